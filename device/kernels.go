@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // The vocabulary kernels are called in: plain values, so that the packages
@@ -65,6 +66,7 @@ type Attn struct {
 	Past           int     // positions of each sequence before its T; none in training
 	Window         int     // 0 is all
 	Scale          float32 // multiplies q·k, usually 1/sqrt(D)
+	Cap            float32 // a score s becomes Cap tanh(s/Cap), as in Gemma 2; 0: it stays s
 	Start          Buffer  // see Starts
 }
 
@@ -127,14 +129,29 @@ type Lion struct{ GradScale, Beta1, Beta2, Shrink, LR float32 }
 
 // Rope is rotary positions (Su et al., arXiv 2104.09864) in sequences of T
 // positions from Past on, for heads of width D, which is even: at position t,
-// elements j and j+D/2 of a head are a point in the plane that turns by
-// t*Freq(j).
+// elements j and j+W/2 of a head are a point in the plane that turns by
+// t*Freq(j), for j < W/2 with W the Turned width.
 type Rope struct {
 	T, D    int
+	Part    int // the elements of a head that turn, its first, an even number; 0: all
 	Past    int
-	Theta   float64 // Freq(j) = Theta^(-2j/D), usually 10000
+	Theta   float64 // Freq(j) = Theta^(-2j/W), usually 10000
 	Scaling RopeScaling
 	Start   Buffer // see Starts; positions are counted from there
+}
+
+// Turned is how many elements of a head turn.
+func (r Rope) Turned() int {
+	if r.Part > 0 {
+		return r.Part
+	}
+	return r.D
+}
+
+// Alike tells whether positions turn by the same angles in heads alike, however many
+// positions there are.
+func (r Rope) Alike(to Rope) bool {
+	return r.D == to.D && r.Part == to.Part && r.Theta == to.Theta && r.Scaling.same(to.Scaling)
 }
 
 // RopeKind is how rotary positions are changed for sequences that are longer than
@@ -142,25 +159,43 @@ type Rope struct {
 type RopeKind uint8
 
 // Frequencies as they are; all divided by Factor; some of them, in the way of Llama
-// 3; some of them, in the way of YaRN (Peng et al., arXiv 2309.00071). They are
-// Hugging Face's rope_type default, linear, llama3 and yarn.
+// 3; some of them, in the way of YaRN (Peng et al., arXiv 2309.00071); each by a number
+// of its own, in the way of LongRoPE (Ding et al., arXiv 2402.13753). They are
+// Hugging Face's rope_type default, linear, llama3, yarn and longrope.
 const (
 	RopeUnscaled RopeKind = iota
 	RopeLinear
 	RopeLlama3
 	RopeYaRN
+	RopeLong
 )
 
 // RopeScaling lowers the frequencies of a model trained on sequences of Context
 // positions. By llama3, by Factor where a turn takes more than Context/Low
 // positions, not at all where it takes fewer than Context/High, in between by a
 // part of it. By YaRN, by Factor from pair High on, not at all up to pair Low, in
-// between by a part of it; these may be other than whole numbers.
+// between by a part of it; these may be other than whole numbers. By LongRoPE, pair
+// j by Factors[j], in sequences of more than Context positions by Beyond[j].
 type RopeScaling struct {
 	Kind              RopeKind
 	Factor, Low, High float64
 	Context           int
-	Amplitude         float64 // of YaRN: what cosines and sines are multiplied by; 0 is 1
+	Amplitude         float64 // of YaRN and LongRoPE: what cosines and sines are multiplied by; 0 is 1
+	Factors, Beyond   []float64
+}
+
+// For is the scaling of a sequence of so many positions, whatever its length.
+func (s RopeScaling) For(positions int) RopeScaling {
+	if s.Kind == RopeLong && positions > s.Context {
+		s.Factors = s.Beyond
+	}
+	s.Beyond = nil
+	return s
+}
+
+func (s RopeScaling) same(to RopeScaling) bool {
+	return s.Kind == to.Kind && s.Factor == to.Factor && s.Low == to.Low && s.High == to.High && s.Context == to.Context && s.Amplitude == to.Amplitude &&
+		slices.Equal(s.Factors, to.Factors) && slices.Equal(s.Beyond, to.Beyond)
 }
 
 // String is the scaling in words.
@@ -172,6 +207,8 @@ func (s RopeScaling) String() string {
 		return fmt.Sprintf("llama3 by %v from %d positions, frequencies %v to %v", s.Factor, s.Context, s.Low, s.High)
 	case RopeYaRN:
 		return fmt.Sprintf("yarn by %v from %d positions, pairs %v to %v, amplitude %v", s.Factor, s.Context, s.Low, s.High, s.Amplitude)
+	case RopeLong:
+		return fmt.Sprintf("longrope from %d positions by %v, up to them by %v, amplitude %v", s.Context, s.Beyond, s.Factors, s.Amplitude)
 	}
 	return "none"
 }
@@ -179,7 +216,7 @@ func (s RopeScaling) String() string {
 // Freq is the angle, in radians, by which pair j of a head turns from one
 // position to the next.
 func (r Rope) Freq(j int) float64 {
-	f, s := math.Pow(r.Theta, -2*float64(j)/float64(r.D)), r.Scaling
+	f, s := math.Pow(r.Theta, -2*float64(j)/float64(r.Turned())), r.Scaling
 	keep := 1.0 // how much of it stays as it is
 	switch s.Kind {
 	case RopeLinear:
@@ -189,6 +226,8 @@ func (r Rope) Freq(j int) float64 {
 		keep = (turns - s.Low) / (s.High - s.Low)
 	case RopeYaRN:
 		keep = 1 - (float64(j)-s.Low)/(s.High-s.Low)
+	case RopeLong:
+		return f / s.Factors[j]
 	}
 	if keep >= 1 {
 		return f

@@ -3,6 +3,7 @@ package job
 import (
 	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -66,7 +67,7 @@ func TestExportAndStart(t *testing.T) {
 			}
 		}
 		from.Close()
-		if m, err := hf.ReadModelConfig(folder); err != nil || m != c.Model {
+		if m, err := hf.ReadModelConfig(folder); err != nil || !reflect.DeepEqual(m, c.Model) {
 			t.Errorf("config.json: %+v %v, want %+v", m, err, c.Model)
 		}
 	}

@@ -139,6 +139,7 @@ type head struct {
 	bias   int // and of its bias; 0: the norm is RMSNorm
 	eps    float32
 	plus   float32 // added to the norm's weight
+	cap    float32 // of logits, see Llama.CapLogits; 0 is none
 }
 
 func (h head) Params() []shard.Param { return h.params }
@@ -188,10 +189,15 @@ func (h head) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, _ dev
 			q.Cast(last.RowRange(i, i+1).Buf, norm.RowRange(hi-1, hi).Buf)
 		}
 		q.MatMul(device.Matrix(bt.Logits, bt.parts(), out.Rows), last, out.T(), device.Buffer{}, false)
+		if h.cap > 0 {
+			q.Scale(bt.Logits, 1/h.cap)
+			q.Activate(bt.Logits, bt.Logits, device.Tanh)
+			q.Scale(bt.Logits, h.cap)
+		}
 		return
 	}
 	forward := func(logits device.Mat, lo, hi int) {
-		q.CrossEntropy(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi))
+		q.CrossEntropy(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi), h.cap)
 	}
 	eachChunk(q, mem, bt, norm, out, forward)
 }
@@ -202,7 +208,7 @@ func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, 
 	r, c := bt.Rows(), out.Cols
 	norm, dnorm := device.Matrix(s[sNorm], r, c), device.Matrix(mem.Take(bt.Compute, r*c), r, c)
 	backward := func(logits device.Mat, lo, hi int) {
-		q.CrossEntropyGrad(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi), bt.Scale)
+		q.CrossEntropyGrad(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi), bt.Scale, h.cap)
 		if dw[table].N > 0 {
 			q.MatMul(matrix(dw[table], h.params[table]), logits.T(), norm.RowRange(lo, hi), device.Buffer{}, lo > 0)
 		}

@@ -23,6 +23,7 @@ type Llama struct {
 	Eps                           float32
 	Theta                         float64 // of the rotary positions
 	Scaling                       device.RopeScaling
+	Turned                        int  // elements of a head that turn, see device.Rope; 0: all
 	Tied                          bool // the output layer is the token embedding
 	Padded                        bool // looking up the token Pad gives its embedding no gradient, as PyTorch's
 	Pad                           int  // nn.Embedding(padding_idx=Pad) has it; as an output layer it has one
@@ -35,6 +36,7 @@ type Llama struct {
 	Window                    int      // positions that a Windowed layer sees
 	LocalTheta                float64  // of a Windowed layer's positions, which are not scaled; 0: Theta, scaled
 	Scale                     float64  // of scores is Scale^-1/2; 0 is the width of a head
+	CapScores, CapLogits      float64  // x is c tanh(x/c) with this c (Gemma 2, arXiv 2408.00118); 0: it stays x
 	LoRA                      LoRA
 	Dropout                   Dropout
 	Gemma                     bool // norms multiply by 1 + weight, embeddings by the root of Width, the gate's GELU not SiLU (Gemma, arXiv 2403.08295)
@@ -82,6 +84,9 @@ const (
 // first and last.
 func (l Llama) Model() *Model {
 	m := &Model{Name: cmp.Or(l.Name, "Llama"), Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true, Blocks: l.Layers, QKV: l.columns()}
+	if l.Scaling.Kind == device.RopeLong {
+		m.LongFrom = l.Scaling.Context
+	}
 	first, last := []shard.Param{weight("model.embed_tokens.weight", initStd, l.Vocab, l.Width)}, []shard.Param{}
 	front, back := "embed", "head"
 	if l.Tied {
@@ -98,7 +103,7 @@ func (l Llama) Model() *Model {
 	for i := range l.Layers {
 		m.add(fmt.Sprintf("layers.%d", i), l.block(i))
 	}
-	m.add(back, head{params: last, weight: 1, eps: l.Eps, plus: l.plus()})
+	m.add(back, head{params: last, weight: 1, eps: l.Eps, plus: l.plus(), cap: float32(l.CapLogits)})
 	return m
 }
 

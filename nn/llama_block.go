@@ -54,7 +54,7 @@ func (b llamaBlock) has(what int) bool { return b.at[what].hi > 0 }
 
 func (b llamaBlock) attn(bt *Batch) device.Attn {
 	d := b.l.head()
-	a := device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.l.Heads, KV: b.l.KV, D: d, Scale: float32(1 / math.Sqrt(cmp.Or(b.l.Scale, float64(d))))}
+	a := device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.l.Heads, KV: b.l.KV, D: d, Scale: float32(1 / math.Sqrt(cmp.Or(b.l.Scale, float64(d)))), Cap: float32(b.l.CapScores)}
 	if b.l.kind(b.layer) == Windowed {
 		a.Window = b.l.Window
 	}
@@ -62,7 +62,7 @@ func (b llamaBlock) attn(bt *Batch) device.Attn {
 }
 
 func (b llamaBlock) rope(bt *Batch) device.Rope {
-	r := device.Rope{T: bt.T, Past: bt.past(), Start: bt.Start, D: b.l.head(), Theta: b.l.Theta, Scaling: b.l.Scaling}
+	r := device.Rope{T: bt.T, Past: bt.past(), Start: bt.Start, D: b.l.head(), Part: b.l.Turned, Theta: b.l.Theta, Scaling: b.l.Scaling.For(bt.past() + bt.T)}
 	if b.l.kind(b.layer) == Windowed && b.l.LocalTheta != 0 {
 		r.Theta, r.Scaling = b.l.LocalTheta, device.RopeScaling{}
 	}

@@ -81,10 +81,11 @@ type Ops interface {
 	AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn)
 
 	// CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]].
-	CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer)
-	// CrossEntropyGrad does the same and replaces logits[i] by
-	// scale*(softmax(logits[i]) - onehot(target[i])).
-	CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32)
+	// With a cap above 0 a logit x counts as cap tanh(x/cap).
+	CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32)
+	// CrossEntropyGrad does the same and replaces logits[i] by its gradient, without a
+	// cap scale*(softmax(logits[i]) - onehot(target[i])).
+	CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32)
 }
 
 // Logits is what TakeFor takes logits for.
@@ -202,8 +203,11 @@ type Model struct {
 	Lookup  bool // the first module only looks its parameters up: its Backward does not read them
 	Blocks  int  // that attend, each to the queries, keys and values
 	QKV     int  // in so many columns
-	Modules []Module
-	Uses    [][]Use // the units each module uses, in the order of its parameters
+	// Above 0: in sequences of more positions, all positions turn otherwise (LongRoPE), so
+	// what was cached of a sequence while it was shorter is of no use any more.
+	LongFrom int
+	Modules  []Module
+	Uses     [][]Use // the units each module uses, in the order of its parameters
 }
 
 // Use is a unit and how many of a module's parameters it has, which are all of

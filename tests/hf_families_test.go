@@ -115,7 +115,7 @@ func eachFamily(t *testing.T, f func(t *testing.T, folder, tokens string, v fami
 
 // familyJob is a job that takes make.py's steps.
 func familyJob(t *testing.T, folder, tokens string, sets ...string) []string {
-	return append([]string{fmt.Sprintf("data.tokens=[%q]", tokens), fmt.Sprintf("train.batch=%d", familyWindows)}, sets...)
+	return append([]string{fmt.Sprintf("data.tokens=[%q]", tokens), fmt.Sprintf("train.batch=%d", familyWindows), fmt.Sprintf("model.context=%d", familyContext)}, sets...)
 }
 
 // TestFamiliesAreTransformers trains every variant as make.py does, in one rank and in
@@ -124,7 +124,7 @@ func familyJob(t *testing.T, folder, tokens string, sets ...string) []string {
 func TestFamiliesAreTransformers(t *testing.T) {
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		loose := 1.0
-		if strings.Contains(string(v.Config), "gemma3") {
+		if strings.Contains(string(v.Config), "gemma") {
 			loose = 50 // the loss of so small a Gemma falls so fast that roundings grow tenfold in some steps
 		}
 		for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=3", "zero.stage=3", "train.micro_batch=1", "zero.recompute=block"}} {
@@ -233,6 +233,9 @@ func TestFamiliesReadPieceByPiece(t *testing.T) {
 		}
 		for past, end := 0, 0; past < len(ids); past = end {
 			end = min(len(ids), past+1+past/2)
+			if past <= net.LongFrom && end > net.LongFrom && net.LongFrom > 0 {
+				past = 0 // all positions turn otherwise from here on
+			}
 			got, want := logitsOf(t, net, weights, ids[past:end], nn.Sequence{Past: past, T: end - past, Cache: cache}), logits(t, net, weights, ids[:end], end-1)
 			for i := range want {
 				if d := math.Abs(float64(got[i] - want[i])); d > 1e-6*(1+math.Abs(float64(want[i]))) {

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -393,7 +394,7 @@ func sameFolders(t *testing.T, got, want string) {
 	t.Helper()
 	a, errA := hf.ReadModelConfig(got)
 	b, errB := hf.ReadModelConfig(want)
-	if errA != nil || errB != nil || a != b {
+	if errA != nil || errB != nil || !reflect.DeepEqual(a, b) {
 		t.Errorf("config %+v (%v), want %+v (%v)", a, errA, b, errB)
 	}
 	x, y := rawModel(t, got), rawModel(t, want)

@@ -20,6 +20,24 @@ type attn64 struct {
 // at is where head h of position t of sequence b begins, of heads in all.
 func (a *attn64) at(b, t, h, heads int) int { return ((b*a.T+t)*heads + h) * a.D }
 
+// score is that of a query and a key.
+func (a *attn64) score(q, k []float64) float64 {
+	x, c := float64(a.Scale)*dot(q, k), float64(a.Cap)
+	if c > 0 {
+		return c * math.Tanh(x/c)
+	}
+	return x
+}
+
+// slope is the derivative of what a cap gave.
+func (a *attn64) slope(y float64) float64 {
+	if a.Cap == 0 {
+		return 1
+	}
+	y /= float64(a.Cap)
+	return 1 - y*y
+}
+
 // row is the probabilities of what query t sees, and the log-sum-exp.
 func (a *attn64) row(b, h, t int) (p []float64, lse float64) {
 	kv, sum, first := h/(a.H/a.KV), 0.0, 0
@@ -35,7 +53,7 @@ func (a *attn64) row(b, h, t int) (p []float64, lse float64) {
 			continue
 		}
 		q, k := a.at(b, t, h, a.H), a.at(b, s, kv, a.KV)
-		p = append(p, math.Exp(float64(a.Scale)*dot(a.q[q:q+a.D], a.k[k:k+a.D])))
+		p = append(p, math.Exp(a.score(a.q[q:q+a.D], a.k[k:k+a.D])))
 		sum += p[s]
 	}
 	for s := range p {
@@ -78,7 +96,7 @@ func (a *attn64) backward(do, o []float64) (dq, dk, dv, delta []float64) {
 		for s := range p {
 			k := a.at(b, s, h/(a.H/a.KV), a.KV)
 			dp := dot(do[q:q+a.D], a.v[k:k+a.D])
-			ds := p[s] * (dp - sum) * float64(a.Scale)
+			ds := p[s] * (dp - sum) * float64(a.Scale) * a.slope(a.score(a.q[q:q+a.D], a.k[k:k+a.D]))
 			for d := range a.D {
 				dq[q+d] += ds * a.k[k+d]
 				dk[k+d] += ds * a.q[q+d]
@@ -136,6 +154,8 @@ var attnShapes = []device.Attn{
 	{B: 2, T: 261, H: 2, KV: 2, D: 8, Scale: 0.3, Window: 70},
 	{B: 1, T: 290, H: 4, KV: 2, D: 16, Scale: 0.3, Window: 129},
 	{B: 1, T: 40, H: 1, KV: 1, D: 5, Scale: 0.4, Window: 40}, // all
+	{B: 2, T: 79, H: 4, KV: 2, D: 9, Scale: 0.3, Cap: 2},
+	{B: 1, T: 261, H: 2, KV: 1, D: 24, Scale: 0.2, Cap: 5, Window: 130},
 }
 
 // packed is the shape with documents of drawn lengths, some of one position.

@@ -135,3 +135,25 @@ func TestVectorExpWithinItsBound(t *testing.T) {
 		}
 	})
 }
+
+func TestTanhWithinItsBound(t *testing.T) {
+	worst, at := 0.0, float32(0)
+	try := func(x float32) {
+		got, want := kernel.Tanh32(x), math.Tanh(float64(x))
+		if e := ulps(got, want); !(e <= worst) && x == x {
+			worst, at = e, x
+		}
+		if (x != x) != (got != got) || math.Signbit(float64(got)) != math.Signbit(float64(x)) && x == x {
+			t.Fatalf("tanh(%g) = %g", x, got)
+		}
+	}
+	for u := uint64(0); u < 1<<32; u += 1009 { // every kind of float32
+		try(math.Float32frombits(uint32(u)))
+	}
+	for i := range 1 << 20 {
+		try(float32(i) * (10.0 / (1 << 20)))
+	}
+	if t.Logf("worst error %.3f ulp at %g", worst, at); worst > 1.3 {
+		t.Errorf("tanh(%g) is off by %.3f ulp, the bound is 1.3", at, worst)
+	}
+}

@@ -71,8 +71,8 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 		{"dropout", func(q *Queue) { q.Dropout(y.Buf, x.Buf, z.Buf, device.Dropout{Drop: 6554, Cols: cols}) }, n, 3 * n * size, 0},
 		{"embed", func(q *Queue) { q.Embed(y, wte, wpe, ids, rows, device.Buffer{}) }, n, 3 * n * size, 0},
 		{"embed-grad", func(q *Queue) { q.EmbedGrad(dwte, dwpe, x, ids, rows, device.Buffer{}, false) }, n, 4*vocab*cols + 4*n + n*size, 0},
-		{"cross-entropy", func(q *Queue) { q.CrossEntropy(loss, logits, ids) }, rows * vocab, rows * vocab * size, 0},
-		{"cross-entropy-grad", func(q *Queue) { q.CrossEntropyGrad(loss, logits, ids, 1) }, rows * vocab, 2 * rows * vocab * size, 0},
+		{"cross-entropy", func(q *Queue) { q.CrossEntropy(loss, logits, ids, 0) }, rows * vocab, rows * vocab * size, 0},
+		{"cross-entropy-grad", func(q *Queue) { q.CrossEntropyGrad(loss, logits, ids, 1, 0) }, rows * vocab, 2 * rows * vocab * size, 0},
 		{"adamw", func(q *Queue) {
 			q.AdamW(m0, p, g0, m1, m2, device.AdamW{GradScale: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Shrink: 1, Step: 1e-3, RootC2: 1})
 		}, n, 28*n + n*size, 0},

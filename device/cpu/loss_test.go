@@ -10,7 +10,19 @@ import (
 )
 
 // crossEntropy64 is the losses of the rows of logits and scale times their gradient.
-func crossEntropy64(logits []float64, target []float64, scale float64) (loss, grad []float64) {
+// With a cap they are those of cap tanh(x/cap).
+func crossEntropy64(logits []float64, target []float64, scale, cap float64) (loss, grad []float64) {
+	if cap > 0 {
+		capped := make([]float64, len(logits))
+		for i, x := range logits {
+			capped[i] = cap * math.Tanh(x/cap)
+		}
+		loss, grad = crossEntropy64(capped, target, scale, 0)
+		for i, y := range capped {
+			grad[i] *= 1 - y/cap*y/cap
+		}
+		return loss, grad
+	}
 	cols := len(logits) / max(1, len(target))
 	grad = make([]float64, len(logits))
 	for i, tgt := range target {
@@ -49,14 +61,15 @@ var lossShapes = [][2]int{{1, 1}, {2, 3}, {61, 1301}, {9, 256}, {2, 2*kernel.Log
 func TestCrossEntropy(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
-			for _, s := range lossShapes {
+			for i, s := range append(lossShapes, lossShapes...) {
+				cap := float32(i / len(lossShapes) * 5)
 				var want []float64
 				out := onWorkers(t, func(q *Queue) []*guarded {
 					logits, target := lossCase(dt, s[0], s[1])
-					want, _ = crossEntropy64(logits.values(), target.values(), 1)
+					want, _ = crossEntropy64(logits.values(), target.values(), 1, float64(cap))
 					loss := newVec(device.F32, s[0])
 					before := logits.values()
-					q.CrossEntropy(loss.Buf, logits.Mat, target.Buf)
+					q.CrossEntropy(loss.Buf, logits.Mat, target.Buf, cap)
 					if err := q.Wait(); err != nil {
 						t.Fatal(err)
 					}
@@ -77,17 +90,18 @@ func TestCrossEntropyGrad(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		const scale = 1.0 / 64 * 3
 		eachType(t, func(t *testing.T, dt device.DType) {
-			for _, s := range lossShapes {
+			for i, s := range append(lossShapes, lossShapes...) {
+				cap := float32(i / len(lossShapes) * 5)
 				var loss, grad []float64
 				out := onWorkers(t, func(q *Queue) []*guarded {
 					logits, target := lossCase(dt, s[0], s[1])
-					loss, grad = crossEntropy64(logits.values(), target.values(), scale)
+					loss, grad = crossEntropy64(logits.values(), target.values(), scale, float64(cap))
 					l := newVec(device.F32, s[0])
-					q.CrossEntropyGrad(l.Buf, logits.Mat, target.Buf, scale)
+					q.CrossEntropyGrad(l.Buf, logits.Mat, target.Buf, scale, cap)
 					return []*guarded{l, logits}
 				})
 				near(t, "loss", out[0], loss, 5e-7)
-				near(t, "gradient", out[1], grad, 2e-6)
+				near(t, "gradient", out[1], grad, 2e-6+float64(cap)*5e-7) // at a cap the slope is what two numbers near 1 differ by
 			}
 		})
 	})
@@ -101,7 +115,7 @@ func TestCrossEntropyOfHugeAndIgnoredLogits(t *testing.T) {
 		logits := newMat(device.F32, 3, 3).fill(func(i int) float64 { return x[i] })
 		target := newVec(device.I32, 3).fill(func(i int) float64 { return []float64{2, 0, kernel.Ignored}[i] })
 		loss := newVec(device.F32, 3)
-		q.CrossEntropyGrad(loss.Buf, logits.Mat, target.Buf, 2)
+		q.CrossEntropyGrad(loss.Buf, logits.Mat, target.Buf, 2, 0)
 		if err := q.Wait(); err != nil {
 			t.Fatal(err)
 		}
@@ -111,28 +125,30 @@ func TestCrossEntropyOfHugeAndIgnoredLogits(t *testing.T) {
 }
 
 func TestCrossEntropyGradAgainstFiniteDifferences(t *testing.T) {
-	logits, target := lossCase(device.F32, 12, 17)
-	xs, ts := logits.values(), target.values()
-	want := slopes(xs, func() (sum float64) {
-		loss, _ := crossEntropy64(xs, ts, 1)
-		for _, l := range loss {
-			sum += 0.25 * l
+	for _, cap := range []float32{0, 6} {
+		logits, target := lossCase(device.F32, 12, 17)
+		xs, ts := logits.values(), target.values()
+		want := slopes(xs, func() (sum float64) {
+			loss, _ := crossEntropy64(xs, ts, 1, float64(cap))
+			for _, l := range loss {
+				sum += 0.25 * l
+			}
+			return sum
+		})
+		q := queueOf(t, 1)
+		q.CrossEntropyGrad(newVec(device.F32, 12).Buf, logits.Mat, target.Buf, 0.25, cap)
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
 		}
-		return sum
-	})
-	q := queueOf(t, 1)
-	q.CrossEntropyGrad(newVec(device.F32, 12).Buf, logits.Mat, target.Buf, 0.25)
-	if err := q.Wait(); err != nil {
-		t.Fatal(err)
+		near(t, "gradient", logits, want, 2e-6)
 	}
-	near(t, "gradient", logits, want, 2e-6)
 }
 
 func TestCrossEntropyRefuses(t *testing.T) {
 	q := queueOf(t, 1)
 	logits, target, loss := newMat(device.F32, 3, 4).Mat, newVec(device.I32, 3).Buf, newVec(device.F32, 3).Buf
-	mustPanic(t, "a loss too few", func() { q.CrossEntropy(loss.Slice(0, 2), logits, target) })
-	mustPanic(t, "a target too few", func() { q.CrossEntropyGrad(loss, logits, target.Slice(0, 2), 1) })
+	mustPanic(t, "a loss too few", func() { q.CrossEntropy(loss.Slice(0, 2), logits, target, 0) })
+	mustPanic(t, "a target too few", func() { q.CrossEntropyGrad(loss, logits, target.Slice(0, 2), 1, 0) })
 	for _, id := range []int{-2, 4} {
 		mustPanic(t, "a target outside the vocabulary", func() { kernel.WantTarget(id, 0, 4) })
 	}

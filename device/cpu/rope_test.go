@@ -10,10 +10,10 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// rope64 turns x, (B*T, cols), as complex numbers: the pair (j, j+D/2) of a head
-// at position t is multiplied by e^(i t freq).
+// rope64 turns x, (B*T, cols), as complex numbers: the pair (j, j+W/2) of a head
+// at position t is multiplied by e^(i t freq), for W elements of D.
 func rope64(x []float64, cols int, r device.Rope, inverse bool) []float64 {
-	y, half := make([]float64, len(x)), r.D/2
+	y, half := append([]float64(nil), x...), r.Turned()/2
 	for i := range x {
 		row, col := i/cols, i%cols
 		j := col % r.D
@@ -29,7 +29,7 @@ func rope64(x []float64, cols int, r device.Rope, inverse bool) []float64 {
 			angle = -angle
 		}
 		z := complex(x[i], x[i+half]) * cmplx.Exp(complex(0, angle))
-		y[i], y[i+half] = real(z), imag(z)
+		y[i], y[i+half] = real(z)*r.Amplitude(), imag(z)*r.Amplitude()
 	}
 	return y
 }
@@ -43,6 +43,8 @@ var ropeShapes = []struct {
 	{2, 3, device.Rope{T: 5, Past: 37, D: 32, Theta: 10000}},
 	{2, 2, device.Rope{T: 33, D: 142, Theta: 500000}}, // more than one run of pairs
 	{2, 3, device.Rope{T: 300, D: 32, Theta: 10000, Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 8, Low: 1, High: 4, Context: 128}}},
+	{2, 3, device.Rope{T: 9, D: 32, Part: 24, Theta: 10000}},
+	{1, 2, device.Rope{T: 9, D: 8, Part: 6, Theta: 10000, Scaling: device.RopeScaling{Kind: device.RopeLong, Context: 4, Factors: []float64{1, 1.5, 3}, Amplitude: 1.2}}},
 }
 
 func TestRope(t *testing.T) {
@@ -71,7 +73,8 @@ func TestRopeHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		q := queueOf(t, 2)
 		eachType(t, func(t *testing.T, dt device.DType) {
-			for i, r := range []device.Rope{{T: 9, D: 64, Theta: 10000}, {T: 5, D: 64, Theta: 10000}, {T: 30, D: 64, Theta: 10000}, {T: 30, D: 96, Theta: 500000}, {T: 4, Past: 29, D: 96, Theta: 500000}, {T: 3, Past: 90, D: 96, Theta: 500000}, {T: 4, D: 40, Theta: 10000}} {
+			for i, r := range []device.Rope{{T: 9, D: 64, Theta: 10000}, {T: 5, D: 64, Theta: 10000}, {T: 30, D: 64, Theta: 10000}, {T: 30, D: 96, Theta: 500000}, {T: 4, Past: 29, D: 96, Theta: 500000}, {T: 3, Past: 90, D: 96, Theta: 500000}, {T: 4, D: 40, Theta: 10000},
+				{T: 4, D: 64, Part: 48, Theta: 10000}, {T: 4, D: 64, Part: 32, Theta: 10000}} {
 				x := newMat(dt, 2*r.T, 3*r.D).normal(rand.New(rand.NewPCG(1, 2)), 0, 1)
 				want, sign := x.values(), float32(1-2*(i%2))
 				one := hostBuffer(dt, 1)
@@ -82,12 +85,13 @@ func TestRopeHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
 				for at := range want {
 					row, col := at/x.Cols, at%x.Cols
 					j := col % r.D
-					if j >= r.D/2 {
+					half := r.Turned() / 2
+					if j >= half {
 						continue
 					}
 					s64, c64 := math.Sincos(float64(r.Past+row%r.T) * r.Freq(j))
-					a, b, s, c := float32(want[at]), float32(want[at+r.D/2]), sign*float32(s64), float32(c64)
-					want[at], want[at+r.D/2] = rounded(float32(a*c)-float32(b*s)), rounded(float32(b*c)+float32(a*s))
+					a, b, s, c := float32(want[at]), float32(want[at+half]), sign*float32(s64), float32(c64)
+					want[at], want[at+half] = rounded(float32(a*c)-float32(b*s)), rounded(float32(b*c)+float32(a*s))
 				}
 				q.Rope(x.Mat, r, i%2 != 0)
 				if err := q.Wait(); err != nil {
@@ -146,6 +150,7 @@ func TestRopeRefuses(t *testing.T) {
 	x := newMat(device.F32, 6, 12).Mat
 	for what, r := range map[string]device.Rope{
 		"an odd width": {T: 3, D: 3}, "no width": {T: 3}, "a width that does not divide": {T: 3, D: 8}, "half a sequence": {T: 4, D: 4}, "no positions": {D: 4},
+		"an odd part": {T: 3, D: 4, Part: 3}, "more than all of a head": {T: 3, D: 4, Part: 6},
 	} {
 		r.Theta = 10000
 		mustPanic(t, what, func() { q.Rope(x, r, false) })

@@ -51,8 +51,8 @@ func (Queue) MatMul(_, _, _ device.Mat, _ device.Buffer, _ bool)                
 func (Queue) SumRows(device.Buffer, device.Mat)                                             {}
 func (Queue) Embed(_, _, _ device.Mat, _ device.Buffer, _ int, _ device.Buffer)             {}
 func (Queue) EmbedGrad(_, _, _ device.Mat, _ device.Buffer, _ int, _ device.Buffer, _ bool) {}
-func (Queue) CrossEntropy(device.Buffer, device.Mat, device.Buffer)                         {}
-func (Queue) CrossEntropyGrad(device.Buffer, device.Mat, device.Buffer, float32)            {}
+func (Queue) CrossEntropy(device.Buffer, device.Mat, device.Buffer, float32)                {}
+func (Queue) CrossEntropyGrad(_ device.Buffer, _ device.Mat, _ device.Buffer, _, _ float32) {}
 func (Queue) Sum(_, _ device.Buffer)                                                        {}
 func (Queue) SumSquares(_, _ device.Buffer)                                                 {}
 func (Queue) AdamW(_, _, _, _, _ device.Buffer, _ device.AdamW)                             {}

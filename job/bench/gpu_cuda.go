@@ -401,7 +401,7 @@ func (g *gpuBench) modelPasses() []gpuPass {
 		}},
 		{"cross-entropy and gradient", func() func(*kernel.Ops) {
 			loss, logits, target := g.vec(g.rows), g.mat(g.rows, g.vocab), g.ids(g.rows, g.vocab)
-			return func(o *kernel.Ops) { o.CrossEntropyGrad(loss, logits, target, 1) }
+			return func(o *kernel.Ops) { o.CrossEntropyGrad(loss, logits, target, 1, 0) }
 		}},
 	}
 }

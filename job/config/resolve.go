@@ -9,6 +9,7 @@ import (
 
 	"zeroth/collective/mpi"
 	"zeroth/data"
+	"zeroth/device"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
 	"zeroth/job/show"
@@ -143,6 +144,10 @@ func (r *reader) resolveModel() {
 	r.checkVocab(makes)
 	if p := r.Config.Dropout; p != nil {
 		m.Dropout = nn.Dropout{Embed: *p, Residual: *p}
+	}
+	if s := m.Scaling; r.Config.Data.Pack && s.Kind == device.RopeLong && m.Context > s.Context {
+		r.refuse(fmt.Sprintf("longrope turns positions of a sequence of more than %d tokens otherwise, whose documents would not have the losses they have apart", s.Context),
+			fmt.Sprintf("want a model.context of at most %d, or no packing", s.Context), "data.pack")
 	}
 	r.resolveTuning()
 }

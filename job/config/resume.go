@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"zeroth/job/hf"
@@ -25,6 +26,7 @@ var ModelParts = []struct {
 	{"model.tied", func(m hf.Model) any { return m.Tied }},
 	{"the epsilon of norms", func(m hf.Model) any { return m.NormEps }},
 	{"the scaling of rotary positions", func(m hf.Model) any { return m.Scaling }},
+	{"how many elements of a head turn", func(m hf.Model) any { return m.Turned }},
 	{"biases of queries, keys and values", func(m hf.Model) any { return m.Bias }},
 	{"whether a padding token is not trained", func(m hf.Model) any { return m.Padded }},
 	{"the padding token", func(m hf.Model) any { return m.Pad }},
@@ -41,6 +43,7 @@ var ModelParts = []struct {
 	{"the window of attention", func(m hf.Model) any { return m.Window }},
 	{"rope_theta of layers with a window", func(m hf.Model) any { return m.LocalTheta }},
 	{"the scale of scores", func(m hf.Model) any { return m.Scale }},
+	{"the caps of scores and logits", func(m hf.Model) any { return [2]float64{m.CapScores, m.CapLogits} }},
 	{"whether norms add 1 to their weights", func(m hf.Model) any { return m.Gemma }},
 }
 
@@ -68,7 +71,7 @@ func (r *reader) resumeModel() {
 	}
 	for _, part := range ModelParts {
 		is, job := part.of(was.Model), part.of(*m)
-		if (from || r.has(part.name)) && is != job {
+		if (from || r.has(part.name)) && !reflect.DeepEqual(is, job) {
 			differs(part.name, is, job)
 		}
 	}

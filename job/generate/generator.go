@@ -35,6 +35,7 @@ type Generator struct {
 	logits   device.Window // (texts, Vocab) float32
 	texts    []known
 	context  int
+	longFrom int // see nn.Model
 	computed int // positions, of all passes
 }
 
@@ -42,6 +43,7 @@ type Generator struct {
 // values at their positions; see nn.Sequence.
 type known struct {
 	ids   []int32
+	long  bool // they were computed of a text longer than nn.Model.LongFrom
 	cache []device.Buffer
 }
 
@@ -152,6 +154,7 @@ func (g *Generator) allocate(m hf.Model) error {
 	}
 	g.ids, g.logits = window(device.I32, g.rows(), device.Inputs), window(device.F32, len(g.texts)*m.Vocab, device.Stats)
 	net := m.Network()
+	g.longFrom = net.LongFrom
 	for i := range g.texts {
 		for range net.Blocks {
 			b, err := g.dev.Alloc(g.dtype, g.context*net.QKV, device.Activations)
@@ -252,10 +255,16 @@ func (g *Generator) Next(texts [][]int32) (logits [][]float32, err error) {
 // window is the end of a text that the model reads.
 func (g *Generator) window(ids []int32) []int32 { return ids[max(0, len(ids)-g.context):] }
 
-// common is how many tokens two texts begin with, both; the last of the second does not
-// count: it is computed in any case.
-func common(known, ids []int32) (n int) {
-	for n < min(len(known), len(ids)-1) && known[n] == ids[n] {
+// long says whether positions turn as in long texts.
+func (g *Generator) long(ids []int32) bool { return g.longFrom > 0 && len(ids) > g.longFrom }
+
+// common is how many tokens of a text are known by way of t; its last does not count: it
+// is computed in any case.
+func (g *Generator) common(t *known, ids []int32) (n int) {
+	if t.long != g.long(ids) {
+		return 0
+	}
+	for n < min(len(t.ids), len(ids)-1) && t.ids[n] == ids[n] {
 		n++
 	}
 	return n
@@ -265,10 +274,10 @@ func common(known, ids []int32) (n int) {
 // text, if more of this is known.
 func (g *Generator) recall(i int, ids []int32) {
 	t := &g.texts[i]
-	n, from := common(t.ids, ids), i
+	n, from := g.common(t, ids), i
 	if n < len(ids)-1 {
 		for j := range g.texts {
-			if m := common(g.texts[j].ids, ids); m > n {
+			if m := g.common(&g.texts[j], ids); m > n {
 				n, from = m, j
 			}
 		}
@@ -279,7 +288,7 @@ func (g *Generator) recall(i int, ids []int32) {
 			g.queues[0].Cast(to.Slice(0, part.N), part)
 		}
 	}
-	t.ids = append(t.ids[:0], ids[:n]...)
+	t.ids, t.long = append(t.ids[:0], ids[:n]...), g.long(ids)
 }
 
 // pass computes what is not known of some texts, and the logits behind them, from place

@@ -20,7 +20,9 @@ import (
 // changes, and that no longer fits into the context.
 func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 	llama := hf.Model{Family: "llama", Layers: 2, Heads: 4, KVHeads: 2, Width: 32, FFN: 64, Context: 24, Vocab: 256, NormEps: 1e-5, Theta: 1e4}
-	for _, m := range []hf.Model{llama, {Family: "gpt2", Layers: 2, Heads: 2, Width: 16, Context: 24, Vocab: 256, NormEps: 1e-5}} {
+	long := llama // whose positions turn otherwise from the tenth on
+	long.Scaling = device.RopeScaling{Kind: device.RopeLong, Context: 9, Factors: []float64{1, 1, 1, 1}, Beyond: []float64{1, 2, 3, 4}}
+	for _, m := range []hf.Model{llama, long, {Family: "gpt2", Layers: 2, Heads: 2, Width: 16, Context: 24, Vocab: 256, NormEps: 1e-5}} {
 		folder := configtest.ModelFolder(t, m)
 		open := func(texts int) *Generator { return opened(t, folder, m, device.F32, texts) }
 		g := open(1)
@@ -32,6 +34,9 @@ func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 		}{{text[:1], 1}, {text[:2], 1}, {text[:9], 7}, {text[:10], 1}, {text[:10], 1}, {text[:5], 1}, {other[:8], 3}, {other[:20], 12},
 			{text[:23], 18}, {text[:24], 1}, {text[:25], 24}, {text[:26], 24}, {other, 24}} {
 			want, before := next(t, open(1), c.ids)[0], g.computed
+			if m.Scaling.Kind == device.RopeLong && len(c.ids) > 9 && !g.texts[0].long || len(c.ids) <= 9 && g.texts[0].long {
+				c.news = len(c.ids)
+			}
 			got := next(t, g, c.ids)[0]
 			if news := g.computed - before; !slices.Equal(got, want) || news != c.news {
 				t.Fatalf("%s: after %d tokens: computed %d, not %d; logits %v, computed whole %v", m.Family, len(c.ids), news, c.news, got[:4], want[:4])
@@ -57,7 +62,9 @@ func TestGeneratorOfSeveralTexts(t *testing.T) {
 	const texts, context = 11, 24
 	llama := hf.Model{Family: "llama", Layers: 2, Heads: 4, KVHeads: 2, Width: 64, FFN: 96, Context: context, Vocab: 256, NormEps: 1e-5, Theta: 1e4}
 	gpt2 := hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 32, Context: context, Vocab: 256, NormEps: 1e-5}
-	for _, m := range []hf.Model{llama, gpt2} {
+	long := llama
+	long.Scaling = device.RopeScaling{Kind: device.RopeLong, Context: 9, Factors: []float64{1, 1, 1, 1, 1, 1, 1, 1}, Beyond: []float64{1, 2, 3, 4, 5, 6, 7, 8}}
+	for _, m := range []hf.Model{llama, gpt2, long} {
 		folder := configtest.ModelFolder(t, m)
 		for _, dtype := range []device.DType{device.F32, device.BF16} {
 			rng := rand.New(rand.NewPCG(1, uint64(dtype)))

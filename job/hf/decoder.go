@@ -3,6 +3,7 @@ package hf
 import (
 	"cmp"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -112,6 +113,14 @@ func (o *object) layers(m *Model, window int, otherwise func(layer int) byte) {
 // everywhere is a layout with one kind of layer.
 func everywhere(kind byte) func(int) byte { return func(int) byte { return kind } }
 
+// window reads sliding_window; 0 is none, which null says.
+func (o *object) window(otherwise int) int {
+	if o.raw("sliding_window") != nil && o.null("sliding_window") {
+		return 0
+	}
+	return o.count("sliding_window", "", otherwise)
+}
+
 // sliding reads sliding_window, which counts where use_sliding_window says so, from
 // layer max_window_layers on, as Qwen's classes do.
 func (o *object) sliding(m *Model, window, from int) {
@@ -122,12 +131,9 @@ func (o *object) sliding(m *Model, window, from int) {
 		o.layers(m, 0, everywhere(nn.Full))
 		return
 	}
-	window, from = maybe(o, "sliding_window", window), maybe(o, "max_window_layers", from)
-	if window < 1 {
-		o.refuse("sliding_window %d is out of range", window)
-	}
+	window, from = o.window(window), get(o, "max_window_layers", from)
 	o.layers(m, window, func(layer int) byte {
-		if layer >= from {
+		if layer >= from && window != 0 {
 			return nn.Windowed
 		}
 		return nn.Full
@@ -171,7 +177,7 @@ func (o *object) rope(m *Model, theta float64) {
 			all = append(all, r.turning(o, theta, m))
 		}
 	}
-	if len(all) == 2 && all[0] != all[1] {
+	if len(all) == 2 && !reflect.DeepEqual(all[0], all[1]) {
 		o.refuse("rope_scaling and rope_parameters say different things: keep the one that the model was trained with")
 	}
 	all = append(all, turning{theta: theta})
@@ -184,14 +190,18 @@ func (o *object) turning(above *object, theta float64, m *Model) turning {
 	if t.theta != theta && !above.null("rope_theta") {
 		o.refuse("rope_theta %v and %srope_theta %v differ: keep the one that the model was trained with", theta, o.in, t.theta)
 	}
-	if p := maybe(o, "partial_rotary_factor", 1.0); p != 1 {
-		o.refuse("%spartial_rotary_factor %v is not supported; want 1", o.in, p)
+	if p := maybe(o, "partial_rotary_factor", 1.0); !o.null("partial_rotary_factor") && int(p*float64(m.Head())) != cmp.Or(m.Turned, m.Head()) {
+		o.refuse("%spartial_rotary_factor %v is not supported; want %v", o.in, p, float64(cmp.Or(m.Turned, m.Head()))/float64(m.Head()))
 	}
 	name, old := maybe(o, "rope_type", ""), maybe(o, "type", "")
 	if name != "" && old != "" && name != old {
 		o.refuse("%srope_type \"%s\" and %stype \"%s\" differ: keep the one that the model was trained with", o.in, show.Brief(name), o.in, show.Brief(old))
 	}
-	switch kind := cmp.Or(name, old, "default"); kind {
+	kind := cmp.Or(name, old, "default")
+	if m.Fused && (kind == "su" || kind == "yarn") {
+		kind = "longrope" // as Phi3Config has it
+	}
+	switch kind {
 	case "default":
 	case "linear":
 		t.scaling = device.RopeScaling{Kind: device.RopeLinear, Factor: o.number("factor", 0, atLeastOne)}
@@ -201,8 +211,10 @@ func (o *object) turning(above *object, theta float64, m *Model) turning {
 		t.scaling = o.llama3(above)
 	case "yarn":
 		t.scaling = o.yarn(above, t.theta, m)
+	case "longrope":
+		t.scaling = o.longrope(above, m)
 	default:
-		o.refuse("rope_type \"%s\" is not supported; want default, linear, dynamic, llama3 or yarn", show.Brief(kind))
+		o.refuse("rope_type \"%s\" is not supported; want default, linear, dynamic, llama3, yarn or longrope", show.Brief(kind))
 	}
 	for _, key := range o.rest() {
 		if o.null(key) {

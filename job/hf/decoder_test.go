@@ -107,7 +107,6 @@ func TestLlamaConfigKeys(t *testing.T) {
 }
 
 func TestLlamaConfigRefusals(t *testing.T) {
-	const differ = "differ: keep the one that the model was trained with"
 	refused(t, "llama", map[string]string{
 		`"num_hidden_layers": 0`:                  "num_hidden_layers 0 is out of range",
 		`"hidden_size": "wide"`:                   `hidden_size "wide" is not a whole number`,
@@ -145,7 +144,9 @@ func TestLlamaConfigRefusals(t *testing.T) {
 		`"rope_theta": null`:  "rope_theta null is not a number",
 		`"rope_theta": 1e999`: "rope_theta 1e999 is not a number",
 		`"rope_scaling": {"type": "linear", "factor": 0.5}`:                               "rope_scaling.factor 0.5 is out of range",
-		`"rope_scaling": {"type": "longrope", "factor": 2}`:                               `rope_type "longrope" is not supported; want default, linear, dynamic, llama3 or yarn`,
+		`"rope_scaling": {"type": "su", "factor": 2}`:                                     `rope_type "su" is not supported; want default, linear, dynamic, llama3, yarn or longrope`,
+		`"rope_scaling": {"type": "longrope", "short_factor": "1"}`:                       `rope_scaling.short_factor "1" is not a list of numbers`,
+		`"rope_scaling": {"type": "longrope", "factor": 2}`:                               "rope_scaling.factor 2 is not max_position_embeddings 2048 / original_max_position_embeddings 2048: readers differ",
 		`"rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2}`:   "rope_type yarn with beta_fast 1, beta_slow 2, ",
 		`"rope_scaling": {"type": "yarn", "factor": 2, "attention_factor": -1}`:           "rope_type yarn with an attention factor of -1; want one above 0",
 		`"rope_scaling": {"type": "yarn", "factor": 2, "speed": 1}`:                       "rope_scaling.speed 1 is not supported with this rope_type",
@@ -168,6 +169,8 @@ func TestLlamaConfigRefusals(t *testing.T) {
 	})
 }
 
+const differ = "differ: keep the one that the model was trained with"
+
 // Of the other families, what is not computed as their classes do is refused.
 func TestFamilyRefusals(t *testing.T) {
 	refused(t, "mistral", map[string]string{
@@ -178,19 +181,27 @@ func TestFamilyRefusals(t *testing.T) {
 		`"quantization_config": {"a": 1}`: "quantization_config ",
 	})
 	refused(t, "phi3", map[string]string{
-		`"rope_scaling": {"type": "longrope", "short_factor": [1]}`: `rope_type "longrope" is not supported`,
-		`"rope_scaling": {"type": "linear", "factor": 2}`:           "rotary positions of a phi3 that are scaled are not supported",
-		`"partial_rotary_factor": 0.75`:                             "partial_rotary_factor 0.75 is not supported",
-		`"vocab_size": 100`:                                         "pad_token_id 32000 is not in a vocabulary of 100",
-		`"sliding_window": -1`:                                      "layer_types has sliding_attention, and there is no sliding_window",
+		`"rope_scaling": {"type": "longrope", "short_factor": [1]}`:                                                                                                 `rope_scaling.short_factor has 1 numbers; want one for each of the 48 pairs that turn; rope_scaling.long_factor has 0 numbers; `,
+		`"num_attention_heads": 1536, "num_key_value_heads": 1536, "rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [0]}`:                         `rope_scaling.long_factor has 0, which is out of range`,
+		`"num_attention_heads": 1536, "num_key_value_heads": 1536, "rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [1], "short_mscale": 1.2}`:    `rope_scaling.short_mscale 1.2 is not supported with this rope_type`,
+		`"num_attention_heads": 1536, "num_key_value_heads": 1536, "rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [1], "attention_factor": -1}`: `rope_scaling.attention_factor -1 is out of range`,
+		`"original_max_position_embeddings": 8, "rope_scaling": {"type": "yarn", "original_max_position_embeddings": 9}`:                                            "original_max_position_embeddings 8 and rope_scaling.original_max_position_embeddings 9 " + differ,
+		`"original_max_position_embeddings": 1, "rope_scaling": {"type": "yarn"}`:                                                                                   "original_max_position_embeddings 1 is out of range",
+		`"rope_scaling": {"type": "linear", "factor": 2}`:                                                                                                           "rotary positions of a phi3 are scaled by longrope alone",
+		`"partial_rotary_factor": 0.77`: "partial_rotary_factor 0.77 is out of range: of heads 96 wide it turns 73 elements",
+		`"partial_rotary_factor": 0.01`: "partial_rotary_factor 0.01 is out of range: of heads 96 wide it turns 0 elements",
+		`"partial_rotary_factor": 1.5`:  "partial_rotary_factor 1.5 is out of range",
+		`"partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 0.75}`: "rope_parameters.partial_rotary_factor 0.75 is not supported; want 0.5",
+		`"vocab_size": 100`:    "pad_token_id 32000 is not in a vocabulary of 100",
+		`"sliding_window": -1`: "sliding_window -1 is out of range",
 	})
 	refused(t, "smollm3", map[string]string{
 		`"use_sliding_window": true`:  "use_sliding_window true is not supported in a smollm3",
 		`"no_rope_layers": [1, 0]`:    "no_rope_layers is of 2 layers, num_hidden_layers is 36",
 		`"no_rope_layer_interval": 0`: "no_rope_layer_interval 0 is out of range",
+		`"no_rope_layers": [0.5]`:     "no_rope_layers [0.5] is not a list of whole numbers",
 	})
 	refused(t, "gemma3_text", map[string]string{
-		`"final_logit_softcapping": 30.0`:                                                "final_logit_softcapping 30.0 is not supported",
 		`"attn_logit_softcapping": 50.0`:                                                 "attn_logit_softcapping 50.0 is not supported",
 		`"hidden_activation": "gelu"`:                                                    `hidden_activation "gelu" is not supported; want gelu_pytorch_tanh`,
 		`"query_pre_attn_scalar": 0`:                                                     "query_pre_attn_scalar 0 is out of range",
@@ -200,7 +211,15 @@ func TestFamilyRefusals(t *testing.T) {
 		`"rope_parameters": {"rope_theta": 5}`:                                           `rope_parameters with "rope_theta" is not supported; want full_attention and sliding_attention`,
 	})
 	refused(t, "olmo2", map[string]string{`"clip_qkv": 8.0`: "clip_qkv 8.0 is not supported"})
-	refused(t, "gemma2", map[string]string{`"a": 1`: `model_type "gemma2" is not supported; want gpt2, llama, `})
+	refused(t, "gemma2", map[string]string{
+		`"attn_logit_softcapping": 0`:         "attn_logit_softcapping 0 is out of range",
+		`"final_logit_softcapping": "30"`:     `final_logit_softcapping "30" is not a number`,
+		`"sliding_window": null`:              "layer_types has sliding_attention, and there is no sliding_window",
+		`"sliding_window": 0`:                 "sliding_window 0 is out of range",
+		`"use_bidirectional_attention": true`: "use_bidirectional_attention true is not supported",
+		`"hidden_activation": null`:           "hidden_activation null is not a string",
+	})
+	refused(t, "gemma", map[string]string{`"a": 1`: `model_type "gemma" is not supported; want gpt2, llama, `})
 }
 
 // What is accepted is read as transformers reads it: the values here are those

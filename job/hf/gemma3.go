@@ -16,15 +16,13 @@ var gemma3 = family{
 func readGemma3(o *object) (Model, []string) {
 	m, notes := decoder{
 		layers: 26, heads: 8, kv: 4, head: 256, width: 2304, ffn: 9216, vocab: 262208, longest: 131072, eps: 1e-6, tied: true, padded: true, pad: 0,
-		act: "hidden_activation", acts: []string{"gelu_pytorch_tanh", "gelu_new"},
+		act: "hidden_activation", acts: gemmaActs,
 	}.read(o)
-	m.HeadNorm, m.Norms, m.Gemma = nn.EachHead, nn.NormBoth, true
-	m.Bias = maybe(o, "attention_bias", false)
-	m.BiasOut = m.Bias
-	m.Scale = o.number("query_pre_attn_scalar", 256, Positive)
+	o.gemma(&m)
+	m.HeadNorm, m.CapLogits = nn.EachHead, o.cap("final_logit_softcapping", 0) // its attention caps nothing, whatever its config says
 	o.ropes(&m)
 	pattern := o.count("sliding_window_pattern", "_sliding_window_pattern", 6)
-	o.layers(&m, maybe(o, "sliding_window", 4096), func(layer int) byte {
+	o.layers(&m, o.window(4096), func(layer int) byte {
 		if (layer+1)%pattern != 0 {
 			return nn.Windowed
 		}

@@ -152,6 +152,10 @@ func wanted(x any) string {
 		return "a string"
 	case []string:
 		return "a list of strings"
+	case []int:
+		return "a list of whole numbers"
+	case []float64:
+		return "a list of numbers"
 	}
 	panic(fmt.Sprintf("hf: JSON of %T", x))
 }

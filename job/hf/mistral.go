@@ -13,10 +13,10 @@ var mistral = family{
 func readMistral(o *object) (Model, []string) {
 	m, notes := decoder{layers: 32, heads: 32, kv: 8, width: 4096, ffn: 14336, vocab: 32000, longest: 4096 * 32, eps: 1e-6}.read(o)
 	o.rope(&m, 10000)
-	if o.raw("sliding_window") != nil && o.null("sliding_window") {
-		o.layers(&m, 0, everywhere(nn.Full))
-		return m, notes
+	window, kind := o.window(4096), byte(nn.Windowed)
+	if window == 0 {
+		kind = nn.Full
 	}
-	o.layers(&m, o.count("sliding_window", "", 4096), everywhere(nn.Windowed))
+	o.layers(&m, window, everywhere(kind))
 	return m, notes
 }

@@ -37,6 +37,7 @@ type Model struct {
 	FFN     int // width of the hidden layer
 	Theta   float64
 	Scaling device.RopeScaling
+	Turned  int  // elements of a head that turn; 0: all
 	Tied    bool // the output layer is the token embedding
 	Bias    bool // queries, keys and values have biases, as in Qwen2
 	Padded  bool // the embedding of token Pad is not trained, but as output layer
@@ -52,6 +53,8 @@ type Model struct {
 	Window           int
 	LocalTheta       float64
 	Scale            float64
+
+	CapScores, CapLogits float64
 }
 
 // Head is the width of a head.
@@ -85,9 +88,9 @@ func (m Model) GPT2() nn.GPT2 {
 func (m Model) Llama() nn.Llama {
 	return nn.Llama{
 		Name: m.family().name, Layers: m.Layers, Width: m.Width, Context: max(m.Context, m.Longest), Vocab: m.Vocab, Heads: m.Heads, KV: m.KVHeads, FFN: m.FFN,
-		Eps: float32(m.NormEps), Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, BiasQKV: m.Bias, Padded: m.Padded, Pad: m.Pad,
+		Eps: float32(m.NormEps), Theta: m.Theta, Scaling: m.Scaling, Turned: m.Turned, Tied: m.Tied, BiasQKV: m.Bias, Padded: m.Padded, Pad: m.Pad,
 		Head: m.HeadWidth, BiasOut: m.BiasOut, BiasMLP: m.BiasMLP, HeadNorm: m.HeadNorm, Norms: m.Norms, Fused: m.Fused, Gemma: m.Gemma,
-		Layout: m.Layout, Window: m.Window, LocalTheta: m.LocalTheta, Scale: m.Scale, Dropout: m.Dropout,
+		Layout: m.Layout, Window: m.Window, LocalTheta: m.LocalTheta, Scale: m.Scale, CapScores: m.CapScores, CapLogits: m.CapLogits, Dropout: m.Dropout,
 	}
 }
 

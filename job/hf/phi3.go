@@ -11,18 +11,19 @@ var phi3 = family{
 	read: readPhi3,
 }
 
-// readPhi3 reads Hugging Face's Phi3Config. Its rotary positions are default ones,
-// or of a type that is not computed here: the class takes yarn for that, too.
+// readPhi3 reads Hugging Face's Phi3Config. Its rotary positions are default ones or
+// LongRoPE's, for which it has three names, of a part of each head.
 func readPhi3(o *object) (Model, []string) {
 	m, notes := decoder{layers: 32, heads: 32, width: 3072, ffn: 8192, vocab: 32064, longest: 4096, eps: 1e-5, padded: true, pad: 32000}.read(o)
-	o.rope(&m, 10000)
-	if m.Scaling.Kind != device.RopeUnscaled {
-		o.refuse("rotary positions of a phi3 that are scaled are not supported")
-	}
 	m.Fused = true
-	window, kind := maybe(o, "sliding_window", 0), byte(nn.Full)
+	o.partial(&m)
+	o.rope(&m, 10000)
+	if k := m.Scaling.Kind; k != device.RopeUnscaled && k != device.RopeLong {
+		o.refuse("rotary positions of a phi3 are scaled by longrope alone")
+	}
+	window, kind := 0, byte(nn.Full)
 	if !o.null("sliding_window") {
-		kind = nn.Windowed
+		window, kind = o.window(1), nn.Windowed
 	}
 	o.layers(&m, window, everywhere(kind))
 	notes = append(notes, o.residual(&m, 0, "", "resid_pdrop")...)

@@ -282,12 +282,12 @@ func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, 
 	r.pass(k, dy.Rows, dwte.Rows, out, nil, bufs{dense(dy), ids, dense(dy)}, func() { r.ops.EmbedGrad(dwte, dwpe, dy, ids, T, start, add) })
 }
 
-func (r *recordedQueue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer) {
-	r.pass("cross entropy", logits.Rows, logits.Cols, loss, nil, bufs{dense(logits)}, func() { r.ops.CrossEntropy(loss, logits, target) })
+func (r *recordedQueue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32) {
+	r.pass("cross entropy", logits.Rows, logits.Cols, loss, nil, bufs{dense(logits)}, func() { r.ops.CrossEntropy(loss, logits, target, cap) })
 }
 
-func (r *recordedQueue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32) {
-	r.pass("cross entropy gradient", logits.Rows, logits.Cols, loss, bufs{dense(logits)}, nil, func() { r.ops.CrossEntropyGrad(loss, logits, target, scale) })
+func (r *recordedQueue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32) {
+	r.pass("cross entropy gradient", logits.Rows, logits.Cols, loss, bufs{dense(logits)}, nil, func() { r.ops.CrossEntropyGrad(loss, logits, target, scale, cap) })
 }
 
 func (r *recordedQueue) LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32) {

@@ -261,6 +261,9 @@ func (f *attnForward) keys(q0, k0, nq int, more bool) {
 	} else {
 		isa.scores(&f.args.micro, f.S, keyBlock, f.Q, f.Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
 	}
+	if a.Cap > 0 {
+		capScores(f.S, nil, keyBlock, nq, nk, see, a.Cap)
+	}
 	hide(a, f.start, f.S, keyBlock, q0, k0, nq, nk)
 	r := &f.args.softmax
 	r.Ld, r.Most = keyBlock, nk

@@ -11,6 +11,7 @@ type attnBackward struct {
 	Kt, Vt       []float32 // panels of 2 lanes keys
 	Q, dO, dQ    []float32 // (gradBlock, Dp); Q times Scale, dQ without
 	P, dS        []float32 // (gradBlock, gradBlock)
+	slopes       []float32 // (gradBlock, gradBlock) of a cap
 	delta, lse   []float32 // (B, H, T)
 	first        int       // row of the sequence's first position
 	head, shared int       // first column of the query head and of its key head
@@ -28,10 +29,10 @@ func RunAttentionGrad(t *Args, w *Worker, lo, hi int) {
 	} else {
 		T := padded(a.T, gradBlock)
 		whole, panels, part, square := T*f.Dp, T*a.D, gradBlock*f.Dp, gradBlock*gradBlock
-		mem := w.Floats(3*whole + 2*panels + 3*part + 2*square + Edge)
+		mem := w.Floats(3*whole + 2*panels + 3*part + 3*square + Edge)
 		f.K, f.dK, f.dV = take(&mem, whole), take(&mem, whole), take(&mem, whole)
 		f.Q, f.dO, f.dQ = take(&mem, part), take(&mem, part), take(&mem, part)
-		f.P, f.dS = take(&mem, square), take(&mem, square)
+		f.P, f.dS, f.slopes = take(&mem, square), take(&mem, square), take(&mem, square)
 		f.Kt, f.Vt = take(&mem, panels), take(&mem, panels)
 	}
 	for i := lo; i < hi; i++ {
@@ -108,6 +109,9 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int, more bool) {
 		isa.scores(&f.args.micro, f.P, gradBlock, f.Q, Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
 		isa.scores(&f.args.micro, f.dS, gradBlock, f.dO, Dp, f.Vt[k0*a.D:], nq, nk, see, a.D)
 	}
+	if a.Cap > 0 {
+		capScores(f.P, f.slopes, gradBlock, nq, nk, see, a.Cap)
+	}
 	hide(a, f.start, f.P, gradBlock, q0, k0, nq, nk)
 	r := &f.args.softmaxGrad
 	r.Ld, r.Most = gradBlock, nk
@@ -119,6 +123,9 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int, more bool) {
 		r.P, r.Ds, r.Rows, r.N, r.End = FloatPtr(f.P, i*gradBlock), FloatPtr(f.dS, i*gradBlock), min(isa.Rows, nq-i), see+i, end
 		r.Lse, r.Delta = FloatPtr(f.lse, row+i), FloatPtr(f.delta, row+i)
 		isa.SoftmaxGrad(r)
+	}
+	if a.Cap > 0 {
+		mulScores(f.dS, f.slopes, gradBlock, nq, nk, see)
 	}
 	add, addQ := f.add, 0
 	if q0 > k0 {

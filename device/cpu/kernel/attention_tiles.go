@@ -160,7 +160,7 @@ func (f *attnBackward) useTiles(w *Worker) {
 	s := newTileShape(w, f.t.Attn.D, gradBlock)
 	T := padded(f.t.Attn.T, gradBlock)
 	whole, panels, blocks, part := T*s.W, T/32*s.keyPanel, T/gradBlock*s.acrossAll(), gradBlock*s.W
-	mem := w.Floats(2*whole + 2*panels + blocks + 3*part + 2*gradBlock*s.words + 2*s.acrossAll() + 2*square + 3*square/2)
+	mem := w.Floats(2*whole + 2*panels + blocks + 3*part + 2*gradBlock*s.words + 2*s.acrossAll() + 3*square + 3*square/2)
 	x := &f.tiles
 	x.tileShape, f.Dp = s, s.W
 	f.dK, f.dV = take(&mem, whole), take(&mem, whole)
@@ -168,7 +168,7 @@ func (f *attnBackward) useTiles(w *Worker) {
 	f.Q, f.dO, f.dQ = take(&mem, part), take(&mem, part), take(&mem, part)
 	x.Q, x.dO = take(&mem, gradBlock*s.words), take(&mem, gradBlock*s.words)
 	x.Qb, x.dOb = take(&mem, s.acrossAll()), take(&mem, s.acrossAll())
-	f.P, f.dS = take(&mem, square), take(&mem, square)
+	f.P, f.dS, f.slopes = take(&mem, square), take(&mem, square), take(&mem, square)
 	x.half, x.turned, x.dS = take(&mem, square/2), take(&mem, square/2), take(&mem, square/2)
 }
 

@@ -36,7 +36,8 @@ type Args struct {
 	M    [8]device.Mat
 	T    int // positions of a sequence
 	F    float32
-	Add  bool // to what is there
+	Cap  float32 // of logits; 0 is none
+	Add  bool    // to what is there
 	Attn device.Attn
 	Rope device.Rope
 	Drop device.Dropout

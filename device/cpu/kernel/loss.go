@@ -16,7 +16,7 @@ func RunCrossEntropy(t *Args, w *Worker, lo, hi int) {
 	for i := lo; i < hi; i++ {
 		loss[i] = 0
 		if target[i] != Ignored {
-			x := logitsOf(w, m, i)
+			x := logitsOf(w, m, i, t.Cap)
 			loss[i] = x.loss(WantTarget(int(target[i]), i, m.Cols))
 		}
 	}
@@ -31,16 +31,20 @@ func RunCrossEntropyGrad(t *Args, w *Worker, lo, hi int) {
 			clear(row.Raw())
 			continue
 		}
-		x, at := logitsOf(w, m, i), WantTarget(int(target[i]), i, m.Cols)
+		x, at := logitsOf(w, m, i, t.Cap), WantTarget(int(target[i]), i, m.Cols)
 		loss[i] = x.loss(at)
-		x.gradient(at, t.F)
-		if x.row.Type != m.Buf.Type {
+		if t.Cap > 0 {
+			x.cappedGradient(at, t.F, t.Cap)
+		} else {
+			x.gradient(at, t.F)
+		}
+		if x.row.Ptr != row.Ptr {
 			Store(row, x.row.F32())
 		}
 	}
 }
 
-// logits is a row of them, in memory or converted in a worker's scratch, with
+// logits is a row of them, in memory or converted or capped in a worker's scratch, with
 // the largest and the sum of exponentials relative to it.
 type logits struct {
 	w   *Worker
@@ -54,9 +58,15 @@ type logits struct {
 // chunk and float64 beyond.
 const LogitsChunk = 4096
 
-func logitsOf(w *Worker, m *device.Mat, i int) logits {
+func logitsOf(w *Worker, m *device.Mat, i int, cap float32) logits {
 	x := logits{w: w, row: m.Buf.Slice(i*m.Ld, i*m.Ld+m.Cols), top: negInf}
-	if BestVec.softmax[x.row.Type] == nil {
+	switch {
+	case cap > 0:
+		own := w.Floats(m.Cols)
+		Load(own, x.row)
+		capped(own, cap)
+		x.row = device.OfF32(own)
+	case BestVec.softmax[x.row.Type] == nil:
 		x.row = device.OfF32(floatsOf(w.Floats(m.Cols), m.Buf, i*m.Ld, m.Cols))
 	}
 	for c := 0; c < m.Cols; c += LogitsChunk {
@@ -127,6 +137,18 @@ func (x *logits) gradient(target int, scale float32) {
 	}
 	x.w.ends[2][0] = own
 	Store(x.row.Slice(target, target+1), x.w.ends[2][:1])
+}
+
+// cappedGradient is gradient of logits that are cap tanh(x/cap), by x.
+func (x *logits) cappedGradient(target int, scale, cap float32) {
+	r, row := float32(float64(scale)/x.sum), x.row.F32()
+	for j, v := range row {
+		g := Exp32(v-x.top) * r
+		if j == target {
+			g -= scale
+		}
+		row[j] = g * capSlope(v, 1/cap)
+	}
 }
 
 // WantTarget is the target, which must be an index of the n logits of row i.

@@ -16,7 +16,7 @@ const ropePairs = 64
 type ropeFunc func(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
 
 // Turns is a table of the cosines and sines of angles: row t, of D floats, has
-// those of position t, D/2 cosines and then the sines.
+// those of position t, W/2 cosines and then the sines, with W the elements that turn.
 type Turns struct {
 	Table []float32
 	Rope  device.Rope // of the first rope.T rows
@@ -25,23 +25,21 @@ type Turns struct {
 // Has is whether the table is good for r: an angle does not depend on how many
 // positions there are.
 func (t *Turns) Has(r device.Rope) bool {
-	same := t.Rope
-	same.T, same.Past = r.T, r.Past
-	return same == r && r.Past+r.T <= t.Rope.T
+	return t.Rope.Alike(r) && r.Past+r.T <= t.Rope.T
 }
 
 // row is the cosines and sines of a position.
 func (t *Turns) row(at int) (cos, sin []float32) {
-	D := t.Rope.D
-	row := t.Table[at*D : (at+1)*D]
-	return row[:D/2], row[D/2:]
+	D, W := t.Rope.D, t.Rope.Turned()
+	row := t.Table[at*D:][:W]
+	return row[:W/2], row[W/2:]
 }
 
 // RunAngles fills rows [lo, hi) of the table.
 func RunAngles(t *Args, w *Worker, lo, hi int) {
 	table := w.Turns
 	r, amplitude := &table.Rope, table.Rope.Amplitude()
-	for j := range r.D / 2 {
+	for j := range r.Turned() / 2 {
 		f := r.Freq(j)
 		for at := lo; at < hi; at++ {
 			s, c := math.Sincos(float64(at) * f)
@@ -54,28 +52,28 @@ func RunAngles(t *Args, w *Worker, lo, hi int) {
 // RunRope turns all heads of rows [lo, hi).
 func RunRope(t *Args, w *Worker, lo, hi int) {
 	m, r, sign, at := &t.M[0], &t.Rope, t.F, placesOf(&t.B[0], t.Rope.T)
-	f := BestVec.rope[m.Buf.Type]
+	f, half := BestVec.rope[m.Buf.Type], r.Turned()/2
 	mem := w.Floats(2 * ropePairs)
 	for row := lo; row < hi; row++ {
 		cos, sin := w.Turns.row(r.Past + at.of(row))
-		if f != nil && r.D%32 == 0 {
-			f(rowOf(m, row, m.Cols).Ptr, FloatPtr(cos, 0), FloatPtr(sin, 0), r.D/2, m.Cols/r.D, sign)
+		if f != nil && r.D%32 == 0 && 2*half == r.D {
+			f(rowOf(m, row, m.Cols).Ptr, FloatPtr(cos, 0), FloatPtr(sin, 0), half, m.Cols/r.D, sign)
 			continue
 		}
-		for j := 0; j < r.D/2; j += ropePairs {
-			n := min(ropePairs, r.D/2-j)
-			turnHeads(m, row, j, r.D, mem, cos[j:j+n], sin[j:j+n], sign)
+		for j := 0; j < half; j += ropePairs {
+			n := min(ropePairs, half-j)
+			turnHeads(m, row, j, r.D, half, mem, cos[j:j+n], sin[j:j+n], sign)
 		}
 	}
 }
 
 // turnHeads turns pairs j0 and on, as many as there are sines, of every head of
-// width D in a row.
-func turnHeads(m *device.Mat, row, j0, D int, mem, cos, sin []float32, sign float32) {
+// width D in a row; half is how many turn.
+func turnHeads(m *device.Mat, row, j0, D, half int, mem, cos, sin []float32, sign float32) {
 	n := len(sin)
 	cos = cos[:n]
 	for at := row*m.Ld + j0; at < row*m.Ld+m.Cols; at += D {
-		x, y := floatsOf(mem, m.Buf, at, n), floatsOf(mem[ropePairs:], m.Buf, at+D/2, n)
+		x, y := floatsOf(mem, m.Buf, at, n), floatsOf(mem[ropePairs:], m.Buf, at+half, n)
 		y = y[:n]
 		for j, a := range x {
 			b, c, s := y[j], cos[j], sign*sin[j]
@@ -83,6 +81,6 @@ func turnHeads(m *device.Mat, row, j0, D int, mem, cos, sin []float32, sign floa
 			x[j], y[j] = float32(a*c)-float32(b*s), float32(b*c)+float32(a*s)
 		}
 		keep(m.Buf, at, x)
-		keep(m.Buf, at+D/2, y)
+		keep(m.Buf, at+half, y)
 	}
 }

@@ -15,7 +15,7 @@
 // Attn is device.Attn; keys is past + T, and start null where sequences are one document
 // each. It never falls from a position to the next, so that a tile's first query sees
 // the first key.
-struct Attn { const int *start; int T, keys, H, KV, D, past, window; float scale; };
+struct Attn { const int *start; int T, keys, H, KV, D, past, window; float scale, cap; };
 
 // first_key is the first key position that query position t of sequence b sees. Beyond
 // the queries only the window counts.
@@ -152,7 +152,7 @@ template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float 
 			float most = top[i], part = 0;
 			for (int j = 0; j < N; j++) {
 				int key = TX + 16 * j;
-				s[i][j] = key >= from && key < to ? s[i][j] * a.scale : UNSEEN;
+				s[i][j] = key >= from && key < to ? capped(s[i][j] * a.scale, a.cap) : UNSEEN;
 				most = fmaxf(most, s[i][j]);
 			}
 			most = row_max(most);
@@ -208,9 +208,10 @@ __device__ void grad_scores(float *P, float *S, const float *Q, const float *dO,
 			int at = (TY + 16 * i) * (BK + 4) + TX + 16 * j;
 			int key = k0 + TX + 16 * j;
 			bool sees = t < a.T && key <= t && key >= from;
-			float p = sees ? exp32(fmaf(s[i][j], a.scale, -l)) : 0;
+			float x = a.cap > 0 ? capped(s[i][j] * a.scale, a.cap) - l : fmaf(s[i][j], a.scale, -l);
+			float p = sees ? exp32(x) : 0;
 			if (P) P[at] = p;
-			S[at] = sees ? p * (d[i][j] - e) : 0;
+			S[at] = sees ? p * (d[i][j] - e) * cap_slope(x + l, a.cap) : 0;
 		}
 	}
 }

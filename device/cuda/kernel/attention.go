@@ -75,13 +75,13 @@ func Shared() map[*Kernel]uint32 {
 }
 
 // kernelsFor are the kernels for these operands: tensor cores multiply one 16-bit type
-// in rows of whole words of 16 bytes.
+// in rows of whole words of 16 bytes, and their kernels cap no scores.
 func kernelsFor(a *device.Attn, operands ...device.Mat) *attnKernels {
 	if a.D > MaxAttn {
 		panic(fmt.Sprintf("cuda: attention with heads of width %d; kernels have up to %d", a.D, MaxAttn))
 	}
 	typ := operands[0].Buf.Type
-	fits := a.D%8 == 0 && (typ == device.BF16 || typ == device.F16)
+	fits := a.Cap == 0 && a.D%8 == 0 && (typ == device.BF16 || typ == device.F16)
 	for _, m := range operands {
 		fits = fits && m.Buf.Type == typ && m.Ld%8 == 0 && uintptr(m.Buf.Ptr)%16 == 0
 	}
@@ -113,12 +113,13 @@ func (c *Call) head(m device.Mat, a *device.Attn) *Call { return c.matIf(m, a.D%
 
 // attn is attention.cu's Attn.
 func (c *Call) attn(a *device.Attn) *Call {
-	to := c.next(40)
+	to := c.next(48)
 	putPtr(to, a.Start)
 	for i, x := range [...]int{a.T, a.Keys(), a.H, a.KV, a.D, a.Past, a.Window} {
 		binary.LittleEndian.PutUint32(to[8+4*i:], uint32(x))
 	}
 	binary.LittleEndian.PutUint32(to[36:], math.Float32bits(a.Scale))
+	binary.LittleEndian.PutUint32(to[40:], math.Float32bits(a.Cap))
 	return c
 }
 

@@ -54,6 +54,9 @@ func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a devic
 		if i%2 == 1 {
 			a.Window = 1 + rng.IntN(a.T+5)
 		}
+		if i%4 > 1 {
+			a.Cap = 2 + float32(i%5)
+		}
 		if past {
 			a.Past = rng.IntN(3) * rng.IntN(90)
 		}
@@ -61,7 +64,7 @@ func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a devic
 			if testing.Short() && j != i%3 {
 				continue
 			}
-			t.Run(fmt.Sprintf("%v B%d T%d+%d of %d H%d/%d D%d", dt, a.B, a.Past, a.T, a.Window, a.H, a.KV, a.D), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%v B%d T%d+%d of %d H%d/%d D%d cap %.1f", dt, a.B, a.Past, a.T, a.Window, a.H, a.KV, a.D, a.Cap), func(t *testing.T) {
 				check(t, uint64(i), func(b *bench) func(operations) { return f(b, dt, a) })
 			})
 		}

@@ -2,10 +2,10 @@
 
 // cross_entropy sets loss[row] (nats) to -log softmax(logits)[target], 0 where the
 // target is -1. With grad it replaces the logits by scale*(softmax - onehot), or
-// by zeros. A thread keeps the largest of its logits and the sum of exponentials
+// by zeros. With a cap a logit x counts as cap tanh(x/cap). A thread keeps the largest of its logits and the sum of exponentials
 // relative to it (Milakov and Gimelshein, arXiv 1805.02867); threads are added in
 // float64.
-ENTRY cross_entropy(float *loss, Mat logits, const int *target, int rows, int cols, float scale, int grad) {
+ENTRY cross_entropy(float *loss, Mat logits, const int *target, int rows, int cols, float scale, float cap, int grad) {
 	SHARED(float, tops, WARPS);
 	SHARED(double, sums, WARPS);
 	for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -18,9 +18,10 @@ ENTRY cross_entropy(float *loss, Mat logits, const int *target, int rows, int co
 			for (int c = 4 * threadIdx.x; grad && c < cols; c += 4 * THREADS) put4(logits, at + c, cols - c, none);
 			continue;
 		}
-		float own = get(logits, at + want), top = -INF, part = 0;
+		float own = capped(get(logits, at + want), cap), top = -INF, part = 0;
 		for (int c = 4 * threadIdx.x; c < cols; c += 4 * THREADS) {
 			Four x = get4(logits, at + c, cols - c);
+			for (int j = 0; j < 4; j++) x.v[j] = capped(x.v[j], cap);
 			float most = top;
 			for (int j = 0; j < 4; j++)
 				if (c + j < cols) most = fmaxf(most, x.v[j]);
@@ -44,8 +45,9 @@ ENTRY cross_entropy(float *loss, Mat logits, const int *target, int rows, int co
 		for (int c = 4 * threadIdx.x; c < cols; c += 4 * THREADS) {
 			Four x = get4(logits, at + c, cols - c);
 			for (int j = 0; j < 4; j++) {
-				x.v[j] = exp32(x.v[j] - all) * r;
-				if (c + j == want) x.v[j] -= scale;
+				float y = capped(x.v[j], cap), g = exp32(y - all) * r;
+				if (c + j == want) g -= scale;
+				x.v[j] = g * cap_slope(y, cap);
 			}
 			put4(logits, at + c, cols - c, x);
 		}

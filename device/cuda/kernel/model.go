@@ -76,41 +76,41 @@ const MaxHead = 512
 // inverse back.
 func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
 	wantMat("rope", x.Rows, x.Cols, x)
-	if r.D < 2 || r.D > MaxHead || r.D%2 != 0 || x.Cols%r.D != 0 || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
+	if r.D < 2 || r.D > MaxHead || r.D%2 != 0 || x.Cols%r.D != 0 || r.Part%2 != 0 || r.Part < 0 || r.Part > r.D || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
 		panic(fmt.Sprintf("cuda: rope of a matrix (%d, %d) as sequences of %d positions after %d with heads of width %d", x.Rows, x.Cols, r.T, r.Past, r.D))
 	}
 	device.Starts("rope", r.Start, x.Rows, r.Past)
 	c := o.begin("rope").mat(x)
 	freq := c.next(8 * MaxHead / 2)
-	for j := range r.D / 2 {
+	for j := range r.Turned() / 2 {
 		binary.LittleEndian.PutUint64(freq[8*j:], math.Float64bits(r.Freq(j)))
 	}
 	sign := float32(1)
 	if inverse {
 		sign = -1
 	}
-	c.ptr(r.Start).i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.T).i32(r.Past).f32(sign).f64(r.Amplitude())
+	c.ptr(r.Start).i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.Turned() / 2).i32(r.T).i32(r.Past).f32(sign).f64(r.Amplitude())
 	o.run(rowBlocks(x.Rows), 1, 1, over(3, x, x).plus(r.Start))
 }
 
 // CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]],
-// 0 where target[i] is -1.
-func (o *Ops) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer) {
-	o.crossEntropy(loss, logits, target, 0, false)
+// 0 where target[i] is -1. With a cap above 0 a logit x counts as cap tanh(x/cap).
+func (o *Ops) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32) {
+	o.crossEntropy(loss, logits, target, 0, cap, false)
 }
 
 // CrossEntropyGrad does the same and replaces logits[i] by scale*(softmax(logits[i])
-// - onehot(target[i])), by zeros where target[i] is -1.
-func (o *Ops) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32) {
-	o.crossEntropy(loss, logits, target, scale, true)
+// - onehot(target[i])), with a cap times its slope, by zeros where target[i] is -1.
+func (o *Ops) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32) {
+	o.crossEntropy(loss, logits, target, scale, cap, true)
 }
 
-func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32, grad bool) {
+func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32, grad bool) {
 	const op = "cross-entropy"
 	wantMat(op, logits.Rows, logits.Cols, logits)
 	wantLen(op, device.F32, logits.Rows, loss)
 	wantLen(op, device.I32, logits.Rows, target)
-	o.begin("cross_entropy").ptr(loss).mat(logits).ptr(target).i32(logits.Rows).i32(logits.Cols).f32(scale).flag(grad)
+	o.begin("cross_entropy").ptr(loss).mat(logits).ptr(target).i32(logits.Rows).i32(logits.Cols).f32(scale).f32(cap).flag(grad)
 	cost := over(22, logits)
 	if grad {
 		cost = over(39, logits, logits) // read the second time from cache

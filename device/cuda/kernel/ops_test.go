@@ -292,6 +292,15 @@ func TestRope(t *testing.T) {
 			if i == 0 {
 				r.D = MaxHead
 			}
+			if b.flip() {
+				r.Part = 2 * (1 + b.rng.IntN(r.D/2))
+			}
+			if b.rng.IntN(4) == 0 {
+				r.Scaling = device.RopeScaling{Kind: device.RopeLong, Context: 9, Amplitude: 1.2}
+				for range r.Turned() / 2 {
+					r.Scaling.Factors = append(r.Scaling.Factors, 1+b.rng.Float64())
+				}
+			}
 			x, inverse := b.mat("x", b.float(), r.T*(1+b.rng.IntN(3)), r.D*(1+b.rng.IntN(4)), 1).near(1e-7), b.flip()
 			if r.Past == 0 {
 				r.Start = b.starts(x.Rows/r.T, r.T)
@@ -311,11 +320,12 @@ func TestCrossEntropy(t *testing.T) {
 			tol, std := 1e-6, []float64{0.1, 3, 20}[b.rng.IntN(3)]
 			logits, target := b.mat("logits", b.float(), rows, cols, std), b.ints("target", rows, -1, cols)
 			loss := b.make("loss", device.F32, 1, rows).near(tol)
+			cap := []float32{0, 0, 30, 3}[b.rng.IntN(4)]
 			if b.flip() {
-				return func(q operations) { q.CrossEntropy(loss.Buf, logits.Mat, target.Buf) }
+				return func(q operations) { q.CrossEntropy(loss.Buf, logits.Mat, target.Buf, cap) }
 			}
 			logits.near(tol)
-			return func(q operations) { q.CrossEntropyGrad(loss.Buf, logits.Mat, target.Buf, 0.125) }
+			return func(q operations) { q.CrossEntropyGrad(loss.Buf, logits.Mat, target.Buf, 0.125, cap) }
 		})
 	}
 }

@@ -45,8 +45,8 @@ type operations interface {
 	Rope(x device.Mat, r device.Rope, inverse bool)
 	Attention(o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn)
 	AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn)
-	CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer)
-	CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32)
+	CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32)
+	CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32)
 	optim.Ops
 	Sum(acc, x device.Buffer)
 	SumSquares(acc, x device.Buffer)

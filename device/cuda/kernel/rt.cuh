@@ -197,3 +197,22 @@ __device__ float exp32(float x) {
 	p = fmaf(p, r, 5.0000001201e-1f);
 	return __uint_as_float(__float_as_uint(fmaf(p * r, r, r) + 1) + (__float_as_uint(t) << 23));
 }
+
+// tanh32 is the hyperbolic tangent within 2 units in the last place: Cephes' tanhf, as
+// package cpu computes it.
+__device__ float tanh32(float x) {
+	float a = fabsf(x);
+	if (a < 0.625f) {
+		float z = x * x, p = fmaf(-5.70498872745e-3f, z, 2.06390887954e-2f);
+		p = fmaf(fmaf(fmaf(p, z, -5.37397155531e-2f), z, 1.33314422036e-1f), z, -3.33332819422e-1f);
+		return fmaf(x * z, p, x);
+	}
+	return copysignf(1 - 2 / (exp32(a + a) + 1), x);
+}
+
+// capped is cap tanh(x/cap), or x without a cap; cap_slope its derivative where it is y.
+__device__ __forceinline__ float capped(float x, float cap) { return cap > 0 ? cap * tanh32(x / cap) : x; }
+__device__ __forceinline__ float cap_slope(float y, float cap) {
+	float t = y / cap;
+	return cap > 0 ? 1 - t * t : 1;
+}

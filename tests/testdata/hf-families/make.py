@@ -26,6 +26,7 @@ block = dict(hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_atte
              max_position_embeddings=CONTEXT, vocab_size=VOCAB, bos_token_id=None, eos_token_id=None, pad_token_id=None)
 gemma = dict(block, model_type="gemma3_text", head_dim=12, sliding_window=5, query_pre_attn_scalar=10, num_hidden_layers=3,
              sliding_window_pattern=3, rope_theta=700.0, rope_local_base_freq=50.0)
+gemma2 = dict(block, model_type="gemma2", head_dim=12, sliding_window=5, query_pre_attn_scalar=10, num_hidden_layers=3, rope_theta=700.0)
 
 VARIANTS = {
     "gpt2, relu": dict(gpt2, activation_function="relu"),
@@ -50,9 +51,21 @@ VARIANTS = {
     "olmo2, padding": dict(block, model_type="olmo2", num_key_value_heads=None, pad_token_id=1, attention_bias=True),
     "phi3": dict(block, model_type="phi3", pad_token_id=60),
     "phi3, window": dict(block, model_type="phi3", sliding_window=5, num_key_value_heads=4),
+    "phi3, longrope, short": dict(block, model_type="phi3", original_max_position_embeddings=24, max_position_embeddings=96, rope_theta=300.0,
+                                  rope_scaling={"type": "longrope", "short_factor": [1.0, 1.1, 1.5, 2.0], "long_factor": [1.0, 3.0, 9.0, 27.0]}),
+    "phi3, longrope, long, a part": dict(block, model_type="phi3", original_max_position_embeddings=10, partial_rotary_factor=0.75, rope_scaling={
+        "type": "longrope", "short_factor": [1.0, 1.1, 1.5], "long_factor": [1.0, 1.7, 2.4]}),
+    "phi3, a part": dict(block, model_type="phi3", partial_rotary_factor=0.5, pad_token_id=0),
+    "llama, longrope": dict(block, model_type="llama", head_dim=12, rope_theta=500.0, rope_scaling={
+        "rope_type": "longrope", "original_max_position_embeddings": 6, "attention_factor": 1.3, "short_factor": [1.0] * 6, "long_factor": [1.0, 1.2, 1.4, 1.7, 2.0, 3.0]}),
     "smollm3": dict(block, model_type="smollm3", num_hidden_layers=4, rope_theta=900.0),
     "smollm3, other layers": dict(block, model_type="smollm3", no_rope_layers=[0, 1], attention_bias=True, mlp_bias=True, tie_word_embeddings=False),
+    "gemma2": dict(gemma2, attn_logit_softcapping=1.5, final_logit_softcapping=4.0),
+    "gemma2, as on the hub": dict(gemma2, pad_token_id=0, attention_bias=True, hidden_act="gelu_pytorch_tanh", cache_implementation="hybrid"),
+    "gemma2, without caps": dict(gemma2, attn_logit_softcapping=None, final_logit_softcapping=None, tie_word_embeddings=False,
+                                 layer_types=["full_attention", "sliding_attention", "full_attention"]),
     "gemma3": gemma,
+    "gemma3, capped": dict(gemma, final_logit_softcapping=5.0),
     "gemma3, scaled": dict(gemma, head_dim=8, rope_scaling={"rope_type": "linear", "factor": 8.0}, attention_bias=True, pad_token_id=0),
 }
 

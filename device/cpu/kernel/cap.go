@@ -1,0 +1,61 @@
+package kernel
+
+import "math"
+
+// Soft caps, as Gemma 2 has them (arXiv 2408.00118, section 2): a score or a logit x
+// becomes c tanh(x/c). The same loops on every instruction set: a score costs a head's
+// width of products, a logit the model's.
+
+// Tanh32 is the hyperbolic tangent within 1.3 units in the last place: below 0.625 a
+// polynomial, Cephes' tanhf (S. Moshier, 1984-1992), else 1 - 2/(e^2x + 1).
+func Tanh32(x float32) float32 {
+	a := math.Float32frombits(math.Float32bits(x) &^ (1 << 31))
+	if a < 0.625 {
+		z := x * x
+		return x + x*z*((((-5.70498872745e-3*z+2.06390887954e-2)*z-5.37397155531e-2)*z+1.33314422036e-1)*z-3.33332819422e-1)
+	}
+	y := 1 - 2/(Exp32(a+a)+1)
+	return math.Float32frombits(math.Float32bits(y) | math.Float32bits(x)&(1<<31))
+}
+
+// capped turns every x into cap tanh(x/cap).
+func capped(x []float32, cap float32) {
+	by := 1 / cap
+	for i, v := range x {
+		x[i] = cap * Tanh32(v*by)
+	}
+}
+
+// capSlope is the derivative of a cap where it gave y; by is 1/cap.
+func capSlope(y, by float32) float32 {
+	t := y * by
+	return 1 - t*t
+}
+
+// capScores caps what nq queries see of scores (nq, nk), rows ld apart: the first
+// sees n keys, each a key more than the one before. In slopes, unless that is nil,
+// are then the derivatives.
+func capScores(s, slopes []float32, ld, nq, nk, n int, cap float32) {
+	by := 1 / cap
+	for i := range nq {
+		row := s[i*ld:][:min(nk, n+i)]
+		capped(row, cap)
+		if slopes == nil {
+			continue
+		}
+		to := slopes[i*ld:][:len(row)]
+		for j, y := range row {
+			to[j] = capSlope(y, by)
+		}
+	}
+}
+
+// mulScores multiplies what queries see of scores by others.
+func mulScores(s, by []float32, ld, nq, nk, n int) {
+	for i := range nq {
+		row := s[i*ld:][:min(nk, n+i)]
+		for j, x := range by[i*ld:][:len(row)] {
+			row[j] *= x
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package hf
+
+import "zeroth/nn"
+
+var gemma2 = family{
+	kind: "gemma2", name: "Gemma 2", class: [2]string{"Gemma2ForCausalLM", "Gemma2Model"},
+	own:  words(`cache_implementation hidden_act original_max_position_embeddings`), // its activation is hidden_activation
+	read: readGemma2,
+}
+
+// readGemma2 reads Hugging Face's Gemma2Config, of which every other layer has a
+// window, the first among them.
+func readGemma2(o *object) (Model, []string) {
+	m, notes := decoder{
+		layers: 26, heads: 8, kv: 4, head: 256, width: 2304, ffn: 9216, vocab: 256000, longest: 8192, eps: 1e-6, tied: true, padded: true, pad: 0,
+		act: "hidden_activation", acts: gemmaActs,
+	}.read(o)
+	o.rope(&m, 10000)
+	o.gemma(&m)
+	m.CapScores, m.CapLogits = o.cap("attn_logit_softcapping", 50), o.cap("final_logit_softcapping", 30)
+	o.layers(&m, o.window(4096), func(layer int) byte {
+		if layer%2 == 0 {
+			return nn.Windowed
+		}
+		return nn.Full
+	})
+	return m, notes
+}
+
+// gemmaActs are the activations of Gemma 2 and 3: one, by its names.
+var gemmaActs = []string{"gelu_pytorch_tanh", "gelu_new"}
+
+// gemma reads what Gemma 2 and 3 have in common.
+func (o *object) gemma(m *Model) {
+	m.Norms, m.Gemma = nn.NormBoth, true
+	m.Bias = maybe(o, "attention_bias", false)
+	m.BiasOut = m.Bias
+	m.Scale = o.number("query_pre_attn_scalar", 256, Positive)
+}
+
+// cap reads a soft cap, which null leaves out.
+func (o *object) cap(key string, otherwise float64) float64 {
+	switch raw := o.raw(key); {
+	case raw == nil:
+		return otherwise
+	case o.null(key):
+		return 0
+	}
+	return o.number(key, 0, Positive)
+}

@@ -1,0 +1,76 @@
+package hf
+
+import (
+	"cmp"
+	"math"
+
+	"zeroth/device"
+)
+
+// longrope is as transformers' _compute_longrope_parameters has it: Phi-3's own
+// positions, which other classes have, too. Versions of transformers differ in
+// whether a factor counts beside the two lengths, so it must be their quotient,
+// unless attention_factor says what it is for.
+func (o *object) longrope(above *object, m *Model) device.RopeScaling {
+	const context = "original_max_position_embeddings"
+	otherwise := m.Context
+	if m.Fused {
+		otherwise = 4096 // Phi3Config's
+	}
+	inside, outside := maybe(o, context, 0), maybe(above, context, 0)
+	if inside != 0 && outside != 0 && inside != outside {
+		o.refuse("%s %d and %s%s %d differ: keep the one that the model was trained with", context, outside, o.in, context, inside)
+	}
+	s := device.RopeScaling{Kind: device.RopeLong, Context: cmp.Or(inside, outside, otherwise), Amplitude: 1}
+	if s.Context < 2 {
+		o.refuse("%s %d is out of range", context, s.Context)
+		return s
+	}
+	times := float64(m.Context) / float64(s.Context)
+	if times > 1 {
+		s.Amplitude = math.Sqrt(1 + math.Log(times)/math.Log(float64(s.Context)))
+	}
+	if !o.null("attention_factor") {
+		s.Amplitude = o.number("attention_factor", 0, Positive)
+		o.raw("factor")
+	} else if f := maybe(o, "factor", times); f != times {
+		o.refuse("%sfactor %v is not max_position_embeddings %d / %s %d: readers differ in which counts", o.in, f, m.Context, context, s.Context)
+	}
+	s.Factors, s.Beyond = o.factors("short_factor", m), o.factors("long_factor", m)
+	return s
+}
+
+// factors is a list of numbers, one for each pair of a head that turns.
+func (o *object) factors(key string, m *Model) []float64 {
+	all := get[[]float64](o, key, nil)
+	if pairs := cmp.Or(m.Turned, m.Head()) / 2; len(all) != pairs {
+		o.refuse("%s%s has %d numbers; want one for each of the %d pairs that turn", o.in, key, len(all), pairs)
+	}
+	for _, x := range all {
+		if !Positive(x) {
+			o.refuse("%s%s has %v, which is out of range", o.in, key, x)
+			break
+		}
+	}
+	return all
+}
+
+// partial reads how much of a head turns, where the class has that: beside
+// rope_parameters, inside of it, or in both alike.
+func (o *object) partial(m *Model) {
+	const key = "partial_rotary_factor"
+	part := 1.0
+	for _, in := range []*object{o.object("rope_scaling"), o.object("rope_parameters"), o} {
+		if in != nil {
+			part = maybe(in, key, part)
+		}
+	}
+	turned := int(part * float64(m.Head()))
+	switch {
+	case turned == m.Head():
+	case turned < 2 || turned > m.Head() || turned%2 != 0:
+		o.refuse("%s %v is out of range: of heads %d wide it turns %d elements; want an even number of them", key, part, m.Head(), turned)
+	default:
+		m.Turned = turned
+	}
+}
