@@ -19,8 +19,8 @@ var configFields = strings.Fields(`
 	Model.From Model.Family Model.Type Model.Layers Model.Heads Model.Width Model.Context Model.Longest Model.Vocab Model.NormEps Model.BOS Model.EOS Model.Dropout.Embed Model.Dropout.Residual
 	Model.Inner Model.Act Model.Untied
 	Model.KVHeads Model.FFN Model.Theta Model.Scaling.Kind Model.Scaling.Factor Model.Scaling.Low Model.Scaling.High Model.Scaling.Context
-	Model.Scaling.Amplitude Model.Tied Model.Bias Model.Padded Model.Pad
-	Model.HeadWidth Model.BiasOut Model.BiasMLP Model.HeadNorm Model.Norms Model.Fused Model.Gemma Model.Layout Model.Window Model.LocalTheta Model.Scale
+	Model.Scaling.Amplitude Model.Scaling.Factors Model.Scaling.Beyond Model.Turned Model.Tied Model.Bias Model.Padded Model.Pad
+	Model.HeadWidth Model.BiasOut Model.BiasMLP Model.HeadNorm Model.Norms Model.Fused Model.Gemma Model.Layout Model.Window Model.LocalTheta Model.Scale Model.CapScores Model.CapLogits
 	Data.Text Data.Tokens Data.Documents Data.Weights Data.Format Data.Keys.Text Data.Keys.Prompt Data.Keys.Completion Data.Keys.Messages Data.Held Data.Pack Data.DType Data.Tokenizer Data.Vocab Data.Validation
 	Train.Steps Train.Epochs Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk Train.EarlyStop.Metric Train.EarlyStop.Patience
 	Train.Freeze Train.LoRA.Rank Train.LoRA.Alpha Train.LoRA.Targets
