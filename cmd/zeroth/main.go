@@ -29,6 +29,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"zeroth/collective/mpi"
 	"zeroth/collective/rendezvous"
 	"zeroth/input"
 	"zeroth/job/config"
@@ -48,7 +49,7 @@ func main() {
 	// A panic ends the process by SIGABRT, with the stacks of all goroutines:
 	// Go's own exit code for it is 2, which here is the user's mistake.
 	debug.SetTraceback("crash")
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	mpi.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // errStopped is what a run returns that was asked to stop and did.

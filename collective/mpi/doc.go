@@ -1,5 +1,6 @@
 // Package mpi carries collective.Wire over an MPI library that is opened when the
-// program runs: Open MPI 4 and 5, and the MPICH family (MPICH, Intel MPI, MVAPICH).
+// program runs: Open MPI 4 and 5, the MPICH family (MPICH, Intel MPI, MVAPICH), and any
+// of the standard ABI of MPI 5.
 // It is built with -tags mpi, by a C compiler and without an MPI; else Open says so.
 //
 // Only messages from one process to another are used, never MPI's collectives,

@@ -22,6 +22,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unsafe"
 )
@@ -48,11 +49,15 @@ func Open(files []string) error {
 	return fmt.Errorf("no MPI library: %s: set ZEROTH_MPI to the path of the libmpi of your mpirun", strings.Join(wrong, "; "))
 }
 
-// Version is what the open library calls itself, such as "Open MPI v4.1.4".
+// Version is what the open library calls itself, and its ABI: "Open MPI v4.1.4 (Open
+// MPI's ABI)"; empty where none is open.
 func Version() string {
 	line, _, _ := strings.Cut(C.GoString(C.z_version()), "\n")
 	line, _, _ = strings.Cut(line, ",")
-	return strings.Join(strings.Fields(line), " ")
+	if line == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s)", strings.Join(strings.Fields(line), " "), C.GoString(C.z_abi()))
 }
 
 // leave asks the thread of Join to leave MPI.
@@ -67,28 +72,28 @@ func Join(rank, size int) error {
 		runtime.LockOSThread()
 		joined <- join(rank, size)
 		left := <-leave
-		C.z_finalize()
+		if C.z_finalize() == 0 {
+			finalized.Store(true)
+		}
 		close(left)
 	}()
 	return <-joined
 }
 
 func join(rank, size int) error {
-	var thread, its, all C.int
-	if err := failed(C.z_init(&thread, &its, &all)); err != nil {
+	var threads, its, all C.int
+	if err := failed(C.z_init(&threads, &its, &all)); err != nil {
 		return err
 	}
 	switch {
 	case int(its) != rank || int(all) != size:
 		return fmt.Errorf("MPI (%s) says that this is process %d of %d, and it is %d of %d: start it by the mpirun or mpiexec of that library, or set ZEROTH_MPI to the path of theirs",
 			Version(), its, all, rank, size)
-	case thread < threadMultiple:
+	case threads == 0:
 		return errors.New("this MPI is not for several threads (MPI_THREAD_MULTIPLE): want parallel.transport: auto, unix or tcp with another build of it")
 	}
 	return nil
 }
-
-const threadMultiple = 3
 
 // Leave ends MPI, once the other processes do; it waits for them, but only a moment
 // after hurry is closed.
@@ -103,6 +108,21 @@ func Leave(hurry <-chan struct{}) {
 		case <-time.After(farewell):
 		}
 	}
+}
+
+// finalized is whether MPI has ended as it should.
+var finalized atomic.Bool
+
+// Exit ends the program, as os.Exit does. After Leave it does so by C's exit, which runs
+// what libraries have left for it: MPICH since 4.3 says there to its launcher that the
+// process is done, and one that has not is taken for killed, and the others are. A
+// library that holds it up is left behind after a moment.
+func Exit(code int) {
+	if finalized.Load() {
+		time.AfterFunc(farewell, func() { os.Exit(code) })
+		C.exit(C.int(code))
+	}
+	os.Exit(code)
 }
 
 // failed is the error of a code of MPI's, nil for success.

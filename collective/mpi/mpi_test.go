@@ -3,6 +3,7 @@
 package mpi_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -22,38 +23,52 @@ import (
 	"zeroth/shard"
 )
 
-// launchers start processes under an MPI.
-var launchers = []struct {
-	name, library string
+// launcher starts processes under an MPI.
+type launcher struct {
+	path, library string
 	args          []string
-	rank, size    string
-}{
-	{"mpirun.openmpi", "libmpi.so.40", []string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-	{"mpiexec.mpich", "libmpich.so.12", nil, "PMI_RANK", "PMI_SIZE"},
+}
+
+var openMPI = []string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}
+
+// launchers are Debian's Open MPI and MPICH, or instead of them those of a folder in which
+// pip has installed one of PyPI's (a virtual environment's), with each ABI that it has.
+func launchers() (all []launcher) {
+	dir := os.Getenv("ZEROTH_MPI_WHEEL")
+	if dir == "" {
+		return []launcher{{"mpirun.openmpi", "libmpi.so.40", openMPI}, {"mpiexec.mpich", "libmpich.so.12", nil}}
+	}
+	for name, args := range map[string][]string{"libmpi.so.40": openMPI, "libmpi.so.12": nil, "libmpi_abi.so.1": nil} {
+		library := filepath.Join(dir, "lib", name)
+		if _, err := os.Stat(library); err == nil {
+			all = append(all, launcher{filepath.Join(dir, "bin", "mpiexec"), library, args})
+		}
+	}
+	return all
 }
 
 // part is which process this is of a world under MPI; size 0: none.
-func part() (rank, size int, library string) {
+func part() (rank, size int) {
 	if os.Getenv("ZEROTH_MPI_TEST") == "" {
-		return 0, 0, ""
+		return 0, 0
 	}
-	for _, l := range launchers {
-		rank, err := strconv.Atoi(os.Getenv(l.rank))
-		size, bad := strconv.Atoi(os.Getenv(l.size))
+	for _, by := range []string{"OMPI_COMM_WORLD_", "PMI_"} {
+		rank, err := strconv.Atoi(os.Getenv(by + "RANK"))
+		size, bad := strconv.Atoi(os.Getenv(by + "SIZE"))
 		if err == nil && bad == nil {
-			return rank, size, l.library
+			return rank, size
 		}
 	}
-	return 0, 0, ""
+	return 0, 0
 }
 
 // TestMain is also a process of a world under MPI.
 func TestMain(m *testing.M) {
-	rank, size, library := part()
+	rank, size := part()
 	if size == 0 {
 		os.Exit(m.Run())
 	}
-	if err := errors.Join(mpi.Open([]string{library}), mpi.Join(rank, size)); err != nil {
+	if err := errors.Join(mpi.Open([]string{os.Getenv("ZEROTH_MPI")}), mpi.Join(rank, size)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(3)
 	}
@@ -61,22 +76,22 @@ func TestMain(m *testing.M) {
 	if code == 0 {
 		mpi.Leave(nil)
 	}
-	os.Exit(code)
+	mpi.Exit(code)
 }
 
 // under runs tests of this program in so many processes under each MPI that is here.
 func under(t *testing.T, tests string, sizes ...int) {
-	for _, l := range launchers {
-		path, err := exec.LookPath(l.name)
+	for _, l := range launchers() {
+		path, err := exec.LookPath(l.path)
 		if err != nil {
-			t.Logf("left out: no %s", l.name)
+			t.Logf("left out: no %s", l.path)
 			continue
 		}
 		for _, n := range sizes {
-			t.Run(fmt.Sprint(l.name, n), func(t *testing.T) {
-				args := append(l.args, "-n", strconv.Itoa(n), os.Args[0], "-test.run", tests, "-test.short="+strconv.FormatBool(testing.Short()))
+			t.Run(fmt.Sprint(filepath.Base(l.path), " ", filepath.Base(l.library), " ", n), func(t *testing.T) {
+				args := append(l.args[:len(l.args):len(l.args)], "-n", strconv.Itoa(n), os.Args[0], "-test.run", tests, "-test.short="+strconv.FormatBool(testing.Short()))
 				cmd := exec.Command(path, args...)
-				cmd.Env = append(os.Environ(), "ZEROTH_MPI_TEST=1")
+				cmd.Env = append(os.Environ(), "ZEROTH_MPI_TEST=1", "ZEROTH_MPI="+l.library)
 				out, err := cmd.CombinedOutput()
 				if err != nil || strings.Count(string(out), "PASS") < n {
 					t.Errorf("%v: %v\n%s", args, err, out)
@@ -86,24 +101,45 @@ func under(t *testing.T, tests string, sizes ...int) {
 	}
 }
 
-// A library of the standard ABI is refused by name; one that has MPI 5's functions and
-// another ABI is looked at further.
-func TestStandardABIIsRefused(t *testing.T) {
-	cc := os.Getenv("CC")
-	if cc == "" {
-		cc = "cc"
-	}
-	for major, want := range map[int]string{1: "has the standard ABI of MPI 5", -1: "has no MPI_Get_library_version"} {
-		lib := filepath.Join(t.TempDir(), "libmpi_abi.so")
-		cmd := exec.Command(cc, "-shared", "-fPIC", "-o", lib, "-xc", "-")
-		cmd.Stdin = strings.NewReader(fmt.Sprintf("int MPI_Abi_get_version(int *major, int *minor) { *major = *minor = %d; return 0; }", major))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		if err := mpi.Open([]string{lib}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("ABI %d: %v, want %q", major, err, want)
+// A library of which it is not sure whose handles it has is refused by name: one with
+// the standard ABI of another version, or one that is neither of that nor of a family.
+func TestUnknownABIIsRefused(t *testing.T) {
+	for name, c := range map[string]struct{ code, want string }{
+		"no MPI":           {"int x;", "has no MPI_Get_library_version"},
+		"another standard": {says("Strange MPI 1") + "int MPI_Abi_get_version(int *a, int *b) { *a = 2; *b = 1; return 0; }", `is "Strange MPI 1", with the standard ABI 2.1: want Open MPI`},
+		"before it":        {says("MPICH 4.3") + "int MPI_Abi_get_version(int *a, int *b) { *a = 0; *b = 1; return 0; }", "with the standard ABI 0.1"},
+		"none":             {says("Strange MPI") + "int MPI_Abi_get_version(int *a, int *b) { *a = *b = -1; return 0; }", "with an ABI of its own"},
+		"half an Open MPI": {says("Open MPI") + "int ompi_mpi_comm_world;", "with Open MPI's ABI"},
+		"says nothing":     {functions + "int MPI_Get_library_version(char *s, int *n) { return 1; }", "does not say what it is"},
+	} {
+		if err := mpi.Open([]string{library(t, c.code)}); err == nil || !strings.Contains(err.Error(), c.want) || mpi.Version() != "" {
+			t.Errorf("%s: %v, want %q; version %q", name, err, c.want, mpi.Version())
 		}
 	}
+}
+
+// functions are those that a library must have, of which no more is called than its
+// version.
+const functions = `#define F(f) int MPI_##f(void) { return 1; }
+F(Init_thread) F(Initialized) F(Finalize) F(Comm_rank) F(Comm_size) F(Comm_set_errhandler) F(Error_string)
+F(Isend) F(Irecv) F(Cancel) F(Test) F(Test_cancelled) F(Get_count)
+`
+
+// says is an MPI that calls itself so.
+func says(version string) string {
+	return functions + fmt.Sprintf("int MPI_Get_library_version(char *s, int *n) { *n = __builtin_sprintf(s, \"%%s\", %q); return 0; }\n", version)
+}
+
+// library compiles C.
+func library(t *testing.T, code string) string {
+	t.Helper()
+	lib := filepath.Join(t.TempDir(), "libmpi.so")
+	cmd := exec.Command(cmp.Or(os.Getenv("CC"), "cc"), "-shared", "-fPIC", "-o", lib, "-xc", "-")
+	cmd.Stdin = strings.NewReader(code)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return lib
 }
 
 func TestConforms(t *testing.T) {
@@ -138,7 +174,7 @@ func (e *ending) Close() error {
 // TestRankConforms is one process's part of the conformance tests: the ranks of a
 // group are spread over the processes, several to each where there are more.
 func TestRankConforms(t *testing.T) {
-	me, processes, _ := part()
+	me, processes := part()
 	if processes == 0 {
 		t.Skip("not under MPI")
 	}
@@ -162,7 +198,7 @@ func TestRankConforms(t *testing.T) {
 
 // TestRankMesh sums world ranks in all groups of a mesh at once.
 func TestRankMesh(t *testing.T) {
-	me, processes, _ := part()
+	me, processes := part()
 	if processes == 0 {
 		t.Skip("not under MPI")
 	}

