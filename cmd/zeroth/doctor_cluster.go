@@ -112,7 +112,7 @@ func carrierOf(m *joining) string {
 	case m.UnderMPI():
 		return "sockets, though " + m.By + " has launched the processes: this zeroth is built without it (" + built + ")"
 	}
-	return "Unix sockets between processes of one kernel, TCP between others: no MPI has launched them"
+	return "Unix sockets between processes of one host, TCP between others: no MPI has launched them"
 }
 
 // network is this host's devices of networks that remote memory is reached by

@@ -45,7 +45,7 @@ func TestCarrierOf(t *testing.T) {
 		want      string
 	}{
 		{launch.Place{World: 1}, "auto", "memory: the ranks of one process share it"},
-		{launch.Place{World: 2, By: "Slurm"}, "auto", "Unix sockets between processes of one kernel, TCP between others: no MPI has launched them"},
+		{launch.Place{World: 2, By: "Slurm"}, "auto", "Unix sockets between processes of one host, TCP between others: no MPI has launched them"},
 		{launch.Place{World: 2, By: "Slurm"}, "tcp", "tcp, as --transport says"},
 		{launch.Place{World: 2, By: "Open MPI"}, "auto", built},
 	} {

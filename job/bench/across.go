@@ -13,6 +13,7 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/job/show"
 	"zeroth/job/world"
+	"zeroth/shard"
 )
 
 // acrossSizes are the bytes of the buffers that are gathered and reduced.
@@ -44,9 +45,9 @@ func Across(ctx context.Context, w *world.World, o Options) (*Report, error) {
 
 // between says what is measured: "4 processes on 2 hosts, over tcp, unix".
 func (f *member) between() string {
-	hosts, by := map[string]bool{}, []string{}
-	for p, m := range f.Members() {
-		hosts[m.Host+" "+m.Boot] = true
+	hosts, by := map[int]bool{}, []string{}
+	for p, host := range f.HostsOf(shard.Mesh{Shard: f.ranks, Replicate: 1}) {
+		hosts[host] = true
 		if p != f.me && !slices.Contains(by, f.Carrier(p)) {
 			by = append(by, f.Carrier(p))
 		}

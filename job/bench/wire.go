@@ -183,7 +183,7 @@ func roundTrips(w collective.Wire, peer int, first bool, times int) (seconds flo
 // Link is what the connection of two processes was measured to carry.
 type Link struct {
 	A, B      int     // processes
-	SameHost  bool    // one kernel
+	SameHost  bool    // they see the same files, and each other's sockets
 	By        string  // "unix", "tcp" or "mpi"
 	RoundTrip float64 // seconds, of 80 bytes
 	Rate      float64 // bytes a second in each direction, both at once
@@ -194,8 +194,8 @@ const mostLinks = 64
 
 // pairs are the connections to measure: the first two processes of each host, and
 // the first ones of the first host and of each other.
-func pairs(hosts []string) (all [][2]int) {
-	first, second := map[string]int{}, map[string]bool{}
+func pairs(hosts []int) (all [][2]int) {
+	first, second := map[int]int{}, map[int]bool{}
 	for p, host := range hosts {
 		f, seen := first[host]
 		switch {
@@ -230,10 +230,7 @@ func Links(w *world.World, mine []float64) (links []Link, said [][]float64, err 
 	if said, err = f.tell(mine); err != nil {
 		return nil, nil, err
 	}
-	var hosts []string
-	for _, m := range w.Members() {
-		hosts = append(hosts, m.Host+" "+m.Boot)
-	}
+	hosts := w.HostsOf(shard.Mesh{Shard: f.ranks, Replicate: 1})
 	chosen := pairs(hosts)
 	found := make([]float64, 3*len(chosen))
 	for i, pair := range chosen {

@@ -86,7 +86,7 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 		mem = &socket.Memory{}
 	}
 	w.mem = mem
-	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts(), Share: mem})
+	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts, Share: mem})
 	if err := w.connect(n); err != nil {
 		n.Close()
 		return nil, err
@@ -107,7 +107,7 @@ func (w *World) carryByMPI(groups [][]int) (carrier, error) {
 	case <-w.star.Ended():
 		return nil, w.star.Err()
 	}
-	return overMPI{mpi.New(mpi.Config{Process: w.cfg.Rank, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts(), Hurry: w.hurry}), w.hurry}, nil
+	return overMPI{mpi.New(mpi.Config{Process: w.cfg.Rank, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts, Hurry: w.hurry}), w.hurry}, nil
 }
 
 // overMPI is MPI as a carrier. It is left when all processes have ended well: one

@@ -75,7 +75,7 @@ func (w *World) ownNetwork() {
 		w.note("NCCL_COMM_ID is not used: processes agree on an id that nobody can guess")
 	}
 	_, chosen := os.LookupEnv("NCCL_SOCKET_IFNAME")
-	if hosts := w.hosts(); !chosen && !slices.ContainsFunc(hosts, func(h int) bool { return h != hosts[0] }) {
+	if hosts := w.hosts; !chosen && !slices.ContainsFunc(hosts, func(h int) bool { return h != hosts[0] }) {
 		_ = os.Setenv("NCCL_SOCKET_IFNAME", "lo") // likewise
 	}
 }

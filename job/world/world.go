@@ -6,7 +6,7 @@
 //
 // Begin with Enter: rendezvous, then Agree and Share while the run is prepared,
 // then Groups, which connects every process to every other (carrier.go): by MPI where
-// mpirun brings it; else two processes with one kernel talk through a Unix socket,
+// mpirun brings it; else two processes of a host (host.go) talk through a Unix socket,
 // others through TCP.
 package world
 
@@ -20,7 +20,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -55,8 +54,9 @@ const patience = time.Minute
 
 // World is one process's view of a world of several.
 type World struct {
-	cfg  Config
-	star *rendezvous.Star
+	cfg   Config
+	star  *rendezvous.Star
+	hosts []int // (World) numbers of the processes' hosts
 
 	dir       string         // of the Unix socket; removed once all are connected
 	listeners []net.Listener // for data, until then
@@ -92,13 +92,15 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 	w.star, err = rendezvous.Join(ctx, rendezvous.Config{
 		Processes: cfg.World, PerProcess: cfg.PerProcess, Addrs: cfg.Addrs(), Listener: w.cfg.Listener, Run: cfg.Run, Token: cfg.Token, TLS: cfg.TLS,
 		Wait: cfg.Join, Heartbeat: cfg.Heartbeat, DeadAfter: cfg.DeadAfter, Note: cfg.Note, Open: w.open,
-		Me: rendezvous.Member{Process: cfg.Rank, Host: host, Boot: bootID(), Pid: os.Getpid(), GPUs: cfg.GPUs},
+		Me: rendezvous.Member{Process: cfg.Rank, Host: host, Boot: bootID(), Sees: sees(folder()), Pid: os.Getpid(), GPUs: cfg.GPUs},
 	})
 	if err != nil {
 		w.shut()
 		return nil, fmt.Errorf("process %d of %d: %w", cfg.Rank, cfg.World, err)
 	}
+	w.hosts = numbers(w.star.Members)
 	go w.follow()
+	w.tellContainers()
 	if err = w.chooseNCCL(); err != nil {
 		w.Fail(err)
 	} else {
@@ -181,8 +183,11 @@ func (w *World) open(local net.Addr, me *rendezvous.Member) error {
 		return nil
 	}
 	if w.cfg.Transport != "tcp" {
-		if err := w.openUnix(me); err != nil {
+		err := w.openUnix(me)
+		if err != nil && w.cfg.Transport != "auto" {
 			return err
+		} else if err != nil {
+			w.note(err.Error() + ": TCP carries data to and from this process")
 		}
 	}
 	if w.cfg.Transport == "unix" {
@@ -201,20 +206,13 @@ func (w *World) open(local net.Addr, me *rendezvous.Member) error {
 	return nil
 }
 
-// longestPath is what the address of a Unix socket has room for.
-const longestPath = 100
-
 func (w *World) openUnix(me *rendezvous.Member) (err error) {
-	base := os.TempDir()
-	if len(base) > longestPath-40 {
-		base = "/tmp"
-	}
-	if w.dir, err = os.MkdirTemp(base, "zeroth-"); err != nil { // mode 0700
-		return fmt.Errorf("data connections: %w", err)
+	if w.dir, err = os.MkdirTemp(folder(), "zeroth-"); err != nil { // mode 0700
+		return fmt.Errorf("no Unix socket: %w", err)
 	}
 	ln, err := net.Listen("unix", filepath.Join(w.dir, "data"))
 	if err != nil {
-		return fmt.Errorf("data connections: %w", err)
+		return fmt.Errorf("no Unix socket: %w", err)
 	}
 	w.listeners = append(w.listeners, ln)
 	me.Unix = ln.Addr().String()
@@ -232,15 +230,6 @@ func (w *World) shut() {
 	if w.cfg.Listener != nil {
 		_ = w.cfg.Listener.Close()
 	}
-}
-
-// bootID is equal in processes that share a kernel; "" where that cannot be known.
-func bootID() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(id))
 }
 
 // follow gives up who is lost, so that no collective waits for it.
@@ -381,36 +370,12 @@ func (w *World) beside(end int) (n int) {
 // Staged implements build.Launch: frames are of the host's memory. NCCL's are not.
 func (w *World) Staged() bool { return w.nccl == "" }
 
-// hosts are numbers of the processes' hosts: that of the first which has the same
-// kernel. Where that is not known a process is by itself.
-func (w *World) hosts() []int {
-	numbers, first := make([]int, len(w.star.Members)), map[string]int{}
-	for p, m := range w.star.Members {
-		numbers[p] = p
-		if at, ok := first[m.Boot]; ok {
-			numbers[p] = at
-		} else if m.Boot != "" {
-			first[m.Boot] = p
-		}
-	}
-	return numbers
-}
-
 // Memory implements build.Launch; Groups comes before.
 func (w *World) Memory() cpu.Memory {
 	if w.mem == nil {
 		return nil
 	}
 	return w.mem
-}
-
-// HostsOf implements build.Launch.
-func (w *World) HostsOf(m shard.Mesh) (numbers []int) {
-	of := w.hosts()
-	for r := range m.World() {
-		numbers = append(numbers, of[r/w.cfg.PerProcess])
-	}
-	return numbers
 }
 
 // Groups implements build.Launch: it connects all processes.
@@ -517,20 +482,31 @@ func (w *World) because(err error) error {
 
 // dial connects to a process: by its Unix socket if that is there, else by TCP.
 func (w *World) dial(ctx context.Context, p int, about string) (net.Conn, error) {
-	it, me := w.star.Members[p], w.star.Members[w.cfg.Rank]
-	near := it.Unix != "" && it.Boot != "" && it.Boot == me.Boot
-	if near {
-		if _, err := os.Lstat(it.Unix); err != nil && it.TCP != "" {
-			near = false // one kernel, but files of another container
-		}
-	}
+	it := w.star.Members[p]
 	caller := rendezvous.Caller{Process: w.cfg.Rank, Token: w.cfg.Token}
-	switch {
-	case near:
-		return caller.Dial(ctx, "unix", []string{it.Unix}, about)
-	case it.TCP == "":
+	if it.Unix != "" && w.SameHost(p, w.cfg.Rank) {
+		c, err := dialUnix(ctx, caller, it.Unix, about)
+		if err == nil || it.TCP == "" || errors.Is(err, rendezvous.ErrRefused) {
+			return c, err
+		}
+		w.note(fmt.Sprintf("process %d is on this host, and its Unix socket cannot be reached: TCP carries data to it: %v", p, err))
+	}
+	if it.TCP == "" {
 		return nil, fmt.Errorf("it is on host %q, where no Unix socket reaches: want parallel.transport: auto or tcp", it.Host)
 	}
 	caller.TLS = w.cfg.TLS
 	return caller.Dial(ctx, "tcp", []string{it.TCP}, about)
+}
+
+// dialUnix is an error, soon, where the socket cannot be reached or its process lets
+// nobody in from here, as from another user namespace.
+func dialUnix(ctx context.Context, caller rendezvous.Caller, addr, about string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", addr)
+	if err != nil {
+		return nil, err
+	}
+	_ = c.Close() // it was only to see
+	ctx, cancel := context.WithTimeoutCause(ctx, patience/4, errors.New("it lets nobody in from here"))
+	defer cancel()
+	return caller.Dial(ctx, "unix", []string{addr}, about)
 }

@@ -60,6 +60,12 @@ func selfSigned(t *testing.T) *tls.Config {
 // enterAt is enter, and where somebody has listened: for all, and for data.
 func enterAt(t *testing.T, processes, perProcess int, transport string) (worlds []*world.World, addrs []string) {
 	t.Helper()
+	return enterWith(t, processes, perProcess, transport, nil)
+}
+
+// enterWith is enterAt with somebody who hears what is told.
+func enterWith(t *testing.T, processes, perProcess int, transport string, note func(string)) (worlds []*world.World, addrs []string) {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +78,7 @@ func enterAt(t *testing.T, processes, perProcess int, transport string) (worlds 
 		all.Go(func() {
 			c := world.Config{
 				Place:      launch.Place{Rank: p, World: processes, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
-				PerProcess: perProcess, Transport: transport, Token: []byte("0123456789abcdef"), Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second,
+				PerProcess: perProcess, Transport: transport, Token: []byte("0123456789abcdef"), Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second, Note: note,
 			}
 			if p == 0 {
 				c.Listener = ln
@@ -111,6 +117,9 @@ func connect(worlds []*world.World, m shard.Mesh) []ends {
 			e := &all[p]
 			if e.ranks, e.err = w.Groups(m); e.err == nil {
 				e.saves, e.err = w.Saves(m)
+			}
+			if e.err != nil {
+				w.Fail(e.err)
 			}
 		})
 	}

@@ -1,0 +1,69 @@
+//go:build faults && linux
+
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Containers of one machine share its kernel and what somebody has given to both: the
+// run's folder, and, or not, one for sockets. Data go by TCP without the latter, which the
+// run says, and by memory with it; either way the bits are those of one process.
+func TestContainers(t *testing.T) {
+	runtime.LockOSThread()
+	exe := program(t)
+	n := newNetwork(t, "zc", 2)
+	refs := &references{exe: exe, dir: folder(t), of: map[[2]int][]byte{}}
+	for name, c := range map[string]struct{ own, carrier, told string }{
+		"own":    {"mount -t tmpfs none tmp", "0 and 1, other hosts  tcp", "processes 0 and 1 share a machine and not its files: TCP carries data between them"},
+		"shared": {"true", "0 and 1, one host  unix", ""},
+		"none":   {"mount -t tmpfs -o ro none tmp", "0 and 1, other hosts  tcp", "no Unix socket: "},
+	} {
+		dir := folder(t)
+		if err := os.Mkdir(filepath.Join(dir, "tmp"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		said := n.contained(t, exe, dir, c.own, "doctor --cluster")
+		if !strings.Contains(said, c.carrier) {
+			t.Errorf("%s: doctor says\n%s\nwant %q", name, said, c.carrier)
+		}
+		const steps = 5
+		said = n.contained(t, exe, dir, c.own, fmt.Sprintf("train job.yaml --out run --set parallel.transport=auto --set parallel.ranks=%d --set train.steps=%d", 2*hosts, steps))
+		if !strings.Contains(said, c.told) || c.told == "" && strings.Contains(said, "TCP carries") {
+			t.Errorf("%s: training says\n%s\nwant %q", name, said, c.told)
+		}
+		for _, wrong := range refs.compare(dir, 2, steps) {
+			t.Errorf("%s: %s", name, wrong)
+		}
+	}
+}
+
+// contained runs a command in a container on each host, which has a folder for temporary
+// files by the command own, and returns what they say.
+func (n *network) contained(t *testing.T, exe, dir, own, command string) (said string) {
+	t.Helper()
+	var all []*process
+	for i, host := range n.hosts {
+		env := []string{"ZEROTH_TOKEN=a token of sixteen bytes and more", fmt.Sprint("ZEROTH_WORLD_SIZE=", len(n.hosts)), fmt.Sprint("ZEROTH_RANK=", i), "ZEROTH_ADDR=" + address(0) + ":29400", "TMPDIR=" + filepath.Join(dir, "tmp")}
+		p, err := run(dir, env, "ip", "netns", "exec", host, "unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
+			fmt.Sprintf("%s && hostname %s && exec %s %s", own, host, exe, command))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.signal(syscall.SIGKILL); <-p.done })
+		all = append(all, p)
+	}
+	for i, p := range all {
+		if !p.wait(patience) || p.code() != 0 {
+			t.Fatalf("%s in container %d: exit code %d\n%s", command, i, p.code(), &p.said)
+		}
+		said += p.said.String()
+	}
+	return said
+}
