@@ -40,7 +40,7 @@ type Config struct {
 type Member struct {
 	Process int      `json:"process"`
 	Host    string   `json:"host"`
-	Boot    string   `json:"boot"` // equal where processes share a kernel
+	Boot    string   `json:"boot"`           // equal where processes share a kernel
 	Sees    []string `json:"sees,omitempty"` // names of what files it sees; one in common: they see the same
 	Pid     int      `json:"pid"`
 	Unix    string   `json:"unix,omitempty"` // where it accepts data connections
