@@ -23,6 +23,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 	"unicode/utf16"
 
 	"github.com/spf13/cobra"
@@ -49,7 +50,10 @@ func main() {
 	// A panic ends the process by SIGABRT, with the stacks of all goroutines:
 	// Go's own exit code for it is 2, which here is the user's mistake.
 	debug.SetTraceback("crash")
-	mpi.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	code := run(os.Args[1:], os.Stdout, os.Stderr)
+	time.AfterFunc(time.Second, func() { os.Exit(code) }) // what MPI has left to do may hang
+	mpi.Exit(code)
+	os.Exit(code)
 }
 
 // errStopped is what a run returns that was asked to stop and did.

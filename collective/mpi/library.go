@@ -113,16 +113,13 @@ func Leave(hurry <-chan struct{}) {
 // finalized is whether MPI has ended as it should.
 var finalized atomic.Bool
 
-// Exit ends the program, as os.Exit does. After Leave it does so by C's exit, which runs
-// what libraries have left for it: MPICH since 4.3 says there to its launcher that the
-// process is done, and one that has not is taken for killed, and the others are. A
-// library that holds it up is left behind after a moment.
+// Exit ends the program by C's exit if Leave has ended MPI, and does nothing else. C's exit
+// runs what libraries have left for it: MPICH since 4.3 says there to its launcher that
+// the process is done, and one that has not is taken for killed, and the others are.
 func Exit(code int) {
 	if finalized.Load() {
-		time.AfterFunc(farewell, func() { os.Exit(code) })
 		C.exit(C.int(code))
 	}
-	os.Exit(code)
 }
 
 // failed is the error of a code of MPI's, nil for success.

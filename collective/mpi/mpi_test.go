@@ -77,6 +77,7 @@ func TestMain(m *testing.M) {
 		mpi.Leave(nil)
 	}
 	mpi.Exit(code)
+	os.Exit(code)
 }
 
 // under runs tests of this program in so many processes under each MPI that is here.
