@@ -48,7 +48,7 @@ func foreign(reasons ...string) error {
 }
 
 // readFolder is the tokenizer of a folder: a *BPE, if that is all there is to it,
-// else a *Folder.
+// else, and where there is a chat template, a *Folder.
 func readFolder(dir string) (Tokenizer, error) {
 	said, err := readDescription(dir)
 	if err != nil {
@@ -60,7 +60,7 @@ func readFolder(dir string) (Tokenizer, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w; encode the text elsewhere, with the tokenizer it is meant for, and give data.tokens", path, err)
 		}
-		if !t.IsGPT2() {
+		if !t.IsGPT2() || said.chats() {
 			return said.own(dir, t)
 		}
 		if err := json.Unmarshal(raw, &said.whole); err != nil {
@@ -78,6 +78,12 @@ func readFolder(dir string) (Tokenizer, error) {
 		v.separator = int32(ids[eos])
 	}
 	return v, said.config.Record.check(dir, v)
+}
+
+// chats is whether there is a chat template, for which the files are needed.
+func (d description) chats() bool {
+	_, ok := d.texts["chat_template.jinja"]
+	return ok || !isNull(d.config.Template)
 }
 
 // vocabulary is what vocab.json and merges.txt say; without them, what

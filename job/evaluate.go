@@ -53,7 +53,7 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	for _, note := range slices.Concat(c.Notes, c.Carried.Notes, set.Notes) {
 		tell(note)
 	}
-	if err := weights.Check(ctx, c.Model); err != nil {
+	if _, err := weights.Check(ctx, c.Model); err != nil {
 		return e, err
 	}
 	x := &evaluation{c: c, tell: tell, parts: evaluated(set, whole), share: data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: 1, MicroBatch: c.Train.MicroBatch}}

@@ -36,6 +36,7 @@ type loop struct {
 	owed     bool        // an evaluation at the step this run begins at, which the one before had no time for
 	looked   bool        // at validation data, since the last step
 	early    state.Early // of the evaluations; without a step while there is none
+	base     string      // digest of the parameters that training began with; empty if they were fresh
 	kept     int         // the step last saved in checkpoint.dir; -1 if there is none, or that save failed
 	metrics  map[string]float64
 	slow     report.Stragglers
@@ -45,7 +46,7 @@ type loop struct {
 }
 
 func newLoop(c *config.Config, r *build.Rank, s *state.Saver, set *data.Set, b *beginning, rec *recorder) *loop {
-	l := &loop{c: c, rank: r, saver: s, set: set, rec: rec, schedule: build.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, kept: -1,
+	l := &loop{c: c, rank: r, saver: s, set: set, rec: rec, schedule: build.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
 		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
 	l.reader = config.Mesh(c).DataRank(r.Rank)
@@ -204,7 +205,7 @@ func (l *loop) checkpoint() error {
 	err := l.saver.Save(state.Progress{
 		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale, Early: early,
 		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
-		Model: l.c.ModelJSON(), Version: state.Version(),
+		Model: l.c.ModelJSON(), Base: l.base, Version: state.Version(),
 	}, maps.Clone(l.metrics))
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -58,6 +59,7 @@ type beginning struct {
 	weights *hf.Weights
 	from    *resumed // nil without a checkpoint
 	state.Progress
+	base string         // model.from, if the job that goes on says it; empty without a checkpoint
 	was  *config.Config // the job that made the checkpoint, as far as it is known; else nil
 	news []string       // what is other than in the checkpoint, or as there though the job does not say it
 }
@@ -110,7 +112,7 @@ func begin(c *config.Config, which string) (*config.Config, *beginning, error) {
 	if err != nil || r == nil {
 		return c, b, err
 	}
-	b.from, b.Progress = r, r.Progress
+	b.from, b.Progress, b.base = r, r.Progress, c.Model.From
 	b.was = config.SettingsOf(r.Config)
 	next, news, err := goingOn(c, r, b.was)
 	if err != nil {
@@ -202,6 +204,31 @@ func goesOn(c *config.Config, r *resumed, which, data string) error {
 		return input.BadInput(fmt.Errorf("--resume %s: %s does not fit the job:\n%w", which, r.Path, err))
 	}
 	return nil
+}
+
+// sameBase refuses a folder with other parameters than those that a checkpoint has
+// frozen: the job would go on from the checkpoint's, and not from what it names.
+func sameBase(ctx context.Context, c *config.Config, b *beginning, which string) error {
+	if b.base == "" || b.Base == "" || !config.Tunes(c) {
+		return nil
+	}
+	wrong := func(err error) error {
+		if input.IsInput(err) {
+			return config.Problems{config.ProblemOf(c, "model.from", err.Error(), "")}
+		}
+		return err
+	}
+	from, err := hf.OpenModel(b.base, c.Model)
+	if err != nil {
+		return wrong(err)
+	}
+	defer from.Close() // only read from
+	now, err := from.Check(ctx, c.Model)
+	if err == nil && now != b.Base {
+		err = input.BadInput(fmt.Errorf("--resume %s: %s is of another base: its frozen parameters have the digest %.12q, those of %s %.12q; name the folder it was begun with, or none, for the checkpoint has them, or begin a new run",
+			which, b.from.Path, b.Base, b.base, now))
+	}
+	return wrong(err)
 }
 
 // fits lists what of tensors and data keeps a job from going on from a

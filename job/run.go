@@ -243,13 +243,15 @@ func (r *run) do(ctx context.Context) (err error) {
 		return err
 	}
 	if r.start.from == nil {
-		err := weights.Check(ctx, c.Model)
+		r.start.Base, err = weights.Check(ctx, c.Model)
 		if input.IsInput(err) {
 			err = config.Problems{config.ProblemOf(c, "model.from", err.Error(), "")}
 		}
-		if err != nil {
-			return err
-		}
+	} else {
+		err = sameBase(ctx, c, r.start, r.Resume)
+	}
+	if err != nil {
+		return err
 	}
 	if r.start.from != nil && ctx.Err() != nil {
 		return context.Cause(ctx) // nothing is lost, and reading state may take long

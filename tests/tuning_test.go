@@ -3,12 +3,16 @@ package tests
 import (
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/generate"
+	"zeroth/job/state"
 	"zeroth/nn"
 )
 
@@ -154,5 +158,55 @@ func TestCheckpointWithAdapters(t *testing.T) {
 	}
 	if n := len(readAdapters(t, filepath.Join(out, "adapter"))); n != 2*7*c.Model.Layers {
 		t.Errorf("%d tensors of adapters after going on", n)
+	}
+}
+
+// A run that goes on beside frozen parameters refuses a folder with others, and a
+// copy of its own is the same base; without frozen ones no folder is
+// read.
+func TestResumeRefusesAnotherBase(t *testing.T) {
+	from := filepath.Join(hfLlama, "llama")
+	other, same := t.TempDir(), t.TempDir()
+	for _, folder := range []string{other, same} {
+		if err := os.CopyFS(folder, os.DirFS(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	weights := filepath.Join(other, "model.safetensors")
+	raw, err := os.ReadFile(weights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[len(raw)-4] ^= 1 // the last bit of an element
+	if err := os.WriteFile(weights, raw, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for sets, refuses := range map[string]bool{"train.lora.rank=2": true, "train.freeze=[model.embed_tokens.*]": true, "optimizer.lr=1e-3": false} {
+		out := t.TempDir()
+		run := func(from, resume string, steps int) error {
+			c := mustHFConfig(t, from, "tokens.bin", sets, "checkpoint.every=2", fmt.Sprintf("train.steps=%d", steps))
+			return job.Run(t.Context(), c, job.Options{Out: out, Resume: resume})
+		}
+		if err := run(from, "", 2); err != nil {
+			t.Fatal(err)
+		}
+		err := run(other, "latest", 4)
+		if refuses && (err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "step-00000002 is of another base: its frozen parameters have the digest ")) || !refuses && err != nil {
+			t.Errorf("%s: from another folder: %v", sets, err)
+		}
+		if err := run(same, "latest", 6); err != nil {
+			t.Errorf("%s: from a copy: %v", sets, err)
+		}
+		ck, err := state.OpenCheckpoint(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		facts, err := state.Facts(ck)
+		if err != nil || !slices.ContainsFunc(facts, func(f state.Fact) bool {
+			return f[0] == "base" && strings.HasPrefix(f[1], "digest ") && strings.HasSuffix(f[1], same)
+		}) {
+			t.Errorf("%s: %v, %v", sets, facts, err)
+		}
+		ck.Close()
 	}
 }

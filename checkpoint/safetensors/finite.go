@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"sync"
 	"sync/atomic"
 )
@@ -22,57 +23,65 @@ func (e *NotFinite) Error() string {
 // exponents are the bits of an element that are all set in an infinity or a NaN.
 var exponents = map[DType]uint32{F32: 0x7f80_0000, BF16: 0x7f80, F16: 0x7c00}
 
-// Finite reads tensors, by so many goroutines, and returns a *NotFinite if there
-// is an element which is infinite or a NaN. Only floats can be.
-func (r *Reader) Finite(ctx context.Context, names []string, workers int) error {
+// Finite reads tensors, by so many goroutines, and returns the CRC-32C of the bytes of
+// each, or a *NotFinite if there is an element which is infinite or a NaN. Only floats
+// can be.
+func (r *Reader) Finite(ctx context.Context, names []string, workers int) (sums []uint32, err error) {
 	var next atomic.Int64
+	sums = make([]uint32, len(names))
 	errs := make([]error, workers)
 	var all sync.WaitGroup
 	for w := range workers {
 		all.Go(func() { // ends with the tensors, ctx or an error
 			for i := next.Add(1) - 1; int(i) < len(names) && errs[w] == nil; i = next.Add(1) - 1 {
-				errs[w] = r.finite(ctx, names[i])
+				sums[i], errs[w] = r.finite(ctx, names[i])
 			}
 		})
 	}
 	all.Wait()
 	for _, err := range errs {
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return sums, nil
 }
 
-func (r *Reader) finite(ctx context.Context, name string) error {
+func (r *Reader) finite(ctx context.Context, name string) (sum uint32, err error) {
 	t, err := r.check(name, 0, 0)
-	if err != nil || !t.DType.Float() {
-		return err
+	if err != nil {
+		return 0, err
 	}
 	bufp := buffers.Get().(*[]byte)
 	defer buffers.Put(bufp)
 	size := t.DType.Size()
 	for lo, n := 0, t.Numel(); lo < n; {
 		if err := ctx.Err(); err != nil {
-			return err
+			return 0, err
 		}
 		hi := min(n, lo+len(*bufp)/size)
 		b := (*bufp)[:(hi-lo)*size]
 		if err := r.ReadRaw(t.Name, lo, hi, b); err != nil {
-			return err
+			return 0, err
 		}
 		if i := notFinite(b, t.DType); i >= 0 {
 			var x [1]float32
 			Decode(x[:], b[i*size:(i+1)*size], t.DType)
-			return &NotFinite{t.File, t.Name, lo + i, x[0]}
+			return 0, &NotFinite{t.File, t.Name, lo + i, x[0]}
 		}
+		sum = crc32.Update(sum, castagnoli, b)
 		lo = hi
 	}
-	return nil
+	return sum, nil
 }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // notFinite is the first such element; -1 if there is none.
 func notFinite(b []byte, t DType) int {
+	if !t.Float() {
+		return -1
+	}
 	mask := exponents[t]
 	if t == F32 {
 		for i := 0; i+4 <= len(b); i += 4 {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"os"
 	"path/filepath"
@@ -261,17 +262,20 @@ func TestFinite(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = r.Finite(t.Context(), []string{"none", "ints", "a"}, 3)
+			sums, err := r.Finite(t.Context(), []string{"none", "ints", "a"}, 3)
 			var bad *NotFinite
 			if found := errors.As(err, &bad); found != (at >= 0) || found && (bad.Element != at || bad.Tensor != "a" || !math.IsInf(float64(bad.Value), 0)) || !found && err != nil {
 				t.Errorf("%s, element %d: %v", dt, at, err)
 			}
+			if err == nil && sums[1] != crc32.Checksum([]byte{255, 255, 255, 255}, crc32.MakeTable(crc32.Castagnoli)) {
+				t.Errorf("%s: checksums %x", dt, sums)
+			}
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			if err := r.Finite(ctx, []string{"a"}, 2); !errors.Is(err, context.Canceled) {
+			if _, err := r.Finite(ctx, []string{"a"}, 2); !errors.Is(err, context.Canceled) {
 				t.Errorf("cancelled: %v", err)
 			}
-			if err := r.Finite(t.Context(), []string{"ints", "b"}, 1); err == nil || !strings.Contains(err.Error(), `no tensor "b"`) {
+			if _, err := r.Finite(t.Context(), []string{"ints", "b"}, 1); err == nil || !strings.Contains(err.Error(), `no tensor "b"`) {
 				t.Errorf("a name that is not there: %v", err)
 			}
 			r.Close()

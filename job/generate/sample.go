@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
+	"zeroth/job/show"
 )
 
 // Options say what to write and from which model.
@@ -75,7 +77,10 @@ func Many(ctx context.Context, o Options, prompts []string, w io.Writer, told fu
 	if err != nil {
 		return err
 	}
-	ends := endsOfText(src.folder, tok)
+	ends, err := endsOfText(src.folder, tok)
+	if err != nil {
+		return err
+	}
 	if o.Tokens < m.Context { // memory for no more than is read
 		m.Context, m.Longest = min(m.Context, longest+o.Tokens), max(m.Context, m.Longest)
 	}
@@ -292,25 +297,42 @@ func (x *writing) end() error {
 // endsOfText are the tokens that end a text: eos_token_id of config.json and of
 // generation_config.json in a model's folder, a number or a list, and what the
 // tokenizer puts between documents.
-func endsOfText(folder string, tok data.Tokenizer) (ends []int32) {
+func endsOfText(folder string, tok data.Tokenizer) (ends []int32, err error) {
 	for _, name := range []string{"config.json", "generation_config.json"} {
-		var c struct {
-			EOS json.RawMessage `json:"eos_token_id"`
+		path := filepath.Join(folder, name)
+		these, err := endsIn(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, input.BadInput(fmt.Errorf("%s: %w", path, err))
 		}
-		raw, err := input.Read(filepath.Join(folder, name), 1<<20)
-		if err != nil || json.Unmarshal(raw, &c) != nil {
-			continue // there is none, or it says nothing of this
-		}
-		var one int32
-		var list []int32
-		if json.Unmarshal(c.EOS, &one) == nil && string(c.EOS) != "null" {
-			ends = append(ends, one)
-		} else if json.Unmarshal(c.EOS, &list) == nil {
-			ends = append(ends, list...)
-		}
+		ends = append(ends, these...)
 	}
 	if s := tok.Separator(); s >= 0 {
 		ends = append(ends, s)
 	}
-	return ends
+	return ends, nil
+}
+
+// endsIn is the eos_token_id of a file, of at most 2 MiB.
+func endsIn(path string) (ends []int32, err error) {
+	raw, err := input.Read(path, 2<<20)
+	if err != nil {
+		return nil, err
+	}
+	var c struct {
+		EOS json.RawMessage `json:"eos_token_id"`
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return nil, err
+	}
+	if len(c.EOS) == 0 || string(c.EOS) == "null" {
+		return nil, nil
+	}
+	var one int32
+	if json.Unmarshal(c.EOS, &one) == nil {
+		return []int32{one}, nil
+	}
+	if json.Unmarshal(c.EOS, &ends) != nil {
+		return nil, fmt.Errorf("eos_token_id is %s; want a token's number, or a list of them", show.Printable(fmt.Sprintf("%.60s", c.EOS)))
+	}
+	return ends, nil
 }

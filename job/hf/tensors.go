@@ -2,6 +2,8 @@ package hf
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -177,17 +179,28 @@ func (t *ModelTensors) Note() []string {
 }
 
 // Check reads all parameters: no element is infinite or a NaN, and an output layer
-// beside an embedding that is one is the same.
-func (t *ModelTensors) Check(ctx context.Context, m Model) error {
-	err := t.Finite(ctx, slices.Sorted(maps.Values(t.Names)), runtime.GOMAXPROCS(0))
+// beside an embedding that is one is the same. It returns a digest of them all: the
+// SHA-256, in hexadecimal, of a line for each in order of its name, with type, shape and
+// CRC-32C.
+func (t *ModelTensors) Check(ctx context.Context, m Model) (digest string, err error) {
+	params, stored := slices.Sorted(maps.Keys(t.Names)), []string{}
+	for _, name := range params {
+		stored = append(stored, t.Names[name])
+	}
+	sums, err := t.Finite(ctx, stored, runtime.GOMAXPROCS(0))
 	var bad *safetensors.NotFinite
 	if errors.As(err, &bad) {
-		return input.BadInput(fmt.Errorf("%w: a model with such a parameter has no loss", err))
+		return "", input.BadInput(fmt.Errorf("%w: a model with such a parameter has no loss", err))
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
-	return t.SameHead(m)
+	all := sha256.New()
+	for i, name := range params {
+		x, _ := t.Tensor(stored[i])
+		fmt.Fprintf(all, "%s %s %v %08x\n", name, x.DType, x.Shape, sums[i])
+	}
+	return hex.EncodeToString(all.Sum(nil)), t.SameHead(m)
 }
 
 // SameHead compares lm_head.weight, if there is one, with the embedding it is

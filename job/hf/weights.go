@@ -34,10 +34,10 @@ func (w *Weights) Fill(p zero.Part, dst []float32) error {
 }
 
 // Check reads the values of a folder's parameters before anything is begun with
-// them.
-func (w *Weights) Check(ctx context.Context, m Model) error {
+// them, and returns their digest; it is empty where there is no folder.
+func (w *Weights) Check(ctx context.Context, m Model) (digest string, err error) {
 	if w.From == nil {
-		return nil
+		return "", nil
 	}
 	return w.From.Check(ctx, m)
 }

@@ -105,15 +105,24 @@ func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 	if err != nil {
 		return nil, err
 	}
+	var base []Fact
+	if p.Base != "" {
+		base = []Fact{{"base", "digest " + checkpoint.Plain(p.Base[:min(12, len(p.Base))])}}
+	}
 	if !p.Trained() {
-		return []Fact{{"trained", "not yet: an imported model"}, {"written by", checkpoint.Plain(p.Version)}}, nil
+		return append([]Fact{{"trained", "not yet: an imported model"}, {"written by", checkpoint.Plain(p.Version)}}, base...), nil
+	}
+	c := config.SettingsOf(p.Config)
+	if c != nil && base != nil && c.Model.From != "" {
+		base[0][1] += ", of " + checkpoint.Plain(c.Model.From)
 	}
 	facts := []Fact{
 		{"trained", fmt.Sprintf("%s steps, %s tokens, %d skipped", show.Grouped(int64(p.Step)), show.Grouped(p.Tokens), p.Skipped)},
 		{"data", fmt.Sprintf("fingerprint %s, seed %d, %s samples read", checkpoint.Plain(p.Data[:min(12, len(p.Data))]), p.Seed, show.Grouped(p.Samples))},
 		{"written by", checkpoint.Plain(p.Version)},
 	}
-	if c := config.SettingsOf(p.Config); c != nil && hf.Adapted(ck) {
+	facts = append(facts, base...)
+	if c != nil && hf.Adapted(ck) {
 		l := c.Train.LoRA
 		facts = append(facts, Fact{"adapters", fmt.Sprintf("of rank %d and alpha %v beside %s", l.Rank, l.Alpha, checkpoint.Plain(strings.Join(l.Targets, ", ")))})
 	}

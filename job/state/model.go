@@ -115,7 +115,8 @@ func (f *ModelFolder) Close() error { return f.src.Close() }
 // optimizer state, and returns its folder. A job of that model which resumes
 // from it begins its training there. After an error there is no checkpoint.
 func (f *ModelFolder) Import(ctx context.Context, root string, progressed func(add int64)) (string, error) {
-	if err := f.src.Check(ctx, f.model); err != nil {
+	base, err := f.src.Check(ctx, f.model)
+	if err != nil {
 		return "", err
 	}
 	names := map[string]string{} // of parameters, by their names in the folder
@@ -123,7 +124,7 @@ func (f *ModelFolder) Import(ctx context.Context, root string, progressed func(a
 		names[from] = to
 	}
 	im := checkpoint.Import{
-		State:    hf.MustJSON(Progress{Model: f.Carried.Config, Version: Version()}),
+		State:    hf.MustJSON(Progress{Model: f.Carried.Config, Base: base, Version: Version()}),
 		Files:    f.Carried.Files,
 		Name:     func(name string) (string, bool) { to, ok := names[name]; return to, ok },
 		Progress: progressed,

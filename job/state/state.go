@@ -27,6 +27,7 @@ type Progress struct {
 	Context int             `json:"context"`         // tokens of a sample
 	Config  string          `json:"config"`          // the job, in YAML
 	Model   json.RawMessage `json:"model,omitempty"` // config.json
+	Base    string          `json:"base,omitempty"`  // digest of the parameters of the folder that training, or the import, began with; see hf.ModelTensors.Check
 	Version string          `json:"version"`         // of the program
 }
 
