@@ -44,6 +44,18 @@ type Wire interface {
 	Ended() error
 }
 
+// Lender is a Wire whose peers may read memory of this rank's where it is.
+type Lender interface {
+	Wire
+	// NoteLending is Note, with b beside it if the peer can read b where it is: then it
+	// is true, and b is read until Poll tells that it was Sent. Of what was lent to a
+	// peer, it must have been Sent before more is.
+	NoteLending(to int, n Note, b []byte) bool
+	// Borrow is what the last note taken of a peer lends, until Done; nothing that was
+	// posted for the peer is posted any more. It is nil where the peer has left since.
+	Borrow(from int) []byte
+}
+
 // Note is a message of fixed length.
 type Note [NoteLen]byte
 
@@ -68,11 +80,12 @@ const (
 
 // Event is what Poll tells of a peer.
 type Event struct {
-	Kind EventKind
-	Peer int
-	Note Note   // of Noted
-	Lent []byte // of Received: where the frame is, in memory of the peer's, until Done; nil: in the memory that was posted
-	Why  error  // of Left
+	Kind  EventKind
+	Peer  int
+	Note  Note   // of Noted
+	Lends bool   // of Noted: the peer lends memory, for Borrow
+	Lent  []byte // of Received: where the frame is, in memory of the peer's, until Done; nil: in the memory that was posted
+	Why   error  // of Left
 }
 
 const (

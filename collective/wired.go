@@ -18,6 +18,10 @@ import (
 // same for all: chunk by chunk, and of a chunk part by part. So nobody waits in a
 // circle.
 //
+// A peer that can read a rank's part where it is is lent it whole, with the call
+// (Lender). Then a call and the news that the part was read are all that is sent, and
+// who reads it needs no memory for it: it works as a rank of Local does.
+//
 // Chunks of a gather, and finished sums, are received where they belong; what is to
 // be added into bounce memory, from where all that make up a chunk are added at once,
 // in the order and by the kernel of Local.
@@ -25,6 +29,7 @@ import (
 // The host can address all buffers; those of other memory are Staged's.
 type Wired struct {
 	wire    Wire
+	lender  Lender // the wire; nil: it is none
 	failure *failure
 	calls   freeList[wiredCall]
 	routing *routing
@@ -50,6 +55,7 @@ type Wired struct {
 type peer struct {
 	came     bool // its call
 	ahead    bool // its call of the next operation, which is in next
+	lends    bool // with that it lends memory
 	done     bool // nothing is outstanding, of either side
 	posted   int  // this rank has posted memory for
 	received int
@@ -59,7 +65,9 @@ type peer struct {
 	sent     int // posted
 	written  int // out
 	next     call
-	lent     [window][]byte // of messages that have come and were not added: where they are, if not in bounce memory
+	lent     bool           // all that goes to it is lent to it
+	whole    []byte         // all that comes from it, which it lends; nil: chunks come
+	chunk    [window][]byte // of messages that have come and were not added: where they are, if not in bounce memory
 }
 
 // owes is what is outstanding of a peer.
@@ -94,7 +102,8 @@ func newWired(w Wire, f *failure, how Routing) *Wired {
 	for r := range host {
 		host[r] = w.Host(r)
 	}
-	return &Wired{wire: w, failure: f, routing: newRouting(w.Rank(), host, how), peers: make([]peer, n), said: make([]call, n),
+	lender, _ := w.(Lender)
+	return &Wired{wire: w, lender: lender, failure: f, routing: newRouting(w.Rank(), host, how), peers: make([]peer, n), said: make([]call, n),
 		terms: make([]device.Buffer, 0, n+1), waitsFor: make([]owes, n)}
 }
 
@@ -193,7 +202,7 @@ func (g *Wired) begin(c *wiredCall) error {
 		for range min(window, c.comes(p)) {
 			c.post(p)
 		}
-		g.wire.Note(p, n)
+		c.tell(p, n)
 	}
 	if c.op == allGather {
 		if to := Own(g, c.whole); to.Ptr != c.own.Ptr {
@@ -203,7 +212,7 @@ func (g *Wired) begin(c *wiredCall) error {
 	for p := range g.peers {
 		if g.peers[p].ahead {
 			g.peers[p].ahead = false
-			if err := c.heard(p, g.peers[p].next); err != nil {
+			if err := c.heard(p, g.peers[p].next, g.peers[p].lends); err != nil {
 				return err
 			}
 		}
@@ -261,7 +270,7 @@ func (g *Wired) enter(c *wiredCall) error {
 	g.said[g.Rank()] = c.call
 	for p := range g.peers {
 		q := &g.peers[p]
-		*q = peer{ahead: q.ahead, next: q.next}
+		*q = peer{ahead: q.ahead, next: q.next, lends: q.lends}
 		g.waitsFor[p] = itsCall
 	}
 	g.waitsFor[g.Rank()] = nothing

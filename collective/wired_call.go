@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"fmt"
 	"unsafe"
 
 	"zeroth/device"
@@ -49,15 +50,24 @@ func (c *wiredCall) handle(e Event) error {
 			return err
 		}
 		if p.came {
-			p.ahead, p.next = true, next
+			p.ahead, p.next, p.lends = true, next, e.Lends
 			return nil
 		}
-		return c.heard(e.Peer, next)
+		if err := c.heard(e.Peer, next, e.Lends); err != nil {
+			return err
+		}
+		return c.sum()
 	case Sent:
+		if p.lent {
+			p.written = c.goes(e.Peer)
+			break
+		}
 		c.freed(e.Peer)
 		p.written++
 	case Received:
-		p.received++
+		if p.received++; p.received > c.comes(e.Peer) {
+			return fmt.Errorf("rank %d sends more than its %d messages", g.Name(e.Peer), c.comes(e.Peer))
+		}
 		c.came(e.Peer, e.Lent)
 	case Left:
 		if g.gone == nil {
@@ -78,9 +88,29 @@ func (c *wiredCall) needs(p int) bool {
 	return !c.g.peers[p].came || c.g.peers[p].received < c.comes(p) || c.g.peers[p].sent < c.goes(p)
 }
 
-// heard compares the call of a peer with the rank's own and begins to send to it.
-// Ranks that disagree find that out when all have called.
-func (c *wiredCall) heard(p int, its call) error {
+// tell makes the call known to a peer, and lends it what goes to it, where that is
+// there from the begin and in one piece.
+func (c *wiredCall) tell(to int, n Note) {
+	g, s := c.g, &c.out[to]
+	if g.lender == nil || len(s.parts) != 1 || !(s.of == term || s.of == copied && int(s.parts[0]) == g.Rank()) ||
+		!g.lender.NoteLending(to, n, c.part(s).Raw()) {
+		g.wire.Note(to, n)
+		return
+	}
+	g.peers[to].lent, g.peers[to].sent = true, c.goes(to)
+}
+
+// part is the only part of a stream, in the rank's own memory.
+func (c *wiredCall) part(s *stream) device.Buffer {
+	if s.of == copied && int(s.parts[0]) == c.g.Rank() {
+		return c.own
+	}
+	return Part(c.g, c.whole, int(s.parts[0]))
+}
+
+// heard compares the call of a peer with the rank's own, takes what is lent with it
+// and begins to send to it. Ranks that disagree find that out when all have called.
+func (c *wiredCall) heard(p int, its call, lends bool) error {
 	g := c.g
 	g.peers[p].came = true
 	g.said[p] = its
@@ -92,6 +122,11 @@ func (c *wiredCall) heard(p int, its call) error {
 		c.parted = true
 	} else {
 		g.peers[p].allowed += min(window, c.goes(p))
+		if lends {
+			if err := c.borrow(p); err != nil {
+				return err
+			}
+		}
 	}
 	if all && c.parted {
 		return divergence(g.said, g.Name)
@@ -99,6 +134,40 @@ func (c *wiredCall) heard(p int, its call) error {
 	c.send(p)
 	return nil
 }
+
+// borrow takes what a peer lends in place of chunks.
+func (c *wiredCall) borrow(from int) error {
+	g, p, s := c.g, &c.g.peers[from], &c.in[from]
+	b := g.lender.Borrow(from)
+	if b == nil {
+		return nil // it has left, as the wire will tell
+	}
+	if len(s.parts) != 1 || len(b) != c.own.Bytes() {
+		return fmt.Errorf("rank %d lends %d bytes, %d parts of %d are expected", g.Name(from), len(b), len(s.parts), c.own.Bytes())
+	}
+	p.posted, p.received = c.comes(from), c.comes(from)
+	if s.of == term {
+		p.whole = b
+		c.have++
+		return nil
+	}
+	to, step := c.part(s).Raw(), pastCaches
+	if c.whole.Bytes() < manyBytes {
+		step /= 2
+	}
+	for lo := 0; lo < len(b); lo += step {
+		copy(to[lo:min(lo+step, len(to))], b[lo:])
+	}
+	g.wire.Done(from)
+	if c.relays && int(s.parts[0]) == from {
+		c.passOn()
+	}
+	return nil
+}
+
+// pastCaches is from how many bytes on copy writes past the caches. It shall where the
+// whole is manyBytes: what is gathered then is not in them when it is used.
+const pastCaches, manyBytes = 1 << 20, 8 << 20
 
 // send posts what is there and the peer has memory for.
 func (c *wiredCall) send(to int) {
@@ -158,7 +227,7 @@ func (c *wiredCall) came(from int, lent []byte) {
 	p := &c.g.peers[from]
 	i := p.received - 1
 	if c.in[from].of.bounced() {
-		p.lent[i%window] = lent
+		p.chunk[i%window] = lent
 	} else if lent != nil {
 		copy(c.enters(from, i).Raw(), lent)
 		c.g.wire.Done(from)
@@ -319,7 +388,9 @@ func (c *wiredCall) addends(i, k int) []device.Buffer {
 func (c *wiredCall) addend(from int) device.Buffer {
 	p := &c.g.peers[from]
 	b := c.enters(from, p.taken)
-	if lent := p.lent[p.taken%window]; lent != nil {
+	if p.whole != nil {
+		b.Ptr = unsafe.Pointer(&p.whole[p.taken*c.chunk*c.t.Size()])
+	} else if lent := p.chunk[p.taken%window]; lent != nil {
 		b.Ptr = unsafe.Pointer(unsafe.SliceData(lent))
 	}
 	return b
@@ -342,10 +413,11 @@ func (c *wiredCall) take(i int) {
 // took has used the oldest message of a peer.
 func (c *wiredCall) took(from int) {
 	p := &c.g.peers[from]
-	if p.lent[p.taken%window] != nil {
-		p.lent[p.taken%window] = nil
+	chunk := &p.chunk[p.taken%window]
+	p.taken++
+	if *chunk != nil || p.whole != nil && p.taken == c.comes(from) {
+		*chunk, p.whole = nil, nil
 		c.g.wire.Done(from)
 	}
-	p.taken++
 	c.again(from)
 }

@@ -16,25 +16,27 @@ import (
 const whole = 16 << 20
 
 // BenchmarkGroup is a gather, a reduction and both, of 64 MiB between two processes'
-// ends, in turns with what the wire can do at best: as many bytes both ways over a
-// bare connection, or, of shared memory, copied both ways. GB/s are of one direction,
-// of-limit is the time of the limit as a share of the operation's.
+// ends, in turns with what the wire can do at best (see limits). GB/s are of one
+// direction; the others are the time of a limit as a share of the operation's.
 func BenchmarkGroup(b *testing.B) {
 	for _, network := range []string{"memory", "unix", "tcp"} {
 		for _, op := range []struct {
-			name  string
-			times int64 // that a part goes each way
-			do    func(collective.Group, device.Queue, device.Buffer)
-		}{{"gather", 1, collective.AllGather}, {"reduce", 1, collective.ReduceScatter}, {"all-reduce", 2, collective.AllReduce}} {
+			name            string
+			gathers, reduce int64 // how often a part goes each way to be kept, and to be added
+			do              func(collective.Group, device.Queue, device.Buffer)
+		}{{"gather", 1, 0, collective.AllGather}, {"reduce", 0, 1, collective.ReduceScatter}, {"all-reduce", 1, 1, collective.AllReduce}} {
 			b.Run(network+"/"+op.name, func(b *testing.B) {
 				p := newBenchPair(b, network)
-				var limit, took time.Duration
+				times := op.gathers + op.reduce
+				var limit, other, took time.Duration
 				for b.Loop() {
-					limit += timed(p.stream) * time.Duration(op.times)
+					limit += timed(p.stream)*time.Duration(op.gathers) + timed(p.terms)*time.Duration(op.reduce)
+					other += timed(p.other) * time.Duration(times)
 					took += timed(func() { p.run(b, op.do) })
 				}
-				b.ReportMetric(float64(op.times*4*whole/2*int64(b.N))/took.Seconds()/1e9, "GB/s")
+				b.ReportMetric(float64(times*4*whole/2*int64(b.N))/took.Seconds()/1e9, "GB/s")
 				b.ReportMetric(limit.Seconds()/took.Seconds(), "of-limit")
+				b.ReportMetric(other.Seconds()/took.Seconds(), p.otherUnit())
 				b.ReportMetric(0, "ns/op")
 			})
 		}
@@ -52,7 +54,7 @@ type benchPair struct {
 	gs    [2]collective.Group
 	qs    [2]*cpu.Queue
 	bufs  [2]device.Buffer
-	conns [2]io.ReadWriter // nil: the limit is copying
+	conns [2]io.ReadWriter // nil: memory is shared
 	from  []byte
 	to    [2][]byte
 }
@@ -107,27 +109,71 @@ func (p *benchPair) run(b *testing.B, do func(collective.Group, device.Queue, de
 	}
 }
 
-// stream sends half a buffer each way, or copies it.
+// The limits are streams of the same bytes, both ways, out of the memory that they are
+// in and to where they belong: over a bare connection, or, of shared memory, by copies
+// (stream) and by additions in place (terms), which read two numbers where a copy reads
+// one, so that a reduction cannot be as fast as a copy. Other is beside them: of shared
+// memory the copy, of a connection a stream of one mebibyte again and again, which is
+// never written to memory.
 func (p *benchPair) stream() {
-	var all sync.WaitGroup
 	half := p.bufs[0].Bytes() / 2
+	part := func(of, r int) []byte { return p.bufs[of].Raw()[r*half:][:half] }
 	if p.conns[0] == nil {
-		for r := range p.bufs {
-			all.Go(func() { copy(p.bufs[r].Raw()[(1-r)*half:][:half], p.bufs[1-r].Raw()[(1-r)*half:]) })
-		}
-	} else {
-		for i, c := range p.conns {
-			all.Go(func() {
-				for range half / len(p.from) {
-					c.Write(p.from)
-				}
-			})
-			all.Go(func() {
-				for range half / len(p.from) {
-					io.ReadFull(c, p.to[i])
-				}
-			})
-		}
+		both(func(r int) { copy(part(r, 1-r), part(1-r, 1-r)) })
+		return
+	}
+	p.send(1, func(r int) []byte { return part(r, 1-r) }, func(r int) []byte { return part(r, r) })
+}
+
+// terms is the limit of a reduction.
+func (p *benchPair) terms() {
+	if p.conns[0] != nil {
+		p.stream()
+		return
+	}
+	both(func(r int) {
+		part := func(of int) device.Buffer { return collective.Part(p.gs[of], p.bufs[of], r) }
+		p.qs[r].AddUp(part(r), []device.Buffer{part(0), part(1)})
+	})
+}
+
+func (p *benchPair) other() {
+	if p.conns[0] == nil {
+		p.stream()
+		return
+	}
+	p.send(p.bufs[0].Bytes()/2/len(p.from), func(int) []byte { return p.from }, func(r int) []byte { return p.to[r] })
+}
+
+func (p *benchPair) otherUnit() string {
+	if p.conns[0] == nil {
+		return "of-copy"
+	}
+	return "of-cached"
+}
+
+// both runs f for both ranks at once.
+func both(f func(r int)) {
+	var all sync.WaitGroup
+	for r := range 2 {
+		all.Go(func() { f(r) })
 	}
 	all.Wait()
+}
+
+// send has each rank send and receive some times over the bare connection.
+func (p *benchPair) send(times int, from, to func(r int) []byte) {
+	both(func(r int) {
+		sent := make(chan struct{})
+		go func() {
+			for range times {
+				p.conns[r].Write(from(r))
+			}
+			close(sent)
+		}()
+		for range times {
+			io.ReadFull(p.conns[r], to(r))
+		}
+		<-sent
+	})
 }

@@ -17,8 +17,10 @@ import (
 const (
 	magic     = 0x3148545a // "ZTH1"
 	headerLen = 24
-	endLen    = 4 // after data: 1, or 0 for given up
-	lentLen   = 8 // where lent data is
+	endLen    = 4                                        // after data: 1, or 0 for given up
+	lentLen   = 8                                        // where lent data is
+	spanLen   = lentLen + 8                              // and how long, of what is lent with a note
+	smallLen  = headerLen + collective.NoteLen + spanLen // the longest frame but those of data and reasons
 	readerLen = 16 << 10
 )
 
@@ -28,6 +30,7 @@ const (
 	kindLeft
 	kindLent
 	kindDone
+	kindLending
 )
 
 // out is a frame on its way to a peer.
@@ -47,12 +50,13 @@ type link struct {
 	net     *Net
 	process int
 	conn    net.Conn
-	in      *bufio.Reader   // of interruptible reads
-	w       *bufio.Writer   // of headers, notes, reasons; never of data
-	note    collective.Note // the one being written
+	in      *bufio.Reader // of interruptible reads
+	w       *bufio.Writer // of all but data; who writes has it: the writer, or push while that waits
+	raw     rawWriter
 
 	mu      sync.Mutex
-	more    sync.Cond // queue, ending or broken changed
+	more    sync.Cond // queue, ending or broken changed, or w has something for a writer that waits
+	waits   bool      // the writer does
 	queue   queue[out]
 	reading *port // into whose memory it reads; nil: none
 	writing *port // whose memory it writes
@@ -68,6 +72,7 @@ func newLink(n *Net, process int, c net.Conn) *link {
 	l := &link{net: n, process: process, conn: c, sent: make(chan struct{})}
 	l.more.L = &l.mu
 	l.in, l.w = bufio.NewReaderSize(reads{l}, readerLen), bufio.NewWriterSize(writes{l}, readerLen)
+	l.raw.open(c)
 	return l
 }
 
@@ -79,11 +84,18 @@ func (l *link) lends(b []byte) (int64, bool) {
 	return l.net.cfg.Share.at(b)
 }
 
-// push queues a frame. What comes after the connection broke is dropped.
+// push sends a frame now, if it is small and nothing is before it, or queues it. What
+// comes after the connection broke is dropped.
 func (l *link) push(o out) {
 	l.mu.Lock()
 	broken := l.broken
-	if !broken {
+	switch {
+	case broken:
+	case l.waits && l.queue.len() == 0 && l.w.Buffered() == 0 && l.raw.works() && o.isSmall():
+		if !l.now(o) {
+			l.more.Signal()
+		}
+	default:
 		l.queue.push(o)
 		l.more.Signal()
 	}
@@ -93,12 +105,21 @@ func (l *link) push(o out) {
 	}
 }
 
+// now writes a small frame as far as the connection takes it without waiting, with
+// l.mu held; the rest is the writer's.
+func (l *link) now(o out) bool {
+	b := o.small(l.w.AvailableBuffer())
+	n := l.raw.write(b)
+	_, _ = l.w.Write(b[n:]) // w is empty, and has room
+	return n == len(b)
+}
+
 // drop gives up a frame: its memory is free.
 func (o out) drop() {
 	switch o.kind {
 	case kindData:
 		o.p.sent(o.to)
-	case kindLent:
+	case kindLent, kindLending:
 		o.p.returned(o.to)
 	}
 }
@@ -121,18 +142,15 @@ func (l *link) write() {
 // next waits for a frame. Before it waits, what is written goes out.
 func (l *link) next() (o out, ok bool) {
 	l.mu.Lock()
-	idle := l.queue.len() == 0
-	l.mu.Unlock()
-	if idle {
-		if err := l.w.Flush(); err != nil {
-			l.fail(err)
+	defer l.mu.Unlock()
+	for l.queue.len() == 0 && !l.broken && (l.w.Buffered() > 0 || !l.ending) {
+		if l.w.Buffered() == 0 {
+			l.waits = true
+			l.more.Wait()
+			l.waits = false
+		} else if err := l.flush(); err != nil {
 			return o, false
 		}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for l.queue.len() == 0 && !l.ending && !l.broken {
-		l.more.Wait()
 	}
 	if l.broken || l.queue.len() == 0 {
 		return o, false
@@ -140,54 +158,76 @@ func (l *link) next() (o out, ok bool) {
 	return l.queue.pop(), true
 }
 
-// send writes one frame.
-func (l *link) send(o out) error {
-	switch o.kind {
-	case kindData:
-		return l.sendData(o)
-	case kindLent:
-		return l.sendLent(o)
-	case kindNote:
-		l.note = o.note
-		return l.frame(o, l.note[:])
+// flush writes what w has, with l.mu held, but not while it writes.
+func (l *link) flush() error {
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	err := l.w.Flush()
+	if err != nil {
+		l.fail(err)
 	}
-	return l.frame(o, o.reason)
+	return err
 }
 
-// sendLent writes where data is, unless the port has ended and takes it back.
-func (l *link) sendLent(o out) error {
-	if o.p.Ended() != nil {
+// send writes one frame.
+func (l *link) send(o out) error {
+	switch {
+	case o.kind == kindData:
+		return l.sendData(o)
+	case o.lends() && o.p.Ended() != nil: // which takes it back
 		o.drop()
 		return nil
 	}
-	if err := l.header(o, len(o.data)); err != nil {
-		return err
-	}
-	_, err := l.w.Write(binary.LittleEndian.AppendUint64(l.w.AvailableBuffer(), uint64(o.at)))
-	return err
+	return errors.Join(l.sendSmall(o), l.reason(o))
 }
 
-// frame writes a frame of few bytes.
-func (l *link) frame(o out, b []byte) error {
-	if err := l.header(o, len(b)); err != nil {
-		return err
-	}
-	_, err := l.w.Write(b)
-	return err
-}
-
-func (l *link) header(o out, n int) error {
-	if l.w.Available() < headerLen+lentLen { // so that what follows a header does not grow the buffer
+// sendSmall writes a small frame, or a header.
+func (l *link) sendSmall(o out) error {
+	if l.w.Available() < smallLen { // so that it does not grow the buffer
 		if err := l.w.Flush(); err != nil {
 			return err
 		}
 	}
-	h := l.w.AvailableBuffer()
-	for _, x := range [...]uint32{magic, o.kind, uint32(o.p.group), uint32(o.p.rank), uint32(o.to), uint32(n)} {
-		h = binary.LittleEndian.AppendUint32(h, x)
-	}
-	_, err := l.w.Write(h)
+	_, err := l.w.Write(o.small(l.w.AvailableBuffer()))
 	return err
+}
+
+// reason writes what follows the header of an end.
+func (l *link) reason(o out) error {
+	_, err := l.w.Write(o.reason)
+	return err
+}
+
+// lends is whether the frame says where its data is.
+func (o out) lends() bool { return o.kind == kindLent || o.kind == kindLending }
+
+// isSmall is whether small is all of the frame.
+func (o out) isSmall() bool { return o.kind != kindData && o.kind != kindLeft }
+
+// small appends a frame to b, without what data and reasons are.
+func (o out) small(b []byte) []byte {
+	n := len(o.data)
+	switch o.kind {
+	case kindNote:
+		n = len(o.note)
+	case kindLending:
+		n = len(o.note) + spanLen
+	case kindLeft:
+		n = len(o.reason)
+	}
+	for _, x := range [...]uint32{magic, o.kind, uint32(o.p.group), uint32(o.p.rank), uint32(o.to), uint32(n)} {
+		b = binary.LittleEndian.AppendUint32(b, x)
+	}
+	switch o.kind {
+	case kindNote:
+		return append(b, o.note[:]...)
+	case kindLent:
+		return binary.LittleEndian.AppendUint64(b, uint64(o.at))
+	case kindLending:
+		b = binary.LittleEndian.AppendUint64(append(b, o.note[:]...), uint64(o.at))
+		return binary.LittleEndian.AppendUint64(b, uint64(len(o.data)))
+	}
+	return b
 }
 
 // zeros stand for data that was given up.
@@ -199,7 +239,7 @@ func (l *link) sendData(o out) error {
 	if o.p.Ended() != nil {
 		return nil
 	}
-	if err := errors.Join(l.header(o, len(o.data)), l.w.Flush()); err != nil {
+	if err := errors.Join(l.sendSmall(o), l.w.Flush()); err != nil {
 		return err
 	}
 	n, err := l.from(o.p, o.data)
@@ -339,7 +379,7 @@ func (l *link) receive() error {
 		return err
 	}
 	switch {
-	case h.kind == kindNote && h.n == collective.NoteLen:
+	case h.kind == kindNote && h.n == collective.NoteLen, h.kind == kindLending && h.n == collective.NoteLen+spanLen && l.theirs.any():
 		return l.readNote(h)
 	case h.kind == kindData:
 		return l.readData(h)
@@ -384,15 +424,24 @@ func (l *link) peek(n int) ([]byte, error) {
 	return b, err
 }
 
+// readNote reads a note and, if that follows, what is lent with it.
 func (l *link) readNote(h header) error {
-	b, err := l.peek(collective.NoteLen)
+	b, err := l.peek(h.n)
 	if err != nil {
 		return err
 	}
-	if err := h.p.noted(h.from, collective.Note(b)); err != nil {
+	var lends []byte
+	if h.kind == kindLending {
+		span := b[collective.NoteLen:]
+		at, n := binary.LittleEndian.Uint64(span), binary.LittleEndian.Uint64(span[lentLen:])
+		if lends, err = l.theirs.at(int64(at), int(n)); err != nil || n == 0 {
+			return unexpected{fmt.Sprintf("%d bytes lent with a note (%v)", n, err)}
+		}
+	}
+	if err := h.p.noted(h.from, collective.Note(b), lends); err != nil {
 		return err
 	}
-	_, err = l.in.Discard(collective.NoteLen)
+	_, err = l.in.Discard(h.n)
 	return err
 }
 

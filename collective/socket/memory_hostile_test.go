@@ -3,6 +3,7 @@
 package socket_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net"
 	"os"
@@ -20,9 +21,20 @@ import (
 
 const lent = 4
 
+// called has the peer's call before its frames.
+func called(frames []byte) []byte {
+	return append(frame(note, 0, 1, 0, collective.NoteLen, call(8)), frames...)
+}
+
 // lentAt is a frame of n bytes at a place of shared memory.
 func lentAt(at uint64, n int) []byte {
 	return frame(lent, 0, 1, 0, n, binary.LittleEndian.AppendUint64(nil, at))
+}
+
+// lending is a call with n bytes at a place of shared memory.
+func lending(at, n uint64) []byte {
+	b := binary.LittleEndian.AppendUint64(call(8), at)
+	return frame(6, 0, 1, 0, collective.NoteLen+16, binary.LittleEndian.AppendUint64(b, n))
 }
 
 // memfd is a file in memory of so many bytes, with seals.
@@ -58,11 +70,16 @@ func TestBadMemory(t *testing.T) {
 			return unix.UnixRights(int(f.Fd()), int(f.Fd()))
 		}, nil, "no shared memory"},
 		{"no seal", func(t *testing.T) []byte { return unix.UnixRights(int(memfd(t, 4096, 0).Fd())) }, nil, "take away"},
-		{"beyond its end", sealed, lentAt(4096, 16), "is used up to 4112"},
-		{"over its end", sealed, lentAt(4090, 16), "is used up to 4106"},
-		{"far away", sealed, lentAt(1<<63-1, 16), "of shared memory"},
-		{"negative", sealed, lentAt(1<<63+5, 16), "of shared memory"},
-		{"of another length", sealed, lentAt(0, 12), "16 are expected"},
+		{"beyond its end", sealed, called(lentAt(4096, 16)), "is used up to 4112"},
+		{"over its end", sealed, called(lentAt(4090, 16)), "is used up to 4106"},
+		{"far away", sealed, called(lentAt(1<<63-1, 16)), "of shared memory"},
+		{"negative", sealed, called(lentAt(1<<63+5, 16)), "of shared memory"},
+		{"of another length", sealed, called(lentAt(0, 12)), "16 are expected"},
+		{"beyond its end with a call", sealed, lending(4096, 16), "is used up to 4112"},
+		{"far away with a call", sealed, lending(1<<63-1, 16), "of shared memory"},
+		{"without end with a call", sealed, lending(0, 1<<64-16), "of shared memory"},
+		{"nothing with a call", sealed, lending(0, 0), "0 bytes"},
+		{"twice", sealed, append(lending(0, 16), bytes.Repeat(lending(0, 16), 3)...), "lends more than it may"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ln := listen(t, "unix")
@@ -89,7 +106,7 @@ func TestBadMemory(t *testing.T) {
 				}
 				got += n
 			}
-			b.Write(append(frame(note, 0, 1, 0, collective.NoteLen, call(8)), test.frames...)) // fails where it has given up
+			b.Write(test.frames) // fails where it has given up
 			select {
 			case err := <-lost:
 				if !strings.Contains(err.Error(), test.want) {
@@ -98,7 +115,7 @@ func TestBadMemory(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the peer was not given up")
 			}
-			if err := q.Wait(); err != error(collective.ErrPeerLost{Rank: 1}) {
+			if err := q.Wait(); test.name != "twice" && err != error(collective.ErrPeerLost{Rank: 1}) { // what it lends first is all that the operation needs
 				t.Errorf("error %v, want the loss of rank 1", err)
 			}
 		})
@@ -134,5 +151,30 @@ func TestMemoryIsGivenBack(t *testing.T) {
 			t.Error("memory that was not given back has changed")
 		}
 		m.Give(b)
+	}
+}
+
+// What a peer lends that is not what the rank expects ends the group, and is not read.
+func TestLentTooMuch(t *testing.T) {
+	ln := listen(t, "unix")
+	defer ln.Close()
+	a, b := pair(t, ln)
+	defer b.Close()
+	n := socket.New(socket.Config{Processes: 2, PerProcess: 1, Groups: [][]int{{0, 1}}, Share: memory(t)})
+	defer n.Close()
+	n.Add(1, a)
+	if _, _, err := b.(*net.UnixConn).WriteMsgUnix([]byte{'m'}, sealed(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	d := cpu.NewHost(1)
+	defer d.Close()
+	q := d.NewQueue("comm")
+	defer q.Close()
+	collective.AllGather(collective.NewWired(n.Wire(0, 0)), q, device.OfF32(make([]float32, 8)))
+	if _, err := b.Write(lending(0, 20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Wait(); err == nil || !strings.Contains(err.Error(), "rank 1 lends 20 bytes") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -30,7 +30,8 @@ type inbox struct {
 	posted queue[[]byte] // memory for its next frames
 	notes  int           // of its notes, not taken yet
 	left   bool
-	lent   int // frames of its memory that this rank may be reading
+	lends  []byte // what it lends with a note, until it is borrowed; nil: nothing
+	lent   int    // frames of its memory that this rank may be reading
 }
 
 // outbox is what is on its way to one peer.
@@ -65,10 +66,54 @@ func (p *port) beside(peer int) *port { return p.net.ports[end{p.group, peer}] }
 // Note implements collective.Wire.
 func (p *port) Note(to int, n collective.Note) {
 	if q := p.beside(to); q != nil {
-		_ = q.noted(p.rank, n) // a rank of this process keeps to what is agreed
+		_ = q.noted(p.rank, n, nil) // a rank of this process keeps to what is agreed
 		return
 	}
 	p.net.link(p.names[to]).push(out{kind: kindNote, p: p, to: to, note: n})
+}
+
+// NoteLending implements collective.Lender.
+func (p *port) NoteLending(to int, n collective.Note, b []byte) bool {
+	if len(b) == 0 {
+		return false
+	}
+	if q := p.beside(to); q != nil {
+		p.lend(to)
+		_ = q.noted(p.rank, n, b)
+		return true
+	}
+	l := p.net.link(p.names[to])
+	at, ok := l.lends(b)
+	if ok {
+		p.lend(to)
+		l.push(out{kind: kindLending, p: p, to: to, note: n, data: b, at: at})
+	}
+	return ok
+}
+
+// Borrow implements collective.Lender.
+func (p *port) Borrow(from int) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := &p.from[from]
+	b := in.lends
+	if b != nil {
+		in.lends = nil
+		in.posted.empty()
+		in.lent++
+	}
+	return b
+}
+
+// refuse gives back what a peer lends and nobody has borrowed.
+func (p *port) refuse(from int) {
+	p.mu.Lock()
+	any := p.from[from].lends != nil
+	p.from[from].lends = nil
+	p.mu.Unlock()
+	if any {
+		p.giveBack(from)
+	}
 }
 
 // Send implements collective.Wire.
@@ -261,6 +306,9 @@ func (p *port) Abort(why error) {
 	if !p.end(why) {
 		return
 	}
+	for r := range p.from {
+		p.refuse(r)
+	}
 	reason := collective.EncodeReason(why)
 	for r, name := range p.names {
 		switch q := p.beside(r); {
@@ -302,20 +350,34 @@ func (p *port) event(e collective.Event) {
 	}
 }
 
-// noted receives a note. One more than a peer may send is an error.
-func (p *port) noted(from int, n collective.Note) error {
+// noted receives a note and what the peer lends with it, nil for nothing. More of
+// either than a peer may send is an error.
+func (p *port) noted(from int, n collective.Note, lends []byte) error {
+	taken, err := p.note(from, n, lends)
+	if !taken && err == nil && lends != nil {
+		p.giveBack(from)
+	}
+	return err
+}
+
+// note is noted; false where nobody takes notes of the peer any more.
+func (p *port) note(from int, n collective.Note, lends []byte) (taken bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	in := &p.from[from]
-	if in.left || p.ended != nil {
-		return nil
-	}
-	if in.notes == collective.NotesAhead {
-		return fmt.Errorf("rank %d sends more notes than it may", p.names[from])
+	switch {
+	case in.left || p.ended != nil:
+		return false, nil
+	case in.notes == collective.NotesAhead:
+		return false, fmt.Errorf("rank %d sends more notes than it may", p.names[from])
+	case lends != nil && in.lends != nil:
+		return false, fmt.Errorf("rank %d lends more than it may", p.names[from])
+	case lends != nil:
+		in.lends = lends
 	}
 	in.notes++
-	p.event(collective.Event{Kind: collective.Noted, Peer: from, Note: n})
-	return nil
+	p.event(collective.Event{Kind: collective.Noted, Peer: from, Note: n, Lends: lends != nil})
+	return true, nil
 }
 
 // take is the memory for a peer's next frame, which is in use until give; nil
@@ -395,6 +457,7 @@ func (p *port) sent(to int) {
 // left is told that nothing more comes from a peer; only the first reason counts.
 // It is false if the peer had left already or the wire had ended.
 func (p *port) left(peer int, why error) bool {
+	defer p.refuse(peer)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	in := &p.from[peer]
@@ -424,6 +487,11 @@ func (q *queue[T]) push(x T) {
 		q.items, q.first = q.items[:n], 0
 	}
 	q.items = append(q.items, x)
+}
+
+func (q *queue[T]) empty() {
+	clear(q.items)
+	q.items, q.first = q.items[:0], 0
 }
 
 func (q *queue[T]) pop() (x T) {

@@ -11,6 +11,8 @@
 //	       gave it up meanwhile and the bytes mean nothing
 //	lent   length bytes that are at uint64 of the sender's shared memory, for a receiver on its host, until it says done; it
 //	       has posted memory for them, too
+//	lending a note, length 96, and at uint64 of the sender's shared memory uint64 bytes, which are lent likewise without
+//	       that memory is posted for them, until the receiver has borrowed and read them, or is in no operation that does
 //	done   the sender of this frame does not read the oldest lent frame any more, length 0
 //	left   why the rank ended its wire, at most 4,096 bytes
 //
