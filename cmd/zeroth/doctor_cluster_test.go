@@ -130,3 +130,14 @@ func TestBenchAcross(t *testing.T) {
 		}
 	}
 }
+
+// Processes of a host divide its processors; who is bound to fewer keeps those.
+func TestShareOfProcessors(t *testing.T) {
+	for _, c := range []struct{ may, all, processes, want int }{
+		{8, 8, 1, 8}, {8, 8, 2, 4}, {8, 8, 3, 2}, {2, 2, 4, 1}, {2, 8, 2, 2}, {4, 64, 4, 4}, {8, 0, 2, 4}, {1, 0, 0, 1},
+	} {
+		if got := shareOf(c.may, c.all, c.processes); got != c.want {
+			t.Errorf("%d of %d processors, %d processes: %d, want %d", c.may, c.all, c.processes, got, c.want)
+		}
+	}
+}

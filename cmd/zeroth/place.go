@@ -91,6 +91,9 @@ func (p *place) join(ctx context.Context, in world.Config, tokenFile string) (w 
 		return nil, err
 	}
 	beside := w.Beside(shard.Mesh{}) / in.PerProcess
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(shareOf(runtime.GOMAXPROCS(0), processors(), beside))
+	}
 	if warn := bound(p.By, runtime.NumCPU(), processors(), beside); warn != "" {
 		in.Note(warn)
 	}
@@ -117,6 +120,16 @@ func bound(by string, may, all, processes int) string {
 		return fmt.Sprintf("%s has bound this process to %s: %s", by, warn, how)
 	}
 	return "this process may run on " + warn
+}
+
+// shareOf is how many processors a process that may use some takes of a host of so many
+// (0: nobody knows), on which so many processes are: its share, so that a thread of one
+// process that waits for another's need not wait for a processor, too.
+func shareOf(may, all, processes int) int {
+	if all == 0 {
+		all = may
+	}
+	return min(may, max(1, all/max(1, processes)))
 }
 
 // processors is how many the machine has, whichever this process may use; 0 where

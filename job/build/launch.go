@@ -100,4 +100,8 @@ func Place(c *config.Config, l Launch) {
 func Workers(c *config.Config) int { return shareOf(c.Parallel.Ranks) }
 
 // shareOf is one rank's share of the processors among so many.
-func shareOf(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }
+func shareOf(ranks int) int { return max(1, usable/ranks) }
+
+// usable is how many processors the process may use, before it has left some to others of
+// its host.
+var usable = runtime.GOMAXPROCS(0)
