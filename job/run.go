@@ -348,6 +348,9 @@ func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Sav
 	}
 	stopped, err := r.train(ctx, ranks, savers, set, rec)
 	r.Trace.Detach(ranks)
+	for _, line := range build.Unfused(ranks) {
+		rec.Note(line)
+	}
 	if err != nil && !anyLost(ranks) {
 		state.FinishSaves(savers, func(end state.Saved) { rec.Note(end.String()) })
 	}

@@ -107,22 +107,45 @@ func (b *gptBlock) adapt() {
 	}
 }
 
-// linear sets y = x·weight plus the bias and what an adapter says, if there is one,
-// plus the old y with add.
-func (b gptBlock) linear(q Ops, mem Scratch, y, x device.Mat, w []device.Buffer, weight int, add bool) {
-	q.MatMul(y, x, matrix(w[weight], b.params[weight]), w[weight+1], add)
+// linear sets y = x·weight plus the bias and what an adapter says, if there is one.
+func (b gptBlock) linear(q Ops, mem Scratch, y, x device.Mat, w []device.Buffer, weight int) {
+	q.MatMul(y, x, matrix(w[weight], b.params[weight]), w[weight+1], false)
+	b.adapter(q, mem, y, x, w, weight)
+}
+
+// adapter adds to y, what a linear layer makes of x, what its adapter does, if it has one.
+func (b gptBlock) adapter(q Ops, mem Scratch, y, x device.Mat, w []device.Buffer, weight int) {
 	if at := b.lora[weight]; at > 0 {
 		b.g.LoRA.forward(q, mem, y, x, matrix(w[at], b.params[at]), matrix(w[at+1], b.params[at+1]))
 	}
 }
 
 // linearGrad is the backward of y = linear(x): dx (overwritten), and the gradients of
-// parameters unless they are empty: frozen.
-func (b gptBlock) linearGrad(q Ops, mem Scratch, dx device.Mat, w, dw []device.Buffer, weight int, dy, x device.Mat) {
-	if dw[weight].N > 0 {
-		q.MatMul(matrix(dw[weight], b.params[weight]), x.T(), dy, device.Buffer{}, false)
+// parameters unless they are empty: frozen. If x is the activation of something, dx is
+// the gradient of that.
+func (b gptBlock) linearGrad(q Ops, mem Scratch, dx device.Mat, w, dw []device.Buffer, weight int, dy, x device.Mat, of device.Buffer) {
+	at, wt := b.lora[weight], matrix(w[weight], b.params[weight]).T()
+	b.parameterGrads(q, mem, w, dw, weight, dy, x)
+	if of.N > 0 && at == 0 {
+		q.MatMulActivateGrad(dx, dy, wt, device.Matrix(of, dx.Rows, dx.Cols), b.g.Act)
+		return
 	}
-	if dw[weight+1].N > 0 {
+	q.MatMul(dx, dy, wt, device.Buffer{}, false)
+	if at > 0 {
+		b.g.LoRA.inputGrad(q, mem, dx, dy, matrix(w[at], b.params[at]), matrix(w[at+1], b.params[at+1]))
+	}
+	if of.N > 0 {
+		q.ActivateGrad(dx.Buf, of, dx.Buf, b.g.Act)
+	}
+}
+
+// parameterGrads sets the gradients of a linear layer's parameters, and of its
+// adapter's, unless they are empty.
+func (b gptBlock) parameterGrads(q Ops, mem Scratch, w, dw []device.Buffer, weight int, dy, x device.Mat) {
+	switch {
+	case dw[weight].N > 0:
+		q.WeightGrad(matrix(dw[weight], b.params[weight]).T(), dw[weight+1], dy, x)
+	case dw[weight+1].N > 0:
 		q.SumRows(dw[weight+1], dy)
 	}
 	at := b.lora[weight]
@@ -131,10 +154,6 @@ func (b gptBlock) linearGrad(q Ops, mem Scratch, dx device.Mat, w, dw []device.B
 	}
 	if at > 0 && dw[at].N > 0 {
 		b.g.LoRA.downGrad(q, mem, matrix(dw[at], b.params[at]), dy, x, matrix(w[at+1], b.params[at+1]), false)
-	}
-	q.MatMul(dx, dy, matrix(w[weight], b.params[weight]).T(), device.Buffer{}, false)
-	if at > 0 {
-		b.g.LoRA.inputGrad(q, mem, dx, dy, matrix(w[at], b.params[at]), matrix(w[at+1], b.params[at+1]))
 	}
 }
 
@@ -187,16 +206,25 @@ func (b gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y
 
 	q.LayerNorm(rc(s[sLn1]), s[sMean1], s[sRstd1], rc(x), w[ln1W], w[ln1B], b.g.Eps)
 	qkv := device.Matrix(s[sQKV], r, 3*c)
-	b.linear(q, mem, qkv, rc(s[sLn1]), w, attnW, false)
+	b.linear(q, mem, qkv, rc(s[sLn1]), w, attnW)
 	for i := range bt.parts() {
 		b.attend(q, bt, i, rc(s[sO]), s[sLse], qkv)
 	}
 	b.adds(q, mem, bt, rc(s[sX2]), rc(x), rc(s[sO]), w, projW, placeAttn)
 
 	q.LayerNorm(rc(s[sLn2]), s[sMean2], s[sRstd2], rc(s[sX2]), w[ln2W], w[ln2B], b.g.Eps)
-	b.linear(q, mem, device.Matrix(s[sFc], r, f), rc(s[sLn2]), w, fcW, false)
-	q.Activate(s[sAct], s[sFc], b.g.Act)
+	b.hidden(q, mem, device.Matrix(s[sAct], r, f), device.Matrix(s[sFc], r, f), rc(s[sLn2]), w)
 	b.adds(q, mem, bt, rc(y), rc(s[sX2]), device.Matrix(s[sAct], r, f), w, outW, placeMLP)
+}
+
+// hidden sets fc to the linear layer of x and act to its activation.
+func (b gptBlock) hidden(q Ops, mem Scratch, act, fc, x device.Mat, w []device.Buffer) {
+	if b.lora[fcW] == 0 {
+		q.MatMulActivate(act, fc, x, matrix(w[fcW], b.params[fcW]), w[fcB], b.g.Act)
+		return
+	}
+	b.linear(q, mem, fc, x, w, fcW)
+	q.Activate(act.Buf, fc.Buf, b.g.Act)
 }
 
 // adds sets y = x plus what a half of the block puts out, linear(in), of which a
@@ -204,20 +232,20 @@ func (b gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y
 func (b gptBlock) adds(q Ops, mem Scratch, bt *Batch, y, x, in device.Mat, w []device.Buffer, weight, place int) {
 	drop, some := bt.drops(b.g.Dropout.Residual, placeOf(b.layer, place), y.Cols)
 	if some {
-		b.linear(q, mem, y, in, w, weight, false)
+		b.linear(q, mem, y, in, w, weight)
 		q.Dropout(y.Buf, y.Buf, x.Buf, drop)
 		return
 	}
-	q.Cast(y.Buf, x.Buf)
-	b.linear(q, mem, y, in, w, weight, true)
+	q.MatMulOnto(y, x, in, matrix(w[weight], b.params[weight]), w[weight+1])
+	b.adapter(q, mem, y, in, w, weight)
 }
 
-// addsGrad is its backward: the gradient of in, given d, that of y, and those of
-// parameters. That of x is d.
-func (b gptBlock) addsGrad(q Ops, mem Scratch, bt *Batch, din, d, in device.Mat, w, dw []device.Buffer, weight, place int) {
+// addsGrad is its backward: the gradient of in, or of what in is the activation of, given
+// d, that of y, and those of parameters. That of x is d.
+func (b gptBlock) addsGrad(q Ops, mem Scratch, bt *Batch, din, d, in device.Mat, of device.Buffer, w, dw []device.Buffer, weight, place int) {
 	defer mem.Release(mem.Mark())
 	dout := bt.dropped(q, mem, d, b.g.Dropout.Residual, placeOf(b.layer, place))
-	b.linearGrad(q, mem, din, w, dw, weight, dout, in)
+	b.linearGrad(q, mem, din, w, dw, weight, dout, in, of)
 }
 
 // attend sets o to the attention of part i of a batch.
@@ -238,11 +266,10 @@ func (b gptBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *Bat
 	defer mem.Release(mem.Mark())
 	r, c, f := bt.Rows(), b.g.Width, b.g.inner()
 	dm, act := device.Matrix(d, r, c), device.Matrix(s[sAct], r, f)
-	dact := device.Matrix(mem.Take(bt.Compute, r*f), r, f)
-	b.addsGrad(q, mem, bt, dact, dm, act, w, dw, outW, placeMLP)
+	dact := device.Matrix(mem.Take(bt.Compute, r*f), r, f) // of what was before the activation
+	b.addsGrad(q, mem, bt, dact, dm, act, s[sFc], w, dw, outW, placeMLP)
 	dln := device.Matrix(mem.Take(bt.Compute, r*c), r, c)
-	q.ActivateGrad(dact.Buf, s[sFc], dact.Buf, b.g.Act)
-	b.linearGrad(q, mem, dln, w, dw, fcW, dact, device.Matrix(s[sLn2], r, c))
+	b.linearGrad(q, mem, dln, w, dw, fcW, dact, device.Matrix(s[sLn2], r, c), device.Buffer{})
 	q.LayerNormGrad(dm, wanted(mem, dw[ln2W], c), wanted(mem, dw[ln2B], c), dln, device.Matrix(s[sX2], r, c), w[ln2W], s[sMean2], s[sRstd2], true)
 }
 
@@ -251,13 +278,13 @@ func (b gptBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer, b
 	r, c := bt.Rows(), b.g.Width
 	dm, o := device.Matrix(d, r, c), device.Matrix(s[sO], r, c)
 	do := device.Matrix(mem.Take(bt.Compute, r*c), r, c)
-	b.addsGrad(q, mem, bt, do, dm, o, w, dw, projW, placeAttn)
+	b.addsGrad(q, mem, bt, do, dm, o, device.Buffer{}, w, dw, projW, placeAttn)
 	dqkv := device.Matrix(mem.Take(bt.Compute, r*3*c), r, 3*c)
 	delta := mem.Take(device.F32, r*b.g.Heads)
 	qm, km, vm := split(device.Matrix(s[sQKV], r, 3*c))
 	dq, dk, dv := split(dqkv)
 	q.AttentionGrad(dq, dk, dv, delta, do, o, s[sLse], qm, km, vm, b.attn(bt))
 	dln := do // its own gradient is spent
-	b.linearGrad(q, mem, dln, w, dw, attnW, dqkv, device.Matrix(s[sLn1], r, c))
+	b.linearGrad(q, mem, dln, w, dw, attnW, dqkv, device.Matrix(s[sLn1], r, c), device.Buffer{})
 	q.LayerNormGrad(dm, wanted(mem, dw[ln1W], c), wanted(mem, dw[ln1B], c), dln, device.Matrix(x, r, c), w[ln1W], s[sMean1], s[sRstd1], true)
 }

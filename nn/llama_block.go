@@ -96,14 +96,22 @@ func (b llamaBlock) normed(m device.Mat) (groups []device.Mat, queries int) {
 	return groups, b.l.Heads
 }
 
-// linear sets y = x·weightᵀ plus the bias and what an adapter says, if there are
-// some, plus the old y with add.
-func (b llamaBlock) linear(q Ops, mem Scratch, y, x device.Mat, w []device.Buffer, weight int, add bool) {
-	var bias device.Buffer
-	if p := b.at[weight+biases]; p.hi > 0 {
-		bias = p.of(w, b.params).Buf
+// linear sets y = x·weightᵀ plus the bias and what an adapter says, if there are some.
+func (b llamaBlock) linear(q Ops, mem Scratch, y, x device.Mat, w []device.Buffer, weight int) {
+	q.MatMul(y, x, b.at[weight].of(w, b.params).T(), b.biasOf(w, weight), false)
+	b.adapter(q, mem, y, x, w, weight)
+}
+
+// biasOf is the bias of a linear layer, empty if it has none.
+func (b llamaBlock) biasOf(w []device.Buffer, weight int) (bias device.Buffer) {
+	if b.has(weight + biases) {
+		bias = b.own(w, weight+biases)
 	}
-	q.MatMul(y, x, b.at[weight].of(w, b.params).T(), bias, add)
+	return bias
+}
+
+// adapter adds to y, what a linear layer makes of x, what its adapter does, if it has one.
+func (b llamaBlock) adapter(q Ops, mem Scratch, y, x device.Mat, w []device.Buffer, weight int) {
 	if b.has(weight + ups) {
 		b.l.LoRA.forward(q, mem, y, x, b.at[weight+downs].of(w, b.params), b.at[weight+ups].of(w, b.params))
 	}
@@ -186,13 +194,13 @@ func (b llamaBlock) after(q Ops, mem Scratch, w []device.Buffer, bt *Batch, h ha
 	switch {
 	case b.has(h.after):
 		out := device.Matrix(s[h.out], y.Rows, y.Cols)
-		b.linear(q, mem, out, in, w, weight, false)
+		b.linear(q, mem, out, in, w, weight)
 		q.RMSNorm(y, s[h.rstdAfter], out, b.gain(q, mem, w, h.after), b.l.Eps)
 	case some:
-		b.linear(q, mem, y, in, w, weight, false)
+		b.linear(q, mem, y, in, w, weight)
 	default:
-		q.Cast(y.Buf, x.Buf)
-		b.linear(q, mem, y, in, w, weight, true)
+		q.MatMulOnto(y, x, in, b.at[weight].of(w, b.params).T(), b.biasOf(w, weight))
+		b.adapter(q, mem, y, in, w, weight)
 		return
 	}
 	if some {
@@ -214,7 +222,7 @@ func (b llamaBlock) forwardAttention(q Ops, mem Scratch, w []device.Buffer, bt *
 		to[0], to[1] = raw.Columns(0, parts[0].Cols), raw.Columns(parts[0].Cols, raw.Cols)
 	}
 	for i, part := range to {
-		b.linear(q, mem, part, in, w, projQ+i, false)
+		b.linear(q, mem, part, in, w, projQ+i)
 	}
 	if b.has(normQ) {
 		b.normHeads(q, mem, w, qkv, s)
@@ -259,8 +267,8 @@ func (b llamaBlock) forwardMLP(q Ops, mem Scratch, w []device.Buffer, bt *Batch,
 	r, c, f := bt.Rows(), b.l.Width, b.l.FFN
 	x2 := device.Matrix(s[saveX2], r, c)
 	in := b.before(q, mem, w, maps, x2, s)
-	b.linear(q, mem, device.Matrix(s[saveGate], r, f), in, w, projGate, false)
-	b.linear(q, mem, device.Matrix(s[saveUp], r, f), in, w, projUp, false)
+	b.linear(q, mem, device.Matrix(s[saveGate], r, f), in, w, projGate)
+	b.linear(q, mem, device.Matrix(s[saveUp], r, f), in, w, projUp)
 	if b.l.Gemma {
 		q.Activate(s[saveAct], s[saveGate], device.GeluTanh)
 		q.Mul(s[saveAct], s[saveAct], s[saveUp])
@@ -281,11 +289,15 @@ func (b llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batc
 // linearGrads sets the gradients of a linear layer's weight, and of its bias if it
 // has one, unless they are frozen.
 func (b llamaBlock) linearGrads(q Ops, mem Scratch, w, dw []device.Buffer, weight int, dy, x device.Mat) {
-	if dw[b.at[weight].param].N > 0 {
-		q.MatMul(b.at[weight].of(dw, b.params), dy.T(), x, device.Buffer{}, false)
-	}
+	var db device.Buffer
 	if b.has(weight+biases) && dw[b.at[weight+biases].param].N > 0 {
-		q.SumRows(b.own(dw, weight+biases), dy)
+		db = b.own(dw, weight+biases)
+	}
+	switch {
+	case dw[b.at[weight].param].N > 0:
+		q.WeightGrad(b.at[weight].of(dw, b.params), db, dy, x)
+	case db.N > 0:
+		q.SumRows(db, dy)
 	}
 	if !b.has(weight + ups) {
 		return

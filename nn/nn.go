@@ -34,6 +34,19 @@ type Ops interface {
 	// SumRows sets db[j] = sum over i of dy[i][j]; db is float32.
 	SumRows(db device.Buffer, dy device.Mat)
 
+	// What follows is one pass where a queue can, else its parts, whose bits it has on
+	// the CPU (see device.MatMulOnto). Matrices of one shape have no gaps.
+
+	// MatMulOnto sets y = x + a·b, plus bias: Cast, MatMul with add.
+	MatMulOnto(y, x, a, b device.Mat, bias device.Buffer)
+	// MatMulActivate sets x = a·b, plus bias, and y = f(x): MatMul, Activate.
+	MatMulActivate(y, x, a, b device.Mat, bias device.Buffer, f device.Activation)
+	// MatMulActivateGrad sets dx = (a·b) * f'(x): MatMul, ActivateGrad.
+	MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activation)
+	// WeightGrad sets dw = dyᵀ·x, (out, in) or with dw transposed (in, out), and db, which
+	// may be empty, to the sum of the rows of dy, both float32: MatMul, SumRows.
+	WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat)
+
 	// Embed sets y[i] = wte[ids[i]] + wpe[p] with p, the position, i mod T, or what that
 	// is behind start[i]; wpe may be empty, and start (see device.Starts).
 	Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer)

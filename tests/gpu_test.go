@@ -87,6 +87,31 @@ func TestGPUStagesAgreeToTheBit(t *testing.T) {
 	gpuAgrees(t, []int{1, 2, 3}, 1e-4, append([]string{"precision=fp32", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}, sgd...)...)
 }
 
+// Where cuBLASLt has no algorithms that fuse, stages agree all the same, near the CPU,
+// and a run says once what was not fused; where it has, there is nothing to say.
+func TestGPUUnfused(t *testing.T) {
+	fake.Need(t)
+	for _, lacks := range []string{"", "1,4,164,192,256,512"} {
+		t.Setenv("FAKECUBLAS_LACKS", lacks)
+		var said strings.Builder
+		c := cfg(t, "device=cuda", "parallel.ranks=2", "train.steps=2", "precision=bf16")
+		if err := job.Run(t.Context(), c, job.Options{Out: filepath.Join(t.TempDir(), "run"), Observer: report.NewProgress(&said)}); err != nil {
+			t.Fatal(err)
+		}
+		for what, want := range map[string]int{"a bias, of": 1, "a bias and GELU": 1, "the slope of GELU": 1, "the gradient of a bias": 1} {
+			if lacks == "" {
+				want = 0
+			}
+			if n := strings.Count(said.String(), "with "+what); n != want {
+				t.Errorf("without %q %d lines are about %s, want %d:\n%s", lacks, n, what, want, said.String())
+			}
+		}
+	}
+	for _, family := range [][]string{nil, llama} {
+		gpuAgrees(t, []int{0, 3}, 1e-4, slices.Concat(family, sgd, []string{"precision=fp32", "parallel.ranks=2"})...)
+	}
+}
+
 // The host's kernels update with the bits of the GPU's, so offload changes nothing.
 func TestGPUOffloadAgreesToTheBit(t *testing.T) {
 	fake.Need(t)

@@ -85,16 +85,47 @@ func (r *rooflined) add(name string, c kernel.Cost, memory, flops float64) {
 	}
 }
 
-// MatMul is cuBLAS's.
+// Products are cuBLAS's, and what it computes beside them in their epilogues.
 func (r *rooflined) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
+	var old device.Mat
+	if add {
+		old = c
+	}
+	r.multiplied(c, a, b, old, bias)
+}
+
+func (r *rooflined) MatMulOnto(y, x, a, b device.Mat, bias device.Buffer) {
+	r.multiplied(y, a, b, x, bias)
+}
+
+func (r *rooflined) MatMulActivate(y, x, a, b device.Mat, bias device.Buffer, f device.Activation) {
+	if f != device.GeluTanh {
+		device.MatMulActivate(r, y, x, a, b, bias, f)
+		return
+	}
+	r.multiplied(y, a, b, x, bias)
+}
+
+func (r *rooflined) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activation) {
+	if f != device.GeluTanh {
+		device.MatMulActivateGrad(r, dx, a, b, x, f)
+		return
+	}
+	r.multiplied(dx, a, b, x, device.Buffer{})
+}
+
+func (r *rooflined) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
+	c, a, b := device.GradOperands(dw, dy, x)
+	r.multiplied(c, a, b, device.Mat{}, db)
+}
+
+// multiplied counts c = a·b with a matrix and a vector beside it.
+func (r *rooflined) multiplied(c, a, b, beside device.Mat, vector device.Buffer) {
 	m, k := a.Dims()
 	_, n := b.Dims()
-	cost := kernel.Cost{Flops: 2 * int64(m) * int64(n) * int64(k), Bytes: int64(bias.Bytes())}
-	for _, x := range []device.Mat{a, b, c} {
+	cost := kernel.Cost{Flops: 2 * int64(m) * int64(n) * int64(k), Bytes: int64(vector.Bytes())}
+	for _, x := range []device.Mat{a, b, c, beside} {
 		cost.Bytes += int64(x.Rows) * int64(x.Cols) * int64(x.Buf.Type.Size())
-	}
-	if add {
-		cost.Bytes += int64(c.Rows) * int64(c.Cols) * int64(c.Buf.Type.Size())
 	}
 	r.add(product, cost, r.h.Memory, r.h.Flops["bf16"])
 }

@@ -40,34 +40,128 @@ func (q *Queue) ownsWork(op string) {
 // others.
 func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	const op = "matmul"
-	g, ok := gemm(c, a, b, add)
-	if !ok {
-		panic(fmt.Sprintf("cuda: a product of %v (%d, %d) and %v (%d, %d), transposed %v and %v, into %v (%d, %d)", a.Buf.Type, a.Rows, a.Cols, b.Buf.Type, b.Rows, b.Cols, a.Trans, b.Trans, c.Buf.Type, c.Rows, c.Cols))
+	g := gemm(c, a, b)
+	wantBias(c, bias)
+	if add {
+		g.Beta = 1
 	}
-	pa, pb, pc := a.Buf.Ptr, b.Buf.Ptr, c.Buf.Ptr
 	if bias.N > 0 {
-		if bias.N != c.Cols || bias.Type != c.Buf.Type {
-			panic(fmt.Sprintf("cuda: a bias of %d %v for %d columns of %v", bias.N, bias.Type, c.Cols, c.Buf.Type))
+		if q.fused(op, driver.Bias, g, c, a, b, c, bias, device.Mat{}) {
+			return
 		}
+		q.AddRow(c, bias, !add)
+		g.Beta = 1
 	}
-	if g.M == 0 || g.N == 0 || q.failed() != nil {
+	if g.M == 0 || g.N == 0 || !q.canMultiply() {
 		return
+	}
+	done := q.spans.begin(q, op)
+	q.fail(q.blas.Product(g, b.Buf.Ptr, a.Buf.Ptr, c.Buf.Ptr))
+	done()
+}
+
+// MatMulOnto sets y = x + a·b, plus bias in every row if bias is not empty: x, of y's
+// type, is the product's third operand, so that no copy of it is made.
+func (q *Queue) MatMulOnto(y, x, a, b device.Mat, bias device.Buffer) {
+	g := gemm(y, a, b)
+	wantBias(y, bias)
+	wantBeside("matmul onto", y, x)
+	g.Beta = 1
+	e := driver.Plain
+	if bias.N > 0 {
+		e = driver.Bias
+	}
+	if y.Buf.Type != x.Buf.Type || !q.fused("matmul onto", e, g, y, a, b, x, bias, device.Mat{}) {
+		device.MatMulOnto(q, y, x, a, b, bias)
+	}
+}
+
+// MatMulActivate sets x = a·b, plus bias, and y = f(x): GELU by tanh, of x before it is
+// rounded, as the product's epilogue.
+func (q *Queue) MatMulActivate(y, x, a, b device.Mat, bias device.Buffer, f device.Activation) {
+	g := gemm(y, a, b)
+	wantBias(y, bias)
+	wantBeside("matmul, activation", y, x)
+	if f != device.GeluTanh || bias.N == 0 || y.Buf.Type != x.Buf.Type || !q.fused("matmul, activation", driver.GeluBias, g, y, a, b, y, bias, x) {
+		device.MatMulActivate(q, y, x, a, b, bias, f)
+	}
+}
+
+// MatMulActivateGrad sets dx = (a·b) * f'(x), for GELU by tanh as the product's
+// epilogue.
+func (q *Queue) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activation) {
+	g := gemm(dx, a, b)
+	wantBeside("matmul, activation gradient", dx, x)
+	if f != device.GeluTanh || dx.Buf.Type != x.Buf.Type || !q.fused("matmul, activation gradient", driver.GeluGrad, g, dx, a, b, dx, device.Buffer{}, x) {
+		device.MatMulActivateGrad(q, dx, a, b, x, f)
+	}
+}
+
+// WeightGrad sets dw = dyᵀ·x and db, of dw's type, to the sum of the rows of dy, which
+// the product reads anyway. dw may be transposed, db empty.
+func (q *Queue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
+	c, a, b := device.GradOperands(dw, dy, x)
+	g := gemm(c, a, b)
+	e := driver.SumsB
+	if dw.Trans {
+		e = driver.SumsA
+	}
+	if db.N > 0 && (db.N != dy.Cols || db.Type != device.F32) {
+		panic(fmt.Sprintf("cuda: the gradient of a bias of %d %v from %d columns", db.N, db.Type, dy.Cols))
+	}
+	if db.N == 0 || db.Type != c.Buf.Type || !q.fused("weight gradient", e, g, c, a, b, c, db, device.Mat{}) {
+		device.WeightGrad(q, dw, db, dy, x)
+	}
+}
+
+// fused has cuBLASLt put d = a·b + Beta c with an epilogue into the stream. It is false
+// where that has no algorithm, which Unfused tells.
+func (q *Queue) fused(op string, e driver.Epilogue, g driver.Gemm, d, a, b, c device.Mat, vector device.Buffer, beside device.Mat) bool {
+	if g.M == 0 || g.N == 0 || !q.canMultiply() {
+		return true
+	}
+	g.Epilogue, g.LdC, g.LdAux = e, c.Ld, beside.Ld
+	o := driver.Operands{A: b.Buf.Ptr, B: a.Buf.Ptr, C: c.Buf.Ptr, D: d.Buf.Ptr, Vector: vector.Ptr, Beside: beside.Buf.Ptr}
+	g.Align = alignment(uintptr(o.A) | uintptr(o.B) | uintptr(o.C) | uintptr(o.D) | uintptr(o.Vector) | uintptr(o.Beside))
+	done := q.spans.begin(q, op)
+	ok, err := q.blas.Fused(g, o)
+	done()
+	q.fail(err)
+	return ok || err != nil
+}
+
+// Unfused is what cuBLASLt has no algorithm for, a line each, of the products that were
+// issued so far: they took kernels of their own beside them.
+func (d *Device) Unfused() []string {
+	if d.product == nil || d.product.blas == nil {
+		return nil
+	}
+	return d.product.blas.Unfused()
+}
+
+// wantBias panics unless a bias is one of c's rows, or empty.
+func wantBias(c device.Mat, bias device.Buffer) {
+	if bias.N > 0 && (bias.N != c.Cols || bias.Type != c.Buf.Type) {
+		panic(fmt.Sprintf("cuda: a bias of %d %v for %d columns of %v", bias.N, bias.Type, c.Cols, c.Buf.Type))
+	}
+}
+
+// wantBeside panics unless both matrices have one shape and no gaps.
+func wantBeside(op string, y, x device.Mat) {
+	if y.Trans || x.Trans || y.Rows != x.Rows || y.Cols != x.Cols || y.Ld != y.Cols || x.Ld != x.Cols {
+		panic(fmt.Sprintf("cuda: %s of (%d, %d), rows %d apart, beside (%d, %d), rows %d apart", op, y.Rows, y.Cols, y.Ld, x.Rows, x.Cols, x.Ld))
+	}
+}
+
+// canMultiply is whether the queue can, which makes its handle.
+func (q *Queue) canMultiply() bool {
+	if q.failed() != nil {
+		return false
 	}
 	if q.blas == nil {
 		q.openBLAS()
-		if q.blas == nil {
-			return
-		}
 	}
-	done := q.spans.begin(q, op)
-	if bias.N == 0 {
-		q.fail(q.blas.Product(g, pb, pa, pc))
-	} else {
-		pv := bias.Ptr
-		g.Align = alignment(uintptr(pa) | uintptr(pb) | uintptr(pc) | uintptr(pv))
-		q.fail(q.blas.WithBias(g, pb, pa, pc, pv))
-	}
-	done()
+	return q.blas != nil
 }
 
 // openBLAS makes the queue's handle, with the device's work space.
@@ -85,22 +179,19 @@ var blasTypes = map[device.DType]int{device.F32: driver.Float32, device.F16: dri
 
 // gemm is a row-major c = a·b as a column-major product: the transposes, in the
 // other order.
-func gemm(c, a, b device.Mat, add bool) (g driver.Gemm, ok bool) {
+func gemm(c, a, b device.Mat) driver.Gemm {
 	m, k := a.Dims()
 	k2, n := b.Dims()
 	typ, fine := blasTypes[a.Buf.Type]
 	typeC, fine2 := blasTypes[c.Buf.Type]
 	if c.Trans || k != k2 || c.Rows != m || c.Cols != n || !fine || !fine2 || a.Buf.Type != b.Buf.Type ||
 		(c.Buf.Type != a.Buf.Type && c.Buf.Type != device.F32) || max(m, n, k, a.Ld, b.Ld, c.Ld) > math.MaxInt32 {
-		return g, false
+		panic(fmt.Sprintf("cuda: a product of %v (%d, %d) and %v (%d, %d), transposed %v and %v, into %v (%d, %d)", a.Buf.Type, a.Rows, a.Cols, b.Buf.Type, b.Rows, b.Cols, a.Trans, b.Trans, c.Buf.Type, c.Rows, c.Cols))
 	}
-	g = driver.Gemm{TransA: b.Trans, TransB: a.Trans, M: n, N: m, K: k, LdA: b.Ld, LdB: a.Ld, LdD: c.Ld, Type: typ, TypeD: typeC}
-	if add {
-		g.Beta = 1
-	}
-	return g, true
+	return driver.Gemm{TransA: b.Trans, TransB: a.Trans, M: n, N: m, K: k, LdA: b.Ld, LdB: a.Ld, LdD: c.Ld, Type: typ, TypeD: typeC}
 }
 
-// alignment is the greatest power of two up to 256 that divides addresses or-ed
-// together.
-func alignment(p uintptr) int { return 1 << min(8, bits.TrailingZeros64(uint64(p))) }
+// alignment is the greatest power of two up to 16 that divides addresses or-ed together:
+// no algorithm asks for more, and which is chosen, and so a sum's order, should not
+// depend on where a stage has put something.
+func alignment(p uintptr) int { return 1 << min(4, bits.TrailingZeros64(uint64(p))) }

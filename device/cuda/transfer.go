@@ -130,10 +130,24 @@ func (t *Transfer) Copy(dst, src device.Buffer) {
 // Zero sets every element of b to 0.
 func (t *Transfer) Zero(b device.Buffer) { t.issue(transfer{kind: zeroing, dst: b}) }
 
-// MatMul panics: products are the compute queue's.
-func (t *Transfer) MatMul(device.Mat, device.Mat, device.Mat, device.Buffer, bool) {
-	panic(fmt.Sprintf("cuda: a product on queue %s, which waits for the host", t.Name()))
+const noProducts = "cuda: a product on a queue of copies"
+
+// MatMul panics, as all of its kind do: products are the compute queue's.
+func (t *Transfer) MatMul(_, _, _ device.Mat, _ device.Buffer, _ bool) { panic(noProducts) }
+
+// MatMulOnto panics.
+func (t *Transfer) MatMulOnto(_, _, _, _ device.Mat, _ device.Buffer) { panic(noProducts) }
+
+// MatMulActivate panics.
+func (t *Transfer) MatMulActivate(_, _, _, _ device.Mat, _ device.Buffer, _ device.Activation) {
+	panic(noProducts)
 }
+
+// MatMulActivateGrad panics.
+func (t *Transfer) MatMulActivateGrad(_, _, _, _ device.Mat, _ device.Activation) { panic(noProducts) }
+
+// WeightGrad panics.
+func (t *Transfer) WeightGrad(_ device.Mat, _ device.Buffer, _, _ device.Mat) { panic(noProducts) }
 
 // Do implements device.Queue.
 func (t *Transfer) Do(f func() error) { t.Call("do", f) }

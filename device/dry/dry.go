@@ -49,6 +49,10 @@ func (Queue) Dropout(_, _, _ device.Buffer, _ device.Dropout)         {}
 
 func (Queue) MatMul(_, _, _ device.Mat, _ device.Buffer, _ bool)                            {}
 func (Queue) SumRows(device.Buffer, device.Mat)                                             {}
+func (Queue) MatMulOnto(_, _, _, _ device.Mat, _ device.Buffer)                             {}
+func (Queue) MatMulActivate(_, _, _, _ device.Mat, _ device.Buffer, _ device.Activation)    {}
+func (Queue) MatMulActivateGrad(_, _, _, _ device.Mat, _ device.Activation)                 {}
+func (Queue) WeightGrad(_ device.Mat, _ device.Buffer, _, _ device.Mat)                     {}
 func (Queue) Embed(_, _, _ device.Mat, _ device.Buffer, _ int, _ device.Buffer)             {}
 func (Queue) EmbedGrad(_, _, _ device.Mat, _ device.Buffer, _ int, _ device.Buffer, _ bool) {}
 func (Queue) CrossEntropy(device.Buffer, device.Mat, device.Buffer, float32)                {}

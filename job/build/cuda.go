@@ -49,6 +49,9 @@ func lacks(m hf.Model) string {
 	if d := m.Head(); d > kernel.MaxAttn {
 		return fmt.Sprintf("attention with heads %d wide, of more than %d,", d, kernel.MaxAttn)
 	}
+	if n := max(m.Width, m.Heads*m.Head()); n > kernel.MaxNorm { // of all heads' queries, too, there are norms
+		return fmt.Sprintf("norms of rows of %d elements, of more than %d,", n, kernel.MaxNorm)
+	}
 	return ""
 }
 

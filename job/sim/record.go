@@ -326,15 +326,44 @@ func (r *recordedQueue) Lion(w, p, g, m device.Buffer, a device.Lion) {
 func dense(m device.Mat) device.Buffer { return device.Buffer{Type: m.Buf.Type, N: m.Rows * m.Cols} }
 
 func (r *recordedQueue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
+	form := bit(a.Trans, 1) | bit(b.Trans, 2) | bit(add, 4) | bit(bias.N > 0, 8)
+	var old bufs
+	if add {
+		old = bufs{dense(c)}
+	}
+	r.product("matmul", form, c, a, b, old, func() { r.ops.MatMul(c, a, b, bias, add) })
+}
+
+func (r *recordedQueue) MatMulOnto(y, x, a, b device.Mat, bias device.Buffer) {
+	form := bit(b.Trans, 2) | bit(bias.N > 0, 8)
+	r.product("matmul onto", form, y, a, b, bufs{dense(x)}, func() { r.ops.MatMulOnto(y, x, a, b, bias) })
+}
+
+func (r *recordedQueue) MatMulActivate(y, x, a, b device.Mat, bias device.Buffer, f device.Activation) {
+	form := bit(b.Trans, 2) | bit(bias.N > 0, 8) | bit(f == device.GeluTanh, 16)
+	r.product("matmul, activation", form, y, a, b, bufs{dense(x)}, func() { r.ops.MatMulActivate(y, x, a, b, bias, f) })
+}
+
+func (r *recordedQueue) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activation) {
+	form := bit(b.Trans, 2) | bit(f == device.GeluTanh, 16)
+	r.product("matmul, activation gradient", form, dx, a, b, bufs{dense(x)}, func() { r.ops.MatMulActivateGrad(dx, a, b, x, f) })
+}
+
+func (r *recordedQueue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
+	c, a, b := device.GradOperands(dw, dy, x)
+	form := bit(a.Trans, 1) | bit(b.Trans, 2) | bit(db.N > 0, 8)
+	r.product("weight gradient", form, c, a, b, bufs{db}, func() { r.ops.WeightGrad(dw, db, dy, x) })
+}
+
+// product notes a product c = a·b that reads or writes more beside it.
+func (r *recordedQueue) product(op string, form uint8, c, a, b device.Mat, beside bufs, issue func()) {
 	m, n := c.Dims()
 	_, k := a.Dims()
-	out := dense(c)
-	w := Work{2 * float64(m) * float64(n) * float64(k), float64(out.Bytes() + dense(a).Bytes() + dense(b).Bytes())}
-	form := bit(a.Trans, 1) | bit(b.Trans, 2) | bit(add, 4) | bit(bias.N > 0, 8)
-	if add {
-		w.Bytes += float64(out.Bytes())
+	w := Work{2 * float64(m) * float64(n) * float64(k), float64(dense(c).Bytes() + dense(a).Bytes() + dense(b).Bytes())}
+	for _, x := range beside {
+		w.Bytes += float64(x.Bytes())
 	}
-	r.kernel(Kernel{Op: "matmul", In: a.Buf.Type, Out: out.Type, M: m, N: n, K: k, Form: form}, w, func() { r.ops.MatMul(c, a, b, bias, add) })
+	r.kernel(Kernel{Op: op, In: a.Buf.Type, Out: c.Buf.Type, M: m, N: n, K: k, Form: form}, w, issue)
 }
 
 func bit(is bool, b uint8) uint8 {

@@ -24,7 +24,9 @@ enum { COMPUTE_32F = 68, DEFAULT_ALGO = -1, OP_N = 0, OP_T = 1, R_32F = 0 };
 // Sums within 16-bit products stay in float32; without TF32_TENSOR_OP (3), float32
 // products are in float32.
 enum { MATH_DEFAULT = 0, MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16 };
-enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7, DESC_BIAS_POINTER = 8, PREF_MAX_WORKSPACE = 1, PREF_MIN_ALIGNMENT_A = 5, PREF_MIN_ALIGNMENT_D = 8, EPILOGUE_BIAS = 4 };
+enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7, DESC_BIAS_POINTER = 8, DESC_AUX_POINTER = 11, DESC_AUX_LD = 12 };
+enum { PREF_MAX_WORKSPACE = 1, PREF_MIN_ALIGNMENT_A = 5, PREF_MIN_ALIGNMENT_D = 8 };
+enum { EPILOGUE_VECTOR = 4 | 256 | 512, EPILOGUE_AUX = 128 }; // bits of those that have a vector, and a matrix beside d
 
 #define BLAS \
 	F(cublasCreate_v2, (void **)) \
@@ -119,35 +121,52 @@ typedef struct {
 _Static_assert(sizeof(heuristic) == 96, "the size of cublasLtMatmulHeuristicResult_t");
 
 typedef struct {
-	void *desc, *a, *b, *d;
+	void *desc, *a, *b, *c, *d;
+	int epilogue;
 	heuristic best;
 } lt_plan;
 
 HIDDEN void z_lt_end(uintptr_t plan) {
 	lt_plan *p = (lt_plan *)plan;
-	if (p->d)
-		cublasLtMatrixLayoutDestroy(p->d);
-	if (p->b)
-		cublasLtMatrixLayoutDestroy(p->b);
-	if (p->a)
-		cublasLtMatrixLayoutDestroy(p->a);
+	void *layouts[] = {p->d, p->c, p->b, p->a};
+	for (int i = 0; i < 4; i++)
+		if (layouts[i])
+			cublasLtMatrixLayoutDestroy(layouts[i]);
 	if (p->desc)
 		cublasLtMatmulDescDestroy(p->desc);
 	free(p);
 }
 
+// point sets where the vector and the matrix of an epilogue are, if it has them.
+static int point(lt_plan *p, uintptr_t bias, uintptr_t aux) {
+	int r = 0;
+	if (p->epilogue & EPILOGUE_VECTOR)
+		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_BIAS_POINTER, &bias, sizeof bias);
+	if (!r && p->epilogue & EPILOGUE_AUX)
+		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_AUX_POINTER, &aux, sizeof aux);
+	return r;
+}
+
 static int describe(lt_plan *p, const z_gemm_shape *s) {
-	int r = cublasLtMatmulDescCreate(&p->desc, COMPUTE_32F, R_32F), epilogue = EPILOGUE_BIAS;
+	int64_t ldaux = s->ldaux;
+	p->epilogue = s->epilogue;
+	int r = cublasLtMatmulDescCreate(&p->desc, COMPUTE_32F, R_32F);
 	if (!r)
 		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_TRANSA, &s->ta, sizeof s->ta);
 	if (!r)
 		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_TRANSB, &s->tb, sizeof s->tb);
 	if (!r)
-		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue);
+		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_EPILOGUE, &s->epilogue, sizeof s->epilogue);
+	if (!r && p->epilogue & EPILOGUE_AUX)
+		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_AUX_LD, &ldaux, sizeof ldaux);
+	if (!r) // the heuristic looks at how addresses are aligned, not at what is there
+		r = point(p, (uintptr_t)s->align, (uintptr_t)s->align);
 	if (!r)
 		r = cublasLtMatrixLayoutCreate(&p->a, s->type, s->ta ? s->k : s->m, s->ta ? s->m : s->k, s->lda);
 	if (!r)
 		r = cublasLtMatrixLayoutCreate(&p->b, s->type, s->tb ? s->n : s->k, s->tb ? s->k : s->n, s->ldb);
+	if (!r)
+		r = cublasLtMatrixLayoutCreate(&p->c, s->typed, s->m, s->n, s->ldc);
 	if (!r)
 		r = cublasLtMatrixLayoutCreate(&p->d, s->typed, s->m, s->n, s->ldd);
 	return r;
@@ -167,10 +186,10 @@ HIDDEN int z_lt_plan(uintptr_t ctx, uintptr_t handle, uintptr_t *plan, const z_g
 	for (int i = PREF_MIN_ALIGNMENT_A; !r && i <= PREF_MIN_ALIGNMENT_D; i++)
 		r = cublasLtMatmulPreferenceSetAttribute(pref, i, &s->align, sizeof(uint32_t));
 	if (!r) // a cuBLAS handle is a cuBLASLt handle, too
-		r = cublasLtMatmulAlgoGetHeuristic((void *)handle, p->desc, p->a, p->b, p->d, p->d, pref, 1, &p->best, &n);
+		r = cublasLtMatmulAlgoGetHeuristic((void *)handle, p->desc, p->a, p->b, p->c, p->d, pref, 1, &p->best, &n);
 	if (pref)
 		cublasLtMatmulPreferenceDestroy(pref);
-	if (!r && !n)
+	if (!r && (!n || p->best.status))
 		r = NOT_SUPPORTED;
 	if (r)
 		z_lt_end((uintptr_t)p);
@@ -179,12 +198,12 @@ HIDDEN int z_lt_plan(uintptr_t ctx, uintptr_t handle, uintptr_t *plan, const z_g
 	return r;
 }
 
-HIDDEN int z_lt_run(uintptr_t ctx, uintptr_t handle, uintptr_t plan, uintptr_t stream, float beta, uintptr_t a, uintptr_t b, uintptr_t d, uintptr_t bias, uintptr_t work, size_t work_len) {
+HIDDEN int z_lt_run(uintptr_t ctx, uintptr_t handle, uintptr_t plan, uintptr_t stream, float beta, z_operands o, uintptr_t work, size_t work_len) {
 	lt_plan *p = (lt_plan *)plan;
 	float one = 1;
 	ENTER(ctx);
-	int r = cublasLtMatmulDescSetAttribute(p->desc, DESC_BIAS_POINTER, &bias, sizeof bias);
+	int r = point(p, o.bias, o.aux);
 	if (r)
 		return r;
-	return cublasLtMatmul((void *)handle, p->desc, &one, (void *)a, p->a, (void *)b, p->b, &beta, (void *)d, p->d, (void *)d, p->d, p->best.algo, (void *)work, work_len, (void *)stream);
+	return cublasLtMatmul((void *)handle, p->desc, &one, (void *)o.a, p->a, (void *)o.b, p->b, &beta, (void *)o.c, p->c, (void *)o.d, p->d, p->best.algo, (void *)work, work_len, (void *)stream);
 }

@@ -36,16 +36,56 @@ const (
 	BFloat16 = 14
 )
 
+// Epilogue is what a product does beside multiplying, as cublasLtEpilogue_t has it.
+type Epilogue int32
+
+// Bias adds one to each row. GeluBias adds it, writes the sum to the matrix beside d and
+// GELU (by tanh) of the sum to d; GeluGrad multiplies by GELU's slope at what is in that
+// matrix. SumsA and SumsB write the sums of op(a) and of op(b) over k, of which a is not
+// transposed, or b is.
+const (
+	Plain    Epilogue = 1
+	Bias     Epilogue = 4
+	GeluBias Epilogue = 164 // CUBLASLT_EPILOGUE_GELU_AUX_BIAS
+	GeluGrad Epilogue = 192 // CUBLASLT_EPILOGUE_DGELU
+	SumsA    Epilogue = 256 // CUBLASLT_EPILOGUE_BGRADA
+	SumsB    Epilogue = 512 // CUBLASLT_EPILOGUE_BGRADB
+)
+
+// String is what is beside the product.
+func (e Epilogue) String() string {
+	switch e {
+	case Bias:
+		return "a bias"
+	case GeluBias:
+		return "a bias and GELU"
+	case GeluGrad:
+		return "the slope of GELU"
+	case SumsA, SumsB:
+		return "the gradient of a bias"
+	}
+	return "another matrix"
+}
+
 // Gemm is the shape of a product of column-major matrices, d (M, N) = a (M, K)
-// b (K, N) + Beta d; a and b are stored transposed where it says so.
+// b (K, N) + Beta c; a and b are stored transposed where it says so. The rest is of
+// Fused alone.
 type Gemm struct {
 	TransA, TransB bool
 	M, N, K        int
 	LdA, LdB, LdD  int // elements from one column to the next
-	Type, TypeD    int // of a and b, and of d
+	Type, TypeD    int // of a and b, and of c and d
 	Beta           float32
-	Align          int // bytes that the operands' addresses are multiples of
+
+	LdC, LdAux int
+	Epilogue   Epilogue
+	Align      int // bytes that the operands' addresses are multiples of
 }
+
+// Operands are where those of Fused are. The vector has M elements of d's type, for
+// SumsB N; the matrix beside d is (M, N) of d's type. What an epilogue does not have is
+// nil.
+type Operands struct{ A, B, C, D, Vector, Beside unsafe.Pointer }
 
 func (g Gemm) c() (s C.z_gemm_shape) {
 	flag := func(b bool) C.int32_t {
@@ -56,13 +96,13 @@ func (g Gemm) c() (s C.z_gemm_shape) {
 	}
 	return C.z_gemm_shape{
 		ta: flag(g.TransA), tb: flag(g.TransB), m: C.int32_t(g.M), n: C.int32_t(g.N), k: C.int32_t(g.K),
-		lda: C.int32_t(g.LdA), ldb: C.int32_t(g.LdB), ldd: C.int32_t(g.LdD),
-		_type: C.int32_t(g.Type), typed: C.int32_t(g.TypeD), beta: C.float(g.Beta), align: C.int32_t(g.Align),
+		lda: C.int32_t(g.LdA), ldb: C.int32_t(g.LdB), ldc: C.int32_t(g.LdC), ldd: C.int32_t(g.LdD), ldaux: C.int32_t(g.LdAux),
+		_type: C.int32_t(g.Type), typed: C.int32_t(g.TypeD), beta: C.float(g.Beta), epilogue: C.int32_t(g.Epilogue), align: C.int32_t(g.Align),
 	}
 }
 
-// BLAS is a cuBLAS handle for one stream, with its work space and the plans it has
-// made for products with a bias.
+// BLAS is a cuBLAS handle for one stream, with its work space and the plans that
+// cuBLASLt has made, of 0 where it has none.
 type BLAS struct {
 	s       Stream
 	h       C.uintptr_t
@@ -88,7 +128,9 @@ func NewBLAS(s Stream, work unsafe.Pointer, workLen int) (*BLAS, error) {
 // Close ends the handle. The stream must be idle.
 func (b *BLAS) Close() error {
 	for _, p := range b.plans {
-		C.z_lt_end(p)
+		if p != 0 {
+			C.z_lt_end(p)
+		}
 	}
 	return refused(C.z_blas_destroy(b.s.gpu.ctx, b.h), "end a cuBLAS handle")
 }
@@ -102,32 +144,63 @@ func (b *BLAS) Product(g Gemm, x, y, d unsafe.Pointer) error {
 	return nil
 }
 
-// WithBias is Product plus bias[i], of d's type, in row i of d.
-func (b *BLAS) WithBias(g Gemm, x, y, d, bias unsafe.Pointer) error {
-	p, err := b.plan(g)
-	if err != nil {
-		return err
+// Fused puts a product with an epilogue, or with a c that is not d, into the stream. It
+// does nothing and says so where cuBLASLt has no algorithm for the shape.
+func (b *BLAS) Fused(g Gemm, o Operands) (done bool, err error) {
+	p, known := b.plans[g]
+	if !known {
+		p, err = b.newPlan(g)
 	}
-	if code := C.z_lt_run(b.s.gpu.ctx, b.h, p, b.s.h, C.float(g.Beta), address(x), address(y), address(d), address(bias), address(b.work), C.size_t(b.workLen)); code != 0 {
-		return refused(code, "product (%d,%d) by (%d,%d) with bias", g.N, g.K, g.K, g.M)
+	if p == 0 {
+		return false, err
 	}
-	return nil
+	at := C.z_operands{a: address(o.A), b: address(o.B), c: address(o.C), d: address(o.D), bias: address(o.Vector), aux: address(o.Beside)}
+	if code := C.z_lt_run(b.s.gpu.ctx, b.h, p, b.s.h, C.float(g.Beta), at, address(b.work), C.size_t(b.workLen)); code != 0 {
+		return false, refused(code, "%v", g)
+	}
+	return true, nil
 }
 
-// plan is the one there is, or a new one.
-func (b *BLAS) plan(g Gemm) (C.uintptr_t, error) {
-	if p, ok := b.plans[g]; ok {
-		return p, nil
-	}
-	return b.newPlan(g)
+// String is the product in words.
+func (g Gemm) String() string {
+	return fmt.Sprintf("product (%d,%d) by (%d,%d) with %v", g.N, g.K, g.K, g.M, g.Epilogue)
 }
 
-// newPlan is apart from plan: what C fills in is on the heap.
+// What cuBLASLt answers where it does not have what is asked for; older versions do not
+// know some epilogues.
+const invalidValue, notSupported = 7, 15
+
+// newPlan is apart: what C fills in is on the heap. It is 0 where there is none.
 func (b *BLAS) newPlan(g Gemm) (p C.uintptr_t, err error) {
 	c := g.c()
-	err = refused(C.z_lt_plan(b.s.gpu.ctx, b.h, &p, &c, C.size_t(b.workLen)), "plan a product (%d,%d) by (%d,%d) with bias", g.N, g.K, g.K, g.M)
-	if err == nil {
-		b.plans[g] = p
+	code := C.z_lt_plan(b.s.gpu.ctx, b.h, &p, &c, C.size_t(b.workLen))
+	if code == invalidValue || code == notSupported {
+		code, p = 0, 0
 	}
-	return p, err
+	if code != 0 {
+		return 0, refused(code, "plan a %v", g)
+	}
+	b.plans[g] = p
+	return p, nil
+}
+
+// Unfused is what cuBLASLt had no algorithm for: of each epilogue a line, about the
+// first shape in order of size.
+func (b *BLAS) Unfused() (lines []string) {
+	for _, e := range []Epilogue{Plain, Bias, GeluBias, GeluGrad, SumsA, SumsB} {
+		var least *Gemm
+		n := 0
+		for g, p := range b.plans {
+			if g.Epilogue != e || p != 0 {
+				continue
+			}
+			if n++; least == nil || g.String() < least.String() {
+				least = &g
+			}
+		}
+		if n > 0 {
+			lines = append(lines, fmt.Sprintf("cuBLASLt has no algorithm for a %v, of %d such shapes: kernels of their own compute what is beside it", *least, n))
+		}
+	}
+	return lines
 }

@@ -48,17 +48,22 @@ int z_blas_create(uintptr_t ctx, uintptr_t *handle, uintptr_t stream, uintptr_t 
 int z_blas_destroy(uintptr_t ctx, uintptr_t handle);
 int z_blas_version(int part, int *n);
 
-// A product of column-major matrices: d (m, n) = a (m, k) b (k, n) + beta d.
+// A product of column-major matrices: d (m, n) = a (m, k) b (k, n) + beta c, with c
+// of d's type.
 typedef struct {
-	int32_t ta, tb, m, n, k, lda, ldb, ldd;
-	int32_t type, typed; // cudaDataType_t of a and b, and of d
+	int32_t ta, tb, m, n, k, lda, ldb, ldc, ldd, ldaux;
+	int32_t type, typed; // cudaDataType_t of a and b, and of c and d
 	float beta;
-	int32_t align; // bytes that all operands' addresses are multiples of; z_gemm does not need it
+	int32_t epilogue; // cublasLtEpilogue_t; z_gemm has none
+	int32_t align;    // bytes that all operands' addresses are multiples of; z_gemm does not need it
 } z_gemm_shape;
 
+typedef struct { uintptr_t a, b, c, d, bias, aux; } z_operands;
+
+// c is d.
 int z_gemm(uintptr_t ctx, uintptr_t handle, const z_gemm_shape *s, uintptr_t a, uintptr_t b, uintptr_t d);
 
-// The same by cuBLASLt, plus bias[i] in row i. A plan belongs to a shape.
+// The same by cuBLASLt, with an epilogue. A plan belongs to a shape.
 int z_lt_plan(uintptr_t ctx, uintptr_t handle, uintptr_t *plan, const z_gemm_shape *s, size_t work_len);
-int z_lt_run(uintptr_t ctx, uintptr_t handle, uintptr_t plan, uintptr_t stream, float beta, uintptr_t a, uintptr_t b, uintptr_t d, uintptr_t bias, uintptr_t work, size_t work_len);
+int z_lt_run(uintptr_t ctx, uintptr_t handle, uintptr_t plan, uintptr_t stream, float beta, z_operands o, uintptr_t work, size_t work_len);
 void z_lt_end(uintptr_t plan);

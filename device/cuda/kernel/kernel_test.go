@@ -48,7 +48,7 @@ func TestPTXIsOfTheSources(t *testing.T) {
 func TestTable(t *testing.T) {
 	want := map[string][]Param{
 		"fill":      {{0, 16}, {16, 8}, {24, 4}},
-		"sum_parts": {{0, 8}, {8, 8}, {16, 4}, {20, 4}},
+		"sum_parts": {{0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 4}, {36, 4}},
 		"row_norm":  {{0, 16}, {16, 8}, {24, 8}, {32, 16}, {48, 16}, {64, 16}, {80, 4}, {84, 4}, {88, 4}},
 	}
 	for i, k := range Table() {
@@ -103,9 +103,13 @@ func TestNothingIsAllocated(t *testing.T) {
 func TestWorkLenIsEnough(t *testing.T) {
 	for rows := 1; rows < 1<<22; rows = rows*5/4 + 1 {
 		for cols := 1; cols < 1<<20; cols = cols*5/4 + 1 {
-			count, each := parts(rows, cols)
-			if count > 1 && 2*count*cols > WorkLen || count*each < rows || (count-1)*each >= rows {
-				t.Fatalf("(%d, %d): %d parts of %d rows; there is room for %d floats", rows, cols, count, each, WorkLen)
+			for results, cut := range []func(rows, cols int) (count, each int){1: columnParts, 2: normParts} {
+				if cut == nil || results == 2 && cols > MaxNorm {
+					continue
+				}
+				if count, each := cut(rows, cols); count > 1 && results*count*cols > WorkLen || count*each < rows || (count-1)*each >= rows {
+					t.Fatalf("(%d, %d): %d parts of %d rows for %d results; there is room for %d floats", rows, cols, count, each, results, WorkLen)
+				}
 			}
 		}
 	}

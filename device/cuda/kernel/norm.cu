@@ -35,72 +35,131 @@ ENTRY row_norm(Mat y, float *mean, float *rstd, Mat x, Mat w, Mat b, int rows, i
 }
 KERNEL(row_norm)
 
-// row_norm_grad sets dx, or with add adds to it, rstd * (g - average(g) - n*average(g*n))
-// with n = (x-mean)*rstd and g = dy*w; RMSNorm's has no average(g). dx may be dy.
-ENTRY row_norm_grad(Mat dx, Mat dy, Mat x, Mat w, const float *mean, const float *rstd, int rows, int cols, int add) {
-	EACH_ROW(row, rows) {
-		float m = mean ? mean[row] : 0, r = rstd[row], sg = 0, sgn = 0;
-		LANE4(c, cols) {
-			Four d = get4(dy, row * dy.ld + c, cols - c), f = get4(x, row * x.ld + c, cols - c), k = get4(w, c, cols - c);
-			for (int j = 0; j < 4; j++) {
-				float g = d.v[j] * k.v[j];
-				sg += g;
-				sgn = fmaf(g, (f.v[j] - m) * r, sgn);
+// norm_grad sets dx, or with add adds to it, rstd * (g - average(g) - n*average(g*n))
+// with n = (x-mean)*rstd and g = dy*w; RMSNorm's has no average(g). dx may be dy or x.
+// In the same pass it sums dy*n and dy over its rows, of which block i has each: row i
+// of dw and of db (., cols), the latter if it is not null, for sum_parts to add up.
+//
+// A block goes over a tile of rows at a time. First a warp has a row and takes its
+// averages; then a thread has 4 N columns, whose sums stay in its registers, of all rows
+// of the tile, which are in cache now. Where rows are short several groups of threads
+// share them. Numbers of rows have two places, so that one barrier a tile is enough.
+template <int N> __device__ __forceinline__ void norm_grad(const Mat &dx, const Mat &dy, const Mat &x, const Mat &w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) {
+	SHARED(float4, places, 2 * THREADS); // mean, rstd, average(g), average(g*n)
+	int fours = (cols + 3) / 4, groups = N == 1 ? THREADS / fours : 1, tile = groups > WARPS ? groups : WARPS;
+	int group = N == 1 ? threadIdx.x / fours : 0, first = 4 * (N == 1 ? threadIdx.x % fours : threadIdx.x);
+	i64 from = blockIdx.x * (i64)each, end = from + each < rows ? from + each : rows;
+	Four sw[N], sb[N];
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		for (int j = 0; j < 4; j++) sw[k].v[j] = sb[k].v[j] = 0;
+	for (int turn = 0; from < end; from += tile, turn = THREADS - turn) {
+		for (int i = WARP; i < tile && from + i < end; i += WARPS) {
+			i64 row = from + i;
+			float m = mean ? mean[row] : 0, r = rstd[row], sg = 0, sgn = 0;
+			LANE4(c, cols) {
+				Four d = get4(dy, row * dy.ld + c, cols - c), f = get4(x, row * x.ld + c, cols - c), k = get4(w, c, cols - c);
+				for (int j = 0; j < 4; j++) {
+					float g = d.v[j] * k.v[j];
+					sg += g;
+					sgn = fmaf(g, (f.v[j] - m) * r, sgn);
+				}
 			}
+			sg = mean ? warp_sum(sg) / cols : 0;
+			sgn = warp_sum(sgn) / cols;
+			if (LANE == 0) places[turn + i].x = m, places[turn + i].y = r, places[turn + i].z = sg, places[turn + i].w = sgn;
 		}
-		sg = mean ? warp_sum(sg) / cols : 0;
-		sgn = warp_sum(sgn) / cols;
-		LANE4(c, cols) {
-			Four d = get4(dy, row * dy.ld + c, cols - c), f = get4(x, row * x.ld + c, cols - c), k = get4(w, c, cols - c);
-			Four old = {{0, 0, 0, 0}};
-			if (add) old = get4(dx, row * dx.ld + c, cols - c);
-			for (int j = 0; j < 4; j++) {
-				float g = d.v[j] * k.v[j] - sg, n = (f.v[j] - m) * r;
-				d.v[j] = fmaf(r, fmaf(-n, sgn, g), old.v[j]);
+		__syncthreads();
+		for (int i = group; group < groups && i < tile && from + i < end; i += groups) {
+			i64 row = from + i;
+			float4 p = places[turn + i];
+#pragma unroll
+			for (int k = 0; k < N; k++) {
+				int c = first + 4 * THREADS * k;
+				if (c >= cols) break;
+				Four d = get4(dy, row * dy.ld + c, cols - c), f = get4(x, row * x.ld + c, cols - c), g = get4(w, c, cols - c), old = {{0, 0, 0, 0}};
+				if (add) old = get4(dx, row * dx.ld + c, cols - c);
+				for (int j = 0; j < 4; j++) {
+					float n = (f.v[j] - p.x) * p.y;
+					sb[k].v[j] += d.v[j];
+					sw[k].v[j] = fmaf(d.v[j], n, sw[k].v[j]);
+					d.v[j] = fmaf(p.y, fmaf(-n, p.w, d.v[j] * g.v[j] - p.z), old.v[j]);
+				}
+				put4(dx, row * dx.ld + c, cols - c, d);
 			}
-			put4(dx, row * dx.ld + c, cols - c, d);
 		}
 	}
+	if (groups > 1) { // added in their order
+		float *sums = (float *)places;
+		__syncthreads();
+		for (int j = 0; group < groups && j < 4; j++) {
+			sums[4 * fours * group + first + j] = sw[0].v[j];
+			sums[4 * fours * (groups + group) + first + j] = sb[0].v[j];
+		}
+		__syncthreads();
+		for (int i = 1; group == 0 && i < groups; i++)
+			for (int j = 0; j < 4; j++) {
+				sw[0].v[j] += sums[4 * fours * i + first + j];
+				sb[0].v[j] += sums[4 * fours * (groups + i) + first + j];
+			}
+	}
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		for (int j = 0; j < 4; j++) {
+			int c = first + 4 * THREADS * k + j;
+			if (group > 0 || c >= cols) continue;
+			dw[(i64)blockIdx.x * cols + c] = sw[k].v[j];
+			if (db) db[(i64)blockIdx.x * cols + c] = sb[k].v[j];
+		}
 }
-KERNEL(row_norm_grad)
 
-// columns sums rows of dy, and of dy*(x-mean)*rstd if dw is not null, down each
-// column. A block has 128 columns and each rows; block (., i) writes row i of db
-// and dw (., cols), those that are not null, for sum_parts to add up.
-ENTRY columns(float *dw, float *db, Mat dy, Mat x, const float *mean, const float *rstd, int rows, int cols, int each) {
-	SHARED(float, sums, 2 * WARPS * 128);
+#define NORM_GRAD(N) \
+	ENTRY norm_grad_##N(Mat dx, Mat dy, Mat x, Mat w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) { \
+		norm_grad<N>(dx, dy, x, w, mean, rstd, dw, db, rows, cols, each, add); \
+	} \
+	KERNEL(norm_grad_##N)
+NORM_GRAD(1)
+NORM_GRAD(2)
+NORM_GRAD(4)
+NORM_GRAD(8)
+NORM_GRAD(16)
+
+// columns sums rows of dy down each column. A block has 128 columns and each rows;
+// block (., i) writes row i of db (., cols), for sum_parts to add up.
+ENTRY columns(float *db, Mat dy, int rows, int cols, int each) {
+	SHARED(float, sums, WARPS * 128);
 	int c = blockIdx.x * 128 + 4 * LANE;
 	i64 first = (i64)blockIdx.y * each, end = first + each < rows ? first + each : rows;
-	Four w = {{0, 0, 0, 0}}, b = w;
+	Four b = {{0, 0, 0, 0}};
 	for (i64 row = first + WARP; row < end; row += WARPS) {
 		Four d = get4(dy, row * dy.ld + c, cols - c);
 		for (int j = 0; j < 4; j++) b.v[j] += d.v[j];
-		if (!dw) continue;
-		Four f = get4(x, row * x.ld + c, cols - c);
-		float m = mean ? mean[row] : 0, r = rstd[row];
-		for (int j = 0; j < 4; j++) w.v[j] = fmaf(d.v[j], (f.v[j] - m) * r, w.v[j]);
 	}
-	for (int j = 0; j < 4; j++) {
-		sums[WARP * 128 + 4 * LANE + j] = b.v[j];
-		sums[(WARPS + WARP) * 128 + 4 * LANE + j] = w.v[j];
-	}
+	for (int j = 0; j < 4; j++) sums[WARP * 128 + 4 * LANE + j] = b.v[j];
 	__syncthreads();
-	int mine = threadIdx.x % 128, col = blockIdx.x * 128 + mine, which = threadIdx.x / 128;
-	float *to = which ? dw : db;
-	if (!to || col >= cols) return;
+	int col = blockIdx.x * 128 + threadIdx.x;
+	if (threadIdx.x >= 128 || col >= cols) return;
 	float sum = 0;
-	for (int i = 0; i < WARPS; i++) sum += sums[(which * WARPS + i) * 128 + mine];
-	to[(i64)blockIdx.y * cols + col] = sum;
+	for (int i = 0; i < WARPS; i++) sum += sums[i * 128 + threadIdx.x];
+	db[(i64)blockIdx.y * cols + col] = sum;
 }
 KERNEL(columns)
 
-// sum_parts sets dst[j] to the sum of count rows of parts, in their order.
-ENTRY sum_parts(float *dst, const float *parts, int count, int cols) {
-	EACH(j, cols) {
-		float sum = 0;
+// sum_parts sets y[j] to the sum of count rows of parts, and of blocks (., 1) z[j] to
+// that of others: warp w of a block adds up the w-th eighth of the rows, in their order,
+// and then the eighths are added in theirs. A block has 32 columns.
+ENTRY sum_parts(float *y, const float *parts, float *z, const float *others, int count, int cols) {
+	SHARED(float, sums, THREADS);
+	const float *from = blockIdx.y ? others : parts;
+	int col = blockIdx.x * 32 + LANE, each = (count + WARPS - 1) / WARPS, end = (WARP + 1) * each < count ? (WARP + 1) * each : count;
+	float sum = 0;
 #pragma unroll 16
-		for (int i = 0; i < count; i++) sum += parts[(i64)i * cols + j];
-		dst[j] = sum;
-	}
+	for (int i = WARP * each; i < end; i++)
+		if (col < cols) sum += from[(i64)i * cols + col];
+	sums[threadIdx.x] = sum;
+	__syncthreads();
+	if (WARP > 0 || col >= cols) return;
+	for (int w = 1; w < WARPS; w++) sum += sums[32 * w + LANE];
+	(blockIdx.y ? z : y)[col] = sum;
 }
 KERNEL(sum_parts)

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"math/bits"
 
 	"zeroth/device"
 )
@@ -42,77 +43,93 @@ func (o *Ops) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, 
 	o.normGrad("rms norm gradient", dx, dw, device.Buffer{}, dy, x, w, device.Buffer{}, rstd, add)
 }
 
+// MaxNorm is the widest row whose gradient there is a kernel for.
+const MaxNorm = 16 * 4 * threads
+
+// normGrads are the kernels by the powers of two of words of four that a thread has of
+// a row.
+var normGrads = [...]string{"norm_grad_1", "norm_grad_2", "norm_grad_4", "norm_grad_8", "norm_grad_16"}
+
 func (o *Ops) normGrad(op string, dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
 	wantMat(op, x.Rows, x.Cols, dx, dy, x)
 	wantLen(op, device.F32, x.Cols, dw)
 	wantLen(op, device.F32, x.Rows, rstd)
 	wantVec(op, x.Cols, w)
-	o.columns(dw, db, dy, x, mean, rstd) // first: dx may be one of them
-	o.begin("row_norm_grad").mat(dx).mat(dy).mat(x).vec(w).ptr(mean).ptr(rstd).i32(x.Rows).i32(x.Cols).flag(add)
-	cost := over(14, dx, dy, x)
-	if add {
-		cost = over(15, dx, dx, dy, x)
+	if x.Cols < 1 || x.Cols > MaxNorm {
+		panic(fmt.Sprintf("cuda: %s of rows of %d elements; kernels have 1 to %d", op, x.Cols, MaxNorm))
 	}
-	o.run(rowBlocks(x.Rows), 1, 1, cost.plus(w, mean, rstd))
+	count, each := normParts(x.Rows, x.Cols)
+	toW, toB := o.parts(count, dw, db)
+	cost := over(21, dx, dy, x)
+	if add {
+		cost = over(22, dx, dx, dy, x)
+	}
+	kind := bits.Len(uint(ceil(x.Cols, 4*threads) - 1))
+	o.begin(normGrads[kind]).mat(dx).mat(dy).mat(x).vec(w).ptr(mean).ptr(rstd).ptr(toW).ptr(toB).i32(x.Rows).i32(x.Cols).i32(each).flag(add)
+	o.run(count, 1, 1, cost.plus(w, mean, rstd, toW, toB))
+	o.sumParts(count, dw, toW, db, toB)
 }
 
 // SumRows sets db[j] (float32) to the sum over i of dy[i][j].
 func (o *Ops) SumRows(db device.Buffer, dy device.Mat) {
 	wantMat("sum of rows", dy.Rows, dy.Cols, dy)
 	wantLen("sum of rows", device.F32, dy.Cols, db)
-	o.columns(device.Buffer{}, db, dy, device.Mat{}, device.Buffer{}, device.Buffer{})
+	count, each := columnParts(dy.Rows, dy.Cols)
+	to, _ := o.parts(count, db, device.Buffer{})
+	o.begin("columns").ptr(to).mat(dy).i32(dy.Rows).i32(dy.Cols).i32(each)
+	o.run(ceil(dy.Cols, colsBlock), count, 1, over(1, dy).plus(to))
+	o.sumParts(count, db, to, device.Buffer{}, device.Buffer{})
 }
 
 // Sums down columns are in two steps: of parts of the rows, and of these. How many
 // parts there are depends on the matrix alone, so that every GPU has the same bits:
 // enough blocks for any, and no more than the work space has room for.
 const (
-	colsBlock  = 128 // columns of a block
-	partRows   = 64  // rows of a part at least
-	mostParts  = 256
-	sumsBlocks = 1024
+	colsBlock = 128 // columns of a block of columns
 
-	// WorkLen is the floats of Ops.Work: a block's sums for each of two results.
-	WorkLen = 2 * sumsBlocks * colsBlock
+	// WorkLen is the floats of Ops.Work: the sums of parts for each of two results.
+	WorkLen = 1 << 21
 )
 
-// parts is how many parts the rows are cut into, and the rows of each.
-func parts(rows, cols int) (count, each int) {
-	most := min(mostParts, max(1, sumsBlocks/max(1, ceil(cols, colsBlock))))
-	each = max(partRows, ceil(rows, most))
+// partsOf cuts rows into at most so many parts of at least so many, and says how many
+// there are and the rows of each.
+func partsOf(rows, most, least int) (count, each int) {
+	each = max(least, ceil(rows, max(1, most)))
 	return max(1, ceil(rows, each)), each
 }
 
-// columns sums dy into db, and dy*(x-mean)*rstd into dw, down the columns; what is
-// empty is left out.
-func (o *Ops) columns(dw, db device.Buffer, dy, x device.Mat, mean, rstd device.Buffer) {
-	count, each := parts(dy.Rows, dy.Cols)
-	toW, toB := dw, db
-	if count > 1 {
-		toW, toB = o.work(0, count*dw.N), o.work(count*dw.N, count*db.N)
-	}
-	cost := over(1, dy)
-	if dw.N > 0 {
-		cost = over(5, dy, x)
-	}
-	o.begin("columns").ptr(toW).ptr(toB).mat(dy).mat(x).ptr(mean).ptr(rstd).i32(dy.Rows).i32(dy.Cols).i32(each)
-	o.run(ceil(dy.Cols, colsBlock), count, 1, cost.plus(mean, rstd, toW, toB))
-	if count > 1 {
-		o.sumParts(dw, toW, count)
-		o.sumParts(db, toB, count)
-	}
+// normParts are of whole rows: four blocks for each multiprocessor of the largest GPUs.
+func normParts(rows, cols int) (count, each int) {
+	return partsOf(rows, min(512, WorkLen/(2*cols)), 32)
 }
 
-// sumParts adds up the parts of dst, if it is not empty.
-func (o *Ops) sumParts(dst, from device.Buffer, count int) {
-	o.begin("sum_parts").ptr(dst).ptr(from).i32(count).i32(dst.N)
-	o.run(blocks(dst.N, 1), 1, 1, passes(count, dst, from))
+// columnParts are of blocks of columns, up to 1024 of them together.
+func columnParts(rows, cols int) (count, each int) {
+	return partsOf(rows, min(256, 1024/max(1, ceil(cols, colsBlock)), WorkLen/max(1, cols)), 64)
 }
 
-// work is n floats of the work space.
-func (o *Ops) work(at, n int) device.Buffer {
-	if o.Work.Type != device.F32 || at+n > o.Work.N {
-		panic(fmt.Sprintf("cuda: sums down columns need %d floats of work space, of %d; kernel.WorkLen is enough", at+n, o.Work.N))
+// parts is where the parts of one or two results go: of a single part to the results
+// themselves.
+func (o *Ops) parts(count int, x, y device.Buffer) (ofX, ofY device.Buffer) {
+	if count == 1 {
+		return x, y
 	}
-	return o.Work.Slice(at, at+n)
+	n := count * (x.N + y.N)
+	if o.Work.Type != device.F32 || n > o.Work.N {
+		panic(fmt.Sprintf("cuda: sums down columns need %d floats of work space, of %d; kernel.WorkLen is enough", n, o.Work.N))
+	}
+	return o.Work.Slice(0, count*x.N), o.Work.Slice(count*x.N, n)
+}
+
+// sumParts adds up the parts of one or two results, unless there is one.
+func (o *Ops) sumParts(count int, x, ofX, y, ofY device.Buffer) {
+	if count == 1 {
+		return
+	}
+	results := 1
+	if y.N > 0 {
+		results = 2
+	}
+	o.begin("sum_parts").ptr(x).ptr(ofX).ptr(y).ptr(ofY).i32(count).i32(x.N)
+	o.run(ceil(x.N, 32), results, 1, passes(count*results, x, ofX).plus(y, ofY))
 }

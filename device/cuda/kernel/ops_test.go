@@ -206,10 +206,17 @@ func TestNorms(t *testing.T) {
 	}
 }
 
+// normWidths are of each kernel of norms' gradients, whose threads have so many words of
+// a row; and a row of which many groups of threads have parts.
+var normWidths = []int{16, 768, 1025, 2049, 4100, 9000, MaxNorm}
+
 func TestNormGradients(t *testing.T) {
 	for i := range times(80) {
 		check(t, uint64(i), func(b *bench) func(operations) {
 			rows, cols := b.shape()
+			if i < len(normWidths) {
+				rows, cols = 1+b.rng.IntN(70), normWidths[i]
+			}
 			dy, x, w := b.mat("dy", b.float(), rows, cols, 1).near(1e-4), b.mat("x", b.float(), rows, cols, 1), b.vec("w", b.float(), cols, 1)
 			mean, rstd := b.vec("mean", device.F32, rows, 0.3), b.vec("rstd", device.F32, rows, 1)
 			dw, db := b.make("dw", device.F32, 1, cols).near(1e-5), b.make("db", device.F32, 1, cols).near(1e-5)

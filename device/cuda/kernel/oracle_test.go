@@ -58,6 +58,10 @@ type operations interface {
 type (
 	queue interface {
 		MatMul(c, a, b device.Mat, bias device.Buffer, add bool)
+		MatMulOnto(y, x, a, b device.Mat, bias device.Buffer)
+		MatMulActivate(y, x, a, b device.Mat, bias device.Buffer, f device.Activation)
+		MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activation)
+		WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat)
 		Do(f func() error)
 	}
 	whole struct {

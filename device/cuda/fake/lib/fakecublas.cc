@@ -3,9 +3,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <functional>
+#include <string>
 #include <vector>
 
 #define API extern "C" __attribute__((visibility("default"))) int
@@ -58,16 +60,46 @@ struct Matrix { const void *p; int type; long rows, cols, ld; };
 
 static bool there(const Matrix &m) { return m.rows == 0 || m.cols == 0 || live(m.p, ((m.cols - 1) * m.ld + m.rows) * width(m.type)); }
 
-// d (m, n) = op(a) (m, k) op(b) (k, n) + beta d + bias
-static void multiply(bool ta, bool tb, Matrix a, Matrix b, Matrix d, float alpha, float beta, const void *bias) {
+// Of cublasLtEpilogue_t. BIAS and AUX are bits of others.
+enum { NONE = 1, BIAS = 4, AUX = 128, GELU_AUX = 160, GELU_AUX_BIAS = 164, DGELU = 192, BGRADA = 256, BGRADB = 512 };
+
+static double inner(double x) { return 0.7978845608028654 * (x + 0.044715 * x * x * x); }
+static float gelu(double x) { return x / 2 * (1 + tanh(inner(x))); }
+static float gelu_slope(double x) {
+	double t = tanh(inner(x));
+	return (1 + t) / 2 + x / 2 * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
+}
+
+// d (m, n) = op(a) (m, k) op(b) (k, n) + beta c, and what the epilogue makes of it.
+struct Product {
+	bool ta, tb;
+	Matrix a, b, c, d;
+	float alpha, beta;
+	int epilogue = NONE;
+	void *vector = nullptr;
+	Matrix aux = {};
+
+	void multiply() const;
+};
+
+void Product::multiply() const {
 	long m = d.rows, n = d.cols, k = ta ? a.rows : a.cols;
 	std::vector<float> left(m * k), column(m), right(k);
 	for (long p = 0; p < k; p++)
 		for (long i = 0; i < m; i++)
 			left[p * m + i] = get(a.p, a.type, ta ? p + i * a.ld : i + p * a.ld);
-	for (long j = 0; j < n; j++) {
+	for (long i = 0; epilogue == BGRADA && i < m; i++) {
+		float sum = 0;
 		for (long p = 0; p < k; p++)
-			right[p] = get(b.p, b.type, tb ? j + p * b.ld : p + j * b.ld);
+			sum += left[p * m + i];
+		put(vector, d.type, i, sum);
+	}
+	for (long j = 0; j < n; j++) {
+		float sum = 0;
+		for (long p = 0; p < k; p++)
+			sum += right[p] = get(b.p, b.type, tb ? j + p * b.ld : p + j * b.ld);
+		if (epilogue == BGRADB)
+			put(vector, d.type, j, sum);
 		std::fill(column.begin(), column.end(), 0.f);
 		for (long p = 0; p < k; p++)
 			for (long i = 0; i < m; i++)
@@ -75,9 +107,15 @@ static void multiply(bool ta, bool tb, Matrix a, Matrix b, Matrix d, float alpha
 		for (long i = 0; i < m; i++) {
 			float x = alpha * column[i];
 			if (beta)
-				x += beta * get(d.p, d.type, i + j * d.ld);
-			if (bias)
-				x += get(bias, d.type, i);
+				x += beta * get(c.p, c.type, i + j * c.ld);
+			if (epilogue & BIAS)
+				x += get(vector, d.type, i);
+			if (epilogue == DGELU)
+				x *= gelu_slope(get(aux.p, aux.type, i + j * aux.ld));
+			else if (epilogue & AUX) {
+				put((void *)aux.p, aux.type, i + j * aux.ld, x);
+				x = gelu(x);
+			}
 			put((void *)d.p, d.type, i + j * d.ld, x);
 		}
 	}
@@ -91,14 +129,25 @@ static int enqueue(void *stream, std::function<void()> f) {
 
 static bool known(int t) { return t == F32 || t == F16 || t == BF16; }
 
-static int product(void *stream, bool ta, bool tb, Matrix a, Matrix b, Matrix d, float alpha, float beta, const void *bias) {
-	if (!known(a.type) || a.type != b.type || (d.type != a.type && d.type != F32))
+static size_t bytes(const Matrix &m) { return ((m.cols - 1) * m.ld + m.rows) * width(m.type); }
+static bool apart(const Matrix &x, const Matrix &y) { return (const char *)x.p + bytes(x) <= y.p || (const char *)y.p + bytes(y) <= x.p; }
+
+static int put_into(void *stream, const Product &p) {
+	const Matrix &a = p.a, &b = p.b, &c = p.c, &d = p.d;
+	if (!known(a.type) || a.type != b.type || (d.type != a.type && d.type != F32) || c.type != d.type)
 		return NOT_SUPPORTED;
-	if (a.ld < a.rows || b.ld < b.rows || d.ld < d.rows || (ta ? a.rows : a.cols) != (tb ? b.cols : b.rows))
+	if (a.ld < a.rows || b.ld < b.rows || c.ld < c.rows || d.ld < d.rows || (p.ta ? a.rows : a.cols) != (p.tb ? b.cols : b.rows))
 		return refuse("shapes that do not go together");
-	if (!there(a) || !there(b) || !there(d) || (bias && !live(bias, d.rows * width(d.type))))
+	if (!there(a) || !there(b) || !there(c) || !there(d))
 		return refuse("an operand is not within device memory that is in use");
-	return enqueue(stream, [=] { multiply(ta, tb, a, b, d, alpha, beta, bias); });
+	if (c.p == d.p ? c.ld != d.ld : !apart(c, d))
+		return refuse("c and d overlap and are not the same");
+	long length = p.epilogue == BGRADB ? d.cols : d.rows;
+	if (p.epilogue & (BIAS | BGRADA | BGRADB) && !live(p.vector, length * width(d.type)))
+		return refuse("a bias is not within device memory that is in use");
+	if (p.epilogue & AUX && (!there(p.aux) || !apart(p.aux, d)))
+		return refuse("the matrix beside d is not device memory, or overlaps it");
+	return enqueue(stream, [=] { p.multiply(); });
 }
 
 #ifndef LT
@@ -123,24 +172,25 @@ API cublasSetMathMode(Handle *, int mode) { return mode & 3 ? refuse("TF32") : 0
 API cublasGemmEx(Handle *h, int ta, int tb, int m, int n, int k, const float *alpha, const void *a, int at, int lda, const void *b, int bt, int ldb, const float *beta, void *d, int dt, int ldd, int compute, int) {
 	if (compute != COMPUTE_32F || m < 1 || n < 1 || k < 0)
 		return refuse("not this product");
-	return product(h->stream, ta, tb, {a, at, ta ? k : m, ta ? m : k, lda}, {b, bt, tb ? n : k, tb ? k : n, ldb}, {d, dt, m, n, ldd}, *alpha, *beta, nullptr);
+	Matrix result = {d, dt, m, n, ldd};
+	return put_into(h->stream, {(bool)ta, (bool)tb, {a, at, ta ? k : m, ta ? m : k, lda}, {b, bt, tb ? n : k, tb ? k : n, ldb}, result, result, *alpha, *beta});
 }
 
 #else
 
-struct Desc { int ta = 0, tb = 0, epilogue = 1; const void *bias = nullptr; };
+struct Desc { int ta = 0, tb = 0, epilogue = NONE; void *bias = nullptr, *aux = nullptr; int64_t aux_ld = 0; };
 struct Preference { uint32_t align[4] = {256, 256, 256, 256}; };
 
 API cublasLtMatmulDescCreate(Desc **d, int compute, int scale) { return *d = new Desc, compute == COMPUTE_32F && scale == F32 ? 0 : (int)NOT_SUPPORTED; }
 API cublasLtMatmulDescDestroy(Desc *d) { return delete d, 0; }
 
 API cublasLtMatmulDescSetAttribute(Desc *d, int a, const void *p, size_t n) {
-	switch (a) {
-	case 3: return memcpy(&d->ta, p, sizeof d->ta), n != 4;
-	case 4: return memcpy(&d->tb, p, sizeof d->tb), n != 4;
-	case 7: return memcpy(&d->epilogue, p, sizeof d->epilogue), n != 4;
-	case 8: return memcpy(&d->bias, p, sizeof d->bias), n != 8;
-	}
+	struct { int attribute; void *to; size_t size; } all[] = {
+		{3, &d->ta, 4}, {4, &d->tb, 4}, {7, &d->epilogue, 4}, {8, &d->bias, 8}, {11, &d->aux, 8}, {12, &d->aux_ld, 8},
+	};
+	for (auto &x : all)
+		if (x.attribute == a)
+			return n == x.size ? memcpy(x.to, p, n), 0 : refuse("the size of an attribute");
 	return NOT_SUPPORTED;
 }
 
@@ -155,27 +205,59 @@ API cublasLtMatmulPreferenceSetAttribute(Preference *p, int a, const void *v, si
 	return a == 1 || (a >= 5 && a <= 8) ? 0 : (int)NOT_SUPPORTED;
 }
 
-// The algorithm notes what it was chosen for: how operands are aligned.
-struct Algo { uint32_t align[4]; };
+// The algorithm notes what it was chosen for: the epilogue, and how a, b, c, d, its
+// vector and the matrix beside d are aligned; nil is aligned.
+struct Algo { uint32_t align[6]; int epilogue; };
 
-API cublasLtMatmulAlgoGetHeuristic(void *, Desc *, void *, void *, void *, void *, Preference *p, int, char *result, int *n) {
+static uint32_t alignment(const void *p) { return p ? (uint32_t)((uintptr_t)p & -(uintptr_t)p & 0xffffff) : 256; }
+
+// FAKECUBLAS_LACKS is epilogues there are no algorithms for, as in "164,192".
+static bool lacks(int epilogue) {
+	const char *all = getenv("FAKECUBLAS_LACKS");
+	return all && ("," + std::string(all) + ",").find("," + std::to_string(epilogue) + ",") != std::string::npos;
+}
+
+API cublasLtMatmulAlgoGetHeuristic(void *, Desc *e, void *, void *, void *, Matrix *d, Preference *p, int, char *result, int *n) {
+	*n = 0;
+	switch (e->epilogue) {
+	case NONE: case BIAS: case GELU_AUX: case GELU_AUX_BIAS: case DGELU: break;
+	case BGRADA:
+		if (e->ta)
+			return NOT_SUPPORTED;
+		break;
+	case BGRADB:
+		if (!e->tb)
+			return NOT_SUPPORTED;
+		break;
+	default: return NOT_SUPPORTED;
+	}
+	if (lacks(e->epilogue))
+		return NOT_SUPPORTED;
+	if (e->epilogue & AUX && (e->aux_ld < d->rows || e->aux_ld % 8))
+		return INVALID_VALUE;
+	Algo algo = {{p->align[0], p->align[1], p->align[2], p->align[3], alignment(e->bias), alignment(e->aux)}, e->epilogue};
 	memset(result, 0, 96);
-	memcpy(result, p->align, sizeof p->align);
+	memcpy(result, &algo, sizeof algo);
 	return *n = 1, 0;
 }
 
-API cublasLtMatmul(void *, Desc *e, const float *alpha, const void *a, Matrix *la, const void *b, Matrix *lb, const float *beta, const void *c, Matrix *, void *d, Matrix *ld, const Algo *algo, void *work, size_t work_len, void *stream) {
-	if (e->epilogue != 4 || !e->bias || c != d)
-		return NOT_SUPPORTED;
-	const void *at[] = {a, b, c, d};
-	for (int i = 0; i < 4; i++)
+API cublasLtMatmul(void *, Desc *e, const float *alpha, const void *a, Matrix *la, const void *b, Matrix *lb, const float *beta, const void *c, Matrix *lc, void *d, Matrix *ld, const Algo *algo, void *work, size_t work_len, void *stream) {
+	if (algo->epilogue != e->epilogue)
+		return refuse("an algorithm of another epilogue");
+	if (e->epilogue & (BIAS | BGRADA | BGRADB) && !e->bias)
+		return INVALID_VALUE;
+	if (e->epilogue & AUX && !e->aux)
+		return e->epilogue == DGELU ? INVALID_VALUE : NOT_SUPPORTED;
+	const void *at[] = {a, b, c, d, e->bias, e->aux};
+	for (int i = 0; i < 6; i++)
 		if ((uintptr_t)at[i] % algo->align[i])
 			return refuse("an operand is not aligned as the algorithm was chosen for");
 	if (!live(work, work_len))
 		return refuse("the work space is not device memory");
-	Matrix ma = *la, mb = *lb, md = *ld;
-	ma.p = a, mb.p = b, md.p = d;
-	return product(stream, e->ta, e->tb, ma, mb, md, *alpha, *beta, e->bias);
+	Product p = {(bool)e->ta, (bool)e->tb, *la, *lb, *lc, *ld, *alpha, *beta, e->epilogue, e->bias};
+	p.a.p = a, p.b.p = b, p.c.p = c, p.d.p = d;
+	p.aux = {e->aux, ld->type, ld->rows, ld->cols, (long)e->aux_ld};
+	return put_into(stream, p);
 }
 
 #endif
