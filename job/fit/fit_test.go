@@ -321,6 +321,22 @@ func (q *counter) MatMul(_, a, b device.Mat, _ device.Buffer, _ bool) {
 	q.flops += 2 * float64(rows) * float64(k) * float64(cols)
 }
 
+func (q *counter) MatMulOnto(y, x, a, b device.Mat, bias device.Buffer) {
+	device.MatMulOnto(q, y, x, a, b, bias)
+}
+
+func (q *counter) MatMulActivate(y, x, a, b device.Mat, bias device.Buffer, f device.Activation) {
+	device.MatMulActivate(q, y, x, a, b, bias, f)
+}
+
+func (q *counter) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activation) {
+	device.MatMulActivateGrad(q, dx, a, b, x, f)
+}
+
+func (q *counter) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
+	device.WeightGrad(q, dw, db, dy, x)
+}
+
 // attention is two products of the lower half of T × T scores a head.
 func attention(a device.Attn) float64 { return 2 * float64(a.B*a.H*a.D) * float64(a.T) * float64(a.T) }
 
