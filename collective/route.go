@@ -248,6 +248,12 @@ type Spread struct {
 	Runs  int // of neighbours of one host; with equal and neighbouring ranks as many as Hosts
 }
 
+// SpreadOf is that of ranks on hosts of these numbers.
+func SpreadOf(host []int) Spread { return newHosts(host).spread() }
+
+// Choose is whether there are two ways to send: flat, and by host.
+func (s Spread) Choose() bool { return s.Hosts > 1 && s.Most > 1 }
+
 func (h *hosts) spread() Spread {
 	s := Spread{Ranks: h.size, Hosts: len(h.all), Runs: len(h.runs)}
 	for _, ranks := range h.all {
@@ -262,9 +268,9 @@ type Links struct {
 	NearDelay, FarDelay float64 // seconds until the first of them are there
 }
 
-// usual are links of which nobody has measured anything: memory, and a network
+// Usual are links of which nobody has measured anything: memory, and a network
 // that is slower. What is chosen by them costs bytes across hosts more than others.
-var usual = Links{Near: 4e9, Far: 1.25e9, NearDelay: 10e-6, FarDelay: 50e-6}
+var Usual = Links{Near: 4e9, Far: 1.25e9, NearDelay: 10e-6, FarDelay: 50e-6}
 
 // FlatSeconds is the time of a flat operation on a buffer of so many bytes: each host
 // sends its ranks' parts, or parts of them, to every rank elsewhere, and each rank
@@ -303,13 +309,24 @@ func (l Links) Seconds(s Spread, gather bool, t device.DType, n float64) (second
 	elem := float64(t.Size())
 	flat, hosts := l.FlatSeconds(s, n*elem), math.Inf(1)
 	switch {
-	case s.Hosts == 1 || s.Most == 1:
+	case !s.Choose():
 	case gather:
 		hosts = l.GatherSeconds(s, n*elem)
 	default:
 		hosts = l.ReduceSeconds(s, n*elem, elem, float64(accumulator(t).Size()))
 	}
 	return min(flat, hosts), hosts < flat
+}
+
+// ByHostFrom is the least power of two of bytes, of float32, from which on an operation goes
+// by host, of a gather or else a reduction; 0 where none of at most a tebibyte does.
+func (l Links) ByHostFrom(s Spread, gather bool) float64 {
+	for bytes := 1024.0; bytes <= 1<<40; bytes *= 2 {
+		if _, byHost := l.Seconds(s, gather, device.F32, bytes/4); byHost {
+			return bytes
+		}
+	}
+	return 0
 }
 
 // byHost is whether a call costs less by host.
@@ -330,11 +347,12 @@ const (
 
 // routing is all that a group's operations need of routes: flat and by host.
 type routing struct {
-	links  Links
-	how    Routing
-	spread Spread
-	flat   routes
-	hosts  routes
+	links   Links
+	how     Routing
+	spread  Spread
+	planned int // bytes of bounce memory; 0: not known
+	flat    routes
+	hosts   routes
 }
 
 // routes are a rank's, and what all ranks make of them alike.
@@ -349,7 +367,7 @@ func (r *routes) slots() int { return r.streams*window + r.sums }
 
 func newRouting(rank int, number []int, how Routing) *routing {
 	h := newHosts(number)
-	r := &routing{links: usual, how: how, spread: h.spread(), flat: newRoutes(rank, oneHost(h.size))}
+	r := &routing{links: Usual, how: how, spread: h.spread(), flat: newRoutes(rank, oneHost(h.size))}
 	r.hosts = r.flat
 	if len(h.all) > 1 && how != Flat {
 		r.hosts = newRoutes(rank, h)
@@ -361,9 +379,19 @@ func newRoutes(rank int, h *hosts) routes {
 	return routes{gather: h.gather(int32(rank)), reduce: h.reduce(int32(rank)), chunk: chunkBytes(h), streams: h.streams(), sums: h.sums()}
 }
 
-// of is the routes of a call.
-func (r *routing) of(c call) *routes {
-	if r.how == ByHost || r.how == Cheapest && r.links.byHost(r.spread, c) {
+// of is the routes of a call, of parts of so many elements: what costs less, unless that
+// needs more bounce memory than was planned.
+func (r *routing) of(c call, part int) *routes {
+	by := r.by(r.links, c)
+	if r.planned > 0 && c.op == reduceScatter && by.slots()*slotBytes(by.chunk, part, c.t) > r.planned {
+		return r.by(Usual, c)
+	}
+	return by
+}
+
+// by is what costs less by links, or the one way that the group has.
+func (r *routing) by(l Links, c call) *routes {
+	if r.how == ByHost || r.how == Cheapest && l.byHost(r.spread, c) {
 		return &r.hosts
 	}
 	return &r.flat
@@ -395,12 +423,27 @@ func slotBytes(chunk, n int, t device.DType) int {
 
 // BounceBytes is the bounce memory of each rank of a group for a reduction of parts
 // of n elements of a type: a slot of a chunk, of a mebibyte at most, for each chunk
-// in flight. host is the number of each rank's host; all of one process need none,
-// and have no Wired.
+// in flight. Where there are two ways, and what links carry is known only later, it is
+// that of the way that needs more, or, where that is much, of the usual one, and who
+// needs more then does not go the other. host is the number of each rank's host; all of
+// one process need none, and have no Wired.
 func BounceBytes(host []int, n int, t device.DType) int {
 	h := newHosts(host)
-	if !(usual.byHost(h.spread(), call{op: reduceScatter, t: t, n: n * h.size})) {
-		h = oneHost(h.size)
+	flat, hosts := oneHost(h.size), h
+	if !h.spread().Choose() {
+		return flat.bounce(n, t)
 	}
-	return h.slots() * slotBytes(chunkBytes(h), n, t)
+	least, most := flat.bounce(n, t), hosts.bounce(n, t)
+	if Usual.byHost(h.spread(), call{op: reduceScatter, t: t, n: n * h.size}) {
+		least, most = most, least
+	}
+	if most > mostChoice {
+		return least
+	}
+	return max(least, most)
 }
+
+// mostChoice is the bytes of bounce memory that a choice may cost.
+const mostChoice = 16 << 20
+
+func (h *hosts) bounce(n int, t device.DType) int { return h.slots() * slotBytes(chunkBytes(h), n, t) }

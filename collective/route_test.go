@@ -119,7 +119,8 @@ func TestReduceIsInRankOrder(t *testing.T) {
 }
 
 // The memory for chunks: two for each peer whose numbers are added, four for sums on
-// their way, a mebibyte each at most, and all of it bounded.
+// their way, a mebibyte each at most, and all of it bounded. Of two ways that of the
+// larger, or, where that is more than 16 MiB, of the usual one.
 func TestBounceBytes(t *testing.T) {
 	hosts := func(of ...int) (all []int) {
 		for h, n := range of {
@@ -143,13 +144,53 @@ func TestBounceBytes(t *testing.T) {
 		{hosts(2), big, 2 << 20, device.F32},
 		{hosts(8), big, 7 * 2 << 20, device.F32},
 		{hosts(1, 1, 1), big, 2 * 2 << 20, device.F32},  // flat: nothing is gained
-		{hosts(4, 4), big, (4*2 + 4) << 20, device.F32}, // three of the host and one before
+		{hosts(4, 4), big, 7 * 2 << 20, device.F32},     // by host: three of the host and one before; flat is more
+		{hosts(8, 8), big, (8*2 + 4) << 20, device.F32}, // by host; flat is 30 MiB
 		{hosts(4, 4), 100, 7 * 2 * 448, device.F32},     // flat: it is soon over
 		{eights, 16, 999 * 2 * 64, device.F32},          // flat: 124 borders take their time
 		{eights, 1 << 20, (8*2 + 4) << 20, device.F32},
 	} {
 		if got := BounceBytes(c.host, c.n, c.t); got != c.want {
 			t.Errorf("%d ranks, parts of %d %v: %d, want %d", len(c.host), c.n, c.t, got, c.want)
+		}
+	}
+}
+
+// A group goes the way that costs less by its links, unless the memory for that was not
+// planned.
+func TestRoutingKeepsToItsMemory(t *testing.T) {
+	host := slices.Concat(slices.Repeat([]int{0}, 8), slices.Repeat([]int{1}, 8))
+	flat, byHost := Links{Near: 1e6, Far: 1e12}, Links{Near: 1e12, Far: 1e6}
+	for _, c := range []struct {
+		links Links
+		part  int // elements
+		op    op
+		host  bool
+	}{
+		{flat, 64, reduceScatter, false}, {byHost, 64, reduceScatter, true}, {flat, 64, allGather, false},
+		{byHost, 8 << 20, reduceScatter, true}, {flat, 8 << 20, reduceScatter, true}, {flat, 8 << 20, allGather, false},
+	} {
+		r := newRouting(0, host, Cheapest)
+		r.links, r.planned = c.links, BounceBytes(host, c.part, device.F32)
+		by := r.of(call{op: c.op, t: device.F32, n: 16 * c.part}, c.part)
+		if (by == &r.hosts) != c.host {
+			t.Errorf("%+v: by host %v", c, !c.host)
+		}
+		if need := by.slots() * slotBytes(by.chunk, c.part, device.F32); c.op == reduceScatter && need > r.planned {
+			t.Errorf("%+v: %d bytes of %d", c, need, r.planned)
+		}
+	}
+}
+
+// By host from so many bytes on is what the links say of that many, and not of half.
+func TestByHostFrom(t *testing.T) {
+	s := SpreadOf([]int{0, 0, 0, 0, 1, 1, 1, 1})
+	for _, gather := range []bool{true, false} {
+		from := Usual.ByHostFrom(s, gather)
+		_, is := Usual.Seconds(s, gather, device.F32, from/4)
+		_, was := Usual.Seconds(s, gather, device.F32, from/8)
+		if from <= 1024 || !is || was {
+			t.Errorf("gather %v: from %g bytes on: %v, and of half %v", gather, from, is, was)
 		}
 	}
 }

@@ -224,7 +224,7 @@ func (g *Wired) begin(c *wiredCall) error {
 func (c *wiredCall) measure() {
 	g := c.g
 	part, elem := PartLen(g, c.whole), c.t.Size()
-	c.routes = g.routing.of(c.call)
+	c.routes = g.routing.of(c.call, part)
 	c.route = c.routes.gather
 	if c.op == reduceScatter {
 		c.route, elem = c.routes.reduce, accumulator(c.t).Size()
@@ -244,9 +244,17 @@ func (c *wiredCall) measure() {
 func UseBounce(g Group, b device.Buffer) bool {
 	w, ok := inspectable(g).(*Wired)
 	if ok && b.Host {
-		w.bounce = b
+		w.bounce, w.routing.planned = b, b.Bytes()
 	}
 	return ok
+}
+
+// UseLinks has the group, or the one that it wraps, choose its ways by what its links
+// were measured to carry: between operations, and the same on all ranks.
+func UseLinks(g Group, l Links) {
+	if w, ok := inspectable(g).(*Wired); ok {
+		w.routing.links = l
+	}
 }
 
 // Bounce is the bytes of memory for chunks that are added.

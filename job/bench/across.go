@@ -76,10 +76,10 @@ func (f *member) size(ctx context.Context, r *Report, bytes int, o Options) erro
 			others = append(others, p)
 		}
 	}
-	s := newStreaming(f.wire, others)
+	s := world.NewStream(f.wire, others, nil)
 	names := []string{"stream", "all-gather", "reduce-scatter", "all-reduce"}
 	did := []func() error{
-		func() error { _, err := s.run(sent); return err },
+		func() error { _, err := s.Run(sent); return err },
 		func() error { return f.do(collective.AllGather, buf) },
 		func() error { return f.do(collective.ReduceScatter, buf) },
 		func() error { return f.do(collective.AllReduce, buf) },

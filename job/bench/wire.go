@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -68,118 +67,6 @@ func (f *member) sum(x []float64) ([]float64, error) {
 	return all[:len(x)], err
 }
 
-// Frames of streams are those of collectives, unless there are so many peers that
-// their memory would be more than streamBytes.
-const (
-	frameBytes  = 1 << 20
-	framesAhead = 2
-	streamBytes = 256 << 20
-)
-
-// streaming is a rank's frames to and from its peers.
-type streaming struct {
-	wire  collective.Wire
-	out   []byte
-	in    map[int][][]byte // by peer: memory for frames ahead
-	peers []int
-	early []collective.Note // of a peer that was done first
-}
-
-func newStreaming(w collective.Wire, peers []int) *streaming {
-	size := min(frameBytes, streamBytes/framesAhead/max(1, len(peers)))
-	s := &streaming{wire: w, out: make([]byte, size), in: map[int][][]byte{}, peers: peers}
-	for _, p := range peers {
-		for range framesAhead {
-			s.in[p] = append(s.in[p], make([]byte, size))
-		}
-	}
-	return s
-}
-
-// flow is what has gone to a peer and come from it, in frames.
-type flow struct{ allowed, sent, written, posted, received int }
-
-// run sends so many bytes to each peer and receives as many, at most two frames in
-// flight to each, and returns the seconds that took. Nothing is added: it is what
-// the wire can carry.
-func (s *streaming) run(bytes int) (seconds float64, err error) {
-	frames := (bytes + len(s.out) - 1) / len(s.out)
-	flows := map[int]*flow{}
-	begin := time.Now()
-	for _, p := range s.peers {
-		flows[p] = &flow{}
-		for range min(framesAhead, frames) {
-			s.post(p, flows[p], bytes/frames)
-		}
-	}
-	for open := len(s.peers); open > 0; {
-		e, err := s.wire.Poll()
-		if err != nil {
-			return 0, err
-		}
-		f := flows[e.Peer]
-		switch e.Kind {
-		case collective.Noted:
-			if f.allowed == frames {
-				s.early = append(s.early, e.Note)
-				break
-			}
-			f.allowed++
-		case collective.Sent:
-			f.written++
-		case collective.Received:
-			if f.received++; f.posted < frames {
-				s.post(e.Peer, f, bytes/frames)
-			}
-		case collective.Left:
-			return 0, e.Why
-		}
-		for f.sent < f.allowed {
-			s.wire.Send(e.Peer, s.out[:bytes/frames])
-			f.sent++
-		}
-		if f.written == frames && f.received == frames {
-			f.written++ // it is counted once
-			open--
-		}
-	}
-	return time.Since(begin).Seconds(), nil
-}
-
-// post has memory for the peer's next frame and lets it know.
-func (s *streaming) post(peer int, f *flow, n int) {
-	s.wire.Recv(peer, s.in[peer][f.posted%framesAhead][:n])
-	f.posted++
-	s.wire.Note(peer, collective.Note{})
-}
-
-// roundTrips sends a note to and fro, times; the second of the two answers. It
-// returns the seconds of the median one.
-func roundTrips(w collective.Wire, peer int, first bool, times int) (seconds float64, err error) {
-	took := make([]float64, times)
-	for i := range took {
-		begin := time.Now()
-		if first {
-			w.Note(peer, collective.Note{})
-		}
-		e, err := w.Poll()
-		switch {
-		case err != nil:
-			return 0, err
-		case e.Kind == collective.Left:
-			return 0, e.Why
-		case e.Kind != collective.Noted || e.Peer != peer:
-			return 0, errors.New("the peers of a round trip got something else")
-		}
-		if !first {
-			w.Note(peer, collective.Note{})
-		}
-		took[i] = time.Since(begin).Seconds()
-	}
-	slices.Sort(took)
-	return took[times/2], nil
-}
-
 // Link is what the connection of two processes was measured to carry.
 type Link struct {
 	A, B      int     // processes
@@ -212,11 +99,8 @@ func pairs(hosts []int) (all [][2]int) {
 	return all[:min(len(all), mostLinks)]
 }
 
-// What a link is measured by.
-const (
-	linkTrips = 200
-	linkTime  = 100 * time.Millisecond
-)
+// linkProbe is what a link is measured by.
+var linkProbe = world.Probe{Trips: 200, From: 4 * world.FrameBytes, Most: 1 << 30, Long: 100 * time.Millisecond}
 
 // Links measures the connections of a world of one rank a process, one after the
 // other; all processes call it, and all get the result. What each says of itself, a
@@ -271,50 +155,12 @@ func (f *member) link(pair [2]int, found []float64) error {
 	if first {
 		peer = pair[1]
 	}
-	trip, err := roundTrips(f.wire, peer, first, linkTrips)
+	trip, rate, err := linkProbe.Run(f.wire, peer, first, nil)
 	if err != nil {
 		return err
-	}
-	s := newStreaming(f.wire, []int{peer})
-	rate := 0.0
-	for bytes := 4 * frameBytes; ; bytes *= 4 { // both sides know when it was enough: the first decides
-		took, err := s.run(bytes)
-		if err != nil {
-			return err
-		}
-		rate = float64(bytes) / took
-		more, err := s.goOn(peer, first, took < linkTime.Seconds() && bytes < 1<<30)
-		if err != nil {
-			return err
-		}
-		if !more {
-			break
-		}
 	}
 	if first {
 		found[0], found[1], found[2] = trip, rate, float64(slices.Index(world.Carriers, f.Carrier(peer)))
 	}
 	return nil
-}
-
-// goOn is the first one's word, on both.
-func (s *streaming) goOn(peer int, first, more bool) (bool, error) {
-	if first {
-		n := collective.Note{}
-		if more {
-			n[0] = 1
-		}
-		s.wire.Note(peer, n)
-		return more, nil
-	}
-	if len(s.early) > 0 {
-		n := s.early[0]
-		s.early = s.early[1:]
-		return n[0] == 1, nil
-	}
-	e, err := s.wire.Poll()
-	if err == nil && e.Kind == collective.Left {
-		err = e.Why
-	}
-	return e.Note[0] == 1, err
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -146,47 +145,6 @@ func TestAcross(t *testing.T) {
 		}
 		if between := f.between(); between != "3 processes on one host, over unix" {
 			t.Error(between)
-		}
-	})
-}
-
-// A stream delivers the bytes in whole frames, also where they are few or odd.
-func TestStreaming(t *testing.T) {
-	defer goleak.VerifyNone(t)
-	all := worlds(t, 2, "unix")
-	each(2, func(p int) {
-		defer all[p].Close()
-		f, err := join(all[p])
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer f.close()
-		s := newStreaming(f.wire, []int{1 - p})
-		for i := range s.out {
-			s.out[i] = byte(i + p)
-		}
-		for _, bytes := range []int{1, 1000, frameBytes, 3*frameBytes + 2} {
-			if _, err := s.run(bytes); err != nil {
-				t.Errorf("%d bytes: %v", bytes, err)
-				return
-			}
-			frames := (bytes + frameBytes - 1) / frameBytes
-			got := s.in[1-p][(frames-1)%framesAhead][:bytes/frames]
-			for i := range got {
-				if got[i] != byte(i+1-p) {
-					t.Errorf("%d bytes: byte %d of the last frame is %d", bytes, i, got[i])
-					return
-				}
-			}
-			clear(s.in[1-p][0])
-			clear(s.in[1-p][1])
-			if _, err := f.together(0); err != nil {
-				t.Error(err)
-			}
-		}
-		if !slices.Equal(s.peers, []int{1 - p}) || len(s.early) > 0 {
-			t.Errorf("left over: %+v", s.early)
 		}
 	})
 }

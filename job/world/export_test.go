@@ -1,6 +1,11 @@
 package world
 
-import "zeroth/collective/rendezvous"
+import (
+	"testing"
+
+	"zeroth/collective"
+	"zeroth/collective/rendezvous"
+)
 
 // At is where a process accepts data by TCP, until all are connected.
 func (w *World) At(process int) string { return w.star.Members[process].TCP }
@@ -10,3 +15,24 @@ func Numbers(all []rendezvous.Member) []int { return numbers(all) }
 
 // Sees are the names of what this process sees, for tests.
 func Sees(folder string) []string { return sees(folder) }
+
+// PutOn has the processes be on hosts of these numbers.
+func (w *World) PutOn(hosts []int) { w.hosts = hosts }
+
+// Links are those by which groups choose.
+func (w *World) Links() collective.Links { return w.links }
+
+// Shared is memory that processes of the host read, until the end of the test.
+func (w *World) Shared(t *testing.T, bytes int) []byte {
+	mem, err := w.mem.Take(bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mem
+}
+
+// Out is what a stream sends.
+func (s *Stream) Out() []byte { return s.out }
+
+// In is the memory for a frame of a peer.
+func (s *Stream) In(peer, frame int) []byte { return s.in[peer][frame%framesAhead] }

@@ -56,7 +56,8 @@ const patience = time.Minute
 type World struct {
 	cfg   Config
 	star  *rendezvous.Star
-	hosts []int // (World) numbers of the processes' hosts
+	links collective.Links // by which groups choose how to send
+	hosts []int            // (World) numbers of the processes' hosts
 
 	dir       string         // of the Unix socket; removed once all are connected
 	listeners []net.Listener // for data, until then
@@ -74,7 +75,7 @@ type World struct {
 // Enter joins the world and waits until all of it is there.
 func Enter(ctx context.Context, cfg Config) (*World, error) {
 	cfg.Join = cmp.Or(cfg.Join, time.Minute)
-	w := &World{cfg: cfg, by: make([]string, cfg.World), left: make(chan struct{}), hurry: make(chan struct{})}
+	w := &World{cfg: cfg, links: collective.Usual, by: make([]string, cfg.World), left: make(chan struct{}), hurry: make(chan struct{})}
 	err := cfg.Safe(ctx)
 	if err == nil {
 		err = w.chooseMPI()
@@ -391,13 +392,18 @@ func (w *World) Groups(m shard.Mesh) ([]collective.Ranks, error) {
 	for _, r := range w.Here(m) {
 		all = append(all, collective.WiredWorld(m, r, n.Wire))
 	}
+	if err := w.useLinks(m, all); err != nil {
+		return nil, w.because(err)
+	}
 	return all, nil
 }
 
 // Saves implements build.Launch; Groups comes before.
 func (w *World) Saves(m shard.Mesh) (all []collective.Group, err error) {
 	for _, r := range w.Here(m) {
-		all = append(all, collective.NewWired(w.net.Wire(collective.SavesGroup, r)))
+		g := collective.NewWired(w.net.Wire(collective.SavesGroup, r))
+		collective.UseLinks(g, w.links)
+		all = append(all, g)
 	}
 	return all, nil
 }

@@ -1,0 +1,158 @@
+package world
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/job/show"
+	"zeroth/shard"
+)
+
+// Where hosts have several ranks there are two ways to send, and which costs less depends
+// on what links carry. That is measured once all processes are connected: inside a host
+// between the first two processes of the first that has two; between hosts, at once,
+// between the processes of the first and those of the second, which together have what a
+// host can send. Then all ranks add the numbers up and choose alike. Bits do not depend
+// on it.
+
+// linkProbe takes a tenth of a second where links carry more than 10 MB/s, 20 ms to and fro
+// at most.
+var linkProbe = Probe{Trips: 5, From: 64 << 10, Most: 64 << 20, Long: 8 * time.Millisecond}
+
+// mostBetween is how many processes of two hosts are measured at once.
+const mostBetween = 16
+
+// pairs are the processes that measure, the first of each begins: within a host, of which
+// there is one pair at most, and between two. There are several hosts.
+func pairs(hosts []int) (near, far [][2]int) {
+	of := map[int][]int{} // by host: its processes
+	for p, h := range hosts {
+		of[h] = append(of[h], p)
+	}
+	for _, h := range hosts {
+		if all := of[h]; len(all) > 1 {
+			near = [][2]int{{all[0], all[1]}}
+			break
+		}
+	}
+	at := slices.IndexFunc(hosts, func(h int) bool { return h != hosts[0] })
+	one, other := of[hosts[0]], of[hosts[at]]
+	for i := range min(len(one), len(other), mostBetween) {
+		far = append(far, [2]int{one[i], other[i]})
+	}
+	return near, far
+}
+
+// measure finds out what links carry, the same on all, and says so. The groups have been
+// opened and not used.
+func (w *World) measure(ranks []collective.Ranks, spread collective.Spread) error {
+	begin := time.Now()
+	near, far := pairs(w.hosts)
+	found := make([]float64, 4)
+	for i, pairs := range [][][2]int{near, far} {
+		for _, pair := range pairs {
+			if pair[0] != w.cfg.Rank && pair[1] != w.cfg.Rank {
+				continue
+			}
+			if err := w.probe(pair, i == 0, found[2*i:]); err != nil {
+				return fmt.Errorf("measuring the link of processes %d and %d: %w", pair[0], pair[1], err)
+			}
+		}
+	}
+	sum, err := sums(ranks, found)
+	if err != nil {
+		return err
+	}
+	l := collective.Usual // inside a host whose ranks are of one process: they read each other's memory
+	if len(near) > 0 {
+		l.NearDelay, l.Near = sum[0]/2, sum[1]
+	}
+	l.FarDelay, l.Far = sum[2]/2/float64(len(far)), sum[3]
+	w.links = l
+	w.note(fmt.Sprintf("links, measured in %v: %s/s and %.0f µs inside a host, %s/s and %.0f µs between hosts; gathers go %s, sums %s", time.Since(begin).Round(time.Millisecond),
+		show.ByteSize(int64(l.Near)), 1e6*l.NearDelay, show.ByteSize(int64(l.Far)), 1e6*l.FarDelay, way(l, spread, true), way(l, spread, false)))
+	return nil
+}
+
+// way says how operations of all ranks go.
+func way(l collective.Links, s collective.Spread, gather bool) string {
+	switch from := l.ByHostFrom(s, gather); from {
+	case 0:
+		return "from rank to rank"
+	case 1024:
+		return "by host"
+	default:
+		return "by host from " + show.ByteSize(int64(from)) + " on"
+	}
+}
+
+// probe measures one connection of this process; the first of the two notes it. Inside a
+// host it sends memory that the other reads, as collectives do.
+func (w *World) probe(pair [2]int, near bool, found []float64) error {
+	first, peer := pair[0] == w.cfg.Rank, pair[0]
+	if first {
+		peer = pair[1]
+	}
+	var out []byte
+	if near && w.mem != nil {
+		mem, err := w.mem.Take(FrameBytes)
+		if err != nil {
+			return err
+		}
+		defer w.mem.Give(mem)
+		out = mem
+	}
+	trip, rate, err := linkProbe.Run(w.Wire(w.cfg.Rank*w.cfg.PerProcess), peer*w.cfg.PerProcess, first, out)
+	if first {
+		found[0], found[1] = trip, rate
+	}
+	return err
+}
+
+// sums adds up, over processes, what each has found.
+func sums(ranks []collective.Ranks, found []float64) (sum []float64, err error) {
+	d := cpu.NewHost(1)
+	defer d.Close()
+	var all sync.WaitGroup
+	errs := make([]error, len(ranks))
+	for i, r := range ranks {
+		n := (len(found) + r.World.Size() - 1) / r.World.Size() * r.World.Size()
+		x := make([]float64, n)
+		if i == 0 {
+			copy(x, found)
+			sum = x
+		}
+		all.Go(func() {
+			q := d.NewQueue("links")
+			defer q.Close()
+			collective.AllReduce(r.World, q, device.OfF64(x))
+			errs[i] = q.Wait()
+		})
+	}
+	all.Wait()
+	return sum, errors.Join(errs...)
+}
+
+// useLinks has the groups choose by what the world's links carry; they are measured before,
+// where that is of any use.
+func (w *World) useLinks(m shard.Mesh, ranks []collective.Ranks) error {
+	spread := collective.SpreadOf(w.HostsOf(m))
+	if !spread.Choose() || w.nccl != "" {
+		return nil
+	}
+	if err := w.measure(ranks, spread); err != nil {
+		return err
+	}
+	for _, r := range ranks {
+		for _, g := range []collective.Group{r.World, r.Shard, r.Replica} {
+			collective.UseLinks(g, w.links)
+		}
+	}
+	return nil
+}
