@@ -51,6 +51,7 @@ const (
 	UnitGrads              // unsharded gradients of units, float32
 	Master                 // float32 master copy of the shard, where Params is not it
 	States                 // optimizer state of the shard
+	Updates                // of whole matrices on their way to their update, and its work space
 	Activations            // the arena: saved activations and work space
 	Inputs                 // token ids
 	Stats                  // losses and norms
@@ -63,7 +64,7 @@ const (
 )
 
 var useNames = [Uses]string{"params", "gathered", "grads", "unit_grads", "master",
-	"optimizer", "activations", "inputs", "stats", "offload_staging", "wire_staging", "checkpoint_staging", "workspace", "bounce"}
+	"optimizer", "whole_updates", "activations", "inputs", "stats", "offload_staging", "wire_staging", "checkpoint_staging", "workspace", "bounce"}
 
 func (u Use) String() string { return useNames[u] }
 

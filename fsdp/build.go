@@ -16,7 +16,7 @@ func LayOut(m *nn.Model, p Policy, begin int, groups func(unit string) Groups) (
 	for i, of := range m.Units() {
 		u := &Unit{
 			Name: of.Name, Groups: groups(of.Name), index: i, first: of.First, last: of.Last, stale: true,
-			Frozen: of.Params[0].Frozen,
+			Frozen: of.Params[0].Frozen, Rule: of.Params[0].Rule,
 		}
 		u.self[0] = u
 		for o := range ops {
@@ -25,6 +25,9 @@ func LayOut(m *nn.Model, p Policy, begin int, groups func(unit string) Groups) (
 		for _, x := range of.Params {
 			if x.Frozen != u.Frozen {
 				panic(fmt.Sprintf("fsdp: unit %s has parameters that are frozen and others that are not", u.Name))
+			}
+			if x.Rule != u.Rule {
+				panic(fmt.Sprintf("fsdp: unit %s has parameters of rules %d and %d", u.Name, u.Rule, x.Rule))
 			}
 		}
 		u.Layout = shard.LayAt(of.Params, u.Shard.Size(), max(Align, begin)*u.Replica.Size(), begin)
@@ -204,26 +207,27 @@ func (r *Runner) view() {
 	}
 	for i := range r.steps {
 		s := &r.steps[i]
-		for _, u := range s.units {
+		n := len(s.mod.Params())
+		s.w, s.dw, s.kept = make([]device.Buffer, n), make([]device.Buffer, n), make([]device.Buffer, n)
+		for k, at := range nn.Places(r.cfg.Model.Uses[i]) {
 			var grad device.Buffer
+			u := s.units[k]
 			if u.trained() {
 				grad = r.grads[u.dwSlot].buf
 			}
-			s.w = append(s.w, params(u, r.slots[u.slot].buf)...)
-			s.dw = append(s.dw, params(u, grad)...)
-			s.kept = append(s.kept, params(u, u.kept)...)
+			put(s.w, at, u, r.slots[u.slot].buf)
+			put(s.dw, at, u, grad)
+			put(s.kept, at, u, u.kept)
 		}
 	}
 }
 
-// params are the views of a unit's parameters in a buffer that holds it whole;
-// empty ones in an empty buffer.
-func params(u *Unit, whole device.Buffer) []device.Buffer {
-	views := make([]device.Buffer, len(u.Layout.Params))
+// put puts the views of a unit's parameters in a buffer that holds it whole to their
+// places; empty ones of an empty buffer.
+func put(views []device.Buffer, at []int, u *Unit, whole device.Buffer) {
 	for i, p := range u.Layout.Params {
 		if whole.N > 0 {
-			views[i] = whole.Slice(p.At.Lo, p.At.Hi)
+			views[at[i]] = whole.Slice(p.At.Lo, p.At.Hi)
 		}
 	}
-	return views
 }

@@ -17,11 +17,15 @@ const (
 	Vacate    // its gradient of a micro-batch leaves its slot, which another unit's takes
 	Norm      // of its gradient; told by who updates
 	Update
+	GatherUpdate  // what the update of its matrices depends on becomes whole; told by who updates
+	ScatterUpdate // and what that came to goes to the shards,
+	ShareUpdate   // and to its replicas
 	ops
 )
 
 var opNames = [ops]string{"forward", "recompute", "backward", "all-gather", "reduce-scatter", "all-reduce",
-	"gradient to host", "gradient from host", "vacate", "norm", "update"}
+	"gradient to host", "gradient from host", "vacate", "norm", "update",
+	"all-gather of the update", "reduce-scatter of the update", "all-reduce of the update"}
 
 func (o Op) String() string { return opNames[o] }
 

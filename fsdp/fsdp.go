@@ -104,6 +104,7 @@ type Unit struct {
 	Groups
 	Layout *shard.Layout
 	Frozen bool          // it has neither gradient nor update
+	Rule   int           // shard.Param's, of all its parameters
 	Param  device.Buffer // (ShardLen) compute dtype: this rank's shard; empty if ParamOffloaded
 	Grad   device.Buffer // (ShardLen) float32: once Reduced fires, summed over all ranks and micro-batches; in host memory if GradOffloaded
 

@@ -227,7 +227,7 @@ func diskSpace(c *config.Config, s *state.Saver, obs report.Observer) error {
 	if s == nil {
 		return nil
 	}
-	fsys, dir, need := s.Fsys, c.Checkpoint.Dir, state.Expects(c, s.Rank.Trainer.Kinds())
+	fsys, dir, need := s.Fsys, c.Checkpoint.Dir, state.Expects(c)
 	if fsys == nil {
 		fsys = vfs.OS{}
 	}

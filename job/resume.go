@@ -236,8 +236,7 @@ func sameBase(ctx context.Context, c *config.Config, b *beginning, which string)
 func fits(c *config.Config, r *resumed, data string) error {
 	var errs []error
 	want := map[string]bool{}
-	kinds := append([]string{zero.Master}, build.Rule(c.Optimizer).States()...)
-	for _, t := range state.Tensors(c, kinds) {
+	for _, t := range state.Tensors(c) {
 		want[t.Name] = true
 		have, ok := r.Tensor(t.Name, t.Kind)
 		switch {

@@ -59,7 +59,7 @@ func ranksOf(b *testing.B, c *config.Config) []*build.Rank {
 
 // stateBytes is the size of all state.
 func stateBytes(c *config.Config, r *build.Rank) (n int64) {
-	for _, t := range state.Tensors(c, r.Trainer.Kinds()) {
+	for _, t := range state.Tensors(c) {
 		n += t.Bytes()
 	}
 	return n

@@ -165,6 +165,7 @@ func TestMeasuredIsPlanned(t *testing.T) {
 		{"zero.stage=1", "train.accumulate=3", "train.loss_chunk=5"},
 		{"zero.stage=0", "train.steps=1"},
 		{"zero.stage=2", "parallel.ranks=4", "parallel.replicate=2"},
+		{"zero.stage=3", "parallel.ranks=4", "parallel.replicate=2", "optimizer.type=muon", "device=cpu"},
 		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "train.accumulate=2"},
 		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + dir, "checkpoint.every=1"},
 	} {

@@ -24,7 +24,7 @@ func bias(name string, n int) shard.Param { return shard.Param{Name: name, Shape
 
 // add adds a module that uses one unit.
 func (m *Model) add(unit string, mod Module) {
-	m.Uses = append(m.Uses, []Use{{unit, len(mod.Params())}})
+	m.Uses = append(m.Uses, []Use{{Unit: unit, Params: len(mod.Params())}})
 	m.Modules = append(m.Modules, mod)
 }
 

@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"slices"
 
 	"zeroth/shard"
 )
@@ -10,35 +11,70 @@ import (
 // and neither trained nor updated. A unit that has both kinds is divided where
 // they meet, so that each of its parts is of one kind; the first keeps the name.
 func (m *Model) Frozen(is func(shard.Param) bool) *Model {
+	return m.mark(func(p *shard.Param) { p.Frozen = p.Frozen || is(*p) }, runs)
+}
+
+// Ruled is the model with those rules, by which of some names, for its trained
+// parameters. A unit with parameters of several rules is divided into one for each,
+// which but the first rule's are called by the rule too.
+func (m *Model) Ruled(names []string, rule func(shard.Param) int) *Model {
+	return m.mark(func(p *shard.Param) {
+		if !p.Frozen {
+			p.Rule = rule(*p)
+		}
+	}, func(use Use, at []int, params []shard.Param) []Use { return byRule(names, use, at, params) })
+}
+
+// mark is the model with marks on its parameters, and its units divided: divide gets a
+// use of one, the parameters' places and the module's parameters.
+func (m *Model) mark(put func(*shard.Param), divide func(use Use, at []int, params []shard.Param) []Use) *Model {
 	x := *m
 	x.Modules, x.Uses = nil, nil
 	for i, mod := range m.Modules {
-		marked := marked{mod, nil}
-		for _, p := range mod.Params() {
-			p.Frozen = p.Frozen || is(p)
-			marked.params = append(marked.params, p)
+		marked := marked{mod, slices.Clone(mod.Params())}
+		for j := range marked.params {
+			put(&marked.params[j])
 		}
 		var uses []Use
-		at := 0
-		for _, use := range m.Uses[i] {
-			uses = append(uses, divided(use, marked.params[at:at+use.Params])...)
-			at += use.Params
+		for k, at := range Places(m.Uses[i]) {
+			uses = append(uses, divide(m.Uses[i][k], at, marked.params)...)
 		}
 		x.Modules, x.Uses = append(x.Modules, marked), append(x.Uses, uses)
 	}
 	return &x
 }
 
-// divided is a use of a unit by runs of parameters that are all frozen or none.
-func divided(use Use, params []shard.Param) (uses []Use) {
-	for i, p := range params {
-		switch n := len(uses); {
-		case n == 0:
-			uses = append(uses, Use{use.Unit, 1})
-		case p.Frozen == params[i-1].Frozen:
-			uses[n-1].Params++
-		default:
-			uses = append(uses, Use{fmt.Sprintf("%s+%d", use.Unit, n), 1})
+// runs is a use of a unit by runs of parameters that are all frozen or none.
+func runs(use Use, at []int, params []shard.Param) (uses []Use) {
+	for i, p := range at {
+		n := len(uses)
+		if n == 0 || params[p].Frozen != params[at[i-1]].Frozen {
+			name := use.Unit
+			if n > 0 {
+				name = fmt.Sprintf("%s+%d", use.Unit, n)
+			}
+			uses, n = append(uses, Use{Unit: name}), n+1
+		}
+		last := &uses[n-1]
+		last.Params, last.At = last.Params+1, append(last.At, p)
+	}
+	return uses
+}
+
+// byRule is a use of a unit by the rules of its parameters.
+func byRule(names []string, use Use, at []int, params []shard.Param) (uses []Use) {
+	for rule, name := range names {
+		of := Use{Unit: use.Unit}
+		for _, p := range at {
+			if params[p].Rule == rule {
+				of.Params, of.At = of.Params+1, append(of.At, p)
+			}
+		}
+		if rule > 0 && of.Params < len(at) {
+			of.Unit = fmt.Sprintf("%s (%s)", use.Unit, name)
+		}
+		if of.Params > 0 {
+			uses = append(uses, of)
 		}
 	}
 	return uses

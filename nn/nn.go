@@ -12,6 +12,7 @@ package nn
 
 import (
 	"fmt"
+	"slices"
 
 	"zeroth/device"
 	"zeroth/shard"
@@ -188,7 +189,7 @@ func (b *Batch) Rows() int { return b.B * b.T }
 type Saved [17]device.Buffer
 
 // Module is one step of a model. Params lists the parameters of the units the
-// module uses, one after the other: modules that share a unit list all of it, and
+// module uses, see Places: modules that share a unit list all of it, and
 // w and dw follow the order. In dw what is frozen is empty, and its gradient not wanted.
 type Module interface {
 	Params() []shard.Param
@@ -228,6 +229,24 @@ type Model struct {
 type Use struct {
 	Unit   string
 	Params int
+	At     []int // which they are; nil: those that follow the uses before
+}
+
+// Places are which of a module's parameters each of its uses has.
+func Places(uses []Use) (places [][]int) {
+	next := 0
+	for _, use := range uses {
+		at := use.At
+		if at == nil {
+			at = make([]int, use.Params)
+			for i := range at {
+				at[i] = next + i
+			}
+			next += use.Params
+		}
+		places = append(places, at)
+	}
+	return places
 }
 
 // Unit is parameters that are gathered, reduced and updated together.
@@ -242,9 +261,13 @@ func (m *Model) Units() (all []Unit) {
 	at := map[string]int{}
 	for i, mod := range m.Modules {
 		params := mod.Params()
-		for _, use := range m.Uses[i] {
-			own := params[:use.Params]
-			params = params[use.Params:]
+		of := make([]bool, len(params)) // a unit
+		places := Places(m.Uses[i])
+		for k, use := range m.Uses[i] {
+			var own []shard.Param
+			for _, p := range places[k] {
+				own, of[p] = append(own, params[p]), true
+			}
 			j, ok := at[use.Unit]
 			if !ok {
 				j = len(all)
@@ -256,8 +279,8 @@ func (m *Model) Units() (all []Unit) {
 			}
 			all[j].Last = i
 		}
-		if len(params) > 0 {
-			panic(fmt.Sprintf("nn: %d parameters of module %d, from %s on, are of no unit", len(params), i, params[0].Name))
+		if first := slices.Index(of, false); first >= 0 {
+			panic(fmt.Sprintf("nn: %d parameters of module %d, from %s on, are of no unit", len(params)-first, i, params[first].Name))
 		}
 	}
 	return all

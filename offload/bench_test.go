@@ -141,7 +141,7 @@ func BenchmarkDisk(b *testing.B) {
 // place, in turns. Its bytes are those the update must move: 28 of float32 an
 // element and 2 of the parameter; the copy back is on top.
 func BenchmarkHost(b *testing.B) {
-	cfg := offload.Config{Optimizer: offload.Host, Ratio: 1, Buffers: 4, DType: device.BF16, Vecs: []device.DType{device.F32, device.F32}}
+	cfg := offload.Config{Optimizer: offload.Host, Ratio: 1, Buffers: 4, DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}}
 	workers := runtime.GOMAXPROCS(0)
 	dev := cpu.NewHost(workers)
 	defer dev.Close()

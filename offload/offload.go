@@ -63,8 +63,8 @@ type Config struct {
 	Buffers   int     // slots of each ring
 	Tile      int     // most elements of a tile; 0 is TileLen
 
-	DType device.DType   // of parameters in use
-	Vecs  []device.DType // state vectors of the update rule
+	DType device.DType     // of parameters in use
+	Vecs  [][]device.DType // state vectors of each update rule
 
 	Device   device.Device
 	Host     device.Device // its memory begins at multiples of 4096 bytes
@@ -92,6 +92,7 @@ type Unit struct {
 	Len    int  // elements of a shard
 	Whole  bool // its parameters stay whole on the device
 	Frozen bool // it has a parameter and nothing else
+	Rule   int  // it is updated by: of Config.Vecs
 }
 
 // State is what the update of one tile of a unit works on, lent until Release.
@@ -103,7 +104,7 @@ type State struct {
 	Ready  [2]device.Event
 
 	Master device.Buffer   // float32
-	Vec    []device.Buffer // of Config.Vecs, in the order of the rule's States; the store's, to be read
+	Vec    []device.Buffer // of its rule's Config.Vecs, in the order of the rule's States; the store's, to be read
 	Grad   device.Buffer   // float32
 	Param  device.Buffer   // compute dtype, receives the parameter; empty where Master is it. Of a frozen unit: has it
 }
@@ -134,7 +135,7 @@ type unit struct {
 	rest   device.Buffer   // (Len) compute dtype: the parameter, unless it rests on disk
 	grad   device.Buffer   // (Len) float32
 	master device.Buffer   // (Len) float32; empty if it rests on disk
-	vec    []device.Buffer // (Len) of Config.Vecs, alike
+	vec    []device.Buffer // (Len) of its rule's Config.Vecs, alike
 	vecs   []device.DType  // vectors on disk, the master copy before them; none if the state rests in memory
 	copies bool            // the master copy is not the parameter itself
 	tiles  []tile
@@ -162,7 +163,7 @@ func New(cfg Config, units []Unit) *Store {
 	if cfg.Tile == 0 {
 		cfg.Tile = TileLen
 	}
-	if slices.ContainsFunc(cfg.Vecs, device.DType.Coded) {
+	if slices.ContainsFunc(slices.Concat(cfg.Vecs...), device.DType.Coded) {
 		cfg.Tile = (cfg.Tile + device.BlockLen - 1) / device.BlockLen * device.BlockLen // a tile begins with a block
 	}
 	s := &Store{cfg: cfg, offloaded: len(units)}
@@ -281,7 +282,7 @@ func (s *Store) place(i int, u Unit) unit {
 	p.copies = !u.Frozen && (s.cfg.DType != device.F32 || !p.atHand())
 	p.labels.state, p.labels.param = "unit "+u.Name+": optimizer state", "unit "+u.Name+": parameters"
 	if p.onHost && s.cfg.Optimizer == Disk && !u.Frozen {
-		p.vecs = s.cfg.Vecs
+		p.vecs = s.cfg.Vecs[u.Rule]
 		if p.copies {
 			p.vecs = append([]device.DType{device.F32}, p.vecs...)
 		}
@@ -380,7 +381,7 @@ func (s *Store) allocateUnit(u *unit) (err error) {
 			return err
 		}
 	}
-	for _, t := range s.cfg.Vecs {
+	for _, t := range s.cfg.Vecs[u.Rule] {
 		v, err := s.alloc(dev, t, u.Len, device.States)
 		if err != nil {
 			return err

@@ -125,7 +125,7 @@ func (r *rig) update(unit, tile int, m model, change bool, rng *rand.Rand) devic
 	q.After(st.Ready[1])
 	want := m[unit]
 	var next [][]float32
-	for j, v := range vectors(st, len(r.cfg.Vecs)) {
+	for j, v := range vectors(st, len(r.cfg.Vecs[0])) {
 		was := slices.Clone(want[j][st.At.Lo:st.At.Hi])
 		q.Do(func() error {
 			if got := v.F32(); !slices.Equal(got, was) {
@@ -187,7 +187,7 @@ func TestStoreGivesBack(t *testing.T) {
 				for _, vecs := range []int{0, 1, 2} {
 					name := fmt.Sprintf("%v/%v/%v/%d", optimizer, params, dtype, vecs)
 					t.Run(name, func(t *testing.T) {
-						cfg := offload.Config{Optimizer: optimizer, Params: params, Ratio: 0.7, Buffers: 1 + vecs, Tile: 700, DType: dtype, Vecs: make([]device.DType, vecs)}
+						cfg := offload.Config{Optimizer: optimizer, Params: params, Ratio: 0.7, Buffers: 1 + vecs, Tile: 700, DType: dtype, Vecs: [][]device.DType{make([]device.DType, vecs)}}
 						r, err := newRig(t, cfg, units)
 						if err != nil {
 							t.Fatal(err)
@@ -204,7 +204,7 @@ func TestStoreGivesBack(t *testing.T) {
 }
 
 func (r *rig) exercise(t *testing.T) {
-	rng, m := rand.New(rand.NewPCG(1, 2)), newModel(r.units, len(r.cfg.Vecs))
+	rng, m := rand.New(rand.NewPCG(1, 2)), newModel(r.units, len(r.cfg.Vecs[0]))
 	updated := make([]device.Event, len(r.units))
 	for pass := range 4 {
 		change := pass != 2 // the state of pass 1 is read twice
@@ -235,7 +235,7 @@ func (r *rig) exercise(t *testing.T) {
 func TestReleasedIsWrittenBack(t *testing.T) {
 	for _, optimizer := range places {
 		var written atomic.Int64
-		cfg := offload.Config{Optimizer: optimizer, Params: offload.Disk, Ratio: 1, Buffers: 2, Tile: 700, DType: device.BF16, Vecs: []device.DType{device.F32}}
+		cfg := offload.Config{Optimizer: optimizer, Params: offload.Disk, Ratio: 1, Buffers: 2, Tile: 700, DType: device.BF16, Vecs: [][]device.DType{{device.F32}}}
 		cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
 			if o.Do == "write" && o.Bytes == 4096 && o.Off > 0 {
 				time.Sleep(10 * time.Millisecond)
@@ -292,7 +292,7 @@ func TestListener(t *testing.T) {
 			var files, copies [2]int64
 			var mu sync.Mutex
 			h := &heard{units: units, kinds: map[device.Queue]offload.Kind{}}
-			cfg := offload.Config{Optimizer: optimizer, Params: params, Ratio: 0.8, Buffers: 2, Tile: 1500, DType: device.BF16, Vecs: []device.DType{device.F32, device.F32}, Listener: h}
+			cfg := offload.Config{Optimizer: optimizer, Params: params, Ratio: 0.8, Buffers: 2, Tile: 1500, DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Listener: h}
 			cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -364,7 +364,7 @@ func TestSplit(t *testing.T) {
 }
 
 func onDisk(dir, run string, rank int) offload.Config {
-	return offload.Config{Optimizer: offload.Disk, Ratio: 1, Buffers: 2, Tile: 1000, DType: device.BF16, Vecs: []device.DType{device.F32, device.F32}, Scratch: offload.Scratch{Dir: dir, Run: run, Rank: rank}}
+	return offload.Config{Optimizer: offload.Disk, Ratio: 1, Buffers: 2, Tile: 1000, DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Scratch: offload.Scratch{Dir: dir, Run: run, Rank: rank}}
 }
 
 var two = []offload.Unit{{Name: "a", Len: 2500}, {Name: "b", Len: 100}}
@@ -597,7 +597,7 @@ func TestBudget(t *testing.T) {
 	defer dev.Close()
 	defer host.Close()
 	host.Budget(3000)
-	s := offload.New(offload.Config{Optimizer: offload.Host, Ratio: 1, Buffers: 1, DType: device.F32, Vecs: []device.DType{device.F32, device.F32}, Device: dev, Host: host}, []offload.Unit{{Name: "a", Len: 300}})
+	s := offload.New(offload.Config{Optimizer: offload.Host, Ratio: 1, Buffers: 1, DType: device.F32, Vecs: [][]device.DType{{device.F32, device.F32}}, Device: dev, Host: host}, []offload.Unit{{Name: "a", Len: 300}})
 	if live := host.Usage().Peak.Total(); live != 0 {
 		t.Errorf("New takes %d bytes", live)
 	}

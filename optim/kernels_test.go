@@ -61,6 +61,13 @@ func (host) Lion(w, p, g, m device.Buffer, a device.Lion) {
 	publish(p, w)
 }
 
+func (host) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
+	for i := range y.N {
+		y.F32()[i] = alpha*a.F32()[i] + beta*b.F32()[i]
+	}
+	publish(p, y)
+}
+
 // publish copies the master to a parameter kept in float32.
 func publish(p, w device.Buffer) {
 	if p.N > 0 {

@@ -1,8 +1,8 @@
-// Package optim is elementwise update rules and learning-rate schedules.
+// Package optim is update rules and learning-rate schedules.
 //
-// A rule updates element i of a vector from element i of the others and
+// An Elementwise rule updates element i of a vector from element i of the others and
 // nothing else, so any split of a vector over calls, ranks or workers gives
-// the same bits.
+// the same bits. A Whole rule does so before and after a part that has the whole matrix.
 package optim
 
 import "zeroth/device"
@@ -17,6 +17,9 @@ type Ops interface {
 	AdamW8(w, p, g, m, v device.Buffer, a device.AdamW)
 	SGD(w, p, g, m device.Buffer, a device.SGD)
 	Lion(w, p, g, m device.Buffer, a device.Lion)
+	// Axpby sets y = alpha*a + beta*b in float32, all of any float type; y may be one of
+	// them. When p is not empty it receives y rounded to its type.
+	Axpby(y, p, a, b device.Buffer, alpha, beta float32)
 }
 
 // Piece is a run of elements of one parameter, all buffers of equal length.
@@ -32,12 +35,14 @@ type Hyper struct {
 	LR        float64
 	Decay     float64 // of the weights; 0 is none
 	GradScale float64 // multiplies the gradient: clipping and loss scale in one
+	Scale     float64 // of a Whole rule: multiplies LR, but not in the decay
 }
 
 // Group is how some parameters are updated.
 type Group struct {
 	LR    float64 // of the learning rate of the step: 1 is all of it
 	Decay float64 // of the weights; 0 is none
+	Scale float64 // of a Whole rule: Hyper's
 }
 
 // Rule is an update rule with its constants.
@@ -46,6 +51,11 @@ type Rule interface {
 	States() []string
 	// Types are those of their elements.
 	Types() []device.DType
+}
+
+// Elementwise is a rule that needs no more than a piece.
+type Elementwise interface {
+	Rule
 	// Step issues update t (the first is 1) of a piece on q.
 	Step(q Ops, t int, h Hyper, p Piece)
 }

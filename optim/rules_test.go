@@ -73,7 +73,7 @@ func lionReference(b1, b2, decay float64) reference {
 
 var rules = []struct {
 	name       string
-	rule       Rule
+	rule       Elementwise
 	decayed    reference
 	undecayed  reference
 	stateNames []string
@@ -157,7 +157,7 @@ func TestSplitGivesTheSameBits(t *testing.T) {
 // gradients 0.1, -0.2, 0.3, 0.05.
 func TestAdamAgainstPyTorch(t *testing.T) {
 	for _, c := range []struct {
-		rule Rule
+		rule Elementwise
 		want [4]float64
 	}{
 		{AdamW{0.9, 0.999, 1e-8}, [4]float64{0.89900001, 0.9347113604, 0.8994525426, 0.8629823071}},

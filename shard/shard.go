@@ -8,6 +8,7 @@
 package shard
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"math"
@@ -47,6 +48,7 @@ type Param struct {
 	At     Range // filled in by Lay
 	Group  Group
 	Frozen bool // it is used and never updated: it has no gradient and no state
+	Rule   int  // which update rule is its own, of several
 	Init   Init
 }
 
@@ -151,6 +153,25 @@ func (l *Layout) Pieces(rank int) iter.Seq[Piece] {
 			}
 		}
 	}
+}
+
+// Spread gives each of some costs to one of so many ranks, the greatest first, to the
+// rank that has least yet, of equal ones to the first: it returns the ranks.
+func Spread(costs []float64, ranks int) []int {
+	if ranks < 1 {
+		panic(fmt.Sprintf("shard: %d costs spread over %d ranks", len(costs), ranks))
+	}
+	order := make([]int, len(costs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(costs[b], costs[a]) })
+	of, has := make([]int, len(costs)), make([]float64, ranks)
+	for _, i := range order {
+		of[i] = slices.Index(has, slices.Min(has))
+		has[of[i]] += costs[i]
+	}
+	return of
 }
 
 // Mesh is a world of Shard × Replicate ranks: ranks that are neighbours form a

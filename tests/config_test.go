@@ -31,7 +31,8 @@ var configFields = strings.Fields(`
 	Zero.Stage Zero.Prefetch Zero.Recompute
 	Zero.Offload.Optimizer Zero.Offload.Parameters Zero.Offload.Path Zero.Offload.Buffers Zero.Offload.Ratio
 	Precision
-	Optimizer.Type Optimizer.LR Optimizer.Betas Optimizer.Eps Optimizer.WeightDecay Optimizer.Momentum Optimizer.Groups
+	Optimizer.Type Optimizer.LR Optimizer.Betas Optimizer.Eps Optimizer.WeightDecay Optimizer.Momentum Optimizer.Nesterov Optimizer.Steps Optimizer.Adjust
+	Optimizer.AdamW.LR Optimizer.AdamW.Betas Optimizer.AdamW.Eps Optimizer.AdamW.WeightDecay Optimizer.Groups
 	Schedule.Type Schedule.Warmup Schedule.MinLR Schedule.Decay
 	Checkpoint.Every Checkpoint.Dir Checkpoint.Keep.Last Checkpoint.Keep.Every Checkpoint.Keep.Best
 	Checkpoint.Async Checkpoint.Compress Checkpoint.SaveOnExit Checkpoint.OnError
@@ -48,7 +49,8 @@ var configKeys = strings.Fields(`
 	zero.stage zero.prefetch zero.recompute
 	zero.offload.optimizer zero.offload.parameters zero.offload.path zero.offload.buffers zero.offload.ratio
 	precision
-	optimizer.type optimizer.lr optimizer.betas optimizer.eps optimizer.weight_decay optimizer.momentum optimizer.groups
+	optimizer.type optimizer.lr optimizer.betas optimizer.eps optimizer.weight_decay optimizer.momentum optimizer.nesterov optimizer.ns_steps optimizer.adjust_lr_fn
+	optimizer.adamw.lr optimizer.adamw.betas optimizer.adamw.eps optimizer.adamw.weight_decay optimizer.groups
 	schedule.type schedule.warmup schedule.min_lr schedule.decay
 	checkpoint.every checkpoint.dir checkpoint.keep checkpoint.async checkpoint.compress checkpoint.save_on_exit checkpoint.on_error
 	sample.prompt sample.tokens sample.temperature sample.top_k sample.top_p sample.stop sample.seed`)

@@ -28,9 +28,20 @@ func formula(c *config.Config, tile int) zero.Footprint {
 		units, peak = llamaSizes(c)
 	}
 	f32 := device.F32
-	vecs := map[string][]device.DType{"adamw": {f32, f32}, "lion": {f32}, "sgd": {f32}, "adamw8bit": {device.Q8, device.U8}}[c.Optimizer.Type]
-	if c.Optimizer.Type == "adamw8bit" {
-		units = sim.UnitSizes(config.Network(c), 256) // with what is between parameters
+	vecs := map[string][][]device.DType{"adamw": {{f32, f32}}, "lion": {{f32}}, "sgd": {{f32}}, "adamw8bit": {{device.Q8, device.U8}}, "muon": {{f32, f32}, {f32}}}[c.Optimizer.Type]
+	if slices.Contains([]string{"adamw8bit", "muon"}, c.Optimizer.Type) { // with what is between parameters; divided
+		units = sim.UnitSizes(config.Network(c), build.Rules(c.Optimizer))
+	}
+	if c.Optimizer.Type == "muon" {
+		m, n := c.Model.Width, max(4*c.Model.Width, c.Model.FFN) // of the MLP
+		if c.Model.Family == "llama" {
+			m, n = min(m, c.Model.FFN), max(m, c.Model.FFN)
+		}
+		for i := range units {
+			if units[i].Rule == 1 {
+				units[i].Matrix = [2]int{m, n}
+			}
+		}
 	}
 	return zero.Footprint{
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
@@ -87,6 +98,10 @@ var memoryJobs = [][]string{
 	{"zero.stage=3", "parallel.ranks=3", "precision=bf16", "optimizer.type=adamw8bit", "device=cpu", "train.accumulate=2"},
 	{"zero.stage=1", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "optimizer.type=adamw8bit", "device=cpu"},
 	{"zero.stage=0", "parallel.ranks=1", "optimizer.type=adamw8bit", "device=cpu", "model.family=llama"},
+	{"zero.stage=3", "parallel.ranks=3", "precision=bf16", "optimizer.type=muon", "device=cpu", "train.accumulate=2"},
+	{"zero.stage=2", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "optimizer.type=muon", "device=cpu", "zero.prefetch=0"},
+	{"zero.stage=1", "parallel.ranks=2", "precision=fp32", "optimizer.type=muon", "device=cpu", "model.layers=2"},
+	{"zero.stage=0", "parallel.ranks=2", "precision=fp16", "optimizer.type=muon", "device=cpu", "model.family=llama", "model.kv_heads=1"},
 	{"zero.stage=3", "parallel.ranks=2", "precision=bf16", "model.dropout=0.1", "zero.recompute=block"},
 	{"zero.stage=1", "parallel.ranks=2", "precision=fp32", "model.dropout=0.1"},
 	{"model.family=llama", "zero.stage=2", "parallel.ranks=2", "precision=bf16", "model.dropout=0.1"},
@@ -111,6 +126,7 @@ var offloadJobs = [][]string{
 	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=."},
 	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=adamw8bit", "device=cpu", "train.accumulate=2"},
 	{"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "optimizer.type=adamw8bit", "device=cpu", "precision=fp32"},
+	{"zero.stage=3", "zero.offload.parameters=host", "optimizer.type=muon", "device=cpu", "train.accumulate=2"},
 }
 
 // The bytes a job allocates in each category are those of the closed forms,
@@ -176,6 +192,9 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 			t.Parallel()
 			stage := cfg(t, sets...).Zero.Stage
 			for i, way := range offloads(t, stage) {
+				if slices.Contains(sets, "optimizer.type=muon", "device=cpu") && way[0] != "zero.offload.optimizer=none" {
+					continue // it is refused
+				}
 				c := cfg(t, append(append(slices.Clone(sets), way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%5))...)
 				offloadedIsPlanned(t, fmt.Sprint(way), c, 500*(i%2))
 			}
@@ -261,7 +280,7 @@ func TestModelStatesFollowTheZeROTable(t *testing.T) {
 	}
 	for stage, want := range []float64{2 + 4 + 12, 2 + 4 + 12.0/world, 2 + (4+12.0)/world, (2 + 4 + 12.0) / world} {
 		s := zero.Stage(stage)
-		f := zero.Footprint{Units: units, Mesh: s.Mesh(shard.Mesh{Shard: world, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: []device.DType{device.F32, device.F32}, Micro: 1}
+		f := zero.Footprint{Units: units, Mesh: s.Mesh(shard.Mesh{Shard: world, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Micro: 1}
 		b := f.Bytes()
 		if got := float64(b.Total()) / n; got < want || got > want*1.05+0.01 {
 			t.Errorf("stage %d: %.4f bytes a parameter, want %.4f", stage, got, want)
@@ -280,6 +299,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"zero.stage=3", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 		{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "precision=bf16", "train.accumulate=2"},
+		{"zero.stage=3", "optimizer.type=muon", "device=cpu"},
 	} {
 		c := cfg(t, append(sets, "parallel.ranks=2")...)
 		ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{Tile: 200}})

@@ -138,7 +138,7 @@ func TestZeROPaperTable(t *testing.T) {
 		}
 		for i, want := range row.want {
 			s := zero.Stage(i + 1)
-			b := zero.Footprint{Units: sizes, Mesh: s.Mesh(shard.Mesh{Shard: row.ranks, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: []device.DType{device.F32, device.F32}, Micro: 1}.Bytes()
+			b := zero.Footprint{Units: sizes, Mesh: s.Mesh(shard.Mesh{Shard: row.ranks, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Micro: 1}.Bytes()
 			grads := b[device.Grads] / 2
 			if s < 2 {
 				grads = b[device.UnitGrads] / 2

@@ -97,6 +97,7 @@ func TestResumeAgreesToTheBit(t *testing.T) {
 		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=sgd"},
 		{"parallel.ranks=3", "zero.stage=3", "optimizer.type=adamw8bit", "device=cpu"},
 		{"parallel.ranks=2", "zero.stage=2", "optimizer.type=adamw8bit", "device=cpu", "checkpoint.async=false", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
+		{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "optimizer.type=muon", "device=cpu"},
 		{"parallel.ranks=2", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 		{"parallel.ranks=3", "zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "checkpoint.async=false"},
 	} {
@@ -131,13 +132,36 @@ func TestResumeOnAnotherTopology(t *testing.T) {
 		{"parallel.ranks=4", "zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"},
 		{"parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	}
+	resumeOn(t, topologies)
+}
+
+// So is state of 8 bits, which a checkpoint holds decoded, and that of Muon, of which
+// matrices and the rest have other kinds.
+func TestResumeOfStateOnAnotherTopology(t *testing.T) {
+	for _, rule := range []string{"optimizer.type=adamw8bit", "optimizer.type=muon", "device=cpu"} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			resumeOn(t, [][]string{
+				{"parallel.ranks=4", "zero.stage=3"},
+				{"parallel.ranks=1", "zero.stage=0"},
+				{"parallel.ranks=3", "zero.stage=1"},
+				{"parallel.ranks=6", "parallel.shard=3", "parallel.replicate=2", "zero.stage=2"},
+			}, rule)
+		})
+	}
+}
+
+// resumeOn resumes each run of some topologies on each other.
+func resumeOn(t *testing.T, topologies [][]string, sets ...string) {
+	t.Helper()
 	for i, from := range topologies {
-		first := t.TempDir()
+		first, from := t.TempDir(), slices.Concat(from, sets)
 		whole := losses(t, run(t, saving(t, first, append(from, "precision=bf16")...), ""), 3)
 		for j, to := range topologies {
 			if testing.Short() && (i+j)%3 != 1 {
 				continue
 			}
+			to := slices.Concat(to, sets)
 			second := t.TempDir()
 			// At step 3 of 3 nothing is left to do but to save.
 			c := saving(t, second, append(slices.Clone(to), "train.steps=3")...)

@@ -15,13 +15,13 @@ type Footprint struct {
 	Mesh     shard.Mesh // S × R
 	Policy   fsdp.Policy
 	DType    device.DType
-	Vecs     []device.DType // K state vectors of the update rule
-	Micro    int            // micro-batches a step
-	Rows     int            // r = sequences × positions of a micro-batch
-	Packed   bool           // sequences are several documents
-	Peak     int            // most activation bytes at once, from a model's own closed form
-	Work     int64          // bytes the device takes for its kernels,
-	HostWork int64          // and the host, if something is offloaded
+	Vecs     [][]device.DType // K state vectors of each update rule
+	Micro    int              // micro-batches a step
+	Rows     int              // r = sequences × positions of a micro-batch
+	Packed   bool             // sequences are several documents
+	Peak     int              // most activation bytes at once, from a model's own closed form
+	Work     int64            // bytes the device takes for its kernels,
+	HostWork int64            // and the host, if something is offloaded
 
 	Separate bool // the host cannot address the device's memory
 	Offload  Offload
@@ -35,6 +35,8 @@ type UnitSize struct {
 	Lookup bool       // the first module uses it, and only looks it up
 	Beside bool       // the module that uses it first is that of the unit before
 	Frozen bool       // it is not trained
+	Rule   int        // it is updated by, of Footprint.Vecs
+	Matrix [2]int     // where its updates are of whole matrices: the sides, shorter first, of that with the largest work space
 	Mesh   shard.Mesh // the ranks it belongs to; zero: those of all units
 }
 
@@ -50,6 +52,8 @@ type UnitSize struct {
 //	grads            0                 4Ψ/S               4Ψ/S
 //	master           4Ψ/S where p is not 4
 //	optimizer        4KΨ/S; of states that are coded 260/256 KΨ/S
+//	whole_updates    2 × slots × the longest unit whose update is of whole matrices
+//	                 + 4m² + 4mn + 192 of the matrix that needs most, m by n, m <= n
 //
 // where S is 1 at stage 0, and slots are Prefetch+1 (parameters) or two
 // (gradients; one without prefetch and at stages 0 and 1) that the units take
@@ -75,12 +79,33 @@ func (f Footprint) Bytes() (b device.Bytes) {
 	}
 	f.addShards(&b)
 	b[device.Activations] = int64(f.Peak)
-	b[device.Workspace] = f.Work
+	b[device.Workspace], b[device.Updates] = f.Work, f.updates()
 	b[device.Inputs], b[device.Stats] = f.ids(), f.sums()+int64(4*f.Rows)
 	if !f.apart() {
 		b[device.Stats] += f.stats()
 	}
 	return b
+}
+
+// updates is the bytes of updates of whole matrices: three slots that units take in
+// turn, or one without prefetch or of fewer units, in bf16, and work space.
+func (f Footprint) updates() int64 {
+	units, longest, work := 0, int64(0), 0
+	for _, u := range f.Units {
+		if u.Matrix == [2]int{} {
+			continue
+		}
+		whole, _ := f.pad(u)
+		m, n := u.Matrix[0], u.Matrix[1]
+		units, longest, work = units+1, max(longest, whole), max(work, 2*round(2*m*m)+round(4*m*n)+192)
+	}
+	switch {
+	case units == 0:
+		return 0
+	case units < 3 || f.Policy.Prefetch == 0:
+		return 2*longest + int64(work)
+	}
+	return 3*2*longest + int64(work)
 }
 
 // elements are those of some of the units: of all of them, of shared ones, and of

@@ -41,6 +41,7 @@ type rest struct {
 	param   offload.Place
 	master  bool           // a copy of its own
 	vectors []device.DType // of state on disk
+	rule    int            // of Footprint.Vecs
 }
 
 // rests are how all units' shards rest.
@@ -56,7 +57,7 @@ func (f Footprint) rests() (out []rest) {
 	}
 	for i, u := range f.Units {
 		n := int64(of[i].Len)
-		r := rest{n: n, tile: min(f.tile(), n), off: i >= first && !u.Frozen, frozen: u.Frozen}
+		r := rest{n: n, tile: min(f.tile(), n), off: i >= first && !u.Frozen, frozen: u.Frozen, rule: u.Rule}
 		if !u.Shared && !f.Policy.KeepParams {
 			r.param = f.Offload.Params
 		}
@@ -66,9 +67,9 @@ func (f Footprint) rests() (out []rest) {
 		}
 		r.master = !u.Frozen && (f.DType != device.F32 || r.param != updated)
 		if r.off && f.Offload.Optimizer == offload.Disk {
-			r.vectors = f.Vecs
+			r.vectors = f.Vecs[u.Rule]
 			if r.master {
-				r.vectors = append([]device.DType{device.F32}, f.Vecs...)
+				r.vectors = append([]device.DType{device.F32}, f.Vecs[u.Rule]...)
 			}
 		}
 		out = append(out, r)
@@ -96,7 +97,7 @@ func (f Footprint) addShards(b *device.Bytes) {
 		if r.master {
 			b[device.Master] += 4 * r.n
 		}
-		b[device.States] += f.states(r.n)
+		b[device.States] += f.states(r)
 		if r.param != offload.Device {
 			out.add(r, p*r.tile)
 		}
@@ -107,10 +108,10 @@ func (f Footprint) addShards(b *device.Bytes) {
 	b[device.Staging] = back + out.bytes(f)
 }
 
-// states is the bytes of state vectors of n elements.
-func (f Footprint) states(n int64) (bytes int64) {
-	for _, t := range f.Vecs {
-		bytes += int64(t.Bytes(int(n)))
+// states is the bytes of state vectors of a unit's shard.
+func (f Footprint) states(r rest) (bytes int64) {
+	for _, t := range f.Vecs[r.rule] {
+		bytes += int64(t.Bytes(int(r.n)))
 	}
 	return bytes
 }
@@ -160,7 +161,7 @@ func (f Footprint) Host() (b device.Bytes) {
 		if r.master {
 			b[device.Master] += 4 * r.n
 		}
-		b[device.States] += f.states(r.n)
+		b[device.States] += f.states(r)
 	}
 	b[device.Workspace] = f.HostWork
 	b[device.Stats] += f.sums()
@@ -199,7 +200,7 @@ func (f Footprint) tile() int64 {
 		return offload.TileLen
 	}
 	tile := int64(f.Offload.Tile)
-	if slices.ContainsFunc(f.Vecs, device.DType.Coded) { // which begins with a block of codes
+	if slices.ContainsFunc(slices.Concat(f.Vecs...), device.DType.Coded) { // which begins with a block of codes
 		tile = (tile + device.BlockLen - 1) / device.BlockLen * device.BlockLen
 	}
 	return tile

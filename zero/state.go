@@ -7,6 +7,7 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/offload"
+	"zeroth/optim"
 	"zeroth/shard"
 )
 
@@ -14,19 +15,37 @@ import (
 // float32; the other kinds are named by the rule's States.
 const Master = "master"
 
-// Kinds lists the kinds of state every parameter has. A frozen one has its Master
-// alone, which is the parameter as it rests.
-func (t *Trainer) Kinds() []string { return append([]string{Master}, t.cfg.Rule.States()...) }
-
-// kindsOf are those of some kinds that a unit has.
-func (t *Trainer) kindsOf(unit int, kinds []string) []string {
-	if !t.runner.Units[unit].Frozen {
-		return kinds
+// Kinds lists the kinds of state that parameters have.
+func (t *Trainer) Kinds() []string {
+	all := []string{Master}
+	for _, r := range t.cfg.Rules {
+		for _, kind := range r.States() {
+			if !slices.Contains(all, kind) {
+				all = append(all, kind)
+			}
+		}
 	}
-	if slices.Contains(kinds, Master) {
+	return all
+}
+
+// KindsOf lists the kinds of state that a parameter has under some rules. A frozen one
+// has its Master alone, which is the parameter as it rests.
+func KindsOf(p shard.Param, rules []optim.Rule) []string {
+	if p.Frozen {
 		return []string{Master}
 	}
-	return nil
+	return append([]string{Master}, rules[p.Rule].States()...)
+}
+
+// kindsOf are those of some kinds that a unit has.
+func (t *Trainer) kindsOf(unit int, kinds []string) (has []string) {
+	own := KindsOf(t.runner.Units[unit].Layout.Params[0], t.cfg.Rules)
+	for _, kind := range kinds {
+		if slices.Contains(own, kind) {
+			has = append(has, kind)
+		}
+	}
+	return has
 }
 
 // Part is some elements of one parameter's state of one kind.
@@ -86,7 +105,7 @@ type filler struct {
 func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offload.State) error {
 	t, g, own := f.t, f.t.runner.Units[u].Replica, []shard.Range{in}
 	n := in.Len() / g.Size() // what cannot be shared out, less than Size elements, all read
-	shared := n > 0 && g.Size() > 1 && (!st.OnHost || t.sums.Device.Host) && Begin(t.cfg.Rule) == 1
+	shared := n > 0 && g.Size() > 1 && (!st.OnHost || t.sums.Device.Host) && Begin(t.cfg.Rules) == 1
 	if shared {
 		own = []shard.Range{{Lo: in.Lo + g.Rank()*n, Hi: in.Lo + (g.Rank()+1)*n}, {Lo: in.Lo + g.Size()*n, Hi: in.Hi}}
 	}
@@ -109,7 +128,7 @@ func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offloa
 	}
 	t.cfg.Comm.Label("unit " + t.runner.Units[u].Name + ": state")
 	for _, kind := range kinds {
-		collective.AllGather(g, t.cfg.Comm, t.vector(kind, st).Slice(0, g.Size()*n))
+		collective.AllGather(g, t.cfg.Comm, t.vector(u, kind, st).Slice(0, g.Size()*n))
 	}
 	q.After(t.cfg.Comm.Mark()) // while the next tile is read
 	return nil
@@ -206,7 +225,7 @@ func (t *Trainer) Snapshot(memory func(n int) []float32) (parts []Staged, wait f
 			q.After(st.Ready[0])
 			q.After(st.Ready[1])
 			for _, kind := range t.kindsOf(i, t.Kinds()) {
-				to, from := memory(in.Len()), t.vector(kind, st).Slice(in.Lo-st.At.Lo, in.Hi-st.At.Lo)
+				to, from := memory(in.Len()), t.vector(i, kind, st).Slice(in.Lo-st.At.Lo, in.Hi-st.At.Lo)
 				q.Copy(device.Narrowed(to, from.Type), from)
 				if from.Type != device.F32 {
 					narrow = append(narrow, copied{to, from.Type})
@@ -270,7 +289,7 @@ func (t *Trainer) share(u int) shard.Range {
 // parts calls f for the parts of all parameters that lie in a range of a tile,
 // at most staging elements at a time, with where they are at hand.
 func (t *Trainer) parts(kind string, unit int, in shard.Range, st offload.State, f func(p Part, at device.Buffer) error) error {
-	u, vec := t.runner.Units[unit], t.vector(kind, st)
+	u, vec := t.runner.Units[unit], t.vector(unit, kind, st)
 	for pc := range u.Layout.Pieces(u.Shard.Rank()) {
 		at := pc.InShard.Intersect(in)
 		for lo := at.Lo; lo < at.Hi; lo += staging {
@@ -286,14 +305,14 @@ func (t *Trainer) parts(kind string, unit int, in shard.Range, st offload.State,
 }
 
 // vector is the part of a unit's state that a kind names.
-func (t *Trainer) vector(kind string, st offload.State) device.Buffer {
+func (t *Trainer) vector(unit int, kind string, st offload.State) device.Buffer {
 	switch {
 	case kind == Master && st.Master.N == 0: // frozen
 		return st.Param
 	case kind == Master:
 		return st.Master
 	}
-	for i, name := range t.cfg.Rule.States() {
+	for i, name := range t.cfg.Rules[t.runner.Units[unit].Rule].States() {
 		if name == kind {
 			return st.Vec[i]
 		}

@@ -10,8 +10,6 @@ import (
 	"zeroth/device"
 	"zeroth/fsdp"
 	"zeroth/nn"
-	"zeroth/offload"
-	"zeroth/optim"
 )
 
 // Step trains on one global batch. Parameters are updated when it returns or
@@ -137,17 +135,18 @@ func (t *Trainer) addNorms() {
 		if t.store.OnHost(i) {
 			sums = t.hostSums
 		}
-		t.tell(fsdp.Norm, units[i], q)
+		t.tell(fsdp.Norm, units[i], q, 0)
 		q.Label(t.labels[i].norm)
 		q.After(units[i].Reduced)
 		q.SumSquares(sums.Slice((1+i)*device.ExactLen, (2+i)*device.ExactLen), units[i].Grad)
 	}
 }
 
-// tell tells an operation on a unit's shard to who listens.
-func (t *Trainer) tell(o fsdp.Op, u *fsdp.Unit, q device.Queue) {
+// tell tells an operation on a unit's shard, for which a rank sends so many bytes, to
+// who listens.
+func (t *Trainer) tell(o fsdp.Op, u *fsdp.Unit, q device.Queue, sent int64) {
 	if t.cfg.Listener != nil {
-		t.cfg.Listener.Event(fsdp.Event{Op: o, Units: u.Itself(), Step: -1, Queue: q})
+		t.cfg.Listener.Event(fsdp.Event{Op: o, Units: u.Itself(), Step: -1, Sent: sent, Queue: q})
 	}
 }
 
@@ -241,49 +240,6 @@ func (t *Trainer) gradScale(s Stats) float64 {
 		clip = min(1, t.cfg.Clip/(s.GradNorm+1e-6))
 	}
 	return clip / s.LossScale
-}
-
-// update issues the update of every unit, in the order the next step uses them.
-func (t *Trainer) update(lr, gradScale float64) {
-	t.Updates++
-	for i, g := range t.groups {
-		t.hypers[i] = optim.Hyper{LR: lr * g.LR, Decay: g.Decay, GradScale: gradScale}
-	}
-	for i, u := range t.runner.Units {
-		if u.Frozen {
-			continue
-		}
-		var done device.Event
-		t.tell(fsdp.Update, u, t.updates(t.store.OnHost(i)))
-		for j := range t.store.Tiles(i) {
-			st := t.store.Acquire(i, j)
-			q := t.updates(st.OnHost)
-			q.Label(t.labels[i].update)
-			q.After(st.Ready[0])
-			q.After(st.Ready[1])
-			for _, r := range t.pieces[i][j] {
-				t.cfg.Rule.Step(q, t.Updates, t.hypers[r.group], t.piece(st, r))
-			}
-			done = t.store.Release(i, j, q.Mark(), true)
-		}
-		u.MarkUpdated(done)
-	}
-	if w := t.cfg.Offload.Write; w != nil {
-		t.kept = w.Mark()
-	}
-}
-
-// piece is a run of a tile with the state its update needs, good until the next.
-func (t *Trainer) piece(st offload.State, r run) optim.Piece {
-	lo, hi := r.at.Lo, r.at.Hi
-	p := optim.Piece{Master: st.Master.Slice(lo, hi), Grad: st.Grad.Slice(lo, hi), State: t.state}
-	if st.Param.N > 0 {
-		p.Param = st.Param.Slice(lo, hi)
-	}
-	for i, v := range st.Vec {
-		p.State[i] = v.Slice(lo, hi)
-	}
-	return p
 }
 
 // Eval is the mean loss over n micro-batches on every rank, in nats.

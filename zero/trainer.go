@@ -26,6 +26,7 @@ type Compute interface {
 type Update interface {
 	device.Queue
 	optim.Ops
+	optim.MatrixOps
 	Zero(b device.Buffer)
 	Cast(dst, src device.Buffer)
 	SumSquares(acc, x device.Buffer)
@@ -62,7 +63,7 @@ type Config struct {
 
 	Listener fsdp.Listener // hears what is done, from the goroutine that issues it; may be nil
 
-	Rule  optim.Rule
+	Rules []optim.Rule                  // of parameters, by shard.Param's Rule: Elementwise or Whole
 	Group func(shard.Param) optim.Group // how a parameter is updated; must be the same on all ranks
 	Clip  float64                       // of the global gradient norm; 0 is off
 	Scale optim.LossScale               // Dynamic: steps with gradients that overflow are skipped
@@ -99,6 +100,7 @@ type Trainer struct {
 	hypers   []optim.Hyper   // of each group, in this step
 	labels   []label         // of each unit's work
 	state    []device.Buffer // work space of update
+	matrices matrices        // of units whose rule is Whole
 
 	Scale    optim.LossScale
 	Updates  int   // applied so far
@@ -135,7 +137,7 @@ type run struct {
 }
 
 // label names a unit's work on the update queue, for errors and traces.
-type label struct{ norm, update string }
+type label struct{ norm, update, gather, scatter, share string }
 
 // The elements of a rank's part of Trainer.stats.
 const (
@@ -163,7 +165,7 @@ func New(cfg Config) (*Trainer, error) {
 // build lays the units out, places their shards, and allocates.
 func (t *Trainer) build() (err error) {
 	c := t.cfg
-	units := fsdp.LayOut(c.Model, c.Policy, Begin(c.Rule), c.groups)
+	units := fsdp.LayOut(c.Model, c.Policy, Begin(c.Rules), c.groups)
 	if !slices.ContainsFunc(units, func(u *fsdp.Unit) bool { return !u.Frozen }) {
 		return errors.New("zero: every parameter is frozen: there is nothing to train")
 	}
@@ -182,7 +184,8 @@ func (t *Trainer) build() (err error) {
 	var rest []offload.Shard
 	for i, u := range units {
 		rest = append(rest, offload.Shard{Param: u.Param, Grad: u.Grad})
-		t.labels = append(t.labels, label{fsdp.Label(u.Name, fsdp.Norm), fsdp.Label(u.Name, fsdp.Update)})
+		of := func(o fsdp.Op) string { return fsdp.Label(u.Name, o) }
+		t.labels = append(t.labels, label{of(fsdp.Norm), of(fsdp.Update), of(fsdp.GatherUpdate), of(fsdp.ScatterUpdate), of(fsdp.ShareUpdate)})
 		groups := t.groupsOf(u.Layout)
 		var tiles [][]run
 		for j := range t.store.Tiles(i) {
@@ -190,21 +193,32 @@ func (t *Trainer) build() (err error) {
 		}
 		t.pieces = append(t.pieces, tiles)
 	}
-	t.state, t.hypers = make([]device.Buffer, len(c.Rule.States())), make([]optim.Hyper, len(t.groups))
+	t.state, t.hypers = make([]device.Buffer, len(t.Kinds())), make([]optim.Hyper, len(t.groups))
 	t.merge = t.mergeSums
+	t.layOutMatrices()
 	if err := t.store.Allocate(rest); err != nil {
 		return err
 	}
 	return t.allocate()
 }
 
-// Begin is the multiple of elements that parameters begin at under a rule: states that
+// Begin is the multiple of elements that parameters begin at under some rules: states that
 // are coded by blocks have blocks of one parameter each, and no rank has part of one.
-func Begin(r optim.Rule) int {
-	if slices.ContainsFunc(r.Types(), device.DType.Coded) {
-		return device.BlockLen
+func Begin(rules []optim.Rule) int {
+	for _, r := range rules {
+		if slices.ContainsFunc(r.Types(), device.DType.Coded) {
+			return device.BlockLen
+		}
 	}
 	return 1
+}
+
+// Vecs are the types of the state vectors of each rule.
+func Vecs(rules []optim.Rule) (of [][]device.DType) {
+	for _, r := range rules {
+		of = append(of, r.Types())
+	}
+	return of
 }
 
 // groups are the ranks that a unit belongs to.
@@ -218,14 +232,14 @@ func (c *Config) groups(unit string) fsdp.Groups {
 // offload is where what rests, with what the trainer knows itself.
 func (t *Trainer) offload() offload.Config {
 	o := t.cfg.Offload
-	o.Device, o.Host, o.DType, o.Vecs = t.cfg.Device, t.cfg.Host, t.cfg.DType, t.cfg.Rule.Types()
+	o.Device, o.Host, o.DType, o.Vecs = t.cfg.Device, t.cfg.Host, t.cfg.DType, Vecs(t.cfg.Rules)
 	return o
 }
 
 // stored is the units as a store knows them.
 func stored(units []*fsdp.Unit) (of []offload.Unit) {
 	for _, u := range units {
-		of = append(of, offload.Unit{Name: u.Name, Len: u.Layout.ShardLen(), Whole: u.Whole(), Frozen: u.Frozen})
+		of = append(of, offload.Unit{Name: u.Name, Len: u.Layout.ShardLen(), Whole: u.Whole(), Frozen: u.Frozen, Rule: u.Rule})
 	}
 	return of
 }
@@ -266,6 +280,10 @@ func (t *Trainer) allocate() error {
 		t.hostSums = alloc(c.Host, device.I64, sums, device.Stats)
 	}
 	t.stats = alloc(c.Host, device.I64, c.Groups.World.Size()*statLen, device.Stats)
+	for _, n := range t.matrices.lens {
+		t.matrices.slots = append(t.matrices.slots, alloc(c.Device, t.matrices.input, n, device.Updates))
+	}
+	t.matrices.arena = device.NewArena(alloc(c.Device, device.F32, t.matrices.work/4, device.Updates))
 	t.Paces = make([]collective.Pace, c.Groups.World.Size())
 	return errors.Join(errs...)
 }
@@ -274,6 +292,9 @@ func (t *Trainer) allocate() error {
 func (t *Trainer) groupsOf(l *shard.Layout) (of []int) {
 	for _, p := range l.Params {
 		g := t.cfg.Group(p)
+		if r, ok := t.cfg.Rules[p.Rule].(optim.Whole); ok && !p.Frozen {
+			g.Scale = r.Scale(p.Shape[0], p.Shape[1])
+		}
 		i := slices.Index(t.groups, g)
 		if i < 0 {
 			i = len(t.groups)

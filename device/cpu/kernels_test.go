@@ -83,6 +83,8 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 		{"lion", func(q *Queue) {
 			q.Lion(m0, p, g0, m1, device.Lion{GradScale: 1, Beta1: 0.9, Beta2: 0.99, Shrink: 1, LR: 1e-3})
 		}, n, 20*n + n*size, 0},
+		{"axpby", func(q *Queue) { q.Axpby(y.Buf, p, x.Buf, z.Buf, 0.5, 2) }, n, 4 * n * size, 0},
+		{"normalize", func(q *Queue) { q.Normalize(y.Buf, exact, 1e-7) }, n, 3 * n * size, 0},
 		{"attention", at.forward, attnElems, 4 * attnElems * size, 4 * attnFlops},
 		{"attention-grad", at.backward, attnElems, 8 * attnElems * size, 10 * attnFlops},
 	}

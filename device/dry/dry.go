@@ -44,6 +44,8 @@ func (Queue) ActivateGrad(_, _, _ device.Buffer, _ device.Activation) {}
 func (Queue) Mul(_, _, _ device.Buffer)                               {}
 func (Queue) AddScalar(_, _ device.Buffer, _ float32)                 {}
 func (Queue) Scale(device.Buffer, float32)                            {}
+func (Queue) Axpby(_, _, _, _ device.Buffer, _, _ float32)            {}
+func (Queue) Normalize(_, _ device.Buffer, _ float32)                 {}
 func (Queue) AddTo(_, _, _ device.Buffer)                             {}
 func (Queue) Dropout(_, _, _ device.Buffer, _ device.Dropout)         {}
 

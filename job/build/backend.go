@@ -141,6 +141,9 @@ func sizes(c *config.Config) device.Sizes {
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
 		Attn: device.Attn{T: m.Context, D: m.Head()}, Rope: m.Family == "llama",
 	}
+	if c.Optimizer.Type == "muon" { // whose products are in bf16
+		s.Type = device.BF16
+	}
 	for _, p := range config.Parameters(c) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
 	}

@@ -7,6 +7,7 @@ import (
 	"zeroth/device"
 	"zeroth/fsdp"
 	"zeroth/job/config"
+	"zeroth/optim"
 	"zeroth/shard"
 )
 
@@ -20,15 +21,23 @@ func bounce(c *config.Config, units []*fsdp.Unit, stage int) (inShard, inReplica
 	if hosts == nil {
 		return 0, 0
 	}
-	shards, replicas := map[int]bool{}, map[int]bool{} // elements of the parts
+	shards, replicas := map[part]bool{}, map[part]bool{}
+	rules := Rules(c.Optimizer)
 	for _, u := range units {
-		if !u.Frozen {
-			reduced(shards, u.Layout.ShardLen(), stage/4/u.Shard.Size())
-			reduced(replicas, u.Layout.ShardLen()/u.Replica.Size(), stage/4/u.Replica.Size())
+		if u.Frozen {
+			continue
+		}
+		types := []device.DType{device.F32} // of gradients, and of updates
+		if r, ok := rules[u.Rule].(optim.Whole); ok {
+			types = append(types, r.Input())
+		}
+		for _, t := range types {
+			reduced(shards, t, u.Layout.ShardLen(), stage/t.Size()/u.Shard.Size())
+			reduced(replicas, t, u.Layout.ShardLen()/u.Replica.Size(), stage/t.Size()/u.Replica.Size())
 		}
 	}
 	seen := map[string]bool{}
-	most := func(ranks []int, parts map[int]bool) (n int) {
+	most := func(ranks []int, parts map[part]bool) (n int) {
 		at := make([]int, len(ranks))
 		for i, r := range ranks {
 			at[i] = hosts[r]
@@ -37,8 +46,8 @@ func bounce(c *config.Config, units []*fsdp.Unit, stage int) (inShard, inReplica
 			return 0
 		}
 		seen[spread(at)] = true
-		for part := range parts {
-			n = max(n, collective.BounceBytes(at, part, device.F32))
+		for p := range parts {
+			n = max(n, collective.BounceBytes(at, p.n, p.of))
 		}
 		return n
 	}
@@ -56,14 +65,20 @@ func bounce(c *config.Config, units []*fsdp.Unit, stage int) (inShard, inReplica
 	return inShard, inReplica
 }
 
-// reduced adds the elements of the parts in which n are reduced, of at most so many
+// part is what a rank has of a reduction: so many elements of a type.
+type part struct {
+	of device.DType
+	n  int
+}
+
+// reduced adds the parts in which n elements of a type are reduced, of at most so many
 // where that is not 0.
-func reduced(parts map[int]bool, n, most int) {
+func reduced(parts map[part]bool, of device.DType, n, most int) {
 	if step := most &^ 63; step > 0 && n > step {
-		parts[step], parts[n%step] = true, true
+		parts[part{of, step}], parts[part{of, n % step}] = true, true
 		return
 	}
-	parts[n] = true
+	parts[part{of, n}] = true
 }
 
 // spread is how a group is spread over hosts, whichever they are: equal for equal

@@ -1,6 +1,8 @@
 package build
 
 import (
+	"slices"
+
 	"zeroth/device"
 	"zeroth/job/config"
 	"zeroth/optim"
@@ -8,19 +10,25 @@ import (
 	"zeroth/zero"
 )
 
-// Rule is the update rule the job names.
-func Rule(o config.Optimizer) optim.Rule {
+// Rules are the update rules of the job, by shard.Param's Rule.
+func Rules(o config.Optimizer) []optim.Rule {
 	switch o.Type {
 	case "adamw":
-		return optim.AdamW{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}
+		return []optim.Rule{optim.AdamW{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}}
 	case "adamw8bit":
-		return optim.AdamW8{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}
+		return []optim.Rule{optim.AdamW8{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}}
 	case "adam":
-		return optim.Adam{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}
+		return []optim.Rule{optim.Adam{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}}
 	case "lion":
-		return optim.Lion{Beta1: o.Betas[0], Beta2: o.Betas[1]}
+		return []optim.Rule{optim.Lion{Beta1: o.Betas[0], Beta2: o.Betas[1]}}
 	case "sgd":
-		return optim.SGD{Momentum: o.Momentum}
+		return []optim.Rule{optim.SGD{Momentum: o.Momentum}}
+	case "muon":
+		a, adjust := o.AdamW, optim.Adjust(slices.Index(config.Adjusts, o.Adjust))
+		return []optim.Rule{
+			config.AdamWRule: optim.AdamW{Beta1: a.Betas[0], Beta2: a.Betas[1], Eps: a.Eps},
+			config.MuonRule:  optim.Muon{Momentum: o.Momentum, Nesterov: o.Nesterov, Coefficients: optim.Coefficients, Eps: o.Eps, Steps: o.Steps, Adjust: adjust},
+		}
 	}
 	panic("build: optimizer " + o.Type)
 }
@@ -56,6 +64,6 @@ func Trainer(c *config.Config) zero.Config {
 		Model: config.Network(c), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Packed: c.Data.Pack, Chunk: c.Train.LossChunk, Seed: c.Train.Seed,
-		Rule: Rule(c.Optimizer), Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c),
+		Rules: Rules(c.Optimizer), Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c),
 	}
 }

@@ -136,13 +136,25 @@ type Zero struct {
 
 // Optimizer is the update rule. Constants the rule does not have are zero.
 type Optimizer struct {
-	Type        string // "adamw", "adamw8bit", "adam", "sgd" or "lion"
+	Type        string // "adamw", "adamw8bit", "adam", "sgd", "lion" or "muon"
 	LR          float64
 	Betas       [2]float64 // adamw, adamw8bit, adam, lion
-	Eps         float64    // adamw, adamw8bit, adam
+	Eps         float64    // adamw, adamw8bit, adam, muon
 	WeightDecay float64
-	Momentum    float64 // sgd
+	Momentum    float64 // sgd, muon
+	Nesterov    bool    // muon
+	Steps       int     // muon: of the iteration
+	Adjust      string  // muon: one of Adjusts
+	AdamW       AdamW   // muon: of what is no matrix of a block
 	Groups      []Group // of parameters that are updated otherwise; the first that matches one counts
+}
+
+// AdamW is the update of parameters beside those of Muon.
+type AdamW struct {
+	LR          float64
+	Betas       [2]float64
+	Eps         float64
+	WeightDecay float64
 }
 
 // Schedule is the learning rate over the steps: a linear rise from 0 over

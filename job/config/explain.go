@@ -82,10 +82,19 @@ var when = map[string]string{
 	"zero.offload.buffers":      "where something is offloaded",
 	"zero.offload.ratio":        "where the optimizer is offloaded",
 	"optimizer.betas":           "with optimizer.type adamw, adamw8bit, adam and lion",
-	"optimizer.eps":             "with optimizer.type adamw, adamw8bit and adam",
-	"optimizer.momentum":        "with optimizer.type sgd",
-	"schedule.min_lr":           "with schedule.type linear, cosine and wsd",
-	"schedule.decay":            "with schedule.type wsd",
+	"optimizer.eps":             "with optimizer.type adamw, adamw8bit, adam and muon",
+	"optimizer.momentum":        "with optimizer.type sgd and muon",
+	"optimizer.nesterov":        "with optimizer.type muon",
+	"optimizer.ns_steps":        "with optimizer.type muon",
+	"optimizer.adjust_lr_fn":    "with optimizer.type muon",
+
+	"optimizer.adamw.lr":           "with optimizer.type muon",
+	"optimizer.adamw.betas":        "with optimizer.type muon",
+	"optimizer.adamw.eps":          "with optimizer.type muon",
+	"optimizer.adamw.weight_decay": "with optimizer.type muon",
+
+	"schedule.min_lr": "with schedule.type linear, cosine and wsd",
+	"schedule.decay":  "with schedule.type wsd",
 }
 
 // samples are values of keys whose default is no value.
@@ -93,7 +102,8 @@ var samples = map[string]string{
 	"model.from": "models/gpt2", "model.kv_heads": "2", "model.ffn": "1024", "model.vocab": "50257", "model.rope_theta": "500000", "model.tied": "true", "model.dropout": "0.1",
 	"data.text": `["docs/**/*.md"]`, "data.tokens": `["train.bin"]`, "data.documents": `["chats-*.jsonl"]`, "data.validation_documents": `["dev.jsonl"]`, "data.dtype": "uint16", "data.tokenizer": "gpt2", "data.vocab": "models/gpt2",
 	"train.epochs": "2", "train.batch": "32", "train.micro_batch": "4", "train.accumulate": "2", "train.eval_every": "100", "train.early_stop.patience": "3", "train.freeze": `["model.embed_tokens.*"]`, "train.lora.alpha": "32", "train.lora.targets": `["q_proj", "v_proj"]`, "parallel.ranks": "4", "parallel.gpus": "[0, 2]", "parallel.memory": "4GiB", "parallel.token_file": "/run/secrets/zeroth", "parallel.bind": "10.0.0.7", "parallel.tls.cert": "/run/tls/tls.crt", "parallel.tls.key": "/run/tls/tls.key", "parallel.tls.ca": "/run/tls/ca.crt",
-	"zero.offload.path": "/mnt/nvme", "optimizer.betas": "[0.9, 0.95]", "optimizer.eps": "1e-8", "optimizer.momentum": "0.9", "optimizer.groups": `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`,
+	"zero.offload.path": "/mnt/nvme", "optimizer.betas": "[0.9, 0.95]", "optimizer.eps": "1e-8", "optimizer.momentum": "0.9", "optimizer.lr": "6e-4", "optimizer.nesterov": "false", "optimizer.ns_steps": "6", "optimizer.adjust_lr_fn": "match_rms_adamw",
+	"optimizer.adamw.lr": "3e-4", "optimizer.adamw.betas": "[0.9, 0.95]", "optimizer.adamw.eps": "1e-8", "optimizer.adamw.weight_decay": "0", "optimizer.groups": `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`,
 	"schedule.warmup": "100", "schedule.min_lr": "6e-5", "schedule.decay": "100", "checkpoint.every": "100", "checkpoint.dir": "/data/ckpt", "checkpoint.keep": "{last: 3, best: val_loss}",
 	"checkpoint.save_on_exit": "true", "sample.prompt": `"Once upon a time"`, "sample.tokens": "200", "sample.stop": `["\n\n"]`, "sample.seed": "1",
 }

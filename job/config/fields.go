@@ -22,6 +22,9 @@ type field struct {
 	doc     string
 }
 
+// mostMuonSteps is those of torch.optim.Muon.
+const mostMuonSteps = 99
+
 // mostLoRA is the largest rank of adapters.
 const mostLoRA = 1 << 14
 
@@ -31,7 +34,8 @@ var (
 	tokenizers  = []string{"bytes", "gpt2", "folder", "none"}
 	formats     = []string{"text", "prompt", "chat"}
 	idTypes     = []string{"uint16", "uint32", "int32", "int64"}
-	rules       = []string{"adamw", "adamw8bit", "adam", "sgd", "lion"}
+	rules       = []string{"adamw", "adamw8bit", "adam", "sgd", "lion", "muon"}
+	Adjusts     = []string{"original", "match_rms_adamw", "spectral_unclamped"} // as optim.Adjust has them
 	curves      = []string{"constant", "linear", "cosine", "wsd", "inverse_sqrt"}
 	Recomputes  = []string{"none", "block"}
 	Transports  = []string{"auto", "local", "unix", "tcp", "mpi"}
@@ -121,12 +125,19 @@ func (c *Config) fields() []field {
 
 		{"precision", dtype{&c.Precision, precisions}, "bf16", "", "fp32 | bf16 | fp16: parameters in use, activations, gathers"},
 
-		{"optimizer.type", choice{&o.Type, rules}, "adamw", "", "adamw | adamw8bit | adam | sgd | lion; adamw8bit keeps its moments in 8 bits an element"},
-		{"optimizer.lr", real{&o.LR, hf.Positive, "a positive number"}, "6e-4", "", "highest learning rate"},
-		{"optimizer.betas", reals{&o.Betas, within(0, 1), "two numbers of at least 0 and below 1"}, "", "[0.9, 0.95]; lion [0.9, 0.99]", "decay of the averages; not for sgd"},
-		{"optimizer.eps", real{&o.Eps, hf.Positive, "a positive number"}, "", "1e-8", "added to the denominator; adamw, adamw8bit and adam"},
+		{"optimizer.type", choice{&o.Type, rules}, "adamw", "", "adamw | adamw8bit | adam | sgd | lion | muon; adamw8bit keeps its moments in 8 bits an element; muon is for matrices of blocks, and AdamW for the rest"},
+		{"optimizer.lr", real{&o.LR, hf.Positive, "a positive number"}, "", "6e-4; muon 1e-3", "highest learning rate"},
+		{"optimizer.betas", reals{&o.Betas, within(0, 1), "two numbers of at least 0 and below 1"}, "", "[0.9, 0.95]; lion [0.9, 0.99]", "decay of the averages; not for sgd and muon"},
+		{"optimizer.eps", real{&o.Eps, hf.Positive, "a positive number"}, "", "1e-8; muon 1e-7", "added to the denominator; adamw, adamw8bit and adam; the least norm of muon"},
 		{"optimizer.weight_decay", real{&o.WeightDecay, atLeast0, "a number of at least 0"}, "0.1", "", "of matrices; biases and norms have none"},
-		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "", "0.9", "of sgd"},
+		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "", "0.9; muon 0.95", "of sgd and muon"},
+		{"optimizer.nesterov", flag{&o.Nesterov}, "", "true", "muon: the momentum is looked ahead by a step"},
+		{"optimizer.ns_steps", count{&o.Steps, 1, mostMuonSteps}, "", "5", "muon: steps of the Newton-Schulz iteration"},
+		{"optimizer.adjust_lr_fn", choice{&o.Adjust, Adjusts}, "", "original", "muon: what the learning rate of a matrix is multiplied by: original: sqrt(max(1, rows/columns)); match_rms_adamw: 0.2 sqrt(max(rows, columns)); spectral_unclamped: sqrt(rows/columns)"},
+		{"optimizer.adamw.lr", real{&o.AdamW.LR, hf.Positive, "a positive number"}, "", "6e-4; lr with match_rms_adamw", "muon: highest learning rate of embeddings, output layer, norms and biases"},
+		{"optimizer.adamw.betas", reals{&o.AdamW.Betas, within(0, 1), "two numbers of at least 0 and below 1"}, "", "[0.9, 0.95]", "muon: decay of their averages"},
+		{"optimizer.adamw.eps", real{&o.AdamW.Eps, hf.Positive, "a positive number"}, "", "1e-8", "muon: added to their denominator"},
+		{"optimizer.adamw.weight_decay", real{&o.AdamW.WeightDecay, atLeast0, "a number of at least 0"}, "", "optimizer.weight_decay", "muon: of embeddings and output layer"},
 		{"optimizer.groups", listOf(&o.Groups, "group of parameters", "groups of parameters", mostGroups, (*Group).fields), "", "none", "parameters, by patterns of their names, that are updated otherwise; of several groups that match one its first counts"},
 
 		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine | wsd | inverse_sqrt: the learning rate after the warmup"},

@@ -94,11 +94,11 @@ func TestGroupProblems(t *testing.T) {
 	_, err := Load("job.yaml", nil)
 	want := `job.yaml:4:29: optimizer.groups[0].lr: fast is not a number; want a positive number, such as 1e-4
 job.yaml:4:49: optimizer.groups[0].weight_decay: -1 is out of range; want a number of at least 0, such as 0
-job.yaml:4:53: optimizer.groups[0].decay: unknown key; want one of match, lr, weight_decay
+job.yaml:4:53: optimizer.groups[0].decay: unknown key; want one of match, lr, weight_decay, type
 job.yaml:5:8: optimizer.groups[1]: lacks match; want {match: "*.bias", lr: 1e-4, weight_decay: 0}
 job.yaml:6:7: optimizer.groups[2]: "*.bias" is not a mapping; want a group of parameters, such as {match: "*.bias", lr: 1e-4, weight_decay: 0}
 job.yaml:7:15: optimizer.groups[3].match: "[a" is not a pattern; want a pattern of names, such as "*.bias"
-job.yaml:8:25: optimizer.groups[4].momentum: unknown key; want one of match, lr, weight_decay`
+job.yaml:8:25: optimizer.groups[4].momentum: unknown key; want one of match, lr, weight_decay, type`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
@@ -146,5 +146,79 @@ func TestGroupsOfGivenNetwork(t *testing.T) {
 	still := Network(c).Frozen(func(p shard.Param) bool { return strings.HasPrefix(p.Name, "transformer.wte.") })
 	if _, err := WithNetwork(c, still); err == nil || !strings.Contains(err.Error(), `job.yaml:9:8: optimizer.groups[2]: "transformer.wte.*" matches no parameter that is trained`) {
 		t.Error(err)
+	}
+}
+
+// With Muon every matrix but those of the ends is its own, unless a group says other;
+// the rest is AdamW's, with values of its own. People are told which is which.
+func TestMuonHasMatrices(t *testing.T) {
+	testjob.InFolder(t, testjob.Least+`model: {layers: 2, heads: 1, width: 8, context: 16}
+optimizer:
+  type: muon
+  lr: 0.02
+  adamw: {lr: 1e-3}
+  groups:
+    - {match: "transformer.h.1.mlp.*.weight", type: adamw}
+    - {match: "transformer.wpe.weight", type: muon, weight_decay: 0}
+    - {match: "transformer.h.?.attn.c_proj.*", lr: 0.01}
+`)
+	c := mustLoad(t)
+	want := []string{
+		`"transformer.h.1.mlp.*.weight" adamw matrices: 512 parameters, lr 1e-3, weight decay 0.1`,
+		`"transformer.wpe.weight" muon: 128 parameters, lr 0.02, weight decay 0`,
+		`"transformer.h.?.attn.c_proj.*" muon matrices: 128 parameters, lr 0.01, weight decay 0.1`,
+		`"transformer.h.?.attn.c_proj.*" adamw vectors: 16 parameters, lr 0.01, weight decay 0`,
+		`muon matrices: 896 parameters, lr 0.02, weight decay 0.1`,
+		`adamw matrices: 2,048 parameters, lr 1e-3, weight decay 0.1`,
+		`adamw vectors: 208 parameters, lr 1e-3, weight decay 0`,
+	}
+	var got []string
+	for _, g := range Groups(c) {
+		got = append(got, g.String())
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	testjob.Write(t, "again.yaml", string(c.YAML()))
+	if again, err := Load("again.yaml", nil); err != nil || cmp.Diff(again.Optimizer, c.Optimizer) != "" {
+		t.Errorf("%s\nis read as %+v (%v)", c.YAML(), again, err)
+	}
+	for _, u := range Network(c).Units() {
+		for _, p := range u.Params {
+			if p.Rule != u.Params[0].Rule {
+				t.Errorf("unit %s has several rules", u.Name)
+			}
+		}
+	}
+}
+
+// What Muon's defaults follow from, and what does not go with it.
+func TestMuonKeys(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	o := mustLoad(t, "optimizer.type=muon").Optimizer
+	if d := cmp.Diff(Optimizer{Type: "muon", LR: 1e-3, Eps: 1e-7, WeightDecay: 0.1, Momentum: 0.95, Nesterov: true, Steps: 5, Adjust: "original",
+		AdamW: AdamW{LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1}}, o); d != "" {
+		t.Error(d)
+	}
+	o = mustLoad(t, "optimizer={type: muon, lr: 2e-4, weight_decay: 0, adjust_lr_fn: match_rms_adamw}").Optimizer
+	if o.AdamW.LR != 2e-4 || o.AdamW.WeightDecay != 0 {
+		t.Errorf("AdamW has %+v", o.AdamW)
+	}
+	for sets, want := range map[string]string{
+		"optimizer={type: muon, betas: [0.9, 0.9]}":                         "optimizer.betas: not used: muon has no betas; remove it (--set optimizer.betas=null removes it)",
+		"optimizer={ns_steps: 5}":                                           "optimizer.ns_steps: not used: adamw has no ns_steps; remove it (--set optimizer.ns_steps=null removes it)",
+		"optimizer={type: sgd, adamw: {lr: 1e-3}}":                          "optimizer.adamw.lr: not used: sgd has no adamw.lr; remove it (--set optimizer.adamw.lr=null removes it)",
+		"optimizer={type: muon, ns_steps: 100}":                             "optimizer.ns_steps: 100 is more than 99; want a whole number from 1 to 99",
+		"optimizer={type: muon, adjust_lr_fn: orignal}":                     "optimizer.adjust_lr_fn: orignal is not known, did you mean original?; want original, match_rms_adamw or spectral_unclamped",
+		`optimizer={type: muon, groups: [{match: "*.h.0.*", type: muon}]}`:  `optimizer.groups[0]: Muon is for matrices, and "*.h.0.*" matches transformer.h.0.ln_1.weight; want a pattern of matrices alone`,
+		`optimizer={groups: [{match: "*.h.0.*", type: adamw}]}`:             "optimizer.groups[0]: type is for a job with Muon; this one's parameters are all updated by adamw; remove it, or want optimizer.type: muon",
+		"optimizer={type: muon, groups: [{match: \"*.h.0.*\", type: sgd}]}": "optimizer.groups[0].type: sgd is not known; want adamw or muon",
+		"zero={offload: {optimizer: host}} optimizer={type: muon}":          "zero.offload.optimizer: Muon's update has whole matrices on the device, where its state is to be then; want none, or optimizer.type: adamw",
+		"device=cuda optimizer={type: muon}":                                "optimizer.type: no kernel for GPUs turns matrices as Muon does yet; want adamw, or device: cpu",
+	} {
+		_, err := Load("job.yaml", strings.Split(strings.ReplaceAll(sets, " optimizer=", "\noptimizer="), "\n"))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s:\ngot  %v\nwant %s", sets, err, want)
+		}
 	}
 }

@@ -39,7 +39,7 @@ func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 	if c.Sample.Tokens > 0 {
 		errs = append(errs, fmt.Errorf("%v: sample.tokens: samples are of models with a config.json, a given network has none", c.Place("sample.tokens")))
 	}
-	for i, what := range ungrouped(c.Optimizer.Groups, hf.Parameters(m)) {
+	for i, what := range c.Optimizer.ungrouped(hf.Parameters(m)) {
 		if what != [2]string{} {
 			key := fmt.Sprintf("optimizer.groups[%d]", i)
 			errs = append(errs, fmt.Errorf("%v: %s: %s; %s", c.Place(key), key, what[0], what[1]))
@@ -62,10 +62,13 @@ func Network(c *Config) *nn.Model {
 	if m == nil {
 		m = c.Model.With(Adapters(c))
 	}
-	if !Tunes(c) {
-		return m
+	if Tunes(c) {
+		m = m.Frozen(frozen(c))
 	}
-	return m.Frozen(frozen(c))
+	if c.Optimizer.Type == "muon" {
+		m = c.Optimizer.ruled(m)
+	}
+	return m
 }
 
 // Parameters are all that the job trains, in the order of the network's units.

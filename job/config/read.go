@@ -176,12 +176,15 @@ func (r *reader) unknown(section string, p *pair) {
 	if near := nearest(p.key, names); near != "" {
 		advice = "did you mean " + near + "?"
 	}
+	elsewhere := "" // the section of a key of that name
 	for _, f := range r.fields {
 		in, name := split(f.key)
 		within, last := split(in)
 		switch {
 		case name == p.key && in != section:
-			advice = "did you mean " + f.key + "?"
+			if elsewhere == "" || strings.Count(in, ".") <= strings.Count(elsewhere, ".") { // the least deep
+				elsewhere, advice = in, "did you mean "+f.key+"?"
+			}
 		case last == p.key && in != "" && last != "" && within != section:
 			advice = "did you mean " + in + "?"
 		case p.key != name && f.key == key:

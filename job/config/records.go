@@ -107,7 +107,9 @@ func (v records) readItem(key string, n *node, keys []field) (ps Problems) {
 func example(keys []field) string {
 	var pairs []string
 	for _, f := range keys {
-		pairs = append(pairs, f.key+": "+f.sample())
+		if f.sample() != "" {
+			pairs = append(pairs, f.key+": "+f.sample())
+		}
 	}
 	return "{" + strings.Join(pairs, ", ") + "}"
 }

@@ -36,8 +36,8 @@ func (c *Config) idle(key string) (why, because string) {
 		return "records of the format " + c.Data.Format + " have no " + name, "data.format"
 	case key == "data.validation" && len(c.Data.Held) > 0:
 		return "data.validation_documents names what to validate on", "data.validation_documents"
-	case name == "betas" && rule == "sgd", name == "eps" && (rule == "sgd" || rule == "lion"), name == "momentum" && rule != "sgd":
-		return rule + " has no " + name, "optimizer.type"
+	case strings.HasPrefix(section, "optimizer") && !hasConstant(rule, key):
+		return rule + " has no " + strings.TrimPrefix(key, "optimizer."), "optimizer.type"
 	case key == "parallel.gpus" && c.on == "cpu":
 		return "ranks compute on the CPU", "device"
 	case key == "train.early_stop.metric" && c.Train.EarlyStop.Patience == 0:
@@ -54,6 +54,22 @@ func (c *Config) idle(key string) (why, because string) {
 		return "a " + c.Schedule.Type + " schedule has no decay of its own", "schedule.type"
 	}
 	return "", ""
+}
+
+// hasConstant says whether an update rule has a key of the section optimizer.
+func hasConstant(rule, key string) bool {
+	switch name := strings.TrimPrefix(key, "optimizer."); name {
+	case "betas":
+		return rule != "sgd" && rule != "muon"
+	case "eps":
+		return rule != "sgd" && rule != "lion"
+	case "momentum":
+		return rule == "sgd" || rule == "muon"
+	case "nesterov", "ns_steps", "adjust_lr_fn":
+		return rule == "muon"
+	default:
+		return rule == "muon" || !strings.HasPrefix(name, "adamw.")
+	}
 }
 
 // resolve fills in what follows from other keys and refuses combinations that
@@ -375,22 +391,13 @@ func (c *Config) Settle(sequences int64, step int, samples int64) error {
 
 func (r *reader) resolveOptimizer() {
 	o, s := &r.Config.Optimizer, &r.Config.Schedule
-	if !r.has("optimizer.betas") {
-		switch o.Type {
-		case "adamw", "adamw8bit", "adam":
-			o.Betas = [2]float64{0.9, 0.95}
-		case "lion":
-			o.Betas = [2]float64{0.9, 0.99}
-		}
+	r.resolveConstants(o)
+	if o.Type == "muon" {
+		r.resolveMuon(o)
 	}
-	if !r.has("optimizer.eps") && (o.Type == "adamw" || o.Type == "adamw8bit" || o.Type == "adam") {
-		o.Eps = 1e-8
-	}
-	if !r.has("optimizer.momentum") && o.Type == "sgd" {
-		o.Momentum = 0.9
-	}
-	if o.Type == "adamw8bit" && r.Config.on == "cuda" {
-		r.refuse("no kernel for GPUs updates states of 8 bits yet", "want adamw, or device: cpu", "optimizer.type", "device")
+	if (o.Type == "adamw8bit" || o.Type == "muon") && r.Config.on == "cuda" {
+		what := map[string]string{"adamw8bit": "updates states of 8 bits", "muon": "turns matrices as Muon does"}[o.Type]
+		r.refuse("no kernel for GPUs "+what+" yet", "want adamw, or device: cpu", "optimizer.type", "device")
 	}
 	switch {
 	case s.Type == "constant" || s.Type == "inverse_sqrt":
@@ -402,6 +409,72 @@ func (r *reader) resolveOptimizer() {
 	case s.MinLR > o.LR:
 		r.refuse(fmt.Sprintf("min_lr %s is above lr %s", formatReal(s.MinLR), formatReal(o.LR)),
 			"want a min_lr of at most lr", "schedule.min_lr", "optimizer.lr")
+	}
+}
+
+// resolveConstants fills in those of the rule.
+func (r *reader) resolveConstants(o *Optimizer) {
+	if !r.has("optimizer.lr") {
+		o.LR = 6e-4
+		if o.Type == "muon" {
+			o.LR = 1e-3
+		}
+	}
+	if !r.has("optimizer.betas") {
+		switch o.Type {
+		case "adamw", "adamw8bit", "adam":
+			o.Betas = [2]float64{0.9, 0.95}
+		case "lion":
+			o.Betas = [2]float64{0.9, 0.99}
+		}
+	}
+	if !r.has("optimizer.eps") {
+		switch o.Type {
+		case "adamw", "adamw8bit", "adam":
+			o.Eps = 1e-8
+		case "muon":
+			o.Eps = 1e-7
+		}
+	}
+	if !r.has("optimizer.momentum") {
+		switch o.Type {
+		case "sgd":
+			o.Momentum = 0.9
+		case "muon":
+			o.Momentum = 0.95
+		}
+	}
+}
+
+// resolveMuon fills in what Muon alone has, and refuses what does not go with it.
+func (r *reader) resolveMuon(o *Optimizer) {
+	a := &o.AdamW
+	if !r.has("optimizer.nesterov") {
+		o.Nesterov = true
+	}
+	if !r.has("optimizer.ns_steps") {
+		o.Steps = 5
+	}
+	if !r.has("optimizer.adjust_lr_fn") {
+		o.Adjust = Adjusts[0]
+	}
+	if !r.has("optimizer.adamw.lr") {
+		a.LR = 6e-4
+		if o.Adjust == "match_rms_adamw" {
+			a.LR = o.LR
+		}
+	}
+	if !r.has("optimizer.adamw.betas") {
+		a.Betas = [2]float64{0.9, 0.95}
+	}
+	if !r.has("optimizer.adamw.eps") {
+		a.Eps = 1e-8
+	}
+	if !r.has("optimizer.adamw.weight_decay") {
+		a.WeightDecay = o.WeightDecay
+	}
+	if r.Config.Zero.Offload.Optimizer != "none" {
+		r.refuse("Muon's update has whole matrices on the device, where its state is to be then", "want none, or optimizer.type: adamw", "zero.offload.optimizer", "optimizer.type")
 	}
 }
 

@@ -105,6 +105,7 @@ func (r *reader) resumeModel() {
 var Lasting = []string{
 	"model.dropout", "data.tokenizer", "data.vocab", "data.format", "data.pack", "data.validation", "train.steps", "train.epochs", "train.batch", "train.clip", "train.seed", "train.freeze", "train.lora.rank", "train.lora.alpha", "train.lora.targets", "train.early_stop.metric", "train.early_stop.patience", "precision",
 	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum", "optimizer.groups",
+	"optimizer.nesterov", "optimizer.ns_steps", "optimizer.adjust_lr_fn", "optimizer.adamw.lr", "optimizer.adamw.betas", "optimizer.adamw.eps", "optimizer.adamw.weight_decay",
 	"schedule.type", "schedule.warmup", "schedule.min_lr", "schedule.decay",
 	"checkpoint.every", "checkpoint.save_on_exit", "checkpoint.keep",
 }
@@ -113,7 +114,10 @@ var Lasting = []string{
 // those, and other than the checkpoint, the default does.
 var follows = map[string][]string{
 	"optimizer.betas": {"optimizer.type"}, "optimizer.eps": {"optimizer.type"}, "optimizer.momentum": {"optimizer.type"},
-	"train.steps": {"train.epochs"}, "train.epochs": {"train.steps"}, "schedule.decay": {"train.steps", "train.epochs", "schedule.type"},
+	"optimizer.nesterov": {"optimizer.type"}, "optimizer.ns_steps": {"optimizer.type"}, "optimizer.adjust_lr_fn": {"optimizer.type"},
+	"optimizer.adamw.lr": {"optimizer.type", "optimizer.adjust_lr_fn", "optimizer.lr"}, "optimizer.adamw.betas": {"optimizer.type"}, "optimizer.adamw.eps": {"optimizer.type"},
+	"optimizer.adamw.weight_decay": {"optimizer.type", "optimizer.weight_decay"},
+	"train.steps":                  {"train.epochs"}, "train.epochs": {"train.steps"}, "schedule.decay": {"train.steps", "train.epochs", "schedule.type"},
 	"schedule.min_lr": {"optimizer.lr", "schedule.type"}, "checkpoint.save_on_exit": {"checkpoint.every"},
 }
 

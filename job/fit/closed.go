@@ -15,7 +15,7 @@ func closed(c *config.Config, units []zero.UnitSize, work, hostWork int64) build
 	rows, recompute, o := c.Train.MicroBatch*c.Model.Context, c.Zero.Recompute == "block", c.Zero.Offload
 	f := zero.Footprint{
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, recompute), DType: c.Precision,
-		Vecs: build.Rule(c.Optimizer).Types(), Micro: c.Train.Accumulate, Rows: rows, Packed: c.Data.Pack,
+		Vecs: zero.Vecs(build.Rules(c.Optimizer)), Micro: c.Train.Accumulate, Rows: rows, Packed: c.Data.Pack,
 		Peak: activations(c.Model, c.Precision, rows, c.Train.LossChunk, recompute), Work: work, HostWork: hostWork,
 		Separate: build.Of(c).HostApart(), Offload: zero.Offload{Optimizer: config.PlaceOf(o.Optimizer), Params: config.PlaceOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers},
 	}
@@ -41,7 +41,7 @@ func snapshot(c *config.Config, units []zero.UnitSize) int64 {
 	for _, u := range units {
 		share := sim.Part(c, u) / int64(u.Over(config.Mesh(c)).Replicate)
 		if !u.Frozen {
-			share *= int64(1 + len(build.Rule(c.Optimizer).States()))
+			share *= int64(1 + len(build.Rules(c.Optimizer)[u.Rule].States()))
 		}
 		all += 4 * share
 	}

@@ -216,7 +216,7 @@ type search struct {
 func bare(c *config.Config, l Limits) *search {
 	job := on(c, l.Ranks)
 	m := config.Network(job)
-	return &search{limits: l, job: job, units: sim.UnitSizes(m, zero.Begin(build.Rule(job.Optimizer))), work: map[int]int64{}, kept: map[unitKey]*ofUnits{}, products: sim.Matmuls(m)}
+	return &search{limits: l, job: job, units: sim.UnitSizes(m, build.Rules(job.Optimizer)), work: map[int]int64{}, kept: map[unitKey]*ofUnits{}, products: sim.Matmuls(m, build.Rules(job.Optimizer))}
 }
 
 func newSearch(c *config.Config, l Limits) *search {
@@ -305,7 +305,11 @@ func (s *search) offloads(x config.Config) (list []config.Offload) {
 	if x.Zero.Stage < 3 {
 		params = places[:1]
 	}
-	for _, optimizer := range places {
+	optimizers := places
+	if s.job.Optimizer.Type == "muon" {
+		optimizers = places[:1]
+	}
+	for _, optimizer := range optimizers {
 		for _, parameters := range params {
 			o := s.job.Zero.Offload
 			o.Optimizer, o.Parameters = optimizer, parameters

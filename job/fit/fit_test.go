@@ -79,6 +79,7 @@ func TestClosedFormsAreDryRuns(t *testing.T) {
 		{"checkpoint.every=5", "precision=fp32"},
 		{"checkpoint.every=5", "checkpoint.async=false", "precision=fp16"},
 		{"model.family=llama", "model.kv_heads=1", "optimizer.type=lion"},
+		{"optimizer.type=muon", "device=cpu", "checkpoint.every=5"},
 		{"model.family=llama", "model.tied=true", "precision=fp32", "parallel.shard=2", "parallel.replicate=2"},
 	} {
 		c := configtest.Fitted(t, sets...)
@@ -370,7 +371,7 @@ func TestCostCountsTheSchedule(t *testing.T) {
 	} {
 		c := configtest.Fitted(t, sets...)
 		m := c.Model.Network()
-		cost := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m, 1)), here)
+		cost := sim.Weigh(c, sim.Matmuls(m, build.Rules(c.Optimizer)), sim.TrafficOf(c, sim.UnitSizes(m, build.Rules(c.Optimizer))), here)
 		q, moved := &counter{}, int64(0)
 		f, err := build.DryRun(c)
 		if err != nil {
@@ -393,7 +394,7 @@ func TestCostCountsTheSchedule(t *testing.T) {
 			t.Errorf("%v: %d bytes to and from host memory, the schedule moves %d", sets, cost.Moved, moved)
 		}
 		c.Zero.Recompute = "none"
-		if without := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m, 1)), here); cost.Flops-without.Flops != cost.Again {
+		if without := sim.Weigh(c, sim.Matmuls(m, build.Rules(c.Optimizer)), sim.TrafficOf(c, sim.UnitSizes(m, build.Rules(c.Optimizer))), here); cost.Flops-without.Flops != cost.Again {
 			t.Errorf("%v: %g operations again, but %g less without", sets, cost.Again, cost.Flops-without.Flops)
 		}
 	}
@@ -417,8 +418,8 @@ func TestExposed(t *testing.T) {
 	} {
 		c := configtest.Fitted(t, append(test.sets, "optimizer.type=sgd")...)
 		m := c.Model.Network()
-		work := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m, 1)), sim.Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
-		cost := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m, 1)), sim.Rates{Flops: work.Flops / test.compute, Link: float64(work.Sent), Host: 1, Memory: 1, Disk: 1})
+		work := sim.Weigh(c, sim.Matmuls(m, build.Rules(c.Optimizer)), sim.TrafficOf(c, sim.UnitSizes(m, build.Rules(c.Optimizer))), sim.Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
+		cost := sim.Weigh(c, sim.Matmuls(m, build.Rules(c.Optimizer)), sim.TrafficOf(c, sim.UnitSizes(m, build.Rules(c.Optimizer))), sim.Rates{Flops: work.Flops / test.compute, Link: float64(work.Sent), Host: 1, Memory: 1, Disk: 1})
 		if math.Abs(cost.Compute-test.compute) > 1e-9 || math.Abs(cost.Exposed-test.expose) > 1e-9 {
 			t.Errorf("%v: %.4f seconds computing and %.4f waiting, want %.4f and %.4f", test.sets, cost.Compute, cost.Exposed, test.compute, test.expose)
 		}
@@ -439,13 +440,13 @@ func TestUpdateOfOffloaded(t *testing.T) {
 		{[]string{"zero.offload.optimizer=disk", "zero.offload.path=."}, sim.Rates{Host: 1e9, Memory: 1e9, Disk: 1}, 2 * 12},
 	} {
 		c := configtest.Fitted(t, append(test.sets, "zero.stage=2")...)
-		units := sim.UnitSizes(c.Model.Network(), 1)
+		units := sim.UnitSizes(c.Model.Network(), build.Rules(c.Optimizer))
 		var n int64
 		for _, u := range units {
 			n += sim.Part(c, u)
 		}
 		test.rates.Flops, test.rates.Link, test.rates.Disk = 1, 1, max(test.rates.Disk, 1e-9)
-		cost := sim.Weigh(c, sim.Matmuls(c.Model.Network()), sim.TrafficOf(c, units), test.rates)
+		cost := sim.Weigh(c, sim.Matmuls(c.Model.Network(), build.Rules(c.Optimizer)), sim.TrafficOf(c, units), test.rates)
 		if got := cost.Update / float64(n); math.Abs(got-test.want) > 1e-9 {
 			t.Errorf("%v: %g seconds an element, want %g", test.sets, got, test.want)
 		}

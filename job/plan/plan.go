@@ -23,6 +23,7 @@ const (
 	UnitGradients
 	MasterCopy
 	OptimizerStates
+	WholeUpdates
 	SavedActivations
 	Recomputed
 	Logits
@@ -63,6 +64,7 @@ var categories = [Categories]category{
 	UnitGradients:     {"unit_grads", "gradients of whole units", device.UnitGrads, "zero.stage 2 shards them; zero.prefetch"},
 	MasterCopy:        {"master", "float32 master copy", device.Master, "zero.stage 1 shards it; parallel.shard, precision"},
 	OptimizerStates:   {"optimizer", "optimizer states", device.States, "zero.stage 1 shards them; parallel.shard, optimizer.type"},
+	WholeUpdates:      {"whole_updates", "updates of whole matrices", device.Updates, "zero.prefetch 0 has one unit at a time; optimizer.type"},
 	SavedActivations:  {"saved_activations", "saved activations", device.Activations, "train.micro_batch, model.context, zero.recompute"},
 	Recomputed:        {"recomputed", "recompute working set", device.Activations, "train.micro_batch, model.context"},
 	Logits:            {"logits", "logits", device.Activations, "train.loss_chunk"},
@@ -108,6 +110,10 @@ const (
 	replicating Phase = "all-reduce"
 	norming     Phase = "norm"
 	updating    Phase = "update"
+
+	gatheringUpdate  Phase = "all-gather of the update"
+	scatteringUpdate Phase = "reduce-scatter of the update"
+	sharingUpdate    Phase = "all-reduce of the update"
 )
 
 // Moment is the highest instant of an event.
@@ -213,7 +219,7 @@ func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
 		pad := int64(u.Layout.Len() - u.Layout.Numel())
 		last := min(pad, int64(u.Layout.ShardLen()))
 		params, grads, states := p*last, 4*last, int64(0)
-		for _, t := range build.Rule(c.Optimizer).Types() {
+		for _, t := range build.Rules(c.Optimizer)[u.Rule].Types() {
 			states += int64(t.Bytes(int(last)))
 		}
 		if c.Precision != device.F32 || u.ParamOffloaded {

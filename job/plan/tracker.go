@@ -110,6 +110,12 @@ func (w *Tracker) Event(e fsdp.Event) {
 	case fsdp.Replicate:
 		w.collective(e, u, e.Units[0].Replica)
 		w.at = nil
+	case fsdp.GatherUpdate, fsdp.ScatterUpdate:
+		w.collective(e, u, e.Units[0].Shard)
+		w.at = nil
+	case fsdp.ShareUpdate:
+		w.collective(e, u, e.Units[0].Replica)
+		w.at = nil
 	case fsdp.Vacate:
 		w.at = nil
 		w.unslot(u)
@@ -200,7 +206,8 @@ func (w *Tracker) event(p Phase, unit string, module int) {
 		return
 	}
 	w.at = &Moment{Phase: p, Unit: unit, Micro: w.micro, module: module, InUse: w.now}
-	if p == norming || p == updating {
+	switch p {
+	case norming, updating, gatheringUpdate, scatteringUpdate, sharingUpdate:
 		w.at.Micro = -1
 	}
 	w.Moments = append(w.Moments, w.at)

@@ -7,6 +7,7 @@ import (
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/nn"
+	"zeroth/optim"
 	"zeroth/zero"
 )
 
@@ -30,7 +31,7 @@ type Cost struct {
 	Disk    int64   `json:"disk_bytes"`      // to and from the disk
 	Compute float64 `json:"compute_seconds"`
 	Exposed float64 `json:"exposed_seconds"` // communication that no computing hides
-	Update  float64 `json:"update_seconds"`  // of what is offloaded
+	Update  float64 `json:"update_seconds"`  // of what is offloaded, and of whole matrices
 }
 
 // Seconds is how long the step takes.
@@ -58,6 +59,7 @@ func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
 	cost.Sent = moves.apart + moves.once + each
 	sending := float64(moves.once)/r.Link + float64(moves.apart)/cmp.Or(r.Apart, r.Link)
 	traffic := float64(each)/r.Link + moved(c, moves, r, &cost) // of all micro-batches
+	cost.Update += p.updates / float64(c.Parallel.Ranks) / r.Flops
 	if c.Zero.Prefetch == 0 {
 		cost.Exposed = sending + traffic
 		return cost
@@ -95,7 +97,7 @@ func moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float
 	}
 	across += grads/4*p - int64(o.Ratio*float64(offloaded))
 	states := grads
-	for _, t := range build.Rule(c.Optimizer).Types() {
+	for _, t := range build.Rules(c.Optimizer)[0].Types() { // of several rules no state is offloaded
 		states += int64(t.Bytes(int(grads / 4)))
 	}
 	seconds := []float64{float64(across) / 2 / r.Host, float64(grads+2*states+grads/4*p) / r.Memory}
@@ -113,10 +115,18 @@ func moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float
 type Products struct {
 	blocks, ends float64
 	frozen       float64 // of both
+	updates      float64 // operations of updates of whole matrices, of all ranks
 }
 
-// Matmuls counts the Products of a model.
-func Matmuls(m *nn.Model) (p Products) {
+// Matmuls counts the Products of a model, and those of its updates by some rules.
+func Matmuls(m *nn.Model, rules []optim.Rule) (p Products) {
+	for _, u := range m.Units() {
+		for _, x := range u.Params {
+			if r, ok := rules[x.Rule].(optim.Whole); ok && !x.Frozen {
+				p.updates += r.Flops(x.Shape[0], x.Shape[1])
+			}
+		}
+	}
 	for _, mod := range m.Modules[1 : len(m.Modules)-1] {
 		for _, x := range mod.Params() {
 			if len(x.Shape) == 2 {
@@ -198,6 +208,7 @@ func TrafficOf(c *config.Config, units []zero.UnitSize) (t Traffic) {
 	mesh, p := config.Mesh(c), zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false)
 	e := int64(c.Precision.Size())
 	first, two := gathers(c, units, 1), gathers(c, units, 2)
+	rules := build.Rules(c.Optimizer)
 	for i, u := range units {
 		n, mesh := Part(c, u), u.Over(mesh)
 		S, R := int64(mesh.Shard), int64(mesh.Replicate)
@@ -207,6 +218,11 @@ func TrafficOf(c *config.Config, units []zero.UnitSize) (t Traffic) {
 			reduce, shards = 0, 0
 		}
 		t.apart += 2 * (shards / R * (R - 1))
+		if r, ok := rules[u.Rule].(optim.Whole); ok && !u.Frozen {
+			update := int64(r.Input().Size()) * n
+			t.once += 2 * update * (S - 1)
+			t.apart += 2 * (update / R * (R - 1))
+		}
 		if p.KeepParams || u.Shared {
 			t.once += gathers * gather
 		} else {
@@ -226,19 +242,37 @@ func TrafficOf(c *config.Config, units []zero.UnitSize) (t Traffic) {
 	return t
 }
 
-// UnitSizes are a model's units, in order of first use.
-// Their parameters begin at multiples of begin.
-func UnitSizes(m *nn.Model, begin int) (sizes []zero.UnitSize) {
-	last := -1
+// UnitSizes are a model's units, in order of first use, as some rules want them.
+func UnitSizes(m *nn.Model, rules []optim.Rule) (sizes []zero.UnitSize) {
+	last, begin := -1, zero.Begin(rules)
 	for _, u := range m.Units() {
 		n := 0
 		for _, p := range u.Params {
 			n = (n+begin-1)/begin*begin + p.Numel()
 		}
-		sizes = append(sizes, zero.UnitSize{Numel: n, Align: begin, Shared: u.First != u.Last, Lookup: u.First == 0 && m.Lookup, Beside: u.First == last, Frozen: u.Params[0].Frozen})
+		sizes = append(sizes, zero.UnitSize{
+			Numel: n, Align: begin, Shared: u.First != u.Last, Lookup: u.First == 0 && m.Lookup, Beside: u.First == last,
+			Frozen: u.Params[0].Frozen, Rule: u.Params[0].Rule, Matrix: mostWork(u, rules),
+		})
 		last = u.First
 	}
 	return sizes
+}
+
+// mostWork is the sides of the unit's matrix that takes most work space, of a unit whose
+// rule needs whole matrices.
+func mostWork(u nn.Unit, rules []optim.Rule) (sides [2]int) {
+	r, whole := rules[u.Params[0].Rule].(optim.Whole)
+	most := 0
+	for _, p := range u.Params {
+		if !whole || p.Frozen {
+			continue
+		}
+		if work := r.Work(p.Shape[0], p.Shape[1]); work > most {
+			most, sides = work, [2]int{slices.Min(p.Shape), slices.Max(p.Shape)}
+		}
+	}
+	return sides
 }
 
 // Part is the elements of a unit's shard.

@@ -16,6 +16,7 @@ type ops interface {
 	zero.Compute
 	zero.Update
 	optim.Ops
+	optim.MatrixOps
 	collective.LocalQueue
 }
 
@@ -320,6 +321,14 @@ func (r *recordedQueue) SGD(w, p, g, m device.Buffer, a device.SGD) {
 
 func (r *recordedQueue) Lion(w, p, g, m device.Buffer, a device.Lion) {
 	r.pass("lion", w.N, 1, p, bufs{w, m}, bufs{g}, func() { r.ops.Lion(w, p, g, m, a) })
+}
+
+func (r *recordedQueue) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
+	r.pass("axpby", y.N, 1, y, nil, bufs{a, b, p}, func() { r.ops.Axpby(y, p, a, b, alpha, beta) })
+}
+
+func (r *recordedQueue) Normalize(x, acc device.Buffer, eps float32) {
+	r.pass("normalize", x.N, 1, x, bufs{x}, nil, func() { r.ops.Normalize(x, acc, eps) })
 }
 
 // dense is a matrix's elements, without the gaps between its rows.

@@ -141,7 +141,7 @@ func simulateAll(c *config.Config, p CostModel) (*Result, error) {
 	e := f.Trace.Exposure()
 	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
 	m := config.Network(c)
-	cost := Weigh(c, Matmuls(m), TrafficOf(c, UnitSizes(m, zero.Begin(build.Rule(c.Optimizer)))), Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
+	cost := Weigh(c, Matmuls(m, build.Rules(c.Optimizer)), TrafficOf(c, UnitSizes(m, build.Rules(c.Optimizer))), Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
 	f.Flops = cost.Flops - cost.Again
 	f.rate(c, p)
 	return f, nil

@@ -106,6 +106,7 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 			{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.prefetch=0"},
 			{"parallel.ranks=2", "zero.prefetch=2", "zero.recompute=block"},
 			{"parallel.ranks=2", "model.family=llama", "model.kv_heads=1"},
+			{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "optimizer.type=muon", "device=cpu"},
 		} {
 			if stage == 0 {
 				sets = append(sets, "parallel.shard=-1", "parallel.replicate=1")

@@ -210,11 +210,11 @@ func putter(w *checkpoint.Writer, stage *staging) func(zero.Part, []float32) err
 func (s *Saver) write(p Progress, metrics map[string]float64, put func(*checkpoint.Writer) error) (string, error) {
 	gather := func(mine []byte) ([][]byte, error) { return collective.GatherBytes(s.group, s.queue, mine) }
 	together := checkpoint.Rank{Rank: s.Rank.Rank, World: s.group.Size(), Gather: gather}
-	opt := checkpoint.Options{FS: s.Fsys, Hold: s.hold, Compress: s.C.Checkpoint.Compression(), Tuner: s.tuner, Expect: Expects(s.C, s.Rank.Trainer.Kinds())}
+	opt := checkpoint.Options{FS: s.Fsys, Hold: s.hold, Compress: s.C.Checkpoint.Compression(), Tuner: s.tuner, Expect: Expects(s.C)}
 	all := func(w *checkpoint.Writer) error { return errors.Join(s.attach(w), put(w)) }
 	return together.Together(s.C.Checkpoint.Dir, int64(p.Step), opt, all, func() (checkpoint.Commit, error) {
 		state, err := json.MarshalIndent(p, "", "  ")
-		tensors := Tensors(s.C, s.Rank.Trainer.Kinds())
+		tensors := Tensors(s.C)
 		for _, f := range s.C.Carried.Files {
 			tensors = append(tensors, f.Tensor())
 		}
@@ -237,8 +237,8 @@ func (s *Saver) attach(w *checkpoint.Writer) error {
 
 // Expects is the bytes that a checkpoint takes, about: those of all state, or
 // where it may be compressed what the newest one has, if that is less.
-func Expects(c *config.Config, kinds []string) (n int64) {
-	for _, t := range Tensors(c, kinds) {
+func Expects(c *config.Config) (n int64) {
+	for _, t := range Tensors(c) {
 		n += t.Bytes()
 	}
 	for _, f := range c.Carried.Files {
@@ -259,12 +259,10 @@ func Expects(c *config.Config, kinds []string) (n int64) {
 }
 
 // Tensors are all that a checkpoint of the job has.
-func Tensors(c *config.Config, kinds []string) (all []checkpoint.Tensor) {
+func Tensors(c *config.Config) (all []checkpoint.Tensor) {
+	rules := build.Rules(c.Optimizer)
 	for _, p := range config.Parameters(c) {
-		for _, kind := range kinds {
-			if p.Frozen && kind != zero.Master {
-				continue
-			}
+		for _, kind := range zero.KindsOf(p, rules) {
 			all = append(all, checkpoint.Tensor{Name: p.Name, Kind: kind, DType: checkpoint.F32, Shape: p.Shape})
 		}
 	}

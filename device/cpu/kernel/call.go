@@ -15,6 +15,8 @@ type RunFunc func(t *Args, w *Worker, lo, hi int)
 //	elementwise       y, a, b                                                F: number, Each
 //	SwiGLU gradient   dgate, dup, dy, gate, up
 //	update rule       w, p, g, m, v                                          K, Rule
+//	axpby             y, p, a, b                                             K: alpha, beta
+//	normalize         accumulator, x                                         F: eps, then the divisor
 //	norm              mean, rstd, w, b          y, x                         F: eps
 //	  its gradient    w, mean, rstd             dx, dy, x                    Add
 //	  of its weights  dw, db, mean, rstd        dy, x

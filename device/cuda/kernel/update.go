@@ -25,6 +25,16 @@ func (o *Ops) AdamW8(_, _, _, _, _ device.Buffer, _ device.AdamW) {
 	panic("cuda: no kernel updates states of 8 bits")
 }
 
+// Axpby is not there yet: jobs whose optimizer needs it on a GPU are refused.
+func (o *Ops) Axpby(_, _, _, _ device.Buffer, _, _ float32) {
+	panic("cuda: no kernel adds two scaled vectors")
+}
+
+// Normalize is not there yet, likewise.
+func (o *Ops) Normalize(_, _ device.Buffer, _ float32) {
+	panic("cuda: no kernel divides a matrix by its norm")
+}
+
 // SGD is one step of stochastic gradient descent; see device.SGD. Without momentum
 // m may be empty.
 func (o *Ops) SGD(w, p, g, m device.Buffer, a device.SGD) {

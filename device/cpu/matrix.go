@@ -1,0 +1,40 @@
+package cpu
+
+import (
+	"zeroth/device"
+	"zeroth/device/cpu/kernel"
+)
+
+// Axpby sets y = alpha*a + beta*b, each product and the sum rounded to float32; p, if
+// not empty, receives y rounded to its type. All are of any float type; y may be a or b.
+func (q *Queue) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
+	kernel.WantSame("axpby", y, a, b)
+	if p.N != 0 {
+		kernel.WantVec("axpby", p, y.N)
+	}
+	t := q.issue("axpby")
+	t.B[0], t.B[1], t.B[2], t.B[3] = y, p, a, b
+	t.K[0], t.K[1] = alpha, beta
+	q.kernel(t, kernel.RunAxpby, kernel.AxpbyPieces(y.N), kernel.AxpbyGrain)
+}
+
+// Normalize divides x, of any float type, by its Euclidean norm rounded to x's type, or
+// by eps where that is more. The sum of squares is exact; acc, a device.Exact, is work
+// space for it.
+func (q *Queue) Normalize(x, acc device.Buffer, eps float32) {
+	kernel.WantFloat("normalize", x)
+	kernel.WantLen("normalize", acc, device.I64, device.ExactLen)
+	t := q.issue("normalize")
+	t.B[0], t.B[1], t.F = acc, x, eps
+	t.phases = runNormalize
+	q.commit()
+}
+
+// runNormalize adds up the squares, then divides.
+func runNormalize(t *task, q *Queue) {
+	clear(t.B[0].I64())
+	n, workers := kernel.Ceil(t.B[1].N, kernel.NormLen), len(q.pool.workers)+1
+	q.phase(t, kernel.RunSquares, n, 1, workers)
+	t.F = kernel.Norm(&t.Args, &q.w.Worker)
+	q.phase(t, kernel.RunDivide, n, 1, workers)
+}

@@ -1,0 +1,66 @@
+package tests
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"zeroth/zero"
+)
+
+// Matrices are turned whole wherever they are sharded and whoever turns them: all
+// stages, numbers of ranks, replicas and depths of prefetch agree to the bit where
+// gradients do.
+func TestMuonAgreesToTheBit(t *testing.T) {
+	for _, sets := range [][]string{
+		{"precision=fp32"},
+		{"precision=bf16", "model.family=llama", "model.kv_heads=1"},
+		{"precision=fp16", "model.family=llama", "model.tied=true", "optimizer.nesterov=false", "optimizer.adjust_lr_fn=match_rms_adamw"},
+	} {
+		t.Run(fmt.Sprint(sets), func(t *testing.T) {
+			t.Parallel()
+			sets := append(sets, "optimizer.type=muon", "device=cpu")
+			agree(t, []int{0, 1, 2, 3}, append(sets, "parallel.ranks=3")...)
+			agree(t, []int{2, 3}, append(sets, "parallel.ranks=2", "train.accumulate=3")...)
+			agree(t, []int{1, 2, 3}, append(sets, "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2")...)
+			want := train(t, cfg(t, append(sets, "zero.stage=3", "parallel.ranks=4")...), nil)
+			for _, other := range [][]string{
+				{"parallel.ranks=1", "train.accumulate=4"}, {"parallel.ranks=4", "zero.stage=1"}, {"parallel.ranks=4", "zero.offload.parameters=host"},
+				{"parallel.ranks=4", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
+			} {
+				sameBits(t, fmt.Sprint(other), train(t, cfg(t, append(append(sets, "zero.stage=3"), other...)...), nil), want)
+			}
+		})
+	}
+}
+
+// Matrices of blocks have a momentum and no more; what is AdamW's has its moments, and
+// changes as by AdamW alone in a step with the same gradient.
+func TestMuonIsBesideAdamW(t *testing.T) {
+	sets := []string{"precision=fp32", "parallel.ranks=2", "train.steps=1", "optimizer.weight_decay=0.2"}
+	got := train(t, cfg(t, append(sets, "optimizer.type=muon", "device=cpu", "optimizer.adamw.lr=1e-2", "optimizer.lr=1e-2",
+		`optimizer.groups=[{match: "*.h.1.mlp.c_fc.weight", type: adamw}, {match: "*.wpe.*", type: muon}]`)...), nil)
+	adamw := train(t, cfg(t, sets...), nil)
+	for name, x := range got.state {
+		kind, param, _ := strings.Cut(name, " ")
+		matrix := strings.HasSuffix(param, ".weight") && strings.Contains(param, ".h.") && !strings.Contains(param, ".ln_")
+		muon := matrix && !strings.HasSuffix(param, ".h.1.mlp.c_fc.weight") || strings.Contains(param, ".wpe.")
+		if kind != zero.Master && muon != (kind == "momentum_buffer") {
+			t.Errorf("there is %s", name)
+		}
+		if kind == zero.Master && muon == slices.Equal(x, adamw.state[name]) {
+			t.Errorf("%s is updated by Muon: %v", param, !muon)
+		}
+	}
+}
+
+// Frozen parameters are neither turned nor moved, and adapters are matrices.
+func TestMuonOfAdaptersAgreesToTheBit(t *testing.T) {
+	t.Parallel()
+	for _, sets := range [][]string{
+		{"train.lora.rank=3"}, {`train.freeze=["*.attn.*", "*.wte.*"]`},
+	} {
+		agree(t, []int{0, 1, 2, 3}, append(sets, "optimizer.type=muon", "device=cpu", "parallel.ranks=3", "precision=bf16")...)
+	}
+}

@@ -1,0 +1,194 @@
+package zero
+
+import (
+	"fmt"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/fsdp"
+	"zeroth/optim"
+	"zeroth/shard"
+)
+
+// matrices is how units are updated whose rule needs whole matrices, wherever their
+// state is sharded. Of each such unit
+//
+//  1. every rank moves the state of its shard and writes its part of a buffer in the
+//     rule's type, e bytes an element, which is gathered over the shard group;
+//  2. each matrix is turned by one rank of all that have the unit, which zeroes what it
+//     does not turn; a reduce-scatter, and an all-reduce over replicas, then add nothing
+//     but zeros to anything, so that no rounding depends on the number of ranks;
+//  3. every rank updates its shard by its part.
+//
+// A rank sends 2e(S-1)/S bytes an element and, of N ranks, does about a part in N of the
+// operations. Turning each matrix on every rank would save half of what is sent: e bytes,
+// for which each rank did all operations, 30 times the width of a square matrix for each
+// element by Muon's five steps. At width 768 those are 23,000 for 2 bytes: worth it where
+// a rank computes a million times faster than a byte crosses. Moonshot's distributed Muon
+// does so (arXiv 2502.16982); Keller Jordan's and torchtitan's divide the work as here.
+//
+// The three parts of a unit run beside those of the next ones, in slots that units take
+// in turn.
+type matrices struct {
+	units []int // indices of the units
+	lens  []int // elements of each slot
+	input device.DType
+	work  int // bytes of work space
+
+	slots []device.Buffer // of type input
+	ready []device.Event  // of each slot: it is gathered, or then scattered
+	arena *device.Arena   // for the products
+	mine  [][]bool        // of each unit, the parameters that this rank turns
+}
+
+// MatrixSlots is how many units that need whole matrices, of so many, are on their way
+// at once.
+func MatrixSlots(units, prefetch int) int {
+	if prefetch == 0 || units < 3 {
+		return min(1, units)
+	}
+	return 3
+}
+
+// lag is how many units later the next part of a unit is issued: with several slots the
+// collectives of one are beside the arithmetic of others.
+func (m *matrices) lag() int { return min(1, len(m.lens)-1) }
+
+// layOutMatrices finds the units, which rank turns what, and what memory that takes.
+func (t *Trainer) layOutMatrices() {
+	m := &t.matrices
+	longest := 0
+	var costs []float64
+	ranks := 0
+	for i, u := range t.runner.Units {
+		rule, ok := t.cfg.Rules[u.Rule].(optim.Whole)
+		if !ok || u.Frozen {
+			continue
+		}
+		if n := u.Shard.Size() * u.Replica.Size(); ranks == 0 {
+			ranks = n
+		} else if n != ranks {
+			panic(fmt.Sprintf("zero: unit %s, whose matrices are whole in its update, is of %d ranks, others of %d", u.Name, n, ranks))
+		}
+		m.units, m.input, longest = append(m.units, i), rule.Input(), max(longest, u.Layout.Len())
+		for _, p := range u.Layout.Params {
+			costs = append(costs, rule.Flops(p.Shape[0], p.Shape[1]))
+			m.work = max(m.work, rule.Work(p.Shape[0], p.Shape[1]))
+		}
+	}
+	if len(m.units) == 0 {
+		return
+	}
+	for range MatrixSlots(len(m.units), t.cfg.Policy.Prefetch) {
+		m.lens = append(m.lens, longest)
+	}
+	m.ready = make([]device.Event, len(m.lens))
+	owners := shard.Spread(costs, ranks)
+	for _, i := range m.units {
+		u := t.runner.Units[i]
+		rank := u.Replica.Rank()*u.Shard.Size() + u.Shard.Rank()
+		var mine []bool
+		for range u.Layout.Params {
+			mine = append(mine, owners[0] == rank)
+			owners = owners[1:]
+		}
+		m.mine = append(m.mine, mine)
+	}
+}
+
+// advance issues the first part of unit k of those that need whole matrices, and the
+// others of units before it, as far as there are such.
+func (t *Trainer) advance(k int) {
+	m := &t.matrices
+	in := func(k int) bool { return 0 <= k && k < len(m.units) }
+	if in(k) {
+		t.moveMatrices(k)
+	}
+	if k -= m.lag(); in(k) {
+		t.turnMatrices(k)
+	}
+	if k -= m.lag(); in(k) {
+		t.applyMatrices(k)
+	}
+}
+
+// slot is the one that unit k of m takes, as long as it.
+func (m *matrices) slot(k int, u *fsdp.Unit) (b device.Buffer, ready *device.Event) {
+	at := k % len(m.slots)
+	return m.slots[at].Slice(0, u.Layout.Len()), &m.ready[at]
+}
+
+// moveMatrices moves the state of this rank's shard and gathers what follows from it.
+func (t *Trainer) moveMatrices(k int) {
+	m, i := &t.matrices, t.matrices.units[k]
+	u := t.runner.Units[i]
+	whole, ready := m.slot(k, u)
+	own, rule := collective.Own(u.Shard, whole), t.cfg.Rules[u.Rule].(optim.Whole)
+	c := t.cfg.Comm
+	c.Label(t.labels[i].gather)
+	for j := range t.store.Tiles(i) {
+		st, q := t.borrow(i, j)
+		for _, r := range t.pieces[i][j] {
+			rule.Move(q, t.hypers[r.group], t.piece(st, r), own.Slice(st.At.Lo+r.at.Lo, st.At.Lo+r.at.Hi))
+		}
+		done := q.Mark()
+		t.store.Release(i, j, done, false)
+		c.After(done)
+	}
+	u.Shard.AllGather(c, whole, own)
+	*ready = c.Mark()
+	t.tell(fsdp.GatherUpdate, u, c, sent(whole, u.Shard, 1))
+}
+
+// turnMatrices turns what this rank has of a unit's matrices, and gives every rank its
+// part of all of them.
+func (t *Trainer) turnMatrices(k int) {
+	m, i := &t.matrices, t.matrices.units[k]
+	u := t.runner.Units[i]
+	whole, ready := m.slot(k, u)
+	own, rule := collective.Own(u.Shard, whole), t.cfg.Rules[u.Rule].(optim.Whole)
+	q, c := t.cfg.Update, t.cfg.Comm
+	q.Label(t.labels[i].update)
+	q.After(*ready)
+	others := 0 // from there on is what other ranks turn
+	for j, p := range u.Layout.Params {
+		if m.mine[k][j] {
+			q.Zero(whole.Slice(others, p.At.Lo))
+			rule.Turn(q, m.arena, device.Matrix(whole.Slice(p.At.Lo, p.At.Hi), p.Shape[0], p.Shape[1]))
+			others = p.At.Hi
+		}
+	}
+	q.Zero(whole.Slice(others, whole.N))
+	c.Label(t.labels[i].scatter)
+	c.After(q.Mark())
+	u.Shard.ReduceScatter(c, own, whole)
+	t.tell(fsdp.ScatterUpdate, u, c, sent(whole, u.Shard, 1))
+	c.Label(t.labels[i].share)
+	collective.AllReduce(u.Replica, c, own)
+	t.tell(fsdp.ShareUpdate, u, c, sent(own, u.Replica, 2))
+	*ready = c.Mark()
+}
+
+// sent is the bytes a rank sends that so many times passes its parts of a buffer around
+// a ring.
+func sent(b device.Buffer, g collective.Group, times int) int64 {
+	return int64(times * (b.Bytes() / g.Size()) * (g.Size() - 1))
+}
+
+// applyMatrices updates this rank's shard of a unit.
+func (t *Trainer) applyMatrices(k int) {
+	m, i := &t.matrices, t.matrices.units[k]
+	u := t.runner.Units[i]
+	whole, ready := m.slot(k, u)
+	own, rule := collective.Own(u.Shard, whole), t.cfg.Rules[u.Rule].(optim.Whole)
+	var done device.Event
+	for j := range t.store.Tiles(i) {
+		st, q := t.borrow(i, j)
+		q.After(*ready)
+		for _, r := range t.pieces[i][j] {
+			rule.Apply(q, t.hypers[r.group], t.piece(st, r), own.Slice(st.At.Lo+r.at.Lo, st.At.Lo+r.at.Hi))
+		}
+		done = t.store.Release(i, j, q.Mark(), true)
+	}
+	u.MarkUpdated(done)
+}

@@ -1,0 +1,71 @@
+package zero
+
+import (
+	"zeroth/device"
+	"zeroth/fsdp"
+	"zeroth/offload"
+	"zeroth/optim"
+)
+
+// update issues the update of every unit, in the order the next step uses them.
+func (t *Trainer) update(lr, gradScale float64) {
+	t.Updates++
+	for i, g := range t.groups {
+		t.hypers[i] = optim.Hyper{LR: lr * g.LR, Decay: g.Decay, GradScale: gradScale, Scale: g.Scale}
+	}
+	whole := 0 // units begun that need whole matrices
+	for i, u := range t.runner.Units {
+		if u.Frozen {
+			continue
+		}
+		t.tell(fsdp.Update, u, t.updates(t.store.OnHost(i)), 0)
+		if r, ok := t.cfg.Rules[u.Rule].(optim.Elementwise); ok {
+			t.updateEach(i, r)
+			continue
+		}
+		t.advance(whole)
+		whole++
+	}
+	for k := range 2 * t.matrices.lag() {
+		t.advance(whole + k)
+	}
+	if w := t.cfg.Offload.Write; w != nil {
+		t.kept = w.Mark()
+	}
+}
+
+// updateEach issues the update of a unit by an elementwise rule.
+func (t *Trainer) updateEach(i int, rule optim.Elementwise) {
+	var done device.Event
+	for j := range t.store.Tiles(i) {
+		st, q := t.borrow(i, j)
+		for _, r := range t.pieces[i][j] {
+			rule.Step(q, t.Updates, t.hypers[r.group], t.piece(st, r))
+		}
+		done = t.store.Release(i, j, q.Mark(), true)
+	}
+	t.runner.Units[i].MarkUpdated(done)
+}
+
+// borrow acquires the state of a tile, and has the queue of its update wait for it.
+func (t *Trainer) borrow(unit, tile int) (offload.State, Update) {
+	st := t.store.Acquire(unit, tile)
+	q := t.updates(st.OnHost)
+	q.Label(t.labels[unit].update)
+	q.After(st.Ready[0])
+	q.After(st.Ready[1])
+	return st, q
+}
+
+// piece is a run of a tile with the state its update needs, good until the next.
+func (t *Trainer) piece(st offload.State, r run) optim.Piece {
+	lo, hi := r.at.Lo, r.at.Hi
+	p := optim.Piece{Master: st.Master.Slice(lo, hi), Grad: st.Grad.Slice(lo, hi), State: t.state}
+	if st.Param.N > 0 {
+		p.Param = st.Param.Slice(lo, hi)
+	}
+	for i, v := range st.Vec {
+		p.State[i] = v.Slice(lo, hi)
+	}
+	return p
+}
