@@ -205,7 +205,7 @@ func TestMuonKeys(t *testing.T) {
 		t.Errorf("AdamW has %+v", o.AdamW)
 	}
 	for sets, want := range map[string]string{
-		"optimizer={type: muon, betas: [0.9, 0.9]}":                         "optimizer.betas: not used: muon has no betas; remove it (--set optimizer.betas=null removes it)",
+		"optimizer={type: muon, betas: [0.9, 0.9]}":                         "optimizer.betas: not used: muon has none; those of its AdamW are optimizer.adamw.betas; remove it (--set optimizer.betas=null removes it)",
 		"optimizer={ns_steps: 5}":                                           "optimizer.ns_steps: not used: adamw has no ns_steps; remove it (--set optimizer.ns_steps=null removes it)",
 		"optimizer={type: sgd, adamw: {lr: 1e-3}}":                          "optimizer.adamw.lr: not used: sgd has no adamw.lr; remove it (--set optimizer.adamw.lr=null removes it)",
 		"optimizer={type: muon, ns_steps: 100}":                             "optimizer.ns_steps: 100 is more than 99; want a whole number from 1 to 99",

@@ -36,6 +36,8 @@ func (c *Config) idle(key string) (why, because string) {
 		return "records of the format " + c.Data.Format + " have no " + name, "data.format"
 	case key == "data.validation" && len(c.Data.Held) > 0:
 		return "data.validation_documents names what to validate on", "data.validation_documents"
+	case key == "optimizer.betas" && rule == "muon":
+		return "muon has none; those of its AdamW are optimizer.adamw.betas", "optimizer.type"
 	case strings.HasPrefix(section, "optimizer") && !hasConstant(rule, key):
 		return rule + " has no " + strings.TrimPrefix(key, "optimizer."), "optimizer.type"
 	case key == "parallel.gpus" && c.on == "cpu":
