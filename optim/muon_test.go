@@ -123,3 +123,52 @@ func far(t *testing.T, what string, got []float32, want []float64, most float64)
 		t.Errorf("%s differ by %.2g, at most %.2g", what, worst, most)
 	}
 }
+
+// BenchmarkMuonTurn is Turn of a matrix on one worker, beside the product of its shape
+// that Turn begins with: both in operations a second, by which Turn's limit is known.
+func BenchmarkMuonTurn(b *testing.B) {
+	r := Muon{Coefficients: Coefficients, Eps: 1e-7, Steps: 5}
+	for _, shape := range [][2]int{{448, 448}, {1792, 448}, {768, 3072}, {2048, 2048}} {
+		rows, cols := shape[0], shape[1]
+		short, long := float64(min(rows, cols)), float64(max(rows, cols))
+		dev := cpu.NewHost(1)
+		q := dev.NewQueue("update")
+		alloc := func(kind device.DType, n int) device.Buffer {
+			x, err := dev.Alloc(kind, n, device.Updates)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return x
+		}
+		x, work := alloc(device.BF16, rows*cols), device.NewArena(alloc(device.F32, r.Work(rows, cols)/4))
+		q.Cast(x, numbers(rows*cols, 1))
+		m := device.Matrix(x, rows, cols)
+		gram := device.Matrix(alloc(device.BF16, int(short*short)), int(short), int(short))
+		for _, c := range []struct {
+			name  string
+			flops float64
+			run   func()
+		}{
+			{"product", 2 * short * short * long, func() {
+				if rows > cols {
+					q.MatMul(gram, m.T(), m, device.Buffer{}, false)
+				} else {
+					q.MatMul(gram, m, m.T(), device.Buffer{}, false)
+				}
+			}},
+			{"turn", r.Flops(rows, cols), func() { r.Turn(q, work, m) }},
+		} {
+			b.Run(fmt.Sprintf("%dx%d/%s", rows, cols, c.name), func(b *testing.B) {
+				for b.Loop() {
+					c.run()
+					if err := q.Wait(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(c.flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+			})
+		}
+		q.Close()
+		dev.Close()
+	}
+}
