@@ -266,9 +266,23 @@ type batch struct {
 	done     chan struct{}
 }
 
-// read encodes the documents of files on all cores, in order, as the next group of all.
-// All broken lines are counted, and the first named.
+// read adds the documents of files, in order, as the next group of all.
 func (d *docReader) read(ctx context.Context, all *documents, files []file, memory int64, n *counts, m *meter) error {
+	err := d.each(ctx, files, m, func(x example) error {
+		all.add(x, d.context, n)
+		if memory > 0 && int64(5*len(all.ids)) > memory {
+			return fmt.Errorf("the documents take more than the %d bytes of memory that are free; give fewer", memory)
+		}
+		return nil
+	})
+	all.groups = append(all.groups, int32(all.len()))
+	return err
+}
+
+// each encodes the documents of files on all cores and gives them to take in order,
+// until that has an error, which then is this one's. All broken lines are counted, and
+// the first named.
+func (d *docReader) each(ctx context.Context, files []file, m *meter, take func(example) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	work, order := make(chan *batch), make(chan *batch, 4*runtime.GOMAXPROCS(0))
@@ -291,30 +305,31 @@ func (d *docReader) read(ctx context.Context, all *documents, files []file, memo
 		close(order)
 	})
 	var broken []error
+	var taken error
 	wrong := 0
 	for b := range order {
 		<-b.done
 		for i, x := range b.examples {
-			if x.err == nil {
-				all.add(x, d.context, n)
-				continue
+			switch {
+			case taken != nil:
+			case x.err != nil:
+				if wrong++; wrong <= shownLines {
+					broken = append(broken, fmt.Errorf("%s:%d: %w", b.lines[i].file, b.lines[i].number, bare(x.err)))
+				}
+			default:
+				if taken = take(x); taken != nil {
+					cancel()
+				}
 			}
-			if wrong++; wrong <= shownLines {
-				broken = append(broken, fmt.Errorf("%s:%d: %w", b.lines[i].file, b.lines[i].number, bare(x.err)))
-			}
-		}
-		if memory > 0 && int64(5*len(all.ids)) > memory {
-			cancel()
 		}
 	}
 	wg.Wait()
-	if memory > 0 && int64(5*len(all.ids)) > memory {
-		return fmt.Errorf("the documents take more than the %d bytes of memory that are free; give fewer", memory)
+	if taken != nil {
+		return taken
 	}
 	if wrong > shownLines {
 		broken = append(broken, fmt.Errorf("and %d lines more are broken", wrong-shownLines))
 	}
-	all.groups = append(all.groups, int32(all.len()))
 	return errors.Join(append(broken, reading)...)
 }
 
@@ -339,7 +354,7 @@ func (d *docReader) readLines(ctx context.Context, files []file, m *meter, emit 
 		b, size = &batch{done: make(chan struct{})}, 0
 	}
 	for _, f := range files {
-		err := d.eachLine(ctx, f, func(l line) {
+		read, err := d.eachLine(ctx, f, m, func(l line) {
 			l.file = f.path
 			b.lines = append(b.lines, l)
 			if size += l.size(); size >= batchBytes {
@@ -349,36 +364,53 @@ func (d *docReader) readLines(ctx context.Context, files []file, m *meter, emit 
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.path, input.Cause(err))
 		}
-		m.add(f.size)
+		m.add(f.size - read)
 	}
 	flush()
 	return ctx.Err()
 }
 
-// eachLine reads a file, of rows or of lines whatever they are compressed with.
-func (d *docReader) eachLine(ctx context.Context, f file, tell func(line)) error {
+// metered is a file whose meter hears what is read of it.
+type metered struct {
+	io.Reader
+	m    *meter
+	read int64 // bytes
+}
+
+func (r *metered) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	r.read += int64(n)
+	r.m.add(int64(n))
+	return n, err
+}
+
+// eachLine reads a file, of rows or of lines whatever they are compressed with, and
+// returns how many bytes of it the meter has heard of.
+func (d *docReader) eachLine(ctx context.Context, f file, m *meter, tell func(line)) (read int64, err error) {
 	h, err := input.Open(f.path, math.MaxInt64)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer h.Close()
-	head := bufio.NewReaderSize(h, 1<<20)
+	counted := &metered{h, m, 0}
+	defer func() { read = counted.read }()
+	head := bufio.NewReaderSize(counted, 1<<20)
 	var r io.Reader = head
 	switch magic, _ := head.Peek(4); {
 	case string(magic) == "PAR1":
-		return parquet.Rows(ctx, h, f.size, d.columns(), func(row int, record jsonread.Value, wrong error) {
+		return 0, parquet.Rows(ctx, h, f.size, d.columns(), func(row int, record jsonread.Value, wrong error) {
 			tell(line{number: row, record: record, wrong: wrong})
 		})
 	case strings.HasPrefix(string(magic), "\x1f\x8b"):
 		z, err := gzip.NewReader(head)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		r = z
 	case string(magic) == "\x28\xb5\x2f\xfd":
 		z, err := zstd.NewReader(head, zstd.WithDecoderMaxMemory(1<<30), zstd.WithDecoderConcurrency(1))
 		if err != nil {
-			return err
+			return 0, err
 		}
 		defer z.Close()
 		r = z
@@ -393,11 +425,11 @@ func (d *docReader) eachLine(ctx context.Context, f file, tell func(line)) error
 		}
 	}
 	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return fmt.Errorf("line %d has more than %d bytes", n+1, maxLine)
+		return 0, fmt.Errorf("line %d has more than %d bytes", n+1, maxLine)
 	} else if err != nil {
-		return fmt.Errorf("after line %d: %w", n, err)
+		return 0, fmt.Errorf("after line %d: %w", n, err)
 	}
-	return nil
+	return 0, nil
 }
 
 // sum is a fingerprint of what documents make of a run.

@@ -53,7 +53,7 @@ var formats = []struct{ magic, ext, what, advice string }{
 	{"\xfe\xff", "", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"},
 }
 
-const jsonAdvice = "give it as data.documents"
+const jsonAdvice = "give it as data.documents (zeroth tokenize: with --format)"
 
 // shortest is the length of a sequence below which token ids could begin with
 // it by chance.

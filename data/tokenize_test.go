@@ -1,9 +1,12 @@
 package data
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -74,4 +77,77 @@ func TestEncodeRefuses(t *testing.T) {
 	if raw, _ := os.ReadFile("there.bin"); string(raw) != "x" || len(left) > 0 {
 		t.Errorf("left %v, there.bin is %q", left, raw)
 	}
+}
+
+// TestEncodeRecords: the ids of records are those of the same texts in files, whatever
+// the records are compressed with; broken ones are all told of, and then there is no file.
+func TestEncodeRecords(t *testing.T) {
+	texts := []string{"to be", "or not", "to be: <|endoftext|>", strings.Repeat("that is ", 9000)}
+	var lines []any
+	files := map[string]string{}
+	for i, x := range texts {
+		lines = append(lines, map[string]any{"text": x, "id": i})
+		files[fmt.Sprintf("t%d.txt", i)] = x
+	}
+	files["a.jsonl"] = records(t, lines[:2]...)
+	files["b.jsonl.gz"] = gzipped(records(t, lines[2:]...))
+	files["chat.jsonl"] = records(t, map[string]any{"talk": []any{map[string]any{"role": "user", "content": "a"}, map[string]any{"role": "assistant", "content": "b"}}})
+	files["pairs.jsonl"] = records(t, map[string]any{"q": "to", "completion": " be"})
+	files["bad.jsonl"] = "{\"text\": \"a\"}\n{\"text\": 1}\n\n{\n"
+	dir := tree(t, files)
+	ownFolder(t, filepath.Join(dir, "own"), "llama3", map[string]string{"tokenizer_config.json": `{"eos_token": "<|eot_id|>"}`, "chat_template.jinja": "{% for m in messages %}{{ m.content }}<|eot_id|>{% endfor %}"})
+	t.Chdir(dir)
+	encode := func(e Encoding) (Encoded, []byte) {
+		t.Helper()
+		e.Out = fmt.Sprintf("%s%d.bin", e.Format, len(e.Text))
+		defer os.Remove(e.Out)
+		done, err := e.Encode(t.Context())
+		raw, wrong := os.ReadFile(e.Out)
+		if err := errors.Join(err, wrong); err != nil {
+			t.Fatal(err)
+		}
+		return done, raw
+	}
+	for _, tokenizer := range []string{"bytes", "gpt2", "own"} {
+		_, want := encode(Encoding{Text: []string{"t*.txt"}, Tokenizer: tokenizer})
+		last := int64(0)
+		done, got := encode(Encoding{Text: []string{"a.jsonl", "b.jsonl.gz"}, Format: "text", Tokenizer: tokenizer, Progress: func(d, of int64) { last = d }})
+		if !bytes.Equal(got, want) || done.Documents != len(texts) || last != done.Bytes || len(done.Notes) != 0 {
+			t.Errorf("%s: %+v, %d bytes, of text %d", tokenizer, done, len(got), len(want))
+		}
+	}
+	for format, e := range map[string]Encoding{"prompt": {Text: []string{"pairs.jsonl"}, Keys: map[string]string{"prompt": "q"}, Tokenizer: "gpt2"},
+		"chat": {Text: []string{"chat.jsonl"}, Keys: map[string]string{"messages": "talk"}, Tokenizer: "own"}} {
+		e.Format = format
+		done, raw := encode(e)
+		s := open(t, Source{Documents: Documents{Files: e.Text, Format: format, Keys: e.Keys}, Tokenizer: e.Tokenizer, Context: 64})
+		if done.Tokens != s.Tokens || len(raw) != headerBytes+2*int(s.Tokens) || len(done.Notes) != 1 || !strings.Contains(done.Notes[0], "are not to be learned") {
+			t.Errorf("%s: %+v, of documents %d tokens", format, done, s.Tokens)
+		}
+	}
+	for want, e := range map[string]Encoding{
+		"bad.jsonl:2: \"text\" is a number, not a string\nbad.jsonl:4: ": {Format: "text", Text: []string{"*.jsonl"}, Keys: map[string]string{"text": "text"}},
+		`--format "json"; want text, prompt or chat`:                     {Format: "json", Text: []string{"a.jsonl"}},
+		"--key messages: records of the format text have no such key":    {Format: "text", Text: []string{"a.jsonl"}, Keys: map[string]string{"messages": "m"}},
+		"--key is of records":                               {Text: []string{"t0.txt"}, Keys: map[string]string{"text": "m"}},
+		"--format chat: the tokenizer has no chat template": {Format: "chat", Text: []string{"chat.jsonl"}},
+		"zeroth tokenize: with --format":                    {Text: []string{"a.jsonl"}},
+	} {
+		e.Tokenizer, e.Out = "gpt2", "no.bin"
+		if _, err := e.Encode(t.Context()); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %s", err, want)
+		}
+	}
+	if left, _ := filepath.Glob("no.bin*"); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+// gzipped is a text as gzip has it.
+func gzipped(text string) string {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, _ = z.Write([]byte(text)) // to memory
+	_ = z.Close()
+	return b.String()
 }

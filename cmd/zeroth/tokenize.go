@@ -15,14 +15,17 @@ func (a *app) tokenize() *cobra.Command {
 	e := data.Encoding{}
 	cmd := &cobra.Command{
 		Use:   "tokenize --tokenizer NAME FILE... --out FILE.bin",
-		Short: "Encode text files into a token file",
+		Short: "Encode text files or records into a token file",
 		Long: `Encode text files into one token file, which a job names with data.tokens. Files
 are documents, in the order of their paths; patterns such as 'docs/**/*.md' are
-matched here if the shell leaves them. The file is llm.c's: a header of 1,024
+matched here if the shell leaves them. With --format the files are records instead,
+JSON one a line (also compressed with gzip or zstd) or Parquet, as data.documents
+takes them: each is a document, and what is broken is named by file and line. The file is llm.c's: a header of 1,024
 bytes that says how many ids there are and how wide, then ids of two bytes, or of
 four if the vocabulary has more than 65,536. An existing file is not replaced.`,
 		Example: `  zeroth tokenize --tokenizer gpt2 'corpus/**/*.txt' --out corpus.bin
-  zeroth tokenize --tokenizer ./Qwen3-0.6B a.txt b.txt --out ab.bin`,
+  zeroth tokenize --tokenizer ./Qwen3-0.6B a.txt b.txt --out ab.bin
+  zeroth tokenize --tokenizer gpt2 --format text --key text=body 'web/*.jsonl.gz' --out web.bin`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			ctx, release := untilSignal(cmd.Context(), func() {})
@@ -47,6 +50,8 @@ four if the vocabulary has more than 65,536. An existing file is not replaced.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&e.Tokenizer, "tokenizer", "", "`name` bytes or gpt2, or a folder with tokenizer.json, or vocab.json and merges.txt")
+	f.StringVar(&e.Format, "format", "", "the files are records of the `format` text, prompt or chat, as data.format has it; without it text files")
+	f.StringToStringVar(&e.Keys, "key", nil, "`usual=other` name of a record's key, as data.keys has it: messages=conversations")
 	f.StringVar(&e.Out, "out", "", "`file` to write")
 	must(cmd.MarkFlagRequired("tokenizer"))
 	must(cmd.MarkFlagRequired("out"))
