@@ -1,6 +1,7 @@
 package job
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -115,6 +116,9 @@ func TestPackedRunGoesOn(t *testing.T) {
 		for _, s := range h.steps {
 			losses = append(losses, s.Loss)
 		}
+		if told := strings.Join(h.notes, "\n"); strings.Contains(told, "other than in the checkpoint: data") {
+			t.Errorf("data that is as it was is told to differ: %s", told)
+		}
 		return losses, err
 	}
 	whole, err := run("whole", "", "11", "2.5")
@@ -125,5 +129,18 @@ func TestPackedRunGoesOn(t *testing.T) {
 	}
 	if _, err := run("halves", "latest", "14", "2.4"); !input.IsInput(err) || !strings.Contains(err.Error(), "data") {
 		t.Errorf("with other weights: %v", err)
+	}
+}
+
+// A run of documents goes on with their format, though its job does not say it.
+func TestDocumentsKeepTheirFormat(t *testing.T) {
+	testjob.InTinyFolder(t)
+	testjob.Write(t, "sums.jsonl", strings.Repeat("{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n", 40))
+	run := func(resume, steps, more string) error {
+		c := configtest.MustLoad(t, "data={documents: [sums.jsonl], validation: 0.1, tokenizer: bytes"+more+"}", "train.steps="+steps, "checkpoint.every=2", "model.context=8")
+		return Run(t.Context(), c, Options{Out: "r", Resume: resume})
+	}
+	if err := errors.Join(run("", "2", ", format: prompt, pack: true"), run("latest", "4", "")); err != nil {
+		t.Error(err)
 	}
 }

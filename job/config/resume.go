@@ -154,7 +154,7 @@ func SettingsOf(job string) *Config {
 	root := &node{kind: mapping}
 	if old != nil && old.kind == mapping {
 		in := &reader{root: old}
-		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "parallel.ranks"}, Lasting...) {
+		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "parallel.ranks", "data.documents"}, Lasting...) {
 			if n := in.lookup(key); n != nil {
 				put(root, key, n)
 			}
