@@ -19,7 +19,7 @@ func (a *app) model() *cobra.Command {
 		Use:   "model FOLDER",
 		Short: "Say what a Hugging Face folder has, and whether it runs here",
 		Long: `Say what the folder of a Hugging Face model has: its family, shape, parameters and
-their types, bytes, and tokenizer. What keeps a job from starting with it is told
+their types, bytes, tokenizer and chat template. What keeps a job from starting with it is told
 by name, all at once, and the exit code is then 2. Values of parameters are not
 read: a run does that.`,
 		Example: "  zeroth model ./Qwen3-0.6B",
@@ -30,8 +30,11 @@ read: a run does that.`,
 			}
 			folder := args[0]
 			m, carried, err := hf.ReadConfig(folder)
+			if err != nil && input.Exists(folder) {
+				err = errors.Join(err, tokenizerOf(folder, row))
+			}
 			if err != nil {
-				return errors.Join(err, tokenizerOf(folder, row))
+				return err
 			}
 			row("family", "%s", m.Describe())
 			row("shape", "%s", shapeOf(m))
@@ -103,5 +106,10 @@ func tokenizerOf(folder string, row func(word, format string, args ...any)) erro
 		return input.BadInput(fmt.Errorf("tokenizer: %w", err))
 	}
 	row("tokenizer", "%s, %d tokens", strings.Join(files, " and "), t.Vocab())
+	if _, err := data.NewChat(t); err != nil {
+		row("chat", "no: %s", show.Printable(err.Error()))
+	} else {
+		row("chat", "its template is rendered here: data.format chat, sample --chat")
+	}
 	return nil
 }

@@ -201,26 +201,32 @@ func hostileTensors() []hostile {
 	}
 }
 
-func hostileTexts() []hostile {
-	const bpe = `{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [%s], "normalizer": null, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+// bpeFile is a tokenizer.json without its added tokens, vocabulary and merges.
+const bpeFile = `{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [%s], "normalizer": null, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
  "post_processor": null, "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
  "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": {%s}, "merges": [%s]}}`
+
+// chatTokenizer gives a folder a tokenizer of bytes, and a chat template.
+func chatTokenizer(t *testing.T, folder, template string) {
+	t.Helper()
+	var vocab []string
+	for r, other := 0, 256; r < 256; r++ { // GPT-2's letters of bytes
+		x := r
+		if r <= ' ' || r > '~' && r <= 160 || r == 173 {
+			x, other = other, other+1
+		}
+		vocab = append(vocab, fmt.Sprintf("%q: %d", string(rune(x)), r))
+	}
+	put("tokenizer.json", fmt.Sprintf(bpeFile, "", strings.Join(vocab, ", "), ""))(t, folder)
+	put("chat_template.jinja", template)(t, folder)
+}
+
+func hostileTexts() []hostile {
 	tokenizer := func(added, vocab, merges string) func(*testing.T, string) {
-		return put("tokenizer.json", fmt.Sprintf(bpe, added, vocab, merges))
+		return put("tokenizer.json", fmt.Sprintf(bpeFile, added, vocab, merges))
 	}
 	chat := func(template string) func(*testing.T, string) {
-		return func(t *testing.T, folder string) {
-			var vocab []string
-			for r, other := 0, 256; r < 256; r++ { // GPT-2's letters of bytes
-				x := r
-				if r <= ' ' || r > '~' && r <= 160 || r == 173 {
-					x, other = other, other+1
-				}
-				vocab = append(vocab, fmt.Sprintf("%q: %d", string(rune(x)), r))
-			}
-			tokenizer("", strings.Join(vocab, ", "), "")(t, folder)
-			put("chat_template.jinja", template)(t, folder)
-		}
+		return func(t *testing.T, folder string) { chatTokenizer(t, folder, template) }
 	}
 	var added strings.Builder
 	for i := range 70_000 {

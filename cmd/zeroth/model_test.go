@@ -31,7 +31,12 @@ func TestModel(t *testing.T) {
 	if strings.Contains(out, "runs") {
 		t.Errorf("a folder that is refused is said to run: %s", out)
 	}
-	if _, errs := zeroth(t, 2, "model", "nowhere"); !strings.Contains(errs, "nowhere/config.json cannot be read") {
-		t.Error(errs)
+	if out, errs := zeroth(t, 2, "model", "nowhere"); !strings.Contains(errs, "nowhere/config.json cannot be read") || out != "" {
+		t.Error(out, errs)
+	}
+	for template, want := range map[string]string{"{{ messages }}": "chat       its template is rendered here", "{% bad %}": "chat       no: chat template: line 1, column "} {
+		chatTokenizer(t, "hf", template)
+		out, _ := zeroth(t, 2, "model", "hf")
+		contains(t, out, want)
 	}
 }
