@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -17,6 +18,8 @@ type GPT2 struct {
 	Inner                                int               // width of the hidden layer; 0: 4 Width
 	Act                                  device.Activation // of it
 	Untied                               bool              // the output layer is a matrix of its own
+	Scale                                float64           // of scores is Scale^-1/2; 0 is the width of a head
+	ByLayer                              bool              // scores of layer i are divided by i+1
 	LoRA                                 LoRA
 	Dropout                              Dropout
 }
@@ -177,7 +180,11 @@ const (
 
 func (b gptBlock) attn(bt *Batch) device.Attn {
 	d := b.g.Width / b.g.Heads
-	return device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(1 / math.Sqrt(float64(d)))}
+	scale := 1 / math.Sqrt(cmp.Or(b.g.Scale, float64(d)))
+	if b.g.ByLayer {
+		scale /= float64(b.layer + 1)
+	}
+	return device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(scale)}
 }
 
 // split views (R, 3C) as its query, key and value columns.

@@ -17,7 +17,7 @@ import (
 // A knob is a decision: whoever adds one also adds it here, on purpose.
 var configFields = strings.Fields(`
 	Model.From Model.Family Model.Type Model.Layers Model.Heads Model.Width Model.Context Model.Longest Model.Vocab Model.NormEps Model.BOS Model.EOS Model.Dropout.Embed Model.Dropout.Residual
-	Model.Inner Model.Act Model.Untied
+	Model.Inner Model.Act Model.Untied Model.ByLayer
 	Model.KVHeads Model.FFN Model.Theta Model.Scaling.Kind Model.Scaling.Factor Model.Scaling.Low Model.Scaling.High Model.Scaling.Context
 	Model.Scaling.Amplitude Model.Scaling.Factors Model.Scaling.Beyond Model.Turned Model.Tied Model.Bias Model.Padded Model.Pad
 	Model.HeadWidth Model.BiasOut Model.BiasMLP Model.HeadNorm Model.Norms Model.Fused Model.Gemma Model.Layout Model.Window Model.LocalTheta Model.Scale Model.CapScores Model.CapLogits

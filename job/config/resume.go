@@ -42,6 +42,7 @@ var ModelParts = []struct {
 	{"what its layers are", func(m hf.Model) any { return m.Layout }},
 	{"the window of attention", func(m hf.Model) any { return m.Window }},
 	{"rope_theta of layers with a window", func(m hf.Model) any { return m.LocalTheta }},
+	{"whether scores are divided by the number of the layer", func(m hf.Model) any { return m.ByLayer }},
 	{"the scale of scores", func(m hf.Model) any { return m.Scale }},
 	{"the caps of scores and logits", func(m hf.Model) any { return [2]float64{m.CapScores, m.CapLogits} }},
 	{"whether norms add 1 to their weights", func(m hf.Model) any { return m.Gemma }},

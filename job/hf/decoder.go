@@ -45,7 +45,7 @@ func (d decoder) read(o *object) (m Model, notes []string) {
 	o.padding(&m, d)
 	acts := d.acts
 	if acts == nil {
-		acts = []string{"silu"}
+		acts = []string{"silu", "swish"}
 	}
 	if f := get(o, cmp.Or(d.act, "hidden_act"), acts[0]); !slices.Contains(acts, f) {
 		o.refuse("%s \"%s\" is not supported; want %s", cmp.Or(d.act, "hidden_act"), show.Brief(f), acts[0])

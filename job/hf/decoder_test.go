@@ -185,6 +185,7 @@ func TestFamilyRefusals(t *testing.T) {
 		`"num_attention_heads": 1536, "num_key_value_heads": 1536, "rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [0]}`:                         `rope_scaling.long_factor has 0, which is out of range`,
 		`"num_attention_heads": 1536, "num_key_value_heads": 1536, "rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [1], "short_mscale": 1.2}`:    `rope_scaling.short_mscale 1.2 is not supported with this rope_type`,
 		`"num_attention_heads": 1536, "num_key_value_heads": 1536, "rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [1], "attention_factor": -1}`: `rope_scaling.attention_factor -1 is out of range`,
+		`"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 9}`:                                                                               "original_max_position_embeddings 4096 and rope_scaling.original_max_position_embeddings 9 " + differ,
 		`"original_max_position_embeddings": 8, "rope_scaling": {"type": "yarn", "original_max_position_embeddings": 9}`:                                            "original_max_position_embeddings 8 and rope_scaling.original_max_position_embeddings 9 " + differ,
 		`"original_max_position_embeddings": 1, "rope_scaling": {"type": "yarn"}`:                                                                                   "original_max_position_embeddings 1 is out of range",
 		`"rope_scaling": {"type": "linear", "factor": 2}`:                                                                                                           "rotary positions of a phi3 are scaled by longrope alone",
@@ -205,12 +206,16 @@ func TestFamilyRefusals(t *testing.T) {
 		`"attn_logit_softcapping": 50.0`:                                                 "attn_logit_softcapping 50.0 is not supported",
 		`"hidden_activation": "gelu"`:                                                    `hidden_activation "gelu" is not supported; want gelu_pytorch_tanh`,
 		`"query_pre_attn_scalar": 0`:                                                     "query_pre_attn_scalar 0 is out of range",
+		`"_sliding_window_pattern": 2`:                                                   "_sliding_window_pattern 2 is not what transformers goes by, sliding_window_pattern 6",
 		`"use_bidirectional_attention": true`:                                            "use_bidirectional_attention true is not supported",
 		`"rope_theta": 5, "rope_parameters": {"full_attention": {"rope_theta": 5}}`:      "rope_theta beside rope_parameters: keep ",
 		`"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}`: "rope_parameters.sliding_attention is scaled, which is not supported",
 		`"rope_parameters": {"rope_theta": 5}`:                                           `rope_parameters with "rope_theta" is not supported; want full_attention and sliding_attention`,
 	})
-	refused(t, "olmo2", map[string]string{`"clip_qkv": 8.0`: "clip_qkv 8.0 is not supported"})
+	refused(t, "olmo2", map[string]string{
+		`"clip_qkv": 8.0`: "clip_qkv 8.0 is not supported",
+		`"num_hidden_layers": 1, "layer_types": ["sliding_attention"]`: "layer_types has sliding_attention, and there is no sliding_window",
+	})
 	refused(t, "gemma2", map[string]string{
 		`"attn_logit_softcapping": 0`:         "attn_logit_softcapping 0 is out of range",
 		`"final_logit_softcapping": "30"`:     `final_logit_softcapping "30" is not a number`,

@@ -21,7 +21,10 @@ func readGemma3(o *object) (Model, []string) {
 	o.gemma(&m)
 	m.HeadNorm, m.CapLogits = nn.EachHead, o.cap("final_logit_softcapping", 0) // its attention caps nothing, whatever its config says
 	o.ropes(&m)
-	pattern := o.count("sliding_window_pattern", "_sliding_window_pattern", 6)
+	pattern := o.count("sliding_window_pattern", "", 6)
+	if p := maybe(o, "_sliding_window_pattern", pattern); p != pattern && o.null("layer_types") {
+		o.refuse("_sliding_window_pattern %d is not what transformers goes by, sliding_window_pattern %d: say layer_types", p, pattern)
+	}
 	o.layers(&m, o.window(4096), func(layer int) byte {
 		if (layer+1)%pattern != 0 {
 			return nn.Windowed

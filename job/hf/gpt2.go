@@ -45,6 +45,10 @@ func readGPT2(o *object) (m Model, notes []string) {
 	if m.Act = act; !ok {
 		o.refuse("activation_function \"%s\" is not supported; want %s", show.Brief(f), either(slices.Sorted(maps.Keys(activations))))
 	}
+	if !get(o, "scale_attn_weights", true) {
+		m.Scale = 1
+	}
+	m.ByLayer = get(o, "scale_attn_by_inverse_layer_idx", false)
 	m.Untied = !get(o, "tie_word_embeddings", true)
 	if get(o, "reorder_and_upcast_attn", false) {
 		notes = append(notes, "config.json has reorder_and_upcast_attn: attention sums in float32 here in any case")

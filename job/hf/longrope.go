@@ -13,15 +13,14 @@ import (
 // unless attention_factor says what it is for.
 func (o *object) longrope(above *object, m *Model) device.RopeScaling {
 	const context = "original_max_position_embeddings"
-	otherwise := m.Context
-	if m.Fused {
-		otherwise = 4096 // Phi3Config's
-	}
 	inside, outside := maybe(o, context, 0), maybe(above, context, 0)
+	if m.Fused && outside == 0 {
+		outside = 4096 // Phi3Config's, which counts before what is inside
+	}
 	if inside != 0 && outside != 0 && inside != outside {
 		o.refuse("%s %d and %s%s %d differ: keep the one that the model was trained with", context, outside, o.in, context, inside)
 	}
-	s := device.RopeScaling{Kind: device.RopeLong, Context: cmp.Or(inside, outside, otherwise), Amplitude: 1}
+	s := device.RopeScaling{Kind: device.RopeLong, Context: cmp.Or(inside, outside, m.Context), Amplitude: 1}
 	if s.Context < 2 {
 		o.refuse("%s %d is out of range", context, s.Context)
 		return s

@@ -31,6 +31,8 @@ type Model struct {
 	Inner  int               // width of the hidden layer; 0: 4 Width
 	Act    device.Activation // of it
 	Untied bool              // the output layer is a matrix of its own
+	// Scores of layer i are divided by i+1; beside Scale, below.
+	ByLayer bool
 
 	// Llama's.
 	KVHeads int // heads of keys and values; divides Heads
@@ -81,7 +83,7 @@ func (m Model) With(l nn.LoRA) *nn.Model {
 // GPT2 is the shape of a model of family gpt2.
 func (m Model) GPT2() nn.GPT2 {
 	return nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: max(m.Context, m.Longest), Vocab: m.Vocab, Eps: float32(m.NormEps),
-		Inner: m.Inner, Act: m.Act, Untied: m.Untied, Dropout: m.Dropout}
+		Inner: m.Inner, Act: m.Act, Untied: m.Untied, Scale: m.Scale, ByLayer: m.ByLayer, Dropout: m.Dropout}
 }
 
 // Llama is the shape of a model of family llama.

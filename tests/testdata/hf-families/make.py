@@ -33,6 +33,8 @@ VARIANTS = {
     "gpt2, gelu, inner width": dict(gpt2, activation_function="gelu", n_inner=40),
     "gpt2, silu, untied": dict(gpt2, activation_function="silu", tie_word_embeddings=False),
     "gpt2, tanh": dict(gpt2, activation_function="tanh"),
+    "gpt2, scores by layer": dict(gpt2, scale_attn_by_inverse_layer_idx=True),
+    "gpt2, scores not scaled": dict(gpt2, scale_attn_weights=False, n_inner=30),
     "llama, biases": dict(block, model_type="llama", attention_bias=True, mlp_bias=True),
     "llama, wide heads, tied": dict(block, model_type="llama", head_dim=12, tie_word_embeddings=True),
     "llama, linear positions": dict(block, model_type="llama", rope_theta=300.0, rope_scaling={"type": "linear", "factor": 2.5}),
