@@ -228,12 +228,40 @@ func rooflineOf(t *testing.T, name string, m *nn.Model, B, T, chunk int) string 
 		name, float64(params)/1e6, B, T, 1e3*s, tokens/s/1e3, 100*6*float64(params)*tokens/s/h.Peak["bf16"], h.Peak["bf16"]/1e12, r.table())
 }
 
+// launchesOf is a line of docs/kernels.md: how much of a step launches alone take.
+func launchesOf(t *testing.T, name string, m *nn.Model, B, T int) string {
+	t.Helper()
+	h, err := sim.OpenHardware("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ms [2]float64
+	n := 0
+	for i, launch := range []float64{h.Launch, 0} {
+		h.Launch = launch
+		r := newRooflined(h)
+		r.step(m, B, T, 8192, endless)
+		ms[i], n = 1e3*r.seconds(), 0
+		for _, row := range r.rows {
+			n += row.launches
+		}
+	}
+	return fmt.Sprintf("| %s | %d | %.2f | %.2f | %.0f %% |\n", name, n, ms[1], ms[0], 100*(1-ms[1]/ms[0]))
+}
+
 // TestReadmeKernels compares docs/kernels.md.
 func TestReadmeKernels(t *testing.T) {
 	gpt2 := nn.GPT2{Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, Eps: 1e-5}
 	llama := nn.Llama{Layers: 16, Width: 2048, Heads: 32, KV: 8, FFN: 8192, Context: 2048, Vocab: 128256, Eps: 1e-5, Theta: 5e5, Tied: true}
+	small := nn.GPT2{Layers: 4, Heads: 7, Width: 448, Context: 64, Vocab: 257, Eps: 1e-5}
+	launches := "| step of a rank | launches | ms of work | ms, each 4 µs at least | launches |\n|---|---:|---:|---:|---:|\n" +
+		launchesOf(t, "`examples/quickstart.yaml`, 4 sequences of 64", small.Model(), 4, 64)
+	for _, B := range []int{1, 4, 64} {
+		launches += launchesOf(t, fmt.Sprintf("GPT-2 124M, %d × 1024", B), gpt2.Model(), B, 1024)
+	}
 	sayParts(t, "../docs/kernels.md", map[string]string{
-		"gpt2":  rooflineOf(t, "GPT-2 124M", gpt2.Model(), 64, 1024, 8192),
-		"llama": rooflineOf(t, "Llama of 1.2 B (the shape of Llama 3.2 1B)", llama.Model(), 16, 2048, 8192),
+		"launches": launches,
+		"gpt2":     rooflineOf(t, "GPT-2 124M", gpt2.Model(), 64, 1024, 8192),
+		"llama":    rooflineOf(t, "Llama of 1.2 B (the shape of Llama 3.2 1B)", llama.Model(), 16, 2048, 8192),
 	})
 }

@@ -54,7 +54,7 @@ func (b *bench) measureGPU(all []machine.GPU) error {
 		}
 		g.release()
 	}
-	for _, part := range []func() error{g.copies, func() error { return g.peers(all) }, g.launching, g.squares, g.products, g.kernels, g.attending} {
+	for _, part := range []func() error{g.copies, func() error { return g.peers(all) }, g.launching, g.squares, g.products, g.fused, g.kernels, g.attending} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -318,6 +318,38 @@ func (g *gpuBench) products() error {
 		c, x, y := mat(out, p.m, p.n, false), mat(device.BF16, p.m, p.k, p.ta), mat(device.BF16, p.k, p.n, p.tb)
 		err := g.line("product "+p.name, 2*float64(p.m)*float64(p.n)*float64(p.k), "FLOP/s", "bf16 product", func() { g.q.MatMul(c, x, y, device.Buffer{}, false) })
 		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fused measures products with what cuBLASLt may compute beside them, each followed by
+// the same as kernels of their own.
+func (g *gpuBench) fused() error {
+	wide := 4 * g.width
+	flops := 2 * float64(g.rows) * float64(g.width) * float64(wide)
+	x, weight, back, bias := g.mat(g.rows, g.width), g.mat(g.width, wide), g.mat(wide, g.width), g.noise(device.BF16, wide)
+	pre, act := g.mat(g.rows, wide), g.mat(g.rows, wide)
+	dw, db := device.Matrix(g.vec(g.width*wide), g.width, wide), g.vec(wide)
+	keep := g.taken
+	g.taken = nil
+	defer func() { g.taken = keep; g.release() }()
+	for _, l := range []struct {
+		name         string
+		fused, apart func()
+	}{
+		{"bias and GELU", func() { g.q.MatMulActivate(act, pre, x, weight, bias, device.GeluTanh) },
+			func() { device.MatMulActivate(g.q, act, pre, x, weight, bias, device.GeluTanh) }},
+		{"the slope of GELU", func() { g.q.MatMulActivateGrad(act, x, back.T(), pre, device.GeluTanh) },
+			func() { device.MatMulActivateGrad(g.q, act, x, back.T(), pre, device.GeluTanh) }},
+		{"a bias's gradient", func() { g.q.WeightGrad(dw.T(), db, act, x) },
+			func() { device.WeightGrad(g.q, dw.T(), db, act, x) }},
+	} {
+		if err := g.line("product with "+l.name, flops, "FLOP/s", "bf16 product", l.fused); err != nil {
+			return err
+		}
+		if err := g.line("product, then "+l.name, flops, "FLOP/s", "bf16 product", l.apart); err != nil {
 			return err
 		}
 	}
