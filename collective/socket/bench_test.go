@@ -2,7 +2,7 @@ package socket_test
 
 import (
 	"io"
-	"sync"
+	"net"
 	"testing"
 	"time"
 
@@ -30,9 +30,9 @@ func BenchmarkGroup(b *testing.B) {
 				times := op.gathers + op.reduce
 				var limit, other, took time.Duration
 				for b.Loop() {
-					limit += timed(p.stream)*time.Duration(op.gathers) + timed(p.terms)*time.Duration(op.reduce)
-					other += timed(p.other) * time.Duration(times)
+					limit += least(p.stream)*time.Duration(op.gathers) + least(p.terms)*time.Duration(op.reduce)
 					took += timed(func() { p.run(b, op.do) })
+					other += timed(p.other) * time.Duration(times)
 				}
 				b.ReportMetric(float64(times*4*whole/2*int64(b.N))/took.Seconds()/1e9, "GB/s")
 				b.ReportMetric(limit.Seconds()/took.Seconds(), "of-limit")
@@ -48,6 +48,10 @@ func timed(f func()) time.Duration {
 	f()
 	return time.Since(start)
 }
+
+// least is the less of two times: after a copy past the caches the first may be twice
+// the second.
+func least(f func()) time.Duration { return min(timed(f), timed(f)) }
 
 // benchPair is two ranks of a process each, and a connection beside theirs.
 type benchPair struct {
@@ -91,8 +95,14 @@ func newBenchPair(b *testing.B, network string) *benchPair {
 		x, y := pair(b, ln)
 		b.Cleanup(func() { x.Close(); y.Close() })
 		p.conns = [2]io.ReadWriter{x, y}
+		for _, c := range []net.Conn{x, y} {
+			if u, ok := c.(*net.UnixConn); ok {
+				u.SetWriteBuffer(socket.Ahead)
+			}
+		}
 	}
 	p.run(b, collective.AllReduce)
+	p.terms()
 	p.stream()
 	return p
 }
@@ -119,7 +129,7 @@ func (p *benchPair) stream() {
 	half := p.bufs[0].Bytes() / 2
 	part := func(of, r int) []byte { return p.bufs[of].Raw()[r*half:][:half] }
 	if p.conns[0] == nil {
-		both(func(r int) { copy(part(r, 1-r), part(1-r, 1-r)) })
+		p.both(func(r int) { copy(part(r, 1-r), part(1-r, 1-r)) })
 		return
 	}
 	p.send(1, func(r int) []byte { return part(r, 1-r) }, func(r int) []byte { return part(r, r) })
@@ -131,7 +141,7 @@ func (p *benchPair) terms() {
 		p.stream()
 		return
 	}
-	both(func(r int) {
+	p.both(func(r int) {
 		part := func(of int) device.Buffer { return collective.Part(p.gs[of], p.bufs[of], r) }
 		p.qs[r].AddUp(part(r), []device.Buffer{part(0), part(1)})
 	})
@@ -152,18 +162,19 @@ func (p *benchPair) otherUnit() string {
 	return "of-cached"
 }
 
-// both runs f for both ranks at once.
-func both(f func(r int)) {
-	var all sync.WaitGroup
-	for r := range 2 {
-		all.Go(func() { f(r) })
+// both runs f for both ranks at once, as operations run.
+func (p *benchPair) both(f func(r int)) {
+	for r, q := range p.qs {
+		q.Call("limit", func() error { f(r); return nil })
 	}
-	all.Wait()
+	for _, q := range p.qs {
+		_ = q.Wait() // an operation that failed before has ended the benchmark
+	}
 }
 
 // send has each rank send and receive some times over the bare connection.
 func (p *benchPair) send(times int, from, to func(r int) []byte) {
-	both(func(r int) {
+	p.both(func(r int) {
 		sent := make(chan struct{})
 		go func() {
 			for range times {

@@ -92,8 +92,16 @@ func (n *Net) Wire(group, rank int) collective.Wire {
 	return p
 }
 
+// Ahead is how many bytes a Unix socket takes before the peer has read them; the system
+// may allow less. With its usual 208 KiB a stream of 64 MiB both ways is slower by a
+// tenth (BenchmarkGroup).
+const Ahead = 384 << 10
+
 // Add takes over the connection to a process.
 func (n *Net) Add(process int, c net.Conn) {
+	if u, ok := c.(*net.UnixConn); ok {
+		_ = u.SetWriteBuffer(Ahead) // else it is the system's
+	}
 	l := newLink(n, process, c)
 	l.shares = n.cfg.Share.pass(c)
 	n.mu.Lock()
