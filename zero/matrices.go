@@ -41,9 +41,9 @@ type matrices struct {
 	mine  [][]bool        // of each unit, the parameters that this rank turns
 }
 
-// MatrixSlots is how many units that need whole matrices, of so many, are on their way
+// matrixSlots is how many units that need whole matrices, of so many, are on their way
 // at once.
-func MatrixSlots(units, prefetch int) int {
+func matrixSlots(units, prefetch int) int {
 	if prefetch == 0 || units < 3 {
 		return min(1, units)
 	}
@@ -79,7 +79,7 @@ func (t *Trainer) layOutMatrices() {
 	if len(m.units) == 0 {
 		return
 	}
-	for range MatrixSlots(len(m.units), t.cfg.Policy.Prefetch) {
+	for range matrixSlots(len(m.units), t.cfg.Policy.Prefetch) {
 		m.lens = append(m.lens, longest)
 	}
 	m.ready = make([]device.Event, len(m.lens))
