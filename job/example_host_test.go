@@ -58,6 +58,7 @@ func ExampleRun_onHost() {
 	check(os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 300)), 0o666))
 	check(os.WriteFile(file, fmt.Appendf(nil, `
 data: {text: [%q]}
+device: cpu
 model: {layers: 2, heads: 2, width: 32, context: 16}
 train: {steps: 6, micro_batch: 2}
 parallel: {ranks: 2}

@@ -154,7 +154,7 @@ func uncommented(t *testing.T, file string) string {
 // planReport is the plan the page shows: for GPUs, as the kernels' work space
 // depends on the machine.
 func planReport(t *testing.T) string {
-	c, err := config.Load("../examples/recompute.yaml", []string{"parallel.ranks=4", "parallel.shard=null"})
+	c, err := config.Load("../examples/recompute.yaml", []string{"parallel.ranks=4", "parallel.shard=null", "device=cpu"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func TestMeasure(t *testing.T) {
 		{"zero.stage=3", "model.family=llama", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.offload.optimizer=host"},
 		{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
-		c := configtest.Fitted(t, sets...)
+		c := configtest.Fitted(t, append(sets, "device=cpu")...)
 		h, err := Measure(c)
 		if err != nil {
 			t.Fatal(err)

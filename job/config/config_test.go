@@ -18,6 +18,7 @@ import (
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/hf"
+	"zeroth/job/machine"
 	"zeroth/job/testjob"
 	"zeroth/shard"
 )
@@ -26,6 +27,7 @@ import (
 var equal = cmpopts.IgnoreUnexported(Config{})
 
 func TestDefaults(t *testing.T) {
+	onProcessors(t)
 	testjob.InFolder(t, testjob.Least)
 	want := &Config{
 		Model:  hf.Model{Family: "gpt2", Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, NormEps: 1e-5},
@@ -47,6 +49,7 @@ func TestDefaults(t *testing.T) {
 
 // Defaults that follow from other keys never make a job impossible.
 func TestDefaultsFollow(t *testing.T) {
+	onProcessors(t)
 	testjob.InFolder(t, testjob.Least)
 	testjob.Write(t, "a.bin", "\x01\x00")
 	testjob.WriteVocabulary(t, "voc", 998)
@@ -179,6 +182,7 @@ func TestYAMLOnOtherRanks(t *testing.T) {
 }
 
 func TestYAMLText(t *testing.T) {
+	onProcessors(t)
 	testjob.InFolder(t, testjob.Least)
 	got := string(mustLoad(t).YAML())
 	for _, line := range []string{"  lr: 6e-4\n", "precision: bf16\n", "  betas: [0.9, 0.95]\n", "  shard: -1 # 4 = ranks / replicate\n", "  accumulate: 1 # batch: 16 = micro_batch × accumulate × ranks\n", `  text: ["a.txt"]` + "\n"} {
@@ -273,6 +277,7 @@ func TestUnreadableJob(t *testing.T) {
 
 // Every message that a combination of keys can bring.
 func TestCombinations(t *testing.T) {
+	onProcessors(t)
 	testjob.InFolder(t, "data: {text: [a.txt], tokenizer: bytes}\n")
 	testjob.Write(t, "empty.txt", "")
 	testjob.Write(t, "a.bin", "\x01\x00")
@@ -534,6 +539,15 @@ func FuzzLoad(f *testing.F) {
 			t.Fatalf("read back: %v\n%s\n%s", err, d, c.YAML())
 		}
 	})
+}
+
+// onProcessors skips a test of what a job without parallel.ranks has on a machine
+// without GPUs where there are some.
+func onProcessors(t *testing.T) {
+	t.Helper()
+	if gpus, err := machine.UsableGPUs(); err == nil {
+		t.Skipf("without GPUs a job has 4 ranks, and here are %d", len(gpus))
+	}
 }
 
 func mustLoad(t *testing.T, sets ...string) *Config {

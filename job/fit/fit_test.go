@@ -199,7 +199,7 @@ func TestOverBudget(t *testing.T) {
 	}
 	for _, way := range strings.Split(ways, ", or ") {
 		way, _, _ = strings.Cut(way, " (")
-		sets := append([]string{"zero.stage=0"}, strings.Split(strings.TrimPrefix(way, "--set "), " --set ")...)
+		sets := append([]string{"device=cpu", "zero.stage=0"}, strings.Split(strings.TrimPrefix(way, "--set "), " --set ")...)
 		if got, err := build.DryRun(configtest.Fitted(t, sets...)); err != nil || got.Device.Total() > c.Parallel.Memory {
 			t.Errorf("%s: %d bytes, budget %d: %v", way, got.Device.Total(), c.Parallel.Memory, err)
 		}

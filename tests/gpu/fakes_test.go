@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -62,6 +63,13 @@ func TestTableOnTheFakes(t *testing.T) {
 		"4 ranks, stage 3: state and losses", "4 ranks: losses", "simulated: ", "by NVML", "offloaded: 0.5", "PyTorch"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in the table", want)
+		}
+	}
+	if exec.Command("python3", "-c", "import torch").Run() == nil {
+		for _, how := range []string{"plain", "compiled", "fully_shard"} {
+			if !regexp.MustCompile(`\| ` + how + ` +\| \d+ tokens/s, [^|]* loss \d[^|]*\|[^|]*\| zeroth is `).MatchString(table) {
+				t.Errorf("no line of PyTorch %s in the table", how)
+			}
 		}
 	}
 	for _, name := range partNames() {
