@@ -113,7 +113,7 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 			}
 			for _, accumulate := range []int{1, 5} {
 				for i, p := range each {
-					c := configtest.Fitted(t, append(sets, fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("train.accumulate=%d", accumulate), "train.micro_batch=1", "train.batch=null")...)
+					c := configtest.Fitted(t, append(sets, "device=cpu", fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("train.accumulate=%d", accumulate), "train.micro_batch=1", "train.batch=null")...)
 					mesh := config.Mesh(c)
 					f, err := SimulateWith(c, CostModel{There: 1, Wants: func(string) float64 { return 0 }, Seconds: func(_ string, k Kernel, _ Work) float64 {
 						switch {
