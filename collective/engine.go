@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"zeroth/device"
@@ -49,6 +50,7 @@ type Engined struct {
 	engine Engine
 	calls  freeList[engineCall]
 	closed chan struct{}
+	comes  atomic.Bool // a call is being agreed on
 	close  sync.Once
 	ended  chan struct{} // the goroutine has
 
@@ -138,14 +140,16 @@ func (c *engineCall) doRun() error {
 		c.q, c.whole, c.own = nil, device.Buffer{}, device.Buffer{}
 		g.calls.give(c)
 	}()
-	if err := g.agree(c.call); err != nil || c.n == 0 {
+	g.comes.Store(true)
+	err := g.agree(c.call)
+	g.comes.Store(false)
+	if err != nil || c.n == 0 {
 		return err
 	}
 	if why := Ended(g.agreeing); why != nil || !g.uses(c.q) { // since all have come: this rank's share is not done, so nobody's is
 		g.Abort(why)
 		return Ended(g.agreeing)
 	}
-	var err error
 	if c.op == allGather {
 		err = g.engine.AllGather(c.q, c.whole, c.own)
 	} else {
@@ -231,7 +235,7 @@ func (g *Engined) Abort(err error) {
 // Missing implements Inspectable. Where all have come and the engine does not end,
 // it cannot tell for whom it waits: for any of the others.
 func (g *Engined) Missing() [][]int {
-	if m := g.agreeing.Missing(); m != nil {
+	if m := g.agreeing.Missing(); m != nil || g.comes.Load() {
 		return m
 	}
 	if g.Size() == 1 || !g.engine.Pending() {

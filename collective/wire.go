@@ -63,9 +63,9 @@ const (
 	// NoteLen is the bytes of a Note.
 	NoteLen = 80
 	// NotesAhead is how many notes a rank may have to take from each peer: the
-	// calls of an operation and of the next one, and a credit for each chunk in
-	// flight.
-	NotesAhead = 2 + window
+	// call of an operation, a credit for each chunk in flight, and two of an
+	// agreement on the next one.
+	NotesAhead = 3 + window
 )
 
 // EventKind is what an Event tells.

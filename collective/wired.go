@@ -40,6 +40,7 @@ type Wired struct {
 	said   []call          // (Size) what the ranks call
 	terms  []device.Buffer // (Size + 1) of a sum
 	gone   error           // why the first peer left
+	agreement
 
 	mu       sync.Mutex // of what follows, which Missing reads
 	issued   int        // operations issued so far
@@ -158,9 +159,6 @@ func (g *Wired) newCall(what call) *wiredCall {
 	c.call = what
 	return c
 }
-
-// agree implements agreeing: an operation on nothing.
-func (g *Wired) agree(what call) error { return g.newCall(what).doRun() }
 
 // lost implements agreeing: a peer that has left ends the next operation, if the wire
 // can tell before that.
@@ -289,10 +287,7 @@ func (g *Wired) enter(c *wiredCall) error {
 // end leaves the operation.
 func (g *Wired) end(c *wiredCall, err error) error {
 	if err != nil {
-		g.wire.Abort(err)
-		for _, again := g.wire.Poll(); again == nil; _, again = g.wire.Poll() {
-		} // nobody is in the operation's memory any more
-		err = g.why()
+		err = g.abandon(err)
 	}
 	g.mu.Lock()
 	g.inside = false
@@ -301,6 +296,15 @@ func (g *Wired) end(c *wiredCall, err error) error {
 	clear(g.terms[:cap(g.terms)])
 	g.calls.give(c)
 	return err
+}
+
+// abandon ends the group because of an error, and returns what operations fail with.
+// Then nobody is in an operation's memory any more.
+func (g *Wired) abandon(err error) error {
+	g.wire.Abort(err)
+	for _, again := g.wire.Poll(); again == nil; _, again = g.wire.Poll() {
+	}
+	return g.why()
 }
 
 // why is what operations of this rank fail with after the group's end.

@@ -45,6 +45,12 @@ func (c *wiredCall) handle(e Event) error {
 			p.allowed++
 			break
 		}
+		if e.Note[0] == noteCome || e.Note[0] == noteHeard {
+			if p.came {
+				return g.noteEarly(e.Peer, e.Note)
+			}
+			return nil // it agrees to another call, and tells which when it has heard of this one
+		}
 		next, err := decodeCall(&e.Note)
 		if err != nil {
 			return err
