@@ -7,12 +7,12 @@ import (
 )
 
 // Blocks of coded moments belong to one parameter each and to one rank: every stage,
-// number of ranks and place of the state agrees to the bit. No GPU has a kernel for it yet.
+// number of ranks and place of the state agrees to the bit.
 func TestAdamW8AgreesToTheBit(t *testing.T) {
 	for _, sets := range [][]string{{"precision=fp32"}, {"precision=bf16", "model.family=llama", "model.kv_heads=1"}} {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			t.Parallel()
-			sets := append(sets, "optimizer.type=adamw8bit", "device=cpu")
+			sets := append(sets, "optimizer.type=adamw8bit")
 			agree(t, []int{0, 1, 2, 3}, append(sets, "parallel.ranks=3")...)
 			agree(t, []int{2, 3}, append(sets, "parallel.ranks=2", "train.accumulate=3")...)
 			want := train(t, cfg(t, append(sets, "zero.stage=3", "parallel.ranks=4")...), nil)

@@ -398,9 +398,8 @@ func (r *reader) resolveOptimizer() {
 	if o.Type == "muon" {
 		r.resolveMuon(o)
 	}
-	if (o.Type == "adamw8bit" || o.Type == "muon") && r.Config.on == "cuda" {
-		what := map[string]string{"adamw8bit": "updates states of 8 bits", "muon": "turns matrices as Muon does"}[o.Type]
-		r.refuse("no kernel for GPUs "+what+" yet", "want adamw, or device: cpu", "optimizer.type", "device")
+	if o.Type == "muon" && r.Config.on == "cuda" {
+		r.refuse("no kernel for GPUs turns matrices as Muon does yet", "want adamw, or device: cpu", "optimizer.type", "device")
 	}
 	switch {
 	case s.Type == "constant" || s.Type == "inverse_sqrt":

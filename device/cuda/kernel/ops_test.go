@@ -369,6 +369,42 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
+// TestAdamW8 wants the CPU's bits, of blocks that are whole, cut off, zero, tiny and hold
+// the largest numbers there are.
+func TestAdamW8(t *testing.T) {
+	for i := range times(40) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			n := 1 + b.rng.IntN(1500)
+			if b.flip() {
+				n = device.BlockLen * (1 + b.rng.IntN(4))
+			}
+			w, g := b.flat("w", device.F32, n, 1).bits(), b.flat("g", device.F32, n, 1)
+			var p device.Buffer
+			if b.rng.IntN(3) > 0 {
+				p = b.flatOut("p", b.float(), n).bits().Buf
+			}
+			scale := []float64{1, 0, 1e-35, 1e30}[b.rng.IntN(4)]
+			m := b.coded("m", device.Q8, n, func() float64 { return scale * b.rng.NormFloat64() })
+			v := b.coded("v", device.U8, n, func() float64 { return math.Abs(b.rng.NormFloat64()) * 1e-3 })
+			a := device.AdamW{GradScale: []float32{0.5, 0, 1e-30}[b.rng.IntN(3)], Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Shrink: 0.999, L2: 0.01, Step: 3e-4, RootC2: 1.5}
+			return func(q operations) { q.AdamW8(w.Buf, p, g.Buf, m, v, a) }
+		})
+	}
+}
+
+// coded is n numbers in blocks of 8 bits, whose words are compared.
+func (b *bench) coded(what string, dt device.DType, n int, draw func() float64) device.Buffer {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(draw())
+	}
+	from := device.Narrow(x, dt)
+	o := b.make(what, device.I32, 1, dt.Bytes(n)/4).bits()
+	copy(o.Buf.Raw(), from.Raw())
+	copy(o.before, o.Buf.Raw())
+	return device.Buffer{Type: dt, Host: true, N: n, Ptr: o.Buf.Ptr}
+}
+
 // TestExactSums wants the limbs of package device, once carried.
 func TestExactSums(t *testing.T) {
 	for i := range times(40) {

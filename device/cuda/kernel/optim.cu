@@ -4,15 +4,18 @@
 
 struct AdamW { float scale, l2, b1, c1, b2, c2, shrink, step, root, eps; }; // c is 1 - b
 
+// adam is the rule for a weight x with gradient d and moments a and b.
+__device__ __forceinline__ void adam(float &x, float d, float &a, float &b, const AdamW &k) {
+	float e = d * k.scale + k.l2 * x;
+	a = k.b1 * a + k.c1 * e;
+	b = k.b2 * b + k.c2 * e * e;
+	x = x * k.shrink - k.step * a / (sqrtf(b) * k.root + k.eps);
+}
+
 ENTRY adamw(Mat w, Mat p, Mat g, Mat m, Mat v, i64 n, AdamW k) {
 	EACH4(i, n) {
 		Four x = get4(w, i, n - i), d = get4(g, i, n - i), a = get4(m, i, n - i), b = get4(v, i, n - i);
-		for (int j = 0; j < 4; j++) {
-			float e = d.v[j] * k.scale + k.l2 * x.v[j];
-			a.v[j] = k.b1 * a.v[j] + k.c1 * e;
-			b.v[j] = k.b2 * b.v[j] + k.c2 * e * e;
-			x.v[j] = x.v[j] * k.shrink - k.step * a.v[j] / (sqrtf(b.v[j]) * k.root + k.eps);
-		}
+		for (int j = 0; j < 4; j++) adam(x.v[j], d.v[j], a.v[j], b.v[j], k);
 		put4(m, i, n - i, a);
 		put4(v, i, n - i, b);
 		put4(w, i, n - i, x);
@@ -20,6 +23,71 @@ ENTRY adamw(Mat w, Mat p, Mat g, Mat m, Mat v, i64 n, AdamW k) {
 	}
 }
 KERNEL(adamw)
+
+// Codes are the magnitudes that codes of device.Q8 and device.U8 stand for, ascending.
+struct Codes { float q[128], u[256]; };
+
+// code_of is the number of limits, midway between neighbours of n magnitudes, that x is
+// above; of NaN all.
+__device__ int code_of(const float *value, int n, float x) {
+	int lo = 0, hi = n - 1;
+	while (lo < hi) {
+		int mid = (lo + hi) / 2;
+		if (x <= (value[mid] + value[mid + 1]) * 0.5f)
+			hi = mid;
+		else
+			lo = mid + 1;
+	}
+	return lo;
+}
+
+// largest is the greatest magnitude of a block's threads, 0 where that is too small to be
+// told apart; as bits, of which NaN's are above all others.
+__device__ float largest(float x, unsigned *most) {
+	unsigned u = __float_as_uint(x) & 0x7fffffff;
+	for (int d = 16; d; d /= 2) u = max(u, __shfl_xor_sync(ALL, u, d));
+	__syncthreads(); // what was in most has been read
+	if (LANE == 0) most[WARP] = u;
+	__syncthreads();
+	for (int i = 0; i < WARPS; i++) u = max(u, most[i]);
+	float f = __uint_as_float(u);
+	return f < 0x1p-100f ? 0 : f;
+}
+
+// adamw8 is adamw on moments coded in blocks of as many elements as a block has threads:
+// m is device.Q8, v device.U8. A thread has an element.
+ENTRY adamw8(Mat w, Mat p, Mat g, char *m, char *v, i64 n, AdamW k, Codes codes) {
+	SHARED(float, q, 128);
+	SHARED(float, u, 256);
+	SHARED(unsigned, most, WARPS);
+	int t = threadIdx.x;
+	u[t] = codes.u[t];
+	if (t < 128) q[t] = codes.q[t];
+	__syncthreads();
+	for (i64 block = blockIdx.x; block * THREADS < n; block += gridDim.x) {
+		char *mb = m + block * (THREADS + 4), *vb = v + block * (THREADS + 4);
+		unsigned char *mc = (unsigned char *)mb + 4 + t, *vc = (unsigned char *)vb + 4 + t;
+		i64 i = block * THREADS + t;
+		float a = 0, b = 0;
+		if (i < n) {
+			float x = get(w, i);
+			a = (*mc & 0x80 ? -q[*mc & 0x7f] : q[*mc]) * *(float *)mb;
+			b = u[*vc] * *(float *)vb;
+			adam(x, get(g, i), a, b, k);
+			put(w, i, x);
+			if (p.p) put(p, i, x);
+		}
+		float am = largest(a, most), bm = largest(b, most);
+		if (i < n) {
+			float e = a * (1 / am), f = b * (1 / bm);
+			int code = am == 0 ? 0 : code_of(q, 128, fabsf(e));
+			*mc = code && e < 0 ? code | 0x80 : code;
+			*vc = bm == 0 ? 0 : code_of(u, 256, fabsf(f));
+			if (t == 0) *(float *)mb = am, *(float *)vb = bm;
+		}
+	}
+}
+KERNEL(adamw8)
 
 struct SGD { float scale, decay, lr, momentum; };
 

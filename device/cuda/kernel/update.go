@@ -20,9 +20,24 @@ func (o *Ops) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	o.run(blocks(w.N, 4), 1, 1, passes(17, w, w, p, g, m, m, v, v))
 }
 
-// AdamW8 is not there yet: jobs that want it on a GPU are refused.
-func (o *Ops) AdamW8(_, _, _, _, _ device.Buffer, _ device.AdamW) {
-	panic("cuda: no kernel updates states of 8 bits")
+// magnitudes are what codes of device.Q8, without the sign, and of device.U8 stand for.
+var magnitudes = func() (all [128 + 256]float32) {
+	q, _, _ := device.Q8.Code8()
+	u, _, _ := device.U8.Code8()
+	copy(all[copy(all[:], q[:128]):], u[:])
+	return all
+}()
+
+// AdamW8 is AdamW on moments that are coded by blocks: m is Q8, v is U8. A block is
+// decoded, updated as by AdamW, and coded. A code of NaN has the sign of 0, the CPU's the
+// processor's.
+func (o *Ops) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
+	wantRule("adamw in 8 bits", w, p, g)
+	wantLen("adamw in 8 bits", device.Q8, w.N, m)
+	wantLen("adamw in 8 bits", device.U8, w.N, v)
+	o.begin("adamw8").vec(w).vec(p).vec(g).ptr(m).ptr(v).i64(w.N).
+		floats(a.GradScale, a.L2, a.Beta1, 1-a.Beta1, a.Beta2, 1-a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps).floats(magnitudes[:]...)
+	o.run(blocks(w.N, 1), 1, 1, passes(50, w, w, p, g, m, m, v, v))
 }
 
 // Axpby is not there yet: jobs whose optimizer needs it on a GPU are refused.
