@@ -178,7 +178,7 @@ func (g *Wired) hear(e Event) error {
 	case e.Kind != Noted:
 		panic(fmt.Sprintf("collective: an event %d of rank %d in an agreement, which moves nothing", e.Kind, e.Peer))
 	case e.Note[0] == noteCall:
-		if err := g.noteAhead(e.Peer, e.Note); err != nil {
+		if err := g.noteAhead(e); err != nil {
 			return err
 		}
 		if waits && !a.done(k) {
@@ -236,13 +236,13 @@ func (g *Wired) partFrom(k int) {
 }
 
 // noteAhead keeps a peer's call of the next operation.
-func (g *Wired) noteAhead(p int, n Note) (err error) {
-	q := &g.peers[p]
+func (g *Wired) noteAhead(e Event) (err error) {
+	q := &g.peers[e.Peer]
 	if q.ahead {
-		return fmt.Errorf("collective: rank %d calls two operations at once: it is not of this version", g.Name(p))
+		return fmt.Errorf("collective: rank %d calls two operations at once: it is not of this version", g.Name(e.Peer))
 	}
-	q.ahead = true
-	q.next, err = decodeCall(&n)
+	q.ahead, q.lends = true, e.Lends
+	q.next, err = decodeCall(&e.Note)
 	return err
 }
 

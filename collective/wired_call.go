@@ -98,7 +98,7 @@ func (c *wiredCall) needs(p int) bool {
 // there from the begin and in one piece.
 func (c *wiredCall) tell(to int, n Note) {
 	g, s := c.g, &c.out[to]
-	if g.lender == nil || len(s.parts) != 1 || !(s.of == term || s.of == copied && int(s.parts[0]) == g.Rank()) ||
+	if g.lender == nil || c.chunks == 0 || len(s.parts) != 1 || !(s.of == term || s.of == copied && int(s.parts[0]) == g.Rank()) ||
 		!g.lender.NoteLending(to, n, c.part(s).Raw()) {
 		g.wire.Note(to, n)
 		return
