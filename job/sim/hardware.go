@@ -44,25 +44,29 @@ type Link struct {
 	Latency   float64 `json:"latency"`   // seconds from a rank to the next
 }
 
-// presets are machines of which others have measured products, attention, copies
-// and NVLink. The rest is assumed: of links between machines the line rate less a
-// tenth, for each GPU an eighth of 200 GB/s of host memory and of 12 GB/s of disk.
+// presets are machines of which others have measured products, copies and NVLink.
+// Kernels that pass over memory come to 0.8 of a copy. Attention's two and five
+// products come to what its kernels should take: forward at FlashAttention 2's 230
+// TFLOP/s, backward, with seven for the five, at two thirds of that. docs/kernels.md
+// has these rates kernel by kernel. The rest is assumed: of links between machines the
+// line rate less a tenth, for each GPU an eighth of 200 GB/s of host memory and of 12
+// GB/s of disk.
 var presets = []Hardware{
 	{
 		Name:   "h100",
-		Source: "8 H100 SXM a machine: products at 650 TFLOP/s, FlashAttention 2 at 280 and NVLink at 370 of 450 GB/s as measured by others; 400 Gb/s of network a GPU, its host and its disks assumed",
-		Flops:  map[string]float64{"bf16": 650e12, "fp16": 650e12, "fp32": 50e12}, Attention: 280e12,
+		Source: "8 H100 SXM a machine: products at 650 TFLOP/s, copies at 2.8 TB/s and NVLink at 370 of 450 GB/s as measured by others; kernels at 0.8 of copies, attention at 126 TFLOP/s, 400 Gb/s of network a GPU, its host and its disks assumed",
+		Flops:  map[string]float64{"bf16": 650e12, "fp16": 650e12, "fp32": 50e12}, Attention: 126e12,
 		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
-		Memory: 2.8e12, Launch: 4e-6,
+		Memory: 0.8 * 2.8e12, Launch: 4e-6,
 		Links:    []Link{{8, 370e9, 5e-6}, {0, 45e9, 15e-6}},
 		HostLink: 50e9, HostMemory: 25e9, Disk: 1.5e9,
 	},
 	{
 		Name:   "h200",
-		Source: "8 H200 SXM a machine: products at 780 TFLOP/s and copies at 4.3 TB/s as measured, the rest as h100",
-		Flops:  map[string]float64{"bf16": 780e12, "fp16": 780e12, "fp32": 50e12}, Attention: 280e12,
+		Source: "8 H200 SXM a machine: products at 780 TFLOP/s and copies at 4.3 TB/s as measured by others, the rest as h100",
+		Flops:  map[string]float64{"bf16": 780e12, "fp16": 780e12, "fp32": 50e12}, Attention: 126e12,
 		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
-		Memory: 4.3e12, Launch: 4e-6,
+		Memory: 0.8 * 4.3e12, Launch: 4e-6,
 		Links:    []Link{{8, 370e9, 5e-6}, {0, 45e9, 15e-6}},
 		HostLink: 50e9, HostMemory: 25e9, Disk: 1.5e9,
 	},
