@@ -78,7 +78,7 @@ func TestAbsurdInputs(t *testing.T) {
 		{0, "step ", append(plan("train.micro_batch=8192", "train.loss_chunk=1"), "--machine", "h100")},
 		{0, "step ", append(plan("model.layers=10000", "train.accumulate=1000"), "--machine", "h100")},
 		{2, "pieces of 2^20 elements that are offloaded", plan("model.width=1048576", "zero.offload.optimizer=host")},
-		{2, "tasks, of at most 8388608 that are simulated", append(plan("model.layers=10000", "zero.recompute=block", "train.loss_chunk=1", "train.micro_batch=8192", "train.accumulate=4"), "--machine", "h100")},
+		{2, "tasks, of at most 8388608 that are simulated", append(plan("model.layers=10000", "model.family=llama", "zero.recompute=block", "train.loss_chunk=1", "train.micro_batch=8192", "train.accumulate=4"), "--machine", "h100")},
 		{2, "parameters are more than 1.76e+13", plan("model.width=1048576", "model.layers=1000")},
 		{0, "fits, fastest", []string{"fit", "tiny.yaml", "--gpus", "8", "--gpu-memory", "80GiB", "--set", "train.batch=16777216"}},
 		{0, "fits, fastest", []string{"fit", "tiny.yaml", "--gpus", "8", "--gpu-memory", "80GiB", "--set", "train.batch=735134400", "--host-memory", "1TiB", "--disk", "1TB"}},
