@@ -203,7 +203,7 @@ func (g *Wired) note(k int, n Note) error {
 		a.parted = a.parted || n[1] != 0
 		return nil
 	}
-	its, err := decodeCall(&n)
+	its, err := decodeCall(&n, g.Name(g.ahead(k)))
 	if err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ func (g *Wired) noteAhead(e Event) (err error) {
 		return fmt.Errorf("collective: rank %d calls two operations at once: it is not of this version", g.Name(e.Peer))
 	}
 	q.ahead, q.lends = true, e.Lends
-	q.next, err = decodeCall(&e.Note)
+	q.next, err = decodeCall(&e.Note, g.Name(e.Peer))
 	return err
 }
 

@@ -103,11 +103,11 @@ func (c call) encode(n *Note, chunkBytes int) {
 	copy(n[24:], c.label[:])
 }
 
-// decodeCall reads what encode wrote; a peer that writes anything else is an
-// error.
-func decodeCall(n *Note) (c call, err error) {
+// decodeCall reads what encode wrote; that a rank, by its name, has written anything
+// else is an error.
+func decodeCall(n *Note, name int) (c call, err error) {
 	if op(n[1]) > reduceScatter || device.DType(n[2]) > device.I64 {
-		return c, fmt.Errorf("collective: no operation is %d of type %d: the peer is not of this version", n[1], n[2])
+		return c, fmt.Errorf("collective: rank %d calls an operation %d of type %d, which is none: it is not of this version", name, n[1], n[2])
 	}
 	c.op, c.t = op(n[1]), device.DType(n[2])
 	c.seq, c.n = int(binary.LittleEndian.Uint64(n[8:])), int(binary.LittleEndian.Uint64(n[16:]))

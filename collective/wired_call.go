@@ -51,7 +51,7 @@ func (c *wiredCall) handle(e Event) error {
 			}
 			return nil // it agrees to another call, and tells which when it has heard of this one
 		}
-		next, err := decodeCall(&e.Note)
+		next, err := decodeCall(&e.Note, g.Name(e.Peer))
 		if err != nil {
 			return err
 		}

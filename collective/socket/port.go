@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -369,9 +370,9 @@ func (p *port) note(from int, n collective.Note, lends []byte) (taken bool, err 
 	case in.left || p.ended != nil:
 		return false, nil
 	case in.notes == collective.NotesAhead:
-		return false, fmt.Errorf("rank %d sends more notes than it may", p.names[from])
+		return false, unexpected{fmt.Sprintf("rank %d sends more notes than it may", p.names[from])}
 	case lends != nil && in.lends != nil:
-		return false, fmt.Errorf("rank %d lends more than it may", p.names[from])
+		return false, unexpected{fmt.Sprintf("rank %d lends more than it may", p.names[from])}
 	case lends != nil:
 		in.lends = lends
 	}
@@ -411,6 +412,9 @@ func (p *port) expected(from, n int) ([]byte, error) {
 type unexpected struct{ what string }
 
 func (u unexpected) Error() string { return u.what }
+
+// Forged is whether a connection was given up for what its peer has sent.
+func Forged(err error) bool { return errors.As(err, new(unexpected)) }
 
 // give ends the use of what take gave, filled or not.
 func (p *port) give(from int, filled bool) {

@@ -86,12 +86,20 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 		mem = &socket.Memory{}
 	}
 	w.mem = mem
-	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts, Share: mem})
+	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts, Share: mem, Lost: w.forged})
 	if err := w.connect(n); err != nil {
 		n.Close()
 		return nil, err
 	}
 	return n, nil
+}
+
+// forged ends the world because of a process that has sent what none may, and says what
+// it was; of others that are lost the star tells.
+func (w *World) forged(process int, err error) {
+	if socket.Forged(err) {
+		w.star.Lose(process, "its data connection was given up: "+err.Error())
+	}
 }
 
 // carryByMPI waits for all processes to begin MPI, or for one of them to be lost.

@@ -1,7 +1,10 @@
 package world
 
 import (
+	"errors"
+	"net"
 	"testing"
+	"time"
 
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
@@ -15,6 +18,16 @@ func Numbers(all []rendezvous.Member) []int { return numbers(all) }
 
 // Sees are the names of what this process sees, for tests.
 func Sees(folder string) []string { return sees(folder) }
+
+// Listening is whether another process can still connect.
+func (w *World) Listening() bool {
+	for _, ln := range append(w.listeners, w.cfg.Listener) {
+		if !errors.Is(ln.(*net.TCPListener).SetDeadline(time.Now()), net.ErrClosed) {
+			return true
+		}
+	}
+	return false
+}
 
 // PutOn has the processes be on hosts of these numbers.
 func (w *World) PutOn(hosts []int) { w.hosts = hosts }

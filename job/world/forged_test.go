@@ -1,0 +1,167 @@
+package world_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"zeroth/collective"
+	"zeroth/collective/rendezvous"
+	"zeroth/job/launch"
+	"zeroth/job/world"
+	"zeroth/shard"
+)
+
+// frame is bytes as package socket describes them, from rank 1 to rank 0 of the group of
+// all ranks.
+func frame(kind uint32, length int, body ...byte) (b []byte) {
+	for _, x := range []uint32{0x3148545a, kind, 0, 1, 0, uint32(length)} {
+		b = binary.LittleEndian.AppendUint32(b, x)
+	}
+	return append(b, body...)
+}
+
+// note is that of an operation on a type.
+func note(op, of byte) []byte {
+	n := make([]byte, collective.NoteLen)
+	n[0], n[1], n[2] = 1, op, of
+	binary.LittleEndian.PutUint32(n[4:], 1<<20)
+	binary.LittleEndian.PutUint64(n[16:], 2)
+	return frame(1, len(n), n...)
+}
+
+// A process that has the token, and has come in, sends what none may once the world is
+// made: the other names it and what it was, ends, and takes no memory for what it
+// claims. No listener is open by then.
+func TestForgedFrames(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for name, c := range map[string]struct {
+		bytes []byte
+		want  string
+	}{
+		"too long":   {frame(2, 1<<30), "rank 1 sends 1073741824 bytes"},
+		"wrong kind": {frame(77, 1<<30), "rank 1 (\"forger\"): its data connection was given up: a frame of kind 77 and 1073741824 bytes"},
+		"wrong op":   {note(0, 0), "rank 1 all-gather of 2 fp32"},
+		"no op":      {note(200, 0), "rank 1 calls an operation 200"},
+		"no type":    {note(0, 99), "rank 1 calls an operation 0 of type 99"},
+		"no frame":   {[]byte(strings.Repeat("GET / HTTP/1.1", 10)), "rank 1 (\"forger\"): its data connection was given up: bytes that are no frame"},
+	} {
+		w, forger, c1 := withForger(t)
+		if w.Listening() {
+			t.Errorf("%s: a listener is still open", name)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := c1.Write(c.bytes); err != nil {
+			t.Fatal(err)
+		}
+		_, err := sum(w.ranks[0].World, 0)
+		runtime.ReadMemStats(&after)
+		if errors.As(err, new(collective.ErrPeerLost)) {
+			<-w.Ended() // of which Explain tells
+		}
+		if err = w.Explain(err); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+		if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
+			t.Errorf("%s: %d bytes allocated", name, n)
+		}
+		w.end(err)
+		c1.Close()
+		forger.Close()
+	}
+}
+
+// A process that has the token announces the operation that the other is in, and sends
+// nothing more, or half of a frame: the operation ends at its deadline, which names it.
+func TestForgerThatStops(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for name, sends := range map[string][]byte{
+		"its call alone": note(1, 0),
+		"half a frame":   append(note(1, 0), frame(2, 4, 1, 2)...),
+	} {
+		w, forger, c1 := withForger(t)
+		g, ended := collective.Watchdog(w.ranks[0].World, 200*time.Millisecond), make(chan error, 1)
+		go func() {
+			_, err := sum(g, 0)
+			ended <- err
+		}()
+		// Process 0 has memory for data when it has announced its own operation.
+		if _, err := io.ReadFull(c1, make([]byte, len(note(1, 0)))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c1.Write(sends); err != nil {
+			t.Fatal(err)
+		}
+		err := <-ended
+		var late collective.ErrLate
+		if !errors.As(err, &late) || !slices.EqualFunc(late.Ranks, [][]int{{1}}, slices.Equal) {
+			t.Errorf("%s: error %v, want that rank 1 is late", name, err)
+		}
+		_ = g.Close()
+		w.end(err)
+		c1.Close()
+		forger.Close()
+	}
+}
+
+// entered is a world whose other process the test plays.
+type entered struct {
+	*world.World
+	ranks []collective.Ranks
+}
+
+// end is how a run ends that has failed.
+func (w entered) end(err error) {
+	w.Fail(err)
+	_ = w.ranks[0].Close()
+	w.Close()
+}
+
+// withForger is process 0 of two, the star of the other, and its data connection.
+func withForger(t *testing.T) (entered, *rendezvous.Star, net.Conn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, result := []byte("0123456789abcdef"), make(chan entered, 1)
+	come := make(chan *world.World, 1)
+	go func() {
+		w, err := world.Enter(t.Context(), world.Config{
+			Place:      launch.Place{World: 2, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
+			PerProcess: 1, Listener: ln, Transport: "tcp", Token: token, Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second,
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		come <- w
+		ranks, err := w.Groups(shard.Mesh{Shard: 2, Replicate: 1})
+		if err != nil {
+			t.Error(err)
+		}
+		result <- entered{w, ranks}
+	}()
+	star, err := rendezvous.Join(t.Context(), rendezvous.Config{Processes: 2, PerProcess: 1, Addrs: []string{ln.Addr().String()}, Token: token,
+		Wait: 20 * time.Second, Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second, Me: rendezvous.Member{Process: 1, Host: "forger"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := star.Agree(t.Context(), []rendezvous.Fact{{Name: "what carries data", Value: "sockets"}, {Name: "who adds up gradients", Value: "ranks, in their order"}}); err != nil {
+		t.Fatal(err)
+	}
+	w := <-come
+	c, err := rendezvous.Caller{Process: 1, Token: token}.Dial(t.Context(), "tcp", []string{w.At(0)}, "data "+star.Session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return <-result, star, c
+}
