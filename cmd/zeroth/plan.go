@@ -201,6 +201,9 @@ file describes any other, in JSON: see examples/machine.json.`,
 			for _, line := range stages {
 				fmt.Fprintln(a.out, line)
 			}
+			if err := a.adviseRatio(c, m, o.machine); err != nil {
+				return err
+			}
 			if next := p.next(c, planned); next != "" {
 				fmt.Fprintf(a.out, "next    %s\n", next)
 			}
@@ -258,6 +261,25 @@ func simulated(c *config.Config, machine string) (*sim.Result, error) {
 		return nil, err
 	}
 	return sim.Simulate(c, h)
+}
+
+// adviseRatio prints what part of the optimizer a job for GPUs of a known memory
+// should offload, and what that saves at the speed of a machine, if one is named.
+func (a *app) adviseRatio(c *config.Config, m plan.Machine, machine string) (err error) {
+	if !m.GPU || c.Zero.Offload.Optimizer == "none" {
+		return nil
+	}
+	l := fit.Limits{Ranks: c.Parallel.Ranks, Memory: m.Memory, GPU: true}
+	if machine != "" {
+		if l.Hardware, err = sim.OpenHardware(machine); err != nil {
+			return err
+		}
+	}
+	line, err := fit.Advice(c, l)
+	if line != "" {
+		fmt.Fprintf(a.out, "advice  %s\n", line)
+	}
+	return err
 }
 
 func writeJSON(out io.Writer, v any) error {

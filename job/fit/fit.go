@@ -42,6 +42,8 @@ type Choice struct {
 	Simulated *sim.Result // nil: it was not simulated
 
 	limits Limits
+	least  int     // hundredths of the optimizer state that must be offloaded; 0: it was not asked, or nothing fits
+	whole  float64 // simulated seconds of a step that offloads all of it
 }
 
 // Free is what is left of the device, at worst and at best, in bytes.
@@ -56,17 +58,26 @@ func (c *Choice) Fits() bool { return c.over() <= 0 }
 // over is how many bytes there are too few of: of the device, the host or the
 // disk, whichever lacks most. Not more than 0: it fits.
 func (c *Choice) over() int64 {
+	return max(c.lacks(), c.lacksBeside())
+}
+
+// lacks is how many bytes of the device there are too few.
+func (c *Choice) lacks() int64 {
 	low, _ := c.Free()
-	return max(-low, c.Needs.Host.Total()-c.limits.Host, c.Needs.Disk-c.limits.Disk)
+	return -low
+}
+
+// lacksBeside is the same of the host and the disk.
+func (c *Choice) lacksBeside() int64 {
+	return max(c.Needs.Host.Total()-c.limits.Host, c.Needs.Disk-c.limits.Disk)
 }
 
 // Binding is the category that takes most of what there is too little of, as it
 // is called there.
 func (c *Choice) Binding() (what string, bytes int64) {
-	low, _ := c.Free()
 	needs, where := c.Needs.Device, ""
 	switch over := c.over(); {
-	case over == -low:
+	case over == c.lacks():
 	case over == c.Needs.Host.Total()-c.limits.Host:
 		needs, where = c.Needs.Host, " in host memory"
 	default:
@@ -100,7 +111,7 @@ func (c *Choice) way() way {
 const listed = 8
 
 // Search searches the stages, shard groups, micro-batches, recomputing, prefetch,
-// chunks of the loss and offloading by closed forms, and does a dry run of what it
+// chunks of the loss, offloading and its ratio by closed forms, and does a dry run of what it
 // answers, for its time too where the hardware is known. The sequences of a step
 // stay the job's if the ranks divide them, else those of a rank do.
 func Search(c *config.Config, l Limits) (*Result, error) {
@@ -129,6 +140,9 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 		if err := x.dryRun(); err != nil {
 			return nil, err
 		}
+	}
+	if err := s.tune(f.Fits); err != nil {
+		return nil, err
 	}
 	slices.SortStableFunc(f.Fits, order)
 	return f, nil
@@ -194,10 +208,7 @@ func (c *Choice) dryRun() error {
 		panic(fmt.Sprintf("fit: closed forms say %+v and %d bytes sent, a dry run %+v and %d", c.Needs, c.Cost.Sent, got, p.Sent))
 	}
 	c.Exact = true
-	if c.limits.Hardware != nil {
-		c.Simulated, err = sim.Simulate(c.Config, c.limits.Hardware)
-	}
-	return err
+	return c.simulate()
 }
 
 // search is one call of Fit.
@@ -225,7 +236,15 @@ func newSearch(c *config.Config, l Limits) *search {
 	return s
 }
 
-func (s *search) run() { s.each(func(x config.Config) { s.all = append(s.all, s.choice(&x)) }) }
+func (s *search) run() {
+	s.each(func(x config.Config) {
+		c := s.choice(&x)
+		s.all = append(s.all, c)
+		if least := s.least(c); least != nil && least.Config.Zero.Offload.Ratio != x.Zero.Offload.Ratio {
+			s.all = append(s.all, least)
+		}
+	})
+}
 
 // on is the job on so many ranks, in one shard group.
 func on(c *config.Config, ranks int) *config.Config {
@@ -443,6 +462,7 @@ func differs(c *config.Config, x *config.Config) (sets []string) {
 		{"train.loss_chunk", x.Train.LossChunk, c.Train.LossChunk},
 		{"zero.offload.optimizer", x.Zero.Offload.Optimizer, c.Zero.Offload.Optimizer},
 		{"zero.offload.parameters", x.Zero.Offload.Parameters, c.Zero.Offload.Parameters},
+		{"zero.offload.ratio", x.Zero.Offload.Ratio, c.Zero.Offload.Ratio},
 		{"zero.offload.path", x.Zero.Offload.Path, c.Zero.Offload.Path},
 	} {
 		if k.is != k.was {

@@ -124,6 +124,9 @@ func (c *Choice) spends() string {
 	if updates > 0 {
 		words = append(words, fmt.Sprintf("%.0f %% updating, %s of host memory", 100*updates/s, show.ByteSize(c.Needs.Host.Total())))
 	}
+	if c.least > 0 {
+		words = append(words, c.saves())
+	}
 	if c.Needs.Disk > 0 {
 		words = append(words, show.ByteSize(c.Needs.Disk)+" of disk")
 	}
@@ -189,6 +192,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		LossChunk  int              `json:"loss_chunk"`
 		Optimizer  string           `json:"offload_optimizer"`
 		Params     string           `json:"offload_parameters"`
+		Ratio      float64          `json:"offload_ratio"`
 		Set        []string         `json:"set"`
 		Allocated  int64            `json:"allocated"`
 		Categories map[string]int64 `json:"categories"`
@@ -203,7 +207,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Exact      bool             `json:"exact"`
 	}{
 		c.Fits(), x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
-		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, c.Sets, c.Needs.Device.Total(), by,
+		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, x.Zero.Offload.Ratio, c.Sets, c.Needs.Device.Total(), by,
 		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Seconds(), c.Cost, c.Simulated, c.Exact,
 	})
 }

@@ -1,0 +1,173 @@
+package fit
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+
+	"zeroth/job/config"
+	"zeroth/job/show"
+	"zeroth/job/sim"
+)
+
+// parts are what ratios are searched in: hundredths. Units are offloaded whole, so
+// that several ratios may be one split of them.
+const parts = 100
+
+// at is a choice with another part of its optimizer state offloaded, in hundredths.
+func (s *search) at(c *Choice, part int) *Choice {
+	x := *c.Config
+	x.Zero.Offload.Ratio = float64(part) / parts
+	y := s.choice(&x)
+	y.least = c.least
+	return y
+}
+
+// least is a choice with the smallest part of its optimizer state offloaded that
+// fits; if none does, with that which lacks least; nil if it needs none offloaded. A larger part takes
+// no more of the device and no less of the host and the disk. A small part is
+// also the fastest by the closed form, of which the host's update is on top.
+func (s *search) least(c *Choice) *Choice {
+	if c.Config.Zero.Offload.Optimizer == "none" || s.at(c, 0).lacks() <= 0 {
+		return nil
+	}
+	part := 1 + sort.Search(parts-1, func(i int) bool {
+		x := s.at(c, i+1)
+		return x.lacks() <= max(0, x.lacksBeside())
+	})
+	least := s.at(c, part)
+	if !least.Fits() && part > 1 {
+		if x := s.at(c, part-1); x.over() < least.over() {
+			least = x
+		}
+	}
+	if least.Fits() {
+		c.least, least.least = part, part
+	}
+	return least
+}
+
+// splits are the choices with as little or more of the optimizer state offloaded
+// that fit, one for every split of the units, the smallest ratio first.
+func (s *search) splits(c *Choice) (list []*Choice) {
+	for part := c.least; part <= parts; part++ {
+		x := s.at(c, part)
+		if !x.Fits() {
+			break
+		}
+		if n := len(list); n == 0 || x.Needs != list[n-1].Needs {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// fastest is the choice with the part of its optimizer state offloaded of which
+// the simulated step is shortest: the device updates the rest meanwhile. Of equal
+// ones it is the smallest. The splits are searched from coarse to fine: of up to
+// nine all are simulated.
+func (s *search) fastest(c *Choice) (*Choice, error) {
+	list := s.splits(c)
+	for lo, hi, step := 0, len(list)-1, 0; step != 1; {
+		step = max(1, (hi-lo+7)/8)
+		for i := lo; i <= hi; i += step {
+			if err := list[min(i, hi)].simulate(); err != nil {
+				return nil, err
+			}
+		}
+		if err := list[hi].simulate(); err != nil {
+			return nil, err
+		}
+		best := slices.Index(list, quickest(list))
+		lo, hi = max(0, best-step+1), min(len(list)-1, best+step-1)
+	}
+	best := quickest(list)
+	whole := s.at(c, parts)
+	if err := whole.simulate(); err != nil {
+		return nil, err
+	}
+	best.whole = whole.Simulated.Seconds
+	return best, best.dryRun()
+}
+
+// tune replaces the choices that must offload a part of their optimizer state by
+// those with the fastest part, where the hardware is known.
+func (s *search) tune(fits []*Choice) error {
+	for i, x := range fits {
+		if x.least == 0 || s.limits.Hardware == nil {
+			continue
+		}
+		best, err := s.fastest(x)
+		if err != nil {
+			return err
+		}
+		fits[i] = best
+	}
+	return nil
+}
+
+// quickest is the first of the choices that were simulated whose step is shortest.
+func quickest(list []*Choice) (best *Choice) {
+	for _, x := range list {
+		if x.Simulated != nil && (best == nil || x.Simulated.Seconds < best.Simulated.Seconds) {
+			best = x
+		}
+	}
+	return best
+}
+
+// simulate is the choice's step on the hardware there is, once.
+func (c *Choice) simulate() (err error) {
+	if c.Simulated == nil && c.limits.Hardware != nil {
+		c.Simulated, err = sim.Simulate(c.Config, c.limits.Hardware)
+	}
+	return err
+}
+
+// Advice is a line on the zero.offload.ratio of a job that offloads its optimizer,
+// for devices of so many bytes: the ratio of the shortest step that fits, where the
+// hardware is known, else the smallest. It is empty where the job's own is as
+// good, where none fits, and for what is not searched. The host is taken to have what that needs.
+func Advice(c *config.Config, l Limits) (string, error) {
+	if c.Zero.Offload.Optimizer == "none" || l.Memory == 0 || searchable(c) != nil {
+		return "", nil
+	}
+	l.Host, l.Disk, l.Rates = math.MaxInt64, math.MaxInt64, here
+	s := bare(c, l)
+	job := s.choice(s.job)
+	x := s.least(job)
+	if x == nil {
+		return "the job fits with zero.offload.optimizer=none, which is faster", nil
+	}
+	if x.least > 0 && l.Hardware != nil {
+		var err error
+		if x, err = s.fastest(x); err != nil {
+			return "", err
+		}
+	}
+	if err := job.simulate(); err != nil {
+		return "", err
+	}
+	if x.least == 0 || x.Needs == job.Needs || job.Fits() && job.Seconds() < x.Seconds()*tie {
+		return "", nil
+	}
+	line := fmt.Sprintf("--set zero.offload.ratio=%v fits, with %s of host memory for %s", x.Config.Zero.Offload.Ratio, show.ByteSize(x.Needs.Host.Total()), show.ByteSize(job.Needs.Host.Total()))
+	if x.Simulated != nil {
+		line += fmt.Sprintf(", and a step takes %s for %s", show.Seconds(x.Seconds()), show.Seconds(job.Seconds()))
+	}
+	return line, nil
+}
+
+// saves says what a tuned ratio saves over offloading all.
+func (c *Choice) saves() string {
+	ratio := c.Config.Zero.Offload.Ratio
+	words := fmt.Sprintf("ratio %v", ratio)
+	if smallest := float64(c.least) / parts; smallest < ratio {
+		words += fmt.Sprintf(" (%v fits)", smallest)
+	}
+	if saved := c.whole - c.Seconds(); c.Simulated != nil && saved > 0 {
+		words += fmt.Sprintf(" saves %s a step", show.Seconds(saved))
+	}
+	return words
+}
