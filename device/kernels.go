@@ -68,6 +68,7 @@ type Attn struct {
 	Scale          float32 // multiplies q·k, usually 1/sqrt(D)
 	Cap            float32 // a score s becomes Cap tanh(s/Cap), as in Gemma 2; 0: it stays s
 	Start          Buffer  // see Starts
+	Drop           Dropout // of probabilities in training, by rows of DropRow; where its Drop is 0, nothing. Cols is not used
 }
 
 // First is the first key position that query position t sees of a sequence whose
@@ -81,6 +82,12 @@ func (a Attn) First(t int, start []int32) (first int) {
 	}
 	return first
 }
+
+// DropRow is the number of the row of Drop that query position t of sequence b has in
+// head h; its columns are key positions. Drop.Row is that of position 0 of sequence 0
+// in head 0, less than 2^44. So what is dropped follows from the head, the query and the
+// key, however they are shared out.
+func (a Attn) DropRow(b, h, t int) uint64 { return a.Drop.Row + uint64(b*a.T+t) + uint64(h)<<44 }
 
 // Starts is how documents lie in B sequences of T positions, as Start buffers say it:
 // (B*T) int32, for each position the first one of its document, counted within the

@@ -3,10 +3,10 @@ package nn
 import "zeroth/device"
 
 // Dropout is the probabilities with which training drops elements: of what the
-// embedding puts out, and of what each half of a block adds to the residual stream.
-// Weights of attention are not dropped. See device.Dropout, to whose multiples of
+// embedding puts out, of what each half of a block adds to the residual stream, and of
+// the weights with which attention adds up values. See device.Dropout, to whose multiples of
 // 1/65536 they are rounded.
-type Dropout struct{ Embed, Residual float64 }
+type Dropout struct{ Embed, Residual, Attention float64 }
 
 // Drops is what the dropped elements of a training pass follow from, beside their
 // place in the model.
@@ -24,6 +24,9 @@ const (
 	placeMLP   = 2
 )
 
+// placeWeights is the place of attention's weights in layer 0; those of the next follow.
+const placeWeights = 1 << 31
+
 // placeOf is a place in a block.
 func placeOf(layer, which int) int { return 2*layer + which }
 
@@ -31,6 +34,15 @@ func placeOf(layer, which int) int { return 2*layer + which }
 func (b *Batch) drops(p float64, place, cols int) (device.Dropout, bool) {
 	d := device.Dropout{Seed: b.Drops.Seed, Place: uint32(place), Drop: device.DropOf(p), Row: b.Drops.Row, Cols: cols}
 	return d, b.Drops.Train && d.Drop > 0
+}
+
+// dropsWeights is what a pass drops of attention's weights in a layer.
+func (b *Batch) dropsWeights(p float64, layer int) device.Dropout {
+	d, some := b.drops(p, placeWeights|layer, 0)
+	if !some {
+		return device.Dropout{}
+	}
+	return d
 }
 
 // dropped is the gradient d of what was added where the pass dropped some of it, in

@@ -184,7 +184,7 @@ func (b gptBlock) attn(bt *Batch) device.Attn {
 	if b.g.ByLayer {
 		scale /= float64(b.layer + 1)
 	}
-	return device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(scale)}
+	return device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(scale), Drop: bt.dropsWeights(b.g.Dropout.Attention, b.layer)}
 }
 
 // split views (R, 3C) as its query, key and value columns.

@@ -210,9 +210,9 @@ func gptSubject(name string, g GPT2) subject {
 
 var subjects = []subject{
 	gptSubject("GPT-2", GPT2{}),
-	gptSubject("GPT-2 with dropout", GPT2{Dropout: Dropout{Embed: 0.25, Residual: 0.4}}),
-	llamaSubject("Gemma 3 with dropout", Llama{Tied: true, Gemma: true, Norms: NormBoth, Head: 8, Padded: true, Pad: 12, Dropout: Dropout{Embed: 0.3, Residual: 0.2}}),
-	llamaSubject("Llama with dropout", Llama{Dropout: Dropout{Residual: 0.5}}),
+	gptSubject("GPT-2 with dropout", GPT2{Dropout: Dropout{Embed: 0.25, Residual: 0.4, Attention: 0.3}}),
+	llamaSubject("Gemma 3 with dropout", Llama{Tied: true, Gemma: true, Norms: NormBoth, Head: 8, Padded: true, Pad: 12, Layout: "fw", Window: 3, Dropout: Dropout{Embed: 0.3, Residual: 0.2, Attention: 0.15}}),
+	llamaSubject("Llama with dropout", Llama{Dropout: Dropout{Residual: 0.5, Attention: 0.5}}),
 	llamaSubject("Llama tied", Llama{Tied: true}),
 	llamaSubject("Llama scaled", Llama{Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 3, Low: 1, High: 4, Context: 40}}),
 	llamaSubject("Qwen2", Llama{BiasQKV: true}),

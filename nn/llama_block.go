@@ -55,6 +55,7 @@ func (b llamaBlock) has(what int) bool { return b.at[what].hi > 0 }
 func (b llamaBlock) attn(bt *Batch) device.Attn {
 	d := b.l.head()
 	a := device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.l.Heads, KV: b.l.KV, D: d, Scale: float32(1 / math.Sqrt(cmp.Or(b.l.Scale, float64(d)))), Cap: float32(b.l.CapScores)}
+	a.Drop = bt.dropsWeights(b.l.Dropout.Attention, b.layer)
 	if b.l.kind(b.layer) == Windowed {
 		a.Window = b.l.Window
 	}

@@ -212,6 +212,7 @@ func (o llamaTrunk) attention(layer int, q, k, v []float64) []float64 {
 			from := at(b, s, kv, KV)
 			p := math.Exp(dot(q[i*D:(i+1)*D], k[from:from+D]) / math.Sqrt(scale))
 			sum += p
+			p *= o.kept(layer, o.l.Dropout.Attention, b, h, t, s)
 			for j := range out {
 				out[j] += p * v[from+j]
 			}

@@ -60,11 +60,23 @@ func (o *oracle) drop(place int, p float64, x []float64) []float64 {
 	return y
 }
 
+// kept is what training multiplies the weight of a key for a query of a head by, where it
+// drops some with probability p: device.Attn's definition.
+func (o *oracle) kept(layer int, p float64, b, h, t, s int) float64 {
+	d := device.Dropout{Seed: o.drops.Seed}
+	limit, row := math.Round(p*65536), o.drops.Row+uint64(b*o.T+t)+uint64(h)<<44
+	r := device.Philox([4]uint32{uint32(s / 8), 1<<31 + uint32(layer), uint32(row), uint32(row >> 32)}, d.Key())
+	if half := r[s%8/2] >> (16 * (s % 2)) & 0xffff; float64(half) < limit {
+		return 0
+	}
+	return 1 / (1 - limit/65536)
+}
+
 // block is layer n of x, (B*T, C).
 func (o gptTrunk) block(n int, x []float64) []float64 {
 	p := fmt.Sprintf("transformer.h.%d.", n)
 	qkv := o.linear(p+"attn.c_attn", o.norm(p+"ln_1", x))
-	x = add(x, o.drop(2*n+1, o.g.Dropout.Residual, o.linear(p+"attn.c_proj", o.attention(qkv))))
+	x = add(x, o.drop(2*n+1, o.g.Dropout.Residual, o.linear(p+"attn.c_proj", o.attention(n, qkv))))
 	hidden := o.linear(p+"mlp.c_fc", o.norm(p+"ln_2", x))
 	for i, v := range hidden {
 		hidden[i] = activated(o.g.Act, v)
@@ -148,7 +160,7 @@ func (o *oracle) adapted(l LoRA, name string, in, out int, x []float64) []float6
 
 // attention is each head's causal softmax(q·k/sqrt(D))·v, (B*T, C), of qkv
 // (B*T, 3C): the queries of all heads, their keys, their values.
-func (o gptTrunk) attention(qkv []float64) []float64 {
+func (o gptTrunk) attention(layer int, qkv []float64) []float64 {
 	C, D := o.g.Width, o.g.Width/o.g.Heads
 	y := make([]float64, o.B*o.T*C)
 	at := func(b, t, part, j int) float64 { return qkv[(b*o.T+t)*3*C+part*C+j] }
@@ -164,6 +176,7 @@ func (o gptTrunk) attention(qkv []float64) []float64 {
 					sum += weights[s]
 				}
 				for s, w := range weights {
+					w *= o.kept(layer, o.g.Dropout.Attention, b, h/D, t, s)
 					for j := h; j < h+D; j++ {
 						y[(b*o.T+t)*C+j] += w / sum * at(b, s, 2, j)
 					}

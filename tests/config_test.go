@@ -16,7 +16,7 @@ import (
 
 // A knob is a decision: whoever adds one also adds it here, on purpose.
 var configFields = strings.Fields(`
-	Model.From Model.Family Model.Type Model.Layers Model.Heads Model.Width Model.Context Model.Longest Model.Vocab Model.NormEps Model.BOS Model.EOS Model.Dropout.Embed Model.Dropout.Residual
+	Model.From Model.Family Model.Type Model.Layers Model.Heads Model.Width Model.Context Model.Longest Model.Vocab Model.NormEps Model.BOS Model.EOS Model.Dropout.Embed Model.Dropout.Residual Model.Dropout.Attention
 	Model.Inner Model.Act Model.Untied Model.ByLayer
 	Model.KVHeads Model.FFN Model.Theta Model.Scaling.Kind Model.Scaling.Factor Model.Scaling.Low Model.Scaling.High Model.Scaling.Context
 	Model.Scaling.Amplitude Model.Scaling.Factors Model.Scaling.Beyond Model.Turned Model.Tied Model.Bias Model.Padded Model.Pad
@@ -27,7 +27,7 @@ var configFields = strings.Fields(`
 	Device Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.GPUs Parallel.Memory
 	Parallel.Collective Parallel.Transport Parallel.TokenFile Parallel.TLS.Cert Parallel.TLS.Key Parallel.TLS.CA Parallel.Bind Parallel.Join Parallel.Heartbeat Parallel.DeadAfter
 	Parallel.Here.First Parallel.Here.Ranks Parallel.Here.Before Parallel.Here.Beside Parallel.Here.NCCL Parallel.Here.Staged Parallel.Hosts
-	Dropout
+	Dropout AttentionDropout
 	Zero.Stage Zero.Prefetch Zero.Recompute
 	Zero.Offload.Optimizer Zero.Offload.Parameters Zero.Offload.Path Zero.Offload.Buffers Zero.Offload.Ratio
 	Precision
@@ -40,7 +40,7 @@ var configFields = strings.Fields(`
 	Notes Carried.Config Carried.Notes Carried.Files OtherModel`) // the last line and Parallel.Here are no keys, but what reading a job finds out and a run notes
 
 var configKeys = strings.Fields(`
-	model.from model.family model.layers model.heads model.kv_heads model.width model.ffn model.context model.vocab model.rope_theta model.tied model.dropout
+	model.from model.family model.layers model.heads model.kv_heads model.width model.ffn model.context model.vocab model.rope_theta model.tied model.dropout model.attention_dropout
 	data.text data.tokens data.documents data.format data.keys.text data.keys.prompt data.keys.completion data.keys.messages data.validation_documents data.pack data.dtype data.tokenizer data.vocab data.validation
 	train.steps train.epochs train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk train.early_stop.metric train.early_stop.patience
 	train.freeze train.lora.rank train.lora.alpha train.lora.targets

@@ -16,7 +16,7 @@ func TestDropoutAgreesToTheBit(t *testing.T) {
 	for _, family := range [][]string{{"model.family=gpt2"}, {"model.family=llama", "model.kv_heads=1", "precision=bf16"}} {
 		t.Run(fmt.Sprint(family), func(t *testing.T) {
 			t.Parallel()
-			sets := append(family, "model.dropout=0.2", "train.micro_batch=2")
+			sets := append(family, "model.dropout=0.2", "model.attention_dropout=0.3", "train.micro_batch=2")
 			agree(t, []int{0, 1, 2, 3}, append(sets, "parallel.ranks=3")...)
 			agree(t, []int{0, 1}, append(sets, "parallel.ranks=2", "train.accumulate=2")...)
 			agree(t, []int{2, 3}, append(sets, "parallel.ranks=2", "train.accumulate=2")...)
@@ -29,7 +29,7 @@ func TestDropoutAgreesToTheBit(t *testing.T) {
 			if pairs.losses[0] != want.losses[0] {
 				t.Errorf("the loss of step 1 is %v on 2 ranks, %v on 4", pairs.losses[0], want.losses[0])
 			}
-			for _, other := range []string{"model.dropout=0", "model.dropout=0.21", "train.seed=2"} {
+			for _, other := range []string{"model.dropout=0", "model.dropout=0.21", "model.attention_dropout=0", "model.attention_dropout=0.31", "train.seed=2"} {
 				got := train(t, cfg(t, append(sets, "parallel.ranks=4", other)...), nil)
 				for i, loss := range got.losses {
 					if loss == want.losses[i] {
@@ -37,7 +37,7 @@ func TestDropoutAgreesToTheBit(t *testing.T) {
 					}
 				}
 			}
-			none := train(t, cfg(t, append(sets, "parallel.ranks=4", "model.dropout=0")...), nil)
+			none := train(t, cfg(t, append(sets, "parallel.ranks=4", "model.dropout=0", "model.attention_dropout=0")...), nil)
 			plain := train(t, cfg(t, append(slices.Clone(family), "train.micro_batch=1", "zero.stage=3", "parallel.ranks=4")...), nil)
 			sameBits(t, "dropout of 0", none, plain)
 		})
@@ -48,7 +48,7 @@ func TestDropoutAgreesToTheBit(t *testing.T) {
 func TestEvaluationDropsNothing(t *testing.T) {
 	var means []float64
 	for _, dropout := range []string{"0", "0.5"} {
-		c := cfg(t, "parallel.ranks=2", "model.dropout="+dropout)
+		c := cfg(t, "parallel.ranks=2", "model.dropout="+dropout, "model.attention_dropout="+dropout)
 		err := onRanks(t, c, func(r *build.Rank) error {
 			if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 0); err != nil {
 				return err

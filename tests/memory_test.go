@@ -102,7 +102,7 @@ var memoryJobs = [][]string{
 	{"zero.stage=2", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "optimizer.type=muon", "device=cpu", "zero.prefetch=0"},
 	{"zero.stage=1", "parallel.ranks=2", "precision=fp32", "optimizer.type=muon", "device=cpu", "model.layers=2"},
 	{"zero.stage=0", "parallel.ranks=2", "precision=fp16", "optimizer.type=muon", "device=cpu", "model.family=llama", "model.kv_heads=1"},
-	{"zero.stage=3", "parallel.ranks=2", "precision=bf16", "model.dropout=0.1", "zero.recompute=block"},
+	{"zero.stage=3", "parallel.ranks=2", "precision=bf16", "model.dropout=0.1", "model.attention_dropout=0.1", "zero.recompute=block"},
 	{"zero.stage=1", "parallel.ranks=2", "precision=fp32", "model.dropout=0.1"},
 	{"model.family=llama", "zero.stage=2", "parallel.ranks=2", "precision=bf16", "model.dropout=0.1"},
 	{"model.family=llama", "zero.stage=0", "parallel.ranks=1", "precision=fp32"},

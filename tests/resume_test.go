@@ -93,7 +93,7 @@ func TestResumeAgreesToTheBit(t *testing.T) {
 		{"parallel.ranks=3", "zero.stage=2", "precision=fp16"},
 		{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=bf16", "checkpoint.async=false", "checkpoint.compress=always"},
 		{"parallel.ranks=1", "zero.stage=0", "optimizer.type=lion"},
-		{"parallel.ranks=2", "zero.stage=3", "model.dropout=0.3", "train.accumulate=2", "zero.recompute=block"},
+		{"parallel.ranks=2", "zero.stage=3", "model.dropout=0.3", "model.attention_dropout=0.2", "train.accumulate=2", "zero.recompute=block"},
 		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=sgd"},
 		{"parallel.ranks=3", "zero.stage=3", "optimizer.type=adamw8bit", "device=cpu"},
 		{"parallel.ranks=2", "zero.stage=2", "optimizer.type=adamw8bit", "device=cpu", "checkpoint.async=false", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},

@@ -106,7 +106,7 @@ func TestFolderIsCarried(t *testing.T) {
 		return out
 	}
 	out := train("--out", "a", "--set", "model={from: hf}")
-	matches(t, out, `config.json has dropout of attention's weights \(attn_pdrop 0.25\): this trains without\n`, "config.json has unknown keys, which change nothing here: owner\n")
+	matches(t, out, `config.json has dropout of attention's weights \(attn_pdrop 0.25\): this trains without, or with what model.attention_dropout says\n`, "config.json has unknown keys, which change nothing here: owner\n")
 	wholeModel(t, "a/model", "float32", config)
 	out, _ = zeroth(t, 0, "ckpt", "import", "hf", "--to", "start")
 	matches(t, out, `config.json has dropout of attention's weights \(attn_pdrop 0.25\)`)
@@ -125,7 +125,7 @@ func TestFolderIsCarried(t *testing.T) {
 
 	// A job that goes on without a word of the folder.
 	out = train("--out", "a", "--resume", "2")
-	matches(t, out, `config.json has dropout of attention's weights \(attn_pdrop 0.25\): this trains without\n`)
+	matches(t, out, `config.json has dropout of attention's weights \(attn_pdrop 0.25\): this trains without, or with what model.attention_dropout says\n`)
 	wholeModel(t, "a/model", "float32", config)
 
 	// A job that says the shape itself and begins with the import.

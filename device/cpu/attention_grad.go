@@ -13,6 +13,8 @@ import (
 //
 //	dv = P^T do,  dS = P * (do·v - delta),  dq = Scale dS k,  dk = Scale dS^T q.
 //
+// Where a.Drop drops some of P, dv is of what it leaves, scaled, and so is do·v.
+//
 // A piece of work is a key and value head with all query heads that share it,
 // so each element is summed by one worker, in one order. delta (B, H, T)
 // float32 is work space.

@@ -78,6 +78,7 @@ func (a *attn64) forward() (o, lse []float64) {
 	a.heads(func(b, h, t int, p []float64, l float64) {
 		lse = append(lse, l)
 		for s, ps := range p {
+			ps *= a.kept(b, h, t, s)
 			for d := range a.D {
 				o[a.at(b, t, h, a.H)+d] += ps * a.v[a.at(b, s, h/(a.H/a.KV), a.KV)+d]
 			}
@@ -95,12 +96,13 @@ func (a *attn64) backward(do, o []float64) (dq, dk, dv, delta []float64) {
 		delta = append(delta, sum)
 		for s := range p {
 			k := a.at(b, s, h/(a.H/a.KV), a.KV)
-			dp := dot(do[q:q+a.D], a.v[k:k+a.D])
+			keep := a.kept(b, h, t, s)
+			dp := keep * dot(do[q:q+a.D], a.v[k:k+a.D])
 			ds := p[s] * (dp - sum) * float64(a.Scale) * a.slope(a.score(a.q[q:q+a.D], a.k[k:k+a.D]))
 			for d := range a.D {
 				dq[q+d] += ds * a.k[k+d]
 				dk[k+d] += ds * a.q[q+d]
-				dv[k+d] += p[s] * do[q+d]
+				dv[k+d] += keep * p[s] * do[q+d]
 			}
 		}
 	})
@@ -189,8 +191,9 @@ func TestAttention(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, a := range attnShapes {
-				attention(t, dt, a, 4e-6) // a rounding of a score of 10 is 5e-7 of its exponential
-				attention(t, dt, packed(a), 4e-6)
+				for _, a := range variants(a) {
+					attention(t, dt, a, 4e-6) // a rounding of a score of 10 is 5e-7 of its exponential
+				}
 			}
 		})
 	})
@@ -211,7 +214,7 @@ func withTiles(t *testing.T, f func(t *testing.T)) {
 func TestAttentionOnTiles(t *testing.T) {
 	withTiles(t, func(t *testing.T) {
 		for _, a := range append(attnShapes, device.Attn{B: 1, T: 200, H: 2, KV: 2, D: 64, Scale: 0.125}) {
-			for _, a := range []device.Attn{a, packed(a)} {
+			for _, a := range variants(a) {
 				attention(t, device.BF16, a, 0x1p-6)
 				attentionGrad(t, device.BF16, a, 0x1p-5)
 			}
@@ -235,8 +238,9 @@ func TestAttentionGrad(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, a := range attnShapes {
-				attentionGrad(t, dt, a, 1e-5)
-				attentionGrad(t, dt, packed(a), 1e-5)
+				for _, a := range variants(a) {
+					attentionGrad(t, dt, a, 1e-5)
+				}
 			}
 		})
 	})
@@ -301,7 +305,7 @@ func attentionAfter(t *testing.T, dt device.DType, a device.Attn) {
 
 func TestAttentionGradAgainstFiniteDifferences(t *testing.T) {
 	a := device.Attn{B: 1, T: 35, H: 2, KV: 1, D: 3, Scale: 0.7}
-	for _, a := range []device.Attn{a, packed(a)} {
+	for _, a := range variants(a) {
 		finiteDifferences(t, newAttnCase(device.F32, a, false))
 	}
 }
@@ -473,6 +477,7 @@ func TestAttentionRefuses(t *testing.T) {
 	for _, a := range []device.Attn{
 		{B: 1, T: 4, H: 3, KV: 2, D: 2}, {B: 1, T: 4, H: 3, KV: 0, D: 2}, {B: 1, T: 3, H: 3, KV: 3, D: 2},
 		{B: 1, T: 4, H: 3, KV: 1, D: 2}, {B: 1, T: 4, H: 2, KV: 2, D: 3},
+		{B: 1, T: 3, Past: 1, H: 3, KV: 3, D: 2, Drop: device.Dropout{Drop: 9}},
 	} {
 		c.a = a
 		mustPanic(t, "attention of another shape", func() { c.forward(q) })

@@ -15,16 +15,17 @@ import (
 // follows from other keys. The keys of the job file, with their defaults and
 // meaning, are listed once, in fields (config_fields.go).
 type Config struct {
-	Model     hf.Model
-	Data      Data
-	Train     Training
-	Device    string // "auto", "cpu" or "cuda", as asked for; see On
-	Parallel  Parallel
-	Dropout   *float64 // probability of elements to be dropped in training; nil: as config.json of Model has it
-	Zero      Zero
-	Precision device.DType // of parameters in use, activations and gathers: F32, BF16 or F16
-	Optimizer Optimizer
-	Schedule  Schedule
+	Model            hf.Model
+	Data             Data
+	Train            Training
+	Device           string // "auto", "cpu" or "cuda", as asked for; see On
+	Parallel         Parallel
+	Dropout          *float64 // probability of elements to be dropped in training; nil: as config.json of Model has it
+	AttentionDropout float64  // probability of weights of attention to be dropped in training
+	Zero             Zero
+	Precision        device.DType // of parameters in use, activations and gathers: F32, BF16 or F16
+	Optimizer        Optimizer
+	Schedule         Schedule
 
 	Checkpoint Checkpointing
 	Sample     Sampling

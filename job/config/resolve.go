@@ -22,7 +22,7 @@ func (c *Config) idle(key string) (why, because string) {
 	section, name := split(key)
 	rule := c.Optimizer.Type
 	switch {
-	case section == "model" && name != "from" && name != "context" && name != "dropout" && c.Model.From != "":
+	case section == "model" && name != "from" && name != "context" && name != "dropout" && name != "attention_dropout" && c.Model.From != "":
 		return "model.from brings its own config.json", "model.from"
 	case section == "model" && c.Model.From == "" && c.Model.Family != "llama" && slices.Contains(hf.LlamaKeys, name):
 		return c.Model.Family + " has no " + name, "model.family"
@@ -163,6 +163,7 @@ func (r *reader) resolveModel() {
 	if p := r.Config.Dropout; p != nil {
 		m.Dropout = nn.Dropout{Embed: *p, Residual: *p}
 	}
+	m.Dropout.Attention = r.Config.AttentionDropout
 	if s := m.Scaling; r.Config.Data.Pack && s.Kind == device.RopeLong && m.Context > s.Context {
 		r.refuse(fmt.Sprintf("longrope turns positions of a sequence of more than %d tokens otherwise, whose documents would not have the losses they have apart", s.Context),
 			fmt.Sprintf("want a model.context of at most %d, or no packing", s.Context), "data.pack")

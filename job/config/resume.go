@@ -104,7 +104,7 @@ func (r *reader) resumeModel() {
 // job says them: those that change what it computes, beside the model's, and
 // those that say what is saved and what may be deleted.
 var Lasting = []string{
-	"model.dropout", "data.tokenizer", "data.vocab", "data.format", "data.pack", "data.validation", "train.steps", "train.epochs", "train.batch", "train.clip", "train.seed", "train.freeze", "train.lora.rank", "train.lora.alpha", "train.lora.targets", "train.early_stop.metric", "train.early_stop.patience", "precision",
+	"model.dropout", "model.attention_dropout", "data.tokenizer", "data.vocab", "data.format", "data.pack", "data.validation", "train.steps", "train.epochs", "train.batch", "train.clip", "train.seed", "train.freeze", "train.lora.rank", "train.lora.alpha", "train.lora.targets", "train.early_stop.metric", "train.early_stop.patience", "precision",
 	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum", "optimizer.groups",
 	"optimizer.nesterov", "optimizer.ns_steps", "optimizer.adjust_lr_fn", "optimizer.adamw.lr", "optimizer.adamw.betas", "optimizer.adamw.eps", "optimizer.adamw.weight_decay",
 	"schedule.type", "schedule.warmup", "schedule.min_lr", "schedule.decay",

@@ -155,11 +155,11 @@ func TestGPT2Aliases(t *testing.T) {
 func TestModelConfigNotes(t *testing.T) {
 	none := `"attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0`
 	for raw, want := range map[string]string{
-		`"model_type": "gpt2"`: "config.json has dropout of attention's weights (attn_pdrop 0.1): this trains without|" +
+		`"model_type": "gpt2"`: "config.json has dropout of attention's weights (attn_pdrop 0.1): this trains without, or with what model.attention_dropout says|" +
 			"config.json has dropout (embd_pdrop 0.1, resid_pdrop 0.1): training drops so much, or what model.dropout says",
-		`"model_type": "gpt2", "attn_pdrop": 0.25, "embd_pdrop": 0, "resid_pdrop": 0.0`: "config.json has dropout of attention's weights (attn_pdrop 0.25): this trains without",
+		`"model_type": "gpt2", "attn_pdrop": 0.25, "embd_pdrop": 0, "resid_pdrop": 0.0`: "config.json has dropout of attention's weights (attn_pdrop 0.25): this trains without, or with what model.attention_dropout says",
 		`"model_type": "gpt2", "reorder_and_upcast_attn": true, ` + none:                "config.json has reorder_and_upcast_attn: attention sums in float32 here in any case",
-		`"model_type": "llama", "attention_dropout": 0.1`:                               "config.json has dropout of attention's weights (attention_dropout 0.1): this trains without",
+		`"model_type": "llama", "attention_dropout": 0.1`:                               "config.json has dropout of attention's weights (attention_dropout 0.1): this trains without, or with what model.attention_dropout says",
 		`"model_type": "phi3", "resid_pdrop": 0.25, "embd_pdrop": 0.5`:                  "config.json has dropout (resid_pdrop 0.25): training drops so much, or what model.dropout says",
 		`"model_type": "llama", "attention_dropout": null`:                              "",
 		`"model_type": "llama", "NUM_HIDDEN_LAYERS": 3, "x\u0007y": {}`:                 "config.json has unknown keys, which change nothing here: NUM_HIDDEN_LAYERS, x\\ay",

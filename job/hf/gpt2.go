@@ -64,7 +64,7 @@ func writeGPT2(m Model, all map[string]any) {
 		"tie_word_embeddings": true,
 		"n_positions":         max(m.Context, m.Longest), "n_embd": m.Width, "n_layer": m.Layers, "n_head": m.Heads, "n_inner": nil,
 		"activation_function": "gelu_new", "layer_norm_epsilon": m.NormEps, "scale_attn_weights": true,
-		"scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "attn_pdrop": 0.0, "embd_pdrop": m.Dropout.Embed, "resid_pdrop": m.Dropout.Residual,
+		"scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "attn_pdrop": m.Dropout.Attention, "embd_pdrop": m.Dropout.Embed, "resid_pdrop": m.Dropout.Residual,
 	})
 	if m.Vocab > 50256 {
 		all["bos_token_id"], all["eos_token_id"] = json.RawMessage(endOfText), json.RawMessage(endOfText)

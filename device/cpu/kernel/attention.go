@@ -41,6 +41,9 @@ func WantAttn(op string, a *device.Attn, lse device.Buffer) {
 	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
 		panic(fmt.Sprintf("cpu: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
+	if a.Past > 0 && a.Drop.Drop > 0 {
+		panic(fmt.Sprintf("cpu: %s of positions after %d others drops probabilities", op, a.Past))
+	}
 	WantLen(op, lse, device.F32, a.B*a.H*a.T)
 }
 
@@ -167,13 +170,14 @@ type attnForward struct {
 	M, L, shrink []float32 // (queryBlock), (queryBlock, lanes), (queryBlock)
 	head, packed int       // the head whose first packed keys and values are in Kt and V
 	start        []int32   // (T) of the sequence, or nil
+	drop         scoreDrop
 
 	tiles tileForward // if in use, what takes the place of Q, V and Kt
 }
 
 func newAttnForward(t *Args, w *Worker) attnForward {
 	a := &t.Attn
-	f := attnForward{t: t, args: &w.args, isa: BestVec, Dp: padded(a.D, rowUnit), head: -1}
+	f := attnForward{t: t, args: &w.args, isa: BestVec, Dp: padded(a.D, rowUnit), head: -1, drop: newScoreDrop(t, w)}
 	if tilesFor(t.M[:4]) {
 		f.useTiles(w)
 		return f
@@ -211,6 +215,7 @@ func (f *attnForward) block(b, h, q0, end int) {
 	a, at, nq := &f.t.Attn, q0-f.t.Attn.Past, end-q0
 	lse, row := f.t.B[0].F32()[((b*a.H)+h)*a.T+at:], b*a.T+at
 	f.start = starts(&f.t.B[1], b, a.T)
+	f.drop.row = a.DropRow(b, h, at)
 	f.pack(b, h/(a.H/a.KV), end)
 	if f.tiles.use {
 		f.tiles.queries(f.t, row, h*a.D, nq)
@@ -275,6 +280,10 @@ func (f *attnForward) keys(q0, k0, nq int, more bool) {
 		r.S, r.Rows, r.N, r.End = FloatPtr(f.S, i*keyBlock), min(isa.Rows, nq-i), see+i, end
 		r.M, r.L, r.Shrink = FloatPtr(f.M, i), FloatPtr(f.L, i*isa.Lanes), FloatPtr(f.shrink, i)
 		isa.online(r)
+	}
+	if f.drop.w != nil { // what was summed up is all of it
+		f.drop.mask(f.drop.row, k0, keyBlock, nq, nk, see)
+		f.drop.apply(f.S, keyBlock, nq, nk, see)
 	}
 	if more {
 		add = 1

@@ -16,14 +16,15 @@ type attnBackward struct {
 	first        int       // row of the sequence's first position
 	head, shared int       // first column of the query head and of its key head
 	start        []int32   // (T) of the sequence, or nil
-	add          int       // 1 if dK and dV have parts of another query head already
+	drop         scoreDrop
+	add          int // 1 if dK and dV have parts of another query head already
 
 	tiles tileBackward // if in use, what takes the place of K, Kt, Vt and products
 }
 
 func RunAttentionGrad(t *Args, w *Worker, lo, hi int) {
 	a := &t.Attn
-	f := attnBackward{t: t, args: &w.args, isa: BestVec, Dp: padded(a.D, rowUnit), delta: t.B[0].F32(), lse: t.B[1].F32()}
+	f := attnBackward{t: t, args: &w.args, isa: BestVec, Dp: padded(a.D, rowUnit), delta: t.B[0].F32(), lse: t.B[1].F32(), drop: newScoreDrop(t, w)}
 	if tilesFor(t.M[:]) {
 		f.useTiles(w)
 	} else {
@@ -53,7 +54,7 @@ func (f *attnBackward) keyHead(b, kv int) {
 		f.pack()
 	}
 	for h := kv * share; h < (kv+1)*share; h++ {
-		f.head = h * a.D
+		f.head, f.drop.row = h*a.D, a.DropRow(b, h, 0)
 		for q0 := 0; q0 < a.T; q0 += gradBlock {
 			f.queries((b*a.H+h)*a.T, q0, min(gradBlock, a.T-q0))
 		}
@@ -113,6 +114,10 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int, more bool) {
 		capScores(f.P, f.slopes, gradBlock, nq, nk, see, a.Cap)
 	}
 	hide(a, f.start, f.P, gradBlock, q0, k0, nq, nk)
+	if f.drop.w != nil {
+		f.drop.mask(f.drop.row+uint64(q0), k0, gradBlock, nq, nk, see)
+		f.drop.apply(f.dS, gradBlock, nq, nk, see)
+	}
 	r := &f.args.softmaxGrad
 	r.Ld, r.Most = gradBlock, nk
 	for i := 0; i < nq; i += isa.Rows {
@@ -123,6 +128,9 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int, more bool) {
 		r.P, r.Ds, r.Rows, r.N, r.End = FloatPtr(f.P, i*gradBlock), FloatPtr(f.dS, i*gradBlock), min(isa.Rows, nq-i), see+i, end
 		r.Lse, r.Delta = FloatPtr(f.lse, row+i), FloatPtr(f.delta, row+i)
 		isa.SoftmaxGrad(r)
+	}
+	if f.drop.w != nil { // for dV, which is of what was kept
+		f.drop.apply(f.P, gradBlock, nq, nk, see)
 	}
 	if a.Cap > 0 {
 		mulScores(f.dS, f.slopes, gradBlock, nq, nk, see)

@@ -104,6 +104,9 @@ func wantAttn(op string, a *device.Attn, stats ...device.Buffer) {
 	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
 		panic(fmt.Sprintf("cuda: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
+	if a.Drop.Drop > 0 {
+		panic(fmt.Sprintf("cuda: %s that drops probabilities", op))
+	}
 	wantLen(op, device.F32, a.B*a.H*a.T, stats...)
 	device.Starts(op, a.Start, a.B*a.T, a.Past)
 }

@@ -1,0 +1,45 @@
+package kernel
+
+import (
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// scoreDrop is attention's dropout: which elements of a tile of scores (queries, keys)
+// are kept after softmax.
+type scoreDrop struct {
+	w     *Worker // nil: nothing is dropped
+	scale float32
+	row   uint64 // see device.Attn's DropRow
+}
+
+func newScoreDrop(t *Args, w *Worker) scoreDrop {
+	d, p := &t.Attn.Drop, &w.args.drop
+	if d.Drop == 0 {
+		return scoreDrop{}
+	}
+	p.Keys, p.Place, p.Drop = unsafe.Pointer(w.roundKeys(d.Key())), int(d.Place), int(d.Drop)
+	return scoreDrop{w: w, scale: d.Scale()}
+}
+
+// mask sets which elements are kept of a tile (nq, nk) whose rows have room for ld, a
+// multiple of 64: those of keys from k0 on and of rows from row on, the first of which
+// sees see keys.
+func (x *scoreDrop) mask(row uint64, k0, ld, nq, nk, see int) {
+	p := &x.w.args.drop
+	p.Group = k0 / 8
+	for i := range nq {
+		p.Row, p.Words = int(row)+i, Ceil(min(nk, see+i), 64)
+		p.Keep = unsafe.Pointer(&x.w.kept[i*ld/64])
+		BestVec.keeps(p)
+	}
+}
+
+// apply drops what the mask says of such a tile s, and scales what it keeps.
+func (x *scoreDrop) apply(s []float32, ld, nq, nk, see int) {
+	for i := range nq {
+		row := FloatPtr(s, i*ld)
+		BestVec.drop[device.F32](row, row, nil, unsafe.Pointer(&x.w.kept[i*ld/64]), padded(min(nk, see+i), 16), x.scale)
+	}
+}
