@@ -2,18 +2,26 @@ package tests
 
 import (
 	"fmt"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"zeroth/collective"
 	"zeroth/device"
+	"zeroth/job"
 	"zeroth/job/build"
 	"zeroth/job/config"
 )
 
-// What links were measured to carry, and so how collectives go, may be another after a
-// resume: the bits are those of one process, whichever way each step goes.
+// Links by which all operations go flat, or by host.
+var (
+	flat   = collective.Links{Near: 1e6, Far: 1e12}
+	byHost = collective.Links{Near: 1e12, Far: 1e6}
+)
+
+// What links were measured to carry, and so how collectives go, may be another in each
+// step: the bits are those of one process.
 func TestBitsDoNotDependOnLinks(t *testing.T) {
-	flat, byHost := collective.Links{Near: 1e6, Far: 1e12}, collective.Links{Near: 1e12, Far: 1e6}
 	hosts := []int{0, 0, 1}
 	spread := collective.SpreadOf([]int{0, 0, 0, 0, 1, 1})
 	if flat.ByHostFrom(spread, true)+flat.ByHostFrom(spread, false) > 0 || byHost.ByHostFrom(spread, true) != 1024 || byHost.ByHostFrom(spread, false) != 1024 {
@@ -29,6 +37,48 @@ func TestBitsDoNotDependOnLinks(t *testing.T) {
 			sameBits(t, fmt.Sprint(sets, links), got, want)
 		}
 	}
+}
+
+// It may be another after a resume: a run of one process, and one of three whose links
+// are others before and after its checkpoint, end with the same losses and state.
+func TestResumeDoesNotDependOnLinks(t *testing.T) {
+	for _, links := range [][2]collective.Links{{flat, byHost}, {byHost, flat}} {
+		for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {
+			sets := []string{"parallel.ranks=6", stage, "precision=bf16"}
+			first, second := t.TempDir(), t.TempDir()
+			whole := run(t, saving(t, first, sets...), "")
+			runLinked(t, saving(t, second, sets...), "", links[0])
+			third := t.TempDir()
+			again := runLinked(t, saving(t, third, sets...), filepath.Join(second, "step-00000003"), links[1])
+			if got, want := losses(t, again, 0), losses(t, whole, 3); !slices.Equal(got, want) {
+				t.Errorf("%s, %v: resumed run %q, want %q", stage, links, got, want)
+			}
+			if digest(t, third, "6") != digest(t, first, "6") {
+				t.Errorf("%s, %v: the state at the end differs", stage, links)
+			}
+		}
+	}
+}
+
+// runLinked is run with groups over sockets between processes, all played by this one.
+func runLinked(t *testing.T, c *config.Config, which string, links collective.Links) string {
+	t.Helper()
+	all, m, out := processes(t, config.Mesh(c), []int{0, 0, 1}), config.Mesh(c), t.TempDir()
+	wire := func(r int, g collective.Ranks) collective.Ranks {
+		p := all[r/all[0].per]
+		w := collective.WiredWorld(m, r, p.nets[p.at].Wire)
+		for _, g := range []collective.Group{g.World, g.Shard, g.Replica} {
+			_ = g.Close() // which nobody uses
+		}
+		for _, g := range []collective.Group{w.World, w.Shard, w.Replica} {
+			collective.UseLinks(g, links)
+		}
+		return w
+	}
+	if err := job.Run(t.Context(), c, job.Options{Out: out, Resume: which, Hooks: build.Hooks{WrapGroups: wire}}); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // trainLinked trains in processes on hosts, whose links are others in each step.
