@@ -29,6 +29,7 @@ type Queue struct {
 	marks  [markRing]driver.Event
 	marked uint64 // marks so far
 	label  string
+	told   markLabels   // of the marks
 	blas   *driver.BLAS // nil before the first product
 	spans  spans
 	kernel.Ops
@@ -109,6 +110,7 @@ func (q *Queue) Labelled() string { return q.label }
 // Mark implements device.Queue.
 func (q *Queue) Mark() device.Event {
 	q.marked++
+	q.told.note(q.marked, q.label)
 	q.fail(q.stream.Record(q.marks[q.marked%markRing]))
 	return device.Event{On: q, Seq: q.marked}
 }
@@ -129,7 +131,7 @@ func (q *Queue) After(e device.Event) {
 		on.sink(e.Seq)
 		q.After(device.Event{On: on.stream, Seq: e.Seq})
 	default:
-		if q.leftOut(q.name, "host") {
+		if q.leftOut(q.name, q.label, "host") {
 			return
 		}
 		if err := e.Await(); err != nil {
@@ -144,14 +146,14 @@ func (q *Queue) Behind(e device.Event) {
 	if !ok {
 		panic(fmt.Sprintf("cuda: a mark of a %T among those of GPUs", e.On))
 	}
-	if !q.leftOut(q.name, on.name) {
+	if !q.leftOut(q.name, q.label, on.name) {
 		q.fail(q.stream.After(on.marks[e.Seq%markRing]))
 	}
 }
 
 // Await implements device.Fence.
 func (q *Queue) Await(seq uint64) error {
-	if !q.leftOut("host", q.name) {
+	if !q.leftOut("host", q.told.of(seq), q.name) {
 		q.fail(q.marks[seq%markRing].Await())
 	}
 	return q.failed()

@@ -138,7 +138,7 @@ func tryEmulator(dir, order string, stderr io.Writer) (*machine, *process, error
 	if err := p.run.Start(); err != nil {
 		return nil, nil, err
 	}
-	e := &machine{mem: mem, launches: map[string]int{}, run: p.launch, allow: p.allow}
+	e := &machine{mem: mem, launches: map[string]int{}, shapes: map[shape]bool{}, run: p.launch, allow: p.allow}
 	e.close = func() {
 		p.pipe.Close()
 		p.run.Wait()

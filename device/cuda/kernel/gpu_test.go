@@ -51,6 +51,6 @@ func onGPU(t testing.TB, g *driver.GPU, functions []driver.Function) *machine {
 		err := s.Launch(c.Kernel.Name, functions[c.Kernel.Index], c.Grid, c.Kernel.Threads, c.Shared, at, c.Args())
 		return errors.Join(err, s.Wait())
 	}
-	return &machine{mem: unsafe.Slice((*byte)(p), machineMemory), launches: map[string]int{}, run: run,
+	return &machine{mem: unsafe.Slice((*byte)(p), machineMemory), launches: map[string]int{}, shapes: map[shape]bool{}, run: run,
 		allow: func([]byte, bool) {}, close: func() { _ = s.Close(); _ = g.FreeHost(p) }}
 }

@@ -18,10 +18,18 @@ type machine struct {
 	mem      []byte
 	used     int
 	launches map[string]int
+	shapes   map[shape]bool           // that were launched
 	err      error                    // the first launch that failed since the last reset
 	run      func(*Call) error        // a launch, to its end
 	allow    func(b []byte, use bool) // kernels may use b, or not: for sanitizers
 	close    func()
+}
+
+// shape tells launches of a kernel on different operands apart.
+type shape struct {
+	kernel string
+	grid   [3]uint32
+	cost   Cost
 }
 
 // machineMemory is the bytes a machine has.
@@ -62,7 +70,7 @@ func covered() (code int) {
 			launches += e.launches[k.Name]
 		}
 	}
-	fmt.Printf("%s: %d kernels, %d launches\n", machinesAre, len(Table()), launches)
+	fmt.Printf("%s: %d kernels, %d shapes, %d launches on %d machines\n", machinesAre, len(Table()), len(machines[0].shapes), launches, len(machines))
 	return code
 }
 
@@ -70,6 +78,7 @@ func covered() (code int) {
 func (e *machine) Launch(c *Call) {
 	if e.err == nil {
 		e.launches[c.Kernel.Name]++
+		e.shapes[shape{c.Kernel.Name, c.Grid, c.Cost}] = true
 		e.err = e.run(c)
 	}
 }

@@ -1,0 +1,162 @@
+//go:build cuda
+
+package cuda_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"zeroth/device/cuda/driver"
+	"zeroth/device/cuda/fake"
+	"zeroth/device/cuda/kernel"
+)
+
+// What a driver refuses the fake one refuses, in the driver's words: tests on a fake
+// that took it would hold nothing.
+func TestFakesRefuse(t *testing.T) {
+	fake.Only(t)
+	g, m := loaded(t)
+	_, err := g.Load([]byte("no PTX\x00"))
+	say(t, err, "CUDA_ERROR_INVALID_PTX")
+	_, err = m.Function("nope", 0)
+	say(t, err, "CUDA_ERROR_NOT_FOUND", "nope")
+	_, err = m.Function("fill", 228<<10)
+	say(t, err, "CUDA_ERROR_INVALID_VALUE", "shared memory for kernel fill")
+
+	other := strings.Replace(string(kernel.PTX()), ".param .u64 fill_param_1", ".param .u32 fill_param_1", 1)
+	narrow, err := g.Load([]byte(other))
+	if err != nil || other == string(kernel.PTX()) {
+		t.Fatalf("PTX with a narrower parameter: %v", err)
+	}
+	_, err = narrow.Function("fill", 0)
+	say(t, err, "CUDA_ERROR_INVALID_PTX", "fill")
+}
+
+// More than 48 KiB of shared memory has to be announced, and no grid is empty.
+func TestFakesRefuseLaunches(t *testing.T) {
+	fake.Only(t)
+	g, m := loaded(t)
+	s, err := g.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	plain, err := m.Function("fill", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, none := [3]uint32{1, 1, 1}, [3]uint32{1, 0, 1}
+	say(t, fill(s, plain, none, 0), "CUDA_ERROR_INVALID_VALUE", "launch fill")
+	say(t, fill(s, plain, one, 48<<10+1), "CUDA_ERROR_INVALID_VALUE", "launch fill")
+	if err := fill(s, plain, one, 48<<10); err != nil {
+		t.Errorf("48 KiB need no announcement: %v", err)
+	}
+	large, err := m.Function("fill", 64<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fill(s, large, one, 64<<10); err != nil {
+		t.Errorf("64 KiB were announced: %v", err)
+	}
+	if err := s.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Memory is given back once, and nothing is copied to where none is.
+func TestFakesRefuseMemory(t *testing.T) {
+	fake.Only(t)
+	g, _ := loaded(t)
+	s, err := g.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p, err := g.Alloc(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := make([]byte, 65)
+	say(t, s.ToDevice(p, unsafe.Pointer(&host[0]), len(host)), "CUDA_ERROR_INVALID_VALUE", "copy 65 bytes to the device")
+	if err := g.Free(p); err != nil {
+		t.Fatal(err)
+	}
+	say(t, g.Free(p), "CUDA_ERROR_INVALID_VALUE")
+	say(t, s.Zero(p, 64), "CUDA_ERROR_INVALID_VALUE")
+}
+
+// To host memory that is not pinned the driver has copied when it returns; to pinned
+// memory the copy waits for its turn in the stream, which in this order is the wait's.
+func TestFakesCopyLate(t *testing.T) {
+	fake.Only(t)
+	if env("FAKECUDA_MODE") == "" {
+		fake.Again(t, "TestFakesCopyLate", "FAKECUDA_MODE=lazy:1")
+		return
+	}
+	g, _ := loaded(t)
+	s, err := g.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const n = 16
+	p, err := g.Alloc(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Free(p)
+	pinned, err := g.AllocHost(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.FreeHost(pinned)
+	zeros := make([]byte, n)
+	late, early := unsafe.Slice((*byte)(pinned), n), bytes.Repeat([]byte{7}, n)
+	copy(late, early)
+	for _, err := range []error{s.Zero(p, n), s.ToHost(pinned, p, n)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if bytes.Equal(late, zeros) {
+		t.Error("a copy to pinned memory is done before the host has waited")
+	}
+	if err := s.ToHost(unsafe.Pointer(&early[0]), p, n); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(early, zeros) || !bytes.Equal(late, zeros) {
+		t.Errorf("a copy to memory that is not pinned gave %v, and behind the one to pinned memory %v", early, late)
+	}
+}
+
+// loaded is a GPU with our kernels.
+func loaded(t *testing.T) (*driver.GPU, *driver.Module) {
+	t.Helper()
+	g, err := driver.Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	m, err := g.Load(kernel.PTX())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g, m
+}
+
+// fill launches the kernel that fills nothing, with all its parameters 0.
+func fill(s driver.Stream, f driver.Function, grid [3]uint32, shared uint32) error {
+	for _, k := range kernel.Table() {
+		if k.Name != "fill" {
+			continue
+		}
+		var at []int32
+		for _, p := range k.Params {
+			at = append(at, int32(p.Offset))
+		}
+		return s.Launch(k.Name, f, grid, k.Threads, shared, at, make([]byte, 64))
+	}
+	panic("kernels.ptx has no fill")
+}
