@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -59,7 +60,16 @@ func Need(t testing.TB) {
 	if os.Getenv(inside) == "none" {
 		t.Skip("no g++ here: the fake CUDA libraries cannot be compiled")
 	}
+	readSources()
 }
+
+// readSources has go test run tests again when the fakes change: it remembers the files
+// that tests read, and Main reads these in a process that runs none.
+var readSources = sync.OnceFunc(func() {
+	if !onHardware {
+		_, _ = sources() // Main's child: they were readable
+	}
+})
 
 // Only skips a test that asks something of the fakes that no driver does.
 func Only(t testing.TB) {
