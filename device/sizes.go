@@ -11,7 +11,7 @@ type Sizes struct {
 	Width  int   // of what is normalised
 	Vocab  int   // logits of a position
 	Widest int   // dimension of a parameter
-	Attn   Attn  // T and D
+	Attn   Attn  // T, D and Cap
 	Rope   bool  // heads are turned by their positions
 }
 

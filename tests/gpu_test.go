@@ -254,7 +254,7 @@ func TestGPUBench(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	}
-	for _, want := range []string{"copies both ways at once", "copy from another GPU", "load the kernels", "square product bf16", "product logits", "product with bias and GELU", "product, then a bias's gradient", "AdamW", "attention gradient"} {
+	for _, want := range []string{"copies both ways at once", "copy from another GPU", "load the kernels base", "load the kernels flash_bf16_64", "square product bf16", "product logits", "product with bias and GELU", "product, then a bias's gradient", "AdamW", "attention gradient"} {
 		if !lines[want] {
 			t.Errorf("no line %q", want)
 		}

@@ -41,13 +41,15 @@ func newTimed(t *testing.T, h *sim.Hardware) *timed {
 	var err error
 	r.g, err = driver.Open(0)
 	r.must(err)
-	m, err := r.g.Load(kernel.PTX())
-	r.must(err)
 	most := kernel.Shared()
-	for _, k := range kernel.Table() {
-		f, err := m.Function(k.Name, int(most[k]))
+	for _, family := range kernel.Families() {
+		m, err := r.g.Load(family.Name, family.PTX())
 		r.must(err)
-		r.functions = append(r.functions, f)
+		for _, k := range family.Kernels {
+			f, err := m.Function(k.Name, int(most[k]))
+			r.must(err)
+			r.functions = append(r.functions, f)
+		}
 	}
 	r.s, err = r.g.NewStream()
 	r.must(err)

@@ -243,3 +243,29 @@ func TestGPUNCCLLosesAPeer(t *testing.T) {
 		}
 	}
 }
+
+// A job has the driver compile the kernels it launches and no others.
+func TestGPULoadsWhatTheJobUses(t *testing.T) {
+	inFolder(t)
+	file := filepath.Join(t.TempDir(), "modules")
+	onFakes(t, "FAKECUDA_MODULES="+file)
+	process(t, 0, "train", "tiny.yaml", "--set", "device=cuda", "--set", "precision=bf16", "--set", "train.steps=1", "--set", "sample.tokens=0", "--set", "model.width=64", "--set", "model.heads=2")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "load attention_delta\nload flash_bf16_32\nload norm_grad_1\n"; !strings.HasPrefix(string(text), want) || strings.Count(string(text), "\nload") != 2 {
+		t.Errorf("modules:\n%swant\n%s", text, want)
+	}
+}
+
+// doctor says where the driver keeps compiled kernels, and whether it does.
+func TestGPUDoctorSaysWhereCompiledKernelsAre(t *testing.T) {
+	inFolder(t)
+	onFakes(t, "CUDA_CACHE_PATH=/scratch/kernels", "CUDA_CACHE_DISABLE=")
+	out, _ := process(t, 0, "doctor")
+	contains(t, out, "ptx      compiled by the driver once, which keeps it in \"/scratch/kernels\" (CUDA_CACHE_PATH), up to ")
+	t.Setenv("CUDA_CACHE_DISABLE", "1")
+	out, _ = process(t, 0, "doctor")
+	contains(t, out, "ptx      compiled anew by every run: CUDA_CACHE_DISABLE=\"1\"; unset it\n")
+}

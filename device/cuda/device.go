@@ -10,7 +10,6 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cuda/driver"
-	"zeroth/device/cuda/kernel"
 )
 
 // Device is one rank's share of a GPU: an account of its memory, and its queues.
@@ -218,76 +217,3 @@ func (p Pinned) Give(mem []byte) { _ = p.gpu.FreeHost(unsafe.Pointer(unsafe.Slic
 
 // Close ends it; all memory has been given back.
 func (p Pinned) Close() { p.gpu.close() }
-
-// shared is an open GPU and its kernels, which all devices and pinned memory of it
-// share.
-type shared struct {
-	*driver.GPU
-	users     int        // under opened
-	functions []function // of kernel.Table
-}
-
-// opened are the GPUs this process has open: the driver, too, has one context of
-// each.
-var opened = struct {
-	sync.Mutex
-	gpus map[int]*shared
-}{gpus: map[int]*shared{}}
-
-func openShared(ordinal int) (*shared, error) {
-	opened.Lock()
-	defer opened.Unlock()
-	s := opened.gpus[ordinal]
-	if s == nil {
-		g, err := driver.Open(ordinal)
-		if err != nil {
-			return nil, err
-		}
-		s = &shared{GPU: g}
-		if err := s.load(); err != nil {
-			_ = g.Close()
-			return nil, err
-		}
-		opened.gpus[ordinal] = s
-	}
-	s.users++
-	return s, nil
-}
-
-func (s *shared) close() {
-	opened.Lock()
-	defer opened.Unlock()
-	if s.users--; s.users == 0 {
-		_ = s.GPU.Close()
-		delete(opened.gpus, s.Ordinal)
-	}
-}
-
-// function is a kernel on a GPU, and where its parameters begin.
-type function struct {
-	driver.Function
-	params []int32
-}
-
-// load compiles the kernels for the GPU.
-func (s *shared) load() error {
-	if s.Major < driver.LeastMajor {
-		return fmt.Errorf("%v has compute capability %d.%d, and the kernels want %d.0 or newer (A100, RTX 30, and since)", s.GPU, s.Major, s.Minor, driver.LeastMajor)
-	}
-	m, err := s.Load(kernel.PTX())
-	if err != nil {
-		return err
-	}
-	most := kernel.Shared()
-	for _, k := range kernel.Table() {
-		f := function{}
-		if f.Function, err = m.Function(k.Name, int(most[k])); err != nil {
-			return err
-		}
-		for _, p := range k.Params {
-			f.params = append(f.params, int32(p.Offset))
-		}
-		s.functions = append(s.functions, f)
-	}
-	return nil
-}

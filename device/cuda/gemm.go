@@ -12,13 +12,17 @@ import (
 	"zeroth/device/cuda/kernel"
 )
 
-// ReserveWork takes the work space for kernels of the given sizes.
+// ReserveWork takes the work space for kernels of the given sizes, and loads those of
+// their attention.
 func (d *Device) ReserveWork(s device.Sizes) (err error) {
 	if s == (device.Sizes{}) {
 		return nil
 	}
 	if d.work, err = d.Alloc(device.F32, productWork/4, device.Workspace); err == nil {
 		d.parts, err = d.Alloc(device.F32, kernel.WorkLen, device.Workspace)
+	}
+	if err == nil && s.Attn.D > 0 {
+		err = d.gpu.want(kernel.ForHeads(s.Type, &s.Attn))
 	}
 	return err
 }

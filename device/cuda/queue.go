@@ -272,7 +272,11 @@ func (q *Queue) Launch(c *kernel.Call) {
 	if q.failed() != nil {
 		return
 	}
-	f := q.dev.gpu.functions[c.Kernel.Index]
+	f, err := q.dev.gpu.function(c.Kernel)
+	if err != nil {
+		q.fail(err)
+		return
+	}
 	done := q.spans.begin(q, c.Kernel.Name)
 	q.fail(q.stream.Launch(c.Kernel.Name, f.Function, c.Grid, c.Kernel.Threads, c.Shared, f.params, c.Args()))
 	done()

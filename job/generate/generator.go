@@ -125,7 +125,7 @@ func (g *Generator) plan(m hf.Model, b build.Backend) (arena int, err error) {
 
 // openOn opens the devices and queues.
 func (g *Generator) openOn(b build.Backend, m hf.Model) (err error) {
-	s := device.Sizes{Rows: g.rows(), Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab, Attn: device.Attn{T: m.Context, D: m.Head()}, Rope: m.Family == "llama"}
+	s := device.Sizes{Rows: g.rows(), Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab, Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: m.Family == "llama"}
 	for _, p := range hf.Parameters(m.Network()) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
 	}

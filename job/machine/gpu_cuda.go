@@ -4,6 +4,8 @@ package machine
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"zeroth/device/cuda/driver"
 )
@@ -69,6 +71,7 @@ func GPUReport() (rows [][2]string) {
 	} else {
 		v := driver.Version()
 		say("driver", "%s, for programs of CUDA up to %d.%d", driver.Path(), v/1000, v%1000/10)
+		say("ptx", "%s", kernelCache(os.Getenv))
 		n, _ := driver.Count() // Available has counted them
 		for i := range n {
 			say("gpus", "%s", gpuLine(i))
@@ -89,6 +92,23 @@ func GPUReport() (rows [][2]string) {
 	}
 	say("device", "auto is cuda here")
 	return rows
+}
+
+// kernelCache says where the driver keeps what it has compiled, of which it is told by
+// the environment: NVIDIA's CUDA programming guide, "CUDA environment variables".
+func kernelCache(env func(string) string) string {
+	if off := env("CUDA_CACHE_DISABLE"); off != "" && off != "0" {
+		return fmt.Sprintf("compiled anew by every run: CUDA_CACHE_DISABLE=%q; unset it", off)
+	}
+	at, size := env("CUDA_CACHE_PATH"), env("CUDA_CACHE_MAXSIZE")
+	if at == "" {
+		at = filepath.Join(env("HOME"), ".nv", "ComputeCache")
+	}
+	line := fmt.Sprintf("compiled by the driver once, which keeps it in %q (CUDA_CACHE_PATH)", at)
+	if size != "" {
+		return line + fmt.Sprintf(", up to %q bytes (CUDA_CACHE_MAXSIZE)", size)
+	}
+	return line + ", up to 1 GiB by default"
 }
 
 func gpuLine(i int) string {

@@ -59,7 +59,7 @@ func TestTableOnTheFakes(t *testing.T) {
 		t.Fatalf("exit code %d\n%s\n%s", code, table, log)
 	}
 	t.Logf("\n%s", table)
-	for _, want := range []string{"Emulated GPU", "copies both ways at once", "load the kernels", "product logits", "attention gradient", "on a GPU: ", "_dkv_", "embed_grad", "nothing is computed around the host's wait",
+	for _, want := range []string{"Emulated GPU", "copies both ways at once", "load the kernels base", "product logits", "attention gradient", "on a GPU: ", "_dkv_", "embed_grad", "nothing is computed around the host's wait",
 		"4 ranks, stage 3: state and losses", "4 ranks: losses", "simulated: ", "by NVML", "offloaded: 0.5", "PyTorch"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in the table", want)

@@ -205,12 +205,13 @@ type Module struct {
 	h   C.uintptr_t
 }
 
-// Load compiles PTX, which ends with a zero byte, for the GPU.
-func (g *GPU) Load(ptx []byte) (*Module, error) {
+// Load compiles PTX, which ends with a zero byte, for the GPU; errors have the kernels'
+// name. Unload ends it.
+func (g *GPU) Load(name string, ptx []byte) (*Module, error) {
 	var log [8192]byte
 	m := &Module{gpu: g}
 	code := C.z_module(g.ctx, &m.h, (*C.char)(unsafe.Pointer(&ptx[0])), (*C.char)(unsafe.Pointer(&log[0])), C.int(len(log)))
-	if err := failed(code, "load the kernels on %v", g); err != nil {
+	if err := failed(code, "load the kernels %s on %v", name, g); err != nil {
 		said, _, _ := strings.Cut(string(log[:]), "\x00")
 		if said = strings.TrimSpace(said); said != "" {
 			err = fmt.Errorf("%w: %s", err, said)
@@ -218,6 +219,11 @@ func (g *GPU) Load(ptx []byte) (*Module, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// Unload ends a module: none of its kernels runs or is launched any more.
+func (m *Module) Unload() error {
+	return failed(C.z_module_end(m.gpu.ctx, m.h), "unload kernels from %v", m.gpu)
 }
 
 // Function is the kernel of a name. If shared, bytes of dynamic shared memory, is

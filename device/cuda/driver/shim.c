@@ -36,6 +36,11 @@ HIDDEN int z_module(uintptr_t ctx, uintptr_t *module, const char *image, char *l
 	return cuModuleLoadDataEx((CUmodule *)module, image, 2, names, values);
 }
 
+HIDDEN int z_module_end(uintptr_t ctx, uintptr_t module) {
+	ENTER(ctx);
+	return cuModuleUnload((CUmodule)module);
+}
+
 HIDDEN int z_function(uintptr_t ctx, uintptr_t *fn, uintptr_t module, const char *name) {
 	ENTER(ctx);
 	return cuModuleGetFunction((CUfunction *)fn, (CUmodule)module, name);

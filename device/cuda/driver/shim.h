@@ -14,6 +14,7 @@ const char *z_why(void);
 int z_launch(uintptr_t ctx, uintptr_t fn, uintptr_t stream, const uint32_t *grid, uint32_t threads, uint32_t shared, int params, const int32_t *at, char *data);
 int z_shared(uintptr_t ctx, uintptr_t fn, int bytes);
 int z_module(uintptr_t ctx, uintptr_t *module, const char *image, char *log, int log_len);
+int z_module_end(uintptr_t ctx, uintptr_t module);
 int z_function(uintptr_t ctx, uintptr_t *fn, uintptr_t module, const char *name);
 int z_alloc(uintptr_t ctx, uintptr_t *p, size_t n);
 int z_free(uintptr_t ctx, uintptr_t p);

@@ -80,11 +80,23 @@ func kernelsFor(a *device.Attn, operands ...device.Mat) *attnKernels {
 	if a.D > MaxAttn {
 		panic(fmt.Sprintf("cuda: attention with heads of width %d; kernels have up to %d", a.D, MaxAttn))
 	}
-	typ := operands[0].Buf.Type
-	fits := a.Cap == 0 && a.D%8 == 0 && (typ == device.BF16 || typ == device.F16)
+	typ, fits := operands[0].Buf.Type, true
 	for _, m := range operands {
 		fits = fits && m.Buf.Type == typ && m.Ld%8 == 0 && uintptr(m.Buf.Ptr)%16 == 0
 	}
+	return kernelsOf(typ, a, fits)
+}
+
+// ForHeads is the family that attention of a type is launched with, if its operands lie
+// as those of our models.
+func ForHeads(typ device.DType, a *device.Attn) *Family {
+	return byName(kernelsOf(typ, a, true).forward.name).Family
+}
+
+// kernelsOf are the kernels for heads of a type, whose operands lie as tensor cores want
+// them or not.
+func kernelsOf(typ device.DType, a *device.Attn, fits bool) *attnKernels {
+	fits = fits && a.Cap == 0 && a.D%8 == 0 && (typ == device.BF16 || typ == device.F16)
 	for i := range onTensorCores {
 		if s := &onTensorCores[i]; fits && a.D <= s[0].width {
 			if typ == device.F16 {

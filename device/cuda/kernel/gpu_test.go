@@ -21,14 +21,16 @@ func startMachines(t testing.TB) []*machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := g.Load(PTX())
-	if err != nil {
-		t.Fatal(err)
-	}
 	functions, most := make([]driver.Function, len(Table())), Shared()
-	for i, k := range Table() {
-		if functions[i], err = m.Function(k.Name, int(most[k])); err != nil {
+	for _, f := range Families() {
+		m, err := g.Load(f.Name, f.PTX())
+		if err != nil {
 			t.Fatal(err)
+		}
+		for _, k := range f.Kernels {
+			if functions[k.Index], err = m.Function(k.Name, int(most[k])); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	return []*machine{onGPU(t, g, functions), onGPU(t, g, functions)}

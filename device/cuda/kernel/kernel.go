@@ -3,9 +3,9 @@
 // operation of nn, optim or zero becomes launches.
 //
 // It needs neither a driver nor a C compiler: a Launcher, such as a queue of
-// device/cuda, brings calls to a GPU. scripts/build-ptx makes kernels.ptx;
-// kernels.sha256 says of which sources, and a test compares. scripts/build-emu
-// makes the same sources into a library for the processor.
+// device/cuda, brings calls to a GPU. scripts/build-ptx makes ptx/*.ptx, a file a
+// family of kernels; kernels.sha256 says of which sources, and a test compares.
+// scripts/build-emu makes the same sources into a library for the processor.
 //
 // Bits. Kernels use operations of IEEE 754 in one order, so that a result does not
 // depend on the GPU or the number of its processors. Updates, sums of many
@@ -16,21 +16,43 @@
 package kernel
 
 import (
-	_ "embed"
+	"embed"
 	"strconv"
 	"strings"
 	"sync"
 )
 
-//go:embed kernels.ptx
-var ptx string
+//go:embed ptx/*.ptx
+var texts embed.FS
 
-// PTX is the kernels' text with a zero byte at its end, as cuModuleLoadData takes it.
-func PTX() []byte { return append([]byte(ptx), 0) }
+// Family is kernels that a job needs together: a driver loads them as one module. Base is
+// what every job needs; another one is attention for one type and width of heads, or
+// norms' gradients for a range of widths.
+type Family struct {
+	Name    string
+	Index   int       // in Families
+	Kernels []*Kernel // in the order of the PTX
+}
+
+// Base is the family that every job needs.
+const Base = "base"
+
+// PTX is the family's text with a zero byte at its end, as cuModuleLoadData takes it.
+func (f *Family) PTX() []byte { return append(read(f.Name), 0) }
+
+// read is the text of a family.
+func read(name string) []byte {
+	text, err := texts.ReadFile("ptx/" + name + ".ptx")
+	if err != nil {
+		panic(err) // the program has it
+	}
+	return text
+}
 
 // Kernel is an entry of the PTX.
 type Kernel struct {
 	Name    string
+	Family  *Family
 	Index   int    // in Table
 	Threads uint32 // of a block, in one dimension
 	Params  []Param
@@ -44,26 +66,45 @@ type Param struct{ Offset, Bytes int }
 // has neither it nor the PTX.
 var (
 	tableOnce sync.Once
+	families  []*Family
 	inOrder   []*Kernel
 	named     map[string]*Kernel
 )
 
-// Table is all kernels, in the order of the PTX.
+// Table is all kernels, family by family.
 func Table() []*Kernel {
-	tableOnce.Do(func() {
-		inOrder, named = parse(ptx), map[string]*Kernel{}
-		for _, k := range inOrder {
-			named[k.Name] = k
-		}
-	})
+	tableOnce.Do(fillTable)
 	return inOrder
+}
+
+// Families is all families, by their names.
+func Families() []*Family {
+	tableOnce.Do(fillTable)
+	return families
+}
+
+func fillTable() {
+	files, err := texts.ReadDir("ptx")
+	if err != nil {
+		panic(err) // the program has it
+	}
+	named = map[string]*Kernel{}
+	for i, file := range files {
+		name := strings.TrimSuffix(file.Name(), ".ptx")
+		f := &Family{Name: name, Index: i, Kernels: parse(string(read(name)))}
+		families = append(families, f)
+		for _, k := range f.Kernels {
+			k.Family, k.Index, named[k.Name] = f, len(inOrder), k
+			inOrder = append(inOrder, k)
+		}
+	}
 }
 
 func byName(name string) *Kernel {
 	Table()
 	k := named[name]
 	if k == nil {
-		panic("kernel: kernels.ptx has no " + name)
+		panic("kernel: the PTX has no " + name)
 	}
 	return k
 }
@@ -84,7 +125,7 @@ func parse(text string) (all []*Kernel) {
 		list, rest, _ := strings.Cut(rest, ")")
 		_, threads, _ := strings.Cut(rest, ".maxntid ")
 		threads, rest, _ = strings.Cut(threads, ",")
-		k := &Kernel{Name: name, Index: len(all), Threads: uint32(number(threads))}
+		k := &Kernel{Name: name, Threads: uint32(number(threads))}
 		end := 0
 		for line := range strings.Lines(list) {
 			if words := strings.Fields(line); len(words) > 0 {
@@ -102,7 +143,7 @@ func parse(text string) (all []*Kernel) {
 func number(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil {
-		panic("kernel: not a number in kernels.ptx: " + s)
+		panic("kernel: not a number in the PTX: " + s)
 	}
 	return n
 }

@@ -28,11 +28,11 @@ func TestPTXIsOfTheSources(t *testing.T) {
 			t.Fatal(err)
 		}
 		if have := sha256.Sum256(data); hex.EncodeToString(have[:]) != sum {
-			t.Errorf("%s is not what kernels.ptx was made of: run scripts/build-ptx", name)
+			t.Errorf("%s is not what kernels.sha256 was made of: run scripts/build-ptx", name)
 		}
 		listed[name] = true
 	}
-	for _, pattern := range []string{"*.cu", "*.cuh", "kernels.ptx"} {
+	for _, pattern := range []string{"*.cu", "*.cuh", "ptx/*.ptx"} {
 		names, _ := filepath.Glob(pattern)
 		if len(names) == 0 {
 			t.Errorf("no %s", pattern)
@@ -69,8 +69,67 @@ func TestTable(t *testing.T) {
 	if len(want) > 0 {
 		t.Errorf("not in the table: %v", want)
 	}
-	if text := PTX(); text[len(text)-1] != 0 || !strings.Contains(string(text), ".target sm_80") {
-		t.Error("the PTX is not text for compute capability 8.0 with a zero at its end")
+}
+
+// TestFamilies: each is a text of its own, with what a job needs together and no more.
+func TestFamilies(t *testing.T) {
+	count := 0
+	for i, f := range Families() {
+		if text := f.PTX(); text[len(text)-1] != 0 || !strings.Contains(string(text), ".target sm_80") {
+			t.Errorf("%s is not text for compute capability 8.0 with a zero at its end", f.Name)
+		}
+		if f.Index != i || len(f.Kernels) == 0 {
+			t.Errorf("%s is number %d with %d kernels, at %d", f.Name, f.Index, len(f.Kernels), i)
+		}
+		count += len(f.Kernels)
+	}
+	if count != len(Table()) {
+		t.Errorf("families have %d kernels, the table %d", count, len(Table()))
+	}
+	same := func(names ...string) {
+		for _, name := range names {
+			if f, want := byName(name).Family, byName(names[0]).Family; f != want {
+				t.Errorf("%s is of %s, %s of %s", name, f.Name, names[0], want.Name)
+			}
+		}
+	}
+	all := map[*Family]string{byName("fill").Family: Base}
+	sets := []attnKernels{onCores[0], onCores[1], onCores[2]}
+	for _, both := range onTensorCores {
+		sets = append(sets, both[:]...)
+	}
+	for _, s := range sets {
+		same(s.forward.name, s.dq.name, s.dkv.name)
+		all[byName(s.forward.name).Family] = s.forward.name
+	}
+	for _, name := range normGrads {
+		all[byName(name).Family] = name
+	}
+	if len(all) != len(Families()) {
+		t.Errorf("%d families, want %d", len(Families()), len(all))
+	}
+	for f, name := range all {
+		if f.Name != name {
+			t.Errorf("the family of %s is %s", name, f.Name)
+		}
+	}
+	same("fill", "attention_delta", "row_norm", "adamw8", "cast64")
+}
+
+// TestForHeads: the family of what attention is launched with, from sizes alone.
+func TestForHeads(t *testing.T) {
+	for _, a := range []struct {
+		want string
+		typ  device.DType
+		d    int
+		cap  float32
+	}{
+		{"flash_bf16_64", device.BF16, 64, 0}, {"flash_f16_96", device.F16, 72, 0}, {"attention_64", device.F32, 64, 0},
+		{"attention_128", device.BF16, 100, 0}, {"attention_128", device.BF16, 128, 30}, {"attention_256", device.BF16, 256, 0},
+	} {
+		if f := ForHeads(a.typ, &device.Attn{D: a.d, Cap: a.cap}); f.Name != a.want {
+			t.Errorf("heads of %d %v: %s, want %s", a.d, a.typ, f.Name, a.want)
+		}
 	}
 }
 

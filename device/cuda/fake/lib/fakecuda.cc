@@ -414,14 +414,38 @@ API cuMemsetD8Async(Address d, unsigned char c, size_t n, Stream *s) {
 
 // Kernels.
 
+// note writes what becomes of a module, by its first kernel, into the file that
+// FAKECUDA_MODULES names, if any.
+static int note(const char *what, const Module &m) {
+	const char *path = getenv("FAKECUDA_MODULES");
+	FILE *f = path && *path ? fopen(path, "a") : nullptr;
+	if (!f)
+		return 0;
+	size_t at = m.ptx.find(".entry ") + 7;
+	fprintf(f, "%s %s\n", what, m.ptx.substr(at, m.ptx.find('(', at) - at).c_str());
+	fclose(f);
+	return 0;
+}
+
 API cuModuleLoadDataEx(Module **m, const void *image, unsigned, int *, void **) {
 	NEED_CONTEXT;
-	*m = new Module{current, (const char *)image};
-	return (*m)->ptx.find(".version") == std::string::npos ? (int)INVALID_PTX : 0;
+	std::string ptx = (const char *)image;
+	const char *bad = getenv("FAKECUDA_BAD_KERNEL");
+	if (ptx.find(".version") == std::string::npos || (bad && *bad && ptx.find(".entry " + std::string(bad) + "(") != std::string::npos))
+		return INVALID_PTX;
+	*m = new Module{current, ptx};
+	return note("load", **m);
 }
 
 API cuModuleLoadData(Module **m, const void *image) { return cuModuleLoadDataEx(m, image, 0, nullptr, nullptr); }
-API cuModuleUnload(Module *) { return current ? 0 : (int)INVALID_CONTEXT; }
+API cuModuleUnload(Module *m) {
+	NEED_CONTEXT;
+	if (m->ctx != current)
+		return complain(INVALID_HANDLE, "the module is another context's", __func__);
+	note("unload", *m);
+	delete m;
+	return 0;
+}
 
 // size is the bytes of a parameter as PTX declares it: ".param .align 4 .b8 name[32]"
 // or ".param .u64 name".

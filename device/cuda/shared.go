@@ -1,0 +1,139 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"zeroth/device/cuda/driver"
+	"zeroth/device/cuda/kernel"
+)
+
+// shared is an open GPU and its kernels, which all devices and pinned memory of it
+// share. Kernels are loaded a family at a time, when the first of a family is launched or
+// wanted: a job uses a few of them, and a driver takes seconds to compile all.
+type shared struct {
+	*driver.GPU
+	users     int                        // under opened
+	families  []family                   // as kernel.Families
+	functions []atomic.Pointer[function] // as kernel.Table; nil before its family is loaded
+}
+
+// family is kernels of a GPU that are loaded together.
+type family struct {
+	load   func() error   // once, however often and from wherever it is called
+	module *driver.Module // nil where it is not loaded
+}
+
+// function is a kernel on a GPU, and where its parameters begin.
+type function struct {
+	driver.Function
+	params []int32
+}
+
+// opened are the GPUs this process has open: the driver, too, has one context of
+// each.
+var opened = struct {
+	sync.Mutex
+	gpus map[int]*shared
+}{gpus: map[int]*shared{}}
+
+func openShared(ordinal int) (*shared, error) {
+	opened.Lock()
+	defer opened.Unlock()
+	s := opened.gpus[ordinal]
+	if s == nil {
+		g, err := driver.Open(ordinal)
+		if err != nil {
+			return nil, err
+		}
+		s = newShared(g)
+		if err := s.start(); err != nil {
+			s.end()
+			return nil, err
+		}
+		opened.gpus[ordinal] = s
+	}
+	s.users++
+	return s, nil
+}
+
+func newShared(g *driver.GPU) *shared {
+	all := kernel.Families()
+	s := &shared{GPU: g, families: make([]family, len(all)), functions: make([]atomic.Pointer[function], len(kernel.Table()))}
+	for i, f := range all {
+		s.families[i].load = sync.OnceValue(func() error { return s.load(f) })
+	}
+	return s
+}
+
+// start loads what every job needs, which shows whether the driver takes the kernels.
+func (s *shared) start() error {
+	if s.Major < driver.LeastMajor {
+		return fmt.Errorf("%v has compute capability %d.%d, and the kernels want %d.0 or newer (A100, RTX 30, and since)", s.GPU, s.Major, s.Minor, driver.LeastMajor)
+	}
+	for _, f := range kernel.Families() {
+		if f.Name == kernel.Base {
+			return s.want(f)
+		}
+	}
+	panic("cuda: no family " + kernel.Base)
+}
+
+func (s *shared) close() {
+	opened.Lock()
+	defer opened.Unlock()
+	if s.users--; s.users == 0 {
+		s.end()
+		delete(opened.gpus, s.Ordinal)
+	}
+}
+
+// end unloads the kernels and gives the GPU back. Errors are of a context that has failed,
+// which has been reported.
+func (s *shared) end() {
+	for _, f := range s.families {
+		if f.module != nil {
+			_ = f.module.Unload()
+		}
+	}
+	_ = s.GPU.Close()
+}
+
+// want has a family loaded when it returns, unless it cannot be. Any goroutine may.
+func (s *shared) want(f *kernel.Family) error { return s.families[f.Index].load() }
+
+// function is a kernel on the GPU. Any goroutine may ask for it.
+func (s *shared) function(k *kernel.Kernel) (*function, error) {
+	at := &s.functions[k.Index]
+	if f := at.Load(); f != nil {
+		return f, nil
+	}
+	if err := s.want(k.Family); err != nil {
+		return nil, err
+	}
+	return at.Load(), nil
+}
+
+// load compiles a family for the GPU, or has what the driver keeps of it.
+func (s *shared) load(family *kernel.Family) error {
+	m, err := s.Load(family.Name, family.PTX())
+	if err != nil {
+		return err
+	}
+	s.families[family.Index].module = m
+	most := kernel.Shared()
+	for _, k := range family.Kernels {
+		f := &function{}
+		if f.Function, err = m.Function(k.Name, int(most[k])); err != nil {
+			return err
+		}
+		for _, p := range k.Params {
+			f.params = append(f.params, int32(p.Offset))
+		}
+		s.functions[k.Index].Store(f)
+	}
+	return nil
+}

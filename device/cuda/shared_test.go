@@ -1,0 +1,139 @@
+//go:build cuda
+
+package cuda_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/device/cuda"
+	"zeroth/device/cuda/fake"
+)
+
+// modules has the fake note what becomes of modules from now on, and says what it noted,
+// sorted: "load NAME" and "unload NAME" of each, by its first kernel.
+func modules(t *testing.T) func() []string {
+	fake.Only(t)
+	file := filepath.Join(t.TempDir(), "modules")
+	t.Setenv("FAKECUDA_MODULES", file)
+	return func() []string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		slices.Sort(lines)
+		return lines
+	}
+}
+
+// normGrad is a launch of a family of its own on 8 rows.
+func normGrad(q *cuda.Queue, x device.Buffer) {
+	w := x.N / 8
+	m := device.Matrix(x, 8, w)
+	q.LayerNormGrad(m, x.Slice(0, w), x.Slice(0, w), m, m, x.Slice(0, w), x.Slice(0, 8), x.Slice(0, 8), false)
+}
+
+func wantModules(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("modules: %q, want %q", got, want)
+	}
+}
+
+// A GPU has what every job needs, then the attention that is announced, then what is
+// launched, each once; at the end nothing.
+func TestFamiliesAreLoadedWhenTheyAreUsed(t *testing.T) {
+	noted := modules(t)
+	d, err := cuda.Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantModules(t, noted(), "load attention_delta")
+	if err := d.ReserveWork(device.Sizes{Type: device.BF16, Rows: 8, Width: 64, Attn: device.Attn{T: 8, D: 64}}); err != nil {
+		t.Fatal(err)
+	}
+	wantModules(t, noted(), "load attention_delta", "load flash_bf16_64")
+	x, err := d.Alloc(device.F32, 512, device.Params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := d.NewQueue("q")
+	for range 3 {
+		normGrad(q, x)
+	}
+	if err := q.Wait(); err != nil {
+		t.Error(err)
+	}
+	wantModules(t, noted(), "load attention_delta", "load flash_bf16_64", "load norm_grad_1")
+	q.Close()
+	d.Close()
+	wantModules(t, noted(), "load attention_delta", "load flash_bf16_64", "load norm_grad_1", "unload attention_delta", "unload flash_bf16_64", "unload norm_grad_1")
+}
+
+// Families that the driver refuses are named: where a device wants them, and by the queue
+// that launches them, while others go on.
+func TestFamilyThatDoesNotLoadIsNamed(t *testing.T) {
+	modules(t)
+	t.Setenv("FAKECUDA_BAD_KERNEL", "adamw")
+	_, err := cuda.Open(0)
+	say(t, err, "load the kernels base on GPU 0 (Emulated GPU)", "CUDA_ERROR_INVALID_PTX")
+	t.Setenv("FAKECUDA_BAD_KERNEL", "flash_dq_f16_96")
+	d, err := cuda.Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	say(t, d.ReserveWork(device.Sizes{Type: device.F16, Attn: device.Attn{D: 96}}), "load the kernels flash_f16_96 on GPU 0 (Emulated GPU)", "CUDA_ERROR_INVALID_PTX")
+	d.Close()
+
+	t.Setenv("FAKECUDA_BAD_KERNEL", "norm_grad_1")
+	b := open(t)
+	x := b.alloc(device.F32, 512)
+	b.q.Label("h.3 backward")
+	normGrad(b.q, x)
+	normGrad(b.q, x)
+	say(t, b.q.Wait(), "h.3 backward: GPU 0 (Emulated GPU): load the kernels norm_grad_1 on", "CUDA_ERROR_INVALID_PTX")
+	b.r.Zero(x)
+	if err := b.r.Wait(); err != nil {
+		t.Errorf("another queue: %v", err)
+	}
+}
+
+// Ranks that share a GPU launch the first kernel of a family at once: it is loaded once,
+// and each has its kernel.
+func TestFamilyIsLoadedOnceByManyRanks(t *testing.T) {
+	noted := modules(t)
+	var devices []*cuda.Device
+	var memory []device.Buffer
+	for range 6 {
+		d, err := cuda.Open(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		x, err := d.Alloc(device.F32, 8*2048, device.Params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		devices, memory = append(devices, d), append(memory, x)
+	}
+	var ranks sync.WaitGroup
+	for i, d := range devices {
+		ranks.Go(func() {
+			q := d.NewQueue("q")
+			defer q.Close()
+			normGrad(q, memory[i].Slice(0, 512))
+			normGrad(q, memory[i])
+			if err := q.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ranks.Wait()
+	wantModules(t, noted(), "load attention_delta", "load norm_grad_1", "load norm_grad_2")
+}
