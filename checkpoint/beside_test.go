@@ -132,3 +132,28 @@ func TestNeverThere(t *testing.T) {
 		t.Errorf("opened: %v", err)
 	}
 }
+
+// halfRead is a file system whose first reading of a folder leaves out what was
+// renamed meanwhile.
+type halfRead struct {
+	vfs.FS
+	readings int
+}
+
+func (h *halfRead) List(dir string) ([]vfs.Entry, error) {
+	h.readings++
+	if h.readings == 1 {
+		return nil, nil
+	}
+	return h.FS.List(dir)
+}
+
+// A checkpoint that one reading of the folder leaves out is found.
+func TestListReadsNamesTwice(t *testing.T) {
+	root := t.TempDir()
+	newModel(1).mustSave(t, vfs.OS{}, root, 1, 1, Options{})
+	fsys := &halfRead{FS: vfs.OS{}}
+	if path, err := ResolveIn(fsys, root, "latest"); err != nil || fsys.readings != 4 {
+		t.Errorf("%q, %v after %d readings, want a checkpoint after 4", path, err, fsys.readings)
+	}
+}

@@ -107,15 +107,12 @@ func ListIn(fsys vfs.FS, root string) ([]Entry, error) {
 	return nil, fmt.Errorf("%s: checkpoints are deleted faster than they can be listed", root)
 }
 
-// listOnce is a List, unless moved: then a folder was deleted before it was
-// looked at, and there may be newer ones.
+// listOnce is a List, unless moved: then names changed while they were read, or a
+// folder was deleted before it was looked at, and there may be newer ones.
 func listOnce(fsys vfs.FS, root string) (list []Entry, moved bool, err error) {
-	in, err := fsys.List(root)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false, nil
-	}
-	if err != nil {
-		return nil, false, err
+	in, moved, err := listTwice(fsys, root)
+	if err != nil || moved {
+		return nil, moved, err
 	}
 	for _, d := range in {
 		e := Entry{Path: filepath.Join(root, d.Name)}
@@ -135,6 +132,22 @@ func listOnce(fsys vfs.FS, root string) (list []Entry, moved bool, err error) {
 	doubt(list)
 	sort.SliceStable(list, func(i, j int) bool { return list[i].before(list[j]) })
 	return list, false, nil
+}
+
+// listTwice reads a folder's names twice, unless it does not exist. A system may leave out of one
+// reading what is renamed meanwhile (readdir of POSIX): the newest checkpoint, which
+// came behind it, and the one before, which went ahead of it. Then moved is true.
+func listTwice(fsys vfs.FS, root string) (in []vfs.Entry, moved bool, err error) {
+	in, err = fsys.List(root)
+	if err == nil {
+		var again []vfs.Entry
+		again, err = fsys.List(root)
+		moved = !slices.EqualFunc(in, again, func(a, b vfs.Entry) bool { return a.Name == b.Name })
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	return in, moved, err
 }
 
 // doubt marks as damaged what has the number of another commit: of a copy, or
