@@ -230,6 +230,9 @@ func attention(t *testing.T, dt device.DType, a device.Attn, tol float64) {
 		c.forward(q)
 		return []*guarded{c.o, c.lse}
 	})
+	if a.Drop.Drop > 0 {
+		tol *= 2 // a quarter of the weights counts four times, and rms outputs only twice
+	}
 	near(t, "o", out[0], c.wantO, tol)
 	near(t, "lse", out[1], c.wantLse, 1e-6)
 }

@@ -4,6 +4,7 @@ package cuda_test
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -18,16 +19,17 @@ import (
 func TestFakesRefuse(t *testing.T) {
 	fake.Only(t)
 	g, m := loaded(t)
-	_, err := g.Load([]byte("no PTX\x00"))
+	_, err := g.Load("none", []byte("no PTX\x00"))
 	say(t, err, "CUDA_ERROR_INVALID_PTX")
 	_, err = m.Function("nope", 0)
 	say(t, err, "CUDA_ERROR_NOT_FOUND", "nope")
 	_, err = m.Function("fill", 228<<10)
 	say(t, err, "CUDA_ERROR_INVALID_VALUE", "shared memory for kernel fill")
 
-	other := strings.Replace(string(kernel.PTX()), ".param .u64 fill_param_1", ".param .u32 fill_param_1", 1)
-	narrow, err := g.Load([]byte(other))
-	if err != nil || other == string(kernel.PTX()) {
+	text := string(base().PTX())
+	other := strings.Replace(text, ".param .u64 fill_param_1", ".param .u32 fill_param_1", 1)
+	narrow, err := g.Load("narrow", []byte(other))
+	if err != nil || other == text {
 		t.Fatalf("PTX with a narrower parameter: %v", err)
 	}
 	_, err = narrow.Function("fill", 0)
@@ -131,7 +133,13 @@ func TestFakesCopyLate(t *testing.T) {
 	}
 }
 
-// loaded is a GPU with our kernels.
+// base is the family that fill is of.
+func base() *kernel.Family {
+	all := kernel.Families()
+	return all[slices.IndexFunc(all, func(f *kernel.Family) bool { return f.Name == kernel.Base })]
+}
+
+// loaded is a GPU with the kernels of base.
 func loaded(t *testing.T) (*driver.GPU, *driver.Module) {
 	t.Helper()
 	g, err := driver.Open(0)
@@ -139,7 +147,7 @@ func loaded(t *testing.T) (*driver.GPU, *driver.Module) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.Close() })
-	m, err := g.Load(kernel.PTX())
+	m, err := g.Load(kernel.Base, base().PTX())
 	if err != nil {
 		t.Fatal(err)
 	}
