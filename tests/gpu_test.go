@@ -65,10 +65,15 @@ func TestGPUOrder(t *testing.T) {
 	}
 }
 
+// The same of all jobs, but a short run tries TestGPUOrder alone.
 func TestGPUHoldsInEveryOrder(t *testing.T) {
 	fake.Need(t)
+	jobs := "TestGPU(Order|StagesAgreeToTheBit|OffloadAgreesToTheBit|Resume|Sample)"
+	if testing.Short() {
+		jobs = "TestGPUOrder"
+	}
 	for _, mode := range []string{"lazy:1", "lazy:2", "lazy:3", "lazy:4", "lazy:5", "threads:100"} {
-		fake.Again(t, "TestGPUOrder", "FAKECUDA_MODE="+mode)
+		fake.Again(t, jobs, "FAKECUDA_MODE="+mode)
 	}
 }
 
