@@ -348,6 +348,7 @@ func TestCombinations(t *testing.T) {
 		{"parallel=[4]", "parallel: a list is not a mapping; want parallel: {ranks: ...}"},
 		{"train={lr: 1}", "train.lr: unknown key; did you mean optimizer.lr?"},
 		{"steps=5", "steps: unknown key; did you mean train.steps?"},
+		{"parallel.rank=8", "parallel.rank: unknown key; did you mean ranks?"},
 	} {
 		_, err := Load("job.yaml", []string{c.set})
 		want := "--set " + c.set + ": " + strings.ReplaceAll(c.want, "\n", "\n--set "+c.set+": ")

@@ -173,15 +173,17 @@ func (r *reader) unknown(section string, p *pair) {
 	key := join(section, p.key)
 	names := r.names(section)
 	advice := "want one of " + strings.Join(names, ", ")
-	if near := nearest(p.key, names); near != "" {
+	near := nearest(p.key, names)
+	if near != "" {
 		advice = "did you mean " + near + "?"
 	}
+	slip := near != "" && distance(strings.ToLower(p.key), near) == 1 // rather than a key of another section
 	elsewhere := "" // the section of a key of that name
 	for _, f := range r.fields {
 		in, name := split(f.key)
 		within, last := split(in)
 		switch {
-		case name == p.key && in != section:
+		case name == p.key && in != section && !slip:
 			if elsewhere == "" || strings.Count(in, ".") <= strings.Count(elsewhere, ".") { // the least deep
 				elsewhere, advice = in, "did you mean "+f.key+"?"
 			}
