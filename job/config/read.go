@@ -177,8 +177,9 @@ func (r *reader) unknown(section string, p *pair) {
 	if near != "" {
 		advice = "did you mean " + near + "?"
 	}
-	slip := near != "" && distance(strings.ToLower(p.key), near) == 1 // rather than a key of another section
-	elsewhere := ""                                                   // the section of a key of that name
+	// One letter off is a slip, rather than a key of another section.
+	slip := near != "" && distance(strings.ToLower(p.key), near) == 1
+	elsewhere := "" // the section of a key of that name
 	for _, f := range r.fields {
 		in, name := split(f.key)
 		within, last := split(in)
