@@ -215,46 +215,19 @@ func (r *run) do(ctx context.Context) (err error) {
 	if err := r.unchanged(); err != nil {
 		return err
 	}
-	set, weights, err := openInputs(c, ctx, fit.Product(plan.Memory(), int64(setup.At().Beside(config.Mesh(c)))), r.start.from != nil, r.Observer)
+	needs := fit.Product(plan.Memory(), int64(setup.At().Beside(config.Mesh(c))))
+	set, weights, err := openInputs(c, ctx, needs, r.start.from != nil, r.Observer)
 	if err != nil {
 		return err
 	}
 	defer set.Close()
 	defer weights.Close()
 	r.start.weights = weights
-	if err := r.oneData(ctx, set); err != nil {
+	if done, err := r.joinData(ctx, set); done || err != nil {
 		return err
 	}
-	if err := goesOn(c, r.start.from, r.Resume, set.Fingerprint); err != nil {
+	if err := r.joinModel(ctx, set); err != nil {
 		return err
-	}
-	if err := r.settle(set); err != nil {
-		return err
-	}
-	if c.Train.Epochs > 0 {
-		if done, err := r.nothingToDo(ctx); done || err != nil {
-			return err
-		}
-	}
-	if err := inherit(c, r.start); err != nil {
-		return err
-	}
-	if err := carryTokenizer(c, set, r.start); err != nil {
-		return err
-	}
-	if r.start.from == nil {
-		r.start.Base, err = weights.Check(ctx, c.Model)
-		if input.IsInput(err) {
-			err = config.Problems{config.ProblemOf(c, "model.from", err.Error(), "")}
-		}
-	} else {
-		err = sameBase(ctx, c, r.start, r.Resume)
-	}
-	if err != nil {
-		return err
-	}
-	if r.start.from != nil && ctx.Err() != nil {
-		return context.Cause(ctx) // nothing is lost, and reading state may take long
 	}
 	setup.Plan = &plan
 	setup.Hooks.WrapTrainer, setup.Hooks.Hold = r.Timeline.wrap(r.Hooks.WrapTrainer), f.hold
@@ -272,6 +245,51 @@ func (r *run) do(ctx context.Context) (err error) {
 		return err
 	}
 	return r.with(ctx, ranks, savers, set)
+}
+
+// joinData holds the data against the other processes' and against what the run
+// goes on from, and makes steps of it. Of a job in epochs it is now known whether
+// there is anything left to do.
+func (r *run) joinData(ctx context.Context, set *data.Set) (done bool, err error) {
+	if err := r.oneData(ctx, set); err != nil {
+		return false, err
+	}
+	if err := goesOn(r.c, r.start.from, r.Resume, set.Fingerprint); err != nil {
+		return false, err
+	}
+	if err := r.settle(set); err != nil {
+		return false, err
+	}
+	if r.c.Train.Epochs == 0 {
+		return false, nil
+	}
+	return r.nothingToDo(ctx)
+}
+
+// joinModel holds the model against its data, and its parameters against what they
+// were when the run began.
+func (r *run) joinModel(ctx context.Context, set *data.Set) (err error) {
+	c, from := r.c, r.start
+	if err := inherit(c, from); err != nil {
+		return err
+	}
+	if err := carryTokenizer(c, set, from); err != nil {
+		return err
+	}
+	if from.from != nil {
+		if err := sameBase(ctx, c, from, r.Resume); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // nothing is lost, and reading state may take long
+		}
+		return nil
+	}
+	from.Base, err = from.weights.Check(ctx, c.Model)
+	if input.IsInput(err) {
+		return config.Problems{config.ProblemOf(c, "model.from", err.Error(), "")}
+	}
+	return err
 }
 
 // settle makes steps of epochs, and tells of the learning rate.
@@ -330,15 +348,7 @@ func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Sav
 	}
 	rec.sum.Tokens = r.start.Tokens
 	rec.account = func(step int) (*report.Account, error) { return report.NewAccount(c, step, ranks) }
-	rec.Start(header(c, set, r.Out, ranks))
-	for _, note := range slices.Concat(c.Notes, c.Carried.Notes, set.Notes) {
-		rec.Note(note)
-	}
-	for _, rank := range ranks {
-		for _, file := range rank.Trainer.Reclaimed() {
-			rec.Note("removed what a dead run has left: " + file)
-		}
-	}
+	r.announce(rec, set, ranks)
 	if r.Trace != nil {
 		p, err := plan.New(c, plan.Machine{})
 		if err != nil {
@@ -369,16 +379,37 @@ func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Sav
 	if err := cmp.Or(err, rec.close()); err != nil {
 		return err
 	}
-	if !stopped {
-		rec.sum.Sample, err = sampleAtEnd(c, ctx, r.Out, rec.Note)
-	}
-	if err != nil && ctx.Err() != nil { // all is written; only the text was cut short
-		rec.Note("the sample was not finished: " + context.Cause(ctx).Error())
-		err = nil
-	}
+	err = r.sample(ctx, rec, stopped)
 	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), r.Trace.Exposure()
 	rec.Done(rec.sum)
 	return cmp.Or(r.why(ctx, stopped), err)
+}
+
+// announce tells what there is to know before step 1.
+func (r *run) announce(rec *recorder, set *data.Set, ranks []*build.Rank) {
+	rec.Start(header(r.c, set, r.Out, ranks))
+	for _, note := range slices.Concat(r.c.Notes, r.c.Carried.Notes, set.Notes) {
+		rec.Note(note)
+	}
+	for _, rank := range ranks {
+		for _, file := range rank.Trainer.Reclaimed() {
+			rec.Note("removed what a dead run has left: " + file)
+		}
+	}
+}
+
+// sample lets the model of a run that came to its end continue a text. All is
+// written by then: who stops it loses the text alone.
+func (r *run) sample(ctx context.Context, rec *recorder, stopped bool) (err error) {
+	if stopped {
+		return nil
+	}
+	rec.sum.Sample, err = sampleAtEnd(r.c, ctx, r.Out, rec.Note)
+	if err != nil && ctx.Err() != nil {
+		rec.Note("the sample was not finished: " + context.Cause(ctx).Error())
+		return nil
+	}
+	return err
 }
 
 // openInputs opens what the job reads, on a machine whose ranks need so many bytes.

@@ -17,16 +17,38 @@ func (p *Plan) Counters(tracks []*sim.Track) (names []string, list []sim.Usage) 
 	for _, c := range used {
 		names = append(names, c.String())
 	}
-	type change struct {
-		at     int64
-		to     *Amounts
-		fields []Category // none is all
+	changes := p.changes(tracks)
+	now := p.AtRest
+	for _, c := range changes {
+		for x := range Categories {
+			if c.fields == nil || slices.Contains(c.fields, x) {
+				now[x] = c.to[x]
+			}
+		}
+		u := sim.Usage{At: c.at}
+		for _, x := range used {
+			u.Bytes = append(u.Bytes, now[x])
+		}
+		list = append(list, u)
 	}
-	var changes []change
-	grads := []Category{Gradients, UnitGradients}
+	return names, list
+}
+
+// change is when other amounts are in use.
+type change struct {
+	at     int64
+	to     *Amounts
+	fields []Category // none is all
+}
+
+// gradients change when an update ends, whatever the next step has begun.
+var gradients = []Category{Gradients, UnitGradients}
+
+// changes are those of whole steps, in their order.
+func (p *Plan) changes(tracks []*sim.Track) (list []change) {
 	var rest []Category
 	for c := range Categories {
-		if !slices.Contains(grads, c) {
+		if !slices.Contains(gradients, c) {
 			rest = append(rest, c)
 		}
 	}
@@ -43,38 +65,30 @@ func (p *Plan) Counters(tracks []*sim.Track) (names []string, list []sim.Usage) 
 			if micro == 0 && m.Phase == forward {
 				c.fields = rest // the step before may not have used up its gradients
 			}
-			changes = append(changes, c)
+			list = append(list, c)
 		}
 		for _, k := range tracks[1 : len(tracks)-1] {
 			for _, g := range sim.Groups(k.All(), step) {
-				switch m := onShards[g.Label]; {
-				case m == nil:
-				case m.Phase == norming:
-					changes = append(changes, change{at: g.Start, to: &m.InUse})
-				case m.Phase == updating:
-					changes = append(changes, change{at: g.Start, to: &m.InUse, fields: grads})
-					if m == p.Timeline[len(p.Timeline)-1] {
-						changes = append(changes, change{at: g.End, to: &p.AtRest, fields: grads})
-					}
-				}
+				list = append(list, p.onShard(onShards[g.Label], g.Start, g.End)...)
 			}
 		}
 	}
-	slices.SortStableFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
-	now := p.AtRest
-	for _, c := range changes {
-		for x := range Categories {
-			if c.fields == nil || slices.Contains(c.fields, x) {
-				now[x] = c.to[x]
-			}
-		}
-		u := sim.Usage{At: c.at}
-		for _, x := range used {
-			u.Bytes = append(u.Bytes, now[x])
-		}
-		list = append(list, u)
+	slices.SortStableFunc(list, func(a, b change) int { return cmp.Compare(a.at, b.at) })
+	return list
+}
+
+// onShard are the changes by what is computed with shards: norms and updates.
+func (p *Plan) onShard(m *Moment, start, end int64) []change {
+	switch {
+	case m == nil:
+	case m.Phase == norming:
+		return []change{{at: start, to: &m.InUse}}
+	case m.Phase == updating && m == p.Timeline[len(p.Timeline)-1]:
+		return []change{{at: start, to: &m.InUse, fields: gradients}, {at: end, to: &p.AtRest, fields: gradients}}
+	case m.Phase == updating:
+		return []change{{at: start, to: &m.InUse, fields: gradients}}
 	}
-	return names, list
+	return nil
 }
 
 // passes are the moments of the forward and backward passes of each micro-batch
