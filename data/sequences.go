@@ -22,8 +22,7 @@ func (s *sequences) len() int { return len(s.begins) - 1 }
 // of is the documents of a sequence.
 func (s *sequences) of(i int64) []int32 { return s.index[s.begins[i]:s.begins[i+1]] }
 
-// read fills a sample. Behind the last document is token 0 without a loss; packed, each
-// of its positions is a document of its own, so that nobody looks for what it sees.
+// read fills a sample, behind its last document by Pad.
 func (s *sequences) read(input, target, start []int32, i int64) {
 	at := 0
 	for _, doc := range s.of(i) {
@@ -35,9 +34,16 @@ func (s *sequences) read(input, target, start []int32, i int64) {
 		}
 		at += n
 	}
+	Pad(input, target, start, at)
+}
+
+// Pad fills a sample from position at on with token 0 without a loss. Where documents
+// are packed (start is not nil), each such position is a document of its own, so that
+// nobody looks for what it sees.
+func Pad(input, target, start []int32, at int) {
 	for ; at < len(input); at++ {
 		input[at], target[at] = 0, Ignored
-		if s.packed {
+		if start != nil {
 			start[at] = int32(at)
 		}
 	}

@@ -21,7 +21,6 @@ import (
 type Evaluation struct {
 	Loss    float64 // mean over all tokens that have a target, nats
 	Tokens  int64   // that have one
-	Left    int64   // likewise, at the end, which do not fill a batch of all ranks
 	Seconds float64
 }
 
@@ -60,10 +59,6 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	if len(x.parts) == 0 {
 		return e, input.BadInput(fmt.Errorf("%v: data.validation is 0, so there is no validation data: want a fraction, or all of the data (--all)", c.Place("data.validation")))
 	}
-	if x.batches() == 0 {
-		return e, input.BadInput(fmt.Errorf("%v: the data has %d windows of %d tokens, and %d ranks read %d at once: want fewer ranks, a smaller micro_batch, or more data",
-			c.Place("train.micro_batch"), x.windows(), c.Model.Context, x.share.Ranks, x.share.Global()))
-	}
 	ranks, err := build.Open(c, setup)
 	if err != nil {
 		return e, err
@@ -80,8 +75,7 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 		}
 		return err
 	})
-	e.Tokens = x.learned(0, x.batches()*x.share.Global())
-	e.Left = x.learned(0, x.windows()) - e.Tokens
+	e.Tokens = x.learned(0, x.windows())
 	if err == nil && (math.IsNaN(e.Loss) || math.IsInf(e.Loss, 0)) {
 		err = fmt.Errorf("the loss is %v: the model's parameters are no longer numbers one can compute with", e.Loss)
 	}
@@ -122,8 +116,9 @@ func (x *evaluation) windows() (n int64) {
 	return n
 }
 
-// batches is how many micro-batches every rank has.
-func (x *evaluation) batches() int64 { return x.windows() / x.share.Global() }
+// batches is how many micro-batches every rank has. The last are filled up with
+// samples that have no loss.
+func (x *evaluation) batches() int64 { return (x.windows() + x.share.Global() - 1) / x.share.Global() }
 
 // atOnce is the micro-batches of which ranks exchange the loss.
 const atOnce = 64
@@ -166,15 +161,20 @@ func (x *evaluation) learned(first, n int64) (sum int64) {
 	return sum
 }
 
-// read reads windows from number first on.
+// read reads windows from number first on, and pads behind the last.
 func (x *evaluation) read(first int64, input, target, start []int32) {
 	T := x.c.Model.Context
 	for i := range x.share.MicroBatch {
 		at, of := first+int64(i), 0
-		for at >= x.parts[of].Windows() {
+		for of < len(x.parts) && at >= x.parts[of].Windows() {
 			at -= x.parts[of].Windows()
 			of++
 		}
-		x.parts[of].Batch(input[i*T:(i+1)*T], target[i*T:(i+1)*T], part(start, i*T, (i+1)*T), at)
+		input, target, start := input[i*T:(i+1)*T], target[i*T:(i+1)*T], part(start, i*T, (i+1)*T)
+		if of == len(x.parts) {
+			data.Pad(input, target, start, 0)
+			continue
+		}
+		x.parts[of].Batch(input, target, start, at)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/bits"
 	"path/filepath"
 	"time"
 
@@ -174,7 +175,7 @@ func (l *loop) evaluates() bool {
 func (l *loop) evaluate() error {
 	l.looked = true
 	l.rank.Trainer.Counted = l.validated()
-	mean, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches, l.validate)
+	mean, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches*l.share.Accumulate, l.validate)
 	finite := !math.IsNaN(mean) && !math.IsInf(mean, 0)
 	if delete(l.metrics, "val_loss"); finite {
 		l.metrics["val_loss"] = mean
@@ -255,12 +256,21 @@ func (l *loop) settled() error {
 	return err
 }
 
+// evaluated is the samples of an evaluation: as many on any number of ranks.
+func (l *loop) evaluated() int64 { return l.share.Global() * int64(l.c.Train.EvalBatches) }
+
+// window is the validation window that is sample i of every evaluation. They are
+// spread evenly over all windows.
+func (l *loop) window(i int64) int64 {
+	hi, lo := bits.Mul64(uint64(i), uint64(l.set.Validation.Windows()))
+	w, _ := bits.Div64(hi, lo, uint64(l.evaluated()))
+	return int64(w)
+}
+
 // validated is the number of targets with a loss in an evaluation.
 func (l *loop) validated() (sum int) {
-	v := l.set.Validation
-	all := l.share.Global() / int64(l.share.Accumulate) * int64(l.c.Train.EvalBatches)
-	for i := range all {
-		sum += v.Learned(i*v.Windows()/all%v.Windows(), 1)
+	for i := range l.evaluated() {
+		sum += l.set.Validation.Learned(l.window(i), 1)
 	}
 	return sum
 }
@@ -273,15 +283,13 @@ func part(start []int32, lo, hi int) []int32 {
 	return start[lo:hi]
 }
 
-// validation reads this rank's samples of a validation batch. The samples of an
-// evaluation are spread evenly over the validation windows and always the same.
+// validation reads this rank's samples of a micro-batch of an evaluation.
 func (l *loop) validation(micro int, input, target, start []int32) error {
-	v, T := l.set.Validation, l.c.Model.Context
-	all := l.share.Global() / int64(l.share.Accumulate) * int64(l.c.Train.EvalBatches)
+	T := l.c.Model.Context
 	first := l.share.First(0, micro, l.reader)
 	for i := range int64(l.share.MicroBatch) {
 		lo, hi := int(i)*T, int(i+1)*T
-		v.Batch(input[lo:hi], target[lo:hi], part(start, lo, hi), (first+i)*v.Windows()/all%v.Windows())
+		l.set.Validation.Batch(input[lo:hi], target[lo:hi], part(start, lo, hi), l.window(first+i))
 	}
 	return nil
 }

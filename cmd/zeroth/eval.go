@@ -87,11 +87,8 @@ func (a *app) tellEvaluation(e job.Evaluation, asJSON bool) error {
 	speed := float64(e.Tokens) / e.Seconds
 	if asJSON {
 		return json.NewEncoder(a.out).Encode(map[string]any{"loss": e.Loss, "perplexity": e.Perplexity(), "tokens": e.Tokens,
-			"tokens_left_out": e.Left, "seconds": e.Seconds, "tokens_per_second": speed})
+			"seconds": e.Seconds, "tokens_per_second": speed})
 	}
 	fmt.Fprintf(a.out, "loss        %.6f nats a token\nperplexity  %.4f\ntokens      %d in %.1f s, %.0f tokens/s\n", e.Loss, e.Perplexity(), e.Tokens, e.Seconds, speed)
-	if e.Left > 0 {
-		fmt.Fprintf(a.out, "left out    %d tokens at the end, which do not fill a batch of all ranks: train.micro_batch: 1 leaves fewer\n", e.Left)
-	}
 	return nil
 }

@@ -73,7 +73,7 @@ type Training struct {
 	Clip        float64 // largest global gradient norm; 0 is off
 	Seed        uint64  // of initial parameters and data order
 	EvalEvery   int     // steps; 0 is never
-	EvalBatches int     // micro-batches a rank evaluates each time
+	EvalBatches int     // batches of Batch sequences that are evaluated each time
 	LossChunk   int     // tokens whose logits are in memory at once
 	EarlyStop   EarlyStop
 	Freeze      []string // patterns of parameters that are not trained

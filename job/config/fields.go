@@ -86,7 +86,7 @@ func (c *Config) fields() []field {
 		{"train.clip", real{&t.Clip, atLeast0, "a number of at least 0, where 0 is off"}, "1.0", "", "largest global norm of the gradient; 0 is off"},
 		{"train.seed", seed{&t.Seed}, "1", "", "seed of the initial parameters and the order of the data"},
 		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0 is never"},
-		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "micro-batches a rank evaluates each time"},
+		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "batches that are evaluated each time, of as many sequences as a step: the same ones on any number of ranks"},
 		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "1024", "", "tokens whose logits are in memory at once"},
 		{"train.early_stop.metric", choice{&t.EarlyStop.Metric, metrics[:1]}, "val_loss", "", "what is to improve"},
 		{"train.early_stop.patience", count{&t.EarlyStop.Patience, 0, mostSteps}, "0", "", "end after so many evaluations in a row that are no better than the best; 0 is never"},
