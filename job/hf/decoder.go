@@ -47,10 +47,16 @@ func (d decoder) read(o *object) (m Model, notes []string) {
 	if acts == nil {
 		acts = []string{"silu", "swish"}
 	}
-	if f := get(o, cmp.Or(d.act, "hidden_act"), acts[0]); !slices.Contains(acts, f) {
-		o.refuse("%s \"%s\" is not supported; want %s", cmp.Or(d.act, "hidden_act"), show.Brief(f), acts[0])
-	}
+	o.activation(cmp.Or(d.act, "hidden_act"), acts)
 	return m, o.weights(0, "attention_dropout")
+}
+
+// activation refuses a key that says another activation than that of acts, all of
+// which name one.
+func (o *object) activation(key string, acts []string) {
+	if f := get(o, key, acts[0]); !slices.Contains(acts, f) {
+		o.refuse("%s \"%s\" is not supported; want %s", key, show.Brief(f), acts[0])
+	}
 }
 
 // heads reads the width of heads, and checks that they fit the width and each other.
@@ -80,8 +86,9 @@ func (o *object) heads(m *Model, otherwise int) {
 var layerKinds = map[string]byte{"full_attention": nn.Full, "sliding_attention": nn.Windowed}
 
 // layers reads what each layer is, where the class has windows: layer_types, or
-// where that is not there what otherwise says of each.
-func (o *object) layers(m *Model, window int, otherwise func(layer int) byte) {
+// where that is not there what otherwise says of each. It is false where layer_types
+// is refused.
+func (o *object) layers(m *Model, window int, otherwise func(layer int) byte) bool {
 	layout := make([]byte, 0, m.Layers)
 	for i := range m.Layers {
 		layout = append(layout, otherwise(i))
@@ -95,23 +102,34 @@ func (o *object) layers(m *Model, window int, otherwise func(layer int) byte) {
 			kind, ok := layerKinds[name]
 			if !ok {
 				o.refuse("layer_types with \"%s\" is not supported; want full_attention or sliding_attention", show.Brief(name))
-				return
+				return false
 			}
 			layout = append(layout, kind)
 		}
 	}
 	if strings.Trim(string(layout), string(nn.Full)) == "" {
-		return // all see all
+		return len(layout) == m.Layers // all see all
 	}
 	if m.Layout = string(layout); strings.Contains(m.Layout, string(nn.Windowed)) {
 		if m.Window = window; window < 1 {
 			o.refuse("layer_types has sliding_attention, and there is no sliding_window")
 		}
 	}
+	return len(layout) == m.Layers
 }
 
-// everywhere is a layout with one kind of layer.
-func everywhere(kind byte) func(int) byte { return func(int) byte { return kind } }
+// alike is layers for a class whose layers all have a window, or none where it is 0.
+// Its models pass layer_types over, so it must say the same.
+func (o *object) alike(m *Model, window int) {
+	kind := byte(nn.Full)
+	if window > 0 {
+		kind = nn.Windowed
+	}
+	known := o.layers(m, window, func(int) byte { return kind })
+	if window > 0 && known && m.Layout != strings.Repeat(string(nn.Windowed), m.Layers) {
+		o.refuse("layer_types has full_attention, and all layers of such a model go by sliding_window %d: leave one of them out", window)
+	}
+}
 
 // window reads sliding_window; 0 is none, which null says.
 func (o *object) window(otherwise int) int {
@@ -128,7 +146,7 @@ func (o *object) sliding(m *Model, window, from int) {
 	if !used {
 		o.raw("sliding_window") // of no account
 		o.raw("max_window_layers")
-		o.layers(m, 0, everywhere(nn.Full))
+		o.layers(m, 0, func(int) byte { return nn.Full })
 		return
 	}
 	window, from = o.window(window), get(o, "max_window_layers", from)
@@ -182,6 +200,40 @@ func (o *object) rope(m *Model, theta float64) {
 	}
 	all = append(all, turning{theta: theta})
 	m.Theta, m.Scaling = all[0].theta, all[0].scaling
+}
+
+// ropes reads rotary positions that differ by what a layer is: in rope_parameters,
+// as transformers 5 writes them, each with its own default of theta; or, as 4 does,
+// those of layers without a window alone: then it is false.
+func (o *object) ropes(m *Model, theta, local float64) bool {
+	both := o.object("rope_parameters")
+	if both == nil {
+		if s := o.object("rope_scaling"); s != nil && s.null("rope_type") && !s.null("type") {
+			o.refuse("rope_scaling.type is passed over by transformers 5 in such a model, and not by 4: say rope_scaling.rope_type")
+		}
+		o.rope(m, theta)
+		return false
+	}
+	read := func(key string, theta float64) turning {
+		if r := both.object(key); r != nil {
+			return r.turning(both, theta, m)
+		}
+		return turning{theta: theta}
+	}
+	full, window := read("full_attention", theta), read("sliding_attention", local)
+	for _, key := range both.rest() {
+		o.refuse("rope_parameters with %q is not supported; want full_attention and sliding_attention", key)
+	}
+	for _, key := range []string{"rope_theta", "rope_local_base_freq", "rope_scaling"} {
+		if !o.null(key) {
+			o.refuse("%s beside rope_parameters: keep the one that the model was trained with", key)
+		}
+	}
+	if window.scaling.Kind != device.RopeUnscaled {
+		o.refuse("rope_parameters.sliding_attention is scaled, which is not supported")
+	}
+	m.Theta, m.Scaling, m.LocalTheta = full.theta, full.scaling, window.theta
+	return true
 }
 
 // turning reads one of the two; above is the config it is in.

@@ -174,7 +174,8 @@ const differ = "differ: keep the one that the model was trained with"
 // Of the other families, what is not computed as their classes do is refused.
 func TestFamilyRefusals(t *testing.T) {
 	refused(t, "mistral", map[string]string{
-		`"sliding_window": 0`:             "sliding_window 0 is out of range",
+		`"sliding_window": 0`: "sliding_window 0 is out of range",
+		`"num_hidden_layers": 2, "layer_types": ["full_attention", "full_attention"]`: "layer_types has full_attention, and all layers of such a model go by sliding_window 4096: leave one of them out",
 		`"layer_types": ["full"]`:         "layer_types is of 1 layers, num_hidden_layers is 32; layer_types with \"full\" is not supported; want full_attention or sliding_attention",
 		`"num_attention_heads": 4`:        "num_key_value_heads 8 does not divide num_attention_heads 4",
 		`"hidden_act": "gelu"`:            `hidden_act "gelu" is not supported; want silu`,
@@ -193,7 +194,8 @@ func TestFamilyRefusals(t *testing.T) {
 		`"partial_rotary_factor": 0.01`: "partial_rotary_factor 0.01 is out of range: of heads 96 wide it turns 0 elements",
 		`"partial_rotary_factor": 1.5`:  "partial_rotary_factor 1.5 is out of range",
 		`"partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 0.75}`: "rope_parameters.partial_rotary_factor 0.75 is not supported; want 0.5",
-		`"vocab_size": 100`:    "pad_token_id 32000 is not in a vocabulary of 100",
+		`"vocab_size": 100`: "pad_token_id 32000 is not in a vocabulary of 100",
+		`"sliding_window": 5, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]`: "layer_types has full_attention, and all layers of such a model go by sliding_window 5: leave one of them out",
 		`"sliding_window": -1`: "sliding_window -1 is out of range",
 	})
 	refused(t, "smollm3", map[string]string{
@@ -205,6 +207,7 @@ func TestFamilyRefusals(t *testing.T) {
 	refused(t, "gemma3_text", map[string]string{
 		`"attn_logit_softcapping": 50.0`:                                                 "attn_logit_softcapping 50.0 is not supported",
 		`"hidden_activation": "gelu"`:                                                    `hidden_activation "gelu" is not supported; want gelu_pytorch_tanh`,
+		`"rope_scaling": {"type": "linear", "factor": 8}`:                                "rope_scaling.type is passed over by transformers 5 in such a model, and not by 4: say rope_scaling.rope_type",
 		`"query_pre_attn_scalar": 0`:                                                     "query_pre_attn_scalar 0 is out of range",
 		`"_sliding_window_pattern": 2`:                                                   "_sliding_window_pattern 2 is not what transformers goes by, sliding_window_pattern 6",
 		`"use_bidirectional_attention": true`:                                            "use_bidirectional_attention true is not supported",
@@ -224,7 +227,19 @@ func TestFamilyRefusals(t *testing.T) {
 		`"use_bidirectional_attention": true`: "use_bidirectional_attention true is not supported",
 		`"hidden_activation": null`:           "hidden_activation null is not a string",
 	})
-	refused(t, "gemma", map[string]string{`"a": 1`: `model_type "gemma" is not supported; want gpt2, llama, `})
+	refused(t, "gemma", map[string]string{
+		`"hidden_act": "silu"`:                `hidden_act "silu" is not supported; want gelu_pytorch_tanh`,
+		`"hidden_activation": "gelu"`:         `hidden_activation "gelu" is not supported; want gelu_pytorch_tanh`,
+		`"use_bidirectional_attention": true`: "use_bidirectional_attention true is not supported",
+		`"sliding_window": 5`:                 "sliding_window 5 is not supported",
+		`"query_pre_attn_scalar": 144`:        "query_pre_attn_scalar 144 is not supported",
+	})
+	refused(t, "olmo3", map[string]string{
+		`"rope_theta": 10000`:    "rope_theta 10000: of an olmo3 without rope_parameters transformers 4 takes it for layers with a window too, and 5 does not: say rope_parameters",
+		`"sliding_window": null`: "layer_types has sliding_attention, and there is no sliding_window",
+		`"clip_qkv": 8.0`:        "clip_qkv 8.0 is not supported",
+	})
+	refused(t, "granite", map[string]string{`"a": 1`: `model_type "granite" is not supported; want gpt2, llama, `})
 }
 
 // What is accepted is read as transformers reads it: the values here are those

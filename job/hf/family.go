@@ -18,7 +18,7 @@ type family struct {
 }
 
 // families are all that are read.
-var families = []family{gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, smollm3, gemma2, gemma3}
+var families = []family{gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, gemma, gemma2, gemma3}
 
 // familyOf is the family of a model_type.
 func familyOf(kind string) (family, bool) {

@@ -17,6 +17,7 @@ func readGemma2(o *object) (Model, []string) {
 	}.read(o)
 	o.rope(&m, 10000)
 	o.gemma(&m)
+	m.Norms, m.Scale = nn.NormBoth, o.number("query_pre_attn_scalar", 256, Positive)
 	m.CapScores, m.CapLogits = o.cap("attn_logit_softcapping", 50), o.cap("final_logit_softcapping", 30)
 	o.layers(&m, o.window(4096), func(layer int) byte {
 		if layer%2 == 0 {
@@ -27,15 +28,14 @@ func readGemma2(o *object) (Model, []string) {
 	return m, notes
 }
 
-// gemmaActs are the activations of Gemma 2 and 3: one, by its names.
+// gemmaActs are the activations of Gemma, 2 and 3: one, by its names.
 var gemmaActs = []string{"gelu_pytorch_tanh", "gelu_new"}
 
-// gemma reads what Gemma 2 and 3 have in common.
+// gemma reads what Gemma, 2 and 3 have in common.
 func (o *object) gemma(m *Model) {
-	m.Norms, m.Gemma = nn.NormBoth, true
+	m.Gemma = true
 	m.Bias = maybe(o, "attention_bias", false)
 	m.BiasOut = m.Bias
-	m.Scale = o.number("query_pre_attn_scalar", 256, Positive)
 }
 
 // cap reads a soft cap, which null leaves out.

@@ -1,9 +1,6 @@
 package hf
 
-import (
-	"zeroth/device"
-	"zeroth/nn"
-)
+import "zeroth/nn"
 
 var gemma3 = family{
 	kind: "gemma3_text", name: "Gemma 3", class: [2]string{"Gemma3ForCausalLM", "Gemma3TextModel"},
@@ -19,8 +16,11 @@ func readGemma3(o *object) (Model, []string) {
 		act: "hidden_activation", acts: gemmaActs,
 	}.read(o)
 	o.gemma(&m)
+	m.Norms, m.Scale = nn.NormBoth, o.number("query_pre_attn_scalar", 256, Positive)
 	m.HeadNorm, m.CapLogits = nn.EachHead, o.cap("final_logit_softcapping", 0) // its attention caps nothing, whatever its config says
-	o.ropes(&m)
+	if !o.ropes(&m, 1_000_000, 10_000) {
+		m.LocalTheta = o.number("rope_local_base_freq", 10_000, Positive)
+	}
 	pattern := o.count("sliding_window_pattern", "", 6)
 	if p := maybe(o, "_sliding_window_pattern", pattern); p != pattern && o.null("layer_types") {
 		o.refuse("_sliding_window_pattern %d is not what transformers goes by, sliding_window_pattern %d: say layer_types", p, pattern)
@@ -32,35 +32,4 @@ func readGemma3(o *object) (Model, []string) {
 		return nn.Full
 	})
 	return m, notes
-}
-
-// ropes reads rotary positions that differ by what a layer is: in rope_parameters,
-// as transformers 5 writes them, or beside each other, as 4 does.
-func (o *object) ropes(m *Model) {
-	const theta, local = 1_000_000, 10_000
-	both := o.object("rope_parameters")
-	if both == nil {
-		o.rope(m, theta)
-		m.LocalTheta = o.number("rope_local_base_freq", local, Positive)
-		return
-	}
-	read := func(key string, theta float64) turning {
-		if r := both.object(key); r != nil {
-			return r.turning(both, theta, m)
-		}
-		return turning{theta: theta}
-	}
-	full, window := read("full_attention", theta), read("sliding_attention", local)
-	for _, key := range both.rest() {
-		o.refuse("rope_parameters with %q is not supported; want full_attention and sliding_attention", key)
-	}
-	for _, key := range []string{"rope_theta", "rope_local_base_freq", "rope_scaling"} {
-		if !o.null(key) {
-			o.refuse("%s beside rope_parameters: keep the one that the model was trained with", key)
-		}
-	}
-	if window.scaling.Kind != device.RopeUnscaled {
-		o.refuse("rope_parameters.sliding_attention is scaled, which is not supported")
-	}
-	m.Theta, m.Scaling, m.LocalTheta = full.theta, full.scaling, window.theta
 }

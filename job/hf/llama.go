@@ -13,7 +13,7 @@ func readLlama(o *object) (Model, []string) {
 	o.rope(&m, 10000)
 	m.Bias = maybe(o, "attention_bias", false)
 	m.BiasOut, m.BiasMLP = m.Bias, maybe(o, "mlp_bias", false)
-	o.layers(&m, 0, everywhere('f'))
+	o.alike(&m, 0)
 	return m, notes
 }
 

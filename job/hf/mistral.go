@@ -1,7 +1,5 @@
 package hf
 
-import "zeroth/nn"
-
 var mistral = family{
 	kind: "mistral", name: "Mistral", class: [2]string{"MistralForCausalLM", "MistralModel"},
 	own:  words(`original_max_position_embeddings`),
@@ -13,10 +11,6 @@ var mistral = family{
 func readMistral(o *object) (Model, []string) {
 	m, notes := decoder{layers: 32, heads: 32, kv: 8, width: 4096, ffn: 14336, vocab: 32000, longest: 4096 * 32, eps: 1e-6}.read(o)
 	o.rope(&m, 10000)
-	window, kind := o.window(4096), byte(nn.Windowed)
-	if window == 0 {
-		kind = nn.Full
-	}
-	o.layers(&m, window, everywhere(kind))
+	o.alike(&m, o.window(4096))
 	return m, notes
 }

@@ -13,6 +13,6 @@ func readOLMo2(o *object) (Model, []string) {
 	o.rope(&m, 10000)
 	m.HeadNorm, m.Norms, m.Bias = nn.AllHeads, nn.NormAfter, maybe(o, "attention_bias", false)
 	m.BiasOut = m.Bias
-	o.layers(&m, 0, everywhere(nn.Full)) // it has no windows
+	o.alike(&m, 0) // it has no windows
 	return m, notes
 }

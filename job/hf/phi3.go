@@ -1,9 +1,6 @@
 package hf
 
-import (
-	"zeroth/device"
-	"zeroth/nn"
-)
+import "zeroth/device"
 
 var phi3 = family{
 	kind: "phi3", name: "Phi-3", class: [2]string{"Phi3ForCausalLM", "Phi3Model"},
@@ -21,11 +18,11 @@ func readPhi3(o *object) (Model, []string) {
 	if k := m.Scaling.Kind; k != device.RopeUnscaled && k != device.RopeLong {
 		o.refuse("rotary positions of a phi3 are scaled by longrope alone")
 	}
-	window, kind := 0, byte(nn.Full)
+	window := 0
 	if !o.null("sliding_window") {
-		window, kind = o.window(1), nn.Windowed
+		window = o.window(1)
 	}
-	o.layers(&m, window, everywhere(kind))
+	o.alike(&m, window)
 	notes = append(notes, o.residual(&m, 0, "", "resid_pdrop")...)
 	return m, notes
 }

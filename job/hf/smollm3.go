@@ -25,7 +25,7 @@ func readSmolLM3(o *object) (Model, []string) {
 		o.refuse("no_rope_layers is of %d layers, num_hidden_layers is %d", len(turned), m.Layers)
 		turned = nil
 	}
-	o.layers(&m, 0, everywhere(nn.Full)) // whose types are all full_attention
+	o.alike(&m, 0) // whose types are all full_attention
 	layout := make([]byte, m.Layers)
 	for i := range layout {
 		layout[i] = nn.Full

@@ -50,7 +50,7 @@ def rope(rng, pairs, family):
 
 
 def drawn(rng):
-    family = rng.choice(["gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "smollm3", "gemma2", "gemma3_text"])
+    family = rng.choice(["gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "olmo3", "phi3", "smollm3", "gemma", "gemma2", "gemma3_text"])
     c = {"model_type": family, "vocab_size": VOCAB}
     maybe = lambda key, *values, p=0.3: c.update({key: rng.choice(values)}) if rng.random() < p else None
     maybe("tie_word_embeddings", True, False, p=0.4)
@@ -86,19 +86,21 @@ def drawn(rng):
     if rng.random() < 0.05:
         c["num_key_value_heads"] = None
     head = 32 // heads
-    if family in ("llama", "mistral", "qwen3", "gemma2", "gemma3_text") or rng.random() < 0.15:
+    if family in ("llama", "mistral", "qwen3", "gemma", "gemma2", "gemma3_text") or rng.random() < 0.15:
         head = c["head_dim"] = rng.choice([8, 12, 16, 32 // heads])
     maybe("rms_norm_eps", 1e-5, 1e-2)
     gemma = family.startswith("gemma")
     of = lambda *families: 0.4 if family in families else 0.02
-    maybe("attention_bias", True, False, p=of("llama", "qwen3", "olmo2", "smollm3", "gemma2", "gemma3_text", "phi3", "qwen2"))
+    maybe("attention_bias", True, False, p=of("llama", "qwen3", "olmo2", "olmo3", "smollm3", "gemma", "gemma2", "gemma3_text", "phi3", "qwen2"))
     maybe("mlp_bias", True, False, p=of("llama", "smollm3"))
     maybe("attention_dropout", 0.0, 0.1)
-    maybe("sliding_window", 5, None, 100, p=of("mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "smollm3"))
+    maybe("sliding_window", 5, None, 100, p=of("mistral", "qwen2", "qwen3", "olmo3", "phi3", "gemma2", "gemma3_text", "smollm3"))
     maybe("use_sliding_window", True, False, p=of("qwen2", "qwen3"))
     maybe("max_window_layers", 1, 0, 9, p=of("qwen2", "qwen3"))
     maybe("layer_types", [rng.choice(["full_attention", "sliding_attention"]) for _ in range(layers)], ["full_attention"] * layers, p=0.15)
     maybe("layer_types", ["full_attention"], p=0.02)
+    if family == "gemma":
+        maybe("hidden_act", "gelu", "gelu_pytorch_tanh", "gelu_new", "silu")
     if gemma:
         maybe("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh", "gelu_new", "gelu")
     else:
@@ -118,7 +120,7 @@ def drawn(rng):
     maybe("resid_pdrop", 0.1, p=0.1)
     turned = int(head * c.get("partial_rotary_factor", 1.0)) if family == "phi3" else head
     c.update(rope(rng, turned // 2, family))
-    if family == "gemma3_text" and "rope_parameters" in c and rng.random() < 0.7:
+    if family in ("gemma3_text", "olmo3") and "rope_parameters" in c and rng.random() < 0.7:
         c["rope_parameters"] = {"full_attention": c["rope_parameters"], "sliding_attention": {"rope_type": "default", "rope_theta": 77.0}}
     return c
 

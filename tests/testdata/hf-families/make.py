@@ -51,6 +51,11 @@ VARIANTS = {
     "qwen3, window": dict(block, model_type="qwen3", head_dim=8, use_sliding_window=True, sliding_window=9, layer_types=["sliding_attention", "full_attention"]),
     "olmo2": dict(block, model_type="olmo2", rope_theta=400.0),
     "olmo2, padding": dict(block, model_type="olmo2", num_key_value_heads=None, pad_token_id=1, attention_bias=True),
+    "olmo3": dict(block, model_type="olmo3", num_hidden_layers=4, sliding_window=7, rope_scaling={
+        "rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 16, "beta_fast": 4.0, "attention_factor": 1.1}),
+    "olmo3, other layers": dict(block, model_type="olmo3", num_hidden_layers=3, attention_bias=True, pad_token_id=3, sliding_window=9,
+                                layer_types=["full_attention", "sliding_attention", "sliding_attention"], rope_parameters={
+        "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 400.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 90.0}}),
     "phi3": dict(block, model_type="phi3", pad_token_id=60),
     "phi3, window": dict(block, model_type="phi3", sliding_window=5, num_key_value_heads=4),
     "phi3, longrope, short": dict(block, model_type="phi3", original_max_position_embeddings=24, max_position_embeddings=96, rope_theta=300.0,
@@ -62,6 +67,8 @@ VARIANTS = {
         "rope_type": "longrope", "original_max_position_embeddings": 6, "attention_factor": 1.3, "short_factor": [1.0] * 6, "long_factor": [1.0, 1.2, 1.4, 1.7, 2.0, 3.0]}),
     "smollm3": dict(block, model_type="smollm3", num_hidden_layers=4, rope_theta=900.0),
     "smollm3, other layers": dict(block, model_type="smollm3", no_rope_layers=[0, 1], attention_bias=True, mlp_bias=True, tie_word_embeddings=False),
+    "gemma": dict(block, model_type="gemma", head_dim=12, num_key_value_heads=1, rope_theta=700.0),
+    "gemma, as on the hub": dict(block, model_type="gemma", head_dim=8, hidden_act="gelu", hidden_activation=None, pad_token_id=0, attention_bias=True),
     "gemma2": dict(gemma2, attn_logit_softcapping=1.5, final_logit_softcapping=4.0),
     "gemma2, as on the hub": dict(gemma2, pad_token_id=0, attention_bias=True, hidden_act="gelu_pytorch_tanh", cache_implementation="hybrid"),
     "gemma2, without caps": dict(gemma2, attn_logit_softcapping=None, final_logit_softcapping=None, tie_word_embeddings=False,
