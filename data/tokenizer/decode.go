@@ -14,7 +14,7 @@ type decode func(tokens []string) []string
 func (t *Tokenizer) Decode(ids []int32, plain bool) string {
 	tokens := make([]string, 0, len(ids))
 	for _, id := range ids {
-		if s := t.Token(id); s != "" && !(plain && t.Special(uint32(id))) {
+		if s := t.Token(id); s != "" && !(plain && t.specials[s]) {
 			tokens = append(tokens, s)
 		}
 	}

@@ -101,30 +101,36 @@ func (e *Encoder) piece(ids []uint32, p []byte) []uint32 {
 	return ids
 }
 
-// merge adds the ids of a piece whose characters, or bytes, are tokens at first.
+// merge adds the ids of a piece whose characters, or bytes, are tokens at first. As
+// in the reference, a character that is unknown comes after the bytes that characters
+// behind it fall back to.
 func (e *Encoder) merge(ids []uint32, p []byte) []uint32 {
-	unknown := false // the last was
+	unknown := false // one is yet to come
 	for len(p) > 0 {
 		n := 1
 		if !e.bytes {
 			_, n = utf8.DecodeRune(p)
 		}
-		switch id, ok := e.character(p[:n]); {
+		id, ok := e.character(p[:n])
+		falls := !ok && e.falls && e.inBytes(p[:n])
+		if unknown && (ok || !falls && !e.fuse) {
+			e.merger.Push(uint32(e.unknown))
+			unknown = false
+		}
+		switch {
 		case ok:
 			e.merger.Push(id)
-			unknown = false
-		case e.falls && e.inBytes(p[:n]):
+		case falls:
 			for _, b := range p[:n] {
 				e.merger.Push(uint32(e.fallback[b]))
 			}
-			unknown = false
 		case e.unknown >= 0:
-			if !unknown || !e.fuse {
-				e.merger.Push(uint32(e.unknown))
-			}
 			unknown = true
 		}
 		p = p[n:]
+	}
+	if unknown {
+		e.merger.Push(uint32(e.unknown))
 	}
 	return e.merger.Append(ids, &e.merges)
 }

@@ -43,9 +43,13 @@ type Tokenizer struct {
 
 	tokens  []string // by id, as they are written; "" where an id has none
 	model   int      // ids of the model's own vocabulary are below it
-	special []bool   // by id: left out where Decode is asked to
+	special []bool   // by id
 	decoder []decode
 	joined  string // what is between tokens without a decoder
+
+	// specials are left out where Decode is asked to: by their text, so that one whose
+	// text is changed by normalizing is not, as in the reference.
+	specials map[string]bool
 }
 
 // Added is a token that is found in a text before it is cut.
@@ -62,7 +66,7 @@ type Added struct {
 // Parse reads a tokenizer.json. Its error names the part that is not done here.
 func Parse(text []byte) (*Tokenizer, error) {
 	load()
-	t := &Tokenizer{unknown: -1, parts: true, joined: " "}
+	t := &Tokenizer{unknown: -1, parts: true, joined: " ", specials: map[string]bool{}}
 	f := fileReader{Reader: jsonread.New(text), model: modelReader{ids: map[string]uint32{}}}
 	if err := f.read(); err != nil {
 		return nil, err
@@ -105,7 +109,8 @@ func (f *fileReader) read() error {
 	f.model.Reader = f.Reader
 	seen := false
 	err := f.Fields(map[string]func() error{
-		"version": nil, "truncation": nil, "padding": nil, // the last two concern batches, and programs set them for each
+		"version":    f.readVersion,
+		"truncation": nil, "padding": nil, // of batches; programs set them for each
 		"normalizer": one("normalizer"), "pre_tokenizer": one("pre_tokenizer"), "post_processor": one("post_processor"), "decoder": one("decoder"),
 		"added_tokens": f.readAdded,
 		"model":        func() error { seen = true; return f.model.read() },
@@ -115,6 +120,14 @@ func (f *fileReader) read() error {
 	}
 	if err == nil && !seen {
 		err = f.Wrong("there is no model")
+	}
+	return err
+}
+
+func (f *fileReader) readVersion() error {
+	v, err := f.Value()
+	if err == nil && (v.Kind != jsonread.String || v.Text != "1.0") {
+		err = f.Wrong("the version is %.20q; want \"1.0\"", v.Text)
 	}
 	return err
 }
@@ -436,6 +449,9 @@ func (t *Tokenizer) add(a Added) {
 		t.special = append(t.special, false)
 	}
 	t.special[a.ID] = a.Special
+	if a.Special {
+		t.specials[a.Content] = true
+	}
 }
 
 // Added are the tokens that are found in a text before it is cut.

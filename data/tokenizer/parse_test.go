@@ -48,6 +48,7 @@ func TestRefused(t *testing.T) {
 	}
 	for _, c := range []struct{ key, value, want string }{
 		{"version", `"1.0"`, ""},
+		{"version", `"2.0"`, `the version is "2.0"; want "1.0"`},
 		{"truncation", `{"max_length": 5}`, ""},
 		{"surprise", `1`, `the key "surprise" is not known`},
 		{"model", ``, "there is no model"},

@@ -213,6 +213,50 @@ func TestRealTokenizers(t *testing.T) {
 	})
 }
 
+// TestDrawnTokenizers compares what testdata/reference.py drew: each is refused, or
+// has the reference's ids and texts.
+func TestDrawnTokenizers(t *testing.T) {
+	dir := os.Getenv("ZEROTH_DRAWN_TOKENIZERS")
+	if dir == "" {
+		t.Skip("ZEROTH_DRAWN_TOKENIZERS names no folder of tokenizers")
+	}
+	all, err := filepath.Glob(filepath.Join(dir, "*", "tokenizer.json"))
+	packed, wrong := os.ReadFile(filepath.Join(dir, "strings.bin"))
+	if err != nil || wrong != nil || len(all) == 0 {
+		t.Fatal(len(all), err, wrong)
+	}
+	texts := unpack(t, packed)
+	read, refused, alone := 0, 0, 0
+	for _, path := range all {
+		folder := filepath.Dir(path)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tok, err := Parse(text)
+		why, _ := os.ReadFile(filepath.Join(folder, "refused"))
+		switch {
+		case err != nil:
+			refused++
+			t.Logf("%s: refused: %v (the reference: %q)", folder, err, why)
+			continue
+		case why != nil:
+			alone++
+			t.Logf("%s: the reference alone refuses: %s", folder, why)
+			continue
+		}
+		read++
+		want, err := os.ReadFile(filepath.Join(folder, "reference.bin"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b, c := compare(t, tok, texts, want); a+b+c > 0 {
+			t.Errorf("%s: %d ids and %d texts of %d differ, and %d texts of drawn ids", folder, a, b, len(texts), c)
+		}
+	}
+	t.Logf("%d tokenizers: %d read, %d refused, %d that the reference alone refuses", len(all), read, refused, alone)
+}
+
 func BenchmarkParse(b *testing.B) {
 	all, _ := filepath.Glob(filepath.Join(os.Getenv("ZEROTH_TOKENIZERS"), "*", "tokenizer.json"))
 	for _, path := range all {

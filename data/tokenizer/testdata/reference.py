@@ -5,8 +5,11 @@ reference library: pip install tokenizers==0.23.3
   reference.py fixtures            writes strings.gz, NAME.json.gz and NAME.ref here
   reference.py real FOLDER         of every FOLDER/NAME/tokenizer.json: writes FOLDER/NAME/reference.bin,
                                    of 24,000 strings (FOLDER/strings.bin) and FOLDER/text.txt, if that is there
+  reference.py drawn FOLDER SEED COUNT
+                                   changes the fixtures at random; writes FOLDER/N/tokenizer.json, and what the
+                                   library makes of 300 strings (FOLDER/strings.bin), or says: reference.bin or refused
 
-Go compares: go test ./data/tokenizer, and with ZEROTH_TOKENIZERS=FOLDER the real ones.
+Go compares: go test ./data/tokenizer, with ZEROTH_TOKENIZERS=FOLDER the real ones, with ZEROTH_DRAWN_TOKENIZERS=FOLDER those drawn.
 """
 import gzip, json, os, random, struct, sys, unicodedata, zlib
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -294,5 +297,111 @@ def real(folder):
         print(name, flush=True)
 
 
+MARKS = ["▁", "_", " ", "a", "", "▁▁", "é", "\n", "Ġ", "##", "</w>", "1"]
+CONTENTS = [" ", "  ", "▁", "▁a", "\n", "é", "e\u0301", "a", "ab", "abc", "hello", " the", "<0x41>", "<s>", "[L]", "[R]x", "''", "\u0301", "İ", "你", "1", "12", "", "\x00", "Ġa", "th", "\u00a0"]
+PATTERNS = [GPT2, LLAMA3, QWEN, NEMO, r"\s+", r"[^\s]+", " ", "a", r"\d", r"\p{N}", r"\w+|[^\w\s]+", ""]
+BEHAVIORS = ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
+
+
+def drawn_part(r, kind, inner=False):
+    """A random normalizer, pre-tokenizer, post-processor or decoder."""
+    flip = lambda: r.random() < .5
+    pattern = lambda: r.choice([{"String": r.choice(MARKS)}, {"Regex": r.choice(PATTERNS)}])
+    level = {"type": "ByteLevel", "add_prefix_space": flip(), "trim_offsets": flip(), "use_regex": flip()}
+    meta = {"type": "Metaspace", "replacement": r.choice(["▁", "▁", "_"]), "prepend_scheme": r.choice(["first", "always", "never"]), "split": flip()}
+    replace = {"type": "Replace", "pattern": pattern(), "content": r.choice(MARKS)}
+    if kind == "normalizer":
+        some = [{"type": "NFC"}, {"type": "NFC"}, {"type": "NFD"}, {"type": "NFKC"}, {"type": "Lowercase"}, {"type": "Strip", "strip_left": flip(), "strip_right": flip()},
+                {"type": "Prepend", "prepend": r.choice(MARKS)}, {"type": "Prepend", "prepend": "▁"}, replace, {"type": "Replace", "pattern": {"String": r.choice(MARKS)}, "content": r.choice(MARKS)}]
+        key = "normalizers"
+    elif kind == "pre_tokenizer":
+        split = {"type": "Split", "pattern": pattern(), "behavior": r.choice(BEHAVIORS), "invert": r.random() < .2}
+        some = [level, level, meta, meta, split, split, split, {"type": "Digits", "individual_digits": flip()}, {"type": "Whitespace"}, {"type": "WhitespaceSplit"}, {"type": "Punctuation", "behavior": "Isolated"}]
+        key = "pretokenizers"
+    elif kind == "post_processor":
+        one = lambda: r.choice([{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"SpecialToken": {"id": "t", "type_id": 0}}])
+        single = [one() for _ in range(r.choice([1, 2, 3]))]
+        named = {n: {"id": n, "ids": r.choice([[5], [6, 7], [0]]), "tokens": [n] * r.choice([1, 2])} for n in ("<s>", "t")}
+        some = [level, {"type": "TemplateProcessing", "single": single, "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}], "special_tokens": named}]
+        key = "processors"
+    else:
+        some = [level, meta, replace, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": r.choice([" ", "▁", "a"]), "start": r.choice([0, 1, 2]), "stop": r.choice([0, 1, 2])},
+                {"type": "BPEDecoder", "suffix": "</w>"}, {"type": "WordPiece", "prefix": "##", "cleanup": True}]
+        key = "decoders"
+    if not inner and r.random() < .3:
+        return r.choice([None, {"type": "Sequence", key: [drawn_part(r, kind, True) for _ in range(r.choice([0, 1, 2, 2, 3]))]}])
+    return r.choice(some)
+
+
+def drawn_change(r, d):
+    """Changes one thing in a tokenizer.json."""
+    m, flip = d["model"], lambda: r.random() < .5
+    what = r.choice(["flag", "flag", "unk", "affix", "vocab", "merges", "normalizer", "pre_tokenizer", "post_processor", "decoder", "added", "added", "added", "beside"])
+    if what == "flag":
+        m[r.choice(["ignore_merges", "byte_fallback", "fuse_unk"])] = flip()
+    elif what == "unk":
+        m["unk_token"] = r.choice([None, "<unk>", "a", "nowhere", "!"])
+    elif what == "affix":
+        m[r.choice(["continuing_subword_prefix", "end_of_word_suffix", "dropout"])] = r.choice([None, "", 0.0, "##", 0.1])
+    elif what == "vocab":
+        name = r.choice(list(m["vocab"]))
+        do = r.choice(["remove", "id", "same id", "add", "rename"])
+        if do == "remove":
+            del m["vocab"][name]
+        elif do == "rename":
+            m["vocab"][r.choice(CONTENTS)] = m["vocab"].pop(name)
+        elif do == "add":
+            m["vocab"][r.choice(CONTENTS + ["unreachable thing"])] = len(m["vocab"]) + r.choice([0, 0, 7])
+        else:
+            m["vocab"][name] = len(m["vocab"]) + 3 if do == "id" else m["vocab"][r.choice(list(m["vocab"]))]
+    elif what == "merges" and m["merges"]:
+        i, k = r.randrange(len(m["merges"])), r.randrange(len(m["merges"]))
+        do = r.choice(["remove", "twice", "swap", "absent", "form"])
+        if do == "remove":
+            del m["merges"][i]
+        elif do == "twice":
+            m["merges"].insert(k, m["merges"][i])
+        elif do == "swap":
+            m["merges"][i], m["merges"][k] = m["merges"][k], m["merges"][i]
+        elif do == "absent":
+            m["merges"].insert(k, ["nowhere", "a"] if isinstance(m["merges"][0], list) else "nowhere a")
+        else:
+            m["merges"] = [x.split(" ") if isinstance(x, str) else " ".join(x) for x in m["merges"]]
+    elif what == "added" and (flip() or not d["added_tokens"]):
+        top = max([*m["vocab"].values(), *(a["id"] for a in d["added_tokens"])]) + 1
+        for content in r.sample(CONTENTS, r.choice([1, 1, 2, 3])):
+            d["added_tokens"].append({"id": m["vocab"].get(content, top), "content": content, "single_word": flip(), "lstrip": flip(), "rstrip": flip(), "normalized": flip(), "special": flip()})
+            top += content not in m["vocab"]
+    elif what == "added":
+        a = r.choice(d["added_tokens"])
+        key = r.choice(["single_word", "lstrip", "rstrip", "normalized", "special", "id", "content"])
+        a[key] = r.choice([0, 1, a["id"] + 1, 5000]) if key == "id" else r.choice(CONTENTS) if key == "content" else not a[key]
+    elif what == "beside":
+        d.update(r.choice([{"truncation": {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}}, {"version": "2.0"}, {"padding": None},
+                           {"padding": {"strategy": {"Fixed": 40}, "direction": "Left", "pad_to_multiple_of": None, "pad_id": 1, "pad_type_id": 0, "pad_token": "<pad>"}}]))
+    elif what in d:
+        d[what] = drawn_part(r, what)
+
+
+def drawn(folder, seed, count):
+    r, strings = random.Random(seed), nasty(300)
+    os.makedirs(folder)
+    open(f"{folder}/strings.bin", "wb").write(packed(strings))
+    names = sorted(n for n in os.listdir(HERE) if n.endswith(".json.gz"))
+    for i in range(count):
+        d = json.loads(gzip.open(f"{HERE}/{r.choice(names)}").read())
+        for _ in range(r.choice([1, 1, 2, 3])):
+            drawn_change(r, d)
+        os.makedirs(f"{folder}/{i}")
+        text = json.dumps(d, ensure_ascii=False)
+        open(f"{folder}/{i}/tokenizer.json", "w").write(text)
+        try:
+            tok = Tokenizer.from_str(text)
+            tok.no_truncation(), tok.no_padding()
+            open(f"{folder}/{i}/reference.bin", "wb").write(reference(tok, strings))
+        except BaseException as e:  # its panics are no Exception
+            open(f"{folder}/{i}/refused", "w").write(f"{type(e).__name__}: {e}"[:300])
+
+
 if __name__ == "__main__":
-    {"tables": tables, "fixtures": fixtures, "real": lambda: real(sys.argv[2])}[sys.argv[1]]()
+    {"tables": tables, "fixtures": fixtures, "real": lambda: real(sys.argv[2]), "drawn": lambda: drawn(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))}[sys.argv[1]]()
