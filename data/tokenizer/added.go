@@ -103,7 +103,9 @@ func (t *Tokenizer) cutOut(f *finder, b []byte, text func(b []byte, at int), tok
 		if start > pos {
 			text(b[pos:start], pos)
 		}
-		token(a)
+		if start < end { // not in the white space that the one before took
+			token(a)
+		}
 		pos = end
 	}
 	if pos < len(b) {

@@ -35,6 +35,8 @@ func (t *Tokenizer) readDecoder(s step) error {
 			return err
 		}
 		t.decoder = append(t.decoder, f)
+	}
+	if s.kind() != "" {
 		t.joined = ""
 	}
 	return nil

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -105,6 +106,64 @@ func TestRefused(t *testing.T) {
 		_, err := Parse(base(t, c.key, c.value))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %.100s: %v, want %s", c.key, c.value, err, c.want)
+		}
+	}
+}
+
+// TestOddities: what a drawn tokenizer was found to do otherwise than the reference,
+// whose ids and texts these are.
+func TestOddities(t *testing.T) {
+	token := func(id int, content, more string) string {
+		flags := map[string]any{"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": false}
+		for _, flag := range strings.Fields(more) {
+			flags[flag] = true
+		}
+		text, err := json.Marshal(flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	characters := func(fuse bool) []string {
+		return []string{"pre_tokenizer", "null", "decoder", "null", "model", fmt.Sprintf(`{"type": "BPE", "dropout": null, "unk_token": "<unk>", "byte_fallback": true, "fuse_unk": %v,
+			"vocab": {"a": 0, "<unk>": 1, "<0xC3>": 2, "<0xA9>": 3, "b": 4}, "merges": []}`, fuse)}
+	}
+	stripped := []string{"added_tokens", "[" + token(257, "\n", "lstrip rstrip") + "," + token(258, "[R]", "rstrip") + "]"}
+	normalized := []string{"normalizer", `{"type": "Replace", "pattern": {"String": "x"}, "content": "y"}`,
+		"added_tokens", "[" + token(257, "<x>", "special normalized") + "," + token(258, "<z>", "special normalized") + "]"}
+	for _, c := range []struct {
+		changes []string
+		text    string
+		want    []uint32
+	}{
+		{stripped, "a\n\n\nb [R]\n c", []uint32{97, 257, 98, 32, 258, 99}},
+		{normalized, "a<x><y>", []uint32{97, 257, 257}},
+		{characters(false), "a!éb??éé!!", []uint32{0, 2, 3, 1, 4, 1, 2, 3, 2, 3, 1, 1, 1}},
+		{characters(true), "a!éb??éé!!", []uint32{0, 2, 3, 1, 4, 2, 3, 2, 3, 1}},
+	} {
+		tok, err := Parse(base(t, c.changes...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tok.Encode([]byte(c.text)); !slices.Equal(got, c.want) {
+			t.Errorf("%q: %v, want %v", c.text, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		changes []string
+		ids     []int32
+		want    string
+	}{
+		{[]string{"decoder", `{"type": "Sequence", "decoders": []}`}, []int32{97, 256, 98}, "athb"},
+		{[]string{"decoder", "null"}, []int32{97, 256, 98}, "a th b"},
+		{normalized, []int32{97, 257, 258, 98}, "a<y>b"},
+	} {
+		tok, err := Parse(base(t, c.changes...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tok.Decode(c.ids, true); got != c.want {
+			t.Errorf("%v: %q, want %q", c.ids, got, c.want)
 		}
 	}
 }
