@@ -266,63 +266,72 @@ func (h *hosts) spread() Spread {
 type Links struct {
 	Near, Far           float64 // bytes a second: of a rank in its host; of a host to others, each way
 	NearDelay, FarDelay float64 // seconds until the first of them are there
+	Beside              int     // ranks of a host, of all groups, which share Far; 0: those of the group
 }
 
 // Usual are links of which nobody has measured anything: memory, and a network
 // that is slower. What is chosen by them costs bytes across hosts more than others.
 var Usual = Links{Near: 4e9, Far: 1.25e9, NearDelay: 10e-6, FarDelay: 50e-6}
 
-// FlatSeconds is the time of a flat operation on a buffer of so many bytes: each host
+// far is the group's part of what a host sends to others: those of its other ranks
+// send at the same time.
+func (l Links) far(s Spread) float64 {
+	if l.Beside <= s.Most {
+		return l.Far
+	}
+	return l.Far * float64(s.Most) / float64(l.Beside)
+}
+
+// flatSeconds is the time of a flat operation on a buffer of so many bytes: each host
 // sends its ranks' parts, or parts of them, to every rank elsewhere, and each rank
 // what it sends inside its host; both at once.
-func (l Links) FlatSeconds(s Spread, bytes float64) float64 {
+func (l Links) flatSeconds(s Spread, bytes float64) float64 {
 	n, k := float64(s.Ranks), float64(s.Most)
 	near := (k - 1) / n * bytes / l.Near
 	if s.Hosts == 1 {
 		return near + l.NearDelay
 	}
-	return max(near, k*(n-k)/n*bytes/l.Far) + l.FarDelay
+	return max(near, k*(n-k)/n*bytes/l.far(s)) + l.FarDelay
 }
 
-// GatherSeconds is that of a gather by host: each host sends its own parts to every
+// gatherSeconds is that of a gather by host: each host sends its own parts to every
 // other once, and gets the rest; each rank passes on its share of the whole.
-func (l Links) GatherSeconds(s Spread, bytes float64) float64 {
+func (l Links) gatherSeconds(s Spread, bytes float64) float64 {
 	n, k, h := float64(s.Ranks), float64(s.Most), float64(s.Hosts)
-	far := max(k/n*(h-1), 1-k/n) * bytes / l.Far
+	far := max(k/n*(h-1), 1-k/n) * bytes / l.far(s)
 	return max((k-1)/k*bytes/l.Near, far) + l.FarDelay + l.NearDelay
 }
 
-// ReduceSeconds is that of a reduction by host, of elements of elem bytes that are
+// reduceSeconds is that of a reduction by host, of elements of elem bytes that are
 // added as acc bytes: the whole crosses each border once as partial sums, in chunks,
 // which pass all hosts one after the other.
-func (l Links) ReduceSeconds(s Spread, bytes, elem, acc float64) float64 {
+func (l Links) reduceSeconds(s Spread, bytes, elem, acc float64) float64 {
 	k, borders := float64(s.Most), float64(s.Runs-1)
 	each := float64(s.Runs) / float64(s.Hosts) // runs of a host
-	sums := bytes * acc / elem
+	sums, far := bytes*acc/elem, l.far(s)
 	chunk := min(sums/float64(s.Ranks), mostChunk)
-	return max((k-1)/k*bytes/l.Near, each*sums/l.Far) + borders*(l.FarDelay+chunk/l.Far) + 2*l.NearDelay
+	return max((k-1)/k*bytes/l.Near, each*sums/far) + borders*(l.FarDelay+chunk/far) + 2*l.NearDelay
 }
 
-// Seconds is the time of a gather, or else of a reduction, of n elements of a type, and
-// whether it goes by host: where that takes less than flat.
-func (l Links) Seconds(s Spread, gather bool, t device.DType, n float64) (seconds float64, byHost bool) {
-	elem := float64(t.Size())
-	flat, hosts := l.FlatSeconds(s, n*elem), math.Inf(1)
+// seconds is the time of a call flat, and by host, which is no way where it is flat.
+func (l Links) seconds(s Spread, c call) (flat, byHost float64) {
+	elem := float64(c.t.Size())
+	flat, byHost = l.flatSeconds(s, float64(c.n)*elem), math.Inf(1)
 	switch {
 	case !s.Choose():
-	case gather:
-		hosts = l.GatherSeconds(s, n*elem)
+	case c.op == allGather:
+		byHost = l.gatherSeconds(s, float64(c.n)*elem)
 	default:
-		hosts = l.ReduceSeconds(s, n*elem, elem, float64(accumulator(t).Size()))
+		byHost = l.reduceSeconds(s, float64(c.n)*elem, elem, float64(accumulator(c.t).Size()))
 	}
-	return min(flat, hosts), hosts < flat
+	return flat, byHost
 }
 
 // ByHostFrom is the least power of two of bytes, of float32, from which on an operation goes
 // by host, of a gather or else a reduction; 0 where none of at most a tebibyte does.
 func (l Links) ByHostFrom(s Spread, gather bool) float64 {
 	for bytes := 1024.0; bytes <= 1<<40; bytes *= 2 {
-		if _, byHost := l.Seconds(s, gather, device.F32, bytes/4); byHost {
+		if l.byHost(s, toReckon(gather, device.F32, int(bytes)/4)) {
 			return bytes
 		}
 	}
@@ -331,8 +340,16 @@ func (l Links) ByHostFrom(s Spread, gather bool) float64 {
 
 // byHost is whether a call costs less by host.
 func (l Links) byHost(s Spread, c call) bool {
-	_, byHost := l.Seconds(s, c.op == allGather, c.t, float64(c.n))
-	return byHost
+	flat, byHost := l.seconds(s, c)
+	return byHost < flat
+}
+
+// toReckon is a gather, or else a reduction, of n elements in all, that nobody issues.
+func toReckon(gather bool, t device.DType, n int) call {
+	if gather {
+		return call{op: allGather, t: t, n: n}
+	}
+	return call{op: reduceScatter, t: t, n: n}
 }
 
 // Routing is how the ranks of a group send.

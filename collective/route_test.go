@@ -187,8 +187,8 @@ func TestByHostFrom(t *testing.T) {
 	s := SpreadOf([]int{0, 0, 0, 0, 1, 1, 1, 1})
 	for _, gather := range []bool{true, false} {
 		from := Usual.ByHostFrom(s, gather)
-		_, is := Usual.Seconds(s, gather, device.F32, from/4)
-		_, was := Usual.Seconds(s, gather, device.F32, from/8)
+		is := Usual.byHost(s, toReckon(gather, device.F32, int(from)/4))
+		was := Usual.byHost(s, toReckon(gather, device.F32, int(from)/8))
 		if from <= 1024 || !is || was {
 			t.Errorf("gather %v: from %g bytes on: %v, and of half %v", gather, from, is, was)
 		}

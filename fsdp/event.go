@@ -40,7 +40,7 @@ type Event struct {
 	Step  int     // of a pass: its module; else -1
 	Saves bool    // a Forward keeps its activations
 	Done  bool    // of a pass: it is issued
-	Sent  int64   // bytes this rank sends for it, if parts go around a ring
+	Sent  int64   // bytes this rank sends for it, if parts go around a ring, or from each rank to each
 	Queue device.Queue
 }
 

@@ -117,7 +117,7 @@ func (p *planned) spread(c *config.Config) (s build.Spread, err error) {
 	if !p.given("processes") && !p.given("hosts") {
 		return s, nil
 	}
-	s.Hosts = max(1, p.hosts)
+	s.Hosts, s.GPU = max(1, p.hosts), p.gpus > 0 || p.gpu != "" || c.On() == "cuda"
 	s.Processes = max(s.Hosts, p.processes)
 	if p.processes < 0 || p.hosts < 0 || c.Parallel.Ranks%s.Processes != 0 || s.Processes%s.Hosts != 0 {
 		return s, input.BadInput(fmt.Errorf("--processes %d --hosts %d for %d ranks; want equally many ranks in each process, and processes on each host", s.Processes, s.Hosts, c.Parallel.Ranks))
@@ -182,7 +182,7 @@ file describes any other, in JSON: see examples/machine.json.`,
 			if err != nil {
 				return err
 			}
-			if planned.Simulated, err = simulated(c, o.machine); err != nil {
+			if planned.Simulated, err = simulated(c, m, o.machine); err != nil {
 				return err
 			}
 			stages, err := p.compare(o.stages, m, of)
@@ -242,7 +242,7 @@ func (o *planning) check(p *planned, m plan.Machine) error {
 }
 
 // simulated is the job's step on a machine; nil if none is named.
-func simulated(c *config.Config, machine string) (*sim.Result, error) {
+func simulated(c *config.Config, m plan.Machine, machine string) (*sim.Result, error) {
 	switch machine {
 	case "":
 		return nil, nil
@@ -256,11 +256,25 @@ func simulated(c *config.Config, machine string) (*sim.Result, error) {
 		}
 		return bench.SimulateHere(c, h)
 	}
-	h, err := sim.OpenHardware(machine)
+	h, err := openHardware(machine, m)
 	if err != nil {
 		return nil, err
 	}
+	if s := m.Spread; s.Processes > 0 {
+		s.GPU = h.GPU || c.On() == "cuda"
+		c = s.Of(c)
+	}
 	return sim.Simulate(c, h)
+}
+
+// openHardware is a machine by its name, whose ranks are on GPUs if that is what is planned
+// for.
+func openHardware(name string, m plan.Machine) (*sim.Hardware, error) {
+	h, err := sim.OpenHardware(name)
+	if err == nil {
+		h.GPU = h.GPU || m.GPU
+	}
+	return h, err
 }
 
 // adviseRatio prints what part of the optimizer a job for GPUs of a known memory
@@ -271,7 +285,7 @@ func (a *app) adviseRatio(c *config.Config, m plan.Machine, machine string) (err
 	}
 	l := fit.Limits{Ranks: c.Parallel.Ranks, Memory: m.Memory, GPU: true}
 	if machine != "" {
-		if l.Hardware, err = sim.OpenHardware(machine); err != nil {
+		if l.Hardware, err = openHardware(machine, m); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 	"zeroth/input"
 	"zeroth/job/config"
 	"zeroth/job/fit"
+	"zeroth/job/plan"
 	"zeroth/job/sim"
 )
 
@@ -90,7 +92,7 @@ type fitting struct {
 // limits are those of a rank: what its machine has is shared.
 func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 	ranks := c.Parallel.Ranks
-	h, err := sim.OpenHardware(f.machine)
+	h, err := openHardware(f.machine, plan.Machine{GPU: true})
 	if err != nil {
 		return fit.Limits{}, err
 	}
@@ -115,6 +117,10 @@ func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 		link := sim.Link{}
 		replace("link", f.link, 1, &link.Bandwidth)
 		h.Links = []sim.Link{link}
+	}
+	if n := len(h.Links); n > 1 && f.replaced("gpus-per-node") {
+		h.Links = slices.Clone(h.Links)
+		h.Links[0].Ranks = min(h.Links[0].Ranks, max(1, f.node))
 	}
 	replace("host-link", f.hostLink, 1, &h.HostLink)
 	replace("host-rate", f.hostRate, here, &h.HostMemory)

@@ -65,7 +65,7 @@ func (r *Report) Machine() *sim.Hardware {
 	if r.rate(gpuGroup, onDevice) == 0 {
 		return nil
 	}
-	h := &sim.Hardware{Name: r.Host.GPU, Source: "measured by zeroth bench gpu", Flops: map[string]float64{}, Memory: r.rate(gpuGroup, onDevice),
+	h := &sim.Hardware{Name: r.Host.GPU, GPU: true, Source: "measured by zeroth bench gpu", Flops: map[string]float64{}, Memory: r.rate(gpuGroup, onDevice),
 		Launch: 1 / r.rate(gpuGroup, launches), HostLink: r.rate(gpuGroup, bothWays) / 2, HostMemory: r.hostMemory}
 	for _, t := range []device.DType{device.F32, device.BF16, device.F16} {
 		h.Flops[t.String()] = r.rate(gpuGroup, squareOf(t))

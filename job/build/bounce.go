@@ -8,15 +8,14 @@ import (
 	"zeroth/fsdp"
 	"zeroth/job/config"
 	"zeroth/optim"
-	"zeroth/shard"
 )
 
-// bounce is the bytes of bounce memory of a rank's shard and replica groups, for
+// Bounce is the bytes of bounce memory of a rank's shard and replica groups, for
 // gradients of units: what collective.BounceBytes says of the largest reduction, in
 // the group that needs most. Of ranks of one process nothing bounces. The groups of all
 // ranks gather alone. With stage, its bytes of memory that operations are staged through are
 // the most that is reduced at once.
-func bounce(c *config.Config, units []*fsdp.Unit, stage int) (inShard, inReplica int) {
+func Bounce(c *config.Config, units []*fsdp.Unit, stage int) (inShard, inReplica int) {
 	m, hosts := config.Mesh(c), c.Parallel.Hosts
 	if hosts == nil {
 		return 0, 0
@@ -108,7 +107,7 @@ func (r *Rank) lendBounce(c *config.Config) error {
 			j.end.AddExactly(b)
 		}
 	}
-	inShard, inReplica := bounce(c, r.Trainer.Units(), r.wires.Bytes())
+	inShard, inReplica := Bounce(c, r.Trainer.Units(), r.wires.Bytes())
 	for _, of := range []struct {
 		g     collective.Group
 		bytes int
@@ -121,26 +120,4 @@ func (r *Rank) lendBounce(c *config.Config) error {
 		collective.UseBounce(of.g, b)
 	}
 	return nil
-}
-
-// Spread is a Launch to plan for, not to run: processes of equally many ranks, on
-// hosts of equally many processes.
-type Spread struct {
-	OneProcess
-	Processes, Hosts int
-}
-
-// Beside is the ranks of a host.
-func (s Spread) Beside(m shard.Mesh) int { return m.World() / s.Hosts }
-
-// HostsOf is the numbers of the ranks' hosts.
-func (s Spread) HostsOf(m shard.Mesh) []int {
-	if s.Processes == 1 {
-		return nil
-	}
-	of := make([]int, m.World())
-	for r := range of {
-		of[r] = r / s.Beside(m)
-	}
-	return of
 }

@@ -183,7 +183,7 @@ func DryRank(c *config.Config, arena int, s Setup, wrap func(*zero.Config)) (t *
 	if _, err := host.Alloc(device.F32, WireStagingOf(c)/4, device.Wires); err != nil {
 		return nil, nil, nil, err
 	}
-	inShard, inReplica := bounce(c, t.Units(), WireStagingOf(c))
+	inShard, inReplica := Bounce(c, t.Units(), WireStagingOf(c))
 	if _, err := hostMemory.Alloc(device.F64, (inShard+inReplica)/8, device.Bounce); err != nil {
 		return nil, nil, nil, err
 	}

@@ -88,8 +88,9 @@ func Place(c *config.Config, l Launch) {
 	if len(here) < m.World() {
 		c.Parallel.Here = config.Here{First: here[0], Ranks: len(here), Before: l.Before(m), Beside: l.Beside(m), Staged: l.Staged(), NCCL: l.NCCL()}
 	} else {
-		c.Parallel.Here.NCCL = c.On() == "cuda" && c.Parallel.Collective == "nccl"
+		c.Parallel.Here = config.Here{NCCL: l.NCCL() || c.On() == "cuda" && c.Parallel.Collective == "nccl"}
 	}
+	c.Parallel.Hosts = nil
 	if !c.Parallel.Here.NCCL { // what it moves does not bounce
 		c.Parallel.Hosts = l.HostsOf(m)
 	}

@@ -219,6 +219,7 @@ type search struct {
 	undivided bool          // micro-batches stay as they are
 	work      map[int]int64 // work space of kernels, by micro-batch
 	kept      map[unitKey]*ofUnits
+	buses     map[shard.Mesh][2]float64
 	products  sim.Products
 	all       []*Choice
 }
@@ -227,7 +228,7 @@ type search struct {
 func bare(c *config.Config, l Limits) *search {
 	job := on(c, l.Ranks)
 	m := config.Network(job)
-	return &search{limits: l, job: job, units: sim.UnitSizes(m, build.Rules(job.Optimizer)), work: map[int]int64{}, kept: map[unitKey]*ofUnits{}, products: sim.Matmuls(m, build.Rules(job.Optimizer))}
+	return &search{limits: l, job: job, units: sim.UnitSizes(m, build.Rules(job.Optimizer)), work: map[int]int64{}, kept: map[unitKey]*ofUnits{}, buses: map[shard.Mesh][2]float64{}, products: sim.Matmuls(m, build.Rules(job.Optimizer))}
 }
 
 func newSearch(c *config.Config, l Limits) *search {
@@ -384,9 +385,9 @@ func divisors(n int) (list []int) {
 
 func (s *search) choice(x *config.Config) *Choice {
 	rates := s.limits.Rates
-	if h := s.limits.Hardware; h != nil {
-		mesh := config.Mesh(x)
-		rates.Link, rates.Apart = h.Bus(sim.Group{Size: mesh.Shard, Stride: 1}), h.Bus(sim.Group{Size: mesh.Replicate, Stride: mesh.Shard})
+	if s.limits.Hardware != nil {
+		bus := s.busOf(x)
+		rates.Link, rates.Apart = bus[0], bus[1]
 	}
 	units := s.ofUnits(x)
 	c := &Choice{Config: x, Cost: sim.Weigh(x, s.products, units.moves, rates), limits: s.limits}
@@ -394,6 +395,18 @@ func (s *search) choice(x *config.Config) *Choice {
 	c.Low, c.High = plan.Sum(plan.Outside(x, s.limits.machine()))
 	c.Sets = differs(s.job, x)
 	return c
+}
+
+// busOf is the bytes a second that a rank sends in its shard group, and to replicas.
+func (s *search) busOf(x *config.Config) [2]float64 {
+	mesh := config.Mesh(x)
+	bus, ok := s.buses[mesh]
+	if !ok {
+		h := s.limits.Hardware
+		bus = [2]float64{h.Bus(x, sim.Group{Size: mesh.Shard, Stride: 1}), h.Bus(x, sim.Group{Size: mesh.Replicate, Stride: mesh.Shard})}
+		s.buses[mesh] = bus
+	}
+	return bus
 }
 
 // unitKey is what a choice's needs and traffic of the units depend on; all else is

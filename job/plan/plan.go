@@ -141,7 +141,7 @@ type Plan struct {
 	AtRest     Amounts          // in use between steps
 	Peak       *Moment          // the highest, one of Timeline
 	Timeline   []*Moment        // in the order of issue; of many micro-batches the first two and the last
-	Sent       int64            // bytes a rank sends in a step, around rings
+	Sent       int64            // bytes a rank sends in a step, flat or around rings
 	Outside    []Estimate       // of what is not in Allocated
 	Simulated  *sim.Result      // of a step's time; nil where none was asked for
 	Measured   *Measured        // of a run; nil where there was none
@@ -174,9 +174,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 		m.Memory = c.Parallel.Memory
 	}
 	if m.Spread.Processes > 0 {
-		x := *c
-		x.Parallel.Hosts = m.Spread.HostsOf(config.Mesh(c))
-		c = &x
+		c = m.Spread.Of(c)
 	}
 	setup := build.Setup{Launch: m.launch()}
 	f, err := build.DryRunWith(c, setup, micros)

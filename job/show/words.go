@@ -128,3 +128,15 @@ func Cut(s string, most int) string {
 	}
 	return s[:most] + "..."
 }
+
+// Way says how operations of ranks on several hosts go that go by host from so many bytes
+// on; 0: never.
+func Way(byHostFrom float64) string {
+	switch byHostFrom {
+	case 0:
+		return "from rank to rank"
+	case 1024:
+		return "by host"
+	}
+	return "by host from " + ByteSize(int64(byHostFrom)) + " on"
+}

@@ -10,10 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/show"
@@ -30,7 +28,7 @@ type Hardware struct {
 	Memory     float64            `json:"memory"`                // bytes a device's kernels read and write
 	Launch     float64            `json:"launch"`                // seconds a kernel takes at least
 	Links      []Link             `json:"links"`                 // from the nearest ranks to the farthest
-	Wires      bool               `json:"wires,omitempty"`       // collectives are this program's own, between processes; else they go around rings
+	GPU        bool               `json:"gpu,omitempty"`         // ranks are on GPUs, a host's on as many as its first link joins
 	HostLink   float64            `json:"host_link,omitempty"`   // bytes between a device and its host, each way
 	HostMemory float64            `json:"host_memory,omitempty"` // bytes a rank's share of the host's processors reads and writes
 	Disk       float64            `json:"disk,omitempty"`        // bytes a rank's share of the disks reads, or writes
@@ -53,7 +51,7 @@ type Link struct {
 // GB/s of disk.
 var presets = []Hardware{
 	{
-		Name:   "h100",
+		Name: "h100", GPU: true,
 		Source: "8 H100 SXM a machine: products at 650 TFLOP/s, copies at 2.8 TB/s and NVLink at 370 of 450 GB/s as measured by others; kernels at 0.8 of copies, attention at 126 TFLOP/s, 400 Gb/s of network a GPU, its host and its disks assumed",
 		Flops:  map[string]float64{"bf16": 650e12, "fp16": 650e12, "fp32": 50e12}, Attention: 126e12,
 		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
@@ -62,7 +60,7 @@ var presets = []Hardware{
 		HostLink: 50e9, HostMemory: 25e9, Disk: 1.5e9,
 	},
 	{
-		Name:   "h200",
+		Name: "h200", GPU: true,
 		Source: "8 H200 SXM a machine: products at 780 TFLOP/s and copies at 4.3 TB/s as measured by others, the rest as h100",
 		Flops:  map[string]float64{"bf16": 780e12, "fp16": 780e12, "fp32": 50e12}, Attention: 126e12,
 		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
@@ -180,9 +178,6 @@ func (h *Hardware) check() error {
 	if n := len(h.Links); n > hardwareLinks {
 		wrong("links: %d of them; want at most %d", n, hardwareLinks)
 	}
-	if h.Wires && len(h.Links) > 2 {
-		wrong("links: %d of them; want at most two with wires: inside a host and between hosts", len(h.Links))
-	}
 	for i, l := range h.Links[:min(hardwareLinks, len(h.Links))] {
 		last := i+1 == len(h.Links)
 		if !rate(l.Bandwidth) || !delay(l.Latency) {
@@ -233,44 +228,6 @@ func (h *Hardware) Serves(c *config.Config, host, disk bool) error {
 	return errors.Join(errs...)
 }
 
-// seconds is the seconds a kernel takes. One on the device takes the longer of its
-// arithmetic and its traffic; on the host there is traffic alone. A collective
-// moves the rank's own part, if it is not in place, while others travel.
-func (h *Hardware) seconds(queue string, k Kernel, w Work) float64 {
-	switch {
-	case k.Group.Size > 0 && k.Form == Apart:
-		return max(h.collective(k, w.Bytes), 2*w.Bytes/float64(k.Group.Size)/h.Memory)
-	case k.Group.Size > 0:
-		return h.collective(k, w.Bytes)
-	case queue == build.HostQueues[1] || queue == build.HostQueues[2]:
-		return w.Bytes / 2 / h.HostLink
-	case queue == build.HostQueues[0]:
-		return w.Bytes / h.HostMemory
-	case queue == build.DiskQueues[0] || queue == build.DiskQueues[1]:
-		return w.Bytes / h.Disk
-	case k.Op == "do":
-		return 0
-	}
-	rate := h.Flops[k.In.String()]
-	if strings.HasPrefix(k.Op, "attention") && h.Attention > 0 {
-		rate = h.Attention
-	}
-	t := w.Bytes / h.Memory
-	if rate > 0 {
-		t = max(t, w.Flops/rate)
-	}
-	return max(h.Launch, t)
-}
-
-// Bus is the bytes a rank of a group sends in a second around rings.
-func (h *Hardware) Bus(g Group) float64 {
-	const bytes = 1 << 40
-	if g.Size == 1 {
-		return h.Links[0].Bandwidth // nothing is sent
-	}
-	return bytes * float64(g.Size-1) / float64(g.Size) / h.collective(Kernel{Op: "all-gather", Group: g}, bytes)
-}
-
 // Rates are what closed forms weigh work with.
 func (h *Hardware) Rates(t device.DType) Rates {
 	r := Rates{Flops: h.Flops[t.String()], Host: h.HostLink, Memory: h.HostMemory, Disk: h.Disk}
@@ -278,57 +235,6 @@ func (h *Hardware) Rates(t device.DType) Rates {
 		r.Link = h.Links[len(h.Links)-1].Bandwidth
 	}
 	return r
-}
-
-// collective is the seconds of a collective on a buffer.
-func (h *Hardware) collective(k Kernel, bytes float64) float64 {
-	if h.Wires && k.Group.Size > 1 {
-		return h.overWires(k, bytes)
-	}
-	return h.ring(k, bytes)
-}
-
-// overWires is that of one over wires, flat or by host: by package collective's model,
-// with the first link inside a host and the last between hosts. A host sends what its
-// ranks of a group do together; the rest of its link is for groups that run at the
-// same time.
-func (h *Hardware) overWires(k Kernel, bytes float64) float64 {
-	n, near, far := k.Group.Size, h.Links[0], h.Links[len(h.Links)-1]
-	most := n
-	if near.Ranks > 0 {
-		most = min(n, max(1, near.Ranks/k.Group.Stride))
-	}
-	hosts := (n + most - 1) / most
-	l := collective.Links{Near: near.Bandwidth, Far: far.Bandwidth * float64(most), NearDelay: near.Latency, FarDelay: far.Latency}
-	seconds, _ := l.Seconds(collective.Spread{Ranks: n, Hosts: hosts, Most: most, Runs: hosts}, k.Op == "all-gather", k.In, bytes/float64(k.In.Size()))
-	return seconds
-}
-
-// ring is the seconds in which the parts of a buffer go around a ring of ranks:
-// each but one of its parts passes every rank. Where ranks of a group are
-// neighbours on one link, as many rings enter and leave them over the next one.
-// Latencies are those of a ring of such neighbourhoods after one in each.
-func (h *Hardware) ring(k Kernel, bytes float64) float64 {
-	n, stride := k.Group.Size, k.Group.Stride
-	if n == 1 {
-		return 0
-	}
-	rate, hops, near := 0.0, 0.0, 1 // near: ranks of the group joined so far
-	for _, l := range h.Links {
-		reach := n
-		if l.Ranks > 0 {
-			reach = min(n, max(1, l.Ranks/stride))
-		}
-		if reach == near {
-			continue
-		}
-		if r := l.Bandwidth * float64(near); rate == 0 || r < rate {
-			rate = r
-		}
-		hops += l.Latency * float64((reach+near-1)/near-1)
-		near = reach
-	}
-	return bytes*float64(n-1)/float64(n)/rate + hops
 }
 
 // Summary is the hardware in a line.

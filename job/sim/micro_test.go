@@ -21,7 +21,7 @@ func TestFewMicroBatchesSimulateMany(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := h.CostModel(c)
+			p := h.moving(c).costs()
 			all, err := simulateAll(c, p)
 			if err != nil {
 				t.Fatal(err)

@@ -54,7 +54,9 @@ type Recording struct {
 	Work    []Work
 	index   map[Kernel]int32
 	waits   []hostWait
-	ends    []int // of each step, the last of waits
+	ends    []int         // of each step, the last of waits
+	last    []int         // tasks of each queue before the last step
+	bounce  map[Group]int // planned bytes of memory for what is on its way, of a rank's groups
 }
 
 // hostWait is the host waiting for a queue to have done so many tasks: what is

@@ -24,6 +24,9 @@ type Result struct {
 	Flops    float64 `json:"model_flops"`                   // of a rank in a step, without what is recomputed
 	Used     float64 `json:"utilisation"`                   // MFU: Flops a second, as a share of the peak
 
+	Moves   string `json:"collectives,omitempty"`         // what moves them, in words
+	Between int64  `json:"bytes_between_hosts,omitempty"` // that the first rank's host sends to others in a step, where NCCL does not
+
 	Trace *Trace         // of a rank, of a step or some
 	Of    *config.Config // whose steps these are: with fewer micro-batches, where there are many
 }
@@ -35,18 +38,26 @@ type CostModel struct {
 	Wants        func(queue string) float64                   // processors
 	There        float64                                      // for each rank
 	Peak         float64                                      // operations a second of a rank
+
+	// What moves collectives, in words, and the bytes of one that the first rank's host
+	// sends to others. Planned is called before Seconds and these, with the bounce memory
+	// of a rank's groups. All may be nil.
+	Moves   string
+	Between func(k Kernel) int64
+	Planned func(bounce map[Group]int)
 }
 
-// CostModel is a device for each rank. What is not its own kernels takes none of
+// costs is a device for each rank. What is not its own kernels takes none of
 // it.
-func (h *Hardware) CostModel(c *config.Config) CostModel {
+func (m *moving) costs() CostModel {
 	wants := func(queue string) float64 {
 		if queue == build.Queues[0] || queue == build.Queues[2] {
 			return 1
 		}
 		return 0
 	}
-	return CostModel{h.Name, h.Source, h.seconds, wants, 1, h.peak(c.Precision)}
+	return CostModel{Name: m.Name, Source: m.Source, Seconds: m.seconds, Wants: wants, There: 1, Peak: m.peak(m.job.Precision), Moves: m.says(), Between: m.between,
+		Planned: func(bounce map[Group]int) { m.bounce = bounce }}
 }
 
 // Simulate runs the job on paper on hardware that someone describes.
@@ -54,7 +65,8 @@ func Simulate(c *config.Config, h *Hardware) (*Result, error) {
 	if err := h.Serves(c, c.Zero.Offload.Any(), c.Zero.Offload.Disk()); err != nil {
 		return nil, input.BadInput(err)
 	}
-	return SimulateWith(c, h.CostModel(c))
+	m := h.moving(c)
+	return SimulateWith(m.job, m.costs())
 }
 
 // mostSeconds is the most seconds a simulation counts in whole nanoseconds.
@@ -75,7 +87,14 @@ func Recorded(c *config.Config, steps int) (*Recording, error) {
 	if err != nil {
 		return nil, err
 	}
+	shard, replica := build.Bounce(c, t.Units(), build.WireStagingOf(c))
+	m := config.Mesh(c)
+	l.bounce = map[Group]int{{m.Replicate, m.Shard}: replica, {m.Shard, 1}: shard}
 	for range steps {
+		l.last = l.last[:0]
+		for _, q := range l.Queues {
+			l.last = append(l.last, len(q.Tasks))
+		}
 		t.DryRun()
 		if n := steps * l.tasks(); len(l.ends) == 0 && n > config.MostTasks {
 			return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, of at most %d that are simulated; want fewer layers, larger chunks of the loss or less offloaded", steps, n, config.MostTasks))
@@ -109,6 +128,7 @@ func SimulateWith(c *config.Config, p CostModel) (*Result, error) {
 	} {
 		*s.all += more * (*s.all - *s.less)
 	}
+	f.Between += int64(more) * (f.Between - few[1].Between)
 	f.rate(c, p)
 	return f, nil
 }
@@ -118,6 +138,9 @@ func simulateAll(c *config.Config, p CostModel) (*Result, error) {
 	l, err := Recorded(c, simulatedSteps)
 	if err != nil {
 		return nil, err
+	}
+	if p.Planned != nil {
+		p.Planned(l.bounce)
 	}
 	r := &simulation{Recording: l, there: p.There}
 	for _, q := range l.Queues {
@@ -137,7 +160,7 @@ func simulateAll(c *config.Config, p CostModel) (*Result, error) {
 		steps.add(ran{"", fmt.Sprint("step ", i+1), int64(1e9 * from), int64(1e9 * end)})
 		from = end
 	}
-	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Of: c, Trace: &Trace{ranks: [][]*Track{append(tracks, steps)}, names: []int{0}}}
+	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Between: l.between(p), Of: c, Trace: &Trace{ranks: [][]*Track{append(tracks, steps)}, names: []int{0}}}
 	e := f.Trace.Exposure()
 	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
 	m := config.Network(c)
@@ -145,6 +168,21 @@ func simulateAll(c *config.Config, p CostModel) (*Result, error) {
 	f.Flops = cost.Flops - cost.Again
 	f.rate(c, p)
 	return f, nil
+}
+
+// between is the bytes that the first host sends to others in the last step.
+func (l *Recording) between(p CostModel) (bytes int64) {
+	if p.Between == nil {
+		return 0
+	}
+	for i, q := range l.Queues {
+		for _, t := range q.Tasks[l.last[i]:] {
+			if t.Kernel >= 0 && l.Kernels[t.Kernel].Group.Size > 0 {
+				bytes += p.Between(l.Kernels[t.Kernel])
+			}
+		}
+	}
+	return bytes
 }
 
 // rate is what the seconds come to.
@@ -167,6 +205,12 @@ func (f *Result) Lines() []string {
 		rate += fmt.Sprintf("; the model's arithmetic is %.1f %% of the peak", 100*f.Used)
 	}
 	lines := []string{line, rate}
+	if moves := f.Moves; moves != "" {
+		if f.Between > 0 {
+			moves += fmt.Sprintf("; a host sends %s to others in a step", show.DecimalSize(f.Between))
+		}
+		lines = append(lines, "moves   collectives: "+moves)
+	}
 	if f.Source != "" {
 		lines = append(lines, "rates   "+f.Source)
 	}

@@ -176,60 +176,10 @@ func TestSimulationSharesProcessors(t *testing.T) {
 	}
 }
 
-// Rings by hand: 8 neighbours at 100 a second, beyond them 10.
-func TestRing(t *testing.T) {
-	h := &Hardware{Links: []Link{{8, 100, 1}, {0, 10, 5}}}
-	for _, test := range []struct {
-		size, stride int
-		want         float64
-	}{
-		{1, 1, 0},
-		{2, 1, 1000./2/100 + 1},
-		{8, 1, 1000*7/8./100 + 7},
-		{16, 1, 1000*15/16./80 + 7 + 5},   // 8 rings enter and leave each machine
-		{64, 1, 1000*63/64./80 + 7 + 7*5}, // likewise
-		{2, 8, 1000./2/10 + 5},            // one of each machine
-		{4, 4, 1000*3/4./20 + 1 + 5},      // two of each machine
-		{1024, 1, 1000*1023/1024./80 + 7 + 127*5},
-	} {
-		got := h.ring(Kernel{Group: Group{test.size, test.stride}}, 1000)
-		if math.Abs(got-test.want) > 1e-9 {
-			t.Errorf("%d ranks, each %d from the next: %v, want %v", test.size, test.stride, got, test.want)
-		}
-	}
-}
-
-// Collectives over wires by hand: hosts of 8 ranks, each of which sends 100 a second to
-// its neighbours and has 10 of what its host sends to others.
-func TestWires(t *testing.T) {
-	h := &Hardware{Wires: true, Links: []Link{{8, 100, 1}, {0, 10, 5}}}
-	const S = 1 << 20 // bytes
-	for _, test := range []struct {
-		op           string
-		t            device.DType
-		size, stride int
-		want         float64
-	}{
-		{"all-gather", device.F32, 1, 1, 0},
-		{"reduce-scatter", device.F32, 8, 1, S*7/8./100 + 1},                 // one host: flat
-		{"reduce-scatter", device.F32, 16, 8, 16*S*15/16./16/10 + 5},         // one rank of each host: flat
-		{"all-gather", device.F32, 16, 1, S*7/8./100 + 5 + 1},                // inside hosts more than between
-		{"reduce-scatter", device.F32, 16, 1, S/80. + 5 + S/16./80 + 2},      // the whole over one border, where flat 4 times as much
-		{"reduce-scatter", device.BF16, 16, 1, 2*S/80. + 5 + 2*S/16./80 + 2}, // as float32
-		{"reduce-scatter", device.F32, 16384, 1, S/80. + 2047*(5+S/16384./80) + 2},
-		{"all-gather", device.F32, 16384, 1, S*(1-1/2048.)/80 + 5 + 1},
-		{"reduce-scatter", device.F32, 65536, 8, S*65535/65536./10 + 5}, // replicas
-	} {
-		got := h.seconds("comm", Kernel{Op: test.op, In: test.t, Group: Group{test.size, test.stride}}, Work{Bytes: S})
-		if math.Abs(got-test.want) > 1e-9*test.want {
-			t.Errorf("%s of %v by %d ranks, each %d from the next: %v, want %v", test.op, test.t, test.size, test.stride, got, test.want)
-		}
-	}
-}
-
 // A kernel takes the longer of its arithmetic and its traffic.
 func TestKernelSeconds(t *testing.T) {
 	h := &Hardware{Flops: map[string]float64{"bf16": 100}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2, Disk: 5, Links: []Link{{0, 100, 0}}}
+	m := h.moving(ranked(2))
 	mm, at := Kernel{Op: "matmul", In: device.BF16}, Kernel{Op: "attention gradient", In: device.BF16}
 	for _, test := range []struct {
 		queue string
@@ -241,11 +191,11 @@ func TestKernelSeconds(t *testing.T) {
 		{"update", Kernel{Op: "adamw"}, Work{0, 100}, 10}, {"host", Kernel{Op: "adamw"}, Work{0, 100}, 50}, {"to host", Kernel{Op: "copy"}, Work{0, 80}, 10},
 		{"read", Kernel{Op: "read"}, Work{0, 100}, 20}, {"write", Kernel{Op: "write"}, Work{0, 50}, 10},
 		// 2 ranks send half of it; what is apart is copied meanwhile, and alone without others.
-		{"comm", Kernel{Group: Group{2, 1}}, Work{0, 1000}, 5}, {"comm", Kernel{Group: Group{2, 1}, Form: Apart}, Work{0, 1000}, 100},
+		{"comm", Kernel{N: 250, Group: Group{2, 1}}, Work{0, 1000}, 5}, {"comm", Kernel{N: 250, Group: Group{2, 1}, Form: Apart}, Work{0, 1000}, 100},
 		{"comm", Kernel{Group: Group{2, 1}, Form: Apart}, Work{0, 10}, 1}, {"comm", Kernel{Group: Group{1, 1}}, Work{0, 1000}, 0},
 		{"comm", Kernel{Group: Group{1, 1}, Form: Apart}, Work{0, 1000}, 200},
 	} {
-		if got := h.seconds(test.queue, test.k, test.w); got != test.want {
+		if got := m.seconds(test.queue, test.k, test.w); got != test.want {
 			t.Errorf("%+v takes %v", test, got)
 		}
 	}

@@ -73,23 +73,11 @@ func (w *World) measure(ranks []collective.Ranks, spread collective.Spread) erro
 	if len(near) > 0 {
 		l.NearDelay, l.Near = sum[0]/2, sum[1]
 	}
-	l.FarDelay, l.Far = sum[2]/2/float64(len(far)), sum[3]
+	l.FarDelay, l.Far, l.Beside = sum[2]/2/float64(len(far)), sum[3], spread.Most
 	w.links = l
 	w.note(fmt.Sprintf("links, measured in %v: %s/s and %.0f µs inside a host, %s/s and %.0f µs between hosts; gathers go %s, sums %s", time.Since(begin).Round(time.Millisecond),
-		show.ByteSize(int64(l.Near)), 1e6*l.NearDelay, show.ByteSize(int64(l.Far)), 1e6*l.FarDelay, way(l, spread, true), way(l, spread, false)))
+		show.ByteSize(int64(l.Near)), 1e6*l.NearDelay, show.ByteSize(int64(l.Far)), 1e6*l.FarDelay, show.Way(l.ByHostFrom(spread, true)), show.Way(l.ByHostFrom(spread, false))))
 	return nil
-}
-
-// way says how operations of all ranks go.
-func way(l collective.Links, s collective.Spread, gather bool) string {
-	switch from := l.ByHostFrom(s, gather); from {
-	case 0:
-		return "from rank to rank"
-	case 1024:
-		return "by host"
-	default:
-		return "by host from " + show.ByteSize(int64(from)) + " on"
-	}
 }
 
 // probe measures one connection of this process; the first of the two notes it. Inside a

@@ -1,0 +1,217 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/show"
+)
+
+// moving is the time of a job's work on some hardware. What moves its collectives is
+// what a run would choose: on GPUs NCCL, around rings, unless the job says otherwise;
+// else this program's own wires between processes, flat or by host as the group itself
+// would have it, or the memory of one process.
+type moving struct {
+	*Hardware
+	job    *config.Config // as a run would place it
+	host   []int          // of each rank
+	beside int            // ranks of a host
+	links  collective.Links
+	bounce map[Group]int // planned bytes of memory of each rank of a group; 0: not known
+	ways   map[Group]*ways
+}
+
+// ways are those of the first rank's group, and of all groups with ranks of its host.
+type ways struct {
+	first *collective.Ways
+	all   []*collective.Ways
+}
+
+// moving is that of a job on the hardware. One that was not placed is spread over as many
+// hosts as it needs, on each so many ranks as the first of several links joins.
+func (h *Hardware) moving(c *config.Config) *moving {
+	if p := c.Parallel; p.Hosts == nil && p.Here == (config.Here{}) {
+		hosts := 1
+		if len(h.Links) > 1 {
+			hosts = (p.Ranks + h.Links[0].Ranks - 1) / h.Links[0].Ranks
+		}
+		c = build.Spread{Processes: hosts, Hosts: hosts, GPU: h.GPU || c.On() == "cuda"}.Of(c)
+	}
+	m := &moving{Hardware: h, job: c, host: c.Parallel.Hosts, bounce: map[Group]int{}, ways: map[Group]*ways{}}
+	if m.host == nil {
+		m.host = make([]int, c.Parallel.Ranks)
+		if beside := c.Parallel.Here.Beside; beside > 0 {
+			for r := range m.host {
+				m.host[r] = r / beside
+			}
+		}
+	}
+	for _, at := range m.host {
+		if at == m.host[0] {
+			m.beside++
+		}
+	}
+	if c.Parallel.Ranks > 1 {
+		near, far := h.link(m.beside), h.link(c.Parallel.Ranks)
+		m.links = collective.Links{Near: near.Bandwidth, NearDelay: near.Latency, Far: far.Bandwidth * float64(m.beside), FarDelay: far.Latency, Beside: m.beside}
+	}
+	return m
+}
+
+// link is that by which a rank reaches so many.
+func (h *Hardware) link(ranks int) Link {
+	at := slices.IndexFunc(h.Links, func(l Link) bool { return l.Ranks == 0 || l.Ranks >= ranks })
+	return h.Links[at]
+}
+
+// seconds is the seconds a kernel takes. One on the device takes the longer of its
+// arithmetic and its traffic; on the host there is traffic alone. A collective
+// moves the rank's own part, if it is not in place, while others travel.
+func (m *moving) seconds(queue string, k Kernel, w Work) float64 {
+	switch {
+	case k.Group.Size > 0 && k.Form == Apart:
+		return max(m.collective(k), 2*w.Bytes/float64(k.Group.Size)/m.Memory)
+	case k.Group.Size > 0:
+		return m.collective(k)
+	case queue == build.HostQueues[1] || queue == build.HostQueues[2]:
+		return w.Bytes / 2 / m.HostLink
+	case queue == build.HostQueues[0]:
+		return w.Bytes / m.HostMemory
+	case queue == build.DiskQueues[0] || queue == build.DiskQueues[1]:
+		return w.Bytes / m.Disk
+	case k.Op == "do":
+		return 0
+	}
+	rate := m.Flops[k.In.String()]
+	if strings.HasPrefix(k.Op, "attention") && m.Attention > 0 {
+		rate = m.Attention
+	}
+	t := w.Bytes / m.Memory
+	if rate > 0 {
+		t = max(t, w.Flops/rate)
+	}
+	return max(m.Launch, t)
+}
+
+// collective is the seconds of a collective on a buffer.
+func (m *moving) collective(k Kernel) float64 {
+	switch {
+	case k.Group.Size == 1:
+		return 0
+	case m.job.Parallel.Here.NCCL && !(m.exact() && k.Op == "reduce-scatter"):
+		return m.ring(k.Group, float64(k.N)*float64(k.In.Size()))
+	}
+	_, seconds, _ := m.waysOf(k.Group).first.Of(k.Op == "all-gather", k.In, k.N)
+	return seconds
+}
+
+// exact says that ranks add up in their order what NCCL moves.
+func (m *moving) exact() bool { return m.job.Parallel.Collective == "exact" }
+
+// between is the bytes that the ranks of the first rank's host send to other hosts for a
+// collective that all ranks call in their groups; 0 where NCCL moves it.
+func (m *moving) between(k Kernel) (bytes int64) {
+	if k.Group.Size <= 1 || m.job.Parallel.Here.NCCL {
+		return 0
+	}
+	for _, w := range m.waysOf(k.Group).all {
+		_, _, sent := w.Of(k.Op == "all-gather", k.In, k.N)
+		bytes += sent
+	}
+	return bytes
+}
+
+// waysOf are the ways of groups of some size, from rank to rank of which it is so far.
+func (m *moving) waysOf(g Group) *ways {
+	if m.ways[g] != nil {
+		return m.ways[g]
+	}
+	how := collective.Cheapest
+	if m.job.Parallel.Here.NCCL {
+		how = collective.Flat
+	}
+	w, seen, alike := &ways{}, map[int]bool{}, map[string]*collective.Ways{}
+	for r, at := range m.host {
+		begin := r/(g.Size*g.Stride)*(g.Size*g.Stride) + r%g.Stride
+		if at != m.host[0] || seen[begin] {
+			continue
+		}
+		seen[begin] = true
+		host := make([]int, g.Size)
+		for i := range host {
+			host[i] = m.host[begin+i*g.Stride]
+		}
+		key := fmt.Sprint(host)
+		if alike[key] == nil {
+			alike[key] = collective.NewWays(host, at, m.links, m.bounce[g], how)
+		}
+		w.all = append(w.all, alike[key])
+	}
+	w.first = w.all[0]
+	m.ways[g] = w
+	return w
+}
+
+// ring is the seconds in which the parts of a buffer go around a ring of ranks:
+// each but one of its parts passes every rank. Where ranks of a group are
+// neighbours on one link, as many rings enter and leave them over the next one.
+// Latencies are those of a ring of such neighbourhoods after one in each.
+func (m *moving) ring(g Group, bytes float64) float64 {
+	rate, hops, near := 0.0, 0.0, 1 // near: ranks of the group joined so far
+	for i, l := range m.Links {
+		reach := g.Size
+		if l.Ranks > 0 {
+			if i == 0 {
+				l.Ranks = min(l.Ranks, m.beside)
+			}
+			reach = min(g.Size, max(1, l.Ranks/g.Stride))
+		}
+		if reach == near {
+			continue
+		}
+		if r := l.Bandwidth * float64(near); rate == 0 || r < rate {
+			rate = r
+		}
+		hops += l.Latency * float64((reach+near-1)/near-1)
+		near = reach
+	}
+	return bytes*float64(g.Size-1)/float64(g.Size)/rate + hops
+}
+
+// Bus is the bytes a rank of a job's group sends in a second, in gathers and sums of
+// much.
+func (h *Hardware) Bus(c *config.Config, g Group) float64 {
+	if g.Size == 1 {
+		return h.Links[0].Bandwidth // nothing is sent
+	}
+	m, n := h.moving(c), 1<<38/g.Size*g.Size
+	seconds := 0.0
+	for _, op := range []string{"all-gather", "reduce-scatter"} {
+		seconds += m.collective(Kernel{Op: op, In: device.F32, N: n, Group: g})
+	}
+	return 2 * 4 * float64(n/g.Size*(g.Size-1)) / seconds
+}
+
+// says is what moves the job's collectives, in words.
+func (m *moving) says() string {
+	switch {
+	case m.job.Parallel.Ranks == 1:
+		return ""
+	case m.job.Parallel.Here.NCCL && m.exact():
+		return "NCCL, around rings; sums in rank order, from rank to rank"
+	case m.job.Parallel.Here.NCCL:
+		return "NCCL, around rings"
+	case m.job.Parallel.Hosts == nil:
+		return "in one process"
+	}
+	s := collective.SpreadOf(m.host)
+	if s.Hosts == 1 {
+		return "between processes of one host, from rank to rank"
+	}
+	return fmt.Sprintf("between %d hosts, gathers %s, sums %s", s.Hosts, show.Way(m.links.ByHostFrom(s, true)), show.Way(m.links.ByHostFrom(s, false)))
+}

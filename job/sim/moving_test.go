@@ -1,0 +1,117 @@
+package sim
+
+import (
+	"math"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/job/build"
+	"zeroth/job/config"
+)
+
+// ranked is a job of so many ranks, and nothing else.
+func ranked(ranks int) *config.Config {
+	c := &config.Config{}
+	c.Parallel.Ranks, c.Parallel.Shard, c.Parallel.Replicate = ranks, ranks, 1
+	return c
+}
+
+func close9(got, want float64) bool { return math.Abs(got-want) <= 1e-9*max(1, want) }
+
+// Rings by hand: 8 neighbours at 100 a second, beyond them 10.
+func TestRing(t *testing.T) {
+	h := &Hardware{GPU: true, Links: []Link{{8, 100, 1}, {0, 10, 5}}}
+	for _, test := range []struct {
+		size, stride int
+		want         float64
+	}{
+		{2, 1, 1000./2/100 + 1},
+		{8, 1, 1000*7/8./100 + 7},
+		{16, 1, 1000*15/16./80 + 7 + 5},   // 8 rings enter and leave each machine
+		{64, 1, 1000*63/64./80 + 7 + 7*5}, // likewise
+		{2, 8, 1000./2/10 + 5},            // one of each machine
+		{4, 4, 1000*3/4./20 + 1 + 5},      // two of each machine
+		{1024, 1, 1000*1023/1024./80 + 7 + 127*5},
+	} {
+		m := h.moving(ranked(test.size * test.stride))
+		if got := m.ring(Group{test.size, test.stride}, 1000); !close9(got, test.want) {
+			t.Errorf("%d ranks, each %d from the next: %v, want %v", test.size, test.stride, got, test.want)
+		}
+	}
+	fours := build.Spread{Processes: 4, Hosts: 4, GPU: true}.Of(ranked(16)) // 4 on each of 4 hosts, of what a link joins 8 of
+	if got, want := h.moving(fours).ring(Group{16, 1}, 1000), 1000*15/16./40+3+3*5; !close9(got, want) {
+		t.Errorf("4 ranks a host: %v, want %v", got, want)
+	}
+}
+
+// Collectives over wires by hand: hosts of 8 ranks, each of which sends 100 a second to
+// its neighbours and has 10 of what its host sends to others.
+func TestWires(t *testing.T) {
+	h := &Hardware{Links: []Link{{8, 100, 1}, {0, 10, 5}}}
+	const S = 1 << 20 // bytes
+	for _, test := range []struct {
+		op           string
+		t            device.DType
+		size, stride int
+		want         float64
+		between      int64 // bytes that the first host sends
+	}{
+		{"all-gather", device.F32, 1, 1, 0, 0},
+		{"reduce-scatter", device.F32, 8, 1, S*7/8./100 + 1, 0},                       // one host: flat
+		{"reduce-scatter", device.F32, 16, 8, 16*S*15/16./16/10 + 5, 8 * S * 15 / 16}, // one rank of each host: flat, eight groups
+		{"all-gather", device.F32, 16, 1, S*7/8./100 + 5 + 1, S / 2},                  // inside hosts more than between
+		{"reduce-scatter", device.F32, 16, 1, S/80. + 5 + S/16./80 + 2, S},            // the whole over one border, where flat 4 times as much
+		{"reduce-scatter", device.BF16, 16, 1, 2*S/80. + 5 + 2*S/16./80 + 2, 2 * S},
+		{"reduce-scatter", device.F32, 16384, 1, S/80. + 2047*(5+S/16384./80) + 2, S},
+		{"all-gather", device.F32, 16384, 1, S*(1-1/2048.)/80 + 5 + 1, S * 2047 / 2048},
+		{"reduce-scatter", device.F32, 8192, 8, S*8191/8192./10 + 5, 8 * S * 8191 / 8192}, // replicas
+	} {
+		m := h.moving(ranked(test.size * test.stride))
+		k := Kernel{Op: test.op, In: test.t, N: S / test.t.Size(), Group: Group{test.size, test.stride}}
+		got := m.seconds("comm", k, Work{Bytes: S})
+		if math.Abs(got-test.want) > 1e-9*test.want || m.between(k) != test.between {
+			t.Errorf("%s of %v by %d ranks, each %d from the next: %v and %d bytes between hosts, want %v and %d", test.op, test.t, test.size, test.stride, got, m.between(k), test.want, test.between)
+		}
+	}
+}
+
+// Rings are where NCCL is: ranks on GPUs in several processes, unless the job has them
+// add up in their order.
+func TestWhatMovesCollectives(t *testing.T) {
+	links := []Link{{8, 100, 1}, {0, 10, 5}}
+	const S = 1 << 20
+	flat, ring := 16*S*15/16./16/10+5, S*15/16./80+7+5
+	for _, test := range []struct {
+		name           string
+		gpu            bool
+		ranks          int
+		set            func(c *config.Config)
+		gather, reduce float64 // seconds
+		says           string
+	}{
+		{"GPUs of two hosts", true, 16, nil, ring, ring, "NCCL, around rings"},
+		{"exact sums", true, 16, func(c *config.Config) { c.Parallel.Collective = "exact" }, ring, 8*8/16.*S/80. + 5, "NCCL, around rings; sums in rank order, from rank to rank"},
+		{"encrypted", true, 16, func(c *config.Config) { c.Parallel.TLS.Cert = "a" }, S*7/8./100 + 6, S/80. + 5 + S/16./80 + 2, "between 2 hosts, gathers by host, sums by host"},
+		{"encrypted, and NCCL asked for", true, 16, func(c *config.Config) { c.Parallel.TLS.Cert, c.Parallel.Collective = "a", "nccl" }, ring, ring, "NCCL, around rings"},
+		{"GPUs of one process", true, 8, nil, S*7/8./100 + 1, S*7/8./100 + 1, "in one process"},
+		{"the same by NCCL", true, 8, func(c *config.Config) { c.Parallel.Collective = "nccl" }, S*7/8./100 + 7, S*7/8./100 + 7, "NCCL, around rings"},
+		{"processors", false, 16, nil, S*7/8./100 + 6, S/80. + 5 + S/16./80 + 2, "between 2 hosts, gathers by host, sums by host"},
+		{"processors of a host each", false, 16, func(c *config.Config) { *c = *build.Spread{Processes: 16, Hosts: 16}.Of(c) }, flat, flat, "between 16 hosts, gathers from rank to rank, sums from rank to rank"},
+		{"processes of a host", false, 8, func(c *config.Config) { *c = *build.Spread{Processes: 8, Hosts: 1}.Of(c) }, S*7/8./100 + 1, S*7/8./100 + 1, "between processes of one host, from rank to rank"},
+		{"alone", true, 1, nil, 0, 0, ""},
+	} {
+		c := ranked(test.ranks)
+		if test.set != nil {
+			test.set(c)
+		}
+		m := (&Hardware{GPU: test.gpu, Links: links}).moving(c)
+		for op, want := range map[string]float64{"all-gather": test.gather, "reduce-scatter": test.reduce} {
+			if got := m.collective(Kernel{Op: op, In: device.F32, N: S / 4, Group: Group{test.ranks, 1}}); !close9(got, want) {
+				t.Errorf("%s: %s takes %v, want %v", test.name, op, got, want)
+			}
+		}
+		if m.says() != test.says {
+			t.Errorf("%s: %q, want %q", test.name, m.says(), test.says)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package tests
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"zeroth/collective"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/sim"
+	"zeroth/shard"
+)
+
+// counting is a process whose ranks count, each for itself, what they send to other hosts.
+type counting struct {
+	process
+	sent []atomic.Int64 // by world rank, bytes
+}
+
+func (p *counting) Groups(m shard.Mesh) (all []collective.Ranks, err error) {
+	for _, r := range p.Here(m) {
+		all = append(all, collective.WiredWorld(m, r, func(group, at int) collective.Wire {
+			return counter{p.nets[p.at].Wire(group, at).(collective.Lender), &p.sent[r]}
+		}))
+	}
+	return all, nil
+}
+
+type counter struct {
+	collective.Lender
+	sent *atomic.Int64
+}
+
+// NoteLending lends nothing to other hosts, which here could read it.
+func (c counter) NoteLending(to int, n collective.Note, b []byte) bool {
+	return !c.elsewhere(to) && c.Lender.NoteLending(to, n, b)
+}
+
+func (c counter) elsewhere(r int) bool { return c.Host(r) != c.Host(c.Rank()) }
+
+func (c counter) Send(to int, b []byte) {
+	if c.elsewhere(to) {
+		c.sent.Add(int64(len(b)))
+	}
+	c.Lender.Send(to, b)
+}
+
+// The bytes between hosts of a plan are those that wires carry in a step: whatever stage,
+// mesh, type and hosts a job has, and whichever way its links have each operation go.
+func TestBetweenHostsIsPlanned(t *testing.T) {
+	sent := map[bool]bool{} // whether links made a difference
+	for _, test := range []struct {
+		sets  []string
+		hosts []int // by process
+	}{
+		{[]string{"parallel.ranks=8", "zero.stage=3", "precision=bf16", "train.accumulate=2"}, []int{0, 1}},
+		{[]string{"parallel.ranks=8", "zero.stage=2", "train.accumulate=7"}, []int{0, 0, 1, 1}},
+		{[]string{"parallel.ranks=6", "zero.stage=1", "precision=bf16"}, []int{0, 0, 1}},
+		{[]string{"parallel.ranks=6", "zero.stage=0"}, []int{0, 1, 2}},
+		{[]string{"parallel.ranks=8", "parallel.replicate=2", "zero.stage=3", "train.accumulate=2"}, []int{0, 0, 0, 1}},
+		{[]string{"parallel.ranks=8", "parallel.replicate=4", "zero.stage=2", "optimizer.type=muon"}, []int{0, 1}},
+		{[]string{"parallel.ranks=8", "zero.stage=3", "optimizer.type=muon", "model.width=64"}, []int{0, 1}},
+		{[]string{"parallel.ranks=6", "zero.stage=3"}, []int{0, 1, 0}},
+		{[]string{"parallel.ranks=4", "zero.stage=3"}, []int{0, 0}}, // nothing
+	} {
+		c := cfg(t, test.sets...)
+		var before int64
+		for i, near := range []float64{1e6, 1e9, 1e12} {
+			far := 1e6
+			if i == 0 {
+				far = 1e12
+			}
+			all := processes(t, config.Mesh(c), test.hosts) // a run closes their groups
+			want := planBetween(t, c, all[0], near, far)
+			got := countBetween(t, c, all, near, far)
+			if got != want || (want > 0) != (test.hosts[len(test.hosts)-1] > 0 || test.hosts[1] > 0) {
+				t.Errorf("%v on %v, %g near and %g far: a plan says %d bytes, wires carried %d", test.sets, test.hosts, near, far, want, got)
+			}
+			sent[i > 0 && want != before] = true
+			before = want
+		}
+	}
+	if !sent[true] {
+		t.Error("all operations go the same way by all links")
+	}
+}
+
+// planBetween is what a plan says.
+func planBetween(t *testing.T, c *config.Config, l process, near, far float64) int64 {
+	t.Helper()
+	x := *c
+	build.Place(&x, l)
+	h := &sim.Hardware{Name: "any", Flops: map[string]float64{"fp32": 1e9, "bf16": 1e9}, Memory: 1e9, Links: []sim.Link{{Ranks: l.beside(), Bandwidth: near, Latency: 1e-6}, {Bandwidth: far, Latency: 1e-6}}}
+	s, err := sim.Simulate(&x, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Between
+}
+
+// beside is the ranks of the first host.
+func (p process) beside() (n int) {
+	for _, h := range p.hosts {
+		if h == p.hosts[0] {
+			n += p.per
+		}
+	}
+	return n
+}
+
+// countBetween trains, and counts what the ranks of the first host send to others in the
+// third step.
+func countBetween(t *testing.T, c *config.Config, all []process, near, far float64) (bytes int64) {
+	t.Helper()
+	beside := all[0].beside()
+	links := collective.Links{Near: near, Far: far * float64(beside), NearDelay: 1e-6, FarDelay: 1e-6, Beside: beside}
+	sent, third := make([]atomic.Int64, c.Parallel.Ranks), make([]int64, c.Parallel.Ranks)
+	var done sync.WaitGroup
+	for _, l := range all {
+		done.Go(func() {
+			x, l := *c, &counting{l, sent}
+			build.Place(&x, l)
+			ranks, err := build.Open(&x, build.Setup{Launch: l})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer closeAll(ranks)
+			err = build.Together(ranks, func(r *build.Rank) error {
+				for _, g := range []collective.Group{r.Groups.World, r.Groups.Shard, r.Groups.Replica} {
+					collective.UseLinks(g, links)
+				}
+				if err := fresh(r); err != nil {
+					return err
+				}
+				var before int64
+				for step := range 3 {
+					before = sent[r.Rank].Load()
+					if _, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3); err != nil {
+						return err
+					}
+					for _, q := range r.Queues {
+						if err := q.Wait(); err != nil {
+							return err
+						}
+					}
+				}
+				third[r.Rank] = sent[r.Rank].Load() - before
+				return nil
+			})
+			if err != nil {
+				t.Error(fmt.Errorf("process %d: %w", l.at, err))
+			}
+		})
+	}
+	done.Wait()
+	for r, n := range third {
+		if all[0].hosts[r/all[0].per] == all[0].hosts[0] {
+			bytes += n
+		}
+	}
+	return bytes
+}
