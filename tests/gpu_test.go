@@ -92,6 +92,25 @@ func TestGPUStagesAgreeToTheBit(t *testing.T) {
 	gpuAgrees(t, []int{1, 2, 3}, 1e-4, append([]string{"precision=fp32", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}, sgd...)...)
 }
 
+// Attention drops the CPU's weights, in kernels on tensor cores and in the others: stages,
+// ranks, micro-batches and recomputation agree to the bit, and another probability is
+// another run.
+func TestGPUDropsWeights(t *testing.T) {
+	fake.Need(t)
+	drops := append([]string{"model.dropout=0.2", "model.attention_dropout=0.3", "parallel.ranks=2", "train.micro_batch=1"}, sgd...)
+	gpuAgrees(t, []int{0, 1, 2, 3}, 1e-4, append(slices.Clone(drops), "precision=fp32")...)
+	sets := slices.Concat(llama, drops, []string{"model.width=32", "precision=bf16"})
+	gpuAgrees(t, []int{0, 3}, 5e-2, sets...)
+	sets = append(sets, "zero.stage=3")
+	want := onGPU(t, append(slices.Clone(sets), "train.accumulate=1")...)
+	for _, way := range [][]string{{"zero.recompute=block"}, {"parallel.ranks=1", "train.accumulate=2"}} {
+		sameBits(t, fmt.Sprint(way), onGPU(t, slices.Concat(sets, []string{"train.accumulate=1"}, way)...), want)
+	}
+	if other := onGPU(t, slices.Concat(sets, []string{"train.accumulate=1", "model.attention_dropout=0.31"})...); other.losses[0] == want.losses[0] {
+		t.Errorf("a loss of %v with another probability, too", other.losses[0])
+	}
+}
+
 // Where cuBLASLt has no algorithms that fuse, stages agree all the same, near the CPU,
 // and a run says once what was not fused; where it has, there is nothing to say.
 func TestGPUUnfused(t *testing.T) {

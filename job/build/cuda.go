@@ -52,9 +52,6 @@ func lacks(m hf.Model) string {
 	if n := max(m.Width, m.Heads*m.Head()); n > kernel.MaxNorm { // of all heads' queries, too, there are norms
 		return fmt.Sprintf("norms of rows of %d elements, of more than %d,", n, kernel.MaxNorm)
 	}
-	if p := m.Dropout.Attention; p > 0 {
-		return fmt.Sprintf("dropout of attention's weights (model.attention_dropout %v)", p)
-	}
 	return ""
 }
 

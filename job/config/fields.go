@@ -61,7 +61,7 @@ func (c *Config) fields() []field {
 		{"model.rope_theta", real{&m.Theta, hf.Positive, "a positive number"}, "", "10000", "llama: base of the rotary positions' wavelengths"},
 		{"model.tied", flag{&m.Tied}, "", "false", "llama: the output layer is the token embedding"},
 		{"model.dropout", perhaps{&c.Dropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "", "0; with from, its config.json's", "probability with which training drops elements of the embedding and of what attention and MLP add to the residual stream"},
-		{"model.attention_dropout", real{&c.AttentionDropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "0", "", "probability with which training drops weights of attention; on CPUs"},
+		{"model.attention_dropout", real{&c.AttentionDropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "0", "", "probability with which training drops weights of attention"},
 
 		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
 		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files as llm.c or nanoGPT write them, or nothing but ids; instead of text"},

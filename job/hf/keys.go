@@ -160,8 +160,8 @@ func (o *object) residual(m *Model, otherwise float64, embed, residual string) (
 	return []string{fmt.Sprintf("config.json has dropout (%s): training drops so much, or what model.dropout says", said)}
 }
 
-// weights reads the dropout of attention's weights, which is not taken over: GPUs
-// have no kernels for it.
+// weights reads the dropout of attention's weights, which is not taken over: only a job
+// that says so pays for it.
 func (o *object) weights(otherwise float64, key string) (notes []string) {
 	if p := o.probability(key, otherwise); p > 0 {
 		return []string{fmt.Sprintf("config.json has dropout of attention's weights (%s %v): this trains without, or with what model.attention_dropout says", key, p)}

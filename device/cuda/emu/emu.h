@@ -58,6 +58,7 @@ template <class T> static inline T emu_shuffle(unsigned mask, T v, unsigned from
 	return v;
 }
 #define __shfl_xor_sync(mask, v, x) emu_shuffle(mask, v, emu_cur->lane ^ (x), __LINE__)
+#define __shfl_sync(mask, v, from) emu_shuffle(mask, v, from, __LINE__)
 static inline unsigned emu_ballot(unsigned mask, bool yes, int line) {
 	EmuSlot s = {{yes}};
 	EmuSlot *all = emu_warp(mask, &s, line);

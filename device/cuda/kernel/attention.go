@@ -22,12 +22,31 @@ type attnKernel struct {
 	shared uint32
 }
 
-// onCores are attention.cu's, as it instantiates them.
-var onCores = [...]attnKernels{coreKernels(64, 64, 32, 64, 32), coreKernels(128, 64, 32, 32, 32), coreKernels(256, 32, 16, 16, 16)}
+// attnTable is attention.cu's kernels and flash.cu's, these for bf16 and for fp16, as they
+// are instantiated, by the widths of heads.
+type attnTable struct {
+	onCores       [3]attnKernels
+	onTensorCores [4][2]attnKernels
+}
 
-// onTensorCores are flash.cu's, as it instantiates them, for bf16 and for fp16.
-var onTensorCores = [...][2]attnKernels{
-	flashKernels(32, 2, 2, 2, 64), flashKernels(64, 2, 2, 2, 64), flashKernels(96, 2, 1, 1, 32), flashKernels(128, 2, 1, 1, 32),
+// keeping and dropping are the kernels that drop nothing, and those that drop
+// probabilities.
+var keeping, dropping = newAttnTable(""), newAttnTable("_drop")
+
+func newAttnTable(drop string) *attnTable {
+	return &attnTable{
+		[...]attnKernels{coreKernels(drop, 64, 64, 32, 64, 32), coreKernels(drop, 128, 64, 32, 32, 32), coreKernels(drop, 256, 32, 16, 16, 16)},
+		[...][2]attnKernels{flashKernels(drop, 32, 2, 2, 2, 64), flashKernels(drop, 64, 2, 2, 2, 64), flashKernels(drop, 96, 2, 1, 1, 32), flashKernels(drop, 128, 2, 1, 1, 32)},
+	}
+}
+
+// all are the kernels of each width and type.
+func (t *attnTable) all() []attnKernels {
+	sets := t.onCores[:]
+	for _, both := range t.onTensorCores {
+		sets = append(sets, both[:]...)
+	}
+	return sets
 }
 
 // MaxAttn is the widest head that attends.
@@ -35,22 +54,22 @@ const MaxAttn = 256
 
 // coreKernels have tiles of q queries and k keys forward; backward big is what a block
 // owns, small what it goes through. Tiles are float32, scores beside them.
-func coreKernels(width, q, k, big, small int) attnKernels {
+func coreKernels(drop string, width, q, k, big, small int) attnKernels {
 	of := func(name string, owns, positions, scores int) attnKernel {
-		return attnKernel{fmt.Sprintf("%s_%d", name, width), owns, uint32(4 * (positions*(width+4) + scores))}
+		return attnKernel{fmt.Sprintf("attention%s%s_%d", drop, name, width), owns, uint32(4 * (positions*(width+4) + scores))}
 	}
-	return attnKernels{width, of("attention", q, q+2*k, q*(k+4)), of("attention_dq", big, 2*big+2*small, big*(small+4)),
-		of("attention_dkv", big, 2*big+2*small, 2*small*(big+4))}
+	return attnKernels{width, of("", q, q+2*k, q*(k+4)), of("_dq", big, 2*big+2*small, big*(small+4)),
+		of("_dkv", big, 2*big+2*small, 2*small*(big+4))}
 }
 
 // flashKernels own 64 times forward, dq or dkv positions and go through tiles of so
 // many others, of which two are there, with two float32 for each query.
-func flashKernels(width, forward, dq, dkv, tile int) (both [2]attnKernels) {
+func flashKernels(drop string, width, forward, dq, dkv, tile int) (both [2]attnKernels) {
 	for i, typ := range [...]string{"bf16", "f16"} {
 		of := func(name string, owns, own, stats int) attnKernel {
-			return attnKernel{fmt.Sprintf("%s_%s_%d", name, typ, width), owns, uint32(2*(own*owns+4*tile)*(width+8) + stats)}
+			return attnKernel{fmt.Sprintf("flash%s%s_%s_%d", drop, name, typ, width), owns, uint32(2*(own*owns+4*tile)*(width+8) + stats)}
 		}
-		both[i] = attnKernels{width, of("flash", 64*forward, 1, 0), of("flash_dq", 64*dq, 2, 0), of("flash_dkv", 64*dkv, 2, 16*tile)}
+		both[i] = attnKernels{width, of("", 64*forward, 1, 0), of("_dq", 64*dq, 2, 0), of("_dkv", 64*dkv, 2, 16*tile)}
 	}
 	return both
 }
@@ -59,17 +78,10 @@ func flashKernels(width, forward, dq, dkv, tile int) (both [2]attnKernels) {
 // with, for those that have any. Above 48 KiB a driver wants it announced.
 func Shared() map[*Kernel]uint32 {
 	most := map[*Kernel]uint32{}
-	note := func(s *attnKernels) {
+	for _, s := range append(keeping.all(), dropping.all()...) {
 		for _, k := range [...]attnKernel{s.forward, s.dq, s.dkv} {
 			most[byName(k.name)] = k.shared
 		}
-	}
-	for i := range onCores {
-		note(&onCores[i])
-	}
-	for i := range onTensorCores {
-		note(&onTensorCores[i][0])
-		note(&onTensorCores[i][1])
 	}
 	return most
 }
@@ -96,9 +108,13 @@ func ForHeads(typ device.DType, a *device.Attn) *Family {
 // kernelsOf are the kernels for heads of a type, whose operands lie as tensor cores want
 // them or not.
 func kernelsOf(typ device.DType, a *device.Attn, fits bool) *attnKernels {
+	t := keeping
+	if a.Drop.Drop > 0 {
+		t = dropping
+	}
 	fits = fits && a.Cap == 0 && a.D%8 == 0 && (typ == device.BF16 || typ == device.F16)
-	for i := range onTensorCores {
-		if s := &onTensorCores[i]; fits && a.D <= s[0].width {
+	for i := range t.onTensorCores {
+		if s := &t.onTensorCores[i]; fits && a.D <= s[0].width {
 			if typ == device.F16 {
 				return &s[1]
 			}
@@ -106,18 +122,18 @@ func kernelsOf(typ device.DType, a *device.Attn, fits bool) *attnKernels {
 		}
 	}
 	i := 0
-	for a.D > onCores[i].width {
+	for a.D > t.onCores[i].width {
 		i++
 	}
-	return &onCores[i]
+	return &t.onCores[i]
 }
 
 func wantAttn(op string, a *device.Attn, stats ...device.Buffer) {
 	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
 		panic(fmt.Sprintf("cuda: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
-	if a.Drop.Drop > 0 {
-		panic(fmt.Sprintf("cuda: %s that drops probabilities", op))
+	if a.Past > 0 && a.Drop.Drop > 0 {
+		panic(fmt.Sprintf("cuda: %s of positions after %d others drops probabilities", op, a.Past))
 	}
 	wantLen(op, device.F32, a.B*a.H*a.T, stats...)
 	device.Starts(op, a.Start, a.B*a.T, a.Past)
@@ -126,15 +142,22 @@ func wantAttn(op string, a *device.Attn, stats ...device.Buffer) {
 // head is a matrix of heads: their elements lie in words of four if D allows it.
 func (c *Call) head(m device.Mat, a *device.Attn) *Call { return c.matIf(m, a.D%4 == 0) }
 
-// attn is attention.cu's Attn.
+// attn is attention.cu's Attn, or its Dropping.
 func (c *Call) attn(a *device.Attn) *Call {
-	to := c.next(48)
+	bytes := 48
+	if a.Drop.Drop > 0 {
+		bytes += dropBytes
+	}
+	to := c.next(bytes)
 	putPtr(to, a.Start)
 	for i, x := range [...]int{a.T, a.Keys(), a.H, a.KV, a.D, a.Past, a.Window} {
 		binary.LittleEndian.PutUint32(to[8+4*i:], uint32(x))
 	}
 	binary.LittleEndian.PutUint32(to[36:], math.Float32bits(a.Scale))
 	binary.LittleEndian.PutUint32(to[40:], math.Float32bits(a.Cap))
+	if a.Drop.Drop > 0 {
+		putDrop(to[48:], a.Drop)
+	}
 	return c
 }
 
@@ -176,7 +199,9 @@ func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out 
 	wantMat(op, a.B*a.T, a.KV*a.D, dk, dv, k, v)
 	s, pairs := kernelsFor(&a, dq, dk, dv, do, q, k, v), seen(&a)
 
-	o.begin("attention_delta").ptr(delta).head(do, &a).head(out, &a).attn(&a).i32(a.B)
+	keeps := a // row sums are of what was kept
+	keeps.Drop = device.Dropout{}
+	o.begin("attention_delta").ptr(delta).head(do, &a).head(out, &a).attn(&keeps).i32(a.B)
 	o.run(rowBlocks(delta.N), 1, 1, over(2, do, out).plus(delta))
 
 	c := o.begin(s.dkv.name).head(dk, &a).head(dv, &a).head(do, &a).head(q, &a).head(k, &a).head(v, &a).ptr(lse).ptr(delta).attn(&a)

@@ -41,7 +41,11 @@ func (b *bench) attnOf(dt device.DType, a device.Attn) (q, k, v device.Mat) {
 	return q, k, b.mat("v", dt, a.B*a.Keys(), a.KV*a.D, 1).Mat
 }
 
-// eachAttn runs f with every shape and type, and with drawn shapes.
+// half drops probabilities; its scale is exact, for one weight alone has no gradient.
+var half = device.Dropout{Seed: 1<<40 + 9, Place: 1<<31 | 2, Drop: device.DropOf(0.5), Row: 1<<33 - 20}
+
+// eachAttn runs f with every shape and type, and with drawn shapes, some of which drop
+// probabilities.
 func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a device.Attn) func(q operations)) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	shapes := attnShapes
@@ -57,14 +61,17 @@ func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a devic
 		if i%4 > 1 {
 			a.Cap = 2 + float32(i%5)
 		}
-		if past {
+		if i%8 == 0 || i%8 == 3 || i%8 == 5 {
+			a.Drop = half
+		}
+		if past && a.Drop.Drop == 0 {
 			a.Past = rng.IntN(3) * rng.IntN(90)
 		}
 		for j, dt := range anyFloat {
 			if testing.Short() && j != i%3 {
 				continue
 			}
-			t.Run(fmt.Sprintf("%v B%d T%d+%d of %d H%d/%d D%d cap %.1f", dt, a.B, a.Past, a.T, a.Window, a.H, a.KV, a.D, a.Cap), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%v B%d T%d+%d of %d H%d/%d D%d cap %.1f drops %v", dt, a.B, a.Past, a.T, a.Window, a.H, a.KV, a.D, a.Cap, a.Drop.Drop > 0), func(t *testing.T) {
 				check(t, uint64(i), func(b *bench) func(operations) { return f(b, dt, a) })
 			})
 		}

@@ -34,6 +34,15 @@ __device__ Halves halves(const Drop &d, i64 row, int col) {
 	return h;
 }
 
+// kept8 has a bit for each column of a group of eight, set where it is kept.
+__device__ unsigned kept8(const Drop &d, u64 row, int group) {
+	Words w = philox(group, d.place, (unsigned)row, (unsigned)(row >> 32), d.key0, d.key1);
+	unsigned limit = d.drop << 16, bits = 0;
+#pragma unroll
+	for (int i = 0; i < 4; i++) bits |= (w.v[i] << 16 >= limit ? 1u << 2 * i : 0) | (w.v[i] >= limit ? 2u << 2 * i : 0);
+	return bits;
+}
+
 ENTRY dropout(Mat y, Mat x, Mat add, i64 n, Drop d) {
 	EACH4(i, n) {
 		Four f = get4(x, i, n - i), more = {{0, 0, 0, 0}};

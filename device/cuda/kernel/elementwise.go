@@ -113,12 +113,18 @@ func (o *Ops) Dropout(y, x, add device.Buffer, d device.Dropout) {
 		wantVec("dropout", y.N, add)
 	}
 	d.Rows(y.N)
+	putDrop(o.begin("dropout").vec(y).vec(x).vec(add).i64(y.N).next(dropBytes), d)
+	o.run(blocks(y.N, 4), 1, 1, passes(3, y, x).plus(add))
+}
+
+// dropBytes are dropout.cu's Drop, which putDrop writes.
+const dropBytes = 32
+
+func putDrop(to []byte, d device.Dropout) {
 	key := d.Key()
-	to := o.begin("dropout").vec(y).vec(x).vec(add).i64(y.N).next(32)
 	for i, word := range [...]uint32{key[0], key[1], d.Place, d.Drop, uint32(d.Row), uint32(d.Row >> 32), uint32(d.Cols), math.Float32bits(d.Scale())} {
 		binary.LittleEndian.PutUint32(to[4*i:], word)
 	}
-	o.run(blocks(y.N, 4), 1, 1, passes(3, y, x).plus(add))
 }
 
 // Activate sets y = f(x); y may be x.

@@ -133,9 +133,50 @@ __device__ Seen seen_by(const Attn &a, int b, int t, int n) {
 	return {first_key(a, b, t), a.past + t + n - 1, first_key(a, b, t + n - 1), a.past + t};
 }
 
+// swap is a step of transposing a matrix whose rows are lanes, and whose columns fields
+// of their bits: lanes that differ in one bit of their number swap the fields at high,
+// so many bits above low, of one for those at low of the other.
+__device__ __forceinline__ unsigned swap(unsigned x, int bit, int by, unsigned low) {
+	unsigned y = __shfl_xor_sync(ALL, x, bit);
+	return LANE & bit ? (x & ~low) | (y >> by & low) : (x & low) | (y << by & ~low);
+}
+
+// kept_scores has the bits 8m+4r+2n+i of the thread's scores, which are C[2r+i] of tile
+// n, set where they are kept, of the warp's 16M queries from t on and 16 keys. Each
+// thread asks for eight keys of a query, M times: of query 8r+g and tile n, where its c
+// is 2r+n. kept_transposed is the same of 16 queries from t on and 16M keys, where rows
+// are keys: it asks for query 8n+2c+i and keys 8r to 8r+7, where its g is 4r+2n+i.
+template <int M> __device__ unsigned kept_scores(const Dropping &a, int b, int h, int t, int key) {
+	unsigned x = 0, c = LANE % 4;
+	if (M > 1) hide(c);
+	u64 row = drop_row(a, b, h, t + c / 2 * 8 + G);
+#pragma unroll
+	for (int m = 0; m < M; m++) x |= kept8(a.drop, row + 16 * m, key / 8 + c % 2) << 8 * m;
+	return swap(swap(x, 1, 2, 0x33333333), 2, 4, 0x0f0f0f0f);
+}
+template <int M> __device__ unsigned kept_transposed(const Dropping &a, int b, int h, int t, int key) {
+	unsigned x = 0;
+	u64 row = drop_row(a, b, h, t + G / 2 % 2 * 8 + C2 + G % 2);
+#pragma unroll
+	for (int m = 0; m < M; m++) x |= kept8(a.drop, row, key / 8 + 2 * m + G / 4) << 8 * m;
+	return swap(swap(swap(x, 4, 1, 0x55555555), 8, 2, 0x33333333), 16, 4, 0x0f0f0f0f);
+}
+__device__ __forceinline__ bool is_kept(unsigned bits, int m, int n, int i) { return bits >> (8 * m + i / 2 * 4 + 2 * n + i % 2) & 1; }
+
+// drop_scores sets to 0 what is not kept.
+template <int M> __device__ void drop_scores(float (&s)[M][2][4], unsigned kept) {
+#pragma unroll
+	for (int m = 0; m < M; m++)
+#pragma unroll
+		for (int n = 0; n < 2; n++)
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				if (!is_kept(kept, m, n, i)) s[m][n][i] = 0;
+}
+
 // flash computes 64M queries of a head against tiles of BK keys, of which the next is
 // on its way while one is used. The last queries, which see most, come first.
-template <int TYPE, int DP, int M, int BK> __device__ void flash(const Mat &o, float *lse, const Mat &q, const Mat &k, const Mat &v, const Attn &a) {
+template <int TYPE, int DP, int M, int BK, class A> __device__ void flash(const Mat &o, float *lse, const Mat &q, const Mat &k, const Mat &v, const A &a) {
 	const int BQ = 16 * M * FLASH_WARPS, P = DP + 8;
 	DYNAMIC_SHARED(u16, tiles16);
 	u16 *Q = tiles16, *KV = Q + BQ * P; // keys and values of one tile, then those of the other
@@ -200,7 +241,10 @@ template <int TYPE, int DP, int M, int BK> __device__ void flash(const Mat &o, f
 				for (int d = 0; d < DP / 8; d++) acc[m][d][2 * r] *= shrink, acc[m][d][2 * r + 1] *= shrink;
 			}
 #pragma unroll
-		for (int j = 0; j < BK / 16; j++) add_weighted<TYPE, DP>(acc, s[j], V, 16 * j); // beyond the keys V is 0
+		for (int j = 0; j < BK / 16; j++) {
+			if constexpr (A::DROPS) drop_scores(s[j], kept_scores<M>(a, b, h, t0, k0 + 16 * j));
+			add_weighted<TYPE, DP>(acc, s[j], V, 16 * j); // beyond the keys V is 0
+		}
 	}
 	for (int m = 0; m < M; m++)
 		for (int r = 0; r < 2; r++) {
@@ -208,13 +252,14 @@ template <int TYPE, int DP, int M, int BK> __device__ void flash(const Mat &o, f
 			int t = mine + 16 * m + 8 * r + G;
 			if (C2 == 0 && t < nq) lse[((i64)b * a.H + h) * a.T + q0 + t] = (float)((double)top[m][r] * 0.6931471805599453 + log((double)whole));
 			sum[m][r] = 1 / whole;
+			if constexpr (A::DROPS) sum[m][r] *= a.drop.scale;
 		}
 	store<TYPE, DP>(o, (row + mine) * o.ld + head, nq - mine, a.D, acc, sum);
 }
 
 // flash_dq computes dq = scale dS·K of 64M queries of a head.
-template <int TYPE, int DP, int M, int BK>
-__device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta, const Attn &a) {
+template <int TYPE, int DP, int M, int BK, class A>
+__device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta, const A &a) {
 	const int BQ = 16 * M * FLASH_WARPS, P = DP + 8;
 	DYNAMIC_SHARED(u16, tiles16);
 	u16 *Q = tiles16, *dO = Q + BQ * P, *KV = dO + BQ * P;
@@ -238,6 +283,7 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 		for (int r = 0; r < 2; r++) {
 			int t = t0 + 16 * m + 8 * r + G;
 			by[m][r] = a.scale, l[m][r] = t < a.T ? lse[stat + t] * LOG2E : 0, e[m][r] = t < a.T ? delta[stat + t] : 0;
+			if constexpr (A::DROPS) by[m][r] *= a.drop.scale, e[m][r] /= a.drop.scale; // scores' gradients by the scale less
 		}
 	for (int turn = 0; k0 < end; k0 += BK, turn ^= 1) {
 		copy_wait<0>();
@@ -251,8 +297,12 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 			float s[M][2][4], d[M][2][4];
 			clear(s);
 			clear(d);
-			add_scores<TYPE, DP>(s, Q, mine, K, j);
+			if constexpr (!A::DROPS) add_scores<TYPE, DP>(s, Q, mine, K, j);
 			add_scores<TYPE, DP>(d, dO, mine, V, j);
+			if constexpr (A::DROPS) { // before the other product, for the sake of registers
+				drop_scores(d, kept_scores<M>(a, b, h, t0, at));
+				add_scores<TYPE, DP>(s, Q, mine, K, j);
+			}
 			bool all = at >= seen.all && at + 15 <= seen.last_all;
 #pragma unroll
 			for (int m = 0; m < M; m++)
@@ -277,9 +327,9 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 // flash_dkv computes dv = P^T·dO and dk = scale dS^T·Q of 64M keys of a head, over all
 // query heads that share it, in tiles of BQ queries one after the other. Scores are
 // transposed here: their rows are keys.
-template <int TYPE, int DP, int M, int BQ>
+template <int TYPE, int DP, int M, int BQ, class A>
 __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta,
-	const Attn &a) {
+	const A &a) {
 	const int BK = 16 * M * FLASH_WARPS, P = DP + 8, TILE = 2 * BQ * P + 4 * BQ; // of queries: Q, dO, lse and delta
 	DYNAMIC_SHARED(u16, tiles16);
 	u16 *K = tiles16, *V = K + BK * P, *QO = V + BK * P;
@@ -308,7 +358,10 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 	clear(gk);
 	clear(gv);
 	for (int m = 0; m < M; m++)
-		for (int r = 0; r < 2; r++) by[m][r] = a.scale, one[m][r] = 1;
+		for (int r = 0; r < 2; r++) {
+			by[m][r] = a.scale, one[m][r] = 1;
+			if constexpr (A::DROPS) by[m][r] *= a.drop.scale, one[m][r] = a.drop.scale;
+		}
 	for (int n = 0; n < share * tiles; n++) {
 		copy_wait<0>();
 		__syncthreads();
@@ -320,16 +373,20 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 		for (int j = 0; j < BQ; j += 16) {
 			Seen seen = seen_by(a, b, t0 + j, 16);
 			if (key0 > seen.last || key1 < seen.first) continue;
+			unsigned kept = 0;
+			if constexpr (A::DROPS) kept = kept_transposed<M>(a, b, kv * share + n / tiles, t0 + j, key0);
 			float s[M][2][4], d[M][2][4];
 			clear(s);
 			clear(d);
 			add_scores<TYPE, DP>(s, K, mine, Q, j);
 			add_scores<TYPE, DP>(d, V, mine, dO, j);
+			if constexpr (A::DROPS) drop_scores(d, kept);
 			bool all = key0 >= seen.all && key1 <= seen.last_all && t0 + j + 16 <= a.T;
 #pragma unroll
 			for (int c = 0; c < 4; c++) { // the thread's queries
 				int i = j + c / 2 * 8 + C2 + c % 2, t = t0 + i, from = all ? 0 : first_key(a, b, t), to = all ? a.T : t < a.T ? t + 1 : 0;
 				float under = l[i] * LOG2E, less = e[i];
+				if constexpr (A::DROPS) less /= a.drop.scale;
 #pragma unroll
 				for (int m = 0; m < M; m++)
 #pragma unroll
@@ -340,6 +397,7 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 						y = x != 0 ? x * (y - less) : 0;
 					}
 			}
+			if constexpr (A::DROPS) drop_scores(s, kept);
 			add_weighted<TYPE, DP>(gv, s, dO, j);
 			add_weighted<TYPE, DP>(gk, d, Q, j);
 		}
@@ -349,20 +407,21 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 }
 
 // Kernels for heads of up to DP elements. Forward has FM and dq QM times 64 queries, in
-// tiles of BK keys, dkv KM times 64 keys in tiles of BK queries; see flash.go.
-#define FLASH_OF(NAME, TYPE, DP, FM, QM, KM, BK) \
-	FLASH flash_##NAME##_##DP(Mat o, float *lse, Mat q, Mat k, Mat v, Attn a) { flash<TYPE, DP, FM, BK>(o, lse, q, k, v, a); } \
-	KERNEL(flash_##NAME##_##DP) \
-	FLASH flash_dq_##NAME##_##DP(Mat dq, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, Attn a) { \
+// tiles of BK keys, dkv KM times 64 keys in tiles of BK queries; see attention.go.
+#define FLASH_OF(NAME, A, T, TYPE, DP, FM, QM, KM, BK) \
+	FLASH NAME##_##T##_##DP(Mat o, float *lse, Mat q, Mat k, Mat v, A a) { flash<TYPE, DP, FM, BK>(o, lse, q, k, v, a); } \
+	KERNEL(NAME##_##T##_##DP) \
+	FLASH NAME##_dq_##T##_##DP(Mat dq, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, A a) { \
 		flash_dq<TYPE, DP, QM, BK>(dq, dout, q, k, v, lse, delta, a); \
 	} \
-	KERNEL(flash_dq_##NAME##_##DP) \
-	FLASH flash_dkv_##NAME##_##DP(Mat dk, Mat dv, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, Attn a) { \
+	KERNEL(NAME##_dq_##T##_##DP) \
+	FLASH NAME##_dkv_##T##_##DP(Mat dk, Mat dv, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, A a) { \
 		flash_dkv<TYPE, DP, KM, BK>(dk, dv, dout, q, k, v, lse, delta, a); \
 	} \
-	KERNEL(flash_dkv_##NAME##_##DP)
-#define FLASH_BOTH(DP, FM, QM, KM, BK) FLASH_OF(bf16, BF16, DP, FM, QM, KM, BK) FLASH_OF(f16, F16, DP, FM, QM, KM, BK)
-FLASH_BOTH(32, 2, 2, 2, 64)
-FLASH_BOTH(64, 2, 2, 2, 64)
-FLASH_BOTH(96, 2, 1, 1, 32)
-FLASH_BOTH(128, 2, 1, 1, 32)
+	KERNEL(NAME##_dkv_##T##_##DP)
+#define FLASH_BOTH(NAME, A, DP, ...) FLASH_OF(NAME, A, bf16, BF16, DP, __VA_ARGS__) FLASH_OF(NAME, A, f16, F16, DP, __VA_ARGS__)
+#define FLASH_ALL(...) FLASH_BOTH(flash, Attn, __VA_ARGS__) FLASH_BOTH(flash_drop, Dropping, __VA_ARGS__)
+FLASH_ALL(32, 2, 2, 2, 64)
+FLASH_ALL(64, 2, 2, 2, 64)
+FLASH_ALL(96, 2, 1, 1, 32)
+FLASH_ALL(128, 2, 1, 1, 32)

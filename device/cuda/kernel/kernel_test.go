@@ -94,11 +94,7 @@ func TestFamilies(t *testing.T) {
 		}
 	}
 	all := map[*Family]string{byName("fill").Family: Base}
-	sets := []attnKernels{onCores[0], onCores[1], onCores[2]}
-	for _, both := range onTensorCores {
-		sets = append(sets, both[:]...)
-	}
-	for _, s := range sets {
+	for _, s := range append(keeping.all(), dropping.all()...) {
 		same(s.forward.name, s.dq.name, s.dkv.name)
 		all[byName(s.forward.name).Family] = s.forward.name
 	}
@@ -123,11 +119,13 @@ func TestForHeads(t *testing.T) {
 		typ  device.DType
 		d    int
 		cap  float32
+		drop uint32
 	}{
-		{"flash_bf16_64", device.BF16, 64, 0}, {"flash_f16_96", device.F16, 72, 0}, {"attention_64", device.F32, 64, 0},
-		{"attention_128", device.BF16, 100, 0}, {"attention_128", device.BF16, 128, 30}, {"attention_256", device.BF16, 256, 0},
+		{"flash_bf16_64", device.BF16, 64, 0, 0}, {"flash_f16_96", device.F16, 72, 0, 0}, {"attention_64", device.F32, 64, 0, 0},
+		{"attention_128", device.BF16, 100, 0, 0}, {"attention_128", device.BF16, 128, 30, 0}, {"attention_256", device.BF16, 256, 0, 0},
+		{"flash_drop_bf16_64", device.BF16, 64, 0, 1}, {"attention_drop_64", device.F32, 9, 0, 1}, {"attention_drop_128", device.F16, 128, 30, 1},
 	} {
-		if f := ForHeads(a.typ, &device.Attn{D: a.d, Cap: a.cap}); f.Name != a.want {
+		if f := ForHeads(a.typ, &device.Attn{D: a.d, Cap: a.cap, Drop: device.Dropout{Drop: a.drop}}); f.Name != a.want {
 			t.Errorf("heads of %d %v: %s, want %s", a.d, a.typ, f.Name, a.want)
 		}
 	}
@@ -197,14 +195,17 @@ func TestRefuses(t *testing.T) {
 	m, ints := device.Matrix(x, 2, 3), device.OfI32(make([]int32, 6))
 	big := device.Attn{B: 1, T: 1, H: 1, KV: 1, D: MaxAttn + 1}
 	for what, f := range map[string]func(){
-		"lengths":          func() { o.AddTo(x, x, x.Slice(0, 5)) },
-		"integers":         func() { o.Mul(ints, ints, ints) },
-		"a shape":          func() { o.SumRows(x.Slice(0, 2), m) },
-		"a transpose":      func() { o.SumRows(x.Slice(0, 2), m.T()) },
-		"a cast to int32":  func() { o.Cast(ints, x) },
-		"no sources":       func() { o.SumInto(x, nil) },
-		"an odd head":      func() { o.Rope(m, device.Rope{T: 1, D: 3}, false) },
-		"a wide head":      func() { o.Attention(device.Mat{}, x.Slice(0, 1), device.Mat{}, device.Mat{}, device.Mat{}, big) },
+		"lengths":         func() { o.AddTo(x, x, x.Slice(0, 5)) },
+		"integers":        func() { o.Mul(ints, ints, ints) },
+		"a shape":         func() { o.SumRows(x.Slice(0, 2), m) },
+		"a transpose":     func() { o.SumRows(x.Slice(0, 2), m.T()) },
+		"a cast to int32": func() { o.Cast(ints, x) },
+		"no sources":      func() { o.SumInto(x, nil) },
+		"an odd head":     func() { o.Rope(m, device.Rope{T: 1, D: 3}, false) },
+		"a wide head":     func() { o.Attention(device.Mat{}, x.Slice(0, 1), device.Mat{}, device.Mat{}, device.Mat{}, big) },
+		"drops later": func() {
+			o.Attention(m, x.Slice(0, 1), m, m, m, device.Attn{B: 1, T: 1, Past: 1, H: 1, KV: 1, D: 1, Drop: device.Dropout{Drop: 1}})
+		},
 		"gradients at one": func() { o.SwiGLUGrad(x, x, x, x, x) },
 		"no work space": func() {
 			o.SumRows(x.Slice(0, 1), device.Matrix(device.OfF32(make([]float32, 100)), 100, 1))

@@ -2,8 +2,9 @@
 // scripts/build-ptx.
 #include "rt.cuh"
 
+#include "dropout.cu" // before attention, which drops too
+
 #include "attention.cu"
-#include "dropout.cu"
 #include "elementwise.cu"
 #include "embed.cu"
 #include "exact.cu"

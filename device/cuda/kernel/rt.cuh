@@ -84,6 +84,10 @@ template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.
 #include "emu.h"
 #endif
 
+// hide makes x a number of which the compiler knows nothing, so that it computes what
+// follows from x where that is used, and does not keep it in registers.
+__device__ __forceinline__ void hide(unsigned &x) { asm volatile("" : "+r"(x)); }
+
 #define THREADS 256 // of a block, in every kernel but those of flash.cu
 #define WARPS (THREADS / 32)
 #define ENTRY extern "C" __global__ void __launch_bounds__(THREADS)
