@@ -105,6 +105,17 @@ func Starts(op string, start Buffer, rows, past int) {
 // Keys is how many positions of a sequence have keys and values.
 func (a Attn) Keys() int { return a.Past + a.T }
 
+// Pairs are those of a query and a key it sees, in all heads, if sequences are one
+// document each: where others start is known on the device alone.
+func (a Attn) Pairs() int64 {
+	pairs := int64(a.T)*int64(a.Past) + int64(a.T)*int64(a.T+1)/2
+	if before := a.Keys() - a.Window; a.Window > 0 && before > 0 { // the last query misses so many keys, the one before it one less
+		misses := min(before, a.T)
+		pairs -= int64(misses) * int64(2*before-misses+1) / 2
+	}
+	return int64(a.B) * int64(a.H) * pairs
+}
+
 // AdamW is one step of Adam with decoupled weight decay over a piece that
 // shares its hyper-parameters:
 //

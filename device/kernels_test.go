@@ -2,6 +2,7 @@ package device
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -42,4 +43,19 @@ var ropeFrequencies = []struct {
 	{36, 0.000622772437, 7.78465546e-05},
 	{48, 5.31829573e-05, 6.64786967e-06},
 	{63, 2.4551407e-06, 3.06892588e-07},
+}
+
+// TestPairs counts them one by one.
+func TestPairs(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 300 {
+		a := Attn{B: 2, T: 1 + rng.IntN(20), H: 3, KV: 1, D: 1, Past: rng.IntN(20), Window: rng.IntN(25)}
+		want := 0
+		for t := range a.T {
+			want += a.Past + t + 1 - a.First(t, nil)
+		}
+		if got := a.Pairs(); got != int64(6*want) {
+			t.Fatalf("%+v: %d pairs, want %d", a, got, 6*want)
+		}
+	}
 }

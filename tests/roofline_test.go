@@ -253,6 +253,7 @@ func launchesOf(t *testing.T, name string, m *nn.Model, B, T int) string {
 func TestReadmeKernels(t *testing.T) {
 	gpt2 := nn.GPT2{Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, Eps: 1e-5}
 	llama := nn.Llama{Layers: 16, Width: 2048, Heads: 32, KV: 8, FFN: 8192, Context: 2048, Vocab: 128256, Eps: 1e-5, Theta: 5e5, Tied: true}
+	gemma := nn.Llama{Layers: 26, Width: 2304, Heads: 8, KV: 4, Head: 256, FFN: 9216, Context: 8192, Gemma: true, Vocab: 256000, Eps: 1e-6, Theta: 1e4, Tied: true, CapScores: 50, CapLogits: 30}
 	small := nn.GPT2{Layers: 4, Heads: 7, Width: 448, Context: 64, Vocab: 257, Eps: 1e-5}
 	launches := "| step of a rank | launches | ms of work | ms, each 4 µs at least | launches |\n|---|---:|---:|---:|---:|\n" +
 		launchesOf(t, "`examples/quickstart.yaml`, 4 sequences of 64", small.Model(), 4, 64)
@@ -262,29 +263,45 @@ func TestReadmeKernels(t *testing.T) {
 	sayParts(t, "../docs/kernels.md", map[string]string{
 		"launches": launches,
 		"gpt2":     rooflineOf(t, "GPT-2 124M", gpt2.Model(), 64, 1024, 8192),
+		"gemma":    rooflineOf(t, "Gemma 2 of 2.6 B", gemma.Model(), 8, 2048, 4096),
 		"llama":    rooflineOf(t, "Llama of 1.2 B (the shape of Llama 3.2 1B)", llama.Model(), 16, 2048, 8192),
 	})
 }
 
-// TestPlanIsTheRoofline: `plan --machine h200` simulates the step of docs/kernels.md
-// with the rates of its table, so that both say about the same.
+// TestPlanIsTheRoofline: `plan --machine h200` simulates a step with the rates of the
+// tables of docs/kernels.md, so that both say about the same: of GPT-2's table, and of a
+// Llama with soft caps, which take attention off the tensor cores, and without.
 func TestPlanIsTheRoofline(t *testing.T) {
 	h, err := sim.OpenHardware("h200")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Draft("", []string{"model={layers: 12, heads: 12, width: 768, context: 1024, vocab: 50257}", "train.micro_batch=64", "train.loss_chunk=8192", "precision=bf16", "parallel.ranks=1", "zero.stage=0"})
-	if err != nil {
-		t.Fatal(err)
+	seconds := map[float64]float64{}
+	for _, of := range []struct {
+		model, batch string
+		cap          float64
+	}{
+		{"model={layers: 12, heads: 12, width: 768, context: 1024, vocab: 50257}", "64", 0},
+		{"model={family: llama, layers: 4, heads: 16, kv_heads: 8, width: 2048, ffn: 8192, context: 2048, vocab: 128256}", "4", 0},
+		{"model={family: llama, layers: 4, heads: 16, kv_heads: 8, width: 2048, ffn: 8192, context: 2048, vocab: 128256}", "4", 30},
+	} {
+		c, err := config.Draft("", []string{of.model, "train.micro_batch=" + of.batch, "train.loss_chunk=8192", "precision=bf16", "parallel.ranks=1", "zero.stage=0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Model.CapScores, c.Model.CapLogits = of.cap, of.cap
+		s, err := sim.Simulate(c, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newRooflined(h)
+		r.step(c.Model.Network(), c.Train.MicroBatch, c.Model.Context, 8192, endless)
+		if want := r.seconds(); math.Abs(s.Seconds-want) > 0.05*want {
+			t.Errorf("%s with caps of %v: the plan's step takes %.1f ms, the sum of its kernels %.1f", of.model, of.cap, 1e3*s.Seconds, 1e3*want)
+		}
+		seconds[of.cap] = s.Seconds
 	}
-	s, err := sim.Simulate(c, h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gpt2 := nn.GPT2{Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, Eps: 1e-5}
-	r := newRooflined(h)
-	r.step(gpt2.Model(), 64, 1024, 8192, endless)
-	if want := r.seconds(); math.Abs(s.Seconds-want) > 0.05*want {
-		t.Errorf("the plan's step takes %.1f ms, the sum of its kernels %.1f", 1e3*s.Seconds, 1e3*want)
+	if seconds[30] < 1.1*seconds[0] {
+		t.Errorf("a step takes %.1f ms with caps, %.1f without", 1e3*seconds[30], 1e3*seconds[0])
 	}
 }

@@ -87,15 +87,27 @@ func (m *moving) seconds(queue string, k Kernel, w Work) float64 {
 	case k.Op == "do":
 		return 0
 	}
-	rate := m.Flops[k.In.String()]
-	if strings.HasPrefix(k.Op, "attention") && m.Attention > 0 {
-		rate = m.Attention
+	computing := 0.0
+	if rate := m.rate(k); rate > 0 {
+		computing = w.Flops / rate
 	}
-	t := w.Bytes / m.Memory
-	if rate > 0 {
-		t = max(t, w.Flops/rate)
+	if cores := m.Flops["fp32"]; cores > 0 {
+		computing += w.Beside / cores
 	}
-	return max(m.Launch, t)
+	return max(m.Launch, w.Bytes/m.Memory, computing)
+}
+
+// rate is the operations a second that products of a kernel come to. Attention has one
+// of its own where it is on tensor cores, of which GPUs' kernels for fp32, for heads
+// that are wide or no multiple of 8, and for scores with a cap make no use.
+func (m *moving) rate(k Kernel) float64 {
+	if !strings.HasPrefix(k.Op, "attention") || m.Attention == 0 {
+		return m.Flops[k.In.String()]
+	}
+	if cores := m.Flops["fp32"]; cores > 0 && (k.In == device.F32 || k.Form&Capped > 0 || k.K > 128 || k.K%8 != 0) {
+		return cores
+	}
+	return m.Attention
 }
 
 // collective is the seconds of a collective on a buffer.

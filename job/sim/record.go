@@ -25,17 +25,18 @@ type Kernel struct {
 	Op      string
 	In, Out device.DType
 	M, N, K int   // of a product; else elements, or rows and columns
-	Form    uint8 // of a product, or a collective
+	Form    uint8 // of a product, a collective, or attention and the loss
+	Window  int   // of attention
 	Group   Group // of a collective
 }
 
 // Group is the ranks of a collective: so many, each so far from the next.
 type Group struct{ Size, Stride int }
 
-// Work is what a kernel does: operations of products, and bytes it reads and
-// writes once each.
+// Work is what a kernel does: operations of products, bytes it reads and writes once
+// each, and operations beside products, where soft caps make these many.
 type Work struct {
-	Flops, Bytes float64
+	Flops, Bytes, Beside float64
 }
 
 // task is an entry of a queue: a kernel, or waiting for a task of another queue.
@@ -180,7 +181,12 @@ func (r *recordedQueue) Call(name string, f func() error) {
 
 // passes are kernels that go over memory: each operand is read or written once,
 // and those of twice both.
-func (r *recordedQueue) pass(op string, rows, cols int, out device.Buffer, twice []device.Buffer, once []device.Buffer, issue func()) {
+func (r *recordedQueue) pass(op string, rows, cols int, out device.Buffer, twice, once []device.Buffer, issue func()) {
+	k, w := passOver(op, rows, cols, out, twice, once)
+	r.kernel(k, w, issue)
+}
+
+func passOver(op string, rows, cols int, out device.Buffer, twice, once []device.Buffer) (Kernel, Work) {
 	w := Work{Bytes: float64(out.Bytes())}
 	k := Kernel{Op: op, M: rows, N: cols, Out: out.Type, In: out.Type}
 	for i, b := range once {
@@ -192,7 +198,7 @@ func (r *recordedQueue) pass(op string, rows, cols int, out device.Buffer, twice
 	for _, b := range twice {
 		w.Bytes += 2 * float64(b.Bytes())
 	}
-	r.kernel(k, w, issue)
+	return k, w
 }
 
 type bufs = []device.Buffer
@@ -286,11 +292,15 @@ func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, 
 }
 
 func (r *recordedQueue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32) {
-	r.pass("cross entropy", logits.Rows, logits.Cols, loss, nil, bufs{dense(logits)}, func() { r.ops.CrossEntropy(loss, logits, target, cap) })
+	k, w := passOver("cross entropy", logits.Rows, logits.Cols, loss, nil, bufs{dense(logits)})
+	k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, 48)
+	r.kernel(k, w, func() { r.ops.CrossEntropy(loss, logits, target, cap) })
 }
 
 func (r *recordedQueue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32) {
-	r.pass("cross entropy gradient", logits.Rows, logits.Cols, loss, bufs{dense(logits)}, nil, func() { r.ops.CrossEntropyGrad(loss, logits, target, scale, cap) })
+	k, w := passOver("cross entropy gradient", logits.Rows, logits.Cols, loss, bufs{dense(logits)}, nil)
+	k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, 95)
+	r.kernel(k, w, func() { r.ops.CrossEntropyGrad(loss, logits, target, scale, cap) })
 }
 
 func (r *recordedQueue) LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32) {
@@ -370,7 +380,7 @@ func (r *recordedQueue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device
 func (r *recordedQueue) product(op string, form uint8, c, a, b device.Mat, beside bufs, issue func()) {
 	m, n := c.Dims()
 	_, k := a.Dims()
-	w := Work{2 * float64(m) * float64(n) * float64(k), float64(dense(c).Bytes() + dense(a).Bytes() + dense(b).Bytes())}
+	w := Work{Flops: 2 * float64(m) * float64(n) * float64(k), Bytes: float64(dense(c).Bytes() + dense(a).Bytes() + dense(b).Bytes())}
 	for _, x := range beside {
 		w.Bytes += float64(x.Bytes())
 	}
@@ -384,21 +394,39 @@ func bit(is bool, b uint8) uint8 {
 	return 0
 }
 
+// Forms of attention and of the loss: scores or logits have a soft cap; weights are dropped.
+const (
+	Capped  = 1
+	Dropped = 2
+)
+
+// capping is the form of what may have a soft cap, and the operations of its n elements if it
+// has one: all that a GPU's kernel does beside products, of which tanh is more than half.
+func capping(cap float32, n int, each float64) (form uint8, operations float64) {
+	if cap == 0 {
+		return 0, 0
+	}
+	return Capped, each * float64(n)
+}
+
 // attend is an attention over so many sequences and positions; of what a query
-// sees, each product takes 2 operations an element.
-func attend(op string, t device.DType, a device.Attn, products, passes float64) (Kernel, Work) {
-	pairs := float64(a.B*a.H) * float64(a.T) * float64(a.T+1) / 2
+// sees, each product takes 2 operations an element, and a score with a cap so many beside.
+func attend(op string, t device.DType, a device.Attn, products, passes, beside float64) (Kernel, Work) {
+	pairs := a.Pairs()
+	form, operations := capping(a.Cap, int(pairs), beside)
+	form |= bit(a.Drop.Drop > 0, Dropped)
 	all := float64(a.B*a.T*a.D) * float64(2*a.H+2*a.KV) * float64(t.Size())
-	return Kernel{Op: op, In: t, Out: t, M: a.B * a.H, N: a.T, K: a.D}, Work{2 * products * pairs * float64(a.D), passes * all}
+	return Kernel{Op: op, In: t, Out: t, M: a.B * a.H, N: a.T, K: a.D, Form: form, Window: a.Window},
+		Work{2 * products * float64(pairs) * float64(a.D), passes * all, operations}
 }
 
 func (r *recordedQueue) Attention(o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
-	what, w := attend("attention", o.Buf.Type, a, 2, 1)
+	what, w := attend("attention", o.Buf.Type, a, 2, 1, 46)
 	r.kernel(what, w, func() { r.ops.Attention(o, lse, q, k, v, a) })
 }
 
 func (r *recordedQueue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
-	what, w := attend("attention gradient", o.Buf.Type, a, 5, 2)
+	what, w := attend("attention gradient", o.Buf.Type, a, 5, 2, 108)
 	r.kernel(what, w, func() { r.ops.AttentionGrad(dq, dk, dv, delta, do, o, lse, q, k, v, a) })
 }
 

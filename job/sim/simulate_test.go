@@ -178,22 +178,27 @@ func TestSimulationSharesProcessors(t *testing.T) {
 
 // A kernel takes the longer of its arithmetic and its traffic.
 func TestKernelSeconds(t *testing.T) {
-	h := &Hardware{Flops: map[string]float64{"bf16": 100}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2, Disk: 5, Links: []Link{{0, 100, 0}}}
+	h := &Hardware{Flops: map[string]float64{"bf16": 100, "fp32": 25}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2, Disk: 5, Links: []Link{{0, 100, 0}}}
 	m := h.moving(ranked(2))
-	mm, at := Kernel{Op: "matmul", In: device.BF16}, Kernel{Op: "attention gradient", In: device.BF16}
+	mm, at := Kernel{Op: "matmul", In: device.BF16}, Kernel{Op: "attention gradient", In: device.BF16, K: 64}
+	capped, wide, odd, exact, loss := at, at, at, at, Kernel{Op: "cross entropy", In: device.BF16, Form: Capped}
+	capped.Form, wide.K, odd.K, exact.In = Capped, 136, 60, device.F32
 	for _, test := range []struct {
 		queue string
 		k     Kernel
 		w     Work
 		want  float64
 	}{
-		{"compute", mm, Work{1000, 10}, 10}, {"compute", mm, Work{1000, 200}, 20}, {"compute", mm, Work{1, 1}, 0.5}, {"compute", at, Work{1000, 10}, 20},
-		{"update", Kernel{Op: "adamw"}, Work{0, 100}, 10}, {"host", Kernel{Op: "adamw"}, Work{0, 100}, 50}, {"to host", Kernel{Op: "copy"}, Work{0, 80}, 10},
-		{"read", Kernel{Op: "read"}, Work{0, 100}, 20}, {"write", Kernel{Op: "write"}, Work{0, 50}, 10},
+		{"compute", mm, Work{1000, 10, 0}, 10}, {"compute", mm, Work{1000, 200, 0}, 20}, {"compute", mm, Work{1, 1, 0}, 0.5}, {"compute", at, Work{1000, 10, 0}, 20},
+		// Not on tensor cores; and what is beside products.
+		{"compute", capped, Work{1000, 10, 500}, 60}, {"compute", wide, Work{1000, 10, 0}, 40}, {"compute", odd, Work{1000, 10, 0}, 40},
+		{"compute", exact, Work{1000, 10, 0}, 40}, {"compute", loss, Work{0, 100, 1000}, 40}, {"compute", loss, Work{0, 100, 100}, 10},
+		{"update", Kernel{Op: "adamw"}, Work{0, 100, 0}, 10}, {"host", Kernel{Op: "adamw"}, Work{0, 100, 0}, 50}, {"to host", Kernel{Op: "copy"}, Work{0, 80, 0}, 10},
+		{"read", Kernel{Op: "read"}, Work{0, 100, 0}, 20}, {"write", Kernel{Op: "write"}, Work{0, 50, 0}, 10},
 		// 2 ranks send half of it; what is apart is copied meanwhile, and alone without others.
-		{"comm", Kernel{N: 250, Group: Group{2, 1}}, Work{0, 1000}, 5}, {"comm", Kernel{N: 250, Group: Group{2, 1}, Form: Apart}, Work{0, 1000}, 100},
-		{"comm", Kernel{Group: Group{2, 1}, Form: Apart}, Work{0, 10}, 1}, {"comm", Kernel{Group: Group{1, 1}}, Work{0, 1000}, 0},
-		{"comm", Kernel{Group: Group{1, 1}, Form: Apart}, Work{0, 1000}, 200},
+		{"comm", Kernel{N: 250, Group: Group{2, 1}}, Work{0, 1000, 0}, 5}, {"comm", Kernel{N: 250, Group: Group{2, 1}, Form: Apart}, Work{0, 1000, 0}, 100},
+		{"comm", Kernel{Group: Group{2, 1}, Form: Apart}, Work{0, 10, 0}, 1}, {"comm", Kernel{Group: Group{1, 1}}, Work{0, 1000, 0}, 0},
+		{"comm", Kernel{Group: Group{1, 1}, Form: Apart}, Work{0, 1000, 0}, 200},
 	} {
 		if got := m.seconds(test.queue, test.k, test.w); got != test.want {
 			t.Errorf("%+v takes %v", test, got)

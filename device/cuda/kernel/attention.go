@@ -161,15 +161,25 @@ func (c *Call) attn(a *device.Attn) *Call {
 	return c
 }
 
-// seen is the pairs of a query and a key it sees, in all heads, if sequences are one
-// document each: where others start is known on the device alone.
-func seen(a *device.Attn) int64 {
-	pairs := int64(a.T)*int64(a.Past) + int64(a.T)*int64(a.T+1)/2
-	if before := a.Keys() - a.Window; a.Window > 0 && before > 0 { // the last query misses so many keys, the one before it one less
-		misses := min(before, a.T)
-		pairs -= int64(misses) * int64(2*before-misses+1) / 2
+// capFlops are the operations of a score or logit that a soft cap adds, slopeFlops
+// those of its derivative: see rt.cuh's capped and cap_slope. dropFlops are those of a
+// weight that is drawn: an eighth of Philox, and of its comparisons.
+const (
+	capFlops   = 26
+	slopeFlops = 4
+	dropFlops  = 13
+)
+
+// beside is the operations of a score that a cap and dropout add, with the cap's slope
+// or without.
+func beside(a *device.Attn, slope int) (flops int) {
+	if a.Cap > 0 {
+		flops += capFlops + slope
 	}
-	return int64(a.B) * int64(a.H) * pairs
+	if a.Drop.Drop > 0 {
+		flops += dropFlops
+	}
+	return flops
 }
 
 // Attention sets o = softmax(Scale q·k)·v, each position seeing itself and those
@@ -183,7 +193,7 @@ func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a
 	c := o.begin(s.name).head(out, &a).ptr(lse).head(q, &a).head(k, &a).head(v, &a).attn(&a)
 	c.Shared = s.shared
 	cost := over(0, out, q, k, v).plus(lse)
-	cost.Flops = seen(&a) * int64(4*a.D+20)
+	cost.Flops = a.Pairs() * int64(4*a.D+20+beside(&a, 0))
 	o.run(ceil(a.T, s.owns), a.H, a.B, cost)
 }
 
@@ -197,7 +207,7 @@ func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out 
 	}
 	wantMat(op, a.B*a.T, a.H*a.D, dq, do, out, q)
 	wantMat(op, a.B*a.T, a.KV*a.D, dk, dv, k, v)
-	s, pairs := kernelsFor(&a, dq, dk, dv, do, q, k, v), seen(&a)
+	s, pairs, more := kernelsFor(&a, dq, dk, dv, do, q, k, v), a.Pairs(), beside(&a, slopeFlops)
 
 	keeps := a // row sums are of what was kept
 	keeps.Drop = device.Dropout{}
@@ -207,12 +217,12 @@ func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out 
 	c := o.begin(s.dkv.name).head(dk, &a).head(dv, &a).head(do, &a).head(q, &a).head(k, &a).head(v, &a).ptr(lse).ptr(delta).attn(&a)
 	c.Shared = s.dkv.shared
 	cost := over(0, dk, dv, do, q, k, v).plus(lse, delta)
-	cost.Flops = pairs * int64(8*a.D+24)
+	cost.Flops = pairs * int64(8*a.D+24+more)
 	o.run(ceil(a.T, s.dkv.owns), a.KV, a.B, cost)
 
 	c = o.begin(s.dq.name).head(dq, &a).head(do, &a).head(q, &a).head(k, &a).head(v, &a).ptr(lse).ptr(delta).attn(&a)
 	c.Shared = s.dq.shared
 	cost = over(0, dq, do, q, k, v).plus(lse, delta)
-	cost.Flops = pairs * int64(6*a.D+24)
+	cost.Flops = pairs * int64(6*a.D+24+more)
 	o.run(ceil(a.T, s.dq.owns), a.H, a.B, cost)
 }

@@ -140,18 +140,3 @@ func TestAttentionOfAGrowingCache(t *testing.T) {
 		}
 	}
 }
-
-// TestPairsSeen counts them one by one.
-func TestPairsSeen(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 4))
-	for range 300 {
-		a := device.Attn{B: 2, T: 1 + rng.IntN(20), H: 3, KV: 1, D: 1, Past: rng.IntN(20), Window: rng.IntN(25)}
-		want := 0
-		for t := range a.T {
-			want += a.Past + t + 1 - a.First(t, nil)
-		}
-		if got := seen(&a); got != int64(6*want) {
-			t.Fatalf("%+v: %d pairs, want %d", a, got, 6*want)
-		}
-	}
-}

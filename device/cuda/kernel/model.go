@@ -111,9 +111,16 @@ func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.
 	wantLen(op, device.F32, logits.Rows, loss)
 	wantLen(op, device.I32, logits.Rows, target)
 	o.begin("cross_entropy").ptr(loss).mat(logits).ptr(target).i32(logits.Rows).i32(logits.Cols).f32(scale).f32(cap).flag(grad)
-	cost := over(22, logits)
+	more := 0 // of each time that a logit is read
+	if cap > 0 {
+		more = capFlops
+	}
+	cost := over(22+more, logits)
 	if grad {
-		cost = over(39, logits, logits) // read the second time from cache
+		cost = over(39+2*more, logits, logits) // read the second time from cache
+		if cap > 0 {
+			cost.Flops += over(slopeFlops, logits).Flops
+		}
 	}
 	o.run(min(logits.Rows, mostBlocks), 1, 1, cost.plus(loss, target))
 }
