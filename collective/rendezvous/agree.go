@@ -113,14 +113,40 @@ func (s *Star) differences(all [][]Fact) string {
 		slices.SortStableFunc(values, func(a, b string) int { return len(by[a]) - len(by[b]) })
 		var said []string
 		for _, v := range values[:min(len(values), 4)] {
-			said = append(said, fmt.Sprintf("%s: %s", s.ranks(by[v]), printable(v)))
+			said = append(said, fmt.Sprintf("%s%s: %s", s.ranks(by[v]), s.hosts(by[v]), printable(v)))
 		}
 		if len(values) > 4 {
 			said = append(said, fmt.Sprintf("and %d more", len(values)-4))
 		}
 		lines = append(lines, fmt.Sprintf("the processes differ in %s: %s", f.Name, strings.Join(said, "; ")))
 	}
+	if more := len(lines) - mostDifferences; more > 0 {
+		lines = append(lines[:mostDifferences], fmt.Sprintf("and in %d more", more))
+	}
 	return strings.Join(lines, "\n")
+}
+
+// mostDifferences is how many are told: jobs that have nothing to do with each other
+// differ in all.
+const mostDifferences = 20
+
+// hosts names those of processes, as ` ("node1", "node2")`; empty where all of the
+// world are on one.
+func (s *Star) hosts(processes []int) string {
+	several := slices.ContainsFunc(s.Members, func(m Member) bool { return m.Host != s.Members[0].Host })
+	var names []string
+	for _, p := range processes {
+		if name := strconv.QuoteToGraphic(s.Members[p].Host); several && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 4 {
+		names = append(names[:4], "...")
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(names, ", ") + ")"
 }
 
 // ranks names the ranks of processes, as "rank 3" or "ranks 0-3,6-7".

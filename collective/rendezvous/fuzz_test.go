@@ -20,8 +20,9 @@ func pipe(said []byte) net.Conn {
 
 // FuzzHandshake has peers that do not know the token say anything.
 func FuzzHandshake(f *testing.F) {
-	f.Add([]byte("ZEROTH-1"))
+	f.Add([]byte("ZEROTH-2"))
 	f.Add(append([]byte("ZEROTH-1"), make([]byte, 72)...))
+	f.Add(append([]byte("ZEROTH-2"), make([]byte, 72)...))
 	f.Fuzz(func(t *testing.T, said []byte) {
 		c := pipe(said)
 		defer c.Close()
@@ -44,7 +45,7 @@ func FuzzFrames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, said []byte) {
 		s := &Star{cfg: Config{Processes: 3, PerProcess: 1, DeadAfter: time.Second, Heartbeat: time.Hour}, Members: make([]Member, 3),
 			ended: make(chan struct{}), closed: make(chan struct{}), deserted: make(chan struct{}), facts: make(chan factsOf, 3), said: make(chan string, 1), shared: make(chan string, 8)}
-		p := &peer{process: 1, conn: pipe(said)}
+		p := newPeer(1, pipe(said))
 		s.peers = []*peer{nil, p, nil}
 		s.listen(p) // until it ends
 		p.conn.Close()

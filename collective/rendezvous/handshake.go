@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -20,12 +21,18 @@ const (
 	nonceLen  = 32
 	macLen    = sha256.Size
 	shake     = 5 * time.Second // a handshake may take
-	magicWord = "ZEROTH-1"
+	family    = "ZEROTH-"
+	magicWord = family + "2"
 )
 
 // ErrRefused is that the other side does not accept this process's token, or
 // that this process does not accept its.
 var ErrRefused = errors.New("the token is not the other side's")
+
+var (
+	errStranger = errors.New("what listens there is no process of zeroth")
+	errVersion  = errors.New("it is a zeroth of another version: want the same program everywhere")
+)
 
 // transcript is all that a handshake has said, by which both sides prove what
 // they know.
@@ -58,6 +65,9 @@ func Greet(c net.Conn, token []byte, about string, process int) error {
 		_, secure := c.(*tls.Conn)
 		return untrusted(err, secure, t.nonce[:n])
 	}
+	if string(t.nonce[:len(family)]) == family { // which no random bytes are
+		return errVersion
+	}
 	if _, err := c.Write(t.mac(token, "client", about)); err != nil {
 		return err
 	}
@@ -65,41 +75,51 @@ func Greet(c net.Conn, token []byte, about string, process int) error {
 	if _, err := io.ReadFull(c, answer[:]); err != nil {
 		return err
 	}
-	if answer[0] != 1 || !hmac.Equal(answer[1:], t.mac(token, "server", about)) {
+	switch {
+	case answer[0] > 1:
+		return errStranger
+	case answer[0] == 0 || !hmac.Equal(answer[1:], t.mac(token, "server", about)):
 		return ErrRefused
 	}
 	return c.SetDeadline(time.Time{})
 }
 
-// admit is the accepting side's handshake; it returns which process it is.
+// admit is the accepting side's handshake; it returns which process it is, or with an
+// error which it says it is, -1 if it has not said so.
 func admit(c net.Conn, token []byte, about string) (process int, err error) {
 	_ = c.SetDeadline(time.Now().Add(shake))
 	var t transcript
 	if _, err := io.ReadFull(c, t.hello[:]); err != nil {
-		return 0, err
+		return -1, err
 	}
-	if string(t.hello[:8]) != magicWord {
-		return 0, untrusted(errors.New("no client of this version"), false, t.hello[:])
+	switch word := string(t.hello[:len(magicWord)]); {
+	case word[:len(family)] != family:
+		return -1, untrusted(errors.New("it is no process of zeroth"), false, t.hello[:])
+	case word != magicWord:
+		copy(t.nonce[:], magicWord)
+		_, _ = c.Write(t.nonce[:]) // it is refused, whether it hears that or not
+		return -1, errVersion
 	}
+	process = int(binary.LittleEndian.Uint32(t.hello[8:]))
 	_, _ = rand.Read(t.nonce[:]) // never fails
 	if _, err := c.Write(t.nonce[:]); err != nil {
-		return 0, err
+		return process, err
 	}
 	var proof [macLen]byte
 	if _, err := io.ReadFull(c, proof[:]); err != nil {
-		return 0, err
+		return process, err
 	}
 	answer := [1 + macLen]byte{}
 	if !hmac.Equal(proof[:], t.mac(token, "client", about)) {
 		_, _ = c.Write(answer[:]) // it is refused, whether it hears that or not
-		return 0, ErrRefused
+		return process, ErrRefused
 	}
 	answer[0] = 1
 	copy(answer[1:], t.mac(token, "server", about))
 	if _, err := c.Write(answer[:]); err != nil {
-		return 0, err
+		return process, err
 	}
-	return int(binary.LittleEndian.Uint32(t.hello[8:])), c.SetDeadline(time.Time{})
+	return process, c.SetDeadline(time.Time{})
 }
 
 // Guest is a connection whose other side has proved that it knows the token, and
@@ -120,12 +140,12 @@ type Door struct {
 	shut  context.CancelFunc
 	all   sync.WaitGroup
 
-	refused func(from string, err error) // hears of who was not let in; may be nil
+	refused func(from string, process int, err error) // hears of who was not let in, and which process he says he is, -1 for none; may be nil
 }
 
 // NewDoor opens a door for a world of so many processes, which Close closes, and
 // the listener with it. refused may be nil.
-func NewDoor(ln net.Listener, token []byte, about string, processes int, refused func(from string, err error)) *Door {
+func NewDoor(ln net.Listener, token []byte, about string, processes int, refused func(from string, process int, err error)) *Door {
 	d := &Door{ln: ln, token: token, about: about, in: make(chan Guest), slots: make(chan struct{}, max(16, 2*processes)), refused: refused}
 	d.open, d.shut = context.WithCancel(context.Background())
 	d.all.Go(d.accept)
@@ -154,7 +174,7 @@ func (d *Door) accept() {
 
 func (d *Door) receive(c net.Conn) {
 	stop := context.AfterFunc(d.open, func() { _ = c.Close() })
-	process, err := 0, sameUser(c)
+	process, err := -1, sameUser(c)
 	if err == nil {
 		process, err = admit(c, d.token, d.about)
 	}
@@ -165,7 +185,7 @@ func (d *Door) receive(c net.Conn) {
 	if err != nil {
 		_ = c.Close()
 		if d.refused != nil {
-			d.refused(c.RemoteAddr().String(), untrusted(err, true, nil))
+			d.refused(c.RemoteAddr().String(), process, untrusted(err, true, nil))
 		}
 		return
 	}
@@ -201,7 +221,8 @@ type Caller struct {
 }
 
 // Dial connects to a door, which is at one of the addresses. It tries them again and
-// again until ctx ends, unless the only one refuses it.
+// again until ctx ends, unless the only one refuses it. Its error is of the address that
+// tells most.
 func (me Caller) Dial(ctx context.Context, network string, addrs []string, about string) (net.Conn, error) {
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		var wrong []error
@@ -215,8 +236,9 @@ func (me Caller) Dial(ctx context.Context, network string, addrs []string, about
 			}
 			wrong = append(wrong, fmt.Errorf("%s: %w", addr, err))
 		}
-		if err := errors.Join(wrong...); len(addrs) == 1 && (errors.Is(err, ErrRefused) || errors.Is(err, ErrUntrusted)) {
-			return nil, err
+		slices.SortStableFunc(wrong, func(a, b error) int { return telling(b) - telling(a) })
+		if len(addrs) == 1 && Wrong(wrong[0]) {
+			return nil, wrong[0]
 		}
 		select {
 		case <-time.After(wait):
@@ -224,4 +246,17 @@ func (me Caller) Dial(ctx context.Context, network string, addrs []string, about
 			return nil, fmt.Errorf("%w: %w", wrong[0], context.Cause(ctx))
 		}
 	}
+}
+
+// telling is how much an error of an address tells: somebody who refuses this process is
+// more than nobody.
+func telling(err error) int {
+	var nobody *net.OpError
+	switch {
+	case Wrong(err):
+		return 2
+	case errors.As(err, &nobody) && nobody.Op == "dial":
+		return 0
+	}
+	return 1
 }

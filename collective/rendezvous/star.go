@@ -1,20 +1,13 @@
 package rendezvous
 
 import (
-	"bytes"
-	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
@@ -39,6 +32,7 @@ type Config struct {
 // Member is what the others learn of a process.
 type Member struct {
 	Process int      `json:"process"`
+	World   int      `json:"world"` // processes that it was told there are; Join sets it
 	Host    string   `json:"host"`
 	Boot    string   `json:"boot"`           // equal where processes share a kernel
 	Sees    []string `json:"sees,omitempty"` // names of what files it sees; one in common: they see the same
@@ -68,69 +62,6 @@ func (l Lost) Error() string {
 	return fmt.Sprintf("rank %d (%s): %s", l.Rank, strconv.QuoteToGraphic(l.Host), l.Why)
 }
 
-// kinds of frames, and their most bytes.
-const (
-	kindMember = iota + 1
-	kindTable
-	kindRefuse
-	kindFacts
-	kindVerdict
-	kindShare
-	kindBeat
-	kindEnd
-	kinds
-)
-
-func (s *Star) most(kind uint32) int {
-	switch kind {
-	case kindTable:
-		return 4096 + 1024*s.cfg.Processes
-	case kindFacts, kindVerdict, kindShare:
-		return 32 << 10
-	case kindMember:
-		return 1000
-	case kindRefuse, kindEnd:
-		return 8 << 10
-	}
-	return 0
-}
-
-type table struct {
-	Session string   `json:"session"`
-	Members []Member `json:"members"`
-}
-
-type message struct {
-	Text    string `json:"text"`
-	Missing bool   `json:"missing,omitempty"` // a refusal because not all have come
-}
-
-// Missing is a world that did not form in time: who has not come, or that process 0
-// was not there. Nothing has begun; to start again may help.
-type Missing string
-
-func (m Missing) Error() string { return string(m) }
-
-// late is the cause of a context that ended because processes did not come.
-type late time.Duration
-
-func (l late) Error() string { return fmt.Sprintf("nobody answered within %v", time.Duration(l)) }
-
-// missing is the error as a Missing where it is that others did not come in time.
-func missing(err error) error {
-	if errors.As(err, new(late)) {
-		return Missing(err.Error())
-	}
-	return err
-}
-
-// end is why a process ends, or another has; Why is empty for one that is done.
-type end struct {
-	Process int    `json:"process"`
-	Why     string `json:"why"`
-	After   bool   `json:"after,omitempty"`
-}
-
 // Differences is what the processes of a world do not agree on, a line for each.
 type Differences string
 
@@ -148,6 +79,11 @@ type Star struct {
 	ended  chan struct{} // closed when lost is set
 	closed chan struct{}
 
+	settled     chan struct{} // closed when all have come, or not all will
+	gone        chan *peer    // who has come and gone before that
+	refusals    int           // connections, until then
+	lastRefusal string        // from where, and why
+
 	deserted chan struct{} // closed when process 0 is done, on the others
 	facts    chan factsOf  // of process 0: what the others say
 	said     chan string   // of the others: verdicts
@@ -163,171 +99,6 @@ type factsOf struct {
 
 // errDeserted is for who waits for a process 0 that has ended.
 var errDeserted = errors.New("rank 0 has ended")
-
-// peer is the connection to one process.
-type peer struct {
-	process int
-	conn    net.Conn
-	mu      sync.Mutex // of writing
-	done    bool       // it has said that it is
-}
-
-// about is what connections to the star are for.
-func (c Config) about() string { return "control " + c.Run }
-
-// Join waits until all processes of the world have come. It is the first thing
-// that they do together.
-func Join(ctx context.Context, cfg Config) (*Star, error) {
-	wait := cfg.Wait
-	if cfg.Me.Process > 0 {
-		wait += time.Second // process 0 may still say who is missing
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, wait, late(cfg.Wait))
-	defer cancel()
-	s := &Star{cfg: cfg, peers: make([]*peer, cfg.Processes), ended: make(chan struct{}), closed: make(chan struct{}),
-		deserted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), said: make(chan string, 1), shared: make(chan string, 8)}
-	var err error
-	if cfg.Me.Process == 0 {
-		err = s.host(ctx)
-	} else {
-		err = s.join(ctx)
-	}
-	if err != nil {
-		s.cut()
-		return nil, missing(err)
-	}
-	for _, p := range s.peers {
-		if p != nil {
-			s.all.Go(func() { s.listen(p) })
-		}
-	}
-	s.all.Go(s.beat)
-	return s, nil
-}
-
-// host lets all others in, and tells them of each other.
-func (s *Star) host(ctx context.Context) error {
-	door := NewDoor(Over(s.cfg.Listener, s.cfg.TLS), s.cfg.Token, s.cfg.about(), s.cfg.Processes, func(from string, err error) { s.note(fmt.Sprintf("refused a connection from %s: %v", from, err)) })
-	defer door.Close()
-	if err := s.open(s.cfg.Listener.Addr()); err != nil {
-		return err
-	}
-	s.Members = make([]Member, s.cfg.Processes)
-	s.Members[0] = s.cfg.Me
-	for missing := s.cfg.Processes - 1; missing > 0; {
-		g, err := door.Next(ctx)
-		if err != nil {
-			return s.give(fmt.Errorf("%s not come: %w", s.absent(), err))
-		}
-		if s.admit(g) {
-			missing--
-		}
-	}
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails
-	s.Session = hex.EncodeToString(id[:])
-	body, err := encode(table{s.Session, s.Members})
-	if err != nil {
-		return err
-	}
-	return s.tell(kindTable, body)
-}
-
-func (s *Star) open(local net.Addr) error {
-	if s.cfg.Open == nil {
-		return nil
-	}
-	return s.cfg.Open(local, &s.cfg.Me)
-}
-
-// admit takes a guest in as the process it says it is.
-func (s *Star) admit(g Guest) bool {
-	p := &peer{process: g.Process, conn: g}
-	refuse := func(why string) bool {
-		s.note(fmt.Sprintf("refused %s: %s", g.RemoteAddr(), why))
-		body, _ := encode(message{Text: why})
-		_ = p.send(kindRefuse, body)
-		_ = g.Close()
-		return false
-	}
-	if g.Process < 1 || g.Process >= s.cfg.Processes {
-		return refuse(fmt.Sprintf("there is no process %d in a world of %d processes", g.Process, s.cfg.Processes))
-	}
-	if s.peers[g.Process] != nil {
-		return refuse(fmt.Sprintf("process %d has come already: two were started as rank %d", g.Process, g.Process*s.cfg.PerProcess))
-	}
-	var m Member
-	_ = g.SetReadDeadline(time.Now().Add(shake))
-	kind, body, err := s.receive(g)
-	if err == nil {
-		err = decode(kind, kindMember, body, &m)
-	}
-	if err != nil || m.Process != g.Process {
-		return refuse(fmt.Sprintf("it does not introduce itself: %v", err))
-	}
-	s.peers[g.Process], s.Members[g.Process] = p, m
-	return true
-}
-
-// give tells all who have come why it ends.
-func (s *Star) give(err error) error {
-	body, _ := encode(message{Text: err.Error(), Missing: errors.As(err, new(late))})
-	_ = s.tell(kindRefuse, body) // who is gone need not hear
-	return err
-}
-
-func (s *Star) absent() string {
-	var names []int
-	for i, p := range s.peers {
-		if i > 0 && p == nil {
-			names = append(names, i)
-		}
-	}
-	if len(names)*s.cfg.PerProcess == 1 {
-		return s.ranks(names) + " has"
-	}
-	return s.ranks(names) + " have"
-}
-
-// join goes to process 0 and learns of the others.
-func (s *Star) join(ctx context.Context) error {
-	c, err := Caller{s.cfg.Me.Process, s.cfg.Token, s.cfg.TLS}.Dial(ctx, "tcp", s.cfg.Addrs, s.cfg.about())
-	if err != nil {
-		return fmt.Errorf("rank 0 at %w", err)
-	}
-	p := &peer{process: 0, conn: c}
-	s.peers[0] = p
-	if err := s.open(c.LocalAddr()); err != nil {
-		return err
-	}
-	body, err := encode(s.cfg.Me)
-	if err == nil {
-		err = p.send(kindMember, body)
-	}
-	if err != nil {
-		return err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
-	kind, body, err := s.receive(c)
-	if !stop() {
-		return fmt.Errorf("rank 0 at %v: %w", c.RemoteAddr(), context.Cause(ctx))
-	}
-	var t table
-	var m message
-	switch {
-	case err != nil:
-		return fmt.Errorf("rank 0 at %v: %w", c.RemoteAddr(), err)
-	case kind == kindRefuse && decode(kind, kindRefuse, body, &m) == nil && m.Missing:
-		return Missing("rank 0: " + printable(m.Text))
-	case kind == kindRefuse && m.Text != "":
-		return fmt.Errorf("rank 0: %s", printable(m.Text))
-	}
-	if err := decode(kind, kindTable, body, &t); err != nil || len(t.Members) != s.cfg.Processes {
-		return fmt.Errorf("rank 0 at %v tells of %d processes, want %d: %w", c.RemoteAddr(), len(t.Members), s.cfg.Processes, err)
-	}
-	s.Session, s.Members = t.Session, t.Members
-	return nil
-}
 
 // Ended is closed when the world has ended; Err then says why.
 func (s *Star) Ended() <-chan struct{} { return s.ended }
@@ -390,7 +161,7 @@ func (s *Star) end(l Lost) {
 func (s *Star) listen(p *peer) {
 	for {
 		_ = p.conn.SetReadDeadline(time.Now().Add(s.cfg.DeadAfter))
-		kind, body, err := s.receive(p.conn)
+		kind, body, err := s.receive(p.in)
 		if err == nil {
 			err = s.hear(p, kind, body)
 		}
@@ -487,12 +258,6 @@ func (s *Star) hearEnd(p *peer, e end) error {
 	return nil
 }
 
-func (p *peer) isDone() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.done
-}
-
 // beat tells the peers, now and then, that this process is alive.
 func (s *Star) beat() {
 	t := time.NewTicker(s.cfg.Heartbeat)
@@ -515,62 +280,6 @@ func (s *Star) tell(kind uint32, body []byte) (err error) {
 		}
 	}
 	return err
-}
-
-// send writes a frame; who does not take it within five seconds never will.
-func (p *peer) send(kind uint32, body []byte) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b := binary.LittleEndian.AppendUint32(nil, kind)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(body)))
-	_ = p.conn.SetWriteDeadline(time.Now().Add(shake))
-	_, err := p.conn.Write(append(b, body...))
-	return err
-}
-
-// receive reads a frame whose length its kind allows.
-func (s *Star) receive(c net.Conn) (kind uint32, body []byte, err error) {
-	var head [8]byte
-	if _, err := io.ReadFull(c, head[:]); err != nil {
-		return 0, nil, err
-	}
-	kind, n := binary.LittleEndian.Uint32(head[:]), binary.LittleEndian.Uint32(head[4:])
-	if kind == 0 || kind >= kinds || int64(n) > int64(s.most(kind)) {
-		return 0, nil, fmt.Errorf("a frame of kind %d and %d bytes", kind, n)
-	}
-	body = make([]byte, n)
-	_, err = io.ReadFull(c, body)
-	return kind, body, err
-}
-
-func encode(v any) ([]byte, error) { return json.Marshal(v) }
-
-func decode(kind, want uint32, body []byte, v any) error {
-	if kind != want {
-		return fmt.Errorf("a frame of kind %d, want %d", kind, want)
-	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return err
-	}
-	if d.More() {
-		return errors.New("more than one value in a frame")
-	}
-	return nil
-}
-
-// printable is text from elsewhere as it may be shown, of bounded length.
-func printable(s string) string {
-	if len(s) > 2000 {
-		s = s[:2000] + "..."
-	}
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || strconv.IsGraphic(r) {
-			return r
-		}
-		return '?'
-	}, s)
 }
 
 func (s *Star) note(text string) {

@@ -118,7 +118,7 @@ func TestAgree(t *testing.T) {
 			t.Errorf("process %d: %q %v", p+1, got, err)
 		}
 	}
-	const want = "the processes differ in job: ranks 4-5: bb\x1b; ranks 0-3,6-7: aa\nthe processes differ in data: ranks 0-1: 1; ranks 2-7: 2"
+	const want = "the processes differ in job: ranks 4-5 (\"h2\"): bb\x1b; ranks 0-3,6-7 (\"h0\", \"h1\", \"h3\"): aa\nthe processes differ in data: ranks 0-1 (\"h0\"): 1; ranks 2-7 (\"h1\", \"h2\", \"h3\"): 2"
 	for p, err := range agree(t, stars, func(p int) []rendezvous.Fact {
 		f := append(same(p), rendezvous.Fact{Name: "data", Value: fmt.Sprint(min(p, 1) + 1)})
 		if p == 2 {
@@ -228,7 +228,7 @@ func TestTwiceTheSameRank(t *testing.T) {
 	for range 3 {
 		all = append(all, fmt.Sprint(<-errs))
 	}
-	if said := strings.Join(all, "\n"); !strings.Contains(said, "process 1 has come already: two were started as rank 2") || !strings.Contains(said, "ranks 4-5 have not come") {
+	if said := strings.Join(all, "\n"); !strings.Contains(said, `process 1 has come already, from host "h1": two were started as ranks 2-3`) || !strings.Contains(said, "ranks 4-5 have not come") {
 		t.Errorf("errors %s", said)
 	}
 }
@@ -250,7 +250,7 @@ func TestStrangers(t *testing.T) {
 		open = append(open, c)
 		return c
 	}
-	for _, say := range []string{"", "GET / HTTP/1.1\r\n\r\n", "ZEROTH-1", strings.Repeat("ZEROTH-1", 20000)} {
+	for _, say := range []string{"", "GET / HTTP/1.1\r\n\r\n", "ZEROTH-2", strings.Repeat("ZEROTH-2", 20000)} {
 		for range 8 {
 			c := dial()
 			strangers.Go(func() { io.WriteString(c, say) })
@@ -267,7 +267,7 @@ func TestStrangers(t *testing.T) {
 		done <- err
 	}()
 	recorded := make([]byte, 48)
-	copy(recorded, "ZEROTH-1")
+	copy(recorded, "ZEROTH-2")
 	binary.LittleEndian.PutUint32(recorded[8:], 1)
 	c := dial()
 	c.Write(recorded)

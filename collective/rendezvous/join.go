@@ -1,0 +1,269 @@
+package rendezvous
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Missing is a world that did not form: who has not come, or that process 0 was not
+// there, or has gone again. Nothing has begun; to start again may help.
+type Missing string
+
+func (m Missing) Error() string { return string(m) }
+
+// Refusal is why process 0 does not take a process in that knows the token: it was
+// started as one that the world does not have.
+type Refusal string
+
+func (r Refusal) Error() string { return "rank 0: " + string(r) }
+
+// Wrong is whether who started the processes has to change something before they can
+// come together.
+func Wrong(err error) bool {
+	return errors.As(err, new(Refusal)) || errors.Is(err, ErrRefused) || errors.Is(err, ErrUntrusted) || errors.Is(err, errStranger) || errors.Is(err, errVersion)
+}
+
+// late is the cause of a context that ended because processes did not come.
+type late time.Duration
+
+func (l late) Error() string { return fmt.Sprintf("nobody answered within %v", time.Duration(l)) }
+
+// missing is the error as a Missing where it is that others did not come in time.
+func missing(err error) error {
+	if errors.As(err, new(late)) {
+		return Missing(err.Error())
+	}
+	return err
+}
+
+// about is what connections to the star are for.
+func (c Config) about() string { return "control " + c.Run }
+
+// Join waits until all processes of the world have come. It is the first thing
+// that they do together. The error is a Missing where some did not come, and Wrong
+// where this process is not of that world.
+func Join(ctx context.Context, cfg Config) (*Star, error) {
+	wait := cfg.Wait
+	if cfg.Me.Process > 0 {
+		wait += time.Second // process 0 may still say who is missing
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, wait, late(cfg.Wait))
+	defer cancel()
+	cfg.Me.World = cfg.Processes
+	s := &Star{cfg: cfg, peers: make([]*peer, cfg.Processes), ended: make(chan struct{}), closed: make(chan struct{}), settled: make(chan struct{}), gone: make(chan *peer),
+		deserted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), said: make(chan string, 1), shared: make(chan string, 8)}
+	var err error
+	if cfg.Me.Process == 0 {
+		err = s.host(ctx)
+	} else {
+		err = s.join(ctx)
+	}
+	close(s.settled)
+	for _, p := range s.peers {
+		if p != nil && cfg.Me.Process == 0 {
+			_ = p.conn.SetReadDeadline(time.Unix(1, 0)) // await goes on
+		}
+	}
+	if err != nil {
+		s.cut()
+		s.all.Wait()
+		return nil, missing(err)
+	}
+	s.all.Go(s.beat)
+	return s, nil
+}
+
+// host lets all others in, and tells them of each other.
+func (s *Star) host(ctx context.Context) error {
+	door := NewDoor(Over(s.cfg.Listener, s.cfg.TLS), s.cfg.Token, s.cfg.about(), s.cfg.Processes, s.refused)
+	defer door.Close()
+	if err := s.open(s.cfg.Listener.Addr()); err != nil {
+		return err
+	}
+	s.Members = make([]Member, s.cfg.Processes)
+	s.Members[0] = s.cfg.Me
+	for missing := s.cfg.Processes - 1; missing > 0; {
+		select {
+		case g := <-door.in:
+			if s.admit(g) {
+				missing--
+			}
+		case p := <-s.gone:
+			s.note(fmt.Sprintf("%s (%q) has gone again before all had come", s.ranks([]int{p.process}), printable(s.Members[p.process].Host)))
+			_ = p.conn.Close()
+			s.peers[p.process] = nil
+			missing++
+		case <-ctx.Done():
+			return s.give(fmt.Errorf("%s not come: %w%s", s.absent(), context.Cause(ctx), s.turnedAway()))
+		}
+	}
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	s.Session = hex.EncodeToString(id[:])
+	body, err := encode(table{s.Session, s.Members})
+	if err != nil {
+		return err
+	}
+	_ = s.tell(kindTable, body) // listen finds out who is gone
+	return nil
+}
+
+func (s *Star) open(local net.Addr) error {
+	if s.cfg.Open == nil {
+		return nil
+	}
+	return s.cfg.Open(local, &s.cfg.Me)
+}
+
+// refused notes that somebody was not let in, who says to be a process; -1: it has not
+// come so far.
+func (s *Star) refused(from string, process int, why error) {
+	if process >= s.cfg.Processes {
+		from += fmt.Sprintf(", which says it is process %d", process)
+	} else if process >= 0 {
+		from += ", which says it is " + s.ranks([]int{process})
+	}
+	text := fmt.Sprintf("%s: %v", from, why)
+	s.mu.Lock()
+	s.refusals++
+	s.lastRefusal = text
+	s.mu.Unlock()
+	s.note("refused a connection from " + text)
+}
+
+// turnedAway is who was refused while others were waited for.
+func (s *Star) turnedAway() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.refusals {
+	case 0:
+		return ""
+	case 1:
+		return "; a connection was refused, from " + s.lastRefusal
+	}
+	return fmt.Sprintf("; %d connections were refused, the last from %s", s.refusals, s.lastRefusal)
+}
+
+// admit takes a guest in as the process it says it is.
+func (s *Star) admit(g Guest) bool {
+	p := newPeer(g.Process, g)
+	refuse := func(why string) bool {
+		s.refused(g.RemoteAddr().String(), g.Process, errors.New(why))
+		body, _ := encode(message{Text: why})
+		_ = p.send(kindRefuse, body)
+		_ = g.Close()
+		return false
+	}
+	if g.Process < 1 || g.Process >= s.cfg.Processes {
+		return refuse(fmt.Sprintf("there is no process %d in a world of %d processes", g.Process, s.cfg.Processes))
+	}
+	if s.peers[g.Process] != nil {
+		return refuse(fmt.Sprintf("process %d has come already, from host %q: two were started as %s", g.Process, printable(s.Members[g.Process].Host), s.ranks([]int{g.Process})))
+	}
+	var m Member
+	_ = g.SetReadDeadline(time.Now().Add(shake))
+	kind, body, err := s.receive(p.in)
+	if err == nil {
+		err = decode(kind, kindMember, body, &m)
+	}
+	switch {
+	case err != nil || m.Process != g.Process:
+		return refuse(fmt.Sprintf("it does not introduce itself: %v", err))
+	case m.World != s.cfg.Processes:
+		return refuse(fmt.Sprintf("it was started as one of %d processes (on host %q), and process 0 as one of %d (on host %q): want the same everywhere", m.World, printable(m.Host), s.cfg.Processes, printable(s.cfg.Me.Host)))
+	}
+	_ = g.SetReadDeadline(time.Time{})
+	s.peers[g.Process], s.Members[g.Process] = p, m
+	s.all.Go(func() { s.await(p) })
+	return true
+}
+
+// await listens to a process once all have come, until when it says nothing; one that
+// ends before that is given up.
+func (s *Star) await(p *peer) {
+	_, _ = p.in.Peek(1)
+	select {
+	case s.gone <- p:
+	case <-s.settled:
+		if s.Session != "" {
+			s.listen(p)
+		}
+	}
+}
+
+// give tells all who have come why it ends: nothing has begun.
+func (s *Star) give(err error) error {
+	body, _ := encode(message{Text: err.Error(), Missing: true})
+	_ = s.tell(kindRefuse, body) // who is gone need not hear
+	return err
+}
+
+func (s *Star) absent() string {
+	var names []int
+	for i, p := range s.peers {
+		if i > 0 && p == nil {
+			names = append(names, i)
+		}
+	}
+	if len(names)*s.cfg.PerProcess == 1 {
+		return s.ranks(names) + " has"
+	}
+	return s.ranks(names) + " have"
+}
+
+// join goes to process 0 and learns of the others.
+func (s *Star) join(ctx context.Context) error {
+	c, err := Caller{s.cfg.Me.Process, s.cfg.Token, s.cfg.TLS}.Dial(ctx, "tcp", s.cfg.Addrs, s.cfg.about())
+	if err != nil {
+		return fmt.Errorf("rank 0 at %w", err)
+	}
+	p := newPeer(0, c)
+	s.peers[0] = p
+	if err := s.open(c.LocalAddr()); err != nil {
+		return err
+	}
+	body, err := encode(s.cfg.Me)
+	if err == nil {
+		err = p.send(kindMember, body)
+	}
+	if err == nil {
+		err = s.learn(ctx, p)
+	}
+	if err == nil {
+		s.all.Go(func() { s.listen(p) })
+	}
+	return err
+}
+
+// learn waits for what process 0 tells of the others.
+func (s *Star) learn(ctx context.Context, p *peer) error {
+	stop := context.AfterFunc(ctx, func() { _ = p.conn.SetReadDeadline(time.Unix(1, 0)) })
+	kind, body, err := s.receive(p.in)
+	if !stop() {
+		return fmt.Errorf("rank 0 at %v: %w", p.conn.RemoteAddr(), context.Cause(ctx))
+	}
+	if err != nil {
+		return Missing(fmt.Sprintf("rank 0 at %v: connection lost before all had come: %v", p.conn.RemoteAddr(), err))
+	}
+	var t table
+	var m message
+	if kind == kindRefuse && decode(kind, kindRefuse, body, &m) == nil {
+		if m.Missing {
+			return Missing("rank 0: " + printable(m.Text))
+		}
+		return Refusal(printable(m.Text))
+	}
+	if err := decode(kind, kindTable, body, &t); err != nil {
+		return fmt.Errorf("rank 0 at %v: %w", p.conn.RemoteAddr(), err)
+	}
+	if len(t.Members) != s.cfg.Processes {
+		return fmt.Errorf("rank 0 at %v tells of %d processes, want %d", p.conn.RemoteAddr(), len(t.Members), s.cfg.Processes)
+	}
+	s.Session, s.Members = t.Session, t.Members
+	return nil
+}
