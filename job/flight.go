@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"zeroth/collective/flight"
 	"zeroth/job/build"
@@ -23,6 +24,8 @@ type flights struct {
 	session string
 	host    string
 	over    chan struct{} // closed by end
+	begun   atomic.Bool   // the run has written to its folder: before that there is nothing that a fault could be read from
+	silent  bool          // that dumps cannot be written was told
 	all     sync.WaitGroup
 }
 
@@ -75,11 +78,15 @@ func (f *flights) dir() string { return filepath.Join(f.r.Out, flight.Folder) }
 
 // dump writes a file for each rank. What cannot be written is told and keeps nobody.
 func (f *flights) dump(why string, fault bool) {
+	if fault && !f.begun.Load() {
+		return
+	}
 	for _, rank := range f.ranks {
 		d := flight.New(rank.Recorder.Read())
 		d.Session, d.Why, d.Fault, d.Rank, d.World = f.session, why, fault, rank.Rank, f.r.c.Parallel.Ranks
 		d.Process, d.Host, d.Pid = f.r.World.Process(), f.host, os.Getpid()
-		if err := d.Write(f.dir()); err != nil {
+		if err := d.Write(f.dir()); err != nil && !f.silent {
+			f.silent = true
 			f.r.Observer.Note(fmt.Sprintf("the last operations of rank %d are not dumped: %v", rank.Rank, err))
 		}
 	}

@@ -244,7 +244,7 @@ func (r *run) do(ctx context.Context) (err error) {
 	if err := diskSpace(c, savers[0], r.Observer); err != nil {
 		return err
 	}
-	return r.with(ctx, ranks, savers, set)
+	return r.with(ctx, ranks, savers, set, flights)
 }
 
 // joinData holds the data against the other processes' and against what the run
@@ -340,12 +340,13 @@ func (r *run) greet() {
 }
 
 // with trains on ranks that are open, and writes what there is at the end.
-func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set) error {
+func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set, flights *flights) error {
 	c := r.c
 	rec, err := r.record(ctx)
 	if err != nil {
 		return err
 	}
+	flights.begun.Store(true)
 	rec.sum.Tokens = r.start.Tokens
 	rec.account = func(step int) (*report.Account, error) { return report.NewAccount(c, step, ranks) }
 	r.announce(rec, set, ranks)

@@ -209,9 +209,12 @@ func (r *run) oneData(ctx context.Context, set *data.Set) error {
 	return r.agree(ctx, facts)
 }
 
-// record opens the run folder's files on process 0; the others know what it found
-// there.
+// record opens the run folder's files on process 0, once all have what the run needs; the
+// others know what it found there.
 func (r *run) record(ctx context.Context) (rec *recorder, err error) {
+	if err := r.World.Agree(ctx, nil); err != nil {
+		return nil, err
+	}
 	if r.World.Process() == 0 {
 		rec, err = record(r.Out, r.file, r.Resume == "", r.start.Step, r.Observer)
 		if err != nil {

@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	"zeroth/collective/mpi"
-	"zeroth/collective/rendezvous"
 	"zeroth/job/bench"
 	"zeroth/job/machine"
 	"zeroth/job/show"
+	"zeroth/job/world"
 )
 
 // cluster is "zeroth doctor --cluster".
@@ -57,7 +57,7 @@ func (a *app) cluster(ctx context.Context, m *joining) error {
 	if mpi.Version() != "" {
 		row("library", "%s", mpi.Version())
 	}
-	a.findings(m, w.Members(), links, said)
+	a.findings(m, w, links, said)
 	return nil
 }
 
@@ -153,16 +153,13 @@ func networkOf(root string) string {
 const mostShown = 64
 
 // findings are the tables of what was measured, and what follows.
-func (a *app) findings(m *joining, members []rendezvous.Member, links []bench.Link, said [][]float64) {
+func (a *app) findings(m *joining, w *world.World, links []bench.Link, said [][]float64) {
 	t := show.Columns{Align: "rlrl"}
 	t.Add("process", "host", "pid", "processors")
-	beside := map[string]int{}
-	for _, it := range members {
-		beside[it.Host+it.Boot]++
-	}
+	members := w.Members()
 	for p, it := range members[:min(len(members), mostShown)] {
 		may, all := int(said[p][saysMay]), int(said[p][saysAll])
-		words := bound(m.By, may, all, beside[it.Host+it.Boot])
+		words := bound(m.By, may, all, w.OnHostOf(p))
 		if words == "" {
 			words = fmt.Sprintf("%d of %d", may, max(may, all))
 		}

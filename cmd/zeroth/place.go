@@ -21,18 +21,19 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/launch"
 	"zeroth/job/world"
-	"zeroth/shard"
 )
 
 // place is where this process stands in a world of processes.
 type place struct {
 	launch.Place
 	flags    launch.Flags
+	given    func(flag string) bool // on the command line
 	insecure bool
 	logAll   bool
 }
 
 func (p *place) options(f *pflag.FlagSet) {
+	p.given = f.Changed
 	f.IntVar(&p.flags.Rank, "rank", 0, "which `process` of --world this is, from 0; launchers say it by themselves")
 	f.IntVar(&p.flags.World, "world", 0, "`processes` that train together (default what the launcher says, or 1)")
 	f.StringVar(&p.flags.Addr, "addr", "", "`host:port` where process 0 of --world listens")
@@ -42,6 +43,14 @@ func (p *place) options(f *pflag.FlagSet) {
 // find asks flags and environment.
 func (p *place) find() (err error) {
 	p.flags.Parent = os.Getppid()
+	if p.given("world") && p.flags.World < 1 {
+		return input.BadInput(fmt.Errorf("--world %d: want at least 1 process", p.flags.World))
+	}
+	for _, name := range []string{"rank", "addr"} {
+		if p.given(name) && !p.given("world") {
+			return input.BadInput(fmt.Errorf("--%s goes with --world, and is of no use without; under a launcher ZEROTH_ADDR=host:port says where process 0 listens", name))
+		}
+	}
 	if p.Place, err = launch.Find(p.flags, os.LookupEnv); err != nil {
 		err = input.BadInput(err)
 	}
@@ -88,9 +97,9 @@ func (p *place) join(ctx context.Context, in world.Config, tokenFile string) (w 
 		in.Note(n)
 	}
 	if w, err = world.Enter(ctx, in); err != nil {
-		return nil, err
+		return nil, notBegun(err)
 	}
-	beside := w.Beside(shard.Mesh{}) / in.PerProcess
+	beside := w.OnHostOf(p.Rank)
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(shareOf(runtime.GOMAXPROCS(0), processors(), beside))
 	}
@@ -98,6 +107,19 @@ func (p *place) join(ctx context.Context, in world.Config, tokenFile string) (w 
 		in.Note(warn)
 	}
 	return w, nil
+}
+
+// notBegun is the error of a world that was not entered, as its exit code wants it: where
+// another process or a signal is the reason, to start again may help.
+func notBegun(err error) error {
+	var by signalled
+	switch {
+	case errors.As(err, &by) && by.Signal == os.Interrupt:
+		return errStopped
+	case errors.As(err, &by), errors.As(err, new(rendezvous.Lost)):
+		return rendezvous.Missing(err.Error())
+	}
+	return err
 }
 
 // unbound is how launchers are told to leave a process all processors.
@@ -153,12 +175,19 @@ const mostToken = 4096
 // secret is the job's token, nil if there is none. It leaves the environment, so
 // that no process started from here has it.
 func secret(file string) ([]byte, error) {
-	if text, ok := os.LookupEnv("ZEROTH_TOKEN"); ok {
-		_ = os.Unsetenv("ZEROTH_TOKEN") // fails for no such name
-		return []byte(strings.TrimSpace(text)), nil
+	text, ok := os.LookupEnv("ZEROTH_TOKEN")
+	_ = os.Unsetenv("ZEROTH_TOKEN") // fails for no such name
+	if text = strings.TrimSpace(text); text != "" {
+		return []byte(text), nil
 	}
-	if f, ok := os.LookupEnv("ZEROTH_TOKEN_FILE"); ok {
-		file = f
+	name, in := os.LookupEnv("ZEROTH_TOKEN_FILE")
+	switch {
+	case ok:
+		return nil, errors.New("the job's token: ZEROTH_TOKEN is set and empty: set it to the job's token, or unset it")
+	case in && name == "":
+		return nil, errors.New("the job's token: ZEROTH_TOKEN_FILE is set and empty: set it to a file, or unset it")
+	case in:
+		file = name
 	}
 	if file == "" {
 		return nil, nil
@@ -195,7 +224,7 @@ func inherited() (net.Listener, error) {
 	defer f.Close()
 	ln, err := net.FileListener(f)
 	if err != nil {
-		return nil, fmt.Errorf("ZEROTH_LISTEN_FD: %w", err)
+		return nil, input.BadInput(fmt.Errorf("ZEROTH_LISTEN_FD: %w", err))
 	}
 	return ln, nil
 }

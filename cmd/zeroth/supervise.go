@@ -148,10 +148,14 @@ func (s *supervisor) pass(signals chan os.Signal, done chan struct{}) {
 	for {
 		select {
 		case sig := <-signals:
+			ask := !slices.Contains(dumpSignals, sig)
 			s.mu.Lock()
-			s.asked = s.asked || !slices.Contains(dumpSignals, sig)
+			s.asked = s.asked || ask
 			s.mu.Unlock()
 			s.signal(sig)
+			if ask {
+				s.signal(wake)
+			}
 		case <-done:
 			return
 		}

@@ -7,6 +7,9 @@ import (
 	"syscall"
 )
 
+// wake is for processes that are to end and may be stopped.
+const wake = syscall.SIGCONT
+
 // ownGroup has a process in a group of its own, and end where its launcher does.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}

@@ -4,6 +4,9 @@ package main
 
 import "syscall"
 
+// wake is no signal here.
+const wake = syscall.Signal(0)
+
 // ownGroup has nothing to say here, where there are no groups of processes.
 func ownGroup() *syscall.SysProcAttr { return nil }
 

@@ -4,6 +4,9 @@ package main
 
 import "syscall"
 
+// wake is for processes that are to end and may be stopped.
+const wake = syscall.SIGCONT
+
 // ownGroup has a process in a group of its own.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 

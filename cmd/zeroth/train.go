@@ -214,6 +214,9 @@ func left(out string) string {
 	var names []string
 	for _, f := range files {
 		name := f.Name()
+		if strings.HasPrefix(name, ".") { // of a process that still has the folder
+			continue
+		}
 		if f.IsDir() {
 			name = state.Holds(filepath.Join(out, name))
 		}

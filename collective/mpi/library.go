@@ -64,9 +64,12 @@ func Version() string {
 var leave = make(chan chan struct{})
 
 // Join begins MPI; it is an error if this process is not the one of that number in
-// a world of that size. It waits for the others, once in a program. MPI ends on the
+// a world of that size. Open comes before. It waits for the others, once in a program. MPI ends on the
 // thread on which it began, which is kept.
 func Join(rank, size int) error {
+	if Version() == "" {
+		panic("mpi: Join before Open")
+	}
 	joined := make(chan error)
 	go func() {
 		runtime.LockOSThread()

@@ -4,7 +4,6 @@ package mpi_test
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -68,7 +67,11 @@ func TestMain(m *testing.M) {
 	if size == 0 {
 		os.Exit(m.Run())
 	}
-	if err := errors.Join(mpi.Open([]string{os.Getenv("ZEROTH_MPI")}), mpi.Join(rank, size)); err != nil {
+	err := mpi.Open([]string{os.Getenv("ZEROTH_MPI")})
+	if err == nil {
+		err = mpi.Join(rank, size)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(3)
 	}
@@ -100,6 +103,26 @@ func under(t *testing.T, tests string, sizes ...int) {
 			})
 		}
 	}
+}
+
+// A process of a world whose library cannot be opened says so, and ends as what failed
+// does; to join without one is a mistake of ours.
+func TestProcessWithoutALibrary(t *testing.T) {
+	if rank, size := part(); size > 0 {
+		t.Skipf("under MPI (rank %d)", rank)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run", "^$")
+	cmd.Env = append(os.Environ(), "ZEROTH_MPI_TEST=1", "PMI_RANK=0", "PMI_SIZE=1", "ZEROTH_MPI=/none/libmpi.so")
+	out, _ := cmd.CombinedOutput() // its exit code is looked at
+	if code := cmd.ProcessState.ExitCode(); code != 3 || !strings.Contains(string(out), "no MPI library: /none/libmpi.so: cannot open") {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+	defer func() {
+		if why := recover(); why != "mpi: Join before Open" {
+			t.Errorf("join without a library: %v", why)
+		}
+	}()
+	_ = mpi.Join(0, 1)
 }
 
 // A library of which it is not sure whose handles it has is refused by name: one with

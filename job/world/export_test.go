@@ -8,6 +8,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
+	"zeroth/job/launch"
 )
 
 // At is where a process accepts data by TCP, until all are connected.
@@ -15,6 +16,17 @@ func (w *World) At(process int) string { return w.star.Members[process].TCP }
 
 // Numbers are those of hosts, for tests.
 func Numbers(all []rendezvous.Member) []int { return numbers(all) }
+
+// Of is a world as a process of it sees it, for tests.
+func Of(rank, perProcess int, all []rendezvous.Member) *World {
+	return &World{cfg: Config{Place: launch.Place{Rank: rank, World: len(all)}, PerProcess: perProcess}, star: &rendezvous.Star{Members: all}, hosts: numbers(all)}
+}
+
+// AGPUEach is aGPUEach, for tests.
+func (w *World) AGPUEach() error { return w.aGPUEach() }
+
+// RemoveDead is removeDead, for tests.
+func RemoveDead(folder string) { removeDead(folder) }
 
 // Sees are the names of what this process sees, for tests.
 func Sees(folder string) []string { return sees(folder) }

@@ -1,8 +1,14 @@
 package world
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
+	"path/filepath"
+	"syscall"
+	"time"
 
 	"zeroth/collective/rendezvous"
 	"zeroth/shard"
@@ -47,6 +53,33 @@ func numbers(all []rendezvous.Member) []int {
 // SameHost is whether two processes are on one host.
 func (w *World) SameHost(p, q int) bool { return w.hosts[p] == w.hosts[q] }
 
+// together is whether two processes share a host's memory and processors: those of one
+// host, or, where neither knows what it sees, of hosts of one name.
+func (w *World) together(p, q int) bool {
+	a, b := w.star.Members[p], w.star.Members[q]
+	return w.SameHost(p, q) || len(a.Sees)+len(b.Sees) == 0 && a.Host == b.Host
+}
+
+// OnHostOf is how many processes share the host of one, that one among them.
+func (w *World) OnHostOf(p int) (n int) {
+	for q := range w.star.Members {
+		if w.together(p, q) {
+			n++
+		}
+	}
+	return n
+}
+
+// before is how many of those come before it.
+func (w *World) before(p int) (n int) {
+	for q := range p {
+		if w.together(p, q) {
+			n++
+		}
+	}
+	return n
+}
+
 // HostsOf implements build.Launch.
 func (w *World) HostsOf(m shard.Mesh) (numbers []int) {
 	for r := range m.World() {
@@ -70,6 +103,38 @@ func (w *World) tellContainers() {
 		if m.Boot != "" && w.hosts[p] != w.hosts[at] {
 			w.note(fmt.Sprintf("processes %d and %d share a machine and not its files: TCP carries data between them; with a TMPDIR that both see memory would", at, p))
 			return
+		}
+	}
+}
+
+const (
+	socketFolder = "zeroth-" // and digits
+	socketName   = "data"
+)
+
+// deadAfter is the age from which on a socket that nobody listens at is taken for one of a
+// dead process: others are about to listen.
+const deadAfter = time.Minute
+
+// removeDead removes the folders of sockets of this user's processes that were killed
+// before they could do so.
+func removeDead(folder string) {
+	all, err := filepath.Glob(filepath.Join(folder, socketFolder+"*", socketName))
+	if err != nil {
+		return // the folder's name is a pattern
+	}
+	for _, name := range all {
+		info, err := os.Lstat(name)
+		if err != nil || info.Mode().Type() != fs.ModeSocket || time.Since(info.ModTime()) < deadAfter {
+			continue
+		}
+		c, err := net.Dial("unix", name)
+		if err == nil {
+			_ = c.Close() // who lives takes it for a stranger
+		}
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			_ = os.Remove(name)               // only its user may
+			_ = os.Remove(filepath.Dir(name)) // it has nothing else
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package world_test
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -9,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -37,6 +40,86 @@ func TestHosts(t *testing.T) {
 		if got := fmt.Sprint(world.Numbers(all)); got != want {
 			t.Errorf("%s: hosts %s, want %s", sees, got, want)
 		}
+	}
+}
+
+// What processes have together is what they have with those of their host, whatever its
+// name and whether one kernel runs several such hosts; who does not know goes by the name.
+// Two ranks on one GPU are found out nevertheless.
+func TestBeside(t *testing.T) {
+	for name, c := range map[string]struct {
+		all            []rendezvous.Member
+		beside, before string // ranks, of each process
+		gpus           string // what is wrong with them
+	}{
+		"one host":                            {members("h boot xa 0000:01", "h boot xa 0000:01"), "[4 4]", "[0 2]", "ranks 0 and 1 of host \"h\" share its GPU 0000:01"},
+		"one host, four GPUs":                 {members("h boot xa 1,2,3,4", "h boot xa 1,2,3,4"), "[4 4]", "[0 2]", ""},
+		"containers that share a folder":      {members("c1 boot xa 1,2,3,4", "c2 boot ya 1,2,3,4"), "[4 4]", "[0 2]", ""},
+		"containers that share nothing":       {members("c1 boot xa 1,2", "c2 boot yb 3,4"), "[2 2]", "[0 0]", ""},
+		"containers with the same GPUs":       {members("h boot xa 1,2", "h boot yb 1,2"), "[2 2]", "[0 0]", "ranks 0 and 2 of host \"h\" share its GPU 1"},
+		"machines of one name":                {members("h boot1 xa 1,2", "h boot2 yb 1,2"), "[2 2]", "[0 0]", ""},
+		"one name, and nothing else is known": {members("h - - 1,2,3,4", "h - - 1,2,3,4", "g - - 1,2"), "[4 4 2]", "[0 2 0]", ""},
+		"no GPU":                              {members("h boot xa -"), "[2]", "[0]", "process 0 has no GPU"},
+	} {
+		var beside, before []int
+		for p := range c.all {
+			w := world.Of(p, 2, c.all)
+			beside, before = append(beside, w.Beside(shard.Mesh{})), append(before, w.Before(shard.Mesh{}))
+		}
+		err := world.Of(0, 2, c.all).AGPUEach()
+		if fmt.Sprint(beside) != c.beside || fmt.Sprint(before) != c.before || c.gpus == "" && err != nil || c.gpus != "" && (err == nil || !strings.Contains(err.Error(), c.gpus)) {
+			t.Errorf("%s: beside %v before %v, want %s and %s; GPUs: %v, want %q", name, beside, before, c.beside, c.before, err, c.gpus)
+		}
+	}
+}
+
+// members are processes, each as its host's name, kernel, what it sees and its GPUs; -
+// for what is not known or not there.
+func members(lines ...string) (all []rendezvous.Member) {
+	some := func(text, between string) []string {
+		if text == "-" {
+			return nil
+		}
+		return strings.Split(text, between)
+	}
+	for _, line := range lines {
+		f := strings.Fields(line)
+		all = append(all, rendezvous.Member{Host: f[0], Boot: strings.Trim(f[1], "-"), Sees: some(f[2], ""), GPUs: some(f[3], ",")})
+	}
+	return all
+}
+
+// Folders of processes that were killed are removed by those that come later, those of
+// others are not.
+func TestDeadSocketsAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	socket := func(name string, age time.Duration) *net.UnixListener {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(dir, name, "data")
+		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: at, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln.SetUnlinkOnClose(false)
+		then := time.Now().Add(-age)
+		if err := os.Chtimes(at, then, then); err != nil {
+			t.Fatal(err)
+		}
+		return ln
+	}
+	socket("zeroth-1", time.Hour).Close()
+	socket("zeroth-2", 0).Close() // may be about to listen
+	defer socket("zeroth-3", time.Hour).Close()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "zeroth-4"), 0o700), os.WriteFile(filepath.Join(dir, "zeroth-4", "data"), nil, 0o600), os.Chtimes(filepath.Join(dir, "zeroth-4", "data"), time.Unix(1, 0), time.Unix(1, 0))); err != nil {
+		t.Fatal(err)
+	}
+	socket("other", time.Hour).Close()
+	world.RemoveDead(dir)
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 4 || left[0].Name() != "other" || left[1].Name() != "zeroth-2" {
+		t.Errorf("left are %v (%v), want all but zeroth-1", left, err)
 	}
 }
 

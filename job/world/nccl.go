@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -38,28 +39,22 @@ func (w *World) chooseNCCL() error {
 	return nil
 }
 
-// aGPUEach is an error if two ranks of a machine share a GPU.
+// aGPUEach is an error if two ranks share a GPU: those of one host share its GPUs evenly,
+// and of hosts that are containers of one machine each may have the same.
 func (w *World) aGPUEach() error {
-	type gpu struct{ host, at string }
+	type gpu struct{ machine, at string }
 	has := map[gpu]int{}
 	for p, m := range w.star.Members {
-		beside, before := 0, 0
-		for q, o := range w.star.Members {
-			if o.Host == m.Host && o.Boot == m.Boot {
-				beside += w.cfg.PerProcess
-				if q < p {
-					before += w.cfg.PerProcess
-				}
-			}
-		}
+		beside, before := w.OnHostOf(p)*w.cfg.PerProcess, w.before(p)*w.cfg.PerProcess
+		machine := cmp.Or(m.Boot, "host "+m.Host)
 		if len(m.GPUs) == 0 {
 			return fmt.Errorf("process %d has no GPU", p)
 		}
 		for i := range w.cfg.PerProcess {
-			g := gpu{m.Host + " " + m.Boot, m.GPUs[launch.GPU(before+i, beside, len(m.GPUs))]}
+			g := gpu{machine, m.GPUs[launch.GPU(before+i, beside, len(m.GPUs))]}
 			r := p*w.cfg.PerProcess + i
 			if other, ok := has[g]; ok {
-				return fmt.Errorf("ranks %d and %d of host %q share GPU %s, and NCCL wants one for each: want fewer parallel.ranks, or parallel.collective: exact", other, r, m.Host, g.at)
+				return fmt.Errorf("ranks %d and %d of host %q share its GPU %s, and NCCL wants one for each: want fewer parallel.ranks, or parallel.collective: exact", other, r, m.Host, g.at)
 			}
 			has[g] = r
 		}

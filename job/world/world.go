@@ -21,12 +21,14 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
 	"zeroth/collective/socket"
 	"zeroth/device/cpu"
+	"zeroth/input"
 	"zeroth/job/launch"
 	"zeroth/shard"
 )
@@ -97,7 +99,10 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 	})
 	if err != nil {
 		w.shut()
-		return nil, fmt.Errorf("process %d of %d: %w", cfg.Rank, cfg.World, err)
+		if err = fmt.Errorf("process %d of %d: %w", cfg.Rank, cfg.World, err); rendezvous.Wrong(err) {
+			err = input.BadInput(err)
+		}
+		return nil, err
 	}
 	w.hosts = numbers(w.star.Members)
 	go w.follow()
@@ -115,8 +120,13 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 }
 
 // Safe refuses a world that others could join: one that is not on this host alone
-// and has no token, or one that can be guessed.
+// and has no token, or one that can be guessed; and addresses that are no host's.
 func (c Config) Safe(ctx context.Context) error {
+	for _, host := range []string{c.Host, c.Bind} {
+		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+			return fmt.Errorf("%s is every address of a host, at which others cannot reach it: name one, of process 0 in --addr, ZEROTH_ADDR or what the launcher sets, of this host in parallel.bind", host)
+		}
+	}
 	if n := len(c.Token); n > 0 && n < 16 {
 		return fmt.Errorf("the token has %d bytes; want at least 16 random ones, such as from: openssl rand -hex 32", n)
 	}
@@ -147,8 +157,13 @@ func (w *World) listen(ctx context.Context) (net.Listener, error) {
 	for told := false; ; told = true {
 		ln, err := w.listenOnce()
 		var unknown *net.DNSError
-		if err == nil || !errors.As(err, &unknown) || time.Now().After(end) {
-			return ln, err
+		switch {
+		case err == nil:
+			return ln, nil
+		case !errors.As(err, &unknown):
+			return nil, input.BadInput(err)
+		case time.Now().After(end):
+			return nil, rendezvous.Missing(err.Error())
 		}
 		if !told {
 			w.note("waiting for the name of process 0 to be known: " + unknown.Error())
@@ -174,7 +189,11 @@ func (w *World) listenOnce() (net.Listener, error) {
 		}
 		wrong = append(wrong, err)
 	}
-	return nil, fmt.Errorf("process 0 cannot listen: %w; it is at %s for the others: if that is another machine's address, start process 0 there; parallel.bind names an address to listen at", errors.Join(wrong...), w.cfg.Host)
+	err := errors.Join(wrong...)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("process 0 cannot listen: %w: another process 0 may run there: end it, or name another port", err)
+	}
+	return nil, fmt.Errorf("process 0 cannot listen: %w; it is at %s for the others: if that is another machine's address, start process 0 there; parallel.bind names an address to listen at", err, w.cfg.Host)
 }
 
 // open opens where other processes connect for data: a Unix socket in a folder of
@@ -208,10 +227,11 @@ func (w *World) open(local net.Addr, me *rendezvous.Member) error {
 }
 
 func (w *World) openUnix(me *rendezvous.Member) (err error) {
-	if w.dir, err = os.MkdirTemp(folder(), "zeroth-"); err != nil { // mode 0700
+	removeDead(folder())
+	if w.dir, err = os.MkdirTemp(folder(), socketFolder); err != nil { // mode 0700
 		return fmt.Errorf("no Unix socket: %w", err)
 	}
-	ln, err := net.Listen("unix", filepath.Join(w.dir, "data"))
+	ln, err := net.Listen("unix", filepath.Join(w.dir, socketName))
 	if err != nil {
 		return fmt.Errorf("no Unix socket: %w", err)
 	}
@@ -352,21 +372,11 @@ func (w *World) Here(shard.Mesh) (ranks []int) {
 
 // Beside implements build.Launch.
 func (w *World) Beside(shard.Mesh) int {
-	return w.beside(w.cfg.World)
+	return w.OnHostOf(w.cfg.Rank) * w.cfg.PerProcess
 }
 
 // Before implements build.Launch.
-func (w *World) Before(shard.Mesh) int { return w.beside(w.cfg.Rank) }
-
-// beside is the ranks of this machine in processes below one.
-func (w *World) beside(end int) (n int) {
-	for _, m := range w.star.Members[:end] {
-		if me := w.star.Members[w.cfg.Rank]; m.Boot == me.Boot && m.Host == me.Host {
-			n += w.cfg.PerProcess
-		}
-	}
-	return n
-}
+func (w *World) Before(shard.Mesh) int { return w.before(w.cfg.Rank) * w.cfg.PerProcess }
 
 // Staged implements build.Launch: frames are of the host's memory. NCCL's are not.
 func (w *World) Staged() bool { return w.nccl == "" }
