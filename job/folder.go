@@ -23,7 +23,8 @@ import (
 // lockFile is in a folder that a run writes to; see vfs.OS.Lock.
 const lockFile = ".lock"
 
-// probeName is of what is made to see whether a folder can be written to.
+// probeName is of what is made to see whether a folder can be written to; of processes
+// other than 0 it has their number.
 const probeName = ".zeroth-probe"
 
 // folders are those a run writes to. They are its own as long as it lives: no
@@ -97,7 +98,7 @@ func (f *folders) takeOut(fresh bool) (err error) {
 // died before it wrote anything.
 func vacant(folder string) bool {
 	in, err := os.ReadDir(folder)
-	return err == nil && len(in) > 0 && !slices.ContainsFunc(in, func(e os.DirEntry) bool { return e.Name() != lockFile && e.Name() != probeName })
+	return err == nil && len(in) > 0 && !slices.ContainsFunc(in, func(e os.DirEntry) bool { return e.Name() != lockFile && !strings.HasPrefix(e.Name(), probeName) })
 }
 
 // takeCheckpoints holds the folder of checkpoints.
@@ -113,7 +114,7 @@ func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err
 		return inUse{"checkpoint.dir " + dir, held}
 	}
 	if err == nil {
-		err = probe(fsys, dir)
+		err = probe(fsys, filepath.Join(dir, probeName))
 	}
 	if err != nil {
 		return badFolder(c, fmt.Sprintf("%s: no checkpoint can be written there: %v", dir, input.Cause(err)), "want a folder that can be made and written to")
@@ -124,13 +125,11 @@ func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err
 	return nil
 }
 
-// probe makes something in a folder and takes it away. Others may do so at the
-// same time.
-func probe(fsys vfs.FS, dir string) error {
+// probe makes a folder and takes it away. Others may do so at the same time.
+func probe(fsys vfs.FS, name string) error {
 	if fsys == nil {
 		fsys = vfs.OS{}
 	}
-	name := filepath.Join(dir, probeName)
 	if err := fsys.Mkdir(name); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -146,7 +145,7 @@ func probeOffload(c *config.Config) error {
 	if !o.Disk() {
 		return nil
 	}
-	if err := probe(nil, o.Path); err != nil {
+	if err := probe(nil, filepath.Join(o.Path, probeName)); err != nil {
 		return config.Problems{config.ProblemOf(c, "zero.offload.path", fmt.Sprintf("%s: nothing can be written there: %v", o.Path, input.Cause(err)), config.OffloadPath)}
 	}
 	return nil

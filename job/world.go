@@ -197,9 +197,11 @@ func (r *run) oneData(ctx context.Context, set *data.Set) error {
 	}
 	facts := []rendezvous.Fact{{Name: "the data's fingerprint", Value: set.Fingerprint}}
 	if r.World.Session() != "" && build.Saves(r.c) {
-		seen := "seen by all"
+		seen := "one for all, that can be written to"
 		if b, err := os.ReadFile(r.mark()); err != nil || string(b) != r.World.Session() {
 			seen = fmt.Sprintf("not that of rank 0 (%v)", err)
+		} else if err := probe(r.Hooks.Saves, r.mark()+fmt.Sprint("-", r.World.Process())); err != nil {
+			seen = fmt.Sprintf("that of rank 0, in which nothing can be written (%v)", input.Cause(err))
 		}
 		facts = append(facts, rendezvous.Fact{Name: "the folder of checkpoints, " + filepath.Base(r.c.Checkpoint.Dir), Value: seen})
 		if r.World.Process() == 0 {
