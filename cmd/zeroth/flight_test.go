@@ -13,14 +13,17 @@ import (
 	"testing"
 	"time"
 
+	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/collective/flight"
 	"zeroth/job/build"
+	"zeroth/offload"
 )
 
 // faults are hooks of a process: "RANK drop N" forgets the rank's operation N of its
 // shard group, "RANK stuck N" never comes to it; "LOCAL dead N" ends the process with
-// that local rank at once, from start N on.
+// that local rank at once, from start N on; "0 unwritable 0" lets it make no folder where
+// checkpoints are, and "0 full 0" write nothing, nor offload.
 func faults(what string) (h build.Hooks) {
 	var rank, n int
 	var how string
@@ -31,6 +34,25 @@ func faults(what string) (h build.Hooks) {
 		if os.Getenv("ZEROTH_LOCAL_RANK") == strconv.Itoa(rank) && start >= n {
 			os.Exit(1)
 		}
+		return h
+	}
+	fails := func(what string, why error) func(vfs.Op) error {
+		return func(o vfs.Op) error {
+			if o.Do == what {
+				return why
+			}
+			return nil
+		}
+	}
+	switch how {
+	case "unwritable":
+		h.Saves = vfs.Hook{FS: vfs.OS{}, Before: fails("mkdir", syscall.EACCES)}
+		return h
+	case "full":
+		h.Saves = vfs.Hook{FS: vfs.OS{}, Before: fails("write", syscall.ENOSPC)}
+		h.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+			return map[string]error{"reserve": syscall.ENOSPC}[o.Do]
+		}}
 		return h
 	}
 	fault := map[string]collective.Fault{"drop": {Drop: true}, "stuck": {Delay: time.Hour}}[how]

@@ -24,6 +24,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/report"
+	"zeroth/job/state"
 )
 
 // tiny is a job of a few milliseconds a step.
@@ -370,6 +371,7 @@ func TestMain(m *testing.M) {
 	switch os.Getenv("ZEROTH_MAIN") {
 	case "main":
 		hooks = faults(os.Getenv("ZEROTH_FAULT"))
+		state.Stamp = os.Getenv("ZEROTH_STAMP")
 		main()
 	case "nohup":
 		signal.Ignore(syscall.SIGHUP)

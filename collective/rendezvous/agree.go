@@ -19,21 +19,31 @@ func (s *Star) Agree(ctx context.Context, facts []Fact) error {
 	if err != nil {
 		return err
 	}
-	if err := s.peers[0].send(kindFacts, body); err != nil {
-		return s.why(err)
+	_ = s.peers[0].send(kindFacts, body) // listen finds out if it is gone
+	verdict, err := s.hears(ctx, s.said)
+	if err == nil && verdict != "" {
+		err = Differences(verdict)
+	}
+	return err
+}
+
+// hears is what process 0 says next. What it has said before it ended counts.
+func (s *Star) hears(ctx context.Context, what chan string) (text string, err error) {
+	select {
+	case text = <-what:
+		return text, nil
+	case <-s.ended:
+		err = s.Err()
+	case <-s.deserted:
+		err = errDeserted
+	case <-ctx.Done():
+		err = context.Cause(ctx)
 	}
 	select {
-	case verdict := <-s.said:
-		if verdict == "" {
-			return nil
-		}
-		return Differences(verdict)
-	case <-s.ended:
-		return s.Err()
-	case <-s.deserted:
-		return errDeserted
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	case text = <-what:
+		return text, nil
+	default:
+		return "", err
 	}
 }
 
@@ -41,20 +51,12 @@ func (s *Star) Agree(ctx context.Context, facts []Fact) error {
 // call it equally often.
 func (s *Star) Share(ctx context.Context, mine string) (string, error) {
 	if s.cfg.Me.Process > 0 {
-		select {
-		case text := <-s.shared:
-			return text, nil
-		case <-s.ended:
-			return "", s.Err()
-		case <-s.deserted:
-			return "", errDeserted
-		case <-ctx.Done():
-			return "", context.Cause(ctx)
-		}
+		return s.hears(ctx, s.shared)
 	}
 	body, err := encode(message{Text: mine})
 	if err == nil {
-		err = s.why(s.tell(kindShare, body))
+		_ = s.tell(kindShare, body) // listen finds out who is gone
+		err = s.Err()
 	}
 	return mine, err
 }
@@ -82,13 +84,11 @@ func (s *Star) compare(ctx context.Context, mine []Fact) error {
 	if err != nil {
 		return err
 	}
-	if err := s.tell(kindVerdict, body); err != nil {
-		return s.why(err)
-	}
+	_ = s.tell(kindVerdict, body) // listen finds out who is gone
 	if verdict != "" {
 		return Differences(verdict)
 	}
-	return nil
+	return s.Err()
 }
 
 // differences is which ranks differ from most in what; empty if none do.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -87,6 +88,9 @@ func (p *peer) send(kind uint32, body []byte) error {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(body)))
 	_ = p.conn.SetWriteDeadline(time.Now().Add(shake))
 	_, err := p.conn.Write(append(b, body...))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = p.conn.Close() // half a frame may be out
+	}
 	return err
 }
 

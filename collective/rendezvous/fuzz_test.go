@@ -18,6 +18,22 @@ func pipe(said []byte) net.Conn {
 	return a
 }
 
+// What process 0 has said before its end is heard, whichever is looked at first: in what
+// the processes differ, and not that it has ended over that.
+func TestWhatWasSaidBeforeTheEnd(t *testing.T) {
+	for range 100 {
+		s := &Star{lost: &Lost{Why: "that"}, ended: make(chan struct{}), said: make(chan string, 1), deserted: make(chan struct{})}
+		s.said <- "this"
+		close(s.ended)
+		if text, err := s.hears(t.Context(), s.said); text != "this" || err != nil {
+			t.Fatalf("heard %q, %v", text, err)
+		}
+		if text, err := s.hears(t.Context(), s.said); text != "" || err == nil {
+			t.Fatalf("heard %q, %v, and nothing was said", text, err)
+		}
+	}
+}
+
 // FuzzHandshake has peers that do not know the token say anything.
 func FuzzHandshake(f *testing.F) {
 	f.Add([]byte("ZEROTH-2"))

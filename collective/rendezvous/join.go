@@ -63,12 +63,12 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 	} else {
 		err = s.join(ctx)
 	}
-	close(s.settled)
 	for _, p := range s.peers {
 		if p != nil && cfg.Me.Process == 0 {
-			_ = p.conn.SetReadDeadline(time.Unix(1, 0)) // await goes on
+			_ = p.conn.SetReadDeadline(time.Unix(1, 0)) // await goes on, once it may listen
 		}
 	}
+	close(s.settled)
 	if err != nil {
 		s.cut()
 		s.all.Wait()

@@ -113,16 +113,6 @@ func (s *Star) Err() error {
 	return *s.lost
 }
 
-func (s *Star) why(err error) error {
-	if err == nil {
-		return nil
-	}
-	if lost := s.Err(); lost != nil {
-		return lost
-	}
-	return err
-}
-
 // Lose ends the world as a process was found to be lost by other means.
 func (s *Star) Lose(process int, why string) { s.end(Lost{Process: process, Why: why}) }
 

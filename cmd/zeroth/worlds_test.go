@@ -1,0 +1,433 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint"
+)
+
+// joiner is a process of a world that its test starts by itself.
+type joiner struct {
+	cmd  *exec.Cmd
+	said spoken
+	done chan struct{}
+}
+
+// spoken is what a process says, which may be read meanwhile.
+type spoken struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *spoken) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *spoken) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// says waits until a process has said something, or has ended.
+func (j *joiner) says(what string) {
+	for !strings.Contains(j.said.String(), what) {
+		select {
+		case <-j.done:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// as is how a process is started: what it has beside what all have.
+type as struct {
+	dir       string
+	env, args []string
+}
+
+// joins starts a process of tiny.yaml in a world of some, of which process 0 has the
+// listener.
+func joins(t *testing.T, ln net.Listener, rank, world int, a as) *joiner {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := &joiner{done: make(chan struct{})}
+	j.cmd = exec.Command(exe, append([]string{"train", "tiny.yaml", "--set", "parallel={join: 60s, heartbeat: 200ms}", "--set", "checkpoint.every=1", "--set", "sample.tokens=0", "--out", "r",
+		"--addr", ln.Addr().String(), "--rank", strconv.Itoa(rank), "--world", strconv.Itoa(world)}, a.args...)...)
+	j.cmd.Dir, j.cmd.Env = a.dir, append(append(os.Environ(), "ZEROTH_MAIN=main"), a.env...)
+	if rank == 0 {
+		f, err := ln.(*net.TCPListener).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		j.cmd.ExtraFiles, j.cmd.Env = []*os.File{f}, append(j.cmd.Env, "ZEROTH_LISTEN_FD=3")
+	}
+	j.cmd.Stdout, j.cmd.Stderr = &j.said, &j.said
+	if err := j.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.cmd.Process.Kill(); <-j.done })
+	go func() { _ = j.cmd.Wait(); close(j.done) }()
+	return j
+}
+
+// ends checks how a process ends: by an exit code, with texts in what it has said.
+func (j *joiner) ends(t *testing.T, name string, code int, says ...string) {
+	t.Helper()
+	select {
+	case <-j.done:
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("%s: it does not end", name)
+	}
+	if got := j.cmd.ProcessState.ExitCode(); got != code {
+		t.Errorf("%s: exit code %d, want %d\n%s", name, got, code, &j.said)
+	}
+	for _, want := range says {
+		if !strings.Contains(j.said.String(), want) {
+			t.Errorf("%s: it does not say %q:\n%s", name, want, &j.said)
+		}
+	}
+}
+
+// asked asks a process to end, which it does.
+func (j *joiner) asked(t *testing.T, name string, code int, says ...string) {
+	t.Helper()
+	_ = j.cmd.Process.Signal(syscall.SIGTERM) // if it has ended, its exit code tells
+	j.ends(t, name, code, says...)
+}
+
+// door is where process 0 of a world listens, and nobody else.
+func door(t *testing.T, host string) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Skipf("no %s here: %v", host, err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+// inWorldFolder is inFolder with a folder for temporary files, in which nothing may be
+// left.
+func inWorldFolder(t *testing.T) (left func(name string)) {
+	t.Helper()
+	inFolder(t)
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	return func(name string) {
+		t.Helper()
+		if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+			t.Errorf("%s: left in the folder for temporary files: %v (%v)", name, left, err)
+		}
+	}
+}
+
+// copyJob is tiny.yaml in another folder, with data that a function makes of that here.
+func copyJob(t *testing.T, to string, data func([]byte) []byte) {
+	t.Helper()
+	text, err := os.ReadFile("a.txt")
+	if err == nil {
+		err = os.Mkdir(to, 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(to, "a.txt"), data(text), 0o644)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(to, "tiny.yaml"), []byte(tiny), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const oneToken, otherToken = "ZEROTH_TOKEN=0123456789abcdef", "ZEROTH_TOKEN=fedcba9876543210"
+
+// Two processes that do not belong together: who was started wrongly says so, with exit
+// code 2; process 0 waits for the right one and names the wrong one in the end, or both
+// say in what they differ. Nothing is made.
+func TestWorldsThatDoNotForm(t *testing.T) {
+	own := []string{"--set", "checkpoint.dir=own"}
+	for name, c := range map[string]struct {
+		zero, one as
+		refused   string // what process 1 hears
+		differ    string // what both say
+	}{
+		"another token":             {zero: as{env: []string{oneToken}}, one: as{env: []string{otherToken}}, refused: "the token is not the other side's"},
+		"no token":                  {zero: as{env: []string{oneToken}}, refused: "the token is not the other side's"},
+		"another size of the world": {one: as{args: []string{"--world=3", "--set", "parallel.ranks=3"}}, refused: "it was started as one of 3 processes (on host "},
+		"another job":               {one: as{args: []string{"--set", "optimizer.lr=0.5"}}, differ: "the processes differ in optimizer.lr: rank 0: 6e-4; rank 1: 0.5"},
+		"other ranks a process":     {one: as{args: []string{"--set", "parallel.ranks=4"}}, differ: "the processes differ in parallel.ranks: rank 0: 2; rank 1: 4"},
+		"another program":           {one: as{env: []string{"ZEROTH_STAMP=v9"}}, differ: "the processes differ in version: rank 0: zeroth "},
+		"other data":                {one: as{dir: "other"}, differ: "the processes differ in the data's fingerprint: rank 0: "},
+		"checkpoints elsewhere":     {zero: as{args: own}, one: as{dir: "same", args: own}, differ: "the processes differ in the folder of checkpoints, own: rank 0: one for all, that can be written to; rank 1: not that of rank 0 (open "},
+		"checkpoints read-only":     {one: as{env: []string{"ZEROTH_FAULT=0 unwritable 0"}}, differ: "rank 1: that of rank 0, in which nothing can be written (permission denied)"},
+	} {
+		left := inWorldFolder(t)
+		copyJob(t, "same", bytes.Clone)
+		copyJob(t, "other", bytes.ToUpper)
+		ln := door(t, "127.0.0.1")
+		zero := joins(t, ln, 0, 2, c.zero)
+		one := joins(t, ln, 1, 2, c.one)
+		ln.Close()
+		if c.differ == "" {
+			one.ends(t, name, 2, c.refused)
+			zero.says("refused a connection from")
+			zero.asked(t, name, 75, "rank 1 has not come", "; a connection was refused, from 127.0.0.1:", "which says it is rank 1: "+c.refused)
+		} else {
+			one.ends(t, name, 2, c.differ)
+			zero.ends(t, name, 2, c.differ)
+		}
+		left(name)
+		for _, folder := range []string{"r", "own", "same/own"} {
+			if _, err := os.Stat(folder); err == nil {
+				t.Errorf("%s: the folder %s is there", name, folder)
+			}
+		}
+	}
+}
+
+// A process that cannot be part of any world says what to change; one whose world does
+// not come ends as one to start again, and names who is missing.
+func TestProcessesOfNoWorld(t *testing.T) {
+	left := inWorldFolder(t)
+	taken := door(t, "127.0.0.1")
+	world := func(addr string, more ...string) []string {
+		return append([]string{"train", "tiny.yaml", "--out", "r", "--world", "2", "--rank", "0", "--addr", addr}, more...)
+	}
+	for _, c := range []struct {
+		env, args []string
+		code      int
+		says      string
+	}{
+		{nil, world(taken.Addr().String()), 2, "address already in use: another process 0 may run there: end it, or name another port"},
+		{[]string{oneToken}, world("192.0.2.1:29400"), 2, "if that is another machine's address, start process 0 there"},
+		{nil, world("192.0.2.1:29400"), 2, "can be reached from other hosts, and the job has no token"},
+		{[]string{oneToken}, world("0.0.0.0:29400"), 2, "0.0.0.0 is every address of a host, at which others cannot reach it"},
+		{[]string{oneToken}, world("127.0.0.1:29400", "--set", "parallel.bind='::'"), 2, ":: is every address of a host"},
+		{[]string{oneToken}, world("[::1:29400"), 2, "want host:port of process 0"},
+		{[]string{"ZEROTH_TOKEN="}, world("127.0.0.1:29400"), 2, "ZEROTH_TOKEN is set and empty"},
+		{[]string{"ZEROTH_TOKEN_FILE="}, world("127.0.0.1:29400"), 2, "ZEROTH_TOKEN_FILE is set and empty"},
+		{[]string{"ZEROTH_LISTEN_FD=9"}, world("127.0.0.1:29400"), 2, "ZEROTH_LISTEN_FD: "},
+		{nil, []string{"train", "tiny.yaml", "--world", "-2"}, 2, "--world -2: want at least 1 process"},
+		{nil, []string{"train", "tiny.yaml", "--rank", "1"}, 2, "--rank goes with --world"},
+		{nil, []string{"train", "tiny.yaml", "--addr", "127.0.0.1:29400"}, 2, "--addr goes with --world"},
+		{[]string{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=1", "PMI_RANK=1", "PMI_SIZE=2"}, []string{"train", "tiny.yaml"}, 2, "torchrun says process 0 of 2, PMI says 1 of 2: say which by ZEROTH_RANK"},
+		{nil, world("127.0.0.1:29400", "--set", "parallel.ranks=3"), 2, "3 ranks cannot be split evenly over 2 processes"},
+		{nil, append(world(door(t, "127.0.0.1").Addr().String(), "--set", "parallel={ranks: 4, join: 300ms}"), "--rank", "1"), 75, "nobody answered within 300ms"},
+	} {
+		exe, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(exe, c.args...)
+		cmd.Env = append(append(os.Environ(), "ZEROTH_MAIN=main"), c.env...)
+		said, _ := cmd.CombinedOutput() // its exit code is looked at
+		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(said), c.says) {
+			t.Errorf("%q %q: exit code %d, want %d and %q:\n%s", c.env, c.args, code, c.code, c.says, said)
+		}
+	}
+	ln := door(t, "127.0.0.1")
+	joins(t, ln, 0, 3, as{args: []string{"--set", "parallel={ranks: 6, join: 300ms}"}}).ends(t, "nobody comes", 75, "process 0 of 3: ranks 2-5 have not come: nobody answered within 300ms")
+	left("no world")
+	if _, err := os.Stat("r"); err == nil {
+		t.Error("the run folder is there")
+	}
+}
+
+// Who is started twice is refused, who ends before all have come leaves its place, and
+// who hears that process 0 has ended then, or is asked to, is to be started again.
+func TestBeforeAllHaveCome(t *testing.T) {
+	left := inWorldFolder(t)
+	three := as{args: []string{"--set", "parallel.ranks=3"}}
+	for name, c := range map[string]struct {
+		sig  syscall.Signal
+		code int // of process 0
+		says string
+	}{
+		"killed": {syscall.SIGKILL, -1, "connection lost before all had come"},
+		"asked":  {syscall.SIGTERM, 75, "rank 2 has not come: stopped by signal: terminated"},
+		"Ctrl-C": {syscall.SIGINT, 130, "rank 2 has not come: stopped by signal: interrupt"},
+	} {
+		ln := door(t, "127.0.0.1")
+		zero := joins(t, ln, 0, 3, three)
+		ln.Close()
+		one, twice := joins(t, ln, 1, 3, three), joins(t, ln, 1, 3, three)
+		select {
+		case <-one.done:
+			one, twice = twice, one
+		case <-twice.done:
+		}
+		twice.ends(t, name, 2, "process 1 has come already, from host ", "two were started as rank 1")
+		_ = zero.cmd.Process.Signal(c.sig)
+		zero.ends(t, name, c.code)
+		one.ends(t, name, 75, c.says)
+		if c.sig == syscall.SIGKILL { // which lets nobody remove anything
+			if err := os.RemoveAll(os.Getenv("TMPDIR")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Mkdir(os.Getenv("TMPDIR"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ln := door(t, "127.0.0.1")
+	zero, one := joins(t, ln, 0, 3, three), joins(t, ln, 1, 3, three)
+	twice := joins(t, ln, 1, 3, three)
+	select {
+	case <-one.done:
+		one, twice = twice, one
+	case <-twice.done:
+	}
+	one.asked(t, "leaves", 75, "stopped by signal: terminated")
+	again, two := joins(t, ln, 1, 3, three), joins(t, ln, 2, 3, three)
+	ln.Close()
+	for rank, j := range []*joiner{zero, again, two} {
+		j.ends(t, "rank "+strconv.Itoa(rank)+", with another rank 1", 0)
+	}
+	left("before all have come")
+}
+
+// A world may be at an address of IPv6.
+func TestWorldOfIPv6(t *testing.T) {
+	left := inWorldFolder(t)
+	ln := door(t, "::1")
+	zero, one := joins(t, ln, 0, 2, as{}), joins(t, ln, 1, 2, as{args: []string{"--set", "parallel.bind='::1'"}})
+	ln.Close()
+	zero.ends(t, "rank 0", 0, "done: 2 steps")
+	one.ends(t, "rank 1", 0)
+	left("IPv6")
+}
+
+// Whatever ends a launch, its last checkpoint is there, nothing of it runs, and nothing
+// is left in the folder for temporary files.
+func TestLaunchEndsWell(t *testing.T) {
+	const launcher = -1
+	cases := map[string]struct {
+		signals []syscall.Signal
+		to      []int // ranks
+		code    int
+		says    string
+	}{
+		"process 0 and another killed":  {[]syscall.Signal{syscall.SIGKILL, syscall.SIGKILL}, []int{0, 2}, 75, `: connection lost`},
+		"the launcher killed":           {[]syscall.Signal{syscall.SIGKILL}, []int{launcher}, -1, ""},
+		"the launcher interrupted":      {[]syscall.Signal{syscall.SIGINT}, []int{launcher}, 130, ""},
+		"all stopped, then asked":       {[]syscall.Signal{syscall.SIGSTOP, syscall.SIGSTOP, syscall.SIGSTOP, syscall.SIGTERM}, []int{0, 1, 2, launcher}, 75, "stopped by signal: terminated"},
+		"process 0 stopped, none asked": {[]syscall.Signal{syscall.SIGSTOP}, []int{0}, 75, `rank 0 ("`},
+	}
+	if testing.Short() {
+		delete(cases, "the launcher interrupted")
+		delete(cases, "process 0 stopped, none asked")
+	}
+	for name, c := range cases {
+		left := inWorldFolder(t)
+		cmd, rest, errs := start(t, "main", append([]string{"launch", "-n", "3", "--"}, steady(endless, "r")...)...)
+		for {
+			if _, err := checkpoint.Resolve("r/ckpt", "latest"); err == nil {
+				break
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+		pids := map[int]int{launcher: cmd.Process.Pid}
+		for _, pid := range children(t, cmd.Process.Pid) {
+			rank, err := strconv.Atoi(environ(pid, "ZEROTH_RANK"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids[rank] = pid
+		}
+		for i, sig := range c.signals {
+			if err := syscall.Kill(pids[c.to[i]], sig); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := rest.WriteTo(new(bytes.Buffer)); err != nil { // until the last process has closed it
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // its exit code is looked at
+		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(errs.String(), c.says) {
+			t.Errorf("%s: exit code %d, want %d and %q\n%s", name, code, c.code, c.says, errs)
+		}
+		for rank, pid := range pids {
+			for end := time.Now().Add(time.Minute); runs(pid); time.Sleep(10 * time.Millisecond) { // those of a killed launcher save first
+				if time.Now().After(end) {
+					t.Fatalf("%s: rank %d is left", name, rank)
+				}
+			}
+		}
+		left(name)
+		at, err := checkpoint.Resolve("r/ckpt", "latest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		step, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(at), "step-"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		process(t, 0, append(append([]string{"launch", "-n", "3", "--"}, steady(step+2, "r")...), "--resume", "latest")...)
+	}
+}
+
+// runs is whether a process has not ended, though nobody may have waited for it.
+func runs(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return err == nil && !strings.HasPrefix(rest, "Z")
+}
+
+// A disk that is full for one process alone ends all before anything is written, or
+// leaves the last checkpoint, with which the run goes on once there is space.
+func TestOneProcessHasNoSpace(t *testing.T) {
+	left := inWorldFolder(t)
+	full := []string{"ZEROTH_FAULT=0 full 0"}
+	run := func(name string, one as, code int, says string, args ...string) {
+		t.Helper()
+		ln := door(t, "127.0.0.1")
+		one.args = args
+		zero, other := joins(t, ln, 0, 2, as{args: args}), joins(t, ln, 1, 2, one)
+		ln.Close()
+		zero.ends(t, name, code, says)
+		other.ends(t, name, code, says)
+		left(name)
+	}
+	offload := []string{"--set", "zero={stage: 3, offload: {optimizer: disk, path: .}}"}
+	run("offload", as{env: full}, 1, "rank 1: offload: reserve ", offload...)
+	if _, err := os.Stat("r"); err == nil {
+		t.Error("offload: the run folder is there")
+	}
+	if files, err := filepath.Glob("*.offload"); err != nil || len(files) > 0 {
+		t.Errorf("offload: left are %v (%v)", files, err)
+	}
+	run("first steps", as{}, 0, "", "--set", "train.steps=2")
+	before := tree(t, "r/ckpt/step-00000002")
+	more := []string{"--set", "train.steps=4", "--resume", "latest"}
+	run("checkpoint", as{env: full}, 1, "checkpoint of step 3: save: rank 1: ", more...)
+	after := tree(t, "r/ckpt/step-00000002")
+	for name, was := range before {
+		if after[name] != was {
+			t.Errorf("%s of the last checkpoint has changed", name)
+		}
+	}
+	if all, err := filepath.Glob("r/ckpt/step-*"); err != nil || !slices.Equal(all, []string{"r/ckpt/step-00000001", "r/ckpt/step-00000002"}) {
+		t.Errorf("checkpoints %v (%v)", all, err)
+	}
+	run("with space", as{}, 0, "", more...)
+}
