@@ -99,7 +99,7 @@ func (s *Star) host(ctx context.Context) error {
 			s.peers[p.process] = nil
 			missing++
 		case <-ctx.Done():
-			return s.give(fmt.Errorf("%s not come: %w%s", s.absent(), context.Cause(ctx), s.turnedAway()))
+			return s.give(fmt.Errorf("%s not come: %w%s", s.absent(), context.Cause(ctx), s.strangers()))
 		}
 	}
 	var id [16]byte
@@ -136,8 +136,8 @@ func (s *Star) refused(from string, process int, why error) {
 	s.note("refused a connection from " + text)
 }
 
-// turnedAway is who was refused while others were waited for.
-func (s *Star) turnedAway() string {
+// strangers is who was refused while others were waited for.
+func (s *Star) strangers() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch s.refusals {
