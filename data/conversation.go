@@ -13,6 +13,7 @@ import (
 type Chat struct {
 	tok      *Folder
 	template *chat.Template
+	file     string                // that has the template
 	tokens   map[string]chat.Value // bos_token and so on, as the template knows them
 }
 
@@ -26,15 +27,15 @@ func NewChat(t Tokenizer) (*Chat, error) {
 	if !ok {
 		return nil, fmt.Errorf("the tokenizer has no chat template; one comes with a folder's tokenizer.json, in chat_template.jinja or tokenizer_config.json")
 	}
-	text, config, err := f.chatTemplate()
+	text, file, config, err := f.chatTemplate()
 	if err != nil {
 		return nil, err
 	}
 	template, err := chat.Parse(text)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	c := &Chat{f, template, map[string]chat.Value{}}
+	c := &Chat{f, template, file, map[string]chat.Value{}}
 	for name, s := range map[string]special{"bos": config.BOS, "eos": config.EOS, "unk": config.UNK, "sep": config.SEP, "pad": config.PAD, "cls": config.CLS, "mask": config.Mask} {
 		if s != "" {
 			c.tokens[name+"_token"] = string(s)
@@ -43,37 +44,39 @@ func NewChat(t Tokenizer) (*Chat, error) {
 	return c, nil
 }
 
-// chatTemplate is the text of the template, and the configuration beside it.
-func (f *Folder) chatTemplate() (text string, config tokenizerConfig, err error) {
+// chatTemplate is the text of the template, the file that has it, and the configuration
+// beside it.
+func (f *Folder) chatTemplate() (text, from string, config tokenizerConfig, err error) {
+	const own, beside = "chat_template.jinja", "tokenizer_config.json"
 	for _, file := range f.files {
 		switch file.Name {
-		case "chat_template.jinja":
+		case own:
 			text = string(file.Text)
-		case "tokenizer_config.json":
+		case beside:
 			if err := json.Unmarshal(file.Text, &config); err != nil {
-				return "", config, fmt.Errorf("tokenizer_config.json: %w", err)
+				return "", "", config, fmt.Errorf("%s: %w", beside, err)
 			}
 		}
 	}
 	if text != "" {
-		return text, config, nil
+		return text, own, config, nil
 	}
 	if isNull(config.Template) {
-		return "", config, fmt.Errorf("the tokenizer's folder has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json; put the template there that the model was trained with")
+		return "", "", config, fmt.Errorf("the tokenizer's folder has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json; put the template there that the model was trained with")
 	}
 	var named []struct{ Name, Template string }
 	if json.Unmarshal(config.Template, &text) == nil {
-		return text, config, nil
+		return text, beside, config, nil
 	}
 	if err := json.Unmarshal(config.Template, &named); err != nil {
-		return "", config, fmt.Errorf("tokenizer_config.json: chat_template is neither a text nor a list of them: %w", err)
+		return "", "", config, fmt.Errorf("tokenizer_config.json: chat_template is neither a text nor a list of them: %w", err)
 	}
 	for _, n := range named {
 		if n.Name == "default" {
-			return n.Template, config, nil
+			return n.Template, beside, config, nil
 		}
 	}
-	return "", config, fmt.Errorf("tokenizer_config.json: none of its chat templates is named default")
+	return "", "", config, fmt.Errorf("tokenizer_config.json: none of its chat templates is named default")
 }
 
 // render is the text of a conversation. Now is for a template that asks for the
@@ -86,7 +89,11 @@ func (c *Chat) render(messages chat.Value, answer bool, now time.Time) (chat.Tex
 	for name, s := range c.tokens {
 		vars[name] = s
 	}
-	return c.template.Render(vars)
+	text, err := c.template.Render(vars)
+	if err != nil {
+		return text, fmt.Errorf("%s: %w", c.file, err)
+	}
+	return text, nil
 }
 
 // Prompt is the ids of a conversation up to where the model's answer begins.

@@ -34,7 +34,7 @@ func TestModel(t *testing.T) {
 	if out, errs := zeroth(t, 2, "model", "nowhere"); !strings.Contains(errs, "nowhere/config.json cannot be read") || out != "" {
 		t.Error(out, errs)
 	}
-	for template, want := range map[string]string{"{{ messages }}": "chat       its template is rendered here", "{% bad %}": "chat       no: chat template: line 1, column "} {
+	for template, want := range map[string]string{"{{ messages }}": "chat       its template is rendered here", "{% bad %}": "chat       no: chat_template.jinja: chat template: line 1, column "} {
 		chatTokenizer(t, "hf", template)
 		out, _ := zeroth(t, 2, "model", "hf")
 		contains(t, out, want)

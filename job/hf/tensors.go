@@ -264,10 +264,15 @@ func foreign(folder string) string {
 }
 
 // adapted refuses a folder with an adapter, also beside a whole model:
-// transformers would add it to that.
+// transformers would add it to that. A run has it merged beside its folder.
 func adapted(folder string) error {
+	run := filepath.Dir(filepath.Clean(folder))
+	merged := filepath.Join(run, "model")
 	for _, o := range others[:2] {
 		if found := firstIn(folder, o.pattern); found != "" {
+			if input.Exists(filepath.Join(run, "job.yaml")) && input.Exists(filepath.Join(merged, "config.json")) {
+				return fmt.Errorf("%s: %s is of an adapter, which the run has merged into %s: name that folder, or %s", folder, found, merged, run)
+			}
 			return fmt.Errorf("%s: %s %s", folder, found, o.what)
 		}
 	}

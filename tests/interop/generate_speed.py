@@ -2,13 +2,13 @@
 
     pip install torch transformers==5.23.0 safetensors
     go build -o zeroth ./cmd/zeroth
-    python tests/interop/generate_speed.py ./zeroth WORK [ROUNDS]
+    python tests/interop/generate_speed.py ./zeroth WORK [ROUNDS [MODEL]]
 
-WORK is a folder for the models, of random parameters: one of GPT-2's 124M shape and a
-small Qwen3. Both programs continue prompts of 25 tokens by the likeliest tokens: on one
+WORK is a folder for the models, of random parameters, which are those of MODELS, or the
+one that is named: GPT-2's 124M and Qwen3's 0.6B in their shapes, and a small Qwen3. Both programs continue prompts of 25 tokens by the likeliest tokens: on one
 thread, in seconds of the processor, which other programs on the machine change little, and
 then one text on all processors, in seconds. The rate is that of the tokens from the 9th to
-the 40th (the 264th), of all texts together: a run of 40 tokens less one of 8, so that
+the 40th (of the small models' on all processors the 264th), of all texts together: a run of 40 tokens less one of 8, so that
 starting, loading and reading the prompts do not count. Of ROUNDS turns (3) the quickest of
 each length counts.
 """
@@ -28,15 +28,25 @@ SHORT, LONG, LONGER = 8, 40, 264
 WORDS = "The quick brown fox jumps over the lazy dog and runs through the quiet forest until it finds a river where the water is cold and clear".split()
 
 
-def models():
-    gpt2 = os.path.join(WORK, "gpt2-124m")
-    if not os.path.exists(gpt2):
-        GPT2LMHeadModel(GPT2Config(bos_token_id=None, eos_token_id=None)).save_pretrained(gpt2)
-    qwen = os.path.join(WORK, "qwen3-small")
-    if not os.path.exists(qwen):
-        Qwen3ForCausalLM(Qwen3Config(vocab_size=50257, hidden_size=1024, intermediate_size=3072, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=8, head_dim=64,
-                                     max_position_embeddings=1024, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None)).save_pretrained(qwen)
-    return [gpt2, qwen]
+def qwen3(**shape):
+    return Qwen3ForCausalLM(Qwen3Config(hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, max_position_embeddings=1024,
+                                        tie_word_embeddings=True, bos_token_id=None, eos_token_id=None, **shape))
+
+
+MODELS = {
+    "gpt2-124m": lambda: GPT2LMHeadModel(GPT2Config(bos_token_id=None, eos_token_id=None)),
+    "qwen3-small": lambda: qwen3(vocab_size=50257, num_hidden_layers=8, head_dim=64),
+    "qwen3-0.6b": lambda: qwen3(vocab_size=151936, num_hidden_layers=28, head_dim=128).to(torch.bfloat16),
+}
+
+
+def models(wanted):
+    """The folders of models, made where they are missing."""
+    for name in wanted:
+        folder = os.path.join(WORK, name)
+        if not os.path.exists(folder):
+            MODELS[name]().save_pretrained(folder)
+        yield folder
 
 
 def zeroth(folder, dtype, prompts, tokens, threads):
@@ -77,10 +87,10 @@ transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 os.makedirs(WORK, exist_ok=True)
 print("| model | type | texts | threads | zeroth, tokens a second | transformers | ratio |\n|---|---|---:|---:|---:|---:|---:|", flush=True)
-for folder in models():
+for folder in models(sys.argv[4:] or MODELS):
     for dtype in ["fp32", "bf16"]:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]).eval()
-        for texts, threads, long in [(1, 1, LONG), (8, 1, LONG), (1, os.cpu_count(), LONGER)]:
+        for texts, threads, long in [(1, 1, LONG), (8, 1, LONG), (1, os.cpu_count(), LONG if folder.endswith("0.6b") else LONGER)]:
             prompts = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(texts)]
             n = len(WORDS)
             ids = {"input_ids": torch.randint(100, 40000, (texts, n)), "attention_mask": torch.ones(texts, n, dtype=torch.long)}
