@@ -20,10 +20,8 @@ import (
 	"zeroth/job/launch"
 )
 
-// The manifests of examples/cluster, as far as they use what is published:
-// k8s.io/api v0.36.0 (batch/v1, core/v1), sigs.k8s.io/jobset v0.12.0 (v1alpha2) and
-// github.com/kubeflow/trainer/v2 v2.0.0 (v1alpha1). A key that is not here is an
-// error: whoever uses another adds it from there.
+// The manifests of examples/cluster, as far as tests ask what is in them. A key that is
+// not here is an error: whoever uses another adds it. What is published is another test's.
 type (
 	k8sMeta struct {
 		Name   string
