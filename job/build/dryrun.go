@@ -47,7 +47,7 @@ func Micros(c *config.Config, n int) *config.Config {
 // more.
 func DryRunWith(c *config.Config, s Setup, micros int) (f Footprint, err error) {
 	x := Micros(c, micros)
-	if f, err = DryStep(x, math.MaxInt/2, s); err != nil {
+	if f, err = DryStep(x, AnyArena, s); err != nil {
 		return f, err
 	}
 	return DryStep(x, f.Arena, s)
@@ -138,6 +138,9 @@ func hostWorkspace(c *config.Config, b Backend, workers int) int64 {
 	}
 	return CPU{}.Workspace(workers, on, device.Sizes{})
 }
+
+// AnyArena is an arena that on devices which only count is never too small.
+const AnyArena = math.MaxInt / 2
 
 // DryStep runs a step with an arena of the given size on a DryRank. The footprint's
 // Arena is how much of it was used.

@@ -1,10 +1,14 @@
 package fit
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"sort"
+	"sync"
+	"sync/atomic"
 
 	"zeroth/job/config"
 	"zeroth/job/show"
@@ -52,7 +56,10 @@ func (s *search) least(c *Choice) *Choice {
 // that fit, one for every split of the units, the smallest ratio first.
 func (s *search) splits(c *Choice) (list []*Choice) {
 	for part := c.least; part <= parts; part++ {
-		x := s.at(c, part)
+		x := c
+		if float64(part)/parts != c.Config.Zero.Offload.Ratio {
+			x = s.at(c, part)
+		}
 		if !x.Fits() {
 			break
 		}
@@ -71,19 +78,21 @@ func (s *search) fastest(c *Choice) (*Choice, error) {
 	list := s.splits(c)
 	for lo, hi, step := 0, len(list)-1, 0; step != 1; {
 		step = max(1, (hi-lo+7)/8)
-		for i := lo; i <= hi; i += step {
-			if err := list[min(i, hi)].simulate(); err != nil {
-				return nil, err
-			}
+		some := []*Choice{list[hi]}
+		for i := lo; i < hi; i += step {
+			some = append(some, list[i])
 		}
-		if err := list[hi].simulate(); err != nil {
+		if err := simulate(some); err != nil {
 			return nil, err
 		}
 		best := slices.Index(list, quickest(list))
 		lo, hi = max(0, best-step+1), min(len(list)-1, best+step-1)
 	}
 	best := quickest(list)
-	whole := s.at(c, parts)
+	whole := list[len(list)-1]
+	if x := s.at(c, parts); x.Needs != whole.Needs {
+		whole = x
+	}
 	if err := whole.simulate(); err != nil {
 		return nil, err
 	}
@@ -117,12 +126,30 @@ func quickest(list []*Choice) (best *Choice) {
 	return best
 }
 
-// simulate is the choice's step on the hardware there is, once.
+// simulate is the choice's step on the hardware there is, once, without its trace: of
+// thousands of layers and many choices there would be much.
 func (c *Choice) simulate() (err error) {
 	if c.Simulated == nil && c.limits.Hardware != nil {
-		c.Simulated, err = sim.Simulate(c.Config, c.limits.Hardware)
+		if c.Simulated, err = sim.Simulate(c.Config, c.limits.Hardware); err == nil {
+			c.Simulated.Trace = nil
+		}
 	}
 	return err
+}
+
+// simulate simulates some choices, on all processors.
+func simulate(some []*Choice) error {
+	errs, next := make([]error, len(some)), atomic.Int64{}
+	var all sync.WaitGroup
+	for range min(len(some), runtime.GOMAXPROCS(0)) {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(some); i = int(next.Add(1)) - 1 {
+				errs[i] = some[i].simulate()
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // Advice is a line on the zero.offload.ratio of a job that offloads its optimizer,

@@ -130,7 +130,7 @@ func (r *simulation) advance() {
 		if r.left[i] <= 1e-12*r.now || left*pace(i) == step {
 			r.left[i] = -1
 			t := &r.Queues[i].Tasks[r.next[i]-1]
-			r.tracks[i].add(ran{t.label, r.Kernels[t.Kernel].Op, int64(1e9 * r.begun[i]), int64(1e9 * r.now)})
+			r.tracks[i].add(ran{r.labels[t.label], r.Kernels[t.Kernel].Op, int64(1e9 * r.begun[i]), int64(1e9 * r.now)})
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"slices"
+
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/fsdp"
@@ -45,7 +47,7 @@ type task struct {
 	on     int32 // for this queue
 	until  int32 // until so many of its tasks are done
 	host   int32 // index of the last of recording.waits before it was issued; -1 if there is none
-	label  string
+	label  int32 // in recording.labels
 }
 
 // Recording is what a rank issues, queue by queue.
@@ -54,6 +56,8 @@ type Recording struct {
 	Kernels []Kernel
 	Work    []Work
 	index   map[Kernel]int32
+	labels  []string
+	labelAt map[string]int32
 	waits   []hostWait
 	ends    []int         // of each step, the last of waits
 	last    []int         // tasks of each queue before the last step
@@ -64,7 +68,9 @@ type Recording struct {
 // issued later begins later.
 type hostWait struct{ queue, until int32 }
 
-func newRecording() *Recording { return &Recording{index: map[Kernel]int32{}} }
+func newRecording() *Recording {
+	return &Recording{index: map[Kernel]int32{}, labels: []string{""}, labelAt: map[string]int32{"": 0}}
+}
 
 // tasks is how many the queues have together.
 func (l *Recording) tasks() (n int) {
@@ -80,7 +86,7 @@ type recordedQueue struct {
 	to    *Recording
 	Name  string
 	at    int32
-	label string
+	label int32
 	Tasks []task
 	Spans [][2]uint64 // of a task, its place among those of the queue the work goes to; kept if keep
 	Keep  bool
@@ -97,6 +103,18 @@ func (l *Recording) queue(name string, to ops) *recordedQueue {
 func (r *recordedQueue) add(t task) {
 	t.host, t.label = int32(len(r.to.waits))-1, r.label
 	r.Tasks = append(r.Tasks, t)
+}
+
+// step notes that a step begins, of so many with those that come.
+func (l *Recording) step(left int) {
+	last := make([]int, len(l.Queues))
+	for i, q := range l.Queues {
+		last[i] = len(q.Tasks)
+		if len(l.ends) > 0 { // the first is as long
+			q.Tasks = slices.Grow(q.Tasks, left*len(q.Tasks)/len(l.ends))
+		}
+	}
+	l.last = last
 }
 
 // known is the index of a kernel.
@@ -167,7 +185,12 @@ func (l *Recording) Offloaded(e offload.Event) {
 
 // Label implements device.Queue.
 func (r *recordedQueue) Label(what string) {
-	r.label = what
+	at, ok := r.to.labelAt[what]
+	if !ok {
+		at = int32(len(r.to.labels))
+		r.to.labels, r.to.labelAt[what] = append(r.to.labels, what), at
+	}
+	r.label = at
 	r.ops.Label(what)
 }
 

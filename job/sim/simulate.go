@@ -78,25 +78,18 @@ const simulatedSteps = 3
 
 // Recorded is what some steps of the job's first rank issue.
 func Recorded(c *config.Config, steps int) (*Recording, error) {
-	f, err := build.DryRun(c)
-	if err != nil {
-		return nil, err
-	}
 	var l *Recording
-	t, _, _, err := build.DryRank(c, f.Arena, build.Setup{}, func(z *zero.Config) { l = RecordAll(z) })
+	t, _, _, err := build.DryRank(c, build.AnyArena, build.Setup{}, func(z *zero.Config) { l = RecordAll(z) })
 	if err != nil {
 		return nil, err
 	}
 	shard, replica := build.Bounce(c, t.Units(), build.WireStagingOf(c))
 	m := config.Mesh(c)
 	l.bounce = map[Group]int{{m.Replicate, m.Shard}: replica, {m.Shard, 1}: shard}
-	for range steps {
-		l.last = l.last[:0]
-		for _, q := range l.Queues {
-			l.last = append(l.last, len(q.Tasks))
-		}
+	for i := range steps {
+		l.step(steps - i)
 		t.DryRun()
-		if n := steps * l.tasks(); len(l.ends) == 0 && n > config.MostTasks {
+		if n := steps * l.tasks(); i == 0 && n > config.MostTasks {
 			return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, of at most %d that are simulated; want fewer layers, larger chunks of the loss or less offloaded", steps, n, config.MostTasks))
 		}
 		l.ends = append(l.ends, len(l.waits)-1)
