@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -148,6 +149,12 @@ func (r *run) iterate(at int, v Value) []Value {
 	switch v := v.(type) {
 	case *List:
 		return v.Items
+	case *iterator:
+		if v.used {
+			r.fail(at, "an iterator is gone through twice; make it a list")
+		}
+		v.used = true
+		return v.items
 	case *Dict:
 		return v.keys
 	case string:
@@ -170,7 +177,7 @@ type loop struct {
 	over   expr
 	filter expr // nil: none
 	body   []stmt
-	empty  []stmt // without an item
+	empty  []stmt // else
 }
 
 func (l *loop) run(r *run, s *scope) {
@@ -186,10 +193,7 @@ func (l *loop) run(r *run, s *scope) {
 		}
 		items = some
 	}
-	if len(items) == 0 {
-		do(l.empty, r, s)
-		return
-	}
+	ended := false // an iteration, which keeps else away: in the reference one that is left does not
 	for i := range items {
 		r.step()
 		in := s.inner()
@@ -201,6 +205,10 @@ func (l *loop) run(r *run, s *scope) {
 		if leave == "break" {
 			break
 		}
+		ended = ended || leave == ""
+	}
+	if !ended {
+		do(l.empty, r, s)
 	}
 }
 
@@ -255,7 +263,7 @@ func (r *run) callMacro(at int, m *macro, g given) Value {
 		in.values[name] = v
 	}
 	for _, k := range g.named.keys {
-		if !containsString(m.params, k.(string)) {
+		if !slices.Contains(m.params, k.(string)) {
 			r.fail(at, "%s has no parameter %s", m.name, k)
 		}
 	}
@@ -350,7 +358,7 @@ var functions = map[string]Value{
 		default:
 			c.fail("a range of %d numbers", len(n))
 		}
-		l := &List{}
+		l := &List{kind: span}
 		for i := from; by > 0 && i < to || by < 0 && i > to; i += by {
 			c.r.step()
 			l.Items = append(l.Items, i)
@@ -387,6 +395,9 @@ func (r *run) attribute(at int, v Value, name string) Value {
 func (r *run) item(at int, v, key Value) Value {
 	switch v := v.(type) {
 	case *List, string:
+		if l, ok := v.(*List); ok && l.kind == view {
+			break
+		}
 		i, ok := key.(int64)
 		if !ok {
 			if s, ok := key.(string); ok {
@@ -430,7 +441,8 @@ func (r *run) slice(at int, v Value, bounds [3]Value) Value {
 		n[i] = x
 	}
 	_, isString := v.(string)
-	if _, isList := v.(*List); !isString && !isList {
+	l, isList := v.(*List)
+	if !isString && (!isList || l.kind == view) {
 		r.fail(at, "a slice of %s", describe(v))
 	}
 	items := r.iterate(at, v)
@@ -465,7 +477,7 @@ func (r *run) slice(at int, v Value, bounds [3]Value) Value {
 		some = append(some, items[i])
 	}
 	if !isString {
-		return &List{Items: some}
+		return &List{Items: some, kind: l.kind}
 	}
 	var b strings.Builder
 	for _, c := range some {

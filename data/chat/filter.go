@@ -1,6 +1,8 @@
 package chat
 
 import (
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -47,7 +49,7 @@ type filter func(c *caller, v Value, g given) Value
 func plainText(f func(string) string) filter {
 	return func(c *caller, v Value, g given) Value {
 		c.none(g)
-		return f(printed(v))
+		return f(c.r.printed(c.at, v))
 	}
 }
 
@@ -55,7 +57,7 @@ func plainText(f func(string) string) filter {
 func filters() map[string]filter {
 	return map[string]filter{
 		"trim": func(c *caller, v Value, g given) Value {
-			return stripped(c, printed(v), c.one(g, "chars", nil), true, true)
+			return stripped(c, c.r.printed(c.at, v), c.one(g, "chars", nil), true, true)
 		},
 		"length": length, "count": length,
 		"tojson":  asJSON,
@@ -68,9 +70,9 @@ func filters() map[string]filter {
 		"join": joined, "default": initial, "d": initial,
 		"items": func(c *caller, v Value, g given) Value {
 			if _, ok := v.(undefined); ok {
-				return &List{}
+				return &iterator{}
 			}
-			return items(c, v, g)
+			return &iterator{items: items(c, v, g).(*List).Items}
 		},
 		"int": toInt, "replace": replaced, "map": mapped,
 		"select":     func(c *caller, v Value, g given) Value { return selected(c, v, g, false, true) },
@@ -124,13 +126,14 @@ func asJSON(c *caller, v Value, g given) Value {
 
 func reversed(c *caller, v Value, g given) Value {
 	c.none(g)
-	all := c.r.iterate(c.at, v)
-	back := make([]Value, len(all))
-	for i, x := range all {
-		back[len(all)-1-i] = x
-	}
-	if _, ok := v.(string); !ok {
+	back := slices.Clone(c.r.iterate(c.at, v))
+	slices.Reverse(back)
+	switch v.(type) {
+	case string:
+	case *iterator:
 		return &List{Items: back}
+	default:
+		return &iterator{items: back}
 	}
 	var b strings.Builder
 	for _, x := range back {
@@ -156,12 +159,11 @@ func last(c *caller, v Value, g given) Value {
 }
 
 func joined(c *caller, v Value, g given) Value {
-	between := printed(c.one(g, "d", ""))
+	between := c.r.printed(c.at, c.one(g, "d", ""))
 	var parts []string
 	n := 0
 	for _, x := range c.r.iterate(c.at, v) {
-		c.r.look(c.at, x)
-		parts = append(parts, printed(x))
+		parts = append(parts, c.r.printed(c.at, x))
 		n += len(between) + len(parts[len(parts)-1])
 		c.r.long(c.at, n)
 	}
@@ -202,6 +204,8 @@ func toInt(c *caller, v Value, g given) Value {
 		return other
 	case float64:
 		return int64(v)
+	case undefined:
+		c.fail("%s is no number", describe(v))
 	}
 	if _, n, _, ok := number(v); ok {
 		return n
@@ -213,7 +217,7 @@ func replaced(c *caller, v Value, g given) Value {
 	if len(g.values) != 2 || len(g.named.keys) > 0 {
 		c.fail("it takes what to replace and by what")
 	}
-	return replaceText(c, printed(v), c.text(g.values[0]), c.text(g.values[1]))
+	return replaceText(c, c.r.printed(c.at, v), c.text(g.values[0]), c.text(g.values[1]))
 }
 
 func replaceText(c *caller, s, from, to string) string {
@@ -230,7 +234,7 @@ func (c *caller) part(v Value, name string) Value {
 }
 
 func mapped(c *caller, v Value, g given) Value {
-	out := &List{}
+	out := &iterator{}
 	attribute, byName := g.named.Get("attribute")
 	if byName {
 		other, has := g.named.Get("default")
@@ -240,7 +244,7 @@ func mapped(c *caller, v Value, g given) Value {
 			if _, missing := x.(undefined); missing && has {
 				x = other
 			}
-			out.Items = append(out.Items, x)
+			out.items = append(out.items, x)
 		}
 		return out
 	}
@@ -254,7 +258,7 @@ func mapped(c *caller, v Value, g given) Value {
 	for _, x := range c.r.iterate(c.at, v) {
 		c.r.step()
 		c.r.look(c.at, x)
-		out.Items = append(out.Items, f(c, x, given{values: g.values[1:], named: g.named}))
+		out.items = append(out.items, f(c, x, given{values: g.values[1:], named: g.named}))
 	}
 	return out
 }
@@ -279,7 +283,7 @@ func selected(c *caller, v Value, g given, attribute, want bool) Value {
 		}
 		test, args = known, args[1:]
 	}
-	out := &List{}
+	out := &iterator{}
 	for _, x := range c.r.iterate(c.at, v) {
 		c.r.step()
 		y := x
@@ -287,7 +291,7 @@ func selected(c *caller, v Value, g given, attribute, want bool) Value {
 			y = c.part(x, name)
 		}
 		if test(c, y, given{values: args}) == want {
-			out.Items = append(out.Items, x)
+			out.items = append(out.items, x)
 		}
 	}
 	return out
@@ -298,6 +302,18 @@ func isKind(f func(Value) bool) func(*caller, Value, given) bool {
 	return func(c *caller, v Value, g given) bool {
 		c.none(g)
 		return f(v)
+	}
+}
+
+// remainder makes a test of what is left when a number is divided by 2.
+func remainder(of float64) func(*caller, Value, given) bool {
+	return func(c *caller, v Value, g given) bool {
+		c.none(g)
+		x, _, _, ok := number(v)
+		if !ok {
+			c.fail("%s where a number is wanted", describe(v))
+		}
+		return math.Abs(math.Mod(x, 2)) == of
 	}
 }
 
@@ -323,16 +339,17 @@ var tests = map[string]func(*caller, Value, given) bool{
 	"integer":   isKind(func(v Value) bool { _, ok := v.(int64); return ok }),
 	"float":     isKind(func(v Value) bool { _, ok := v.(float64); return ok }),
 	"number":    isKind(func(v Value) bool { _, _, _, ok := number(v); return ok }),
-	"iterable":  isKind(iterable),
-	"sequence":  isKind(iterable),
-	"odd":       isKind(func(v Value) bool { n, ok := v.(int64); return ok && n%2 != 0 }),
-	"even":      isKind(func(v Value) bool { n, ok := v.(int64); return ok && n%2 == 0 }),
+	"iterable":  isKind(func(v Value) bool { _, ok := v.(*iterator); return ok || measured(v) }),
+	"sequence":  isKind(func(v Value) bool { l, ok := v.(*List); return measured(v) && !(ok && l.kind == view) }),
+	"odd":       remainder(1),
+	"even":      remainder(0),
 	"in":        comparing("in"),
 	"equalto":   comparing("=="), "eq": comparing("=="), "==": comparing("=="), "ne": comparing("!="), "!=": comparing("!="),
 	"gt": comparing(">"), "ge": comparing(">="), "lt": comparing("<"), "le": comparing("<="),
 }
 
-func iterable(v Value) bool {
+// measured tells whether a value has a length.
+func measured(v Value) bool {
 	switch v.(type) {
 	case string, *List, *Dict, undefined:
 		return true
@@ -375,10 +392,10 @@ var methods = map[string]method{
 		return int64(utf8.RuneCountInString(s[:i]))
 	}),
 	"items": {ofDict, items},
-	"keys":  {ofDict, func(c *caller, v Value, g given) Value { c.none(g); return &List{Items: v.(*Dict).keys} }},
+	"keys":  {ofDict, func(c *caller, v Value, g given) Value { c.none(g); return &List{Items: v.(*Dict).keys, kind: view} }},
 	"values": {ofDict, func(c *caller, v Value, g given) Value {
 		c.none(g)
-		out := &List{}
+		out := &List{kind: view}
 		for _, k := range v.(*Dict).keys {
 			out.Items = append(out.Items, v.(*Dict).values[k])
 		}
@@ -404,9 +421,9 @@ func items(c *caller, v Value, g given) Value {
 	if !ok {
 		c.fail("%s has no items", describe(v))
 	}
-	out := &List{}
+	out := &List{kind: view}
 	for _, k := range d.keys {
-		out.Items = append(out.Items, &List{Items: []Value{k, d.values[k]}})
+		out.Items = append(out.Items, &List{Items: []Value{k, d.values[k]}, kind: tuple})
 	}
 	return out
 }
@@ -431,7 +448,7 @@ func stripped(c *caller, s string, chars Value, left, right bool) Value {
 
 func affix(c *caller, s string, g given, has func(s, part string) bool) Value {
 	arg := c.one(g, "", nil)
-	if l, ok := arg.(*List); ok {
+	if l, ok := arg.(*List); ok && l.kind == tuple {
 		for _, x := range l.Items {
 			if has(s, c.text(x)) {
 				return true

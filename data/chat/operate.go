@@ -2,6 +2,7 @@ package chat
 
 import (
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -48,6 +49,10 @@ func (r *run) contains(at int, v, x Value) bool {
 		}
 		return strings.Contains(v, part)
 	case *Dict:
+		switch x.(type) {
+		case *List, *Dict:
+			r.fail(at, "%s in a map", describe(x))
+		}
 		_, ok := v.Get(x)
 		return ok
 	}
@@ -63,9 +68,7 @@ func (r *run) contains(at int, v, x Value) bool {
 func (r *run) operate(at int, op string, a, b Value) Value {
 	r.step()
 	if op == "~" {
-		r.look(at, a)
-		r.look(at, b)
-		s := printed(a) + printed(b)
+		s := r.printed(at, a) + r.printed(at, b)
 		r.long(at, len(s))
 		return s
 	}
@@ -84,9 +87,9 @@ func (r *run) operate(at int, op string, a, b Value) Value {
 			}
 		}
 		if s, ok := a.(*List); ok {
-			if t, ok := b.(*List); ok {
+			if t, ok := b.(*List); ok && s.kind == t.kind && s.kind <= tuple {
 				r.long(at, len(s.Items)+len(t.Items))
-				return r.made(at, &List{Items: append(append([]Value(nil), s.Items...), t.Items...)})
+				return r.made(at, &List{Items: slices.Concat(s.Items, t.Items), kind: s.kind})
 			}
 		}
 	case op == "*":
@@ -103,6 +106,14 @@ func (r *run) operate(at int, op string, a, b Value) Value {
 	}
 	r.fail(at, "%s %s %s", describe(a), op, describe(b))
 	return nil
+}
+
+// signed is +v or -v.
+func (r *run) signed(at int, sign int64, v Value) Value {
+	if _, _, _, ok := number(v); !ok {
+		r.fail(at, "the sign of %s", describe(v))
+	}
+	return r.operate(at, "*", sign, v)
 }
 
 func (r *run) integers(at int, op string, a, b int64) Value {
@@ -148,17 +159,20 @@ func (r *run) floats(at int, op string, a, b float64) Value {
 		return a * b
 	case "/":
 		return a / b
-	case "//":
-		return math.Floor(a / b)
 	}
-	return a - b*math.Floor(a/b)
-}
-
-func containsString(all []string, s string) bool {
-	for _, x := range all {
-		if x == s {
-			return true
+	rest := math.Mod(a, b)
+	if rest != 0 && (b < 0) != (rest < 0) {
+		rest += b
+	}
+	if op == "%" {
+		if rest == 0 {
+			return math.Copysign(0, b)
 		}
+		return rest
 	}
-	return false
+	whole := math.Round((a - rest) / b)
+	if whole == 0 {
+		return math.Copysign(0, a/b)
+	}
+	return whole
 }

@@ -136,9 +136,7 @@ func (p *parser) body(until ...string) (all []stmt) {
 			}
 			p.take()
 			all = append(all, func(r *run, s *scope) {
-				v := e(r, s)
-				r.look(t.at, v)
-				r.write(t.at, printed(v))
+				r.write(t.at, r.printed(t.at, e(r, s)))
 			})
 		case blockBegin:
 			if word := p.tokens[1]; word.kind == name && (slices.Contains(until, word.text) || strings.HasPrefix(word.text, "end") || word.text == "else" || word.text == "elif") {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// tuple is an expression, or several with commas: a list.
+// tuple is an expression, or several with commas.
 func (p *parser) tuple() expr {
 	first := p.conditional()
 	if !p.is(",") {
@@ -16,12 +16,12 @@ func (p *parser) tuple() expr {
 	for p.skip(",") {
 		all = append(all, p.conditional())
 	}
-	return listOf(p.next().at, all)
+	return listOf(p.next().at, tuple, all)
 }
 
-func listOf(at int, all []expr) expr {
+func listOf(at int, kind sequence, all []expr) expr {
 	return func(r *run, s *scope) Value {
-		l := &List{}
+		l := &List{kind: kind}
 		for _, e := range all {
 			l.Items = append(l.Items, e(r, s))
 		}
@@ -156,9 +156,10 @@ func (p *parser) unary(filters bool) expr {
 	switch t := p.next(); {
 	case p.skip("-"):
 		b := p.unary(false)
-		a = func(r *run, s *scope) Value { return r.operate(t.at, "-", int64(0), b(r, s)) }
+		a = func(r *run, s *scope) Value { return r.signed(t.at, -1, b(r, s)) }
 	case p.skip("+"):
-		a = p.unary(false)
+		b := p.unary(false)
+		a = func(r *run, s *scope) Value { return r.signed(t.at, 1, b(r, s)) }
 	default:
 		a = p.postfix(p.primary())
 	}
@@ -217,7 +218,7 @@ func (p *parser) primary() expr {
 		case "(":
 			return p.parenthesis()
 		case "[":
-			return listOf(t.at, p.items("]"))
+			return listOf(t.at, list, p.items("]"))
 		case "{":
 			return p.dict(t.at)
 		}
@@ -228,14 +229,14 @@ func (p *parser) primary() expr {
 
 func (p *parser) parenthesis() expr {
 	if p.skip(")") {
-		return listOf(p.next().at, nil)
+		return listOf(p.next().at, tuple, nil)
 	}
 	first := p.conditional()
 	if p.skip(")") {
 		return first
 	}
 	p.want(",")
-	return listOf(p.next().at, append([]expr{first}, p.items(")")...))
+	return listOf(p.next().at, tuple, append([]expr{first}, p.items(")")...))
 }
 
 func (p *parser) items(closing string) (all []expr) {

@@ -3,6 +3,7 @@ package chat
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -11,13 +12,32 @@ import (
 )
 
 // Value is one of: nil (none), bool, int64, float64, string, *List, *Dict, undefined,
-// and what a template makes: *space, *macro, method.
+// and what a template makes: *iterator, *space, *macro, method.
 type Value = any
 
 // List is a list; templates change none. One that was made is of one rendering.
 type List struct {
 	Items []Value
+	kind  sequence
 	size
+}
+
+// sequence is what a List is in Python, where some differ in how they print and in
+// what may be done with them.
+type sequence byte
+
+const (
+	list sequence = iota
+	tuple
+	span // a range
+	view // of a map's keys, values or items
+)
+
+// iterator is what some filters make of a list: it counts as true even if it is
+// empty, and it can be gone through once.
+type iterator struct {
+	items []Value
+	used  bool
 }
 
 // size is what a list or map is with all that is in it, once it was measured.
@@ -179,7 +199,7 @@ func equal(a, b Value) bool {
 	switch a := a.(type) {
 	case *List:
 		b, ok := b.(*List)
-		if !ok || len(a.Items) != len(b.Items) {
+		if !ok || a.kind != b.kind || len(a.Items) != len(b.Items) {
 			return false
 		}
 		for i := range a.Items {
@@ -206,6 +226,29 @@ func equal(a, b Value) bool {
 		return a == b
 	}
 	return false
+}
+
+// strange tells whether a value, or a part of one, is printed by the reference in a
+// way that is no text of a chat: by its address, most of them.
+func strange(v Value) bool {
+	switch v := v.(type) {
+	case nil, bool, int64, float64, string, undefined:
+		return false
+	case *List:
+		return v.kind == span || v.kind == view || slices.ContainsFunc(v.Items, strange)
+	case *Dict:
+		return slices.ContainsFunc(v.keys, func(k Value) bool { return strange(v.values[k]) })
+	}
+	return true
+}
+
+// printed is str(v) of a value that is not strange.
+func (r *run) printed(at int, v Value) string {
+	r.look(at, v)
+	if strange(v) {
+		r.fail(at, "%s is printed, or has such a part; make it a list", describe(v))
+	}
+	return printed(v)
 }
 
 // printed is str(v).
@@ -240,7 +283,14 @@ func repr(v Value) string {
 		for i, x := range v.Items {
 			parts[i] = repr(x)
 		}
-		return "[" + strings.Join(parts, ", ") + "]"
+		switch all := strings.Join(parts, ", "); {
+		case v.kind != tuple:
+			return "[" + all + "]"
+		case len(parts) == 1:
+			return "(" + all + ",)"
+		default:
+			return "(" + all + ")"
+		}
 	case *Dict:
 		parts := make([]string, len(v.keys))
 		for i, k := range v.keys {
@@ -325,6 +375,9 @@ func toJSON(b *strings.Builder, v Value, indent, level int) error {
 	case string:
 		jsonString(b, v)
 	case *List:
+		if v.kind == span || v.kind == view {
+			return fmt.Errorf("%s is no JSON", describe(v))
+		}
 		if len(v.Items) == 0 {
 			b.WriteString("[]")
 			return nil
@@ -405,7 +458,9 @@ func describe(v Value) string {
 	case string:
 		return "a string"
 	case *List:
-		return "a list"
+		return [...]string{list: "a list", tuple: "a tuple", span: "a range", view: "a part of a map"}[v.kind]
+	case *iterator:
+		return "an iterator"
 	case *Dict:
 		return "a map"
 	case undefined:

@@ -27,6 +27,7 @@ type Tokenizer struct {
 	meta        *metaspace // nil if there is none
 	marked      string     // what spaces become; empty: they stay
 	cuts        []cut
+	removes     bool // normalizing may leave out text
 	parts       bool // nothing that is looked for goes from other text into white space
 	bytes       bool // the model's alphabet is bytes (ByteLevel), else characters
 

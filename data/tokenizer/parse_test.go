@@ -149,6 +149,10 @@ func TestOddities(t *testing.T) {
 			t.Errorf("%q: %v, want %v", c.text, got, c.want)
 		}
 	}
+	removing := base(t, "normalizer", `{"type": "Replace", "pattern": {"String": "_"}, "content": ""}`, "pre_tokenizer", `{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}`)
+	if _, err := Parse(removing); err == nil || !strings.Contains(err.Error(), "it marks the first piece of a text of which the normalizer may remove the beginning") {
+		t.Error(err)
+	}
 	for _, c := range []struct {
 		changes []string
 		ids     []int32

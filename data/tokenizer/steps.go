@@ -148,6 +148,7 @@ func (t *Tokenizer) normalizer(s step) (normalizer, error) {
 		if from == " " && !strings.Contains(to, " ") {
 			t.marked = to
 		}
+		t.removes = t.removes || to == ""
 		return func(b []byte, _ bool) []byte { return bytes.ReplaceAll(b, []byte(from), []byte(to)) }, err
 	}
 	return nil, s.refuse("it normalizes text by %.40q", s.kind())
@@ -286,6 +287,9 @@ func (t *Tokenizer) metaspace(s step) error {
 	m, err := readMetaspace(s)
 	split, err2 := s.flag("split", true)
 	t.meta, t.marked = &m, m.mark
+	if m.scheme == "first" && t.removes { // the reference asks whether a piece was first before that
+		return s.refuse("it marks the first piece of a text of which the normalizer may remove the beginning")
+	}
 	if split {
 		t.cuts = append(t.cuts, cut{split: before(m.mark), words: true})
 	}

@@ -1,6 +1,8 @@
 """Records what the reference makes of chat templates: pip install transformers==5.23.0 jinja2
 
   reference.py FOLDER    reads FOLDER/NAME/tokenizer_config.json of the models below, writes templates.json.gz
+  reference.py drawn FILE SEED COUNT
+                         writes such a FILE of templates drawn at random: ZEROTH_DRAWN_TEMPLATES=FILE go test ./data/chat -run Drawn -v
 
 Every template is rendered for every conversation by transformers' own render_jinja_template, at a fixed time.
 """
@@ -106,21 +108,108 @@ def conversations():
         type="function", id="abcdefghi", function=dict(name="f", arguments=dict(x=1, b="é\"", a=[1.0, None])))]), dict(role="tool", content="42", tool_call_id="abcdefghi"), dict(role="assistant", content="ok")], gen=False)
 
 
+class Drawn:
+    """Expressions and statements at random, most of which have a value."""
+
+    def __init__(self, seed):
+        self.r, self.depth = random.Random(seed), 0
+
+    def of(self, *some):
+        f = self.r.choice(some)
+        return f() if callable(f) else f
+
+    def expr(self):
+        self.depth += 1
+        try:
+            return self.of(*([self.leaf] if self.depth > 4 else [self.leaf, self.string, self.string, self.number, self.truth, self.list, self.either, self.filtered]))
+        finally:
+            self.depth -= 1
+
+    def leaf(self):
+        return self.of("messages", "m", "m.role", "m.content", "m['content']", "messages[0]", "messages[-1].content", "bos_token", "eos_token", "add_generation_prompt", "nope", "x", "y",
+                       "none", "true", "false", "tools", "1", "0", "-2", "3", "2.5", "''", "'a'", "'b c'", "'é\\n'", "' pad '", "[]", "{}", "{'a': 1, 'b': [true, none]}", "(1, 2)", "ns.a", "loop.index",
+                       "loop.last", "messages | length", "range(3)")
+
+    def string(self):
+        s = self.of("m.content", "m.role", "bos_token", "'a-b-c'", "' x '", "'Aé\\t'", "''", "(" + self.expr() + ") | string", "m['content'] ~ " + self.leaf(), self.expr)
+        return f"({s})" + self.of("", ".strip()", ".lstrip()", ".rstrip('\\n ')", ".upper()", ".lower()", ".title()", ".capitalize()", ".split('-')", ".split()", ".split('a', 1)[0]", ".rsplit('-', 1)",
+                                  ".splitlines()", ".startswith('a')", ".endswith(('c', 'x'))", ".replace('a', 'zz')", ".find('a')", ".count('a')", ".join(['1', '2'])", "[0]", "[1:]", "[::-1]",
+                                  "[:-2]", "[-3:]", "[5]", "[1:9:2]", ".isdigit()", ".isalpha()", ".removeprefix('a')", ".encode()", ".format(1)", " * 2", " % 3", ".nope", ".index('z')", ".partition('-')")
+
+    def number(self):
+        n = lambda: self.of("1", "2", "7", "-3", "0", "2.5", "-0.5", "1e3", "10", "true", "messages | length", "loop.index0", "x", "'3' | int", "m.content | length", "3.0", self.expr)
+        return "(" + n() + self.of(" + ", " - ", " * ", " / ", " // ", " % ", " ~ ", " ** ") + n() + ")"
+
+    def truth(self):
+        test = self.of("defined", "undefined", "none", "string", "mapping", "sequence", "iterable", "number", "integer", "float", "boolean", "true", "false", "odd", "even", "in [1, 'a']",
+                       "equalto 1", "eq 'user'", "ne 2", "gt 1", "lt 2", "sameas none", "divisibleby 2", "callable", "lower", "upper", "filter", "test 'odd'")
+        return "(" + self.of(self.expr() + " is " + self.of("", "not ") + test, "not " + self.expr(), self.expr() + self.of(" and ", " or ") + self.expr(),
+                             self.expr() + self.of(" == ", " != ", " < ", " >= ", " in ", " not in ") + self.expr(), self.leaf() + " < " + self.leaf() + " <= " + self.leaf()) + ")"
+
+    def list(self):
+        return self.of("[" + ", ".join(self.expr() for _ in range(self.r.choice([0, 1, 2, 3]))) + "]", "{'k': " + self.expr() + ", 1: " + self.leaf() + "}", "messages" + self.of("[1:]", "[::-1]", "[:1]", "[0:2]", "[-1:]"),
+                       "(" + self.leaf() + ", " + self.leaf() + ",)", "dict(a=" + self.leaf() + ")", "m.items() | list", "m | items | list", "m.keys() | list", "range(1, 7, 2) | list", "namespace(a=1).a", "m.get('role', 1)")
+
+    def either(self):
+        return "(" + self.expr() + " if " + self.truth() + self.of("", " else " + self.expr()) + ")"
+
+    def filtered(self):
+        return "(" + self.expr() + ")" + "".join(" | " + self.of(
+            "trim", "length", "tojson", "tojson(indent=2)", "string", "upper", "lower", "list", "reverse", "first", "last", "join", "join('-')", "join(', ', attribute='role')", "default('d')", "default('d', true)", "d",
+            "items", "int", "int(5)", "int('z', base=16)", "float", "replace('a', 'b')", "replace('a', 'b', 1)", "map('upper')", "map(attribute='role') | list", "map('length') | list", "select | list", "reject('none') | list",
+            "select('string') | list", "selectattr('role') | list", "selectattr('role', 'equalto', 'user') | list", "rejectattr('content', 'defined') | list", "capitalize", "title", "abs", "round", "sort", "unique | list",
+            "sum", "max", "min", "batch(2) | list", "slice(2) | list", "wordcount", "indent", "indent(2, true)", "trim('a')", "escape", "e", "safe", "dictsort", "attr('role')", "center(9)", "truncate(4)", "random",
+            "tojson(ensure_ascii=true)", "first | default", "string | length", "urlencode", "striptags", "format(1)", "groupby('role')", "count") for _ in range(self.r.choice([1, 1, 1, 2])))
+
+    def block(self, level=0):
+        trim = lambda: self.of("", "", "", "-")
+        tag = lambda s: "{%" + trim() + " " + s + " " + trim() + "%}"
+        text = self.of("", " ", "\n", " t\n", "a", "\n  ", "é")
+        body = lambda: self.block(level + 1) if level < 2 else text
+        out = "{{" + trim() + " " + self.expr() + " " + trim() + "}}"
+        return text + self.of(
+            out, out, out, lambda: tag("if " + self.expr()) + body() + self.of("", tag("elif " + self.expr()) + body(), tag("else") + body()) + tag("endif"),
+            lambda: tag("for m in " + self.of("messages", "messages[1:]", "messages if m.role == 'user'", self.list(), self.expr())) + body() + self.of("", "", tag("if loop.last") + tag("break") + tag("endif")) + body() + self.of("", tag("else") + body()) + tag("endfor"),
+            lambda: tag("for k, v in " + self.of("m.items()", "m | items", "[(1, 2), (3, 4)]", "[[1]]", "{'a': 1}")) + "{{ k }}" + body() + tag("endfor"),
+            lambda: tag("set " + self.of("x", "y", "m", "ns.a", "x, y") + " = " + self.expr()), lambda: tag("set y") + body() + tag("endset"),
+            lambda: tag("macro f(a, b=" + self.leaf() + ")") + "<{{ a }}{{ b }}>" + body() + tag("endmacro") + "{{ f(" + self.of("", self.expr(), self.leaf() + ", b=" + self.leaf(), "1, 2, 3", "c=1") + ") }}",
+            lambda: "{#" + trim() + " note " + trim() + "#}") + text
+
+    def template(self):
+        return "{% set ns = namespace(a=1) %}{% set x = 4 %}{% for m in messages %}" + self.block() + "{% endfor %}" + "".join(self.block() for _ in range(self.r.choice([0, 1, 2])))
+
+
+def rendered(t, talks):
+    for k in talks:
+        try:
+            got, _ = u.render_jinja_template(conversations=[k["messages"]], chat_template=t["t"], add_generation_prompt=k["gen"], bos_token=t["bos"], eos_token=t["eos"])
+            yield got[0]
+        except Exception as e:
+            yield [type(e).__name__ + ": " + str(e)[:100]]
+
+
+def written(path, templates, talks, out):
+    with gzip.GzipFile(path, "wb", mtime=0) as f:
+        f.write(json.dumps(dict(templates=templates, conversations=talks, rendered=out), ensure_ascii=False).encode())
+
+
+def drawn(path, seed, count):
+    talks, d = list(conversations())[::6], Drawn(seed)
+    templates = {str(i): dict(t=d.template(), bos="<s>", eos="</s>") for i in range(count)}
+    written(path, templates, talks, {n: list(rendered(t, talks)) for n, t in templates.items()})
+
+
 def main(folder):
     templates = dict(real(folder))
     templates.update({n: dict(t=t, bos="<s>", eos="</s>") for n, t in {**WRITTEN, **PARTS}.items()})
     talks, out = list(conversations()), {}
     for n, t in templates.items():
-        out[n] = []
-        for k in talks:
-            try:
-                got, _ = u.render_jinja_template(conversations=[k["messages"]], chat_template=t["t"], add_generation_prompt=k["gen"], bos_token=t["bos"], eos_token=t["eos"])
-                out[n].append(got[0])
-            except Exception as e:
-                out[n].append([type(e).__name__ + ": " + str(e)[:100]])
+        out[n] = list(rendered(t, talks))
         print(n, sum(isinstance(x, list) for x in out[n]), next((x for x in out[n] if isinstance(x, list)), ""))
-    with gzip.GzipFile(f"{HERE}/templates.json.gz", "wb", mtime=0) as f:
-        f.write(json.dumps(dict(templates=templates, conversations=talks, rendered=out), ensure_ascii=False).encode())
+    written(f"{HERE}/templates.json.gz", templates, talks, out)
 
 
-main(sys.argv[1])
+if sys.argv[1] == "drawn":
+    drawn(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+else:
+    main(sys.argv[1])
