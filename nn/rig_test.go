@@ -1,0 +1,351 @@
+package nn
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/device/cpu"
+)
+
+const (
+	tinyB = 2
+	tinyT = 5
+)
+
+var computeTypes = []device.DType{device.F32, device.BF16, device.F16}
+
+// tolerance is how far an element that one module computes may be from the
+// float64 oracle, which has the same rounded parameters and inputs, as a part
+// of the root mean square of its tensor: activations are rounded some ten
+// times on the way, each time by up to 2^-24, 2^-9 or 2^-12 of themselves.
+// Three times the largest difference that was measured.
+var tolerance = map[device.DType]float64{device.F32: 4e-6, device.BF16: 0.09, device.F16: 0.012}
+
+// deep is the same for the gradients of the whole model, in which the roundings
+// of four modules, forward and backward, have grown.
+var deep = map[device.DType]float64{device.F32: 1.2e-5, device.BF16: 0.2, device.F16: 0.045}
+
+// rig runs modules on a CPU queue over poisoned memory, next to the oracle.
+type rig struct {
+	*oracle
+	t     *testing.T
+	dev   *cpu.Device
+	q     *cpu.Queue
+	dt    device.DType
+	model *Model
+	bt    Batch
+	mem   *device.Arena
+	base  device.Buffer     // mem's
+	held  []device.Buffer   // to free
+	w, dw [][]device.Buffer // of each module; modules that share a unit share the buffers
+}
+
+// newRig has random parameters, none of which is zero, and random tokens.
+func newRig(t *testing.T, c subject, dt device.DType) *rig {
+	m := c.model()
+	r := &rig{oracle: &oracle{layers: len(m.Modules) - 2, width: m.Width, vocab: m.Vocab, B: tinyB, T: tinyT, w: map[string][]float64{}}, t: t, dt: dt, model: m}
+	r.drops = Drops{Train: true, Seed: 1 << 35, Row: 1<<33 + 4}
+	r.trunk = c.trunk(r.oracle)
+	r.dev = cpu.NewHost(2)
+	r.q = r.dev.NewQueue("test")
+	t.Cleanup(r.close)
+	rng := rand.New(rand.NewPCG(7, 0))
+	for range r.B * r.T {
+		r.input, r.target = append(r.input, rng.Int32N(int32(m.Vocab))), append(r.target, rng.Int32N(int32(m.Vocab)))
+	}
+	units := map[string]int{}
+	for i, m := range r.model.Modules {
+		first, shared := units[unitsOf(r.model)[i]]
+		if shared {
+			r.w, r.dw = append(r.w, r.w[first]), append(r.dw, r.dw[first])
+			continue
+		}
+		units[unitsOf(r.model)[i]] = i
+		var w, dw []device.Buffer
+		for _, p := range m.Params() {
+			r.oracle.w[p.Name] = normal(rng, p.Numel(), float64(p.Init.Mean), 1/math.Sqrt(float64(r.width)))
+			w, dw = append(w, r.buffer(r.oracle.w[p.Name])), append(dw, r.poisoned(device.F32, p.Numel()))
+		}
+		r.w, r.dw = append(r.w, w), append(r.dw, dw)
+	}
+	r.constant = map[string][]float64{}
+	for name, w := range r.oracle.w {
+		r.constant[name] = slices.Clone(w)
+	}
+	r.base = r.poisoned(device.F32, 1<<14)
+	r.mem = device.NewArena(r.base)
+	r.bt = Batch{
+		B: r.B, T: r.T, Compute: dt, Chunk: 3, Scale: 0.7,
+		Input: device.OfI32(r.input), Target: device.OfI32(r.target), Loss: r.poisoned(device.F32, r.B*r.T), Drops: r.drops,
+	}
+	return r
+}
+
+func (r *rig) close() {
+	r.q.Close() // first: work may still be under way
+	for _, b := range r.held {
+		r.dev.Free(b)
+	}
+	r.dev.Close()
+}
+
+func normal(rng *rand.Rand, n int, mean, std float64) []float64 {
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = mean + std*rng.NormFloat64()
+	}
+	return x
+}
+
+// poisoned is n elements of NaN.
+func (r *rig) poisoned(dt device.DType, n int) device.Buffer {
+	b, err := r.dev.Alloc(dt, n, device.Activations)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.held = append(r.held, b)
+	poison(b)
+	return b
+}
+
+// poison sets every bit, which is NaN in all float types.
+func poison(b device.Buffer) {
+	for i := range b.Raw() {
+		b.Raw()[i] = 0xff
+	}
+}
+
+// buffer is x in the compute type, and rounds x to it.
+func (r *rig) buffer(x []float64) device.Buffer {
+	b, f := r.poisoned(r.dt, len(x)), make([]float32, len(x))
+	for i := range x {
+		f[i] = float32(x[i])
+	}
+	r.q.Cast(b, device.OfF32(f))
+	copy(x, r.values(b))
+	return b
+}
+
+func (r *rig) values(b device.Buffer) []float64 {
+	f, x := make([]float32, b.N), make([]float64, b.N)
+	r.q.Cast(device.OfF32(f), b)
+	r.wait()
+	for i := range f {
+		x[i] = float64(f[i])
+	}
+	return x
+}
+
+func (r *rig) wait() {
+	r.t.Helper()
+	if err := r.q.Wait(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// near fails unless every step-th element of got is within tol times the root
+// mean square of want; where want is zeros, it is zero.
+func (r *rig) near(what string, got device.Buffer, step int, want []float64, tol float64) {
+	r.t.Helper()
+	limit := tol * math.Sqrt(dot(want, want)/float64(len(want)))
+	x := r.values(got)
+	if len(want) != (len(x)+step-1)/step {
+		r.t.Fatalf("%s: %d elements, want every %d-th to be one of %d", what, len(x), step, len(want))
+	}
+	for i, w := range want {
+		if d := math.Abs(x[i*step] - w); !(d <= limit) {
+			r.t.Errorf("%s[%d] = %.9g, want %.9g: off by %.2g, allowed %.2g", what, i*step, x[i*step], w, d, limit)
+			return
+		}
+	}
+}
+
+// level fails unless the arena is as high after f as before; what f took and
+// gave back is poisoned, so that nothing can depend on it.
+func (r *rig) level(what string, f func()) {
+	r.t.Helper()
+	before := r.mem.Mark()
+	f()
+	r.wait()
+	if after := r.mem.Mark(); after != before {
+		r.t.Errorf("%s: the arena is %d bytes high, before %d", what, after, before)
+	}
+	r.poisonAbove()
+}
+
+func (r *rig) poisonAbove() { poison(r.base.Slice(r.mem.Mark()/4, r.base.N)) }
+
+// last says whether module i is the one that writes the losses.
+func (r *rig) last(i int) bool { return i == len(r.model.Modules)-1 }
+
+func (r *rig) eachModule(f func(i int, name string)) {
+	for i, m := range r.model.Modules {
+		f(i, fmt.Sprintf("%T %d of unit %s", m, i, unitsOf(r.model)[i]))
+	}
+}
+
+// subject is a model under test and what computes the same in float64.
+type subject struct {
+	name  string
+	model func() *Model
+	trunk func(*oracle) trunk
+}
+
+// gptSubject is tiny with something else about it.
+func gptSubject(name string, g GPT2) subject {
+	g.Layers, g.Heads, g.Width, g.Context, g.Vocab, g.Eps = tiny.Layers, tiny.Heads, tiny.Width, tiny.Context, tiny.Vocab, tiny.Eps
+	return subject{name, g.Model, func(o *oracle) trunk { return gptTrunk{o, g} }}
+}
+
+var subjects = []subject{
+	gptSubject("GPT-2", GPT2{}),
+	gptSubject("GPT-2 with dropout", GPT2{Dropout: Dropout{Embed: 0.25, Residual: 0.4, Attention: 0.3}}),
+	llamaSubject("Gemma 3 with dropout", Llama{Tied: true, Gemma: true, Norms: NormBoth, Head: 8, Padded: true, Pad: 12, Layout: "fw", Window: 3, Dropout: Dropout{Embed: 0.3, Residual: 0.2, Attention: 0.15}}),
+	llamaSubject("Llama with dropout", Llama{Dropout: Dropout{Residual: 0.5, Attention: 0.5}}),
+	llamaSubject("Llama tied", Llama{Tied: true}),
+	llamaSubject("Llama scaled", Llama{Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 3, Low: 1, High: 4, Context: 40}}),
+	llamaSubject("Qwen2", Llama{BiasQKV: true}),
+	llamaSubject("Llama padded", Llama{Padded: true, Pad: 12}),
+	llamaSubject("Llama tied, padded", Llama{Tied: true, Padded: true, Pad: 12}),
+	llamaSubject("Llama with all biases", Llama{BiasQKV: true, BiasOut: true, BiasMLP: true, Head: 10, Scaling: device.RopeScaling{Kind: device.RopeLinear, Factor: 2}}),
+	llamaSubject("Mistral", Llama{Head: 4, Layout: "ww", Window: 3}),
+	llamaSubject("Qwen3", Llama{Head: 8, HeadNorm: EachHead, Layout: "fu", Scaling: device.RopeScaling{Kind: device.RopeYaRN, Factor: 4, Low: 0.5, High: 2.5, Amplitude: 1.1}}),
+	llamaSubject("OLMo 2", Llama{HeadNorm: AllHeads, Norms: NormAfter}),
+	llamaSubject("Phi-3", Llama{Fused: true}),
+	llamaSubject("Gemma 3", Llama{Tied: true, Gemma: true, Norms: NormBoth, HeadNorm: EachHead, Head: 8, Scale: 5, Layout: "wf", Window: 2, LocalTheta: 7}),
+	llamaSubject("Llama with adapters", Llama{BiasQKV: true, LoRA: LoRA{Rank: 3, Alpha: 6, Targets: []string{AllLinear}}}),
+	llamaSubject("Phi-3 with adapters", Llama{Fused: true, LoRA: LoRA{Rank: 2, Alpha: 1, Targets: []string{"qkv_proj", "mlp.gate_up_proj"}}}),
+	gptSubject("GPT-2 with adapters", GPT2{LoRA: LoRA{Rank: 2, Alpha: 3, Targets: []string{"c_attn", "mlp.c_proj"}}}),
+	gptSubject("GPT-2 untied", GPT2{Act: device.GeluErf, Inner: 29, Untied: true}),
+	gptSubject("GPT-2, SiLU", GPT2{Act: device.Silu}),
+	gptSubject("GPT-2, tanh", GPT2{Act: device.Tanh}),
+}
+
+func eachType(t *testing.T, f func(r *rig)) {
+	for i, c := range subjects {
+		for _, dt := range computeTypes {
+			if testing.Short() && i > 9 && dt != device.F32 {
+				continue
+			}
+			t.Run(c.name+"/"+dt.String(), func(t *testing.T) { f(newRig(t, c, dt)) })
+		}
+	}
+}
+
+// stride is a step through n elements that takes at most most of them, and has
+// no factor in common with the widths, so that every column has its turn.
+func stride(n, most int) int {
+	for _, step := range []int{1, 5, 7, 13, 17, 23, 29, 37, 43, 53, 71, 89} {
+		if n <= step*most {
+			return step
+		}
+	}
+	panic(fmt.Sprintf("nn: %d of %d elements", most, n))
+}
+
+func scaled(scale float32, losses []float64) (sum float64) {
+	for _, l := range losses {
+		sum += float64(scale) * l
+	}
+	return sum
+}
+
+// prepare sets the gradients of module i before its Backward and returns what
+// it adds to: something of every kind for the first user of a shared unit;
+// else poison, and nothing.
+func (r *rig) prepare(i int, rng *rand.Rand) (before [][]float64) {
+	for _, dw := range r.dw[i] {
+		old := make([]float64, dw.N)
+		poison(dw)
+		if i == 0 && unitsOf(r.model)[0] == unitsOf(r.model)[len(r.model.Uses)-1] {
+			copy(old, normal(rng, dw.N, 0, 1))
+			for j := range old {
+				dw.F32()[j] = float32(old[j])
+			}
+		}
+		before = append(before, old)
+	}
+	return before
+}
+
+// backward runs module i forward over x and back over d, and checks that all
+// memory but what Forward saved is given back and that nothing is written to
+// the parameters or the input.
+func (r *rig) backward(i int, name string, x, d device.Buffer) {
+	mod, saved, y := r.model.Modules[i], new(Saved), r.poisoned(r.dt, d.N)
+	floor := r.mem.Mark()
+	mod.Forward(r.q, r.mem, r.w[i], &r.bt, x, y, saved)
+	r.wait()
+	input := bytes.Clone(x.Raw())
+	var params [][]byte
+	for _, w := range r.w[i] {
+		params = append(params, bytes.Clone(w.Raw()))
+	}
+	poison(y) // is not kept for Backward
+	r.poisonAbove()
+	r.level(name+": backward", func() { mod.Backward(r.q, r.mem, r.w[i], r.dw[i], &r.bt, x, d, saved) })
+	r.mem.Release(floor)
+	r.poisonAbove()
+	for j, w := range r.w[i] {
+		if !bytes.Equal(w.Raw(), params[j]) {
+			r.t.Errorf("%s: Backward changed parameter %d", name, j)
+		}
+	}
+	if !bytes.Equal(x.Raw(), input) {
+		r.t.Errorf("%s: Backward changed its input", name)
+	}
+}
+
+// train runs the whole model forward and backward, as a schedule does, with
+// every gradient poisoned before. With recompute, blocks save nothing and run
+// Forward again.
+func (r *rig) train(recompute bool) {
+	n := r.B * r.T * r.width
+	x, saved := make([]device.Buffer, len(r.model.Modules)+1), make([]Saved, len(r.model.Modules))
+	for _, dw := range r.dw {
+		for _, b := range dw {
+			if b.N > 0 {
+				poison(b)
+			}
+		}
+	}
+	poison(r.bt.Loss)
+	again := func(i int) bool { return recompute && i > 0 && !r.last(i) }
+	r.level("a training step", func() {
+		floor := r.mem.Mark()
+		d := r.mem.Take(r.dt, n)
+		for i, m := range r.model.Modules {
+			keep := &saved[i]
+			if again(i) {
+				keep = nil
+			}
+			x[i+1] = r.mem.Take(r.dt, n)
+			m.Forward(r.q, r.mem, r.w[i], &r.bt, x[i], x[i+1], keep)
+		}
+		for i := len(r.model.Modules) - 1; i >= 0; i-- {
+			m, mark := r.model.Modules[i], r.mem.Mark()
+			if again(i) {
+				m.Forward(r.q, r.mem, r.w[i], &r.bt, x[i], x[i+1], &saved[i])
+			}
+			r.level("backward", func() { m.Backward(r.q, r.mem, r.w[i], r.dw[i], &r.bt, x[i], d, &saved[i]) })
+			r.mem.Release(mark)
+		}
+		r.mem.Release(floor)
+	})
+}
+
+// named is the losses and all gradients, by parameter.
+func (r *rig) named() map[string]device.Buffer {
+	all := map[string]device.Buffer{"losses": r.bt.Loss}
+	for i, m := range r.model.Modules {
+		for j, p := range m.Params() {
+			all[p.Name] = r.dw[i][j]
+		}
+	}
+	return all
+}
