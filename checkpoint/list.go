@@ -377,11 +377,26 @@ func inTheWay(bad Entry, list []Entry) error {
 	if bad.Seq == 0 {
 		maybe = " and may be the newest"
 	}
+	return fmt.Errorf("%s is damaged%s: %s; %s", bad.Path, maybe, bad.Why, instead(list))
+}
+
+// instead says which whole checkpoint can be asked for.
+func instead(list []Entry) string {
 	best, ok := Newest(slices.DeleteFunc(slices.Clone(list), func(e Entry) bool { return e.Status != Complete }))
 	if !ok {
-		return fmt.Errorf("%s is damaged%s: %s; there is no whole one", bad.Path, maybe, bad.Why)
+		return "there is no whole one"
 	}
-	return fmt.Errorf("%s is damaged%s: %s; to go on from an older state, name it: the newest whole one is %s (have %s)", bad.Path, maybe, bad.Why, best.Path, steps(list))
+	return fmt.Sprintf("to go on from an older state, name it: the newest whole one is %s (have %s)", best.Path, steps(list))
+}
+
+// Instead says which of the checkpoints beside one, in whose data damage was found
+// when they were read, can be asked for instead of it.
+func Instead(path string) string {
+	list, err := List(filepath.Dir(path))
+	if err != nil {
+		return err.Error()
+	}
+	return instead(slices.DeleteFunc(list, func(e Entry) bool { return filepath.Base(e.Path) == filepath.Base(path) }))
 }
 
 // Newest is the newest commit of a list; ok is false without any. It is a

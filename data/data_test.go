@@ -86,6 +86,17 @@ func TestFoldersMayHavePatternCharacters(t *testing.T) {
 			t.Errorf("%d tokens", set.Tokens)
 		}
 	}
+	// A file's own name is taken where as a pattern it matches nothing, or is none.
+	for _, name := range []string{"y[1].txt", "z{a,b}.txt", "bad[.txt"} {
+		write(t, filepath.Join(dir, name), "other text")
+		if set := open(t, Source{Text: []string{name}, Dir: dir, Tokenizer: "bytes", Context: 2}); set.Tokens != 10 {
+			t.Errorf("%s: %d tokens", name, set.Tokens)
+		}
+	}
+	write(t, filepath.Join(dir, "y1.txt"), "text")
+	if set := open(t, Source{Text: []string{"y[1].txt"}, Dir: dir, Tokenizer: "bytes", Context: 2}); set.Tokens != 4 {
+		t.Errorf("a pattern that matches a file: %d tokens", set.Tokens)
+	}
 }
 
 func TestBPESeparatesFiles(t *testing.T) {

@@ -2,6 +2,7 @@ package data
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"compress/gzip"
 	"context"
@@ -420,7 +421,11 @@ func (d *docReader) eachLine(ctx context.Context, f file, m *meter, tell func(li
 	n := 0
 	for lines.Scan() && ctx.Err() == nil {
 		n++
-		if text := lines.Bytes(); len(strings.TrimSpace(string(text[:min(len(text), 64)]))) > 0 || len(text) > 64 {
+		text := lines.Bytes()
+		if n == 1 {
+			text = bytes.TrimPrefix(text, []byte("\ufeff")) // the mark of UTF-8
+		}
+		if len(strings.TrimSpace(string(text[:min(len(text), 64)]))) > 0 || len(text) > 64 {
 			tell(line{number: n, text: append([]byte(nil), text...)})
 		}
 	}

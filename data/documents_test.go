@@ -181,6 +181,10 @@ func TestBrokenDocuments(t *testing.T) {
 			t.Errorf("%q: %v, want %s", line, err, want)
 		}
 	}
+	marked := tree(t, map[string]string{"a.jsonl": "\ufeff" + `{"text": "fine"}` + "\n" + `{"text": "more"}` + "\n"})
+	if set := open(t, Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "text"}, Dir: marked, Tokenizer: "bytes", Context: 4}); set.Train.Windows() != 2 {
+		t.Errorf("a byte order mark before the first line: %d documents", set.Train.Windows())
+	}
 	dir := tree(t, map[string]string{"a.jsonl": strings.Repeat("x\n", 50), "cut.gz": "\x1f\x8b\x08\x00", "list.json": "[\n{}]", "p": "PAR1xxxxyyyyzzzz", "short.jsonl": records(t, map[string]string{"text": "a"})})
 	for file, want := range map[string]string{"a.jsonl": "a.jsonl:20: no JSON", "cut.gz": "unexpected EOF", "list.json": "an array of JSON, not a record a line", "p": "p: it does not end as a parquet file does",
 		"short.jsonl": "make the batch smaller; 1 documents have nothing to learn from within that length and are left out"} {

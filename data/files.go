@@ -55,7 +55,8 @@ func (f *Found) take(s Source) []file {
 // goes by several names. Empty text files are left out, empty token files are
 // errors, and so are files that are no text or tokens at all. In a pattern
 // * ? [..] {..} match within a folder's name, ** matches folders at any depth
-// but does not enter symbolic links, and ${NAME} is the environment's value.
+// but does not enter symbolic links, and ${NAME} is the environment's value. One that
+// matches nothing is the file of exactly that name, if there is one.
 func find(key, dir string, patterns []string) (files []file, errs []error) {
 	wrong := make([][]error, len(patterns))
 	for i, pattern := range patterns {
@@ -108,6 +109,9 @@ func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
 	}
 	expanded = inDir(escape(dir), expanded)
 	paths, err := doublestar.FilepathGlob(expanded, doublestar.WithFilesOnly(), doublestar.WithNoFollow(), doublestar.WithFailOnIOErrors())
+	if exact := inDir(dir, pattern); len(paths) == 0 && isFile(exact) {
+		paths, err = []string{exact}, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pattern, err)
 	}
@@ -138,6 +142,12 @@ func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
 		return nil, fmt.Errorf("%s: no text: each of the %d files it matches is empty or a folder, such as %s", pattern, len(paths), paths[0])
 	}
 	return files, nil
+}
+
+// isFile tells whether there is something at a path that is no folder.
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
 }
 
 // nothing is the error of a pattern without a file.

@@ -40,6 +40,10 @@ type Encoded struct {
 	Notes     []string
 }
 
+// growing is what follows the name of a file, and is followed by digits, as long as it
+// is written.
+const growing = ".tmp-"
+
 // Encode writes the ids of text files, or of records, into one file in llm.c's format,
 // whose header says how wide they are. It holds one file's text at a time, of records
 // some of them. What is wrong with the files, broken records among it, is an input error,
@@ -53,7 +57,10 @@ func (e Encoding) Encode(ctx context.Context) (Encoded, error) {
 	for _, f := range files {
 		done.Bytes += f.size
 	}
-	out, err := os.CreateTemp(filepath.Dir(e.Out), filepath.Base(e.Out)+".tmp-")
+	if left, _ := filepath.Glob(escape(e.Out) + growing + "*"); len(left) > 0 { // a pattern that is none matches nothing
+		done.Notes = append(done.Notes, fmt.Sprintf("%s: of a tokenize that was killed or is still writing; remove what none writes", strings.Join(left, ", ")))
+	}
+	out, err := os.CreateTemp(filepath.Dir(e.Out), filepath.Base(e.Out)+growing)
 	if err != nil {
 		return Encoded{}, err
 	}

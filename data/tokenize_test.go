@@ -51,6 +51,13 @@ func TestEncodeFiles(t *testing.T) {
 			t.Errorf("left %v", left)
 		}
 	}
+	if err := os.WriteFile("again.bin.tmp-1", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done, err := Encoding{Text: []string{"*.txt"}, Tokenizer: "bytes", Out: "again.bin"}.Encode(t.Context())
+	if err != nil || len(done.Notes) != 1 || !strings.HasPrefix(done.Notes[0], "again.bin.tmp-1: of a tokenize that was killed") {
+		t.Errorf("beside what a killed one has left: %+v, %v", done, err)
+	}
 }
 
 // TestEncodeRefuses: all that is wrong at once, and no file then.

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"zeroth/data/tokenizer"
+	"zeroth/input"
 )
 
 // tokenizerRecord is what WriteTokenizer says of a tokenizer, in tokenizer_config.json
@@ -54,13 +55,7 @@ func WriteTokenizer(dir, kind string, t Tokenizer) error {
 		return err
 	}
 	for _, f := range RecordTokenizer(kind, t) {
-		path := filepath.Join(dir, f.Name)
-		err := os.WriteFile(path+".tmp", f.Text, 0o666)
-		if err == nil {
-			err = os.Rename(path+".tmp", path)
-		}
-		if err != nil {
-			_ = os.Remove(path + ".tmp") // err is the one to report
+		if err := input.WriteBytes(filepath.Join(dir, f.Name), f.Text); err != nil {
 			return err
 		}
 	}

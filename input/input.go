@@ -1,5 +1,5 @@
-// Package input opens the files a user names: regular files of at most a
-// stated size, and nothing else. A folder, a pipe, a device or a file that is
+// Package input opens the files a user names, and writes files whole or not at all.
+// It opens regular files of at most a stated size, and nothing else. A folder, a pipe, a device or a file that is
 // too large is refused before anything is read or allocated, and without
 // waiting for a writer that a pipe may never have.
 package input

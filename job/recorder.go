@@ -54,14 +54,7 @@ func writeJob(path string, content []byte, fresh bool) error {
 	if fresh && input.Exists(path) {
 		return fmt.Errorf("%s: %w", path, os.ErrExist)
 	}
-	err := os.WriteFile(path+".new", content, 0o666)
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		_ = os.Remove(path + ".new") // err is the one to report
-	}
-	return err
+	return input.WriteBytes(path, content)
 }
 
 // memory writes down what the ranks hold beside what was planned: after the

@@ -79,7 +79,11 @@ func (b *beginning) set(t *zero.Trainer, ranks int) error {
 	if t.Scale.Dynamic && b.Scale.Dynamic {
 		t.Scale = b.Scale
 	}
-	return restore(b.from, t, max(1, runtime.GOMAXPROCS(0)/ranks))
+	err := restore(b.from, t, max(1, runtime.GOMAXPROCS(0)/ranks))
+	if damage := (*checkpoint.Damage)(nil); errors.As(err, &damage) {
+		return input.BadInput(fmt.Errorf("--resume: %w; %s", err, checkpoint.Instead(b.from.Path)))
+	}
+	return err
 }
 
 // restore sets a rank's state from a checkpoint of any number of ranks and

@@ -77,6 +77,38 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 	}
 }
 
+// Damage that is found only when parameters are read, since COMMIT and manifest are
+// whole, is refused as all damage: with the newest whole checkpoint to go on from.
+func TestResumeOfDamagedData(t *testing.T) {
+	testjob.InTinyFolder(t)
+	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=3", "checkpoint.save_on_exit=false"), Options{Out: "run", Observer: &heard{}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]string{{"run/ckpt/step-00000006", "the newest whole one is run/ckpt/step-00000003 (have 3)"}, {"run/ckpt/step-00000003", "there is no whole one"}} {
+		path := c[0] + "/data-00001-000.safetensors"
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw[len(raw)-1] ^= 1 // of what rank 1 reads alone
+		testjob.Write(t, path, string(raw))
+		before := listing(t, "run")
+		err = Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=3", "train.steps=9"), Options{Out: "run", Resume: c[0], Observer: &heard{}})
+		if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), path[len(c[0])+1:]+": offset ") || !strings.Contains(err.Error(), c[1]) {
+			t.Errorf("%v, want %s", err, c[1])
+		}
+		after := listing(t, "run")
+		for name := range before {
+			if info, err := os.Stat(name); name != "run/ckpt/.lock" && !(err == nil && info.IsDir()) && after[name] != before[name] {
+				t.Errorf("%s has changed: %.100q, was %.100q", name, after[name], before[name])
+			}
+		}
+		if err := os.RemoveAll("run/ckpt/step-00000006"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A run that was killed between its last checkpoint and its parameters is ended
 // by a resume, which has no loss to tell and counts no step again.
 func TestResumeOfARunWithoutItsParameters(t *testing.T) {

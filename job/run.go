@@ -12,6 +12,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/safetensors"
+	"zeroth/collective/rendezvous"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/input"
@@ -342,6 +343,9 @@ func (r *run) greet() {
 // with trains on ranks that are open, and writes what there is at the end.
 func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set, flights *flights) error {
 	c := r.c
+	if err := r.fill(ctx, ranks); err != nil {
+		return err
+	}
 	rec, err := r.record(ctx)
 	if err != nil {
 		return err
@@ -474,12 +478,21 @@ func rounded(c *config.Config, from *hf.ModelTensors) []string {
 	return nil
 }
 
-// train sets the initial state and runs the loop on every rank.
+// fill gives every rank the state it starts from. Until those of all processes have it,
+// what an earlier run has left in the run folder stays: a checkpoint may be damaged
+// where only some of them read it.
+func (r *run) fill(ctx context.Context, ranks []*build.Rank) error {
+	err := build.TogetherUntil(r.World.Ended(), ranks, func(rank *build.Rank) error { return r.start.set(rank.Trainer, r.c.Parallel.Ranks) })
+	if err != nil {
+		r.World.Fail(err) // the others hear at once why
+		return err
+	}
+	return r.agree(ctx, []rendezvous.Fact{{Name: "the state to start from", Value: "read"}})
+}
+
+// train runs the loop on every rank.
 func (r *run) train(ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set, rec *recorder) (stopped bool, err error) {
 	err = build.TogetherUntil(r.World.Ended(), ranks, func(rank *build.Rank) error {
-		if err := r.start.set(rank.Trainer, r.c.Parallel.Ranks); err != nil {
-			return err
-		}
 		l := newLoop(r.c, rank, savers[rank.Here], set, r.start, rec)
 		l.trace, l.timeline, l.owed, l.where = r.Trace, r.Timeline, rec.owed, r.where
 		s, err := l.run(ctx)

@@ -130,7 +130,7 @@ var offloadJobs = [][]string{
 }
 
 // The bytes a job allocates in each category are those of the closed forms,
-// those a rehearsal counts, and those the allocator holds on every rank: before
+// those a dry run counts, and those the allocator holds on every rank: before
 // the first step, after steps, and at the peak.
 func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 	for _, sets := range memoryJobs {

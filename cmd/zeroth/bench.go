@@ -76,7 +76,7 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 			clean()
 			err = errors.Join(err, show(report))
 			if err == nil && machineFile != "" {
-				err = writeFile(machineFile, func(w io.Writer) error { return writeJSON(w, report.Machine()) })
+				err = input.Write(machineFile, func(w io.Writer) error { return writeJSON(w, report.Machine()) })
 			}
 			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 				return errStopped

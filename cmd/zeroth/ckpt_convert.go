@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/state"
@@ -114,11 +116,11 @@ func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, ad
 		return err
 	}
 	defer ck.Close()
-	undo, err := newFolder("--to", to)
+	leave, err := newFolder("--to", to)
 	if err != nil {
 		return err
 	}
-	defer undo()
+	defer leave()
 	var total int64
 	for _, t := range ck.Tensors {
 		if t.Kind == checkpoint.Master && nn.IsAdapter(t.Name) == adapter {
@@ -149,6 +151,9 @@ func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, ad
 func written(path string) (names []string, bytes int64, err error) {
 	files, err := os.ReadDir(path)
 	for _, f := range files {
+		if f.Name() == lockFile {
+			continue
+		}
 		info, err := f.Info()
 		if err != nil {
 			return nil, 0, err
@@ -158,26 +163,59 @@ func written(path string) (names []string, bytes int64, err error) {
 	return names, bytes, err
 }
 
-// newFolder checks that a folder can be made or is empty, and returns what
-// takes it away again if it stays empty.
-func newFolder(flag, path string) (undo func(), err error) {
+// lockFile is in a folder as long as an export writes there: of two, the one that fails
+// would take away what the other has written.
+const lockFile = ".lock"
+
+// newFolder makes a folder, or takes an empty one, for this process alone. leave gives
+// it up, and takes it away again if it stayed empty.
+func newFolder(flag, path string) (leave func(), err error) {
 	made := job.Missing(path)
-	undo = func() {
+	undo := func() {
 		for _, folder := range made {
 			os.Remove(folder) // fails if it is not empty
 		}
 	}
-	if len(made) > 0 {
-		return undo, nil
+	if info, err := os.Stat(path); err == nil && !info.IsDir() {
+		return nil, input.BadInput(fmt.Errorf("%s %s is a file; name a new folder", flag, path))
 	}
+	if err := os.MkdirAll(path, 0o777); err != nil {
+		return nil, err
+	}
+	lock, err := vfs.OS{}.Lock(filepath.Join(path, lockFile))
+	if held := (*vfs.Locked)(nil); errors.As(err, &held) {
+		return nil, fmt.Errorf("%s %s is in use by %s; name another folder", flag, path, held.Holder())
+	}
+	if err != nil {
+		undo()
+		return nil, err
+	}
+	leave = func() {
+		os.Remove(filepath.Join(path, lockFile))
+		lock.Close()
+		undo()
+	}
+	if err := isEmpty(flag, path); err != nil {
+		leave()
+		return nil, err
+	}
+	return leave, nil
+}
+
+// isEmpty is an error of a folder that has more than a lock.
+func isEmpty(flag, path string) error {
 	files, err := os.ReadDir(path)
 	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("%s: %w; name a new folder", flag, err))
+		return input.BadInput(fmt.Errorf("%s: %w; name a new folder", flag, err))
+	}
+	files = slices.DeleteFunc(files, func(f os.DirEntry) bool { return f.Name() == lockFile })
+	if i := slices.IndexFunc(files, func(f os.DirEntry) bool { return strings.HasSuffix(f.Name(), ".safetensors.tmp") }); i >= 0 {
+		return input.BadInput(fmt.Errorf("%s %s: the folder has %s, of an export that was killed or is still writing; remove the folder or name a new one", flag, path, files[i].Name()))
 	}
 	if len(files) > 0 {
-		return nil, input.BadInput(fmt.Errorf("%s %s: the folder is not empty (%s); name a new folder", flag, path, job.Some(files, 3)))
+		return input.BadInput(fmt.Errorf("%s %s: the folder is not empty (%s); name a new folder", flag, path, job.Some(files, 3)))
 	}
-	return undo, nil
+	return nil
 }
 
 func (a *app) ckptImport() *cobra.Command {

@@ -17,6 +17,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/safetensors"
+	"zeroth/checkpoint/vfs"
 	"zeroth/shard"
 )
 
@@ -511,7 +512,7 @@ func TestCkptBadInput(t *testing.T) {
 		"diff r gone":         "gone cannot be read",
 		"export r":            "zeroth: required flag(s) \"to\" not set\n",
 		"export r --to r":     "--to r: the folder is not empty (ckpt, job.yaml, loss.svg, ...); name a new folder\n",
-		"export r --to a.txt": "--to: ",
+		"export r --to a.txt": "--to a.txt is a file; name a new folder\n",
 		"export r --to n --dtype f8 --shard-size lots": "--dtype f8; want fp32, bf16 or fp16\n--shard-size lots; want a size such as 500MB, 5GB or 2GiB\n",
 		"prune r":                             "zeroth: required flag(s) \"keep\" not set\n",
 		"prune r --keep none":                 "--keep: none is not a whole number" + keeps,
@@ -524,7 +525,21 @@ func TestCkptBadInput(t *testing.T) {
 			t.Errorf("zeroth ckpt %s:\n%s%swant %s", args, out, errs, want)
 		}
 	}
-	_, errs := zeroth(t, 2, "ckpt", "prune", "r", "--keep", "{last: 1, lst: 1}")
+	write(t, "cut/model.safetensors.tmp", "half")
+	_, errs := zeroth(t, 2, "ckpt", "export", "r", "--to", "cut")
+	if want := "--to cut: the folder has model.safetensors.tmp, of an export that was killed or is still writing; remove the folder or name a new one\n"; errs != want {
+		t.Errorf("got %swant %s", errs, want)
+	}
+	write(t, "taken/.lock", "")
+	lock, err := vfs.OS{}.Lock("taken/.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if _, errs = zeroth(t, 1, "ckpt", "export", "r", "--to", "taken"); !strings.HasPrefix(errs, "zeroth: --to taken is in use by process ") {
+		t.Errorf("beside another export: %s", errs)
+	}
+	_, errs = zeroth(t, 2, "ckpt", "prune", "r", "--keep", "{last: 1, lst: 1}")
 	if want := `--keep: there is no rule "lst"` + keeps; errs != want {
 		t.Errorf("got %swant %s", errs, want)
 	}

@@ -113,6 +113,26 @@ func TestDefaultFolder(t *testing.T) {
 	}
 }
 
+// Runs that start in one second have a folder each; one that is refused leaves none.
+func TestOwnFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	var undo [3]func()
+	for i, want := range []string{"runs/a", "runs/a-2", "runs/a-3"} {
+		var got string
+		if got, undo[i] = ownFolder(filepath.Join("runs", "a")); got != filepath.FromSlash(want) {
+			t.Errorf("folder %d is %s, want %s", i, got, want)
+		}
+	}
+	write(t, "runs/a-2/job.yaml", "x")
+	for _, u := range undo {
+		u()
+	}
+	left, err := filepath.Glob("runs/*")
+	if err != nil || len(left) != 1 || left[0] != filepath.Join("runs", "a-2") {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
 // A run is never written over another; an empty folder will do.
 func TestRunFolder(t *testing.T) {
 	inFolder(t)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -306,15 +305,7 @@ func writeJSON(out io.Writer, v any) error {
 func (o *planning) write(plan *plan.Plan) error {
 	err := o.pictures.draw(plan)
 	if o.trace != "" {
-		err = errors.Join(err, writeFile(o.trace, plan.WriteTrace))
+		err = errors.Join(err, input.Write(o.trace, plan.WriteTrace))
 	}
 	return err
-}
-
-func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
 }

@@ -70,8 +70,9 @@ func (a *app) writeGoal(g config.Goal, to []string) error {
 	if err != nil {
 		return input.BadInput(fmt.Errorf("%w; name a file that can be written", err))
 	}
-	if _, err = f.WriteString(text); errors.Join(err, f.Close()) != nil {
-		return err
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(file)) // half of it is not to be run
 	}
 	if !a.quiet {
 		fmt.Fprintf(a.out, "%s is written. Name your files where it says YOUR, then: zeroth plan %s\n", file, quoted(file))

@@ -167,7 +167,9 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, o job
 		return input.BadInput(errors.New("--resume latest: where are the checkpoints? Give --out with the run folder, or checkpoint.dir in the job file"))
 	}
 	if o.Out == "" {
-		o.Out = defaultFolder(file, time.Now())
+		var undo func()
+		o.Out, undo = ownFolder(defaultFolder(file, time.Now()))
+		defer undo()
 	}
 	leave, err := in.enter(ctx, c, &o, a.note)
 	if err != nil {
@@ -228,6 +230,29 @@ func left(out string) string {
 		return "nothing was written"
 	}
 	return fmt.Sprintf("kept in %s: %s", out, strings.Join(names, ", "))
+}
+
+// ownFolder makes a folder that no other run has, of this name or with a number behind
+// it, for several may start in one second. undo takes it away again if it stays empty.
+// Where none can be made the run will say so.
+func ownFolder(name string) (own string, undo func()) {
+	made := job.Missing(filepath.Dir(name))
+	err := os.MkdirAll(filepath.Dir(name), 0o777)
+	own = name
+	for n := 2; err == nil; n++ {
+		if err = os.Mkdir(own, 0o777); err == nil {
+			made = append([]string{own}, made...)
+			break
+		}
+		if errors.Is(err, os.ErrExist) {
+			own, err = fmt.Sprintf("%s-%d", name, n), nil
+		}
+	}
+	return own, func() {
+		for _, folder := range made {
+			_ = os.Remove(folder) // fails if it is not empty
+		}
+	}
 }
 
 // defaultFolder is runs/quickstart-20261121-093812 for quickstart.yaml.

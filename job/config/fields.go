@@ -93,7 +93,7 @@ func (c *Config) fields() []field {
 		{"train.freeze", texts{&t.Freeze}, "", "none", "patterns of parameters' names, such as model.embed_tokens.*: these are used and not trained"},
 		{"train.lora.rank", count{&t.LoRA.Rank, 0, mostLoRA}, "0", "", "rank of adapters beside linear layers, which alone are trained; 0 is none"},
 		{"train.lora.alpha", real{&t.LoRA.Alpha, hf.Positive, "a positive number"}, "", "rank", "adapters are multiplied by alpha / rank"},
-		{"train.lora.targets", texts{&t.LoRA.Targets}, "", "PEFT's: q_proj and v_proj, or c_attn, or qkv_proj", "ends of the names of linear layers that have adapters, or all-linear"},
+		{"train.lora.targets", texts{&t.LoRA.Targets}, "", "PEFT's: q_proj and v_proj, or c_attn, or qkv_proj", "ends of the names of linear layers that have adapters, or [all-linear]"},
 
 		{"device", choice{&c.Device, devices}, "auto", "", "auto | cpu | cuda: what ranks compute on; auto: GPUs where zeroth is built for them and finds them, else the CPU"},
 

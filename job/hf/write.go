@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
 
 	"zeroth/checkpoint"
 	"zeroth/input"
@@ -12,12 +11,7 @@ import (
 
 // replace writes a file, of which there is never half under its name.
 func replace(path string, content []byte) error {
-	err := os.WriteFile(path+".tmp", content, 0o644)
-	if err == nil {
-		err = os.Rename(path+".tmp", path)
-	}
-	if err != nil {
-		_ = os.Remove(path + ".tmp") // err is the one to report
+	if err := input.WriteBytes(path, content); err != nil {
 		return fmt.Errorf("write %s: %w", path, input.Cause(err))
 	}
 	return nil
