@@ -44,11 +44,14 @@ KERNEL(row_norm)
 // averages; then a thread has 4 N columns, whose sums stay in its registers, of all rows
 // of the tile, which are in cache now. Where rows are short several groups of threads
 // share them. Numbers of rows have two places, so that one barrier a tile is enough.
+//
+// A thread's columns are fresh to the compiler where it has several in a row: else it keeps
+// the addresses of all of them over the loop, and spills.
 template <int N> __device__ __forceinline__ void norm_grad(const Mat &dx, const Mat &dy, const Mat &x, const Mat &w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) {
 	SHARED(float4, places, 2 * THREADS); // mean, rstd, average(g), average(g*n)
 	int fours = (cols + 3) / 4, groups = N == 1 ? THREADS / fours : 1, tile = groups > WARPS ? groups : WARPS;
 	int group = N == 1 ? threadIdx.x / fours : 0, first = 4 * (N == 1 ? threadIdx.x % fours : threadIdx.x);
-	i64 from = blockIdx.x * (i64)each, end = from + each < rows ? from + each : rows;
+	int from = blockIdx.x * each, end = (unsigned)from + each < rows ? from + each : rows;
 	Four sw[N], sb[N];
 #pragma unroll
 	for (int k = 0; k < N; k++)
@@ -71,21 +74,22 @@ template <int N> __device__ __forceinline__ void norm_grad(const Mat &dx, const 
 		}
 		__syncthreads();
 		for (int i = group; group < groups && i < tile && from + i < end; i += groups) {
-			i64 row = from + i;
+			Mat dyr = row_of(dy, from + i), xr = row_of(x, from + i), dxr = row_of(dx, from + i);
 			float4 p = places[turn + i];
 #pragma unroll
 			for (int k = 0; k < N; k++) {
 				int c = first + 4 * THREADS * k;
 				if (c >= cols) break;
-				Four d = get4(dy, row * dy.ld + c, cols - c), f = get4(x, row * x.ld + c, cols - c), g = get4(w, c, cols - c), old = {{0, 0, 0, 0}};
-				if (add) old = get4(dx, row * dx.ld + c, cols - c);
+				if (N > 1) FRESH(c);
+				Four d = get4(dyr, c, cols - c), f = get4(xr, c, cols - c), g = get4(w, c, cols - c), old = {{0, 0, 0, 0}};
+				if (add) old = get4(dxr, c, cols - c);
 				for (int j = 0; j < 4; j++) {
 					float n = (f.v[j] - p.x) * p.y;
 					sb[k].v[j] += d.v[j];
 					sw[k].v[j] = fmaf(d.v[j], n, sw[k].v[j]);
 					d.v[j] = fmaf(p.y, fmaf(-n, p.w, d.v[j] * g.v[j] - p.z), old.v[j]);
 				}
-				put4(dx, row * dx.ld + c, cols - c, d);
+				put4(dxr, c, cols - c, d);
 			}
 		}
 	}

@@ -15,6 +15,7 @@
 #define SHARED(T, name, n) __shared__ T name[n]
 #define DYNAMIC_SHARED(T, name) extern __shared__ __align__(16) T name[]
 #define KERNEL(f)
+#define FRESH(i) asm volatile("" : "+r"(i)) // what follows from i is computed from here on, and not kept from before
 #define TRAP(why) asm volatile("trap;")
 __device__ __forceinline__ float from_bf16(unsigned short h) { return __uint_as_float((unsigned)h << 16); }
 __device__ __forceinline__ unsigned short to_bf16(float x) {
@@ -82,6 +83,7 @@ __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_gr
 template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 #else
 #include "emu.h"
+#define FRESH(i)
 #endif
 
 // hide makes x a number of which the compiler knows nothing, so that it computes what
@@ -124,6 +126,9 @@ __device__ __forceinline__ void put(const Mat &m, i64 i, float x) {
 	else
 		((u16 *)m.p)[i] = to16(x, m.type);
 }
+
+// row_of is a row of a matrix, of a float type.
+__device__ __forceinline__ Mat row_of(const Mat &m, i64 row) { return {m.p + row * m.ld * (m.type == F32 ? 4 : 2), m.ld, m.type, m.wide}; }
 
 struct Four { float v[4]; };
 
