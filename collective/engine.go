@@ -57,6 +57,7 @@ type Engined struct {
 	mu    sync.Mutex
 	queue EngineQueue // of the last operation; nil: there was none
 	over  bool        // the queue has failed
+	broke error       // what the engine has found out, which this rank's operations fail with; or nil
 }
 
 // agreeing is a group that can have its ranks agree: they make the same call, and
@@ -77,6 +78,10 @@ const farewell = 3 * time.Second
 
 // enginePause is how often the engine is asked.
 const enginePause = 20 * time.Millisecond
+
+// hearsay is how long the group may take to hear of a peer that is gone after the engine
+// has found out that something is wrong.
+const hearsay = time.Second
 
 // engineCall is an operation being issued; run is bound once.
 type engineCall struct {
@@ -144,11 +149,11 @@ func (c *engineCall) doRun() error {
 	err := g.agree(c.call)
 	g.comes.Store(false)
 	if err != nil || c.n == 0 {
-		return err
+		return g.because(err)
 	}
 	if why := Ended(g.agreeing); why != nil || !g.uses(c.q) { // since all have come: this rank's share is not done, so nobody's is
 		g.Abort(why)
-		return Ended(g.agreeing)
+		return g.because(Ended(g.agreeing))
 	}
 	if c.op == allGather {
 		err = g.engine.AllGather(c.q, c.whole, c.own)
@@ -156,7 +161,18 @@ func (c *engineCall) doRun() error {
 		err = g.engine.ReduceScatter(c.q, c.own, c.whole)
 	}
 	if why := Ended(g.agreeing); err != nil && why != nil {
-		return why
+		return g.because(why)
+	}
+	return err
+}
+
+// because is why an operation fails, if it does: what broke the engine comes before that the
+// group has ended.
+func (g *Engined) because(err error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err != nil && g.broke != nil {
+		return g.broke
 	}
 	return err
 }
@@ -188,20 +204,37 @@ func (g *Engined) poll() {
 		why, gone := g.lost()
 		switch {
 		case why == nil:
-			why = g.engine.Err()
-		case !gone && g.settles():
-			why = nil // its next operation is told
-		}
-		if why != nil {
+			if err := g.engine.Err(); err != nil {
+				g.fail(err)
+			}
+		case gone, !g.settles(): // else its next operation is told
 			g.Abort(why)
 		}
 	}
 }
 
-// settles waits for what is pending, for the time of farewell.
+// fail ends the group because of what the engine has found out: it is for the others as if
+// this rank had left. What it has found out may be that a peer is gone, of which the group
+// hears, too: then the peer is named.
+func (g *Engined) fail(err error) {
+	for end := time.Now().Add(hearsay); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if why, _ := g.lost(); why != nil {
+			g.Abort(why)
+			return
+		}
+	}
+	g.mu.Lock()
+	g.broke = err
+	g.mu.Unlock()
+	_ = g.agreeing.Close()
+	g.end(err)
+}
+
+// settles waits for what is pending, for the time of farewell, or until a peer is gone that
+// it may need.
 func (g *Engined) settles() bool {
 	for end := time.Now().Add(farewell); g.engine.Pending(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
+		if _, gone := g.lost(); gone || time.Now().After(end) {
 			return false
 		}
 	}
@@ -211,13 +244,13 @@ func (g *Engined) settles() bool {
 // end has the queue fail, and then what is pending end.
 func (g *Engined) end(why error) {
 	g.mu.Lock()
-	q, first := g.queue, !g.over
+	q, first, broke := g.queue, !g.over, g.broke != nil
 	g.over = true
 	g.mu.Unlock()
 	if !first {
 		return
 	}
-	if q != nil && g.engine.Pending() {
+	if q != nil && (broke || g.engine.Pending()) { // nobody knows since when it has moved nothing
 		q.Fail(why)
 	}
 	g.engine.Abort()

@@ -163,13 +163,13 @@ func (g *Wired) newCall(what call) *wiredCall {
 // lost implements agreeing: a peer that has left ends the next operation, if the wire
 // can tell before that.
 func (g *Wired) lost() (why error, gone bool) {
-	if g.wire.Ended() != nil {
-		return g.why(), false
-	}
 	if w, ok := g.wire.(interface{ Lost() (error, bool) }); ok {
-		return w.Lost()
+		why, gone = w.Lost()
 	}
-	return nil, false
+	if g.wire.Ended() != nil {
+		why = g.why()
+	}
+	return why, gone
 }
 
 // doRun does the operation, on the queue's goroutine.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,15 +22,18 @@ import (
 )
 
 // faults are hooks of a process: "RANK drop N" forgets the rank's operation N of its
-// shard group, "RANK stuck N" never comes to it; "LOCAL dead N" ends the process with
-// that local rank at once, from start N on; "0 unwritable 0" lets it make no folder where
-// checkpoints are, and "0 full 0" write nothing, nor offload.
+// shard group, or of its replica group where it has its shards alone; "RANK stuck N" never
+// comes to it, and "RANK fails N" breaks there. In place of N there may be a file: what
+// comes once that is there. "LOCAL dead N" ends the process with that local rank at once,
+// from start N on; "0 unwritable 0" lets it make no folder where checkpoints are, and
+// "0 full 0" write nothing, nor offload.
 func faults(what string) (h build.Hooks) {
-	var rank, n int
-	var how string
-	if _, err := fmt.Sscan(what, &rank, &how, &n); err != nil {
+	var rank int
+	var how, when string
+	if _, err := fmt.Sscan(what, &rank, &how, &when); err != nil {
 		return h
 	}
+	n, err := strconv.Atoi(when)
 	if start, _ := strconv.Atoi(os.Getenv("ZEROTH_RESTART_COUNT")); how == "dead" {
 		if os.Getenv("ZEROTH_LOCAL_RANK") == strconv.Itoa(rank) && start >= n {
 			os.Exit(1)
@@ -55,14 +59,33 @@ func faults(what string) (h build.Hooks) {
 		}}
 		return h
 	}
-	fault := map[string]collective.Fault{"drop": {Drop: true}, "stuck": {Delay: time.Hour}}[how]
+	fault := map[string]collective.Fault{"drop": {Drop: true}, "stuck": {Delay: time.Hour}, "fails": {Err: errors.New("it is broken")}}[how]
+	plan := collective.At(n, fault)
+	if err != nil {
+		plan = onceThere(when, fault)
+	}
 	h.WrapGroups = func(r int, g collective.Ranks) collective.Ranks {
-		if r == rank {
-			g.Shard = collective.Faulty(g.Shard, collective.At(n, fault))
+		switch {
+		case r == rank && g.Shard.Size() > 1:
+			g.Shard = collective.Faulty(g.Shard, plan)
+		case r == rank:
+			g.Replica = collective.Faulty(g.Replica, plan)
 		}
 		return g
 	}
 	return h
+}
+
+// onceThere is a plan whose fault comes with the first operation after a file is there.
+func onceThere(file string, f collective.Fault) collective.Plan {
+	over := false
+	return func(int) collective.Fault {
+		if _, err := os.Stat(file); err != nil || over {
+			return collective.Fault{}
+		}
+		over = true
+		return f
+	}
 }
 
 // flown is what the dumps of a run say.

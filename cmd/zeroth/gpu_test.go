@@ -8,9 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"zeroth/device/cuda/fake"
 )
@@ -221,26 +219,6 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 	_, errs := process(t, 2, append(job, "--set", "parallel.collective=nccl", "--out", "one")...)
 	if !strings.Contains(errs, "4 ranks share 2 of this machine's GPUs, and NCCL wants one for each") {
 		t.Errorf("one process:\n%s", errs)
-	}
-}
-
-// NCCL does not notice that a process is gone, or stopped: the others name it, end, and
-// go on from the last checkpoint.
-func TestGPUNCCLLosesAPeer(t *testing.T) {
-	inFolder(t)
-	withNCCL(t, 3)
-	gpus := []string{"--set", "device=cuda", "--set", "parallel.collective=nccl", "--set", "checkpoint.every=5"}
-	for i, c := range []struct {
-		sig    syscall.Signal
-		victim int
-		why    string
-	}{{syscall.SIGKILL, 1, "connection lost"}, {syscall.SIGSTOP, 2, "silent for 4s"}, {syscall.SIGKILL, 0, "connection lost"}} {
-		out := "run" + strconv.Itoa(i)
-		code, _, errs := signalOne(t, out, c.sig, c.victim, time.Duration(i*30)*time.Millisecond, slices.Concat([]string{"launch", "-n", "3", "--"}, steady(endless, out), gpus)...)
-		by := namedBy(c.victim, c.why, errs)
-		if want := slices.Delete([]string{"0", "1", "2"}, c.victim, c.victim+1); code != 75 || !slices.Equal(by, want) {
-			t.Errorf("%v to rank %d: exit code %d, named by %v, want %v:\n%s", c.sig, c.victim, code, by, want, errs)
-		}
 	}
 }
 

@@ -251,8 +251,31 @@ func fault(t *testing.T, out string, steps int, sig syscall.Signal, victim int, 
 // signalOne is that for any command.
 func signalOne(t *testing.T, out string, sig syscall.Signal, victim int, after time.Duration, args ...string) (code int, said, errs string) {
 	t.Helper()
+	code, said, errs, took := disturb(t, out, after, signalTo(t, sig, victim), args...)
+	t.Logf("%v to rank %d, %v after the first checkpoint: over after %v", sig, victim, after, took)
+	return code, said, errs
+}
+
+// signalTo sends a signal to the process of a rank.
+func signalTo(t *testing.T, sig syscall.Signal, victim int) func(pids []int) {
+	return func(pids []int) {
+		for _, pid := range pids {
+			if environ(pid, "ZEROTH_RANK") == strconv.Itoa(victim) {
+				if err := syscall.Kill(pid, sig); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// disturb launches a job and has something happen to its processes, some time after its
+// first checkpoint, or after its first step if it has no folder for checkpoints to
+// look into. It returns when all is over, and how long that took.
+func disturb(t *testing.T, out string, after time.Duration, strike func(pids []int), args ...string) (code int, said, errs string, took time.Duration) {
+	t.Helper()
 	cmd, rest, e := start(t, "main", args...)
-	for {
+	for out != "" {
 		if _, err := checkpoint.Resolve(filepath.Join(out, "ckpt"), "latest"); err == nil {
 			break
 		}
@@ -261,25 +284,19 @@ func signalOne(t *testing.T, out string, sig syscall.Signal, victim int, after t
 	time.Sleep(after)
 	pids := children(t, cmd.Process.Pid)
 	begin := time.Now()
-	for _, pid := range pids {
-		if environ(pid, "ZEROTH_RANK") == strconv.Itoa(victim) {
-			if err := syscall.Kill(pid, sig); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	strike(pids)
 	var o bytes.Buffer
 	if _, err := rest.WriteTo(&o); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // its exit code is looked at
-	t.Logf("%v to rank %d, %v after the first checkpoint: over after %v", sig, victim, after, time.Since(begin))
+	took = time.Since(begin)
 	for _, pid := range pids {
 		if syscall.Kill(pid, 0) == nil {
 			t.Errorf("process %d is left", pid)
 		}
 	}
-	return cmd.ProcessState.ExitCode(), o.String(), e.String()
+	return cmd.ProcessState.ExitCode(), o.String(), e.String(), took
 }
 
 // namedBy is the processes that say that a rank was lost, and why.

@@ -281,8 +281,8 @@ func TestNCCLBegins(t *testing.T) {
 	say(t, err, "join 2 ranks as number 0 on GPU 0 (Emulated GPU): ncclInvalidArgument")
 	wrong := fresh()
 	wrong[20] ^= 1
-	_, err = c.devs[0].Join(wrong, 2, 0, never)
-	say(t, err, "ncclSystemError", "no root answers for this id")
+	_, unknown := c.devs[0].Join(wrong, 2, 0, never)
+	say(t, unknown, "ncclSystemError", "no root answers for this id")
 
 	id, other := fresh(), errors.New("rank 1 is lost")
 	begin := time.Now()
@@ -302,6 +302,11 @@ func TestNCCLBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, errs := c.join(2, id, never)
+	for _, err := range append(errs, unknown) {
+		if strings.Contains(err.Error(), string(id[:9])) || strings.Contains(err.Error(), fmt.Sprintf("%x", id[:9])) {
+			t.Errorf("%v: it tells the id", err)
+		}
+	}
 	for _, err := range errs {
 		say(t, err, "ncclInvalidUsage", "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0")
 	}

@@ -8,6 +8,9 @@
 //   FAKENCCL_RING=1           sums begin behind the rank whose part it is and are
 //                             rounded at each hop, as on a ring; without it they are
 //                             in rank order and rounded once
+//   FAKENCCL_FAULT="PROCESS HOW FILE"  what befalls an operation of that ZEROTH_RANK once
+//                             the file is there: "error", which the library finds out
+//                             by itself, or "hang", for ever
 //
 // Operations block a stream, so FAKECUDA_MODE has to be threads. A send or a receive
 // outside of a group is refused: it would wait for the peer's, which may come behind one
@@ -253,8 +256,8 @@ static int checked(Comm *c, const char *call) {
 static int usable(Comm *c, const char *name) {
 	if (int r = checked(c, name))
 		return r;
-	if (c->state)
-		return complain(INVALID_USAGE, "%s: the communicator is not ready: %s", name, ncclGetErrorString(c->state));
+	if (int state = c->state) // of one that has failed it is its error, as in ncclCommEnsureReady
+		return state == IN_PROGRESS ? complain(INVALID_ARGUMENT, "%s: the communicator is not ready", name) : state;
 	if (current_device() != c->device)
 		return complain(INVALID_ARGUMENT, "%s: the current device is %d, the communicator's %d", name, current_device(), c->device);
 	return SUCCESS;
@@ -540,6 +543,29 @@ static void reduce(Comm *c, Call call, const char *in, char *out) {
 		}
 }
 
+// Fault is what befalls this process.
+struct Fault {
+	std::string how, file;
+	Fault() {
+		const char *text = getenv("FAKENCCL_FAULT"), *me = getenv("ZEROTH_RANK");
+		char h[16], f[512];
+		int process;
+		if (text && me && sscanf(text, "%d %15s %511s", &process, h, f) == 3 && process == atoi(me))
+			how = h, file = f;
+	}
+};
+
+// befall has an operation fail or hang that is to; one of a single rank is let pass.
+static void befall(Comm *c) {
+	static Fault fault;
+	if (fault.how.empty() || c->n == 1 || access(fault.file.c_str(), F_OK))
+		return;
+	if (fault.how == "hang")
+		wait_until(c, [] { return false; });
+	if (fault.how == "error")
+		c->state = complain(SYSTEM_ERROR, "a link is down");
+}
+
 // A group of calls of a thread, from ncclGroupStart to ncclGroupEnd.
 struct Item {
 	Comm *c;
@@ -559,6 +585,7 @@ static int launch(Comm *c, void *stream, std::function<void()> work) {
 	c->pending++;
 	c->users++;
 	auto f = new std::function<void()>([=] {
+		befall(c);
 		if (!c->state && !c->abort)
 			work();
 		c->pending--;
