@@ -136,6 +136,36 @@ func TestGPUUnfused(t *testing.T) {
 	}
 }
 
+// No product of a job is cut to TF32, or has sums of 16 bits: cuBLAS is asked for sums of
+// float32 in its default mode, of products with and without something fused into them.
+func TestGPUMultipliesInFloat32(t *testing.T) {
+	fake.Need(t)
+	for precision, want := range map[string]string{"fp32": "type 0 ", "bf16": "type 14 "} {
+		file := filepath.Join(t.TempDir(), "products")
+		t.Setenv("FAKECUBLAS_PRODUCTS", file)
+		onGPU(t, "parallel.ranks=2", "train.steps=2", "precision="+precision)
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+		plain, fused := 0, 0
+		for _, line := range lines {
+			if !strings.HasPrefix(line, want) || !strings.Contains(line, "compute 68 math 0 ") {
+				t.Fatalf("a product of a job in %s is %s", precision, line)
+			}
+			if strings.HasSuffix(line, "epilogue 1") {
+				plain++
+			} else {
+				fused++
+			}
+		}
+		if plain < 10 || fused < 10 {
+			t.Errorf("%s: %d products, and %d with something fused into them", precision, plain, fused)
+		}
+	}
+}
+
 // The host's kernels update with the bits of the GPU's, so offload changes nothing.
 func TestGPUOffloadAgreesToTheBit(t *testing.T) {
 	fake.Need(t)

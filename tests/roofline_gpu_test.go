@@ -24,6 +24,7 @@ type timed struct {
 	t         *testing.T
 	g         *driver.GPU
 	s         driver.Stream
+	put       *driver.Commands
 	functions []driver.Function
 	from, to  driver.Event
 	ms        map[string]float64 // measured, by kernel
@@ -46,13 +47,14 @@ func newTimed(t *testing.T, h *sim.Hardware) *timed {
 		m, err := r.g.Load(family.Name, family.PTX())
 		r.must(err)
 		for _, k := range family.Kernels {
-			f, err := m.Function(k.Name, int(most[k]))
+			f, err := m.Function(k.Name, k.Threads, k.Offsets(), int(most[k]))
 			r.must(err)
 			r.functions = append(r.functions, f)
 		}
 	}
 	r.s, err = r.g.NewStream()
 	r.must(err)
+	r.put = r.s.Commands()
 	r.from, err = r.g.NewEvent(true)
 	r.must(err)
 	r.to, err = r.g.NewEvent(true)
@@ -68,13 +70,15 @@ func (r *timed) zeros(dt device.DType, n int) device.Buffer {
 	var err error
 	b.Ptr, err = r.g.Alloc(int64(b.Bytes()))
 	r.must(err)
-	r.must(r.s.Zero(b.Ptr, b.Bytes()))
+	r.put.Zero(b.Ptr, b.Bytes())
+	r.must(r.put.Run())
 	if dt == device.I32 {
 		ids := make([]int32, n)
 		for i := range ids {
 			ids[i] = rand.Int32N(50000)
 		}
-		r.must(r.s.ToDevice(b.Ptr, unsafe.Pointer(&ids[0]), b.Bytes()))
+		r.put.ToDevice(b.Ptr, unsafe.Pointer(&ids[0]), b.Bytes())
+		r.must(r.put.Run())
 		r.must(r.s.Wait())
 	}
 	return b
@@ -82,13 +86,10 @@ func (r *timed) zeros(dt device.DType, n int) device.Buffer {
 
 // Launch runs and measures.
 func (r *timed) Launch(c *kernel.Call) {
-	var at []int32
-	for _, p := range c.Kernel.Params {
-		at = append(at, int32(p.Offset))
-	}
-	r.must(r.s.Record(r.from))
-	r.must(r.s.Launch(c.Kernel.Name, r.functions[c.Kernel.Index], c.Grid, c.Kernel.Threads, c.Shared, at, c.Args()))
-	r.must(r.s.Record(r.to))
+	r.put.Record(r.from)
+	r.put.Launch(r.functions[c.Kernel.Index], c.Grid, c.Shared, c.Args())
+	r.put.Record(r.to)
+	r.must(r.put.Run())
 	r.must(r.to.Await())
 	ms, err := r.to.Since(r.from)
 	r.must(err)

@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -165,6 +166,26 @@ func TestGPUExactByNCCL(t *testing.T) {
 				t.Errorf("no bounce memory in the plan (%v)", err)
 			}
 		})
+	}
+}
+
+// A trace shows for each rank when NCCL was told of its memory, and of how much.
+func TestGPUTraceShowsRegisteredMemory(t *testing.T) {
+	inFolder(t)
+	withNCCL(t, 2)
+	job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=1", "--set", "parallel={ranks: 2, collective: nccl}"})
+	process(t, 0, append(job, "--out", "traced", "--trace", "trace.json")...)
+	raw, err := os.ReadFile("trace.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rank := range []string{"0", "1"} {
+		for _, group := range []string{"shard", "replica"} {
+			want := regexp.MustCompile(`"register memory","cat":"host waits","ph":"X","pid":` + rank + `,.*"for":"` + group + ` group: [1-9]\d* bytes as windows"`)
+			if !want.Match(raw) {
+				t.Errorf("the trace has no %v", want)
+			}
+		}
 	}
 }
 

@@ -141,6 +141,7 @@ func (c *Communicator) run(q *Queue, f func() error) error {
 	if c.comm == nil || c.ending.Load() {
 		return errEnded
 	}
+	q.flush() // f has NCCL put its own behind that
 	err := f()
 	for ; err == driver.ErrInProgress && !c.ending.Load(); err = c.comm.State() {
 		time.Sleep(pause)
@@ -149,7 +150,8 @@ func (c *Communicator) run(q *Queue, f func() error) error {
 		err = errEnded
 	}
 	if err == nil {
-		err = q.stream.Record(c.last)
+		q.put.Record(c.last)
+		err = q.put.Run()
 	}
 	c.begun = c.begun || err == nil
 	return err

@@ -40,6 +40,7 @@ func (c *Communicator) exactSum(q *Queue, own, whole device.Buffer) error {
 		}
 		c.addInOrder(q, own, whole, lo, hi)
 	}
+	q.flush()
 	return q.failed()
 }
 

@@ -15,11 +15,12 @@ import (
 // Device is one rank's share of a GPU: an account of its memory, and its queues.
 type Device struct {
 	gpu     *shared
-	clear   driver.Stream // on which new memory is cleared
-	work    device.Buffer // of products
-	parts   device.Buffer // float32: partial sums of columns, of one queue at a time
-	peers   []*shared     // GPUs whose memory it addresses
-	product *Queue        // the queue that computes products, which has the work space
+	clear   driver.Stream    // on which new memory is cleared
+	zeros   *driver.Commands // of that
+	work    device.Buffer    // of products
+	parts   device.Buffer    // float32: partial sums of columns, of one queue at a time
+	peers   []*shared        // GPUs whose memory it addresses
+	product *Queue           // the queue that computes products, which has the work space
 
 	mu     sync.Mutex
 	usage  device.Usage
@@ -54,6 +55,7 @@ func Open(ordinal int) (*Device, error) {
 		gpu.close()
 		return nil, err
 	}
+	d.zeros = d.clear.Commands()
 	return d, nil
 }
 
@@ -103,7 +105,8 @@ func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, er
 		b.Ptr, err = d.gpu.Alloc(int64(b.Bytes()))
 	}
 	if err == nil {
-		err = errors.Join(d.clear.Zero(b.Ptr, b.Bytes()), d.clear.Wait())
+		d.zeros.Zero(b.Ptr, b.Bytes())
+		err = errors.Join(d.zeros.Run(), d.clear.Wait())
 	}
 	if err != nil {
 		return device.Buffer{}, fmt.Errorf("%v: %w", use, err)

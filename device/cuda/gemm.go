@@ -44,38 +44,37 @@ func (q *Queue) ownsWork(op string) {
 // others.
 func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	const op = "matmul"
-	g := gemm(c, a, b)
+	g := gemm(&c, &a, &b)
 	wantBias(c, bias)
 	if add {
-		g.Beta = 1
+		g.Add = true
 	}
 	if bias.N > 0 {
-		if q.fused(op, driver.Bias, g, c, a, b, c, bias, device.Mat{}) {
+		if q.fused(op, driver.Bias, &g, &c, &a, &b, &c, bias, &device.Mat{}) {
 			return
 		}
 		q.AddRow(c, bias, !add)
-		g.Beta = 1
+		g.Add = true
 	}
-	if g.M == 0 || g.N == 0 || !q.canMultiply() {
+	if g.M == 0 || g.N == 0 || !q.canMultiply() || !q.begin(op) {
 		return
 	}
-	done := q.spans.begin(q, op)
-	q.fail(q.blas.Product(g, b.Buf.Ptr, a.Buf.Ptr, c.Buf.Ptr))
-	done()
+	q.blas.Product(q.commands(), &g, b.Buf.Ptr, a.Buf.Ptr, c.Buf.Ptr)
+	q.end()
 }
 
 // MatMulOnto sets y = x + a·b, plus bias in every row if bias is not empty: x, of y's
 // type, is the product's third operand, so that no copy of it is made.
 func (q *Queue) MatMulOnto(y, x, a, b device.Mat, bias device.Buffer) {
-	g := gemm(y, a, b)
+	g := gemm(&y, &a, &b)
 	wantBias(y, bias)
 	wantBeside("matmul onto", y, x)
-	g.Beta = 1
+	g.Add = true
 	e := driver.Plain
 	if bias.N > 0 {
 		e = driver.Bias
 	}
-	if y.Buf.Type != x.Buf.Type || !q.fused("matmul onto", e, g, y, a, b, x, bias, device.Mat{}) {
+	if y.Buf.Type != x.Buf.Type || !q.fused("matmul onto", e, &g, &y, &a, &b, &x, bias, &device.Mat{}) {
 		device.MatMulOnto(q, y, x, a, b, bias)
 	}
 }
@@ -83,10 +82,10 @@ func (q *Queue) MatMulOnto(y, x, a, b device.Mat, bias device.Buffer) {
 // MatMulActivate sets x = a·b, plus bias, and y = f(x): GELU by tanh, of x before it is
 // rounded, as the product's epilogue.
 func (q *Queue) MatMulActivate(y, x, a, b device.Mat, bias device.Buffer, f device.Activation) {
-	g := gemm(y, a, b)
+	g := gemm(&y, &a, &b)
 	wantBias(y, bias)
 	wantBeside("matmul, activation", y, x)
-	if f != device.GeluTanh || bias.N == 0 || y.Buf.Type != x.Buf.Type || !q.fused("matmul, activation", driver.GeluBias, g, y, a, b, y, bias, x) {
+	if f != device.GeluTanh || bias.N == 0 || y.Buf.Type != x.Buf.Type || !q.fused("matmul, activation", driver.GeluBias, &g, &y, &a, &b, &y, bias, &x) {
 		device.MatMulActivate(q, y, x, a, b, bias, f)
 	}
 }
@@ -94,9 +93,9 @@ func (q *Queue) MatMulActivate(y, x, a, b device.Mat, bias device.Buffer, f devi
 // MatMulActivateGrad sets dx = (a·b) * f'(x), for GELU by tanh as the product's
 // epilogue.
 func (q *Queue) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activation) {
-	g := gemm(dx, a, b)
+	g := gemm(&dx, &a, &b)
 	wantBeside("matmul, activation gradient", dx, x)
-	if f != device.GeluTanh || dx.Buf.Type != x.Buf.Type || !q.fused("matmul, activation gradient", driver.GeluGrad, g, dx, a, b, dx, device.Buffer{}, x) {
+	if f != device.GeluTanh || dx.Buf.Type != x.Buf.Type || !q.fused("matmul, activation gradient", driver.GeluGrad, &g, &dx, &a, &b, &dx, device.Buffer{}, &x) {
 		device.MatMulActivateGrad(q, dx, a, b, x, f)
 	}
 }
@@ -105,7 +104,7 @@ func (q *Queue) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activation) 
 // the product reads anyway. dw may be transposed, db empty.
 func (q *Queue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
 	c, a, b := device.GradOperands(dw, dy, x)
-	g := gemm(c, a, b)
+	g := gemm(&c, &a, &b)
 	e := driver.SumsB
 	if dw.Trans {
 		e = driver.SumsA
@@ -113,24 +112,23 @@ func (q *Queue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
 	if db.N > 0 && (db.N != dy.Cols || db.Type != device.F32) {
 		panic(fmt.Sprintf("cuda: the gradient of a bias of %d %v from %d columns", db.N, db.Type, dy.Cols))
 	}
-	if db.N == 0 || db.Type != c.Buf.Type || !q.fused("weight gradient", e, g, c, a, b, c, db, device.Mat{}) {
+	if db.N == 0 || db.Type != c.Buf.Type || !q.fused("weight gradient", e, &g, &c, &a, &b, &c, db, &device.Mat{}) {
 		device.WeightGrad(q, dw, db, dy, x)
 	}
 }
 
-// fused has cuBLASLt put d = a·b + Beta c with an epilogue into the stream. It is false
+// fused has cuBLASLt put d = a·b, or a·b + c, with an epilogue into the stream. It is false
 // where that has no algorithm, which Unfused tells.
-func (q *Queue) fused(op string, e driver.Epilogue, g driver.Gemm, d, a, b, c device.Mat, vector device.Buffer, beside device.Mat) bool {
-	if g.M == 0 || g.N == 0 || !q.canMultiply() {
+func (q *Queue) fused(op string, e driver.Epilogue, g *driver.Gemm, d, a, b, c *device.Mat, vector device.Buffer, beside *device.Mat) bool {
+	if g.M == 0 || g.N == 0 || !q.canMultiply() || !q.begin(op) {
 		return true
 	}
 	g.Epilogue, g.LdC, g.LdAux = e, c.Ld, beside.Ld
 	o := driver.Operands{A: b.Buf.Ptr, B: a.Buf.Ptr, C: c.Buf.Ptr, D: d.Buf.Ptr, Vector: vector.Ptr, Beside: beside.Buf.Ptr}
 	g.Align = alignment(uintptr(o.A) | uintptr(o.B) | uintptr(o.C) | uintptr(o.D) | uintptr(o.Vector) | uintptr(o.Beside))
-	done := q.spans.begin(q, op)
-	ok, err := q.blas.Fused(g, o)
-	done()
+	ok, err := q.blas.Fused(q.commands(), g, o)
 	q.fail(err)
+	q.end()
 	return ok || err != nil
 }
 
@@ -179,16 +177,26 @@ func (q *Queue) openBLAS() {
 	q.fail(err)
 }
 
-var blasTypes = map[device.DType]int{device.F32: driver.Float32, device.F16: driver.Float16, device.BF16: driver.BFloat16}
+// blasType is a type as cuBLAS calls it; -1 if it does not multiply such.
+func blasType(t device.DType) int {
+	switch t {
+	case device.F32:
+		return driver.Float32
+	case device.F16:
+		return driver.Float16
+	case device.BF16:
+		return driver.BFloat16
+	}
+	return -1
+}
 
 // gemm is a row-major c = a·b as a column-major product: the transposes, in the
 // other order.
-func gemm(c, a, b device.Mat) driver.Gemm {
+func gemm(c, a, b *device.Mat) driver.Gemm {
 	m, k := a.Dims()
 	k2, n := b.Dims()
-	typ, fine := blasTypes[a.Buf.Type]
-	typeC, fine2 := blasTypes[c.Buf.Type]
-	if c.Trans || k != k2 || c.Rows != m || c.Cols != n || !fine || !fine2 || a.Buf.Type != b.Buf.Type ||
+	typ, typeC := blasType(a.Buf.Type), blasType(c.Buf.Type)
+	if c.Trans || k != k2 || c.Rows != m || c.Cols != n || min(typ, typeC) < 0 || a.Buf.Type != b.Buf.Type ||
 		(c.Buf.Type != a.Buf.Type && c.Buf.Type != device.F32) || max(m, n, k, a.Ld, b.Ld, c.Ld) > math.MaxInt32 {
 		panic(fmt.Sprintf("cuda: a product of %v (%d, %d) and %v (%d, %d), transposed %v and %v, into %v (%d, %d)", a.Buf.Type, a.Rows, a.Cols, b.Buf.Type, b.Rows, b.Cols, a.Trans, b.Trans, c.Buf.Type, c.Rows, c.Cols))
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"zeroth/device"
@@ -20,22 +21,26 @@ import (
 // nothing can wait in a circle.
 const markRing = 256
 
-// Queue is a stream. What is issued on it is launched at once, by the goroutine that
-// issues; it has one.
+// Queue is a stream. One goroutine issues on it: kernels, products and copies on the
+// device are put down, a dozen at most, and go to the driver together, at the latest when
+// the queue is marked, waits or is waited for, or goes on to work of another label.
+// Whoever has issued something and leaves the queue alone marks it.
 type Queue struct {
 	dev    *Device
 	name   string
 	stream driver.Stream
+	put    *driver.Commands // what is put down
 	marks  [markRing]driver.Event
-	marked uint64 // marks so far
-	label  string
+	marked uint64       // marks so far
+	label  string       // of what is put down, too
 	told   markLabels   // of the marks
 	blas   *driver.BLAS // nil before the first product
 	spans  spans
 	kernel.Ops
 
-	mu  sync.Mutex
-	err error // sticks
+	broken atomic.Bool // err is set
+	mu     sync.Mutex
+	err    error // sticks
 }
 
 // NewQueue opens a stream; Close ends it. Where it cannot be had, that is the error
@@ -51,6 +56,7 @@ func (d *Device) NewQueue(name string) *Queue {
 	}
 	var err error
 	q.stream, err = d.gpu.NewStream()
+	q.put = q.stream.Commands()
 	q.fail(errors.Join(append(errs, err)...))
 	return q
 }
@@ -91,18 +97,59 @@ func (q *Queue) takeOver(err error) {
 	defer q.mu.Unlock()
 	if q.err == nil {
 		q.err = err
+		q.broken.Store(true)
 	}
 }
 
 // failed is the queue's error so far.
 func (q *Queue) failed() error {
+	if !q.broken.Load() {
+		return nil
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.err
 }
 
+// commands is where the next command goes.
+func (q *Queue) commands() *driver.Commands {
+	if q.put.Full() {
+		q.flush()
+	}
+	return q.put
+}
+
+// flush gives the driver what is put down.
+func (q *Queue) flush() {
+	if err := q.put.Run(); err != nil {
+		q.fail(err)
+	}
+}
+
+// begin begins a task, which end ends, unless the queue has failed.
+func (q *Queue) begin(task string) bool {
+	if q.broken.Load() {
+		return false
+	}
+	if q.spans.told != nil {
+		q.spans.begin(q, task)
+	}
+	return true
+}
+
+func (q *Queue) end() {
+	if q.spans.told != nil {
+		q.spans.end(q)
+	}
+}
+
 // Label implements device.Queue.
-func (q *Queue) Label(what string) { q.label = what }
+func (q *Queue) Label(what string) {
+	if what != q.label {
+		q.flush()
+		q.label = what
+	}
+}
 
 // Labelled implements device.Queue.
 func (q *Queue) Labelled() string { return q.label }
@@ -111,12 +158,14 @@ func (q *Queue) Labelled() string { return q.label }
 func (q *Queue) Mark() device.Event {
 	q.marked++
 	q.told.note(q.marked, q.label)
-	q.fail(q.stream.Record(q.marks[q.marked%markRing]))
+	q.commands().Record(q.marks[q.marked%markRing])
+	q.flush()
 	return device.Event{On: q, Seq: q.marked}
 }
 
 // After implements device.Queue. For work of a host's queue whoever issues waits.
 func (q *Queue) After(e device.Event) {
+	q.flush()
 	switch on := e.On.(type) {
 	case nil:
 	case *Queue:
@@ -147,7 +196,8 @@ func (q *Queue) Behind(e device.Event) {
 		panic(fmt.Sprintf("cuda: a mark of a %T among those of GPUs", e.On))
 	}
 	if !q.leftOut(q.name, q.label, on.name) {
-		q.fail(q.stream.After(on.marks[e.Seq%markRing]))
+		q.commands().After(on.marks[e.Seq%markRing])
+		q.flush()
 	}
 }
 
@@ -161,6 +211,7 @@ func (q *Queue) Await(seq uint64) error {
 
 // Wait implements device.Queue.
 func (q *Queue) Wait() error {
+	q.flush()
 	q.fail(q.stream.Wait())
 	q.spans.flush()
 	return q.failed()
@@ -179,6 +230,7 @@ func (q *Queue) Call(name string, f func() error) {
 // Now runs f at once unless the queue has failed; f's error sticks. Without a name
 // it is not in traces.
 func (q *Queue) Now(name string, f func() error) {
+	q.flush()
 	if q.failed() != nil {
 		return
 	}
@@ -193,17 +245,6 @@ func (q *Queue) Now(name string, f func() error) {
 	}
 }
 
-// issue runs f, which puts work of a name into the stream, unless the queue has
-// failed.
-func (q *Queue) issue(name string, f func() error) {
-	if q.failed() != nil {
-		return
-	}
-	done := q.spans.begin(q, name)
-	q.fail(f())
-	done()
-}
-
 // Copy implements device.Queue.
 func (q *Queue) Copy(dst, src device.Buffer) {
 	if dst.Type != src.Type || dst.N != src.N {
@@ -216,19 +257,29 @@ func (q *Queue) Copy(dst, src device.Buffer) {
 		q.Call("copy", func() error { copy(dst.Raw(), src.Raw()); return nil })
 		return
 	}
-	q.issue("copy", func() error { return q.copy(dst, src) })
+	q.copy("copy", dst, src)
 }
 
-func (q *Queue) copy(dst, src device.Buffer) error {
-	defer runtime.KeepAlive(dst.Ptr) // of the Go heap perhaps, which C is only given the address of
-	defer runtime.KeepAlive(src.Ptr)
-	switch {
-	case src.Host:
-		return q.stream.ToDevice(dst.Ptr, src.Ptr, dst.Bytes())
-	case dst.Host:
-		return q.stream.ToHost(dst.Ptr, src.Ptr, dst.Bytes())
+// copy has the driver take memory of the host's at once: it may be of the Go heap, which
+// C is only given the address of, and change when this returns.
+func (q *Queue) copy(task string, dst, src device.Buffer) {
+	if !q.begin(task) {
+		return
 	}
-	return q.stream.OnDevice(dst.Ptr, src.Ptr, dst.Bytes())
+	switch c := q.commands(); {
+	case src.Host:
+		c.ToDevice(dst.Ptr, src.Ptr, dst.Bytes())
+	case dst.Host:
+		c.ToHost(dst.Ptr, src.Ptr, dst.Bytes())
+	default:
+		c.OnDevice(dst.Ptr, src.Ptr, dst.Bytes())
+	}
+	q.end()
+	if src.Host || dst.Host {
+		q.flush()
+		runtime.KeepAlive(dst.Ptr)
+		runtime.KeepAlive(src.Ptr)
+	}
 }
 
 // Zero sets every element of b to 0.
@@ -240,7 +291,10 @@ func (q *Queue) Zero(b device.Buffer) {
 		q.Call("zero", func() error { clear(b.Raw()); return nil })
 		return
 	}
-	q.issue("zero", func() error { return q.stream.Zero(b.Ptr, b.Bytes()) })
+	if q.begin("zero") {
+		q.commands().Zero(b.Ptr, b.Bytes())
+		q.end()
+	}
 }
 
 // CopyAll copies each src[i] to dst[i], of equal type and length; traces call it by
@@ -255,7 +309,7 @@ func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
 			q.Call(name, func() error { copy(dst[i].Raw(), src[i].Raw()); return nil })
 			continue
 		}
-		q.issue(name, func() error { return q.copy(dst[i], src[i]) })
+		q.copy(name, dst[i], src[i])
 	}
 }
 
@@ -269,15 +323,13 @@ func (q *Queue) AddUp(dst device.Buffer, src []device.Buffer) { processor.AddUp(
 
 // Launch implements kernel.Launcher.
 func (q *Queue) Launch(c *kernel.Call) {
-	if q.failed() != nil {
+	if !q.begin(c.Kernel.Name) {
 		return
 	}
-	f, err := q.dev.gpu.function(c.Kernel)
-	if err != nil {
+	if f, err := q.dev.gpu.function(c.Kernel); err != nil {
 		q.fail(err)
-		return
+	} else {
+		q.commands().Launch(*f, c.Grid, c.Shared, c.Args())
 	}
-	done := q.spans.begin(q, c.Kernel.Name)
-	q.fail(q.stream.Launch(c.Kernel.Name, f.Function, c.Grid, c.Kernel.Threads, c.Shared, f.params, c.Args()))
-	done()
+	q.end()
 }

@@ -21,10 +21,11 @@ func TestFakesRefuse(t *testing.T) {
 	g, m := loaded(t)
 	_, err := g.Load("none", []byte("no PTX\x00"))
 	say(t, err, "CUDA_ERROR_INVALID_PTX")
-	_, err = m.Function("nope", 0)
+	fill := named("fill")
+	_, err = m.Function("nope", fill.Threads, fill.Offsets(), 0)
 	say(t, err, "CUDA_ERROR_NOT_FOUND", "nope")
-	_, err = m.Function("fill", 228<<10)
-	say(t, err, "CUDA_ERROR_INVALID_VALUE", "shared memory for kernel fill")
+	_, err = m.Function(fill.Name, fill.Threads, fill.Offsets(), 228<<10)
+	say(t, err, "CUDA_ERROR_INVALID_VALUE", "kernel fill, with 233472 bytes of shared memory")
 
 	text := string(base().PTX())
 	other := strings.Replace(text, ".param .u64 fill_param_1", ".param .u32 fill_param_1", 1)
@@ -32,7 +33,7 @@ func TestFakesRefuse(t *testing.T) {
 	if err != nil || other == text {
 		t.Fatalf("PTX with a narrower parameter: %v", err)
 	}
-	_, err = narrow.Function("fill", 0)
+	_, err = narrow.Function(fill.Name, fill.Threads, fill.Offsets(), 0)
 	say(t, err, "CUDA_ERROR_INVALID_PTX", "fill")
 }
 
@@ -45,21 +46,27 @@ func TestFakesRefuseLaunches(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	plain, err := m.Function("fill", 0)
+	k := named("fill")
+	plain, err := m.Function(k.Name, k.Threads, k.Offsets(), 0)
 	if err != nil {
 		t.Fatal(err)
+	}
+	fill := func(f driver.Function, grid [3]uint32, shared uint32) error {
+		c := s.Commands()
+		c.Launch(f, grid, shared, make([]byte, 64)) // of nothing
+		return c.Run()
 	}
 	one, none := [3]uint32{1, 1, 1}, [3]uint32{1, 0, 1}
-	say(t, fill(s, plain, none, 0), "CUDA_ERROR_INVALID_VALUE", "launch fill")
-	say(t, fill(s, plain, one, 48<<10+1), "CUDA_ERROR_INVALID_VALUE", "launch fill")
-	if err := fill(s, plain, one, 48<<10); err != nil {
+	say(t, fill(plain, none, 0), "CUDA_ERROR_INVALID_VALUE", "launch fill")
+	say(t, fill(plain, one, 48<<10+1), "CUDA_ERROR_INVALID_VALUE", "launch fill")
+	if err := fill(plain, one, 48<<10); err != nil {
 		t.Errorf("48 KiB need no announcement: %v", err)
 	}
-	large, err := m.Function("fill", 64<<10)
+	large, err := m.Function(k.Name, k.Threads, k.Offsets(), 64<<10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := fill(s, large, one, 64<<10); err != nil {
+	if err := fill(large, one, 64<<10); err != nil {
 		t.Errorf("64 KiB were announced: %v", err)
 	}
 	if err := s.Wait(); err != nil {
@@ -80,13 +87,15 @@ func TestFakesRefuseMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host := make([]byte, 65)
-	say(t, s.ToDevice(p, unsafe.Pointer(&host[0]), len(host)), "CUDA_ERROR_INVALID_VALUE", "copy 65 bytes to the device")
+	host, c := make([]byte, 65), s.Commands()
+	c.ToDevice(p, unsafe.Pointer(&host[0]), len(host))
+	say(t, c.Run(), "CUDA_ERROR_INVALID_VALUE", "copy 65 bytes to the device")
 	if err := g.Free(p); err != nil {
 		t.Fatal(err)
 	}
 	say(t, g.Free(p), "CUDA_ERROR_INVALID_VALUE")
-	say(t, s.Zero(p, 64), "CUDA_ERROR_INVALID_VALUE")
+	c.Zero(p, 64)
+	say(t, c.Run(), "CUDA_ERROR_INVALID_VALUE", "clear 64 bytes")
 }
 
 // To host memory that is not pinned the driver has copied when it returns; to pinned
@@ -117,15 +126,17 @@ func TestFakesCopyLate(t *testing.T) {
 	zeros := make([]byte, n)
 	late, early := unsafe.Slice((*byte)(pinned), n), bytes.Repeat([]byte{7}, n)
 	copy(late, early)
-	for _, err := range []error{s.Zero(p, n), s.ToHost(pinned, p, n)} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	c := s.Commands()
+	c.Zero(p, n)
+	c.ToHost(pinned, p, n)
+	if err := c.Run(); err != nil {
+		t.Fatal(err)
 	}
 	if bytes.Equal(late, zeros) {
 		t.Error("a copy to pinned memory is done before the host has waited")
 	}
-	if err := s.ToHost(unsafe.Pointer(&early[0]), p, n); err != nil {
+	c.ToHost(unsafe.Pointer(&early[0]), p, n)
+	if err := c.Run(); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(early, zeros) || !bytes.Equal(late, zeros) {
@@ -140,7 +151,7 @@ func base() *kernel.Family {
 }
 
 // loaded is a GPU with the kernels of base.
-func loaded(t *testing.T) (*driver.GPU, *driver.Module) {
+func loaded(t testing.TB) (*driver.GPU, *driver.Module) {
 	t.Helper()
 	g, err := driver.Open(0)
 	if err != nil {
@@ -151,20 +162,12 @@ func loaded(t *testing.T) (*driver.GPU, *driver.Module) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { m.Unload() })
 	return g, m
 }
 
-// fill launches the kernel that fills nothing, with all its parameters 0.
-func fill(s driver.Stream, f driver.Function, grid [3]uint32, shared uint32) error {
-	for _, k := range kernel.Table() {
-		if k.Name != "fill" {
-			continue
-		}
-		var at []int32
-		for _, p := range k.Params {
-			at = append(at, int32(p.Offset))
-		}
-		return s.Launch(k.Name, f, grid, k.Threads, shared, at, make([]byte, 64))
-	}
-	panic("kernels.ptx has no fill")
+// named is a kernel.
+func named(name string) *kernel.Kernel {
+	all := kernel.Table()
+	return all[slices.IndexFunc(all, func(k *kernel.Kernel) bool { return k.Name == name })]
 }

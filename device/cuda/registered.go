@@ -73,6 +73,14 @@ func (c *Communicator) Register(stop func() error) error {
 	return nil
 }
 
+// Registered is what the communicator knows, in words; empty if it knows nothing.
+func (c *Communicator) Registered() string {
+	if len(c.known) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d bytes as %v", c.dev.known.size, driver.NCCLRegisters())
+}
+
 // forget has the communicator know no memory any more. What it cannot be told, as after
 // an error, its end makes so.
 func (c *Communicator) forget() {

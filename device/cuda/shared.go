@@ -16,21 +16,15 @@ import (
 // wanted: a job uses a few of them, and a driver takes seconds to compile all.
 type shared struct {
 	*driver.GPU
-	users     int                        // under opened
-	families  []family                   // as kernel.Families
-	functions []atomic.Pointer[function] // as kernel.Table; nil before its family is loaded
+	users     int                               // under opened
+	families  []family                          // as kernel.Families
+	functions []atomic.Pointer[driver.Function] // as kernel.Table; nil before its family is loaded
 }
 
 // family is kernels of a GPU that are loaded together.
 type family struct {
 	load   func() error   // once, however often and from wherever it is called
 	module *driver.Module // nil where it is not loaded
-}
-
-// function is a kernel on a GPU, and where its parameters begin.
-type function struct {
-	driver.Function
-	params []int32
 }
 
 // opened are the GPUs this process has open: the driver, too, has one context of
@@ -62,7 +56,7 @@ func openShared(ordinal int) (*shared, error) {
 
 func newShared(g *driver.GPU) *shared {
 	all := kernel.Families()
-	s := &shared{GPU: g, families: make([]family, len(all)), functions: make([]atomic.Pointer[function], len(kernel.Table()))}
+	s := &shared{GPU: g, families: make([]family, len(all)), functions: make([]atomic.Pointer[driver.Function], len(kernel.Table()))}
 	for i, f := range all {
 		s.families[i].load = sync.OnceValue(func() error { return s.load(f) })
 	}
@@ -106,7 +100,7 @@ func (s *shared) end() {
 func (s *shared) want(f *kernel.Family) error { return s.families[f.Index].load() }
 
 // function is a kernel on the GPU. Any goroutine may ask for it.
-func (s *shared) function(k *kernel.Kernel) (*function, error) {
+func (s *shared) function(k *kernel.Kernel) (*driver.Function, error) {
 	at := &s.functions[k.Index]
 	if f := at.Load(); f != nil {
 		return f, nil
@@ -126,14 +120,11 @@ func (s *shared) load(family *kernel.Family) error {
 	s.families[family.Index].module = m
 	most := kernel.Shared()
 	for _, k := range family.Kernels {
-		f := &function{}
-		if f.Function, err = m.Function(k.Name, int(most[k])); err != nil {
+		f, err := m.Function(k.Name, k.Threads, k.Offsets(), int(most[k]))
+		if err != nil {
 			return err
 		}
-		for _, p := range k.Params {
-			f.params = append(f.params, int32(p.Offset))
-		}
-		s.functions[k.Index].Store(f)
+		s.functions[k.Index].Store(&f)
 	}
 	return nil
 }

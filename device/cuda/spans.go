@@ -37,7 +37,7 @@ func (q *Queue) Trace(f func(device.Span)) {
 		return
 	}
 	e := s.event(q)
-	q.fail(q.stream.Record(e))
+	q.commands().Record(e)
 	if q.Wait() != nil {
 		return
 	}
@@ -55,21 +55,15 @@ func (s *spans) event(q *Queue) driver.Event {
 	return e
 }
 
-func nothing() {}
-
-// begin notes the beginning of a task; what it returns notes its end.
-func (s *spans) begin(q *Queue, task string) (end func()) {
-	if s.told == nil || q.failed() != nil {
-		return nothing
-	}
+// begin notes the beginning of a task, end its end.
+func (s *spans) begin(q *Queue, task string) {
 	sp := span{q.name, q.label, task, s.event(q), s.event(q)}
-	q.fail(q.stream.Record(sp.from))
-	return func() {
-		q.fail(q.stream.Record(sp.to))
-		if q.failed() == nil {
-			s.open = append(s.open, sp)
-		}
-	}
+	q.commands().Record(sp.from)
+	s.open = append(s.open, sp)
+}
+
+func (s *spans) end(q *Queue) {
+	q.commands().Record(s.open[len(s.open)-1].to)
 }
 
 // host tells of a function of the host's that began at start.

@@ -75,6 +75,9 @@ func (t *Transfer) serve() {
 	for x := range t.tasks {
 		t.stream.Label(x.label)
 		t.put(x)
+		if len(t.tasks) == 0 {
+			t.stream.flush() // there may not be more for long
+		}
 	}
 }
 

@@ -31,6 +31,8 @@ type end interface {
 	// Register makes the device's memory known that the communicator reads and writes,
 	// all ranks at once, or returns when stop says why not.
 	Register(stop func() error) error
+	// Registered is what is known, in words; empty if nothing is.
+	Registered() string
 }
 
 // addsExactly says whether the job's ranks add up in their order what NCCL moves.
@@ -122,6 +124,7 @@ func (r *Rank) connect() error {
 		if err != nil {
 			return fmt.Errorf("communicator of its %s group: %w", of.name, err)
 		}
+		at.name = of.name
 		r.joined = append(r.joined, at)
 		*of.g = at.group
 	}
@@ -130,14 +133,19 @@ func (r *Rank) connect() error {
 
 // joined is a group and its end of a communicator.
 type joined struct {
+	name  string // of the group
 	group *collective.Engined
 	end   end
 }
 
 func (r *Rank) register() error {
 	for _, j := range r.joined {
+		start := time.Now()
 		if err := j.end.Register(r.untilLate(j.group)); err != nil {
 			return err
+		}
+		if known := j.end.Registered(); known != "" {
+			r.Opening = append(r.Opening, device.Span{Label: fmt.Sprintf("%s group: %s", j.name, known), Task: "register memory", Start: start, End: time.Now()})
 		}
 	}
 	return nil

@@ -47,6 +47,7 @@ type Rank struct {
 	Trainer *zero.Trainer
 
 	Recorder *collective.Recorder // of its operations
+	Opening  []device.Span        // what its host has waited for since it was opened, for traces
 
 	timeout time.Duration
 	wires   device.Buffer   // of Host: what Groups pass through; may be empty

@@ -93,6 +93,9 @@ func (t *Trace) Attach(ranks []*build.Rank, memory MemoryInUse) {
 		for _, name := range []string{waits, "step"} {
 			tracks = append(tracks, &Track{name: name, spans: make([]ran, tracedSpans)})
 		}
+		for _, s := range r.Opening {
+			tracks[len(tracks)-2].add(t.ran(s.Label, s.Task, s.Start, s.End))
+		}
 		t.ranks = append(t.ranks, tracks)
 	}
 }
@@ -110,7 +113,7 @@ func (t *Trace) ran(label, task string, start, end time.Time) ran {
 	return ran{label, task, int64(start.Sub(t.origin)), int64(end.Sub(t.origin))}
 }
 
-// waits is the track of what the host waits for.
+// waits is the track of what the host waits for: when a rank is opened, and in steps.
 const waits = "host waits"
 
 // Wait records that a rank's host waited for the step's norm, which that rank alone

@@ -104,10 +104,10 @@ HIDDEN int z_blas_destroy(uintptr_t ctx, uintptr_t handle) {
 // part is 0, 1 or 2: the major, minor and patch number of cuBLAS.
 HIDDEN int z_blas_version(int part, int *n) { return cublasGetProperty(part, n); }
 
-HIDDEN int z_gemm(uintptr_t ctx, uintptr_t handle, const z_gemm_shape *s, uintptr_t a, uintptr_t b, uintptr_t d) {
+HIDDEN int z_product_run(const z_product *p) {
+	const z_gemm_shape *s = &p->s;
 	float one = 1;
-	ENTER(ctx);
-	return cublasGemmEx((void *)handle, s->ta, s->tb, s->m, s->n, s->k, &one, (void *)a, s->type, s->lda, (void *)b, s->type, s->ldb, &s->beta, (void *)d, s->typed, s->ldd, COMPUTE_32F, DEFAULT_ALGO);
+	return cublasGemmEx((void *)p->handle, s->ta, s->tb, s->m, s->n, s->k, &one, (void *)p->a, s->type, s->lda, (void *)p->b, s->type, s->ldb, &s->beta, (void *)p->d, s->typed, s->ldd, COMPUTE_32F, DEFAULT_ALGO);
 }
 
 // cublasLtMatmulHeuristicResult_t, 96 bytes, which begins with the 64 of an algorithm.
@@ -122,9 +122,11 @@ _Static_assert(sizeof(heuristic) == 96, "the size of cublasLtMatmulHeuristicResu
 
 typedef struct {
 	void *desc, *a, *b, *c, *d;
-	int epilogue;
+	z_gemm_shape shape;
 	heuristic best;
 } lt_plan;
+
+HIDDEN z_gemm_shape z_lt_shape(uintptr_t plan) { return ((lt_plan *)plan)->shape; }
 
 HIDDEN void z_lt_end(uintptr_t plan) {
 	lt_plan *p = (lt_plan *)plan;
@@ -140,16 +142,16 @@ HIDDEN void z_lt_end(uintptr_t plan) {
 // point sets where the vector and the matrix of an epilogue are, if it has them.
 static int point(lt_plan *p, uintptr_t bias, uintptr_t aux) {
 	int r = 0;
-	if (p->epilogue & EPILOGUE_VECTOR)
+	if (p->shape.epilogue & EPILOGUE_VECTOR)
 		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_BIAS_POINTER, &bias, sizeof bias);
-	if (!r && p->epilogue & EPILOGUE_AUX)
+	if (!r && p->shape.epilogue & EPILOGUE_AUX)
 		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_AUX_POINTER, &aux, sizeof aux);
 	return r;
 }
 
 static int describe(lt_plan *p, const z_gemm_shape *s) {
 	int64_t ldaux = s->ldaux;
-	p->epilogue = s->epilogue;
+	p->shape = *s;
 	int r = cublasLtMatmulDescCreate(&p->desc, COMPUTE_32F, R_32F);
 	if (!r)
 		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_TRANSA, &s->ta, sizeof s->ta);
@@ -157,7 +159,7 @@ static int describe(lt_plan *p, const z_gemm_shape *s) {
 		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_TRANSB, &s->tb, sizeof s->tb);
 	if (!r)
 		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_EPILOGUE, &s->epilogue, sizeof s->epilogue);
-	if (!r && p->epilogue & EPILOGUE_AUX)
+	if (!r && p->shape.epilogue & EPILOGUE_AUX)
 		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_AUX_LD, &ldaux, sizeof ldaux);
 	if (!r) // the heuristic looks at how addresses are aligned, not at what is there
 		r = point(p, (uintptr_t)s->align, (uintptr_t)s->align);
@@ -198,12 +200,11 @@ HIDDEN int z_lt_plan(uintptr_t ctx, uintptr_t handle, uintptr_t *plan, const z_g
 	return r;
 }
 
-HIDDEN int z_lt_run(uintptr_t ctx, uintptr_t handle, uintptr_t plan, uintptr_t stream, float beta, z_operands o, uintptr_t work, size_t work_len) {
-	lt_plan *p = (lt_plan *)plan;
+HIDDEN int z_fused_run(const z_fused *f, uintptr_t stream) {
+	lt_plan *p = (lt_plan *)f->plan;
 	float one = 1;
-	ENTER(ctx);
-	int r = point(p, o.bias, o.aux);
+	int r = point(p, f->o.bias, f->o.aux);
 	if (r)
 		return r;
-	return cublasLtMatmul((void *)handle, p->desc, &one, (void *)o.a, p->a, (void *)o.b, p->b, &beta, (void *)o.c, p->c, (void *)o.d, p->d, p->best.algo, (void *)work, work_len, (void *)stream);
+	return cublasLtMatmul((void *)f->handle, p->desc, &one, (void *)f->o.a, p->a, (void *)f->o.b, p->b, &f->beta, (void *)f->o.c, p->c, (void *)f->o.d, p->d, p->best.algo, (void *)f->work, f->work_len, (void *)stream);
 }

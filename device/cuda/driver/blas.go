@@ -2,8 +2,6 @@
 
 package driver
 
-// #cgo noescape z_gemm
-// #cgo nocallback z_gemm
 // #include "shim.h"
 import "C"
 
@@ -68,18 +66,19 @@ func (e Epilogue) String() string {
 }
 
 // Gemm is the shape of a product of column-major matrices, d (M, N) = a (M, K)
-// b (K, N) + Beta c; a and b are stored transposed where it says so. The rest is of
-// Fused alone.
+// b (K, N), plus c if Add is set; a and b are stored transposed where it says so. The
+// second part is of Fused alone, which looks its plans up by all of it: there is nothing
+// between the fields, so that it is hashed as one piece.
 type Gemm struct {
-	TransA, TransB bool
-	M, N, K        int
-	LdA, LdB, LdD  int // elements from one column to the next
-	Type, TypeD    int // of a and b, and of c and d
-	Beta           float32
+	M, N, K       int
+	LdA, LdB, LdD int // elements from one column to the next
+	Type, TypeD   int // of a and b, and of c and d
 
 	LdC, LdAux int
-	Epilogue   Epilogue
 	Align      int // bytes that the operands' addresses are multiples of
+	Epilogue   Epilogue
+
+	TransA, TransB, Add bool
 }
 
 // Operands are where those of Fused are. The vector has M elements of d's type, for
@@ -87,18 +86,23 @@ type Gemm struct {
 // nil.
 type Operands struct{ A, B, C, D, Vector, Beside unsafe.Pointer }
 
-func (g Gemm) c() (s C.z_gemm_shape) {
-	flag := func(b bool) C.int32_t {
-		if b {
-			return 1
-		}
-		return 0
+// put has C know the shape.
+func (g *Gemm) put(s *C.z_gemm_shape) {
+	s.ta, s.tb = flag(g.TransA), flag(g.TransB)
+	s.m, s.n, s.k = C.int32_t(g.M), C.int32_t(g.N), C.int32_t(g.K)
+	s.lda, s.ldb, s.ldc, s.ldd, s.ldaux = C.int32_t(g.LdA), C.int32_t(g.LdB), C.int32_t(g.LdC), C.int32_t(g.LdD), C.int32_t(g.LdAux)
+	s._type, s.typed, s.beta = C.int32_t(g.Type), C.int32_t(g.TypeD), g.beta()
+	s.epilogue, s.align = C.int32_t(g.Epilogue), C.int32_t(g.Align)
+}
+
+// beta is what c counts.
+func (g *Gemm) beta() C.float { return C.float(flag(g.Add)) }
+
+func flag(b bool) C.int32_t {
+	if b {
+		return 1
 	}
-	return C.z_gemm_shape{
-		ta: flag(g.TransA), tb: flag(g.TransB), m: C.int32_t(g.M), n: C.int32_t(g.N), k: C.int32_t(g.K),
-		lda: C.int32_t(g.LdA), ldb: C.int32_t(g.LdB), ldc: C.int32_t(g.LdC), ldd: C.int32_t(g.LdD), ldaux: C.int32_t(g.LdAux),
-		_type: C.int32_t(g.Type), typed: C.int32_t(g.TypeD), beta: C.float(g.Beta), epilogue: C.int32_t(g.Epilogue), align: C.int32_t(g.Align),
-	}
+	return 0
 }
 
 // BLAS is a cuBLAS handle for one stream, with its work space and the plans that
@@ -135,29 +139,26 @@ func (b *BLAS) Close() error {
 	return refused(C.z_blas_destroy(b.s.gpu.ctx, b.h), "end a cuBLAS handle")
 }
 
-// Product puts a product into the stream.
-func (b *BLAS) Product(g Gemm, x, y, d unsafe.Pointer) error {
-	c := g.c()
-	if code := C.z_gemm(b.s.gpu.ctx, b.h, &c, address(x), address(y), address(d)); code != 0 {
-		return refused(code, "product (%d,%d) by (%d,%d)", g.N, g.K, g.K, g.M)
-	}
-	return nil
+// Product puts a product into the commands, of the handle's stream.
+func (b *BLAS) Product(to *Commands, g *Gemm, x, y, d unsafe.Pointer) {
+	p := (*C.z_product)(to.next(C.Z_PRODUCT, unsafe.Sizeof(C.z_product{})))
+	p.handle, p.a, p.b, p.d = b.h, address(x), address(y), address(d)
+	g.put(&p.s)
 }
 
-// Fused puts a product with an epilogue, or with a c that is not d, into the stream. It
+// Fused puts a product with an epilogue, or with a c that is not d, into the commands. It
 // does nothing and says so where cuBLASLt has no algorithm for the shape.
-func (b *BLAS) Fused(g Gemm, o Operands) (done bool, err error) {
-	p, known := b.plans[g]
+func (b *BLAS) Fused(to *Commands, g *Gemm, o Operands) (done bool, err error) {
+	plan, known := b.plans[*g]
 	if !known {
-		p, err = b.newPlan(g)
+		plan, err = b.newPlan(g)
 	}
-	if p == 0 {
+	if plan == 0 {
 		return false, err
 	}
-	at := C.z_operands{a: address(o.A), b: address(o.B), c: address(o.C), d: address(o.D), bias: address(o.Vector), aux: address(o.Beside)}
-	if code := C.z_lt_run(b.s.gpu.ctx, b.h, p, b.s.h, C.float(g.Beta), at, address(b.work), C.size_t(b.workLen)); code != 0 {
-		return false, refused(code, "%v", g)
-	}
+	f := (*C.z_fused)(to.next(C.Z_FUSED, unsafe.Sizeof(C.z_fused{})))
+	f.handle, f.plan, f.work, f.work_len, f.beta = b.h, plan, address(b.work), C.size_t(b.workLen), g.beta()
+	f.o = C.z_operands{a: address(o.A), b: address(o.B), c: address(o.C), d: address(o.D), bias: address(o.Vector), aux: address(o.Beside)}
 	return true, nil
 }
 
@@ -171,16 +172,17 @@ func (g Gemm) String() string {
 const invalidValue, notSupported = 7, 15
 
 // newPlan is apart: what C fills in is on the heap. It is 0 where there is none.
-func (b *BLAS) newPlan(g Gemm) (p C.uintptr_t, err error) {
-	c := g.c()
+func (b *BLAS) newPlan(g *Gemm) (p C.uintptr_t, err error) {
+	var c C.z_gemm_shape
+	g.put(&c)
 	code := C.z_lt_plan(b.s.gpu.ctx, b.h, &p, &c, C.size_t(b.workLen))
 	if code == invalidValue || code == notSupported {
 		code, p = 0, 0
 	}
 	if code != 0 {
-		return 0, refused(code, "plan a %v", g)
+		return 0, refused(code, "plan a %v", *g)
 	}
-	b.plans[g] = p
+	b.plans[*g] = p
 	return p, nil
 }
 

@@ -4,8 +4,6 @@ package driver
 
 // #cgo CFLAGS: -O2 -std=gnu11
 // #cgo LDFLAGS: -L${SRCDIR}/stub -Wl,--as-needed -ldl
-// #cgo noescape z_launch
-// #cgo nocallback z_launch
 // #include "shim.h"
 import "C"
 
@@ -196,13 +194,14 @@ func (g *GPU) Memory() (free, total int64, err error) {
 func pointer(p C.uintptr_t) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 func address(p unsafe.Pointer) C.uintptr_t { return C.uintptr_t(uintptr(p)) }
 
-// Function is a kernel on a GPU.
-type Function struct{ h C.uintptr_t }
+// Function is a kernel on a GPU, of a module.
+type Function struct{ k *C.z_kernel }
 
 // Module is kernels, loaded.
 type Module struct {
-	gpu *GPU
-	h   C.uintptr_t
+	gpu       *GPU
+	h         C.uintptr_t
+	functions []Function
 }
 
 // Load compiles PTX, which ends with a zero byte, for the GPU; errors have the kernels'
@@ -223,20 +222,23 @@ func (g *GPU) Load(name string, ptx []byte) (*Module, error) {
 
 // Unload ends a module: none of its kernels runs or is launched any more.
 func (m *Module) Unload() error {
+	for _, f := range m.functions {
+		C.z_function_end(f.k)
+	}
 	return failed(C.z_module_end(m.gpu.ctx, m.h), "unload kernels from %v", m.gpu)
 }
 
-// Function is the kernel of a name. If shared, bytes of dynamic shared memory, is
-// not 0, launches may ask for as much.
-func (m *Module) Function(name string, shared int) (f Function, err error) {
+// Function is the kernel of a name, with blocks of so many threads in one dimension and
+// parameters, one at least, that begin at so many bytes each. If shared, bytes of dynamic
+// shared memory, is not 0, launches may ask for as much. It belongs to one goroutine at a
+// time.
+func (m *Module) Function(name string, threads uint32, params []int32, shared int) (f Function, err error) {
 	c := append([]byte(name), 0)
-	if err := failed(C.z_function(m.gpu.ctx, &f.h, m.h, (*C.char)(unsafe.Pointer(&c[0]))), "find kernel %s", name); err != nil {
-		return f, err
+	code := C.z_function(m.gpu.ctx, &f.k, m.h, (*C.char)(unsafe.Pointer(&c[0])), C.uint32_t(threads), (*C.int32_t)(unsafe.Pointer(&params[0])), C.int(len(params)), C.int(shared))
+	if f.k != nil {
+		m.functions = append(m.functions, f)
 	}
-	if shared > 0 {
-		err = failed(C.z_shared(m.gpu.ctx, f.h, C.int(shared)), "%d bytes of shared memory for kernel %s on %v", shared, name, m.gpu)
-	}
-	return f, err
+	return f, failed(code, "find kernel %s, with %d bytes of shared memory, on %v", name, shared, m.gpu)
 }
 
 // Stream is an order of work on a GPU.
@@ -249,46 +251,6 @@ type Stream struct {
 func (g *GPU) NewStream() (s Stream, err error) {
 	s.gpu = g
 	return s, failed(C.z_stream(g.ctx, &s.h), "make a stream on %v", g)
-}
-
-// Launch puts a kernel into the stream: grid blocks of so many threads in one
-// dimension, with shared bytes of dynamic shared memory each. Parameter i begins at
-// args[at[i]]; there is one at least. The driver copies them before it returns.
-func (s Stream) Launch(name string, f Function, grid [3]uint32, threads, shared uint32, at []int32, args []byte) error {
-	code := C.z_launch(s.gpu.ctx, f.h, s.h, (*C.uint32_t)(unsafe.Pointer(&grid[0])), C.uint32_t(threads), C.uint32_t(shared), C.int(len(at)), (*C.int32_t)(unsafe.Pointer(&at[0])), (*C.char)(unsafe.Pointer(&args[0])))
-	if code != 0 {
-		return failed(code, "launch %s", name)
-	}
-	return nil
-}
-
-// ToDevice, ToHost and OnDevice copy n bytes in the order of the stream. Host
-// memory that is not pinned may be copied before they return.
-func (s Stream) ToDevice(dst, src unsafe.Pointer, n int) error {
-	return s.copy(C.Z_TO_DEVICE, "copy %d bytes to the device", dst, src, n)
-}
-
-func (s Stream) ToHost(dst, src unsafe.Pointer, n int) error {
-	return s.copy(C.Z_TO_HOST, "copy %d bytes to the host", dst, src, n)
-}
-
-func (s Stream) OnDevice(dst, src unsafe.Pointer, n int) error {
-	return s.copy(C.Z_ON_DEVICE, "copy %d bytes on the device", dst, src, n)
-}
-
-func (s Stream) copy(kind C.int, call string, dst, src unsafe.Pointer, n int) error {
-	if code := C.z_copy(s.gpu.ctx, s.h, kind, address(dst), address(src), C.size_t(n)); code != 0 {
-		return failed(code, call, n)
-	}
-	return nil
-}
-
-// Zero clears n bytes of the device's.
-func (s Stream) Zero(p unsafe.Pointer, n int) error {
-	if code := C.z_zero(s.gpu.ctx, s.h, address(p), C.size_t(n)); code != 0 {
-		return failed(code, "clear %d bytes", n)
-	}
-	return nil
 }
 
 // Wait returns when all work put into the stream is done.
@@ -311,17 +273,6 @@ func (g *GPU) NewEvent(timed bool) (e Event, err error) {
 		t = 1
 	}
 	return e, failed(C.z_event(g.ctx, &e.h, t), "make an event on %v", g)
-}
-
-// Record puts the event at the stream's end.
-func (s Stream) Record(e Event) error {
-	return failed(C.z_record(s.gpu.ctx, e.h, s.h), "record an event")
-}
-
-// After has what is put into the stream later wait for the event's last Record. It
-// waits for nothing if there was none.
-func (s Stream) After(e Event) error {
-	return failed(C.z_after(s.gpu.ctx, s.h, e.h), "wait for an event")
 }
 
 // Await returns when the event's last Record is reached.

@@ -1,6 +1,8 @@
 //go:build cuda
 
 #include <cuda.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "shim.h"
@@ -12,21 +14,6 @@
 		if (r) \
 			return r; \
 	} while (0)
-
-HIDDEN int z_launch(uintptr_t ctx, uintptr_t fn, uintptr_t stream, const uint32_t *grid, uint32_t threads, uint32_t shared, int params, const int32_t *at, char *data) {
-	void *p[64];
-	if (params > 64)
-		return CUDA_ERROR_INVALID_VALUE;
-	for (int i = 0; i < params; i++)
-		p[i] = data + at[i];
-	ENTER(ctx);
-	return cuLaunchKernel((CUfunction)fn, grid[0], grid[1], grid[2], threads, 1, 1, shared, (CUstream)stream, p, NULL);
-}
-
-HIDDEN int z_shared(uintptr_t ctx, uintptr_t fn, int bytes) {
-	ENTER(ctx);
-	return cuFuncSetAttribute((CUfunction)fn, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes);
-}
 
 HIDDEN int z_module(uintptr_t ctx, uintptr_t *module, const char *image, char *log, int log_len) {
 	CUjit_option names[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
@@ -41,10 +28,27 @@ HIDDEN int z_module_end(uintptr_t ctx, uintptr_t module) {
 	return cuModuleUnload((CUmodule)module);
 }
 
-HIDDEN int z_function(uintptr_t ctx, uintptr_t *fn, uintptr_t module, const char *name) {
+HIDDEN int z_function(uintptr_t ctx, z_kernel **kernel, uintptr_t module, const char *name, uint32_t threads, const int32_t *at, int params, int shared) {
+	if (params > Z_PARAMS)
+		return CUDA_ERROR_INVALID_VALUE;
+	z_kernel *k = calloc(1, sizeof *k);
+	if (!k)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*kernel = k;
+	k->threads = threads;
+	k->params = params;
+	memcpy(k->at, at, params * sizeof *at);
+	snprintf(k->name, sizeof k->name, "%s", name);
 	ENTER(ctx);
-	return cuModuleGetFunction((CUfunction *)fn, (CUmodule)module, name);
+	int r = cuModuleGetFunction((CUfunction *)&k->fn, (CUmodule)module, name);
+	if (r || !shared)
+		return r;
+	return cuFuncSetAttribute((CUfunction)k->fn, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared);
 }
+
+HIDDEN void z_function_end(z_kernel *kernel) { free(kernel); }
+
+HIDDEN const char *z_kernel_name(uintptr_t kernel) { return ((const z_kernel *)kernel)->name; }
 
 HIDDEN int z_alloc(uintptr_t ctx, uintptr_t *p, size_t n) {
 	CUdeviceptr d = 0;
@@ -81,20 +85,6 @@ HIDDEN int z_peer(uintptr_t ctx, uintptr_t peer) {
 	return r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? 0 : r;
 }
 
-HIDDEN int z_copy(uintptr_t ctx, uintptr_t stream, int kind, uintptr_t dst, uintptr_t src, size_t n) {
-	ENTER(ctx);
-	switch (kind) {
-	case Z_TO_DEVICE: return cuMemcpyHtoDAsync((CUdeviceptr)dst, (const void *)src, n, (CUstream)stream);
-	case Z_TO_HOST: return cuMemcpyDtoHAsync((void *)dst, (CUdeviceptr)src, n, (CUstream)stream);
-	}
-	return cuMemcpyDtoDAsync((CUdeviceptr)dst, (CUdeviceptr)src, n, (CUstream)stream);
-}
-
-HIDDEN int z_zero(uintptr_t ctx, uintptr_t stream, uintptr_t p, size_t n) {
-	ENTER(ctx);
-	return cuMemsetD8Async((CUdeviceptr)p, 0, n, (CUstream)stream);
-}
-
 HIDDEN int z_stream(uintptr_t ctx, uintptr_t *stream) {
 	ENTER(ctx);
 	return cuStreamCreate((CUstream *)stream, CU_STREAM_NON_BLOCKING);
@@ -121,16 +111,6 @@ HIDDEN int z_event_end(uintptr_t ctx, uintptr_t event) {
 	return cuEventDestroy((CUevent)event);
 }
 
-HIDDEN int z_record(uintptr_t ctx, uintptr_t event, uintptr_t stream) {
-	ENTER(ctx);
-	return cuEventRecord((CUevent)event, (CUstream)stream);
-}
-
-HIDDEN int z_after(uintptr_t ctx, uintptr_t stream, uintptr_t event) {
-	ENTER(ctx);
-	return cuStreamWaitEvent((CUstream)stream, (CUevent)event, 0);
-}
-
 HIDDEN int z_await(uintptr_t ctx, uintptr_t event) {
 	ENTER(ctx);
 	return cuEventSynchronize((CUevent)event);
@@ -144,6 +124,47 @@ HIDDEN int z_event_reached(uintptr_t ctx, uintptr_t event) {
 HIDDEN int z_elapsed(uintptr_t ctx, float *ms, uintptr_t from, uintptr_t to) {
 	ENTER(ctx);
 	return cuEventElapsedTime(ms, (CUevent)from, (CUevent)to);
+}
+
+static int launch(const z_launch *l, CUstream stream) {
+	const z_kernel *k = (const z_kernel *)l->kernel;
+	void *p[Z_PARAMS];
+	for (int i = 0; i < k->params; i++)
+		p[i] = (char *)(l + 1) + k->at[i];
+	return cuLaunchKernel((CUfunction)k->fn, l->grid[0], l->grid[1], l->grid[2], k->threads, 1, 1, l->shared, stream, p, NULL);
+}
+
+static int run(const z_command *c, CUstream stream) {
+	const z_copy *m = (const z_copy *)c;
+	const z_event_command *e = (const z_event_command *)c;
+	switch (c->kind) {
+	case Z_LAUNCH: return launch((const z_launch *)c, stream);
+	case Z_TO_DEVICE: return cuMemcpyHtoDAsync((CUdeviceptr)m->dst, (const void *)m->src, m->n, stream);
+	case Z_TO_HOST: return cuMemcpyDtoHAsync((void *)m->dst, (CUdeviceptr)m->src, m->n, stream);
+	case Z_ON_DEVICE: return cuMemcpyDtoDAsync((CUdeviceptr)m->dst, (CUdeviceptr)m->src, m->n, stream);
+	case Z_ZERO: return cuMemsetD8Async((CUdeviceptr)m->dst, 0, m->n, stream);
+	case Z_RECORD: return cuEventRecord((CUevent)e->event, stream);
+	case Z_AFTER: return cuStreamWaitEvent(stream, (CUevent)e->event, 0);
+	case Z_PRODUCT: return z_product_run((const z_product *)c);
+	case Z_FUSED: return z_fused_run((const z_fused *)c, (uintptr_t)stream);
+	}
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+HIDDEN z_result z_run(uintptr_t ctx, uintptr_t stream, const z_command *commands, uint32_t bytes) {
+	z_result first = {-1, cuCtxSetCurrent((CUcontext)ctx)};
+	if (first.code)
+		return first;
+	const z_command *c;
+	for (uint32_t at = 0; at < bytes; at += c->bytes) {
+		c = (const z_command *)((const char *)commands + at);
+		if (first.code && c->kind != Z_RECORD && c->kind != Z_AFTER)
+			continue;
+		int r = run(c, (CUstream)stream);
+		if (r && !first.code)
+			first = (z_result){at, r};
+	}
+	return first;
 }
 
 HIDDEN const char *z_error_name(int code) {

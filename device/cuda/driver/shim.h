@@ -10,12 +10,22 @@ int z_init_code(void);
 const char *z_path(void);
 const char *z_why(void);
 
-// A launch whose parameter i is at data + at[i].
-int z_launch(uintptr_t ctx, uintptr_t fn, uintptr_t stream, const uint32_t *grid, uint32_t threads, uint32_t shared, int params, const int32_t *at, char *data);
-int z_shared(uintptr_t ctx, uintptr_t fn, int bytes);
 int z_module(uintptr_t ctx, uintptr_t *module, const char *image, char *log, int log_len);
 int z_module_end(uintptr_t ctx, uintptr_t module);
-int z_function(uintptr_t ctx, uintptr_t *fn, uintptr_t module, const char *name);
+
+// A kernel: blocks of so many threads, whose parameter i is at data + at[i]. Only
+// z_function makes one; z_function_end ends it with its module.
+enum { Z_PARAMS = 64 };
+typedef struct {
+	uintptr_t fn;
+	uint32_t threads;
+	int32_t params, at[Z_PARAMS];
+	char name[64];
+} z_kernel;
+int z_function(uintptr_t ctx, z_kernel **kernel, uintptr_t module, const char *name, uint32_t threads, const int32_t *at, int params, int shared);
+void z_function_end(z_kernel *kernel);
+const char *z_kernel_name(uintptr_t kernel);
+
 int z_alloc(uintptr_t ctx, uintptr_t *p, size_t n);
 int z_free(uintptr_t ctx, uintptr_t p);
 int z_host_alloc(uintptr_t ctx, uintptr_t *p, size_t n);
@@ -23,17 +33,11 @@ int z_host_free(uintptr_t ctx, uintptr_t p);
 int z_memory(uintptr_t ctx, size_t *free, size_t *total);
 int z_peer(uintptr_t ctx, uintptr_t peer);
 
-enum { Z_TO_DEVICE, Z_TO_HOST, Z_ON_DEVICE };
-int z_copy(uintptr_t ctx, uintptr_t stream, int kind, uintptr_t dst, uintptr_t src, size_t n);
-int z_zero(uintptr_t ctx, uintptr_t stream, uintptr_t p, size_t n);
-
 int z_stream(uintptr_t ctx, uintptr_t *stream);
 int z_stream_wait(uintptr_t ctx, uintptr_t stream);
 int z_stream_end(uintptr_t ctx, uintptr_t stream);
 int z_event(uintptr_t ctx, uintptr_t *event, int timed);
 int z_event_end(uintptr_t ctx, uintptr_t event);
-int z_record(uintptr_t ctx, uintptr_t event, uintptr_t stream);
-int z_after(uintptr_t ctx, uintptr_t stream, uintptr_t event);
 int z_await(uintptr_t ctx, uintptr_t event);
 int z_elapsed(uintptr_t ctx, float *ms, uintptr_t from, uintptr_t to);
 
@@ -55,16 +59,32 @@ typedef struct {
 	int32_t ta, tb, m, n, k, lda, ldb, ldc, ldd, ldaux;
 	int32_t type, typed; // cudaDataType_t of a and b, and of c and d
 	float beta;
-	int32_t epilogue; // cublasLtEpilogue_t; z_gemm has none
-	int32_t align;    // bytes that all operands' addresses are multiples of; z_gemm does not need it
+	int32_t epilogue; // cublasLtEpilogue_t; z_product has none
+	int32_t align;    // bytes that all operands' addresses are multiples of; z_product does not need it
 } z_gemm_shape;
 
 typedef struct { uintptr_t a, b, c, d, bias, aux; } z_operands;
 
-// c is d.
-int z_gemm(uintptr_t ctx, uintptr_t handle, const z_gemm_shape *s, uintptr_t a, uintptr_t b, uintptr_t d);
-
-// The same by cuBLASLt, with an epilogue. A plan belongs to a shape.
+// With an epilogue, or a c that is not d, products are cuBLASLt's. A plan belongs to a
+// shape.
 int z_lt_plan(uintptr_t ctx, uintptr_t handle, uintptr_t *plan, const z_gemm_shape *s, size_t work_len);
-int z_lt_run(uintptr_t ctx, uintptr_t handle, uintptr_t plan, uintptr_t stream, float beta, z_operands o, uintptr_t work, size_t work_len);
 void z_lt_end(uintptr_t plan);
+z_gemm_shape z_lt_shape(uintptr_t plan);
+
+// Work for a stream, as commands one behind the other, which z_run gives to the driver
+// in one call. Each begins with its kind and its bytes, a multiple of 8.
+enum { Z_LAUNCH, Z_TO_DEVICE, Z_TO_HOST, Z_ON_DEVICE, Z_ZERO, Z_RECORD, Z_AFTER, Z_PRODUCT, Z_FUSED };
+typedef struct { uint32_t kind, bytes; } z_command;
+typedef struct { z_command c; uintptr_t kernel; uint32_t grid[3], shared; } z_launch; // a z_kernel; its parameters follow
+typedef struct { z_command c; uintptr_t dst, src; size_t n; } z_copy; // Z_ZERO has no src
+typedef struct { z_command c; uintptr_t event; } z_event_command;
+typedef struct { z_command c; uintptr_t handle, a, b, d; z_gemm_shape s; } z_product; // c is d
+typedef struct { z_command c; uintptr_t handle, plan, work; size_t work_len; z_operands o; float beta; } z_fused;
+
+// The first command that failed, as bytes from the first one, and its code: a CUresult,
+// of products a cublasStatus_t. After it events are still recorded and waited for, and
+// nothing else is done. at is -1 where nothing failed, or making the context current.
+typedef struct { int32_t at, code; } z_result;
+z_result z_run(uintptr_t ctx, uintptr_t stream, const z_command *commands, uint32_t bytes);
+int z_product_run(const z_product *p);
+int z_fused_run(const z_fused *f, uintptr_t stream);

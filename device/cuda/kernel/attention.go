@@ -8,6 +8,10 @@ import (
 	"zeroth/device"
 )
 
+var (
+	attentionDeltaKernel = entryOf("attention_delta")
+)
+
 // attnKernels are the kernels for heads up to width wide.
 type attnKernels struct {
 	width            int
@@ -17,7 +21,7 @@ type attnKernels struct {
 // attnKernel is a kernel whose blocks own so many positions and have so many bytes of
 // shared memory.
 type attnKernel struct {
-	name   string
+	entry  *entry
 	owns   int
 	shared uint32
 }
@@ -56,7 +60,7 @@ const MaxAttn = 256
 // owns, small what it goes through. Tiles are float32, scores beside them.
 func coreKernels(drop string, width, q, k, big, small int) attnKernels {
 	of := func(name string, owns, positions, scores int) attnKernel {
-		return attnKernel{fmt.Sprintf("attention%s%s_%d", drop, name, width), owns, uint32(4 * (positions*(width+4) + scores))}
+		return attnKernel{entryOf(fmt.Sprintf("attention%s%s_%d", drop, name, width)), owns, uint32(4 * (positions*(width+4) + scores))}
 	}
 	return attnKernels{width, of("", q, q+2*k, q*(k+4)), of("_dq", big, 2*big+2*small, big*(small+4)),
 		of("_dkv", big, 2*big+2*small, 2*small*(big+4))}
@@ -67,7 +71,7 @@ func coreKernels(drop string, width, q, k, big, small int) attnKernels {
 func flashKernels(drop string, width, forward, dq, dkv, tile int) (both [2]attnKernels) {
 	for i, typ := range [...]string{"bf16", "f16"} {
 		of := func(name string, owns, own, stats int) attnKernel {
-			return attnKernel{fmt.Sprintf("flash%s%s_%s_%d", drop, name, typ, width), owns, uint32(2*(own*owns+4*tile)*(width+8) + stats)}
+			return attnKernel{entryOf(fmt.Sprintf("flash%s%s_%s_%d", drop, name, typ, width)), owns, uint32(2*(own*owns+4*tile)*(width+8) + stats)}
 		}
 		both[i] = attnKernels{width, of("", 64*forward, 1, 0), of("_dq", 64*dq, 2, 0), of("_dkv", 64*dkv, 2, 16*tile)}
 	}
@@ -80,7 +84,7 @@ func Shared() map[*Kernel]uint32 {
 	most := map[*Kernel]uint32{}
 	for _, s := range append(keeping.all(), dropping.all()...) {
 		for _, k := range [...]attnKernel{s.forward, s.dq, s.dkv} {
-			most[byName(k.name)] = k.shared
+			most[k.entry.kernel()] = k.shared
 		}
 	}
 	return most
@@ -88,7 +92,7 @@ func Shared() map[*Kernel]uint32 {
 
 // kernelsFor are the kernels for these operands: tensor cores multiply one 16-bit type
 // in rows of whole words of 16 bytes, and their kernels cap no scores.
-func kernelsFor(a *device.Attn, operands ...device.Mat) *attnKernels {
+func kernelsFor(a *device.Attn, operands ...*device.Mat) *attnKernels {
 	if a.D > MaxAttn {
 		panic(fmt.Sprintf("cuda: attention with heads of width %d; kernels have up to %d", a.D, MaxAttn))
 	}
@@ -102,7 +106,7 @@ func kernelsFor(a *device.Attn, operands ...device.Mat) *attnKernels {
 // ForHeads is the family that attention of a type is launched with, if its operands lie
 // as those of our models.
 func ForHeads(typ device.DType, a *device.Attn) *Family {
-	return byName(kernelsOf(typ, a, true).forward.name).Family
+	return kernelsOf(typ, a, true).forward.entry.kernel().Family
 }
 
 // kernelsOf are the kernels for heads of a type, whose operands lie as tensor cores want
@@ -128,7 +132,7 @@ func kernelsOf(typ device.DType, a *device.Attn, fits bool) *attnKernels {
 	return &t.onCores[i]
 }
 
-func wantAttn(op string, a *device.Attn, stats ...device.Buffer) {
+func wantAttn(op string, a *device.Attn, stats ...*device.Buffer) {
 	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
 		panic(fmt.Sprintf("cuda: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
@@ -140,20 +144,21 @@ func wantAttn(op string, a *device.Attn, stats ...device.Buffer) {
 }
 
 // head is a matrix of heads: their elements lie in words of four if D allows it.
-func (c *Call) head(m device.Mat, a *device.Attn) *Call { return c.matIf(m, a.D%4 == 0) }
+func (c *Call) head(m *device.Mat, a *device.Attn) *Call { return c.matIf(m, a.D%4 == 0) }
 
 // attn is attention.cu's Attn, or its Dropping.
 func (c *Call) attn(a *device.Attn) *Call {
+	two := func(low, high int) uint64 { return uint64(uint32(low)) | uint64(high)<<32 }
 	bytes := 48
 	if a.Drop.Drop > 0 {
 		bytes += dropBytes
 	}
 	to := c.next(bytes)
-	putPtr(to, a.Start)
-	for i, x := range [...]int{a.T, a.Keys(), a.H, a.KV, a.D, a.Past, a.Window} {
-		binary.LittleEndian.PutUint32(to[8+4*i:], uint32(x))
-	}
-	binary.LittleEndian.PutUint32(to[36:], math.Float32bits(a.Scale))
+	putPtr(to, &a.Start)
+	binary.LittleEndian.PutUint64(to[8:], two(a.T, a.Past+a.T))
+	binary.LittleEndian.PutUint64(to[16:], two(a.H, a.KV))
+	binary.LittleEndian.PutUint64(to[24:], two(a.D, a.Past))
+	binary.LittleEndian.PutUint64(to[32:], two(a.Window, int(math.Float32bits(a.Scale))))
 	binary.LittleEndian.PutUint32(to[40:], math.Float32bits(a.Cap))
 	if a.Drop.Drop > 0 {
 		putDrop(to[48:], a.Drop)
@@ -186,13 +191,13 @@ func beside(a *device.Attn, slope int) (flops int) {
 // before it, as far as the window goes and its document; lse (B, H, T) float32 receives the log-sum-exp of its scores. Values
 // that a query does not see must be finite.
 func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
-	wantAttn("attention", &a, lse)
-	wantMat("attention", a.B*a.T, a.H*a.D, out, q)
-	wantMat("attention", a.B*a.Keys(), a.KV*a.D, k, v)
-	s := kernelsFor(&a, out, q, k, v).forward
-	c := o.begin(s.name).head(out, &a).ptr(lse).head(q, &a).head(k, &a).head(v, &a).attn(&a)
+	wantAttn("attention", &a, &lse)
+	wantMat("attention", a.B*a.T, a.H*a.D, &out, &q)
+	wantMat("attention", a.B*a.Keys(), a.KV*a.D, &k, &v)
+	s := kernelsFor(&a, &out, &q, &k, &v).forward
+	c := o.begin(s.entry).head(&out, &a).ptr(&lse).head(&q, &a).head(&k, &a).head(&v, &a).attn(&a)
 	c.Shared = s.shared
-	cost := over(0, out, q, k, v).plus(lse)
+	cost := over(0, &out, &q, &k, &v).plus(&lse)
 	cost.Flops = a.Pairs() * int64(4*a.D+20+beside(&a, 0))
 	o.run(ceil(a.T, s.owns), a.H, a.B, cost)
 }
@@ -201,28 +206,28 @@ func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a
 // H, T) float32 is work space.
 func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
 	const op = "attention gradient"
-	wantAttn(op, &a, lse, delta)
+	wantAttn(op, &a, &lse, &delta)
 	if a.Past > 0 {
 		panic(fmt.Sprintf("cuda: %s of positions after %d others", op, a.Past))
 	}
-	wantMat(op, a.B*a.T, a.H*a.D, dq, do, out, q)
-	wantMat(op, a.B*a.T, a.KV*a.D, dk, dv, k, v)
-	s, pairs, more := kernelsFor(&a, dq, dk, dv, do, q, k, v), a.Pairs(), beside(&a, slopeFlops)
+	wantMat(op, a.B*a.T, a.H*a.D, &dq, &do, &out, &q)
+	wantMat(op, a.B*a.T, a.KV*a.D, &dk, &dv, &k, &v)
+	s, pairs, more := kernelsFor(&a, &dq, &dk, &dv, &do, &q, &k, &v), a.Pairs(), beside(&a, slopeFlops)
 
 	keeps := a // row sums are of what was kept
 	keeps.Drop = device.Dropout{}
-	o.begin("attention_delta").ptr(delta).head(do, &a).head(out, &a).attn(&keeps).i32(a.B)
-	o.run(rowBlocks(delta.N), 1, 1, over(2, do, out).plus(delta))
+	o.begin(attentionDeltaKernel).ptr(&delta).head(&do, &a).head(&out, &a).attn(&keeps).i32(a.B)
+	o.run(rowBlocks(delta.N), 1, 1, over(2, &do, &out).plus(&delta))
 
-	c := o.begin(s.dkv.name).head(dk, &a).head(dv, &a).head(do, &a).head(q, &a).head(k, &a).head(v, &a).ptr(lse).ptr(delta).attn(&a)
+	c := o.begin(s.dkv.entry).head(&dk, &a).head(&dv, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a)
 	c.Shared = s.dkv.shared
-	cost := over(0, dk, dv, do, q, k, v).plus(lse, delta)
+	cost := over(0, &dk, &dv, &do, &q, &k, &v).plus(&lse, &delta)
 	cost.Flops = pairs * int64(8*a.D+24+more)
 	o.run(ceil(a.T, s.dkv.owns), a.KV, a.B, cost)
 
-	c = o.begin(s.dq.name).head(dq, &a).head(do, &a).head(q, &a).head(k, &a).head(v, &a).ptr(lse).ptr(delta).attn(&a)
+	c = o.begin(s.dq.entry).head(&dq, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a)
 	c.Shared = s.dq.shared
-	cost = over(0, dq, do, q, k, v).plus(lse, delta)
+	cost = over(0, &dq, &do, &q, &k, &v).plus(&lse, &delta)
 	cost.Flops = pairs * int64(6*a.D+24+more)
 	o.run(ceil(a.T, s.dq.owns), a.H, a.B, cost)
 }

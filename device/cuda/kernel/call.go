@@ -44,12 +44,17 @@ type Launcher interface{ Launch(*Call) }
 
 // next is the room of the next parameter.
 func (c *Call) next(bytes int) []byte {
-	p := c.Kernel.Params[c.put]
-	if p.Bytes != bytes {
-		panic(fmt.Sprintf("kernel: parameter %d of %s has %d bytes, given %d", c.put, c.Kernel.Name, p.Bytes, bytes))
+	if c.put >= len(c.Kernel.Params) || c.Kernel.Params[c.put].Bytes != bytes {
+		c.misfit(bytes)
 	}
+	at := c.Kernel.Params[c.put].Offset
 	c.put++
-	return c.args[p.Offset : p.Offset+bytes]
+	return c.args[at : at+bytes]
+}
+
+// misfit panics; it is apart so that next, which every parameter needs, is inlined.
+func (c *Call) misfit(bytes int) {
+	panic(fmt.Sprintf("kernel: parameter %d of %s has other than %d bytes: %v", c.put, c.Kernel.Name, bytes, c.Kernel.Params))
 }
 
 func (c *Call) i32(x int) *Call {
@@ -92,12 +97,12 @@ func (c *Call) floats(x ...float32) *Call {
 }
 
 // ptr is where a buffer begins; an empty one is null.
-func (c *Call) ptr(b device.Buffer) *Call {
+func (c *Call) ptr(b *device.Buffer) *Call {
 	putPtr(c.next(8), b)
 	return c
 }
 
-func putPtr(to []byte, b device.Buffer) {
+func putPtr(to []byte, b *device.Buffer) {
 	var at uintptr
 	if b.N > 0 {
 		at = uintptr(b.Ptr)
@@ -106,14 +111,14 @@ func putPtr(to []byte, b device.Buffer) {
 }
 
 // mat is rt.cuh's Mat: four elements go in one word where that is aligned.
-func (c *Call) mat(m device.Mat) *Call { return c.rows(&m.Buf, m.Ld, true) }
+func (c *Call) mat(m *device.Mat) *Call { return c.rows(&m.Buf, m.Ld, true) }
 
 // matIf is mat whose words of four are used if the kernel's columns begin at
 // multiples of four.
-func (c *Call) matIf(m device.Mat, wide bool) *Call { return c.rows(&m.Buf, m.Ld, wide) }
+func (c *Call) matIf(m *device.Mat, wide bool) *Call { return c.rows(&m.Buf, m.Ld, wide) }
 
 // vec is a Mat of one row.
-func (c *Call) vec(b device.Buffer) *Call { return c.rows(&b, 0, true) }
+func (c *Call) vec(b *device.Buffer) *Call { return c.rows(b, 0, true) }
 
 func (c *Call) rows(b *device.Buffer, ld int, wide bool) *Call {
 	to := c.next(16)
@@ -122,7 +127,7 @@ func (c *Call) rows(b *device.Buffer, ld int, wide bool) *Call {
 		at = uint64(uintptr(b.Ptr))
 	}
 	words := uint64(0)
-	if wide && ld%4 == 0 && at%uint64(4*b.Type.Size()) == 0 {
+	if wide && ld%4 == 0 && aligned(b) {
 		words = 1
 	}
 	binary.LittleEndian.PutUint64(to, at)
@@ -130,9 +135,9 @@ func (c *Call) rows(b *device.Buffer, ld int, wide bool) *Call {
 	return c
 }
 
-// aligned is whether four elements lie in one word.
-func aligned(b device.Buffer) bool {
-	return uintptr(b.Ptr)%uintptr(4*b.Type.Size()) == 0
+// aligned is whether four elements, whose size is a power of two, lie in one word.
+func aligned(b *device.Buffer) bool {
+	return uintptr(b.Ptr)&uintptr(4*b.Type.Size()-1) == 0
 }
 
 const _ = uint(8 - unsafe.Sizeof(uintptr(0))) // pointers have 8 bytes

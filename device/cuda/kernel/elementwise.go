@@ -8,13 +8,31 @@ import (
 	"zeroth/device"
 )
 
+var (
+	fillKernel         = entryOf("fill")
+	addKernel          = entryOf("add")
+	scaleKernel        = entryOf("scale")
+	addRowKernel       = entryOf("add_row")
+	mulKernel          = entryOf("mul")
+	addScalarKernel    = entryOf("add_scalar")
+	dropoutKernel      = entryOf("dropout")
+	activateKernel     = entryOf("activate")
+	activateGradKernel = entryOf("activate_grad")
+	swigluKernel       = entryOf("swiglu")
+	swigluGradKernel   = entryOf("swiglu_grad")
+	castKernel         = entryOf("cast")
+	cast64Kernel       = entryOf("cast64")
+	sumManyKernel      = entryOf("sum_many")
+	sumMany64Kernel    = entryOf("sum_many64")
+)
+
 // Zero sets every element of b, of any type, to 0.
 func (o *Ops) Zero(b device.Buffer) {
 	if b.Type.Size() > 2 { // zeros of every type are those of float32
 		b = device.Buffer{Type: device.F32, N: b.Bytes() / 4, Ptr: b.Ptr}
 	}
-	o.begin("fill").vec(b).i64(b.N).f32(0)
-	o.run(blocks(b.N, 4), 1, 1, passes(0, b))
+	o.begin(fillKernel).vec(&b).i64(b.N).f32(0)
+	o.run(blocks(b.N, 4), 1, 1, passes(0, &b))
 }
 
 // Cast sets dst[i] = src[i], any float type to any, rounded once to nearest even.
@@ -22,26 +40,26 @@ func (o *Ops) Cast(dst, src device.Buffer) {
 	if dst.N != src.N || dst.Type == device.I32 || dst.Type == device.I64 || src.Type == device.I32 || src.Type == device.I64 {
 		panic(fmt.Sprintf("cuda: cast of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
 	}
-	k, each := "cast", 4
+	k, each := castKernel, 4
 	if dst.Type == device.F64 || src.Type == device.F64 {
-		k, each = "cast64", 1
+		k, each = cast64Kernel, 1
 	}
-	o.begin(k).vec(dst).vec(src).i64(dst.N)
-	o.run(blocks(dst.N, each), 1, 1, passes(1, dst, src))
+	o.begin(k).vec(&dst).vec(&src).i64(dst.N)
+	o.run(blocks(dst.N, each), 1, 1, passes(1, &dst, &src))
 }
 
 // AddTo sets y = a + b, added in float32; y may be a or b.
 func (o *Ops) AddTo(y, a, b device.Buffer) {
-	wantVec("add", y.N, y, a, b)
-	o.begin("add").vec(y).vec(a).vec(b).i64(y.N)
-	o.run(blocks(y.N, 4), 1, 1, passes(1, y, a, b))
+	wantVec("add", y.N, &y, &a, &b)
+	o.begin(addKernel).vec(&y).vec(&a).vec(&b).i64(y.N)
+	o.run(blocks(y.N, 4), 1, 1, passes(1, &y, &a, &b))
 }
 
 // Scale multiplies x by s.
 func (o *Ops) Scale(x device.Buffer, s float32) {
-	wantVec("scale", x.N, x)
-	o.begin("scale").vec(x).f32(s).i64(x.N)
-	o.run(blocks(x.N, 4), 1, 1, passes(1, x, x))
+	wantVec("scale", x.N, &x)
+	o.begin(scaleKernel).vec(&x).f32(s).i64(x.N)
+	o.run(blocks(x.N, 4), 1, 1, passes(1, &x, &x))
 }
 
 // MaxSources is the number of buffers that SumInto adds at most.
@@ -54,67 +72,70 @@ func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 	if len(src) < 1 || len(src) > MaxSources {
 		panic(fmt.Sprintf("cuda: sum of %d buffers, want 1 to %d", len(src), MaxSources))
 	}
-	k, each, wide := "sum_many", 4, true
+	k, each, wide := sumManyKernel, 4, true
 	if dst.Type == device.F64 {
-		k, each = "sum_many64", 1
+		k, each = sumMany64Kernel, 1
 	} else {
-		wantFloat("sum of buffers", dst)
+		wantFloat("sum of buffers", &dst)
 	}
-	for _, b := range src {
+	cost := passes(len(src)-1, &dst)
+	for i := range src {
+		b := &src[i]
 		wantLen("sum of buffers", dst.Type, dst.N, b)
 		wide = wide && aligned(b)
+		cost = cost.plus(b)
 	}
 	c := o.begin(k)
 	if dst.Type == device.F64 {
-		c.ptr(dst)
+		c.ptr(&dst)
 	} else {
-		c.matIf(device.Mat{Buf: dst}, wide)
+		c.matIf(&device.Mat{Buf: dst}, wide)
 	}
 	to := c.next(8 * MaxSources)
-	for i, b := range src {
-		putPtr(to[8*i:], b)
+	for i := range src {
+		putPtr(to[8*i:], &src[i])
 	}
 	c.i32(len(src)).i64(dst.N)
-	o.run(blocks(dst.N, each), 1, 1, passes(len(src)-1, dst).plus(src...))
+	o.run(blocks(dst.N, each), 1, 1, cost)
 }
 
 // AddRow adds v to every row of y, or with set sets every row to it: a bias beside
 // a matrix product that has none.
 func (o *Ops) AddRow(y device.Mat, v device.Buffer, set bool) {
-	wantMat("add of a row", y.Rows, y.Cols, y)
-	wantVec("add of a row", y.Cols, v)
-	o.begin("add_row").mat(y).vec(v).i32(y.Rows).i32(y.Cols).flag(set)
-	cost := over(1, y)
+	wantMat("add of a row", y.Rows, y.Cols, &y)
+	wantVec("add of a row", y.Cols, &v)
+	o.begin(addRowKernel).mat(&y).vec(&v).i32(y.Rows).i32(y.Cols).flag(set)
+	cost := over(1, &y)
 	if !set {
-		cost = over(1, y, y)
+		cost = over(1, &y, &y)
 	}
-	o.run(rowBlocks(y.Rows), 1, 1, cost.plus(v))
+	o.run(rowBlocks(y.Rows), 1, 1, cost.plus(&v))
 }
 
 // Mul sets y = a * b; y may be a or b.
 func (o *Ops) Mul(y, a, b device.Buffer) {
-	wantVec("multiply", y.N, y, a, b)
-	o.begin("mul").vec(y).vec(a).vec(b).i64(y.N)
-	o.run(blocks(y.N, 4), 1, 1, passes(1, y, a, b))
+	wantVec("multiply", y.N, &y, &a, &b)
+	o.begin(mulKernel).vec(&y).vec(&a).vec(&b).i64(y.N)
+	o.run(blocks(y.N, 4), 1, 1, passes(1, &y, &a, &b))
 }
 
 // AddScalar sets y = x + s; y may be x.
 func (o *Ops) AddScalar(y, x device.Buffer, s float32) {
-	wantVec("add scalar", y.N, y, x)
-	o.begin("add_scalar").vec(y).vec(x).f32(s).i64(y.N)
-	o.run(blocks(y.N, 4), 1, 1, passes(1, y, x))
+	wantVec("add scalar", y.N, &y, &x)
+	o.begin(addScalarKernel).vec(&y).vec(&x).f32(s).i64(y.N)
+	o.run(blocks(y.N, 4), 1, 1, passes(1, &y, &x))
 }
 
 // Dropout sets y to what d keeps of x, scaled, plus add if that is not empty; y may
 // be x or add. The bits are those of package cpu.
 func (o *Ops) Dropout(y, x, add device.Buffer, d device.Dropout) {
-	wantVec("dropout", y.N, y, x)
+	wantVec("dropout", y.N, &y, &x)
 	if add.N > 0 {
-		wantVec("dropout", y.N, add)
+		wantVec("dropout", y.N, &add)
 	}
 	d.Rows(y.N)
-	putDrop(o.begin("dropout").vec(y).vec(x).vec(add).i64(y.N).next(dropBytes), d)
-	o.run(blocks(y.N, 4), 1, 1, passes(3, y, x).plus(add))
+	putDrop(o.begin(dropoutKernel).vec(&y).vec(&x).vec(&add).i64(y.N).next(dropBytes), d)
+	o.run(blocks(y.N, 4), 1, 1, passes(3, &y, &x).plus(&add))
 }
 
 // dropBytes are dropout.cu's Drop, which putDrop writes.
@@ -129,32 +150,32 @@ func putDrop(to []byte, d device.Dropout) {
 
 // Activate sets y = f(x); y may be x.
 func (o *Ops) Activate(y, x device.Buffer, f device.Activation) {
-	wantVec("activation", y.N, y, x)
-	o.begin("activate").vec(y).vec(x).i64(y.N).i32(int(f))
-	o.run(blocks(y.N, 4), 1, 1, passes(25, y, x))
+	wantVec("activation", y.N, &y, &x)
+	o.begin(activateKernel).vec(&y).vec(&x).i64(y.N).i32(int(f))
+	o.run(blocks(y.N, 4), 1, 1, passes(25, &y, &x))
 }
 
 // ActivateGrad sets dx = dy * f'(x); dx may be dy.
 func (o *Ops) ActivateGrad(dx, x, dy device.Buffer, f device.Activation) {
-	wantVec("activation gradient", dx.N, dx, x, dy)
-	o.begin("activate_grad").vec(dx).vec(x).vec(dy).i64(dx.N).i32(int(f))
-	o.run(blocks(dx.N, 4), 1, 1, passes(36, dx, x, dy))
+	wantVec("activation gradient", dx.N, &dx, &x, &dy)
+	o.begin(activateGradKernel).vec(&dx).vec(&x).vec(&dy).i64(dx.N).i32(int(f))
+	o.run(blocks(dx.N, 4), 1, 1, passes(36, &dx, &x, &dy))
 }
 
 // SwiGLU sets y = silu(gate) * up; y may be gate or up.
 func (o *Ops) SwiGLU(y, gate, up device.Buffer) {
-	wantVec("swiglu", y.N, y, gate, up)
-	o.begin("swiglu").vec(y).vec(gate).vec(up).i64(y.N)
-	o.run(blocks(y.N, 4), 1, 1, passes(20, y, gate, up))
+	wantVec("swiglu", y.N, &y, &gate, &up)
+	o.begin(swigluKernel).vec(&y).vec(&gate).vec(&up).i64(y.N)
+	o.run(blocks(y.N, 4), 1, 1, passes(20, &y, &gate, &up))
 }
 
 // SwiGLUGrad sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate). Each may
 // be any one of dy, gate and up.
 func (o *Ops) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
-	wantVec("swiglu gradient", dy.N, dgate, dup, dy, gate, up)
+	wantVec("swiglu gradient", dy.N, &dgate, &dup, &dy, &gate, &up)
 	if dgate.Ptr == dup.Ptr && dy.N > 0 && dy.Ptr != nil {
 		panic(fmt.Sprintf("cuda: both swiglu gradients of %d elements into one buffer", dy.N))
 	}
-	o.begin("swiglu_grad").vec(dgate).vec(dup).vec(dy).vec(gate).vec(up).i64(dy.N)
-	o.run(blocks(dy.N, 4), 1, 1, passes(28, dgate, dup, dy, gate, up))
+	o.begin(swigluGradKernel).vec(&dgate).vec(&dup).vec(&dy).vec(&gate).vec(&up).i64(dy.N)
+	o.run(blocks(dy.N, 4), 1, 1, passes(28, &dgate, &dup, &dy, &gate, &up))
 }

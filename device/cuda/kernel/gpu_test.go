@@ -28,7 +28,7 @@ func startMachines(t testing.TB) []*machine {
 			t.Fatal(err)
 		}
 		for _, k := range f.Kernels {
-			if functions[k.Index], err = m.Function(k.Name, int(most[k])); err != nil {
+			if functions[k.Index], err = m.Function(k.Name, k.Threads, k.Offsets(), int(most[k])); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -45,13 +45,10 @@ func onGPU(t testing.TB, g *driver.GPU, functions []driver.Function) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	put := s.Commands()
 	run := func(c *Call) error {
-		var at []int32
-		for _, p := range c.Kernel.Params {
-			at = append(at, int32(p.Offset))
-		}
-		err := s.Launch(c.Kernel.Name, functions[c.Kernel.Index], c.Grid, c.Kernel.Threads, c.Shared, at, c.Args())
-		return errors.Join(err, s.Wait())
+		put.Launch(functions[c.Kernel.Index], c.Grid, c.Shared, c.Args())
+		return errors.Join(put.Run(), s.Wait())
 	}
 	return &machine{mem: unsafe.Slice((*byte)(p), machineMemory), launches: map[string]int{}, shapes: map[shape]bool{}, run: run,
 		allow: func([]byte, bool) {}, close: func() { _ = s.Close(); _ = g.FreeHost(p) }}

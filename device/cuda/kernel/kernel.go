@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 //go:embed ptx/*.ptx
@@ -62,6 +63,14 @@ type Kernel struct {
 // aligned as C would; Bytes is its size.
 type Param struct{ Offset, Bytes int }
 
+// Offsets are where the parameters lie.
+func (k *Kernel) Offsets() (at []int32) {
+	for _, p := range k.Params {
+		at = append(at, int32(p.Offset))
+	}
+	return at
+}
+
 // The table is read when it is first asked for: a program that computes on no GPU
 // has neither it nor the PTX.
 var (
@@ -98,6 +107,23 @@ func fillTable() {
 			inOrder = append(inOrder, k)
 		}
 	}
+}
+
+// entry is a kernel by its name, which is looked up once.
+type entry struct {
+	name string
+	at   atomic.Pointer[Kernel]
+}
+
+func entryOf(name string) *entry { return &entry{name: name} }
+
+func (e *entry) kernel() *Kernel {
+	k := e.at.Load()
+	if k == nil {
+		k = byName(e.name)
+		e.at.Store(k)
+	}
+	return k
 }
 
 func byName(name string) *Kernel {

@@ -95,11 +95,11 @@ func TestFamilies(t *testing.T) {
 	}
 	all := map[*Family]string{byName("fill").Family: Base}
 	for _, s := range append(keeping.all(), dropping.all()...) {
-		same(s.forward.name, s.dq.name, s.dkv.name)
-		all[byName(s.forward.name).Family] = s.forward.name
+		same(s.forward.entry.name, s.dq.entry.name, s.dkv.entry.name)
+		all[s.forward.entry.kernel().Family] = s.forward.entry.name
 	}
-	for _, name := range normGrads {
-		all[byName(name).Family] = name
+	for _, e := range normGrads {
+		all[e.kernel().Family] = e.name
 	}
 	if len(all) != len(Families()) {
 		t.Errorf("%d families, want %d", len(Families()), len(all))

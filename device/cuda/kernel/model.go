@@ -8,12 +8,20 @@ import (
 	"zeroth/device"
 )
 
+var (
+	embedKernel        = entryOf("embed")
+	embedGradKernel    = entryOf("embed_grad")
+	positionGradKernel = entryOf("position_grad")
+	ropeKernel         = entryOf("rope")
+	crossEntropyKernel = entryOf("cross_entropy")
+)
+
 func wantPositions(op string, wpe device.Mat, n, T int) {
 	if T < 1 || wpe.Rows > 0 && wpe.Rows < T {
 		panic(fmt.Sprintf("cuda: %s of %d positions with %d position vectors", op, T, wpe.Rows))
 	}
 	if wpe.Rows > 0 {
-		wantMat(op, wpe.Rows, n, wpe)
+		wantMat(op, wpe.Rows, n, &wpe)
 	}
 }
 
@@ -21,18 +29,18 @@ func wantPositions(op string, wpe device.Mat, n, T int) {
 // wpe may be empty. Of start see device.Starts.
 func (o *Ops) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer) {
 	const op = "embedding"
-	wantMat(op, y.Rows, y.Cols, y)
-	wantMat(op, wte.Rows, y.Cols, wte)
-	wantLen(op, device.I32, y.Rows, ids)
+	wantMat(op, y.Rows, y.Cols, &y)
+	wantMat(op, wte.Rows, y.Cols, &wte)
+	wantLen(op, device.I32, y.Rows, &ids)
 	wantPositions(op, wpe, y.Cols, T)
 	device.Starts(op, start, y.Rows, 0)
 	if wpe.Rows == 0 {
 		wpe = device.Mat{}
 	}
-	o.begin("embed").mat(y).mat(wte).mat(wpe).ptr(ids).ptr(start).i32(y.Rows).i32(y.Cols).i32(wte.Rows).i32(T)
-	cost := over(1, y)
+	o.begin(embedKernel).mat(&y).mat(&wte).mat(&wpe).ptr(&ids).ptr(&start).i32(y.Rows).i32(y.Cols).i32(wte.Rows).i32(T)
+	cost := over(1, &y)
 	cost.Bytes += int64(y.Rows) * int64(y.Cols) * int64(wte.Buf.Type.Size()) // rows looked up; those of wpe stay in cache
-	o.run(rowBlocks(y.Rows), 1, 1, cost.plus(ids, start, wpe.Buf))
+	o.run(rowBlocks(y.Rows), 1, 1, cost.plus(&ids, &start, &wpe.Buf))
 }
 
 // embedBlocks is how many blocks share a vocabulary, each with every embedBlocks-th
@@ -43,29 +51,29 @@ const embedBlocks = 1536
 // them, the sums of the rows of dy with one id or position, in their order.
 func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, start device.Buffer, add bool) {
 	const op = "embedding gradient"
-	wantMat(op, dy.Rows, dy.Cols, dy)
-	wantMat(op, dwte.Rows, dy.Cols, dwte)
-	wantLen(op, device.F32, dwte.Buf.N, dwte.Buf)
-	wantLen(op, device.I32, dy.Rows, ids)
+	wantMat(op, dy.Rows, dy.Cols, &dy)
+	wantMat(op, dwte.Rows, dy.Cols, &dwte)
+	wantLen(op, device.F32, dwte.Buf.N, &dwte.Buf)
+	wantLen(op, device.I32, dy.Rows, &ids)
 	wantPositions(op, dwpe, dy.Cols, T)
 	device.Starts(op, start, dy.Rows, 0)
-	o.begin("embed_grad").ptr(dwte.Buf).i32(dwte.Ld).mat(dy).ptr(ids).i32(dy.Rows).i32(dy.Cols).i32(dwte.Rows).flag(add)
+	o.begin(embedGradKernel).ptr(&dwte.Buf).i32(dwte.Ld).mat(&dy).ptr(&ids).i32(dy.Rows).i32(dy.Cols).i32(dwte.Rows).flag(add)
 	some := device.Mat{Buf: dwte.Buf, Rows: min(dy.Rows, dwte.Rows), Cols: dy.Cols} // rows that ids name, at most
-	cost := over(1, dy, some, some)
+	cost := over(1, &dy, &some, &some)
 	if !add {
-		cost = over(1, dy, dwte)
+		cost = over(1, &dy, &dwte)
 	}
-	o.run(min(dwte.Rows, embedBlocks), 1, 1, cost.plus(ids))
+	o.run(min(dwte.Rows, embedBlocks), 1, 1, cost.plus(&ids))
 	if dwpe.Rows == 0 {
 		return
 	}
-	wantLen(op, device.F32, dwpe.Buf.N, dwpe.Buf)
-	o.begin("position_grad").ptr(dwpe.Buf).i32(dwpe.Ld).mat(dy).ptr(start).i32(dy.Rows).i32(dy.Cols).i32(dwpe.Rows).i32(T).flag(add)
-	cost = over(1, dy, dwpe)
+	wantLen(op, device.F32, dwpe.Buf.N, &dwpe.Buf)
+	o.begin(positionGradKernel).ptr(&dwpe.Buf).i32(dwpe.Ld).mat(&dy).ptr(&start).i32(dy.Rows).i32(dy.Cols).i32(dwpe.Rows).i32(T).flag(add)
+	cost = over(1, &dy, &dwpe)
 	if add {
-		cost = over(1, dy, dwpe, dwpe)
+		cost = over(1, &dy, &dwpe, &dwpe)
 	}
-	o.run(rowBlocks(dwpe.Rows), 1, 1, cost.plus(start))
+	o.run(rowBlocks(dwpe.Rows), 1, 1, cost.plus(&start))
 }
 
 // MaxHead is the widest head of Rope, twice the frequencies that it has room for.
@@ -75,12 +83,12 @@ const MaxHead = 512
 // Rope turns the heads of x (B*T, heads*D) in place by their positions, or with
 // inverse back.
 func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
-	wantMat("rope", x.Rows, x.Cols, x)
+	wantMat("rope", x.Rows, x.Cols, &x)
 	if r.D < 2 || r.D > MaxHead || r.D%2 != 0 || x.Cols%r.D != 0 || r.Part%2 != 0 || r.Part < 0 || r.Part > r.D || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
 		panic(fmt.Sprintf("cuda: rope of a matrix (%d, %d) as sequences of %d positions after %d with heads of width %d", x.Rows, x.Cols, r.T, r.Past, r.D))
 	}
 	device.Starts("rope", r.Start, x.Rows, r.Past)
-	c := o.begin("rope").mat(x)
+	c := o.begin(ropeKernel).mat(&x)
 	freq := c.next(8 * MaxHead / 2)
 	for j := range r.Turned() / 2 {
 		binary.LittleEndian.PutUint64(freq[8*j:], math.Float64bits(r.Freq(j)))
@@ -89,8 +97,8 @@ func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
 	if inverse {
 		sign = -1
 	}
-	c.ptr(r.Start).i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.Turned() / 2).i32(r.T).i32(r.Past).f32(sign).f64(r.Amplitude())
-	o.run(rowBlocks(x.Rows), 1, 1, over(3, x, x).plus(r.Start))
+	c.ptr(&r.Start).i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.Turned() / 2).i32(r.T).i32(r.Past).f32(sign).f64(r.Amplitude())
+	o.run(rowBlocks(x.Rows), 1, 1, over(3, &x, &x).plus(&r.Start))
 }
 
 // CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]],
@@ -107,20 +115,20 @@ func (o *Ops) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target dev
 
 func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32, grad bool) {
 	const op = "cross-entropy"
-	wantMat(op, logits.Rows, logits.Cols, logits)
-	wantLen(op, device.F32, logits.Rows, loss)
-	wantLen(op, device.I32, logits.Rows, target)
-	o.begin("cross_entropy").ptr(loss).mat(logits).ptr(target).i32(logits.Rows).i32(logits.Cols).f32(scale).f32(cap).flag(grad)
+	wantMat(op, logits.Rows, logits.Cols, &logits)
+	wantLen(op, device.F32, logits.Rows, &loss)
+	wantLen(op, device.I32, logits.Rows, &target)
+	o.begin(crossEntropyKernel).ptr(&loss).mat(&logits).ptr(&target).i32(logits.Rows).i32(logits.Cols).f32(scale).f32(cap).flag(grad)
 	more := 0 // of each time that a logit is read
 	if cap > 0 {
 		more = capFlops
 	}
-	cost := over(22+more, logits)
+	cost := over(22+more, &logits)
 	if grad {
-		cost = over(39+2*more, logits, logits) // read the second time from cache
+		cost = over(39+2*more, &logits, &logits) // read the second time from cache
 		if cap > 0 {
-			cost.Flops += over(slopeFlops, logits).Flops
+			cost.Flops += over(slopeFlops, &logits).Flops
 		}
 	}
-	o.run(min(logits.Rows, mostBlocks), 1, 1, cost.plus(loss, target))
+	o.run(min(logits.Rows, mostBlocks), 1, 1, cost.plus(&loss, &target))
 }

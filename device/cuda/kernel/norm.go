@@ -7,11 +7,17 @@ import (
 	"zeroth/device"
 )
 
+var (
+	rowNormKernel  = entryOf("row_norm")
+	columnsKernel  = entryOf("columns")
+	sumPartsKernel = entryOf("sum_parts")
+)
+
 // LayerNorm normalises the rows of x: y = (x-mean)*rstd*w + b with rstd =
 // 1/sqrt(variance + eps); y may be x.
 func (o *Ops) LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32) {
-	wantLen("layer norm", device.F32, x.Rows, mean)
-	wantVec("layer norm", x.Cols, b)
+	wantLen("layer norm", device.F32, x.Rows, &mean)
+	wantVec("layer norm", x.Cols, &b)
 	o.norm("layer norm", y, mean, rstd, x, w, b, eps)
 }
 
@@ -22,18 +28,18 @@ func (o *Ops) RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device.B
 }
 
 func (o *Ops) norm(op string, y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32) {
-	wantMat(op, x.Rows, x.Cols, y, x)
-	wantLen(op, device.F32, x.Rows, rstd)
-	wantVec(op, x.Cols, w)
-	o.begin("row_norm").mat(y).ptr(mean).ptr(rstd).mat(x).vec(w).vec(b).i32(x.Rows).i32(x.Cols).f32(eps)
-	o.run(rowBlocks(x.Rows), 1, 1, over(8, y, x).plus(mean, rstd, w, b))
+	wantMat(op, x.Rows, x.Cols, &y, &x)
+	wantLen(op, device.F32, x.Rows, &rstd)
+	wantVec(op, x.Cols, &w)
+	o.begin(rowNormKernel).mat(&y).ptr(&mean).ptr(&rstd).mat(&x).vec(&w).vec(&b).i32(x.Rows).i32(x.Cols).f32(eps)
+	o.run(rowBlocks(x.Rows), 1, 1, over(8, &y, &x).plus(&mean, &rstd, &w, &b))
 }
 
 // LayerNormGrad sets dx to (or, with add, adds to dx) the gradient of x and
 // overwrites dw and db (float32); dx may be dy.
 func (o *Ops) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
-	wantLen("layer norm gradient", device.F32, x.Cols, db)
-	wantLen("layer norm gradient", device.F32, x.Rows, mean)
+	wantLen("layer norm gradient", device.F32, x.Cols, &db)
+	wantLen("layer norm gradient", device.F32, x.Rows, &mean)
 	o.normGrad("layer norm gradient", dx, dw, db, dy, x, w, mean, rstd, add)
 }
 
@@ -48,36 +54,36 @@ const MaxNorm = 16 * 4 * threads
 
 // normGrads are the kernels by the powers of two of words of four that a thread has of
 // a row.
-var normGrads = [...]string{"norm_grad_1", "norm_grad_2", "norm_grad_4", "norm_grad_8", "norm_grad_16"}
+var normGrads = [...]*entry{entryOf("norm_grad_1"), entryOf("norm_grad_2"), entryOf("norm_grad_4"), entryOf("norm_grad_8"), entryOf("norm_grad_16")}
 
 func (o *Ops) normGrad(op string, dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
-	wantMat(op, x.Rows, x.Cols, dx, dy, x)
-	wantLen(op, device.F32, x.Cols, dw)
-	wantLen(op, device.F32, x.Rows, rstd)
-	wantVec(op, x.Cols, w)
+	wantMat(op, x.Rows, x.Cols, &dx, &dy, &x)
+	wantLen(op, device.F32, x.Cols, &dw)
+	wantLen(op, device.F32, x.Rows, &rstd)
+	wantVec(op, x.Cols, &w)
 	if x.Cols < 1 || x.Cols > MaxNorm {
 		panic(fmt.Sprintf("cuda: %s of rows of %d elements; kernels have 1 to %d", op, x.Cols, MaxNorm))
 	}
 	count, each := normParts(x.Rows, x.Cols)
 	toW, toB := o.parts(count, dw, db)
-	cost := over(21, dx, dy, x)
+	cost := over(21, &dx, &dy, &x)
 	if add {
-		cost = over(22, dx, dx, dy, x)
+		cost = over(22, &dx, &dx, &dy, &x)
 	}
 	kind := bits.Len(uint(ceil(x.Cols, 4*threads) - 1))
-	o.begin(normGrads[kind]).mat(dx).mat(dy).mat(x).vec(w).ptr(mean).ptr(rstd).ptr(toW).ptr(toB).i32(x.Rows).i32(x.Cols).i32(each).flag(add)
-	o.run(count, 1, 1, cost.plus(w, mean, rstd, toW, toB))
+	o.begin(normGrads[kind]).mat(&dx).mat(&dy).mat(&x).vec(&w).ptr(&mean).ptr(&rstd).ptr(&toW).ptr(&toB).i32(x.Rows).i32(x.Cols).i32(each).flag(add)
+	o.run(count, 1, 1, cost.plus(&w, &mean, &rstd, &toW, &toB))
 	o.sumParts(count, dw, toW, db, toB)
 }
 
 // SumRows sets db[j] (float32) to the sum over i of dy[i][j].
 func (o *Ops) SumRows(db device.Buffer, dy device.Mat) {
-	wantMat("sum of rows", dy.Rows, dy.Cols, dy)
-	wantLen("sum of rows", device.F32, dy.Cols, db)
+	wantMat("sum of rows", dy.Rows, dy.Cols, &dy)
+	wantLen("sum of rows", device.F32, dy.Cols, &db)
 	count, each := columnParts(dy.Rows, dy.Cols)
 	to, _ := o.parts(count, db, device.Buffer{})
-	o.begin("columns").ptr(to).mat(dy).i32(dy.Rows).i32(dy.Cols).i32(each)
-	o.run(ceil(dy.Cols, colsBlock), count, 1, over(1, dy).plus(to))
+	o.begin(columnsKernel).ptr(&to).mat(&dy).i32(dy.Rows).i32(dy.Cols).i32(each)
+	o.run(ceil(dy.Cols, colsBlock), count, 1, over(1, &dy).plus(&to))
 	o.sumParts(count, db, to, device.Buffer{}, device.Buffer{})
 }
 
@@ -130,6 +136,6 @@ func (o *Ops) sumParts(count int, x, ofX, y, ofY device.Buffer) {
 	if y.N > 0 {
 		results = 2
 	}
-	o.begin("sum_parts").ptr(x).ptr(ofX).ptr(y).ptr(ofY).i32(count).i32(x.N)
-	o.run(ceil(x.N, 32), results, 1, passes(count*results, x, ofX).plus(y, ofY))
+	o.begin(sumPartsKernel).ptr(&x).ptr(&ofX).ptr(&y).ptr(&ofY).i32(count).i32(x.N)
+	o.run(ceil(x.N, 32), results, 1, passes(count*results, &x, &ofX).plus(&y, &ofY))
 }

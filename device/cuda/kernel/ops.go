@@ -20,8 +20,8 @@ type Ops struct {
 }
 
 // begin starts a call of a kernel; its parameters follow.
-func (o *Ops) begin(name string) *Call {
-	o.call.Kernel, o.call.put, o.call.Shared, o.call.Cost = byName(name), 0, 0, Cost{}
+func (o *Ops) begin(e *entry) *Call {
+	o.call.Kernel, o.call.put, o.call.Shared, o.call.Cost = e.kernel(), 0, 0, Cost{}
 	return &o.call
 }
 
@@ -54,7 +54,7 @@ func ceil(a, b int) int { return (a + b - 1) / b }
 
 // passes is the bytes of buffers, each read or written once, and flops an element
 // of the first.
-func passes(flops int, bs ...device.Buffer) (c Cost) {
+func passes(flops int, bs ...*device.Buffer) (c Cost) {
 	for _, b := range bs {
 		c.Bytes += int64(b.Bytes())
 	}
@@ -64,7 +64,7 @@ func passes(flops int, bs ...device.Buffer) (c Cost) {
 
 // over is the bytes of matrices, each read or written once, and flops an element of
 // the first.
-func over(flops int, ms ...device.Mat) (c Cost) {
+func over(flops int, ms ...*device.Mat) (c Cost) {
 	for _, m := range ms {
 		c.Bytes += int64(m.Rows) * int64(m.Cols) * int64(m.Buf.Type.Size())
 	}
@@ -73,7 +73,7 @@ func over(flops int, ms ...device.Mat) (c Cost) {
 }
 
 // plus adds what buffers cost.
-func (c Cost) plus(bs ...device.Buffer) Cost {
+func (c Cost) plus(bs ...*device.Buffer) Cost {
 	for _, b := range bs {
 		c.Bytes += int64(b.Bytes())
 	}
@@ -82,9 +82,9 @@ func (c Cost) plus(bs ...device.Buffer) Cost {
 
 // wantMat panics unless the matrices are (rows, cols), of a float type, not
 // transposed, and in their buffers.
-func wantMat(op string, rows, cols int, ms ...device.Mat) {
+func wantMat(op string, rows, cols int, ms ...*device.Mat) {
 	for _, m := range ms {
-		wantFloat(op, m.Buf)
+		wantFloat(op, &m.Buf)
 		if m.Trans || m.Rows != rows || m.Cols != cols || m.Ld < cols || rows > 0 && (rows-1)*m.Ld+cols > m.Buf.N {
 			panic(fmt.Sprintf("cuda: %s: matrix (%d, %d), rows %d apart in %d elements, transposed: %v, want (%d, %d)",
 				op, m.Rows, m.Cols, m.Ld, m.Buf.N, m.Trans, rows, cols))
@@ -93,7 +93,7 @@ func wantMat(op string, rows, cols int, ms ...device.Mat) {
 }
 
 // wantVec panics unless the buffers have n elements of a float type.
-func wantVec(op string, n int, bs ...device.Buffer) {
+func wantVec(op string, n int, bs ...*device.Buffer) {
 	for _, b := range bs {
 		wantFloat(op, b)
 		if b.N != n {
@@ -103,7 +103,7 @@ func wantVec(op string, n int, bs ...device.Buffer) {
 }
 
 // wantLen panics unless the buffers have n elements of type t.
-func wantLen(op string, t device.DType, n int, bs ...device.Buffer) {
+func wantLen(op string, t device.DType, n int, bs ...*device.Buffer) {
 	for _, b := range bs {
 		if b.Type != t || b.N != n {
 			panic(fmt.Sprintf("cuda: %s: %d elements of %v, want %d of %v", op, b.N, b.Type, n, t))
@@ -111,7 +111,7 @@ func wantLen(op string, t device.DType, n int, bs ...device.Buffer) {
 	}
 }
 
-func wantFloat(op string, b device.Buffer) {
+func wantFloat(op string, b *device.Buffer) {
 	if b.Type > device.F16 {
 		panic(fmt.Sprintf("cuda: %s: %v elements, want fp32, bf16 or fp16", op, b.Type))
 	}

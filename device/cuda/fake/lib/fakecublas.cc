@@ -13,7 +13,7 @@
 #define API extern "C" __attribute__((visibility("default"))) int
 
 enum { NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
-enum { F32 = 0, F16 = 2, BF16 = 14, COMPUTE_32F = 68 };
+enum { F32 = 0, F16 = 2, BF16 = 14, COMPUTE_32F = 68, COMPUTE_32F_FAST_TF32 = 77, MATH_TF32 = 3 };
 
 // The driver, by its SONAME: the program has loaded it.
 static void *driver() { return dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD); }
@@ -23,6 +23,19 @@ static const auto live = (int (*)(const void *, size_t))dlsym(driver(), "fakecud
 static int refuse(const char *why) {
 	fprintf(stderr, "fakecublas: %s\n", why);
 	return INVALID_VALUE;
+}
+
+static bool has_context() {
+	static const auto get = (int (*)(void **))dlsym(driver(), "cuCtxGetCurrent");
+	void *ctx = nullptr;
+	return get && !get(&ctx) && ctx;
+}
+
+// nothing is the driver's mode.
+static bool nothing() {
+	static const char *mode = getenv("FAKECUDA_MODE");
+	static const bool is = mode && !strcmp(mode, "nothing");
+	return is;
 }
 
 static size_t width(int t) { return t == F32 ? 4 : 2; }
@@ -78,16 +91,41 @@ struct Product {
 	int epilogue = NONE;
 	void *vector = nullptr;
 	Matrix aux = {};
+	int compute = COMPUTE_32F, math = 0; // of cublasComputeType_t and of cublasMath_t
 
+	float operand(const Matrix &m, size_t i) const;
 	void multiply() const;
 };
+
+// operand is an element as it is multiplied: of float32 TF32 has 10 bits of the fraction.
+float Product::operand(const Matrix &m, size_t i) const {
+	float x = get(m.p, m.type, i);
+	if (m.type != F32 || (compute != COMPUTE_32F_FAST_TF32 && math != MATH_TF32))
+		return x;
+	uint32_t u;
+	memcpy(&u, &x, 4);
+	u = (u + 0x1000) & ~0x1fffu;
+	memcpy(&x, &u, 4);
+	return x;
+}
+
+// note writes how a product is computed into the file that FAKECUBLAS_PRODUCTS names, if
+// any: its type, and what asks for other sums than those of float32.
+static void note(const Product &p) {
+	const char *path = getenv("FAKECUBLAS_PRODUCTS");
+	FILE *f = path && *path ? fopen(path, "a") : nullptr;
+	if (!f)
+		return;
+	fprintf(f, "type %d compute %d math %d epilogue %d\n", p.a.type, p.compute, p.math, p.epilogue);
+	fclose(f);
+}
 
 void Product::multiply() const {
 	long m = d.rows, n = d.cols, k = ta ? a.rows : a.cols;
 	std::vector<float> left(m * k), column(m), right(k);
 	for (long p = 0; p < k; p++)
 		for (long i = 0; i < m; i++)
-			left[p * m + i] = get(a.p, a.type, ta ? p + i * a.ld : i + p * a.ld);
+			left[p * m + i] = operand(a, ta ? p + i * a.ld : i + p * a.ld);
 	for (long i = 0; epilogue == BGRADA && i < m; i++) {
 		float sum = 0;
 		for (long p = 0; p < k; p++)
@@ -97,7 +135,7 @@ void Product::multiply() const {
 	for (long j = 0; j < n; j++) {
 		float sum = 0;
 		for (long p = 0; p < k; p++)
-			sum += right[p] = get(b.p, b.type, tb ? j + p * b.ld : p + j * b.ld);
+			sum += right[p] = operand(b, tb ? j + p * b.ld : p + j * b.ld);
 		if (epilogue == BGRADB)
 			put(vector, d.type, j, sum);
 		std::fill(column.begin(), column.end(), 0.f);
@@ -147,41 +185,47 @@ static int put_into(void *stream, const Product &p) {
 		return refuse("a bias is not within device memory that is in use");
 	if (p.epilogue & AUX && (!there(p.aux) || !apart(p.aux, d)))
 		return refuse("the matrix beside d is not device memory, or overlaps it");
+	note(p);
 	return enqueue(stream, [=] { p.multiply(); });
 }
 
 #ifndef LT
 
-struct Handle { void *stream = nullptr; };
+struct Handle { void *stream = nullptr; int math = 0; };
 
 API cublasCreate_v2(Handle **h) {
-	auto get = (int (*)(void **))dlsym(driver(), "cuCtxGetCurrent");
-	void *ctx = nullptr;
-	if (!get || get(&ctx) || !ctx)
+	if (!has_context())
 		return NOT_INITIALIZED;
 	*h = new Handle;
 	return 0;
 }
 
-API cublasDestroy_v2(Handle *h) { return delete h, 0; }
+API cublasDestroy_v2(Handle *h) { return has_context() ? (delete h, 0) : (int)NOT_INITIALIZED; }
 API cublasGetProperty(int part, int *v) { return *v = part == 0 ? 12 : part == 1 ? 4 : 0, 0; }
 API cublasSetStream_v2(Handle *h, void *s) { return h->stream = s, 0; }
 API cublasSetWorkspace_v2(Handle *, void *p, size_t n) { return live(p, n) ? 0 : refuse("the work space is not device memory"); }
-API cublasSetMathMode(Handle *, int mode) { return mode & 3 ? refuse("TF32") : 0; }
+API cublasSetMathMode(Handle *h, int mode) { return h->math = mode & 3, 0; } // what is above is about sums of 16 bits
 
 API cublasGemmEx(Handle *h, int ta, int tb, int m, int n, int k, const float *alpha, const void *a, int at, int lda, const void *b, int bt, int ldb, const float *beta, void *d, int dt, int ldd, int compute, int) {
-	if (compute != COMPUTE_32F || m < 1 || n < 1 || k < 0)
+	if (nothing())
+		return 0;
+	if ((compute != COMPUTE_32F && compute != COMPUTE_32F_FAST_TF32) || m < 1 || n < 1 || k < 0)
 		return refuse("not this product");
 	Matrix result = {d, dt, m, n, ldd};
-	return put_into(h->stream, {(bool)ta, (bool)tb, {a, at, ta ? k : m, ta ? m : k, lda}, {b, bt, tb ? n : k, tb ? k : n, ldb}, result, result, *alpha, *beta});
+	Product p = {(bool)ta, (bool)tb, {a, at, ta ? k : m, ta ? m : k, lda}, {b, bt, tb ? n : k, tb ? k : n, ldb}, result, result, *alpha, *beta};
+	p.compute = compute, p.math = h->math;
+	return put_into(h->stream, p);
 }
 
 #else
 
-struct Desc { int ta = 0, tb = 0, epilogue = NONE; void *bias = nullptr, *aux = nullptr; int64_t aux_ld = 0; };
+struct Desc { int compute, ta = 0, tb = 0, epilogue = NONE; void *bias = nullptr, *aux = nullptr; int64_t aux_ld = 0; };
 struct Preference { uint32_t align[4] = {256, 256, 256, 256}; };
 
-API cublasLtMatmulDescCreate(Desc **d, int compute, int scale) { return *d = new Desc, compute == COMPUTE_32F && scale == F32 ? 0 : (int)NOT_SUPPORTED; }
+API cublasLtMatmulDescCreate(Desc **d, int compute, int scale) {
+	*d = new Desc{compute};
+	return (compute == COMPUTE_32F || compute == COMPUTE_32F_FAST_TF32) && scale == F32 ? 0 : (int)NOT_SUPPORTED;
+}
 API cublasLtMatmulDescDestroy(Desc *d) { return delete d, 0; }
 
 API cublasLtMatmulDescSetAttribute(Desc *d, int a, const void *p, size_t n) {
@@ -219,6 +263,8 @@ static bool lacks(int epilogue) {
 
 API cublasLtMatmulAlgoGetHeuristic(void *, Desc *e, void *, void *, void *, Matrix *d, Preference *p, int, char *result, int *n) {
 	*n = 0;
+	if (!has_context())
+		return NOT_INITIALIZED;
 	switch (e->epilogue) {
 	case NONE: case BIAS: case GELU_AUX: case GELU_AUX_BIAS: case DGELU: break;
 	case BGRADA:
@@ -242,6 +288,8 @@ API cublasLtMatmulAlgoGetHeuristic(void *, Desc *e, void *, void *, void *, Matr
 }
 
 API cublasLtMatmul(void *, Desc *e, const float *alpha, const void *a, Matrix *la, const void *b, Matrix *lb, const float *beta, const void *c, Matrix *lc, void *d, Matrix *ld, const Algo *algo, void *work, size_t work_len, void *stream) {
+	if (nothing())
+		return 0;
 	if (algo->epilogue != e->epilogue)
 		return refuse("an algorithm of another epilogue");
 	if (e->epilogue & (BIAS | BGRADA | BGRADB) && !e->bias)
@@ -256,6 +304,7 @@ API cublasLtMatmul(void *, Desc *e, const float *alpha, const void *a, Matrix *l
 		return refuse("the work space is not device memory");
 	Product p = {(bool)e->ta, (bool)e->tb, *la, *lb, *lc, *ld, *alpha, *beta, e->epilogue, e->bias};
 	p.a.p = a, p.b.p = b, p.c.p = c, p.d.p = d;
+	p.compute = e->compute;
 	p.aux = {e->aux, ld->type, ld->rows, ld->cols, (long)e->aux_ld};
 	return put_into(stream, p);
 }

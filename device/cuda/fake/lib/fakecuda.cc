@@ -5,8 +5,8 @@
 //                             stream goes on next is drawn by SEED
 //   FAKECUDA_MODE=threads:US  a thread a stream, which sleeps up to US
 //                             microseconds before each piece of work
-//   FAKECUDA_MODE=nothing     kernels do nothing and take no time: what a launch
-//                             costs is the caller's
+//   FAKECUDA_MODE=nothing     work in streams, products too, does nothing and takes no
+//                             time: what an operation costs is the caller's
 //   FAKECUDA_DEVICES=N        GPUs, 1 if it is not set
 //   FAKECUDA_MEMORY=BYTES     of each, 4 GiB if it is not set
 //   FAKECUDA_CAPABILITY=NN    90 if it is not set
@@ -74,6 +74,8 @@ static struct State {
 	const char *(*emu_launch)(const char *, emu_dim3, emu_dim3, size_t, void **) = nullptr;
 } &g = *new State;
 
+// Of this thread. It has none after a wait, as if the goroutine that waited had gone on
+// on another thread: whoever does not make a context current before each call is refused.
 static thread_local Context *current;
 
 static int complain(int code, const char *what, const char *who = "") {
@@ -158,6 +160,11 @@ static int push(Stream *s, Op o, const char *who) {
 	Lock l(g.mu);
 	if (s->dead || s->ctx != current)
 		return complain(INVALID_HANDLE, "the stream is not the current context's", who);
+	if (g.nothing) {
+		if (o.mark)
+			o.mark->done = o.seq;
+		return 0;
+	}
 	s->q.push_back(std::move(o));
 	g.changed.notify_all();
 	return 0;
@@ -174,9 +181,11 @@ API cuStreamCreate(Stream **s, unsigned flags) {
 	return 0;
 }
 
+static int waited(int code) { return current = nullptr, code; }
+
 API cuStreamSynchronize(Stream *s) {
 	NEED_CONTEXT;
-	return until([=] { return idle(s); });
+	return waited(until([=] { return idle(s); }));
 }
 
 API cuStreamQuery(Stream *s) {
@@ -209,7 +218,7 @@ API cuEventCreate(Event **e, unsigned flags) {
 	return 0;
 }
 
-API cuEventDestroy_v2(Event *) { return current ? 0 : (int)INVALID_CONTEXT; } // pending work may still have it
+API cuEventDestroy_v2(Event *) { return current ? 0 : complain(INVALID_CONTEXT, "no context is current", __func__); } // pending work may still have it
 
 API cuEventRecord(Event *e, Stream *s) {
 	NEED_CONTEXT;
@@ -244,7 +253,7 @@ API cuEventSynchronize(Event *e) {
 		Lock l(g.mu);
 		n = e->recorded;
 	}
-	return until([=] { return e->done >= n; });
+	return waited(until([=] { return e->done >= n; }));
 }
 
 API cuEventQuery(Event *e) {
@@ -367,7 +376,7 @@ API cuMemHostAlloc(void **p, size_t n, unsigned) {
 	return 0;
 }
 
-API cuMemFreeHost(void *p) { return give_back(g.pinned, (Address)p, __func__); }
+API cuMemFreeHost(void *p) { return current ? give_back(g.pinned, (Address)p, __func__) : complain(INVALID_CONTEXT, "no context is current", __func__); }
 
 API cuMemGetInfo_v2(size_t *free, size_t *total) {
 	NEED_CONTEXT;
@@ -490,7 +499,6 @@ API cuFuncSetAttribute(Function *f, int a, int v) {
 	return 0;
 }
 
-API cuFuncGetAttribute(int *v, int a, Function *f) { return *v = a == 8 ? f->shared : 0, 0; }
 
 // freed says whether a parameter is an address of memory that was given back, or
 // begins with one, as a matrix does. Longer ones are lists of numbers.
@@ -518,9 +526,9 @@ static int run(const std::string &name, emu_dim3 grid, emu_dim3 block, unsigned 
 }
 
 API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, Stream *s, void **params, void **) {
+	NEED_CONTEXT;
 	if (g.nothing)
 		return 0;
-	NEED_CONTEXT;
 	if (f->ctx != current)
 		return complain(INVALID_HANDLE, "the kernel is another context's", f->name.c_str());
 	if (!gx || !gy || !gz || gx > 0x7fffffff || gy > 65535 || gz > 65535 || !bx || !by || !bz || bz > 64 || (unsigned long)bx * by * bz > 1024)

@@ -252,9 +252,16 @@ static int checked(Comm *c, const char *call) {
 	return SUCCESS;
 }
 
+// entered wants a context, too.
+static int entered(Comm *c, const char *name) {
+	if (int r = checked(c, name))
+		return r;
+	return current_device() < 0 ? complain(INVALID_USAGE, "%s: no context is current", name) : (int)SUCCESS;
+}
+
 // usable checks what every operation wants.
 static int usable(Comm *c, const char *name) {
-	if (int r = checked(c, name))
+	if (int r = entered(c, name))
 		return r;
 	if (int state = c->state) // of one that has failed it is its error, as in ncclCommEnsureReady
 		return state == IN_PROGRESS ? complain(INVALID_ARGUMENT, "%s: the communicator is not ready", name) : state;
@@ -285,7 +292,7 @@ static int release(Comm *c) {
 }
 
 API int ncclCommAbort(Comm *c) {
-	if (int r = checked(c, "ncclCommAbort"))
+	if (int r = entered(c, "ncclCommAbort"))
 		return r;
 	c->abort = true;
 	unlink(c->file.c_str()); // it is gone if all have come
@@ -293,7 +300,7 @@ API int ncclCommAbort(Comm *c) {
 }
 
 API int ncclCommFinalize(Comm *c) {
-	if (int r = checked(c, "ncclCommFinalize"))
+	if (int r = entered(c, "ncclCommFinalize"))
 		return r;
 	if (c->state)
 		return complain(INVALID_USAGE, "ncclCommFinalize: the communicator is not ready");
@@ -301,7 +308,7 @@ API int ncclCommFinalize(Comm *c) {
 }
 
 API int ncclCommDestroy(Comm *c) {
-	if (int r = checked(c, "ncclCommDestroy"))
+	if (int r = entered(c, "ncclCommDestroy"))
 		return r;
 	wait_until(c, [=] { return c->pending == 0; });
 	return release(c);
