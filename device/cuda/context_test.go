@@ -166,6 +166,10 @@ func TestNCCLMakesTheContextCurrent(t *testing.T) {
 	a.settled(c)
 	a.do("all-gather", func() error { return c.AllGather(a.s, mem, mem, 16, driver.NCCLFloat32) })
 	a.do("reduce-scatter", func() error { return c.ReduceScatter(a.s, mem, mem, 16, driver.NCCLFloat32) })
+	a.do("send", func() error { // to a rank that is not there, which is looked at second
+		say(t, c.SendParts(a.s, driver.Parts{Ranks: 2, Whole: mem, Slots: mem, Stride: 8, Slot: 8, N: 8}), "ncclSend: rank 1 of 1")
+		return nil
+	})
 	a.do("deregister", r.Deregister)
 	a.do("free", func() error { return a.g.FreeNCCL(mem) })
 	a.do("finalize", c.Finalize)
