@@ -17,8 +17,7 @@ import (
 // Trace records what the queues of every rank do: the last tracedSpans tasks
 // of each, in memory that is taken at once. Write writes it for viewers of
 // Chrome's trace format (ui.perfetto.dev): a process for each rank, a thread for
-// each queue and one for the steps, and
-// counters of the memory in use, by category.
+// each queue and one for the steps, and counters of the memory in use, by category.
 type Trace struct {
 	origin time.Time
 	ranks  [][]*Track  // of each rank of this process: its queues, compute and comm first, then waits of the host and the steps
