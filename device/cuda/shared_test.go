@@ -54,11 +54,11 @@ func TestFamiliesAreLoadedWhenTheyAreUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantModules(t, noted(), "load attention_delta")
+	wantModules(t, noted(), "load dropout")
 	if err := d.ReserveWork(device.Sizes{Type: device.BF16, Rows: 8, Width: 64, Attn: device.Attn{T: 8, D: 64}}); err != nil {
 		t.Fatal(err)
 	}
-	wantModules(t, noted(), "load attention_delta", "load flash_bf16_64")
+	wantModules(t, noted(), "load dropout", "load flash_bf16_64")
 	x, err := d.Alloc(device.F32, 512, device.Params)
 	if err != nil {
 		t.Fatal(err)
@@ -70,10 +70,10 @@ func TestFamiliesAreLoadedWhenTheyAreUsed(t *testing.T) {
 	if err := q.Wait(); err != nil {
 		t.Error(err)
 	}
-	wantModules(t, noted(), "load attention_delta", "load flash_bf16_64", "load norm_grad_1")
+	wantModules(t, noted(), "load dropout", "load flash_bf16_64", "load norm_grad_1")
 	q.Close()
 	d.Close()
-	wantModules(t, noted(), "load attention_delta", "load flash_bf16_64", "load norm_grad_1", "unload attention_delta", "unload flash_bf16_64", "unload norm_grad_1")
+	wantModules(t, noted(), "load dropout", "load flash_bf16_64", "load norm_grad_1", "unload dropout", "unload flash_bf16_64", "unload norm_grad_1")
 }
 
 // Families that the driver refuses are named: where a device wants them, and by the queue
@@ -135,5 +135,5 @@ func TestFamilyIsLoadedOnceByManyRanks(t *testing.T) {
 		})
 	}
 	ranks.Wait()
-	wantModules(t, noted(), "load attention_delta", "load norm_grad_1", "load norm_grad_2")
+	wantModules(t, noted(), "load dropout", "load norm_grad_1", "load norm_grad_2")
 }
