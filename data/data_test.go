@@ -70,10 +70,6 @@ func TestTextIsTheSortedFiles(t *testing.T) {
 			t.Errorf("%q: %d files, vocabulary %d, %d windows", c.Text, set.Files, set.Vocab, set.Train.Windows())
 		}
 	}
-	pattern := []string{"a.txt", "deep/d[1].txt"} // the brackets are a class: d1.txt
-	if _, err := Open(t.Context(), Source{Text: pattern, Dir: dir, Tokenizer: "bytes", Context: 3}); err == nil {
-		t.Error("a class matched brackets")
-	}
 }
 
 func TestFoldersMayHavePatternCharacters(t *testing.T) {
