@@ -76,7 +76,7 @@ func TestMPISurvivesFaults(t *testing.T) {
 		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 			in := fmt.Sprint(launcher[0], int(sig))
 			cmd, out := mpirun(t, launcher, 3, append(sets, "--out", in)...)
-			disturb(t, cmd, in, sig)
+			strike(t, cmd, in, sig)
 			code, named := cmd.ProcessState.ExitCode(), strings.Contains(out.String(), `peer 1 lost: rank 1 (`)
 			// MPICH's launcher ends the stopped process itself and then may report that one's end.
 			ends := code == 75 || strings.Contains(launcher[0], "mpich") && code != 0
@@ -94,9 +94,9 @@ func TestMPISurvivesFaults(t *testing.T) {
 	}
 }
 
-// disturb runs the command, whose process of rank 1 gets a signal after the first
+// strike runs the command, whose process of rank 1 gets a signal after the first
 // checkpoint, to its end.
-func disturb(t *testing.T, cmd *exec.Cmd, in string, sig syscall.Signal) {
+func strike(t *testing.T, cmd *exec.Cmd, in string, sig syscall.Signal) {
 	t.Helper()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
