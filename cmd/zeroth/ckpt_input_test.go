@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"zeroth/checkpoint/vfs"
+)
+
+func TestCkptBadInput(t *testing.T) {
+	trained(t)
+	if err := os.Mkdir("r/ckpt/.tmp-step-00000007-0123456789abcdef", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	const keeps = `; want a number of checkpoints, or {last: 3, every_steps: 1000, best: val_loss}` + "\n"
+	for args, want := range map[string]string{
+		"ls":             "zeroth: the form is: zeroth ckpt ls DIR (0 folders were given)\nSee 'zeroth ckpt ls --help'.\n",
+		"ls a b":         "zeroth: the form is: zeroth ckpt ls DIR (2 folders",
+		"lss r":          "zeroth: unknown command \"lss\" for \"zeroth ckpt\"\n\nDid you mean this?\n\tls\n",
+		"ls gone":        "gone cannot be read: no such file or directory\n",
+		"ls a.txt":       "a.txt is a file; want a folder of checkpoints or a run folder\n",
+		"verify r/model": "r/model has no checkpoints; want a checkpoint's folder, a folder of them, or the folder of a run that made some (checkpoint.every)\n",
+		"inspect r/ckpt/.tmp-step-00000007-0123456789abcdef": "r/ckpt/.tmp-step-00000007-0123456789abcdef: a save in progress or cut short: it was never committed\n",
+		"diff r":              "zeroth: the form is: zeroth ckpt diff A B (1 folders",
+		"diff r gone":         "gone cannot be read",
+		"export r":            "zeroth: required flag(s) \"to\" not set\n",
+		"export r --to r":     "--to r: the folder is not empty (ckpt, job.yaml, loss.svg, ...); name a new folder\n",
+		"export r --to a.txt": "--to a.txt is a file; name a new folder\n",
+		"export r --to n --dtype f8 --shard-size lots": "--dtype f8; want fp32, bf16 or fp16\n--shard-size lots; want a size such as 500MB, 5GB or 2GiB\n",
+		"prune r":                             "zeroth: required flag(s) \"keep\" not set\n",
+		"prune r --keep none":                 "--keep: none is not a whole number" + keeps,
+		"prune r --keep 0":                    "--keep: 0 is less than 1" + keeps,
+		"prune r --keep {lst:1}":              `--keep: there is no rule "lst"` + keeps,
+		"prune r/ckpt/step-00000002 --keep 1": "r/ckpt/step-00000002 is one checkpoint; want the folder it is in, or the run's\n",
+	} {
+		out, errs := zeroth(t, 2, append([]string{"ckpt"}, strings.Fields(args)...)...)
+		if out != "" || !strings.HasPrefix(errs, want) {
+			t.Errorf("zeroth ckpt %s:\n%s%swant %s", args, out, errs, want)
+		}
+	}
+	write(t, "cut/model.safetensors.tmp", "half")
+	_, errs := zeroth(t, 2, "ckpt", "export", "r", "--to", "cut")
+	if want := "--to cut: the folder has model.safetensors.tmp, of an export that was killed or is still writing; remove the folder or name a new one\n"; errs != want {
+		t.Errorf("got %swant %s", errs, want)
+	}
+	write(t, "taken/.lock", "")
+	lock, err := vfs.OS{}.Lock("taken/.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if _, errs = zeroth(t, 1, "ckpt", "export", "r", "--to", "taken"); !strings.HasPrefix(errs, "zeroth: --to taken is in use by process ") {
+		t.Errorf("beside another export: %s", errs)
+	}
+	_, errs = zeroth(t, 2, "ckpt", "prune", "r", "--keep", "{last: 1, lst: 1}")
+	if want := `--keep: there is no rule "lst"` + keeps; errs != want {
+		t.Errorf("got %swant %s", errs, want)
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for s, want := range map[string]int64{"5GB": 5e9, "1.5 gib": 3 << 29, "7": 7, "2kB": 2000, "3B": 3, "1TiB": 1 << 40,
+		"": 0, "GB": 0, "-1GB": 0, "0": 0, "0.1B": 0, "5XB": 0, "9e18TB": 0, "NaN": 0, "inf": 0} {
+		got, err := parseSize(s)
+		if got != want || (err == nil) != (want > 0) {
+			t.Errorf("%q: %d, %v, want %d", s, got, err, want)
+		}
+	}
+}
+
+// Work that is stopped ends with its own exit code, and says nothing more.
+func TestLongStops(t *testing.T) {
+	a := &app{started: true}
+	cmd := &cobra.Command{}
+	ctx, stop := context.WithCancel(context.Background())
+	cmd.SetContext(ctx)
+	_, err := a.long(cmd, "verify", 10, func(ctx context.Context, done func(int64)) error {
+		stop()
+		<-ctx.Done()
+		return fmt.Errorf("verify: %w", ctx.Err())
+	})
+	if code, message := a.verdict(err); code != exitStopped || message != "" {
+		t.Errorf("%v: %d %q", err, code, message)
+	}
+}
+
+func TestCkptHelpAndCompletion(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for args, wants := range map[string][]string{
+		"ckpt":             {"Exit codes: 0 done, nothing wrong; 1 damage", "verify      Read every byte", "zeroth ckpt [command] --help"},
+		"ckpt export -h":   {"Usage:\n  zeroth ckpt export DIR --to FOLDER\n", "--shard-size bytes", "(default \"5GB\")", "--dtype type"},
+		"ckpt prune -h":    {"Usage:\n  zeroth ckpt prune DIR --keep RULES\n", "best: val_loss", "--dry-run"},
+		"help ckpt verify": {"The exit code is 1 if", "--json"},
+	} {
+		out, _ := zeroth(t, 0, strings.Fields(args)...)
+		for _, want := range wants {
+			if !strings.Contains(out, want) {
+				t.Errorf("zeroth %s: no %q in\n%s", args, want, out)
+			}
+		}
+	}
+	for args, want := range map[string]string{
+		"ckpt e":                  "export\tWrite the parameters as a Hugging Face folder\n:4\n",
+		"ckpt verify ":            ":16\n", // folders
+		"ckpt verify a ":          ":4\n",  // no more
+		"ckpt diff a ":            ":16\n",
+		"ckpt export r --dtype b": "fp32\nbf16\nfp16\n:4\n",
+		"ckpt export r --to ":     ":16\n",
+	} {
+		out, _ := zeroth(t, 0, append([]string{"__complete"}, strings.Split(args, " ")...)...)
+		if out != want {
+			t.Errorf("complete %q: %q, want %q", args, out, want)
+		}
+	}
+}
