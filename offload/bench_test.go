@@ -106,7 +106,7 @@ func BenchmarkDisk(b *testing.B) {
 	pass := func() {
 		for u := range benchUnits {
 			for i := range r.Tiles(u) {
-				st := r.Acquire(u, i)
+				st := r.Acquire(u, i, offload.All)
 				r.work.After(st.Ready[0])
 				r.work.After(st.Ready[1])
 				r.Release(u, i, r.work.Mark(), true)
@@ -160,7 +160,7 @@ func BenchmarkHost(b *testing.B) {
 	pass := func() {
 		for u := range benchUnits {
 			for i := range r.Tiles(u) {
-				st := r.Acquire(u, i)
+				st := r.Acquire(u, i, offload.All)
 				q.After(st.Ready[0])
 				q.AdamW(st.Master, st.Param, st.Grad, st.Vec[0], st.Vec[1], rule)
 				r.Release(u, i, q.Mark(), true)

@@ -54,8 +54,11 @@ type block struct {
 	written bool     // before that it is zeros
 }
 
-// some is the bytes of those chunks that are wanted.
+// some is the bytes of those chunks that are wanted; nil wants all.
 func (b *block) some(wanted func(lo, hi int) bool) (n int) {
+	if wanted == nil {
+		return b.len
+	}
 	for lo := 0; lo < b.len; lo += chunk {
 		if hi := min(lo+chunk, b.len); wanted(lo, hi) {
 			n += hi - lo
@@ -218,11 +221,8 @@ func printable(r rune) rune {
 	return r
 }
 
-// read fills the beginning of a slot from a block.
-func (d *disk) read(b *block, to device.Buffer) error { return d.readSome(b, to, nil) }
-
-// readSome is read of those chunks, given as their bytes of the block, that are
-// wanted; nil wants all.
+// readSome fills the beginning of a slot from those chunks of a block, given as their
+// bytes of it, that are wanted; nil wants all.
 func (d *disk) readSome(b *block, to device.Buffer, wanted func(lo, hi int) bool) error {
 	mem := d.mem(b, to)
 	if !b.written {
@@ -235,10 +235,14 @@ func (d *disk) readSome(b *block, to device.Buffer, wanted func(lo, hi int) bool
 	return nil
 }
 
-// write writes the beginning of a slot to a block.
-func (d *disk) write(b *block, from device.Buffer) error {
+// writeSome writes those chunks of the beginning of a slot to a block that are wanted,
+// as readSome has them; all of a block that never was written.
+func (d *disk) writeSome(b *block, from device.Buffer, wanted func(lo, hi int) bool) error {
 	mem := d.mem(b, from)
-	if err := d.writes.move(d.file, b, mem, nil, true); err != nil {
+	if !b.written {
+		wanted = nil
+	}
+	if err := d.writes.move(d.file, b, mem, wanted, true); err != nil {
 		return fmt.Errorf("%s: %w", d.name, err)
 	}
 	b.written = true

@@ -66,12 +66,12 @@ func (s *Store) issued(e Event) device.Event {
 }
 
 // read, write, toHost and toDevice are events of a tile's state or parameter.
-func (s *Store) read(unit int, b *block) Event {
-	return Event{Kind: Read, Unit: unit, Bytes: int64(b.len), Queue: s.cfg.Read}
+func (s *Store) read(unit, bytes int) Event {
+	return Event{Kind: Read, Unit: unit, Bytes: int64(bytes), Queue: s.cfg.Read}
 }
 
-func (s *Store) write(unit int, b *block) Event {
-	return Event{Kind: Write, Unit: unit, Bytes: int64(b.len), Queue: s.cfg.Write}
+func (s *Store) write(unit, bytes int) Event {
+	return Event{Kind: Write, Unit: unit, Bytes: int64(bytes), Queue: s.cfg.Write}
 }
 
 func (s *Store) toHost(unit int) Event {

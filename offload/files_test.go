@@ -372,6 +372,77 @@ func TestPeekReadsWhatIsAskedFor(t *testing.T) {
 	}
 }
 
+// An update in two goes has the vectors pass over the disk in one and the master copy in
+// the other, to the chunk, and neither changes what is the other's, also where a chunk
+// has some of both.
+func TestPartsPassOnce(t *testing.T) {
+	var moved [2]atomic.Int64
+	cfg := onDisk(t.TempDir(), "parts", 0)
+	cfg.Tile, cfg.Buffers = 0, 1
+	cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+		if i := slices.Index([]string{"read", "write"}, o.Do); i >= 0 && o.Off > 0 {
+			moved[i].Add(o.Bytes)
+		}
+		return nil
+	}}
+	const chunk, n, odd = 512 << 10, 1 << 20, 150_000 // odd are 147 blocks of a disk, of 128 in a chunk
+	r, err := newRig(t, cfg, []offload.Unit{{Name: "a", Len: n}, {Name: "b", Len: odd}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng, m := rand.New(rand.NewPCG(1, 2)), newModel(r.units, 2)
+	for unit := range r.units {
+		r.update(unit, 0, m, true, rng)
+	}
+	for _, c := range []struct {
+		unit  int
+		part  offload.Part
+		bytes int64
+	}{{0, offload.Vectors, 2 * 4 * n}, {0, offload.Copy, 4 * n}, {1, offload.Copy, 2 * chunk}, {1, offload.Vectors, 441*4096 - chunk}} {
+		for _, q := range r.queues {
+			if err := q.Wait(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		moved[0].Store(0)
+		moved[1].Store(0)
+		st := r.Acquire(c.unit, 0, c.part)
+		r.work.After(st.Ready[0])
+		r.work.After(st.Ready[1])
+		want, lent := m[c.unit][1:], st.Vec
+		if c.part == offload.Copy {
+			want, lent = m[c.unit][:1], []device.Buffer{st.Master}
+			r.work.Cast(st.Param, st.Master)
+		} else if st.Master.N+st.Param.N > 0 {
+			t.Errorf("%+v: the parameter is lent", c)
+		}
+		if len(lent) != len(want) {
+			t.Fatalf("%+v: %d vectors are lent, want %d", c, len(lent), len(want))
+		}
+		for i, v := range want {
+			for j := range v {
+				v[j]++
+			}
+			r.work.Copy(lent[i], device.OfF32(v))
+		}
+		r.Release(c.unit, 0, r.work.Mark(), true)
+		for _, q := range r.queues {
+			if err := q.Wait(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if read, written := moved[0].Load(), moved[1].Load(); read != c.bytes || written != c.bytes {
+			t.Errorf("%+v: %d bytes are read and %d written", c, read, written)
+		}
+	}
+	for unit := range r.units {
+		r.update(unit, 0, m, false, rng)
+	}
+	if err := r.work.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Many small transfers, of which several end between two looks at what has
 // ended, all end, while the runtime sends its threads signals.
 func TestManyTransfersEnd(t *testing.T) {

@@ -28,9 +28,11 @@ func (r *ring) turn(n int) int {
 
 func (r *ring) at(turn int) *slot { return &r.slots[turn%len(r.slots)] }
 
-// Acquire lends the state of a tile; whoever works on it waits for Ready
-// first. It must be released before one is acquired that is not Apart from it.
-func (s *Store) Acquire(unit, i int) State { return s.lend(unit, i, nil, 0) }
+// Acquire lends the state of a tile, or a part of it; whoever works on it waits for
+// Ready first. It must be released before one is acquired that is not Apart from it.
+func (s *Store) Acquire(unit, i int, part Part) State {
+	return s.lend(unit, i, part, s.units[unit].tiles[i].moves[part])
+}
 
 // Peek is Acquire to look at elements in of the shard alone: of what rests on
 // disk others need not have been read. The tile is released unchanged.
@@ -38,7 +40,7 @@ func (s *Store) Peek(unit, i int, in shard.Range) State {
 	u := &s.units[unit]
 	t := &u.tiles[i]
 	if len(u.vecs) == 0 {
-		return s.lend(unit, i, nil, 0)
+		return s.lend(unit, i, All, moves{})
 	}
 	wanted := func(first, end int) bool {
 		at := 0
@@ -50,7 +52,8 @@ func (s *Store) Peek(unit, i int, in shard.Range) State {
 		}
 		return false
 	}
-	return s.lend(unit, i, func() error { return s.disk.readSome(t.block, s.states.at(t.state).buf, wanted) }, t.block.some(wanted))
+	load := func() error { return s.disk.readSome(t.block, s.states.at(t.state).buf, wanted) }
+	return s.lend(unit, i, All, moves{bytes: t.block.some(wanted), load: load})
 }
 
 // Apart is whether two tiles can be on loan at once: they take no slot of each
@@ -66,30 +69,32 @@ func (s *Store) Apart(unitA, a, unitB, b int) bool {
 		!same(&s.params, ua.throughHost(), ub.throughHost(), ta.param, tb.param)
 }
 
-// lend lends a tile, of whose state load reads so many bytes, or all if load is nil.
-func (s *Store) lend(unit, i int, load func() error, bytes int) State {
+// lend lends a part of a tile, of whose state m brings what is on disk.
+func (s *Store) lend(unit, i int, of Part, m moves) State {
 	u := &s.units[unit]
 	t := &u.tiles[i]
+	t.lent = of
 	lo, hi := t.at.Lo, t.at.Hi
-	st := State{At: t.at, OnHost: u.onHost, Grad: part(u.grad, lo, hi), Master: t.master, Vec: t.vec}
+	st := State{At: t.at, OnHost: u.onHost, Grad: part(u.grad, lo, hi)}
+	if of != Vectors {
+		st.Master = t.master
+	}
+	if of != Copy {
+		st.Vec = t.vec
+	}
 	switch {
+	case of == Vectors:
 	case !u.atHand():
 		o := s.out(u, t)
 		st.Param, st.Ready[0] = o.buf.Slice(0, hi-lo), o.free
 		if u.Frozen { // it is nowhere else
-			st.Ready[0] = s.do(s.read(unit, t.paramBlock).ofParam(), o.free, device.Event{}, t.loadParam)
+			st.Ready[0] = s.do(s.read(unit, t.paramBlock.len).ofParam(), o.free, device.Event{}, t.loadParam)
 		}
 	case u.copies || u.Frozen:
 		st.Param = u.rest.Slice(lo, hi)
 	}
-	if len(u.vecs) > 0 {
-		e := s.read(unit, t.block)
-		if load == nil {
-			load = t.load
-		} else {
-			e.Bytes = int64(bytes)
-		}
-		st.Ready[1] = s.do(e, s.states.at(t.state).free, device.Event{}, load)
+	if m.bytes > 0 {
+		st.Ready[1] = s.do(s.read(unit, m.bytes), s.states.at(t.state).free, device.Event{}, m.load)
 	}
 	return st
 }
@@ -112,20 +117,20 @@ func (s *Store) out(u *unit, t *tile) *slot {
 }
 
 // Release takes a tile's state back; used fires when whoever borrowed it is
-// done. If changed, the state is kept and the parameter brought to where it
-// rests: all its elements have their new value there when the event returned
+// done. If changed, what was lent of the state is kept and the parameter brought to
+// where it rests: all its elements have their new value there when the event returned
 // has fired.
 func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Event {
 	u := &s.units[unit]
 	t := &u.tiles[i]
-	if len(u.vecs) > 0 {
+	if m := t.moves[t.lent]; m.bytes > 0 {
 		sl := s.states.at(t.state)
 		sl.free = used
 		if changed {
-			sl.free = s.do(s.write(unit, t.block), used, device.Event{}, t.save)
+			sl.free = s.do(s.write(unit, m.bytes), used, device.Event{}, m.save)
 		}
 	}
-	if u.atHand() {
+	if u.atHand() || t.lent == Vectors {
 		return used
 	}
 	o := s.out(u, t)
@@ -146,11 +151,11 @@ func (s *Store) writeBack(unit int, t *tile, o *slot, used device.Event) device.
 	case u.param == Host:
 		o.free = s.copy(s.toHost(unit), used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
 	case u.onHost:
-		o.free = s.do(s.write(unit, t.paramBlock).ofParam(), used, device.Event{}, t.saveParam)
+		o.free = s.do(s.write(unit, t.paramBlock.len).ofParam(), used, device.Event{}, t.saveParam)
 	default: // from the device to the disk
 		h := s.params.at(t.param)
 		o.free = s.copy(s.toHost(unit), used, h.free, h.buf.Slice(0, t.at.Len()), src)
-		h.free = s.do(s.write(unit, t.paramBlock).ofParam(), o.free, device.Event{}, t.saveParam)
+		h.free = s.do(s.write(unit, t.paramBlock.len).ofParam(), o.free, device.Event{}, t.saveParam)
 		return h.free
 	}
 	return o.free
@@ -168,10 +173,20 @@ func (s *Store) Fetch(unit int, dst device.Buffer, free, updated device.Event) d
 	for i := range u.tiles {
 		t := &u.tiles[i]
 		sl := s.params.at(t.param)
-		read := s.do(s.read(unit, t.paramBlock).ofParam(), sl.free, device.Event{}, t.loadParam)
+		read := s.do(s.read(unit, t.paramBlock.len).ofParam(), sl.free, device.Event{}, t.loadParam)
 		sl.free = s.copy(s.toDevice(unit), read, free, dst.Slice(t.at.Lo, t.at.Hi), sl.buf.Slice(0, t.at.Len()))
 	}
 	return q.Mark()
+}
+
+// SendState brings something between the device and the host, once both events have
+// fired, that the update of a unit's state in the one needs of the other.
+func (s *Store) SendState(unit int, dst, src device.Buffer, k Kind, a, b device.Event) device.Event {
+	q := s.cfg.ToHost
+	if k == ToDevice {
+		q = s.cfg.ToDevice
+	}
+	return s.copy(Event{Kind: k, Unit: unit, Queue: q}, a, b, dst, src)
 }
 
 // Queues are those the store issues work on that outlives a step: when they

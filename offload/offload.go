@@ -95,9 +95,20 @@ type Unit struct {
 	Rule   int  // it is updated by: of Config.Vecs
 }
 
+// Part is what of a tile's state is lent and, changed, kept: an update in two goes has
+// each part pass over the disk once.
+type Part uint8
+
+const (
+	All     Part = iota
+	Vectors      // without the master copy and the parameter
+	Copy         // the master copy and the parameter alone
+	parts
+)
+
 // State is what the update of one tile of a unit works on, lent until Release.
-// All have At.Len() elements. Of a frozen unit there is the parameter alone, as it
-// rests.
+// All have At.Len() elements, or none if they are not of the Part. Of a frozen unit
+// there is the parameter alone, as it rests.
 type State struct {
 	At     shard.Range // elements of the unit's shard
 	OnHost bool        // all is in host memory
@@ -154,8 +165,16 @@ type tile struct {
 
 	block                *block       // of the state, if it rests on disk
 	paramBlock           *block       // of the parameter, alike
-	load, save           func() error // the state, between slot and disk
+	moves                [parts]moves // of the state, between slot and disk
 	loadParam, saveParam func() error // the parameter, alike
+	lent                 Part         // last
+}
+
+// moves bring a part of a tile's state from the disk to its slot, and back: chunks of so
+// many bytes, of which one may have some of the other part, too.
+type moves struct {
+	bytes      int // 0: none of the part is there
+	load, save func() error
 }
 
 // New decides where all of the units rests, and takes no memory.
@@ -309,10 +328,8 @@ func (s *Store) cut(u *unit) {
 		n := t.at.Len()
 		if len(u.vecs) > 0 {
 			t.state = s.states.turn(u.stateLen(n))
-			b := s.disk.lay(u.stateLen(n) * device.F32.Size())
-			t.block = b
-			t.load = func() error { return s.disk.read(b, s.states.at(t.state).buf) }
-			t.save = func() error { return s.disk.write(b, s.states.at(t.state).buf) }
+			t.block = s.disk.lay(u.stateLen(n) * device.F32.Size())
+			s.cutState(u, &t)
 		}
 		if !u.atHand() && !u.onHost {
 			t.out = s.outgoing.turn(n)
@@ -323,10 +340,27 @@ func (s *Store) cut(u *unit) {
 		if u.param == Disk {
 			b := s.disk.lay(pad(n, s.cfg.DType) * s.cfg.DType.Size())
 			t.paramBlock = b
-			t.loadParam = func() error { return s.disk.read(b, s.params.at(t.param).buf) }
-			t.saveParam = func() error { return s.disk.write(b, s.params.at(t.param).buf) }
+			t.loadParam = func() error { return s.disk.readSome(b, s.params.at(t.param).buf, nil) }
+			t.saveParam = func() error { return s.disk.writeSome(b, s.params.at(t.param).buf, nil) }
 		}
 		u.tiles = append(u.tiles, t)
+	}
+}
+
+// cutState is how the parts of a tile's state move: the master copy is the first of
+// its vectors on disk, where there is one.
+func (s *Store) cutState(u *unit, t *tile) {
+	b, turn, first := t.block, t.state, 0
+	if u.copies {
+		first = padded(device.F32, t.at.Len()) * device.F32.Size()
+	}
+	for p, at := range [parts]shard.Range{All: {Hi: b.len}, Vectors: {Lo: first, Hi: b.len}, Copy: {Hi: first}} {
+		wanted := func(lo, hi int) bool { return lo < at.Hi && at.Lo < hi }
+		t.moves[p] = moves{
+			bytes: b.some(wanted),
+			load:  func() error { return s.disk.readSome(b, s.states.at(turn).buf, wanted) },
+			save:  func() error { return s.disk.writeSome(b, s.states.at(turn).buf, wanted) },
+		}
 	}
 }
 

@@ -113,7 +113,7 @@ func vectors(st offload.State, vecs int) []device.Buffer {
 // update acquires a tile, compares it with the model, and if change is set
 // gives it new random values; all on the work queue.
 func (r *rig) update(unit, tile int, m model, change bool, rng *rand.Rand) device.Event {
-	st := r.Acquire(unit, tile)
+	st := r.Acquire(unit, tile, offload.All)
 	q := r.work
 	q.Label(fmt.Sprintf("unit %d tile %d", unit, tile))
 	q.After(st.Ready[0])
@@ -323,7 +323,7 @@ func (r *rig) again(t *testing.T) {
 	for unit := range r.units {
 		var done device.Event
 		for tile := range r.Tiles(unit) {
-			st := r.Acquire(unit, tile)
+			st := r.Acquire(unit, tile, offload.All)
 			r.work.After(st.Ready[0])
 			r.work.After(st.Ready[1])
 			done = r.Release(unit, tile, r.work.Mark(), true)

@@ -36,7 +36,7 @@ func TestDrawnJobs(t *testing.T) {
 			for _, stages := range classes {
 				var want *leaving
 				for _, stage := range stages {
-					for _, places := range placesOf(t, rng, sets, stage) {
+					for _, places := range placesOf(t, rng, stage) {
 						all := append(slices.Clone(sets), places...)
 						got := asPlanned(t, drawnConfig(t, all))
 						if want == nil {
@@ -95,23 +95,16 @@ func drawn(t *testing.T, rng *rand.Rand, families []string) (sets []string, clas
 }
 
 // placesOf are two ways to keep the state at a stage: on the device, and elsewhere.
-func placesOf(t *testing.T, rng *rand.Rand, sets []string, stage int) [][]string {
+func placesOf(t *testing.T, rng *rand.Rand, stage int) [][]string {
 	at, stay := fmt.Sprint("zero.stage=", stage), []string{}
 	if stage == 0 {
 		stay = append(stay, "parallel.replicate=null") // all are replicas
 	}
 	elsewhere := append(slices.Clone(stay), at, "zero.offload.path="+t.TempDir())
 	optimizer, parameters := []string{"host", "disk"}[rng.IntN(2)], []string{"host", "disk"}[rng.IntN(2)]
-	if slices.Contains(sets, "optimizer.type=muon") {
-		optimizer = "none" // it is refused
-	} else {
-		elsewhere = append(elsewhere, []string{"zero.offload.ratio=1", "zero.offload.ratio=0.4"}[rng.IntN(2)])
-	}
+	elsewhere = append(elsewhere, []string{"zero.offload.ratio=1", "zero.offload.ratio=0.4"}[rng.IntN(2)])
 	if stage < 3 {
 		parameters = "none"
-	}
-	if optimizer == "none" && parameters == "none" {
-		return [][]string{append(stay, at)}
 	}
 	if optimizer != "disk" && parameters != "disk" {
 		elsewhere = slices.DeleteFunc(elsewhere, func(s string) bool { return strings.HasPrefix(s, "zero.offload.path=") })

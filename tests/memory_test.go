@@ -127,6 +127,8 @@ var offloadJobs = [][]string{
 	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=adamw8bit", "device=cpu", "train.accumulate=2"},
 	{"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "optimizer.type=adamw8bit", "device=cpu", "precision=fp32"},
 	{"zero.stage=3", "zero.offload.parameters=host", "optimizer.type=muon", "device=cpu", "train.accumulate=2"},
+	{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "optimizer.type=muon", "device=cpu", "train.accumulate=2"},
+	{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=muon", "device=cpu"},
 }
 
 // The bytes a job allocates in each category are those of the closed forms,
@@ -192,9 +194,6 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 			t.Parallel()
 			stage := cfg(t, sets...).Zero.Stage
 			for i, way := range offloads(t, stage) {
-				if slices.Contains(sets, "optimizer.type=muon") && way[0] != "zero.offload.optimizer=none" {
-					continue // it is refused
-				}
 				c := cfg(t, append(append(slices.Clone(sets), way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%5))...)
 				offloadedIsPlanned(t, fmt.Sprint(way), c, 500*(i%2))
 			}
@@ -300,6 +299,8 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 		{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "precision=bf16", "train.accumulate=2"},
 		{"zero.stage=3", "optimizer.type=muon", "device=cpu"},
+		{"zero.stage=3", "optimizer.type=muon", "device=cpu", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"},
+		{"zero.stage=2", "optimizer.type=muon", "device=cpu", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
 		c := cfg(t, append(sets, "parallel.ranks=2")...)
 		ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{Tile: 200}})

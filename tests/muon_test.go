@@ -28,6 +28,8 @@ func TestMuonAgreesToTheBit(t *testing.T) {
 			for _, other := range [][]string{
 				{"parallel.ranks=1", "train.accumulate=4"}, {"parallel.ranks=4", "zero.stage=1"}, {"parallel.ranks=4", "zero.offload.parameters=host"},
 				{"parallel.ranks=4", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
+				{"parallel.ranks=4", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"},
+				{"parallel.ranks=1", "train.accumulate=4", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 			} {
 				sameBits(t, fmt.Sprint(other), train(t, cfg(t, append(append(sets, "zero.stage=3"), other...)...), nil), want)
 			}

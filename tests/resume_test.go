@@ -98,6 +98,7 @@ func TestResumeAgreesToTheBit(t *testing.T) {
 		{"parallel.ranks=3", "zero.stage=3", "optimizer.type=adamw8bit", "device=cpu"},
 		{"parallel.ranks=2", "zero.stage=2", "optimizer.type=adamw8bit", "device=cpu", "checkpoint.async=false", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 		{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "optimizer.type=muon", "device=cpu"},
+		{"parallel.ranks=3", "zero.stage=3", "optimizer.type=muon", "device=cpu", "zero.offload.optimizer=disk", "zero.offload.ratio=0.6", "zero.offload.path=" + t.TempDir()},
 		{"parallel.ranks=2", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 		{"parallel.ranks=3", "zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "checkpoint.async=false"},
 	} {
@@ -146,6 +147,8 @@ func TestResumeOfStateOnAnotherTopology(t *testing.T) {
 				{"parallel.ranks=1", "zero.stage=0"},
 				{"parallel.ranks=3", "zero.stage=1"},
 				{"parallel.ranks=6", "parallel.shard=3", "parallel.replicate=2", "zero.stage=2"},
+				{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"},
+				{"parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 			}, rule, "device=cpu")
 		})
 	}

@@ -120,8 +120,11 @@ func TestClipByGlobalNorm(t *testing.T) {
 // A step whose fp16 gradients overflow is skipped on all ranks, changes no
 // state, and lowers the loss scale by DeepSpeed's rule; training then goes on.
 func TestOverflowIsSkipped(t *testing.T) {
-	for _, stage := range []string{"zero.stage=0", "zero.stage=2", "zero.stage=3"} {
-		c := cfg(t, stage, "parallel.ranks=2", "precision=fp16")
+	for _, sets := range [][]string{
+		{"zero.stage=0"}, {"zero.stage=2"}, {"zero.stage=3"},
+		{"zero.stage=2", "optimizer.type=muon", "device=cpu", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
+	} {
+		c := cfg(t, append(sets, "parallel.ranks=2", "precision=fp16")...)
 		err := onRanks(t, c, func(r *build.Rank) error {
 			tr := r.Trainer
 			tr.Scale.Scale = 1 << 40
@@ -155,7 +158,7 @@ func TestOverflowIsSkipped(t *testing.T) {
 			return nil
 		})
 		if err != nil {
-			t.Errorf("%s: %v", stage, err)
+			t.Errorf("%v: %v", sets, err)
 		}
 	}
 }

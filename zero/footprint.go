@@ -87,25 +87,36 @@ func (f Footprint) Bytes() (b device.Bytes) {
 	return b
 }
 
-// updates is the bytes of updates of whole matrices: three slots that units take in
-// turn, or one without prefetch or of fewer units, in bf16, and work space.
+// updates is the bytes of updates of whole matrices: slots that units take in turn, in
+// bf16, and work space.
 func (f Footprint) updates() int64 {
-	units, longest, work := 0, int64(0), 0
+	longest, work := int64(0), 0
 	for _, u := range f.Units {
 		if u.Matrix == [2]int{} {
 			continue
 		}
 		whole, _ := f.pad(u)
 		m, n := u.Matrix[0], u.Matrix[1]
-		units, longest, work = units+1, max(longest, whole), max(work, 2*round(2*m*m)+round(4*m*n)+192)
+		longest, work = max(longest, whole), max(work, 2*round(2*m*m)+round(4*m*n)+192)
+	}
+	return 2*f.updateSlots()*longest + int64(work)
+}
+
+// updateSlots is three, or one without prefetch or of fewer units.
+func (f Footprint) updateSlots() int64 {
+	units := 0
+	for _, u := range f.Units {
+		if u.Matrix != [2]int{} {
+			units++
+		}
 	}
 	switch {
 	case units == 0:
 		return 0
 	case units < 3 || f.Policy.Prefetch == 0:
-		return 2*longest + int64(work)
+		return 1
 	}
-	return 3*2*longest + int64(work)
+	return 3
 }
 
 // elements are those of some of the units: of all of them, of shared ones, and of

@@ -25,7 +25,9 @@ import (
 // parameters that rest on disk, or that are updated on the host and rest on
 // the device (host); of those that are updated on the device and rest
 // elsewhere (device). Accumulating micro-batches at stages 2 and 3 takes
-// another 4n of the largest offloaded unit on the device.
+// another 4n of the largest offloaded unit on the device. Updates of whole matrices
+// take 2n of the largest offloaded unit that has such in host memory, in as many slots
+// as on the device.
 type Offload struct {
 	Optimizer, Params offload.Place
 	Ratio             float64
@@ -143,7 +145,8 @@ func (f Footprint) Host() (b device.Bytes) {
 	}
 	p := int64(f.DType.Size())
 	var states, params ring
-	for _, r := range f.rests() {
+	part := int64(0)
+	for i, r := range f.rests() {
 		if r.param == offload.Host {
 			b[device.Params] += p * r.n
 		}
@@ -154,6 +157,9 @@ func (f Footprint) Host() (b device.Bytes) {
 			continue
 		}
 		b[device.Grads] += 4 * r.n
+		if f.Units[i].Matrix != [2]int{} {
+			part = max(part, r.n)
+		}
 		if len(r.vectors) > 0 {
 			states.add(r, r.onDisk(r.tile))
 			continue
@@ -165,6 +171,7 @@ func (f Footprint) Host() (b device.Bytes) {
 	}
 	b[device.Workspace] = f.HostWork
 	b[device.Stats] += f.sums()
+	b[device.Updates] = 2 * f.updateSlots() * part
 	b[device.Staging] = states.bytes(f) + params.bytes(f)
 	return b
 }

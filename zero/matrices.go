@@ -6,6 +6,7 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/fsdp"
+	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/shard"
 )
@@ -29,14 +30,23 @@ import (
 //
 // The three parts of a unit run beside those of the next ones, in slots that units take
 // in turn.
+//
+// The first and the last run where the state is: of what is offloaded in host memory, by
+// the host's kernels, which have the bits of the device's. To the device and back go e
+// bytes an element each, where state alone would take 8 and 8; whole matrices are turned
+// on the device, so offload changes no bits. On disk the first reads and writes the
+// state vectors, the last the master copy: each once a step, as by an elementwise rule.
 type matrices struct {
 	units []int // indices of the units
 	lens  []int // elements of each slot
+	part  int   // and of a rank's part of it in host memory, of what is offloaded
 	input device.DType
 	work  int // bytes of work space
 
 	slots []device.Buffer // of type input
-	ready []device.Event  // of each slot: it is gathered, or then scattered
+	parts []device.Buffer // this rank's of each slot, in host memory; none if nothing is offloaded
+	ready []device.Event  // of each slot: it is gathered, or then scattered,
+	free  []device.Event  // and its last unit is done with it
 	arena *device.Arena   // for the products
 	mine  [][]bool        // of each unit, the parameters that this rank turns
 }
@@ -71,6 +81,9 @@ func (t *Trainer) layOutMatrices() {
 			panic(fmt.Sprintf("zero: unit %s, whose matrices are whole in its update, is of %d ranks, others of %d", u.Name, n, ranks))
 		}
 		m.units, m.input, longest = append(m.units, i), rule.Input(), max(longest, u.Layout.Len())
+		if t.store.OnHost(i) {
+			m.part = max(m.part, u.Layout.ShardLen())
+		}
 		for _, p := range u.Layout.Params {
 			costs = append(costs, rule.Flops(p.Shape[0], p.Shape[1]))
 			m.work = max(m.work, rule.Work(p.Shape[0], p.Shape[1]))
@@ -82,7 +95,7 @@ func (t *Trainer) layOutMatrices() {
 	for range matrixSlots(len(m.units), t.cfg.Policy.Prefetch) {
 		m.lens = append(m.lens, longest)
 	}
-	m.ready = make([]device.Event, len(m.lens))
+	m.ready, m.free = make([]device.Event, len(m.lens)), make([]device.Event, len(m.lens))
 	owners := shard.Spread(costs, ranks)
 	for _, i := range m.units {
 		u := t.runner.Units[i]
@@ -112,44 +125,63 @@ func (t *Trainer) advance(k int) {
 	}
 }
 
-// slot is the one that unit k of m takes, as long as it.
-func (m *matrices) slot(k int, u *fsdp.Unit) (b device.Buffer, ready *device.Event) {
-	at := k % len(m.slots)
-	return m.slots[at].Slice(0, u.Layout.Len()), &m.ready[at]
+// slot is memory that units take in turn.
+type slot struct {
+	whole, own  device.Buffer // a unit, and this rank's part of it
+	piece       device.Buffer // the same part where its state is updated: own itself, or in host memory
+	ready, free *device.Event // of matrices
+}
+
+// slot is the one that unit k of those that need whole matrices takes, as long as it.
+func (t *Trainer) slot(k int) slot {
+	m, i := &t.matrices, t.matrices.units[k]
+	u, at := t.runner.Units[i], k%len(t.matrices.slots)
+	s := slot{whole: m.slots[at].Slice(0, u.Layout.Len()), ready: &m.ready[at], free: &m.free[at]}
+	s.own = collective.Own(u.Shard, s.whole)
+	s.piece = s.own
+	if t.store.OnHost(i) {
+		s.piece = m.parts[at].Slice(0, s.own.N)
+	}
+	return s
 }
 
 // moveMatrices moves the state of this rank's shard and gathers what follows from it.
 func (t *Trainer) moveMatrices(k int) {
-	m, i := &t.matrices, t.matrices.units[k]
-	u := t.runner.Units[i]
-	whole, ready := m.slot(k, u)
-	own, rule := collective.Own(u.Shard, whole), t.cfg.Rules[u.Rule].(optim.Whole)
+	i := t.matrices.units[k]
+	u, s := t.runner.Units[i], t.slot(k)
+	rule := t.cfg.Rules[u.Rule].(optim.Whole)
+	var moved device.Event
+	for j := range t.store.Tiles(i) {
+		st, q := t.borrow(i, j, offload.Vectors)
+		if !st.OnHost {
+			q.After(*s.free)
+		}
+		for _, r := range t.pieces[i][j] {
+			rule.Move(q, t.hypers[r.group], t.piece(st, r), s.piece.Slice(st.At.Lo+r.at.Lo, st.At.Lo+r.at.Hi))
+		}
+		moved = q.Mark()
+		t.store.Release(i, j, moved, true)
+	}
+	if t.store.OnHost(i) {
+		moved = t.store.SendState(i, s.own, s.piece, offload.ToDevice, moved, *s.free)
+	}
 	c := t.cfg.Comm
 	c.Label(t.labels[i].gather)
-	for j := range t.store.Tiles(i) {
-		st, q := t.borrow(i, j)
-		for _, r := range t.pieces[i][j] {
-			rule.Move(q, t.hypers[r.group], t.piece(st, r), own.Slice(st.At.Lo+r.at.Lo, st.At.Lo+r.at.Hi))
-		}
-		done := q.Mark()
-		t.store.Release(i, j, done, false)
-		c.After(done)
-	}
-	u.Shard.AllGather(c, whole, own)
-	*ready = c.Mark()
-	t.tell(fsdp.GatherUpdate, u, c, sent(whole, u.Shard, 1))
+	c.After(moved)
+	u.Shard.AllGather(c, s.whole, s.own)
+	*s.ready = c.Mark()
+	t.tell(fsdp.GatherUpdate, u, c, sent(s.whole, u.Shard, 1))
 }
 
 // turnMatrices turns what this rank has of a unit's matrices, and gives every rank its
 // part of all of them.
 func (t *Trainer) turnMatrices(k int) {
 	m, i := &t.matrices, t.matrices.units[k]
-	u := t.runner.Units[i]
-	whole, ready := m.slot(k, u)
-	own, rule := collective.Own(u.Shard, whole), t.cfg.Rules[u.Rule].(optim.Whole)
+	u, s := t.runner.Units[i], t.slot(k)
+	whole, own, rule := s.whole, s.own, t.cfg.Rules[u.Rule].(optim.Whole)
 	q, c := t.cfg.Update, t.cfg.Comm
 	q.Label(t.labels[i].update)
-	q.After(*ready)
+	q.After(*s.ready)
 	others := 0 // from there on is what other ranks turn
 	for j, p := range u.Layout.Params {
 		if m.mine[k][j] {
@@ -166,7 +198,7 @@ func (t *Trainer) turnMatrices(k int) {
 	c.Label(t.labels[i].share)
 	collective.AllReduce(u.Replica, c, own)
 	t.tell(fsdp.ShareUpdate, u, c, sent(own, u.Replica, 2))
-	*ready = c.Mark()
+	*s.ready = c.Mark()
 }
 
 // sent is the bytes a rank sends that so many times passes its parts of a buffer around
@@ -177,18 +209,25 @@ func sent(b device.Buffer, g collective.Group, times int) int64 {
 
 // applyMatrices updates this rank's shard of a unit.
 func (t *Trainer) applyMatrices(k int) {
-	m, i := &t.matrices, t.matrices.units[k]
-	u := t.runner.Units[i]
-	whole, ready := m.slot(k, u)
-	own, rule := collective.Own(u.Shard, whole), t.cfg.Rules[u.Rule].(optim.Whole)
+	i := t.matrices.units[k]
+	u, s := t.runner.Units[i], t.slot(k)
+	rule, ready := t.cfg.Rules[u.Rule].(optim.Whole), *s.ready
+	if t.store.OnHost(i) {
+		ready = t.store.SendState(i, s.piece, s.own, offload.ToHost, ready, device.Event{})
+	}
+	*s.free = ready
 	var done device.Event
 	for j := range t.store.Tiles(i) {
-		st, q := t.borrow(i, j)
-		q.After(*ready)
+		st, q := t.borrow(i, j, offload.Copy)
+		q.After(ready)
 		for _, r := range t.pieces[i][j] {
-			rule.Apply(q, t.hypers[r.group], t.piece(st, r), own.Slice(st.At.Lo+r.at.Lo, st.At.Lo+r.at.Hi))
+			rule.Apply(q, t.hypers[r.group], t.piece(st, r), s.piece.Slice(st.At.Lo+r.at.Lo, st.At.Lo+r.at.Hi))
 		}
-		done = t.store.Release(i, j, q.Mark(), true)
+		used := q.Mark()
+		if !st.OnHost {
+			*s.free = used
+		}
+		done = t.store.Release(i, j, used, true)
 	}
 	u.MarkUpdated(done)
 }

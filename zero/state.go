@@ -350,7 +350,7 @@ func (t *Trainer) eachTile(change bool, of func(unit int) shard.Range, f func(q 
 					ahead = ahead[1:]
 				}
 				if change {
-					b.st = t.store.Acquire(i, j)
+					b.st = t.store.Acquire(i, j, offload.All)
 				} else {
 					b.st = t.store.Peek(i, j, b.in)
 				}

@@ -282,6 +282,9 @@ func (t *Trainer) allocate() error {
 	t.stats = alloc(c.Host, device.I64, c.Groups.World.Size()*statLen, device.Stats)
 	for _, n := range t.matrices.lens {
 		t.matrices.slots = append(t.matrices.slots, alloc(c.Device, t.matrices.input, n, device.Updates))
+		if n := t.matrices.part; n > 0 {
+			t.matrices.parts = append(t.matrices.parts, alloc(c.Host, t.matrices.input, n, device.Updates))
+		}
 	}
 	t.matrices.arena = device.NewArena(alloc(c.Device, device.F32, t.matrices.work/4, device.Updates))
 	t.Paces = make([]collective.Pace, c.Groups.World.Size())

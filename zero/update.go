@@ -38,7 +38,7 @@ func (t *Trainer) update(lr, gradScale float64) {
 func (t *Trainer) updateEach(i int, rule optim.Elementwise) {
 	var done device.Event
 	for j := range t.store.Tiles(i) {
-		st, q := t.borrow(i, j)
+		st, q := t.borrow(i, j, offload.All)
 		for _, r := range t.pieces[i][j] {
 			rule.Step(q, t.Updates, t.hypers[r.group], t.piece(st, r))
 		}
@@ -47,9 +47,10 @@ func (t *Trainer) updateEach(i int, rule optim.Elementwise) {
 	t.runner.Units[i].MarkUpdated(done)
 }
 
-// borrow acquires the state of a tile, and has the queue of its update wait for it.
-func (t *Trainer) borrow(unit, tile int) (offload.State, Update) {
-	st := t.store.Acquire(unit, tile)
+// borrow acquires the state of a tile, or a part of it, and has the queue of its update
+// wait for it.
+func (t *Trainer) borrow(unit, tile int, part offload.Part) (offload.State, Update) {
+	st := t.store.Acquire(unit, tile, part)
 	q := t.updates(st.OnHost)
 	q.Label(t.labels[unit].update)
 	q.After(st.Ready[0])
@@ -60,7 +61,10 @@ func (t *Trainer) borrow(unit, tile int) (offload.State, Update) {
 // piece is a run of a tile with the state its update needs, good until the next.
 func (t *Trainer) piece(st offload.State, r run) optim.Piece {
 	lo, hi := r.at.Lo, r.at.Hi
-	p := optim.Piece{Master: st.Master.Slice(lo, hi), Grad: st.Grad.Slice(lo, hi), State: t.state}
+	p := optim.Piece{Grad: st.Grad.Slice(lo, hi), State: t.state[:len(st.Vec)]}
+	if st.Master.N > 0 {
+		p.Master = st.Master.Slice(lo, hi)
+	}
 	if st.Param.N > 0 {
 		p.Param = st.Param.Slice(lo, hi)
 	}

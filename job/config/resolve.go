@@ -476,9 +476,6 @@ func (r *reader) resolveMuon(o *Optimizer) {
 	if !r.has("optimizer.adamw.weight_decay") {
 		a.WeightDecay = o.WeightDecay
 	}
-	if r.Config.Zero.Offload.Optimizer != "none" {
-		r.refuse("Muon's update has whole matrices on the device, where its state is to be then", "want none, or optimizer.type: adamw", "zero.offload.optimizer", "optimizer.type")
-	}
 }
 
 // tenth is x/10 in decimal: a tenth of 6e-4 is 6e-5 to the last bit.

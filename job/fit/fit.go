@@ -325,11 +325,7 @@ func (s *search) offloads(x config.Config) (list []config.Offload) {
 	if x.Zero.Stage < 3 {
 		params = places[:1]
 	}
-	optimizers := places
-	if s.job.Optimizer.Type == "muon" {
-		optimizers = places[:1]
-	}
-	for _, optimizer := range optimizers {
+	for _, optimizer := range places {
 		for _, parameters := range params {
 			o := s.job.Zero.Offload
 			o.Optimizer, o.Parameters = optimizer, parameters

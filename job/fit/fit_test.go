@@ -368,9 +368,11 @@ func TestCostCountsTheSchedule(t *testing.T) {
 		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "train.micro_batch=2"},
 		{"zero.stage=3", "zero.offload.parameters=host", "precision=fp32", "zero.prefetch=0"},
 		{"zero.stage=3", "zero.offload.optimizer=host", "precision=fp32", "model.family=llama", "model.tied=true"},
+		{"zero.stage=2", "zero.offload.optimizer=host", "optimizer.type=muon", "device=cpu", "train.micro_batch=1"},
+		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "optimizer.type=muon", "device=cpu"},
 	} {
 		c := configtest.Fitted(t, sets...)
-		m := c.Model.Network()
+		m := config.Network(c)
 		cost := sim.Weigh(c, sim.Matmuls(m, build.Rules(c.Optimizer)), sim.TrafficOf(c, sim.UnitSizes(m, build.Rules(c.Optimizer))), here)
 		q, moved := &counter{}, int64(0)
 		f, err := build.DryRun(c)
@@ -433,24 +435,32 @@ func TestUpdateOfOffloaded(t *testing.T) {
 		sets  []string
 		rates sim.Rates
 		want  float64 // bytes of the slowest, of an element of the shards
+		whole float64 // and more of one of a matrix that is updated whole
 	}{
-		{[]string{"zero.offload.optimizer=host"}, sim.Rates{Host: 1, Memory: 1e9}, (4 + 2) / 2.},
-		{[]string{"zero.offload.optimizer=host"}, sim.Rates{Host: 1e9, Memory: 1}, 4 + 2*12 + 2},
-		{[]string{"zero.offload.optimizer=host", "optimizer.type=lion"}, sim.Rates{Host: 1e9, Memory: 1}, 4 + 2*8 + 2},
-		{[]string{"zero.offload.optimizer=disk", "zero.offload.path=."}, sim.Rates{Host: 1e9, Memory: 1e9, Disk: 1}, 2 * 12},
+		{[]string{"zero.offload.optimizer=host"}, sim.Rates{Host: 1, Memory: 1e9}, (4 + 2) / 2., 0},
+		{[]string{"zero.offload.optimizer=host"}, sim.Rates{Host: 1e9, Memory: 1}, 4 + 2*12 + 2, 0},
+		{[]string{"zero.offload.optimizer=host", "optimizer.type=lion"}, sim.Rates{Host: 1e9, Memory: 1}, 4 + 2*8 + 2, 0},
+		{[]string{"zero.offload.optimizer=disk", "zero.offload.path=."}, sim.Rates{Host: 1e9, Memory: 1e9, Disk: 1}, 2 * 12, 0},
+		{[]string{"zero.offload.optimizer=host", "optimizer.type=muon", "device=cpu"}, sim.Rates{Host: 1, Memory: 1e9}, (4 + 2) / 2., 2},
+		{[]string{"zero.offload.optimizer=host", "optimizer.type=muon", "device=cpu"}, sim.Rates{Host: 1e9, Memory: 1}, 4 + 2*12 + 2, -2*4 + 2*2},
+		{[]string{"zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=muon", "device=cpu"}, sim.Rates{Host: 1e9, Memory: 1e9, Disk: 1}, 2 * 12, -2 * 4},
 	} {
 		c := configtest.Fitted(t, append(test.sets, "zero.stage=2")...)
-		units := sim.UnitSizes(c.Model.Network(), build.Rules(c.Optimizer))
-		var n int64
+		network := config.Network(c)
+		units := sim.UnitSizes(network, build.Rules(c.Optimizer))
+		var n, whole int64
 		for _, u := range units {
 			n += sim.Part(c, u)
+			if u.Matrix != [2]int{} {
+				whole += sim.Part(c, u)
+			}
 		}
-		test.rates.Flops, test.rates.Link, test.rates.Disk = 1, 1, max(test.rates.Disk, 1e-9)
-		cost := sim.Weigh(c, sim.Matmuls(c.Model.Network(), build.Rules(c.Optimizer)), sim.TrafficOf(c, units), test.rates)
-		if got := cost.Update / float64(n); math.Abs(got-test.want) > 1e-9 {
-			t.Errorf("%v: %g seconds an element, want %g", test.sets, got, test.want)
+		test.rates.Flops, test.rates.Link, test.rates.Disk = math.Inf(1), 1, max(test.rates.Disk, 1e-9)
+		cost := sim.Weigh(c, sim.Matmuls(network, build.Rules(c.Optimizer)), sim.TrafficOf(c, units), test.rates)
+		if want := test.want*float64(n) + test.whole*float64(whole); math.Abs(cost.Update/want-1) > 1e-9 {
+			t.Errorf("%v: %g seconds, want %g", test.sets, cost.Update, want)
 		}
-		if disk := c.Zero.Offload.Disk(); disk && cost.Disk != 24*n || !disk && cost.Disk != 0 {
+		if disk := c.Zero.Offload.Disk(); disk && cost.Disk != 24*n-8*whole || !disk && cost.Disk != 0 {
 			t.Errorf("%v: %d bytes to and from the disk", test.sets, cost.Disk)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/nn"
 	"zeroth/optim"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -76,11 +77,12 @@ func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
 // at stages 2 and 3 after every micro-batch, before which the sum so far is
 // brought back, and the parameter (p) comes back if it rests on the device. The
 // host's kernel reads 4 + 4 + 4K and writes p + 4 + 4K, and the disk, if that is
-// where they rest, reads and writes 4 + 4K. A parameter that rests elsewhere is
-// fetched for every gather. The result is the seconds that takes.
+// where they rest, reads and writes 4 + 4K. What is turned of whole matrices goes from
+// the host to the device and back. A parameter that rests elsewhere is fetched for every
+// gather. The result is the seconds that takes.
 func moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float64) {
 	o, p := c.Zero.Offload, int64(c.Precision.Size())
-	shards, offloaded, fetched := moves.shards, moves.offloaded, moves.fetched.over(c.Train.Accumulate)
+	offloaded, fetched := moves.offloaded, moves.fetched.over(c.Train.Accumulate)
 	cost.Moved = fetched
 	if o.Parameters == "disk" {
 		cost.Disk = fetched + offloaded
@@ -90,17 +92,14 @@ func moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float
 		cost.Moved += offloaded // new values
 		return fetching
 	}
-	grads := int64(o.Ratio * float64(shards))
-	across := grads
+	part := func(bytes int64) int64 { return int64(o.Ratio * float64(bytes)) }
+	grads, whole := part(moves.shards), part(moves.whole)
+	states, across := grads+part(moves.states), grads
 	if c.Zero.Stage > 1 {
 		across *= int64(2*c.Train.Accumulate - 1)
 	}
-	across += grads/4*p - int64(o.Ratio*float64(offloaded))
-	states := grads
-	for _, t := range build.Rules(c.Optimizer)[0].Types() { // of several rules no state is offloaded
-		states += int64(t.Bytes(int(grads / 4)))
-	}
-	seconds := []float64{float64(across) / 2 / r.Host, float64(grads+2*states+grads/4*p) / r.Memory}
+	across += grads/4*p - part(offloaded) + 2*whole
+	seconds := []float64{float64(across) / 2 / r.Host, float64(grads+2*states+grads/4*p+2*whole) / r.Memory}
 	if o.Optimizer == "disk" {
 		cost.Disk += 2 * states
 		seconds = append(seconds, float64(2*states)/r.Disk)
@@ -190,9 +189,10 @@ type Traffic struct {
 	apart     int64   // sent to replicas,
 	once      int64   // and inside the shard group once in a step,
 	each      repeats // and there in micro-batches
-	shards    int64   // float32 of all shards
 	offloaded int64   // parameters that rest elsewhere,
 	fetched   repeats // and their fetches
+
+	shards, states, whole int64 // float32 of all shards, their state vectors, what is turned of whole matrices
 }
 
 // repeats is something of the first micro-batch, and of each that follows.
@@ -220,8 +220,7 @@ func TrafficOf(c *config.Config, units []zero.UnitSize) (t Traffic) {
 		t.apart += 2 * (shards / R * (R - 1))
 		if r, ok := rules[u.Rule].(optim.Whole); ok && !u.Frozen {
 			update := int64(r.Input().Size()) * n
-			t.once += 2 * update * (S - 1)
-			t.apart += 2 * (update / R * (R - 1))
+			t.once, t.apart, t.whole = t.once+2*update*(S-1), t.apart+2*(update/R*(R-1)), t.whole+update
 		}
 		if p.KeepParams || u.Shared {
 			t.once += gathers * gather
@@ -234,6 +233,9 @@ func TrafficOf(c *config.Config, units []zero.UnitSize) (t Traffic) {
 			t.each.add(reduce, reduce)
 		}
 		t.shards += shards
+		for _, v := range rules[u.Rule].Types() {
+			t.states += int64(v.Bytes(int(shards / 4)))
+		}
 		if c.Zero.Offload.Parameters != "none" && !u.Shared {
 			t.offloaded += e * n
 			t.fetched.add(gathers*e*n, more*e*n)
@@ -263,16 +265,13 @@ func UnitSizes(m *nn.Model, rules []optim.Rule) (sizes []zero.UnitSize) {
 // rule needs whole matrices.
 func mostWork(u nn.Unit, rules []optim.Rule) (sides [2]int) {
 	r, whole := rules[u.Params[0].Rule].(optim.Whole)
-	most := 0
-	for _, p := range u.Params {
-		if !whole || p.Frozen {
-			continue
-		}
-		if work := r.Work(p.Shape[0], p.Shape[1]); work > most {
-			most, sides = work, [2]int{slices.Min(p.Shape), slices.Max(p.Shape)}
-		}
+	if !whole || u.Params[0].Frozen {
+		return sides
 	}
-	return sides
+	p := slices.MaxFunc(u.Params, func(a, b shard.Param) int {
+		return cmp.Compare(r.Work(a.Shape[0], a.Shape[1]), r.Work(b.Shape[0], b.Shape[1]))
+	})
+	return [2]int{slices.Min(p.Shape), slices.Max(p.Shape)}
 }
 
 // Part is the elements of a unit's shard.
