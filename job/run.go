@@ -499,6 +499,9 @@ func (r *run) train(ctx context.Context, ranks []*build.Rank, savers []*state.Sa
 		if rank.Here == 0 { // all agree
 			stopped, r.agreed, r.steps = s, s, l.at
 		}
+		if err != nil {
+			l.saver.Leave()
+		}
 		return err
 	})
 	if err != nil {

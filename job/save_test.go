@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/job/build"
@@ -42,6 +44,28 @@ func TestRetentionThatFails(t *testing.T) {
 			t.Error("retention after a save that failed")
 		}
 		other.Abort()
+	}
+}
+
+// A rank that fails by itself, because old checkpoints cannot be deleted, ends the
+// run: the others, which begin the next save, hear of it and wait for nobody.
+func TestOneRankFailsBeforeASave(t *testing.T) {
+	for _, async := range []string{"true", "false"} {
+		t.Run("async "+async, func(t *testing.T) {
+			defer goleak.VerifyNone(t)
+			testjob.InFolder(t, testjob.Least)
+			c := configtest.MustLoad(t, "model={layers: 1, heads: 1, width: 8, context: 4}", "data.validation=0", "train.steps=3", "train.micro_batch=1", "parallel.ranks=3", "parallel.timeout=5s", "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.async="+async)
+			broken, o := errors.New("a broken disk"), Options{Out: "run"}
+			o.Hooks.Saves = vfs.Hook{FS: vfs.OS{}, Before: func(op vfs.Op) error {
+				if op.Do == "rename" && strings.Contains(op.Name, "/step-") {
+					return broken
+				}
+				return nil
+			}}
+			if err := Run(t.Context(), c, o); !errors.Is(err, broken) || strings.Contains(err.Error(), "rank") {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package zero
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -246,10 +247,12 @@ func (t *Trainer) Snapshot(memory func(n int) []float32) (parts []Staged, wait f
 		done = append(done, t.cfg.HostUpdate.Mark())
 	}
 	return parts, func() error {
-		for _, e := range done {
-			if err := e.Await(); err != nil {
-				return err
-			}
+		var errs [2]error
+		for i, e := range done { // all, also after an error: nobody else waits until memory is free
+			errs[i] = e.Await()
+		}
+		if err := cmp.Or(errs[0], errs[1]); err != nil {
+			return err
 		}
 		for _, s := range narrow {
 			device.Widen(s.to, s.t)

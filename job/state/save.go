@@ -35,8 +35,12 @@ type Saver struct {
 	step  int               // of the save in flight
 	done  chan Saved        // capacity 1: the save in flight sends its end; nil if there is none
 	Kept  chan error        // capacity 1: the retention in progress sends its end; nil if there is none
-	left  []checkpoint.Left // by the last retention; its own until it has ended
+	stays []checkpoint.Left // by the last retention; its own until it has ended
 	Told  map[string]bool   // names of folders of which stays has told
+
+	mu   sync.Mutex
+	busy bool // a save of this rank is in flight
+	left bool // no other will begin
 }
 
 // Saved is how a save ended.
@@ -91,8 +95,10 @@ func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 	put := func(w *checkpoint.Writer) error {
 		return s.Rank.Trainer.EachAll(s.stage.take, putter(w, &s.stage), putter(w, nil)) // nothing changes while training waits
 	}
+	copied := func() error { return nil }
 	if s.C.Checkpoint.Async {
-		parts, copied := s.Rank.Trainer.Snapshot(s.stage.take)
+		parts, wait := s.Rank.Trainer.Snapshot(s.stage.take)
+		copied = sync.OnceValue(wait)
 		put = func(w *checkpoint.Writer) error {
 			if err := copied(); err != nil {
 				return err
@@ -104,8 +110,13 @@ func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 	blocked := time.Since(begin)
 	done, kept := make(chan Saved, 1), make(chan error, 1)
 	s.done, s.Kept, s.step = done, kept, p.Step
+	s.begins()
 	write := func() error {
 		path, err := s.write(p, metrics, put)
+		s.ends()
+		if err != nil {
+			_ = copied() // into memory that is free to be used, or given back, once done is told; err came first
+		}
 		done <- Saved{p.Step, path, err, blocked, took, time.Since(begin)}
 		return err
 	}
@@ -116,6 +127,33 @@ func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 	err := write()
 	go func() { kept <- s.Retain(err) }() // likewise: deleting takes as long as a good part of writing
 	return nil
+}
+
+func (s *Saver) begins() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy = true
+}
+
+func (s *Saver) ends() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy = false; s.left {
+		_ = s.group.Close() // in-process groups cannot fail to close
+	}
+}
+
+// Leave is called where the rank has failed: ranks that begin a save without it
+// hear so at once. One that it has begun comes to its end first.
+func (s *Saver) Leave() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left = true; !s.busy {
+		_ = s.group.Close() // likewise
+	}
 }
 
 // Retain deletes the checkpoints that are not to be kept, after a save that
@@ -130,20 +168,20 @@ func (s *Saver) Retain(err error) error {
 	} else {
 		gone, err = checkpoint.Prune(s.C.Checkpoint.Dir, s.C.Checkpoint.Keep)
 	}
-	s.left = gone.Left
+	s.stays = gone.Left
 	return err
 }
 
 // Stays is what the retention that tidy has waited for left as it is, each
 // folder once in a run.
 func (s *Saver) Stays() (news []checkpoint.Left) {
-	for _, x := range s.left {
+	for _, x := range s.stays {
 		if !s.Told[x.Name] {
 			news = append(news, x)
 			s.Told[x.Name] = true
 		}
 	}
-	s.left = nil
+	s.stays = nil
 	return news
 }
 
