@@ -1,3 +1,8 @@
+//go:build unix
+
+// All tests of this package are only for Unix: most train, which needs locks of folders,
+// and start processes that get signals.
+
 package main
 
 import (
@@ -14,7 +19,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -398,8 +402,10 @@ func TestMain(m *testing.M) {
 		main()
 	case "full":
 		signal.Ignore(syscall.SIGXFSZ)
-		most, _ := strconv.ParseUint(os.Getenv("ZEROTH_MOST"), 10, 64)
-		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
+		var most syscall.Rlimit
+		_, _ = fmt.Sscan(os.Getenv("ZEROTH_MOST"), &most.Cur) // whose type is the system's own
+		most.Max = most.Cur
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &most); err != nil {
 			panic(err)
 		}
 		main()

@@ -1,4 +1,4 @@
-//go:build !mpi || !cgo
+//go:build unix && (!mpi || !cgo)
 
 package main
 

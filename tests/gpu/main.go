@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -122,8 +121,7 @@ func (s *session) output(ctx context.Context, name string, args ...string) (stri
 	}
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = s.dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	together(cmd)
 	cmd.WaitDelay = 10 * time.Second
 	text, err := cmd.CombinedOutput()
 	fmt.Fprintf(s.log, "$ %s %s\n%s\n", name, strings.Join(args, " "), text)

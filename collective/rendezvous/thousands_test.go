@@ -1,0 +1,40 @@
+//go:build unix
+
+package rendezvous_test
+
+import (
+	"errors"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/collective/rendezvous"
+)
+
+// TestThousands has 2,000 processes rendezvous and agree on one machine.
+func TestThousands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("2,000 processes take some seconds")
+	}
+	const processes = 2001
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < 3*processes {
+		t.Skipf("%d descriptors are too few", limit.Cur)
+	}
+	begin := time.Now()
+	stars := joined(t, processes, func(_ int, c *rendezvous.Config) {
+		c.Heartbeat, c.Wait, c.DeadAfter = 5*time.Second, 2*time.Minute, time.Minute
+	})
+	came := time.Since(begin)
+	if err := errors.Join(agree(t, stars, func(int) []rendezvous.Fact { return []rendezvous.Fact{{Name: "job", Value: "aa"}} })...); err != nil {
+		t.Error(err)
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	t.Logf("%d processes came in %v, agreed after %v; %d MB in use", processes, came, time.Since(begin), m.Sys>>20)
+	if m.Sys > 3<<30 { // every one of them has the table of all, here in one process
+		t.Errorf("%d MB in use", m.Sys>>20)
+	}
+	closeAll(stars)
+}
