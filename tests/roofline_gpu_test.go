@@ -60,7 +60,7 @@ func newTimed(t *testing.T, h *sim.Hardware) *timed {
 	r.to, err = r.g.NewEvent(true)
 	r.must(err)
 	r.mem = r.zeros
-	r.Ops = kernel.Ops{To: r, Work: r.zeros(device.F32, kernel.WorkLen)}
+	r.Ops = kernel.Ops{To: r, Weigh: true, Work: r.zeros(device.F32, kernel.WorkLen)}
 	return r
 }
 

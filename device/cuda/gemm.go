@@ -123,7 +123,7 @@ func (q *Queue) fused(op string, e driver.Epilogue, g *driver.Gemm, d, a, b, c *
 	if g.M == 0 || g.N == 0 || !q.canMultiply() || !q.begin(op) {
 		return true
 	}
-	g.Epilogue, g.LdC, g.LdAux = e, c.Ld, beside.Ld
+	g.Epilogue, g.LdC, g.LdAux = e, int32(c.Ld), int32(beside.Ld)
 	o := driver.Operands{A: b.Buf.Ptr, B: a.Buf.Ptr, C: c.Buf.Ptr, D: d.Buf.Ptr, Vector: vector.Ptr, Beside: beside.Buf.Ptr}
 	g.Align = alignment(uintptr(o.A) | uintptr(o.B) | uintptr(o.C) | uintptr(o.D) | uintptr(o.Vector) | uintptr(o.Beside))
 	ok, err := q.blas.Fused(q.commands(), g, o)
@@ -178,7 +178,7 @@ func (q *Queue) openBLAS() {
 }
 
 // blasType is a type as cuBLAS calls it; -1 if it does not multiply such.
-func blasType(t device.DType) int {
+func blasType(t device.DType) int32 {
 	switch t {
 	case device.F32:
 		return driver.Float32
@@ -200,10 +200,10 @@ func gemm(c, a, b *device.Mat) driver.Gemm {
 		(c.Buf.Type != a.Buf.Type && c.Buf.Type != device.F32) || max(m, n, k, a.Ld, b.Ld, c.Ld) > math.MaxInt32 {
 		panic(fmt.Sprintf("cuda: a product of %v (%d, %d) and %v (%d, %d), transposed %v and %v, into %v (%d, %d)", a.Buf.Type, a.Rows, a.Cols, b.Buf.Type, b.Rows, b.Cols, a.Trans, b.Trans, c.Buf.Type, c.Rows, c.Cols))
 	}
-	return driver.Gemm{TransA: b.Trans, TransB: a.Trans, M: n, N: m, K: k, LdA: b.Ld, LdB: a.Ld, LdD: c.Ld, Type: typ, TypeD: typeC}
+	return driver.Gemm{TransA: b.Trans, TransB: a.Trans, M: int32(n), N: int32(m), K: int32(k), LdA: int32(b.Ld), LdB: int32(a.Ld), LdD: int32(c.Ld), Type: typ, TypeD: typeC}
 }
 
 // alignment is the greatest power of two up to 16 that divides addresses or-ed together:
 // no algorithm asks for more, and which is chosen, and so a sum's order, should not
 // depend on where a stage has put something.
-func alignment(p uintptr) int { return 1 << min(4, bits.TrailingZeros64(uint64(p))) }
+func alignment(p uintptr) int32 { return 1 << min(4, bits.TrailingZeros64(uint64(p))) }

@@ -373,7 +373,7 @@ func (c *counted) Launch(x *kernel.Call) {
 // costOf is what operations cost, each operand passed over once.
 func costOf(f func(*kernel.Ops)) kernel.Cost {
 	c := &counted{}
-	f(&kernel.Ops{To: c, Work: device.Buffer{Type: device.F32, N: kernel.WorkLen}})
+	f(&kernel.Ops{To: c, Weigh: true, Work: device.Buffer{Type: device.F32, N: kernel.WorkLen}})
 	return c.Cost
 }
 

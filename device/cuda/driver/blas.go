@@ -70,12 +70,12 @@ func (e Epilogue) String() string {
 // second part is of Fused alone, which looks its plans up by all of it: there is nothing
 // between the fields, so that it is hashed as one piece.
 type Gemm struct {
-	M, N, K       int
-	LdA, LdB, LdD int // elements from one column to the next
-	Type, TypeD   int // of a and b, and of c and d
+	M, N, K       int32
+	LdA, LdB, LdD int32 // elements from one column to the next
+	Type, TypeD   int32 // of a and b, and of c and d
 
-	LdC, LdAux int
-	Align      int // bytes that the operands' addresses are multiples of
+	LdC, LdAux int32
+	Align      int32 // bytes that the operands' addresses are multiples of
 	Epilogue   Epilogue
 
 	TransA, TransB, Add bool
@@ -113,6 +113,22 @@ type BLAS struct {
 	work    unsafe.Pointer
 	workLen int
 	plans   map[Gemm]C.uintptr_t
+	recent  [recentPlans]recent
+}
+
+// recent is a plan that was used last of those at its place: a step has a dozen or two
+// shapes, and to look one up in the map takes as long as half a launch.
+type recent struct {
+	g    Gemm
+	plan C.uintptr_t // 0: there is none here
+}
+
+const recentPlans = 64
+
+// at is a shape's place among the recent plans. Sizes are mostly multiples of powers of two.
+func (g *Gemm) at() uint32 {
+	x := uint32(g.M) + uint32(g.N)*3 + uint32(g.K)*5 + uint32(g.Epilogue)*7 + uint32(g.Align)
+	return x * 0x9E3779B1 >> 26 % recentPlans
 }
 
 // NewBLAS makes a handle; the work space, bytes on the stream's GPU, stays the
@@ -149,15 +165,19 @@ func (b *BLAS) Product(to *Commands, g *Gemm, x, y, d unsafe.Pointer) {
 // Fused puts a product with an epilogue, or with a c that is not d, into the commands. It
 // does nothing and says so where cuBLASLt has no algorithm for the shape.
 func (b *BLAS) Fused(to *Commands, g *Gemm, o Operands) (done bool, err error) {
-	plan, known := b.plans[*g]
-	if !known {
-		plan, err = b.newPlan(g)
-	}
-	if plan == 0 {
-		return false, err
+	last := &b.recent[g.at()]
+	if last.plan == 0 || last.g != *g {
+		plan, known := b.plans[*g]
+		if !known {
+			plan, err = b.newPlan(g)
+		}
+		if plan == 0 {
+			return false, err
+		}
+		*last = recent{*g, plan}
 	}
 	f := (*C.z_fused)(to.next(C.Z_FUSED, unsafe.Sizeof(C.z_fused{})))
-	f.handle, f.plan, f.work, f.work_len, f.beta = b.h, plan, address(b.work), C.size_t(b.workLen), g.beta()
+	f.handle, f.plan, f.work, f.work_len, f.beta = b.h, last.plan, address(b.work), C.size_t(b.workLen), g.beta()
 	f.o = C.z_operands{a: address(o.A), b: address(o.B), c: address(o.C), d: address(o.D), bias: address(o.Vector), aux: address(o.Beside)}
 	return true, nil
 }

@@ -1,9 +1,9 @@
 package kernel
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
+	"unsafe"
 
 	"zeroth/device"
 )
@@ -133,37 +133,39 @@ func kernelsOf(typ device.DType, a *device.Attn, fits bool) *attnKernels {
 }
 
 func wantAttn(op string, a *device.Attn, stats ...*device.Buffer) {
-	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
+	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.KV != a.H && a.H%a.KV != 0 || a.D < 1 {
 		panic(fmt.Sprintf("cuda: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
 	if a.Past > 0 && a.Drop.Drop > 0 {
 		panic(fmt.Sprintf("cuda: %s of positions after %d others drops probabilities", op, a.Past))
 	}
 	wantLen(op, device.F32, a.B*a.H*a.T, stats...)
-	device.Starts(op, a.Start, a.B*a.T, a.Past)
+	if a.Start.N > 0 { // a copy of it takes as long as half of the rest
+		device.Starts(op, a.Start, a.B*a.T, a.Past)
+	}
 }
 
 // head is a matrix of heads: their elements lie in words of four if D allows it.
-func (c *Call) head(m *device.Mat, a *device.Attn) *Call { return c.matIf(m, a.D%4 == 0) }
+func (l list) head(m *device.Mat, a *device.Attn) list { return l.matIf(m, a.D%4 == 0) }
 
 // attn is attention.cu's Attn, or its Dropping.
-func (c *Call) attn(a *device.Attn) *Call {
+func (l list) attn(a *device.Attn) list {
 	two := func(low, high int) uint64 { return uint64(uint32(low)) | uint64(high)<<32 }
 	bytes := 48
 	if a.Drop.Drop > 0 {
 		bytes += dropBytes
 	}
-	to := c.next(bytes)
-	putPtr(to, &a.Start)
-	binary.LittleEndian.PutUint64(to[8:], two(a.T, a.Past+a.T))
-	binary.LittleEndian.PutUint64(to[16:], two(a.H, a.KV))
-	binary.LittleEndian.PutUint64(to[24:], two(a.D, a.Past))
-	binary.LittleEndian.PutUint64(to[32:], two(a.Window, int(math.Float32bits(a.Scale))))
-	binary.LittleEndian.PutUint32(to[40:], math.Float32bits(a.Cap))
+	to := l.place(bytes)
+	put64(to, begins(&a.Start))
+	put64(unsafe.Add(to, 8), two(a.T, a.Past+a.T))
+	put64(unsafe.Add(to, 16), two(a.H, a.KV))
+	put64(unsafe.Add(to, 24), two(a.D, a.Past))
+	put64(unsafe.Add(to, 32), two(a.Window, int(math.Float32bits(a.Scale))))
+	put32(unsafe.Add(to, 40), math.Float32bits(a.Cap))
 	if a.Drop.Drop > 0 {
-		putDrop(to[48:], a.Drop)
+		putDrop(unsafe.Add(to, 48), a.Drop)
 	}
-	return c
+	return l.then()
 }
 
 // capFlops are the operations of a score or logit that a soft cap adds, slopeFlops
@@ -187,6 +189,14 @@ func beside(a *device.Attn, slope int) (flops int) {
 	return flops
 }
 
+// pairs are a's, for costs.
+func (o *Ops) pairs(a *device.Attn) int64 {
+	if !o.Weigh {
+		return 0
+	}
+	return a.Pairs()
+}
+
 // Attention sets o = softmax(Scale q·k)·v, each position seeing itself and those
 // before it, as far as the window goes and its document; lse (B, H, T) float32 receives the log-sum-exp of its scores. Values
 // that a query does not see must be finite.
@@ -195,11 +205,11 @@ func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a
 	wantMat("attention", a.B*a.T, a.H*a.D, &out, &q)
 	wantMat("attention", a.B*a.Keys(), a.KV*a.D, &k, &v)
 	s := kernelsFor(&a, &out, &q, &k, &v).forward
-	c := o.begin(s.entry).head(&out, &a).ptr(&lse).head(&q, &a).head(&k, &a).head(&v, &a).attn(&a)
-	c.Shared = s.shared
-	cost := over(0, &out, &q, &k, &v).plus(&lse)
-	cost.Flops = a.Pairs() * int64(4*a.D+20+beside(&a, 0))
-	o.run(ceil(a.T, s.owns), a.H, a.B, cost)
+	l := o.begin(s.entry).head(&out, &a).ptr(&lse).head(&q, &a).head(&k, &a).head(&v, &a).attn(&a)
+	o.call.Shared = s.shared
+	cost := o.plus(o.over(0, &out, &q, &k, &v), &lse)
+	cost.Flops = o.pairs(&a) * int64(4*a.D+20+beside(&a, 0))
+	o.run(l, ceil(a.T, s.owns), a.H, a.B, cost)
 }
 
 // AttentionGrad overwrites dq, dk and dv with the gradients of Attention; delta (B,
@@ -212,22 +222,22 @@ func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out 
 	}
 	wantMat(op, a.B*a.T, a.H*a.D, &dq, &do, &out, &q)
 	wantMat(op, a.B*a.T, a.KV*a.D, &dk, &dv, &k, &v)
-	s, pairs, more := kernelsFor(&a, &dq, &dk, &dv, &do, &q, &k, &v), a.Pairs(), beside(&a, slopeFlops)
+	s, pairs, more := kernelsFor(&a, &dq, &dk, &dv, &do, &q, &k, &v), o.pairs(&a), beside(&a, slopeFlops)
 
 	keeps := a // row sums are of what was kept
 	keeps.Drop = device.Dropout{}
-	o.begin(attentionDeltaKernel).ptr(&delta).head(&do, &a).head(&out, &a).attn(&keeps).i32(a.B)
-	o.run(rowBlocks(delta.N), 1, 1, over(2, &do, &out).plus(&delta))
+	l := o.begin(attentionDeltaKernel).ptr(&delta).head(&do, &a).head(&out, &a).attn(&keeps).i32(a.B)
+	o.run(l, rowBlocks(delta.N), 1, 1, o.plus(o.over(2, &do, &out), &delta))
 
-	c := o.begin(s.dkv.entry).head(&dk, &a).head(&dv, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a)
-	c.Shared = s.dkv.shared
-	cost := over(0, &dk, &dv, &do, &q, &k, &v).plus(&lse, &delta)
+	l = o.begin(s.dkv.entry).head(&dk, &a).head(&dv, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a)
+	o.call.Shared = s.dkv.shared
+	cost := o.plus(o.over(0, &dk, &dv, &do, &q, &k, &v), &lse, &delta)
 	cost.Flops = pairs * int64(8*a.D+24+more)
-	o.run(ceil(a.T, s.dkv.owns), a.KV, a.B, cost)
+	o.run(l, ceil(a.T, s.dkv.owns), a.KV, a.B, cost)
 
-	c = o.begin(s.dq.entry).head(&dq, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a)
-	c.Shared = s.dq.shared
-	cost = over(0, &dq, &do, &q, &k, &v).plus(&lse, &delta)
+	l = o.begin(s.dq.entry).head(&dq, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a)
+	o.call.Shared = s.dq.shared
+	cost = o.plus(o.over(0, &dq, &do, &q, &k, &v), &lse, &delta)
 	cost.Flops = pairs * int64(6*a.D+24+more)
-	o.run(ceil(a.T, s.dq.owns), a.H, a.B, cost)
+	o.run(l, ceil(a.T, s.dq.owns), a.H, a.B, cost)
 }

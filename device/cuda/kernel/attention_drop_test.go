@@ -31,7 +31,7 @@ func TestDroppedAreTheCPUs(t *testing.T) {
 			e.reset()
 			bench := func() *bench { return &bench{e: e, rng: rand.New(rand.NewPCG(1, 1))} }
 			want := keptBy(t, bench(), onCPU{q}, q.Wait, on.typ, a)["o"]
-			for what, kept := range keptBy(t, bench(), &Ops{To: e}, func() error { return e.err }, on.typ, a) {
+			for what, kept := range keptBy(t, bench(), &Ops{To: e, Weigh: true}, func() error { return e.err }, on.typ, a) {
 				for i := range want {
 					if kept[i] != want[i] {
 						t.Fatalf("%s: query %d, key %d of head %d: kept %v by the GPU, %v by the CPU", what, i/a.T%a.T, i%a.T, i/a.T/a.T, kept[i], want[i])

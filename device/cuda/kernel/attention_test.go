@@ -124,7 +124,7 @@ func TestAttentionOfAGrowingCache(t *testing.T) {
 	q, k, v := b.attnOf(device.F32, whole)
 	all, lse := b.make("o", device.F32, 77, 40), b.make("lse", device.F32, 1, 154)
 	step, lse1 := b.make("o", device.F32, 77, 40), b.make("lse", device.F32, 1, 2)
-	o := &Ops{To: e}
+	o := &Ops{To: e, Weigh: true}
 	o.Attention(all.Mat, lse.Buf, q, k, v, whole)
 	for t := range 77 {
 		one := whole

@@ -19,7 +19,6 @@ type Call struct {
 	Shared uint32    // bytes of dynamic shared memory of a block
 	Cost   Cost
 
-	put  int // parameters so far
 	args [maxArgs]byte
 }
 
@@ -42,97 +41,120 @@ func (c *Call) Args() []byte {
 // the caller's again when Launch returns.
 type Launcher interface{ Launch(*Call) }
 
-// next is the room of the next parameter.
-func (c *Call) next(bytes int) []byte {
-	if c.put >= len(c.Kernel.Params) || c.Kernel.Params[c.put].Bytes != bytes {
-		c.misfit(bytes)
+// list is a call and its parameter that is to come, of 0 bytes behind the last one. It is
+// a value, so that each parameter finds its place in registers and not where the one
+// before has left it.
+type list struct {
+	c *Call
+	p *Param
+}
+
+// place is where the next parameter goes, of so many bytes. TestTable holds that all of them
+// are within the arguments.
+func (l list) place(bytes int) unsafe.Pointer {
+	if l.p.Bytes != bytes {
+		l.misfit(bytes)
 	}
-	at := c.Kernel.Params[c.put].Offset
-	c.put++
-	return c.args[at : at+bytes]
+	return unsafe.Add(unsafe.Pointer(&l.c.args), l.p.Offset)
 }
 
-// misfit panics; it is apart so that next, which every parameter needs, is inlined.
-func (c *Call) misfit(bytes int) {
-	panic(fmt.Sprintf("kernel: parameter %d of %s has other than %d bytes: %v", c.put, c.Kernel.Name, bytes, c.Kernel.Params))
+// then is the list from behind a parameter that has been put down.
+func (l list) then() list {
+	return list{l.c, (*Param)(unsafe.Add(unsafe.Pointer(l.p), unsafe.Sizeof(Param{})))}
 }
 
-func (c *Call) i32(x int) *Call {
+// misfit panics; it is apart so that place, which every parameter needs, is inlined.
+func (l list) misfit(bytes int) {
+	k := l.c.Kernel
+	panic(fmt.Sprintf("kernel: a parameter of %d bytes of %s, where %d come, of %v", bytes, k.Name, l.p.Bytes, k.Params))
+}
+
+// put32 and put64 are how GPUs have words, whatever the host's are.
+func put32(to unsafe.Pointer, x uint32) { binary.LittleEndian.PutUint32((*[4]byte)(to)[:], x) }
+
+func put64(to unsafe.Pointer, x uint64) { binary.LittleEndian.PutUint64((*[8]byte)(to)[:], x) }
+
+func (l list) i32(x int) list {
 	if x != int(int32(x)) {
-		panic(fmt.Sprintf("kernel: %s of %d, which is more than kernels count", c.Kernel.Name, x))
+		l.tooMany(x)
 	}
-	binary.LittleEndian.PutUint32(c.next(4), uint32(x))
-	return c
+	to := l.place(4)
+	put32(to, uint32(x))
+	return l.then()
 }
 
-func (c *Call) flag(x bool) *Call {
+func (l list) tooMany(x int) {
+	panic(fmt.Sprintf("kernel: %s of %d, which is more than kernels count", l.c.Kernel.Name, x))
+}
+
+func (l list) flag(x bool) list {
 	if x {
-		return c.i32(1)
+		return l.i32(1)
 	}
-	return c.i32(0)
+	return l.i32(0)
 }
 
-func (c *Call) i64(x int) *Call {
-	binary.LittleEndian.PutUint64(c.next(8), uint64(x))
-	return c
+func (l list) i64(x int) list {
+	to := l.place(8)
+	put64(to, uint64(x))
+	return l.then()
 }
 
-func (c *Call) f32(x float32) *Call {
-	binary.LittleEndian.PutUint32(c.next(4), math.Float32bits(x))
-	return c
+func (l list) f32(x float32) list {
+	to := l.place(4)
+	put32(to, math.Float32bits(x))
+	return l.then()
 }
 
-func (c *Call) f64(x float64) *Call {
-	binary.LittleEndian.PutUint64(c.next(8), math.Float64bits(x))
-	return c
+func (l list) f64(x float64) list {
+	to := l.place(8)
+	put64(to, math.Float64bits(x))
+	return l.then()
 }
 
 // floats is a struct of float32.
-func (c *Call) floats(x ...float32) *Call {
-	to := c.next(4 * len(x))
+func (l list) floats(x ...float32) list {
+	to := l.place(4 * len(x))
 	for i, v := range x {
-		binary.LittleEndian.PutUint32(to[4*i:], math.Float32bits(v))
+		put32(unsafe.Add(to, 4*i), math.Float32bits(v))
 	}
-	return c
+	return l.then()
 }
 
 // ptr is where a buffer begins; an empty one is null.
-func (c *Call) ptr(b *device.Buffer) *Call {
-	putPtr(c.next(8), b)
-	return c
+func (l list) ptr(b *device.Buffer) list {
+	to := l.place(8)
+	put64(to, begins(b))
+	return l.then()
 }
 
-func putPtr(to []byte, b *device.Buffer) {
-	var at uintptr
+// begins is the address of a buffer, or 0 of an empty one.
+func begins(b *device.Buffer) uint64 {
 	if b.N > 0 {
-		at = uintptr(b.Ptr)
+		return uint64(uintptr(b.Ptr))
 	}
-	binary.LittleEndian.PutUint64(to, uint64(at))
+	return 0
 }
 
 // mat is rt.cuh's Mat: four elements go in one word where that is aligned.
-func (c *Call) mat(m *device.Mat) *Call { return c.rows(&m.Buf, m.Ld, true) }
+func (l list) mat(m *device.Mat) list { return l.rows(&m.Buf, m.Ld, true) }
 
 // matIf is mat whose words of four are used if the kernel's columns begin at
 // multiples of four.
-func (c *Call) matIf(m *device.Mat, wide bool) *Call { return c.rows(&m.Buf, m.Ld, wide) }
+func (l list) matIf(m *device.Mat, wide bool) list { return l.rows(&m.Buf, m.Ld, wide) }
 
 // vec is a Mat of one row.
-func (c *Call) vec(b *device.Buffer) *Call { return c.rows(b, 0, true) }
+func (l list) vec(b *device.Buffer) list { return l.rows(b, 0, true) }
 
-func (c *Call) rows(b *device.Buffer, ld int, wide bool) *Call {
-	to := c.next(16)
-	var at uint64
-	if b.N > 0 {
-		at = uint64(uintptr(b.Ptr))
-	}
+func (l list) rows(b *device.Buffer, ld int, wide bool) list {
+	to := l.place(16)
 	words := uint64(0)
 	if wide && ld%4 == 0 && aligned(b) {
 		words = 1
 	}
-	binary.LittleEndian.PutUint64(to, at)
-	binary.LittleEndian.PutUint64(to[8:], uint64(uint32(ld))|uint64(b.Type)<<32|words<<48)
-	return c
+	put64(to, begins(b))
+	put64(unsafe.Add(to, 8), uint64(uint32(ld))|uint64(b.Type)<<32|words<<48)
+	return l.then()
 }
 
 // aligned is whether four elements, whose size is a power of two, lie in one word.

@@ -1,9 +1,9 @@
 package kernel
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
+	"unsafe"
 
 	"zeroth/device"
 )
@@ -31,8 +31,8 @@ func (o *Ops) Zero(b device.Buffer) {
 	if b.Type.Size() > 2 { // zeros of every type are those of float32
 		b = device.Buffer{Type: device.F32, N: b.Bytes() / 4, Ptr: b.Ptr}
 	}
-	o.begin(fillKernel).vec(&b).i64(b.N).f32(0)
-	o.run(blocks(b.N, 4), 1, 1, passes(0, &b))
+	l := o.begin(fillKernel).vec(&b).i64(b.N).f32(0)
+	o.run(l, blocks(b.N, 4), 1, 1, o.passes(0, &b))
 }
 
 // Cast sets dst[i] = src[i], any float type to any, rounded once to nearest even.
@@ -44,22 +44,22 @@ func (o *Ops) Cast(dst, src device.Buffer) {
 	if dst.Type == device.F64 || src.Type == device.F64 {
 		k, each = cast64Kernel, 1
 	}
-	o.begin(k).vec(&dst).vec(&src).i64(dst.N)
-	o.run(blocks(dst.N, each), 1, 1, passes(1, &dst, &src))
+	l := o.begin(k).vec(&dst).vec(&src).i64(dst.N)
+	o.run(l, blocks(dst.N, each), 1, 1, o.passes(1, &dst, &src))
 }
 
 // AddTo sets y = a + b, added in float32; y may be a or b.
 func (o *Ops) AddTo(y, a, b device.Buffer) {
 	wantVec("add", y.N, &y, &a, &b)
-	o.begin(addKernel).vec(&y).vec(&a).vec(&b).i64(y.N)
-	o.run(blocks(y.N, 4), 1, 1, passes(1, &y, &a, &b))
+	l := o.begin(addKernel).vec(&y).vec(&a).vec(&b).i64(y.N)
+	o.run(l, blocks(y.N, 4), 1, 1, o.passes(1, &y, &a, &b))
 }
 
 // Scale multiplies x by s.
 func (o *Ops) Scale(x device.Buffer, s float32) {
 	wantVec("scale", x.N, &x)
-	o.begin(scaleKernel).vec(&x).f32(s).i64(x.N)
-	o.run(blocks(x.N, 4), 1, 1, passes(1, &x, &x))
+	l := o.begin(scaleKernel).vec(&x).f32(s).i64(x.N)
+	o.run(l, blocks(x.N, 4), 1, 1, o.passes(1, &x, &x))
 }
 
 // MaxSources is the number of buffers that SumInto adds at most.
@@ -78,25 +78,25 @@ func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 	} else {
 		wantFloat("sum of buffers", &dst)
 	}
-	cost := passes(len(src)-1, &dst)
+	cost := o.passes(len(src)-1, &dst)
 	for i := range src {
 		b := &src[i]
 		wantLen("sum of buffers", dst.Type, dst.N, b)
 		wide = wide && aligned(b)
-		cost = cost.plus(b)
+		cost = o.plus(cost, b)
 	}
-	c := o.begin(k)
+	l := o.begin(k)
 	if dst.Type == device.F64 {
-		c.ptr(&dst)
+		l = l.ptr(&dst)
 	} else {
-		c.matIf(&device.Mat{Buf: dst}, wide)
+		l = l.matIf(&device.Mat{Buf: dst}, wide)
 	}
-	to := c.next(8 * MaxSources)
+	to := l.place(8 * MaxSources)
 	for i := range src {
-		putPtr(to[8*i:], &src[i])
+		put64(unsafe.Add(to, 8*i), begins(&src[i]))
 	}
-	c.i32(len(src)).i64(dst.N)
-	o.run(blocks(dst.N, each), 1, 1, cost)
+	l = l.then().i32(len(src)).i64(dst.N)
+	o.run(l, blocks(dst.N, each), 1, 1, cost)
 }
 
 // AddRow adds v to every row of y, or with set sets every row to it: a bias beside
@@ -104,26 +104,26 @@ func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 func (o *Ops) AddRow(y device.Mat, v device.Buffer, set bool) {
 	wantMat("add of a row", y.Rows, y.Cols, &y)
 	wantVec("add of a row", y.Cols, &v)
-	o.begin(addRowKernel).mat(&y).vec(&v).i32(y.Rows).i32(y.Cols).flag(set)
-	cost := over(1, &y)
+	l := o.begin(addRowKernel).mat(&y).vec(&v).i32(y.Rows).i32(y.Cols).flag(set)
+	cost := o.over(1, &y)
 	if !set {
-		cost = over(1, &y, &y)
+		cost = o.over(1, &y, &y)
 	}
-	o.run(rowBlocks(y.Rows), 1, 1, cost.plus(&v))
+	o.run(l, rowBlocks(y.Rows), 1, 1, o.plus(cost, &v))
 }
 
 // Mul sets y = a * b; y may be a or b.
 func (o *Ops) Mul(y, a, b device.Buffer) {
 	wantVec("multiply", y.N, &y, &a, &b)
-	o.begin(mulKernel).vec(&y).vec(&a).vec(&b).i64(y.N)
-	o.run(blocks(y.N, 4), 1, 1, passes(1, &y, &a, &b))
+	l := o.begin(mulKernel).vec(&y).vec(&a).vec(&b).i64(y.N)
+	o.run(l, blocks(y.N, 4), 1, 1, o.passes(1, &y, &a, &b))
 }
 
 // AddScalar sets y = x + s; y may be x.
 func (o *Ops) AddScalar(y, x device.Buffer, s float32) {
 	wantVec("add scalar", y.N, &y, &x)
-	o.begin(addScalarKernel).vec(&y).vec(&x).f32(s).i64(y.N)
-	o.run(blocks(y.N, 4), 1, 1, passes(1, &y, &x))
+	l := o.begin(addScalarKernel).vec(&y).vec(&x).f32(s).i64(y.N)
+	o.run(l, blocks(y.N, 4), 1, 1, o.passes(1, &y, &x))
 }
 
 // Dropout sets y to what d keeps of x, scaled, plus add if that is not empty; y may
@@ -134,39 +134,40 @@ func (o *Ops) Dropout(y, x, add device.Buffer, d device.Dropout) {
 		wantVec("dropout", y.N, &add)
 	}
 	d.Rows(y.N)
-	putDrop(o.begin(dropoutKernel).vec(&y).vec(&x).vec(&add).i64(y.N).next(dropBytes), d)
-	o.run(blocks(y.N, 4), 1, 1, passes(3, &y, &x).plus(&add))
+	l := o.begin(dropoutKernel).vec(&y).vec(&x).vec(&add).i64(y.N)
+	putDrop(l.place(dropBytes), d)
+	o.run(l.then(), blocks(y.N, 4), 1, 1, o.plus(o.passes(3, &y, &x), &add))
 }
 
 // dropBytes are dropout.cu's Drop, which putDrop writes.
 const dropBytes = 32
 
-func putDrop(to []byte, d device.Dropout) {
+func putDrop(to unsafe.Pointer, d device.Dropout) {
 	key := d.Key()
 	for i, word := range [...]uint32{key[0], key[1], d.Place, d.Drop, uint32(d.Row), uint32(d.Row >> 32), uint32(d.Cols), math.Float32bits(d.Scale())} {
-		binary.LittleEndian.PutUint32(to[4*i:], word)
+		put32(unsafe.Add(to, 4*i), word)
 	}
 }
 
 // Activate sets y = f(x); y may be x.
 func (o *Ops) Activate(y, x device.Buffer, f device.Activation) {
 	wantVec("activation", y.N, &y, &x)
-	o.begin(activateKernel).vec(&y).vec(&x).i64(y.N).i32(int(f))
-	o.run(blocks(y.N, 4), 1, 1, passes(25, &y, &x))
+	l := o.begin(activateKernel).vec(&y).vec(&x).i64(y.N).i32(int(f))
+	o.run(l, blocks(y.N, 4), 1, 1, o.passes(25, &y, &x))
 }
 
 // ActivateGrad sets dx = dy * f'(x); dx may be dy.
 func (o *Ops) ActivateGrad(dx, x, dy device.Buffer, f device.Activation) {
 	wantVec("activation gradient", dx.N, &dx, &x, &dy)
-	o.begin(activateGradKernel).vec(&dx).vec(&x).vec(&dy).i64(dx.N).i32(int(f))
-	o.run(blocks(dx.N, 4), 1, 1, passes(36, &dx, &x, &dy))
+	l := o.begin(activateGradKernel).vec(&dx).vec(&x).vec(&dy).i64(dx.N).i32(int(f))
+	o.run(l, blocks(dx.N, 4), 1, 1, o.passes(36, &dx, &x, &dy))
 }
 
 // SwiGLU sets y = silu(gate) * up; y may be gate or up.
 func (o *Ops) SwiGLU(y, gate, up device.Buffer) {
 	wantVec("swiglu", y.N, &y, &gate, &up)
-	o.begin(swigluKernel).vec(&y).vec(&gate).vec(&up).i64(y.N)
-	o.run(blocks(y.N, 4), 1, 1, passes(20, &y, &gate, &up))
+	l := o.begin(swigluKernel).vec(&y).vec(&gate).vec(&up).i64(y.N)
+	o.run(l, blocks(y.N, 4), 1, 1, o.passes(20, &y, &gate, &up))
 }
 
 // SwiGLUGrad sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate). Each may
@@ -176,6 +177,6 @@ func (o *Ops) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
 	if dgate.Ptr == dup.Ptr && dy.N > 0 && dy.Ptr != nil {
 		panic(fmt.Sprintf("cuda: both swiglu gradients of %d elements into one buffer", dy.N))
 	}
-	o.begin(swigluGradKernel).vec(&dgate).vec(&dup).vec(&dy).vec(&gate).vec(&up).i64(dy.N)
-	o.run(blocks(dy.N, 4), 1, 1, passes(28, &dgate, &dup, &dy, &gate, &up))
+	l := o.begin(swigluGradKernel).vec(&dgate).vec(&dup).vec(&dy).vec(&gate).vec(&up).i64(dy.N)
+	o.run(l, blocks(dy.N, 4), 1, 1, o.passes(28, &dgate, &dup, &dy, &gate, &up))
 }

@@ -201,7 +201,7 @@ func TestOutsideOfTheVocabulary(t *testing.T) {
 		b := &bench{e: e, rng: rand.New(rand.NewPCG(1, 1))}
 		y, wte := b.make("y", device.F32, 1, 4), b.mat("wte", device.F32, 7, 4, 1)
 		ids, loss := b.ints("ids", 1, id, id+1), b.make("loss", device.F32, 1, 1)
-		o := &Ops{To: e}
+		o := &Ops{To: e, Weigh: true}
 		o.Embed(y.Mat, wte.Mat, device.Mat{}, ids.Buf, 1, device.Buffer{})
 		if e.err == nil {
 			t.Errorf("id %d of 7 is looked up", id)
@@ -226,7 +226,7 @@ func TestSanitizerSees(t *testing.T) {
 	e, _ := startEmulator(t, emulatorIn, "", nil)
 	defer e.close()
 	x := e.alloc(device.F32, 5, 0)
-	o := &Ops{To: e}
+	o := &Ops{To: e, Weigh: true}
 	o.Zero(x)
 	if e.err != nil {
 		t.Fatal(e.err)

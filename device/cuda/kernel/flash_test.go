@@ -116,7 +116,7 @@ func TestTensorCoresWithAGrowingCache(t *testing.T) {
 	whole := device.Attn{B: 1, T: 77, H: 2, KV: 1, D: 24, Scale: 0.2, Window: 40}
 	q, k, v := b.aligned("q", device.BF16, 77, 48, 2), b.aligned("k", device.BF16, 77, 24, 2), b.aligned("v", device.BF16, 77, 24, 1)
 	all, step, lse := b.aligned("o", device.BF16, 77, 48, 0), b.aligned("o", device.BF16, 77, 48, 0), b.make("lse", device.F32, 1, 154)
-	o := &Ops{To: e}
+	o := &Ops{To: e, Weigh: true}
 	o.Attention(all.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, whole)
 	for t := range 77 {
 		one := whole

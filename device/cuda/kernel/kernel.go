@@ -54,9 +54,9 @@ func read(name string) []byte {
 type Kernel struct {
 	Name    string
 	Family  *Family
-	Index   int    // in Table
-	Threads uint32 // of a block, in one dimension
-	Params  []Param
+	Index   int     // in Table
+	Threads uint32  // of a block, in one dimension
+	Params  []Param // behind the last there is one of 0 bytes, where lists end
 }
 
 // Param is a parameter of a kernel. Offset is where it lies among all of them, each
@@ -161,6 +161,7 @@ func parse(text string) (all []*Kernel) {
 				end = at + bytes
 			}
 		}
+		k.Params = append(k.Params, Param{})[:len(k.Params)]
 		all = append(all, k)
 		text = rest
 	}

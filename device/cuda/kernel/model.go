@@ -1,9 +1,9 @@
 package kernel
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
+	"unsafe"
 
 	"zeroth/device"
 )
@@ -37,10 +37,10 @@ func (o *Ops) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start devi
 	if wpe.Rows == 0 {
 		wpe = device.Mat{}
 	}
-	o.begin(embedKernel).mat(&y).mat(&wte).mat(&wpe).ptr(&ids).ptr(&start).i32(y.Rows).i32(y.Cols).i32(wte.Rows).i32(T)
-	cost := over(1, &y)
+	l := o.begin(embedKernel).mat(&y).mat(&wte).mat(&wpe).ptr(&ids).ptr(&start).i32(y.Rows).i32(y.Cols).i32(wte.Rows).i32(T)
+	cost := o.over(1, &y)
 	cost.Bytes += int64(y.Rows) * int64(y.Cols) * int64(wte.Buf.Type.Size()) // rows looked up; those of wpe stay in cache
-	o.run(rowBlocks(y.Rows), 1, 1, cost.plus(&ids, &start, &wpe.Buf))
+	o.run(l, rowBlocks(y.Rows), 1, 1, o.plus(cost, &ids, &start, &wpe.Buf))
 }
 
 // embedBlocks is how many blocks share a vocabulary, each with every embedBlocks-th
@@ -57,23 +57,23 @@ func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, sta
 	wantLen(op, device.I32, dy.Rows, &ids)
 	wantPositions(op, dwpe, dy.Cols, T)
 	device.Starts(op, start, dy.Rows, 0)
-	o.begin(embedGradKernel).ptr(&dwte.Buf).i32(dwte.Ld).mat(&dy).ptr(&ids).i32(dy.Rows).i32(dy.Cols).i32(dwte.Rows).flag(add)
+	l := o.begin(embedGradKernel).ptr(&dwte.Buf).i32(dwte.Ld).mat(&dy).ptr(&ids).i32(dy.Rows).i32(dy.Cols).i32(dwte.Rows).flag(add)
 	some := device.Mat{Buf: dwte.Buf, Rows: min(dy.Rows, dwte.Rows), Cols: dy.Cols} // rows that ids name, at most
-	cost := over(1, &dy, &some, &some)
+	cost := o.over(1, &dy, &some, &some)
 	if !add {
-		cost = over(1, &dy, &dwte)
+		cost = o.over(1, &dy, &dwte)
 	}
-	o.run(min(dwte.Rows, embedBlocks), 1, 1, cost.plus(&ids))
+	o.run(l, min(dwte.Rows, embedBlocks), 1, 1, o.plus(cost, &ids))
 	if dwpe.Rows == 0 {
 		return
 	}
 	wantLen(op, device.F32, dwpe.Buf.N, &dwpe.Buf)
-	o.begin(positionGradKernel).ptr(&dwpe.Buf).i32(dwpe.Ld).mat(&dy).ptr(&start).i32(dy.Rows).i32(dy.Cols).i32(dwpe.Rows).i32(T).flag(add)
-	cost = over(1, &dy, &dwpe)
+	l = o.begin(positionGradKernel).ptr(&dwpe.Buf).i32(dwpe.Ld).mat(&dy).ptr(&start).i32(dy.Rows).i32(dy.Cols).i32(dwpe.Rows).i32(T).flag(add)
+	cost = o.over(1, &dy, &dwpe)
 	if add {
-		cost = over(1, &dy, &dwpe, &dwpe)
+		cost = o.over(1, &dy, &dwpe, &dwpe)
 	}
-	o.run(rowBlocks(dwpe.Rows), 1, 1, cost.plus(&start))
+	o.run(l, rowBlocks(dwpe.Rows), 1, 1, o.plus(cost, &start))
 }
 
 // MaxHead is the widest head of Rope, twice the frequencies that it has room for.
@@ -88,17 +88,17 @@ func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
 		panic(fmt.Sprintf("cuda: rope of a matrix (%d, %d) as sequences of %d positions after %d with heads of width %d", x.Rows, x.Cols, r.T, r.Past, r.D))
 	}
 	device.Starts("rope", r.Start, x.Rows, r.Past)
-	c := o.begin(ropeKernel).mat(&x)
-	freq := c.next(8 * MaxHead / 2)
+	l := o.begin(ropeKernel).mat(&x)
+	freq := l.place(8 * MaxHead / 2)
 	for j := range r.Turned() / 2 {
-		binary.LittleEndian.PutUint64(freq[8*j:], math.Float64bits(r.Freq(j)))
+		put64(unsafe.Add(freq, 8*j), math.Float64bits(r.Freq(j)))
 	}
 	sign := float32(1)
 	if inverse {
 		sign = -1
 	}
-	c.ptr(&r.Start).i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.Turned() / 2).i32(r.T).i32(r.Past).f32(sign).f64(r.Amplitude())
-	o.run(rowBlocks(x.Rows), 1, 1, over(3, &x, &x).plus(&r.Start))
+	l = l.then().ptr(&r.Start).i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.Turned() / 2).i32(r.T).i32(r.Past).f32(sign).f64(r.Amplitude())
+	o.run(l, rowBlocks(x.Rows), 1, 1, o.plus(o.over(3, &x, &x), &r.Start))
 }
 
 // CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]],
@@ -118,17 +118,17 @@ func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.
 	wantMat(op, logits.Rows, logits.Cols, &logits)
 	wantLen(op, device.F32, logits.Rows, &loss)
 	wantLen(op, device.I32, logits.Rows, &target)
-	o.begin(crossEntropyKernel).ptr(&loss).mat(&logits).ptr(&target).i32(logits.Rows).i32(logits.Cols).f32(scale).f32(cap).flag(grad)
+	l := o.begin(crossEntropyKernel).ptr(&loss).mat(&logits).ptr(&target).i32(logits.Rows).i32(logits.Cols).f32(scale).f32(cap).flag(grad)
 	more := 0 // of each time that a logit is read
 	if cap > 0 {
 		more = capFlops
 	}
-	cost := over(22+more, &logits)
+	cost := o.over(22+more, &logits)
 	if grad {
-		cost = over(39+2*more, &logits, &logits) // read the second time from cache
+		cost = o.over(39+2*more, &logits, &logits) // read the second time from cache
 		if cap > 0 {
-			cost.Flops += over(slopeFlops, &logits).Flops
+			cost.Flops += o.over(slopeFlops, &logits).Flops
 		}
 	}
-	o.run(min(logits.Rows, mostBlocks), 1, 1, cost.plus(&loss, &target))
+	o.run(l, min(logits.Rows, mostBlocks), 1, 1, o.plus(cost, &loss, &target))
 }

@@ -31,8 +31,8 @@ func (o *Ops) norm(op string, y device.Mat, mean, rstd device.Buffer, x device.M
 	wantMat(op, x.Rows, x.Cols, &y, &x)
 	wantLen(op, device.F32, x.Rows, &rstd)
 	wantVec(op, x.Cols, &w)
-	o.begin(rowNormKernel).mat(&y).ptr(&mean).ptr(&rstd).mat(&x).vec(&w).vec(&b).i32(x.Rows).i32(x.Cols).f32(eps)
-	o.run(rowBlocks(x.Rows), 1, 1, over(8, &y, &x).plus(&mean, &rstd, &w, &b))
+	l := o.begin(rowNormKernel).mat(&y).ptr(&mean).ptr(&rstd).mat(&x).vec(&w).vec(&b).i32(x.Rows).i32(x.Cols).f32(eps)
+	o.run(l, rowBlocks(x.Rows), 1, 1, o.plus(o.over(8, &y, &x), &mean, &rstd, &w, &b))
 }
 
 // LayerNormGrad sets dx to (or, with add, adds to dx) the gradient of x and
@@ -66,13 +66,13 @@ func (o *Ops) normGrad(op string, dx device.Mat, dw, db device.Buffer, dy, x dev
 	}
 	count, each := normParts(x.Rows, x.Cols)
 	toW, toB := o.parts(count, dw, db)
-	cost := over(21, &dx, &dy, &x)
+	cost := o.over(21, &dx, &dy, &x)
 	if add {
-		cost = over(22, &dx, &dx, &dy, &x)
+		cost = o.over(22, &dx, &dx, &dy, &x)
 	}
 	kind := bits.Len(uint(ceil(x.Cols, 4*threads) - 1))
-	o.begin(normGrads[kind]).mat(&dx).mat(&dy).mat(&x).vec(&w).ptr(&mean).ptr(&rstd).ptr(&toW).ptr(&toB).i32(x.Rows).i32(x.Cols).i32(each).flag(add)
-	o.run(count, 1, 1, cost.plus(&w, &mean, &rstd, &toW, &toB))
+	l := o.begin(normGrads[kind]).mat(&dx).mat(&dy).mat(&x).vec(&w).ptr(&mean).ptr(&rstd).ptr(&toW).ptr(&toB).i32(x.Rows).i32(x.Cols).i32(each).flag(add)
+	o.run(l, count, 1, 1, o.plus(cost, &w, &mean, &rstd, &toW, &toB))
 	o.sumParts(count, dw, toW, db, toB)
 }
 
@@ -82,8 +82,8 @@ func (o *Ops) SumRows(db device.Buffer, dy device.Mat) {
 	wantLen("sum of rows", device.F32, dy.Cols, &db)
 	count, each := columnParts(dy.Rows, dy.Cols)
 	to, _ := o.parts(count, db, device.Buffer{})
-	o.begin(columnsKernel).ptr(&to).mat(&dy).i32(dy.Rows).i32(dy.Cols).i32(each)
-	o.run(ceil(dy.Cols, colsBlock), count, 1, over(1, &dy).plus(&to))
+	l := o.begin(columnsKernel).ptr(&to).mat(&dy).i32(dy.Rows).i32(dy.Cols).i32(each)
+	o.run(l, ceil(dy.Cols, colsBlock), count, 1, o.plus(o.over(1, &dy), &to))
 	o.sumParts(count, db, to, device.Buffer{}, device.Buffer{})
 }
 
@@ -136,6 +136,6 @@ func (o *Ops) sumParts(count int, x, ofX, y, ofY device.Buffer) {
 	if y.N > 0 {
 		results = 2
 	}
-	o.begin(sumPartsKernel).ptr(&x).ptr(&ofX).ptr(&y).ptr(&ofY).i32(count).i32(x.N)
-	o.run(ceil(x.N, 32), results, 1, passes(count*results, &x, &ofX).plus(&y, &ofY))
+	l := o.begin(sumPartsKernel).ptr(&x).ptr(&ofX).ptr(&y).ptr(&ofY).i32(count).i32(x.N)
+	o.run(l, ceil(x.N, 32), results, 1, o.plus(o.passes(count*results, &x, &ofX), &y, &ofY))
 }

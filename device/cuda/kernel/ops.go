@@ -13,23 +13,25 @@ import (
 //
 // Ops belong to one goroutine. Nothing is allocated.
 type Ops struct {
-	To   Launcher
-	Work device.Buffer // (WorkLen) float32, for sums down columns
+	To    Launcher
+	Work  device.Buffer // (WorkLen) float32, for sums down columns
+	Weigh bool          // calls have their Cost, which a launch would take a sixth longer for
 
 	call Call
 }
 
 // begin starts a call of a kernel; its parameters follow.
-func (o *Ops) begin(e *entry) *Call {
-	o.call.Kernel, o.call.put, o.call.Shared, o.call.Cost = e.kernel(), 0, 0, Cost{}
-	return &o.call
+func (o *Ops) begin(e *entry) list {
+	k := e.kernel()
+	o.call.Kernel, o.call.Shared = k, 0
+	return list{&o.call, &k.Params[0]}
 }
 
-// run launches the call on so many blocks along x, y and z. A pass over operands
-// costs their bytes.
-func (o *Ops) run(x, y, z int, cost Cost) {
-	if want := len(o.call.Kernel.Params); o.call.put != want {
-		panic(fmt.Sprintf("kernel: %d parameters of %s, want %d", o.call.put, o.call.Kernel.Name, want))
+// run launches the call, whose parameters are all there, on so many blocks along x, y and
+// z. A pass over operands costs their bytes.
+func (o *Ops) run(l list, x, y, z int, cost Cost) {
+	if l.p.Bytes != 0 {
+		panic(fmt.Sprintf("kernel: parameters of %s are missing, from that of %d bytes at %d on", o.call.Kernel.Name, l.p.Bytes, l.p.Offset))
 	}
 	if x < 1 || y < 1 || z < 1 {
 		return
@@ -37,7 +39,10 @@ func (o *Ops) run(x, y, z int, cost Cost) {
 	if x > 1<<31-1 || y > 65535 || z > 65535 {
 		panic(fmt.Sprintf("kernel: %s on %d×%d×%d blocks; a GPU has 2147483647×65535×65535", o.call.Kernel.Name, x, y, z))
 	}
-	o.call.Grid, o.call.Cost = [3]uint32{uint32(x), uint32(y), uint32(z)}, cost
+	o.call.Grid = [3]uint32{uint32(x), uint32(y), uint32(z)}
+	if o.Weigh {
+		o.call.Cost = cost
+	}
 	o.To.Launch(&o.call)
 }
 
@@ -54,17 +59,20 @@ func ceil(a, b int) int { return (a + b - 1) / b }
 
 // passes is the bytes of buffers, each read or written once, and flops an element
 // of the first.
-func passes(flops int, bs ...*device.Buffer) (c Cost) {
-	for _, b := range bs {
-		c.Bytes += int64(b.Bytes())
+func (o *Ops) passes(flops int, bs ...*device.Buffer) (c Cost) {
+	if !o.Weigh {
+		return c
 	}
 	c.Flops = int64(flops) * int64(bs[0].N)
-	return c
+	return o.plus(c, bs...)
 }
 
 // over is the bytes of matrices, each read or written once, and flops an element of
 // the first.
-func over(flops int, ms ...*device.Mat) (c Cost) {
+func (o *Ops) over(flops int, ms ...*device.Mat) (c Cost) {
+	if !o.Weigh {
+		return c
+	}
 	for _, m := range ms {
 		c.Bytes += int64(m.Rows) * int64(m.Cols) * int64(m.Buf.Type.Size())
 	}
@@ -72,8 +80,11 @@ func over(flops int, ms ...*device.Mat) (c Cost) {
 	return c
 }
 
-// plus adds what buffers cost.
-func (c Cost) plus(bs ...*device.Buffer) Cost {
+// plus adds the bytes of buffers to a cost.
+func (o *Ops) plus(c Cost, bs ...*device.Buffer) Cost {
+	if !o.Weigh {
+		return c
+	}
 	for _, b := range bs {
 		c.Bytes += int64(b.Bytes())
 	}

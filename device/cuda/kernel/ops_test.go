@@ -425,7 +425,7 @@ func TestExactSums(t *testing.T) {
 				was[j] = int64(j * 1000)
 			}
 			*device.ExactAt(acc, 0) = was
-			o := &Ops{To: e}
+			o := &Ops{To: e, Weigh: true}
 			block := device.BlockSum
 			if i%2 == 0 {
 				o.Sum(acc, x.Buf)

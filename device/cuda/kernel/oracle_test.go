@@ -287,7 +287,7 @@ func check(t *testing.T, seed uint64, f func(b *bench) func(q operations)) {
 	var first *bench
 	for _, e := range on {
 		b := &bench{e: e, rng: rand.New(rand.NewPCG(seed, 1))}
-		f(b)(&Ops{To: e, Work: b.workSpace()})
+		f(b)(&Ops{To: e, Weigh: true, Work: b.workSpace()})
 		if e.err != nil {
 			t.Fatal(e.err)
 		}

@@ -23,9 +23,9 @@ func wantRule(op string, w, p *device.Buffer, more ...*device.Buffer) {
 // AdamW is one step of Adam with decoupled decay; see device.AdamW.
 func (o *Ops) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	wantRule("adamw", &w, &p, &g, &m, &v)
-	o.begin(adamwKernel).vec(&w).vec(&p).vec(&g).vec(&m).vec(&v).i64(w.N).
+	l := o.begin(adamwKernel).vec(&w).vec(&p).vec(&g).vec(&m).vec(&v).i64(w.N).
 		floats(a.GradScale, a.L2, a.Beta1, 1-a.Beta1, a.Beta2, 1-a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps)
-	o.run(blocks(w.N, 4), 1, 1, passes(17, &w, &w, &p, &g, &m, &m, &v, &v))
+	o.run(l, blocks(w.N, 4), 1, 1, o.passes(17, &w, &w, &p, &g, &m, &m, &v, &v))
 }
 
 // magnitudes are what codes of device.Q8, without the sign, and of device.U8 stand for.
@@ -43,9 +43,9 @@ func (o *Ops) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
 	wantRule("adamw in 8 bits", &w, &p, &g)
 	wantLen("adamw in 8 bits", device.Q8, w.N, &m)
 	wantLen("adamw in 8 bits", device.U8, w.N, &v)
-	o.begin(adamw8Kernel).vec(&w).vec(&p).vec(&g).ptr(&m).ptr(&v).i64(w.N).
+	l := o.begin(adamw8Kernel).vec(&w).vec(&p).vec(&g).ptr(&m).ptr(&v).i64(w.N).
 		floats(a.GradScale, a.L2, a.Beta1, 1-a.Beta1, a.Beta2, 1-a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps).floats(magnitudes[:]...)
-	o.run(blocks(w.N, 1), 1, 1, passes(50, &w, &w, &p, &g, &m, &m, &v, &v))
+	o.run(l, blocks(w.N, 1), 1, 1, o.passes(50, &w, &w, &p, &g, &m, &m, &v, &v))
 }
 
 // Axpby is not there yet: jobs whose optimizer needs it on a GPU are refused.
@@ -65,16 +65,16 @@ func (o *Ops) SGD(w, p, g, m device.Buffer, a device.SGD) {
 	if m.N != 0 || a.Momentum != 0 {
 		wantRule("sgd", &w, &p, &m)
 	}
-	o.begin(sgdKernel).vec(&w).vec(&p).vec(&g).vec(&m).i64(w.N).floats(a.GradScale, a.Decay, a.LR, a.Momentum)
-	o.run(blocks(w.N, 4), 1, 1, passes(7, &w, &w, &p, &g, &m, &m))
+	l := o.begin(sgdKernel).vec(&w).vec(&p).vec(&g).vec(&m).i64(w.N).floats(a.GradScale, a.Decay, a.LR, a.Momentum)
+	o.run(l, blocks(w.N, 4), 1, 1, o.passes(7, &w, &w, &p, &g, &m, &m))
 }
 
 // Lion is one step of Lion; see device.Lion.
 func (o *Ops) Lion(w, p, g, m device.Buffer, a device.Lion) {
 	wantRule("lion", &w, &p, &g, &m)
-	o.begin(lionKernel).vec(&w).vec(&p).vec(&g).vec(&m).i64(w.N).
+	l := o.begin(lionKernel).vec(&w).vec(&p).vec(&g).vec(&m).i64(w.N).
 		floats(a.GradScale, a.Beta1, 1-a.Beta1, a.Beta2, 1-a.Beta2, a.Shrink, a.LR)
-	o.run(blocks(w.N, 4), 1, 1, passes(11, &w, &w, &p, &g, &m, &m))
+	o.run(l, blocks(w.N, 4), 1, 1, o.passes(11, &w, &w, &p, &g, &m, &m))
 }
 
 // Sum adds the sum of x (float32) to acc, a device.Exact, whose bits once carried
@@ -90,6 +90,6 @@ const exactBlocks = 1 << 10
 func (o *Ops) exact(op string, acc, x device.Buffer, squares bool) {
 	wantLen(op, device.I64, device.ExactLen, &acc)
 	wantLen(op, device.F32, x.N, &x)
-	o.begin(exactSumKernel).ptr(&acc).ptr(&x).i64(x.N).flag(squares)
-	o.run(min(ceil(x.N, device.ExactBlock*threads/8), exactBlocks), 1, 1, passes(2, &x))
+	l := o.begin(exactSumKernel).ptr(&acc).ptr(&x).i64(x.N).flag(squares)
+	o.run(l, min(ceil(x.N, device.ExactBlock*threads/8), exactBlocks), 1, 1, o.passes(2, &x))
 }

@@ -1,0 +1,128 @@
+package kernel
+
+import (
+	"bufio"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// assembled is what ptxas makes of a kernel on one GPU: registers of a thread, and bytes
+// of its stack and of what it spills.
+type assembled struct{ registers, stack, spilled int }
+
+// readAssembled reads kernels.txt: the shared memory of each kernel's own, and what it is
+// on sm_80 and on sm_90. scripts/build-ptx --check holds the file against the PTX.
+func readAssembled(t *testing.T) (shared map[string]int, on map[string][2]assembled) {
+	t.Helper()
+	f, err := os.Open("kernels.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	shared, on = map[string]int{}, map[string][2]assembled{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		words := strings.Fields(s.Text())
+		if len(words) != 8 {
+			continue // the head
+		}
+		var n [7]int
+		numbers := true
+		for i, w := range words[1:] {
+			n[i], err = strconv.Atoi(w)
+			numbers = numbers && err == nil
+		}
+		if numbers {
+			shared[words[0]], on[words[0]] = n[0], [2]assembled{{n[1], n[2], n[3]}, {n[4], n[5], n[6]}}
+		}
+	}
+	return shared, on
+}
+
+// spills are the kernels that may have a stack, with the most bytes of it and of spills on
+// either GPU. rope's is that of its argument, which sincos reduces; attention's is what did
+// not fit beside a block more on a multiprocessor, some words a thread outside of loops.
+var spills = map[string]assembled{
+	"rope":             {stack: 56, spilled: 24},
+	"attention_dkv_64": {stack: 64}, "attention_dq_128": {stack: 24, spilled: 48},
+	"attention_drop_dkv_64": {stack: 64}, "attention_drop_dkv_128": {stack: 32},
+	"flash_bf16_128": {stack: 8, spilled: 12}, "flash_f16_128": {stack: 8, spilled: 12},
+	"flash_dq_bf16_32": {stack: 8, spilled: 16}, "flash_dq_f16_32": {stack: 8, spilled: 16},
+	"flash_dq_bf16_64": {stack: 8, spilled: 8}, "flash_dq_f16_64": {stack: 8, spilled: 8},
+	"flash_dq_bf16_128": {stack: 8, spilled: 16}, "flash_dq_f16_128": {stack: 8, spilled: 16},
+}
+
+// TestNothingIsSpilled: ptxas gives no kernel a stack but those above, to which nothing is
+// added without a look at it.
+func TestNothingIsSpilled(t *testing.T) {
+	_, on := readAssembled(t)
+	for _, k := range Table() {
+		both, ok := on[k.Name]
+		if !ok {
+			t.Errorf("kernels.txt does not have %s: run scripts/build-ptx", k.Name)
+		}
+		most := spills[k.Name]
+		for i, a := range both {
+			if a.stack > most.stack || a.spilled > most.spilled {
+				t.Errorf("%s on %s has %d bytes of stack and spills %d; it may have %d and %d", k.Name, targets[i].name, a.stack, a.spilled, most.stack, most.spilled)
+			}
+		}
+		if most.stack > 0 && both[0].stack < most.stack && both[1].stack < most.stack || most.spilled > 0 && both[0].spilled < most.spilled && both[1].spilled < most.spilled {
+			t.Errorf("%s may have %d bytes of stack and spill %d, and has and spills less: %v", k.Name, most.stack, most.spilled, both)
+		}
+		delete(on, k.Name)
+	}
+	for name := range on {
+		t.Errorf("kernels.txt has %s, the PTX does not", name)
+	}
+}
+
+// targets are GPUs as ptxas calls them, with the registers and the bytes of shared memory
+// of a multiprocessor. A block takes 1 KiB of it for itself.
+var targets = [2]struct {
+	name              string
+	registers, shared int
+}{{"sm_80", 64 << 10, 164 << 10}, {"sm_90", 64 << 10, 228 << 10}}
+
+// sharing is how many blocks of a kernel are on a multiprocessor at once, at the least of
+// both GPUs, by what they take of it.
+func sharing(k *Kernel, own int, dynamic uint32, both [2]assembled) int {
+	least := 2048 / int(k.Threads)
+	for i, a := range both {
+		warp := (32*a.registers + 255) / 256 * 256 // registers are given out so
+		least = min(least, targets[i].registers/(warp*int(k.Threads)/32), targets[i].shared/(own+int(dynamic)+1<<10))
+	}
+	return least
+}
+
+// leastSharing is what kernels have of a multiprocessor if they do not only pass over
+// memory: attention's tiles are chosen for two blocks or more, norms' gradients have a row in
+// registers, which wider rows have more of.
+func leastSharing(k *Kernel) int {
+	name, width, _ := strings.Cut(k.Name, "_")
+	if last := strings.LastIndexByte(k.Name, '_'); last >= 0 {
+		width = k.Name[last+1:]
+	}
+	switch back := strings.Contains(k.Name, "_dq_") || strings.Contains(k.Name, "_dkv_"); {
+	case strings.HasPrefix(k.Name, "norm_grad_"):
+		return map[string]int{"1": 4, "2": 4, "4": 3, "8": 2, "16": 1}[width]
+	case name == "flash" && width == "32" && strings.Contains(k.Name, "_dq_"):
+		return 4
+	case name == "flash" && back && (width == "32" || width == "96"):
+		return 3
+	case name == "flash" || name == "attention" && k.Name != "attention_delta":
+		return 2
+	}
+	return 6 // 48 of 64 warps, which hide memory's latency
+}
+
+func TestOccupancy(t *testing.T) {
+	shared, on := readAssembled(t)
+	most := Shared()
+	for _, k := range Table() {
+		if have, least := sharing(k, shared[k.Name], most[k], on[k.Name]), leastSharing(k); have < least || least == 0 {
+			t.Errorf("%s: %d blocks share a multiprocessor, want %d: %v, %d bytes of shared memory", k.Name, have, least, on[k.Name], shared[k.Name]+int(most[k]))
+		}
+	}
+}
