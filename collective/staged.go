@@ -61,6 +61,16 @@ func (g *staged) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	})
 }
 
+// StagedPiece is the most elements of each rank's part that Staged moves at once, through so
+// many bytes.
+func StagedPiece(stage, ranks int, t device.DType) int {
+	n := stage / ranks / t.Size()
+	if n > 64 {
+		n &^= 63 // pieces begin where whole cache lines do
+	}
+	return n
+}
+
 // pieces calls f for elements [lo, hi) of the parts, piece by piece, once at least,
 // with memory for as many of every part.
 func (g *staged) pieces(whole, own device.Buffer, f func(lo, hi int, stage device.Buffer)) {
@@ -68,10 +78,7 @@ func (g *staged) pieces(whole, own device.Buffer, f func(lo, hi int, stage devic
 	if own.N != n || own.Type != whole.Type {
 		panic(fmt.Sprintf("collective: %d %v as the rank's own part of %d %v", own.N, own.Type, whole.N, whole.Type))
 	}
-	step := g.stage.Bytes() / g.Size() / whole.Type.Size()
-	if step > 64 {
-		step &^= 63 // pieces begin where whole cache lines do
-	}
+	step := StagedPiece(g.stage.Bytes(), g.Size(), whole.Type)
 	for lo := 0; lo == 0 || lo < n; lo += step {
 		hi := min(lo+step, n)
 		f(lo, hi, device.Buffer{Type: whole.Type, Host: true, Use: g.stage.Use, N: (hi - lo) * g.Size(), Ptr: g.stage.Ptr})

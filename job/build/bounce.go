@@ -31,8 +31,8 @@ func Bounce(c *config.Config, units []*fsdp.Unit, stage int) (inShard, inReplica
 			types = append(types, r.Input())
 		}
 		for _, t := range types {
-			reduced(shards, t, u.Layout.ShardLen(), stage/t.Size()/u.Shard.Size())
-			reduced(replicas, t, u.Layout.ShardLen()/u.Replica.Size(), stage/t.Size()/u.Replica.Size())
+			reduced(shards, t, u.Layout.ShardLen(), collective.StagedPiece(stage, u.Shard.Size(), t))
+			reduced(replicas, t, u.Layout.ShardLen()/u.Replica.Size(), collective.StagedPiece(stage, u.Replica.Size(), t))
 		}
 	}
 	seen := map[string]bool{}
@@ -73,8 +73,8 @@ type part struct {
 // reduced adds the parts in which n elements of a type are reduced, of at most so many
 // where that is not 0.
 func reduced(parts map[part]bool, of device.DType, n, most int) {
-	if step := most &^ 63; step > 0 && n > step {
-		parts[part{of, step}], parts[part{of, n % step}] = true, true
+	if most > 0 && n > most {
+		parts[part{of, most}], parts[part{of, n % most}] = true, true
 		return
 	}
 	parts[part{of, n}] = true

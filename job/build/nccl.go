@@ -81,8 +81,26 @@ func AddsUp(c *config.Config) string {
 	return lib.AddsUp(false)
 }
 
+// Communicator is what NCCL has for one of a rank's groups.
+type Communicator struct {
+	Group string
+	Ranks int // of the group
+}
+
+// Communicators are those of a rank of a placed job: none where NCCL moves nothing. The group
+// of all ranks exchanges what is in host memory, which NCCL does not move.
+func Communicators(c *config.Config) []Communicator {
+	if !c.Parallel.Here.NCCL {
+		return nil
+	}
+	m := config.Mesh(c)
+	return []Communicator{{"shard", m.Shard}, {"replica", m.Replicate}}
+}
+
 // connect gives the groups of ranks that add up by NCCL their communicators.
-func connect(c *config.Config, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).connect) }
+func connect(c *config.Config, ranks []*Rank) error {
+	return allAtOnce(c, ranks, func(r *Rank) error { return r.connect(Communicators(c)) })
+}
 
 // register makes the ranks' memory known to their communicators.
 func register(c *config.Config, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).register) }
@@ -111,22 +129,24 @@ func allAtOnce(c *config.Config, ranks []*Rank, do func(*Rank) error) error {
 	return errors.Join(errs...)
 }
 
-func (r *Rank) connect() error {
+func (r *Rank) connect(all []Communicator) error {
 	d, ok := r.Device.(joins)
 	if !ok {
 		panic(fmt.Sprintf("build: NCCL on a %T", r.Device))
 	}
-	for _, of := range []struct {
-		name string
-		g    *collective.Group
-	}{{"shard", &r.Groups.Shard}, {"replica", &r.Groups.Replica}} {
-		at, err := r.join(d, *of.g)
-		if err != nil {
-			return fmt.Errorf("communicator of its %s group: %w", of.name, err)
+	groups := map[string]*collective.Group{"shard": &r.Groups.Shard, "replica": &r.Groups.Replica}
+	for _, of := range all {
+		g := groups[of.Group]
+		if (*g).Size() != of.Ranks {
+			panic(fmt.Sprintf("build: a communicator of %d ranks for a %s group of %d", of.Ranks, of.Group, (*g).Size()))
 		}
-		at.name = of.name
+		at, err := r.join(d, *g)
+		if err != nil {
+			return fmt.Errorf("communicator of its %s group: %w", of.Group, err)
+		}
+		at.name = of.Group
 		r.joined = append(r.joined, at)
-		*of.g = at.group
+		*g = at.group
 	}
 	return nil
 }

@@ -16,10 +16,23 @@ type Spread struct {
 // Of is the job as a run in this spread would place it: on GPUs ranks of several processes
 // have NCCL, but for those that talk in secret.
 func (s Spread) Of(c *config.Config) *config.Config {
-	x, p := *c, c.Parallel
-	secret := p.TLS != (config.TLS{}) && p.Collective != "nccl"
-	Place(&x, placed{s, s.GPU && (p.Collective == "nccl" || s.Processes > 1 && !secret)})
+	x := *c
+	Place(&x, placed{s, s.addsUp(c)})
 	return &x
+}
+
+// addsUp says whether ranks of the job have NCCL.
+func (s Spread) addsUp(c *config.Config) bool {
+	p := c.Parallel
+	secret := p.TLS != (config.TLS{}) && p.Collective != "nccl"
+	return s.GPU && (p.Collective == "nccl" || s.Processes > 1 && !secret)
+}
+
+// Communicators are those that a rank of the job would have in this spread.
+func (s Spread) Communicators(c *config.Config) []Communicator {
+	x := *c
+	x.Parallel.Here.NCCL = s.addsUp(c)
+	return Communicators(&x)
 }
 
 // placed is a Spread of ranks that add up by NCCL, or do not.

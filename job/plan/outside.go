@@ -1,6 +1,9 @@
 package plan
 
-import "zeroth/job/config"
+import (
+	"zeroth/job/build"
+	"zeroth/job/config"
+)
 
 // Estimate is memory that is not our allocator's to know, as others have
 // measured it: between Low and High bytes.
@@ -24,23 +27,35 @@ func Outside(c *config.Config, m Machine) []Estimate {
 		{Name: "CUDA context and kernels", Low: 300 * mb, High: 1000 * mb, Source: "pytorch issues 107667 and 28394: 0.3 GB with lazy loading, to 1 GB"},
 		{Name: "cuBLAS work space", Low: 4 << 20, High: 32 << 20, Source: "llm.c: 32 MiB on Hopper"},
 	}
-	mesh := config.Mesh(c)
-	var groups int64
-	for _, ranks := range []int{mesh.World(), mesh.Shard, mesh.Replicate} {
-		if ranks > 1 {
-			groups++
-		}
-	}
-	if groups > 0 {
+	if least, most := communicators(c, m); most > 0 {
 		list = append(list, Estimate{
 			Name: "registered memory, rounded up", Low: 0, High: 512 << 20,
 			Source: "ncclMemAlloc rounds to the recommended multicast granularity: 512 MiB on an H100", ChangedBy: "ZEROTH_NCCL_REGISTER=0",
 		}, Estimate{
-			Name: "communicator buffers", Low: 500 * mb * min(groups, 2), High: 1600 * mb * groups,
+			Name: "communicator buffers", Low: 500 * mb * least, High: 1600 * mb * most,
 			Source: "nccl issues 964, 864, 1685 and 2363: 0.5 to 1.6 GB each", ChangedBy: "parallel.replicate 1 needs fewer groups",
 		})
 	}
 	return list
+}
+
+// communicators is how many with peers a rank has: as many as a run makes, which has buffers
+// for none of those with itself. Where nobody has said how ranks are spread over processes it
+// is as many as in one, and as in one each.
+func communicators(c *config.Config, m Machine) (least, most int64) {
+	one, each := m.Spread, m.Spread
+	if m.Spread.Processes == 0 {
+		one.GPU, each = true, build.Spread{Processes: c.Parallel.Ranks, Hosts: 1, GPU: true}
+	}
+	of := func(s build.Spread) (n int64) {
+		for _, x := range s.Communicators(c) {
+			if x.Ranks > 1 {
+				n++
+			}
+		}
+		return n
+	}
+	return of(one), of(each)
 }
 
 // Sum is the sum of estimates, in bytes.

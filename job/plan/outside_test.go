@@ -1,0 +1,51 @@
+package plan
+
+import (
+	"testing"
+
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+)
+
+// Communicators are counted as a run makes them: for a rank's shards and its replicas, where
+// these are others' too, if its processes have NCCL. Where nobody has said how many these are
+// there may be one, which has none.
+func TestCommunicatorsArePlanned(t *testing.T) {
+	in := func(processes int) Machine {
+		return Machine{GPU: true, Spread: build.Spread{Processes: processes, Hosts: 1, GPU: true}}
+	}
+	secret := func(c *config.Config) { c.Parallel.TLS.Cert = "a" }
+	for _, test := range []struct {
+		name        string
+		sets        []string
+		m           Machine
+		set         func(*config.Config)
+		least, most int64
+	}{
+		{"alone", []string{"parallel.ranks=1"}, Machine{GPU: true}, nil, 0, 0},
+		{"one group", []string{"parallel.ranks=4"}, Machine{GPU: true}, nil, 0, 1},
+		{"shards and replicas", []string{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}, Machine{GPU: true}, nil, 0, 2},
+		{"of one process", []string{"parallel.ranks=4"}, in(1), nil, 0, 0},
+		{"of one that wants NCCL", []string{"parallel.ranks=4"}, in(1), func(c *config.Config) { c.Parallel.Collective = "nccl" }, 1, 1},
+		{"that wants NCCL, anywhere", []string{"parallel.ranks=4"}, Machine{GPU: true}, func(c *config.Config) { c.Parallel.Collective = "nccl" }, 1, 1},
+		{"of four processes", []string{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}, in(4), nil, 2, 2},
+		{"exact", []string{"parallel.ranks=4"}, in(4), func(c *config.Config) { c.Parallel.Collective = "exact" }, 1, 1},
+		{"in secret", []string{"parallel.ranks=4"}, in(4), secret, 0, 0},
+		{"in secret, anywhere", []string{"parallel.ranks=4"}, Machine{GPU: true}, secret, 0, 0},
+	} {
+		c := configtest.Fitted(t, append(test.sets, "train.batch=null")...)
+		if test.set != nil {
+			test.set(c)
+		}
+		var low, high int64
+		for _, e := range Outside(c, test.m) {
+			if e.Name == "communicator buffers" {
+				low, high = e.Low, e.High
+			}
+		}
+		if low != test.least*500e6 || high != test.most*1600e6 {
+			t.Errorf("%s: communicators of %d to %d bytes, want %d to %d of them", test.name, low, high, test.least, test.most)
+		}
+	}
+}
