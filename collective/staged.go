@@ -35,6 +35,12 @@ func (g *staged) AllGather(q device.Queue, whole, own device.Buffer) {
 		return
 	}
 	here := Own(g, whole)
+	if g.alone(q, whole, AllGather) {
+		if here.Ptr != own.Ptr {
+			q.Copy(here, own)
+		}
+		return
+	}
 	g.pieces(whole, own, func(lo, hi int, stage device.Buffer) {
 		q.Copy(Own(g, stage), own.Slice(lo, hi))
 		AllGather(g.Group, q, stage)
@@ -52,6 +58,12 @@ func (g *staged) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 		g.Group.ReduceScatter(q, own, whole)
 		return
 	}
+	if g.alone(q, whole, ReduceScatter) {
+		if here := Own(g, whole); here.Ptr != own.Ptr {
+			q.Copy(own, here)
+		}
+		return
+	}
 	g.pieces(whole, own, func(lo, hi int, stage device.Buffer) {
 		for r := range g.Size() {
 			q.Copy(Part(g, stage, r), Part(g, whole, r).Slice(lo, hi))
@@ -59,6 +71,17 @@ func (g *staged) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 		ReduceScatter(g.Group, q, stage)
 		q.Copy(own.Slice(lo, hi), Own(g, stage))
 	})
+}
+
+// alone says that the rank has nobody to exchange with, so that nothing needs to pass
+// through the host. The group does what is left of the operation: it counts it, and fails it
+// if it has ended.
+func (g *staged) alone(q device.Queue, whole device.Buffer, do func(Group, device.Queue, device.Buffer)) bool {
+	if g.Size() > 1 {
+		return false
+	}
+	do(g.Group, q, device.Buffer{Type: whole.Type, Host: true, Use: g.stage.Use, Ptr: g.stage.Ptr})
+	return true
 }
 
 // StagedPiece is the most elements of each rank's part that Staged moves at once, through so

@@ -269,7 +269,7 @@ func TestPlanThatDoesNotFit(t *testing.T) {
 		{2, "does not fit", []string{"--world", "4", "--set", "parallel.memory=20KiB"}},
 		{0, "fits", []string{"--gpus", "2", "--gpu-memory", "80GiB"}},
 		{0, "fits if what is outside is small", []string{"--gpus", "2", "--gpu-memory", "1.5GiB"}},
-		{2, "does not fit", []string{"--gpus", "2", "--gpu-memory", "512MiB"}},
+		{2, "does not fit", []string{"--gpus", "2", "--gpu-memory", "256MiB"}},
 	} {
 		out, errs := zeroth(t, c.code, append([]string{"plan", "tiny.yaml"}, c.args...)...)
 		contains(t, out, " of a rank's device, all of it allocated before step 1", c.verdict)

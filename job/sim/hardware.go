@@ -222,6 +222,9 @@ func (h *Hardware) Serves(c *config.Config, host, disk bool) error {
 	if host && (h.HostLink == 0 || h.HostMemory == 0) {
 		errs = append(errs, fmt.Errorf("%s needs host_link and host_memory for what is offloaded", h.Name))
 	}
+	if len(errs) == 0 && h.HostLink == 0 && h.moving(c).staged() {
+		errs = append(errs, fmt.Errorf("%s needs host_link for what GPUs exchange between processes without NCCL", h.Name))
+	}
 	if disk && h.Disk == 0 {
 		errs = append(errs, fmt.Errorf("%s needs disk for what is offloaded to it", h.Name))
 	}

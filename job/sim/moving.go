@@ -74,6 +74,8 @@ func (h *Hardware) link(ranks int) Link {
 // moves the rank's own part, if it is not in place, while others travel.
 func (m *moving) seconds(queue string, k Kernel, w Work) float64 {
 	switch {
+	case k.Group.Size > 1 && m.staged():
+		return m.collective(k) // copies a rank's own part, too
 	case k.Group.Size > 0 && k.Form == Apart:
 		return max(m.collective(k), 2*w.Bytes/float64(k.Group.Size)/m.Memory)
 	case k.Group.Size > 0:
@@ -118,8 +120,48 @@ func (m *moving) collective(k Kernel) float64 {
 	case m.job.Parallel.Here.NCCL && !(m.exact() && k.Op == "reduce-scatter"):
 		return m.ring(k.Group, float64(k.N)*float64(k.In.Size()))
 	}
-	_, seconds, _ := m.waysOf(k.Group).first.Of(k.Op == "all-gather", k.In, k.N)
+	seconds, _ := m.wired(k, m.waysOf(k.Group).first)
 	return seconds
+}
+
+// wired is the seconds of a collective by a group's ways, and the bytes that the host sends
+// to others for it.
+func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between int64) {
+	gather := k.Op == "all-gather"
+	if k.Host || !m.staged() {
+		_, seconds, between = w.Of(gather, k.In, k.N)
+		return seconds, between
+	}
+	ranks := k.Group.Size
+	part, most := k.N/ranks, collective.StagedPiece(build.WireStaging, ranks, k.In)
+	piece := func(n, times int) {
+		_, s, bytes := w.Of(gather, k.In, n*ranks)
+		s += m.copies(k, n*k.In.Size())
+		seconds, between = seconds+float64(times)*s, between+int64(times)*bytes
+	}
+	piece(min(part, most), max(1, part/most))
+	if rest := part % most; part > most && rest > 0 {
+		piece(rest, 1)
+	}
+	return seconds, between
+}
+
+// staged says that what ranks exchange passes through pinned memory of their host, piece by
+// piece: they are on GPUs, and NCCL does not move it.
+func (m *moving) staged() bool {
+	return m.job.Parallel.Here.Staged && (m.GPU || m.job.On() == "cuda")
+}
+
+// copies is the seconds in which a piece, of so many bytes of each rank, goes to the host and
+// what has come of it goes back, one copy after the other, as collective.Staged does it: of
+// a gather the rank's own part goes there, and comes back only where it is apart; of a
+// reduction all parts go there and its own comes back.
+func (m *moving) copies(k Kernel, bytes int) float64 {
+	n := k.Group.Size
+	if k.Op == "reduce-scatter" || k.Form == Apart {
+		n++
+	}
+	return float64(n) * max(m.Launch, float64(bytes)/m.HostLink)
 }
 
 // exact says that ranks add up in their order what NCCL moves.
@@ -132,7 +174,7 @@ func (m *moving) between(k Kernel) (bytes int64) {
 		return 0
 	}
 	for _, w := range m.waysOf(k.Group).all {
-		_, _, sent := w.Of(k.Op == "all-gather", k.In, k.N)
+		_, sent := m.wired(k, w)
 		bytes += sent
 	}
 	return bytes
@@ -221,9 +263,13 @@ func (m *moving) says() string {
 	case m.job.Parallel.Hosts == nil:
 		return "in one process"
 	}
+	through := ""
+	if m.staged() {
+		through = ", through pinned memory of the host"
+	}
 	s := collective.SpreadOf(m.host)
 	if s.Hosts == 1 {
-		return "between processes of one host, from rank to rank"
+		return "between processes of one host, from rank to rank" + through
 	}
-	return fmt.Sprintf("between %d hosts, gathers %s, sums %s", s.Hosts, show.Way(m.links.ByHostFrom(s, true)), show.Way(m.links.ByHostFrom(s, false)))
+	return fmt.Sprintf("between %d hosts, gathers %s, sums %s%s", s.Hosts, show.Way(m.links.ByHostFrom(s, true)), show.Way(m.links.ByHostFrom(s, false)), through)
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"zeroth/device"
@@ -91,7 +92,7 @@ func TestWhatMovesCollectives(t *testing.T) {
 	}{
 		{"GPUs of two hosts", true, 16, nil, ring, ring, "NCCL, around rings"},
 		{"exact sums", true, 16, func(c *config.Config) { c.Parallel.Collective = "exact" }, ring, 8*8/16.*S/80. + 5, "NCCL, around rings; sums in rank order, from rank to rank"},
-		{"encrypted", true, 16, func(c *config.Config) { c.Parallel.TLS.Cert = "a" }, S*7/8./100 + 6, S/80. + 5 + S/16./80 + 2, "between 2 hosts, gathers by host, sums by host"},
+		{"encrypted", true, 16, func(c *config.Config) { c.Parallel.TLS.Cert = "a" }, S*7/8./100 + 6, S/80. + 5 + S/16./80 + 2, "between 2 hosts, gathers by host, sums by host, through pinned memory of the host"},
 		{"encrypted, and NCCL asked for", true, 16, func(c *config.Config) { c.Parallel.TLS.Cert, c.Parallel.Collective = "a", "nccl" }, ring, ring, "NCCL, around rings"},
 		{"GPUs of one process", true, 8, nil, S*7/8./100 + 1, S*7/8./100 + 1, "in one process"},
 		{"the same by NCCL", true, 8, func(c *config.Config) { c.Parallel.Collective = "nccl" }, S*7/8./100 + 7, S*7/8./100 + 7, "NCCL, around rings"},
@@ -104,7 +105,7 @@ func TestWhatMovesCollectives(t *testing.T) {
 		if test.set != nil {
 			test.set(c)
 		}
-		m := (&Hardware{GPU: test.gpu, Links: links}).moving(c)
+		m := (&Hardware{GPU: test.gpu, Links: links, HostLink: math.Inf(1)}).moving(c)
 		for op, want := range map[string]float64{"all-gather": test.gather, "reduce-scatter": test.reduce} {
 			if got := m.collective(Kernel{Op: op, In: device.F32, N: S / 4, Group: Group{test.ranks, 1}}); !close9(got, want) {
 				t.Errorf("%s: %s takes %v, want %v", test.name, op, got, want)
@@ -113,5 +114,51 @@ func TestWhatMovesCollectives(t *testing.T) {
 		if m.says() != test.says {
 			t.Errorf("%s: %q, want %q", test.name, m.says(), test.says)
 		}
+	}
+}
+
+// What GPUs exchange without NCCL passes through pinned memory of their hosts, by hand: of 16
+// ranks on two hosts, encrypted, 1 MiB in one piece and 80 MiB, of each rank five, in three.
+func TestStagedThroughTheHost(t *testing.T) {
+	h := &Hardware{GPU: true, Links: []Link{{8, 100, 1}, {0, 10, 5}}, HostLink: 50, Memory: 1e9, Launch: 0.25}
+	c := ranked(16)
+	c.Parallel.TLS.Cert = "a"
+	m := h.moving(c)
+	const S, elem = 1 << 20, 4
+	gather := func(S float64) float64 { return S*7/8./100 + 6 }
+	reduce := func(S float64) float64 { return S/80. + 5 + min(S/16, 1<<20)/80 + 2 } // in chunks of 1 MiB
+	for _, test := range []struct {
+		name    string
+		k       Kernel
+		want    float64
+		between int64
+	}{
+		// One part goes to the host and those of the others come back: 16 copies.
+		{"gather", Kernel{Op: "all-gather", N: S / elem}, gather(S) + S/50., S / 2},
+		{"gather, apart", Kernel{Op: "all-gather", N: S / elem, Form: Apart}, gather(S) + 17*S/16/50., S / 2},
+		{"reduction", Kernel{Op: "reduce-scatter", N: S / elem}, reduce(S) + 17*S/16/50., S},
+		{"of all ranks, in host memory", Kernel{Op: "all-gather", N: S / elem, Host: true}, gather(S), S / 2},
+		// 32 MiB of memory have 2 MiB of each rank.
+		{"three pieces", Kernel{Op: "all-gather", N: 80 * S / elem}, 2*gather(32*S) + gather(16*S) + 80*S/50., 40 * S},
+		{"three pieces reduced", Kernel{Op: "reduce-scatter", N: 80 * S / elem}, 2*reduce(32*S) + reduce(16*S) + 80*17/16.*S/50., 80 * S},
+		{"two that are full", Kernel{Op: "all-gather", N: 64 * S / elem}, 2*gather(32*S) + 64*S/50., 32 * S},
+		{"a copy takes as long as a kernel at least", Kernel{Op: "reduce-scatter", N: 16}, reduce(64) + 17*0.25, 64},
+	} {
+		test.k.In, test.k.Group = device.F32, Group{16, 1}
+		got := m.seconds("comm", test.k, Work{Bytes: float64(test.k.N * elem)})
+		if math.Abs(got-test.want) > 1e-9*test.want || m.between(test.k) != test.between {
+			t.Errorf("%s: %v and %d bytes between hosts, want %v and %d", test.name, got, m.between(test.k), test.want, test.between)
+		}
+	}
+	if got, want := m.says(), "between 2 hosts, gathers by host, sums by host, through pinned memory of the host"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	h.Flops, h.HostLink = map[string]float64{"fp32": 1}, 0
+	if err := h.Serves(c, false, false); err == nil || !strings.Contains(err.Error(), "host_link for what GPUs exchange") {
+		t.Errorf("no host_link: %v", err)
+	}
+	c.Parallel.TLS.Cert = ""
+	if err := h.Serves(c, false, false); err != nil {
+		t.Errorf("by NCCL: %v", err)
 	}
 }

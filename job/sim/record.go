@@ -30,6 +30,7 @@ type Kernel struct {
 	Form    uint8 // of a product, a collective, or attention and the loss
 	Window  int   // of attention
 	Group   Group // of a collective
+	Host    bool  // of a collective: what it moves is in host memory, wherever the rank computes
 }
 
 // Group is the ranks of a collective: so many, each so far from the next.
@@ -456,7 +457,8 @@ func (r *recordedQueue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer
 // recordedGroup is a group whose operations are written down.
 type recordedGroup struct {
 	collective.Group
-	stride int // from one of its ranks to the next
+	stride int  // from one of its ranks to the next
+	host   bool // what it moves is in host memory
 }
 
 // AllGather implements collective.Group.
@@ -475,7 +477,7 @@ const Apart = 1
 
 func (g recordedGroup) record(q device.Queue, op string, whole, own device.Buffer, issue func(device.Queue)) {
 	r := q.(*recordedQueue)
-	k := Kernel{Op: op, In: whole.Type, Out: whole.Type, N: whole.N, Group: Group{g.Size(), g.stride}}
+	k := Kernel{Op: op, In: whole.Type, Out: whole.Type, N: whole.N, Group: Group{g.Size(), g.stride}, Host: g.host}
 	if own.Use != whole.Use {
 		k.Form = Apart
 	}
@@ -499,8 +501,8 @@ func RecordAll(z *zero.Config) *Recording {
 		o.Read, o.Write = put(build.DiskQueues[0], o.Read), put(build.DiskQueues[1], o.Write)
 	}
 	o.Listener = l
-	z.Groups.World = recordedGroup{z.Groups.World, 1}
-	z.Groups.Shard = recordedGroup{z.Groups.Shard, 1}
-	z.Groups.Replica = recordedGroup{z.Groups.Replica, z.Groups.Shard.Size()}
+	z.Groups.World = recordedGroup{z.Groups.World, 1, true} // of statistics
+	z.Groups.Shard = recordedGroup{z.Groups.Shard, 1, false}
+	z.Groups.Replica = recordedGroup{z.Groups.Replica, z.Groups.Shard.Size(), false}
 	return l
 }
