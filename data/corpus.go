@@ -3,6 +3,7 @@ package data
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"sort"
 )
 
@@ -43,10 +44,11 @@ func (s segment) read(dst []int32, at int) {
 type Corpus struct {
 	segments []segment // none empty
 	starts   []int64   // (len(segments)+1) tokens before each, and in all
+	vocab    int       // ids were in [0, vocab) when it was opened
 }
 
 func newCorpus(segments []segment) *Corpus {
-	c := &Corpus{starts: []int64{0}}
+	c := &Corpus{starts: []int64{0}, vocab: math.MaxInt32}
 	for _, s := range segments {
 		if s.len() > 0 {
 			c.segments = append(c.segments, s)
@@ -66,6 +68,13 @@ func (c *Corpus) At(i int64) int32 {
 	return one[0]
 }
 
+// named is the name of the segment that token i is of.
+func (c *Corpus) named(i int64) string { return c.segments[c.segmentOf(i)].name }
+
+func (c *Corpus) segmentOf(at int64) int {
+	return sort.Search(len(c.segments), func(i int) bool { return c.starts[i+1] > at })
+}
+
 // Read fills dst with the tokens [at, at+len(dst)).
 func (c *Corpus) Read(dst []int32, at int64) {
 	if at < 0 || at+int64(len(dst)) > c.Len() {
@@ -74,7 +83,7 @@ func (c *Corpus) Read(dst []int32, at int64) {
 	if len(dst) == 0 {
 		return
 	}
-	i := sort.Search(len(c.segments), func(i int) bool { return c.starts[i+1] > at })
+	i := c.segmentOf(at)
 	for ; len(dst) > 0; i++ {
 		n := min(int64(len(dst)), c.starts[i+1]-at)
 		c.segments[i].read(dst[:n], int(at-c.starts[i]))

@@ -221,6 +221,7 @@ func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, erro
 	if set.Tokenizer != nil {
 		set.Vocab = set.Tokenizer.Vocab()
 	}
+	corpus.vocab = max(set.Vocab, largest+1)
 	return corpus, nil
 }
 

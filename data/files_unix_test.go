@@ -3,6 +3,7 @@
 package data
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,6 +46,47 @@ func TestTokenizersOfOtherFiles(t *testing.T) {
 			}
 			if _, err := NewTokenizer(dir); err == nil || !strings.Contains(err.Error(), name+": it is "+what) {
 				t.Errorf("%s as %s: %v", name, what, err)
+			}
+		}
+	}
+}
+
+// A token file that is cut or written over while it is used is an error that names it,
+// whoever reads it: no fault, and no id that the model has no embedding for.
+func TestTokenFileChangesWhileItIsUsed(t *testing.T) {
+	const ids = 100_000
+	for name, change := range map[string]func(path string) error{
+		"it has become shorter": func(path string) error { return os.Truncate(path, 5000) },
+		"the id 65535":          func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte{255}, 2*ids), 0o644) },
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "x.bin")
+		if err := os.WriteFile(path, bytes.Repeat([]byte{7, 0, 9, 0}, ids/2), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		set, err := Open(t.Context(), Source{Tokens: []string{"x.bin"}, Dir: dir, DType: "uint16", Context: 4, Validation: 0.1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer set.Close()
+		input, target := make([]int32, 4), make([]int32, 4)
+		if err := set.Train.Batch(input, target, nil, 0); err != nil {
+			t.Error(err)
+		}
+		if err := change(path); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = set.Train.corpus.scan(t.Context(), 10, func(int64, int64) {})
+		if err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: scanned: %v", name, err)
+		}
+		for part, s := range map[string]*Split{"training": set.Train, "validation": set.Validation} {
+			err = nil
+			for i := int64(0); i < s.Windows() && err == nil; i++ {
+				err = s.Batch(input, target, nil, i)
+			}
+			if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s, %s: %v", name, part, err)
 			}
 		}
 	}

@@ -18,8 +18,8 @@ func identity(f file) any {
 	return f.path
 }
 
-// mapFile is the content of a file, read as it is used. The file must not
-// become shorter while it is mapped: the system then ends the program.
+// mapFile is the content of a file, read as it is used, under Corpus.guard: where
+// the file has become shorter, reading it is a fault.
 func mapFile(f file) (data []byte, unmap func() error, err error) {
 	if f.size > math.MaxInt {
 		return nil, nil, fmt.Errorf("%s: %d bytes do not fit the address space; split the file", f.path, f.size)

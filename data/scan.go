@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"math"
@@ -41,16 +42,22 @@ func (c *Corpus) scan(ctx context.Context, limit int, progress func(done, total 
 		sum     uint32
 		largest uint64
 	}
-	results := make([]result, len(blocks))
+	results, faults := make([]result, len(blocks)), make([]error, len(blocks))
 	m := meter{report: progress}
 	for _, b := range blocks {
 		m.total += int64(len(b.data))
 	}
 	each(ctx, len(blocks), func(i int) {
 		b := blocks[i]
-		results[i] = result{crc32.Checksum(b.data, castagnoli), largestID(b.data, c.segments[b.segment].width)}
+		faults[i] = c.guard(func() error {
+			results[i] = result{crc32.Checksum(b.data, castagnoli), largestID(b.data, c.segments[b.segment].width)}
+			return nil
+		})
 		m.add(int64(len(b.data)))
 	})
+	if err := errors.Join(faults...); err != nil {
+		return "", 0, err
+	}
 	h := sha256.New()
 	for i, r := range results {
 		b := blocks[i]

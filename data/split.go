@@ -55,8 +55,9 @@ func (s *Split) Windows() int64 { return s.stretches.windows }
 // Batch reads consecutive samples, as many as fit: input and target are
 // (samples, T), and target[i] is the token after input[i], or Ignored. Where documents are
 // packed, start (samples, T) is for each position the first one of its document, and nil
-// otherwise. Samples are numbered through all epochs. It allocates nothing.
-func (s *Split) Batch(input, target, start []int32, sample int64) {
+// otherwise. Samples are numbered through all epochs. It allocates nothing. An error is
+// of a token file that is not what it was when it was opened.
+func (s *Split) Batch(input, target, start []int32, sample int64) error {
 	T := int(s.context)
 	if len(input) != len(target) || len(input)%T != 0 {
 		panic(fmt.Sprintf("data: a batch of %d inputs and %d targets with a context of %d", len(input), len(target), T))
@@ -65,21 +66,35 @@ func (s *Split) Batch(input, target, start []int32, sample int64) {
 	if packed != (start != nil) || packed && len(start) != len(input) {
 		panic(fmt.Sprintf("data: %d starts of documents for %d positions, packed %t", len(start), len(input), packed))
 	}
+	if s.docs == nil {
+		return s.corpus.guard(func() error { return s.windowsOf(input, target, sample) })
+	}
 	for ; len(input) > 0; sample++ {
-		s.read(input[:T], target[:T], start[:min(T, len(start))], sample)
+		s.docs.read(input[:T], target[:T], start[:min(T, len(start))], s.Window(sample))
 		input, target, start = input[T:], target[T:], start[min(T, len(start)):]
 	}
+	return nil
 }
 
-func (s *Split) read(input, target, start []int32, sample int64) {
-	if s.docs != nil {
-		s.docs.read(input, target, start, s.Window(sample))
-		return
+// windowsOf reads samples of a corpus.
+func (s *Split) windowsOf(input, target []int32, sample int64) error {
+	T := int(s.context)
+	for ; len(input) > 0; sample++ {
+		at := s.start(s.Window(sample))
+		s.corpus.Read(input[:T], at)
+		copy(target[:T], input[1:T])
+		target[T-1] = s.corpus.At(at + s.context)
+		for _, id := range input[:T] {
+			if uint64(id) >= uint64(s.corpus.vocab) {
+				return fmt.Errorf("%s has changed since it was opened: it has the id %d now, of %d", s.corpus.named(at), id, s.corpus.vocab)
+			}
+		}
+		if id := target[T-1]; uint64(id) >= uint64(s.corpus.vocab) {
+			return fmt.Errorf("%s has changed since it was opened: it has the id %d now, of %d", s.corpus.named(at+s.context), id, s.corpus.vocab)
+		}
+		input, target = input[T:], target[T:]
 	}
-	at := s.start(s.Window(sample))
-	s.corpus.Read(input, at)
-	copy(target, input[1:])
-	target[len(target)-1] = s.corpus.At(at + s.context)
+	return nil
 }
 
 // Window is the window, counted in corpus order, that a sample is.

@@ -134,8 +134,7 @@ func (x *evaluation) run(ctx context.Context, r *build.Rank) (float64, error) {
 		count := x.learned(done*x.share.Global(), n*x.share.Global())
 		r.Trainer.Counted = int(count)
 		mean, err := r.Trainer.Eval(int(n), func(micro int, input, target, start []int32) error {
-			x.read(x.share.First(done+int64(micro), 0, config.Mesh(x.c).DataRank(r.Rank)), input, target, start)
-			return nil
+			return x.read(x.share.First(done+int64(micro), 0, config.Mesh(x.c).DataRank(r.Rank)), input, target, start)
 		})
 		if err != nil {
 			return 0, err
@@ -162,7 +161,7 @@ func (x *evaluation) learned(first, n int64) (sum int64) {
 }
 
 // read reads windows from number first on, and pads behind the last.
-func (x *evaluation) read(first int64, input, target, start []int32) {
+func (x *evaluation) read(first int64, input, target, start []int32) error {
 	T := x.c.Model.Context
 	for i := range x.share.MicroBatch {
 		at, of := first+int64(i), 0
@@ -175,6 +174,9 @@ func (x *evaluation) read(first int64, input, target, start []int32) {
 			data.Pad(input, target, start, 0)
 			continue
 		}
-		x.parts[of].Batch(input, target, start, at)
+		if err := x.parts[of].Batch(input, target, start, at); err != nil {
+			return err
+		}
 	}
+	return nil
 }

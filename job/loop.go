@@ -52,8 +52,7 @@ func newLoop(c *config.Config, r *build.Rank, s *state.Saver, set *data.Set, b *
 		metrics: map[string]float64{}}
 	l.reader = config.Mesh(c).DataRank(r.Rank)
 	l.fill = func(micro int, input, target, start []int32) error {
-		set.Train.Batch(input, target, start, l.samples+l.share.First(0, micro, l.reader))
-		return nil
+		return set.Train.Batch(input, target, start, l.samples+l.share.First(0, micro, l.reader))
 	}
 	l.validate = l.validation
 	if b.Early != nil {
@@ -289,7 +288,9 @@ func (l *loop) validation(micro int, input, target, start []int32) error {
 	first := l.share.First(0, micro, l.reader)
 	for i := range int64(l.share.MicroBatch) {
 		lo, hi := int(i)*T, int(i+1)*T
-		l.set.Validation.Batch(input[lo:hi], target[lo:hi], part(start, lo, hi), l.window(first+i))
+		if err := l.set.Validation.Batch(input[lo:hi], target[lo:hi], part(start, lo, hi), l.window(first+i)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
