@@ -58,6 +58,7 @@ func (k Keep) best(list []Entry) int {
 type Pruned struct {
 	Deleted []string
 	Left    []Left
+	Damaged []Left // checkpoints of which no rule can tell, and why
 }
 
 // Left is a folder that was left, and why.
@@ -96,6 +97,11 @@ func (p *Pruned) prune(fsys vfs.FS, root string, k Keep, remove func(vfs.FS, str
 	list, err := ListIn(fsys, root)
 	if err != nil {
 		return fmt.Errorf("prune: %w", err)
+	}
+	for _, e := range list {
+		if e.Status == Damaged && (k != Keep{}) {
+			p.Damaged = append(p.Damaged, Left{filepath.Base(e.Path), fmt.Sprintf("it is damaged (%s), and only you delete it", e.Why)})
+		}
 	}
 	for _, e := range k.Drop(list) {
 		if err := p.take(fsys, e.Path, remove); err != nil {

@@ -136,6 +136,21 @@ func TestPruneLeaves(t *testing.T) {
 	zeroth(t, 0, "ckpt", "verify", second)
 }
 
+// A checkpoint that is damaged stays whatever the rules, and is named with the
+// damage: no rule can tell of it.
+func TestPruneNamesDamage(t *testing.T) {
+	trained(t)
+	if err := os.Remove(second + "/state.json"); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := zeroth(t, 0, "ckpt", "prune", "r", "--keep", "1", "--json")
+	if p := decoded[pruned](t, out); len(p.Damaged) != 1 || p.Damaged[0].Name != "step-00000002" || len(p.Left) > 0 {
+		t.Errorf("%+v", p)
+	}
+	out, _ = zeroth(t, 0, "ckpt", "prune", "r", "--keep", "1")
+	matches(t, out, `^step-00000002 stays: it is damaged \(.*state\.json.*\), and only you delete it\n2 of 2 stay in r/ckpt; 0 B freed\n$`)
+}
+
 // forged writes a checkpoint as another would be, with another state.json.
 func forged(t *testing.T, from, root, state string) string {
 	t.Helper()

@@ -50,7 +50,8 @@ type pruned struct {
 	DryRun  bool              `json:"dry_run"` // then deleted is what would be
 	Deleted []string          `json:"deleted"`
 	Kept    []string          `json:"kept"`
-	Left    []checkpoint.Left `json:"left"` // of those kept, what the rules do not keep
+	Left    []checkpoint.Left `json:"left"`    // of those kept, what the rules do not keep
+	Damaged []checkpoint.Left `json:"damaged"` // of those kept, what no rule can tell of
 	Freed   int64             `json:"freed_bytes"`
 }
 
@@ -74,7 +75,7 @@ func (a *app) prune(dir string, k checkpoint.Keep, dry, asJSON bool) error {
 	if err != nil {
 		err = fmt.Errorf("%w (deleted before: %d)", err, len(gone.Deleted))
 	}
-	x := pruned{Folder: root, DryRun: dry, Deleted: append([]string{}, gone.Deleted...), Kept: []string{}, Left: append([]checkpoint.Left{}, gone.Left...)}
+	x := pruned{Folder: root, DryRun: dry, Deleted: append([]string{}, gone.Deleted...), Kept: []string{}, Left: append([]checkpoint.Left{}, gone.Left...), Damaged: append([]checkpoint.Left{}, gone.Damaged...)}
 	for _, e := range list {
 		if name := filepath.Base(e.Path); slices.Contains(gone.Deleted, name) {
 			x.Freed += e.Bytes
@@ -101,7 +102,7 @@ func (a *app) tellPruned(x pruned, err error) {
 	for _, name := range x.Deleted {
 		fmt.Fprintf(a.out, "%s %s\n", verb, name)
 	}
-	for _, l := range x.Left {
+	for _, l := range slices.Concat(x.Left, x.Damaged) {
 		fmt.Fprintln(a.out, l)
 	}
 	if err == nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -168,7 +169,7 @@ func (s *Saver) Retain(err error) error {
 	} else {
 		gone, err = checkpoint.Prune(s.C.Checkpoint.Dir, s.C.Checkpoint.Keep)
 	}
-	s.stays = gone.Left
+	s.stays = slices.Concat(gone.Left, gone.Damaged)
 	return err
 }
 
