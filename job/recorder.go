@@ -20,6 +20,7 @@ type recorder struct {
 	sum     report.Summary
 	account func(step int) (*report.Account, error)
 	stepped bool // a step was done
+	drawn   bool // the losses
 	owed    bool // an evaluation at the step this run begins at, which the one before had no time for
 }
 
@@ -87,11 +88,20 @@ func (r *recorder) eval(e report.Eval) error {
 	return r.metrics.Err()
 }
 
-// close ends the metrics and draws them.
+// close ends the metrics, and draws them where that is not done.
 func (r *recorder) close() error {
 	if err := r.metrics.Close(); err != nil {
 		return err // there is no room for a drawing either
 	}
+	return r.draw()
+}
+
+// draw draws the metrics so far, once.
+func (r *recorder) draw() error {
+	if r.drawn {
+		return nil
+	}
+	r.drawn = true
 	l, err := report.ReadLog(filepath.Join(r.out, "metrics.jsonl"))
 	if err != nil {
 		return err

@@ -324,6 +324,9 @@ func (r *run) unchanged() error {
 	if from == nil && errors.Is(err, checkpoint.ErrNone) || from != nil && err == nil && path == from.Path {
 		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("--resume %s: the checkpoints in %s have changed meanwhile, or cannot be read: give the command again: %w", r.Resume, r.c.Checkpoint.Dir, err)
+	}
 	return fmt.Errorf("--resume %s: the checkpoints in %s have changed meanwhile: give the command again", r.Resume, r.c.Checkpoint.Dir)
 }
 
@@ -379,6 +382,9 @@ func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Sav
 		return cmp.Or(err, r.why(ctx, stopped))
 	}
 	if err == nil {
+		err = rec.draw()
+	}
+	if err == nil { // the line that says that all else is written
 		rec.sum.Memory, err = rec.memory(rec.sum.Steps)
 	}
 	if err := cmp.Or(err, rec.close()); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
+	"zeroth/input"
 	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/report"
@@ -113,5 +114,25 @@ func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
 	}
 	if told := strings.Count(out.String(), `old checkpoint step-00000001 stays: it has "notes" in it`); told != 1 {
 		t.Errorf("told %d times\n%s", told, &out)
+	}
+}
+
+// A run that could not draw its losses is not done: the same command draws them.
+func TestDrawsWhatWasNotDrawn(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	c := configtest.MustLoad(t, "model={layers: 1, heads: 1, width: 8, context: 4}", "data.validation=0", "train.steps=2", "train.batch=2", "parallel.ranks=1", "train.micro_batch=1", "checkpoint.every=1")
+	if err := os.MkdirAll("run/loss.svg/x", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := Run(t.Context(), c, Options{Out: "run", Resume: "latest"}); err == nil {
+		t.Fatal("drawn into a folder")
+	}
+	if err := os.RemoveAll("run/loss.svg"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := Run(t.Context(), c, Options{Out: "run", Resume: "latest"}); err != nil || !input.Exists("run/loss.svg") {
+			t.Error(err)
+		}
 	}
 }

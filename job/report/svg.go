@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"zeroth/input"
 	"zeroth/job/show"
 )
 
@@ -17,7 +18,10 @@ var (
 // WriteLossSVG draws the training loss, its moving average and the validation
 // loss over the steps. Where the losses are far apart the axis is logarithmic.
 func WriteLossSVG(path string, steps []Step, evals []Eval) error {
-	return show.SaveSVG(path, lossChart(steps, evals))
+	if err := input.WriteBytes(path, []byte(show.SVG(lossChart(steps, evals)))); err != nil {
+		return fmt.Errorf("drawing: %w", err)
+	}
+	return nil
 }
 
 func lossChart(steps []Step, evals []Eval) *show.Chart {

@@ -3,7 +3,6 @@ package show
 import (
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -162,14 +161,6 @@ func Extent(points []XY) (xs, ys []float64) {
 		xs, ys = append(xs, p.X), append(ys, p.Y)
 	}
 	return xs, ys
-}
-
-// SaveSVG draws charts into a file, one below the other.
-func SaveSVG(path string, charts ...*Chart) error {
-	if err := os.WriteFile(path, []byte(SVG(charts...)), 0o644); err != nil {
-		return fmt.Errorf("drawing: %w", err)
-	}
-	return nil
 }
 
 // broken breaks a text into lines of at most so many characters, between words.
