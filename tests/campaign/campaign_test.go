@@ -28,6 +28,8 @@ var (
 	kills     = flag.Int("kills", 320, "times a run is to be killed; some are done before")
 	signals   = flag.Int("signals", 320, "times a run is asked to stop")
 	jobs      = flag.Int("jobs", 6000, "odd job files and command lines")
+	faults    = flag.Int("faults", 1600, "system calls that fail, are late, or are the last")
+	scene     = flag.String("scene", "", "try only faults of commands with this in their names")
 	fuzzing   = flag.Duration("fuzzing", 0, "of each fuzz target")
 	forged    = flag.Int("forged", 1000, "forged headers, manifests and configurations")
 )

@@ -1,0 +1,330 @@
+//go:build campaign && linux && amd64
+
+package campaign
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"zeroth/checkpoint"
+)
+
+// scenario is a command whose every system call on a file is tried.
+type scenario struct {
+	name  string
+	from  []string                    // trains before, in the folder
+	args  []string                    // the command
+	out   []string                    // what it writes that has to be as it is undisturbed, once it says it is done
+	again func(x *trial, s *scenario) // after it failed or was killed
+}
+
+func training(sets ...string) []string {
+	args := []string{"train", "job.yaml", "--out", "run", "--resume", "latest", "--set", "train.steps=3", "--set", "checkpoint.every=1"}
+	for _, s := range sets {
+		args = append(args, "--set", s)
+	}
+	return args
+}
+
+var (
+	modelFiles = []string{"config.json", "model.safetensors", "vocab.json", "merges.txt", "tokenizer_config.json"}
+	runFiles   = []string{"run/model/config.json", "run/model/model.safetensors", "run/loss.svg", "run/model/vocab.json", "run/model/merges.txt"}
+)
+
+func under(dir string, files []string) (out []string) {
+	for _, f := range files {
+		out = append(out, filepath.Join(dir, f))
+	}
+	return out
+}
+
+// inTwo is the arguments of one of two processes that train together.
+func inTwo(rank string, sets ...string) []string {
+	return append(training(append(sets, "parallel.timeout=5m", "parallel.join=5s")...), "--world", "2", "--rank", rank, "--addr", "ADDR")
+}
+
+var scenes = []*scenario{
+	{"train in two processes, keep 1", nil, inTwo("0", "checkpoint.keep=1"), runFiles, nil},
+	{"train in two processes, training waits", nil, inTwo("0", "checkpoint.keep=1", "checkpoint.async=false"), runFiles, nil},
+	{"train, process 1 of two", nil, inTwo("1", "checkpoint.keep=1"), nil, nil},
+	{"train, keep 1", nil, training("checkpoint.keep=1"), runFiles, resumed},
+	{"train on, training waits", training("train.steps=2"), training("checkpoint.keep=1", "checkpoint.async=false"), runFiles, resumed},
+	{"train, compressed, errors do not stop", nil, training("checkpoint.compress=always", "checkpoint.on_error=continue"), runFiles, resumed},
+	{"train, offloaded to disk", nil, training("zero.offload={optimizer: disk, parameters: disk, path: .}"), runFiles, resumed},
+	{"ckpt export", training(), []string{"ckpt", "export", "run", "--to", "export"}, under("export", modelFiles), elsewhere},
+	{"ckpt export in parts", training(), []string{"ckpt", "export", "run", "--to", "export", "--shard-size", "4KB"}, nil, elsewhere},
+	{"ckpt import", training(), []string{"ckpt", "import", "run/model", "--to", "imported"}, nil, elsewhere},
+	{"ckpt prune", training(), []string{"ckpt", "prune", "run", "--keep", "1"}, nil, resumed},
+	{"ckpt verify", training(), []string{"ckpt", "verify", "run"}, nil, nil},
+	{"ckpt ls", training(), []string{"ckpt", "ls", "run"}, nil, nil},
+	{"ckpt inspect", training(), []string{"ckpt", "inspect", "run"}, nil, nil},
+	{"ckpt diff", training(), []string{"ckpt", "diff", "run/ckpt/step-00000003", "run/ckpt/step-00000003"}, nil, nil},
+	{"tokenize", nil, []string{"tokenize", "--tokenizer", "bytes", "text.txt", "--out", "text.bin"}, []string{"text.bin"}, nil},
+	{"sample", training(), []string{"sample", "--run", "run", "--prompt", "the run", "--tokens", "1"}, nil, nil},
+	{"eval", training(), []string{"eval", "job.yaml", "--run", "run"}, nil, nil},
+	{"plot", training(), []string{"plot", "run", "--out", "plot.svg"}, []string{"plot.svg"}, nil},
+	{"init", nil, []string{"init", "quickstart", "new.yaml"}, []string{"new.yaml"}, nil},
+}
+
+// whole is what a scene leaves where nothing is disturbed.
+type wholeScene struct {
+	home  string // what is there before
+	files map[string]string
+	lines []string
+	said  string
+	calls []call
+	write map[call]bool
+}
+
+var wholeScenes sync.Map
+
+func (s *scenario) whole(t *testing.T) *wholeScene {
+	once, _ := wholeScenes.LoadOrStore(s.name, sync.OnceValue(func() *wholeScene {
+		w := &wholeScene{home: filepath.Join(scratch, "scene-"+strings.ReplaceAll(s.name, " ", "-")), files: map[string]string{}}
+		x := &trial{T: t, dir: w.home, counts: &tally{}}
+		x.must(prepare(w.home))
+		if s.from != nil {
+			x.must(inFolder(w.home, s.from...))
+		}
+		x.dir = w.home + "-done"
+		x.copyTree(w.home, x.dir)
+		e, tr := s.runs(x, fault{})
+		if e.code != 0 {
+			t.Fatalf("%s: %s", command(s.args), e.said())
+		}
+		for _, f := range s.out {
+			w.files[f] = string(x.read(filepath.Join(x.dir, f)))
+		}
+		if s.args[0] == "train" {
+			var err error
+			w.lines, err = lines(filepath.Join(x.dir, "run"))
+			x.must(err)
+		}
+		w.said, w.calls, w.write = e.out, tr.seen, tr.writes
+		return w
+	}))
+	return once.(func() *wholeScene)()
+}
+
+// faults are those of all calls; of many like each other the first two and the last.
+func (w *wholeScene) faults() (all []fault) {
+	last := map[call]int{}
+	for _, c := range w.calls {
+		last[call{c.name, c.path, 0}] = c.nth
+	}
+	for _, c := range w.calls {
+		if c.nth > 2 && c.nth != last[call{c.name, c.path, 0}] {
+			continue
+		}
+		all = append(all, fault{at: c, err: syscall.EIO})
+		if w.write[c] {
+			all = append(all, fault{at: c, late: true})
+		}
+		moves := slices.Contains([]string{"read", "pread", "write", "pwrite"}, c.name)
+		if moves {
+			all = append(all, fault{at: c, torn: true})
+		}
+		if !w.write[c] || c.name == "close" {
+			continue
+		}
+		all = append(all, fault{at: c, before: true}, fault{at: c, after: true}, fault{at: c, err: syscall.ENOSPC, always: true})
+		if c.name == "create" || c.name == "mkdirat" || c.name == "renameat" {
+			all = append(all, fault{at: c, err: syscall.EROFS, always: true})
+		}
+		if moves {
+			all = append(all, fault{at: c, after: true, torn: true})
+		}
+	}
+	return all
+}
+
+// TestFaults lets each system call on a file fail in turn, or come half, or be the last.
+func TestFaults(t *testing.T) {
+	type one struct {
+		*scenario
+		fault
+	}
+	var all []one
+	var kinds []string
+	for _, s := range scenes {
+		if !strings.Contains(s.name, *scene) {
+			continue
+		}
+		for _, f := range s.whole(t).faults() {
+			all, kinds = append(all, one{s, f}), append(kinds, s.name)
+		}
+	}
+	t.Logf("%d faults", len(all))
+	n := min(len(all), count(*faults))
+	trials(t, n, kinds, func(x *trial) string {
+		at := all[x.number*len(all)/n]
+		x.kind = at.name
+		return at.tried(x, at.fault)
+	})
+}
+
+// runs is the command with a fault, and where it trains with another process that
+// one as well, which has to end by itself.
+func (s *scenario) runs(x *trial, f fault) (ended, *tracer) {
+	at := slices.Index(s.args, "ADDR")
+	if at < 0 {
+		return x.traced(f, s.args...)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	x.must(err)
+	x.must(l.Close())
+	args := slices.Clone(s.args)
+	args[at] = l.Addr().String()
+	other := slices.Clone(args)
+	rank := slices.Index(other, "--rank") + 1
+	other[rank] = map[string]string{"0": "1", "1": "0"}[other[rank]]
+	p := x.start(0, other...)
+	e, tr := x.traced(f, args...)
+	o := p.wait()
+	x.check(o, other, 0, 1, 2, 75) // 0: all that is left to do is process 0's
+	return e, tr
+}
+
+func (s *scenario) tried(x *trial, f fault) string {
+	w := s.whole(x.T)
+	x.copyTree(w.home, x.dir)
+	e, tr := s.runs(x, f)
+	x.ran = append(x.ran, f.String())
+	if !tr.hit {
+		x.note(e, s.args)
+		return "not come to"
+	}
+	x.check(e, s.args, -1, 0, 1, 2, 75)
+	how := "killed"
+	switch {
+	case f.before || f.after:
+	case f.torn, f.late:
+		if how = "the same in spite of it"; e.code != 0 {
+			x.Errorf("%v: exit code %d: %s", f, e.code, e.said())
+		}
+	case e.code == 0:
+		how = "done in spite of it"
+	default:
+		how = "refused"
+		s.names(x, e, f)
+	}
+	if e.code == 0 {
+		s.same(x, e, f)
+	}
+	if s.args[0] == "train" {
+		s.left(x, e)
+	}
+	if e.code != 0 && s.again != nil {
+		s.again(x, s)
+	}
+	return how
+}
+
+// names holds an error against what was wrong: it says so, and where. One that goes
+// on tells of a later call, and a probe or a lock is told of as the folder's.
+func (s *scenario) names(x *trial, e ended, f fault) {
+	if f.at.name == "newfstatat" || f.at.name == "fstat" {
+		return // what is asked only whether it is there may be told of as not there
+	}
+	base := strings.TrimSuffix(filepath.Base(f.at.path), ".tmp")
+	if base == ".lock" || base == ".zeroth-probe" {
+		base = filepath.Base(filepath.Dir(f.at.path))
+	}
+	if said := nonce.ReplaceAllString(e.said(), "N"); !strings.Contains(said, f.err.Error()) {
+		x.Errorf("exit code %d, and not what was wrong: %s", e.code, said)
+	} else if !f.always && !strings.Contains(said, base) {
+		x.Errorf("exit code %d, and not where: %s", e.code, said)
+	}
+}
+
+// times are what is not the same each time, and the sum of what prune knows of.
+var times = regexp.MustCompile(`\b\d[\d.]* ?(µs|ms|ns|s|m|h)(\d+[ms])*\b|[\d.]+ (GB|tokens)/s|; [\d.]+ k?B freed`)
+
+// timeless is an output without times, and columns without their widths.
+func timeless(out string) string {
+	return strings.Join(strings.Fields(times.ReplaceAllString(out, "T")), " ")
+}
+
+// same holds what is there once the command says that it is done.
+func (s *scenario) same(x *trial, e ended, f fault) {
+	w := s.whole(x.T)
+	for f, want := range w.files {
+		if got, err := os.ReadFile(filepath.Join(x.dir, f)); err != nil || string(got) != want {
+			x.Errorf("exit code 0, and %s is not what it is undisturbed (%v)", f, err)
+		}
+	}
+	if s.args[0] == "train" {
+		if got, err := lines(filepath.Join(x.dir, "run")); err != nil || !slices.Equal(got, w.lines) {
+			x.Errorf("exit code 0, and metrics.jsonl has other lines: %q, want %q (%v)", got, w.lines, err)
+		}
+		return
+	}
+	if !strings.Contains(e.out, f.err.Error()) && timeless(e.out) != timeless(w.said) {
+		x.Errorf("exit code 0, and it says %q, undisturbed %q", e.out, w.said)
+	}
+}
+
+// left holds the checkpoints that are there.
+func (s *scenario) left(x *trial, e ended) {
+	path, err := checkpoint.Latest(filepath.Join(x.dir, "run/ckpt"))
+	said := written.FindAllStringSubmatch(e.out, -1)
+	if err != nil {
+		if len(said) > 0 {
+			x.Errorf("said to be written, and there is none: %v", err)
+		}
+		return
+	}
+	x.intact(path)
+	if len(said) > 0 && filepath.Base(path) < "step-"+said[len(said)-1][1] {
+		x.Errorf("%s was said to be written, the newest is %s", said[len(said)-1], path)
+	}
+}
+
+// resumed gives a training command again, which comes to the same end.
+func resumed(x *trial, s *scenario) {
+	args := s.args
+	e := x.zeroth(nil, args...)
+	if args[0] != "train" {
+		return
+	}
+	if e.code != 0 {
+		x.Errorf("given again: %s", e.said())
+		return
+	}
+	s.same(x, e, fault{})
+}
+
+// intact holds that a checkpoint is as it was written.
+func (x *trial) intact(path string) {
+	x.Helper()
+	bad, err := checkpoint.Verify(context.Background(), path, checkpoint.Walk{})
+	if err != nil || len(bad) > 0 {
+		x.Errorf("%s: %v, %v", path, bad, err)
+	}
+}
+
+// elsewhere holds that nothing half lies under its name, and that the command
+// does it in a folder that is new.
+func elsewhere(x *trial, s *scenario) {
+	args := slices.Clone(s.args)
+	to := args[slices.Index(args, "--to")+1]
+	args[slices.Index(args, "--to")+1] = "again"
+	x.zeroth(nil, args...)
+	if path, err := checkpoint.Latest(filepath.Join(x.dir, to)); err == nil {
+		x.intact(path)
+	}
+	left := look(filepath.Join(x.dir, to))
+	for name, what := range look(filepath.Join(x.dir, "again")) {
+		if was, ok := left[name]; ok && was != what && s.name != "ckpt import" /* whose times are in it */ {
+			x.Errorf("half under its name: %s is %s, want %s", name, was, what)
+		}
+	}
+}
