@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 )
 
@@ -47,8 +48,11 @@ func (OS) Lock(name string) (io.Closer, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = lock(f)
-		if err == nil && still(f, name) {
+		ours := false
+		if err = lock(f); err == nil {
+			ours, err = still(f, name)
+		}
+		if ours {
 			sign(f)
 			return f, nil
 		}
@@ -83,13 +87,16 @@ func openLock(name string) (*os.File, error) {
 }
 
 // still says whether the name is that of the open file.
-func still(f *os.File, name string) bool {
+func still(f *os.File, name string) (bool, error) {
 	a, err := f.Stat()
 	if err != nil {
-		return false
+		return false, err
 	}
 	b, err := os.Lstat(name)
-	return err == nil && os.SameFile(a, b)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(a, b), err
 }
 
 // sign writes down who has the lock. On a full disk nothing is written, and the

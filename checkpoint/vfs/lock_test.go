@@ -73,12 +73,18 @@ func TestLockOfAFileThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer late.Close()
-	if !still(late, name) {
-		t.Error("the file is there, and is said to be gone")
+	if there, err := still(late, name); !there || err != nil {
+		t.Errorf("the file is there, and is said to be gone (%v)", err)
+	}
+	if _, err := still(late, strings.Repeat("x", 5000)); err == nil { // or Lock would try for ever
+		t.Error("what cannot be looked at is said to be gone")
 	}
 	os.Remove(name)
 	first.Close()
-	if err := lock(late); err != nil || still(late, name) {
+	if err := lock(late); err != nil {
+		t.Error(err)
+	}
+	if there, err := still(late, name); there || err != nil {
 		t.Errorf("the file is gone, and is said to be there (%v)", err)
 	}
 	second, err := OS{}.Lock(name)
