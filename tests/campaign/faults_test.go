@@ -235,7 +235,7 @@ func (s *scenario) names(x *trial, e ended, f fault) {
 		return // what is asked only whether it is there may be told of as not there
 	}
 	base := strings.TrimSuffix(filepath.Base(f.at.path), ".tmp")
-	if base == ".lock" || base == ".zeroth-probe" {
+	if base == ".lock" || strings.HasPrefix(base, ".zeroth-") || strings.HasPrefix(base, ".probe") {
 		base = filepath.Base(filepath.Dir(f.at.path))
 	}
 	if said := nonce.ReplaceAllString(e.said(), "N"); !strings.Contains(said, f.err.Error()) {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -318,15 +319,26 @@ func (t *tracer) text(tid int, at uintptr) string {
 	return string(text)
 }
 
-// TestTracer: a run that is only looked at is what it is without, and each of
-// its calls on files is seen.
+// TestTracer holds the trial itself: the calls of a save and of the end of a run are
+// seen, and one that is said to fail does.
 func TestTracer(t *testing.T) {
 	trials(t, 1, []string{"all"}, func(x *trial) string {
 		x.must(prepare(x.dir))
-		e, tr := x.traced(fault{}, "train", "job.yaml", "--out", "run", "--resume", "latest", "--set", "train.steps=3", "--set", "checkpoint.every=1")
-		x.check(e, []string{"train"}, 0)
-		for _, c := range tr.seen {
-			fmt.Println(c, tr.writes[c])
+		args := training()
+		e, tr := x.traced(fault{}, args...)
+		x.check(e, args, 0)
+		for _, c := range []call{
+			{"fsync", "run/ckpt/.tmp-step-00000001-N/COMMIT", 1}, {"renameat", "run/ckpt/step-00000003", 1},
+			{"fsync", "run/ckpt", 3}, {"renameat", "run/model/model.safetensors", 1}, {"write", "run/metrics.jsonl", 1},
+		} {
+			if !slices.Contains(tr.seen, c) || !tr.writes[c] {
+				x.Errorf("%v was not seen among %d calls", c, len(tr.seen))
+			}
+		}
+		x.must(os.RemoveAll(filepath.Join(x.dir, "run")))
+		e, tr = x.traced(fault{at: call{"renameat", "run/ckpt/step-00000003", 1}, err: syscall.EIO}, args...)
+		if x.check(e, args, 1); !tr.hit || !strings.Contains(e.errs, syscall.EIO.Error()) {
+			x.Errorf("a call that was to fail: %s", e.said())
 		}
 		return "done"
 	})
