@@ -2,6 +2,7 @@ package collective
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,11 +16,13 @@ const RecorderLen = 4096
 // read it while the rank works.
 type Recorder struct {
 	began time.Time
+	ask   func() string // see OnLate; may be nil
 
 	mu     sync.Mutex
 	groups []RecordedGroup
-	ring   []recorded // (RecorderLen) operation number n is at n % RecorderLen
-	issued uint64     // operations so far
+	dogs   []*watchdog // of the groups
+	ring   []recorded  // (RecorderLen) operation number n is at n % RecorderLen
+	issued uint64      // operations so far
 	step   int
 	pace   Pace
 	first  bool          // an operation of the step has started
@@ -84,8 +87,54 @@ func (r *Recorder) Watchdog(g Group, deadline time.Duration, name string, beside
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w.recorder, w.group = r, len(r.groups)
-	r.groups = append(r.groups, of)
+	r.groups, r.dogs = append(r.groups, of), append(r.dogs, w)
 	return w
+}
+
+// OnLate has ask say for whom all ranks wait in the end, before an operation that is late
+// fails: it may take some seconds. It is to be called before the first Watchdog.
+func (r *Recorder) OnLate(ask func() string) { r.ask = ask }
+
+// Waits is the ranks, by Name, for whom this one waits in all its groups, ascending, and in
+// which operation; where it waits for nobody, which operation was its last.
+func (r *Recorder) Waits() (names []int, in string) {
+	r.mu.Lock()
+	dogs, groups := r.dogs, r.groups
+	r.mu.Unlock()
+	for i, w := range dogs {
+		missing := w.inner.Missing()
+		if len(missing) == 0 {
+			continue
+		}
+		w.mu.Lock()
+		in = fmt.Sprintf("%v of its %s group (operation %d%s)", w.now, groups[i].Name, w.now.seq, after(": ", w.now.about()))
+		w.mu.Unlock()
+		names = append(names, missing[0]...)
+	}
+	if names == nil {
+		return nil, r.last()
+	}
+	slices.Sort(names)
+	return slices.Compact(names), in
+}
+
+// last is the operation that the rank has issued last, and since when nothing follows.
+func (r *Recorder) last() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.issued == 0 {
+		return ""
+	}
+	o := r.at(r.issued - 1)
+	return fmt.Sprintf("%v of its %s group (operation %d%s), which it came to %v ago", o.call, r.groups[o.group].Name, o.seq, after(": ", o.about()), (r.now() - o.issued).Round(100*time.Millisecond))
+}
+
+// after is text behind a mark, and nothing where there is none.
+func after(mark, text string) string {
+	if text == "" {
+		return ""
+	}
+	return mark + text
 }
 
 // now is never 0.

@@ -20,6 +20,7 @@ type ErrLate struct {
 	Rank  int           // that waited, by Name
 	Ranks [][]int       // for whom: Inspectable.Missing
 	Limit time.Duration // what they exceeded
+	Stuck string        // whom all wait for in the end, if that is known: Recorder.OnLate
 }
 
 func (e ErrLate) Error() string {
@@ -27,7 +28,11 @@ func (e ErrLate) Error() string {
 	for i, r := range e.Ranks {
 		chain[i] = ranks(r)
 	}
-	return fmt.Sprintf("%s: rank %d waited %v for %s", e.Op, e.Rank, e.Limit, strings.Join(chain, ", which waited for "))
+	text := fmt.Sprintf("%s: rank %d waited %v for %s", e.Op, e.Rank, e.Limit, strings.Join(chain, ", which waited for "))
+	if e.Stuck != "" {
+		text += "; " + e.Stuck
+	}
+	return text
 }
 
 func (e ErrLate) Is(target error) bool { return target == ErrClosed }
@@ -157,22 +162,44 @@ func (b *begun) finish(launched bool) error {
 // waits for ranks, look ends the group in their name; else it comes back at the
 // earliest time that can change. An operation that waits for nobody is left
 // alone: it is over, or moves data, or has failed.
+//
+// Before that it has all ranks asked for whom they wait, where somebody can: the
+// operation may end meanwhile.
 func (g *watchdog) look() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	missing := g.late()
+	if missing == nil {
 		return
+	}
+	stuck := ""
+	if g.recorder != nil && g.recorder.ask != nil {
+		g.mu.Unlock()
+		stuck = g.recorder.ask()
+		g.mu.Lock()
+		if missing = g.late(); missing == nil {
+			return
+		}
+	}
+	g.inner.Abort(ErrLate{fmt.Sprintf("operation %d (%v)", g.now.seq, g.now), g.inner.Name(g.Rank()), missing, g.limit, stuck})
+}
+
+// late is for whom the last operation waits, over its deadline; if it does not, look comes
+// back.
+func (g *watchdog) late() [][]int {
+	if g.closed {
+		return nil
 	}
 	if left := g.limit - time.Since(g.since); left > 0 {
 		g.timer.Reset(left)
-		return
+		return nil
 	}
 	missing := g.inner.Missing()
 	if len(missing) == 0 {
 		g.timer.Reset(g.limit)
-		return
+		return nil
 	}
-	g.inner.Abort(ErrLate{fmt.Sprintf("operation %d (%v)", g.now.seq, g.now), g.inner.Name(g.Rank()), missing, g.limit})
+	return missing
 }
 
 // Close implements Group and ends the watchdog.

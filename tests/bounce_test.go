@@ -46,6 +46,8 @@ func (p process) HostsOf(m shard.Mesh) (of []int) {
 
 func (p process) Memory() cpu.Memory { return p.mem }
 
+func (process) OnLate([]*collective.Recorder) {}
+
 func (p process) Groups(m shard.Mesh) (all []collective.Ranks, err error) {
 	for _, r := range p.Here(m) {
 		all = append(all, collective.WiredWorld(m, r, p.nets[p.at].Wire))

@@ -28,6 +28,8 @@ func (p portion) NCCL() bool              { return false }
 func (portion) Memory() cpu.Memory       { return nil }
 func (portion) HostsOf(shard.Mesh) []int { return nil }
 
+func (portion) OnLate([]*collective.Recorder) {}
+
 func (p portion) Groups(shard.Mesh) (mine []collective.Ranks, err error) {
 	for _, r := range p.here {
 		mine = append(mine, p.groups[r])

@@ -22,8 +22,7 @@ import (
 
 // ncclFaults are what befalls one process of a job whose ranks NCCL connects, and what
 // the others say of it. Of an operation that hangs inside NCCL nobody can tell whose
-// fault it is: each says for whom it waits itself, which with several groups may be one
-// that waits for another.
+// fault it is: each names the ranks of that operation, where all waits end.
 var ncclFaults = []struct {
 	name, why string
 	within    time.Duration // the others have ended, on a machine that is not busy
@@ -110,10 +109,7 @@ func (x ncclTrial) unnamed(errs string) (who []int) {
 	case "drop": // who calls what
 		pattern = fmt.Sprintf(`operation \d+.*\branks? [\d,]*\b%d\b`, v)
 	case "hang":
-		pattern = fmt.Sprintf(`rank \d+ waited %v for ranks? \d`, hangs)
-		if !regexp.MustCompile(fmt.Sprintf(`rank %d waited|waited %v for ranks? [\d,]*\b%d\b`, v, hangs, v)).MatchString(errs) {
-			return []int{v}
-		}
+		pattern = fmt.Sprintf(`rank \d+ waited %v for ranks? \d.*in the end all wait for this: .*\branks [\d,]*\b%d\b[\d,]* \(".*"\) wait for each other in the `, hangs, v)
 	}
 	has := map[int]bool{v: true}
 	for _, m := range regexp.MustCompile(`(?m)^(?:\[([\d,]+)\] )?zeroth: .*(?:`+pattern+`)`).FindAllStringSubmatch(errs, -1) {

@@ -26,6 +26,10 @@ const (
 	kindShare
 	kindBeat
 	kindEnd
+	kindLate  // a rank of a process has waited too long: whom for do all wait?
+	kindAsk   // process 0 asks that
+	kindWaits // the answer of a process
+	kindStuck // what process 0 makes of all answers
 	kinds
 )
 
@@ -38,7 +42,9 @@ func (s *Star) most(kind uint32) int {
 		return 64 << 10
 	case kindMember:
 		return 1000
-	case kindRefuse, kindEnd:
+	case kindWaits:
+		return min(mostWaiting, s.cfg.PerProcess) * (6*inText + 100 + 8*s.cfg.Processes*s.cfg.PerProcess)
+	case kindRefuse, kindEnd, kindStuck:
 		return 16 << 10 // six bytes for each of a text, at worst
 	}
 	return 0

@@ -89,6 +89,10 @@ type Star struct {
 	said     chan string   // of the others: verdicts
 	shared   chan string   // likewise: what process 0 shares
 	all      sync.WaitGroup
+
+	waits func() []Waiting // of this process's ranks; with asked and found under mu
+	asked *inquiry         // process 0: the one under way
+	found found
 }
 
 type factsOf struct {
@@ -203,6 +207,8 @@ func (s *Star) hear(p *peer, kind uint32, body []byte) error {
 			return err
 		}
 		return s.hearEnd(p, e)
+	case kindLate, kindAsk, kindWaits, kindStuck:
+		return s.hearWaits(p, kind, body)
 	}
 	return fmt.Errorf("a frame of kind %d", kind)
 }
@@ -289,7 +295,9 @@ func (s *Star) cut() {
 
 // Close says goodbye and ends the control plane.
 func (s *Star) Close() {
+	s.mu.Lock() // inquire begins nothing after it
 	close(s.closed)
+	s.mu.Unlock()
 	if s.Err() == nil {
 		body, _ := encode(end{Process: s.cfg.Me.Process})
 		_ = s.tell(kindEnd, body) // likewise

@@ -32,6 +32,10 @@ type Launch interface {
 	// Groups opens the groups of the ranks Here, in their order. The ranks close
 	// them.
 	Groups(m shard.Mesh) ([]collective.Ranks, error)
+	// OnLate has recorders, of the ranks Here, ask all ranks for whom they wait when an
+	// operation is late, and answer when others ask. Where all ranks are Here their groups
+	// know that.
+	OnLate(recs []*collective.Recorder)
 	// Saves opens one more group of all ranks, in which checkpoints are made beside
 	// training; likewise.
 	Saves(m shard.Mesh) ([]collective.Group, error)
@@ -66,6 +70,9 @@ func (OneProcess) Memory() cpu.Memory { return nil }
 
 // HostsOf is nil.
 func (OneProcess) HostsOf(shard.Mesh) []int { return nil }
+
+// OnLate does nothing: groups in memory know for whom all wait.
+func (OneProcess) OnLate([]*collective.Recorder) {}
 
 // Groups are in memory.
 func (OneProcess) Groups(m shard.Mesh) ([]collective.Ranks, error) {

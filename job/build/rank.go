@@ -121,6 +121,7 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 		CloseAll(ranks)
 		return nil, err
 	}
+	l.OnLate(recorders(ranks))
 	for _, rank := range ranks {
 		rank.Groups = s.wrap(c, rank.Rank, rank.Groups, rank.Recorder)
 		err := rank.stage(c)
@@ -143,6 +144,13 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 		return nil, err
 	}
 	return ranks, nil
+}
+
+func recorders(ranks []*Rank) (all []*collective.Recorder) {
+	for _, r := range ranks {
+		all = append(all, r.Recorder)
+	}
+	return all
 }
 
 // wrap gives a rank's groups the job's deadline, a recorder, and what a test puts

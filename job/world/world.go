@@ -408,6 +408,20 @@ func (w *World) Groups(m shard.Mesh) ([]collective.Ranks, error) {
 	return all, nil
 }
 
+// OnLate implements build.Launch.
+func (w *World) OnLate(recs []*collective.Recorder) {
+	w.star.Answer(func() (all []rendezvous.Waiting) {
+		for i, rec := range recs {
+			ranks, in := rec.Waits()
+			all = append(all, rendezvous.Waiting{Rank: w.cfg.Rank*w.cfg.PerProcess + i, For: ranks, In: in})
+		}
+		return all
+	})
+	for _, rec := range recs {
+		rec.OnLate(w.star.Ask)
+	}
+}
+
 // Saves implements build.Launch; Groups comes before.
 func (w *World) Saves(m shard.Mesh) (all []collective.Group, err error) {
 	for _, r := range w.Here(m) {

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"testing"
+)
+
+// A rank hangs in a job of shard and replica groups, so that some wait for ranks that wait
+// for it: every other process names it, with its host and where it was last.
+func TestStuckRankIsNamedByAll(t *testing.T) {
+	inFolder(t)
+	const victim = 3
+	for _, at := range []int{40, 43} {
+		t.Setenv("ZEROTH_FAULT", fmt.Sprint(victim, " stuck ", at))
+		args := append(append([]string{"launch", "-n", "4", "--"}, steady(endless, fmt.Sprint("r", at))...),
+			"--set", "parallel={ranks: 4, shard: 2, replicate: 2, timeout: 8s}", "--set", "checkpoint.every=2")
+		_, errs := process(t, 75, args...)
+		named := map[string]bool{}
+		for _, m := range regexp.MustCompile(`(?m)^(?:\[(\d)\] )?zeroth: .*in the end all wait for this: rank 3 \(".*"\) waits for nobody and has not come; its last was the .* group \(operation \d+.*\), which it came to .* ago`).FindAllStringSubmatch(errs, -1) {
+			named[m[1]] = true
+		}
+		if !named[""] || !named["1"] || !named["2"] {
+			t.Errorf("stuck at %d: only processes %v name the rank and its host:\n%s", at, named, errs)
+		}
+	}
+}
