@@ -1,7 +1,7 @@
 // Package input opens the files a user names, and writes files whole or not at all.
-// It opens regular files of at most a stated size, and nothing else. A folder, a pipe, a device or a file that is
-// too large is refused before anything is read or allocated, and without
-// waiting for a writer that a pipe may never have.
+// It opens regular files of at most a stated size, and nothing else. A folder, a pipe, a
+// device, a file of /proc or one that is too large is refused before anything is read or
+// allocated, and without waiting for a writer that a pipe may never have.
 package input
 
 import (
@@ -24,14 +24,18 @@ func Open(path string, limit int64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := check(path, limit, func(string) (fs.FileInfo, error) { return f.Stat() }); err != nil {
+	err = check(path, limit, func(string) (fs.FileInfo, error) { return f.Stat() })
+	if where := kernelMade(f); err == nil && where != "" {
+		err = refuse(path, "it is a file of %s, which the kernel makes as it is read, not a regular file", where)
+	}
+	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
 // Read is the content of a regular file of at most limit bytes, also where the
-// file grows while it is read or does not tell its size (/proc).
+// file grows while it is read or does not tell its size.
 func Read(path string, limit int64) ([]byte, error) {
 	f, err := Open(path, limit)
 	if err != nil {
@@ -51,7 +55,7 @@ func check(path string, limit int64, stat func(string) (fs.FileInfo, error)) err
 	info, err := stat(path)
 	switch {
 	case err != nil:
-		return err
+		return &fs.PathError{Op: "open", Path: path, Err: Cause(err)} // which is what was to be done
 	case !info.Mode().IsRegular():
 		return refuse(path, "it is %s, not a regular file", kind(info.Mode()))
 	case info.Size() > limit:

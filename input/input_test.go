@@ -53,7 +53,7 @@ func TestOpen(t *testing.T) {
 	if got, err := io.ReadAll(f); err != nil || string(got) != "abc" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if _, err := input.Open(filepath.Join(t.TempDir(), "none"), 3); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := input.Open(filepath.Join(t.TempDir(), "none"), 3); !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "open ") {
 		t.Errorf("no file: %v", err)
 	}
 	if _, err := input.Open(t.TempDir(), 3); err == nil || !strings.Contains(err.Error(), "it is a folder, not a regular file") {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -40,16 +39,5 @@ func TestNothingElse(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Fatalf("%s is waited for", path)
 		}
-	}
-}
-
-// TestUntoldSize bounds a file that says it has no bytes.
-func TestUntoldSize(t *testing.T) {
-	const path = "/proc/self/maps"
-	if info, err := os.Stat(path); err != nil || info.Size() != 0 {
-		t.Skip("no /proc here")
-	}
-	if _, err := input.Read(path, 100); err == nil || !strings.Contains(err.Error(), "larger than the 100 bytes") {
-		t.Errorf("%v", err)
 	}
 }

@@ -49,7 +49,7 @@ a checkpoint to resume from, else that of the first process that failed.`,
 			}
 			s := newSupervisor(n, l)
 			s.restarts, s.least, s.out, s.errs = restarts, least, a.out, a.errs
-			return s.run()
+			return s.inFolder()
 		}),
 	}
 	cmd.Flags().IntVarP(&n, "processes", "n", 2, "`processes` to start")
@@ -70,6 +70,7 @@ type command struct {
 	resumes bool     // they say from where
 	file    string   // the job, of train
 	sets    []string // what they replace in it
+	unnamed bool     // they train, and nobody has said in which folder
 }
 
 // launched is the command that launch is given.
@@ -94,11 +95,20 @@ func launched(args []string) (c command, err error) {
 	if c.file == "-" {
 		return c, errors.New("launch: every process reads the job file, and the standard input can be read once: give a file")
 	}
-	if !train.Flags().Changed("out") {
-		c.args = append(c.args, "--out", defaultFolder(c.file, time.Now()))
-	}
+	c.unnamed = !train.Flags().Changed("out")
 	c.sets, err = train.Flags().GetStringArray("set")
 	return c, err
+}
+
+// inFolder runs the world in a folder of its own, if it needs one and has none: it is
+// made once, for all processes and starts.
+func (s *supervisor) inFolder() error {
+	if s.unnamed {
+		own, undo := ownFolder(defaultFolder(s.file, time.Now()))
+		defer undo()
+		s.args = append(s.args, "--out", own)
+	}
+	return s.run()
 }
 
 // ranks is how many the job has in so many processes.

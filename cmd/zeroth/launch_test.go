@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -174,19 +175,19 @@ func TestNobodyComes(t *testing.T) {
 func TestLaunchRefuses(t *testing.T) {
 	inFolder(t)
 	for want, args := range map[string][]string{
-		"3 ranks cannot be split evenly over 2 processes":      {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=3"},
-		"local carries nothing between processes":              {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=local"},
-		"launch starts zeroth train, bench or doctor":          {"launch", "--", "plan", "tiny.yaml"},
-		"bench has no checkpoint to go on from":                {"launch", "--restarts", "1", "--", "bench", "collective"},
-		"want bench collective, not":                           {"launch", "--", "bench", "disk"},
-		"--transport local; want auto":                         {"launch", "--", "doctor", "--cluster", "--transport", "local"},
-		"want 1 to 4096 processes":                             {"launch", "-n", "0", "--", "train", "tiny.yaml"},
-		"standard input can be read once":                      {"launch", "--", "train", "-"},
-		"--rank 2 in a world of 2 processes":                   {"train", "tiny.yaml", "--world", "2", "--rank", "2", "--addr", "127.0.0.1:1"},
-		"can be reached from other hosts, and the job has no":  {"train", "tiny.yaml", "--world", "2", "--rank", "0", "--addr", "192.0.2.1:29400"},
-		"unknown flag: --nonsense":                             {"launch", "--", "train", "tiny.yaml", "--nonsense"},
-		"parallel.dead_after":                                  {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel={ranks: 2, dead_after: 1s}"},
-		"the job's token: none is empty or has more than 4096": {"train", "tiny.yaml", "--world", "2", "--addr", "127.0.0.1:1", "--set", "parallel.token_file=none"},
+		"3 ranks cannot be split evenly over 2 processes":     {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=3"},
+		"local carries nothing between processes":             {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=local"},
+		"launch starts zeroth train, bench or doctor":         {"launch", "--", "plan", "tiny.yaml"},
+		"bench has no checkpoint to go on from":               {"launch", "--restarts", "1", "--", "bench", "collective"},
+		"want bench collective, not":                          {"launch", "--", "bench", "disk"},
+		"--transport local; want auto":                        {"launch", "--", "doctor", "--cluster", "--transport", "local"},
+		"want 1 to 4096 processes":                            {"launch", "-n", "0", "--", "train", "tiny.yaml"},
+		"standard input can be read once":                     {"launch", "--", "train", "-"},
+		"--rank 2 in a world of 2 processes":                  {"train", "tiny.yaml", "--world", "2", "--rank", "2", "--addr", "127.0.0.1:1"},
+		"can be reached from other hosts, and the job has no": {"train", "tiny.yaml", "--world", "2", "--rank", "0", "--addr", "192.0.2.1:29400"},
+		"unknown flag: --nonsense":                            {"launch", "--", "train", "tiny.yaml", "--nonsense"},
+		"parallel.dead_after":                                 {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel={ranks: 2, dead_after: 1s}"},
+		"the job's token: none is empty; want at least 16":    {"train", "tiny.yaml", "--world", "2", "--addr", "127.0.0.1:1", "--set", "parallel.token_file=none"},
 	} {
 		if err := os.WriteFile("none", nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -396,6 +397,28 @@ func TestLaunchLogsOfAllRanks(t *testing.T) {
 		if lines, err := os.ReadFile(filepath.Join(out, "metrics.jsonl")); err != nil || bytes.Count(lines, []byte(`{"step":1,"loss"`)) != 1 {
 			t.Errorf("%v: %v\n%s", more, err, lines)
 		}
+	}
+}
+
+// Launches that start in one second have a folder each, which all their processes share;
+// one that is refused leaves none.
+func TestLaunchesHaveFoldersOfTheirOwn(t *testing.T) {
+	inFolder(t)
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() { process(t, 0, "launch", "-n", "2", "--", "train", "tiny.yaml") })
+	}
+	both.Wait()
+	runs, err := filepath.Glob("runs/tiny-*/model/model.safetensors")
+	if all, _ := filepath.Glob("runs/*"); err != nil || len(runs) != 2 || len(all) != 2 {
+		t.Errorf("runs %v of %v, %v", runs, all, err)
+	}
+	if err := os.RemoveAll("runs"); err != nil {
+		t.Fatal(err)
+	}
+	process(t, 2, "launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "data.text=[none.txt]")
+	if _, err := os.Stat("runs"); err == nil {
+		t.Error("a launch that was refused left its folder")
 	}
 }
 

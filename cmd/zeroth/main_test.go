@@ -291,7 +291,7 @@ func TestBadInput(t *testing.T) {
 		{"sample", "zeroth: required flag(s) \"run\" not set\nSee 'zeroth sample --help'.\n"},
 		{"sample --run r --tokens many", "zeroth: invalid argument \"many\" for \"--tokens\" flag"},
 		{"sample --run r --tokens 0 --temperature -1 --top-k -2 --prompt=", "--prompt is empty; want at least one character, such as a line feed\n--tokens 0; want 1 to 1048576\n--temperature -1; want a number of at least 0\n--top-k -2; want at least 0, where 0 is all tokens\n"},
-		{"sample --run r --top-p 0 --stop= --prompts gone", "--prompts: stat gone: no such file or directory\n--top-p 0; want a number above 0 and at most 1, where 1 is all tokens\n--stop is empty or longer than 4096 bytes; want a text\n"},
+		{"sample --run r --top-p 0 --stop= --prompts gone", "--prompts: open gone: no such file or directory\n--top-p 0; want a number above 0 and at most 1, where 1 is all tokens\n--stop is empty or longer than 4096 bytes; want a text\n"},
 		{"sample --run r --temperature NaN", "--temperature NaN; want a number of at least 0\n"},
 		{"sample --run r --tokens 9999999999", "--tokens 9999999999; want 1 to 1048576\n"},
 		{"train tiny.yaml --set model=null --set model.from=hf", "--set model.from=hf: model.from: text needs the tokenizer that the model of hf was trained with, and there is none in that folder; want "},

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"runtime"
@@ -192,18 +191,13 @@ func secret(file string) ([]byte, error) {
 	if file == "" {
 		return nil, nil
 	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("the job's token: %w", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, mostToken+1))
+	b, err := input.Read(file, mostToken)
 	if err != nil {
 		return nil, fmt.Errorf("the job's token: %w", err)
 	}
 	token := strings.TrimSpace(string(b))
-	if len(b) > mostToken || token == "" {
-		return nil, fmt.Errorf("the job's token: %s is empty or has more than %d bytes; want at least 16 random ones", file, mostToken)
+	if token == "" {
+		return nil, fmt.Errorf("the job's token: %s is empty; want at least 16 random bytes", file)
 	}
 	return []byte(token), nil
 }

@@ -166,7 +166,11 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, o job
 	if o.Resume == "latest" && o.Out == "" && c.Checkpoint.Dir == "" {
 		return input.BadInput(errors.New("--resume latest: where are the checkpoints? Give --out with the run folder, or checkpoint.dir in the job file"))
 	}
-	if o.Out == "" {
+	switch {
+	case o.Out != "":
+	case in.Rank > 0:
+		o.Out = defaultFolder(file, time.Now()) // until process 0 has said which
+	default:
 		var undo func()
 		o.Out, undo = ownFolder(defaultFolder(file, time.Now()))
 		defer undo()

@@ -6,12 +6,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"strings"
 	"sync"
 	"time"
+
+	"zeroth/input"
 )
 
 // Mutual is TLS 1.3 by which both sides prove that they have a certificate of the
@@ -235,12 +236,9 @@ func (s *secured) Close() error {
 // LoadMutual is Mutual of files: a certificate with those between it and the
 // authority's, its key, and the authority's. What is wrong with any is told at once.
 func LoadMutual(cert, key, authority string) (*tls.Config, error) {
-	own, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		err = fmt.Errorf("%s and %s: %w", cert, key, err)
-	}
+	own, err := pair(cert, key)
 	pool := x509.NewCertPool()
-	text, wrong := readAll(authority)
+	text, wrong := input.Read(authority, mostPEM)
 	if wrong == nil && !pool.AppendCertsFromPEM(text) {
 		wrong = fmt.Errorf("%s: no certificate is in it; want PEM", authority)
 	}
@@ -263,20 +261,20 @@ func LoadMutual(cert, key, authority string) (*tls.Config, error) {
 	return c, nil
 }
 
-// mostAuthority is the most bytes of the authority's file.
-const mostAuthority = 1 << 20
+// mostPEM is the most bytes of a file of certificates or keys.
+const mostPEM = 1 << 20
 
-func readAll(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
+// pair is a certificate with its key.
+func pair(cert, key string) (own tls.Certificate, err error) {
+	certs, err := input.Read(cert, mostPEM)
+	keys, wrong := input.Read(key, mostPEM)
+	if err := errors.Join(err, wrong); err != nil {
+		return own, err
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, mostAuthority+1))
-	if err == nil && len(b) > mostAuthority {
-		err = fmt.Errorf("%s has more than %d bytes", file, mostAuthority)
+	if own, err = tls.X509KeyPair(certs, keys); err != nil {
+		err = fmt.Errorf("%s and %s: %w", cert, key, err)
 	}
-	return b, err
+	return own, err
 }
 
 // shakeTLS dials to an address, by TLS if that is wanted.

@@ -238,7 +238,9 @@ func TestLoadMutual(t *testing.T) {
 		{"good.crt", "good.key", "good.key", "good.key: no certificate is in it"},
 		{"none.crt", "good.key", "none", "none.crt"},
 		{"good.crt", "good.key", "none", "open none"},
-		{"good.crt", "good.key", "huge", "huge has more than 1048576 bytes"},
+		{"good.crt", "good.key", "huge", "huge: it is larger than the 1048576 bytes"},
+		{"huge", "good.key", "ca.crt", "huge: it is larger than the 1048576 bytes"},
+		{"good.crt", "/dev/zero", "ca.crt", "/dev/zero: it is a device, not a regular file"},
 	} {
 		got, err := rendezvous.LoadMutual(c[0], c[1], c[2])
 		if (err == nil) != (c[3] == "") || err != nil && !strings.Contains(err.Error(), c[3]) || (got == nil) != (err != nil) {

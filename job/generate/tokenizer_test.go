@@ -36,7 +36,7 @@ func TestTokenizerOf(t *testing.T) {
 		{"tokens/model", "", 32000, 0, "", "tokens/job.yaml: its token files are not of GPT-2's vocabulary: the model has 32000 tokens; " + advice},
 		{"tokens/model", "own", 32000, 301, "", ""},
 		{"other/model", "", 50257, 0, "", "other/job.yaml: the tokenizer of its token files is not known; " + advice},
-		{"gpt/model", "", 300, 0, "", `gpt/job.yaml: "gone" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: stat gone/vocab.json: no such file or directory; the run has no copy of its tokenizer: ` + advice},
+		{"gpt/model", "", 300, 0, "", `gpt/job.yaml: "gone" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: open gone/vocab.json: no such file or directory; the run has no copy of its tokenizer: ` + advice},
 		{"own", "", 256, 301, "", ""},
 		{"own", "bytes", 256, 256, "", ""},
 		{"qwen", "", 300, 0, "", `the tokenizer of "qwen" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: its tokenizer is a "Qwen2Tokenizer", says tokenizer_config.json; without a tokenizer.json only GPT-2's way to cut text runs here: encode the text elsewhere, with the tokenizer it is meant for, and give data.tokens; or ` + advice},

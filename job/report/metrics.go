@@ -12,6 +12,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
+
+	"zeroth/input"
 )
 
 // Metrics is metrics.jsonl: a line of JSON for every step and evaluation.
@@ -172,7 +174,7 @@ func ReadLog(path string) (*Log, error) {
 	}
 	var f *os.File
 	if err == nil {
-		f, err = os.Open(path)
+		f, err = input.Open(path, math.MaxInt64)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
