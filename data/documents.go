@@ -416,25 +416,17 @@ func (d *docReader) eachLine(ctx context.Context, f file, m *meter, tell func(li
 		defer z.Close()
 		r = z
 	}
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 1<<16), maxLine)
-	n := 0
-	for lines.Scan() && ctx.Err() == nil {
-		n++
-		text := lines.Bytes()
-		if n == 1 {
+	in := newLines(ctx, r)
+	for in.Scan() {
+		text := in.Bytes()
+		if in.n == 1 {
 			text = bytes.TrimPrefix(text, []byte("\ufeff")) // the mark of UTF-8
 		}
-		if len(strings.TrimSpace(string(text[:min(len(text), 64)]))) > 0 || len(text) > 64 {
-			tell(line{number: n, text: append([]byte(nil), text...)})
+		if len(bytes.TrimSpace(text)) > 0 {
+			tell(line{number: in.n, text: bytes.Clone(text)})
 		}
 	}
-	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return 0, fmt.Errorf("line %d has more than %d bytes", n+1, maxLine)
-	} else if err != nil {
-		return 0, fmt.Errorf("after line %d: %w", n, err)
-	}
-	return 0, nil
+	return 0, in.wrong()
 }
 
 // sum is a fingerprint of what documents make of a run.
