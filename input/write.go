@@ -7,34 +7,64 @@ import (
 	"path/filepath"
 )
 
-// Write makes a file of what write gives, of which there is never half under its
-// name: it grows beside it, under that name with ".tmp" behind it, and an older file
-// stays until then, and if anything fails. A symbolic link is followed. What is no
-// regular file, such as a pipe or a device, is written to where it is.
-func Write(path string, write func(io.Writer) error) error {
+// File is a file that is being written, of which there is never half under its name: it
+// grows beside it, under that name with ".tmp" behind it, and an older file stays until
+// Keep. A symbolic link is followed. What is no regular file, such as a pipe or a device,
+// is written to where it is. Either Keep or Drop ends it.
+type File struct {
+	*os.File
+	path string // that it is to have; empty: it has it
+}
+
+// Create begins a file.
+func Create(path string) (*File, error) {
 	if behind, err := filepath.EvalSymlinks(path); err == nil {
 		path = behind
 	}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return fill(path, os.O_WRONLY, write)
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		return &File{File: f}, err
 	}
-	tmp := path + ".tmp"
-	err := fill(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, write)
+	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+	return &File{f, path}, err
+}
+
+// Keep closes the file, which is whole, and gives it its name. Where that fails it is
+// dropped.
+func (f *File) Keep() error {
+	err := f.Close()
+	if f.path == "" {
+		return err
+	}
 	if err == nil {
-		err = os.Rename(tmp, path)
+		err = os.Rename(f.Name(), f.path)
 	}
 	if err != nil {
-		_ = os.Remove(tmp) // err is the one to report
+		_ = os.Remove(f.Name()) // err is the one to report
 	}
 	return err
 }
 
-func fill(path string, flag int, write func(io.Writer) error) error {
-	f, err := os.OpenFile(path, flag, 0o666)
+// Drop closes the file and takes it away.
+func (f *File) Drop() error {
+	err := f.Close()
+	if f.path != "" {
+		err = errors.Join(err, os.Remove(f.Name()))
+	}
+	return err
+}
+
+// Write makes a file of what write gives, as Create has it.
+func Write(path string, write func(io.Writer) error) error {
+	f, err := Create(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(write(f), f.Close())
+	if err := write(f); err != nil {
+		_ = f.Drop() // err is the one to report
+		return err
+	}
+	return f.Keep()
 }
 
 // WriteBytes is Write of a content.

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
@@ -54,7 +56,7 @@ func (e inUse) Unwrap() error { return e.Locked }
 // another.
 func lockFolders(c *config.Config, out string, fresh bool, saves vfs.FS) (*folders, error) {
 	f := &folders{out: out, made: Missing(out)}
-	err := probeOffload(c)
+	err := cmp.Or(namesFit(c, out), probeOffload(c))
 	if err == nil {
 		err = f.takeOut(fresh)
 	}
@@ -66,6 +68,26 @@ func lockFolders(c *config.Config, out string, fresh bool, saves vfs.FS) (*folde
 		return nil, err
 	}
 	return f, nil
+}
+
+// namesFit refuses folders whose paths are so long that the system would not take
+// those of the files in them, the last of which are written after all steps.
+func namesFit(c *config.Config, out string) error {
+	if tooLong(out) {
+		return input.BadInput(fmt.Errorf("--out has %d bytes, and the names of files in it would be longer than the system takes; name a folder with a shorter path", len(out)))
+	}
+	if dir := c.Checkpoint.Dir; build.Saves(c) && tooLong(dir) {
+		return badFolder(c, fmt.Sprintf("it has %d bytes, and the names of files in it would be longer than the system takes", len(dir)), "want a folder with a shorter path")
+	}
+	return nil
+}
+
+// tooLong tells whether the system does not take the longest path that a run may write in
+// a folder, which is that of a file carried along with a model: two names.
+func tooLong(folder string) bool {
+	name := strings.Repeat("x", 250)
+	_, err := os.Lstat(filepath.Join(folder, name, name))
+	return errors.Is(err, syscall.ENAMETOOLONG)
 }
 
 func (f *folders) takeOut(fresh bool) (err error) {

@@ -129,6 +129,33 @@ func TestFolderOfCheckpoints(t *testing.T) {
 	}
 }
 
+// A path in which the last files of a run would have no names is refused before anything
+// is trained, and one that is as long as can be is written to, all of it.
+func TestLongFolders(t *testing.T) {
+	testjob.InTinyFolder(t)
+	deep := func(bytes int) string {
+		path := strings.Repeat(strings.Repeat("d", 99)+"/", bytes/100)
+		return filepath.Clean(path + strings.Repeat("e", bytes-len(path)))
+	}
+	for bytes, want := range map[int]string{3550: "", 3650: "--out has 3650 bytes", 3990: "--out has 3990 bytes", 4250: "--out has 4250 bytes"} {
+		h := &heard{}
+		err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=7"), Options{Out: deep(bytes), Observer: h})
+		if want == "" && err == nil && input.Exists(filepath.Join(deep(bytes), "model", "model.safetensors")) {
+			continue
+		}
+		if want == "" || err == nil || !input.IsInput(err) || !strings.HasPrefix(err.Error(), want) || len(h.steps) > 0 {
+			t.Errorf("%d bytes: %d steps, %v", bytes, len(h.steps), err)
+		}
+		if bytes > 3600 && input.Exists(deep(bytes)) {
+			t.Errorf("%d bytes: the folder is left", bytes)
+		}
+	}
+	err := Run(t.Context(), configtest.MustLoad(t, "checkpoint={every: 7, dir: "+deep(3990)+"}"), Options{Out: "run", Observer: &heard{}})
+	if !input.IsInput(err) || !strings.Contains(err.Error(), "checkpoint.dir: it has 3990 bytes") || input.Exists("run") {
+		t.Errorf("checkpoint.dir: %v", err)
+	}
+}
+
 // A run that made no checkpoints is not begun anew over its parameters.
 func TestNothingToResume(t *testing.T) {
 	testjob.InTinyFolder(t)

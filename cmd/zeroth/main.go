@@ -50,6 +50,7 @@ func main() {
 	// A panic ends the process by SIGABRT, with the stacks of all goroutines:
 	// Go's own exit code for it is 2, which here is the user's mistake.
 	debug.SetTraceback("crash")
+	tellLarge()
 	code := run(os.Args[1:], os.Stdout, os.Stderr)
 	time.AfterFunc(time.Second, func() { os.Exit(code) }) // what MPI has left to do may hang
 	mpi.Exit(code)
@@ -100,6 +101,9 @@ func run(args []string, out, errs io.Writer) int {
 	code, message := a.verdict(err)
 	if o.err != nil && message == "" {
 		code, message = max(code, exitFailure), fmt.Sprintf("zeroth: not all of the output could be written: %v", o.err)
+	}
+	if errors.Is(err, syscall.EFBIG) {
+		message += "\na file grew beyond what this process may write (ulimit -f), or what its file system takes"
 	}
 	if message != "" {
 		a.complain(code, message)

@@ -229,7 +229,7 @@ func TestDiskFull(t *testing.T) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.Run()
-	want := "zeroth: metrics: write r/metrics.jsonl: file too large\nkept in r: job.yaml, metrics.jsonl\n"
+	want := "zeroth: metrics: write r/metrics.jsonl: file too large\nkept in r: job.yaml, metrics.jsonl\na file grew beyond what this process may write (ulimit -f), or what its file system takes\n"
 	if code := cmd.ProcessState.ExitCode(); code != 1 || errs.String() != want {
 		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
 	}
@@ -239,6 +239,32 @@ func TestDiskFull(t *testing.T) {
 	}
 	if got := left("gone"); got != "nothing was written" {
 		t.Errorf("left of no folder: %s", got)
+	}
+}
+
+// Of a trace that the disk has no space for nothing is left, and an older one stays; the
+// run is kept.
+func TestDiskFullForTheTrace(t *testing.T) {
+	inFolder(t)
+	write(t, "trace.json", "older")
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "train", "tiny.yaml", "--set", "train.steps=200", "--out", "r", "--trace", "trace.json")
+	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=full", "ZEROTH_MOST=150000")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	cmd.Run()
+	want := regexp.MustCompile(`^zeroth: --trace: it is not written: write trace\.json\.tmp: file too large\nkept in r: job\.yaml, loss\.svg, metrics\.jsonl, model\n`)
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !want.MatchString(errs.String()) {
+		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
+	}
+	if got, err := os.ReadFile("trace.json"); err != nil || string(got) != "older" {
+		t.Errorf("the older trace is %d bytes, %v", len(got), err)
+	}
+	if half, err := filepath.Glob("*.tmp"); err != nil || len(half) > 0 {
+		t.Errorf("left: %v, %v", half, err)
 	}
 }
 
@@ -255,7 +281,7 @@ func TestDiskFullAtTheEnd(t *testing.T) {
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	cmd.Run()
-	want := regexp.MustCompile(`^zeroth: final parameters: .*model\.safetensors\.tmp: tensor .*: file too large\nkept in r: job.yaml, loss.svg, metrics.jsonl\n$`)
+	want := regexp.MustCompile(`^zeroth: final parameters: .*model\.safetensors\.tmp: tensor .*: file too large\nkept in r: job.yaml, loss.svg, metrics.jsonl\na file grew beyond .*\n$`)
 	if code := cmd.ProcessState.ExitCode(); code != 1 || !want.MatchString(errs.String()) {
 		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
 	}
@@ -401,7 +427,6 @@ func TestMain(m *testing.M) {
 		signal.Ignore(syscall.SIGHUP)
 		main()
 	case "full":
-		signal.Ignore(syscall.SIGXFSZ)
 		var most syscall.Rlimit
 		_, _ = fmt.Sscan(os.Getenv("ZEROTH_MOST"), &most.Cur) // whose type is the system's own
 		most.Max = most.Cur

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime/pprof"
 	"sync/atomic"
 
@@ -29,9 +29,9 @@ func (p *probes) profileFlag(f *pflag.FlagSet) {
 }
 
 // start begins what is asked for, and has run tell it. Files are opened at once, so
-// that one that cannot be written is known before the first step, and what is in
-// them stays until there is something to write. Stop writes and closes them; of a
-// run that was refused nothing is written.
+// that one that cannot be written is known before the first step, and an older one
+// stays until the new one is whole. Stop writes and closes them; of a run that was
+// refused nothing is written.
 func (p *probes) start(run *job.Options) (stop func(refused error) error, err error) {
 	var ends []func(written bool) error
 	stop = func(refused error) error {
@@ -54,9 +54,9 @@ func (p *probes) start(run *job.Options) (stop func(refused error) error, err er
 		}
 		end, err := probe.start(f, run)
 		if err != nil {
-			return stop, errors.Join(err, f.end())
+			return stop, errors.Join(err, f.Drop())
 		}
-		ends = append(ends, func(written bool) error { return errors.Join(end(written), f.end()) })
+		ends = append(ends, func(written bool) error { return f.end(end(written)) })
 	}
 	return stop, nil
 }
@@ -73,7 +73,7 @@ func startProfile(f *probeFile, _ *job.Options) (func(bool) error, error) {
 }
 
 func startTimeline(f *probeFile, run *job.Options) (func(bool) error, error) {
-	write, err := timelineFormat(f.Name())
+	write, err := timelineFormat(f.asked)
 	if err != nil {
 		return nil, err
 	}
@@ -98,22 +98,23 @@ func startTrace(f *probeFile, run *job.Options) (func(bool) error, error) {
 	}, nil
 }
 
-// probeFile is a file that keeps what it has until something is written.
+// probeFile is a file that takes its place once it is whole.
 type probeFile struct {
-	*os.File
-	made  bool        // by us
+	*input.File
+	flag  string
+	asked string      // where it is to be
 	begun bool        // something was written
 	off   atomic.Bool // nothing is to be
+	err   error       // of writing, the first
 }
 
 // openProbe opens a file for the value of a flag.
 func openProbe(flag, path string) (*probeFile, error) {
-	_, err := os.Lstat(path)
-	f := &probeFile{made: errors.Is(err, os.ErrNotExist)}
-	if f.File, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666); err != nil {
-		return nil, input.BadInput(fmt.Errorf("--%s: %w; name a file that can be written", flag, err))
+	f, err := input.Create(path)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("--%s: open %s: %w; name a file that can be written", flag, path, input.Cause(err)))
 	}
-	return f, nil
+	return &probeFile{File: f, flag: flag, asked: path}, nil
 }
 
 // Write implements io.Writer.
@@ -121,18 +122,13 @@ func (f *probeFile) Write(b []byte) (int, error) {
 	if f.off.Load() {
 		return len(b), nil
 	}
-	if !f.begun {
-		f.begun = true
-		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
-			if err := f.Truncate(0); err != nil {
-				return 0, err
-			}
-		}
-	}
-	return f.File.Write(b)
+	f.begun = true
+	n, err := f.File.Write(b)
+	f.err = cmp.Or(f.err, err)
+	return n, err
 }
 
-// WriteString and ReadFrom are not those of the file, which would not truncate it.
+// WriteString and ReadFrom are not those of the file, whose errors Write keeps.
 func (f *probeFile) WriteString(s string) (int, error) { return f.Write([]byte(s)) }
 
 // ReadFrom implements io.ReaderFrom.
@@ -140,12 +136,14 @@ func (f *probeFile) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{f}, r)
 }
 
-// end closes the file, and takes it away again if it was made for nothing.
-func (f *probeFile) end() error {
-	info, err := f.Stat()
-	err = errors.Join(err, f.Close())
-	if err == nil && f.made && info.Size() == 0 {
-		err = os.Remove(f.Name())
+// end gives the file its place, if there is something in it and that is whole.
+func (f *probeFile) end(err error) error {
+	end := f.File.Keep
+	if err = cmp.Or(err, f.err); err != nil || !f.begun {
+		end = f.File.Drop
 	}
-	return err
+	if err = cmp.Or(err, end()); err != nil {
+		return fmt.Errorf("--%s: it is not written: %w", f.flag, err)
+	}
+	return nil
 }
