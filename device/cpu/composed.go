@@ -2,8 +2,9 @@ package cpu
 
 import "zeroth/device"
 
-// What a GPU may fuse, package nn says of it what it does: here it is its parts, whose
-// bits it has.
+// Modules ask for these products with what follows them as one operation, because a GPU
+// may fuse it. Here each is its parts, by the functions of package device that say what
+// it means, so that the CPU has the bits that they have.
 
 // MatMulOnto sets y = x + a·b, plus bias.
 func (q *Queue) MatMulOnto(y, x, a, b device.Mat, bias device.Buffer) {

@@ -142,7 +142,7 @@ func simulateAll(c *config.Config, p CostModel) (*Result, error) {
 			r.seconds = append(r.seconds, p.Seconds(q.Name, k, l.Work[i]))
 		}
 	}
-	tracks, waited := r.run()
+	queues, waited := r.run()
 	if !(r.now < mostSeconds) {
 		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, of at most %.3g; want faster hardware or a smaller job", simulatedSteps, p.Name, r.now, mostSeconds))
 	}
@@ -153,7 +153,7 @@ func simulateAll(c *config.Config, p CostModel) (*Result, error) {
 		steps.add(ran{"", fmt.Sprint("step ", i+1), int64(1e9 * from), int64(1e9 * end)})
 		from = end
 	}
-	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Between: l.between(p), Of: c, Trace: &Trace{ranks: [][]*Track{append(tracks, steps)}, names: []int{0}}}
+	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Between: l.between(p), Of: c, Trace: &Trace{ranks: []tracks{append(queues, steps)}, names: []int{0}}}
 	e := f.Trace.Exposure()
 	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
 	m := config.Network(c)

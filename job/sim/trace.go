@@ -20,7 +20,7 @@ import (
 // each queue and one for the steps, and counters of the memory in use, by category.
 type Trace struct {
 	origin time.Time
-	ranks  [][]*Track  // of each rank of this process: its queues, compute and comm first, then waits of the host and the steps
+	ranks  []tracks    // of each rank of this process
 	names  []int       // of these ranks, in the world
 	Memory MemoryInUse // nil: it is not shown
 }
@@ -48,6 +48,23 @@ type Track struct {
 	name  string
 	spans []ran // a ring
 	n     int   // recorded so far
+}
+
+// tracks are a rank's: its queues, compute and comm first, then what its host waits for,
+// which a simulation has none of, and its steps.
+type tracks []*Track
+
+func (k tracks) compute() *Track  { return k[0] }
+func (k tracks) comm() *Track     { return k[1] }
+func (k tracks) steps() *Track    { return k[len(k)-1] }
+func (k tracks) beside() []*Track { return k[:len(k)-1] } // the steps
+
+// host is what the host waits for, nil in a simulation.
+func (k tracks) host() *Track {
+	if at := k[len(k)-2]; at.name == waits {
+		return at
+	}
+	return nil
 }
 
 // ran is a task, in nanoseconds since Trace.origin.
@@ -80,22 +97,22 @@ func (t *Trace) Attach(ranks []*build.Rank, memory MemoryInUse) {
 	}
 	t.Memory = memory
 	for _, r := range ranks {
-		var tracks []*Track
+		var own tracks
 		for _, q := range r.Queues {
 			k := &Track{name: q.Name(), spans: make([]ran, tracedSpans)}
-			tracks = append(tracks, k)
+			own = append(own, k)
 			q.Trace(func(s device.Span) {
 				k.add(t.ran(s.Label, s.Task, s.Start, s.End))
 			})
 		}
 		t.names = append(t.names, r.Rank)
 		for _, name := range []string{waits, "step"} {
-			tracks = append(tracks, &Track{name: name, spans: make([]ran, tracedSpans)})
+			own = append(own, &Track{name: name, spans: make([]ran, tracedSpans)})
 		}
 		for _, s := range r.Opening {
-			tracks[len(tracks)-2].add(t.ran(s.Label, s.Task, s.Start, s.End))
+			own.host().add(t.ran(s.Label, s.Task, s.Start, s.End))
 		}
-		t.ranks = append(t.ranks, tracks)
+		t.ranks = append(t.ranks, own)
 	}
 }
 
@@ -104,8 +121,7 @@ func (t *Trace) Step(r *build.Rank, n int, start, end time.Time) {
 	if t == nil {
 		return
 	}
-	tracks := t.ranks[r.Here]
-	tracks[len(tracks)-1].add(t.ran("", "step "+strconv.Itoa(n), start, end))
+	t.ranks[r.Here].steps().add(t.ran("", "step "+strconv.Itoa(n), start, end))
 }
 
 func (t *Trace) ran(label, task string, start, end time.Time) ran {
@@ -121,8 +137,7 @@ func (t *Trace) Wait(r *build.Rank, start, end time.Time) {
 	if t == nil {
 		return
 	}
-	tracks := t.ranks[r.Here]
-	tracks[len(tracks)-2].add(t.ran("the norm", "wait", start, end))
+	t.ranks[r.Here].host().add(t.ran("the norm", "wait", start, end))
 }
 
 // Detach waits until the queues are idle and stops recording. Their errors are
@@ -159,50 +174,53 @@ func (t *Trace) Exposure() (e Exposure) {
 	if t == nil {
 		return e
 	}
-	steps := 0
-	for _, tracks := range t.ranks {
-		compute, comm := tracks[0].All(), tracks[1].All()
+	for _, k := range t.ranks {
 		since := int64(0)
-		for _, k := range tracks[:len(tracks)-1] {
-			since = max(since, kept(k))
+		for _, q := range k.beside() {
+			since = max(since, kept(q))
 		}
-		own := tracks[len(tracks)-1].All()
+		own := k.steps().All()
 		if len(own) > 1 {
 			own = own[1:]
 		}
-		for _, s := range own {
-			if s.Start < since {
-				continue
-			}
-			steps++
-			computing, moving := busy(compute, s), busy(comm, s)
-			e.Seconds += float64(s.End - s.Start)
-			e.Compute += float64(measure(computing))
-			e.Exposed += float64(measure(moving) - overlap(moving, computing))
-			waiting := slices.DeleteFunc(slices.Clone(moving), func(r ran) bool { return r.task != collective.Waiting })
-			e.Peers += float64(measure(waiting) - overlap(waiting, computing))
-			all := union(computing, moving)
-			seen := measure(all)
-			for _, k := range tracks[:len(tracks)-1] {
-				if !slices.Contains(build.Queues[:], k.name) {
-					all = union(all, busy(k.All(), s))
-				}
-			}
-			e.Offload += float64(measure(all) - seen)
-			if k := tracks[len(tracks)-2]; k.name == waits {
-				for _, w := range k.All() {
-					if w.Start >= s.Start && w.End <= s.End {
-						e.Norm += float64(bubble(compute, w))
-					}
-				}
+		for _, step := range own {
+			if step.Start >= since {
+				e.add(k, step)
 			}
 		}
 	}
-	if steps == 0 {
-		return Exposure{}
+	if e.Steps == 0 {
+		return e
 	}
-	scale := 1e-9 / float64(steps)
-	return Exposure{steps / len(t.ranks), e.Seconds * scale, e.Compute * scale, e.Exposed * scale, e.Peers * scale, e.Offload * scale, e.Norm * scale}
+	scale := 1e-9 / float64(e.Steps)
+	return Exposure{e.Steps / len(t.ranks), e.Seconds * scale, e.Compute * scale, e.Exposed * scale, e.Peers * scale, e.Offload * scale, e.Norm * scale}
+}
+
+// add adds a step of a rank, in nanoseconds.
+func (e *Exposure) add(k tracks, step ran) {
+	compute := k.compute().All()
+	computing, moving := busy(compute, step), busy(k.comm().All(), step)
+	e.Steps++
+	e.Seconds += float64(step.End - step.Start)
+	e.Compute += float64(measure(computing))
+	e.Exposed += float64(measure(moving) - overlap(moving, computing))
+	waiting := slices.DeleteFunc(slices.Clone(moving), func(r ran) bool { return r.task != collective.Waiting })
+	e.Peers += float64(measure(waiting) - overlap(waiting, computing))
+	all := union(computing, moving)
+	seen := measure(all)
+	for _, q := range k.beside() {
+		if !slices.Contains(build.Queues[:], q.name) {
+			all = union(all, busy(q.All(), step))
+		}
+	}
+	e.Offload += float64(measure(all) - seen)
+	if host := k.host(); host != nil {
+		for _, w := range host.All() {
+			if w.Start >= step.Start && w.End <= step.End {
+				e.Norm += float64(bubble(compute, w))
+			}
+		}
+	}
 }
 
 // kept is the time from which on a track's spans are all there.

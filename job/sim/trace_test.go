@@ -20,7 +20,7 @@ func tracked(name string, spans ...ran) *Track {
 // wait and the compute queue does not.
 func TestExposure(t *testing.T) {
 	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
-	tr := &Trace{ranks: [][]*Track{{
+	tr := &Trace{ranks: []tracks{{
 		tracked("compute", run("matmul", 0, 60), run("wait", 60, 100), run("matmul", 100, 130), run("wait", 130, 150), run("matmul", 150, 180)),
 		tracked("comm", run("wait", 0, 50), run("wait for peers", 50, 65), run("all-gather", 65, 90), run("wait", 90, 120), run("reduce-scatter", 120, 140), run("wait for peers", 140, 160), run("copy", 190, 195)),
 		tracked("update"),
@@ -45,7 +45,7 @@ func TestExposure(t *testing.T) {
 // where computing goes on, in the next step too.
 func TestExposureOfTheNorm(t *testing.T) {
 	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
-	tr := &Trace{ranks: [][]*Track{{
+	tr := &Trace{ranks: []tracks{{
 		tracked("compute", run("matmul", 0, 60), run("wait", 60, 105), run("matmul", 105, 150), run("matmul", 202, 210)),
 		tracked("comm"),
 		tracked(waits, run("wait", 50, 90), run("wait", 160, 190)),
@@ -69,7 +69,7 @@ func TestExposureOfTheNorm(t *testing.T) {
 // What is offloaded is exposed where only its queues run something.
 func TestExposureOfOffload(t *testing.T) {
 	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
-	tr := &Trace{ranks: [][]*Track{{
+	tr := &Trace{ranks: []tracks{{
 		tracked("compute", run("matmul", 0, 30)),
 		tracked("comm", run("all-gather", 20, 40), run("wait", 40, 90)),
 		tracked("update", run("adamw", 50, 55)),
@@ -99,7 +99,7 @@ func TestTraceKeepsTheLast(t *testing.T) {
 		t.Errorf("kept since %d: %v", kept(k), all)
 	}
 	steps := &Track{spans: []ran{{"", "step 1", 0, 20}, {"", "step 2", 20, 50}, {"", "step 3", 50, 80}}, n: 3}
-	tr := &Trace{ranks: [][]*Track{{k, tracked("comm"), steps}}}
+	tr := &Trace{ranks: []tracks{{k, tracked("comm"), steps}}}
 	if e := tr.Exposure(); e.Steps != 1 || math.Abs(e.Compute-30e-9) > 1e-15 {
 		t.Errorf("got %+v, want step 3 alone", e)
 	}
