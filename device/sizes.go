@@ -13,6 +13,7 @@ type Sizes struct {
 	Widest int   // dimension of a parameter
 	Attn   Attn  // T, D and Cap
 	Rope   bool  // heads are turned by their positions
+	Whole  bool  // updates multiply whole matrices, of BF16
 }
 
 // Span is a task that a queue has run, from its first moment to its last:

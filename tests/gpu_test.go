@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"zeroth/job/generate"
 	"zeroth/job/report"
 	"zeroth/job/sim"
+	"zeroth/zero"
 )
 
 // onGPU trains on the fake GPU; onCPU does the same on the processors.
@@ -63,6 +65,11 @@ func TestGPUOrder(t *testing.T) {
 	for _, offload := range [][]string{{"zero.offload.optimizer=host"}, {"zero.offload.optimizer=host", "zero.offload.parameters=host", "zero.prefetch=0"}} {
 		sameBits(t, fmt.Sprint(offload), onGPU(t, slices.Concat(sets, llama, offload)...), want)
 	}
+	muon := []string{"parallel.ranks=2", "train.steps=3", "precision=fp32", "optimizer.type=muon", "model.layers=4"}
+	want = onGPU(t, muon...)
+	for _, way := range [][]string{{"zero.stage=1"}, {"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"}, {"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "zero.prefetch=0"}} {
+		sameBits(t, fmt.Sprint(way), onGPU(t, slices.Concat(muon, way)...), want)
+	}
 }
 
 // With ZEROTH_ORDERS=all it is the same of all jobs, in minutes.
@@ -70,7 +77,7 @@ func TestGPUHoldsInEveryOrder(t *testing.T) {
 	fake.Need(t)
 	jobs := "TestGPUOrder"
 	if os.Getenv("ZEROTH_ORDERS") == "all" {
-		jobs = "TestGPU(Order|StagesAgreeToTheBit|OffloadAgreesToTheBit|Resume|Sample)"
+		jobs = "TestGPU(Order|StagesAgreeToTheBit|MuonAgreesToTheBit|OffloadAgreesToTheBit|Resume|Sample)"
 	}
 	for _, mode := range []string{"lazy:1", "lazy:2", "lazy:3", "lazy:4", "lazy:5", "threads:100"} {
 		fake.Again(t, jobs, "FAKECUDA_MODE="+mode)
@@ -90,6 +97,45 @@ func TestGPUStagesAgreeToTheBit(t *testing.T) {
 	}
 	gpuAgrees(t, []int{0, 3}, 1e-4, append([]string{"precision=fp32", "parallel.ranks=1"}, sgd...)...)
 	gpuAgrees(t, []int{1, 2, 3}, 1e-4, append([]string{"precision=fp32", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}, sgd...)...)
+}
+
+// Matrices are turned by products in bf16 with sums of float32, whose order is not the
+// CPU's: stages, ranks and replicas agree to the bit, and with the CPU within what bf16
+// makes of an update.
+func TestGPUMuonAgreesToTheBit(t *testing.T) {
+	fake.Need(t)
+	muon := []string{"optimizer.type=muon"}
+	for _, sets := range [][]string{
+		{"precision=fp32", "parallel.ranks=3"},
+		{"precision=fp32", "parallel.ranks=1", "optimizer.nesterov=false", "optimizer.adjust_lr_fn=match_rms_adamw"},
+		{"precision=bf16", "parallel.ranks=2", "train.accumulate=1", "model.family=llama", "model.kv_heads=1"},
+	} {
+		gpuAgrees(t, []int{0, 1, 2, 3}, 1e-2, slices.Concat(muon, sets)...)
+	}
+	gpuAgrees(t, []int{1, 2, 3}, 1e-2, slices.Concat(muon, []string{"precision=fp32", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"})...)
+	movesAsOnCPU(t, 0.01, slices.Concat(muon, []string{"precision=fp32", "parallel.ranks=2", "train.steps=2", "optimizer.lr=0.02"})...)
+	ranks := onGPU(t, slices.Concat(muon, []string{"parallel.ranks=4", "zero.stage=3"})...)
+	sameBits(t, "micro-batches", onGPU(t, slices.Concat(muon, []string{"parallel.ranks=1", "train.accumulate=4", "zero.stage=3"})...), ranks)
+}
+
+// movesAsOnCPU fails unless each matrix of the blocks has moved as on the CPU, but for a
+// part of the way.
+func movesAsOnCPU(t *testing.T, most float64, sets ...string) {
+	t.Helper()
+	got, want := onGPU(t, sets...), onCPU(t, sets...)
+	from := onCPU(t, append(slices.Clone(sets), "optimizer.lr=1e-30", "optimizer.adamw.lr=1e-30")...)
+	for _, name := range want.names() {
+		if !strings.HasPrefix(name, zero.Master) || !strings.Contains(name, ".h.") || !strings.HasSuffix(name, ".weight") || strings.Contains(name, ".ln_") {
+			continue
+		}
+		var apart, way float64
+		for i, w := range want.state[name] {
+			apart, way = apart+math.Pow(float64(got.state[name][i]-w), 2), way+math.Pow(float64(w-from.state[name][i]), 2)
+		}
+		if !(apart <= most*most*way) || way == 0 {
+			t.Errorf("%s is apart from the CPU's by %.2g of its way of %.2g", name, math.Sqrt(apart/way), math.Sqrt(way))
+		}
+	}
 }
 
 // Attention drops the CPU's weights, in kernels on tensor cores and in the others: stages,
@@ -140,10 +186,10 @@ func TestGPUUnfused(t *testing.T) {
 // float32 in its default mode, of products with and without something fused into them.
 func TestGPUMultipliesInFloat32(t *testing.T) {
 	fake.Need(t)
-	for precision, want := range map[string]string{"fp32": "type 0 ", "bf16": "type 14 "} {
+	for precision, want := range map[string]string{"fp32": "type 0 ", "bf16": "type 14 ", "bf16 optimizer.type=muon": "type 14 "} {
 		file := filepath.Join(t.TempDir(), "products")
 		t.Setenv("FAKECUBLAS_PRODUCTS", file)
-		onGPU(t, "parallel.ranks=2", "train.steps=2", "precision="+precision)
+		onGPU(t, append(strings.Fields("precision="+precision), "parallel.ranks=2", "train.steps=2")...)
 		raw, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -169,7 +215,7 @@ func TestGPUMultipliesInFloat32(t *testing.T) {
 // The host's kernels update with the bits of the GPU's, so offload changes nothing.
 func TestGPUOffloadAgreesToTheBit(t *testing.T) {
 	fake.Need(t)
-	for _, rule := range []string{"adamw", "adam", "lion", "sgd"} {
+	for _, rule := range []string{"adamw", "muon", "adam", "lion", "sgd"} {
 		sets := []string{"precision=bf16", "parallel.ranks=2", "optimizer.type=" + rule, "optimizer.lr=1e-2"}
 		want := onGPU(t, sets...)
 		for _, offload := range [][]string{
@@ -177,7 +223,7 @@ func TestGPUOffloadAgreesToTheBit(t *testing.T) {
 			{"zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path=" + t.TempDir()},
 		} {
 			sameBits(t, fmt.Sprint(rule, offload), onGPU(t, slices.Concat(sets, offload)...), want)
-			if rule != "adamw" {
+			if rule != "adamw" && rule != "muon" {
 				break
 			}
 		}

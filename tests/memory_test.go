@@ -98,10 +98,10 @@ var memoryJobs = [][]string{
 	{"zero.stage=3", "parallel.ranks=3", "precision=bf16", "optimizer.type=adamw8bit", "device=cpu", "train.accumulate=2"},
 	{"zero.stage=1", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "optimizer.type=adamw8bit", "device=cpu"},
 	{"zero.stage=0", "parallel.ranks=1", "optimizer.type=adamw8bit", "device=cpu", "model.family=llama"},
-	{"zero.stage=3", "parallel.ranks=3", "precision=bf16", "optimizer.type=muon", "device=cpu", "train.accumulate=2"},
-	{"zero.stage=2", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "optimizer.type=muon", "device=cpu", "zero.prefetch=0"},
-	{"zero.stage=1", "parallel.ranks=2", "precision=fp32", "optimizer.type=muon", "device=cpu", "model.layers=2"},
-	{"zero.stage=0", "parallel.ranks=2", "precision=fp16", "optimizer.type=muon", "device=cpu", "model.family=llama", "model.kv_heads=1"},
+	{"zero.stage=3", "parallel.ranks=3", "precision=bf16", "optimizer.type=muon", "train.accumulate=2"},
+	{"zero.stage=2", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "optimizer.type=muon", "zero.prefetch=0"},
+	{"zero.stage=1", "parallel.ranks=2", "precision=fp32", "optimizer.type=muon", "model.layers=2"},
+	{"zero.stage=0", "parallel.ranks=2", "precision=fp16", "optimizer.type=muon", "model.family=llama", "model.kv_heads=1"},
 	{"zero.stage=3", "parallel.ranks=2", "precision=bf16", "model.dropout=0.1", "model.attention_dropout=0.1", "zero.recompute=block"},
 	{"zero.stage=1", "parallel.ranks=2", "precision=fp32", "model.dropout=0.1"},
 	{"model.family=llama", "zero.stage=2", "parallel.ranks=2", "precision=bf16", "model.dropout=0.1"},
@@ -126,9 +126,9 @@ var offloadJobs = [][]string{
 	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=."},
 	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=adamw8bit", "device=cpu", "train.accumulate=2"},
 	{"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "optimizer.type=adamw8bit", "device=cpu", "precision=fp32"},
-	{"zero.stage=3", "zero.offload.parameters=host", "optimizer.type=muon", "device=cpu", "train.accumulate=2"},
-	{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "optimizer.type=muon", "device=cpu", "train.accumulate=2"},
-	{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=muon", "device=cpu"},
+	{"zero.stage=3", "zero.offload.parameters=host", "optimizer.type=muon", "train.accumulate=2"},
+	{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "optimizer.type=muon", "train.accumulate=2"},
+	{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=muon"},
 }
 
 // The bytes a job allocates in each category are those of the closed forms,
@@ -298,9 +298,9 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"zero.stage=3", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 		{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "precision=bf16", "train.accumulate=2"},
-		{"zero.stage=3", "optimizer.type=muon", "device=cpu"},
-		{"zero.stage=3", "optimizer.type=muon", "device=cpu", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"},
-		{"zero.stage=2", "optimizer.type=muon", "device=cpu", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
+		{"zero.stage=3", "optimizer.type=muon"},
+		{"zero.stage=3", "optimizer.type=muon", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"},
+		{"zero.stage=2", "optimizer.type=muon", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
 		c := cfg(t, append(sets, "parallel.ranks=2")...)
 		ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{Tile: 200}})

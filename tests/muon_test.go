@@ -20,7 +20,7 @@ func TestMuonAgreesToTheBit(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			t.Parallel()
-			sets := append(sets, "optimizer.type=muon", "device=cpu")
+			sets := append(sets, "optimizer.type=muon")
 			agree(t, []int{0, 1, 2, 3}, append(sets, "parallel.ranks=3")...)
 			agree(t, []int{2, 3}, append(sets, "parallel.ranks=2", "train.accumulate=3")...)
 			agree(t, []int{1, 2, 3}, append(sets, "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2")...)
@@ -41,7 +41,7 @@ func TestMuonAgreesToTheBit(t *testing.T) {
 // changes as by AdamW alone in a step with the same gradient.
 func TestMuonIsBesideAdamW(t *testing.T) {
 	sets := []string{"precision=fp32", "parallel.ranks=2", "train.steps=1", "optimizer.weight_decay=0.2"}
-	got := train(t, cfg(t, append(sets, "optimizer.type=muon", "device=cpu", "optimizer.adamw.lr=1e-2", "optimizer.lr=1e-2",
+	got := train(t, cfg(t, append(sets, "optimizer.type=muon", "optimizer.adamw.lr=1e-2", "optimizer.lr=1e-2",
 		`optimizer.groups=[{match: "*.h.1.mlp.c_fc.weight", type: adamw}, {match: "*.wpe.*", type: muon}]`)...), nil)
 	adamw := train(t, cfg(t, sets...), nil)
 	for name, x := range got.state {
@@ -63,6 +63,6 @@ func TestMuonOfAdaptersAgreesToTheBit(t *testing.T) {
 	for _, sets := range [][]string{
 		{"train.lora.rank=3"}, {`train.freeze=["*.attn.*", "*.wte.*"]`},
 	} {
-		agree(t, []int{0, 1, 2, 3}, append(sets, "optimizer.type=muon", "device=cpu", "parallel.ranks=3", "precision=bf16")...)
+		agree(t, []int{0, 1, 2, 3}, append(sets, "optimizer.type=muon", "parallel.ranks=3", "precision=bf16")...)
 	}
 }

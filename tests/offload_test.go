@@ -93,13 +93,13 @@ func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=sgd", "zero.prefetch=3", "precision=fp32"},
 		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=sgd", "optimizer.momentum=0", "zero.prefetch=0", "precision=fp32"},
 		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=sgd", "optimizer.momentum=0"},
-		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=muon", "device=cpu", "train.accumulate=2"},
-		{"parallel.ranks=3", "zero.stage=2", "optimizer.type=muon", "device=cpu", "precision=fp16", "optimizer.nesterov=false", "train.clip=0.1"},
-		{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "optimizer.type=muon", "device=cpu", "zero.prefetch=0"},
-		{"parallel.ranks=3", "zero.stage=0", "optimizer.type=muon", "device=cpu", "precision=fp32"},
-		{"parallel.ranks=2", "zero.stage=1", "optimizer.type=muon", "device=cpu", "model.layers=5"},
-		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=muon", "device=cpu", "model.family=llama", `train.freeze=["*.layers.0.*"]`},
-		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=muon", "device=cpu", "model.family=llama", "train.lora.rank=3"},
+		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=muon", "train.accumulate=2"},
+		{"parallel.ranks=3", "zero.stage=2", "optimizer.type=muon", "precision=fp16", "optimizer.nesterov=false", "train.clip=0.1"},
+		{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "optimizer.type=muon", "zero.prefetch=0"},
+		{"parallel.ranks=3", "zero.stage=0", "optimizer.type=muon", "precision=fp32"},
+		{"parallel.ranks=2", "zero.stage=1", "optimizer.type=muon", "model.layers=5"},
+		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=muon", "model.family=llama", `train.freeze=["*.layers.0.*"]`},
+		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=muon", "model.family=llama", "train.lora.rank=3"},
 	} {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			t.Parallel()

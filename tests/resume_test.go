@@ -97,8 +97,8 @@ func TestResumeAgreesToTheBit(t *testing.T) {
 		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=sgd"},
 		{"parallel.ranks=3", "zero.stage=3", "optimizer.type=adamw8bit", "device=cpu"},
 		{"parallel.ranks=2", "zero.stage=2", "optimizer.type=adamw8bit", "device=cpu", "checkpoint.async=false", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
-		{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "optimizer.type=muon", "device=cpu"},
-		{"parallel.ranks=3", "zero.stage=3", "optimizer.type=muon", "device=cpu", "zero.offload.optimizer=disk", "zero.offload.ratio=0.6", "zero.offload.path=" + t.TempDir()},
+		{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "optimizer.type=muon"},
+		{"parallel.ranks=3", "zero.stage=3", "optimizer.type=muon", "zero.offload.optimizer=disk", "zero.offload.ratio=0.6", "zero.offload.path=" + t.TempDir()},
 		{"parallel.ranks=2", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 		{"parallel.ranks=3", "zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "checkpoint.async=false"},
 	} {

@@ -122,7 +122,7 @@ func TestClipByGlobalNorm(t *testing.T) {
 func TestOverflowIsSkipped(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.stage=0"}, {"zero.stage=2"}, {"zero.stage=3"},
-		{"zero.stage=2", "optimizer.type=muon", "device=cpu", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
+		{"zero.stage=2", "optimizer.type=muon", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
 		c := cfg(t, append(sets, "parallel.ranks=2", "precision=fp16")...)
 		err := onRanks(t, c, func(r *build.Rank) error {

@@ -59,7 +59,7 @@ func (s sizes) products() (packed, acc int) {
 	}
 	most := s.longest()
 	packed = min(kernel.AMax, (most+31)*s.words()+kernel.Ceil(most, 4)*kernel.Edge)
-	if s.Type != device.F32 && most > kernel.KcF32 {
+	if (s.Type != device.F32 || s.Whole) && most > kernel.KcF32 {
 		acc = min(kernel.AccMax, min(kernel.NcMax, kernel.Ceil(most, 32)*32)*most)
 	}
 	return packed, acc
@@ -72,7 +72,7 @@ func (s sizes) longest() int { return max(s.Widest, s.Rows) }
 // instruction set, so that a plan does not depend on where it is made.
 func (s sizes) words() int {
 	n := min(kernel.KcF32, kernel.Ceil(s.longest(), 8)*8)
-	if s.Type == device.BF16 {
+	if s.Type == device.BF16 || s.Whole {
 		n = max(n, min(kernel.KcBF16/2, kernel.Ceil(s.longest(), 32)*16))
 	}
 	return n

@@ -17,10 +17,10 @@ type Device struct {
 	gpu     *shared
 	clear   driver.Stream    // on which new memory is cleared
 	zeros   *driver.Commands // of that
-	work    device.Buffer    // of products
+	work    []device.Buffer  // of products, each of a queue
 	parts   device.Buffer    // float32: partial sums of columns, of one queue at a time
 	peers   []*shared        // GPUs whose memory it addresses
-	product *Queue           // the queue that computes products, which has the work space
+	product []*Queue         // the queues that compute products, which have the work space
 
 	mu     sync.Mutex
 	usage  device.Usage
@@ -153,7 +153,9 @@ func (d *Device) Usage() device.Usage {
 // Close gives back what Reserve took and the share of the GPU; queues are closed
 // before.
 func (d *Device) Close() {
-	d.Free(d.work)
+	for _, b := range d.work {
+		d.Free(b)
+	}
 	d.Free(d.parts)
 	for _, r := range d.plan {
 		if r != nil && !r.known {

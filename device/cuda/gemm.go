@@ -18,24 +18,32 @@ func (d *Device) ReserveWork(s device.Sizes) (err error) {
 	if s == (device.Sizes{}) {
 		return nil
 	}
-	if d.work, err = d.Alloc(device.F32, productWork/4, device.Workspace); err == nil {
-		d.parts, err = d.Alloc(device.F32, kernel.WorkLen, device.Workspace)
+	for range multiplying(s) {
+		b, err := d.Alloc(device.F32, productWork/4, device.Workspace)
+		if err != nil {
+			return err
+		}
+		d.work = append(d.work, b)
 	}
+	d.parts, err = d.Alloc(device.F32, kernel.WorkLen, device.Workspace)
 	if err == nil && s.Attn.D > 0 {
 		err = d.gpu.want(kernel.ForHeads(s.Type, &s.Attn))
 	}
 	return err
 }
 
-// ownsWork panics if another queue of the device uses its work space: the two would
-// write over each other.
-func (q *Queue) ownsWork(op string) {
-	if q.dev.product == nil {
-		q.dev.product = q
+// ownWork is the queue's work space for products. It panics if other queues of the
+// device have all there is: two would write over each other.
+func (q *Queue) ownWork(op string) device.Buffer {
+	d := q.dev
+	if len(d.work) == 0 {
+		panic("cuda: a product on a device without work space")
 	}
-	if q.dev.product != q {
-		panic(fmt.Sprintf("cuda: %s on queue %s, while the device's work space is that of queue %s", op, q.name, q.dev.product.name))
+	if len(d.product) == len(d.work) {
+		panic(fmt.Sprintf("cuda: %s on queue %s, while the device's work space is that of queue %s", op, q.name, d.product[0].name))
 	}
+	d.product = append(d.product, q)
+	return d.work[len(d.product)-1]
 }
 
 // MatMul sets c = a·b, plus bias in every row if bias is not empty, plus the old c
@@ -134,11 +142,13 @@ func (q *Queue) fused(op string, e driver.Epilogue, g *driver.Gemm, d, a, b, c *
 
 // Unfused is what cuBLASLt has no algorithm for, a line each, of the products that were
 // issued so far: they took kernels of their own beside them.
-func (d *Device) Unfused() []string {
-	if d.product == nil || d.product.blas == nil {
-		return nil
+func (d *Device) Unfused() (all []string) {
+	for _, q := range d.product {
+		if q.blas != nil {
+			all = append(all, q.blas.Unfused()...)
+		}
 	}
-	return d.product.blas.Unfused()
+	return all
 }
 
 // wantBias panics unless a bias is one of c's rows, or empty.
@@ -168,12 +178,9 @@ func (q *Queue) canMultiply() bool {
 
 // openBLAS makes the queue's handle, with the device's work space.
 func (q *Queue) openBLAS() {
-	q.ownsWork("matmul")
-	if q.dev.work.N == 0 {
-		panic("cuda: a product on a device without work space")
-	}
+	work := q.ownWork("matmul")
 	var err error
-	q.blas, err = driver.NewBLAS(q.stream, q.dev.work.Ptr, q.dev.work.Bytes())
+	q.blas, err = driver.NewBLAS(q.stream, work.Ptr, work.Bytes())
 	q.fail(err)
 }
 

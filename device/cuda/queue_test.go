@@ -228,6 +228,43 @@ func TestTraceTellsEachTask(t *testing.T) {
 
 var blasTypes = []device.DType{device.F32, device.BF16, device.F16}
 
+// Updates of whole matrices multiply beside modules: a device that foresees them has work
+// space for products of two queues, others for one, and there is no more.
+func TestQueuesThatMultiply(t *testing.T) {
+	fake.Need(t)
+	for _, whole := range []bool{false, true} {
+		s := device.Sizes{Rows: 8, Width: 8, Whole: whole}
+		d, err := cuda.Open(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		if err := d.ReserveWork(s); err != nil || d.Usage().Live[device.Workspace] != cuda.Workspace(s) {
+			t.Errorf("whole %v: %d bytes of work space, planned %d (%v)", whole, d.Usage().Live[device.Workspace], cuda.Workspace(s), err)
+		}
+		x, err := d.Alloc(device.BF16, 64, device.Params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		multiplied := 0
+		for range 3 {
+			q := d.NewQueue("q")
+			func() {
+				defer func() {
+					if recover() == nil {
+						multiplied++
+					}
+				}()
+				q.MatMul(device.Matrix(x.Slice(0, 16), 4, 4), device.Matrix(x.Slice(16, 32), 4, 4), device.Matrix(x.Slice(32, 48), 4, 4), device.Buffer{}, false)
+			}()
+			defer q.Close()
+		}
+		if want := map[bool]int{false: 1, true: 2}[whole]; multiplied != want {
+			t.Errorf("whole %v: %d queues multiply, want %d", whole, multiplied, want)
+		}
+	}
+}
+
 // Products against the CPU's, which have other sums of the same: the difference of
 // float32 sums, and of 16-bit results a last place.
 func TestMatMul(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 // to what the GPU maps at once, 512 MiB where there are multicasts.
 
 // moved are the categories of which collectives read or write.
-var moved = [...]device.Use{device.Params, device.Gathered, device.Grads, device.UnitGrads, device.Bounce}
+var moved = [...]device.Use{device.Params, device.Gathered, device.Grads, device.UnitGrads, device.Updates, device.Bounce}
 
 // knownPage is what the size of registered memory is a multiple of.
 const knownPage = 2 << 20

@@ -7,8 +7,8 @@ import (
 
 // What a plan has to know, on machines without a GPU, too.
 
-// productWork is the bytes of work space of products: what cuBLAS recommends for
-// Hopper, and more than it takes on others.
+// productWork is the bytes of work space of the products of a queue: what cuBLAS
+// recommends for Hopper, and more than it takes on others.
 const productWork = 32 << 20
 
 // Workspace is the bytes a device takes for kernels of the given sizes, whatever
@@ -17,7 +17,16 @@ func Workspace(s device.Sizes) int64 {
 	if s == (device.Sizes{}) {
 		return 0
 	}
-	return productWork + 4*kernel.WorkLen
+	return int64(multiplying(s))*productWork + 4*kernel.WorkLen
+}
+
+// multiplying is how many queues have products, each with work space of its own: that
+// of modules, and that of updates of whole matrices.
+func multiplying(s device.Sizes) int {
+	if s.Whole {
+		return 2
+	}
+	return 1
 }
 
 // mostExact is the bytes of bounce memory of exact sums at most, leastExact of a slot in

@@ -139,10 +139,7 @@ func sizes(c *config.Config) device.Sizes {
 	m := c.Model
 	s := device.Sizes{
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
-		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: m.Family == "llama",
-	}
-	if c.Optimizer.Type == "muon" { // whose products are in bf16
-		s.Type = device.BF16
+		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: m.Family == "llama", Whole: c.Optimizer.Type == "muon",
 	}
 	for _, p := range config.Parameters(c) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))

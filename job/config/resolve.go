@@ -399,9 +399,6 @@ func (r *reader) resolveOptimizer() {
 	if o.Type == "muon" {
 		r.resolveMuon(o)
 	}
-	if o.Type == "muon" && r.Config.on == "cuda" {
-		r.refuse("no kernel for GPUs turns matrices as Muon does yet", "want adamw, or device: cpu", "optimizer.type", "device")
-	}
 	switch {
 	case s.Type == "constant" || s.Type == "inverse_sqrt":
 		if !r.has("schedule.min_lr") {

@@ -27,6 +27,9 @@ func Outside(c *config.Config, m Machine) []Estimate {
 		{Name: "CUDA context and kernels", Low: 300 * mb, High: 1000 * mb, Source: "pytorch issues 107667 and 28394: 0.3 GB with lazy loading, to 1 GB"},
 		{Name: "cuBLAS work space", Low: 4 << 20, High: 32 << 20, Source: "llm.c: 32 MiB on Hopper"},
 	}
+	if c.Optimizer.Type == "muon" { // whose updates multiply beside modules
+		list[1].Low, list[1].High = 2*list[1].Low, 2*list[1].High
+	}
 	if least, most := communicators(c, m); most > 0 {
 		list = append(list, Estimate{
 			Name: "registered memory, rounded up", Low: 0, High: 512 << 20,

@@ -83,6 +83,7 @@ template <class To, class From> static inline To emu_bits(From x) {
 }
 static inline unsigned __float_as_uint(float x) { return emu_bits<unsigned>(x); }
 static inline float __uint_as_float(unsigned x) { return emu_bits<float>(x); }
+static inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
 static inline long long __double_as_longlong(double x) { return emu_bits<long long>(x); }
 static inline float __double2float_rz(double x) {
 	float f = (float)x;

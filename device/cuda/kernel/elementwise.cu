@@ -41,6 +41,17 @@ ENTRY add(Mat y, Mat a, Mat b, i64 n) {
 }
 KERNEL(add)
 
+// axpby is y = alpha a + beta b; p, if not null, receives it in its own type.
+ENTRY axpby(Mat y, Mat p, Mat a, Mat b, i64 n, float alpha, float beta) {
+	EACH4(i, n) {
+		Four x = get4(a, i, n - i), z = get4(b, i, n - i);
+		for (int j = 0; j < 4; j++) x.v[j] = alpha * x.v[j] + beta * z.v[j];
+		put4(y, i, n - i, x);
+		if (p.p) put4(p, i, n - i, x);
+	}
+}
+KERNEL(axpby)
+
 ENTRY scale(Mat x, float by, i64 n) {
 	EACH4(i, n) {
 		Four f = get4(x, i, n - i);

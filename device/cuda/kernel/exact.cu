@@ -43,7 +43,7 @@ __device__ void add_exact(Window &w, u64 *limbs, double x) {
 }
 
 // exact_sum adds the elements of x, or with squares their squares, to acc.
-ENTRY exact_sum(u64 *acc, const float *x, i64 n, int squares) {
+ENTRY exact_sum(u64 *acc, Mat x, i64 n, int squares) {
 	SHARED(u64, limbs, EXACT);
 	if (threadIdx.x < EXACT) limbs[threadIdx.x] = 0;
 	__syncthreads();
@@ -53,7 +53,7 @@ ENTRY exact_sum(u64 *acc, const float *x, i64 n, int squares) {
 		double sum = 0;
 		for (int i = 0; i < 8; i++) {
 			i64 at = b * 64 + i * 8 + threadIdx.x % 8;
-			double v = at < n ? x[at] : 0;
+			double v = at < n ? get(x, at) : 0;
 			sum += squares ? v * v : v;
 		}
 		for (int o = 4; o; o /= 2) sum += __shfl_xor_sync(ALL, sum, o);
@@ -64,3 +64,44 @@ ENTRY exact_sum(u64 *acc, const float *x, i64 n, int squares) {
 	if (threadIdx.x < EXACT && limbs[threadIdx.x]) atomicAdd(&acc[threadIdx.x], limbs[threadIdx.x]);
 }
 KERNEL(exact_sum)
+
+// exact_value is device.Exact.Value of a sum that is not below 0 and of finite terms,
+// whose limbs it carries.
+__device__ double exact_value(u64 *limb) {
+	for (int i = 0; i < LIMBS - 1; i++) {
+		limb[i + 1] += (i64)limb[i] >> 32;
+		limb[i] &= 0xffffffff;
+	}
+	int top = LIMBS - 1;
+	while (top > 0 && !limb[top]) top--;
+	u64 lead = limb[top];
+	int exp = 32 * top + LOW;
+	for (int i = top - 1; i >= 0; i--) {
+		int take = min(__clzll((i64)lead), 32);
+		lead = lead << take | limb[i] >> (32 - take);
+		exp -= take;
+		if (limb[i] << take & 0xffffffff) lead |= 1; // what is lost rounds as if it were there
+	}
+	return ldexp((double)lead, exp);
+}
+
+// divide_by_norm divides x by the root of acc, its exact sum of squares, rounded to x's
+// type, or by eps where that is more; by NaN if an element is not finite.
+ENTRY divide_by_norm(Mat x, const u64 *acc, float eps, i64 n) {
+	SHARED(u64, limbs, EXACT);
+	SHARED(float, by, 1);
+	if (threadIdx.x < EXACT) limbs[threadIdx.x] = acc[threadIdx.x];
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		float norm = limbs[LIMBS] ? INF - INF : (float)sqrt(exact_value(limbs));
+		if (x.type != F32) norm = from16(to16(norm, x.type), x.type);
+		by[0] = norm < eps ? eps : norm;
+	}
+	__syncthreads();
+	EACH4(i, n) {
+		Four f = get4(x, i, n - i);
+		for (int j = 0; j < 4; j++) f.v[j] /= by[0];
+		put4(x, i, n - i, f);
+	}
+}
+KERNEL(divide_by_norm)

@@ -392,6 +392,39 @@ func TestAdamW8(t *testing.T) {
 	}
 }
 
+// TestAxpby wants the CPU's bits, of all types, also where the result is an operand.
+func TestAxpby(t *testing.T) {
+	for i := range times(60) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			n := b.length()
+			x, z := b.flat("a", b.float(), n, 1), b.flat("b", b.float(), n, 1)
+			y := []*operand{x, z, b.flatOut("y", b.float(), n)}[b.rng.IntN(3)].bits()
+			var p device.Buffer
+			if b.flip() {
+				p = b.flatOut("p", b.float(), n).bits().Buf
+			}
+			return func(q operations) { q.Axpby(y.Buf, p, x.Buf, z.Buf, -4.775, 0.3) }
+		})
+	}
+}
+
+// TestNormalize wants the CPU's bits: of numbers of one size and of all, of none, of so
+// small ones that eps is more, and NaN where one is not finite.
+func TestNormalize(t *testing.T) {
+	for i := range times(80) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			n := []int{1, 3, 63, 64, 65, 1000, 70000}[i%7]
+			x, acc := b.flat("x", b.float(), n, 1).bits(), b.make("acc", device.I64, 1, device.ExactLen).bits()
+			spread, scale := []float64{0, 1, 6}[b.rng.IntN(3)], []float64{1, 0, 1e-9, 1e4}[b.rng.IntN(4)]
+			x.fill(func(i int) float64 { return scale * b.rng.NormFloat64() * math.Exp(spread*b.rng.NormFloat64()) })
+			if odd := b.rng.IntN(12); odd < 2 {
+				x.fill(func(i int) float64 { return []float64{math.Inf(1), math.NaN(), float64(i)}[min(2, i+odd)] })
+			}
+			return func(q operations) { q.Normalize(x.Buf, acc.Buf, 1e-3) }
+		})
+	}
+}
+
 // coded is n numbers in blocks of 8 bits, whose words are compared.
 func (b *bench) coded(what string, dt device.DType, n int, draw func() float64) device.Buffer {
 	x := make([]float32, n)

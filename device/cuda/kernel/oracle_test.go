@@ -48,6 +48,7 @@ type operations interface {
 	CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32)
 	CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32)
 	optim.Ops
+	Normalize(x, acc device.Buffer, eps float32)
 	Sum(acc, x device.Buffer)
 	SumSquares(acc, x device.Buffer)
 	SumInto(dst device.Buffer, src []device.Buffer)

@@ -8,6 +8,8 @@ var (
 	sgdKernel      = entryOf("sgd")
 	lionKernel     = entryOf("lion")
 	exactSumKernel = entryOf("exact_sum")
+	axpbyKernel    = entryOf("axpby")
+	divideKernel   = entryOf("divide_by_norm")
 )
 
 // wantRule panics unless all have w's length: states and gradient float32, p of any
@@ -48,14 +50,26 @@ func (o *Ops) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
 	o.run(l, blocks(w.N, 1), 1, 1, o.passes(50, &w, &w, &p, &g, &m, &m, &v, &v))
 }
 
-// Axpby is not there yet: jobs whose optimizer needs it on a GPU are refused.
-func (o *Ops) Axpby(_, _, _, _ device.Buffer, _, _ float32) {
-	panic("cuda: no kernel adds two scaled vectors")
+// Axpby sets y = alpha*a + beta*b, each product and the sum rounded to float32; p, if
+// not empty, receives y rounded to its type. y may be a or b.
+func (o *Ops) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
+	wantVec("axpby", y.N, &y, &a, &b)
+	if p.N != 0 {
+		wantVec("axpby", y.N, &p)
+	}
+	l := o.begin(axpbyKernel).vec(&y).vec(&p).vec(&a).vec(&b).i64(y.N).f32(alpha).f32(beta)
+	o.run(l, blocks(y.N, 4), 1, 1, o.passes(3, &y, &p, &a, &b))
 }
 
-// Normalize is not there yet, likewise.
-func (o *Ops) Normalize(_, _ device.Buffer, _ float32) {
-	panic("cuda: no kernel divides a matrix by its norm")
+// Normalize divides x by its Euclidean norm rounded to x's type, or by eps where that is
+// more. The sum of squares is exact; acc, a device.Exact, is work space for it. The bits
+// are those of package cpu.
+func (o *Ops) Normalize(x, acc device.Buffer, eps float32) {
+	wantFloat("normalize", &x)
+	o.Zero(acc)
+	o.exact("normalize", acc, x, true)
+	l := o.begin(divideKernel).vec(&x).ptr(&acc).f32(eps).i64(x.N)
+	o.run(l, min(blocks(x.N, 4), exactBlocks), 1, 1, o.passes(1, &x, &x))
 }
 
 // SGD is one step of stochastic gradient descent; see device.SGD. Without momentum
@@ -79,17 +93,22 @@ func (o *Ops) Lion(w, p, g, m device.Buffer, a device.Lion) {
 
 // Sum adds the sum of x (float32) to acc, a device.Exact, whose bits once carried
 // are those of every device.
-func (o *Ops) Sum(acc, x device.Buffer) { o.exact("sum", acc, x, false) }
+func (o *Ops) Sum(acc, x device.Buffer) {
+	wantLen("sum", device.F32, x.N, &x)
+	o.exact("sum", acc, x, false)
+}
 
 // SumSquares adds the sum of the squares of x (float32) to acc, a device.Exact.
-func (o *Ops) SumSquares(acc, x device.Buffer) { o.exact("sum of squares", acc, x, true) }
+func (o *Ops) SumSquares(acc, x device.Buffer) {
+	wantLen("sum of squares", device.F32, x.N, &x)
+	o.exact("sum of squares", acc, x, true)
+}
 
 // exactBlocks is few: each adds its limbs to the same places.
 const exactBlocks = 1 << 10
 
 func (o *Ops) exact(op string, acc, x device.Buffer, squares bool) {
 	wantLen(op, device.I64, device.ExactLen, &acc)
-	wantLen(op, device.F32, x.N, &x)
-	l := o.begin(exactSumKernel).ptr(&acc).ptr(&x).i64(x.N).flag(squares)
+	l := o.begin(exactSumKernel).ptr(&acc).vec(&x).i64(x.N).flag(squares)
 	o.run(l, min(ceil(x.N, device.ExactBlock*threads/8), exactBlocks), 1, 1, o.passes(2, &x))
 }
