@@ -113,7 +113,7 @@ func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
 		paths, err = []string{exact}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pattern, err)
+		return nil, fmt.Errorf("%s: %w", pattern, below(expanded, err))
 	}
 	if len(paths) == 0 {
 		return nil, nothing(expanded)
@@ -142,6 +142,16 @@ func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
 		return nil, fmt.Errorf("%s: no text: each of the %d files it matches is empty or a folder, such as %s", pattern, len(paths), paths[0])
 	}
 	return files, nil
+}
+
+// below is the error of a pattern with the path of what could not be read: the file
+// system it is searched in begins at the pattern's folder.
+func below(pattern string, err error) error {
+	if at := (*fs.PathError)(nil); errors.As(err, &at) {
+		folder, _ := doublestar.SplitPattern(filepath.ToSlash(pattern))
+		return &fs.PathError{Op: at.Op, Path: filepath.Join(folder, at.Path), Err: at.Err}
+	}
+	return err
 }
 
 // isFile tells whether there is something at a path that is no folder.

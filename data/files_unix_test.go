@@ -91,3 +91,15 @@ func TestTokenFileChangesWhileItIsUsed(t *testing.T) {
 		}
 	}
 }
+
+// The folder that a pattern cannot be searched in has its whole path in the error.
+func TestFoldersThatAreNotRead(t *testing.T) {
+	dir := tree(t, map[string]string{"sub/a.txt": "a"})
+	if err := os.Symlink("loop", filepath.Join(dir, "sub", "loop")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(t.Context(), Source{Text: []string{"sub/loop/*.txt"}, Dir: dir, Tokenizer: "bytes", Context: 1})
+	if want := filepath.Join(dir, "sub", "loop") + ": too many levels of symbolic links"; err == nil || !strings.Contains(err.Error(), "open "+want) {
+		t.Errorf("%v\nwant %s", err, want)
+	}
+}

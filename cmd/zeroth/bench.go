@@ -18,10 +18,7 @@ import (
 )
 
 func (a *app) bench() *cobra.Command {
-	o := bench.Options{}
-	var in joining
-	var asJSON, markdown bool
-	var machineFile string
+	var o benching
 	cmd := &cobra.Command{
 		Use:   "bench [" + strings.Join(bench.Groups(), "|") + "]...",
 		Short: "Measure this machine's limits and what kernels reach of them",
@@ -51,50 +48,70 @@ one of 29.5 million, and GPT-2 with 124 million.`,
   zeroth bench --json > bench.json
   zeroth bench gpu --write-machine gpu.json && zeroth plan job.yaml --machine gpu.json`,
 		ValidArgs: bench.Groups(),
-		Args:      cobra.OnlyValidArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			for _, arg := range args {
+				if !slices.Contains(cmd.ValidArgs, arg) {
+					return fmt.Errorf("there is no bench %q; want some of %s", arg, strings.Join(cmd.ValidArgs, ", "))
+				}
+			}
+			return nil
+		},
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			o.Groups = args
-			if err := checkBench(o, machineFile); err != nil {
-				return err
-			}
-			if err := in.check(); err != nil {
-				return err
-			}
-			ctx, release := untilSignal(cmd.Context(), func() {})
-			defer release()
-			clean := tellProgress(a.side(), &o)
-			show := func(r *bench.Report) error {
-				if asJSON {
-					return r.JSON(a.out)
-				}
-				return r.Table(a.out, markdown)
-			}
-			if in.World > 1 {
-				return a.benchAcross(ctx, &in, o, func(r *bench.Report) error { clean(); return show(r) })
-			}
-			report, err := bench.Run(ctx, o)
-			clean()
-			err = errors.Join(err, show(report))
-			if err == nil && machineFile != "" {
-				err = input.Write(machineFile, func(w io.Writer) error { return writeJSON(w, report.Machine()) })
-			}
-			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-				return errStopped
-			}
-			return err
+			return a.runBench(cmd.Context(), o)
 		}),
 	}
 	f := cmd.Flags()
-	f.BoolVar(&asJSON, "json", false, "write JSON: rates in units a second, without prefixes")
-	f.BoolVar(&markdown, "markdown", false, "write the table as Markdown")
+	f.BoolVar(&o.json, "json", false, "write JSON: rates in units a second, without prefixes")
+	f.BoolVar(&o.markdown, "markdown", false, "write the table as Markdown")
 	f.Float64Var(&o.Seconds, "seconds", 2, "most `time` for a line, and 15 times that for the steps of a precision")
 	f.IntSliceVar(&o.Workers, "workers", nil, "`numbers` of workers of kernels (default 1 and all processors)")
-	f.StringVar(&machineFile, "write-machine", "", "describe the GPU in a `file` for 'zeroth plan --machine'; with gpu")
+	f.StringVar(&o.machineFile, "write-machine", "", "describe the GPU in a `file` for 'zeroth plan --machine'; with gpu")
 	f.StringVar(&o.Dir, "dir", "", "`folder` on the disk that is measured (default that for temporary files)")
-	in.options(f)
+	o.in.options(f)
 	must(cmd.MarkFlagDirname("dir"))
 	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
 	return cmd
+}
+
+// benching is what the flags of bench say.
+type benching struct {
+	bench.Options
+	in             joining
+	json, markdown bool
+	machineFile    string
+}
+
+// runBench measures, here or between processes, and writes what that has found.
+func (a *app) runBench(ctx context.Context, o benching) error {
+	if err := checkBench(o.Options, o.machineFile); err != nil {
+		return err
+	}
+	if err := o.in.check(); err != nil {
+		return err
+	}
+	ctx, release := untilSignal(ctx, func() {})
+	defer release()
+	clean := tellProgress(a.side(), &o.Options)
+	show := func(r *bench.Report) error {
+		if o.json {
+			return r.JSON(a.out)
+		}
+		return r.Table(a.out, o.markdown)
+	}
+	if o.in.World > 1 {
+		return a.benchAcross(ctx, &o.in, o.Options, func(r *bench.Report) error { clean(); return show(r) })
+	}
+	report, err := bench.Run(ctx, o.Options)
+	clean()
+	err = errors.Join(err, show(report))
+	if err == nil && o.machineFile != "" {
+		err = input.Write(o.machineFile, func(w io.Writer) error { return writeJSON(w, report.Machine()) })
+	}
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return errStopped
+	}
+	return err
 }
 
 // checkBench refuses all flags that make no sense, at once.

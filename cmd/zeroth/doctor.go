@@ -38,7 +38,7 @@ processes of each host, and the first host with each other: 64 at most), and
 process 0 tells what they reach and what would reach more. It fails if not all
 come, and says who has not.`,
 		Example: "  zeroth doctor\n  zeroth doctor /data/runs\n  mpirun -n 4 zeroth doctor --cluster",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    arguments(0, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			if err := in.check(); err != nil {
 				return err

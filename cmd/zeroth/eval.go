@@ -31,7 +31,7 @@ makes one. Of the job only data, model.context, the sizes of batches, ranks, dev
 and precision count.`,
 		Example: `  zeroth eval examples/quickstart.yaml --run run1
   zeroth eval job.yaml --run ./Qwen3-0.6B --set 'data={text: ["test/*.txt"]}' --all`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments(1, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			ctx, release := untilSignal(cmd.Context(), func() {})
 			defer release()

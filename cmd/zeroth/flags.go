@@ -2,11 +2,23 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
+
+// arguments are those of a command that takes so many, as its Use line says.
+func arguments(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if least <= len(args) && len(args) <= most {
+			return nil
+		}
+		return fmt.Errorf("the form is: %s (arguments: %d)", cmd.UseLine(), len(args))
+	}
+}
 
 // whole is a flag that is a whole number in decimal. pflag's own reads 010 as 8
 // and 0x10 as 16, which a job file refuses.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -33,7 +34,7 @@ The exit code is 0 if all ranks have done the same, 1 if they parted, 2 if a fil
 no dump.`,
 		Example: `  zeroth flight run1
   zeroth flight --json node0/rank-0.json node1/rank-1.json`,
-		Args: cobra.MinimumNArgs(1),
+		Args: arguments(1, math.MaxInt),
 		RunE: a.do(func(_ *cobra.Command, args []string) error {
 			files, err := dumpFiles(args)
 			if err != nil {

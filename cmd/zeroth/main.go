@@ -245,6 +245,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.format, "log", "", "tell progress and errors as records with time stamps on the standard error: `json` or text")
 	must(root.RegisterFlagCompletionFunc("log", words("json", "text")))
 	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.SetFlagErrorFunc(wrongFlag)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.SuggestionsMinimumDistance = 2

@@ -323,11 +323,15 @@ func TestBadInput(t *testing.T) {
 		{"train tiny.yaml --set model=null --set model.from=hf", "--set model.from=hf: model.from: text needs the tokenizer that the model of hf was trained with, and there is none in that folder; want "},
 		{"train tiny.yaml --set data.text=[a.txt.gz]", "--set data.text=[a.txt.gz]: data.text: a.txt.gz is compressed with gzip; unpack it: gzip -d\n"},
 		{"plan tiny.yaml --set data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, and data.tokenizer is none; want bytes or gpt2\n"},
-		{"bench gem", "zeroth: invalid argument \"gem\" for \"zeroth bench\""},
+		{"bench gem", "zeroth: there is no bench \"gem\"; want some of gemm, "},
+		{"eval", "zeroth: the form is: zeroth eval "},
+		{"model a b", "zeroth: the form is: zeroth model "},
+		{"flight", "zeroth: the form is: zeroth flight "},
+		{"tokenize", "zeroth: the form is: zeroth tokenize "},
 		{"bench disk --seconds 0 --workers 0 --dir gone", "--seconds 0; want more than 0 and at most 3600\n--workers [0]; want numbers from 1 to "},
 		{"bench disk --write-machine m.json", "--write-machine describes a GPU; want it with the group gpu"},
 		{"bench --json --markdown", "zeroth: if any flags in the group [json markdown] are set none of the others can be;"},
-		{"version now", "zeroth: unknown command \"now\" for \"zeroth version\"\n"},
+		{"version now", "zeroth: the form is: zeroth version [flags] (arguments: 1)\n"},
 	} {
 		out, errs := zeroth(t, 2, strings.Fields(c.args)...)
 		if out != "" || !strings.Contains("\n"+errs, "\n"+c.errs) {

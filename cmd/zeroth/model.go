@@ -23,7 +23,7 @@ their types, bytes, tokenizer and chat template. What keeps a job from starting 
 by name, all at once, and the exit code is then 2. Values of parameters are not
 read: a run does that.`,
 		Example: "  zeroth model ./Qwen3-0.6B",
-		Args:    cobra.ExactArgs(1),
+		Args:    arguments(1, 1),
 		RunE: a.do(func(_ *cobra.Command, args []string) error {
 			row := func(word, format string, args ...any) {
 				_ = show.Print(a.out, fmt.Sprintf("%-10s %s\n", word, fmt.Sprintf(format, args...))) // the output keeps its errors

@@ -164,50 +164,8 @@ file describes any other, in JSON: see examples/machine.json.`,
 		Example: `  zeroth plan examples/quickstart.yaml
   zeroth plan examples/quickstart.yaml --world 64 --set zero.stage=1 --timeline plan.html
   zeroth plan --model Llama-3-8B --stage 3 --gpus 64 --gpu-memory 80GiB --micro-batch 1 --seq 8192 --recompute block`,
-		Args: cobra.MaximumNArgs(1),
-		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			c, m, err := p.load(args)
-			if err != nil {
-				return err
-			}
-			if err := o.check(p, m); err != nil {
-				return err
-			}
-			of := fit.PlanHere
-			if m.GPU || p.given("world") || p.hosts > 1 { // not this machine's memory
-				of = plan.New
-			}
-			planned, err := of(c, m)
-			if err != nil {
-				return err
-			}
-			if planned.Simulated, err = simulated(c, m, o.machine); err != nil {
-				return err
-			}
-			stages, err := p.compare(o.stages, m, of)
-			if err != nil {
-				return err
-			}
-			if err := o.write(planned); err != nil {
-				return err
-			}
-			if p.json {
-				return cmp.Or(writeJSON(a.out, planned), planned.Fits())
-			}
-			if err := planned.Print(a.out); err != nil {
-				return err
-			}
-			for _, line := range stages {
-				fmt.Fprintln(a.out, line)
-			}
-			if err := a.adviseRatio(c, m, o.machine); err != nil {
-				return err
-			}
-			if next := p.next(c, planned); next != "" {
-				fmt.Fprintf(a.out, "next    %s\n", next)
-			}
-			return planned.Fits()
-		}),
+		Args: arguments(0, 1),
+		RunE: a.do(func(_ *cobra.Command, args []string) error { return a.runPlan(p, o, args) }),
 	}
 	p.flags(cmd.Flags())
 	f := cmd.Flags()
@@ -221,6 +179,51 @@ file describes any other, in JSON: see examples/machine.json.`,
 	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(append([]string{"here"}, sim.HardwareNames()...)...)))
 	completePlanned(cmd)
 	return cmd
+}
+
+// runPlan plans the job, and writes and prints what is wanted of the plan.
+func (a *app) runPlan(p *planned, o *planning, args []string) error {
+	c, m, err := p.load(args)
+	if err != nil {
+		return err
+	}
+	if err := o.check(p, m); err != nil {
+		return err
+	}
+	of := fit.PlanHere
+	if m.GPU || p.given("world") || p.hosts > 1 { // not this machine's memory
+		of = plan.New
+	}
+	planned, err := of(c, m)
+	if err != nil {
+		return err
+	}
+	if planned.Simulated, err = simulated(c, m, o.machine); err != nil {
+		return err
+	}
+	stages, err := p.compare(o.stages, m, of)
+	if err != nil {
+		return err
+	}
+	if err := o.write(planned); err != nil {
+		return err
+	}
+	if p.json {
+		return cmp.Or(writeJSON(a.out, planned), planned.Fits())
+	}
+	if err := planned.Print(a.out); err != nil {
+		return err
+	}
+	for _, line := range stages {
+		fmt.Fprintln(a.out, line)
+	}
+	if err := a.adviseRatio(c, m, o.machine); err != nil {
+		return err
+	}
+	if next := p.next(c, planned); next != "" {
+		fmt.Fprintf(a.out, "next    %s\n", next)
+	}
+	return planned.Fits()
 }
 
 // planning is what is wanted of a plan besides itself.

@@ -35,7 +35,7 @@ the job.`,
 		Example: `  zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB
   zeroth fit --model Llama-3-8B --gpus 8 --gpu-memory 80GiB --seq 8192 --micro-batch 2
   zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB --largest seq`,
-		Args: cobra.MaximumNArgs(1),
+		Args: arguments(0, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			c, m, err := p.load(args)
 			if err != nil {

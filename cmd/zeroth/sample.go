@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"zeroth/input"
@@ -69,7 +70,16 @@ length, eos (a token ended the text) or stop.`,
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	f := cmd.Flags()
+	o.flags(cmd.Flags())
+	must(cmd.MarkFlagRequired("run"))
+	must(cmd.MarkFlagDirname("run"))
+	must(cmd.RegisterFlagCompletionFunc("precision", cobra.FixedCompletions([]string{"fp32", "bf16"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("tokenizer", wordsOrFile("bytes", "gpt2")))
+	return cmd
+}
+
+// flags declares the flags of sample.
+func (o *sampling) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.Run, "run", "", "run `folder` that training wrote, or writes; a checkpoint; or a Hugging Face folder")
 	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` bytes or gpt2, or a folder with tokenizer.json, or vocab.json and merges.txt (default the model's)")
 	f.StringArrayVar(&o.prompts, "prompt", []string{"\n"}, "`text` to continue; may be given several times")
@@ -87,11 +97,6 @@ length, eos (a token ended the text) or stop.`,
 	uintVar(f, &o.Seed, "seed", 1, "of the choices")
 	f.StringVar(&o.Device, "device", "auto", "`name` auto, cpu or cuda: what computes, as the job's key device")
 	o.probes.profileFlag(f)
-	must(cmd.MarkFlagRequired("run"))
-	must(cmd.MarkFlagDirname("run"))
-	must(cmd.RegisterFlagCompletionFunc("precision", cobra.FixedCompletions([]string{"fp32", "bf16"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("tokenizer", wordsOrFile("bytes", "gpt2")))
-	return cmd
 }
 
 // sampling is what the flags of sample say.

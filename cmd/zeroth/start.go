@@ -30,7 +30,7 @@ or - for the standard output. A file that is there is never written over. Goals:
 
 ` + strings.TrimRight(list, "\n"),
 		Example: "  zeroth init quickstart\n  zeroth init finetune job.yaml\n  zeroth init pretrain - | less",
-		Args:    cobra.MaximumNArgs(2),
+		Args:    arguments(0, 2),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				fmt.Fprintf(a.out, "zeroth init GOAL writes GOAL.yaml. Goals:\n\n%s", list)
@@ -90,7 +90,7 @@ with a YAML language server checks and completes a job that begins with the line
 
   # yaml-language-server: $schema=zeroth.schema.json`,
 		Example: "  zeroth schema > zeroth.schema.json",
-		Args:    cobra.NoArgs,
+		Args:    arguments(0, 0),
 		RunE: a.do(func(*cobra.Command, []string) error {
 			return writeJSON(a.out, config.Schema())
 		}),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ four if the vocabulary has more than 65,536. An existing file is not replaced.`,
 		Example: `  zeroth tokenize --tokenizer gpt2 'corpus/**/*.txt' --out corpus.bin
   zeroth tokenize --tokenizer ./Qwen3-0.6B a.txt b.txt --out ab.bin
   zeroth tokenize --tokenizer gpt2 --format text --key text=body 'web/*.jsonl.gz' --out web.bin`,
-		Args: cobra.MinimumNArgs(1),
+		Args: arguments(1, math.MaxInt),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			ctx, release := untilSignal(cmd.Context(), func() {})
 			defer release()
