@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -31,11 +32,22 @@ type clique struct {
 	devs []*cuda.Device
 	over func(size int) (groups []collective.Group, close func())
 	ends []func()
+	late *time.Timer // see hangs
+}
+
+// hangs is how long a test may be at the groups that it has opened, a hundred times what they
+// take: NCCL that nobody aborts, or that no deadline ends, holds a thread in C for good.
+const hangs = 40 * time.Second
+
+// hung ends the process, a child of the test, with what every goroutine does.
+func hung() {
+	debug.SetTraceback("all")
+	panic(fmt.Sprintf("it hangs: its groups have not ended within %v", hangs))
 }
 
 func newClique(t *testing.T, over func(int) ([]collective.Group, func())) *clique {
 	t.Helper()
-	c := &clique{t: t, over: over}
+	c := &clique{t: t, over: over, late: time.AfterFunc(hangs, hung)}
 	for i := range 8 {
 		d, err := cuda.Open(i)
 		if err != nil {
@@ -54,6 +66,7 @@ func (c *clique) close() {
 	for _, d := range c.devs {
 		d.Close()
 	}
+	c.late.Stop()
 }
 
 // overMemory and overWires are what ranks of one process can meet in.
@@ -92,6 +105,7 @@ func never() error { return nil }
 // open is a group of ranks on GPUs, over which tests of host memory can be run.
 func (c *clique) open(size int) []collective.Group {
 	c.t.Helper()
+	c.late.Reset(hangs)
 	id, err := cuda.NewCommunicatorID()
 	if err != nil {
 		c.t.Fatal(err)
