@@ -264,7 +264,7 @@ func (m *Model) Units() (all []Unit) {
 		of := make([]bool, len(params)) // a unit
 		places := Places(m.Uses[i])
 		for k, use := range m.Uses[i] {
-			var own []shard.Param
+			own := make([]shard.Param, 0, len(places[k]))
 			for _, p := range places[k] {
 				own, of[p] = append(own, params[p]), true
 			}

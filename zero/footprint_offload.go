@@ -47,8 +47,12 @@ type rest struct {
 }
 
 // rests are how all units' shards rest.
-func (f Footprint) rests() (out []rest) {
-	var of []offload.Unit
+func (f Footprint) rests() []rest {
+	of, out := make([]offload.Unit, 0, len(f.Units)), make([]rest, 0, len(f.Units))
+	tile, mastered := f.tile(), make([][]device.DType, len(f.Vecs)) // vectors with a master copy
+	for k, v := range f.Vecs {
+		mastered[k] = append([]device.DType{device.F32}, v...)
+	}
 	for _, u := range f.Units {
 		_, n := f.pad(u)
 		of = append(of, offload.Unit{Len: int(n), Frozen: u.Frozen})
@@ -59,7 +63,7 @@ func (f Footprint) rests() (out []rest) {
 	}
 	for i, u := range f.Units {
 		n := int64(of[i].Len)
-		r := rest{n: n, tile: min(f.tile(), n), off: i >= first && !u.Frozen, frozen: u.Frozen, rule: u.Rule}
+		r := rest{n: n, tile: min(tile, n), off: i >= first && !u.Frozen, frozen: u.Frozen, rule: u.Rule}
 		if !u.Shared && !f.Policy.KeepParams {
 			r.param = f.Offload.Params
 		}
@@ -71,7 +75,7 @@ func (f Footprint) rests() (out []rest) {
 		if r.off && f.Offload.Optimizer == offload.Disk {
 			r.vectors = f.Vecs[u.Rule]
 			if r.master {
-				r.vectors = append([]device.DType{device.F32}, f.Vecs[u.Rule]...)
+				r.vectors = mastered[u.Rule]
 			}
 		}
 		out = append(out, r)
@@ -178,14 +182,17 @@ func (f Footprint) Host() (b device.Bytes) {
 
 // Disk is the bytes of a rank's file: 4096 of header, and the tiles.
 func (f Footprint) Disk() int64 {
-	bytes := int64(0)
+	bytes, tile := int64(0), f.tile()
+	add := func(r rest, n, times int64) {
+		bytes += times * r.onDisk(n)
+		if r.param == offload.Disk {
+			bytes += times * blocks(int64(f.DType.Size())*n)
+		}
+	}
 	for _, r := range f.rests() {
-		for lo := int64(0); lo < r.n; lo += f.tile() {
-			n := min(f.tile(), r.n-lo)
-			bytes += r.onDisk(n)
-			if r.param == offload.Disk {
-				bytes += blocks(int64(f.DType.Size()) * n)
-			}
+		add(r, tile, r.n/tile)
+		if last := r.n % tile; last > 0 {
+			add(r, last, 1)
 		}
 	}
 	if f.Offload.Optimizer == offload.Disk && f.anyOff() || f.Offload.Params == offload.Disk {

@@ -141,8 +141,10 @@ func sizes(c *config.Config) device.Sizes {
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
 		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: m.Family == "llama", Whole: c.Optimizer.Type == "muon",
 	}
-	for _, p := range config.Parameters(c) {
-		s.Widest = max(s.Widest, slices.Max(p.Shape))
+	for _, m := range config.Network(c).Modules {
+		for _, p := range m.Params() {
+			s.Widest = max(s.Widest, slices.Max(p.Shape))
+		}
 	}
 	return s
 }

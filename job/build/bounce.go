@@ -8,14 +8,42 @@ import (
 	"zeroth/fsdp"
 	"zeroth/job/config"
 	"zeroth/optim"
+	"zeroth/shard"
+	"zeroth/zero"
 )
+
+// Sharded is what ranks exchange of a unit.
+type Sharded struct {
+	Part           int // elements of a rank's shard
+	Shard, Replica int // ranks of its groups
+	Rule           int // of the job's, that updates it
+	Frozen         bool
+}
+
+// ShardedUnits is that of the units of a trainer.
+func ShardedUnits(units []*fsdp.Unit) (all []Sharded) {
+	for _, u := range units {
+		all = append(all, Sharded{u.Layout.ShardLen(), u.Shard.Size(), u.Replica.Size(), u.Rule, u.Frozen})
+	}
+	return all
+}
+
+// ShardedSizes is that of units by their sizes alone, on ranks of a mesh.
+func ShardedSizes(units []zero.UnitSize, mesh shard.Mesh) (all []Sharded) {
+	for _, u := range units {
+		_, part := u.Pad(mesh)
+		over := u.Over(mesh)
+		all = append(all, Sharded{int(part), over.Shard, over.Replicate, u.Rule, u.Frozen})
+	}
+	return all
+}
 
 // Bounce is the bytes of bounce memory of a rank's shard and replica groups, for
 // gradients of units: what collective.BounceBytes says of the largest reduction, in
 // the group that needs most. Of ranks of one process nothing bounces. The groups of all
 // ranks gather alone. With stage, its bytes of memory that operations are staged through are
 // the most that is reduced at once.
-func Bounce(c *config.Config, units []*fsdp.Unit, stage int) (inShard, inReplica int) {
+func Bounce(c *config.Config, units []Sharded, stage int) (inShard, inReplica int) {
 	m, hosts := config.Mesh(c), c.Parallel.Hosts
 	if hosts == nil {
 		return 0, 0
@@ -31,8 +59,8 @@ func Bounce(c *config.Config, units []*fsdp.Unit, stage int) (inShard, inReplica
 			types = append(types, r.Input())
 		}
 		for _, t := range types {
-			reduced(shards, t, u.Layout.ShardLen(), collective.StagedPiece(stage, u.Shard.Size(), t))
-			reduced(replicas, t, u.Layout.ShardLen()/u.Replica.Size(), collective.StagedPiece(stage, u.Replica.Size(), t))
+			reduced(shards, t, u.Part, collective.StagedPiece(stage, u.Shard, t))
+			reduced(replicas, t, u.Part/u.Replica, collective.StagedPiece(stage, u.Replica, t))
 		}
 	}
 	seen := map[string]bool{}
@@ -98,7 +126,7 @@ func spread(hosts []int) string {
 // lendBounce allocates the rank's bounce memory and gives it to its groups.
 func (r *Rank) lendBounce(c *config.Config) error {
 	if addsExactly(c) {
-		b, err := r.Device.Alloc(device.F32, exactBounce(c, r.Trainer.Units())/4, device.Bounce)
+		b, err := r.Device.Alloc(device.F32, ExactBounce(c, ShardedUnits(r.Trainer.Units()))/4, device.Bounce)
 		if err != nil {
 			return err
 		}
@@ -107,7 +135,7 @@ func (r *Rank) lendBounce(c *config.Config) error {
 			j.end.AddExactly(b)
 		}
 	}
-	inShard, inReplica := Bounce(c, r.Trainer.Units(), r.wires.Bytes())
+	inShard, inReplica := Bounce(c, ShardedUnits(r.Trainer.Units()), r.wires.Bytes())
 	for _, of := range []struct {
 		g     collective.Group
 		bytes int

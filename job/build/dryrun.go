@@ -124,9 +124,9 @@ func workspace(c *config.Config, b Backend, workers int) int64 {
 	return b.Workspace(workers, n, sizes(c))
 }
 
-// HostWorkspace is the bytes a rank's host takes for the kernels of updates,
-// likewise.
-func HostWorkspace(c *config.Config) int64 { return hostWorkspace(c, Of(c), Workers(c)) }
+// HostWorkspace is the bytes a rank's host takes for the kernels of updates, where ranks are
+// as they are set up.
+func HostWorkspace(c *config.Config, s Setup) int64 { return hostWorkspace(c, Of(c), s.workers(c)) }
 
 func hostWorkspace(c *config.Config, b Backend, workers int) int64 {
 	on := len(HostQueues)
@@ -186,11 +186,11 @@ func DryRank(c *config.Config, arena int, s Setup, wrap func(*zero.Config)) (t *
 	if _, err := host.Alloc(device.F32, WireStagingOf(c)/4, device.Wires); err != nil {
 		return nil, nil, nil, err
 	}
-	inShard, inReplica := Bounce(c, t.Units(), WireStagingOf(c))
+	inShard, inReplica := Bounce(c, ShardedUnits(t.Units()), WireStagingOf(c))
 	if _, err := hostMemory.Alloc(device.F64, (inShard+inReplica)/8, device.Bounce); err != nil {
 		return nil, nil, nil, err
 	}
-	if _, err := dev.Alloc(device.F32, exactBounce(c, t.Units())/4, device.Bounce); err != nil {
+	if _, err := dev.Alloc(device.F32, ExactBounce(c, ShardedUnits(t.Units()))/4, device.Bounce); err != nil {
 		return nil, nil, nil, err
 	}
 	if _, err = dev.Alloc(device.F32, int(workspace(c, b, workers)/4), device.Workspace); err == nil && offloads {

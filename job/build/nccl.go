@@ -9,7 +9,6 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cuda"
-	"zeroth/fsdp"
 	"zeroth/job/config"
 	"zeroth/job/launch"
 	"zeroth/job/machine"
@@ -40,16 +39,16 @@ func addsExactly(c *config.Config) bool {
 	return c.Parallel.Here.NCCL && c.Parallel.Collective == "exact"
 }
 
-// exactBounce is the bytes of memory of a rank's device through which its gradients are
+// ExactBounce is the bytes of memory of a rank's device through which its gradients are
 // added up so.
-func exactBounce(c *config.Config, units []*fsdp.Unit) (n int) {
+func ExactBounce(c *config.Config, units []Sharded) (n int) {
 	if !addsExactly(c) {
 		return 0
 	}
 	for _, u := range units {
 		if !u.Frozen {
-			part := 4 * u.Layout.ShardLen()
-			n = max(n, cuda.ExactBounce(u.Shard.Size(), part), cuda.ExactBounce(u.Replica.Size(), part/u.Replica.Size()))
+			part := 4 * u.Part
+			n = max(n, cuda.ExactBounce(u.Shard, part), cuda.ExactBounce(u.Replica, part/u.Replica))
 		}
 	}
 	return n

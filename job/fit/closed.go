@@ -28,7 +28,20 @@ func closed(c *config.Config, units []zero.UnitSize, work, hostWork int64) build
 	} else {
 		n.Device[device.Snapshot] = snapshot(c, units)
 	}
+	bounce(c, units, &n)
 	return n
+}
+
+// bounce adds the memory of what is on its way between processes.
+func bounce(c *config.Config, units []zero.UnitSize, n *build.Footprint) {
+	all := build.ShardedSizes(units, config.Mesh(c))
+	n.Device[device.Bounce] += int64(build.ExactBounce(c, all) / 4 * 4)
+	inShard, inReplica := build.Bounce(c, all, build.WireStagingOf(c))
+	where := &n.Device
+	if build.HostApart(c) {
+		where = &n.Host
+	}
+	where[device.Bounce] += int64((inShard + inReplica) / 8 * 8)
 }
 
 // snapshot is the closed form of staged, in bytes: a rank's share of the master

@@ -29,7 +29,17 @@ type Limits struct {
 	Hardware *sim.Hardware `json:"hardware,omitempty"` // what listed choices are simulated on; nil: none are
 }
 
-func (l Limits) machine() plan.Machine { return plan.Machine{GPU: l.GPU, Memory: l.Memory} }
+// machine is what a choice is planned for: on GPUs of several hosts, processes that the
+// hardware says are there; else nobody has said how many.
+func (l Limits) machine(c *config.Config) plan.Machine {
+	m := plan.Machine{GPU: l.GPU, Memory: l.Memory}
+	if l.GPU && l.Hardware != nil {
+		if s := l.Hardware.Spread(c); s.Hosts > 1 {
+			m.Spread = s
+		}
+	}
+	return m
+}
 
 // Choice is a way to set a job, what it needs and what it costs.
 type Choice struct {
@@ -136,10 +146,8 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 	slices.SortFunc(f.Fits, order)
 	slices.SortFunc(f.Others, func(a, b *Choice) int { return cmp.Or(cmp.Compare(a.over(), b.over()), order(a, b)) })
 	f.Fits, f.Others = f.Fits[:min(listed, len(f.Fits))], f.Others[:min(listed, len(f.Others))]
-	for _, x := range slices.Concat([]*Choice{f.Job}, f.Fits, f.Others) {
-		if err := x.dryRun(); err != nil {
-			return nil, err
-		}
+	if err := each(slices.Concat([]*Choice{f.Job}, f.Fits, f.Others), (*Choice).dryRun); err != nil {
+		return nil, err
 	}
 	if err := s.tune(f.Fits); err != nil {
 		return nil, err
@@ -199,7 +207,7 @@ func order(a, b *Choice) int {
 
 // dryRun compares what the closed forms say with a dry run.
 func (c *Choice) dryRun() error {
-	p, err := plan.New(c.Config, c.limits.machine())
+	p, err := plan.New(c.Config, c.limits.machine(c.Config))
 	if err != nil {
 		return err
 	}
@@ -388,7 +396,7 @@ func (s *search) choice(x *config.Config) *Choice {
 	units := s.ofUnits(x)
 	c := &Choice{Config: x, Cost: sim.Weigh(x, s.products, units.moves, rates), limits: s.limits}
 	c.Needs = units.needs.Plus(withoutUnits(x, s.workspace(x)), 1).Plus(units.none, -1)
-	c.Low, c.High = plan.Sum(plan.Outside(x, s.limits.machine()))
+	c.Low, c.High = plan.Sum(plan.Outside(x, s.limits.machine(x)))
 	c.Sets = differs(s.job, x)
 	return c
 }
@@ -427,9 +435,13 @@ func (s *search) ofUnits(x *config.Config) *ofUnits {
 	k := unitKey{config.Mesh(x), x.Zero.Stage, x.Zero.Prefetch, x.Zero.Offload, x.Train.Accumulate > 1}
 	u := s.kept[k]
 	if u == nil {
+		setup, spread := build.Setup{}, s.limits.machine(x).Spread
 		empty := *x
+		if spread.Hosts > 0 {
+			setup.Launch, empty = spread, *spread.Of(x)
+		}
 		empty.Train.MicroBatch = 0
-		u = &ofUnits{needs: closed(&empty, s.units, 0, build.HostWorkspace(x)), none: withoutUnits(&empty, 0), moves: sim.TrafficOf(x, s.units)}
+		u = &ofUnits{needs: closed(&empty, s.units, 0, build.HostWorkspace(x, setup)), none: withoutUnits(&empty, 0), moves: sim.TrafficOf(x, s.units)}
 		s.kept[k] = u
 	}
 	return u

@@ -293,6 +293,46 @@ func TestOutside(t *testing.T) {
 	}
 }
 
+// What is on its way between hosts takes memory that is in the closed forms, too, and so in
+// the answer: of exact sums through GPUs, and of sockets where NCCL is not to be used. A dry
+// run agrees, or the search panics.
+func TestBounceIsSearched(t *testing.T) {
+	h, err := sim.OpenHardware("h100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Limits{Ranks: 16, Memory: 80 << 30, Host: 64 << 30, GPU: true, Hardware: h}
+	for _, family := range []string{"gpt2", "llama"} {
+		c := configtest.Fitted(t, "parallel.ranks=16", "train.batch=null", "model.family="+family, "model.width=256", "model.vocab=9000")
+		l.Rates = h.Rates(c.Precision)
+		bounces := func(set func(*config.Config)) (on, off int) {
+			x := *c
+			set(&x)
+			f, err := Search(&x, l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, y := range f.Fits {
+				if y.Needs.Device[device.Bounce]+y.Needs.Host[device.Bounce] > 0 {
+					on++
+				} else {
+					off++
+				}
+			}
+			return on, off
+		}
+		if on, off := bounces(func(*config.Config) {}); on > 0 || off == 0 {
+			t.Errorf("%s: %d choices with and %d without bounce memory by NCCL", family, on, off)
+		}
+		if on, off := bounces(func(c *config.Config) { c.Parallel.Collective = "exact" }); on == 0 || off > 0 {
+			t.Errorf("%s: %d choices with and %d without bounce memory where sums are exact", family, on, off)
+		}
+		if on, _ := bounces(func(c *config.Config) { c.Parallel.TLS.Cert = "a" }); on == 0 {
+			t.Errorf("%s: no choice has bounce memory where NCCL is not to be used", family)
+		}
+	}
+}
+
 // What binds is the largest category of what there is too little of.
 func TestBinding(t *testing.T) {
 	c := &Choice{limits: Limits{Memory: 10, Host: 10, Disk: 10}}

@@ -1,7 +1,7 @@
 package fit
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"math"
 	"runtime"
@@ -82,7 +82,7 @@ func (s *search) fastest(c *Choice) (*Choice, error) {
 		for i := lo; i < hi; i += step {
 			some = append(some, list[i])
 		}
-		if err := simulate(some); err != nil {
+		if err := each(some, (*Choice).simulate); err != nil {
 			return nil, err
 		}
 		best := slices.Index(list, quickest(list))
@@ -131,25 +131,25 @@ func quickest(list []*Choice) (best *Choice) {
 func (c *Choice) simulate() (err error) {
 	if c.Simulated == nil && c.limits.Hardware != nil {
 		if c.Simulated, err = sim.Simulate(c.Config, c.limits.Hardware); err == nil {
-			c.Simulated.Trace = nil
+			c.Simulated.DropTrace()
 		}
 	}
 	return err
 }
 
-// simulate simulates some choices, on all processors.
-func simulate(some []*Choice) error {
+// each does something with some choices, on all processors, and returns the first's error.
+func each(some []*Choice, do func(*Choice) error) error {
 	errs, next := make([]error, len(some)), atomic.Int64{}
 	var all sync.WaitGroup
 	for range min(len(some), runtime.GOMAXPROCS(0)) {
 		all.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(some); i = int(next.Add(1)) - 1 {
-				errs[i] = some[i].simulate()
+				errs[i] = do(some[i])
 			}
 		})
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	return cmp.Or(errs...)
 }
 
 // Advice is a line on the zero.offload.ratio of a job that offloads its optimizer,

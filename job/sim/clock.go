@@ -33,7 +33,7 @@ func (r *simulation) run() (tracks []*Track, waited []float64) {
 	r.waited = slices.Repeat([]float64{math.NaN()}, len(r.waits))
 	for i, q := range r.Queues {
 		r.left[i] = -1
-		r.tracks = append(r.tracks, &Track{name: q.Name, spans: make([]ran, max(1, len(q.Tasks)))})
+		r.tracks = append(r.tracks, &Track{name: q.Name, spans: r.memory.spansOf(i, max(1, len(q.Tasks)))})
 	}
 	for r.start() {
 		r.advance()
@@ -133,4 +133,25 @@ func (r *simulation) advance() {
 			r.tracks[i].add(ran{r.labels[t.label], r.Kernels[t.Kernel].Op, int64(1e9 * r.begun[i]), int64(1e9 * r.now)})
 		}
 	}
+}
+
+// spansOf is an array of n spans of a queue.
+func (m *memory) spansOf(queue, n int) []ran {
+	for len(m.spans) <= queue {
+		m.spans = append(m.spans, nil)
+	}
+	if cap(m.spans[queue]) < n {
+		m.spans[queue] = make([]ran, n)
+	}
+	return m.spans[queue][:n]
+}
+
+// done is the recording's memory, of which the tasks are of no more use.
+func (l *Recording) done() *memory {
+	l.memory.tasks = l.memory.tasks[:0]
+	for _, q := range l.Queues {
+		l.memory.tasks = append(l.memory.tasks, q.Tasks)
+		q.Tasks = nil
+	}
+	return l.memory
 }

@@ -16,6 +16,7 @@ import (
 // last three are a rank's share of what its machine has.
 type Rates struct {
 	Flops  float64 `json:"flops"`       // floating-point operations that products of matrices come to
+	Cores  float64 `json:"cores"`       // those beside products, and of attention with a soft cap; 0: as products
 	Link   float64 `json:"link"`        // bytes sent to other ranks of a shard group, and received at the same time
 	Apart  float64 `json:"link_apart"`  // the same to replicas; 0: as Link
 	Host   float64 `json:"host_link"`   // bytes between device and host memory, each way
@@ -56,6 +57,10 @@ func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
 	}
 	cost.Flops = micro * float64(t.Accumulate)
 	cost.Compute = cost.Flops / r.Flops
+	if slow, beside := capped(c, tokens, attention); r.Cores > 0 && beside > 0 {
+		times := float64(t.Accumulate)
+		cost.Compute = (cost.Flops-slow*times)/r.Flops + (slow+beside)*times/r.Cores
+	}
 	each := moves.each.over(t.Accumulate)
 	cost.Sent = moves.apart + moves.once + each
 	sending := float64(moves.once)/r.Link + float64(moves.apart)/cmp.Or(r.Apart, r.Link)
@@ -69,6 +74,25 @@ func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
 	hidden := max(0, cost.Compute-traffic) / float64(t.Accumulate) // the micro-batch that sends what is sent once
 	cost.Exposed += max(0, sending-hidden)
 	return cost
+}
+
+// capped is the operations of a micro-batch that soft caps keep off tensor cores: those of the
+// products of attention whose scores have one, and those beside products, of so many for
+// each score and logit.
+func capped(c *config.Config, tokens, attention float64) (slow, beside float64) {
+	m := c.Model
+	if m.CapScores > 0 {
+		forward, each := 1.0, float64(cappedScore+cappedScoreGrad)
+		if c.Zero.Recompute == "block" {
+			forward, each = 2, each+cappedScore
+		}
+		slow = (forward + 2) * tokens * attention
+		beside = each * tokens * float64(m.Layers) * float64(m.Heads) * float64(m.Context) / 2
+	}
+	if m.CapLogits > 0 {
+		beside += cappedLossGrad * tokens * float64(m.Vocab)
+	}
+	return slow, beside
 }
 
 // moved counts what passes between the device, the host and the disk, and what

@@ -233,7 +233,7 @@ func (h *Hardware) Serves(c *config.Config, host, disk bool) error {
 
 // Rates are what closed forms weigh work with.
 func (h *Hardware) Rates(t device.DType) Rates {
-	r := Rates{Flops: h.Flops[t.String()], Host: h.HostLink, Memory: h.HostMemory, Disk: h.Disk}
+	r := Rates{Flops: h.Flops[t.String()], Cores: h.Flops["fp32"], Host: h.HostLink, Memory: h.HostMemory, Disk: h.Disk}
 	if len(h.Links) > 0 {
 		r.Link = h.Links[len(h.Links)-1].Bandwidth
 	}

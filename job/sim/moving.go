@@ -36,11 +36,7 @@ type ways struct {
 // hosts as it needs, on each so many ranks as the first of several links joins.
 func (h *Hardware) moving(c *config.Config) *moving {
 	if p := c.Parallel; p.Hosts == nil && p.Here == (config.Here{}) {
-		hosts := 1
-		if len(h.Links) > 1 {
-			hosts = (p.Ranks + h.Links[0].Ranks - 1) / h.Links[0].Ranks
-		}
-		c = build.Spread{Processes: hosts, Hosts: hosts, GPU: h.GPU || c.On() == "cuda"}.Of(c)
+		c = h.Spread(c).Of(c)
 	}
 	m := &moving{Hardware: h, job: c, host: c.Parallel.Hosts, bounce: map[Group]int{}, ways: map[Group]*ways{}}
 	if m.host == nil {
@@ -61,6 +57,15 @@ func (h *Hardware) moving(c *config.Config) *moving {
 		m.links = collective.Links{Near: near.Bandwidth, NearDelay: near.Latency, Far: far.Bandwidth * float64(m.beside), FarDelay: far.Latency, Beside: m.beside}
 	}
 	return m
+}
+
+// Spread is that of a job which was not placed.
+func (h *Hardware) Spread(c *config.Config) build.Spread {
+	hosts := 1
+	if len(h.Links) > 1 {
+		hosts = (c.Parallel.Ranks + h.Links[0].Ranks - 1) / h.Links[0].Ranks
+	}
+	return build.Spread{Processes: hosts, Hosts: hosts, GPU: h.GPU || c.On() == "cuda"}
 }
 
 // link is that by which a rank reaches so many.

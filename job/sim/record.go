@@ -2,6 +2,7 @@ package sim
 
 import (
 	"slices"
+	"sync"
 
 	"zeroth/collective"
 	"zeroth/device"
@@ -61,16 +62,28 @@ type Recording struct {
 	labelAt map[string]int32
 	waits   []hostWait
 	ends    []int         // of each step, the last of waits
-	last    []int         // tasks of each queue before the last step
+	last    []int         // tasks of each queue before the last step,
+	before  []int         // and before the one before it
 	bounce  map[Group]int // planned bytes of memory for what is on its way, of a rank's groups
+	memory  *memory       // where tasks, and later what they took, are written
 }
+
+// memory is arrays of a simulation that the next one may use: of each queue its tasks, and
+// when they ran. A model of a thousand layers has a hundred thousand tasks a step.
+type memory struct {
+	tasks [][]task
+	spans [][]ran
+}
+
+// memories are those that nobody uses.
+var memories = sync.Pool{New: func() any { return new(memory) }}
 
 // hostWait is the host waiting for a queue to have done so many tasks: what is
 // issued later begins later.
 type hostWait struct{ queue, until int32 }
 
 func newRecording() *Recording {
-	return &Recording{index: map[Kernel]int32{}, labels: []string{""}, labelAt: map[string]int32{"": 0}}
+	return &Recording{index: map[Kernel]int32{}, labels: []string{""}, labelAt: map[string]int32{"": 0}, memory: memories.Get().(*memory)}
 }
 
 // tasks is how many the queues have together.
@@ -96,7 +109,11 @@ type recordedQueue struct {
 // queue puts a recordedQueue before a queue. All of a rank's work must go through
 // recorders, from one goroutine.
 func (l *Recording) queue(name string, to ops) *recordedQueue {
-	r := &recordedQueue{ops: to, to: l, Name: name, at: int32(len(l.Queues))}
+	at := len(l.Queues)
+	r := &recordedQueue{ops: to, to: l, Name: name, at: int32(at)}
+	if at < len(l.memory.tasks) {
+		r.Tasks = l.memory.tasks[at][:0]
+	}
 	l.Queues = append(l.Queues, r)
 	return r
 }
@@ -115,7 +132,7 @@ func (l *Recording) step(left int) {
 			q.Tasks = slices.Grow(q.Tasks, left*len(q.Tasks)/len(l.ends))
 		}
 	}
-	l.last = last
+	l.before, l.last = l.last, last
 }
 
 // known is the index of a kernel.
@@ -317,13 +334,13 @@ func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, 
 
 func (r *recordedQueue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32) {
 	k, w := passOver("cross entropy", logits.Rows, logits.Cols, loss, nil, bufs{dense(logits)})
-	k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, 48)
+	k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, cappedLoss)
 	r.kernel(k, w, func() { r.ops.CrossEntropy(loss, logits, target, cap) })
 }
 
 func (r *recordedQueue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32) {
 	k, w := passOver("cross entropy gradient", logits.Rows, logits.Cols, loss, bufs{dense(logits)}, nil)
-	k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, 95)
+	k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, cappedLossGrad)
 	r.kernel(k, w, func() { r.ops.CrossEntropyGrad(loss, logits, target, scale, cap) })
 }
 
@@ -424,8 +441,17 @@ const (
 	Dropped = 2
 )
 
+// Operations beside products for a score or a logit that has a cap: all that a GPU's kernel
+// does, of which tanh is more than half.
+const (
+	cappedScore     = 46
+	cappedScoreGrad = 108
+	cappedLoss      = 48
+	cappedLossGrad  = 95
+)
+
 // capping is the form of what may have a soft cap, and the operations of its n elements if it
-// has one: all that a GPU's kernel does beside products, of which tanh is more than half.
+// has one.
 func capping(cap float32, n int, each float64) (form uint8, operations float64) {
 	if cap == 0 {
 		return 0, 0
@@ -445,12 +471,12 @@ func attend(op string, t device.DType, a device.Attn, products, passes, beside f
 }
 
 func (r *recordedQueue) Attention(o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
-	what, w := attend("attention", o.Buf.Type, a, 2, 1, 46)
+	what, w := attend("attention", o.Buf.Type, a, 2, 1, cappedScore)
 	r.kernel(what, w, func() { r.ops.Attention(o, lse, q, k, v, a) })
 }
 
 func (r *recordedQueue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
-	what, w := attend("attention gradient", o.Buf.Type, a, 5, 2, 108)
+	what, w := attend("attention gradient", o.Buf.Type, a, 5, 2, cappedScoreGrad)
 	r.kernel(what, w, func() { r.ops.AttentionGrad(dq, dk, dv, delta, do, o, lse, q, k, v, a) })
 }
 

@@ -29,6 +29,17 @@ type Result struct {
 
 	Trace *Trace         // of a rank, of a step or some
 	Of    *config.Config // whose steps these are: with fewer micro-batches, where there are many
+
+	memory *memory // of the trace
+}
+
+// DropTrace gives the memory of the trace to the simulations that come: of a large model
+// and many settings it would be much.
+func (f *Result) DropTrace() {
+	if f.memory != nil {
+		memories.Put(f.memory)
+	}
+	f.Trace, f.memory = nil, nil
 }
 
 // CostModel is what a simulation asks of hardware.
@@ -76,17 +87,24 @@ const mostSeconds = 1e9
 // gathered and nothing to update behind it.
 const simulatedSteps = 3
 
-// Recorded is what some steps of the job's first rank issue.
-func Recorded(c *config.Config, steps int) (*Recording, error) {
+// Recorded is what some steps of the job's first rank issue. Of more than two the second
+// stands for the others: from there on all are alike.
+func Recorded(c *config.Config, steps int) (*Recording, error) { return recorded(c, steps, 2) }
+
+// recorded is Recorded by so many steps that are issued.
+func recorded(c *config.Config, steps, issued int) (*Recording, error) {
 	var l *Recording
 	t, _, _, err := build.DryRank(c, build.AnyArena, build.Setup{}, func(z *zero.Config) { l = RecordAll(z) })
 	if err != nil {
 		return nil, err
 	}
-	shard, replica := build.Bounce(c, t.Units(), build.WireStagingOf(c))
+	shard, replica := build.Bounce(c, build.ShardedUnits(t.Units()), build.WireStagingOf(c))
 	m := config.Mesh(c)
 	l.bounce = map[Group]int{{m.Replicate, m.Shard}: replica, {m.Shard, 1}: shard}
 	for i := range steps {
+		if i >= issued && l.repeat(steps-i) {
+			continue
+		}
 		l.step(steps - i)
 		t.DryRun()
 		if n := steps * l.tasks(); i == 0 && n > config.MostTasks {
@@ -115,6 +133,7 @@ func SimulateWith(c *config.Config, p CostModel) (*Result, error) {
 		}
 		few[i] = f
 	}
+	few[1].DropTrace()
 	f, more := few[0], float64(c.Train.Accumulate-fewSimulated)
 	for _, s := range []struct{ all, less *float64 }{
 		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops},
@@ -155,6 +174,7 @@ func simulateAll(c *config.Config, p CostModel) (*Result, error) {
 	}
 	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Between: l.between(p), Of: c, Trace: &Trace{ranks: []tracks{append(queues, steps)}, names: []int{0}}}
 	e := f.Trace.Exposure()
+	f.memory = l.done()
 	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
 	m := config.Network(c)
 	cost := Weigh(c, Matmuls(m, build.Rules(c.Optimizer)), TrafficOf(c, UnitSizes(m, build.Rules(c.Optimizer))), Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})

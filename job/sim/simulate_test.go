@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -202,6 +203,54 @@ func TestKernelSeconds(t *testing.T) {
 	} {
 		if got := m.seconds(test.queue, test.k, test.w); got != test.want {
 			t.Errorf("%+v takes %v", test, got)
+		}
+	}
+}
+
+// Steps after the second are recorded as the second was: task for task what issuing them
+// records, so that a simulation of them is the same to the bit.
+func TestStepsAreAlike(t *testing.T) {
+	var jobs [][]string
+	for _, stage := range []string{"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"} {
+		for _, more := range []string{"", "zero.prefetch=0", "zero.recompute=block", "model.family=llama model.kv_heads=1", "optimizer.type=muon", "train.loss_chunk=8"} {
+			for _, micros := range []string{"train.accumulate=1", "train.accumulate=3"} {
+				jobs = append(jobs, append(strings.Fields(more), stage, micros))
+			}
+		}
+		for _, off := range []string{
+			"zero.offload.optimizer=host", "zero.offload.optimizer=disk zero.offload.path=.", "zero.offload.optimizer=host zero.offload.ratio=0.4",
+			"zero.offload.optimizer=disk zero.offload.path=. zero.offload.ratio=0.7 zero.offload.buffers=3", "zero.offload.optimizer=host optimizer.type=muon",
+		} {
+			jobs = append(jobs, append(strings.Fields(off), stage, "train.accumulate=2"))
+		}
+	}
+	for _, off := range []string{"zero.offload.parameters=host", "zero.offload.parameters=disk zero.offload.path=.", "zero.offload.parameters=disk zero.offload.path=. zero.offload.optimizer=disk zero.offload.ratio=0.5 zero.prefetch=3"} {
+		jobs = append(jobs, append(strings.Fields(off), "zero.stage=3", "train.accumulate=2"))
+	}
+	for _, job := range jobs {
+		sets := append([]string{"parallel.ranks=4", "model.layers=5", "train.batch=null"}, job...)
+		if !slices.Contains(job, "zero.stage=0") {
+			sets = append(sets, "parallel.shard=2", "parallel.replicate=2")
+		}
+		c := configtest.Fitted(t, sets...)
+		short, err := Recorded(c, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := recorded(c, 4, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, q := range all.Queues {
+			if got := short.Queues[i]; got.Name != q.Name || !slices.Equal(got.Tasks, q.Tasks) || short.last[i] != all.last[i] {
+				t.Errorf("%v: queue %s has %d tasks, and not those of steps that are issued, %d", job, q.Name, len(got.Tasks), len(q.Tasks))
+			}
+		}
+		if !slices.Equal(short.waits, all.waits) || !slices.Equal(short.ends, all.ends) || !slices.Equal(short.Kernels, all.Kernels) || !slices.Equal(short.labels, all.labels) {
+			t.Errorf("%v: %d waits of the host, steps that are issued have %d, or other kernels or labels", job, len(short.waits), len(all.waits))
+		}
+		if !all.repeat(1) {
+			t.Errorf("%v: steps are all issued", job)
 		}
 	}
 }

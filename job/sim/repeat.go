@@ -1,0 +1,94 @@
+package sim
+
+// repeat notes a step like the last, of so many with those that come, as issuing it would:
+// the second step and those after it issue the same, and wait for what is as far behind
+// them. It returns false, and has noted nothing, where that cannot be told from the steps
+// that are there.
+func (l *Recording) repeat(left int) bool {
+	n := len(l.ends)
+	if n < 2 {
+		return false
+	}
+	waits := l.waits[l.ends[n-2]+1 : l.ends[n-1]+1] // of the last step
+	from, later := l.last, make([]laterPlaces, len(l.Queues))
+	for i := range l.Queues {
+		later[i].of(l, i)
+	}
+	shifted, ok := make([][]int32, len(l.Queues)), true // what waits of the last step are for, in the next
+	for i, q := range l.Queues {
+		for _, t := range q.Tasks[from[i]:] {
+			if t.Kernel < 0 && ok {
+				var until int32
+				until, ok = later[t.on].after(t.until)
+				shifted[i] = append(shifted[i], until)
+			}
+		}
+	}
+	more := make([]hostWait, 0, len(waits))
+	for _, w := range waits {
+		if ok {
+			w.until, ok = later[w.queue].after(w.until)
+			more = append(more, w)
+		}
+	}
+	if !ok {
+		return false
+	}
+	l.step(left)
+	for i, q := range l.Queues {
+		for _, t := range q.Tasks[from[i]:l.last[i]] {
+			if t.Kernel < 0 {
+				t.until, shifted[i] = shifted[i][0], shifted[i][1:]
+			}
+			t.host += int32(len(waits))
+			q.Tasks = append(q.Tasks, t)
+		}
+	}
+	l.waits = append(l.waits, more...)
+	l.ends = append(l.ends, len(l.waits)-1)
+	return true
+}
+
+// laterPlaces says where in the next step is what a wait of the last is for.
+type laterPlaces struct {
+	tasks        []task
+	before, last int     // where the step before the last begins, and the last
+	kernels      []int32 // of tasks of the step before: kernels so far
+	ends         []int32 // tasks until after each kernel of the last step
+	alike        bool    // both steps have the same kernels
+}
+
+func (p *laterPlaces) of(l *Recording, queue int) {
+	p.tasks, p.before, p.last, p.alike = l.Queues[queue].Tasks, l.before[queue], l.last[queue], true
+	var first []int32
+	for i, t := range p.tasks[p.before:] {
+		switch {
+		case p.before+i < p.last:
+			if t.Kernel >= 0 {
+				first = append(first, t.Kernel)
+			}
+			p.kernels = append(p.kernels, int32(len(first)))
+		case t.Kernel >= 0:
+			at := len(p.ends)
+			p.alike = p.alike && at < len(first) && first[at] == t.Kernel
+			p.ends = append(p.ends, int32(p.before+i+1))
+		}
+	}
+	p.alike = p.alike && len(p.ends) == len(first)
+}
+
+// after is how many tasks are to be done in the next step where the last wants so many. What
+// is of the last step is a step later. What is of the one before, which may have had fewer
+// waits, is where the same kernel has been done, for that is where queues are marked.
+func (p *laterPlaces) after(until int32) (later int32, ok bool) {
+	switch at := int(until) - p.before; {
+	case int(until) > p.last:
+		return until + int32(len(p.tasks)-p.last), true
+	case at <= 0:
+		return until, until == 0
+	case !p.alike || p.tasks[until-1].Kernel < 0:
+		return 0, false
+	default:
+		return p.ends[p.kernels[at-1]-1], true
+	}
+}
