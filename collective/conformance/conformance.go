@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -140,8 +139,9 @@ func (m *team) must(f func(r *rank) error) {
 	case <-done:
 	case <-time.After(patience):
 		stacks := make([]byte, 1<<16)
-		fmt.Fprintf(os.Stderr, "%s: ranks stuck\n%s", m.t.Name(), stacks[:runtime.Stack(stacks, true)])
-		os.Exit(2) // a panic would first close the queues, on which ranks still issue
+		why := fmt.Sprintf("%s: ranks stuck\n%s", m.t.Name(), stacks[:runtime.Stack(stacks, true)])
+		go panic(why) // here it would first close the queues, on which ranks still issue
+		select {}
 	}
 	for i, err := range errs {
 		if err != nil {
