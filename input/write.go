@@ -30,12 +30,13 @@ func Create(path string) (*File, error) {
 }
 
 // Keep closes the file, which is whole, and gives it its name. Where that fails it is
-// dropped.
+// dropped. Its content is on the disk before its name is, so that after a loss of power
+// it is not empty.
 func (f *File) Keep() error {
-	err := f.Close()
 	if f.path == "" {
-		return err
+		return f.Close()
 	}
+	err := errors.Join(f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), f.path)
 	}
@@ -60,6 +61,11 @@ func Write(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
+	return f.Fill(write)
+}
+
+// Fill keeps what write gives, or drops the file.
+func (f *File) Fill(write func(io.Writer) error) error {
 	if err := write(f); err != nil {
 		_ = f.Drop() // err is the one to report
 		return err

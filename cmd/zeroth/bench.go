@@ -106,7 +106,7 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 	clean()
 	err = errors.Join(err, show(report))
 	if err == nil && o.machineFile != "" {
-		err = input.Write(o.machineFile, func(w io.Writer) error { return writeJSON(w, report.Machine()) })
+		err = writeFile(o.machineFile, func(w io.Writer) error { return writeJSON(w, report.Machine()) })
 	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return errStopped

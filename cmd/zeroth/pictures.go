@@ -55,7 +55,7 @@ func (p *pictures) draw(planned *plan.Plan) error {
 	if write == nil {
 		return err
 	}
-	return input.Write(p.timeline, func(out io.Writer) error { return write(planned, out) })
+	return writeFile(p.timeline, func(out io.Writer) error { return write(planned, out) })
 }
 
 // compare plans the job at each stage, draws that, and returns what to print. A
@@ -80,5 +80,5 @@ func (p *planned) compare(file string, m plan.Machine, of func(*config.Config, p
 	if len(s.Plans) == 0 {
 		return nil, input.BadInput(fmt.Errorf("--stages: there is none to draw: %s", s.Refused[0]))
 	}
-	return s.Lines(), input.Write(file, s.WriteSVG)
+	return s.Lines(), writeFile(file, s.WriteSVG)
 }

@@ -308,7 +308,7 @@ func writeJSON(out io.Writer, v any) error {
 func (o *planning) write(plan *plan.Plan) error {
 	err := o.pictures.draw(plan)
 	if o.trace != "" {
-		err = errors.Join(err, input.Write(o.trace, plan.WriteTrace))
+		err = errors.Join(err, writeFile(o.trace, plan.WriteTrace))
 	}
 	return err
 }

@@ -81,7 +81,7 @@ func TestPlanOfAModel(t *testing.T) {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
-	zeroth(t, 1, "plan", "tiny.yaml", "--timeline", "no/folder.csv")
+	zeroth(t, 2, "plan", "tiny.yaml", "--timeline", "no/folder.csv")
 }
 
 // The stages are drawn and told, those that go with the job.

@@ -36,7 +36,7 @@ training. The drawing is an SVG: any browser shows it.`,
 			if err := errors.Join(errs...); err != nil {
 				return input.BadInput(err)
 			}
-			err := input.Write(out, func(w io.Writer) error { return report.WriteRunsSVG(w, runs) })
+			err := writeFile(out, func(w io.Writer) error { return report.WriteRunsSVG(w, runs) })
 			if err != nil {
 				return err
 			}

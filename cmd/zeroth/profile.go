@@ -108,11 +108,29 @@ type probeFile struct {
 	err   error       // of writing, the first
 }
 
-// openProbe opens a file for the value of a flag.
-func openProbe(flag, path string) (*probeFile, error) {
+// create begins a file that a flag names.
+func create(path string) (*input.File, error) {
 	f, err := input.Create(path)
 	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("--%s: open %s: %w; name a file that can be written", flag, path, input.Cause(err)))
+		return nil, input.BadInput(fmt.Errorf("open %s: %w; name a file that can be written", path, input.Cause(err)))
+	}
+	return f, nil
+}
+
+// writeFile makes a file that a flag names, of what write gives.
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := create(path)
+	if err != nil {
+		return err
+	}
+	return f.Fill(write)
+}
+
+// openProbe opens a file for the value of a flag.
+func openProbe(flag, path string) (*probeFile, error) {
+	f, err := create(path)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("--%s: %w", flag, err))
 	}
 	return &probeFile{File: f, flag: flag, asked: path}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"reflect"
 	"slices"
@@ -63,6 +64,8 @@ func readObject(raw []byte) (*object, error) {
 	case errors.As(err, &syntax):
 		before := raw[:min(syntax.Offset, int64(len(raw)))]
 		err = fmt.Errorf("line %d: %w", 1+bytes.Count(before, []byte("\n")), err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		err = errors.New("it ends before its object does")
 	case err == nil && o.values == nil, errors.As(err, new(*json.UnmarshalTypeError)):
 		err = fmt.Errorf("%s where an object should be", shown(raw))
 	}

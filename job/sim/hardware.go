@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -102,9 +103,7 @@ func OpenHardware(name string) (*Hardware, error) {
 	}
 	h := &Hardware{Name: name}
 	if err = hf.CheckObject(text); err == nil {
-		d := json.NewDecoder(bytes.NewReader(text))
-		d.DisallowUnknownFields()
-		err = errors.Join(exactKeys(text), d.Decode(h))
+		err = errors.Join(knownKeys(text), ofType(text, json.Unmarshal(text, h)))
 	}
 	if err == nil {
 		err = h.check()
@@ -115,34 +114,70 @@ func OpenHardware(name string) (*Hardware, error) {
 	return h, nil
 }
 
-// exactKeys refuses keys that are known in another case: the decoder would take
-// "Flops" for flops.
-func exactKeys(text []byte) error {
+// knownKeys refuses keys that nothing is called, also those of another case: the
+// decoder would take "Flops" for flops.
+func knownKeys(text []byte) error {
 	var all map[string]json.RawMessage
 	var in struct {
 		Links []map[string]json.RawMessage `json:"links"`
 	}
 	if json.Unmarshal(text, &all) != nil || json.Unmarshal(text, &in) != nil {
-		return nil // which Decode tells
+		return nil // which ofType tells
 	}
-	errs := inCase("", all, reflect.TypeFor[Hardware]())
+	errs := unknown("", all, reflect.TypeFor[Hardware]())
 	for i, link := range in.Links[:min(hardwareLinks, len(in.Links))] {
-		errs = append(errs, inCase(fmt.Sprintf("links[%d].", i), link, reflect.TypeFor[Link]())...)
+		errs = append(errs, unknown(fmt.Sprintf("links[%d].", i), link, reflect.TypeFor[Link]())...)
+	}
+	if more := len(errs) - shownKeys; more > 0 {
+		errs = append(errs[:shownKeys], fmt.Errorf("and %d more unknown keys", more))
 	}
 	return errors.Join(errs...)
 }
 
-// inCase is what is wrong with keys that are those of a struct but for their case.
-func inCase(at string, keys map[string]json.RawMessage, of reflect.Type) (errs []error) {
+// shownKeys is how many unknown keys are told.
+const shownKeys = 16
+
+// unknown is what is wrong with keys that are to be those of a struct.
+func unknown(at string, keys map[string]json.RawMessage, of reflect.Type) (errs []error) {
+	var names []string
 	for i := range of.NumField() {
 		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
-		for key := range keys {
-			if key != name && strings.EqualFold(key, name) {
-				errs = append(errs, fmt.Errorf("%s%q: unknown key; did you mean %q?", at, show.Cut(key, 80), name))
-			}
+		names = append(names, name)
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if slices.Contains(names, key) {
+			continue
 		}
+		want := "want " + strings.Join(names, ", ")
+		if i := slices.IndexFunc(names, func(name string) bool { return strings.EqualFold(key, name) }); i >= 0 {
+			want = fmt.Sprintf("did you mean %q?", names[i])
+		}
+		errs = append(errs, fmt.Errorf("%s%q: unknown key; %s", at, show.Cut(key, 80), want))
 	}
 	return errs
+}
+
+// ofType is an error of the decoder about a value of another type, by line and key.
+func ofType(text []byte, err error) error {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	line := 1 + bytes.Count(text[:min(wrong.Offset, int64(len(text)))], []byte("\n"))
+	want := "an object"
+	switch wrong.Type.Kind() {
+	case reflect.Float64:
+		want = "a number"
+	case reflect.Int:
+		want = "a whole number"
+	case reflect.String:
+		want = "a text"
+	case reflect.Bool:
+		want = "true or false"
+	case reflect.Slice:
+		want = "a list"
+	}
+	return fmt.Errorf("line %d: %s: %s; want %s", line, wrong.Field, show.Cut(wrong.Value, 80), want)
 }
 
 // check refuses all that makes no sense, at once.

@@ -333,7 +333,16 @@ func TestHardwareFile(t *testing.T) {
 		fmt.Fprintf(&many, `"%d": 1,`, i)
 	}
 	for text, want := range map[string][]string{
-		`{"flop": {}}`: {`unknown field "flop"`},
+		`{"flop": {}, "ranks": 1}`:                        {`"flop": unknown key; want name, source, flops,`, `"ranks": unknown key; want`},
+		`{"links": [{"rank": 8}]}`:                        {`links[0]."rank": unknown key; want ranks, bandwidth, latency`},
+		"{\"memory\": 1,\n\"links\": [{\"ranks\": 1.5}]}": {"m.json: line 2: links.ranks: number 1.5; want a whole number"},
+		`{"memory": "a"}`:                                 {"line 1: memory: string; want a number"},
+		`{"flops": {"bf16": "fast"}}`:                     {"line 1: flops: string; want a number"},
+		`{"gpu": 1, "x": 1}`:                              {"gpu: number; want true or false", `"x": unknown key`},
+		`{"links": {}}`:                                   {"links: object; want a list"},
+		"":                                                {"it ends before its object does"},
+		`{`:                                               {"it ends before its object does"},
+		`{"memory": 1,`:                                   {"it ends before its object does"},
 		`{"flops": {"fp8": 1, "bf16": -1}, "memory": 0, "disk": -1, "links": [{"ranks": 0, "bandwidth": 0, "latency": 0}, {"ranks": 8, "bandwidth": 1, "latency": -1}]}`: {
 			`"fp8": 1 operations`, `"bf16": -1 operations`, "memory: 0 bytes", "disk: -1", "links[0]: 0 bytes", "links[1]: 1 bytes", "links[0]: ranks 0"},
 		`{"memory": 1, "memory": 2}`:                 {`key "memory" is there twice`},
