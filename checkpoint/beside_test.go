@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 )
 
 // Beside a run that saves and keeps only the newest checkpoint, readers find
@@ -57,7 +58,7 @@ func TestReadBesideDeletion(t *testing.T) {
 				t.Fatalf("listed %+v", e)
 			}
 		}
-		path, err := Latest(root)
+		path, err := Resolve(root, "latest")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,11 +84,11 @@ func TestReadBesideDeletion(t *testing.T) {
 // is the next one, or the word that it is gone.
 func TestDeletedAtEveryOperation(t *testing.T) {
 	for n := 0; ; n++ {
-		mem := &vfs.Mem{}
+		mem := &vfstest.Mem{}
 		older, newer := newModel(1), newModel(2)
 		first := older.mustSave(t, mem, "/c", 1, 1, Options{})
 		at := 0
-		fsys := vfs.Hook{FS: mem, Before: func(o vfs.Op) error {
+		fsys := vfstest.Hook{FS: mem, Before: func(o vfstest.Op) error {
 			if at++; at == n+1 {
 				newer.mustSave(t, mem, "/c", 2, 1, Options{})
 				if _, err := PruneIn(mem, "/c", Keep{Last: 1}); err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/shard"
 )
 
@@ -38,8 +39,8 @@ func TestAutoCompression(t *testing.T) {
 			m.data[m.tensors[i].key()] = noiseBytes(4*blockBytes, 1)
 		}
 	}
-	mem := &vfs.Mem{}
-	slow := vfs.Hook{FS: mem, Before: func(o vfs.Op) error {
+	mem := &vfstest.Mem{}
+	slow := vfstest.Hook{FS: mem, Before: func(o vfstest.Op) error {
 		if o.Do == "write" {
 			time.Sleep(time.Duration(o.Bytes) * time.Microsecond) // 1 MB/s, each of 4 workers: slower than any codec under the race detector
 		}

@@ -13,6 +13,7 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/shard"
 )
 
@@ -35,16 +36,16 @@ func TestExportImport(t *testing.T) {
 	if err := c.Export(context.Background(), hf, ex); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(hf, "model-00001-of-00003.safetensors")); err != nil {
-		t.Error(err)
+	if part, err := os.ReadFile(filepath.Join(hf, "model-00001-of-00003.safetensors")); err != nil || !bytes.Contains(part, []byte(`"__metadata__":{"format":"pt"}`)) {
+		t.Errorf("the first part has no metadata, or is not there: %v", err)
 	}
 	src, err := safetensors.Open(hf)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer src.Close()
-	if len(src.Tensors()) != len(shapes)-1 || src.Metadata()["format"] != "pt" {
-		t.Errorf("%d tensors, metadata %v", len(src.Tensors()), src.Metadata())
+	if len(src.Tensors()) != len(shapes)-1 {
+		t.Errorf("%d tensors", len(src.Tensors()))
 	}
 	im := Import{Step: 0, State: []byte("{}"), Name: func(s string) (string, bool) { return strings.CutPrefix(s, "model.") }}
 	path, err := im.Import(context.Background(), src, filepath.Join(dir, "c2"))
@@ -194,7 +195,7 @@ func TestDiffNames(t *testing.T) {
 			m.tensors = append(m.tensors, x)
 			m.data[x.key()] = b
 		}
-		fsys := &vfs.Mem{}
+		fsys := &vfstest.Mem{}
 		c, err := OpenIn(fsys, m.mustSave(t, fsys, "/c", 1, 1, Options{headerBytes: 4096}))
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 )
 
 var errCrash = errors.New("crashed")
@@ -20,10 +21,10 @@ var errCrash = errors.New("crashed")
 type afterN struct {
 	mu   sync.Mutex
 	n    int
-	fail func(left int, o vfs.Op) error // left: 0 at the first, then -1, -2, ...
+	fail func(left int, o vfstest.Op) error // left: 0 at the first, then -1, -2, ...
 }
 
-func (a *afterN) before(o vfs.Op) error {
+func (a *afterN) before(o vfstest.Op) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !o.Changes() {
@@ -53,16 +54,16 @@ func twoSaves(t *testing.T, fsys vfs.FS) (older, newer *model, opt Options) {
 func TestCrashAtEveryOperation(t *testing.T) {
 	sawOld, sawNew := 0, 0
 	for n := 0; ; n++ {
-		mem := &vfs.Mem{}
+		mem := &vfstest.Mem{}
 		older, newer, opt := twoSaves(t, mem)
-		crash := &afterN{n: n, fail: func(int, vfs.Op) error { return errCrash }}
-		fsys := vfs.Hook{FS: mem, Before: crash.before}
+		crash := &afterN{n: n, fail: func(int, vfstest.Op) error { return errCrash }}
+		fsys := vfstest.Hook{FS: mem, Before: crash.before}
 		_, err := newer.save(fsys, "/c", 2, 2, 3, opt)
 		committed := err == nil
 		if committed {
 			_, err = PruneIn(fsys, "/c", Keep{Last: 1})
 		}
-		disk := mem.AfterPowerLoss(mem.Ops(), func(vfs.Change) vfs.Outcome { return vfs.Kept }) // locks are gone, all writes there
+		disk := mem.AfterPowerLoss(mem.Ops(), func(vfstest.Change) vfstest.Outcome { return vfstest.Kept }) // locks are gone, all writes there
 		what, e := oldOrNew(disk, older, newer, committed)
 		if e != nil {
 			t.Fatalf("crash ahead of change %d: %v", n, e)
@@ -133,7 +134,7 @@ func nextSaveWorks(fsys vfs.FS, opt Options) error {
 // The power fails after every operation of a save and of the deletion of the
 // old checkpoint, and of what was not synced any part may survive.
 func TestPowerLossAtEveryOperation(t *testing.T) {
-	mem := &vfs.Mem{}
+	mem := &vfstest.Mem{}
 	older, newer, opt := twoSaves(t, mem)
 	start := mem.Ops()
 	if _, err := newer.save(mem, "/c", 2, 2, 3, opt); err != nil {
@@ -164,23 +165,23 @@ func TestPowerLossAtEveryOperation(t *testing.T) {
 }
 
 // outcomes are ways in which a disk forgets.
-func outcomes(random int) map[string]func(vfs.Change) vfs.Outcome {
-	all := func(name, content vfs.Outcome) func(vfs.Change) vfs.Outcome {
-		return func(c vfs.Change) vfs.Outcome {
+func outcomes(random int) map[string]func(vfstest.Change) vfstest.Outcome {
+	all := func(name, content vfstest.Outcome) func(vfstest.Change) vfstest.Outcome {
+		return func(c vfstest.Change) vfstest.Outcome {
 			if c.Name {
 				return name
 			}
 			return content
 		}
 	}
-	out := map[string]func(vfs.Change) vfs.Outcome{
-		"nothing survives": all(vfs.Lost, vfs.Lost), "all survives": all(vfs.Kept, vfs.Kept),
-		"names without contents": all(vfs.Kept, vfs.Lost), "contents without names": all(vfs.Lost, vfs.Kept),
-		"torn writes": all(vfs.Kept, vfs.Torn),
+	out := map[string]func(vfstest.Change) vfstest.Outcome{
+		"nothing survives": all(vfstest.Lost, vfstest.Lost), "all survives": all(vfstest.Kept, vfstest.Kept),
+		"names without contents": all(vfstest.Kept, vfstest.Lost), "contents without names": all(vfstest.Lost, vfstest.Kept),
+		"torn writes": all(vfstest.Kept, vfstest.Torn),
 	}
 	for i := range random {
-		out[fmt.Sprintf("random %d", i)] = func(c vfs.Change) vfs.Outcome { // the same for each change whenever asked
-			return vfs.Outcome(rand.New(rand.NewPCG(uint64(c.Index), uint64(i))).IntN(3))
+		out[fmt.Sprintf("random %d", i)] = func(c vfstest.Change) vfstest.Outcome { // the same for each change whenever asked
+			return vfstest.Outcome(rand.New(rand.NewPCG(uint64(c.Index), uint64(i))).IntN(3))
 		}
 	}
 	return out
@@ -192,17 +193,17 @@ func TestEveryOperationFailsOnce(t *testing.T) {
 	for _, errno := range []error{syscall.ENOSPC, syscall.EIO} {
 		failed := 0
 		for n := 0; ; n++ {
-			mem := &vfs.Mem{}
+			mem := &vfstest.Mem{}
 			older, newer, opt := twoSaves(t, mem)
 			var what string
-			once := &afterN{n: n, fail: func(left int, o vfs.Op) error {
+			once := &afterN{n: n, fail: func(left int, o vfstest.Op) error {
 				if left == 0 && o.Changes() && what == "" {
 					what = o.Do + " " + o.Name
 					return errno
 				}
 				return nil
 			}}
-			_, err := newer.save(vfs.Hook{FS: mem, Before: once.before}, "/c", 2, 2, 3, opt)
+			_, err := newer.save(vfstest.Hook{FS: mem, Before: once.before}, "/c", 2, 2, 3, opt)
 			if what == "" {
 				break
 			}
@@ -229,10 +230,10 @@ func TestEveryOperationFailsOnce(t *testing.T) {
 
 // A disk that cannot read a block back says so with tensor and range.
 func TestReadErrorNamesTensor(t *testing.T) {
-	mem := &vfs.Mem{}
+	mem := &vfstest.Mem{}
 	m := newModel(1)
 	path := m.mustSave(t, mem, "/c", 1, 1, Options{})
-	bad := vfs.Hook{FS: mem, Before: func(o vfs.Op) error {
+	bad := vfstest.Hook{FS: mem, Before: func(o vfstest.Op) error {
 		if o.Do == "read" && strings.Contains(o.Name, "data-") && o.Off >= headerBytes {
 			return syscall.EIO
 		}
@@ -280,7 +281,7 @@ func TestRankFailures(t *testing.T) {
 			return nil
 		}},
 	} {
-		mem := &vfs.Mem{}
+		mem := &vfstest.Mem{}
 		older, newer, opt := twoSaves(t, mem)
 		opt.FS = mem
 		g := newGather(3)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/shard"
 )
 
@@ -211,7 +212,7 @@ func TestWrongFiles(t *testing.T) {
 			if err != nil || len(l) != 1 || l[0].Status != Damaged && !sameSize || l[0].Status == Damaged && l[0].Why == "" {
 				t.Errorf("%s %s: list %+v, %v", name, what, l, err)
 			}
-			if _, err := Latest(root); err == nil && !sameSize {
+			if _, err := Resolve(root, "latest"); err == nil && !sameSize {
 				t.Errorf("%s %s: is the latest", name, what)
 			}
 		}
@@ -259,7 +260,7 @@ func TestMixedPartsAreRefused(t *testing.T) {
 		}
 		return p
 	}
-	mem := &vfs.Mem{}
+	mem := &vfstest.Mem{}
 	stale, err := Begin("/old", 4, Options{FS: mem})
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 )
 
 // tree is every name under a folder with what it is or leads to.
@@ -105,7 +106,7 @@ func TestDeletesOnlyOurs(t *testing.T) {
 			if _, err := os.Lstat(filepath.Join(root, stepName(2, 0))); err == nil {
 				t.Errorf("%s in %s: step 2 was not deleted", what, where)
 			}
-			if path, err := Latest(root); err != nil || path != filepath.Join(root, stepName(3, 0)) {
+			if path, err := Resolve(root, "latest"); err != nil || path != filepath.Join(root, stepName(3, 0)) {
 				t.Errorf("%s in %s: the latest is %s, %v", what, where, path, err)
 			}
 		}
@@ -121,7 +122,7 @@ func TestLinkedCheckpoint(t *testing.T) {
 	moved := tiny(t, vfs.OS{}, root, 2, nil)
 	must(t, os.Rename(moved, far))
 	must(t, os.Symlink(far, moved))
-	if path, err := Latest(root); err != nil || path != moved {
+	if path, err := Resolve(root, "latest"); err != nil || path != moved {
 		t.Errorf("the latest is %s, %v", path, err)
 	}
 	if err := loads(bigModel(1, Master), moved); err != nil {
@@ -145,7 +146,7 @@ func TestLinkedCheckpoint(t *testing.T) {
 	}
 	// One that leads nowhere may have been the newest.
 	must(t, os.RemoveAll(far))
-	if _, err := Latest(root); err == nil || !strings.Contains(err.Error(), "step-00000002 is damaged and may be the newest: it is a symbolic link that leads nowhere") {
+	if _, err := Resolve(root, "latest"); err == nil || !strings.Contains(err.Error(), "step-00000002 is damaged and may be the newest: it is a symbolic link that leads nowhere") {
 		t.Errorf("the latest beside a link that leads nowhere: %v", err)
 	}
 	if path := tiny(t, vfs.OS{}, root, 2, nil); path != moved+".1" {
@@ -158,7 +159,7 @@ func TestIntruderInTheMiddle(t *testing.T) {
 	dir := t.TempDir()
 	old := tiny(t, vfs.OS{}, dir, 1, nil)
 	tiny(t, vfs.OS{}, dir, 2, nil)
-	hook := vfs.Hook{FS: vfs.OS{}, Before: func(o vfs.Op) error {
+	hook := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 		if o.Do == "rename" && o.Name == old {
 			return os.WriteFile(filepath.Join(old, "mine"), nil, 0o666)
 		}

@@ -12,9 +12,9 @@
 //
 // A single process calls Begin, Save.Writer, Writer.Put, Writer.Finish and
 // Save.Commit; ranks that save together call Rank.Together, which does that
-// with one Writer each. Open, Checkpoint.Read and ReadAll load. List, Latest
-// and Resolve find checkpoints, Prune deletes them, Verify reads every byte,
-// Diff compares, Export, Import and Reshard convert.
+// with one Writer each. Open, Checkpoint.Read and ReadAll load. List and
+// Resolve find checkpoints, Prune deletes them, Verify reads every byte, Diff
+// compares, Export, Import and Reshard convert.
 //
 // # Format 1
 //
@@ -144,7 +144,7 @@
 // The newest of several checkpoints is told by COMMIT and MANIFEST.json. A
 // damaged one is passed over only where both say, and the folder's name with
 // them, that it is older than a whole one; two of the same number are both
-// damaged. All else is an error of Latest: what cannot be read may be newer.
+// damaged. Anything else is an error of Resolve: what cannot be read may be newer.
 //
 // Files may come from anybody: their sizes are compared with what is claimed
 // before memory is taken, every number with its range and with the numbers that

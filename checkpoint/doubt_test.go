@@ -26,7 +26,7 @@ func wentBack(t *testing.T, root string) (first, second, newest string) {
 // errors that name it and the newest whole one, if there is any.
 func refused(t *testing.T, what, root, bad, whole string) {
 	t.Helper()
-	path, err := Latest(root)
+	path, err := Resolve(root, "latest")
 	if err == nil {
 		t.Errorf("%s: the latest is %s", what, path)
 		return
@@ -70,7 +70,7 @@ func TestDamagedOrder(t *testing.T) {
 				c := append([]byte(nil), b...)
 				c[i/8] ^= 1 << (i % 8)
 				must(t, os.WriteFile(full, c, 0o644))
-				if found, err := Latest(root); path != newest && found == newest && err == nil {
+				if found, err := Resolve(root, "latest"); path != newest && found == newest && err == nil {
 					harmless++
 					continue
 				}
@@ -89,7 +89,7 @@ func TestDamagedOrder(t *testing.T) {
 	if harmless == 0 {
 		t.Error("every flipped bit of an older manifest stands in the way")
 	}
-	if path, err := Latest(root); err != nil || path != newest {
+	if path, err := Resolve(root, "latest"); err != nil || path != newest {
 		t.Errorf("all undone: the latest is %s, %v", path, err)
 	}
 }

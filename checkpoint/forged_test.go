@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 )
 
 // Part files that a writer would never write are refused one by one, because
 // what follows trusts them.
 func TestForgedPartsAreRefused(t *testing.T) {
-	mem := &vfs.Mem{}
+	mem := &vfstest.Mem{}
 	m := bigModel(blockBytes, Master) // 4 blocks
 	path := m.mustSave(t, mem, "/c", 1, 1, Options{Compress: Always})
 	good, err := vfs.ReadFile(mem, filepath.Join(path, partName(0)), 1<<20)
@@ -120,7 +121,7 @@ func TestContradictionsAreRefused(t *testing.T) {
 		`file "../x"`:                                func(m *manifest, p *part) { m.Files[0].Name = "../x" },
 		"have a crc32c":                              func(m *manifest, p *part) { m.Files[0].CRC = crcs{1} },
 	} {
-		mem := &vfs.Mem{}
+		mem := &vfstest.Mem{}
 		m := bigModel(blockBytes, Master)
 		path := m.mustSave(t, mem, "/c", 1, 1, Options{})
 		forge(t, mem, path, change)

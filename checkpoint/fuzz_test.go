@@ -9,12 +9,13 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/shard"
 )
 
 // seedFiles is a checkpoint's files of one kind, to start fuzzing from.
-func seedFiles(f *testing.F, name string) (path string, fsys *vfs.Mem) {
-	fsys = &vfs.Mem{}
+func seedFiles(f *testing.F, name string) (path string, fsys *vfstest.Mem) {
+	fsys = &vfstest.Mem{}
 	for _, c := range []Compression{Never, Always} {
 		path = newModel(1).mustSave(f, fsys, "/c", 1, 2, Options{Compress: c})
 		b, err := vfs.ReadFile(fsys, filepath.Join(path, name), 1<<30)
@@ -109,7 +110,7 @@ func FuzzMarker(f *testing.F) {
 func FuzzOpenForged(f *testing.F) {
 	path, fsys := seedFiles(f, "part-00000.json")
 	f.Fuzz(func(t *testing.T, b []byte) {
-		disk := fsys.AfterPowerLoss(fsys.Ops(), func(vfs.Change) vfs.Outcome { return vfs.Kept })
+		disk := fsys.AfterPowerLoss(fsys.Ops(), func(vfstest.Change) vfstest.Outcome { return vfstest.Kept })
 		man, err := readManifest(disk, path)
 		if err != nil {
 			t.Fatal(err)
@@ -130,7 +131,7 @@ func FuzzOpenForged(f *testing.F) {
 // Whatever stands in COMMIT or the manifest of the newest checkpoint, after a
 // run went back, an older one is never taken for it.
 func FuzzNewest(f *testing.F) {
-	mem := &vfs.Mem{}
+	mem := &vfstest.Mem{}
 	var paths []string
 	for _, step := range []int64{100, 200, 100} {
 		paths = append(paths, newModel(1).mustSave(f, mem, "/c", step, 1, Options{}))
@@ -146,7 +147,7 @@ func FuzzNewest(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, manifest, commitToo bool, b []byte) {
-		disk := mem.AfterPowerLoss(mem.Ops(), func(vfs.Change) vfs.Outcome { return vfs.Kept })
+		disk := mem.AfterPowerLoss(mem.Ops(), func(vfstest.Change) vfstest.Outcome { return vfstest.Kept })
 		name := commitName
 		if manifest {
 			name = manifestName

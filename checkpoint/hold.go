@@ -46,7 +46,7 @@ func (h *Hold) Close() error {
 	return h.lock.Close()
 }
 
-// Prune deletes the checkpoints that k does not keep, and what saves cut short
+// Prune deletes the checkpoints that none of the rules keeps, and what saves cut short
 // have left.
 //
 // Only files that the format names are ever deleted, and the folders they are
@@ -55,7 +55,7 @@ func (h *Hold) Close() error {
 //
 // A checkpoint is first renamed, so that one deleted in part is not taken for
 // one that is damaged. A reader that has it open goes on reading.
-func (h *Hold) Prune(k Keep) (p Pruned, err error) {
-	err = p.prune(h.fsys, h.root, k, remove)
+func (h *Hold) Prune(rules ...Keep) (p Pruned, err error) {
+	err = p.prune(h.fsys, h.root, rules, remove)
 	return p, err
 }

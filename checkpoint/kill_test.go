@@ -74,7 +74,7 @@ func TestKill(t *testing.T) {
 				partial++
 			}
 		}
-		path, err := Latest(root)
+		path, err := Resolve(root, "latest")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 )
 
 // spent is the bytes that f has taken from memory in all, given back or not.
@@ -162,7 +163,7 @@ func TestNamesAreEscaped(t *testing.T) {
 // What could not be read again is not committed.
 func TestCommitsOnlyTheReadable(t *testing.T) {
 	commit := func(change func(c *Commit)) error {
-		mem := &vfs.Mem{}
+		mem := &vfstest.Mem{}
 		s, err := Begin("/c", 1, Options{FS: mem})
 		must(t, err)
 		defer s.Abort()

@@ -321,15 +321,14 @@ func lastSeq(fsys vfs.FS, root string) (seq int64, err error) {
 	return seq, err
 }
 
-// Latest is the folder of the newest commit, which is not always that of the
-// highest step: a run that went back to an earlier step commits that again. If
-// a newer commit is damaged, or may be newer because what tells its number is
-// damaged, it is an error that names it and the newest whole one, because to
-// go back silently could lose days. Without any checkpoint it is ErrNone.
-func Latest(root string) (string, error) { return Resolve(root, "latest") }
-
 // Resolve finds the checkpoint that a user means by "latest", a step, or a
 // checkpoint's own folder.
+//
+// The latest is the newest commit, which is not always the highest step: a run that
+// went back to an earlier step commits that step again. If a newer commit is damaged,
+// or may be newer because its number cannot be read, Resolve returns an error that
+// names it and the newest intact one, because going back silently could lose days of
+// work. Without any checkpoint the error is ErrNone.
 func Resolve(root, which string) (string, error) { return ResolveIn(vfs.OS{}, root, which) }
 
 // ResolveIn is Resolve in another file system.
@@ -364,10 +363,28 @@ func resolvePath(fsys vfs.FS, path string) (string, error) {
 	if ok && e.Status > Damaged {
 		return "", fmt.Errorf("%s: %s", path, e.Why)
 	}
+	if _, err := fsys.Stat(path); !ok && errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("no such folder; want latest, the step of a checkpoint, or its folder%s", meant(path))
+	}
 	if _, err := readManifest(fsys, path); err != nil {
 		return "", fmt.Errorf("%s: not \"latest\", not a step, not a checkpoint's folder: %w", path, err)
 	}
 	return path, nil
+}
+
+// meant is what a word that names no checkpoint may stand for.
+func meant(word string) string {
+	name := strings.ToLower(word)
+	if slices.Contains([]string{"last", "lastest", "newest", "auto", "true", "yes"}, name) {
+		return "; did you mean latest?"
+	}
+	for _, before := range []string{"step-", "step", "checkpoint-"} {
+		digits, ok := strings.CutPrefix(name, before)
+		if step, err := strconv.ParseInt(digits, 10, 64); ok && err == nil {
+			return fmt.Sprintf("; did you mean %d?", step)
+		}
+	}
+	return ""
 }
 
 // inTheWay is the error of a list whose newest commit is damaged: it says

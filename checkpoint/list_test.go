@@ -39,7 +39,7 @@ func tiny(t *testing.T, fsys vfs.FS, root string, step int64, metrics map[string
 
 func TestListAndResolve(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "ckpt")
-	if _, err := Latest(root); !errors.Is(err, ErrNone) {
+	if _, err := Resolve(root, "latest"); !errors.Is(err, ErrNone) {
 		t.Errorf("latest of nothing: %v", err)
 	}
 	tiny(t, vfs.OS{}, root, 100, nil)
@@ -76,7 +76,7 @@ func TestListAndResolve(t *testing.T) {
 			t.Errorf("%s resolves to %s, %v; want %s", which, got, err, want)
 		}
 	}
-	for which, want := range map[string]string{"300": "have 100, 200, 100", "nope": "not a step"} {
+	for which, want := range map[string]string{"300": "have 100, 200, 100", "nope": "no such folder", "last": "did you mean latest?", "Newest": "did you mean latest?", "step-00000100": "did you mean 100?"} {
 		if _, err := Resolve(root, which); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", which, err, want)
 		}
@@ -93,7 +93,7 @@ func TestLatestDamaged(t *testing.T) {
 		tiny(t, vfs.OS{}, root, 1, nil)
 		newer := tiny(t, vfs.OS{}, root, 2, nil)
 		os.Remove(filepath.Join(newer, name))
-		if _, err := Latest(root); err == nil || !strings.Contains(err.Error(), "is damaged") || !strings.Contains(err.Error(), "have 1") {
+		if _, err := Resolve(root, "latest"); err == nil || !strings.Contains(err.Error(), "is damaged") || !strings.Contains(err.Error(), "have 1") {
 			t.Errorf("without %s the latest is: %v", name, err)
 		}
 		if _, err := Resolve(root, "2"); err == nil || !strings.Contains(err.Error(), "is damaged") {
@@ -103,7 +103,7 @@ func TestLatestDamaged(t *testing.T) {
 			t.Errorf("step 1: %s, %v", path, err)
 		}
 		tiny(t, vfs.OS{}, root, 3, nil)
-		path, err := Latest(root)
+		path, err := Resolve(root, "latest")
 		switch {
 		case name == stateName && (err != nil || !strings.HasSuffix(path, "step-00000003")):
 			t.Errorf("an older damaged one stands in the way: %s, %v", path, err)

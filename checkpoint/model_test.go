@@ -57,7 +57,7 @@ func (m *model) layout(world int) *shard.Layout {
 			ps = append(ps, shard.Param{Name: t.Name, Shape: t.Shape})
 		}
 	}
-	return shard.Lay(ps, world, 4)
+	return shard.Lay(ps, world, 4, 1)
 }
 
 // put is what rank of world saves at stage: at 0 every rank has everything and

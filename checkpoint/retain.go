@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"zeroth/checkpoint/vfs"
 )
@@ -41,6 +42,17 @@ func (k Keep) Drop(list []Entry) []Entry {
 	return drop
 }
 
+// drop returns what no rule keeps: the complete entries that all rules drop.
+func drop(list []Entry, rules []Keep) []Entry {
+	gone := map[string]int{} // how many rules drop a path
+	for _, k := range rules {
+		for _, e := range k.Drop(list) {
+			gone[e.Path]++
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(e Entry) bool { return gone[e.Path] == 0 || gone[e.Path] < len(rules) })
+}
+
 // best is the index of the entry with the lowest metric, the newest of equals,
 // -1 without any.
 func (k Keep) best(list []Entry) int {
@@ -72,10 +84,10 @@ func (l Left) String() string { return fmt.Sprintf("%s stays: %s", Plain(l.Name)
 
 // Prune is Hold.Prune by one who has no hold. While a run or a save has the
 // folder it deletes nothing and returns a *vfs.Locked.
-func Prune(root string, k Keep) (Pruned, error) { return PruneIn(vfs.OS{}, root, k) }
+func Prune(root string, rules ...Keep) (Pruned, error) { return PruneIn(vfs.OS{}, root, rules...) }
 
 // PruneIn is Prune in another file system.
-func PruneIn(fsys vfs.FS, root string, k Keep) (Pruned, error) {
+func PruneIn(fsys vfs.FS, root string, rules ...Keep) (Pruned, error) {
 	h, err := hold(fsys, root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Pruned{}, nil
@@ -84,26 +96,26 @@ func PruneIn(fsys vfs.FS, root string, k Keep) (Pruned, error) {
 		return Pruned{}, fmt.Errorf("prune %s: %w", root, err)
 	}
 	defer h.Close()
-	return h.Prune(k)
+	return h.Prune(rules...)
 }
 
 // Prunable is what Prune would do.
-func Prunable(root string, k Keep) (p Pruned, err error) {
-	err = p.prune(vfs.OS{}, root, k, func(vfs.FS, string) error { return nil })
+func Prunable(root string, rules ...Keep) (p Pruned, err error) {
+	err = p.prune(vfs.OS{}, root, rules, func(vfs.FS, string) error { return nil })
 	return p, err
 }
 
-func (p *Pruned) prune(fsys vfs.FS, root string, k Keep, remove func(vfs.FS, string) error) error {
+func (p *Pruned) prune(fsys vfs.FS, root string, rules []Keep, remove func(vfs.FS, string) error) error {
 	list, err := ListIn(fsys, root)
 	if err != nil {
 		return fmt.Errorf("prune: %w", err)
 	}
 	for _, e := range list {
-		if e.Status == Damaged && (k != Keep{}) {
+		if e.Status == Damaged && !slices.Contains(rules, Keep{}) {
 			p.Damaged = append(p.Damaged, Left{filepath.Base(e.Path), fmt.Sprintf("it is damaged (%s), and only you delete it", e.Why)})
 		}
 	}
-	for _, e := range k.Drop(list) {
+	for _, e := range drop(list, rules) {
 		if err := p.take(fsys, e.Path, remove); err != nil {
 			return fmt.Errorf("prune: %w", err)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/shard"
 )
 
@@ -26,7 +27,7 @@ func TestReshardMatrix(t *testing.T) {
 	digests := map[string]bool{}
 	for _, n := range sizes {
 		for stage := range 4 {
-			fsys := &vfs.Mem{}
+			fsys := &vfstest.Mem{}
 			opt := Options{headerBytes: 4096, Compress: Compression(stage % 2)}
 			path, err := m.save(fsys, "/c", 10, n, stage, opt)
 			if err != nil {
@@ -85,7 +86,7 @@ func TestOverRead(t *testing.T) {
 	m := bigModel(5_000_000, Master)
 	w := m.tensors[0]
 	for _, compress := range []Compression{Never, Always} {
-		fsys := &vfs.Mem{}
+		fsys := &vfstest.Mem{}
 		c, err := OpenIn(fsys, m.mustSave(t, fsys, "/c", 1, 3, Options{Compress: compress}))
 		if err != nil {
 			t.Fatal(err)
@@ -158,7 +159,7 @@ func TestFilesRoll(t *testing.T) {
 	m := bigModel(3*chunkBytes/4+10, Master, "m")
 	var sums [2]string
 	for i, workers := range []int{1, 3} {
-		fsys := &vfs.Mem{}
+		fsys := &vfstest.Mem{}
 		c, err := OpenIn(fsys, m.mustSave(t, fsys, "/c", 1, 1, Options{Workers: workers, fileBytes: 2*chunkBytes + 5000, headerBytes: 1024}))
 		if err != nil {
 			t.Fatal(err)
@@ -188,7 +189,7 @@ func TestFilesRoll(t *testing.T) {
 		names.tensors = append(names.tensors, x)
 		names.data[x.key()] = []byte{1, 2, 3, byte(i)}
 	}
-	fsys := &vfs.Mem{}
+	fsys := &vfstest.Mem{}
 	path := names.mustSave(t, fsys, "/c", 1, 1, Options{headerBytes: 4096})
 	if err := names.holds(fsys, path); err != nil {
 		t.Error(err)
@@ -201,9 +202,9 @@ func TestOddPieces(t *testing.T) {
 	m := bigModel(300_000, Master)
 	w := m.tensors[0]
 	for _, compress := range []Compression{Never, Always} {
-		mem := &vfs.Mem{}
+		mem := &vfstest.Mem{}
 		last := ""
-		fsys := vfs.Hook{FS: mem, Before: func(o vfs.Op) error {
+		fsys := vfstest.Hook{FS: mem, Before: func(o vfstest.Op) error {
 			if o.Changes() {
 				last = o.Do + " " + o.Name
 			}
@@ -244,7 +245,7 @@ func TestOddPieces(t *testing.T) {
 // Buffers are released once each, not touched after, and at most a bounded
 // number is held.
 func TestBuffersAreReleased(t *testing.T) {
-	s, err := Begin("/c", 1, Options{FS: &vfs.Mem{}, Workers: 2})
+	s, err := Begin("/c", 1, Options{FS: &vfstest.Mem{}, Workers: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +307,7 @@ func TestBuffersAreReleased(t *testing.T) {
 // Many goroutines put into one writer.
 func TestConcurrentPuts(t *testing.T) {
 	m := newModel(3)
-	s, err := Begin("/c", 1, Options{FS: &vfs.Mem{}, Compress: Always})
+	s, err := Begin("/c", 1, Options{FS: &vfstest.Mem{}, Compress: Always})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,7 +364,7 @@ func TestIncompleteIsRefused(t *testing.T) {
 		{"unknown dtype", []put{{Tensor{"w", Master, "F4", nil}, rng(0, 0)}}, nil, "dtype"},
 		{"negative shape", []put{{Tensor{"w", Master, F32, []int{-1}}, rng(0, 0)}}, nil, "shape [-1]"},
 	} {
-		s, err := Begin("/c", 1, Options{FS: &vfs.Mem{}})
+		s, err := Begin("/c", 1, Options{FS: &vfstest.Mem{}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -119,38 +119,6 @@ func AllReduce(g Group, q device.Queue, b device.Buffer) {
 	AllGather(g, q, b)
 }
 
-// Broadcast copies root's b, of any length and type, to every rank: by gathers
-// of scratch, which has b's type and a part of at least one element. Gathers
-// move bits and sums do not (-0 + 0 is 0, integers have none), so it is made
-// of gathers; with a scratch of Size × b.N elements it is a single one.
-func Broadcast(g Group, q device.Queue, b device.Buffer, root int, scratch device.Buffer) {
-	step := PartLen(g, scratch)
-	if root < 0 || root >= g.Size() || step == 0 || scratch.Type != b.Type {
-		panic(fmt.Sprintf("collective: broadcast of %d %v from rank %d of %d by way of %d %v",
-			b.N, b.Type, root, g.Size(), scratch.N, scratch.Type))
-	}
-	for lo := 0; lo < b.N; lo += step {
-		piece := b.Slice(lo, min(lo+step, b.N))
-		s := scratch.Slice(0, piece.N*g.Size())
-		if g.Rank() == root {
-			q.Copy(Own(g, s), piece)
-		}
-		AllGather(g, q, s)
-		if g.Rank() != root {
-			q.Copy(piece, Part(g, s, root))
-		}
-	}
-}
-
-// Barrier is done on q when every rank has reached it. Scratch is Size
-// elements of any type; its parts are left undefined.
-func Barrier(g Group, q device.Queue, scratch device.Buffer) {
-	if scratch.N != g.Size() {
-		panic(fmt.Sprintf("collective: barrier of %d ranks by way of %d elements", g.Size(), scratch.N))
-	}
-	AllGather(g, q, scratch)
-}
-
 // inspectable is g, or the first group under its wrappers, that is Inspectable; nil if
 // there is none.
 func inspectable(g Group) Inspectable {

@@ -11,19 +11,19 @@ import (
 	"time"
 
 	"zeroth/collective"
-	"zeroth/collective/conformance"
+	"zeroth/collective/collectivetest"
 	"zeroth/device"
 	"zeroth/shard"
 )
 
 func TestWatchdogConforms(t *testing.T) {
-	conformance.Run(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) }))
+	collectivetest.Run(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) }))
 }
 
 // TestFaultyConforms delays a random rank now and then.
 func TestFaultyConforms(t *testing.T) {
-	conformance.Run(t, wrapped(func(g collective.Group) collective.Group {
-		return collective.Faulty(g, func(n int) (f collective.Fault) {
+	collectivetest.Run(t, wrapped(func(g collective.Group) collective.Group {
+		return collectivetest.Faulty(g, func(n int) (f collectivetest.Fault) {
 			if n%67 == 7*g.Rank() {
 				f.Delay = 10 * time.Microsecond
 			}
@@ -34,8 +34,8 @@ func TestFaultyConforms(t *testing.T) {
 
 func TestDelays(t *testing.T) {
 	const n, most = 1000, time.Second
-	plan, again := collective.Delays(1, 2, most), collective.Delays(1, 2, most)
-	seed, rank := collective.Delays(2, 2, most), collective.Delays(1, 3, most)
+	plan, again := collectivetest.Delays(1, 2, most), collectivetest.Delays(1, 2, most)
+	seed, rank := collectivetest.Delays(2, 2, most), collectivetest.Delays(1, 3, most)
 	var sum time.Duration
 	for i := range n {
 		d := plan(i).Delay
@@ -59,9 +59,9 @@ func TestDelayed(t *testing.T) {
 		const n, most = 10, time.Second
 		var want time.Duration
 		for i := range n {
-			want += max(collective.Delays(5, 0, most)(i).Delay, collective.Delays(5, 1, most)(i).Delay)
+			want += max(collectivetest.Delays(5, 0, most)(i).Delay, collectivetest.Delays(5, 1, most)(i).Delay)
 		}
-		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Delayed(g, 5, most) })(2))
+		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collectivetest.Delayed(g, 5, most) })(2))
 		start := time.Now()
 		e.must(t, func(g collective.Group, q device.Queue) {
 			for range n {
@@ -201,7 +201,7 @@ func TestDeadlineSparesTheSlow(t *testing.T) {
 func TestDeadlineOverWrapper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = time.Second
-		g := collective.Faulty(openLocal(2)[0], collective.At(0, collective.Fault{Delay: 5 * limit / 2}))
+		g := collectivetest.Faulty(openLocal(2)[0], collectivetest.At(0, collectivetest.Fault{Delay: 5 * limit / 2}))
 		e := newEnds(t, []collective.Group{collective.Watchdog(collective.Watchdog(g, time.Hour), limit)})
 		start := time.Now()
 		const want = "operation 0 (reduce-scatter of 4 fp64): rank 0 waited 1s for rank 1"
@@ -243,7 +243,7 @@ func TestFaultFails(t *testing.T) {
 	broken := errors.New("link down")
 	e := newEnds(t, wrapped(func(g collective.Group) collective.Group {
 		if g.Rank() == 1 {
-			return collective.Faulty(g, collective.At(2, collective.Fault{Err: broken}))
+			return collectivetest.Faulty(g, collectivetest.At(2, collectivetest.Fault{Err: broken}))
 		}
 		return g
 	})(2))
@@ -276,7 +276,7 @@ func TestFaultDrops(t *testing.T) {
 	for drop, want := range wants {
 		synctest.Test(t, func(t *testing.T) {
 			groups := wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, time.Second) })(3)
-			groups[1] = collective.Faulty(groups[1], collective.At(drop, collective.Fault{Drop: true}))
+			groups[1] = collectivetest.Faulty(groups[1], collectivetest.At(drop, collectivetest.Fault{Drop: true}))
 			e := newEnds(t, groups)
 			errs := e.do(func(g collective.Group, q device.Queue) {
 				b := device.OfF32(make([]float32, 3))
@@ -328,7 +328,7 @@ func TestFaultDelays(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			const delay = time.Hour
 			e := newEnds(t, wrapped(func(g collective.Group) collective.Group {
-				return collective.Faulty(g, collective.At(1, collective.Fault{Delay: delay}))
+				return collectivetest.Faulty(g, collectivetest.At(1, collectivetest.Fault{Delay: delay}))
 			})(1))
 			start, want := time.Now(), delay
 			for range 3 {

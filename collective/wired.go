@@ -104,8 +104,23 @@ func newWired(w Wire, f *failure, how Routing) *Wired {
 		host[r] = w.Host(r)
 	}
 	lender, _ := w.(Lender)
-	return &Wired{wire: w, lender: lender, failure: f, routing: newRouting(w.Rank(), host, how), peers: make([]peer, n), said: make([]call, n),
+	g := &Wired{wire: w, lender: lender, failure: f, routing: newRouting(w.Rank(), host, how), peers: make([]peer, n), said: make([]call, n),
 		terms: make([]device.Buffer, 0, n+1), waitsFor: make([]owes, n)}
+	if w, ok := w.(interface{ During(func() string) }); ok {
+		w.During(g.during)
+	}
+	return g
+}
+
+// during names the operation under way, for errors of the wire; empty if there is none.
+func (g *Wired) during() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.inside {
+		return ""
+	}
+	c := g.said[g.Rank()]
+	return fmt.Sprintf("operation %d (%v%s)", c.seq, c, after(": ", c.about()))
 }
 
 // Rank implements Group.

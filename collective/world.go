@@ -86,3 +86,13 @@ func WiredWorld(m shard.Mesh, r int, wire func(group, at int) Wire) Ranks {
 	}
 	return Ranks{World: mine[0], Shard: mine[1], Replica: mine[2]}
 }
+
+// Placement is where the ranks of a job are, as seen from one process.
+type Placement struct {
+	Here   []int // world ranks in this process, ascending
+	Beside int   // ranks that share this machine, those Here among them
+	Before int   // of those, how many come before the ranks Here
+	NCCL   bool  // ranks on GPUs add up by NCCL, in communicators of their own
+	Staged bool  // what ranks exchange passes through memory that the host can address
+	Hosts  []int // the number of each world rank's host; nil: all ranks are in one process
+}

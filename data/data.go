@@ -105,7 +105,7 @@ func problem(key, format string, args ...any) *Problem {
 // the files. Its error joins all problems found, each a *Problem; without one,
 // what it found spares the Open that follows the same search.
 func (s Source) Check() (*Found, error) {
-	_, files, errs := s.inspect()
+	_, files, errs := s.inspect(context.Background())
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -115,7 +115,10 @@ func (s Source) Check() (*Found, error) {
 // Open reads a source. Its error joins all problems found, each a *Problem, or
 // is ctx's cause if that ended first. The caller closes the set.
 func Open(ctx context.Context, s Source) (*Set, error) {
-	set, files, errs := s.inspect()
+	set, files, errs := s.inspect(ctx)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -157,7 +160,7 @@ func (s *Set) Close() error {
 }
 
 // inspect finds everything that can be wrong before a file's content is read.
-func (s Source) inspect() (set *Set, files []file, errs []error) {
+func (s Source) inspect(ctx context.Context) (set *Set, files []file, errs []error) {
 	switch {
 	case len(s.Text) > 0 && len(s.Tokens) > 0:
 		errs = append(errs, problem("tokens", "text and tokens are both given; keep one of them"))
@@ -189,10 +192,10 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 	if files := s.Found.take(s); files != nil {
 		return set, files, errs
 	}
-	text, wrong := find("text", s.Dir, s.Text)
-	tokens, wrongTokens := find("tokens", s.Dir, s.Tokens)
-	records, wrongRecords := find("documents", s.Dir, s.Documents.Files)
-	_, wrongHeld := find("validation_documents", s.Dir, s.Documents.Validation)
+	text, wrong := find(ctx, "text", s.Dir, s.Text)
+	tokens, wrongTokens := find(ctx, "tokens", s.Dir, s.Tokens)
+	records, wrongRecords := find(ctx, "documents", s.Dir, s.Documents.Files)
+	_, wrongHeld := find(ctx, "validation_documents", s.Dir, s.Documents.Validation)
 	return set, slices.Concat(text, tokens, records), slices.Concat(errs, wrong, wrongTokens, wrongRecords, wrongHeld)
 }
 

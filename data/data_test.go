@@ -212,6 +212,49 @@ func TestProblemsKeepTheirCause(t *testing.T) {
 	}
 }
 
+// Several ** in a row are one: a search reads each folder once, however many there are.
+func TestSearchReadsFoldersOnce(t *testing.T) {
+	dir := tree(t, map[string]string{strings.Repeat("a/", 40) + "x.txt": "text"})
+	for _, stars := range []int{1, 2, 6, 50} {
+		for _, end := range []string{"*.txt", "*.none", "**"} {
+			left := 1000
+			paths, err := walk(t.Context(), dir+"/"+strings.Repeat("**/", stars)+end, &left)
+			if want := end != "*.none"; err != nil || (len(paths) == 1) != want || 1000-left > 5*41 {
+				t.Errorf("%d of **, then %s: %d files, %v, %d names read", stars, end, len(paths), err, 1000-left)
+			}
+		}
+	}
+}
+
+// A folder that is read again and again counts more than its names, because a search would
+// otherwise take minutes before it is refused.
+func TestReadingAgainCostsMore(t *testing.T) {
+	dir := tree(t, map[string]string{strings.Repeat("a/", 40) + "x.txt": "text"})
+	reads, left := 0, 100_000
+	s := &bounded{FS: os.DirFS(dir), ctx: t.Context(), left: &left, read: map[string]int{}}
+	for ; reads < 100_000; reads++ {
+		if _, err := s.ReadDir("a"); err != nil {
+			break
+		}
+	}
+	if want := fewTimes + 100_000/(rereading+1); reads > want {
+		t.Errorf("one folder was read %d times, want %d", reads, want)
+	}
+}
+
+// A search that would not end soon is refused, with what to write instead.
+func TestSearchIsBounded(t *testing.T) {
+	dir := tree(t, map[string]string{strings.Repeat("a/", 40) + "x.txt": "text"})
+	defer func(n int) { mostEntries = n }(mostEntries)
+	mostEntries = 5000
+	for _, pattern := range []string{"**/a/**/a/**/a/**/a/**/*.none", "**/*/**/*/**/*/**/*/**/*.none", strings.Repeat("{**,**}/", 20) + "*.none"} {
+		_, err := Source{Text: []string{pattern, "**/*.txt"}, Dir: dir, Tokenizer: "bytes", Context: 2}.Check()
+		if err == nil || !strings.Contains(err.Error(), "data.text[0]: ") || !strings.Contains(err.Error(), "5000 names") {
+			t.Errorf("%s: %v", pattern, err)
+		}
+	}
+}
+
 // TestOpenIsStopped stops at every report of progress that reading, encoding
 // and checking make: what comes back is the reason for stopping, and no set.
 func TestOpenIsStopped(t *testing.T) {
@@ -231,6 +274,24 @@ func TestOpenIsStopped(t *testing.T) {
 		if most := runtime.GOMAXPROCS(0) + 2; calls < 1 || calls > most {
 			t.Errorf("%v%v %s: %d reports of progress, the first stops, want at most %d", s.Text, s.Tokens, s.Tokenizer, calls, most)
 		}
+	}
+}
+
+// A search ends when nobody waits for it any longer.
+func TestSearchIsStopped(t *testing.T) {
+	dir := tree(t, map[string]string{"a/b.txt": "some text"})
+	reason := errors.New("enough")
+	ctx, stop := context.WithCancelCause(t.Context())
+	stop(reason)
+	if _, err := Open(ctx, Source{Text: []string{"**/*.txt"}, Dir: dir, Tokenizer: "bytes", Context: 2}); err != reason {
+		t.Errorf("Open: %v", err)
+	}
+	if _, err := (Encoding{Text: []string{dir + "/**"}, Tokenizer: "bytes", Out: dir + "/out"}).Encode(ctx); err != reason {
+		t.Errorf("Encode: %v", err)
+	}
+	left := 10
+	if _, err := walk(ctx, dir+"/**", &left); !errors.Is(err, reason) || left < 9 {
+		t.Errorf("walk: %v, with %d names left", err, left)
 	}
 }
 

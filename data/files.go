@@ -56,11 +56,13 @@ func (f *Found) take(s Source) []file {
 // errors, and so are files that are no text or tokens at all. In a pattern
 // * ? [..] {..} match within a folder's name, ** matches folders at any depth
 // but does not enter symbolic links, and ${NAME} is the environment's value. One that
-// matches nothing is the file of exactly that name, if there is one.
-func find(key, dir string, patterns []string) (files []file, errs []error) {
+// matches nothing is the file of exactly that name, if there is one. If ctx ends, its
+// cause is the only error.
+func find(ctx context.Context, key, dir string, patterns []string) (files []file, errs []error) {
 	wrong := make([][]error, len(patterns))
+	left := mostEntries
 	for i, pattern := range patterns {
-		found, err := match(dir, pattern, key == "tokens")
+		found, err := match(ctx, dir, pattern, key == "tokens", &left)
 		if err != nil {
 			wrong[i] = append(wrong[i], err)
 		}
@@ -71,7 +73,10 @@ func find(key, dir string, patterns []string) (files []file, errs []error) {
 	}
 	files = once(files)
 	kinds := make([]error, len(files))
-	each(context.Background(), len(files), func(i int) { kinds[i] = checkKind(key, files[i].path) })
+	each(ctx, len(files), func(i int) { kinds[i] = checkKind(key, files[i].path) })
+	if ctx.Err() != nil {
+		return nil, []error{context.Cause(ctx)}
+	}
 	for i, err := range kinds {
 		if at := files[i].pattern; err != nil {
 			wrong[at] = append(wrong[at], err)
@@ -99,7 +104,7 @@ func once(files []file) []file {
 }
 
 // match is the files of one pattern, at least one.
-func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
+func match(ctx context.Context, dir, pattern string, refuseEmpty bool, left *int) ([]file, error) {
 	if pattern == "" {
 		return nil, errors.New("an empty pattern; name a file or a pattern such as FOLDER/**/*.txt")
 	}
@@ -108,19 +113,22 @@ func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
 		return nil, fmt.Errorf("%s: %w", pattern, err)
 	}
 	expanded = inDir(escape(dir), expanded)
-	paths, err := doublestar.FilepathGlob(expanded, doublestar.WithFilesOnly(), doublestar.WithNoFollow(), doublestar.WithFailOnIOErrors())
+	paths, err := walk(ctx, expanded, left)
 	if exact := inDir(dir, pattern); len(paths) == 0 && isFile(exact) {
 		paths, err = []string{exact}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pattern, below(expanded, err))
+		return nil, fmt.Errorf("%s: %w", pattern, err)
 	}
 	if len(paths) == 0 {
 		return nil, nothing(expanded)
 	}
-	var files []file
 	infos, errs := make([]fs.FileInfo, len(paths)), make([]error, len(paths))
-	each(context.Background(), len(paths), func(i int) { infos[i], errs[i] = os.Stat(paths[i]) })
+	each(ctx, len(paths), func(i int) { infos[i], errs[i] = os.Stat(paths[i]) })
+	if ctx.Err() != nil { // not all were asked
+		return nil, context.Cause(ctx)
+	}
+	var files []file
 	for i, path := range paths {
 		info, err := infos[i], errs[i]
 		switch {
@@ -144,14 +152,76 @@ func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
 	return files, nil
 }
 
-// below is the error of a pattern with the path of what could not be read: the file
-// system it is searched in begins at the pattern's folder.
-func below(pattern string, err error) error {
-	if at := (*fs.PathError)(nil); errors.As(err, &at) {
-		folder, _ := doublestar.SplitPattern(filepath.ToSlash(pattern))
-		return &fs.PathError{Op: at.Op, Path: filepath.Join(folder, at.Path), Err: at.Err}
+// mostEntries bounds how many names of files and folders a search reads. A pattern with
+// several ** may come to a folder in several ways: its names then count each time, and
+// after a few times the system calls count as well.
+var mostEntries = 10_000_000
+
+const (
+	fewTimes  = 4  // to read a folder; a pattern with one ** reads each twice
+	rereading = 20 // names, instead of 1, that reading a folder then counts as: some 10 µs
+)
+
+// walk is the paths of the files that match a pattern. It uses up what is left of the
+// names that may be read.
+func walk(ctx context.Context, pattern string, left *int) ([]string, error) {
+	parts := strings.Split(filepath.ToSlash(filepath.Clean(pattern)), "/")
+	parts = slices.CompactFunc(parts, func(a, b string) bool { return a == "**" && b == "**" })
+	folder, rest := doublestar.SplitPattern(strings.Join(parts, "/"))
+	if rest == "" || rest == "." || rest == ".." {
+		return nil, nil // a folder
 	}
-	return err
+	paths, err := doublestar.Glob(&bounded{os.DirFS(folder), ctx, left, map[string]int{}}, rest, doublestar.WithFilesOnly(), doublestar.WithNoFollow(), doublestar.WithFailOnIOErrors())
+	for i, path := range paths {
+		paths[i] = filepath.Join(folder, filepath.FromSlash(path))
+	}
+	if at := (*fs.PathError)(nil); errors.As(err, &at) { // whose path begins at the folder
+		err = &fs.PathError{Op: at.Op, Path: filepath.Join(folder, at.Path), Err: at.Err}
+	}
+	return paths, err
+}
+
+// bounded is a file system in which only so many names may be read, until ctx ends.
+type bounded struct {
+	fs.FS
+	ctx  context.Context
+	left *int
+	read map[string]int // how often, by folder
+}
+
+// ReadDir implements fs.ReadDirFS.
+func (s *bounded) ReadDir(name string) ([]fs.DirEntry, error) {
+	cost := 1
+	if s.read[name]++; s.read[name] > fewTimes {
+		cost = rereading
+	}
+	if err := s.count(cost); err != nil {
+		return nil, err
+	}
+	entries, err := fs.ReadDir(s.FS, name)
+	if err == nil {
+		err = s.count(len(entries))
+	}
+	return entries, err
+}
+
+// Stat implements fs.StatFS.
+func (s *bounded) Stat(name string) (fs.FileInfo, error) {
+	if err := s.count(1); err != nil {
+		return nil, err
+	}
+	return fs.Stat(s.FS, name)
+}
+
+// count is an error if n names more are too many, or if nobody waits for them.
+func (s *bounded) count(n int) error {
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	if *s.left -= n; *s.left < 0 {
+		return fmt.Errorf("the search is longer than reading %d names of files and folders; name the folders more exactly, with fewer **", mostEntries)
+	}
+	return nil
 }
 
 // isFile tells whether there is something at a path that is no folder.

@@ -34,7 +34,7 @@ func TestTokenizersOfOtherFiles(t *testing.T) {
 			"a folder": func(path string) error { return os.Mkdir(path, 0o755) },
 		} {
 			dir := t.TempDir()
-			if err := WriteTokenizer(dir, "bytes", Bytes{}); err != nil {
+			if err := writeTokenizer(dir, "bytes", Bytes{}); err != nil {
 				t.Fatal(err)
 			}
 			path := filepath.Join(dir, name)

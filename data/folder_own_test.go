@@ -120,7 +120,7 @@ func TestFolderIsRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteTokenizer(again, "folder", a); err != nil {
+	if err := writeTokenizer(again, "folder", a); err != nil {
 		t.Fatal(err)
 	}
 	b, err := NewTokenizer(again)

@@ -81,6 +81,51 @@ func checkKind(key, path string) error {
 	return notText(path, head)
 }
 
+// Kind is what a file is by its first bytes or its name, and the key of a job that takes
+// it, such as "documents"; empty: nobody knows, or none does.
+func Kind(path string) (what, key string) {
+	head, err := beginning(path)
+	if err != nil {
+		return "", ""
+	}
+	ext := strings.ToLower(filepath.Ext(path))
+	for _, f := range formats {
+		if f.magic != "" && bytes.HasPrefix(head, []byte(f.magic)) || f.ext != "" && f.ext == ext {
+			if strings.HasPrefix(f.what, "text in UTF") {
+				return "", "" // of any kind
+			}
+			if f.advice == jsonAdvice || strings.Contains(path, ".json") {
+				key = "documents"
+			}
+			return f.what, key
+		}
+	}
+	switch {
+	case jsonLines(head):
+		return "a file of JSON records, one a line", "documents"
+	case ext == ".json" && bytes.HasPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte("[")):
+		return "an array of JSON, not records one a line (jq -c '.[]' makes those)", ""
+	case ext == ".bin" && zeros(path, head) != nil:
+		return "a file of token ids", "tokens"
+	case ext == ".txt" || ext == ".md":
+		return "a file of text", "text"
+	}
+	return "", ""
+}
+
+// Format is the format of a file of records by the first of them; empty if that is not
+// JSON, or has other keys.
+func Format(path string) string {
+	head, err := beginning(path)
+	first, _, _ := bytes.Cut(head, []byte("\n"))
+	for format, keys := range recordKeys {
+		if err == nil && bytes.Contains(first, []byte(`"`+keys[0]+`"`)) {
+			return format
+		}
+	}
+	return ""
+}
+
 // notRecords refuses files that are no lines of JSON, compressed or not, nor Parquet.
 func notRecords(path string, head []byte) error {
 	for _, f := range formats {

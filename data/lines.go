@@ -2,6 +2,7 @@ package data
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,9 @@ type lines struct {
 	*bufio.Scanner
 	ctx context.Context // that ends it, also between two lines that are far apart
 	n   int             // the line that was read last, from 1
+
+	seen int  // bytes of the next line that are in the buffer and have no line feed
+	text bool // they are not all blank
 }
 
 func newLines(ctx context.Context, r io.Reader) *lines {
@@ -24,25 +28,37 @@ func newLines(ctx context.Context, r io.Reader) *lines {
 }
 
 // split implements bufio.SplitFunc. It moves past blank lines without a token, so that
-// it is called again as soon as there is more.
-func (l *lines) split(text []byte, end bool) (advance int, token []byte, err error) {
+// it is called again as soon as there is more. It looks at each byte once, however
+// little the reader gives at a time.
+func (l *lines) split(buf []byte, end bool) (advance int, token []byte, err error) {
 	if err := l.ctx.Err(); err != nil {
 		return 0, nil, err
 	}
-	skip := 0
-	for i, c := range text {
-		if c == '\n' {
+	begin, i := 0, l.seen
+	for ; !l.text && i < len(buf); i++ {
+		switch buf[i] {
+		case '\n':
 			l.n++
-			skip = i + 1
-		} else if c != ' ' && c != '\t' && c != '\r' {
-			break
+			begin = i + 1
+		case ' ', '\t', '\r':
+		default:
+			l.text = true
 		}
 	}
-	advance, token, err = bufio.ScanLines(text[skip:], end)
-	if token != nil {
-		l.n++
+	// A byte of text is no line feed: what is behind it may be.
+	length := bytes.IndexByte(buf[i:], '\n')
+	switch {
+	case length >= 0:
+		token, advance = bytes.TrimSuffix(buf[begin:i+length], []byte("\r")), i+length+1
+	case end && begin < len(buf):
+		token, advance = bytes.TrimSuffix(buf[begin:], []byte("\r")), len(buf)
+	default:
+		l.seen = len(buf) - begin
+		return begin, nil, nil
 	}
-	return skip + advance, token, err
+	l.n++
+	l.seen, l.text = 0, false
+	return advance, token, nil
 }
 
 // wrong is why there are no more lines; nil where the text is at its end.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // endless is a text again and again.
@@ -55,6 +56,26 @@ func TestBlankLinesEnd(t *testing.T) {
 		t.Errorf("a line %q, or %v, after %d reads", l.Text(), l.wrong(), e.reads)
 	}
 }
+
+// However little a reader gives at a time, each byte of a line is looked at once: a line
+// of the largest size arrives soon.
+func TestLongLinesAreLinear(t *testing.T) {
+	for _, of := range []string{"x", " "} {
+		begin := time.Now()
+		l := newLines(t.Context(), trickle{&endless{text: of}})
+		if l.Scan() || l.wrong() == nil {
+			t.Errorf("a line of %d bytes, %v", len(l.Bytes()), l.wrong())
+		}
+		if took := time.Since(begin); took > time.Minute {
+			t.Errorf("%q: %v", of, took)
+		}
+	}
+}
+
+// trickle gives few bytes at a time.
+type trickle struct{ io.Reader }
+
+func (r trickle) Read(b []byte) (int, error) { return r.Reader.Read(b[:min(len(b), 4096)]) }
 
 // A line that is too long is told by its number, and one that breaks off by the last.
 func TestLinesThatAreWrong(t *testing.T) {

@@ -81,7 +81,7 @@ func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error
 	if err != nil {
 		return err
 	}
-	held, wrong := find("validation_documents", s.Dir, s.Documents.Validation)
+	held, wrong := find(ctx, "validation_documents", s.Dir, s.Documents.Validation)
 	if len(wrong) > 0 {
 		return errors.Join(wrong...)
 	}

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -40,16 +40,12 @@ type Encoded struct {
 	Notes     []string
 }
 
-// growing is what follows the name of a file, and is followed by digits, as long as it
-// is written.
-const growing = ".tmp-"
-
 // Encode writes the ids of text files, or of records, into one file in llm.c's format,
 // whose header says how wide they are. It holds one file's text at a time, of records
 // some of them. What is wrong with the files, broken records among it, is an input error,
 // and then, as after any other error, there is no file.
 func (e Encoding) Encode(ctx context.Context) (Encoded, error) {
-	tok, records, files, err := e.open()
+	tok, records, files, err := e.open(ctx)
 	if err != nil {
 		return Encoded{}, err
 	}
@@ -57,15 +53,10 @@ func (e Encoding) Encode(ctx context.Context) (Encoded, error) {
 	for _, f := range files {
 		done.Bytes += f.size
 	}
-	if left, _ := filepath.Glob(escape(e.Out) + growing + "*"); len(left) > 0 { // a pattern that is none matches nothing
-		done.Notes = append(done.Notes, fmt.Sprintf("%s: of a tokenize that was killed or is still writing; remove what none writes", strings.Join(left, ", ")))
-	}
-	out, err := os.CreateTemp(filepath.Dir(e.Out), filepath.Base(e.Out)+growing)
+	out, err := input.Create(e.Out)
 	if err != nil {
 		return Encoded{}, err
 	}
-	defer os.Remove(out.Name()) // it is gone if all went well
-	defer out.Close()
 	progress := e.Progress
 	if progress == nil {
 		progress = func(int64, int64) {}
@@ -97,10 +88,21 @@ func (e Encoding) Encode(ctx context.Context) (Encoded, error) {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
+	if err == nil {
+		err = writeHeader(out, done)
+	}
 	if err != nil {
+		_ = out.Drop() // err is the one to report
 		return Encoded{}, err
 	}
-	return done, finishTokens(out, e.Out, done)
+	if err = out.KeepNew(); errors.Is(err, fs.ErrExist) { // another process was faster
+		err = e.exists()
+	}
+	return done, err
+}
+
+func (e Encoding) exists() error {
+	return input.BadInput(fmt.Errorf("%s exists; remove it, or name another file", e.Out))
 }
 
 // encodeRecords gives the ids of all records to add.
@@ -161,7 +163,7 @@ func (e Encoding) records(tok Tokenizer) (*docReader, []error) {
 }
 
 // open finds all that is wrong before a byte is encoded.
-func (e Encoding) open() (fileTokenizer, *docReader, []file, error) {
+func (e Encoding) open(ctx context.Context) (fileTokenizer, *docReader, []file, error) {
 	var errs []error
 	tok, err := NewTokenizer(e.Tokenizer)
 	if err != nil {
@@ -176,12 +178,15 @@ func (e Encoding) open() (fileTokenizer, *docReader, []file, error) {
 	if e.Format != "" {
 		key = "documents"
 	}
-	files, wrong := find(key, "", e.Text)
+	files, wrong := find(ctx, key, "", e.Text)
+	if ctx.Err() != nil {
+		return nil, nil, nil, context.Cause(ctx)
+	}
 	for _, w := range wrong {
 		errs = append(errs, errors.Unwrap(w)) // without the key of a job
 	}
 	if _, err := os.Lstat(e.Out); err == nil {
-		errs = append(errs, fmt.Errorf("%s exists; remove it, or name another file", e.Out))
+		errs = append(errs, e.exists())
 	}
 	if len(errs) > 0 {
 		return nil, nil, nil, input.BadInput(errors.Join(errs...))
@@ -189,27 +194,20 @@ func (e Encoding) open() (fileTokenizer, *docReader, []file, error) {
 	return tok.(fileTokenizer), records, files, nil
 }
 
-// finishTokens writes the header of a file that is complete but for it, and gives it
-// its name.
-func finishTokens(f *os.File, name string, e Encoded) error {
+// writeHeader writes the header of a file that is complete but for it.
+func writeHeader(f io.WriterAt, e Encoded) error {
 	for magic, format := range llmc {
 		if format.width == e.Width {
 			var head [12]byte
 			binary.LittleEndian.PutUint32(head[:], magic)
 			binary.LittleEndian.PutUint32(head[4:], format.version)
 			binary.LittleEndian.PutUint32(head[8:], uint32(e.Tokens))
-			if _, err := f.Seek(0, io.SeekStart); err != nil {
-				return err
-			}
-			if _, err := f.Write(head[:]); err != nil {
+			if _, err := f.WriteAt(head[:], 0); err != nil {
 				return err
 			}
 		}
 	}
-	if err := errors.Join(f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
+	return nil
 }
 
 // byteFiles are files whose ids are their bytes.

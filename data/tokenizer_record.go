@@ -6,18 +6,15 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
 
 	"zeroth/data/tokenizer"
-	"zeroth/input"
 )
 
-// tokenizerRecord is what WriteTokenizer says of a tokenizer, in tokenizer_config.json
+// tokenizerRecord is what RecordTokenizer says of a tokenizer, in tokenizer_config.json
 // under the key zeroth, which other programs pass over.
 type tokenizerRecord struct {
 	Kind string `json:"kind"`   // the name the job had for it
@@ -47,19 +44,6 @@ func RecordTokenizer(kind string, t Tokenizer) []Recorded {
 	}
 	v := asBPE(t)
 	return []Recorded{{"vocab.json", v.vocabJSON()}, {"merges.txt", v.mergesTXT()}, {"tokenizer_config.json", v.configJSON(kind)}}
-}
-
-// WriteTokenizer writes a tokenizer into a folder, which it makes.
-func WriteTokenizer(dir, kind string, t Tokenizer) error {
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
-	}
-	for _, f := range RecordTokenizer(kind, t) {
-		if err := input.WriteBytes(filepath.Join(dir, f.Name), f.Text); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // SameTokenizer tells whether two tokenizers make the same ids of every text.
@@ -94,7 +78,7 @@ func (v *BPE) isGPT2() bool {
 }
 
 // sum is the SHA-256, in hexadecimal, of all that decides on ids: the files
-// that WriteTokenizer writes and the separator.
+// that RecordTokenizer makes and the separator.
 func (v *BPE) sum() string {
 	h := sha256.New()
 	h.Write(v.vocabJSON())

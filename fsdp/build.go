@@ -30,7 +30,7 @@ func LayOut(m *nn.Model, p Policy, begin int, groups func(unit string) Groups) (
 				panic(fmt.Sprintf("fsdp: unit %s has parameters of rules %d and %d", u.Name, u.Rule, x.Rule))
 			}
 		}
-		u.Layout = shard.LayAt(of.Params, u.Shard.Size(), max(Align, begin)*u.Replica.Size(), begin)
+		u.Layout = shard.Lay(of.Params, u.Shard.Size(), max(Align, begin)*u.Replica.Size(), begin)
 		u.gaps = u.Layout.Gaps()
 		u.whole = p.KeepParams || u.shared()
 		units = append(units, u)

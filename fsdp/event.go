@@ -1,6 +1,10 @@
 package fsdp
 
-import "zeroth/device"
+import (
+	"fmt"
+
+	"zeroth/device"
+)
 
 // Op is what a rank does for a unit.
 type Op uint8
@@ -67,5 +71,18 @@ func (r *Runner) tellOf(o Op, u *Unit, q device.Queue, bytes, ranks, times int) 
 
 // pass tells of a pass of a step.
 func (r *Runner) pass(o Op, i int, saves, done bool) {
+	if r.in, r.op = &r.steps[i], o; done {
+		r.in = nil
+	}
 	r.tell(Event{Op: o, Units: r.steps[i].units, Step: i, Saves: saves, Done: done, Queue: r.cfg.Compute})
+}
+
+// blame names the module that panics, and its unit: it may be a user's.
+func (r *Runner) blame() {
+	if r.in == nil {
+		return
+	}
+	if why := recover(); why != nil {
+		panic(fmt.Sprintf("%s: module %T: %v", Label(r.in.units[0].Name, r.op), r.in.mod, why))
+	}
 }

@@ -144,6 +144,9 @@ func (u *Unit) Itself() []*Unit { return u.self[:] }
 // Whole says whether the unit's parameters stay whole on the device.
 func (u *Unit) Whole() bool { return u.whole }
 
+// Label is what an operation on the unit is called on queues.
+func (u *Unit) Label(o Op) string { return u.labels[o] }
+
 // MarkUpdated tells the schedule that the shard has a new value once e fires.
 func (u *Unit) MarkUpdated(e device.Event) { u.updated, u.stale = e, true }
 
@@ -190,6 +193,8 @@ type Runner struct {
 	back  gradSlot // (longest ShardLen) float32: a sum that rests on the host, to be added to
 	arena *device.Arena
 	d     device.Buffer // gradient of the residual stream in this micro-batch
+	in    *step         // whose module runs; nil between
+	op    Op            // in which pass
 	held  []owned
 }
 
@@ -205,6 +210,7 @@ func (r *Runner) ArenaPeak() int { return r.arena.Peak() }
 // Forward issues the model's forward pass over bt. With train set everything
 // Backward needs is saved, and Backward must follow.
 func (r *Runner) Forward(bt *nn.Batch, train bool) {
+	defer r.blame()
 	c, n := r.cfg.Compute, bt.Rows()*r.cfg.Model.Width
 	floor := r.arena.Mark()
 	var x device.Buffer
@@ -238,6 +244,7 @@ func (r *Runner) Forward(bt *nn.Batch, train bool) {
 // the units of its last modules in the slots, and the reduction of its
 // gradients; micro counts the step's micro-batches from 0.
 func (r *Runner) Backward(bt *nn.Batch, micro int) {
+	defer r.blame()
 	c := r.cfg.Compute
 	next := len(r.steps) - 1
 	for i := next; i >= 0; i-- {

@@ -136,11 +136,11 @@ func (l layer) Forward(q nn.Ops, mem nn.Scratch, w []device.Buffer, _ *nn.Batch,
 		mem.Release(floor)
 		return
 	}
-	s[0] = mine
+	s.Own[0] = mine
 }
 
 func (l layer) Backward(q nn.Ops, mem nn.Scratch, w, dw []device.Buffer, _ *nn.Batch, _, d device.Buffer, s *nn.Saved) {
-	x := s[0]
+	x := s.Own[0]
 	a, _, _ := l.of(w)
 	da, db, du := l.of(dw)
 	others := []device.Buffer{da, db}

@@ -81,6 +81,8 @@ func kind(m fs.FileMode) string {
 		return "a pipe"
 	case m&fs.ModeSocket != 0:
 		return "a socket"
+	case m&fs.ModeSymlink != 0:
+		return "a link"
 	case m&fs.ModeDevice != 0:
 		return "a device"
 	}

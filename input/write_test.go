@@ -1,17 +1,22 @@
 package input
 
 import (
+	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
 // Where writing fails an older file stays as it was, and nothing is left beside it.
 func TestWriteIsWholeOrNotAtAll(t *testing.T) {
 	dir := t.TempDir()
-	path, link := filepath.Join(dir, "a"), filepath.Join(dir, "link")
+	path := filepath.Join(dir, "a")
 	if err := WriteBytes(path, []byte("older")); err != nil {
 		t.Fatal(err)
 	}
@@ -24,16 +29,10 @@ func TestWriteIsWholeOrNotAtAll(t *testing.T) {
 		t.Errorf("%v, want %v", err, full)
 	}
 	holds(t, dir, path, "older")
-	if err := os.Symlink("a", link); err != nil {
-		t.Skip(err)
-	}
-	if err := WriteBytes(link, []byte("newer")); err != nil {
+	if err := WriteBytes(path, []byte("newer")); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Lstat(link); err != nil || info.Mode().IsRegular() {
-		t.Errorf("the link is replaced: %v", err)
-	}
-	holds(t, dir, path, "newer", "link")
+	holds(t, dir, path, "newer")
 	if err := WriteBytes(filepath.Join(dir, "none", "a"), nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("in a folder that is not there: %v", err)
 	}
@@ -48,5 +47,86 @@ func holds(t *testing.T, dir, path, want string, others ...string) {
 	}
 	if in, err := os.ReadDir(dir); err != nil || len(in) != 1+len(others) {
 		t.Errorf("beside it: %v, %v", in, err)
+	}
+}
+
+// Writers of one file at the same time do not disturb each other: the last one to end
+// has its content there, whole.
+func TestWritersOfOneFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a")
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			for range 20 {
+				if err := WriteBytes(path, bytes.Repeat([]byte{byte('a' + n)}, 1000)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	got, err := os.ReadFile(path)
+	if err != nil || len(got) != 1000 || bytes.Count(got, got[:1]) != 1000 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	holds(t, dir, path, string(got))
+}
+
+// Of several writers of a new file one has its content there, whole, and the others fail.
+func TestWritersOfANewFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a")
+	var files []*File
+	for range 8 {
+		f, err := Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write([]byte("content")); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	var all sync.WaitGroup
+	var kept atomic.Int64
+	for _, f := range files {
+		all.Go(func() {
+			if err := f.KeepNew(); err == nil {
+				kept.Add(1)
+			} else if !errors.Is(err, fs.ErrExist) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if kept.Load() != 1 {
+		t.Errorf("%d of 8 were kept", kept.Load())
+	}
+	holds(t, dir, path, "content")
+}
+
+// Abandon removes what is being written, and leaves what is whole.
+func TestAbandon(t *testing.T) {
+	if dir := os.Getenv("INPUT_ABANDON"); dir != "" {
+		_, err := Create(filepath.Join(dir, "half"))
+		temp, wrong := TempDir("zeroth-test-")
+		if err := errors.Join(err, wrong, WriteBytes(filepath.Join(dir, "whole"), []byte("x")), os.WriteFile(filepath.Join(temp, "x"), nil, 0o600)); err != nil {
+			panic(err)
+		}
+		os.Stdout.WriteString(temp)
+		Abandon()
+		os.Exit(0)
+	}
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0], "-test.run=TestAbandon")
+	cmd.Env = append(os.Environ(), "INPUT_ABANDON="+dir)
+	temp, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds(t, dir, filepath.Join(dir, "whole"), "x")
+	if len(temp) == 0 || Exists(string(temp)) {
+		t.Errorf("the temporary folder %q is still there", temp)
 	}
 }

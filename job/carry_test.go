@@ -14,11 +14,12 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/state"
 	"zeroth/job/testjob"
+	"zeroth/nn"
 )
 
 // A checkpoint that somebody has made is not obeyed as to where its files go.
 func TestForeignAttachments(t *testing.T) {
-	folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, NormEps: 1e-5})
+	folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}})
 	for path, want := range map[string]string{
 		"tokenizer.json": "",
 		"../escaped":     `has "../escaped" attached, which is no file of a model`,
@@ -55,7 +56,7 @@ func TestForeignAttachments(t *testing.T) {
 
 // Files are read up to a bound, which is said before memory is taken.
 func TestAttachmentsHaveALimit(t *testing.T) {
-	folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, NormEps: 1e-5})
+	folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}})
 	big, err := os.Create(filepath.Join(folder, "tokenizer.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +76,7 @@ func TestCarriedTokenizer(t *testing.T) {
 	testjob.InFolder(t, "data: {text: [a.txt]}\nmodel: {context: 8}\ntrain: {steps: 1, micro_batch: 1}\nparallel: {ranks: 2}\n")
 	testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 500))
 	const settings = `{"temperature": 0.5}`
-	m := hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 400, NormEps: 1e-5}
+	m := hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 400, Eps: 1e-5}}
 	for name, c := range map[string]struct {
 		tokenizer bool // of its own
 		sets      string

@@ -11,6 +11,7 @@ import (
 	"zeroth/job/plan"
 	"zeroth/job/sim"
 	"zeroth/job/testjob"
+	"zeroth/nn"
 )
 
 // Whatever bytes come, OpenHardware reports or describes a machine that a step
@@ -49,7 +50,7 @@ func FuzzHardware(f *testing.F) {
 func FuzzPlanOfModel(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "config.json")
 	for _, family := range []string{"gpt2", "llama"} {
-		f.Add(string(hf.Model{Family: family, Layers: 2, Heads: 2, KVHeads: 1, Width: 8, FFN: 16, Context: 16, Vocab: 300, NormEps: 1e-5, Theta: 1e4}.ConfigJSON()))
+		f.Add(string(hf.Model{Family: family, Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 1e-5}, Llama: nn.Llama{KV: 1, FFN: 16, Theta: 1e4}}.ConfigJSON()))
 	}
 	for _, s := range []string{`{"model_type": "gpt2"}`, `{"model_type": "qwen2", "hidden_size": 64, "num_attention_heads": 4}`, `{"model_type": "llama", "rope_scaling": {"rope_type": "llama3"}}`, "[[[", `{"model_type": "gpt2", "n_layer": 1e9}`, "null", `{"model_type": "gpt2", "n_layer": 1048576, "eos_token_id": [1, 2]}`} {
 		f.Add(s)

@@ -106,7 +106,7 @@ func TestEpochsGoOn(t *testing.T) {
 		!strings.Contains(told, fmt.Sprintf("learning rate of step %d: ", len(all.steps)+1)) {
 		t.Errorf("%d steps, then %d of %d\n%s", len(all.steps), len(more.steps), more.header.Steps, told)
 	}
-	next, b, err := begin(configtest.MustLoad(t, "train.steps=50", "schedule=null", "checkpoint.dir=run/ckpt"), "latest")
+	next, b, err := startOf(configtest.MustLoad(t, "train.steps=50", "schedule=null", "checkpoint.dir=run/ckpt"), "latest")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ checkpoint: {every: 3}
 func gated(file string, sets ...string) *config.Config {
 	c, err := config.Load(file, sets)
 	check(err)
-	net := c.Model.Network()
+	net := c.Model.Network(nn.LoRA{})
 	net.Modules = slices.Insert(net.Modules, 2, nn.Module(gate{net.Width}))
 	net.Uses = slices.Insert(net.Uses, 2, []nn.Use{{Unit: "gate", Params: 1}})
 	c, err = config.WithNetwork(c, net)

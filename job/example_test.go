@@ -78,7 +78,7 @@ checkpoint: {every: 6}
 func mixed(file string, sets ...string) *config.Config {
 	c, err := config.Load(file, sets)
 	check(err)
-	net := c.Model.Network()
+	net := c.Model.Network(nn.LoRA{})
 	net.Modules = slices.Insert(net.Modules, 2, nn.Module(mix{net.Width}))
 	net.Uses = slices.Insert(net.Uses, 2, []nn.Use{{Unit: "mix", Params: 1}})
 	c, err = config.WithNetwork(c, net)

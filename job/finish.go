@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -21,23 +22,14 @@ import (
 
 // export writes the parameters as a Hugging Face folder, every rank its share.
 // After an error there is no model in it, or the one of before. Adapters are merged,
-// and by themselves in a folder beside it.
+// and by themselves in a folder beside it. What cannot be written is an error of
+// process 0 alone: it still receives all shares, so that the others end as usual.
 func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 	adapters := &hf.Adapters{LoRA: config.Adapters(c), Family: c.Model.Family}
 	if ranks[0].Rank > 0 {
 		return collectAll(c, ranks, adapters, nil)
 	}
-	var specs []safetensors.Spec
-	for _, p := range config.Parameters(c) {
-		if nn.IsAdapter(p.Name) {
-			continue
-		}
-		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
-	}
 	made := Missing(folder)
-	if err := os.MkdirAll(folder, 0o777); err != nil {
-		return fmt.Errorf("final parameters: %w", err)
-	}
 	defer func() {
 		if err == nil {
 			return
@@ -50,25 +42,46 @@ func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 			}
 		}
 	}()
-	if err := c.Carried.Write(folder, c.ModelJSON()); err != nil {
-		return err
-	}
-	w, err := safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, map[string]string{"format": "pt"})
-	if err != nil {
-		return err
-	}
+	w, wrong := createModel(c, folder)
 	if err := collectAll(c, ranks, adapters, w); err != nil {
-		_ = w.Abort() // err is the one to report
-		return err
+		if w != nil {
+			_ = w.Abort() // err is the one to report
+		}
+		return cmp.Or(wrong, err)
+	}
+	if wrong != nil {
+		return wrong
 	}
 	if err := w.Close(); err != nil || c.Train.LoRA.Rank == 0 {
 		return err
 	}
-	return adapters.Write(filepath.Join(filepath.Dir(folder), state.AdapterDir), c.Model.From)
+	adapter := filepath.Join(filepath.Dir(folder), state.AdapterDir)
+	if err := input.Folder(adapter); err != nil {
+		return err
+	}
+	return adapters.Write(adapter, c.Model.From)
+}
+
+// createModel begins the folder of the final parameters: all but these.
+func createModel(c *config.Config, folder string) (*safetensors.Writer, error) {
+	var specs []safetensors.Spec
+	for _, p := range config.Parameters(c) {
+		if nn.IsAdapter(p.Name) {
+			continue
+		}
+		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
+	}
+	if err := input.Folder(folder); err != nil {
+		return nil, err
+	}
+	if err := c.Carried.Write(folder, c.ModelJSON()); err != nil {
+		return nil, err
+	}
+	return safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, map[string]string{"format": "pt"})
 }
 
 // collectAll brings the adapters, if there are some, and then the model's parameters,
-// merged, to the process of rank 0, which writes these to w.
+// merged, to the process of rank 0, which writes these to w, or nowhere if w is nil.
 func collectAll(c *config.Config, ranks []*build.Rank, adapters *hf.Adapters, w *safetensors.Writer) error {
 	if adapters.LoRA.Rank > 0 {
 		if err := collect(c, ranks, nn.IsAdapter, adapters.Put); err != nil {
@@ -76,7 +89,10 @@ func collectAll(c *config.Config, ranks []*build.Rank, adapters *hf.Adapters, w 
 		}
 	}
 	return collect(c, ranks, func(name string) bool { return !nn.IsAdapter(name) }, func(p zero.Part, src []float32) error {
-		return w.WriteF32(p.Param.Name, p.At.Lo, adapters.Merge(p, src))
+		if w != nil {
+			_ = w.WriteF32(p.Param.Name, p.At.Lo, adapters.Merge(p, src)) // Close reports it
+		}
+		return nil
 	})
 }
 

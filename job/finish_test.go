@@ -14,6 +14,7 @@ import (
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/testjob"
+	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -51,7 +52,7 @@ func TestExportAndStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		fresh := &hf.Weights{Seed: 9}
-		for _, p := range hf.Parameters(c.Model.Network()) {
+		for _, p := range hf.Parameters(c.Model.Network(nn.LoRA{})) {
 			for _, at := range []shard.Range{{Lo: 0, Hi: p.Numel()}, {Lo: p.Numel() / 3, Hi: p.Numel()/3 + 2}} {
 				got, want := make([]float32, at.Len()), make([]float32, at.Len())
 				part := zero.Part{Param: p, Kind: zero.Master, At: at}
@@ -79,10 +80,10 @@ func TestFolderThatDoesNotFit(t *testing.T) {
 	if err := os.Mkdir("hf", 0o777); err != nil {
 		t.Fatal(err)
 	}
-	m := hf.Model{Family: "gpt2", Layers: 1, Heads: 2, Width: 8, Context: 8, Vocab: 256, NormEps: 1e-5}
+	m := hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 8, Context: 8, Vocab: 256, Eps: 1e-5}}
 	testjob.Write(t, "hf/config.json", string(m.ConfigJSON()))
 	var specs []safetensors.Spec
-	for _, p := range hf.Parameters(m.Network()) {
+	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 		switch {
 		case strings.HasSuffix(p.Name, "ln_f.bias"):
 			continue

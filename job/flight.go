@@ -40,20 +40,32 @@ func (r *run) recordFlights(ranks []*build.Rank) *flights {
 	return f
 }
 
-// wait serves reasons from elsewhere: of the ends of the world the first alone.
+// wait serves reasons from elsewhere: of the ends of the world the first alone. Who asks
+// this process for dumps asks all: this one dumps at once, for others may not answer.
 func (f *flights) wait() {
-	ended := f.r.World.Ended()
+	ended, fault := f.r.World.Ended(), false // a dump after a fault is of it, too
+	_, one := f.r.World.(alone)
 	for {
 		select {
 		case <-ended:
-			ended = nil
-			f.dump("another process was lost or has failed", true)
+			ended, fault = nil, true
+			f.dump("another process was lost or has failed", fault)
 		case <-f.r.Dump:
-			f.dump("asked", false)
-			f.r.Observer.Note("dumped the last operations of every rank to " + f.dir())
+			f.asked(fault, one)
+			f.r.World.Dump()
+		case <-f.r.World.Dumps():
+			f.asked(fault, true)
 		case <-f.over:
 			return
 		}
+	}
+}
+
+// asked dumps because somebody has asked, and says so if all ranks do.
+func (f *flights) asked(fault, all bool) {
+	f.dump("asked", fault)
+	if all {
+		f.r.Observer.Note("dumped the last operations of every rank to " + f.dir())
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"zeroth/collective"
+	"zeroth/collective/collectivetest"
 	"zeroth/collective/flight"
 	"zeroth/job/build"
 	"zeroth/job/config/configtest"
@@ -22,17 +23,17 @@ func TestFaultIsDumped(t *testing.T) {
 	testjob.InTinyFolder(t)
 	own := errors.New("the disk of rank 1")
 	for i, c := range []struct {
-		fault collective.Fault
+		fault collectivetest.Fault
 		want  string // of the verdict; "": no dumps
 	}{
-		{collective.Fault{Drop: true}, "rank 1 parted from the others in operation 5 of shard"},
-		{collective.Fault{Err: own}, ""},
+		{collectivetest.Fault{Drop: true}, "rank 1 parted from the others in operation 5 of shard"},
+		{collectivetest.Fault{Err: own}, ""},
 	} {
 		out := fmt.Sprint("run", i)
 		err := Run(t.Context(), configtest.MustLoad(t, "parallel.ranks=3", "train.micro_batch=1"), Options{Out: out, Hooks: build.Hooks{
 			WrapGroups: func(rank int, g collective.Ranks) collective.Ranks {
 				if rank == 1 {
-					g.Shard = collective.Faulty(g.Shard, collective.At(5, c.fault))
+					g.Shard = collectivetest.Faulty(g.Shard, collectivetest.At(5, c.fault))
 				}
 				return g
 			},

@@ -14,6 +14,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
+	"zeroth/collective/flight"
 	"zeroth/input"
 	"zeroth/job/build"
 	"zeroth/job/config"
@@ -58,7 +59,7 @@ func lockFolders(c *config.Config, out string, fresh bool, saves vfs.FS) (*folde
 	f := &folders{out: out, made: Missing(out)}
 	err := cmp.Or(namesFit(c, out), probeOffload(c))
 	if err == nil {
-		err = f.takeOut(fresh)
+		err = f.takeOut(fresh, c.Checkpoint.Dir)
 	}
 	if err == nil && build.Saves(c) {
 		err = takeCheckpoints(c, f, fresh, saves)
@@ -90,9 +91,12 @@ func tooLong(folder string) bool {
 	return errors.Is(err, syscall.ENAMETOOLONG)
 }
 
-func (f *folders) takeOut(fresh bool) (err error) {
+func (f *folders) takeOut(fresh bool, checkpoints string) (err error) {
 	if err := os.MkdirAll(f.out, 0o777); err != nil {
 		return input.BadInput(fmt.Errorf("--out: %w; name a folder that can be made", err))
+	}
+	if err := ownOutputs(f.out); err != nil {
+		return input.BadInput(fmt.Errorf("--out %s: a run writes only to files and folders of its own, and follows no links: %w; move it away, or name another folder", f.out, err))
 	}
 	f.lock, err = vfs.OS{}.Lock(filepath.Join(f.out, lockFile))
 	if held := (*vfs.Locked)(nil); errors.As(err, &held) {
@@ -101,6 +105,7 @@ func (f *folders) takeOut(fresh bool) (err error) {
 	if err != nil {
 		return input.BadInput(fmt.Errorf("--out %s: nothing can be written there: %w", f.out, input.Cause(err)))
 	}
+	input.Sweep(f.out)
 	if !fresh {
 		return nil
 	}
@@ -108,7 +113,9 @@ func (f *folders) takeOut(fresh bool) (err error) {
 	if err != nil {
 		return input.BadInput(fmt.Errorf("--out: %w", err))
 	}
-	files = slices.DeleteFunc(files, func(e os.DirEntry) bool { return e.Name() == lockFile || vacant(filepath.Join(f.out, e.Name())) })
+	files = slices.DeleteFunc(files, func(e os.DirEntry) bool {
+		return e.Name() == lockFile || vacant(filepath.Join(f.out, e.Name()), checkpoints)
+	})
 	if len(files) > 0 {
 		return input.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest",
 			f.out, Some(files, 3)))
@@ -116,11 +123,38 @@ func (f *folders) takeOut(fresh bool) (err error) {
 	return nil
 }
 
-// vacant tells whether a folder is one of checkpoints that a run has taken and
-// died before it wrote anything.
-func vacant(folder string) bool {
+// ownOutputs refuses a run folder in which something else than a file, or a folder, has
+// the name of one that a run writes. A damaged metrics.jsonl is set aside, unless it is a
+// link.
+func ownOutputs(out string) error {
+	errs := []error{input.Replaceable(filepath.Join(out, "job.yaml")), input.Replaceable(filepath.Join(out, "loss.svg"))}
+	metrics := filepath.Join(out, "metrics.jsonl")
+	if _, err := os.Readlink(metrics); err == nil {
+		errs = append(errs, input.Replaceable(metrics))
+	}
+	for _, folder := range []string{state.ModelDir, state.AdapterDir, flight.Folder} {
+		folder = filepath.Join(out, folder)
+		if err := input.OwnFolder(folder); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		files, _ := os.ReadDir(folder) // there is none yet, as a rule
+		for _, f := range files {
+			if !f.IsDir() || filepath.Ext(f.Name()) != "" { // folders are those of carried templates
+				errs = append(errs, input.Replaceable(filepath.Join(folder, f.Name())))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// vacant reports whether a folder is one of checkpoints that a run has made, and died
+// before it wrote anything. Before it locked the folder, it is empty.
+func vacant(folder, checkpoints string) bool {
 	in, err := os.ReadDir(folder)
-	return err == nil && len(in) > 0 && !slices.ContainsFunc(in, func(e os.DirEntry) bool { return e.Name() != lockFile && !strings.HasPrefix(e.Name(), probeName) })
+	return err == nil && (len(in) > 0 || same(folder, checkpoints)) && !slices.ContainsFunc(in, func(e os.DirEntry) bool {
+		return e.Name() != lockFile && !strings.HasPrefix(e.Name(), probeName) && !input.IsTemp(e.Name())
+	})
 }
 
 // takeCheckpoints holds the folder of checkpoints.
@@ -219,10 +253,11 @@ func same(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// Missing are the folders of a path that are not there, the deepest first.
+// Missing returns the folders of a path that do not exist, the deepest first. A link to
+// nothing exists: it is not to be removed like a folder that was created.
 func Missing(path string) (folders []string) {
 	for {
-		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			return folders
 		}
 		folders = append(folders, path)

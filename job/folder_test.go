@@ -1,6 +1,7 @@
 package job
 
 import (
+	"crypto/rand"
 	"errors"
 	"os"
 	"path/filepath"
@@ -65,11 +66,49 @@ func TestFoldersLeaveNothing(t *testing.T) {
 	}
 	for _, dir := range []string{"x", "x/ckpt"} {
 		testjob.Write(t, dir+"/.lock", "pid 1 host gone\n")
+		testjob.Write(t, dir+"/.zeroth-tmp-"+rand.Text(), "half a job.yaml")
 	}
 	if f, err = lockFolders(c, "x", true, nil); err != nil {
 		t.Errorf("what a run left that died at once is in the way: %v", err)
 	} else {
 		f.release()
+	}
+}
+
+// A run that died after it made its folder of checkpoints, and before it locked it, is not
+// in the way. Other empty folders are.
+func TestFolderOfCheckpointsIsEmpty(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	c := configtest.MustLoad(t, "checkpoint.every=1")
+	c.Checkpoint.Dir = "x/ckpt"
+	for _, folder := range []string{"ckpt", "other"} {
+		if err := os.MkdirAll("x/"+folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		f, err := lockFolders(c, "x", true, nil)
+		if (err == nil) != (folder == "ckpt") {
+			t.Errorf("with %s: %v", folder, err)
+		}
+		if err == nil {
+			f.release()
+		}
+	}
+}
+
+// A link to nothing in the place of a run folder is refused and stays.
+func TestLinkForARunFolderStays(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	if err := os.Symlink("nowhere", "link"); err != nil {
+		t.Fatal(err)
+	}
+	for _, out := range []string{"link", "link/run"} {
+		if f, err := lockFolders(configtest.MustLoad(t), out, true, nil); err == nil {
+			f.release()
+			t.Errorf("--out %s is accepted", out)
+		}
+		if to, err := os.Readlink("link"); to != "nowhere" {
+			t.Fatalf("--out %s: the link leads to %q: %v", out, to, err)
+		}
 	}
 }
 
@@ -174,11 +213,11 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 	trainedRun(t)
 	for _, which := range []string{"latest", "7", "run/ckpt/step-00000007"} {
 		c := configtest.MustLoad(t, "checkpoint.dir=run/ckpt", "train.steps=8", "checkpoint.every=100")
-		r := &run{Options: Options{Out: "run", Resume: which, Observer: &heard{}}}
-		if err := r.begin(c, "run/ckpt"); err != nil {
+		r := newRun(c, Options{Out: "run", Resume: which, Observer: &heard{}})
+		if err := r.findStart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.unchanged(); err != nil {
+		if err := r.checkUnchanged(t.Context()); err != nil {
 			t.Errorf("%s: nothing has changed: %v", which, err)
 		}
 		if err := os.CopyFS("run/ckpt/step-00000007.1", os.DirFS("run/ckpt/step-00000007")); err != nil {
@@ -187,7 +226,7 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 		if err := os.RemoveAll("run/ckpt/step-00000007"); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.unchanged(); err == nil || !strings.Contains(err.Error(), "have changed meanwhile") {
+		if err := r.checkUnchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "have changed meanwhile") {
 			t.Errorf("%s: its checkpoint has another name: %v", which, err)
 		}
 		if err := os.Rename("run/ckpt/step-00000007.1", "run/ckpt/step-00000007"); err != nil {
@@ -195,12 +234,13 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 		}
 		r.start.close()
 	}
-	r := &run{Options: Options{Out: "new", Resume: "latest", Observer: &heard{}}}
-	if err := r.begin(configtest.MustLoad(t, "train.steps=8", "checkpoint.every=100"), "run/none"); err != nil || r.unchanged() != nil {
-		t.Errorf("none yet: %v, %v", err, r.unchanged())
+	none := configtest.MustLoad(t, "train.steps=8", "checkpoint.every=100", "checkpoint.dir=run/none")
+	r := newRun(none, Options{Out: "new", Resume: "latest", Observer: &heard{}})
+	if err := r.findStart(t.Context()); err != nil || r.checkUnchanged(t.Context()) != nil {
+		t.Errorf("none yet: %v, %v", err, r.checkUnchanged(t.Context()))
 	}
 	r.c.Checkpoint.Dir = "run/ckpt"
-	if err := r.unchanged(); err == nil {
+	if err := r.checkUnchanged(t.Context()); err == nil {
 		t.Error("one has come to be, and is not noticed")
 	}
 }

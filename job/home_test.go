@@ -10,6 +10,7 @@ import (
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/testjob"
+	"zeroth/nn"
 )
 
 // Every key of a job that names a file or a folder takes ~; a home whose name
@@ -24,7 +25,7 @@ func TestPathsAtHome(t *testing.T) {
 		}
 	}
 	testjob.Write(t, filepath.Join(home, "texts", "a.txt"), strings.Repeat("to be or not to be, ", 100))
-	testjob.Write(t, filepath.Join(home, "hf", "config.json"), string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, NormEps: 1e-5}.ConfigJSON()))
+	testjob.Write(t, filepath.Join(home, "hf", "config.json"), string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}}.ConfigJSON()))
 	testjob.Write(t, "job.yaml", "data: {text: [~/texts/*.txt]}\n")
 	c := configtest.MustLoad(t, "checkpoint.dir=~/ck", "zero.offload={optimizer: disk, path: ~/disk}", "data.validation=0", "model.context=8")
 	if c.Checkpoint.Dir != home+"/ck" || c.Zero.Offload.Path != home+"/disk" || c.Data.Text[0] != "${HOME}/texts/*.txt" {

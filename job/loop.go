@@ -38,6 +38,7 @@ type loop struct {
 	looked   bool        // at validation data, since the last step
 	early    state.Early // of the evaluations; without a step while there is none
 	base     string      // digest of the parameters that training began with; empty if they were fresh
+	failed   error       // of the last save, if the job stops for it
 	kept     int         // the step last saved in checkpoint.dir; -1 if there is none, or that save failed
 	metrics  map[string]float64
 	slow     report.Stragglers
@@ -46,8 +47,11 @@ type loop struct {
 	timeline *Observation          // may be nil
 }
 
-func newLoop(c *config.Config, r *build.Rank, s *state.Saver, set *data.Set, b *beginning, rec *recorder) *loop {
-	l := &loop{c: c, rank: r, saver: s, set: set, rec: rec, schedule: build.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
+// newLoop returns the loop of one of a run's ranks.
+func newLoop(of *run, r *build.Rank) *loop {
+	c, set, b := of.c, of.set, of.start
+	l := &loop{c: c, rank: r, saver: of.savers[r.Here], set: set, rec: of.rec, schedule: build.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
+		trace: of.Trace, timeline: of.Timeline, owed: of.rec.owed, where: of.where,
 		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
 	l.reader = config.Mesh(c).DataRank(r.Rank)
@@ -75,7 +79,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	}
 	t, last := l.rank.Trainer, time.Now()
 	for l.at < l.c.Train.Steps && !stopped && !l.stale() {
-		t.WantStop = ctx.Err() != nil
+		t.WantStop = ctx.Err() != nil || l.failed != nil
 		lr := l.schedule.At(t.Updates)
 		l.timeline.begin(l)
 		t.Counted = l.set.Train.Learned(l.samples, l.share.Global())
@@ -105,7 +109,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		if k := l.c.Checkpoint.Every; k > 0 && l.at%k == 0 {
 			err = l.checkpoint()
 		} else {
-			err = l.saved(false)
+			l.hearSave(false)
 		}
 		if err != nil {
 			return false, err
@@ -211,38 +215,54 @@ func (l *loop) checkpoint() error {
 		return err
 	}
 	l.kept = l.at
-	return l.saved(!l.c.Checkpoint.Async)
+	if l.c.Checkpoint.Async {
+		return nil
+	}
+	l.hearSave(true)
+	return l.failed
 }
 
-// saved hears how the save in flight ended, if it has or if wait is set, and
-// tells; a save that failed is an error if the job says so.
-func (l *loop) saved(wait bool) error {
-	if l.saver == nil {
-		return nil
+// hearSave takes note of how the save in flight ended, if it has or if wait is set. Ranks that
+// do not wait learn at different steps that it failed, so it stays in failed until all have
+// agreed to stop after the same step.
+func (l *loop) hearSave(wait bool) {
+	if l.saver == nil || l.failed != nil {
+		return
 	}
 	end := l.saver.End(wait)
 	if end == nil {
-		return nil
+		return
 	}
 	if l.rank.Rank == 0 {
 		l.rec.Note(end.String())
 	}
-	if end.Err != nil {
-		l.kept = -1
+	if end.Err == nil {
+		return
 	}
-	if end.Err != nil && l.c.Checkpoint.OnError == "stop" {
-		return fmt.Errorf("checkpoint of step %d: %w", end.Step, end.Err)
+	l.kept = -1
+	if l.c.Checkpoint.OnError != "stop" {
+		return
 	}
-	return nil
+	if l.failed = fmt.Errorf("checkpoint of step %d: %w", end.Step, end.Err); !parted(end.Err) {
+		l.failed = common{l.failed}
+	}
 }
+
+// common is an error that every rank finds out by itself, at the same step.
+type common struct{ error }
+
+func (c common) Unwrap() error { return c.error }
+
+// Common marks the error for World.Fail: other processes need not be interrupted.
+func (common) Common() {}
 
 // settled waits until a save in flight has ended, and the retention after it.
 func (l *loop) settled() error {
 	if l.saver == nil {
 		return nil
 	}
-	if err := l.saved(true); err != nil {
-		return err
+	if l.hearSave(true); l.failed != nil {
+		return l.failed
 	}
 	err := l.saver.Tidy()
 	for _, x := range l.saver.Stays() {

@@ -12,6 +12,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/testjob"
+	"zeroth/nn"
 )
 
 const tiny = `
@@ -70,7 +71,7 @@ func TestGivenNetworkFits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	net := c.Model.Network()
+	net := c.Model.Network(nn.LoRA{})
 	net.Width, net.Vocab, net.Context = 8, 300, 4
 	c.Model.From, c.Sample.Tokens = "folder", 5
 	_, err = config.WithNetwork(c, net)
@@ -84,12 +85,12 @@ func TestGivenNetworkFits(t *testing.T) {
 	}
 }
 
-// Where memory is short, no other settings are searched for a network that the
-// closed forms do not know.
-func TestGivenNetworkIsNotSearched(t *testing.T) {
+// Where memory is short, other settings are searched for a network of the caller's as for any
+// other.
+func TestGivenNetworkIsSearched(t *testing.T) {
 	testjob.InFolder(t, tiny)
 	err := job.Run(t.Context(), mixed("job.yaml", "parallel.memory=100kB"), job.Options{Out: "run"})
-	if !input.IsInput(err) || !strings.Contains(err.Error(), "want more memory, another number of ranks") || strings.Contains(err.Error(), "settings fit") || input.Exists("run") {
+	if !input.IsInput(err) || !strings.Contains(err.Error(), "no other settings fit, the least is ") || input.Exists("run") {
 		t.Errorf("error %v", err)
 	}
 }

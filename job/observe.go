@@ -51,23 +51,27 @@ func (o *Observation) end(l *loop) {
 	}
 }
 
-// compare puts what was measured beside the plan. A run of another schedule than
-// the planned one is a broken promise.
-func (o *Observation) compare(c *config.Config) (err error) {
+// compare makes the plan of the run and puts what was measured beside it. If the run issued
+// other work than planned, the two cannot be compared: then Plan.Measured stays nil, and
+// differs says where they part.
+func (o *Observation) compare(c *config.Config) (differs string, err error) {
 	if o == nil || o.got.Step == 0 {
-		return nil
+		return "", nil
 	}
 	if o.Plan, err = plan.New(c, plan.Machine{}); err != nil {
-		return err
+		return "", err
 	}
-	if n := len(o.got.Timeline); n != len(o.Plan.Timeline) {
-		panic(fmt.Sprintf("job: step %d had %d events, planned were %d", o.got.Step, n, len(o.Plan.Timeline)))
-	}
-	for i, m := range o.got.Timeline {
-		if p := o.Plan.Timeline[i]; m.Name != p.Name {
-			panic(fmt.Sprintf("job: event %d of step %d was %s, planned was %s", i, o.got.Step, m.Name, p.Name))
+	got, planned := o.got.Timeline, o.Plan.Timeline
+	for i := range max(len(got), len(planned)) {
+		switch {
+		case i >= len(got):
+			return fmt.Sprintf("step %d ended before its event %d, %s", o.got.Step, i+1, planned[i].Name), nil
+		case i >= len(planned):
+			return fmt.Sprintf("step %d had an event %d, %s, that is not planned", o.got.Step, i+1, got[i].Name), nil
+		case got[i].Name != planned[i].Name:
+			return fmt.Sprintf("event %d of step %d was %s, planned was %s", i+1, o.got.Step, got[i].Name, planned[i].Name), nil
 		}
 	}
 	o.Plan.Measured = &o.got
-	return nil
+	return "", nil
 }

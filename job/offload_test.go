@@ -35,7 +35,7 @@ func TestOffloadIsReported(t *testing.T) {
 	if want := "0.5 of the optimizer on disk, parameters on host: " + show.ByteSize(plan.Host.Total()) + " on the host, " + show.ByteSize(plan.Disk) + " on disk a rank"; row != [2]string{"offload", want} {
 		t.Errorf("row %q, want %q", row, want)
 	}
-	if want := "removed what a dead run has left: disk/zeroth-beef-rank-0.offload (never used)"; !slices.Contains(h.notes, want) {
+	if want := "removed leftovers of an interrupted run: disk/zeroth-beef-rank-0.offload (never used)"; !slices.Contains(h.notes, want) {
 		t.Errorf("notes %q, want %q", h.notes, want)
 	}
 	if left, err := os.ReadDir("disk"); err != nil || len(left) > 0 {

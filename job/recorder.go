@@ -18,10 +18,12 @@ type recorder struct {
 	out     string
 	metrics *report.Metrics
 	sum     report.Summary
-	account func(step int) (*report.Account, error)
+	account func(step int) *report.Account
 	stepped bool // a step was done
 	drawn   bool // the losses
 	owed    bool // an evaluation at the step this run begins at, which the one before had no time for
+	goesOn  bool // though its files cannot be written: checkpoint.on_error is continue
+	late    bool // the last line is not in metrics.jsonl, which was told
 }
 
 // record opens the run folder's files; of the metrics of an earlier run it
@@ -61,12 +63,26 @@ func writeJob(path string, content []byte, fresh bool) error {
 // memory writes down what the ranks hold beside what was planned: after the
 // first step, and at the end.
 func (r *recorder) memory(step int) (*report.Account, error) {
-	a, err := r.account(step)
-	if err != nil {
-		return nil, err
-	}
+	a := r.account(step)
 	r.metrics.Memory(a)
-	return a, r.metrics.Err()
+	return a, r.wrote()
+}
+
+// wrote is the error of the last line of the metrics. A job that goes on without
+// checkpoints goes on without it, too; the line is written with the next ones.
+func (r *recorder) wrote() error {
+	err := r.metrics.Err()
+	if !r.goesOn {
+		return err
+	}
+	switch late := err != nil; {
+	case late && !r.late:
+		r.Note(fmt.Sprintf("%v: training goes on, and the lines are written when that is possible", err))
+	case !late && r.late:
+		r.Note("metrics.jsonl has all lines again")
+	}
+	r.late = err != nil
+	return nil
 }
 
 func (r *recorder) step(s report.Step) error {
@@ -79,18 +95,21 @@ func (r *recorder) step(s report.Step) error {
 	r.sum.Steps, r.sum.Loss, r.sum.Tokens = s.Step, s.Loss, s.Tokens
 	r.sum.Seconds += s.StepSeconds
 	r.Step(s)
-	return r.metrics.Err()
+	return r.wrote()
 }
 
 func (r *recorder) eval(e report.Eval) error {
 	r.sum.ValLoss = e.ValLoss
 	r.Eval(e)
-	return r.metrics.Err()
+	return r.wrote()
 }
 
 // close ends the metrics, and draws them where that is not done.
 func (r *recorder) close() error {
-	if err := r.metrics.Close(); err != nil {
+	switch err := r.metrics.Close(); {
+	case err != nil && r.goesOn:
+		r.Note(fmt.Sprintf("%v: lines that are not in it: %d", err, r.metrics.Late()))
+	case err != nil:
 		return err // there is no room for a drawing either
 	}
 	return r.draw()
@@ -112,5 +131,10 @@ func (r *recorder) draw() error {
 	if len(l.Steps) == 0 {
 		return nil
 	}
-	return report.WriteLossSVG(filepath.Join(r.out, "loss.svg"), l.Steps, l.Evals)
+	err = report.WriteLossSVG(filepath.Join(r.out, "loss.svg"), l.Steps, l.Evals)
+	if err != nil && r.goesOn {
+		r.Note(err.Error())
+		return nil
+	}
+	return err
 }

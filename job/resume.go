@@ -105,9 +105,9 @@ func restore(r *resumed, t *zero.Trainer, workers int) error {
 	})
 }
 
-// begin is the job as it starts from what a user asks for, which is nothing if
-// it is empty.
-func begin(c *config.Config, which string) (*config.Config, *beginning, error) {
+// startOf returns the job as it starts from the checkpoint a user asks for; from nothing if
+// which is empty.
+func startOf(c *config.Config, which string) (*config.Config, *beginning, error) {
 	b := &beginning{}
 	if which == "" {
 		return c, b, nil
@@ -135,7 +135,7 @@ func goingOn(c *config.Config, r *resumed, was *config.Config) (next *config.Con
 	if err != nil {
 		return nil, nil, err
 	}
-	next, problems := c.Continued(was, model, r.Progress.Context, filepath.Join(r.Path, "state.json"))
+	next, problems := c.Continued(config.Before{Job: was, Model: model, Context: r.Progress.Context, Unpadded: r.Legacy(), File: filepath.Join(r.Path, "state.json")})
 	var errs []error
 	for _, p := range problems {
 		errs = append(errs, fmt.Errorf("  %w", p))
@@ -182,10 +182,23 @@ func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (li
 	if len(changed) > 0 {
 		lines = append(lines, "other than in the checkpoint: "+strings.Join(changed, ", "))
 	}
+	if line := newEvaluation(was, next, p); line != "" {
+		lines = append(lines, line)
+	}
 	if line := newRate(was, next, p); line != "" && was.Train.Steps > 0 && next.Train.Steps > 0 {
 		lines = append(lines, line) // else it is known when the data is open
 	}
 	return lines
+}
+
+// newEvaluation returns a line if evaluations are over other sequences than those
+// before, though the jobs agree: train.eval_batches counted the micro-batches of a rank.
+func newEvaluation(was, next *config.Config, p state.Progress) string {
+	a, b := was.Train.EvalBatches*was.Train.MicroBatch*was.Parallel.Ranks, next.Train.EvalBatches*next.Train.Batch
+	if a == b || next.Train.EvalEvery == 0 || !p.Legacy() {
+		return ""
+	}
+	return fmt.Sprintf("evaluations are over %d sequences (train.eval_batches × batch); up to step %d they were over %d", b, p.Step, a)
 }
 
 // newRate says the learning rate of the next step of a job whose schedule, or number

@@ -176,7 +176,7 @@ func TestResumeComparesTheModel(t *testing.T) {
 		t.Errorf("config.json is %v (%v)\nwas %v", now, err, cfg)
 	}
 	again, err := config.Load("run/job.yaml", nil)
-	if err != nil || again.Model.KVHeads != 1 || again.Model.Theta != 5000 || !again.Model.Tied || again.Model.FFN != 24 {
+	if err != nil || again.Model.KV != 1 || again.Model.Theta != 5000 || !again.Model.Tied || again.Model.FFN != 24 {
 		t.Errorf("job.yaml: %v %+v", err, again)
 	}
 
@@ -229,7 +229,7 @@ func TestResumeComparesTheTraining(t *testing.T) {
 	trainedRun(t, "optimizer={lr: 1e-3, betas: [0.8, 0.9], weight_decay: 0.02}", "schedule={type: linear, min_lr: 2e-4, warmup: 2}", "train.clip=0.5", "precision=fp32", "train.batch=8", "train.micro_batch=null", "train.seed=9", "data.validation=0.2")
 	goOn := func(sets ...string) (*config.Config, []string, error) {
 		c := configtest.MustLoad(t, append(sets, "checkpoint.dir=run/ckpt")...)
-		next, b, err := begin(c, "latest")
+		next, b, err := startOf(c, "latest")
 		if err != nil {
 			return nil, nil, err
 		}
@@ -288,7 +288,7 @@ func TestResumeComparesGroups(t *testing.T) {
 		`optimizer.groups=[{match: "*.bias", lr: 1e-4}]`: `other than in the checkpoint: optimizer.groups [{match: "*.bias", lr: 1e-4}], was ` + groups,
 		"optimizer.groups=[]":                            "other than in the checkpoint: optimizer.groups none, was " + groups,
 	} {
-		_, b, err := begin(configtest.MustLoad(t, set, "checkpoint.dir=run/ckpt"), "latest")
+		_, b, err := startOf(configtest.MustLoad(t, set, "checkpoint.dir=run/ckpt"), "latest")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,7 +305,7 @@ func TestResumeKeepsTheDecay(t *testing.T) {
 	testjob.InTinyFolder(t)
 	trainedRun(t, "schedule={type: wsd, decay: 3}")
 	for set, want := range map[string]int{"train.seed=null": 3, "train.steps=100": 10, "schedule={type: wsd, decay: 5}": 5} {
-		next, b, err := begin(configtest.MustLoad(t, "schedule=null", "train.steps=null", "checkpoint.dir=run/ckpt", set), "latest")
+		next, b, err := startOf(configtest.MustLoad(t, "schedule=null", "train.steps=null", "checkpoint.dir=run/ckpt", set), "latest")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -342,6 +342,22 @@ func TestResumeOfOlderCheckpoints(t *testing.T) {
 		if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=8", "model.width=16"), Options{Out: t.TempDir(), Resume: "old/step-00000007", Observer: h}); !input.IsInput(err) {
 			t.Errorf("without %v: another model: %v", without, err)
 		}
+	}
+}
+
+// A checkpoint whose state.json has a newer format is refused, and nothing is written.
+func TestResumeOfNewerCheckpoints(t *testing.T) {
+	testjob.InTinyFolder(t)
+	trainedRun(t)
+	rewriteState(t, "run/ckpt/step-00000007", "new", func(s map[string]any) {
+		s["format"], s["loss_scale"], s["version"] = state.Format+1, "by layer", "zeroth 7.1.0"
+	})
+	err := Run(t.Context(), configtest.MustLoad(t, "train.steps=8"), Options{Out: "out", Resume: "new/step-00000007"})
+	if !input.IsInput(err) || !strings.Contains(err.Error(), fmt.Sprintf("format %d", state.Format+1)) || !strings.Contains(err.Error(), "zeroth 7.1.0") {
+		t.Error(err)
+	}
+	if input.Exists("out/ckpt") || input.Exists("out/metrics.jsonl") {
+		t.Error("the run began")
 	}
 }
 

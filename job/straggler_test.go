@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"zeroth/collective"
+	"zeroth/collective/collectivetest"
 	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/report"
@@ -29,13 +30,13 @@ func TestStragglerIsNamed(t *testing.T) {
 			var done atomic.Int64 // steps of rank 0, so that a step at the edges may be of either kind
 			h, out := &heard{onStep: func(s report.Step) { done.Store(int64(s.Step)) }}, fmt.Sprint("run", stage)
 			err := Run(t.Context(), c, Options{Out: out, Observer: h, Hooks: build.Hooks{WrapGroups: func(rank int, g collective.Ranks) collective.Ranks {
-				slow := func(int) collective.Fault {
+				slow := func(int) collectivetest.Fault {
 					if at := done.Load(); rank == 2 && at >= from && at < to {
-						return collective.Fault{Delay: 3 * time.Millisecond}
+						return collectivetest.Fault{Delay: 3 * time.Millisecond}
 					}
-					return collective.Fault{Delay: time.Millisecond}
+					return collectivetest.Fault{Delay: time.Millisecond}
 				}
-				return collective.Ranks{World: collective.Faulty(g.World, slow), Shard: collective.Faulty(g.Shard, slow), Replica: collective.Faulty(g.Replica, slow)}
+				return collective.Ranks{World: collectivetest.Faulty(g.World, slow), Shard: collectivetest.Faulty(g.Shard, slow), Replica: collectivetest.Faulty(g.Replica, slow)}
 			}}})
 			if err != nil {
 				t.Fatal(err)

@@ -1,7 +1,6 @@
 package job
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -15,7 +14,6 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
-	"zeroth/data"
 	"zeroth/input"
 	"zeroth/job/build"
 	"zeroth/job/config"
@@ -43,6 +41,10 @@ type World interface {
 	Host(rank int) string
 	// Ended is closed when a process was lost or has failed.
 	Ended() <-chan struct{}
+	// Dump asks all processes to dump what their ranks did last: each, this one too, receives
+	// that from Dumps.
+	Dump()
+	Dumps() <-chan struct{}
 }
 
 // alone is the World of one process.
@@ -56,6 +58,8 @@ func (alone) Fail(error)                                           {}
 func (alone) Explain(err error) error                              { return err }
 func (alone) Host(int) string                                      { return "" }
 func (alone) Ended() <-chan struct{}                               { return nil }
+func (alone) Dump()                                                {}
+func (alone) Dumps() <-chan struct{}                               { return nil }
 
 // Lost is the error of a run that ended because it lost another process, or parted
 // from it.
@@ -76,17 +80,8 @@ func (l *Lost) Unwrap() error { return l.cause }
 // ErrElsewhere is why a run stops whose own process nobody asked to.
 var ErrElsewhere = errors.New("another process of the run was asked to stop")
 
-// why is the reason to stop, nil if the run has not.
-func (r *run) why(ctx context.Context, stopped bool) error {
-	if !stopped {
-		return nil
-	}
-	return cmp.Or(context.Cause(ctx), ErrElsewhere)
-}
-
-// ended is a failed run's error, which the other processes hear if it is this
-// one's own.
-func (r *run) ended(err error) error {
+// failed explains the error of a run, and tells the other processes if it is this one's own.
+func (r *run) failed(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -117,8 +112,8 @@ func parted(err error) bool {
 	return errors.Is(err, collective.ErrClosed) || errors.As(err, new(rendezvous.Lost)) || errors.As(err, new(collective.ErrDiverged))
 }
 
-// oneFolder is process 0's run folder on all.
-func (r *run) oneFolder(ctx context.Context) error {
+// shareFolder makes process 0's run folder that of all.
+func (r *run) shareFolder(ctx context.Context) error {
 	out := r.Out
 	if _, one := r.World.(alone); !one {
 		var err error
@@ -140,9 +135,8 @@ const mostFact = 100
 // ownKeys are a process's own: hosts have their own addresses and files.
 var ownKeys = []string{"parallel.bind", "parallel.token_file", "parallel.tls.cert", "parallel.tls.key", "parallel.tls.ca"}
 
-// oneJob is an error if the processes have other jobs, programs or checkpoints
-// before them.
-func (r *run) oneJob(ctx context.Context, c *config.Config) error {
+// agreeOnJob fails if the processes were given different jobs, programs or checkpoints.
+func (r *run) agreeOnJob(ctx context.Context) error {
 	facts := []rendezvous.Fact{{Name: "version", Value: state.Version()}, {Name: "checkpoint to go on from", Value: "none"}}
 	if from := r.start.from; from != nil {
 		facts[1].Value = fmt.Sprintf("step %d, %s", r.steps, filepath.Base(from.Path))
@@ -151,7 +145,7 @@ func (r *run) oneJob(ctx context.Context, c *config.Config) error {
 		if slices.Contains(ownKeys, key) {
 			continue
 		}
-		facts = append(facts, rendezvous.Fact{Name: key, Value: c.Text(key)})
+		facts = append(facts, rendezvous.Fact{Name: key, Value: r.given.Text(key)})
 	}
 	for i, f := range facts {
 		if len(f.Value) > mostFact {
@@ -170,32 +164,29 @@ func (r *run) agree(ctx context.Context, facts []rendezvous.Fact) error {
 	return err
 }
 
-// lock takes the folders that the run writes to, which process 0 does for all, and
+// lockFolders locks the folders that the run writes to. Process 0 does that for all, and
 // leaves a mark there that the others look for.
-func (r *run) lock() (*folders, error) {
+func (r *run) lockFolders(context.Context) (err error) {
 	if r.World.Process() > 0 {
-		return &folders{}, probeOffload(r.c)
+		r.folders = &folders{}
+		return probeOffload(r.c)
 	}
-	f, err := lockFolders(r.c, r.Out, r.Resume == "", r.Hooks.Saves)
+	r.folders, err = lockFolders(r.c, r.Out, r.Resume == "", r.Hooks.Saves)
 	if err != nil || r.World.Session() == "" || !build.Saves(r.c) {
-		return f, err
+		return err
 	}
-	if err := os.WriteFile(r.mark(), []byte(r.World.Session()), 0o666); err != nil {
-		f.release()
-		return nil, err
-	}
-	return f, nil
+	return input.WriteBytes(r.mark(), []byte(r.World.Session()))
 }
 
 func (r *run) mark() string { return filepath.Join(r.c.Checkpoint.Dir, probeName) }
 
-// oneData is an error if the processes read other data, or do not see one folder
-// of checkpoints. Process 0 has it locked by now, and the others wait for that.
-func (r *run) oneData(ctx context.Context, set *data.Set) error {
+// agreeOnData fails if the processes read different data, or do not see the same folder of
+// checkpoints. They wait until process 0 has locked it.
+func (r *run) agreeOnData(ctx context.Context) error {
 	if _, err := r.World.Share(ctx, "locked"); err != nil {
 		return err
 	}
-	facts := []rendezvous.Fact{{Name: "the data's fingerprint", Value: set.Fingerprint}}
+	facts := []rendezvous.Fact{{Name: "the data's fingerprint", Value: r.set.Fingerprint}}
 	if r.World.Session() != "" && build.Saves(r.c) {
 		seen := "one for all, that can be written to"
 		if b, err := os.ReadFile(r.mark()); err != nil || string(b) != r.World.Session() {
@@ -211,21 +202,26 @@ func (r *run) oneData(ctx context.Context, set *data.Set) error {
 	return r.agree(ctx, facts)
 }
 
-// record opens the run folder's files on process 0, once all have what the run needs; the
-// others know what it found there.
-func (r *run) record(ctx context.Context) (rec *recorder, err error) {
+// openRunFolder opens the files of the run folder on process 0, once all processes have what
+// the run needs, and shares what it found there.
+func (r *run) openRunFolder(ctx context.Context) error {
 	if err := r.World.Agree(ctx, nil); err != nil {
-		return nil, err
+		return err
 	}
+	var rec *recorder
+	var err error
 	if r.World.Process() == 0 {
-		rec, err = record(r.Out, r.file, r.Resume == "", r.start.Step, r.Observer)
-		if err != nil {
-			return nil, err
+		if rec, err = record(r.Out, r.file, r.Resume == "", r.start.Step, r.Observer); err != nil {
+			return err
 		}
 	} else {
 		rec = &recorder{Observers: report.Observers{r.Observer}, out: r.Out, sum: report.Summary{Steps: r.start.Step, Loss: math.NaN(), ValLoss: math.NaN()}}
 	}
 	owed, err := r.World.Share(ctx, strconv.FormatBool(rec.owed))
 	rec.owed = owed == "true"
-	return rec, err
+	rec.goesOn, rec.sum.Tokens = r.c.Checkpoint.OnError == "continue", r.start.Tokens
+	rec.account = func(step int) *report.Account { return report.NewAccount(r.c, r.plan, step, r.ranks) }
+	r.rec = rec
+	r.flights.begun.Store(true)
+	return err
 }

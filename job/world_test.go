@@ -2,11 +2,14 @@ package job
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"zeroth/collective/rendezvous"
 	"zeroth/job/config"
+	"zeroth/job/config/configtest"
 	"zeroth/job/testjob"
+	"zeroth/shard"
 )
 
 // stating keeps what its process states.
@@ -20,6 +23,24 @@ func (s stating) Agree(_ context.Context, facts []rendezvous.Fact) error {
 	return nil
 }
 
+// onHosts is a world whose ranks have a host each, though all are of this process.
+type onHosts struct{ alone }
+
+func (onHosts) Beside(shard.Mesh) int { return 1 }
+
+// Ranks with a host each have more processors than ranks that share one, and so more
+// workspace: the account at the end compares them with the plan of this launch.
+func TestAccountIsOfThisLaunch(t *testing.T) {
+	testjob.InTinyFolder(t)
+	h := &heard{}
+	if err := Run(t.Context(), configtest.MustLoad(t, "parallel.ranks=3"), Options{Out: "run", Observer: quiet{h}, World: onHosts{}}); err != nil {
+		t.Fatal(err)
+	}
+	if s := h.sums[0].Memory.String(); !strings.Contains(s, "as planned to the byte") {
+		t.Error(s)
+	}
+}
+
 // Hosts may be reached at addresses of their own and have the token in files of their
 // own; in all else they have one job.
 func TestHostsHaveTheirOwnAddresses(t *testing.T) {
@@ -30,8 +51,8 @@ func TestHostsHaveTheirOwnAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 		var facts []rendezvous.Fact
-		r := &run{Options: Options{World: stating{facts: &facts}}, start: &beginning{}}
-		if err := r.oneJob(t.Context(), c); err != nil {
+		r := newRun(c, Options{World: stating{facts: &facts}})
+		if err := r.agreeOnJob(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		all := map[string]string{}

@@ -144,23 +144,17 @@ type head struct {
 
 func (h head) Params() []shard.Param { return h.params }
 
-// The indices of what the head saves.
-const (
-	sMean = iota // (R) float32; none for RMSNorm
-	sRstd        // (R) float32
-	sNorm        // (R, C)
-)
-
 func (h head) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer, s *Saved) device.Mat {
 	r, c := bt.Rows(), h.params[table].Shape[1]
-	s[sRstd], s[sNorm] = mem.Take(device.F32, r), mem.Take(bt.Compute, r*c)
-	norm, xm := device.Matrix(s[sNorm], r, c), device.Matrix(x, r, c)
+	n := &s.norm
+	n.rstd, n.y = mem.Take(device.F32, r), mem.Take(bt.Compute, r*c)
+	norm, xm := device.Matrix(n.y, r, c), device.Matrix(x, r, c)
 	if h.bias == 0 {
 		defer mem.Release(mem.Mark())
-		q.RMSNorm(norm, s[sRstd], xm, shifted(q, mem, w[h.weight], h.plus), h.eps)
+		q.RMSNorm(norm, n.rstd, xm, shifted(q, mem, w[h.weight], h.plus), h.eps)
 	} else {
-		s[sMean] = mem.Take(device.F32, r)
-		q.LayerNorm(norm, s[sMean], s[sRstd], xm, w[h.weight], w[h.bias], h.eps)
+		n.mean = mem.Take(device.F32, r)
+		q.LayerNorm(norm, n.mean, n.rstd, xm, w[h.weight], w[h.bias], h.eps)
 	}
 	return norm
 }
@@ -169,9 +163,9 @@ func (h head) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Bu
 func (h head) normGrad(q Ops, mem Scratch, w, dw []device.Buffer, d, dnorm, x device.Mat, s *Saved) {
 	gain := wanted(mem, dw[h.weight], d.Cols)
 	if h.bias == 0 {
-		q.RMSNormGrad(d, gain, dnorm, x, shifted(q, mem, w[h.weight], h.plus), s[sRstd], false)
+		q.RMSNormGrad(d, gain, dnorm, x, shifted(q, mem, w[h.weight], h.plus), s.norm.rstd, false)
 	} else {
-		q.LayerNormGrad(d, gain, wanted(mem, dw[h.bias], d.Cols), dnorm, x, w[h.weight], s[sMean], s[sRstd], false)
+		q.LayerNormGrad(d, gain, wanted(mem, dw[h.bias], d.Cols), dnorm, x, w[h.weight], s.norm.mean, s.norm.rstd, false)
 	}
 }
 
@@ -206,7 +200,7 @@ func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, 
 	defer mem.Release(mem.Mark())
 	out := matrix(w[table], h.params[table])
 	r, c := bt.Rows(), out.Cols
-	norm, dnorm := device.Matrix(s[sNorm], r, c), device.Matrix(mem.Take(bt.Compute, r*c), r, c)
+	norm, dnorm := device.Matrix(s.norm.y, r, c), device.Matrix(mem.Take(bt.Compute, r*c), r, c)
 	backward := func(logits device.Mat, lo, hi int) {
 		q.CrossEntropyGrad(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi), bt.Scale, h.cap)
 		if dw[table].N > 0 {

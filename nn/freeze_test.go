@@ -53,7 +53,7 @@ func TestOneFrozen(t *testing.T) {
 // Units with both kinds of parameters are divided where they meet, alike in all
 // modules that use them.
 func TestFrozenUnits(t *testing.T) {
-	g := GPT2{Layers: 2, Heads: 1, Width: 4, Context: 4, Vocab: 5}
+	g := GPT2{Shape: Shape{Layers: 2, Heads: 1, Width: 4, Context: 4, Vocab: 5}}
 	m := g.Model().Frozen(func(p shard.Param) bool { return strings.Contains(p.Name, "wpe") || strings.Contains(p.Name, ".h.1.") })
 	var names []string
 	for _, u := range m.Units() {

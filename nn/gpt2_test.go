@@ -14,7 +14,7 @@ import (
 
 // The shapes are small and odd: no two of them are equal, and none is a
 // multiple of a vector register.
-var tiny = GPT2{Layers: 2, Heads: 3, Width: 12, Context: 7, Vocab: 11, Eps: 1e-5}
+var tiny = GPT2{Shape: Shape{Layers: 2, Heads: 3, Width: 12, Context: 7, Vocab: 11, Eps: 1e-5}}
 
 // TestForward compares every module with the oracle, with and without keeping
 // what Backward needs.
@@ -271,7 +271,7 @@ func TestPublishedSizes(t *testing.T) {
 		{48, 25, 1600, 1_557_611_200},
 	} {
 		n := 0
-		for _, p := range unique(GPT2{Layers: c.layers, Heads: c.heads, Width: c.width, Context: 1024, Vocab: 50257}.Model()) {
+		for _, p := range unique(GPT2{Shape: Shape{Layers: c.layers, Heads: c.heads, Width: c.width, Context: 1024, Vocab: 50257}}.Model()) {
 			n += p.Numel()
 		}
 		if n != c.want {

@@ -9,37 +9,36 @@ import (
 	"zeroth/shard"
 )
 
-// Llama is the shape of a Llama model (Touvron et al., arXiv 2302.13971; with
-// grouped queries as in arXiv 2307.09288): RMSNorm before each half of a block,
-// rotary positions, SwiGLU, no biases; and of the families that are made of the same
-// parts. The fields after Pad are zero in Llama. Parameter names, shapes and
-// initialisation are Hugging Face's.
+// Llama is the shape of a Llama model (Touvron et al., arXiv 2302.13971; with grouped
+// queries as in arXiv 2307.09288), with RMSNorm before each half of a block, rotary
+// positions, SwiGLU and no biases; and of the families that are made of the same parts. The
+// fields after Pad are zero in Llama. Parameter names, shapes and initialisation are
+// Hugging Face's.
 type Llama struct {
-	Name                          string // of the family, for people; empty is Llama
-	Layers, Width, Context, Vocab int
-	Heads, KV                     int // query heads; key and value heads. KV divides Heads
-	Head                          int // width of a head, even; 0: Width/Heads
-	FFN                           int // width of the hidden layer
-	Eps                           float32
-	Theta                         float64 // of the rotary positions
-	Scaling                       device.RopeScaling
-	Turned                        int  // elements of a head that turn, see device.Rope; 0: all
-	Tied                          bool // the output layer is the token embedding
-	Padded                        bool // looking up the token Pad gives its embedding no gradient, as PyTorch's
-	Pad                           int  // nn.Embedding(padding_idx=Pad) has it; as an output layer it has one
+	Shape
+	Name    string             // of the family, for people; empty is Llama
+	KV      int                `says:"kv_heads"`            // heads of keys and values; divides Heads
+	Head    int                `says:"the width of a head"` // even; 0: Width/Heads
+	FFN     int                `says:"ffn"`                 // width of the hidden layer
+	Theta   float64            `says:"rope_theta"`          // of the rotary positions
+	Scaling device.RopeScaling `says:"the scaling of rotary positions"`
+	Turned  int                `says:"the number of elements of a head that turn"` // see device.Rope; 0: all
+	Tied    bool               `says:"tied"`                                       // the output layer is the token embedding
+	Padded  bool               `says:"whether the padding token is not trained"`   // as nn.Embedding(padding_idx=Pad) of PyTorch: looking up
+	Pad     int                `says:"the padding token"`                          // the token Pad gives its embedding no gradient; the output layer does
 
-	BiasQKV, BiasOut, BiasMLP bool     // of queries, keys and values (Qwen2, arXiv 2407.10671); of what attention puts out; of the MLP
-	HeadNorm                  HeadNorm // of queries and keys, before they are turned
-	Norms                     Norms    // of each half of a block
-	Fused                     bool     // queries, keys and values are one matrix, gate and up are one (Phi-3, arXiv 2404.14219)
-	Layout                    string   // what each layer is, as Layers lists it; empty: all are Full
-	Window                    int      // positions that a Windowed layer sees
-	LocalTheta                float64  // of a Windowed layer's positions, which are not scaled; 0: Theta, scaled
-	Scale                     float64  // of scores is Scale^-1/2; 0 is the width of a head
-	CapScores, CapLogits      float64  // x is c tanh(x/c) with this c (Gemma 2, arXiv 2408.00118); 0: it stays x
-	LoRA                      LoRA
-	Dropout                   Dropout
-	Gemma                     bool // norms multiply by 1 + weight, embeddings by the root of Width, the gate's GELU not SiLU (Gemma, arXiv 2403.08295)
+	BiasQKV    bool     `says:"biases of queries, keys and values"`   // Qwen2, arXiv 2407.10671
+	BiasOut    bool     `says:"biases of the output of attention"`    //
+	BiasMLP    bool     `says:"biases of the MLP"`                    //
+	HeadNorm   HeadNorm `says:"the norms of queries and keys"`        // before they are turned
+	Norms      Norms    `says:"the places of norms"`                  // of each half of a block
+	Fused      bool     `says:"whether weights are fused"`            // queries, keys and values are one matrix, gate and up are one (Phi-3, arXiv 2404.14219)
+	Layout     string   `says:"the kinds of layers"`                  // a letter for each, see Full; repeated; empty: all are Full
+	Window     int      `says:"the window of attention"`              // positions that a Windowed layer sees
+	LocalTheta float64  `says:"rope_theta of layers with a window"`   // whose positions are not scaled; 0: Theta, scaled
+	CapScores  float64  `says:"the soft cap of scores"`               // x becomes c tanh(x/c) (Gemma 2, arXiv 2408.00118); 0: none
+	CapLogits  float64  `says:"the soft cap of logits"`               // likewise
+	Gemma      bool     `says:"whether norms add 1 to their weights"` // and embeddings are scaled by the root of Width, and the gate is GELU, not SiLU (Gemma, arXiv 2403.08295)
 }
 
 // What a layer is, a letter each, again and again if there are more layers: one that sees all positions before, one that sees
@@ -103,98 +102,64 @@ func (l Llama) Model() *Model {
 	for i := range l.Layers {
 		m.add(fmt.Sprintf("layers.%d", i), l.block(i))
 	}
-	m.add(back, head{params: last, weight: 1, eps: l.Eps, plus: l.plus(), cap: float32(l.CapLogits)})
+	m.add(back, head{params: last, weight: 1, eps: float32(l.Eps), plus: l.plus(), cap: float32(l.CapLogits)})
 	return m
 }
 
-// A block's weights and biases. A linear layer's bias is biases after it, the two
-// matrices of its adapter downs and ups.
-const (
-	before1 = iota // the norms of the first half, attention, and of the second
-	after1
-	before2
-	after2
-	normQ
-	normK
-	projQ
-	projK
-	projV
-	projO
-	projGate
-	projUp
-	projDown
-	biases = iota - projQ
-	downs  = 2 * biases
-	ups    = 3 * biases
-	pieces = projDown + ups + 1
-)
-
-// piece is rows [lo, hi) of a parameter; the zero piece is none.
-type piece struct{ param, lo, hi int }
-
-// of is the piece of w, which is a block's parameters or their gradients.
-func (p piece) of(w []device.Buffer, params []shard.Param) device.Mat {
-	cols := 1
-	if shape := params[p.param].Shape; len(shape) == 2 {
-		cols = shape[1]
-	}
-	return device.Matrix(w[p.param].Slice(p.lo*cols, p.hi*cols), p.hi-p.lo, cols)
-}
-
-// rows is the length of a piece: the width of what it puts out.
-func (l Llama) rows(what int) int {
-	if what >= projQ+downs && what < projQ+ups {
-		return l.LoRA.Rank
-	}
-	if what >= projQ {
-		what = projQ + (what-projQ)%biases
-	}
-	switch what {
-	case projQ:
-		return l.queries()
-	case projK, projV:
-		return l.head() * l.KV
-	case projGate, projUp:
-		return l.FFN
-	case normQ, normK:
-		if l.HeadNorm == EachHead {
-			return l.head()
-		}
-		return l.rows(what - normQ + projQ)
-	}
-	return l.Width
-}
-
-// linear is a linear layer, or several in one matrix: (out, in), as in PyTorch's
-// Linear.
-type linear struct {
+// fused is a matrix parameter and the linear layers whose weights are its rows, one after
+// the other: one layer, or with Llama.Fused several.
+type fused struct {
 	name  string
 	in    int
 	bias  bool
-	parts []int
+	parts []part
 }
 
-// linears are a block's, in order.
-func (l Llama) linears() []linear {
-	c := l.Width
-	all := []linear{
-		{"self_attn.q_proj", c, l.BiasQKV, []int{projQ}}, {"self_attn.k_proj", c, l.BiasQKV, []int{projK}}, {"self_attn.v_proj", c, l.BiasQKV, []int{projV}},
-		{"self_attn.o_proj", l.queries(), l.BiasOut, []int{projO}},
-		{"mlp.gate_proj", c, l.BiasMLP, []int{projGate}}, {"mlp.up_proj", c, l.BiasMLP, []int{projUp}},
-		{"mlp.down_proj", l.FFN, l.BiasMLP, []int{projDown}},
+// part is a layer with the width of its output.
+type part struct {
+	layer *linear
+	out   int
+}
+
+func (f fused) out() (n int) {
+	for _, p := range f.parts {
+		n += p.out
 	}
+	return n
+}
+
+// cut gives each layer its rows of a parameter that has the rows of all of them.
+func (f fused) cut(all rows, give func(l *linear, r rows)) {
+	for _, p := range f.parts {
+		all.hi = all.lo + p.out
+		give(p.layer, all)
+		all.lo = all.hi
+	}
+}
+
+// linears lists the matrices of attention and of the MLP, in order.
+func (b *llamaBlock) linears() (attn, mlp []fused) {
+	l, c, a, k := b.l, b.l.Width, b.l.queries(), b.l.keys()
+	q, key, value := part{&b.qkv[0], a}, part{&b.qkv[1], k}, part{&b.qkv[2], k}
+	gate, up := part{&b.gate, l.FFN}, part{&b.up, l.FFN}
+	attn = []fused{
+		{"self_attn.q_proj", c, l.BiasQKV, []part{q}}, {"self_attn.k_proj", c, l.BiasQKV, []part{key}}, {"self_attn.v_proj", c, l.BiasQKV, []part{value}},
+	}
+	mlp = []fused{{"mlp.gate_proj", c, l.BiasMLP, []part{gate}}, {"mlp.up_proj", c, l.BiasMLP, []part{up}}}
 	if l.Fused {
-		qkv, gateUp := linear{"self_attn.qkv_proj", c, l.BiasQKV, []int{projQ, projK, projV}}, linear{"mlp.gate_up_proj", c, l.BiasMLP, []int{projGate, projUp}}
-		all = []linear{qkv, all[3], gateUp, all[6]}
+		attn = []fused{{"self_attn.qkv_proj", c, l.BiasQKV, []part{q, key, value}}}
+		mlp = []fused{{"mlp.gate_up_proj", c, l.BiasMLP, []part{gate, up}}}
 	}
-	return all
+	return append(attn, fused{"self_attn.o_proj", a, l.BiasOut, []part{{&b.o, c}}}),
+		append(mlp, fused{"mlp.down_proj", l.FFN, l.BiasMLP, []part{{&b.down, c}}})
 }
 
-// normNames are the norms' of a block's halves; one word has two meanings.
-var normNames = [...][4]string{
-	NormBefore: {before1: "input", before2: "post_attention"},
-	NormAfter:  {after1: "post_attention", after2: "post_feedforward"},
-	NormBoth:   {before1: "input", after1: "post_attention", before2: "pre_feedforward", after2: "post_feedforward"},
+// normNames are the names of the norms before and after each half of a block, without
+// "_layernorm"; "post_attention" has two meanings.
+var normNames = [...]struct{ attn, mlp [2]string }{
+	NormBefore: {[2]string{"input", ""}, [2]string{"post_attention", ""}},
+	NormAfter:  {[2]string{"", "post_attention"}, [2]string{"", "post_feedforward"}},
+	NormBoth:   {[2]string{"input", "post_attention"}, [2]string{"pre_feedforward", "post_feedforward"}},
 }
 
 // plus is what is added to the weight of a norm.
@@ -212,77 +177,54 @@ func (l Llama) gain(name string, n int) shard.Param {
 	return p
 }
 
-// block lists the parameters of layer i.
-func (l Llama) block(i int) llamaBlock {
-	b, prefix := llamaBlock{l: l, layer: i}, fmt.Sprintf("model.layers.%d.", i)
-	norm := func(what int) {
-		if name := normNames[l.Norms][what]; name != "" {
-			b.add(l.gain(prefix+name+"_layernorm.weight", l.Width), what)
+// block builds layer i.
+func (l Llama) block(i int) *llamaBlock {
+	b, prefix := &llamaBlock{l: l, layer: i}, fmt.Sprintf("model.layers.%d.", i)
+	b.attn.place, b.mlp.place = placeAttn, placeMLP
+	norm := func(name string) (r rows) {
+		if name != "" {
+			r = b.add(l.gain(prefix+name+"_layernorm.weight", l.Width))
+		}
+		return r
+	}
+	attn, mlp := b.linears()
+	weights := func(all []fused) {
+		for _, f := range all {
+			f.cut(b.add(weight(prefix+f.name+".weight", initStd, f.out(), f.in)), func(l *linear, r rows) { l.weight = r })
 		}
 	}
-	norm(before1)
-	for _, x := range l.linears() {
-		if x.parts[0] == projGate {
-			norm(after1)
-			norm(before2)
-		}
-		b.add(weight(prefix+x.name+".weight", initStd, b.length(x.parts), x.in), x.parts...)
-	}
-	norm(after2)
-	for _, x := range l.linears() {
-		if x.bias {
-			own := make([]int, len(x.parts))
-			for i, what := range x.parts {
-				own[i] = what + biases
-			}
-			b.add(bias(prefix+x.name+".bias", b.length(x.parts)), own...)
+	names := normNames[l.Norms]
+	b.attn.before = norm(names.attn[0])
+	weights(attn)
+	b.attn.after = norm(names.attn[1])
+	b.mlp.before = norm(names.mlp[0])
+	weights(mlp)
+	b.mlp.after = norm(names.mlp[1])
+	all := append(attn, mlp...)
+	for _, f := range all {
+		if f.bias {
+			f.cut(b.add(bias(prefix+f.name+".bias", f.out())), func(l *linear, r rows) { l.bias = r })
 		}
 	}
 	if l.HeadNorm != NoHeadNorm {
-		b.add(l.gain(prefix+"self_attn.q_norm.weight", l.rows(normQ)), normQ)
-		b.add(l.gain(prefix+"self_attn.k_norm.weight", l.rows(normK)), normK)
+		q, k := l.queries(), l.keys()
+		if l.HeadNorm == EachHead {
+			q, k = l.head(), l.head()
+		}
+		b.normQ, b.normK = b.add(l.gain(prefix+"self_attn.q_norm.weight", q)), b.add(l.gain(prefix+"self_attn.k_norm.weight", k))
 	}
-	for _, x := range l.linears() {
-		if l.LoRA.Targeted(prefix + x.name) {
-			b.adapt(prefix, x)
+	for _, f := range all {
+		if l.LoRA.Targeted(prefix + f.name) {
+			low, high := l.LoRA.params(prefix+f.name, f.in, f.out())
+			down := b.add(low)
+			f.cut(b.add(high), func(to *linear, up rows) { l.LoRA.attach(to, down, up) })
 		}
 	}
 	return b
 }
 
-// adapt lists the adapter of a linear layer. Layers in one matrix share the first
-// half of it.
-func (b *llamaBlock) adapt(prefix string, x linear) {
-	down, up := b.l.LoRA.params(prefix+x.name, x.in, b.length(x.parts))
-	own := make([]int, len(x.parts))
-	for i, what := range x.parts {
-		own[i] = what + ups
-		b.at[what+downs] = piece{len(b.params), 0, b.l.LoRA.Rank}
-	}
-	b.params = append(b.params, down)
-	b.add(up, own...)
-}
-
-// add lists a parameter that has some pieces, one after the other.
-func (b *llamaBlock) add(p shard.Param, parts ...int) {
-	at := 0
-	for _, what := range parts {
-		b.at[what] = piece{len(b.params), at, at + b.l.rows(what)}
-		at = b.at[what].hi
-	}
-	b.params = append(b.params, p)
-}
-
-// length is that of several pieces together.
-func (b *llamaBlock) length(parts []int) (n int) {
-	for _, what := range parts {
-		n += b.l.rows(what)
-	}
-	return n
-}
-
-// head is D, queries is the width of all queries, and columns that of queries, keys
-// and values.
+// head returns the width D of a head, queries and keys that of all query and key heads,
+// columns that of queries, keys and values together.
 func (l Llama) head() int {
 	if l.Head != 0 {
 		return l.Head
@@ -290,7 +232,8 @@ func (l Llama) head() int {
 	return l.Width / l.Heads
 }
 func (l Llama) queries() int { return l.head() * l.Heads }
-func (l Llama) columns() int { return l.head() * (l.Heads + 2*l.KV) }
+func (l Llama) keys() int    { return l.head() * l.KV }
+func (l Llama) columns() int { return l.queries() + 2*l.keys() }
 
 // kind is what a layer is.
 func (l Llama) kind(layer int) byte {

@@ -5,54 +5,28 @@ import (
 	"math"
 
 	"zeroth/device"
-	"zeroth/shard"
 )
 
 // llamaBlock is x2 = x + o(attention(norm(x))), y = x2 + down(silu(gate(n)) * up(n))
 // with n = norm(x2). Norms may come after what is added instead, or also: x2 = x +
 // norm(o(attention(x))).
 type llamaBlock struct {
-	l      Llama
-	layer  int
-	params []shard.Param
-	at     [pieces]piece
+	params
+	l                 Llama
+	layer             int
+	attn, mlp         half
+	normQ, normK      rows // the weights of a HeadNorm
+	qkv               [3]linear
+	o, gate, up, down linear
 }
 
-func (b llamaBlock) Params() []shard.Param { return b.params }
+// half is the norms of one half of a block, and its place for dropout.
+type half struct {
+	before, after rows // weights; none if there is no such norm
+	place         int
+}
 
-// The indices of what a block saves. A is the width of its queries, K of its keys.
-const (
-	saveRstd1  = iota // (R) float32
-	saveNorm1         // (R, C): norm(x)
-	saveQKV           // (R, A+2K), queries and keys as attention reads them
-	saveLse           // (B, H, T) float32
-	saveO             // (R, A)
-	saveX2            // (R, C)
-	saveRstd2         // (R) float32
-	saveNorm2         // (R, C): norm(x2)
-	saveGate          // (R, F)
-	saveUp            // (R, F)
-	saveAct           // (R, F)
-	saveRaw           // (R, A+K): queries and keys before a HeadNorm
-	saveRstdQK        // (heads, or 2, R) float32, of a HeadNorm
-	saveOut1          // (R, C): what attention puts out, before a norm after it
-	saveAfter1        // (R) float32, of that norm
-	saveOut2          // (R, C): what the MLP puts out, likewise
-	saveAfter2        // (R) float32
-)
-
-// half is where one half of a block has its norms.
-type half struct{ before, norm, rstd, after, out, rstdAfter, place int }
-
-var (
-	attends = half{before1, saveNorm1, saveRstd1, after1, saveOut1, saveAfter1, placeAttn}
-	maps    = half{before2, saveNorm2, saveRstd2, after2, saveOut2, saveAfter2, placeMLP}
-)
-
-// has says whether the block has a piece.
-func (b llamaBlock) has(what int) bool { return b.at[what].hi > 0 }
-
-func (b llamaBlock) attn(bt *Batch) device.Attn {
+func (b *llamaBlock) attention(bt *Batch) device.Attn {
 	d := b.l.head()
 	a := device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.l.Heads, KV: b.l.KV, D: d, Scale: float32(1 / math.Sqrt(cmp.Or(b.l.Scale, float64(d)))), Cap: float32(b.l.CapScores)}
 	a.Drop = bt.dropsWeights(b.l.Dropout.Attention, b.layer)
@@ -62,7 +36,7 @@ func (b llamaBlock) attn(bt *Batch) device.Attn {
 	return a
 }
 
-func (b llamaBlock) rope(bt *Batch) device.Rope {
+func (b *llamaBlock) rope(bt *Batch) device.Rope {
 	r := device.Rope{T: bt.T, Past: bt.past(), Start: bt.Start, D: b.l.head(), Part: b.l.Turned, Theta: b.l.Theta, Scaling: b.l.Scaling.For(bt.past() + bt.T)}
 	if b.l.kind(b.layer) == Windowed && b.l.LocalTheta != 0 {
 		r.Theta, r.Scaling = b.l.LocalTheta, device.RopeScaling{}
@@ -71,7 +45,7 @@ func (b llamaBlock) rope(bt *Batch) device.Rope {
 }
 
 // turn turns queries and keys by their positions, where the layer has some.
-func (b llamaBlock) turn(q Ops, x device.Mat, bt *Batch, back bool) {
+func (b *llamaBlock) turn(q Ops, x device.Mat, bt *Batch, back bool) {
 	if b.l.kind(b.layer) != Unturned {
 		q.Rope(x, b.rope(bt), back)
 	}
@@ -79,17 +53,17 @@ func (b llamaBlock) turn(q Ops, x device.Mat, bt *Batch, back bool) {
 
 // split views (R, A+2K) as its queries, keys and values, and as the columns that
 // have positions: the first two.
-func (b llamaBlock) split(m device.Mat) (parts [3]device.Mat, turned device.Mat) {
-	a, k := b.l.queries(), b.l.head()*b.l.KV
+func (b *llamaBlock) split(m device.Mat) (parts [3]device.Mat, turned device.Mat) {
+	a, k := b.l.queries(), b.l.keys()
 	return [3]device.Mat{m.Columns(0, a), m.Columns(a, a+k), m.Columns(a+k, a+2*k)}, m.Columns(0, a+k)
 }
 
 // normed is the columns of queries and keys, one after the other, that a HeadNorm
 // normalises together; and how many of them are queries.
-func (b llamaBlock) normed(m device.Mat) (groups []device.Mat, queries int) {
+func (b *llamaBlock) normed(m device.Mat) (groups []device.Mat, queries int) {
 	if b.l.HeadNorm == AllHeads {
 		a := b.l.queries()
-		return []device.Mat{m.Columns(0, a), m.Columns(a, a+b.l.head()*b.l.KV)}, 1
+		return []device.Mat{m.Columns(0, a), m.Columns(a, a+b.l.keys())}, 1
 	}
 	for h := range b.l.Heads + b.l.KV {
 		groups = append(groups, m.Columns(h*b.l.head(), (h+1)*b.l.head()))
@@ -97,166 +71,139 @@ func (b llamaBlock) normed(m device.Mat) (groups []device.Mat, queries int) {
 	return groups, b.l.Heads
 }
 
-// linear sets y = x·weightᵀ plus the bias and what an adapter says, if there are some.
-func (b llamaBlock) linear(q Ops, mem Scratch, y, x device.Mat, w []device.Buffer, weight int) {
-	q.MatMul(y, x, b.at[weight].of(w, b.params).T(), b.biasOf(w, weight), false)
-	b.adapter(q, mem, y, x, w, weight)
+// gain returns what a norm multiplies by: its weight, for Gemma 1 + weight.
+func (b *llamaBlock) gain(p pass, norm rows) device.Buffer {
+	return shifted(p.q, p.mem, norm.of(p.w).Buf, b.l.plus())
 }
 
-// biasOf is the bias of a linear layer, empty if it has none.
-func (b llamaBlock) biasOf(w []device.Buffer, weight int) (bias device.Buffer) {
-	if b.has(weight + biases) {
-		bias = b.own(w, weight+biases)
-	}
-	return bias
-}
-
-// adapter adds to y, what a linear layer makes of x, what its adapter does, if it has one.
-func (b llamaBlock) adapter(q Ops, mem Scratch, y, x device.Mat, w []device.Buffer, weight int) {
-	if b.has(weight + ups) {
-		b.l.LoRA.forward(q, mem, y, x, b.at[weight+downs].of(w, b.params), b.at[weight+ups].of(w, b.params))
-	}
-}
-
-// gain is what a norm multiplies by; that of another than Gemma's is its weight.
-func (b llamaBlock) gain(q Ops, mem Scratch, w []device.Buffer, norm int) device.Buffer {
-	return shifted(q, mem, b.own(w, norm), b.l.plus())
-}
-
-// normGrad is where the gradient of a norm's weight goes.
-func (b llamaBlock) normGrad(mem Scratch, dw []device.Buffer, norm int) device.Buffer {
-	if p := b.at[norm].param; dw[p].N == 0 {
-		return wanted(mem, dw[p], b.params[p].Numel())
-	}
-	return b.own(dw, norm)
-}
-
-// own is the weight of a norm, or its gradient.
-func (b llamaBlock) own(w []device.Buffer, norm int) device.Buffer {
-	return b.at[norm].of(w, b.params).Buf
-}
-
-func (b llamaBlock) take(mem Scratch, bt *Batch, s *Saved) {
-	r, t, f32, c, f, a := bt.Rows(), bt.Compute, device.F32, b.l.Width, b.l.FFN, b.l.queries()
-	heads := 2
-	if b.l.HeadNorm == EachHead {
-		heads = b.l.Heads + b.l.KV
-	}
-	for _, part := range [...]struct {
-		at, n  int
-		t      device.DType
-		needed bool
-	}{
-		{saveRstd1, r, f32, b.has(before1)}, {saveNorm1, r * c, t, b.has(before1)}, {saveQKV, r * b.l.columns(), t, true},
-		{saveLse, r * b.l.Heads, f32, true}, {saveO, r * a, t, true}, {saveX2, r * c, t, true},
-		{saveRstd2, r, f32, b.has(before2)}, {saveNorm2, r * c, t, b.has(before2)},
-		{saveGate, r * f, t, true}, {saveUp, r * f, t, true}, {saveAct, r * f, t, true},
-		{saveRaw, r * (a + b.l.head()*b.l.KV), t, b.has(normQ)}, {saveRstdQK, r * heads, f32, b.has(normQ)},
-		{saveOut1, r * c, t, b.has(after1)}, {saveAfter1, r, f32, b.has(after1)}, {saveOut2, r * c, t, b.has(after2)}, {saveAfter2, r, f32, b.has(after2)},
-	} {
-		if part.needed {
-			s[part.at] = mem.Take(part.t, part.n)
+// take takes the memory of all that a block saves.
+func (b *llamaBlock) take(p pass, s *Saved) {
+	r, c, f := p.bt.Rows(), b.l.Width, b.l.FFN
+	f32 := func(n int) device.Buffer { return p.mem.Take(device.F32, n) }
+	act := func(cols int) device.Buffer { return p.mem.Take(p.bt.Compute, r*cols) }
+	before := func(h half) (n savedNorm) {
+		if h.before.exist() {
+			n = savedNorm{rstd: f32(r), y: act(c)}
 		}
+		return n
+	}
+	s.attn.before = before(b.attn)
+	s.qkv, s.lse, s.o, s.x2 = act(b.l.columns()), f32(r*b.l.Heads), act(b.l.queries()), act(c)
+	s.mlp.before = before(b.mlp)
+	s.hidden, s.up, s.act = act(f), act(f), act(f)
+	if b.normQ.exist() {
+		heads := 2
+		if b.l.HeadNorm == EachHead {
+			heads = b.l.Heads + b.l.KV
+		}
+		s.raw, s.rstdQK = act(b.l.queries()+b.l.keys()), f32(r*heads)
+	}
+	if b.attn.after.exist() {
+		s.attn.out, s.attn.rstd = act(c), f32(r)
+	}
+	if b.mlp.after.exist() {
+		s.mlp.out, s.mlp.rstd = act(c), f32(r)
 	}
 }
 
-func (b llamaBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y device.Buffer, s *Saved) {
+func (b *llamaBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y device.Buffer, s *Saved) {
 	if s == nil {
 		defer mem.Release(mem.Mark())
 		s = new(Saved)
 	}
-	b.take(mem, bt, s)
+	p := pass{q: q, mem: mem, w: w, bt: bt}
+	b.take(p, s)
 	defer mem.Release(mem.Mark())
-	b.forwardAttention(q, mem, w, bt, x, s)
-	b.forwardMLP(q, mem, w, bt, y, s)
+	b.forwardAttention(p, x, s)
+	b.forwardMLP(p, y, s)
 }
 
-// reads is what a half of the block reads: x, normalised where a norm comes before.
-func (b llamaBlock) reads(h half, x device.Mat, s *Saved) device.Mat {
-	if !b.has(h.before) {
+// input returns the memory of what a half of the block reads: x, or the output of the
+// norm before it.
+func (b *llamaBlock) input(h half, s savedHalf, x device.Mat) device.Mat {
+	if !h.before.exist() {
 		return x
 	}
-	return device.Matrix(s[h.norm], x.Rows, x.Cols)
+	return device.Matrix(s.before.y, x.Rows, x.Cols)
 }
 
-// before sets and returns what a half of the block reads.
-func (b llamaBlock) before(q Ops, mem Scratch, w []device.Buffer, h half, x device.Mat, s *Saved) device.Mat {
-	in := b.reads(h, x, s)
-	if b.has(h.before) {
-		q.RMSNorm(in, s[h.rstd], x, b.gain(q, mem, w, h.before), b.l.Eps)
+// normBefore sets and returns what a half of the block reads.
+func (b *llamaBlock) normBefore(p pass, h half, s savedHalf, x device.Mat) device.Mat {
+	in := b.input(h, s, x)
+	if h.before.exist() {
+		p.q.RMSNorm(in, s.before.rstd, x, b.gain(p, h.before), float32(b.l.Eps))
 	}
 	return in
 }
 
-// after sets y = x plus what a half of the block puts out, in·weightᵀ, normalised
-// where a norm comes after; a training pass may drop some of it.
-func (b llamaBlock) after(q Ops, mem Scratch, w []device.Buffer, bt *Batch, h half, y, x, in device.Mat, weight int, s *Saved) {
-	drop, some := bt.drops(b.l.Dropout.Residual, placeOf(b.layer, h.place), y.Cols)
+// addTo sets y = x + l(in), the end of a half of the block; where it has a norm after, that
+// of l(in) is added. A training pass may drop some of what is added.
+func (b *llamaBlock) addTo(p pass, h half, s savedHalf, l *linear, y, x, in device.Mat) {
+	drop, some := p.bt.drops(b.l.Dropout.Residual, placeOf(b.layer, h.place), y.Cols)
 	switch {
-	case b.has(h.after):
-		out := device.Matrix(s[h.out], y.Rows, y.Cols)
-		b.linear(q, mem, out, in, w, weight)
-		q.RMSNorm(y, s[h.rstdAfter], out, b.gain(q, mem, w, h.after), b.l.Eps)
+	case h.after.exist():
+		out := device.Matrix(s.out, y.Rows, y.Cols)
+		l.forward(p, out, in)
+		p.q.RMSNorm(y, s.rstd, out, b.gain(p, h.after), float32(b.l.Eps))
 	case some:
-		b.linear(q, mem, y, in, w, weight)
+		l.forward(p, y, in)
 	default:
-		q.MatMulOnto(y, x, in, b.at[weight].of(w, b.params).T(), b.biasOf(w, weight))
-		b.adapter(q, mem, y, in, w, weight)
+		l.forwardOnto(p, y, x, in)
 		return
 	}
 	if some {
-		q.Dropout(y.Buf, y.Buf, x.Buf, drop)
+		p.q.Dropout(y.Buf, y.Buf, x.Buf, drop)
 		return
 	}
-	q.AddTo(y.Buf, y.Buf, x.Buf)
+	p.q.AddTo(y.Buf, y.Buf, x.Buf)
 }
 
-func (b llamaBlock) forwardAttention(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer, s *Saved) {
-	r, c := bt.Rows(), b.l.Width
+func (b *llamaBlock) forwardAttention(p pass, x device.Buffer, s *Saved) {
+	r, c := p.bt.Rows(), b.l.Width
 	xm := device.Matrix(x, r, c)
-	in := b.before(q, mem, w, attends, xm, s)
-	qkv := device.Matrix(s[saveQKV], r, b.l.columns())
+	in := b.normBefore(p, b.attn, s.attn, xm)
+	qkv := device.Matrix(s.qkv, r, b.l.columns())
 	parts, turned := b.split(qkv)
 	to := parts
-	if b.has(normQ) {
-		raw := device.Matrix(s[saveRaw], r, turned.Cols)
+	if b.normQ.exist() {
+		raw := device.Matrix(s.raw, r, turned.Cols)
 		to[0], to[1] = raw.Columns(0, parts[0].Cols), raw.Columns(parts[0].Cols, raw.Cols)
 	}
 	for i, part := range to {
-		b.linear(q, mem, part, in, w, projQ+i)
+		b.qkv[i].forward(p, part, in)
 	}
-	if b.has(normQ) {
-		b.normHeads(q, mem, w, qkv, s)
+	if b.normQ.exist() {
+		b.normHeads(p, qkv, s)
 	}
-	o := device.Matrix(s[saveO], r, b.l.queries())
-	for i := range bt.parts() {
-		b.attend(q, bt, i, o, s[saveLse], qkv)
+	o := device.Matrix(s.o, r, b.l.queries())
+	for i := range p.bt.parts() {
+		b.attend(p, i, o, s.lse, qkv)
 	}
-	b.after(q, mem, w, bt, attends, device.Matrix(s[saveX2], r, c), xm, o, projO, s)
+	b.addTo(p, b.attn, s.attn, &b.o, device.Matrix(s.x2, r, c), xm, o)
 }
 
-// attend sets o to the attention of part i of a batch, whose queries and keys are
-// turned by their positions before.
-func (b llamaBlock) attend(q Ops, bt *Batch, i int, o device.Mat, lse device.Buffer, qkv device.Mat) {
-	one, lo, hi := bt.part(i)
+// attend sets o to the attention of part i of a batch, after it has turned the queries and
+// keys by their positions.
+func (b *llamaBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv device.Mat) {
+	one, lo, hi := p.bt.part(i)
 	qkv = qkv.RowRange(lo, hi)
 	parts, turned := b.split(qkv)
-	b.turn(q, turned, &one, false)
-	seen, _ := b.split(one.seen(q, b.layer, qkv))
-	q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.l.Heads, hi*b.l.Heads), parts[0], seen[1], seen[2], b.attn(&one))
+	b.turn(p.q, turned, &one, false)
+	seen, _ := b.split(one.seen(p.q, b.layer, qkv))
+	p.q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.l.Heads, hi*b.l.Heads), parts[0], seen[1], seen[2], b.attention(&one))
 }
 
 // normHeads sets queries and keys of qkv to the normalised raw ones.
-func (b llamaBlock) normHeads(q Ops, mem Scratch, w []device.Buffer, qkv device.Mat, s *Saved) {
-	from, queries := b.normed(device.Matrix(s[saveRaw], qkv.Rows, s[saveRaw].N/qkv.Rows))
+func (b *llamaBlock) normHeads(p pass, qkv device.Mat, s *Saved) {
+	from, queries := b.normed(device.Matrix(s.raw, qkv.Rows, s.raw.N/qkv.Rows))
 	to, _ := b.normed(qkv)
-	gains := [2]device.Buffer{b.gain(q, mem, w, normQ), b.gain(q, mem, w, normK)}
+	gains := [2]device.Buffer{b.gain(p, b.normQ), b.gain(p, b.normK)}
 	for i, x := range from {
-		q.RMSNorm(to[i], s[saveRstdQK].Slice(i*qkv.Rows, (i+1)*qkv.Rows), x, gains[normOf(i, queries)], b.l.Eps)
+		p.q.RMSNorm(to[i], s.rstdQK.Slice(i*qkv.Rows, (i+1)*qkv.Rows), x, gains[normOf(i, queries)], float32(b.l.Eps))
 	}
 }
 
-// normOf is whose weight group i of normed has: the queries' or the keys'.
+// normOf returns which weight normalises group i of normed: 0 the queries', 1 the keys'.
 func normOf(i, queries int) int {
 	if i < queries {
 		return 0
@@ -264,172 +211,139 @@ func normOf(i, queries int) int {
 	return 1
 }
 
-func (b llamaBlock) forwardMLP(q Ops, mem Scratch, w []device.Buffer, bt *Batch, y device.Buffer, s *Saved) {
-	r, c, f := bt.Rows(), b.l.Width, b.l.FFN
-	x2 := device.Matrix(s[saveX2], r, c)
-	in := b.before(q, mem, w, maps, x2, s)
-	b.linear(q, mem, device.Matrix(s[saveGate], r, f), in, w, projGate)
-	b.linear(q, mem, device.Matrix(s[saveUp], r, f), in, w, projUp)
+func (b *llamaBlock) forwardMLP(p pass, y device.Buffer, s *Saved) {
+	r, c, f := p.bt.Rows(), b.l.Width, b.l.FFN
+	x2 := device.Matrix(s.x2, r, c)
+	in := b.normBefore(p, b.mlp, s.mlp, x2)
+	b.gate.forward(p, device.Matrix(s.hidden, r, f), in)
+	b.up.forward(p, device.Matrix(s.up, r, f), in)
 	if b.l.Gemma {
-		q.Activate(s[saveAct], s[saveGate], device.GeluTanh)
-		q.Mul(s[saveAct], s[saveAct], s[saveUp])
+		p.q.Activate(s.act, s.hidden, device.GeluTanh)
+		p.q.Mul(s.act, s.act, s.up)
 	} else {
-		q.SwiGLU(s[saveAct], s[saveGate], s[saveUp])
+		p.q.SwiGLU(s.act, s.hidden, s.up)
 	}
-	b.after(q, mem, w, bt, maps, device.Matrix(y, r, c), x2, device.Matrix(s[saveAct], r, f), projDown, s)
+	b.addTo(p, b.mlp, s.mlp, &b.down, device.Matrix(y, r, c), x2, device.Matrix(s.act, r, f))
 }
 
-// Backward writes gradients over what was saved as soon as that is spent, so
-// its work space is the gradient of queries, keys and values alone; and what the
-// gradients of norms of heads and of Gemma's MLP take.
-func (b llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
-	b.backwardMLP(q, mem, w, dw, bt, d, s)
-	b.backwardAttention(q, mem, w, dw, bt, x, d, s)
+// Backward writes gradients over what was saved as soon as that is spent. Its work space
+// is the gradient of queries, keys and values, and what the gradients of head norms and of
+// Gemma's MLP need.
+func (b *llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
+	p := pass{q, mem, w, dw, bt}
+	b.backwardMLP(p, d, s)
+	b.backwardAttention(p, x, d, s)
 }
 
-// linearGrads sets the gradients of a linear layer's weight, and of its bias if it
-// has one, unless they are frozen.
-func (b llamaBlock) linearGrads(q Ops, mem Scratch, w, dw []device.Buffer, weight int, dy, x device.Mat) {
-	var db device.Buffer
-	if b.has(weight+biases) && dw[b.at[weight+biases].param].N > 0 {
-		db = b.own(dw, weight+biases)
-	}
-	switch {
-	case dw[b.at[weight].param].N > 0:
-		q.WeightGrad(b.at[weight].of(dw, b.params), db, dy, x)
-	case db.N > 0:
-		q.SumRows(db, dy)
-	}
-	if !b.has(weight + ups) {
-		return
-	}
-	down, up := b.at[weight+downs], b.at[weight+ups]
-	if dw[up.param].N > 0 {
-		b.l.LoRA.upGrad(q, mem, up.of(dw, b.params), dy, x, down.of(w, b.params))
-	}
-	if dw[down.param].N > 0 {
-		b.l.LoRA.downGrad(q, mem, down.of(dw, b.params), dy, x, up.of(w, b.params), up.lo > 0)
-	}
-}
-
-// inputGrad sets dx to, or with add adds to it, the gradient of a linear
-// layer's input.
-func (b llamaBlock) inputGrad(q Ops, mem Scratch, dx device.Mat, w []device.Buffer, weight int, dy device.Mat, add bool) {
-	q.MatMul(dx, dy, b.at[weight].of(w, b.params), device.Buffer{}, add)
-	if b.has(weight + ups) {
-		b.l.LoRA.inputGrad(q, mem, dx, dy, b.at[weight+downs].of(w, b.params), b.at[weight+ups].of(w, b.params))
-	}
-}
-
-// out is the gradient of what a half of the block puts out, given d, that of their
-// sum. It lies where that was saved, if a norm comes after.
-func (b llamaBlock) out(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, h half, d device.Mat, s *Saved) device.Mat {
-	d = bt.dropped(q, mem, d, b.l.Dropout.Residual, placeOf(b.layer, h.place))
-	if !b.has(h.after) {
+// outputGrad returns the gradient of the last linear layer of a half, given d, that of the
+// half's sum. After a norm it lies where the norm's input was saved.
+func (b *llamaBlock) outputGrad(p pass, h half, s savedHalf, d device.Mat) device.Mat {
+	d = p.bt.dropped(p.q, p.mem, d, b.l.Dropout.Residual, placeOf(b.layer, h.place))
+	if !h.after.exist() {
 		return d
 	}
-	out := device.Matrix(s[h.out], d.Rows, d.Cols)
-	q.RMSNormGrad(out, b.normGrad(mem, dw, h.after), d, out, b.gain(q, mem, w, h.after), s[h.rstdAfter], false)
+	out := device.Matrix(s.out, d.Rows, d.Cols)
+	p.q.RMSNormGrad(out, h.after.gradient(p), d, out, b.gain(p, h.after), s.rstd, false)
 	return out
 }
 
-// in adds to d the gradient of x, which a half of the block reads, by way of linear
-// layers from weight on, whose outputs' gradients are dys.
-func (b llamaBlock) in(q Ops, mem Scratch, w, dw []device.Buffer, h half, d, x device.Mat, dys []device.Mat, weight int, s *Saved) {
-	to, has := d, b.has(h.before)
+// inputGrad adds to d the gradient of x, the input of a half of the block, given the
+// gradients dys of the outputs of the layers that read it.
+func (b *llamaBlock) inputGrad(p pass, h half, s savedHalf, d, x device.Mat, dys []device.Mat, layers ...*linear) {
+	to, has := d, h.before.exist()
 	if has {
-		to = device.Matrix(s[h.norm], d.Rows, d.Cols)
+		to = device.Matrix(s.before.y, d.Rows, d.Cols)
 	}
 	for i, dy := range dys {
-		b.inputGrad(q, mem, to, w, weight+i, dy, i > 0 || !has)
+		layers[i].inputGrad(p, to, dy, i > 0 || !has)
 	}
 	if has {
-		q.RMSNormGrad(d, b.normGrad(mem, dw, h.before), to, x, b.gain(q, mem, w, h.before), s[h.rstd], true)
+		p.q.RMSNormGrad(d, h.before.gradient(p), to, x, b.gain(p, h.before), s.before.rstd, true)
 	}
 }
 
-func (b llamaBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, d device.Buffer, s *Saved) {
-	defer mem.Release(mem.Mark())
-	r, c, f := bt.Rows(), b.l.Width, b.l.FFN
-	dm, act, x2 := device.Matrix(d, r, c), device.Matrix(s[saveAct], r, f), device.Matrix(s[saveX2], r, c)
-	gate, up := device.Matrix(s[saveGate], r, f), device.Matrix(s[saveUp], r, f)
+func (b *llamaBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
+	defer p.mem.Release(p.mem.Mark())
+	r, c, f := p.bt.Rows(), b.l.Width, b.l.FFN
+	dm, act, x2 := device.Matrix(d, r, c), device.Matrix(s.act, r, f), device.Matrix(s.x2, r, c)
+	gate, up := device.Matrix(s.hidden, r, f), device.Matrix(s.up, r, f)
 
-	dout := b.out(q, mem, w, dw, bt, maps, dm, s)
-	b.linearGrads(q, mem, w, dw, projDown, dout, act)
+	dout := b.outputGrad(p, b.mlp, s.mlp, dm)
+	b.down.paramGrads(p, dout, act)
 	dact := act
-	b.inputGrad(q, mem, dact, w, projDown, dout, false)
+	b.down.inputGrad(p, dact, dout, false)
 	dgate, dup := gate, up
 	if b.l.Gemma {
-		dgate = device.Matrix(mem.Take(bt.Compute, r*f), r, f)
-		q.Mul(dgate.Buf, dact.Buf, up.Buf)
-		q.ActivateGrad(dgate.Buf, gate.Buf, dgate.Buf, device.GeluTanh)
-		q.Activate(gate.Buf, gate.Buf, device.GeluTanh)
-		q.Mul(dup.Buf, dact.Buf, gate.Buf)
+		dgate = device.Matrix(p.mem.Take(p.bt.Compute, r*f), r, f)
+		p.q.Mul(dgate.Buf, dact.Buf, up.Buf)
+		p.q.ActivateGrad(dgate.Buf, gate.Buf, dgate.Buf, device.GeluTanh)
+		p.q.Activate(gate.Buf, gate.Buf, device.GeluTanh)
+		p.q.Mul(dup.Buf, dact.Buf, gate.Buf)
 	} else {
-		q.SwiGLUGrad(gate.Buf, up.Buf, dact.Buf, gate.Buf, up.Buf)
+		p.q.SwiGLUGrad(gate.Buf, up.Buf, dact.Buf, gate.Buf, up.Buf)
 	}
-	in := b.reads(maps, x2, s)
-	b.linearGrads(q, mem, w, dw, projGate, dgate, in)
-	b.linearGrads(q, mem, w, dw, projUp, dup, in)
-	b.in(q, mem, w, dw, maps, dm, x2, []device.Mat{dgate, dup}, projGate, s)
+	in := b.input(b.mlp, s.mlp, x2)
+	b.gate.paramGrads(p, dgate, in)
+	b.up.paramGrads(p, dup, in)
+	b.inputGrad(p, b.mlp, s.mlp, dm, x2, []device.Mat{dgate, dup}, &b.gate, &b.up)
 }
 
-func (b llamaBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
-	defer mem.Release(mem.Mark())
-	r, c, a := bt.Rows(), b.l.Width, b.l.queries()
-	dm, o, xm := device.Matrix(d, r, c), device.Matrix(s[saveO], r, a), device.Matrix(x, r, c)
-	parts, _ := b.split(device.Matrix(s[saveQKV], r, b.l.columns()))
-	dqkv := device.Matrix(mem.Take(bt.Compute, s[saveQKV].N), r, b.l.columns())
+func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
+	defer p.mem.Release(p.mem.Mark())
+	r, c, a := p.bt.Rows(), b.l.Width, b.l.queries()
+	dm, o, xm := device.Matrix(d, r, c), device.Matrix(s.o, r, a), device.Matrix(x, r, c)
+	parts, _ := b.split(device.Matrix(s.qkv, r, b.l.columns()))
+	dqkv := device.Matrix(p.mem.Take(p.bt.Compute, s.qkv.N), r, b.l.columns())
 	dparts, turned := b.split(dqkv)
-	delta := mem.Take(device.F32, s[saveLse].N)
+	delta := p.mem.Take(device.F32, s.lse.N)
 
-	dout := b.out(q, mem, w, dw, bt, attends, dm, s)
-	b.linearGrads(q, mem, w, dw, projO, dout, o)
-	do := b.gradOut(mem, bt, s)
-	b.inputGrad(q, mem, do, w, projO, dout, false)
-	q.AttentionGrad(dparts[0], dparts[1], dparts[2], delta, do, o, s[saveLse], parts[0], parts[1], parts[2], b.attn(bt))
-	b.turn(q, turned, bt, true)
-	if b.has(normQ) {
-		b.normHeadsGrad(q, mem, w, dw, dqkv, s)
+	dout := b.outputGrad(p, b.attn, s.attn, dm)
+	b.o.paramGrads(p, dout, o)
+	do := b.attentionGrad(p, s)
+	b.o.inputGrad(p, do, dout, false)
+	p.q.AttentionGrad(dparts[0], dparts[1], dparts[2], delta, do, o, s.lse, parts[0], parts[1], parts[2], b.attention(p.bt))
+	b.turn(p.q, turned, p.bt, true)
+	if b.normQ.exist() {
+		b.normHeadsGrad(p, dqkv, s)
 	}
-	in := b.reads(attends, xm, s)
+	in := b.input(b.attn, s.attn, xm)
 	for i, dpart := range dparts {
-		b.linearGrads(q, mem, w, dw, projQ+i, dpart, in)
+		b.qkv[i].paramGrads(p, dpart, in)
 	}
-	b.in(q, mem, w, dw, attends, dm, xm, dparts[:], projQ, s)
+	b.inputGrad(p, b.attn, s.attn, dm, xm, dparts[:], &b.qkv[0], &b.qkv[1], &b.qkv[2])
 }
 
-// gradOut is for the gradient of what attention puts out, (R, A): where x2 was, that is
-// spent, if that is as wide.
-func (b llamaBlock) gradOut(mem Scratch, bt *Batch, s *Saved) device.Mat {
-	r, a := bt.Rows(), b.l.queries()
+// attentionGrad returns memory for the gradient of attention's output, (R, A): that of x2,
+// which is spent, if it is as wide.
+func (b *llamaBlock) attentionGrad(p pass, s *Saved) device.Mat {
+	r, a := p.bt.Rows(), b.l.queries()
 	if a == b.l.Width {
-		return device.Matrix(s[saveX2], r, a)
+		return device.Matrix(s.x2, r, a)
 	}
-	return device.Matrix(mem.Take(bt.Compute, r*a), r, a)
+	return device.Matrix(p.mem.Take(p.bt.Compute, r*a), r, a)
 }
 
-// normHeadsGrad turns the gradient of normalised queries and keys, columns of dqkv,
-// into that of the raw ones.
-func (b llamaBlock) normHeadsGrad(q Ops, mem Scratch, w, dw []device.Buffer, dqkv device.Mat, s *Saved) {
-	raw, queries := b.normed(device.Matrix(s[saveRaw], dqkv.Rows, s[saveRaw].N/dqkv.Rows))
+// normHeadsGrad turns the gradient of normalised queries and keys, columns of dqkv, into
+// that of the raw ones.
+func (b *llamaBlock) normHeadsGrad(p pass, dqkv device.Mat, s *Saved) {
+	raw, queries := b.normed(device.Matrix(s.raw, dqkv.Rows, s.raw.N/dqkv.Rows))
 	d, _ := b.normed(dqkv)
-	gains := [2]device.Buffer{b.gain(q, mem, w, normQ), b.gain(q, mem, w, normK)}
-	own := [2]device.Buffer{b.normGrad(mem, dw, normQ), b.normGrad(mem, dw, normK)}
-	grads := [2]device.Mat{device.Matrix(own[0], 1, raw[0].Cols), device.Matrix(own[1], 1, raw[queries].Cols)} // by each group
+	gains := [2]device.Buffer{b.gain(p, b.normQ), b.gain(p, b.normK)}
+	own := [2]device.Buffer{b.normQ.gradient(p), b.normK.gradient(p)}
+	grads := [2]device.Mat{device.Matrix(own[0], 1, raw[0].Cols), device.Matrix(own[1], 1, raw[queries].Cols)} // a row for each group
 	if b.l.HeadNorm == EachHead {
 		n := b.l.head()
-		grads = [2]device.Mat{device.Matrix(mem.Take(device.F32, queries*n), queries, n), device.Matrix(mem.Take(device.F32, b.l.KV*n), b.l.KV, n)}
+		grads = [2]device.Mat{device.Matrix(p.mem.Take(device.F32, queries*n), queries, n), device.Matrix(p.mem.Take(device.F32, b.l.KV*n), b.l.KV, n)}
 	}
 	for i, x := range raw {
 		which, at := normOf(i, queries), i
 		if which > 0 {
 			at -= queries
 		}
-		q.RMSNormGrad(d[i], grads[which].RowRange(at, at+1).Buf, d[i], x, gains[which], s[saveRstdQK].Slice(i*x.Rows, (i+1)*x.Rows), false)
+		p.q.RMSNormGrad(d[i], grads[which].RowRange(at, at+1).Buf, d[i], x, gains[which], s.rstdQK.Slice(i*x.Rows, (i+1)*x.Rows), false)
 	}
 	if b.l.HeadNorm == EachHead {
-		q.SumRows(own[0], grads[0])
-		q.SumRows(own[1], grads[1])
+		p.q.SumRows(own[0], grads[0])
+		p.q.SumRows(own[1], grads[1])
 	}
 }

@@ -32,7 +32,7 @@ func TestLlamaParameters(t *testing.T) {
 		{Name: h + "self_attn.k_proj.bias", Shape: []int{4}},
 		{Name: h + "self_attn.v_proj.bias", Shape: []int{4}},
 	}
-	l := Llama{Layers: 1, Width: 12, Context: 7, Vocab: 11, Heads: 6, KV: 2, FFN: 20}
+	l := Llama{Shape: Shape{Layers: 1, Width: 12, Context: 7, Vocab: 11, Heads: 6}, KV: 2, FFN: 20}
 	tied, biased := l, l
 	tied.Tied, biased.BiasQKV = true, true
 	biased.Name = "Qwen2"
@@ -66,12 +66,12 @@ func TestLlamaPublishedSizes(t *testing.T) {
 		l           Llama
 		total, each int
 	}{
-		{"Llama-3.2 1B", Llama{Layers: 16, Width: 2048, Heads: 32, KV: 8, FFN: 8192, Vocab: 128256, Tied: true}, 1_235_814_400, 60_821_504},
-		{"Llama-3 8B", Llama{Layers: 32, Width: 4096, Heads: 32, KV: 8, FFN: 14336, Vocab: 128256}, 8_030_261_248, 218_112_000},
-		{"Llama-3 70B", Llama{Layers: 80, Width: 8192, Heads: 64, KV: 8, FFN: 28672, Vocab: 128256}, 70_553_706_496, 855_654_400},
-		{"Llama-3 405B", Llama{Layers: 126, Width: 16384, Heads: 128, KV: 8, FFN: 53248, Vocab: 128256}, 405_853_388_800, 3_187_703_808},
-		{"Llama-2 7B", Llama{Layers: 32, Width: 4096, Heads: 32, KV: 32, FFN: 11008, Vocab: 32000}, 6_738_415_616, 202_383_360},
-		{"Qwen2 0.5B", Llama{Layers: 24, Width: 896, Heads: 14, KV: 2, FFN: 4864, Vocab: 151936, Tied: true, BiasQKV: true}, 494_032_768, 14_912_384},
+		{"Llama-3.2 1B", Llama{Shape: Shape{Layers: 16, Width: 2048, Heads: 32, Vocab: 128256}, KV: 8, FFN: 8192, Tied: true}, 1_235_814_400, 60_821_504},
+		{"Llama-3 8B", Llama{Shape: Shape{Layers: 32, Width: 4096, Heads: 32, Vocab: 128256}, KV: 8, FFN: 14336}, 8_030_261_248, 218_112_000},
+		{"Llama-3 70B", Llama{Shape: Shape{Layers: 80, Width: 8192, Heads: 64, Vocab: 128256}, KV: 8, FFN: 28672}, 70_553_706_496, 855_654_400},
+		{"Llama-3 405B", Llama{Shape: Shape{Layers: 126, Width: 16384, Heads: 128, Vocab: 128256}, KV: 8, FFN: 53248}, 405_853_388_800, 3_187_703_808},
+		{"Llama-2 7B", Llama{Shape: Shape{Layers: 32, Width: 4096, Heads: 32, Vocab: 32000}, KV: 32, FFN: 11008}, 6_738_415_616, 202_383_360},
+		{"Qwen2 0.5B", Llama{Shape: Shape{Layers: 24, Width: 896, Heads: 14, Vocab: 151936}, KV: 2, FFN: 4864, Tied: true, BiasQKV: true}, 494_032_768, 14_912_384},
 	} {
 		m := c.l.Model()
 		n, each := 0, 0

@@ -183,10 +183,38 @@ func (b *Batch) seen(q Ops, layer int, qkv device.Mat) device.Mat {
 // Rows is the number of positions.
 func (b *Batch) Rows() int { return b.B * b.T }
 
-// Saved is what a Forward keeps for its Backward, in the order the module
-// chooses. The memory belongs to the Scratch it was taken from; Backward may
-// write over it.
-type Saved [17]device.Buffer
+// Saved holds the activations that a Forward keeps for its Backward. The memory belongs
+// to the Scratch it was taken from; Backward may overwrite it. R is the number of
+// positions, A the width of all queries, K that of all keys, F that of the hidden layer.
+type Saved struct {
+	Own [2]device.Buffer // for modules of other packages
+
+	norm      savedNorm     // the head's
+	attn, mlp savedHalf     // of a block
+	qkv       device.Buffer // (R, A+2K): queries and keys as attention reads them, values
+	raw       device.Buffer // (R, A+K): queries and keys before a HeadNorm
+	rstdQK    device.Buffer // (heads, or 2, R) float32, of a HeadNorm
+	lse       device.Buffer // (B, H, T) float32: the log-sum-exp of attention's scores
+	o         device.Buffer // (R, A): the output of attention
+	x2        device.Buffer // (R, C): the residual stream between the halves
+	hidden    device.Buffer // (R, F): the hidden layer, or SwiGLU's gate, before activation
+	up        device.Buffer // (R, F): SwiGLU's other factor
+	act       device.Buffer // (R, F): the input of the last linear layer
+}
+
+// savedNorm is what a norm saves.
+type savedNorm struct {
+	mean device.Buffer // (R) float32; empty for RMSNorm
+	rstd device.Buffer // (R) float32
+	y    device.Buffer // (R, C): its output
+}
+
+// savedHalf is what the norms of one half of a block save, before and after it.
+type savedHalf struct {
+	before savedNorm
+	out    device.Buffer // (R, C): the input of the norm after
+	rstd   device.Buffer // (R) float32, of the norm after
+}
 
 // Module is one step of a model. Params lists the parameters of the units the
 // module uses, see Places: modules that share a unit list all of it, and

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"zeroth/checkpoint/vfs"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/offload"
@@ -21,7 +22,7 @@ var benchUnits = []offload.Unit{{Name: "a", Len: 24 << 20}, {Name: "b", Len: 24 
 // its first half is read and its second written, by two readers and two writers
 // of blocks at once.
 type limits struct {
-	file offload.File
+	file vfs.ScratchFile
 	mem  [4]device.Buffer // a block each
 }
 
@@ -31,7 +32,7 @@ const limitBlock = 4 << 20 // bytes
 func newLimits(b *testing.B, name string, bytes int) *limits {
 	l := &limits{}
 	var err error
-	if l.file, err = (offload.OS{}).Create(name); err != nil {
+	if l.file, err = (vfs.OS{}).CreateLocked(name); err != nil {
 		b.Fatal(err)
 	}
 	dev := cpu.NewHost(1)

@@ -16,6 +16,7 @@ import (
 	"unicode"
 	"unsafe"
 
+	"zeroth/checkpoint/vfs"
 	"zeroth/device"
 )
 
@@ -71,7 +72,7 @@ func (b *block) some(wanted func(lo, hi int) bool) (n int) {
 type disk struct {
 	Scratch
 	name      string
-	file      File
+	file      vfs.ScratchFile
 	direct    bool
 	size      int64 // bytes
 	reads     *lanes
@@ -128,7 +129,7 @@ func (d *disk) open(layout uint32) (err error) {
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return fmt.Errorf("space in %s: %w", d.Dir, cause(err))
 	}
-	if d.file, err = d.Files.Create(d.name); err != nil {
+	if d.file, err = d.Files.CreateLocked(d.name); err != nil {
 		return fmt.Errorf("make %s: %w", d.name, cause(err))
 	}
 	if err := d.file.Reserve(d.size); err != nil {
@@ -167,12 +168,12 @@ func (d *disk) writeHeader(h []byte) error {
 
 // reclaim removes the files of dead runs from the folder.
 func (d *disk) reclaim() error {
-	names, err := d.Files.List(d.Dir)
+	entries, err := d.Files.List(d.Dir)
 	if err != nil {
 		return fmt.Errorf("list %s: %w", d.Dir, cause(err))
 	}
-	for _, n := range names {
-		if strings.HasPrefix(n, "zeroth-") && strings.HasSuffix(n, suffix) {
+	for _, e := range entries {
+		if n := e.Name; strings.HasPrefix(n, "zeroth-") && strings.HasSuffix(n, suffix) {
 			if err := d.reclaimFile(filepath.Join(d.Dir, n)); err != nil {
 				return err
 			}
@@ -184,8 +185,8 @@ func (d *disk) reclaim() error {
 // reclaimFile removes a file if it is a dead run's; one that is in use, or is
 // no file of ours for all its name, stays.
 func (d *disk) reclaimFile(name string) error {
-	f, err := d.Files.Claim(name)
-	if errors.Is(err, ErrInUse) || errors.Is(err, ErrNoFile) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+	f, err := d.Files.OpenLocked(name)
+	if errors.Is(err, vfs.ErrLocked) || errors.Is(err, vfs.ErrNotFile) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return nil
 	}
 	if err != nil {
@@ -272,7 +273,7 @@ func (d *disk) close() (idle bool) {
 	if idle {
 		_ = d.file.Close() // nothing in it is wanted any more
 	} else {
-		go func(reads, writes *lanes, f File) { // ends when the disk has answered
+		go func(reads, writes *lanes, f vfs.ScratchFile) { // ends when the disk has answered
 			reads.running.Wait()
 			writes.running.Wait()
 			_ = f.Close() // likewise
@@ -282,8 +283,13 @@ func (d *disk) close() (idle bool) {
 	return idle
 }
 
-// cause is what a file operation says is wrong, without the name it adds.
+// cause is what a file operation says is wrong, without the name it adds, and with
+// what to do where files cannot be locked: then the file of a dead run could not be told
+// from that of one that is alive.
 func cause(err error) error {
+	if no := (*vfs.CannotLock)(nil); errors.As(err, &no) {
+		return fmt.Errorf("%w: offload to the host instead", no.Err)
+	}
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		return e.Err
 	}
@@ -297,7 +303,7 @@ const chunk = 1 << 19
 
 // transfer is a chunk, or less, to move between memory and a file.
 type transfer struct {
-	file  File
+	file  vfs.File
 	mem   []byte
 	off   int64
 	sum   *uint32 // its CRC32C: to be set by a write, to be met by a read
@@ -368,7 +374,7 @@ func newLanes(timeout time.Duration) *lanes {
 
 // move moves the wanted chunks of a block, nil for all, between memory and the
 // file, on the lanes in turn.
-func (l *lanes) move(f File, b *block, mem []byte, wanted func(lo, hi int) bool, write bool) (err error) {
+func (l *lanes) move(f vfs.File, b *block, mem []byte, wanted func(lo, hi int) bool, write bool) (err error) {
 	if l.stuck.Load() {
 		return errors.New("the disk does not answer")
 	}

@@ -3,21 +3,20 @@ package offload_test
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/device"
-	"zeroth/device/cpu"
 	"zeroth/offload"
 	"zeroth/shard"
 )
@@ -108,47 +107,22 @@ func TestStaleFiles(t *testing.T) {
 	alive.exercise(t)
 }
 
-// A file in use cannot be claimed, and a name not be made twice.
-func TestLocks(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "file")
-	f, err := offload.OS{}.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := (offload.OS{}).Claim(name); err != offload.ErrInUse && !strings.Contains(fmt.Sprint(err), offload.ErrInUse.Error()) {
-		t.Errorf("claiming a file in use: %v", err)
-	}
-	if _, err := (offload.OS{}).Create(name); !os.IsExist(err) {
-		t.Errorf("making it again: %v", err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-	g, err := offload.OS{}.Claim(name)
-	if err != nil {
-		t.Fatalf("claiming it once it is closed: %v", err)
-	}
-	if err := g.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // noDirect is a file system without direct transfers; refusing, one that says
 // it has them and then refuses.
 type noDirect struct {
-	offload.Files
+	vfs.ScratchFS
 	refusing bool
 	transfer func(on bool)
 }
 
 type bufferedFile struct {
-	offload.File
+	vfs.ScratchFile
 	fs *noDirect
 	on bool
 }
 
-func (f *noDirect) Create(name string) (offload.File, error) {
-	file, err := f.Files.Create(name)
+func (f *noDirect) CreateLocked(name string) (vfs.ScratchFile, error) {
+	file, err := f.ScratchFS.CreateLocked(name)
 	return &bufferedFile{file, f, false}, err
 }
 
@@ -159,7 +133,7 @@ func (f *bufferedFile) WriteAt(b []byte, off int64) (int, error) {
 	if f.on {
 		return 0, os.ErrInvalid
 	}
-	return f.File.WriteAt(b, off)
+	return f.ScratchFile.WriteAt(b, off)
 }
 
 // Where direct transfers are not to be had, the page cache serves.
@@ -174,7 +148,7 @@ func TestBuffered(t *testing.T) {
 			}
 		}
 		cfg := onDisk("", "", 0)
-		cfg.Scratch.Files = &noDirect{Files: offload.OS{}, refusing: refusing, transfer: count}
+		cfg.Scratch.Files = &noDirect{ScratchFS: vfs.OS{}, refusing: refusing, transfer: count}
 		r, err := newRig(t, cfg, two)
 		if err != nil {
 			t.Fatal(err)
@@ -184,6 +158,24 @@ func TestBuffered(t *testing.T) {
 		if want := map[bool]int{false: 0, true: 1}[refusing]; direct != want || buffered < 4 {
 			t.Errorf("refusing %v: %d direct writes, want %d; %d buffered", refusing, direct, want, buffered)
 		}
+	}
+}
+
+// unlockable is a file system without locks.
+type unlockable struct{ vfs.ScratchFS }
+
+func (unlockable) CreateLocked(string) (vfs.ScratchFile, error) {
+	return nil, &vfs.CannotLock{Err: errors.New("no file locks here")}
+}
+
+// Without locks there is no file, and the error says what to do instead.
+func TestUnlockable(t *testing.T) {
+	dir := t.TempDir()
+	cfg := onDisk(dir, "bare", 0)
+	cfg.Scratch.Files = unlockable{vfs.OS{}}
+	_, err := newRig(t, cfg, two)
+	if want := "make " + filepath.Join(dir, "zeroth-bare-rank-0.offload") + ": no file locks here: offload to the host instead"; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("error %v, want %s", err, want)
 	}
 }
 
@@ -220,7 +212,7 @@ func TestStuckDisk(t *testing.T) {
 	answer := make(chan struct{})
 	cfg := onDisk(t.TempDir(), "stuck", 0)
 	cfg.Scratch.Timeout = 50 * time.Millisecond
-	cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+	cfg.Scratch.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 		if o.Do == "write" && o.Off > 0 {
 			<-answer
 		}
@@ -248,84 +240,13 @@ func TestStuckDisk(t *testing.T) {
 	close(answer)
 }
 
-// A file's transfers are the same past the page cache, where the kernel moves
-// them on its own, and through it: bytes, their number at the end of the file,
-// and many at once.
-func TestFileTransfers(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	dev := cpu.NewHost(1)
-	defer dev.Close()
-	const block, blocks = 4096, 40
-	for _, direct := range []bool{false, true} {
-		f, err := offload.OS{}.Create(filepath.Join(t.TempDir(), "file"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if f.Direct(direct) != direct {
-			t.Logf("no direct transfers in %s", t.TempDir())
-		}
-		mem := make([]device.Buffer, blocks)
-		for i := range mem {
-			if mem[i], err = dev.Alloc(device.F32, block/4, device.Staging); err != nil {
-				t.Fatal(err)
-			}
-		}
-		all := func(op func(i int, b []byte) error) {
-			var wg sync.WaitGroup
-			for i := range mem {
-				wg.Go(func() {
-					if err := op(i, mem[i].Raw()); err != nil {
-						t.Errorf("direct %v: block %d: %v", direct, i, err)
-					}
-				})
-			}
-			wg.Wait()
-		}
-		all(func(i int, b []byte) error {
-			for j := range b {
-				b[j] = byte(i + j)
-			}
-			n, err := f.WriteAt(b, int64(i)*block)
-			if n != block {
-				err = fmt.Errorf("%d bytes written: %w", n, err)
-			}
-			return err
-		})
-		all(func(i int, b []byte) error {
-			clear(b)
-			at := (i + 7) % blocks
-			if n, err := f.ReadAt(b, int64(at)*block); n != block || err != nil {
-				return fmt.Errorf("%d bytes read: %w", n, err)
-			}
-			for j := range b {
-				if b[j] != byte(at+j) {
-					return fmt.Errorf("byte %d is %d", j, b[j])
-				}
-			}
-			return nil
-		})
-		if n, err := f.ReadAt(mem[0].Raw(), blocks*block); n != 0 || err != io.EOF {
-			t.Errorf("direct %v: behind the end: %d bytes, %v", direct, n, err)
-		}
-		if _, err := f.ReadAt(mem[0].Raw(), -block); err == nil {
-			t.Errorf("direct %v: a read before the start succeeds", direct)
-		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-		for _, m := range mem {
-			dev.Free(m)
-		}
-	}
-}
-
 // Peek reads of a tile what is asked for, to the chunk, and no more; and it is
 // what was written.
 func TestPeekReadsWhatIsAskedFor(t *testing.T) {
 	var read atomic.Int64
 	cfg := onDisk(t.TempDir(), "peek", 0)
 	cfg.Tile, cfg.Buffers = 0, 2
-	cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+	cfg.Scratch.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 		if o.Do == "read" && o.Off > 0 {
 			read.Add(o.Bytes)
 		}
@@ -379,7 +300,7 @@ func TestPartsPassOnce(t *testing.T) {
 	var moved [2]atomic.Int64
 	cfg := onDisk(t.TempDir(), "parts", 0)
 	cfg.Tile, cfg.Buffers = 0, 1
-	cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+	cfg.Scratch.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 		if i := slices.Index([]string{"read", "write"}, o.Do); i >= 0 && o.Off > 0 {
 			moved[i].Add(o.Bytes)
 		}
@@ -441,50 +362,4 @@ func TestPartsPassOnce(t *testing.T) {
 	if err := r.work.Wait(); err != nil {
 		t.Error(err)
 	}
-}
-
-// Many small transfers, of which several end between two looks at what has
-// ended, all end, while the runtime sends its threads signals.
-func TestManyTransfersEnd(t *testing.T) {
-	f, err := offload.OS{}.Create(filepath.Join(t.TempDir(), "file"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	f.Direct(true)
-	dev := cpu.NewHost(1)
-	defer dev.Close()
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	for range 4 {
-		go func() { // keeps processors busy, so that the runtime preempts by signals
-			for n := 0; ; n++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-			}
-		}()
-	}
-	defer close(stop)
-	for lane := range 24 { // more than are under way at once
-		mem, err := dev.Alloc(device.F32, 1024, device.Staging)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer dev.Free(mem)
-		wg.Go(func() {
-			for i := range 6 {
-				at := int64(lane*6+i) * 4096
-				if _, err := f.WriteAt(mem.Raw(), at); err != nil {
-					t.Error(err)
-				}
-				if n, err := f.ReadAt(mem.Raw(), at); n != 4096 || err != nil {
-					t.Error(n, err)
-				}
-			}
-		})
-	}
-	wg.Wait()
 }

@@ -33,6 +33,7 @@ import (
 	"slices"
 	"time"
 
+	"zeroth/checkpoint/vfs"
 	"zeroth/device"
 	"zeroth/shard"
 )
@@ -79,7 +80,7 @@ type Config struct {
 
 // Scratch is where a rank's file is.
 type Scratch struct {
-	Files   Files         // nil: nothing is written, only counted
+	Files   vfs.ScratchFS // nil: nothing is written, only counted
 	Dir     string        // an existing folder
 	Run     string        // names the run
 	Rank    int           // of this file
@@ -290,6 +291,26 @@ func Split(units []Unit, ratio float64) int {
 	return len(units)
 }
 
+// RatioFrom is a ratio by which Split finds the given unit, which has state, or none
+// where it is the number of units.
+func RatioFrom(units []Unit, first int) float64 {
+	all, before, at := 0, 0.0, -1.0 // elements with state; middle of the unit before, and where to split
+	for i, u := range units {
+		if u.Frozen {
+			continue
+		}
+		middle := float64(all) + float64(u.Len)/2
+		if i >= first && at < 0 {
+			at = (before + middle) / 2
+		}
+		all, before = all+u.Len, middle
+	}
+	if at < 0 {
+		return 0
+	}
+	return 1 - at/float64(all)
+}
+
 func (s *Store) place(i int, u Unit) unit {
 	p := unit{Unit: u, onHost: i >= s.offloaded, param: s.cfg.Params}
 	if u.Whole {
@@ -323,13 +344,15 @@ func (s *Store) cut(u *unit) {
 	if u.atHand() && len(u.vecs) == 0 {
 		each = u.Len // nothing is staged
 	}
+	u.tiles = make([]tile, 0, (u.Len+each-1)/max(1, each))
 	for lo := 0; lo < u.Len; lo += each {
-		t := tile{at: shard.Range{Lo: lo, Hi: min(lo+each, u.Len)}}
+		u.tiles = append(u.tiles, tile{at: shard.Range{Lo: lo, Hi: min(lo+each, u.Len)}})
+		t := &u.tiles[len(u.tiles)-1] // which stays where it is
 		n := t.at.Len()
 		if len(u.vecs) > 0 {
 			t.state = s.states.turn(u.stateLen(n))
 			t.block = s.disk.lay(u.stateLen(n) * device.F32.Size())
-			s.cutState(u, &t)
+			s.cutState(u, t)
 		}
 		if !u.atHand() && !u.onHost {
 			t.out = s.outgoing.turn(n)
@@ -343,7 +366,6 @@ func (s *Store) cut(u *unit) {
 			t.loadParam = func() error { return s.disk.readSome(b, s.params.at(t.param).buf, nil) }
 			t.saveParam = func() error { return s.disk.writeSome(b, s.params.at(t.param).buf, nil) }
 		}
-		u.tiles = append(u.tiles, t)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/offload"
@@ -47,7 +49,7 @@ func newRigOf(t testing.TB, cfg offload.Config, units []offload.Unit, grads []de
 	cfg.ToHost, cfg.ToDevice, cfg.Read, cfg.Write = queue("to host"), queue("to device"), queue("read"), queue("write")
 	r.work = queue("work")
 	if cfg.Scratch.Files == nil {
-		cfg.Scratch.Files = offload.OS{}
+		cfg.Scratch.Files = vfs.OS{}
 	}
 	if cfg.Scratch.Dir == "" {
 		cfg.Scratch.Dir = t.TempDir()
@@ -231,7 +233,7 @@ func TestReleasedIsWrittenBack(t *testing.T) {
 	for _, optimizer := range places {
 		var written atomic.Int64
 		cfg := offload.Config{Optimizer: optimizer, Params: offload.Disk, Ratio: 1, Buffers: 2, Tile: 700, DType: device.BF16, Vecs: [][]device.DType{{device.F32}}}
-		cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+		cfg.Scratch.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 			if o.Do == "write" && o.Bytes == 4096 && o.Off > 0 {
 				time.Sleep(10 * time.Millisecond)
 				written.Add(1)
@@ -288,7 +290,7 @@ func TestListener(t *testing.T) {
 			var mu sync.Mutex
 			h := &heard{units: units, kinds: map[device.Queue]offload.Kind{}}
 			cfg := offload.Config{Optimizer: optimizer, Params: params, Ratio: 0.8, Buffers: 2, Tile: 1500, DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Listener: h}
-			cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+			cfg.Scratch.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if at := slices.Index([]string{"read", "write"}, o.Do); at >= 0 && o.Off > 0 { // not the header

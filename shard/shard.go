@@ -73,12 +73,10 @@ type Layout struct {
 	Align  int     // ShardLen is a multiple of it
 }
 
-// Lay places the parameters end to end. World and align must be positive.
-func Lay(params []Param, world, align int) *Layout { return LayAt(params, world, align, 1) }
-
-// LayAt is Lay of parameters that begin at multiples of begin, which divides align: so
-// no shard divides so many elements of one that are counted from its first.
-func LayAt(params []Param, world, align, begin int) *Layout {
+// Lay places the parameters one after the other, each at a multiple of begin elements.
+// World, align and begin must be positive, and begin must divide align: then no shard
+// boundary divides a group of begin elements, counted from a parameter's first.
+func Lay(params []Param, world, align, begin int) *Layout {
 	if world < 1 || align < 1 || begin < 1 || align%begin != 0 {
 		panic(fmt.Sprintf("shard: world %d, align %d, begin %d", world, align, begin))
 	}

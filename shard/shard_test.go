@@ -22,7 +22,7 @@ func anyParams(t *rapid.T) []Param {
 }
 
 func anyLayout(t *rapid.T) *Layout {
-	return Lay(anyParams(t), rapid.IntRange(1, 9).Draw(t, "world"), rapid.IntRange(1, 20).Draw(t, "align"))
+	return Lay(anyParams(t), rapid.IntRange(1, 9).Draw(t, "world"), rapid.IntRange(1, 20).Draw(t, "align"), 1)
 }
 
 // TestLay checks that parameters lie end to end in order and keep what else
@@ -31,7 +31,7 @@ func TestLay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		params := anyParams(t)
 		before := slices.Clone(params)
-		l := Lay(params, rapid.IntRange(1, 9).Draw(t, "world"), rapid.IntRange(1, 20).Draw(t, "align"))
+		l := Lay(params, rapid.IntRange(1, 9).Draw(t, "world"), rapid.IntRange(1, 20).Draw(t, "align"), 1)
 		if !reflect.DeepEqual(params, before) {
 			t.Fatalf("Lay changed its argument to %v", params)
 		}
@@ -79,8 +79,8 @@ func TestShards(t *testing.T) {
 func TestPositionIsIndependentOfWorld(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		params := anyParams(t)
-		one := Lay(params, 1, 1)
-		other := Lay(params, rapid.IntRange(1, 50).Draw(t, "world"), rapid.IntRange(1, 64).Draw(t, "align"))
+		one := Lay(params, 1, 1, 1)
+		other := Lay(params, rapid.IntRange(1, 50).Draw(t, "world"), rapid.IntRange(1, 64).Draw(t, "align"), 1)
 		if !reflect.DeepEqual(one.Params, other.Params) {
 			t.Fatalf("parameters at %v of one rank, %v of %d", one.Params, other.Params, other.World)
 		}
@@ -119,7 +119,7 @@ func TestPieces(t *testing.T) {
 }
 
 func TestPiecesStopEarly(t *testing.T) {
-	l := Lay([]Param{{Shape: []int{3}}, {Shape: []int{3}}}, 1, 1)
+	l := Lay([]Param{{Shape: []int{3}}, {Shape: []int{3}}}, 1, 1, 1)
 	n := 0
 	for range l.Pieces(0) {
 		n++
@@ -187,11 +187,11 @@ func partition(t *rapid.T, world, size int, group func(int) []int, index func(in
 }
 
 func TestBrokenInputPanics(t *testing.T) {
-	l := Lay([]Param{{Name: "w", Shape: []int{4, 4}}}, 2, 1)
-	lay := func(shape ...int) func() { return func() { Lay([]Param{{Name: "wte", Shape: shape}}, 1, 1) } }
+	l := Lay([]Param{{Name: "w", Shape: []int{4, 4}}}, 2, 1, 1)
+	lay := func(shape ...int) func() { return func() { Lay([]Param{{Name: "wte", Shape: shape}}, 1, 1, 1) } }
 	tests := map[string]func(){
-		"world 0, align 1":                func() { Lay(nil, 0, 1) },
-		"world 2, align 0":                func() { Lay(nil, 2, 0) },
+		"world 0, align 1":                func() { Lay(nil, 0, 1, 1) },
+		"world 2, align 0":                func() { Lay(nil, 2, 0, 1) },
 		"wte has shape [3 -1]":            lay(3, -1),
 		"wte has shape [0 -1]":            lay(0, -1),
 		"wte has shape [4294967296 4294":  lay(1<<32, 1<<32),

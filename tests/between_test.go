@@ -20,7 +20,7 @@ type counting struct {
 }
 
 func (p *counting) Groups(m shard.Mesh) (all []collective.Ranks, err error) {
-	for _, r := range p.Here(m) {
+	for _, r := range p.Place(m).Here {
 		all = append(all, collective.WiredWorld(m, r, func(group, at int) collective.Wire {
 			return counter{p.nets[p.at].Wire(group, at).(collective.Lender), &p.sent[r]}
 		}))

@@ -25,23 +25,15 @@ type process struct {
 	mem     *socket.Memory
 }
 
-func (p process) Here(shard.Mesh) (ranks []int) {
+func (p process) Place(m shard.Mesh) collective.Placement {
+	at := collective.Placement{Beside: m.World(), Before: p.at * p.per, Staged: true}
 	for i := range p.per {
-		ranks = append(ranks, p.at*p.per+i)
+		at.Here = append(at.Here, p.at*p.per+i)
 	}
-	return ranks
-}
-
-func (p process) Beside(m shard.Mesh) int { return m.World() }
-func (p process) Before(shard.Mesh) int   { return p.at * p.per }
-func (p process) Staged() bool            { return true }
-func (p process) NCCL() bool              { return false }
-
-func (p process) HostsOf(m shard.Mesh) (of []int) {
 	for r := range m.World() {
-		of = append(of, p.hosts[r/p.per])
+		at.Hosts = append(at.Hosts, p.hosts[r/p.per])
 	}
-	return of
+	return at
 }
 
 func (p process) Memory() cpu.Memory { return p.mem }
@@ -49,14 +41,14 @@ func (p process) Memory() cpu.Memory { return p.mem }
 func (process) OnLate([]*collective.Recorder) {}
 
 func (p process) Groups(m shard.Mesh) (all []collective.Ranks, err error) {
-	for _, r := range p.Here(m) {
+	for _, r := range p.Place(m).Here {
 		all = append(all, collective.WiredWorld(m, r, p.nets[p.at].Wire))
 	}
 	return all, nil
 }
 
 func (p process) Saves(m shard.Mesh) (all []collective.Group, err error) {
-	for _, r := range p.Here(m) {
+	for _, r := range p.Place(m).Here {
 		all = append(all, collective.NewWired(p.nets[p.at].Wire(collective.SavesGroup, r)))
 	}
 	return all, nil

@@ -16,11 +16,11 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/job"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/report"
-	"zeroth/offload"
 )
 
 // stepObserver calls step after each step of a run, from rank 0, and hears its
@@ -83,7 +83,7 @@ func TestDiskFailsMidStep(t *testing.T) {
 			dir, disk, out := t.TempDir(), t.TempDir(), t.TempDir()
 			var armed atomic.Bool
 			var n atomic.Int64
-			files := offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+			files := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 				transfer := o.Do == "read" || o.Do == "write"
 				if transfer && armed.Load() && (c.do == "" || o.Do == c.do) && strings.HasSuffix(o.Name, "rank-1.offload") && n.Add(1) >= c.nth {
 					return c.err

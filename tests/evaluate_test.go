@@ -14,6 +14,7 @@ import (
 	"zeroth/job"
 	"zeroth/job/config"
 	"zeroth/job/hf"
+	"zeroth/nn"
 )
 
 // The loss of a folder's model on all data is PyTorch's, on any number of ranks, also
@@ -129,7 +130,7 @@ func TestEvaluationIsANumber(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range hf.Parameters(m.Network()) {
+	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 	}
 	w, err := safetensors.Create(filepath.Join(to, "model.safetensors"), specs, nil)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"zeroth/collective"
+	"zeroth/collective/collectivetest"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/shard"
@@ -82,11 +83,11 @@ type site struct {
 }
 
 // befalls is a wrapper that has a fault strike at the site.
-func (s site) befalls(f collective.Fault) func(int, collective.Ranks) collective.Ranks {
+func (s site) befalls(f collectivetest.Fault) func(int, collective.Ranks) collective.Ranks {
 	return func(rank int, g collective.Ranks) collective.Ranks {
 		if rank == s.rank {
 			at := groupOf(&g, s.group)
-			*at = collective.Faulty(*at, collective.At(s.n, f))
+			*at = collectivetest.Faulty(*at, collectivetest.At(s.n, f))
 		}
 		return g
 	}
@@ -101,7 +102,7 @@ func sites(t *testing.T, c *config.Config) (out []site) {
 	count := func(rank int, g collective.Ranks) collective.Ranks {
 		for _, name := range groupNames {
 			if at := groupOf(&g, name); rank == 0 {
-				*at = collective.Faulty(*at, func(int) collective.Fault { issued[name]++; return collective.Fault{} })
+				*at = collectivetest.Faulty(*at, func(int) collectivetest.Fault { issued[name]++; return collectivetest.Fault{} })
 			}
 		}
 		return g
@@ -167,7 +168,7 @@ func everywhere(t *testing.T, f func(t *testing.T, c *config.Config, s site)) {
 // are in, and everybody names the rank and what they were about.
 func TestRankDiesAtAnyOperation(t *testing.T) {
 	everywhere(t, func(t *testing.T, c *config.Config, s site) {
-		reports, cause := trained(t, c, 3, s.befalls(collective.Fault{Err: errLink}))
+		reports, cause := trained(t, c, 3, s.befalls(collectivetest.Fault{Err: errLink}))
 		for r, got := range reports {
 			var lost collective.ErrPeerLost
 			if r == s.rank && !errors.Is(got.err, errLink) || r != s.rank && (!errors.As(got.err, &lost) || lost.Rank != s.rank) {
@@ -190,7 +191,7 @@ func TestRankDiesAtAnyOperation(t *testing.T) {
 func TestRankStallsAtAnyOperation(t *testing.T) {
 	everywhere(t, func(t *testing.T, c *config.Config, s site) {
 		const stall = 3 * limit / 2 // less than after which a rank is left behind
-		reports, cause := trained(t, c, 3, s.befalls(collective.Fault{Delay: stall}))
+		reports, cause := trained(t, c, 3, s.befalls(collectivetest.Fault{Delay: stall}))
 		for r, got := range reports {
 			late(t, r, got.err, s.rank)
 			if want := map[bool]time.Duration{true: stall, false: limit}[r == s.rank]; got.after != want {
@@ -210,7 +211,7 @@ func TestRankDivergesAtAnyOperation(t *testing.T) {
 		if size[s.group] == 1 {
 			return // nobody else is in the group
 		}
-		reports, cause := trained(t, c, 4, s.befalls(collective.Fault{Drop: true}))
+		reports, cause := trained(t, c, 4, s.befalls(collectivetest.Fault{Drop: true}))
 		for r, got := range reports {
 			if got.err == nil || !slices.Contains(named(got.err), s.rank) {
 				t.Errorf("rank %d: error %v", r, got.err)
@@ -265,7 +266,7 @@ func named(err error) (ranks []int) {
 func TestFaultMessages(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout="+limit.String())
 	at := site{rank: 2, group: "shard", n: 11}
-	for fault, want := range map[collective.Fault][]string{
+	for fault, want := range map[collectivetest.Fault][]string{
 		{Err: errLink}: {
 			"step 2: rank 0: unit h.1: all-gather: peer 2 lost",
 			"step 2: rank 2: unit h.1: all-gather: link down",

@@ -14,7 +14,6 @@ import (
 	"zeroth/job"
 	"zeroth/job/build"
 	"zeroth/job/config"
-	"zeroth/job/sim"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -179,7 +178,7 @@ func frozenIsPlanned(t *testing.T, c *config.Config) {
 		t.Fatal(err)
 	}
 	want := formula(c, 0)
-	want.Units, want.Peak = sim.UnitSizes(config.Network(c), build.Rules(c.Optimizer)), plan.Arena // of activations there are no closed forms
+	want.Units, want.Peak = unitSizes(config.Network(c), build.Rules(c.Optimizer)), plan.Arena // of activations there are no closed forms
 	if plan.Device != want.Bytes() || plan.Host != want.Host() || plan.Disk != want.Disk() {
 		t.Errorf("planned are %v, %v and %d, by the closed forms %v, %v and %d", plan.Device, plan.Host, plan.Disk, want.Bytes(), want.Host(), want.Disk())
 	}

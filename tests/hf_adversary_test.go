@@ -9,6 +9,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/job/hf"
+	"zeroth/nn"
 )
 
 // TestAdversary compares the folders that testdata/hf-families/adversary.py drew: the
@@ -55,7 +56,7 @@ func TestAdversary(t *testing.T) {
 		for i := range ids {
 			ids[i] = int32(7 * i % 61)
 		}
-		net, weights, most, off := m.Network(), readModel(t, folder), 0.0, 0.0
+		net, weights, most, off := m.Network(nn.LoRA{}), readModel(t, folder), 0.0, 0.0
 		for at, logit := range want.Logits {
 			if m.Scaling.Kind == device.RopeLong && (at < m.Scaling.Context) != (len(ids) <= m.Scaling.Context) {
 				continue // a text that ends here turns otherwise

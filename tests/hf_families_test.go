@@ -18,7 +18,6 @@ import (
 	"zeroth/job/build"
 	"zeroth/job/hf"
 	"zeroth/nn"
-	"zeroth/zero"
 )
 
 // testdata/hf-families has what PyTorch computes with models of every family, by
@@ -72,14 +71,14 @@ func writeFamily(t *testing.T, config []byte) (folder, tokens string) {
 		t.Fatal(err)
 	}
 	var specs []safetensors.Spec
-	for _, p := range hf.Parameters(m.Network()) {
+	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 	}
 	w, err := safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range hf.Parameters(m.Network()) {
+	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 		values := make([]float32, p.Numel())
 		for i := range values {
 			values[i] = familyValue(p.Name, i)
@@ -154,7 +153,7 @@ func TestFamiliesGradients(t *testing.T) {
 				t.Errorf("the norm of the gradient of %s is %.9g, PyTorch's is %.9g", name, got, want)
 			}
 		}
-		if n := len(hf.Parameters(c.Model.Network())); n != len(v.Gradients) {
+		if n := len(hf.Parameters(c.Model.Network(nn.LoRA{}))); n != len(v.Gradients) {
 			t.Errorf("%d parameters, PyTorch has %d", n, len(v.Gradients))
 		}
 	})
@@ -168,7 +167,7 @@ func TestFamiliesLogits(t *testing.T) {
 			t.Fatal(err)
 		}
 		ids := tokenIDs(t, tokens)[3*familyContext : 4*familyContext]
-		for i, x := range logits(t, m.Network(), readModel(t, folder), ids, 17) {
+		for i, x := range logits(t, m.Network(nn.LoRA{}), readModel(t, folder), ids, 17) {
 			if d := math.Abs(float64(x) - v.Logits[i]); !(d <= 1e-5) {
 				t.Errorf("logit %d is %.9g, PyTorch's is %.9g", i, x, v.Logits[i])
 			}
@@ -207,9 +206,11 @@ func TestFamiliesActivationsAreFormula(t *testing.T) {
 				t.Fatal(err)
 			}
 			rows, chunk, recompute := c.Train.MicroBatch*c.Model.Context, c.Train.LossChunk, c.Zero.Recompute == "block"
-			want := zero.GPT2Activations(c.Model.GPT2(), c.Precision, rows, chunk, recompute)
+			g, l := c.Model.GPT2, c.Model.Llama
+			g.Shape, l.Shape = c.Model.Shape, c.Model.Shape
+			want := gpt2Activations(g, c.Precision, rows, chunk, recompute)
 			if c.Model.Family == "llama" {
-				want = zero.LlamaActivations(c.Model.Llama(), c.Precision, rows, chunk, recompute)
+				want = llamaActivations(l, c.Precision, rows, chunk, recompute)
 			}
 			if f.Arena != want {
 				t.Errorf("%v: a step takes %d bytes of activations, the closed form says %d", sets, f.Arena, want)
@@ -226,7 +227,7 @@ func TestFamiliesReadPieceByPiece(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		net, ids, weights := m.Network(), tokenIDs(t, tokens)[:familyContext], readModel(t, folder)
+		net, ids, weights := m.Network(nn.LoRA{}), tokenIDs(t, tokens)[:familyContext], readModel(t, folder)
 		var cache []device.Buffer
 		for range net.Blocks {
 			cache = append(cache, device.OfF32(make([]float32, familyContext*net.QKV)))

@@ -46,8 +46,7 @@ func TestLlamaLogitsArePyTorchs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Context: m.Context, Vocab: m.Vocab,
-			Eps: float32(m.NormEps), Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, BiasQKV: m.Bias}
+		l := nn.Llama{Shape: nn.Shape{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab, Eps: m.Eps}, KV: m.KV, FFN: m.FFN, Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, BiasQKV: m.BiasQKV}
 		sameLogits(t, l.Model(), folder, filepath.Join(hfModels, tokens), e)
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/checkpoint/safetensors/safetensorstest"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -317,7 +318,7 @@ func TestLogitsArePyTorchs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab, Eps: float32(m.NormEps)}
+	g := nn.GPT2{Shape: nn.Shape{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab, Eps: m.Eps}}
 	sameLogits(t, g.Model(), filepath.Join(hfModels, "tiny"), filepath.Join(hfModels, "tokens.bin"), expectations(t).Tiny)
 }
 
@@ -538,21 +539,11 @@ func rewrite(t *testing.T, from, to, drop string) {
 			specs = append(specs, safetensors.Spec{Name: x.Name, DType: x.DType, Shape: x.Shape})
 		}
 	}
-	w, err := safetensors.Create(filepath.Join(to, "model.safetensors"), specs, r.Metadata())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range specs {
-		x, _ := r.Tensor(s.Name)
-		b := make([]byte, x.Numel()*x.DType.Size())
-		if err := r.ReadRaw(s.Name, 0, x.Numel(), b); err != nil {
+	safetensorstest.Write(t, filepath.Join(to, "model.safetensors"), specs, func(s safetensors.Spec) []byte {
+		b := make([]byte, s.Numel()*s.DType.Size())
+		if err := r.ReadRaw(s.Name, 0, s.Numel(), b); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.WriteRaw(s.Name, 0, b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+		return b
+	})
 }

@@ -24,8 +24,8 @@ var table = [][]string{
 	{"input", "device", "shard", "data → data/chat data/jsonread data/parquet data/tokenizer input", "data/chat → data/jsonread", "data/parquet → data/jsonread", "data/tokenizer → data/jsonread", "data/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob"},
 	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
 		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
-		"checkpoint/safetensors → checkpoint/scan checkpoint/vfs", "checkpoint/scan", "checkpoint/vfs"},
-	{"nn", "collective", "collective/conformance → collective", "collective/flight → collective", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous", "optim", "offload"},
+		"checkpoint/safetensors → checkpoint/scan checkpoint/vfs", "checkpoint/safetensors/safetensorstest → checkpoint/safetensors", "checkpoint/scan", "checkpoint/vfs", "checkpoint/vfs/vfstest → checkpoint/vfs"},
+	{"nn", "collective", "collective/collectivetest → collective", "collective/flight → collective", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous", "optim", "offload"},
 	{"fsdp"},
 	{"zero"},
 	{"job/hf", "job/config → job/hf", "job/config/configtest → job/config job/hf"},
@@ -66,7 +66,7 @@ var foreign = map[string][]string{
 }
 
 // forTests are packages that only tests import, and each other.
-var forTests = []string{"job/testjob", "job/config/configtest", "collective/conformance", "device/cuda/fake"}
+var forTests = []string{"checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "job/testjob", "job/config/configtest", "collective/collectivetest", "device/cuda/fake"}
 
 // empty are names that say nothing about what is inside.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}

@@ -19,14 +19,11 @@ type portion struct {
 	saves  []*collective.Local
 }
 
-func (p portion) Here(shard.Mesh) []int   { return p.here }
-func (p portion) Beside(m shard.Mesh) int { return m.World() }
-func (p portion) Before(shard.Mesh) int   { return p.here[0] }
-func (p portion) Staged() bool            { return false }
-func (p portion) NCCL() bool              { return false }
+func (p portion) Place(m shard.Mesh) collective.Placement {
+	return collective.Placement{Here: p.here, Beside: m.World(), Before: p.here[0]}
+}
 
-func (portion) Memory() cpu.Memory       { return nil }
-func (portion) HostsOf(shard.Mesh) []int { return nil }
+func (portion) Memory() cpu.Memory { return nil }
 
 func (portion) OnLate([]*collective.Recorder) {}
 

@@ -11,6 +11,7 @@ import (
 	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
+	"zeroth/nn"
 	"zeroth/zero"
 )
 
@@ -18,7 +19,7 @@ import (
 // between them, each what its shard has, and take no memory beside the shards but a
 // staging buffer of 4 MiB a rank: on a CPU less, for they read into the shards.
 func TestLoadingTakesTheShardAndABuffer(t *testing.T) {
-	m := hf.Model{Family: "llama", Layers: 4, Heads: 8, KVHeads: 4, Width: 512, FFN: 1408, Context: 32, Vocab: 4096, NormEps: 1e-5, Theta: 1e4}
+	m := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 4, Heads: 8, Width: 512, Context: 32, Vocab: 4096, Eps: 1e-5}, Llama: nn.Llama{KV: 4, FFN: 1408, Theta: 1e4}}
 	folder := configtest.ModelFolder(t, m)
 	for _, dtype := range []safetensors.DType{safetensors.F32, safetensors.BF16} {
 		if dtype == safetensors.BF16 {
@@ -50,7 +51,7 @@ func TestLoadingTakesTheShardAndABuffer(t *testing.T) {
 			t.Fatal(err)
 		}
 		total, sum := int64(0), int64(0)
-		for _, p := range hf.Parameters(m.Network()) {
+		for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 			total += int64(p.Numel())
 		}
 		for r := range read {

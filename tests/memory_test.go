@@ -13,7 +13,6 @@ import (
 	"zeroth/fsdp"
 	"zeroth/job/build"
 	"zeroth/job/config"
-	"zeroth/job/sim"
 	"zeroth/job/state"
 	"zeroth/nn"
 	"zeroth/offload"
@@ -22,7 +21,7 @@ import (
 )
 
 // formula is the closed form for a job whose tiles have so many elements.
-func formula(c *config.Config, tile int) zero.Footprint {
+func formula(c *config.Config, tile int) footprint {
 	units, peak := gpt2Sizes(c)
 	if c.Model.Family == "llama" {
 		units, peak = llamaSizes(c)
@@ -30,7 +29,7 @@ func formula(c *config.Config, tile int) zero.Footprint {
 	f32 := device.F32
 	vecs := map[string][][]device.DType{"adamw": {{f32, f32}}, "lion": {{f32}}, "sgd": {{f32}}, "adamw8bit": {{device.Q8, device.U8}}, "muon": {{f32, f32}, {f32}}}[c.Optimizer.Type]
 	if slices.Contains([]string{"adamw8bit", "muon"}, c.Optimizer.Type) { // with what is between parameters; divided
-		units = sim.UnitSizes(config.Network(c), build.Rules(c.Optimizer))
+		units = unitSizes(config.Network(c), build.Rules(c.Optimizer))
 	}
 	if c.Optimizer.Type == "muon" {
 		m, n := c.Model.Width, max(4*c.Model.Width, c.Model.FFN) // of the MLP
@@ -43,10 +42,10 @@ func formula(c *config.Config, tile int) zero.Footprint {
 			}
 		}
 	}
-	return zero.Footprint{
+	return footprint{
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
 		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Peak: peak, Work: build.Workspace(c), HostWork: build.HostWorkspace(c, build.Setup{}),
-		Separate: build.Of(c).HostApart(), Offload: zero.Offload{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
+		Separate: build.Of(c).HostApart(), Offload: offloadSizes{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
 }
 
@@ -55,31 +54,32 @@ func restsAt(name string) offload.Place {
 }
 
 // llamaSizes are the parameters of each unit and the activations of a Llama.
-func llamaSizes(c *config.Config) (units []zero.UnitSize, peak int) {
+func llamaSizes(c *config.Config) (units []unitSize, peak int) {
 	m := c.Model
-	l := m.Llama()
+	l := m.Llama
+	l.Shape = m.Shape
 	w, kv := l.Width, l.Width/l.Heads*l.KV
-	ends := []zero.UnitSize{{Numel: l.Vocab * w, Lookup: true}, {Numel: l.Vocab*w + w}}
+	ends := []unitSize{{Numel: l.Vocab * w, Lookup: true}, {Numel: l.Vocab*w + w}}
 	if m.Tied {
-		ends = []zero.UnitSize{{Numel: l.Vocab*w + w, Shared: true}}
+		ends = []unitSize{{Numel: l.Vocab*w + w, Shared: true}}
 	}
 	units = append(units, ends[0])
 	for range l.Layers {
-		units = append(units, zero.UnitSize{Numel: 2*w*w + 2*w*kv + 3*w*l.FFN + 2*w})
+		units = append(units, unitSize{Numel: 2*w*w + 2*w*kv + 3*w*l.FFN + 2*w})
 	}
 	units = append(units, ends[1:]...)
-	return units, zero.LlamaActivations(l, c.Precision, m.Context*c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute == "block")
+	return units, llamaActivations(l, c.Precision, m.Context*c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute == "block")
 }
 
 // gpt2Sizes are those of a GPT-2.
-func gpt2Sizes(c *config.Config) (units []zero.UnitSize, peak int) {
-	g := nn.GPT2{Layers: c.Model.Layers, Heads: c.Model.Heads, Width: c.Model.Width, Context: c.Model.Context, Vocab: c.Model.Vocab}
+func gpt2Sizes(c *config.Config) (units []unitSize, peak int) {
+	g := nn.GPT2{Shape: nn.Shape{Layers: c.Model.Layers, Heads: c.Model.Heads, Width: c.Model.Width, Context: c.Model.Context, Vocab: c.Model.Vocab}}
 	w, rows := g.Width, c.Train.MicroBatch*c.Model.Context
-	units = []zero.UnitSize{{Numel: (g.Vocab+g.Context)*w + 2*w, Shared: true}}
+	units = []unitSize{{Numel: (g.Vocab+g.Context)*w + 2*w, Shared: true}}
 	for range g.Layers {
-		units = append(units, zero.UnitSize{Numel: 12*w*w + 13*w})
+		units = append(units, unitSize{Numel: 12*w*w + 13*w})
 	}
-	return units, zero.GPT2Activations(g, c.Precision, rows, c.Train.LossChunk, c.Zero.Recompute == "block")
+	return units, gpt2Activations(g, c.Precision, rows, c.Train.LossChunk, c.Zero.Recompute == "block")
 }
 
 var memoryJobs = [][]string{
@@ -273,13 +273,13 @@ func TestCloseFreesEverything(t *testing.T) {
 // bf16, 4 of gradient, and 12 of master copy and two moments.
 func TestModelStatesFollowTheZeROTable(t *testing.T) {
 	const n, world = 1 << 40, 64
-	var units []zero.UnitSize
+	var units []unitSize
 	for range 1 << 10 {
-		units = append(units, zero.UnitSize{Numel: n >> 10})
+		units = append(units, unitSize{Numel: n >> 10})
 	}
 	for stage, want := range []float64{2 + 4 + 12, 2 + 4 + 12.0/world, 2 + (4+12.0)/world, (2 + 4 + 12.0) / world} {
 		s := zero.Stage(stage)
-		f := zero.Footprint{Units: units, Mesh: s.Mesh(shard.Mesh{Shard: world, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Micro: 1}
+		f := footprint{Units: units, Mesh: s.Mesh(shard.Mesh{Shard: world, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Micro: 1}
 		b := f.Bytes()
 		if got := float64(b.Total()) / n; got < want || got > want*1.05+0.01 {
 			t.Errorf("stage %d: %.4f bytes a parameter, want %.4f", stage, got, want)

@@ -12,13 +12,14 @@ import (
 
 	"go.uber.org/goleak"
 
+	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/fit"
-	"zeroth/offload"
 )
 
 // trainWith is train with test hooks, and the ranks' memory after it.
@@ -158,7 +159,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 
 // closing is an error that ends a run: it names the file, the unit and the
 // place in it, and every rank ends.
-func closing(t *testing.T, c *config.Config, files offload.Files) (all []error, first error) {
+func closing(t *testing.T, c *config.Config, files vfs.ScratchFS) (all []error, first error) {
 	t.Helper()
 	ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{Files: files, Tile: 200}})
 	if err != nil {
@@ -186,7 +187,7 @@ func TestDiskFails(t *testing.T) {
 			dir := t.TempDir()
 			c := cfg(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.buffers=2", "zero.offload.path="+dir)
 			var n atomic.Int64
-			disk := offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+			disk := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 				if o.Do == do && strings.HasSuffix(o.Name, "rank-1.offload") && o.Off > 0 && n.Add(1) >= nth {
 					return syscall.EIO
 				}
@@ -217,7 +218,7 @@ func TestDiskLies(t *testing.T) {
 	dir := t.TempDir()
 	c := cfg(t, "parallel.ranks=2", "zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
 	var n atomic.Int64
-	disk := offload.Hook{Files: offload.OS{}, Before: func(offload.Op) error { return nil }, After: func(o offload.Op, read []byte) {
+	disk := vfstest.Hook{FS: vfs.OS{}, Before: func(vfstest.Op) error { return nil }, After: func(o vfstest.Op, read []byte) {
 		if strings.HasSuffix(o.Name, "rank-1.offload") && o.Off > 0 && n.Add(1) == 20 {
 			read[len(read)/2] ^= 4
 		}
@@ -235,15 +236,15 @@ func TestDiskUnfit(t *testing.T) {
 		err  error
 		want string
 	}{
-		"reserve": {syscall.ENOSPC, `rank 0: offload: reserve \d+ bytes for \S+: no space left on device$`},
-		"space":   {syscall.EIO, `rank 0: offload: space in \S+: input/output error$`},
-		"create":  {syscall.EROFS, `rank 0: offload: make \S+: read-only file system$`},
-		"list":    {syscall.EIO, `rank 0: offload: list \S+: input/output error$`},
-		"write":   {syscall.EIO, `rank 0: offload: \S+: write its header: input/output error$`},
+		"reserve":      {syscall.ENOSPC, `rank 0: offload: reserve \d+ bytes for \S+: no space left on device$`},
+		"space":        {syscall.EIO, `rank 0: offload: space in \S+: input/output error$`},
+		"createlocked": {syscall.EROFS, `rank 0: offload: make \S+: read-only file system$`},
+		"list":         {syscall.EIO, `rank 0: offload: list \S+: input/output error$`},
+		"write":        {syscall.EIO, `rank 0: offload: \S+: write its header: input/output error$`},
 	} {
 		dir := t.TempDir()
 		job := cfg(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
-		_, err := closing(t, job, offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+		_, err := closing(t, job, vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 			if o.Do == do {
 				return c.err
 			}
@@ -260,7 +261,7 @@ func TestDiskUnfit(t *testing.T) {
 
 // little is a disk with so many bytes free.
 type little struct {
-	offload.Files
+	vfs.ScratchFS
 	free int64
 }
 
@@ -270,7 +271,7 @@ func (l little) Space(string) (int64, error) { return l.free, nil }
 func TestDiskTooSmall(t *testing.T) {
 	dir := t.TempDir()
 	c := cfg(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
-	_, err := closing(t, c, little{offload.OS{}, 5000})
+	_, err := closing(t, c, little{vfs.OS{}, 5000})
 	want := regexp.MustCompile(`rank 0: offload: make \S+: it takes \d+ bytes, 5000 are free: make space, name another folder, or offload less`)
 	if err == nil || !want.MatchString(err.Error()) {
 		t.Errorf("error %v", err)

@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"zeroth/collective"
+	"zeroth/collective/collectivetest"
 	"zeroth/device"
 	"zeroth/job/build"
 	"zeroth/job/config"
@@ -66,9 +67,9 @@ func TestDelaysDoNotChangeBits(t *testing.T) {
 	random := func(seed uint64) wrapper {
 		return func(rank int, g collective.Ranks) collective.Ranks {
 			if seed>>rank&1 > 0 { // some ranks
-				g.World = collective.Delayed(g.World, seed, time.Second)
-				g.Shard = collective.Delayed(g.Shard, seed+10, time.Second)
-				g.Replica = collective.Delayed(g.Replica, seed+20, time.Second)
+				g.World = collectivetest.Delayed(g.World, seed, time.Second)
+				g.Shard = collectivetest.Delayed(g.Shard, seed+10, time.Second)
+				g.Replica = collectivetest.Delayed(g.Replica, seed+20, time.Second)
 			}
 			return g
 		}

@@ -132,13 +132,13 @@ func TestZeROPaperTable(t *testing.T) {
 		{1e12, 64, [3]float64{4187.5, 2218.8, 250}}, {1e12, 256, [3]float64{4046.9, 2054.7, 62.5}}, {1e12, 1024, [3]float64{4011.7, 2013.7, 15.6}},
 	} {
 		const units = 1000
-		sizes := make([]zero.UnitSize, units)
+		sizes := make([]unitSize, units)
 		for i := range sizes {
 			sizes[i].Numel = row.params / units
 		}
 		for i, want := range row.want {
 			s := zero.Stage(i + 1)
-			b := zero.Footprint{Units: sizes, Mesh: s.Mesh(shard.Mesh{Shard: row.ranks, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Micro: 1}.Bytes()
+			b := footprint{Units: sizes, Mesh: s.Mesh(shard.Mesh{Shard: row.ranks, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Micro: 1}.Bytes()
 			grads := b[device.Grads] / 2
 			if s < 2 {
 				grads = b[device.UnitGrads] / 2

@@ -19,6 +19,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/build"
@@ -275,7 +276,7 @@ func TestResumeRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.set, err, c.want)
 		}
 	}
-	for which, want := range map[string]string{"7": "step 7: no checkpoint (have ", "nowhere": "not a checkpoint's folder"} {
+	for which, want := range map[string]string{"7": "step 7: no checkpoint (have ", "nowhere": "no such folder; want latest"} {
 		err := job.Run(context.Background(), saving(t, dir), job.Options{Out: t.TempDir(), Resume: which})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--resume %s: %v, want %q", which, err, want)
@@ -287,7 +288,7 @@ func TestResumeRefusals(t *testing.T) {
 // training goes on. A run that is then asked to stop has nothing to go on from,
 // and does not say that it has.
 func TestSaveThatFails(t *testing.T) {
-	full := vfs.Hook{FS: vfs.OS{}, Before: func(o vfs.Op) error {
+	full := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 		if o.Do == "create" {
 			return syscall.ENOSPC
 		}
@@ -325,7 +326,7 @@ func TestSaveThatFails(t *testing.T) {
 func TestSaveIsTriedAgain(t *testing.T) {
 	for _, async := range []string{"true", "false"} {
 		var failed atomic.Bool
-		once := vfs.Hook{FS: vfs.OS{}, Before: func(o vfs.Op) error {
+		once := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 			if o.Do == "create" && failed.CompareAndSwap(false, true) {
 				return syscall.ENOSPC
 			}

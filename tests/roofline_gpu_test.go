@@ -104,10 +104,10 @@ func TestRooflineOnGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, B, T, chunk, arena := nn.GPT2{Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, Eps: 1e-5}.Model(), 64, 1024, 8192, 40<<30
+	m, B, T, chunk, arena := nn.GPT2{Shape: nn.Shape{Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, Eps: 1e-5}}.Model(), 64, 1024, 8192, 40<<30
 	r := newTimed(t, h)
 	if free, _, err := r.g.Memory(); err != nil || free < 60<<30 {
-		m, B, T, chunk, arena = nn.GPT2{Layers: 1, Heads: 2, Width: 32, Context: 64, Vocab: 50257, Eps: 1e-5}.Model(), 1, 64, 64, 64<<20
+		m, B, T, chunk, arena = nn.GPT2{Shape: nn.Shape{Layers: 1, Heads: 2, Width: 32, Context: 64, Vocab: 50257, Eps: 1e-5}}.Model(), 1, 64, 64, 64<<20
 	}
 	r.step(m, B, T, chunk, arena) // once for the GPU's clocks and caches
 	clear(r.ms)

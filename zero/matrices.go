@@ -166,7 +166,7 @@ func (t *Trainer) moveMatrices(k int) {
 		moved = t.store.SendState(i, s.own, s.piece, offload.ToDevice, moved, *s.free)
 	}
 	c := t.cfg.Comm
-	c.Label(t.labels[i].gather)
+	c.Label(u.Label(fsdp.GatherUpdate))
 	c.After(moved)
 	u.Shard.AllGather(c, s.whole, s.own)
 	*s.ready = c.Mark()
@@ -180,7 +180,7 @@ func (t *Trainer) turnMatrices(k int) {
 	u, s := t.runner.Units[i], t.slot(k)
 	whole, own, rule := s.whole, s.own, t.cfg.Rules[u.Rule].(optim.Whole)
 	q, c := t.cfg.Update, t.cfg.Comm
-	q.Label(t.labels[i].update)
+	q.Label(u.Label(fsdp.Update))
 	q.After(*s.ready)
 	others := 0 // from there on is what other ranks turn
 	for j, p := range u.Layout.Params {
@@ -191,11 +191,11 @@ func (t *Trainer) turnMatrices(k int) {
 		}
 	}
 	q.Zero(whole.Slice(others, whole.N))
-	c.Label(t.labels[i].scatter)
+	c.Label(u.Label(fsdp.ScatterUpdate))
 	c.After(q.Mark())
 	u.Shard.ReduceScatter(c, own, whole)
 	t.tell(fsdp.ScatterUpdate, u, c, sent(whole, u.Shard, 1))
-	c.Label(t.labels[i].share)
+	c.Label(u.Label(fsdp.ShareUpdate))
 	collective.AllReduce(u.Replica, c, own)
 	t.tell(fsdp.ShareUpdate, u, c, sent(own, u.Replica, 2))
 	*s.ready = c.Mark()

@@ -136,7 +136,7 @@ func (t *Trainer) addNorms() {
 			sums = t.hostSums
 		}
 		t.tell(fsdp.Norm, units[i], q, 0)
-		q.Label(t.labels[i].norm)
+		q.Label(units[i].Label(fsdp.Norm))
 		q.After(units[i].Reduced)
 		q.SumSquares(sums.Slice((1+i)*device.ExactLen, (2+i)*device.ExactLen), units[i].Grad)
 	}

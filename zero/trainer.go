@@ -98,7 +98,6 @@ type Trainer struct {
 	pieces   [][][]run       // of each tile of each unit's shard
 	groups   []optim.Group   // of parameters, all different
 	hypers   []optim.Hyper   // of each group, in this step
-	labels   []label         // of each unit's work
 	state    []device.Buffer // work space of update
 	matrices matrices        // of units whose rule is Whole
 
@@ -135,9 +134,6 @@ type run struct {
 	at    shard.Range
 	group int // of Trainer.groups
 }
-
-// label names a unit's work on the update queue, for errors and traces.
-type label struct{ norm, update, gather, scatter, share string }
 
 // The elements of a rank's part of Trainer.stats.
 const (
@@ -184,12 +180,10 @@ func (t *Trainer) build() (err error) {
 	var rest []offload.Shard
 	for i, u := range units {
 		rest = append(rest, offload.Shard{Param: u.Param, Grad: u.Grad})
-		of := func(o fsdp.Op) string { return fsdp.Label(u.Name, o) }
-		t.labels = append(t.labels, label{of(fsdp.Norm), of(fsdp.Update), of(fsdp.GatherUpdate), of(fsdp.ScatterUpdate), of(fsdp.ShareUpdate)})
 		groups := t.groupsOf(u.Layout)
-		var tiles [][]run
-		for j := range t.store.Tiles(i) {
-			tiles = append(tiles, runs(u.Layout, u.Shard.Rank(), t.store.Tile(i, j), groups))
+		tiles := make([][]run, t.store.Tiles(i))
+		for j := range tiles {
+			tiles[j] = runs(u.Layout, u.Shard.Rank(), t.store.Tile(i, j), groups)
 		}
 		t.pieces = append(t.pieces, tiles)
 	}

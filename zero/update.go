@@ -52,7 +52,7 @@ func (t *Trainer) updateEach(i int, rule optim.Elementwise) {
 func (t *Trainer) borrow(unit, tile int, part offload.Part) (offload.State, Update) {
 	st := t.store.Acquire(unit, tile, part)
 	q := t.updates(st.OnHost)
-	q.Label(t.labels[unit].update)
+	q.Label(t.runner.Units[unit].Label(fsdp.Update))
 	q.After(st.Ready[0])
 	q.After(st.Ready[1])
 	return st, q

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 )
 
 // exportTo writes a folder of two parts.
@@ -42,9 +43,9 @@ func TestInterruptedExport(t *testing.T) {
 	crash := errors.New("crashed")
 	opened := 0
 	for n := 0; ; n++ {
-		mem := &vfs.Mem{}
+		mem := &vfstest.Mem{}
 		left := n
-		err := exportTo(vfs.Hook{FS: mem, Before: func(o vfs.Op) error {
+		err := exportTo(vfstest.Hook{FS: mem, Before: func(o vfstest.Op) error {
 			if left--; left < 0 && o.Changes() {
 				return crash
 			}
@@ -62,20 +63,20 @@ func TestInterruptedExport(t *testing.T) {
 	if opened < 1 {
 		t.Error("no export was whole")
 	}
-	mem := &vfs.Mem{}
+	mem := &vfstest.Mem{}
 	if err := exportTo(mem); err != nil {
 		t.Fatal(err)
 	}
 	for n := 0; n <= mem.Ops(); n++ {
 		for f := range 27 {
-			disk := mem.AfterPowerLoss(n, func(c vfs.Change) vfs.Outcome {
+			disk := mem.AfterPowerLoss(n, func(c vfstest.Change) vfstest.Outcome {
 				switch { // three outcomes for contents, names, and every third change
 				case c.Index%3 == 0:
-					return vfs.Outcome(f / 9)
+					return vfstest.Outcome(f / 9)
 				case c.Name:
-					return vfs.Outcome(f / 3 % 3)
+					return vfstest.Outcome(f / 3 % 3)
 				}
-				return vfs.Outcome(f % 3)
+				return vfstest.Outcome(f % 3)
 			})
 			if ok := whole(t, disk); n == mem.Ops() && !ok {
 				t.Fatal("a finished export was lost")

@@ -26,7 +26,6 @@ type Reader struct {
 	files   map[string]vfs.File // by name as in Tensor.File
 	tensors []Tensor            // sorted by name
 	byName  map[string]int      // index into tensors
-	meta    map[string]string
 }
 
 // Open opens a safetensors file, or a folder that has model.safetensors or
@@ -35,7 +34,7 @@ func Open(path string) (*Reader, error) { return OpenIn(vfs.OS{}, path) }
 
 // OpenIn is Open in another file system.
 func OpenIn(fsys vfs.FS, path string) (*Reader, error) {
-	r := &Reader{files: map[string]vfs.File{}, byName: map[string]int{}, meta: map[string]string{}}
+	r := &Reader{files: map[string]vfs.File{}, byName: map[string]int{}}
 	if err := r.open(fsys, path); err != nil {
 		r.Close()
 		return nil, fmt.Errorf("safetensors: %w", err)
@@ -170,7 +169,7 @@ func (r *Reader) add(fsys vfs.FS, path string, want map[string]bool) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	ts, meta, err := ParseHeader(f, size)
+	ts, _, err := ParseHeader(f, size)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -185,17 +184,11 @@ func (r *Reader) add(fsys vfs.FS, path string, want map[string]bool) error {
 		return fmt.Errorf("%s: no tensor %.200q, which %s says is here", path, name, indexName)
 	}
 	r.tensors = append(r.tensors, ts...)
-	for k, v := range meta {
-		r.meta[k] = v
-	}
 	return nil
 }
 
 // Tensors is all tensors, sorted by name. The caller must not change it.
 func (r *Reader) Tensors() []Tensor { return r.tensors }
-
-// Metadata is the string pairs of all files' headers.
-func (r *Reader) Metadata() map[string]string { return r.meta }
 
 // Tensor finds a tensor by name.
 func (r *Reader) Tensor(name string) (Tensor, bool) {

@@ -54,15 +54,10 @@ func CreateIn(fsys vfs.FS, path string, specs []Spec, meta map[string]string) (*
 	return create(fsys, filepath.Dir(path), []string{filepath.Base(path)}, [][]Spec{specs}, meta)
 }
 
-// CreateFolder begins model.safetensors in a folder or, when the tensors have
+// CreateFolderIn begins model.safetensors in a folder or, when the tensors have
 // more than limit bytes, numbered parts of at most limit bytes each (a single
 // larger tensor gets a part of its own) and an index. Tensors fill the parts
 // greedily in the order given. A folder that holds a model already is refused.
-func CreateFolder(dir string, limit int64, specs []Spec, meta map[string]string) (*Writer, error) {
-	return CreateFolderIn(vfs.OS{}, dir, limit, specs, meta)
-}
-
-// CreateFolderIn is CreateFolder in another file system.
 func CreateFolderIn(fsys vfs.FS, dir string, limit int64, specs []Spec, meta map[string]string) (*Writer, error) {
 	if limit < 1 {
 		return nil, fmt.Errorf("safetensors: parts of at most %d bytes", limit)
@@ -197,22 +192,6 @@ func (w *Writer) WriteF32(name string, lo int, src []float32) error {
 		src, lo = src[n:], lo+n
 	}
 	return nil
-}
-
-// WriteRaw writes elements from lo on as they are to be stored.
-func (w *Writer) WriteRaw(name string, lo int, src []byte) error {
-	if t := w.by[name]; t != nil && len(src)%t.DType.Size() != 0 {
-		panic(fmt.Sprintf("safetensors: %d bytes of %s", len(src), t.DType))
-	}
-	size := 1
-	if t := w.by[name]; t != nil {
-		size = t.DType.Size()
-	}
-	t, err := w.claim(name, lo, len(src)/size)
-	if err != nil {
-		return err
-	}
-	return w.write(t, lo, src)
 }
 
 func (w *Writer) write(t *target, lo int, b []byte) error {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"zeroth/checkpoint/vfs"
 )
 
 func numbers(n int, seed uint64) []float32 {
@@ -93,7 +95,7 @@ func TestFileLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.WriteF32("b", 0, []float32{1, 2, 3})
-	w.WriteRaw("z", 0, []byte{9, 9, 9, 9})
+	writeRaw(w, "z", []byte{9, 9, 9, 9})
 	w.WriteF32("a", 0, []float32{4, 5})
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
@@ -165,12 +167,12 @@ func TestFolderOfParts(t *testing.T) {
 	for i, n := range []int{6, 6, 2, 6, 2, 2} { // the split huggingface_hub documents, at 10
 		specs = append(specs, Spec{fmt.Sprintf("t%d", i), U8, []int{n}})
 	}
-	w, err := CreateFolder(dir, 10, specs, map[string]string{"format": "pt"})
+	w, err := CreateFolderIn(vfs.OS{}, dir, 10, specs, map[string]string{"format": "pt"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, s := range specs {
-		if err := w.WriteRaw(s.Name, 0, bytes.Repeat([]byte{byte(i)}, s.Numel())); err != nil {
+		if err := writeRaw(w, s.Name, bytes.Repeat([]byte{byte(i)}, s.Numel())); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -196,17 +198,17 @@ func TestFolderOfParts(t *testing.T) {
 	if !strings.Contains(string(index), `"total_size": 24`) {
 		t.Errorf("index %s", index)
 	}
-	if _, err := CreateFolder(dir, 10, specs, nil); err == nil || !strings.Contains(err.Error(), "already") {
+	if _, err := CreateFolderIn(vfs.OS{}, dir, 10, specs, nil); err == nil || !strings.Contains(err.Error(), "already") {
 		t.Errorf("a folder with a model was taken: %v", err)
 	}
-	if _, err := CreateFolder(t.TempDir(), 0, specs, nil); err == nil {
+	if _, err := CreateFolderIn(vfs.OS{}, t.TempDir(), 0, specs, nil); err == nil {
 		t.Error("parts of 0 bytes were taken")
 	}
 }
 
 func TestAbortLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
-	w, err := CreateFolder(dir, 4, []Spec{{"a", F32, []int{1}}, {"b", F32, []int{1}}}, nil)
+	w, err := CreateFolderIn(vfs.OS{}, dir, 4, []Spec{{"a", F32, []int{1}}, {"b", F32, []int{1}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

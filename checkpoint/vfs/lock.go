@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
+
+	"zeroth/input"
 )
 
 // Locked is the error of a lock that another holder has. It is ErrLocked.
@@ -49,8 +50,10 @@ func (OS) Lock(name string) (io.Closer, error) {
 			return nil, err
 		}
 		ours := false
-		if err = lock(f); err == nil {
-			ours, err = still(f, name)
+		if err = input.Lock(f); err == nil {
+			ours, err = input.Still(f, name)
+		} else if !errors.Is(err, ErrLocked) {
+			err = fmt.Errorf("lock %s: %w", name, err)
 		}
 		if ours {
 			sign(f)
@@ -71,12 +74,12 @@ func (OS) Lock(name string) (io.Closer, error) {
 // openLock opens a lock file, made if need be, and nothing else that has its
 // name: it will be written to.
 func openLock(name string) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|noFollow, 0o644)
+	f, err := input.OpenOwn(name, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return nil, err
 	}
 	st, err := f.Stat()
-	if err == nil && (!st.Mode().IsRegular() || st.Size() > maxLock) {
+	if err == nil && st.Size() > maxLock {
 		err = fmt.Errorf("%s: is no lock file of ours: move it away", name)
 	}
 	if err != nil {
@@ -84,19 +87,6 @@ func openLock(name string) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
-}
-
-// still says whether the name is that of the open file.
-func still(f *os.File, name string) (bool, error) {
-	a, err := f.Stat()
-	if err != nil {
-		return false, err
-	}
-	b, err := os.Lstat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil && os.SameFile(a, b), err
 }
 
 // sign writes down who has the lock. On a full disk nothing is written, and the

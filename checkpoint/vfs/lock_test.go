@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"zeroth/input"
 )
 
 // TestMain lets the test binary be a process that holds a lock until it is
@@ -73,18 +75,18 @@ func TestLockOfAFileThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer late.Close()
-	if there, err := still(late, name); !there || err != nil {
+	if there, err := input.Still(late, name); !there || err != nil {
 		t.Errorf("the file is there, and is said to be gone (%v)", err)
 	}
-	if _, err := still(late, strings.Repeat("x", 5000)); err == nil { // or Lock would try for ever
+	if _, err := input.Still(late, strings.Repeat("x", 5000)); err == nil { // or Lock would try for ever
 		t.Error("what cannot be looked at is said to be gone")
 	}
 	os.Remove(name)
 	first.Close()
-	if err := lock(late); err != nil {
+	if err := input.Lock(late); err != nil {
 		t.Error(err)
 	}
-	if there, err := still(late, name); there || err != nil {
+	if there, err := input.Still(late, name); there || err != nil {
 		t.Errorf("the file is gone, and is said to be there (%v)", err)
 	}
 	second, err := OS{}.Lock(name)

@@ -1,10 +1,14 @@
-// Package vfs is the few file operations that a checkpoint is made of, so that
-// a test can stand between the checkpoint and the disk.
+// Package vfs is the file operations of checkpoints and of offloaded state, as
+// interfaces, so that a test can stand between them and the disk. OS is the machine's
+// file system; vfstest has one in memory and one that fails. FS is what checkpoints
+// need; ScratchFS adds files that a process uses alone while it lives.
 //
-// OS is the machine's file system. Mem is its in-memory twin: it keeps a log
-// of what was asked and from it builds every state that a power loss could
-// leave behind. Hook stands in front of either and fails, delays or counts
-// operations.
+// Reads are ranged: ReadAt reads any part of a file. Two operations are conditional
+// commits, which succeed for at most one of several processes that race for a name:
+// Create, of a file that must not exist, and Rename of a folder to the name of one
+// with contents, which fails. Checkpoints commit by Rename, the last step after all
+// in the folder is durable. A store of objects, which has no folders to rename, has
+// Create as a write that fails if the object exists.
 //
 // What an operation promises is what POSIX promises and no more: contents of a
 // file survive a power loss after Sync, the names in a folder after SyncDir.
@@ -19,6 +23,8 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+
+	"zeroth/input"
 )
 
 // FS is a file system. Names are paths as in package path/filepath. All
@@ -88,7 +94,7 @@ var kindNames = [...]string{"a file", "a folder", "a symbolic link", "neither a 
 func (k Kind) String() string { return kindNames[k] }
 
 // ErrLocked means that another holder has the lock.
-var ErrLocked = errors.New("locked by another process")
+var ErrLocked = input.ErrLocked
 
 // MkdirAll makes a folder and those above it that are missing, and syncs the
 // parents of those it made.

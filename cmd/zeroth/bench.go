@@ -21,29 +21,26 @@ func (a *app) bench() *cobra.Command {
 	var o benching
 	cmd := &cobra.Command{
 		Use:   "bench [" + strings.Join(bench.Groups(), "|") + "]...",
-		Short: "Measure this machine's limits and what kernels reach of them",
-		Long: `Measure this machine's own limits (multiply-adds in registers, passes over
-memory) and what matrix products, attention, update rules, collectives, whole
-training steps and the disk reach of them, and steps beside what 'zeroth plan
---machine here' simulates of them.
+		Short: "Measure what this machine can compute, move and store",
+		Long: `Measure this machine: multiply-adds in registers (compute), passes over memory
+(memory), collectives between ranks or processes (collective), the disk (disk) and
+a GPU (gpu). Without arguments, measure everything.
 
 Each sample lies between two runs of a loop that only computes in registers. If
-that is slower than 0.93 of its best, somebody else had a processor, and the
-sample is dropped; shown are medians of the others. A line without one sample
-left is marked noisy and is the best of what was dropped.
+the loop falls below 0.93 of its best, another program had a processor, and the
+sample is dropped. The table shows medians of the other samples. If every sample
+of a line was dropped, the line shows the best of them and is marked noisy.
 
-Of a GPU, in a zeroth that is built for them, 'gpu' measures copies, launches,
-matrix products and kernels; the other groups are of the processors. Its sizes grow
-with its speed, up to those of GPT-2 with 124 million parameters.
+In a zeroth built for GPUs, 'gpu' measures copies, launches, matrix products and
+kernels, in sizes that grow with the GPU's speed up to those of GPT-2 with 124
+million parameters. The other groups measure processors.
 
-Several processes, which a launcher has started, measure collectives between them:
-for each size the time, and the bytes that a rank has to send over it, beside a
-stream of the same bytes over the same wire, taken in turns. Process 0 tells.
-
-Shapes are those of a GPT of 10.8 million parameters (6 layers of width 384),
-one of 29.5 million, and GPT-2 with 124 million.`,
-		Example: `  zeroth bench gemm
-  zeroth bench step --seconds 4
+In several processes, started by a launcher, 'collective' measures collectives
+between them: for each size, the time and the bytes per second that a rank has to
+send, compared with a stream of the same bytes over the same wire. The two run in
+turns, and process 0 reports.`,
+		Example: `  zeroth bench compute memory
+  zeroth bench disk --dir /data
   zeroth launch -n 2 -- bench collective
   zeroth bench --json > bench.json
   zeroth bench gpu --write-machine gpu.json && zeroth plan job.yaml --machine gpu.json`,
@@ -64,8 +61,8 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.json, "json", false, "write JSON: rates in units a second, without prefixes")
 	f.BoolVar(&o.markdown, "markdown", false, "write the table as Markdown")
-	f.Float64Var(&o.Seconds, "seconds", 2, "most `time` for a line, and 15 times that for the steps of a precision")
-	f.IntSliceVar(&o.Workers, "workers", nil, "`numbers` of workers of kernels (default 1 and all processors)")
+	f.Float64Var(&o.Seconds, "seconds", 2, "longest `time` for a line")
+	f.IntSliceVar(&o.Workers, "workers", nil, "`numbers` of workers that compute and pass over memory (default 1 and all processors)")
 	f.StringVar(&o.machineFile, "write-machine", "", "describe the GPU in a `file` for 'zeroth plan --machine'; with gpu")
 	f.StringVar(&o.Dir, "dir", "", "`folder` on the disk that is measured (default that for temporary files)")
 	o.in.options(f)
@@ -90,7 +87,7 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 	if err := o.in.check(); err != nil {
 		return err
 	}
-	ctx, release := untilSignal(ctx, func() {})
+	ctx, release := a.untilSignal(ctx, func() {}, nil)
 	defer release()
 	clean := tellProgress(a.side(), &o.Options)
 	show := func(r *bench.Report) error {
@@ -100,7 +97,7 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 		return r.Table(a.out, o.markdown)
 	}
 	if o.in.World > 1 {
-		return a.benchAcross(ctx, &o.in, o.Options, func(r *bench.Report) error { clean(); return show(r) })
+		return stopped(ctx, a.benchAcross(ctx, &o.in, o.Options, func(r *bench.Report) error { clean(); return show(r) }))
 	}
 	report, err := bench.Run(ctx, o.Options)
 	clean()
@@ -108,10 +105,7 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 	if err == nil && o.machineFile != "" {
 		err = writeFile(o.machineFile, func(w io.Writer) error { return writeJSON(w, report.Machine()) })
 	}
-	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		return errStopped
-	}
-	return err
+	return stopped(ctx, err)
 }
 
 // checkBench refuses all flags that make no sense, at once.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 
@@ -36,7 +35,7 @@ func (a *app) ckpt() *cobra.Command {
 		RunE:       func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.ckptLs(), a.ckptInspect(), a.ckptVerify(), a.ckptDiff(), a.ckptExport(), a.ckptImport(), a.ckptPrune(), a.removedCommand("ckpt", "reshard"))
+	cmd.AddCommand(a.ckptLs(), a.ckptInspect(), a.ckptVerify(), a.ckptDiff(), a.ckptExport(), a.ckptImport(), a.ckptPrune())
 	return cmd
 }
 
@@ -87,22 +86,19 @@ func (a *app) writeJSON(v any) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
-	_, err := io.WriteString(a.out, escaped(b.String()))
+	_, err := io.WriteString(a.out, show.Escape(b.String()))
 	return err
 }
 
 // long does work over many bytes with a bar, until a signal. It returns what
 // was done in which time.
 func (a *app) long(cmd *cobra.Command, verb string, total int64, work func(ctx context.Context, done func(int64)) error) (speed string, err error) {
-	ctx, release := untilSignal(cmd.Context(), func() { afterEcho(a.side()) })
+	ctx, release := a.untilSignal(cmd.Context(), func() { afterEcho(a.side()) }, nil)
 	defer release()
 	bar := report.NewBytes(a.side(), verb, total)
 	err = work(ctx, bar.Add)
 	speed = bar.Close()
-	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		err = errStopped
-	}
-	return speed, err
+	return speed, stopped(ctx, err)
 }
 
 // print writes a table as wide as the terminal has room for.

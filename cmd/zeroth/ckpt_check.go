@@ -93,13 +93,13 @@ func (a *app) verified(cmd *cobra.Command, dir string) (path string, found []*ch
 
 func (a *app) damaged(path string, found []*checkpoint.Damage, speed string) {
 	for _, d := range found {
-		fmt.Fprintln(a.out, d)
+		a.say("%v\n", d)
 	}
 	if len(found) > 0 {
-		fmt.Fprintf(a.out, "%s is damaged in %s (%s)\n", path, places(len(found)), speed)
+		a.say("%s is damaged in %s (%s)\n", path, places(len(found)), speed)
 		return
 	}
-	fmt.Fprintf(a.out, "%s is as it was written (%s)\n", path, speed)
+	a.say("%s is as it was written (%s)\n", path, speed)
 }
 
 func places(n int) string {
@@ -188,5 +188,5 @@ func (a *app) differences(x, y *checkpoint.Checkpoint, ds []checkpoint.Differenc
 		_ = a.print(t) // the output keeps its errors
 		fmt.Fprintln(a.out)
 	}
-	fmt.Fprintf(a.out, "A %s, step %d\nB %s, step %d\n%d tensors: %d equal, %d not (%s)\n", x.Path, x.Step, y.Path, y.Step, len(ds), equal, len(ds)-equal, speed)
+	a.say("A %s, step %d\nB %s, step %d\n%d tensors: %d equal, %d not (%s)\n", x.Path, x.Step, y.Path, y.Step, len(ds), equal, len(ds)-equal, speed)
 }

@@ -143,7 +143,7 @@ func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, ad
 		x.Files, x.Bytes, err = written(to)
 		return cmp.Or(err, a.writeJSON(x))
 	}
-	fmt.Fprintf(a.out, "%s, step %d, is exported to %s (%s)\n", ck.Path, ck.Step, to, speed)
+	a.say("%s, step %d, is exported to %s (%s)\n", ck.Path, ck.Step, to, speed)
 	return nil
 }
 
@@ -195,6 +195,7 @@ func newFolder(flag, path string) (leave func(), err error) {
 		lock.Close()
 		undo()
 	}
+	input.Sweep(path)
 	if err := isEmpty(flag, path); err != nil {
 		leave()
 		return nil, err
@@ -261,12 +262,12 @@ func (a *app) importModel(cmd *cobra.Command, folder, to string, asJSON bool) er
 		return cmp.Or(err, a.writeJSON(x))
 	}
 	for _, note := range src.Notes {
-		fmt.Fprintln(a.out, note)
+		a.say("%v\n", note)
 	}
 	if len(src.Unfit) > 0 {
-		fmt.Fprintf(a.out, "left out, as they are no parameters of the model: %s\n", plain(src.Unfit))
+		a.say("left out, as they are no parameters of the model: %s\n", plain(src.Unfit))
 	}
-	fmt.Fprintf(a.out, "%s is imported as %s (%s)\n", folder, path, speed)
+	a.say("%s is imported as %s (%s)\n", folder, path, speed)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
 	"zeroth/shard"
 )
 
@@ -149,6 +150,36 @@ func TestPruneNamesDamage(t *testing.T) {
 	}
 	out, _ = zeroth(t, 0, "ckpt", "prune", "r", "--keep", "1")
 	matches(t, out, `^step-00000002 stays: it is damaged \(.*state\.json.*\), and only you delete it\n2 of 2 stay in r/ckpt; 0 B freed\n$`)
+}
+
+// unreadable is a file system in which one folder's files cannot be read.
+type unreadable struct {
+	vfs.FS
+	folder string
+}
+
+func (u unreadable) Open(name string) (vfs.File, error) {
+	if filepath.Dir(name) == u.folder {
+		return nil, &os.PathError{Op: "open", Path: name, Err: syscall.EIO}
+	}
+	return u.FS.Open(name)
+}
+
+// Prune says what stays although it said that it would go, because the newest checkpoint
+// can no longer be read.
+func TestPruneTellsWhatStaysAfterAll(t *testing.T) {
+	trained(t)
+	h, err := checkpoint.HoldFolder(unreadable{vfs.OS{}, last}, "r/ckpt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	var out bytes.Buffer
+	err = (&app{out: &out}).pruneBy(h, "r/ckpt", []checkpoint.Keep{{Last: 1}}, "", false)
+	if err != errFound {
+		t.Errorf("the error is %v", err)
+	}
+	matches(t, out.String(), `^deleting step-00000002\ndeleting step-00000004\nstep-00000006 stays: it is damaged \(.*input/output error\).*\nstep-00000004 stays after all\n2 of 3 stay in r/ckpt; [^\n]* freed\n$`)
 }
 
 // forged writes a checkpoint as another would be, with another state.json.

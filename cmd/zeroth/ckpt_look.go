@@ -135,7 +135,7 @@ func (a *app) inspect(ck *checkpoint.Checkpoint) error {
 		head = append(head, state.Fact{"metrics", numbers(ck.Metrics)})
 	}
 	for _, f := range append(head, facts...) {
-		fmt.Fprintf(a.out, "%-10s %s\n", f[0], f[1])
+		a.say("%-10s %s\n", f[0], f[1])
 	}
 	fmt.Fprintln(a.out)
 	t := &show.Columns{Align: "lllll"}

@@ -15,29 +15,39 @@ import (
 	"zeroth/job/state"
 )
 
+// pruning is what the command line of ckpt prune asks for.
+type pruning struct {
+	keep        checkpoint.Keep
+	ignore, dry bool
+	json        bool
+}
+
 func (a *app) ckptPrune() *cobra.Command {
 	var keep string
-	var dry, asJSON bool
-	cmd := a.onFolders(1, "prune DIR --keep RULES", "Delete the checkpoints that no rule keeps", func(_ *cobra.Command, args []string) error {
-		k, err := config.ParseKeep(keep)
-		if err != nil {
+	var p pruning
+	cmd := a.onFolders(1, "prune DIR --keep RULES", "Delete the checkpoints that no rule keeps", func(_ *cobra.Command, args []string) (err error) {
+		if p.keep, err = config.ParseKeep(keep); err != nil {
 			return input.BadInput(fmt.Errorf("--keep: %w", err))
 		}
-		return a.prune(args[0], k, dry, asJSON)
+		return a.prune(args[0], p)
 	})
-	cmd.Long = `Delete the checkpoints of a folder that no rule keeps, and what saves cut short
-have left. The rules are those of checkpoint.keep in a job file: the newest so
-many, or {last: 3, every_steps: 1000, best: val_loss}, of which any keeps. The
-newest always stays, and so do damaged ones, for you to look at. While a run has
-the folder nothing is deleted.
+	cmd.Long = `Delete the checkpoints in a folder that no rule keeps, and the leftovers of
+interrupted saves. The list of what goes is printed first. The rules are those
+of checkpoint.keep in a job file: the number of newest checkpoints, or {last: 3,
+every_steps: 1000, best: val_loss}; a checkpoint stays if any rule keeps it. The
+rules every_steps and best of the run's own job.yaml also apply, unless
+--ignore-job-rules is given. The newest checkpoint always stays, and so do
+damaged ones, for you to inspect. Nothing is deleted while a run uses the
+folder.
 
 Only files of checkpoints are deleted and no link is followed: a folder that is a
 symbolic link or has anything else in it stays, and is named; the exit code is
 then 1.`
 	cmd.Example = "  zeroth ckpt prune run1 --keep 3 --dry-run\n  zeroth ckpt prune run1 --keep '{last: 2, every_steps: 1000, best: val_loss}'"
 	cmd.Flags().StringVar(&keep, "keep", "", "`rules`: a number of checkpoints, or a mapping")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be deleted")
-	jsonFlag(cmd, &asJSON)
+	cmd.Flags().BoolVar(&p.ignore, "ignore-job-rules", false, "also delete what only the rules of the run's job.yaml keep")
+	cmd.Flags().BoolVar(&p.dry, "dry-run", false, "only say what would be deleted")
+	jsonFlag(cmd, &p.json)
 	must(cmd.MarkFlagRequired("keep"))
 	must(cmd.RegisterFlagCompletionFunc("keep", cobra.NoFileCompletions))
 	return cmd
@@ -46,16 +56,17 @@ then 1.`
 // pruned is what prune has for programs: names of checkpoints and of what saves
 // cut short have left.
 type pruned struct {
-	Folder  string            `json:"folder"`
-	DryRun  bool              `json:"dry_run"` // then deleted is what would be
-	Deleted []string          `json:"deleted"`
-	Kept    []string          `json:"kept"`
-	Left    []checkpoint.Left `json:"left"`    // of those kept, what the rules do not keep
-	Damaged []checkpoint.Left `json:"damaged"` // of those kept, what no rule can tell of
-	Freed   int64             `json:"freed_bytes"`
+	Folder    string            `json:"folder"`
+	DryRun    bool              `json:"dry_run"` // then deleted is what would be
+	Deleted   []string          `json:"deleted"`
+	Kept      []string          `json:"kept"`
+	Protected []checkpoint.Left `json:"protected"` // of those kept, what only rules of the run's job keep
+	Left      []checkpoint.Left `json:"left"`      // of those kept, what the rules do not keep
+	Damaged   []checkpoint.Left `json:"damaged"`   // of those kept, what no rule can tell of
+	Freed     int64             `json:"freed_bytes"`
 }
 
-func (a *app) prune(dir string, k checkpoint.Keep, dry, asJSON bool) error {
+func (a *app) prune(dir string, p pruning) error {
 	if _, ok := checkpoint.Stat(dir); ok {
 		return input.BadInput(fmt.Errorf("%s is one checkpoint; want the folder it is in, or the run's", dir))
 	}
@@ -63,19 +74,84 @@ func (a *app) prune(dir string, k checkpoint.Keep, dry, asJSON bool) error {
 	if err != nil {
 		return err
 	}
+	rules := []checkpoint.Keep{p.keep}
+	var file string
+	if !p.ignore {
+		more, in, err := state.KeepRules(dir, root)
+		if err != nil {
+			return input.BadInput(fmt.Errorf("the rules of the run's job are unknown: %w; correct the file, or give --ignore-job-rules", err))
+		}
+		rules, file = append(rules, more...), in
+	}
+	if p.dry {
+		return a.pruneBy(nil, root, rules, file, p.json)
+	}
+	h, err := checkpoint.HoldFolder(nil, root)
+	if err != nil {
+		return fmt.Errorf("prune %s: %w", root, err)
+	}
+	defer h.Close()
+	return a.pruneBy(h, root, rules, file, p.json)
+}
+
+// pruneBy prints what goes by the rules, the last of which come from the job in file,
+// and then deletes it if there is a hold.
+func (a *app) pruneBy(h *checkpoint.Hold, root string, rules []checkpoint.Keep, file string, asJSON bool) error {
 	list, err := checkpoint.List(root)
 	if err != nil {
 		return err
 	}
-	prune := checkpoint.Prune
-	if dry {
-		prune = checkpoint.Prunable
-	}
-	gone, err := prune(root, k)
+	plan, err := checkpoint.Prunable(root, rules...)
 	if err != nil {
-		err = fmt.Errorf("%w (deleted before: %d)", err, len(gone.Deleted))
+		return err
 	}
-	x := pruned{Folder: root, DryRun: dry, Deleted: append([]string{}, gone.Deleted...), Kept: []string{}, Left: append([]checkpoint.Left{}, gone.Left...), Damaged: append([]checkpoint.Left{}, gone.Damaged...)}
+	x := pruned{Folder: root, DryRun: h == nil, Protected: protected(list, rules, file)}
+	if !asJSON {
+		a.tellPlan(x, plan)
+	}
+	gone := plan
+	if h != nil {
+		if gone, err = h.Prune(rules...); err != nil {
+			err = fmt.Errorf("%w (deleted before: %d)", err, len(gone.Deleted))
+		}
+	}
+	x.fill(list, gone)
+	stays := slices.ContainsFunc(plan.Deleted, func(name string) bool { return !slices.Contains(gone.Deleted, name) })
+	if stays && err == nil && !asJSON {
+		a.tellChange(plan, gone)
+	}
+	switch {
+	case asJSON:
+		err = cmp.Or(err, a.writeJSON(x)) // without err all that was to go is gone, but for what is left
+	case err == nil:
+		a.say("%d of %d stay in %s; %s freed\n", len(x.Kept), len(x.Kept)+len(x.Deleted), x.Folder, show.BriefSize(x.Freed))
+	}
+	if err == nil && (stays || len(x.Left) > 0) {
+		return errFound
+	}
+	return err
+}
+
+// tellChange prints what the plan said would go and is still there, because a checkpoint
+// could not be read any longer.
+func (a *app) tellChange(plan, gone checkpoint.Pruned) {
+	known := slices.Concat(plan.Left, plan.Damaged)
+	for _, l := range slices.Concat(gone.Left, gone.Damaged) {
+		if !slices.Contains(known, l) {
+			a.say("%v\n", l)
+		}
+	}
+	for _, name := range plan.Deleted {
+		if !slices.Contains(gone.Deleted, name) {
+			a.say("%s stays after all\n", name)
+		}
+	}
+}
+
+// fill sets what became of the checkpoints in a list.
+func (x *pruned) fill(list []checkpoint.Entry, gone checkpoint.Pruned) {
+	x.Deleted, x.Kept = append([]string{}, gone.Deleted...), []string{}
+	x.Left, x.Damaged = append([]checkpoint.Left{}, gone.Left...), append([]checkpoint.Left{}, gone.Damaged...)
 	for _, e := range list {
 		if name := filepath.Base(e.Path); slices.Contains(gone.Deleted, name) {
 			x.Freed += e.Bytes
@@ -83,29 +159,38 @@ func (a *app) prune(dir string, k checkpoint.Keep, dry, asJSON bool) error {
 			x.Kept = append(x.Kept, name)
 		}
 	}
-	if asJSON {
-		err = cmp.Or(err, a.writeJSON(x)) // without err all that was to go is gone, but for what is left
-	} else {
-		a.tellPruned(x, err)
-	}
-	if err == nil && len(x.Left) > 0 {
-		return errFound
-	}
-	return err
 }
 
-func (a *app) tellPruned(x pruned, err error) {
-	verb := "deleted"
+// protected returns what the first rule drops and a later one, of the job in file, keeps.
+func protected(list []checkpoint.Entry, rules []checkpoint.Keep, file string) []checkpoint.Left {
+	all := []checkpoint.Left{}
+	for _, e := range rules[0].Drop(list) {
+		for _, k := range rules[1:] {
+			is := func(x checkpoint.Entry) bool { return x.Path == e.Path }
+			if slices.ContainsFunc(k.Drop(list), is) {
+				continue
+			}
+			rule := fmt.Sprintf("every_steps: %d", k.Every)
+			if k.Best != "" {
+				rule = "best: " + k.Best
+			}
+			all = append(all, checkpoint.Left{Name: filepath.Base(e.Path), Why: fmt.Sprintf("%s protects it (checkpoint.keep in %s; --ignore-job-rules deletes it)", rule, checkpoint.Plain(file))})
+			break
+		}
+	}
+	return all
+}
+
+// tellPlan prints what goes, and what stays though --keep does not keep it.
+func (a *app) tellPlan(x pruned, plan checkpoint.Pruned) {
+	verb := "deleting"
 	if x.DryRun {
 		verb = "would delete"
 	}
-	for _, name := range x.Deleted {
-		fmt.Fprintf(a.out, "%s %s\n", verb, name)
+	for _, name := range plan.Deleted {
+		a.say("%s %s\n", verb, name)
 	}
-	for _, l := range slices.Concat(x.Left, x.Damaged) {
-		fmt.Fprintln(a.out, l)
-	}
-	if err == nil {
-		fmt.Fprintf(a.out, "%d of %d stay in %s; %s freed\n", len(x.Kept), len(x.Kept)+len(x.Deleted), x.Folder, show.BriefSize(x.Freed))
+	for _, l := range slices.Concat(x.Protected, plan.Left, plan.Damaged) {
+		a.say("%v\n", l)
 	}
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,11 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/safetensors"
+	"zeroth/checkpoint/safetensors/safetensorstest"
+	"zeroth/job/report"
 	"zeroth/shard"
 )
 
@@ -402,23 +406,17 @@ func TestCkptImportNames(t *testing.T) {
 			change(&x.Spec)
 			specs = append(specs, x.Spec)
 		}
-		w, err := safetensors.CreateFolder(folder, 1e9, specs, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range specs {
-			b := make([]byte, (safetensors.Tensor{Spec: s}).Numel()*s.DType.Size())
+		safetensorstest.Write(t, filepath.Join(folder, "model.safetensors"), specs, func(s safetensors.Spec) []byte {
+			b := make([]byte, s.Numel()*s.DType.Size())
 			if x, ok := src.Tensor("transformer." + strings.Replace(s.Name, "lm_head", "wte", 1)); ok && len(b) == 4*x.Numel() {
 				if err := src.ReadRaw(x.Name, 0, x.Numel(), b); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if err := w.WriteRaw(s.Name, 0, b); err != nil {
-				t.Fatal(err)
-			}
-		}
+			return b
+		})
 		config, err := os.ReadFile("r/model/config.json")
-		if err := errors.Join(err, w.Close(), os.WriteFile(folder+"/config.json", config, 0o666)); err != nil {
+		if err := errors.Join(err, os.WriteFile(folder+"/config.json", config, 0o666)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -482,7 +480,7 @@ func TestCkptPrune(t *testing.T) {
 	matches(t, errs, "^zeroth: prune other/ckpt: .*lock")
 	s.Abort()
 	out, _ = zeroth(t, 0, "ckpt", "prune", "r", "--keep", "{last: 2, every_steps: 3}")
-	matches(t, out, strings.ReplaceAll(want, "would delete", "deleted"))
+	matches(t, out, strings.ReplaceAll(want, "would delete", "deleting"))
 	if _, err := os.Stat(partial); err == nil || steps() != "r/ckpt/step-00000003 r/ckpt/step-00000005 r/ckpt/step-00000006" {
 		t.Errorf("left %s, %v", steps(), err)
 	}
@@ -490,4 +488,98 @@ func TestCkptPrune(t *testing.T) {
 	if steps() != "r/ckpt/step-00000006" {
 		t.Errorf("left %s", steps())
 	}
+}
+
+// What the run's own job protects stays, wherever its checkpoints are and however they
+// are named, unless the user says otherwise.
+func TestCkptPruneKeepsWhatTheJobProtects(t *testing.T) {
+	keep := "checkpoint.keep={last: 9, every_steps: 4, best: loss}"
+	for _, c := range []struct {
+		in, dir string
+		sets    []string
+	}{
+		{".", "r", nil}, {".", "r/ckpt", nil}, {"r/ckpt", ".", nil}, {"r", ".", nil},
+		{".", "r", []string{"checkpoint.dir=elsewhere"}},
+	} {
+		trained(t, append(c.sets, "checkpoint.every=1", keep)...)
+		best := bestStep(t)
+		t.Chdir(c.in)
+		out, _ := zeroth(t, 0, "ckpt", "prune", c.dir, "--keep", "1", "--json", "--dry-run")
+		kept := map[string]bool{"step-00000004": true, best: true, "step-00000006": true}
+		p := decoded[pruned](t, out)
+		if len(p.Kept) != len(kept) || slices.ContainsFunc(p.Kept, func(name string) bool { return !kept[name] }) {
+			t.Errorf("%+v: kept %v, want %v", c, p.Kept, kept)
+		}
+		if len(p.Protected) != len(kept)-1 {
+			t.Errorf("%+v: protected %v", c, p.Protected)
+		}
+		out, _ = zeroth(t, 0, "ckpt", "prune", c.dir, "--keep", "1")
+		matches(t, out, `(?m)^step-00000004 stays: every_steps: 4 protects it`, fmt.Sprintf(`(?m)^%d of 6 stay in `, len(kept)))
+		out, _ = zeroth(t, 0, "ckpt", "prune", c.dir, "--keep", "1", "--ignore-job-rules", "--json")
+		if p := decoded[pruned](t, out); fmt.Sprint(p.Kept) != "[step-00000006]" || len(p.Protected) > 0 {
+			t.Errorf("%+v: --ignore-job-rules kept %v, protected %v", c, p.Kept, p.Protected)
+		}
+	}
+}
+
+// bestStep is the checkpoint of r with the lowest loss.
+func bestStep(t *testing.T) string {
+	t.Helper()
+	steps, _, err := report.ReadMetrics("r/metrics.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	best := slices.MinFunc(steps, func(a, b report.Step) int { return cmp.Compare(a.Loss, b.Loss) })
+	return fmt.Sprintf("step-%08d", best.Step)
+}
+
+// A folder of checkpoints without a job of its own goes by --keep alone, and one whose
+// job cannot be read by nothing.
+func TestCkptPruneByAnyJob(t *testing.T) {
+	trained(t, "checkpoint.every=1", "checkpoint.keep={last: 9, every_steps: 2}")
+	job, err := os.ReadFile("r/job.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"no YAML": "{", "no rule": strings.Replace(string(job), "every_steps", "every", 1)} {
+		if err := os.WriteFile("r/job.yaml", []byte(content), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		_, errs := zeroth(t, 2, "ckpt", "prune", "r", "--keep", "1")
+		matches(t, errs, "r/job.yaml:", "--ignore-job-rules")
+		if all, _ := filepath.Glob("r/ckpt/step-*"); len(all) != 6 {
+			t.Errorf("%s: left %v", name, all)
+		}
+	}
+	other := strings.Replace(string(job), "\ncheckpoint:\n", "\ncheckpoint:\n  dir: other\n", 1)
+	if err := os.WriteFile("r/job.yaml", []byte(other), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := zeroth(t, 0, "ckpt", "prune", "r/ckpt", "--keep", "4", "--json")
+	if p := decoded[pruned](t, out); len(p.Kept) != 4 {
+		t.Errorf("beside another job kept %v", p.Kept)
+	}
+	if err := os.Remove("r/job.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	list := &firstWrite{}
+	if code := run([]string{"ckpt", "prune", "r", "--keep", "1"}, list, list); code != 0 || len(list.there) != 4 {
+		t.Errorf("code %d; %v was there when the list was printed\n%s", code, list.there, list)
+	}
+	if all, _ := filepath.Glob("r/ckpt/step-*"); len(all) != 1 {
+		t.Errorf("without a job left %v", all)
+	}
+}
+
+// firstWrite is an output that notes which checkpoints were there at its first write.
+type firstWrite struct {
+	bytes.Buffer
+	there []string
+}
+
+func (l *firstWrite) Write(b []byte) (int, error) {
+	if l.Len() == 0 {
+		l.there, _ = filepath.Glob("r/ckpt/step-*")
+	}
+	return l.Buffer.Write(b)
 }

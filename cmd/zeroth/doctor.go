@@ -28,8 +28,9 @@ func (a *app) doctor() *cobra.Command {
 		Long: `Show what a run on this machine could use, and who bounds it: processors and
 their instruction sets, those that kernels are chosen for, memory, the disk that
 run folders are on (FOLDER, or runs in this one), the limits of the process, and,
-in a binary built with -tags cuda, the NVIDIA driver, its GPUs, and cuBLAS, with
-what is missing.
+in a binary built with -tags cuda, the NVIDIA driver, its GPUs, cuBLAS and NCCL,
+with what is missing and every place that was searched. If a library is missing
+doctor also asks python3 where its packages are; training never runs Python.
 
 With --cluster: which process of which world this is, by which launcher, and what
 would carry data to the others, and why. Where there are others it joins them as

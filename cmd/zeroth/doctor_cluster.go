@@ -17,9 +17,10 @@ import (
 )
 
 // cluster is "zeroth doctor --cluster".
-func (a *app) cluster(ctx context.Context, m *joining) error {
-	ctx, release := untilSignal(ctx, func() {})
+func (a *app) cluster(ctx context.Context, m *joining) (err error) {
+	ctx, release := a.untilSignal(ctx, func() {}, nil)
 	defer release()
+	defer func() { err = stopped(ctx, err) }()
 	row := a.row
 	if m.Rank > 0 {
 		a.quiet, row = true, func(string, string, ...any) {}
@@ -96,7 +97,7 @@ func tokenOf() string {
 			return "from " + name
 		}
 	}
-	return "none: enough only where all processes are on one host"
+	return "none: only processes of this user on this host can join"
 }
 
 // carrierOf is what would carry data, and why.
@@ -165,9 +166,9 @@ func (a *app) findings(m *joining, w *world.World, links []bench.Link, said [][]
 		}
 		t.Add(strconv.Itoa(p), show.Brief(it.Host), strconv.Itoa(it.Pid), words)
 	}
-	fmt.Fprintf(a.out, "\n%s", &t)
+	a.say("\n%s", &t)
 	if more := len(members) - mostShown; more > 0 {
-		fmt.Fprintf(a.out, "and %d more\n", more)
+		a.say("and %d more\n", more)
 	}
 	t = show.Columns{Align: "llrr"}
 	t.Add("between", "over", "round trip", "both ways, each")
@@ -178,9 +179,9 @@ func (a *app) findings(m *joining, w *world.World, links []bench.Link, said [][]
 		}
 		t.Add(fmt.Sprintf("%d and %d, %s", l.A, l.B, where), l.By, fmt.Sprintf("%.1f µs", 1e6*l.RoundTrip), fmt.Sprintf("%.2f GB/s", l.Rate/1e9))
 	}
-	fmt.Fprintf(a.out, "\n%s\n", &t)
+	a.say("\n%s\n", &t)
 	for _, line := range advice(links, said) {
-		fmt.Fprintln(a.out, line)
+		a.say("%v\n", line)
 	}
 }
 

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -33,18 +33,15 @@ and precision count.`,
   zeroth eval job.yaml --run ./Qwen3-0.6B --set 'data={text: ["test/*.txt"]}' --all`,
 		Args: arguments(1, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			ctx, release := untilSignal(cmd.Context(), func() {})
+			ctx, release := a.untilSignal(cmd.Context(), func() {}, nil)
 			defer release()
+			var e job.Evaluation
 			c, err := evaluated(args[0], run, sets)
-			if err != nil {
-				return err
-			}
-			e, err := job.Evaluate(ctx, c, all, a.note)
-			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-				return errStopped
+			if err == nil {
+				e, err = job.Evaluate(ctx, c, all, a.note)
 			}
 			if err != nil {
-				return err
+				return stopped(ctx, ofRun(err, run))
 			}
 			return a.tellEvaluation(e, asJSON)
 		}),
@@ -74,13 +71,51 @@ func prefixed(by string, words []string) (list []string) {
 
 // evaluated is the job with the model of a folder in place of its own.
 func evaluated(path, run string, sets []string) (*config.Config, error) {
-	if folder := filepath.Join(run, state.ModelDir); input.Exists(filepath.Join(folder, "config.json")) {
-		run = folder
+	folder, err := modelFolder(run)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("--run %s: %w", run, err))
 	}
 	for _, key := range apart {
 		sets = append(sets, key+"=null")
 	}
-	return config.Load(path, append(sets, "model.from="+run))
+	return config.Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, folder)))
+}
+
+// setFrom is how an evaluation gives the job its model.
+const setFrom = "model.from="
+
+// modelFolder is the folder of the model that --run means.
+func modelFolder(run string) (string, error) {
+	folders := []string{filepath.Join(run, state.ModelDir), run}
+	for _, folder := range folders {
+		if input.Exists(filepath.Join(folder, "config.json")) {
+			return folder, nil
+		}
+	}
+	for _, folder := range folders {
+		if input.Exists(filepath.Join(folder, "model.safetensors")) {
+			return "", fmt.Errorf("%s has parameters and no config.json that describes their model, as is so for a module of a program's own: eval cannot build that", folder)
+		}
+	}
+	return "", errors.New("there is no config.json in it or in its folder model; want the folder of a run that has ended or of a Hugging Face model; 'zeroth ckpt export' makes one of a checkpoint")
+}
+
+// ofRun blames --run, which the user has given, for what is wrong with its model.
+func ofRun(err error, run string) error {
+	var problems config.Problems
+	if !errors.As(err, &problems) {
+		return err
+	}
+	problems = slices.Clone(problems)
+	for i, p := range problems {
+		if !strings.HasPrefix(p.At, "--set "+setFrom) {
+			continue
+		}
+		if problems[i].At = "--run " + run; p.Key == "model.from" {
+			problems[i].Key = ""
+		}
+	}
+	return problems
 }
 
 func (a *app) tellEvaluation(e job.Evaluation, asJSON bool) error {
@@ -89,6 +124,6 @@ func (a *app) tellEvaluation(e job.Evaluation, asJSON bool) error {
 		return json.NewEncoder(a.out).Encode(map[string]any{"loss": e.Loss, "perplexity": e.Perplexity(), "tokens": e.Tokens,
 			"seconds": e.Seconds, "tokens_per_second": speed})
 	}
-	fmt.Fprintf(a.out, "loss        %.6f nats a token\nperplexity  %.4f\ntokens      %d in %.1f s, %.0f tokens/s\n", e.Loss, e.Perplexity(), e.Tokens, e.Seconds, speed)
+	a.say("loss        %.6f nats a token\nperplexity  %.4f\ntokens      %d in %.1f s, %.0f tokens/s\n", e.Loss, e.Perplexity(), e.Tokens, e.Seconds, speed)
 	return nil
 }

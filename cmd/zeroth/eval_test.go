@@ -5,6 +5,8 @@ package main
 import (
 	"encoding/json"
 	"math"
+	"os"
+	"strings"
 	"testing"
 
 	"zeroth/job/machine"
@@ -22,9 +24,6 @@ func TestEval(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &e); err != nil || !(e["loss"] > 0) || math.Abs(math.Exp(e["loss"])-e["perplexity"]) > 1e-9*e["perplexity"] || e["tokens"] == 0 {
 		t.Errorf("%s: %v", out, err)
 	}
-	if _, errs := zeroth(t, 2, "eval", "tiny.yaml", "--run", "nowhere"); errs == "" {
-		t.Error("no message")
-	}
 	// What only training uses does not matter; the context counts, and the device.
 	of := []string{"eval", "tiny.yaml", "--run", "run", "--all", "--json", "--set"}
 	zeroth(t, 0, append(of, `optimizer.groups=[{match: "*.lora_B.*", lr: 1}]`, "--set", "train.lora.rank=2", "--set", "checkpoint.every=2")...)
@@ -39,4 +38,27 @@ func TestEval(t *testing.T) {
 	}
 	zeroth(t, 2, "eval", "tiny.yaml")
 	zeroth(t, 2, "eval", "--run", "run")
+}
+
+// What is wrong with the model is wrong with --run, not with a flag that nobody gave.
+func TestEvalBlamesRun(t *testing.T) {
+	inFolder(t)
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "run")
+	for _, c := range []struct {
+		spoil func() error
+		says  string
+	}{
+		{func() error { return os.WriteFile("run/model/config.json", []byte("{"), 0o644) }, "--run run: "},
+		{func() error { return os.Remove("run/model/config.json") }, "--run run: run/model has parameters and no config.json"},
+		{func() error { return os.RemoveAll("run/model") }, "--run run: there is no config.json in it"},
+		{func() error { return os.RemoveAll("run") }, "--run run: there is no config.json in it"},
+	} {
+		if err := c.spoil(); err != nil {
+			t.Fatal(err)
+		}
+		_, errs := zeroth(t, 2, "eval", "tiny.yaml", "--run", "run")
+		if contains(t, errs, c.says); strings.Contains(errs, "model.from") {
+			t.Errorf("it blames a key that was not given: %s", errs)
+		}
+	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -23,15 +22,17 @@ func (a *app) flight() *cobra.Command {
 		Short: "Tell from what ranks did last where they parted",
 		Long: `Every rank keeps its last 4,096 collective operations. They are dumped into the
 folder flight of the run folder, a file for each rank, when a run ends because a
-rank was lost, came late or did something else than the others, and when a process
-gets SIGUSR1, which training survives. This command puts the dumps of one start
-together and says which rank did not reach which operation, and who differs in what.
+rank was lost, came late or did something else than the others, and when any process
+gets SIGUSR1: all processes then dump, and training goes on. This command puts the
+dumps of one start together and says which rank did not reach which operation, and who
+differs in what. Ranks of a run that goes on are dumped at different moments: only who
+has waited for longer than 10 s is taken to be stuck.
 
 RUN is a run folder or its folder of dumps; files may come from several hosts. A dump
 has at most 32 MiB, all together 2 GiB and 65,536 files.
 
-The exit code is 0 if all ranks have done the same, 1 if they parted, 2 if a file is
-no dump.`,
+The exit code is 0 if all ranks have done the same or are in motion, 1 if they parted,
+2 if a file is no dump.`,
 		Example: `  zeroth flight run1
   zeroth flight --json node0/rank-0.json node1/rank-1.json`,
 		Args: arguments(1, math.MaxInt),
@@ -60,14 +61,12 @@ no dump.`,
 
 func (a *app) tellFlight(r *flight.Report, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(a.out)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return writeJSON(a.out, r)
 	}
 	var text strings.Builder
 	r.Text(&text)
-	_, err := fmt.Fprint(a.out, escaped(text.String()))
-	return err
+	a.say("%s", text.String())
+	return nil
 }
 
 // dumpFiles are the dumps that arguments name: files, or those in folders.

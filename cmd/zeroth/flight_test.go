@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,10 +18,11 @@ import (
 	"time"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/collective"
+	"zeroth/collective/collectivetest"
 	"zeroth/collective/flight"
 	"zeroth/job/build"
-	"zeroth/offload"
 )
 
 // faults are hooks of a process: "RANK drop N" forgets the rank's operation N of its
@@ -42,8 +44,14 @@ func faults(what string) (h build.Hooks) {
 		}
 		return h
 	}
-	fails := func(what string, why error) func(vfs.Op) error {
-		return func(o vfs.Op) error {
+	if how == "killed-at-once" && os.Getenv("ZEROTH_LOCAL_RANK") == strconv.Itoa(rank) {
+		if self, err := os.FindProcess(os.Getpid()); err == nil {
+			_ = self.Kill()
+		}
+		select {}
+	}
+	fails := func(what string, why error) func(vfstest.Op) error {
+		return func(o vfstest.Op) error {
 			if o.Do == what {
 				return why
 			}
@@ -52,26 +60,34 @@ func faults(what string) (h build.Hooks) {
 	}
 	switch how {
 	case "unwritable":
-		h.Saves = vfs.Hook{FS: vfs.OS{}, Before: fails("mkdir", syscall.EACCES)}
+		h.Saves = vfstest.Hook{FS: vfs.OS{}, Before: fails("mkdir", syscall.EACCES)}
+		return h
+	case "blocked": // something is in the place of a file once a checkpoint is made
+		h.Saves = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
+			if o.Do != "rename" {
+				return nil
+			}
+			return errors.Join(os.MkdirAll(filepath.Dir(when), 0o755), os.WriteFile(when, nil, 0o644))
+		}}
 		return h
 	case "full":
-		h.Saves = vfs.Hook{FS: vfs.OS{}, Before: fails("write", syscall.ENOSPC)}
-		h.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+		h.Saves = vfstest.Hook{FS: vfs.OS{}, Before: fails("write", syscall.ENOSPC)}
+		h.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 			return map[string]error{"reserve": syscall.ENOSPC}[o.Do]
 		}}
 		return h
 	}
-	fault := map[string]collective.Fault{"drop": {Drop: true}, "stuck": {Delay: time.Hour}, "fails": {Err: errors.New("it is broken")}}[how]
-	plan := collective.At(n, fault)
+	fault := map[string]collectivetest.Fault{"drop": {Drop: true}, "stuck": {Delay: time.Hour}, "fails": {Err: errors.New("it is broken")}}[how]
+	plan := collectivetest.At(n, fault)
 	if err != nil {
 		plan = onceThere(when, fault)
 	}
 	h.WrapGroups = func(r int, g collective.Ranks) collective.Ranks {
 		switch {
 		case r == rank && g.Shard.Size() > 1:
-			g.Shard = collective.Faulty(g.Shard, plan)
+			g.Shard = collectivetest.Faulty(g.Shard, plan)
 		case r == rank:
-			g.Replica = collective.Faulty(g.Replica, plan)
+			g.Replica = collectivetest.Faulty(g.Replica, plan)
 		}
 		return g
 	}
@@ -79,11 +95,11 @@ func faults(what string) (h build.Hooks) {
 }
 
 // onceThere is a plan whose fault comes with the first operation after a file is there.
-func onceThere(file string, f collective.Fault) collective.Plan {
+func onceThere(file string, f collectivetest.Fault) collectivetest.Plan {
 	over := false
-	return func(int) collective.Fault {
+	return func(int) collectivetest.Fault {
 		if _, err := os.Stat(file); err != nil || over {
-			return collective.Fault{}
+			return collectivetest.Fault{}
 		}
 		over = true
 		return f
@@ -137,8 +153,9 @@ func TestFlightTellsWhoParted(t *testing.T) {
 	}
 }
 
-// SIGUSR1, also to the launcher, dumps and disturbs nobody; of a process that is
-// killed later what it dumped then is not taken for its end.
+// SIGUSR1 to any process, or to the launcher, has all processes dump and disturbs nobody, and
+// the dumps do not call a run in motion broken. If a process is killed later, what it dumped
+// before does not count as its end.
 func TestFlightOfTheKilled(t *testing.T) {
 	inFolder(t)
 	const token = "a token of sixteen bytes and more"
@@ -153,10 +170,25 @@ func TestFlightOfTheKilled(t *testing.T) {
 			}
 		}
 	}
-	if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+	victim := 0
+	for _, pid := range children(t, cmd.Process.Pid) {
+		if environ(pid, "ZEROTH_RANK") == "1" {
+			victim = pid
+		}
+	}
+	waitFor("dumps of all of a run in motion", func() bool {
+		syscall.Kill(victim, syscall.SIGUSR1)
+		var out, said bytes.Buffer
+		var r flight.Report
+		return run([]string{"flight", "--json", "r"}, &out, &said) == 0 && json.Unmarshal(out.Bytes(), &r) == nil && r.Absent == nil
+	})
+	if err := os.Rename("r/flight", "earlier"); err != nil {
 		t.Fatal(err)
 	}
 	waitFor("dumps", func() bool {
+		if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
 		files, err := filepath.Glob("r/flight/rank-?.json")
 		return err == nil && len(files) == 3
 	})
@@ -164,11 +196,7 @@ func TestFlightOfTheKilled(t *testing.T) {
 		found, err := filepath.Glob("r/ckpt/step-*")
 		return err == nil && len(found) > 0
 	})
-	for _, pid := range children(t, cmd.Process.Pid) {
-		if environ(pid, "ZEROTH_RANK") == "1" {
-			syscall.Kill(pid, syscall.SIGKILL)
-		}
-	}
+	syscall.Kill(victim, syscall.SIGKILL)
 	cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 75 {
 		t.Errorf("exit code %d\n%s", code, errs)

@@ -268,3 +268,40 @@ func TestGPUDoctorSaysWhereCompiledKernelsAre(t *testing.T) {
 	out, _ = process(t, 0, "doctor")
 	contains(t, out, "ptx      compiled anew by every run: CUDA_CACHE_DISABLE=\"1\"; unset it\n")
 }
+
+// doctor lists every place it searched. A library that only Python knows of is named with
+// the variable to set: training does not run Python, so for it the library is missing.
+func TestGPUDoctorAsksPython(t *testing.T) {
+	inFolder(t)
+	onFakes(t)
+	dir := t.TempDir()
+	site := filepath.Join(dir, "of its own")
+	lib := filepath.Join(site, "nvidia", "cublas", "lib")
+	python := "#!/bin/sh\ntouch '" + dir + "/asked'\necho '" + site + "'\n"
+	for _, err := range []error{os.MkdirAll(lib, 0o777), os.Mkdir(filepath.Join(dir, "bin"), 0o777), os.WriteFile(filepath.Join(dir, "bin", "python3"), []byte(python), 0o777)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	blas := os.Getenv("ZEROTH_CUBLAS_PATH")
+	for _, name := range []string{"libcublas.so.12", "libcublasLt.so.12"} {
+		if err := os.Symlink(filepath.Join(filepath.Dir(blas), name), filepath.Join(lib, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"ZEROTH_CUBLAS_PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "PYTHONPATH"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("HOME", dir)
+	t.Setenv("PATH", filepath.Join(dir, "bin")+":/usr/bin:/bin")
+	process(t, 2, "train", "tiny.yaml", "--set", "device=cuda", "--out", "none")
+	if _, err := os.Stat(filepath.Join(dir, "asked")); err == nil {
+		t.Error("train has run python3")
+	}
+	out, _ := process(t, 0, "doctor")
+	path := filepath.Join(lib, "libcublas.so.12")
+	contains(t, out, "looked   in "+site+"/{nvidia/*/lib,torch/lib}, by python3: libcublas.so.12\n", "export ZEROTH_CUBLAS_PATH="+path+"\n", "looked   in /usr/local/cuda*/{lib64,targets/*/lib}: ")
+	t.Setenv("ZEROTH_CUBLAS_PATH", path)
+	out, _ = process(t, 0, "doctor")
+	contains(t, out, "cublas   "+path+", version 12.4.0\n", "device   auto is cuda here\n")
+}

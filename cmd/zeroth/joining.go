@@ -27,7 +27,7 @@ type joining struct {
 func (m *joining) options(f *pflag.FlagSet) {
 	m.place.options(f)
 	f.StringVar(&m.transport, "transport", "auto", "what carries data between processes: auto, unix, tcp or mpi, as parallel.transport; between several `processes`")
-	f.StringVar(&m.bind, "bind", "", "`address` of this host that the other processes reach it at, as parallel.bind")
+	f.StringVar(&m.bind, "bind", "", "`address`, interface or network of this host that the other processes reach it at, as parallel.bind")
 	f.DurationVar(&m.join, "join", time.Minute, "`time` that processes wait for each other to come")
 }
 
@@ -48,7 +48,11 @@ func (m *joining) check() error {
 
 // meet enters the world, one rank a process.
 func (m *joining) meet(ctx context.Context, note func(string)) (*world.World, error) {
-	return m.place.join(ctx, world.Config{PerProcess: 1, Transport: m.transport, Bind: m.bind, Join: m.join, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Note: note}, "")
+	bind, err := world.BindAddress(m.bind, m.Host)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("--bind: %w", err))
+	}
+	return m.place.join(ctx, world.Config{PerProcess: 1, Transport: m.transport, Bind: bind, Join: m.join, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Note: note}, "")
 }
 
 // benchAcross measures collectives between processes. Only process 0 tells.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -49,9 +50,12 @@ a checkpoint to resume from, else that of the first process that failed.`,
 			}
 			s := newSupervisor(n, l)
 			s.restarts, s.least, s.out, s.errs = restarts, least, a.out, a.errs
+			a.trains = args[0] == "train"
+			defer a.by(func(os.Signal) {})() // the processes hear it
 			return s.inFolder()
 		}),
 	}
+	cmd.Flags().SetInterspersed(false) // what follows train is train's, with or without --
 	cmd.Flags().IntVarP(&n, "processes", "n", 2, "`processes` to start")
 	cmd.Flags().IntVar(&restarts, "restarts", 0, "`times` to start all again when one was lost")
 	cmd.Flags().IntVar(&least, "min-ranks", 0, "go on without processes that are lost for good, with so many `ranks` at least (default all)")
@@ -83,7 +87,7 @@ func launched(args []string) (c command, err error) {
 		return c, err
 	}
 	if err := train.ParseFlags(flags); err != nil {
-		return c, err
+		return c, fmt.Errorf("%w; flags of launch go before %s, as in: zeroth launch -n 2 %[2]s JOB.yaml", err, args[0])
 	}
 	if args[0] != "train" {
 		return command{args: args}, nil

@@ -115,7 +115,7 @@ func TestLaunchResumes(t *testing.T) {
 			t.Errorf("going on from the checkpoint of %s: other parameters (%v)", from, err)
 		}
 	}
-	out, _ := process(t, 0, "launch", "-n", "3", "--", "train", "tiny.yaml", "--set", "parallel.ranks=null", "--set", "train.steps=1", "--out", "three")
+	out, _ := process(t, 0, "launch", "-n", "3", "train", "tiny.yaml", "--set", "parallel.ranks=null", "--set", "train.steps=1", "--out", "three") // without --, too
 	if !strings.Contains(out, "ranks   3") || !strings.Contains(out, "process 0 of 3, by zeroth") && !strings.Contains(out, "3") {
 		t.Errorf("three processes:\n%s", out)
 	}
@@ -171,6 +171,16 @@ func TestNobodyComes(t *testing.T) {
 	}
 }
 
+// A process that a signal has ended is named, also where no other process misses it.
+func TestLaunchNamesWhoWasKilled(t *testing.T) {
+	inFolder(t)
+	t.Setenv("ZEROTH_FAULT", "0 killed-at-once 0")
+	_, errs := process(t, 1, "launch", "-n", "1", "train", "tiny.yaml", "--out", "r")
+	if want := "zeroth: process 0 of 1 was ended by a signal: killed"; !strings.Contains(errs, want) {
+		t.Errorf("it says %q, want %q", errs, want)
+	}
+}
+
 // What is wrong is said once.
 func TestLaunchRefuses(t *testing.T) {
 	inFolder(t)
@@ -186,6 +196,8 @@ func TestLaunchRefuses(t *testing.T) {
 		"--rank 2 in a world of 2 processes":                  {"train", "tiny.yaml", "--world", "2", "--rank", "2", "--addr", "127.0.0.1:1"},
 		"can be reached from other hosts, and the job has no": {"train", "tiny.yaml", "--world", "2", "--rank", "0", "--addr", "192.0.2.1:29400"},
 		"unknown flag: --nonsense":                            {"launch", "--", "train", "tiny.yaml", "--nonsense"},
+		"unknown flag: --restarts; flags of launch go before": {"launch", "-n", "2", "train", "tiny.yaml", "--out", "y", "--restarts", "2"},
+		"unknown shorthand flag: 'n' in -n; flags of launch":  {"launch", "train", "tiny.yaml", "-n", "2"},
 		"parallel.dead_after":                                 {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel={ranks: 2, dead_after: 1s}"},
 		"the job's token: none is empty; want at least 16":    {"train", "tiny.yaml", "--world", "2", "--addr", "127.0.0.1:1", "--set", "parallel.token_file=none"},
 	} {

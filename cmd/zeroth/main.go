@@ -10,30 +10,28 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"strconv"
+	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
-	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"zeroth/collective/mpi"
 	"zeroth/collective/rendezvous"
 	"zeroth/input"
 	"zeroth/job/config"
+	"zeroth/job/show"
 	"zeroth/job/state"
 )
 
@@ -67,19 +65,14 @@ var errSaved = errors.New("stopped, to be resumed")
 // errFound is what a check returns that found and told what it looked for.
 var errFound = errors.New("found")
 
-// signalled is the cause of a context that a signal ended.
-type signalled struct{ os.Signal }
-
-func (s signalled) Error() string { return "stopped by signal: " + s.String() }
-
-// Is makes it a cancellation.
-func (s signalled) Is(target error) bool { return target == context.Canceled }
-
 // app is one call of the command.
 type app struct {
-	out     io.Writer
-	errs    io.Writer
-	started bool // arguments and flags were right; errors before that are the user's
+	out  io.Writer
+	errs io.Writer
+	stopping
+	saves   atomic.Pointer[string] // where a run has its checkpoints; nil: that is not known yet
+	trains  bool                   // what it makes is in files, and the output alone is not worth an exit code
+	started bool                   // arguments and flags were right; errors before that are the user's
 
 	quiet  bool         // only results and errors are told
 	format string       // of --log: "json", "text", or empty
@@ -88,19 +81,25 @@ type app struct {
 
 // run executes the command and returns its exit code.
 func run(args []string, out, errs io.Writer) int {
-	o := &output{Writer: out}
-	a := &app{out: o, errs: errs}
-	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		a.out = f // which progress bars have to know; it is never full
-	}
+	a := &app{}
+	defer a.begin()()
+	var o *output
+	a.out, o = a.outputTo(out)
+	a.errs, _ = a.outputTo(errs)
 	root := a.root()
 	root.SetArgs(args)
 	root.SetOut(a.out)
-	root.SetErr(errs)
+	root.SetErr(a.errs)
 	cmd, err := root.ExecuteContextC(context.Background())
+	if err == nil && o.lost && !a.trains {
+		err = errStopped
+	}
 	code, message := a.verdict(err)
 	if o.err != nil && message == "" {
 		code, message = max(code, exitFailure), fmt.Sprintf("zeroth: not all of the output could be written: %v", o.err)
+	}
+	if wrong := lacksTemp(err); wrong != "" {
+		code, message = exitInput, message+"\n"+wrong
 	}
 	if errors.Is(err, syscall.EFBIG) {
 		message += "\na file grew beyond what this process may write (ulimit -f), or what its file system takes"
@@ -109,15 +108,26 @@ func run(args []string, out, errs io.Writer) int {
 		a.complain(code, message)
 	}
 	if code == exitInput && !a.started && a.log == nil {
-		fmt.Fprintf(errs, "See '%s --help'.\n", cmd.CommandPath())
+		fmt.Fprintf(a.errs, "See '%s --help'.\n", cmd.CommandPath())
 	}
 	return code
+}
+
+// lacksTemp says what to do about the folder for temporary files, if an error is that it
+// is missing; else it is empty.
+func lacksTemp(err error) string {
+	var at *fs.PathError
+	temp := os.TempDir()
+	if info, wrong := os.Stat(temp); wrong == nil && info.IsDir() || !errors.As(err, &at) || !strings.HasPrefix(at.Path, temp) {
+		return ""
+	}
+	return fmt.Sprintf("the folder for temporary files, %s, is missing; make it, or set TMPDIR to a folder that is there", temp)
 }
 
 // complain tells why a command ends as it does: as text, or a record for each line.
 func (a *app) complain(code int, message string) {
 	if a.log == nil {
-		fmt.Fprintln(a.errs, escaped(message))
+		fmt.Fprintln(a.errs, show.Escape(message))
 		return
 	}
 	for line := range strings.Lines(message) {
@@ -132,7 +142,7 @@ func (a *app) note(line string) {
 	case a.log != nil:
 		a.log.Info(line)
 	default:
-		fmt.Fprintln(a.errs, line)
+		fmt.Fprintln(a.errs, show.Escape(line))
 	}
 }
 
@@ -149,48 +159,28 @@ func (a *app) startLog() error {
 	switch a.format {
 	case "":
 	case "json":
-		a.log = slog.New(slog.NewJSONHandler(a.errs, nil))
+		a.log = slog.New(slog.NewJSONHandler(escaped{a.errs}, nil))
 	case "text":
-		a.log = slog.New(slog.NewTextHandler(a.errs, nil))
+		a.log = slog.New(slog.NewTextHandler(escaped{a.errs}, nil))
 	default:
 		return fmt.Errorf("--log %s; want json or text", a.format)
 	}
 	return nil
 }
 
-// output is the standard output. It keeps the first error, so that no command
-// has to look at each line it prints. The processes of a launch share it.
-type output struct {
-	io.Writer
-	mu  sync.Mutex // of each Write
-	err error
-}
+// escaped writes records as show.Escape has them. A record is one Write.
+type escaped struct{ io.Writer }
 
-// Write implements io.Writer.
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	n, err := o.Writer.Write(b)
-	o.err = cmp.Or(o.err, err)
-	return n, err
-}
-
-// escaped is a text in which what a terminal may obey or cannot show is written
-// by its code, as JSON and Go do it.
-func escaped(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		switch {
-		case r == '\n' || r == '\t' || strconv.IsPrint(r):
-			b.WriteRune(r)
-		case r > 0xffff:
-			hi, lo := utf16.EncodeRune(r)
-			fmt.Fprintf(&b, `\u%04x\u%04x`, hi, lo)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
+func (e escaped) Write(b []byte) (int, error) {
+	if _, err := io.WriteString(e.Writer, show.Escape(string(b))); err != nil {
+		return 0, err
 	}
-	return b.String()
+	return len(b), nil
+}
+
+// say prints a line or more for people; see show.Print.
+func (a *app) say(format string, args ...any) {
+	_ = show.Print(a.out, fmt.Sprintf(format, args...)) // the output keeps its errors
 }
 
 // verdict is the exit code of an error and what to print about it. Problems of
@@ -215,8 +205,9 @@ func (a *app) verdict(err error) (code int, message string) {
 	return exitFailure, "zeroth: " + err.Error()
 }
 
-const about = `zeroth trains GPT-2 and Llama models in pure Go, sharded over ranks in the ways
-of ZeRO (stages 0 to 3) and FSDP. A job is one YAML file: 'zeroth init' writes one.
+const about = `zeroth trains GPT-2, Llama, Mistral, Qwen, OLMo, Phi-3, SmolLM3 and Gemma models in
+pure Go, sharded over ranks in the ways of ZeRO (stages 0 to 3) and FSDP. A job is
+one YAML file: 'zeroth init' writes one.
 
 Exit codes: 0 done; 1 failure, or a check found something, or a search nothing; 2 a
 mistake in the job file, its data or the command line; 130 stopped by Ctrl-C, with
@@ -306,51 +297,10 @@ func (a *app) helpKey(name string) error {
 	return input.BadInput(fmt.Errorf("no command or key %q to help with; %s", name, advice))
 }
 
-// untilSignal is a context that ends with the first Ctrl-C, SIGTERM or SIGHUP,
-// of which told is told. From then on Ctrl-C ends the process at once; the
-// others, which supervisors and closing terminals send in pairs, change nothing
-// more, nor does an output that nobody reads any longer. Release gives signals
-// back.
-func untilSignal(parent context.Context, told func()) (ctx context.Context, release func()) {
-	ctx, cancel := context.WithCancelCause(parent)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
-		signal.Notify(signals, syscall.SIGHUP)
-	}
-	go func() { // ends with the first signal, or with release
-		select {
-		case s := <-signals:
-			signal.Reset(os.Interrupt)
-			signal.Ignore(syscall.SIGPIPE)
-			cancel(signalled{s})
-			told()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		cancel(nil)
-	}
-}
-
-// afterEcho begins a line of its own for what is told after a terminal has echoed
-// ^C: below a bar, which is drawn from the line's begin, in the place of the echo.
-func afterEcho(w io.Writer) {
-	f, ok := w.(*os.File)
-	switch {
-	case !ok || !term.IsTerminal(int(f.Fd())):
-	case os.Getenv("TERM") == "dumb":
-		fmt.Fprintln(f)
-	default:
-		fmt.Fprint(f, "\r\x1b[K")
-	}
-}
-
 // do marks the end of the command line's own errors.
 func (a *app) do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := errors.Join(checkFlags(cmd.Flags()), atHome(cmd, args), a.startLog()); err != nil {
+		if err := errors.Join(checkTexts(cmd.Flags(), args), atHome(cmd, args), a.startLog()); err != nil {
 			return err
 		}
 		a.started = true
@@ -358,10 +308,13 @@ func (a *app) do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Co
 	}
 }
 
-// checkFlags refuses texts that are given and empty: "$UNSET" in a script is no
-// wish for the default. Counts are checked where they are used.
-func checkFlags(flags *pflag.FlagSet) error {
+// checkTexts refuses arguments and texts of flags that are given and empty: "$UNSET" in a
+// script is no wish for the default. Counts are checked where they are used.
+func checkTexts(flags *pflag.FlagSet, args []string) error {
 	var errs []error
+	if slices.Contains(args, "") {
+		errs = append(errs, errors.New("an argument is empty; give it a value or leave it out"))
+	}
 	flags.Visit(func(f *pflag.Flag) {
 		if f.Value.Type() == "string" && f.Value.String() == "" && f.Name != "prompt" { // which has its own words for it
 			errs = append(errs, fmt.Errorf("--%s is empty; give it a value or leave it out", f.Name))

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,6 +30,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/report"
 	"zeroth/job/state"
+	"zeroth/nn"
 )
 
 // tiny is a job of a few milliseconds a step.
@@ -256,14 +258,14 @@ func TestDiskFullForTheTrace(t *testing.T) {
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	cmd.Run()
-	want := regexp.MustCompile(`^zeroth: --trace: it is not written: write trace\.json\.tmp: file too large\nkept in r: job\.yaml, loss\.svg, metrics\.jsonl, model\n`)
+	want := regexp.MustCompile(`^zeroth: --trace: it is not written: write trace\.json: file too large\nkept in r: job\.yaml, loss\.svg, metrics\.jsonl, model\n`)
 	if code := cmd.ProcessState.ExitCode(); code != 1 || !want.MatchString(errs.String()) {
 		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
 	}
 	if got, err := os.ReadFile("trace.json"); err != nil || string(got) != "older" {
 		t.Errorf("the older trace is %d bytes, %v", len(got), err)
 	}
-	if half, err := filepath.Glob("*.tmp"); err != nil || len(half) > 0 {
+	if half, err := filepath.Glob(".zeroth-tmp-*"); err != nil || len(half) > 0 {
 		t.Errorf("left: %v, %v", half, err)
 	}
 }
@@ -290,6 +292,34 @@ func TestDiskFullAtTheEnd(t *testing.T) {
 	}
 }
 
+// A job that goes on without checkpoints goes on without its metrics, too, says so once, and
+// has its parameters in the end.
+func TestMetricsCannotGrow(t *testing.T) {
+	inFolder(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "train", "tiny.yaml", "--set", "train.steps=1200", "--set", "checkpoint.on_error=continue", "--out", "r")
+	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=full", "ZEROTH_MOST=150000")
+	out, err := cmd.CombinedOutput()
+	told := regexp.MustCompile(`(?m)^metrics: write r/metrics\.jsonl: file too large: training goes on, and the lines are written when that is possible$`)
+	late := regexp.MustCompile(`(?m)^metrics: write r/metrics\.jsonl: file too large: lines that are not in it: (\d+)$`).FindSubmatch(out)
+	if err != nil || len(told.FindAll(out, -1)) != 1 || late == nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	raw, err := os.ReadFile("r/metrics.jsonl")
+	lost, _ := strconv.Atoi(string(late[1]))
+	if lines := bytes.Count(raw, []byte("\n")); err != nil || lines+lost < 1200 {
+		t.Errorf("%d lines, and %d are said to be lost: %v", lines, lost, err)
+	}
+	for _, name := range []string{"r/model/model.safetensors", "r/loss.svg"} {
+		if _, err := os.Stat(name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestBadInput(t *testing.T) {
 	inFolder(t)
 	if err := os.WriteFile("a.txt.gz", []byte("\x1f\x8b\x08\x00"), 0o644); err != nil {
@@ -298,7 +328,7 @@ func TestBadInput(t *testing.T) {
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile("hf/config.json", hf.Model{Family: "gpt2", Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}.ConfigJSON(), 0o666); err != nil {
+	if err := os.WriteFile("hf/config.json", hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: 300, Eps: 1e-5}}.ConfigJSON(), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -323,7 +353,7 @@ func TestBadInput(t *testing.T) {
 		{"train tiny.yaml --set model=null --set model.from=hf", "--set model.from=hf: model.from: text needs the tokenizer that the model of hf was trained with, and there is none in that folder; want "},
 		{"train tiny.yaml --set data.text=[a.txt.gz]", "--set data.text=[a.txt.gz]: data.text: a.txt.gz is compressed with gzip; unpack it: gzip -d\n"},
 		{"plan tiny.yaml --set data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, and data.tokenizer is none; want bytes or gpt2\n"},
-		{"bench gem", "zeroth: there is no bench \"gem\"; want some of gemm, "},
+		{"bench gem", "zeroth: there is no bench \"gem\"; want some of compute, "},
 		{"eval", "zeroth: the form is: zeroth eval "},
 		{"model a b", "zeroth: the form is: zeroth model "},
 		{"flight", "zeroth: the form is: zeroth flight "},
@@ -348,7 +378,7 @@ func TestHelp(t *testing.T) {
 		"":             {"zeroth train examples/quickstart.yaml", "Exit codes: 0 done;", "completion", "sample", "version"},
 		"help train":   {"metrics.jsonl", "--set key=value", "--out folder", "Ctrl-C"},
 		"sample -h":    {"--run folder", "--top-k k", "--temperature float", "(default 200)"},
-		"bench --help": {"zeroth bench [gemm|attention|optimizer|collective|step|simulated|disk|gpu]...", "--json", "0.93"},
+		"bench --help": {"zeroth bench [compute|memory|collective|disk|gpu]...", "--json", "0.93"},
 		"help job":     {"zero.stage", "optimizer.weight_decay", "5m", "null"},
 		"train --help": {"Usage:\n  zeroth train JOB.yaml [flags]"},
 	} {
@@ -444,10 +474,22 @@ func TestMain(m *testing.M) {
 		os.Args = []string{"zeroth", "train", "tiny.yaml", "--set", "train.steps=1000000", "--out", "r"}
 		main()
 	case "deaf": // a step that never ends
-		_, release := untilSignal(context.Background(), func() { fmt.Println("told") })
+		var s stopping
+		defer s.begin()()
+		_, release := s.untilSignal(context.Background(), func() { fmt.Println("told") }, nil)
 		fmt.Println("step 1/1")
 		time.Sleep(time.Minute)
 		release()
+	}
+	if os.Getenv("ZEROTH_MAIN") == "stuck" { // work that hears nothing
+		var s stopping
+		defer s.begin()()
+		s.untilSignal(context.Background(), func() {}, nil)
+		if _, err := input.Create("half"); err != nil {
+			panic(err)
+		}
+		fmt.Println("step 1/1")
+		time.Sleep(10 * time.Minute)
 	}
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
 		if signal.Ignored(s) { // under nohup, or in the background: what is caught here is not ignored in the processes the tests start
@@ -545,6 +587,26 @@ func TestSecondSignalQuits(t *testing.T) {
 	}
 }
 
+// A command that hears a signal, but does something that does not, is given up after a while,
+// with what it was writing.
+func TestStuckCommandIsGivenUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes that while")
+	}
+	inFolder(t)
+	cmd, _, _ := start(t, "stuck")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitStopped {
+		t.Errorf("ended with %v", cmd.ProcessState)
+	}
+	if left, _ := filepath.Glob(".zeroth-tmp-*"); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
 // A panic anywhere has an exit code of its own, and a trace.
 func TestPanic(t *testing.T) {
 	inFolder(t)
@@ -602,5 +664,14 @@ func TestHelpOfNothing(t *testing.T) {
 	zeroth(t, 2, "help", "ckpt", "nothing")
 	if out, _ := zeroth(t, 0, "help", "ckpt", "ls"); !strings.HasPrefix(out, "List the checkpoints of a folder") {
 		t.Errorf("help of ckpt ls: %s", out)
+	}
+}
+
+// A missing folder for temporary files is the user's to make, and is named.
+func TestTemporaryFolderIsMissing(t *testing.T) {
+	gone := filepath.Join(t.TempDir(), "gone")
+	t.Setenv("TMPDIR", gone)
+	if _, errs := zeroth(t, exitInput, "bench", "disk", "--seconds", "0.01"); !strings.Contains(errs, gone) || !strings.Contains(errs, "TMPDIR") {
+		t.Error(errs)
 	}
 }

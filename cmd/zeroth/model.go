@@ -12,6 +12,7 @@ import (
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/show"
+	"zeroth/nn"
 )
 
 func (a *app) model() *cobra.Command {
@@ -55,7 +56,7 @@ read: a run does that.`,
 func shapeOf(m hf.Model) string {
 	words := []string{fmt.Sprintf("%d layers", m.Layers), fmt.Sprintf("width %d", m.Width), fmt.Sprintf("%d heads of %d", m.Heads, m.Head())}
 	if m.Family == "llama" {
-		words[2] += fmt.Sprintf(" (%d of keys and values)", m.KVHeads)
+		words[2] += fmt.Sprintf(" (%d of keys and values)", m.KV)
 		words = append(words, fmt.Sprintf("MLP %d", m.FFN))
 	}
 	words = append(words, fmt.Sprintf("context %d", m.Context), fmt.Sprintf("vocabulary %d", m.Vocab))
@@ -77,7 +78,7 @@ func parametersOf(folder string, m hf.Model, row func(word, format string, args 
 	}
 	defer t.Close() // only read from
 	elements, bytes, types := int64(0), int64(0), map[string]bool{}
-	for _, p := range hf.Parameters(m.Network()) {
+	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 		x, _ := t.Tensor(t.Names[p.Name])
 		elements, bytes = elements+int64(x.Numel()), bytes+int64(x.Numel())*int64(x.DType.Size())
 		types[string(x.DType)] = true

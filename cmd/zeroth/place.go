@@ -68,8 +68,12 @@ func (p *place) enter(ctx context.Context, c *config.Config, o *job.Options, not
 			return nil, input.BadInput(fmt.Errorf("parallel.tls: %w", err))
 		}
 	}
+	bind, err := world.BindAddress(c.Parallel.Bind, p.Host)
+	if err != nil {
+		return nil, config.Problems{config.ProblemOf(c, "parallel.bind", err.Error(), "")}
+	}
 	w, err := p.join(ctx, world.Config{
-		TLS: secure, PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Collective: c.Parallel.Collective, GPUs: build.Names(c), Bind: c.Parallel.Bind,
+		TLS: secure, PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Collective: c.Parallel.Collective, GPUs: build.Names(c), Bind: bind,
 		Join: c.Parallel.Join, Heartbeat: c.Parallel.Heartbeat, DeadAfter: c.Parallel.DeadAfter, Note: note,
 	}, c.Parallel.TokenFile)
 	if err != nil {

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,6 +20,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/plan"
+	"zeroth/job/show"
 	"zeroth/job/sim"
 )
 
@@ -30,25 +34,17 @@ type planned struct {
 
 	processes, hosts int // that have the ranks; 0: one
 
-	gpu   string // memory of a GPU, with its unit
-	keys  [][2]*string
+	gpu   string             // memory of a GPU, with its unit
+	keys  map[string]*string // of shortcuts, by flag; empty: not given
 	json  bool
 	given func(flag string) bool
 }
 
 // shortcuts are flags that stand for keys of the job file.
-var shortcuts = []struct{ flag, key, usage string }{
-	{"stage", "zero.stage", "0 to 3"},
-	{"shard", "parallel.shard", "ranks that together hold one copy"},
-	{"replicate", "parallel.replicate", "such copies"},
-	{"micro-batch", "train.micro_batch", "sequences a rank takes at once"},
-	{"accumulate", "train.accumulate", "micro-batches a step"},
-	{"seq", "model.context", "tokens of a sequence"},
-	{"precision", "precision", "fp32, bf16 or fp16"},
-	{"recompute", "zero.recompute", "none or block"},
-	{"prefetch", "zero.prefetch", "units gathered ahead"},
-	{"loss-chunk", "train.loss_chunk", "tokens whose logits are in memory at once"},
-	{"optimizer", "optimizer.type", "adamw, adam, sgd or lion"},
+var shortcuts = map[string]string{
+	"stage": "zero.stage", "shard": "parallel.shard", "replicate": "parallel.replicate", "micro-batch": "train.micro_batch",
+	"accumulate": "train.accumulate", "seq": "model.context", "precision": "precision", "recompute": "zero.recompute",
+	"prefetch": "zero.prefetch", "loss-chunk": "train.loss_chunk", "optimizer": "optimizer.type",
 }
 
 // flags are those both commands have.
@@ -59,19 +55,19 @@ func (p *planned) flags(f *pflag.FlagSet) {
 	intVar(f, &p.gpus, "gpus", 0, "plan for so many GPUs, one a rank")
 	f.StringVar(&p.gpu, "gpu-memory", "", "of each, such as 80GiB")
 	f.BoolVar(&p.json, "json", false, "write JSON, for programs")
-	for _, s := range shortcuts {
-		value := new(string)
-		f.StringVar(value, s.flag, "", fmt.Sprintf("%s (%s)", s.usage, s.key))
-		p.keys = append(p.keys, [2]*string{&s.key, value})
+	p.keys = map[string]*string{}
+	for flag, key := range shortcuts {
+		k, _ := config.Explain(key)
+		p.keys[flag] = f.String(flag, "", fmt.Sprintf("%s (%s)", k.Meaning, key))
 	}
 }
 
 // completePlanned completes the values of what flags declares.
 func completePlanned(cmd *cobra.Command) {
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
-	for _, s := range shortcuts {
-		if k, ok := config.Explain(s.key); ok && k.Choices != nil {
-			must(cmd.RegisterFlagCompletionFunc(s.flag, words(k.Choices...)))
+	for flag, key := range shortcuts {
+		if k, ok := config.Explain(key); ok && k.Choices != nil {
+			must(cmd.RegisterFlagCompletionFunc(flag, words(k.Choices...)))
 		}
 	}
 	cmd.ValidArgsFunction = completeJob
@@ -132,12 +128,17 @@ func (p *planned) overlays() (sets []string) {
 	if n := max(p.world, p.gpus); n > 0 {
 		sets = append(sets, fmt.Sprintf("parallel.ranks=%d", n), "parallel.shard=null")
 	}
-	for _, k := range p.keys {
-		if *k[1] != "" {
-			sets = append(sets, *k[0]+"="+*k[1])
+	return append(append(sets, p.shortened()...), p.sets...)
+}
+
+// shortened returns the shortcut flags that were given as key=value.
+func (p *planned) shortened() (sets []string) {
+	for _, flag := range slices.Sorted(maps.Keys(shortcuts)) {
+		if value := *p.keys[flag]; value != "" {
+			sets = append(sets, shortcuts[flag]+"="+value)
 		}
 	}
-	return append(sets, p.sets...)
+	return sets
 }
 
 func (a *app) plan() *cobra.Command {
@@ -159,7 +160,8 @@ With --machine the same schedule is simulated, queue by queue, at the speed of
 some hardware: how long a step takes, what of its communication no computing
 hides, tokens a second, and the share of the peak that the model's arithmetic
 is. "here" measures the kernels and collectives of the job on this machine, whose
-ranks share its processors. Other names are machines others have measured. A
+ranks share its processors, in steps of a few layers; where these would take long,
+on fewer tokens. Other names are machines others have measured. A
 file describes any other, in JSON: see examples/machine.json.`,
 		Example: `  zeroth plan examples/quickstart.yaml
   zeroth plan examples/quickstart.yaml --world 64 --set zero.stage=1 --timeline plan.html
@@ -198,7 +200,7 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 	if err != nil {
 		return err
 	}
-	if planned.Simulated, err = simulated(c, m, o.machine); err != nil {
+	if planned.Simulated, err = a.simulated(c, m, o.machine); err != nil {
 		return err
 	}
 	stages, err := p.compare(o.stages, m, of)
@@ -215,13 +217,13 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 		return err
 	}
 	for _, line := range stages {
-		fmt.Fprintln(a.out, line)
+		a.say("%v\n", line)
 	}
 	if err := a.adviseRatio(c, m, o.machine); err != nil {
 		return err
 	}
 	if next := p.next(c, planned); next != "" {
-		fmt.Fprintf(a.out, "next    %s\n", next)
+		a.say("next    %s\n", next)
 	}
 	return planned.Fits()
 }
@@ -244,7 +246,7 @@ func (o *planning) check(p *planned, m plan.Machine) error {
 }
 
 // simulated is the job's step on a machine; nil if none is named.
-func simulated(c *config.Config, m plan.Machine, machine string) (*sim.Result, error) {
+func (a *app) simulated(c *config.Config, m plan.Machine, machine string) (*sim.Result, error) {
 	switch machine {
 	case "":
 		return nil, nil
@@ -252,7 +254,7 @@ func simulated(c *config.Config, m plan.Machine, machine string) (*sim.Result, e
 		if c.On() == "cuda" {
 			return nil, input.BadInput(errors.New("--machine here measures kernels of processors, and the job's ranks are on GPUs; want device: cpu, or what 'zeroth bench gpu --write-machine FILE' says of this machine's: --machine FILE"))
 		}
-		h, err := bench.Measure(c)
+		h, err := bench.Measure(c, func(doing string) { a.note("measuring " + doing) })
 		if err != nil {
 			return nil, err
 		}
@@ -293,15 +295,21 @@ func (a *app) adviseRatio(c *config.Config, m plan.Machine, machine string) (err
 	}
 	line, err := fit.Advice(c, l)
 	if line != "" {
-		fmt.Fprintf(a.out, "advice  %s\n", line)
+		a.say("advice  %s\n", line)
 	}
 	return err
 }
 
+// writeJSON writes a value for programs, with nothing in it that a terminal obeys.
 func writeJSON(out io.Writer, v any) error {
-	e := json.NewEncoder(out)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetIndent("", "  ")
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(out, show.Escape(b.String()))
+	return err
 }
 
 // write writes the files that are asked for.

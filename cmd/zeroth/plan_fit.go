@@ -25,10 +25,10 @@ func (a *app) fit() *cobra.Command {
 		Short: "Say which settings of a job fit a machine, and which are fastest",
 		Long: `Search the settings of a job that change its memory and its speed (stage, shard
 groups, micro-batch, recomputing, prefetch, chunks of the loss) for those that
-fit, by closed forms; what is listed is checked by a dry run. The sequences of a
-step stay the job's. Of what is listed each step is also simulated at the speed of
---machine (see 'zeroth plan'), of which --flops, --link and the like replace
-figures.
+fit, by dry runs of a few layers; what is listed has had a dry run of all of
+them. The sequences of a step stay the job's. Each listed step is also simulated
+at the speed of --machine (see 'zeroth plan'); --flops, --link and the like
+replace its figures.
 
 Exit codes: 0 something fits, 1 nothing does, 2 a mistake in the command line or
 the job.`,

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"zeroth/job/config"
@@ -25,16 +27,13 @@ func (p *planned) next(c *config.Config, of *plan.Plan) string {
 	if p.file != "" {
 		words = append(words, p.file)
 	}
+	sets := p.sets
 	if gpus {
 		words = append(words, p.flagsOfFit(c)...)
 	} else {
-		for _, k := range p.keys {
-			if *k[1] != "" {
-				words = append(words, "--set", *k[0]+"="+*k[1])
-			}
-		}
+		sets = append(p.shortened(), sets...)
 	}
-	for _, s := range p.sets {
+	for _, s := range sets {
 		words = append(words, "--set", s)
 	}
 	for i, w := range words {
@@ -55,9 +54,9 @@ func (p *planned) flagsOfFit(c *config.Config) (words []string) {
 	} else {
 		words = append(words, "80GiB")
 	}
-	for i, k := range p.keys {
-		if *k[1] != "" {
-			words = append(words, "--"+shortcuts[i].flag, *k[1])
+	for _, flag := range slices.Sorted(maps.Keys(shortcuts)) {
+		if value := *p.keys[flag]; value != "" {
+			words = append(words, "--"+flag, value)
 		}
 	}
 	return words

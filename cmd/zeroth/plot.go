@@ -75,7 +75,7 @@ func (a *app) metricsOf(folder string) (report.Run, error) {
 	case len(l.Steps) == 0:
 		return report.Run{}, fmt.Errorf("metrics: %s has no steps yet", path)
 	case l.Damage != nil:
-		fmt.Fprintln(a.out, show.Printable(fmt.Sprintf("%v; lines that cannot be read and are not drawn: %d", l.Damage, l.Lost)))
+		a.say("%s\n", show.Printable(fmt.Sprintf("%v; lines that cannot be read and are not drawn: %d", l.Damage, l.Lost)))
 	}
 	return report.Run{Name: filepath.Clean(folder), Steps: l.Steps, Evals: l.Evals}, nil
 }

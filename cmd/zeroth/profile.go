@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"runtime/pprof"
 	"sync/atomic"
 
@@ -108,9 +110,16 @@ type probeFile struct {
 	err   error       // of writing, the first
 }
 
-// create begins a file that a flag names.
+// create begins a file that a flag names. If that is a link to a file, it is followed,
+// but not in the folder of a run: what is in there may have come from somebody else.
 func create(path string) (*input.File, error) {
-	f, err := input.Create(path)
+	to := path
+	if _, err := os.Readlink(path); err == nil && !input.Exists(filepath.Join(filepath.Dir(path), "job.yaml")) {
+		if behind, err := filepath.EvalSymlinks(path); err == nil {
+			to = behind
+		}
+	}
+	f, err := input.Create(to)
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("open %s: %w; name a file that can be written", path, input.Cause(err)))
 	}
@@ -144,14 +153,6 @@ func (f *probeFile) Write(b []byte) (int, error) {
 	n, err := f.File.Write(b)
 	f.err = cmp.Or(f.err, err)
 	return n, err
-}
-
-// WriteString and ReadFrom are not those of the file, whose errors Write keeps.
-func (f *probeFile) WriteString(s string) (int, error) { return f.Write([]byte(s)) }
-
-// ReadFrom implements io.ReaderFrom.
-func (f *probeFile) ReadFrom(r io.Reader) (int64, error) {
-	return io.Copy(struct{ io.Writer }{f}, r)
 }
 
 // end gives the file its place, if there is something in it and that is whole.

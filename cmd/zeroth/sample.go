@@ -57,14 +57,13 @@ length, eos (a token ended the text) or stop.`,
 			if err != nil {
 				return err
 			}
-			ctx, release := untilSignal(cmd.Context(), func() {})
+			ctx, release := a.untilSignal(cmd.Context(), func() {}, nil)
 			defer release()
 			o.Note = a.note
 			err = a.writeSamples(ctx, o, prompts)
-			err = cmp.Or(err, stop(err))
-			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+			err = stopped(ctx, cmp.Or(err, stop(err)))
+			if errors.Is(err, errStopped) {
 				fmt.Fprintln(a.out) // a shell's prompt is not behind the text
-				return errStopped
 			}
 			return err
 		}),

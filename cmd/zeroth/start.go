@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -33,7 +35,7 @@ or - for the standard output. A file that is there is never written over. Goals:
 		Args:    arguments(0, 2),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				fmt.Fprintf(a.out, "zeroth init GOAL writes GOAL.yaml. Goals:\n\n%s", list)
+				a.say("zeroth init GOAL writes GOAL.yaml. Goals:\n\n%s", list)
 				return nil
 			}
 			for _, g := range config.Goals() {
@@ -75,7 +77,7 @@ func (a *app) writeGoal(g config.Goal, to []string) error {
 		return errors.Join(err, os.Remove(file)) // half of it is not to be run
 	}
 	if !a.quiet {
-		fmt.Fprintf(a.out, "%s is written. Name your files where it says YOUR, then: zeroth plan %s\n", file, quoted(file))
+		a.say("%s is written. Name your files where it says YOUR, then: zeroth plan %s\n", file, quoted(file))
 	}
 	return nil
 }
@@ -115,10 +117,24 @@ func (a *app) man(root *cobra.Command) *cobra.Command {
 				return input.BadInput(fmt.Errorf("%w; name a folder that can be made", err))
 			}
 			root.DisableAutoGenTag = true
-			return doc.GenManTree(root, &doc.GenManHeader{Title: "ZEROTH", Section: "1", Source: "zeroth", Manual: "zeroth"}, args[0])
+			return writeMan(root, args[0])
 		}),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 	}
+}
+
+// writeMan writes the page of a command, and those of the commands below it.
+func writeMan(cmd *cobra.Command, folder string) error {
+	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
+	err := writeFile(filepath.Join(folder, name+".1"), func(w io.Writer) error {
+		return doc.GenMan(cmd, &doc.GenManHeader{Title: "ZEROTH", Section: "1", Source: "zeroth", Manual: "zeroth"}, w)
+	})
+	for _, below := range cmd.Commands() {
+		if err == nil && below.IsAvailableCommand() && !below.IsAdditionalHelpTopicCommand() {
+			err = writeMan(below, folder)
+		}
+	}
+	return err
 }

@@ -12,9 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
+	"unicode"
 
 	"zeroth/job/config"
 )
@@ -126,65 +124,8 @@ func TestMan(t *testing.T) {
 			t.Errorf("%s: %v\n%s", name, err, raw)
 		}
 	}
-	if _, err := os.Stat("new/man1/zeroth-ckpt-reshard.1"); err == nil {
-		t.Error("a removed command has a page")
-	}
 	zeroth(t, 2, "man")
 	zeroth(t, 2, "man", "a.txt/x")
-}
-
-// everThere are the commands and flags there have ever been, from the history of
-// this folder: git log -p -- cmd/zeroth.
-var everThere = strings.Fields(`train plan fit ckpt sample bench doctor version init schema man
-	ckpt,ls ckpt,inspect ckpt,verify ckpt,diff ckpt,export ckpt,import ckpt,prune ckpt,reshard
-	train,--set train,--out train,--resume train,--cpuprofile train,--trace train,--timeline
-	plan,--set plan,--model plan,--world plan,--gpus plan,--gpu-memory plan,--json plan,--html plan,--svg plan,--csv plan,--timeline plan,--stages plan,--machine plan,--trace
-	plan,--deepspeed-estimate plan,--gpus-per-node plan,--torchtitan-estimate plan,--stage plan,--recompute
-	fit,--host-memory fit,--disk fit,--gpus-per-node fit,--machine fit,--flops fit,--link fit,--host-link fit,--host-rate fit,--disk-rate fit,--largest
-	sample,--run sample,--tokenizer sample,--prompt sample,--tokens sample,--temperature sample,--top-k sample,--seed
-	bench,--json bench,--markdown bench,--seconds bench,--workers bench,--dir bench,--write-machine
-	ckpt,diff,--all ckpt,prune,--keep ckpt,prune,--dry-run ckpt,export,--to ckpt,export,--dtype ckpt,export,--shard-size ckpt,import,--to`)
-
-// What there ever was is there, or says what to do instead.
-func TestWhatWasRemoved(t *testing.T) {
-	told := map[string]bool{}
-	for _, name := range everThere {
-		words := strings.Split(name, ",")
-		key := strings.Join(words, " ")
-		told[key] = true
-		cmd, rest, err := new(app).root().Find(words)
-		last := words[len(words)-1]
-		flag, isFlag := strings.CutPrefix(last, "--")
-		switch {
-		case err != nil || len(rest) > 0 && !isFlag:
-			t.Errorf("%s: %v", key, err)
-		case isFlag && cmd.Flags().Lookup(flag) != nil, !isFlag && !cmd.Hidden:
-			continue
-		}
-		_, errs := zeroth(t, 2, words...)
-		if removed[key] == "" || !strings.Contains(errs, "is no more: "+removed[key]+"\n") {
-			t.Errorf("%s: %s", key, errs)
-		}
-	}
-	for key := range removed {
-		if !told[key] {
-			t.Errorf("%s was never there", key)
-		}
-	}
-	eachCommand(new(app).root(), func(cmd *cobra.Command) {
-		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-			if removed[strings.TrimPrefix(cmd.CommandPath(), "zeroth ")+" --"+f.Name] != "" {
-				t.Errorf("%s --%s is there and removed", cmd.CommandPath(), f.Name)
-			}
-		})
-	})
-}
-
-func eachCommand(cmd *cobra.Command, f func(*cobra.Command)) {
-	f(cmd)
-	for _, c := range cmd.Commands() {
-		eachCommand(c, f)
-	}
 }
 
 // Flags of another command, keys and misspellings say what to write.
@@ -221,6 +162,12 @@ func TestLogRecords(t *testing.T) {
 	_, errs = zeroth(t, 2, "train", "tiny.yaml", "--out", "r", "--log", "json")
 	if err := json.Unmarshal([]byte(errs), &last); err != nil || last.Level != "ERROR" || last.Code != 2 {
 		t.Errorf("%v: %s", err, errs)
+	}
+	for _, format := range []string{"json", "text"} {
+		_, errs = zeroth(t, 2, "ckpt", "ls", "\x1b\u009b\u202e\u00ad\U000e0041", "--log", format)
+		if i := strings.IndexFunc(errs, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 {
+			t.Errorf("--log %s: %q is written raw", format, errs[i:])
+		}
 	}
 	_, errs = zeroth(t, 0, "train", "tiny.yaml", "--out", "r2", "--log", "text")
 	contains(t, errs, "time=20", " level=INFO msg=step step=1 ")
@@ -301,7 +248,7 @@ func TestFitFindsNothing(t *testing.T) {
 	zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB", "--json")
 	zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB", "--largest", "seq")
 	out, _ = zeroth(t, 0, "fit", "tiny.yaml", "--gpus", "1", "--gpu-memory", "80GiB")
-	contains(t, out, "micro-batch ×", "of the", "fastest")
+	contains(t, out, "× accumulate", "takes")
 	out, _ = zeroth(t, 0, "fit", example, "--gpus", "2", "--gpu-memory", "80GiB")
 	contains(t, out, "fits, fastest", "fits, as fast", " of the others are as fast as the first, to half a percent.\n", "The job as it is set is as fast as any.\n")
 }

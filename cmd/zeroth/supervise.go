@@ -19,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"zeroth/job/show"
 )
 
 // childFailed is the exit code of a launch whose processes have said what was
@@ -40,6 +42,7 @@ type supervisor struct {
 	mu       sync.Mutex
 	children []*child // by rank; process r is of slot slots[r]
 	asked    bool     // to stop, by a signal
+	byHand   bool     // by Ctrl-C
 }
 
 // newSupervisor is for n processes.
@@ -55,6 +58,7 @@ func newSupervisor(n int, c command) *supervisor {
 type child struct {
 	cmd   *exec.Cmd
 	errs  capped // what it complains about
+	put   bool   // an end to, by the supervisor
 	code  int    // -1: ended by a signal
 	ended int    // after how many others
 }
@@ -79,6 +83,8 @@ func (s *supervisor) run() error {
 			return err
 		case code == exitDone:
 			return nil
+		case s.interrupted():
+			return errStopped // whatever its processes made of it, which hear of it one after the other
 		case s.toStop() || code == exitInput && len(s.slots) == s.n || start == s.restarts:
 			return childFailed(code)
 		}
@@ -91,7 +97,7 @@ func (s *supervisor) run() error {
 			left = left[:len(left)-1]
 		}
 		if s.slots, err = s.able(left); err != nil {
-			fmt.Fprintf(s.errs, "zeroth: not starting again: %s\n", escaped(err.Error()))
+			fmt.Fprintf(s.errs, "zeroth: not starting again: %s\n", show.Escape(err.Error()))
 			return childFailed(code)
 		}
 		if failed = slot; len(s.slots) < s.n {
@@ -137,6 +143,13 @@ func (s *supervisor) able(left []int) ([]int, error) {
 	return nil, errors.Join(errors.New("the job cannot be run by fewer processes"), wrong)
 }
 
+// interrupted reports whether Ctrl-C asked the launch to stop.
+func (s *supervisor) interrupted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byHand
+}
+
 func (s *supervisor) toStop() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +163,7 @@ func (s *supervisor) pass(signals chan os.Signal, done chan struct{}) {
 		case sig := <-signals:
 			ask := !slices.Contains(dumpSignals, sig)
 			s.mu.Lock()
-			s.asked = s.asked || ask
+			s.asked, s.byHand = s.asked || ask, s.byHand || sig == os.Interrupt
 			s.mu.Unlock()
 			s.signal(sig)
 			if ask {
@@ -166,7 +179,9 @@ func (s *supervisor) signal(sig os.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.children {
-		_ = c.cmd.Process.Signal(sig) // who has ended needs none
+		if err := c.cmd.Process.Signal(sig); err == nil && sig == syscall.SIGKILL { // who has ended needs none
+			c.put = true
+		}
 	}
 }
 
@@ -300,7 +315,8 @@ func (s *supervisor) wait(ends chan *child) {
 }
 
 // complain prints what processes had to say that process 0 has not said, each line
-// once, with the processes that say it: "[1,3] zeroth: peer 2 lost".
+// once, with the processes that say it: "[1,3] zeroth: peer 2 lost"; and which ones a
+// signal of somebody else's has ended.
 func (s *supervisor) complain() {
 	var lines []string
 	by := map[string][]string{}
@@ -315,7 +331,18 @@ func (s *supervisor) complain() {
 	}
 	for _, text := range lines {
 		if by[text][0] != "0" {
-			fmt.Fprintf(s.errs, "[%s] %s\n", strings.Join(by[text], ","), escaped(text))
+			fmt.Fprintf(s.errs, "[%s] %s\n", strings.Join(by[text], ","), show.Escape(text))
+		}
+	}
+	for rank, c := range s.children {
+		switch how := c.cmd.ProcessState.String(); {
+		case c.code >= 0: // it said why itself
+		case c.put:
+			fmt.Fprintf(s.errs, "zeroth: process %d of %d did not end by itself and was killed\n", rank, len(s.children))
+		case how == "signal: killed":
+			fmt.Fprintf(s.errs, "zeroth: process %d of %d was ended by a %s, which the system also sends when memory runs out\n", rank, len(s.children), how)
+		default:
+			fmt.Fprintf(s.errs, "zeroth: process %d of %d was ended by a %s\n", rank, len(s.children), how)
 		}
 	}
 }

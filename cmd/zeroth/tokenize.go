@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -29,22 +27,19 @@ four if the vocabulary has more than 65,536. An existing file is not replaced.`,
   zeroth tokenize --tokenizer gpt2 --format text --key text=body 'web/*.jsonl.gz' --out web.bin`,
 		Args: arguments(1, math.MaxInt),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			ctx, release := untilSignal(cmd.Context(), func() {})
+			ctx, release := a.untilSignal(cmd.Context(), func() {}, nil)
 			defer release()
 			e.Text = args
 			begin := time.Now()
 			e.Progress = a.encoding(begin)
 			done, err := e.Encode(ctx)
-			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-				return errStopped
-			}
 			if err != nil {
-				return err
+				return stopped(ctx, err)
 			}
 			for _, n := range done.Notes {
 				a.note(n)
 			}
-			fmt.Fprintf(a.out, "%s: %d documents of %d bytes, %d tokens of %d bytes, vocabulary %d, in %.1f s\n",
+			a.say("%s: %d documents of %d bytes, %d tokens of %d bytes, vocabulary %d, in %.1f s\n",
 				e.Out, done.Documents, done.Bytes, done.Tokens, done.Width, done.Vocab, time.Since(begin).Seconds())
 			return nil
 		}),

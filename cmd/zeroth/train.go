@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/input"
 	"zeroth/job"
@@ -65,14 +67,16 @@ the keys of a job file. The file - is the standard input.`,
 			}
 			progress := a.progress()
 			defer progress.Close()
-			ctx, release := untilSignal(cmd.Context(), func() {
+			a.trains = true
+			w := &waiting{Progress: progress}
+			ctx, release := a.untilSignal(cmd.Context(), func() {
 				afterEcho(a.out)
 				progress.Note("stopping at the end of this step; Ctrl-C once more quits at once")
-			})
+			}, func(by signalled) { a.giveUp(w, by) })
 			defer release()
 			dumps, done := whenAsked()
 			defer done()
-			o := job.Options{Out: out, Resume: resume, Observer: progress, Dump: dumps, Hooks: hooks}
+			o := job.Options{Out: out, Resume: resume, Observer: w, Dump: dumps, Hooks: hooks}
 			return a.runTraining(ctx, args[0], sets, o, &look, &in)
 		}),
 		ValidArgsFunction: completeJob,
@@ -87,6 +91,36 @@ the keys of a job file. The file - is the standard input.`,
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	must(cmd.RegisterFlagCompletionFunc("resume", wordsOrFile("latest")))
 	return cmd
+}
+
+// waiting is the progress of a run, and knows whether it has begun to train.
+type waiting struct {
+	report.Progress
+	begun atomic.Bool
+}
+
+// Start implements report.Observer.
+func (w *waiting) Start(h report.Header) {
+	w.begun.Store(true)
+	w.Progress.Start(h)
+}
+
+// giveUp ends a run that was asked to stop and does not, unless it trains: a step may take
+// long, but what is done before the first one can be done again.
+func (a *app) giveUp(w *waiting, by signalled) {
+	if w.begun.Load() {
+		return
+	}
+	code := exitFailure
+	if by.Signal == os.Interrupt {
+		code = exitStopped
+	} else if dir := a.saves.Load(); dir != nil {
+		if _, err := checkpoint.Resolve(*dir, "latest"); err == nil {
+			code = exitAgain
+		}
+	}
+	a.complain(code, fmt.Sprintf("zeroth: %v before step 1", by))
+	quit(code)
 }
 
 // completeJob completes the job file.
@@ -175,6 +209,8 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, o job
 		o.Out, undo = ownFolder(defaultFolder(file, time.Now()))
 		defer undo()
 	}
+	saves := cmp.Or(c.Checkpoint.Dir, filepath.Join(o.Out, state.CheckpointFolder))
+	a.saves.Store(&saves)
 	leave, err := in.enter(ctx, c, &o, a.note)
 	if err != nil {
 		return err

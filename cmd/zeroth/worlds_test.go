@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -59,6 +60,8 @@ func (j *joiner) says(what string) {
 type as struct {
 	dir       string
 	env, args []string
+	exe       string // a copy of this program for another user; empty: this program
+	user      uint32 // 0: this one's
 }
 
 // joins starts a process of tiny.yaml in a world of some, of which process 0 has the
@@ -80,6 +83,9 @@ func joins(t *testing.T, ln net.Listener, rank, world int, a as) *joiner {
 		}
 		defer f.Close()
 		j.cmd.ExtraFiles, j.cmd.Env = []*os.File{f}, append(j.cmd.Env, "ZEROTH_LISTEN_FD=3")
+	}
+	if a.user != 0 {
+		j.cmd.Path, j.cmd.SysProcAttr = a.exe, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: a.user, Gid: a.user}}
 	}
 	j.cmd.Stdout, j.cmd.Stderr = &j.said, &j.said
 	if err := j.cmd.Start(); err != nil {
@@ -131,8 +137,12 @@ func door(t *testing.T, host string) net.Listener {
 func inWorldFolder(t *testing.T) (left func(name string)) {
 	t.Helper()
 	inFolder(t)
-	tmp := t.TempDir()
+	tmp, session := t.TempDir(), t.TempDir()
+	if err := os.Chmod(session, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("TMPDIR", tmp)
+	t.Setenv("XDG_RUNTIME_DIR", session)
 	return func(name string) {
 		t.Helper()
 		if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
@@ -205,6 +215,11 @@ func TestWorldsThatDoNotForm(t *testing.T) {
 	}
 }
 
+// slurm is what srun sets, on nodes that nobody knows.
+func slurm(rank string) []string {
+	return []string{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=no-such.invalid,b", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_NODES=2", "SLURM_PROCID=" + rank}
+}
+
 // A process that cannot be part of any world says what to change; one whose world does
 // not come ends as one to start again, and names who is missing.
 func TestProcessesOfNoWorld(t *testing.T) {
@@ -232,7 +247,13 @@ func TestProcessesOfNoWorld(t *testing.T) {
 		{nil, []string{"train", "tiny.yaml", "--addr", "127.0.0.1:29400"}, 2, "--addr goes with --world"},
 		{[]string{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=1", "PMI_RANK=1", "PMI_SIZE=2"}, []string{"train", "tiny.yaml"}, 2, "torchrun says process 0 of 2, PMI says 1 of 2: say which by ZEROTH_RANK"},
 		{nil, world("127.0.0.1:29400", "--set", "parallel.ranks=3"), 2, "3 ranks cannot be split evenly over 2 processes"},
-		{nil, append(world(door(t, "127.0.0.1").Addr().String(), "--set", "parallel={ranks: 4, join: 300ms}"), "--rank", "1"), 75, "nobody answered within 300ms"},
+		{nil, append(world(door(t, "127.0.0.1").Addr().String(), "--set", "parallel={ranks: 4, join: 300ms}"), "--rank", "1"), 75, "nobody answered within 300ms; 127.0.0.1 is a loopback address, by which a host reaches only itself: if the processes are on several hosts, set --addr to"},
+		{nil, world("127.0.0.1:29400", "--set", "parallel.bind=198.51.100.0/24"), 2, "parallel.bind: this host has no address in 198.51.100.0/24; its addresses are "},
+		{nil, world("127.0.0.1:29400", "--set", "parallel.bind=no-such.invalid"), 2, "is neither an interface of this host that has an address nor a host that it knows"},
+		{nil, []string{"doctor", "--cluster", "--world", "2", "--addr", "127.0.0.1:29400", "--bind", "198.51.100.0/24"}, 2, "--bind: this host has no address in 198.51.100.0/24"},
+		{slurm("0"), []string{"train", "tiny.yaml"}, 2, `Slurm runs process 0 on node "no-such.invalid", and this host cannot resolve that name: set ZEROTH_ADDR to ADDRESS:PORT`},
+		{append(slurm("0"), oneToken), []string{"train", "tiny.yaml", "--set", "parallel.join=300ms"}, 75, `Slurm runs process 0 on node "no-such.invalid"`},
+		{append(slurm("1"), oneToken), []string{"train", "tiny.yaml", "--set", "parallel.join=300ms"}, 75, `Slurm runs process 0 on node "no-such.invalid"`},
 	} {
 		exe, err := os.Executable()
 		if err != nil {
@@ -304,6 +325,57 @@ func TestBeforeAllHaveCome(t *testing.T) {
 		j.ends(t, "rank "+strconv.Itoa(rank)+", with another rank 1", 0)
 	}
 	left("before all have come")
+}
+
+// stranger is how another user starts a process of tiny.yaml, without a token.
+func stranger(t *testing.T) as {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("only root can start a process of another user")
+	}
+	const nobody = 65534
+	exe, err := os.Executable()
+	public, wrong := os.MkdirTemp("/tmp", "zeroth-test-")
+	if err := errors.Join(err, wrong); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(public) })
+	a := as{user: nobody, dir: filepath.Join(public, "job"), exe: filepath.Join(public, "zeroth"), env: []string{"TMPDIR=" + filepath.Join(public, "job"), "XDG_RUNTIME_DIR="}}
+	copyJob(t, a.dir, bytes.Clone)
+	program, err := os.ReadFile(exe)
+	if err := errors.Join(err, os.WriteFile(a.exe, program, 0o755), os.Chmod(public, 0o755), os.Chown(a.dir, nobody, nobody)); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// Processes of one user need no token on loopback. Those of another user are refused and
+// told what to set, and the world comes together without them.
+func TestOtherUsersAreRefused(t *testing.T) {
+	left := inWorldFolder(t)
+	other := stranger(t)
+	ln := door(t, "127.0.0.1")
+	zero := joins(t, ln, 0, 2, as{})
+	zero.says("process 0 of 2")
+	hint := []string{"the token is not the other side's; this process has no ZEROTH_TOKEN and uses its user's, ", "need ZEROTH_TOKEN, set to the same secret in every process"}
+	joins(t, ln, 1, 2, other).ends(t, "of another user", 2, hint...)
+	other.env = append(other.env, oneToken)
+	joins(t, ln, 1, 2, other).ends(t, "of another user, with a token", 2, "the token is not the other side's")
+	one := joins(t, ln, 1, 2, as{})
+	ln.Close()
+	zero.ends(t, "rank 0", 0, append(hint, "done: 2 steps")...)
+	one.ends(t, "rank 1", 0)
+	left("another user")
+}
+
+// Where a user cannot have a file of their own, somebody else having taken its place, a
+// world without a token is refused.
+func TestNoPlaceForATokenOfTheUser(t *testing.T) {
+	inWorldFolder(t)
+	if err := os.Mkdir(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "zeroth"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	joins(t, door(t, "127.0.0.1"), 0, 2, as{}).ends(t, "no place", 2, "so other users can use it; want 0700: set ZEROTH_TOKEN to the same secret in every process")
 }
 
 // A world may be at an address of IPv6.
@@ -430,4 +502,29 @@ func TestOneProcessHasNoSpace(t *testing.T) {
 		t.Errorf("checkpoints %v (%v)", all, err)
 	}
 	run("with space", as{}, 0, "", more...)
+}
+
+// Final parameters that process 0 cannot write, though it could when the run began, fail on
+// all processes alike; the last checkpoint stays.
+func TestFinalParametersCannotBeWritten(t *testing.T) {
+	for name, blocks := range map[string]string{"the folder": "r/model", "the file": "r/model/model.safetensors/x"} {
+		left := inWorldFolder(t)
+		run := func(code int, says string, env []string, more ...string) {
+			t.Helper()
+			ln := door(t, "127.0.0.1")
+			zero, one := joins(t, ln, 0, 2, as{args: more, env: env}), joins(t, ln, 1, 2, as{args: more})
+			ln.Close()
+			zero.ends(t, name+", rank 0", code, says)
+			one.ends(t, name+", rank 1", code, says)
+			left(name)
+		}
+		run(0, "", nil)
+		if err := os.RemoveAll("r/model"); err != nil {
+			t.Fatal(err)
+		}
+		run(1, "final parameters: ", []string{"ZEROTH_FAULT=0 blocked " + blocks}, "--set", "train.steps=4", "--resume", "latest")
+		if _, err := os.Stat("r/ckpt/step-00000004"); err != nil {
+			t.Error(err)
+		}
+	}
 }

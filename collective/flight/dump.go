@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -76,19 +75,11 @@ func New(r collective.Record) Dump {
 }
 
 // Write writes the rank's file in a folder, which is made, whole or not at all.
-func (d Dump) Write(dir string) (err error) {
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+func (d Dump) Write(dir string) error {
+	if err := input.Folder(dir); err != nil {
 		return err
 	}
-	path := filepath.Join(dir, fmt.Sprintf("rank-%d.json", d.Rank))
-	err = os.WriteFile(path+".new", d.encode(), 0o666)
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		_ = os.Remove(path + ".new") // err is the one to report
-	}
-	return err
+	return input.WriteBytes(filepath.Join(dir, fmt.Sprintf("rank-%d.json", d.Rank)), d.encode())
 }
 
 // encode is the file of a dump.

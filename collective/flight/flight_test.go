@@ -68,12 +68,52 @@ func TestMerge(t *testing.T) {
 		"all in it": {[]Dump{dump(0, 2, op(0, 1, "started")), dump(1, 2, op(0, 1, "started"))},
 			[]string{"all ranks are in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3): what they sent has not arrived"}},
 	} {
+		for i := range c.dumps {
+			c.dumps[i].Fault = true
+		}
 		r, err := Merge(c.dumps)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(r.Verdict, c.want) || r.Parted != !strings.HasPrefix(c.want[0], "all ranks have done") {
 			t.Errorf("%s: parted %v, verdict\n%s\nwant\n%s", name, r.Parted, strings.Join(r.Verdict, "\n"), strings.Join(c.want, "\n"))
+		}
+	}
+}
+
+// Dumps that were asked for are of different moments. Ranks that have not waited long are in
+// motion, whatever they have reached; who calls something else has parted, and so has who
+// keeps others waiting for long. A dump of an earlier request is left out.
+func TestMergeOfAskedDumps(t *testing.T) {
+	in := func(rank int, since time.Duration) Dump {
+		o := op(0, 8, "started")
+		o.Started = 100*time.Second - since
+		d := dump(rank, 3, o)
+		d.At = 100 * time.Second
+		return d
+	}
+	other := in(2, time.Second)
+	other.Operations[0].Op = "reduce-scatter"
+	earlier := in(2, time.Second)
+	earlier.Written = earlier.Written.Add(-10 * time.Minute)
+	for name, c := range map[string]struct {
+		dumps  []Dump
+		parted bool
+		want   string
+	}{
+		"in motion":          {[]Dump{in(0, 3*time.Second), in(1, 0), dump(2, 3, op(0, 7, "done"))}, false, "the run is in motion: when they were dumped, no rank had waited longer than 3s for another"},
+		"one process":        {[]Dump{in(0, 3*time.Second)}, false, "the run is in motion: when they were dumped, no rank had waited longer than 3s for another; ranks 1-2 have no dump"},
+		"stuck":              {[]Dump{in(0, time.Minute), in(1, 0), dump(2, 3, op(0, 7, "done"))}, true, "rank 2 has not reached operation 8 of world "},
+		"gone":               {[]Dump{in(0, time.Minute), in(1, 0)}, true, "rank 2 has no dump, and ranks 0-1 wait for it"},
+		"something else":     {[]Dump{in(0, 0), in(1, 0), other}, true, "rank 2 parted from the others"},
+		"an earlier request": {[]Dump{in(0, 0), in(1, 0), earlier}, false, "the run is in motion: when they were dumped, no rank had waited longer than 0s for another; rank 2 has no dump"},
+	} {
+		r, err := Merge(c.dumps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Parted != c.parted || len(r.Verdict) != 1 || !strings.HasPrefix(r.Verdict[0], c.want) {
+			t.Errorf("%s: parted %v, verdict %q\nwant %s", name, r.Parted, r.Verdict, c.want)
 		}
 	}
 }

@@ -19,7 +19,7 @@ type Report struct {
 	World   int      `json:"world"`  // ranks
 	Dumps   []Source `json:"dumps"`  // by rank
 	Absent  []int    `json:"absent"` // ranks without a dump
-	Other   []string `json:"other"`  // files left out: of other starts of a world, or of before the fault
+	Other   []string `json:"other"`  // files left out: of other starts of a world, of before the fault, or of an earlier request
 	Parted  bool     `json:"parted"` // ranks have not done the same
 	Groups  []Group  `json:"groups"` // where members are not through with the same operations; else empty
 	Verdict []string `json:"verdict"`
@@ -37,15 +37,16 @@ type Source struct {
 
 // Group is the first operation of a group that not all have done.
 type Group struct {
-	Name   string `json:"name"`
-	Ranks  []int  `json:"ranks"`
-	Seq    int    `json:"seq"`
-	Step   int    `json:"step"`
-	Calls  []Call `json:"calls"`  // what ranks call; more than one is where they part. The rarest first
-	Done   []int  `json:"done"`   // ranks that are through with it
-	In     []int  `json:"in"`     // that have started it, and wait or move data
-	Before []int  `json:"before"` // that have a dump and have not reached it
-	Absent []int  `json:"absent"` // that have no dump
+	Name   string        `json:"name"`
+	Ranks  []int         `json:"ranks"`
+	Seq    int           `json:"seq"`
+	Step   int           `json:"step"`
+	Calls  []Call        `json:"calls"`  // what ranks call; more than one is where they part. The rarest first
+	Done   []int         `json:"done"`   // ranks that are through with it
+	In     []int         `json:"in"`     // that have started it, and wait or move data
+	Waited time.Duration `json:"waited"` // the longest of these, until its dump, nanoseconds
+	Before []int         `json:"before"` // that have a dump and have not reached it
+	Absent []int         `json:"absent"` // that have no dump
 }
 
 // Call is what some ranks call.
@@ -55,9 +56,14 @@ type Call struct {
 	Ranks []int  `json:"ranks"`
 }
 
+// moving is how long ranks may have waited in an operation when a dump was asked for, and
+// together how long before the last its dump may be written. Ranks are asked one after the
+// other while they train, so that their dumps are of different moments.
+const moving, together = 10 * time.Second, time.Minute
+
 // Merge compares the dumps of the start of a world that wrote the last. Where some
 // were written because of a fault, those that somebody has asked for before it say
-// nothing of it and are left out.
+// nothing of it and are left out, as are those of an earlier request.
 func Merge(all []Dump) (*Report, error) {
 	if len(all) == 0 {
 		return nil, fmt.Errorf("there is no dump of a rank")
@@ -69,7 +75,7 @@ func Merge(all []Dump) (*Report, error) {
 	for i := range all {
 		d := &all[i]
 		switch {
-		case d.Session != last.Session || d.World != last.World || fault && !d.Fault:
+		case d.Session != last.Session || d.World != last.World || fault && !d.Fault, !fault && last.Written.Sub(d.Written) > together:
 			r.Other = append(r.Other, d.File)
 		case of[d.Rank] != nil:
 			return nil, fmt.Errorf("%s and %s are both of rank %d: name the newer alone", of[d.Rank].File, d.File, d.Rank)
@@ -91,7 +97,7 @@ func Merge(all []Dump) (*Report, error) {
 			r.Groups = append(r.Groups, g)
 		}
 	}
-	r.conclude(of)
+	r.conclude(of, fault)
 	return r, nil
 }
 
@@ -133,6 +139,7 @@ func (d *Dump) ago(o collective.Operation) string {
 type member struct {
 	collective.RecordedGroup
 	ops map[int][]collective.Operation // by rank: that rank's, in order
+	at  map[int]time.Duration          // by rank: when that was
 }
 
 // members sorts the operations of all dumps by group.
@@ -145,9 +152,10 @@ func members(of map[int]*Dump) (all []member) {
 			key := fmt.Sprint(g.Name, g.Ranks)
 			if _, ok := at[key]; !ok {
 				at[key] = len(all)
-				all = append(all, member{g, map[int][]collective.Operation{}})
+				all = append(all, member{g, map[int][]collective.Operation{}, map[int]time.Duration{}})
 			}
 			mine[i] = at[key]
+			all[mine[i]].at[rank] = d.At
 			all[mine[i]].ops[rank] = nil // it is a member, with or without operations
 		}
 		for _, o := range d.Operations {
@@ -197,6 +205,7 @@ func (m member) look(seq int) Group {
 			g.Done = append(g.Done, rank)
 		case o.State == "started":
 			g.In = append(g.In, rank)
+			g.Waited = max(g.Waited, m.at[rank]-o.Started)
 		default:
 			g.Before = append(g.Before, rank)
 		}
@@ -216,24 +225,32 @@ func (g *Group) call(o collective.Operation, rank int) {
 }
 
 // conclude says who is to be looked at: ranks that call something else; ranks for
-// which others wait and that wait for nobody themselves; ranks without a dump.
-func (r *Report) conclude(of map[int]*Dump) {
+// which others wait and that wait for nobody themselves; ranks without a dump. Without
+// a fault, ranks that have not waited long are in motion.
+func (r *Report) conclude(of map[int]*Dump, fault bool) {
 	waits := map[int]bool{}
+	longest := time.Duration(0)
 	for _, g := range r.Groups {
 		for _, rank := range g.In {
 			waits[rank] = true
 		}
 	}
 	for _, g := range r.Groups {
-		r.concludeFor(g, waits, of)
-	}
-	if len(r.Verdict) == 0 {
-		said := "all ranks have done the same operations"
-		if r.Absent != nil {
-			said = fmt.Sprintf("the ranks with a dump have done the same operations; %s none", has(r.Absent))
+		if longest = max(longest, g.Waited); fault || g.Waited > moving || len(g.Calls) > 1 {
+			r.concludeFor(g, waits, of)
 		}
-		r.Verdict = append(r.Verdict, said)
 	}
+	if len(r.Verdict) > 0 {
+		return
+	}
+	said, none := "all ranks have done the same operations", ""
+	if r.Absent != nil {
+		said, none = "the ranks with a dump have done the same operations", fmt.Sprintf("; %s no dump", has(r.Absent))
+	}
+	if r.Groups != nil {
+		said = fmt.Sprintf("the run is in motion: when they were dumped, no rank had waited longer than %v for another", longest.Round(time.Millisecond))
+	}
+	r.Verdict = append(r.Verdict, said+none)
 }
 
 func (r *Report) concludeFor(g Group, waits map[int]bool, of map[int]*Dump) {
@@ -313,7 +330,7 @@ func (r *Report) Text(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	for _, file := range r.Other {
-		fmt.Fprintf(w, "left out, of another start or of before the fault: %s\n", file)
+		fmt.Fprintf(w, "left out, of another start, of before the fault or of an earlier request: %s\n", file)
 	}
 	for _, s := range r.Dumps {
 		fmt.Fprintf(w, "rank %d (%s, process %d): %s\n  dumped because: %s\n", s.Rank, s.Host, s.Pid, s.Last, s.Why)

@@ -15,5 +15,5 @@
 // MPI cannot take back what is sent. So a rank that ends its wire goes on, beside
 // whatever else its process does, until every peer has left as well and all that
 // they have sent has come, into memory of nobody's. MPI does not tell of a process
-// that is lost: who finds that out calls Lose.
+// that is lost: whoever finds that out calls End.
 package mpi

@@ -33,8 +33,12 @@ const Built = true
 // Open takes the first library that is there, by file name or path. A program has
 // one.
 func Open(files []string) error {
-	if _, ok := os.LookupEnv("UCX_ERROR_SIGNALS"); !ok { // faults are Go's to handle, not those of a library that MPI brings
-		_ = os.Setenv("UCX_ERROR_SIGNALS", "") // fails for no such name
+	// UCX, which some libraries bring: faults are Go's to handle, and where UCX gives up
+	// its own stack says nothing to a user.
+	for name, value := range map[string]string{"UCX_ERROR_SIGNALS": "", "UCX_HANDLE_ERRORS": "none"} {
+		if _, ok := os.LookupEnv(name); !ok {
+			_ = os.Setenv(name, value) // fails for no such name
+		}
 	}
 	var wrong []string
 	for _, file := range files {

@@ -3,6 +3,7 @@
 package mpi_test
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"os"
@@ -12,10 +13,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/collective/conformance"
+	"zeroth/collective/collectivetest"
 	"zeroth/collective/mpi"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -142,6 +144,37 @@ func TestUnknownABIIsRefused(t *testing.T) {
 	}
 }
 
+// A library that calls abort ends its process as a failure, with a line and without the
+// stacks of goroutines, which a SIGABRT of somebody else still brings.
+func TestLibraryAborts(t *testing.T) {
+	if rank, size := part(); size > 0 {
+		t.Skipf("under MPI (rank %d)", rank)
+	}
+	for does, stacks := range map[string]bool{"abort()": false, "puts(\"here\"); fflush(stdout); for (;;) pause()": true} {
+		code := "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n" + says("MPICH 4.3")
+		code = strings.Replace(code, "F(Initialized)", "int MPI_Initialized(int *x) { "+does+"; }", 1)
+		cmd := exec.Command(os.Args[0], "-test.run", "^$")
+		cmd.Env = append(os.Environ(), "ZEROTH_MPI_TEST=1", "PMI_RANK=0", "PMI_SIZE=1", "ZEROTH_MPI="+library(t, code))
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 5)); err == nil { // it is there
+			err = cmd.Process.Signal(syscall.SIGABRT)
+		}
+		_ = cmd.Wait() // its exit code is looked at
+		quiet := cmd.ProcessState.ExitCode() == 1 && strings.Contains(said.String(), "the MPI library aborted this process")
+		if hasStacks := strings.Contains(said.String(), "goroutine "); hasStacks != stacks || quiet == stacks {
+			t.Errorf("%s: %v, with stacks: %v\n%s", does, cmd.ProcessState, hasStacks, &said)
+		}
+	}
+}
+
 // functions are those that a library must have, of which no more is called than its
 // version.
 const functions = `#define F(f) int MPI_##f(void) { return 1; }
@@ -203,7 +236,7 @@ func TestRankConforms(t *testing.T) {
 		t.Skip("not under MPI")
 	}
 	var closing sync.WaitGroup
-	conformance.Run(t, func(size int) []collective.Group {
+	collectivetest.Run(t, func(size int) []collective.Group {
 		closing.Wait()
 		per := (size + processes - 1) / processes
 		names := make([]int, size)

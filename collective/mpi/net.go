@@ -93,13 +93,15 @@ func (n *Net) Wire(group, rank int) collective.Wire {
 	return p
 }
 
-// Lose gives up a process: nothing more is expected of it. Memory of frames that
-// were on their way to or from it is MPI's until the program ends.
-func (n *Net) Lose(process int) {
+// End ends every wire because a process was lost, of which nothing more is expected.
+// Memory of frames that were on their way to or from it is MPI's until the program ends.
+func (n *Net) End(process int) {
+	why := collective.ErrPeerLost{Rank: process * n.cfg.PerProcess}
 	for _, p := range n.ports {
+		p.lost(why)
 		for r, name := range p.names {
 			if n.processOf(name) == process {
-				p.lose(r, collective.ErrPeerLost{Rank: process * n.cfg.PerProcess})
+				p.lose(r)
 			}
 		}
 	}

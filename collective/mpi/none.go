@@ -37,8 +37,8 @@ func New(Config) *Net { panic("mpi: not built") }
 // Wire is never called.
 func (*Net) Wire(int, int) collective.Wire { panic("mpi: not built") }
 
-// Lose is never called.
-func (*Net) Lose(int) {}
+// End is never called.
+func (*Net) End(int) {}
 
 // Close is never called.
 func (*Net) Close() bool { return false }

@@ -323,18 +323,21 @@ func (p *port) parted(from int) {
 	}
 }
 
-// lose gives up a peer.
-func (p *port) lose(r int, why error) {
+// lost ends the wire because a process was lost.
+func (p *port) lost(why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	it := &p.peers[r]
-	if it.lost || r == p.rank {
-		return
-	}
-	p.abandon(r)
-	if !it.told {
-		it.told, p.broken = true, true
-		p.leave(r, why)
+	p.broken = true
+	p.end(why)
+}
+
+// lose gives up a peer, after lost.
+func (p *port) lose(r int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r != p.rank && !p.peers[r].lost {
+		p.abandon(r)
+		p.peers[r].told = true
 	}
 }
 

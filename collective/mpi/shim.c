@@ -4,9 +4,11 @@
 #include "shim.h"
 #include <dlfcn.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef void *handle; // MPICH's ints go where pointers do: both are passed in a register
 
@@ -93,6 +95,30 @@ static const char *missing(void *lib) {
 	return 0;
 }
 
+static struct sigaction before; // Go's handler of SIGABRT
+
+// aborted ends the process where the library calls abort, as UCX does when it copies
+// from a process that was killed. To Go that is a crash of its own, with the stacks of
+// all goroutines. SIGABRT from elsewhere is Go's.
+static void aborted(int sig, siginfo_t *info, void *context) {
+	static const char why[] = "zeroth: the MPI library aborted this process, usually because another process of the job was lost\n";
+	if (info->si_pid != getpid()) {
+		before.sa_sigaction(sig, info, context);
+		return;
+	}
+	ssize_t n = write(2, why, sizeof why - 1); // whether anybody reads it or not
+	(void)n;
+	_exit(1);
+}
+
+// end_quietly has abort end the process by aborted. Go wants its handlers on a stack of
+// their own, and those of others, too.
+static void end_quietly(void) {
+	struct sigaction to = {.sa_sigaction = aborted, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+	sigfillset(&to.sa_mask);
+	sigaction(SIGABRT, &to, &before);
+}
+
 const char *z_open(const char *path) {
 	// Global, since Open MPI's components look for its symbols there.
 	void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
@@ -111,7 +137,8 @@ const char *z_open(const char *path) {
 	if (wrong[0]) {
 		version[0] = 0;
 		dlclose(lib); // its names are not to be found instead of another's
-	}
+	} else
+		end_quietly();
 	return wrong;
 }
 

@@ -7,7 +7,7 @@
 // then the other side does. Messages of fixed length, in this order; C dials, S
 // accepts:
 //
-//	C → S  "ZEROTH-2" or it is no client, process uint32 (little-endian), 4 bytes of zero, 32 random bytes
+//	C → S  "ZEROTH-3" or it is no client, process uint32 (little-endian), 4 bytes of zero, 32 random bytes
 //	S → C  32 random bytes
 //	C → S  HMAC-SHA256(token, "client" 0 context 0 both of the above)
 //	S → C  1 (welcome) or 0 (refused), HMAC-SHA256(token, "server" 0 ...)

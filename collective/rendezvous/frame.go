@@ -30,6 +30,8 @@ const (
 	kindAsk   // process 0 asks that
 	kindWaits // the answer of a process
 	kindStuck // what process 0 makes of all answers
+	kindDump  // to process 0: have all dump what their ranks did last; from it: dump
+	kindBroke // the data connection between two processes broke: see Broke
 	kinds
 )
 
@@ -44,7 +46,7 @@ func (s *Star) most(kind uint32) int {
 		return 1000
 	case kindWaits:
 		return min(mostWaiting, s.cfg.PerProcess) * (6*inText + 100 + 8*s.cfg.Processes*s.cfg.PerProcess)
-	case kindRefuse, kindEnd, kindStuck:
+	case kindRefuse, kindEnd, kindStuck, kindBroke:
 		return 16 << 10 // six bytes for each of a text, at worst
 	}
 	return 0

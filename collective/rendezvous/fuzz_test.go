@@ -36,9 +36,9 @@ func TestWhatWasSaidBeforeTheEnd(t *testing.T) {
 
 // FuzzHandshake has peers that do not know the token say anything.
 func FuzzHandshake(f *testing.F) {
-	f.Add([]byte("ZEROTH-2"))
+	f.Add([]byte("ZEROTH-3"))
 	f.Add(append([]byte("ZEROTH-1"), make([]byte, 72)...))
-	f.Add(append([]byte("ZEROTH-2"), make([]byte, 72)...))
+	f.Add(append([]byte("ZEROTH-3"), make([]byte, 72)...))
 	f.Fuzz(func(t *testing.T, said []byte) {
 		c := pipe(said)
 		defer c.Close()
@@ -58,6 +58,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte{kindBeat, 0, 0, 0, 0, 0, 0, 0})
 	f.Add(append([]byte{kindEnd, 0, 0, 0, 23, 0, 0, 0}, `{"process":1,"why":"x"}`...))
 	f.Add(append([]byte{kindFacts, 0, 0, 0, 28, 0, 0, 0}, `[{"name":"job","value":"a"}]`...))
+	f.Add(append([]byte{kindBroke, 0, 0, 0, 23, 0, 0, 0}, `{"process":2,"why":"x"}`...))
 	f.Fuzz(func(t *testing.T, said []byte) {
 		s := &Star{cfg: Config{Processes: 3, PerProcess: 1, DeadAfter: time.Second, Heartbeat: time.Hour}, Members: make([]Member, 3),
 			ended: make(chan struct{}), closed: make(chan struct{}), deserted: make(chan struct{}), facts: make(chan factsOf, 3), said: make(chan string, 1), shared: make(chan string, 8)}
@@ -69,4 +70,17 @@ func FuzzFrames(f *testing.F) {
 			t.Error("a peer that is gone was not missed")
 		}
 	})
+}
+
+// A process reports connections to others that exist, and to process 0.
+func TestImpossibleReports(t *testing.T) {
+	for me, processes := range map[int][]int{0: {-1, 1, 3}, 2: {0, 1, 2}} {
+		s := &Star{cfg: Config{Processes: 3, PerProcess: 1, Me: Member{Process: me}}}
+		for _, p := range processes {
+			body, _ := encode(Broken{Process: p, Why: "x"})
+			if err := s.hearBroke(newPeer(1, nil), body); err == nil {
+				t.Errorf("process %d believes that process 1 lost its connection to process %d", me, p)
+			}
+		}
+	}
 }

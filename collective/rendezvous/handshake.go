@@ -22,7 +22,7 @@ const (
 	macLen    = sha256.Size
 	shake     = 5 * time.Second // a handshake may take
 	family    = "ZEROTH-"
-	magicWord = family + "2"
+	magicWord = family + "3"
 )
 
 // ErrRefused is that the other side does not accept this process's token, or

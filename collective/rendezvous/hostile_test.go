@@ -119,7 +119,7 @@ func TestTenThousandConnections(t *testing.T) {
 		defer c.Close()
 		made.Add(1)
 		hello := make([]byte, 80)
-		copy(hello, "ZEROTH-2")
+		copy(hello, "ZEROTH-3")
 		binary.LittleEndian.PutUint32(hello[8:], 1)
 		if i < slow {
 			for _, b := range hello {

@@ -41,6 +41,14 @@ func missing(err error) error {
 	return err
 }
 
+// hinted adds to a refusal of the token where this process has its own from.
+func (c *Config) hinted(err error) error {
+	if c.Hint == "" || !errors.Is(err, ErrRefused) {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, c.Hint)
+}
+
 // about is what connections to the star are for.
 func (c Config) about() string { return "control " + c.Run }
 
@@ -80,11 +88,11 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 
 // host lets all others in, and tells them of each other.
 func (s *Star) host(ctx context.Context) error {
-	door := NewDoor(Over(s.cfg.Listener, s.cfg.TLS), s.cfg.Token, s.cfg.about(), s.cfg.Processes, s.refused)
-	defer door.Close()
 	if err := s.open(s.cfg.Listener.Addr()); err != nil {
 		return err
 	}
+	door := NewDoor(Over(s.cfg.Listener, s.cfg.TLS), s.cfg.Token, s.cfg.about(), s.cfg.Processes, s.refused)
+	defer door.Close()
 	s.Members = make([]Member, s.cfg.Processes)
 	s.Members[0] = s.cfg.Me
 	for missing := s.cfg.Processes - 1; missing > 0; {
@@ -128,7 +136,7 @@ func (s *Star) refused(from string, process int, why error) {
 	} else if process >= 0 {
 		from += ", which says it is " + s.ranks([]int{process})
 	}
-	text := fmt.Sprintf("%s: %v", from, why)
+	text := fmt.Sprintf("%s: %v", from, s.cfg.hinted(why))
 	s.mu.Lock()
 	s.refusals++
 	s.lastRefusal = text
@@ -220,7 +228,7 @@ func (s *Star) absent() string {
 func (s *Star) join(ctx context.Context) error {
 	c, err := Caller{s.cfg.Me.Process, s.cfg.Token, s.cfg.TLS}.Dial(ctx, "tcp", s.cfg.Addrs, s.cfg.about())
 	if err != nil {
-		return fmt.Errorf("rank 0 at %w", err)
+		return fmt.Errorf("rank 0 at %w", s.cfg.hinted(err))
 	}
 	p := newPeer(0, c)
 	s.peers[0] = p

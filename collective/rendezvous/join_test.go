@@ -143,7 +143,7 @@ func TestNotZeroth(t *testing.T) {
 	}
 	defer other.Close()
 	fmt.Fprintf(other, "ZEROTH-9%40s", "")
-	if answer, err := io.ReadAll(other); err != nil || !bytes.HasPrefix(answer, []byte("ZEROTH-2")) || len(answer) != 32 {
+	if answer, err := io.ReadAll(other); err != nil || !bytes.HasPrefix(answer, []byte("ZEROTH-3")) || len(answer) != 32 {
 		t.Errorf("another version hears %q (%v)", answer, err)
 	}
 	if err := <-host; err == nil || !strings.Contains(err.Error(), "it is a zeroth of another version") {

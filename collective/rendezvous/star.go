@@ -19,6 +19,7 @@ type Config struct {
 	Listener              net.Listener // of process 0
 	Run                   string       // what tells this world from others at the same addresses
 	Token                 []byte
+	Hint                  string        // where the token is from, for who has another; may be empty
 	TLS                   *tls.Config   // nil: none
 	Wait                  time.Duration // for all to come
 	Heartbeat, DeadAfter  time.Duration
@@ -90,9 +91,14 @@ type Star struct {
 	shared   chan string   // likewise: what process 0 shares
 	all      sync.WaitGroup
 
-	waits func() []Waiting // of this process's ranks; with asked and found under mu
+	reports map[[2]int]bool // process 0: by whom a data connection was reported, and to whom
+
+	waits func() []Waiting // of this process's ranks; with reports, asked and found under mu
 	asked *inquiry         // process 0: the one under way
 	found found
+
+	dump   func()    // of OnDump; with dumped under mu
+	dumped time.Time // process 0: when it last passed on a request for dumps
 }
 
 type factsOf struct {
@@ -117,7 +123,8 @@ func (s *Star) Err() error {
 	return *s.lost
 }
 
-// Lose ends the world as a process was found to be lost by other means.
+// Lose ends the world on this process alone, which has found out by other means that a
+// process is lost; if this is process 0 it ends for all.
 func (s *Star) Lose(process int, why string) { s.end(Lost{Process: process, Why: why}) }
 
 // Fail tells the others why this process ends; Close without it tells them that
@@ -207,8 +214,13 @@ func (s *Star) hear(p *peer, kind uint32, body []byte) error {
 			return err
 		}
 		return s.hearEnd(p, e)
+	case kindBroke:
+		return s.hearBroke(p, body)
 	case kindLate, kindAsk, kindWaits, kindStuck:
 		return s.hearWaits(p, kind, body)
+	case kindDump:
+		s.hearDump()
+		return nil
 	}
 	return fmt.Errorf("a frame of kind %d", kind)
 }

@@ -221,7 +221,7 @@ func TestStrangers(t *testing.T) {
 		open = append(open, c)
 		return c
 	}
-	for _, say := range []string{"", "GET / HTTP/1.1\r\n\r\n", "ZEROTH-2", strings.Repeat("ZEROTH-2", 20000)} {
+	for _, say := range []string{"", "GET / HTTP/1.1\r\n\r\n", "ZEROTH-3", strings.Repeat("ZEROTH-3", 20000)} {
 		for range 8 {
 			c := dial()
 			strangers.Go(func() { io.WriteString(c, say) })
@@ -238,7 +238,7 @@ func TestStrangers(t *testing.T) {
 		done <- err
 	}()
 	recorded := make([]byte, 48)
-	copy(recorded, "ZEROTH-2")
+	copy(recorded, "ZEROTH-3")
 	binary.LittleEndian.PutUint32(recorded[8:], 1)
 	c := dial()
 	c.Write(recorded)
@@ -411,6 +411,33 @@ func TestCutOff(t *testing.T) {
 		ends(t, stars[2:], 1, `rank 0 ("h0"): `+want)
 		closeAll(stars)
 	}
+}
+
+// A data connection that breaks ends the world for the same reason on all, whoever reports
+// it. If one of its ends has died that says more.
+func TestBroke(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for _, c := range []struct {
+		by   int
+		b    rendezvous.Broken
+		want string
+	}{
+		{1, rendezvous.Broken{Process: 2, Why: "reset"}, `rank 4 ("h2"): reset`},
+		{1, rendezvous.Broken{Process: 2, Why: "forged", Sure: true}, `rank 4 ("h2"): forged`},
+		{0, rendezvous.Broken{Process: 2, Why: "reset"}, `rank 4 ("h2"): reset`},
+		{2, rendezvous.Broken{Process: 0, Why: "reset"}, `rank 0 ("h0"): reset`},
+	} {
+		stars := joined(t, 4, nil)
+		stars[c.by].Broke(c.b)
+		ends(t, stars, -1, c.want)
+		closeAll(stars)
+	}
+	stars := joined(t, 4, nil)
+	stars[2].Fail(errors.New("disk full"))
+	stars[1].Broke(rendezvous.Broken{Process: 2, Why: "reset"})
+	stars[3].Broke(rendezvous.Broken{Process: 2, Why: "reset"})
+	ends(t, stars, -1, `rank 4 ("h2"): disk full`)
+	closeAll(stars)
 }
 
 // TestDoneIsNoLoss has processes end one after the other.

@@ -2,12 +2,14 @@ package socket
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,10 +19,10 @@ import (
 const (
 	magic     = 0x3148545a // "ZTH1"
 	headerLen = 24
-	endLen    = 4                                        // after data: 1, or 0 for given up
-	lentLen   = 8                                        // where lent data is
-	spanLen   = lentLen + 8                              // and how long, of what is lent with a note
-	smallLen  = headerLen + collective.NoteLen + spanLen // the longest frame but those of data and reasons
+	endLen    = 4                                                   // after data: 1, or givenUp
+	lentLen   = 8                                                   // where lent data is
+	spanLen   = lentLen + 8                                         // and how long, of what is lent with a note
+	smallLen  = headerLen + collective.NoteLen + spanLen + 2*sumLen // the longest frame but those of data and reasons
 	readerLen = 16 << 10
 )
 
@@ -53,6 +55,7 @@ type link struct {
 	in      *bufio.Reader // of interruptible reads
 	w       *bufio.Writer // of all but data; who writes has it: the writer, or push while that waits
 	raw     rawWriter
+	sums    bool // frames carry checksums
 
 	mu      sync.Mutex
 	more    sync.Cond // queue, ending or broken changed, or w has something for a writer that waits
@@ -73,6 +76,7 @@ func newLink(n *Net, process int, c net.Conn) *link {
 	l.more.L = &l.mu
 	l.in, l.w = bufio.NewReaderSize(reads{l}, readerLen), bufio.NewWriterSize(writes{l}, readerLen)
 	l.raw.open(c)
+	_, l.sums = c.(*net.TCPConn)
 	return l
 }
 
@@ -108,7 +112,7 @@ func (l *link) push(o out) {
 // now writes a small frame as far as the connection takes it without waiting, with
 // l.mu held; the rest is the writer's.
 func (l *link) now(o out) bool {
-	b := o.small(l.w.AvailableBuffer())
+	b := l.small(l.w.AvailableBuffer(), o)
 	n := l.raw.write(b)
 	_, _ = l.w.Write(b[n:]) // w is empty, and has room
 	return n == len(b)
@@ -188,24 +192,27 @@ func (l *link) sendSmall(o out) error {
 			return err
 		}
 	}
-	_, err := l.w.Write(o.small(l.w.AvailableBuffer()))
+	_, err := l.w.Write(l.small(l.w.AvailableBuffer(), o))
 	return err
 }
 
 // reason writes what follows the header of an end.
 func (l *link) reason(o out) error {
-	_, err := l.w.Write(o.reason)
+	if o.kind != kindLeft {
+		return nil
+	}
+	_, err := l.w.Write(l.seal(slices.Clip(o.reason), 0)) // other links send the same reason
 	return err
 }
 
 // lends is whether the frame says where its data is.
 func (o out) lends() bool { return o.kind == kindLent || o.kind == kindLending }
 
-// isSmall is whether small is all of the frame.
+// isSmall reports whether small writes the whole frame.
 func (o out) isSmall() bool { return o.kind != kindData && o.kind != kindLeft }
 
-// small appends a frame to b, without what data and reasons are.
-func (o out) small(b []byte) []byte {
+// small appends a frame to b, which is empty; of data and reasons only the header.
+func (l *link) small(b []byte, o out) []byte {
 	n := len(o.data)
 	switch o.kind {
 	case kindNote:
@@ -218,16 +225,20 @@ func (o out) small(b []byte) []byte {
 	for _, x := range [...]uint32{magic, o.kind, uint32(o.p.group), uint32(o.p.rank), uint32(o.to), uint32(n)} {
 		b = binary.LittleEndian.AppendUint32(b, x)
 	}
+	b = l.seal(b, 0)
+	body := len(b)
 	switch o.kind {
 	case kindNote:
-		return append(b, o.note[:]...)
+		b = append(b, o.note[:]...)
 	case kindLent:
-		return binary.LittleEndian.AppendUint64(b, uint64(o.at))
+		b = binary.LittleEndian.AppendUint64(b, uint64(o.at))
 	case kindLending:
 		b = binary.LittleEndian.AppendUint64(append(b, o.note[:]...), uint64(o.at))
-		return binary.LittleEndian.AppendUint64(b, uint64(len(o.data)))
+		b = binary.LittleEndian.AppendUint64(b, uint64(len(o.data)))
+	default:
+		return b
 	}
-	return b
+	return l.seal(b, body)
 }
 
 // zeros stand for data that was given up.
@@ -240,9 +251,10 @@ func (l *link) sendData(o out) error {
 		return nil
 	}
 	if err := errors.Join(l.sendSmall(o), l.w.Flush()); err != nil {
+		o.drop()
 		return err
 	}
-	n, err := l.from(o.p, o.data)
+	n, sum, err := l.from(o.p, o.data)
 	whole := err == nil
 	for errors.Is(err, errInterrupted) && n < len(o.data) {
 		var some int
@@ -252,36 +264,46 @@ func (l *link) sendData(o out) error {
 		}
 	}
 	if err != nil && !errors.Is(err, errInterrupted) {
+		o.drop() // an operation that needs no more of the peer waits for it alone
 		return err
 	}
 	if whole {
 		o.p.sent(o.to)
 	}
-	return l.end(whole)
+	if !whole {
+		return l.end(givenUp, 0)
+	}
+	return l.end(1, sum)
 }
 
-// end writes what stands after data.
-func (l *link) end(whole bool) error {
-	end := l.w.AvailableBuffer()
-	if whole {
-		end = append(end, 1, 0, 0, 0)
-	} else {
-		end = append(end, 0, 0, 0, 0)
+// end writes what follows data, whose checksum is sum.
+func (l *link) end(word, sum uint32) error {
+	b := binary.LittleEndian.AppendUint32(l.w.AvailableBuffer(), word)
+	if l.sums {
+		b = binary.LittleEndian.AppendUint32(b, update(sum, b))
 	}
-	_, err := l.w.Write(end)
+	_, err := l.w.Write(b)
 	return err
 }
 
-// from writes memory of a port, unless that ends.
-func (l *link) from(p *port, b []byte) (int, error) {
+// from writes memory of a port, unless the port ends, and returns its checksum.
+func (l *link) from(p *port, b []byte) (n int, sum uint32, err error) {
 	l.at(&l.writing, p)
 	defer l.at(&l.writing, nil)
 	if !p.hold() {
-		return 0, errInterrupted
+		return 0, 0, errInterrupted
 	}
-	n, err := writes{l}.Write(b)
-	p.drop()
-	return n, err
+	defer p.drop()
+	for n < len(b) && err == nil {
+		var some int
+		piece := b[n:][:l.piece(len(b)-n)]
+		if l.sums {
+			sum = update(sum, piece)
+		}
+		some, err = writes{l}.Write(piece)
+		n += some
+	}
+	return n, sum, err
 }
 
 // at sets in whose memory the reader or the writer is.
@@ -396,9 +418,9 @@ func (l *link) receive() error {
 
 // readHeader checks all that a header can say.
 func (l *link) readHeader() (h header, err error) {
-	b, err := l.peek(headerLen)
+	b, err := l.sealed(headerLen)
 	if err != nil {
-		return h, err
+		return h, l.damaged(err, header{})
 	}
 	var x [headerLen / 4]uint32
 	for i := range x {
@@ -411,22 +433,18 @@ func (l *link) readHeader() (h header, err error) {
 	if h.p == nil || h.from >= len(h.p.names) || l.net.processOf(h.p.names[h.from]) != l.process {
 		return h, unexpected{fmt.Sprintf("a frame for rank %d of group %d from rank %d", x[4], x[2], x[3])}
 	}
-	_, err = l.in.Discard(headerLen)
-	return h, err
+	return h, nil
 }
 
-// peek is the next n bytes, which stay.
-func (l *link) peek(n int) ([]byte, error) {
-	b, err := l.in.Peek(n)
-	if err == io.EOF && len(b) > 0 {
-		err = io.ErrUnexpectedEOF
-	}
-	return b, err
+// body reads the n bytes after a header, which are valid until the next read.
+func (l *link) body(h header, n int) ([]byte, error) {
+	b, err := l.sealed(n)
+	return b, l.damaged(err, h)
 }
 
 // readNote reads a note and, if that follows, what is lent with it.
 func (l *link) readNote(h header) error {
-	b, err := l.peek(h.n)
+	b, err := l.body(h, h.n)
 	if err != nil {
 		return err
 	}
@@ -438,26 +456,20 @@ func (l *link) readNote(h header) error {
 			return unexpected{fmt.Sprintf("%d bytes lent with a note (%v)", n, err)}
 		}
 	}
-	if err := h.p.noted(h.from, collective.Note(b), lends); err != nil {
-		return err
-	}
-	_, err = l.in.Discard(h.n)
-	return err
+	return h.p.noted(h.from, collective.Note(b), lends)
 }
 
 func (l *link) readLeft(h header) error {
-	b, err := l.peek(h.n)
-	if err != nil {
-		return err
+	b, err := l.body(h, h.n)
+	if err == nil {
+		h.p.left(h.from, collective.DecodeReason(b))
 	}
-	h.p.left(h.from, collective.DecodeReason(b))
-	_, err = l.in.Discard(h.n)
 	return err
 }
 
 // readLent reads where a frame is in the peer's memory.
 func (l *link) readLent(h header) error {
-	b, err := l.peek(lentLen)
+	b, err := l.body(h, lentLen)
 	if err != nil {
 		return err
 	}
@@ -470,8 +482,7 @@ func (l *link) readLent(h header) error {
 	} else if err != nil {
 		h.p.giveBack(h.from) // the port has ended
 	}
-	_, err = l.in.Discard(lentLen)
-	return err
+	return nil
 }
 
 // readData reads a frame into the memory that was posted for it, and past what a
@@ -479,7 +490,7 @@ func (l *link) readLent(h header) error {
 func (l *link) readData(h header) error {
 	n, err := l.into(h)
 	if errors.Is(err, errInterrupted) {
-		_, err = l.in.Discard(h.n + endLen - n)
+		_, err = l.in.Discard(h.n + endLen + l.sumLen() - n)
 	}
 	return err
 }
@@ -497,19 +508,35 @@ func (l *link) into(h header) (n int, err error) {
 	}
 	filled := false
 	defer func() { h.p.give(h.from, filled) }()
+	var sum uint32
 	for n < len(b) {
-		some, err := l.in.Read(b[n:])
+		some, err := l.in.Read(b[n:][:l.piece(len(b)-n)])
+		if l.sums {
+			sum = update(sum, b[n:n+some])
+		}
 		if n += some; err != nil {
 			return n, err
 		}
 	}
-	end, err := l.in.Peek(endLen)
+	word, err := l.readEnd(sum)
+	filled = err == nil && word != givenUp
+	return n, l.damaged(err, h)
+}
+
+// readEnd reads what follows data, whose checksum is sum.
+func (l *link) readEnd(sum uint32) (word uint32, err error) {
+	b, err := l.in.Peek(endLen + l.sumLen())
 	if err != nil {
-		return n, err
+		return 0, err
 	}
-	filled = end[0] == 1
-	_, err = l.in.Discard(endLen)
-	return n + endLen, err
+	if word = binary.LittleEndian.Uint32(b); word == givenUp {
+		sum = 0
+	}
+	if l.sums {
+		err = compare(update(sum, b[:endLen]), b[endLen:])
+	}
+	_, wrong := l.in.Discard(len(b))
+	return word, cmp.Or(err, wrong)
 }
 
 // fail ends the connection, once.
@@ -521,11 +548,10 @@ func (l *link) fail(err error) {
 	l.queue = queue[out]{}
 	l.more.Broadcast()
 	l.mu.Unlock()
-	_ = l.conn.Close() // it is broken
-	if !first {
-		return
+	if first {
+		l.net.lose(l.process, err) // before the peer sees the end, so that the reason may reach it first
 	}
-	l.net.lose(l.process, err)
+	_ = l.conn.Close() // it is broken
 	for rest.len() > 0 {
 		rest.pop().drop()
 	}

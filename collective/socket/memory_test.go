@@ -5,7 +5,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"zeroth/collective/conformance"
+	"zeroth/collective/collectivetest"
 	"zeroth/collective/socket"
 	"zeroth/device"
 )
@@ -44,8 +44,8 @@ func TestSharedConforms(t *testing.T) {
 			mem.Least = test.least
 			var mu sync.Mutex
 			var taken [][]byte
-			was := conformance.Memory
-			conformance.Memory = func(words int) []float64 {
+			was := collectivetest.Memory
+			collectivetest.Memory = func(words int) []float64 {
 				b, err := mem.Take(8 * words)
 				if err != nil {
 					panic(err)
@@ -56,12 +56,12 @@ func TestSharedConforms(t *testing.T) {
 				return unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(b))), words)
 			}
 			defer func() {
-				conformance.Memory = was
+				collectivetest.Memory = was
 				for _, b := range taken {
 					mem.Give(b)
 				}
 			}()
-			conformance.Run(t, sharing(t, mem, "unix", test.per, test.hosts...))
+			collectivetest.Run(t, sharing(t, mem, "unix", test.per, test.hosts...))
 		})
 	}
 }

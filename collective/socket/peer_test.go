@@ -212,6 +212,27 @@ func TestSenderLeavesMemory(t *testing.T) {
 	}
 }
 
+// A peer has sent all that an operation needs and closes the connection while the rank still
+// writes to it: the operation ends.
+func TestPeerLeavesBeforeItHasRead(t *testing.T) {
+	r := newRaw(t)
+	const n = 1 << 18 // float32, a chunk
+	collective.AllGather(r.g, r.q, device.OfF32(make([]float32, 2*n)))
+	if _, err := r.conn.Write(append(frame(note, 0, 1, 0, collective.NoteLen, call(2*n)), frame(data, 0, 1, 0, 4*n, append(make([]byte, 4*n), 1, 0, 0, 0))...)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // for the rank to read that
+	r.conn.Close()
+	done := make(chan error, 1)
+	go func() { done <- r.q.Wait() }()
+	select {
+	case <-done: // with or without an error
+	case <-time.After(patience):
+		r.g.Close() // so that the test ends
+		t.Fatal("the operation waits for a frame to be read that nobody reads")
+	}
+}
+
 // A world of which a process is lost while it connects is closed by who has some of
 // the connections: those are told.
 func TestCloseBeforeAllAreConnected(t *testing.T) {

@@ -18,11 +18,12 @@ type port struct {
 	mu     sync.Mutex
 	more   sync.Cond // an event, the end, or busy fell to 0
 	events queue[collective.Event]
-	from   []inbox  // (Size) by rank
-	to     []outbox // (Size) likewise
-	busy   int      // memory of this rank's that a link or another rank is in
-	gone   error    // why the first peer left
-	broken bool     // the connection of one has
+	from   []inbox       // (Size) by rank
+	to     []outbox      // (Size) likewise
+	busy   int           // memory of this rank's that a link or another rank is in
+	gone   error         // why the first peer left
+	broken bool          // the connection of one has
+	during func() string // names the operation under way; nil: nobody has said
 	ended  error
 }
 
@@ -60,6 +61,24 @@ func (p *port) Name(r int) int { return p.names[r] }
 
 // Host implements collective.Wire.
 func (p *port) Host(r int) int { return p.net.host(p.names[r]) }
+
+// During has f name the operation under way, or return "".
+func (p *port) During(f func() string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.during = f
+}
+
+// doing names the operation under way, or returns "".
+func (p *port) doing() string {
+	p.mu.Lock()
+	f := p.during
+	p.mu.Unlock()
+	if f == nil {
+		return ""
+	}
+	return f()
+}
 
 // beside is the port of a peer in this process, nil if it is elsewhere.
 func (p *port) beside(peer int) *port { return p.net.ports[end{p.group, peer}] }
@@ -325,6 +344,14 @@ func (p *port) Abort(why error) {
 	for _, l := range p.net.connected() {
 		l.interrupt(p)
 	}
+}
+
+// abandon is Abort, with connections that are broken or not.
+func (p *port) abandon(why error, broken bool) {
+	p.mu.Lock()
+	p.broken = p.broken || broken
+	p.mu.Unlock()
+	p.Abort(why)
 }
 
 // end is false if the wire has ended already.

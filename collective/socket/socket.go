@@ -16,15 +16,22 @@
 //	done   the sender of this frame does not read the oldest lent frame any more, length 0
 //	left   why the rank ended its wire, at most 4,096 bytes
 //
+// On plain TCP each header, and each body but an empty one, is followed by its CRC32C (uint32).
+// That of data covers its last uint32, too, and nothing else if that is 0. A receiver acts on
+// no byte that it has not compared: a mismatch ends the connection with a Damaged. Unix sockets,
+// shared memory and TLS carry no checksums.
+//
 // Nothing is allocated by what a header says, except for a reason. A frame that
 // nobody expects ends the connection. Connections come authenticated: see
 // package rendezvous.
 package socket
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,6 +61,7 @@ type Net struct {
 	mu    sync.Mutex
 	links []*link        // by process; nil: none yet, or this process
 	all   sync.WaitGroup // goroutines of links
+	over  sync.Once      // ends the wires and has the links finish
 }
 
 // end is one rank of a group.
@@ -71,6 +79,17 @@ func New(cfg Config) *Net {
 		}
 	}
 	return n
+}
+
+// portsWith are the ports of groups that have ranks of a process, by group and rank.
+func (n *Net) portsWith(process int) (all []*port) {
+	for _, p := range n.ports {
+		if slices.ContainsFunc(p.names, func(name int) bool { return n.processOf(name) == process }) {
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, func(a, b *port) int { return cmp.Or(a.group-b.group, a.rank-b.rank) })
+	return all
 }
 
 func (n *Net) processOf(worldRank int) int { return worldRank / n.cfg.PerProcess }
@@ -142,25 +161,48 @@ func (n *Net) connected() []*link {
 	return all
 }
 
-// farewell is how long Close waits for what is still to be sent: the reasons of
-// the ends.
-const farewell = time.Second
+// farewell is how long Close waits for what is still to be sent: the reasons of the ends.
+// End waits less: others hear of the same loss by themselves.
+const farewell, shortFarewell = time.Second, 500 * time.Millisecond
 
-// Close ends every wire that is open as this process's own end, sends what is
-// still to be sent, closes the connections and waits for their goroutines.
+// Close ends every wire that is still open as this process's own end, sends what is
+// queued, closes the connections and waits for their goroutines.
 func (n *Net) Close() {
-	for _, p := range n.ports {
-		p.Abort(collective.ErrPeerLost{Rank: n.cfg.Process * n.cfg.PerProcess})
-	}
-	for _, l := range n.connected() {
-		n.all.Go(func() { l.finish(farewell) })
-	}
+	n.end(n.cfg.Process, farewell)
 	n.all.Wait()
 	if n.unread(farewell) {
 		for _, l := range n.connected() {
 			l.theirs.close()
 		}
 	}
+}
+
+// End ends every wire because a process was lost: with one of them gone, no operation of
+// the world can matter any more, whether it waits for that process, for another that is
+// just as silent, or for a rank that waits for either. Within shortFarewell nobody
+// is in the memory of an operation any more, and all connections are closed.
+func (n *Net) End(process int) {
+	n.end(process, shortFarewell)
+	n.mu.Lock()
+	l := n.links[process]
+	n.mu.Unlock()
+	if l != nil {
+		l.fail(errors.New("given up"))
+	}
+}
+
+// end ends every wire, by the loss of a process or, if it is this one, as its own end,
+// and has the connections send what is queued, for so long at most, and close. Only the
+// first call counts.
+func (n *Net) end(process int, most time.Duration) {
+	n.over.Do(func() {
+		for _, p := range n.ports {
+			p.abandon(collective.ErrPeerLost{Rank: process * n.cfg.PerProcess}, process != n.cfg.Process)
+		}
+		for _, l := range n.connected() {
+			n.all.Go(func() { l.finish(most) })
+		}
+	})
 }
 
 // unread waits until no rank reads memory of a peer, for so long at most; one that
@@ -174,16 +216,6 @@ func (n *Net) unread(most time.Duration) bool {
 		if !reading || time.Now().After(end) {
 			return !reading
 		}
-	}
-}
-
-// Lose gives up the connection to a process.
-func (n *Net) Lose(process int) {
-	n.mu.Lock()
-	l := n.links[process]
-	n.mu.Unlock()
-	if l != nil {
-		l.fail(errors.New("given up"))
 	}
 }
 

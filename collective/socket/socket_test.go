@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/collective/conformance"
+	"zeroth/collective/collectivetest"
 	"zeroth/collective/socket"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -134,11 +134,11 @@ func sharing(t testing.TB, mem *socket.Memory, network string, perProcess int, h
 	}
 }
 
-func TestUnixConforms(t *testing.T)  { conformance.Run(t, opener(t, "unix", 1)) }
-func TestTCPConforms(t *testing.T)   { conformance.Run(t, opener(t, "tcp", 1)) }
-func TestMixedConforms(t *testing.T) { conformance.Run(t, opener(t, "unix", 2)) }
+func TestUnixConforms(t *testing.T)  { collectivetest.Run(t, opener(t, "unix", 1)) }
+func TestTCPConforms(t *testing.T)   { collectivetest.Run(t, opener(t, "tcp", 1)) }
+func TestMixedConforms(t *testing.T) { collectivetest.Run(t, opener(t, "unix", 2)) }
 func TestMemoryConforms(t *testing.T) {
-	conformance.Run(t, func(size int) []collective.Group { return opener(t, "unix", size)(size) })
+	collectivetest.Run(t, func(size int) []collective.Group { return opener(t, "unix", size)(size) })
 }
 
 // Ranks spread over hosts give the bits of ranks of one, whatever has how many.
@@ -150,9 +150,9 @@ func TestHostsConform(t *testing.T) {
 		if testing.Short() && name != "one and three and more" && name != "scattered" {
 			continue
 		}
-		t.Run(name, func(t *testing.T) { conformance.Run(t, opener(t, "unix", 1, hosts...)) })
+		t.Run(name, func(t *testing.T) { collectivetest.Run(t, opener(t, "unix", 1, hosts...)) })
 	}
-	t.Run("two a process", func(t *testing.T) { conformance.Run(t, opener(t, "tcp", 2, 0, 0, 1, 1, 2, 2, 3, 3)) })
+	t.Run("two a process", func(t *testing.T) { collectivetest.Run(t, opener(t, "tcp", 2, 0, 0, 1, 1, 2, 2, 3, 3)) })
 }
 
 // TestMeshOverWires sums world ranks in each group of each rank of a mesh, in all

@@ -131,12 +131,12 @@ func (q *Queue) phase(t *task, run kernel.RunFunc, n, grain, workers int) {
 func (q *Queue) serve() {
 	defer close(q.ended)
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	for {
 		for q.done == q.issued && !q.closed {
 			q.more.Wait()
 		}
 		if q.done == q.issued {
+			q.mu.Unlock() // not deferred: a task that panics does so without the mutex
 			return
 		}
 		t := &q.ring[q.done%ringLen]
@@ -170,7 +170,7 @@ func (q *Queue) exec(t *task) error {
 func (q *Queue) do(t *task) error {
 	switch {
 	case t.fn != nil:
-		return labelled(t.label, t.fn())
+		return t.call()
 	case t.after.On != nil:
 		return t.after.Await()
 	case t.phases != nil:
@@ -179,6 +179,19 @@ func (q *Queue) do(t *task) error {
 		q.pool.split(t, q.w)
 	}
 	return nil
+}
+
+// call runs Go code of the caller's. Its error, or panic, says what it was about.
+func (t *task) call() error {
+	defer func() {
+		if why := recover(); why != nil {
+			if t.label != "" {
+				why = fmt.Sprintf("%s: %v", t.label, why)
+			}
+			panic(why)
+		}
+	}()
+	return labelled(t.label, t.fn())
 }
 
 func labelled(label string, err error) error {

@@ -83,7 +83,7 @@ func alone(b *testing.B) func() {
 // block issues a block of GPT-2, forward and backward, as a unit of the schedule is: it is
 // named before, and marked behind. It is so many operations.
 func (b *bench) block() (issue func(), operations int) {
-	g := nn.GPT2{Layers: 1, Heads: 1, Width: 64, Context: 16, Vocab: 64, Eps: 1e-5}
+	g := nn.GPT2{Shape: nn.Shape{Layers: 1, Heads: 1, Width: 64, Context: 16, Vocab: 64, Eps: 1e-5}}
 	mod, bt := g.Model().Modules[1], &nn.Batch{B: 1, T: 16, Scale: 1, Chunk: 16, Compute: device.BF16}
 	arena, saved := device.NewArena(b.alloc(device.BF16, 1<<16)), &nn.Saved{}
 	x, y, d := b.alloc(device.BF16, 16*64), b.alloc(device.BF16, 16*64), b.alloc(device.BF16, 16*64)

@@ -78,6 +78,7 @@ func TestCallsMakeTheContextCurrent(t *testing.T) {
 		f, err = a.m.Function(k.Name, k.Threads, k.Offsets(), 64<<10)
 		return err
 	})
+	a.do("uses", func() error { _, _, err := a.m.Uses(f); return err })
 	c := s.Commands()
 	a.do("commands", func() error {
 		c.Record(from)

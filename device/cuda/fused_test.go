@@ -48,8 +48,9 @@ func (w *twins) mat(t device.DType, rows, cols, gap, shift int, read bool) int {
 	return len(w.gpu) - 1
 }
 
-// same compares both sides' matrix: root mean square times tol, and so many last places.
-func (w *twins) same(what string, i int, tol float64) {
+// same compares both sides' matrix, which may differ by tol and some last places, and
+// returns the largest difference.
+func (w *twins) same(what string, i int, tol float64) (worst float64) {
 	w.t.Helper()
 	got, want := w.fetch(w.gpu[i].Buf), w.here[i].Buf
 	f, g := floats(got.N, func(int) float32 { return 0 }), floats(got.N, func(int) float32 { return 0 })
@@ -64,15 +65,27 @@ func (w *twins) same(what string, i int, tol float64) {
 		y := g.F32()[j]
 		if j%ld >= cols {
 			if math.Float32bits(x) != math.Float32bits(y) {
-				w.t.Fatalf("%s: element %d between rows was changed", what, j)
+				w.t.Errorf("%s: element %d between rows was changed", what, j)
+				return worst
 			}
 			continue
 		}
-		if d := math.Abs(float64(x - y)); !(d <= tol+last*math.Abs(float64(y))) {
-			w.t.Fatalf("%s (%v): element (%d, %d) is %g, the CPU has %g", what, got.Type, j/ld, j%ld, x, y)
+		if x != x && y != y {
+			continue
 		}
+		d := math.Abs(float64(x - y))
+		if !(d <= tol+last*math.Abs(float64(y))) {
+			w.t.Errorf("%s (%v): element (%d, %d) is %g, the CPU has %g", what, got.Type, j/ld, j%ld, x, y)
+			return d
+		}
+		worst = max(worst, d)
 	}
+	return worst
 }
+
+// geluTol allows for tanh.approx.f32 in cuBLASLt's GELU: its relative error is up to
+// 2^-11, and GELU and its slope multiply it by inputs of about 1.
+const geluTol = 0x1p-10
 
 // TestFused has every operation that is one product where cuBLASLt can, on shapes it
 // takes and does not take, beside the CPU's.
@@ -119,14 +132,22 @@ func TestFused(t *testing.T) {
 		if err := w.hq.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		for what, k := range map[string]int{"matmul onto": onto, "before the activation": pre, "activation": act, "activation gradient": dpre} {
-			w.same(what, k, tol)
+		w.same("matmul onto", onto, tol)
+		w.same("before the activation", pre, tol)
+		if fake.OnHardware() {
+			tol = max(tol, geluTol)
 		}
+		w.same("activation", act, tol)
+		w.same("activation gradient", dpre, tol)
 		for what, k := range map[string]int{"weight gradient, transposed": dw, "weight gradient": dwt, "weight gradient alone": alone, "bias gradient, transposed": db, "bias gradient": dbt} {
 			w.same(what, k, 1e-5)
 		}
 	}
 	lines := w.dev.Unfused()
+	if fake.OnHardware() { // what cuBLASLt fuses depends on its version and the GPU
+		t.Log(strings.Join(lines, "\n"))
+		return
+	}
 	if want := env("UNFUSED"); want != "" {
 		for _, what := range []string{"a bias, of", "a bias and GELU", "the slope of GELU", "the gradient of a bias", "another matrix"} {
 			if !strings.Contains(strings.Join(lines, "\n"), "with "+what) {

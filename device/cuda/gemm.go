@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 
@@ -146,6 +147,18 @@ func (d *Device) Unfused() (all []string) {
 	for _, q := range d.product {
 		if q.blas != nil {
 			all = append(all, q.blas.Unfused()...)
+		}
+	}
+	return all
+}
+
+// Algorithms are cuBLASLt's plans for the products that were issued so far: see
+// driver.BLAS.
+func (d *Device) Algorithms() map[driver.Gemm]string {
+	all := map[driver.Gemm]string{}
+	for _, q := range d.product {
+		if q.blas != nil {
+			maps.Copy(all, q.blas.Algorithms())
 		}
 	}
 	return all

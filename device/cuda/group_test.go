@@ -15,7 +15,6 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/cuda"
-	"zeroth/device/cuda/driver"
 	"zeroth/device/cuda/fake"
 )
 
@@ -139,9 +138,9 @@ func TestGroupsOverSeveralGPUs(t *testing.T) {
 // On a machine with several GPUs the first and the last of them are a group.
 func TestGroupsOverTheGPUsThereAre(t *testing.T) {
 	fake.Need(t)
-	n, err := driver.Count()
-	if err != nil || n < 2 {
-		t.Skipf("%d GPUs (%v)", n, err)
+	n := gpus(t)
+	if n < 2 {
+		t.Skipf("it needs 2 GPUs; this machine has %d", n)
 	}
 	if err := errors.Join(together(t, 4, []int{0, n - 1}, sums)...); err != nil {
 		t.Fatal(err)

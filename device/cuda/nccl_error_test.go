@@ -95,7 +95,7 @@ func broken(t *testing.T, err func(all []*collective.Engined) error) (errs, next
 // What NCCL finds out by itself is the failure of the rank whose NCCL it is: the others are
 // told that it is lost, and it what NCCL says.
 func TestNCCLErrorIsItsRanks(t *testing.T) {
-	if !again(t) {
+	if !again(t, 3) {
 		return
 	}
 	errs, next := broken(t, func([]*collective.Engined) error { return errLink })
@@ -111,7 +111,7 @@ func TestNCCLErrorIsItsRanks(t *testing.T) {
 // Where it finds out that a peer is gone the group hears of that, too, and the peer is
 // named.
 func TestNCCLErrorOfAPeer(t *testing.T) {
-	if !again(t) {
+	if !again(t, 3) {
 		return
 	}
 	_, next := broken(t, func(all []*collective.Engined) error {

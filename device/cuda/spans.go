@@ -14,7 +14,7 @@ import (
 // is recorded while there is nobody to tell.
 type spans struct {
 	told  func(device.Span)
-	zero  driver.Event // when at was
+	zero  driver.Event // recorded at about the host's time at
 	at    time.Time
 	open  []span
 	spare []driver.Event
@@ -36,12 +36,13 @@ func (q *Queue) Trace(f func(device.Span)) {
 	if f == nil {
 		return
 	}
-	e := s.event(q)
+	e, before := s.event(q), time.Now()
 	q.commands().Record(e)
 	if q.Wait() != nil {
 		return
 	}
-	s.zero, s.at, s.told = e, time.Now(), f
+	s.zero, s.told = e, f
+	s.at = before.Add(time.Since(before) / 2) // the GPU recorded e between both times
 }
 
 func (s *spans) event(q *Queue) driver.Event {

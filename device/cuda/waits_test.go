@@ -41,7 +41,7 @@ func TestWaits(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		collective.Barrier(m.oracle, m.hq, start) // nobody waits for anything any more, so nothing runs before all is issued
+		collective.AllGather(m.oracle, m.hq, start) // nobody waits for anything any more, so nothing runs before all is issued
 		if err := m.hq.Wait(); err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func TestWaits(t *testing.T) {
 			m.r.After(m.q.Mark())
 			m.r.Zero(x)
 		}
-		collective.Barrier(m.oracle, m.hq, start) // a rank that waited while another issues would run the other's work at once
+		collective.AllGather(m.oracle, m.hq, start) // a rank that waited while another issues would run the other's work at once
 		for _, q := range []device.Queue{m.hq, m.q, m.r} {
 			if err := q.Wait(); err != nil {
 				return err

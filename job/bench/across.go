@@ -46,7 +46,7 @@ func Across(ctx context.Context, w *world.World, o Options) (*Report, error) {
 // between says what is measured: "4 processes on 2 hosts, over tcp, unix".
 func (f *member) between() string {
 	hosts, by := map[int]bool{}, []string{}
-	for p, host := range f.HostsOf(shard.Mesh{Shard: f.ranks, Replicate: 1}) {
+	for p, host := range f.Place(shard.Mesh{Shard: f.ranks, Replicate: 1}).Hosts {
 		hosts[host] = true
 		if p != f.me && !slices.Contains(by, f.Carrier(p)) {
 			by = append(by, f.Carrier(p))

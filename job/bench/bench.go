@@ -5,23 +5,19 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"zeroth/device"
 	"zeroth/device/cpu"
 )
 
-// Bench measures the machine's own limits and what kernels, collectives and
-// steps reach of them.
-//
 // Every sample lies between two runs of a loop that only multiplies and adds in
-// registers. Where the loop falls below gateShare of the best it ever reached,
-// or where the system says that our threads waited for a processor more than
-// waitShare of the time, somebody else had one, and the sample is dropped. What
-// is reported are medians of the samples that are left.
+// registers. If the loop falls below gateShare of the best it ever reached, or
+// if the system reports that our threads waited for a processor more than
+// waitShare of the time, somebody else had one, and the sample is dropped. The
+// report has medians of the remaining samples.
 
-// Groups are what can be measured besides the limits, in order.
+// Groups are what can be measured, in order.
 func Groups() []string {
 	var names []string
 	for _, g := range benchGroups {
@@ -34,15 +30,13 @@ var benchGroups = []struct {
 	name string
 	run  func(*bench) error
 }{
-	{"gemm", (*bench).gemm}, {"attention", (*bench).attention}, {"optimizer", (*bench).optimizer},
-	{"collective", (*bench).collective}, {"step", (*bench).step}, {"simulated", (*bench).simulated}, {"disk", (*bench).disk},
-	{gpuGroup, (*bench).gpu},
+	{"compute", (*bench).compute}, {"memory", (*bench).passes}, {"collective", (*bench).collective}, {"disk", (*bench).disk}, {gpuGroup, (*bench).gpu},
 }
 
 // Options are what to measure and how long.
 type Options struct {
 	Groups  []string // of Groups; none is all
-	Workers []int    // of kernels; none is 1 and all processors
+	Workers []int    // that compute and pass over memory; none is 1 and all processors
 	Seconds float64  // at most for each line, once it has a sample; 0 is 2
 	Dir     string   // of the disk that is measured; "" is that for temporary files
 	Tell    func(doing string)
@@ -92,7 +86,7 @@ const (
 	sampleTime  = 20 * time.Millisecond // at least, of repeated short work
 )
 
-// bench is a run of Bench.
+// bench is a run of Run.
 type bench struct {
 	Options
 	ctx    context.Context
@@ -104,8 +98,8 @@ type bench struct {
 	report Report
 }
 
-// Run measures the limits and the groups asked for. When ctx ends it
-// returns what it has and the cause.
+// Run measures the groups asked for. When ctx ends it returns what it has and
+// the cause.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	b := &bench{Options: o, ctx: ctx, peak: cpu.PeakF32(), best: map[int]float64{}, limits: map[string]float64{}}
 	if len(b.Workers) == 0 {
@@ -119,9 +113,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	defer b.close()
 	if err := b.open(cpu.StreamLen); err != nil {
 		return nil, err
-	}
-	if len(o.Groups) != 1 || !o.Asks(gpuGroup) { // the processors' limits say nothing of a GPU
-		b.machine()
 	}
 	for _, g := range benchGroups {
 		if len(o.Groups) > 0 && !slices.Contains(o.Groups, g.name) {
@@ -137,13 +128,16 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return &b.report, nil
 }
 
-// open takes the memory that limits are measured on, n floats three times, and
-// close gives it back.
+// open allocates the memory that streams pass over, n floats three times, and
+// touches its pages. close frees it.
 func (b *bench) open(n int) (err error) {
 	b.memory = cpu.NewHost(1)
 	for i := range b.stream {
-		if b.stream[i], err = b.touched(n); err != nil {
+		if b.stream[i], err = b.memory.Alloc(device.F32, n, device.Workspace); err != nil {
 			return err
+		}
+		for j := range n {
+			b.stream[i].F32()[j] = 1
 		}
 	}
 	return nil
@@ -159,23 +153,12 @@ func (b *bench) close() {
 // processors is how many workers a machine-wide limit has.
 func (b *bench) processors() int { return slices.Max(b.Workers) }
 
-// sample is what gated returns: medians over the samples that count.
+// sample is a median over the samples that count.
 type sample struct {
-	seconds  float64
-	possible float64 // seconds × the peak loop's rate around them
-	n        int
-	dropped  int
-	noisy    bool
-}
-
-// gated is what gatedRuns measures of each.
-func (b *bench) gated(workers int, seconds float64, fs ...func() error) ([]sample, error) {
-	runs, err := b.gatedRuns(workers, seconds, fs...)
-	out := make([]sample, len(runs))
-	for i, r := range runs {
-		out[i] = settle(r.good, r.bad)
-	}
-	return out, err
+	seconds float64
+	n       int
+	dropped int
+	noisy   bool
 }
 
 // gatedRuns runs the functions in turn, each of which works on so many processors,
@@ -204,13 +187,12 @@ func (b *bench) gatedRuns(workers int, seconds float64, fs ...func() error) ([]g
 	return runs, nil
 }
 
-// gatedRun is a function and its samples: seconds, and seconds × the peak
-// loop's rate around them.
+// gatedRun is a function and the seconds of its samples.
 type gatedRun struct {
 	f         func() error
 	reps      int // of f in a sample
-	good, bad [][2]float64
-	rounds    []float64 // seconds of all samples, in order
+	good, bad []float64
+	rounds    []float64 // all samples, in order
 }
 
 // warm runs f for caches and pages, and finds out how often a sample repeats it.
@@ -228,56 +210,41 @@ func (r *gatedRun) warm() error {
 // once takes a sample.
 func (b *bench) once(workers int, r *gatedRun) error {
 	before := b.peak.Rate(workers)
-	queued, start := waited(), time.Now()
+	queued, start := cpu.Waited(), time.Now()
 	for range r.reps {
 		if err := r.f(); err != nil {
 			return err
 		}
 	}
 	all := time.Since(start)
-	queued = waited() - queued
+	queued = cpu.Waited() - queued
 	took := all.Seconds() / float64(r.reps)
 	after := b.peak.Rate(workers)
 	b.best[workers] = max(b.best[workers], before, after)
-	one := [2]float64{took, took * (before + after) / 2}
 	r.rounds = append(r.rounds, took)
 	ours := queued.Seconds() <= waitShare*all.Seconds()*float64(workers)
 	if ours && min(before, after) >= gateShare*b.best[workers] {
-		r.good = append(r.good, one)
+		r.good = append(r.good, took)
 	} else {
-		r.bad = append(r.bad, one)
+		r.bad = append(r.bad, took)
 	}
 	return nil
 }
 
-// settle is the medians of the good samples or, where there are none, the best
-// of the others.
-func settle(good, bad [][2]float64) sample {
+// settle is the median of the good samples or, if there are none, the best of
+// the others.
+func settle(good, bad []float64) sample {
 	s := sample{n: len(good), dropped: len(bad)}
 	if len(good) == 0 && len(bad) > 0 {
-		best := slices.MinFunc(bad, func(x, y [2]float64) int { return int(1e12*x[0]) - int(1e12*y[0]) })
-		s.noisy, good = true, [][2]float64{best}
+		s.noisy, good = true, []float64{slices.Min(bad)}
 	}
-	s.seconds, s.possible = medianOf(good, 0), medianOf(good, 1)
+	s.seconds = median(good)
 	return s
 }
 
-func medianOf(x [][2]float64, column int) float64 {
-	var all []float64
-	for _, row := range x {
-		all = append(all, row[column])
-	}
-	if len(all) == 0 {
-		return 0
-	}
-	slices.Sort(all)
-	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
-}
-
-// line measures f, which does work units, and reports units a second beside
-// the limit of that name; "fp32" is what the float32 loop reached around each
-// sample. A stream's is measured in turns with f: the share is the median of
-// the rounds', and the limit what goes with it.
+// line measures f, which does work units, and reports units a second. If a limit
+// is named, that stream runs in turns with f: the share is the median of the
+// rounds' shares, and the limit follows from it.
 func (b *bench) line(group, name string, workers int, work float64, unit, limit string, f func() error) error {
 	if b.ctx.Err() != nil {
 		return nil
@@ -294,11 +261,11 @@ func (b *bench) line(group, name string, workers int, work float64, unit, limit 
 	}
 	s := settle(runs[0].good, runs[0].bad)
 	if pass != nil { // others take as much of a round's one part as of the other
-		var shares [][2]float64
+		var shares []float64
 		for i, moves := range runs[1].rounds {
-			shares = append(shares, [2]float64{work / runs[0].rounds[i] / (moved / moves)})
+			shares = append(shares, work/runs[0].rounds[i]/(moved/moves))
 		}
-		b.limits[limitKey(limit, workers)] = work / s.seconds / medianOf(shares, 0)
+		b.limits[limitKey(limit, workers)] = work / s.seconds / median(shares)
 	}
 	b.row(group, name, workers, work, unit, limit, s)
 	return nil
@@ -321,12 +288,7 @@ func (b *bench) pass(name string, workers int) (f func() error, bytes float64) {
 // row adds a line of the report.
 func (b *bench) row(group, name string, workers int, work float64, unit, limit string, s sample) {
 	r := Row{Group: group, Name: name, Workers: workers, Seconds: s.seconds, Rate: work / s.seconds, Unit: unit,
-		Samples: s.n, Dropped: s.dropped, Noisy: s.noisy, Of: limit}
-	if limit == "fp32" {
-		r.Limit = s.possible / s.seconds
-	} else {
-		r.Limit = b.limits[limitKey(limit, workers)]
-	}
+		Samples: s.n, Dropped: s.dropped, Noisy: s.noisy, Of: limit, Limit: b.limits[limitKey(limit, workers)]}
 	if r.Limit > 0 {
 		r.Share = r.Rate / r.Limit
 	}
@@ -341,21 +303,29 @@ func (b *bench) tell(doing string) {
 
 func limitKey(name string, workers int) string { return fmt.Sprint(name, " ", workers) }
 
-// machine measures the limits.
-func (b *bench) machine() {
+// compute measures multiply-adds in registers.
+func (b *bench) compute() error {
 	for _, w := range b.Workers {
-		b.tell("limits")
+		b.tell("compute")
 		b.peakLine(b.peak, w)
 		if p, ok := cpu.PeakBF16(); ok {
 			b.peakLine(p, w)
 		}
 	}
+	return nil
+}
+
+// passes measures passes over memory.
+func (b *bench) passes() error {
 	for _, s := range cpu.Streams() {
 		for _, w := range b.Workers {
 			f, bytes := b.pass(s.Name, w)
-			_ = b.line("limits", s.Name, w, bytes, "B/s", "", f) // cannot fail
+			if err := b.line("memory", s.Name, w, bytes, "B/s", "", f); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }
 
 // peakLine measures a peak: the best of many runs, because nothing but others
@@ -365,21 +335,8 @@ func (b *bench) peakLine(p cpu.Peak, workers int) {
 	for range 50 {
 		rate = max(rate, p.Rate(workers))
 	}
-	kind, _, _ := strings.Cut(p.Name, " ")
-	b.limits[limitKey(kind, workers)] = rate
 	if p.Name == b.peak.Name {
 		b.best[workers] = rate
 	}
-	b.report.Lines = append(b.report.Lines, Row{Group: "limits", Name: p.Name, Workers: workers, Rate: rate, Unit: "FLOP/s", Samples: 50})
-}
-
-// touched is memory, as training has it, with its pages.
-func (b *bench) touched(n int) (device.Buffer, error) {
-	x, err := b.memory.Alloc(device.F32, n, device.Workspace)
-	if err == nil {
-		for i := range x.F32() {
-			x.F32()[i] = 1
-		}
-	}
-	return x, err
+	b.report.Lines = append(b.report.Lines, Row{Group: "compute", Name: p.Name, Workers: workers, Rate: rate, Unit: "FLOP/s", Samples: 50})
 }

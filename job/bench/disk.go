@@ -21,7 +21,9 @@ func (b *bench) disk() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
-	block := noise(device.F32, diskBlock/4).Raw()
+	floats := device.OfF32(make([]float32, diskBlock/4))
+	fillNoise(floats.F32())
+	block := floats.Raw()
 	err = b.line("disk", "write and fsync", 1, diskBytes, "B/s", "", func() error {
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return err

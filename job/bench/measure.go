@@ -35,6 +35,7 @@ type Here struct {
 	work    map[timed]sim.Work
 	peak    float64 // of all processors
 	peakOf  string
+	steps   string // that the kernels were measured in, for people
 }
 
 // timed is a kernel on a queue.
@@ -49,17 +50,25 @@ const (
 	measuredLayers = 4
 	measuredSteps  = 4                // after the first, in which everything is touched for the first time
 	measuredTime   = 10 * time.Second // or fewer, if they take as long
+	measuredPeak   = 4 * time.Second  // a step, if all its products ran at the peak; they reach about a third
+	measuredLeast  = 64               // tokens of a sequence
 	measuredBytes  = 1 << 30          // of a collective's buffers
 	measuredRanks  = 16
 )
 
-// Measure measures what simulating the job on this machine needs.
-func Measure(c *config.Config) (*Here, error) {
+// Measure measures what simulating the job on this machine needs. That takes about half a
+// minute at most, if nobody else uses the processors. tell hears what is being measured;
+// nil: nobody does.
+func Measure(c *config.Config, tell func(doing string)) (*Here, error) {
+	if tell == nil {
+		tell = func(string) {}
+	}
 	h := &Here{workers: build.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
 	h.peakOf, h.peak = peakRate(c.Precision)
-	if err := h.measureKernels(c); err != nil {
+	if err := h.measureKernels(c, tell); err != nil {
 		return nil, fmt.Errorf("measuring the kernels: %w", err)
 	}
+	tell("collectives")
 	if err := h.measureCollectives(c); err != nil {
 		return nil, fmt.Errorf("measuring the collectives: %w", err)
 	}
@@ -90,13 +99,55 @@ func alone(c *config.Config) *config.Config {
 	return &x
 }
 
-func (h *Here) measureKernels(c *config.Config) error {
+// shortened makes the sequences of a step fewer, and then shorter, until so many ranks of
+// x at once take no longer than measuredPeak at the peak of the processors, as long as
+// there is something to cut. The time of a kernel of the job then follows from its work.
+func (h *Here) shortened(x *config.Config, copies int) error {
+	for {
+		l, err := sim.Recorded(x, 1)
+		if err != nil {
+			return err
+		}
+		flops := 0.0
+		for _, q := range l.Queues {
+			for _, t := range q.Tasks {
+				if t.Kernel >= 0 {
+					flops += l.Work[t.Kernel].Flops
+				}
+			}
+		}
+		t := &x.Train
+		switch {
+		case float64(copies)*flops/h.peak <= measuredPeak.Seconds():
+			return nil
+		case t.MicroBatch > 1:
+			t.MicroBatch /= 2
+		case t.Accumulate > 1:
+			t.Accumulate = 1
+		case x.Model.Context/2 >= measuredLeast:
+			x.Model.Context /= 2
+		default:
+			return nil
+		}
+		t.Batch = t.MicroBatch * t.Accumulate
+	}
+}
+
+func (h *Here) measureKernels(c *config.Config, tell func(string)) error {
 	x := alone(c)
+	copies := max(1, min(c.Parallel.Ranks, runtime.GOMAXPROCS(0)/h.workers))
+	if err := h.shortened(x, copies); err != nil {
+		return err
+	}
 	f, err := build.DryRun(x)
 	if err != nil {
 		return err
 	}
-	copies := max(1, min(c.Parallel.Ranks, runtime.GOMAXPROCS(0)/h.workers))
+	h.steps = fmt.Sprintf("steps of %d of %d layers", x.Model.Layers, c.Model.Layers)
+	if x.Train.MicroBatch < c.Train.MicroBatch || x.Model.Context < c.Model.Context {
+		h.steps += fmt.Sprintf(", micro-batches of %d of %d sequences of %d of %d tokens", x.Train.MicroBatch, c.Train.MicroBatch, x.Model.Context, c.Model.Context)
+	}
+	tell("kernels in " + h.steps)
 	if need, has := int64(copies)*(f.Device.Total()+f.Host.Total()), machine.Machine().Free; has > 0 && need > has/2 {
 		return input.BadInput(fmt.Errorf("%d ranks of %d layers need %s, and this machine has %s; want --machine with a description of another", copies, x.Model.Layers, show.ByteSize(need), show.ByteSize(has)))
 	}
@@ -187,6 +238,24 @@ func (m *measuring) run(c *config.Config) error {
 		q.Trace(nil)
 	}
 	return nil
+}
+
+// trainStep runs a step on made-up tokens and waits until all queues are idle.
+func trainStep(c *config.Config, ranks []*build.Rank) error {
+	return build.Together(ranks, func(r *build.Rank) error {
+		_, err := r.Trainer.Step(func(_ int, input, target, _ []int32) error {
+			for i := range input {
+				input[i], target[i] = int32(i*7%c.Model.Vocab), int32((i*7+7)%c.Model.Vocab)
+			}
+			return nil
+		}, 1e-4)
+		for _, q := range r.Queues {
+			if err == nil {
+				err = q.Wait()
+			}
+		}
+		return err
+	})
 }
 
 // collect adds up the spans of each kernel.
@@ -355,7 +424,7 @@ func SimulateHere(c *config.Config, h *Here) (*sim.Result, error) {
 		return float64(h.workers)
 	}
 	return sim.SimulateWith(c, sim.CostModel{
-		Name: "this machine", Source: fmt.Sprintf("measured: kernels in steps of a few layers on %d processors, %s at %.4g a second", cores, h.peakOf, h.peak),
+		Name: "this machine", Source: fmt.Sprintf("measured: kernels in %s, on %d processors, %s at %.4g a second", h.steps, cores, h.peakOf, h.peak),
 		Seconds: h.seconds, Wants: wants, There: float64(cores) / float64(c.Parallel.Ranks), Peak: h.peak / float64(c.Parallel.Ranks),
 	})
 }

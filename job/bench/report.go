@@ -75,7 +75,7 @@ func (l Row) rate() string {
 	switch l.Unit {
 	case "":
 		return ""
-	case "token/s", "launch/s":
+	case "launch/s":
 		return fmt.Sprintf("%.0f %s", l.Rate, l.Unit)
 	}
 	if l.Rate < 1e8 {

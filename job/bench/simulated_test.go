@@ -19,7 +19,7 @@ func TestMeasure(t *testing.T) {
 		{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
 		c := configtest.Fitted(t, append(sets, "device=cpu")...)
-		h, err := Measure(c)
+		h, err := Measure(c, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,6 +45,27 @@ func TestMeasure(t *testing.T) {
 		if err != nil || !(f.Seconds > 0) || !(f.Compute > 0) || f.Compute > f.Seconds || !(f.Used > 0) || math.Abs(f.Tokens*f.Seconds-float64(config.TokensPerStep(c))) > 1e-6*float64(config.TokensPerStep(c)) {
 			t.Errorf("%v: %+v, %v", sets, f, err)
 		}
+	}
+}
+
+// However large the job's steps, those that are measured would take no longer than
+// measuredPeak at the machine's peak, and are not shorter than they must be.
+func TestMeasuredStepsAreBounded(t *testing.T) {
+	c := configtest.Fitted(t, "device=cpu", "model.width=768", "model.heads=12", "model.context=1024", "train.batch=512", "train.micro_batch=32", "train.accumulate=8", "parallel.ranks=2")
+	for _, want := range []struct {
+		peak                       float64 // operations a second
+		micro, accumulate, context int
+	}{{1e15, 32, 2, 1024}, {1e12, 4, 2, 1024}, {1e11, 1, 1, 1024}, {2e10, 1, 1, 128}, {1, 1, 1, measuredLeast}} {
+		x, h := alone(c), &Here{peak: want.peak}
+		if err := h.shortened(x, 2); err != nil {
+			t.Fatal(err)
+		}
+		if x.Train.MicroBatch != want.micro || x.Train.Accumulate != want.accumulate || x.Model.Context != want.context || x.Train.Batch != want.micro*want.accumulate {
+			t.Errorf("peak %g: micro-batch %d, accumulate %d, context %d, batch %d; want %+v", want.peak, x.Train.MicroBatch, x.Train.Accumulate, x.Model.Context, x.Train.Batch, want)
+		}
+	}
+	if c.Train.MicroBatch != 32 || c.Model.Context != 1024 {
+		t.Errorf("the job was changed: %+v", c.Train)
 	}
 }
 

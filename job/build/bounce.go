@@ -8,8 +8,6 @@ import (
 	"zeroth/fsdp"
 	"zeroth/job/config"
 	"zeroth/optim"
-	"zeroth/shard"
-	"zeroth/zero"
 )
 
 // Sharded is what ranks exchange of a unit.
@@ -24,16 +22,6 @@ type Sharded struct {
 func ShardedUnits(units []*fsdp.Unit) (all []Sharded) {
 	for _, u := range units {
 		all = append(all, Sharded{u.Layout.ShardLen(), u.Shard.Size(), u.Replica.Size(), u.Rule, u.Frozen})
-	}
-	return all
-}
-
-// ShardedSizes is that of units by their sizes alone, on ranks of a mesh.
-func ShardedSizes(units []zero.UnitSize, mesh shard.Mesh) (all []Sharded) {
-	for _, u := range units {
-		_, part := u.Pad(mesh)
-		over := u.Over(mesh)
-		all = append(all, Sharded{int(part), over.Shard, over.Replicate, u.Rule, u.Frozen})
 	}
 	return all
 }

@@ -46,11 +46,14 @@ func Micros(c *config.Config, n int) *config.Config {
 // DryRunWith is DryRun of at most so many micro-batches, three or
 // more.
 func DryRunWith(c *config.Config, s Setup, micros int) (f Footprint, err error) {
-	x := Micros(c, micros)
-	if f, err = DryStep(x, AnyArena, s); err != nil {
-		return f, err
-	}
-	return DryStep(x, f.Arena, s)
+	f, err = DryStep(Micros(c, micros), AnyArena, s)
+	return f.Fitted(), err
+}
+
+// Fitted is a footprint with an arena of as many bytes as were used.
+func (f Footprint) Fitted() Footprint {
+	f.Device[device.Activations] = int64((f.Arena + 3) / 4 * 4)
+	return f
 }
 
 // DeviceTotal is the bytes of a rank's device.
@@ -84,14 +87,17 @@ func (f Footprint) Both() (b device.Bytes) {
 const SyncStaging = 32 << 20
 
 // Staged is the elements of staging memory a rank's saves use.
-func Staged(c *config.Config, t *zero.Trainer) int {
-	if !Saves(c) {
+func Staged(c *config.Config, t *zero.Trainer) int { return StagedOf(c, t.StateLen()) }
+
+// StagedOf is Staged where saves hand out so many elements of state.
+func StagedOf(c *config.Config, state int) int {
+	switch {
+	case !Saves(c):
 		return 0
+	case c.Checkpoint.Async:
+		return state
 	}
-	if c.Checkpoint.Async {
-		return t.StateLen()
-	}
-	return min(t.StateLen(), SyncStaging/4)
+	return min(state, SyncStaging/4)
 }
 
 // WireStaging is the bytes of host memory through which a rank's collectives go to

@@ -9,77 +9,44 @@ import (
 	"zeroth/shard"
 )
 
-// Launch is how the ranks of a job are spread over processes, and what they talk
-// through. No code above asks whether all of them live in this one.
+// Launch spreads the ranks of a job over processes and connects them. No code above asks
+// whether all ranks live in this process.
 type Launch interface {
-	// Here is the ranks that live in this process, ascending.
-	Here(m shard.Mesh) []int
-	// Beside is how many ranks share this machine, those Here among them.
-	Beside(m shard.Mesh) int
-	// Before is how many of those come before the ranks Here.
-	Before(m shard.Mesh) int
-	// NCCL says that ranks on GPUs add up by NCCL, in communicators of their own.
-	NCCL() bool
-	// Staged says that what ranks exchange passes through memory that the host can
-	// address.
-	Staged() bool
-	// HostsOf is the number of each world rank's host; nil if all ranks are of one
-	// process, which needs no memory for what is on its way.
-	HostsOf(m shard.Mesh) []int
-	// Memory is where ranks take the memory from that their groups send, after Groups,
-	// so that processes of one host can read it; nil: anywhere.
-	Memory() cpu.Memory
-	// Groups opens the groups of the ranks Here, in their order. The ranks close
-	// them.
+	// Place returns where the ranks of a mesh are.
+	Place(m shard.Mesh) collective.Placement
+	// Groups opens the groups of the ranks in this process, in their order. The ranks
+	// close them.
 	Groups(m shard.Mesh) ([]collective.Ranks, error)
-	// OnLate has recorders, of the ranks Here, ask all ranks for whom they wait when an
-	// operation is late, and answer when others ask. Where all ranks are Here their groups
-	// know that.
-	OnLate(recs []*collective.Recorder)
-	// Saves opens one more group of all ranks, in which checkpoints are made beside
-	// training; likewise.
+	// Saves opens one more group of all ranks, in which checkpoints are made during
+	// training; likewise, and after Groups.
 	Saves(m shard.Mesh) ([]collective.Group, error)
+	// Memory returns where ranks allocate what their groups send, so that processes of one
+	// host can read it; nil: anywhere. It comes after Groups.
+	Memory() cpu.Memory
+	// OnLate makes the recorders of the ranks in this process ask all ranks whom they wait
+	// for when an operation is late, and answer when others ask.
+	OnLate(recs []*collective.Recorder)
 }
 
-// OneProcess is the Launch of a job whose ranks are goroutines of this process.
+// OneProcess is the Launch of a job whose ranks are goroutines of this process. They reach
+// each other's memory, and their groups know whom all wait for.
 type OneProcess struct{}
 
-// Here is all ranks.
-func (OneProcess) Here(m shard.Mesh) []int {
+// Place implements Launch.
+func (OneProcess) Place(m shard.Mesh) collective.Placement {
 	all := make([]int, m.World())
 	for r := range all {
 		all[r] = r
 	}
-	return all
+	return collective.Placement{Here: all, Beside: len(all)}
 }
 
-// Beside is all of them.
-func (OneProcess) Beside(m shard.Mesh) int { return m.World() }
-
-// Before is none.
-func (OneProcess) Before(shard.Mesh) int { return 0 }
-
-// NCCL is false: in one process it is used if the job says so.
-func (OneProcess) NCCL() bool { return false }
-
-// Staged is false: ranks of a process reach each other's memory.
-func (OneProcess) Staged() bool { return false }
-
-// Memory is nil: ranks of a process reach each other's memory.
-func (OneProcess) Memory() cpu.Memory { return nil }
-
-// HostsOf is nil.
-func (OneProcess) HostsOf(shard.Mesh) []int { return nil }
-
-// OnLate does nothing: groups in memory know for whom all wait.
-func (OneProcess) OnLate([]*collective.Recorder) {}
-
-// Groups are in memory.
+// Groups implements Launch.
 func (OneProcess) Groups(m shard.Mesh) ([]collective.Ranks, error) {
 	return collective.LocalWorld(m), nil
 }
 
-// Saves is one in memory.
+// Saves implements Launch.
 func (OneProcess) Saves(m shard.Mesh) ([]collective.Group, error) {
 	var groups []collective.Group
 	for _, g := range collective.NewLocal(m.World()) {
@@ -88,18 +55,24 @@ func (OneProcess) Saves(m shard.Mesh) ([]collective.Group, error) {
 	return groups, nil
 }
 
+// Memory implements Launch.
+func (OneProcess) Memory() cpu.Memory { return nil }
+
+// OnLate implements Launch.
+func (OneProcess) OnLate([]*collective.Recorder) {}
+
 // Place notes in the job which of its ranks are this process's.
 func Place(c *config.Config, l Launch) {
 	m := config.Mesh(c)
-	here := l.Here(m)
-	if len(here) < m.World() {
-		c.Parallel.Here = config.Here{First: here[0], Ranks: len(here), Before: l.Before(m), Beside: l.Beside(m), Staged: l.Staged(), NCCL: l.NCCL()}
+	at := l.Place(m)
+	if len(at.Here) < m.World() {
+		c.Parallel.Here = config.Here{First: at.Here[0], Ranks: len(at.Here), Before: at.Before, Beside: at.Beside, Staged: at.Staged, NCCL: at.NCCL}
 	} else {
-		c.Parallel.Here = config.Here{NCCL: l.NCCL() || c.On() == "cuda" && c.Parallel.Collective == "nccl"}
+		c.Parallel.Here = config.Here{NCCL: at.NCCL || c.On() == "cuda" && c.Parallel.Collective == "nccl"}
 	}
 	c.Parallel.Hosts = nil
 	if !c.Parallel.Here.NCCL { // what it moves does not bounce
-		c.Parallel.Hosts = l.HostsOf(m)
+		c.Parallel.Hosts = at.Hosts
 	}
 }
 

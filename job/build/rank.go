@@ -62,7 +62,7 @@ type Rank struct {
 // zero value is the machine as it is.
 type Hooks struct {
 	WrapGroups func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
-	Files      offload.Files                                       // the disk; nil is the machine's
+	Files      vfs.ScratchFS                                       // the disk; nil is the machine's
 	Tile       int                                                 // most elements offloaded at a time; 0 is offload's choice
 	Saves      vfs.FS                                              // where checkpoints are written; nil is the machine's
 
@@ -89,7 +89,7 @@ func (s Setup) At() Launch {
 
 // workers is how many processors a rank's kernels are split over.
 func (s Setup) workers(c *config.Config) int {
-	return cmp.Or(s.Hooks.Workers, shareOf(s.At().Beside(config.Mesh(c))))
+	return cmp.Or(s.Hooks.Workers, shareOf(s.At().Place(config.Mesh(c)).Beside))
 }
 
 // Open builds the ranks of the job that live in this process, with parameters not
@@ -108,7 +108,7 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 		return nil, err
 	}
 	run := fmt.Sprintf("%08x", rand.Uint32())
-	for i, r := range l.Here(mesh) {
+	for i, r := range l.Place(mesh).Here {
 		rec := collective.NewRecorder()
 		rank, err := newRank(c, r, groups[i], s.workers(c), l.Memory())
 		ranks, rank.Here, rank.Recorder = append(ranks, rank), i, rec
@@ -260,7 +260,7 @@ func (r *Rank) open(c *config.Config, arena int, run string, h Hooks) (err error
 	if c.Zero.Offload.Disk() {
 		files := h.Files
 		if files == nil {
-			files = offload.OS{}
+			files = vfs.OS{}
 		}
 		o.Read, o.Write = q[6], q[7]
 		o.Scratch = offload.Scratch{Files: files, Dir: c.Zero.Offload.Path, Run: run, Rank: r.Rank, Timeout: c.Parallel.Timeout / 2}

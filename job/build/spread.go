@@ -1,6 +1,7 @@
 package build
 
 import (
+	"zeroth/collective"
 	"zeroth/job/config"
 	"zeroth/shard"
 )
@@ -41,28 +42,18 @@ type placed struct {
 	nccl bool
 }
 
-func (p placed) NCCL() bool   { return p.nccl }
-func (p placed) Staged() bool { return p.Processes > 1 && !p.nccl }
-
-// Here is the ranks of the first process.
-func (s Spread) Here(m shard.Mesh) []int {
-	return s.OneProcess.Here(m)[:m.World()/max(1, s.Processes)]
-}
-
-// Beside is the ranks of a host.
-func (s Spread) Beside(m shard.Mesh) int {
-	hosts := max(1, s.Hosts)
-	return (m.World() + hosts - 1) / hosts
-}
-
-// HostsOf is the numbers of the ranks' hosts.
-func (s Spread) HostsOf(m shard.Mesh) []int {
-	if s.Processes <= 1 {
-		return nil
+// Place implements Launch for the first process.
+func (p placed) Place(m shard.Mesh) collective.Placement {
+	at := p.OneProcess.Place(m)
+	at.Here = at.Here[:m.World()/max(1, p.Processes)]
+	hosts := max(1, p.Hosts)
+	at.Beside = (m.World() + hosts - 1) / hosts
+	at.NCCL, at.Staged = p.nccl, p.Processes > 1 && !p.nccl
+	if p.Processes > 1 {
+		at.Hosts = make([]int, m.World())
+		for r := range at.Hosts {
+			at.Hosts[r] = r * p.Hosts / len(at.Hosts)
+		}
 	}
-	of := make([]int, m.World())
-	for r := range of {
-		of[r] = r * s.Hosts / len(of)
-	}
-	return of
+	return at
 }

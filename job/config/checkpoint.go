@@ -131,14 +131,19 @@ func ParseKeep(s string) (k checkpoint.Keep, err error) {
 	return k, nil
 }
 
-// CheckpointDir is checkpoint.dir of a job file, or "". What else is wrong
-// with the file does not matter here.
-func CheckpointDir(file string) string {
+// CheckpointingOf reads the section checkpoint of a job file. Mistakes elsewhere in the
+// file do not matter.
+func CheckpointingOf(file string) (Checkpointing, error) {
 	root, problems := readFile(file)
 	if problems.Fatal() {
-		return ""
+		return Checkpointing{}, problems
 	}
 	r := newReader(file, root)
 	r.read()
-	return r.Config.Checkpoint.Dir
+	for _, p := range r.problems {
+		if section, _, _ := strings.Cut(p.Key, "."); section == "checkpoint" {
+			return r.Config.Checkpoint, Problems{p}
+		}
+	}
+	return r.Config.Checkpoint, nil
 }

@@ -20,6 +20,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/machine"
 	"zeroth/job/testjob"
+	"zeroth/nn"
 	"zeroth/shard"
 )
 
@@ -30,7 +31,7 @@ func TestDefaults(t *testing.T) {
 	onProcessors(t)
 	testjob.InFolder(t, testjob.Least)
 	want := &Config{
-		Model:  hf.Model{Family: "gpt2", Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, NormEps: 1e-5},
+		Model:  hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}},
 		Data:   Data{Text: []string{"a.txt"}, Format: "text", Keys: RecordKeys{"text", "prompt", "completion", "messages"}, Tokenizer: "bytes", Validation: 0.01},
 		Train:  Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024, EarlyStop: EarlyStop{Metric: "val_loss"}},
 		Device: "auto", Parallel: Parallel{Ranks: 4, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute, Transport: "auto", Join: time.Minute, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Collective: "auto"},
@@ -56,7 +57,7 @@ func TestDefaultsFollow(t *testing.T) {
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}.ConfigJSON()))
+	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 1e-5}}.ConfigJSON()))
 	for _, c := range []struct {
 		sets []string
 		got  func(*Config) any
@@ -79,14 +80,12 @@ func TestDefaultsFollow(t *testing.T) {
 		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return c.Parallel.Shard }, 4},
 		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Shard: 4, Replicate: 2}},
 		{[]string{"zero.stage=0"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Shard: 1, Replicate: 4}},
-		{[]string{"model.family=llama"}, func(c *Config) any { return c.Model }, hf.Model{Family: "llama", Layers: 6, Heads: 6, KVHeads: 6,
-			Width: 384, FFN: 1024, Context: 256, Vocab: 256, NormEps: 1e-5, Theta: 10000}},
+		{[]string{"model.family=llama"}, func(c *Config) any { return c.Model }, hf.Model{Family: "llama", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 6, FFN: 1024, Theta: 10000}}},
 		{[]string{"model={family: llama, width: 390, heads: 3, kv_heads: 1, tied: true, rope_theta: 5e5}"}, func(c *Config) any { return c.Model },
-			hf.Model{Family: "llama", Layers: 6, Heads: 3, KVHeads: 1, Width: 390, FFN: 1088, Context: 256, Vocab: 256, NormEps: 1e-5, Theta: 5e5, Tied: true}},
+			hf.Model{Family: "llama", Shape: nn.Shape{Layers: 6, Heads: 3, Width: 390, Context: 256, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 1, FFN: 1088, Theta: 5e5, Tied: true}}},
 		{[]string{"model={from: hf}", "data.tokenizer=bytes"}, func(c *Config) any { return c.Model.Context }, 16},
 		{[]string{"model={from: hf, context: 16}", "data.tokenizer=bytes"}, func(c *Config) any { return c.Model.Longest }, 0},
-		{[]string{"model={from: hf, context: 9}", "data.tokenizer=bytes"}, func(c *Config) any { return c.Model }, hf.Model{From: "hf", Family: "gpt2", Layers: 2, Heads: 2,
-			Width: 8, Context: 9, Longest: 16, Vocab: 300, NormEps: 1e-5}},
+		{[]string{"model={from: hf, context: 9}", "data.tokenizer=bytes"}, func(c *Config) any { return c.Model }, hf.Model{From: "hf", Family: "gpt2", Longest: 16, Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 9, Vocab: 300, Eps: 1e-5}}},
 		{[]string{"model.context=100"}, func(c *Config) any { return TokensPerStep(c) }, 1600},
 	} {
 		if got := c.got(mustLoad(t, c.sets...)); !reflect.DeepEqual(got, c.want) {
@@ -131,8 +130,8 @@ func TestYAMLReadsBack(t *testing.T) {
 	testjob.Write(t, "a.bin", "\x01\x00")
 	testjob.Write(t, "it's: a #\t\"strange\" näme.txt", "x")
 	testjob.WriteVocabulary(t, "own", 299)
-	testjob.Write(t, "own/config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 2e-5}.ConfigJSON()))
-	testjob.Write(t, "config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 2e-5}.ConfigJSON()))
+	testjob.Write(t, "own/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 2e-5}}.ConfigJSON()))
+	testjob.Write(t, "config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 2e-5}}.ConfigJSON()))
 	for _, sets := range [][]string{
 		nil,
 		{"zero.stage=0", "precision=fp32"},
@@ -275,6 +274,38 @@ func TestUnreadableJob(t *testing.T) {
 	}
 }
 
+// A file of data or of a model in the place of a job is named for what it is, however
+// large, with the lines of a job that takes it.
+func TestDataIsNoJob(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for path, c := range map[string]struct{ text, want string }{
+		"chat.jsonl":        {strings.Repeat(`{"messages": []}`+"\n", 100_000), `data: {documents: ["chat.jsonl"], format: chat}`},
+		"chat":              {strings.Repeat(`{"messages": []}`+"\n", 2), `data: {documents: ["chat"], format: chat}`},
+		"one.jsonl":         {`{"prompt": "a", "completion": "b"}`, `data: {documents: ["one.jsonl"], format: prompt}`},
+		"other.jsonl":       {`{"x": 1}`, `data: {documents: ["other.jsonl"]}`},
+		"all.jsonl.gz":      {"\x1f\x8b\x08\x00", `data: {documents: ["all.jsonl.gz"]}`},
+		"rows.parquet":      {"PAR1", `data: {documents: ["rows.parquet"]}`},
+		"all.json":          {"[" + strings.Repeat("{},", 2000) + "{}]", "jq -c"},
+		"a.txt":             {"words", `data: {text: ["a.txt"]}`},
+		"ids.bin":           {"\x01\x00\x02\x00", `data: {tokens: ["ids.bin"]}`},
+		"model.safetensors": {"\x80\x00", "a model's parameters"},
+	} {
+		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Load(path, nil)
+		if err == nil || !strings.Contains(err.Error(), "not a job file") || !strings.Contains(err.Error(), c.want) || !input.IsInput(err) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if err := os.WriteFile("job.json", []byte("{\n\"data\": {\"text\": [\"a.txt\"], \"validation\": 0}, \"model\": {\"context\": 1}, \"train\": {\"batch\": 4}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load("job.json", nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // Every message that a combination of keys can bring.
 func TestCombinations(t *testing.T) {
 	onProcessors(t)
@@ -284,7 +315,7 @@ func TestCombinations(t *testing.T) {
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, NormEps: 1e-5}.ConfigJSON()))
+	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, Eps: 1e-5}}.ConfigJSON()))
 	for _, c := range []struct{ set, want string }{
 		{"zero.stage=5", "zero.stage: there is no stage 5; want 0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"},
 		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
@@ -304,7 +335,7 @@ func TestCombinations(t *testing.T) {
 		{"model={from: hf, layers: 3, vocab: 300}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256\n" +
 			"model.layers: not used: model.from brings its own config.json; remove it (--set model.layers=null removes it)\n" +
 			"model.vocab: not used: model.from brings its own config.json; remove it (--set model.vocab=null removes it)"},
-		{"model={family: gptj}", "model.family: gptj is not known, did you mean gpt2?; want gpt2 or llama"},
+		{"model={family: gptj}", "model.family: gptj is not known; want gpt2 or llama"},
 		{"data={text: [a.txt], tokens: [a.bin]}", "data.tokens: text and tokens are both given; want one of the two"},
 		{"data={text: []}", `data.text: the list is empty: there is nothing to train on; want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`},
 		{"data={text: [empty.txt]}", "data.text: empty.txt is empty"},
@@ -560,40 +591,38 @@ func mustLoad(t *testing.T, sets ...string) *Config {
 	return c
 }
 
-// Every field of a model is compared, but for those that change no arithmetic
-// or are compared apart.
-func TestModelPartsAreAll(t *testing.T) {
-	apart := []string{"From", "Context", "Longest", "BOS", "EOS", "Dropout"}
-	typ := reflect.TypeFor[hf.Model]()
-	var zero hf.Model
-	for i := range typ.NumField() {
-		m := zero
-		f := reflect.ValueOf(&m).Elem().Field(i)
-		switch f.Kind() {
+// Every field of a model is compared, but for those that change no arithmetic or are
+// compared elsewhere.
+func TestModelsDifferByEveryField(t *testing.T) {
+	elsewhere := []string{"From", "Context", "Longest", "BOS", "EOS", "Dropout", "Name"}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[hf.Model]()) {
+		if f.Anonymous || len(f.Index) == 3 { // a shape's Shape is the model's
+			continue
+		}
+		if f.Name == "LoRA" { // a job's, not a model's
+			continue
+		}
+		var m, zero hf.Model
+		switch v := reflect.ValueOf(&m).Elem().FieldByIndex(f.Index); v.Kind() {
 		case reflect.Int:
-			f.SetInt(7)
+			v.SetInt(7)
 		case reflect.String:
-			f.SetString("x")
+			v.SetString("x")
 		case reflect.Float64:
-			f.SetFloat(0.5)
+			v.SetFloat(0.5)
 		case reflect.Bool:
-			f.SetBool(true)
-		case reflect.Struct:
-			f.Field(1).SetFloat(0.5)
+			v.SetBool(true)
 		case reflect.Uint8:
-			f.SetUint(1)
+			v.SetUint(1)
+		case reflect.Struct:
+			v.Field(1).SetFloat(0.5)
 		default:
-			t.Fatalf("a field of kind %v", f.Kind())
+			t.Fatalf("%s has kind %v", f.Name, v.Kind())
 		}
-		seen := 0
-		for _, part := range ModelParts {
-			if !reflect.DeepEqual(part.of(m), part.of(zero)) {
-				seen++
-			}
-		}
-		name := typ.Field(i).Name
-		if want := map[bool]int{false: 1}[slices.Contains(apart, name)]; seen != want {
-			t.Errorf("Model.%s is compared %d times, want %d", name, seen, want)
+		differences := 0
+		m.Differ(zero, func(string, any, any) { differences++ })
+		if want := map[bool]int{false: 1}[slices.Contains(elsewhere, f.Name)]; differences != want {
+			t.Errorf("Model.%s is compared %d times, want %d", f.Name, differences, want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"zeroth/job/hf"
 	"zeroth/job/testjob"
+	"zeroth/nn"
 )
 
 // Every key is explained, and its example is a value it takes.
@@ -51,7 +53,7 @@ func TestExplainSaysWhen(t *testing.T) {
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}.ConfigJSON()))
+	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 1e-5}}.ConfigJSON()))
 	for _, sets := range [][]string{nil, {"model.family=llama"}, {"model.from=hf", "data.tokenizer=bytes"}, {"optimizer.type=sgd"}, {"optimizer.type=lion"},
 		{"schedule.type=constant"}, {"data.text=null", "data.tokens=[a.txt]"}, {"zero.offload.optimizer=host"}} {
 		c, err := Draft("job.yaml", sets)
@@ -92,7 +94,7 @@ func TestGoals(t *testing.T) {
 	if err := os.Mkdir("model", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "model/config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 1024, Vocab: 50257, NormEps: 1e-5}.ConfigJSON()))
+	testjob.Write(t, "model/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 1024, Vocab: 50257, Eps: 1e-5}}.ConfigJSON()))
 	testjob.WriteVocabulary(t, "model", 998)
 	testjob.Write(t, "model/tokenizer_config.json", `{"tokenizer_class": "GPT2Tokenizer"}`)
 	if n := len(Goals()); n < 4 {
@@ -242,6 +244,19 @@ func TestModelOfTheHub(t *testing.T) {
 	_, err := Draft("job.yaml", []string{"model.from=meta-llama/Llama-3.1-8B"})
 	if err == nil || !strings.Contains(err.Error(), "run 'hf download meta-llama/Llama-3.1-8B --local-dir Llama-3.1-8B'") || !strings.Contains(err.Error(), "name the folder Llama-3.1-8B") {
 		t.Error(err)
+	}
+	if err := errors.Join(os.Mkdir("m", 0o755), os.WriteFile("m/model.safetensors", []byte("\x80"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for from, want := range map[string]string{
+		"https://huggingface.co/openai-community/gpt2":           "'hf download openai-community/gpt2 --local-dir gpt2'",
+		"https://huggingface.co/openai-community/gpt2/tree/main": "'hf download openai-community/gpt2 --local-dir gpt2'",
+		"hf://openai-community/gpt2":                             "'hf download openai-community/gpt2 --local-dir gpt2'",
+		"m/model.safetensors":                                    "m/model.safetensors is a file; want the folder",
+	} {
+		if _, err := Draft("job.yaml", []string{"model.from=" + from}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", from, err)
+		}
 	}
 	for _, from := range []string{"./nothing", "/no/folder", "nothing"} {
 		if _, err := Draft("job.yaml", []string{"model.from=" + from}); err == nil || strings.Contains(err.Error(), "hf download") {

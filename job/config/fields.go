@@ -53,7 +53,7 @@ func (c *Config) fields() []field {
 		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama"},
 		{"model.layers", count{&m.Layers, 1, hf.MostLayers}, "6", "", "transformer blocks"},
 		{"model.heads", count{&m.Heads, 1, hf.Most}, "6", "", "attention heads of a block; divides width"},
-		{"model.kv_heads", count{&m.KVHeads, 1, hf.Most}, "", "heads", "llama: heads of keys and values; divides heads"},
+		{"model.kv_heads", count{&m.KV, 1, hf.Most}, "", "heads", "llama: heads of keys and values; divides heads"},
 		{"model.width", count{&m.Width, 1, hf.Most}, "384", "", "elements of an embedding and of a block's input (hidden size)"},
 		{"model.ffn", count{&m.FFN, 1, 4 * hf.Most}, "", "8/3 of width, in 64s", "llama: width of the feed-forward layer (intermediate size)"},
 		{"model.context", count{&m.Context, 1, hf.Most}, "256", "", "tokens in a sequence; with from, the longest its model takes"},
@@ -109,7 +109,7 @@ func (c *Config) fields() []field {
 		{"parallel.tls.cert", path{text{&p.TLS.Cert}}, "", "none", "this process's certificate, PEM: mutual TLS 1.3 for control messages and for TCP between processes"},
 		{"parallel.tls.key", path{text{&p.TLS.Key}}, "", "none", "the key of parallel.tls.cert"},
 		{"parallel.tls.ca", path{text{&p.TLS.CA}}, "", "none", "the authority that has signed the certificates of all processes of the job, and of nobody else"},
-		{"parallel.bind", text{&p.Bind}, "", "the one that leads to process 0", "address of this host that the other processes reach it at"},
+		{"parallel.bind", text{&p.Bind}, "", "the one that leads to process 0", "address of this host that the other processes reach it at, or an interface (eth0) or network (10.0.0.0/16) that has it"},
 		{"parallel.join", duration{&p.Join}, "1m", "", "how long the processes of a job wait for each other to come"},
 		{"parallel.heartbeat", duration{&p.Heartbeat}, "5s", "", "between the signs of life of a process"},
 		{"parallel.dead_after", duration{&p.DeadAfter}, "15s", "", "a process without a sign of life for so long is lost; at least twice heartbeat"},
@@ -142,7 +142,7 @@ func (c *Config) fields() []field {
 		{"optimizer.groups", listOf(&o.Groups, "group of parameters", "groups of parameters", mostGroups, (*Group).fields), "", "none", "parameters, by patterns of their names, that are updated otherwise; of several groups that match one its first counts"},
 
 		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine | wsd | inverse_sqrt: the learning rate after the warmup"},
-		{"schedule.warmup", count{&s.Warmup, 0, mostSteps}, "", "20, or steps if fewer", "steps of linear rise from 0; a run of fewer steps ends before the highest rate"},
+		{"schedule.warmup", count{&s.Warmup, 0, mostSteps}, "", "20, or steps if fewer", "steps of linear rise from 0; a shorter run ends before the highest rate and reports that"},
 		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant and inverse_sqrt"},
 		{"schedule.decay", count{&s.Decay, 1, mostSteps}, "", "a tenth of steps, at least 1", "wsd: the last steps, in which the learning rate falls"},
 
@@ -152,7 +152,7 @@ func (c *Config) fields() []field {
 		{"checkpoint.async", flag{&k.Async}, "true", "", "go on training while a checkpoint is written"},
 		{"checkpoint.compress", choice{&k.Compress, []string{"auto", "always", "never"}}, "auto", "", "auto | always | never; auto where it pays, which the first save measures"},
 		{"checkpoint.save_on_exit", flag{&k.SaveOnExit}, "", "true with every, else false", "save after the last step and when the run is stopped"},
-		{"checkpoint.on_error", choice{&k.OnError, []string{"stop", "continue"}}, "stop", "", "stop | continue: what to do when a checkpoint cannot be written"},
+		{"checkpoint.on_error", choice{&k.OnError, []string{"stop", "continue"}}, "stop", "", "stop | continue: what to do when a checkpoint or metrics.jsonl cannot be written"},
 
 		{"sample.prompt", text{&w.Prompt}, "", "a line feed", "text to continue at the end of training"},
 		{"sample.tokens", count{&w.Tokens, 0, hf.Most}, "", "200 with a prompt, else 0", "tokens to write; 0 is no sample"},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	gopath "path"
 	"regexp"
+	"strings"
 
 	"zeroth/checkpoint"
 	"zeroth/input"
@@ -14,7 +15,7 @@ import (
 // that its heads fit.
 func (r *reader) resolveShape(makes int) {
 	m := &r.Config.Model
-	m.NormEps = 1e-5
+	m.Eps = 1e-5
 	if !m.HeadsFit(m.Heads) {
 		wrong := fmt.Sprintf("%d heads do not divide width %d", m.Heads, m.Width)
 		if m.Width%m.Heads == 0 {
@@ -39,7 +40,7 @@ func (r *reader) resolveShape(makes int) {
 func (r *reader) resolveLlama() {
 	m := &r.Config.Model
 	if !r.has("model.kv_heads") {
-		m.KVHeads = m.Heads
+		m.KV = m.Heads
 	}
 	if !r.has("model.ffn") {
 		m.FFN = (8*m.Width/3 + 63) / 64 * 64
@@ -47,9 +48,9 @@ func (r *reader) resolveLlama() {
 	if !r.has("model.rope_theta") {
 		m.Theta = 10000
 	}
-	if m.Heads%m.KVHeads != 0 {
-		r.refuse(fmt.Sprintf("%d key and value heads do not divide %d heads", m.KVHeads, m.Heads),
-			fmt.Sprintf("want kv_heads %s", eitherCount(neighbours(m.KVHeads, func(n int) bool { return m.Heads%n == 0 }))), "model.kv_heads", "model.heads")
+	if m.Heads%m.KV != 0 {
+		r.refuse(fmt.Sprintf("%d key and value heads do not divide %d heads", m.KV, m.Heads),
+			fmt.Sprintf("want kv_heads %s", eitherCount(neighbours(m.KV, func(n int) bool { return m.Heads%n == 0 }))), "model.kv_heads", "model.heads")
 	}
 }
 
@@ -77,10 +78,17 @@ func (r *reader) modelFrom() {
 // repository is a model's name on the Hugging Face Hub.
 var repository = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[\w.-]+$`)
 
+// inHub is a model's name at the beginning of a path on the Hub.
+var inHub = regexp.MustCompile(`^[\w.-]+(/[\w.-]+)?`)
+
 // toDownload says how to get what may be the name of a model on the Hub, where it
 // is no folder.
 func toDownload(from string) string {
-	if !repository.MatchString(from) || input.Exists(from) || input.Exists(gopath.Dir(from)) {
+	_, address, url := strings.Cut(from, "://")
+	switch {
+	case url:
+		from = inHub.FindString(strings.TrimPrefix(address, "huggingface.co/"))
+	case !repository.MatchString(from) || input.Exists(from) || input.Exists(gopath.Dir(from)):
 		return ""
 	}
 	folder := gopath.Base(from)

@@ -48,9 +48,15 @@ func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 	if len(errs) > 0 {
 		return nil, input.BadInput(errors.Join(errs...))
 	}
+	return Standing(c, m), nil
+}
+
+// Standing is the job with a network that stands for its own, such as one with fewer
+// of the same layers.
+func Standing(c *Config, m *nn.Model) *Config {
 	x := *c
 	x.network = m
-	return &x, nil
+	return &x
 }
 
 // Given says whether the network is the caller's, not the model section's.
@@ -60,7 +66,7 @@ func Given(c *Config) bool { return c.network != nil }
 func Network(c *Config) *nn.Model {
 	m := c.network
 	if m == nil {
-		m = c.Model.With(Adapters(c))
+		m = c.Model.Network(Adapters(c))
 	}
 	if Tunes(c) {
 		m = m.Frozen(frozen(c))

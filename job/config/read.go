@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"zeroth/data"
+	"zeroth/job/show"
 )
 
 // reader fills a Config from the nodes of a job file.
@@ -178,23 +179,42 @@ func (r *reader) unknown(section string, p *pair) {
 		advice = "did you mean " + near + "?"
 	}
 	// One letter off is a slip, rather than a key of another section.
-	slip := near != "" && distance(strings.ToLower(p.key), near) == 1
-	elsewhere := "" // the section of a key of that name
-	for _, f := range r.fields {
-		in, name := split(f.key)
-		within, last := split(in)
-		switch {
-		case name == p.key && in != section && !slip:
-			if elsewhere == "" || strings.Count(in, ".") <= strings.Count(elsewhere, ".") { // the least deep
-				elsewhere, advice = in, "did you mean "+f.key+"?"
-			}
-		case last == p.key && in != "" && last != "" && within != section:
-			advice = "did you mean " + in + "?"
-		case p.key != name && f.key == key:
-			advice = "write it as " + nest(f.key)
+	if slip := near != "" && distance(strings.ToLower(p.key), near) == 1; !slip {
+		if elsewhere := r.elsewhere(section, p.key); len(elsewhere) > 0 {
+			advice = "did you mean " + show.Either(elsewhere) + "?"
 		}
 	}
+	if slices.ContainsFunc(r.fields, func(f field) bool { return f.key == key }) {
+		advice = "write it as " + nest(key)
+	}
 	r.wrong(p.at, key, "unknown key", advice)
+}
+
+// elsewhere are the keys of a name in other sections, the least deep of them; if there
+// are none, the sections within others that have the name.
+func (r *reader) elsewhere(section, name string) (keys []string) {
+	switch name {
+	case "dtype": // data.dtype is of token ids
+		return []string{"precision"}
+	case "path": // zero.offload.path, which is not meant
+		return nil
+	}
+	var sections []string
+	for _, f := range r.fields {
+		in, last := split(f.key)
+		if last == name && in != section {
+			keys = append(keys, f.key)
+		}
+		if within, last := split(in); last == name && in != "" && within != section && !slices.Contains(sections, in) {
+			sections = append(sections, in)
+		}
+	}
+	if len(keys) == 0 {
+		return sections
+	}
+	depth := func(key string) int { return strings.Count(key, ".") }
+	least := depth(slices.MinFunc(keys, func(a, b string) int { return depth(a) - depth(b) }))
+	return slices.DeleteFunc(keys, func(key string) bool { return depth(key) > least })
 }
 
 func (r *reader) wrong(at place, key, wrong, right string) {

@@ -3,56 +3,33 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"reflect"
 	"slices"
 
 	"zeroth/job/hf"
 )
 
-// ModelParts are what a model is, by the key of a job file that says it, or in
-// words where none does: only a folder's config.json says it then.
-var ModelParts = []struct {
-	name string
-	of   func(hf.Model) any
-}{
-	{"model.family", func(m hf.Model) any { return m.Family }},
-	{"model.layers", func(m hf.Model) any { return m.Layers }},
-	{"model.heads", func(m hf.Model) any { return m.Heads }},
-	{"model.kv_heads", func(m hf.Model) any { return m.KVHeads }},
-	{"model.width", func(m hf.Model) any { return m.Width }},
-	{"model.ffn", func(m hf.Model) any { return m.FFN }},
-	{"model.vocab", func(m hf.Model) any { return m.Vocab }},
-	{"model.rope_theta", func(m hf.Model) any { return m.Theta }},
-	{"model.tied", func(m hf.Model) any { return m.Tied }},
-	{"the epsilon of norms", func(m hf.Model) any { return m.NormEps }},
-	{"the scaling of rotary positions", func(m hf.Model) any { return m.Scaling }},
-	{"how many elements of a head turn", func(m hf.Model) any { return m.Turned }},
-	{"biases of queries, keys and values", func(m hf.Model) any { return m.Bias }},
-	{"whether a padding token is not trained", func(m hf.Model) any { return m.Padded }},
-	{"the padding token", func(m hf.Model) any { return m.Pad }},
-	{"model_type", func(m hf.Model) any { return m.Type }},
-	{"the width of a head", func(m hf.Model) any { return m.HeadWidth }},
-	{"the width of the hidden layer", func(m hf.Model) any { return m.Inner }},
-	{"the activation", func(m hf.Model) any { return m.Act }},
-	{"whether the output layer is a matrix of its own", func(m hf.Model) any { return m.Untied }},
-	{"biases of what attention and MLP put out", func(m hf.Model) any { return [2]bool{m.BiasOut, m.BiasMLP} }},
-	{"the norms of queries and keys", func(m hf.Model) any { return m.HeadNorm }},
-	{"where norms are", func(m hf.Model) any { return m.Norms }},
-	{"whether weights are fused", func(m hf.Model) any { return m.Fused }},
-	{"what its layers are", func(m hf.Model) any { return m.Layout }},
-	{"the window of attention", func(m hf.Model) any { return m.Window }},
-	{"rope_theta of layers with a window", func(m hf.Model) any { return m.LocalTheta }},
-	{"whether scores are divided by the number of the layer", func(m hf.Model) any { return m.ByLayer }},
-	{"the scale of scores", func(m hf.Model) any { return m.Scale }},
-	{"the caps of scores and logits", func(m hf.Model) any { return [2]float64{m.CapScores, m.CapLogits} }},
-	{"whether norms add 1 to their weights", func(m hf.Model) any { return m.Gemma }},
+// modelKeys are the keys of a job file that say what a model computes. What has no key
+// comes from a folder's config.json alone.
+var modelKeys = map[string]bool{
+	"model.family": true, "model.layers": true, "model.heads": true, "model.kv_heads": true, "model.width": true,
+	"model.ffn": true, "model.vocab": true, "model.rope_theta": true, "model.tied": true,
+}
+
+// modelKey returns the key of a part of a model that hf.Model.Differ names, or the name if
+// no key says it.
+func modelKey(says string) string {
+	if key := "model." + says; modelKeys[key] {
+		return key
+	}
+	return says
 }
 
 // wasModel is the model that a checkpoint is of.
 type wasModel struct {
 	hf.Model
-	from    string // model.from of the job that made it
-	trained int    // tokens of the samples it was trained on; 0: it was imported
+	from     string // model.from of the job that made it
+	trained  int    // tokens of the samples it was trained on; 0: it was imported
+	unpadded bool   // by a version that trained the embedding of a padding token, too
 }
 
 // resumeModel makes the model that of the checkpoint, and keeps in otherModel
@@ -63,6 +40,9 @@ func (r *reader) resumeModel() {
 	if from {
 		r.modelFrom()
 	}
+	if was.unpadded {
+		m.Padded, m.Pad = was.Padded, was.Pad
+	}
 	differs := func(name string, is, job any) {
 		at := c.Place("model.from")
 		if !from {
@@ -70,12 +50,11 @@ func (r *reader) resumeModel() {
 		}
 		c.OtherModel = append(c.OtherModel, fmt.Sprintf("%s is %v in it, %v in the job (%v)", name, is, job, at))
 	}
-	for _, part := range ModelParts {
-		is, job := part.of(was.Model), part.of(*m)
-		if (from || r.has(part.name)) && !reflect.DeepEqual(is, job) {
-			differs(part.name, is, job)
+	was.Model.Differ(*m, func(says string, is, job any) {
+		if key := modelKey(says); from || r.has(key) {
+			differs(key, is, job)
 		}
-	}
+	})
 	next := was.Model
 	next.From = cmp.Or(m.From, was.from)
 	switch longest := was.Context; {
@@ -94,8 +73,8 @@ func (r *reader) resumeModel() {
 	}
 	*m = next
 	if next.From != "" && !from { // what was said is as in the checkpoint, which says it otherwise
-		for _, part := range ModelParts {
-			delete(r.given, part.name)
+		for key := range modelKeys {
+			delete(r.given, key)
 		}
 	}
 }
@@ -122,22 +101,30 @@ var follows = map[string][]string{
 	"schedule.min_lr": {"optimizer.lr", "schedule.type"}, "checkpoint.save_on_exit": {"checkpoint.every"},
 }
 
-// Continued is the job as it goes on from a checkpoint: what it does not say is
-// as in was, the job that made it, nil if that is not known, or as model, which it
-// is of, nil alike. Trained is the tokens of a sample of it, at the file that says
-// all that.
-func (c *Config) Continued(was *Config, model *hf.Model, trained int, at string) (*Config, Problems) {
+// Before is what is known of the training that a run continues.
+type Before struct {
+	Job      *Config   // the job that wrote the checkpoint; nil if unknown
+	Model    *hf.Model // the checkpoint's; nil if unknown
+	Context  int       // tokens of a sample; 0 in an imported model
+	Unpadded bool      // it trained the embedding of the model's padding token
+	File     string    // where all this was read, for messages
+}
+
+// Continued returns the job of a run that continues b. Keys that the job leaves out
+// come from there.
+func (c *Config) Continued(b Before) (*Config, Problems) {
+	was := b.Job
 	root := c.root.clone()
 	for _, key := range c.inherited(was) {
 		n, _ := parse([]byte(was.Text(key)), place{})
-		n.moveTo(place{file: at})
+		n.moveTo(place{file: b.File})
 		put(root, key, n)
 	}
 	r := newReader(c.file, root)
 	r.Config.network, r.Config.world = c.network, c.world
 	r.processes, r.each = c.world[0], c.world[1]
-	if model != nil {
-		r.was = &wasModel{Model: *model, trained: trained}
+	if b.Model != nil {
+		r.was = &wasModel{Model: *b.Model, trained: b.Context, unpadded: b.Unpadded}
 		if was != nil {
 			r.was.from = was.Model.From
 		}
@@ -151,11 +138,11 @@ func (c *Config) Continued(was *Config, model *hf.Model, trained int, at string)
 // SettingsOf is what lasts of a job that a checkpoint has in YAML, and where its
 // model came from. What else is wrong with it does not matter.
 func SettingsOf(job string) *Config {
-	old, _ := parse([]byte(job), place{})
+	old, _ := parse([]byte(visible(job)), place{}) // older programs wrote what is invisible as it is
 	root := &node{kind: mapping}
 	if old != nil && old.kind == mapping {
 		in := &reader{root: old}
-		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "parallel.ranks", "data.documents"}, Lasting...) {
+		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "train.eval_batches", "parallel.ranks", "data.documents"}, Lasting...) {
 			if n := in.lookup(key); n != nil {
 				put(root, key, n)
 			}
@@ -169,6 +156,12 @@ func SettingsOf(job string) *Config {
 		return r.Config
 	}
 	return nil
+}
+
+// HasKey reports whether a job in YAML gives a value for a key.
+func HasKey(job, key string) bool {
+	root, _ := parse([]byte(job), place{})
+	return root != nil && root.kind == mapping && (&reader{root: root}).lookup(key) != nil
 }
 
 // inherited are the keys that come from the checkpoint's job.

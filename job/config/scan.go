@@ -38,12 +38,23 @@ func plain(text []byte) (at int, wrong, right string) {
 			return i, "this is not text in UTF-8", save
 		case r == 0:
 			return i, "there is a zero byte: this is text in UTF-16, or no text", save
-		case r == byteOrderMark || unicode.IsControl(r) && !strings.ContainsRune("\t\n\r", r):
-			return i, fmt.Sprintf("there is a character %U, which does not print", r), fmt.Sprintf(`write it as "\u%04X", in double quotes`, r)
+		case invisible(r):
+			return i, fmt.Sprintf("there is a character %U, which does not print", r), fmt.Sprintf(`remove it, or write it in a value as "%s", in double quotes`, escape(r))
 		}
 		i += n
 	}
 	return 0, "", ""
+}
+
+// invisible tells whether a job file may not have a character as it is.
+func invisible(r rune) bool { return !unicode.IsGraphic(r) && !strings.ContainsRune("\t\n\r", r) }
+
+// escape is a character in a double-quoted text of YAML.
+func escape(r rune) string {
+	if r > 0xffff {
+		return fmt.Sprintf(`\U%08X`, r)
+	}
+	return fmt.Sprintf(`\u%04X`, r)
 }
 
 // byteOrderMark is what Windows puts in front of text in UTF-8.

@@ -217,7 +217,7 @@ func TestYAMLIsReadOrRefused(t *testing.T) {
 		"train:\n\tsteps: 5\n":                        `3:1: not YAML: found character '\t' that cannot start any token; YAML indents with spaces`,
 		"train: {steps: 5, steps: 5}\n":               "2:19: train.steps: given twice, first at job.yaml:2:9",
 		"train: {steps: 5}\ntrain: {seed: 5}\n":       "3:1: train: given twice, first at job.yaml:2:1",
-		"sample: {prompt: \"\x1b[31m\"}\n":            `2:19: there is a character U+001B, which does not print; write it as "\u001B", in double quotes`,
+		"sample: {prompt: \"\x1b[31m\"}\n":            `2:19: there is a character U+001B, which does not print; remove it, or write it in a value as "\u001B", in double quotes`,
 		"sample: {prompt: \"\u0085\"}\n":              "2:19: there is a character U+0085",
 		"sample: {prompt: \"\ufeff\"}\n":              "2:19: there is a character U+FEFF",
 		"sample: {prompt: \"\xff\"}\n":                "2:19: this is not text in UTF-8",
@@ -225,8 +225,14 @@ func TestYAMLIsReadOrRefused(t *testing.T) {
 		"sample: {prompt: \"\x00\"}\n":                "2:19: there is a zero byte: this is text in UTF-16, or no text",
 		"\"\\e[31m\": 5\n":                            `2:1: \x1b[31m: unknown key`,
 		"zero: {stage: \"\\e[31m\\u202e\"}\n":         `2:15: zero.stage: "\x1b[31m\u202e" is not a whole number`,
-		"zero: {stage: \u202e5}\n":                    `2:15: zero.stage: \u202e5 is not a whole number`,
-		"data: {text: !!seq [a.txt]}\n":               "2:1: data: given twice",
+		"zero: {stage: \u202e5}\n":                    "2:15: there is a character U+202E",
+		"# \u202etxt.a\n":                             "2:3: there is a character U+202E",
+		"train: {steps: 5} # a\u200b\n":               "2:22: there is a character U+200B",
+		"tra\u00adin: {steps: 5}\n":                   "2:4: there is a character U+00AD",
+		"model: {from: a\u2028b}\n":                   "2:16: there is a character U+2028",
+		"sample: {prompt: \"\U000e0041\"}\n":          `2:19: there is a character U+E0041, which does not print; remove it, or write it in a value as "\U000E0041", in double quotes`,
+		"sample: {prompt: \"\\U000e0041\\u200d\"} # \u00a0日本語 é\n": "200 1 1",
+		"data: {text: !!seq [a.txt]}\n":                            "2:1: data: given twice",
 	} {
 		file := testjob.Least + text
 		if mark := strings.TrimPrefix(text, "\ufeff"); mark != text {
@@ -268,5 +274,14 @@ func TestPromptsReadBack(t *testing.T) {
 		if got, err := Load("again.yaml", nil); err != nil || got.Sample.Prompt != c.Sample.Prompt {
 			t.Errorf("%U: %v", page<<8, err)
 		}
+	}
+}
+
+// The job of a checkpoint that an older program wrote may have characters as they are that
+// a job file may not have any longer.
+func TestSettingsOfOlderJobs(t *testing.T) {
+	was := SettingsOf("train: {steps: 77} # \u202e\nsample: {prompt: \"a\u200db\"}\n")
+	if was == nil || was.Train.Steps != 77 {
+		t.Errorf("got %+v", was)
 	}
 }

@@ -47,7 +47,7 @@ func usualTargets(m hf.Model) []string {
 func (r *reader) checkTargets() {
 	c := r.Config
 	layers := map[string]bool{} // ends of their names
-	for _, p := range hf.Parameters(c.Model.With(nn.LoRA{Rank: 1, Targets: []string{nn.AllLinear}})) {
+	for _, p := range hf.Parameters(c.Model.Network(nn.LoRA{Rank: 1, Targets: []string{nn.AllLinear}})) {
 		if name, ok := strings.CutSuffix(p.Name, ".lora_B.weight"); ok {
 			layers[name] = true
 		}
@@ -79,7 +79,7 @@ func ends(names map[string]bool) (list []string) {
 
 func (r *reader) checkFreeze() {
 	c := r.Config
-	all := hf.Parameters(c.Model.With(Adapters(c)))
+	all := hf.Parameters(c.Model.Network(Adapters(c)))
 	for _, pattern := range c.Train.Freeze {
 		if _, err := filepath.Match(pattern, ""); err != nil {
 			r.refuse(fmt.Sprintf("%q is no pattern: %v", pattern, err), "want names with * for any letters", "train.freeze")

@@ -372,13 +372,21 @@ func Quote(s string) string {
 	if err := e.Encode(s); err != nil {
 		panic(fmt.Sprintf("config: quoting %q: %v", s, err)) // a string always encodes
 	}
-	return unwritable.ReplaceAllStringFunc(strings.TrimSuffix(b.String(), "\n"), func(r string) string {
-		return fmt.Sprintf(`\u%04x`, []rune(r)[0])
-	})
+	return visible(strings.TrimSuffix(b.String(), "\n"))
 }
 
-// unwritable is what a job file may not have as it is, and JSON may.
-var unwritable = regexp.MustCompile("[\u007f-\u009f\ufeff]")
+// visible is YAML whose texts are double-quoted, with escapes for what is invisible.
+func visible(yaml string) string {
+	var b strings.Builder
+	for _, r := range yaml {
+		if invisible(r) {
+			b.WriteString(escape(r))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
 
 // longestPattern bounds the pattern of a group, in bytes.
 const longestPattern = 200
@@ -457,43 +465,3 @@ func (v duration) set(n *node) string {
 
 func (v duration) want() string { return "a number with its unit, such as 30s or 5m" }
 func (v duration) yaml() string { return v.p.String() }
-
-// nearest is the name that word is most likely a misspelling of, or "".
-func nearest(word string, names []string) string {
-	if len(word) > 40 {
-		return "" // and would take long
-	}
-	best, at := "", len(word)/3+2
-	for _, name := range names {
-		if d := distance(strings.ToLower(word), name); d < at && d < len(name) {
-			best, at = name, d
-		}
-	}
-	return best
-}
-
-// distance is the number of letters to insert, delete, replace or swap with a
-// neighbour to make b of a (optimal string alignment).
-func distance(a, b string) int {
-	d := make([][]int, len(a)+1)
-	for i := range d {
-		d[i] = make([]int, len(b)+1)
-		d[i][0] = i
-	}
-	for j := range d[0] {
-		d[0][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		for j := 1; j <= len(b); j++ {
-			change := 1
-			if a[i-1] == b[j-1] {
-				change = 0
-			}
-			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, d[i-1][j-1]+change)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
-			}
-		}
-	}
-	return d[len(a)][len(b)]
-}

@@ -18,6 +18,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
+	"zeroth/data"
 	"zeroth/input"
 	"zeroth/job/show"
 )
@@ -74,6 +75,9 @@ func (n *node) String() string {
 // readFile is the job file as a mapping, and what is wrong with it as YAML.
 func readFile(file string) (*node, Problems) {
 	root := &node{at: place{file: file}, kind: mapping}
+	if wrong, want := notJob(file); wrong != "" {
+		return root, fatal(root.at, wrong, want)
+	}
 	raw, err := readJob(file)
 	if err != nil {
 		want := "want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one"
@@ -100,6 +104,27 @@ func readFile(file string) (*node, Problems) {
 		return root, theirs
 	}
 	return top, problems
+}
+
+// notJob is what is wrong with a file that is data or a model, not a job, and what to type
+// instead; empty: it may be a job.
+func notJob(file string) (wrong, want string) {
+	if strings.Contains(file, "://") {
+		return "this is an address, not a job file", "nothing is downloaded here: fetch the file first"
+	}
+	what, key := data.Kind(file)
+	if what == "" || file == "-" {
+		return "", ""
+	}
+	wrong = "this is " + what + ", not a job file"
+	if key == "" {
+		return wrong, "'zeroth init' writes a job file"
+	}
+	section := fmt.Sprintf("%s: [%s]", key, Quote(file))
+	if format := data.Format(file); key == "documents" && format != "" {
+		section += ", format: " + format
+	}
+	return wrong, fmt.Sprintf("name it in a job file, such as job.yaml with the line data: {%s}, and type: zeroth train job.yaml", section)
 }
 
 // readJob is the text of a job file, of which - is the standard input.

@@ -5,6 +5,6 @@
 // it compares their answers.
 //
 // Begin with fit.go: Search is zeroth plan --fit. largest.go finds the largest model,
-// context or batch; refuse.go is the check before a run; closed.go has the formulas
-// that make searching cheap.
+// context or batch; refuse.go is the check before a run; measure.go makes searching
+// cheap: it runs a few layers and adds what the others do, which layers.go compares.
 package fit

@@ -2,7 +2,6 @@ package fit
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -13,6 +12,8 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/sim"
+	"zeroth/offload"
+	"zeroth/optim"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -54,6 +55,8 @@ type Choice struct {
 	limits Limits
 	least  int     // hundredths of the optimizer state that must be offloaded; 0: it was not asked, or nothing fits
 	whole  float64 // simulated seconds of a step that offloads all of it
+
+	hostUpdate float64 // seconds of the host's kernels alone, where the hardware is known and the choice is weighed
 }
 
 // Free is what is left of the device, at worst and at best, in bytes.
@@ -82,9 +85,12 @@ func (c *Choice) lacksBeside() int64 {
 	return max(c.Needs.Host.Total()-c.limits.Host, c.Needs.Disk-c.limits.Disk)
 }
 
-// Binding is the category that takes most of what there is too little of, as it
-// is called there.
-func (c *Choice) Binding() (what string, bytes int64) {
+// Binding is the category that takes most of what there is too little of, as
+// programs call it.
+func (c *Choice) Binding() (what string, bytes int64) { return c.binding(device.Use.String) }
+
+// binding is Binding with the names of categories that name gives.
+func (c *Choice) binding(name func(device.Use) string) (what string, bytes int64) {
 	needs, where := c.Needs.Device, ""
 	switch over := c.over(); {
 	case over == c.lacks():
@@ -94,7 +100,7 @@ func (c *Choice) Binding() (what string, bytes int64) {
 		return "the file on disk", c.Needs.Disk
 	}
 	bytes = slices.Max(needs[:])
-	return device.Use(slices.Index(needs[:], bytes)).String() + where, bytes
+	return name(device.Use(slices.Index(needs[:], bytes))) + where, bytes
 }
 
 // Result is what fits of a job.
@@ -121,15 +127,22 @@ func (c *Choice) way() way {
 const listed = 8
 
 // Search searches the stages, shard groups, micro-batches, recomputing, prefetch,
-// chunks of the loss, offloading and its ratio by closed forms, and does a dry run of what it
-// answers, for its time too where the hardware is known. The sequences of a step
-// stay the job's if the ranks divide them, else those of a rank do.
+// chunks of the loss, offloading and its ratio by dry runs of a few layers, and does a
+// dry run of all of them of what it answers, and simulates it where the hardware is
+// known. The sequences of a step stay the job's if the ranks divide them, else those of
+// a rank do.
 func Search(c *config.Config, l Limits) (*Result, error) {
 	if err := searchable(c); err != nil {
 		return nil, err
 	}
-	s := newSearch(c, l)
-	f := &Result{Limits: l, Job: s.choice(s.job), Tried: len(s.all)}
+	s, err := newSearch(c, l)
+	if err != nil {
+		return nil, err
+	}
+	f := &Result{Limits: l, Tried: len(s.all)}
+	if f.Job, err = s.choice(s.job); err != nil {
+		return nil, err
+	}
 	best := map[way]*Choice{}
 	for _, x := range s.all {
 		if b := best[x.way()]; b == nil || better(x, b) {
@@ -137,6 +150,9 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 		}
 	}
 	for _, x := range best {
+		if err := s.weigh(x); err != nil {
+			return nil, err
+		}
 		if x.Fits() {
 			f.Fits = append(f.Fits, x)
 		} else {
@@ -146,7 +162,8 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 	slices.SortFunc(f.Fits, order)
 	slices.SortFunc(f.Others, func(a, b *Choice) int { return cmp.Or(cmp.Compare(a.over(), b.over()), order(a, b)) })
 	f.Fits, f.Others = f.Fits[:min(listed, len(f.Fits))], f.Others[:min(listed, len(f.Others))]
-	if err := each(slices.Concat([]*Choice{f.Job}, f.Fits, f.Others), (*Choice).dryRun); err != nil {
+	listed := slices.Concat([]*Choice{f.Job}, f.Fits, f.Others)
+	if err := each(len(listed), func(i int) error { return s.dryRun(listed[i]) }); err != nil {
 		return nil, err
 	}
 	if err := s.tune(f.Fits); err != nil {
@@ -156,24 +173,16 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 	return f, nil
 }
 
-// searchable is an error for a model with more layers than many dry runs are made
+// searchable is an error for a model with more layers than many simulations are made
 // of.
 func searchable(c *config.Config) error {
-	if config.Given(c) {
-		return input.BadInput(errors.New("settings are searched for models of a job file, not for a given network; plan says what one setting needs"))
-	}
-	for key, given := range map[string]bool{"train.lora.rank": c.Train.LoRA.Rank > 0, "train.freeze": len(c.Train.Freeze) > 0} {
-		if given {
-			return input.BadInput(fmt.Errorf("%v: %s: settings are not searched for a model of which a part is trained; plan says what one setting needs", c.Place(key), key))
-		}
-	}
-	if n := c.Model.Layers; n > fitLayers {
+	if n := len(config.Network(c).Modules) - 2; n > fitLayers {
 		return input.BadInput(fmt.Errorf("%v: %d layers: settings are searched for models of at most %d; plan says what one setting needs", c.Place("model.layers"), n, fitLayers))
 	}
 	return nil
 }
 
-// Seconds is how long a step takes: as simulated, or by the closed form.
+// Seconds is how long a step takes: as simulated, or as weighed.
 func (c *Choice) Seconds() float64 {
 	if c.Simulated != nil {
 		return c.Simulated.Seconds
@@ -205,54 +214,93 @@ func order(a, b *Choice) int {
 		slices.Compare(a.Sets, b.Sets))
 }
 
-// dryRun compares what the closed forms say with a dry run.
-func (c *Choice) dryRun() error {
-	p, err := plan.New(c.Config, c.limits.machine(c.Config))
+// dryRun weighs a choice and replaces what it needs by what a dry run of all its layers
+// says.
+func (s *search) dryRun(c *Choice) error {
+	if err := s.weigh(c); err != nil {
+		return err
+	}
+	job, setup := c.limits.machine(c.Config).Setup(c.Config)
+	needs, err := build.DryRunWith(job, setup, build.FewMicro)
 	if err != nil {
 		return err
 	}
-	got := build.Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk, Arena: c.Needs.Arena}
-	if got != c.Needs || p.Sent != c.Cost.Sent {
-		panic(fmt.Sprintf("fit: closed forms say %+v and %d bytes sent, a dry run %+v and %d", c.Needs, c.Cost.Sent, got, p.Sent))
+	if c.Needs, c.Exact = needs, true; s.limits.GPU {
+		c.Needs.Device[device.Workspace] = 0
 	}
-	c.Exact = true
 	return c.simulate()
 }
 
-// search is one call of Fit.
+// search is one call of Search.
 type search struct {
 	limits    Limits
 	job       *config.Config // on the ranks there are
-	units     []zero.UnitSize
-	undivided bool          // micro-batches stay as they are
-	work      map[int]int64 // work space of kernels, by micro-batch
-	kept      map[unitKey]*ofUnits
-	buses     map[shard.Mesh][2]float64
-	products  sim.Products
+	layers    *layers
+	updates   float64 // operations of updates of whole matrices, of all ranks
+	undivided bool    // micro-batches stay as they are
+	kept      memo[unitKey, measured]
+	passes    memo[passKey, measured]
+	runs      memo[runKey, measured]
+	cuts      memo[shard.Mesh, []offload.Unit]
+	buses     memo[shard.Mesh, [2]float64]
 	all       []*Choice
 }
 
 // bare is a search that has tried nothing yet.
-func bare(c *config.Config, l Limits) *search {
+func bare(c *config.Config, l Limits) (*search, error) {
 	job := on(c, l.Ranks)
-	m := config.Network(job)
-	return &search{limits: l, job: job, units: sim.UnitSizes(m, build.Rules(job.Optimizer)), work: map[int]int64{}, kept: map[unitKey]*ofUnits{}, buses: map[shard.Mesh][2]float64{}, products: sim.Matmuls(m, build.Rules(job.Optimizer))}
-}
-
-func newSearch(c *config.Config, l Limits) *search {
-	s := bare(c, l)
-	s.run()
-	return s
-}
-
-func (s *search) run() {
-	s.each(func(x config.Config) {
-		c := s.choice(&x)
-		s.all = append(s.all, c)
-		if least := s.least(c); least != nil && least.Config.Zero.Offload.Ratio != x.Zero.Offload.Ratio {
-			s.all = append(s.all, least)
+	layers, err := layersOf(job)
+	if err != nil {
+		return nil, err
+	}
+	s := &search{limits: l, job: config.Standing(job, layers.model), layers: layers}
+	rules := build.Rules(c.Optimizer)
+	for _, u := range s.layers.model.Units() {
+		for _, p := range u.Params {
+			if r, ok := rules[p.Rule].(optim.Whole); ok && !p.Frozen {
+				s.updates += r.Flops(p.Shape[0], p.Shape[1])
+			}
 		}
+	}
+	return s, nil
+}
+
+func newSearch(c *config.Config, l Limits) (*search, error) {
+	s, err := bare(c, l)
+	if err == nil {
+		err = s.run()
+	}
+	return s, err
+}
+
+// run measures every way to set the job, and where that must offload a part of its
+// optimizer state, the least part too.
+func (s *search) run() error {
+	var all []*config.Config
+	s.each(func(x config.Config) { all = append(all, &x) })
+	tried := make([][]*Choice, len(all))
+	err := each(len(all), func(i int) error {
+		c, err := s.choice(all[i])
+		if err != nil {
+			return err
+		}
+		tried[i] = []*Choice{c}
+		least, err := s.least(c)
+		if err != nil {
+			return err
+		}
+		if least != nil && least.Config.Zero.Offload.Ratio != c.Config.Zero.Offload.Ratio {
+			tried[i] = append(tried[i], least)
+		}
+		for _, x := range tried[i] {
+			if x.Fits() {
+				err = cmp.Or(err, s.weigh(x))
+			}
+		}
+		return err
 	})
+	s.all = slices.Concat(tried...)
+	return err
 }
 
 // on is the job on so many ranks, in one shard group.
@@ -387,84 +435,24 @@ func divisors(n int) (list []int) {
 	return list
 }
 
-func (s *search) choice(x *config.Config) *Choice {
-	rates := s.limits.Rates
-	if s.limits.Hardware != nil {
-		bus := s.busOf(x)
-		rates.Link, rates.Apart = bus[0], bus[1]
+func (s *search) choice(x *config.Config) (*Choice, error) {
+	needs, err := s.needs(x)
+	if err != nil {
+		return nil, err
 	}
-	units := s.ofUnits(x)
-	c := &Choice{Config: x, Cost: sim.Weigh(x, s.products, units.moves, rates), limits: s.limits}
-	c.Needs = units.needs.Plus(withoutUnits(x, s.workspace(x)), 1).Plus(units.none, -1)
+	c := &Choice{Config: x, Needs: needs, limits: s.limits}
 	c.Low, c.High = plan.Sum(plan.Outside(x, s.limits.machine(x)))
 	c.Sets = differs(s.job, x)
-	return c
+	return c, nil
 }
 
 // busOf is the bytes a second that a rank sends in its shard group, and to replicas.
 func (s *search) busOf(x *config.Config) [2]float64 {
-	mesh := config.Mesh(x)
-	bus, ok := s.buses[mesh]
-	if !ok {
-		h := s.limits.Hardware
-		bus = [2]float64{h.Bus(x, sim.Group{Size: mesh.Shard, Stride: 1}), h.Bus(x, sim.Group{Size: mesh.Replicate, Stride: mesh.Shard})}
-		s.buses[mesh] = bus
-	}
+	mesh, h := config.Mesh(x), s.limits.Hardware
+	bus, _ := s.buses.get(mesh, func() ([2]float64, error) {
+		return [2]float64{h.Bus(x, sim.Group{Size: mesh.Shard, Stride: 1}), h.Bus(x, sim.Group{Size: mesh.Replicate, Stride: mesh.Shard})}, nil
+	})
 	return bus
-}
-
-// unitKey is what a choice's needs and traffic of the units depend on; all else is
-// of its micro-batches.
-type unitKey struct {
-	mesh            shard.Mesh
-	stage, prefetch int
-	offload         config.Offload
-	several         bool // micro-batches
-}
-
-// ofUnits is what the units of a choice take.
-type ofUnits struct {
-	needs build.Footprint // with micro-batches of no sequences
-	none  build.Footprint // of those without units
-	moves sim.Traffic
-}
-
-// ofUnits looks at the units once for all choices that do not differ in how they
-// are kept: a model may have thousands.
-func (s *search) ofUnits(x *config.Config) *ofUnits {
-	k := unitKey{config.Mesh(x), x.Zero.Stage, x.Zero.Prefetch, x.Zero.Offload, x.Train.Accumulate > 1}
-	u := s.kept[k]
-	if u == nil {
-		setup, spread := build.Setup{}, s.limits.machine(x).Spread
-		empty := *x
-		if spread.Hosts > 0 {
-			setup.Launch, empty = spread, *spread.Of(x)
-		}
-		empty.Train.MicroBatch = 0
-		u = &ofUnits{needs: closed(&empty, s.units, 0, build.HostWorkspace(x, setup)), none: withoutUnits(&empty, 0), moves: sim.TrafficOf(x, s.units)}
-		s.kept[k] = u
-	}
-	return u
-}
-
-// withoutUnits is what a job of no units would take, on its device alone.
-func withoutUnits(c *config.Config, work int64) build.Footprint {
-	x := *c
-	x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters = "none", "none"
-	return closed(&x, nil, work, 0)
-}
-
-// workspace is that of the CPU's kernels, where ranks are not GPUs.
-func (s *search) workspace(x *config.Config) int64 {
-	if s.limits.GPU {
-		return 0
-	}
-	n, ok := s.work[x.Train.MicroBatch]
-	if !ok {
-		n = build.Workspace(x)
-		s.work[x.Train.MicroBatch] = n
-	}
-	return n
 }
 
 // differs are the keys in which x is set otherwise, as --set takes them.
@@ -492,6 +480,12 @@ func differs(c *config.Config, x *config.Config) (sets []string) {
 	}
 	return sets
 }
+
+// Limits of a search for settings.
+const (
+	fitLayers = 1000 // of a model whose settings are searched
+	fitMicros = 32   // sizes of micro-batches that are tried
+)
 
 // SearchLimits are those of a search.
 func SearchLimits() [][2]any {

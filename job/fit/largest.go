@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -41,35 +42,49 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 	if err := searchable(c); err != nil {
 		return nil, err
 	}
+	if config.Given(c) && of != "micro_batch" {
+		return nil, input.BadInput(fmt.Errorf("--largest %s: a given network has the size it has; want --largest micro_batch", of))
+	}
 	job := on(c, l.Ranks)
-	answer := func(best func(*config.Config) *Choice) *Answer {
-		n := bisect(func(n int) bool { x, _ := grown(job, n); return x != nil && best(x).Fits() })
-		if n == 0 {
-			return nil
+	answer := func(best func(*search) (*Choice, error)) (*Answer, error) {
+		var wrong error
+		var last *search
+		try := func(x *config.Config) (c *Choice) {
+			if last, wrong = bare(x, l); wrong == nil {
+				c, wrong = best(last)
+			}
+			return c
+		}
+		n := bisect(func(n int) bool {
+			x, _ := grown(job, n)
+			if x == nil || wrong != nil {
+				return false
+			}
+			c := try(x)
+			return wrong == nil && c.Fits()
+		})
+		if n == 0 || wrong != nil {
+			return nil, wrong
 		}
 		x, title := grown(job, n)
 		if more, _ := grown(job, n+1); more == nil {
 			title += ", larger ones are not searched"
 		}
-		return &Answer{n, title, best(x)}
+		c := try(x)
+		return &Answer{n, title, c}, cmp.Or(wrong, last.dryRun(c))
 	}
-	r := &Largest{Of: of, Limits: l}
-	r.As = answer(func(x *config.Config) *Choice { return bare(x, l).choice(x) })
-	r.Any = answer(func(x *config.Config) *Choice {
-		s := bare(x, l)
+	as, err := answer(func(s *search) (*Choice, error) { return s.choice(s.job) })
+	if err != nil {
+		return nil, err
+	}
+	any, err := answer(func(s *search) (*Choice, error) {
 		s.undivided = of == "micro_batch"
-		s.run()
-		return slices.MinFunc(s.all, byFit)
-	})
-	for _, a := range []*Answer{r.As, r.Any} {
-		if a == nil {
-			continue
-		}
-		if err := a.Choice.dryRun(); err != nil {
+		if err := s.run(); err != nil {
 			return nil, err
 		}
-	}
-	return r, nil
+		return slices.MinFunc(s.all, byFit), nil
+	})
+	return &Largest{Of: of, As: as, Any: any, Limits: l}, err
 }
 
 func byFit(a, b *Choice) int {
@@ -111,8 +126,8 @@ func grownModel(c *config.Config, n int) (*config.Config, string) {
 	x, m := *c, c.Model
 	group := 1
 	if m.Family == "llama" {
-		group = m.Heads / m.KVHeads
-		x.Model.KVHeads = n
+		group = m.Heads / m.KV
+		x.Model.KV = n
 		x.Model.FFN = (m.FFN*n*group/m.Heads + 63) / 64 * 64
 	}
 	x.Model.From, x.Model.Heads = "", n*group

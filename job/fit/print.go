@@ -5,13 +5,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"strings"
 
 	"zeroth/device"
 	"zeroth/job/config"
 	"zeroth/job/hf"
+	"zeroth/job/plan"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/nn"
 )
 
 // Print writes what fits for people.
@@ -22,9 +26,9 @@ func (f *Result) Print(out io.Writer) error {
 	for _, line := range l.lines() {
 		fmt.Fprintln(&b, line)
 	}
-	t := show.Columns{Align: "lllllrrlrrrrrl"}
-	t.Add("", "stage", "shard ×", "micro-batch ×", "recompute", "prefetch,", "loss chunk,", "offload", "allocated", "free", "a step", "of the", "MFU", "a step")
-	t.Add("", "", "replicate", "accumulate", "", "units", "tokens", "", "a rank", "a rank", "takes", "fastest", "", "")
+	t := show.Columns{Align: "lllllrrrrrrl"}
+	t.Add("", "stage", "shard ×", "micro-batch", "recompute", "prefetch", "chunk", "allocated", "free", "a step", "MFU", "")
+	t.Add("", "", "replicate", "× accumulate", "", "units", "tokens", "a rank", "a rank", "takes", "", "")
 	var fastest float64
 	for _, x := range f.Fits {
 		if s := x.Seconds(); fastest == 0 || s < fastest {
@@ -38,9 +42,16 @@ func (f *Result) Print(out io.Writer) error {
 		f.row(&t, "does not fit", x, fastest)
 	}
 	f.row(&t, "as it is set", f.Job, fastest)
-	fmt.Fprintf(&b, "\n%s\n%s", t.Within(show.Width(out)), f.advice())
+	width := show.Width(out)
+	if width == 0 || width > widest {
+		width = widest
+	}
+	fmt.Fprintf(&b, "\n%s\n%s", t.Within(width), f.advice())
 	return show.Print(out, b.String())
 }
+
+// widest is the columns of a row at most.
+const widest = 120
 
 // fitting says of a choice that fits how fast it is: those that a step's time does
 // not tell apart are told to be equal.
@@ -61,27 +72,26 @@ const tie = 1.005
 func (f *Result) row(t *show.Columns, word string, x *Choice, fastest float64) {
 	c, mesh := x.Config, config.Mesh(x.Config)
 	low, high := x.Free()
-	free, why, time := show.ByteSize(low), "", "-"
-	if high != low {
-		free += " to " + show.ByteSize(high)
-	}
+	why, step, used := "", "-", "-"
 	if fastest > 0 {
-		time = fmt.Sprintf("× %.2f", x.Seconds()/fastest)
+		step = fmt.Sprintf("× %.2f", x.Seconds()/fastest)
 	}
-	step, used := "-", "-"
 	if x.Simulated != nil {
 		step, used = show.Seconds(x.Simulated.Seconds), fmt.Sprintf("%.0f %%", 100*x.Simulated.Used)
 	}
 	switch {
 	case low < 0 && high >= 0:
-		why = "fits if what is outside is small"
+		why = fmt.Sprintf("up to %s free: fits if what is outside is small", show.ByteSize(high))
 	case !x.Fits():
 		why = x.binds()
 	default:
 		why = x.spends()
 	}
+	if offload := c.Zero.Offload.String(); offload != "" {
+		why = offload + ": " + why
+	}
 	t.Add(word, fmt.Sprint(c.Zero.Stage), fmt.Sprintf("%d × %d", mesh.Shard, mesh.Replicate), fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate),
-		c.Zero.Recompute, fmt.Sprint(c.Zero.Prefetch), fmt.Sprint(c.Train.LossChunk), cmp.Or(c.Zero.Offload.String(), "-"), show.ByteSize(x.Needs.Device.Total()), free, step, time, used, why)
+		c.Zero.Recompute, fmt.Sprint(c.Zero.Prefetch), fmt.Sprint(c.Train.LossChunk), show.ByteSize(x.Needs.Device.Total()), show.ByteSize(low), step, used, why)
 }
 
 // lines are the limits in words.
@@ -104,8 +114,8 @@ func (l Limits) lines() []string {
 
 // binds says what takes most of a choice that does not fit.
 func (c *Choice) binds() string {
-	what, bytes := c.Binding()
-	return fmt.Sprintf("%s takes %s", what, show.ByteSize(bytes))
+	what, bytes := c.binding(plan.Title)
+	return fmt.Sprintf("most is %s, %s", what, show.ByteSize(bytes))
 }
 
 // spends says what a step's time goes into.
@@ -135,9 +145,9 @@ func (c *Choice) spends() string {
 
 // advice is what to do about it.
 func (f *Result) advice() string {
-	tried := fmt.Sprintf("%s settings tried by closed forms; the bytes of what is listed are those of a dry run.\n", show.Grouped(int64(f.Tried)))
+	tried := fmt.Sprintf("%s settings tried by dry runs of a few layers; what is listed has had a dry run of all of them.\n", show.Grouped(int64(f.Tried)))
 	if len(f.Fits) == 0 {
-		return tried + "Nothing fits: more ranks, more memory for each, a smaller model or shorter sequences.\n"
+		return tried + f.withHost() + "Nothing fits: more ranks, more memory for each, a smaller model or shorter sequences.\n"
 	}
 	line := "The job is set to the fastest already.\n"
 	if sets := f.Fits[0].Sets; len(sets) > 0 {
@@ -152,6 +162,25 @@ func (f *Result) advice() string {
 	return tried + line
 }
 
+// withHost says how much host memory would make something fit, if there is none so far
+// and some would; else it is empty.
+func (f *Result) withHost() string {
+	l, c := f.Limits, f.Job.Config
+	l.Host = math.MaxInt64 / 2
+	if f.Limits.Host > 0 || l.Hardware != nil && l.Hardware.Serves(c, true, false) != nil {
+		return ""
+	}
+	with, err := Search(c, l)
+	if err != nil || len(with.Fits) == 0 {
+		return ""
+	}
+	least := slices.MinFunc(with.Fits, func(a, b *Choice) int { return cmp.Compare(a.Needs.Host.Total(), b.Needs.Host.Total()) })
+	need := least.Needs.Host.Total()
+	ranks := int64(min(8, l.Ranks)) // of a machine, as an example
+	return fmt.Sprintf("It fits with %s of host memory for each rank, for example with --host-memory %dGiB for a machine of %d.\n",
+		show.ByteSize(need), (ranks*need+1<<30-1)>>30, ranks)
+}
+
 // ties are the choices beside the first that are as fast.
 func (f *Result) ties() (n int) {
 	for _, x := range f.Fits[1:] {
@@ -164,7 +193,7 @@ func (f *Result) ties() (n int) {
 
 // title names a model: "GPT-2 124.4M".
 func title(m hf.Model) string {
-	n := m.Network()
+	n := m.Network(nn.LoRA{})
 	total := 0
 	for _, p := range hf.Parameters(n) {
 		total += p.Numel()

@@ -20,45 +20,60 @@ import (
 const parts = 100
 
 // at is a choice with another part of its optimizer state offloaded, in hundredths.
-func (s *search) at(c *Choice, part int) *Choice {
+func (s *search) at(c *Choice, part int) (*Choice, error) {
 	x := *c.Config
 	x.Zero.Offload.Ratio = float64(part) / parts
-	y := s.choice(&x)
-	y.least = c.least
-	return y
+	y, err := s.choice(&x)
+	if err == nil {
+		y.least = c.least
+	}
+	return y, err
 }
 
 // least is a choice with the smallest part of its optimizer state offloaded that
 // fits; if none does, with that which lacks least; nil if it needs none offloaded. A larger part takes
 // no more of the device and no less of the host and the disk. A small part is
-// also the fastest by the closed form, of which the host's update is on top.
-func (s *search) least(c *Choice) *Choice {
-	if c.Config.Zero.Offload.Optimizer == "none" || s.at(c, 0).lacks() <= 0 {
-		return nil
+// also weighed as the fastest, for the host's update is on top.
+func (s *search) least(c *Choice) (*Choice, error) {
+	if c.Config.Zero.Offload.Optimizer == "none" {
+		return nil, nil
+	}
+	if none, err := s.at(c, 0); err != nil || none.lacks() <= 0 {
+		return nil, err
+	}
+	least, err := s.at(c, parts)
+	if err != nil || least.lacks() > max(0, least.lacksBeside()) {
+		return least, err // the device has too little whatever is offloaded
 	}
 	part := 1 + sort.Search(parts-1, func(i int) bool {
-		x := s.at(c, i+1)
-		return x.lacks() <= max(0, x.lacksBeside())
+		x, wrong := s.at(c, i+1)
+		err = cmp.Or(err, wrong)
+		return err != nil || x.lacks() <= max(0, x.lacksBeside())
 	})
-	least := s.at(c, part)
-	if !least.Fits() && part > 1 {
-		if x := s.at(c, part-1); x.over() < least.over() {
-			least = x
+	if err == nil {
+		least, err = s.at(c, part)
+	}
+	if err == nil && !least.Fits() && part > 1 {
+		less, wrong := s.at(c, part-1)
+		if err = wrong; err == nil && less.over() < least.over() {
+			least = less
 		}
 	}
-	if least.Fits() {
+	if err == nil && least.Fits() {
 		c.least, least.least = part, part
 	}
-	return least
+	return least, err
 }
 
 // splits are the choices with as little or more of the optimizer state offloaded
 // that fit, one for every split of the units, the smallest ratio first.
-func (s *search) splits(c *Choice) (list []*Choice) {
+func (s *search) splits(c *Choice) (list []*Choice, err error) {
 	for part := c.least; part <= parts; part++ {
 		x := c
 		if float64(part)/parts != c.Config.Zero.Offload.Ratio {
-			x = s.at(c, part)
+			if x, err = s.at(c, part); err != nil {
+				return nil, err
+			}
 		}
 		if !x.Fits() {
 			break
@@ -67,37 +82,55 @@ func (s *search) splits(c *Choice) (list []*Choice) {
 			list = append(list, x)
 		}
 	}
-	return list
+	return list, nil
 }
 
 // fastest is the choice with the part of its optimizer state offloaded of which
 // the simulated step is shortest: the device updates the rest meanwhile. Of equal
 // ones it is the smallest. The splits are searched from coarse to fine: of up to
-// nine all are simulated.
+// nine all are simulated, but for those that cannot be faster than the smallest.
 func (s *search) fastest(c *Choice) (*Choice, error) {
-	list := s.splits(c)
+	list, err := s.splits(c)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := s.at(c, parts)
+	if last := list[len(list)-1]; err == nil && whole.Needs == last.Needs {
+		whole = last
+	}
+	if err = cmp.Or(err, list[0].simulate(), whole.simulate()); err != nil {
+		return nil, err
+	}
+	if list, err = s.promising(list); err != nil {
+		return nil, err
+	}
 	for lo, hi, step := 0, len(list)-1, 0; step != 1; {
 		step = max(1, (hi-lo+7)/8)
 		some := []*Choice{list[hi]}
 		for i := lo; i < hi; i += step {
 			some = append(some, list[i])
 		}
-		if err := each(some, (*Choice).simulate); err != nil {
+		if err := each(len(some), func(i int) error { return some[i].simulate() }); err != nil {
 			return nil, err
 		}
 		best := slices.Index(list, quickest(list))
 		lo, hi = max(0, best-step+1), min(len(list)-1, best+step-1)
 	}
 	best := quickest(list)
-	whole := list[len(list)-1]
-	if x := s.at(c, parts); x.Needs != whole.Needs {
-		whole = x
-	}
-	if err := whole.simulate(); err != nil {
-		return nil, err
-	}
 	best.whole = whole.Simulated.Seconds
-	return best, best.dryRun()
+	return best, s.dryRun(best)
+}
+
+// promising are the first of some splits and those of which the host's update, between
+// the norm and the next pass, takes less than the first's whole step. The more is
+// offloaded the longer it takes.
+func (s *search) promising(list []*Choice) (_ []*Choice, err error) {
+	n := 1 + sort.Search(len(list)-1, func(i int) bool {
+		x := list[i+1]
+		err = cmp.Or(err, s.weigh(x))
+		return x.hostUpdate >= list[0].Seconds()
+	})
+	return list[:n], err
 }
 
 // tune replaces the choices that must offload a part of their optimizer state by
@@ -137,14 +170,14 @@ func (c *Choice) simulate() (err error) {
 	return err
 }
 
-// each does something with some choices, on all processors, and returns the first's error.
-func each(some []*Choice, do func(*Choice) error) error {
-	errs, next := make([]error, len(some)), atomic.Int64{}
+// each calls do with 0 to n-1, on all processors, and returns the first's error.
+func each(n int, do func(int) error) error {
+	errs, next := make([]error, n), atomic.Int64{}
 	var all sync.WaitGroup
-	for range min(len(some), runtime.GOMAXPROCS(0)) {
+	for range min(n, runtime.GOMAXPROCS(0)) {
 		all.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(some); i = int(next.Add(1)) - 1 {
-				errs[i] = do(some[i])
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				errs[i] = do(i)
 			}
 		})
 	}
@@ -161,14 +194,22 @@ func Advice(c *config.Config, l Limits) (string, error) {
 		return "", nil
 	}
 	l.Host, l.Disk, l.Rates = math.MaxInt64, math.MaxInt64, here
-	s := bare(c, l)
-	job := s.choice(s.job)
-	x := s.least(job)
+	s, err := bare(c, l)
+	if err != nil {
+		return "", err
+	}
+	job, err := s.choice(s.job)
+	if err != nil {
+		return "", err
+	}
+	x, err := s.least(job)
+	if err != nil {
+		return "", err
+	}
 	if x == nil {
 		return "the job fits with zero.offload.optimizer=none, which is faster", nil
 	}
 	if x.least > 0 && l.Hardware != nil {
-		var err error
 		if x, err = s.fastest(x); err != nil {
 			return "", err
 		}

@@ -28,17 +28,17 @@ var offloading = [][]string{
 func TestLeastRatio(t *testing.T) {
 	for _, sets := range offloading {
 		c := configtest.Fitted(t, sets...)
-		sizes := slices.CompactFunc(everyPart(bare(c, Limits{Ranks: 4, Rates: here}), c), sameNeeds)
+		sizes := slices.CompactFunc(everyPart(t, bareOf(t, c, Limits{Ranks: 4, Rates: here}), c), sameNeeds)
 		if len(sizes) < 4 {
 			t.Fatalf("%v: only %d splits", sets, len(sizes))
 		}
 		for i, device := range sizes {
 			for _, host := range sizes[i%2:] {
 				l := Limits{Ranks: 4, Rates: here, Disk: math.MaxInt64, Memory: device.Needs.Device.Total() - int64(i%2), Host: host.Needs.Host.Total()}
-				s := bare(c, l)
-				all := everyPart(s, c)
+				s := bareOf(t, c, l)
+				all := everyPart(t, s, c)
 				want := slices.IndexFunc(all, (*Choice).Fits)
-				got := s.least(s.choice(c))
+				got := least(t, s, c)
 				if (got == nil) != (all[0].lacks() <= 0) {
 					t.Fatalf("%v: %d bytes: %+v, with nothing offloaded %d are lacking", sets, l.Memory, got, all[0].lacks())
 				}
@@ -55,11 +55,23 @@ func TestLeastRatio(t *testing.T) {
 }
 
 // everyPart are the choices of all hundredths, from nothing to all.
-func everyPart(s *search, c *config.Config) (all []*Choice) {
+func everyPart(t *testing.T, s *search, c *config.Config) (all []*Choice) {
 	for part := range parts + 1 {
-		all = append(all, s.at(s.choice(c), part))
+		all = append(all, at(t, s, c, part))
 	}
 	return all
+}
+
+func least(t *testing.T, s *search, c *config.Config) *Choice {
+	t.Helper()
+	x, err := s.choice(c)
+	if err == nil {
+		x, err = s.least(x)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
 }
 
 func sameNeeds(a, b *Choice) bool { return a.Needs == b.Needs }
@@ -77,10 +89,10 @@ func TestFastestRatio(t *testing.T) {
 		for _, sets := range offloading {
 			c := configtest.Fitted(t, sets...)
 			l := Limits{Ranks: 4, GPU: true, Rates: h.Rates(c.Precision), Hardware: h, Host: math.MaxInt64, Disk: math.MaxInt64, Memory: math.MaxInt64}
-			s := bare(c, l)
-			low, high := s.at(s.choice(c), parts), s.at(s.choice(c), 0)
+			s := bareOf(t, c, l)
+			low, high := at(t, s, c, parts), at(t, s, c, 0)
 			s.limits.Memory = (low.Needs.Device.Total()+high.Needs.Device.Total())/2 + low.High
-			least := s.least(s.choice(c))
+			least := least(t, s, c)
 			if least == nil || !least.Fits() {
 				t.Fatalf("%v: %+v", sets, least)
 			}
@@ -89,7 +101,7 @@ func TestFastestRatio(t *testing.T) {
 				t.Fatal(err)
 			}
 			ratios[got.Config.Zero.Offload.Ratio] = true
-			for _, x := range slices.CompactFunc(everyPart(s, c), sameNeeds) {
+			for _, x := range slices.CompactFunc(everyPart(t, s, c), sameNeeds) {
 				if !x.Fits() {
 					continue
 				}
@@ -115,8 +127,8 @@ func TestAdviceOnRatio(t *testing.T) {
 	}
 	h.HostMemory = 1e8
 	c := configtest.Fitted(t, "zero.stage=2", "zero.offload.optimizer=host")
-	s := bare(c, Limits{Ranks: 4, GPU: true, Rates: here})
-	half := s.at(s.choice(c), 50)
+	s := bareOf(t, c, Limits{Ranks: 4, GPU: true, Rates: here})
+	half := at(t, s, c, 50)
 	l := Limits{Ranks: 4, GPU: true, Hardware: h, Memory: half.Needs.Device.Total() + half.High}
 	advice := func(ratio string, l Limits) string {
 		line, err := Advice(configtest.Fitted(t, "zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio="+ratio), l)

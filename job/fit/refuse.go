@@ -27,7 +27,7 @@ func Affordable(c *config.Config, s build.Setup) (build.Footprint, error) {
 	if err != nil {
 		return plan, err
 	}
-	return plan, cmp.Or(budget(c, plan), affords(c, plan, s.At().Beside(config.Mesh(c)), machine.Machine()))
+	return plan, cmp.Or(budget(c, plan), affords(c, plan, s.At().Place(config.Mesh(c)).Beside, machine.Machine()))
 }
 
 // PlanHere is the plan of a job whose ranks are this machine's and share its
@@ -134,7 +134,11 @@ func nearby(c *config.Config, budget int64, over func(*Choice) int64, needs func
 	if searchable(c) != nil {
 		return lessOrMore
 	}
-	all := newSearch(c, Limits{Ranks: c.Parallel.Ranks, Memory: budget, Host: math.MaxInt64, Rates: here}).all
+	s, err := newSearch(c, Limits{Ranks: c.Parallel.Ranks, Memory: budget, Host: math.MaxInt64, Rates: here})
+	if err != nil {
+		return lessOrMore
+	}
+	all := s.all
 	least := slices.MinFunc(all, func(a, b *Choice) int { return cmp.Compare(over(a), over(b)) })
 	if over(least) > 0 {
 		return fmt.Sprintf("no other settings fit, the least is %s with --set %s; %s", show.ByteSize(needs(least.Needs)), strings.Join(least.Sets, " --set "), lessOrMore)

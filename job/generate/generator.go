@@ -79,7 +79,7 @@ func (g *Generator) rows() int { return max(g.context, len(g.texts)) }
 // config is that of a forward-only runner on one rank.
 func (g *Generator) config(m hf.Model) fsdp.Config {
 	cfg := fsdp.Config{Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{}, DType: g.dtype,
-		Model: m.Network(), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2}
+		Model: m.Network(nn.LoRA{}), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2}
 	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, 1, func(string) fsdp.Groups { // nobody to exchange with
 		return fsdp.Groups{Shard: collective.Dry{Of: 1}, Replica: collective.Dry{Of: 1}}
 	})
@@ -126,7 +126,7 @@ func (g *Generator) plan(m hf.Model, b build.Backend) (arena int, err error) {
 // openOn opens the devices and queues.
 func (g *Generator) openOn(b build.Backend, m hf.Model) (err error) {
 	s := device.Sizes{Rows: g.rows(), Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab, Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: m.Family == "llama"}
-	for _, p := range hf.Parameters(m.Network()) {
+	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
 	}
 	if g.dev, err = b.Open(0, runtime.GOMAXPROCS(0), s, 0); err != nil {
@@ -153,7 +153,7 @@ func (g *Generator) allocate(m hf.Model) error {
 		return w
 	}
 	g.ids, g.logits = window(device.I32, g.rows(), device.Inputs), window(device.F32, len(g.texts)*m.Vocab, device.Stats)
-	net := m.Network()
+	net := m.Network(nn.LoRA{})
 	g.longFrom = net.LongFrom
 	for i := range g.texts {
 		for range net.Blocks {

@@ -13,16 +13,17 @@ import (
 	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
+	"zeroth/nn"
 )
 
 // What is kept of the tokens before gives the same logits, to the bit, as
 // computing all of them: over a text that grows, by one and by more, that
 // changes, and that no longer fits into the context.
 func TestGeneratorKeepsWhatItKnows(t *testing.T) {
-	llama := hf.Model{Family: "llama", Layers: 2, Heads: 4, KVHeads: 2, Width: 32, FFN: 64, Context: 24, Vocab: 256, NormEps: 1e-5, Theta: 1e4}
+	llama := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 32, Context: 24, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 64, Theta: 1e4}}
 	long := llama // whose positions turn otherwise from the tenth on
 	long.Scaling = device.RopeScaling{Kind: device.RopeLong, Context: 9, Factors: []float64{1, 1, 1, 1}, Beyond: []float64{1, 2, 3, 4}}
-	for _, m := range []hf.Model{llama, long, {Family: "gpt2", Layers: 2, Heads: 2, Width: 16, Context: 24, Vocab: 256, NormEps: 1e-5}} {
+	for _, m := range []hf.Model{llama, long, {Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 16, Context: 24, Vocab: 256, Eps: 1e-5}}} {
 		folder := configtest.ModelFolder(t, m)
 		open := func(texts int) *Generator { return opened(t, folder, m, device.F32, texts) }
 		g := open(1)
@@ -60,8 +61,8 @@ func opened(t *testing.T, folder string, m hf.Model, dtype device.DType, texts i
 // knows is not computed again.
 func TestGeneratorOfSeveralTexts(t *testing.T) {
 	const texts, context = 11, 24
-	llama := hf.Model{Family: "llama", Layers: 2, Heads: 4, KVHeads: 2, Width: 64, FFN: 96, Context: context, Vocab: 256, NormEps: 1e-5, Theta: 1e4}
-	gpt2 := hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 32, Context: context, Vocab: 256, NormEps: 1e-5}
+	llama := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 64, Context: context, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 96, Theta: 1e4}}
+	gpt2 := hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 32, Context: context, Vocab: 256, Eps: 1e-5}}
 	long := llama
 	long.Scaling = device.RopeScaling{Kind: device.RopeLong, Context: 9, Factors: []float64{1, 1, 1, 1, 1, 1, 1, 1}, Beyond: []float64{1, 2, 3, 4, 5, 6, 7, 8}}
 	for _, m := range []hf.Model{llama, gpt2, long} {
@@ -113,7 +114,7 @@ func next(t *testing.T, g *Generator, texts ...[]int32) [][]float32 {
 
 // More texts than there is memory for are refused before any is taken.
 func TestGeneratorRefusesWhatDoesNotFit(t *testing.T) {
-	m := hf.Model{Family: "llama", Layers: 2, Heads: 4, KVHeads: 2, Width: 64, FFN: 96, Context: 24, Vocab: 256, NormEps: 1e-5, Theta: 1e4}
+	m := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 64, Context: 24, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 96, Theta: 1e4}}
 	folder := configtest.ModelFolder(t, m)
 	m.Context = hf.Most // 1 GiB a text
 	_, err := newGenerator(&source{folder: folder}, m, build.CPU{}, device.F32, 1024)
@@ -124,7 +125,7 @@ func TestGeneratorRefusesWhatDoesNotFit(t *testing.T) {
 
 // A parameter that is no number is named, and nothing is written.
 func TestSampleRefusesWhatIsNoNumber(t *testing.T) {
-	m := hf.Model{Family: "gpt2", Layers: 1, Heads: 2, Width: 16, Context: 24, Vocab: 256, NormEps: 1e-5}
+	m := hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 16, Context: 24, Vocab: 256, Eps: 1e-5}}
 	folder := configtest.ModelFolder(t, m)
 	path := filepath.Join(folder, "model.safetensors")
 	raw, err := os.ReadFile(path)

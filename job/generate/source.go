@@ -95,7 +95,7 @@ func (s *source) unpack(p state.Progress) error {
 	if err != nil {
 		return err
 	}
-	if s.folder, err = os.MkdirTemp("", "zeroth-sample-"); err != nil {
+	if s.folder, err = input.TempDir("zeroth-sample-"); err != nil {
 		return err
 	}
 	return kept.Write(s.folder, hf.ExportedConfig(p.Model, checkpoint.F32))
@@ -126,7 +126,7 @@ func (s *source) close() {
 	if s.from != nil {
 		_ = s.from.Close() // only read from
 		if s.folder != "" {
-			_ = os.RemoveAll(s.folder)
+			_ = input.RemoveTemp(s.folder)
 		}
 	}
 }

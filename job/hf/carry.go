@@ -101,8 +101,10 @@ func (c Carried) Write(folder string, config []byte) error {
 func (c Carried) writeFiles(folder string) error {
 	for _, f := range c.Files {
 		path := filepath.Join(folder, filepath.FromSlash(f.Path))
-		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-			return err
+		if below := filepath.Dir(path); below != filepath.Clean(folder) {
+			if err := input.Folder(below); err != nil {
+				return err
+			}
 		}
 		if err := replace(path, f.Data); err != nil {
 			return err
@@ -126,11 +128,11 @@ func (c Carried) Tokenizer() (own data.Tokenizer, some bool, err error) {
 	if len(c.Files) == 0 {
 		return nil, false, nil
 	}
-	dir, err := os.MkdirTemp("", "zeroth-tokenizer-")
+	dir, err := input.TempDir("zeroth-tokenizer-")
 	if err != nil {
 		return nil, false, err
 	}
-	defer os.RemoveAll(dir)
+	defer input.RemoveTemp(dir)
 	if err := c.writeFiles(dir); err != nil {
 		return nil, false, err
 	}

@@ -75,6 +75,9 @@ func ReadConfig(folder string) (m Model, c Carried, err error) {
 	path := filepath.Join(folder, "config.json")
 	if info, err := os.Stat(folder); err == nil && !info.IsDir() {
 		path, folder = folder, filepath.Dir(folder)
+		if info.Mode().IsRegular() && filepath.Ext(path) != ".json" {
+			return m, c, input.BadInput(fmt.Errorf("%s is a file; want the folder that has a model's config.json and model.safetensors, such as %s", path, folder))
+		}
 	}
 	if err := adapted(folder); err != nil {
 		return m, c, input.BadInput(err)

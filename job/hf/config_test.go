@@ -21,8 +21,7 @@ const gpt2JSON = `{"activation_function": "gelu_new", "architectures": ["GPT2LMH
 "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
 "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257}`
 
-var gpt2Small = Model{Family: "gpt2", Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, NormEps: 1e-5,
-	Dropout: nn.Dropout{Embed: 0.1, Residual: 0.1}}
+var gpt2Small = Model{Family: "gpt2", Shape: nn.Shape{Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, Eps: 1e-5, Dropout: nn.Dropout{Embed: 0.1, Residual: 0.1}}}
 
 func TestModelConfigOfGPT2(t *testing.T) {
 	for _, raw := range []string{gpt2JSON, `{"model_type": "gpt2"}`, `{"model_type": "gpt2", "n_inner": null, "tie_word_embeddings": true}`} {
@@ -35,7 +34,7 @@ func TestModelConfigOfGPT2(t *testing.T) {
 
 func TestModelConfigReadsBack(t *testing.T) {
 	dir := t.TempDir()
-	for _, want := range []Model{gpt2Small, {Family: "gpt2", Layers: 1, Heads: 3, Width: 9, Context: 7, Vocab: 256, NormEps: 1e-6}} {
+	for _, want := range []Model{gpt2Small, {Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 3, Width: 9, Context: 7, Vocab: 256, Eps: 1e-6}}} {
 		testjob.Write(t, dir+"/config.json", string(want.ConfigJSON()))
 		got, err := ReadModelConfig(dir)
 		if d := cmp.Diff(want, got); err != nil || d != "" {
@@ -145,7 +144,7 @@ func TestModelConfigRefusals(t *testing.T) {
 func TestGPT2Aliases(t *testing.T) {
 	got, notes, err := ReadModel([]byte(`{"model_type": "gpt2", "num_hidden_layers": 3, "num_attention_heads": 2, "n_head": 2, "hidden_size": 8,
 		"max_position_embeddings": 16, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0.0, "pad_token_id": -7}`))
-	want := Model{Family: "gpt2", Layers: 3, Heads: 2, Width: 8, Context: 16, Vocab: 50257, NormEps: 1e-5} // pad_token_id means nothing to GPT-2
+	want := Model{Family: "gpt2", Shape: nn.Shape{Layers: 3, Heads: 2, Width: 8, Context: 16, Vocab: 50257, Eps: 1e-5}} // pad_token_id means nothing to GPT-2
 	if d := cmp.Diff(want, got); err != nil || d != "" || len(notes) > 0 {
 		t.Errorf("%v %s %q", err, d, notes)
 	}

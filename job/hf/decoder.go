@@ -30,16 +30,18 @@ type decoder struct {
 func (d decoder) read(o *object) (m Model, notes []string) {
 	m = Model{
 		Family: "llama",
-		Layers: o.count("num_hidden_layers", "", d.layers), Heads: o.count("num_attention_heads", "", d.heads),
-		Width: o.count("hidden_size", "", d.width), FFN: o.count("intermediate_size", "", d.ffn),
-		Context: o.count("max_position_embeddings", "", d.longest), Vocab: o.count("vocab_size", "", d.vocab),
-		NormEps: o.number("rms_norm_eps", d.eps, normEps), Tied: get(o, "tie_word_embeddings", d.tied),
+		Shape: nn.Shape{
+			Layers: o.count("num_hidden_layers", "", d.layers), Heads: o.count("num_attention_heads", "", d.heads),
+			Width: o.count("hidden_size", "", d.width), Context: o.count("max_position_embeddings", "", d.longest),
+			Vocab: o.count("vocab_size", "", d.vocab), Eps: o.number("rms_norm_eps", d.eps, normEps),
+		},
+		Llama: nn.Llama{FFN: o.count("intermediate_size", "", d.ffn), Tied: get(o, "tie_word_embeddings", d.tied)},
 	}
-	m.KVHeads = m.Heads
+	m.KV = m.Heads
 	if raw := o.raw("num_key_value_heads"); raw == nil && d.kv > 0 {
-		m.KVHeads = d.kv // whatever there are of queries
+		m.KV = d.kv // whatever there are of queries
 	} else if !o.null("num_key_value_heads") {
-		m.KVHeads = o.count("num_key_value_heads", "", m.Heads)
+		m.KV = o.count("num_key_value_heads", "", m.Heads)
 	}
 	o.heads(&m, d.head)
 	o.padding(&m, d)
@@ -61,21 +63,21 @@ func (o *object) activation(key string, acts []string) {
 
 // heads reads the width of heads, and checks that they fit the width and each other.
 func (o *object) heads(m *Model, otherwise int) {
-	m.HeadWidth = otherwise
+	m.Llama.Head = otherwise
 	if !o.null("head_dim") {
-		m.HeadWidth = o.count("head_dim", "", 1)
+		m.Llama.Head = o.count("head_dim", "", 1)
 	}
-	if m.HeadWidth*m.Heads == m.Width {
-		m.HeadWidth = 0
+	if m.Llama.Head*m.Heads == m.Width {
+		m.Llama.Head = 0
 	}
 	switch {
-	case m.HeadWidth == 0 && m.Width%m.Heads != 0:
+	case m.Llama.Head == 0 && m.Width%m.Heads != 0:
 		o.refuse("num_attention_heads %d does not divide hidden_size %d", m.Heads, m.Width)
 		return
 	case m.Head()%2 != 0:
 		o.refuse("hidden_size %d / num_attention_heads %d, or head_dim, is odd; rotary positions turn pairs", m.Width, m.Heads)
-	case m.Heads%m.KVHeads != 0:
-		o.refuse("num_key_value_heads %d does not divide num_attention_heads %d", m.KVHeads, m.Heads)
+	case m.Heads%m.KV != 0:
+		o.refuse("num_key_value_heads %d does not divide num_attention_heads %d", m.KV, m.Heads)
 	}
 	if m.Head()*m.Heads > Most {
 		o.refuse("%d heads of width %d are out of range", m.Heads, m.Head())

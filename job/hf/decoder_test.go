@@ -9,6 +9,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/job/testjob"
+	"zeroth/nn"
 )
 
 // config.json of published models, shortened by generation settings.
@@ -31,24 +32,19 @@ const (
 )
 
 var (
-	llama31 = Model{Family: "llama", Layers: 32, Heads: 32, KVHeads: 8, Width: 4096, FFN: 14336, Context: 131072, Vocab: 128256, NormEps: 1e-5,
-		BOS: "128000", EOS: "128001", Theta: 500000, Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 8, Low: 1, High: 4, Context: 8192}}
-	qwen2Model = Model{Family: "llama", Layers: 24, Heads: 14, KVHeads: 2, Width: 896, FFN: 4864, Context: 131072, Vocab: 151936, NormEps: 1e-6,
-		Theta: 1e6, Tied: true, Bias: true}
+	llama31    = Model{Family: "llama", BOS: "128000", EOS: "128001", Shape: nn.Shape{Layers: 32, Heads: 32, Width: 4096, Context: 131072, Vocab: 128256, Eps: 1e-5}, Llama: nn.Llama{KV: 8, FFN: 14336, Theta: 500000, Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 8, Low: 1, High: 4, Context: 8192}}}
+	qwen2Model = Model{Family: "llama", Shape: nn.Shape{Layers: 24, Heads: 14, Width: 896, Context: 131072, Vocab: 151936, Eps: 1e-6}, Llama: nn.Llama{KV: 2, FFN: 4864, Theta: 1e6, Tied: true, BiasQKV: true}}
 )
 
 func TestModelConfigOfLlama(t *testing.T) {
 	for raw, want := range map[string]Model{
 		llama31JSON: llama31,
 		qwen2JSON:   qwen2Model,
-		newJSON: {Family: "llama", Layers: 2, Heads: 4, KVHeads: 2, Width: 64, FFN: 96, Context: 64, Vocab: 99, NormEps: 1e-5,
-			Theta: 1234.5, Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 4, Low: 1, High: 4, Context: 16}, Tied: true},
+		newJSON:     {Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 64, Context: 64, Vocab: 99, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 96, Theta: 1234.5, Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 4, Low: 1, High: 4, Context: 16}, Tied: true}},
 		// The classes' defaults.
-		`{"model_type": "llama"}`: {Family: "llama", Layers: 32, Heads: 32, KVHeads: 32, Width: 4096, FFN: 11008, Context: 2048, Vocab: 32000, NormEps: 1e-6, Theta: 10000},
-		`{"model_type": "qwen2", "rope_scaling": null}`: {Family: "llama", Layers: 32, Heads: 32, KVHeads: 32, Width: 4096, FFN: 22016, Context: 32768,
-			Vocab: 151936, NormEps: 1e-6, Theta: 10000, Bias: true},
-		`{"model_type": "llama", "num_attention_heads": 64, "rope_scaling": {"type": "default"}}`: {Family: "llama", Layers: 32, Heads: 64, KVHeads: 64, Width: 4096,
-			FFN: 11008, Context: 2048, Vocab: 32000, NormEps: 1e-6, Theta: 10000},
+		`{"model_type": "llama"}`:                       {Family: "llama", Shape: nn.Shape{Layers: 32, Heads: 32, Width: 4096, Context: 2048, Vocab: 32000, Eps: 1e-6}, Llama: nn.Llama{KV: 32, FFN: 11008, Theta: 10000}},
+		`{"model_type": "qwen2", "rope_scaling": null}`: {Family: "llama", Shape: nn.Shape{Layers: 32, Heads: 32, Width: 4096, Context: 32768, Vocab: 151936, Eps: 1e-6}, Llama: nn.Llama{KV: 32, FFN: 22016, Theta: 10000, BiasQKV: true}},
+		`{"model_type": "llama", "num_attention_heads": 64, "rope_scaling": {"type": "default"}}`: {Family: "llama", Shape: nn.Shape{Layers: 32, Heads: 64, Width: 4096, Context: 2048, Vocab: 32000, Eps: 1e-6}, Llama: nn.Llama{KV: 64, FFN: 11008, Theta: 10000}},
 	} {
 		got, err := parseModelConfig([]byte(raw))
 		if d := cmp.Diff(want, got); err != nil || d != "" {
@@ -264,14 +260,14 @@ func TestLlamaConfigReadings(t *testing.T) {
 		`"is_causal": true, "quantization_config": null, "attention_bias": false, "partial_rotary_factor": 1.0, "pruned_heads": {}`: func(*Model) {},
 		`"architectures": ["LLaMAForCausalLM"], "auto_map": {"AutoTokenizer": ["a.py", null]}`:                                      func(*Model) {},
 	} {
-		w := Model{Family: "llama", Layers: 32, Heads: 32, KVHeads: 32, Width: 4096, FFN: 11008, Context: 2048, Vocab: 32000, NormEps: 1e-6, Theta: 10000}
+		w := Model{Family: "llama", Shape: nn.Shape{Layers: 32, Heads: 32, Width: 4096, Context: 2048, Vocab: 32000, Eps: 1e-6}, Llama: nn.Llama{KV: 32, FFN: 11008, Theta: 10000}}
 		want(&w)
 		got, notes, err := ReadModel([]byte(`{"model_type": "llama", ` + keys + `}`))
 		if d := cmp.Diff(w, got); err != nil || d != "" || len(notes) > 0 {
 			t.Errorf("%s: %v %s %q", keys, err, d, notes)
 		}
 	}
-	if m, err := parseModelConfig([]byte(`{"model_type": "qwen2", "attention_bias": false, "pad_token_id": 9}`)); err != nil || !m.Bias || m.Pad != 9 {
+	if m, err := parseModelConfig([]byte(`{"model_type": "qwen2", "attention_bias": false, "pad_token_id": 9}`)); err != nil || !m.BiasQKV || m.Pad != 9 {
 		t.Errorf("a Qwen2, which has its biases whatever it says: %+v, %v", m, err)
 	}
 }

@@ -41,7 +41,7 @@ func Describes(config []byte, ck *checkpoint.Checkpoint) (Model, error) {
 	if m.Layers > masters {
 		return m, fmt.Errorf("it has %d layers, there are %d parameters", m.Layers, masters)
 	}
-	params := Parameters(m.Network())
+	params := Parameters(m.Network(nn.LoRA{}))
 	for _, p := range params {
 		t, ok := ck.Tensor(p.Name, checkpoint.Master)
 		if !ok || !slices.Equal(t.Shape, p.Shape) {

@@ -41,7 +41,7 @@ func Families() (kinds []string) {
 // family is the model's.
 func (m Model) family() family {
 	kind := cmp.Or(m.Type, m.Family)
-	if m.Type == "" && m.Bias {
+	if m.Type == "" && m.BiasQKV {
 		kind = "qwen2"
 	}
 	f, ok := familyOf(kind)

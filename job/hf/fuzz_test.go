@@ -28,7 +28,7 @@ func FuzzModelConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if m.Width%m.Heads != 0 || m.Family == "llama" && (m.Heads%m.KVHeads != 0 || m.Padded && (m.Pad < 0 || m.Pad >= m.Vocab)) {
+		if m.Width%m.Heads != 0 || m.Family == "llama" && (m.Heads%m.KV != 0 || m.Padded && (m.Pad < 0 || m.Pad >= m.Vocab)) {
 			t.Errorf("read %+v", m)
 		}
 		if again, _, err := ReadModel(ExportedConfig(raw, checkpoint.BF16)); err != nil || !reflect.DeepEqual(again, m) {

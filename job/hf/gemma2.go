@@ -34,8 +34,8 @@ var gemmaActs = []string{"gelu_pytorch_tanh", "gelu_new"}
 // gemma reads what Gemma, 2 and 3 have in common.
 func (o *object) gemma(m *Model) {
 	m.Gemma = true
-	m.Bias = maybe(o, "attention_bias", false)
-	m.BiasOut = m.Bias
+	m.BiasQKV = maybe(o, "attention_bias", false)
+	m.BiasOut = m.BiasQKV
 }
 
 // cap reads a soft cap, which null leaves out.

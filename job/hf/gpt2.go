@@ -7,6 +7,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/job/show"
+	"zeroth/nn"
 )
 
 var gpt2 = family{
@@ -27,9 +28,11 @@ var activations = map[string]device.Activation{
 func readGPT2(o *object) (m Model, notes []string) {
 	m = Model{
 		Family: "gpt2",
-		Layers: o.count("n_layer", "num_hidden_layers", 12), Heads: o.count("n_head", "num_attention_heads", 12),
-		Width: o.count("n_embd", "hidden_size", 768), Context: o.count("n_positions", "max_position_embeddings", 1024),
-		Vocab: o.count("vocab_size", "", 50257), NormEps: o.number("layer_norm_epsilon", 1e-5, normEps),
+		Shape: nn.Shape{
+			Layers: o.count("n_layer", "num_hidden_layers", 12), Heads: o.count("n_head", "num_attention_heads", 12),
+			Width: o.count("n_embd", "hidden_size", 768), Context: o.count("n_positions", "max_position_embeddings", 1024),
+			Vocab: o.count("vocab_size", "", 50257), Eps: o.number("layer_norm_epsilon", 1e-5, normEps),
+		},
 	}
 	if m.Width%m.Heads != 0 {
 		o.refuse("n_head %d does not divide n_embd %d", m.Heads, m.Width)
@@ -58,12 +61,27 @@ func readGPT2(o *object) (m Model, notes []string) {
 	return m, notes
 }
 
+// WithoutDropout returns a config.json in which each key of GPT2Config's dropout that
+// is missing is 0, not GPT2Config's default.
+func WithoutDropout(config []byte) []byte {
+	o, err := readObject(config)
+	if err != nil || string(o.raw("model_type")) != `"gpt2"` {
+		return config
+	}
+	for _, key := range []string{"attn_pdrop", "embd_pdrop", "resid_pdrop"} {
+		if o.null(key) {
+			o.values[key] = json.RawMessage("0")
+		}
+	}
+	return MustJSON(o.values)
+}
+
 // writeGPT2 says what dropout there is, because GPT2Config's default is some.
 func writeGPT2(m Model, all map[string]any) {
 	fill(all, map[string]any{
 		"tie_word_embeddings": true,
 		"n_positions":         max(m.Context, m.Longest), "n_embd": m.Width, "n_layer": m.Layers, "n_head": m.Heads, "n_inner": nil,
-		"activation_function": "gelu_new", "layer_norm_epsilon": m.NormEps, "scale_attn_weights": true,
+		"activation_function": "gelu_new", "layer_norm_epsilon": m.Eps, "scale_attn_weights": true,
 		"scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "attn_pdrop": m.Dropout.Attention, "embd_pdrop": m.Dropout.Embed, "resid_pdrop": m.Dropout.Residual,
 	})
 	if m.Vocab > 50256 {

@@ -11,8 +11,8 @@ var olmo2 = family{
 func readOLMo2(o *object) (Model, []string) {
 	m, notes := decoder{layers: 32, heads: 32, width: 4096, ffn: 11008, vocab: 50304, longest: 2048, eps: 1e-5, padded: true, pad: 1}.read(o)
 	o.rope(&m, 10000)
-	m.HeadNorm, m.Norms, m.Bias = nn.AllHeads, nn.NormAfter, maybe(o, "attention_bias", false)
-	m.BiasOut = m.Bias
+	m.HeadNorm, m.Norms, m.BiasQKV = nn.AllHeads, nn.NormAfter, maybe(o, "attention_bias", false)
+	m.BiasOut = m.BiasQKV
 	o.alike(&m, 0) // it has no windows
 	return m, notes
 }

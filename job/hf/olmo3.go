@@ -12,8 +12,8 @@ var olmo3 = family{
 // whose rotary positions are not scaled.
 func readOLMo3(o *object) (Model, []string) {
 	m, notes := decoder{layers: 32, heads: 32, width: 4096, ffn: 11008, vocab: 50304, longest: 2048, eps: 1e-5, padded: true, pad: 1}.read(o)
-	m.HeadNorm, m.Norms, m.Bias = nn.AllHeads, nn.NormAfter, maybe(o, "attention_bias", false)
-	m.BiasOut = m.Bias
+	m.HeadNorm, m.Norms, m.BiasQKV = nn.AllHeads, nn.NormAfter, maybe(o, "attention_bias", false)
+	m.BiasOut = m.BiasQKV
 	const theta = 500_000
 	if !o.ropes(&m, theta, theta) {
 		if m.LocalTheta = theta; m.Theta != theta {

@@ -17,7 +17,7 @@ var qwen3 = family{
 func readQwen2(o *object) (Model, []string) {
 	m, notes := decoder{layers: 32, heads: 32, kv: 32, width: 4096, ffn: 22016, vocab: 151936, longest: 32768, eps: 1e-6}.read(o)
 	o.rope(&m, 10000)
-	m.Bias = true
+	m.BiasQKV = true
 	o.sliding(&m, 4096, 28)
 	return m, notes
 }
@@ -25,8 +25,8 @@ func readQwen2(o *object) (Model, []string) {
 func readQwen3(o *object) (Model, []string) {
 	m, notes := decoder{layers: 32, heads: 32, kv: 32, head: 128, width: 4096, ffn: 22016, vocab: 151936, longest: 32768, eps: 1e-6}.read(o)
 	o.rope(&m, 10000)
-	m.HeadNorm, m.Bias = nn.EachHead, maybe(o, "attention_bias", false)
-	m.BiasOut = m.Bias
+	m.HeadNorm, m.BiasQKV = nn.EachHead, maybe(o, "attention_bias", false)
+	m.BiasOut = m.BiasQKV
 	o.sliding(&m, 4096, 28)
 	return m, notes
 }

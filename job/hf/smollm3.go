@@ -13,8 +13,8 @@ var smollm3 = family{
 func readSmolLM3(o *object) (Model, []string) {
 	m, notes := decoder{layers: 36, heads: 16, kv: 4, width: 2048, ffn: 11008, vocab: 128256, longest: 32768, eps: 1e-6, tied: true, padded: true, pad: 128004}.read(o)
 	o.rope(&m, 2_000_000)
-	m.Bias, m.BiasMLP = maybe(o, "attention_bias", false), maybe(o, "mlp_bias", false)
-	m.BiasOut = m.Bias
+	m.BiasQKV, m.BiasMLP = maybe(o, "attention_bias", false), maybe(o, "mlp_bias", false)
+	m.BiasOut = m.BiasQKV
 	if maybe(o, "use_sliding_window", false) {
 		o.refuse("use_sliding_window true is not supported in a smollm3")
 	}

@@ -17,6 +17,7 @@ import (
 	"zeroth/checkpoint/safetensors"
 	"zeroth/input"
 	"zeroth/job/show"
+	"zeroth/nn"
 	"zeroth/shard"
 )
 
@@ -78,7 +79,7 @@ func wrapped(r *safetensors.Reader) string {
 // find looks for all parameters and says what is wrong with them.
 func (t *ModelTensors) find(m Model) (problems []string) {
 	var missing []string
-	for _, p := range Parameters(m.Network()) {
+	for _, p := range Parameters(m.Network(nn.LoRA{})) {
 		name := stored(t.Reader, p.Name)
 		have, ok := t.Tensor(name)
 		t.Names[p.Name] = name
@@ -209,7 +210,7 @@ func (t *ModelTensors) SameHead(m Model) error {
 	if t.head == "" {
 		return nil
 	}
-	p := Parameters(m.Network())[0] // the embedding, in both families
+	p := Parameters(m.Network(nn.LoRA{}))[0] // the embedding, in both families
 	words, _ := t.Tensor(t.Names[p.Name])
 	head, _ := t.Tensor(t.head)
 	if !slices.Equal(head.Shape, words.Shape) || !head.DType.Float() {

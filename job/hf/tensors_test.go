@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/checkpoint/safetensors/safetensorstest"
 	"zeroth/input"
 	"zeroth/job/testjob"
 	"zeroth/nn"
@@ -23,8 +24,8 @@ type Tensor struct {
 }
 
 var (
-	SmallGPT2  = Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, NormEps: 1e-5}
-	smallLlama = Model{Family: "llama", Layers: 2, Heads: 2, KVHeads: 1, Width: 8, FFN: 12, Context: 8, Vocab: 16, NormEps: 1e-5, Theta: 1e4, Tied: true}
+	SmallGPT2  = Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}}
+	smallLlama = Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}, Llama: nn.Llama{KV: 1, FFN: 12, Theta: 1e4, Tied: true}}
 )
 
 // FolderOf writes a folder of a model with some tensors changed.
@@ -32,7 +33,7 @@ func FolderOf(t *testing.T, m Model, change func(map[string]*Tensor)) string {
 	t.Helper()
 	dir, all := t.TempDir(), map[string]*Tensor{}
 	testjob.Write(t, dir+"/config.json", string(m.ConfigJSON()))
-	for _, p := range Parameters(m.Network()) {
+	for _, p := range Parameters(m.Network(nn.LoRA{})) {
 		x := &Tensor{"F32", p.Shape, make([]float32, p.Numel())}
 		nn.Fill(1, p, shard.Range{Hi: p.Numel()}, x.data)
 		all[p.Name] = x
@@ -42,20 +43,13 @@ func FolderOf(t *testing.T, m Model, change func(map[string]*Tensor)) string {
 	for name, x := range all {
 		specs = append(specs, safetensors.Spec{Name: name, DType: x.dtype, Shape: x.shape})
 	}
-	w, err := safetensors.Create(filepath.Join(dir, "model.safetensors"), specs, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range specs {
+	safetensorstest.Write(t, filepath.Join(dir, "model.safetensors"), specs, func(s safetensors.Spec) []byte {
 		raw := make([]byte, s.Numel()*s.DType.Size())
 		if data := all[s.Name].data; data != nil {
 			safetensors.Encode(raw, data, s.DType)
 		}
-		err = errors.Join(err, w.WriteRaw(s.Name, 0, raw))
-	}
-	if err := errors.Join(err, w.Close()); err != nil {
-		t.Fatal(err)
-	}
+		return raw
+	})
 	return dir
 }
 

@@ -8,7 +8,7 @@ import (
 
 // Every parameter is listed once, though units are used twice.
 func TestParameters(t *testing.T) {
-	g := nn.GPT2{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 32}
+	g := nn.GPT2{Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 32}}
 	n, names := 0, map[string]bool{}
 	for _, p := range Parameters(g.Model()) {
 		if names[p.Name] {

@@ -41,7 +41,7 @@ func (p Place) Alone() bool { return p.World == 1 }
 func (p Place) UnderMPI() bool { return p.By == openMPI || p.By == pmi }
 
 // Names of launchers.
-const openMPI, pmi = "Open MPI", "PMI"
+const openMPI, pmi, kubernetes = "Open MPI", "PMI", "Kubernetes"
 
 // Addrs are where process 0 may listen.
 func (p Place) Addrs() []string {
@@ -84,6 +84,9 @@ type launcher struct {
 	restart           string
 	// strict: who sets one of rank and world and not the other has made a mistake.
 	strict bool
+	// loose: one of rank and world alone means nothing: the name is anybody's, or
+	// is set outside of worlds, too.
+	loose bool
 	// outer launchers start others, whose word counts: they may differ.
 	outer bool
 	where func(*reading) // sets host, ports and run
@@ -94,13 +97,13 @@ var launchers = []launcher{
 	{name: "zeroth", rank: "ZEROTH_RANK", world: "ZEROTH_WORLD_SIZE", local: "ZEROTH_LOCAL_RANK", localWorld: "ZEROTH_LOCAL_WORLD_SIZE",
 		restart: "ZEROTH_RESTART_COUNT", strict: true, where: (*reading).zeroth},
 	{name: "torchrun", rank: "RANK", world: "WORLD_SIZE", local: "LOCAL_RANK", localWorld: "LOCAL_WORLD_SIZE",
-		restart: "TORCHELASTIC_RESTART_COUNT", where: (*reading).torch},
+		restart: "TORCHELASTIC_RESTART_COUNT", loose: true, where: (*reading).torch},
 	{name: "Kubeflow", rank: "PET_NODE_RANK", world: "PET_NNODES", outer: true, where: (*reading).kubeflow},
 	{name: openMPI, rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK",
 		localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE", where: (*reading).openMPI},
 	{name: pmi, rank: "PMI_RANK", world: "PMI_SIZE", local: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", where: (*reading).hydra},
-	{name: "Slurm", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", restart: "SLURM_RESTART_COUNT", outer: true, where: (*reading).slurm},
-	{name: "Kubernetes", rank: "JOB_COMPLETION_INDEX", world: "ZEROTH_WORLD_SIZE", outer: true, where: (*reading).kubernetes},
+	{name: "Slurm", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", restart: "SLURM_RESTART_COUNT", loose: true, outer: true, where: (*reading).slurm},
+	{name: kubernetes, rank: "JOB_COMPLETION_INDEX", world: "ZEROTH_WORLD_SIZE", outer: true, where: (*reading).kubernetes},
 }
 
 // reading is a launcher's environment on its way to a Place.
@@ -123,11 +126,11 @@ func Find(f Flags, env Env) (Place, error) {
 		return byFlags(f, env)
 	}
 	var found []Place
-	var wrong []error
+	var wrong, halves []error
 	for _, l := range launchers {
 		r := &reading{launcher: l, env: env, flags: f}
 		ok := r.read()
-		wrong = append(wrong, r.wrong...)
+		wrong, halves = append(wrong, r.wrong...), append(halves, r.half())
 		if ok {
 			found = append(found, r.place)
 		}
@@ -139,6 +142,9 @@ func Find(f Flags, env Env) (Place, error) {
 		return Place{}, errors.Join(wrong...)
 	}
 	if len(found) == 0 {
+		if err := errors.Join(halves...); err != nil {
+			return Place{}, err
+		}
 		return Place{Rank: 0, World: 1, LocalWorld: 1}, nil
 	}
 	return chosen(found)
@@ -203,6 +209,9 @@ func (r *reading) read() bool {
 		return false
 	}
 	r.place = Place{By: r.name, Rank: r.number(r.rank, rank), World: r.number(r.world, world)}
+	if r.name == kubernetes && r.place.World == 1 {
+		r.place.Rank = 0 // pods of one job that each train alone
+	}
 	if len(r.wrong) == 0 && (r.place.World < 1 || r.place.World > mostWorld || r.place.Rank >= r.place.World) {
 		r.refuse("%s=%s and %s=%s: want a rank from 0 to world size - 1, and at most %d processes", r.rank, rank, r.world, world, mostWorld)
 	}
@@ -215,6 +224,22 @@ func (r *reading) read() bool {
 		r.addr("ZEROTH_ADDR", given)
 	}
 	return len(r.wrong) == 0
+}
+
+// half is an error if the launcher's variables give a rank without a world size, or
+// a world size without a rank. Every process would then train alone.
+func (r *reading) half() error {
+	has, lacks := r.rank, r.world
+	if !r.has(has) {
+		has, lacks = lacks, has
+	}
+	switch {
+	case r.strict || r.loose || !r.has(has) || r.has(lacks) || has == "ZEROTH_WORLD_SIZE":
+		return nil
+	case r.name == kubernetes:
+		return errors.New("JOB_COMPLETION_INDEX is set and ZEROTH_WORLD_SIZE is not, so every pod would train by itself: in the manifest set ZEROTH_WORLD_SIZE to the number of pods and ZEROTH_ADDR to <job>-0.<headless service>:29400; set ZEROTH_WORLD_SIZE=1 if each pod is to train alone")
+	}
+	return fmt.Errorf("%s is set and %s is not, so every process would train by itself: set both, or ZEROTH_RANK, ZEROTH_WORLD_SIZE and ZEROTH_ADDR; use --world 1 if this process is to train alone", has, lacks)
 }
 
 func (r *reading) has(name string) bool { _, ok := r.env(name); return ok }

@@ -79,6 +79,12 @@ func TestFind(t *testing.T) {
 		{srun + " " + openMPI, launch.Flags{}, "Open MPI 2/4 2/4 0 127.0.0.1:8 derived 0"},
 		{srun + " ZEROTH_ADDR=[fd00::1]:7", launch.Flags{}, "Slurm 3/4 1/0 0 fd00::1:[7] 0"},
 		{"RANK=1", launch.Flags{}, " 0/1 0/1 0 :[] 0"}, // anybody's
+		// a variable of an outer launcher, which does not say how many there are
+		{torchrun + " JOB_COMPLETION_INDEX=1", launch.Flags{}, "torchrun 5/8 1/4 0 node0:8 derived 1"},
+		{zeroth + " JOB_COMPLETION_INDEX=1", launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
+		{"JOB_COMPLETION_INDEX=1", launch.Flags{World: 1}, "flags 0/1 0/0 0 :[] 0"},
+		// pods that each train alone
+		{"JOB_COMPLETION_INDEX=3 ZEROTH_WORLD_SIZE=1", launch.Flags{}, "Kubernetes 0/1 0/0 0 :[] 0"},
 	} {
 		p, err := launch.Find(c.flags, env(c.env))
 		if err != nil {
@@ -113,6 +119,11 @@ func TestFindRefuses(t *testing.T) {
 		{"RANK=1 WORLD_SIZE=2", launch.Flags{}, "MASTER_ADDR and MASTER_PORT are not: set them"},
 		{strings.ReplaceAll(openMPI, "LOCAL_SIZE=4", "LOCAL_SIZE=2"), launch.Flags{}, "Open MPI does not say where process 0 is"},
 		{"JOB_COMPLETION_INDEX=1 ZEROTH_WORLD_SIZE=2", launch.Flags{}, "ZEROTH_ADDR is not"},
+		{"JOB_COMPLETION_INDEX=0", launch.Flags{}, "ZEROTH_WORLD_SIZE=1"},
+		{"JOB_COMPLETION_INDEX=3", launch.Flags{}, "every pod would train by itself"},
+		{sbatch + " JOB_COMPLETION_INDEX=3", launch.Flags{}, "every pod would train by itself"},
+		{"PET_NNODES=1:3 PET_RDZV_BACKEND=c10d", launch.Flags{}, "PET_NNODES is set and PET_NODE_RANK is not"},
+		{"OMPI_COMM_WORLD_RANK=1", launch.Flags{}, "OMPI_COMM_WORLD_SIZE is not"},
 		{strings.ReplaceAll(srun, "node[007-008]", "["), launch.Flags{}, `SLURM_STEP_NODELIST: "[" names no host`},
 		{"", launch.Flags{Rank: 3, World: 3, Addr: "h:1"}, "--rank 3 in a world of 3 processes; want 0 to 2"},
 		{"", launch.Flags{World: 3}, `--addr="": want host:port`},

@@ -77,16 +77,19 @@ func GPUReport() (rows [][2]string) {
 			say("gpus", "%s", gpuLine(i))
 		}
 	}
-	if l, err := driver.OpenBLAS(); err != nil {
-		say("cublas", "%v", err)
+	blas, blasErr := driver.OpenBLAS()
+	if blasErr != nil {
+		say("cublas", "%v", blasErr)
 	} else {
-		say("cublas", "%s, version %s", l.Path, l.Version)
+		say("cublas", "%s, version %s", blas.Path, blas.Version)
 	}
-	if l, err := driver.OpenNCCL(); err != nil {
-		say("nccl", "%v; without it processes add up through the host", err)
+	nccl, ncclErr := driver.OpenNCCL()
+	if ncclErr != nil {
+		say("nccl", "%v; without it processes add up through the host", ncclErr)
 	} else {
-		say("nccl", "%s, version %s", l.Path, l.Version)
+		say("nccl", "%s, version %s", nccl.Path, nccl.Version)
 	}
+	rows = append(rows, searched(blasErr != nil, ncclErr != nil)...)
 	if _, err := UsableGPUs(); err != nil {
 		return rows
 	}

@@ -157,11 +157,12 @@ type Machine struct {
 	Spread build.Spread // of the ranks over processes; zero: one
 }
 
-func (m Machine) launch() build.Launch {
+// Setup is the job as the machine's processes would run it, and how its ranks are set up.
+func (m Machine) Setup(c *config.Config) (*config.Config, build.Setup) {
 	if m.Spread.Processes == 0 {
-		return build.OneProcess{}
+		return c, build.Setup{}
 	}
-	return m.Spread
+	return m.Spread.Of(c), build.Setup{Launch: m.Spread}
 }
 
 // New is a dry run of a step of the job on a device that only counts. It reads
@@ -173,26 +174,21 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	if m.Memory == 0 {
 		m.Memory = c.Parallel.Memory
 	}
-	if m.Spread.Processes > 0 {
-		c = m.Spread.Of(c)
-	}
-	setup := build.Setup{Launch: m.launch()}
-	f, err := build.DryRunWith(c, setup, micros)
-	if err != nil {
-		return nil, err
-	}
+	c, setup := m.Setup(c)
 	var w *Tracker
-	t, _, _, err := build.DryRank(build.Micros(c, micros), f.Arena, setup, func(z *zero.Config) { w = NewTracker(z) })
+	t, dev, host, err := build.DryRank(build.Micros(c, micros), build.AnyArena, setup, func(z *zero.Config) { w = NewTracker(z) })
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Config: c, Machine: m, Allocated: f.Device, Host: f.Host, Disk: f.Disk}
+	f := build.Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes()}
 	if m.GPU {
-		p.Allocated[device.Workspace] = 0
+		f.Device[device.Workspace] = 0
 	}
-	w.Begin(t.Units(), p.Allocated)
+	w.Begin(t.Units(), f.Device)
 	t.DryRun()
 	w.extend(c.Train.Accumulate)
+	f.Arena = t.ArenaPeak()
+	p := &Plan{Config: c, Machine: m, Allocated: f.Fitted().Device, Host: f.Host, Disk: f.Disk}
 	p.AtRest, p.Timeline, p.Sent = atRest(p.Allocated), w.Moments, w.sent
 	for _, u := range t.Units() {
 		p.Parameters += int64(u.Layout.Numel())
@@ -241,6 +237,19 @@ func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
 		bytes += params + grads + states
 	}
 	return bytes
+}
+
+// Title is what people call an allocation.
+func Title(u device.Use) string {
+	if u == device.Activations {
+		return "activations" // of several categories
+	}
+	for _, c := range categories {
+		if c.use == u {
+			return c.title
+		}
+	}
+	return u.String()
 }
 
 // Use is the allocation a category is part of.

@@ -145,7 +145,7 @@ func amounts(b device.Bytes) string {
 	var parts []string
 	for use, n := range b {
 		if n > 0 {
-			parts = append(parts, fmt.Sprintf("%s %v", show.ByteSize(n), device.Use(use)))
+			parts = append(parts, fmt.Sprintf("%s %s", show.ByteSize(n), Title(device.Use(use))))
 		}
 	}
 	return strings.Join(parts, ", ")

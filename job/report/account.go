@@ -38,10 +38,9 @@ type Process struct {
 	GPU   int64 // what it has of its GPUs, as their driver counts: contexts, kernels and libraries, too; 0 where that does not tell
 }
 
-// NewAccount is what the ranks hold now.
-func NewAccount(c *config.Config, step int, ranks []*build.Rank) (*Account, error) {
-	f, err := build.DryRun(c)
-	a := &Account{Step: step, Planned: f, Process: process()}
+// NewAccount returns what the ranks hold now, and the plan that they were opened by.
+func NewAccount(c *config.Config, plan build.Footprint, step int, ranks []*build.Rank) *Account {
+	a := &Account{Step: step, Planned: plan, Process: process()}
 	for _, n := range machine.OnGPUs(build.GPUs(c)) {
 		a.Process.GPU += n
 	}
@@ -53,7 +52,7 @@ func NewAccount(c *config.Config, step int, ranks []*build.Rank) (*Account, erro
 		}
 		a.Ranks = append(a.Ranks, h)
 	}
-	return a, err
+	return a
 }
 
 // process asks the system and the runtime.

@@ -15,19 +15,16 @@ import (
 func accounted(t *testing.T) ([]*build.Rank, func() *Account) {
 	t.Helper()
 	c := configtest.Fitted(t, "device=cpu", "zero.offload.optimizer=host")
-	ranks, err := build.Open(c, build.Setup{})
+	plan, err := build.DryRun(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranks, err := build.Open(c, build.Setup{Plan: &plan})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { build.CloseAll(ranks) })
-	return ranks, func() *Account {
-		t.Helper()
-		a, err := NewAccount(c, 3, ranks)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return a
-	}
+	return ranks, func() *Account { return NewAccount(c, plan, 3, ranks) }
 }
 
 // What a rank holds that was not planned is told, by rank and category, on the

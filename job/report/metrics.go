@@ -3,7 +3,6 @@ package report
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,20 +27,26 @@ import (
 //
 // Numbers have the fewest digits that read back as the same float64, so also
 // as the same float32. A value that is no finite number is null. Each line
-// reaches the file in one write.
+// reaches the file in one write. What a write that failed has left is written with the
+// next line.
 type Metrics struct {
-	file *os.File
-	line []byte
-	err  error // the first
+	file io.Writer
+	end  func() error // closes the file
+	line []byte       // with those before it that are not in the file
+	err  error        // of the last write
+	lost int          // lines, because more than mostLate bytes waited
 }
+
+// mostLate is how many bytes wait for a file that does not grow.
+const mostLate = 16 << 20
 
 // OpenMetrics appends to a metrics file, made if it is not there.
 func OpenMetrics(path string) (*Metrics, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	f, err := input.OpenOwn(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	return &Metrics{file: f}, nil
+	return &Metrics{file: f, end: f.Close}, nil
 }
 
 // Start implements Observer; the header is no line of the file.
@@ -49,7 +54,7 @@ func (m *Metrics) Start(Header) {}
 
 // Step writes the line of a step.
 func (m *Metrics) Step(s Step) {
-	m.line = append(m.line[:0], `{"step":`...)
+	m.line = append(m.line, `{"step":`...)
 	m.line = strconv.AppendInt(m.line, int64(s.Step), 10)
 	m.real("loss", s.Loss)
 	m.real("lr", s.LR)
@@ -68,7 +73,7 @@ func (m *Metrics) Step(s Step) {
 
 // Eval writes the line of an evaluation.
 func (m *Metrics) Eval(e Eval) {
-	m.line = append(m.line[:0], `{"step":`...)
+	m.line = append(m.line, `{"step":`...)
 	m.line = strconv.AppendInt(m.line, int64(e.Step), 10)
 	m.real("val_loss", e.ValLoss)
 	m.flush()
@@ -80,7 +85,7 @@ func (m *Metrics) Memory(a *Account) {
 	if err != nil {
 		panic("report: metrics: " + err.Error()) // whole numbers and names
 	}
-	m.line = append(m.line[:0], line[:len(line)-1]...)
+	m.line = append(m.line, line[:len(line)-1]...)
 	m.flush()
 }
 
@@ -111,21 +116,35 @@ func (m *Metrics) real(key string, x float64) {
 }
 
 func (m *Metrics) flush() {
-	if m.err != nil {
-		return
-	}
 	m.line = append(m.line, '}', '\n')
-	if _, err := m.file.Write(m.line); err != nil {
+	m.write()
+}
+
+func (m *Metrics) write() {
+	n, err := m.file.Write(m.line)
+	m.line, m.err = append(m.line[:0], m.line[n:]...), nil
+	if err != nil {
 		m.err = fmt.Errorf("metrics: %w", err)
+	}
+	if len(m.line) > mostLate {
+		last := bytes.LastIndexByte(m.line[:len(m.line)-1], '\n')
+		m.line = m.line[:last+1]
+		m.lost++
 	}
 }
 
-// Err is the first write that failed; nothing is written after it.
+// Err is the error of the last write. The line is written again with the next one.
 func (m *Metrics) Err() error { return m.err }
 
-// Close closes the file and returns the first error of its life.
+// Late is how many lines are not in the file, those that are lost included.
+func (m *Metrics) Late() int { return m.lost + bytes.Count(m.line, []byte("\n")) }
+
+// Close tries once more to write what is not in the file, and closes it.
 func (m *Metrics) Close() error {
-	if err := m.file.Close(); err != nil && m.err == nil {
+	if len(m.line) > 0 {
+		m.write()
+	}
+	if err := m.end(); err != nil && m.err == nil {
 		m.err = fmt.Errorf("metrics: %w", err)
 	}
 	return m.err
@@ -200,8 +219,9 @@ func ReadLog(path string) (*Log, error) {
 			err = fmt.Errorf("longer than %d bytes", longestLine)
 		}
 		if err != nil {
-			l.Lost++
-			l.Damage = cmp.Or(l.Damage, fmt.Errorf("metrics: %s:%d: %w", path, n, err))
+			if l.Lost++; l.Lost == 1 {
+				l.Damage = fmt.Errorf("metrics: %s:%d: %w", path, n, err)
+			}
 		}
 	}
 }
@@ -249,18 +269,6 @@ func TrimMetrics(path string, step int, told func(string)) error {
 	if err != nil {
 		return err
 	}
-	short := path + ".new"
-	if err := os.Remove(short); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("metrics: %w", err)
-	}
-	m, err := OpenMetrics(short)
-	if err != nil {
-		return err
-	}
-	m.upTo(step, l.Steps, l.Evals)
-	if err := m.Close(); err != nil {
-		return err
-	}
 	if l.Damage != nil {
 		aside, err := setAside(path)
 		if err != nil {
@@ -268,7 +276,17 @@ func TrimMetrics(path string, step int, told func(string)) error {
 		}
 		told(fmt.Sprintf("%v: %d lines cannot be read; the file is set aside as %s, and the lines that can be go on", l.Damage, l.Lost, aside))
 	}
-	return os.Rename(short, path)
+	f, err := input.Create(path)
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	m := &Metrics{file: f}
+	m.upTo(step, l.Steps, l.Evals)
+	if err := m.Err(); err != nil {
+		_ = f.Drop() // err is the one to report
+		return err
+	}
+	return f.Keep()
 }
 
 // setAside gives a file a name that is free, and returns it. The file keeps its
@@ -310,8 +328,21 @@ func (m *Metrics) evalUpTo(step int, e Eval) {
 	}
 }
 
+// errNoStep and errNoObject are of lines that are not read as JSON: a damaged file may
+// have very many.
+var (
+	errNoStep   = errors.New("there is no step in it")
+	errNoObject = errors.New("it is not a JSON object")
+)
+
 // parseMetric reads a line: an evaluation if it has a val_loss, else a step.
 func parseMetric(line []byte) (Step, *Eval, error) {
+	switch {
+	case !bytes.HasPrefix(bytes.TrimLeft(line, " \t"), []byte("{")):
+		return Step{}, nil, errNoObject
+	case !bytes.Contains(line, []byte(`"step"`)):
+		return Step{}, nil, errNoStep
+	}
 	nan := math.NaN()
 	s := Step{Loss: nan, LR: nan, GradNorm: nan, TokensPerSecond: nan, StepSeconds: nan}
 	raw := struct {
@@ -333,7 +364,7 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 		return Step{}, nil, err
 	}
 	if s.Step < 1 {
-		return Step{}, nil, errors.New("there is no step in it")
+		return Step{}, nil, errNoStep
 	}
 	if bytes.Contains(line, []byte(`"val_loss"`)) {
 		return Step{}, &Eval{Step: s.Step, ValLoss: or(raw.ValLoss, nan)}, nil

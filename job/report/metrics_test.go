@@ -1,7 +1,9 @@
 package report
 
 import (
+	"bytes"
 	"math"
+	"syscall"
 	"testing"
 )
 
@@ -28,5 +30,42 @@ func TestMetricsOfAnyNumber(t *testing.T) {
 		if finite := !math.IsNaN(x) && !math.IsInf(x, 0); finite != (steps[i].Loss == x) || finite != (evals[i].ValLoss == x) {
 			t.Errorf("%v came back as %v and %v", x, steps[i].Loss, evals[i].ValLoss)
 		}
+	}
+}
+
+// limited is a disk with so many bytes free.
+type limited struct {
+	bytes.Buffer
+	free int
+}
+
+func (l *limited) Write(b []byte) (int, error) {
+	n := min(len(b), l.free)
+	l.free -= n
+	l.Buffer.Write(b[:n])
+	if n < len(b) {
+		return n, syscall.ENOSPC
+	}
+	return n, nil
+}
+
+// What a full disk does not take is written when there is space, in order and without a
+// torn line.
+func TestMetricsCatchUp(t *testing.T) {
+	var want bytes.Buffer
+	disk := &limited{free: 150}
+	m, whole := &Metrics{file: disk, end: func() error { return nil }}, &Metrics{file: &want}
+	for step := 1; step <= 20; step++ {
+		if step == 15 {
+			disk.free = 1 << 20
+		}
+		whole.Step(Step{Step: step})
+		m.Step(Step{Step: step})
+		if full := step > 1 && step < 15; (m.Err() != nil) != full || full != (m.Late() > 0) {
+			t.Errorf("step %d: %v, late are %d", step, m.Err(), m.Late())
+		}
+	}
+	if err := m.Close(); err != nil || disk.String() != want.String() {
+		t.Errorf("%v\n%s", err, disk)
 	}
 }

@@ -59,44 +59,72 @@ func (b Behind) Part() float64 {
 	return float64(b.Lag) / float64(b.Took-b.Lag)
 }
 
+// A rank is named that was late, by stragglerPart, in lateSteps of at most the last
+// stragglerSteps, if over these all of them were longer by that part for its sake, and
+// stragglerShare of what was lost was lost to it: it may be slow in bursts, and one long
+// pause is none.
 const (
-	// stragglerPart and stragglerSteps say when a rank is named: it is that far
-	// behind, in that many steps in a row.
 	stragglerPart  = 0.2
-	stragglerSteps = 20
+	stragglerShare = 0.75
+	lateSteps      = 20
+	stragglerSteps = 100
 )
 
-// Stragglers names a rank that stays behind, once a spell, which ends when the rank
-// has kept up for as long.
+// Stragglers names a rank that is slow, once a spell, which ends when the rank has kept up
+// for stragglerSteps.
 type Stragglers struct {
-	rank, steps int // that is behind, in so many steps in a row
-	named, kept int // rank + 1 of the spell's; steps it has kept up
+	last        []Behind // the last steps, at most stragglerSteps
+	named, kept int      // rank + 1 of the spell's; steps it has kept up
 }
 
 // Add takes a step, and is a line for people when the rank is to be named.
 func (s *Stragglers) Add(b Behind) string {
+	if len(s.last) == stragglerSteps {
+		s.last = s.last[:copy(s.last, s.last[1:])]
+	}
+	s.last = append(s.last, b)
 	late := b.Part() >= stragglerPart
-	if late && b.Rank == s.rank {
-		s.steps++
-	} else {
-		s.rank, s.steps = b.Rank, 0
-		if late {
-			s.steps = 1
-		}
-	}
-	if s.named > 0 && (!late || b.Rank != s.named-1) {
-		if s.kept++; s.kept == stragglerSteps {
-			s.named = 0
-		}
-	} else {
+	if late && b.Rank == s.named-1 {
 		s.kept = 0
+	} else if s.kept++; s.kept == stragglerSteps {
+		s.named = 0
 	}
-	if s.steps < stragglerSteps || s.named == s.rank+1 {
+	if !late || b.Rank == s.named-1 {
 		return ""
 	}
-	s.named, s.kept = s.rank+1, 0
-	return fmt.Sprintf("rank %d has been %.0f %% behind for %d steps: in the last one of %v the others waited %v longer than it, and it took %v to its first operation, the others %v",
-		b.Rank, 100*b.Part(), stragglerSteps, short(b.Took), short(b.Lag), short(b.Before), short(b.Others))
+	of, part := s.slow(b.Rank)
+	if of == 0 {
+		return ""
+	}
+	s.named, s.kept = b.Rank+1, 0
+	steps := fmt.Sprintf("for %d steps", lateSteps)
+	if of > lateSteps {
+		steps = fmt.Sprintf("in %d of the last %d steps", lateSteps, of)
+	}
+	return fmt.Sprintf("rank %d has been %.0f %% behind %s: in the last one of %v the others waited %v longer than it, and it took %v to its first operation, the others %v",
+		b.Rank, 100*part, steps, short(b.Took), short(b.Lag), short(b.Before), short(b.Others))
+}
+
+// slow is the fewest of the last steps in which a rank was late often enough to be named,
+// 0 for none, and the part by which it made them longer.
+func (s *Stragglers) slow(rank int) (of int, part float64) {
+	var rest, lost, its time.Duration // of the steps without delay; delays of all ranks; the rank's
+	late := 0
+	for _, b := range slices.Backward(s.last) {
+		of++
+		rest += b.Took - b.Lag
+		lost += b.Lag
+		if b.Rank == rank {
+			its += b.Lag
+			if b.Part() >= stragglerPart {
+				late++
+			}
+		}
+		if part = float64(its) / float64(rest); late >= lateSteps && part >= stragglerPart && float64(its) >= stragglerShare*float64(lost) {
+			return of, part
+		}
+	}
+	return 0, 0
 }
 
 // short is a time with few digits.

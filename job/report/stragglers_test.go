@@ -36,43 +36,52 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// A rank is named once a spell: after 20 steps in a row, and again only when it has
-// kept up for 20 between.
+// A rank is named once a spell: after 20 steps in which it was late, in a row or in bursts,
+// and again only when it has kept up for 100. One of several that are slow by turns is not
+// named, nor one that pauses for long a few times, nor one that costs the others little.
 func TestStragglers(t *testing.T) {
-	var s Stragglers
-	at := 0
-	add := func(steps, slow int, lag time.Duration) (named []int) {
-		for range steps {
-			at++
-			if line := s.Add(BehindOf(step(slow, lag))); line != "" {
-				named = append(named, at)
-				if !strings.HasPrefix(line, "rank 2 has been 25 % behind for 20 steps: in the last one of 1.25s the others waited 250ms longer than it") {
-					t.Error(line)
+	const late, little = 250 * time.Millisecond, 190 * time.Millisecond
+	type spell struct {
+		steps, slow int
+		lag         time.Duration
+	}
+	for name, c := range map[string]struct {
+		once  []spell
+		again []spell        // many times
+		named map[int]string // by step
+	}{
+		"in a row":       {once: []spell{{100, 2, little}, {100, 2, late}}, named: map[int]string{120: "25 % behind for 20 steps"}},
+		"a little":       {once: []spell{{1000, 2, little}}},
+		"interrupted":    {once: []spell{{19, 2, late}, {1, 1, late}, {50, 2, late}}, named: map[int]string{21: "24 % behind in 20 of the last 21 steps"}},
+		"two spells":     {once: []spell{{50, 2, late}, {99, 2, 0}, {50, 2, late}, {100, 2, 0}, {50, 2, late}}, named: map[int]string{20: "25 % behind for 20 steps", 319: "25 % behind for 20 steps"}},
+		"bursts":         {again: []spell{{7, 2, 0}, {3, 2, time.Second}}, named: map[int]string{69: "32 % behind in 20 of the last 62 steps"}},
+		"bursts, cheap":  {again: []spell{{7, 2, 0}, {3, 2, late}}},
+		"pauses":         {again: []spell{{30, 2, 0}, {1, 2, time.Minute}}},
+		"two by turns":   {again: []spell{{3, 1, time.Second}, {3, 2, time.Second}}},
+		"two, one worse": {again: []spell{{1, 1, time.Second}, {9, 2, time.Second}}, named: map[int]string{23: "91 % behind in 20 of the last 22 steps"}},
+	} {
+		var s Stragglers
+		named, at := map[int]string{}, 0
+		add := func(all []spell) {
+			for _, x := range all {
+				for range x.steps {
+					at++
+					if line := s.Add(BehindOf(step(x.slow, x.lag))); line != "" {
+						named[at] = line
+					}
 				}
 			}
 		}
-		return named
-	}
-	const late, little = 250 * time.Millisecond, 190 * time.Millisecond
-	for _, c := range []struct {
-		steps, slow int
-		lag         time.Duration
-		want        int // step at which it is named; 0: it is not
-	}{
-		{100, 2, little, 0}, // to 100
-		{19, 2, late, 0},    // 119
-		{1, 2, little, 0},   // 120
-		{19, 2, late, 0},    // 139
-		{1, 1, late, 0},     // 140: another
-		{50, 2, late, 160},  // 190: one spell
-		{10, 2, little, 0},  // 200
-		{100, 2, late, 0},   // 300: of the same spell
-		{20, 2, little, 0},  // 320: over
-		{100, 2, late, 340}, // 420
-	} {
-		got := add(c.steps, c.slow, c.lag)
-		if c.want == 0 && got != nil || c.want > 0 && (len(got) != 1 || got[0] != c.want) {
-			t.Errorf("%+v: named at %v", c, got)
+		add(c.once)
+		for range 100 {
+			add(c.again)
+		}
+		right := len(named) == len(c.named)
+		for at, want := range c.named {
+			right = right && strings.HasPrefix(named[at], "rank 2 has been "+want+": in the last one of ")
+		}
+		if !right {
+			t.Errorf("%s: named %v, want %v", name, named, c.named)
 		}
 	}
 }

@@ -23,9 +23,10 @@ func Width(out io.Writer) int {
 	return width
 }
 
-// Print writes a text for people, as Fitted has it.
+// Print writes a text for people, as Fitted has it. Names and paths in it may come from
+// anywhere: a terminal obeys none of it.
 func Print(out io.Writer, text string) error {
-	_, err := io.WriteString(out, Fitted(out, text))
+	_, err := io.WriteString(out, Fitted(out, Escape(text)))
 	return err
 }
 

@@ -1,54 +1,45 @@
 package sim
 
 import (
-	"math"
 	"testing"
 
-	"zeroth/job/build"
-	"zeroth/job/config"
 	"zeroth/job/config/configtest"
 )
 
-// What soft caps keep off tensor cores is in the closed form as in a recorded step, which
-// counts a score of a position with itself, too: one in T.
-func TestCapsAreWeighed(t *testing.T) {
-	for _, recompute := range []string{"zero.recompute=none", "zero.recompute=block"} {
-		c := configtest.Fitted(t, "model.family=llama", "model.kv_heads=1", "train.accumulate=2", "train.batch=null", recompute)
-		weigh := func(r Rates) Cost {
-			r.Link, r.Host, r.Memory, r.Disk = 1, 1, 1, 1
-			m := config.Network(c)
-			return Weigh(c, Matmuls(m, build.Rules(c.Optimizer)), Traffic{}, r)
+// What soft caps keep off tensor cores is counted, and what recomputing adds: a block's
+// forward pass once more. Attention counts as a model's does, in which a position
+// attends to half of the others and nothing is computed again inside a kernel.
+func TestOperations(t *testing.T) {
+	var none Operations
+	for _, recompute := range []string{"none", "block"} {
+		c := configtest.Fitted(t, "model.family=llama", "model.kv_heads=1", "train.batch=null", "zero.recompute="+recompute)
+		plain, err := Recorded(c, 1)
+		if err != nil {
+			t.Fatal(err)
 		}
-		plain := weigh(Rates{Flops: 1})
-		if got := weigh(Rates{Flops: 1, Cores: 1e-9}); got != plain {
-			t.Errorf("%s: without caps %+v, and %+v with slow cores", recompute, plain, got)
+		if recompute == "none" {
+			none = plain.Operations
+		}
+		if o := plain.Operations; o.Capped != 0 || o.Beside != 0 || o.Flops-o.Again != none.Flops || (o.Again > 0) != (recompute == "block") {
+			t.Errorf("%s: %+v, want %v without caps", recompute, o, none.Flops)
 		}
 		c.Model.CapScores, c.Model.CapLogits = 50, 30
 		l, err := Recorded(c, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		beside, slow := 0.0, 0.0
-		for _, q := range l.Queues {
-			for _, x := range q.Tasks {
-				if x.Kernel < 0 {
-					continue
-				}
-				k, w := l.Kernels[x.Kernel], l.Work[x.Kernel]
-				if beside += w.Beside; k.Op == "attention" || k.Op == "attention gradient" {
-					slow += w.Flops
+		beside, attends, T := 0.0, 0.0, float64(c.Model.Context)
+		for _, x := range l.Queues[0].Tasks {
+			if x.Kernel >= 0 {
+				w := l.Work[x.Kernel]
+				if beside += w.Beside; l.Kernels[x.Kernel].Op == "attention" {
+					attends += w.Flops * T / (T + 1)
 				}
 			}
 		}
-		got := weigh(Rates{Flops: math.Inf(1), Cores: 1}).Compute
-		T := float64(c.Model.Context)
-		// Of the five products of the gradient the closed form has the four of the model.
-		least, most := (slow*4/5+beside)*(1-1/T)*(1-1e-9), (slow+beside)*(1+1e-9)
-		if beside == 0 || got < least || got > most {
-			t.Errorf("%s: %v operations on ordinary cores, want %v to %v", recompute, got, least, most)
-		}
-		if both := weigh(Rates{Flops: 1, Cores: 1}); both.Flops != plain.Flops || both.Compute <= plain.Compute {
-			t.Errorf("%s: %+v with caps, %+v without", recompute, both, plain)
+		passes := map[string]float64{"none": 1 + 2, "block": (2 + 2) / 2.}[recompute] // of a gradient two, for each forward pass
+		if o := l.Operations; o.Flops != plain.Flops || o.Beside != beside || beside == 0 || o.Capped/(passes*attends) < 1-1e-9 || o.Capped/(passes*attends) > 1+1e-9 {
+			t.Errorf("%s: %+v with caps, want %v beside, %v of attention", recompute, o, beside, passes*attends)
 		}
 	}
 }

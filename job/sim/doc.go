@@ -8,5 +8,5 @@
 //
 // Begin with simulate.go: Simulate is one answer from end to end. record.go records
 // on a device that computes nothing, hardware.go has the speeds, clock.go is the
-// clock; cost.go estimates without one; trace.go draws what a run did.
+// clock; cost.go counts operations and bytes, and estimates without a clock; trace.go draws what a run did.
 package sim

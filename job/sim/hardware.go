@@ -266,7 +266,7 @@ func (h *Hardware) Serves(c *config.Config, host, disk bool) error {
 	return errors.Join(errs...)
 }
 
-// Rates are what closed forms weigh work with.
+// Rates are what Weigh divides work by.
 func (h *Hardware) Rates(t device.DType) Rates {
 	r := Rates{Flops: h.Flops[t.String()], Cores: h.Flops["fp32"], Host: h.HostLink, Memory: h.HostMemory, Disk: h.Disk}
 	if len(h.Links) > 0 {

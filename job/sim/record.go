@@ -54,6 +54,9 @@ type task struct {
 
 // Recording is what a rank issues, queue by queue.
 type Recording struct {
+	Operations            // of the first queue, so far,
+	first      Operations // and in the first step
+
 	Queues  []*recordedQueue
 	Kernels []Kernel
 	Work    []Work
@@ -66,6 +69,7 @@ type Recording struct {
 	before  []int         // and before the one before it
 	bounce  map[Group]int // planned bytes of memory for what is on its way, of a rank's groups
 	memory  *memory       // where tasks, and later what they took, are written
+	again   bool          // activations are being computed again
 }
 
 // memory is arrays of a simulation that the next one may use: of each queue its tasks, and
@@ -149,6 +153,9 @@ func (l *Recording) known(k Kernel, w Work) int32 {
 // kernel notes a kernel, which pass issues.
 func (r *recordedQueue) kernel(k Kernel, w Work, pass func()) {
 	r.add(task{Kernel: r.to.known(k, w)})
+	if r.at == 0 {
+		r.to.count(k, w)
+	}
 	from := r.ops.Mark().Seq
 	pass()
 	if r.Keep {
@@ -244,6 +251,13 @@ func passOver(op string, rows, cols int, out device.Buffer, twice, once []device
 
 type bufs = []device.Buffer
 
+// Kernels that are told apart by name.
+const (
+	attention     = "attention"
+	attentionGrad = "attention gradient"
+	sumOfSquares  = "sum of squares"
+)
+
 func (r *recordedQueue) Copy(dst, src device.Buffer) {
 	r.pass("copy", dst.N, 1, dst, nil, bufs{src}, func() { r.ops.Copy(dst, src) })
 }
@@ -313,7 +327,7 @@ func (r *recordedQueue) Sum(sum, x device.Buffer) {
 }
 
 func (r *recordedQueue) SumSquares(acc, x device.Buffer) {
-	r.pass("sum of squares", x.N, 1, device.Buffer{}, nil, bufs{x}, func() { r.ops.SumSquares(acc, x) })
+	r.pass(sumOfSquares, x.N, 1, device.Buffer{}, nil, bufs{x}, func() { r.ops.SumSquares(acc, x) })
 }
 
 func (r *recordedQueue) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer) {
@@ -471,12 +485,12 @@ func attend(op string, t device.DType, a device.Attn, products, passes, beside f
 }
 
 func (r *recordedQueue) Attention(o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
-	what, w := attend("attention", o.Buf.Type, a, 2, 1, cappedScore)
+	what, w := attend(attention, o.Buf.Type, a, 2, 1, cappedScore)
 	r.kernel(what, w, func() { r.ops.Attention(o, lse, q, k, v, a) })
 }
 
 func (r *recordedQueue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
-	what, w := attend("attention gradient", o.Buf.Type, a, 5, 2, cappedScoreGrad)
+	what, w := attend(attentionGrad, o.Buf.Type, a, 5, 2, cappedScoreGrad)
 	r.kernel(what, w, func() { r.ops.AttentionGrad(dq, dk, dv, delta, do, o, lse, q, k, v, a) })
 }
 
@@ -527,6 +541,9 @@ func RecordAll(z *zero.Config) *Recording {
 		o.Read, o.Write = put(build.DiskQueues[0], o.Read), put(build.DiskQueues[1], o.Write)
 	}
 	o.Listener = l
+	if z.Listener == nil {
+		z.Listener = l
+	}
 	z.Groups.World = recordedGroup{z.Groups.World, 1, true} // of statistics
 	z.Groups.Shard = recordedGroup{z.Groups.Shard, 1, false}
 	z.Groups.Replica = recordedGroup{z.Groups.Replica, z.Groups.Shard.Size(), false}

@@ -42,6 +42,9 @@ func (f *Result) DropTrace() {
 	f.Trace, f.memory = nil, nil
 }
 
+// Drop gives the memory of a recording that is of no more use to those that come.
+func (l *Recording) Drop() { memories.Put(l.done()) }
+
 // CostModel is what a simulation asks of hardware.
 type CostModel struct {
 	Name, Source string
@@ -110,7 +113,9 @@ func recorded(c *config.Config, steps, issued int) (*Recording, error) {
 		if n := steps * l.tasks(); i == 0 && n > config.MostTasks {
 			return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, of at most %d that are simulated; want fewer layers, larger chunks of the loss or less offloaded", steps, n, config.MostTasks))
 		}
-		l.ends = append(l.ends, len(l.waits)-1)
+		if l.ends = append(l.ends, len(l.waits)-1); i == 0 {
+			l.first = l.Operations
+		}
 	}
 	return l, nil
 }
@@ -176,9 +181,7 @@ func simulateAll(c *config.Config, p CostModel) (*Result, error) {
 	e := f.Trace.Exposure()
 	f.memory = l.done()
 	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
-	m := config.Network(c)
-	cost := Weigh(c, Matmuls(m, build.Rules(c.Optimizer)), TrafficOf(c, UnitSizes(m, build.Rules(c.Optimizer))), Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
-	f.Flops = cost.Flops - cost.Again
+	f.Flops = l.first.Flops - l.first.Again
 	f.rate(c, p)
 	return f, nil
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,12 +31,49 @@ func FindCheckpoints(path string) (string, error) {
 	if len(list) > 0 {
 		return path, nil
 	}
-	for _, dir := range []string{filepath.Join(path, CheckpointFolder), config.CheckpointDir(filepath.Join(path, "job.yaml"))} {
+	job, _ := config.CheckpointingOf(filepath.Join(path, "job.yaml")) // most folders have none
+	for _, dir := range []string{filepath.Join(path, CheckpointFolder), job.Dir} {
 		if dir != "" && input.Exists(dir) {
 			return dir, nil
 		}
 	}
 	return "", input.BadInput(fmt.Errorf("%s has no checkpoints; want a checkpoint's folder, a folder of them, or the folder of a run that made some (checkpoint.every)", path))
+}
+
+// KeepRules returns the rules every_steps and best of the job whose run has its
+// checkpoints in root, which path led to, and the job's file. Both are empty without a
+// job.yaml in path or in the folder above root.
+func KeepRules(path, root string) (rules []checkpoint.Keep, file string, err error) {
+	root, err = filepath.Abs(root)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, run := range []string{path, filepath.Dir(root)} {
+		file := filepath.Join(run, "job.yaml")
+		if !input.Exists(file) {
+			continue
+		}
+		job, err := config.CheckpointingOf(file)
+		if err != nil {
+			return nil, file, err
+		}
+		if !sameFolder(root, cmp.Or(job.Dir, filepath.Join(run, CheckpointFolder))) {
+			continue
+		}
+		for _, k := range []checkpoint.Keep{{Every: job.Keep.Every}, {Best: job.Keep.Best}} {
+			if k != (checkpoint.Keep{}) {
+				rules = append(rules, k)
+			}
+		}
+		return rules, file, nil
+	}
+	return nil, "", nil
+}
+
+func sameFolder(a, b string) bool {
+	x, err := os.Stat(a)
+	y, wrong := os.Stat(b)
+	return err == nil && wrong == nil && os.SameFile(x, y)
 }
 
 // CheckpointFolder is where in a run folder its checkpoints are, unless the

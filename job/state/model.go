@@ -102,7 +102,7 @@ func OpenModelFolder(folder string) (*ModelFolder, error) {
 		return nil, errors.Join(input.BadInput(err), src.Close())
 	}
 	f := &ModelFolder{Unfit: src.Spare, Notes: kept.Notes, model: m, Carried: kept, src: src}
-	for _, p := range hf.Parameters(m.Network()) {
+	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 		f.Bytes += 4 * int64(p.Numel())
 	}
 	return f, nil
@@ -124,7 +124,7 @@ func (f *ModelFolder) Import(ctx context.Context, root string, progressed func(a
 		names[from] = to
 	}
 	im := checkpoint.Import{
-		State:    hf.MustJSON(Progress{Model: f.Carried.Config, Base: base, Version: Version()}),
+		State:    Progress{Model: f.Carried.Config, Base: base, Version: Version()}.JSON(),
 		Files:    f.Carried.Files,
 		Name:     func(name string) (string, bool) { to, ok := names[name]; return to, ok },
 		Progress: progressed,
@@ -177,7 +177,7 @@ func adaptersOf(ck *checkpoint.Checkpoint, m hf.Model, l nn.LoRA) (want []shard.
 	if l.Rank < 1 || !hf.Positive(l.Alpha) {
 		return nil, fmt.Errorf("alpha is %v", l.Alpha)
 	}
-	for _, p := range hf.Parameters(m.With(l)) {
+	for _, p := range hf.Parameters(m.Network(l)) {
 		if nn.IsAdapter(p.Name) {
 			want = append(want, p)
 		}

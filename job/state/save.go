@@ -1,7 +1,6 @@
 package state
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -252,12 +251,11 @@ func (s *Saver) write(p Progress, metrics map[string]float64, put func(*checkpoi
 	opt := checkpoint.Options{FS: s.Fsys, Hold: s.hold, Compress: s.C.Checkpoint.Compression(), Tuner: s.tuner, Expect: Expects(s.C)}
 	all := func(w *checkpoint.Writer) error { return errors.Join(s.attach(w), put(w)) }
 	return together.Together(s.C.Checkpoint.Dir, int64(p.Step), opt, all, func() (checkpoint.Commit, error) {
-		state, err := json.MarshalIndent(p, "", "  ")
 		tensors := Tensors(s.C)
 		for _, f := range s.C.Carried.Files {
 			tensors = append(tensors, f.Tensor())
 		}
-		return checkpoint.Commit{Tensors: tensors, State: state, Metrics: metrics}, err
+		return checkpoint.Commit{Tensors: tensors, State: p.JSON(), Metrics: metrics}, nil
 	})
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/device"
 	"zeroth/job/build"
 	"zeroth/job/config"
@@ -65,7 +67,7 @@ func TestStagingHalves(t *testing.T) {
 // the next tile is read.
 func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 	var read atomic.Int64
-	files := offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+	files := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 		if o.Do == "read" && o.Off > 0 {
 			read.Add(o.Bytes)
 		}

@@ -8,13 +8,21 @@ import (
 	"slices"
 
 	"zeroth/checkpoint"
+	"zeroth/input"
+	"zeroth/job/config"
 	"zeroth/job/hf"
+	"zeroth/job/show"
 	"zeroth/optim"
 )
+
+// Format is the format number of state.json. Files without a number were written
+// before there was one; see Legacy.
+const Format = 1
 
 // Progress is what a run needs to go on, beside its tensors: state.json of a
 // checkpoint.
 type Progress struct {
+	Format  int             `json:"format"`  // see Format
 	Step    int             `json:"step"`    // steps done
 	Updates int             `json:"updates"` // of them, those that were not skipped
 	Skipped int             `json:"skipped"`
@@ -103,8 +111,38 @@ func parseProgress(raw []byte) (p Progress, err error) {
 	if !isObject(raw) {
 		return p, fmt.Errorf("%.40q is no JSON object", raw)
 	}
-	err = json.Unmarshal(raw, &p)
+	err = json.Unmarshal(raw, &p) // after a value of another type it reads on
+	if p.Format < 0 || p.Format > Format {
+		return p, input.BadInput(fmt.Errorf("it has format %d and this version of zeroth reads formats up to %d: use the version that wrote it (%s) or a newer one", p.Format, Format, show.Brief(p.Version)))
+	}
+	if err == nil && p.Legacy() {
+		p.Model = hf.WithoutDropout(p.Model)
+	}
 	return p, err
+}
+
+// Legacy reports whether a version wrote the file that knew no dropout. Such
+// versions wrote config.json without the keys of GPT-2's dropout, which are 0.1
+// where a Hugging Face folder does not have them. They also trained the embedding
+// of a folder's pad_token_id, and their train.eval_batches counted the
+// micro-batches of a rank.
+//
+// They are told from later ones by model.attention_dropout, which later jobs
+// always have, and by the digest of an imported model's parameters.
+func (p *Progress) Legacy() bool {
+	if p.Format > 0 {
+		return false
+	}
+	if p.Trained() {
+		return !config.HasKey(p.Config, "model.attention_dropout")
+	}
+	return p.Base == ""
+}
+
+// JSON returns the content of state.json, in the current format.
+func (p Progress) JSON() []byte {
+	p.Format = Format
+	return hf.MustJSON(p)
 }
 
 // isObject tells whether something is a JSON object; null is none.

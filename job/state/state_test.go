@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"strings"
 	"testing"
 
 	"zeroth/data"
+	"zeroth/input"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
@@ -60,4 +62,41 @@ func FuzzState(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Files without a format number mean what the versions meant that wrote them, and newer
+// formats are refused.
+func TestFormats(t *testing.T) {
+	const job = `"samples": 8, "data": "0a", "config": "model:\n  family: gpt2\n`
+	for raw, dropout := range map[string]float64{
+		`{"model": {"model_type": "gpt2"}, ` + job + `"}`:                                        0, // e68e9ed
+		`{"model": {"model_type": "gpt2"}, ` + job + `  attention_dropout: 0\n"}`:                0.1,
+		`{"model": {"model_type": "gpt2", "resid_pdrop": 0.3, "embd_pdrop": 0.3}, ` + job + `"}`: 0.3,
+		`{"model": {"model_type": "gpt2"}}`:                                                      0, // imported by e68e9ed
+		`{"model": {"model_type": "gpt2"}, "base": "0b"}`:                                        0.1,
+		`{"format": 1, "model": {"model_type": "gpt2"}}`:                                         0.1,
+	} {
+		p, err := parseProgress([]byte(raw))
+		if err != nil {
+			t.Fatalf("%s: %v", raw, err)
+		}
+		m, _, err := hf.ReadModel(p.Model)
+		if err != nil || m.Dropout.Residual != dropout || m.Dropout.Embed != dropout {
+			t.Errorf("%s has dropout %v (%v), want %v", raw, m.Dropout, err, dropout)
+		}
+		again, err := parseProgress(p.JSON())
+		if err != nil || again.Format != Format || !bytes.Equal(again.Model, p.Model) && !bytes.Equal(hf.MustJSON(again.Model), hf.MustJSON(p.Model)) {
+			t.Errorf("%s, written again: %s (%v)", raw, p.JSON(), err)
+		}
+	}
+	for _, raw := range []string{`{"format": 2, "step": "eight", "version": "zeroth 0.9"}`, `{"version": "zeroth 0.9", "format": 1000000}`} {
+		if _, err := parseProgress([]byte(raw)); !input.IsInput(err) || !strings.Contains(err.Error(), "zeroth 0.9") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	for _, raw := range []string{`{"format": -1}`, `{"format": "1"}`, `{"format": 1.5}`} {
+		if _, err := parseProgress([]byte(raw)); err == nil {
+			t.Errorf("%s is read", raw)
+		}
+	}
 }

@@ -2,9 +2,13 @@ package world
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
+	"strconv"
+	"syscall"
 
 	"zeroth/collective"
 	"zeroth/collective/mpi"
@@ -15,7 +19,7 @@ import (
 // carrier is what carries frames between processes.
 type carrier interface {
 	Wire(group, rank int) collective.Wire
-	Lose(process int)
+	End(process int) // every wire, as that process was lost
 	Close()
 }
 
@@ -86,7 +90,7 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 		mem = &socket.Memory{}
 	}
 	w.mem = mem
-	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts, Share: mem, Lost: w.forged})
+	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts, Share: mem, Lost: w.broke})
 	if err := w.connect(n); err != nil {
 		n.Close()
 		return nil, err
@@ -94,12 +98,32 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 	return n, nil
 }
 
-// forged ends the world because of a process that has sent what none may, and says what
-// it was; of others that are lost the star tells.
-func (w *World) forged(process int, err error) {
-	if socket.Forged(err) {
-		w.star.Lose(process, "its data connection was given up: "+err.Error())
+// broke reports a data connection that broke, so that all processes name the same rank. If
+// data arrived damaged neither process is to blame: the network between them is.
+func (w *World) broke(process int, err error) {
+	var damaged socket.Damaged
+	if errors.As(err, &damaged) {
+		w.star.Fail(fmt.Errorf("%w; rank %d is on %s", damaged, damaged.From, strconv.QuoteToGraphic(w.Host(damaged.From))))
+		return
 	}
+	b := rendezvous.Broken{Process: process, Sure: socket.Forged(err)}
+	if b.Sure {
+		b.Why = "its data connection was given up: " + err.Error()
+	} else {
+		b.Why = fmt.Sprintf("its data connection to rank %d (%q) broke: %s", w.cfg.Rank*w.cfg.PerProcess, w.Host(w.cfg.Rank*w.cfg.PerProcess), cause(err))
+	}
+	w.star.Broke(b)
+}
+
+// cause is what the system says of a connection that broke.
+func cause(err error) string {
+	if no := syscall.Errno(0); errors.As(err, &no) {
+		return no.Error()
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "closed at the other end"
+	}
+	return err.Error()
 }
 
 // carryByMPI waits for all processes to begin MPI, or for one of them to be lost.

@@ -14,6 +14,9 @@ import (
 // At is where a process accepts data by TCP, until all are connected.
 func (w *World) At(process int) string { return w.star.Members[process].TCP }
 
+// Redirect has a process be dialled at another address.
+func (w *World) Redirect(process int, addr string) { w.star.Members[process].TCP = addr }
+
 // Numbers are those of hosts, for tests.
 func Numbers(all []rendezvous.Member) []int { return numbers(all) }
 
@@ -61,3 +64,17 @@ func (s *Stream) Out() []byte { return s.out }
 
 // In is the memory for a frame of a peer.
 func (s *Stream) In(peer, frame int) []byte { return s.in[peer][frame%framesAhead] }
+
+// UserToken is userToken, for tests.
+func UserToken() (token []byte, file string, err error) { return userToken() }
+
+// Unreachable is unreachable, for tests.
+func Unreachable(all []rendezvous.Member) error { return unreachable(all) }
+
+// Via has this process reach the data of others, by their numbers, at other addresses.
+func (w *World) Via(way func(process int, addr string) string) {
+	for p := range w.star.Members {
+		m := &w.star.Members[p]
+		m.TCP = way(p, m.TCP)
+	}
+}

@@ -3,11 +3,14 @@ package world_test
 import (
 	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"io"
 	"net"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,12 +24,20 @@ import (
 )
 
 // frame is bytes as package socket describes them, from rank 1 to rank 0 of the group of
-// all ranks.
+// all ranks, over TCP.
 func frame(kind uint32, length int, body ...byte) (b []byte) {
 	for _, x := range []uint32{0x3148545a, kind, 0, 1, 0, uint32(length)} {
 		b = binary.LittleEndian.AppendUint32(b, x)
 	}
-	return append(b, body...)
+	if b = sealed(b); len(body) > 0 {
+		b = append(b, sealed(body)...)
+	}
+	return b
+}
+
+// sealed is b with its checksum.
+func sealed(b []byte) []byte {
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
 }
 
 // note is that of an operation on a type.
@@ -52,7 +63,7 @@ func TestForgedFrames(t *testing.T) {
 		"wrong op":   {note(0, 0), "rank 1 all-gather of 2 fp32"},
 		"no op":      {note(200, 0), "rank 1 calls an operation 200"},
 		"no type":    {note(0, 99), "rank 1 calls an operation 0 of type 99"},
-		"no frame":   {[]byte(strings.Repeat("GET / HTTP/1.1", 10)), "rank 1 (\"forger\"): its data connection was given up: bytes that are no frame"},
+		"no frame":   {[]byte(strings.Repeat("GET / HTTP/1.1", 10)), "a frame from rank 1 to rank 0 arrived damaged"},
 	} {
 		w, forger, c1 := withForger(t)
 		if w.Listening() {
@@ -164,4 +175,69 @@ func withForger(t *testing.T) (entered, *rendezvous.Star, net.Conn) {
 		t.Fatal(err)
 	}
 	return <-result, star, c
+}
+
+// A bit that changes between two processes ends the job on all: each names the ranks, the
+// host and the operation.
+func TestDamageIsExplained(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	worlds := enter(t, 3, 1, "tcp")
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	var relays sync.WaitGroup
+	relays.Go(func() { damage(t, &relays, ln, worlds[1].At(1), 40_000) })
+	worlds[2].Redirect(1, ln.Addr().String())
+	got := connect(worlds, shard.Mesh{Shard: 3, Replicate: 1})
+	var ranks sync.WaitGroup
+	for p, e := range got {
+		if e.err != nil {
+			t.Fatal(e.err)
+		}
+		ranks.Go(func() {
+			var err error
+			for err == nil {
+				_, err = sum(e.ranks[0].World, p)
+			}
+			why := worlds[p].Explain(err)
+			if want := regexp.MustCompile(`rank 1 \(".+"\): a frame from rank 2 to rank 1 arrived damaged(| during operation \d+ \((all-gather|reduce-scatter) of .*\)): .*; rank 2 is on ".+"`); !want.MatchString(why.Error()) {
+				t.Errorf("rank %d: %v\nwant %v", p, why, want)
+			}
+			worlds[p].Fail(err)
+		})
+	}
+	ranks.Wait()
+	closeAll(worlds)
+	relays.Wait()
+}
+
+// damage passes one connection on to addr and changes a bit of its byte number at.
+func damage(t *testing.T, all *sync.WaitGroup, ln net.Listener, addr string, at int) {
+	from, err := ln.Accept()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	to, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	all.Go(func() {
+		_, _ = io.Copy(from, to) // until one of them is closed
+		_ = from.Close()
+	})
+	b := make([]byte, 4096)
+	for read := 0; err == nil; {
+		var n int
+		n, err = from.Read(b)
+		if i := at - read; i >= 0 && i < n {
+			b[i] ^= 8
+		}
+		read += n
+		_, _ = to.Write(b[:n]) // the reader finds out that it is closed
+	}
+	_ = to.Close()
 }

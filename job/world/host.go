@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+	"zeroth/collective"
 
 	"zeroth/collective/rendezvous"
 	"zeroth/shard"
@@ -80,12 +81,17 @@ func (w *World) before(p int) (n int) {
 	return n
 }
 
-// HostsOf implements build.Launch.
-func (w *World) HostsOf(m shard.Mesh) (numbers []int) {
-	for r := range m.World() {
-		numbers = append(numbers, w.hosts[r/w.cfg.PerProcess])
+// Place implements build.Launch. Frames are in the host's memory; what NCCL sends is not.
+func (w *World) Place(m shard.Mesh) collective.Placement {
+	me, per := w.cfg.Rank, w.cfg.PerProcess
+	at := collective.Placement{Beside: w.OnHostOf(me) * per, Before: w.before(me) * per, NCCL: w.nccl != "", Staged: w.nccl == ""}
+	for i := range per {
+		at.Here = append(at.Here, me*per+i)
 	}
-	return numbers
+	for r := range m.World() {
+		at.Hosts = append(at.Hosts, w.hosts[r/per])
+	}
+	return at
 }
 
 // tellContainers says which processes share a machine and nothing on it.

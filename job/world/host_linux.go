@@ -3,9 +3,11 @@ package world
 import (
 	"crypto/sha256"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // bootID is equal in processes that share a kernel; "" where that cannot be known.
@@ -49,4 +51,24 @@ func fileID(path string) (id string, ok bool) {
 		return "", false
 	}
 	return fmt.Sprint(s.Dev, " ", s.Ino), true
+}
+
+const tcpUserTimeout = 18 // of linux/tcp.h
+
+// giveUpAfter has a TCP connection break when the peer's system acknowledges nothing for so
+// long of what was sent. Control messages go to and from process 0 alone, so nothing else
+// finds out that two other hosts do not hear each other.
+func giveUpAfter(c net.Conn, limit time.Duration) {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
+		c = t.NetConn()
+	}
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	if raw, err := t.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { // fails where the system has no such limit
+			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(limit.Milliseconds()))
+		})
+	}
 }

@@ -64,7 +64,8 @@ func TestBeside(t *testing.T) {
 		var beside, before []int
 		for p := range c.all {
 			w := world.Of(p, 2, c.all)
-			beside, before = append(beside, w.Beside(shard.Mesh{})), append(before, w.Before(shard.Mesh{}))
+			at := w.Place(shard.Mesh{Shard: 2 * len(c.all), Replicate: 1})
+			beside, before = append(beside, at.Beside), append(before, at.Before)
 		}
 		err := world.Of(0, 2, c.all).AGPUEach()
 		if fmt.Sprint(beside) != c.beside || fmt.Sprint(before) != c.before || c.gpus == "" && err != nil || c.gpus != "" && (err == nil || !strings.Contains(err.Error(), c.gpus)) {
@@ -153,7 +154,9 @@ func TestSocketOutOfReach(t *testing.T) {
 		}
 		var mu sync.Mutex
 		var notes []string
-		worlds, _ := enterWith(t, 2, 1, c.transport, func(text string) { mu.Lock(); defer mu.Unlock(); notes = append(notes, text) })
+		worlds, _ := enterWith(t, 2, 1, c.transport, func(c *world.Config) {
+			c.Note = func(text string) { mu.Lock(); defer mu.Unlock(); notes = append(notes, text) }
+		})
 		if c.spoil != nil {
 			c.spoil(worlds[0])
 		}

@@ -130,7 +130,7 @@ func sums(ranks []collective.Ranks, found []float64) (sum []float64, err error) 
 // useLinks has the groups choose by what the world's links carry; they are measured before,
 // where that is of any use.
 func (w *World) useLinks(m shard.Mesh, ranks []collective.Ranks) error {
-	spread := collective.SpreadOf(w.HostsOf(m))
+	spread := collective.SpreadOf(w.Place(m).Hosts)
 	if !spread.Choose() || w.nccl != "" {
 		return nil
 	}

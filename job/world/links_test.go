@@ -8,6 +8,7 @@ import (
 	"go.uber.org/goleak"
 
 	"zeroth/collective"
+	"zeroth/job/world"
 	"zeroth/shard"
 )
 
@@ -29,11 +30,13 @@ func TestLinksAreMeasured(t *testing.T) {
 	} {
 		var mu sync.Mutex
 		told := 0
-		worlds, _ := enterWith(t, len(c.hosts), c.per, c.transport, func(text string) {
-			mu.Lock()
-			defer mu.Unlock()
-			if strings.HasPrefix(text, "links, measured in ") && strings.Contains(text, " between hosts; gathers go ") {
-				told++
+		worlds, _ := enterWith(t, len(c.hosts), c.per, c.transport, func(cfg *world.Config) {
+			cfg.Note = func(text string) {
+				mu.Lock()
+				defer mu.Unlock()
+				if strings.HasPrefix(text, "links, measured in ") && strings.Contains(text, " between hosts; gathers go ") {
+					told++
+				}
 			}
 		})
 		for _, w := range worlds {

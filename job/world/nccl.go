@@ -85,6 +85,3 @@ func (w *World) addsUp() string {
 	}
 	return "NCCL " + w.nccl
 }
-
-// NCCL implements build.Launch.
-func (w *World) NCCL() bool { return w.nccl != "" }

@@ -42,7 +42,8 @@ type Config struct {
 	Collective string       // "auto", "exact" or "nccl"
 	GPUs       []string     // that ranks of this process may be on, by names that all processes of a machine give them; none on CPUs
 	Bind       string       // address that others reach this process at; "" is the one by which it reaches process 0
-	Token      []byte       // that every process has; nil: none
+	Token      []byte       // that every process has; nil: that of the user, where no other host can reach the world
+	tokenFile  string       // which Token is from, if it is the user's
 	TLS        *tls.Config  // of control and of TCP between processes; nil: none
 	Insecure   bool         // no token though there are other hosts
 
@@ -64,11 +65,13 @@ type World struct {
 	dir       string         // of the Unix socket; removed once all are connected
 	listeners []net.Listener // for data, until then
 
+	dumps chan struct{} // receives when a process asks all to dump
 	left  chan struct{} // closed by Close
 	hurry chan struct{} // closed when the world ends by a failure
 	mu    sync.Mutex
 	fails sync.Once      // closes hurry
 	net   carrier        // nil before Groups
+	over  bool           // its wires have ended, or do when there are any
 	by    []string       // (World) what carries data to each process, of Carriers; that to itself is not used
 	mem   *socket.Memory // that processes of this host read, likewise; nil over MPI
 	nccl  string         // its version and what it registers, where it adds up or moves; else empty
@@ -77,8 +80,13 @@ type World struct {
 // Enter joins the world and waits until all of it is there.
 func Enter(ctx context.Context, cfg Config) (*World, error) {
 	cfg.Join = cmp.Or(cfg.Join, time.Minute)
-	w := &World{cfg: cfg, links: collective.Usual, by: make([]string, cfg.World), left: make(chan struct{}), hurry: make(chan struct{})}
+	w := &World{cfg: cfg, links: collective.Usual, by: make([]string, cfg.World), dumps: make(chan struct{}, 1), left: make(chan struct{}), hurry: make(chan struct{})}
 	err := cfg.Safe(ctx)
+	if err == nil {
+		if err = w.cfg.useToken(); err != nil {
+			err = input.BadInput(err)
+		}
+	}
 	if err == nil {
 		err = w.chooseMPI()
 	}
@@ -93,21 +101,32 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 		host = "unknown"
 	}
 	w.star, err = rendezvous.Join(ctx, rendezvous.Config{
-		Processes: cfg.World, PerProcess: cfg.PerProcess, Addrs: cfg.Addrs(), Listener: w.cfg.Listener, Run: cfg.Run, Token: cfg.Token, TLS: cfg.TLS,
+		Processes: cfg.World, PerProcess: cfg.PerProcess, Addrs: cfg.Addrs(), Listener: w.cfg.Listener, Run: cfg.Run, Token: w.cfg.Token, Hint: w.cfg.tokenHint(), TLS: cfg.TLS,
 		Wait: cfg.Join, Heartbeat: cfg.Heartbeat, DeadAfter: cfg.DeadAfter, Note: cfg.Note, Open: w.open,
 		Me: rendezvous.Member{Process: cfg.Rank, Host: host, Boot: bootID(), Sees: sees(folder()), Pid: os.Getpid(), GPUs: cfg.GPUs},
 	})
 	if err != nil {
 		w.shut()
+		if errors.As(err, new(rendezvous.Missing)) && ctx.Err() == nil {
+			err = rendezvous.Missing(err.Error() + cfg.advice())
+		}
 		if err = fmt.Errorf("process %d of %d: %w", cfg.Rank, cfg.World, err); rendezvous.Wrong(err) {
 			err = input.BadInput(err)
 		}
 		return nil, err
 	}
 	w.hosts = numbers(w.star.Members)
+	w.star.OnDump(func() {
+		select {
+		case w.dumps <- struct{}{}:
+		default: // one that is not served yet asks for the same
+		}
+	})
 	go w.follow()
 	w.tellContainers()
-	if err = w.chooseNCCL(); err != nil {
+	if err = unreachable(w.star.Members); err != nil {
+		err = input.BadInput(err) // all find it out
+	} else if err = w.chooseNCCL(); err != nil {
 		w.Fail(err)
 	} else {
 		err = w.agreeOnCarrier(ctx)
@@ -140,7 +159,7 @@ func (c Config) Safe(ctx context.Context) error {
 	for _, host := range hosts {
 		ips, err := new(net.Resolver).LookupIPAddr(ctx, host)
 		if err != nil {
-			return err
+			return fmt.Errorf("the job has no token, and whether only this host can reach %s is not known: %w%s", host, err, c.advice())
 		}
 		if slices.ContainsFunc(ips, func(a net.IPAddr) bool { return !a.IP.IsLoopback() }) {
 			return fmt.Errorf("process 0 at %s can be reached from other hosts, and the job has no token: set ZEROTH_TOKEN, ZEROTH_TOKEN_FILE or parallel.token_file to the same secret everywhere, or say --insecure", host)
@@ -163,10 +182,10 @@ func (w *World) listen(ctx context.Context) (net.Listener, error) {
 		case !errors.As(err, &unknown):
 			return nil, input.BadInput(err)
 		case time.Now().After(end):
-			return nil, rendezvous.Missing(err.Error())
+			return nil, rendezvous.Missing(err.Error() + w.cfg.advice())
 		}
 		if !told {
-			w.note("waiting for the name of process 0 to be known: " + unknown.Error())
+			w.note("waiting for the name of process 0 to be known: " + unknown.Error() + w.cfg.advice())
 		}
 		select {
 		case <-time.After(500 * time.Millisecond):
@@ -253,7 +272,12 @@ func (w *World) shut() {
 	}
 }
 
-// follow gives up who is lost, so that no collective waits for it.
+// hearsay is how long what ended a world may take on its way to a process.
+const hearsay = 2 * time.Second
+
+// follow ends every wire of this process when the world has ended, whoever was lost and
+// however that was found out. One process is named, and others may be lost with it, as
+// those of its host: no operation waits for any of them.
 func (w *World) follow() {
 	select {
 	case <-w.star.Ended():
@@ -261,15 +285,26 @@ func (w *World) follow() {
 		return
 	}
 	w.rush()
-	var lost rendezvous.Lost
-	if !errors.As(w.star.Err(), &lost) {
-		return
+	lost := w.lost()
+	if lost.After { // by the wires ranks learn for whom each of them has waited
+		select {
+		case <-time.After(hearsay):
+		case <-w.left:
+			return
+		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.net != nil && lost.Process != w.cfg.Rank && !lost.After {
-		w.net.Lose(lost.Process)
+	w.over = true
+	if w.net != nil {
+		w.net.End(lost.Process)
 	}
+}
+
+// lost is what ended the world, which it has.
+func (w *World) lost() (lost rendezvous.Lost) {
+	_ = errors.As(w.star.Err(), &lost) // it is one
+	return lost
 }
 
 // rush has nobody wait for others any longer.
@@ -321,10 +356,10 @@ func (w *World) Fail(err error) {
 	}
 }
 
-// told is whether an error says by itself which ranks have ended a group, and how.
-// All ranks have it that can have one: who is stuck hears of it by the star alone.
+// told reports whether all ranks find out the error by themselves, unless they are stuck: it
+// says which ranks have ended a group, or it is one that they have agreed on (Common).
 func told(err error) bool {
-	return errors.As(err, new(collective.ErrLate)) || errors.As(err, new(collective.ErrDiverged))
+	return errors.As(err, new(interface{ Common() })) || errors.As(err, new(collective.ErrLate)) || errors.As(err, new(collective.ErrDiverged))
 }
 
 // Host is where a rank is.
@@ -333,6 +368,12 @@ func (w *World) Host(rank int) string { return w.star.Members[rank/w.cfg.PerProc
 // Ended is closed when a process was lost or has failed.
 func (w *World) Ended() <-chan struct{} { return w.star.Ended() }
 
+// Dump asks all processes to dump what their ranks did last, this one too: see Dumps.
+func (w *World) Dump() { w.star.Dump() }
+
+// Dumps receives when a process has asked all to dump.
+func (w *World) Dumps() <-chan struct{} { return w.dumps }
+
 // Explain adds to an error what is known of its cause: who was lost, and how.
 func (w *World) Explain(err error) error {
 	if !errors.Is(err, collective.ErrClosed) || told(err) {
@@ -340,10 +381,14 @@ func (w *World) Explain(err error) error {
 	}
 	select {
 	case <-w.star.Ended():
-		return fmt.Errorf("%w: %w", err, w.star.Err())
-	case <-time.After(2 * time.Second): // the control plane hears of it, too
-		return err
+	case <-time.After(hearsay):
+		var lost collective.ErrPeerLost
+		if !errors.As(err, &lost) {
+			return err
+		}
+		w.star.Lose(lost.Rank/w.cfg.PerProcess, "connection lost") // process 0 is silent: the ranks know this alone
 	}
+	return fmt.Errorf("%w: %w", err, w.star.Err())
 }
 
 // Close leaves the world. Its groups are closed before.
@@ -362,25 +407,6 @@ func (w *World) Close() {
 	w.star.Close()
 }
 
-// Here implements build.Launch.
-func (w *World) Here(shard.Mesh) (ranks []int) {
-	for i := range w.cfg.PerProcess {
-		ranks = append(ranks, w.cfg.Rank*w.cfg.PerProcess+i)
-	}
-	return ranks
-}
-
-// Beside implements build.Launch.
-func (w *World) Beside(shard.Mesh) int {
-	return w.OnHostOf(w.cfg.Rank) * w.cfg.PerProcess
-}
-
-// Before implements build.Launch.
-func (w *World) Before(shard.Mesh) int { return w.before(w.cfg.Rank) * w.cfg.PerProcess }
-
-// Staged implements build.Launch: frames are of the host's memory. NCCL's are not.
-func (w *World) Staged() bool { return w.nccl == "" }
-
 // Memory implements build.Launch; Groups comes before.
 func (w *World) Memory() cpu.Memory {
 	if w.mem == nil {
@@ -397,9 +423,12 @@ func (w *World) Groups(m shard.Mesh) ([]collective.Ranks, error) {
 	}
 	w.mu.Lock()
 	w.net = n
+	if w.over {
+		n.End(w.lost().Process)
+	}
 	w.mu.Unlock()
 	var all []collective.Ranks
-	for _, r := range w.Here(m) {
+	for _, r := range w.Place(m).Here {
 		all = append(all, collective.WiredWorld(m, r, n.Wire))
 	}
 	if err := w.useLinks(m, all); err != nil {
@@ -418,13 +447,16 @@ func (w *World) OnLate(recs []*collective.Recorder) {
 		return all
 	})
 	for _, rec := range recs {
-		rec.OnLate(w.star.Ask)
+		rec.OnLate(func() string {
+			w.star.Dump() // now: some launchers kill all processes once one has failed
+			return w.star.Ask()
+		})
 	}
 }
 
 // Saves implements build.Launch; Groups comes before.
 func (w *World) Saves(m shard.Mesh) (all []collective.Group, err error) {
-	for _, r := range w.Here(m) {
+	for _, r := range w.Place(m).Here {
 		g := collective.NewWired(w.net.Wire(collective.SavesGroup, r))
 		collective.UseLinks(g, w.links)
 		all = append(all, g)
@@ -499,6 +531,7 @@ func (w *World) accept(ctx context.Context, n *socket.Net, guests chan rendezvou
 
 func (w *World) add(n *socket.Net, process int, c net.Conn) {
 	w.by[process] = c.LocalAddr().Network()
+	giveUpAfter(c, w.cfg.DeadAfter)
 	n.Add(process, c)
 }
 

@@ -8,11 +8,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -63,8 +63,8 @@ func enterAt(t *testing.T, processes, perProcess int, transport string) (worlds 
 	return enterWith(t, processes, perProcess, transport, nil)
 }
 
-// enterWith is enterAt with somebody who hears what is told.
-func enterWith(t *testing.T, processes, perProcess int, transport string, note func(string)) (worlds []*world.World, addrs []string) {
+// enterWith is enterAt with what a test sets of a process's configuration; set may be nil.
+func enterWith(t *testing.T, processes, perProcess int, transport string, set func(*world.Config)) (worlds []*world.World, addrs []string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -78,13 +78,16 @@ func enterWith(t *testing.T, processes, perProcess int, transport string, note f
 		all.Go(func() {
 			c := world.Config{
 				Place:      launch.Place{Rank: p, World: processes, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
-				PerProcess: perProcess, Transport: transport, Token: []byte("0123456789abcdef"), Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second, Note: note,
+				PerProcess: perProcess, Transport: transport, Token: []byte("0123456789abcdef"), Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second,
 			}
 			if p == 0 {
 				c.Listener = ln
 			}
 			if transport == "tls" {
 				c.Transport, c.TLS = "tcp", secure
+			}
+			if set != nil {
+				set(&c)
 			}
 			worlds[p], errs[p] = world.Enter(t.Context(), c)
 		})
@@ -177,8 +180,9 @@ func TestGroups(t *testing.T) {
 			if e.err != nil {
 				t.Fatal(e.err)
 			}
-			if here := fmt.Sprint(worlds[p].Here(m)); here != fmt.Sprint([]int{2 * p, 2*p + 1}) || worlds[p].Beside(m) != 6 || worlds[p].Process() != p {
-				t.Errorf("process %d has ranks %s, beside %d", p, here, worlds[p].Beside(m))
+			at := worlds[p].Place(m)
+			if !slices.Equal(at.Here, []int{2 * p, 2*p + 1}) || at.Beside != 6 || worlds[p].Process() != p {
+				t.Errorf("process %d has ranks %v, beside %d", p, at.Here, at.Beside)
 			}
 			for i, r := range e.ranks {
 				rank := 2*p + i
@@ -299,5 +303,27 @@ func TestNobodyComesInLater(t *testing.T) {
 	}
 	ranks.Wait()
 	<-over
+	closeAll(worlds)
+}
+
+// When an operation is late all processes are asked to dump, before any of them fails.
+func TestLateHasAllDump(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	worlds := enter(t, 3, 1, "auto")
+	got := connect(worlds, shard.Mesh{Shard: 3, Replicate: 1})
+	rec := collective.NewRecorder()
+	worlds[1].OnLate([]*collective.Recorder{rec})
+	g := rec.Watchdog(got[1].ranks[0].World, 100*time.Millisecond, "world", false)
+	if _, err := sum(g, 1); !errors.As(err, new(collective.ErrLate)) {
+		t.Errorf("error %v, want that the others are late", err)
+	}
+	for p, w := range worlds {
+		select {
+		case <-w.Dumps():
+		case <-time.After(20 * time.Second):
+			t.Errorf("process %d was not asked", p)
+		}
+	}
+	_ = g.Close()
 	closeAll(worlds)
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -28,6 +29,7 @@ var (
 	kills     = flag.Int("kills", 320, "times a run is to be killed; some are done before")
 	signals   = flag.Int("signals", 320, "times a run is asked to stop")
 	jobs      = flag.Int("jobs", 6000, "odd job files and command lines")
+	stops     = flag.Int("stops", 600, "times a command that does not train is asked to stop")
 	faults    = flag.Int("faults", 1600, "system calls that fail, are late, or are the last")
 	scene     = flag.String("scene", "", "try only faults of commands with this in their names")
 	fuzzing   = flag.Duration("fuzzing", 0, "of each fuzz target")
@@ -51,6 +53,10 @@ func campaign(m *testing.M) int {
 	}
 	if !*keep {
 		defer os.RemoveAll(scratch)
+	}
+	if err := os.Chmod(scratch, 0o755); err != nil { // other users' processes run in it, too
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	if program = *given; program == "" {
 		program = filepath.Join(scratch, "zeroth")
@@ -83,6 +89,8 @@ type trial struct {
 	kind   string // of case, for the table
 	ran    []string
 	counts *tally
+	env    []string            // of its processes, besides the usual
+	user   *syscall.Credential // of its processes; nil: the trial's own
 }
 
 // count is how many of so many cases are run: with -short a twentieth.

@@ -4,6 +4,7 @@ package campaign
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"zeroth/checkpoint"
 )
@@ -171,6 +173,60 @@ func TestFaults(t *testing.T) {
 	})
 }
 
+// lookers are commands that only look, besides those of scenes.
+var lookers = []*scenario{
+	{name: "plan", args: []string{"plan", "job.yaml", "--machine", "h100"}},
+	{name: "plan --model", from: training(), args: []string{"plan", "--model", "run/model", "--json"}},
+	{name: "fit", args: []string{"fit", "job.yaml", "--gpus", "8", "--gpu-memory", "80GiB"}},
+	{name: "model", from: training(), args: []string{"model", "run/model"}},
+	{name: "doctor", args: []string{"doctor"}},
+	{name: "help", args: []string{"help", "job"}},
+}
+
+// TestStops sends signals to commands that do not train. Each ends with 130, or is done,
+// and what it leaves is whole: the same command then does its work.
+func TestStops(t *testing.T) {
+	var all []*scenario
+	var kinds []string
+	for _, s := range slices.Concat(scenes, lookers) {
+		if s.args[0] != "train" {
+			all, kinds = append(all, s), append(kinds, s.name)
+		}
+	}
+	trials(t, count(*stops), kinds, func(x *trial) string { return all[x.number%len(all)].stopped(x) })
+}
+
+// stopped sends a signal in the first 100 ms, often in the first 30.
+func (s *scenario) stopped(x *trial) string {
+	w := s.whole(x.T)
+	x.copyTree(w.home, x.dir)
+	before := look(x.dir)
+	p, by := x.start(0, s.args...), pick(x.rng, []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP})
+	after := time.Duration(x.rng.Int64N(int64(pick(x.rng, []time.Duration{30, 100}) * time.Millisecond)))
+	time.Sleep(after)
+	p.send(by)
+	e := p.wait()
+	x.ran = append(x.ran, fmt.Sprintf("  (%v after %v)", by, after))
+	x.check(e, s.args, -1, 0, 130)
+	x.swept()
+	switch {
+	case e.signal != 0: // before it heard signals, and so before it did anything
+		x.same(before, look(x.dir), "a signal at the start")
+		return "ended before it heard signals"
+	case e.code == 0:
+		return "done before"
+	case s.again != nil:
+		s.again(x, s)
+	default:
+		if e := x.zeroth(nil, s.args...); e.code == 0 && s.name != "doctor" { // which says what is free
+			s.same(x, e, fault{err: syscall.EIO})
+		} else if e.code != 0 {
+			x.Errorf("stopped, and then refused: %s", e.said())
+		}
+	}
+	return "stopped"
+}
+
 // runs is the command with a fault, and where it trains with another process that
 // one as well, which has to end by itself.
 func (s *scenario) runs(x *trial, f fault) (ended, *tracer) {
@@ -274,7 +330,7 @@ func (s *scenario) same(x *trial, e ended, f fault) {
 
 // left holds the checkpoints that are there.
 func (s *scenario) left(x *trial, e ended) {
-	path, err := checkpoint.Latest(filepath.Join(x.dir, "run/ckpt"))
+	path, err := checkpoint.Resolve(filepath.Join(x.dir, "run/ckpt"), "latest")
 	said := written.FindAllStringSubmatch(e.out, -1)
 	if err != nil {
 		if len(said) > 0 {
@@ -318,7 +374,7 @@ func elsewhere(x *trial, s *scenario) {
 	to := args[slices.Index(args, "--to")+1]
 	args[slices.Index(args, "--to")+1] = "again"
 	x.zeroth(nil, args...)
-	if path, err := checkpoint.Latest(filepath.Join(x.dir, to)); err == nil {
+	if path, err := checkpoint.Resolve(filepath.Join(x.dir, to), "latest"); err == nil {
 		x.intact(path)
 	}
 	left := look(filepath.Join(x.dir, to))

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"hash/crc32"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -55,6 +57,7 @@ var forgeries = []forgery{
 	{"machine", func(f *forger) ended { return f.machine() }},
 	{"metrics.jsonl", func(f *forger) ended { return f.metrics() }},
 	{"job.yaml of a run", func(f *forger) ended { return f.jobOfRun() }},
+	{"run folder of an earlier version", func(f *forger) ended { return f.upgraded() }},
 }
 
 // TestForged gives the program files that nobody would write, with digests that
@@ -68,7 +71,9 @@ func TestForged(t *testing.T) {
 	}
 	trials(t, count(*forged), kinds, func(x *trial) string {
 		f := &forger{trial: x}
-		f.run = x.given(x.number / len(kinds) % 2)
+		if x.kind != "run folder of an earlier version" {
+			f.run = x.given(x.number / len(kinds) % 2)
+		}
 		outside := look(x.outside())
 		e := forgeries[x.number%len(forgeries)].run(f)
 		x.same(outside, look(x.outside()), "the commands")
@@ -460,6 +465,76 @@ func (f *forger) jobOfRun() ended {
 	e.out = ""
 	f.check(e, []string{"sample", "--run", "run", "--tokens", "3"}, 0, 1, 2)
 	return f.resume(f.run)
+}
+
+// upgrades are run folders that earlier versions wrote, with what they need beside them.
+const upgrades = "../../cmd/zeroth/testdata/upgrades"
+
+// unpack unpacks a run folder and returns its name and the command that resumes it.
+func (x *trial) unpack(archive string) (run string, args []string) {
+	x.Helper()
+	x.must(os.CopyFS(x.dir, os.DirFS(upgrades)))
+	out, err := exec.Command("tar", "xzf", archive, "-C", x.dir).CombinedOutput()
+	if err != nil {
+		x.Fatalf("the trial itself: tar: %v: %s", err, out)
+	}
+	run, err = filepath.Rel(upgrades, strings.TrimSuffix(archive, ".tar.gz"))
+	x.must(err)
+	for _, made := range []string{"model", "adapter"} {
+		x.must(os.RemoveAll(filepath.Join(x.dir, run, made)))
+	}
+	return run, []string{"train", run + "/job.yaml", "--out", run, "--resume", "latest"}
+}
+
+// trained is the parameters a run folder has.
+func (x *trial) trained(run string) tree {
+	all := tree{}
+	for _, made := range []string{"model", "adapter"} {
+		for name, what := range look(filepath.Join(x.dir, run, made)) {
+			if strings.HasSuffix(name, ".safetensors") {
+				all[made+"/"+name] = what
+			}
+		}
+	}
+	return all
+}
+
+var resumedOlder sync.Map // by archive: func() (tree, error), the parameters that it comes to
+
+// upgraded damages a file of a checkpoint of an earlier version, or none. The run comes to
+// the parameters that it has without damage, or not to any.
+func (f *forger) upgraded() ended {
+	archives, err := filepath.Glob(upgrades + "/*/*.tar.gz")
+	f.must(err)
+	archive := pick(f.rng, archives)
+	once, _ := resumedOlder.LoadOrStore(archive, sync.OnceValues(func() (tree, error) {
+		x := &trial{T: &testing.T{}, dir: filepath.Join(scratch, "older-"+strings.ReplaceAll(strings.TrimPrefix(archive, upgrades+"/"), "/", "-")), counts: &tally{}}
+		x.mkdir(x.dir)
+		run, args := x.unpack(archive)
+		err := inFolder(x.dir, args...)
+		return x.trained(run), err
+	}))
+	want, err := once.(func() (tree, error))()
+	f.must(err)
+	run, args := f.unpack(archive)
+	step := run + "/ckpt/step-00000004"
+	d := &damage{trial: f.trial, root: f.dir, step: step, file: pick(f.rng, []string{"COMMIT", "MANIFEST.json", "state.json", "part-00000.json", "data-00000-000.safetensors", "../../metrics.jsonl"})}
+	whole := f.rng.IntN(4) == 0
+	if !whole {
+		d.change(pick(f.rng, []func([]byte) []byte{d.flip, d.flip, func(b []byte) []byte { return b[:f.rng.IntN(len(b))] }, func(b []byte) []byte { return append(b, ' ') }}))
+	}
+	f.ran = append(f.ran, fmt.Sprintf("  (%s, damaged: %v)", d.at(), !whole))
+	for _, look := range [][]string{{"ckpt", "verify", run}, {"ckpt", "inspect", run}, {"ckpt", "export", step, "--to", "exported"}, {"eval", run + "/job.yaml", "--run", "exported"}} {
+		f.zeroth([]int{1}, look...)
+	}
+	e := f.zeroth([]int{1}, args...)
+	switch {
+	case e.code == 0:
+		f.same(want, f.trained(run), "resuming")
+	case whole:
+		f.Errorf("nothing is damaged, and it does not go on")
+	}
+	return e
 }
 
 // modelConfig is config.json of a model as small as the trials' own.

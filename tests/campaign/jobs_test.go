@@ -66,6 +66,7 @@ var oddities = []oddity{
 // they say or refuses with exit code 2, and then nothing new is there; what is wrong
 // for any key must be refused.
 func TestJobs(t *testing.T) {
+	oddities := slices.Concat(oddities, edges)
 	var kinds []string
 	for _, k := range oddities {
 		kinds = append(kinds, k.name)
@@ -165,7 +166,7 @@ func (o *odds) with(file []byte, s setting) string {
 func (o *odds) damaged(text []byte) string {
 	for range 1 + o.rng.IntN(4) {
 		at := o.rng.IntN(len(text) + 1)
-		piece := pick(o.rng, []string{"\t", "\x00", "\x1b[2J", "\r\n", "\uFEFF", "\u202e", "\u00a0", "\xff\xfe", "[", "{", "}", "]", ":", ": ", "- ", "&a ", "*a", "<<: ", "? ", "| \n", "\"", "'", "#", "%", "!", "---\n", "...\n", "\u2028", "\u0085", "é", "０", strings.Repeat(" ", 300), strings.Repeat("x", 3000)})
+		piece := pick(o.rng, []string{"\t", "\x00", "\x1b[2J", "\r\n", "\uFEFF", "\u202e", "\u00a0", "\xff\xfe", "[", "{", "}", "]", ":", ": ", "- ", "&a ", "*a", "<<: ", "? ", "| \n", "\"", "'", "#", "%", "!", "---\n", "...\n", "\u2028", "\u200b", "\u00ad", "# \u2066", "\u0085", "é", "０", strings.Repeat(" ", 300), strings.Repeat("x", 3000)})
 		switch o.rng.IntN(6) {
 		case 0:
 			text = slices.Insert(slices.Clone(text), at, []byte(piece)...)
@@ -228,6 +229,11 @@ var structures = []struct {
 	{func(*odds) string { return tiny + "\x1b[31mred: 1\n" }, true},
 	{func(*odds) string { return tiny + "\"\\e[31mred\\0\": 1\n" }, true},
 	{func(*odds) string { return tiny + "\"\\u202ered\": 1\n" }, true},
+	{func(o *odds) string { return tiny + "# a" + pick(o.rng, invisible) + "b\n" }, true},
+	{func(o *odds) string { return strings.Replace(tiny, ": ", ": "+pick(o.rng, invisible), 1+o.rng.IntN(5)) }, true},
+	{func(o *odds) string {
+		return strings.Replace(tiny, "text.txt", "'te"+pick(o.rng, invisible)+"xt.txt'", 1)
+	}, true},
 	{func(o *odds) string {
 		return strings.Repeat(pick(o.rng, []string{"[", "{", "{a: ", "- ", "? ", "!a ", "&a ", "[[", "\"", "'", ">", "|"}), 1000+o.rng.IntN(45_000))
 	}, true},

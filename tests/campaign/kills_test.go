@@ -116,14 +116,21 @@ func disturbed(t *testing.T, n int, by ...syscall.Signal) {
 	for _, w := range ways {
 		kinds = append(kinds, w.name)
 	}
+	kill := (*disturbance).kill
+	if by[0] == syscall.SIGKILL {
+		kinds = append(kinds, begunAgain)
+	}
 	trials(t, (n+eachKill-1)/eachKill, kinds, func(x *trial) string {
 		x.must(prepare(x.dir))
-		r := &disturbance{trial: x, way: x.number % len(ways), by: by}
+		r, kill := &disturbance{trial: x, way: x.number % len(kinds), by: by}, kill
+		if x.kind == begunAgain {
+			r.way, kill = x.rng.IntN(len(ways)), (*disturbance).begin
+		}
 		whole, err := wholeRun(r.way)
 		x.must(err)
 		r.whole = whole
 		for done := 0; done < eachKill; done++ {
-			r.kill()
+			kill(r)
 		}
 		r.finish()
 		x.counts.count(x.kind, "hits", r.hits)
@@ -179,13 +186,49 @@ func (r *disturbance) kill() {
 	r.left(e, by, full)
 }
 
+// begunAgain is the kind of runs that are killed in their first 50 ms.
+const begunAgain = "in the first 50 ms, begun again"
+
+// begin kills a run that does not resume in its first 50 ms. The same command then
+// trains, unless the run had begun: then it says how to resume it, and that works.
+func (r *disturbance) begin() {
+	args := slices.DeleteFunc(killed(r.way), func(a string) bool { return a == "--resume" || a == "latest" })
+	p := r.start(0, args...)
+	after := time.Duration(r.rng.Int64N(int64(50 * time.Millisecond)))
+	time.Sleep(after)
+	p.send(syscall.SIGKILL)
+	e := p.wait()
+	r.check(e, args, 0, -1)
+	r.ran = append(r.ran, fmt.Sprintf("    (killed after %v)", after.Round(time.Millisecond)))
+	if e.signal != 0 {
+		r.hits++
+		if e = r.zeroth(nil, args...); e.code != 0 {
+			if _, err := os.Stat(filepath.Join(r.dir, "run/job.yaml")); err != nil || !strings.Contains(e.said(), "--resume latest") {
+				r.Errorf("refused, and there is no run to resume: %v", err)
+			}
+			r.counts.count(r.kind, "resumed", 1)
+			r.zeroth(nil, killed(r.way)...)
+		}
+	}
+	r.compare()
+	r.must(os.RemoveAll(filepath.Join(r.dir, "run")))
+}
+
 // beside is what another process does meanwhile; the result waits for it.
 func (r *disturbance) beside(by syscall.Signal) (wait func()) {
 	if by != syscall.SIGKILL || r.rng.IntN(3) > 0 {
 		return nil
 	}
 	time.Sleep(r.whole.took / 4)
-	if r.rng.IntN(2) == 0 {
+	switch r.rng.IntN(3) {
+	case 0:
+		args := []string{"plot", "run", "--out", "one.svg"}
+		p, q := r.start(0, args...), r.start(0, args...)
+		return func() {
+			r.check(p.wait(), args, 0, 2) // 2: nothing is measured yet
+			r.check(q.wait(), args, 0, 2)
+		}
+	case 1:
 		args := []string{"ckpt", pick(r.rng, []string{"verify", "inspect", "ls"}), "run"}
 		if _, err := os.Stat(filepath.Join(r.dir, "run/ckpt")); err != nil {
 			return nil
@@ -217,7 +260,7 @@ func (r *disturbance) left(e ended, by syscall.Signal, full bool) {
 		n, _ := strconv.ParseInt(m[1], 10, 64)
 		said = max(said, n)
 	}
-	path, err := checkpoint.Latest(dir)
+	path, err := checkpoint.Resolve(dir, "latest")
 	if err != nil {
 		if said >= 0 || e.code == 75 {
 			r.Errorf("exit code %d after %v, checkpoint of step %d said to be written, and there is none: %v", e.code, by, said, err)

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -191,6 +193,22 @@ var mutated = []mutation{
 		name := pick(d.rng, []string{".tmp-step-00000010-0123456789abcdef", ".trash-step-00000002-0123456789abcdef", ".trash-mine"})
 		d.must(os.Symlink(d.outside(), filepath.Join(d.root, name)))
 	}},
+	{"a link for an output", func(d *damage) {
+		d.instead(pick(d.rng, outputs), func(path string) {
+			d.must(os.Symlink(pick(d.rng, []string{d.elsewhere("thesis.txt"), d.outside(), d.elsewhere("new"), "."}), path))
+		})
+	}},
+	{"a FIFO, socket or device for an output", func(d *damage) {
+		d.instead(pick(d.rng, outputs), func(path string) { d.mknod(path, pick(d.rng, specials)) })
+	}},
+	{"links under temporary names", func(d *damage) {
+		name := pick(d.rng, []string{"job.yaml.tmp", "metrics.jsonl.new", "metrics.jsonl.tmp", "loss.svg.tmp", "model/config.json.tmp", "model/model.safetensors.tmp", "model/vocab.json.tmp", ".zeroth-probe", "ckpt/.zeroth-probe",
+			".zeroth-tmp-ABCDEFGHIJKLMNOPQRSTUVWXYZ", "ckpt/.zeroth-tmp-ABCDEFGHIJKLMNOPQRSTUVWXYZ", "ckpt/.probe", "ckpt/.tmp-step-00000010", "ckpt/step-00000010"})
+		d.instead(name, func(path string) {
+			d.must(os.Symlink(pick(d.rng, []string{d.elsewhere("thesis.txt"), d.outside(), d.elsewhere("new")}), path))
+		})
+	}},
+	{"pruned, rules of the job protect", func(d *damage) { d.protect() }},
 	{"lock missing", func(d *damage) { d.must(os.Remove(filepath.Join(d.root, ".lock"))) }},
 	{"something else for the lock", func(d *damage) {
 		d.file, d.step = ".lock", "."
@@ -213,6 +231,46 @@ var mutated = []mutation{
 			func(b []byte) []byte { return append([]byte("\x00\x1b[2J"), b...) }, func([]byte) []byte { return nil }}))
 		d.root = filepath.Join(d.dir, "run/ckpt")
 	}},
+}
+
+// outputs are what a run writes in its folder.
+var outputs = []string{"job.yaml", "loss.svg", "metrics.jsonl", "model", "model/config.json", "model/model.safetensors", "model/vocab.json", "model/merges.txt", "flight", "adapter"}
+
+// instead puts something else in the place of a name in the run folder.
+func (d *damage) instead(name string, put func(path string)) {
+	path := filepath.Join(d.dir, "run", name)
+	d.must(os.RemoveAll(path))
+	d.mkdir(filepath.Dir(path))
+	put(path)
+	d.names = []string{filepath.Base(name)}
+}
+
+// protect prunes a run with a rule in its job. What the rule protects stays, unless it
+// is to be ignored, and the trial goes on with what is left.
+func (d *damage) protect() {
+	path := filepath.Join(d.dir, "run/job.yaml")
+	rule := pick(d.rng, []string{"{last: 1, every_steps: 4}", "{last: 1, every_steps: 6}", "{last: 1, every_steps: 3}"})
+	d.write(path, regexp.MustCompile(`(?m)^  keep: .*$`).ReplaceAllString(string(d.read(path)), "  keep: "+rule))
+	args := []string{"ckpt", "prune", "run", "--keep", "1"}
+	ignored := d.rng.IntN(3) == 0
+	if ignored {
+		args = append(args, "--ignore-job-rules")
+	}
+	e := d.zeroth(nil, args...)
+	f := *d.fixture
+	f.steps = nil
+	for _, s := range d.steps {
+		_, err := os.Stat(filepath.Join(d.root, s))
+		step, _ := strconv.Atoi(strings.Split(s[len("step-"):], ".")[0])
+		every, _ := strconv.Atoi(rule[len(rule)-2 : len(rule)-1])
+		if stays := s == d.newest() || !ignored && step%every == 0; stays != (err == nil) {
+			d.Errorf("keep %s, ignored: %v: %s is there: %v, want %v\n%s", rule, ignored, s, err == nil, stays, e.said())
+		}
+		if err == nil {
+			f.steps = append(f.steps, s)
+		}
+	}
+	d.fixture, d.step = &f, f.newest()
 }
 
 // files are those of a checkpoint.

@@ -70,7 +70,8 @@ func (x *trial) start(files int, args ...string) *process {
 	p := &process{cmd: exec.Command("/bin/sh", append([]string{"-c", limits + `; exec "$0" "$@"`, program}, args...)...), done: make(chan error, 1)}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = x.dir, &p.out, &p.errs
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + x.dir, "TMPDIR=" + x.dir, "GOROOT=" + os.Getenv("GOROOT")}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.Env = append(p.cmd.Env, x.env...)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: x.user}
 	p.begin = time.Now()
 	if err := p.cmd.Start(); err != nil {
 		x.Fatal(err)
@@ -153,7 +154,7 @@ func (x *trial) check(e ended, args []string, codes ...int) {
 		x.Errorf("%s: ended by %v\n%s", command(args), e.signal, brief(e.said()))
 	case e.signal == 0 && !slices.Contains(codes, e.code):
 		x.Errorf("%s: exit code %d, want one of %v\n%s", command(args), e.code, codes, brief(e.said()))
-	case e.code != 0 && e.signal == 0 && strings.TrimSpace(e.said()) == "":
+	case e.code != 0 && e.code != 130 && e.signal == 0 && strings.TrimSpace(e.said()) == "":
 		x.Errorf("%s: exit code %d without a word", command(args), e.code)
 	}
 	if found := trace.FindString(e.said()); found != "" {

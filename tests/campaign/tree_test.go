@@ -4,12 +4,14 @@ package campaign
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // tree is what a folder has: by path, what a name is and what is in it. Links
@@ -116,6 +118,22 @@ func (x *trial) read(path string) []byte {
 	x.must(err)
 	return raw
 }
+
+// mknod puts something that is no regular file and no folder in a place.
+func (x *trial) mknod(path, kind string) {
+	x.Helper()
+	x.must(os.RemoveAll(path))
+	x.mkdir(filepath.Dir(path))
+	mode := map[string]uint32{"FIFO": syscall.S_IFIFO, "socket": syscall.S_IFSOCK, "device": syscall.S_IFCHR}[kind]
+	err := syscall.Mknod(path, mode|0o666, 1<<8|7) // a device is another /dev/full
+	if errors.Is(err, syscall.EPERM) {
+		err = syscall.Mkfifo(path, 0o666)
+	}
+	x.must(err)
+}
+
+// specials are the kinds of mknod.
+var specials = []string{"FIFO", "socket", "device"}
 
 // must is for what the trial itself does.
 func (x *trial) must(err error) {

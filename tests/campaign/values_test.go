@@ -32,9 +32,12 @@ var long = []string{"train.steps", "train.batch", "train.micro_batch", "train.ac
 	"model.layers", "model.heads", "model.kv_heads", "model.width", "model.ffn", "model.context", "model.vocab",
 	"parallel.ranks", "parallel.shard", "parallel.replicate", "parallel.timeout", "parallel.memory", "parallel.heartbeat", "parallel.dead_after", "sample.tokens", "zero.prefetch", "zero.offload.buffers"}
 
+// invisible are characters that nobody sees, or that turn the direction of text.
+var invisible = []string{"\u202e", "\u200b", "\u00ad", "\u2028", "\u2029", "\u2066", "\u200d", "\u061c", "\ufeff", "\u0085", "\U000e0041"}
+
 // wrong is what no key takes but those of texts.
 var wrong = []string{"-7", "-9223372036854775808", "-99999999999999999999999", "1e400", ".nan", "NaN", "-.inf", ".inf", "xyzzy", "[[1]]", "{q: 1}",
-	"[1, 2, 3]", "[]", "{}", `"\e[31mred"`, "'\a'", "１２", "٣", "1 000", "''", `"\0"`, "\u202e21", strings.Repeat("9", 4000), strings.Repeat("x", 50_000),
+	"[1, 2, 3]", "[]", "{}", `"\e[31mred"`, "'\a'", "１２", "٣", "1 000", "''", `"\0"`, "\u202e21", "2\u200b1", "21\u00ad", "\u202821", strings.Repeat("9", 4000), strings.Repeat("x", 50_000),
 	"-1e400", "0x", "1 2", "!!python/object:os.system x", "*a", "[", "]", "{", "}", `"`, "'", "|", ">", "- -", "? ?", ": :", "%TAG", "@", "`", "\x00", "\x1b[2J", "\x7f",
 	strings.Repeat("[", 45_000), strings.Repeat("{a: ", 9_000), strings.Repeat("- ", 20_000) + "1"}
 
@@ -47,7 +50,7 @@ var odd = []string{"0", "1", "2", "3", "5", "7", "64", "4096", "65535", "65536",
 // words are for the keys that take text. None leads out of the trial's folder
 // to anything that could be deleted.
 var words = []string{"text.txt", "missing", "", ".", "..", "/dev/null", "/dev/zero", "/dev/full", "fifo", "folder", "dangling", "loop", "binary", "empty", "*", "**", "[", "{a,b", "${NOPE}", "${HOME", "~", "~/text.txt", "~nobody/x",
-	strings.Repeat("a", 300), strings.Repeat("a/", 3000), strings.Repeat("*", 300), strings.Repeat("{a,b}", 12) + "*", strings.Repeat("**/", 40) + "*.txt",
+	strings.Repeat("a", 300), strings.Repeat("a/", 3000), strings.Repeat("*", 300), strings.Repeat("{a,b}", 12) + "*", strings.Repeat("**/", 40) + "*.txt", "/usr/**/**/**/**/**/*.zzz", "text\u200b.txt", "\u00ad",
 	`"a\0b"`, `"\e[31mred"`, "\u202etxt.", "名前", "5", "null", "[]", "[[]]", "[text.txt, [text.txt]]", "{}", "{a: b}", "[" + strings.Repeat("text.txt, ", 5000) + "text.txt]", "-1", ".nan"}
 
 // setting is a key and what it is set to; refused is what must be.

@@ -19,7 +19,8 @@ func TestContainers(t *testing.T) {
 	runtime.LockOSThread()
 	exe := program(t)
 	n := newNetwork(t, "zc", 2)
-	refs := &references{exe: exe, dir: folder(t), of: map[[2]int][]byte{}}
+	refs := &references{exe: exe, dir: folder(t), of: map[string][]byte{}}
+	job := trial{layout: layout{hosts: 2, per: 1, each: 3, shard: 6}, stage: 3}
 	for name, c := range map[string]struct{ own, carrier, told string }{
 		"own":    {"mount -t tmpfs none tmp", "0 and 1, other hosts  tcp", "processes 0 and 1 share a machine and not its files: TCP carries data between them"},
 		"shared": {"true", "0 and 1, one host  unix", ""},
@@ -34,11 +35,11 @@ func TestContainers(t *testing.T) {
 			t.Errorf("%s: doctor says\n%s\nwant %q", name, said, c.carrier)
 		}
 		const steps = 5
-		said = n.contained(t, exe, dir, c.own, fmt.Sprintf("train job.yaml --out run --set parallel.transport=auto --set parallel.ranks=%d --set train.steps=%d", 2*hosts, steps))
+		said = n.contained(t, exe, dir, c.own, fmt.Sprintf("train job.yaml --out run --set parallel.transport=auto --set parallel.ranks=%d --set train.steps=%d", job.ranks(), steps))
 		if !strings.Contains(said, c.told) || c.told == "" && strings.Contains(said, "TCP carries") {
 			t.Errorf("%s: training says\n%s\nwant %q", name, said, c.told)
 		}
-		for _, wrong := range refs.compare(dir, 2, steps) {
+		for _, wrong := range refs.compare(dir, job, steps) {
 			t.Errorf("%s: %s", name, wrong)
 		}
 	}

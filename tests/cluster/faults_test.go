@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -23,91 +24,140 @@ import (
 
 var (
 	first  = flag.Uint64("first", 1, "first seed")
-	seeds  = flag.Uint64("seeds", 200, "faults")
+	seeds  = flag.Uint64("seeds", 240, "faults")
 	only   = flag.String("only", "", "kind of fault: seeds of others are passed over")
-	worlds = flag.Int("hosts", 3, "worlds of three hosts at once")
+	worlds = flag.Int("hosts", 3, "worlds of hosts at once")
 	silent = flag.Duration("silent", 3*time.Second, "parallel.dead_after: more on a machine that is busy")
 	strict = flag.Bool("strict", false, "times are held, too: on a machine that is not busy")
 )
 
 const (
-	hosts    = 3
-	join     = 10 * time.Second // parallel.join where one is not to come
-	patience = 2 * time.Minute  // for anything
+	mostHosts = 3
+	join      = 10 * time.Second // parallel.join where one is not to come
+	patience  = 2 * time.Minute  // for anything
 )
 
-// late is parallel.timeout where two hosts do not hear each other.
-func late() time.Duration { return 2 * *silent }
+const (
+	gone   = "connection lost"
+	mute   = "silent for"
+	broken = `its data connection to rank \d+ \("host\d"\) broke: `
+)
 
 // kinds of faults, and how errors tell of who is lost.
 var kinds = []struct{ name, why string }{
-	{"killed", "connection lost"},
-	{"stopped", "silent for"},
-	{"link down", "silent for|connection lost"},
-	{"drops what it sends", "silent for|connection lost"},
-	{"drops what it is sent", "silent for|connection lost"},
-	{"half-open", "silent for|connection lost"},
-	{"two do not hear each other", ""},
-	{"killed before a checkpoint", "connection lost"},
+	{"killed", gone + "|" + broken},
+	{"stopped", mute},
+	{"link down", mute + "|" + gone},
+	{"drops what it sends", mute + "|" + gone + "|" + broken},
+	{"drops what it is sent", mute + "|" + gone + "|" + broken},
+	{"half-open", mute + "|" + gone + "|" + broken},
+	{"two do not hear each other", mute + "|" + gone + "|" + broken},
+	{"killed before a checkpoint", gone + "|" + broken},
 	{"only loss and delay", ""},
-	{"killed while they come together", "connection lost"},
+	{"killed while they come together", gone + "|" + broken},
+	{"a data connection is reset", broken + "(connection reset by peer|broken pipe|closed at the other end)"},
+	{"a data connection is half-closed", broken + "(connection reset by peer|broken pipe|closed at the other end)"},
 }
 
 // most is how long the survivors of a fault may take to name who is lost.
 func (x trial) most() time.Duration {
-	switch kinds[x.kind].name {
-	case "killed", "killed before a checkpoint":
+	switch {
+	case x.name() == "killed while they come together":
+		return max(join, *silent) + 3*time.Second
+	case strings.HasPrefix(x.name(), "killed") && !x.proxied, strings.HasPrefix(x.name(), "a data connection"):
 		return 2 * time.Second
-	case "killed while they come together":
-		return join + 3*time.Second
-	case "two do not hear each other":
-		return 2*late() + 2*time.Second // one in which data has moved is given up when none has for the whole timeout
 	}
 	return *silent + 2*time.Second
 }
 
 // trial is a seeded fault.
 type trial struct {
-	seed   uint64
-	kind   int
-	victim int
-	after  time.Duration // of the first checkpoint, or of the start
-	delay  time.Duration
-	loss   float64
-	each   int // ranks of a process
-	stage  int
-	async  bool // checkpoints
-	memory bool // data goes as between processes of a host, which have one kernel here
+	seed  uint64
+	kind  int
+	host  int           // that is disturbed
+	one   bool          // of its processes
+	which int           // connection, or process of the host
+	after time.Duration // of the first checkpoint, or of the start
+	delay time.Duration
+	loss  float64
+	stage int
+	async bool // checkpoints
+	layout
 }
 
 func newTrial(seed uint64) trial {
-	rng := rand.New(rand.NewPCG(seed, 15))
-	return trial{seed, int(seed % uint64(len(kinds))), rng.IntN(hosts), time.Duration(rng.IntN(400)) * time.Millisecond,
-		[]time.Duration{0, 0, time.Millisecond, 3 * time.Millisecond}[rng.IntN(4)], []float64{0, 0, 0.005, 0.02}[rng.IntN(4)],
-		1 + rng.IntN(2), rng.IntN(4), rng.IntN(2) == 0, rng.IntN(2) == 0}
+	rng := rand.New(rand.NewPCG(seed, 23))
+	x := trial{seed: seed, kind: int(seed % uint64(len(kinds))), one: rng.IntN(2) == 0, which: rng.IntN(1000), after: time.Duration(rng.IntN(400)) * time.Millisecond,
+		delay: []time.Duration{0, 0, time.Millisecond, 3 * time.Millisecond}[rng.IntN(4)], loss: []float64{0, 0, 0.005, 0.02}[rng.IntN(4)],
+		stage: rng.IntN(4), async: rng.IntN(2) == 0, layout: newLayout(rng)}
+	x.host = rng.IntN(x.hosts)
+	if x.shard < x.ranks() { // stage 0 shards nothing
+		x.stage = max(1, x.stage)
+	}
+	switch {
+	case x.name() == "two do not hear each other":
+		x.proxied, x.one = false, false
+	case strings.HasPrefix(x.name(), "a data connection"):
+		x.proxied, x.one = true, false
+	case x.signal() == 0:
+		x.one = false
+	}
+	return x
 }
 
+func (x trial) name() string { return kinds[x.kind].name }
+
 func (x trial) String() string {
-	return fmt.Sprintf("seed %d: process %d %s, %v after, %g loss, %v delay, %d ranks each, stage %d, async %v, by memory %v", x.seed, x.victim, kinds[x.kind].name, x.after, x.loss, x.delay, x.each, x.stage, x.async, x.memory)
+	return fmt.Sprintf("seed %d: host %d %s (%v), %v after, %g loss, %v delay, stage %d, async %v; %v", x.seed, x.host, x.name(), x.victims(), x.after, x.loss, x.delay, x.stage, x.async, x.layout)
+}
+
+// signal is what the victims are sent; 0: nothing.
+func (x trial) signal() syscall.Signal {
+	switch {
+	case strings.HasPrefix(x.name(), "killed"):
+		return syscall.SIGKILL
+	case x.name() == "stopped":
+		return syscall.SIGSTOP
+	}
+	return 0
+}
+
+// victims are the processes that are disturbed: all of the host or one.
+func (x trial) victims() []int {
+	all := x.of(x.host)
+	if x.one {
+		return all[x.which%len(all):][:1]
+	}
+	return all
+}
+
+// blamed are the processes of which survivors may name one: of the host, where its link
+// or a connection is disturbed, and of the other end.
+func (x trial) blamed() []int {
+	switch {
+	case x.name() == "two do not hear each other":
+		return append(x.of(x.host), x.of(x.other())...)
+	case strings.HasPrefix(x.name(), "a data connection"):
+		all := []int{}
+		for p := range x.processes() {
+			all = append(all, p)
+		}
+		return all
+	}
+	return x.victims()
+}
+
+// other is the host that a host does not hear.
+func (x trial) other() int { return (x.host + 1) % x.hosts }
+
+// survives is whether a process is to end by itself in time.
+func (x trial) survives(p int) bool {
+	return x.name() == "two do not hear each other" || strings.HasPrefix(x.name(), "a data connection") || !slices.Contains(x.victims(), p)
 }
 
 // sets are the trial's own settings of the job.
 func (x trial) sets() []string {
-	transport := "tcp"
-	if x.memory && kinds[x.kind].name != "two do not hear each other" {
-		transport = "auto"
-	}
-	return []string{"--set", "parallel.transport=" + transport, "--set", fmt.Sprint("parallel.ranks=", x.each*hosts), "--set", fmt.Sprint("zero.stage=", x.stage), "--set", fmt.Sprint("checkpoint.async=", x.async)}
-}
-
-// ranks are those of processes.
-func (x trial) ranks(processes ...int) (all []int) {
-	for _, p := range processes {
-		for i := range x.each {
-			all = append(all, p*x.each+i)
-		}
-	}
-	return all
+	return append(x.layout.sets(), "--set", fmt.Sprint("zero.stage=", x.stage), "--set", fmt.Sprint("checkpoint.async=", x.async))
 }
 
 // tally is what trials have come to.
@@ -115,23 +165,24 @@ type tally struct {
 	mu     sync.Mutex
 	runs   map[string]int
 	failed map[string]int
-	took   map[string][]time.Duration // of each survivor, from the fault to its end
+	took   map[string][]time.Duration // of each trial, from the fault until all survivors have ended
 }
 
-// TestFaults disturbs jobs: every survivor names the right rank in time and ends with
-// exit code 75, or 1 where there is no checkpoint; no process and no port is left;
+// TestFaults disturbs jobs: every survivor names the right rank and host in time and ends
+// with exit code 75, or 1 where there is no checkpoint; no process and no port is left;
 // the resumed run has the bits of one that nobody disturbed.
 func TestFaults(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("hosts are network namespaces, which only root can make here")
 	}
 	exe := program(t)
-	refs := &references{exe: exe, dir: folder(t), of: map[[2]int][]byte{}}
+	refs := &references{exe: exe, dir: folder(t), of: map[string][]byte{}}
 	sum := &tally{runs: map[string]int{}, failed: map[string]int{}, took: map[string][]time.Duration{}}
 	todo := make(chan uint64)
 	var all sync.WaitGroup
 	for w := range *worlds {
-		n := newNetwork(t, fmt.Sprintf("z%dw%d", os.Getpid()%100000, w), hosts)
+		n := newNetwork(t, fmt.Sprintf("z%dw%d", os.Getpid()%100000, w), mostHosts+2)
+		n.proxy = newProxy(t, n, mostHosts, mostHosts+1)
 		all.Go(func() {
 			runtime.LockOSThread() // what it starts ends with it
 			for seed := range todo {
@@ -145,7 +196,7 @@ func TestFaults(t *testing.T) {
 		})
 	}
 	for seed := *first; seed < *first+*seeds; seed++ {
-		if x := newTrial(seed); *only == "" || *only == kinds[x.kind].name {
+		if x := newTrial(seed); *only == "" || *only == x.name() {
 			todo <- seed
 		}
 	}
@@ -157,10 +208,24 @@ func TestFaults(t *testing.T) {
 func (s *tally) count(x trial, problems []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.runs[kinds[x.kind].name]++
-	if problems != nil {
-		s.failed[kinds[x.kind].name]++
+	for _, key := range []string{x.name(), x.size()} {
+		s.runs[key]++
+		if problems != nil {
+			s.failed[key]++
+		}
 	}
+}
+
+// size is what trials are counted by beside their kind.
+func (x trial) size() string {
+	s := fmt.Sprintf("%d hosts × %d", x.hosts, x.per)
+	if x.shard < x.ranks() {
+		s += ", hybrid"
+	}
+	if x.proxied {
+		s += ", proxied"
+	}
+	return s
 }
 
 func (s *tally) tell(t *testing.T) {
@@ -168,12 +233,16 @@ func (s *tally) tell(t *testing.T) {
 	for _, k := range kinds {
 		took := s.took[k.name]
 		slices.Sort(took)
-		line := fmt.Sprintf("%-28s %3d runs, %d failed", k.name, s.runs[k.name], s.failed[k.name])
+		line := fmt.Sprintf("%-34s %3d runs, %d failed", k.name, s.runs[k.name], s.failed[k.name])
 		if len(took) > 0 {
 			line += fmt.Sprintf("; survivors ended after %v to %v, median %v", short(took[0]), short(took[len(took)-1]), short(took[len(took)/2]))
 		}
 		t.Log(line)
 		runs, failed = runs+s.runs[k.name], failed+s.failed[k.name]
+		delete(s.runs, k.name)
+	}
+	for _, size := range slices.Sorted(maps.Keys(s.runs)) {
+		t.Logf("%-34s %3d runs, %d failed", size, s.runs[size], s.failed[size])
 	}
 	t.Logf("%d runs, %d failed", runs, failed)
 }
@@ -185,11 +254,8 @@ func (x trial) run(t *testing.T, n *network, exe string, refs *references, sum *
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	dir := folder(t)
 	defer os.RemoveAll(dir)
-	kind := kinds[x.kind].name
 	args := append(x.sets(), "--out", "run", "--set", fmt.Sprint("parallel.dead_after=", *silent))
-	switch kind {
-	case "two do not hear each other":
-		args = append(args, "--set", fmt.Sprint("parallel.timeout=", late()))
+	switch x.name() {
 	case "killed before a checkpoint":
 		args = append(args, "--set", "checkpoint.every=1000000")
 	case "killed while they come together":
@@ -198,82 +264,106 @@ func (x trial) run(t *testing.T, n *network, exe string, refs *references, sum *
 		args = append(args, "--set", "train.steps=40")
 	}
 	n.set(x.seed, x.delay, x.loss)
-	all, err := n.start(exe, dir, args...)
+	n.proxy.drop()
+	all, err := n.start(x.layout, exe, dir, args...)
 	if err != nil {
 		return []string{err.Error()}
 	}
 	defer end(all)
-	if kind == "only loss and delay" {
-		for i, p := range all {
-			if !p.wait(patience) || p.code() != 0 {
-				wrong("rank %d: exit code %d\n%s", i, p.code(), &p.said)
+	if x.name() == "only loss and delay" {
+		for p, proc := range all {
+			if !proc.wait(patience) || proc.code() != 0 {
+				wrong("process %d: exit code %d\n%s", p, proc.code(), &proc.said)
 			}
 		}
-		return append(problems, refs.compare(dir, x.each, 40)...)
+		return append(problems, refs.compare(dir, x, 40)...)
 	}
-	if !x.begun(dir, kind, all) {
+	if !x.begun(dir, all) {
 		return []string{"it does not begin to train:\n" + all[0].said.String()}
 	}
 	time.Sleep(x.after)
 	begin := time.Now()
 	x.disturb(t, n, all)
-	other := (x.victim + 1) % hosts // of those that do not hear each other
 	took := time.Duration(0)
-	for i, p := range all {
-		if i == x.victim && kind != "two do not hear each other" {
+	for p, proc := range all {
+		if !x.survives(p) {
 			continue
 		}
-		if !p.wait(patience) {
-			wrong("rank %d does not end\n%s", i, &p.said)
-			continue
+		for _, why := range x.ended(proc) {
+			wrong("process %d: %s\n%s", p, why, &proc.said)
 		}
-		took = max(took, p.ended.Sub(begin))
-		if why := x.misnamed(kind, p.said.String(), other); why != "" {
-			wrong("rank %d: %s\n%s", i, why, &p.said)
-		}
-		want := 75
-		if kind == "killed before a checkpoint" || kind == "killed while they come together" && p.code() == 1 { // 75 where nothing has begun
-			want = 1
-		}
-		if p.code() != want {
-			wrong("rank %d: exit code %d, want %d\n%s", i, p.code(), want, &p.said)
-		}
+		took = max(took, proc.ended.Sub(begin))
 	}
 	if *strict && took > x.most() {
-		wrong("over after %v, deadline %v", short(took), x.most())
+		wrong("over after %v, deadline %v: %s", short(took), x.most(), x.endings(all, begin))
 	}
 	sum.mu.Lock()
-	sum.took[kind] = append(sum.took[kind], took)
+	sum.took[x.name()] = append(sum.took[x.name()], took)
 	sum.mu.Unlock()
-	all[x.victim].signal(syscall.SIGCONT)
-	if !all[x.victim].wait(patience) || all[x.victim].code() == 0 {
-		wrong("the victim, cut off or stopped, does not end by itself, or with 0\n%s", &all[x.victim].said)
+	for _, v := range x.victims() {
+		all[v].signal(syscall.SIGCONT)
 	}
-	for i := range n.hosts {
-		if open, err := n.listening(i); err != nil || open > 0 {
-			wrong("host %d: %d ports are left open (%v)", i, open, err)
+	for _, v := range x.victims() {
+		if !all[v].wait(patience) || all[v].code() == 0 {
+			wrong("victim %d, cut off or stopped, does not end by itself, or with 0\n%s", v, &all[v].said)
 		}
 	}
+	problems = append(problems, n.listens(x.layout)...)
 	n.set(x.seed, 0, 0)
-	n.link(t, x.victim, "up")
-	if kind == "killed before a checkpoint" || kind == "killed while they come together" {
+	n.link(t, x.host, "up")
+	if out, err := ip(n.proxy.route(n, x.host)...); err != nil {
+		wrong("no way to the proxy: %v %s", err, out)
+	}
+	n.proxy.drop()
+	if x.name() == "killed before a checkpoint" || x.name() == "killed while they come together" {
 		return problems
 	}
 	return append(problems, x.resume(n, exe, dir, refs)...)
 }
 
-// begun waits until the job trains: until its first checkpoint, or step.
-func (x trial) begun(dir, kind string, all []*process) bool {
-	for stop := time.Now().Add(patience); time.Now().Before(stop); time.Sleep(2 * time.Millisecond) {
-		if kind == "killed while they come together" {
-			return true
+// ended waits for a survivor, and is what is wrong with its end.
+func (x trial) ended(p *process) (problems []string) {
+	if !p.wait(patience) {
+		return []string{"it does not end"}
+	}
+	if why := x.misnamed(p.said.String()); why != "" {
+		problems = append(problems, why)
+	}
+	want := 75
+	if x.name() == "killed before a checkpoint" || x.name() == "killed while they come together" && p.code() == 1 { // 75 where nothing has begun
+		want = 1
+	}
+	if p.code() != want {
+		problems = append(problems, fmt.Sprintf("exit code %d, want %d", p.code(), want))
+	}
+	return problems
+}
+
+// endings are when the survivors ended, and with what.
+func (x trial) endings(all []*process, begin time.Time) (text string) {
+	for p, proc := range all {
+		if x.survives(p) {
+			lines := strings.Split(strings.TrimSpace(proc.said.String()), "\n")
+			text += fmt.Sprintf("\nprocess %d, %v: %s", p, short(proc.ended.Sub(begin)), lines[len(lines)-1])
 		}
-		if kind == "killed before a checkpoint" {
+	}
+	return text
+}
+
+// begun waits until the job trains: until its first checkpoint, or step.
+func (x trial) begun(dir string, all []*process) bool {
+	for stop := time.Now().Add(patience); time.Now().Before(stop); time.Sleep(2 * time.Millisecond) {
+		switch x.name() {
+		case "killed while they come together":
+			return true
+		case "killed before a checkpoint":
 			if strings.Contains(all[0].said.String(), "step 1/") {
 				return true
 			}
-		} else if _, err := checkpoint.Resolve(filepath.Join(dir, "run", "ckpt"), "latest"); err == nil {
-			return true
+		default:
+			if _, err := checkpoint.Resolve(filepath.Join(dir, "run", "ckpt"), "latest"); err == nil {
+				return true
+			}
 		}
 		select {
 		case <-all[0].done:
@@ -285,55 +375,67 @@ func (x trial) begun(dir, kind string, all []*process) bool {
 }
 
 func (x trial) disturb(t *testing.T, n *network, all []*process) {
-	switch kinds[x.kind].name {
-	case "killed", "killed before a checkpoint", "killed while they come together":
-		all[x.victim].signal(syscall.SIGKILL)
-	case "stopped":
-		all[x.victim].signal(syscall.SIGSTOP)
+	if s := x.signal(); s != 0 {
+		for _, v := range x.victims() {
+			all[v].signal(s)
+		}
+	}
+	switch x.name() {
 	case "link down":
-		n.link(t, x.victim, "down")
+		n.link(t, x.host, "down")
 	case "two do not hear each other":
-		other := (x.victim + 1) % hosts
-		n.sever(x.victim, other)
-		n.sever(other, x.victim)
+		n.sever(x.host, x.other())
+		n.sever(x.other(), x.host)
+	case "a data connection is reset", "a data connection is half-closed":
+		data := n.proxy.data(x.host)
+		if len(data) == 0 {
+			t.Errorf("%v: no connection carries data", x)
+			return
+		}
+		if r := data[x.which%len(data)]; x.name() == "a data connection is reset" {
+			n.proxy.reset(r)
+		} else {
+			n.proxy.halfClose(r)
+		}
 	}
 	for i := range n.hosts {
-		switch kinds[x.kind].name {
+		switch x.name() {
 		case "drops what it sends":
-			n.sever(x.victim, i)
+			n.sever(x.host, i)
 		case "drops what it is sent":
-			n.sever(i, x.victim)
+			n.sever(i, x.host)
 		case "half-open":
-			n.sever(x.victim, i)
-			n.sever(i, x.victim)
+			n.sever(x.host, i)
+			n.sever(i, x.host)
 		}
 	}
 }
 
 // blame finds whom a message says the run was lost by.
-var blame = regexp.MustCompile(`rank (\d+) \("[^"]*"\): ([^\n]*)`)
+var blame = regexp.MustCompile(`rank (\d+) \("([^"]*)"\): ([^\n]*)`)
 
-// misnamed is what is wrong with what a survivor says, empty if it names the victim,
-// how it was lost, and nobody else.
-func (x trial) misnamed(kind, said string, other int) string {
-	if kind == "two do not hear each other" {
-		for _, r := range x.ranks(x.victim, other) {
-			if regexp.MustCompile(fmt.Sprintf(`waited %v for ranks? [\d,]*\b%d\b|rank %d \("`, late(), r, r)).MatchString(said) {
+// misnamed is what is wrong with what a survivor says, empty if it names a rank that is
+// lost, its host and how, and nobody else.
+func (x trial) misnamed(said string) string {
+	found := blame.FindAllStringSubmatch(said, -1)
+	if found == nil && x.name() == "killed while they come together" {
+		for _, v := range x.victims() {
+			if regexp.MustCompile(fmt.Sprintf(`ranks? ([\d,-]*,)?%d\b`, v*x.each)).MatchString(said) {
 				return ""
 			}
 		}
-		return fmt.Sprintf("it names neither rank %d nor rank %d", x.victim, other)
-	}
-	found := blame.FindAllStringSubmatch(said, -1)
-	if kind == "killed while they come together" && found == nil && regexp.MustCompile(fmt.Sprintf(`ranks? %d\b`, x.victim*x.each)).MatchString(said) {
-		return ""
 	}
 	if found == nil {
 		return "it names nobody"
 	}
+	why := kinds[x.kind].why
+	if x.proxied {
+		why += "|" + mute
+	}
 	for _, m := range found {
-		if m[1] != fmt.Sprint(x.victim*x.each) || !regexp.MustCompile(`^(`+kinds[x.kind].why+`)`).MatchString(m[2]) {
-			return fmt.Sprintf("it names rank %s, %s", m[1], m[2])
+		right := slices.ContainsFunc(x.blamed(), func(p int) bool { return m[1] == fmt.Sprint(p*x.each) && m[2] == name(x.layout.host(p)) })
+		if !right || !regexp.MustCompile(`^(`+why+`)`).MatchString(m[3]) {
+			return fmt.Sprintf("it names rank %s (%s), %s", m[1], m[2], m[3])
 		}
 	}
 	return ""
@@ -347,30 +449,30 @@ func (x trial) resume(n *network, exe, dir string, refs *references) (problems [
 		return []string{fmt.Sprintf("no checkpoint: %v", err)}
 	}
 	steps := int(newest.Step) + 5
-	all, err := n.start(exe, dir, append(x.sets(), "--out", "run", "--resume", "latest", "--set", fmt.Sprint("train.steps=", steps))...)
+	all, err := n.start(x.layout, exe, dir, append(x.sets(), "--out", "run", "--resume", "latest", "--set", fmt.Sprint("train.steps=", steps))...)
 	if err != nil {
 		return []string{err.Error()}
 	}
 	defer end(all)
-	for i, p := range all {
-		if !p.wait(patience) || p.code() != 0 {
-			problems = append(problems, fmt.Sprintf("resumed: rank %d: exit code %d\n%s", i, p.code(), &p.said))
+	for p, proc := range all {
+		if !proc.wait(patience) || proc.code() != 0 {
+			problems = append(problems, fmt.Sprintf("resumed: process %d: exit code %d\n%s", p, proc.code(), &proc.said))
 		}
 	}
-	return append(problems, refs.compare(dir, x.each, steps)...)
+	return append(problems, refs.compare(dir, x, steps)...)
 }
 
 // references are the parameters of runs that nobody disturbs, of one process.
 type references struct {
 	exe, dir string
 	mu       sync.Mutex
-	of       map[[2]int][]byte // by ranks a process, and steps
+	of       map[string][]byte // by trial.key
 }
 
 const parameters = "model/model.safetensors"
 
-func (r *references) compare(dir string, each, steps int) []string {
-	want, err := r.at(each, steps)
+func (r *references) compare(dir string, x trial, steps int) []string {
+	want, err := r.at(x, steps)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -381,15 +483,16 @@ func (r *references) compare(dir string, each, steps int) []string {
 	return nil
 }
 
-func (r *references) at(each, steps int) ([]byte, error) {
+func (r *references) at(x trial, steps int) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := [2]int{each, steps}
+	key := x.key(steps)
 	if b, ok := r.of[key]; ok {
 		return b, nil
 	}
-	out := fmt.Sprint("whole", each, "x", steps)
-	p, err := run(r.dir, nil, r.exe, "train", "job.yaml", "--out", out, "--set", fmt.Sprint("train.steps=", steps), "--set", "checkpoint.every=0", "--set", "parallel.transport=auto", "--set", fmt.Sprint("parallel.ranks=", each*hosts))
+	out := "whole" + key
+	args := append(x.sets(), "--out", out, "--set", fmt.Sprint("train.steps=", steps), "--set", "checkpoint.every=0", "--set", "parallel.transport=auto")
+	p, err := run(r.dir, nil, r.exe, append([]string{"train", "job.yaml"}, args...)...)
 	if err != nil {
 		return nil, err
 	}

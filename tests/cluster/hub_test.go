@@ -19,12 +19,13 @@ type hub struct {
 	taps  []*os.File
 	queue []chan frame // to each host
 
-	mu    sync.Mutex
-	rng   *rand.Rand
-	delay time.Duration
-	loss  float64         // of frames
-	cut   map[[2]int]bool // from, to: nothing passes
-	all   sync.WaitGroup
+	mu     sync.Mutex
+	rng    *rand.Rand
+	delay  time.Duration
+	loss   float64                          // of frames
+	cut    map[[2]int]bool                  // from, to: nothing passes
+	change func(from, to int, frame []byte) // of what passes; nil: nothing
+	all    sync.WaitGroup
 }
 
 type frame struct {
@@ -100,6 +101,9 @@ func (h *hub) pass(from int, b []byte) {
 		if to == from || h.cut[[2]int{from, to}] || b[0]&1 == 0 && int(b[5]) != to || h.loss > 0 && h.rng.Float64() < h.loss {
 			continue
 		}
+		if h.change != nil {
+			h.change(from, to, b)
+		}
 		func() {
 			defer func() { _ = recover() }() // the hub is closing
 			select {
@@ -123,7 +127,7 @@ func (h *hub) write(to int) {
 func (h *hub) set(seed uint64, delay time.Duration, loss float64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.rng, h.delay, h.loss = rand.New(rand.NewPCG(seed, 1)), delay, loss
+	h.rng, h.delay, h.loss, h.change = rand.New(rand.NewPCG(seed, 1)), delay, loss, nil
 	clear(h.cut)
 }
 
@@ -138,6 +142,7 @@ func (h *hub) sever(from, to int) {
 type network struct {
 	*hub
 	hosts []string
+	proxy *proxy // nil: none
 }
 
 // newNetwork is so many hosts, which end with the test.

@@ -5,7 +5,6 @@ package cluster
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -110,20 +109,6 @@ func (p *process) wait(limit time.Duration) bool {
 		<-p.done
 		return false
 	}
-}
-
-// start starts a process on each host.
-func (n *network) start(exe, dir string, args ...string) (all []*process, err error) {
-	for i, host := range n.hosts {
-		env := []string{"ZEROTH_TOKEN=a token of sixteen bytes and more", fmt.Sprint("ZEROTH_WORLD_SIZE=", len(n.hosts)), fmt.Sprint("ZEROTH_RANK=", i), "ZEROTH_ADDR=" + address(0) + ":29400", "GOMAXPROCS=1"}
-		p, err := run(dir, env, "ip", append([]string{"netns", "exec", host, exe, "train", "job.yaml"}, args...)...)
-		if err != nil {
-			end(all)
-			return nil, err
-		}
-		all = append(all, p)
-	}
-	return all, nil
 }
 
 // end kills what is left.

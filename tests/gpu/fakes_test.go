@@ -15,13 +15,18 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-// TestTableOnTheFakes makes a folder as it is carried to a machine with a GPU and runs
-// it, in small sizes, on the fakes: every part holds. Without one of its programs that
-// part fails, and the others are there.
-func TestTableOnTheFakes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("two minutes: four programs are built, and all parts run")
-	}
+// container is a root folder with a carried folder in it, the fakes, /bin/sh and what they
+// are linked with, and nothing else: no repository, no Go, no Python. cuBLAS and NCCL lie
+// in a virtual environment that no variable names.
+type container struct {
+	root  string
+	apart bool // programs see nothing else; false where this machine allows no namespaces
+}
+
+const packages = "/opt/app/.venv/lib/python3.12/site-packages/nvidia/"
+
+func newContainer(t *testing.T) *container {
+	t.Helper()
 	env, err := fake.Environment()
 	if err != nil {
 		t.Fatal(err)
@@ -29,75 +34,226 @@ func TestTableOnTheFakes(t *testing.T) {
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("no g++ here: the fake CUDA libraries cannot be compiled")
 	}
-	dir, out := t.TempDir(), t.TempDir()
-	if text, err := exec.Command("../../scripts/build-gpu-tests", dir).CombinedOutput(); err != nil {
+	c := &container{root: t.TempDir()}
+	for _, dir := range []string{"proc", "dev", "tmp", "out", "carried"} {
+		c.must(t, os.MkdirAll(filepath.Join(c.root, dir), 0o777))
+	}
+	if text, err := exec.Command("../../scripts/build-gpu-tests", filepath.Join(c.root, "carried")).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	if mb := bytesIn(t, dir) >> 20; mb > 40 {
-		t.Errorf("the folder has %d MiB; it is to be carried", mb)
-	}
-	run := func(args ...string) (table string, code int) {
-		cmd := exec.Command(filepath.Join(dir, "run.sh"), append([]string{"-small", "-limit", "15m"}, args...)...)
-		cmd.Env = append(os.Environ(), append(env, "OUT="+out)...)
-		text, err := cmd.CombinedOutput()
-		var exit *exec.ExitError
-		if err != nil && !errors.As(err, &exit) {
-			t.Fatalf("%v\n%s", err, text)
-		}
-		raw, err := os.ReadFile(filepath.Join(out, "table.md"))
-		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
-		if !strings.Contains(string(text), string(raw)) {
-			t.Errorf("the table is printed otherwise than it is written:\n%s", text)
-		}
-		return string(raw), cmd.ProcessState.ExitCode()
-	}
-	table, code := run()
-	if code != 0 || strings.Contains(table, "FAILED") {
-		log, _ := os.ReadFile(filepath.Join(out, "log.txt")) // else there is the table
-		t.Fatalf("exit code %d\n%s\n%s", code, table, log)
-	}
-	t.Logf("\n%s", table)
-	for _, want := range []string{"Emulated GPU", "copies both ways at once", "load the kernels base", "product logits", "attention gradient", "on a GPU: ", "_dkv_", "embed_grad", "nothing is computed around the host's wait",
-		"4 ranks, stage 3: state and losses", "4 ranks: losses", "simulated: ", "by NVML", "offloaded: 0.5", "PyTorch"} {
-		if !strings.Contains(table, want) {
-			t.Errorf("no %q in the table", want)
+	var fakes string
+	for _, v := range env {
+		if path, ok := strings.CutPrefix(v, "ZEROTH_CUDA_PATH="); ok {
+			fakes = filepath.Dir(path)
 		}
 	}
-	if exec.Command("python3", "-c", "import torch").Run() == nil {
-		for _, how := range []string{"plain", "compiled", "fully_shard"} {
-			if !regexp.MustCompile(`\| ` + how + ` +\| \d+ tokens/s, [^|]* loss \d[^|]*\|[^|]*\| zeroth is `).MatchString(table) {
-				t.Errorf("no line of PyTorch %s in the table", how)
-			}
+	if n := c.carried(t); n >= 60<<20 {
+		t.Errorf("the folder has %d bytes; it is to be carried", n)
+	}
+	for to, names := range map[string][]string{
+		"/fakes":                {"libcuda.so.1", "libnvidia-ml.so.1", "libemukernels.so"},
+		packages + "cublas/lib": {"libcublas.so.12", "libcublasLt.so.12"},
+		packages + "nccl/lib":   {"libnccl.so.2"},
+	} {
+		for _, name := range names {
+			c.copy(t, filepath.Join(fakes, name), filepath.Join(to, name))
 		}
 	}
-	for _, name := range partNames() {
-		if !slices.ContainsFunc(strings.Split(table, "\n"), func(line string) bool { return strings.HasPrefix(line, "| "+name+" ") }) {
-			t.Errorf("no part %s in the table", name)
-		}
+	const sanitizer = "#!/bin/sh\necho '========= ERROR SUMMARY: 1 error'\nexit 1\n"
+	c.must(t, os.MkdirAll(filepath.Join(c.root, "bin"), 0o777))
+	c.must(t, os.WriteFile(filepath.Join(c.root, "bin", "compute-sanitizer"), []byte(sanitizer), 0o777))
+	shell, err := filepath.EvalSymlinks("/bin/sh")
+	c.must(t, err)
+	c.copy(t, shell, "/bin/sh")
+	for _, program := range []string{shell, filepath.Join(fakes, "libcuda.so.1"), filepath.Join(fakes, "libcublas.so.12"), filepath.Join(fakes, "libemukernels.so")} {
+		c.linked(t, program)
 	}
-	if err := os.Remove(filepath.Join(dir, "kernel.test")); err != nil {
-		t.Fatal(err)
+	for _, user := range []string{"", "--map-root-user"} {
+		c.apart = c.apart || exec.Command("unshare", slices.DeleteFunc([]string{user, "--mount", "--pid", "--fork", "mount", "-t", "proc", "proc", filepath.Join(c.root, "proc")}, func(s string) bool { return s == "" })...).Run() == nil
 	}
-	table, code = run("-only", "kernels,machine")
-	if code != 1 || !strings.Contains(table, "FAILED") || !strings.Contains(table, "auto is cuda here") {
-		t.Errorf("without kernel.test: exit code %d\n%s", code, table)
+	if !c.apart {
+		t.Log("this machine allows no namespaces: programs see all of it")
 	}
+	return c
 }
 
-func bytesIn(t *testing.T, dir string) (n int64) {
+// carried is the bytes of the carried folder.
+func (c *container) carried(t *testing.T) (bytes int64) {
 	t.Helper()
-	files, err := os.ReadDir(dir)
+	files, err := os.ReadDir(filepath.Join(c.root, "carried"))
+	c.must(t, err)
+	for _, f := range files {
+		info, err := f.Info()
+		c.must(t, err)
+		bytes += info.Size()
+	}
+	return bytes
+}
+
+func (c *container) must(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range files {
-		info, err := f.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
-		n += info.Size()
+}
+
+func (c *container) copy(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	c.must(t, err)
+	to = filepath.Join(c.root, to)
+	c.must(t, os.MkdirAll(filepath.Dir(to), 0o777))
+	c.must(t, os.WriteFile(to, data, 0o777))
+}
+
+var libraryPath = regexp.MustCompile(`(?m)(/\S+) \(0x`)
+
+// linked copies what a program is linked with.
+func (c *container) linked(t *testing.T, program string) {
+	t.Helper()
+	text, err := exec.Command("ldd", program).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
 	}
-	return n
+	for _, m := range libraryPath.FindAllStringSubmatch(string(text), -1) {
+		c.copy(t, m[1], m[1])
+	}
+}
+
+// climb runs the ladder and returns what it printed, its table and its exit code. Results
+// of earlier runs are gone.
+func (c *container) climb(t *testing.T, env []string, args ...string) (said, table string, code int) {
+	t.Helper()
+	out := filepath.Join(c.root, "out")
+	c.must(t, os.RemoveAll(out))
+	c.must(t, os.Mkdir(out, 0o777))
+	at := c.root
+	if c.apart {
+		at = ""
+	}
+	args = append([]string{at + "/carried/run.sh", "--small", "--limit", "1h"}, args...)
+	cmd := exec.Command(args[0], args[1:]...)
+	if c.apart {
+		const enter = `mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$0" "$@"`
+		flags := []string{"--mount", "--pid", "--fork", "--kill-child"}
+		if os.Getuid() != 0 {
+			flags = append(flags, "--map-root-user")
+		}
+		cmd = exec.Command("unshare", append(append(flags, "sh", "-c", enter, c.root), args...)...)
+	}
+	cmd.Env = append([]string{"PATH=" + at + "/bin:/usr/sbin:/usr/bin", "HOME=" + at + "/nowhere", "TMPDIR=" + at + "/tmp", "OUT=" + at + "/out", "LD_LIBRARY_PATH=" + at + "/fakes", "ZEROTH_EMU_KERNELS=" + at + "/fakes/libemukernels.so",
+		"FAKECUDA_MODE=threads"}, env...)
+	if !c.apart {
+		cmd.Env = append(cmd.Env, "VIRTUAL_ENV="+at+"/opt/app/.venv")
+	}
+	text, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	raw, err := os.ReadFile(filepath.Join(out, "table.md"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return string(text), string(raw), cmd.ProcessState.ExitCode()
+}
+
+// verdicts are those of the table's rungs.
+func verdicts(table string) map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(table) {
+		if cells := strings.Split(strings.TrimSpace(line), " | "); len(cells) == 5 && strings.TrimSpace(strings.TrimPrefix(cells[0], "| ")) != "" {
+			all[strings.TrimSpace(strings.TrimPrefix(cells[0], "| "))] = strings.TrimSpace(strings.TrimSuffix(cells[4], "|"))
+		}
+	}
+	delete(all, "rung")
+	return all
+}
+
+// log is what a failed test shows beside the table.
+func (c *container) log() string {
+	raw, _ := os.ReadFile(filepath.Join(c.root, "out", "log.txt")) // else there is the table
+	return string(raw[max(0, len(raw)-20_000):])
+}
+
+// TestLadderOnTheFakes climbs the ladder from a carried folder in a container: all of it on
+// one GPU, what depends on their number on eight, and with kernels that are wrong, end the
+// context or never end, which fails their rungs and no others.
+func TestLadderOnTheFakes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("minutes: four programs are built, and all rungs run")
+	}
+	c := newContainer(t)
+	said, table, code := c.climb(t, nil)
+	if code != 0 || strings.Contains(table, "FAILED") {
+		t.Fatalf("one GPU: exit code %d\n%s\n%s\n%s", code, said, table, c.log())
+	}
+	t.Logf("one GPU:\n%s", said)
+	all := verdicts(table)
+	for _, want := range []string{"open", "load/flash_bf16_64", "first-kernels", "product/bf16", "epilogue/gelu", "nccl/one-rank", "job/speed", "kernel/Attention", "bench", "roofline", "jobs/Resume", "queue/Order", "kernel-tables", "stages/gpt2-4-ranks", "near-cpu/gpt2", "offload/1"} {
+		if all[want] != "ok" {
+			t.Errorf("%s: %q, want ok", want, all[want])
+		}
+	}
+	for _, want := range []string{packages + "cublas/lib/libcublas.so.12", packages + "nccl/lib/libnccl.so.2", "no Python here has PyTorch", "algorithm 1, tile 1", "tokens/s", "copies both ways at once"} {
+		if !strings.Contains(table, want) && c.apart {
+			t.Errorf("no %q in the table", want)
+		}
+	}
+	for name := range all {
+		if !strings.Contains(said, "\n"+name+" ") && !strings.HasPrefix(said, name+" ") {
+			t.Errorf("the line of %s was not printed", name)
+		}
+	}
+
+	const eight = "open,nccl,queue/NCCLCounts,queue/NCCLExactSums,queue/GroupsOverTheGPUsThereAre"
+	only := func(rungs string) []string {
+		if os.Getenv("ZEROTH_RUNGS") == "all" {
+			return nil
+		}
+		return []string{"--only", rungs}
+	}
+	said, table, code = c.climb(t, []string{"FAKECUDA_DEVICES=8"}, only(eight)...)
+	if now := verdicts(table); code != 0 || now["queue/NCCLCounts"] != "ok" || !strings.HasPrefix(all["queue/NCCLCounts"], "left out: it needs 3 GPUs") {
+		t.Errorf("eight GPUs: exit code %d\n%s\n%s\n%s", code, said, table, c.log())
+	}
+	t.Logf("eight GPUs:\n%s", said)
+	for how, why := range map[string]string{"idle": "package cpu has", "faults": "CUDA_ERROR_ILLEGAL_ADDRESS", "hangs": "time limit"} {
+		args := []string{"--only", broken}
+		if how == "hangs" {
+			args = append(args, "--each", "40s") // the others take one or two
+		} else if how == "idle" {
+			args = only(broken)
+		}
+		now := c.broken(t, how, why, args)
+		if len(args) == 0 && len(now) != len(all) {
+			t.Errorf("%s: %d rungs have results, want %d", how, len(now), len(all))
+		}
+	}
+}
+
+const broken = "first-kernels,kernel/AddRow,kernel/SumRows,queue/Order,kernel-tables"
+
+// broken climbs with a kernel that is broken in some way, which fails one of the rungs
+// above, and returns the verdicts.
+func (c *container) broken(t *testing.T, how, why string, args []string) map[string]string {
+	t.Helper()
+	said, table, code := c.climb(t, []string{"FAKECUDA_BROKEN=" + how + ":columns"}, args...)
+	t.Logf("a kernel %s:\n%s", how, said)
+	now := verdicts(table)
+	for _, name := range strings.Split(broken, ",") {
+		if bad := name == "kernel/SumRows"; bad != strings.HasPrefix(now[name], "FAILED") || now[name] == "" {
+			t.Errorf("%s: %s: %q", how, name, now[name])
+		}
+	}
+	if code != 1 || !strings.Contains(now["kernel/SumRows"], why) || how != "hangs" && !strings.Contains(table, "| ERROR SUMMARY: 1 error ") {
+		t.Errorf("%s: exit code %d, want 1 and %q\n%s\n%s", how, code, why, said, c.log())
+	}
+	if _, err := os.Stat(filepath.Join(c.root, "out", "dumps.tar.gz")); how == "idle" && err != nil {
+		t.Error("a wrong result, and no operands are kept:", err)
+	}
+	if how == "hangs" && !strings.Contains(c.log(), "goroutine ") {
+		t.Error("a test hangs, and the log does not say where")
+	}
+	return now
 }

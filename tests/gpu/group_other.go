@@ -4,6 +4,8 @@ package main
 
 import "os/exec"
 
-// together does nothing: the program itself ends with its context, and there are no
-// groups of processes to end what it has started.
+// together does nothing: there are no groups of processes to end together.
 func together(*exec.Cmd) {}
+
+// end kills the program itself.
+func end(cmd *exec.Cmd, _ ending) { _ = cmd.Process.Kill() }

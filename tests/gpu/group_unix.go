@@ -7,8 +7,11 @@ import (
 	"syscall"
 )
 
-// together has a program and all that it starts end with its context.
-func together(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+// together makes a program and all that it starts one group.
+func together(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+
+// end sends the group a signal.
+func end(cmd *exec.Cmd, how ending) {
+	signal := map[ending]syscall.Signal{interrupted: syscall.SIGINT, traced: syscall.SIGQUIT, killed: syscall.SIGKILL}[how]
+	_ = syscall.Kill(-cmd.Process.Pid, signal)
 }

@@ -1,10 +1,14 @@
-// Command gpu tells, in one table, what zeroth does on this machine's GPU: whether it
-// is right, how fast it is beside the machine's limits and beside PyTorch, and what
-// memory it takes. It builds nothing: scripts/build-gpu-tests has put all that it
-// runs into one folder. Parts do not depend on each other; one that fails is a line
-// of the table, and the exit code is 1.
+// Command gpu climbs a ladder of rungs that show what zeroth does on this machine's GPU:
+// whether libraries are found, kernels compile and are right, jobs train, and how fast.
+// It builds nothing: scripts/build-gpu-tests has put all that it runs into one folder.
 //
-// Begin with parts.go; train.go runs jobs, table.go writes.
+// Each rung runs processes of its own within a time limit, and its line is printed, and
+// table.md rewritten, when it ends; the next rung runs whatever happened. So a kernel that
+// hangs, or that ends the GPU's context, costs one line. The order is by what is learned
+// per second: part 1 says whether zeroth works and how fast, part 2 tests and measures
+// everything else, part 3 trains at all stages and compares with PyTorch.
+//
+// Start with ladder.go; rungs.go lists the rungs, jobs.go has those that train.
 package main
 
 import (
@@ -13,35 +17,50 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
+	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
-// session is one run of the command.
-type session struct {
-	dir   string // of what it runs
-	work  string // for runs, deleted at the end
-	log   *os.File
-	small bool // sizes for an emulated GPU
-	table table
+// options are what the command line selects.
+type options struct {
+	out, from, only string
+	part            int
+	limit, each     time.Duration
+	small, list     bool
 }
 
+// selects is whether rungs are selected; else a run goes on where the last one ended.
+func (o *options) selects() bool { return o.from != "" || o.only != "" || o.part != 0 }
+
 func main() {
-	limit := flag.Duration("limit", 8*time.Minute, "most `time` for all parts; those that are left then fail")
-	out := flag.String("out", os.Getenv("OUT"), "existing `folder` for table.md and log.txt")
-	only := flag.String("only", "", "`parts` to run, with commas: "+strings.Join(partNames(), ","))
-	small := flag.Bool("small", false, "small sizes, for an emulated GPU")
+	var o options
+	flag.StringVar(&o.out, "out", os.Getenv("OUT"), "existing `folder` for table.md, results.jsonl, log.txt, machine.json and dumps.tar.gz")
+	flag.StringVar(&o.from, "from", "", "start at this `rung`")
+	flag.StringVar(&o.only, "only", "", "run only these `rungs`, separated by commas; \"kernel\" is all whose names begin with kernel/")
+	flag.IntVar(&o.part, "part", 0, "run only the rungs of this `part`, 1 to 3")
+	flag.DurationVar(&o.limit, "limit", 8*time.Minute, "start no rung that might not end within this `time`")
+	flag.DurationVar(&o.each, "each", 0, "`time` limit of each rung, instead of its own")
+	flag.BoolVar(&o.small, "small", false, "use small sizes, for an emulated GPU")
+	flag.BoolVar(&o.list, "list", false, "print the rungs in order, with their parts and limits, and run none")
 	flag.Parse()
-	if err := run(*limit, *out, *only, *small); err != nil {
-		fmt.Fprintln(os.Stderr, "gpu:", err)
-		if errors.As(err, new(wrongFlag)) {
-			os.Exit(2)
-		}
-		os.Exit(1)
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "gpu: unexpected argument %q; rungs are given with --only or --from\n", flag.Arg(0))
+		os.Exit(2)
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, o)
+	if err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "gpu:", err)
+	if errors.As(err, new(wrongFlag)) {
+		os.Exit(2)
+	}
+	os.Exit(1)
 }
 
 // wrongFlag is a mistake in the command line.
@@ -49,89 +68,62 @@ type wrongFlag string
 
 func (w wrongFlag) Error() string { return string(w) }
 
-// run runs the parts and writes the table.
-func run(limit time.Duration, out, only string, small bool) (err error) {
-	for _, name := range strings.Split(only, ",") {
-		if only != "" && !slices.Contains(partNames(), name) {
-			return wrongFlag(fmt.Sprintf("-only %s; want some of %s", only, strings.Join(partNames(), ",")))
-		}
-	}
-	self, err := os.Executable()
+// run climbs the ladder.
+func run(ctx context.Context, o options) error {
+	s, err := newSession(o)
 	if err != nil {
 		return err
 	}
-	s := &session{dir: filepath.Dir(self), small: small}
-	if s.work, err = os.MkdirTemp("", "zeroth-gpu-"); err != nil {
-		return err
-	}
-	defer os.RemoveAll(s.work)
-	if out == "" {
-		out = s.work
-	}
-	if s.log, err = os.Create(filepath.Join(out, "log.txt")); err != nil {
-		return err
-	}
-	defer s.log.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	for _, p := range parts {
-		if only == "" || slices.Contains(strings.Split(only, ","), p.name) {
-			s.part(ctx, p)
+	defer s.close()
+	s.find(ctx)
+	all := s.rungs(ctx)
+	if o.list {
+		for _, r := range all {
+			fmt.Printf("part %d  %4.0f s  %s\n", r.part, r.limit.Seconds(), r.name)
 		}
+		return nil
 	}
-	text := s.table.markdown()
-	fmt.Print(text)
-	if err := os.WriteFile(filepath.Join(out, "table.md"), []byte(text), 0o666); err != nil {
+	picked, err := pick(all, o, s.results)
+	if err != nil {
 		return err
 	}
-	if n := s.table.failed; n > 0 {
-		return fmt.Errorf("%d lines of the table say that something failed", n)
-	}
-	return nil
+	return s.climb(ctx, picked)
 }
 
-// part runs one, whose failure is a line.
-func (s *session) part(ctx context.Context, p part) {
-	limit := p.limit
-	if s.small { // on a machine that may have other things to do
-		limit *= 5
+// pick is the rungs that the command line selects; without a selection those that have no
+// result yet.
+func pick(all []rung, o options, have map[string]*result) (picked []rung, err error) {
+	matches := func(r rung, name string) bool { return r.name == name || strings.HasPrefix(r.name, name+"/") }
+	known := func(name string) error {
+		for _, r := range all {
+			if matches(r, name) {
+				return nil
+			}
+		}
+		return wrongFlag(fmt.Sprintf("no rung is called %q; --list prints them", name))
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	begin := time.Now()
-	fmt.Fprintf(os.Stderr, "gpu: %s\n", p.name)
-	s.table.part = p.name
-	err := ctx.Err()
-	if err == nil {
-		err = p.run(s, ctx)
+	if o.part < 0 || o.part > lastPart {
+		return nil, wrongFlag(fmt.Sprintf("--part %d; want 1 to %d", o.part, lastPart))
 	}
-	took := time.Since(begin).Round(100 * time.Millisecond).String()
-	if err != nil {
-		s.table.add("the part", took, "", failed(firstLine(err.Error())))
-		return
+	only := strings.Split(o.only, ",")
+	for _, name := range append(only, o.from) {
+		if err := known(name); name != "" && err != nil {
+			return nil, err
+		}
 	}
-	s.table.add("the part", took, "", "")
-}
-
-// output is what a program of the folder says on both outputs, which the log has too.
-// When ctx ends so do the program and all that it has started.
-func (s *session) output(ctx context.Context, name string, args ...string) (string, error) {
-	if path := filepath.Join(s.dir, name); isFile(path) {
-		name = path
+	begun := o.from == ""
+	for _, r := range all {
+		begun = begun || matches(r, o.from)
+		wanted := o.only == ""
+		for _, name := range only {
+			wanted = wanted || matches(r, name)
+		}
+		resumed := !o.selects() && have[r.name] != nil
+		if begun && wanted && !resumed && (o.part == 0 || r.part == o.part) {
+			picked = append(picked, r)
+		}
 	}
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = s.dir
-	together(cmd)
-	cmd.WaitDelay = 10 * time.Second
-	text, err := cmd.CombinedOutput()
-	fmt.Fprintf(s.log, "$ %s %s\n%s\n", name, strings.Join(args, " "), text)
-	if ctx.Err() != nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		err = fmt.Errorf("%s: %w: %s", filepath.Base(name), err, lastLine(string(text)))
-	}
-	return string(text), err
+	return picked, nil
 }
 
 func isFile(path string) bool {
@@ -139,12 +131,11 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-func firstLine(text string) string {
-	line, _, _ := strings.Cut(text, "\n")
-	return line
-}
-
-func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return lines[len(lines)-1]
+// folder is where this program lies, with all that it runs.
+func folder() (string, error) {
+	if dir := os.Getenv("ZEROTH_LADDER"); dir != "" {
+		return dir, nil // run.sh has copied the program
+	}
+	self, err := os.Executable()
+	return filepath.Dir(self), err
 }

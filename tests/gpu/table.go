@@ -5,53 +5,41 @@ import (
 	"strings"
 )
 
-// table is what there is to tell.
-type table struct {
-	part   string // that is running
-	rows   []row
-	failed int // rows whose verdict is that
-}
+// table is the rungs' results, a row for each rung and its own rows below it.
+type table struct{ rows [][5]string }
 
-// row is a line: what was measured, what it is beside, and what that comes to.
-type row struct{ part, what, measured, beside, verdict string }
+// row is a line below a rung: what was measured, what it is compared with, and what that
+// comes to.
+type row struct{ What, Measured, Beside, Verdict string }
 
-// failed is the verdict of a line that something is wrong in.
+// failed is the verdict of a row that something is wrong in.
 func failed(why string) string { return "FAILED: " + why }
 
-func (t *table) add(what, measured, beside, verdict string) {
-	if strings.HasPrefix(verdict, "FAILED") {
-		t.failed++
+func (t *table) add(r *result) {
+	t.rows = append(t.rows, [5]string{r.Rung, "", fmt.Sprintf("%.1f s", r.Seconds), "", r.Verdict})
+	for _, x := range r.Rows {
+		t.rows = append(t.rows, [5]string{"", x.What, x.Measured, x.Beside, x.Verdict})
 	}
-	t.rows = append(t.rows, row{t.part, what, measured, beside, verdict})
 }
 
-// check adds a line that has to hold.
-func (t *table) check(what, measured, beside string, holds bool, why string) {
-	verdict := "ok"
-	if !holds {
-		verdict = failed(why)
-	}
-	t.add(what, measured, beside, verdict)
-}
+// widest is how wide columns are made, in characters, so that one long cell does not pad
+// all others.
+const widest = 60
 
-// markdown is the table, its columns as wide as they need.
+// markdown is the table, its columns as wide as most cells need.
 func (t *table) markdown() string {
-	rows := append([]row{{"part", "what", "measured", "beside it", "verdict"}}, t.rows...)
-	cells := func(r row) []string { return []string{r.part, r.what, r.measured, r.beside, r.verdict} }
+	rows := append([][5]string{{"rung", "what", "measured", "beside it", "verdict"}}, t.rows...)
 	var wide [5]int
-	for i := range rows {
-		if i > 1 && rows[i].part == t.rows[i-2].part { // of t.rows, which keep theirs
-			rows[i].part = ""
-		}
-		for j, c := range cells(rows[i]) {
-			wide[j] = max(wide[j], len([]rune(escaped(c))))
+	for _, r := range rows {
+		for j, c := range r {
+			wide[j] = min(widest, max(wide[j], len([]rune(escaped(c)))))
 		}
 	}
 	var b strings.Builder
 	for i, r := range rows {
-		for j, c := range cells(r) {
+		for j, c := range r {
 			c = escaped(c)
-			fmt.Fprintf(&b, "| %s%s ", c, strings.Repeat(" ", wide[j]-len([]rune(c))))
+			fmt.Fprintf(&b, "| %s%s ", c, strings.Repeat(" ", max(0, wide[j]-len([]rune(c)))))
 		}
 		b.WriteString("|\n")
 		if i == 0 {

@@ -14,8 +14,8 @@ import (
 	"zeroth/job/report"
 )
 
-// result is what a run has left.
-type result struct {
+// outcome is what a run of a job has left.
+type outcome struct {
 	steps  []report.Step
 	digest string // of all saved state; "" if nothing was saved
 	memory memory
@@ -27,7 +27,7 @@ type result struct {
 type memory struct{ planned, held, counted int64 }
 
 // train runs a job and deletes what it has written.
-func (s *session) train(ctx context.Context, job string, save bool, sets ...string) (r result, err error) {
+func (s *session) train(ctx context.Context, job string, save bool, sets ...string) (r outcome, err error) {
 	out, err := os.MkdirTemp(s.work, "run-")
 	if err != nil {
 		return r, err
@@ -99,7 +99,7 @@ func readMemory(file string) (m memory, err error) {
 }
 
 // curve is the losses and norms of the steps, all their digits.
-func (r result) curve() string {
+func (r outcome) curve() string {
 	var b strings.Builder
 	for _, x := range r.steps {
 		fmt.Fprintf(&b, "%d %x %x\n", x.Step, x.Loss, x.GradNorm)
@@ -108,7 +108,7 @@ func (r result) curve() string {
 }
 
 // apart is how far the losses of two runs are apart at most, of the loss.
-func apart(a, b result) float64 {
+func apart(a, b outcome) float64 {
 	if len(a.steps) != len(b.steps) {
 		return math.Inf(1)
 	}
@@ -120,7 +120,7 @@ func apart(a, b result) float64 {
 }
 
 // seconds is the median of the second half of the steps.
-func (r result) seconds() float64 {
+func (r outcome) seconds() float64 {
 	var all []float64
 	for _, x := range r.steps[len(r.steps)/2:] {
 		all = append(all, x.StepSeconds)
@@ -130,4 +130,4 @@ func (r result) seconds() float64 {
 }
 
 // tokens is the tokens of a step.
-func (r result) tokens() float64 { return float64(r.steps[0].Tokens) }
+func (r outcome) tokens() float64 { return float64(r.steps[0].Tokens) }

@@ -1,4 +1,4 @@
-// What BenchmarkAgainstC compares with: plain loops, as gcc -O3 -march=native
+// What BenchmarkPasses compares with: plain loops, as gcc -O3 -march=native
 // makes them, over memory that leaves the caches behind. For each line "NAME
 // THREADS" on standard input it runs a loop once and writes its seconds.
 #define _GNU_SOURCE

@@ -25,7 +25,8 @@ enum { COMPUTE_32F = 68, DEFAULT_ALGO = -1, OP_N = 0, OP_T = 1, R_32F = 0 };
 // products are in float32.
 enum { MATH_DEFAULT = 0, MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16 };
 enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7, DESC_BIAS_POINTER = 8, DESC_AUX_POINTER = 11, DESC_AUX_LD = 12 };
-enum { PREF_MAX_WORKSPACE = 1, PREF_MIN_ALIGNMENT_A = 5, PREF_MIN_ALIGNMENT_D = 8 };
+enum { PREF_MAX_WORKSPACE = 1, PREF_REDUCTION_SCHEME_MASK = 3, PREF_MIN_ALIGNMENT_A = 5, PREF_MIN_ALIGNMENT_D = 8 };
+enum { REDUCTION_INPLACE = 1, REDUCTION_COMPUTE_TYPE = 2 };
 enum { EPILOGUE_VECTOR = 4 | 256 | 512, EPILOGUE_AUX = 128 }; // bits of those that have a vector, and a matrix beside d
 
 #define BLAS \
@@ -52,6 +53,9 @@ enum { EPILOGUE_VECTOR = 4 | 256 | 512, EPILOGUE_AUX = 128 }; // bits of those t
 BLAS LT
 #undef F
 
+// What an algorithm is; libraries may lack it.
+static int (*cublasLtMatmulAlgoConfigGetAttribute)(const void *, int, void *, size_t, size_t *);
+
 static int find(void *lib, const char *name, void *to, char *why, int why_len) {
 	*(void **)to = dlsym(lib, name);
 	if (!*(void **)to)
@@ -75,6 +79,7 @@ HIDDEN int z_blas_open(const char *lt, const char *blas, char *why, int why_len)
 #define F(name, args) && find(l, #name, &name, why, why_len)
 	ok = ok LT;
 #undef F
+	*(void **)&cublasLtMatmulAlgoConfigGetAttribute = dlsym(l, "cublasLtMatmulAlgoConfigGetAttribute");
 	if (!ok) {
 		dlclose(b);
 		dlclose(l);
@@ -185,6 +190,10 @@ HIDDEN int z_lt_plan(uintptr_t ctx, uintptr_t handle, uintptr_t *plan, const z_g
 		r = cublasLtMatmulPreferenceCreate(&pref);
 	if (!r)
 		r = cublasLtMatmulPreferenceSetAttribute(pref, PREF_MAX_WORKSPACE, &work_len, sizeof work_len);
+	// Where k is split the parts are added in float32: beside d, or in it if that is its type.
+	uint32_t reductions = REDUCTION_COMPUTE_TYPE | (s->typed == R_32F ? REDUCTION_INPLACE : 0);
+	if (!r)
+		r = cublasLtMatmulPreferenceSetAttribute(pref, PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
 	for (int i = PREF_MIN_ALIGNMENT_A; !r && i <= PREF_MIN_ALIGNMENT_D; i++)
 		r = cublasLtMatmulPreferenceSetAttribute(pref, i, &s->align, sizeof(uint32_t));
 	if (!r) // a cuBLAS handle is a cuBLASLt handle, too
@@ -198,6 +207,17 @@ HIDDEN int z_lt_plan(uintptr_t ctx, uintptr_t handle, uintptr_t *plan, const z_g
 	else
 		*plan = (uintptr_t)p;
 	return r;
+}
+
+// part is of cublasLtMatmulAlgoConfigAttributes_t: 0 the algorithm's number, 1 the tile, 2
+// the parts that k is split into, 3 how those are added, 6 the stages. -1 is not known.
+HIDDEN int z_lt_algorithm(uintptr_t plan, int part) {
+	int32_t v = 0;
+	size_t n = 0;
+	const lt_plan *p = (const lt_plan *)plan;
+	if (!cublasLtMatmulAlgoConfigGetAttribute || cublasLtMatmulAlgoConfigGetAttribute(p->best.algo, part, &v, sizeof v, &n))
+		return -1;
+	return v;
 }
 
 HIDDEN int z_fused_run(const z_fused *f, uintptr_t stream) {

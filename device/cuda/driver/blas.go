@@ -206,6 +206,19 @@ func (b *BLAS) newPlan(g *Gemm) (p C.uintptr_t, err error) {
 	return p, nil
 }
 
+// Algorithms are cuBLASLt's plans so far, by shape: which algorithm computes each, or that
+// there is none.
+func (b *BLAS) Algorithms() map[Gemm]string {
+	all := map[Gemm]string{}
+	for g, p := range b.plans {
+		if all[g] = "no algorithm"; p != 0 {
+			of := func(part C.int) C.int { return C.z_lt_algorithm(p, part) }
+			all[g] = fmt.Sprintf("algorithm %d, tile %d, stages %d, split-k %d, reduction %d", of(0), of(1), of(6), of(2), of(3))
+		}
+	}
+	return all
+}
+
 // Unfused is what cuBLASLt had no algorithm for: of each epilogue a line, about the
 // first shape in order of size.
 func (b *BLAS) Unfused() (lines []string) {

@@ -199,6 +199,7 @@ type Function struct{ k *C.z_kernel }
 
 // Module is kernels, loaded.
 type Module struct {
+	Log       string // the driver's compiler's notes, if any
 	gpu       *GPU
 	h         C.uintptr_t
 	functions []Function
@@ -207,17 +208,29 @@ type Module struct {
 // Load compiles PTX, which ends with a zero byte, for the GPU; errors have the kernels'
 // name. Unload ends it.
 func (g *GPU) Load(name string, ptx []byte) (*Module, error) {
-	var log [8192]byte
+	var log [2][8192]byte
 	m := &Module{gpu: g}
-	code := C.z_module(g.ctx, &m.h, (*C.char)(unsafe.Pointer(&ptx[0])), (*C.char)(unsafe.Pointer(&log[0])), C.int(len(log)))
+	code := C.z_module(g.ctx, &m.h, (*C.char)(unsafe.Pointer(&ptx[0])), (*C.char)(unsafe.Pointer(&log[0][0])), C.int(len(log[0])))
+	said := func(log []byte) string {
+		text, _, _ := strings.Cut(string(log), "\x00")
+		return strings.TrimSpace(text)
+	}
+	m.Log = said(log[0][:])
 	if err := failed(code, "load the kernels %s on %v", name, g); err != nil {
-		said, _, _ := strings.Cut(string(log[:]), "\x00")
-		if said = strings.TrimSpace(said); said != "" {
-			err = fmt.Errorf("%w: %s", err, said)
+		if why := said(log[1][:]); why != "" {
+			err = fmt.Errorf("%w: %s", err, why)
 		}
 		return nil, err
 	}
 	return m, nil
+}
+
+// Uses is the registers of a thread of the module's kernel, and its bytes of local memory:
+// its stack and what the compiler spilled.
+func (m *Module) Uses(f Function) (registers, local int, err error) {
+	var r, l C.int
+	err = failed(C.z_function_uses(m.gpu.ctx, f.k, &r, &l), "read the attributes of a kernel on %v", m.gpu)
+	return int(r), int(l), err
 }
 
 // Unload ends a module: none of its kernels runs or is launched any more.

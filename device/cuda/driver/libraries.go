@@ -8,6 +8,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,14 +21,14 @@ import (
 type Library struct{ Path, Lt, Version string }
 
 // OpenBLAS finds cuBLAS and cuBLASLt, once. It looks at $ZEROTH_CUBLAS_PATH, a
-// libcublas.so.*, and nowhere else if that is set; then by their names, versions
-// 13, 12, 11; in CUDA toolkits; and in Python's packages. What was in the way of
-// each is in the error.
+// libcublas.so.*, and nowhere else if that is set; then, newest version first, for a
+// library the loader finds by name; then in Places. The error gives the reason for each
+// file that could not be used.
 func OpenBLAS() (Library, error) { return blas() }
 
 var blas = sync.OnceValues(func() (Library, error) {
 	var errs []error
-	for _, path := range blasPaths() {
+	for path := range candidates("ZEROTH_CUBLAS_PATH", blasFiles()) {
 		l := Library{Path: path, Lt: filepath.Join(filepath.Dir(path), strings.Replace(filepath.Base(path), "cublas", "cublasLt", 1))}
 		if !strings.Contains(path, "/") {
 			l.Lt = strings.Replace(path, "cublas", "cublasLt", 1)
@@ -56,36 +57,107 @@ func open(l Library) error {
 	return nil
 }
 
-var blasVersions = []string{"13", "12", "11"}
-
-// blasPaths are where cuBLAS may be, in the order they are tried.
-func blasPaths() []string {
-	var files []string
-	for _, v := range blasVersions {
-		files = append(files, "libcublas.so."+v)
-	}
-	return places("ZEROTH_CUBLAS_PATH", files)
-}
-
-// places are where a library may be: what the environment names, and nothing else if
-// that is set; then its files by their names, in CUDA toolkits and in Python's packages.
-func places(variable string, files []string) []string {
-	if p := os.Getenv(variable); p != "" {
-		return []string{p}
-	}
-	paths := slices.Clone(files)
-	home, _ := os.UserHomeDir() // without one there is nothing below it
-	for _, dir := range []string{
-		os.Getenv("CUDA_HOME") + "/lib64", "/usr/local/cuda*/lib64",
-		os.Getenv("VIRTUAL_ENV") + "/lib/python3*/site-packages/nvidia/*/lib", os.Getenv("CONDA_PREFIX") + "/lib/python3*/site-packages/nvidia/*/lib",
-		home + "/.local/lib/python3*/site-packages/nvidia/*/lib", "/usr/local/lib/python3*/*-packages/nvidia/*/lib", "/usr/lib/python3*/*-packages/nvidia/*/lib",
-		"/opt/*/lib/python3*/site-packages/nvidia/*/lib",
-	} {
-		for _, file := range files {
-			found, _ := filepath.Glob(filepath.Join(dir, file)) // the patterns are well formed
-			slices.Reverse(found)                               // newer toolkits and Pythons first
-			paths = append(paths, found...)
+// blasFiles are cuBLAS's file names, newest version first. A version newer than the
+// driver's CUDA would open and then fail to start, so without a driver all are named.
+func blasFiles() (files []string) {
+	newest := Version() / 1000
+	for _, v := range []int{13, 12, 11} {
+		if newest <= 0 || v <= newest {
+			files = append(files, fmt.Sprintf("libcublas.so.%d", v))
 		}
 	}
-	return paths
+	return files
+}
+
+var ncclFiles = []string{"libnccl.so.2"}
+
+// candidates are the paths at which to try to open a library, in order: the one that the
+// environment names, and no other if that is set; else the file names, for the loader,
+// and the files of those names in Places, which are searched only if it comes to that.
+func candidates(variable string, files []string) iter.Seq[string] {
+	if p := os.Getenv(variable); p != "" {
+		return slices.Values([]string{p})
+	}
+	return func(yield func(string) bool) {
+		for _, file := range files {
+			if !yield(file) {
+				return
+			}
+		}
+		for _, p := range Places() {
+			for _, path := range p.matching(files) {
+				if !yield(path) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Place is where libraries are looked for: folders below a root, all of them patterns.
+type Place struct {
+	Root  string
+	Below []string
+}
+
+// String is the place as a shell understands it.
+func (p Place) String() string { return p.Root + "/{" + strings.Join(p.Below, ",") + "}" }
+
+// matching are the files of the given names in the place. Newer toolkits and Pythons come
+// first.
+func (p Place) matching(files []string) (found []string) {
+	for _, dir := range p.Below {
+		for _, file := range files {
+			some, _ := filepath.Glob(filepath.Join(p.Root, dir, file)) // the patterns are well formed
+			slices.Reverse(some)
+			found = append(found, some...)
+		}
+	}
+	return found
+}
+
+// Libraries are the files of cuBLAS and NCCL in the place.
+func (p Place) Libraries() (cublas, nccl []string) {
+	return p.matching(blasFiles()), p.matching(ncclFiles)
+}
+
+// Packages is a folder of Python packages: NVIDIA's own bring libraries, and PyTorch.
+func Packages(dir string) Place { return Place{dir, []string{"nvidia/*/lib", "torch/lib"}} }
+
+// Places are where libraries are looked for, in order: CUDA toolkits, and what Python
+// environments contain. No program is run to find them.
+func Places() (all []Place) {
+	for _, toolkit := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda*", "/opt/cuda*"} {
+		all = append(all, Place{toolkit, []string{"lib64", "targets/*/lib"}})
+	}
+	all = append(all, Place{"/opt/nvidia/hpc_sdk/*/*", []string{"math_libs/lib64", "comm_libs/nccl/lib"}})
+	for _, dir := range filepath.SplitList(os.Getenv("PYTHONPATH")) {
+		all = append(all, Packages(dir))
+	}
+	for _, prefix := range prefixes() { // conda has libraries in the first two
+		all = append(all, Place{prefix, []string{"lib", "targets/*/lib", "lib*/python3*/*-packages/nvidia/*/lib", "lib*/python3*/*-packages/torch/lib"}})
+	}
+	seen := map[string]bool{}
+	return slices.DeleteFunc(all, func(p Place) bool { // nothing is loaded because of the folder a run was started in
+		again := seen[p.String()]
+		seen[p.String()] = true
+		return again || !filepath.IsAbs(p.Root)
+	})
+}
+
+// prefixes are where Pythons may be installed: the active environment, those of PATH, and
+// the usual places of virtual environments, conda and pip.
+func prefixes() (all []string) {
+	all = append(all, os.Getenv("VIRTUAL_ENV"), os.Getenv("CONDA_PREFIX"))
+	for _, bin := range filepath.SplitList(os.Getenv("PATH")) {
+		if _, err := os.Stat(filepath.Join(bin, "python3")); err == nil {
+			all = append(all, filepath.Dir(filepath.Clean(bin)))
+		}
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		for _, p := range []string{".local", ".venv", "venv", "*/.venv", "*/venv", "*conda3", "*conda3/envs/*", "*forge*", "*forge*/envs/*", ".conda/envs/*", ".pyenv/versions/*", ".virtualenvs/*"} {
+			all = append(all, filepath.Join(home, p))
+		}
+	}
+	return append(all, "/usr/local", "/usr", "/opt/*", "/opt/*/envs/*", "/opt/*/.venv", "/opt/*/venv", "/opt/*/*/.venv", "/venv", "/.venv", "/workspace/.venv", "/workspace/venv", "/workspace/*/.venv")
 }

@@ -32,14 +32,14 @@ var ncclNames = map[C.int]string{
 // leastNCCL is the oldest version that is used, as NCCL counts: it has bfloat16.
 const leastNCCL = 21000
 
-// OpenNCCL finds NCCL, once. It looks at $ZEROTH_NCCL_PATH, and nowhere else if that is
-// set; then by its name, libnccl.so.2; in CUDA toolkits; and in Python's packages.
-// What was in the way of each is in the error.
+// OpenNCCL finds NCCL, once: at $ZEROTH_NCCL_PATH, and nowhere else if that is set; else
+// the library that the loader finds as libnccl.so.2, or one in Places. The error gives
+// the reason for each file that could not be used.
 func OpenNCCL() (Library, error) { return nccl() }
 
 var nccl = sync.OnceValues(func() (Library, error) {
 	var errs []error
-	for _, path := range places("ZEROTH_NCCL_PATH", []string{"libnccl.so.2"}) {
+	for path := range candidates("ZEROTH_NCCL_PATH", ncclFiles) {
 		l, err := openNCCL(path)
 		if err == nil {
 			return l, nil

@@ -15,12 +15,13 @@
 			return r; \
 	} while (0)
 
+// log is two buffers of log_len bytes: for what the compiler notes, and for its errors.
 HIDDEN int z_module(uintptr_t ctx, uintptr_t *module, const char *image, char *log, int log_len) {
-	CUjit_option names[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-	void *values[] = {log, (void *)(uintptr_t)log_len};
-	log[0] = 0;
+	CUjit_option names[] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+	void *size = (void *)(uintptr_t)log_len, *values[] = {log, size, log + log_len, size};
+	log[0] = log[log_len] = 0;
 	ENTER(ctx);
-	return cuModuleLoadDataEx((CUmodule *)module, image, 2, names, values);
+	return cuModuleLoadDataEx((CUmodule *)module, image, 4, names, values);
 }
 
 HIDDEN int z_module_end(uintptr_t ctx, uintptr_t module) {
@@ -44,6 +45,12 @@ HIDDEN int z_function(uintptr_t ctx, z_kernel **kernel, uintptr_t module, const 
 	if (r || !shared)
 		return r;
 	return cuFuncSetAttribute((CUfunction)k->fn, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared);
+}
+
+HIDDEN int z_function_uses(uintptr_t ctx, const z_kernel *k, int *registers, int *local) {
+	ENTER(ctx);
+	int r = cuFuncGetAttribute(registers, CU_FUNC_ATTRIBUTE_NUM_REGS, (CUfunction)k->fn);
+	return r ? r : cuFuncGetAttribute(local, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, (CUfunction)k->fn);
 }
 
 HIDDEN void z_function_end(z_kernel *kernel) { free(kernel); }

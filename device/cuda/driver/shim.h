@@ -23,6 +23,7 @@ typedef struct {
 	char name[64];
 } z_kernel;
 int z_function(uintptr_t ctx, z_kernel **kernel, uintptr_t module, const char *name, uint32_t threads, const int32_t *at, int params, int shared);
+int z_function_uses(uintptr_t ctx, const z_kernel *kernel, int *registers, int *local);
 void z_function_end(z_kernel *kernel);
 const char *z_kernel_name(uintptr_t kernel);
 
@@ -69,6 +70,7 @@ typedef struct { uintptr_t a, b, c, d, bias, aux; } z_operands;
 // shape.
 int z_lt_plan(uintptr_t ctx, uintptr_t handle, uintptr_t *plan, const z_gemm_shape *s, size_t work_len);
 void z_lt_end(uintptr_t plan);
+int z_lt_algorithm(uintptr_t plan, int part);
 z_gemm_shape z_lt_shape(uintptr_t plan);
 
 // Work for a stream, as commands one behind the other, which z_run gives to the driver

@@ -80,6 +80,9 @@ func Only(t testing.TB) {
 	Need(t)
 }
 
+// OnHardware is true if tests run on the driver there is, and not on the fakes.
+func OnHardware() bool { return onHardware }
+
 // Self is this binary as a process of its own.
 func Self(args ...string) *exec.Cmd {
 	if by := os.Getenv("ZEROTH_EMULATOR"); by != "" {

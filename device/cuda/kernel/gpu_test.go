@@ -4,7 +4,10 @@ package kernel
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"zeroth/device/cuda/driver"
@@ -21,35 +24,95 @@ func startMachines(t testing.TB) []*machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	functions, most := make([]driver.Function, len(Table())), Shared()
-	for _, f := range Families() {
-		m, err := g.Load(f.Name, f.PTX())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, k := range f.Kernels {
-			if functions[k.Index], err = m.Function(k.Name, k.Threads, k.Offsets(), int(most[k])); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return []*machine{onGPU(t, g, functions), onGPU(t, g, functions)}
+	l := &loader{g: g, functions: map[*Kernel]driver.Function{}}
+	return []*machine{l.machine(t), l.machine(t)}
 }
 
-func onGPU(t testing.TB, g *driver.GPU, functions []driver.Function) *machine {
-	p, err := g.AllocHost(machineMemory)
+// loader loads a family when the first of its kernels is launched: one that the driver
+// refuses fails only the tests that need it.
+type loader struct {
+	g         *driver.GPU
+	functions map[*Kernel]driver.Function
+}
+
+func (l *loader) function(k *Kernel) (f driver.Function, err error) {
+	if f, ok := l.functions[k]; ok {
+		return f, nil
+	}
+	m, err := l.g.Load(k.Family.Name, k.Family.PTX())
+	if err != nil {
+		return f, err
+	}
+	for _, k := range k.Family.Kernels {
+		if l.functions[k], err = m.Function(k.Name, k.Threads, k.Offsets(), int(Shared()[k])); err != nil {
+			return f, err
+		}
+	}
+	return l.functions[k], nil
+}
+
+func (l *loader) machine(t testing.TB) *machine {
+	p, err := l.g.AllocHost(machineMemory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := g.NewStream()
+	s, err := l.g.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
 	put := s.Commands()
 	run := func(c *Call) error {
-		put.Launch(functions[c.Kernel.Index], c.Grid, c.Shared, c.Args())
-		return errors.Join(put.Run(), s.Wait())
+		f, err := l.function(c.Kernel)
+		if err != nil {
+			return err
+		}
+		put.Launch(f, c.Grid, c.Shared, c.Args())
+		if err := errors.Join(put.Run(), s.Wait()); err != nil {
+			return fmt.Errorf("kernel %s, grid %v: %w", c.Kernel.Name, c.Grid, err)
+		}
+		return nil
 	}
 	return &machine{mem: unsafe.Slice((*byte)(p), machineMemory), launches: map[string]int{}, shapes: map[shape]bool{}, run: run,
-		allow: func([]byte, bool) {}, close: func() { _ = s.Close(); _ = g.FreeHost(p) }}
+		allow: func([]byte, bool) {}, close: func() { _ = s.Close(); _ = l.g.FreeHost(p) }}
+}
+
+// TestFamilyLoads is a rung of the ladder of tests/gpu: each family is compiled alone, with
+// the compiler's notes, the time, and what kernels use beside what ptxas says.
+func TestFamilyLoads(t *testing.T) {
+	_, on := readAssembled(t)
+	for _, f := range Families() {
+		t.Run(f.Name, func(t *testing.T) {
+			g, err := driver.Open(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			begin := time.Now()
+			m, err := g.Load(f.Name, f.PTX())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Unload()
+			took := time.Since(begin)
+			fmt.Println(m.Log)
+			var uses []string
+			for _, k := range f.Kernels {
+				fn, err := m.Function(k.Name, k.Threads, k.Offsets(), int(Shared()[k]))
+				if err != nil {
+					t.Fatal(err)
+				}
+				registers, local, err := m.Uses(fn)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ptxas := on[k.Name][min(1, max(0, g.Major-8))]
+				if most := (64 << 10) / int(k.Threads); registers > most {
+					t.Errorf("%s has %d registers a thread; blocks of %d have room for %d", k.Name, registers, k.Threads, most)
+				}
+				uses = append(uses, fmt.Sprintf("%s %d/%d (%d/%d)", k.Name, registers, local, ptxas.registers, ptxas.stack))
+			}
+			fmt.Printf("row\tload %s\t%.3g s, and %.3g s to find the kernels\t\n", f.Name, took.Seconds(), (time.Since(begin) - took).Seconds())
+			fmt.Printf("row\tregisters/local bytes\t%d kernels\t%s; in parentheses ptxas's\n", len(f.Kernels), strings.Join(uses, ", "))
+		})
+	}
 }

@@ -3,8 +3,9 @@
 // operation of nn, optim or zero becomes launches.
 //
 // It needs neither a driver nor a C compiler: a Launcher, such as a queue of
-// device/cuda, brings calls to a GPU. scripts/build-ptx makes ptx/*.ptx, a file a
-// family of kernels; kernels.sha256 says of which sources, and a test compares.
+// device/cuda, brings calls to a GPU. scripts/build-ptx makes kernels.ptx.zst, the PTX of all
+// families of kernels; kernels.sha256 has the hash of every source and family, and a test
+// compares them.
 // scripts/build-emu makes the same sources into a library for the processor.
 //
 // Bits. Kernels use operations of IEEE 754 in one order, so that a result does not
@@ -16,15 +17,21 @@
 package kernel
 
 import (
-	"embed"
+	_ "embed" // the PTX
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/klauspost/compress/zstd"
 )
 
-//go:embed ptx/*.ptx
-var texts embed.FS
+// archive is the PTX of all families, one after the other by name, compressed with zstd.
+// The line "// family NAME" comes before each.
+//
+//go:embed kernels.ptx.zst
+var archive []byte
 
 // Family is kernels that a job needs together: a driver loads them as one module. Base is
 // what every job needs; another one is attention for one type and width of heads, or
@@ -33,21 +40,27 @@ type Family struct {
 	Name    string
 	Index   int       // in Families
 	Kernels []*Kernel // in the order of the PTX
+	ptx     string
 }
 
 // Base is the family that every job needs.
 const Base = "base"
 
-// PTX is the family's text with a zero byte at its end, as cuModuleLoadData takes it.
-func (f *Family) PTX() []byte { return append(read(f.Name), 0) }
+// PTX returns the family's text with a zero byte at its end, as cuModuleLoadData takes it.
+func (f *Family) PTX() []byte { return append([]byte(f.ptx), 0) }
 
-// read is the text of a family.
-func read(name string) []byte {
-	text, err := texts.ReadFile("ptx/" + name + ".ptx")
+// unpack returns the text of the archive.
+func unpack() string {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
 	if err != nil {
-		panic(err) // the program has it
+		panic(fmt.Sprintf("kernel: %v", err)) // the options are ours
 	}
-	return text
+	defer d.Close()
+	text, err := d.DecodeAll(archive, nil)
+	if err != nil {
+		panic(fmt.Sprintf("kernel: the PTX in this program is damaged: %v", err))
+	}
+	return string(text)
 }
 
 // Kernel is an entry of the PTX.
@@ -93,14 +106,10 @@ func Families() []*Family {
 }
 
 func fillTable() {
-	files, err := texts.ReadDir("ptx")
-	if err != nil {
-		panic(err) // the program has it
-	}
 	named = map[string]*Kernel{}
-	for i, file := range files {
-		name := strings.TrimSuffix(file.Name(), ".ptx")
-		f := &Family{Name: name, Index: i, Kernels: parse(string(read(name)))}
+	for i, text := range strings.Split(unpack(), "// family ")[1:] {
+		name, ptx, _ := strings.Cut(text, "\n")
+		f := &Family{Name: name, Index: i, Kernels: parse(ptx), ptx: ptx}
 		families = append(families, f)
 		for _, k := range f.Kernels {
 			k.Family, k.Index, named[k.Name] = f, len(inOrder), k

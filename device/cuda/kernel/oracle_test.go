@@ -241,12 +241,12 @@ func epsilon(dt device.DType) float64 {
 	return 2e-6
 }
 
-// compare fails unless o is as want allows.
-func (o *operand) compare(t *testing.T, want *operand) {
-	o.gaps(t, "emulated")
+// compare is the first element of o that is not as want allows, or -1.
+func (o *operand) compare(t *testing.T, want *operand) int {
+	o.gaps(t, machinesAre)
 	want.gaps(t, "cpu")
 	if want.exact && o.Buf.Type == device.I64 {
-		return // an exact sum; its test compares
+		return -1 // an exact sum; its test compares
 	}
 	var square float64
 	n := o.Rows * o.Cols
@@ -266,9 +266,22 @@ func (o *operand) compare(t *testing.T, want *operand) {
 			ok = math.Float64bits(g) == math.Float64bits(w)
 		}
 		if !ok && g != w && !(math.IsNaN(g) && math.IsNaN(w)) {
-			t.Fatalf("%s (%v): element (%d, %d) of (%d, %d) is %.9g, package cpu has %.9g", o.what, o.Buf.Type, i/o.Cols, i%o.Cols, o.Rows, o.Cols, g, w)
+			return i
 		}
 	}
+	return -1
+}
+
+// differs is the first element of o whose bits are not other's, or -1.
+func (o *operand) differs(other *operand) int {
+	a, b := o.Buf.Raw(), other.Buf.Raw()
+	for i := range a {
+		if a[i] != b[i] {
+			at := i / o.Buf.Type.Size()
+			return at/o.Ld*o.Cols + min(at%o.Ld, o.Cols-1)
+		}
+	}
+	return -1
 }
 
 // check issues what f returns on equal operands everywhere and compares them all.
@@ -297,9 +310,13 @@ func check(t *testing.T, seed uint64, f func(b *bench) func(q operations)) {
 		}
 		for k, o := range b.all {
 			if b == first {
-				o.compare(t, want.all[k])
-			} else if !bytes.Equal(o.Buf.Raw(), first.all[k].Buf.Raw()) {
-				t.Fatalf("%s: other bits where threads go on in another order", o.what)
+				if i := o.compare(t, want.all[k]); i >= 0 {
+					dump(t, seed, b, want, k, i)
+					t.Fatalf("%s (%v): element (%d, %d) of (%d, %d) is %.9g, package cpu has %.9g", o.what, o.Buf.Type, i/o.Cols, i%o.Cols, o.Rows, o.Cols, o.at(i), want.all[k].at(i))
+				}
+			} else if i := o.differs(first.all[k]); i >= 0 {
+				dump(t, seed, b, first, k, i)
+				t.Fatalf("%s: element (%d, %d) of (%d, %d) has other bits where threads go on in another order", o.what, i/o.Cols, i%o.Cols, o.Rows, o.Cols)
 			}
 		}
 	}

@@ -18,7 +18,7 @@ func ModelFolder(t *testing.T, m hf.Model) string {
 	dir := t.TempDir()
 	err := os.WriteFile(filepath.Join(dir, "config.json"), m.ConfigJSON(), 0o666)
 	var specs []safetensors.Spec
-	for _, p := range hf.Parameters(m.Network()) {
+	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 	}
 	if err != nil {
@@ -28,7 +28,7 @@ func ModelFolder(t *testing.T, m hf.Model) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range hf.Parameters(m.Network()) {
+	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 		data := make([]float32, p.Numel())
 		nn.Fill(1, p, shard.Range{Hi: p.Numel()}, data)
 		err = errors.Join(err, w.WriteF32(p.Name, 0, data))

@@ -220,7 +220,7 @@ API cublasGemmEx(Handle *h, int ta, int tb, int m, int n, int k, const float *al
 #else
 
 struct Desc { int compute, ta = 0, tb = 0, epilogue = NONE; void *bias = nullptr, *aux = nullptr; int64_t aux_ld = 0; };
-struct Preference { uint32_t align[4] = {256, 256, 256, 256}; };
+struct Preference { uint32_t align[4] = {256, 256, 256, 256}, reduction = 7; };
 
 API cublasLtMatmulDescCreate(Desc **d, int compute, int scale) {
 	*d = new Desc{compute};
@@ -246,12 +246,14 @@ API cublasLtMatmulPreferenceDestroy(Preference *p) { return delete p, 0; }
 API cublasLtMatmulPreferenceSetAttribute(Preference *p, int a, const void *v, size_t) {
 	if (a >= 5 && a <= 8)
 		memcpy(&p->align[a - 5], v, 4);
-	return a == 1 || (a >= 5 && a <= 8) ? 0 : (int)NOT_SUPPORTED;
+	if (a == 3)
+		memcpy(&p->reduction, v, 4);
+	return a == 1 || a == 3 || (a >= 5 && a <= 8) ? 0 : (int)NOT_SUPPORTED;
 }
 
 // The algorithm notes what it was chosen for: the epilogue, and how a, b, c, d, its
 // vector and the matrix beside d are aligned; nil is aligned.
-struct Algo { uint32_t align[6]; int epilogue; };
+struct Algo { uint32_t align[6]; int epilogue; uint32_t reduction; };
 
 static uint32_t alignment(const void *p) { return p ? (uint32_t)((uintptr_t)p & -(uintptr_t)p & 0xffffff) : 256; }
 
@@ -281,10 +283,18 @@ API cublasLtMatmulAlgoGetHeuristic(void *, Desc *e, void *, void *, void *, Matr
 		return NOT_SUPPORTED;
 	if (e->epilogue & AUX && (e->aux_ld < d->rows || e->aux_ld % 8))
 		return INVALID_VALUE;
-	Algo algo = {{p->align[0], p->align[1], p->align[2], p->align[3], alignment(e->bias), alignment(e->aux)}, e->epilogue};
+	Algo algo = {{p->align[0], p->align[1], p->align[2], p->align[3], alignment(e->bias), alignment(e->aux)}, e->epilogue, p->reduction};
 	memset(result, 0, 96);
 	memcpy(result, &algo, sizeof algo);
 	return *n = 1, 0;
+}
+
+// What can be asked is how an algorithm adds the parts that k is split into, of the ways it
+// may the worst; all else is 1.
+API cublasLtMatmulAlgoConfigGetAttribute(const Algo *algo, int a, int32_t *v, size_t n, size_t *written) {
+	if (n != 4)
+		return INVALID_VALUE;
+	return *v = a != 3 ? 1 : algo->reduction & 4 ? 4 : algo->reduction & 2, *written = n, 0;
 }
 
 API cublasLtMatmul(void *, Desc *e, const float *alpha, const void *a, Matrix *la, const void *b, Matrix *lb, const float *beta, const void *c, Matrix *lc, void *d, Matrix *ld, const Algo *algo, void *work, size_t work_len, void *stream) {

@@ -10,6 +10,8 @@
 //   FAKECUDA_DEVICES=N        GPUs, 1 if it is not set
 //   FAKECUDA_MEMORY=BYTES     of each, 4 GiB if it is not set
 //   FAKECUDA_CAPABILITY=NN    90 if it is not set
+//   FAKECUDA_BROKEN=HOW:NAME  the kernel NAME does nothing ("idle"), never ends
+//                             ("hangs") or ends the context ("faults")
 //   FAKECUDA_NO_PEERS=1       GPUs cannot address each other's memory
 //   FAKECUDA_DROP_WAIT=N      the Nth cuStreamWaitEvent of the process does
 //                             nothing: a mutation, which tests should notice
@@ -436,8 +438,11 @@ static int note(const char *what, const Module &m) {
 	return 0;
 }
 
-API cuModuleLoadDataEx(Module **m, const void *image, unsigned, int *, void **) {
+API cuModuleLoadDataEx(Module **m, const void *image, unsigned n, int *options, void **values) {
 	NEED_CONTEXT;
+	for (unsigned i = 0; i < n; i++)
+		if (options[i] == 3) // the buffer for notes
+			strcpy((char *)values[i], "fakecuda: nothing is compiled");
 	std::string ptx = (const char *)image;
 	const char *bad = getenv("FAKECUDA_BAD_KERNEL");
 	if (ptx.find(".version") == std::string::npos || (bad && *bad && ptx.find(".entry " + std::string(bad) + "(") != std::string::npos))
@@ -491,6 +496,11 @@ API cuModuleGetFunction(Function **f, Module *m, const char *name) {
 	return 0;
 }
 
+API cuFuncGetAttribute(int *v, int a, Function *) {
+	NEED_CONTEXT;
+	return *v = a == 4 ? 32 : 0, 0; // registers
+}
+
 API cuFuncSetAttribute(Function *f, int a, int v) {
 	NEED_CONTEXT;
 	if (a != 8 || v > 227 << 10)
@@ -514,7 +524,20 @@ static bool freed(const std::string &param) {
 	return b && !b->second.live;
 }
 
+// broken is whether FAKECUDA_BROKEN is "HOW:NAME" of this kernel.
+static bool broken(const char *how, const std::string &name) {
+	const char *which = getenv("FAKECUDA_BROKEN");
+	return which && std::string(how) + ":" + name == which;
+}
+
 static int run(const std::string &name, emu_dim3 grid, emu_dim3 block, unsigned shared, std::vector<std::string> params) {
+	if (broken("hangs", name))
+		for (;;)
+			sleep(1);
+	if (broken("faults", name))
+		return ILLEGAL_ADDRESS;
+	if (broken("idle", name))
+		return 0;
 	std::vector<void *> at;
 	for (std::string &p : params) {
 		if (freed(p))

@@ -1,0 +1,137 @@
+package vfs
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// aio makes direct transfers of a file through the kernel's asynchronous
+// interface (io_submit(2)). A goroutine that waits in pread or pwrite keeps its
+// processor until the runtime takes it away, and where there are two of those a
+// few such waits are all that happens; of those that wait for aio one does, in
+// io_getevents(2), for all. Everything is allocated by newAIO.
+type aio struct {
+	ctx      uintptr
+	fd       uint32
+	requests [aioRequests]aioRequest
+	free     chan int // of requests
+	reaper   sync.WaitGroup
+}
+
+// aioRequests is the most transfers that are under way at once; more wait.
+const aioRequests = 16
+
+type aioRequest struct {
+	cb   iocb
+	list [1]*iocb
+	done chan int64 // capacity 1: bytes, or an errno below zero
+}
+
+// iocb and ioEvent are the kernel's, of include/uapi/linux/aio_abi.h.
+type iocb struct {
+	data   uint64
+	_      uint64 // key and flags of rw
+	opcode uint16
+	_      int16 // priority
+	fd     uint32
+	buf, n uint64
+	off    int64
+	_, _   uint64 // flags and what they need
+}
+
+type ioEvent struct {
+	data, _ uint64
+	res, _  int64
+}
+
+const (
+	iocbRead  = 0
+	iocbWrite = 1
+)
+
+// newAIO is nil where the kernel has no such thing or no more of it.
+func newAIO(f *os.File) *aio {
+	a := &aio{free: make(chan int, aioRequests)}
+	if _, _, no := unix.Syscall(unix.SYS_IO_SETUP, aioRequests, uintptr(unsafe.Pointer(&a.ctx)), 0); no != 0 {
+		return nil
+	}
+	if err := control(f, func(fd int) error { a.fd = uint32(fd); return nil }); err != nil {
+		a.destroy()
+		return nil
+	}
+	for i := range a.requests {
+		a.requests[i].done = make(chan int64, 1)
+		a.free <- i
+	}
+	a.reaper.Go(a.reap) // ends in close
+	return a
+}
+
+// reap tells who waits for transfers that have ended, until destroy.
+func (a *aio) reap() {
+	var ended [aioRequests]ioEvent
+	for {
+		n, _, no := unix.Syscall6(unix.SYS_IO_GETEVENTS, a.ctx, 1, aioRequests, uintptr(unsafe.Pointer(&ended)), 0, 0)
+		switch no {
+		case 0:
+		case unix.EINTR: // a signal, before anything has ended
+			continue
+		case unix.EINVAL: // destroyed
+			return
+		default:
+			panic("vfs: io_getevents: " + no.Error())
+		}
+		for _, e := range ended[:n] {
+			a.requests[e.data].done <- e.res
+		}
+	}
+}
+
+// move reads or writes b and returns how many bytes it moved.
+func (a *aio) move(opcode uint16, b []byte, off int64) (int, error) {
+	i := <-a.free
+	r := &a.requests[i]
+	r.cb = iocb{data: uint64(i), opcode: opcode, fd: a.fd, buf: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), n: uint64(len(b)), off: off}
+	r.list[0] = &r.cb
+	_, _, no := unix.Syscall(unix.SYS_IO_SUBMIT, a.ctx, 1, uintptr(unsafe.Pointer(&r.list)))
+	res := -int64(no)
+	if no == 0 {
+		res = <-r.done
+	}
+	runtime.KeepAlive(b)
+	a.free <- i
+	if res < 0 {
+		return 0, unix.Errno(-res)
+	}
+	return int(res), nil
+}
+
+func (a *aio) readAt(b []byte, off int64) (int, error) {
+	n, err := a.move(iocbRead, b, off)
+	if err == nil && n < len(b) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (a *aio) writeAt(b []byte, off int64) (int, error) {
+	n, err := a.move(iocbWrite, b, off)
+	if err == nil && n < len(b) {
+		err = fmt.Errorf("%d bytes of %d: %w", n, len(b), io.ErrShortWrite)
+	}
+	return n, err
+}
+
+// close ends it; no transfer may be under way.
+func (a *aio) close() {
+	a.destroy() // which ends the reaper
+	a.reaper.Wait()
+}
+
+func (a *aio) destroy() { _, _, _ = unix.Syscall(unix.SYS_IO_DESTROY, a.ctx, 0, 0) }

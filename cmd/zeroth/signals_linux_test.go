@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint"
+	"zeroth/input"
+)
+
+// fullPipe is the end to write to of a pipe that nobody reads and that is full.
+func fullPipe(t *testing.T) *os.File {
+	t.Helper()
+	var p [2]int
+	if err := syscall.Pipe2(p[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	for one := make([]byte, 1<<16); len(one) > 0; {
+		if _, err := syscall.Write(p[1], one); err == syscall.EAGAIN {
+			one = one[:len(one)/2]
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := syscall.SetNonblock(p[1], false); err != nil {
+		t.Fatal(err)
+	}
+	r, w := os.NewFile(uintptr(p[0]), "reader"), os.NewFile(uintptr(p[1]), "writer")
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return w
+}
+
+// interrupted is the exit code of a command that gets a signal while it waits for who
+// reads its output: once it hears signals, which it does before anything else.
+func interrupted(t *testing.T, s syscall.Signal, args ...string) (code int, errs string) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for wait := 100 * time.Millisecond; ; wait *= 2 {
+		cmd := exec.Command(exe, args...)
+		var said bytes.Buffer
+		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "ZEROTH_MAIN=main"), fullPipe(t), &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(wait)
+		_ = cmd.Process.Signal(s)
+		hangs := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+		_ = cmd.Wait()
+		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); !hangs.Stop() || !status.Signaled() || wait > 10*time.Second {
+			return cmd.ProcessState.ExitCode(), fmt.Sprintf("%v\n%s", cmd.ProcessState, &said)
+		}
+	}
+}
+
+// Every command ends with 130 on any of the three signals, also while its output blocks,
+// and leaves nothing half done.
+func TestEveryCommandEndsOnASignal(t *testing.T) {
+	inFolder(t)
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--set", "checkpoint={every: 1, keep: 9}")
+	zeroth(t, 0, "ckpt", "export", "r", "--to", "m")
+	all := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+	for i, args := range []string{
+		"plan tiny.yaml", "plan tiny.yaml --json", "fit tiny.yaml --gpus 2 --gpu-memory 1GiB", "plot r --out p.svg", "model m", "doctor", "schema", "version", "help", "help job", "init", "init quickstart -",
+		"ckpt ls r", "ckpt inspect r", "ckpt verify r", "ckpt diff r r", "ckpt export r --to e", "ckpt import m --to i", "ckpt prune r --keep 9",
+		"sample --run r --tokens 5", "eval tiny.yaml --run r", "tokenize tiny.yaml --tokenizer bytes --out t.bin", "bench memory --seconds 3600",
+	} {
+		if testing.Short() && i%5 > 0 {
+			continue
+		}
+		words := strings.Fields(args)
+		s := all[i%3]
+		if code, errs := interrupted(t, s, words...); code != 130 {
+			t.Errorf("zeroth %s: %v ends it with %s", args, s, errs)
+		}
+		for _, path := range []string{"e", "t.bin", "i"} {
+			if err := os.RemoveAll(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, dir := range []string{".", temp} {
+			left, err := os.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if slices.ContainsFunc(left, func(e os.DirEntry) bool { return dir == temp || input.IsTemp(e.Name()) }) {
+				t.Errorf("zeroth %s: left %v", args, left)
+			}
+		}
+	}
+}
+
+// A run whose output nobody reads stops as any other.
+func TestTrainEndsThoughItsOutputBlocks(t *testing.T) {
+	inFolder(t)
+	for i, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		for _, args := range [][]string{long, append([]string{"launch", "-n", "2", "--"}, append(slices.Clone(long), "--set", "parallel.ranks=2")...)} {
+			out := fmt.Sprint("r", i, len(args))
+			code, errs := interrupted(t, s, append(slices.Clone(args), "--out", out)...)
+			_, none := checkpoint.Resolve(out+"/ckpt", "latest")
+			want := 1
+			if none == nil || code == 75 && args[0] == "launch" { // not all of its processes had come
+				want = 75
+			}
+			if s == syscall.SIGINT {
+				want = 130
+			}
+			_, began := os.Stat(out)
+			if code != want && !(code == 130 && began != nil) { // a command ends with 130 before its run has begun
+				t.Errorf("%v: exit code %d, want %d: %s", s, code, want, errs)
+			}
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"zeroth/job/config"
+)
+
+// wrongFlag adds to the error of an unknown flag what the user may have meant.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	if long := unknown.GetSpecifiedShortnames(); cmd.Flags().Lookup(long) != nil && len(long) > 1 {
+		return fmt.Errorf("%w; did you mean --%s?", err, long)
+	}
+	if key, ok := shortcuts[unknown.GetSpecifiedName()]; ok {
+		return fmt.Errorf("%w; write --set %s=VALUE", err, key)
+	}
+	if _, ok := config.Explain(unknown.GetSpecifiedName()); ok {
+		return fmt.Errorf("%w; write --set %s=VALUE", err, unknown.GetSpecifiedName())
+	}
+	if near := nearFlag(cmd, unknown.GetSpecifiedName()); near != "" {
+		return fmt.Errorf("%w; did you mean --%s?", err, near)
+	}
+	return err
+}
+
+// knownCommand refuses arguments of a command that only has subcommands, and suggests one.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	near := cmd.SuggestionsFor(args[0])
+	if len(near) == 0 && !cmd.HasParent() {
+		near = meant(args[0])
+	}
+	if len(near) > 0 {
+		err += "\n\nDid you mean this?\n\t" + strings.Join(near, "\n\t") + "\n"
+	}
+	return errors.New(err)
+}
+
+// meant returns commands for a word in the place of one: a job file, or a key.
+func meant(word string) []string {
+	if _, ok := config.Explain(word); ok {
+		return []string{"help " + word}
+	}
+	if ext := filepath.Ext(word); ext == ".yaml" || ext == ".yml" || ext == ".json" {
+		return []string{"train " + word, "plan " + word}
+	}
+	return nil
+}
+
+// nearFlag returns the flag of a command that name is likely a misspelling of, or "".
+func nearFlag(cmd *cobra.Command, name string) string {
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return config.Nearest(name, names)
+}

@@ -1,0 +1,133 @@
+package collectivetest
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device"
+)
+
+// says checks an error's text.
+func says(err error, want string) error {
+	if err == nil || err.Error() != want {
+		return fmt.Errorf("error %v\nwant %s", err, want)
+	}
+	return nil
+}
+
+// testDivergence has rank 2 of 4 make another call than the others, after one
+// that all agree on: all hear the same.
+func testDivergence(t *testing.T, open func(int) []collective.Group) {
+	f32 := func(n int) device.Buffer { return device.OfF32(make([]float32, n)) }
+	gather := func(b device.Buffer) func(*rank) { return func(r *rank) { collective.AllGather(r, r.q[0], clone(b)) } }
+	reduce := func(b device.Buffer) func(*rank) {
+		return func(r *rank) { collective.ReduceScatter(r, r.q[0], clone(b)) }
+	}
+	tests := []struct {
+		odd, rest func(*rank)
+		want      string
+	}{
+		{reduce(f32(96)), gather(f32(96)), "operation 1: rank 2 calls reduce-scatter of 96 fp32, ranks 0,1,3 all-gather of 96 fp32"},
+		{gather(f32(100)), gather(f32(96)), "operation 1: rank 2 calls all-gather of 100 fp32, ranks 0,1,3 all-gather of 96 fp32"},
+		{gather(device.OfF64(make([]float64, 96))), gather(f32(96)), "operation 1: rank 2 calls all-gather of 96 fp64, ranks 0,1,3 all-gather of 96 fp32"},
+		{gather(f32(0)), reduce(f32(4)), "operation 1: rank 2 calls all-gather of 0 fp32, ranks 0,1,3 reduce-scatter of 4 fp32"},
+	}
+	for _, test := range tests {
+		withTeam(t, open(4), func(m *team) {
+			m.must(func(r *rank) error {
+				collective.AllGather(r, r.q[0], f32(8))
+				if r.Rank() == 2 {
+					test.odd(r)
+				} else {
+					test.rest(r)
+				}
+				err := r.q[0].Wait()
+				if !errors.As(err, new(collective.ErrDiverged)) {
+					return fmt.Errorf("error %T", err)
+				}
+				return says(err, test.want)
+			})
+		})
+	}
+}
+
+// testDivergenceOfSeveral has sides of equal size and an operation skipped.
+func testDivergenceOfSeveral(t *testing.T, open func(int) []collective.Group) {
+	withTeam(t, open(4), func(m *team) {
+		m.must(func(r *rank) error {
+			if r.Rank() == 3 {
+				r.q[1].Do(func() error { return errors.New("broken") })
+				collective.AllGather(r, r.q[1], device.OfI32(make([]int32, 4))) // skipped
+			}
+			if r.Rank() < 2 {
+				collective.ReduceScatter(r, r.q[0], device.OfF64(make([]float64, 8)))
+			} else {
+				collective.AllGather(r, r.q[0], device.OfI32(make([]int32, 4)))
+			}
+			return says(r.q[0].Wait(), "operation 0: rank 2 calls all-gather of 4 int32, rank 3 all-gather of 4 int32 as operation 1, ranks 0,1 reduce-scatter of 8 fp64")
+		})
+	})
+}
+
+// testLate has ranks 2 and 3 of 4 stay away from the last of a few operations
+// under a deadline; everybody who waits is told, and so is who comes late.
+func testLate(t *testing.T, open func(int) []collective.Group) {
+	const limit = time.Second
+	groups := open(4)
+	for i, g := range groups {
+		if g != nil {
+			groups[i] = collective.Watchdog(g, limit)
+		}
+	}
+	want := regexp.MustCompile(`^operation 7 \(all-gather of 96 fp32\): rank [01] waited 1s for ranks 2,3$`)
+	withTeam(t, groups, func(m *team) {
+		m.must(func(r *rank) error {
+			for range 7 {
+				collective.AllGather(r, r.q[0], device.OfF32(make([]float32, 96)))
+			}
+			if r.Rank() >= 2 {
+				if err := r.q[0].Wait(); err != nil {
+					return err
+				}
+				time.Sleep(2 * limit)
+			}
+			collective.AllGather(r, r.q[0], device.OfF32(make([]float32, 96)))
+			err := r.q[0].Wait()
+			var late collective.ErrLate
+			if !errors.Is(err, collective.ErrClosed) || !errors.As(err, &late) || !want.MatchString(err.Error()) {
+				return fmt.Errorf("error %v\nwant %v", err, want)
+			}
+			return nil
+		})
+	})
+}
+
+// testAllocations counts what sums allocate once they have run a few times.
+func testAllocations(t *testing.T, open func(int) []collective.Group) {
+	withTeam(t, open(4), func(m *team) {
+		bufs := make([]device.Buffer, 4)
+		for i := range bufs {
+			bufs[i] = device.OfU16(device.BF16, make([]uint16, 4000))
+		}
+		step := func() {
+			for i, r := range m.ranks {
+				collective.AllReduce(r, r.q[0], bufs[i])
+			}
+			for _, r := range m.ranks {
+				if err := r.q[0].Wait(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 10 {
+			step()
+		}
+		if n := testing.AllocsPerRun(100, step); n != 0 {
+			t.Errorf("%g allocations an all-reduce of 4 ranks", n)
+		}
+	})
+}

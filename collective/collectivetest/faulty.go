@@ -1,0 +1,103 @@
+package collectivetest
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device"
+)
+
+// Fault is what happens to one operation; the zero Fault lets it pass.
+type Fault struct {
+	Delay time.Duration // the queue sleeps before the operation, until Close at most
+	Err   error         // the operation fails with it instead of being issued
+	Drop  bool          // the operation is never issued, as if forgotten
+}
+
+// Plan is the fault of a rank's operation n, counted from 0 in issue order.
+type Plan func(n int) Fault
+
+// At is a plan with one fault.
+func At(n int, f Fault) Plan {
+	return func(i int) Fault {
+		if i == n {
+			return f
+		}
+		return Fault{}
+	}
+}
+
+// faulty is a group that follows a plan of faults.
+type faulty struct {
+	collective.Group
+	plan   Plan
+	issued int
+	gone   chan struct{} // closed by Close
+	close  sync.Once
+}
+
+// Faulty is g with the faults of a plan.
+func Faulty(g collective.Group, plan Plan) collective.Group {
+	return &faulty{Group: g, plan: plan, gone: make(chan struct{})}
+}
+
+// Delays is a plan of random delays below most, one before each operation, that
+// the seed, the rank and the operation's number determine.
+func Delays(seed uint64, rank int, most time.Duration) Plan {
+	return func(n int) Fault {
+		rng := rand.New(rand.NewPCG(seed, uint64(rank)<<32|uint64(n)))
+		return Fault{Delay: time.Duration(rng.Int64N(int64(most)))}
+	}
+}
+
+// Delayed is g with random delays.
+func Delayed(g collective.Group, seed uint64, most time.Duration) collective.Group {
+	return Faulty(g, Delays(seed, g.Rank(), most))
+}
+
+// Unwrap is the group underneath.
+func (g *faulty) Unwrap() collective.Group { return g.Group }
+
+// AllGather implements Group.
+func (g *faulty) AllGather(q device.Queue, whole, own device.Buffer) {
+	if g.pass(q) {
+		g.Group.AllGather(q, whole, own)
+	}
+}
+
+// ReduceScatter implements Group.
+func (g *faulty) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	if g.pass(q) {
+		g.Group.ReduceScatter(q, own, whole)
+	}
+}
+
+// pass issues the next operation's fault and reports whether the operation follows.
+func (g *faulty) pass(q device.Queue) bool {
+	f := g.plan(g.issued)
+	g.issued++
+	if f.Delay > 0 {
+		q.Do(func() error { g.sleep(f.Delay); return nil })
+	}
+	if f.Err != nil {
+		q.Do(func() error { return f.Err })
+	}
+	return f.Err == nil && !f.Drop
+}
+
+func (g *faulty) sleep(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-g.gone:
+	}
+}
+
+// Close implements Group and wakes a delayed operation.
+func (g *faulty) Close() error {
+	g.close.Do(func() { close(g.gone) })
+	return g.Group.Close()
+}

@@ -1,0 +1,273 @@
+package collectivetest
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sort"
+
+	"zeroth/device"
+)
+
+// The oracle computes what a collective must leave in memory, serially, one
+// element at a time, with 16-bit types decoded from and encoded to a table of
+// their values. It shares no code with any implementation.
+
+// gather does an all-gather over all ranks' buffers.
+func gather(bufs []device.Buffer) {
+	n := bufs[0].Bytes() / len(bufs)
+	for r, from := range bufs {
+		for _, to := range bufs {
+			copy(to.Raw()[r*n:(r+1)*n], from.Raw()[r*n:(r+1)*n])
+		}
+	}
+}
+
+// reduce sets part r of rank r's buffer to the sum over the ranks.
+func reduce(bufs []device.Buffer) {
+	n := bufs[0].N / len(bufs)
+	terms := make([]uint64, len(bufs))
+	for r, to := range bufs {
+		for i := r * n; i < (r+1)*n; i++ {
+			for k, b := range bufs {
+				terms[k] = element(b, i)
+			}
+			setElement(to, i, sumBits(to.Type, terms))
+		}
+	}
+}
+
+// element is the bits of element i.
+func element(b device.Buffer, i int) uint64 {
+	switch b.Type {
+	case device.F32:
+		return uint64(math.Float32bits(b.F32()[i]))
+	case device.F64:
+		return math.Float64bits(b.F64()[i])
+	case device.I32:
+		return uint64(uint32(b.I32()[i]))
+	case device.I64:
+		return uint64(b.I64()[i])
+	}
+	return uint64(b.U16()[i])
+}
+
+func setElement(b device.Buffer, i int, bits uint64) {
+	switch b.Type {
+	case device.F32:
+		b.F32()[i] = math.Float32frombits(uint32(bits))
+	case device.F64:
+		b.F64()[i] = math.Float64frombits(bits)
+	case device.I32:
+		b.I32()[i] = int32(uint32(bits))
+	case device.I64:
+		b.I64()[i] = int64(bits)
+	default:
+		b.U16()[i] = uint16(bits)
+	}
+}
+
+// sumBits is the sum of the terms from left to right.
+func sumBits(t device.DType, terms []uint64) uint64 {
+	if t == device.F64 {
+		sum := math.Float64frombits(terms[0])
+		for _, x := range terms[1:] {
+			sum += math.Float64frombits(x)
+		}
+		return math.Float64bits(sum)
+	}
+	sum := float32(valueOf(t, terms[0]))
+	for _, x := range terms[1:] {
+		sum += float32(valueOf(t, x))
+	}
+	return bitsOf(t, float64(sum))
+}
+
+// valueOf is the number that bits of a float type mean.
+func valueOf(t device.DType, bits uint64) float64 {
+	switch t {
+	case device.F32:
+		return float64(math.Float32frombits(uint32(bits)))
+	case device.F64:
+		return math.Float64frombits(bits)
+	}
+	return halves[t].decode(uint16(bits))
+}
+
+// bitsOf is the bits of the number of a float type nearest to x.
+func bitsOf(t device.DType, x float64) uint64 {
+	switch t {
+	case device.F32:
+		return uint64(math.Float32bits(float32(x)))
+	case device.F64:
+		return math.Float64bits(x)
+	}
+	return uint64(halves[t].encode(x))
+}
+
+// largest is the largest finite number of a float type.
+func largest(t device.DType) float64 {
+	switch t {
+	case device.F32:
+		return math.MaxFloat32
+	case device.F64:
+		return math.MaxFloat64
+	}
+	v := halves[t].values
+	return v[len(v)-1]
+}
+
+// half is the values of a 16-bit type with bits 0, 1, 2, ... up to the largest
+// finite one; they grow with the bits.
+type half struct{ values []float64 }
+
+var halves = map[device.DType]half{device.BF16: newHalf(8, 7), device.F16: newHalf(5, 10)}
+
+func newHalf(exponent, mantissa int) half {
+	bias := 1<<(exponent-1) - 1
+	h := half{make([]float64, (1<<exponent-1)<<mantissa)}
+	for bits := range h.values {
+		e, m := bits>>mantissa, bits&(1<<mantissa-1)
+		if e > 0 {
+			m += 1 << mantissa
+		}
+		h.values[bits] = math.Ldexp(float64(m), max(e, 1)-bias-mantissa)
+	}
+	return h
+}
+
+// decode is the value of bits.
+func (h half) decode(bits uint16) float64 {
+	x := math.Inf(1)
+	if m := int(bits & 0x7fff); m < len(h.values) {
+		x = h.values[m]
+	} else if m > len(h.values) {
+		x = math.NaN()
+	}
+	if bits&0x8000 != 0 {
+		return -x
+	}
+	return x
+}
+
+// encode is the bits of the nearest value, of the even one of two. Beyond the
+// largest finite value the next one of its spacing stands for infinity.
+func (h half) encode(x float64) uint16 {
+	var sign uint16
+	if math.Signbit(x) {
+		sign, x = 0x8000, -x
+	}
+	last := len(h.values) - 1
+	beyond := 2*h.values[last] - h.values[last-1]
+	if x != x {
+		return uint16(len(h.values)) | 1
+	}
+	above := sort.SearchFloat64s(h.values, x) // the first value >= x
+	if above == 0 || x >= beyond {
+		return sign | uint16(above)
+	}
+	low, high := h.values[above-1], beyond
+	if above <= last {
+		high = h.values[above]
+	}
+	if x-low < high-x || x-low == high-x && above%2 == 1 {
+		above--
+	}
+	return sign | uint16(above)
+}
+
+// guard is the bytes before and after every buffer that must stay as they are.
+const guard = 64
+
+// Memory is where the tests' buffers come from, in words of 8 bytes.
+var Memory = func(words int) []float64 { return make([]float64, words) }
+
+// guarded is a buffer with guards, and all its memory.
+type guarded struct {
+	device.Buffer
+	all []byte
+}
+
+func newGuarded(t device.DType, n int) guarded {
+	words := Memory((n*t.Size() + 2*guard + 7) / 8)
+	all := device.OfF64(words).Raw()
+	for i := range all {
+		all[i] = 0xa5
+	}
+	whole := device.OfF64(words)
+	whole.Type, whole.N = t, whole.Bytes()/t.Size()
+	return guarded{whole.Slice(guard/t.Size(), guard/t.Size()+n), all}
+}
+
+// damage is non-nil if a guard changed.
+func (g guarded) damage() error {
+	end := guard + g.Bytes()
+	for i, x := range g.all {
+		if (i < guard || i >= end) && x != 0xa5 {
+			return fmt.Errorf("byte %d relative to the buffer of %d overwritten", i-guard, g.Bytes())
+		}
+	}
+	return nil
+}
+
+// fill sets the elements to random bits, or, for sums, to finite numbers of
+// very different magnitude, so that the order of a sum shows.
+func fill(b device.Buffer, rng *rand.Rand, sums bool) {
+	for i := range b.N {
+		bits := rng.Uint64()
+		if sums {
+			bits = number(b.Type, bits)
+		}
+		setElement(b, i, bits)
+	}
+}
+
+// number makes random bits a finite number of the type: a zero or subnormal
+// now and then, any finite one of the smaller types, else around 1.
+func number(t device.DType, bits uint64) uint64 {
+	const around = 24 // binary orders of magnitude
+	rare := bits>>40%16 == 0
+	switch t {
+	case device.F32:
+		if rare {
+			return bits & 0x800000ff
+		}
+		return bits&0x807fffff | (bits>>48%around+115)<<23
+	case device.F64:
+		if rare {
+			return bits & 0x80000000000000ff
+		}
+		return bits&0x800fffffffffffff | (bits>>48%around+1011)<<52
+	case device.BF16:
+		if rare {
+			return bits & 0x8003
+		}
+		return bits&0x807f | (bits>>48%around+115)<<7
+	case device.F16:
+		if bits&0x7c00 == 0x7c00 {
+			bits &^= 0x0400
+		}
+	}
+	return bits
+}
+
+// difference is where two buffers first differ, nil if nowhere.
+func difference(got, want device.Buffer) error {
+	if bytes.Equal(got.Raw(), want.Raw()) {
+		return nil
+	}
+	for i := range got.N {
+		if g, w := element(got, i), element(want, i); g != w {
+			return fmt.Errorf("element %d of %d %v is %x, want %x", i, got.N, got.Type, g, w)
+		}
+	}
+	panic("conformance: equal elements of unequal bytes")
+}
+
+// clone is a copy in memory of its own.
+func clone(b device.Buffer) device.Buffer {
+	c := newGuarded(b.Type, b.N)
+	copy(c.Raw(), b.Raw())
+	return c.Buffer
+}

@@ -1,0 +1,73 @@
+package rendezvous
+
+import (
+	"fmt"
+	"time"
+)
+
+// A data connection that breaks has two ends, and each process blames the other. Only
+// process 0 hears both and knows who else is lost: it decides, and all name the same rank.
+
+// Broken is the report of a data connection that a process has given up.
+type Broken struct {
+	Process int    `json:"process"` // at the other end
+	Why     string `json:"why"`     // what happened, as of that process
+	Sure    bool   `json:"sure"`    // that process is at fault, and alive
+}
+
+// confirm is how long process 0 waits before it ends the world by a broken data
+// connection: if one of the two processes has died, its control connection breaks too,
+// which says more.
+const confirm = 500 * time.Millisecond
+
+// Broke reports that the data connection to another process broke. The world ends by it at
+// the latest after confirm, and for the same reason on all processes.
+func (s *Star) Broke(b Broken) {
+	if s.cfg.Me.Process == 0 {
+		s.broke(0, b)
+		return
+	}
+	if body, err := encode(b); err == nil {
+		_ = s.peers[0].send(kindBroke, body) // listen finds out if it is gone
+	}
+}
+
+// hearBroke takes the report of a peer, which process 0 alone does.
+func (s *Star) hearBroke(p *peer, body []byte) error {
+	var b Broken
+	if err := decode(kindBroke, kindBroke, body, &b); err != nil {
+		return err
+	}
+	if s.cfg.Me.Process != 0 || b.Process < 0 || b.Process >= s.cfg.Processes || b.Process == p.process {
+		return fmt.Errorf("it reports a broken connection to process %d", b.Process)
+	}
+	s.broke(p.process, b)
+	return nil
+}
+
+// broke ends the world by a report: at once if both processes are known to be alive.
+func (s *Star) broke(by int, b Broken) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.closed:
+		return
+	default:
+	}
+	wait := confirm
+	if b.Sure || b.Process == 0 || s.reports[[2]int{b.Process, by}] {
+		wait = 0
+	}
+	if s.reports == nil {
+		s.reports = map[[2]int]bool{}
+	}
+	s.reports[[2]int{by, b.Process}] = true
+	s.all.Go(func() {
+		select {
+		case <-time.After(wait):
+			s.end(Lost{Process: b.Process, Why: b.Why})
+		case <-s.ended:
+		case <-s.closed:
+		}
+	})
+}

@@ -1,0 +1,37 @@
+package rendezvous_test
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// Whichever process asks for dumps, all are asked; a launcher's signal, which each process
+// gets, does not have each of them ask all.
+func TestDumpAsksAll(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for who := range 3 {
+		stars := joined(t, 3, nil)
+		asked := make([]chan struct{}, len(stars))
+		for p, s := range stars {
+			asked[p] = make(chan struct{}, 100)
+			s.OnDump(func() { asked[p] <- struct{}{} })
+		}
+		begin := time.Now()
+		for range 10 {
+			stars[who].Dump()
+		}
+		for p := range stars {
+			select {
+			case <-asked[p]:
+			case <-time.After(20 * time.Second):
+				t.Errorf("process %d was not asked", p)
+			}
+		}
+		closeAll(stars)
+		if n, most := len(asked[0]), int(time.Since(begin)/time.Second)+1; n > most {
+			t.Errorf("%d requests were passed on in %v", n+1, time.Since(begin))
+		}
+	}
+}

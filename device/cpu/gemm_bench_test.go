@@ -1,0 +1,328 @@
+package cpu
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"zeroth/device"
+	"zeroth/device/cpu/kernel"
+)
+
+// peakRate is the rate of a register-only multiply-add loop of about a
+// millisecond on the given number of goroutines, in operations a second.
+func peakRate(workers int) float64 { return fp32Peak().Rate(workers) }
+
+var fp32Peak = sync.OnceValue(kernel.PeakF32)
+
+// gated is what was measured beside the multiply-add peak.
+type gated struct {
+	seconds  float64
+	possible float64 // operations the machine could have done meanwhile
+	quiet    int     // samples that no other program disturbed
+}
+
+// gate runs f until seven samples are undisturbed, or 24 have been taken, and returns
+// their median or, if there are none, the fastest of all. A sample is undisturbed if
+// our threads waited for a processor at most 0.04 of the time and the peak loops before
+// and after it reached 0.93 of the best.
+func gate(workers int, f func()) gated {
+	var all, quiet []gated
+	best := 0.0
+	for range 5 {
+		best = max(best, peakRate(workers))
+	}
+	f()
+	for try := 0; try < 24 && len(quiet) < 7; try++ {
+		before := peakRate(workers)
+		waited, start := Waited(), time.Now()
+		f()
+		t := time.Since(start).Seconds()
+		waited = Waited() - waited
+		after := peakRate(workers)
+		best = max(best, before, after)
+		g := gated{seconds: t, possible: t * (before + after) / 2}
+		all = append(all, g)
+		if waited.Seconds() <= 0.04*t*float64(workers) && min(before, after) >= 0.93*best {
+			quiet = append(quiet, g)
+		}
+	}
+	slower := func(x, y gated) int { return cmp.Compare(x.seconds, y.seconds) }
+	if len(quiet) == 0 {
+		return slices.MinFunc(all, slower)
+	}
+	slices.SortFunc(quiet, slower)
+	g := quiet[len(quiet)/2]
+	g.quiet = len(quiet)
+	return g
+}
+
+// report reports the rate of ops operations and its ratio to the peak.
+func (g gated) report(b *testing.B, ops float64) {
+	b.ReportMetric(ops/g.seconds/1e9, "GF/s")
+	b.ReportMetric(ops/g.possible, "of-fp32-peak")
+	b.ReportMetric(float64(g.quiet), "quiet-samples")
+	b.ReportMetric(0, "ns/op")
+}
+
+// benchWorkers are the numbers of workers that kernels are measured with.
+func benchWorkers() []int { return slices.Compact([]int{1, runtime.GOMAXPROCS(0)}) }
+
+// benchShape is a product by form (NN, NT, TN, TT) and m, n, k.
+type benchShape struct {
+	form    string
+	m, n, k int
+}
+
+// BenchmarkMatMul reports the rate of the products of models and its ratio to the
+// float32 multiply-add peak in the same run. Use -benchtime 1x: one op is a median.
+func BenchmarkMatMul(b *testing.B) {
+	for _, t := range []device.DType{device.F32, device.BF16, device.F16} {
+		for _, workers := range benchWorkers() {
+			for _, s := range referenceShapes {
+				b.Run(fmt.Sprintf("%v/%s/%dx%dx%d/%dw", t, s.form, s.m, s.n, s.k, workers), func(b *testing.B) {
+					q, p := testQueue(b, workers), s.flat(t)
+					ops := 2 * float64(s.m) * float64(s.n) * float64(s.k)
+					reps := max(1, int(1e9/ops))
+					for b.Loop() {
+						gate(workers, func() {
+							for range reps {
+								q.MatMul(p.c.Mat, p.a, p.b, device.Buffer{}, false)
+							}
+							if err := q.Wait(); err != nil {
+								b.Fatal(err)
+							}
+						}).report(b, ops*float64(reps))
+					}
+				})
+			}
+		}
+	}
+}
+
+func (x *inTurn) report(b *testing.B, other string) {
+	b.ReportMetric(x.rate/1e9, "GF/s")
+	b.ReportMetric(x.rate/x.peak, "of-fp32-peak")
+	b.ReportMetric(x.ratio, "of-"+other)
+	b.ReportMetric(x.quiet, "of-"+other+"-at-best")
+	b.ReportMetric(x.pairs, "pairs")
+}
+
+// BenchmarkMatMulBF16 compares products of bf16 with those of float32.
+func BenchmarkMatMulBF16(b *testing.B) {
+	for _, workers := range []int{1, 2} {
+		for _, s := range referenceShapes {
+			b.Run(fmt.Sprintf("%s/%dx%dx%d/%dw", s.form, s.m, s.n, s.k, workers), func(b *testing.B) {
+				q := testQueue(b, workers)
+				run := func(p *product) func(int) {
+					return func(reps int) {
+						for range reps {
+							q.MatMul(p.c.Mat, p.a, p.b, device.Buffer{}, false)
+						}
+						if err := q.Wait(); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				half, full := run(s.flat(device.BF16)), run(s.flat(device.F32))
+				for b.Loop() {
+					x := inTurns(workers, time.Second, 2*float64(s.m)*float64(s.n)*float64(s.k), half, full)
+					x.report(b, "fp32")
+				}
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+// referenceShapes are the products of a step of the 10.8M, the 29.5M and the
+// 124M GPT, and small ones.
+var referenceShapes = []benchShape{
+	{"NN", 1024, 1152, 384}, {"NN", 1024, 384, 384}, {"NN", 1024, 1536, 384}, {"NN", 1024, 384, 1536}, {"NT", 1024, 384, 1536}, {"TN", 384, 1536, 1024}, {"NT", 1024, 256, 384},
+	{"NN", 512, 1536, 512}, {"NN", 512, 2048, 512}, {"NT", 512, 512, 2048}, {"TN", 512, 2048, 512}, {"NT", 512, 4096, 512},
+	{"NN", 1024, 2304, 768}, {"NN", 1024, 768, 768}, {"NN", 1024, 3072, 768}, {"NN", 1024, 768, 3072}, {"NT", 1024, 768, 3072}, {"TN", 768, 3072, 1024},
+	{"NT", 256, 50257, 768}, {"NN", 256, 768, 50257}, {"TN", 50257, 768, 256}, {"NN", 1024, 1024, 1024},
+	{"NN", 64, 64, 64}, {"NN", 128, 128, 128}, {"NN", 256, 256, 256}, {"NT", 256, 256, 64}, {"NN", 256, 64, 256},
+}
+
+func (s benchShape) flat(t device.DType) *product {
+	rng := rand.New(rand.NewPCG(1, 1))
+	mat := func(t device.DType, rows, cols int, trans bool) device.Mat {
+		if trans {
+			rows, cols = cols, rows
+		}
+		wide := hostBuffer(device.F32, rows*cols)
+		for i := range wide.F32() {
+			wide.F32()[i] = rng.Float32() - 0.5
+		}
+		b := hostBuffer(t, rows*cols)
+		kernel.Store(b, wide.F32())
+		m := device.Matrix(b, rows, cols)
+		if trans {
+			m = m.T()
+		}
+		return m
+	}
+	ct := t
+	if s.form[0] == 'T' { // a gradient of parameters
+		ct = device.F32
+	}
+	return &product{c: view{Mat: mat(ct, s.m, s.n, false)}, a: mat(t, s.m, s.k, s.form[0] == 'T'), b: mat(t, s.k, s.n, s.form[1] == 'T'), m: s.m, n: s.n, k: s.k}
+}
+
+// inTurn is what two ways of doing the same were measured at in turns.
+type inTurn struct {
+	rate  float64 // of the first, operations a second
+	ratio float64 // of the first to the second's
+	quiet float64 // of the first to the second's, both at their best
+	peak  float64 // multiply-adds at their best, operations a second
+	pairs float64 // of samples
+}
+
+// settle is how long threads of a library may look out for more work, each on a
+// processor, after the last.
+const settle = 40 * time.Millisecond
+
+// inTurns takes samples of f and g, which both do ops operations, in turns. A
+// neighbour slows both by much, but hardly one sample of a pair only, so the
+// ratio is the median of the pairs'; the rate and the other ratio are of the
+// fastest tenths.
+func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int)) (x inTurn) {
+	for range 20 {
+		x.peak = max(x.peak, peakRate(workers))
+	}
+	reps := 1 + int(1e9/ops)
+	var ratios []float64
+	var rates [2][]float64
+	for end := time.Now().Add(seconds); time.Now().Before(end) || len(ratios) < 5; {
+		var rate [2]float64
+		for i, f := range []func(int){f, g} {
+			f(1) // what the other left in the caches is nobody's
+			for start := time.Now(); workers > 1 && time.Since(start) < settle; {
+				f(1)
+			}
+			start := time.Now()
+			f(reps)
+			rate[i] = ops * float64(reps) / time.Since(start).Seconds()
+			rates[i] = append(rates[i], rate[i])
+		}
+		ratios = append(ratios, rate[0]/rate[1])
+		x.peak = max(x.peak, peakRate(workers))
+	}
+	slices.Sort(ratios)
+	x.ratio, x.pairs = ratios[len(ratios)/2], float64(len(ratios))
+	for i := range rates {
+		slices.Sort(rates[i])
+		rates[i] = rates[i][len(rates[i])*9/10:]
+	}
+	x.rate, x.quiet = rates[0][0], rates[0][0]/rates[1][0]
+	return x
+}
+
+// byHand computes g on one worker as runGemm does. Before the tiles of a group of
+// columns it calls pack, which leaves the group's panels in the memory.
+func byHand(g kernel.Gemm, w *kernel.Worker, pack func(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int)) {
+	g.Workers = 1
+	g.Ends()
+	for more := true; more; more = g.Next() {
+		mem := g.Memory(w)
+		if !g.InPlace {
+			g.PackA(mem, 0, g.Panels)
+		}
+		columns := g.ColumnPanels()
+		for i := range g.Groups {
+			s0, s1 := i*columns/g.Groups, (i+1)*columns/g.Groups
+			pack(&g, &mem, s0, s1)
+			for p := range g.Panels {
+				g.RowPanel(&mem, p, s0, s1)
+			}
+		}
+	}
+}
+
+func packInProduct(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int) { g.PackB(*mem, s0, s1) }
+
+// keepPacked packs B of g and returns what takes the place of packing it again.
+func keepPacked(g kernel.Gemm, w *kernel.Worker) func(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int) {
+	var kept [][]float32
+	byHand(g, w, func(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int) {
+		g.PackB(*mem, s0, s1)
+		kept = append(kept, slices.Clone(mem.B))
+	})
+	next := 0
+	return func(_ *kernel.Gemm, mem *kernel.GemmScratch, _, _ int) {
+		mem.B = kept[next%len(kept)]
+		next++
+	}
+}
+
+// BenchmarkPackedWeights compares the products of a GPT's layer that have a weight
+// for their B with the same when the weights are packed already, and reports the
+// part of the time that saves: of those forward, of those backward, and of all
+// twelve products, gradients of weights included.
+func BenchmarkPackedWeights(b *testing.B) {
+	models := []struct {
+		name        string
+		rows, width int
+	}{{"10.8M", 256, 448}, {"29.5M", 512, 512}, {"124M", 1024, 768}}
+	for _, m := range models {
+		for _, t := range []device.DType{device.F32, device.BF16} {
+			q := testQueue(b, 1)
+			var parts [3][]benchShape // forward, backward, gradients of weights
+			for _, weight := range [][2]int{{1, 3}, {1, 1}, {1, 4}, {4, 1}} {
+				in, out := weight[0]*m.width, weight[1]*m.width
+				parts[0] = append(parts[0], benchShape{"NN", m.rows, out, in})
+				parts[1] = append(parts[1], benchShape{"NT", m.rows, in, out})
+				parts[2] = append(parts[2], benchShape{"TN", in, out, m.rows})
+			}
+			part := func(name string, shapes []benchShape) {
+				b.Run(fmt.Sprintf("%s/%v/%s", m.name, t, name), func(b *testing.B) {
+					ops := 0.0
+					var plain, kept []func()
+					for range 2 { // the first time memory is made
+						plain, kept, ops = nil, nil, 0
+						for _, s := range shapes {
+							p := s.flat(t)
+							g := kernel.NewGemm(p.c.Mat, p.a, p.b, device.Buffer{}, false)
+							q.products.need(&g)
+							again := func(pack func(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int)) func() {
+								return func() { byHand(g, &q.w.Worker, pack) }
+							}
+							plain = append(plain, again(packInProduct))
+							if s.form == "TN" {
+								kept = append(kept, again(packInProduct))
+							} else {
+								kept = append(kept, again(keepPacked(g, &q.w.Worker)))
+							}
+							ops += 2 * float64(s.m) * float64(s.n) * float64(s.k)
+						}
+					}
+					repeat := func(fs []func()) func(int) {
+						return func(reps int) {
+							for range reps {
+								for _, f := range fs {
+									f()
+								}
+							}
+						}
+					}
+					b.ResetTimer()
+					for range b.N {
+						x := inTurns(1, time.Second, ops, repeat(kept), repeat(plain))
+						b.ReportMetric(1-1/x.ratio, "saved")
+						b.ReportMetric(x.rate/1e9, "GF/s")
+					}
+					b.ReportMetric(0, "ns/op")
+				})
+			}
+			part("forward", parts[0])
+			part("backward", parts[1])
+			part("all", slices.Concat(parts[0], parts[1], parts[2]))
+		}
+	}
+}

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package cpu
+
+import "time"
+
+// Waited is 0: the system does not report it.
+func Waited() time.Duration { return 0 }

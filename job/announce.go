@@ -1,0 +1,52 @@
+package job
+
+import (
+	"fmt"
+	"slices"
+
+	"zeroth/data"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/fit"
+	"zeroth/job/report"
+	"zeroth/job/show"
+	"zeroth/job/sim"
+)
+
+// shortSchedule returns a note if the run has fewer steps than its schedule takes.
+func shortSchedule(c *config.Config) string {
+	s, steps := c.Schedule, c.Train.Steps
+	switch left := steps - s.Warmup; {
+	case left < 0:
+		return fmt.Sprintf("schedule.warmup of %s steps is longer than the run of %s: the learning rate only rises to %.3g and never reaches optimizer.lr %.3g",
+			show.Grouped(int64(s.Warmup)), show.Grouped(int64(steps)), build.Schedule(c).At(steps-1), c.Optimizer.LR)
+	case s.Type == "wsd" && s.Decay > left:
+		return fmt.Sprintf("schedule.decay of %s steps is longer than what the warmup leaves of the run: the learning rate falls in the last %s steps",
+			show.Grouped(int64(s.Decay)), show.Grouped(int64(left)))
+	}
+	return ""
+}
+
+// header returns what is printed before step 1.
+func header(c *config.Config, set *data.Set, out string, ranks []*build.Rank) report.Header {
+	n := 0
+	for _, u := range ranks[0].Trainer.Units() {
+		n += u.Layout.Numel()
+	}
+	mesh, host := config.Mesh(c), int64(0)
+	if h := ranks[0].Host; h != nil {
+		host = h.Usage().Peak.Total()
+	}
+	return report.Header{
+		Model: fmt.Sprintf("%s %s", config.Network(c).Name, show.Compact(float64(n))), Parameters: int64(n), Groups: config.Groups(c),
+		Ranks: c.Parallel.Ranks, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
+		Precision: c.Precision.String(), Device: build.Where(c), GlobalBatch: c.Train.Batch, TokensPerStep: config.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
+		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
+		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
+	}
+}
+
+// LimitsReference are tables, in Markdown, of the limits of all that is read.
+func LimitsReference() string {
+	return config.LimitTables(slices.Concat(sim.Limits(), fit.SearchLimits())...)
+}

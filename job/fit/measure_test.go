@@ -1,0 +1,178 @@
+package fit
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+	"zeroth/nn"
+	"zeroth/offload"
+	"zeroth/zero"
+)
+
+// networks are of 31 layers: of both families, tied and not, with every sort of update,
+// whose layers are alike, are not, or repeat in some order, of which all is trained or some.
+func networks(t *testing.T) map[string]*config.Config {
+	job := func(sets ...string) *config.Config {
+		return configtest.Fitted(t, append([]string{"model.layers=31", "train.batch=null", "checkpoint.every=5"}, sets...)...)
+	}
+	llama, lora := "model.family=llama", []string{"train.lora.rank=2", "train.lora.targets=[all-linear]"}
+	windows := job(llama, "model.kv_heads=1", "precision=fp32")
+	windows.Model.Layout, windows.Model.Window = "wwf", 8
+	own := job().Model.Network(nn.LoRA{})
+	for i := 3; i < 30; i += 3 {
+		own.Uses[i][0].Unit, own.Uses[i+1][0].Unit = own.Uses[i+1][0].Unit, own.Uses[i][0].Unit
+	}
+	given, err := config.WithNetwork(job(), own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]*config.Config{
+		"gpt2": job("parallel.shard=2", "parallel.replicate=2"), "llama": job(llama, "optimizer.type=lion"), "tied": job(llama, "model.tied=true", "optimizer.type=adamw8bit", "device=cpu"),
+		"long ends": job(llama, "model.vocab=5000"), "muon": job("optimizer.type=muon", "device=cpu", "checkpoint.async=false"), "windows": windows, "given": given,
+		"adapters": job(append(lora, llama)...), "adapters of some": job(append(lora, `train.freeze=["*.h.1*.lora_*"]`)...),
+		"frozen ends": job(`train.freeze=["*.wte.*", "*.ln_f.*"]`), "frozen front": job(llama, `train.freeze=["*.embed_tokens.*", "*.layers.?.*"]`),
+		"every fifth frozen": job(`train.freeze=["*.h.*[05].*"]`), "muon, some frozen": job("optimizer.type=muon", "device=cpu", `train.freeze=["*.h.2?.mlp.*"]`),
+	}
+}
+
+// settings calls f with all ways to set a job that change its memory, and some ratios of
+// what is offloaded.
+func settings(c *config.Config, f func(config.Config)) {
+	for stage := range zero.Stages {
+		places := []config.Offload{{Optimizer: "none", Parameters: "none"}, {Optimizer: "host", Parameters: "none"}, {Optimizer: "disk", Parameters: "none"}}
+		if stage == 3 {
+			places = append(places, config.Offload{Optimizer: "host", Parameters: "host"}, config.Offload{Optimizer: "none", Parameters: "disk"}, config.Offload{Optimizer: "disk", Parameters: "host"})
+		}
+		for prefetch := range 4 {
+			for _, recompute := range config.Recomputes {
+				for _, accumulate := range []int{1, 2, 5} {
+					for i, o := range places {
+						x := *c
+						o.Path, o.Buffers, o.Ratio = ".", 1+(3*i+prefetch)%6, []float64{1, 0.5, 0.07, 0.93}[(stage+prefetch+i+accumulate)%4]
+						x.Zero.Stage, x.Zero.Prefetch, x.Zero.Recompute, x.Train.Accumulate, x.Zero.Offload = stage, prefetch, recompute, accumulate, o
+						x.Train.MicroBatch, x.Train.LossChunk = 1+prefetch%2, []int{1024, 10}[i%2]
+						f(x)
+					}
+				}
+			}
+		}
+	}
+}
+
+// What settings need, do and move, learnt by runs of a few layers, is what a run of all
+// says: to the byte in every category, and to the operation.
+func TestFewLayersAreAll(t *testing.T) {
+	for name, c := range networks(t) {
+		s := bareOf(t, c, Limits{Ranks: 4, Rates: here})
+		var all, some []*config.Config
+		settings(s.job, func(x config.Config) { all = append(all, &x) })
+		every := map[bool]int{false: 3, true: 30}[testing.Short()] // ZEROTH_SETTINGS=all: none is left out
+		for i := range all {
+			if i%every == len(name)%every || os.Getenv("ZEROTH_SETTINGS") == "all" {
+				some = append(some, all[i])
+			}
+		}
+		t.Run(fmt.Sprint(name, " ", len(some)), func(t *testing.T) {
+			var wait sync.WaitGroup
+			for w := range runtime.GOMAXPROCS(0) {
+				wait.Go(func() {
+					for i := w; i < len(some); i += runtime.GOMAXPROCS(0) {
+						fewAreAll(t, s, some[i])
+					}
+				})
+			}
+			wait.Wait()
+		})
+		for run := range s.runs.of {
+			if n := strings.Count(run.modules, "{"); n > 16 && (name == "gpt2" || name == "llama" || name == "tied") {
+				t.Errorf("%s: a dry run of %d modules", name, n)
+			}
+		}
+	}
+}
+
+func fewAreAll(t *testing.T, s *search, x *config.Config) {
+	t.Helper()
+	c, err := s.choice(x)
+	if err == nil {
+		err = s.weigh(c)
+	}
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	what := fmt.Sprintf("stage %d, prefetch %d, recompute %s, accumulate %d, %+v", x.Zero.Stage, x.Zero.Prefetch, x.Zero.Recompute, x.Train.Accumulate, x.Zero.Offload)
+	needs, err := build.DryRun(x)
+	if err != nil || c.Needs != needs {
+		t.Errorf("%s: needs %+v, a run of all %+v, %v", what, c.Needs, needs, err)
+	}
+	k, err := s.keyOf(x)
+	every := make([]int, len(s.layers.kind))
+	for i := range every {
+		every[i] = i
+	}
+	k.moves = true
+	few, err1 := s.measure(x, k, err)
+	moves, err2 := s.runUnits(x, k, every)
+	if err1 != nil || err2 != nil || few.traffic != moves.traffic {
+		t.Errorf("%s: moves %v, a run of all %v, %v, %v", what, few.traffic, moves.traffic, err1, err2)
+	}
+	pass, err1 := s.ofPasses(x)
+	passes, err2 := s.runPasses(x, passKey{x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute, 1}, every)
+	if err1 != nil || err2 != nil || pass.ops != passes.ops {
+		t.Errorf("%s: %+v, a run of all %+v, %v, %v", what, pass.ops, passes.ops, err1, err2)
+	}
+}
+
+// Models of which a part is trained, and networks of the caller's, are searched like any
+// other; what does not come out of a model section cannot be made larger.
+func TestAllIsSearched(t *testing.T) {
+	all := networks(t)
+	for _, name := range []string{"adapters of some", "frozen front", "given"} {
+		c := all[name]
+		c.Train.Batch = c.Train.MicroBatch * c.Train.Accumulate * c.Parallel.Ranks
+		l := Limits{Ranks: 4, Memory: 16 << 20, Host: 1 << 30, Rates: here}
+		f, err := Search(c, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range slices.Concat(f.Fits, f.Others) {
+			if needs, err := build.DryRun(x.Config); err != nil || needs.Device.Total() != x.Needs.Device.Total() || !x.Exact {
+				t.Errorf("%s: %v: needs %+v, a dry run %+v, %v", name, x.Sets, x.Needs, needs, err)
+			}
+		}
+		if len(f.Fits) == 0 {
+			t.Errorf("%s: nothing fits", name)
+		}
+	}
+	if _, err := FindLargest(all["given"], "model", Limits{Ranks: 4, Memory: 16 << 20, Rates: here}); !input.IsInput(err) {
+		t.Errorf("the largest of a given network: %v", err)
+	}
+}
+
+// A ratio that is made for a split finds it.
+func TestSplitFromRatio(t *testing.T) {
+	for _, frozen := range []int{-1, 0, 3, 7} {
+		var units []offload.Unit
+		for i := range 8 {
+			units = append(units, offload.Unit{Len: 64 * (1 + i*i%5), Frozen: i == frozen})
+		}
+		for first := range len(units) + 1 {
+			if first < len(units) && units[first].Frozen {
+				continue
+			}
+			if got := offload.Split(units, offload.RatioFrom(units, first)); got != first {
+				t.Errorf("frozen %d: first %d, split at %d", frozen, first, got)
+			}
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package job
+
+import (
+	"strings"
+	"testing"
+
+	"zeroth/job/config/configtest"
+	"zeroth/job/plan"
+	"zeroth/job/testjob"
+)
+
+// A run that was not as planned is reported, and the run does not end because of it.
+func TestUnplannedEventsAreReported(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	c := configtest.MustLoad(t)
+	p, err := plan.New(c, plan.Machine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, got := range map[string][]*plan.Moment{
+		"":                      p.Timeline,
+		"that is not planned":   append(p.Timeline[:len(p.Timeline):len(p.Timeline)], p.Timeline[0]),
+		"ended before its":      p.Timeline[:len(p.Timeline)-1],
+		"event 2 of step 1 was": append([]*plan.Moment{p.Timeline[0], p.Timeline[0]}, p.Timeline[2:]...),
+	} {
+		o := &Observation{got: plan.Measured{Step: 1, Timeline: got}}
+		differs, err := o.compare(c)
+		if err != nil || !strings.Contains(differs, want) || (want == "") != (differs == "") || (want == "") != (o.Plan.Measured != nil) {
+			t.Errorf("%q, %v; want %q", differs, err, want)
+		}
+	}
+}

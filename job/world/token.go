@@ -1,0 +1,128 @@
+package world
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// A world without a token whose processes meet on loopback is open to every user of the
+// machine. Its processes use a token of their user's instead: a file that only the
+// user can read, in a folder that lasts as long as the machine runs or the user is
+// logged in. The first process that needs it makes it.
+
+const (
+	userFolder = "zeroth-user-" // and the user's number, among the files of others
+	tokenName  = "token"
+	tokenBytes = 32 // random; the file has them in hexadecimal
+)
+
+// useToken gives a world that has no token, and that no other host can reach, its
+// user's token.
+func (c *Config) useToken() (err error) {
+	if len(c.Token) > 0 || c.Insecure || c.TLS != nil {
+		return nil
+	}
+	if c.Token, c.tokenFile, err = userToken(); err != nil {
+		return fmt.Errorf("the processes of this job have no token, and cannot prove to each other by a file that they are of one user: %w: set ZEROTH_TOKEN to the same secret in every process", err)
+	}
+	return nil
+}
+
+// tokenHint explains a token that is refused; empty where the job has its own.
+func (c *Config) tokenHint() string {
+	if c.tokenFile == "" {
+		return ""
+	}
+	return fmt.Sprintf("this process has no ZEROTH_TOKEN and uses its user's, %s; processes of other users, and containers that do not share that file, need ZEROTH_TOKEN, set to the same secret in every process", c.tokenFile)
+}
+
+// userToken is the token of this process's user, and the file that it is in.
+func userToken() (token []byte, file string, err error) {
+	folder, err := runtimeFolder()
+	if err != nil {
+		return nil, "", err
+	}
+	file = filepath.Join(folder, tokenName)
+	if token, err = readToken(file); errors.Is(err, os.ErrNotExist) {
+		if err = makeToken(file); err == nil {
+			token, err = readToken(file)
+		}
+	}
+	return token, file, err
+}
+
+// runtimeFolder is a folder of this user's alone, the same for all processes of the user
+// that see the same files: that of the login session where there is one, whether or not
+// this process's environment names it.
+func runtimeFolder() (string, error) {
+	session := []string{os.Getenv("XDG_RUNTIME_DIR"), fmt.Sprint("/run/user/", os.Getuid())}
+	for _, parent := range session {
+		if info, err := os.Lstat(parent); err == nil && filepath.IsAbs(parent) && private(info) == nil {
+			folder := filepath.Join(parent, "zeroth")
+			return folder, ownFolder(folder)
+		}
+	}
+	folder := filepath.Join(os.TempDir(), userFolder+fmt.Sprint(os.Getuid()))
+	return folder, ownFolder(folder)
+}
+
+// ownFolder makes a folder of this user's alone, or finds out that it is one.
+func ownFolder(folder string) error {
+	if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(folder)
+	if err == nil && !info.IsDir() {
+		err = errors.New("it is no folder")
+	}
+	if err == nil {
+		err = private(info)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", folder, err)
+	}
+	return nil
+}
+
+// readToken reads the token from a file that is this user's alone.
+func readToken(file string) ([]byte, error) {
+	info, err := os.Lstat(file) // nobody else can replace it: the folder is the user's
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no file", file)
+	}
+	if err := private(info); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	text, err := os.ReadFile(file)
+	if err == nil && len(text) != 2*tokenBytes {
+		err = fmt.Errorf("%s has %d bytes, want %d: remove it, and the next process makes it again", file, len(text), 2*tokenBytes)
+	}
+	return text, err
+}
+
+// makeToken makes the file, whole at once. One that another process has made meanwhile
+// stays.
+func makeToken(file string) error {
+	var random [tokenBytes]byte
+	_, _ = rand.Read(random[:])                                // never fails
+	f, err := os.CreateTemp(filepath.Dir(file), tokenName+"-") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(hex.EncodeToString(random[:]))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err = os.Link(f.Name(), file); errors.Is(err, os.ErrExist) {
+		err = nil
+	}
+	return err
+}

@@ -1,0 +1,162 @@
+package nn
+
+import (
+	"zeroth/device"
+	"zeroth/shard"
+)
+
+// pass is one call of a module's Forward or Backward: its arguments but x, y, d and s. (With s
+// among them a Forward that saves nothing would allocate its Saved on the heap.)
+type pass struct {
+	q     Ops
+	mem   Scratch
+	w, dw []device.Buffer // as Module has them; dw is nil in Forward
+	bt    *Batch
+}
+
+// rows are rows [lo, hi) of one of a block's parameters; the zero rows are none. A
+// vector has one column.
+type rows struct{ param, lo, hi, cols int }
+
+func (r rows) exist() bool { return r.hi > 0 }
+
+// of views the rows in w, which holds a block's parameters or their gradients.
+func (r rows) of(w []device.Buffer) device.Mat {
+	return device.Matrix(w[r.param].Slice(r.lo*r.cols, r.hi*r.cols), r.hi-r.lo, r.cols)
+}
+
+// trained reports whether the gradient of the parameter is wanted.
+func (r rows) trained(p pass) bool { return r.exist() && p.dw[r.param].N > 0 }
+
+// gradient returns the buffer for a norm's gradient: work space if the norm is frozen,
+// because its kernel computes the gradient anyway.
+func (r rows) gradient(p pass) device.Buffer {
+	if r.trained(p) {
+		return r.of(p.dw).Buf
+	}
+	return p.mem.Take(device.F32, (r.hi-r.lo)*r.cols)
+}
+
+// params lists the parameters of a block in the order of its unit.
+type params []shard.Param
+
+func (l *params) Params() []shard.Param { return *l }
+
+// add appends a parameter and returns all of its rows.
+func (l *params) add(p shard.Param) rows {
+	r := rows{param: len(*l), hi: p.Shape[0], cols: 1}
+	if len(p.Shape) == 2 {
+		r.cols = p.Shape[1]
+	}
+	*l = append(*l, p)
+	return r
+}
+
+// linear is a linear layer with its bias and its LoRA adapter, either of which may be
+// missing: where their parameters are in the block's list. Layers whose weights are rows
+// of one parameter (Phi-3's qkv_proj) share the adapter's first matrix.
+type linear struct {
+	weight rows // (out, in); with conv (in, out), as in Hugging Face's Conv1D
+	conv   bool
+	bias   rows // (out)
+	down   rows // (rank, in): the adapter's first matrix, lora_A
+	up     rows // (out, rank): its second, lora_B
+	rank   int
+	scale  float32 // of the adapter: alpha/rank
+}
+
+// matrix returns the weight in w, or its gradient in dw, as an operand of (out, in).
+func (l *linear) matrix(w []device.Buffer) device.Mat {
+	m := l.weight.of(w)
+	m.Trans = l.conv
+	return m
+}
+
+// biasOf returns the bias in w, or its gradient in dw; empty if there is none.
+func (l *linear) biasOf(w []device.Buffer) (b device.Buffer) {
+	if l.bias.exist() && w[l.bias.param].N > 0 {
+		b = l.bias.of(w).Buf
+	}
+	return b
+}
+
+// forward sets y = x·weightᵀ + bias + adapter(x).
+func (l *linear) forward(p pass, y, x device.Mat) {
+	p.q.MatMul(y, x, l.matrix(p.w).T(), l.biasOf(p.w), false)
+	l.adapt(p, y, x)
+}
+
+// forwardOnto sets y = res + x·weightᵀ + bias + adapter(x).
+func (l *linear) forwardOnto(p pass, y, res, x device.Mat) {
+	p.q.MatMulOnto(y, res, x, l.matrix(p.w).T(), l.biasOf(p.w))
+	l.adapt(p, y, x)
+}
+
+// forwardActivate sets y = x·weightᵀ + bias + adapter(x), and act = f(y).
+func (l *linear) forwardActivate(p pass, act, y, x device.Mat, f device.Activation) {
+	if !l.up.exist() {
+		p.q.MatMulActivate(act, y, x, l.matrix(p.w).T(), l.biasOf(p.w), f)
+		return
+	}
+	l.forward(p, y, x)
+	p.q.Activate(act.Buf, y.Buf, f)
+}
+
+// adapt adds adapter(x) to y.
+func (l *linear) adapt(p pass, y, x device.Mat) {
+	if !l.up.exist() {
+		return
+	}
+	defer p.mem.Release(p.mem.Mark())
+	p.q.MatMul(y, l.low(p, x, l.down.of(p.w)), l.up.of(p.w).T(), device.Buffer{}, true)
+}
+
+// low returns scale·x·aᵀ, (R, rank), in memory of its own.
+func (l *linear) low(p pass, x, a device.Mat) device.Mat {
+	u := device.Matrix(p.mem.Take(x.Buf.Type, x.Rows*l.rank), x.Rows, l.rank)
+	p.q.MatMul(u, x, a.T(), device.Buffer{}, false)
+	p.q.Scale(u.Buf, l.scale)
+	return u
+}
+
+// paramGrads sets the gradients of the parameters that are trained, given that of the
+// output, dy, and the input, x.
+func (l *linear) paramGrads(p pass, dy, x device.Mat) {
+	db := l.biasOf(p.dw)
+	switch {
+	case l.weight.trained(p):
+		p.q.WeightGrad(l.matrix(p.dw), db, dy, x)
+	case db.N > 0:
+		p.q.SumRows(db, dy)
+	}
+	if l.up.trained(p) {
+		mark := p.mem.Mark()
+		p.q.MatMul(l.up.of(p.dw), dy.T(), l.low(p, x, l.down.of(p.w)), device.Buffer{}, false)
+		p.mem.Release(mark)
+	}
+	if l.down.trained(p) { // the layers that share it add, all but the first
+		mark := p.mem.Mark()
+		p.q.MatMul(l.down.of(p.dw), l.low(p, dy, l.up.of(p.w).T()).T(), x, device.Buffer{}, l.up.lo > 0)
+		p.mem.Release(mark)
+	}
+}
+
+// inputGrad sets dx to the gradient of the input, given that of the output, dy; or, with
+// add, adds it to dx.
+func (l *linear) inputGrad(p pass, dx, dy device.Mat, add bool) {
+	p.q.MatMul(dx, dy, l.matrix(p.w), device.Buffer{}, add)
+	if l.up.exist() {
+		defer p.mem.Release(p.mem.Mark())
+		p.q.MatMul(dx, l.low(p, dy, l.up.of(p.w).T()), l.down.of(p.w), device.Buffer{}, true)
+	}
+}
+
+// activationInputGrad sets dx to the gradient of h, where the layer's input is f(h).
+func (l *linear) activationInputGrad(p pass, dx, dy, h device.Mat, f device.Activation) {
+	if !l.up.exist() {
+		p.q.MatMulActivateGrad(dx, dy, l.matrix(p.w), h, f)
+		return
+	}
+	l.inputGrad(p, dx, dy, false)
+	p.q.ActivateGrad(dx.Buf, h.Buf, dx.Buf, f)
+}

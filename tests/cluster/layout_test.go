@@ -1,0 +1,126 @@
+//go:build faults && linux
+
+package cluster
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// layout is how a job is spread over hosts.
+type layout struct {
+	hosts, per int  // processes of a host
+	each       int  // ranks of a process
+	apart      bool // neighbours in rank are on different hosts
+	shard      int  // parallel.shard: fewer than all ranks is hybrid sharding
+	proxied    bool // hosts reach each other by a proxy
+	memory     bool // processes of a host read each other's memory; else all use TCP
+}
+
+// newLayout draws one: 3 × 1, 2 × 2, 3 × 2 or 2 × 3 processes.
+func newLayout(rng *rand.Rand) layout {
+	size := [][2]int{{3, 1}, {2, 2}, {3, 2}, {2, 3}}[rng.IntN(4)]
+	l := layout{hosts: size[0], per: size[1], each: 1 + rng.IntN(2), apart: rng.IntN(4) == 0, proxied: rng.IntN(3) == 0, memory: rng.IntN(2) == 0}
+	l.shard = l.ranks()
+	var parts []int
+	for n := 2; n < l.ranks(); n++ {
+		if l.ranks()%n == 0 {
+			parts = append(parts, n)
+		}
+	}
+	if hybrid := rng.IntN(2) == 0; hybrid && parts != nil {
+		l.shard = parts[rng.IntN(len(parts))]
+	}
+	return l
+}
+
+func (l layout) String() string {
+	s := fmt.Sprintf("%d hosts × %d processes × %d ranks, shard %d", l.hosts, l.per, l.each, l.shard)
+	return s + fmt.Sprintf(", apart %v, proxied %v, memory %v", l.apart, l.proxied, l.memory)
+}
+
+func (l layout) processes() int { return l.hosts * l.per }
+func (l layout) ranks() int     { return l.processes() * l.each }
+
+// host is that of a process.
+func (l layout) host(process int) int {
+	if l.apart {
+		return process % l.hosts
+	}
+	return process / l.per
+}
+
+// of are the processes of a host.
+func (l layout) of(host int) (all []int) {
+	for p := range l.processes() {
+		if l.host(p) == host {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// sets are the layout's settings of the job.
+func (l layout) sets() []string {
+	transport := "tcp"
+	if l.memory {
+		transport = "auto"
+	}
+	all := []string{"--set", "parallel.transport=" + transport, "--set", fmt.Sprint("parallel.ranks=", l.ranks())}
+	if l.shard < l.ranks() {
+		all = append(all, "--set", fmt.Sprint("parallel.shard=", l.shard), "--set", fmt.Sprint("parallel.replicate=", l.ranks()/l.shard))
+	}
+	return all
+}
+
+// start starts the processes of a job. Each host has a name and a folder for temporary
+// files of its own.
+func (n *network) start(l layout, exe, dir string, args ...string) (all []*process, err error) {
+	at := address
+	if l.proxied {
+		at = proxied
+	}
+	for p := range l.processes() {
+		host := l.host(p)
+		tmp := filepath.Join(dir, fmt.Sprint("tmp", host))
+		if err := os.MkdirAll(tmp, 0o755); err != nil {
+			end(all)
+			return nil, err
+		}
+		env := []string{"ZEROTH_TOKEN=a token of sixteen bytes and more", fmt.Sprint("ZEROTH_WORLD_SIZE=", l.processes()), fmt.Sprint("ZEROTH_RANK=", p),
+			"ZEROTH_ADDR=" + at(l.host(0)) + ":29400", "GOMAXPROCS=1", "TMPDIR=" + tmp}
+		words := []string{"netns", "exec", n.hosts[host], "unshare", "--uts", "sh", "-c", `hostname "$0" && exec "$@"`, name(host), exe, "train", "job.yaml", "--set", "parallel.bind=" + at(host)}
+		proc, err := run(dir, env, "ip", append(words, args...)...)
+		if err != nil {
+			end(all)
+			return nil, err
+		}
+		all = append(all, proc)
+	}
+	return all, nil
+}
+
+// name is what a host calls itself.
+func name(host int) string { return fmt.Sprint("host", host) }
+
+// listens waits until nothing is left that accepts connections on the hosts of a layout.
+func (n *network) listens(l layout) (problems []string) {
+	for i := range l.hosts {
+		open, err := n.listening(i)
+		for stop := time.Now().Add(time.Second); open > 0 && time.Now().Before(stop); open, err = n.listening(i) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err != nil || open > 0 {
+			problems = append(problems, fmt.Sprintf("host %d: %d ports are left open (%v)", i, open, err))
+		}
+	}
+	return problems
+}
+
+// key tells references apart: what the bits of a run depend on.
+func (x trial) key(steps int) string {
+	return fmt.Sprintf("%d-%d-%d-%d", x.ranks(), x.shard, x.stage, steps)
+}

@@ -1,0 +1,232 @@
+package tests
+
+import (
+	"slices"
+
+	"zeroth/device"
+	"zeroth/offload"
+)
+
+// offloadSizes is what of a rank's shards rests where. With n elements of a unit's
+// shard, K state vectors, p bytes of a parameter, the shard of a unit takes
+//
+//	                          device     host           disk
+//	parameter                 pn if it rests there      pn
+//	gradient  not offloaded   4n (stages 2, 3)
+//	          offloaded                  4n
+//	master copy, where it is not the parameter itself, and
+//	states    not offloaded   4n + 4Kn
+//	          offloaded                  4n + 4Kn  or   4n + 4Kn
+//
+// where all on disk is in tiles, each a multiple of 4096 bytes. A unit is
+// offloaded if its optimizer state is; the master copy is the parameter itself
+// where p is 4 and it rests in the memory the unit is updated in. Staging is, of
+// each kind, Buffers times the largest tile: of states on disk (host); of
+// parameters that rest on disk, or that are updated on the host and rest on
+// the device (host); of those that are updated on the device and rest
+// elsewhere (device). Accumulating micro-batches at stages 2 and 3 takes
+// another 4n of the largest offloaded unit on the device. Updates of whole matrices
+// take 2n of the largest offloaded unit that has such in host memory, in as many slots
+// as on the device.
+type offloadSizes struct {
+	Optimizer, Params offload.Place
+	Ratio             float64
+	Buffers, Tile     int
+}
+
+// rest is how one unit's shard rests.
+type rest struct {
+	n       int64 // elements,
+	tile    int64 // and of its largest tile
+	off     bool  // it is updated on the host
+	frozen  bool  // it has a parameter alone
+	param   offload.Place
+	master  bool           // a copy of its own
+	vectors []device.DType // of state on disk
+	rule    int            // of footprint.Vecs
+}
+
+// rests are how all units' shards rest.
+func (f footprint) rests() []rest {
+	of, out := make([]offload.Unit, 0, len(f.Units)), make([]rest, 0, len(f.Units))
+	tile, mastered := f.tile(), make([][]device.DType, len(f.Vecs)) // vectors with a master copy
+	for k, v := range f.Vecs {
+		mastered[k] = append([]device.DType{device.F32}, v...)
+	}
+	for _, u := range f.Units {
+		_, n := f.pad(u)
+		of = append(of, offload.Unit{Len: int(n), Frozen: u.Frozen})
+	}
+	first := len(of)
+	if f.Offload.Optimizer != offload.Device {
+		first = offload.Split(of, f.Offload.Ratio)
+	}
+	for i, u := range f.Units {
+		n := int64(of[i].Len)
+		r := rest{n: n, tile: min(tile, n), off: i >= first && !u.Frozen, frozen: u.Frozen, rule: u.Rule}
+		if !u.Shared && !f.Policy.KeepParams {
+			r.param = f.Offload.Params
+		}
+		updated := offload.Device
+		if r.off {
+			updated = offload.Host
+		}
+		r.master = !u.Frozen && (f.DType != device.F32 || r.param != updated)
+		if r.off && f.Offload.Optimizer == offload.Disk {
+			r.vectors = f.Vecs[u.Rule]
+			if r.master {
+				r.vectors = mastered[u.Rule]
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// addShards adds what of the shards rests on the device.
+func (f footprint) addShards(b *device.Bytes) {
+	p, back := int64(f.DType.Size()), int64(0)
+	var out ringSizes
+	for i, r := range f.rests() {
+		if !f.Policy.KeepParams && !f.Units[i].Shared && r.param == offload.Device {
+			b[device.Params] += p * r.n
+		}
+		if r.off {
+			back = max(back, 4*r.n)
+		}
+		if r.off || r.frozen {
+			continue
+		}
+		if !f.Policy.KeepGrads {
+			b[device.Grads] += 4 * r.n
+		}
+		if r.master {
+			b[device.Master] += 4 * r.n
+		}
+		b[device.States] += f.states(r)
+		if r.param != offload.Device {
+			out.add(r, p*r.tile)
+		}
+	}
+	if f.Policy.KeepGrads || f.Micro == 1 {
+		back = 0
+	}
+	b[device.Staging] = back + out.bytes(f)
+}
+
+// states is the bytes of state vectors of a unit's shard.
+func (f footprint) states(r rest) (bytes int64) {
+	for _, t := range f.Vecs[r.rule] {
+		bytes += int64(t.Bytes(int(r.n)))
+	}
+	return bytes
+}
+
+// onDisk is the bytes that the vectors on disk take there for n elements.
+func (r rest) onDisk(n int64) (bytes int64) {
+	for _, t := range r.vectors {
+		bytes += diskBlocks(int64(t.Bytes(int(n))))
+	}
+	return bytes
+}
+
+// offloads says whether anything is offloaded.
+func (f footprint) offloads() bool {
+	return f.Offload.Optimizer != offload.Device || f.Offload.Params != offload.Device
+}
+
+// Host are the bytes of host memory a rank allocates in each category.
+func (f footprint) Host() (b device.Bytes) {
+	if f.apart() {
+		b[device.Stats] = f.stats()
+	}
+	if f.Separate {
+		b[device.Inputs] = f.ids()
+		b[device.Stats] += f.sums()
+	}
+	if !f.offloads() {
+		return b
+	}
+	p := int64(f.DType.Size())
+	var states, params ringSizes
+	part := int64(0)
+	for i, r := range f.rests() {
+		if r.param == offload.Host {
+			b[device.Params] += p * r.n
+		}
+		if r.param == offload.Disk || r.off && r.param == offload.Device {
+			params.add(r, diskBlocks(p*r.tile))
+		}
+		if !r.off {
+			continue
+		}
+		b[device.Grads] += 4 * r.n
+		if f.Units[i].Matrix != [2]int{} {
+			part = max(part, r.n)
+		}
+		if len(r.vectors) > 0 {
+			states.add(r, r.onDisk(r.tile))
+			continue
+		}
+		if r.master {
+			b[device.Master] += 4 * r.n
+		}
+		b[device.States] += f.states(r)
+	}
+	b[device.Workspace] = f.HostWork
+	b[device.Stats] += f.sums()
+	b[device.Updates] = 2 * f.updateSlots() * part
+	b[device.Staging] = states.bytes(f) + params.bytes(f)
+	return b
+}
+
+// Disk is the bytes of a rank's file: 4096 of header, and the tiles.
+func (f footprint) Disk() int64 {
+	bytes, tile := int64(0), f.tile()
+	add := func(r rest, n, times int64) {
+		bytes += times * r.onDisk(n)
+		if r.param == offload.Disk {
+			bytes += times * diskBlocks(int64(f.DType.Size())*n)
+		}
+	}
+	for _, r := range f.rests() {
+		add(r, tile, r.n/tile)
+		if last := r.n % tile; last > 0 {
+			add(r, last, 1)
+		}
+	}
+	if f.Offload.Optimizer == offload.Disk && f.anyOff() || f.Offload.Params == offload.Disk {
+		bytes += 4096
+	}
+	return bytes
+}
+
+// anyOff says whether any unit is updated on the host.
+func (f footprint) anyOff() bool {
+	return slices.ContainsFunc(f.rests(), func(r rest) bool { return r.off })
+}
+
+// diskBlocks is a number of bytes rounded up to blocks of a disk.
+func diskBlocks(n int64) int64 { return (n + 4095) / 4096 * 4096 }
+
+func (f footprint) tile() int64 {
+	if f.Offload.Tile == 0 {
+		return offload.TileLen
+	}
+	tile := int64(f.Offload.Tile)
+	if slices.ContainsFunc(slices.Concat(f.Vecs...), device.DType.Coded) { // which begins with a block of codes
+		tile = (tile + device.BlockLen - 1) / device.BlockLen * device.BlockLen
+	}
+	return tile
+}
+
+// ringSizes is the tiles that take turns in staging memory.
+type ringSizes struct{ turns, slot int64 }
+
+// add counts a unit's tiles, the largest of which needs so many bytes.
+func (r *ringSizes) add(u rest, bytes int64) {
+	r.turns += (u.n + u.tile - 1) / u.tile
+	r.slot = max(r.slot, bytes)
+}
+
+func (r ringSizes) bytes(f footprint) int64 { return r.slot * min(r.turns, int64(f.Offload.Buffers)) }

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// unpack copies the carried folder, programs unpacked, so that nothing in it changes and it
+// may be read-only or have lost the modes of its files.
+func unpack(to, carried string) error {
+	files, err := os.ReadDir(carried)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if !f.Type().IsRegular() {
+			continue
+		}
+		if err := unpackFile(to, filepath.Join(carried, f.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unpackFile(to, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var from io.Reader = f
+	name, packed := strings.CutSuffix(filepath.Base(path), ".gz")
+	if packed {
+		if from, err = gzip.NewReader(f); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	w, err := os.OpenFile(filepath.Join(to, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o700)
+	if err != nil {
+		return err
+	}
+	if _, err = io.Copy(w, from); err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return errors.Join(err, w.Close())
+}
+
+// What is kept of a program's output, and of all in log.txt; bytes.
+const (
+	mostOutput = 1 << 20
+	mostLog    = 12 << 20
+)
+
+// output keeps what a program says, and has it in the log at once, so that what a hanging
+// program said before is there.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	log  *os.File
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	left := mostOutput - o.text.Len()
+	o.text.Write(p[:min(len(p), left)])
+	if info, err := o.log.Stat(); left > 0 && err == nil && info.Size() < mostLog {
+		_, _ = o.log.Write(p[:min(len(p), left)])
+	}
+	return len(p), nil
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// patience is how long a program may take to end once it has been told to, and again once
+// it has been killed: a driver may hold it for longer, and then it is left behind.
+const patience = 5 * time.Second
+
+// output runs a program of the folder, or of the machine, and returns what it printed on
+// both outputs. When ctx ends the program and all that it has started end.
+func (s *session) output(ctx context.Context, name string, args ...string) (string, error) {
+	if path := filepath.Join(s.dir, name); isFile(path) {
+		name = path
+	}
+	cmd := exec.Command(name, args...)
+	cmd.Dir, cmd.Env = s.dir, append(os.Environ(), s.env...)
+	o := &output{log: s.log}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = o, o, patience
+	together(cmd)
+	fmt.Fprintf(s.log, "$ %s %s\n", name, strings.Join(args, " "))
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	err := ended(ctx, cmd, o, done)
+	end(cmd, killed) // what it has started
+	if err != nil {
+		err = fmt.Errorf("%s: %w", filepath.Base(name), err)
+	}
+	return o.String(), err
+}
+
+// ended waits for a program, which is told to end with ctx, then killed, then left behind.
+func ended(ctx context.Context, cmd *exec.Cmd, o *output, done chan error) error {
+	select {
+	case err := <-done:
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, lastLine(o.String()))
+		}
+		return err
+	case <-ctx.Done():
+	}
+	why := context.Cause(ctx)
+	if ctx.Err() == context.DeadlineExceeded {
+		why = fmt.Errorf("not done within its time limit; it said last: %s", lastLine(o.String()))
+	}
+	how := interrupted
+	if strings.HasSuffix(cmd.Path, ".test") {
+		how = traced
+	}
+	for _, how := range []ending{how, killed} {
+		end(cmd, how)
+		select {
+		case <-done:
+			return why
+		case <-time.After(patience):
+		}
+	}
+	return fmt.Errorf("%w; and it cannot be killed", why)
+}
+
+// ending is how a program is made to end.
+type ending int
+
+const (
+	interrupted ending = iota // zeroth reports what it has measured so far
+	traced                    // Go's tests print what every goroutine does
+	killed
+)
