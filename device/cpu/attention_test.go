@@ -181,7 +181,7 @@ func starts(rng *rand.Rand, B, T int) *guarded {
 func withVec(t *testing.T, f func(t *testing.T)) {
 	defer func(old *kernel.VecISA, tiles *kernel.ISA) { kernel.BestVec, kernel.BestBF16 = old, tiles }(kernel.BestVec, kernel.BestBF16)
 	kernel.BestBF16 = nil
-	for _, s := range kernel.VecISAs {
+	for _, s := range ends(kernel.VecISAs) {
 		kernel.BestVec = s
 		t.Run(s.Name, f)
 	}
@@ -202,7 +202,7 @@ func TestAttention(t *testing.T) {
 // withTiles runs f with each kind of tiles of bf16.
 func withTiles(t *testing.T, f func(t *testing.T)) {
 	defer func(old *kernel.ISA) { kernel.BestBF16 = old }(kernel.BestBF16)
-	for _, s := range append(kernel.BF16ISAs[1:], emulatedBF16()...) {
+	for _, s := range ends(append(kernel.BF16ISAs[1:], emulatedBF16()...)) {
 		if kernel.BestBF16 = s; s.Narrow != nil {
 			t.Run(s.Name, f)
 		}

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"testing"
 	"unsafe"
 
 	"zeroth/device"
@@ -9,9 +10,10 @@ import (
 )
 
 // emulatedBF16 is AMX with its tile instructions replaced by Go: it tests the
-// packing and the edges on machines that have AVX-512 but no AMX.
+// packing and the edges on machines that have AVX-512 but no AMX;
+// under the race detector it takes minutes.
 func emulatedBF16() []*kernel.ISA {
-	if !kernel.HasAVX512() {
+	if !kernel.HasAVX512() || testing.Short() {
 		return nil
 	}
 	e := kernel.AMX
