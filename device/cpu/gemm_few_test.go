@@ -25,6 +25,9 @@ func TestFewRowsHaveTheBitsOfMany(t *testing.T) {
 				if form >= 8 && i%3 != 1 {
 					continue // some shapes do: of one block of k and of several
 				}
+				if testing.Short() && form%8 != (i+form/8)%8 {
+					continue // each form has some shapes
+				}
 				p := newProduct(rng, 11, s[0], s[1], fewTypes[form/8], false, form&1 != 0, form&2 != 0, form&4 != 0, i%3)
 				start := append([]byte(nil), p.c.whole.Raw()...)
 				p.run(t, testQueue(t, 2))
