@@ -96,3 +96,12 @@ type Placement struct {
 	Staged bool  // what ranks exchange passes through memory that the host can address
 	Hosts  []int // the number of each world rank's host; nil: all ranks are in one process
 }
+
+// InOneProcess is the placement of so many ranks in one process.
+func InOneProcess(ranks int) Placement {
+	at := Placement{Here: make([]int, ranks), Beside: ranks}
+	for r := range ranks {
+		at.Here[r] = r
+	}
+	return at
+}

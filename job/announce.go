@@ -28,8 +28,8 @@ func shortSchedule(c *config.Config) string {
 }
 
 // header returns what is printed before step 1.
-func header(c *config.Config, set *data.Set, out string, ranks []*build.Rank) report.Header {
-	n := 0
+func header(j *build.Job, set *data.Set, out string, ranks []*build.Rank) report.Header {
+	c, n := j.Config, 0
 	for _, u := range ranks[0].Trainer.Units() {
 		n += u.Layout.Numel()
 	}
@@ -40,7 +40,7 @@ func header(c *config.Config, set *data.Set, out string, ranks []*build.Rank) re
 	return report.Header{
 		Model: fmt.Sprintf("%s %s", config.Network(c).Name, show.Compact(float64(n))), Parameters: int64(n), Groups: config.Groups(c),
 		Ranks: c.Parallel.Ranks, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
-		Precision: c.Precision.String(), Device: build.Where(c), GlobalBatch: c.Train.Batch, TokensPerStep: config.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
+		Precision: c.Precision.String(), Device: build.Where(j), GlobalBatch: c.Train.Batch, TokensPerStep: config.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
 		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}

@@ -34,22 +34,23 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	if c.Model.From == "" {
 		return e, input.BadInput(errors.New("there is no model to evaluate: model.from names none"))
 	}
-	setup := build.Setup{}
-	if err := build.Ready(c); err != nil {
+	j := build.Planned(c)
+	j.World = build.Alone{} // nothing is added up that NCCL would be asked for
+	if err := build.Ready(j); err != nil {
 		return e, err
 	}
-	plan, err := fit.Affordable(c, setup)
+	plan, err := fit.Affordable(j)
 	if err != nil {
 		return e, err
 	}
-	setup.Plan = &plan
-	set, weights, err := openInputs(c, ctx, fit.Product(plan.Memory(), int64(c.Parallel.Ranks)), false, told{tell: tell})
+	j.Plan = &plan
+	set, weights, err := openInputs(j, ctx, fit.Product(plan.Memory(), int64(c.Parallel.Ranks)), false, told{tell: tell})
 	if err != nil {
 		return e, err
 	}
 	defer set.Close() // only read from
 	defer weights.Close()
-	for _, note := range slices.Concat(c.Notes, c.Carried.Notes, set.Notes) {
+	for _, note := range slices.Concat(c.Notes, j.Carried.Notes, set.Notes) {
 		tell(note)
 	}
 	if _, err := weights.Check(ctx, c.Model); err != nil {
@@ -59,7 +60,7 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	if len(x.parts) == 0 {
 		return e, input.BadInput(fmt.Errorf("%v: data.validation is 0, so there is no validation data: want a fraction, or all of the data (--all)", c.Place("data.validation")))
 	}
-	ranks, err := build.Open(c, setup)
+	ranks, err := build.Open(j)
 	if err != nil {
 		return e, err
 	}

@@ -24,7 +24,8 @@ import (
 // After an error there is no model in it, or the one of before. Adapters are merged,
 // and by themselves in a folder beside it. What cannot be written is an error of
 // process 0 alone: it still receives all shares, so that the others end as usual.
-func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
+func export(j *build.Job, ranks []*build.Rank, folder string) (err error) {
+	c := j.Config
 	adapters := &hf.Adapters{LoRA: config.Adapters(c), Family: c.Model.Family}
 	if ranks[0].Rank > 0 {
 		return collectAll(c, ranks, adapters, nil)
@@ -36,13 +37,13 @@ func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 		}
 		err = fmt.Errorf("final parameters: %w", err)
 		if !input.Exists(filepath.Join(folder, "model.safetensors")) { // a folder with half a model would say more than it holds
-			c.Carried.Remove(folder)
+			j.Carried.Remove(folder)
 			for _, folder := range made {
 				_ = os.Remove(folder) // fails if it is not empty
 			}
 		}
 	}()
-	w, wrong := createModel(c, folder)
+	w, wrong := createModel(j, folder)
 	if err := collectAll(c, ranks, adapters, w); err != nil {
 		if w != nil {
 			_ = w.Abort() // err is the one to report
@@ -63,9 +64,9 @@ func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 }
 
 // createModel begins the folder of the final parameters: all but these.
-func createModel(c *config.Config, folder string) (*safetensors.Writer, error) {
+func createModel(j *build.Job, folder string) (*safetensors.Writer, error) {
 	var specs []safetensors.Spec
-	for _, p := range config.Parameters(c) {
+	for _, p := range config.Parameters(j.Config) {
 		if nn.IsAdapter(p.Name) {
 			continue
 		}
@@ -74,7 +75,7 @@ func createModel(c *config.Config, folder string) (*safetensors.Writer, error) {
 	if err := input.Folder(folder); err != nil {
 		return nil, err
 	}
-	if err := c.Carried.Write(folder, c.ModelJSON()); err != nil {
+	if err := j.Carried.Write(folder, j.ModelJSON()); err != nil {
 		return nil, err
 	}
 	return safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, map[string]string{"format": "pt"})

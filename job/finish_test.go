@@ -22,7 +22,8 @@ import (
 // written trains nothing: it fills a job's ranks and exports their parameters.
 func written(t *testing.T, c *config.Config, folder string) {
 	t.Helper()
-	ranks, err := build.Open(c, build.Setup{})
+	j := build.Local(c)
+	ranks, err := build.Open(j)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func written(t *testing.T, c *config.Config, folder string) {
 	if err := build.Together(ranks, func(r *build.Rank) error { return r.Trainer.Fill(zero.Master, w.Fill) }); err != nil {
 		t.Fatal(err)
 	}
-	if err := export(c, ranks, folder); err != nil {
+	if err := export(j, ranks, folder); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -47,7 +48,7 @@ func TestExportAndStart(t *testing.T) {
 	} {
 		c, folder := configtest.MustLoad(t, append(sets, "train.seed=9")...), fmt.Sprintf("hf%d", i)
 		written(t, c, folder)
-		from, err := openWeights(configtest.MustLoad(t, "model={from: "+folder+"}", "data.tokenizer=bytes"))
+		from, err := openWeights(build.Planned(configtest.MustLoad(t, "model={from: "+folder+"}", "data.tokenizer=bytes")))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,7 +35,7 @@ func (r *run) recordFlights(ranks []*build.Rank) *flights {
 	if err != nil {
 		host = "unknown"
 	}
-	f := &flights{r: r, ranks: ranks, session: cmp.Or(r.World.Session(), rand.Text()), host: host, over: make(chan struct{})}
+	f := &flights{r: r, ranks: ranks, session: cmp.Or(r.self.Session, rand.Text()), host: host, over: make(chan struct{})}
 	f.all.Go(f.wait)
 	return f
 }
@@ -43,17 +43,18 @@ func (r *run) recordFlights(ranks []*build.Rank) *flights {
 // wait serves reasons from elsewhere: of the ends of the world the first alone. Who asks
 // this process for dumps asks all: this one dumps at once, for others may not answer.
 func (f *flights) wait() {
-	ended, fault := f.r.World.Ended(), false // a dump after a fault is of it, too
-	_, one := f.r.World.(alone)
+	ended, fault := f.r.self.Ended, false // a dump after a fault is of it, too
 	for {
 		select {
 		case <-ended:
 			ended, fault = nil, true
 			f.dump("another process was lost or has failed", fault)
 		case <-f.r.Dump:
-			f.asked(fault, one)
-			f.r.World.Dump()
-		case <-f.r.World.Dumps():
+			f.asked(fault, f.r.self.Alone())
+			if f.r.self.Dump != nil {
+				f.r.self.Dump()
+			}
+		case <-f.r.self.Dumps:
 			f.asked(fault, true)
 		case <-f.over:
 			return
@@ -75,11 +76,11 @@ func (f *flights) end(ctx context.Context, err error) {
 	close(f.over)
 	f.all.Wait()
 	asked := errors.Is(err, ErrElsewhere) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
-	if _, one := f.r.World.(alone); err == nil || asked || one && !parted(err) {
+	if err == nil || asked || f.r.self.Alone() && !parted(err) {
 		return
 	}
 	select {
-	case <-f.r.World.Ended():
+	case <-f.r.self.Ended:
 		err = f.r.World.Explain(err) // which is known
 	default:
 	}
@@ -96,7 +97,7 @@ func (f *flights) dump(why string, fault bool) {
 	for _, rank := range f.ranks {
 		d := flight.New(rank.Recorder.Read())
 		d.Session, d.Why, d.Fault, d.Rank, d.World = f.session, why, fault, rank.Rank, f.r.c.Parallel.Ranks
-		d.Process, d.Host, d.Pid = f.r.World.Process(), f.host, os.Getpid()
+		d.Process, d.Host, d.Pid = f.r.self.Process, f.host, os.Getpid()
 		if err := d.Write(f.dir()); err != nil && !f.silent {
 			f.silent = true
 			f.r.Observer.Note(fmt.Sprintf("the last operations of rank %d are not dumped: %v", rank.Rank, err))

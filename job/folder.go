@@ -279,7 +279,7 @@ func Some(files []os.DirEntry, n int) string {
 
 // diskSpace says before training whether the disk has space for a checkpoint at all: an
 // error, or where the job goes on without checkpoints a warning.
-func diskSpace(c *config.Config, s *state.Saver, obs report.Observer) error {
+func diskSpace(c *build.Job, s *state.Saver, obs report.Observer) error {
 	if s == nil {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"zeroth/checkpoint/safetensors"
 	"zeroth/data"
 	"zeroth/device"
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/hf"
@@ -19,8 +20,8 @@ import (
 
 // openInputs opens the data and, unless a checkpoint has them, the initial parameters.
 func (r *run) openInputs(ctx context.Context) error {
-	needs := fit.Product(r.plan.Memory(), int64(r.setup.At().Place(config.Mesh(r.c)).Beside))
-	set, weights, err := openInputs(r.c, ctx, needs, r.start.from != nil, r.Observer)
+	needs := fit.Product(r.plan.Memory(), int64(r.job.At.Beside))
+	set, weights, err := openInputs(r.job, ctx, needs, r.start.from != nil, r.Observer)
 	if err == nil {
 		r.set, r.start.weights = set, weights
 	}
@@ -30,7 +31,8 @@ func (r *run) openInputs(ctx context.Context) error {
 // openInputs opens what a job reads, on a machine whose ranks need so many bytes: its data
 // and, unless it goes on from a checkpoint, its parameters. All problems are reported at
 // once.
-func openInputs(c *config.Config, ctx context.Context, needs int64, goesOn bool, obs report.Observer) (*data.Set, *hf.Weights, error) {
+func openInputs(j *build.Job, ctx context.Context, needs int64, goesOn bool, obs report.Observer) (*data.Set, *hf.Weights, error) {
+	c := j.Config
 	s := config.Source(c)
 	s.Progress = reading(obs)
 	if free := machine.Machine().Free; free > 0 { // the ranks need their part of it
@@ -40,7 +42,7 @@ func openInputs(c *config.Config, ctx context.Context, needs int64, goesOn bool,
 	problems := c.Blame(err)
 	w, wrong := &hf.Weights{}, error(nil)
 	if !goesOn {
-		w, wrong = openWeights(c)
+		w, wrong = openWeights(j)
 	}
 	if wrong != nil {
 		problems = append(problems, config.ProblemOf(c, "model.from", wrong.Error(), ""))
@@ -60,17 +62,18 @@ func openInputs(c *config.Config, ctx context.Context, needs int64, goesOn bool,
 }
 
 // openWeights opens the parameters and reads what a run carries of their folder.
-func openWeights(c *config.Config) (*hf.Weights, error) {
+func openWeights(j *build.Job) (*hf.Weights, error) {
+	c := j.Config
 	w := &hf.Weights{Seed: c.Train.Seed}
 	if c.Model.From == "" {
 		return w, nil
 	}
 	from, err := hf.OpenModel(c.Model.From, c.Model)
 	if err == nil {
-		c.Carried.Notes = slices.Concat(c.Carried.Notes, from.Note(), rounded(c, from))
+		j.Carried.Notes = slices.Concat(j.Carried.Notes, from.Note(), rounded(c, from))
 	}
 	w.From = from
-	return w, errors.Join(err, c.Carried.ReadFiles(c.Model.From))
+	return w, errors.Join(err, j.Carried.ReadFiles(c.Model.From))
 }
 
 // rounded says that frozen parameters lose digits, which they do where a folder has

@@ -37,6 +37,7 @@ type loop struct {
 	owed     bool        // an evaluation at the step this run begins at, which the one before had no time for
 	looked   bool        // at validation data, since the last step
 	early    state.Early // of the evaluations; without a step while there is none
+	model    []byte      // its config.json
 	base     string      // digest of the parameters that training began with; empty if they were fresh
 	failed   error       // of the last save, if the job stops for it
 	kept     int         // the step last saved in checkpoint.dir; -1 if there is none, or that save failed
@@ -50,7 +51,7 @@ type loop struct {
 // newLoop returns the loop of one of a run's ranks.
 func newLoop(of *run, r *build.Rank) *loop {
 	c, set, b := of.c, of.set, of.start
-	l := &loop{c: c, rank: r, saver: of.savers[r.Here], set: set, rec: of.rec, schedule: build.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
+	l := &loop{c: c, model: of.job.ModelJSON(), rank: r, saver: of.savers[r.Here], set: set, rec: of.rec, schedule: build.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
 		trace: of.Trace, timeline: of.Timeline, owed: of.rec.owed, where: of.where,
 		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
@@ -209,7 +210,7 @@ func (l *loop) checkpoint() error {
 	err := l.saver.Save(state.Progress{
 		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale, Early: early,
 		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
-		Model: l.c.ModelJSON(), Base: l.base, Version: state.Version(),
+		Model: l.model, Base: l.base, Version: state.Version(),
 	}, maps.Clone(l.metrics))
 	if err != nil {
 		return err

@@ -107,7 +107,7 @@ func TestHeader(t *testing.T) {
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := build.DryRun(c)
+	plan, err := build.DryRun(build.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestValidationSamples(t *testing.T) {
 		var got []string
 		for micro := range c.Train.EvalBatches * c.Train.Accumulate {
 			for r := range c.Parallel.Ranks {
-				l := newLoop(&run{c: c, set: set, start: &beginning{}, savers: []*state.Saver{nil}, rec: &recorder{}}, &build.Rank{Rank: r})
+				l := newLoop(&run{c: c, job: build.Planned(c), set: set, start: &beginning{}, savers: []*state.Saver{nil}, rec: &recorder{}}, &build.Rank{Rank: r})
 				n, T := c.Train.MicroBatch, c.Model.Context
 				input, target := make([]int32, n*T), make([]int32, n*T)
 				if err := l.validate(micro, input, target, nil); err != nil {
@@ -275,7 +275,7 @@ func TestTrainingSamples(t *testing.T) {
 	first := int64(40)
 	for micro := range 2 {
 		for r := range 2 {
-			l := newLoop(&run{c: c, set: set, start: &beginning{Progress: state.Progress{Samples: 32}}, savers: []*state.Saver{nil}, rec: &recorder{}}, &build.Rank{Rank: r})
+			l := newLoop(&run{c: c, job: build.Planned(c), set: set, start: &beginning{Progress: state.Progress{Samples: 32}}, savers: []*state.Saver{nil}, rec: &recorder{}}, &build.Rank{Rank: r})
 			l.advance() // 8 samples
 			var input, target, wantInput, wantTarget [2 * 8]int32
 			if err := l.fill(micro, input[:], target[:], nil); err != nil {
@@ -293,7 +293,7 @@ func TestTrainingSamples(t *testing.T) {
 // Of the errors of all ranks the one that is no consequence is returned.
 func TestTogether(t *testing.T) {
 	testjob.InTinyFolder(t)
-	ranks, err := build.Open(configtest.MustLoad(t, "parallel.ranks=3"), build.Setup{})
+	ranks, err := build.Open(build.Local(configtest.MustLoad(t, "parallel.ranks=3")))
 	if err != nil {
 		t.Fatal(err)
 	}

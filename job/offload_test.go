@@ -24,7 +24,7 @@ func TestOffloadIsReported(t *testing.T) {
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := build.DryRun(c)
+	plan, err := build.DryRun(build.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}

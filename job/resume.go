@@ -135,20 +135,20 @@ func goingOn(c *config.Config, r *resumed, was *config.Config) (next *config.Con
 	if err != nil {
 		return nil, nil, err
 	}
-	next, problems := c.Continued(config.Before{Job: was, Model: model, Context: r.Progress.Context, Unpadded: r.Legacy(), File: filepath.Join(r.Path, "state.json")})
+	next, differs, problems := c.Continued(config.Before{Job: was, Model: model, Context: r.Progress.Context, Unpadded: r.Legacy(), File: filepath.Join(r.Path, "state.json")})
 	var errs []error
 	for _, p := range problems {
 		errs = append(errs, fmt.Errorf("  %w", p))
 	}
-	if errs = append(errs, unlike(next, r, was)...); len(errs) > 0 {
+	if errs = append(errs, unlike(next, differs, r, was)...); len(errs) > 0 {
 		return nil, nil, errors.Join(errs...)
 	}
 	return next, whatIsNew(c, next, was, r.Progress), nil
 }
 
 // unlike are the differences with which the state would mean something else.
-func unlike(c *config.Config, r *resumed, was *config.Config) (errs []error) {
-	for _, d := range c.OtherModel {
+func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) (errs []error) {
+	for _, d := range differs {
 		errs = append(errs, fmt.Errorf("  %s", d))
 	}
 	const again = "the order of the data would not go on: start a new run from it with `zeroth ckpt export` and model.from"

@@ -36,7 +36,7 @@ type Options struct {
 	Observer report.Observer // hears what happens; nil: nobody does
 	Trace    *sim.Trace      // receives what the queues of every rank did; may be nil
 	Timeline *Observation    // receives the memory in use in the first step; may be nil
-	World    World           // the processes that the ranks are spread over; nil: all are in this one
+	World    build.World     // the processes that the ranks are spread over; nil: all are in this one
 	Dump     <-chan struct{} // each asks for dumps of what the ranks' recorders have kept; may be nil
 	Hooks    build.Hooks     // of tests
 }
@@ -72,13 +72,14 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 // run is one call of Run. Fields are set by the steps named beside them.
 type run struct {
 	Options
+	self  build.Self     // of World
 	given *config.Config // the job as Run got it
 
 	c     *config.Config // findStart: with its checkpoint.dir, and as it continues from a checkpoint
 	start *beginning     // findStart
 	steps int            // findStart: done, those of earlier runs included; train updates it
 
-	setup   build.Setup     // placeRanks
+	job     *build.Job      // placeRanks: c and its ranks
 	plan    build.Footprint // planMemory: of a rank, as this launch places it
 	folders *folders        // lockFolders: those that this process has locked
 	set     *data.Set       // openInputs
@@ -100,14 +101,14 @@ func newRun(c *config.Config, o Options) *run {
 		o.Observer = report.Observers{}
 	}
 	if o.World == nil {
-		o.World = alone{}
+		o.World = build.Alone{}
 	}
-	return &run{Options: o, given: c, start: &beginning{weights: &hf.Weights{}}}
+	return &run{Options: o, self: o.World.Self(), given: c, start: &beginning{weights: &hf.Weights{}}}
 }
 
 // close releases what the steps have opened, the latest first.
 func (r *run) close(ctx context.Context, err error) {
-	if r.rec != nil && !r.written && r.World.Process() == 0 {
+	if r.rec != nil && !r.written && r.self.Process == 0 {
 		_ = r.rec.close() // err is the one to report
 	}
 	if r.flights != nil {
@@ -198,7 +199,7 @@ func (r *run) findStart(context.Context) error {
 // skipIfFinished ends the run, on all processes, if everything that the job makes exists.
 // Whether a job that is measured in epochs is finished is known after countSteps.
 func (r *run) skipIfFinished(ctx context.Context) error {
-	done, err := r.World.Share(ctx, strconv.FormatBool(r.World.Process() == 0 && r.finished()))
+	done, err := r.World.Share(ctx, strconv.FormatBool(r.self.Process == 0 && r.finished()))
 	if err != nil || done != "true" {
 		return cmp.Or(err, context.Cause(ctx))
 	}
@@ -242,12 +243,11 @@ func (r *run) announceStart(context.Context) error {
 
 // placeRanks decides which ranks run in this process and how they communicate.
 func (r *run) placeRanks(context.Context) error {
-	r.setup = build.Setup{Launch: r.World, Hooks: r.Hooks}
-	build.Place(r.c, r.setup.At())
-	if err := build.Ready(r.c); err != nil {
+	r.job = build.Place(r.c, r.World, r.Hooks)
+	if err := build.Ready(r.job); err != nil {
 		return err
 	}
-	if note := build.AddsUp(r.c); note != "" {
+	if note := build.AddsUp(r.job); note != "" {
 		r.Observer.Note(note)
 	}
 	return nil
@@ -255,7 +255,7 @@ func (r *run) placeRanks(context.Context) error {
 
 // planMemory refuses a job that needs more memory than there is.
 func (r *run) planMemory(context.Context) (err error) {
-	r.plan, err = fit.Affordable(r.c, r.setup)
+	r.plan, err = fit.Affordable(r.job)
 	return err
 }
 
@@ -281,12 +281,15 @@ func (r *run) countSteps(ctx context.Context) error {
 	if err := goesOn(r.c, r.start.from, r.Resume, r.set.Fingerprint); err != nil {
 		return err
 	}
-	c, from := r.c, r.start
-	if err := c.Settle(r.set.Train.Windows(), from.Step, from.Samples); err != nil {
+	from := r.start
+	c, err := r.c.Settled(r.set.Train.Windows(), from.Step, from.Samples)
+	if err != nil {
 		return err
 	}
+	r.c, r.job.Config = c, c
 	if was := from.was; was != nil && from.Trained() && (c.Train.Epochs > 0 || was.Train.Epochs > 0) {
-		if err := was.Settle(r.set.Train.Windows(), from.Step, from.Samples); err != nil {
+		was, err := was.Settled(r.set.Train.Windows(), from.Step, from.Samples)
+		if err != nil {
 			return err
 		}
 		if line := newRate(was, c, from.Progress); line != "" {
@@ -306,10 +309,10 @@ func (r *run) countSteps(ctx context.Context) error {
 // the run began with.
 func (r *run) checkModel(ctx context.Context) (err error) {
 	c, from := r.c, r.start
-	if err := inherit(c, from); err != nil {
+	if err := inherit(r.job, from); err != nil {
 		return err
 	}
-	if err := carryTokenizer(c, r.set, from); err != nil {
+	if err := carryTokenizer(r.job, r.set, from); err != nil {
 		return err
 	}
 	if from.from != nil {
@@ -327,9 +330,9 @@ func (r *run) checkModel(ctx context.Context) (err error) {
 
 // openRanks allocates all that the ranks of this process need.
 func (r *run) openRanks(context.Context) (err error) {
-	r.setup.Plan = &r.plan
-	r.setup.Hooks.WrapTrainer, r.setup.Hooks.Hold = r.Timeline.wrap(r.Hooks.WrapTrainer), r.folders.hold
-	if r.ranks, err = build.Open(r.c, r.setup); err != nil {
+	r.job.Plan = &r.plan
+	r.job.Hooks.WrapTrainer, r.job.Hooks.Hold = r.Timeline.wrap(r.Hooks.WrapTrainer), r.folders.hold
+	if r.ranks, err = build.Open(r.job); err != nil {
 		return err
 	}
 	r.flights = r.recordFlights(r.ranks)
@@ -338,17 +341,17 @@ func (r *run) openRanks(context.Context) (err error) {
 
 // openSavers prepares checkpoints, and compares their size with the space on the disk.
 func (r *run) openSavers(context.Context) (err error) {
-	if r.savers, err = state.OpenSavers(r.c, r.ranks, r.setup); err != nil {
+	if r.savers, err = state.OpenSavers(r.job, r.ranks); err != nil {
 		return err
 	}
-	return diskSpace(r.c, r.savers[0], r.Observer)
+	return diskSpace(r.job, r.savers[0], r.Observer)
 }
 
 // loadState gives every rank the state it starts from. Until all processes have theirs, what
 // an earlier run has left in the run folder stays: a checkpoint may be damaged where only
 // some of them read it.
 func (r *run) loadState(ctx context.Context) error {
-	err := build.TogetherUntil(r.World.Ended(), r.ranks, func(rank *build.Rank) error { return r.start.set(rank.Trainer, r.c.Parallel.Ranks) })
+	err := build.TogetherUntil(r.self.Ended, r.ranks, func(rank *build.Rank) error { return r.start.set(rank.Trainer, r.c.Parallel.Ranks) })
 	if err != nil {
 		r.World.Fail(err) // tells the others why
 		return err
@@ -358,8 +361,8 @@ func (r *run) loadState(ctx context.Context) error {
 
 // announceJob prints what is known before step 1, and attaches the trace.
 func (r *run) announceJob(context.Context) error {
-	r.rec.Start(header(r.c, r.set, r.Out, r.ranks))
-	for _, note := range slices.Concat(r.c.Notes, r.c.Carried.Notes, r.set.Notes) {
+	r.rec.Start(header(r.job, r.set, r.Out, r.ranks))
+	for _, note := range slices.Concat(r.c.Notes, r.job.Carried.Notes, r.set.Notes) {
 		r.rec.Note(note)
 	}
 	if note := shortSchedule(r.c); note != "" {
@@ -382,7 +385,7 @@ func (r *run) announceJob(context.Context) error {
 
 // train runs the training loop on every rank.
 func (r *run) train(ctx context.Context) error {
-	err := build.TogetherUntil(r.World.Ended(), r.ranks, func(rank *build.Rank) error {
+	err := build.TogetherUntil(r.self.Ended, r.ranks, func(rank *build.Rank) error {
 		l := newLoop(r, rank)
 		stopped, err := l.run(ctx)
 		if rank.Here == 0 { // all agree
@@ -420,8 +423,8 @@ func (r *run) compareMemory(context.Context) error {
 // it alone; what it cannot write is an error of all.
 func (r *run) writeResults(ctx context.Context) error {
 	r.written = true
-	err := export(r.c, r.ranks, filepath.Join(r.Out, state.ModelDir))
-	if r.World.Process() == 0 {
+	err := export(r.job, r.ranks, filepath.Join(r.Out, state.ModelDir))
+	if r.self.Process == 0 {
 		if err == nil {
 			err = r.rec.draw()
 		}
@@ -430,7 +433,7 @@ func (r *run) writeResults(ctx context.Context) error {
 		}
 		err = cmp.Or(err, r.rec.close())
 	}
-	if parted(err) || err != nil && r.World.Process() > 0 {
+	if parted(err) || err != nil && r.self.Process > 0 {
 		return err
 	}
 	text := ""
@@ -447,7 +450,7 @@ func (r *run) writeResults(ctx context.Context) error {
 // sampleText lets the model of a run that came to its end continue a text, and prints the
 // summary. All is written by then: stopping it loses the text alone.
 func (r *run) sampleText(ctx context.Context) (err error) {
-	if r.World.Process() > 0 {
+	if r.self.Process > 0 {
 		return nil
 	}
 	sum := &r.rec.sum

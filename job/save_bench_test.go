@@ -43,9 +43,9 @@ func benchJob(b *testing.B, sets ...string) *config.Config {
 }
 
 // ranksOf is the job's ranks with their initial parameters.
-func ranksOf(b *testing.B, c *config.Config) []*build.Rank {
+func ranksOf(b *testing.B, j *build.Job) []*build.Rank {
 	b.Helper()
-	ranks, err := build.Open(c, build.Setup{})
+	ranks, err := build.Open(j)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -66,9 +66,9 @@ func stateBytes(c *config.Config, r *build.Rank) (n int64) {
 }
 
 // saversOf are the savers of a job's ranks.
-func saversOf(b *testing.B, c *config.Config, ranks []*build.Rank) []*state.Saver {
+func saversOf(b *testing.B, j *build.Job, ranks []*build.Rank) []*state.Saver {
 	b.Helper()
-	savers, err := state.OpenSavers(c, ranks, build.Setup{})
+	savers, err := state.OpenSavers(j, ranks)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -144,10 +144,10 @@ func BenchmarkSaveState(b *testing.B) {
 					best[i] = d
 				}
 			}
-			a, s := benchJob(b, sets...), benchJob(b, append(sets, "checkpoint.async=false")...)
+			a, s := build.Local(benchJob(b, sets...)), build.Local(benchJob(b, append(sets, "checkpoint.async=false")...))
 			async, sync := ranksOf(b, a), ranksOf(b, s)
 			asyncSavers, syncSavers := saversOf(b, a, async), saversOf(b, s, sync)
-			bytes := stateBytes(a, async[0])
+			bytes := stateBytes(a.Config, async[0])
 			saveOnce(b, async, asyncSavers, 1) // touches the staging memory's pages
 			step := 1
 			for b.Loop() {
@@ -179,8 +179,9 @@ func BenchmarkLoadState(b *testing.B) {
 	for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=4", "zero.stage=3"}, {"parallel.ranks=4", "zero.stage=0"}} {
 		b.Run(strings.Join(sets, ","), func(b *testing.B) {
 			c := benchJob(b, sets...)
-			ranks := ranksOf(b, c)
-			savers := saversOf(b, c, ranks)
+			j := build.Local(c)
+			ranks := ranksOf(b, j)
+			savers := saversOf(b, j, ranks)
 			saveOnce(b, ranks, savers, 1)
 			path, err := checkpoint.Resolve(c.Checkpoint.Dir, "latest")
 			if err != nil {

@@ -31,7 +31,7 @@ func TestRetentionThatFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &state.Saver{C: c, Rank: &build.Rank{}, Kept: make(chan error, 1)}
+		s := &state.Saver{J: &build.Job{Config: c}, Rank: &build.Rank{}, Kept: make(chan error, 1)}
 		s.Kept <- s.Retain(nil)
 		var out bytes.Buffer
 		l := &loop{c: c, rank: &build.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
@@ -94,7 +94,7 @@ func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	s := &state.Saver{C: c, Rank: &build.Rank{}, Told: map[string]bool{}}
+	s := &state.Saver{J: &build.Job{Config: c}, Rank: &build.Rank{}, Told: map[string]bool{}}
 	l := &loop{c: c, rank: &build.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
 	for step := range int64(4) {
 		save(step + 1)

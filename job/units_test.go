@@ -32,7 +32,7 @@ func TestUnitsOfAllRanks(t *testing.T) {
 					z.UnitGroups = map[string]fsdp.Groups{"root": whole, "h.1": whole}
 				}
 			}
-			ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{WrapTrainer: apart}})
+			ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{WrapTrainer: apart}))
 			if err != nil {
 				t.Fatal(err)
 			}

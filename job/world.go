@@ -21,46 +21,6 @@ import (
 	"zeroth/job/state"
 )
 
-// World is the processes of a run. Process 0 has rank 0, writes the run folder and
-// tells what happens.
-type World interface {
-	build.Launch
-	// Process is this one's number.
-	Process() int
-	// Session is a name that no other start of a world has.
-	Session() string
-	// Agree is an error, on all, if the processes state different facts.
-	Agree(context.Context, []rendezvous.Fact) error
-	// Share is what process 0 passes to it.
-	Share(ctx context.Context, mine string) (string, error)
-	// Fail tells the others why this process ends, if the reason is its own.
-	Fail(error)
-	// Explain adds what is known of who was lost.
-	Explain(error) error
-	// Host is where a rank is.
-	Host(rank int) string
-	// Ended is closed when a process was lost or has failed.
-	Ended() <-chan struct{}
-	// Dump asks all processes to dump what their ranks did last: each, this one too, receives
-	// that from Dumps.
-	Dump()
-	Dumps() <-chan struct{}
-}
-
-// alone is the World of one process.
-type alone struct{ build.OneProcess }
-
-func (alone) Process() int                                         { return 0 }
-func (alone) Session() string                                      { return "" }
-func (alone) Agree(context.Context, []rendezvous.Fact) error       { return nil }
-func (alone) Share(_ context.Context, mine string) (string, error) { return mine, nil }
-func (alone) Fail(error)                                           {}
-func (alone) Explain(err error) error                              { return err }
-func (alone) Host(int) string                                      { return "" }
-func (alone) Ended() <-chan struct{}                               { return nil }
-func (alone) Dump()                                                {}
-func (alone) Dumps() <-chan struct{}                               { return nil }
-
 // Lost is the error of a run that ended because it lost another process, or parted
 // from it.
 type Lost struct {
@@ -88,7 +48,7 @@ func (r *run) failed(err error) error {
 	r.World.Fail(err)
 	err = r.World.Explain(err)
 	others := parted(err)
-	if _, one := r.World.(alone); one || !others {
+	if r.self.Alone() || !others {
 		return err
 	}
 	l := &Lost{cause: err}
@@ -100,10 +60,10 @@ func (r *run) failed(err error) error {
 
 // where is the host of a rank, for notices.
 func (r *run) where(rank int) string {
-	if host := r.World.Host(rank); host != "" {
-		return fmt.Sprintf("; it is on %q", host)
+	if r.self.Alone() {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf("; it is on %q", r.self.Hosts[rank])
 }
 
 // parted is whether a run ended because of other ranks than the process's own, or
@@ -115,14 +75,14 @@ func parted(err error) bool {
 // shareFolder makes process 0's run folder that of all.
 func (r *run) shareFolder(ctx context.Context) error {
 	out := r.Out
-	if _, one := r.World.(alone); !one {
+	if !r.self.Alone() {
 		var err error
 		if out, err = filepath.Abs(out); err != nil {
 			return err
 		}
 	}
 	shared, err := r.World.Share(ctx, out)
-	if err == nil && r.World.Process() > 0 {
+	if err == nil && r.self.Process > 0 {
 		r.Out = shared
 	}
 	return err
@@ -167,15 +127,15 @@ func (r *run) agree(ctx context.Context, facts []rendezvous.Fact) error {
 // lockFolders locks the folders that the run writes to. Process 0 does that for all, and
 // leaves a mark there that the others look for.
 func (r *run) lockFolders(context.Context) (err error) {
-	if r.World.Process() > 0 {
+	if r.self.Process > 0 {
 		r.folders = &folders{}
 		return probeOffload(r.c)
 	}
 	r.folders, err = lockFolders(r.c, r.Out, r.Resume == "", r.Hooks.Saves)
-	if err != nil || r.World.Session() == "" || !build.Saves(r.c) {
+	if err != nil || r.self.Alone() || !build.Saves(r.c) {
 		return err
 	}
-	return input.WriteBytes(r.mark(), []byte(r.World.Session()))
+	return input.WriteBytes(r.mark(), []byte(r.self.Session))
 }
 
 func (r *run) mark() string { return filepath.Join(r.c.Checkpoint.Dir, probeName) }
@@ -187,15 +147,15 @@ func (r *run) agreeOnData(ctx context.Context) error {
 		return err
 	}
 	facts := []rendezvous.Fact{{Name: "the data's fingerprint", Value: r.set.Fingerprint}}
-	if r.World.Session() != "" && build.Saves(r.c) {
+	if !r.self.Alone() && build.Saves(r.c) {
 		seen := "one for all, that can be written to"
-		if b, err := os.ReadFile(r.mark()); err != nil || string(b) != r.World.Session() {
+		if b, err := os.ReadFile(r.mark()); err != nil || string(b) != r.self.Session {
 			seen = fmt.Sprintf("not that of rank 0 (%v)", err)
-		} else if err := probe(r.Hooks.Saves, r.mark()+fmt.Sprint("-", r.World.Process())); err != nil {
+		} else if err := probe(r.Hooks.Saves, r.mark()+fmt.Sprint("-", r.self.Process)); err != nil {
 			seen = fmt.Sprintf("that of rank 0, in which nothing can be written (%v)", input.Cause(err))
 		}
 		facts = append(facts, rendezvous.Fact{Name: "the folder of checkpoints, " + filepath.Base(r.c.Checkpoint.Dir), Value: seen})
-		if r.World.Process() == 0 {
+		if r.self.Process == 0 {
 			defer os.Remove(r.mark())
 		}
 	}
@@ -210,7 +170,7 @@ func (r *run) openRunFolder(ctx context.Context) error {
 	}
 	var rec *recorder
 	var err error
-	if r.World.Process() == 0 {
+	if r.self.Process == 0 {
 		if rec, err = record(r.Out, r.file, r.Resume == "", r.start.Step, r.Observer); err != nil {
 			return err
 		}
@@ -220,7 +180,7 @@ func (r *run) openRunFolder(ctx context.Context) error {
 	owed, err := r.World.Share(ctx, strconv.FormatBool(rec.owed))
 	rec.owed = owed == "true"
 	rec.goesOn, rec.sum.Tokens = r.c.Checkpoint.OnError == "continue", r.start.Tokens
-	rec.account = func(step int) *report.Account { return report.NewAccount(r.c, r.plan, step, r.ranks) }
+	rec.account = func(step int) *report.Account { return report.NewAccount(r.job, r.plan, step, r.ranks) }
 	r.rec = rec
 	r.flights.begun.Store(true)
 	return err

@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/collective"
 	"zeroth/collective/rendezvous"
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
 	"zeroth/job/testjob"
@@ -14,7 +16,7 @@ import (
 
 // stating keeps what its process states.
 type stating struct {
-	alone
+	build.Alone
 	facts *[]rendezvous.Fact
 }
 
@@ -24,9 +26,13 @@ func (s stating) Agree(_ context.Context, facts []rendezvous.Fact) error {
 }
 
 // onHosts is a world whose ranks have a host each, though all are of this process.
-type onHosts struct{ alone }
+type onHosts struct{ build.Alone }
 
-func (onHosts) Beside(shard.Mesh) int { return 1 }
+func (onHosts) Place(m shard.Mesh) collective.Placement {
+	at := collective.InOneProcess(m.World())
+	at.Beside = 1
+	return at
+}
 
 // Ranks with a host each have more processors than ranks that share one, and so more
 // workspace: the account at the end compares them with the plan of this launch.

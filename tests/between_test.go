@@ -19,13 +19,14 @@ type counting struct {
 	sent []atomic.Int64 // by world rank, bytes
 }
 
-func (p *counting) Groups(m shard.Mesh) (all []collective.Ranks, err error) {
+func (p *counting) Connect(m shard.Mesh) (*build.Connection, error) {
+	c := &build.Connection{Memory: p.mem}
 	for _, r := range p.Place(m).Here {
-		all = append(all, collective.WiredWorld(m, r, func(group, at int) collective.Wire {
+		c.Groups = append(c.Groups, collective.WiredWorld(m, r, func(group, at int) collective.Wire {
 			return counter{p.nets[p.at].Wire(group, at).(collective.Lender), &p.sent[r]}
 		}))
 	}
-	return all, nil
+	return c, nil
 }
 
 type counter struct {
@@ -90,10 +91,8 @@ func TestBetweenHostsIsPlanned(t *testing.T) {
 // planBetween is what a plan says.
 func planBetween(t *testing.T, c *config.Config, l process, near, far float64) int64 {
 	t.Helper()
-	x := *c
-	build.Place(&x, l)
 	h := &sim.Hardware{Name: "any", Flops: map[string]float64{"fp32": 1e9, "bf16": 1e9}, Memory: 1e9, Links: []sim.Link{{Ranks: l.beside(), Bandwidth: near, Latency: 1e-6}, {Bandwidth: far, Latency: 1e-6}}}
-	s, err := sim.Simulate(&x, h)
+	s, err := sim.Simulate(build.Place(c, l, build.Hooks{}), h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +119,7 @@ func countBetween(t *testing.T, c *config.Config, all []process, near, far float
 	var done sync.WaitGroup
 	for _, l := range all {
 		done.Go(func() {
-			x, l := *c, &counting{l, sent}
-			build.Place(&x, l)
-			ranks, err := build.Open(&x, build.Setup{Launch: l})
+			ranks, err := build.Open(build.Place(c, &counting{l, sent}, build.Hooks{}))
 			if err != nil {
 				t.Error(err)
 				return

@@ -10,15 +10,15 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/socket"
 	"zeroth/device"
-	"zeroth/device/cpu"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/shard"
 )
 
-// process is the Launch of one of several processes, played by a part of this one,
+// process is the World of one of several processes, played by a part of this one,
 // which sockets connect.
 type process struct {
+	build.Alone
 	at, per int
 	hosts   []int // by process
 	nets    []*socket.Net
@@ -36,22 +36,12 @@ func (p process) Place(m shard.Mesh) collective.Placement {
 	return at
 }
 
-func (p process) Memory() cpu.Memory { return p.mem }
-
-func (process) OnLate([]*collective.Recorder) {}
-
-func (p process) Groups(m shard.Mesh) (all []collective.Ranks, err error) {
+func (p process) Connect(m shard.Mesh) (*build.Connection, error) {
+	c := &build.Connection{Memory: p.mem}
 	for _, r := range p.Place(m).Here {
-		all = append(all, collective.WiredWorld(m, r, p.nets[p.at].Wire))
+		c.Groups = append(c.Groups, collective.WiredWorld(m, r, p.nets[p.at].Wire))
 	}
-	return all, nil
-}
-
-func (p process) Saves(m shard.Mesh) (all []collective.Group, err error) {
-	for _, r := range p.Place(m).Here {
-		all = append(all, collective.NewWired(p.nets[p.at].Wire(collective.SavesGroup, r)))
-	}
-	return all, nil
+	return c, nil
 }
 
 // processes connects as many as there are hosts to be on.
@@ -135,12 +125,7 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 			largest = max(largest, int(4*part))
 		}
 		want := int64(test.slots(largest, largest/m.Replicate))
-		of := func(l process) *config.Config {
-			x := *c
-			build.Place(&x, l)
-			return &x
-		}
-		p, err := build.DryRunWith(of(all[0]), build.Setup{Launch: all[0]}, build.FewMicro)
+		p, err := build.DryRun(build.Place(c, all[0], build.Hooks{}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,8 +135,7 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 		var done sync.WaitGroup
 		for _, l := range all {
 			done.Go(func() {
-				c := of(l)
-				ranks, err := build.Open(c, build.Setup{Launch: l})
+				ranks, err := build.Open(build.Place(c, l, build.Hooks{}))
 				if err != nil {
 					t.Error(err)
 					return
@@ -198,14 +182,12 @@ func TestHostsAgreeToTheBit(t *testing.T) {
 		ends := make(chan error, len(all))
 		var open [][]*build.Rank
 		for _, l := range all {
-			x := *c
-			build.Place(&x, l)
-			ranks, err := build.Open(&x, build.Setup{Launch: l})
+			ranks, err := build.Open(build.Place(c, l, build.Hooks{}))
 			if err != nil {
 				t.Fatal(err)
 			}
 			open = append(open, ranks)
-			go func() { ends <- trainInto(&x, ranks, &got, turn) }()
+			go func() { ends <- trainInto(c, ranks, &got, turn) }()
 		}
 		for range all {
 			if err := <-ends; err != nil {

@@ -52,7 +52,7 @@ func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collectiv
 func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, f func(*build.Rank) error) (reports []rep, cause error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{WrapGroups: wrap}})
+		ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{WrapGroups: wrap}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -458,7 +458,7 @@ func TestTogetherTellsTheCause(t *testing.T) {
 func TestStuckRankIsLeftBehind(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout=7s")
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := build.Open(c, build.Setup{})
+		ranks, err := build.Open(build.Local(c))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -173,7 +173,7 @@ func TestFrozenOffloaded(t *testing.T) {
 
 func frozenIsPlanned(t *testing.T, c *config.Config) {
 	t.Helper()
-	plan, err := build.DryRun(c)
+	plan, err := build.DryRun(build.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func frozenIsPlanned(t *testing.T, c *config.Config) {
 	if plan.Device != want.Bytes() || plan.Host != want.Host() || plan.Disk != want.Disk() {
 		t.Errorf("planned are %v, %v and %d, by the closed forms %v, %v and %d", plan.Device, plan.Host, plan.Disk, want.Bytes(), want.Host(), want.Disk())
 	}
-	ranks, err := build.Open(c, build.Setup{})
+	ranks, err := build.Open(build.Local(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestFrozenMeasuredIsPlanned(t *testing.T) {
 // A model of which nothing is trained is an error, not a step that does nothing.
 func TestAllFrozen(t *testing.T) {
 	c, _ := frozen(t, cfg(t), "transformer.")
-	if _, err := build.Open(c, build.Setup{}); err == nil || !strings.Contains(err.Error(), "every parameter is frozen") {
+	if _, err := build.Open(build.Local(c)); err == nil || !strings.Contains(err.Error(), "every parameter is frozen") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -262,7 +262,7 @@ func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][
 	t.Helper()
 	weights := readModel(t, c.Model.From)
 	ids := tokenIDs(t, c.Data.Tokens[0])
-	ranks, err := build.Open(c, build.Setup{})
+	ranks, err := build.Open(build.Local(c))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,40 +5,29 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/device/cpu"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/shard"
 )
 
-// portion is the Launch of one of several processes, played by a part of this one:
+// portion is the World of one of several processes, played by a part of this one:
 // some ranks of groups that all parts share.
 type portion struct {
+	build.Alone
 	here   []int
 	groups []collective.Ranks // of all ranks
-	saves  []*collective.Local
 }
 
 func (p portion) Place(m shard.Mesh) collective.Placement {
 	return collective.Placement{Here: p.here, Beside: m.World(), Before: p.here[0]}
 }
 
-func (portion) Memory() cpu.Memory { return nil }
-
-func (portion) OnLate([]*collective.Recorder) {}
-
-func (p portion) Groups(shard.Mesh) (mine []collective.Ranks, err error) {
+func (p portion) Connect(shard.Mesh) (*build.Connection, error) {
+	c := &build.Connection{}
 	for _, r := range p.here {
-		mine = append(mine, p.groups[r])
+		c.Groups = append(c.Groups, p.groups[r])
 	}
-	return mine, nil
-}
-
-func (p portion) Saves(shard.Mesh) (mine []collective.Group, err error) {
-	for _, r := range p.here {
-		mine = append(mine, p.saves[r])
-	}
-	return mine, nil
+	return c, nil
 }
 
 // A job whose ranks are opened in parts, each of which knows its own alone, trains
@@ -52,11 +41,11 @@ func TestRanksMayLiveElsewhere(t *testing.T) {
 	} {
 		c := cfg(t, sets...)
 		want := trainWith(t, c, build.Hooks{})
-		groups, saves := collective.LocalWorld(config.Mesh(c)), collective.NewLocal(c.Parallel.Ranks)
+		groups := collective.LocalWorld(config.Mesh(c))
 		got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)
 		ends := make(chan error, 2)
 		for _, here := range [][]int{{1}, ([]int{0, 2, 3})[:c.Parallel.Ranks-1]} {
-			ranks, err := build.Open(c, build.Setup{Launch: portion{here, groups, saves}})
+			ranks, err := build.Open(build.Place(c, portion{here: here, groups: groups}, build.Hooks{}))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -88,9 +88,7 @@ func trainLinked(t *testing.T, c *config.Config, hosts []int, links []collective
 	all := processes(t, config.Mesh(c), hosts)
 	ends := make(chan error, len(all))
 	for _, l := range all {
-		x := *c
-		build.Place(&x, l)
-		ranks, err := build.Open(&x, build.Setup{Launch: l})
+		ranks, err := build.Open(build.Place(c, l, build.Hooks{}))
 		if err != nil {
 			t.Fatal(err)
 		}

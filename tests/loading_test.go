@@ -26,7 +26,7 @@ func TestLoadingTakesTheShardAndABuffer(t *testing.T) {
 			retype(t, folder, dtype)
 		}
 		c := mustHFConfig(t, folder, "tokens.bin", "parallel.ranks=4", "zero.stage=3", "precision=fp32")
-		ranks, err := build.Open(c, build.Setup{})
+		ranks, err := build.Open(build.Local(c))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
+	"zeroth/device/cpu"
 	"zeroth/fsdp"
 	"zeroth/job/build"
 	"zeroth/job/config"
@@ -44,8 +45,8 @@ func formula(c *config.Config, tile int) footprint {
 	}
 	return footprint{
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
-		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Peak: peak, Work: build.Workspace(c), HostWork: build.HostWorkspace(c, build.Setup{}),
-		Separate: build.Of(c).HostApart(), Offload: offloadSizes{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Peak: peak, Work: build.Workspace(c, build.Workers(c)), HostWork: build.HostWorkspace(c, build.Workers(c)),
+		Separate: cpu.Separate, Offload: offloadSizes{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
 }
 
@@ -138,13 +139,13 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 	for _, sets := range memoryJobs {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			c := cfg(t, sets...)
-			f, err := build.DryRun(c)
+			f, err := build.DryRun(build.Planned(c))
 			if err != nil {
 				t.Fatal(err)
 			}
 			plan, arena := f.Device, f.Arena
 			sameBytes(t, "planned", plan, formula(c, 0).Bytes())
-			ranks, err := build.Open(c, build.Setup{})
+			ranks, err := build.Open(build.Local(c))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +177,7 @@ func TestUnitsOfAllRanksAreFormula(t *testing.T) {
 			g := fsdp.Groups{Shard: collective.NewLocal(1)[0], Replica: z.Groups.World}
 			z.UnitGroups = map[string]fsdp.Groups{"root": g, "h.1": g}
 		}
-		ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{WrapTrainer: whole}})
+		ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{WrapTrainer: whole}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +205,7 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 	t.Helper()
 	want, hooks := formula(c, tile), build.Hooks{Tile: tile}
-	ranks, err := build.Open(c, build.Setup{Hooks: hooks})
+	ranks, err := build.Open(build.Place(c, build.Alone{}, hooks))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +224,7 @@ func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 	if tile > 0 {
 		return // Footprint has no hooks
 	}
-	if f, err := build.DryRun(c); err != nil || f.Device != want.Bytes() || f.Host != want.Host() || f.Disk != want.Disk() {
+	if f, err := build.DryRun(build.Planned(c)); err != nil || f.Device != want.Bytes() || f.Host != want.Host() || f.Disk != want.Disk() {
 		t.Errorf("%s: planned %+v (%v), want %v, %v and %d", way, f, err, want.Bytes(), want.Host(), want.Disk())
 	}
 }
@@ -232,15 +233,16 @@ func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 func TestSaverIsPlanned(t *testing.T) {
 	for _, async := range []string{"true", "false"} {
 		c := cfg(t, "parallel.ranks=2", "zero.stage=2", "checkpoint.every=1", "checkpoint.async="+async)
-		plan, err := build.DryRun(c)
+		plan, err := build.DryRun(build.Planned(c))
 		if err != nil {
 			t.Fatal(err)
 		}
-		ranks, err := build.Open(c, build.Setup{})
+		j := build.Local(c)
+		ranks, err := build.Open(j)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := state.OpenSavers(c, ranks, build.Setup{}); err != nil {
+		if _, err := state.OpenSavers(j, ranks); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range ranks {
@@ -253,7 +255,7 @@ func TestSaverIsPlanned(t *testing.T) {
 // What New allocated is given back.
 func TestCloseFreesEverything(t *testing.T) {
 	c := cfg(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path="+t.TempDir())
-	ranks, err := build.Open(c, build.Setup{})
+	ranks, err := build.Open(build.Local(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +305,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"zero.stage=2", "optimizer.type=muon", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
 		c := cfg(t, append(sets, "parallel.ranks=2")...)
-		ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{Tile: 200}})
+		ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{Tile: 200}))
 		if err != nil {
 			t.Fatal(err)
 		}

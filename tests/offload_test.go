@@ -25,7 +25,7 @@ import (
 // trainWith is train with test hooks, and the ranks' memory after it.
 func trainWith(t *testing.T, c *config.Config, s build.Hooks) outcome {
 	t.Helper()
-	ranks, err := build.Open(c, build.Setup{Hooks: s})
+	ranks, err := build.Open(build.Place(c, build.Alone{}, s))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,14 +126,14 @@ func TestTrainsUnderABudget(t *testing.T) {
 	// On the CPU: cuBLAS alone wants 32 MiB of work space, more than all of this.
 	shape := []string{"device=cpu", "model.layers=32", "model.width=72", "zero.stage=3", "parallel.ranks=2", "train.steps=3", "train.loss_chunk=8"}
 	c := cfg(t, shape...)
-	plan, err := build.DryRun(c)
+	plan, err := build.DryRun(build.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}
 	states := plan.Device[device.Params] + plan.Device[device.Grads] + plan.Device[device.Master] + plan.Device[device.States]
 	budget := states / 4
 	memory := fmt.Sprintf("parallel.memory=%dB", budget)
-	_, err = fit.OpenAffordable(cfg(t, append(shape, memory)...), build.Setup{})
+	_, err = fit.OpenAffordable(build.Local(cfg(t, append(shape, memory)...)))
 	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: a budget of ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
 		t.Errorf("a plan over the budget: %v", err)
 	}
@@ -142,7 +142,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
 		{"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 	} {
-		ranks, err := fit.OpenAffordable(cfg(t, append(append(shape, memory), way...)...), build.Setup{Hooks: build.Hooks{Tile: 2048}})
+		ranks, err := fit.OpenAffordable(build.Place(cfg(t, append(append(shape, memory), way...)...), build.Alone{}, build.Hooks{Tile: 2048}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +161,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 // place in it, and every rank ends.
 func closing(t *testing.T, c *config.Config, files vfs.ScratchFS) (all []error, first error) {
 	t.Helper()
-	ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{Files: files, Tile: 200}})
+	ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{Files: files, Tile: 200}))
 	if err != nil {
 		return nil, err
 	}

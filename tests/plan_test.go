@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/show"
@@ -527,7 +528,7 @@ func BenchmarkPlan(b *testing.B) {
 						b.Fatal(err)
 					}
 					if _, err = plan.New(c, plan.Machine{GPU: true}); err == nil {
-						_, err = sim.Simulate(c, h)
+						_, err = sim.Simulate(build.Planned(c), h)
 					}
 					if err != nil {
 						b.Fatal(err)

@@ -218,7 +218,7 @@ func source(t *testing.T, file string, names ...string) string {
 // depends on the machine.
 func planned(t *testing.T, sets ...string) device.Bytes {
 	t.Helper()
-	plan, err := build.DryRun(quickstart(t, sets...))
+	plan, err := build.DryRun(build.Planned(quickstart(t, sets...)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func cfg(t *testing.T, sets ...string) *config.Config {
 	if err := os.WriteFile(file, []byte("data: {text: [train_test.go]}\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Load(file, append(slices.Clone(small), sets...))
+	c, err := build.Here(1, 0).Load(file, append(slices.Clone(small), sets...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func train(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) coll
 // trainAs is train on ranks that something is done to before.
 func trainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*build.Rank)) outcome {
 	t.Helper()
-	ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{WrapGroups: wrap}})
+	ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{WrapGroups: wrap}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 // onRanks opens a job, sets fresh parameters, and runs f on every rank.
 func onRanks(t *testing.T, c *config.Config, f func(*build.Rank) error) error {
 	t.Helper()
-	ranks, err := build.Open(c, build.Setup{})
+	ranks, err := build.Open(build.Local(c))
 	if err != nil {
 		t.Fatal(err)
 	}

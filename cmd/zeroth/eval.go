@@ -12,6 +12,7 @@ import (
 
 	"zeroth/input"
 	"zeroth/job"
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/state"
@@ -78,7 +79,7 @@ func evaluated(path, run string, sets []string) (*config.Config, error) {
 	for _, key := range apart {
 		sets = append(sets, key+"=null")
 	}
-	return config.Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, folder)))
+	return build.Here(1, 0).Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, folder)))
 }
 
 // setFrom is how an evaluation gives the job its model.

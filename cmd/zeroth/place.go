@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"zeroth/collective/mpi"
 	"zeroth/collective/rendezvous"
 	"zeroth/input"
 	"zeroth/job"
@@ -61,6 +62,9 @@ func (p *place) find() (err error) {
 func (p *place) enter(ctx context.Context, c *config.Config, o *job.Options, note func(string)) (leave func(), err error) {
 	if p.World <= 1 {
 		return func() {}, nil
+	}
+	if c.Parallel.Transport == "mpi" && !mpi.Built {
+		return nil, config.Problems{config.ProblemOf(c, "parallel.transport", "this zeroth has no MPI", "build it with CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth, or want auto, unix or tcp")}
 	}
 	var secure *tls.Config
 	if t := c.Parallel.TLS; t.Cert != "" {

@@ -100,7 +100,7 @@ func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
 		}
 		m.Memory = bytes
 	}
-	c, err := config.Draft(p.file, p.overlays())
+	c, err := build.Here(1, 0).Draft(p.file, p.overlays())
 	if err == nil {
 		m.Spread, err = p.spread(c)
 	}
@@ -266,9 +266,9 @@ func (a *app) simulated(c *config.Config, m plan.Machine, machine string) (*sim.
 	}
 	if s := m.Spread; s.Processes > 0 {
 		s.GPU = h.GPU || c.On() == "cuda"
-		c = s.Of(c)
+		return sim.Simulate(s.Of(c), h)
 	}
-	return sim.Simulate(c, h)
+	return sim.Simulate(build.Planned(c), h)
 }
 
 // openHardware is a machine by its name, whose ranks are on GPUs if that is what is planned

@@ -77,7 +77,19 @@ the keys of a job file. The file - is the standard input.`,
 			dumps, done := whenAsked()
 			defer done()
 			o := job.Options{Out: out, Resume: resume, Observer: w, Dump: dumps, Hooks: hooks}
-			return a.runTraining(ctx, args[0], sets, o, &look, &in)
+			c, leave, err := a.prepare(ctx, args[0], sets, &o, &in)
+			defer leave()
+			if err != nil {
+				return err
+			}
+			if in.Rank > 0 {
+				look = probes{} // they look at rank 0
+			}
+			stop, err := look.start(&o)
+			if err == nil {
+				err = job.Run(ctx, c, o)
+			}
+			return told(cmp.Or(err, stop(err)), o.Out)
 		}),
 		ValidArgsFunction: completeJob,
 	}
@@ -188,42 +200,34 @@ func (a *app) progress() report.Progress {
 	return report.NewProgress(a.out)
 }
 
-// runTraining reads the job before it touches any file.
-func (a *app) runTraining(ctx context.Context, file string, sets []string, o job.Options, look *probes, in *place) error {
+// prepare reads the job before it touches any file, names the run folder and joins the
+// world of the run. leave is to be called after the run, or an error.
+func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Options, in *place) (c *config.Config, leave func(), err error) {
+	undo := func() {}
+	leave = func() { undo() }
 	if f := os.Stdin; file == "-" && term.IsTerminal(int(f.Fd())) {
 		a.note("reading the job from this terminal; Ctrl-D ends it")
 	}
-	c, err := config.LoadIn(file, sets, in.World, in.Ranks)
-	if err != nil {
-		return err
+	if c, err = build.Here(in.World, in.Ranks).Load(file, sets); err != nil {
+		return nil, leave, err
 	}
 	if o.Resume == "latest" && o.Out == "" && c.Checkpoint.Dir == "" {
-		return input.BadInput(errors.New("--resume latest: where are the checkpoints? Give --out with the run folder, or checkpoint.dir in the job file"))
+		return nil, leave, input.BadInput(errors.New("--resume latest: where are the checkpoints? Give --out with the run folder, or checkpoint.dir in the job file"))
 	}
 	switch {
 	case o.Out != "":
 	case in.Rank > 0:
 		o.Out = defaultFolder(file, time.Now()) // until process 0 has said which
 	default:
-		var undo func()
 		o.Out, undo = ownFolder(defaultFolder(file, time.Now()))
-		defer undo()
 	}
 	saves := cmp.Or(c.Checkpoint.Dir, filepath.Join(o.Out, state.CheckpointFolder))
 	a.saves.Store(&saves)
-	leave, err := in.enter(ctx, c, &o, a.note)
+	left, err := in.enter(ctx, c, o, a.note)
 	if err != nil {
-		return err
+		return nil, leave, err
 	}
-	defer leave()
-	if in.Rank > 0 {
-		look = &probes{} // they look at rank 0
-	}
-	stop, err := look.start(&o)
-	if err == nil {
-		err = job.Run(ctx, c, o)
-	}
-	return told(cmp.Or(err, stop(err)), o.Out)
+	return c, func() { left(); undo() }, nil
 }
 
 // told is the error of a run, as its exit code and message want it.

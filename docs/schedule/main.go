@@ -15,7 +15,6 @@ import (
 
 	"zeroth/device"
 	"zeroth/job/build"
-	"zeroth/job/config"
 	"zeroth/job/show"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -45,11 +44,11 @@ const steps = 30
 
 // record trains some steps and returns the spans of rank 0 in the fastest.
 func record(file string, sets []string) (best []span, err error) {
-	c, err := config.Load(file, sets)
+	c, err := build.Here(1, 0).Load(file, sets)
 	if err != nil {
 		return nil, err
 	}
-	ranks, err := build.Open(c, build.Setup{})
+	ranks, err := build.Open(build.Local(c))
 	if err != nil {
 		return nil, err
 	}

@@ -104,7 +104,7 @@ func alone(c *config.Config) *config.Config {
 // there is something to cut. The time of a kernel of the job then follows from its work.
 func (h *Here) shortened(x *config.Config, copies int) error {
 	for {
-		l, err := sim.Recorded(x, 1)
+		l, err := sim.Recorded(build.Planned(x), 1)
 		if err != nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func (h *Here) measureKernels(c *config.Config, tell func(string)) error {
 	if err := h.shortened(x, copies); err != nil {
 		return err
 	}
-	f, err := build.DryRun(x)
+	f, err := build.DryRun(build.Planned(x))
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (h *Here) measureKernels(c *config.Config, tell func(string)) error {
 	}()
 	for range copies {
 		m := &measuring{}
-		if m.ranks, err = fit.OpenAffordable(x, build.Setup{Hooks: build.Hooks{Workers: h.workers, WrapTrainer: m.wrap}}); err != nil {
+		if m.ranks, err = fit.OpenAffordable(build.Place(x, build.Alone{}, build.Hooks{Workers: h.workers, WrapTrainer: m.wrap})); err != nil {
 			return err
 		}
 		all = append(all, m)
@@ -280,7 +280,7 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work)
 // measureCollectives measures those of the job's groups, or of smaller ones
 // where they are large.
 func (h *Here) measureCollectives(c *config.Config) error {
-	l, err := sim.Recorded(build.Micros(c, build.FewMicro), 1)
+	l, err := sim.Recorded(build.Micros(build.Planned(c), build.FewMicro), 1)
 	if err != nil {
 		return err
 	}
@@ -423,7 +423,7 @@ func SimulateHere(c *config.Config, h *Here) (*sim.Result, error) {
 		}
 		return float64(h.workers)
 	}
-	return sim.SimulateWith(c, sim.CostModel{
+	return sim.SimulateWith(build.Planned(c), sim.CostModel{
 		Name: "this machine", Source: fmt.Sprintf("measured: kernels in %s, on %d processors, %s at %.4g a second", h.steps, cores, h.peakOf, h.peak),
 		Seconds: h.seconds, Wants: wants, There: float64(cores) / float64(c.Parallel.Ranks), Peak: h.peak / float64(c.Parallel.Ranks),
 	})

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
 	"zeroth/job/sim"
@@ -23,7 +24,7 @@ func TestMeasure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := sim.Recorded(c, 1)
+		l, err := sim.Recorded(build.Planned(c), 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func openJob(tb testing.TB, job []string, stage int, t device.DType) (*config.Co
 	if err != nil {
 		tb.Fatal(err)
 	}
-	ranks, err := fit.OpenAffordable(c, build.Setup{})
+	ranks, err := fit.OpenAffordable(build.Local(c))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -27,12 +27,12 @@ type member struct {
 // join connects all processes.
 func join(w *world.World) (*member, error) {
 	n := len(w.Members())
-	all, err := w.Groups(shard.Mesh{Shard: n, Replicate: 1})
+	with, err := w.Connect(shard.Mesh{Shard: n, Replicate: 1})
 	if err != nil {
 		return nil, err
 	}
-	f := &member{World: w, ranks: n, me: w.Process(), groups: all[0], group: all[0].World, host: cpu.NewHost(1)}
-	if mem := w.Memory(); mem != nil {
+	f := &member{World: w, ranks: n, me: w.Self().Process, groups: with.Groups[0], group: with.Groups[0].World, host: cpu.NewHost(1)}
+	if mem := with.Memory; mem != nil {
 		f.host.Share(mem) // as training has it
 	}
 	f.wire, f.queue = w.Wire(f.me), f.host.NewQueue("comm")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/input"
@@ -54,8 +55,16 @@ type Queue interface {
 	Close()
 }
 
-// Of is the backend that the job asks for.
-func Of(c *config.Config) Backend {
+// kind is the backend that the job asks for, of which only what it says of itself holds.
+func kind(c *config.Config) Backend {
+	if c.On() == "cuda" {
+		return CUDA{}
+	}
+	return CPU{}
+}
+
+// of is the backend that the job's ranks are opened by.
+func of(c *Job) Backend {
 	if c.On() == "cuda" {
 		return newCUDA(c)
 	}
@@ -65,7 +74,7 @@ func Of(c *config.Config) Backend {
 // For is the backend of one rank of a model, by a value of the job's key device; empty
 // is auto.
 func For(device string, m hf.Model) (Backend, error) {
-	b := CUDA{ranks: 1, model: m}
+	b := CUDA{at: collective.Placement{Here: []int{0}, Beside: 1}, model: m}
 	err := b.Available()
 	switch {
 	case device == "cpu", device != "cuda" && err != nil:
@@ -77,13 +86,13 @@ func For(device string, m hf.Model) (Backend, error) {
 }
 
 // Ready is nil where the job's ranks can be opened here, and what is missing else.
-func Ready(c *config.Config) error {
+func Ready(c *Job) error {
 	if c.On() != "cuda" {
 		return nil
 	}
 	b := newCUDA(c)
 	err := b.Available()
-	if h := c.Parallel.Here; err == nil && h.NCCL && h.Ranks == 0 {
+	if err == nil && c.At.NCCL && c.alone() {
 		err = b.canNCCL()
 	}
 	if err != nil {

@@ -31,8 +31,8 @@ func ShardedUnits(units []*fsdp.Unit) (all []Sharded) {
 // the group that needs most. Of ranks of one process nothing bounces. The groups of all
 // ranks gather alone. With stage, its bytes of memory that operations are staged through are
 // the most that is reduced at once.
-func Bounce(c *config.Config, units []Sharded, stage int) (inShard, inReplica int) {
-	m, hosts := config.Mesh(c), c.Parallel.Hosts
+func Bounce(c *Job, units []Sharded, stage int) (inShard, inReplica int) {
+	m, hosts := config.Mesh(c.Config), c.At.Hosts
 	if hosts == nil {
 		return 0, 0
 	}
@@ -112,7 +112,7 @@ func spread(hosts []int) string {
 }
 
 // lendBounce allocates the rank's bounce memory and gives it to its groups.
-func (r *Rank) lendBounce(c *config.Config) error {
+func (r *Rank) lendBounce(c *Job) error {
 	if addsExactly(c) {
 		b, err := r.Device.Alloc(device.F32, ExactBounce(c, ShardedUnits(r.Trainer.Units()))/4, device.Bounce)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cuda"
 	"zeroth/device/cuda/kernel"
@@ -16,10 +17,9 @@ import (
 
 // CUDA is the Backend of NVIDIA GPUs.
 type CUDA struct {
-	gpus  []int       // of the job; empty: all there are
-	ranks int         // of the job on this machine
-	here  config.Here // those of this process
-	model hf.Model    // of the job
+	gpus  []int // of the job; empty: all there are
+	at    collective.Placement
+	model hf.Model // of the job
 }
 
 // Name is that of the job's key device.
@@ -61,46 +61,44 @@ func (b CUDA) ordinals() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	return choose(b.gpus, b.ranks, usable)
+	return choose(b.gpus, b.at.Beside, usable)
 }
 
 // gpuOf is the GPU of a world rank of this process.
-func (b CUDA) gpuOf(rank int, on []int) int { return b.share(b.here.Before+rank-b.here.First, on) }
+func (b CUDA) gpuOf(rank int, on []int) int {
+	return b.share(b.at.Before+slices.Index(b.at.Here, rank), on)
+}
 
 // mine are the GPUs that ranks of this process are on.
 func (b CUDA) mine() ([]int, error) {
 	on, err := b.ordinals()
-	if err != nil || b.here.Ranks == 0 {
-		return on, err
+	if err != nil {
+		return nil, err
 	}
 	var all []int
-	for r := range b.here.Ranks {
-		all = append(all, b.gpuOf(b.here.First+r, on))
+	for _, r := range b.at.Here {
+		all = append(all, b.gpuOf(r, on))
 	}
 	return slices.Compact(all), nil
 }
 
 // newCUDA is the backend of a job.
-func newCUDA(c *config.Config) CUDA {
-	b := CUDA{c.Parallel.GPUs, c.Parallel.Ranks, c.Parallel.Here, c.Model}
-	if b.here.Ranks > 0 {
-		b.ranks = b.here.Beside
-	}
-	return b
+func newCUDA(c *Job) CUDA {
+	return CUDA{c.Parallel.GPUs, c.At, c.Model}
 }
 
 // Spare is the bytes that a rank may take of the GPU where there are fewest, and whose
 // that is, in words; 0 where ranks are on no GPU, or on none of this machine.
-func Spare(c *config.Config) (bytes int64, where string) {
+func Spare(c *Job) (bytes int64, where string) {
 	b := newCUDA(c)
 	usable, _ := machine.UsableGPUs() // a plan of another machine has none
-	on, err := choose(b.gpus, b.ranks, usable)
+	on, err := choose(b.gpus, b.at.Beside, usable)
 	if c.On() != "cuda" || err != nil || len(on) == 0 {
 		return 0, ""
 	}
 	for _, g := range usable {
 		ranks := 0
-		for r := range b.ranks {
+		for r := range b.at.Beside {
 			if b.share(r, on) == g.Ordinal {
 				ranks++
 			}
@@ -114,7 +112,7 @@ func Spare(c *config.Config) (bytes int64, where string) {
 
 // Where says what the job's ranks of this process compute on, in words: with names of GPUs, or why
 // auto has come to the CPU in a program that is built for GPUs.
-func Where(c *config.Config) string {
+func Where(c *Job) string {
 	on, err := newCUDA(c).mine()
 	if c.On() != "cuda" || err != nil {
 		if machine.BuiltForGPUs && c.Device == "auto" && err != nil {
@@ -134,7 +132,7 @@ func Where(c *config.Config) string {
 }
 
 // GPUs are those that the job's ranks of this process are on; none where that is the CPU.
-func GPUs(c *config.Config) []int {
+func GPUs(c *Job) []int {
 	if c.On() != "cuda" {
 		return nil
 	}
@@ -145,9 +143,8 @@ func GPUs(c *config.Config) []int {
 // Names are those of the GPUs that ranks of this process may be on, the same in every
 // process of the machine; none where that is the CPU.
 func Names(c *config.Config) (names []string) {
-	b := newCUDA(c)
 	usable, _ := machine.UsableGPUs() // without them nothing runs
-	on, err := choose(b.gpus, max(len(b.gpus), len(usable)), usable)
+	on, err := choose(c.Parallel.GPUs, max(len(c.Parallel.GPUs), len(usable)), usable)
 	if c.On() != "cuda" || err != nil {
 		return nil
 	}

@@ -21,7 +21,7 @@ func (b CUDA) Open(rank, _ int, s device.Sizes, budget int64) (Device, error) {
 		return nil, err
 	}
 	d.Budget(budget)
-	if !b.here.Staged && !b.here.NCCL {
+	if !b.at.Staged && !b.at.NCCL {
 		err = d.ReachAll(on)
 	}
 	if err == nil {
@@ -31,7 +31,7 @@ func (b CUDA) Open(rank, _ int, s device.Sizes, budget int64) (Device, error) {
 		d.Close()
 		return nil, err
 	}
-	return gpu{d, b.here.Staged, b.here.NCCL}, nil
+	return gpu{d, b.at.Staged, b.at.NCCL}, nil
 }
 
 // OpenHost opens host memory that is pinned for the rank's GPU, with the

@@ -6,6 +6,6 @@
 //
 // Begin with build.go: Trainer is what all ranks have in common. dryrun.go learns what
 // a rank allocates, rank.go allocates it and together.go runs the ranks. A Backend
-// (backend.go) is what they compute on, a Launch (launch.go) how they are spread over
+// (backend.go) is what they compute on, a World (launch.go) how they are spread over
 // processes.
 package build

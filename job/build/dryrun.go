@@ -30,24 +30,21 @@ func (f Footprint) Plus(g Footprint, times int) Footprint {
 }
 
 // DryRun is a Footprint, learnt by a dry run of a step on devices that only count.
-func DryRun(c *config.Config) (Footprint, error) { return DryRunWith(c, Setup{}, FewMicro) }
+func DryRun(j *Job) (f Footprint, err error) {
+	f, err = DryStep(Micros(j, FewMicro), AnyArena)
+	return f.Fitted(), err
+}
 
 // FewMicro is how many micro-batches of a step a dry run has at most: the first,
 // one of those between, which are all alike, and the last.
 const FewMicro = 3
 
 // Micros is the job with at most so many micro-batches a step.
-func Micros(c *config.Config, n int) *config.Config {
-	x := *c
-	x.Train.Accumulate = min(n, x.Train.Accumulate)
+func Micros(j *Job, n int) *Job {
+	c, x := *j.Config, *j
+	c.Train.Accumulate = min(n, c.Train.Accumulate)
+	x.Config = &c
 	return &x
-}
-
-// DryRunWith is DryRun of at most so many micro-batches, three or
-// more.
-func DryRunWith(c *config.Config, s Setup, micros int) (f Footprint, err error) {
-	f, err = DryStep(Micros(c, micros), AnyArena, s)
-	return f.Fitted(), err
 }
 
 // Fitted is a footprint with an arena of as many bytes as were used.
@@ -105,8 +102,8 @@ func StagedOf(c *config.Config, state int) int {
 const WireStaging = 32 << 20
 
 // WireStagingOf is as much of it as the job's ranks take.
-func WireStagingOf(c *config.Config) int {
-	if c.Parallel.Here.Staged && Of(c).HostApart() {
+func WireStagingOf(c *Job) int {
+	if c.At.Staged && kind(c.Config).HostApart() {
 		return WireStaging
 	}
 	return 0
@@ -115,12 +112,9 @@ func WireStagingOf(c *config.Config) int {
 // Saves says whether the job makes checkpoints.
 func Saves(c *config.Config) bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }
 
-// Workspace is the bytes a rank's device takes for its kernels, where all ranks
-// share this machine's processors.
-func Workspace(c *config.Config) int64 { return workspace(c, Of(c), Workers(c)) }
-
-func workspace(c *config.Config, b Backend, workers int) int64 {
-	n := len(Queues)
+// Workspace is the bytes a rank's device takes for its kernels, on so many workers.
+func Workspace(c *config.Config, workers int) int64 {
+	n, b := len(Queues), kind(c)
 	if Saves(c) {
 		n++ // the saver's
 	}
@@ -130,13 +124,10 @@ func workspace(c *config.Config, b Backend, workers int) int64 {
 	return b.Workspace(workers, n, sizes(c))
 }
 
-// HostWorkspace is the bytes a rank's host takes for the kernels of updates, where ranks are
-// as they are set up.
-func HostWorkspace(c *config.Config, s Setup) int64 { return hostWorkspace(c, Of(c), s.workers(c)) }
-
-func hostWorkspace(c *config.Config, b Backend, workers int) int64 {
+// HostWorkspace is the bytes a rank's host takes for the kernels of updates; likewise.
+func HostWorkspace(c *config.Config, workers int) int64 {
 	on := len(HostQueues)
-	if b.DeviceCopies() {
+	if kind(c).DeviceCopies() {
 		on = 1
 	}
 	if c.Zero.Offload.Disk() {
@@ -150,8 +141,8 @@ const AnyArena = math.MaxInt / 2
 
 // DryStep runs a step with an arena of the given size on a DryRank. The footprint's
 // Arena is how much of it was used.
-func DryStep(c *config.Config, arena int, s Setup) (f Footprint, err error) {
-	t, dev, host, err := DryRank(c, arena, s, func(*zero.Config) {})
+func DryStep(j *Job, arena int) (f Footprint, err error) {
+	t, dev, host, err := DryRank(j, arena, func(*zero.Config) {})
 	if err != nil {
 		return f, err
 	}
@@ -162,16 +153,17 @@ func DryStep(c *config.Config, arena int, s Setup) (f Footprint, err error) {
 // DryRank is the first rank on a device that only counts, and a host that
 // does, with all allocated that a run allocates. wrap may put something
 // between it and what it is built from.
-func DryRank(c *config.Config, arena int, s Setup, wrap func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
-	mesh, b, workers := config.Mesh(c), Of(c), s.workers(c)
-	dev, host = &dry.Device{Host: !b.HostApart()}, &dry.Device{Host: true}
+func DryRank(j *Job, arena int, wrap func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
+	c, workers := j.Config, j.workers()
+	mesh := config.Mesh(c)
+	dev, host = &dry.Device{Host: !kind(c).HostApart()}, &dry.Device{Host: true}
 	z := Trainer(c)
 	z.Device, z.Host, z.Compute, z.Comm, z.Update = dev, host, dry.Queue{}, dry.Queue{}, dry.Queue{}
 	z.Groups = collective.Ranks{
 		World: collective.Dry{Of: mesh.World()}, Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate},
 	}
 	z.Offload, z.ArenaSize = c.Zero.Offload.Config(), arena
-	z.Offload.Tile = s.Hooks.Tile
+	z.Offload.Tile = j.Hooks.Tile
 	offloads := c.Zero.Offload.Any()
 	if !HostApart(c) {
 		z.Host = dev
@@ -189,22 +181,22 @@ func DryRank(c *config.Config, arena int, s Setup, wrap func(*zero.Config)) (t *
 	if _, err := hostMemory.Alloc(device.F32, Staged(c, t), device.Snapshot); err != nil {
 		return nil, nil, nil, err
 	}
-	if _, err := host.Alloc(device.F32, WireStagingOf(c)/4, device.Wires); err != nil {
+	if _, err := host.Alloc(device.F32, WireStagingOf(j)/4, device.Wires); err != nil {
 		return nil, nil, nil, err
 	}
-	inShard, inReplica := Bounce(c, ShardedUnits(t.Units()), WireStagingOf(c))
+	inShard, inReplica := Bounce(j, ShardedUnits(t.Units()), WireStagingOf(j))
 	if _, err := hostMemory.Alloc(device.F64, (inShard+inReplica)/8, device.Bounce); err != nil {
 		return nil, nil, nil, err
 	}
-	if _, err := dev.Alloc(device.F32, ExactBounce(c, ShardedUnits(t.Units()))/4, device.Bounce); err != nil {
+	if _, err := dev.Alloc(device.F32, ExactBounce(j, ShardedUnits(t.Units()))/4, device.Bounce); err != nil {
 		return nil, nil, nil, err
 	}
-	if _, err = dev.Alloc(device.F32, int(workspace(c, b, workers)/4), device.Workspace); err == nil && offloads {
-		_, err = host.Alloc(device.F32, int(hostWorkspace(c, b, workers)/4), device.Workspace)
+	if _, err = dev.Alloc(device.F32, int(Workspace(c, workers)/4), device.Workspace); err == nil && offloads {
+		_, err = host.Alloc(device.F32, int(HostWorkspace(c, workers)/4), device.Workspace)
 	}
 	return t, dev, host, err
 }
 
 // HostApart says whether a rank's host memory is accounted apart from its device's:
 // the host cannot address that, or something is offloaded.
-func HostApart(c *config.Config) bool { return Of(c).HostApart() || c.Zero.Offload.Any() }
+func HostApart(c *config.Config) bool { return kind(c).HostApart() || c.Zero.Offload.Any() }

@@ -1,79 +1,156 @@
 package build
 
 import (
+	"cmp"
+	"context"
 	"runtime"
 
+	"zeroth/checkpoint"
 	"zeroth/collective"
+	"zeroth/collective/rendezvous"
 	"zeroth/device/cpu"
 	"zeroth/job/config"
+	"zeroth/job/hf"
+	"zeroth/job/machine"
 	"zeroth/shard"
 )
 
-// Launch spreads the ranks of a job over processes and connects them. No code above asks
-// whether all ranks live in this process.
-type Launch interface {
+// Here is this machine, for a job in so many processes of so many ranks each; 0: as the
+// job has it.
+func Here(processes, ranks int) config.Here {
+	gpus, _ := machine.UsableGPUs() // none, if there is an error
+	return config.Here{Processes: processes, Ranks: ranks, GPUs: len(gpus)}
+}
+
+// Job is a job with what a run finds out: where its ranks are, and what connects them.
+type Job struct {
+	*config.Config
+	At    collective.Placement // of the ranks
+	World World                // nil: the job is planned, not run
+	Hooks Hooks                // of tests
+	Plan  *Footprint           // a dry run's of this job; nil: Open makes one
+
+	Connection *Connection // of ranks that are open
+	Carried    hf.Carried  // what goes with the model into checkpoints and exports
+}
+
+// ModelJSON is config.json of the job's model with parameters in float32: that
+// of the folder it came from, if it came from one; nil of a network of the caller.
+func (j *Job) ModelJSON() []byte {
+	switch {
+	case config.Given(j.Config):
+		return nil
+	case j.Carried.Config == nil:
+		return j.Model.ConfigJSON()
+	}
+	return hf.ExportedConfig(j.Carried.Config, checkpoint.F32)
+}
+
+// Place is the job in a world.
+func Place(c *config.Config, w World, h Hooks) *Job {
+	at := w.Place(config.Mesh(c))
+	if len(at.Here) == c.Parallel.Ranks {
+		at.NCCL = at.NCCL || c.On() == "cuda" && c.Parallel.Collective == "nccl"
+	}
+	if at.NCCL { // what it moves does not bounce
+		at.Hosts = nil
+	}
+	return &Job{Config: c, At: at, World: w, Hooks: h, Carried: c.Folder}
+}
+
+// Planned is the job for a plan, of which nobody has said how its ranks are spread.
+func Planned(c *config.Config) *Job {
+	return &Job{Config: c, At: collective.InOneProcess(c.Parallel.Ranks), Carried: c.Folder}
+}
+
+// Local is the job with all ranks in this process.
+func Local(c *config.Config) *Job { return Place(c, Alone{}, Hooks{}) }
+
+// alone says whether all ranks are in this process.
+func (j *Job) alone() bool { return len(j.At.Here) == j.Parallel.Ranks }
+
+// Unplaced says whether nothing was found out of where ranks are.
+func (j *Job) Unplaced() bool { return j.alone() && !j.At.NCCL && j.At.Hosts == nil }
+
+// workers is how many processors a rank's kernels are split over.
+func (j *Job) workers() int { return cmp.Or(j.Hooks.Workers, shareOf(j.At.Beside)) }
+
+// World is the processes of a run. Process 0 has rank 0, writes the run folder and tells
+// what happens. No code above asks whether all ranks live in this process.
+type World interface {
+	// Self returns what this process knows of the world.
+	Self() Self
 	// Place returns where the ranks of a mesh are.
 	Place(m shard.Mesh) collective.Placement
-	// Groups opens the groups of the ranks in this process, in their order. The ranks
-	// close them.
-	Groups(m shard.Mesh) ([]collective.Ranks, error)
+	// Connect connects the ranks of this process with all others.
+	Connect(m shard.Mesh) (*Connection, error)
+	// Agree is an error, on all, if the processes state different facts.
+	Agree(context.Context, []rendezvous.Fact) error
+	// Share is what process 0 passes to it.
+	Share(ctx context.Context, mine string) (string, error)
+	// Fail tells the others why this process ends, if the reason is its own.
+	Fail(error)
+	// Explain adds what is known of who was lost.
+	Explain(error) error
+}
+
+// Self is what a process knows of its world. The zero value is of a world of one.
+type Self struct {
+	Process int
+	Session string          // a name that no other start of a world has
+	Hosts   []string        // of the ranks; nil: all are here
+	Ended   <-chan struct{} // closed when a process was lost or has failed
+	Dump    func()          // asks all processes to dump what their ranks did last: each, this one too, receives that from Dumps
+	Dumps   <-chan struct{}
+}
+
+// Alone says whether the world is this process.
+func (s Self) Alone() bool { return s.Session == "" }
+
+// Connection is what the ranks of this process reach the others by.
+type Connection struct {
+	Groups []collective.Ranks // in the order of the ranks, which close them
 	// Saves opens one more group of all ranks, in which checkpoints are made during
-	// training; likewise, and after Groups.
-	Saves(m shard.Mesh) ([]collective.Group, error)
-	// Memory returns where ranks allocate what their groups send, so that processes of one
-	// host can read it; nil: anywhere. It comes after Groups.
-	Memory() cpu.Memory
-	// OnLate makes the recorders of the ranks in this process ask all ranks whom they wait
-	// for when an operation is late, and answer when others ask.
-	OnLate(recs []*collective.Recorder)
+	// training; likewise.
+	Saves func() []collective.Group
+	// Memory is where ranks allocate what their groups send, so that processes of one
+	// host can read it; nil: anywhere.
+	Memory cpu.Memory
+	// OnLate makes the recorders of the ranks ask all ranks whom they wait for when an
+	// operation is late, and answer when others ask; nil: the groups know.
+	OnLate func([]*collective.Recorder)
 }
 
-// OneProcess is the Launch of a job whose ranks are goroutines of this process. They reach
+// Alone is the World of a job whose ranks are goroutines of this process. They reach
 // each other's memory, and their groups know whom all wait for.
-type OneProcess struct{}
+type Alone struct{}
 
-// Place implements Launch.
-func (OneProcess) Place(m shard.Mesh) collective.Placement {
-	all := make([]int, m.World())
-	for r := range all {
-		all[r] = r
-	}
-	return collective.Placement{Here: all, Beside: len(all)}
-}
+// Self implements World.
+func (Alone) Self() Self { return Self{} }
 
-// Groups implements Launch.
-func (OneProcess) Groups(m shard.Mesh) ([]collective.Ranks, error) {
-	return collective.LocalWorld(m), nil
-}
+// Agree implements World: there is nobody who could differ.
+func (Alone) Agree(context.Context, []rendezvous.Fact) error { return nil }
 
-// Saves implements Launch.
-func (OneProcess) Saves(m shard.Mesh) ([]collective.Group, error) {
-	var groups []collective.Group
-	for _, g := range collective.NewLocal(m.World()) {
-		groups = append(groups, g)
-	}
-	return groups, nil
-}
+// Share implements World.
+func (Alone) Share(_ context.Context, mine string) (string, error) { return mine, nil }
 
-// Memory implements Launch.
-func (OneProcess) Memory() cpu.Memory { return nil }
+// Fail implements World: there is nobody to tell.
+func (Alone) Fail(error) {}
 
-// OnLate implements Launch.
-func (OneProcess) OnLate([]*collective.Recorder) {}
+// Explain implements World.
+func (Alone) Explain(err error) error { return err }
 
-// Place notes in the job which of its ranks are this process's.
-func Place(c *config.Config, l Launch) {
-	m := config.Mesh(c)
-	at := l.Place(m)
-	if len(at.Here) < m.World() {
-		c.Parallel.Here = config.Here{First: at.Here[0], Ranks: len(at.Here), Before: at.Before, Beside: at.Beside, Staged: at.Staged, NCCL: at.NCCL}
-	} else {
-		c.Parallel.Here = config.Here{NCCL: at.NCCL || c.On() == "cuda" && c.Parallel.Collective == "nccl"}
-	}
-	c.Parallel.Hosts = nil
-	if !c.Parallel.Here.NCCL { // what it moves does not bounce
-		c.Parallel.Hosts = at.Hosts
-	}
+// Place implements World.
+func (Alone) Place(m shard.Mesh) collective.Placement { return collective.InOneProcess(m.World()) }
+
+// Connect implements World.
+func (Alone) Connect(m shard.Mesh) (*Connection, error) {
+	return &Connection{Groups: collective.LocalWorld(m), Saves: func() (groups []collective.Group) {
+		for _, g := range collective.NewLocal(m.World()) {
+			groups = append(groups, g)
+		}
+		return groups
+	}}, nil
 }
 
 // Workers is how many of the machine's processors a rank's kernels are split

@@ -35,13 +35,13 @@ type end interface {
 }
 
 // addsExactly says whether the job's ranks add up in their order what NCCL moves.
-func addsExactly(c *config.Config) bool {
-	return c.Parallel.Here.NCCL && c.Parallel.Collective == "exact"
+func addsExactly(c *Job) bool {
+	return c.At.NCCL && c.Parallel.Collective == "exact"
 }
 
 // ExactBounce is the bytes of memory of a rank's device through which its gradients are
 // added up so.
-func ExactBounce(c *config.Config, units []Sharded) (n int) {
+func ExactBounce(c *Job, units []Sharded) (n int) {
 	if !addsExactly(c) {
 		return 0
 	}
@@ -61,8 +61,8 @@ func (b CUDA) canNCCL() error {
 	if err != nil {
 		return err
 	}
-	if len(on) < b.ranks {
-		return fmt.Errorf("%d ranks share %d of this machine's GPUs, and NCCL wants one for each: %s", b.ranks, len(on), wantExact)
+	if n := b.at.Beside; len(on) < n {
+		return fmt.Errorf("%d ranks share %d of this machine's GPUs, and NCCL wants one for each: %s", n, len(on), wantExact)
 	}
 	_, err = machine.NCCL()
 	return err
@@ -72,8 +72,8 @@ const wantExact = "want fewer parallel.ranks, or parallel.collective: exact"
 
 // AddsUp says who adds up gradients where that is not the ranks in their order, for a
 // job of one process; else it is empty.
-func AddsUp(c *config.Config) string {
-	if h := c.Parallel.Here; !h.NCCL || h.Ranks > 0 {
+func AddsUp(c *Job) string {
+	if !c.At.NCCL || !c.alone() {
 		return "" // several processes have agreed on it, and said so
 	}
 	lib, _ := machine.NCCL() // Ready has found it
@@ -88,26 +88,26 @@ type Communicator struct {
 
 // Communicators are those of a rank of a placed job: none where NCCL moves nothing. The group
 // of all ranks exchanges what is in host memory, which NCCL does not move.
-func Communicators(c *config.Config) []Communicator {
-	if !c.Parallel.Here.NCCL {
+func Communicators(c *Job) []Communicator {
+	if !c.At.NCCL {
 		return nil
 	}
-	m := config.Mesh(c)
+	m := config.Mesh(c.Config)
 	return []Communicator{{"shard", m.Shard}, {"replica", m.Replicate}}
 }
 
 // connect gives the groups of ranks that add up by NCCL their communicators.
-func connect(c *config.Config, ranks []*Rank) error {
+func connect(c *Job, ranks []*Rank) error {
 	return allAtOnce(c, ranks, func(r *Rank) error { return r.connect(Communicators(c)) })
 }
 
 // register makes the ranks' memory known to their communicators.
-func register(c *config.Config, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).register) }
+func register(c *Job, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).register) }
 
 // allAtOnce does for all ranks of a job with communicators what each waits for the others
 // in.
-func allAtOnce(c *config.Config, ranks []*Rank, do func(*Rank) error) error {
-	if !c.Parallel.Here.NCCL {
+func allAtOnce(c *Job, ranks []*Rank, do func(*Rank) error) error {
+	if !c.At.NCCL {
 		return nil
 	}
 	errs := make([]error, len(ranks))
@@ -197,4 +197,4 @@ func (r *Rank) join(d joins, g collective.Group) (j joined, err error) {
 }
 
 // share is the GPU of the rank at a place among those of this machine.
-func (b CUDA) share(at int, on []int) int { return on[launch.GPU(at, b.ranks, len(on))] }
+func (b CUDA) share(at int, on []int) int { return on[launch.GPU(at, b.at.Beside, len(on))] }

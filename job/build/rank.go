@@ -1,7 +1,6 @@
 package build
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -71,79 +70,61 @@ type Hooks struct {
 	Hold        *checkpoint.Hold               // of the folder of checkpoints; nil: each save takes its own
 }
 
-// Setup is how ranks are opened, beside their job. The zero value has all ranks in
-// this process.
-type Setup struct {
-	Plan   *Footprint // a dry run's of this job and setup; nil: Open makes one
-	Launch Launch     // nil is OneProcess
-	Hooks  Hooks      // of tests
-}
-
-// At is the launch.
-func (s Setup) At() Launch {
-	if s.Launch == nil {
-		return OneProcess{}
-	}
-	return s.Launch
-}
-
-// workers is how many processors a rank's kernels are split over.
-func (s Setup) workers(c *config.Config) int {
-	return cmp.Or(s.Hooks.Workers, shareOf(s.At().Place(config.Mesh(c)).Beside))
-}
-
 // Open builds the ranks of the job that live in this process, with parameters not
-// yet set.
-func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
-	if s.Plan == nil {
-		plan, err := DryRunWith(c, s, FewMicro)
+// yet set, and connects them.
+func Open(j *Job) (ranks []*Rank, err error) {
+	defer func() {
+		if err != nil {
+			CloseAll(ranks)
+			ranks = nil
+		}
+	}()
+	plan := j.Plan
+	if plan == nil {
+		f, err := DryRun(j)
 		if err != nil {
 			return nil, err
 		}
-		s.Plan = &plan
+		plan = &f
 	}
-	mesh, l := config.Mesh(c), s.At()
-	groups, err := l.Groups(mesh)
-	if err != nil {
+	if j.Connection, err = j.World.Connect(config.Mesh(j.Config)); err != nil {
 		return nil, err
+	}
+	for i, r := range j.At.Here {
+		rank, err := newRank(j, r, j.Connection.Groups[i], j.Connection.Memory)
+		ranks, rank.Here, rank.Recorder = append(ranks, rank), i, collective.NewRecorder()
+		if err != nil {
+			return ranks, fmt.Errorf("rank %d: %w", r, err)
+		}
+	}
+	if err := connect(j, ranks); err != nil {
+		return ranks, err
+	}
+	if ask := j.Connection.OnLate; ask != nil {
+		ask(recorders(ranks))
 	}
 	run := fmt.Sprintf("%08x", rand.Uint32())
-	for i, r := range l.Place(mesh).Here {
-		rec := collective.NewRecorder()
-		rank, err := newRank(c, r, groups[i], s.workers(c), l.Memory())
-		ranks, rank.Here, rank.Recorder = append(ranks, rank), i, rec
-		if err != nil {
-			CloseAll(ranks)
-			return nil, fmt.Errorf("rank %d: %w", r, err)
-		}
-	}
-	if err := connect(c, ranks); err != nil {
-		CloseAll(ranks)
-		return nil, err
-	}
-	l.OnLate(recorders(ranks))
 	for _, rank := range ranks {
-		rank.Groups = s.wrap(c, rank.Rank, rank.Groups, rank.Recorder)
-		err := rank.stage(c)
-		if err == nil {
-			err = rank.reserve(c, s.Plan.Device)
-		}
-		if err == nil {
-			err = rank.open(c, s.Plan.Arena, run, s.Hooks)
-		}
-		if err == nil {
-			err = rank.lendBounce(c)
-		}
-		if err != nil {
-			CloseAll(ranks)
-			return nil, fmt.Errorf("rank %d: %w", rank.Rank, err)
+		if err := rank.equip(j, plan, run); err != nil {
+			return ranks, fmt.Errorf("rank %d: %w", rank.Rank, err)
 		}
 	}
-	if err := register(c, ranks); err != nil {
-		CloseAll(ranks)
-		return nil, err
+	return ranks, register(j, ranks)
+}
+
+// equip gives a connected rank its memory and its trainer.
+func (r *Rank) equip(j *Job, plan *Footprint, run string) error {
+	r.Groups = j.wrap(r.Rank, r.Groups, r.Recorder)
+	if err := r.stage(j); err != nil {
+		return err
 	}
-	return ranks, nil
+	if err := r.reserve(j, plan.Device); err != nil {
+		return err
+	}
+	if err := r.open(j, plan.Arena, run); err != nil {
+		return err
+	}
+	return r.lendBounce(j)
 }
 
 func recorders(ranks []*Rank) (all []*collective.Recorder) {
@@ -155,27 +136,27 @@ func recorders(ranks []*Rank) (all []*collective.Recorder) {
 
 // wrap gives a rank's groups the job's deadline, a recorder, and what a test puts
 // around them.
-func (s Setup) wrap(c *config.Config, r int, g collective.Ranks, rec *collective.Recorder) collective.Ranks {
-	g.World = rec.Watchdog(g.World, c.Parallel.Timeout, "world", false)
-	g.Shard = rec.Watchdog(g.Shard, c.Parallel.Timeout, "shard", false)
-	g.Replica = rec.Watchdog(g.Replica, c.Parallel.Timeout, "replica", false)
-	if s.Hooks.WrapGroups != nil {
-		g = s.Hooks.WrapGroups(r, g)
+func (j *Job) wrap(r int, g collective.Ranks, rec *collective.Recorder) collective.Ranks {
+	g.World = rec.Watchdog(g.World, j.Parallel.Timeout, "world", false)
+	g.Shard = rec.Watchdog(g.Shard, j.Parallel.Timeout, "shard", false)
+	g.Replica = rec.Watchdog(g.Replica, j.Parallel.Timeout, "replica", false)
+	if j.Hooks.WrapGroups != nil {
+		g = j.Hooks.WrapGroups(r, g)
 	}
 	return g
 }
 
 // newRank opens a rank's devices and queues. What there is of it is to be closed
 // after an error, too.
-func newRank(c *config.Config, r int, g collective.Ranks, workers int, mem cpu.Memory) (rank *Rank, err error) {
-	b := Of(c)
+func newRank(c *Job, r int, g collective.Ranks, mem cpu.Memory) (rank *Rank, err error) {
+	b, workers := of(c), c.workers()
 	rank = &Rank{Rank: r, Groups: g, timeout: c.Parallel.Timeout}
-	if rank.Device, err = b.Open(r, workers, sizes(c), c.Parallel.Memory); err != nil {
+	if rank.Device, err = b.Open(r, workers, sizes(c.Config), c.Parallel.Memory); err != nil {
 		return rank, err
 	}
 	share(rank.Device, mem)
 	rank.queues(rank.Device, Queues[:]...)
-	if !HostApart(c) {
+	if !HostApart(c.Config) {
 		return rank, nil
 	}
 	if !c.Zero.Offload.Any() {
@@ -201,7 +182,7 @@ func newRank(c *config.Config, r int, g collective.Ranks, workers int, mem cpu.M
 
 // stage has the groups pass through host memory, where they move no other and the
 // rank's is apart.
-func (r *Rank) stage(c *config.Config) error {
+func (r *Rank) stage(c *Job) error {
 	n := WireStagingOf(c)
 	if n == 0 {
 		return nil
@@ -231,13 +212,13 @@ type planned interface {
 
 // reserve takes what the plan has, of a device that can, beside its work space, which
 // is there. A unit has a shard, a gradient, a slot of each, a master copy and state.
-func (r *Rank) reserve(c *config.Config, plan device.Bytes) error {
+func (r *Rank) reserve(c *Job, plan device.Bytes) error {
 	d, ok := r.Device.(planned)
 	if !ok {
 		return nil
 	}
 	plan[device.Workspace] = 0
-	return d.ReservePlan(plan, 8*len(config.Network(c).Units())+64)
+	return d.ReservePlan(plan, 8*len(config.Network(c.Config).Units())+64)
 }
 
 // queues opens more queues of the rank, on one of its devices.
@@ -248,8 +229,8 @@ func (r *Rank) queues(d Device, names ...string) {
 }
 
 // open builds the rank's trainer.
-func (r *Rank) open(c *config.Config, arena int, run string, h Hooks) (err error) {
-	z, q := Trainer(c), r.Queues
+func (r *Rank) open(c *Job, arena int, run string) (err error) {
+	z, q, h := Trainer(c.Config), r.Queues, c.Hooks
 	z.Device, z.Host, z.Compute, z.Comm, z.Update = r.Device, r.HostMemory(), q[0], q[1], q[2]
 	z.Groups, z.Offload, z.ArenaSize = r.Groups, c.Zero.Offload.Config(), arena
 	o := &z.Offload

@@ -30,16 +30,15 @@ type Config struct {
 	Checkpoint Checkpointing
 	Sample     Sampling
 
-	on         string           // see On
-	Notes      []string         // what a user may not expect of it
-	Carried    hf.Carried       // of the folder that the model came from; while it runs
-	network    *nn.Model        // of the caller; nil: that of Model
-	world      [2]int           // processes, and ranks of each, as LoadIn was told
-	found      *data.Found      // the files of Data
-	file       string           // that the job was read from
-	root       *node            // what it and the sets say, not to be changed
-	OtherModel []string         // how what the job says of the model differs from the checkpoint it goes on from
-	places     map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
+	on      string           // see On
+	Notes   []string         // what a user may not expect of it
+	Folder  hf.Carried       // what model.from has beside its shape
+	network *nn.Model        // of the caller; nil: that of Model
+	here    Here             // that it was loaded for
+	found   *data.Found      // the files of Data
+	file    string           // that the job was read from
+	root    *node            // what it and the sets say, not to be changed
+	places  map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
 }
 
 // Data is what to train on. One of Text, Tokens and Documents is set.
@@ -109,18 +108,6 @@ type Parallel struct {
 	Join       time.Duration // how long processes wait for each other to come
 	Heartbeat  time.Duration // between the signs of life of a process
 	DeadAfter  time.Duration // a process without one is lost
-	Here       Here          // no key: a run notes it
-	Hosts      []int         // likewise: the number of each rank's host, of ranks in several processes; nil: one process
-}
-
-// Here is which of the ranks are this process's, of a world of several. The zero
-// value is all of them.
-type Here struct {
-	First, Ranks int  // world ranks [First, First+Ranks)
-	Before       int  // ranks of this machine that are before First among its ranks
-	Beside       int  // ranks of this machine
-	NCCL         bool // ranks on GPUs add up by NCCL
-	Staged       bool // what they exchange passes through memory that the host can address
 }
 
 // TLS is files in PEM by which processes know each other: a certificate of this one,
@@ -194,19 +181,23 @@ func (c *Config) On() string { return c.on }
 // it, fills in defaults and checks everything that can be checked without
 // reading the data. Its error is a Problems that lists all there is to mend. Relative
 // paths in the job file are relative to the current directory.
-func Load(file string, sets []string) (*Config, error) { return LoadIn(file, sets, 1, 0) }
+func Load(file string, sets []string) (*Config, error) { return Here{}.Load(file, sets) }
 
-// LoadIn is Load in a world of so many processes, over which the ranks are split
-// evenly; each has so many ranks where the job does not say, 0 for as many as the
-// job's defaults give.
-func LoadIn(file string, sets []string, processes, each int) (*Config, error) {
+// Here is where a job is to run, which defaults follow.
+type Here struct {
+	Processes int // over which the ranks are split evenly; 0 is one
+	Ranks     int // of each process, where the job does not say; 0: as many as the job's defaults give
+	GPUs      int // that ranks can compute on
+}
+
+// Load is Load of a job that is to run there.
+func (h Here) Load(file string, sets []string) (*Config, error) {
 	root, problems := readFile(file)
 	for _, s := range sets {
 		problems = append(problems, overlay(root, s)...)
 	}
 	r := newReader(file, root)
-	r.problems, r.processes, r.each = problems, processes, each
-	r.Config.world = [2]int{processes, each}
+	r.problems, r.Config.here = problems, h
 	if !r.problems.Fatal() {
 		r.read()
 		r.resolve()

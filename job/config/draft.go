@@ -5,9 +5,12 @@ import (
 	"strings"
 )
 
-// Draft reads a job that will not be run here: its data need not be there. The
+// Draft is Here.Draft where nothing is known of where the job will run.
+func Draft(file string, sets []string) (*Config, error) { return Here{}.Draft(file, sets) }
+
+// Draft reads a job that is not run now: its data need not be there. The
 // file may be empty, if the sets tell what there is to plan.
-func Draft(file string, sets []string) (*Config, error) {
+func (h Here) Draft(file string, sets []string) (*Config, error) {
 	root, problems := &node{kind: mapping}, Problems(nil)
 	if file != "" {
 		root, problems = readFile(file)
@@ -19,7 +22,7 @@ func Draft(file string, sets []string) (*Config, error) {
 		problems = append(problems, overlay(root, s)...)
 	}
 	r := newReader(file, root)
-	r.problems = problems
+	r.problems, r.Config.here = problems, h
 	if !r.problems.Fatal() {
 		r.read()
 		r.resolve()

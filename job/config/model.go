@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strings"
 
-	"zeroth/checkpoint"
 	"zeroth/input"
 	"zeroth/job/hf"
 )
@@ -63,7 +62,7 @@ func (r *reader) modelFrom() {
 		r.wrong(r.given["model.from"].at, "model.from", err.Error(), toDownload(m.From))
 		return
 	}
-	r.Config.Carried = kept
+	r.Config.Folder = kept
 	read.From = m.From
 	if r.has("model.context") && m.Context > read.Context {
 		r.refuse(fmt.Sprintf("sequences of %d tokens, but the model of %s is made for at most %d", m.Context, m.From, read.Context),
@@ -93,16 +92,4 @@ func toDownload(from string) string {
 	}
 	folder := gopath.Base(from)
 	return fmt.Sprintf("nothing is downloaded here: run 'hf download %s --local-dir %s' (pip install huggingface_hub) and name the folder %s", from, folder, folder)
-}
-
-// ModelJSON is config.json of the job's model with parameters in float32: that
-// of the folder it came from, if it came from one; nil of a network of the caller.
-func (c *Config) ModelJSON() []byte {
-	if c.network != nil {
-		return nil
-	}
-	if c.Carried.Config == nil {
-		return c.Model.ConfigJSON()
-	}
-	return hf.ExportedConfig(c.Carried.Config, checkpoint.F32)
 }

@@ -19,10 +19,9 @@ type reader struct {
 	bad      map[string]bool  // keys that have a problem already
 	problems Problems
 	was      *wasModel // of the checkpoint that the job goes on from; nil if there is none
+	differs  []string  // how what the job says of the model differs from that
 
 	tokenizer data.Tokenizer // nil until it is known
-	processes int            // over which the ranks are split; 0 is one
-	each      int            // ranks of a process, where the job does not say; 0: likewise
 }
 
 // newReader is a reader of a job file whose nodes have been parsed; file is its

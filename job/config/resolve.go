@@ -1,17 +1,16 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 
-	"zeroth/collective/mpi"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/job/hf"
-	"zeroth/job/machine"
 	"zeroth/job/show"
 	"zeroth/nn"
 )
@@ -207,7 +206,7 @@ func (r *reader) resolveDevice() {
 	c := r.Config
 	if c.on = c.Device; c.on == "auto" {
 		c.on = "cpu"
-		if _, err := machine.UsableGPUs(); err == nil {
+		if c.here.GPUs > 0 {
 			c.on = "cuda"
 		}
 	}
@@ -216,28 +215,18 @@ func (r *reader) resolveDevice() {
 	}
 }
 
-// gpus is how many GPUs the job has: as many as it names, or as this machine has; 0
-// if that is none, for a plan of another machine.
-func (c *Config) gpus() int {
-	if len(c.Parallel.GPUs) > 0 {
-		return len(c.Parallel.GPUs)
-	}
-	all, _ := machine.UsableGPUs()
-	return len(all)
-}
-
 func (r *reader) resolveParallel() {
-	p := &r.Config.Parallel
+	p, here := &r.Config.Parallel, r.Config.here
 	if !r.has("parallel.ranks") {
 		p.Ranks = 4
-		if n := r.Config.gpus(); r.Config.on == "cuda" && n > 0 {
+		if n := cmp.Or(len(p.GPUs), here.GPUs); r.Config.on == "cuda" && n > 0 {
 			p.Ranks = n
 		}
 		if p.Shard > 0 && p.Shard*p.Replicate <= MostRanks {
 			p.Ranks = p.Shard * p.Replicate
 		}
-		if r.processes > 1 && p.Shard <= 0 || r.each > 0 {
-			p.Ranks = min(MostRanks, max(1, r.processes)*max(1, r.each))
+		if here.Processes > 1 && p.Shard <= 0 || here.Ranks > 0 {
+			p.Ranks = min(MostRanks, max(1, here.Processes)*max(1, here.Ranks))
 		}
 	}
 	r.resolveProcesses()
@@ -261,16 +250,13 @@ func (r *reader) resolveParallel() {
 // resolveProcesses refuses ranks that cannot be split over the processes, and
 // what carries nothing between them.
 func (r *reader) resolveProcesses() {
-	p := &r.Config.Parallel
-	if r.processes > 1 && p.Ranks%r.processes != 0 {
-		r.refuse(fmt.Sprintf("%d ranks cannot be split evenly over %d processes", p.Ranks, r.processes),
-			fmt.Sprintf("want ranks %s, or leave it out: then each process has one", eitherCount(neighbours(p.Ranks, func(n int) bool { return n%r.processes == 0 }))), "parallel.ranks")
+	p, processes := &r.Config.Parallel, r.Config.here.Processes
+	if processes > 1 && p.Ranks%processes != 0 {
+		r.refuse(fmt.Sprintf("%d ranks cannot be split evenly over %d processes", p.Ranks, processes),
+			fmt.Sprintf("want ranks %s, or leave it out: then each process has one", eitherCount(neighbours(p.Ranks, func(n int) bool { return n%processes == 0 }))), "parallel.ranks")
 	}
-	if r.processes > 1 && p.Transport == "local" {
+	if processes > 1 && p.Transport == "local" {
 		r.refuse("local carries nothing between processes", "want auto, unix or tcp", "parallel.transport")
-	}
-	if r.processes > 1 && p.Transport == "mpi" && !mpi.Built {
-		r.refuse("this zeroth has no MPI", "build it with CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth, or want auto, unix or tcp", "parallel.transport")
 	}
 	if all := []string{p.TLS.Cert, p.TLS.Key, p.TLS.CA}; p.TLS != (TLS{}) && slices.Contains(all, "") {
 		r.refuse("a certificate, its key and the authority go together", "want all three, or none", "parallel.tls.cert", "parallel.tls.key", "parallel.tls.ca")
@@ -371,26 +357,27 @@ func (c *Config) resolveSteps() {
 	}
 }
 
-// Settle makes steps of epochs, now that it is known how many sequences the data
+// Settled is the job with steps for its epochs, now that it is known how many sequences the data
 // has; samples of them were read in so many steps before. The last step is filled up
 // with sequences of the next epoch. A job that gives steps stays as it is.
-func (c *Config) Settle(sequences int64, step int, samples int64) error {
-	t := &c.Train
-	if t.Epochs == 0 {
-		return nil
+func (c *Config) Settled(sequences int64, step int, samples int64) (*Config, error) {
+	if c.Train.Epochs == 0 {
+		return c, nil
 	}
+	x := *c
+	t := &x.Train
 	const rounding = 1 - 1e-12 // 0.1 of 30 is 3
 	left := math.Ceil(t.Epochs*float64(sequences)*rounding) - float64(samples)
 	steps := float64(step) + max(0, math.Ceil(left/float64(t.Batch)))
 	if steps > mostSteps {
-		return Problems{ProblemOf(c, "train.epochs", fmt.Sprintf("%s epochs of %d sequences are %.3g steps, of at most %d", formatReal(t.Epochs), sequences, steps, mostSteps), "want fewer")}
+		return nil, Problems{ProblemOf(c, "train.epochs", fmt.Sprintf("%s epochs of %d sequences are %.3g steps, of at most %d", formatReal(t.Epochs), sequences, steps, mostSteps), "want fewer")}
 	}
 	t.Steps = int(steps)
-	c.resolveSteps()
-	if wrong, _ := Countable(c); wrong != "" {
-		return Problems{ProblemOf(c, "train.epochs", wrong, "want fewer")}
+	x.resolveSteps()
+	if wrong, _ := Countable(&x); wrong != "" {
+		return nil, Problems{ProblemOf(c, "train.epochs", wrong, "want fewer")}
 	}
-	return nil
+	return &x, nil
 }
 
 func (r *reader) resolveOptimizer() {

@@ -32,8 +32,8 @@ type wasModel struct {
 	unpadded bool   // by a version that trained the embedding of a padding token, too
 }
 
-// resumeModel makes the model that of the checkpoint, and keeps in otherModel
-// what the job says of it that differs.
+// resumeModel makes the model that of the checkpoint, and keeps in differs
+// what the job says of it that does.
 func (r *reader) resumeModel() {
 	c, was := r.Config, r.was
 	m, from := &c.Model, c.Model.From != ""
@@ -48,7 +48,7 @@ func (r *reader) resumeModel() {
 		if !from {
 			at = c.Place(name)
 		}
-		c.OtherModel = append(c.OtherModel, fmt.Sprintf("%s is %v in it, %v in the job (%v)", name, is, job, at))
+		r.differs = append(r.differs, fmt.Sprintf("%s is %v in it, %v in the job (%v)", name, is, job, at))
 	}
 	was.Model.Differ(*m, func(says string, is, job any) {
 		if key := modelKey(says); from || r.has(key) {
@@ -110,9 +110,9 @@ type Before struct {
 	File     string    // where all this was read, for messages
 }
 
-// Continued returns the job of a run that continues b. Keys that the job leaves out
-// come from there.
-func (c *Config) Continued(b Before) (*Config, Problems) {
+// Continued returns the job of a run that continues b, and how what c says of the model
+// differs from the checkpoint's. Keys that c leaves out come from there.
+func (c *Config) Continued(b Before) (next *Config, differs []string, wrong Problems) {
 	was := b.Job
 	root := c.root.clone()
 	for _, key := range c.inherited(was) {
@@ -121,8 +121,7 @@ func (c *Config) Continued(b Before) (*Config, Problems) {
 		put(root, key, n)
 	}
 	r := newReader(c.file, root)
-	r.Config.network, r.Config.world = c.network, c.world
-	r.processes, r.each = c.world[0], c.world[1]
+	r.Config.network, r.Config.here = c.network, c.here
 	if b.Model != nil {
 		r.was = &wasModel{Model: *b.Model, trained: b.Context, unpadded: b.Unpadded}
 		if was != nil {
@@ -132,7 +131,7 @@ func (c *Config) Continued(b Before) (*Config, Problems) {
 	r.read()
 	r.resolve()
 	r.problems.Sort()
-	return r.Config, r.problems
+	return r.Config, r.differs, r.problems
 }
 
 // SettingsOf is what lasts of a job that a checkpoint has in YAML, and where its

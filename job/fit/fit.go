@@ -220,8 +220,7 @@ func (s *search) dryRun(c *Choice) error {
 	if err := s.weigh(c); err != nil {
 		return err
 	}
-	job, setup := c.limits.machine(c.Config).Setup(c.Config)
-	needs, err := build.DryRunWith(job, setup, build.FewMicro)
+	needs, err := build.DryRun(c.limits.machine(c.Config).Job(c.Config))
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ type layers struct {
 func layersOf(c *config.Config) (*layers, error) {
 	m := config.Network(c)
 	p := &profiler{modules: make([][]byte, len(m.Modules))}
-	t, _, _, err := build.DryRank(alone(config.Standing(c, m)), build.AnyArena, build.Setup{}, func(z *zero.Config) {
+	t, _, _, err := build.DryRank(build.Planned(alone(config.Standing(c, m))), build.AnyArena, func(z *zero.Config) {
 		p.recording = sim.RecordAll(z)
 		z.Listener = p
 	})
@@ -69,7 +69,7 @@ func layersOf(c *config.Config) (*layers, error) {
 // the device: what modules do in it depends on nothing else.
 func alone(c *config.Config) *config.Config {
 	x := *c
-	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate, x.Parallel.Hosts, x.Parallel.Here = 1, 1, 1, nil, config.Here{}
+	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate = 1, 1, 1
 	x.Zero.Stage, x.Zero.Prefetch, x.Zero.Recompute = 0, 0, "none"
 	x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters = "none", "none"
 	x.Train.MicroBatch, x.Train.Accumulate, x.Train.LossChunk = 1, 1, x.Model.Context

@@ -196,9 +196,9 @@ func (s *search) runUnits(x *config.Config, k unitKey, modules []int) (measured,
 		}
 		c.Zero.Offload.Ratio = offload.RatioFrom(some, k.first)
 	}
-	job, setup := s.limits.machine(x).Setup(config.Standing(&c, s.layers.with(modules)))
+	job := s.limits.machine(x).Job(config.Standing(&c, s.layers.with(modules)))
 	var meter *sim.Meter
-	t, dev, host, err := build.DryRank(job, build.AnyArena, setup, func(z *zero.Config) { meter = sim.NewMeter(z) })
+	t, dev, host, err := build.DryRank(job, build.AnyArena, func(z *zero.Config) { meter = sim.NewMeter(z) })
 	if err != nil {
 		return measured{}, err
 	}
@@ -232,7 +232,7 @@ func (s *search) runPasses(x *config.Config, k passKey, modules []int) (measured
 	c := alone(config.Standing(x, s.layers.with(modules)))
 	c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute, c.Train.Accumulate = k.micro, k.chunk, k.recompute, k.micros
 	var l *sim.Recording
-	t, dev, host, err := build.DryRank(c, build.AnyArena, build.Setup{}, func(z *zero.Config) { l = sim.RecordAll(z) })
+	t, dev, host, err := build.DryRank(build.Planned(c), build.AnyArena, func(z *zero.Config) { l = sim.RecordAll(z) })
 	if err != nil {
 		return measured{}, err
 	}
@@ -264,7 +264,7 @@ func (s *search) needs(x *config.Config) (n build.Footprint, err error) {
 	n = n.Fitted()
 	n.Device[device.Workspace] = 0
 	if !s.limits.GPU {
-		n.Device[device.Workspace] = build.Workspace(config.Standing(x, s.layers.with(s.layers.first)))
+		n.Device[device.Workspace] = build.Workspace(config.Standing(x, s.layers.with(s.layers.first)), build.Workers(x))
 	}
 	at := &n.Device
 	if build.HostApart(x) {

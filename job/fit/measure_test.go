@@ -111,7 +111,7 @@ func fewAreAll(t *testing.T, s *search, x *config.Config) {
 		return
 	}
 	what := fmt.Sprintf("stage %d, prefetch %d, recompute %s, accumulate %d, %+v", x.Zero.Stage, x.Zero.Prefetch, x.Zero.Recompute, x.Train.Accumulate, x.Zero.Offload)
-	needs, err := build.DryRun(x)
+	needs, err := build.DryRun(build.Planned(x))
 	if err != nil || c.Needs != needs {
 		t.Errorf("%s: needs %+v, a run of all %+v, %v", what, c.Needs, needs, err)
 	}
@@ -146,7 +146,7 @@ func TestAllIsSearched(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, x := range slices.Concat(f.Fits, f.Others) {
-			if needs, err := build.DryRun(x.Config); err != nil || needs.Device.Total() != x.Needs.Device.Total() || !x.Exact {
+			if needs, err := build.DryRun(build.Planned(x.Config)); err != nil || needs.Device.Total() != x.Needs.Device.Total() || !x.Exact {
 				t.Errorf("%s: %v: needs %+v, a dry run %+v, %v", name, x.Sets, x.Needs, needs, err)
 			}
 		}

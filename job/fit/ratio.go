@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/show"
 	"zeroth/job/sim"
@@ -163,7 +164,7 @@ func quickest(list []*Choice) (best *Choice) {
 // thousands of layers and many choices there would be much.
 func (c *Choice) simulate() (err error) {
 	if c.Simulated == nil && c.limits.Hardware != nil {
-		if c.Simulated, err = sim.Simulate(c.Config, c.limits.Hardware); err == nil {
+		if c.Simulated, err = sim.Simulate(build.Planned(c.Config), c.limits.Hardware); err == nil {
 			c.Simulated.DropTrace()
 		}
 	}

@@ -22,12 +22,12 @@ import (
 var here = sim.Rates{Flops: 1e11, Link: 5e9, Host: 5e9, Memory: 1e10, Disk: 1e9}
 
 // Affordable is what each rank will allocate, if there is as much.
-func Affordable(c *config.Config, s build.Setup) (build.Footprint, error) {
-	plan, err := build.DryRunWith(c, s, build.FewMicro)
+func Affordable(j *build.Job) (build.Footprint, error) {
+	plan, err := build.DryRun(j)
 	if err != nil {
 		return plan, err
 	}
-	return plan, cmp.Or(budget(c, plan), affords(c, plan, s.At().Place(config.Mesh(c)).Beside, machine.Machine()))
+	return plan, cmp.Or(budget(j.Config, plan), affords(j, plan, machine.Machine()))
 }
 
 // PlanHere is the plan of a job whose ranks are this machine's and share its
@@ -38,18 +38,18 @@ func PlanHere(c *config.Config, m plan.Machine) (*plan.Plan, error) {
 		return nil, err
 	}
 	f := build.Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk}
-	p.Lacks = cmp.Or(budget(c, f), affords(c, f, c.Parallel.Ranks, machine.Machine()))
+	p.Lacks = cmp.Or(budget(c, f), affords(build.Local(c), f, machine.Machine()))
 	return p, nil
 }
 
 // OpenAffordable opens the ranks of a job, if there is the memory they need.
-func OpenAffordable(c *config.Config, s build.Setup) ([]*build.Rank, error) {
-	plan, err := Affordable(c, s)
+func OpenAffordable(j *build.Job) ([]*build.Rank, error) {
+	plan, err := Affordable(j)
 	if err != nil {
 		return nil, err
 	}
-	s.Plan = &plan
-	return build.Open(c, s)
+	j.Plan = &plan
+	return build.Open(j)
 }
 
 // budget refuses a job whose ranks need more than parallel.memory, before
@@ -64,19 +64,20 @@ func budget(c *config.Config, f build.Footprint) error {
 		nearby(c, budget, (*Choice).over, build.Footprint.DeviceTotal)))
 }
 
-// affords refuses a job of which so many ranks share a machine, if they together
+// affords refuses a job whose ranks that share a machine together
 // need more memory than that has free. Who names a size in parallel.memory knows better what will be free: then
 // what counts is all there is.
-func affords(c *config.Config, f build.Footprint, beside int, m machine.Memory) error {
+func affords(j *build.Job, f build.Footprint, m machine.Memory) error {
+	c := j.Config
 	has, where := m.Free, m.Limit+" has %s free"
 	if c.Parallel.Memory > 0 {
 		has, where = m.Total, m.Limit+" has %s in all"
 	}
-	ranks := int64(beside)
+	ranks := int64(j.At.Beside)
 	of := build.OnMachine(c)
 	needs := of(f)
 	if has == 0 || needs <= has/ranks {
-		return onGPU(c, f)
+		return onGPU(j, f)
 	}
 	over := func(x *Choice) int64 { return of(x.Needs) - has/ranks }
 	return tooMuch(c, fmt.Sprintf("%d ranks need %s, %s each: %s; but "+where+"; %s", ranks, show.ByteSize(Product(needs, ranks)), show.ByteSize(needs), largestUses(f.Both()),
@@ -85,8 +86,9 @@ func affords(c *config.Config, f build.Footprint, beside int, m machine.Memory) 
 
 // onGPU refuses a job whose ranks need more memory than the GPU has free that they
 // are on.
-func onGPU(c *config.Config, f build.Footprint) error {
-	has, where := build.Spare(c)
+func onGPU(j *build.Job, f build.Footprint) error {
+	c := j.Config
+	has, where := build.Spare(j)
 	if where == "" || f.DeviceTotal() <= has {
 		return nil
 	}

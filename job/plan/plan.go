@@ -157,12 +157,12 @@ type Machine struct {
 	Spread build.Spread // of the ranks over processes; zero: one
 }
 
-// Setup is the job as the machine's processes would run it, and how its ranks are set up.
-func (m Machine) Setup(c *config.Config) (*config.Config, build.Setup) {
+// Job is the job as the machine's processes would run it.
+func (m Machine) Job(c *config.Config) *build.Job {
 	if m.Spread.Processes == 0 {
-		return c, build.Setup{}
+		return build.Planned(c)
 	}
-	return m.Spread.Of(c), build.Setup{Launch: m.Spread}
+	return m.Spread.Of(c)
 }
 
 // New is a dry run of a step of the job on a device that only counts. It reads
@@ -174,9 +174,8 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	if m.Memory == 0 {
 		m.Memory = c.Parallel.Memory
 	}
-	c, setup := m.Setup(c)
 	var w *Tracker
-	t, dev, host, err := build.DryRank(build.Micros(c, micros), build.AnyArena, setup, func(z *zero.Config) { w = NewTracker(z) })
+	t, dev, host, err := build.DryRank(build.Micros(m.Job(c), micros), build.AnyArena, func(z *zero.Config) { w = NewTracker(z) })
 	if err != nil {
 		return nil, err
 	}

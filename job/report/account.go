@@ -8,7 +8,6 @@ import (
 
 	"zeroth/device"
 	"zeroth/job/build"
-	"zeroth/job/config"
 	"zeroth/job/machine"
 	"zeroth/job/show"
 )
@@ -39,12 +38,12 @@ type Process struct {
 }
 
 // NewAccount returns what the ranks hold now, and the plan that they were opened by.
-func NewAccount(c *config.Config, plan build.Footprint, step int, ranks []*build.Rank) *Account {
+func NewAccount(j *build.Job, plan build.Footprint, step int, ranks []*build.Rank) *Account {
 	a := &Account{Step: step, Planned: plan, Process: process()}
-	for _, n := range machine.OnGPUs(build.GPUs(c)) {
+	for _, n := range machine.OnGPUs(build.GPUs(j)) {
 		a.Process.GPU += n
 	}
-	a.onGPU = c.On() == "cuda"
+	a.onGPU = j.On() == "cuda"
 	for _, r := range ranks {
 		h := Held{Rank: r.Rank, Device: r.Device.Usage(), Disk: r.Trainer.DiskBytes()}
 		if r.Host != nil {

@@ -15,16 +15,18 @@ import (
 func accounted(t *testing.T) ([]*build.Rank, func() *Account) {
 	t.Helper()
 	c := configtest.Fitted(t, "device=cpu", "zero.offload.optimizer=host")
-	plan, err := build.DryRun(c)
+	plan, err := build.DryRun(build.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranks, err := build.Open(c, build.Setup{Plan: &plan})
+	j := build.Local(c)
+	j.Plan = &plan
+	ranks, err := build.Open(j)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { build.CloseAll(ranks) })
-	return ranks, func() *Account { return NewAccount(c, plan, 3, ranks) }
+	return ranks, func() *Account { return NewAccount(j, plan, 3, ranks) }
 }
 
 // What a rank holds that was not planned is told, by rank and category, on the

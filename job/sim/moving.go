@@ -18,9 +18,9 @@ import (
 // would have it, or the memory of one process.
 type moving struct {
 	*Hardware
-	job    *config.Config // as a run would place it
-	host   []int          // of each rank
-	beside int            // ranks of a host
+	job    *build.Job
+	host   []int // of each rank
+	beside int   // ranks of a host
 	links  collective.Links
 	bounce map[Group]int // planned bytes of memory of each rank of a group; 0: not known
 	ways   map[Group]*ways
@@ -34,17 +34,15 @@ type ways struct {
 
 // moving is that of a job on the hardware. One that was not placed is spread over as many
 // hosts as it needs, on each so many ranks as the first of several links joins.
-func (h *Hardware) moving(c *config.Config) *moving {
-	if p := c.Parallel; p.Hosts == nil && p.Here == (config.Here{}) {
-		c = h.Spread(c).Of(c)
+func (h *Hardware) moving(c *build.Job) *moving {
+	if c.Unplaced() {
+		c = h.Spread(c.Config).Of(c.Config)
 	}
-	m := &moving{Hardware: h, job: c, host: c.Parallel.Hosts, bounce: map[Group]int{}, ways: map[Group]*ways{}}
+	m := &moving{Hardware: h, job: c, host: c.At.Hosts, bounce: map[Group]int{}, ways: map[Group]*ways{}}
 	if m.host == nil {
 		m.host = make([]int, c.Parallel.Ranks)
-		if beside := c.Parallel.Here.Beside; beside > 0 {
-			for r := range m.host {
-				m.host[r] = r / beside
-			}
+		for r := range m.host {
+			m.host[r] = r / c.At.Beside
 		}
 	}
 	for _, at := range m.host {
@@ -122,7 +120,7 @@ func (m *moving) collective(k Kernel) float64 {
 	switch {
 	case k.Group.Size == 1:
 		return 0
-	case m.job.Parallel.Here.NCCL && !(m.exact() && k.Op == "reduce-scatter"):
+	case m.job.At.NCCL && !(m.exact() && k.Op == "reduce-scatter"):
 		return m.ring(k.Group, float64(k.N)*float64(k.In.Size()))
 	}
 	seconds, _ := m.wired(k, m.waysOf(k.Group).first)
@@ -154,7 +152,7 @@ func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between i
 // staged says that what ranks exchange passes through pinned memory of their host, piece by
 // piece: they are on GPUs, and NCCL does not move it.
 func (m *moving) staged() bool {
-	return m.job.Parallel.Here.Staged && (m.GPU || m.job.On() == "cuda")
+	return m.job.At.Staged && (m.GPU || m.job.On() == "cuda")
 }
 
 // copies is the seconds in which a piece, of so many bytes of each rank, goes to the host and
@@ -175,7 +173,7 @@ func (m *moving) exact() bool { return m.job.Parallel.Collective == "exact" }
 // between is the bytes that the ranks of the first rank's host send to other hosts for a
 // collective that all ranks call in their groups; 0 where NCCL moves it.
 func (m *moving) between(k Kernel) (bytes int64) {
-	if k.Group.Size <= 1 || m.job.Parallel.Here.NCCL {
+	if k.Group.Size <= 1 || m.job.At.NCCL {
 		return 0
 	}
 	for _, w := range m.waysOf(k.Group).all {
@@ -191,7 +189,7 @@ func (m *moving) waysOf(g Group) *ways {
 		return m.ways[g]
 	}
 	how := collective.Cheapest
-	if m.job.Parallel.Here.NCCL {
+	if m.job.At.NCCL {
 		how = collective.Flat
 	}
 	w, seen, alike := &ways{}, map[int]bool{}, map[string]*collective.Ways{}
@@ -248,7 +246,7 @@ func (h *Hardware) Bus(c *config.Config, g Group) float64 {
 	if g.Size == 1 {
 		return h.Links[0].Bandwidth // nothing is sent
 	}
-	m, n := h.moving(c), 1<<38/g.Size*g.Size
+	m, n := h.moving(build.Planned(c)), 1<<38/g.Size*g.Size
 	seconds := 0.0
 	for _, op := range []string{"all-gather", "reduce-scatter"} {
 		seconds += m.collective(Kernel{Op: op, In: device.F32, N: n, Group: g})
@@ -261,11 +259,11 @@ func (m *moving) says() string {
 	switch {
 	case m.job.Parallel.Ranks == 1:
 		return ""
-	case m.job.Parallel.Here.NCCL && m.exact():
+	case m.job.At.NCCL && m.exact():
 		return "NCCL, around rings; sums in rank order, from rank to rank"
-	case m.job.Parallel.Here.NCCL:
+	case m.job.At.NCCL:
 		return "NCCL, around rings"
-	case m.job.Parallel.Hosts == nil:
+	case m.job.At.Hosts == nil:
 		return "in one process"
 	}
 	through := ""

@@ -75,7 +75,7 @@ func (m *moving) costs() CostModel {
 }
 
 // Simulate runs the job on paper on hardware that someone describes.
-func Simulate(c *config.Config, h *Hardware) (*Result, error) {
+func Simulate(c *build.Job, h *Hardware) (*Result, error) {
 	if err := h.Serves(c, c.Zero.Offload.Any(), c.Zero.Offload.Disk()); err != nil {
 		return nil, input.BadInput(err)
 	}
@@ -92,17 +92,17 @@ const simulatedSteps = 3
 
 // Recorded is what some steps of the job's first rank issue. Of more than two the second
 // stands for the others: from there on all are alike.
-func Recorded(c *config.Config, steps int) (*Recording, error) { return recorded(c, steps, 2) }
+func Recorded(c *build.Job, steps int) (*Recording, error) { return recorded(c, steps, 2) }
 
 // recorded is Recorded by so many steps that are issued.
-func recorded(c *config.Config, steps, issued int) (*Recording, error) {
+func recorded(c *build.Job, steps, issued int) (*Recording, error) {
 	var l *Recording
-	t, _, _, err := build.DryRank(c, build.AnyArena, build.Setup{}, func(z *zero.Config) { l = RecordAll(z) })
+	t, _, _, err := build.DryRank(c, build.AnyArena, func(z *zero.Config) { l = RecordAll(z) })
 	if err != nil {
 		return nil, err
 	}
 	shard, replica := build.Bounce(c, build.ShardedUnits(t.Units()), build.WireStagingOf(c))
-	m := config.Mesh(c)
+	m := config.Mesh(c.Config)
 	l.bounce = map[Group]int{{m.Replicate, m.Shard}: replica, {m.Shard, 1}: shard}
 	for i := range steps {
 		if i >= issued && l.repeat(steps-i) {
@@ -126,7 +126,7 @@ const fewSimulated = 4
 
 // SimulateWith is Simulate by a given cost model. Of many micro-batches it
 // simulates a few.
-func SimulateWith(c *config.Config, p CostModel) (*Result, error) {
+func SimulateWith(c *build.Job, p CostModel) (*Result, error) {
 	if c.Train.Accumulate <= fewSimulated {
 		return simulateAll(c, p)
 	}
@@ -146,12 +146,12 @@ func SimulateWith(c *config.Config, p CostModel) (*Result, error) {
 		*s.all += more * (*s.all - *s.less)
 	}
 	f.Between += int64(more) * (f.Between - few[1].Between)
-	f.rate(c, p)
+	f.rate(c.Config, p)
 	return f, nil
 }
 
 // simulateAll is SimulateWith of every micro-batch.
-func simulateAll(c *config.Config, p CostModel) (*Result, error) {
+func simulateAll(c *build.Job, p CostModel) (*Result, error) {
 	l, err := Recorded(c, simulatedSteps)
 	if err != nil {
 		return nil, err
@@ -177,12 +177,12 @@ func simulateAll(c *config.Config, p CostModel) (*Result, error) {
 		steps.add(ran{"", fmt.Sprint("step ", i+1), int64(1e9 * from), int64(1e9 * end)})
 		from = end
 	}
-	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Between: l.between(p), Of: c, Trace: &Trace{ranks: []tracks{append(queues, steps)}, names: []int{0}}}
+	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Between: l.between(p), Of: c.Config, Trace: &Trace{ranks: []tracks{append(queues, steps)}, names: []int{0}}}
 	e := f.Trace.Exposure()
 	f.memory = l.done()
 	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
 	f.Flops = l.first.Flops - l.first.Again
-	f.rate(c, p)
+	f.rate(c.Config, p)
 	return f, nil
 }
 

@@ -24,7 +24,7 @@ import (
 // made beside the next step, ahead of its update, so that the training loop
 // waits for next to nothing; without, it is small and used over and over.
 type Saver struct {
-	C     *config.Config
+	J     *build.Job
 	Rank  *build.Rank
 	group collective.Group // of saves alone: training's collectives go on beside them
 	queue build.Queue
@@ -55,18 +55,15 @@ type Saved struct {
 
 // OpenSavers makes a saver of each rank of this process, closed with it; they are nil
 // for a job that makes no checkpoints.
-func OpenSavers(c *config.Config, ranks []*build.Rank, setup build.Setup) ([]*Saver, error) {
-	savers := make([]*Saver, len(ranks))
-	if !build.Saves(c) {
+func OpenSavers(j *build.Job, ranks []*build.Rank) (savers []*Saver, err error) {
+	savers = make([]*Saver, len(ranks))
+	if !build.Saves(j.Config) {
 		return savers, nil
 	}
-	groups, err := setup.At().Saves(config.Mesh(c))
-	if err != nil {
-		return nil, err
-	}
+	groups := j.Connection.Saves()
 	tuner := &checkpoint.Tuner{}
 	for i, r := range ranks {
-		if savers[i], err = newSaver(c, r, groups[i], tuner, setup.Hooks); err != nil {
+		if savers[i], err = newSaver(j, r, groups[i], tuner); err != nil {
 			return nil, fmt.Errorf("rank %d: %w", r.Rank, err)
 		}
 		r.AtClose(savers[i].close)
@@ -74,15 +71,15 @@ func OpenSavers(c *config.Config, ranks []*build.Rank, setup build.Setup) ([]*Sa
 	return savers, nil
 }
 
-func newSaver(c *config.Config, r *build.Rank, g collective.Group, tuner *checkpoint.Tuner, hooks build.Hooks) (*Saver, error) {
-	buf, err := r.HostMemory().Alloc(device.F32, build.Staged(c, r.Trainer), device.Snapshot)
+func newSaver(j *build.Job, r *build.Rank, g collective.Group, tuner *checkpoint.Tuner) (*Saver, error) {
+	buf, err := r.HostMemory().Alloc(device.F32, build.Staged(j.Config, r.Trainer), device.Snapshot)
 	if err != nil {
 		return nil, err
 	}
-	s := &Saver{C: c, Rank: r, group: r.Recorder.Watchdog(g, c.Parallel.Timeout, "saves", true), queue: r.Device.NewQueue("save"), tuner: tuner,
-		Fsys: hooks.Saves, hold: hooks.Hold, Told: map[string]bool{}}
+	s := &Saver{J: j, Rank: r, group: r.Recorder.Watchdog(g, j.Parallel.Timeout, "saves", true), queue: r.Device.NewQueue("save"), tuner: tuner,
+		Fsys: j.Hooks.Saves, hold: j.Hooks.Hold, Told: map[string]bool{}}
 	s.stage.buf = buf
-	s.stage.halved = !c.Checkpoint.Async && buf.N < r.Trainer.StateLen()
+	s.stage.halved = !j.Checkpoint.Async && buf.N < r.Trainer.StateLen()
 	return s, nil
 }
 
@@ -96,7 +93,7 @@ func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 		return s.Rank.Trainer.EachAll(s.stage.take, putter(w, &s.stage), putter(w, nil)) // nothing changes while training waits
 	}
 	copied := func() error { return nil }
-	if s.C.Checkpoint.Async {
+	if s.J.Checkpoint.Async {
 		parts, wait := s.Rank.Trainer.Snapshot(s.stage.take)
 		copied = sync.OnceValue(wait)
 		put = func(w *checkpoint.Writer) error {
@@ -120,7 +117,7 @@ func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 		done <- Saved{p.Step, path, err, blocked, took, time.Since(begin)}
 		return err
 	}
-	if s.C.Checkpoint.Async {
+	if s.J.Checkpoint.Async {
 		go func() { kept <- s.Retain(write()) }() // ends before tidy returns
 		return nil
 	}
@@ -164,9 +161,9 @@ func (s *Saver) Retain(err error) error {
 	}
 	var gone checkpoint.Pruned
 	if s.hold != nil {
-		gone, err = s.hold.Prune(s.C.Checkpoint.Keep)
+		gone, err = s.hold.Prune(s.J.Checkpoint.Keep)
 	} else {
-		gone, err = checkpoint.Prune(s.C.Checkpoint.Dir, s.C.Checkpoint.Keep)
+		gone, err = checkpoint.Prune(s.J.Checkpoint.Dir, s.J.Checkpoint.Keep)
 	}
 	s.stays = slices.Concat(gone.Left, gone.Damaged)
 	return err
@@ -212,7 +209,7 @@ func (s *Saver) End(wait bool) *Saved {
 		return nil
 	}
 	end := <-s.done
-	if !s.C.Checkpoint.Async {
+	if !s.J.Checkpoint.Async {
 		end.Blocked = end.took
 	}
 	s.done = nil
@@ -248,11 +245,11 @@ func putter(w *checkpoint.Writer, stage *staging) func(zero.Part, []float32) err
 func (s *Saver) write(p Progress, metrics map[string]float64, put func(*checkpoint.Writer) error) (string, error) {
 	gather := func(mine []byte) ([][]byte, error) { return collective.GatherBytes(s.group, s.queue, mine) }
 	together := checkpoint.Rank{Rank: s.Rank.Rank, World: s.group.Size(), Gather: gather}
-	opt := checkpoint.Options{FS: s.Fsys, Hold: s.hold, Compress: s.C.Checkpoint.Compression(), Tuner: s.tuner, Expect: Expects(s.C)}
+	opt := checkpoint.Options{FS: s.Fsys, Hold: s.hold, Compress: s.J.Checkpoint.Compression(), Tuner: s.tuner, Expect: Expects(s.J)}
 	all := func(w *checkpoint.Writer) error { return errors.Join(s.attach(w), put(w)) }
-	return together.Together(s.C.Checkpoint.Dir, int64(p.Step), opt, all, func() (checkpoint.Commit, error) {
-		tensors := Tensors(s.C)
-		for _, f := range s.C.Carried.Files {
+	return together.Together(s.J.Checkpoint.Dir, int64(p.Step), opt, all, func() (checkpoint.Commit, error) {
+		tensors := Tensors(s.J.Config)
+		for _, f := range s.J.Carried.Files {
 			tensors = append(tensors, f.Tensor())
 		}
 		return checkpoint.Commit{Tensors: tensors, State: p.JSON(), Metrics: metrics}, nil
@@ -264,7 +261,7 @@ func (s *Saver) attach(w *checkpoint.Writer) error {
 	if s.Rank.Rank != 0 {
 		return nil
 	}
-	for _, f := range s.C.Carried.Files {
+	for _, f := range s.J.Carried.Files {
 		if err := w.Attach(f); err != nil {
 			return err
 		}
@@ -274,8 +271,8 @@ func (s *Saver) attach(w *checkpoint.Writer) error {
 
 // Expects is the bytes that a checkpoint takes, about: those of all state, or
 // where it may be compressed what the newest one has, if that is less.
-func Expects(c *config.Config) (n int64) {
-	for _, t := range Tensors(c) {
+func Expects(c *build.Job) (n int64) {
+	for _, t := range Tensors(c.Config) {
 		n += t.Bytes()
 	}
 	for _, f := range c.Carried.Files {

@@ -84,7 +84,7 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{Files: files}})
+	ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{Files: files}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,14 +103,14 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 func (w *World) broke(process int, err error) {
 	var damaged socket.Damaged
 	if errors.As(err, &damaged) {
-		w.star.Fail(fmt.Errorf("%w; rank %d is on %s", damaged, damaged.From, strconv.QuoteToGraphic(w.Host(damaged.From))))
+		w.star.Fail(fmt.Errorf("%w; rank %d is on %s", damaged, damaged.From, strconv.QuoteToGraphic(w.star.Members[damaged.From/w.cfg.PerProcess].Host)))
 		return
 	}
 	b := rendezvous.Broken{Process: process, Sure: socket.Forged(err)}
 	if b.Sure {
 		b.Why = "its data connection was given up: " + err.Error()
 	} else {
-		b.Why = fmt.Sprintf("its data connection to rank %d (%q) broke: %s", w.cfg.Rank*w.cfg.PerProcess, w.Host(w.cfg.Rank*w.cfg.PerProcess), cause(err))
+		b.Why = fmt.Sprintf("its data connection to rank %d (%q) broke: %s", w.cfg.Rank*w.cfg.PerProcess, w.star.Members[w.cfg.Rank].Host, cause(err))
 	}
 	w.star.Broke(b)
 }

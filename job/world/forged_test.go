@@ -77,7 +77,7 @@ func TestForgedFrames(t *testing.T) {
 		_, err := sum(w.ranks[0].World, 0)
 		runtime.ReadMemStats(&after)
 		if errors.As(err, new(collective.ErrPeerLost)) {
-			<-w.Ended() // of which Explain tells
+			<-w.Self().Ended // of which Explain tells
 		}
 		if err = w.Explain(err); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
@@ -155,11 +155,11 @@ func withForger(t *testing.T) (entered, *rendezvous.Star, net.Conn) {
 			t.Error(err)
 		}
 		come <- w
-		ranks, err := w.Groups(shard.Mesh{Shard: 2, Replicate: 1})
+		with, err := w.Connect(shard.Mesh{Shard: 2, Replicate: 1})
 		if err != nil {
 			t.Error(err)
 		}
-		result <- entered{w, ranks}
+		result <- entered{w, with.Groups}
 	}()
 	star, err := rendezvous.Join(t.Context(), rendezvous.Config{Processes: 2, PerProcess: 1, Addrs: []string{ln.Addr().String()}, Token: token,
 		Wait: 20 * time.Second, Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second, Me: rendezvous.Member{Process: 1, Host: "forger"}})

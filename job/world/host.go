@@ -81,13 +81,10 @@ func (w *World) before(p int) (n int) {
 	return n
 }
 
-// Place implements build.Launch. Frames are in the host's memory; what NCCL sends is not.
+// Place implements build.World. Frames are in the host's memory; what NCCL sends is not.
 func (w *World) Place(m shard.Mesh) collective.Placement {
 	me, per := w.cfg.Rank, w.cfg.PerProcess
-	at := collective.Placement{Beside: w.OnHostOf(me) * per, Before: w.before(me) * per, NCCL: w.nccl != "", Staged: w.nccl == ""}
-	for i := range per {
-		at.Here = append(at.Here, me*per+i)
-	}
+	at := collective.Placement{Here: w.here(), Beside: w.OnHostOf(me) * per, Before: w.before(me) * per, NCCL: w.nccl != "", Staged: w.nccl == ""}
 	for r := range m.World() {
 		at.Hosts = append(at.Hosts, w.hosts[r/per])
 	}

@@ -246,4 +246,4 @@ func TestDataConnectionBreaks(t *testing.T) {
 }
 
 // rank names the rank of a process.
-func rank(w *world.World, p int) string { return fmt.Sprintf("rank %d (%q)", p, w.Host(p)) }
+func rank(w *world.World, p int) string { return fmt.Sprintf("rank %d (%q)", p, w.Members()[p].Host) }

@@ -1,11 +1,11 @@
 // Package world is the processes of a job: how they come together, what carries
-// their collectives, and who of them is lost. A World is the Launch (of package
-// build) of a job whose ranks live in several processes.
+// their collectives, and who of them is lost. A World is the build.World of a
+// job whose ranks live in several processes.
 //
 // What never enters: training, files of a run, flags.
 //
 // Begin with Enter: rendezvous, then Agree and Share while the run is prepared,
-// then Groups, which connects every process to every other (carrier.go): by MPI where
+// then Connect, which connects every process to every other (carrier.go): by MPI where
 // mpirun brings it; else two processes of a host (host.go) talk through a Unix socket,
 // others through TCP.
 package world
@@ -27,8 +27,8 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
 	"zeroth/collective/socket"
-	"zeroth/device/cpu"
 	"zeroth/input"
+	"zeroth/job/build"
 	"zeroth/job/launch"
 	"zeroth/shard"
 )
@@ -316,7 +316,7 @@ func (w *World) Members() []rendezvous.Member { return w.star.Members }
 // Carriers are what can carry data between two processes.
 var Carriers = []string{"unix", "tcp", "mpi"}
 
-// Carrier is what carries data to another process; Groups comes before.
+// Carrier is what carries data to another process; Connect comes before.
 func (w *World) Carrier(process int) string {
 	if w.cfg.Transport == "mpi" {
 		return "mpi"
@@ -325,11 +325,19 @@ func (w *World) Carrier(process int) string {
 }
 
 // Wire is a wire between all ranks, beside the groups, of a rank of this process;
-// Groups comes before, and Saves is not called.
+// Connect comes before, and its Saves is not called.
 func (w *World) Wire(rank int) collective.Wire { return w.net.Wire(collective.SavesGroup, rank) }
 
-// Process is this one's number.
-func (w *World) Process() int { return w.cfg.Rank }
+// Self implements build.World.
+func (w *World) Self() build.Self {
+	s := build.Self{Process: w.cfg.Rank, Session: w.star.Session, Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.dumps}
+	for _, m := range w.star.Members {
+		for range w.cfg.PerProcess {
+			s.Hosts = append(s.Hosts, m.Host)
+		}
+	}
+	return s
+}
 
 // Agree is an error, the same on all, if the processes state different facts.
 func (w *World) Agree(ctx context.Context, facts []rendezvous.Fact) error {
@@ -340,9 +348,6 @@ func (w *World) Agree(ctx context.Context, facts []rendezvous.Fact) error {
 func (w *World) Share(ctx context.Context, mine string) (string, error) {
 	return w.star.Share(ctx, mine)
 }
-
-// Session is a name of this start of the world, which no other has.
-func (w *World) Session() string { return w.star.Session }
 
 // Fail tells the others why this process ends; not if it has lost another, which
 // they find out, too.
@@ -361,18 +366,6 @@ func (w *World) Fail(err error) {
 func told(err error) bool {
 	return errors.As(err, new(interface{ Common() })) || errors.As(err, new(collective.ErrLate)) || errors.As(err, new(collective.ErrDiverged))
 }
-
-// Host is where a rank is.
-func (w *World) Host(rank int) string { return w.star.Members[rank/w.cfg.PerProcess].Host }
-
-// Ended is closed when a process was lost or has failed.
-func (w *World) Ended() <-chan struct{} { return w.star.Ended() }
-
-// Dump asks all processes to dump what their ranks did last, this one too: see Dumps.
-func (w *World) Dump() { w.star.Dump() }
-
-// Dumps receives when a process has asked all to dump.
-func (w *World) Dumps() <-chan struct{} { return w.dumps }
 
 // Explain adds to an error what is known of its cause: who was lost, and how.
 func (w *World) Explain(err error) error {
@@ -407,16 +400,8 @@ func (w *World) Close() {
 	w.star.Close()
 }
 
-// Memory implements build.Launch; Groups comes before.
-func (w *World) Memory() cpu.Memory {
-	if w.mem == nil {
-		return nil
-	}
-	return w.mem
-}
-
-// Groups implements build.Launch: it connects all processes.
-func (w *World) Groups(m shard.Mesh) ([]collective.Ranks, error) {
+// Connect implements build.World: it connects all processes.
+func (w *World) Connect(m shard.Mesh) (*build.Connection, error) {
 	n, err := w.carry(collective.MeshGroups(m))
 	if err != nil {
 		return nil, fmt.Errorf("connecting the processes: %w", err)
@@ -427,18 +412,29 @@ func (w *World) Groups(m shard.Mesh) ([]collective.Ranks, error) {
 		n.End(w.lost().Process)
 	}
 	w.mu.Unlock()
-	var all []collective.Ranks
-	for _, r := range w.Place(m).Here {
-		all = append(all, collective.WiredWorld(m, r, n.Wire))
+	c := &build.Connection{Saves: w.saves, OnLate: w.onLate}
+	for _, r := range w.here() {
+		c.Groups = append(c.Groups, collective.WiredWorld(m, r, n.Wire))
 	}
-	if err := w.useLinks(m, all); err != nil {
+	if w.mem != nil {
+		c.Memory = w.mem
+	}
+	if err := w.useLinks(m, c.Groups); err != nil {
 		return nil, w.because(err)
 	}
-	return all, nil
+	return c, nil
 }
 
-// OnLate implements build.Launch.
-func (w *World) OnLate(recs []*collective.Recorder) {
+// here are the ranks of this process.
+func (w *World) here() (ranks []int) {
+	for i := range w.cfg.PerProcess {
+		ranks = append(ranks, w.cfg.Rank*w.cfg.PerProcess+i)
+	}
+	return ranks
+}
+
+// onLate has the ranks' recorders ask whom all wait for, and answers for them.
+func (w *World) onLate(recs []*collective.Recorder) {
 	w.star.Answer(func() (all []rendezvous.Waiting) {
 		for i, rec := range recs {
 			ranks, in := rec.Waits()
@@ -454,14 +450,14 @@ func (w *World) OnLate(recs []*collective.Recorder) {
 	}
 }
 
-// Saves implements build.Launch; Groups comes before.
-func (w *World) Saves(m shard.Mesh) (all []collective.Group, err error) {
-	for _, r := range w.Place(m).Here {
+// saves is the group in which checkpoints are made.
+func (w *World) saves() (all []collective.Group) {
+	for _, r := range w.here() {
 		g := collective.NewWired(w.net.Wire(collective.SavesGroup, r))
 		collective.UseLinks(g, w.links)
 		all = append(all, g)
 	}
-	return all, nil
+	return all
 }
 
 // connect dials the processes before this one and accepts those after it.

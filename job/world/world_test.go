@@ -107,9 +107,10 @@ func enterWith(t *testing.T, processes, perProcess int, transport string, set fu
 
 // ends are the groups of a process's ranks.
 type ends struct {
-	ranks []collective.Ranks
-	saves []collective.Group
-	err   error
+	ranks  []collective.Ranks
+	saves  []collective.Group
+	onLate func([]*collective.Recorder)
+	err    error
 }
 
 func connect(worlds []*world.World, m shard.Mesh) []ends {
@@ -118,12 +119,13 @@ func connect(worlds []*world.World, m shard.Mesh) []ends {
 	for p, w := range worlds {
 		done.Go(func() {
 			e := &all[p]
-			if e.ranks, e.err = w.Groups(m); e.err == nil {
-				e.saves, e.err = w.Saves(m)
+			with, err := w.Connect(m)
+			if err != nil {
+				e.err = err
+				w.Fail(err)
+				return
 			}
-			if e.err != nil {
-				w.Fail(e.err)
-			}
+			e.ranks, e.saves, e.onLate = with.Groups, with.Saves(), with.OnLate
 		})
 	}
 	done.Wait()
@@ -166,7 +168,7 @@ func TestGroups(t *testing.T) {
 		go func() { // who knows the token and has no certificate
 			var err error = rendezvous.ErrUntrusted
 			if transport == "tls" {
-				_, err = rendezvous.Caller{Process: 2, Token: []byte("0123456789abcdef")}.Dial(ctx, "tcp", addrs[1:2], "data "+worlds[0].Session())
+				_, err = rendezvous.Caller{Process: 2, Token: []byte("0123456789abcdef")}.Dial(ctx, "tcp", addrs[1:2], "data "+worlds[0].Self().Session)
 			}
 			plain <- err
 		}()
@@ -181,7 +183,7 @@ func TestGroups(t *testing.T) {
 				t.Fatal(e.err)
 			}
 			at := worlds[p].Place(m)
-			if !slices.Equal(at.Here, []int{2 * p, 2*p + 1}) || at.Beside != 6 || worlds[p].Process() != p {
+			if !slices.Equal(at.Here, []int{2 * p, 2*p + 1}) || at.Beside != 6 || worlds[p].Self().Process != p {
 				t.Errorf("process %d has ranks %v, beside %d", p, at.Here, at.Beside)
 			}
 			for i, r := range e.ranks {
@@ -276,7 +278,7 @@ func TestNobodyComesInLater(t *testing.T) {
 				if err != nil {
 					continue
 				}
-				about := "data " + worlds[0].Session()
+				about := "data " + worlds[0].Self().Session
 				if i%len(addrs) == 0 {
 					about = "control "
 				}
@@ -312,14 +314,14 @@ func TestLateHasAllDump(t *testing.T) {
 	worlds := enter(t, 3, 1, "auto")
 	got := connect(worlds, shard.Mesh{Shard: 3, Replicate: 1})
 	rec := collective.NewRecorder()
-	worlds[1].OnLate([]*collective.Recorder{rec})
+	got[1].onLate([]*collective.Recorder{rec})
 	g := rec.Watchdog(got[1].ranks[0].World, 100*time.Millisecond, "world", false)
 	if _, err := sum(g, 1); !errors.As(err, new(collective.ErrLate)) {
 		t.Errorf("error %v, want that the others are late", err)
 	}
 	for p, w := range worlds {
 		select {
-		case <-w.Dumps():
+		case <-w.Self().Dumps:
 		case <-time.After(20 * time.Second):
 			t.Errorf("process %d was not asked", p)
 		}

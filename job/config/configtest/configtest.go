@@ -3,6 +3,7 @@ package configtest
 import (
 	"testing"
 
+	"zeroth/job/build"
 	"zeroth/job/config"
 )
 
@@ -10,7 +11,7 @@ import (
 // ends the test.
 func MustLoad(t *testing.T, sets ...string) *config.Config {
 	t.Helper()
-	c, err := config.Load("job.yaml", sets)
+	c, err := build.Here(1, 0).Load("job.yaml", sets)
 	if err != nil {
 		t.Fatalf("Load(%q): %v", sets, err)
 	}
