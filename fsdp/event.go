@@ -24,12 +24,13 @@ const (
 	GatherUpdate  // what the update of its matrices depends on becomes whole; told by who updates
 	ScatterUpdate // and what that came to goes to the shards,
 	ShareUpdate   // and to its replicas
+	InUse         // the memory in use for it changes: Event.Of and Bytes
 	ops
 )
 
 var opNames = [ops]string{"forward", "recompute", "backward", "all-gather", "reduce-scatter", "all-reduce",
 	"gradient to host", "gradient from host", "vacate", "norm", "update",
-	"all-gather of the update", "reduce-scatter of the update", "all-reduce of the update"}
+	"all-gather of the update", "reduce-scatter of the update", "all-reduce of the update", "memory in use"}
 
 func (o Op) String() string { return opNames[o] }
 
@@ -46,6 +47,89 @@ type Event struct {
 	Done  bool    // of a pass: it is issued
 	Sent  int64   // bytes this rank sends for it, if parts go around a ring, or from each rank to each
 	Queue device.Queue
+
+	Micro int // the micro-batch, from 0; -1 after all of them
+
+	Of    device.Use // InUse: what the memory is
+	Bytes int64      // by which it changes
+	Stays bool       // it had been given back since the unit was used last, too soon: it was in use all the time
+}
+
+// place is where something of a unit is.
+type place uint8
+
+const (
+	paramSlot   place = iota
+	gradSlotted       // the gradient of a micro-batch
+	gradKept          // the gradient that is kept whole
+	gradShard
+	places
+)
+
+// use notes that a place has begun or ceased to be in use, and tells it.
+func (r *Runner) use(u *Unit, at place, now bool) {
+	if u.inUse[at] == now {
+		return
+	}
+	u.inUse[at] = now
+	e := Event{Op: InUse, Units: u.self[:], Step: -1, Queue: r.cfg.Compute, Of: device.UnitGrads, Bytes: 4 * int64(u.Layout.Len())}
+	switch at {
+	case paramSlot:
+		e.Of, e.Bytes = device.Gathered, int64(r.cfg.DType.Size()*u.Layout.Len())
+		e.Stays, u.stays = now && u.stays, !now
+	case gradShard:
+		e.Of, e.Bytes = device.Grads, 4*int64(u.Layout.ShardLen())
+	}
+	if !now {
+		e.Bytes = -e.Bytes
+	}
+	r.tell(e)
+}
+
+// hold notes that a unit is whole in a slot and will be used.
+func (r *Runner) hold(u *Unit) {
+	if !r.cfg.Policy.KeepParams {
+		r.use(u, paramSlot, true)
+	}
+}
+
+// usePass notes what a pass of a step uses, or once it is done no longer does. A unit that
+// several modules use keeps its slot until it is updated.
+func (r *Runner) usePass(o Op, i int, done bool) {
+	s, keep := &r.steps[i], r.cfg.Policy.KeepGrads
+	for _, u := range s.units {
+		switch {
+		case done && o == Recompute:
+		case done:
+			if !u.shared() {
+				r.use(u, paramSlot, false)
+			}
+			if o == Backward && i == u.first && keep && r.micro > 0 {
+				r.use(u, gradSlotted, false) // it is added to what is kept
+			}
+		case o != Backward:
+			r.hold(u)
+		default:
+			if s.reads(-1) {
+				r.hold(u)
+			}
+			if u.trained() && keep && r.micro == 0 {
+				r.use(u, gradKept, true)
+			} else if u.trained() {
+				r.use(u, gradSlotted, true)
+			}
+		}
+	}
+}
+
+// Spent notes that a unit's gradient is used up and its parameters in a slot are old.
+func (r *Runner) Spent(u *Unit) {
+	for at := range places {
+		if at != gradSlotted {
+			r.use(u, at, false)
+		}
+	}
+	u.stays = false
 }
 
 // Listener hears what a Runner does, from the goroutine that issues it.
@@ -59,6 +143,7 @@ type Listener interface {
 // tell tells an event to who listens.
 func (r *Runner) tell(e Event) {
 	if r.cfg.Listener != nil {
+		e.Micro = r.micro
 		r.cfg.Listener.Event(e)
 	}
 }
@@ -75,6 +160,7 @@ func (r *Runner) pass(o Op, i int, saves, done bool) {
 		r.in = nil
 	}
 	r.tell(Event{Op: o, Units: r.steps[i].units, Step: i, Saves: saves, Done: done, Queue: r.cfg.Compute})
+	r.usePass(o, i, done)
 }
 
 // blame names the module that panics, and its unit: it may be a user's.

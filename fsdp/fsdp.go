@@ -127,6 +127,8 @@ type Unit struct {
 	labels  [ops]string
 	gaps    []shard.Range // of Layout: elements that are no parameter's
 	self    [1]*Unit
+	inUse   [places]bool
+	stays   bool // in its slot, since its last use
 }
 
 // trained says whether the unit has a gradient.
@@ -195,6 +197,7 @@ type Runner struct {
 	d     device.Buffer // gradient of the residual stream in this micro-batch
 	in    *step         // whose module runs; nil between
 	op    Op            // in which pass
+	micro int           // the micro-batch of the step
 	held  []owned
 }
 
@@ -211,6 +214,11 @@ func (r *Runner) ArenaPeak() int { return r.arena.Peak() }
 // Backward needs is saved, and Backward must follow.
 func (r *Runner) Forward(bt *nn.Batch, train bool) {
 	defer r.blame()
+	if train && r.micro == 0 {
+		for _, u := range r.Units { // a step before may not have come to its updates
+			u.inUse, u.stays = [places]bool{}, false
+		}
+	}
 	c, n := r.cfg.Compute, bt.Rows()*r.cfg.Model.Width
 	floor := r.arena.Mark()
 	var x device.Buffer
@@ -245,6 +253,7 @@ func (r *Runner) Forward(bt *nn.Batch, train bool) {
 // gradients; micro counts the step's micro-batches from 0.
 func (r *Runner) Backward(bt *nn.Batch, micro int) {
 	defer r.blame()
+	r.micro = micro
 	c := r.cfg.Compute
 	next := len(r.steps) - 1
 	for i := next; i >= 0; i-- {
@@ -268,6 +277,12 @@ func (r *Runner) Backward(bt *nn.Batch, micro int) {
 		}
 	}
 	r.arena.Release(0)
+	if micro == r.cfg.Micro-1 { // what follows waits for the reductions
+		for _, u := range r.Units {
+			r.use(u, gradSlotted, false)
+		}
+	}
+	r.micro = (micro + 1) % r.cfg.Micro
 }
 
 // ahead gathers the units of the steps from next on, in the pass's direction,
@@ -311,6 +326,8 @@ func (r *Runner) gather(u *Unit) {
 	}
 	u.Shard.AllGather(q, whole, own)
 	r.tellOf(Gather, u, q, whole.Bytes(), u.Shard.Size(), 1)
+	u.stays = false
+	r.hold(u)
 	s.owner, s.ready, u.stale = u, q.Mark(), false
 }
 
@@ -358,6 +375,7 @@ func (r *Runner) gradient(s *step, micro int) []device.Buffer {
 		r.cfg.Compute.After(g.free)
 		if g.owner != nil && g.owner != u {
 			r.tellOf(Vacate, g.owner, r.cfg.Compute, 0, 1, 0)
+			r.use(g.owner, gradSlotted, false)
 		}
 		g.owner = u
 	}
@@ -393,6 +411,14 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	}
 	u.Shard.ReduceScatter(q, own, buf)
 	r.tellOf(Reduce, u, q, buf.Bytes(), u.Shard.Size(), 1)
+	if !p.KeepGrads {
+		if !u.GradOffloaded {
+			r.use(u, gradShard, true)
+		}
+		if p.Prefetch == 0 {
+			r.use(u, gradSlotted, false) // the next unit waits for the slot
+		}
+	}
 	if u.GradOffloaded {
 		r.send(u, own, g, micro)
 		return

@@ -283,6 +283,7 @@ func (l frozen) Params() []shard.Param {
 // heard listens to a rank.
 type heard struct {
 	count  [16]int // of each op
+	inUse  map[string]int64
 	passes []string
 	inside bool // a pass is begun and not done
 	height int
@@ -294,6 +295,15 @@ func (h *heard) Event(e fsdp.Event) {
 	h.sent += e.Sent
 	if e.Op > fsdp.Backward {
 		h.count[e.Op]++
+		if e.Op == fsdp.InUse {
+			if h.inUse == nil {
+				h.inUse = map[string]int64{}
+			}
+			of := e.Units[0].Name + ": " + e.Of.String()
+			if h.inUse[of] += e.Bytes; h.inUse[of] < 0 || e.Bytes == 0 {
+				h.err = fmt.Errorf("%d bytes more of %s make %d", e.Bytes, of, h.inUse[of])
+			}
+		}
 		if e.Step != -1 || e.Queue == nil || len(e.Units) != 1 {
 			h.err = fmt.Errorf("%v with %+v", e.Op, e)
 		}

@@ -36,7 +36,7 @@ func (o *Observation) begin(l *loop) {
 	if o == nil || l.rank.Rank != 0 || o.got.Step != 0 || l.looked {
 		return
 	}
-	o.w.Begin(l.rank.Trainer.Units(), l.rank.Device.Usage().Live)
+	o.w.Begin(l.rank.Device.Usage().Live)
 }
 
 // end is called after it.

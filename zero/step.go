@@ -146,7 +146,10 @@ func (t *Trainer) addNorms() {
 // who listens.
 func (t *Trainer) tell(o fsdp.Op, u *fsdp.Unit, q device.Queue, sent int64) {
 	if t.cfg.Listener != nil {
-		t.cfg.Listener.Event(fsdp.Event{Op: o, Units: u.Itself(), Step: -1, Sent: sent, Queue: q})
+		t.cfg.Listener.Event(fsdp.Event{Op: o, Units: u.Itself(), Step: -1, Sent: sent, Queue: q, Micro: -1})
+	}
+	if o == fsdp.Update {
+		t.runner.Spent(u)
 	}
 }
 

@@ -124,7 +124,8 @@ type Moment struct {
 	Name  string // for people: "backward of h.31, before its reduce-scatter"
 	InUse Amounts
 
-	module int // index of the module that is called; -1 if none is
+	module  int  // index of the module that is called; -1 if none is
+	reduces bool // a reduction comes after it, where gradients of its micro-batch are reduced
 }
 
 // Plan is what one rank of a job allocates and, event by event, uses of it.
@@ -183,7 +184,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	if m.GPU {
 		f.Device[device.Workspace] = 0
 	}
-	w.Begin(t.Units(), f.Device)
+	w.Begin(f.Device)
 	t.DryRun()
 	w.extend(c.Train.Accumulate)
 	f.Arena = t.ArenaPeak()
