@@ -168,7 +168,7 @@ func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (li
 		return nil
 	}
 	var kept, changed []string
-	for _, key := range config.Lasting {
+	for _, key := range config.Lasting() {
 		switch before, now := was.Told(key), next.Told(key); {
 		case now != before:
 			changed = append(changed, fmt.Sprintf("%s %s, was %s", key, now, before))

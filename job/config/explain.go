@@ -32,7 +32,7 @@ func Explain(name string) (Key, bool) {
 // explain is the field in words.
 func (f field) explain() Key {
 	k := Key{Name: f.key, Value: f.value.want(), Choices: choices(f.value), Default: f.initial + f.rule, Meaning: f.doc,
-		When: when[f.key], Example: f.sample()}
+		When: f.used(), Example: f.sample()}
 	if v, ok := f.value.(records); ok {
 		k.Value = "a list of " + v.many
 		for _, of := range v.table() {
@@ -42,77 +42,18 @@ func (f field) explain() Key {
 	return k
 }
 
-// when says in which jobs a key is used, of keys that not all jobs use: see idle,
-// and resolve for what is refused. Llama's are known by hf.LlamaKeys.
-var when = map[string]string{
-	"model.from":                "instead of the other model keys but context",
-	"model.family":              "without model.from",
-	"model.layers":              "without model.from",
-	"model.heads":               "without model.from",
-	"model.width":               "without model.from",
-	"model.vocab":               "without model.from",
-	"model.kv_heads":            "with model.family llama, without model.from",
-	"model.ffn":                 "with model.family llama, without model.from",
-	"model.rope_theta":          "with model.family llama, without model.from",
-	"model.tied":                "with model.family llama, without model.from",
-	"data.text":                 "instead of data.tokens",
-	"data.documents":            "instead of data.text",
-	"data.format":               "with data.documents",
-	"data.keys.text":            "with data.format text",
-	"data.keys.prompt":          "with data.format prompt",
-	"data.keys.completion":      "with data.format prompt",
-	"data.keys.messages":        "with data.format chat",
-	"data.validation_documents": "with data.documents",
-	"data.pack":                 "with data.documents",
-	"data.tokens":               "instead of data.text",
-	"data.dtype":                "with data.tokens",
-	"data.vocab":                "with data.tokenizer gpt2 and folder",
-	"parallel.gpus":             "with device cuda, or auto where that comes to it",
-	"train.steps":               "instead of train.epochs",
-	"train.epochs":              "instead of train.steps",
-	"train.early_stop.metric":   "with train.early_stop.patience",
-	"train.lora.alpha":          "with train.lora.rank",
-	"train.lora.targets":        "with train.lora.rank",
-	"parallel.tls.cert":         "with parallel.tls.key and parallel.tls.ca",
-	"parallel.tls.key":          "with parallel.tls.cert and parallel.tls.ca",
-	"parallel.tls.ca":           "with parallel.tls.cert and parallel.tls.key",
-	"parallel.replicate":        "at zero.stage 1, 2 and 3",
-	"zero.offload.parameters":   "at zero.stage 3",
-	"zero.offload.path":         "where something is offloaded to disk",
-	"zero.offload.buffers":      "where something is offloaded",
-	"zero.offload.ratio":        "where the optimizer is offloaded",
-	"optimizer.betas":           "with optimizer.type adamw, adamw8bit, adam and lion",
-	"optimizer.eps":             "with optimizer.type adamw, adamw8bit, adam and muon",
-	"optimizer.momentum":        "with optimizer.type sgd and muon",
-	"optimizer.nesterov":        "with optimizer.type muon",
-	"optimizer.ns_steps":        "with optimizer.type muon",
-	"optimizer.adjust_lr_fn":    "with optimizer.type muon",
-
-	"optimizer.adamw.lr":           "with optimizer.type muon",
-	"optimizer.adamw.betas":        "with optimizer.type muon",
-	"optimizer.adamw.eps":          "with optimizer.type muon",
-	"optimizer.adamw.weight_decay": "with optimizer.type muon",
-
-	"schedule.min_lr": "with schedule.type linear, cosine and wsd",
-	"schedule.decay":  "with schedule.type wsd",
-}
-
-// samples are values of keys whose default is no value.
-var samples = map[string]string{
-	"model.from": "models/gpt2", "model.kv_heads": "2", "model.ffn": "1024", "model.vocab": "50257", "model.rope_theta": "500000", "model.tied": "true", "model.dropout": "0.1",
-	"data.text": `["docs/**/*.md"]`, "data.tokens": `["train.bin"]`, "data.documents": `["chats-*.jsonl"]`, "data.validation_documents": `["dev.jsonl"]`, "data.dtype": "uint16", "data.tokenizer": "gpt2", "data.vocab": "models/gpt2",
-	"train.epochs": "2", "train.batch": "32", "train.micro_batch": "4", "train.accumulate": "2", "train.eval_every": "100", "train.early_stop.patience": "3", "train.freeze": `["model.embed_tokens.*"]`, "train.lora.alpha": "32", "train.lora.targets": `["q_proj", "v_proj"]`, "parallel.ranks": "4", "parallel.gpus": "[0, 2]", "parallel.memory": "4GiB", "parallel.token_file": "/run/secrets/zeroth", "parallel.bind": "10.0.0.7", "parallel.tls.cert": "/run/tls/tls.crt", "parallel.tls.key": "/run/tls/tls.key", "parallel.tls.ca": "/run/tls/ca.crt",
-	"zero.offload.path": "/mnt/nvme", "optimizer.betas": "[0.9, 0.95]", "optimizer.eps": "1e-8", "optimizer.momentum": "0.9", "optimizer.lr": "6e-4", "optimizer.nesterov": "false", "optimizer.ns_steps": "6", "optimizer.adjust_lr_fn": "match_rms_adamw",
-	"optimizer.adamw.lr": "3e-4", "optimizer.adamw.betas": "[0.9, 0.95]", "optimizer.adamw.eps": "1e-8", "optimizer.adamw.weight_decay": "0", "optimizer.groups": `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`,
-	"schedule.warmup": "100", "schedule.min_lr": "6e-5", "schedule.decay": "100", "checkpoint.every": "100", "checkpoint.dir": "/data/ckpt", "checkpoint.keep": "{last: 3, best: val_loss}",
-	"checkpoint.save_on_exit": "true", "sample.prompt": `"Once upon a time"`, "sample.tokens": "200", "sample.stop": `["\n\n"]`, "sample.seed": "1",
-}
-
-// samplesOfItems are those of keys in lists.
-var samplesOfItems = map[string]string{"match": `"*.bias"`, "lr": "1e-4", "weight_decay": "0"}
-
 // sample is a value that would do.
-func (f field) sample() string { return cmp.Or(samples[f.key], samplesOfItems[f.key], f.initial) }
+func (f field) sample() string { return cmp.Or(f.like, f.initial) }
+
+// used says in which jobs the key is.
+func (f field) used() string {
+	if n := len(f.types); n > 1 {
+		return "with optimizer.type " + strings.Join(f.types[:n-1], ", ") + " and " + f.types[n-1]
+	} else if n == 1 {
+		return "with optimizer.type " + f.types[0]
+	}
+	return f.when
+}
 
 // choices are the words a value is one of; nil if it is not one of a few.
 func choices(v value) []string {

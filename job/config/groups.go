@@ -28,10 +28,10 @@ type Group struct {
 // fields are the keys of a group.
 func (g *Group) fields() []field {
 	return []field{
-		{"match", pattern{&g.Match}, "", "needed", "names of parameters as Hugging Face has them; * is any characters"},
-		{"lr", perhaps{&g.LR, hf.Positive, "a positive number"}, "", "optimizer.lr", "highest learning rate; the schedule scales it as optimizer.lr"},
-		{"weight_decay", perhaps{&g.WeightDecay, atLeast0, "a number of at least 0"}, "", "as without a group", "weight decay of all of them"},
-		{"type", choice{&g.Type, groupTypes[:]}, "", "as without a group", "with optimizer.type muon: their own, muon of matrices or adamw"},
+		{"match", pattern{&g.Match}, "", "needed", "names of parameters as Hugging Face has them; * is any characters", also{like: `"*.bias"`}},
+		{"lr", perhaps{&g.LR, hf.Positive, "a positive number"}, "", "optimizer.lr", "highest learning rate; the schedule scales it as optimizer.lr", also{like: "1e-4"}},
+		{"weight_decay", perhaps{&g.WeightDecay, atLeast0, "a number of at least 0"}, "", "as without a group", "weight decay of all of them", also{like: "0"}},
+		{"type", choice{&g.Type, groupTypes[:]}, "", "as without a group", "with optimizer.type muon: their own, muon of matrices or adamw", also{}},
 	}
 }
 

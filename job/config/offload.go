@@ -51,18 +51,20 @@ func (o Offload) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// idle says why a key of the section has no meaning, and what decided that.
-func (o Offload) idle(name string) (why, because string) {
-	const key = "zero.offload.optimizer"
-	switch {
-	case name == "path" && !o.Disk():
-		return "nothing is offloaded to disk", key
-	case name == "buffers" && !o.Any():
-		return "nothing is offloaded", key
-	case name == "ratio" && o.Optimizer == "none":
-		return "no optimizer state is offloaded", key
+// idleOffload says why a key of the section has no meaning, and what decided that.
+func (c *Config) idleOffload(name string) func() (why, because string) {
+	return func() (why, because string) {
+		const key = "zero.offload.optimizer"
+		switch o := c.Zero.Offload; {
+		case name == "path" && !o.Disk():
+			return "nothing is offloaded to disk", key
+		case name == "buffers" && !o.Any():
+			return "nothing is offloaded", key
+		case name == "ratio" && o.Optimizer == "none":
+			return "no optimizer state is offloaded", key
+		}
+		return "", ""
 	}
-	return "", ""
 }
 
 // resolveOffload refuses what cannot be offloaded, and disks without a folder.

@@ -15,62 +15,106 @@ import (
 	"zeroth/nn"
 )
 
-// idle says why a key has no meaning in this job ("" if it has one) and which
+// idle says why the key has no meaning in this job ("" if it has one) and which
 // key decided that. Such a key is refused when it is given, and not written.
-func (c *Config) idle(key string) (why, because string) {
-	section, name := split(key)
-	rule := c.Optimizer.Type
-	switch {
-	case section == "model" && name != "from" && name != "context" && name != "dropout" && name != "attention_dropout" && c.Model.From != "":
-		return "model.from brings its own config.json", "model.from"
-	case section == "model" && c.Model.From == "" && c.Model.Family != "llama" && slices.Contains(hf.LlamaKeys, name):
-		return c.Model.Family + " has no " + name, "model.family"
-	case key == "data.vocab" && c.Data.Tokenizer != "gpt2" && c.Data.Tokenizer != "folder":
-		return "tokenizer " + c.Data.Tokenizer + " has no vocabulary of its own", "data.tokenizer"
-	case key == "data.dtype" && len(c.Data.Tokens) == 0:
-		return "text has no ids yet", "data.text"
-	case slices.Contains(recordKeys, key) && len(c.Data.Documents) == 0:
-		return "there are no data.documents", "data.documents"
-	case section == "data.keys" && !slices.Contains(keysOf[c.Data.Format], name):
-		return "records of the format " + c.Data.Format + " have no " + name, "data.format"
-	case key == "data.validation" && len(c.Data.Held) > 0:
-		return "data.validation_documents names what to validate on", "data.validation_documents"
-	case key == "optimizer.betas" && rule == "muon":
+func (c *Config) idle(f field) (why, because string) {
+	switch rule := c.Optimizer.Type; {
+	case f.key == "optimizer.betas" && rule == "muon":
 		return "muon has none; those of its AdamW are optimizer.adamw.betas", "optimizer.type"
-	case strings.HasPrefix(section, "optimizer") && !hasConstant(rule, key):
-		return rule + " has no " + strings.TrimPrefix(key, "optimizer."), "optimizer.type"
-	case key == "parallel.gpus" && c.on == "cpu":
-		return "ranks compute on the CPU", "device"
-	case key == "train.early_stop.metric" && c.Train.EarlyStop.Patience == 0:
-		return "train.early_stop.patience is 0: the run never ends early", "train.early_stop.patience"
-	case section == "train.lora" && name != "rank" && c.Train.LoRA.Rank == 0:
-		return "train.lora.rank is 0: there are no adapters", "train.lora.rank"
-	case section == "zero.offload":
-		return c.Zero.Offload.idle(name)
-	case name == "min_lr" && c.Schedule.Type == "constant":
-		return "a constant schedule does not fall", "schedule.type"
-	case name == "min_lr" && c.Schedule.Type == "inverse_sqrt":
-		return "an inverse_sqrt schedule falls as its formula says", "schedule.type"
-	case name == "decay" && c.Schedule.Type != "wsd":
-		return "a " + c.Schedule.Type + " schedule has no decay of its own", "schedule.type"
+	case f.types != nil && !slices.Contains(f.types, rule):
+		return rule + " has no " + strings.TrimPrefix(f.key, "optimizer."), "optimizer.type"
+	case f.also.idle != nil:
+		return f.also.idle()
 	}
 	return "", ""
 }
 
-// hasConstant says whether an update rule has a key of the section optimizer.
-func hasConstant(rule, key string) bool {
-	switch name := strings.TrimPrefix(key, "optimizer."); name {
-	case "betas":
-		return rule != "sgd" && rule != "muon"
-	case "eps":
-		return rule != "sgd" && rule != "lion"
-	case "momentum":
-		return rule == "sgd" || rule == "muon"
-	case "nesterov", "ns_steps", "adjust_lr_fn":
-		return rule == "muon"
-	default:
-		return rule == "muon" || !strings.HasPrefix(name, "adamw.")
+func (c *Config) idleShape(name string) func() (why, because string) {
+	return func() (why, because string) {
+		switch {
+		case c.Model.From != "":
+			return "model.from brings its own config.json", "model.from"
+		case c.Model.Family != "llama" && slices.Contains(hf.LlamaKeys, name):
+			return c.Model.Family + " has no " + name, "model.family"
+		}
+		return "", ""
 	}
+}
+
+func (c *Config) idleVocab() (why, because string) {
+	if t := c.Data.Tokenizer; t != "gpt2" && t != "folder" {
+		return "tokenizer " + t + " has no vocabulary of its own", "data.tokenizer"
+	}
+	return "", ""
+}
+
+func (c *Config) idleIDs() (why, because string) {
+	if len(c.Data.Tokens) == 0 {
+		return "text has no ids yet", "data.text"
+	}
+	return "", ""
+}
+
+func (c *Config) idleRecords() (why, because string) {
+	if len(c.Data.Documents) == 0 {
+		return "there are no data.documents", "data.documents"
+	}
+	return "", ""
+}
+
+// idleRecordKey is that of a key of records in a format.
+func (c *Config) idleRecordKey(name, format string) func() (why, because string) {
+	return func() (why, because string) {
+		if why, because = c.idleRecords(); why == "" && c.Data.Format != format {
+			return "records of the format " + c.Data.Format + " have no " + name, "data.format"
+		}
+		return why, because
+	}
+}
+
+func (c *Config) idleFraction() (why, because string) {
+	if len(c.Data.Held) > 0 {
+		return "data.validation_documents names what to validate on", "data.validation_documents"
+	}
+	return "", ""
+}
+
+func (c *Config) idleGPUs() (why, because string) {
+	if c.on == "cpu" {
+		return "ranks compute on the CPU", "device"
+	}
+	return "", ""
+}
+
+func (c *Config) idlePatience() (why, because string) {
+	if c.Train.EarlyStop.Patience == 0 {
+		return "train.early_stop.patience is 0: the run never ends early", "train.early_stop.patience"
+	}
+	return "", ""
+}
+
+func (c *Config) idleAdapters() (why, because string) {
+	if c.Train.LoRA.Rank == 0 {
+		return "train.lora.rank is 0: there are no adapters", "train.lora.rank"
+	}
+	return "", ""
+}
+
+func (c *Config) idleMinLR() (why, because string) {
+	switch c.Schedule.Type {
+	case "constant":
+		return "a constant schedule does not fall", "schedule.type"
+	case "inverse_sqrt":
+		return "an inverse_sqrt schedule falls as its formula says", "schedule.type"
+	}
+	return "", ""
+}
+
+func (c *Config) idleDecay() (why, because string) {
+	if c.Schedule.Type != "wsd" {
+		return "a " + c.Schedule.Type + " schedule has no decay of its own", "schedule.type"
+	}
+	return "", ""
 }
 
 // resolve fills in what follows from other keys and refuses combinations that
@@ -91,7 +135,7 @@ func (r *reader) resolve() {
 		r.refuse(wrong, "want less", keys...)
 	}
 	for _, f := range r.fields {
-		if why, because := r.Config.idle(f.key); why != "" && r.has(f.key) && (r.has(because) || !r.bad[because]) {
+		if why, because := r.Config.idle(f); why != "" && r.has(f.key) && (r.has(because) || !r.bad[because]) {
 			r.wrong(r.given[f.key].at, f.key, "not used: "+why, fmt.Sprintf("remove it (--set %s=null removes it)", f.key))
 		}
 	}
@@ -118,12 +162,6 @@ func (r *reader) resolveData() {
 		}
 	}
 }
-
-// recordKeys are keys that only documents have, and keysOf those of a record.
-var (
-	recordKeys = []string{"data.format", "data.keys.text", "data.keys.prompt", "data.keys.completion", "data.keys.messages", "data.validation_documents", "data.pack"}
-	keysOf     = map[string][]string{"text": {"text"}, "prompt": {"prompt", "completion"}, "chat": {"messages"}}
-)
 
 func (r *reader) noData() {
 	const advice = `want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`

@@ -8,17 +8,10 @@ import (
 	"zeroth/job/hf"
 )
 
-// modelKeys are the keys of a job file that say what a model computes. What has no key
-// comes from a folder's config.json alone.
-var modelKeys = map[string]bool{
-	"model.family": true, "model.layers": true, "model.heads": true, "model.kv_heads": true, "model.width": true,
-	"model.ffn": true, "model.vocab": true, "model.rope_theta": true, "model.tied": true,
-}
-
 // modelKey returns the key of a part of a model that hf.Model.Differ names, or the name if
 // no key says it.
 func modelKey(says string) string {
-	if key := "model." + says; modelKeys[key] {
+	if key := "model." + says; slices.ContainsFunc(new(Config).fields(), func(f field) bool { return f.shape && f.key == key }) {
 		return key
 	}
 	return says
@@ -73,8 +66,10 @@ func (r *reader) resumeModel() {
 	}
 	*m = next
 	if next.From != "" && !from { // what was said is as in the checkpoint, which says it otherwise
-		for key := range modelKeys {
-			delete(r.given, key)
+		for _, f := range r.fields {
+			if f.shape {
+				delete(r.given, f.key)
+			}
 		}
 	}
 }
@@ -82,23 +77,13 @@ func (r *reader) resumeModel() {
 // Lasting are the keys that stay as they were in a run that goes on, unless the
 // job says them: those that change what it computes, beside the model's, and
 // those that say what is saved and what may be deleted.
-var Lasting = []string{
-	"model.dropout", "model.attention_dropout", "data.tokenizer", "data.vocab", "data.format", "data.pack", "data.validation", "train.steps", "train.epochs", "train.batch", "train.clip", "train.seed", "train.freeze", "train.lora.rank", "train.lora.alpha", "train.lora.targets", "train.early_stop.metric", "train.early_stop.patience", "precision",
-	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum", "optimizer.groups",
-	"optimizer.nesterov", "optimizer.ns_steps", "optimizer.adjust_lr_fn", "optimizer.adamw.lr", "optimizer.adamw.betas", "optimizer.adamw.eps", "optimizer.adamw.weight_decay",
-	"schedule.type", "schedule.warmup", "schedule.min_lr", "schedule.decay",
-	"checkpoint.every", "checkpoint.save_on_exit", "checkpoint.keep",
-}
-
-// follows are keys whose default follows from others: where the job says one of
-// those, and other than the checkpoint, the default does.
-var follows = map[string][]string{
-	"optimizer.betas": {"optimizer.type"}, "optimizer.eps": {"optimizer.type"}, "optimizer.momentum": {"optimizer.type"},
-	"optimizer.nesterov": {"optimizer.type"}, "optimizer.ns_steps": {"optimizer.type"}, "optimizer.adjust_lr_fn": {"optimizer.type"},
-	"optimizer.adamw.lr": {"optimizer.type", "optimizer.adjust_lr_fn", "optimizer.lr"}, "optimizer.adamw.betas": {"optimizer.type"}, "optimizer.adamw.eps": {"optimizer.type"},
-	"optimizer.adamw.weight_decay": {"optimizer.type", "optimizer.weight_decay"},
-	"train.steps":                  {"train.epochs"}, "train.epochs": {"train.steps"}, "schedule.decay": {"train.steps", "train.epochs", "schedule.type"},
-	"schedule.min_lr": {"optimizer.lr", "schedule.type"}, "checkpoint.save_on_exit": {"checkpoint.every"},
+func Lasting() (keys []string) {
+	for _, f := range new(Config).fields() {
+		if f.lasts {
+			keys = append(keys, f.key)
+		}
+	}
+	return keys
 }
 
 // Before is what is known of the training that a run continues.
@@ -141,7 +126,7 @@ func SettingsOf(job string) *Config {
 	root := &node{kind: mapping}
 	if old != nil && old.kind == mapping {
 		in := &reader{root: old}
-		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "train.eval_batches", "parallel.ranks", "data.documents"}, Lasting...) {
+		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "train.eval_batches", "parallel.ranks", "data.documents"}, Lasting()...) {
 			if n := in.lookup(key); n != nil {
 				put(root, key, n)
 			}
@@ -168,9 +153,13 @@ func (c *Config) inherited(was *Config) (keys []string) {
 	if was == nil {
 		return nil
 	}
-	for _, key := range Lasting {
+	for _, f := range c.fields() {
+		key := f.key
+		if !f.lasts {
+			continue
+		}
 		said := c.says(key) || key == "train.batch" && c.says("train.micro_batch") && c.says("train.accumulate")
-		parted := slices.ContainsFunc(follows[key], func(of string) bool { return c.says(of) && c.Text(of) != was.Text(of) })
+		parted := slices.ContainsFunc(f.follows, func(of string) bool { return c.says(of) && c.Text(of) != was.Text(of) })
 		if !said && !parted && (key == "train.batch" || was.written(was.field(key))) {
 			keys = append(keys, key)
 		}

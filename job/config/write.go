@@ -63,6 +63,6 @@ func (c *Config) written(f field) bool {
 			return false
 		}
 	}
-	why, _ := c.idle(f.key)
+	why, _ := c.idle(f)
 	return why == ""
 }

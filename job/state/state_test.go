@@ -57,7 +57,7 @@ func FuzzState(f *testing.F) {
 			if lr := build.Schedule(was).At(p.Updates); math.IsNaN(lr) {
 				t.Fatalf("the learning rate of update %d is %v", p.Updates, lr)
 			}
-			for _, key := range config.Lasting {
+			for _, key := range config.Lasting() {
 				was.Text(key)
 			}
 		}
