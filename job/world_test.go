@@ -11,7 +11,6 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
 	"zeroth/job/testjob"
-	"zeroth/shard"
 )
 
 // stating keeps what its process states.
@@ -28,10 +27,8 @@ func (s stating) Agree(_ context.Context, facts []rendezvous.Fact) error {
 // onHosts is a world whose ranks have a host each, though all are of this process.
 type onHosts struct{ build.Alone }
 
-func (onHosts) Place(m shard.Mesh) collective.Placement {
-	at := collective.InOneProcess(m.World())
-	at.Beside = 1
-	return at
+func (onHosts) Self() build.Self {
+	return build.Self{At: collective.Placement{Here: []int{0, 1, 2}, Beside: 1}}
 }
 
 // Ranks with a host each have more processors than ranks that share one, and so more

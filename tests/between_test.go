@@ -21,7 +21,7 @@ type counting struct {
 
 func (p *counting) Connect(m shard.Mesh) (*build.Connection, error) {
 	c := &build.Connection{Memory: p.mem}
-	for _, r := range p.Place(m).Here {
+	for _, r := range p.Self().At.Here {
 		c.Groups = append(c.Groups, collective.WiredWorld(m, r, func(group, at int) collective.Wire {
 			return counter{p.nets[p.at].Wire(group, at).(collective.Lender), &p.sent[r]}
 		}))

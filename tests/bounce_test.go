@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -25,20 +26,20 @@ type process struct {
 	mem     *socket.Memory
 }
 
-func (p process) Place(m shard.Mesh) collective.Placement {
-	at := collective.Placement{Beside: m.World(), Before: p.at * p.per, Staged: true}
+func (p process) Self() build.Self {
+	at := collective.Placement{Beside: p.per * len(p.hosts), Before: p.at * p.per, Staged: true}
 	for i := range p.per {
 		at.Here = append(at.Here, p.at*p.per+i)
 	}
-	for r := range m.World() {
-		at.Hosts = append(at.Hosts, p.hosts[r/p.per])
+	for _, host := range p.hosts {
+		at.Hosts = append(at.Hosts, slices.Repeat([]int{host}, p.per)...)
 	}
-	return at
+	return build.Self{At: at}
 }
 
 func (p process) Connect(m shard.Mesh) (*build.Connection, error) {
 	c := &build.Connection{Memory: p.mem}
-	for _, r := range p.Place(m).Here {
+	for _, r := range p.Self().At.Here {
 		c.Groups = append(c.Groups, collective.WiredWorld(m, r, p.nets[p.at].Wire))
 	}
 	return c, nil

@@ -18,8 +18,8 @@ type portion struct {
 	groups []collective.Ranks // of all ranks
 }
 
-func (p portion) Place(m shard.Mesh) collective.Placement {
-	return collective.Placement{Here: p.here, Beside: m.World(), Before: p.here[0]}
+func (p portion) Self() build.Self {
+	return build.Self{At: collective.Placement{Here: p.here, Beside: len(p.groups), Before: p.here[0]}}
 }
 
 func (p portion) Connect(shard.Mesh) (*build.Connection, error) {

@@ -13,7 +13,6 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/job/show"
 	"zeroth/job/world"
-	"zeroth/shard"
 )
 
 // acrossSizes are the bytes of the buffers that are gathered and reduced.
@@ -46,7 +45,7 @@ func Across(ctx context.Context, w *world.World, o Options) (*Report, error) {
 // between says what is measured: "4 processes on 2 hosts, over tcp, unix".
 func (f *member) between() string {
 	hosts, by := map[int]bool{}, []string{}
-	for p, host := range f.Place(shard.Mesh{Shard: f.ranks, Replicate: 1}).Hosts {
+	for p, host := range f.Self().At.Hosts {
 		hosts[host] = true
 		if p != f.me && !slices.Contains(by, f.Carrier(p)) {
 			by = append(by, f.Carrier(p))

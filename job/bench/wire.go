@@ -114,7 +114,7 @@ func Links(w *world.World, mine []float64) (links []Link, said [][]float64, err 
 	if said, err = f.tell(mine); err != nil {
 		return nil, nil, err
 	}
-	hosts := w.Place(shard.Mesh{Shard: f.ranks, Replicate: 1}).Hosts
+	hosts := w.Self().At.Hosts
 	chosen := pairs(hosts)
 	found := make([]float64, 3*len(chosen))
 	for i, pair := range chosen {

@@ -48,7 +48,10 @@ func (j *Job) ModelJSON() []byte {
 
 // Place is the job in a world.
 func Place(c *config.Config, w World, h Hooks) *Job {
-	at := w.Place(config.Mesh(c))
+	at := w.Self().At
+	if at.Here == nil {
+		at = collective.InOneProcess(c.Parallel.Ranks)
+	}
 	if len(at.Here) == c.Parallel.Ranks {
 		at.NCCL = at.NCCL || c.On() == "cuda" && c.Parallel.Collective == "nccl"
 	}
@@ -80,8 +83,6 @@ func (j *Job) workers() int { return cmp.Or(j.Hooks.Workers, shareOf(j.At.Beside
 type World interface {
 	// Self returns what this process knows of the world.
 	Self() Self
-	// Place returns where the ranks of a mesh are.
-	Place(m shard.Mesh) collective.Placement
 	// Connect connects the ranks of this process with all others.
 	Connect(m shard.Mesh) (*Connection, error)
 	// Agree is an error, on all, if the processes state different facts.
@@ -97,10 +98,11 @@ type World interface {
 // Self is what a process knows of its world. The zero value is of a world of one.
 type Self struct {
 	Process int
-	Session string          // a name that no other start of a world has
-	Hosts   []string        // of the ranks; nil: all are here
-	Ended   <-chan struct{} // closed when a process was lost or has failed
-	Dump    func()          // asks all processes to dump what their ranks did last: each, this one too, receives that from Dumps
+	Session string               // a name that no other start of a world has
+	At      collective.Placement // of the ranks; the zero value: all are here
+	Hosts   []string             // of the ranks, by name; nil: all are here
+	Ended   <-chan struct{}      // closed when a process was lost or has failed
+	Dump    func()               // asks all processes to dump what their ranks did last: each, this one too, receives that from Dumps
 	Dumps   <-chan struct{}
 }
 
@@ -139,9 +141,6 @@ func (Alone) Fail(error) {}
 
 // Explain implements World.
 func (Alone) Explain(err error) error { return err }
-
-// Place implements World.
-func (Alone) Place(m shard.Mesh) collective.Placement { return collective.InOneProcess(m.World()) }
 
 // Connect implements World.
 func (Alone) Connect(m shard.Mesh) (*Connection, error) {

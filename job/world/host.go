@@ -7,12 +7,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
-	"zeroth/collective"
 
+	"zeroth/collective"
 	"zeroth/collective/rendezvous"
-	"zeroth/shard"
 )
 
 // A host is processes that reach each other's Unix sockets, and by them each other's
@@ -81,12 +81,12 @@ func (w *World) before(p int) (n int) {
 	return n
 }
 
-// Place implements build.World. Frames are in the host's memory; what NCCL sends is not.
-func (w *World) Place(m shard.Mesh) collective.Placement {
+// place is where the ranks are. Frames are in the host's memory; what NCCL sends is not.
+func (w *World) place() collective.Placement {
 	me, per := w.cfg.Rank, w.cfg.PerProcess
 	at := collective.Placement{Here: w.here(), Beside: w.OnHostOf(me) * per, Before: w.before(me) * per, NCCL: w.nccl != "", Staged: w.nccl == ""}
-	for r := range m.World() {
-		at.Hosts = append(at.Hosts, w.hosts[r/per])
+	for _, host := range w.hosts {
+		at.Hosts = append(at.Hosts, slices.Repeat([]int{host}, per)...)
 	}
 	return at
 }

@@ -64,7 +64,7 @@ func TestBeside(t *testing.T) {
 		var beside, before []int
 		for p := range c.all {
 			w := world.Of(p, 2, c.all)
-			at := w.Place(shard.Mesh{Shard: 2 * len(c.all), Replicate: 1})
+			at := w.Self().At
 			beside, before = append(beside, at.Beside), append(before, at.Before)
 		}
 		err := world.Of(0, 2, c.all).AGPUEach()

@@ -11,7 +11,6 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/job/show"
-	"zeroth/shard"
 )
 
 // Where hosts have several ranks there are two ways to send, and which costs less depends
@@ -129,8 +128,8 @@ func sums(ranks []collective.Ranks, found []float64) (sum []float64, err error) 
 
 // useLinks has the groups choose by what the world's links carry; they are measured before,
 // where that is of any use.
-func (w *World) useLinks(m shard.Mesh, ranks []collective.Ranks) error {
-	spread := collective.SpreadOf(w.Place(m).Hosts)
+func (w *World) useLinks(ranks []collective.Ranks) error {
+	spread := collective.SpreadOf(w.place().Hosts)
 	if !spread.Choose() || w.nccl != "" {
 		return nil
 	}

@@ -330,11 +330,9 @@ func (w *World) Wire(rank int) collective.Wire { return w.net.Wire(collective.Sa
 
 // Self implements build.World.
 func (w *World) Self() build.Self {
-	s := build.Self{Process: w.cfg.Rank, Session: w.star.Session, Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.dumps}
+	s := build.Self{Process: w.cfg.Rank, Session: w.star.Session, At: w.place(), Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.dumps}
 	for _, m := range w.star.Members {
-		for range w.cfg.PerProcess {
-			s.Hosts = append(s.Hosts, m.Host)
-		}
+		s.Hosts = append(s.Hosts, slices.Repeat([]string{m.Host}, w.cfg.PerProcess)...)
 	}
 	return s
 }
@@ -419,7 +417,7 @@ func (w *World) Connect(m shard.Mesh) (*build.Connection, error) {
 	if w.mem != nil {
 		c.Memory = w.mem
 	}
-	if err := w.useLinks(m, c.Groups); err != nil {
+	if err := w.useLinks(c.Groups); err != nil {
 		return nil, w.because(err)
 	}
 	return c, nil

@@ -182,7 +182,7 @@ func TestGroups(t *testing.T) {
 			if e.err != nil {
 				t.Fatal(e.err)
 			}
-			at := worlds[p].Place(m)
+			at := worlds[p].Self().At
 			if !slices.Equal(at.Here, []int{2 * p, 2*p + 1}) || at.Beside != 6 || worlds[p].Self().Process != p {
 				t.Errorf("process %d has ranks %v, beside %d", p, at.Here, at.Beside)
 			}
