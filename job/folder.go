@@ -183,9 +183,6 @@ func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err
 
 // probe makes a folder and takes it away. Others may do so at the same time.
 func probe(fsys vfs.FS, name string) error {
-	if fsys == nil {
-		fsys = vfs.OS{}
-	}
 	if err := fsys.Mkdir(name); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -201,7 +198,7 @@ func probeOffload(c *config.Config) error {
 	if !o.Disk() {
 		return nil
 	}
-	if err := probe(nil, filepath.Join(o.Path, probeName)); err != nil {
+	if err := probe(vfs.OS{}, filepath.Join(o.Path, probeName)); err != nil {
 		return config.Problems{config.ProblemOf(c, "zero.offload.path", fmt.Sprintf("%s: nothing can be written there: %v", o.Path, input.Cause(err)), config.OffloadPath)}
 	}
 	return nil
@@ -210,9 +207,6 @@ func probeOffload(c *config.Config) error {
 // without refuses a folder with the checkpoints of another run, which retention
 // would delete.
 func without(c *config.Config, dir string, fsys vfs.FS) error {
-	if fsys == nil {
-		fsys = vfs.OS{}
-	}
 	list, err := checkpoint.ListIn(fsys, dir)
 	if err != nil {
 		return err
@@ -283,11 +277,8 @@ func diskSpace(c *build.Job, s *state.Saver, obs report.Observer) error {
 	if s == nil {
 		return nil
 	}
-	fsys, dir, need := s.Fsys, c.Checkpoint.Dir, state.Expects(c)
-	if fsys == nil {
-		fsys = vfs.OS{}
-	}
-	free, err := fsys.Space(dir)
+	dir, need := c.Checkpoint.Dir, state.Expects(c)
+	free, err := c.Files().Space(dir)
 	if err != nil || free >= need {
 		return nil // what is wrong with the folder the first save finds
 	}

@@ -24,7 +24,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 		if c.Checkpoint.Dir == "" {
 			c.Checkpoint.Dir = "x/y/new/ckpt"
 		}
-		f, err := lockFolders(c, "x/y/new", true, nil)
+		f, err := lockFolders(c, "x/y/new", true, vfs.OS{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"x", "x/y"} {
-		f, err := lockFolders(c, path, true, nil)
+		f, err := lockFolders(c, path, true, vfs.OS{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 	if files, err := os.ReadDir("x"); err != nil || len(files) > 0 {
 		t.Errorf("a folder that was there before is gone, or is not as it was: %v %v", files, err)
 	}
-	f, err := lockFolders(c, "x/run", true, nil)
+	f, err := lockFolders(c, "x/run", true, vfs.OS{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 		testjob.Write(t, dir+"/.lock", "pid 1 host gone\n")
 		testjob.Write(t, dir+"/.zeroth-tmp-"+rand.Text(), "half a job.yaml")
 	}
-	if f, err = lockFolders(c, "x", true, nil); err != nil {
+	if f, err = lockFolders(c, "x", true, vfs.OS{}); err != nil {
 		t.Errorf("what a run left that died at once is in the way: %v", err)
 	} else {
 		f.release()
@@ -85,7 +85,7 @@ func TestFolderOfCheckpointsIsEmpty(t *testing.T) {
 		if err := os.MkdirAll("x/"+folder, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		f, err := lockFolders(c, "x", true, nil)
+		f, err := lockFolders(c, "x", true, vfs.OS{})
 		if (err == nil) != (folder == "ckpt") {
 			t.Errorf("with %s: %v", folder, err)
 		}
@@ -102,7 +102,7 @@ func TestLinkForARunFolderStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, out := range []string{"link", "link/run"} {
-		if f, err := lockFolders(configtest.MustLoad(t), out, true, nil); err == nil {
+		if f, err := lockFolders(configtest.MustLoad(t), out, true, vfs.OS{}); err == nil {
 			f.release()
 			t.Errorf("--out %s is accepted", out)
 		}
@@ -118,7 +118,7 @@ func TestFoldersAreOneRuns(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	on := func(out, dir string) (*folders, error) {
 		c := configtest.MustLoad(t, "checkpoint.every=1", "checkpoint.dir="+dir)
-		return lockFolders(c, out, false, nil)
+		return lockFolders(c, out, false, vfs.OS{})
 	}
 	for _, first := range [][2]string{{"a", "a/ckpt"}, {"a", "a"}, {"a", "c"}} {
 		f, err := on(first[0], first[1])

@@ -58,7 +58,7 @@ func TestOneRankFailsBeforeASave(t *testing.T) {
 			testjob.InFolder(t, testjob.Least)
 			c := configtest.MustLoad(t, "model={layers: 1, heads: 1, width: 8, context: 4}", "data.validation=0", "train.steps=3", "train.micro_batch=1", "parallel.ranks=3", "parallel.timeout=5s", "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.async="+async)
 			broken, o := errors.New("a broken disk"), Options{Out: "run"}
-			o.Hooks.Saves = vfstest.Hook{FS: vfs.OS{}, Before: func(op vfstest.Op) error {
+			o.Hooks.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(op vfstest.Op) error {
 				if op.Do == "rename" && strings.Contains(op.Name, "/step-") {
 					return broken
 				}

@@ -131,7 +131,7 @@ func (r *run) lockFolders(context.Context) (err error) {
 		r.folders = &folders{}
 		return probeOffload(r.c)
 	}
-	r.folders, err = lockFolders(r.c, r.Out, r.Resume == "", r.Hooks.Saves)
+	r.folders, err = lockFolders(r.c, r.Out, r.Resume == "", r.job.Files())
 	if err != nil || r.self.Alone() || !build.Saves(r.c) {
 		return err
 	}
@@ -151,7 +151,7 @@ func (r *run) agreeOnData(ctx context.Context) error {
 		seen := "one for all, that can be written to"
 		if b, err := os.ReadFile(r.mark()); err != nil || string(b) != r.self.Session {
 			seen = fmt.Sprintf("not that of rank 0 (%v)", err)
-		} else if err := probe(r.Hooks.Saves, r.mark()+fmt.Sprint("-", r.self.Process)); err != nil {
+		} else if err := probe(r.job.Files(), r.mark()+fmt.Sprint("-", r.self.Process)); err != nil {
 			seen = fmt.Sprintf("that of rank 0, in which nothing can be written (%v)", input.Cause(err))
 		}
 		facts = append(facts, rendezvous.Fact{Name: "the folder of checkpoints, " + filepath.Base(r.c.Checkpoint.Dir), Value: seen})

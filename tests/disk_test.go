@@ -149,7 +149,7 @@ func TestDiskVanishes(t *testing.T) {
 
 // cramped is a disk with so many bytes free.
 type cramped struct {
-	vfs.FS
+	vfs.ScratchFS
 	free func() int64
 }
 
@@ -181,7 +181,7 @@ func TestNoSpaceForCheckpoints(t *testing.T) {
 				}
 				step.Store(int64(s))
 			}}
-			err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Observer: w, Hooks: build.Hooks{Saves: fsys}})
+			err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Observer: w, Hooks: build.Hooks{Files: fsys}})
 			want := regexp.MustCompile(`begin save of step \d in \S+: the disk has too little space: it takes \d+ bytes, 1000 are free`)
 			told := strings.Join(w.notes, "\n")
 			if policy == "stop" && (err == nil || !want.MatchString(err.Error())) || policy == "continue" && (err != nil || !want.MatchString(told)) {
@@ -195,7 +195,7 @@ func TestNoSpaceForCheckpoints(t *testing.T) {
 			free = 1000
 			step.Store(0)
 			w = &stepObserver{step: func(s int) { step.Store(int64(s)) }}
-			err = job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Resume: "latest", Observer: w, Hooks: build.Hooks{Saves: fsys}})
+			err = job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Resume: "latest", Observer: w, Hooks: build.Hooks{Files: fsys}})
 			want = regexp.MustCompile(`a checkpoint takes \S+ \S+, ` + regexp.QuoteMeta(dir) + ` has 1000 B free: `)
 			told = strings.Join(w.notes, "\n")
 			if policy == "stop" && (err == nil || !want.MatchString(err.Error()) || step.Load() > 0) || policy == "continue" && (err != nil || !want.MatchString(told)) {

@@ -296,13 +296,13 @@ func TestSaveThatFails(t *testing.T) {
 	}}
 	for _, async := range []string{"true", "false"} {
 		c := saving(t, t.TempDir(), "checkpoint.async="+async)
-		err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Hooks: build.Hooks{Saves: full}})
+		err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Hooks: build.Hooks{Files: full}})
 		if err == nil || !strings.Contains(err.Error(), "checkpoint of step 3: save: rank 0: ") {
 			t.Errorf("async %s: error %v", async, err)
 		}
 		c = saving(t, t.TempDir(), "checkpoint.async="+async, "checkpoint.on_error=continue")
 		out := t.TempDir()
-		if err := job.Run(context.Background(), c, job.Options{Out: out, Hooks: build.Hooks{Saves: full}}); err != nil {
+		if err := job.Run(context.Background(), c, job.Options{Out: out, Hooks: build.Hooks{Files: full}}); err != nil {
 			t.Errorf("async %s, on_error continue: %v", async, err)
 		}
 		if n := len(losses(t, out, 5)); n == 0 {
@@ -314,7 +314,7 @@ func TestSaveThatFails(t *testing.T) {
 				stop()
 			}
 		}}
-		err = job.Run(ctx, c, job.Options{Out: t.TempDir(), Observer: w, Hooks: build.Hooks{Saves: full}})
+		err = job.Run(ctx, c, job.Options{Out: t.TempDir(), Observer: w, Hooks: build.Hooks{Files: full}})
 		var stopped *job.Stopped
 		if !errors.As(err, &stopped) || stopped.Checkpoint != "" || stopped.Step < 4 {
 			t.Errorf("async %s, stopped: %v", async, err)
@@ -334,7 +334,7 @@ func TestSaveIsTriedAgain(t *testing.T) {
 		}}
 		dir := t.TempDir()
 		c := saving(t, dir, "checkpoint.every=6", "checkpoint.async="+async, "checkpoint.on_error=continue")
-		if err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Hooks: build.Hooks{Saves: once}}); err != nil {
+		if err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Hooks: build.Hooks{Files: once}}); err != nil {
 			t.Errorf("async %s: %v", async, err)
 		}
 		if _, err := checkpoint.Resolve(dir, "6"); err != nil || !failed.Load() {

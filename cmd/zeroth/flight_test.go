@@ -60,10 +60,10 @@ func faults(what string) (h build.Hooks) {
 	}
 	switch how {
 	case "unwritable":
-		h.Saves = vfstest.Hook{FS: vfs.OS{}, Before: fails("mkdir", syscall.EACCES)}
+		h.Files = vfstest.Hook{FS: vfs.OS{}, Before: fails("mkdir", syscall.EACCES)}
 		return h
 	case "blocked": // something is in the place of a file once a checkpoint is made
-		h.Saves = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
+		h.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 			if o.Do != "rename" {
 				return nil
 			}
@@ -71,9 +71,8 @@ func faults(what string) (h build.Hooks) {
 		}}
 		return h
 	case "full":
-		h.Saves = vfstest.Hook{FS: vfs.OS{}, Before: fails("write", syscall.ENOSPC)}
 		h.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
-			return map[string]error{"reserve": syscall.ENOSPC}[o.Do]
+			return map[string]error{"write": syscall.ENOSPC, "reserve": syscall.ENOSPC}[o.Do]
 		}}
 		return h
 	}

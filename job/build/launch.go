@@ -6,6 +6,7 @@ import (
 	"runtime"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
 	"zeroth/device/cpu"
@@ -29,6 +30,7 @@ type Job struct {
 	World World                // nil: the job is planned, not run
 	Hooks Hooks                // of tests
 	Plan  *Footprint           // a dry run's of this job; nil: Open makes one
+	Hold  *checkpoint.Hold     // of the folder of checkpoints; nil: each save takes its own
 
 	Connection *Connection // of ranks that are open
 	Carried    hf.Carried  // what goes with the model into checkpoints and exports
@@ -77,6 +79,14 @@ func (j *Job) Unplaced() bool { return j.alone() && !j.At.NCCL && j.At.Hosts == 
 
 // workers is how many processors a rank's kernels are split over.
 func (j *Job) workers() int { return cmp.Or(j.Hooks.Workers, shareOf(j.At.Beside)) }
+
+// Files is the file system of what the job offloads to disk and of its checkpoints.
+func (j *Job) Files() vfs.ScratchFS {
+	if j.Hooks.Files == nil {
+		return vfs.OS{}
+	}
+	return j.Hooks.Files
+}
 
 // World is the processes of a run. Process 0 has rank 0, writes the run folder and tells
 // what happens. No code above asks whether all ranks live in this process.

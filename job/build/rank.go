@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/device"
@@ -61,13 +60,11 @@ type Rank struct {
 // zero value is the machine as it is.
 type Hooks struct {
 	WrapGroups func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
-	Files      vfs.ScratchFS                                       // the disk; nil is the machine's
+	Files      vfs.ScratchFS                                       // the disk that is offloaded to and checkpoints are written to; nil is the machine's
 	Tile       int                                                 // most elements offloaded at a time; 0 is offload's choice
-	Saves      vfs.FS                                              // where checkpoints are written; nil is the machine's
 
 	WrapTrainer func(rank int, z *zero.Config) // puts wrappers around what a rank's trainer is built from; may be nil
 	Workers     int                            // of a rank's kernels; 0 is the rank's share of the processors
-	Hold        *checkpoint.Hold               // of the folder of checkpoints; nil: each save takes its own
 }
 
 // Open builds the ranks of the job that live in this process, with parameters not
@@ -239,12 +236,8 @@ func (r *Rank) open(c *Job, arena int, run string) (err error) {
 		o.ToHost, o.ToDevice, o.Tile = q[4], q[5], h.Tile
 	}
 	if c.Zero.Offload.Disk() {
-		files := h.Files
-		if files == nil {
-			files = vfs.OS{}
-		}
 		o.Read, o.Write = q[6], q[7]
-		o.Scratch = offload.Scratch{Files: files, Dir: c.Zero.Offload.Path, Run: run, Rank: r.Rank, Timeout: c.Parallel.Timeout / 2}
+		o.Scratch = offload.Scratch{Files: c.Files(), Dir: c.Zero.Offload.Path, Run: run, Rank: r.Rank, Timeout: c.Parallel.Timeout / 2}
 	}
 	if h.WrapTrainer != nil {
 		h.WrapTrainer(r.Rank, &z)

@@ -9,7 +9,6 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/safetensors"
-	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/job/build"
@@ -30,8 +29,6 @@ type Saver struct {
 	queue build.Queue
 	stage staging
 	tuner *checkpoint.Tuner
-	Fsys  vfs.FS            // nil: the machine's
-	hold  *checkpoint.Hold  // of the folder of checkpoints; nil: each save takes its own
 	step  int               // of the save in flight
 	done  chan Saved        // capacity 1: the save in flight sends its end; nil if there is none
 	Kept  chan error        // capacity 1: the retention in progress sends its end; nil if there is none
@@ -77,7 +74,7 @@ func newSaver(j *build.Job, r *build.Rank, g collective.Group, tuner *checkpoint
 		return nil, err
 	}
 	s := &Saver{J: j, Rank: r, group: r.Recorder.Watchdog(g, j.Parallel.Timeout, "saves", true), queue: r.Device.NewQueue("save"), tuner: tuner,
-		Fsys: j.Hooks.Saves, hold: j.Hooks.Hold, Told: map[string]bool{}}
+		Told: map[string]bool{}}
 	s.stage.buf = buf
 	s.stage.halved = !j.Checkpoint.Async && buf.N < r.Trainer.StateLen()
 	return s, nil
@@ -160,8 +157,8 @@ func (s *Saver) Retain(err error) error {
 		return nil
 	}
 	var gone checkpoint.Pruned
-	if s.hold != nil {
-		gone, err = s.hold.Prune(s.J.Checkpoint.Keep)
+	if s.J.Hold != nil {
+		gone, err = s.J.Hold.Prune(s.J.Checkpoint.Keep)
 	} else {
 		gone, err = checkpoint.Prune(s.J.Checkpoint.Dir, s.J.Checkpoint.Keep)
 	}
@@ -245,7 +242,7 @@ func putter(w *checkpoint.Writer, stage *staging) func(zero.Part, []float32) err
 func (s *Saver) write(p Progress, metrics map[string]float64, put func(*checkpoint.Writer) error) (string, error) {
 	gather := func(mine []byte) ([][]byte, error) { return collective.GatherBytes(s.group, s.queue, mine) }
 	together := checkpoint.Rank{Rank: s.Rank.Rank, World: s.group.Size(), Gather: gather}
-	opt := checkpoint.Options{FS: s.Fsys, Hold: s.hold, Compress: s.J.Checkpoint.Compression(), Tuner: s.tuner, Expect: Expects(s.J)}
+	opt := checkpoint.Options{FS: s.J.Files(), Hold: s.J.Hold, Compress: s.J.Checkpoint.Compression(), Tuner: s.tuner, Expect: Expects(s.J)}
 	all := func(w *checkpoint.Writer) error { return errors.Join(s.attach(w), put(w)) }
 	return together.Together(s.J.Checkpoint.Dir, int64(p.Step), opt, all, func() (checkpoint.Commit, error) {
 		tensors := Tensors(s.J.Config)
