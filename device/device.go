@@ -160,12 +160,11 @@ func (b Buffer) mustHost() {
 	}
 }
 
-// OfF32, OfI32, OfF64 and OfI64 view host slices as buffers; the slice must
+// OfF32, OfI32 and OfF64 view host slices as buffers; the slice must
 // outlive the work issued on the buffer.
 func OfF32(s []float32) Buffer { return of(F32, s) }
 func OfI32(s []int32) Buffer   { return of(I32, s) }
 func OfF64(s []float64) Buffer { return of(F64, s) }
-func OfI64(s []int64) Buffer   { return of(I64, s) }
 
 // OfU16 views bf16 or fp16 bits as a buffer.
 func OfU16(t DType, s []uint16) Buffer {

@@ -45,9 +45,21 @@ func formula(c *config.Config, tile int) footprint {
 	}
 	return footprint{
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
-		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Peak: peak, Work: build.Workspace(c, build.Workers(c)), HostWork: build.HostWorkspace(c, build.Workers(c)),
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Peak: peak, Work: build.Workspace(c, build.Workers(c)), HostWork: hostWork(c),
 		Separate: cpu.Separate, Offload: offloadSizes{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
+}
+
+// hostWork is the bytes of a rank's host for the kernels of its queues.
+func hostWork(c *config.Config) int64 {
+	queues := 3 // updates, to host, to device
+	if c.On() == "cuda" {
+		queues = 1 // copies are the GPU's
+	}
+	if c.Zero.Offload.Disk() {
+		queues += 2
+	}
+	return cpu.Workspace(build.Workers(c), queues, device.Sizes{})
 }
 
 func restsAt(name string) offload.Place {

@@ -48,7 +48,7 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 	mean, rstd, loss := vec(f32, rows), vec(f32, rows), vec(f32, rows)
 	m0, g0, m1, m2 := vec(f32, n), vec(f32, n), vec(f32, n), newVec(f32, n).fill(func(int) float64 { return 1 }).Buf
 	m8, v8 := device.Narrow(make([]float32, n), device.Q8), device.Narrow(make([]float32, n), device.U8)
-	exact := device.OfI64(make([]int64, device.ExactLen))
+	exact := ofI64(make([]int64, device.ExactLen))
 	at := newAttnBench(dt, a)
 	turned, rope := mat(dt, a.B*a.T, a.H*a.D), device.Rope{T: a.T, D: a.D, Theta: 10000}
 	attnElems, attnFlops := a.B*a.T*a.H*a.D, float64(a.B*a.H)*float64(a.T)*float64(a.T+1)/2*float64(a.D)

@@ -59,7 +59,7 @@ func TestNormalize(t *testing.T) {
 					v := newVec(dt, 3*kernel.NormLen+99)
 					v.fill(func(i int) float64 { return float64(rng.IntN(64)-32) * scale })
 					x = v.values()
-					q.Normalize(v.Buf, device.OfI64(make([]int64, device.ExactLen)), 1e-3)
+					q.Normalize(v.Buf, ofI64(make([]int64, device.ExactLen)), 1e-3)
 					return []*guarded{v}
 				})
 				by := max(round(dt, float64(float32(norm(x)))), float64(float32(1e-3)))

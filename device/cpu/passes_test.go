@@ -117,7 +117,7 @@ var passes = []pass{
 		q.Lion(x[0], device.Buffer{}, x[1], x[2], device.Lion{GradScale: 1, Beta1: 0.9, Beta2: 0.99, Shrink: 1, LR: 1e-9})
 	}},
 	{"sumsquares", 1, 0, 4, "read", true, func(q *Queue, x []device.Buffer) {
-		q.SumSquares(device.OfI64(make([]int64, device.ExactLen)), x[0])
+		q.SumSquares(ofI64(make([]int64, device.ExactLen)), x[0])
 	}},
 	{"add", 3, 0, 12, "triad", true, func(q *Queue, x []device.Buffer) { q.AddTo(x[0], x[1], x[2]) }},
 	{"narrow", 1, 1, 6, "triad", false, func(q *Queue, x []device.Buffer) { q.Cast(x[1], x[0]) }},

@@ -5,10 +5,16 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"testing"
+	"unsafe"
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
 )
+
+// ofI64 views exact sums as a buffer.
+func ofI64(s []int64) device.Buffer {
+	return device.Buffer{Type: device.I64, Host: true, N: len(s), Ptr: unsafe.Pointer(unsafe.SliceData(s))}
+}
 
 func TestSumRows(t *testing.T) {
 	withVec(t, func(t *testing.T) {
@@ -77,7 +83,7 @@ func summed(t *testing.T, q *Queue, kernel string, x device.Buffer, shard int) (
 	t.Helper()
 	for lo := 0; lo == 0 || lo < x.N; lo += shard {
 		mem := make([]int64, 3*device.ExactLen)
-		acc := device.OfI64(mem[device.ExactLen : 2*device.ExactLen])
+		acc := ofI64(mem[device.ExactLen : 2*device.ExactLen])
 		exactKernels[kernel].issue(q, acc, x.Slice(lo, min(lo+shard, x.N)))
 		if err := q.Wait(); err != nil {
 			t.Fatal(err)
@@ -167,7 +173,7 @@ func TestExactSumsAreThoseOfTheirBlocks(t *testing.T) {
 
 func TestExactSumsAddToWhatIsThere(t *testing.T) {
 	q := queueOf(t, 1)
-	acc := device.OfI64(make([]int64, device.ExactLen))
+	acc := ofI64(make([]int64, device.ExactLen))
 	for _, x := range [][]float32{{3, 4}, {1e-45}, {-12}} {
 		q.SumSquares(acc, device.OfF32(x))
 	}
@@ -199,7 +205,7 @@ func TestSumSquaresSetsAsideWhatIsNotFinite(t *testing.T) {
 
 func TestSumsRefuseWrongTypes(t *testing.T) {
 	q := queueOf(t, 1)
-	acc, x := device.OfI64(make([]int64, device.ExactLen)), newVec(device.F32, 64).Buf
+	acc, x := ofI64(make([]int64, device.ExactLen)), newVec(device.F32, 64).Buf
 	mustPanic(t, "sum of squares into too few limbs", func() { q.SumSquares(acc.Slice(1, acc.N), x) })
 	mustPanic(t, "sum of squares of bf16", func() { q.SumSquares(acc, newVec(device.BF16, 64).Buf) })
 	mustPanic(t, "sum into fp32", func() { q.Sum(x.Slice(0, device.ExactLen), x) })

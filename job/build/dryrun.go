@@ -124,8 +124,8 @@ func Workspace(c *config.Config, workers int) int64 {
 	return b.Workspace(workers, n, sizes(c))
 }
 
-// HostWorkspace is the bytes a rank's host takes for the kernels of updates; likewise.
-func HostWorkspace(c *config.Config, workers int) int64 {
+// hostWorkspace is the bytes a rank's host takes for the kernels of updates; likewise.
+func hostWorkspace(c *config.Config, workers int) int64 {
 	on := len(HostQueues)
 	if kind(c).DeviceCopies() {
 		on = 1
@@ -192,7 +192,7 @@ func DryRank(j *Job, arena int, wrap func(*zero.Config)) (t *zero.Trainer, dev, 
 		return nil, nil, nil, err
 	}
 	if _, err = dev.Alloc(device.F32, int(Workspace(c, workers)/4), device.Workspace); err == nil && offloads {
-		_, err = host.Alloc(device.F32, int(HostWorkspace(c, workers)/4), device.Workspace)
+		_, err = host.Alloc(device.F32, int(hostWorkspace(c, workers)/4), device.Workspace)
 	}
 	return t, dev, host, err
 }
