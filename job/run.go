@@ -180,12 +180,13 @@ func (r *run) whyStopped(ctx context.Context) error {
 // findStart finds where the run starts, and which job it is from there. It changes nothing
 // on disk.
 func (r *run) findStart(context.Context) error {
-	c := *r.given
+	c := r.given.Copy()
 	c.Checkpoint.Dir = cmp.Or(c.Checkpoint.Dir, filepath.Join(r.Out, state.CheckpointFolder))
-	next, start, err := startOf(&c, r.Resume)
+	next, start, err := startOf(c, r.Resume)
 	if err != nil {
 		return err
 	}
+	next = next.Copy()
 	next.Checkpoint.Dir = c.Checkpoint.Dir
 	start.weights = &hf.Weights{}
 	r.c, r.start, r.steps = next, start, start.Step
@@ -296,7 +297,7 @@ func (r *run) countSteps(ctx context.Context) error {
 			r.Observer.Note(line)
 		}
 	}
-	again := *c
+	again := c.Copy()
 	again.Checkpoint.Dir = r.given.Checkpoint.Dir
 	r.file = again.YAML()
 	if c.Train.Epochs == 0 {

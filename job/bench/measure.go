@@ -89,14 +89,14 @@ func peakRate(t device.DType) (name string, rate float64) {
 
 // alone is the job as the kernels are measured: a single rank, few layers.
 func alone(c *config.Config) *config.Config {
-	x := *c
+	x := c.Copy()
 	x.Model.Layers = min(x.Model.Layers, measuredLayers)
 	x.Model.From = ""
 	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate, x.Parallel.Memory = 1, 1, 1, 0
 	x.Train.Accumulate = min(2, x.Train.Accumulate)
 	x.Train.Batch = x.Train.MicroBatch * x.Train.Accumulate
 	x.Checkpoint.Every, x.Checkpoint.SaveOnExit = 0, false
-	return &x
+	return x
 }
 
 // shortened makes the sequences of a step fewer, and then shorter, until so many ranks of

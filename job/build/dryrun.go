@@ -41,9 +41,9 @@ const FewMicro = 3
 
 // Micros is the job with at most so many micro-batches a step.
 func Micros(j *Job, n int) *Job {
-	c, x := *j.Config, *j
-	c.Train.Accumulate = min(n, c.Train.Accumulate)
-	x.Config = &c
+	x := *j
+	x.Config = j.Config.Copy()
+	x.Train.Accumulate = min(n, x.Train.Accumulate)
 	return &x
 }
 

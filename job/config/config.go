@@ -177,6 +177,13 @@ func TokensPerStep(c *Config) int { return c.Train.Batch * c.Model.Context }
 // On is what ranks compute on, "cpu" or "cuda": Device, or what auto comes to here.
 func (c *Config) On() string { return c.on }
 
+// Copy is the job for a caller who changes some of its settings before others see it:
+// nobody changes one that was loaded. Elements of slices and maps stay as they are.
+func (c *Config) Copy() *Config {
+	x := *c
+	return &x
+}
+
 // Load reads a job file, lays the sets ("key=value", the value in YAML) over
 // it, fills in defaults and checks everything that can be checked without
 // reading the data. Its error is a Problems that lists all there is to mend. Relative

@@ -54,9 +54,9 @@ func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 // Standing is the job with a network that stands for its own, such as one with fewer
 // of the same layers.
 func Standing(c *Config, m *nn.Model) *Config {
-	x := *c
+	x := c.Copy()
 	x.network = m
-	return &x
+	return x
 }
 
 // Given says whether the network is the caller's, not the model section's.

@@ -402,7 +402,7 @@ func (c *Config) Settled(sequences int64, step int, samples int64) (*Config, err
 	if c.Train.Epochs == 0 {
 		return c, nil
 	}
-	x := *c
+	x := c.Copy()
 	t := &x.Train
 	const rounding = 1 - 1e-12 // 0.1 of 30 is 3
 	left := math.Ceil(t.Epochs*float64(sequences)*rounding) - float64(samples)
@@ -412,10 +412,10 @@ func (c *Config) Settled(sequences int64, step int, samples int64) (*Config, err
 	}
 	t.Steps = int(steps)
 	x.resolveSteps()
-	if wrong, _ := Countable(&x); wrong != "" {
+	if wrong, _ := Countable(x); wrong != "" {
 		return nil, Problems{ProblemOf(c, "train.epochs", wrong, "want fewer")}
 	}
-	return &x, nil
+	return x, nil
 }
 
 func (r *reader) resolveOptimizer() {

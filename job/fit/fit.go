@@ -304,9 +304,9 @@ func (s *search) run() error {
 
 // on is the job on so many ranks, in one shard group.
 func on(c *config.Config, ranks int) *config.Config {
-	x := *c
+	x := c.Copy()
 	if ranks == c.Parallel.Ranks {
-		return &x
+		return x
 	}
 	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate = ranks, ranks, 1
 	a := x.Train.MicroBatch * x.Train.Accumulate
@@ -318,7 +318,7 @@ func on(c *config.Config, ranks int) *config.Config {
 	}
 	x.Train.Accumulate = a / x.Train.MicroBatch
 	x.Train.Batch = a * ranks
-	return &x
+	return x
 }
 
 // each calls f with every way to set the job that is searched.
@@ -338,7 +338,7 @@ func (s *search) each(f func(config.Config)) {
 				if s.undivided && micro != j.Train.MicroBatch {
 					continue
 				}
-				x := *j
+				x := j.Copy()
 				x.Zero.Stage, x.Parallel.Shard, x.Parallel.Replicate = stage, shard, j.Parallel.Ranks/shard
 				x.Train.MicroBatch, x.Train.Accumulate = micro, sequences/micro
 				s.knobs(x, f)
@@ -348,18 +348,18 @@ func (s *search) each(f func(config.Config)) {
 }
 
 // knobs calls f with every setting of what is left.
-func (s *search) knobs(x config.Config, f func(config.Config)) {
+func (s *search) knobs(x *config.Config, f func(config.Config)) {
 	prefetches := []int{0, 1, 2}
 	if x.Zero.Stage < 3 {
 		prefetches = prefetches[:2] // there are no gathers ahead, and never more than two gradients
 	}
 	for _, recompute := range config.Recomputes {
 		for _, prefetch := range prefetches {
-			for _, chunk := range s.chunks(x) {
-				for _, o := range s.offloads(x) {
+			for _, chunk := range s.chunks(*x) {
+				for _, o := range s.offloads(*x) {
 					x.Zero.Recompute, x.Zero.Prefetch, x.Train.LossChunk, x.Zero.Offload = recompute, prefetch, chunk, o
-					if counts(&x) {
-						f(x)
+					if counts(x) {
+						f(*x)
 					}
 				}
 			}

@@ -309,9 +309,9 @@ func TestBounceIsSearched(t *testing.T) {
 		c := configtest.Fitted(t, "parallel.ranks=16", "train.batch=null", "model.family="+family, "model.width=256", "model.vocab=9000")
 		l.Rates = h.Rates(c.Precision)
 		bounces := func(set func(*config.Config)) (on, off int) {
-			x := *c
-			set(&x)
-			f, err := Search(&x, l)
+			x := c.Copy()
+			set(x)
+			f, err := Search(x, l)
 			if err != nil {
 				t.Fatal(err)
 			}

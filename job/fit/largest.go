@@ -123,7 +123,7 @@ func counts(c *config.Config) bool {
 // grownModel is the job with a model of n groups of heads: as many query heads
 // as share keys and values in the job's model, or one.
 func grownModel(c *config.Config, n int) (*config.Config, string) {
-	x, m := *c, c.Model
+	x, m := c.Copy(), c.Model
 	group := 1
 	if m.Family == "llama" {
 		group = m.Heads / m.KV
@@ -133,33 +133,33 @@ func grownModel(c *config.Config, n int) (*config.Config, string) {
 	x.Model.From, x.Model.Heads = "", n*group
 	x.Model.Width = m.Width / m.Heads * x.Model.Heads
 	x.Model.Layers = max(1, (m.Layers*x.Model.Heads+m.Heads/2)/m.Heads)
-	if x.Model.Width > hf.Most || x.Model.FFN > 4*hf.Most || x.Model.Layers > fitLayers || !counts(&x) {
+	if x.Model.Width > hf.Most || x.Model.FFN > 4*hf.Most || x.Model.Layers > fitLayers || !counts(x) {
 		return nil, ""
 	}
-	return &x, fmt.Sprintf("%s: %d layers, width %d, %d heads", title(x.Model), x.Model.Layers, x.Model.Width, x.Model.Heads)
+	return x, fmt.Sprintf("%s: %d layers, width %d, %d heads", title(x.Model), x.Model.Layers, x.Model.Width, x.Model.Heads)
 }
 
 // grownContext is the job with sequences of n times 64 tokens.
 func grownContext(c *config.Config, n int) (*config.Config, string) {
-	x := *c
+	x := c.Copy()
 	x.Model.Context = 64 * n
 	if c.Model.From != "" && c.Model.Family == "gpt2" && x.Model.Context > max(c.Model.Context, c.Model.Longest) {
 		return nil, "" // it has no positions for more
 	}
-	if x.Model.Context > hf.Most || !counts(&x) {
+	if x.Model.Context > hf.Most || !counts(x) {
 		return nil, ""
 	}
-	return &x, fmt.Sprintf("sequences of %s tokens", show.Grouped(int64(x.Model.Context)))
+	return x, fmt.Sprintf("sequences of %s tokens", show.Grouped(int64(x.Model.Context)))
 }
 
 // grownMicroBatch is the job with micro-batches of n sequences, one a step.
 func grownMicroBatch(c *config.Config, n int) (*config.Config, string) {
-	x := *c
+	x := c.Copy()
 	x.Train.MicroBatch, x.Train.Accumulate, x.Train.Batch = n, 1, n*c.Parallel.Ranks
-	if !counts(&x) {
+	if !counts(x) {
 		return nil, ""
 	}
-	return &x, fmt.Sprintf("micro-batches of %d sequences", n)
+	return x, fmt.Sprintf("micro-batches of %d sequences", n)
 }
 
 // Print writes the answer for people.

@@ -68,12 +68,12 @@ func layersOf(c *config.Config) (*layers, error) {
 // alone is the job on one rank, with micro-batches of one sequence and all of it on
 // the device: what modules do in it depends on nothing else.
 func alone(c *config.Config) *config.Config {
-	x := *c
+	x := c.Copy()
 	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate = 1, 1, 1
 	x.Zero.Stage, x.Zero.Prefetch, x.Zero.Recompute = 0, 0, "none"
 	x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters = "none", "none"
 	x.Train.MicroBatch, x.Train.Accumulate, x.Train.LossChunk = 1, 1, x.Model.Context
-	return &x
+	return x
 }
 
 // profiler writes down what each module does in a step.

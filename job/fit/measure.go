@@ -180,7 +180,7 @@ func (s *search) shards(x *config.Config) (units []offload.Unit) {
 
 // runUnits is a dry run of some modules with a choice's units.
 func (s *search) runUnits(x *config.Config, k unitKey, modules []int) (measured, error) {
-	c := *x
+	c := x.Copy()
 	c.Zero.Recompute, c.Train.MicroBatch, c.Train.LossChunk, c.Train.Accumulate = "none", 1, x.Model.Context, k.micros
 	c.Zero.Prefetch, c.Zero.Offload = k.prefetch, k.offload
 	if k.offload.Optimizer != "none" {
@@ -196,7 +196,7 @@ func (s *search) runUnits(x *config.Config, k unitKey, modules []int) (measured,
 		}
 		c.Zero.Offload.Ratio = offload.RatioFrom(some, k.first)
 	}
-	job := s.limits.machine(x).Job(config.Standing(&c, s.layers.with(modules)))
+	job := s.limits.machine(x).Job(config.Standing(c, s.layers.with(modules)))
 	var meter *sim.Meter
 	t, dev, host, err := build.DryRank(job, build.AnyArena, func(z *zero.Config) { meter = sim.NewMeter(z) })
 	if err != nil {
@@ -245,7 +245,7 @@ func (s *search) runPasses(x *config.Config, k passKey, modules []int) (measured
 
 // needs is what a rank of a choice needs.
 func (s *search) needs(x *config.Config) (n build.Footprint, err error) {
-	one := *x
+	one := x.Copy()
 	one.Train.MicroBatch, one.Train.LossChunk, one.Zero.Recompute = 1, x.Model.Context, "none"
 	units, err := s.ofUnits(x)
 	if err != nil {
@@ -255,7 +255,7 @@ func (s *search) needs(x *config.Config) (n build.Footprint, err error) {
 	if err != nil {
 		return n, err
 	}
-	less, err := s.ofPasses(&one)
+	less, err := s.ofPasses(one)
 	if err != nil {
 		return n, err
 	}

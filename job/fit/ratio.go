@@ -22,9 +22,9 @@ const parts = 100
 
 // at is a choice with another part of its optimizer state offloaded, in hundredths.
 func (s *search) at(c *Choice, part int) (*Choice, error) {
-	x := *c.Config
+	x := c.Config.Copy()
 	x.Zero.Offload.Ratio = float64(part) / parts
-	y, err := s.choice(&x)
+	y, err := s.choice(x)
 	if err == nil {
 		y.least = c.least
 	}
