@@ -187,7 +187,8 @@ func (c *Config) Copy() *Config {
 // Load reads a job file, lays the sets ("key=value", the value in YAML) over
 // it, fills in defaults and checks everything that can be checked without
 // reading the data. Its error is a Problems that lists all there is to mend. Relative
-// paths in the job file are relative to the current directory.
+// paths in the job file are relative to the current directory. Nothing is known of where
+// the job is to run: device auto is the CPU.
 func Load(file string, sets []string) (*Config, error) { return Here{}.Load(file, sets) }
 
 // Here is where a job is to run, which defaults follow.
