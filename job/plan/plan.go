@@ -110,10 +110,6 @@ const (
 	replicating Phase = "all-reduce"
 	norming     Phase = "norm"
 	updating    Phase = "update"
-
-	gatheringUpdate  Phase = "all-gather of the update"
-	scatteringUpdate Phase = "reduce-scatter of the update"
-	sharingUpdate    Phase = "all-reduce of the update"
 )
 
 // Moment is the highest instant of an event.
