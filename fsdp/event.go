@@ -122,6 +122,28 @@ func (r *Runner) usePass(o Op, i int, done bool) {
 	}
 }
 
+// beginMicro forgets what was in use at the beginning of a step: the one before may not
+// have come to its updates.
+func (r *Runner) beginMicro(train bool) {
+	if !train || r.micro > 0 {
+		return
+	}
+	for _, u := range r.Units {
+		u.inUse, u.stays = [places]bool{}, false
+	}
+}
+
+// endMicro goes on to the next micro-batch. What follows the last waits for the
+// reductions.
+func (r *Runner) endMicro() {
+	if r.micro == r.cfg.Micro-1 {
+		for _, u := range r.Units {
+			r.use(u, gradSlotted, false)
+		}
+	}
+	r.micro = (r.micro + 1) % r.cfg.Micro
+}
+
 // Spent notes that a unit's gradient is used up and its parameters in a slot are old.
 func (r *Runner) Spent(u *Unit) {
 	for at := range places {

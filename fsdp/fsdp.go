@@ -214,11 +214,7 @@ func (r *Runner) ArenaPeak() int { return r.arena.Peak() }
 // Backward needs is saved, and Backward must follow.
 func (r *Runner) Forward(bt *nn.Batch, train bool) {
 	defer r.blame()
-	if train && r.micro == 0 {
-		for _, u := range r.Units { // a step before may not have come to its updates
-			u.inUse, u.stays = [places]bool{}, false
-		}
-	}
+	r.beginMicro(train)
 	c, n := r.cfg.Compute, bt.Rows()*r.cfg.Model.Width
 	floor := r.arena.Mark()
 	var x device.Buffer
@@ -253,7 +249,6 @@ func (r *Runner) Forward(bt *nn.Batch, train bool) {
 // gradients; micro counts the step's micro-batches from 0.
 func (r *Runner) Backward(bt *nn.Batch, micro int) {
 	defer r.blame()
-	r.micro = micro
 	c := r.cfg.Compute
 	next := len(r.steps) - 1
 	for i := next; i >= 0; i-- {
@@ -277,12 +272,7 @@ func (r *Runner) Backward(bt *nn.Batch, micro int) {
 		}
 	}
 	r.arena.Release(0)
-	if micro == r.cfg.Micro-1 { // what follows waits for the reductions
-		for _, u := range r.Units {
-			r.use(u, gradSlotted, false)
-		}
-	}
-	r.micro = (micro + 1) % r.cfg.Micro
+	r.endMicro()
 }
 
 // ahead gathers the units of the steps from next on, in the pass's direction,
