@@ -178,6 +178,9 @@ func (s *search) shards(x *config.Config) (units []offload.Unit) {
 	return units
 }
 
+// wholeUnits is a tile that holds any unit: as many bytes move in one as in many.
+const wholeUnits = 1 << 50
+
 // runUnits is a dry run of some modules with a choice's units.
 func (s *search) runUnits(x *config.Config, k unitKey, modules []int) (measured, error) {
 	c := x.Copy()
@@ -198,7 +201,11 @@ func (s *search) runUnits(x *config.Config, k unitKey, modules []int) (measured,
 	}
 	job := s.limits.machine(x).Job(config.Standing(c, s.layers.with(modules)))
 	var meter *sim.Meter
-	t, dev, host, err := build.DryRank(job, build.AnyArena, func(z *zero.Config) { meter = sim.NewMeter(z) })
+	t, dev, host, err := build.DryRank(job, build.AnyArena, func(z *zero.Config) {
+		if k.moves {
+			meter, z.Offload.Tile = sim.NewMeter(z), wholeUnits
+		}
+	})
 	if err != nil {
 		return measured{}, err
 	}

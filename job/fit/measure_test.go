@@ -13,6 +13,7 @@ import (
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
+	"zeroth/job/sim"
 	"zeroth/nn"
 	"zeroth/offload"
 	"zeroth/zero"
@@ -130,6 +131,40 @@ func fewAreAll(t *testing.T, s *search, x *config.Config) {
 	passes, err2 := s.runPasses(x, passKey{x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute, 1}, every)
 	if err1 != nil || err2 != nil || pass.ops != passes.ops {
 		t.Errorf("%s: %+v, a run of all %+v, %v, %v", what, pass.ops, passes.ops, err1, err2)
+	}
+}
+
+// In tiles of whole units as many bytes move as in those of a run, of which units have many.
+func TestWholeUnitsMoveAsMuch(t *testing.T) {
+	for _, sets := range [][]string{
+		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
+		{"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=."},
+		{"zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=adamw8bit"},
+		{"zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=muon"},
+	} {
+		c := configtest.Fitted(t, append(sets, "device=cpu", "zero.stage=3", "model.layers=3", "model.width=1000", "model.heads=10", "train.accumulate=2", "train.micro_batch=1", "train.batch=null")...)
+		s := bareOf(t, c, Limits{Ranks: 4, Rates: here})
+		k, err := s.keyOf(s.job)
+		if k.moves = true; err != nil {
+			t.Fatal(err)
+		}
+		every := make([]int, len(s.layers.kind))
+		for i := range every {
+			every[i] = i
+		}
+		whole, err := s.runUnits(s.job, k, every)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var meter *sim.Meter
+		r, _, _, err := build.DryRank(build.Planned(s.job), build.AnyArena, func(z *zero.Config) { meter = sim.NewMeter(z) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		meter.Step(r)
+		if meter.Step(r); whole.traffic != meter.Traffic {
+			t.Errorf("%v: %v, in many tiles %v", sets, whole.traffic, meter.Traffic)
+		}
 	}
 }
 
