@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 
 	"zeroth/device"
 	"zeroth/input"
@@ -267,19 +268,23 @@ func bare(c *config.Config, l Limits) (*search, error) {
 func newSearch(c *config.Config, l Limits) (*search, error) {
 	s, err := bare(c, l)
 	if err == nil {
-		err = s.run()
+		err = s.run(true)
 	}
 	return s, err
 }
 
 // run measures every way to set the job, and where that must offload a part of its
-// optimizer state, the least part too.
-func (s *search) run() error {
-	var all []*config.Config
-	s.each(func(x config.Config) { all = append(all, &x) })
-	tried := make([][]*Choice, len(all))
-	err := each(len(all), func(i int) error {
-		c, err := s.choice(all[i])
+// optimizer state, the least part too; it weighs those that fit. Unless all are wanted it
+// weighs none, and stops at the first that fits.
+func (s *search) run(all bool) error {
+	var ways []*config.Config
+	s.each(func(x config.Config) { ways = append(ways, &x) })
+	tried, found := make([][]*Choice, len(ways)), atomic.Bool{}
+	err := each(len(ways), func(i int) error {
+		if found.Load() && !all {
+			return nil
+		}
+		c, err := s.choice(ways[i])
 		if err != nil {
 			return err
 		}
@@ -292,7 +297,10 @@ func (s *search) run() error {
 			tried[i] = append(tried[i], least)
 		}
 		for _, x := range tried[i] {
-			if x.Fits() {
+			if !x.Fits() {
+				continue
+			}
+			if found.Store(true); all {
 				err = cmp.Or(err, s.weigh(x))
 			}
 		}

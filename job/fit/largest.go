@@ -46,12 +46,13 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 		return nil, input.BadInput(fmt.Errorf("--largest %s: a given network has the size it has; want --largest micro_batch", of))
 	}
 	job := on(c, l.Ranks)
-	answer := func(best func(*search) (*Choice, error)) (*Answer, error) {
+	answer := func(best func(s *search, all bool) (*Choice, error)) (*Answer, error) {
 		var wrong error
 		var last *search
-		try := func(x *config.Config) (c *Choice) {
+		try := func(x *config.Config, all bool) (c *Choice) {
 			if last, wrong = bare(x, l); wrong == nil {
-				c, wrong = best(last)
+				last.undivided = of == "micro_batch"
+				c, wrong = best(last, all)
 			}
 			return c
 		}
@@ -60,7 +61,7 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 			if x == nil || wrong != nil {
 				return false
 			}
-			c := try(x)
+			c := try(x, false)
 			return wrong == nil && c.Fits()
 		})
 		if n == 0 || wrong != nil {
@@ -70,16 +71,15 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 		if more, _ := grown(job, n+1); more == nil {
 			title += ", larger ones are not searched"
 		}
-		c := try(x)
+		c := try(x, true)
 		return &Answer{n, title, c}, cmp.Or(wrong, last.dryRun(c))
 	}
-	as, err := answer(func(s *search) (*Choice, error) { return s.choice(s.job) })
+	as, err := answer(func(s *search, _ bool) (*Choice, error) { return s.choice(s.job) })
 	if err != nil {
 		return nil, err
 	}
-	any, err := answer(func(s *search) (*Choice, error) {
-		s.undivided = of == "micro_batch"
-		if err := s.run(); err != nil {
+	any, err := answer(func(s *search, all bool) (*Choice, error) {
+		if err := s.run(all); err != nil {
 			return nil, err
 		}
 		return slices.MinFunc(s.all, byFit), nil
