@@ -37,7 +37,6 @@ func layersOf(c *config.Config) (*layers, error) {
 		return nil, err
 	}
 	t.DryRun()
-	p.recording.Drop()
 	l := &layers{model: m, units: make([][]int, len(m.Modules)), even: true}
 	lengths, shared := make([][]int, len(m.Modules)), map[string]bool{}
 	for i, u := range m.Units() {

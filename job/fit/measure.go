@@ -213,7 +213,6 @@ func (s *search) runUnits(x *config.Config, k unitKey, modules []int) (measured,
 		if meter.Step(t); c.Zero.Offload.Disk() { // nothing had been written that could be read
 			meter.Step(t)
 		}
-		meter.Drop()
 		return measured{traffic: meter.Traffic}, nil
 	}
 	m := measured{needs: build.Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes()}, state: t.StateLen()}
@@ -244,7 +243,6 @@ func (s *search) runPasses(x *config.Config, k passKey, modules []int) (measured
 		return measured{}, err
 	}
 	t.DryRun()
-	l.Drop()
 	m := measured{needs: build.Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Arena: t.ArenaPeak()}, ops: sim.Operations{}.Plus(l.Operations, 1/float64(k.micros))}
 	m.needs.Device[device.Activations] = 0
 	return m, nil

@@ -160,13 +160,10 @@ func quickest(list []*Choice) (best *Choice) {
 	return best
 }
 
-// simulate is the choice's step on the hardware there is, once, without its trace: of
-// thousands of layers and many choices there would be much.
+// simulate is the choice's step on the hardware there is, once.
 func (c *Choice) simulate() (err error) {
 	if c.Simulated == nil && c.limits.Hardware != nil {
-		if c.Simulated, err = sim.Simulate(build.Planned(c.Config), c.limits.Hardware); err == nil {
-			c.Simulated.DropTrace()
-		}
+		c.Simulated, err = sim.SimulateUntraced(build.Planned(c.Config), c.limits.Hardware)
 	}
 	return err
 }

@@ -3,6 +3,8 @@ package sim
 import (
 	"math"
 	"slices"
+
+	"zeroth/job/build"
 )
 
 // simulation runs a recording on paper. Every queue takes its tasks in order; a wait
@@ -21,33 +23,34 @@ type simulation struct {
 	next   []int     // by queue, the task that comes
 	left   []float64 // by queue, seconds of the task at work; < 0: none is
 	begun  []float64
-	tracks []*Track
-	waited []float64 // when each wait of the host ended; NaN: not yet
+	waited []float64 // when each wait of the host ended, of those that have
+	ended  []float64 // and each step
+	spent  Exposure  // of steps after the first, in nanoseconds
+	tracks []*Track  // what every queue did; none unless it is traced
 }
 
-// run returns what every queue did, and when each wait of the host ended, in
-// seconds.
-func (r *simulation) run() (tracks []*Track, waited []float64) {
+// run runs all that the queues have.
+func (r *simulation) run(traced bool) {
 	n := len(r.Queues)
 	r.next, r.left, r.begun = make([]int, n), make([]float64, n), make([]float64, n)
-	r.waited = slices.Repeat([]float64{math.NaN()}, len(r.waits))
 	for i, q := range r.Queues {
-		r.left[i] = -1
-		r.tracks = append(r.tracks, &Track{name: q.Name, spans: r.memory.spansOf(i, max(1, len(q.Tasks)))})
+		if r.left[i] = -1; traced {
+			r.tracks = append(r.tracks, &Track{name: q.Name, spans: make([]ran, max(1, len(q.Tasks)))})
+		}
 	}
 	for r.start() {
 		r.advance()
 	}
-	return r.tracks, r.waited
 }
 
 // start takes up all tasks that can begin now. It returns false when all is done.
 func (r *simulation) start() (busy bool) {
 	for again := true; again; {
 		again = false
-		for i, w := range r.waits {
-			if math.IsNaN(r.waited[i]) && (i == 0 || !math.IsNaN(r.waited[i-1])) && r.done(w.queue) >= int(w.until) {
-				r.waited[i], again = r.now, true
+		for at := len(r.waited); at < len(r.waits) && r.done(r.waits[at].queue) >= int(r.waits[at].until); at++ {
+			r.waited, again = append(r.waited, r.now), true
+			if n := len(r.ended); n < len(r.ends) && r.ends[n] == at {
+				r.ended = append(r.ended, r.now)
 			}
 		}
 		for i := range r.Queues {
@@ -86,7 +89,7 @@ func (r *simulation) take(i int) bool {
 		return false
 	}
 	t := &q.Tasks[r.next[i]]
-	if t.host >= 0 && math.IsNaN(r.waited[t.host]) || t.Kernel < 0 && r.done(t.on) < int(t.until) {
+	if int(t.host) >= len(r.waited) || t.Kernel < 0 && r.done(t.on) < int(t.until) {
 		return false
 	}
 	r.next[i]++
@@ -121,7 +124,9 @@ func (r *simulation) advance() {
 			step = min(step, left*pace(i))
 		}
 	}
+	from := r.now
 	r.now += step
+	r.spend(float64(nanoseconds(r.now) - nanoseconds(from)))
 	for i, left := range r.left {
 		if left < 0 {
 			continue
@@ -129,29 +134,30 @@ func (r *simulation) advance() {
 		r.left[i] -= step / pace(i)
 		if r.left[i] <= 1e-12*r.now || left*pace(i) == step {
 			r.left[i] = -1
-			t := &r.Queues[i].Tasks[r.next[i]-1]
-			r.tracks[i].add(ran{r.labels[t.label], r.Kernels[t.Kernel].Op, int64(1e9 * r.begun[i]), int64(1e9 * r.now)})
+			if r.tracks != nil {
+				t := &r.Queues[i].Tasks[r.next[i]-1]
+				r.tracks[i].add(ran{r.labels[t.label], r.Kernels[t.Kernel].Op, nanoseconds(r.begun[i]), nanoseconds(r.now)})
+			}
 		}
 	}
 }
 
-// spansOf is an array of n spans of a queue.
-func (m *memory) spansOf(queue, n int) []ran {
-	for len(m.spans) <= queue {
-		m.spans = append(m.spans, nil)
-	}
-	if cap(m.spans[queue]) < n {
-		m.spans[queue] = make([]ran, n)
-	}
-	return m.spans[queue][:n]
-}
+// nanoseconds are whole.
+func nanoseconds(s float64) int64 { return int64(1e9 * s) }
 
-// done is the recording's memory, of which the tasks are of no more use.
-func (l *Recording) done() *memory {
-	l.memory.tasks = l.memory.tasks[:0]
-	for _, q := range l.Queues {
-		l.memory.tasks = append(l.memory.tasks, q.Tasks)
-		q.Tasks = nil
+// spend adds nanoseconds in which the queues are at work that are.
+func (r *simulation) spend(ns float64) {
+	if n := len(r.ended); n == 0 || n == len(r.ends) {
+		return
 	}
-	return l.memory
+	at := func(i int) bool { return r.left[i] >= 0 }
+	r.spent.Seconds += ns
+	switch beside := slices.ContainsFunc(r.left[len(build.Queues):], func(left float64) bool { return left >= 0 }); {
+	case at(0):
+		r.spent.Compute += ns
+	case at(1):
+		r.spent.Exposed += ns
+	case beside:
+		r.spent.Offload += ns
+	}
 }

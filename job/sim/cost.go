@@ -156,9 +156,6 @@ func (m *Meter) Step(t *zero.Trainer) {
 	}
 }
 
-// Drop gives the meter's memory to those that come.
-func (m *Meter) Drop() { m.host.Drop() }
-
 // meteredQueue counts the bytes of copies between device and host.
 type meteredQueue struct {
 	dry.Queue

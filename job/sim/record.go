@@ -2,7 +2,6 @@ package sim
 
 import (
 	"slices"
-	"sync"
 
 	"zeroth/collective"
 	"zeroth/device"
@@ -68,26 +67,15 @@ type Recording struct {
 	last    []int         // tasks of each queue before the last step,
 	before  []int         // and before the one before it
 	bounce  map[Group]int // planned bytes of memory for what is on its way, of a rank's groups
-	memory  *memory       // where tasks, and later what they took, are written
 	again   bool          // activations are being computed again
 }
-
-// memory is arrays of a simulation that the next one may use: of each queue its tasks, and
-// when they ran. A model of a thousand layers has a hundred thousand tasks a step.
-type memory struct {
-	tasks [][]task
-	spans [][]ran
-}
-
-// memories are those that nobody uses.
-var memories = sync.Pool{New: func() any { return new(memory) }}
 
 // hostWait is the host waiting for a queue to have done so many tasks: what is
 // issued later begins later.
 type hostWait struct{ queue, until int32 }
 
 func newRecording() *Recording {
-	return &Recording{index: map[Kernel]int32{}, labels: []string{""}, labelAt: map[string]int32{"": 0}, memory: memories.Get().(*memory)}
+	return &Recording{index: map[Kernel]int32{}, labels: []string{""}, labelAt: map[string]int32{"": 0}}
 }
 
 // tasks is how many the queues have together.
@@ -113,11 +101,7 @@ type recordedQueue struct {
 // queue puts a recordedQueue before a queue. All of a rank's work must go through
 // recorders, from one goroutine.
 func (l *Recording) queue(name string, to ops) *recordedQueue {
-	at := len(l.Queues)
-	r := &recordedQueue{ops: to, to: l, Name: name, at: int32(at)}
-	if at < len(l.memory.tasks) {
-		r.Tasks = l.memory.tasks[at][:0]
-	}
+	r := &recordedQueue{ops: to, to: l, Name: name, at: int32(len(l.Queues))}
 	l.Queues = append(l.Queues, r)
 	return r
 }

@@ -27,23 +27,9 @@ type Result struct {
 	Moves   string `json:"collectives,omitempty"`         // what moves them, in words
 	Between int64  `json:"bytes_between_hosts,omitempty"` // that the first rank's host sends to others in a step, where NCCL does not
 
-	Trace *Trace         // of a rank, of a step or some
+	Trace *Trace         // of a rank, of some steps; nil if it is not wanted
 	Of    *config.Config // whose steps these are: with fewer micro-batches, where there are many
-
-	memory *memory // of the trace
 }
-
-// DropTrace gives the memory of the trace to the simulations that come: of a large model
-// and many settings it would be much.
-func (f *Result) DropTrace() {
-	if f.memory != nil {
-		memories.Put(f.memory)
-	}
-	f.Trace, f.memory = nil, nil
-}
-
-// Drop gives the memory of a recording that is of no more use to those that come.
-func (l *Recording) Drop() { memories.Put(l.done()) }
 
 // CostModel is what a simulation asks of hardware.
 type CostModel struct {
@@ -59,6 +45,8 @@ type CostModel struct {
 	Moves   string
 	Between func(k Kernel) int64
 	Planned func(bounce map[Group]int)
+
+	Untraced bool // the result is to have no trace
 }
 
 // costs is a device for each rank. What is not its own kernels takes none of
@@ -75,12 +63,20 @@ func (m *moving) costs() CostModel {
 }
 
 // Simulate runs the job on paper on hardware that someone describes.
-func Simulate(c *build.Job, h *Hardware) (*Result, error) {
+func Simulate(c *build.Job, h *Hardware) (*Result, error) { return simulate(c, h, false) }
+
+// SimulateUntraced is Simulate whose result has no trace: of thousands of layers and many
+// settings there would be much.
+func SimulateUntraced(c *build.Job, h *Hardware) (*Result, error) { return simulate(c, h, true) }
+
+func simulate(c *build.Job, h *Hardware, untraced bool) (*Result, error) {
 	if err := h.Serves(c, c.Zero.Offload.Any(), c.Zero.Offload.Disk()); err != nil {
 		return nil, input.BadInput(err)
 	}
 	m := h.moving(c)
-	return SimulateWith(m.job, m.costs())
+	costs := m.costs()
+	costs.Untraced = untraced
+	return SimulateWith(m.job, costs)
 }
 
 // mostSeconds is the most seconds a simulation counts in whole nanoseconds.
@@ -138,7 +134,6 @@ func SimulateWith(c *build.Job, p CostModel) (*Result, error) {
 		}
 		few[i] = f
 	}
-	few[1].DropTrace()
 	f, more := few[0], float64(c.Train.Accumulate-fewSimulated)
 	for _, s := range []struct{ all, less *float64 }{
 		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops},
@@ -166,24 +161,29 @@ func simulateAll(c *build.Job, p CostModel) (*Result, error) {
 			r.seconds = append(r.seconds, p.Seconds(q.Name, k, l.Work[i]))
 		}
 	}
-	queues, waited := r.run()
+	r.run(!p.Untraced)
 	if !(r.now < mostSeconds) {
 		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, of at most %.3g; want faster hardware or a smaller job", simulatedSteps, p.Name, r.now, mostSeconds))
 	}
-	steps := &Track{name: "step", spans: make([]ran, len(l.ends))}
-	from := 0.0
-	for i, wait := range l.ends {
-		end := waited[wait]
-		steps.add(ran{"", fmt.Sprint("step ", i+1), int64(1e9 * from), int64(1e9 * end)})
-		from = end
+	const scale = 1e-9 / (simulatedSteps - 1)
+	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Between: l.between(p), Of: c.Config,
+		Seconds: r.spent.Seconds * scale, Compute: r.spent.Compute * scale, Exposed: r.spent.Exposed * scale, Offload: r.spent.Offload * scale}
+	if r.tracks != nil {
+		f.Trace = &Trace{ranks: []tracks{append(r.tracks, r.steps())}, names: []int{0}}
 	}
-	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Between: l.between(p), Of: c.Config, Trace: &Trace{ranks: []tracks{append(queues, steps)}, names: []int{0}}}
-	e := f.Trace.Exposure()
-	f.memory = l.done()
-	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
 	f.Flops = l.first.Flops - l.first.Again
 	f.rate(c.Config, p)
 	return f, nil
+}
+
+// steps is the track of steps.
+func (r *simulation) steps() *Track {
+	t, from := &Track{name: "step", spans: make([]ran, len(r.ended))}, 0.0
+	for i, end := range r.ended {
+		t.add(ran{"", fmt.Sprint("step ", i+1), nanoseconds(from), nanoseconds(end)})
+		from = end
+	}
+	return t
 }
 
 // between is the bytes that the first host sends to others in the last step.

@@ -169,8 +169,8 @@ func TestSimulationSharesProcessors(t *testing.T) {
 		{0.5, []float64{0, 1}, 9}, // b alone wants twice what there is
 	} {
 		r := &simulation{Recording: told(), seconds: seconds, wants: test.wants, there: test.there}
-		tracks, ends := r.run()
-		a := tracks[0].All()
+		r.run(true)
+		ends, a := r.waited, r.tracks[0].All()
 		if math.Abs(ends[0]-test.want) > 1e-9 || len(a) != 3 || a[2].Start != int64(1e9*test.want) {
 			t.Errorf("%+v: the host's wait ended at %v, the last task began at %v", test, ends[0], a[len(a)-1].Start)
 		}

@@ -234,13 +234,6 @@ func kept(t *Track) int64 {
 // busy is the parts of spans, which follow each other, that lie in window
 // and are not waits.
 func busy(spans []ran, window ran) (out []ran) {
-	n := 0
-	for i := range spans {
-		if spans[i].Start < window.End && spans[i].End > window.Start {
-			n++
-		}
-	}
-	out = make([]ran, 0, n)
 	for _, s := range spans {
 		s.Start, s.End = max(s.Start, window.Start), min(s.End, window.End)
 		if s.Start < s.End && s.task != "wait" {
