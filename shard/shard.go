@@ -111,11 +111,14 @@ func (l *Layout) Len() int { return l.World * l.ShardLen() }
 // Gaps are the elements that are no parameter's, between them and at the end.
 func (l *Layout) Gaps() (gaps []Range) {
 	at := 0
-	for _, p := range append(slices.Clone(l.Params), Param{At: Range{l.Len(), l.Len()}}) {
+	for _, p := range l.Params {
 		if p.At.Lo > at {
 			gaps = append(gaps, Range{at, p.At.Lo})
 		}
 		at = p.At.Hi
+	}
+	if n := l.Len(); n > at {
+		gaps = append(gaps, Range{at, n})
 	}
 	return gaps
 }
