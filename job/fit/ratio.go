@@ -137,17 +137,12 @@ func (s *search) promising(list []*Choice) (_ []*Choice, err error) {
 // tune replaces the choices that must offload a part of their optimizer state by
 // those with the fastest part, where the hardware is known.
 func (s *search) tune(fits []*Choice) error {
-	for i, x := range fits {
-		if x.least == 0 || s.limits.Hardware == nil {
-			continue
+	return each(len(fits), func(i int) (err error) {
+		if fits[i].least > 0 && s.limits.Hardware != nil {
+			fits[i], err = s.fastest(fits[i])
 		}
-		best, err := s.fastest(x)
-		if err != nil {
-			return err
-		}
-		fits[i] = best
-	}
-	return nil
+		return err
+	})
 }
 
 // quickest is the first of the choices that were simulated whose step is shortest.
