@@ -27,6 +27,9 @@ func TestFewMicroBatchesSimulateMany(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if e := all.Trace.Exposure(); e.Seconds != all.Seconds || e.Compute != all.Compute || e.Exposed != all.Exposed || e.Offload != all.Offload {
+				t.Errorf("%s: %+v, by its trace %+v", h.Name, all, e)
+			}
 			for what, x := range map[string][2]float64{
 				"seconds": {all.Seconds, few.Seconds}, "computing": {all.Compute, few.Compute}, "exposed": {all.Exposed, few.Exposed},
 				"offload": {all.Offload, few.Offload}, "of tokens": {1 / all.Tokens, 1 / few.Tokens},

@@ -60,8 +60,9 @@ type Recording struct {
 	Kernels []Kernel
 	Work    []Work
 	index   map[Kernel]int32
+	after   []int32 // of each kernel, the one noted after it last
+	newest  int32
 	labels  []string
-	labelAt map[string]int32
 	waits   []hostWait
 	ends    []int         // of each step, the last of waits
 	last    []int         // tasks of each queue before the last step,
@@ -75,7 +76,7 @@ type Recording struct {
 type hostWait struct{ queue, until int32 }
 
 func newRecording() *Recording {
-	return &Recording{index: map[Kernel]int32{}, labels: []string{""}, labelAt: map[string]int32{"": 0}}
+	return &Recording{index: map[Kernel]int32{}, labels: []string{""}, after: []int32{-1}}
 }
 
 // tasks is how many the queues have together.
@@ -123,14 +124,18 @@ func (l *Recording) step(left int) {
 	l.before, l.last = l.last, last
 }
 
-// known is the index of a kernel.
+// known is the index of a kernel. Layers are alike, so mostly it follows the kernel that
+// it followed last.
 func (l *Recording) known(k Kernel, w Work) int32 {
-	i, ok := l.index[k]
-	if !ok {
+	i, ok := int32(0), false
+	if after := &l.after[l.newest]; *after >= 0 && l.Kernels[*after] == k {
+		i = *after
+	} else if i, ok = l.index[k]; !ok {
 		i = int32(len(l.Kernels))
 		l.index[k] = i
-		l.Kernels, l.Work = append(l.Kernels, k), append(l.Work, w)
+		l.Kernels, l.Work, l.after = append(l.Kernels, k), append(l.Work, w), append(l.after, -1)
 	}
+	l.after[l.newest], l.newest = i, i
 	return i
 }
 
@@ -140,11 +145,13 @@ func (r *recordedQueue) kernel(k Kernel, w Work, pass func()) {
 	if r.at == 0 {
 		r.to.count(k, w)
 	}
+	if !r.Keep {
+		pass()
+		return
+	}
 	from := r.ops.Mark().Seq
 	pass()
-	if r.Keep {
-		r.Spans = append(r.Spans, [2]uint64{from, r.ops.Mark().Seq})
-	}
+	r.Spans = append(r.Spans, [2]uint64{from, r.ops.Mark().Seq})
 }
 
 // recordedEvent is a recordedQueue's event: where the work goes has its own.
@@ -194,12 +201,9 @@ func (l *Recording) Offloaded(e offload.Event) {
 
 // Label implements device.Queue.
 func (r *recordedQueue) Label(what string) {
-	at, ok := r.to.labelAt[what]
-	if !ok {
-		at = int32(len(r.to.labels))
-		r.to.labels, r.to.labelAt[what] = append(r.to.labels, what), at
+	if l := r.to; l.labels[r.label] != what {
+		r.label, l.labels = int32(len(l.labels)), append(l.labels, what)
 	}
-	r.label = at
 	r.ops.Label(what)
 }
 

@@ -60,7 +60,8 @@ type laterPlaces struct {
 
 func (p *laterPlaces) of(l *Recording, queue int) {
 	p.tasks, p.before, p.last, p.alike = l.Queues[queue].Tasks, l.before[queue], l.last[queue], true
-	var first []int32
+	first := make([]int32, 0, p.last-p.before)
+	p.kernels, p.ends = make([]int32, 0, p.last-p.before), make([]int32, 0, len(p.tasks)-p.last)
 	for i, t := range p.tasks[p.before:] {
 		switch {
 		case p.before+i < p.last:
