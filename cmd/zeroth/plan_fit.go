@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -46,6 +47,7 @@ the job.`,
 			if err != nil {
 				return err
 			}
+			debug.SetGCPercent(300) // dry runs leave much behind and hold little
 			if largest != "" {
 				return a.largest(c, l, largest, p.json)
 			}
