@@ -2,15 +2,12 @@ package job
 
 import (
 	"fmt"
-	"slices"
 
 	"zeroth/data"
 	"zeroth/job/build"
 	"zeroth/job/config"
-	"zeroth/job/fit"
 	"zeroth/job/report"
 	"zeroth/job/show"
-	"zeroth/job/sim"
 )
 
 // shortSchedule returns a note if the run has fewer steps than its schedule takes.
@@ -44,9 +41,4 @@ func header(j *build.Job, set *data.Set, out string, ranks []*build.Rank) report
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
 		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}
-}
-
-// LimitsReference are tables, in Markdown, of the limits of all that is read.
-func LimitsReference() string {
-	return config.LimitTables(slices.Concat(sim.Limits(), fit.SearchLimits())...)
 }

@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"maps"
 	"os"
@@ -20,7 +21,6 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/plan"
@@ -49,11 +49,47 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 		"../docs/design.md": {
 			"loops": "```go\n" + source(t, "../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
 		},
-		"../docs/limits.md":    {"limits": job.LimitsReference()},
+		"../docs/limits.md":    {"limits": limitsReference(t)},
 		"../docs/reference.md": {"keys": config.ReferenceTables(), "commands": commandReference(t)},
 	} {
 		sayParts(t, page, parts)
 	}
+}
+
+// limitsReference are tables of the limits of all that is read.
+func limitsReference(t *testing.T) string {
+	t.Helper()
+	hardware := constants(t, "../job/sim/hardware.go")
+	return config.LimitTables([][2]any{
+		{"file that describes a machine", hardware["hardwareBytes"] + " bytes"},
+		{"its links", hardware["hardwareLinks"]},
+		{"its rates, from 1 a second", hardware["mostRate"]},
+		{"its delays", hardware["mostDelay"] + " seconds"},
+		{"tasks in the steps that are simulated", config.MostTasks},
+		{"seconds these steps take", constants(t, "../job/sim/simulate.go")["mostSeconds"]},
+		{"layers of a model that `fit` searches settings for", constants(t, "../job/fit/fit.go")["fitLayers"]},
+		{"sizes of micro-batches it tries", constants(t, "../job/fit/fit.go")["fitMicros"]},
+	}...)
+}
+
+// constants are the values of the numbers that a file declares on their own.
+func constants(t *testing.T, file string) map[string]string {
+	t.Helper()
+	set := token.NewFileSet()
+	f, err := parser.ParseFile(set, file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]string{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok && len(v.Values) == 1 {
+			if x, err := types.Eval(set, nil, token.NoPos, types.ExprString(v.Values[0])); err == nil && x.Value != nil {
+				values[v.Names[0].Name] = x.Value.String()
+			}
+		}
+		return true
+	})
+	return values
 }
 
 // packageLines are the lines of each package, as docs/design.md has them.

@@ -493,11 +493,3 @@ const (
 	fitLayers = 1000 // of a model whose settings are searched
 	fitMicros = 32   // sizes of micro-batches that are tried
 )
-
-// SearchLimits are those of a search.
-func SearchLimits() [][2]any {
-	return [][2]any{
-		{"layers of a model that `fit` searches settings for", fitLayers},
-		{"sizes of micro-batches it tries", fitMicros},
-	}
-}

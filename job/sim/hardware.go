@@ -294,15 +294,3 @@ func (h *Hardware) Summary() string {
 	}
 	return strings.Join(words, ", ")
 }
-
-// Limits are those of a machine's file and of what is simulated.
-func Limits() [][2]any {
-	return [][2]any{
-		{"file that describes a machine", fmt.Sprintf("%d bytes", hardwareBytes)},
-		{"its links", hardwareLinks},
-		{"its rates, from 1 a second", mostRate},
-		{"its delays", fmt.Sprintf("%d seconds", mostDelay)},
-		{"tasks in the steps that are simulated", config.MostTasks},
-		{"seconds these steps take", mostSeconds},
-	}
-}
