@@ -189,7 +189,7 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.check(p, m); err != nil {
+	if err := o.check(m); err != nil {
 		return err
 	}
 	of := fit.PlanHere
@@ -235,7 +235,7 @@ type planning struct {
 }
 
 // check refuses what does not go together, before anything is written.
-func (o *planning) check(p *planned, m plan.Machine) error {
+func (o *planning) check(m plan.Machine) error {
 	switch {
 	case m.GPU && o.machine == "here":
 		return input.BadInput(errors.New("--machine here: ranks of this machine are no GPUs; want it without --gpus and --gpu-memory, or another machine"))

@@ -170,7 +170,7 @@ func (p *parser) unary(filters bool) expr {
 		case p.is("is"):
 			a = p.test(a)
 		case p.is("("):
-			a = p.call(a, "")
+			a = p.call(a)
 		default:
 			return a
 		}
@@ -282,7 +282,7 @@ func (p *parser) postfix(a expr) expr {
 		case p.is("["):
 			a = p.subscript(a)
 		case p.is("("):
-			a = p.call(a, "")
+			a = p.call(a)
 		default:
 			return a
 		}
@@ -302,7 +302,7 @@ func (p *parser) attribute(of expr) expr {
 	if _, known := methods[part]; !known {
 		p.failAt(at, "the method %s is not done here", part)
 	}
-	return p.call(get, part)
+	return p.call(get)
 }
 
 func (p *parser) subscript(of expr) expr {
@@ -382,7 +382,7 @@ func (a arguments) eval(r *run, s *scope) (g given) {
 	return g
 }
 
-func (p *parser) call(f expr, what string) expr {
+func (p *parser) call(f expr) expr {
 	at := p.take().at
 	a := p.arguments()
 	return func(r *run, s *scope) Value {

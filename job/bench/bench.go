@@ -242,10 +242,10 @@ func settle(good, bad []float64) sample {
 	return s
 }
 
-// line measures f, which does work units, and reports units a second. If a limit
+// line measures f, which moves so many bytes, and reports bytes a second. If a limit
 // is named, that stream runs in turns with f: the share is the median of the
 // rounds' shares, and the limit follows from it.
-func (b *bench) line(group, name string, workers int, work float64, unit, limit string, f func() error) error {
+func (b *bench) line(group, name string, workers int, bytes float64, limit string, f func() error) error {
 	if b.ctx.Err() != nil {
 		return nil
 	}
@@ -263,11 +263,11 @@ func (b *bench) line(group, name string, workers int, work float64, unit, limit 
 	if pass != nil { // others take as much of a round's one part as of the other
 		var shares []float64
 		for i, moves := range runs[1].rounds {
-			shares = append(shares, work/runs[0].rounds[i]/(moved/moves))
+			shares = append(shares, bytes/runs[0].rounds[i]/(moved/moves))
 		}
-		b.limits[limitKey(limit, workers)] = work / s.seconds / median(shares)
+		b.limits[limitKey(limit, workers)] = bytes / s.seconds / median(shares)
 	}
-	b.row(group, name, workers, work, unit, limit, s)
+	b.row(group, name, workers, bytes, "B/s", limit, s)
 	return nil
 }
 
@@ -320,7 +320,7 @@ func (b *bench) passes() error {
 	for _, s := range cpu.Streams() {
 		for _, w := range b.Workers {
 			f, bytes := b.pass(s.Name, w)
-			if err := b.line("memory", s.Name, w, bytes, "B/s", "", f); err != nil {
+			if err := b.line("memory", s.Name, w, bytes, "", f); err != nil {
 				return err
 			}
 		}

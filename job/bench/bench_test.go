@@ -62,13 +62,13 @@ func TestBenchGate(t *testing.T) {
 func TestBenchStops(t *testing.T) {
 	broken := errors.New("broken")
 	b := quickBench(t.Context())
-	if err := b.line("g", "n", 1, 1, "B/s", "", func() error { return broken }); err != broken {
+	if err := b.line("g", "n", 1, 1, "", func() error { return broken }); err != broken {
 		t.Errorf("error %v, want %v", err, broken)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	b = quickBench(ctx)
 	b.Seconds = 1000
-	err := b.line("g", "n", 1, 1, "B/s", "", func() error { cancel(); return nil })
+	err := b.line("g", "n", 1, 1, "", func() error { cancel(); return nil })
 	if err != nil || len(b.report.Lines) > 0 {
 		t.Errorf("a cancelled line: %v, %d lines", err, len(b.report.Lines))
 	}
@@ -91,7 +91,7 @@ func TestBenchLine(t *testing.T) {
 	if err := b.open(1 << 17); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.line("g", "n", 1, 1e6, "B/s", "copy", func() error { time.Sleep(sampleTime); return nil }); err != nil {
+	if err := b.line("g", "n", 1, 1e6, "copy", func() error { time.Sleep(sampleTime); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	l := b.report.Lines[0]

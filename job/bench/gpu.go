@@ -40,10 +40,10 @@ func (b *bench) gpu() error {
 	return b.measureGPU(all)
 }
 
-// rate is what a line has, in units a second; 0 where there is none.
-func (r *Report) rate(group, name string) float64 {
+// rate is what a line of a GPU has, in units a second; 0 where there is none.
+func (r *Report) rate(name string) float64 {
 	for _, l := range r.Lines {
-		if l.Group == group && l.Name == name {
+		if l.Group == gpuGroup && l.Name == name {
 			return l.Rate
 		}
 	}
@@ -62,13 +62,13 @@ func squareOf(t device.DType) string { return fmt.Sprintf("square product %v", t
 // Machine describes the measured GPU for 'zeroth plan --machine', nil if none was
 // measured. Ranks are one a GPU: of a single GPU there is no link.
 func (r *Report) Machine() *sim.Hardware {
-	if r.rate(gpuGroup, onDevice) == 0 {
+	if r.rate(onDevice) == 0 {
 		return nil
 	}
-	h := &sim.Hardware{Name: r.Host.GPU, GPU: true, Source: "measured by zeroth bench gpu", Flops: map[string]float64{}, Memory: r.rate(gpuGroup, onDevice),
-		Launch: 1 / r.rate(gpuGroup, launches), HostLink: r.rate(gpuGroup, bothWays) / 2, HostMemory: r.hostMemory}
+	h := &sim.Hardware{Name: r.Host.GPU, GPU: true, Source: "measured by zeroth bench gpu", Flops: map[string]float64{}, Memory: r.rate(onDevice),
+		Launch: 1 / r.rate(launches), HostLink: r.rate(bothWays) / 2, HostMemory: r.hostMemory}
 	for _, t := range []device.DType{device.F32, device.BF16, device.F16} {
-		h.Flops[t.String()] = r.rate(gpuGroup, squareOf(t))
+		h.Flops[t.String()] = r.rate(squareOf(t))
 	}
 	var flops, seconds float64
 	for _, l := range r.Lines {
@@ -77,7 +77,7 @@ func (r *Report) Machine() *sim.Hardware {
 		}
 	}
 	h.Attention = flops / seconds
-	if rate := r.rate(gpuGroup, betweenGPUs); rate > 0 {
+	if rate := r.rate(betweenGPUs); rate > 0 {
 		h.Links = []sim.Link{{Ranks: r.gpus, Bandwidth: rate, Latency: h.Launch}}
 	}
 	return h

@@ -24,7 +24,7 @@ type Progress interface {
 // otherwise. NO_COLOR (no-color.org) is respected.
 func NewProgress(out io.Writer) Progress {
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
-		return NewBar(f, os.Getenv("NO_COLOR") == "")
+		return newBar(f, os.Getenv("NO_COLOR") == "")
 	}
 	return newLines(out)
 }
@@ -94,8 +94,8 @@ type Bar struct {
 	pace  pace
 }
 
-// NewBar draws on w, a terminal.
-func NewBar(w io.Writer, color bool) *Bar { return &Bar{w: w, color: color} }
+// newBar draws on w, a terminal.
+func newBar(w io.Writer, color bool) *Bar { return &Bar{w: w, color: color} }
 
 func (b *Bar) paint(code, s string) string {
 	if !b.color {

@@ -233,7 +233,7 @@ func drawBar(t *testing.T, color bool, end func(*Bar)) string {
 	t.Helper()
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	w := new(locked)
-	b := NewBar(w, color)
+	b := newBar(w, color)
 	b.Start(header)
 	for i := 1; i <= 700; i++ {
 		b.Step(Step{Step: i, Loss: 2.5, TokensPerSecond: 20480, StepSeconds: 0.2})
@@ -270,7 +270,7 @@ func TestBarCloses(t *testing.T) {
 	if !strings.HasSuffix(out, "\nafter the end\n") {
 		t.Errorf("the terminal is left at %q", out[max(0, len(out)-80):])
 	}
-	NewBar(new(locked), false).Close() // before Start
+	newBar(new(locked), false).Close() // before Start
 }
 
 func TestNewProgress(t *testing.T) {
@@ -410,7 +410,7 @@ func TestSmoothAndThin(t *testing.T) {
 func TestProgressIsEscaped(t *testing.T) {
 	const evil, shown = "run\x1b[31m\u202e", `run\x1b[31m\u202e`
 	lines, bar := new(bytes.Buffer), new(bytes.Buffer)
-	for w, p := range map[*bytes.Buffer]Progress{lines: newLines(lines), bar: NewBar(bar, false)} {
+	for w, p := range map[*bytes.Buffer]Progress{lines: newLines(lines), bar: newBar(bar, false)} {
 		h := header
 		h.Out = evil
 		p.Start(h)

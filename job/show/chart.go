@@ -108,7 +108,7 @@ func (a *Axis) at(v float64) float64 {
 // Ticks are the numbers at an axis.
 func (a *Axis) Ticks() []float64 {
 	if !a.Log || a.Hi/a.Lo < 3 {
-		return Ticks(a.Lo, a.Hi)
+		return ticks(a.Lo, a.Hi)
 	}
 	factors := []float64{1, 2, 5}
 	if a.Hi/a.Lo > 1e4 {
@@ -125,8 +125,8 @@ func (a *Axis) Ticks() []float64 {
 	return out
 }
 
-// Ticks are some five to ten multiples of 1, 2 or 5 times a power of ten.
-func Ticks(lo, hi float64) (out []float64) {
+// ticks are some five to ten multiples of 1, 2 or 5 times a power of ten.
+func ticks(lo, hi float64) (out []float64) {
 	step := math.Pow(10, math.Floor(math.Log10((hi-lo)/5)))
 	for _, m := range []float64{5, 2} {
 		if (hi-lo)/(step*m) >= 5 {
@@ -140,8 +140,8 @@ func Ticks(lo, hi float64) (out []float64) {
 	return out
 }
 
-// TickLabel is a number at an axis: 2.5, 12,000, 1.5M, 3e-05.
-func TickLabel(v float64) string {
+// tickLabel is a number at an axis: 2.5, 12,000, 1.5M, 3e-05.
+func tickLabel(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 1e15 || a > 0 && a < 1e-3:
 		return fmt.Sprintf("%.3g", v)

@@ -11,7 +11,7 @@ import (
 func labels(a Axis) string {
 	var out []string
 	for _, v := range a.Ticks() {
-		out = append(out, TickLabel(v))
+		out = append(out, tickLabel(v))
 	}
 	return strings.Join(out, " ")
 }
@@ -62,7 +62,7 @@ func TestRungs(t *testing.T) {
 	c := Chart{Y: Axis{Hi: 0.7}, Height: 100}
 	var got []string
 	for _, v := range c.rungs() {
-		got = append(got, TickLabel(v))
+		got = append(got, tickLabel(v))
 	}
 	if s := strings.Join(got, " "); s != "0 0.4" {
 		t.Errorf("at 100 units of height: %s", s)

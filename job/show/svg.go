@@ -131,7 +131,7 @@ func (s *svg) axes(c *Chart, top float64) {
 	for _, v := range c.rungs() {
 		y := c.y(v, top)
 		s.add(`<path class="rule" d="M%d %.1fH%d"/>`, plotLeft, y, plotRight)
-		s.text(plotLeft-8, y+5, "end", "soft", TickLabel(v))
+		s.text(plotLeft-8, y+5, "end", "soft", tickLabel(v))
 	}
 	s.y = top + c.height() + 22
 	if c.X.Bands != nil {
@@ -140,7 +140,7 @@ func (s *svg) axes(c *Chart, top float64) {
 		for _, v := range c.X.Ticks() {
 			x := c.x(v)
 			s.add(`<path class="rule" d="M%.1f %.1fv%.1f"/>`, x, top, c.height())
-			s.text(x, s.y, "middle", "soft", TickLabel(v))
+			s.text(x, s.y, "middle", "soft", tickLabel(v))
 		}
 	}
 	s.y += textLine

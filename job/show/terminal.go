@@ -38,7 +38,7 @@ func Fitted(out io.Writer, text string) string {
 	if width == 0 {
 		return text
 	}
-	if text = Within(text, width); unicodeLocale() {
+	if text = within(text, width); unicodeLocale() {
 		return text
 	}
 	return plain(text)
@@ -79,8 +79,8 @@ func plain(text string) string {
 // that stand behind a name of up to seven letters.
 const hang = 8
 
-// Within breaks lines of more than width characters between words.
-func Within(text string, width int) string {
+// within breaks lines of more than width characters between words.
+func within(text string, width int) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		words, end := strings.CutSuffix(line, "\n")

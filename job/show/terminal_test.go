@@ -20,7 +20,7 @@ func TestWithin(t *testing.T) {
 		{"four letter word here", 10, "four\nletter\nword here"},
 		{"4 × 4 × 4 × 4 × 4 × 4 × 4", 25, "4 × 4 × 4 × 4 × 4 × 4 × 4"},
 	} {
-		if got := Within(c.text, c.width); got != c.want {
+		if got := within(c.text, c.width); got != c.want {
 			t.Errorf("%q in %d columns is %q, want %q", c.text, c.width, got, c.want)
 		}
 	}
@@ -32,7 +32,7 @@ func FuzzWithin(f *testing.F) {
 	f.Add("device  80.0 GiB (85.90 GB), which leaves 51.9 GiB", 30)
 	f.Fuzz(func(t *testing.T, text string, width int) {
 		width = 1 + width&0xff
-		got := Within(text, width)
+		got := within(text, width)
 		if a, b := strings.Fields(text), strings.Fields(got); strings.Join(a, " ") != strings.Join(b, " ") {
 			t.Errorf("%q became %q", text, got)
 		}

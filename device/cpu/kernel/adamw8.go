@@ -29,7 +29,7 @@ func RunAdamW8(t *Args, w *Worker, lo, hi int) {
 			r.W, r.P, r.G, r.M, r.V, r.N = t.from(0, at), t.from(1, at), t.from(2, at), FloatPtr(m, 0), FloatPtr(v, 0), left
 			BestVec.AdamW(r)
 		} else {
-			t.lastBlock(w, r, at, left, m, v, end)
+			t.lastBlock(r, at, left, m, v, end)
 		}
 		encode(device.Q8, mostM, codesM, m[:left])
 		encode(device.U8, mostV, codesV, v[:left])
@@ -77,7 +77,7 @@ func encode(t device.DType, largest *float32, codes []uint8, x []float32) {
 }
 
 // lastBlock updates n elements from at on by way of memory that has whole vectors.
-func (t *Args) lastBlock(w *Worker, r *Rule, at, n int, m, v, mem []float32) {
+func (t *Args) lastBlock(r *Rule, at, n int, m, v, mem []float32) {
 	const most = device.BlockLen
 	x, g, p := mem[:most], mem[most:2*most], mem[2*most:3*most]
 	whole := padded(n, 16)
