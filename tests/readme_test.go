@@ -49,27 +49,87 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 		"../docs/design.md": {
 			"loops": "```go\n" + source(t, "../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
 		},
-		"../docs/limits.md":    {"limits": limitsReference(t)},
-		"../docs/reference.md": {"keys": config.ReferenceTables(), "commands": commandReference(t)},
+		"../docs/limits.md":    {"limits": limitTables(t)},
+		"../docs/reference.md": {"keys": keyTables(), "commands": commandReference(t)},
 	} {
 		sayParts(t, page, parts)
 	}
 }
 
-// limitsReference are tables of the limits of all that is read.
-func limitsReference(t *testing.T) string {
+// keyTables are tables of all keys of a job file, a table a section.
+func keyTables() string {
+	var b strings.Builder
+	cell := strings.NewReplacer("|", "\\|", "*", "\\*", "<", "&lt;", "${", "$\\{").Replace
+	row := func(name string, k config.Key) {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, cell(k.Value), cell(k.Default), cell(k.Meaning))
+	}
+	last := ""
+	for _, name := range config.Keys() {
+		section, _, _ := strings.Cut(name, ".")
+		if section != last {
+			fmt.Fprintf(&b, "\n### %s\n\n| key | value | default | meaning |\n|---|---|---|---|\n", section)
+		}
+		last = section
+		k, _ := config.Explain(name)
+		row(name, k)
+		for _, of := range k.Keys {
+			row(name+"[]."+of.Name, of)
+		}
+	}
+	return b.String()
+}
+
+// limitTables are tables of the limits of all that is read.
+func limitTables(t *testing.T) string {
 	t.Helper()
-	hardware := constants(t, "../job/sim/hardware.go")
-	return config.LimitTables([][2]any{
+	c, err := config.Draft("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	row := func(cells ...any) { fmt.Fprintf(&b, "| %v | %v |\n", cells...) }
+	file, hardware, fit := constants(t, "../job/config/scan.go"), constants(t, "../job/sim/hardware.go"), constants(t, "../job/fit/fit.go")
+	for _, cells := range [][2]any{
+		{"input", "at most"},
+		{"---", "---"},
+		{"job file, value of a `--set`", file["jobBytes"] + " bytes"},
+		{"words and signs in it", file["jobTokens"]},
+		{"keys in it", file["jobKeys"]},
+		{"lists and mappings in each other", file["jobDepth"]},
+		{"anchors and aliases", file["jobNames"]},
+		{"documents, of which one may say something", file["jobDocs"]},
+		{"groups of parameters", constants(t, "../job/config/groups.go")["mostGroups"]},
+		{"the pattern of one", constants(t, "../job/config/values.go")["longestPattern"] + " bytes"},
+		{"time spans", config.Longest},
+		{"sizes in memory", fmt.Sprintf("%d bytes", int64(config.MostMemory))},
+		{"problems told at once", config.ProblemsShown},
 		{"file that describes a machine", hardware["hardwareBytes"] + " bytes"},
 		{"its links", hardware["hardwareLinks"]},
 		{"its rates, from 1 a second", hardware["mostRate"]},
 		{"its delays", hardware["mostDelay"] + " seconds"},
 		{"tasks in the steps that are simulated", config.MostTasks},
 		{"seconds these steps take", constants(t, "../job/sim/simulate.go")["mostSeconds"]},
-		{"layers of a model that `fit` searches settings for", constants(t, "../job/fit/fit.go")["fitLayers"]},
-		{"sizes of micro-batches it tries", constants(t, "../job/fit/fit.go")["fitMicros"]},
-	}...)
+		{"layers of a model that `fit` searches settings for", fit["fitLayers"]},
+		{"sizes of micro-batches it tries", fit["fitMicros"]},
+	} {
+		row(cells[:]...)
+	}
+	b.WriteString("\n| key | whole numbers |\n| --- | --- |\n")
+	for _, name := range config.Keys() {
+		k, _ := config.Explain(name)
+		if span, ok := strings.CutPrefix(k.Value, "a whole number from "); ok {
+			row("`"+name+"`", span)
+		}
+	}
+	b.WriteString("\n| of a job | at most |\n| --- | --- |\n")
+	for _, m := range config.Magnitudes(c) {
+		about := fmt.Sprintf("%.3g", m.Limit)
+		if m.Limit < 1e12 {
+			about = fmt.Sprintf("%.0f", m.Limit)
+		}
+		row(m.What, about)
+	}
+	return b.String()
 }
 
 // constants are the values of the numbers that a file declares on their own.

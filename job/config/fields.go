@@ -215,38 +215,6 @@ func reference(fields []field) string {
 	return trailing.ReplaceAllString(b.String(), "")
 }
 
-// ReferenceTables are tables of all keys in Markdown, a table a section: what a
-// value may be, the default, the meaning.
-func ReferenceTables() string {
-	var b strings.Builder
-	last := ""
-	for _, f := range new(Config).fields() {
-		section, _, _ := strings.Cut(f.key, ".")
-		if section != last {
-			fmt.Fprintf(&b, "\n### %s\n\n| key | value | default | meaning |\n|---|---|---|---|\n", section)
-		}
-		last = section
-		b.WriteString(f.row(f.key))
-		if v, ok := f.value.(records); ok {
-			for _, of := range v.table() {
-				b.WriteString(of.row(f.key + "[]." + of.key))
-			}
-		}
-	}
-	return b.String()
-}
-
-// row is a field's of a table in Markdown.
-func (f field) row(name string) string {
-	k := f.explain()
-	return fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, inCell(k.Value), inCell(k.Default), inCell(k.Meaning))
-}
-
-// inCell is a text as a cell of a Markdown table shows it.
-func inCell(s string) string {
-	return strings.NewReplacer("|", "\\|", "*", "\\*", "<", "&lt;", "${", "$\\{").Replace(s)
-}
-
 // split parts a key into its section (empty for a key of its own) and name:
 // "zero.offload" and "path".
 func split(key string) (section, name string) {

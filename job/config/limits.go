@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"strings"
 
 	"zeroth/job/hf"
 )
@@ -30,16 +29,16 @@ const (
 	mostActivation = 1 << 54 // positions a rank takes in a step × elements of each in all layers
 )
 
-// magnitude is a product of a job's settings that has a limit, and the keys that
-// can lower it.
-type magnitude struct {
-	what      string
-	is, limit float64
-	keys      []string
+// Magnitude is a product of a job's settings that has a limit, in a type that does
+// not overflow, and the keys that can lower it.
+type Magnitude struct {
+	What      string
+	Is, Limit float64
+	Keys      []string
 }
 
-// magnitudes are in a type that does not overflow.
-func magnitudes(c *Config) []magnitude {
+// Magnitudes are those of a job.
+func Magnitudes(c *Config) []Magnitude {
 	m, t, parameters := c.Model, c.Train, size(c.Model)
 	sequences := float64(t.MicroBatch) * float64(t.Accumulate)
 	tokens := sequences * float64(m.Context)
@@ -47,7 +46,7 @@ func magnitudes(c *Config) []magnitude {
 	if c.Zero.Offload.Any() {
 		offloaded = parameters / float64(Mesh(c).Shard) / (1 << 20)
 	}
-	return []magnitude{
+	return []Magnitude{
 		{"layers", float64(m.Layers), hf.MostLayers, []string{"model.layers", "model.from"}},
 		{"parameters", parameters, mostParameters, []string{"model.layers", "model.width", "model.ffn", "model.from"}},
 		{"sequences a step", sequences * float64(c.Parallel.Ranks), mostBatch, []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks"}},
@@ -63,9 +62,9 @@ func magnitudes(c *Config) []magnitude {
 // Countable says which product is beyond what can be counted, by which keys;
 // wrong is empty if none is.
 func Countable(c *Config) (wrong string, keys []string) {
-	for _, p := range magnitudes(c) {
-		if p.is > p.limit {
-			return fmt.Sprintf("%s %s are more than %s", about(p.is), p.what, about(p.limit)), p.keys
+	for _, p := range Magnitudes(c) {
+		if p.Is > p.Limit {
+			return fmt.Sprintf("%s %s are more than %s", about(p.Is), p.What, about(p.Limit)), p.Keys
 		}
 	}
 	return "", nil
@@ -88,44 +87,4 @@ func size(m hf.Model) float64 {
 		ffn = 3 * w * float64(m.FFN)
 	}
 	return float64(m.Layers)*(4*w*heads+ffn) + ends*w
-}
-
-// LimitTables are tables, in Markdown, of the limits of a job, and of more, which
-// other packages have: what is bounded, and by what.
-func LimitTables(more ...[2]any) string {
-	var b strings.Builder
-	row := func(cells ...any) { fmt.Fprintf(&b, "| %v | %v |\n", cells...) }
-	head := func(what, limit string) { row(what, limit); row("---", "---") }
-	head("input", "at most")
-	row("job file, value of a `--set`", fmt.Sprintf("%d bytes", jobBytes))
-	row("words and signs in it", jobTokens)
-	row("keys in it", jobKeys)
-	row("lists and mappings in each other", jobDepth)
-	row("anchors and aliases", jobNames)
-	row("documents, of which one may say something", jobDocs)
-	row("groups of parameters", mostGroups)
-	row("the pattern of one", fmt.Sprintf("%d bytes", longestPattern))
-	row("time spans", longest)
-	row("sizes in memory", fmt.Sprintf("%d bytes", int64(MostMemory)))
-	row("problems told at once", ProblemsShown)
-	for _, m := range more {
-		row(m[0], m[1])
-	}
-	b.WriteString("\n")
-	head("key", "whole numbers")
-	c, err := Draft("", nil)
-	if err != nil {
-		panic(fmt.Sprintf("config: no job at all: %v", err))
-	}
-	for _, f := range c.fields() {
-		if v, ok := f.value.(count); ok {
-			row("`"+f.key+"`", fmt.Sprintf("%d to %d", v.lo, v.hi))
-		}
-	}
-	b.WriteString("\n")
-	head("of a job", "at most")
-	for _, m := range magnitudes(c) {
-		row(m.what, about(m.limit))
-	}
-	return b.String()
 }

@@ -439,8 +439,8 @@ func (v texts) yaml() string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// longest is the most a time span can be: a year.
-const longest = 365 * 24 * time.Hour
+// Longest is the most a time span can be: a year.
+const Longest = 365 * 24 * time.Hour
 
 // duration is a time span like 30s or 5m.
 type duration struct{ p *time.Duration }
@@ -456,8 +456,8 @@ func (v duration) set(n *node) string {
 	switch {
 	case d <= 0:
 		return n.String() + " is not more than nothing"
-	case d > longest:
-		return fmt.Sprintf("%s is more than %v", n, longest)
+	case d > Longest:
+		return fmt.Sprintf("%s is more than %v", n, Longest)
 	}
 	*v.p = d
 	return ""
