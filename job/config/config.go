@@ -13,7 +13,7 @@ import (
 
 // Config is a job, complete: Load fills in every default, and derives what
 // follows from other keys. The keys of the job file, with their defaults and
-// meaning, are listed once, in fields (config_fields.go).
+// meaning, are listed once, in fields (fields.go).
 type Config struct {
 	Model            hf.Model
 	Data             Data

@@ -52,6 +52,12 @@ func (f field) used() string {
 	} else if n == 1 {
 		return "with optimizer.type " + f.types[0]
 	}
+	switch n := len(f.only); {
+	case n > 0:
+		return f.only[n-1].when
+	case f.shape:
+		return "without model.from"
+	}
 	return f.when
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -25,13 +26,33 @@ type field struct {
 
 // also is what some keys have.
 type also struct {
-	when    string                       // in which jobs the key is used; empty: in all
-	idle    func() (why, because string) // why this job does not use it ("" if it does), and which key decided that
-	types   []string                     // of update rules that use it; nil: it is no matter of the rule
-	like    string                       // a value, in YAML, where initial is none
-	shape   bool                         // it says what a model computes, as a checkpoint does
-	lasts   bool                         // it stays as it was in a run that goes on, unless the job says it
-	follows []string                     // keys that its default follows: where the job says one, and other than the checkpoint, the default does
+	when    string   // in which jobs the key is used, where only does not say; empty: in all
+	only    []only   // of those jobs
+	not     refusal  // what it does not go with
+	types   []string // of update rules that use it; nil: it is no matter of the rule
+	then    func()   // sets the default that follows from keys above
+	like    string   // a value, in YAML, where initial is none
+	shape   bool     // it says what a model computes, as a checkpoint or model.from does
+	lasts   bool     // it stays as it was in a run that goes on, unless the job says it
+	follows []string // keys that its default follows: where the job says one, and other than the checkpoint, the default does
+	own     bool     // each process of a job may have another value
+	derived bool     // from other keys that are written
+	remark  string   // behind its value where that is written
+	flag    string   // of 'zeroth plan' that stands for it
+}
+
+// only is what a job must be for a key to be used.
+type only struct {
+	when         string
+	met          bool
+	because, why string // the key that decided that it is not met, and how
+}
+
+// refusal is a combination of a key with others that cannot work.
+type refusal struct {
+	is           bool
+	wrong, right string
+	with         []string // the others
 }
 
 // mostMuonSteps is those of torch.optim.Muon.
@@ -60,121 +81,175 @@ var (
 func (c *Config) fields() []field {
 	m, d, t, p, z := &c.Model, &c.Data, &c.Train, &c.Parallel, &c.Zero
 	o, s, k, w := &c.Optimizer, &c.Schedule, &c.Checkpoint, &c.Sample
+	documents := []only{{"with data.documents", len(d.Documents) > 0, "data.documents", "there are no data.documents"}}
+	record := func(key, format string) []only {
+		return append(documents, only{"with data.format " + format, d.Format == format, "data.format", "records of the format " + d.Format + " have no " + key})
+	}
+	llama := func(key string) []only {
+		return []only{{"with model.family llama, without model.from", m.Family == "llama", "model.family", m.Family + " has no " + key}}
+	}
+	adapters := []only{{"with train.lora.rank", t.LoRA.Rank > 0, "train.lora.rank", "train.lora.rank is 0: there are no adapters"}}
+	falls := []only{
+		{"", s.Type != "constant", "schedule.type", "a constant schedule does not fall"},
+		{"with schedule.type linear, cosine and wsd", s.Type != "inverse_sqrt", "schedule.type", "an inverse_sqrt schedule falls as its formula says"},
+	}
 	return []field{
 		{"model.from", path{text{&m.From}}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys but context", also{when: "instead of the other model keys but context", like: "models/gpt2"}},
-		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama", also{when: "without model.from", shape: true, idle: c.idleShape("family")}},
-		{"model.layers", count{&m.Layers, 1, hf.MostLayers}, "6", "", "transformer blocks", also{when: "without model.from", shape: true, idle: c.idleShape("layers")}},
-		{"model.heads", count{&m.Heads, 1, hf.Most}, "6", "", "attention heads of a block; divides width", also{when: "without model.from", shape: true, idle: c.idleShape("heads")}},
-		{"model.kv_heads", count{&m.KV, 1, hf.Most}, "", "heads", "llama: heads of keys and values; divides heads", also{when: "with model.family llama, without model.from", like: "2", shape: true, idle: c.idleShape("kv_heads")}},
-		{"model.width", count{&m.Width, 1, hf.Most}, "384", "", "elements of an embedding and of a block's input (hidden size)", also{when: "without model.from", shape: true, idle: c.idleShape("width")}},
-		{"model.ffn", count{&m.FFN, 1, 4 * hf.Most}, "", "8/3 of width, in 64s", "llama: width of the feed-forward layer (intermediate size)", also{when: "with model.family llama, without model.from", like: "1024", shape: true, idle: c.idleShape("ffn")}},
-		{"model.context", count{&m.Context, 1, hf.Most}, "256", "", "tokens in a sequence; with from, the longest its model takes", also{}},
-		{"model.vocab", count{&m.Vocab, 2, hf.Most}, "", "the tokenizer's: 256 or 50257", "number of different tokens", also{when: "without model.from", like: "50257", shape: true, idle: c.idleShape("vocab")}},
-		{"model.rope_theta", real{&m.Theta, hf.Positive, "a positive number"}, "", "10000", "llama: base of the rotary positions' wavelengths", also{when: "with model.family llama, without model.from", like: "500000", shape: true, idle: c.idleShape("rope_theta")}},
-		{"model.tied", flag{&m.Tied}, "", "false", "llama: the output layer is the token embedding", also{when: "with model.family llama, without model.from", like: "true", shape: true, idle: c.idleShape("tied")}},
+		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama", also{shape: true}},
+		{"model.layers", count{&m.Layers, 1, hf.MostLayers}, "6", "", "transformer blocks", also{shape: true}},
+		{"model.heads", count{&m.Heads, 1, hf.Most}, "6", "", "attention heads of a block; divides width", also{shape: true}},
+		{"model.kv_heads", count{&m.KV, 1, hf.Most}, "", "heads", "llama: heads of keys and values; divides heads",
+			also{like: "2", shape: true, only: llama("kv_heads"), then: func() { m.KV = pick(m.Family == "llama", m.Heads, 0) }}},
+		{"model.width", count{&m.Width, 1, hf.Most}, "384", "", "elements of an embedding and of a block's input (hidden size)", also{shape: true}},
+		{"model.ffn", count{&m.FFN, 1, 4 * hf.Most}, "", "8/3 of width, in 64s", "llama: width of the feed-forward layer (intermediate size)",
+			also{like: "1024", shape: true, only: llama("ffn"), then: func() { m.FFN = pick(m.Family == "llama", (8*m.Width/3+63)/64*64, 0) }}},
+		{"model.context", count{&m.Context, 1, hf.Most}, "256", "", "tokens in a sequence; with from, the longest its model takes", also{flag: "seq"}},
+		{"model.vocab", count{&m.Vocab, 2, hf.Most}, "", "the tokenizer's: 256 or 50257", "number of different tokens", also{like: "50257", shape: true}},
+		{"model.rope_theta", real{&m.Theta, hf.Positive, "a positive number"}, "", "10000", "llama: base of the rotary positions' wavelengths",
+			also{like: "500000", shape: true, only: llama("rope_theta"), then: func() { m.Theta = pick(m.Family == "llama", 10000.0, 0) }}},
+		{"model.tied", flag{&m.Tied}, "", "false", "llama: the output layer is the token embedding", also{like: "true", shape: true, only: llama("tied")}},
 		{"model.dropout", perhaps{&c.Dropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "", "0; with from, its config.json's", "probability with which training drops elements of the embedding and of what attention and MLP add to the residual stream", also{like: "0.1", lasts: true}},
 		{"model.attention_dropout", real{&c.AttentionDropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "0", "", "probability with which training drops weights of attention", also{lasts: true}},
 
 		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in", also{when: "instead of data.tokens", like: `["docs/**/*.md"]`}},
-		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files as llm.c or nanoGPT write them, or nothing but ids; instead of text", also{when: "instead of data.text", like: `["train.bin"]`}},
-		{"data.documents", sources{patterns{texts{&d.Documents}}, &d.Weights}, "", "none", "list of files of records: JSON, one a line, plain or compressed with gzip or zstd, or Parquet; instead of text. With weights, {path: a.jsonl, weight: 0.7}, each is that part of the samples", also{when: "instead of data.text", like: `["chats-*.jsonl"]`}},
-		{"data.format", choice{&d.Format, formats}, "text", "", "text | prompt | chat: what a record of documents has, and which of its tokens are learned", also{when: "with data.documents", lasts: true, idle: c.idleRecords}},
-		{"data.keys.text", text{&d.Keys.Text}, "text", "", "key of a record's text", also{when: "with data.format text", idle: c.idleRecordKey("text", "text")}},
-		{"data.keys.prompt", text{&d.Keys.Prompt}, "prompt", "", "key of a record's prompt", also{when: "with data.format prompt", idle: c.idleRecordKey("prompt", "prompt")}},
-		{"data.keys.completion", text{&d.Keys.Completion}, "completion", "", "key of what follows it", also{when: "with data.format prompt", idle: c.idleRecordKey("completion", "prompt")}},
-		{"data.keys.messages", text{&d.Keys.Messages}, "messages", "", "key of a record's list of messages, each with role and content", also{when: "with data.format chat", idle: c.idleRecordKey("messages", "chat")}},
-		{"data.validation_documents", patterns{texts{&d.Held}}, "", "a fraction of documents", "list of files of documents to validate on", also{when: "with data.documents", like: `["dev.jsonl"]`, idle: c.idleRecords}},
-		{"data.pack", flag{&d.Pack}, "false", "", "whole documents share a sequence, without seeing each other", also{when: "with data.documents", lasts: true, idle: c.idleRecords}},
-		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: ids of token files without a header", also{when: "with data.tokens", like: "uint16", idle: c.idleIDs}},
+		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files as llm.c or nanoGPT write them, or nothing but ids; instead of text",
+			also{when: "instead of data.text", like: `["train.bin"]`, not: refusal{len(d.Documents) == 0 && len(d.Text) > 0 && len(d.Tokens) > 0, "text and tokens are both given", "want one of the two", []string{"data.text"}}}},
+		{"data.documents", sources{patterns{texts{&d.Documents}}, &d.Weights}, "", "none", "list of files of records: JSON, one a line, plain or compressed with gzip or zstd, or Parquet; instead of text. With weights, {path: a.jsonl, weight: 0.7}, each is that part of the samples",
+			also{when: "instead of data.text", like: `["chats-*.jsonl"]`, not: refusal{len(d.Documents) > 0 && len(d.Text)+len(d.Tokens) > 0, "documents and text or tokens are given", "want one of the three", []string{"data.text", "data.tokens"}}}},
+		{"data.format", choice{&d.Format, formats}, "text", "", "text | prompt | chat: what a record of documents has, and which of its tokens are learned", also{only: documents, lasts: true}},
+		{"data.keys.text", text{&d.Keys.Text}, "text", "", "key of a record's text", also{only: record("text", "text")}},
+		{"data.keys.prompt", text{&d.Keys.Prompt}, "prompt", "", "key of a record's prompt", also{only: record("prompt", "prompt")}},
+		{"data.keys.completion", text{&d.Keys.Completion}, "completion", "", "key of what follows it", also{only: record("completion", "prompt")}},
+		{"data.keys.messages", text{&d.Keys.Messages}, "messages", "", "key of a record's list of messages, each with role and content", also{only: record("messages", "chat")}},
+		{"data.validation_documents", patterns{texts{&d.Held}}, "", "a fraction of documents", "list of files of documents to validate on", also{only: documents, like: `["dev.jsonl"]`}},
+		{"data.pack", flag{&d.Pack}, "false", "", "whole documents share a sequence, without seeing each other", also{only: documents, lasts: true}},
+		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: ids of token files without a header",
+			also{only: []only{{"with data.tokens", len(d.Tokens) > 0, "data.text", "text has no ids yet"}}, like: "uint16"}},
 		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2 | folder, that of data.vocab; for tokens, the one they were made with, or none; with model.from, that of its folder", also{like: "gpt2", lasts: true}},
-		{"data.vocab", path{text{&d.Vocab}}, "", "the one built in", "folder with a tokenizer: tokenizer.json, or vocab.json and merges.txt", also{when: "with data.tokenizer gpt2 and folder", like: "models/gpt2", lasts: true, idle: c.idleVocab}},
-		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation", also{lasts: true, idle: c.idleFraction}},
+		{"data.vocab", path{text{&d.Vocab}}, "", "the one built in", "folder with a tokenizer: tokenizer.json, or vocab.json and merges.txt",
+			also{only: []only{{"with data.tokenizer gpt2 and folder", d.Tokenizer == "gpt2" || d.Tokenizer == "folder", "data.tokenizer", "tokenizer " + d.Tokenizer + " has no vocabulary of its own"}}, like: "models/gpt2", lasts: true}},
+		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation",
+			also{only: []only{{"", len(d.Held) == 0, "data.validation_documents", "data.validation_documents names what to validate on"}}, lasts: true}},
 
-		{"train.steps", count{&t.Steps, 1, mostSteps}, "200", "", "updates of the parameters", also{when: "instead of train.epochs", lasts: true, follows: []string{"train.epochs"}}},
-		{"train.epochs", some{real{&t.Epochs, hf.Positive, "a positive number"}}, "", "none", "instead of steps: how often the data is read, also 0.5; the last step is filled up", also{when: "instead of train.steps", like: "2", lasts: true, follows: []string{"train.steps"}}},
-		{"train.batch", count{&t.Batch, 1, mostBatch}, "", "micro_batch × accumulate × ranks", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third", also{like: "32", lasts: true}},
-		{"train.micro_batch", count{&t.MicroBatch, 1, mostBatch}, "", "4, or what batch leaves", "sequences a rank takes at once", also{like: "4"}},
-		{"train.accumulate", count{&t.Accumulate, 1, mostBatch}, "", "1, or what batch leaves", "micro-batches a rank takes for one update", also{like: "2"}},
+		{"train.steps", count{&t.Steps, 1, mostSteps}, "200", "", "updates of the parameters", also{when: "instead of train.epochs", lasts: true, follows: []string{"train.epochs"}, derived: t.Epochs > 0}},
+		{"train.epochs", some{real{&t.Epochs, hf.Positive, "a positive number"}}, "", "none", "instead of steps: how often the data is read, also 0.5; the last step is filled up",
+			also{when: "instead of train.steps", like: "2", lasts: true, follows: []string{"train.steps"}, remark: pick(t.Steps > 0, fmt.Sprintf("steps: %d", t.Steps), ""), not: refusal{c.says("train.epochs") && c.says("train.steps"), "steps and epochs are both given", "want one of the two (--set train.steps=null removes it)", []string{"train.steps"}}}},
+		{"train.batch", count{&t.Batch, 1, mostBatch}, "", "micro_batch × accumulate × ranks", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third", also{like: "32", lasts: true, derived: true}},
+		{"train.micro_batch", count{&t.MicroBatch, 1, mostBatch}, "", "4, or what batch leaves", "sequences a rank takes at once", also{like: "4", then: func() { t.MicroBatch = 4 }, flag: "micro-batch"}},
+		{"train.accumulate", count{&t.Accumulate, 1, mostBatch}, "", "1, or what batch leaves", "micro-batches a rank takes for one update",
+			also{like: "2", then: func() { t.Accumulate = 1 }, remark: fmt.Sprintf("batch: %d = micro_batch × accumulate × ranks", t.Batch), flag: "accumulate"}},
 		{"train.clip", real{&t.Clip, atLeast0, "a number of at least 0, where 0 is off"}, "1.0", "", "largest global norm of the gradient; 0 is off", also{lasts: true}},
 		{"train.seed", seed{&t.Seed}, "1", "", "seed of the initial parameters and the order of the data", also{lasts: true}},
-		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0 is never", also{like: "100"}},
+		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0 is never",
+			also{like: "100", then: func() { t.EvalEvery = pick(d.Validation > 0, 50, 0) }, not: refusal{d.Validation == 0 && t.EvalEvery > 0, fmt.Sprintf("eval_every is %d, but data.validation is 0: there is no text to evaluate on", t.EvalEvery), "want eval_every: 0, or a data.validation such as 0.01", []string{"data.validation"}}}},
 		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "batches that are evaluated each time, of as many sequences as a step: the same ones on any number of ranks", also{}},
-		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "1024", "", "tokens whose logits are in memory at once", also{}},
-		{"train.early_stop.metric", choice{&t.EarlyStop.Metric, metrics[:1]}, "val_loss", "", "what is to improve", also{when: "with train.early_stop.patience", lasts: true, idle: c.idlePatience}},
-		{"train.early_stop.patience", count{&t.EarlyStop.Patience, 0, mostSteps}, "0", "", "end after so many evaluations in a row that are no better than the best; 0 is never", also{like: "3", lasts: true}},
+		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "1024", "", "tokens whose logits are in memory at once", also{flag: "loss-chunk"}},
+		{"train.early_stop.metric", choice{&t.EarlyStop.Metric, metrics[:1]}, "val_loss", "", "what is to improve",
+			also{only: []only{{"with train.early_stop.patience", t.EarlyStop.Patience > 0, "train.early_stop.patience", "train.early_stop.patience is 0: the run never ends early"}}, lasts: true}},
+		{"train.early_stop.patience", count{&t.EarlyStop.Patience, 0, mostSteps}, "0", "", "end after so many evaluations in a row that are no better than the best; 0 is never",
+			also{like: "3", lasts: true, not: refusal{t.EarlyStop.Patience > 0 && t.EvalEvery == 0, "the run is to end when evaluations do not improve, but nothing is evaluated", "want train.eval_every of at least 1 and data.validation above 0", []string{"train.eval_every"}}}},
 		{"train.freeze", texts{&t.Freeze}, "", "none", "patterns of parameters' names, such as model.embed_tokens.*: these are used and not trained", also{like: `["model.embed_tokens.*"]`, lasts: true}},
 		{"train.lora.rank", count{&t.LoRA.Rank, 0, mostLoRA}, "0", "", "rank of adapters beside linear layers, which alone are trained; 0 is none", also{lasts: true}},
-		{"train.lora.alpha", real{&t.LoRA.Alpha, hf.Positive, "a positive number"}, "", "rank", "adapters are multiplied by alpha / rank", also{when: "with train.lora.rank", like: "32", lasts: true, idle: c.idleAdapters}},
-		{"train.lora.targets", texts{&t.LoRA.Targets}, "", "PEFT's: q_proj and v_proj, or c_attn, or qkv_proj", "ends of the names of linear layers that have adapters, or [all-linear]", also{when: "with train.lora.rank", like: `["q_proj", "v_proj"]`, lasts: true, idle: c.idleAdapters}},
+		{"train.lora.alpha", real{&t.LoRA.Alpha, hf.Positive, "a positive number"}, "", "rank", "adapters are multiplied by alpha / rank",
+			also{only: adapters, like: "32", lasts: true, then: func() { t.LoRA.Alpha = float64(t.LoRA.Rank) }}},
+		{"train.lora.targets", texts{&t.LoRA.Targets}, "", "PEFT's: q_proj and v_proj, or c_attn, or qkv_proj", "ends of the names of linear layers that have adapters, or [all-linear]",
+			also{only: adapters, like: `["q_proj", "v_proj"]`, lasts: true}},
 
 		{"device", choice{&c.Device, devices}, "auto", "", "auto | cpu | cuda: what ranks compute on; auto: GPUs where zeroth is built for them and finds them, else the CPU", also{}},
 
 		{"parallel.ranks", count{&p.Ranks, 1, MostRanks}, "", "4, or shard × replicate; on GPUs one each", "ranks, each with its part of the state and of the batch", also{like: "4"}},
-		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate", also{}},
-		{"parallel.replicate", count{&p.Replicate, 1, MostRanks}, "1", "", "copies of the sharded state; more than 1 is hybrid sharding (HSDP)", also{when: "at zero.stage 1, 2 and 3"}},
+		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate", also{remark: fmt.Sprintf("%d = ranks / replicate", p.Shard), flag: "shard"}},
+		{"parallel.replicate", count{&p.Replicate, 1, MostRanks}, "1", "", "copies of the sharded state; more than 1 is hybrid sharding (HSDP)",
+			also{when: "at zero.stage 1, 2 and 3", flag: "replicate", not: refusal{z.Stage == 0 && p.Replicate > 1, fmt.Sprintf("hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate %d times; every rank is a whole replica already", p.Replicate), "want replicate: 1, or stage 1, 2 or 3", []string{"zero.stage"}}}},
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "how long a silent rank is waited for before the run fails", also{}},
-		{"parallel.gpus", ordinals{&p.GPUs}, "auto", "", "cuda: list of the GPUs to use, such as [0, 2], by the driver's numbers; auto: all it shows; ranks are spread over them evenly", also{when: "with device cuda, or auto where that comes to it", like: "[0, 2]", idle: c.idleGPUs}},
+		{"parallel.gpus", ordinals{&p.GPUs}, "auto", "", "cuda: list of the GPUs to use, such as [0, 2], by the driver's numbers; auto: all it shows; ranks are spread over them evenly",
+			also{only: []only{{"with device cuda, or auto where that comes to it", c.on != "cpu", "device", "ranks compute on the CPU"}}, like: "[0, 2]"}},
 		{"parallel.memory", bound{&p.Memory}, "auto", "", "device memory a rank may take, such as 512MiB; auto: what this machine has free, for all ranks", also{like: "4GiB"}},
-		{"parallel.collective", choice{&p.Collective, Collectives}, "auto", "", "auto | exact | nccl: how ranks on GPUs add up; exact: in rank order, with the bits of one process; nccl: by NVIDIA's library, faster, in an order of its own; auto: nccl where each rank of several processes has a GPU and the library is there, else exact", also{}},
-		{"parallel.transport", choice{&p.Transport, Transports}, "auto", "", "auto | local | unix | tcp | mpi: what carries collectives between processes; auto: MPI where mpirun started a zeroth built with it, else Unix sockets on a host, TCP between hosts", also{}},
-		{"parallel.token_file", path{text{&p.TokenFile}}, "", "none", "file with the secret by which the processes of the job know each other; or ZEROTH_TOKEN_FILE, ZEROTH_TOKEN", also{like: "/run/secrets/zeroth"}},
-		{"parallel.tls.cert", path{text{&p.TLS.Cert}}, "", "none", "this process's certificate, PEM: mutual TLS 1.3 for control messages and for TCP between processes", also{when: "with parallel.tls.key and parallel.tls.ca", like: "/run/tls/tls.crt"}},
-		{"parallel.tls.key", path{text{&p.TLS.Key}}, "", "none", "the key of parallel.tls.cert", also{when: "with parallel.tls.cert and parallel.tls.ca", like: "/run/tls/tls.key"}},
-		{"parallel.tls.ca", path{text{&p.TLS.CA}}, "", "none", "the authority that has signed the certificates of all processes of the job, and of nobody else", also{when: "with parallel.tls.cert and parallel.tls.key", like: "/run/tls/ca.crt"}},
-		{"parallel.bind", text{&p.Bind}, "", "the one that leads to process 0", "address of this host that the other processes reach it at, or an interface (eth0) or network (10.0.0.0/16) that has it", also{like: "10.0.0.7"}},
+		{"parallel.collective", choice{&p.Collective, Collectives}, "auto", "", "auto | exact | nccl: how ranks on GPUs add up; exact: in rank order, with the bits of one process; nccl: by NVIDIA's library, faster, in an order of its own; auto: nccl where each rank of several processes has a GPU and the library is there, else exact",
+			also{not: refusal{c.on != "cuda" && p.Collective == "nccl", "NCCL adds up on GPUs, and ranks compute on the CPU", "want auto, or device: cuda", []string{"device"}}}},
+		{"parallel.transport", choice{&p.Transport, Transports}, "auto", "", "auto | local | unix | tcp | mpi: what carries collectives between processes; auto: MPI where mpirun started a zeroth built with it, else Unix sockets on a host, TCP between hosts",
+			also{not: refusal{c.here.Processes > 1 && p.Transport == "local", "local carries nothing between processes", "want auto, unix or tcp", nil}}},
+		{"parallel.token_file", path{text{&p.TokenFile}}, "", "none", "file with the secret by which the processes of the job know each other; or ZEROTH_TOKEN_FILE, ZEROTH_TOKEN", also{like: "/run/secrets/zeroth", own: true}},
+		{"parallel.tls.cert", path{text{&p.TLS.Cert}}, "", "none", "this process's certificate, PEM: mutual TLS 1.3 for control messages and for TCP between processes",
+			also{when: "with parallel.tls.key and parallel.tls.ca", like: "/run/tls/tls.crt", own: true, not: refusal{p.TLS != (TLS{}) && (p.TLS.Cert == "" || p.TLS.Key == "" || p.TLS.CA == ""), "a certificate, its key and the authority go together", "want all three, or none", []string{"parallel.tls.key", "parallel.tls.ca"}}}},
+		{"parallel.tls.key", path{text{&p.TLS.Key}}, "", "none", "the key of parallel.tls.cert", also{when: "with parallel.tls.cert and parallel.tls.ca", like: "/run/tls/tls.key", own: true}},
+		{"parallel.tls.ca", path{text{&p.TLS.CA}}, "", "none", "the authority that has signed the certificates of all processes of the job, and of nobody else", also{when: "with parallel.tls.cert and parallel.tls.key", like: "/run/tls/ca.crt", own: true}},
+		{"parallel.bind", text{&p.Bind}, "", "the one that leads to process 0", "address of this host that the other processes reach it at, or an interface (eth0) or network (10.0.0.0/16) that has it", also{like: "10.0.0.7", own: true}},
 		{"parallel.join", duration{&p.Join}, "1m", "", "how long the processes of a job wait for each other to come", also{}},
 		{"parallel.heartbeat", duration{&p.Heartbeat}, "5s", "", "between the signs of life of a process", also{}},
-		{"parallel.dead_after", duration{&p.DeadAfter}, "15s", "", "a process without a sign of life for so long is lost; at least twice heartbeat", also{}},
+		{"parallel.dead_after", duration{&p.DeadAfter}, "15s", "", "a process without a sign of life for so long is lost; at least twice heartbeat",
+			also{not: refusal{p.DeadAfter < 2*p.Heartbeat, fmt.Sprintf("a process would be called lost after %v, and gives a sign of life every %v", p.DeadAfter, p.Heartbeat), "want dead_after of at least twice heartbeat", []string{"parallel.heartbeat"}}}},
 
-		{"zero.stage", stage{&z.Stage}, "3", "", "what is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters", also{}},
-		{"zero.prefetch", count{&z.Prefetch, 0, hf.MostLayers}, "1", "", "units gathered ahead of the one in use", also{}},
-		{"zero.recompute", choice{&z.Recompute, Recomputes}, "none", "", "none | block: compute a block's activations again instead of keeping them", also{}},
+		{"zero.stage", stage{&z.Stage}, "3", "", "what is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters", also{flag: "stage"}},
+		{"zero.prefetch", count{&z.Prefetch, 0, hf.MostLayers}, "1", "", "units gathered ahead of the one in use", also{flag: "prefetch"}},
+		{"zero.recompute", choice{&z.Recompute, Recomputes}, "none", "", "none | block: compute a block's activations again instead of keeping them", also{flag: "recompute"}},
 
 		{"zero.offload.optimizer", choice{&z.Offload.Optimizer, PlacesNamed}, "none", "", "none | host | disk: where master copies and optimizer states are kept between updates; their gradients are then kept on the host", also{}},
-		{"zero.offload.parameters", choice{&z.Offload.Parameters, PlacesNamed}, "none", "", "none | host | disk: where parameter shards are kept between uses; needs stage 3", also{when: "at zero.stage 3"}},
-		{"zero.offload.path", path{text{&z.Offload.Path}}, "", "needed for disk", "existing folder for the ranks' files, on the disk to use", also{when: "where something is offloaded to disk", like: "/mnt/nvme", idle: c.idleOffload("path")}},
-		{"zero.offload.buffers", count{&z.Offload.Buffers, 1, 1 << 10}, "4", "", "pieces of at most 2^20 elements that are staged at once, for each direction", also{when: "where something is offloaded", idle: c.idleOffload("buffers")}},
-		{"zero.offload.ratio", real{&z.Offload.Ratio, fraction, "a fraction from 0 to 1"}, "1.0", "", "part of the optimizer state that is offloaded, the last units; that of the first units stays", also{when: "where the optimizer is offloaded", idle: c.idleOffload("ratio")}},
+		{"zero.offload.parameters", choice{&z.Offload.Parameters, PlacesNamed}, "none", "", "none | host | disk: where parameter shards are kept between uses; needs stage 3",
+			also{when: "at zero.stage 3", not: refusal{z.Stage < 3 && z.Offload.Parameters != "none", fmt.Sprintf("parameters are whole on every rank at stage %d: there are no shards to offload", z.Stage), "want stage: 3, or parameters: none", []string{"zero.stage"}}}},
+		{"zero.offload.path", path{text{&z.Offload.Path}}, "", "needed for disk", "existing folder for the ranks' files, on the disk to use",
+			also{only: []only{{"where something is offloaded to disk", z.Offload.Disk(), "zero.offload.optimizer", "nothing is offloaded to disk"}}, like: "/mnt/nvme", not: refusal{z.Offload.Disk() && z.Offload.Path == "", "no folder to offload to", OffloadPath, []string{"zero.offload.optimizer", "zero.offload.parameters"}}}},
+		{"zero.offload.buffers", count{&z.Offload.Buffers, 1, 1 << 10}, "4", "", "pieces of at most 2^20 elements that are staged at once, for each direction",
+			also{only: []only{{"where something is offloaded", z.Offload.Any(), "zero.offload.optimizer", "nothing is offloaded"}}}},
+		{"zero.offload.ratio", real{&z.Offload.Ratio, fraction, "a fraction from 0 to 1"}, "1.0", "", "part of the optimizer state that is offloaded, the last units; that of the first units stays",
+			also{only: []only{{"where the optimizer is offloaded", z.Offload.Optimizer != "none", "zero.offload.optimizer", "no optimizer state is offloaded"}}}},
 
-		{"precision", dtype{&c.Precision, precisions}, "bf16", "", "fp32 | bf16 | fp16: parameters in use, activations, gathers", also{lasts: true}},
+		{"precision", dtype{&c.Precision, precisions}, "bf16", "", "fp32 | bf16 | fp16: parameters in use, activations, gathers", also{lasts: true, flag: "precision"}},
 
-		{"optimizer.type", choice{&o.Type, rules}, "adamw", "", "adamw | adamw8bit | adam | sgd | lion | muon; adamw8bit keeps its moments in 8 bits an element; muon is for matrices of blocks, and AdamW for the rest", also{lasts: true}},
-		{"optimizer.lr", real{&o.LR, hf.Positive, "a positive number"}, "", "6e-4; muon 1e-3", "highest learning rate", also{like: "6e-4", lasts: true}},
-		{"optimizer.betas", reals{&o.Betas, within(0, 1), "two numbers of at least 0 and below 1"}, "", "[0.9, 0.95]; lion [0.9, 0.99]", "decay of the averages; not for sgd and muon", also{types: []string{"adamw", "adamw8bit", "adam", "lion"}, like: "[0.9, 0.95]", lasts: true, follows: []string{"optimizer.type"}}},
-		{"optimizer.eps", real{&o.Eps, hf.Positive, "a positive number"}, "", "1e-8; muon 1e-7", "added to the denominator; adamw, adamw8bit and adam; the least norm of muon", also{types: []string{"adamw", "adamw8bit", "adam", "muon"}, like: "1e-8", lasts: true, follows: []string{"optimizer.type"}}},
+		{"optimizer.type", choice{&o.Type, rules}, "adamw", "", "adamw | adamw8bit | adam | sgd | lion | muon; adamw8bit keeps its moments in 8 bits an element; muon is for matrices of blocks, and AdamW for the rest", also{lasts: true, flag: "optimizer"}},
+		{"optimizer.lr", real{&o.LR, hf.Positive, "a positive number"}, "6e-4; muon 1e-3", "", "highest learning rate", also{like: "6e-4", lasts: true}},
+		{"optimizer.betas", reals{&o.Betas, within(0, 1), "two numbers of at least 0 and below 1"}, "[0.9, 0.95]; lion [0.9, 0.99]", "", "decay of the averages; not for sgd and muon",
+			also{types: []string{"adamw", "adamw8bit", "adam", "lion"}, like: "[0.9, 0.95]", lasts: true, follows: []string{"optimizer.type"}, only: []only{{"", o.Type != "muon", "optimizer.type", "muon has none; those of its AdamW are optimizer.adamw.betas"}}}},
+		{"optimizer.eps", real{&o.Eps, hf.Positive, "a positive number"}, "1e-8; muon 1e-7", "", "added to the denominator; adamw, adamw8bit and adam; the least norm of muon", also{types: []string{"adamw", "adamw8bit", "adam", "muon"}, like: "1e-8", lasts: true, follows: []string{"optimizer.type"}}},
 		{"optimizer.weight_decay", real{&o.WeightDecay, atLeast0, "a number of at least 0"}, "0.1", "", "of matrices; biases and norms have none", also{lasts: true}},
-		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "", "0.9; muon 0.95", "of sgd and muon", also{types: []string{"sgd", "muon"}, like: "0.9", lasts: true, follows: []string{"optimizer.type"}}},
-		{"optimizer.nesterov", flag{&o.Nesterov}, "", "true", "muon: the momentum is looked ahead by a step", also{types: []string{"muon"}, like: "false", lasts: true, follows: []string{"optimizer.type"}}},
-		{"optimizer.ns_steps", count{&o.Steps, 1, mostMuonSteps}, "", "5", "muon: steps of the Newton-Schulz iteration", also{types: []string{"muon"}, like: "6", lasts: true, follows: []string{"optimizer.type"}}},
-		{"optimizer.adjust_lr_fn", choice{&o.Adjust, Adjusts}, "", "original", "muon: what the learning rate of a matrix is multiplied by: original: sqrt(max(1, rows/columns)); match_rms_adamw: 0.2 sqrt(max(rows, columns)); spectral_unclamped: sqrt(rows/columns)", also{types: []string{"muon"}, like: "match_rms_adamw", lasts: true, follows: []string{"optimizer.type"}}},
-		{"optimizer.adamw.lr", real{&o.AdamW.LR, hf.Positive, "a positive number"}, "", "6e-4; lr with match_rms_adamw", "muon: highest learning rate of embeddings, output layer, norms and biases", also{types: []string{"muon"}, like: "3e-4", lasts: true, follows: []string{"optimizer.type", "optimizer.adjust_lr_fn", "optimizer.lr"}}},
-		{"optimizer.adamw.betas", reals{&o.AdamW.Betas, within(0, 1), "two numbers of at least 0 and below 1"}, "", "[0.9, 0.95]", "muon: decay of their averages", also{types: []string{"muon"}, like: "[0.9, 0.95]", lasts: true, follows: []string{"optimizer.type"}}},
-		{"optimizer.adamw.eps", real{&o.AdamW.Eps, hf.Positive, "a positive number"}, "", "1e-8", "muon: added to their denominator", also{types: []string{"muon"}, like: "1e-8", lasts: true, follows: []string{"optimizer.type"}}},
-		{"optimizer.adamw.weight_decay", real{&o.AdamW.WeightDecay, atLeast0, "a number of at least 0"}, "", "optimizer.weight_decay", "muon: of embeddings and output layer", also{types: []string{"muon"}, like: "0", lasts: true, follows: []string{"optimizer.type", "optimizer.weight_decay"}}},
+		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "0.9; muon 0.95", "", "of sgd and muon", also{types: []string{"sgd", "muon"}, like: "0.9", lasts: true, follows: []string{"optimizer.type"}}},
+		{"optimizer.nesterov", flag{&o.Nesterov}, "true", "", "muon: the momentum is looked ahead by a step", also{types: []string{"muon"}, like: "false", lasts: true, follows: []string{"optimizer.type"}}},
+		{"optimizer.ns_steps", count{&o.Steps, 1, mostMuonSteps}, "5", "", "muon: steps of the Newton-Schulz iteration", also{types: []string{"muon"}, like: "6", lasts: true, follows: []string{"optimizer.type"}}},
+		{"optimizer.adjust_lr_fn", choice{&o.Adjust, Adjusts}, "original", "", "muon: what the learning rate of a matrix is multiplied by: original: sqrt(max(1, rows/columns)); match_rms_adamw: 0.2 sqrt(max(rows, columns)); spectral_unclamped: sqrt(rows/columns)", also{types: []string{"muon"}, like: "match_rms_adamw", lasts: true, follows: []string{"optimizer.type"}}},
+		{"optimizer.adamw.lr", real{&o.AdamW.LR, hf.Positive, "a positive number"}, "", "6e-4; lr with match_rms_adamw", "muon: highest learning rate of embeddings, output layer, norms and biases",
+			also{types: []string{"muon"}, like: "3e-4", lasts: true, follows: []string{"optimizer.type", "optimizer.adjust_lr_fn", "optimizer.lr"}, then: func() { o.AdamW.LR = pick(o.Adjust == "match_rms_adamw", o.LR, 6e-4) }}},
+		{"optimizer.adamw.betas", reals{&o.AdamW.Betas, within(0, 1), "two numbers of at least 0 and below 1"}, "[0.9, 0.95]", "", "muon: decay of their averages", also{types: []string{"muon"}, like: "[0.9, 0.95]", lasts: true, follows: []string{"optimizer.type"}}},
+		{"optimizer.adamw.eps", real{&o.AdamW.Eps, hf.Positive, "a positive number"}, "1e-8", "", "muon: added to their denominator", also{types: []string{"muon"}, like: "1e-8", lasts: true, follows: []string{"optimizer.type"}}},
+		{"optimizer.adamw.weight_decay", real{&o.AdamW.WeightDecay, atLeast0, "a number of at least 0"}, "", "optimizer.weight_decay", "muon: of embeddings and output layer",
+			also{types: []string{"muon"}, like: "0", lasts: true, follows: []string{"optimizer.type", "optimizer.weight_decay"}, then: func() { o.AdamW.WeightDecay = o.WeightDecay }}},
 		{"optimizer.groups", listOf(&o.Groups, "group of parameters", "groups of parameters", mostGroups, (*Group).fields), "", "none", "parameters, by patterns of their names, that are updated otherwise; of several groups that match one its first counts", also{like: `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`, lasts: true}},
 
 		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine | wsd | inverse_sqrt: the learning rate after the warmup", also{lasts: true}},
 		{"schedule.warmup", count{&s.Warmup, 0, mostSteps}, "", "20, or steps if fewer", "steps of linear rise from 0; a shorter run ends before the highest rate and reports that", also{like: "100", lasts: true}},
-		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant and inverse_sqrt", also{when: "with schedule.type linear, cosine and wsd", like: "6e-5", lasts: true, follows: []string{"optimizer.lr", "schedule.type"}, idle: c.idleMinLR}},
-		{"schedule.decay", count{&s.Decay, 1, mostSteps}, "", "a tenth of steps, at least 1", "wsd: the last steps, in which the learning rate falls", also{when: "with schedule.type wsd", like: "100", lasts: true, follows: []string{"train.steps", "train.epochs", "schedule.type"}, idle: c.idleDecay}},
+		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant and inverse_sqrt",
+			also{only: falls, like: "6e-5", lasts: true, follows: []string{"optimizer.lr", "schedule.type"}, then: func() { s.MinLR = pick(s.Type == "constant" || s.Type == "inverse_sqrt", o.LR, tenth(o.LR)) }, not: refusal{s.Type != "constant" && s.Type != "inverse_sqrt" && s.MinLR > o.LR, fmt.Sprintf("min_lr %s is above lr %s", formatReal(s.MinLR), formatReal(o.LR)), "want a min_lr of at most lr", []string{"optimizer.lr"}}}},
+		{"schedule.decay", count{&s.Decay, 1, mostSteps}, "", "a tenth of steps, at least 1", "wsd: the last steps, in which the learning rate falls",
+			also{only: []only{{"with schedule.type wsd", s.Type == "wsd", "schedule.type", "a " + s.Type + " schedule has no decay of its own"}}, like: "100", lasts: true, follows: []string{"train.steps", "train.epochs", "schedule.type"}}},
 
 		{"checkpoint.every", count{&k.Every, 0, mostSteps}, "0", "", "steps between checkpoints; 0 is none", also{like: "100", lasts: true}},
 		{"checkpoint.dir", path{text{&k.Dir}}, "", "ckpt in the run folder", "folder of checkpoints", also{like: "/data/ckpt"}},
-		{"checkpoint.keep", retention{&k.Keep}, "3", "", "checkpoints to keep: the newest so many, or {last: 3, every_steps: 1000, best: val_loss}", also{like: "{last: 3, best: val_loss}", lasts: true}},
+		{"checkpoint.keep", retention{&k.Keep}, "3", "", "checkpoints to keep: the newest so many, or {last: 3, every_steps: 1000, best: val_loss}",
+			also{like: "{last: 3, best: val_loss}", lasts: true, not: refusal{k.Keep.Best == "val_loss" && t.EvalEvery == 0, "the best val_loss is to be kept, but nothing is evaluated", "want train.eval_every of at least 1 and data.validation above 0, or best: loss", nil}}},
 		{"checkpoint.async", flag{&k.Async}, "true", "", "go on training while a checkpoint is written", also{}},
 		{"checkpoint.compress", choice{&k.Compress, []string{"auto", "always", "never"}}, "auto", "", "auto | always | never; auto where it pays, which the first save measures", also{}},
-		{"checkpoint.save_on_exit", flag{&k.SaveOnExit}, "", "true with every, else false", "save after the last step and when the run is stopped", also{like: "true", lasts: true, follows: []string{"checkpoint.every"}}},
+		{"checkpoint.save_on_exit", flag{&k.SaveOnExit}, "", "true with every, else false", "save after the last step and when the run is stopped",
+			also{like: "true", lasts: true, follows: []string{"checkpoint.every"}, then: func() { k.SaveOnExit = k.Every > 0 }}},
 		{"checkpoint.on_error", choice{&k.OnError, []string{"stop", "continue"}}, "stop", "", "stop | continue: what to do when a checkpoint or metrics.jsonl cannot be written", also{}},
 
 		{"sample.prompt", text{&w.Prompt}, "", "a line feed", "text to continue at the end of training", also{like: `"Once upon a time"`}},
-		{"sample.tokens", count{&w.Tokens, 0, hf.Most}, "", "200 with a prompt, else 0", "tokens to write; 0 is no sample", also{like: "200"}},
+		{"sample.tokens", count{&w.Tokens, 0, hf.Most}, "", "200 with a prompt, else 0", "tokens to write; 0 is no sample", also{like: "200", then: func() { w.Tokens = pick(w.Prompt != "", 200, 0) }}},
 		{"sample.temperature", real{&w.Temperature, atLeast0, "a number of at least 0"}, "0.8", "", "0 always takes the likeliest token", also{}},
 		{"sample.top_k", count{&w.TopK, 0, hf.Most}, "0", "", "choose among the k likeliest tokens; 0 is all", also{}},
 		{"sample.top_p", real{&w.TopP, probable, "a number above 0 and at most 1"}, "1.0", "", "choose among the likeliest tokens that together have this probability, of those that top_k leaves; 1 is all", also{}},
-		{"sample.stop", texts{&w.Stop}, "", "none", "texts, before the first of which the sample ends", also{like: `["\n\n"]`}},
-		{"sample.seed", seed{&w.Seed}, "", "train.seed", "seed of the choices", also{like: "1"}},
+		{"sample.stop", texts{&w.Stop}, "", "none", "texts, before the first of which the sample ends",
+			also{like: `["\n\n"]`, not: refusal{slices.Contains(w.Stop, ""), "a stop text is empty", "want at least one character in each", nil}}},
+		{"sample.seed", seed{&w.Seed}, "", "train.seed", "seed of the choices", also{like: "1", then: func() { w.Seed = t.Seed }}},
 	}
 }
+
+// pick is yes where a condition holds, else no.
+func pick[T any](holds bool, yes, no T) T {
+	if holds {
+		return yes
+	}
+	return no
+}
+
 func atLeast0(x float64) bool { return x >= 0 && !math.IsInf(x, 0) }
 
 func probable(x float64) bool { return x > 0 && x <= 1 }

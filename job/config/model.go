@@ -38,15 +38,6 @@ func (r *reader) resolveShape(makes int) {
 
 func (r *reader) resolveLlama() {
 	m := &r.Config.Model
-	if !r.has("model.kv_heads") {
-		m.KV = m.Heads
-	}
-	if !r.has("model.ffn") {
-		m.FFN = (8*m.Width/3 + 63) / 64 * 64
-	}
-	if !r.has("model.rope_theta") {
-		m.Theta = 10000
-	}
 	if m.Heads%m.KV != 0 {
 		r.refuse(fmt.Sprintf("%d key and value heads do not divide %d heads", m.KV, m.Heads),
 			fmt.Sprintf("want kv_heads %s", eitherCount(neighbours(m.KV, func(n int) bool { return m.Heads%n == 0 }))), "model.kv_heads", "model.heads")

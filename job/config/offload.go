@@ -51,38 +51,6 @@ func (o Offload) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// idleOffload says why a key of the section has no meaning, and what decided that.
-func (c *Config) idleOffload(name string) func() (why, because string) {
-	return func() (why, because string) {
-		const key = "zero.offload.optimizer"
-		switch o := c.Zero.Offload; {
-		case name == "path" && !o.Disk():
-			return "nothing is offloaded to disk", key
-		case name == "buffers" && !o.Any():
-			return "nothing is offloaded", key
-		case name == "ratio" && o.Optimizer == "none":
-			return "no optimizer state is offloaded", key
-		}
-		return "", ""
-	}
-}
-
-// resolveOffload refuses what cannot be offloaded, and disks without a folder.
-func (r *reader) resolveOffload() {
-	z := &r.Config.Zero
-	o := z.Offload
-	if o.Parameters != "none" && z.Stage < 3 {
-		r.refuse(fmt.Sprintf("parameters are whole on every rank at stage %d: there are no shards to offload", z.Stage),
-			"want stage: 3, or parameters: none", "zero.offload.parameters", "zero.stage")
-	}
-	if !o.Disk() {
-		return
-	}
-	if o.Path == "" {
-		r.refuse("no folder to offload to", OffloadPath, "zero.offload.path", "zero.offload.optimizer", "zero.offload.parameters")
-	}
-}
-
 // OffloadPath says what is wanted where offloading lacks its folder.
 const OffloadPath = "want path: an existing folder on the disk to use"
 

@@ -88,14 +88,25 @@ func (f field) example() string {
 	return ""
 }
 
-// initial sets the default, if it is a plain value.
+// initial sets the default, if it does not wait for what others resolve to.
 func (r *reader) initial(f field) {
-	if f.initial == "" {
+	rule := r.Config.Optimizer.Type
+	if f.types != nil && !slices.Contains(f.types, rule) {
 		return
 	}
-	n, problems := parse([]byte(f.initial), place{})
+	if f.then != nil {
+		f.then()
+	}
+	text, other, _ := strings.Cut(f.initial, "; ")
+	if own, ok := strings.CutPrefix(other, rule+" "); ok { // as in "1e-8; muon 1e-7"
+		text = own
+	}
+	if text == "" {
+		return
+	}
+	n, problems := parse([]byte(text), place{})
 	if len(problems) > 0 || f.value.set(n) != "" {
-		panic(fmt.Sprintf("config: the default %s of %s is refused", f.initial, f.key))
+		panic(fmt.Sprintf("config: the default %s of %s is refused", text, f.key))
 	}
 }
 

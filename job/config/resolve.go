@@ -10,7 +10,6 @@ import (
 
 	"zeroth/data"
 	"zeroth/device"
-	"zeroth/job/hf"
 	"zeroth/job/show"
 	"zeroth/nn"
 )
@@ -18,103 +17,27 @@ import (
 // idle says why the key has no meaning in this job ("" if it has one) and which
 // key decided that. Such a key is refused when it is given, and not written.
 func (c *Config) idle(f field) (why, because string) {
-	switch rule := c.Optimizer.Type; {
-	case f.key == "optimizer.betas" && rule == "muon":
-		return "muon has none; those of its AdamW are optimizer.adamw.betas", "optimizer.type"
-	case f.types != nil && !slices.Contains(f.types, rule):
+	if f.shape && c.Model.From != "" {
+		return "model.from brings its own config.json", "model.from"
+	}
+	for _, o := range f.only {
+		if !o.met {
+			return o.why, o.because
+		}
+	}
+	if rule := c.Optimizer.Type; f.types != nil && !slices.Contains(f.types, rule) {
 		return rule + " has no " + strings.TrimPrefix(f.key, "optimizer."), "optimizer.type"
-	case f.also.idle != nil:
-		return f.also.idle()
 	}
 	return "", ""
 }
 
-func (c *Config) idleShape(name string) func() (why, because string) {
-	return func() (why, because string) {
-		switch {
-		case c.Model.From != "":
-			return "model.from brings its own config.json", "model.from"
-		case c.Model.Family != "llama" && slices.Contains(hf.LlamaKeys, name):
-			return c.Model.Family + " has no " + name, "model.family"
+// unfit refuses what keys of a section do not go with.
+func (r *reader) unfit(section string) {
+	for _, f := range r.Config.fields() {
+		if f.not.is && strings.HasPrefix(f.key, section+".") {
+			r.refuse(f.not.wrong, f.not.right, append([]string{f.key}, f.not.with...)...)
 		}
-		return "", ""
 	}
-}
-
-func (c *Config) idleVocab() (why, because string) {
-	if t := c.Data.Tokenizer; t != "gpt2" && t != "folder" {
-		return "tokenizer " + t + " has no vocabulary of its own", "data.tokenizer"
-	}
-	return "", ""
-}
-
-func (c *Config) idleIDs() (why, because string) {
-	if len(c.Data.Tokens) == 0 {
-		return "text has no ids yet", "data.text"
-	}
-	return "", ""
-}
-
-func (c *Config) idleRecords() (why, because string) {
-	if len(c.Data.Documents) == 0 {
-		return "there are no data.documents", "data.documents"
-	}
-	return "", ""
-}
-
-// idleRecordKey is that of a key of records in a format.
-func (c *Config) idleRecordKey(name, format string) func() (why, because string) {
-	return func() (why, because string) {
-		if why, because = c.idleRecords(); why == "" && c.Data.Format != format {
-			return "records of the format " + c.Data.Format + " have no " + name, "data.format"
-		}
-		return why, because
-	}
-}
-
-func (c *Config) idleFraction() (why, because string) {
-	if len(c.Data.Held) > 0 {
-		return "data.validation_documents names what to validate on", "data.validation_documents"
-	}
-	return "", ""
-}
-
-func (c *Config) idleGPUs() (why, because string) {
-	if c.on == "cpu" {
-		return "ranks compute on the CPU", "device"
-	}
-	return "", ""
-}
-
-func (c *Config) idlePatience() (why, because string) {
-	if c.Train.EarlyStop.Patience == 0 {
-		return "train.early_stop.patience is 0: the run never ends early", "train.early_stop.patience"
-	}
-	return "", ""
-}
-
-func (c *Config) idleAdapters() (why, because string) {
-	if c.Train.LoRA.Rank == 0 {
-		return "train.lora.rank is 0: there are no adapters", "train.lora.rank"
-	}
-	return "", ""
-}
-
-func (c *Config) idleMinLR() (why, because string) {
-	switch c.Schedule.Type {
-	case "constant":
-		return "a constant schedule does not fall", "schedule.type"
-	case "inverse_sqrt":
-		return "an inverse_sqrt schedule falls as its formula says", "schedule.type"
-	}
-	return "", ""
-}
-
-func (c *Config) idleDecay() (why, because string) {
-	if c.Schedule.Type != "wsd" {
-		return "a " + c.Schedule.Type + " schedule has no decay of its own", "schedule.type"
-	}
-	return "", ""
 }
 
 // resolve fills in what follows from other keys and refuses combinations that
@@ -124,17 +47,17 @@ func (r *reader) resolve() {
 	r.resolveModel()
 	r.resolveDevice()
 	r.resolveParallel()
-	r.resolveOffload()
+	r.unfit("zero")
 	r.resolveBatch()
 	r.resolveTraining()
-	r.resolveOptimizer()
+	r.unfit("schedule")
 	r.resolveGroups()
-	r.resolveCheckpoint()
+	r.unfit("checkpoint")
 	r.resolveSample()
 	if wrong, keys := Countable(r.Config); wrong != "" {
 		r.refuse(wrong, "want less", keys...)
 	}
-	for _, f := range r.fields {
+	for _, f := range r.Config.fields() {
 		if why, because := r.Config.idle(f); why != "" && r.has(f.key) && (r.has(because) || !r.bad[because]) {
 			r.wrong(r.given[f.key].at, f.key, "not used: "+why, fmt.Sprintf("remove it (--set %s=null removes it)", f.key))
 		}
@@ -143,13 +66,8 @@ func (r *reader) resolve() {
 
 func (r *reader) resolveData() {
 	d := &r.Config.Data
-	switch text, tokens := len(d.Text) > 0, len(d.Tokens) > 0; {
-	case len(d.Documents) > 0 && (text || tokens):
-		r.refuse("documents and text or tokens are given", "want one of the three", "data.documents", "data.text", "data.tokens")
-	case len(d.Documents) > 0:
-	case text && tokens:
-		r.refuse("text and tokens are both given", "want one of the two", "data.tokens", "data.text")
-	case !text && !tokens:
+	r.unfit("data")
+	if len(d.Text)+len(d.Tokens)+len(d.Documents) == 0 {
 		r.noData()
 	}
 	if !r.has("data.tokenizer") {
@@ -267,11 +185,11 @@ func (r *reader) resolveParallel() {
 			p.Ranks = min(MostRanks, max(1, here.Processes)*max(1, here.Ranks))
 		}
 	}
-	r.resolveProcesses()
-	if r.Config.Zero.Stage == 0 && p.Replicate > 1 {
-		r.refuse(fmt.Sprintf("hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate %d times; every rank is a whole replica already", p.Replicate),
-			"want replicate: 1, or stage 1, 2 or 3", "parallel.replicate", "zero.stage")
+	if n := here.Processes; n > 1 && p.Ranks%n != 0 {
+		r.refuse(fmt.Sprintf("%d ranks cannot be split evenly over %d processes", p.Ranks, n),
+			fmt.Sprintf("want ranks %s, or leave it out: then each process has one", eitherCount(neighbours(p.Ranks, func(ranks int) bool { return ranks%n == 0 }))), "parallel.ranks")
 	}
+	r.unfit("parallel")
 	keys := []string{"parallel.shard", "parallel.replicate", "parallel.ranks"}
 	switch {
 	case p.Shard > 0 && p.Shard*p.Replicate != p.Ranks:
@@ -285,39 +203,10 @@ func (r *reader) resolveParallel() {
 	}
 }
 
-// resolveProcesses refuses ranks that cannot be split over the processes, and
-// what carries nothing between them.
-func (r *reader) resolveProcesses() {
-	p, processes := &r.Config.Parallel, r.Config.here.Processes
-	if processes > 1 && p.Ranks%processes != 0 {
-		r.refuse(fmt.Sprintf("%d ranks cannot be split evenly over %d processes", p.Ranks, processes),
-			fmt.Sprintf("want ranks %s, or leave it out: then each process has one", eitherCount(neighbours(p.Ranks, func(n int) bool { return n%processes == 0 }))), "parallel.ranks")
-	}
-	if processes > 1 && p.Transport == "local" {
-		r.refuse("local carries nothing between processes", "want auto, unix or tcp", "parallel.transport")
-	}
-	if all := []string{p.TLS.Cert, p.TLS.Key, p.TLS.CA}; p.TLS != (TLS{}) && slices.Contains(all, "") {
-		r.refuse("a certificate, its key and the authority go together", "want all three, or none", "parallel.tls.cert", "parallel.tls.key", "parallel.tls.ca")
-	}
-	if p.Collective == "nccl" && r.Config.On() != "cuda" {
-		r.refuse("NCCL adds up on GPUs, and ranks compute on the CPU", "want auto, or device: cuda", "parallel.collective", "device")
-	}
-	if p.DeadAfter < 2*p.Heartbeat {
-		r.refuse(fmt.Sprintf("a process would be called lost after %v, and gives a sign of life every %v", p.DeadAfter, p.Heartbeat),
-			"want dead_after of at least twice heartbeat", "parallel.dead_after", "parallel.heartbeat")
-	}
-}
-
 // resolveBatch makes batch = micro_batch × accumulate × ranks hold.
 func (r *reader) resolveBatch() {
 	t, ranks := &r.Config.Train, r.Config.Parallel.Ranks
 	batch, micro, accumulate := r.has("train.batch"), r.has("train.micro_batch"), r.has("train.accumulate")
-	if !micro {
-		t.MicroBatch = 4
-	}
-	if !accumulate {
-		t.Accumulate = 1
-	}
 	switch product := t.MicroBatch * t.Accumulate * ranks; {
 	case !batch:
 		t.Batch = product
@@ -362,22 +251,8 @@ func (r *reader) share(name string, known int, unknown string) int {
 
 func (r *reader) resolveTraining() {
 	t := &r.Config.Train
-	switch none := r.Config.Data.Validation == 0; {
-	case !r.has("train.eval_every") && none:
-		t.EvalEvery = 0
-	case !r.has("train.eval_every"):
-		t.EvalEvery = 50
-	case none && t.EvalEvery > 0:
-		r.refuse(fmt.Sprintf("eval_every is %d, but data.validation is 0: there is no text to evaluate on", t.EvalEvery),
-			"want eval_every: 0, or a data.validation such as 0.01", "train.eval_every", "data.validation")
-	}
-	if t.EarlyStop.Patience > 0 && t.EvalEvery == 0 {
-		r.refuse("the run is to end when evaluations do not improve, but nothing is evaluated", "want train.eval_every of at least 1 and data.validation above 0", "train.early_stop.patience", "train.eval_every")
-	}
+	r.unfit("train")
 	if r.has("train.epochs") {
-		if r.has("train.steps") {
-			r.refuse("steps and epochs are both given", "want one of the two (--set train.steps=null removes it)", "train.epochs", "train.steps")
-		}
 		t.Steps = 0
 		return // what follows from steps is for Settle
 	}
@@ -418,88 +293,6 @@ func (c *Config) Settled(sequences int64, step int, samples int64) (*Config, err
 	return x, nil
 }
 
-func (r *reader) resolveOptimizer() {
-	o, s := &r.Config.Optimizer, &r.Config.Schedule
-	r.resolveConstants(o)
-	if o.Type == "muon" {
-		r.resolveMuon(o)
-	}
-	switch {
-	case s.Type == "constant" || s.Type == "inverse_sqrt":
-		if !r.has("schedule.min_lr") {
-			s.MinLR = o.LR
-		}
-	case !r.has("schedule.min_lr"):
-		s.MinLR = tenth(o.LR)
-	case s.MinLR > o.LR:
-		r.refuse(fmt.Sprintf("min_lr %s is above lr %s", formatReal(s.MinLR), formatReal(o.LR)),
-			"want a min_lr of at most lr", "schedule.min_lr", "optimizer.lr")
-	}
-}
-
-// resolveConstants fills in those of the rule.
-func (r *reader) resolveConstants(o *Optimizer) {
-	if !r.has("optimizer.lr") {
-		o.LR = 6e-4
-		if o.Type == "muon" {
-			o.LR = 1e-3
-		}
-	}
-	if !r.has("optimizer.betas") {
-		switch o.Type {
-		case "adamw", "adamw8bit", "adam":
-			o.Betas = [2]float64{0.9, 0.95}
-		case "lion":
-			o.Betas = [2]float64{0.9, 0.99}
-		}
-	}
-	if !r.has("optimizer.eps") {
-		switch o.Type {
-		case "adamw", "adamw8bit", "adam":
-			o.Eps = 1e-8
-		case "muon":
-			o.Eps = 1e-7
-		}
-	}
-	if !r.has("optimizer.momentum") {
-		switch o.Type {
-		case "sgd":
-			o.Momentum = 0.9
-		case "muon":
-			o.Momentum = 0.95
-		}
-	}
-}
-
-// resolveMuon fills in what Muon alone has, and refuses what does not go with it.
-func (r *reader) resolveMuon(o *Optimizer) {
-	a := &o.AdamW
-	if !r.has("optimizer.nesterov") {
-		o.Nesterov = true
-	}
-	if !r.has("optimizer.ns_steps") {
-		o.Steps = 5
-	}
-	if !r.has("optimizer.adjust_lr_fn") {
-		o.Adjust = Adjusts[0]
-	}
-	if !r.has("optimizer.adamw.lr") {
-		a.LR = 6e-4
-		if o.Adjust == "match_rms_adamw" {
-			a.LR = o.LR
-		}
-	}
-	if !r.has("optimizer.adamw.betas") {
-		a.Betas = [2]float64{0.9, 0.95}
-	}
-	if !r.has("optimizer.adamw.eps") {
-		a.Eps = 1e-8
-	}
-	if !r.has("optimizer.adamw.weight_decay") {
-		a.WeightDecay = o.WeightDecay
-	}
-}
-
 // tenth is x/10 in decimal: a tenth of 6e-4 is 6e-5 to the last bit.
 func tenth(x float64) float64 {
 	mantissa, exponent, _ := strings.Cut(strconv.FormatFloat(x, 'e', -1, 64), "e")
@@ -508,30 +301,12 @@ func tenth(x float64) float64 {
 	return y
 }
 
-func (r *reader) resolveCheckpoint() {
-	k := &r.Config.Checkpoint
-	if !r.has("checkpoint.save_on_exit") {
-		k.SaveOnExit = k.Every > 0
-	}
-	if k.Keep.Best == "val_loss" && r.Config.Train.EvalEvery == 0 {
-		r.refuse("the best val_loss is to be kept, but nothing is evaluated", "want train.eval_every of at least 1 and data.validation above 0, or best: loss", "checkpoint.keep")
-	}
-}
-
 func (r *reader) resolveSample() {
 	s := &r.Config.Sample
-	if !r.has("sample.tokens") && s.Prompt != "" {
-		s.Tokens = 200
-	}
 	if s.Prompt == "" {
 		s.Prompt = "\n"
 	}
-	if !r.has("sample.seed") {
-		s.Seed = r.Config.Train.Seed
-	}
-	if slices.Contains(s.Stop, "") {
-		r.refuse("a stop text is empty", "want at least one character in each", "sample.stop")
-	}
+	r.unfit("sample")
 	r.checkTokenizer()
 	r.checkPrompt()
 }

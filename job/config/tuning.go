@@ -22,9 +22,6 @@ func (r *reader) resolveTuning() {
 		return // a model with problems has no names to look for
 	}
 	if l.Rank > 0 {
-		if !r.has("train.lora.alpha") {
-			l.Alpha = float64(l.Rank)
-		}
 		if !r.has("train.lora.targets") {
 			l.Targets = usualTargets(c.Model)
 		}

@@ -19,7 +19,7 @@ func (c *Config) YAML() []byte {
 		section, name := split(f.key)
 		open(&b, last, section)
 		last = section
-		fmt.Fprintf(&b, "%s%s: %s%s\n", indent(f.key), name, f.value.yaml(), c.remark(f.key))
+		fmt.Fprintf(&b, "%s%s: %s%s\n", indent(f.key), name, f.value.yaml(), pick(f.remark == "", "", " # "+f.remark))
 	}
 	return []byte(b.String())
 }
@@ -36,25 +36,10 @@ func open(b *strings.Builder, last, section string) {
 
 func indent(key string) string { return strings.Repeat("  ", strings.Count(key, ".")) }
 
-// remark is the comment behind a key.
-func (c *Config) remark(key string) string {
-	switch key {
-	case "train.epochs":
-		if c.Train.Steps > 0 {
-			return fmt.Sprintf(" # steps: %d", c.Train.Steps)
-		}
-	case "train.accumulate":
-		return fmt.Sprintf(" # batch: %d = micro_batch × accumulate × ranks", c.Train.Batch)
-	case "parallel.shard":
-		return fmt.Sprintf(" # %d = ranks / replicate", c.Parallel.Shard)
-	}
-	return ""
-}
-
 // written tells whether the key has a value and a meaning, and is not a
 // consequence of others.
 func (c *Config) written(f field) bool {
-	if f.key == "train.batch" || f.key == "train.steps" && c.Train.Epochs > 0 {
+	if f.derived {
 		return false
 	}
 	switch v := f.value.(type) {
