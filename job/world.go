@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	"zeroth/checkpoint"
@@ -92,9 +91,6 @@ func (r *run) shareFolder(ctx context.Context) error {
 // is.
 const mostFact = 100
 
-// ownKeys are a process's own: hosts have their own addresses and files.
-var ownKeys = []string{"parallel.bind", "parallel.token_file", "parallel.tls.cert", "parallel.tls.key", "parallel.tls.ca"}
-
 // agreeOnJob fails if the processes were given different jobs, programs or checkpoints.
 func (r *run) agreeOnJob(ctx context.Context) error {
 	facts := []rendezvous.Fact{{Name: "version", Value: state.Version()}, {Name: "checkpoint to go on from", Value: "none"}}
@@ -102,7 +98,7 @@ func (r *run) agreeOnJob(ctx context.Context) error {
 		facts[1].Value = fmt.Sprintf("step %d, %s", r.steps, filepath.Base(from.Path))
 	}
 	for _, key := range config.Keys() {
-		if slices.Contains(ownKeys, key) {
+		if k, _ := config.Explain(key); k.Own {
 			continue
 		}
 		facts = append(facts, rendezvous.Fact{Name: key, Value: r.given.Text(key)})

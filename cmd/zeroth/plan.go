@@ -41,11 +41,7 @@ type planned struct {
 }
 
 // shortcuts are flags that stand for keys of the job file.
-var shortcuts = map[string]string{
-	"stage": "zero.stage", "shard": "parallel.shard", "replicate": "parallel.replicate", "micro-batch": "train.micro_batch",
-	"accumulate": "train.accumulate", "seq": "model.context", "precision": "precision", "recompute": "zero.recompute",
-	"prefetch": "zero.prefetch", "loss-chunk": "train.loss_chunk", "optimizer": "optimizer.type",
-}
+var shortcuts = config.Shortcuts()
 
 // flags are those both commands have.
 func (p *planned) flags(f *pflag.FlagSet) {

@@ -16,6 +16,7 @@ type Key struct {
 	Meaning string
 	When    string // in which jobs it is used; empty: in all
 	Example string // a value, in YAML
+	Own     bool   // processes of a job may differ in it: hosts have their own addresses and files
 	Keys    []Key  // of each mapping, where the value is a list of them
 }
 
@@ -32,7 +33,7 @@ func Explain(name string) (Key, bool) {
 // explain is the field in words.
 func (f field) explain() Key {
 	k := Key{Name: f.key, Value: f.value.want(), Choices: choices(f.value), Default: f.initial + f.rule, Meaning: f.doc,
-		When: f.used(), Example: f.sample()}
+		When: f.used(), Example: f.sample(), Own: f.own}
 	if v, ok := f.value.(records); ok {
 		k.Value = "a list of " + v.many
 		for _, of := range v.table() {

@@ -35,7 +35,7 @@ type also struct {
 	shape   bool     // it says what a model computes, as a checkpoint or model.from does
 	lasts   bool     // it stays as it was in a run that goes on, unless the job says it
 	follows []string // keys that its default follows: where the job says one, and other than the checkpoint, the default does
-	own     bool     // each process of a job may have another value
+	own     bool     // processes of a job may differ in it
 	derived bool     // from other keys that are written
 	remark  string   // behind its value where that is written
 	flag    string   // of 'zeroth plan' that stands for it
@@ -267,6 +267,17 @@ func Keys() []string {
 	var keys []string
 	for _, f := range new(Config).fields() {
 		keys = append(keys, f.key)
+	}
+	return keys
+}
+
+// Shortcuts are the keys that 'zeroth plan' has flags for, by flag.
+func Shortcuts() map[string]string {
+	keys := map[string]string{}
+	for _, f := range new(Config).fields() {
+		if f.flag != "" {
+			keys[f.flag] = f.key
+		}
 	}
 	return keys
 }
