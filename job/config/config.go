@@ -201,6 +201,11 @@ type Here struct {
 // Load is Load of a job that is to run there.
 func (h Here) Load(file string, sets []string) (*Config, error) {
 	root, problems := readFile(file)
+	return h.load(file, root, problems, sets, (*reader).checkFiles, (*reader).checkOffload)
+}
+
+// load makes a job of a file's nodes and the sets, if the checks find nothing wrong.
+func (h Here) load(file string, root *node, problems Problems, sets []string, checks ...func(*reader)) (*Config, error) {
 	for _, s := range sets {
 		problems = append(problems, overlay(root, s)...)
 	}
@@ -209,8 +214,9 @@ func (h Here) Load(file string, sets []string) (*Config, error) {
 	if !r.problems.Fatal() {
 		r.read()
 		r.resolve()
-		r.checkFiles()
-		r.checkOffload()
+		for _, check := range checks {
+			check(r)
+		}
 	}
 	if len(r.problems) > 0 {
 		r.problems.Sort()

@@ -512,8 +512,8 @@ func TestLoadTokenizer(t *testing.T) {
 func TestNearest(t *testing.T) {
 	names := []string{"layers", "heads", "width", "lr", "betas"}
 	for word, want := range map[string]string{"layer": "layers", "haeds": "heads", "WIDTH": "width", "bettas": "betas", "optimizer": "", "x": "", "rl": "lr"} {
-		if got := nearest(word, names); got != want {
-			t.Errorf("nearest(%q) = %q, want %q", word, got, want)
+		if got := Nearest(word, names); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
 		}
 	}
 	if d := distance("ca", "abc"); d != 3 {

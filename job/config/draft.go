@@ -18,20 +18,7 @@ func (h Here) Draft(file string, sets []string) (*Config, error) {
 	if !problems.Fatal() && root.find("data") == nil {
 		sets = append([]string{"data.tokens=[planned]", "data.tokenizer=bytes"}, sets...)
 	}
-	for _, s := range sets {
-		problems = append(problems, overlay(root, s)...)
-	}
-	r := newReader(file, root)
-	r.problems, r.Config.here = problems, h
-	if !r.problems.Fatal() {
-		r.read()
-		r.resolve()
-	}
-	if len(r.problems) > 0 {
-		r.problems.Sort()
-		return nil, r.problems
-	}
-	return r.Config, nil
+	return h.load(file, root, problems, sets)
 }
 
 // units of memory. G alone is refused: it is read as either.

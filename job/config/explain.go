@@ -121,9 +121,6 @@ func ReferenceOf(section string) (string, bool) {
 	return reference(fields), len(fields) > 0
 }
 
-// Nearest is the name that word is most likely a misspelling of, or "".
-func Nearest(word string, names []string) string { return nearest(word, names) }
-
 // NearestKey is the key that name is most likely a misspelling of: of its last part
 // too, where the section is wrong or left out. It is "" if none is like it.
 func NearestKey(name string) string {
@@ -134,7 +131,7 @@ func NearestKey(name string) string {
 			return k
 		}
 	}
-	if near := nearest(name, keys); near != "" {
+	if near := Nearest(name, keys); near != "" {
 		return near
 	}
 	var lasts []string
@@ -142,7 +139,7 @@ func NearestKey(name string) string {
 		_, is := split(k)
 		lasts = append(lasts, is)
 	}
-	if near := nearest(last, lasts); near != "" {
+	if near := Nearest(last, lasts); near != "" {
 		return keys[slices.Index(lasts, near)]
 	}
 	return ""

@@ -37,8 +37,8 @@ var decorations = struct{ before, behind []string }{
 	[]string{"n_", "num_", "max_", "total_", "cpu_", "mixed_"}, []string{"_size", "_name", "_rate", "_steps", "ping", "ing", "set"},
 }
 
-// nearest is the name that word is most likely a misspelling of, or "".
-func nearest(word string, names []string) string {
+// Nearest is the name that word is most likely a misspelling of, or "".
+func Nearest(word string, names []string) string {
 	if len(word) > 40 {
 		return "" // and would take long
 	}

@@ -184,7 +184,7 @@ func (r *reader) unknown(section string, p *pair) {
 	key := join(section, p.key)
 	names := r.names(section)
 	advice := "want one of " + strings.Join(names, ", ")
-	near := nearest(p.key, names)
+	near := Nearest(p.key, names)
 	if near != "" {
 		advice = "did you mean " + near + "?"
 	}

@@ -32,6 +32,12 @@ func optional(v value) bool {
 	return may
 }
 
+// empty says whether a value is left out.
+func empty(v value) bool {
+	e, may := v.(interface{ empty() bool })
+	return may && e.empty()
+}
+
 // schema is that of an item.
 func (v records) schema() object {
 	s, required := section(v.one), []string{}
@@ -95,7 +101,7 @@ func (v records) readItem(key string, n *node, keys []field) (ps Problems) {
 			continue
 		}
 		advice := "want one of " + strings.Join(names, ", ")
-		if near := nearest(p.key, names); near != "" {
+		if near := Nearest(p.key, names); near != "" {
 			advice = "did you mean " + near + "?"
 		}
 		ps = append(ps, newProblem(p.at, join(key, p.key), "unknown key", advice))
@@ -124,7 +130,7 @@ func (v records) yaml() string {
 	for i := range v.len() {
 		var pairs []string
 		for _, f := range v.item(i) {
-			if e, ok := f.value.(interface{ empty() bool }); !ok || !e.empty() {
+			if !empty(f.value) {
 				pairs = append(pairs, f.key+": "+f.value.yaml())
 			}
 		}

@@ -312,7 +312,7 @@ func (v choice) set(n *node) string {
 }
 
 func didYouMean(word string, names []string) string {
-	if near := nearest(word, names); near != "" {
+	if near := Nearest(word, names); near != "" {
 		return ", did you mean " + near + "?"
 	}
 	return ""

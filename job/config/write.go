@@ -39,15 +39,6 @@ func indent(key string) string { return strings.Repeat("  ", strings.Count(key, 
 // written tells whether the key has a value and a meaning, and is not a
 // consequence of others.
 func (c *Config) written(f field) bool {
-	if f.derived {
-		return false
-	}
-	switch v := f.value.(type) {
-	case interface{ empty() bool }:
-		if v.empty() {
-			return false
-		}
-	}
 	why, _ := c.idle(f)
-	return why == ""
+	return why == "" && !f.derived && !empty(f.value)
 }
