@@ -14,7 +14,6 @@ import (
 	"zeroth/job"
 	"zeroth/job/build"
 	"zeroth/job/config"
-	"zeroth/job/hf"
 	"zeroth/job/state"
 )
 
@@ -58,17 +57,8 @@ and precision count.`,
 	return cmd
 }
 
-// apart are the keys of a job that an evaluation has no use for: its model's, but the
-// context, and those of what is trained and how.
-var apart = slices.Concat([]string{"model.family", "model.layers", "model.heads", "model.width", "model.vocab"}, prefixed("model.", hf.LlamaKeys),
-	[]string{"train.lora", "train.freeze", "train.early_stop", "optimizer", "schedule", "checkpoint", "sample"})
-
-func prefixed(by string, words []string) (list []string) {
-	for _, w := range words {
-		list = append(list, by+w)
-	}
-	return list
-}
+// apart are the sections of a job that an evaluation has no use for: what is trained, and how.
+var apart = []string{"train.lora", "train.freeze", "train.early_stop", "optimizer", "schedule", "checkpoint", "sample"}
 
 // evaluated is the job with the model of a folder in place of its own.
 func evaluated(path, run string, sets []string) (*config.Config, error) {
@@ -76,7 +66,7 @@ func evaluated(path, run string, sets []string) (*config.Config, error) {
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("--run %s: %w", run, err))
 	}
-	for _, key := range apart {
+	for _, key := range append(config.Shape(), apart...) {
 		sets = append(sets, key+"=null")
 	}
 	return build.Here(1, 0).Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, folder)))

@@ -263,10 +263,16 @@ func within(lo, hi float64) func(float64) bool {
 var trailing = regexp.MustCompile(`(?m)[ \t]+$`)
 
 // Keys are the keys of a job file, in order: "model.layers".
-func Keys() []string {
-	var keys []string
+func Keys() []string { return keysOf(func(field) bool { return true }) }
+
+// Shape are those that say what a model computes, as a checkpoint or model.from does.
+func Shape() []string { return keysOf(func(f field) bool { return f.shape }) }
+
+func keysOf(some func(field) bool) (keys []string) {
 	for _, f := range new(Config).fields() {
-		keys = append(keys, f.key)
+		if some(f) {
+			keys = append(keys, f.key)
+		}
 	}
 	return keys
 }

@@ -11,7 +11,7 @@ import (
 // modelKey returns the key of a part of a model that hf.Model.Differ names, or the name if
 // no key says it.
 func modelKey(says string) string {
-	if key := "model." + says; slices.ContainsFunc(new(Config).fields(), func(f field) bool { return f.shape && f.key == key }) {
+	if key := "model." + says; slices.Contains(Shape(), key) {
 		return key
 	}
 	return says
@@ -66,10 +66,8 @@ func (r *reader) resumeModel() {
 	}
 	*m = next
 	if next.From != "" && !from { // what was said is as in the checkpoint, which says it otherwise
-		for _, f := range r.fields {
-			if f.shape {
-				delete(r.given, f.key)
-			}
+		for _, key := range Shape() {
+			delete(r.given, key)
 		}
 	}
 }
@@ -77,14 +75,7 @@ func (r *reader) resumeModel() {
 // Lasting are the keys that stay as they were in a run that goes on, unless the
 // job says them: those that change what it computes, beside the model's, and
 // those that say what is saved and what may be deleted.
-func Lasting() (keys []string) {
-	for _, f := range new(Config).fields() {
-		if f.lasts {
-			keys = append(keys, f.key)
-		}
-	}
-	return keys
-}
+func Lasting() []string { return keysOf(func(f field) bool { return f.lasts }) }
 
 // Before is what is known of the training that a run continues.
 type Before struct {

@@ -52,9 +52,6 @@ func (m Model) Differ(o Model, f func(says string, m, o any)) {
 	nn.Differ(m.Llama, o.Llama, f)
 }
 
-// LlamaKeys are the keys of the model section that only Llama has.
-var LlamaKeys = []string{"kv_heads", "ffn", "rope_theta", "tied"}
-
 // HeadsFit reports whether the width divides into heads; Llama's rotary positions need
 // heads of even width.
 func (m Model) HeadsFit(heads int) bool {
