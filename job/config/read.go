@@ -18,8 +18,8 @@ type reader struct {
 	given    map[string]*node // keys that were set, and well
 	bad      map[string]bool  // keys that have a problem already
 	problems Problems
-	was      *wasModel // of the checkpoint that the job goes on from; nil if there is none
-	differs  []string  // how what the job says of the model differs from that
+	was      *Before  // the model of the checkpoint that the job goes on from; nil if there is none
+	differs  []string // how what the job says of the model differs from that
 
 	tokenizer data.Tokenizer // nil until it is known
 }

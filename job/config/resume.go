@@ -17,23 +17,15 @@ func modelKey(says string) string {
 	return says
 }
 
-// wasModel is the model that a checkpoint is of.
-type wasModel struct {
-	hf.Model
-	from     string // model.from of the job that made it
-	trained  int    // tokens of the samples it was trained on; 0: it was imported
-	unpadded bool   // by a version that trained the embedding of a padding token, too
-}
-
 // resumeModel makes the model that of the checkpoint, and keeps in differs
 // what the job says of it that does.
 func (r *reader) resumeModel() {
-	c, was := r.Config, r.was
+	c, was, trained := r.Config, r.was.Model, r.was.Context
 	m, from := &c.Model, c.Model.From != ""
 	if from {
 		r.modelFrom()
 	}
-	if was.unpadded {
+	if r.was.Unpadded {
 		m.Padded, m.Pad = was.Padded, was.Pad
 	}
 	differs := func(name string, is, job any) {
@@ -43,20 +35,22 @@ func (r *reader) resumeModel() {
 		}
 		r.differs = append(r.differs, fmt.Sprintf("%s is %v in it, %v in the job (%v)", name, is, job, at))
 	}
-	was.Model.Differ(*m, func(says string, is, job any) {
+	was.Differ(*m, func(says string, is, job any) {
 		if key := modelKey(says); from || r.has(key) {
 			differs(key, is, job)
 		}
 	})
-	next := was.Model
-	next.From = cmp.Or(m.From, was.from)
+	next := *was
+	if next.From = m.From; !from && r.was.Job != nil {
+		next.From = r.was.Job.Model.From
+	}
 	switch longest := was.Context; {
-	case r.has("model.context") && was.trained > 0 && m.Context != was.trained, r.has("model.context") && m.Context > longest:
-		differs("model.context", cmp.Or(was.trained, longest), m.Context)
+	case r.has("model.context") && trained > 0 && m.Context != trained, r.has("model.context") && m.Context > longest:
+		differs("model.context", cmp.Or(trained, longest), m.Context)
 	case r.has("model.context"):
 		next.Context = m.Context
-	case was.trained > 0:
-		next.Context = was.trained
+	case trained > 0:
+		next.Context = trained
 	}
 	if next.Context < was.Context {
 		next.Longest = was.Context
@@ -99,10 +93,7 @@ func (c *Config) Continued(b Before) (next *Config, differs []string, wrong Prob
 	r := newReader(c.file, root)
 	r.Config.network, r.Config.here = c.network, c.here
 	if b.Model != nil {
-		r.was = &wasModel{Model: *b.Model, trained: b.Context, unpadded: b.Unpadded}
-		if was != nil {
-			r.was.from = was.Model.From
-		}
+		r.was = &b
 	}
 	r.read()
 	r.resolve()
