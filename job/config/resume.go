@@ -116,6 +116,9 @@ func SettingsOf(job string) *Config {
 		r := newReader("", root)
 		r.read()
 		r.resolve()
+		if r.bad["train.lora.alpha"] {
+			r.Config.Train.LoRA.Alpha = 0 // adapters are not multiplied by what their checkpoint does not say
+		}
 		if n := in.lookup("model.from"); n != nil && n.kind == scalar {
 			r.Config.Model.From = n.text
 		}
