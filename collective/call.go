@@ -91,13 +91,11 @@ func divergence(calls []call, name func(r int) int) error {
 	said := make([]string, len(sides))
 	alike := !slices.ContainsFunc(sides, func(s side) bool { return s.label != most.label })
 	for i, s := range sides {
-		verb := ""
-		if i == 0 && len(s.ranks) == 1 {
-			verb = " calls"
-		} else if i == 0 {
-			verb = " call"
+		said[i] = RankNames(s.ranks)
+		if i == 0 {
+			said[i] += Plural(s.ranks, " calls", " call")
 		}
-		said[i] = fmt.Sprintf("%s%s %v", ranks(s.ranks), verb, s.call)
+		said[i] += fmt.Sprintf(" %v", s.call)
 		if s.seq != most.seq {
 			said[i] += fmt.Sprintf(" as operation %d", s.seq)
 		}
@@ -106,18 +104,6 @@ func divergence(calls []call, name func(r int) int) error {
 		}
 	}
 	return ErrDiverged(fmt.Sprintf("operation %d: %s", most.seq, strings.Join(said, ", ")))
-}
-
-// ranks is "rank 2" or "ranks 0,1,3".
-func ranks(names []int) string {
-	s := make([]string, len(names))
-	for i, n := range names {
-		s[i] = strconv.Itoa(n)
-	}
-	if len(s) == 1 {
-		return "rank " + s[0]
-	}
-	return "ranks " + strings.Join(s, ",")
 }
 
 // freeList keeps what operations are made of for the next ones: issuing takes,
@@ -145,7 +131,18 @@ func (f *freeList[T]) give(x *T) {
 	f.free = append(f.free, x)
 }
 
-// RankSpans is ranks in ascending order as "0-3,6".
+// RankNames is "rank 2" or "ranks 0-3,6,7".
+func RankNames(ranks []int) string { return Plural(ranks, "rank ", "ranks ") + RankSpans(ranks) }
+
+// Plural is the word for one rank, or that for more.
+func Plural(ranks []int, one, more string) string {
+	if len(ranks) == 1 {
+		return one
+	}
+	return more
+}
+
+// RankSpans is ranks in ascending order as "0-3,6,7".
 func RankSpans(ranks []int) string {
 	var s []string
 	for i := 0; i < len(ranks); {
@@ -153,7 +150,8 @@ func RankSpans(ranks []int) string {
 		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
 			j++
 		}
-		if i == j {
+		if j < i+2 {
+			j = i
 			s = append(s, strconv.Itoa(ranks[i]))
 		} else {
 			s = append(s, fmt.Sprintf("%d-%d", ranks[i], ranks[j]))

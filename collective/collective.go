@@ -63,13 +63,9 @@ type Group interface {
 // group it wraps.
 type Inspectable interface {
 	Group
-	// Missing is the ranks, by Name, that this rank's operation still waits
-	// for, nil if it does not wait. An implementation that can tell what ranks
-	// do in their other groups names whom it waits for in the end, not a rank
-	// that itself waits for another elsewhere. Where nobody is at the end,
-	// because ranks wait for each other, further elements are the ranks that
-	// those of the element before wait for.
-	Missing() [][]int
+	// Missing is the ranks, by Name and ascending, that this rank's operation still
+	// waits for; nil if it does not wait.
+	Missing() []int
 	// Abort is Close with a reason: pending and later operations of all ranks,
 	// this one too, fail with err, unless the group has ended already. A rank
 	// that then closes its other groups passes the reason on.

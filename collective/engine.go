@@ -267,7 +267,7 @@ func (g *Engined) Abort(err error) {
 
 // Missing implements Inspectable. Where all have come and the engine does not end,
 // it cannot tell for whom it waits: for any of the others.
-func (g *Engined) Missing() [][]int {
+func (g *Engined) Missing() []int {
 	if m := g.agreeing.Missing(); m != nil || g.comes.Load() {
 		return m
 	}
@@ -280,7 +280,7 @@ func (g *Engined) Missing() [][]int {
 			others = append(others, g.Name(r))
 		}
 	}
-	return [][]int{sorted(others)}
+	return others
 }
 
 // Close implements Group.

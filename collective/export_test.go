@@ -9,12 +9,12 @@ import (
 // BenchmarkRecording records operations, all three times of each.
 func BenchmarkRecording(b *testing.B) {
 	r := NewRecorder()
-	r.groups = []RecordedGroup{{Name: "world"}}
-	c := call{op: allGather, t: device.F32, n: 96}
+	r.groups = []*watchdog{{}}
+	o := Operation{Op: allGather.String(), Type: device.F32.String(), Count: 96}
 	b.ReportAllocs()
 	for b.Loop() {
-		n := r.issue(0, c)
-		r.start(n)
-		r.finish(n, false)
+		n := r.issue(&o)
+		r.start(n, &o)
+		r.finish(n, &o, Done)
 	}
 }

@@ -2,7 +2,6 @@ package collective
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 
 	"zeroth/device"
@@ -46,8 +45,7 @@ type Local struct {
 
 // rendezvous is what the ranks of a group share.
 type rendezvous struct {
-	names    []int      // of the ranks, in errors
-	failures []*failure // of the ranks
+	names []int // of the ranks, in errors
 
 	mu        sync.Mutex
 	moved     sync.Cond       // any of the fields below changed
@@ -63,14 +61,12 @@ type rendezvous struct {
 	ended     error           // why; nil while open
 }
 
-// failure is shared by the groups of one rank: what the rank waits for, and what
-// its end means to the others. That is ErrPeerLost with the rank's own name
-// until one of its groups ends for a reason from elsewhere, which it then
-// passes on.
+// failure is shared by the groups of one rank: what its end means to the others.
+// That is ErrPeerLost with the rank's own name until one of its groups ends for a
+// reason from elsewhere, which it then passes on.
 type failure struct {
-	mu    sync.Mutex
-	why   error
-	waits *rendezvous // at which the rank waits, or waited when its group ended; nil if in none
+	mu  sync.Mutex
+	why error
 }
 
 func (f *failure) pass(why error) {
@@ -83,18 +79,6 @@ func (f *failure) reason() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.why
-}
-
-func (f *failure) wait(in *rendezvous) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.waits = in
-}
-
-func (f *failure) waitsIn() *rendezvous {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.waits
 }
 
 // localCall is an operation on its way through a queue. Its phases on the host
@@ -144,7 +128,7 @@ func NewLocal(size int) []*Local {
 // newLocal opens a group of ranks that errors call by the given names.
 func newLocal(names []int, failures []*failure) []*Local {
 	size := len(names)
-	r := &rendezvous{names: names, failures: failures, calls: make([]call, size), bufs: make([]device.Buffer, size), here: make([]bool, size),
+	r := &rendezvous{names: names, calls: make([]call, size), bufs: make([]device.Buffer, size), here: make([]bool, size),
 		ready: make([]device.Event, size), done: make([]device.Event, size)}
 	r.moved.L = &r.mu
 	ls := make([]*Local, size)
@@ -332,7 +316,7 @@ func (l *Local) arrive(c *localCall) error {
 	r.arrived++
 	if r.arrived == l.Size() {
 		r.open(disagreement(r.calls, l.Name))
-	} else if ok := r.await(l.failure); !ok {
+	} else if ok := r.await(); !ok {
 		l.inside, r.bufs[l.rank] = false, device.Buffer{}
 		return l.why()
 	}
@@ -359,14 +343,12 @@ func (r *rendezvous) open(disagreed error) {
 
 // await returns true when the rendezvous under way is complete, false when the
 // group ends before.
-func (r *rendezvous) await(f *failure) bool {
-	f.wait(r)
+func (r *rendezvous) await() bool {
 	for round := r.rounds; r.rounds == round; r.moved.Wait() {
 		if r.ended != nil {
 			return false
 		}
 	}
-	f.wait(nil)
 	return true
 }
 
@@ -421,64 +403,18 @@ func (r *rendezvous) end(why error) {
 	}
 }
 
-// Missing implements Inspectable: a search through the groups in which the ranks
-// that are missing wait in turn.
-func (l *Local) Missing() [][]int {
-	if !l.at.holds(l.rank) {
-		return nil
-	}
-	var chain [][]int
-	var busy []int
-	seen := []*rendezvous{l.at}
-	for todo := seen; len(todo) > 0; {
-		var next []*rendezvous
-		var names []int
-		for _, m := range absent(todo) {
-			names = append(names, m.name)
-			in := m.failure.waitsIn()
-			if in == nil {
-				busy = append(busy, m.name)
-			} else if !slices.Contains(seen, in) {
-				seen, next = append(seen, in), append(next, in)
-			}
-		}
-		chain, todo = append(chain, sorted(names)), next
-	}
-	if busy != nil {
-		return [][]int{sorted(busy)}
-	}
-	return chain
-}
-
-func sorted(names []int) []int {
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// member is a rank of a rendezvous.
-type member struct {
-	name    int
-	failure *failure
-}
-
-// absent is whom the ranks at the rendezvous wait for, or
-// waited for when the group ended.
-func absent(places []*rendezvous) (out []member) {
-	for _, r := range places {
-		r.mu.Lock()
-		for i, here := range r.here {
-			if !here {
-				out = append(out, member{r.names[i], r.failures[i]})
-			}
-		}
-		r.mu.Unlock()
-	}
-	return out
-}
-
-// holds says whether a rank waits in the rendezvous under way.
-func (r *rendezvous) holds(rank int) bool {
+// Missing implements Inspectable.
+func (l *Local) Missing() (names []int) {
+	r := l.at
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.ended == nil && r.here[rank]
+	if r.ended != nil || !r.here[l.rank] {
+		return nil
+	}
+	for i, here := range r.here {
+		if !here {
+			names = append(names, r.names[i])
+		}
+	}
+	return names
 }

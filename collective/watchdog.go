@@ -2,7 +2,6 @@ package collective
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,19 +15,13 @@ const DefaultDeadline = 5 * time.Minute
 // ErrLate says which ranks kept an operation of another waiting beyond its
 // deadline. The group has ended with it, so it is an ErrClosed.
 type ErrLate struct {
-	Op    string        // "operation 7 (all-gather of 96 fp32)"
-	Rank  int           // that waited, by Name
-	Ranks [][]int       // for whom: Inspectable.Missing
+	Wait                // of the rank that gave up
 	Limit time.Duration // what they exceeded
-	Stuck string        // whom all wait for in the end, if that is known: Recorder.OnLate
+	Stuck string        // whom all wait for in the end, if that is known: OnLate
 }
 
 func (e ErrLate) Error() string {
-	chain := make([]string, len(e.Ranks))
-	for i, r := range e.Ranks {
-		chain[i] = ranks(r)
-	}
-	text := fmt.Sprintf("%s: rank %d waited %v for %s", e.Op, e.Rank, e.Limit, strings.Join(chain, ", which waited for "))
+	text := fmt.Sprintf("operation %d (%s): rank %d waited %v for %s", e.Seq, e.Call(), e.Rank, e.Limit, RankNames(e.For))
 	if e.Stuck != "" {
 		text += "; " + e.Stuck
 	}
@@ -37,31 +30,34 @@ func (e ErrLate) Error() string {
 
 func (e ErrLate) Is(target error) bool { return target == ErrClosed }
 
-// watchdog is a group whose operations have a deadline.
+// watchdog is a group whose operations have a deadline and are recorded.
 type watchdog struct {
 	Group
-	inner  Inspectable // Group, or what it wraps
-	limit  time.Duration
-	free   freeList[begun]
-	issued int
-	timer  *time.Timer // runs look, from now until Close
-
-	recorder *Recorder // may be nil
-	group    int       // its number there
+	RecordedGroup
+	inner    Inspectable // Group, or what it wraps
+	limit    time.Duration
+	recorder *Recorder
+	at       int // in its groups
+	free     freeList[begun]
+	issued   int
+	timer    *time.Timer // runs look, from now until Close
 
 	mu     sync.Mutex
-	now    call      // the last operation this rank came to
-	since  time.Time // when it did
+	now    Operation // the last one this rank came to
 	closed bool
+}
+
+// Watchdog is g with a deadline and a Recorder of its own.
+func Watchdog(g Group, deadline time.Duration) Group {
+	return NewRecorder().Watchdog(g, deadline, "group", false)
 }
 
 // Watchdog is g with a deadline (0: DefaultDeadline): if a rank keeps others waiting
 // for so long, the operation fails on every one of them with ErrLate, and the
 // group ends. It is counted from a rank's own arrival. g, or the group that g
-// wraps, is Inspectable.
-func Watchdog(g Group, deadline time.Duration) Group { return newWatchdog(g, deadline) }
-
-func newWatchdog(g Group, deadline time.Duration) *watchdog {
+// wraps, is Inspectable. Its operations are recorded; those of a group that is used
+// beside training do not count as waiting in a step.
+func (r *Recorder) Watchdog(g Group, deadline time.Duration, name string, beside bool) Group {
 	if deadline == 0 {
 		deadline = DefaultDeadline
 	}
@@ -69,7 +65,14 @@ func newWatchdog(g Group, deadline time.Duration) *watchdog {
 	if inner == nil {
 		panic(fmt.Sprintf("collective: a %T has no Missing and Abort, so no deadline can be kept", g))
 	}
-	w := &watchdog{Group: g, inner: inner, limit: deadline}
+	ranks := make([]int, g.Size())
+	for i := range ranks {
+		ranks[i] = inner.Name(i)
+	}
+	w := &watchdog{Group: g, RecordedGroup: RecordedGroup{name, ranks, beside}, inner: inner, limit: deadline, recorder: r}
+	r.mu.Lock()
+	w.at, r.groups = len(r.groups), append(r.groups, w)
+	r.mu.Unlock()
 	w.mu.Lock() // look reads timer
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(deadline, w.look)
@@ -81,79 +84,62 @@ func (g *watchdog) Unwrap() Group { return g.Group }
 
 // AllGather implements Group.
 func (g *watchdog) AllGather(q device.Queue, whole, own device.Buffer) {
-	b := g.begin(q, allGather, whole, own)
+	b := g.begin(q, allGather, whole)
 	g.Group.AllGather(q, whole, own)
-	g.leave(q, b)
+	b.then(q, b.done, b.launched)
 }
 
 // ReduceScatter implements Group.
 func (g *watchdog) ReduceScatter(q device.Queue, own, whole device.Buffer) {
-	b := g.begin(q, reduceScatter, whole, own)
+	b := g.begin(q, reduceScatter, whole)
 	g.Group.ReduceScatter(q, own, whole)
-	g.leave(q, b)
-}
-
-// begin puts a note of the coming operation on the queue.
-func (g *watchdog) begin(q device.Queue, o op, whole, own device.Buffer) *begun {
-	what := newCall(g, q, o, whole, own)
-	what.seq = g.issued
-	g.issued++
-	b := g.free.take()
-	if b == nil {
-		b = &begun{g: g}
-		b.note, b.leave, b.launched = b.doNote, b.doLeave, b.doLaunched
-	}
-	b.call = what
-	if g.recorder != nil {
-		b.n = g.recorder.issue(g.group, what)
-	}
-	if s, ok := q.(StreamQueue); ok { // it is issued, and so reached, at once
-		s.Now("", b.note)
-	} else {
-		q.Do(b.note)
-	}
-	return b
-}
-
-// leave has the recorder hear when the queue is through with the operation, or, on
-// a device that works on its own time, that it has it.
-func (g *watchdog) leave(q device.Queue, b *begun) {
-	if g.recorder == nil {
-		return
-	}
-	if s, ok := q.(StreamQueue); ok {
-		s.Now("", b.launched)
-	} else {
-		q.Do(b.leave)
-	}
+	b.then(q, b.done, b.launched)
 }
 
 // begun is an operation on its way through a queue; its functions are bound once.
 type begun struct {
-	call
+	Operation
 	g                     *watchdog
 	n                     uint64 // of the recorder
-	note, leave, launched func() error
+	start, done, launched func() error
 }
 
-func (b *begun) doNote() error {
-	b.g.mu.Lock()
-	b.g.now, b.g.since = b.call, time.Now()
-	b.g.mu.Unlock()
-	if b.g.recorder == nil {
-		b.g.free.give(b)
-	} else {
-		b.g.recorder.start(b.n)
+// begin records the coming operation and puts a note of it on the queue.
+func (g *watchdog) begin(q device.Queue, o op, whole device.Buffer) *begun {
+	b, label := g.free.take(), q.Labelled()
+	if b == nil {
+		b = &begun{g: g}
+		b.start = b.doStart
+		b.done = func() error { return b.finish(Done) }
+		b.launched = func() error { return b.finish(Launched) }
 	}
+	b.Operation = Operation{Group: g.at, Seq: g.issued, Op: o.String(), Label: label[:min(len(label), labelLen)], Type: whole.Type.String(), Count: whole.N, Bytes: whole.Bytes()}
+	b.n = g.recorder.issue(&b.Operation)
+	g.issued++
+	b.then(q, b.start, b.start)
+	return b
+}
+
+// then runs one of two functions: behind what is on the queue, or, on a device that
+// works on its own time, at once, for what was issued is launched.
+func (*begun) then(q device.Queue, behind, launched func() error) {
+	if s, ok := q.(StreamQueue); ok {
+		s.Now("", launched)
+	} else {
+		q.Do(behind)
+	}
+}
+
+func (b *begun) doStart() error {
+	b.g.mu.Lock()
+	defer b.g.mu.Unlock()
+	b.g.recorder.start(b.n, &b.Operation)
+	b.g.now = b.Operation
 	return nil
 }
 
-func (b *begun) doLeave() error { return b.finish(false) }
-
-func (b *begun) doLaunched() error { return b.finish(true) }
-
-func (b *begun) finish(launched bool) error {
-	b.g.recorder.finish(b.n, launched)
+func (b *begun) finish(as string) error {
+	b.g.recorder.finish(b.n, &b.Operation, as)
 	b.g.free.give(b)
 	return nil
 }
@@ -168,38 +154,40 @@ func (b *begun) finish(launched bool) error {
 func (g *watchdog) look() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	missing := g.late()
-	if missing == nil {
-		return
-	}
-	stuck := ""
-	if g.recorder != nil && g.recorder.ask != nil {
+	missing, stuck := g.late(), ""
+	if ask := g.recorder.ask; missing != nil && ask != nil {
 		g.mu.Unlock()
-		stuck = g.recorder.ask()
+		stuck = ask()
 		g.mu.Lock()
-		if missing = g.late(); missing == nil {
-			return
-		}
+		missing = g.late()
 	}
-	g.inner.Abort(ErrLate{fmt.Sprintf("operation %d (%v)", g.now.seq, g.now), g.inner.Name(g.Rank()), missing, g.limit, stuck})
+	if missing != nil {
+		g.inner.Abort(ErrLate{g.wait(g.now, missing), g.limit, stuck})
+	}
 }
 
 // late is for whom the last operation waits, over its deadline; if it does not, look comes
 // back.
-func (g *watchdog) late() [][]int {
+func (g *watchdog) late() []int {
 	if g.closed {
 		return nil
 	}
-	if left := g.limit - time.Since(g.since); left > 0 {
+	if left := g.limit - (g.recorder.now() - g.now.Started); left > 0 {
 		g.timer.Reset(left)
 		return nil
 	}
 	missing := g.inner.Missing()
-	if len(missing) == 0 {
+	if missing == nil {
 		g.timer.Reset(g.limit)
-		return nil
 	}
 	return missing
+}
+
+// wait is where the rank is.
+func (g *watchdog) wait(o Operation, missing []int) Wait {
+	w := o.Wait(g.inner.Name(g.Rank()), g.Name, g.recorder.now())
+	w.For = missing
+	return w
 }
 
 // Close implements Group and ends the watchdog.

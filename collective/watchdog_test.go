@@ -146,17 +146,29 @@ func TestDeadlineNamesWorldRanks(t *testing.T) {
 	})
 }
 
+// recorded gives the ranks of a world recorders that ask each other.
+func recorded(n int) []*collective.Recorder {
+	recs := make([]*collective.Recorder, n)
+	for r := range recs {
+		recs[r] = collective.NewRecorder()
+	}
+	collective.OnLateHere(recs)
+	return recs
+}
+
 // TestDeadlineFollowsWhoWaits has rank 3 stay away from its shard group, where
 // rank 2 waits for it, for whom rank 0 waits in their replica group: rank 3 is
 // the one to name, although it is rank 0 whose deadline passes first.
 func TestDeadlineFollowsWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2})
-		e := newEnds(t, []collective.Group{collective.Watchdog(world[0].Replica, time.Second), world[2].Shard})
+		recs := recorded(4)
+		e := newEnds(t, []collective.Group{recs[0].Watchdog(world[0].Replica, time.Second, "replica", false), recs[2].Watchdog(world[2].Shard, time.Minute, "shard", false)})
+		recs[3].Watchdog(world[3].World, time.Minute, "world", false)
 		collective.AllGather(e.groups[0], e.queues[0], device.OfF32(make([]float32, 2)))
 		e.queues[1].Do(func() error { time.Sleep(time.Second / 2); return nil })
 		collective.AllGather(e.groups[1], e.queues[1], device.OfF32(make([]float32, 2)))
-		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 3"
+		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 2; in the end all wait for this: rank 3 has not reached operation 0 of shard (all-gather of 2 fp32, step 0), in which rank 2 waits: its last was no operation"
 		if err := e.queues[0].Wait(); err == nil || err.Error() != want {
 			t.Errorf("error %v\nwant %s", err, want)
 		}
@@ -168,9 +180,10 @@ func TestDeadlineFollowsWhoWaits(t *testing.T) {
 func TestDeadlineOfRanksThatWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 1})
-		e := newEnds(t, []collective.Group{collective.Watchdog(world[0].Shard, time.Second), collective.Watchdog(world[1].World, time.Minute)})
+		recs := recorded(2)
+		e := newEnds(t, []collective.Group{recs[0].Watchdog(world[0].Shard, time.Second, "shard", false), recs[1].Watchdog(world[1].World, time.Minute, "world", false)})
 		errs := e.do(func(g collective.Group, q device.Queue) { collective.AllGather(g, q, device.OfF32(make([]float32, 2))) })
-		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 1, which waited for rank 0"
+		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 1; in the end all wait for this: ranks 0,1 wait for each other: rank 0 in operation 0 of shard (all-gather of 2 fp32, step 0), rank 1 in operation 0 of world (all-gather of 2 fp32, step 0)"
 		if errs[0] == nil || errs[0].Error() != want {
 			t.Errorf("error %v\nwant %s", errs[0], want)
 		}

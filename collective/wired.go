@@ -347,7 +347,7 @@ func (g *Wired) Abort(err error) {
 // Missing implements Inspectable. Peers whose call has not come are missing at once;
 // where all have called, those from whom nothing comes and to whom nothing goes,
 // if nothing at all has moved since it was last asked.
-func (g *Wired) Missing() [][]int {
+func (g *Wired) Missing() (names []int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	still := g.progress == g.looked
@@ -359,14 +359,10 @@ func (g *Wired) Missing() [][]int {
 	if g.unheard == 0 {
 		want = chunks
 	}
-	var names []int
 	for p, what := range g.waitsFor {
 		if what == want {
 			names = append(names, g.Name(p))
 		}
 	}
-	if names == nil {
-		return nil
-	}
-	return [][]int{sorted(names)}
+	return names
 }

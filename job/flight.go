@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"zeroth/collective/flight"
 	"zeroth/job/build"
@@ -95,9 +96,8 @@ func (f *flights) dump(why string, fault bool) {
 		return
 	}
 	for _, rank := range f.ranks {
-		d := flight.New(rank.Recorder.Read())
-		d.Session, d.Why, d.Fault, d.Rank, d.World = f.session, why, fault, rank.Rank, f.r.c.Parallel.Ranks
-		d.Process, d.Host, d.Pid = f.r.self.Process, f.host, os.Getpid()
+		d := flight.Dump{Session: f.session, Written: time.Now().UTC(), Why: why, Fault: fault, Rank: rank.Rank, World: f.r.c.Parallel.Ranks,
+			Process: f.r.self.Process, Host: f.host, Pid: os.Getpid(), Record: rank.Recorder.Read()}
 		if err := d.Write(f.dir()); err != nil && !f.silent {
 			f.silent = true
 			f.r.Observer.Note(fmt.Sprintf("the last operations of rank %d are not dumped: %v", rank.Rank, err))

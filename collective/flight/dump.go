@@ -45,33 +45,22 @@ const (
 	mostRanks  = 1 << 20
 	mostGroups = 64
 	mostText   = 4096 // bytes of a string
-	mostNumber = math.MaxInt
 )
 
 // Dump is what the recorder of a rank has kept, and whose it is.
 type Dump struct {
-	Session    string // of the start of its world
-	Written    time.Time
-	Why        string // it was written
-	Fault      bool   // because the run ended by one; else somebody asked
-	Rank       int
-	World      int // ranks
-	Process    int
-	Host       string
-	Pid        int
-	Began      time.Time
-	At         time.Duration // when the recorder was read, since Began
-	Forgotten  int           // operations before those here
-	Groups     []collective.RecordedGroup
-	Operations []collective.Operation // in the order they were issued
+	Session string    `json:"session"` // of the start of its world
+	Written time.Time `json:"written"`
+	Why     string    `json:"why"`   // it was written
+	Fault   bool      `json:"fault"` // because the run ended by one; else somebody asked
+	Rank    int       `json:"rank"`
+	World   int       `json:"world"` // ranks
+	Process int       `json:"process"`
+	Host    string    `json:"host"`
+	Pid     int       `json:"pid"`
+	collective.Record
 
-	File string // it was read from
-}
-
-// New is a rank's dump of what its recorder has kept; who and why are the caller's
-// to fill in.
-func New(r collective.Record) Dump {
-	return Dump{Written: time.Now().UTC(), Began: r.Began.UTC(), At: r.At, Forgotten: int(r.Forgotten), Groups: r.Groups, Operations: r.Operations}
+	File string `json:"-"` // it was read from
 }
 
 // Write writes the rank's file in a folder, which is made, whole or not at all.
@@ -82,45 +71,20 @@ func (d Dump) Write(dir string) error {
 	return input.WriteBytes(filepath.Join(dir, fmt.Sprintf("rank-%d.json", d.Rank)), d.encode())
 }
 
-// encode is the file of a dump.
+// encode is the file of a dump, an operation a line.
 func (d Dump) encode() []byte {
-	var b bytes.Buffer
-	put := func(key string, v any) {
-		text, err := json.Marshal(v)
-		if err != nil {
-			panic("flight: " + err.Error()) // numbers and texts
-		}
-		fmt.Fprintf(&b, "%q:%s,", key, text)
+	d.Why, d.Host = line(d.Why), line(d.Host)
+	text, err := json.Marshal(struct {
+		Version int `json:"version"`
+		Dump
+	}{1, d})
+	if err != nil {
+		panic("flight: " + err.Error()) // numbers and texts
 	}
-	b.WriteByte('{')
-	put("version", 1)
-	put("session", d.Session)
-	put("written", d.Written)
-	put("why", line(d.Why))
-	put("fault", d.Fault)
-	put("rank", d.Rank)
-	put("world", d.World)
-	put("process", d.Process)
-	put("host", line(d.Host))
-	put("pid", d.Pid)
-	put("began", d.Began)
-	put("at", d.At)
-	put("forgotten", d.Forgotten)
-	put("groups", d.Groups)
-	b.WriteString("\n\"operations\":[")
-	for i, o := range d.Operations {
-		line, err := json.Marshal(o)
-		if err != nil {
-			panic("flight: " + err.Error()) // likewise
-		}
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteByte('\n')
-		b.Write(line)
+	for _, begins := range []string{`"operations":[`, `{"group":`} { // a quote in a text has a backslash before it
+		text = bytes.ReplaceAll(text, []byte(begins), []byte("\n"+begins))
 	}
-	b.WriteString("]}\n")
-	return b.Bytes()
+	return append(text, '\n')
 }
 
 // line is a text as one line, of bounded length.
@@ -177,144 +141,133 @@ func place(file string, err error) error {
 type reading struct {
 	*jsonread.Reader
 	texts map[string]string // each kept once
+	next  map[int]int       // by group: the least sequence number
 }
 
 func decode(text []byte) (d Dump, err error) {
-	r := reading{jsonread.New(text), map[string]string{}}
-	missing := map[string]bool{}
-	fields := map[string]func() error{
-		"version":    func() error { return r.version() },
-		"session":    r.text(&d.Session),
-		"written":    r.time(&d.Written),
-		"why":        r.text(&d.Why),
-		"fault":      func() (err error) { d.Fault, err = r.Bool(); return err },
-		"rank":       r.number(&d.Rank, mostRanks),
-		"world":      r.number(&d.World, mostRanks),
-		"process":    r.number(&d.Process, mostRanks),
-		"host":       r.text(&d.Host),
-		"pid":        r.number(&d.Pid, mostNumber),
-		"began":      r.time(&d.Began),
-		"at":         r.duration(&d.At),
-		"forgotten":  r.number(&d.Forgotten, mostNumber),
-		"groups":     func() error { return r.groups(&d) },
-		"operations": func() error { return r.operations(&d) },
-	}
-	for key, read := range fields {
-		missing[key] = true
-		fields[key] = func() error { delete(missing, key); return read() }
-	}
-	if err := r.Fields(fields); err != nil {
+	r := reading{jsonread.New(text), map[string]string{}, map[int]int{}}
+	version := 0
+	err = r.object(map[string]any{
+		"version": &version, "session": &d.Session, "written": &d.Written, "why": &d.Why, "fault": &d.Fault, "rank": rank{&d.Rank}, "world": rank{&d.World},
+		"process": rank{&d.Process}, "host": &d.Host, "pid": &d.Pid, "began": &d.Began, "at": &d.At, "forgotten": &d.Forgotten,
+		"groups":     func(i int) error { return r.group(i, &d) },
+		"operations": func(i int) error { return r.operation(i, &d) },
+	})
+	switch {
+	case err != nil:
 		return d, err
-	}
-	for key := range missing {
-		return d, r.Wrong("there is no %q", key)
-	}
-	if d.Rank >= d.World {
+	case d.Rank >= d.World:
 		return d, r.Wrong("rank %d of a world of %d", d.Rank, d.World)
 	}
 	return d, r.End()
 }
 
-func (r reading) version() error {
-	v, err := r.Int(mostNumber)
-	if err == nil && v != 1 {
-		err = r.Wrong("version %d; this program reads version 1", v)
+// rank is a rank or a number of them.
+type rank struct{ to *int }
+
+// object reads an object that has each of these keys, into what they point to.
+func (r reading) object(into map[string]any) error {
+	read := map[string]func() error{}
+	for key, to := range into {
+		read[key] = func() error {
+			delete(into, key)
+			return r.value(key, to)
+		}
 	}
-	return err
+	if err := r.Fields(read); err != nil {
+		return err
+	}
+	for key := range into {
+		return r.Wrong("there is no %q", key)
+	}
+	return nil
 }
 
-func (r reading) number(to *int, most int) func() error {
-	return func() (err error) { *to, err = r.Int(most); return err }
-}
-
-func (r reading) duration(to *time.Duration) func() error {
-	return func() error {
-		n, err := r.Int(mostNumber)
+func (r reading) value(key string, to any) (err error) {
+	switch to := to.(type) {
+	case *bool:
+		*to, err = r.Bool()
+	case *int:
+		if *to, err = r.Int(math.MaxInt); err == nil && key == "version" && *to != 1 {
+			err = r.Wrong("version %d; this program reads version 1", *to)
+		}
+	case rank:
+		*to.to, err = r.Int(mostRanks)
+	case *time.Duration:
+		var n int
+		n, err = r.Int(math.MaxInt)
 		*to = time.Duration(n)
-		return err
-	}
-}
-
-func (r reading) text(to *string) func() error {
-	return func() error {
-		s, err := r.String()
-		if err == nil && len(s) > mostText {
-			err = r.Wrong("a text of %d bytes; at most %d", len(s), mostText)
-		}
-		if err == nil && strings.ContainsFunc(s, func(c rune) bool { return !strconv.IsPrint(c) }) {
-			err = r.Wrong("a text with what cannot be shown: %.40q", s)
-		}
-		if kept, ok := r.texts[s]; ok {
-			s = kept
-		}
-		r.texts[s] = s
-		*to = s
-		return err
-	}
-}
-
-func (r reading) time(to *time.Time) func() error {
-	return func() error {
-		s, err := r.String()
-		if err == nil {
+	case *time.Time:
+		var s string
+		if s, err = r.String(); err == nil {
 			if *to, err = time.Parse(time.RFC3339Nano, s); err != nil {
 				err = r.Wrong("%.40q is no time", s)
 			}
 		}
-		return err
+	case *string:
+		*to, err = r.text()
+	case func(i int) error:
+		err = r.Array(to)
 	}
+	return err
 }
 
-func (r reading) groups(d *Dump) error {
-	return r.Array(func(i int) error {
-		if i >= mostGroups {
-			return r.Wrong("more than %d groups", mostGroups)
+func (r reading) text() (string, error) {
+	s, err := r.String()
+	switch {
+	case err != nil:
+		return "", err
+	case len(s) > mostText:
+		return "", r.Wrong("a text of %d bytes; at most %d", len(s), mostText)
+	case strings.ContainsFunc(s, func(c rune) bool { return !strconv.IsPrint(c) }):
+		return "", r.Wrong("a text with what cannot be shown: %.40q", s)
+	}
+	if _, ok := r.texts[s]; !ok {
+		r.texts[s] = s
+	}
+	return r.texts[s], nil
+}
+
+func (r reading) group(i int, d *Dump) error {
+	if i >= mostGroups {
+		return r.Wrong("more than %d groups", mostGroups)
+	}
+	var g collective.RecordedGroup
+	err := r.object(map[string]any{"name": &g.Name, "ranks": func(i int) error {
+		n, err := r.Int(mostRanks)
+		if i > 0 && n <= g.Ranks[i-1] {
+			return r.Wrong("rank %d after rank %d in a group", n, g.Ranks[i-1])
 		}
-		var g collective.RecordedGroup
-		err := r.Fields(map[string]func() error{"name": r.text(&g.Name), "ranks": func() error {
-			return r.Array(func(int) error {
-				n, err := r.Int(mostRanks)
-				if len(g.Ranks) > 0 && n <= g.Ranks[len(g.Ranks)-1] {
-					return r.Wrong("rank %d after rank %d in a group", n, g.Ranks[len(g.Ranks)-1])
-				}
-				g.Ranks = append(g.Ranks, n)
-				return err
-			})
-		}})
-		d.Groups = append(d.Groups, g)
+		g.Ranks = append(g.Ranks, n)
 		return err
-	})
+	}})
+	d.Groups = append(d.Groups, g)
+	return err
 }
 
-// progress is how far an operation is; -1 for none that there is.
-func progress(o collective.Operation) int {
-	return slices.Index([]string{"issued", "started", "launched", "done"}, o.State)
-}
+// states are those of operations, in their order.
+var states = []string{collective.Issued, collective.Started, collective.Launched, collective.Done}
 
-func (r reading) operations(d *Dump) error {
-	last := make([]int, len(d.Groups)) // sequence numbers, plus 1
-	return r.Array(func(i int) error {
-		if i >= collective.RecorderLen {
-			return r.Wrong("more than %d operations", collective.RecorderLen)
-		}
-		var o collective.Operation
-		err := r.Fields(map[string]func() error{
-			"group": r.number(&o.Group, mostGroups), "seq": r.number(&o.Seq, mostNumber-1), "step": r.number(&o.Step, mostNumber),
-			"op": r.text(&o.Op), "label": r.text(&o.Label), "type": r.text(&o.Type), "count": r.number(&o.Count, mostNumber), "bytes": r.number(&o.Bytes, mostNumber),
-			"state": r.text(&o.State), "issued": r.duration(&o.Issued), "started": r.duration(&o.Started), "done": r.duration(&o.Done),
-		})
-		switch {
-		case err != nil:
-			return err
-		case o.Group >= len(d.Groups):
-			return r.Wrong("an operation of group %d, of %d", o.Group, len(d.Groups))
-		case o.Seq < last[o.Group]:
-			return r.Wrong("operation %d of group %d after operation %d", o.Seq, o.Group, last[o.Group]-1)
-		case progress(o) < 0:
-			return r.Wrong("%.40q is no state of an operation", o.State)
-		}
-		last[o.Group] = o.Seq + 1
-		d.Operations = append(d.Operations, o)
-		return nil
+func (r reading) operation(i int, d *Dump) error {
+	if i >= collective.RecorderLen {
+		return r.Wrong("more than %d operations", collective.RecorderLen)
+	}
+	var o collective.Operation
+	err := r.object(map[string]any{
+		"group": &o.Group, "seq": &o.Seq, "step": &o.Step, "op": &o.Op, "label": &o.Label, "type": &o.Type, "count": &o.Count, "bytes": &o.Bytes,
+		"state": &o.State, "issued": &o.Issued, "started": &o.Started, "done": &o.Done,
 	})
+	switch {
+	case err != nil:
+		return err
+	case o.Group >= len(d.Groups):
+		return r.Wrong("an operation of group %d, of %d", o.Group, len(d.Groups))
+	case o.Seq == math.MaxInt || o.Seq < r.next[o.Group]:
+		return r.Wrong("operation %d of group %d after operation %d", o.Seq, o.Group, r.next[o.Group]-1)
+	case !slices.Contains(states, o.State):
+		return r.Wrong("%.40q is no state of an operation", o.State)
+	}
+	r.next[o.Group] = o.Seq + 1
+	d.Operations = append(d.Operations, o)
+	return nil
 }

@@ -36,8 +36,9 @@ func dump(rank, world int, ops ...collective.Operation) Dump {
 	for r := range all {
 		all[r] = r
 	}
-	return Dump{Session: "s", Written: time.Unix(1000, 0).UTC(), Why: "asked", Rank: rank, World: world, Process: rank, Host: "h", Pid: 10 + rank, Began: time.Unix(900, 0).UTC(), At: 7 * time.Second,
-		Groups: []collective.RecordedGroup{{Name: "world", Ranks: all}, {Name: "shard", Ranks: []int{rank &^ 1, rank | 1}}}, Operations: ops}
+	return Dump{Session: "s", Written: time.Unix(1000, 0).UTC(), Why: "asked", Rank: rank, World: world, Process: rank, Host: "h", Pid: 10 + rank, Record: collective.Record{
+		Began: time.Unix(900, 0).UTC(), At: 7 * time.Second,
+		Groups: []collective.RecordedGroup{{Name: "world", Ranks: all}, {Name: "shard", Ranks: []int{rank &^ 1, rank | 1}}}, Operations: ops}}
 }
 
 func TestMerge(t *testing.T) {
@@ -56,13 +57,14 @@ func TestMerge(t *testing.T) {
 		"issued is not reached": {[]Dump{dump(0, 2, op(0, 1, "started")), dump(1, 2, op(0, 1, "issued"))},
 			[]string{"rank 1 has not reached operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3), in which rank 0 waits: its last was operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3), issued 6s before its dump"}},
 		"absent": {[]Dump{dump(0, 4, op(0, 1, "started")), dump(1, 4, op(0, 1, "started")), dump(3, 4, op(0, 1, "started"))},
-			[]string{"rank 2 has no dump, and ranks 0-1,3 wait for it in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3): killed, stopped, or on a host that writes its dumps elsewhere"}},
+			[]string{"rank 2 has no dump, and ranks 0,1,3 wait for it in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3): killed, stopped, or on a host that writes its dumps elsewhere"}},
 		"diverged": {[]Dump{dump(0, 4, op(0, 1, "started")), dump(1, 4, other), dump(2, 4, op(0, 1, "started")), dump(3, 4, op(0, 1, "started"))},
 			[]string{"rank 1 parted from the others in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3): there it calls reduce-scatter of 8 fp32 (unit h.0: gather)"}},
 		// Rank 2 waits for rank 3 in their shard, and so keeps 0 and 1 waiting.
 		"a chain": {[]Dump{dump(0, 4, op(0, 1, "started")), dump(1, 4, op(0, 1, "started")), dump(2, 4, op(0, 0, "done"), op(1, 5, "started")), dump(3, 4, op(0, 0, "done"), op(1, 4, "done"))},
-			[]string{"rank 3 has not reached operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3), in which ranks 0-1 wait: its last was operation 4 of shard (all-gather of 96 fp32, unit h.0: gather, step 3), done 4s before its dump",
-				"rank 3 has not reached operation 5 of shard of ranks 2-3 (all-gather of 96 fp32, unit h.0: gather, step 3), in which rank 2 waits: its last was operation 4 of shard (all-gather of 96 fp32, unit h.0: gather, step 3), done 4s before its dump"}},
+			[]string{"rank 3 has not reached operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3), in which ranks 0,1 wait: its last was operation 4 of shard (all-gather of 96 fp32, unit h.0: gather, step 3), done 4s before its dump"}},
+		"a circle": {[]Dump{dump(0, 2, op(0, 0, "done"), op(1, 5, "started")), dump(1, 2, op(1, 4, "done"), op(0, 1, "started"))},
+			[]string{"ranks 0,1 wait for each other: rank 0 in operation 5 of shard (all-gather of 96 fp32, unit h.0: gather, step 3), rank 1 in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3)"}},
 		"half done": {[]Dump{dump(0, 2, op(0, 1, "done")), dump(1, 2, op(0, 1, "started"))},
 			[]string{"rank 1 is still in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3), with which rank 0 is through: what was sent has not arrived, or the dumps are of different moments"}},
 		"all in it": {[]Dump{dump(0, 2, op(0, 1, "started")), dump(1, 2, op(0, 1, "started"))},
@@ -96,15 +98,19 @@ func TestMergeOfAskedDumps(t *testing.T) {
 	other.Operations[0].Op = "reduce-scatter"
 	earlier := in(2, time.Second)
 	earlier.Written = earlier.Written.Add(-10 * time.Minute)
+	// Rank 2, for whom others have waited long, waits for rank 3 since a second ago.
+	chain := in(2, time.Second)
+	chain.Operations[0].Group, chain.Operations[0].Seq = 1, 5
 	for name, c := range map[string]struct {
 		dumps  []Dump
 		parted bool
 		want   string
 	}{
 		"in motion":          {[]Dump{in(0, 3*time.Second), in(1, 0), dump(2, 3, op(0, 7, "done"))}, false, "the run is in motion: when they were dumped, no rank had waited longer than 3s for another"},
-		"one process":        {[]Dump{in(0, 3*time.Second)}, false, "the run is in motion: when they were dumped, no rank had waited longer than 3s for another; ranks 1-2 have no dump"},
+		"one process":        {[]Dump{in(0, 3*time.Second)}, false, "the run is in motion: when they were dumped, no rank had waited longer than 3s for another; ranks 1,2 have no dump"},
 		"stuck":              {[]Dump{in(0, time.Minute), in(1, 0), dump(2, 3, op(0, 7, "done"))}, true, "rank 2 has not reached operation 8 of world "},
-		"gone":               {[]Dump{in(0, time.Minute), in(1, 0)}, true, "rank 2 has no dump, and ranks 0-1 wait for it"},
+		"stuck elsewhere":    {[]Dump{in(0, time.Minute), in(1, 0), chain}, true, "rank 3 has no dump, and rank 2 waits for it in operation 5 of shard"},
+		"gone":               {[]Dump{in(0, time.Minute), in(1, 0)}, true, "rank 2 has no dump, and ranks 0,1 wait for it"},
 		"something else":     {[]Dump{in(0, 0), in(1, 0), other}, true, "rank 2 parted from the others"},
 		"an earlier request": {[]Dump{in(0, 0), in(1, 0), earlier}, false, "the run is in motion: when they were dumped, no rank had waited longer than 0s for another; rank 2 has no dump"},
 	} {
@@ -158,8 +164,8 @@ func TestDumpReadsBack(t *testing.T) {
 	if err := q.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	d := New(rec.Read())
-	d.Session, d.World, d.Host, d.Why = "s", 1, "h", "disk\nfull \x1b[0m\xff"+strings.Repeat("€", 3000)
+	d := Dump{Session: "s", Written: time.Now().UTC(), World: 1, Host: "h", Record: rec.Read()}
+	d.Why = "disk\nfull \x1b[0m\xff" + strings.Repeat("€", 3000)
 	for range 2 { // the second time in its place
 		if err := d.Write(dir); err != nil {
 			t.Fatal(err)

@@ -6,8 +6,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"zeroth/collective"
@@ -47,6 +45,8 @@ type Group struct {
 	Waited time.Duration `json:"waited"` // the longest of these, until its dump, nanoseconds
 	Before []int         `json:"before"` // that have a dump and have not reached it
 	Absent []int         `json:"absent"` // that have no dump
+
+	in []collective.Wait // of those In
 }
 
 // Call is what some ranks call.
@@ -54,6 +54,8 @@ type Call struct {
 	Call  string `json:"call"`
 	Label string `json:"label"`
 	Ranks []int  `json:"ranks"`
+
+	at collective.Wait // of the first of these
 }
 
 // moving is how long ranks may have waited in an operation when a dump was asked for, and
@@ -85,7 +87,7 @@ func Merge(all []Dump) (*Report, error) {
 	}
 	for _, rank := range slices.Sorted(maps.Keys(of)) {
 		d := of[rank]
-		r.Dumps = append(r.Dumps, Source{rank, d.Host, d.Pid, d.Why, d.File, d.last()})
+		r.Dumps = append(r.Dumps, Source{rank, d.Host, d.Pid, d.Why, d.File, d.last().Last(before)})
 	}
 	for rank := range last.World {
 		if of[rank] == nil && len(r.Absent) < mostNamed {
@@ -105,41 +107,24 @@ func Merge(all []Dump) (*Report, error) {
 // a million.
 const mostNamed = 1 << 16
 
-// last tells a rank's last operation.
-func (d *Dump) last() string {
+// before is what the times of operations are told by.
+const before = "before its dump"
+
+// last is a rank's last operation.
+func (d *Dump) last() collective.Wait {
 	if len(d.Operations) == 0 {
-		return "no operation"
+		return collective.Wait{Rank: d.Rank}
 	}
 	o := d.Operations[len(d.Operations)-1]
-	return fmt.Sprintf("operation %d of %s (%s), %s", o.Seq, d.Groups[o.Group].Name, about(o), d.ago(o))
-}
-
-// about is what an operation is, with its unit and step.
-func about(o collective.Operation) string {
-	s := o.Call()
-	if o.Label != "" {
-		s += ", " + o.Label
-	}
-	return s + ", step " + strconv.Itoa(o.Step)
-}
-
-// ago tells how far an operation is, and since when.
-func (d *Dump) ago(o collective.Operation) string {
-	since := o.Issued
-	switch o.State {
-	case "started":
-		since = o.Started
-	case "launched", "done":
-		since = o.Done
-	}
-	return fmt.Sprintf("%s %v before its dump", o.State, max(0, d.At-since).Round(time.Millisecond))
+	return o.Wait(d.Rank, d.Groups[o.Group].Name, d.At)
 }
 
 // member is a group as the dumps of its ranks have it.
 type member struct {
 	collective.RecordedGroup
-	ops map[int][]collective.Operation // by rank: that rank's, in order
-	at  map[int]time.Duration          // by rank: when that was
+	name string                         // with its ranks, if they are not all
+	ops  map[int][]collective.Operation // by rank: that rank's, in order
+	at   map[int]time.Duration          // by rank: when that was
 }
 
 // members sorts the operations of all dumps by group.
@@ -152,7 +137,11 @@ func members(of map[int]*Dump) (all []member) {
 			key := fmt.Sprint(g.Name, g.Ranks)
 			if _, ok := at[key]; !ok {
 				at[key] = len(all)
-				all = append(all, member{g, map[int][]collective.Operation{}, map[int]time.Duration{}})
+				name := g.Name
+				if len(g.Ranks) < d.World {
+					name += " of " + collective.RankNames(g.Ranks)
+				}
+				all = append(all, member{g, name, map[int][]collective.Operation{}, map[int]time.Duration{}})
 			}
 			mine[i] = at[key]
 			all[mine[i]].at[rank] = d.At
@@ -197,55 +186,98 @@ func (m member) look(seq int) Group {
 			g.Before = append(g.Before, rank)
 			continue
 		}
-		o := ops[at]
-		g.Step = o.Step
-		g.call(o, rank)
-		switch {
-		case progress(o) >= progress(collective.Operation{State: "launched"}):
-			g.Done = append(g.Done, rank)
-		case o.State == "started":
-			g.In = append(g.In, rank)
-			g.Waited = max(g.Waited, m.at[rank]-o.Started)
-		default:
+		w := ops[at].Wait(rank, m.name, m.at[rank])
+		g.Step = w.Step
+		g.call(w)
+		switch w.State {
+		case collective.Issued:
 			g.Before = append(g.Before, rank)
+		case collective.Started:
+			g.In, g.in = append(g.In, rank), append(g.in, w)
+			g.Waited = max(g.Waited, w.Ago)
+		default:
+			g.Done = append(g.Done, rank)
 		}
 	}
 	slices.SortStableFunc(g.Calls, func(a, b Call) int { return cmp.Compare(len(a.Ranks), len(b.Ranks)) })
 	return g
 }
 
-func (g *Group) call(o collective.Operation, rank int) {
+func (g *Group) call(w collective.Wait) {
 	for i := range g.Calls {
-		if c := &g.Calls[i]; c.Call == o.Call() && c.Label == o.Label {
-			c.Ranks = append(c.Ranks, rank)
+		if c := &g.Calls[i]; c.Call == w.Call() && c.Label == w.Label {
+			c.Ranks = append(c.Ranks, w.Rank)
 			return
 		}
 	}
-	g.Calls = append(g.Calls, Call{o.Call(), o.Label, []int{rank}})
+	g.Calls = append(g.Calls, Call{w.Call(), w.Label, []int{w.Rank}, w})
 }
 
-// conclude says who is to be looked at: ranks that call something else; ranks for
-// which others wait and that wait for nobody themselves; ranks without a dump. Without
-// a fault, ranks that have not waited long are in motion.
+// waits is where the ranks are that wait in the operation for those that have not come.
+func (g *Group) waits() []collective.Wait {
+	if len(g.Calls) > 1 || g.come() {
+		return nil
+	}
+	missing := slices.Sorted(slices.Values(slices.Concat(g.Before, g.Absent)))
+	for i := range g.in {
+		g.in[i].For = missing
+	}
+	return g.in
+}
+
+// come is whether all ranks have come: some are through with it, or nobody is missing.
+func (g *Group) come() bool { return len(g.Absent) == 0 && (len(g.Done) > 0 || len(g.Before) == 0) }
+
+// tell says who calls something else, or, in an operation that is stuck, that what was sent
+// has not arrived.
+func (g *Group) tell(stuck bool) (said []string) {
+	most := g.Calls[len(g.Calls)-1]
+	for _, c := range g.Calls[:len(g.Calls)-1] {
+		label := ""
+		if c.Label != "" {
+			label = " (" + c.Label + ")"
+		}
+		said = append(said, fmt.Sprintf("%s parted from the others in %s: there %s %s%s", collective.RankNames(c.Ranks), most.at.Where(), collective.Plural(c.Ranks, "it calls", "they call"), c.Call, label))
+	}
+	switch {
+	case len(g.Calls) > 1 || !stuck || !g.come():
+	case len(g.Done) > 0:
+		said = append(said, fmt.Sprintf("%s still in %s, with which %s through: what was sent has not arrived, or the dumps are of different moments", is(g.In), most.at.Where(), is(g.Done)))
+	default:
+		said = append(said, fmt.Sprintf("all ranks are in %s: what they sent has not arrived", most.at.Where()))
+	}
+	return said
+}
+
+func is(ranks []int) string {
+	return collective.RankNames(ranks) + collective.Plural(ranks, " is", " are")
+}
+
+// conclude says who is to be looked at: ranks that call something else, and those whom the
+// others wait for in the end. Without a fault, ranks that have not waited long are in
+// motion.
 func (r *Report) conclude(of map[int]*Dump, fault bool) {
-	waits := map[int]bool{}
 	longest := time.Duration(0)
-	for _, g := range r.Groups {
-		for _, rank := range g.In {
-			waits[rank] = true
-		}
+	var waits []collective.Wait
+	for i := range r.Groups {
+		longest = max(longest, r.Groups[i].Waited)
+		waits = append(waits, r.Groups[i].waits()...)
+	}
+	for _, d := range of {
+		waits = append(waits, d.last())
 	}
 	for _, g := range r.Groups {
-		if longest = max(longest, g.Waited); fault || g.Waited > moving || len(g.Calls) > 1 {
-			r.concludeFor(g, waits, of)
-		}
+		r.Verdict = append(r.Verdict, g.tell(fault || g.Waited > moving)...)
 	}
-	if len(r.Verdict) > 0 {
+	if fault || longest > moving {
+		r.Verdict = append(r.Verdict, collective.Stuck(waits, collective.Words{Name: collective.RankNames, None: "no dump", Maybe: ": killed, stopped, or on a host that writes its dumps elsewhere", Ago: before})...)
+	}
+	if r.Parted = len(r.Verdict) > 0; r.Parted {
 		return
 	}
 	said, none := "all ranks have done the same operations", ""
 	if r.Absent != nil {
-		said, none = "the ranks with a dump have done the same operations", fmt.Sprintf("; %s no dump", has(r.Absent))
+		said, none = "the ranks with a dump have done the same operations", fmt.Sprintf("; %s %s no dump", collective.RankNames(r.Absent), collective.Plural(r.Absent, "has", "have"))
 	}
 	if r.Groups != nil {
 		said = fmt.Sprintf("the run is in motion: when they were dumped, no rank had waited longer than %v for another", longest.Round(time.Millisecond))
@@ -253,80 +285,11 @@ func (r *Report) conclude(of map[int]*Dump, fault bool) {
 	r.Verdict = append(r.Verdict, said+none)
 }
 
-func (r *Report) concludeFor(g Group, waits map[int]bool, of map[int]*Dump) {
-	where := fmt.Sprintf("operation %d of %s", g.Seq, g.Name)
-	if len(g.Ranks) < r.World {
-		where += fmt.Sprintf(" of ranks %s", list(g.Ranks))
-	}
-	what := g.Calls[len(g.Calls)-1]
-	it := strings.TrimSuffix(fmt.Sprintf("%s, %s", what.Call, what.Label), ", ")
-	where = fmt.Sprintf("%s (%s, step %d)", where, it, g.Step)
-	say := func(format string, args ...any) {
-		r.Parted = true
-		r.Verdict = append(r.Verdict, fmt.Sprintf(format, args...))
-	}
-	for _, c := range g.Calls[:len(g.Calls)-1] {
-		say("%s parted from the others in %s: there %s %s%s", name(c.Ranks), where, they(c.Ranks), c.Call, labelled(c.Label))
-	}
-	if len(g.Calls) > 1 {
-		return
-	}
-	if len(g.Done) > 0 && len(g.Absent) == 0 { // then all had come
-		say("%s still in %s, with which %s through: what was sent has not arrived, or the dumps are of different moments", is(g.In), where, is(g.Done))
-		return
-	}
-	late := slices.DeleteFunc(slices.Clone(g.Before), func(rank int) bool { return waits[rank] })
-	either := ""
-	if len(g.Absent) > 0 {
-		say("%s no dump, and %s for %s in %s: killed, stopped, or on a host that writes its dumps elsewhere", has(g.Absent), wait(g.In), them(g.Absent), where)
-		either = " either"
-	}
-	for _, rank := range late[:min(len(late), 8)] {
-		say("rank %d has not reached %s%s, in which %s: its last was %s", rank, where, either, wait(g.In), of[rank].last())
-	}
-	if len(late) > 8 {
-		say("nor have %d more: %s", len(late)-8, list(late[8:]))
-	}
-	if len(g.Absent)+len(g.Before) == 0 {
-		say("all ranks are in %s: what they sent has not arrived", where)
-	}
-}
-
-func labelled(label string) string {
-	if label == "" {
-		return ""
-	}
-	return " (" + label + ")"
-}
-
-func list(ranks []int) string { return collective.RankSpans(ranks) }
-
-// name is "rank 3" or "ranks 0-2,5"; the others are with their verbs.
-func name(ranks []int) string {
-	if len(ranks) == 1 {
-		return "rank " + list(ranks)
-	}
-	return "ranks " + list(ranks)
-}
-
-func verb(ranks []int, one, more string) string {
-	if len(ranks) == 1 {
-		return one
-	}
-	return more
-}
-
-func has(ranks []int) string  { return name(ranks) + verb(ranks, " has", " have") }
-func is(ranks []int) string   { return name(ranks) + verb(ranks, " is", " are") }
-func wait(ranks []int) string { return name(ranks) + verb(ranks, " waits", " wait") }
-func them(ranks []int) string { return verb(ranks, "it", "them") }
-func they(ranks []int) string { return verb(ranks, "it calls", "they call") }
-
 // Text writes the report for people.
 func (r *Report) Text(w io.Writer) {
 	fmt.Fprintf(w, "%d of %d ranks have a dump", len(r.Dumps), r.World)
 	if len(r.Absent) > 0 {
-		fmt.Fprintf(w, "; not %s", name(r.Absent))
+		fmt.Fprintf(w, "; not %s", collective.RankNames(r.Absent))
 	}
 	fmt.Fprintln(w)
 	for _, file := range r.Other {
@@ -336,13 +299,13 @@ func (r *Report) Text(w io.Writer) {
 		fmt.Fprintf(w, "rank %d (%s, process %d): %s\n  dumped because: %s\n", s.Rank, s.Host, s.Pid, s.Last, s.Why)
 	}
 	for _, g := range r.Groups {
-		fmt.Fprintf(w, "%s of ranks %s, operation %d:", g.Name, list(g.Ranks), g.Seq)
+		fmt.Fprintf(w, "%s of ranks %s, operation %d:", g.Name, collective.RankSpans(g.Ranks), g.Seq)
 		for _, x := range []struct {
 			what  string
 			ranks []int
 		}{{"done", g.Done}, {"in it", g.In}, {"not reached", g.Before}, {"no dump", g.Absent}} {
 			if len(x.ranks) > 0 {
-				fmt.Fprintf(w, "  %s: %s", x.what, list(x.ranks))
+				fmt.Fprintf(w, "  %s: %s", x.what, collective.RankSpans(x.ranks))
 			}
 		}
 		fmt.Fprintln(w)

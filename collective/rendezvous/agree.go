@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"zeroth/collective"
 )
 
 // Agree returns nil if all processes state the same facts, else an error, the
@@ -93,6 +95,10 @@ func (s *Star) compare(ctx context.Context, mine []Fact) error {
 
 // differences is which ranks differ from most in what; empty if none do.
 func (s *Star) differences(all [][]Fact) string {
+	name := spans
+	if slices.ContainsFunc(s.Members, func(m Member) bool { return m.Host != s.Members[0].Host }) {
+		name = s.named
+	}
 	var lines []string
 	for i, f := range all[0] {
 		by := map[string][]int{}
@@ -105,7 +111,7 @@ func (s *Star) differences(all [][]Fact) string {
 			if by[v] == nil {
 				values = append(values, v)
 			}
-			by[v] = append(by[v], p)
+			by[v] = append(by[v], s.ranksOf(p)...)
 		}
 		if len(values) == 1 {
 			continue
@@ -113,7 +119,7 @@ func (s *Star) differences(all [][]Fact) string {
 		slices.SortStableFunc(values, func(a, b string) int { return len(by[a]) - len(by[b]) })
 		var said []string
 		for _, v := range values[:min(len(values), 4)] {
-			said = append(said, fmt.Sprintf("%s%s: %s", s.ranks(by[v]), s.hosts(by[v]), printable(v)))
+			said = append(said, fmt.Sprintf("%s: %s", name(by[v]), printable(v)))
 		}
 		if len(values) > 4 {
 			said = append(said, fmt.Sprintf("and %d more", len(values)-4))
@@ -130,47 +136,35 @@ func (s *Star) differences(all [][]Fact) string {
 // differ in all.
 const mostDifferences = 20
 
-// hosts names those of processes, as ` ("node1", "node2")`; empty where all of the
-// world are on one.
-func (s *Star) hosts(processes []int) string {
-	several := slices.ContainsFunc(s.Members, func(m Member) bool { return m.Host != s.Members[0].Host })
-	var names []string
-	for _, p := range processes {
-		if name := strconv.QuoteToGraphic(s.Members[p].Host); several && !slices.Contains(names, name) {
-			names = append(names, name)
+// named is ranks with their hosts: `rank 3 ("node1")`.
+func (s *Star) named(ranks []int) string {
+	var hosts []string
+	for _, r := range ranks {
+		if name := strconv.QuoteToGraphic(s.Members[r/s.cfg.PerProcess].Host); !slices.Contains(hosts, name) {
+			hosts = append(hosts, name)
 		}
 	}
-	if len(names) > 4 {
-		names = append(names[:4], "...")
+	if len(hosts) > 4 {
+		hosts = append(hosts[:4], "...")
 	}
-	if len(names) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(names, ", ") + ")"
+	return spans(ranks) + " (" + strings.Join(hosts, ", ") + ")"
 }
 
-// ranks names the ranks of processes, as "rank 3" or "ranks 0-3,6-7".
-func (s *Star) ranks(processes []int) string {
-	var spans []string
-	n := s.cfg.PerProcess
-	for i := 0; i < len(processes); {
-		j := i
-		for j+1 < len(processes) && processes[j+1] == processes[j]+1 {
-			j++
+// ranksOf is the ranks of processes.
+func (s *Star) ranksOf(processes ...int) (all []int) {
+	for _, p := range processes {
+		for i := range s.cfg.PerProcess {
+			all = append(all, p*s.cfg.PerProcess+i)
 		}
-		lo, hi := processes[i]*n, (processes[j]+1)*n-1
-		if lo == hi {
-			spans = append(spans, strconv.Itoa(lo))
-		} else {
-			spans = append(spans, fmt.Sprintf("%d-%d", lo, hi))
-		}
-		i = j + 1
 	}
-	if len(spans) > 8 {
-		spans = append(spans[:8], "...")
+	return all
+}
+
+// spans is the first of ranks: "rank 3", or "ranks 0-3,6,7".
+func spans(ranks []int) string {
+	first := strings.SplitN(collective.RankNames(ranks), ",", 9)
+	if len(first) == 9 {
+		first[8] = "..."
 	}
-	if len(processes)*n == 1 {
-		return "rank " + spans[0]
-	}
-	return "ranks " + strings.Join(spans, ",")
+	return strings.Join(first, ",")
 }

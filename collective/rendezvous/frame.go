@@ -45,7 +45,7 @@ func (s *Star) most(kind uint32) int {
 	case kindMember:
 		return 1000
 	case kindWaits:
-		return min(mostWaiting, s.cfg.PerProcess) * (6*inText + 100 + 8*s.cfg.Processes*s.cfg.PerProcess)
+		return mostWaits * s.cfg.PerProcess * (waitBytes + 8*s.ranksInAll())
 	case kindRefuse, kindEnd, kindStuck, kindBroke:
 		return 16 << 10 // six bytes for each of a text, at worst
 	}

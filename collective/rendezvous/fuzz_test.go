@@ -60,7 +60,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(append([]byte{kindFacts, 0, 0, 0, 28, 0, 0, 0}, `[{"name":"job","value":"a"}]`...))
 	f.Add(append([]byte{kindBroke, 0, 0, 0, 23, 0, 0, 0}, `{"process":2,"why":"x"}`...))
 	f.Fuzz(func(t *testing.T, said []byte) {
-		s := &Star{cfg: Config{Processes: 3, PerProcess: 1, DeadAfter: time.Second, Heartbeat: time.Hour}, Members: make([]Member, 3),
+		s := &Star{cfg: Config{Processes: 3, PerProcess: 1, DeadAfter: time.Second, Heartbeat: time.Hour}, Members: make([]Member, 3), found: found{next: make(chan struct{})},
 			ended: make(chan struct{}), closed: make(chan struct{}), deserted: make(chan struct{}), facts: make(chan factsOf, 3), said: make(chan string, 1), shared: make(chan string, 8)}
 		p := newPeer(1, pipe(said))
 		s.peers = []*peer{nil, p, nil}

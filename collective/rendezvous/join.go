@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"zeroth/collective"
 )
 
 // Missing is a world that did not form: who has not come, or that process 0 was not
@@ -64,7 +66,7 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 	defer cancel()
 	cfg.Me.World = cfg.Processes
 	s := &Star{cfg: cfg, peers: make([]*peer, cfg.Processes), ended: make(chan struct{}), closed: make(chan struct{}), settled: make(chan struct{}), gone: make(chan *peer),
-		deserted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), said: make(chan string, 1), shared: make(chan string, 8)}
+		deserted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), said: make(chan string, 1), shared: make(chan string, 8), found: found{next: make(chan struct{})}}
 	var err error
 	if cfg.Me.Process == 0 {
 		err = s.host(ctx)
@@ -102,7 +104,7 @@ func (s *Star) host(ctx context.Context) error {
 				missing--
 			}
 		case p := <-s.gone:
-			s.note(fmt.Sprintf("%s (%q) has gone again before all had come", s.ranks([]int{p.process}), printable(s.Members[p.process].Host)))
+			s.note(fmt.Sprintf("%s (%q) has gone again before all had come", spans(s.ranksOf(p.process)), printable(s.Members[p.process].Host)))
 			_ = p.conn.Close()
 			s.peers[p.process] = nil
 			missing++
@@ -134,7 +136,7 @@ func (s *Star) refused(from string, process int, why error) {
 	if process >= s.cfg.Processes {
 		from += fmt.Sprintf(", which says it is process %d", process)
 	} else if process >= 0 {
-		from += ", which says it is " + s.ranks([]int{process})
+		from += ", which says it is " + spans(s.ranksOf(process))
 	}
 	text := fmt.Sprintf("%s: %v", from, s.cfg.hinted(why))
 	s.mu.Lock()
@@ -171,7 +173,7 @@ func (s *Star) admit(g Guest) bool {
 		return refuse(fmt.Sprintf("there is no process %d in a world of %d processes", g.Process, s.cfg.Processes))
 	}
 	if s.peers[g.Process] != nil {
-		return refuse(fmt.Sprintf("process %d has come already, from host %q: two were started as %s", g.Process, printable(s.Members[g.Process].Host), s.ranks([]int{g.Process})))
+		return refuse(fmt.Sprintf("process %d has come already, from host %q: two were started as %s", g.Process, printable(s.Members[g.Process].Host), spans(s.ranksOf(g.Process))))
 	}
 	var m Member
 	_ = g.SetReadDeadline(time.Now().Add(shake))
@@ -218,10 +220,8 @@ func (s *Star) absent() string {
 			names = append(names, i)
 		}
 	}
-	if len(names)*s.cfg.PerProcess == 1 {
-		return s.ranks(names) + " has"
-	}
-	return s.ranks(names) + " have"
+	ranks := s.ranksOf(names...)
+	return spans(ranks) + collective.Plural(ranks, " has", " have")
 }
 
 // join goes to process 0 and learns of the others.

@@ -82,7 +82,7 @@ func TestGoneBeforeAllHadCome(t *testing.T) {
 	if err := <-first; !errors.As(err, new(rendezvous.Missing)) || !strings.Contains(err.Error(), "connection lost before all had come") {
 		t.Errorf("who is lost: %v", err)
 	}
-	for !strings.Contains(<-notes, `ranks 2-3 ("lost") has gone again before all had come`) {
+	for !strings.Contains(<-notes, `ranks 2,3 ("lost") has gone again before all had come`) {
 	}
 	for p, done := range map[int]chan error{1: joins(t, config(1, 3, ln)), 2: joins(t, config(2, 3, ln)), 0: host} {
 		if err := <-done; err != nil {

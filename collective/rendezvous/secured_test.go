@@ -122,7 +122,7 @@ func TestUntrusted(t *testing.T) {
 			t.Errorf("%s: process 0 tells %q", name, said)
 		}
 		enough()
-		if err := <-hosted; err == nil || !strings.Contains(err.Error(), "ranks 2-3 have not come") {
+		if err := <-hosted; err == nil || !strings.Contains(err.Error(), "ranks 2,3 have not come") {
 			t.Errorf("%s: process 0: %v", name, err)
 		}
 	}

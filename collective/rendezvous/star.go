@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"zeroth/collective"
 )
 
 // Config is a process in a world, and how it gets to the others.
@@ -93,8 +95,8 @@ type Star struct {
 
 	reports map[[2]int]bool // process 0: by whom a data connection was reported, and to whom
 
-	waits func() []Waiting // of this process's ranks; with reports, asked and found under mu
-	asked *inquiry         // process 0: the one under way
+	waits func() []collective.Wait // of this process's ranks; with reports, asked and found under mu
+	asked *inquiry                 // process 0: the one under way
 	found found
 
 	dump   func()    // of OnDump; with dumped under mu

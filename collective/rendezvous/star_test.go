@@ -116,7 +116,7 @@ func TestAgree(t *testing.T) {
 			t.Errorf("process %d: %q %v", p+1, got, err)
 		}
 	}
-	const want = "the processes differ in job: ranks 4-5 (\"h2\"): bb\x1b; ranks 0-3,6-7 (\"h0\", \"h1\", \"h3\"): aa\nthe processes differ in data: ranks 0-1 (\"h0\"): 1; ranks 2-7 (\"h1\", \"h2\", \"h3\"): 2"
+	const want = "the processes differ in job: ranks 4,5 (\"h2\"): bb\x1b; ranks 0-3,6,7 (\"h0\", \"h1\", \"h3\"): aa\nthe processes differ in data: ranks 0,1 (\"h0\"): 1; ranks 2-7 (\"h1\", \"h2\", \"h3\"): 2"
 	for p, err := range agree(t, stars, func(p int) []rendezvous.Fact {
 		f := append(same(p), rendezvous.Fact{Name: "data", Value: fmt.Sprint(min(p, 1) + 1)})
 		if p == 2 {
@@ -157,7 +157,7 @@ func TestWrongToken(t *testing.T) {
 		if !errors.Is(errs[1], rendezvous.ErrRefused) || errors.As(errs[1], new(rendezvous.Missing)) {
 			t.Errorf("the process with the wrong token: %v", errs[1])
 		}
-		if errs[0] == nil || !strings.Contains(errs[0].Error(), "ranks 2-3 have not come") {
+		if errs[0] == nil || !strings.Contains(errs[0].Error(), "ranks 2,3 have not come") {
 			t.Errorf("process 0: %v", errs[0])
 		}
 	}
@@ -199,7 +199,7 @@ func TestTwiceTheSameRank(t *testing.T) {
 	for range 3 {
 		all = append(all, fmt.Sprint(<-errs))
 	}
-	if said := strings.Join(all, "\n"); !strings.Contains(said, `process 1 has come already, from host "h1": two were started as ranks 2-3`) || !strings.Contains(said, "ranks 4-5 have not come") {
+	if said := strings.Join(all, "\n"); !strings.Contains(said, `process 1 has come already, from host "h1": two were started as ranks 2,3`) || !strings.Contains(said, "ranks 4,5 have not come") {
 		t.Errorf("errors %s", said)
 	}
 }

@@ -129,12 +129,12 @@ type Connection struct {
 	// host can read it; nil: anywhere.
 	Memory cpu.Memory
 	// OnLate makes the recorders of the ranks ask all ranks whom they wait for when an
-	// operation is late, and answer when others ask; nil: the groups know.
+	// operation is late, and answer when others ask; nil: nobody asks.
 	OnLate func([]*collective.Recorder)
 }
 
 // Alone is the World of a job whose ranks are goroutines of this process. They reach
-// each other's memory, and their groups know whom all wait for.
+// each other's memory.
 type Alone struct{}
 
 // Self implements World.
@@ -154,7 +154,7 @@ func (Alone) Explain(err error) error { return err }
 
 // Connect implements World.
 func (Alone) Connect(m shard.Mesh) (*Connection, error) {
-	return &Connection{Groups: collective.LocalWorld(m), Saves: func() (groups []collective.Group) {
+	return &Connection{Groups: collective.LocalWorld(m), OnLate: collective.OnLateHere, Saves: func() (groups []collective.Group) {
 		for _, g := range collective.NewLocal(m.World()) {
 			groups = append(groups, g)
 		}

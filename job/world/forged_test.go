@@ -114,7 +114,7 @@ func TestForgerThatStops(t *testing.T) {
 		}
 		err := <-ended
 		var late collective.ErrLate
-		if !errors.As(err, &late) || !slices.EqualFunc(late.Ranks, [][]int{{1}}, slices.Equal) {
+		if !errors.As(err, &late) || !slices.Equal(late.For, []int{1}) {
 			t.Errorf("%s: error %v, want that rank 1 is late", name, err)
 		}
 		_ = g.Close()

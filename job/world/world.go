@@ -433,19 +433,11 @@ func (w *World) here() (ranks []int) {
 
 // onLate has the ranks' recorders ask whom all wait for, and answers for them.
 func (w *World) onLate(recs []*collective.Recorder) {
-	w.star.Answer(func() (all []rendezvous.Waiting) {
-		for i, rec := range recs {
-			ranks, in := rec.Waits()
-			all = append(all, rendezvous.Waiting{Rank: w.cfg.Rank*w.cfg.PerProcess + i, For: ranks, In: in})
-		}
-		return all
+	w.star.Answer(func() []collective.Wait { return collective.Waits(recs, w.here()[0]) })
+	collective.OnLate(recs, func() string {
+		w.star.Dump() // now: some launchers kill all processes once one has failed
+		return w.star.Ask()
 	})
-	for _, rec := range recs {
-		rec.OnLate(func() string {
-			w.star.Dump() // now: some launchers kill all processes once one has failed
-			return w.star.Ask()
-		})
-	}
 }
 
 // saves is the group in which checkpoints are made.
