@@ -6,15 +6,7 @@ import "time"
 // its signal to every process, and each of them asks.
 const dumpPause = time.Second
 
-// OnDump has f be called whenever a process asks all of them to dump what their ranks did
-// last, from now on. f does not block.
-func (s *Star) OnDump(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dump = f
-}
-
-// Dump asks all processes to dump, this one too. Requests go through process 0.
+// Dump asks all processes to dump, this one too: see Dumps. Requests go through process 0.
 func (s *Star) Dump() {
 	if s.cfg.Me.Process > 0 {
 		_ = s.peers[0].send(kindDump, nil) // listen finds out if it is gone
@@ -28,17 +20,14 @@ func (s *Star) Dump() {
 	s.mu.Unlock()
 	if !again {
 		_ = s.tell(kindDump, nil) // likewise
-		s.asksDump()
+		s.dumpHere()
 	}
 }
 
-// asksDump calls the function of OnDump.
-func (s *Star) asksDump() {
-	s.mu.Lock()
-	f := s.dump
-	s.mu.Unlock()
-	if f != nil {
-		f()
+func (s *Star) dumpHere() {
+	select {
+	case s.dumps <- struct{}{}:
+	default: // one that is not served yet asks for the same
 	}
 }
 
@@ -47,6 +36,9 @@ func (s *Star) hearDump() {
 	if s.cfg.Me.Process == 0 {
 		s.Dump()
 	} else {
-		s.asksDump()
+		s.dumpHere()
 	}
 }
+
+// Dumps receives when a process has asked all to dump what their ranks did last.
+func (s *Star) Dumps() <-chan struct{} { return s.dumps }

@@ -1,6 +1,7 @@
 package rendezvous_test
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -13,10 +14,20 @@ func TestDumpAsksAll(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for who := range 3 {
 		stars := joined(t, 3, nil)
-		asked := make([]chan struct{}, len(stars))
+		asked, over := make([]chan struct{}, len(stars)), make(chan struct{})
+		var all sync.WaitGroup
 		for p, s := range stars {
 			asked[p] = make(chan struct{}, 100)
-			s.OnDump(func() { asked[p] <- struct{}{} })
+			all.Go(func() {
+				for {
+					select {
+					case <-s.Dumps():
+						asked[p] <- struct{}{}
+					case <-over:
+						return
+					}
+				}
+			})
 		}
 		begin := time.Now()
 		for range 10 {
@@ -30,6 +41,8 @@ func TestDumpAsksAll(t *testing.T) {
 			}
 		}
 		closeAll(stars)
+		close(over)
+		all.Wait()
 		if n, most := len(asked[0]), int(time.Since(begin)/time.Second)+1; n > most {
 			t.Errorf("%d requests were passed on in %v", n+1, time.Since(begin))
 		}

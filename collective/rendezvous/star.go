@@ -99,8 +99,8 @@ type Star struct {
 	asked *inquiry                 // process 0: the one under way
 	found found
 
-	dump   func()    // of OnDump; with dumped under mu
-	dumped time.Time // process 0: when it last passed on a request for dumps
+	dumps  chan struct{} // of Dumps
+	dumped time.Time     // process 0: when it last passed on a request for dumps; under mu
 }
 
 type factsOf struct {

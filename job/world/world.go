@@ -65,7 +65,6 @@ type World struct {
 	dir       string         // of the Unix socket; removed once all are connected
 	listeners []net.Listener // for data, until then
 
-	dumps chan struct{} // receives when a process asks all to dump
 	left  chan struct{} // closed by Close
 	hurry chan struct{} // closed when the world ends by a failure
 	mu    sync.Mutex
@@ -80,7 +79,7 @@ type World struct {
 // Enter joins the world and waits until all of it is there.
 func Enter(ctx context.Context, cfg Config) (*World, error) {
 	cfg.Join = cmp.Or(cfg.Join, time.Minute)
-	w := &World{cfg: cfg, links: collective.Usual, by: make([]string, cfg.World), dumps: make(chan struct{}, 1), left: make(chan struct{}), hurry: make(chan struct{})}
+	w := &World{cfg: cfg, links: collective.Usual, by: make([]string, cfg.World), left: make(chan struct{}), hurry: make(chan struct{})}
 	err := cfg.Safe(ctx)
 	if err == nil {
 		if err = w.cfg.useToken(); err != nil {
@@ -116,12 +115,6 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 		return nil, err
 	}
 	w.hosts = numbers(w.star.Members)
-	w.star.OnDump(func() {
-		select {
-		case w.dumps <- struct{}{}:
-		default: // one that is not served yet asks for the same
-		}
-	})
 	go w.follow()
 	w.tellContainers()
 	if err = unreachable(w.star.Members); err != nil {
@@ -330,7 +323,7 @@ func (w *World) Wire(rank int) collective.Wire { return w.net.Wire(collective.Sa
 
 // Self implements build.World.
 func (w *World) Self() build.Self {
-	s := build.Self{Process: w.cfg.Rank, Session: w.star.Session, At: w.place(), Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.dumps}
+	s := build.Self{Process: w.cfg.Rank, Session: w.star.Session, At: w.place(), Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.star.Dumps()}
 	for _, m := range w.star.Members {
 		s.Hosts = append(s.Hosts, slices.Repeat([]string{m.Host}, w.cfg.PerProcess)...)
 	}
