@@ -4,9 +4,9 @@ import (
 	"fmt"
 
 	"zeroth/data"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 )
 
@@ -16,7 +16,7 @@ func shortSchedule(c *config.Config) string {
 	switch left := steps - s.Warmup; {
 	case left < 0:
 		return fmt.Sprintf("schedule.warmup of %s steps is longer than the run of %s: the learning rate only rises to %.3g and never reaches optimizer.lr %.3g",
-			show.Grouped(int64(s.Warmup)), show.Grouped(int64(steps)), build.Schedule(c).At(steps-1), c.Optimizer.LR)
+			show.Grouped(int64(s.Warmup)), show.Grouped(int64(steps)), setup.Schedule(c).At(steps-1), c.Optimizer.LR)
 	case s.Type == "wsd" && s.Decay > left:
 		return fmt.Sprintf("schedule.decay of %s steps is longer than what the warmup leaves of the run: the learning rate falls in the last %s steps",
 			show.Grouped(int64(s.Decay)), show.Grouped(int64(left)))
@@ -25,7 +25,7 @@ func shortSchedule(c *config.Config) string {
 }
 
 // header returns what is printed before step 1.
-func header(j *build.Job, set *data.Set, out string, ranks []*build.Rank) report.Header {
+func header(j *setup.Job, set *data.Set, out string, ranks []*setup.Rank) report.Header {
 	c, n := j.Config, 0
 	for _, u := range ranks[0].Trainer.Units() {
 		n += u.Layout.Numel()
@@ -37,7 +37,7 @@ func header(j *build.Job, set *data.Set, out string, ranks []*build.Rank) report
 	return report.Header{
 		Model: fmt.Sprintf("%s %s", config.Network(c).Name, show.Compact(float64(n))), Parameters: int64(n), Groups: config.Groups(c),
 		Ranks: c.Parallel.Ranks, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
-		Precision: c.Precision.String(), Device: build.Where(j), GlobalBatch: c.Train.Batch, TokensPerStep: config.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
+		Precision: c.Precision.String(), Device: setup.Where(j), GlobalBatch: c.Train.Batch, TokensPerStep: config.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
 		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}

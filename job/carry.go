@@ -7,14 +7,14 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 )
 
 // inherit takes over what a checkpoint carries: the config.json that the run
 // began with, and the files. Checkpoints made before have no files; then it is
 // those of the folder, as long as that is there.
-func inherit(j *build.Job, b *beginning) error {
+func inherit(j *setup.Job, b *beginning) error {
 	if b.from == nil {
 		return nil
 	}
@@ -43,7 +43,7 @@ func inherit(j *build.Job, b *beginning) error {
 
 // carryTokenizer makes the data's tokenizer, if it is known, the one that is
 // carried with the model. A run that goes on carries it already.
-func carryTokenizer(j *build.Job, set *data.Set, b *beginning) error {
+func carryTokenizer(j *setup.Job, set *data.Set, b *beginning) error {
 	if set.Tokenizer == nil || b.from != nil && b.Trained() && len(j.Carried.Files) > 0 {
 		return nil
 	}

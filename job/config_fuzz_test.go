@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/plan"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/job/testjob"
 	"zeroth/nn"
@@ -36,7 +36,7 @@ func FuzzHardware(f *testing.F) {
 		h, err := sim.OpenHardware(path)
 		if err == nil {
 			var x *sim.Result
-			if x, err = sim.Simulate(build.Planned(c), h); err == nil && !(x.Seconds > 0 && x.Seconds < 1e9 && x.Tokens > 0) {
+			if x, err = sim.Simulate(setup.Planned(c), h); err == nil && !(x.Seconds > 0 && x.Seconds < 1e9 && x.Tokens > 0) {
 				t.Errorf("%+v", x)
 			}
 		}

@@ -10,9 +10,9 @@ import (
 
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
 	"zeroth/job/testjob"
 )
 
@@ -40,7 +40,7 @@ func TestEpochs(t *testing.T) {
 			}
 			like := configtest.MustLoad(t, append(base, fmt.Sprintf("train.steps=%d", steps))...)
 			for i, s := range h.steps {
-				if lr := build.Schedule(like).At(i); s.LR != lr {
+				if lr := setup.Schedule(like).At(i); s.LR != lr {
 					t.Errorf("step %d: learning rate %g, want %g", s.Step, s.LR, lr)
 				}
 			}

@@ -10,10 +10,10 @@ import (
 
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/zero"
 )
 
@@ -34,9 +34,9 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	if c.Model.From == "" {
 		return e, input.BadInput(errors.New("there is no model to evaluate: model.from names none"))
 	}
-	j := build.Planned(c)
-	j.World = build.Alone{} // nothing is added up that NCCL would be asked for
-	if err := build.Ready(j); err != nil {
+	j := setup.Planned(c)
+	j.World = setup.Alone{} // nothing is added up that NCCL would be asked for
+	if err := setup.Ready(j); err != nil {
 		return e, err
 	}
 	plan, err := fit.Affordable(j)
@@ -60,12 +60,12 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	if len(x.parts) == 0 {
 		return e, input.BadInput(fmt.Errorf("%v: data.validation is 0, so there is no validation data: want a fraction, or all of the data (--all)", c.Place("data.validation")))
 	}
-	ranks, err := build.Open(j)
+	ranks, err := setup.Open(j)
 	if err != nil {
 		return e, err
 	}
-	defer build.CloseAll(ranks)
-	err = build.Together(ranks, func(r *build.Rank) error {
+	defer setup.CloseAll(ranks)
+	err = setup.Together(ranks, func(r *setup.Rank) error {
 		if err := r.Trainer.Fill(zero.Master, weights.Fill); err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (x *evaluation) batches() int64 { return (x.windows() + x.share.Global() - 
 // atOnce is the micro-batches of which ranks exchange the loss.
 const atOnce = 64
 
-func (x *evaluation) run(ctx context.Context, r *build.Rank) (float64, error) {
+func (x *evaluation) run(ctx context.Context, r *setup.Rank) (float64, error) {
 	var sum, counted float64
 	all, next := x.batches(), time.Now().Add(2*time.Second)
 	for done := int64(0); done < all; done += atOnce {

@@ -10,10 +10,10 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/generate"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/state"
 	"zeroth/nn"
@@ -24,7 +24,7 @@ import (
 // After an error there is no model in it, or the one of before. Adapters are merged,
 // and by themselves in a folder beside it. What cannot be written is an error of
 // process 0 alone: it still receives all shares, so that the others end as usual.
-func export(j *build.Job, ranks []*build.Rank, folder string) (err error) {
+func export(j *setup.Job, ranks []*setup.Rank, folder string) (err error) {
 	c := j.Config
 	adapters := &hf.Adapters{LoRA: config.Adapters(c), Family: c.Model.Family}
 	if ranks[0].Rank > 0 {
@@ -64,7 +64,7 @@ func export(j *build.Job, ranks []*build.Rank, folder string) (err error) {
 }
 
 // createModel begins the folder of the final parameters: all but these.
-func createModel(j *build.Job, folder string) (*safetensors.Writer, error) {
+func createModel(j *setup.Job, folder string) (*safetensors.Writer, error) {
 	var specs []safetensors.Spec
 	for _, p := range config.Parameters(j.Config) {
 		if nn.IsAdapter(p.Name) {
@@ -83,7 +83,7 @@ func createModel(j *build.Job, folder string) (*safetensors.Writer, error) {
 
 // collectAll brings the adapters, if there are some, and then the model's parameters,
 // merged, to the process of rank 0, which writes these to w, or nowhere if w is nil.
-func collectAll(c *config.Config, ranks []*build.Rank, adapters *hf.Adapters, w *safetensors.Writer) error {
+func collectAll(c *config.Config, ranks []*setup.Rank, adapters *hf.Adapters, w *safetensors.Writer) error {
 	if adapters.LoRA.Rank > 0 {
 		if err := collect(c, ranks, nn.IsAdapter, adapters.Put); err != nil {
 			return err

@@ -9,10 +9,10 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/job/testjob"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -22,14 +22,14 @@ import (
 // written trains nothing: it fills a job's ranks and exports their parameters.
 func written(t *testing.T, c *config.Config, folder string) {
 	t.Helper()
-	j := build.Local(c)
-	ranks, err := build.Open(j)
+	j := setup.Local(c)
+	ranks, err := setup.Open(j)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer build.CloseAll(ranks)
+	defer setup.CloseAll(ranks)
 	w := &hf.Weights{Seed: c.Train.Seed}
-	if err := build.Together(ranks, func(r *build.Rank) error { return r.Trainer.Fill(zero.Master, w.Fill) }); err != nil {
+	if err := setup.Together(ranks, func(r *setup.Rank) error { return r.Trainer.Fill(zero.Master, w.Fill) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := export(j, ranks, folder); err != nil {
@@ -48,7 +48,7 @@ func TestExportAndStart(t *testing.T) {
 	} {
 		c, folder := configtest.MustLoad(t, append(sets, "train.seed=9")...), fmt.Sprintf("hf%d", i)
 		written(t, c, folder)
-		from, err := openWeights(build.Planned(configtest.MustLoad(t, "model={from: "+folder+"}", "data.tokenizer=bytes")))
+		from, err := openWeights(setup.Planned(configtest.MustLoad(t, "model={from: "+folder+"}", "data.tokenizer=bytes")))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"zeroth/collective/flight"
-	"zeroth/job/build"
+	"zeroth/job/setup"
 )
 
 // flights writes dumps of what the recorders of this process's ranks have kept into
@@ -21,7 +21,7 @@ import (
 // does by one of ranks, and when somebody asks.
 type flights struct {
 	r       *run
-	ranks   []*build.Rank
+	ranks   []*setup.Rank
 	session string
 	host    string
 	over    chan struct{} // closed by end
@@ -31,7 +31,7 @@ type flights struct {
 }
 
 // recordFlights begins to wait for reasons to dump; end ends that.
-func (r *run) recordFlights(ranks []*build.Rank) *flights {
+func (r *run) recordFlights(ranks []*setup.Rank) *flights {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"

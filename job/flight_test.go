@@ -11,9 +11,9 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
 	"zeroth/collective/flight"
-	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/testjob"
 )
 
@@ -30,7 +30,7 @@ func TestFaultIsDumped(t *testing.T) {
 		{collectivetest.Fault{Err: own}, ""},
 	} {
 		out := fmt.Sprint("run", i)
-		err := Run(t.Context(), configtest.MustLoad(t, "parallel.ranks=3", "train.micro_batch=1"), Options{Out: out, Hooks: build.Hooks{
+		err := Run(t.Context(), configtest.MustLoad(t, "parallel.ranks=3", "train.micro_batch=1"), Options{Out: out, Hooks: setup.Hooks{
 			WrapGroups: func(rank int, g collective.Ranks) collective.Ranks {
 				if rank == 1 {
 					g.Shard = collectivetest.Faulty(g.Shard, collectivetest.At(5, c.fault))

@@ -16,9 +16,9 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective/flight"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/state"
 )
@@ -61,7 +61,7 @@ func lockFolders(c *config.Config, out string, fresh bool, saves vfs.FS) (*folde
 	if err == nil {
 		err = f.takeOut(fresh, c.Checkpoint.Dir)
 	}
-	if err == nil && build.Saves(c) {
+	if err == nil && setup.Saves(c) {
 		err = takeCheckpoints(c, f, fresh, saves)
 	}
 	if err != nil {
@@ -77,7 +77,7 @@ func namesFit(c *config.Config, out string) error {
 	if tooLong(out) {
 		return input.BadInput(fmt.Errorf("--out has %d bytes, and the names of files in it would be longer than the system takes; name a folder with a shorter path", len(out)))
 	}
-	if dir := c.Checkpoint.Dir; build.Saves(c) && tooLong(dir) {
+	if dir := c.Checkpoint.Dir; setup.Saves(c) && tooLong(dir) {
 		return badFolder(c, fmt.Sprintf("it has %d bytes, and the names of files in it would be longer than the system takes", len(dir)), "want a folder with a shorter path")
 	}
 	return nil
@@ -273,7 +273,7 @@ func Some(files []os.DirEntry, n int) string {
 
 // diskSpace says before training whether the disk has space for a checkpoint at all: an
 // error, or where the job goes on without checkpoints a warning.
-func diskSpace(c *build.Job, s *state.Saver, obs report.Observer) error {
+func diskSpace(c *setup.Job, s *state.Saver, obs report.Observer) error {
 	if s == nil {
 		return nil
 	}

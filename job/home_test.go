@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/job/testjob"
 	"zeroth/nn"
 )
@@ -32,7 +32,7 @@ func TestPathsAtHome(t *testing.T) {
 	if c.Checkpoint.Dir != home+"/ck" || c.Zero.Offload.Path != home+"/disk" || c.Data.Text[0] != "${HOME}/texts/*.txt" {
 		t.Errorf("%q %q %q", c.Checkpoint.Dir, c.Zero.Offload.Path, c.Data.Text)
 	}
-	if set, _, err := openInputs(build.Planned(c), t.Context(), 0, false, &heard{}); err != nil {
+	if set, _, err := openInputs(setup.Planned(c), t.Context(), 0, false, &heard{}); err != nil {
 		t.Errorf("%v", err)
 	} else {
 		_ = set.Close() // only read from

@@ -10,12 +10,12 @@ import (
 	"zeroth/checkpoint/safetensors"
 	"zeroth/data"
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 )
 
 // openInputs opens the data and, unless a checkpoint has them, the initial parameters.
@@ -31,7 +31,7 @@ func (r *run) openInputs(ctx context.Context) error {
 // openInputs opens what a job reads, on a machine whose ranks need so many bytes: its data
 // and, unless it goes on from a checkpoint, its parameters. All problems are reported at
 // once.
-func openInputs(j *build.Job, ctx context.Context, needs int64, goesOn bool, obs report.Observer) (*data.Set, *hf.Weights, error) {
+func openInputs(j *setup.Job, ctx context.Context, needs int64, goesOn bool, obs report.Observer) (*data.Set, *hf.Weights, error) {
 	c := j.Config
 	s := config.Source(c)
 	s.Progress = reading(obs)
@@ -62,7 +62,7 @@ func openInputs(j *build.Job, ctx context.Context, needs int64, goesOn bool, obs
 }
 
 // openWeights opens the parameters and reads what a run carries of their folder.
-func openWeights(j *build.Job) (*hf.Weights, error) {
+func openWeights(j *setup.Job) (*hf.Weights, error) {
 	c := j.Config
 	w := &hf.Weights{Seed: c.Train.Seed}
 	if c.Model.From == "" {

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"zeroth/data"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/job/state"
 	"zeroth/optim"
@@ -22,7 +22,7 @@ import (
 // loop is one rank's training loop.
 type loop struct {
 	c        *config.Config
-	rank     *build.Rank
+	rank     *setup.Rank
 	saver    *state.Saver // nil for a job that makes no checkpoints
 	set      *data.Set
 	rec      *recorder // rank 0 reports
@@ -49,9 +49,9 @@ type loop struct {
 }
 
 // newLoop returns the loop of one of a run's ranks.
-func newLoop(of *run, r *build.Rank) *loop {
+func newLoop(of *run, r *setup.Rank) *loop {
 	c, set, b := of.c, of.set, of.start
-	l := &loop{c: c, model: of.job.ModelJSON(), rank: r, saver: of.savers[r.Here], set: set, rec: of.rec, schedule: build.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
+	l := &loop{c: c, model: of.job.ModelJSON(), rank: r, saver: of.savers[r.Here], set: set, rec: of.rec, schedule: setup.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
 		trace: of.Trace, timeline: of.Timeline, owed: of.rec.owed, where: of.where,
 		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}

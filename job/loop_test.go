@@ -19,10 +19,10 @@ import (
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/state"
 	"zeroth/job/testjob"
 )
@@ -58,7 +58,7 @@ func TestTrain(t *testing.T) {
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
-	schedule := build.Schedule(c)
+	schedule := setup.Schedule(c)
 	for i, s := range h.steps {
 		if s.Step != i+1 || s.Tokens != int64(s.Step*4*8) || s.LR != schedule.At(i) || !(s.Loss > 4 && s.Loss < 6) || !(s.GradNorm > 0) || !(s.StepSeconds > 0) {
 			t.Errorf("step %d: %+v", i+1, s)
@@ -107,7 +107,7 @@ func TestHeader(t *testing.T) {
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := build.DryRun(build.Planned(c))
+	plan, err := setup.DryRun(setup.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestValidationSamples(t *testing.T) {
 		var got []string
 		for micro := range c.Train.EvalBatches * c.Train.Accumulate {
 			for r := range c.Parallel.Ranks {
-				l := newLoop(&run{c: c, job: build.Planned(c), set: set, start: &beginning{}, savers: []*state.Saver{nil}, rec: &recorder{}}, &build.Rank{Rank: r})
+				l := newLoop(&run{c: c, job: setup.Planned(c), set: set, start: &beginning{}, savers: []*state.Saver{nil}, rec: &recorder{}}, &setup.Rank{Rank: r})
 				n, T := c.Train.MicroBatch, c.Model.Context
 				input, target := make([]int32, n*T), make([]int32, n*T)
 				if err := l.validate(micro, input, target, nil); err != nil {
@@ -275,7 +275,7 @@ func TestTrainingSamples(t *testing.T) {
 	first := int64(40)
 	for micro := range 2 {
 		for r := range 2 {
-			l := newLoop(&run{c: c, job: build.Planned(c), set: set, start: &beginning{Progress: state.Progress{Samples: 32}}, savers: []*state.Saver{nil}, rec: &recorder{}}, &build.Rank{Rank: r})
+			l := newLoop(&run{c: c, job: setup.Planned(c), set: set, start: &beginning{Progress: state.Progress{Samples: 32}}, savers: []*state.Saver{nil}, rec: &recorder{}}, &setup.Rank{Rank: r})
 			l.advance() // 8 samples
 			var input, target, wantInput, wantTarget [2 * 8]int32
 			if err := l.fill(micro, input[:], target[:], nil); err != nil {
@@ -293,13 +293,13 @@ func TestTrainingSamples(t *testing.T) {
 // Of the errors of all ranks the one that is no consequence is returned.
 func TestTogether(t *testing.T) {
 	testjob.InTinyFolder(t)
-	ranks, err := build.Open(build.Local(configtest.MustLoad(t, "parallel.ranks=3")))
+	ranks, err := setup.Open(setup.Local(configtest.MustLoad(t, "parallel.ranks=3")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer build.CloseAll(ranks)
+	defer setup.CloseAll(ranks)
 	cause := errors.New("rank 1 has had enough")
-	err = build.Together(ranks, func(r *build.Rank) error {
+	err = setup.Together(ranks, func(r *setup.Rank) error {
 		if r.Rank == 1 {
 			return cause
 		}
@@ -313,11 +313,11 @@ func TestTogether(t *testing.T) {
 	if err != cause {
 		t.Errorf("got %v, want %v", err, cause)
 	}
-	err = build.Together(ranks, func(r *build.Rank) error { return fmt.Errorf("rank %d: %w", r.Rank, collective.ErrClosed) })
+	err = setup.Together(ranks, func(r *setup.Rank) error { return fmt.Errorf("rank %d: %w", r.Rank, collective.ErrClosed) })
 	if !errors.Is(err, collective.ErrClosed) {
 		t.Errorf("all ranks closed: %v", err)
 	}
-	if err := build.Together(ranks, func(*build.Rank) error { return nil }); err != nil {
+	if err := setup.Together(ranks, func(*setup.Rank) error { return nil }); err != nil {
 		t.Errorf("no error: %v", err)
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"zeroth/job/build"
 	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/testjob"
 )
@@ -24,7 +24,7 @@ func TestOffloadIsReported(t *testing.T) {
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := build.DryRun(build.Planned(c))
+	plan, err := setup.DryRun(setup.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/state"
 	"zeroth/zero"
@@ -204,7 +204,7 @@ func newEvaluation(was, next *config.Config, p state.Progress) string {
 // newRate says the learning rate of the next step of a job whose schedule, or number
 // of steps, is another than before; it is empty of one whose is not.
 func newRate(was, next *config.Config, p state.Progress) string {
-	a, b := build.Schedule(was), build.Schedule(next)
+	a, b := setup.Schedule(was), setup.Schedule(next)
 	if a == b {
 		return ""
 	}

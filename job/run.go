@@ -13,12 +13,12 @@ import (
 	"zeroth/collective/rendezvous"
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/hf"
 	"zeroth/job/plan"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/job/state"
 )
@@ -36,9 +36,9 @@ type Options struct {
 	Observer report.Observer // hears what happens; nil: nobody does
 	Trace    *sim.Trace      // receives what the queues of every rank did; may be nil
 	Timeline *Observation    // receives the memory in use in the first step; may be nil
-	World    build.World     // the processes that the ranks are spread over; nil: all are in this one
+	World    setup.World     // the processes that the ranks are spread over; nil: all are in this one
 	Dump     <-chan struct{} // each asks for dumps of what the ranks' recorders have kept; may be nil
-	Hooks    build.Hooks     // of tests
+	Hooks    setup.Hooks     // of tests
 }
 
 // Run runs a job and writes its run folder: job.yaml, metrics.jsonl, loss.svg, the final
@@ -72,19 +72,19 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 // run is one call of Run. Fields are set by the steps named beside them.
 type run struct {
 	Options
-	self  build.Self     // of World
+	self  setup.Self     // of World
 	given *config.Config // the job as Run got it
 
 	c     *config.Config // findStart: with its checkpoint.dir, and as it continues from a checkpoint
 	start *beginning     // findStart
 	steps int            // findStart: done, those of earlier runs included; train updates it
 
-	job     *build.Job      // placeRanks: c and its ranks
-	plan    build.Footprint // planMemory: of a rank, as this launch places it
+	job     *setup.Job      // placeRanks: c and its ranks
+	plan    setup.Footprint // planMemory: of a rank, as this launch places it
 	folders *folders        // lockFolders: those that this process has locked
 	set     *data.Set       // openInputs
 	file    []byte          // countSteps: job.yaml, the job as it can be run again in another folder
-	ranks   []*build.Rank   // openRanks: those of this process
+	ranks   []*setup.Rank   // openRanks: those of this process
 	flights *flights        // openRanks
 	savers  []*state.Saver  // openSavers: one for each of ranks
 	rec     *recorder       // openRunFolder
@@ -101,7 +101,7 @@ func newRun(c *config.Config, o Options) *run {
 		o.Observer = report.Observers{}
 	}
 	if o.World == nil {
-		o.World = build.Alone{}
+		o.World = setup.Alone{}
 	}
 	return &run{Options: o, self: o.World.Self(), given: c, start: &beginning{weights: &hf.Weights{}}}
 }
@@ -114,7 +114,7 @@ func (r *run) close(ctx context.Context, err error) {
 	if r.flights != nil {
 		r.flights.end(ctx, err)
 	}
-	build.CloseAll(r.ranks)
+	setup.CloseAll(r.ranks)
 	r.start.weights.Close()
 	if r.set != nil {
 		_ = r.set.Close() // only read from
@@ -244,11 +244,11 @@ func (r *run) announceStart(context.Context) error {
 
 // placeRanks decides which ranks run in this process and how they communicate.
 func (r *run) placeRanks(context.Context) error {
-	r.job = build.Place(r.c, r.World, r.Hooks)
-	if err := build.Ready(r.job); err != nil {
+	r.job = setup.Place(r.c, r.World, r.Hooks)
+	if err := setup.Ready(r.job); err != nil {
 		return err
 	}
-	if note := build.AddsUp(r.job); note != "" {
+	if note := setup.AddsUp(r.job); note != "" {
 		r.Observer.Note(note)
 	}
 	return nil
@@ -333,7 +333,7 @@ func (r *run) checkModel(ctx context.Context) (err error) {
 func (r *run) openRanks(context.Context) (err error) {
 	r.job.Plan, r.job.Hold = &r.plan, r.folders.hold
 	r.job.Hooks.WrapTrainer = r.Timeline.wrap(r.Hooks.WrapTrainer)
-	if r.ranks, err = build.Open(r.job); err != nil {
+	if r.ranks, err = setup.Open(r.job); err != nil {
 		return err
 	}
 	r.flights = r.recordFlights(r.ranks)
@@ -352,7 +352,7 @@ func (r *run) openSavers(context.Context) (err error) {
 // an earlier run has left in the run folder stays: a checkpoint may be damaged where only
 // some of them read it.
 func (r *run) loadState(ctx context.Context) error {
-	err := build.TogetherUntil(r.self.Ended, r.ranks, func(rank *build.Rank) error { return r.start.set(rank.Trainer, r.c.Parallel.Ranks) })
+	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error { return r.start.set(rank.Trainer, r.c.Parallel.Ranks) })
 	if err != nil {
 		r.World.Fail(err) // tells the others why
 		return err
@@ -386,7 +386,7 @@ func (r *run) announceJob(context.Context) error {
 
 // train runs the training loop on every rank.
 func (r *run) train(ctx context.Context) error {
-	err := build.TogetherUntil(r.self.Ended, r.ranks, func(rank *build.Rank) error {
+	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error {
 		l := newLoop(r, rank)
 		stopped, err := l.run(ctx)
 		if rank.Here == 0 { // all agree
@@ -401,7 +401,7 @@ func (r *run) train(ctx context.Context) error {
 		r.World.Fail(err) // tells the others why
 	}
 	r.Trace.Detach(r.ranks)
-	for _, line := range build.Unfused(r.ranks) {
+	for _, line := range setup.Unfused(r.ranks) {
 		r.rec.Note(line)
 	}
 	if err != nil && !anyLost(r.ranks) {
@@ -468,12 +468,12 @@ func (r *run) sampleText(ctx context.Context) (err error) {
 }
 
 // anyLost reports whether a rank was left behind.
-func anyLost(ranks []*build.Rank) bool {
-	return slices.ContainsFunc(ranks, func(r *build.Rank) bool { return r.Lost.Load() })
+func anyLost(ranks []*setup.Rank) bool {
+	return slices.ContainsFunc(ranks, func(r *setup.Rank) bool { return r.Lost.Load() })
 }
 
 // peak returns the most bytes that any rank has held at once.
-func peak(ranks []*build.Rank) (most int64) {
+func peak(ranks []*setup.Rank) (most int64) {
 	for _, r := range ranks {
 		most = max(most, r.Device.Usage().Peak.Total())
 	}

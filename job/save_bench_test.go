@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"zeroth/checkpoint"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/job/state"
 )
 
@@ -43,22 +43,22 @@ func benchJob(b *testing.B, sets ...string) *config.Config {
 }
 
 // ranksOf is the job's ranks with their initial parameters.
-func ranksOf(b *testing.B, j *build.Job) []*build.Rank {
+func ranksOf(b *testing.B, j *setup.Job) []*setup.Rank {
 	b.Helper()
-	ranks, err := build.Open(j)
+	ranks, err := setup.Open(j)
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { build.CloseAll(ranks) })
+	b.Cleanup(func() { setup.CloseAll(ranks) })
 	w := &hf.Weights{Seed: 1}
-	if err := build.Together(ranks, func(r *build.Rank) error { return r.Trainer.Fill("master", w.Fill) }); err != nil {
+	if err := setup.Together(ranks, func(r *setup.Rank) error { return r.Trainer.Fill("master", w.Fill) }); err != nil {
 		b.Fatal(err)
 	}
 	return ranks
 }
 
 // stateBytes is the size of all state.
-func stateBytes(c *config.Config, r *build.Rank) (n int64) {
+func stateBytes(c *config.Config, r *setup.Rank) (n int64) {
 	for _, t := range state.Tensors(c) {
 		n += t.Bytes()
 	}
@@ -66,7 +66,7 @@ func stateBytes(c *config.Config, r *build.Rank) (n int64) {
 }
 
 // saversOf are the savers of a job's ranks.
-func saversOf(b *testing.B, j *build.Job, ranks []*build.Rank) []*state.Saver {
+func saversOf(b *testing.B, j *setup.Job, ranks []*setup.Rank) []*state.Saver {
 	b.Helper()
 	savers, err := state.OpenSavers(j, ranks)
 	if err != nil {
@@ -77,11 +77,11 @@ func saversOf(b *testing.B, j *build.Job, ranks []*build.Rank) []*state.Saver {
 
 // saveOnce saves by all ranks and returns the longest that one was kept from
 // training, that the copy beside training took one, and the time to the end.
-func saveOnce(b *testing.B, ranks []*build.Rank, savers []*state.Saver, step int) (blocked, copied, took time.Duration) {
+func saveOnce(b *testing.B, ranks []*setup.Rank, savers []*state.Saver, step int) (blocked, copied, took time.Duration) {
 	b.Helper()
 	waits, copies := make([]time.Duration, len(ranks)), make([]time.Duration, len(ranks))
 	begin := time.Now()
-	err := build.Together(ranks, func(r *build.Rank) error {
+	err := setup.Together(ranks, func(r *setup.Rank) error {
 		if err := savers[r.Rank].Save(state.Progress{Step: step, Data: "none"}, nil); err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func BenchmarkSaveState(b *testing.B) {
 					best[i] = d
 				}
 			}
-			a, s := build.Local(benchJob(b, sets...)), build.Local(benchJob(b, append(sets, "checkpoint.async=false")...))
+			a, s := setup.Local(benchJob(b, sets...)), setup.Local(benchJob(b, append(sets, "checkpoint.async=false")...))
 			async, sync := ranksOf(b, a), ranksOf(b, s)
 			asyncSavers, syncSavers := saversOf(b, a, async), saversOf(b, s, sync)
 			bytes := stateBytes(a.Config, async[0])
@@ -179,7 +179,7 @@ func BenchmarkLoadState(b *testing.B) {
 	for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=4", "zero.stage=3"}, {"parallel.ranks=4", "zero.stage=0"}} {
 		b.Run(strings.Join(sets, ","), func(b *testing.B) {
 			c := benchJob(b, sets...)
-			j := build.Local(c)
+			j := setup.Local(c)
 			ranks := ranksOf(b, j)
 			savers := saversOf(b, j, ranks)
 			saveOnce(b, ranks, savers, 1)
@@ -219,7 +219,7 @@ func BenchmarkLoadState(b *testing.B) {
 }
 
 // loadOnce is what a resume does, and returns the bytes it has read.
-func loadOnce(b *testing.B, ranks []*build.Rank, path string) int64 {
+func loadOnce(b *testing.B, ranks []*setup.Rank, path string) int64 {
 	b.Helper()
 	ck, err := checkpoint.Open(path)
 	if err != nil {
@@ -228,7 +228,7 @@ func loadOnce(b *testing.B, ranks []*build.Rank, path string) int64 {
 	defer ck.Close()
 	r := &resumed{Checkpoint: ck, Progress: state.Progress{Data: "none"}}
 	workers := max(1, runtime.GOMAXPROCS(0)/len(ranks))
-	if err := build.Together(ranks, func(rank *build.Rank) error { return restore(r, rank.Trainer, workers) }); err != nil {
+	if err := setup.Together(ranks, func(rank *setup.Rank) error { return restore(r, rank.Trainer, workers) }); err != nil {
 		b.Fatal(err)
 	}
 	return ck.BytesRead()

@@ -13,9 +13,9 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/state"
 	"zeroth/job/testjob"
 	"zeroth/shard"
@@ -31,10 +31,10 @@ func TestRetentionThatFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &state.Saver{J: &build.Job{Config: c}, Rank: &build.Rank{}, Kept: make(chan error, 1)}
+		s := &state.Saver{J: &setup.Job{Config: c}, Rank: &setup.Rank{}, Kept: make(chan error, 1)}
 		s.Kept <- s.Retain(nil)
 		var out bytes.Buffer
-		l := &loop{c: c, rank: &build.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
+		l := &loop{c: c, rank: &setup.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
 		err = l.settled()
 		if stop := onError == "stop"; errors.Is(err, vfs.ErrLocked) != stop || strings.Contains(out.String(), "old checkpoints stay: prune ckpt: ") == stop {
 			t.Errorf("on_error %s: %v\n%s", onError, err, &out)
@@ -94,8 +94,8 @@ func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	s := &state.Saver{J: &build.Job{Config: c}, Rank: &build.Rank{}, Told: map[string]bool{}}
-	l := &loop{c: c, rank: &build.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
+	s := &state.Saver{J: &setup.Job{Config: c}, Rank: &setup.Rank{}, Told: map[string]bool{}}
+	l := &loop{c: c, rank: &setup.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
 	for step := range int64(4) {
 		save(step + 1)
 		if step == 0 {

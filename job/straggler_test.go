@@ -12,9 +12,9 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
-	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/testjob"
 )
 
@@ -29,7 +29,7 @@ func TestStragglerIsNamed(t *testing.T) {
 			c := configtest.MustLoad(t, "parallel.ranks=3", "train.steps=100", "train.eval_every=0", "train.micro_batch=1", fmt.Sprint("zero.stage=", stage))
 			var done atomic.Int64 // steps of rank 0, so that a step at the edges may be of either kind
 			h, out := &heard{onStep: func(s report.Step) { done.Store(int64(s.Step)) }}, fmt.Sprint("run", stage)
-			err := Run(t.Context(), c, Options{Out: out, Observer: h, Hooks: build.Hooks{WrapGroups: func(rank int, g collective.Ranks) collective.Ranks {
+			err := Run(t.Context(), c, Options{Out: out, Observer: h, Hooks: setup.Hooks{WrapGroups: func(rank int, g collective.Ranks) collective.Ranks {
 				slow := func(int) collectivetest.Fault {
 					if at := done.Load(); rank == 2 && at >= from && at < to {
 						return collectivetest.Fault{Delay: 3 * time.Millisecond}

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 
 	"zeroth/collective"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -17,21 +17,21 @@ import (
 // round: in each every rank has a piece of its own, or nothing any more; it ends
 // with the round in which nobody has. So memory is bounded, by mostRound.
 type stream struct {
-	rank *build.Rank
+	rank *setup.Rank
 	want map[string]shard.Param                 // by name: what is brought
 	take func(p zero.Part, src []float32) error // takes the pieces, on rank 0
 }
 
 // collect brings the parameters whose names which takes to the process of rank 0, where
 // take has their parts, from any goroutine. Other processes give theirs away.
-func collect(c *config.Config, ranks []*build.Rank, which func(name string) bool, take func(zero.Part, []float32) error) error {
+func collect(c *config.Config, ranks []*setup.Rank, which func(name string) bool, take func(zero.Part, []float32) error) error {
 	want := map[string]shard.Param{}
 	for _, p := range config.Parameters(c) {
 		if which(p.Name) {
 			want[p.Name] = p
 		}
 	}
-	return build.Together(ranks, func(r *build.Rank) error {
+	return setup.Together(ranks, func(r *setup.Rank) error {
 		s := &stream{r, want, take}
 		if ranks[0].Rank > 0 {
 			return s.send()

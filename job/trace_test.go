@@ -12,10 +12,10 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/zero"
 )
@@ -95,7 +95,7 @@ func TestCounters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Simulated, err = sim.Simulate(build.Planned(c), &sim.Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e6}, Memory: 1e6, Links: h.Links, HostLink: 1e6, HostMemory: 1e6}); err != nil {
+		if p.Simulated, err = sim.Simulate(setup.Planned(c), &sim.Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e6}, Memory: 1e6, Links: h.Links, HostLink: 1e6, HostMemory: 1e6}); err != nil {
 			t.Fatal(err)
 		}
 		checkCounters(t, p.WriteTrace, p.Simulated.Of, 1, 3)
@@ -176,7 +176,7 @@ func TestMeasuredIsPlanned(t *testing.T) {
 		}
 		o, wrapped := &Observation{}, 0
 		hook := func(int, *zero.Config) { wrapped++ }
-		if err := Run(t.Context(), c, Options{Out: filepath.Join(dir, fmt.Sprint(i)), Timeline: o, Hooks: build.Hooks{WrapTrainer: hook}}); err != nil {
+		if err := Run(t.Context(), c, Options{Out: filepath.Join(dir, fmt.Sprint(i)), Timeline: o, Hooks: setup.Hooks{WrapTrainer: hook}}); err != nil {
 			t.Fatal(err)
 		}
 		if wrapped != c.Parallel.Ranks {

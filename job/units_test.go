@@ -9,9 +9,9 @@ import (
 
 	"zeroth/collective"
 	"zeroth/fsdp"
-	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/zero"
 )
 
@@ -32,13 +32,13 @@ func TestUnitsOfAllRanks(t *testing.T) {
 					z.UnitGroups = map[string]fsdp.Groups{"root": whole, "h.1": whole}
 				}
 			}
-			ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{WrapTrainer: apart}))
+			ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapTrainer: apart}))
 			if err != nil {
 				t.Fatal(err)
 			}
 			state[i] = map[string]float32{}
 			var mu sync.Mutex
-			err = build.Together(ranks, func(r *build.Rank) error {
+			err = setup.Together(ranks, func(r *setup.Rank) error {
 				if err := r.Trainer.Fill(zero.Master, (&hf.Weights{Seed: 5}).Fill); err != nil {
 					return err
 				}
@@ -69,7 +69,7 @@ func TestUnitsOfAllRanks(t *testing.T) {
 					return nil
 				}, nil)
 			})
-			build.CloseAll(ranks)
+			setup.CloseAll(ranks)
 			if err != nil {
 				t.Fatal(err)
 			}

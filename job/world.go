@@ -14,9 +14,9 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/state"
 )
 
@@ -51,7 +51,7 @@ func (r *run) failed(err error) error {
 		return err
 	}
 	l := &Lost{cause: err}
-	if r.c != nil && build.Saves(r.c) {
+	if r.c != nil && setup.Saves(r.c) {
 		l.Checkpoint, _ = checkpoint.Resolve(r.c.Checkpoint.Dir, "latest") // empty if there is none
 	}
 	return l
@@ -128,7 +128,7 @@ func (r *run) lockFolders(context.Context) (err error) {
 		return probeOffload(r.c)
 	}
 	r.folders, err = lockFolders(r.c, r.Out, r.Resume == "", r.job.Files())
-	if err != nil || r.self.Alone() || !build.Saves(r.c) {
+	if err != nil || r.self.Alone() || !setup.Saves(r.c) {
 		return err
 	}
 	return input.WriteBytes(r.mark(), []byte(r.self.Session))
@@ -143,7 +143,7 @@ func (r *run) agreeOnData(ctx context.Context) error {
 		return err
 	}
 	facts := []rendezvous.Fact{{Name: "the data's fingerprint", Value: r.set.Fingerprint}}
-	if !r.self.Alone() && build.Saves(r.c) {
+	if !r.self.Alone() && setup.Saves(r.c) {
 		seen := "one for all, that can be written to"
 		if b, err := os.ReadFile(r.mark()); err != nil || string(b) != r.self.Session {
 			seen = fmt.Sprintf("not that of rank 0 (%v)", err)

@@ -7,15 +7,15 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
 	"zeroth/job/testjob"
 )
 
 // stating keeps what its process states.
 type stating struct {
-	build.Alone
+	setup.Alone
 	facts *[]rendezvous.Fact
 }
 
@@ -25,10 +25,10 @@ func (s stating) Agree(_ context.Context, facts []rendezvous.Fact) error {
 }
 
 // onHosts is a world whose ranks have a host each, though all are of this process.
-type onHosts struct{ build.Alone }
+type onHosts struct{ setup.Alone }
 
-func (onHosts) Self() build.Self {
-	return build.Self{At: collective.Placement{Here: []int{0, 1, 2}, Beside: 1}}
+func (onHosts) Self() setup.Self {
+	return setup.Self{At: collective.Placement{Here: []int{0, 1, 2}, Beside: 1}}
 }
 
 // Ranks with a host each have more processors than ranks that share one, and so more

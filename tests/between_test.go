@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/shard"
 )
@@ -19,8 +19,8 @@ type counting struct {
 	sent []atomic.Int64 // by world rank, bytes
 }
 
-func (p *counting) Connect(m shard.Mesh) (*build.Connection, error) {
-	c := &build.Connection{Memory: p.mem}
+func (p *counting) Connect(m shard.Mesh) (*setup.Connection, error) {
+	c := &setup.Connection{Memory: p.mem}
 	for _, r := range p.Self().At.Here {
 		c.Groups = append(c.Groups, collective.WiredWorld(m, r, func(group, at int) collective.Wire {
 			return counter{p.nets[p.at].Wire(group, at).(collective.Lender), &p.sent[r]}
@@ -92,7 +92,7 @@ func TestBetweenHostsIsPlanned(t *testing.T) {
 func planBetween(t *testing.T, c *config.Config, l process, near, far float64) int64 {
 	t.Helper()
 	h := &sim.Hardware{Name: "any", Flops: map[string]float64{"fp32": 1e9, "bf16": 1e9}, Memory: 1e9, Links: []sim.Link{{Ranks: l.beside(), Bandwidth: near, Latency: 1e-6}, {Bandwidth: far, Latency: 1e-6}}}
-	s, err := sim.Simulate(build.Place(c, l, build.Hooks{}), h)
+	s, err := sim.Simulate(setup.Place(c, l, setup.Hooks{}), h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,13 +119,13 @@ func countBetween(t *testing.T, c *config.Config, all []process, near, far float
 	var done sync.WaitGroup
 	for _, l := range all {
 		done.Go(func() {
-			ranks, err := build.Open(build.Place(c, &counting{l, sent}, build.Hooks{}))
+			ranks, err := setup.Open(setup.Place(c, &counting{l, sent}, setup.Hooks{}))
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			defer closeAll(ranks)
-			err = build.Together(ranks, func(r *build.Rank) error {
+			err = setup.Together(ranks, func(r *setup.Rank) error {
 				for _, g := range []collective.Group{r.Groups.World, r.Groups.Shard, r.Groups.Replica} {
 					collective.UseLinks(g, links)
 				}

@@ -11,22 +11,22 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/socket"
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/shard"
 )
 
 // process is the World of one of several processes, played by a part of this one,
 // which sockets connect.
 type process struct {
-	build.Alone
+	setup.Alone
 	at, per int
 	hosts   []int // by process
 	nets    []*socket.Net
 	mem     *socket.Memory
 }
 
-func (p process) Self() build.Self {
+func (p process) Self() setup.Self {
 	at := collective.Placement{Beside: p.per * len(p.hosts), Before: p.at * p.per, Staged: true}
 	for i := range p.per {
 		at.Here = append(at.Here, p.at*p.per+i)
@@ -34,11 +34,11 @@ func (p process) Self() build.Self {
 	for _, host := range p.hosts {
 		at.Hosts = append(at.Hosts, slices.Repeat([]int{host}, p.per)...)
 	}
-	return build.Self{At: at}
+	return setup.Self{At: at}
 }
 
-func (p process) Connect(m shard.Mesh) (*build.Connection, error) {
-	c := &build.Connection{Memory: p.mem}
+func (p process) Connect(m shard.Mesh) (*setup.Connection, error) {
+	c := &setup.Connection{Memory: p.mem}
 	for _, r := range p.Self().At.Here {
 		c.Groups = append(c.Groups, collective.WiredWorld(m, r, p.nets[p.at].Wire))
 	}
@@ -126,7 +126,7 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 			largest = max(largest, int(4*part))
 		}
 		want := int64(test.slots(largest, largest/m.Replicate))
-		p, err := build.DryRun(build.Place(c, all[0], build.Hooks{}))
+		p, err := setup.DryRun(setup.Place(c, all[0], setup.Hooks{}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 		var done sync.WaitGroup
 		for _, l := range all {
 			done.Go(func() {
-				ranks, err := build.Open(build.Place(c, l, build.Hooks{}))
+				ranks, err := setup.Open(setup.Place(c, l, setup.Hooks{}))
 				if err != nil {
 					t.Error(err)
 					return
@@ -177,13 +177,13 @@ func TestHostsAgreeToTheBit(t *testing.T) {
 		{[]string{"parallel.ranks=8", "parallel.replicate=2", "zero.stage=2", "train.accumulate=2"}, []int{0, 0, 0, 1}},
 	} {
 		c := cfg(t, append(test.sets, "model.vocab=20000", "train.steps=2")...)
-		want := trainWith(t, c, build.Hooks{})
+		want := trainWith(t, c, setup.Hooks{})
 		got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)
 		all := processes(t, config.Mesh(c), test.hosts)
 		ends := make(chan error, len(all))
-		var open [][]*build.Rank
+		var open [][]*setup.Rank
 		for _, l := range all {
-			ranks, err := build.Open(build.Place(c, l, build.Hooks{}))
+			ranks, err := setup.Open(setup.Place(c, l, setup.Hooks{}))
 			if err != nil {
 				t.Fatal(err)
 			}

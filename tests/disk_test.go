@@ -18,9 +18,9 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/job"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 )
 
 // stepObserver calls step after each step of a run, from rank 0, and hears its
@@ -91,7 +91,7 @@ func TestDiskFailsMidStep(t *testing.T) {
 				return nil
 			}}
 			w := &stepObserver{step: func(s int) { armed.Store(s >= 4) }}
-			err := job.Run(context.Background(), job1(dir, disk), job.Options{Out: out, Observer: w, Hooks: build.Hooks{Files: files, Tile: 200}})
+			err := job.Run(context.Background(), job1(dir, disk), job.Options{Out: out, Observer: w, Hooks: setup.Hooks{Files: files, Tile: 200}})
 			if err == nil || !errors.Is(err, c.err) {
 				t.Fatalf("error %v", err)
 			}
@@ -181,7 +181,7 @@ func TestNoSpaceForCheckpoints(t *testing.T) {
 				}
 				step.Store(int64(s))
 			}}
-			err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Observer: w, Hooks: build.Hooks{Files: fsys}})
+			err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Observer: w, Hooks: setup.Hooks{Files: fsys}})
 			want := regexp.MustCompile(`begin save of step \d in \S+: the disk has too little space: it takes \d+ bytes, 1000 are free`)
 			told := strings.Join(w.notes, "\n")
 			if policy == "stop" && (err == nil || !want.MatchString(err.Error())) || policy == "continue" && (err != nil || !want.MatchString(told)) {
@@ -195,7 +195,7 @@ func TestNoSpaceForCheckpoints(t *testing.T) {
 			free = 1000
 			step.Store(0)
 			w = &stepObserver{step: func(s int) { step.Store(int64(s)) }}
-			err = job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Resume: "latest", Observer: w, Hooks: build.Hooks{Files: fsys}})
+			err = job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Resume: "latest", Observer: w, Hooks: setup.Hooks{Files: fsys}})
 			want = regexp.MustCompile(`a checkpoint takes \S+ \S+, ` + regexp.QuoteMeta(dir) + ` has 1000 B free: `)
 			told = strings.Join(w.notes, "\n")
 			if policy == "stop" && (err == nil || !want.MatchString(err.Error()) || step.Load() > 0) || policy == "continue" && (err != nil || !want.MatchString(told)) {

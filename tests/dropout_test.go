@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"zeroth/job/build"
+	"zeroth/job/setup"
 )
 
 // What is dropped follows from the seed and the numbers of the samples alone: stages,
@@ -49,7 +49,7 @@ func TestEvaluationDropsNothing(t *testing.T) {
 	var means []float64
 	for _, dropout := range []string{"0", "0.5"} {
 		c := cfg(t, "parallel.ranks=2", "model.dropout="+dropout, "model.attention_dropout="+dropout)
-		err := onRanks(t, c, func(r *build.Rank) error {
+		err := onRanks(t, c, func(r *setup.Rank) error {
 			if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 0); err != nil {
 				return err
 			}

@@ -13,8 +13,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -38,7 +38,7 @@ type rep struct {
 // every rank ended and what Together makes of that.
 func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collective.Ranks) collective.Ranks) ([]rep, error) {
 	t.Helper()
-	return running(t, c, wrap, func(r *build.Rank) error {
+	return running(t, c, wrap, func(r *setup.Rank) error {
 		for step := range steps {
 			if _, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
 				return err
@@ -49,17 +49,17 @@ func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collectiv
 }
 
 // running is trained for ranks that do f.
-func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, f func(*build.Rank) error) (reports []rep, cause error) {
+func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, f func(*setup.Rank) error) (reports []rep, cause error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{WrapGroups: wrap}))
+		ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapGroups: wrap}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer closeAll(ranks)
 		start := time.Now()
 		reports = make([]rep, len(ranks))
-		cause = build.Together(ranks, func(r *build.Rank) error {
+		cause = setup.Together(ranks, func(r *setup.Rank) error {
 			err := f(r)
 			reports[r.Rank] = rep{err, time.Since(start)}
 			return err
@@ -107,7 +107,7 @@ func sites(t *testing.T, c *config.Config) (out []site) {
 		}
 		return g
 	}
-	_, err := running(t, c, count, func(r *build.Rank) error {
+	_, err := running(t, c, count, func(r *setup.Rank) error {
 		for step := range 3 {
 			for _, name := range groupNames {
 				if r.Rank == 0 {
@@ -296,7 +296,7 @@ func TestFaultMessages(t *testing.T) {
 func TestRankQuits(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "parallel.timeout="+limit.String())
 	for quitter := range c.Parallel.Ranks {
-		reports, cause := running(t, c, nil, func(r *build.Rank) error {
+		reports, cause := running(t, c, nil, func(r *setup.Rank) error {
 			for step := range 3 {
 				if r.Rank == quitter && step == 2 {
 					return nil
@@ -324,7 +324,7 @@ func TestDataFailsOnOneRank(t *testing.T) {
 	for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {
 		c := cfg(t, stage, "parallel.ranks=3", "train.accumulate=2", "parallel.timeout="+limit.String())
 		for _, eval := range []bool{false, true} {
-			reports, cause := running(t, c, nil, func(r *build.Rank) error {
+			reports, cause := running(t, c, nil, func(r *setup.Rank) error {
 				fill := tokens(c, r.Rank, 0)
 				broken := func(micro int, input, target, start []int32) error {
 					if r.Rank == 1 && micro == 1 {
@@ -367,7 +367,7 @@ func TestDataFailsOnOneRank(t *testing.T) {
 // issued: in a step, after one, or after one and before an evaluation.
 func TestQueueFailsOnOneRank(t *testing.T) {
 	errWork := errors.New("no space left on device")
-	fail := func(q build.Queue) {
+	fail := func(q setup.Queue) {
 		q.Label("unit h.1: write")
 		q.Do(func() error { return errWork })
 	}
@@ -379,7 +379,7 @@ func TestQueueFailsOnOneRank(t *testing.T) {
 		for queue := range 3 {
 			for _, when := range []string{"step", "after", "evaluation"} {
 				c := cfg(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=2", "parallel.timeout="+limit.String())
-				reports, cause := running(t, c, nil, func(r *build.Rank) error {
+				reports, cause := running(t, c, nil, func(r *setup.Rank) error {
 					fill := tokens(c, r.Rank, 0)
 					second := func(micro int, input, target, start []int32) error {
 						if r.Rank == 1 && when == "step" {
@@ -417,7 +417,7 @@ func TestQueueFailsOnOneRank(t *testing.T) {
 func TestLastUpdateFails(t *testing.T) {
 	errWork := errors.New("no space left on device")
 	c := cfg(t, "parallel.ranks=2")
-	_, cause := running(t, c, nil, func(r *build.Rank) error {
+	_, cause := running(t, c, nil, func(r *setup.Rank) error {
 		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), c.Optimizer.LR); err != nil {
 			return err
 		}
@@ -443,11 +443,11 @@ func TestTogetherTellsTheCause(t *testing.T) {
 	for first, want := range inOrder {
 		have := inOrder[first:]
 		for turn := range have {
-			var ranks []*build.Rank
+			var ranks []*setup.Rank
 			for r, g := range collective.LocalWorld(shard.Mesh{Shard: len(have), Replicate: 1}) {
-				ranks = append(ranks, &build.Rank{Rank: r, Groups: g})
+				ranks = append(ranks, &setup.Rank{Rank: r, Groups: g})
 			}
-			if got := build.Together(ranks, func(r *build.Rank) error { return have[(r.Rank+turn)%len(have)] }); got != want {
+			if got := setup.Together(ranks, func(r *setup.Rank) error { return have[(r.Rank+turn)%len(have)] }); got != want {
 				t.Errorf("%v of %v, want %v", got, have, want)
 			}
 		}
@@ -460,13 +460,13 @@ func TestTogetherTellsTheCause(t *testing.T) {
 func TestStuckRankIsLeftBehind(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout=7s")
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := build.Open(build.Local(c))
+		ranks, err := setup.Open(setup.Local(c))
 		if err != nil {
 			t.Fatal(err)
 		}
 		answer, done := make(chan struct{}), make(chan struct{})
 		start := time.Now()
-		err = build.Together(ranks, func(r *build.Rank) error {
+		err = setup.Together(ranks, func(r *setup.Rank) error {
 			switch r.Rank {
 			case 0:
 				time.Sleep(2 * time.Second)

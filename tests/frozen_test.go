@@ -12,8 +12,8 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/device"
 	"zeroth/job"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -163,7 +163,7 @@ func TestFrozenOffloaded(t *testing.T) {
 					t.Parallel()
 					still, _ := frozen(t, cfg(t, sets...), names...)
 					resident, _ := frozen(t, cfg(t, sets[:3]...), names...)
-					sameBits(t, "offloaded", trainWith(t, still, build.Hooks{Tile: 500}), train(t, resident, nil))
+					sameBits(t, "offloaded", trainWith(t, still, setup.Hooks{Tile: 500}), train(t, resident, nil))
 					frozenIsPlanned(t, still)
 				})
 			}
@@ -173,16 +173,16 @@ func TestFrozenOffloaded(t *testing.T) {
 
 func frozenIsPlanned(t *testing.T, c *config.Config) {
 	t.Helper()
-	plan, err := build.DryRun(build.Planned(c))
+	plan, err := setup.DryRun(setup.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := formula(c, 0)
-	want.Units, want.Peak = unitSizes(config.Network(c), build.Rules(c.Optimizer)), plan.Arena // of activations there are no closed forms
+	want.Units, want.Peak = unitSizes(config.Network(c), setup.Rules(c.Optimizer)), plan.Arena // of activations there are no closed forms
 	if plan.Device != want.Bytes() || plan.Host != want.Host() || plan.Disk != want.Disk() {
 		t.Errorf("planned are %v, %v and %d, by the closed forms %v, %v and %d", plan.Device, plan.Host, plan.Disk, want.Bytes(), want.Host(), want.Disk())
 	}
-	ranks, err := build.Open(build.Local(c))
+	ranks, err := setup.Open(setup.Local(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestFrozenMeasuredIsPlanned(t *testing.T) {
 // A model of which nothing is trained is an error, not a step that does nothing.
 func TestAllFrozen(t *testing.T) {
 	c, _ := frozen(t, cfg(t), "transformer.")
-	if _, err := build.Open(build.Local(c)); err == nil || !strings.Contains(err.Error(), "every parameter is frozen") {
+	if _, err := setup.Open(setup.Local(c)); err == nil || !strings.Contains(err.Error(), "every parameter is frozen") {
 		t.Errorf("error %v", err)
 	}
 }

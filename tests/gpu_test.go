@@ -17,9 +17,9 @@ import (
 	"zeroth/device/cuda/fake"
 	"zeroth/job"
 	"zeroth/job/bench"
-	"zeroth/job/build"
 	"zeroth/job/generate"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/zero"
 )
@@ -373,11 +373,11 @@ func TestGPUBench(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, ranks := range []string{"1", "2"} {
-		if s, err := sim.Simulate(build.Planned(cfg(t, "device=cuda", "parallel.ranks="+ranks, "zero.offload.optimizer=host")), h); err != nil || !(s.Seconds > 0) {
+		if s, err := sim.Simulate(setup.Planned(cfg(t, "device=cuda", "parallel.ranks="+ranks, "zero.offload.optimizer=host")), h); err != nil || !(s.Seconds > 0) {
 			t.Errorf("%s ranks: %+v, %v", ranks, s, err)
 		}
 	}
-	if _, err := sim.Simulate(build.Planned(cfg(t, "device=cuda", "parallel.ranks=3")), h); err == nil || !strings.Contains(err.Error(), "no link that joins 3 ranks") {
+	if _, err := sim.Simulate(setup.Planned(cfg(t, "device=cuda", "parallel.ranks=3")), h); err == nil || !strings.Contains(err.Error(), "no link that joins 3 ranks") {
 		t.Errorf("3 ranks on 2 GPUs: %v", err)
 	}
 }

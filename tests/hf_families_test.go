@@ -15,8 +15,8 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/nn"
 )
 
@@ -201,7 +201,7 @@ func TestFamiliesActivationsAreFormula(t *testing.T) {
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		for _, sets := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block", "train.loss_chunk=5"}} {
 			c := mustHFConfig(t, folder, "tokens.bin", familyJob(t, folder, tokens, append(sets, "parallel.ranks=2", "zero.stage=3")...)...)
-			f, err := build.DryRun(build.Planned(c))
+			f, err := setup.DryRun(setup.Planned(c))
 			if err != nil {
 				t.Fatal(err)
 			}

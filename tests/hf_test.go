@@ -22,10 +22,10 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/zero"
 )
@@ -262,14 +262,14 @@ func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][
 	t.Helper()
 	weights := readModel(t, c.Model.From)
 	ids := tokenIDs(t, c.Data.Tokens[0])
-	ranks, err := build.Open(build.Local(c))
+	ranks, err := setup.Open(setup.Local(c))
 	if err != nil {
 		t.Fatal(err)
 	}
 	share := data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
 	state = map[string][]float32{}
 	turn := make(chan struct{}, 1) // to write into state
-	err = build.Together(ranks, func(r *build.Rank) error {
+	err = setup.Together(ranks, func(r *setup.Rank) error {
 		defer r.Close()
 		err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 			copy(dst, weights[p.Param.Name][p.At.Lo:p.At.Hi])

@@ -5,25 +5,25 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/shard"
 )
 
 // portion is the World of one of several processes, played by a part of this one:
 // some ranks of groups that all parts share.
 type portion struct {
-	build.Alone
+	setup.Alone
 	here   []int
 	groups []collective.Ranks // of all ranks
 }
 
-func (p portion) Self() build.Self {
-	return build.Self{At: collective.Placement{Here: p.here, Beside: len(p.groups), Before: p.here[0]}}
+func (p portion) Self() setup.Self {
+	return setup.Self{At: collective.Placement{Here: p.here, Beside: len(p.groups), Before: p.here[0]}}
 }
 
-func (p portion) Connect(shard.Mesh) (*build.Connection, error) {
-	c := &build.Connection{}
+func (p portion) Connect(shard.Mesh) (*setup.Connection, error) {
+	c := &setup.Connection{}
 	for _, r := range p.here {
 		c.Groups = append(c.Groups, p.groups[r])
 	}
@@ -40,12 +40,12 @@ func TestRanksMayLiveElsewhere(t *testing.T) {
 		{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.stage=3", "optimizer.type=muon", "device=cpu"},
 	} {
 		c := cfg(t, sets...)
-		want := trainWith(t, c, build.Hooks{})
+		want := trainWith(t, c, setup.Hooks{})
 		groups := collective.LocalWorld(config.Mesh(c))
 		got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)
 		ends := make(chan error, 2)
 		for _, here := range [][]int{{1}, ([]int{0, 2, 3})[:c.Parallel.Ranks-1]} {
-			ranks, err := build.Open(build.Place(c, portion{here: here, groups: groups}, build.Hooks{}))
+			ranks, err := setup.Open(setup.Place(c, portion{here: here, groups: groups}, setup.Hooks{}))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,8 +9,8 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/job"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 )
 
 // Links by which all operations go flat, or by host.
@@ -31,7 +31,7 @@ func TestBitsDoNotDependOnLinks(t *testing.T) {
 		{"zero.stage=3", "precision=bf16"}, {"zero.stage=0", "precision=fp32"}, {"zero.stage=2", "precision=fp32"},
 	} {
 		c := cfg(t, append(sets, "parallel.ranks=6", "train.steps=4")...)
-		want := trainWith(t, c, build.Hooks{})
+		want := trainWith(t, c, setup.Hooks{})
 		for _, links := range [][]collective.Links{{flat, flat, flat, flat}, {byHost, byHost, byHost, byHost}, {flat, flat, byHost, byHost}, {byHost, flat, byHost, flat}} {
 			got := trainLinked(t, c, hosts, links)
 			sameBits(t, fmt.Sprint(sets, links), got, want)
@@ -75,7 +75,7 @@ func runLinked(t *testing.T, c *config.Config, which string, links collective.Li
 		}
 		return w
 	}
-	if err := job.Run(t.Context(), c, job.Options{Out: out, Resume: which, Hooks: build.Hooks{WrapGroups: wire}}); err != nil {
+	if err := job.Run(t.Context(), c, job.Options{Out: out, Resume: which, Hooks: setup.Hooks{WrapGroups: wire}}); err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -88,13 +88,13 @@ func trainLinked(t *testing.T, c *config.Config, hosts []int, links []collective
 	all := processes(t, config.Mesh(c), hosts)
 	ends := make(chan error, len(all))
 	for _, l := range all {
-		ranks, err := build.Open(build.Place(c, l, build.Hooks{}))
+		ranks, err := setup.Open(setup.Place(c, l, setup.Hooks{}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer closeAll(ranks)
 		go func() {
-			ends <- build.Together(ranks, func(r *build.Rank) error {
+			ends <- setup.Together(ranks, func(r *setup.Rank) error {
 				if err := fresh(r); err != nil {
 					return err
 				}

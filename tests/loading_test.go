@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/zero"
 )
@@ -26,7 +26,7 @@ func TestLoadingTakesTheShardAndABuffer(t *testing.T) {
 			retype(t, folder, dtype)
 		}
 		c := mustHFConfig(t, folder, "tokens.bin", "parallel.ranks=4", "zero.stage=3", "precision=fp32")
-		ranks, err := build.Open(build.Local(c))
+		ranks, err := setup.Open(setup.Local(c))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestLoadingTakesTheShardAndABuffer(t *testing.T) {
 		var before, after runtime.MemStats
 		var read [4]atomic.Int64
 		runtime.ReadMemStats(&before)
-		err = build.Together(ranks, func(r *build.Rank) error {
+		err = setup.Together(ranks, func(r *setup.Rank) error {
 			return r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 				read[r.Rank].Add(int64(len(dst)))
 				return w.Fill(p, dst)

@@ -12,8 +12,8 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/fsdp"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/job/state"
 	"zeroth/nn"
 	"zeroth/offload"
@@ -30,7 +30,7 @@ func formula(c *config.Config, tile int) footprint {
 	f32 := device.F32
 	vecs := map[string][][]device.DType{"adamw": {{f32, f32}}, "lion": {{f32}}, "sgd": {{f32}}, "adamw8bit": {{device.Q8, device.U8}}, "muon": {{f32, f32}, {f32}}}[c.Optimizer.Type]
 	if slices.Contains([]string{"adamw8bit", "muon"}, c.Optimizer.Type) { // with what is between parameters; divided
-		units = unitSizes(config.Network(c), build.Rules(c.Optimizer))
+		units = unitSizes(config.Network(c), setup.Rules(c.Optimizer))
 	}
 	if c.Optimizer.Type == "muon" {
 		m, n := c.Model.Width, max(4*c.Model.Width, c.Model.FFN) // of the MLP
@@ -45,7 +45,7 @@ func formula(c *config.Config, tile int) footprint {
 	}
 	return footprint{
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
-		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Peak: peak, Work: build.Workspace(c, build.Workers(c)), HostWork: hostWork(c),
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Peak: peak, Work: setup.Workspace(c, setup.Workers(c)), HostWork: hostWork(c),
 		Separate: cpu.Separate, Offload: offloadSizes{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
 }
@@ -59,7 +59,7 @@ func hostWork(c *config.Config) int64 {
 	if c.Zero.Offload.Disk() {
 		queues += 2
 	}
-	return cpu.Workspace(build.Workers(c), queues, device.Sizes{})
+	return cpu.Workspace(setup.Workers(c), queues, device.Sizes{})
 }
 
 func restsAt(name string) offload.Place {
@@ -151,13 +151,13 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 	for _, sets := range memoryJobs {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			c := cfg(t, sets...)
-			f, err := build.DryRun(build.Planned(c))
+			f, err := setup.DryRun(setup.Planned(c))
 			if err != nil {
 				t.Fatal(err)
 			}
 			plan, arena := f.Device, f.Arena
 			sameBytes(t, "planned", plan, formula(c, 0).Bytes())
-			ranks, err := build.Open(build.Local(c))
+			ranks, err := setup.Open(setup.Local(c))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,7 +189,7 @@ func TestUnitsOfAllRanksAreFormula(t *testing.T) {
 			g := fsdp.Groups{Shard: collective.NewLocal(1)[0], Replica: z.Groups.World}
 			z.UnitGroups = map[string]fsdp.Groups{"root": g, "h.1": g}
 		}
-		ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{WrapTrainer: whole}))
+		ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapTrainer: whole}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,8 +216,8 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 
 func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 	t.Helper()
-	want, hooks := formula(c, tile), build.Hooks{Tile: tile}
-	ranks, err := build.Open(build.Place(c, build.Alone{}, hooks))
+	want, hooks := formula(c, tile), setup.Hooks{Tile: tile}
+	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, hooks))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 	if tile > 0 {
 		return // Footprint has no hooks
 	}
-	if f, err := build.DryRun(build.Planned(c)); err != nil || f.Device != want.Bytes() || f.Host != want.Host() || f.Disk != want.Disk() {
+	if f, err := setup.DryRun(setup.Planned(c)); err != nil || f.Device != want.Bytes() || f.Host != want.Host() || f.Disk != want.Disk() {
 		t.Errorf("%s: planned %+v (%v), want %v, %v and %d", way, f, err, want.Bytes(), want.Host(), want.Disk())
 	}
 }
@@ -245,12 +245,12 @@ func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 func TestSaverIsPlanned(t *testing.T) {
 	for _, async := range []string{"true", "false"} {
 		c := cfg(t, "parallel.ranks=2", "zero.stage=2", "checkpoint.every=1", "checkpoint.async="+async)
-		plan, err := build.DryRun(build.Planned(c))
+		plan, err := setup.DryRun(setup.Planned(c))
 		if err != nil {
 			t.Fatal(err)
 		}
-		j := build.Local(c)
-		ranks, err := build.Open(j)
+		j := setup.Local(c)
+		ranks, err := setup.Open(j)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +267,7 @@ func TestSaverIsPlanned(t *testing.T) {
 // What New allocated is given back.
 func TestCloseFreesEverything(t *testing.T) {
 	c := cfg(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path="+t.TempDir())
-	ranks, err := build.Open(build.Local(c))
+	ranks, err := setup.Open(setup.Local(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +317,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"zero.stage=2", "optimizer.type=muon", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
 		c := cfg(t, append(sets, "parallel.ranks=2")...)
-		ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{Tile: 200}))
+		ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{Tile: 200}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -327,7 +327,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		// run, more of them on a busy machine: the least of three spells counts.
 		const n, spells = 20, 3
 		var mem [spells + 1]runtime.MemStats
-		err = build.Together(ranks, func(r *build.Rank) error {
+		err = setup.Together(ranks, func(r *setup.Rank) error {
 			fill := tokens(c, r.Rank, 1)
 			for step := range 5 + n*spells + 1 {
 				if at := step - 5; r.Rank == 0 && at >= 0 && at%n == 0 {
@@ -363,9 +363,9 @@ func sameBytes(t *testing.T, what string, got, want device.Bytes) {
 }
 
 // steps trains from fresh parameters.
-func steps(t *testing.T, c *config.Config, ranks []*build.Rank, n int) {
+func steps(t *testing.T, c *config.Config, ranks []*setup.Rank, n int) {
 	t.Helper()
-	err := build.Together(ranks, func(r *build.Rank) error {
+	err := setup.Together(ranks, func(r *setup.Rank) error {
 		if err := fresh(r); err != nil {
 			return err
 		}
@@ -386,7 +386,7 @@ func steps(t *testing.T, c *config.Config, ranks []*build.Rank, n int) {
 	}
 }
 
-func closeAll(ranks []*build.Rank) {
+func closeAll(ranks []*setup.Rank) {
 	for _, r := range ranks {
 		r.Close()
 	}

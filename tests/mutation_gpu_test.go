@@ -18,7 +18,7 @@ import (
 
 	"zeroth/device/cuda"
 	"zeroth/device/cuda/fake"
-	"zeroth/job/build"
+	"zeroth/job/setup"
 )
 
 // mutated is a job whose waits are left out.
@@ -83,7 +83,7 @@ func (w *waits) leaveOut(x cuda.Wait) bool {
 // trainWithout trains a job without a wait, with all if drop is empty.
 func trainWithout(t *testing.T, j mutated, drop string) (out outcome, all []wait, err error) {
 	c := cfg(t, append(j.sets, mutatedSets...)...)
-	ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{Tile: j.tile}))
+	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{Tile: j.tile}))
 	if err != nil {
 		return out, nil, err
 	}

@@ -17,15 +17,15 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/fit"
+	"zeroth/job/setup"
 )
 
 // trainWith is train with test hooks, and the ranks' memory after it.
-func trainWith(t *testing.T, c *config.Config, s build.Hooks) outcome {
+func trainWith(t *testing.T, c *config.Config, s setup.Hooks) outcome {
 	t.Helper()
-	ranks, err := build.Open(build.Place(c, build.Alone{}, s))
+	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, s))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestOffloadAgreesToTheBit(t *testing.T) {
 					want := train(t, cfg(t, sets...), nil)
 					for i, way := range offloads(t, stage) {
 						c := cfg(t, append(append(sets, way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%3))...)
-						sameBits(t, fmt.Sprint(way), trainWith(t, c, build.Hooks{Tile: 200}), want)
+						sameBits(t, fmt.Sprint(way), trainWith(t, c, setup.Hooks{Tile: 200}), want)
 					}
 				})
 			}
@@ -113,7 +113,7 @@ func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 			want := train(t, cfg(t, sets...), nil)
 			for _, way := range offloads(t, stage) {
 				c := cfg(t, append(append(sets, way...), "zero.offload.buffers=2")...)
-				sameBits(t, fmt.Sprint(way), trainWith(t, c, build.Hooks{Tile: 200}), want)
+				sameBits(t, fmt.Sprint(way), trainWith(t, c, setup.Hooks{Tile: 200}), want)
 			}
 		})
 	}
@@ -126,14 +126,14 @@ func TestTrainsUnderABudget(t *testing.T) {
 	// On the CPU: cuBLAS alone wants 32 MiB of work space, more than all of this.
 	shape := []string{"device=cpu", "model.layers=32", "model.width=72", "zero.stage=3", "parallel.ranks=2", "train.steps=3", "train.loss_chunk=8"}
 	c := cfg(t, shape...)
-	plan, err := build.DryRun(build.Planned(c))
+	plan, err := setup.DryRun(setup.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}
 	states := plan.Device[device.Params] + plan.Device[device.Grads] + plan.Device[device.Master] + plan.Device[device.States]
 	budget := states / 4
 	memory := fmt.Sprintf("parallel.memory=%dB", budget)
-	_, err = fit.OpenAffordable(build.Local(cfg(t, append(shape, memory)...)))
+	_, err = fit.OpenAffordable(setup.Local(cfg(t, append(shape, memory)...)))
 	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: a budget of ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
 		t.Errorf("a plan over the budget: %v", err)
 	}
@@ -142,7 +142,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
 		{"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 	} {
-		ranks, err := fit.OpenAffordable(build.Place(cfg(t, append(append(shape, memory), way...)...), build.Alone{}, build.Hooks{Tile: 2048}))
+		ranks, err := fit.OpenAffordable(setup.Place(cfg(t, append(append(shape, memory), way...)...), setup.Alone{}, setup.Hooks{Tile: 2048}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,13 +161,13 @@ func TestTrainsUnderABudget(t *testing.T) {
 // place in it, and every rank ends.
 func closing(t *testing.T, c *config.Config, files vfs.ScratchFS) (all []error, first error) {
 	t.Helper()
-	ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{Files: files, Tile: 200}))
+	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{Files: files, Tile: 200}))
 	if err != nil {
 		return nil, err
 	}
 	defer closeAll(ranks)
 	all = make([]error, len(ranks))
-	first = build.Together(ranks, func(r *build.Rank) error {
+	first = setup.Together(ranks, func(r *setup.Rank) error {
 		err := fresh(r)
 		for step := 0; err == nil && step < 10; step++ {
 			_, err = r.Trainer.Step(tokens(c, r.Rank, step), 1e-3)

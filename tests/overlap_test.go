@@ -13,8 +13,8 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 )
 
 // slow is a group that takes its time on a clock, the fake one of a synctest,
@@ -52,7 +52,7 @@ func (s slow) spoil(q device.Queue, whole, own device.Buffer) {
 
 // lagging has every task of a rank's queues end late, at random: whatever is
 // not ordered by a mark then happens in another order.
-func lagging(r *build.Rank) {
+func lagging(r *setup.Rank) {
 	for i, q := range r.Queues {
 		rng := rand.New(rand.NewPCG(uint64(r.Rank), uint64(i)))
 		q.Trace(func(device.Span) { time.Sleep(time.Duration(rng.ExpFloat64() * 1e3)) })
@@ -129,7 +129,7 @@ func stepTime(t *testing.T, c *config.Config, p pace, replicas bool) (took time.
 		}
 		return g
 	}
-	_, err := running(t, c, wrap, func(r *build.Rank) error {
+	_, err := running(t, c, wrap, func(r *setup.Rank) error {
 		r.Queues[0].Trace(atPace(p))
 		for step := range 3 {
 			start := time.Now()

@@ -15,9 +15,9 @@ import (
 	"testing"
 
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/plan"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 	"zeroth/shard"
@@ -528,7 +528,7 @@ func BenchmarkPlan(b *testing.B) {
 						b.Fatal(err)
 					}
 					if _, err = plan.New(c, plan.Machine{GPU: true}); err == nil {
-						_, err = sim.Simulate(build.Planned(c), h)
+						_, err = sim.Simulate(setup.Planned(c), h)
 					}
 					if err != nil {
 						b.Fatal(err)

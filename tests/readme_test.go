@@ -21,9 +21,9 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/plan"
+	"zeroth/job/setup"
 )
 
 var update = flag.Bool("update", false, "write what the program says into the pages")
@@ -314,7 +314,7 @@ func source(t *testing.T, file string, names ...string) string {
 // depends on the machine.
 func planned(t *testing.T, sets ...string) device.Bytes {
 	t.Helper()
-	plan, err := build.DryRun(build.Planned(quickstart(t, sets...)))
+	plan, err := setup.DryRun(setup.Planned(quickstart(t, sets...)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,9 +22,9 @@ import (
 	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 )
 
 // saving is a job over a small file that saves every 3 of 6 steps.
@@ -296,13 +296,13 @@ func TestSaveThatFails(t *testing.T) {
 	}}
 	for _, async := range []string{"true", "false"} {
 		c := saving(t, t.TempDir(), "checkpoint.async="+async)
-		err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Hooks: build.Hooks{Files: full}})
+		err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Hooks: setup.Hooks{Files: full}})
 		if err == nil || !strings.Contains(err.Error(), "checkpoint of step 3: save: rank 0: ") {
 			t.Errorf("async %s: error %v", async, err)
 		}
 		c = saving(t, t.TempDir(), "checkpoint.async="+async, "checkpoint.on_error=continue")
 		out := t.TempDir()
-		if err := job.Run(context.Background(), c, job.Options{Out: out, Hooks: build.Hooks{Files: full}}); err != nil {
+		if err := job.Run(context.Background(), c, job.Options{Out: out, Hooks: setup.Hooks{Files: full}}); err != nil {
 			t.Errorf("async %s, on_error continue: %v", async, err)
 		}
 		if n := len(losses(t, out, 5)); n == 0 {
@@ -314,7 +314,7 @@ func TestSaveThatFails(t *testing.T) {
 				stop()
 			}
 		}}
-		err = job.Run(ctx, c, job.Options{Out: t.TempDir(), Observer: w, Hooks: build.Hooks{Files: full}})
+		err = job.Run(ctx, c, job.Options{Out: t.TempDir(), Observer: w, Hooks: setup.Hooks{Files: full}})
 		var stopped *job.Stopped
 		if !errors.As(err, &stopped) || stopped.Checkpoint != "" || stopped.Step < 4 {
 			t.Errorf("async %s, stopped: %v", async, err)
@@ -334,7 +334,7 @@ func TestSaveIsTriedAgain(t *testing.T) {
 		}}
 		dir := t.TempDir()
 		c := saving(t, dir, "checkpoint.every=6", "checkpoint.async="+async, "checkpoint.on_error=continue")
-		if err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Hooks: build.Hooks{Files: once}}); err != nil {
+		if err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Hooks: setup.Hooks{Files: once}}); err != nil {
 			t.Errorf("async %s: %v", async, err)
 		}
 		if _, err := checkpoint.Resolve(dir, "6"); err != nil || !failed.Load() {
@@ -448,7 +448,7 @@ func TestSavesBesideTrainingKeepTheirStep(t *testing.T) {
 			if slices.Contains(way, "zero.offload.optimizer=disk") {
 				sets = append(sets, "zero.offload.path="+t.TempDir())
 			}
-			err := job.Run(context.Background(), saving(t, dirs[i], sets...), job.Options{Out: t.TempDir(), Hooks: build.Hooks{Tile: 200}})
+			err := job.Run(context.Background(), saving(t, dirs[i], sets...), job.Options{Out: t.TempDir(), Hooks: setup.Hooks{Tile: 200}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,8 +11,8 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cuda/kernel"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/nn"
 	"zeroth/optim"
@@ -299,7 +299,7 @@ func TestPlanIsTheRoofline(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Model.CapScores, c.Model.CapLogits = of.cap, of.cap
-		s, err := sim.Simulate(build.Planned(c), h)
+		s, err := sim.Simulate(setup.Planned(c), h)
 		if err != nil {
 			t.Fatal(err)
 		}

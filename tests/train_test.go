@@ -13,8 +13,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/data"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/zero"
 )
@@ -31,7 +31,7 @@ func cfg(t *testing.T, sets ...string) *config.Config {
 	if err := os.WriteFile(file, []byte("data: {text: [train_test.go]}\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	c, err := build.Here(1, 0).Load(file, append(slices.Clone(small), sets...))
+	c, err := setup.Here(1, 0).Load(file, append(slices.Clone(small), sets...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,13 +65,13 @@ type outcome struct {
 // train runs the job for its number of steps.
 func train(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks) outcome {
 	t.Helper()
-	return trainAs(t, c, wrap, func(*build.Rank) {})
+	return trainAs(t, c, wrap, func(*setup.Rank) {})
 }
 
 // trainAs is train on ranks that something is done to before.
-func trainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*build.Rank)) outcome {
+func trainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*setup.Rank)) outcome {
 	t.Helper()
-	ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{WrapGroups: wrap}))
+	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapGroups: wrap}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func trainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) co
 }
 
 // trainOn runs the job on ranks that are open.
-func trainOn(t *testing.T, c *config.Config, ranks []*build.Rank) outcome {
+func trainOn(t *testing.T, c *config.Config, ranks []*setup.Rank) outcome {
 	t.Helper()
 	out := outcome{state: map[string][]float32{}}
 	turn := make(chan struct{}, 1) // not a mutex: on a fake clock a rank that waits for one would stop the time
@@ -95,8 +95,8 @@ func trainOn(t *testing.T, c *config.Config, ranks []*build.Rank) outcome {
 
 // trainInto runs the job on ranks that are open, which may be some of a job's. Who
 // has put something into turn may write to the outcome.
-func trainInto(c *config.Config, ranks []*build.Rank, out *outcome, turn chan struct{}) error {
-	return build.Together(ranks, func(r *build.Rank) error {
+func trainInto(c *config.Config, ranks []*setup.Rank, out *outcome, turn chan struct{}) error {
+	return setup.Together(ranks, func(r *setup.Rank) error {
 		if err := fresh(r); err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func trainInto(c *config.Config, ranks []*build.Rank, out *outcome, turn chan st
 
 // fresh sets a rank's initial parameters. They are larger than a real model's,
 // so that a small one has gradients in all of them from the first step.
-func fresh(r *build.Rank) error {
+func fresh(r *setup.Rank) error {
 	return r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 		p.Param.Init.Std *= 10
 		nn.Fill(1, p.Param, p.At, dst)
@@ -126,7 +126,7 @@ func fresh(r *build.Rank) error {
 }
 
 // collect copies a rank's part of all state to where it belongs.
-func collect(r *build.Rank, state map[string][]float32) error {
+func collect(r *setup.Rank, state map[string][]float32) error {
 	for _, kind := range r.Trainer.Kinds() {
 		err := r.Trainer.Each(kind, zero.Staging(), func(p zero.Part, src []float32) error {
 			name := kind + " " + p.Param.Name

@@ -11,21 +11,21 @@ import (
 	"time"
 
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/optim"
 	"zeroth/zero"
 )
 
 // onRanks opens a job, sets fresh parameters, and runs f on every rank.
-func onRanks(t *testing.T, c *config.Config, f func(*build.Rank) error) error {
+func onRanks(t *testing.T, c *config.Config, f func(*setup.Rank) error) error {
 	t.Helper()
-	ranks, err := build.Open(build.Local(c))
+	ranks, err := setup.Open(setup.Local(c))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closeAll(ranks)
-	return build.Together(ranks, func(r *build.Rank) error {
+	return setup.Together(ranks, func(r *setup.Rank) error {
 		if err := fresh(r); err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func descent(t *testing.T, sets ...string) (map[string][]float32, float64) {
 	before, after := map[string][]float32{}, map[string][]float32{}
 	var norm float64
 	var mu sync.Mutex
-	err := onRanks(t, c, func(r *build.Rank) error {
+	err := onRanks(t, c, func(r *setup.Rank) error {
 		mu.Lock()
 		err := collect(r, before)
 		mu.Unlock()
@@ -125,7 +125,7 @@ func TestOverflowIsSkipped(t *testing.T) {
 		{"zero.stage=2", "optimizer.type=muon", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
 		c := cfg(t, append(sets, "parallel.ranks=2", "precision=fp16")...)
-		err := onRanks(t, c, func(r *build.Rank) error {
+		err := onRanks(t, c, func(r *setup.Rank) error {
 			tr := r.Trainer
 			tr.Scale.Scale = 1 << 40
 			before, after := map[string][]float32{}, map[string][]float32{}
@@ -168,7 +168,7 @@ func TestOverflowIsSkipped(t *testing.T) {
 func TestGradientNotFinite(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "precision=fp16")
 	errs := make([]error, 3)
-	_ = onRanks(t, c, func(r *build.Rank) error {
+	_ = onRanks(t, c, func(r *setup.Rank) error {
 		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 1e-6); err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func TestGradientNotFinite(t *testing.T) {
 // So does a loss that is not a number.
 func TestLossNotFinite(t *testing.T) {
 	c := cfg(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
-	err := onRanks(t, c, func(r *build.Rank) error {
+	err := onRanks(t, c, func(r *setup.Rank) error {
 		err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 			for i := range dst {
 				dst[i] = float32(math.NaN())
@@ -209,7 +209,7 @@ func TestLossNotFinite(t *testing.T) {
 func TestRanksStopTogether(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=4")
 	stopped := make([]int, 4)
-	err := onRanks(t, c, func(r *build.Rank) error {
+	err := onRanks(t, c, func(r *setup.Rank) error {
 		for step := range 10 {
 			r.Trainer.WantStop = r.Rank == 2 && step == 3
 			s, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3)
@@ -237,7 +237,7 @@ func TestEvaluationLeavesNoTrace(t *testing.T) {
 		got := outcome{state: map[string][]float32{}}
 		var evals [2]float64
 		var mu sync.Mutex
-		err := onRanks(t, c, func(r *build.Rank) error {
+		err := onRanks(t, c, func(r *setup.Rank) error {
 			for step := range c.Train.Steps {
 				mean, err := r.Trainer.Eval(1, tokens(c, r.Rank, step))
 				if err != nil {
@@ -272,7 +272,7 @@ func TestEvaluationLeavesNoTrace(t *testing.T) {
 // The parameter a step uses is the master copy rounded once.
 func TestParametersAreRoundedMasters(t *testing.T) {
 	c := cfg(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
-	err := onRanks(t, c, func(r *build.Rank) error {
+	err := onRanks(t, c, func(r *setup.Rank) error {
 		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 1e-2); err != nil {
 			return err
 		}
@@ -315,7 +315,7 @@ func TestInputsTakeTurns(t *testing.T) {
 		c := cfg(t, "parallel.ranks=2", "train.accumulate=5", fmt.Sprintf("zero.stage=%d", stage))
 		var got [2]zero.Stats
 		for i := range got {
-			err := onRanks(t, c, func(r *build.Rank) error {
+			err := onRanks(t, c, func(r *setup.Rank) error {
 				compute, fill := r.Queues[0], tokens(c, r.Rank, 0)
 				waits := func(micro int, input, target, start []int32) error {
 					return cmp.Or(compute.Wait(), fill(micro, input, target, start))

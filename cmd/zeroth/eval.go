@@ -12,8 +12,8 @@ import (
 
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/job/state"
 )
 
@@ -69,7 +69,7 @@ func evaluated(path, run string, sets []string) (*config.Config, error) {
 	for _, key := range append(config.Shape(), apart...) {
 		sets = append(sets, key+"=null")
 	}
-	return build.Here(1, 0).Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, folder)))
+	return setup.Here(1, 0).Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, folder)))
 }
 
 // setFrom is how an evaluation gives the job its model.

@@ -22,7 +22,7 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
 	"zeroth/collective/flight"
-	"zeroth/job/build"
+	"zeroth/job/setup"
 )
 
 // faults are hooks of a process: "RANK drop N" forgets the rank's operation N of its
@@ -31,7 +31,7 @@ import (
 // comes once that is there. "LOCAL dead N" ends the process with that local rank at once,
 // from start N on; "0 unwritable 0" lets it make no folder where checkpoints are, and
 // "0 full 0" write nothing, nor offload.
-func faults(what string) (h build.Hooks) {
+func faults(what string) (h setup.Hooks) {
 	var rank int
 	var how, when string
 	if _, err := fmt.Sscan(what, &rank, &how, &when); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/input"
-	"zeroth/job/build"
+	"zeroth/job/setup"
 )
 
 func (a *app) launch() *cobra.Command {
@@ -117,7 +117,7 @@ func (s *supervisor) inFolder() error {
 
 // ranks is how many the job has in so many processes.
 func (c command) ranks(processes int) (int, error) {
-	job, err := build.Here(processes, 0).Load(c.file, c.sets)
+	job, err := setup.Here(processes, 0).Load(c.file, c.sets)
 	if err != nil {
 		return 0, err
 	}

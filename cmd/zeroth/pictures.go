@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/plan"
+	"zeroth/job/setup"
 )
 
 // pictures are the files that a plan is drawn into; empty is none.
@@ -67,7 +67,7 @@ func (p *planned) compare(file string, m plan.Machine, of func(*config.Config, p
 	}
 	var s plan.Stages
 	for stage := range 4 {
-		c, err := build.Here(1, 0).Draft(p.file, append(p.overlays(), fmt.Sprintf("zero.stage=%d", stage)))
+		c, err := setup.Here(1, 0).Draft(p.file, append(p.overlays(), fmt.Sprintf("zero.stage=%d", stage)))
 		var at *plan.Plan
 		if err == nil {
 			at, err = of(c, m)

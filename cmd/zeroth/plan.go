@@ -16,10 +16,10 @@ import (
 
 	"zeroth/input"
 	"zeroth/job/bench"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/plan"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 )
@@ -96,7 +96,7 @@ func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
 		}
 		m.Memory = bytes
 	}
-	c, err := build.Here(1, 0).Draft(p.file, p.overlays())
+	c, err := setup.Here(1, 0).Draft(p.file, p.overlays())
 	if err == nil {
 		m.Spread, err = p.spread(c)
 	}
@@ -104,7 +104,7 @@ func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
 }
 
 // spread is the processes and hosts to plan for; zero: one of each.
-func (p *planned) spread(c *config.Config) (s build.Spread, err error) {
+func (p *planned) spread(c *config.Config) (s setup.Spread, err error) {
 	if !p.given("processes") && !p.given("hosts") {
 		return s, nil
 	}
@@ -264,7 +264,7 @@ func (a *app) simulated(c *config.Config, m plan.Machine, machine string) (*sim.
 		s.GPU = h.GPU || c.On() == "cuda"
 		return sim.Simulate(s.Of(c), h)
 	}
-	return sim.Simulate(build.Planned(c), h)
+	return sim.Simulate(setup.Planned(c), h)
 }
 
 // openHardware is a machine by its name, whose ranks are on GPUs if that is what is planned

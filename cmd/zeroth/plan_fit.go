@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/plan"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 )
 
@@ -146,7 +146,7 @@ func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 		errs = append(errs, errors.New("--disk without --host-memory: what rests on disk passes through host memory"))
 	}
 	if len(errs) == 0 {
-		if err := h.Serves(build.Planned(c), l.Host > 0, l.Disk > 0); err != nil {
+		if err := h.Serves(setup.Planned(c), l.Host > 0, l.Disk > 0); err != nil {
 			errs = append(errs, err)
 		}
 	}

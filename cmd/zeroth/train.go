@@ -19,14 +19,14 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/state"
 )
 
 // hooks are of tests whose processes are to meet a fault.
-var hooks build.Hooks
+var hooks setup.Hooks
 
 func (a *app) train() *cobra.Command {
 	var sets []string
@@ -208,7 +208,7 @@ func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Op
 	if f := os.Stdin; file == "-" && term.IsTerminal(int(f.Fd())) {
 		a.note("reading the job from this terminal; Ctrl-D ends it")
 	}
-	if c, err = build.Here(in.World, in.Ranks).Load(file, sets); err != nil {
+	if c, err = setup.Here(in.World, in.Ranks).Load(file, sets); err != nil {
 		return nil, leave, err
 	}
 	if o.Resume == "latest" && o.Out == "" && c.Checkpoint.Dir == "" {

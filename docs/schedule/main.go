@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"zeroth/device"
-	"zeroth/job/build"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -44,11 +44,11 @@ const steps = 30
 
 // record trains some steps and returns the spans of rank 0 in the fastest.
 func record(file string, sets []string) (best []span, err error) {
-	c, err := build.Here(1, 0).Load(file, sets)
+	c, err := setup.Here(1, 0).Load(file, sets)
 	if err != nil {
 		return nil, err
 	}
-	ranks, err := build.Open(build.Local(c))
+	ranks, err := setup.Open(setup.Local(c))
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func record(file string, sets []string) (best []span, err error) {
 		q.Trace(tr.task)
 	}
 	shortest := time.Duration(1 << 62)
-	err = build.Together(ranks, func(r *build.Rank) error {
+	err = setup.Together(ranks, func(r *setup.Rank) error {
 		if err := r.Trainer.Fill(zero.Master, fresh); err != nil {
 			return err
 		}

@@ -14,10 +14,10 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/machine"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 	"zeroth/nn"
@@ -63,7 +63,7 @@ func Measure(c *config.Config, tell func(doing string)) (*Here, error) {
 	if tell == nil {
 		tell = func(string) {}
 	}
-	h := &Here{workers: build.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
+	h := &Here{workers: setup.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
 	h.peakOf, h.peak = peakRate(c.Precision)
 	if err := h.measureKernels(c, tell); err != nil {
 		return nil, fmt.Errorf("measuring the kernels: %w", err)
@@ -104,7 +104,7 @@ func alone(c *config.Config) *config.Config {
 // there is something to cut. The time of a kernel of the job then follows from its work.
 func (h *Here) shortened(x *config.Config, copies int) error {
 	for {
-		l, err := sim.Recorded(build.Planned(x), 1)
+		l, err := sim.Recorded(setup.Planned(x), 1)
 		if err != nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func (h *Here) measureKernels(c *config.Config, tell func(string)) error {
 	if err := h.shortened(x, copies); err != nil {
 		return err
 	}
-	f, err := build.DryRun(build.Planned(x))
+	f, err := setup.DryRun(setup.Planned(x))
 	if err != nil {
 		return err
 	}
@@ -154,12 +154,12 @@ func (h *Here) measureKernels(c *config.Config, tell func(string)) error {
 	var all []*measuring
 	defer func() {
 		for _, m := range all {
-			build.CloseAll(m.ranks)
+			setup.CloseAll(m.ranks)
 		}
 	}()
 	for range copies {
 		m := &measuring{}
-		if m.ranks, err = fit.OpenAffordable(build.Place(x, build.Alone{}, build.Hooks{Workers: h.workers, WrapTrainer: m.wrap})); err != nil {
+		if m.ranks, err = fit.OpenAffordable(setup.Place(x, setup.Alone{}, setup.Hooks{Workers: h.workers, WrapTrainer: m.wrap})); err != nil {
 			return err
 		}
 		all = append(all, m)
@@ -197,7 +197,7 @@ func usual(times []float64) float64 {
 
 // measuring is one rank at the work that is measured.
 type measuring struct {
-	ranks []*build.Rank
+	ranks []*setup.Rank
 	log   *sim.Recording
 	warm  []int // by queue: the tasks before what counts
 	spans [][]device.Span
@@ -241,8 +241,8 @@ func (m *measuring) run(c *config.Config) error {
 }
 
 // trainStep runs a step on made-up tokens and waits until all queues are idle.
-func trainStep(c *config.Config, ranks []*build.Rank) error {
-	return build.Together(ranks, func(r *build.Rank) error {
+func trainStep(c *config.Config, ranks []*setup.Rank) error {
+	return setup.Together(ranks, func(r *setup.Rank) error {
 		_, err := r.Trainer.Step(func(_ int, input, target, _ []int32) error {
 			for i := range input {
 				input[i], target[i] = int32(i*7%c.Model.Vocab), int32((i*7+7)%c.Model.Vocab)
@@ -280,7 +280,7 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work)
 // measureCollectives measures those of the job's groups, or of smaller ones
 // where they are large.
 func (h *Here) measureCollectives(c *config.Config) error {
-	l, err := sim.Recorded(build.Micros(build.Planned(c), build.FewMicro), 1)
+	l, err := sim.Recorded(setup.Micros(setup.Planned(c), setup.FewMicro), 1)
 	if err != nil {
 		return err
 	}
@@ -310,7 +310,7 @@ func (h *Here) measureCollectives(c *config.Config) error {
 			return err
 		}
 		moved := func(n, ranks int) float64 { return float64(n) * float64(ranks-1+int(k.Form)) / float64(ranks) }
-		t := timed{build.Queues[1], k}
+		t := timed{setup.Queues[1], k}
 		h.kernels[t], h.work[t] = took*own*moved(k.N, k.Group.Size)/moved(n, size), l.Work[i]
 	}
 	return nil
@@ -416,14 +416,14 @@ func SimulateHere(c *config.Config, h *Here) (*sim.Result, error) {
 	cores := runtime.GOMAXPROCS(0)
 	wants := func(queue string) float64 {
 		switch queue {
-		case build.DiskQueues[0], build.DiskQueues[1]:
+		case setup.DiskQueues[0], setup.DiskQueues[1]:
 			return 0
-		case build.Queues[1], build.HostQueues[1], build.HostQueues[2]:
+		case setup.Queues[1], setup.HostQueues[1], setup.HostQueues[2]:
 			return 1
 		}
 		return float64(h.workers)
 	}
-	return sim.SimulateWith(build.Planned(c), sim.CostModel{
+	return sim.SimulateWith(setup.Planned(c), sim.CostModel{
 		Name: "this machine", Source: fmt.Sprintf("measured: kernels in %s, on %d processors, %s at %.4g a second", h.steps, cores, h.peakOf, h.peak),
 		Seconds: h.seconds, Wants: wants, There: float64(cores) / float64(c.Parallel.Ranks), Peak: h.peak / float64(c.Parallel.Ranks),
 	})

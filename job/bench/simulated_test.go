@@ -4,9 +4,9 @@ import (
 	"math"
 	"testing"
 
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 )
 
@@ -24,7 +24,7 @@ func TestMeasure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := sim.Recorded(build.Planned(c), 1)
+		l, err := sim.Recorded(setup.Planned(c), 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,10 +10,10 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/zero"
 )
@@ -26,18 +26,18 @@ var peerJob = []string{"model.layers=8", "model.heads=8", "model.width=512", "mo
 var quickJob = []string{"model.layers=4", "model.heads=7", "model.width=448", "model.context=64", "train.micro_batch=4", "train.batch=16", "parallel.ranks=4"}
 
 // openJob opens a job's ranks on the CPU with fresh parameters.
-func openJob(tb testing.TB, job []string, stage int, t device.DType) (*config.Config, []*build.Rank) {
+func openJob(tb testing.TB, job []string, stage int, t device.DType) (*config.Config, []*setup.Rank) {
 	tb.Helper()
 	c, err := config.Draft("", append(slices.Clone(job), fmt.Sprint("zero.stage=", stage), fmt.Sprint("precision=", t), "device=cpu"))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	ranks, err := fit.OpenAffordable(build.Local(c))
+	ranks, err := fit.OpenAffordable(setup.Local(c))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { build.CloseAll(ranks) })
-	err = build.Together(ranks, func(r *build.Rank) error {
+	tb.Cleanup(func() { setup.CloseAll(ranks) })
+	err = setup.Together(ranks, func(r *setup.Rank) error {
 		return r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 			nn.Fill(1, p.Param, p.At, dst)
 			return nil

@@ -9,9 +9,9 @@ import (
 
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/plan"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/offload"
 	"zeroth/optim"
@@ -47,7 +47,7 @@ func (l Limits) machine(c *config.Config) plan.Machine {
 type Choice struct {
 	Config    *config.Config
 	Sets      []string // what differs from the job, as --set takes it
-	Needs     build.Footprint
+	Needs     setup.Footprint
 	Low, High int64 // estimates of what is outside, bytes
 	Cost      sim.Cost
 	Exact     bool        // Needs is that of a dry run
@@ -221,7 +221,7 @@ func (s *search) dryRun(c *Choice) error {
 	if err := s.weigh(c); err != nil {
 		return err
 	}
-	needs, err := build.DryRun(c.limits.machine(c.Config).Job(c.Config))
+	needs, err := setup.DryRun(c.limits.machine(c.Config).Job(c.Config))
 	if err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ func bare(c *config.Config, l Limits) (*search, error) {
 		return nil, err
 	}
 	s := &search{limits: l, job: config.Standing(job, layers.model), layers: layers}
-	rules := build.Rules(c.Optimizer)
+	rules := setup.Rules(c.Optimizer)
 	for _, u := range s.layers.model.Units() {
 		for _, p := range u.Params {
 			if r, ok := rules[p.Rule].(optim.Whole); ok && !p.Frozen {

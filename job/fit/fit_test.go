@@ -10,11 +10,11 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/device/dry"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
 	"zeroth/job/machine"
 	"zeroth/job/plan"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 	"zeroth/zero"
@@ -55,7 +55,7 @@ func TestFitIsTheBestOfAll(t *testing.T) {
 				}
 			}
 			for _, x := range slices.Concat(f.Fits, f.Others) {
-				needs, err := build.DryRun(build.Planned(configtest.Fitted(t, append([]string{"zero.stage=1"}, x.Sets...)...)))
+				needs, err := setup.DryRun(setup.Planned(configtest.Fitted(t, append([]string{"zero.stage=1"}, x.Sets...)...)))
 				if needs != x.Needs || err != nil || !x.Exact {
 					t.Errorf("%v: needs %+v (%v), fit says %+v", x.Sets, needs, err, x.Needs)
 				}
@@ -127,7 +127,7 @@ func TestLargest(t *testing.T) {
 // that fit, which do.
 func TestOverBudget(t *testing.T) {
 	c := configtest.Fitted(t, "device=cpu", "zero.stage=0", "parallel.memory=100GB")
-	needs, err := build.DryRun(build.Planned(c))
+	needs, err := setup.DryRun(setup.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestOverBudget(t *testing.T) {
 	for _, way := range strings.Split(ways, ", or ") {
 		way, _, _ = strings.Cut(way, " (")
 		sets := append([]string{"device=cpu", "zero.stage=0"}, strings.Split(strings.TrimPrefix(way, "--set "), " --set ")...)
-		if got, err := build.DryRun(build.Planned(configtest.Fitted(t, sets...))); err != nil || got.Device.Total() > c.Parallel.Memory {
+		if got, err := setup.DryRun(setup.Planned(configtest.Fitted(t, sets...))); err != nil || got.Device.Total() > c.Parallel.Memory {
 			t.Errorf("%s: %d bytes, budget %d: %v", way, got.Device.Total(), c.Parallel.Memory, err)
 		}
 	}
@@ -173,17 +173,17 @@ func TestOverBudget(t *testing.T) {
 func TestMoreThanThereIs(t *testing.T) {
 	for _, sets := range [][]string{{"device=cpu", "zero.stage=0"}, {"device=cpu", "zero.stage=2", "zero.offload.optimizer=host"}} {
 		c := configtest.Fitted(t, sets...)
-		f, err := build.DryRun(build.Planned(c))
+		f, err := setup.DryRun(setup.Planned(c))
 		if err != nil {
 			t.Fatal(err)
 		}
 		each := f.Device.Total() + f.Host.Total()
 		enough := machine.Memory{Free: 4 * each, Total: 4 * each, Limit: "this machine"}
-		if err := affords(build.Local(c), f, enough); err != nil {
+		if err := affords(setup.Local(c), f, enough); err != nil {
 			t.Errorf("%v: enough is refused: %v", sets, err)
 		}
 		little := machine.Memory{Free: 4*each*2/3 + 3, Total: 8 * each, Limit: "the control group x"}
-		err = affords(build.Local(c), f, little)
+		err = affords(setup.Local(c), f, little)
 		if err == nil || !input.IsInput(err) {
 			t.Fatalf("%v: more than there is: %v", sets, err)
 		}
@@ -196,24 +196,24 @@ func TestMoreThanThereIs(t *testing.T) {
 		for _, way := range strings.Split(ways, ", or ") {
 			way, _, _ = strings.Cut(way, " (")
 			all := append(slices.Clone(sets), strings.Split(strings.TrimPrefix(way, "--set "), " --set ")...)
-			if got, err := build.DryRun(build.Planned(configtest.Fitted(t, all...))); err != nil || 4*(got.Device.Total()+got.Host.Total()) > little.Free {
+			if got, err := setup.DryRun(setup.Planned(configtest.Fitted(t, all...))); err != nil || 4*(got.Device.Total()+got.Host.Total()) > little.Free {
 				t.Errorf("%s: %d bytes each, %d are free for four: %v", way, got.Device.Total()+got.Host.Total(), little.Free, err)
 			}
 		}
 		c.Parallel.Memory = 2 * each
-		if err := affords(build.Local(c), f, little); err != nil {
+		if err := affords(setup.Local(c), f, little); err != nil {
 			t.Errorf("%v: what is named and will be there: %v", sets, err)
 		}
-		if err := affords(build.Local(c), f, machine.Memory{Free: each, Total: 2 * each, Limit: "this machine"}); err == nil || !strings.Contains(err.Error(), "; but this machine has "+show.ByteSize(2*each)+" in all; ") {
+		if err := affords(setup.Local(c), f, machine.Memory{Free: each, Total: 2 * each, Limit: "this machine"}); err == nil || !strings.Contains(err.Error(), "; but this machine has "+show.ByteSize(2*each)+" in all; ") {
 			t.Errorf("%v: what is named and can never be there: %v", sets, err)
 		}
-		if err := affords(build.Local(c), f, machine.Memory{}); err != nil {
+		if err := affords(setup.Local(c), f, machine.Memory{}); err != nil {
 			t.Errorf("%v: a system that tells nothing: %v", sets, err)
 		}
 	}
 	c := configtest.Fitted(t)
 	c.Parallel.Ranks = 1 << 16
-	if err := affords(build.Planned(c), build.Footprint{Disk: 1}, machine.Memory{Free: 1}); err != nil {
+	if err := affords(setup.Planned(c), setup.Footprint{Disk: 1}, machine.Memory{Free: 1}); err != nil {
 		t.Error(err)
 	}
 	if Product(1<<50, 1<<16) != math.MaxInt64 || Product(3, 4) != 12 {
@@ -417,11 +417,11 @@ func TestCostCountsTheSchedule(t *testing.T) {
 		c := configtest.Fitted(t, sets...)
 		cost := one(t, c, Limits{Ranks: 4, Rates: here}).Cost
 		q, moved := &counter{}, int64(0)
-		f, err := build.DryRun(build.Planned(c))
+		f, err := setup.DryRun(setup.Planned(c))
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, _, _, err := build.DryRank(build.Planned(c), f.Arena, func(z *zero.Config) {
+		r, _, _, err := setup.DryRank(setup.Planned(c), f.Arena, func(z *zero.Config) {
 			z.Compute = q
 			if c.Zero.Offload.Any() {
 				z.Offload.ToHost, z.Offload.ToDevice = copies{bytes: &moved}, copies{bytes: &moved}
@@ -486,7 +486,7 @@ func TestUpdateOfOffloaded(t *testing.T) {
 		{[]string{"zero.offload.optimizer=host", "optimizer.type=muon", "device=cpu"}, sim.Rates{Host: 1e9, Memory: 1}, 4 + 2*12 + 2, 4},
 	} {
 		c := configtest.Fitted(t, append(test.sets, "zero.stage=2")...)
-		r, _, _, err := build.DryRank(build.Planned(c), build.AnyArena, func(*zero.Config) {})
+		r, _, _, err := setup.DryRank(setup.Planned(c), setup.AnyArena, func(*zero.Config) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -558,7 +558,7 @@ func TestUnsearchable(t *testing.T) {
 		t.Error(err)
 	}
 	c.Parallel.Memory = 1 << 20
-	needs, err := build.DryRun(build.Planned(c))
+	needs, err := setup.DryRun(setup.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}

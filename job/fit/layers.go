@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"zeroth/fsdp"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/nn"
 	"zeroth/zero"
@@ -29,7 +29,7 @@ type layers struct {
 func layersOf(c *config.Config) (*layers, error) {
 	m := config.Network(c)
 	p := &profiler{modules: make([][]byte, len(m.Modules))}
-	t, _, _, err := build.DryRank(build.Planned(alone(config.Standing(c, m))), build.AnyArena, func(z *zero.Config) {
+	t, _, _, err := setup.DryRank(setup.Planned(alone(config.Standing(c, m))), setup.AnyArena, func(z *zero.Config) {
 		p.recording = sim.RecordAll(z)
 		z.Listener = p
 	})

@@ -7,8 +7,8 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/fsdp"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/offload"
 	"zeroth/shard"
@@ -26,7 +26,7 @@ import (
 
 // measured is what a dry run has counted. All of it grows by as much with every layer.
 type measured struct {
-	needs   build.Footprint // but for activations, staging memory of saves and work space of kernels
+	needs   setup.Footprint // but for activations, staging memory of saves and work space of kernels
 	state   int             // elements that saves hand out
 	traffic sim.Traffic
 	ops     sim.Operations
@@ -170,7 +170,7 @@ func (s *search) firstOnHost(x *config.Config) (int, error) {
 
 // shards are the units of the network as a rank of the choice's mesh has them.
 func (s *search) shards(x *config.Config) (units []offload.Unit) {
-	mesh, rules := config.Mesh(x), build.Rules(x.Optimizer)
+	mesh, rules := config.Mesh(x), setup.Rules(x.Optimizer)
 	groups := fsdp.Groups{Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate}}
 	for _, u := range fsdp.LayOut(s.layers.model, fsdp.Policy{}, zero.Begin(rules), func(string) fsdp.Groups { return groups }) {
 		units = append(units, offload.Unit{Len: u.Layout.ShardLen(), Frozen: u.Frozen})
@@ -201,7 +201,7 @@ func (s *search) runUnits(x *config.Config, k unitKey, modules []int) (measured,
 	}
 	job := s.limits.machine(x).Job(config.Standing(c, s.layers.with(modules)))
 	var meter *sim.Meter
-	t, dev, host, err := build.DryRank(job, build.AnyArena, func(z *zero.Config) {
+	t, dev, host, err := setup.DryRank(job, setup.AnyArena, func(z *zero.Config) {
 		if k.moves {
 			meter, z.Offload.Tile = sim.NewMeter(z), wholeUnits
 		}
@@ -215,7 +215,7 @@ func (s *search) runUnits(x *config.Config, k unitKey, modules []int) (measured,
 		}
 		return measured{traffic: meter.Traffic}, nil
 	}
-	m := measured{needs: build.Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes()}, state: t.StateLen()}
+	m := measured{needs: setup.Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes()}, state: t.StateLen()}
 	m.needs.Device[device.Activations] = 0
 	return m, nil
 }
@@ -238,18 +238,18 @@ func (s *search) runPasses(x *config.Config, k passKey, modules []int) (measured
 	c := alone(config.Standing(x, s.layers.with(modules)))
 	c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute, c.Train.Accumulate = k.micro, k.chunk, k.recompute, k.micros
 	var l *sim.Recording
-	t, dev, host, err := build.DryRank(build.Planned(c), build.AnyArena, func(z *zero.Config) { l = sim.RecordAll(z) })
+	t, dev, host, err := setup.DryRank(setup.Planned(c), setup.AnyArena, func(z *zero.Config) { l = sim.RecordAll(z) })
 	if err != nil {
 		return measured{}, err
 	}
 	t.DryRun()
-	m := measured{needs: build.Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Arena: t.ArenaPeak()}, ops: sim.Operations{}.Plus(l.Operations, 1/float64(k.micros))}
+	m := measured{needs: setup.Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Arena: t.ArenaPeak()}, ops: sim.Operations{}.Plus(l.Operations, 1/float64(k.micros))}
 	m.needs.Device[device.Activations] = 0
 	return m, nil
 }
 
 // needs is what a rank of a choice needs.
-func (s *search) needs(x *config.Config) (n build.Footprint, err error) {
+func (s *search) needs(x *config.Config) (n setup.Footprint, err error) {
 	one := x.Copy()
 	one.Train.MicroBatch, one.Train.LossChunk, one.Zero.Recompute = 1, x.Model.Context, "none"
 	units, err := s.ofUnits(x)
@@ -269,13 +269,13 @@ func (s *search) needs(x *config.Config) (n build.Footprint, err error) {
 	n = n.Fitted()
 	n.Device[device.Workspace] = 0
 	if !s.limits.GPU {
-		n.Device[device.Workspace] = build.Workspace(config.Standing(x, s.layers.with(s.layers.first)), build.Workers(x))
+		n.Device[device.Workspace] = setup.Workspace(config.Standing(x, s.layers.with(s.layers.first)), setup.Workers(x))
 	}
 	at := &n.Device
-	if build.HostApart(x) {
+	if setup.HostApart(x) {
 		at = &n.Host
 	}
-	at[device.Snapshot] = int64(4 * build.StagedOf(x, units.state))
+	at[device.Snapshot] = int64(4 * setup.StagedOf(x, units.state))
 	return n, nil
 }
 

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/nn"
 	"zeroth/offload"
@@ -112,7 +112,7 @@ func fewAreAll(t *testing.T, s *search, x *config.Config) {
 		return
 	}
 	what := fmt.Sprintf("stage %d, prefetch %d, recompute %s, accumulate %d, %+v", x.Zero.Stage, x.Zero.Prefetch, x.Zero.Recompute, x.Train.Accumulate, x.Zero.Offload)
-	needs, err := build.DryRun(build.Planned(x))
+	needs, err := setup.DryRun(setup.Planned(x))
 	if err != nil || c.Needs != needs {
 		t.Errorf("%s: needs %+v, a run of all %+v, %v", what, c.Needs, needs, err)
 	}
@@ -157,7 +157,7 @@ func TestWholeUnitsMoveAsMuch(t *testing.T) {
 			t.Fatal(err)
 		}
 		var meter *sim.Meter
-		r, _, _, err := build.DryRank(build.Planned(s.job), build.AnyArena, func(z *zero.Config) { meter = sim.NewMeter(z) })
+		r, _, _, err := setup.DryRank(setup.Planned(s.job), setup.AnyArena, func(z *zero.Config) { meter = sim.NewMeter(z) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +181,7 @@ func TestAllIsSearched(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, x := range slices.Concat(f.Fits, f.Others) {
-			if needs, err := build.DryRun(build.Planned(x.Config)); err != nil || needs.Device.Total() != x.Needs.Device.Total() || !x.Exact {
+			if needs, err := setup.DryRun(setup.Planned(x.Config)); err != nil || needs.Device.Total() != x.Needs.Device.Total() || !x.Exact {
 				t.Errorf("%s: %v: needs %+v, a dry run %+v, %v", name, x.Sets, x.Needs, needs, err)
 			}
 		}

@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/plan"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 	"zeroth/nn"
@@ -168,7 +168,7 @@ func (f *Result) advice() string {
 func (f *Result) withHost() string {
 	l, c := f.Limits, f.Job.Config
 	l.Host = math.MaxInt64 / 2
-	if f.Limits.Host > 0 || l.Hardware != nil && l.Hardware.Serves(build.Planned(c), true, false) != nil {
+	if f.Limits.Host > 0 || l.Hardware != nil && l.Hardware.Serves(setup.Planned(c), true, false) != nil {
 		return ""
 	}
 	with, err := Search(c, l)

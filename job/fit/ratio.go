@@ -10,8 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 )
@@ -158,7 +158,7 @@ func quickest(list []*Choice) (best *Choice) {
 // simulate is the choice's step on the hardware there is, once.
 func (c *Choice) simulate() (err error) {
 	if c.Simulated == nil && c.limits.Hardware != nil {
-		c.Simulated, err = sim.SimulateUntraced(build.Planned(c.Config), c.limits.Hardware)
+		c.Simulated, err = sim.SimulateUntraced(setup.Planned(c.Config), c.limits.Hardware)
 	}
 	return err
 }

@@ -9,10 +9,10 @@ import (
 
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/machine"
 	"zeroth/job/plan"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 )
@@ -22,8 +22,8 @@ import (
 var here = sim.Rates{Flops: 1e11, Link: 5e9, Host: 5e9, Memory: 1e10, Disk: 1e9}
 
 // Affordable is what each rank will allocate, if there is as much.
-func Affordable(j *build.Job) (build.Footprint, error) {
-	plan, err := build.DryRun(j)
+func Affordable(j *setup.Job) (setup.Footprint, error) {
+	plan, err := setup.DryRun(j)
 	if err != nil {
 		return plan, err
 	}
@@ -37,44 +37,44 @@ func PlanHere(c *config.Config, m plan.Machine) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := build.Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk}
-	p.Lacks = cmp.Or(budget(c, f), affords(build.Local(c), f, machine.Machine()))
+	f := setup.Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk}
+	p.Lacks = cmp.Or(budget(c, f), affords(setup.Local(c), f, machine.Machine()))
 	return p, nil
 }
 
 // OpenAffordable opens the ranks of a job, if there is the memory they need.
-func OpenAffordable(j *build.Job) ([]*build.Rank, error) {
+func OpenAffordable(j *setup.Job) ([]*setup.Rank, error) {
 	plan, err := Affordable(j)
 	if err != nil {
 		return nil, err
 	}
 	j.Plan = &plan
-	return build.Open(j)
+	return setup.Open(j)
 }
 
 // budget refuses a job whose ranks need more than parallel.memory, before
 // anything is allocated: with the categories that take most, and the settings
 // nearest to the job's that fit.
-func budget(c *config.Config, f build.Footprint) error {
+func budget(c *config.Config, f setup.Footprint) error {
 	budget, needs := c.Parallel.Memory, f.Device.Total()
 	if budget == 0 || needs <= budget {
 		return nil
 	}
 	return tooMuch(c, fmt.Sprintf("a budget of %s a rank, but a rank needs %s: %s; %s", show.ByteSize(budget), show.ByteSize(needs), largestUses(f.Device),
-		nearby(c, budget, (*Choice).over, build.Footprint.DeviceTotal)))
+		nearby(c, budget, (*Choice).over, setup.Footprint.DeviceTotal)))
 }
 
 // affords refuses a job whose ranks that share a machine together
 // need more memory than that has free. Who names a size in parallel.memory knows better what will be free: then
 // what counts is all there is.
-func affords(j *build.Job, f build.Footprint, m machine.Memory) error {
+func affords(j *setup.Job, f setup.Footprint, m machine.Memory) error {
 	c := j.Config
 	has, where := m.Free, m.Limit+" has %s free"
 	if c.Parallel.Memory > 0 {
 		has, where = m.Total, m.Limit+" has %s in all"
 	}
 	ranks := int64(j.At.Beside)
-	of := build.OnMachine(c)
+	of := setup.OnMachine(c)
 	needs := of(f)
 	if has == 0 || needs <= has/ranks {
 		return onGPU(j, f)
@@ -86,15 +86,15 @@ func affords(j *build.Job, f build.Footprint, m machine.Memory) error {
 
 // onGPU refuses a job whose ranks need more memory than the GPU has free that they
 // are on.
-func onGPU(j *build.Job, f build.Footprint) error {
+func onGPU(j *setup.Job, f setup.Footprint) error {
 	c := j.Config
-	has, where := build.Spare(j)
+	has, where := setup.Spare(j)
 	if where == "" || f.DeviceTotal() <= has {
 		return nil
 	}
 	over := func(x *Choice) int64 { return x.Needs.DeviceTotal() - has }
 	return tooMuch(c, fmt.Sprintf("a rank needs %s on its GPU: %s; but %s of them; %s", show.ByteSize(f.DeviceTotal()), largestUses(f.Device), where,
-		nearby(c, has, over, build.Footprint.DeviceTotal)))
+		nearby(c, has, over, setup.Footprint.DeviceTotal)))
 }
 
 func tooMuch(c *config.Config, wrong string) error {
@@ -131,7 +131,7 @@ func largestUses(b device.Bytes) string {
 // nearby are up to three ways to set the job that fit: those that change least,
 // of these the fastest. Over is by how much a choice does not, and needs what it
 // is held against. Host memory has no bound of its own.
-func nearby(c *config.Config, budget int64, over func(*Choice) int64, needs func(build.Footprint) int64) string {
+func nearby(c *config.Config, budget int64, over func(*Choice) int64, needs func(setup.Footprint) int64) string {
 	const lessOrMore = "want more memory, another number of ranks, a smaller model or shorter sequences"
 	if searchable(c) != nil {
 		return lessOrMore

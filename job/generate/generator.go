@@ -12,9 +12,9 @@ import (
 	"zeroth/device/dry"
 	"zeroth/fsdp"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -25,9 +25,9 @@ import (
 // computes a token's queries, keys and values once, as long as those before it stay
 // where they are.
 type Generator struct {
-	dev      build.Device
-	host     build.Device  // dev, where the host may address its memory
-	queues   []build.Queue // compute, comm
+	dev      setup.Device
+	host     setup.Device  // dev, where the host may address its memory
+	queues   []setup.Queue // compute, comm
 	runner   *fsdp.Runner
 	held     []func() // give back what is allocated
 	dtype    device.DType
@@ -49,7 +49,7 @@ type known struct {
 
 // newGenerator builds a model with the parameters of a source on a backend, for so many
 // texts at once. It is the caller's to close.
-func newGenerator(from *source, m hf.Model, b build.Backend, dtype device.DType, texts int) (*Generator, error) {
+func newGenerator(from *source, m hf.Model, b setup.Backend, dtype device.DType, texts int) (*Generator, error) {
 	fill, end, err := from.parameters(m)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (g *Generator) config(m hf.Model) fsdp.Config {
 
 // plan is the bytes of the arena of a pass, which a dry one has used. What does not fit
 // into the memory that is free is refused.
-func (g *Generator) plan(m hf.Model, b build.Backend) (arena int, err error) {
+func (g *Generator) plan(m hf.Model, b setup.Backend) (arena int, err error) {
 	cfg := g.config(m)
 	dry, err := fsdp.New(cfg)
 	if err != nil {
@@ -114,7 +114,7 @@ func (g *Generator) plan(m hf.Model, b build.Backend) (arena int, err error) {
 		params += int64(u.Param.Bytes())
 	}
 	arena = dry.ArenaPeak()
-	_, here := b.(build.CPU) // another has memory of its own, and says itself when it has no more
+	_, here := b.(setup.CPU) // another has memory of its own, and says itself when it has no more
 	cache := int64(len(g.texts)) * int64(cfg.Model.Blocks) * int64(g.context*cfg.Model.QKV*g.dtype.Size())
 	if free := machine.Machine().Free; free > 0 && here && params+cache+int64(arena) > free {
 		return 0, input.BadInput(fmt.Errorf("the model takes %s, %d texts of up to %d tokens another %s, and %s are free: want fewer tokens, or fewer texts at once (--batch)",
@@ -124,7 +124,7 @@ func (g *Generator) plan(m hf.Model, b build.Backend) (arena int, err error) {
 }
 
 // openOn opens the devices and queues.
-func (g *Generator) openOn(b build.Backend, m hf.Model) (err error) {
+func (g *Generator) openOn(b setup.Backend, m hf.Model) (err error) {
 	s := device.Sizes{Rows: g.rows(), Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab, Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: m.Family == "llama"}
 	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
@@ -137,7 +137,7 @@ func (g *Generator) openOn(b build.Backend, m hf.Model) (err error) {
 			return err
 		}
 	}
-	g.queues = []build.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
+	g.queues = []setup.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
 	return nil
 }
 

@@ -10,9 +10,9 @@ import (
 
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/nn"
 )
 
@@ -48,7 +48,7 @@ func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 
 func opened(t *testing.T, folder string, m hf.Model, dtype device.DType, texts int) *Generator {
 	t.Helper()
-	g, err := newGenerator(&source{folder: folder}, m, build.CPU{}, dtype, texts)
+	g, err := newGenerator(&source{folder: folder}, m, setup.CPU{}, dtype, texts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestGeneratorRefusesWhatDoesNotFit(t *testing.T) {
 	m := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 64, Context: 24, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 96, Theta: 1e4}}
 	folder := configtest.ModelFolder(t, m)
 	m.Context = hf.Most // 1 GiB a text
-	_, err := newGenerator(&source{folder: folder}, m, build.CPU{}, device.F32, 1024)
+	_, err := newGenerator(&source{folder: folder}, m, setup.CPU{}, device.F32, 1024)
 	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "1024 texts of up to 1048576 tokens another 1.0 TiB, and ") {
 		t.Errorf("%v", err)
 	}

@@ -16,9 +16,9 @@ import (
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 )
 
@@ -84,7 +84,7 @@ func Many(ctx context.Context, o Options, prompts []string, w io.Writer, told fu
 	if o.Tokens < m.Context { // memory for no more than is read
 		m.Context, m.Longest = min(m.Context, longest+o.Tokens), max(m.Context, m.Longest)
 	}
-	b, err := build.For(o.Device, m)
+	b, err := setup.For(o.Device, m)
 	if err != nil {
 		return err
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
 )
 
 // A plan from a dry run of few micro-batches is the plan from one of all: to the
@@ -30,8 +30,8 @@ func TestFewMicroBatchesPlanMany(t *testing.T) {
 		if micros := c.Train.Accumulate; few.Timeline[len(few.Timeline)-1].Micro != -1 || micros > 3 && all.Sent <= 0 && c.Parallel.Ranks > 1 {
 			t.Errorf("%d bytes sent", all.Sent)
 		}
-		need, err := build.DryStep(build.Planned(c), footprintArena(c, t))
-		if got, _ := build.DryRun(build.Planned(c)); err != nil || got != need {
+		need, err := setup.DryStep(setup.Planned(c), footprintArena(c, t))
+		if got, _ := setup.DryRun(setup.Planned(c)); err != nil || got != need {
 			t.Errorf("few say %+v, all %+v, %v", got, need, err)
 		}
 	})
@@ -39,7 +39,7 @@ func TestFewMicroBatchesPlanMany(t *testing.T) {
 
 func footprintArena(c *config.Config, t *testing.T) int {
 	t.Helper()
-	f, err := build.DryStep(build.Planned(c), math.MaxInt/2)
+	f, err := setup.DryStep(setup.Planned(c), math.MaxInt/2)
 	if err != nil {
 		t.Fatal(err)
 	}

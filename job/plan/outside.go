@@ -1,8 +1,8 @@
 package plan
 
 import (
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 )
 
 // Estimate is memory that is not our allocator's to know, as others have
@@ -48,9 +48,9 @@ func Outside(c *config.Config, m Machine) []Estimate {
 func communicators(c *config.Config, m Machine) (least, most int64) {
 	one, each := m.Spread, m.Spread
 	if m.Spread.Processes == 0 {
-		one.GPU, each = true, build.Spread{Processes: c.Parallel.Ranks, Hosts: 1, GPU: true}
+		one.GPU, each = true, setup.Spread{Processes: c.Parallel.Ranks, Hosts: 1, GPU: true}
 	}
-	of := func(s build.Spread) (n int64) {
+	of := func(s setup.Spread) (n int64) {
 		for _, x := range s.Communicators(c) {
 			if x.Ranks > 1 {
 				n++

@@ -3,9 +3,9 @@ package plan
 import (
 	"testing"
 
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
 )
 
 // Communicators are counted as a run makes them: for a rank's shards and its replicas, where
@@ -13,7 +13,7 @@ import (
 // there may be one, which has none.
 func TestCommunicatorsArePlanned(t *testing.T) {
 	in := func(processes int) Machine {
-		return Machine{GPU: true, Spread: build.Spread{Processes: processes, Hosts: 1, GPU: true}}
+		return Machine{GPU: true, Spread: setup.Spread{Processes: processes, Hosts: 1, GPU: true}}
 	}
 	secret := func(c *config.Config) { c.Parallel.TLS.Cert = "a" }
 	for _, test := range []struct {

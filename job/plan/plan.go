@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 	"zeroth/zero"
@@ -151,20 +151,20 @@ type Machine struct {
 	GPU    bool  // ranks are GPUs, whose kernels' work space is not the CPU's
 	Memory int64 // bytes a rank's device has; 0: what parallel.memory says
 
-	Spread build.Spread // of the ranks over processes; zero: one
+	Spread setup.Spread // of the ranks over processes; zero: one
 }
 
 // Job is the job as the machine's processes would run it.
-func (m Machine) Job(c *config.Config) *build.Job {
+func (m Machine) Job(c *config.Config) *setup.Job {
 	if m.Spread.Processes == 0 {
-		return build.Planned(c)
+		return setup.Planned(c)
 	}
 	return m.Spread.Of(c)
 }
 
 // New is a dry run of a step of the job on a device that only counts. It reads
 // no data and allocates no memory.
-func New(c *config.Config, m Machine) (*Plan, error) { return plan(c, m, build.FewMicro) }
+func New(c *config.Config, m Machine) (*Plan, error) { return plan(c, m, setup.FewMicro) }
 
 // plan is Plan by a dry run of at most so many micro-batches, three or more.
 func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
@@ -172,11 +172,11 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 		m.Memory = c.Parallel.Memory
 	}
 	var w *Tracker
-	t, dev, host, err := build.DryRank(build.Micros(m.Job(c), micros), build.AnyArena, func(z *zero.Config) { w = NewTracker(z) })
+	t, dev, host, err := setup.DryRank(setup.Micros(m.Job(c), micros), setup.AnyArena, func(z *zero.Config) { w = NewTracker(z) })
 	if err != nil {
 		return nil, err
 	}
-	f := build.Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes()}
+	f := setup.Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes()}
 	if m.GPU {
 		f.Device[device.Workspace] = 0
 	}
@@ -190,7 +190,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 		p.Parameters += int64(u.Layout.Numel())
 	}
 	p.Groups = config.Groups(c)
-	p.Model = fmt.Sprintf("%s %s", build.Trainer(c).Model.Name, show.Compact(float64(p.Parameters)))
+	p.Model = fmt.Sprintf("%s %s", setup.Trainer(c).Model.Name, show.Compact(float64(p.Parameters)))
 	p.Padding, p.Outside = padding(c, t), Outside(c, m)
 	for _, m := range p.Timeline {
 		m.Name = w.Name(m)
@@ -209,7 +209,7 @@ func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
 		pad := int64(u.Layout.Len() - u.Layout.Numel())
 		last := min(pad, int64(u.Layout.ShardLen()))
 		params, grads, states := p*last, 4*last, int64(0)
-		for _, t := range build.Rules(c.Optimizer)[u.Rule].Types() {
+		for _, t := range setup.Rules(c.Optimizer)[u.Rule].Types() {
 			states += int64(t.Bytes(int(last)))
 		}
 		if c.Precision != device.F32 || u.ParamOffloaded {

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/machine"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 )
 
@@ -16,7 +16,7 @@ import (
 // what the process takes in all.
 type Account struct {
 	Step    int // after which
-	Planned build.Footprint
+	Planned setup.Footprint
 	Ranks   []Held
 	Process Process
 	onGPU   bool // Held.Device is not in the machine's memory
@@ -38,9 +38,9 @@ type Process struct {
 }
 
 // NewAccount returns what the ranks hold now, and the plan that they were opened by.
-func NewAccount(j *build.Job, plan build.Footprint, step int, ranks []*build.Rank) *Account {
+func NewAccount(j *setup.Job, plan setup.Footprint, step int, ranks []*setup.Rank) *Account {
 	a := &Account{Step: step, Planned: plan, Process: process()}
-	for _, n := range machine.OnGPUs(build.GPUs(j)) {
+	for _, n := range machine.OnGPUs(setup.GPUs(j)) {
 		a.Process.GPU += n
 	}
 	a.onGPU = j.On() == "cuda"

@@ -7,25 +7,25 @@ import (
 	"testing"
 
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
 )
 
 // accounted are the ranks of a small job, and how to take their account.
-func accounted(t *testing.T) ([]*build.Rank, func() *Account) {
+func accounted(t *testing.T) ([]*setup.Rank, func() *Account) {
 	t.Helper()
 	c := configtest.Fitted(t, "device=cpu", "zero.offload.optimizer=host")
-	plan, err := build.DryRun(build.Planned(c))
+	plan, err := setup.DryRun(setup.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := build.Local(c)
+	j := setup.Local(c)
 	j.Plan = &plan
-	ranks, err := build.Open(j)
+	ranks, err := setup.Open(j)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { build.CloseAll(ranks) })
+	t.Cleanup(func() { setup.CloseAll(ranks) })
 	return ranks, func() *Account { return NewAccount(j, plan, 3, ranks) }
 }
 

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"zeroth/job/build"
+	"zeroth/job/setup"
 )
 
 // simulation runs a recording on paper. Every queue takes its tasks in order; a wait
@@ -152,7 +152,7 @@ func (r *simulation) spend(ns float64) {
 	}
 	at := func(i int) bool { return r.left[i] >= 0 }
 	r.spent.Seconds += ns
-	switch beside := slices.ContainsFunc(r.left[len(build.Queues):], func(left float64) bool { return left >= 0 }); {
+	switch beside := slices.ContainsFunc(r.left[len(setup.Queues):], func(left float64) bool { return left >= 0 }); {
 	case at(0):
 		r.spent.Compute += ns
 	case at(1):

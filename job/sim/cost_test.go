@@ -3,8 +3,8 @@ package sim
 import (
 	"testing"
 
-	"zeroth/job/build"
 	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
 )
 
 // What soft caps keep off tensor cores is counted, and what recomputing adds: a block's
@@ -14,7 +14,7 @@ func TestOperations(t *testing.T) {
 	var none Operations
 	for _, recompute := range []string{"none", "block"} {
 		c := configtest.Fitted(t, "model.family=llama", "model.kv_heads=1", "train.batch=null", "zero.recompute="+recompute)
-		plain, err := Recorded(build.Planned(c), 1)
+		plain, err := Recorded(setup.Planned(c), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -25,7 +25,7 @@ func TestOperations(t *testing.T) {
 			t.Errorf("%s: %+v, want %v without caps", recompute, o, none.Flops)
 		}
 		c.Model.CapScores, c.Model.CapLogits = 50, 30
-		l, err := Recorded(build.Planned(c), 1)
+		l, err := Recorded(setup.Planned(c), 1)
 		if err != nil {
 			t.Fatal(err)
 		}

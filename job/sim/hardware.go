@@ -13,9 +13,9 @@ import (
 
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 )
 
@@ -247,7 +247,7 @@ func (h *Hardware) peak(t device.DType) float64 {
 
 // Serves is an error if the hardware does not say what a simulation of the job
 // needs, with something offloaded to the host or to disks.
-func (h *Hardware) Serves(c *build.Job, host, disk bool) error {
+func (h *Hardware) Serves(c *setup.Job, host, disk bool) error {
 	var errs []error
 	if h.Flops[c.Precision.String()] == 0 {
 		errs = append(errs, fmt.Errorf("%s says nothing of products in %v", h.Name, c.Precision))

@@ -4,9 +4,9 @@ import (
 	"math"
 	"testing"
 
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
 )
 
 // A simulation of few micro-batches is that of all, but for a trace's whole
@@ -18,12 +18,12 @@ func TestFewMicroBatchesSimulateMany(t *testing.T) {
 	fast.Name, fast.Links, fast.HostLink, fast.HostMemory, fast.Disk = "fast", []Link{{Ranks: 0, Bandwidth: 1e15, Latency: 0}}, 1e15, 1e15, 1e15
 	configtest.EachWay(t, func(t *testing.T, c *config.Config) {
 		for _, h := range []Hardware{presets[0], slow, fast} {
-			few, err := Simulate(build.Planned(c), &h)
+			few, err := Simulate(setup.Planned(c), &h)
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := h.moving(build.Planned(c)).costs()
-			all, err := simulateAll(build.Planned(c), p)
+			p := h.moving(setup.Planned(c)).costs()
+			all, err := simulateAll(setup.Planned(c), p)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,8 +7,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 )
 
@@ -18,7 +18,7 @@ import (
 // would have it, or the memory of one process.
 type moving struct {
 	*Hardware
-	job    *build.Job
+	job    *setup.Job
 	host   []int // of each rank
 	beside int   // ranks of a host
 	links  collective.Links
@@ -34,7 +34,7 @@ type ways struct {
 
 // moving is that of a job on the hardware. One that was not placed is spread over as many
 // hosts as it needs, on each so many ranks as the first of several links joins.
-func (h *Hardware) moving(c *build.Job) *moving {
+func (h *Hardware) moving(c *setup.Job) *moving {
 	if c.Unplaced() {
 		c = h.Spread(c.Config).Of(c.Config)
 	}
@@ -58,12 +58,12 @@ func (h *Hardware) moving(c *build.Job) *moving {
 }
 
 // Spread is that of a job which was not placed.
-func (h *Hardware) Spread(c *config.Config) build.Spread {
+func (h *Hardware) Spread(c *config.Config) setup.Spread {
 	hosts := 1
 	if len(h.Links) > 1 {
 		hosts = (c.Parallel.Ranks + h.Links[0].Ranks - 1) / h.Links[0].Ranks
 	}
-	return build.Spread{Processes: hosts, Hosts: hosts, GPU: h.GPU || c.On() == "cuda"}
+	return setup.Spread{Processes: hosts, Hosts: hosts, GPU: h.GPU || c.On() == "cuda"}
 }
 
 // link is that by which a rank reaches so many.
@@ -83,11 +83,11 @@ func (m *moving) seconds(queue string, k Kernel, w Work) float64 {
 		return max(m.collective(k), 2*w.Bytes/float64(k.Group.Size)/m.Memory)
 	case k.Group.Size > 0:
 		return m.collective(k)
-	case queue == build.HostQueues[1] || queue == build.HostQueues[2]:
+	case queue == setup.HostQueues[1] || queue == setup.HostQueues[2]:
 		return w.Bytes / 2 / m.HostLink
-	case queue == build.HostQueues[0]:
+	case queue == setup.HostQueues[0]:
 		return w.Bytes / m.HostMemory
-	case queue == build.DiskQueues[0] || queue == build.DiskQueues[1]:
+	case queue == setup.DiskQueues[0] || queue == setup.DiskQueues[1]:
 		return w.Bytes / m.Disk
 	case k.Op == "do":
 		return 0
@@ -136,7 +136,7 @@ func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between i
 		return seconds, between
 	}
 	ranks := k.Group.Size
-	part, most := k.N/ranks, collective.StagedPiece(build.WireStaging, ranks, k.In)
+	part, most := k.N/ranks, collective.StagedPiece(setup.WireStaging, ranks, k.In)
 	piece := func(n, times int) {
 		_, s, bytes := w.Of(gather, k.In, n*ranks)
 		s += m.copies(k, n*k.In.Size())
@@ -246,7 +246,7 @@ func (h *Hardware) Bus(c *config.Config, g Group) float64 {
 	if g.Size == 1 {
 		return h.Links[0].Bandwidth // nothing is sent
 	}
-	m, n := h.moving(build.Planned(c)), 1<<38/g.Size*g.Size
+	m, n := h.moving(setup.Planned(c)), 1<<38/g.Size*g.Size
 	seconds := 0.0
 	for _, op := range []string{"all-gather", "reduce-scatter"} {
 		seconds += m.collective(Kernel{Op: op, In: device.F32, N: n, Group: g})

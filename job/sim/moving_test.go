@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 )
 
 // ranked is a job of so many ranks, and nothing else.
@@ -34,12 +34,12 @@ func TestRing(t *testing.T) {
 		{4, 4, 1000*3/4./20 + 1 + 5},      // two of each machine
 		{1024, 1, 1000*1023/1024./80 + 7 + 127*5},
 	} {
-		m := h.moving(build.Planned(ranked(test.size * test.stride)))
+		m := h.moving(setup.Planned(ranked(test.size * test.stride)))
 		if got := m.ring(Group{test.size, test.stride}, 1000); !close9(got, test.want) {
 			t.Errorf("%d ranks, each %d from the next: %v, want %v", test.size, test.stride, got, test.want)
 		}
 	}
-	fours := build.Spread{Processes: 4, Hosts: 4, GPU: true}.Of(ranked(16)) // 4 on each of 4 hosts, of what a link joins 8 of
+	fours := setup.Spread{Processes: 4, Hosts: 4, GPU: true}.Of(ranked(16)) // 4 on each of 4 hosts, of what a link joins 8 of
 	if got, want := h.moving(fours).ring(Group{16, 1}, 1000), 1000*15/16./40+3+3*5; !close9(got, want) {
 		t.Errorf("4 ranks a host: %v, want %v", got, want)
 	}
@@ -67,7 +67,7 @@ func TestWires(t *testing.T) {
 		{"all-gather", device.F32, 16384, 1, S*(1-1/2048.)/80 + 5 + 1, S * 2047 / 2048},
 		{"reduce-scatter", device.F32, 8192, 8, S*8191/8192./10 + 5, 8 * S * 8191 / 8192}, // replicas
 	} {
-		m := h.moving(build.Planned(ranked(test.size * test.stride)))
+		m := h.moving(setup.Planned(ranked(test.size * test.stride)))
 		k := Kernel{Op: test.op, In: test.t, N: S / test.t.Size(), Group: Group{test.size, test.stride}}
 		got := m.seconds("comm", k, Work{Bytes: S})
 		if math.Abs(got-test.want) > 1e-9*test.want || m.between(k) != test.between {
@@ -87,27 +87,27 @@ func TestWhatMovesCollectives(t *testing.T) {
 		gpu            bool
 		ranks          int
 		set            func(c *config.Config)
-		on             build.Spread // zero: what the hardware says
+		on             setup.Spread // zero: what the hardware says
 		gather, reduce float64      // seconds
 		says           string
 	}{
-		{"GPUs of two hosts", true, 16, nil, build.Spread{}, ring, ring, "NCCL, around rings"},
-		{"exact sums", true, 16, func(c *config.Config) { c.Parallel.Collective = "exact" }, build.Spread{}, ring, 8*8/16.*S/80. + 5, "NCCL, around rings; sums in rank order, from rank to rank"},
-		{"encrypted", true, 16, func(c *config.Config) { c.Parallel.TLS.Cert = "a" }, build.Spread{}, S*7/8./100 + 6, S/80. + 5 + S/16./80 + 2, "between 2 hosts, gathers by host, sums by host, through pinned memory of the host"},
-		{"encrypted, and NCCL asked for", true, 16, func(c *config.Config) { c.Parallel.TLS.Cert, c.Parallel.Collective = "a", "nccl" }, build.Spread{}, ring, ring, "NCCL, around rings"},
-		{"GPUs of one process", true, 8, nil, build.Spread{}, S*7/8./100 + 1, S*7/8./100 + 1, "in one process"},
-		{"the same by NCCL", true, 8, func(c *config.Config) { c.Parallel.Collective = "nccl" }, build.Spread{}, S*7/8./100 + 7, S*7/8./100 + 7, "NCCL, around rings"},
-		{"processors", false, 16, nil, build.Spread{}, S*7/8./100 + 6, S/80. + 5 + S/16./80 + 2, "between 2 hosts, gathers by host, sums by host"},
-		{"processors of a host each", false, 16, nil, build.Spread{Processes: 16, Hosts: 16}, flat, flat, "between 16 hosts, gathers from rank to rank, sums from rank to rank"},
-		{"processes of a host", false, 8, nil, build.Spread{Processes: 8, Hosts: 1}, S*7/8./100 + 1, S*7/8./100 + 1, "between processes of one host, from rank to rank"},
-		{"alone", true, 1, nil, build.Spread{}, 0, 0, ""},
+		{"GPUs of two hosts", true, 16, nil, setup.Spread{}, ring, ring, "NCCL, around rings"},
+		{"exact sums", true, 16, func(c *config.Config) { c.Parallel.Collective = "exact" }, setup.Spread{}, ring, 8*8/16.*S/80. + 5, "NCCL, around rings; sums in rank order, from rank to rank"},
+		{"encrypted", true, 16, func(c *config.Config) { c.Parallel.TLS.Cert = "a" }, setup.Spread{}, S*7/8./100 + 6, S/80. + 5 + S/16./80 + 2, "between 2 hosts, gathers by host, sums by host, through pinned memory of the host"},
+		{"encrypted, and NCCL asked for", true, 16, func(c *config.Config) { c.Parallel.TLS.Cert, c.Parallel.Collective = "a", "nccl" }, setup.Spread{}, ring, ring, "NCCL, around rings"},
+		{"GPUs of one process", true, 8, nil, setup.Spread{}, S*7/8./100 + 1, S*7/8./100 + 1, "in one process"},
+		{"the same by NCCL", true, 8, func(c *config.Config) { c.Parallel.Collective = "nccl" }, setup.Spread{}, S*7/8./100 + 7, S*7/8./100 + 7, "NCCL, around rings"},
+		{"processors", false, 16, nil, setup.Spread{}, S*7/8./100 + 6, S/80. + 5 + S/16./80 + 2, "between 2 hosts, gathers by host, sums by host"},
+		{"processors of a host each", false, 16, nil, setup.Spread{Processes: 16, Hosts: 16}, flat, flat, "between 16 hosts, gathers from rank to rank, sums from rank to rank"},
+		{"processes of a host", false, 8, nil, setup.Spread{Processes: 8, Hosts: 1}, S*7/8./100 + 1, S*7/8./100 + 1, "between processes of one host, from rank to rank"},
+		{"alone", true, 1, nil, setup.Spread{}, 0, 0, ""},
 	} {
 		c := ranked(test.ranks)
 		if test.set != nil {
 			test.set(c)
 		}
-		j := build.Planned(c)
-		if test.on != (build.Spread{}) {
+		j := setup.Planned(c)
+		if test.on != (setup.Spread{}) {
 			j = test.on.Of(c)
 		}
 		m := (&Hardware{GPU: test.gpu, Links: links, HostLink: math.Inf(1)}).moving(j)
@@ -128,7 +128,7 @@ func TestStagedThroughTheHost(t *testing.T) {
 	h := &Hardware{GPU: true, Links: []Link{{8, 100, 1}, {0, 10, 5}}, HostLink: 50, Memory: 1e9, Launch: 0.25}
 	c := ranked(16)
 	c.Parallel.TLS.Cert = "a"
-	m := h.moving(build.Planned(c))
+	m := h.moving(setup.Planned(c))
 	const S, elem = 1 << 20, 4
 	gather := func(S float64) float64 { return S*7/8./100 + 6 }
 	reduce := func(S float64) float64 { return S/80. + 5 + min(S/16, 1<<20)/80 + 2 } // in chunks of 1 MiB
@@ -159,11 +159,11 @@ func TestStagedThroughTheHost(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	h.Flops, h.HostLink = map[string]float64{"fp32": 1}, 0
-	if err := h.Serves(build.Planned(c), false, false); err == nil || !strings.Contains(err.Error(), "host_link for what GPUs exchange") {
+	if err := h.Serves(setup.Planned(c), false, false); err == nil || !strings.Contains(err.Error(), "host_link for what GPUs exchange") {
 		t.Errorf("no host_link: %v", err)
 	}
 	c.Parallel.TLS.Cert = ""
-	if err := h.Serves(build.Planned(c), false, false); err != nil {
+	if err := h.Serves(setup.Planned(c), false, false); err != nil {
 		t.Errorf("by NCCL: %v", err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/fsdp"
-	"zeroth/job/build"
+	"zeroth/job/setup"
 	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/zero"
@@ -517,16 +517,16 @@ func (g recordedGroup) record(q device.Queue, op string, whole, own device.Buffe
 func RecordAll(z *zero.Config) *Recording {
 	l := newRecording()
 	put := func(name string, q any) *recordedQueue { return l.queue(name, q.(ops)) }
-	compute := put(build.Queues[0], z.Compute)
-	comm, update := put(build.Queues[1], z.Comm), put(build.Queues[2], z.Update)
+	compute := put(setup.Queues[0], z.Compute)
+	comm, update := put(setup.Queues[1], z.Comm), put(setup.Queues[2], z.Update)
 	z.Compute, z.Comm, z.Update = compute, comm, update
 	o := &z.Offload
 	if z.HostUpdate != nil {
-		z.HostUpdate = put(build.HostQueues[0], z.HostUpdate)
-		o.ToHost, o.ToDevice = put(build.HostQueues[1], o.ToHost), put(build.HostQueues[2], o.ToDevice)
+		z.HostUpdate = put(setup.HostQueues[0], z.HostUpdate)
+		o.ToHost, o.ToDevice = put(setup.HostQueues[1], o.ToHost), put(setup.HostQueues[2], o.ToDevice)
 	}
 	if o.Read != nil {
-		o.Read, o.Write = put(build.DiskQueues[0], o.Read), put(build.DiskQueues[1], o.Write)
+		o.Read, o.Write = put(setup.DiskQueues[0], o.Read), put(setup.DiskQueues[1], o.Write)
 	}
 	o.Listener = l
 	if z.Listener == nil {

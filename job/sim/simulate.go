@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/zero"
 )
@@ -53,7 +53,7 @@ type CostModel struct {
 // it.
 func (m *moving) costs() CostModel {
 	wants := func(queue string) float64 {
-		if queue == build.Queues[0] || queue == build.Queues[2] {
+		if queue == setup.Queues[0] || queue == setup.Queues[2] {
 			return 1
 		}
 		return 0
@@ -63,13 +63,13 @@ func (m *moving) costs() CostModel {
 }
 
 // Simulate runs the job on paper on hardware that someone describes.
-func Simulate(c *build.Job, h *Hardware) (*Result, error) { return simulate(c, h, false) }
+func Simulate(c *setup.Job, h *Hardware) (*Result, error) { return simulate(c, h, false) }
 
 // SimulateUntraced is Simulate whose result has no trace: of thousands of layers and many
 // settings there would be much.
-func SimulateUntraced(c *build.Job, h *Hardware) (*Result, error) { return simulate(c, h, true) }
+func SimulateUntraced(c *setup.Job, h *Hardware) (*Result, error) { return simulate(c, h, true) }
 
-func simulate(c *build.Job, h *Hardware, untraced bool) (*Result, error) {
+func simulate(c *setup.Job, h *Hardware, untraced bool) (*Result, error) {
 	if err := h.Serves(c, c.Zero.Offload.Any(), c.Zero.Offload.Disk()); err != nil {
 		return nil, input.BadInput(err)
 	}
@@ -88,16 +88,16 @@ const simulatedSteps = 3
 
 // Recorded is what some steps of the job's first rank issue. Of more than two the second
 // stands for the others: from there on all are alike.
-func Recorded(c *build.Job, steps int) (*Recording, error) { return recorded(c, steps, 2) }
+func Recorded(c *setup.Job, steps int) (*Recording, error) { return recorded(c, steps, 2) }
 
 // recorded is Recorded by so many steps that are issued.
-func recorded(c *build.Job, steps, issued int) (*Recording, error) {
+func recorded(c *setup.Job, steps, issued int) (*Recording, error) {
 	var l *Recording
-	t, _, _, err := build.DryRank(c, build.AnyArena, func(z *zero.Config) { l = RecordAll(z) })
+	t, _, _, err := setup.DryRank(c, setup.AnyArena, func(z *zero.Config) { l = RecordAll(z) })
 	if err != nil {
 		return nil, err
 	}
-	shard, replica := build.Bounce(c, build.ShardedUnits(t.Units()), build.WireStagingOf(c))
+	shard, replica := setup.Bounce(c, setup.ShardedUnits(t.Units()), setup.WireStagingOf(c))
 	m := config.Mesh(c.Config)
 	l.bounce = map[Group]int{{m.Replicate, m.Shard}: replica, {m.Shard, 1}: shard}
 	for i := range steps {
@@ -122,13 +122,13 @@ const fewSimulated = 4
 
 // SimulateWith is Simulate by a given cost model. Of many micro-batches it
 // simulates a few.
-func SimulateWith(c *build.Job, p CostModel) (*Result, error) {
+func SimulateWith(c *setup.Job, p CostModel) (*Result, error) {
 	if c.Train.Accumulate <= fewSimulated {
 		return simulateAll(c, p)
 	}
 	var few [2]*Result
 	for i := range few {
-		f, err := simulateAll(build.Micros(c, fewSimulated-i), p)
+		f, err := simulateAll(setup.Micros(c, fewSimulated-i), p)
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +146,7 @@ func SimulateWith(c *build.Job, p CostModel) (*Result, error) {
 }
 
 // simulateAll is SimulateWith of every micro-batch.
-func simulateAll(c *build.Job, p CostModel) (*Result, error) {
+func simulateAll(c *setup.Job, p CostModel) (*Result, error) {
 	l, err := Recorded(c, simulatedSteps)
 	if err != nil {
 		return nil, err

@@ -14,9 +14,9 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
 )
 
 // paced is a group whose operations take their time on a clock.
@@ -43,7 +43,7 @@ type lengths struct{ forward, backward, gather, reduce, apart, norm time.Duratio
 func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{WrapGroups: func(_ int, g collective.Ranks) collective.Ranks {
+		ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapGroups: func(_ int, g collective.Ranks) collective.Ranks {
 			g.Shard = paced{g.Shard, p.gather, p.reduce}
 			g.Replica = paced{g.Replica, p.apart, p.apart}
 			return g
@@ -51,14 +51,14 @@ func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer build.CloseAll(ranks)
+		defer setup.CloseAll(ranks)
 		for _, r := range ranks {
 			for _, q := range r.Queues {
 				q.Trace(func(s device.Span) { time.Sleep(p.of(s.Task)) })
 			}
 		}
 		var ends [simulatedSteps]time.Time
-		err = build.Together(ranks, func(r *build.Rank) error {
+		err = setup.Together(ranks, func(r *setup.Rank) error {
 			for i := range ends {
 				if _, err := r.Trainer.Step(func(_ int, input, target, _ []int32) error { return nil }, 1e-4); err != nil {
 					return err
@@ -116,7 +116,7 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 				for i, p := range each {
 					c := configtest.Fitted(t, append(sets, "device=cpu", fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("train.accumulate=%d", accumulate), "train.micro_batch=1", "train.batch=null")...)
 					mesh := config.Mesh(c)
-					f, err := SimulateWith(build.Planned(c), CostModel{There: 1, Wants: func(string) float64 { return 0 }, Seconds: func(_ string, k Kernel, _ Work) float64 {
+					f, err := SimulateWith(setup.Planned(c), CostModel{There: 1, Wants: func(string) float64 { return 0 }, Seconds: func(_ string, k Kernel, _ Work) float64 {
 						switch {
 						case k.Op == "all-gather" && k.In == device.I64: // the statistics
 							return 0
@@ -180,7 +180,7 @@ func TestSimulationSharesProcessors(t *testing.T) {
 // A kernel takes the longer of its arithmetic and its traffic.
 func TestKernelSeconds(t *testing.T) {
 	h := &Hardware{Flops: map[string]float64{"bf16": 100, "fp32": 25}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2, Disk: 5, Links: []Link{{0, 100, 0}}}
-	m := h.moving(build.Planned(ranked(2)))
+	m := h.moving(setup.Planned(ranked(2)))
 	mm, at := Kernel{Op: "matmul", In: device.BF16}, Kernel{Op: "attention gradient", In: device.BF16, K: 64}
 	capped, wide, odd, exact, loss := at, at, at, at, Kernel{Op: "cross entropy", In: device.BF16, Form: Capped}
 	capped.Form, wide.K, odd.K, exact.In = Capped, 136, 60, device.F32
@@ -240,11 +240,11 @@ func TestStepsAreAlike(t *testing.T) {
 			sets = append(sets, "parallel.shard=2", "parallel.replicate=2")
 		}
 		c := configtest.Fitted(t, sets...)
-		short, err := Recorded(build.Planned(c), 4)
+		short, err := Recorded(setup.Planned(c), 4)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, err := recorded(build.Planned(c), 4, 4)
+		all, err := recorded(setup.Planned(c), 4, 4)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func TestRecordedApart(t *testing.T) {
 	for sets, want := range map[string][2]bool{ // of parameters gathered, of gradients reduced
 		"zero.stage=3": {true, true}, "zero.stage=2": {false, true}, "zero.stage=1": {false, false},
 	} {
-		l, err := Recorded(build.Planned(configtest.Fitted(t, sets, "parallel.ranks=2")), 1)
+		l, err := Recorded(setup.Planned(configtest.Fitted(t, sets, "parallel.ranks=2")), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,18 +293,18 @@ func TestRecordedDisk(t *testing.T) {
 		{"zero.offload.parameters=disk"}, {"zero.offload.parameters=host"}, {"zero.stage=2"}, {"zero.offload.parameters=disk", "zero.offload.ratio=0.5"},
 	} {
 		c := configtest.Fitted(t, append([]string{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.path=.", "model.width=256", "model.vocab=9000"}, sets...)...)
-		need, err := build.DryRun(build.Planned(c))
+		need, err := setup.DryRun(setup.Planned(c))
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := Recorded(build.Planned(c), 1)
+		l, err := Recorded(setup.Planned(c), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		bytes, sizes := map[string]int64{}, map[float64]bool{}
 		for _, q := range l.Queues {
 			for _, task := range q.Tasks {
-				if task.Kernel < 0 || q.Name != build.DiskQueues[0] && q.Name != build.DiskQueues[1] {
+				if task.Kernel < 0 || q.Name != setup.DiskQueues[0] && q.Name != setup.DiskQueues[1] {
 					continue
 				}
 				k, w := l.Kernels[task.Kernel], l.Work[task.Kernel]
@@ -334,7 +334,7 @@ func TestHardwareFile(t *testing.T) {
 	if err != nil || h.Flops["fp32"] != 1e12 || h.Links[0].Bandwidth != 1e9 {
 		t.Fatalf("%+v, %v", h, err)
 	}
-	if _, err := Simulate(build.Planned(configtest.Fitted(t, "precision=bf16")), h); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "says nothing of products in bf16") {
+	if _, err := Simulate(setup.Planned(configtest.Fitted(t, "precision=bf16")), h); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "says nothing of products in bf16") {
 		t.Errorf("a precision that is not there: %v", err)
 	}
 	var many strings.Builder
@@ -373,7 +373,7 @@ func TestHardwareFile(t *testing.T) {
 	}
 	slow := presets[0]
 	slow.Name, slow.Memory = "slow", 1
-	if _, err := Simulate(build.Planned(configtest.Fitted(t, "model.width=4096", "model.context=1024")), &slow); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "want faster hardware") {
+	if _, err := Simulate(setup.Planned(configtest.Fitted(t, "model.width=4096", "model.context=1024")), &slow); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "want faster hardware") {
 		t.Errorf("a step of years: %v", err)
 	}
 	for text, want := range map[string]string{

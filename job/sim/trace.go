@@ -11,7 +11,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/job/build"
+	"zeroth/job/setup"
 )
 
 // Trace records what the queues of every rank do: the last tracedSpans tasks
@@ -91,7 +91,7 @@ func (t *Track) All() []ran {
 func NewTrace() *Trace { return &Trace{origin: time.Now()} }
 
 // Attach starts to record the queues of all ranks, which are idle.
-func (t *Trace) Attach(ranks []*build.Rank, memory MemoryInUse) {
+func (t *Trace) Attach(ranks []*setup.Rank, memory MemoryInUse) {
 	if t == nil {
 		return
 	}
@@ -117,7 +117,7 @@ func (t *Trace) Attach(ranks []*build.Rank, memory MemoryInUse) {
 }
 
 // Step records a step of a rank, which that rank alone does.
-func (t *Trace) Step(r *build.Rank, n int, start, end time.Time) {
+func (t *Trace) Step(r *setup.Rank, n int, start, end time.Time) {
 	if t == nil {
 		return
 	}
@@ -133,7 +133,7 @@ const waits = "host waits"
 
 // Wait records that a rank's host waited for the step's norm, which that rank alone
 // does.
-func (t *Trace) Wait(r *build.Rank, start, end time.Time) {
+func (t *Trace) Wait(r *setup.Rank, start, end time.Time) {
 	if t == nil {
 		return
 	}
@@ -142,7 +142,7 @@ func (t *Trace) Wait(r *build.Rank, start, end time.Time) {
 
 // Detach waits until the queues are idle and stops recording. Their errors are
 // for others to report.
-func (t *Trace) Detach(ranks []*build.Rank) {
+func (t *Trace) Detach(ranks []*setup.Rank) {
 	if t == nil {
 		return
 	}
@@ -209,7 +209,7 @@ func (e *Exposure) add(k tracks, step ran) {
 	all := union(computing, moving)
 	seen := measure(all)
 	for _, q := range k.beside() {
-		if !slices.Contains(build.Queues[:], q.name) {
+		if !slices.Contains(setup.Queues[:], q.name) {
 			all = union(all, busy(q.All(), step))
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"zeroth/checkpoint/safetensors"
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/zero"
 )
@@ -23,10 +23,10 @@ import (
 // made beside the next step, ahead of its update, so that the training loop
 // waits for next to nothing; without, it is small and used over and over.
 type Saver struct {
-	J     *build.Job
-	Rank  *build.Rank
+	J     *setup.Job
+	Rank  *setup.Rank
 	group collective.Group // of saves alone: training's collectives go on beside them
-	queue build.Queue
+	queue setup.Queue
 	stage staging
 	tuner *checkpoint.Tuner
 	step  int               // of the save in flight
@@ -52,9 +52,9 @@ type Saved struct {
 
 // OpenSavers makes a saver of each rank of this process, closed with it; they are nil
 // for a job that makes no checkpoints.
-func OpenSavers(j *build.Job, ranks []*build.Rank) (savers []*Saver, err error) {
+func OpenSavers(j *setup.Job, ranks []*setup.Rank) (savers []*Saver, err error) {
 	savers = make([]*Saver, len(ranks))
-	if !build.Saves(j.Config) {
+	if !setup.Saves(j.Config) {
 		return savers, nil
 	}
 	groups := j.Connection.Saves()
@@ -68,8 +68,8 @@ func OpenSavers(j *build.Job, ranks []*build.Rank) (savers []*Saver, err error) 
 	return savers, nil
 }
 
-func newSaver(j *build.Job, r *build.Rank, g collective.Group, tuner *checkpoint.Tuner) (*Saver, error) {
-	buf, err := r.HostMemory().Alloc(device.F32, build.Staged(j.Config, r.Trainer), device.Snapshot)
+func newSaver(j *setup.Job, r *setup.Rank, g collective.Group, tuner *checkpoint.Tuner) (*Saver, error) {
+	buf, err := r.HostMemory().Alloc(device.F32, setup.Staged(j.Config, r.Trainer), device.Snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +268,7 @@ func (s *Saver) attach(w *checkpoint.Writer) error {
 
 // Expects is the bytes that a checkpoint takes, about: those of all state, or
 // where it may be compressed what the newest one has, if that is less.
-func Expects(c *build.Job) (n int64) {
+func Expects(c *setup.Job) (n int64) {
 	for _, t := range Tensors(c.Config) {
 		n += t.Bytes()
 	}
@@ -291,7 +291,7 @@ func Expects(c *build.Job) (n int64) {
 
 // Tensors are all that a checkpoint of the job has.
 func Tensors(c *config.Config) (all []checkpoint.Tensor) {
-	rules := build.Rules(c.Optimizer)
+	rules := setup.Rules(c.Optimizer)
 	for _, p := range config.Parameters(c) {
 		for _, kind := range zero.KindsOf(p, rules) {
 			all = append(all, checkpoint.Tensor{Name: p.Name, Kind: kind, DType: checkpoint.F32, Shape: p.Shape})

@@ -11,9 +11,9 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/device"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 	"zeroth/offload"
 	"zeroth/zero"
 )
@@ -84,18 +84,18 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranks, err := build.Open(build.Place(c, build.Alone{}, build.Hooks{Files: files}))
+	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{Files: files}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer build.CloseAll(ranks)
+	defer setup.CloseAll(ranks)
 	w := &hf.Weights{Seed: 1}
-	if err := build.Together(ranks, func(r *build.Rank) error { return r.Trainer.Fill(zero.Master, w.Fill) }); err != nil {
+	if err := setup.Together(ranks, func(r *setup.Rank) error { return r.Trainer.Fill(zero.Master, w.Fill) }); err != nil {
 		t.Fatal(err)
 	}
 	read.Store(0)
 	var got atomic.Int64
-	err = build.Together(ranks, func(r *build.Rank) error {
+	err = setup.Together(ranks, func(r *setup.Rank) error {
 		return r.Trainer.EachAll(zero.Staging(), func(p zero.Part, src []float32) error {
 			got.Add(int64(4 * len(src)))
 			return nil

@@ -10,9 +10,9 @@ import (
 
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
+	"zeroth/job/setup"
 )
 
 // What is taken has numbers that a run can go on with, and is taken again when
@@ -54,7 +54,7 @@ func FuzzState(f *testing.F) {
 			}
 		}
 		if was := config.SettingsOf(p.Config); was != nil {
-			if lr := build.Schedule(was).At(p.Updates); math.IsNaN(lr) {
+			if lr := setup.Schedule(was).At(p.Updates); math.IsNaN(lr) {
 				t.Fatalf("the learning rate of update %d is %v", p.Updates, lr)
 			}
 			for _, key := range config.Lasting() {

@@ -1,5 +1,5 @@
 // Package world is the processes of a job: how they come together, what carries
-// their collectives, and who of them is lost. A World is the build.World of a
+// their collectives, and who of them is lost. A World is the setup.World of a
 // job whose ranks live in several processes.
 //
 // What never enters: training, files of a run, flags.
@@ -28,8 +28,8 @@ import (
 	"zeroth/collective/rendezvous"
 	"zeroth/collective/socket"
 	"zeroth/input"
-	"zeroth/job/build"
 	"zeroth/job/launch"
+	"zeroth/job/setup"
 	"zeroth/shard"
 )
 
@@ -321,9 +321,9 @@ func (w *World) Carrier(process int) string {
 // Connect comes before, and its Saves is not called.
 func (w *World) Wire(rank int) collective.Wire { return w.net.Wire(collective.SavesGroup, rank) }
 
-// Self implements build.World.
-func (w *World) Self() build.Self {
-	s := build.Self{Process: w.cfg.Rank, Session: w.star.Session, At: w.place(), Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.star.Dumps()}
+// Self implements setup.World.
+func (w *World) Self() setup.Self {
+	s := setup.Self{Process: w.cfg.Rank, Session: w.star.Session, At: w.place(), Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.star.Dumps()}
 	for _, m := range w.star.Members {
 		s.Hosts = append(s.Hosts, slices.Repeat([]string{m.Host}, w.cfg.PerProcess)...)
 	}
@@ -391,8 +391,8 @@ func (w *World) Close() {
 	w.star.Close()
 }
 
-// Connect implements build.World: it connects all processes.
-func (w *World) Connect(m shard.Mesh) (*build.Connection, error) {
+// Connect implements setup.World: it connects all processes.
+func (w *World) Connect(m shard.Mesh) (*setup.Connection, error) {
 	n, err := w.carry(collective.MeshGroups(m))
 	if err != nil {
 		return nil, fmt.Errorf("connecting the processes: %w", err)
@@ -403,7 +403,7 @@ func (w *World) Connect(m shard.Mesh) (*build.Connection, error) {
 		n.End(w.lost().Process)
 	}
 	w.mu.Unlock()
-	c := &build.Connection{Saves: w.saves, OnLate: w.onLate}
+	c := &setup.Connection{Saves: w.saves, OnLate: w.onLate}
 	for _, r := range w.here() {
 		c.Groups = append(c.Groups, collective.WiredWorld(m, r, n.Wire))
 	}

@@ -1,4 +1,4 @@
-package build
+package setup
 
 import (
 	"errors"
@@ -131,13 +131,13 @@ func allAtOnce(c *Job, ranks []*Rank, do func(*Rank) error) error {
 func (r *Rank) connect(all []Communicator) error {
 	d, ok := r.Device.(joins)
 	if !ok {
-		panic(fmt.Sprintf("build: NCCL on a %T", r.Device))
+		panic(fmt.Sprintf("setup: NCCL on a %T", r.Device))
 	}
 	groups := map[string]*collective.Group{"shard": &r.Groups.Shard, "replica": &r.Groups.Replica}
 	for _, of := range all {
 		g := groups[of.Group]
 		if (*g).Size() != of.Ranks {
-			panic(fmt.Sprintf("build: a communicator of %d ranks for a %s group of %d", of.Ranks, of.Group, (*g).Size()))
+			panic(fmt.Sprintf("setup: a communicator of %d ranks for a %s group of %d", of.Ranks, of.Group, (*g).Size()))
 		}
 		at, err := r.join(d, *g)
 		if err != nil {

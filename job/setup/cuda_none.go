@@ -1,6 +1,6 @@
 //go:build !cuda
 
-package build
+package setup
 
 import "zeroth/device"
 

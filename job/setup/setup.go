@@ -1,4 +1,4 @@
-package build
+package setup
 
 import (
 	"slices"
@@ -30,7 +30,7 @@ func Rules(o config.Optimizer) []optim.Rule {
 			config.MuonRule:  optim.Muon{Momentum: o.Momentum, Nesterov: o.Nesterov, Coefficients: optim.Coefficients, Eps: o.Eps, Steps: o.Steps, Adjust: adjust},
 		}
 	}
-	panic("build: optimizer " + o.Type)
+	panic("setup: optimizer " + o.Type)
 }
 
 // group is how a job updates a parameter. A group's own highest learning rate is a
