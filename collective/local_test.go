@@ -137,10 +137,10 @@ func TestMeshGroups(t *testing.T) {
 	for _, m := range []shard.Mesh{{Shard: 1, Replicate: 1}, {Shard: 3, Replicate: 2}, {Shard: 1, Replicate: 4}, {Shard: 4, Replicate: 1}} {
 		world := collective.LocalWorld(m)
 		pick := map[string]func(int) (collective.Group, []int){
-			"shard":   func(r int) (collective.Group, []int) { return world[r].Shard, m.ShardGroup(r) },
-			"replica": func(r int) (collective.Group, []int) { return world[r].Replica, m.ReplicaGroup(r) },
+			"shard":   func(r int) (collective.Group, []int) { return world[r].Shard, m.Group(r, shard.Shard) },
+			"replica": func(r int) (collective.Group, []int) { return world[r].Replica, m.Group(r, shard.Replicate) },
 			"world": func(r int) (collective.Group, []int) {
-				return world[r].World, m.ShardGroup(0)[:0:0]
+				return world[r].World, m.Group(0, shard.Shard)[:0:0]
 			},
 		}
 		for name, of := range pick {

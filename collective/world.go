@@ -2,18 +2,105 @@ package collective
 
 import (
 	"errors"
+	"iter"
 	"slices"
 
 	"zeroth/shard"
 )
 
-// Ranks is one rank's end of the groups of a mesh: all ranks; those that
-// together hold one copy of the state; those that hold the same part of it.
-type Ranks struct{ World, Shard, Replica Group }
+// Ranks is one rank's end of the groups of a mesh.
+type Ranks struct {
+	World   Group // all ranks
+	Shard   Group // those that together hold one copy of the state
+	Replica Group // those that hold the same part of it
+	Ends    Group // the replicas at both ends of a pipeline; nil at other stages, and without a pipeline
+}
 
-// Close closes the rank's three groups.
-func (r Ranks) Close() error {
-	return errors.Join(r.World.Close(), r.Shard.Close(), r.Replica.Close())
+// Role is what a group of a mesh is for.
+type Role uint8
+
+// The roles of groups, in the order in which they are opened.
+const (
+	World Role = iota
+	Saves      // all ranks, for checkpoints that are made beside training
+	Shard
+	Replica
+	Ends
+	roles
+)
+
+func (r Role) String() string { return [roles]string{"world", "saves", "shard", "replica", "ends"}[r] }
+
+// Of returns where the rank's group of a role is; nil for Saves, which others hold.
+func (r *Ranks) Of(role Role) *Group {
+	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends}[role]
+}
+
+// All yields the groups that the rank has.
+func (r *Ranks) All() iter.Seq2[Role, *Group] {
+	return func(yield func(Role, *Group) bool) {
+		for role := range roles {
+			if g := r.Of(role); g != nil && *g != nil && !yield(role, g) {
+				return
+			}
+		}
+	}
+}
+
+// Close closes the rank's groups.
+func (r *Ranks) Close() error {
+	var errs []error
+	for _, g := range r.All() {
+		errs = append(errs, (*g).Close())
+	}
+	return errors.Join(errs...)
+}
+
+// opened is a group of a mesh: its role and its world ranks.
+type opened struct {
+	role  Role
+	ranks []int
+}
+
+// table lists the groups of a mesh.
+func table(m shard.Mesh) (all []opened) {
+	add := func(role Role, groups [][]int) {
+		for _, g := range groups {
+			all = append(all, opened{role, g})
+		}
+	}
+	world := m.Groups(shard.Pipeline, shard.Replicate, shard.Shard, shard.Context, shard.Tensor)
+	add(World, world)
+	add(Saves, world)
+	add(Shard, m.Groups(shard.Shard))
+	add(Replica, m.Groups(shard.Replicate))
+	if m.Pipeline > 1 {
+		add(Ends, bothEnds(m))
+	}
+	return all
+}
+
+// MeshGroups returns the world ranks of each group of a mesh. A carrier between processes
+// knows the groups by their places in it; that of the one group for Saves is SavesGroup.
+func MeshGroups(m shard.Mesh) (groups [][]int) {
+	for _, of := range table(m) {
+		groups = append(groups, of.ranks)
+	}
+	return groups
+}
+
+// SavesGroup is the place of the group for Saves in MeshGroups.
+const SavesGroup = 1
+
+// bothEnds lists the groups of ranks with the same shard at the first and the last stage.
+func bothEnds(m shard.Mesh) (groups [][]int) {
+	for _, g := range m.Groups(shard.Pipeline, shard.Replicate) {
+		groups = append(groups, slices.DeleteFunc(g, func(r int) bool {
+			at := m.At(r, shard.Pipeline)
+			return at > 0 && at < m.Pipeline-1
+		}))
+	}
+	return groups
 }
 
 // LocalWorld opens the groups of a mesh of goroutine ranks; element r is world
@@ -21,70 +108,36 @@ func (r Ranks) Close() error {
 // groups and closes the others passes that peer's name on, so even ranks that
 // share no group with the first rank that closed are told which it was.
 func LocalWorld(m shard.Mesh) []Ranks {
-	n := m.World()
-	all, failures := make([]int, n), make([]*failure, n)
-	for r := range all {
-		all[r], failures[r] = r, &failure{why: ErrPeerLost{r}}
+	ranks, failures := make([]Ranks, m.World()), make([]*failure, m.World())
+	for r := range failures {
+		failures[r] = &failure{why: ErrPeerLost{r}}
 	}
-	ranks := make([]Ranks, n)
-	open := func(names []int, place func(*Ranks) *Group) {
-		theirs := make([]*failure, len(names))
-		for i, r := range names {
+	for _, of := range table(m) {
+		if of.role == Saves {
+			continue
+		}
+		theirs := make([]*failure, len(of.ranks))
+		for i, r := range of.ranks {
 			theirs[i] = failures[r]
 		}
-		for i, l := range newLocal(names, theirs) {
-			*place(&ranks[names[i]]) = l
-		}
-	}
-	open(all, func(r *Ranks) *Group { return &r.World })
-	for r := range n {
-		if m.ShardRank(r) == 0 {
-			open(m.ShardGroup(r), func(r *Ranks) *Group { return &r.Shard })
-		}
-		if m.ReplicaRank(r) == 0 {
-			open(m.ReplicaGroup(r), func(r *Ranks) *Group { return &r.Replica })
+		for i, l := range newLocal(of.ranks, theirs) {
+			*ranks[of.ranks[i]].Of(of.role) = l
 		}
 	}
 	return ranks
 }
 
-// SavesGroup is the number in MeshGroups of the group for checkpoints.
-const SavesGroup = 1
-
-// MeshGroups is the world ranks of each group that the ranks of a mesh use over
-// wires: all ranks; all ranks once more, for checkpoints that are made beside
-// training; each shard group; each replica group.
-func MeshGroups(m shard.Mesh) [][]int {
-	all := make([]int, m.World())
-	for r := range all {
-		all[r] = r
-	}
-	groups := [][]int{all, all}
-	for r := range all {
-		if m.ShardRank(r) == 0 {
-			groups = append(groups, m.ShardGroup(r))
-		}
-	}
-	for r := range all {
-		if m.ReplicaRank(r) == 0 {
-			groups = append(groups, m.ReplicaGroup(r))
-		}
-	}
-	return groups
-}
-
 // WiredWorld is the groups of world rank r over wires: wire gives the end that
 // rank at has in a group of MeshGroups. As in LocalWorld, the rank passes on whom
 // it lost in one of its groups.
-func WiredWorld(m shard.Mesh, r int, wire func(group, at int) Wire) Ranks {
+func WiredWorld(m shard.Mesh, r int, wire func(group, at int) Wire) (ranks Ranks) {
 	f := &failure{why: ErrPeerLost{r}}
-	var mine []Group // world, shard, replica
-	for i, names := range MeshGroups(m) {
-		if at := slices.Index(names, r); at >= 0 && i != SavesGroup {
-			mine = append(mine, newWired(wire(i, at), f, Cheapest))
+	for i, of := range table(m) {
+		if at := slices.Index(of.ranks, r); at >= 0 && of.role != Saves {
+			*ranks.Of(of.role) = newWired(wire(i, at), f, Cheapest)
 		}
 	}
-	return Ranks{World: mine[0], Shard: mine[1], Replica: mine[2]}
+	return ranks
 }
 
 // Placement is where the ranks of a job are, as seen from one process.

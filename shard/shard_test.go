@@ -150,25 +150,46 @@ func TestIntersect(t *testing.T) {
 	})
 }
 
-// TestMeshPartitions checks that each kind of group splits the world into
-// equal groups, that a rank is where it says in its own, and that two groups
-// of different kinds share one rank.
+// TestMeshPartitions checks, for sets of dimensions, that groups split the world into
+// equal groups, that a rank is where it says in its own, and that groups of the other
+// dimensions share one rank with it.
 func TestMeshPartitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := Mesh{rapid.IntRange(1, 9).Draw(t, "shard"), rapid.IntRange(1, 9).Draw(t, "replicate")}
-		partition(t, m.World(), m.Shard, m.ShardGroup, m.ShardRank)
-		partition(t, m.World(), m.Replicate, m.ReplicaGroup, m.ReplicaRank)
-		for r := range m.World() {
-			if g := m.ShardGroup(r); g[len(g)-1]-g[0] != len(g)-1 {
-				t.Fatalf("%v: shard group %v is not of neighbours", m, g)
+		size := func(name string) int { return rapid.IntRange(0, 3).Draw(t, name) }
+		m := Mesh{size("pipeline"), size("replicate"), size("shard"), size("context"), size("tensor")}
+		set := rapid.IntRange(0, 1<<axes-1).Draw(t, "dimensions")
+		var in, others []Axis
+		for a := range axes {
+			if set>>a&1 > 0 {
+				in = append(in, a)
+			} else {
+				others = append(others, a)
 			}
-			for _, s := range m.ReplicaGroup(r) {
-				if m.ShardRank(s) != m.ShardRank(r) || s != r && slices.Contains(m.ShardGroup(r), s) {
-					t.Fatalf("%v: ranks %d and %d are replicas and share a shard group, or hold different shards", m, r, s)
-				}
+		}
+		partition(t, m.World(), m.Size(in...), func(r int) []int { return m.Group(r, in...) }, func(r int) int { return m.Index(r, in...) })
+		if n := len(m.Groups(in...)); n*m.Size(in...) != m.World() {
+			t.Fatalf("%+v has %d groups of %v", m, n, in)
+		}
+		r := rapid.IntRange(0, m.World()-1).Draw(t, "rank")
+		for _, s := range m.Group(r, in...) {
+			if m.Index(s, others...) != m.Index(r, others...) || s != r && slices.Contains(m.Group(r, others...), s) {
+				t.Fatalf("%+v: ranks %d and %d are together in %v and in %v", m, r, s, in, others)
 			}
 		}
 	})
+}
+
+// TestMeshOrder checks which dimension's ranks are neighbours.
+func TestMeshOrder(t *testing.T) {
+	m := Mesh{Pipeline: 2, Replicate: 2, Shard: 2, Context: 2, Tensor: 2}
+	for a, want := range [][]int{{13, 29}, {5, 13}, {9, 13}, {13, 15}, {12, 13}} {
+		if got := m.Group(13, Axis(a)); !slices.Equal(got, want) {
+			t.Errorf("rank 13's group of dimension %d is %v, want %v", a, got, want)
+		}
+	}
+	if got, want := m.Group(13, Replicate, Shard), []int{1, 5, 9, 13}; !slices.Equal(got, want) || m.DataRank(13) != 3 || m.DataRanks() != 4 {
+		t.Errorf("ranks with data of their own: %v, rank 13 is %d of %d; want %v", got, m.DataRank(13), m.DataRanks(), want)
+	}
 }
 
 // partition checks that the groups split the world into groups of size ranks.
@@ -198,12 +219,9 @@ func TestBrokenInputPanics(t *testing.T) {
 		"wte has shape [9223372036854775": lay(math.MaxInt, 2),
 		"rank -1 of 2":                    func() { l.Shard(-1) },
 		"rank 2 of 2":                     func() { l.Pieces(2) },
-		"rank 6 of a mesh of 3 × 2":       func() { Mesh{3, 2}.ShardGroup(6) },
-		"rank -1 of a mesh of 3 × 2":      func() { Mesh{3, 2}.ReplicaGroup(-1) },
-		"rank 7 of a mesh of 3 × 2":       func() { Mesh{3, 2}.ShardRank(7) },
-		"rank 8 of a mesh of 3 × 2":       func() { Mesh{3, 2}.ReplicaRank(8) },
-		"mesh of 0 × 2":                   func() { Mesh{0, 2}.World() },
-		"mesh of 2 × -1":                  func() { Mesh{2, -1}.ShardGroup(0) },
+		"rank 6 of a mesh of 6":           func() { Mesh{Shard: 3, Replicate: 2}.Group(6, Shard) },
+		"rank -1 of a mesh of 6":          func() { Mesh{Shard: 3, Replicate: 2}.Index(-1, Replicate) },
+		"Shard:-1":                        func() { Mesh{Pipeline: 2, Shard: -1}.World() },
 	}
 	for want, f := range tests {
 		t.Run(want, func(t *testing.T) {

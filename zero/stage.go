@@ -32,11 +32,11 @@ func (s Stage) Policy(prefetch int, recompute bool) fsdp.Policy {
 	return fsdp.Policy{KeepParams: s < 3, KeepGrads: s < 2, Prefetch: prefetch, Recompute: recompute}
 }
 
-// Mesh is how a stage divides a world of shard × replicate ranks. Stage 0
-// shards over one rank: it is the same code with other sizes.
+// Mesh returns a mesh as a stage uses it. Stage 0 shards over one rank: it is the same
+// code with other sizes.
 func (s Stage) Mesh(m shard.Mesh) shard.Mesh {
 	if s == 0 {
-		return shard.Mesh{Shard: 1, Replicate: m.World()}
+		m.Replicate, m.Shard = m.DataRanks(), 1
 	}
 	return m
 }

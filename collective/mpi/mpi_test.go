@@ -265,7 +265,7 @@ func TestRankMesh(t *testing.T) {
 		var all sync.WaitGroup
 		for r := me * per; r < (me+1)*per; r++ {
 			mine, saves := collective.WiredWorld(m, r, n.Wire), collective.NewWired(n.Wire(collective.SavesGroup, r))
-			for g, want := range map[collective.Group]float32{mine.World: 28, saves: 28, mine.Shard: sum(m.ShardGroup(r)), mine.Replica: sum(m.ReplicaGroup(r))} {
+			for g, want := range map[collective.Group]float32{mine.World: 28, saves: 28, mine.Shard: sum(m.Group(r, shard.Shard)), mine.Replica: sum(m.Group(r, shard.Replicate))} {
 				all.Go(func() { reduces(t, g, float32(r), want) })
 			}
 		}

@@ -166,7 +166,7 @@ func TestMeshOverWires(t *testing.T) {
 			for r := range 4 {
 				n := w.nets[r/per]
 				mine, saves := collective.WiredWorld(m, r, n.Wire), collective.NewWired(n.Wire(collective.SavesGroup, r))
-				for g, members := range map[collective.Group][]int{mine.World: count(4), saves: count(4), mine.Shard: m.ShardGroup(r), mine.Replica: m.ReplicaGroup(r)} {
+				for g, members := range map[collective.Group][]int{mine.World: count(4), saves: count(4), mine.Shard: m.Group(r, shard.Shard), mine.Replica: m.Group(r, shard.Replicate)} {
 					jobs++
 					go func() { errs <- sumsNames(g, r, members) }()
 				}

@@ -8,6 +8,7 @@ import (
 	"zeroth/fsdp"
 	"zeroth/job/config"
 	"zeroth/optim"
+	"zeroth/shard"
 )
 
 // Sharded is what ranks exchange of a unit.
@@ -66,16 +67,12 @@ func Bounce(c *Job, units []Sharded, stage int) (inShard, inReplica int) {
 		}
 		return n
 	}
-	for r := range m.World() {
-		if m.ShardRank(r) == 0 {
-			inShard = max(inShard, most(m.ShardGroup(r), shards))
-		}
+	for _, g := range m.Groups(shard.Shard) {
+		inShard = max(inShard, most(g, shards))
 	}
 	clear(seen)
-	for r := range m.World() {
-		if m.ReplicaRank(r) == 0 {
-			inReplica = max(inReplica, most(m.ReplicaGroup(r), replicas))
-		}
+	for _, g := range m.Groups(shard.Replicate) {
+		inReplica = max(inReplica, most(g, replicas))
 	}
 	return inShard, inReplica
 }

@@ -134,9 +134,9 @@ func recorders(ranks []*Rank) (all []*collective.Recorder) {
 // wrap gives a rank's groups the job's deadline, a recorder, and what a test puts
 // around them.
 func (j *Job) wrap(r int, g collective.Ranks, rec *collective.Recorder) collective.Ranks {
-	g.World = rec.Watchdog(g.World, j.Parallel.Timeout, "world", false)
-	g.Shard = rec.Watchdog(g.Shard, j.Parallel.Timeout, "shard", false)
-	g.Replica = rec.Watchdog(g.Replica, j.Parallel.Timeout, "replica", false)
+	for role, of := range g.All() {
+		*of = rec.Watchdog(*of, j.Parallel.Timeout, role.String(), false)
+	}
 	if j.Hooks.WrapGroups != nil {
 		g = j.Hooks.WrapGroups(r, g)
 	}
@@ -189,7 +189,9 @@ func (r *Rank) stage(c *Job) error {
 		return err
 	}
 	r.wires = b
-	r.Groups.World, r.Groups.Shard, r.Groups.Replica = collective.Staged(r.Groups.World, b), collective.Staged(r.Groups.Shard, b), collective.Staged(r.Groups.Replica, b)
+	for _, g := range r.Groups.All() {
+		*g = collective.Staged(*g, b)
+	}
 	return nil
 }
 

@@ -137,8 +137,8 @@ func (w *World) useLinks(ranks []collective.Ranks) error {
 		return err
 	}
 	for _, r := range ranks {
-		for _, g := range []collective.Group{r.World, r.Shard, r.Replica} {
-			collective.UseLinks(g, w.links)
+		for _, g := range r.All() {
+			collective.UseLinks(*g, w.links)
 		}
 	}
 	return nil
