@@ -72,6 +72,10 @@ func (n *nothing) ReduceScatter(device.Queue, device.Buffer, device.Buffer) erro
 	n.calls.Add(1)
 	return nil
 }
+func (n *nothing) Broadcast(device.Queue, device.Buffer) error {
+	n.calls.Add(1)
+	return nil
+}
 func (*nothing) Pending() bool       { return false }
 func (*nothing) Err() error          { return nil }
 func (*nothing) Abort()              {}

@@ -18,16 +18,18 @@ type op uint8
 const (
 	allGather op = iota
 	reduceScatter
+	broadcast
+	ops
 )
 
-func (o op) String() string { return [...]string{"all-gather", "reduce-scatter"}[o] }
+func (o op) String() string { return [ops]string{"all-gather", "reduce-scatter", "broadcast"}[o] }
 
 // call is one operation of a rank, and all that the ranks must agree on.
 type call struct {
 	seq int // operations the rank issued on the group before this one
 	op  op
 	t   device.DType
-	n   int // elements of the whole buffer
+	n   int // elements of the whole buffer, or of the one that is broadcast
 
 	label [labelLen]byte // of the queue's work, its first bytes
 }
@@ -45,7 +47,7 @@ func (c call) String() string { return fmt.Sprintf("%v of %d %v", c.op, c.n, c.t
 // its own mistakes.
 func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
 	c := call{op: o, t: whole.Type, n: whole.N}
-	if n := PartLen(g, whole); own.N != n || own.Type != whole.Type {
+	if n := partLen(g, o, whole); own.N != n || own.Type != whole.Type {
 		panic(fmt.Sprintf("collective: %v with %d %v as the rank's own part, which has %d", c, own.N, own.Type, n))
 	}
 	if o == reduceScatter && whole.Type.Integer() {
@@ -53,6 +55,14 @@ func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
 	}
 	copy(c.label[:], q.Labelled())
 	return c
+}
+
+// partLen is the number of elements of a rank's own part of an operation.
+func partLen(g Group, o op, whole device.Buffer) int {
+	if o == broadcast {
+		return whole.N
+	}
+	return PartLen(g, whole)
 }
 
 // disagreement is nil if all ranks make the same call, else an error that

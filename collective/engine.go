@@ -14,9 +14,10 @@ import (
 // device's memory, such as NCCL. The rank's goroutine issues operations; the other
 // methods are any goroutine's.
 type Engine interface {
-	// AllGather and ReduceScatter put a Group's operation behind what was issued on q.
+	// AllGather, ReduceScatter and Broadcast put a Group's operation behind what was issued on q.
 	AllGather(q device.Queue, whole, own device.Buffer) error
 	ReduceScatter(q device.Queue, own, whole device.Buffer) error
+	Broadcast(q device.Queue, b device.Buffer) error
 	// Pending says whether an operation that was put into a queue is not done.
 	Pending() bool
 	// Err is what the library has found out meanwhile, nil while all is well.
@@ -114,12 +115,18 @@ func (g *Engined) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	g.issue(q, reduceScatter, whole, own)
 }
 
+// Broadcast implements Group.
+func (g *Engined) Broadcast(q device.Queue, b device.Buffer) { g.issue(q, broadcast, b, b) }
+
 func (g *Engined) issue(q device.Queue, o op, whole, own device.Buffer) {
 	if whole.Host && own.Host {
-		if o == allGather {
+		switch o {
+		case allGather:
 			g.agreeing.AllGather(q, whole, own)
-		} else {
+		case reduceScatter:
 			g.agreeing.ReduceScatter(q, own, whole)
+		case broadcast:
+			g.agreeing.Broadcast(q, own)
 		}
 		return
 	}
@@ -155,10 +162,13 @@ func (c *engineCall) doRun() error {
 		g.Abort(why)
 		return g.because(Ended(g.agreeing))
 	}
-	if c.op == allGather {
+	switch c.op {
+	case allGather:
 		err = g.engine.AllGather(c.q, c.whole, c.own)
-	} else {
+	case reduceScatter:
 		err = g.engine.ReduceScatter(c.q, c.own, c.whole)
+	case broadcast:
+		err = g.engine.Broadcast(c.q, c.own)
 	}
 	if why := Ended(g.agreeing); err != nil && why != nil {
 		return g.because(why)

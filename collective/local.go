@@ -12,7 +12,7 @@ import (
 //
 // An operation has three phases, each an entry of its queue. The ranks come together:
 // each publishes what the others may read, its own part of a gather, the whole
-// of a reduction, and waits for them, and the last to come checks that all make
+// of a reduction, rank 0 what it broadcasts, and waits for them, and the last to come checks that all make
 // the same call. Then each queue does its own share of the work: copies or a
 // sum. Then each waits until all have done theirs, because until then others may
 // read its buffer.
@@ -157,6 +157,9 @@ func (l *Local) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	l.issue(q, reduceScatter, whole, own)
 }
 
+// Broadcast implements Group.
+func (l *Local) Broadcast(q device.Queue, b device.Buffer) { l.issue(q, broadcast, b, b) }
+
 // Waiting is what the phases of an operation in which a rank waits for the
 // others are called in traces; the one in which it works has the operation's
 // name.
@@ -220,10 +223,13 @@ func (l *Local) lost() (why error, gone bool) {
 
 // work issues the rank's share.
 func (c *localCall) work(q LocalQueue) {
-	if c.op == allGather {
+	switch c.op {
+	case allGather:
 		q.CopyAll(c.op.String(), c.to, c.from)
-	} else {
+	case reduceScatter:
 		q.SumAll(c.op.String(), c.to[:1], c.from)
+	case broadcast:
+		q.CopyAll(c.op.String(), c.to[:1], c.from[:1])
 	}
 }
 
@@ -261,15 +267,19 @@ func (l *Local) after(q StreamQueue, marks []device.Event) {
 
 // shared is what the other ranks read.
 func (c *localCall) shared() device.Buffer {
-	if c.op == allGather {
-		return c.own
+	if c.op == reduceScatter {
+		return c.whole
 	}
-	return c.whole
+	return c.own
 }
 
 // operands are what the work is on: every rank's own part, the rank's too if it
-// is not in place, or part Rank of all ranks' buffers.
+// is not in place, or part Rank of all ranks' buffers, or rank 0's.
 func (c *localCall) operands() {
+	if c.op == broadcast {
+		c.to[0], c.from[0] = c.own, c.l.at.bufs[0]
+		return
+	}
 	for r, from := range c.l.at.bufs {
 		if c.op == allGather {
 			c.to[r], c.from[r] = Part(c.l, c.whole, r), from

@@ -12,7 +12,7 @@ import (
 // with the same routes.
 //
 // Flat, part r of a gather goes from rank r to all, part r of a reduction from all
-// to rank r, which adds.
+// to rank r, which adds. A broadcast goes from rank 0 to all, always.
 //
 // By host, part r of a gather goes from rank r to its own host's ranks and to one
 // rank of each other host, which passes it on there. In a reduction the sum goes
@@ -193,6 +193,20 @@ func places(in []stream) []int32 {
 	return place
 }
 
+// broadcast is the route of a rank's broadcasts.
+func (h *hosts) broadcast(me int32) *route {
+	t := &route{in: make([]stream, h.size), out: make([]stream, h.size)}
+	of := stream{parts: []int32{0}}
+	if me != 0 {
+		t.in[0] = of
+		return t
+	}
+	for p := range t.out[1:] {
+		t.out[1+p] = of
+	}
+	return t
+}
+
 // added are the parts that a rank adds.
 func (h *hosts) added(by int32) (parts []int32) {
 	if len(h.runs) == 1 {
@@ -318,7 +332,7 @@ func (l Links) seconds(s Spread, c call) (flat, byHost float64) {
 	elem := float64(c.t.Size())
 	flat, byHost = l.flatSeconds(s, float64(c.n)*elem), math.Inf(1)
 	switch {
-	case !s.Choose():
+	case !s.Choose() || c.op == broadcast:
 	case c.op == allGather:
 		byHost = l.gatherSeconds(s, float64(c.n)*elem)
 	default:
@@ -374,9 +388,10 @@ type routing struct {
 
 // routes are a rank's, and what all ranks make of them alike.
 type routes struct {
-	gather, reduce *route
-	chunk          int // bytes
-	streams, sums  int
+	gather, reduce, broadcast *route
+
+	chunk         int // bytes
+	streams, sums int
 }
 
 // slots is the chunks that bounce memory has room for.
@@ -393,7 +408,7 @@ func newRouting(rank int, number []int, how Routing) *routing {
 }
 
 func newRoutes(rank int, h *hosts) routes {
-	return routes{gather: h.gather(int32(rank)), reduce: h.reduce(int32(rank)), chunk: chunkBytes(h), streams: h.streams(), sums: h.sums()}
+	return routes{gather: h.gather(int32(rank)), reduce: h.reduce(int32(rank)), broadcast: h.broadcast(int32(rank)), chunk: chunkBytes(h), streams: h.streams(), sums: h.sums()}
 }
 
 // of is the routes of a call, of parts of so many elements: what costs less, unless that

@@ -73,6 +73,26 @@ func (g *staged) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	})
 }
 
+// Broadcast implements Group.
+func (g *staged) Broadcast(q device.Queue, b device.Buffer) {
+	if b.Host {
+		g.Group.Broadcast(q, b)
+		return
+	}
+	step := StagedPiece(g.stage.Bytes(), 1, b.Type)
+	for lo := 0; lo == 0 || lo < b.N; lo += step {
+		piece := b.Slice(lo, min(lo+step, b.N))
+		stage := device.Buffer{Type: b.Type, Host: true, Use: g.stage.Use, N: piece.N, Ptr: g.stage.Ptr}
+		if g.Rank() == 0 {
+			q.Copy(stage, piece)
+		}
+		g.Group.Broadcast(q, stage)
+		if g.Rank() > 0 {
+			q.Copy(piece, stage)
+		}
+	}
+}
+
 // alone says that the rank has nobody to exchange with, so that nothing needs to pass
 // through the host. The group does what is left of the operation: it counts it, and fails it
 // if it has ended.

@@ -96,6 +96,13 @@ func (g *watchdog) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	b.then(q, b.done, b.launched)
 }
 
+// Broadcast implements Group.
+func (g *watchdog) Broadcast(q device.Queue, b device.Buffer) {
+	o := g.begin(q, broadcast, b)
+	g.Group.Broadcast(q, b)
+	o.then(q, o.done, o.launched)
+}
+
 // begun is an operation on its way through a queue; its functions are bound once.
 type begun struct {
 	Operation

@@ -106,7 +106,7 @@ func (c call) encode(n *Note, chunkBytes int) {
 // decodeCall reads what encode wrote; that a rank, by its name, has written anything
 // else is an error.
 func decodeCall(n *Note, name int) (c call, err error) {
-	if op(n[1]) > reduceScatter || device.DType(n[2]) > device.I64 {
+	if op(n[1]) >= ops || device.DType(n[2]) > device.I64 {
 		return c, fmt.Errorf("collective: rank %d calls an operation %d of type %d, which is none: it is not of this version", name, n[1], n[2])
 	}
 	c.op, c.t = op(n[1]), device.DType(n[2])

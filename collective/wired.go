@@ -142,6 +142,9 @@ func (g *Wired) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	g.issue(q, reduceScatter, whole, own)
 }
 
+// Broadcast implements Group.
+func (g *Wired) Broadcast(q device.Queue, b device.Buffer) { g.issue(q, broadcast, b, b) }
+
 func (g *Wired) issue(q device.Queue, o op, whole, own device.Buffer) {
 	what := newCall(g, q, o, whole, own)
 	on, ok := q.(WireQueue)
@@ -236,10 +239,14 @@ func (g *Wired) begin(c *wiredCall) error {
 // measure chooses the route and cuts the parts into chunks.
 func (c *wiredCall) measure() {
 	g := c.g
-	part, elem := PartLen(g, c.whole), c.t.Size()
+	part, elem := c.own.N, c.t.Size()
 	c.routes = g.routing.of(c.call, part)
-	c.route = c.routes.gather
-	if c.op == reduceScatter {
+	switch c.op {
+	case allGather:
+		c.route = c.routes.gather
+	case broadcast:
+		c.route = c.routes.broadcast
+	case reduceScatter:
 		c.route, elem = c.routes.reduce, accumulator(c.t).Size()
 		c.slot = slotBytes(c.routes.chunk, part, c.t)
 		g.reserve(c.routes.slots() * c.slot)

@@ -111,7 +111,15 @@ func (c *wiredCall) part(s *stream) device.Buffer {
 	if s.of == copied && int(s.parts[0]) == c.g.Rank() {
 		return c.own
 	}
-	return Part(c.g, c.whole, int(s.parts[0]))
+	return c.at(int(s.parts[0]))
+}
+
+// at is where part r of the buffer is: what is broadcast has one.
+func (c *wiredCall) at(r int) device.Buffer {
+	if c.op == broadcast {
+		return c.own
+	}
+	return Part(c.g, c.whole, r)
 }
 
 // heard compares the call of a peer with the rank's own, takes what is lent with it
@@ -212,7 +220,7 @@ func (c *wiredCall) leaves(to, i int) device.Buffer {
 	case s.of == copied && part == c.g.Rank():
 		return c.cut(c.own, chunk)
 	}
-	return c.cut(Part(c.g, c.whole, part), chunk)
+	return c.cut(c.at(part), chunk)
 }
 
 // itemOf is which of the chunks that the rank adds is message i of sums.
@@ -296,7 +304,7 @@ func (c *wiredCall) enters(from, i int) device.Buffer {
 	chunk, part := s.at(i)
 	switch s.of {
 	case copied:
-		return c.cut(Part(c.g, c.whole, part), chunk)
+		return c.cut(c.at(part), chunk)
 	case final:
 		return c.cut(c.own, chunk)
 	}

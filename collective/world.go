@@ -14,7 +14,23 @@ type Ranks struct {
 	Shard   Group // those that together hold one copy of the state
 	Replica Group // those that hold the same part of it
 	Ends    Group // the replicas at both ends of a pipeline; nil at other stages, and without a pipeline
+
+	// Links are the rank's ends of links in a pipeline: groups of two, of which rank 0 sends
+	// and rank 1 receives. Without a pipeline they are nil.
+	Links [PipelineLinks]Group
 }
+
+// Link is what a link of a pipeline's rank is for.
+type Link uint8
+
+// The links of a rank. Stages go around: the last rank's next is the first.
+const (
+	ToNext        Link = iota // outputs of a stage
+	FromPrevious              // those of the stage before
+	ToPrevious                // gradients of a stage's input
+	FromNext                  // those of the stage behind
+	PipelineLinks             // how many there are
+)
 
 // Role is what a group of a mesh is for.
 type Role uint8
@@ -26,22 +42,30 @@ const (
 	Shard
 	Replica
 	Ends
+	Forward  // links from each stage to the next
+	Backward // and to the one before
 	roles
 )
 
-func (r Role) String() string { return [roles]string{"world", "saves", "shard", "replica", "ends"}[r] }
+func (r Role) String() string {
+	return [roles]string{"world", "saves", "shard", "replica", "ends", "forward link", "backward link"}[r]
+}
 
-// Of returns where the rank's group of a role is; nil for Saves, which others hold.
-func (r *Ranks) Of(role Role) *Group {
-	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends}[role]
+// of returns where the rank's group of a role is, in which it is at a place; nil for Saves,
+// which others hold.
+func (r *Ranks) of(role Role, at int) *Group {
+	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends,
+		&r.Links[ToNext+Link(at&1)], &r.Links[ToPrevious+Link(at&1)]}[role]
 }
 
 // All yields the groups that the rank has.
 func (r *Ranks) All() iter.Seq2[Role, *Group] {
 	return func(yield func(Role, *Group) bool) {
 		for role := range roles {
-			if g := r.Of(role); g != nil && *g != nil && !yield(role, g) {
-				return
+			for at := range 2 {
+				if g := r.of(role, at); g != nil && *g != nil && (at == 0 || role >= Forward) && !yield(role, g) {
+					return
+				}
 			}
 		}
 	}
@@ -76,6 +100,13 @@ func table(m shard.Mesh) (all []opened) {
 	add(Replica, m.Groups(shard.Replicate))
 	if m.Pipeline > 1 {
 		add(Ends, bothEnds(m))
+		for _, g := range m.Groups(shard.Pipeline) {
+			for i, r := range g {
+				next := g[(i+1)%len(g)]
+				add(Forward, [][]int{{r, next}})
+				add(Backward, [][]int{{next, r}})
+			}
+		}
 	}
 	return all
 }
@@ -121,7 +152,7 @@ func LocalWorld(m shard.Mesh) []Ranks {
 			theirs[i] = failures[r]
 		}
 		for i, l := range newLocal(of.ranks, theirs) {
-			*ranks[of.ranks[i]].Of(of.role) = l
+			*ranks[of.ranks[i]].of(of.role, i) = l
 		}
 	}
 	return ranks
@@ -134,7 +165,7 @@ func WiredWorld(m shard.Mesh, r int, wire func(group, at int) Wire) (ranks Ranks
 	f := &failure{why: ErrPeerLost{r}}
 	for i, of := range table(m) {
 		if at := slices.Index(of.ranks, r); at >= 0 && of.role != Saves {
-			*ranks.Of(of.role) = newWired(wire(i, at), f, Cheapest)
+			*ranks.of(of.role, at) = newWired(wire(i, at), f, Cheapest)
 		}
 	}
 	return ranks

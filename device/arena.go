@@ -48,6 +48,9 @@ func (a *Arena) TakeFor(what string, t DType, n int) Buffer {
 	return b
 }
 
+// Keep is Take: see nn.Scratch.
+func (a *Arena) Keep(t DType, n int) Buffer { return a.Take(t, n) }
+
 // Mark is the height now, in bytes.
 func (a *Arena) Mark() int { return a.used }
 

@@ -232,6 +232,10 @@ func (m *team) compare(rng *rand.Rand, typ device.DType, n int) {
 		return b
 	})
 	m.operate(rng, typ, n, false, gather, gatherApart)
+	m.operate(rng, typ, n, false, broadcast, func(r *rank, b device.Buffer) device.Buffer {
+		r.Broadcast(r.q[0], b)
+		return b
+	})
 	if typ.Integer() {
 		return
 	}

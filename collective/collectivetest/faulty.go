@@ -74,6 +74,13 @@ func (g *faulty) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	}
 }
 
+// Broadcast implements Group.
+func (g *faulty) Broadcast(q device.Queue, b device.Buffer) {
+	if g.pass(q) {
+		g.Group.Broadcast(q, b)
+	}
+}
+
 // pass issues the next operation's fault and reports whether the operation follows.
 func (g *faulty) pass(q device.Queue) bool {
 	f := g.plan(g.issued)

@@ -24,6 +24,13 @@ func gather(bufs []device.Buffer) {
 	}
 }
 
+// broadcast copies rank 0's buffer.
+func broadcast(bufs []device.Buffer) {
+	for _, to := range bufs[1:] {
+		copy(to.Raw(), bufs[0].Raw())
+	}
+}
+
 // reduce sets part r of rank r's buffer to the sum over the ranks.
 func reduce(bufs []device.Buffer) {
 	n := bufs[0].N / len(bufs)

@@ -120,6 +120,12 @@ func (c *Communicator) ReduceScatter(on device.Queue, own, whole device.Buffer) 
 	return c.run(q, func() error { return c.comm.ReduceScatter(q.stream, own.Ptr, whole.Ptr, own.N, types[own.Type]) })
 }
 
+// Broadcast implements collective.Engine.
+func (c *Communicator) Broadcast(on device.Queue, b device.Buffer) error {
+	q := c.streamOf(on, b)
+	return c.run(q, func() error { return c.comm.Broadcast(q.stream, c.rank, c.ranks, b.Ptr, b.Bytes()) })
+}
+
 // streamOf is the queue of an operation, of this device and on its memory.
 func (c *Communicator) streamOf(on device.Queue, bs ...device.Buffer) *Queue {
 	q, ok := on.(*Queue)

@@ -117,6 +117,20 @@ HIDDEN int z_nccl_reduce_scatter(uintptr_t ctx, uintptr_t comm, uintptr_t stream
 	return ncclReduceScatter((const void *)in, (void *)out, n, type, SUM, (void *)comm, (void *)stream);
 }
 
+// Sends n bytes of rank 0's to every other rank: in one group, likewise.
+HIDDEN int z_nccl_broadcast(uintptr_t ctx, uintptr_t comm, uintptr_t stream, int rank, int ranks, uintptr_t b, size_t n) {
+	ENTER(ctx);
+	int r = ncclGroupStart();
+	if (r)
+		return r;
+	if (rank)
+		r = ncclRecv((void *)b, n, BYTE, 0, (void *)comm, (void *)stream);
+	for (int to = 1; !rank && to < ranks && (!r || r == IN_PROGRESS); to++)
+		r = ncclSend((const void *)b, n, BYTE, to, (void *)comm, (void *)stream);
+	int end = ncclGroupEnd();
+	return r && r != IN_PROGRESS ? r : end;
+}
+
 // Sends n bytes of each other rank's part, of which rank 0's is at whole and each next
 // one stride bytes further, to that rank, and receives as much from each, in slots one
 // behind the other: in one group, for a send alone waits for its receiver.

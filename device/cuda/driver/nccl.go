@@ -6,6 +6,8 @@ package driver
 // #cgo nocallback z_nccl_all_gather
 // #cgo noescape z_nccl_reduce_scatter
 // #cgo nocallback z_nccl_reduce_scatter
+// #cgo noescape z_nccl_broadcast
+// #cgo nocallback z_nccl_broadcast
 // #cgo noescape z_nccl_send_parts
 // #cgo nocallback z_nccl_send_parts
 // #include "nccl.h"
@@ -147,6 +149,14 @@ func (c *Comm) AllGather(s Stream, whole, own unsafe.Pointer, n, typ int) error 
 func (c *Comm) ReduceScatter(s Stream, own, whole unsafe.Pointer, n, typ int) error {
 	if code := C.z_nccl_reduce_scatter(c.gpu.ctx, c.h, s.h, address(whole), address(own), C.size_t(n), C.int(typ)); code != 0 {
 		return c.refused(code, "reduce-scatter of %d elements a rank", n)
+	}
+	return nil
+}
+
+// Broadcast sends n bytes of rank 0 of so many to the others, in the order of the stream.
+func (c *Comm) Broadcast(s Stream, rank, ranks int, b unsafe.Pointer, n int) error {
+	if code := C.z_nccl_broadcast(c.gpu.ctx, c.h, s.h, C.int(rank), C.int(ranks), address(b), C.size_t(n)); code != 0 {
+		return c.refused(code, "broadcast of %d bytes", n)
 	}
 	return nil
 }
