@@ -3,6 +3,7 @@ package fsdp
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"zeroth/device"
 	"zeroth/nn"
@@ -66,7 +67,7 @@ func (r *Runner) layOutSteps() {
 	}
 	m := r.cfg.Model
 	for i, mod := range m.Modules {
-		inner := i > 0 && i+1 < len(m.Modules)
+		inner := (i > 0 || m.Before) && (i+1 < len(m.Modules) || m.After)
 		s := step{mod: mod, recompute: inner && r.cfg.Policy.Recompute, lookup: i == 0 && m.Lookup}
 		for _, use := range m.Uses[i] {
 			s.units = append(s.units, byName[use.Unit])
@@ -154,15 +155,73 @@ func (r *Runner) allocate() error {
 		r.grads = append(r.grads, gradSlot{buf: a.take(dev, device.F32, n, device.UnitGrads)})
 	}
 	r.allocateShards(a)
-	r.arena = device.NewArena(a.take(dev, device.F32, (r.cfg.ArenaSize+3)/4, device.Activations))
-	if r.cfg.Listener != nil {
-		r.arena.Listen(r.cfg.Listener.Arena)
-	}
+	r.allocateFlights(a)
 	r.held = a.held
 	if err := errors.Join(a.errs...); err != nil {
 		return fmt.Errorf("fsdp: %w", err)
 	}
 	return nil
+}
+
+// allocateFlights takes memory for work, for flights and for streams. A single flight
+// keeps what it keeps below the work.
+func (r *Runner) allocateFlights(a *allocation) {
+	chunks := r.cfg.Chunks
+	if chunks == nil {
+		chunks = []Chunk{{Hi: len(r.steps), Flights: 1}}
+	}
+	open := func() *device.Arena {
+		i, base := len(r.arenas), device.Buffer{Type: device.F32, N: endless, Use: device.Activations}
+		if r.cfg.Arenas != nil {
+			base = a.take(r.cfg.Device, device.F32, r.cfg.Arenas[i]/4, device.Activations)
+		}
+		arena := device.NewArena(base)
+		if l := r.cfg.Listener; l != nil {
+			arena.Listen(func(what string, height int) { l.Arena(i, what, height) })
+		}
+		r.arenas = append(r.arenas, arena)
+		return arena
+	}
+	work := open()
+	for _, c := range chunks {
+		var flights []*Flight
+		for range c.Flights {
+			kept := work
+			if len(chunks) > 1 || c.Flights > 1 {
+				kept = open()
+			}
+			flights = append(flights, &Flight{Chunk: c, kept: kept, passed: make([]passed, c.Hi-c.Lo), keeping: scratch{work, kept}, working: scratch{work, work}})
+		}
+		r.flights = append(r.flights, flights)
+	}
+	for range r.cfg.Streams {
+		open()
+	}
+}
+
+// endless is more elements than an arena needs.
+const endless = math.MaxInt / 8
+
+// Flight returns one of a chunk's flights.
+func (r *Runner) Flight(chunk, i int) *Flight { return r.flights[chunk][i] }
+
+// OpenStream returns the memory of a slot for the residual stream of so many positions, or for
+// its gradient, until CloseStream.
+func (r *Runner) OpenStream(i, rows int) device.Buffer {
+	return r.stream(i).Take(r.cfg.DType, rows*r.cfg.Model.Width)
+}
+
+// CloseStream says that what is issued next may use a slot again.
+func (r *Runner) CloseStream(i int) { r.stream(i).Release(0) }
+
+func (r *Runner) stream(i int) *device.Arena { return r.arenas[len(r.arenas)-r.cfg.Streams+i] }
+
+// Peaks returns the most bytes of each arena that any pass has used.
+func (r *Runner) Peaks() (bytes []int) {
+	for _, a := range r.arenas {
+		bytes = append(bytes, a.Peak())
+	}
+	return bytes
 }
 
 // allocateShards gives every unit its parameter shard and its gradient, each

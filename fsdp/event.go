@@ -122,26 +122,35 @@ func (r *Runner) usePass(o Op, i int, done bool) {
 	}
 }
 
-// beginMicro forgets what was in use at the beginning of a step: the one before may not
-// have come to its updates.
-func (r *Runner) beginMicro(train bool) {
-	if !train || r.micro > 0 {
-		return
-	}
+// Begin begins a step. It forgets what was in use: the step before may not have come to its
+// updates.
+func (r *Runner) Begin() {
+	r.micro = 0
 	for _, u := range r.Units {
 		u.inUse, u.stays = [places]bool{}, false
 	}
 }
 
-// endMicro goes on to the next micro-batch. What follows the last waits for the
-// reductions.
-func (r *Runner) endMicro() {
-	if r.micro == r.cfg.Micro-1 {
-		for _, u := range r.Units {
-			r.use(u, gradSlotted, false)
+// End issues what follows the last backward pass of a step: tied units are summed over all
+// stages that use them, after everything that a stage waits for in the others.
+func (r *Runner) End() {
+	for _, u := range r.Units {
+		if !u.Tied || u.Frozen {
+			continue
 		}
+		if !u.GradOffloaded {
+			r.replicate(u, u.Grad)
+			u.Reduced = r.cfg.Comm.Mark()
+			continue
+		}
+		r.replicate(u, u.partial)
+		r.toHost(u, u.partial)
+		r.grads[u.dwSlot].free, u.Reduced = u.sent, u.sent
 	}
-	r.micro = (r.micro + 1) % r.cfg.Micro
+	for _, u := range r.Units {
+		r.use(u, gradSlotted, false)
+	}
+	r.micro = 0
 }
 
 // Spent notes that a unit's gradient is used up and its parameters in a slot are old.
@@ -157,9 +166,9 @@ func (r *Runner) Spent(u *Unit) {
 // Listener hears what a Runner does, from the goroutine that issues it.
 type Listener interface {
 	Event(Event)
-	// Arena tells the height of the activations' memory, in bytes, whenever it has
+	// Arena tells the height of one of the activations' arenas, in bytes, whenever it has
 	// changed, and what was taken for, if who took it says.
-	Arena(what string, height int)
+	Arena(arena int, what string, height int)
 }
 
 // tell tells an event to who listens.

@@ -59,24 +59,36 @@ type Comm interface {
 // Config is what a Runner is built from. The queues and groups are the
 // caller's to close, after Free.
 type Config struct {
-	Device    device.Device
-	Compute   Compute
-	Comm      Comm
-	Model     *nn.Model
-	Units     []*Unit      // LayOut's, with what rests elsewhere noted
-	DType     device.DType // of parameters in use, and of activations
-	Policy    Policy
-	Micro     int // micro-batches a step; 0 for a model that only runs forward
-	ArenaSize int // bytes for activations: ArenaPeak of a dry run
+	Device  device.Device
+	Compute Compute
+	Comm    Comm
+	Model   *nn.Model    // or a part of one, see nn.Model.Part
+	Units   []*Unit      // LayOut's, with what rests elsewhere noted
+	DType   device.DType // of parameters in use, and of activations
+	Policy  Policy
+	Micro   int     // micro-batches a step; 0 for a model that only runs forward
+	Chunks  []Chunk // of Model, one after the other; nil: all of it is one, with one flight
+	Streams int     // slots for the residual stream, or its gradient, between chunks; see Stream
+	Arenas  []int   // bytes of each arena: Peaks of a dry run; nil: as much as is wanted, of a device that only counts
 
 	Host     Host     // where what is offloaded rests; needed if anything is
 	Listener Listener // may be nil
+}
+
+// Chunk is modules that a micro-batch passes one after the other: the whole model, or a stage
+// of a pipeline.
+type Chunk struct {
+	Lo, Hi  int // modules of Config.Model
+	Flights int // micro-batches that are forward and not yet backward, at most
 }
 
 // Groups are the ranks that a unit belongs to.
 type Groups struct {
 	Shard   collective.Group // its ranks hold one copy of the unit between them
 	Replica collective.Group // its ranks hold the same shard
+	// Tied says that modules of another stage use the unit, too, whose ranks are among
+	// Replica. Its gradient is summed over Replica at the end of a step.
+	Tied bool
 }
 
 // Host is memory beside the device, and the ways there and back.
@@ -122,6 +134,7 @@ type Unit struct {
 	dwSlot  int           // of its unsharded gradient in one micro-batch
 	kept    device.Buffer // (Len) float32: the unsharded gradient over micro-batches, with KeepGrads
 	sent    device.Event  // Grad has the sum so far, if GradOffloaded
+	partial device.Buffer // (ShardLen) float32: of a tied unit, the sum that is to be replicated and sent
 	first   int           // the first step that uses the unit,
 	last    int           // and the last
 	labels  [ops]string
@@ -134,8 +147,8 @@ type Unit struct {
 // trained says whether the unit has a gradient.
 func (u *Unit) trained() bool { return !u.Frozen }
 
-// shared says whether several steps use the unit.
-func (u *Unit) shared() bool { return u.first != u.last }
+// shared says whether several steps use the unit, here or at another stage.
+func (u *Unit) shared() bool { return u.first != u.last || u.Tied }
 
 // Steps are the first and the last step that uses the unit.
 func (u *Unit) Steps() (first, last int) { return u.first, u.last }
@@ -161,11 +174,31 @@ type step struct {
 	kept      []device.Buffer // views of their gradients in Unit.kept
 	recompute bool            // saves only its input and runs Forward again in Backward
 	lookup    bool            // Backward does not read the parameters
+}
 
-	mark  int           // the arena's height before y, and at the first before Runner.d
-	x, y  device.Buffer // input and output in this micro-batch
+// passed is a step in one micro-batch.
+type passed struct {
+	mark  int           // the height of what is kept before y
+	x, y  device.Buffer // input and output
 	saved nn.Saved
 }
+
+// Flight is memory for a micro-batch between its passes forward and backward through a chunk.
+type Flight struct {
+	Chunk
+	kept             *device.Arena // what is there from one pass to the other
+	passed           []passed      // by module of the chunk
+	keeping, working scratch       // of passes that save and of others
+}
+
+// scratch is memory for a pass: an arena for work and one for what is kept.
+type scratch struct {
+	*device.Arena
+	kept *device.Arena
+}
+
+// Keep implements nn.Scratch.
+func (s *scratch) Keep(t device.DType, n int) device.Buffer { return s.kept.Take(t, n) }
 
 // reads says whether a pass in this direction reads the unit's parameters.
 func (s *step) reads(dir int) bool { return dir > 0 || !s.lookup }
@@ -193,12 +226,13 @@ type Runner struct {
 	slots []slot
 	grads []gradSlot
 	back  gradSlot // (longest ShardLen) float32: a sum that rests on the host, to be added to
-	arena *device.Arena
-	d     device.Buffer // gradient of the residual stream in this micro-batch
-	in    *step         // whose module runs; nil between
-	op    Op            // in which pass
-	micro int           // the micro-batch of the step
-	held  []owned
+
+	arenas  []*device.Arena // of work; then of flights, unless there is but one; of streams
+	flights [][]*Flight     // of each chunk
+	in      *step           // whose module runs; nil between
+	op      Op              // in which pass
+	micro   int             // the micro-batch of the pass
+	held    []owned
 }
 
 // owned is memory and the device to give it back to.
@@ -207,63 +241,70 @@ type owned struct {
 	buf device.Buffer
 }
 
-// ArenaPeak is the most activation memory any pass has used, in bytes.
-func (r *Runner) ArenaPeak() int { return r.arena.Peak() }
-
-// Forward issues the model's forward pass over bt. With train set everything
-// Backward needs is saved, and Backward must follow.
-func (r *Runner) Forward(bt *nn.Batch, train bool) {
+// Forward issues the pass of a micro-batch forward through a flight's chunk. x is what the chunk
+// reads, empty at the model's first; it returns what it puts out, empty at the model's last.
+// With train set everything Backward needs is saved, and Backward must follow; otherwise the
+// result is good until the flight's next pass.
+func (r *Runner) Forward(f *Flight, bt *nn.Batch, micro int, x device.Buffer, train bool) device.Buffer {
 	defer r.blame()
-	r.beginMicro(train)
+	r.micro = micro
 	c, n := r.cfg.Compute, bt.Rows()*r.cfg.Model.Width
-	floor := r.arena.Mark()
-	var x device.Buffer
-	next := 0
-	for i := range r.steps {
-		next = r.ahead(next, i, 1) // into slots that steps before i have left, while step i computes
+	floor := f.kept.Mark()
+	next := f.Lo
+	for i := f.Lo; i < f.Hi; i++ {
+		next = r.ahead(f, next, i, 1) // into slots that steps before i have left, while step i computes
 		s := r.await(i, 1)
-		s.mark, s.x, s.y = r.arena.Mark(), x, device.Buffer{}
-		if train && i == 0 {
-			r.d = r.arena.Take(r.cfg.DType, n)
+		p := &f.passed[i-f.Lo]
+		p.mark, p.x, p.y = f.kept.Mark(), x, device.Buffer{}
+		if i+1 < len(r.steps) || r.cfg.Model.After {
+			p.y = f.kept.Take(r.cfg.DType, n)
 		}
-		if i+1 < len(r.steps) {
-			s.y = r.arena.Take(r.cfg.DType, n)
+		mem, saved, above := &f.keeping, &p.saved, f.kept.Mark()
+		if s.recompute {
+			mem = &f.working
 		}
-		saved := &s.saved
 		if s.recompute || !train {
 			saved = nil
 		}
 		r.pass(Forward, i, saved != nil, false)
-		s.mod.Forward(c, r.arena, s.w, bt, s.x, s.y, saved)
+		s.mod.Forward(c, mem, s.w, bt, p.x, p.y, saved)
 		r.pass(Forward, i, saved != nil, true)
+		if saved == nil {
+			f.kept.Release(above)
+		}
 		r.leave(s)
-		x = s.y
+		x = p.y
 	}
 	if !train {
-		r.arena.Release(floor)
+		f.kept.Release(floor)
 	}
+	return x
 }
 
-// Backward issues the backward pass of the Forward before it, which has left
-// the units of its last modules in the slots, and the reduction of its
-// gradients; micro counts the step's micro-batches from 0.
-func (r *Runner) Backward(bt *nn.Batch, micro int) {
+// Backward issues the pass of a micro-batch backward through a flight's chunk, whose units
+// the forward pass before it may have left in the slots, and the reduction of its gradients;
+// micro counts the step's micro-batches from 0, in order. It turns d, the gradient of what
+// Forward returned, into that of what it read.
+func (r *Runner) Backward(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 	defer r.blame()
-	c := r.cfg.Compute
-	next := len(r.steps) - 1
-	for i := next; i >= 0; i-- {
-		next = r.ahead(next, i, -1)
+	r.micro = micro
+	c, work := r.cfg.Compute, r.arenas[0]
+	next := f.Hi - 1
+	for i := next; i >= f.Lo; i-- {
+		next = r.ahead(f, next, i, -1)
 		s := r.await(i, -1)
+		p, floor := &f.passed[i-f.Lo], work.Mark()
 		if s.recompute {
 			r.pass(Recompute, i, true, false)
-			s.mod.Forward(c, r.arena, s.w, bt, s.x, s.y, &s.saved)
+			s.mod.Forward(c, &f.working, s.w, bt, p.x, p.y, &p.saved)
 			r.pass(Recompute, i, true, true)
 		}
 		dw := r.gradient(s, micro)
 		r.pass(Backward, i, false, false)
-		s.mod.Backward(c, r.arena, s.w, dw, bt, s.x, r.d, &s.saved)
+		s.mod.Backward(c, &f.working, s.w, dw, bt, p.x, d, &p.saved)
 		r.pass(Backward, i, false, true)
-		r.arena.Release(s.mark)
+		work.Release(floor)
+		f.kept.Release(p.mark)
 		r.leave(s)
 		for _, u := range s.units {
 			if i == u.first && u.trained() {
@@ -271,16 +312,14 @@ func (r *Runner) Backward(bt *nn.Batch, micro int) {
 			}
 		}
 	}
-	r.arena.Release(0)
-	r.endMicro()
 }
 
 // ahead gathers the units of the steps from next on, in the pass's direction,
 // as far as Prefetch after step i, which is about to be issued; it stops before
 // a slot that one of the steps from i to there still needs. It returns the step
 // to go on with.
-func (r *Runner) ahead(next, i, dir int) int {
-	for ; next >= 0 && next < len(r.steps) && (next-i)*dir <= r.cfg.Policy.Prefetch; next += dir {
+func (r *Runner) ahead(f *Flight, next, i, dir int) int {
+	for ; next >= f.Lo && next < f.Hi && (next-i)*dir <= r.cfg.Policy.Prefetch; next += dir {
 		s := &r.steps[next]
 		if !s.reads(dir) {
 			continue
@@ -353,34 +392,44 @@ func (r *Runner) leave(s *step) {
 
 // gradient is where a step's Backward writes: where gradients are kept, at the
 // first micro-batch, else the units' slots, once their last reductions are done.
+// A module that adds to what another stage's has begun adds to zero.
 func (r *Runner) gradient(s *step, micro int) []device.Buffer {
-	if r.cfg.Policy.KeepGrads && micro == 0 {
-		return s.kept
-	}
+	dw := s.dw
 	for _, u := range s.units {
 		if !u.trained() {
 			continue
 		}
-		g := &r.grads[u.dwSlot]
-		r.cfg.Compute.After(g.free)
-		if g.owner != nil && g.owner != u {
-			r.tellOf(Vacate, g.owner, r.cfg.Compute, 0, 1, 0)
-			r.use(g.owner, gradSlotted, false)
+		if r.cfg.Policy.KeepGrads && micro == 0 {
+			dw = s.kept
+		} else {
+			g := &r.grads[u.dwSlot]
+			r.cfg.Compute.After(g.free)
+			if g.owner != nil && g.owner != u {
+				r.tellOf(Vacate, g.owner, r.cfg.Compute, 0, 1, 0)
+				r.use(g.owner, gradSlotted, false)
+			}
+			g.owner = u
 		}
-		g.owner = u
+		if u.Tied && r.cfg.Model.After && s == &r.steps[u.last] {
+			r.cfg.Compute.Zero(r.whole(u, micro))
+		}
 	}
-	return s.dw
+	return dw
+}
+
+// whole is the memory of a unit's unsharded gradient in a micro-batch.
+func (r *Runner) whole(u *Unit, micro int) device.Buffer {
+	if r.cfg.Policy.KeepGrads && micro == 0 {
+		return u.kept
+	}
+	return r.grads[u.dwSlot].buf.Slice(0, u.Layout.Len())
 }
 
 // reduce adds the unit's gradient in this micro-batch, complete on this rank,
 // to its sum over ranks and micro-batches.
 func (r *Runner) reduce(u *Unit, micro int) {
 	c, q, p := r.cfg.Compute, r.cfg.Comm, r.cfg.Policy
-	last, g := micro == r.cfg.Micro-1, &r.grads[u.dwSlot]
-	buf := u.kept
-	if !p.KeepGrads || micro > 0 {
-		buf = g.buf.Slice(0, u.Layout.Len())
-	}
+	last, g, buf := micro == r.cfg.Micro-1, &r.grads[u.dwSlot], r.whole(u, micro)
 	for _, gap := range u.gaps {
 		c.Zero(buf.Slice(gap.Lo, gap.Hi))
 	}
@@ -419,12 +468,18 @@ func (r *Runner) reduce(u *Unit, micro int) {
 		}
 		g.free = q.Mark()
 	}
-	if last {
-		q.Label(u.labels[Replicate])
-		collective.AllReduce(u.Replica, q, u.Grad)
-		r.tellOf(Replicate, u, q, u.Grad.Bytes(), u.Replica.Size(), 2)
+	if last && !u.Tied {
+		r.replicate(u, u.Grad)
 		u.Reduced = q.Mark()
 	}
+}
+
+// replicate sums a shard of a unit's gradient over the ranks that hold the same one.
+func (r *Runner) replicate(u *Unit, grad device.Buffer) {
+	q := r.cfg.Comm
+	q.Label(u.labels[Replicate])
+	collective.AllReduce(u.Replica, q, grad)
+	r.tellOf(Replicate, u, q, grad.Bytes(), u.Replica.Size(), 2)
 }
 
 // send adds what this micro-batch has left in own, on the device, to the sum
@@ -441,18 +496,26 @@ func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 	}
 	last := micro == r.cfg.Micro-1
 	if last {
-		q.Label(u.labels[Replicate])
-		collective.AllReduce(u.Replica, q, own)
-		r.tellOf(Replicate, u, q, own.Bytes(), u.Replica.Size(), 2)
+		if u.Tied {
+			u.partial = own // End goes on
+			return
+		}
+		r.replicate(u, own)
 	}
-	u.sent = move(h.ToHost, u.labels[ToHost], q.Mark(), device.Event{}, u.Grad, own)
-	r.tellOf(ToHost, u, h.ToHost, 0, 1, 0)
+	r.toHost(u, own)
 	if !r.cfg.Policy.KeepGrads {
 		g.free = u.sent
 	}
 	if last {
 		u.Reduced = u.sent
 	}
+}
+
+// toHost sends a shard of a unit's gradient to where it rests.
+func (r *Runner) toHost(u *Unit, own device.Buffer) {
+	q, h := r.cfg.Comm, r.cfg.Host
+	u.sent = move(h.ToHost, u.labels[ToHost], q.Mark(), device.Event{}, u.Grad, own)
+	r.tellOf(ToHost, u, h.ToHost, 0, 1, 0)
 }
 
 // move issues a copy after both events and says when it is done.

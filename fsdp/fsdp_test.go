@@ -129,7 +129,7 @@ func TestPassesBalanceTheArena(t *testing.T) {
 		onRanks(t, s, newOracle(s.layers), func(r *rank) error {
 			const stream = rows * width * 4 // bytes of x; an arena rounds up to 64
 			const each = (stream + 63) / 64 * 64
-			want := (1 + 1 + 4 + 4) * each // gradient, every module's y but the head's, what layers save
+			want := (1 + 4 + 4) * each // every module's y but the head's, what layers save
 			if recompute {
 				want -= 3 * each // the head's backward needs none, a layer's its own
 			}
@@ -140,7 +140,7 @@ func TestPassesBalanceTheArena(t *testing.T) {
 				if _, err := r.eval(step); err != nil {
 					return err
 				}
-				if got := r.run.ArenaPeak(); got != want {
+				if got := r.run.Peaks()[0]; got != want {
 					return fmt.Errorf("%d bytes of activations after %d passes, want %d", got, 3*(step+1), want)
 				}
 			}
@@ -246,15 +246,18 @@ func TestFrozenUnit(t *testing.T) {
 		})
 		dev := cpu.NewHost(1)
 		compute, comm := dev.NewQueue("compute"), dev.NewQueue("comm")
-		run, err := fsdp.New(fsdp.Config{Device: spoilt{dev}, Compute: compute, Comm: comm, Model: m, Units: units, DType: device.F32, Policy: policy, Micro: 2, ArenaSize: arenaSize})
+		run, err := fsdp.New(fsdp.Config{Device: spoilt{dev}, Compute: compute, Comm: comm, Model: m, Units: units, DType: device.F32, Policy: policy, Micro: 2, Streams: 1, Arenas: []int{arenaSize, arenaSize}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		batch := nn.Batch{B: 2, T: 3, Input: device.OfI32(make([]int32, rows)), Target: device.OfI32(make([]int32, rows)), Loss: device.OfF32(make([]float32, rows)), Scale: 1, Compute: device.F32}
+		run.Begin()
+		d := run.OpenStream(0, rows)
 		for micro := range 2 {
-			run.Forward(&batch, true)
-			run.Backward(&batch, micro)
+			run.Forward(run.Flight(0, 0), &batch, micro, device.Buffer{}, true)
+			run.Backward(run.Flight(0, 0), &batch, micro, d)
 		}
+		run.End()
 		if err := errors.Join(compute.Wait(), comm.Wait()); err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +320,7 @@ func (h *heard) Event(e fsdp.Event) {
 	}
 }
 
-func (h *heard) Arena(_ string, height int) { h.height = height }
+func (h *heard) Arena(_ int, _ string, height int) { h.height = height }
 
 // A listener hears every operation: passes in order, each begun and ended, what
 // is exchanged as often as groups are asked to, and the arena down to its floor.
@@ -404,7 +407,7 @@ func TestAllocationFails(t *testing.T) {
 			})
 			run, err := fsdp.New(fsdp.Config{
 				Device: dev, Compute: compute, Comm: comm,
-				Model: m, Units: units, DType: device.F32, Policy: policy, Micro: 2, ArenaSize: arenaSize,
+				Model: m, Units: units, DType: device.F32, Policy: policy, Micro: 2, Streams: 1, Arenas: []int{arenaSize, arenaSize},
 			})
 			if (run == nil) != (err != nil) || err != nil && (!errors.Is(err, errFull) || !strings.HasPrefix(err.Error(), "fsdp: ")) {
 				t.Errorf("allocation %d fails: %v", n, err)

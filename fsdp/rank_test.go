@@ -118,7 +118,7 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 	r.place(units)
 	r.run, err = fsdp.New(fsdp.Config{
 		Device: spoilt{r.dev}, Compute: r.compute, Comm: r.comm,
-		Model: m, Units: units, DType: device.F32, Policy: s.policy, Micro: s.micro, ArenaSize: arenaSize,
+		Model: m, Units: units, DType: device.F32, Policy: s.policy, Micro: s.micro, Streams: 1, Arenas: []int{arenaSize, arenaSize},
 		Listener: r.heard, Host: fsdp.Host{Device: spoilt{r.host}, ToHost: slow{r.toHost, 500}, ToDevice: slow{r.toDevice, 500}, Params: r},
 	})
 	if err != nil {
@@ -203,12 +203,19 @@ func (r *rank) close() {
 // train is a step on the real schedule, up to the gradients; it returns the
 // losses of its micro-batches, end to end.
 func (r *rank) train(step int) (loss []float32, err error) {
+	r.run.Begin()
+	d := r.run.OpenStream(0, rows)
+	defer r.run.CloseStream(0)
 	for m := range r.micro {
 		if err := r.fill(step, m); err != nil {
 			return nil, err
 		}
-		r.run.Forward(&r.batch, true)
-		r.run.Backward(&r.batch, m)
+		f := r.run.Flight(0, 0)
+		r.run.Forward(f, &r.batch, m, device.Buffer{}, true)
+		r.run.Backward(f, &r.batch, m, d)
+		if m == r.micro-1 {
+			r.run.End()
+		}
 		if err := r.compute.Wait(); err != nil {
 			return nil, err
 		}
@@ -222,7 +229,7 @@ func (r *rank) eval(step int) ([]float32, error) {
 	if err := r.fill(step, 0); err != nil {
 		return nil, err
 	}
-	r.run.Forward(&r.batch, false)
+	r.run.Forward(r.run.Flight(0, 0), &r.batch, 0, device.Buffer{}, false)
 	err := r.compute.Wait()
 	return r.batch.Loss.F32(), err
 }

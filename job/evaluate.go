@@ -43,7 +43,6 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	if err != nil {
 		return e, err
 	}
-	j.Plan = &plan
 	set, weights, err := openInputs(j, ctx, fit.Product(plan.Memory(), int64(c.Parallel.Ranks)), false, told{tell: tell})
 	if err != nil {
 		return e, err

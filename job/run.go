@@ -331,7 +331,7 @@ func (r *run) checkModel(ctx context.Context) (err error) {
 
 // openRanks allocates all that the ranks of this process need.
 func (r *run) openRanks(context.Context) (err error) {
-	r.job.Plan, r.job.Hold = &r.plan, r.folders.hold
+	r.job.Hold = r.folders.hold
 	r.job.Hooks.WrapTrainer = r.Timeline.wrap(r.Hooks.WrapTrainer)
 	if r.ranks, err = setup.Open(r.job); err != nil {
 		return err

@@ -176,7 +176,7 @@ func (r *run) openRunFolder(ctx context.Context) error {
 	owed, err := r.World.Share(ctx, strconv.FormatBool(rec.owed))
 	rec.owed = owed == "true"
 	rec.goesOn, rec.sum.Tokens = r.c.Checkpoint.OnError == "continue", r.start.Tokens
-	rec.account = func(step int) *report.Account { return report.NewAccount(r.job, r.plan, step, r.ranks) }
+	rec.account = func(step int) *report.Account { return report.NewAccount(r.job, step, r.ranks) }
 	r.rec = rec
 	r.flights.begun.Store(true)
 	return err

@@ -147,13 +147,13 @@ func (h head) Params() []shard.Param { return h.params }
 func (h head) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer, s *Saved) device.Mat {
 	r, c := bt.Rows(), h.params[table].Shape[1]
 	n := &s.norm
-	n.rstd, n.y = mem.Take(device.F32, r), mem.Take(bt.Compute, r*c)
+	n.rstd, n.y = mem.Keep(device.F32, r), mem.Keep(bt.Compute, r*c)
 	norm, xm := device.Matrix(n.y, r, c), device.Matrix(x, r, c)
 	if h.bias == 0 {
 		defer mem.Release(mem.Mark())
 		q.RMSNorm(norm, n.rstd, xm, shifted(q, mem, w[h.weight], h.plus), h.eps)
 	} else {
-		n.mean = mem.Take(device.F32, r)
+		n.mean = mem.Keep(device.F32, r)
 		q.LayerNorm(norm, n.mean, n.rstd, xm, w[h.weight], w[h.bias], h.eps)
 	}
 	return norm

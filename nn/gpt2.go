@@ -109,8 +109,8 @@ func split(m device.Mat) (q, k, v device.Mat) {
 // take takes the memory of all that a block saves.
 func (b *gptBlock) take(p pass, s *Saved) {
 	r, c, f := p.bt.Rows(), b.g.Width, b.g.inner()
-	f32 := func(n int) device.Buffer { return p.mem.Take(device.F32, n) }
-	act := func(cols int) device.Buffer { return p.mem.Take(p.bt.Compute, r*cols) }
+	f32 := func(n int) device.Buffer { return p.mem.Keep(device.F32, n) }
+	act := func(cols int) device.Buffer { return p.mem.Keep(p.bt.Compute, r*cols) }
 	s.attn.before = savedNorm{f32(r), f32(r), act(c)}
 	s.qkv, s.lse, s.o, s.x2 = act(3*c), f32(r*b.g.Heads), act(c), act(c)
 	s.mlp.before = savedNorm{f32(r), f32(r), act(c)}

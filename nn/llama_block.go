@@ -79,8 +79,8 @@ func (b *llamaBlock) gain(p pass, norm rows) device.Buffer {
 // take takes the memory of all that a block saves.
 func (b *llamaBlock) take(p pass, s *Saved) {
 	r, c, f := p.bt.Rows(), b.l.Width, b.l.FFN
-	f32 := func(n int) device.Buffer { return p.mem.Take(device.F32, n) }
-	act := func(cols int) device.Buffer { return p.mem.Take(p.bt.Compute, r*cols) }
+	f32 := func(n int) device.Buffer { return p.mem.Keep(device.F32, n) }
+	act := func(cols int) device.Buffer { return p.mem.Keep(p.bt.Compute, r*cols) }
 	before := func(h half) (n savedNorm) {
 		if h.before.exist() {
 			n = savedNorm{rstd: f32(r), y: act(c)}

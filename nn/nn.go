@@ -105,10 +105,12 @@ type Ops interface {
 // Logits is what TakeFor takes logits for.
 const Logits = "logits"
 
-// Scratch is last-in-first-out memory.
+// Scratch is last-in-first-out memory. What a forward pass saves is kept: it may be
+// elsewhere than what is taken, and stays until the backward pass.
 type Scratch interface {
 	Take(t device.DType, n int) device.Buffer
 	TakeFor(what string, t device.DType, n int) device.Buffer // Take, told apart in plans
+	Keep(t device.DType, n int) device.Buffer                 // for Saved; of passes that save nothing it is Take
 	Mark() int                                                // the height now
 	Release(to int)                                           // gives back all that was taken above a mark
 }
@@ -250,6 +252,20 @@ type Model struct {
 	LongFrom int
 	Modules  []Module
 	Uses     [][]Use // the units each module uses, in the order of its parameters
+
+	Before, After bool // this is a Part: modules of the whole model come before these, or after
+}
+
+// Part returns the modules of some ranges [lo, hi), ascending, as a model of their own.
+func (m *Model) Part(ranges ...[2]int) *Model {
+	part := *m
+	part.Modules, part.Uses = nil, nil
+	for _, r := range ranges {
+		part.Modules, part.Uses = append(part.Modules, m.Modules[r[0]:r[1]]...), append(part.Uses, m.Uses[r[0]:r[1]]...)
+	}
+	part.Before, part.After = ranges[0][0] > 0, ranges[len(ranges)-1][1] < len(m.Modules)
+	part.Lookup = m.Lookup && !part.Before
+	return &part
 }
 
 // Use is a unit and how many of a module's parameters it has, which are all of

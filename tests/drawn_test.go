@@ -194,11 +194,11 @@ func asPlanned(t *testing.T, c *config.Config) *leaving {
 	a := l.sum.Memory
 	for _, h := range a.Ranks {
 		name := fmt.Sprintf("rank %d of %s", h.Rank, c.YAML())
-		sameBytes(t, name, h.Device.Live, a.Planned.Device)
-		sameBytes(t, "peak of "+name, h.Device.Peak, a.Planned.Device)
-		sameBytes(t, "host memory of "+name, h.Host.Live, a.Planned.Host)
-		if h.Disk != a.Planned.Disk {
-			t.Errorf("%s: %d bytes on disk, planned were %d", name, h.Disk, a.Planned.Disk)
+		sameBytes(t, name, h.Device.Live, h.Planned.Device)
+		sameBytes(t, "peak of "+name, h.Device.Peak, h.Planned.Device)
+		sameBytes(t, "host memory of "+name, h.Host.Live, h.Planned.Host)
+		if h.Disk != h.Planned.Disk {
+			t.Errorf("%s: %d bytes on disk, planned were %d", name, h.Disk, h.Planned.Disk)
 		}
 	}
 	if len(a.Ranks) != c.Parallel.Ranks || len(l.metrics) != 5 || len(l.files) == 0 {

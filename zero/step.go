@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"zeroth/collective"
@@ -61,16 +62,16 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 // issue issues the passes over all micro-batches and the norms of what they
 // leave.
 func (t *Trainer) issue(fill Batches) error {
-	for m := range t.cfg.Micro {
-		in, err := t.read(m, fill)
-		if err != nil {
+	p := t.pipeline
+	p.Micro = t.cfg.Micro
+	p.reset()
+	t.runner.Begin()
+	for a := range p.actions(true) {
+		if err := t.act(p, a, fill, true); err != nil {
 			return err
 		}
-		in.batch.Drops = t.drops(m)
-		t.runner.Forward(&in.batch, true)
-		t.runner.Backward(&in.batch, m)
-		t.addLoss(in)
 	}
+	t.runner.End()
 	t.addNorms()
 	return nil
 }
@@ -83,12 +84,12 @@ func (t *Trainer) drops(micro int) nn.Drops {
 	return nn.Drops{Train: true, Seed: c.Seed, Row: uint64(sample) * uint64(c.T)}
 }
 
-// read fills the input whose turn it is, once the micro-batch that had it is
-// done; those between are computed meanwhile. A nil fill leaves it as it is.
-func (t *Trainer) read(micro int, fill Batches) (*input, error) {
-	in := &t.inputs[micro%len(t.inputs)]
+// read fills an input, once the micro-batch that had it is done; those between are
+// computed meanwhile. A nil fill leaves it as it is.
+func (t *Trainer) read(at, micro int, fill Batches) error {
+	in := &t.inputs[at]
 	if err := in.free.Await(); err != nil {
-		return in, err
+		return err
 	}
 	if fill != nil {
 		var start []int32
@@ -96,7 +97,7 @@ func (t *Trainer) read(micro int, fill Batches) (*input, error) {
 			start = in.start.Host.I32()
 		}
 		if err := fill(micro, in.input.Host.I32(), in.target.Host.I32(), start); err != nil {
-			return in, err
+			return err
 		}
 	}
 	t.cfg.Compute.Label("") // of no unit
@@ -105,7 +106,7 @@ func (t *Trainer) read(micro int, fill Batches) (*input, error) {
 	if t.cfg.Packed {
 		in.start.Send(t.cfg.Compute)
 	}
-	return in, nil
+	return nil
 }
 
 // DryRun issues a step's work and looks at none of its results: on a device
@@ -114,13 +115,6 @@ func (t *Trainer) DryRun() {
 	_ = t.issue(nil)
 	_ = t.gatherStats() // nothing is done, so nothing fails
 	t.update(0, 1)
-}
-
-// addLoss adds a micro-batch's losses to this rank's, which is the last use of
-// its input.
-func (t *Trainer) addLoss(in *input) {
-	t.cfg.Compute.Sum(t.sums.Device.Slice(0, device.ExactLen), in.batch.Loss)
-	in.free = t.cfg.Compute.Mark()
 }
 
 // addNorms sums the squares of this rank's gradient shards, each as soon as it
@@ -176,7 +170,7 @@ func (t *Trainer) mergeSums() error {
 			exact(own, statNorm).Merge(sum)
 		}
 		if sum.NotFinite() > 0 && own[statWhere] == 0 {
-			own[statWhere] = int64(1 + i)
+			own[statWhere] = int64(1 + slices.Index(t.names, t.runner.Units[i].Name))
 		}
 	}
 	if t.hostSums.N > 0 {
@@ -230,8 +224,8 @@ func (t *Trainer) finishStep(s *Stats, positions int) error {
 	s.GradNorm = math.Sqrt(norm.Value()) / s.LossScale
 	s.Skipped = overflow >= 0
 	if overflow >= 0 && !t.Scale.Dynamic {
-		unit := t.runner.Units[int(all[overflow*statLen+statWhere])-1]
-		return fmt.Errorf("the gradient of unit %s is not finite on rank %d (loss %g): lower the learning rate or set train.clip", unit.Name, overflow, s.Loss)
+		unit := t.names[int(all[overflow*statLen+statWhere])-1]
+		return fmt.Errorf("the gradient of unit %s is not finite on rank %d (loss %g): lower the learning rate or set train.clip", unit, overflow, s.Loss)
 	}
 	return t.Scale.Update(s.Skipped)
 }
@@ -256,14 +250,12 @@ func (t *Trainer) Eval(n int, fill Batches) (float64, error) {
 }
 
 func (t *Trainer) eval(n int, fill Batches) (float64, error) {
-	for m := range n {
-		in, err := t.read(m, fill)
-		if err != nil {
+	p := t.evaluation(n)
+	p.reset()
+	for a := range p.actions(false) {
+		if err := t.act(p, a, fill, false); err != nil {
 			return 0, err
 		}
-		in.batch.Drops = nn.Drops{}
-		t.runner.Forward(&in.batch, false)
-		t.addLoss(in)
 	}
 	if err := t.gatherStats(); err != nil {
 		return 0, err

@@ -51,15 +51,16 @@ type Config struct {
 	UnitGroups map[string]fsdp.Groups // of units that belong to others; those of the rest are nil
 	Mesh       shard.Mesh
 
-	Model     *nn.Model
-	DType     device.DType
-	Policy    fsdp.Policy
-	Micro     int    // micro-batches a step
-	B, T      int    // sequences and positions of a micro-batch
-	Packed    bool   // sequences are several documents
-	Seed      uint64 // of what the model drops in training
-	Chunk     int    // positions whose logits are held at once; 0 is all
-	ArenaSize int    // bytes, from ArenaPeak of a dry run
+	Model    *nn.Model // the whole
+	Pipeline Pipeline
+	DType    device.DType
+	Policy   fsdp.Policy
+	Micro    int    // micro-batches a step
+	B, T     int    // sequences and positions of a micro-batch
+	Packed   bool   // sequences are several documents
+	Seed     uint64 // of what the model drops in training
+	Chunk    int    // positions whose logits are held at once; 0 is all
+	Arenas   []int  // bytes, from ArenaPeaks of a dry run; nil: as much as is wanted, of a device that only counts
 
 	Listener fsdp.Listener // hears what is done, from the goroutine that issues it; may be nil
 
@@ -84,11 +85,13 @@ type Stats struct {
 
 // Trainer is one rank's training state and step.
 type Trainer struct {
-	cfg    Config
-	runner *fsdp.Runner
-	store  *offload.Store
-	inputs []input  // micro-batches take them in turn
-	held   []func() // give back what is allocated
+	cfg      Config
+	pipeline *pipeline
+	runner   *fsdp.Runner
+	store    *offload.Store
+	names    []string // of the whole model's units
+	inputs   []input  // micro-batches take them in turn
+	held     []func() // give back what is allocated
 
 	sums     device.Window // (1 + units) device.Exact: of this rank's losses, and of the squares of its gradients,
 	hostSums device.Buffer // (1 + units) device.Exact: of those in host memory
@@ -117,10 +120,6 @@ type Trainer struct {
 	Paces []collective.Pace // (World) of all ranks in the step before the last one; zero before the second
 }
 
-// inputs is how many micro-batches' token ids there is memory for: one is read
-// while another is filled.
-const inputs = 2
-
 // input is memory for the token ids of one micro-batch at a time.
 type input struct {
 	batch         nn.Batch
@@ -139,7 +138,7 @@ type run struct {
 const (
 	statLoss  = 0                          // exact sum over this rank's positions
 	statNorm  = statLoss + device.ExactLen // exact sum of squares of those of this rank's shards that it alone counts
-	statWhere = statNorm + device.ExactLen // 1 + index of the first unit with a gradient that is not finite, or 0
+	statWhere = statNorm + device.ExactLen // 1 + index in the model of the first unit with a gradient that is not finite, or 0
 	statStop  = statWhere + 1              // 1 if the rank wants to stop
 	statPace  = statStop + 1               // nanoseconds of its last step: before its first operation, waited, all
 	statLen   = statPace + 3
@@ -161,9 +160,20 @@ func New(cfg Config) (*Trainer, error) {
 // build lays the units out, places their shards, and allocates.
 func (t *Trainer) build() (err error) {
 	c := t.cfg
-	units := fsdp.LayOut(c.Model, c.Policy, Begin(c.Rules), c.groups)
+	if t.pipeline, err = newPipeline(&c); err != nil {
+		return err
+	}
+	tied, err := c.tied()
+	if err != nil {
+		return err
+	}
+	for _, u := range c.Model.Units() {
+		t.names = append(t.names, u.Name)
+	}
+	part := c.Model.Part(c.stages()...)
+	units := fsdp.LayOut(part, c.Policy, Begin(c.Rules), func(unit string) fsdp.Groups { return c.groups(unit, slices.Contains(tied, unit)) })
 	if !slices.ContainsFunc(units, func(u *fsdp.Unit) bool { return !u.Frozen }) {
-		return errors.New("zero: every parameter is frozen: there is nothing to train")
+		return errors.New("zero: every parameter of a stage is frozen: there is nothing to train")
 	}
 	t.store = offload.New(t.offload(), stored(units))
 	for i, u := range units {
@@ -171,7 +181,8 @@ func (t *Trainer) build() (err error) {
 	}
 	t.runner, err = fsdp.New(fsdp.Config{
 		Device: c.Device, Compute: c.Compute, Comm: c.Comm,
-		Model: c.Model, Units: units, DType: c.DType, Policy: c.Policy, Micro: c.Micro, ArenaSize: c.ArenaSize,
+		Model: part, Units: units, DType: c.DType, Policy: c.Policy, Micro: c.Micro,
+		Chunks: t.pipeline.chunks, Streams: t.pipeline.streams.all, Arenas: c.Arenas,
 		Host: fsdp.Host{Device: c.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: t.store}, Listener: c.Listener,
 	})
 	if err != nil {
@@ -216,9 +227,12 @@ func Vecs(rules []optim.Rule) (of [][]device.DType) {
 }
 
 // groups are the ranks that a unit belongs to.
-func (c *Config) groups(unit string) fsdp.Groups {
+func (c *Config) groups(unit string, tied bool) fsdp.Groups {
 	if g, ok := c.UnitGroups[unit]; ok {
 		return g
+	}
+	if tied {
+		return fsdp.Groups{Shard: c.Groups.Shard, Replica: c.Groups.Ends, Tied: true}
 	}
 	return fsdp.Groups{Shard: c.Groups.Shard, Replica: c.Groups.Replica}
 }
@@ -260,7 +274,7 @@ func (t *Trainer) allocate() error {
 	}
 	rows, sums := c.B*c.T, (1+len(t.runner.Units))*device.ExactLen
 	loss := alloc(c.Device, device.F32, rows, device.Stats)
-	for range min(inputs, c.Micro) {
+	for range t.pipeline.inputs.all {
 		in := input{input: open(device.I32, rows, device.Inputs), target: open(device.I32, rows, device.Inputs)}
 		in.batch = nn.Batch{B: c.B, T: c.T, Compute: c.DType, Chunk: c.Chunk, Loss: loss, Input: in.input.Device, Target: in.target.Device}
 		if c.Packed {
@@ -334,8 +348,16 @@ func (t *Trainer) Free() {
 	}
 }
 
-// ArenaPeak is the most activation memory used so far, in bytes.
-func (t *Trainer) ArenaPeak() int { return t.runner.ArenaPeak() }
+// ArenaPeak returns the sum of ArenaPeaks.
+func (t *Trainer) ArenaPeak() (bytes int) {
+	for _, n := range t.ArenaPeaks() {
+		bytes += n
+	}
+	return bytes
+}
+
+// ArenaPeaks returns the most bytes of each of the activations' arenas that were used so far.
+func (t *Trainer) ArenaPeaks() []int { return t.runner.Peaks() }
 
 // DiskBytes is the size of this rank's file of what is offloaded.
 func (t *Trainer) DiskBytes() int64 { return t.store.DiskBytes() }

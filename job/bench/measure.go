@@ -280,7 +280,7 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work)
 // measureCollectives measures those of the job's groups, or of smaller ones
 // where they are large.
 func (h *Here) measureCollectives(c *config.Config) error {
-	l, err := sim.Recorded(setup.Micros(setup.Planned(c), setup.FewMicro), 1)
+	l, err := sim.Recorded(setup.Micros(setup.Planned(c), setup.FewMicro(c)), 1)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ type Config struct {
 	Train            Training
 	Device           string // "auto", "cpu" or "cuda", as asked for; see On
 	Parallel         Parallel
+	Pipeline         Pipeline
 	Dropout          *float64 // probability of elements to be dropped in training; nil: as config.json of Model has it
 	AttentionDropout float64  // probability of weights of attention to be dropped in training
 	Zero             Zero
@@ -62,7 +63,7 @@ type Data struct {
 type RecordKeys struct{ Text, Prompt, Completion, Messages string }
 
 // Training is how long and in which bites.
-// Batch = MicroBatch × Accumulate × Parallel.Ranks.
+// Batch = MicroBatch × Accumulate × Shard × Replicate of Parallel.
 type Training struct {
 	Steps       int     // 0 with Epochs, until Settle
 	Epochs      float64 // 0: Steps is given
@@ -92,9 +93,10 @@ type LoRA struct {
 	Targets []string // ends of linear layers' names
 }
 
-// Parallel is how the ranks are arranged. Ranks = Shard × Replicate.
+// Parallel is how the ranks are arranged. Ranks = Pipeline × Replicate × Shard.
 type Parallel struct {
 	Ranks      int
+	Pipeline   int           // ranks that divide the layers of the model
 	Shard      int           // ranks that together hold one copy of the state
 	Replicate  int           // such copies; more than 1 is hybrid sharding
 	Timeout    time.Duration // how long a rank waits for another before it is called lost
@@ -113,6 +115,14 @@ type Parallel struct {
 // TLS is files in PEM by which processes know each other: a certificate of this one,
 // its key, and the authority that has signed those of all.
 type TLS struct{ Cert, Key, CA string }
+
+// Pipeline is how the layers are divided among Parallel.Pipeline ranks, and in which order
+// these work on them; see package pipe.
+type Pipeline struct {
+	Schedule string
+	Virtual  int   // stages of each rank
+	Layers   []int // of each stage; none: BalancedLayers
+}
 
 // Zero is what is sharded and when it is gathered.
 type Zero struct {
@@ -168,8 +178,13 @@ type Sampling struct {
 // Mesh is the arrangement of ranks the stage asks for: stage 0 is shard groups
 // of one rank.
 func Mesh(c *Config) shard.Mesh {
-	return zero.Stage(c.Zero.Stage).Mesh(shard.Mesh{Shard: c.Parallel.Shard, Replicate: c.Parallel.Replicate})
+	p := c.Parallel
+	return zero.Stage(c.Zero.Stage).Mesh(shard.Mesh{Pipeline: p.Pipeline, Shard: p.Shard, Replicate: p.Replicate})
 }
+
+// DataRanks is the number of ranks that read data of their own: the ranks of a pipeline read
+// the same.
+func (p Parallel) DataRanks() int { return p.Ranks / max(1, p.Pipeline) }
 
 // TokensPerStep is the number of positions all ranks train on in one step.
 func TokensPerStep(c *Config) int { return c.Train.Batch * c.Model.Context }

@@ -10,6 +10,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/job/hf"
+	"zeroth/pipe"
 )
 
 // field is one key of the job file: where its value goes, what it is when it
@@ -80,6 +81,8 @@ var (
 // fields lists the keys in the order they are written, with values that set c.
 func (c *Config) fields() []field {
 	m, d, t, p, z := &c.Model, &c.Data, &c.Train, &c.Parallel, &c.Zero
+	l := &c.Pipeline
+	staged := []only{{"with parallel.pipeline above 1", p.Pipeline > 1, "parallel.pipeline", "parallel.pipeline is 1: there are no stages"}}
 	o, s, k, w := &c.Optimizer, &c.Schedule, &c.Checkpoint, &c.Sample
 	documents := []only{{"with data.documents", len(d.Documents) > 0, "data.documents", "there are no data.documents"}}
 	record := func(key, format string) []only {
@@ -134,10 +137,10 @@ func (c *Config) fields() []field {
 		{"train.steps", count{&t.Steps, 1, mostSteps}, "200", "", "updates of the parameters", also{when: "instead of train.epochs", lasts: true, follows: []string{"train.epochs"}, derived: t.Epochs > 0}},
 		{"train.epochs", some{real{&t.Epochs, hf.Positive, "a positive number"}}, "", "none", "instead of steps: how often the data is read, also 0.5; the last step is filled up",
 			also{when: "instead of train.steps", like: "2", lasts: true, follows: []string{"train.steps"}, remark: pick(t.Steps > 0, fmt.Sprintf("steps: %d", t.Steps), ""), not: refusal{c.says("train.epochs") && c.says("train.steps"), "steps and epochs are both given", "want one of the two (--set train.steps=null removes it)", []string{"train.steps"}}}},
-		{"train.batch", count{&t.Batch, 1, mostBatch}, "", "micro_batch × accumulate × ranks", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third", also{like: "32", lasts: true, derived: true}},
+		{"train.batch", count{&t.Batch, 1, mostBatch}, "", "micro_batch × accumulate × shard × replicate", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third", also{like: "32", lasts: true, derived: true}},
 		{"train.micro_batch", count{&t.MicroBatch, 1, mostBatch}, "", "4, or what batch leaves", "sequences a rank takes at once", also{like: "4", then: func() { t.MicroBatch = 4 }, flag: "micro-batch"}},
 		{"train.accumulate", count{&t.Accumulate, 1, mostBatch}, "", "1, or what batch leaves", "micro-batches a rank takes for one update",
-			also{like: "2", then: func() { t.Accumulate = 1 }, remark: fmt.Sprintf("batch: %d = micro_batch × accumulate × ranks", t.Batch), flag: "accumulate"}},
+			also{like: "2", then: func() { t.Accumulate = 1 }, remark: fmt.Sprintf("batch: %d = micro_batch × accumulate × %s", t.Batch, dataRanks(p)), flag: "accumulate"}},
 		{"train.clip", real{&t.Clip, atLeast0, "a number of at least 0, where 0 is off"}, "1.0", "", "largest global norm of the gradient; 0 is off", also{lasts: true}},
 		{"train.seed", seed{&t.Seed}, "1", "", "seed of the initial parameters and the order of the data", also{lasts: true}},
 		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0 is never",
@@ -157,8 +160,9 @@ func (c *Config) fields() []field {
 
 		{"device", choice{&c.Device, devices}, "auto", "", "auto | cpu | cuda: what ranks compute on; auto: GPUs where zeroth is built for them and finds them, else the CPU", also{}},
 
-		{"parallel.ranks", count{&p.Ranks, 1, MostRanks}, "", "4, or shard × replicate; on GPUs one each", "ranks, each with its part of the state and of the batch", also{like: "4"}},
-		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate", also{remark: fmt.Sprintf("%d = ranks / replicate", p.Shard), flag: "shard"}},
+		{"parallel.ranks", count{&p.Ranks, 1, MostRanks}, "", "4, or pipeline × shard × replicate; on GPUs one each", "ranks, each with its part of the state and of the batch", also{like: "4"}},
+		{"parallel.pipeline", count{&p.Pipeline, 1, MostRanks}, "1", "", "ranks that divide the layers of the model: each has some of them, and train.accumulate micro-batches pass from one to the next", also{flag: "pipeline"}},
+		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate / pipeline", also{remark: fmt.Sprintf("%d = ranks / replicate%s", p.Shard, pick(p.Pipeline > 1, " / pipeline", "")), flag: "shard"}},
 		{"parallel.replicate", count{&p.Replicate, 1, MostRanks}, "1", "", "copies of the sharded state; more than 1 is hybrid sharding (HSDP)",
 			also{when: "at zero.stage 1, 2 and 3", flag: "replicate", not: refusal{z.Stage == 0 && p.Replicate > 1, fmt.Sprintf("hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate %d times; every rank is a whole replica already", p.Replicate), "want replicate: 1, or stage 1, 2 or 3", []string{"zero.stage"}}}},
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "how long a silent rank is waited for before the run fails", also{}},
@@ -179,6 +183,11 @@ func (c *Config) fields() []field {
 		{"parallel.heartbeat", duration{&p.Heartbeat}, "5s", "", "between the signs of life of a process", also{}},
 		{"parallel.dead_after", duration{&p.DeadAfter}, "15s", "", "a process without a sign of life for so long is lost; at least twice heartbeat",
 			also{not: refusal{p.DeadAfter < 2*p.Heartbeat, fmt.Sprintf("a process would be called lost after %v, and gives a sign of life every %v", p.DeadAfter, p.Heartbeat), "want dead_after of at least twice heartbeat", []string{"parallel.heartbeat"}}}},
+
+		{"pipeline.schedule", choice{&l.Schedule, pipe.Schedules}, "1F1B", "", "GPipe | 1F1B | Interleaved1F1B | ZBH1: the order in which ranks work on micro-batches", also{only: staged}},
+		{"pipeline.virtual", count{&l.Virtual, 1, hf.MostLayers}, "", "1; 2 with Interleaved1F1B", "stages of each rank",
+			also{only: staged, like: "2", then: func() { l.Virtual = pick(l.Schedule == string(pipe.Interleaved), 2, 1) }}},
+		{"pipeline.layers", counts{&l.Layers}, "", "by what they cost", "list of how many blocks each stage has; the first stage has the embedding, too, the last the output layer", also{only: staged, like: "[7, 5]"}},
 
 		{"zero.stage", stage{&z.Stage}, "3", "", "what is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters", also{flag: "stage"}},
 		{"zero.prefetch", count{&z.Prefetch, 0, hf.MostLayers}, "1", "", "units gathered ahead of the one in use", also{flag: "prefetch"}},

@@ -49,6 +49,7 @@ func (r *reader) resolve() {
 	r.resolveParallel()
 	r.unfit("zero")
 	r.resolveBatch()
+	r.resolvePipeline()
 	r.resolveTraining()
 	r.unfit("schedule")
 	r.resolveGroups()
@@ -173,16 +174,19 @@ func (r *reader) resolveDevice() {
 
 func (r *reader) resolveParallel() {
 	p, here := &r.Config.Parallel, r.Config.here
+	copies := p.Pipeline * p.Replicate // of a shard group
 	if !r.has("parallel.ranks") {
 		p.Ranks = 4
 		if n := cmp.Or(len(p.GPUs), here.GPUs); r.Config.on == "cuda" && n > 0 {
 			p.Ranks = n
 		}
-		if p.Shard > 0 && p.Shard*p.Replicate <= MostRanks {
-			p.Ranks = p.Shard * p.Replicate
+		if p.Shard > 0 && p.Shard*copies <= MostRanks {
+			p.Ranks = p.Shard * copies
 		}
 		if here.Processes > 1 && p.Shard <= 0 || here.Ranks > 0 {
 			p.Ranks = min(MostRanks, max(1, here.Processes)*max(1, here.Ranks))
+		} else if p.Pipeline > 1 && p.Shard <= 0 && p.Ranks%copies != 0 && copies <= MostRanks {
+			p.Ranks = copies
 		}
 	}
 	if n := here.Processes; n > 1 && p.Ranks%n != 0 {
@@ -190,29 +194,39 @@ func (r *reader) resolveParallel() {
 			fmt.Sprintf("want ranks %s, or leave it out: then each process has one", eitherCount(neighbours(p.Ranks, func(ranks int) bool { return ranks%n == 0 }))), "parallel.ranks")
 	}
 	r.unfit("parallel")
-	keys := []string{"parallel.shard", "parallel.replicate", "parallel.ranks"}
+	keys := []string{"parallel.shard", "parallel.replicate", "parallel.pipeline", "parallel.ranks"}
+	product, by, left := fmt.Sprintf("shard %d × replicate %d", p.Shard, p.Replicate), "replicate", p.Ranks/p.Pipeline
+	if p.Pipeline > 1 {
+		product, by = fmt.Sprintf("pipeline %d × replicate %d × shard %d", p.Pipeline, p.Replicate, p.Shard), "replicate / pipeline"
+	}
 	switch {
-	case p.Shard > 0 && p.Shard*p.Replicate != p.Ranks:
-		r.refuse(fmt.Sprintf("shard %d × replicate %d = %d, but there are %d ranks", p.Shard, p.Replicate, p.Shard*p.Replicate, p.Ranks),
-			fmt.Sprintf("want ranks: %d, or shard: -1 for ranks / replicate", p.Shard*p.Replicate), keys...)
-	case p.Shard < 0 && p.Ranks%p.Replicate != 0:
-		r.refuse(fmt.Sprintf("%d ranks cannot be parted into %d equal replicas", p.Ranks, p.Replicate),
-			fmt.Sprintf("want replicate %s", eitherCount(neighbours(p.Replicate, func(n int) bool { return p.Ranks%n == 0 }))), keys[1:]...)
+	case p.Shard > 0 && p.Shard*copies != p.Ranks:
+		r.refuse(fmt.Sprintf("%s = %d, but there are %d ranks", product, p.Shard*copies, p.Ranks),
+			fmt.Sprintf("want ranks: %d, or shard: -1 for ranks / %s", p.Shard*copies, by), keys...)
+	case p.Shard < 0 && p.Ranks%p.Pipeline != 0:
+		r.refuse(fmt.Sprintf("%d ranks cannot be parted into pipelines of %d", p.Ranks, p.Pipeline),
+			fmt.Sprintf("want pipeline %s", eitherCount(neighbours(p.Pipeline, func(n int) bool { return p.Ranks%n == 0 }))), keys[2:]...)
+	case p.Shard < 0 && left%p.Replicate != 0:
+		r.refuse(fmt.Sprintf("%d ranks%s cannot be parted into %d equal replicas", left, pick(p.Pipeline > 1, " of each stage", ""), p.Replicate),
+			fmt.Sprintf("want replicate %s", eitherCount(neighbours(p.Replicate, func(n int) bool { return left%n == 0 }))), keys[1:]...)
 	case p.Shard < 0:
-		p.Shard = p.Ranks / p.Replicate
+		p.Shard = p.Ranks / copies
 	}
 }
 
-// resolveBatch makes batch = micro_batch × accumulate × ranks hold.
+// dataRanks is what the number of ranks with data of their own is called.
+func dataRanks(p *Parallel) string { return pick(p.Pipeline > 1, "shard × replicate", "ranks") }
+
+// resolveBatch makes batch = micro_batch × accumulate × data ranks hold.
 func (r *reader) resolveBatch() {
-	t, ranks := &r.Config.Train, r.Config.Parallel.Ranks
+	t, ranks, called := &r.Config.Train, max(1, r.Config.Parallel.DataRanks()), dataRanks(&r.Config.Parallel)
 	batch, micro, accumulate := r.has("train.batch"), r.has("train.micro_batch"), r.has("train.accumulate")
 	switch product := t.MicroBatch * t.Accumulate * ranks; {
 	case !batch:
 		t.Batch = product
 	case micro && accumulate:
 		if product != t.Batch {
-			r.refuse(fmt.Sprintf("micro_batch %d × accumulate %d × ranks %d = %d, but batch is %d", t.MicroBatch, t.Accumulate, ranks, product, t.Batch),
+			r.refuse(fmt.Sprintf("micro_batch %d × accumulate %d × %s %d = %d, but batch is %d", t.MicroBatch, t.Accumulate, called, ranks, product, t.Batch),
 				fmt.Sprintf("want batch: %d, or leave one of the three out (--set train.accumulate=null)", product), batchKeys...)
 		}
 	case micro:
@@ -228,12 +242,12 @@ func (r *reader) resolveBatch() {
 	}
 }
 
-var batchKeys = []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks"}
+var batchKeys = []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks", "parallel.pipeline"}
 
 // share is batch / (known × ranks), for the key that is unknown.
 func (r *reader) share(name string, known int, unknown string) int {
-	t, ranks := &r.Config.Train, r.Config.Parallel.Ranks
-	unit, equation := known*ranks, fmt.Sprintf("%s ? × ranks %d", unknown, ranks)
+	t, ranks := &r.Config.Train, max(1, r.Config.Parallel.DataRanks())
+	unit, equation := known*ranks, fmt.Sprintf("%s ? × %s %d", unknown, dataRanks(&r.Config.Parallel), ranks)
 	if name != "" {
 		equation = fmt.Sprintf("%s %d × %s", name, known, equation)
 	}

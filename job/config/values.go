@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"zeroth/device"
+	"zeroth/job/hf"
 	"zeroth/job/show"
 )
 
@@ -280,6 +281,27 @@ func (v ordinals) yaml() string {
 	}
 	return strings.ReplaceAll(fmt.Sprint(*v.p), " ", ", ")
 }
+
+// counts is a list of numbers of at least 1; empty where there is none.
+type counts struct{ p *[]int }
+
+func (v counts) set(n *node) string {
+	if n.kind != list || len(n.items) == 0 {
+		return fmt.Sprintf("%s is not a list of numbers", n.listed())
+	}
+	out := make([]int, len(n.items))
+	for i, item := range n.items {
+		if wrong := (count{&out[i], 1, hf.MostLayers}).set(item); wrong != "" {
+			return wrong
+		}
+	}
+	*v.p = out
+	return ""
+}
+
+func (v counts) empty() bool  { return len(*v.p) == 0 }
+func (v counts) want() string { return "a list of whole numbers of at least 1, such as [7, 5]" }
+func (v counts) yaml() string { return strings.ReplaceAll(fmt.Sprint(*v.p), " ", ", ") }
 
 // listed is String, with the length of a list.
 func (n *node) listed() string {

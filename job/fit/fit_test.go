@@ -417,11 +417,7 @@ func TestCostCountsTheSchedule(t *testing.T) {
 		c := configtest.Fitted(t, sets...)
 		cost := one(t, c, Limits{Ranks: 4, Rates: here}).Cost
 		q, moved := &counter{}, int64(0)
-		f, err := setup.DryRun(setup.Planned(c))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, _, _, err := setup.DryRank(setup.Planned(c), f.Arena, func(z *zero.Config) {
+		r, _, _, err := setup.DryRank(setup.Planned(c), 0, func(z *zero.Config) {
 			z.Compute = q
 			if c.Zero.Offload.Any() {
 				z.Offload.ToHost, z.Offload.ToDevice = copies{bytes: &moved}, copies{bytes: &moved}
@@ -486,7 +482,7 @@ func TestUpdateOfOffloaded(t *testing.T) {
 		{[]string{"zero.offload.optimizer=host", "optimizer.type=muon", "device=cpu"}, sim.Rates{Host: 1e9, Memory: 1}, 4 + 2*12 + 2, 4},
 	} {
 		c := configtest.Fitted(t, append(test.sets, "zero.stage=2")...)
-		r, _, _, err := setup.DryRank(setup.Planned(c), setup.AnyArena, func(*zero.Config) {})
+		r, _, _, err := setup.DryRank(setup.Planned(c), 0, func(*zero.Config) {})
 		if err != nil {
 			t.Fatal(err)
 		}

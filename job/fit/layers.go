@@ -29,7 +29,7 @@ type layers struct {
 func layersOf(c *config.Config) (*layers, error) {
 	m := config.Network(c)
 	p := &profiler{modules: make([][]byte, len(m.Modules))}
-	t, _, _, err := setup.DryRank(setup.Planned(alone(config.Standing(c, m))), setup.AnyArena, func(z *zero.Config) {
+	t, _, _, err := setup.DryRank(setup.Planned(alone(config.Standing(c, m))), 0, func(z *zero.Config) {
 		p.recording = sim.RecordAll(z)
 		z.Listener = p
 	})
@@ -103,7 +103,7 @@ func (p *profiler) Event(e fsdp.Event) {
 }
 
 // Arena implements fsdp.Listener.
-func (p *profiler) Arena(_ string, height int) {
+func (p *profiler) Arena(_ int, _ string, height int) {
 	p.now, p.heights = height, binary.AppendVarint(p.heights, int64(height-p.floor))
 }
 

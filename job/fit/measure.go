@@ -201,7 +201,7 @@ func (s *search) runUnits(x *config.Config, k unitKey, modules []int) (measured,
 	}
 	job := s.limits.machine(x).Job(config.Standing(c, s.layers.with(modules)))
 	var meter *sim.Meter
-	t, dev, host, err := setup.DryRank(job, setup.AnyArena, func(z *zero.Config) {
+	t, dev, host, err := setup.DryRank(job, 0, func(z *zero.Config) {
 		if k.moves {
 			meter, z.Offload.Tile = sim.NewMeter(z), wholeUnits
 		}
@@ -238,7 +238,7 @@ func (s *search) runPasses(x *config.Config, k passKey, modules []int) (measured
 	c := alone(config.Standing(x, s.layers.with(modules)))
 	c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute, c.Train.Accumulate = k.micro, k.chunk, k.recompute, k.micros
 	var l *sim.Recording
-	t, dev, host, err := setup.DryRank(setup.Planned(c), setup.AnyArena, func(z *zero.Config) { l = sim.RecordAll(z) })
+	t, dev, host, err := setup.DryRank(setup.Planned(c), 0, func(z *zero.Config) { l = sim.RecordAll(z) })
 	if err != nil {
 		return measured{}, err
 	}

@@ -157,7 +157,7 @@ func TestWholeUnitsMoveAsMuch(t *testing.T) {
 			t.Fatal(err)
 		}
 		var meter *sim.Meter
-		r, _, _, err := setup.DryRank(setup.Planned(s.job), setup.AnyArena, func(z *zero.Config) { meter = sim.NewMeter(z) })
+		r, _, _, err := setup.DryRank(setup.Planned(s.job), 0, func(z *zero.Config) { meter = sim.NewMeter(z) })
 		if err != nil {
 			t.Fatal(err)
 		}

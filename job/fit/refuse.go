@@ -21,13 +21,19 @@ import (
 // put one setting before another.
 var here = sim.Rates{Flops: 1e11, Link: 5e9, Host: 5e9, Memory: 1e10, Disk: 1e9}
 
-// Affordable is what each rank will allocate, if there is as much.
-func Affordable(j *setup.Job) (setup.Footprint, error) {
-	plan, err := setup.DryRun(j)
+// Affordable is what each rank will allocate, on average, if there is as much.
+func Affordable(j *setup.Job) (mean setup.Footprint, err error) {
+	all, err := setup.DryRuns(j)
 	if err != nil {
-		return plan, err
+		return mean, err
 	}
-	return plan, cmp.Or(budget(j.Config, plan), affords(j, plan, machine.Machine()))
+	for _, f := range all {
+		if err := budget(j.Config, f); err != nil {
+			return mean, err
+		}
+	}
+	mean = setup.Mean(all)
+	return mean, affords(j, mean, machine.Machine())
 }
 
 // PlanHere is the plan of a job whose ranks are this machine's and share its
@@ -44,11 +50,9 @@ func PlanHere(c *config.Config, m plan.Machine) (*plan.Plan, error) {
 
 // OpenAffordable opens the ranks of a job, if there is the memory they need.
 func OpenAffordable(j *setup.Job) ([]*setup.Rank, error) {
-	plan, err := Affordable(j)
-	if err != nil {
+	if _, err := Affordable(j); err != nil {
 		return nil, err
 	}
-	j.Plan = &plan
 	return setup.Open(j)
 }
 

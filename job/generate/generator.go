@@ -3,7 +3,6 @@ package generate
 import (
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
 	"slices"
 
@@ -79,7 +78,7 @@ func (g *Generator) rows() int { return max(g.context, len(g.texts)) }
 // config is that of a forward-only runner on one rank.
 func (g *Generator) config(m hf.Model) fsdp.Config {
 	cfg := fsdp.Config{Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{}, DType: g.dtype,
-		Model: m.Network(nn.LoRA{}), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2}
+		Model: m.Network(nn.LoRA{}), Policy: zero.Stage(0).Policy(0, false)}
 	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, 1, func(string) fsdp.Groups { // nobody to exchange with
 		return fsdp.Groups{Shard: collective.Dry{Of: 1}, Replica: collective.Dry{Of: 1}}
 	})
@@ -88,11 +87,11 @@ func (g *Generator) config(m hf.Model) fsdp.Config {
 
 // plan is the bytes of the arena of a pass, which a dry one has used. What does not fit
 // into the memory that is free is refused.
-func (g *Generator) plan(m hf.Model, b setup.Backend) (arena int, err error) {
+func (g *Generator) plan(m hf.Model, b setup.Backend) (arenas []int, err error) {
 	cfg := g.config(m)
 	dry, err := fsdp.New(cfg)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	buf := func(t device.DType, n int) device.Buffer {
 		x, _ := cfg.Device.Alloc(t, n, device.Inputs) // counts alone
@@ -107,21 +106,25 @@ func (g *Generator) plan(m hf.Model, b setup.Backend) (arena int, err error) {
 		for _, s := range p {
 			rows += s.T
 		}
-		dry.Forward(&nn.Batch{B: 1, T: rows, Compute: g.dtype, Input: buf(device.I32, rows), Logits: buf(device.F32, len(p)*m.Vocab), Sequences: p}, false)
+		forward(dry, &nn.Batch{B: 1, T: rows, Compute: g.dtype, Input: buf(device.I32, rows), Logits: buf(device.F32, len(p)*m.Vocab), Sequences: p})
 	}
 	var params int64
 	for _, u := range dry.Units {
 		params += int64(u.Param.Bytes())
 	}
-	arena = dry.ArenaPeak()
+	arenas = dry.Peaks()
+	arena := arenas[0]       // of work; nothing is kept
 	_, here := b.(setup.CPU) // another has memory of its own, and says itself when it has no more
 	cache := int64(len(g.texts)) * int64(cfg.Model.Blocks) * int64(g.context*cfg.Model.QKV*g.dtype.Size())
 	if free := machine.Machine().Free; free > 0 && here && params+cache+int64(arena) > free {
-		return 0, input.BadInput(fmt.Errorf("the model takes %s, %d texts of up to %d tokens another %s, and %s are free: want fewer tokens, or fewer texts at once (--batch)",
+		return nil, input.BadInput(fmt.Errorf("the model takes %s, %d texts of up to %d tokens another %s, and %s are free: want fewer tokens, or fewer texts at once (--batch)",
 			show.ByteSize(params+int64(arena)), len(g.texts), g.context, show.ByteSize(cache), show.ByteSize(free)))
 	}
-	return arena, nil
+	return arenas, nil
 }
+
+// forward takes a batch forward, and keeps nothing.
+func forward(r *fsdp.Runner, bt *nn.Batch) { r.Forward(r.Flight(0, 0), bt, 0, device.Buffer{}, false) }
 
 // openOn opens the devices and queues.
 func (g *Generator) openOn(b setup.Backend, m hf.Model) (err error) {
@@ -169,9 +172,9 @@ func (g *Generator) allocate(m hf.Model) error {
 }
 
 // open builds the runner and sets its parameters.
-func (g *Generator) open(m hf.Model, arena int, fill func(zero.Part, []float32) error) (err error) {
+func (g *Generator) open(m hf.Model, arenas []int, fill func(zero.Part, []float32) error) (err error) {
 	cfg := g.config(m)
-	cfg.ArenaSize, cfg.Device, cfg.Compute, cfg.Comm = arena, g.dev, g.queues[0], g.queues[1]
+	cfg.Arenas, cfg.Device, cfg.Compute, cfg.Comm = arenas, g.dev, g.queues[0], g.queues[1]
 	if g.runner, err = fsdp.New(cfg); err != nil {
 		return err
 	}
@@ -306,7 +309,7 @@ func (g *Generator) pass(texts [][]int32, which []int, at int) error {
 	g.computed += bt.T
 	g.ids.Send(q)
 	bt.Input = g.ids.Device.Slice(0, bt.T)
-	g.runner.Forward(&bt, false)
+	forward(g.runner, &bt)
 	g.logits.Fetch(q)
 	return q.Wait()
 }

@@ -164,7 +164,7 @@ func (m Machine) Job(c *config.Config) *setup.Job {
 
 // New is a dry run of a step of the job on a device that only counts. It reads
 // no data and allocates no memory.
-func New(c *config.Config, m Machine) (*Plan, error) { return plan(c, m, setup.FewMicro) }
+func New(c *config.Config, m Machine) (*Plan, error) { return plan(c, m, setup.FewMicro(c)) }
 
 // plan is Plan by a dry run of at most so many micro-batches, three or more.
 func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
@@ -172,7 +172,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 		m.Memory = c.Parallel.Memory
 	}
 	var w *Tracker
-	t, dev, host, err := setup.DryRank(setup.Micros(m.Job(c), micros), setup.AnyArena, func(z *zero.Config) { w = NewTracker(z) })
+	t, dev, host, err := setup.DryRank(setup.Micros(m.Job(c), micros), 0, func(z *zero.Config) { w = NewTracker(z) })
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ type Tracker struct {
 
 	On      bool // events are written down
 	now     Amounts
-	arena   []segment      // what was taken and not given back, from the bottom
+	arenas  [][]segment    // of each, what was taken and not given back, from the bottom
 	of      Category       // of what the arena gives out now
 	passing bool           // a module's pass is being issued
 	left    map[string]int // the moments there were when a unit was used last
@@ -116,20 +116,24 @@ func (w *Tracker) pass(e fsdp.Event) {
 }
 
 // Arena implements fsdp.Listener.
-func (w *Tracker) Arena(what string, height int) {
+func (w *Tracker) Arena(arena int, what string, height int) {
 	if !w.On {
 		return
 	}
+	for len(w.arenas) <= arena {
+		w.arenas = append(w.arenas, nil)
+	}
+	a := &w.arenas[arena]
 	if !w.passing {
 		w.at = nil
 	}
-	if of := w.of; height > w.height() {
+	if of := w.of; height > top(*a) {
 		if what == nn.Logits {
 			of = Logits
 		}
-		w.raise(height, of)
+		w.raise(a, height, of)
 	} else {
-		w.lower(height)
+		w.lower(a, height)
 	}
 }
 
@@ -170,37 +174,38 @@ func (w *Tracker) add(c Category, bytes int64) {
 	}
 }
 
-// raise fills the arena up to a height, for a category.
-func (w *Tracker) raise(to int, of Category) {
-	from := w.height()
+// raise fills an arena up to a height, for a category.
+func (w *Tracker) raise(arena *[]segment, to int, of Category) {
+	from := top(*arena)
 	if to <= from {
 		return
 	}
-	if n := len(w.arena); n > 0 && w.arena[n-1].of == of {
-		w.arena[n-1].to = to
+	if n := len(*arena); n > 0 && (*arena)[n-1].of == of {
+		(*arena)[n-1].to = to
 	} else {
-		w.arena = append(w.arena, segment{from, to, of})
+		*arena = append(*arena, segment{from, to, of})
 	}
 	w.add(of, int64(to-from))
 }
 
-// lower empties the arena down to a height.
-func (w *Tracker) lower(to int) {
-	for n := len(w.arena); n > 0 && w.arena[n-1].to > to; n = len(w.arena) {
-		s := &w.arena[n-1]
+// lower empties an arena down to a height.
+func (w *Tracker) lower(arena *[]segment, to int) {
+	for n := len(*arena); n > 0 && (*arena)[n-1].to > to; n = len(*arena) {
+		s := &(*arena)[n-1]
 		w.add(s.of, -int64(s.to-max(s.from, to)))
 		s.to = max(s.from, to)
 		if s.to == s.from {
-			w.arena = w.arena[:n-1]
+			*arena = (*arena)[:n-1]
 		}
 	}
 }
 
-func (w *Tracker) height() int {
-	if len(w.arena) == 0 {
+// top is the height of an arena.
+func top(arena []segment) int {
+	if len(arena) == 0 {
 		return 0
 	}
-	return w.arena[len(w.arena)-1].to
+	return arena[len(arena)-1].to
 }
 
 // Name is a moment's for people.

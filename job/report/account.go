@@ -16,7 +16,6 @@ import (
 // what the process takes in all.
 type Account struct {
 	Step    int // after which
-	Planned setup.Footprint
 	Ranks   []Held
 	Process Process
 	onGPU   bool // Held.Device is not in the machine's memory
@@ -25,6 +24,7 @@ type Account struct {
 // Held is what the allocators of one rank have given out.
 type Held struct {
 	Rank         int
+	Planned      setup.Footprint
 	Device, Host device.Usage
 	Disk         int64 // bytes of its file
 }
@@ -37,15 +37,15 @@ type Process struct {
 	GPU   int64 // what it has of its GPUs, as their driver counts: contexts, kernels and libraries, too; 0 where that does not tell
 }
 
-// NewAccount returns what the ranks hold now, and the plan that they were opened by.
-func NewAccount(j *setup.Job, plan setup.Footprint, step int, ranks []*setup.Rank) *Account {
-	a := &Account{Step: step, Planned: plan, Process: process()}
+// NewAccount returns what the ranks hold now, and what was planned for them.
+func NewAccount(j *setup.Job, step int, ranks []*setup.Rank) *Account {
+	a := &Account{Step: step, Process: process()}
 	for _, n := range machine.OnGPUs(setup.GPUs(j)) {
 		a.Process.GPU += n
 	}
 	a.onGPU = j.On() == "cuda"
 	for _, r := range ranks {
-		h := Held{Rank: r.Rank, Device: r.Device.Usage(), Disk: r.Trainer.DiskBytes()}
+		h := Held{Rank: r.Rank, Planned: r.Planned, Device: r.Device.Usage(), Disk: r.Trainer.DiskBytes()}
 		if r.Host != nil {
 			h.Host = r.Host.Usage()
 		}
@@ -94,14 +94,14 @@ func (a *Account) Unattributed() int64 { return max(0, a.Process.Peak-a.Held()) 
 func (a *Account) surplus() (words []string) {
 	for _, r := range a.Ranks {
 		for use := range device.Uses {
-			if d := r.Device.Peak[use] - a.Planned.Device[use]; d != 0 {
+			if d := r.Device.Peak[use] - r.Planned.Device[use]; d != 0 {
 				words = append(words, fmt.Sprintf("rank %d holds %+d bytes of %v", r.Rank, d, use))
 			}
-			if d := r.Host.Peak[use] - a.Planned.Host[use]; d != 0 {
+			if d := r.Host.Peak[use] - r.Planned.Host[use]; d != 0 {
 				words = append(words, fmt.Sprintf("rank %d holds %+d bytes of %v in host memory", r.Rank, d, use))
 			}
 		}
-		if d := r.Disk - a.Planned.Disk; d != 0 {
+		if d := r.Disk - r.Planned.Disk; d != 0 {
 			words = append(words, fmt.Sprintf("rank %d holds %+d bytes on disk", r.Rank, d))
 		}
 	}
@@ -110,10 +110,17 @@ func (a *Account) surplus() (words []string) {
 
 // String is the account in words, for the end of a run.
 func (a *Account) String() string {
-	each := a.Planned.Device.Total() + a.Planned.Host.Total()
-	s := fmt.Sprintf("memory: %s a rank, as planned to the byte", show.ByteSize(each))
+	least, most := a.Ranks[0].Planned.Memory(), int64(0)
+	for _, r := range a.Ranks {
+		least, most = min(least, r.Planned.Memory()), max(most, r.Planned.Memory())
+	}
+	each := show.ByteSize(most)
+	if least < most {
+		each = show.ByteSize(least) + " to " + each
+	}
+	s := fmt.Sprintf("memory: %s a rank, as planned to the byte", each)
 	if more := a.surplus(); len(more) > 0 {
-		s = fmt.Sprintf("memory: %s a rank planned, but %s", show.ByteSize(each), strings.Join(more, ", "))
+		s = fmt.Sprintf("memory: %s a rank planned, but %s", each, strings.Join(more, ", "))
 	}
 	if held := a.heldOnGPUs(); a.Process.GPU > 0 {
 		s += fmt.Sprintf("; the driver counts %s on GPUs: %s of the ranks, %s of contexts, kernels and libraries", show.ByteSize(a.Process.GPU), show.ByteSize(held), show.ByteSize(a.Process.GPU-held))
@@ -157,7 +164,8 @@ func (a *Account) MarshalJSON() ([]byte, error) {
 		Ranks   []rank `json:"ranks"`
 		Process *whole `json:"process,omitempty"`
 	}
-	m := memory{plan{byName(a.Planned.Device), byName(a.Planned.Host), a.Planned.Disk}, ranks, nil}
+	first := a.Ranks[0].Planned
+	m := memory{plan{byName(first.Device), byName(first.Host), first.Disk}, ranks, nil}
 	if p := a.Process; p.Peak > 0 {
 		m.Process = &whole{p.Peak, a.Held(), a.Unattributed(), p.Go, p.Files, p.GPU, a.heldOnGPUs()}
 	}

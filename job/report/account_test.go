@@ -15,18 +15,13 @@ import (
 func accounted(t *testing.T) ([]*setup.Rank, func() *Account) {
 	t.Helper()
 	c := configtest.Fitted(t, "device=cpu", "zero.offload.optimizer=host")
-	plan, err := setup.DryRun(setup.Planned(c))
-	if err != nil {
-		t.Fatal(err)
-	}
 	j := setup.Local(c)
-	j.Plan = &plan
 	ranks, err := setup.Open(j)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { setup.CloseAll(ranks) })
-	return ranks, func() *Account { return NewAccount(j, plan, 3, ranks) }
+	return ranks, func() *Account { return NewAccount(j, 3, ranks) }
 }
 
 // What a rank holds that was not planned is told, by rank and category, on the
@@ -122,7 +117,7 @@ func TestAccountLine(t *testing.T) {
 // nothing is unattributed, and no number is below nothing.
 func TestUnattributedIsNeverNegative(t *testing.T) {
 	a := &Account{Step: 3, Ranks: []Held{{}}, Process: Process{Peak: 1 << 20, Go: 1 << 19}}
-	a.Ranks[0].Device.Peak[0], a.Planned.Device[0] = 1<<30, 1<<30
+	a.Ranks[0].Device.Peak[0], a.Ranks[0].Planned.Device[0] = 1<<30, 1<<30
 	raw, err := json.Marshal(a)
 	if got := a.String() + string(raw); err != nil || strings.Contains(got, "-") || !strings.Contains(got, ", 0 B unattributed") || !strings.Contains(got, `"unattributed":0,`) {
 		t.Errorf("%v\n%s", err, got)

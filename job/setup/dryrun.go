@@ -1,8 +1,6 @@
 package setup
 
 import (
-	"math"
-
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/dry"
@@ -29,15 +27,63 @@ func (f Footprint) Plus(g Footprint, times int) Footprint {
 	return f
 }
 
-// DryRun is a Footprint, learnt by a dry run of a step on devices that only count.
-func DryRun(j *Job) (f Footprint, err error) {
-	f, err = DryStep(Micros(j, FewMicro), AnyArena)
-	return f.Fitted(), err
+// DryRun is the largest Footprint of a rank of the job, learnt by dry runs of a step on
+// devices that only count.
+func DryRun(j *Job) (most Footprint, err error) {
+	all, err := DryRuns(j)
+	for i, f := range all {
+		if i == 0 || f.Memory() > most.Memory() {
+			most = f
+		}
+	}
+	return most, err
 }
 
-// FewMicro is how many micro-batches of a step a dry run has at most: the first,
-// one of those between, which are all alike, and the last.
-const FewMicro = 3
+// DryRuns are the footprints of the job's ranks, which differ by their place in its pipeline.
+func DryRuns(j *Job) (all []Footprint, err error) {
+	for at := range Pipeline(j.Config) {
+		f, _, err := dryRun(j, at)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// Mean is the average of some footprints.
+func Mean(all []Footprint) (mean Footprint) {
+	for _, f := range all {
+		mean = mean.Plus(f, 1)
+	}
+	n := int64(len(all))
+	for use := range device.Uses {
+		mean.Device[use] /= n
+		mean.Host[use] /= n
+	}
+	mean.Disk /= n
+	mean.Arena /= len(all)
+	return mean
+}
+
+// dryRun is the footprint of a rank at a place of the pipeline, and the bytes of its arenas.
+func dryRun(j *Job, at int) (f Footprint, arenas []int, err error) {
+	f, arenas, err = DryStep(Micros(j, FewMicro(j.Config)), at)
+	return f.Fitted(), arenas, err
+}
+
+// Pipeline is the number of ranks that divide the job's layers.
+func Pipeline(c *config.Config) int { return max(1, config.Mesh(c).Pipeline) }
+
+// FewMicro is how many micro-batches of a step a dry run has at most. Of one stage these are
+// the first, one of those between, which are all alike, and the last. A pipeline is full when
+// each rank has had some.
+func FewMicro(c *config.Config) int {
+	if p := Pipeline(c); p > 1 {
+		return 4 * p
+	}
+	return 3
+}
 
 // Micros is the job with at most so many micro-batches a step.
 func Micros(j *Job, n int) *Job {
@@ -136,33 +182,31 @@ func hostWorkspace(c *config.Config, workers int) int64 {
 	return CPU{}.Workspace(workers, on, device.Sizes{})
 }
 
-// AnyArena is an arena that on devices which only count is never too small.
-const AnyArena = math.MaxInt / 2
-
-// DryStep runs a step with an arena of the given size on a DryRank. The footprint's
-// Arena is how much of it was used.
-func DryStep(j *Job, arena int) (f Footprint, err error) {
-	t, dev, host, err := DryRank(j, arena, func(*zero.Config) {})
+// DryStep runs a step on a DryRank. The footprint's Arena is how much of its arenas was used,
+// the bytes of each of which are told.
+func DryStep(j *Job, at int) (f Footprint, arenas []int, err error) {
+	t, dev, host, err := DryRank(j, at, func(*zero.Config) {})
 	if err != nil {
-		return f, err
+		return f, nil, err
 	}
 	t.DryRun()
-	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, nil
+	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, t.ArenaPeaks(), nil
 }
 
-// DryRank is the first rank on a device that only counts, and a host that
-// does, with all allocated that a run allocates. wrap may put something
+// DryRank is the first rank at a place of the pipeline on a device that only counts, and a
+// host that does, with all allocated that a run allocates. wrap may put something
 // between it and what it is built from.
-func DryRank(j *Job, arena int, wrap func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
+func DryRank(j *Job, at int, wrap func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
 	c, workers := j.Config, j.workers()
 	mesh := config.Mesh(c)
 	dev, host = &dry.Device{Host: !kind(c).HostApart()}, &dry.Device{Host: true}
 	z := Trainer(c)
 	z.Device, z.Host, z.Compute, z.Comm, z.Update = dev, host, dry.Queue{}, dry.Queue{}, dry.Queue{}
-	z.Groups = collective.Ranks{
-		World: collective.Dry{Of: mesh.World()}, Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate},
+	z.Groups = collective.DryWorld(mesh, at*mesh.World()/Pipeline(c))
+	for i := range z.Pipeline.Queues {
+		z.Pipeline.Queues[i] = dry.Queue{}
 	}
-	z.Offload, z.ArenaSize = c.Zero.Offload.Config(), arena
+	z.Offload = c.Zero.Offload.Config()
 	z.Offload.Tile = j.Hooks.Tile
 	offloads := c.Zero.Offload.Any()
 	if !HostApart(c) {

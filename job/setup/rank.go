@@ -12,6 +12,7 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/job/config"
 	"zeroth/offload"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -23,6 +24,11 @@ var (
 	HostQueues = [...]string{"host", "to host", "to device"}
 	DiskQueues = [...]string{"read", "write"}
 )
+
+// LinkQueues are those of a pipeline's links.
+var LinkQueues = [collective.PipelineLinks]string{
+	collective.ToNext: "to next", collective.FromPrevious: "from previous", collective.ToPrevious: "to previous", collective.FromNext: "from next",
+}
 
 // HostMemory is the memory that the host may address: where what crosses to and
 // from the device passes through, and checkpoints are staged.
@@ -40,9 +46,10 @@ type Rank struct {
 	Here    int // its place among the ranks of this process
 	Device  Device
 	Host    Device  // host memory, where it is apart from the device's; else nil
-	Queues  []Queue // compute, comm, update; with offload host, to host, to device; with a disk read, write
+	Queues  []Queue // compute, comm, update; with offload host, to host, to device; with a disk read, write; with a pipeline those of its links
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
+	Planned Footprint // what it allocates
 
 	Recorder *collective.Recorder // of its operations
 	Opening  []device.Span        // what its host has waited for since it was opened, for traces
@@ -50,6 +57,7 @@ type Rank struct {
 	timeout time.Duration
 	wires   device.Buffer   // of Host: what Groups pass through; may be empty
 	joined  []joined        // of Groups, where they have communicators of NCCL's
+	links   []device.Queue  // of Queues, by collective.Link
 	bounce  []device.Buffer // memory of the groups for what is on its way, the host's
 	adds    device.Buffer   // of Device: what exact sums pass through that NCCL moves
 	ends    []func()        // what is to be closed before the queues
@@ -76,15 +84,8 @@ func Open(j *Job) (ranks []*Rank, err error) {
 			ranks = nil
 		}
 	}()
-	plan := j.Plan
-	if plan == nil {
-		f, err := DryRun(j)
-		if err != nil {
-			return nil, err
-		}
-		plan = &f
-	}
-	if j.Connection, err = j.World.Connect(config.Mesh(j.Config)); err != nil {
+	mesh := config.Mesh(j.Config)
+	if j.Connection, err = j.World.Connect(mesh); err != nil {
 		return nil, err
 	}
 	for i, r := range j.At.Here {
@@ -101,8 +102,17 @@ func Open(j *Job) (ranks []*Rank, err error) {
 		ask(recorders(ranks))
 	}
 	run := fmt.Sprintf("%08x", rand.Uint32())
+	arenas := map[int][]int{} // by place in the pipeline
+	planned := map[int]Footprint{}
 	for _, rank := range ranks {
-		if err := rank.equip(j, plan, run); err != nil {
+		at := mesh.At(rank.Rank, shard.Pipeline)
+		if arenas[at] == nil {
+			if planned[at], arenas[at], err = dryRun(j, at); err != nil {
+				return ranks, err
+			}
+		}
+		rank.Planned = planned[at]
+		if err := rank.equip(j, arenas[at], run); err != nil {
 			return ranks, fmt.Errorf("rank %d: %w", rank.Rank, err)
 		}
 	}
@@ -110,15 +120,15 @@ func Open(j *Job) (ranks []*Rank, err error) {
 }
 
 // equip gives a connected rank its memory and its trainer.
-func (r *Rank) equip(j *Job, plan *Footprint, run string) error {
+func (r *Rank) equip(j *Job, arenas []int, run string) error {
 	r.Groups = j.wrap(r.Rank, r.Groups, r.Recorder)
 	if err := r.stage(j); err != nil {
 		return err
 	}
-	if err := r.reserve(j, plan.Device); err != nil {
+	if err := r.reserve(j, r.Planned.Device); err != nil {
 		return err
 	}
-	if err := r.open(j, plan.Arena, run); err != nil {
+	if err := r.open(j, arenas, run); err != nil {
 		return err
 	}
 	return r.lendBounce(j)
@@ -153,28 +163,41 @@ func newRank(c *Job, r int, g collective.Ranks, mem cpu.Memory) (rank *Rank, err
 	}
 	share(rank.Device, mem)
 	rank.queues(rank.Device, Queues[:]...)
-	if !HostApart(c.Config) {
-		return rank, nil
+	if HostApart(c.Config) {
+		err = rank.openHost(c, mem)
 	}
+	if err != nil || Pipeline(c.Config) == 1 {
+		return rank, err
+	}
+	rank.queues(rank.Device, LinkQueues[:]...)
+	for _, q := range rank.Queues[len(rank.Queues)-len(LinkQueues):] {
+		rank.links = append(rank.links, q)
+	}
+	return rank, nil
+}
+
+// openHost opens the rank's host memory, where it is apart, and the queues there.
+func (r *Rank) openHost(c *Job, mem cpu.Memory) (err error) {
+	b, workers := of(c), c.workers()
 	if !c.Zero.Offload.Any() {
 		workers = 1 // nothing is computed there
 	}
-	if rank.Host, err = b.OpenHost(r, workers); err == nil && b.Name() == "cpu" { // a GPU's is pinned
-		share(rank.Host, mem)
+	if r.Host, err = b.OpenHost(r.Rank, workers); err == nil && b.Name() == "cpu" { // a GPU's is pinned
+		share(r.Host, mem)
 	}
 	if err != nil || !c.Zero.Offload.Any() {
-		return rank, err
+		return err
 	}
-	copies := rank.Host
+	copies := r.Host
 	if b.DeviceCopies() {
-		copies = rank.Device
+		copies = r.Device
 	}
-	rank.queues(rank.Host, HostQueues[:1]...)
-	rank.queues(copies, HostQueues[1:]...)
+	r.queues(r.Host, HostQueues[:1]...)
+	r.queues(copies, HostQueues[1:]...)
 	if c.Zero.Offload.Disk() {
-		rank.queues(rank.Host, DiskQueues[:]...)
+		r.queues(r.Host, DiskQueues[:]...)
 	}
-	return rank, nil
+	return nil
 }
 
 // stage has the groups pass through host memory, where they move no other and the
@@ -228,10 +251,11 @@ func (r *Rank) queues(d Device, names ...string) {
 }
 
 // open builds the rank's trainer.
-func (r *Rank) open(c *Job, arena int, run string) (err error) {
+func (r *Rank) open(c *Job, arenas []int, run string) (err error) {
 	z, q, h := Trainer(c.Config), r.Queues, c.Hooks
 	z.Device, z.Host, z.Compute, z.Comm, z.Update = r.Device, r.HostMemory(), q[0], q[1], q[2]
-	z.Groups, z.Offload, z.ArenaSize = r.Groups, c.Zero.Offload.Config(), arena
+	z.Groups, z.Offload, z.Arenas = r.Groups, c.Zero.Offload.Config(), arenas
+	copy(z.Pipeline.Queues[:], r.links)
 	o := &z.Offload
 	if c.Zero.Offload.Any() {
 		z.HostUpdate = q[3]

@@ -6,6 +6,7 @@ import (
 	"zeroth/device"
 	"zeroth/job/config"
 	"zeroth/optim"
+	"zeroth/pipe"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -60,10 +61,18 @@ func lossScale(c *config.Config) optim.LossScale {
 func Trainer(c *config.Config) zero.Config {
 	stage := zero.Stage(c.Zero.Stage)
 	return zero.Config{
-		Mesh:  config.Mesh(c),
+		Mesh: config.Mesh(c), Pipeline: pipeline(c),
 		Model: config.Network(c), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Packed: c.Data.Pack, Chunk: c.Train.LossChunk, Seed: c.Train.Seed,
 		Rules: Rules(c.Optimizer), Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c),
 	}
+}
+
+// pipeline is how the job's model is divided into stages.
+func pipeline(c *config.Config) (p zero.Pipeline) {
+	if Pipeline(c) > 1 {
+		p = zero.Pipeline{Schedule: pipe.Schedule(c.Pipeline.Schedule), Virtual: c.Pipeline.Virtual, Begins: config.Begins(c)}
+	}
+	return p
 }

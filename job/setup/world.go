@@ -29,7 +29,6 @@ type Job struct {
 	At    collective.Placement // of the ranks
 	World World                // nil: the job is planned, not run
 	Hooks Hooks                // of tests
-	Plan  *Footprint           // a dry run's of this job; nil: Open makes one
 	Hold  *checkpoint.Hold     // of the folder of checkpoints; nil: each save takes its own
 
 	Connection *Connection // of ranks that are open

@@ -79,7 +79,7 @@ func (l *Recording) Event(e fsdp.Event) {
 }
 
 // Arena implements fsdp.Listener.
-func (l *Recording) Arena(string, int) {}
+func (l *Recording) Arena(int, string, int) {}
 
 // Traffic is the bytes that a rank moves in a step. A value that has two entries is
 // of the first micro-batch and of each that follows.
@@ -217,7 +217,7 @@ func (m *Meter) Event(e fsdp.Event) {
 }
 
 // Arena implements fsdp.Listener.
-func (m *Meter) Arena(string, int) {}
+func (m *Meter) Arena(int, string, int) {}
 
 // Weigh divides the work of a step by the rates: the operations of a micro-batch,
 // the traffic of the step, and a rank's operations in updates of whole matrices.

@@ -499,6 +499,11 @@ func (g recordedGroup) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	g.record(q, "reduce-scatter", whole, own, func(to device.Queue) { g.Group.ReduceScatter(to, own, whole) })
 }
 
+// Broadcast implements collective.Group.
+func (g recordedGroup) Broadcast(q device.Queue, b device.Buffer) {
+	g.record(q, "broadcast", b, b, func(to device.Queue) { g.Group.Broadcast(to, b) })
+}
+
 // Apart is the form of a collective whose own part is not in place: it is of
 // another use, by which it is told on devices that only count too.
 const Apart = 1

@@ -93,7 +93,7 @@ func Recorded(c *setup.Job, steps int) (*Recording, error) { return recorded(c, 
 // recorded is Recorded by so many steps that are issued.
 func recorded(c *setup.Job, steps, issued int) (*Recording, error) {
 	var l *Recording
-	t, _, _, err := setup.DryRank(c, setup.AnyArena, func(z *zero.Config) { l = RecordAll(z) })
+	t, _, _, err := setup.DryRank(c, 0, func(z *zero.Config) { l = RecordAll(z) })
 	if err != nil {
 		return nil, err
 	}

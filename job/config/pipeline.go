@@ -1,0 +1,145 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+
+	"zeroth/nn"
+	"zeroth/pipe"
+)
+
+// resolvePipeline refuses pipelines that cannot be.
+func (r *reader) resolvePipeline() {
+	c := r.Config
+	p, n := &c.Pipeline, c.Parallel.Pipeline
+	if n == 1 {
+		return
+	}
+	s := c.PipelineShape()
+	keys := []string{"parallel.pipeline", "pipeline.virtual", "pipeline.schedule", "train.accumulate", "train.batch"}
+	switch err := s.Check(); {
+	case err != nil && s.Virtual > 1 && s.Schedule == pipe.Interleaved:
+		r.refuse(err.Error(), fmt.Sprintf("want train.accumulate %s, or the schedule 1F1B", eitherCount(neighbours(s.Micro, func(m int) bool { return m%n == 0 }))), keys...)
+	case err != nil:
+		r.refuse(err.Error(), "want virtual: 1, or 2 and more with Interleaved1F1B", keys[1:]...)
+	case s.Stages() > c.Model.Layers:
+		r.refuse(fmt.Sprintf("%d stages for %d layers", s.Stages(), c.Model.Layers), fmt.Sprintf("want at most %d", c.Model.Layers), "parallel.pipeline", "pipeline.virtual", "model.layers", "model.from")
+	case p.Layers == nil:
+	case len(p.Layers) != s.Stages():
+		r.refuse(fmt.Sprintf("layers of %d stages, but there are %d", len(p.Layers), s.Stages()), "want a number for each stage, or leave it out", "pipeline.layers", "parallel.pipeline", "pipeline.virtual")
+	default:
+		sum := 0
+		for _, l := range p.Layers {
+			sum += l
+		}
+		if sum != c.Model.Layers {
+			r.refuse(fmt.Sprintf("%s = %d layers, but the model has %d", strings.Trim(strings.ReplaceAll(fmt.Sprint(p.Layers), " ", " + "), "[]"), sum, c.Model.Layers),
+				"want as many, or leave it out", "pipeline.layers", "model.layers", "model.from")
+		}
+	}
+	if s.Micro < n && r.has("train.accumulate") {
+		c.note("a pipeline of %d ranks with %d micro-batches a step: some ranks are always idle; want train.accumulate of at least %d", n, s.Micro, n)
+	}
+}
+
+// PipelineShape is the job's pipeline, also one of a single stage.
+func (c *Config) PipelineShape() pipe.Shape {
+	if c.Parallel.Pipeline == 1 {
+		return pipe.Shape{Schedule: pipe.OneF1B, Ranks: 1, Virtual: 1, Micro: c.Train.Accumulate}
+	}
+	return pipe.Shape{Schedule: pipe.Schedule(c.Pipeline.Schedule), Ranks: c.Parallel.Pipeline, Virtual: c.Pipeline.Virtual, Micro: c.Train.Accumulate}
+}
+
+// Begins are the modules of the job's network with which its stages begin.
+func Begins(c *Config) []int {
+	m, n := Network(c), c.PipelineShape().Stages()
+	inner := len(m.Modules) - 2
+	layers := c.Pipeline.Layers
+	if layers == nil || Given(c) {
+		layers = balanced(moduleCosts(m, c.Model.Context, c.Zero.Recompute != "none"), n)
+	}
+	begins := []int{0}
+	for _, l := range layers[:min(n, len(layers))-1] {
+		begins = append(begins, min(inner, begins[len(begins)-1]+l))
+	}
+	for i := range begins[1:] {
+		begins[1+i]++ // behind the embedding
+	}
+	return begins
+}
+
+// StageLayers is how many blocks each stage of the job has.
+func StageLayers(c *Config) (layers []int) {
+	begins := append(Begins(c), len(Network(c).Modules)-1)
+	begins[0] = 1
+	for i := range begins[1:] {
+		layers = append(layers, begins[i+1]-begins[i])
+	}
+	return layers
+}
+
+// moduleCosts are the operations of each module's passes for a token, in multiples of two:
+// those of products with its matrices, and with other tokens.
+func moduleCosts(m *nn.Model, context int, recompute bool) []float64 {
+	costs := make([]float64, len(m.Modules))
+	for i, mod := range m.Modules {
+		for _, p := range mod.Params() {
+			if len(p.Shape) == 2 {
+				costs[i] += float64(p.Numel())
+			}
+		}
+		passes := 3.0 // forward, and backward for inputs and weights
+		if inner := i > 0 && i+1 < len(m.Modules); inner {
+			if m.Blocks > 0 {
+				costs[i] += float64(context * m.QKV / 3) // of scores and values, half of each
+			}
+			if recompute {
+				passes++
+			}
+		}
+		costs[i] *= passes
+	}
+	if m.Lookup {
+		costs[0] = 0
+	}
+	return costs
+}
+
+// balanced divides the inner modules of some into n stages, so that the costliest stage costs
+// least. The first stage has the first module, too, the last the last one. Of equals the
+// last stages have most: the first ones hold more micro-batches.
+func balanced(costs []float64, n int) []int {
+	inner := costs[1 : len(costs)-1]
+	fill := func(most float64) (layers []int) {
+		layers = make([]int, n)
+		at := len(inner)
+		for s := n - 1; s >= 0; s-- {
+			sum := 0.0
+			switch s {
+			case 0:
+				sum = costs[0]
+			case n - 1:
+				sum = costs[len(costs)-1]
+			}
+			for at > s && (layers[s] == 0 || sum+inner[at-1] <= most) { // one is left for each stage before
+				at--
+				sum += inner[at]
+				layers[s]++
+			}
+		}
+		if at > 0 {
+			return nil
+		}
+		return layers
+	}
+	most := 0.0 // all of it, and then the least that will do
+	for _, c := range costs {
+		most += c
+	}
+	for step := most / 2; step > most*1e-9; step /= 2 {
+		if fill(most-step) != nil {
+			most -= step
+		}
+	}
+	return fill(most)
+}

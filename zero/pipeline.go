@@ -1,0 +1,375 @@
+package zero
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/fsdp"
+	"zeroth/nn"
+	"zeroth/pipe"
+	"zeroth/shard"
+)
+
+// Pipeline says how a model is divided into stages over Config.Mesh's pipeline dimension. The
+// zero Pipeline is one stage.
+type Pipeline struct {
+	Schedule pipe.Schedule
+	Virtual  int                                    // stages of each rank
+	Begins   []int                                  // the module with which each stage begins; the first is 0
+	Queues   [collective.PipelineLinks]device.Queue // of the links
+}
+
+// shape returns the pipeline that so many micro-batches pass.
+func (c *Config) shape(micro int) pipe.Shape {
+	if c.Mesh.Pipeline < 2 {
+		return pipe.Shape{Schedule: pipe.OneF1B, Ranks: 1, Virtual: 1, Micro: micro}
+	}
+	return pipe.Shape{Schedule: c.Pipeline.Schedule, Ranks: c.Mesh.Pipeline, Virtual: c.Pipeline.Virtual, Micro: micro}
+}
+
+// stages returns the modules [lo, hi) of this rank's stages.
+func (c *Config) stages() (ranges [][2]int) {
+	at, begins := c.Mesh.At(c.Groups.World.Rank(), shard.Pipeline), append([]int{0}, c.Pipeline.Begins...)[min(1, len(c.Pipeline.Begins)):]
+	for s := at; s < len(begins); s += max(1, c.Mesh.Pipeline) {
+		hi := len(c.Model.Modules)
+		if s+1 < len(begins) {
+			hi = begins[s+1]
+		}
+		ranges = append(ranges, [2]int{begins[s], hi})
+	}
+	return ranges
+}
+
+// tied returns the units that the first and the last stage of a model share. Other units
+// belong to one stage.
+func (c *Config) tied() (units []string, err error) {
+	stage := func(module int) int {
+		s, found := slices.BinarySearch(c.Pipeline.Begins, module)
+		if !found {
+			s--
+		}
+		return s
+	}
+	if len(c.Pipeline.Begins) == 0 {
+		return nil, nil
+	}
+	uses := map[string][]int{}
+	for i := range c.Model.Modules {
+		for _, use := range c.Model.Uses[i] {
+			if at := uses[use.Unit]; at == nil || at[len(at)-1] != stage(i) {
+				uses[use.Unit] = append(at, stage(i))
+			}
+		}
+	}
+	for unit, at := range uses {
+		switch {
+		case len(at) == 1:
+		case len(at) == 2 && at[0] == 0 && at[1] == len(c.Pipeline.Begins)-1:
+			units = append(units, unit)
+		default:
+			return nil, fmt.Errorf("unit %s is used at stages %v; stages share units only at both ends of a pipeline", unit, at)
+		}
+	}
+	return units, nil
+}
+
+// pipeline is a rank's work in a pipeline, and what is in flight meanwhile.
+type pipeline struct {
+	pipe.Shape
+	train, forward []pipe.Action // programs; nil: of one stage
+	chunks         []fsdp.Chunk  // this rank's stages
+	labels         [2][]string   // of transfers of activations and of gradients, by the stage that receives them
+
+	flying   []*passage
+	landed   []*passage       // to be used again
+	read     []reading        // micro-batches whose token ids are there
+	inputs   places           // of Trainer.inputs
+	streams  places           // of fsdp.Runner's
+	closed   []int            // streams that the last action has given back
+	flights  []places         // of fsdp.Runner's, of each chunk
+	unread   []device.Event   // by stream: what was there is not read or written any more
+	released [][]device.Event // likewise, by chunk and flight
+}
+
+// passage is a micro-batch at one of the rank's stages.
+type passage struct {
+	stage, micro  int
+	flight        int           // a place
+	x, d          int           // places of what the stage reads, and of the gradient; -1: there is none
+	in, grad, out device.Buffer // the two, and what the stage puts out
+	came, back    device.Event  // in and grad have been received
+	sent          device.Event  // out has been sent
+	computed      bool          // nothing is computed of it any more
+}
+
+// reading is a micro-batch and the place of its token ids.
+type reading struct{ micro, input int }
+
+// places are numbered. What needs one takes the one that has been free longest, or a new
+// one while fewer than spare others are free.
+type places struct {
+	free       []int
+	all, spare int
+}
+
+func (p *places) take() (at int) {
+	if len(p.free) <= p.spare {
+		p.all++
+		return p.all - 1
+	}
+	at = p.free[0]
+	p.free = p.free[:copy(p.free, p.free[1:])]
+	return at
+}
+
+func (p *places) give(at int) { p.free = append(p.free, at) }
+
+func (p *places) reset() { p.free, p.all = p.free[:0], 0 }
+
+// newPipeline lays out what is in flight at most.
+func newPipeline(c *Config) (*pipeline, error) {
+	p := &pipeline{Shape: c.shape(c.Micro), inputs: places{spare: 1}}
+	if err := p.Check(); err != nil {
+		return nil, err
+	}
+	if p.Ranks > 1 {
+		p.streams.spare = 1 // one is received while another is sent
+		at := c.Mesh.At(c.Groups.World.Rank(), shard.Pipeline)
+		p.train = p.Programs()[at]
+		for s := range p.Stages() {
+			p.labels[0] = append(p.labels[0], fmt.Sprintf("activations for stage %d", s))
+			p.labels[1] = append(p.labels[1], fmt.Sprintf("gradients for stage %d", s))
+		}
+	}
+	lo := 0
+	for _, m := range c.stages() {
+		p.chunks = append(p.chunks, fsdp.Chunk{Lo: lo, Hi: lo + m[1] - m[0]})
+		lo += m[1] - m[0]
+	}
+	p.flights, p.released = make([]places, len(p.chunks)), make([][]device.Event, len(p.chunks))
+	few := *p
+	few.Micro = min(p.Micro, inputs+1) // of one stage all that follow are alike
+	few.rehearse(true)
+	p.take(&few)
+	if p.Ranks > 1 {
+		few.Micro = 4 * p.Ranks // from then on the pipeline is full
+		few.forward = few.Evaluation()[c.Mesh.At(c.Groups.World.Rank(), shard.Pipeline)]
+		few.rehearse(false)
+		p.take(&few)
+	}
+	for i := range p.chunks {
+		p.released[i] = make([]device.Event, p.chunks[i].Flights)
+	}
+	p.unread = make([]device.Event, p.streams.all)
+	return p, nil
+}
+
+// rehearse goes through what the rank does, and computes nothing.
+func (p *pipeline) rehearse(train bool) {
+	p.reset()
+	for a := range p.actions(train) {
+		p.end(p.begin(a), a.Kind, train)
+	}
+}
+
+// take has as many places as a rehearsal has needed.
+func (p *pipeline) take(of *pipeline) {
+	p.inputs.all, p.streams.all = max(p.inputs.all, of.inputs.all), max(p.streams.all, of.streams.all)
+	for i := range p.chunks {
+		p.chunks[i].Flights = max(p.chunks[i].Flights, of.flights[i].all)
+	}
+}
+
+// inputs is how many micro-batches' token ids there is memory for in a pipeline of one
+// stage: one is read while another is filled.
+const inputs = 2
+
+// actions are what the rank does in a step, or else to take its micro-batches forward alone.
+func (p *pipeline) actions(train bool) iter.Seq[pipe.Action] {
+	if p.Ranks > 1 {
+		if train {
+			return slices.Values(p.train)
+		}
+		return slices.Values(p.forward)
+	}
+	return func(yield func(pipe.Action) bool) {
+		for m := range p.Micro {
+			if !yield(pipe.Action{Kind: pipe.Forward, Micro: m}) || train && !yield(pipe.Action{Kind: pipe.Backward, Micro: m}) {
+				return
+			}
+		}
+	}
+}
+
+// evaluation is the pipeline for n micro-batches that go forward alone.
+func (t *Trainer) evaluation(n int) *pipeline {
+	p := t.pipeline
+	if p.Micro = n; p.Ranks > 1 {
+		p.forward = p.Evaluation()[t.cfg.Mesh.At(t.cfg.Groups.World.Rank(), shard.Pipeline)]
+	}
+	return p
+}
+
+// reset forgets what was in flight: the step before may not have come to its end.
+func (p *pipeline) reset() {
+	p.landed, p.flying, p.read = append(p.landed, p.flying...), p.flying[:0], p.read[:0]
+	p.inputs.reset()
+	p.streams.reset()
+	for i := range p.flights {
+		p.flights[i].reset()
+	}
+}
+
+// find returns a micro-batch at one of the rank's stages, nil if it is not there.
+func (p *pipeline) find(stage, micro int) *passage {
+	for _, x := range p.flying {
+		if x.stage == stage && x.micro == micro {
+			return x
+		}
+	}
+	return nil
+}
+
+// begin gives a micro-batch the places that an action needs.
+func (p *pipeline) begin(a pipe.Action) *passage {
+	x := p.find(a.Stage, a.Micro)
+	if x == nil {
+		if n := len(p.landed); n > 0 {
+			x, p.landed = p.landed[n-1], p.landed[:n-1]
+		} else {
+			x = new(passage)
+		}
+		*x = passage{stage: a.Stage, micro: a.Micro, x: -1, d: -1}
+		p.flying = append(p.flying, x)
+	}
+	switch chunk := a.Stage / p.Ranks; a.Kind {
+	case pipe.RecvForward:
+		x.x = p.streams.take()
+	case pipe.Forward:
+		if x.flight = p.flights[chunk].take(); chunk == 0 {
+			p.read = append(p.read, reading{a.Micro, p.inputs.take()})
+		}
+	case pipe.RecvBackward, pipe.Backward, pipe.InputGrad:
+		if x.d < 0 {
+			x.d = p.streams.take()
+		}
+	}
+	return x
+}
+
+// input returns the place of a micro-batch's token ids.
+func (p *pipeline) input(micro int) int {
+	return p.read[slices.IndexFunc(p.read, func(r reading) bool { return r.micro == micro })].input
+}
+
+// end takes back the places that nothing after an action needs. closed are the streams among
+// them.
+func (p *pipeline) end(x *passage, kind pipe.Kind, train bool) {
+	chunk, last := x.stage/p.Ranks, x.stage == p.Stages()-1
+	p.closed = p.closed[:0]
+	give := func(stream *int) {
+		if *stream >= 0 {
+			p.streams.give(*stream)
+			p.closed, *stream = append(p.closed, *stream), -1
+		}
+	}
+	switch {
+	case kind == pipe.SendBackward, kind == pipe.Backward && x.stage == 0, kind == pipe.InputGrad && x.stage == 0:
+		give(&x.d)
+	}
+	switch through := kind == pipe.Backward || kind == pipe.WeightGrad; {
+	case through || !train && kind == pipe.Forward:
+		if give(&x.x); chunk == 0 && train || chunk == p.Virtual-1 && !train {
+			p.inputs.give(p.input(x.micro))
+			p.read = slices.DeleteFunc(p.read, func(r reading) bool { return r.micro == x.micro })
+		}
+		x.computed = through || last
+	case !train && kind == pipe.SendForward:
+		x.computed = true
+	}
+	if x.computed && x.d < 0 && kind != pipe.RecvForward {
+		p.flights[chunk].give(x.flight)
+		p.flying = slices.DeleteFunc(p.flying, func(y *passage) bool { return y == x })
+		p.landed = append(p.landed, x)
+	}
+}
+
+// act issues an action of a pipeline.
+func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) error {
+	c, r := t.cfg.Compute, t.runner
+	x, rows := p.begin(a), t.cfg.B*t.cfg.T
+	chunk := a.Stage / p.Ranks
+	switch a.Kind {
+	case pipe.RecvForward:
+		x.in = r.OpenStream(x.x, rows)
+		x.came = t.transfer(collective.FromPrevious, 0, a.Stage, p.unread[x.x], x.in)
+	case pipe.Forward:
+		if chunk == 0 {
+			if err := t.read(p.input(a.Micro), a.Micro, fill); err != nil {
+				return err
+			}
+		}
+		in := &t.inputs[p.input(a.Micro)]
+		if in.batch.Drops = (nn.Drops{}); train {
+			in.batch.Drops = t.drops(a.Micro)
+		}
+		c.After(p.released[chunk][x.flight])
+		c.After(x.came)
+		x.out = r.Forward(r.Flight(chunk, x.flight), &in.batch, a.Micro, x.in, train)
+		if !train {
+			t.spend(p, x, in)
+		}
+	case pipe.SendForward:
+		x.sent = t.transfer(collective.ToNext, 0, a.Stage+1, c.Mark(), x.out)
+		p.released[chunk][x.flight] = x.sent
+	case pipe.RecvBackward:
+		x.grad = r.OpenStream(x.d, rows)
+		x.back = t.transfer(collective.FromNext, 1, a.Stage, p.unread[x.d], x.grad)
+	case pipe.Backward:
+		if x.grad.N == 0 {
+			x.grad = r.OpenStream(x.d, rows)
+			c.After(p.unread[x.d])
+		}
+		in := &t.inputs[p.input(a.Micro)]
+		c.After(x.back)
+		c.After(x.sent) // it writes over what the pass forward has left
+		r.Backward(r.Flight(chunk, x.flight), &in.batch, a.Micro, x.grad)
+		t.spend(p, x, in)
+	case pipe.SendBackward:
+		p.unread[x.d] = t.transfer(collective.ToPrevious, 1, a.Stage-1, c.Mark(), x.grad)
+	}
+	p.end(x, a.Kind, train)
+	for _, s := range p.closed {
+		r.CloseStream(s)
+	}
+	return nil
+}
+
+// spend notes that the pass that is issued was the last to use what it read: the loss of a
+// micro-batch is known, and another may take its places.
+func (t *Trainer) spend(p *pipeline, x *passage, in *input) {
+	c := t.cfg.Compute
+	if x.stage == p.Stages()-1 {
+		c.Sum(t.sums.Device.Slice(0, device.ExactLen), in.batch.Loss)
+	}
+	done := c.Mark()
+	in.free = done
+	if x.x >= 0 {
+		p.unread[x.x] = done
+	}
+	if x.d >= 0 {
+		p.unread[x.d] = done
+	}
+}
+
+// transfer issues what a link moves, once it may, and returns when it is done.
+func (t *Trainer) transfer(l collective.Link, kind, to int, ready device.Event, b device.Buffer) device.Event {
+	q := t.cfg.Pipeline.Queues[l]
+	q.Label(t.pipeline.labels[kind][to])
+	q.After(ready)
+	t.cfg.Groups.Links[l].Broadcast(q, b)
+	return q.Mark()
+}
