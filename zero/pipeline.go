@@ -109,14 +109,14 @@ type passage struct {
 type reading struct{ micro, input int }
 
 // places are numbered. What needs one takes the one that has been free longest, or a new
-// one while fewer than spare others are free.
+// one while fewer than spare others are free and there are not most of them.
 type places struct {
-	free       []int
-	all, spare int
+	free             []int
+	all, spare, most int // most 0: as many as are wanted
 }
 
 func (p *places) take() (at int) {
-	if len(p.free) <= p.spare {
+	if len(p.free) <= p.spare && (p.most == 0 || p.all < p.most) {
 		p.all++
 		return p.all - 1
 	}
@@ -151,6 +151,7 @@ func newPipeline(c *Config) (*pipeline, error) {
 	}
 	p.flights, p.released = make([]places, len(p.chunks)), make([][]device.Event, len(p.chunks))
 	few := *p
+	few.flights = make([]places, len(p.chunks))
 	few.Micro = min(p.Micro, inputs+1) // of one stage all that follow are alike
 	few.rehearse(true)
 	p.take(&few)
@@ -163,7 +164,7 @@ func newPipeline(c *Config) (*pipeline, error) {
 	for i := range p.chunks {
 		p.released[i] = make([]device.Event, p.chunks[i].Flights)
 	}
-	p.unread = make([]device.Event, p.streams.all)
+	p.unread = make([]device.Event, p.streams.most)
 	return p, nil
 }
 
@@ -177,9 +178,10 @@ func (p *pipeline) rehearse(train bool) {
 
 // take has as many places as a rehearsal has needed.
 func (p *pipeline) take(of *pipeline) {
-	p.inputs.all, p.streams.all = max(p.inputs.all, of.inputs.all), max(p.streams.all, of.streams.all)
+	p.inputs.most, p.streams.most = max(p.inputs.most, of.inputs.all), max(p.streams.most, of.streams.all)
 	for i := range p.chunks {
-		p.chunks[i].Flights = max(p.chunks[i].Flights, of.flights[i].all)
+		p.flights[i].most = max(p.flights[i].most, of.flights[i].all)
+		p.chunks[i].Flights = p.flights[i].most
 	}
 }
 

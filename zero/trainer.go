@@ -182,7 +182,7 @@ func (t *Trainer) build() (err error) {
 	t.runner, err = fsdp.New(fsdp.Config{
 		Device: c.Device, Compute: c.Compute, Comm: c.Comm,
 		Model: part, Units: units, DType: c.DType, Policy: c.Policy, Micro: c.Micro,
-		Chunks: t.pipeline.chunks, Streams: t.pipeline.streams.all, Arenas: c.Arenas,
+		Chunks: t.pipeline.chunks, Streams: t.pipeline.streams.most, Arenas: c.Arenas,
 		Host: fsdp.Host{Device: c.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: t.store}, Listener: c.Listener,
 	})
 	if err != nil {
@@ -274,7 +274,7 @@ func (t *Trainer) allocate() error {
 	}
 	rows, sums := c.B*c.T, (1+len(t.runner.Units))*device.ExactLen
 	loss := alloc(c.Device, device.F32, rows, device.Stats)
-	for range t.pipeline.inputs.all {
+	for range t.pipeline.inputs.most {
 		in := input{input: open(device.I32, rows, device.Inputs), target: open(device.I32, rows, device.Inputs)}
 		in.batch = nn.Batch{B: c.B, T: c.T, Compute: c.DType, Chunk: c.Chunk, Loss: loss, Input: in.input.Device, Target: in.target.Device}
 		if c.Packed {
