@@ -72,6 +72,11 @@ func (r *Runner) layOutSteps() {
 		for _, use := range m.Uses[i] {
 			s.units = append(s.units, byName[use.Unit])
 		}
+		if split, ok := mod.(nn.Splitter); ok && r.cfg.Split {
+			for k := range mod.Params() {
+				s.left = append(s.left, split.Leaves(k))
+			}
+		}
 		r.steps = append(r.steps, s)
 	}
 }
@@ -187,7 +192,7 @@ func (r *Runner) allocateFlights(a *allocation) {
 		var flights []*Flight
 		for range c.Flights {
 			kept := work
-			if len(chunks) > 1 || c.Flights > 1 {
+			if len(chunks) > 1 || c.Flights > 1 || r.cfg.Split {
 				kept = open()
 			}
 			flights = append(flights, &Flight{Chunk: c, kept: kept, passed: make([]passed, c.Hi-c.Lo), keeping: scratch{work, kept}, working: scratch{work, work}})

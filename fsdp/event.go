@@ -13,6 +13,7 @@ const (
 	Forward   Op = iota
 	Recompute    // Forward again, before Backward
 	Backward
+	Weights   // the rest of a Backward that has left gradients of weights
 	Gather    // the unit becomes whole in its slot
 	Reduce    // its gradient is summed over the ranks of a shard group
 	Replicate // and over its replicas
@@ -28,7 +29,7 @@ const (
 	ops
 )
 
-var opNames = [ops]string{"forward", "recompute", "backward", "all-gather", "reduce-scatter", "all-reduce",
+var opNames = [ops]string{"forward", "recompute", "backward", "weight gradient", "all-gather", "reduce-scatter", "all-reduce",
 	"gradient to host", "gradient from host", "vacate", "norm", "update",
 	"all-gather of the update", "reduce-scatter of the update", "all-reduce of the update", "memory in use"}
 
@@ -101,17 +102,20 @@ func (r *Runner) usePass(o Op, i int, done bool) {
 		switch {
 		case done && o == Recompute:
 		case done:
-			if !u.shared() {
+			if !u.shared() && o != Weights {
 				r.use(u, paramSlot, false)
 			}
-			if o == Backward && i == u.first && keep && r.micro > 0 {
+			if (o == Weights || o == Backward && s.left == nil) && i == u.first && keep && r.micro > 0 {
 				r.use(u, gradSlotted, false) // it is added to what is kept
 			}
-		case o != Backward:
+		case o != Backward && o != Weights:
 			r.hold(u)
 		default:
-			if s.reads(-1) {
+			if s.reads(-1) && o == Backward {
 				r.hold(u)
+			}
+			if o == Backward && s.left != nil {
+				continue
 			}
 			if u.trained() && keep && r.micro == 0 {
 				r.use(u, gradKept, true)

@@ -67,6 +67,7 @@ type Config struct {
 	DType   device.DType // of parameters in use, and of activations
 	Policy  Policy
 	Micro   int     // micro-batches a step; 0 for a model that only runs forward
+	Split   bool    // backward passes are in two parts: InputGrad and WeightGrad
 	Chunks  []Chunk // of Model, one after the other; nil: all of it is one, with one flight
 	Streams int     // slots for the residual stream, or its gradient, between chunks; see Stream
 	Arenas  []int   // bytes of each arena: Peaks of a dry run; nil: as much as is wanted, of a device that only counts
@@ -174,6 +175,7 @@ type step struct {
 	kept      []device.Buffer // views of their gradients in Unit.kept
 	recompute bool            // saves only its input and runs Forward again in Backward
 	lookup    bool            // Backward does not read the parameters
+	left      []bool          // whether InputGrad leaves the gradient of a parameter to WeightGrad; nil: it leaves none
 }
 
 // passed is a step in one micro-batch.
@@ -181,6 +183,9 @@ type passed struct {
 	mark  int           // the height of what is kept before y
 	x, y  device.Buffer // input and output
 	saved nn.Saved
+
+	noted [2]int          // gradients [lo, hi) of Flight.later
+	rest  []device.Buffer // of the parameters whose gradients are not left, these
 }
 
 // Flight is memory for a micro-batch between its passes forward and backward through a chunk.
@@ -188,6 +193,7 @@ type Flight struct {
 	Chunk
 	kept             *device.Arena // what is there from one pass to the other
 	passed           []passed      // by module of the chunk
+	later            nn.Later      // between InputGrad and WeightGrad
 	keeping, working scratch       // of passes that save and of others
 }
 
@@ -306,10 +312,95 @@ func (r *Runner) Backward(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 		work.Release(floor)
 		f.kept.Release(p.mark)
 		r.leave(s)
-		for _, u := range s.units {
-			if i == u.first && u.trained() {
-				r.reduce(u, micro)
+		r.reduceAll(s, i, micro)
+	}
+}
+
+// InputGrad is the part of Backward that turns d into the gradient of what the chunk read.
+// WeightGrad is the rest, of the same micro-batch.
+func (r *Runner) InputGrad(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
+	defer r.blame()
+	r.micro = micro
+	c, work := r.cfg.Compute, r.arenas[0]
+	next := f.Hi - 1
+	for i := next; i >= f.Lo; i-- {
+		next = r.ahead(f, next, i, -1)
+		s := r.await(i, -1)
+		p, floor, dw := &f.passed[i-f.Lo], work.Mark(), r.leaving(f, i, micro)
+		if s.recompute {
+			r.pass(Recompute, i, true, false)
+			s.mod.Forward(c, &f.keeping, s.w, bt, p.x, p.y, &p.saved)
+			r.pass(Recompute, i, true, true)
+		}
+		if s.left == nil {
+			dw = r.gradient(s, micro)
+		} else {
+			bt.Later = &f.later
+		}
+		r.pass(Backward, i, false, false)
+		s.mod.Backward(c, &f.keeping, s.w, dw, bt, p.x, d, &p.saved)
+		r.pass(Backward, i, false, true)
+		bt.Later, p.noted[1] = nil, f.later.Len()
+		work.Release(floor)
+		r.leave(s)
+		if s.left == nil {
+			r.reduceAll(s, i, micro)
+		}
+	}
+}
+
+// WeightGrad is the part of Backward that InputGrad has left.
+func (r *Runner) WeightGrad(f *Flight, micro int) {
+	defer r.blame()
+	r.micro = micro
+	c := r.cfg.Compute
+	for i := f.Hi - 1; i >= f.Lo; i-- {
+		s, p := &r.steps[i], &f.passed[i-f.Lo]
+		if s.left == nil {
+			continue
+		}
+		c.Label(s.units[0].labels[Weights])
+		dw := r.gradient(s, micro)
+		r.pass(Weights, i, false, false)
+		f.later.Compute(c, p.noted[0], p.noted[1])
+		for k, left := range s.left {
+			if !left && dw[k].N > 0 {
+				c.Cast(dw[k], p.rest[k])
 			}
+		}
+		r.pass(Weights, i, false, true)
+		r.reduceAll(s, i, micro)
+	}
+	f.later.Clear()
+	f.kept.Release(f.passed[0].mark)
+}
+
+// leaving returns where the Backward of a step writes whose gradients of weights are left:
+// the others stay with the flight.
+func (r *Runner) leaving(f *Flight, i, micro int) []device.Buffer {
+	s, p := &r.steps[i], &f.passed[i-f.Lo]
+	p.noted[0] = f.later.Len()
+	if s.left == nil {
+		return nil
+	}
+	own := s.dw
+	if r.cfg.Policy.KeepGrads && micro == 0 {
+		own = s.kept
+	}
+	p.rest = append(p.rest[:0], own...)
+	for k, left := range s.left {
+		if !left && own[k].N > 0 {
+			p.rest[k] = f.kept.Take(device.F32, own[k].N)
+		}
+	}
+	return p.rest
+}
+
+// reduceAll reduces the units of a step that no step before it uses.
+func (r *Runner) reduceAll(s *step, i, micro int) {
+	for _, u := range s.units {
+		if i == u.first && u.trained() {
+			r.reduce(u, micro)
 		}
 	}
 }

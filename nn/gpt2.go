@@ -60,6 +60,11 @@ type gptBlock struct {
 	qkv, proj, fc, down linear
 }
 
+// Leaves implements Splitter.
+func (b *gptBlock) Leaves(param int) bool {
+	return b.qkv.leaves(param, b.params) || b.proj.leaves(param, b.params) || b.fc.leaves(param, b.params) || b.down.leaves(param, b.params)
+}
+
 // layerNorm is where the parameters of a LayerNorm are in the block's list.
 type layerNorm struct{ weight, bias rows }
 
@@ -179,9 +184,9 @@ func (b *gptBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 	defer p.mem.Release(p.mem.Mark())
 	r, c, f := p.bt.Rows(), b.g.Width, b.g.inner()
 	dm, x2 := device.Matrix(d, r, c), device.Matrix(s.x2, r, c)
-	dfc := device.Matrix(p.mem.Take(p.bt.Compute, r*f), r, f)
+	dfc := p.operand(r, f)
 	mark := p.mem.Mark()
-	dout := p.bt.dropped(p.q, p.mem, dm, b.g.Dropout.Residual, placeOf(b.layer, placeMLP))
+	dout := p.keep(p.bt.dropped(p.q, p.mem, dm, b.g.Dropout.Residual, placeOf(b.layer, placeMLP)))
 	b.down.paramGrads(p, dout, device.Matrix(s.act, r, f))
 	b.down.activationInputGrad(p, dfc, dout, device.Matrix(s.hidden, r, f), b.g.Act)
 	p.mem.Release(mark)
@@ -197,11 +202,11 @@ func (b *gptBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 	dm, o := device.Matrix(d, r, c), device.Matrix(s.o, r, c)
 	do := device.Matrix(p.mem.Take(p.bt.Compute, r*c), r, c)
 	mark := p.mem.Mark()
-	dout := p.bt.dropped(p.q, p.mem, dm, b.g.Dropout.Residual, placeOf(b.layer, placeAttn))
+	dout := p.keep(p.bt.dropped(p.q, p.mem, dm, b.g.Dropout.Residual, placeOf(b.layer, placeAttn)))
 	b.proj.paramGrads(p, dout, o)
 	b.proj.inputGrad(p, do, dout, false)
 	p.mem.Release(mark)
-	dqkv := device.Matrix(p.mem.Take(p.bt.Compute, r*3*c), r, 3*c)
+	dqkv := p.operand(r, 3*c)
 	delta := p.mem.Take(device.F32, r*b.g.Heads)
 	qm, km, vm := split(device.Matrix(s.qkv, r, 3*c))
 	dq, dk, dv := split(dqkv)

@@ -65,6 +65,12 @@ type linear struct {
 	scale  float32 // of the adapter: alpha/rank
 }
 
+// leaves says whether the layer's Backward leaves the gradient of a parameter of the block
+// for later, if it may.
+func (l *linear) leaves(param int, of params) bool {
+	return l.weight.exist() && !of[l.weight.param].Frozen && (param == l.weight.param || l.bias.exist() && param == l.bias.param)
+}
+
 // matrix returns the weight in w, or its gradient in dw, as an operand of (out, in).
 func (l *linear) matrix(w []device.Buffer) device.Mat {
 	m := l.weight.of(w)
@@ -124,6 +130,8 @@ func (l *linear) low(p pass, x, a device.Mat) device.Mat {
 func (l *linear) paramGrads(p pass, dy, x device.Mat) {
 	db := l.biasOf(p.dw)
 	switch {
+	case l.weight.trained(p) && p.bt.Later != nil:
+		p.bt.Later.grads = append(p.bt.Later.grads, weightGrad{l.matrix(p.dw), db, dy, x})
 	case l.weight.trained(p):
 		p.q.WeightGrad(l.matrix(p.dw), db, dy, x)
 	case db.N > 0:

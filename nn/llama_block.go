@@ -20,6 +20,16 @@ type llamaBlock struct {
 	o, gate, up, down linear
 }
 
+// Leaves implements Splitter.
+func (b *llamaBlock) Leaves(param int) bool {
+	for _, l := range []*linear{&b.qkv[0], &b.qkv[1], &b.qkv[2], &b.o, &b.gate, &b.up, &b.down} {
+		if l.leaves(param, b.params) {
+			return true
+		}
+	}
+	return false
+}
+
 // half is the norms of one half of a block, and its place for dropout.
 type half struct {
 	before, after rows // weights; none if there is no such norm
@@ -240,7 +250,7 @@ func (b *llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Bat
 func (b *llamaBlock) outputGrad(p pass, h half, s savedHalf, d device.Mat) device.Mat {
 	d = p.bt.dropped(p.q, p.mem, d, b.l.Dropout.Residual, placeOf(b.layer, h.place))
 	if !h.after.exist() {
-		return d
+		return p.keep(d)
 	}
 	out := device.Matrix(s.out, d.Rows, d.Cols)
 	p.q.RMSNormGrad(out, h.after.gradient(p), d, out, b.gain(p, h.after), s.rstd, false)
@@ -252,7 +262,7 @@ func (b *llamaBlock) outputGrad(p pass, h half, s savedHalf, d device.Mat) devic
 func (b *llamaBlock) inputGrad(p pass, h half, s savedHalf, d, x device.Mat, dys []device.Mat, layers ...*linear) {
 	to, has := d, h.before.exist()
 	if has {
-		to = device.Matrix(s.before.y, d.Rows, d.Cols)
+		to = p.spent(device.Matrix(s.before.y, d.Rows, d.Cols))
 	}
 	for i, dy := range dys {
 		layers[i].inputGrad(p, to, dy, i > 0 || !has)
@@ -270,11 +280,11 @@ func (b *llamaBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 
 	dout := b.outputGrad(p, b.mlp, s.mlp, dm)
 	b.down.paramGrads(p, dout, act)
-	dact := act
+	dact := p.spent(act)
 	b.down.inputGrad(p, dact, dout, false)
 	dgate, dup := gate, up
 	if b.l.Gemma {
-		dgate = device.Matrix(p.mem.Take(p.bt.Compute, r*f), r, f)
+		dgate = p.operand(r, f)
 		p.q.Mul(dgate.Buf, dact.Buf, up.Buf)
 		p.q.ActivateGrad(dgate.Buf, gate.Buf, dgate.Buf, device.GeluTanh)
 		p.q.Activate(gate.Buf, gate.Buf, device.GeluTanh)
@@ -293,7 +303,7 @@ func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 	r, c, a := p.bt.Rows(), b.l.Width, b.l.queries()
 	dm, o, xm := device.Matrix(d, r, c), device.Matrix(s.o, r, a), device.Matrix(x, r, c)
 	parts, _ := b.split(device.Matrix(s.qkv, r, b.l.columns()))
-	dqkv := device.Matrix(p.mem.Take(p.bt.Compute, s.qkv.N), r, b.l.columns())
+	dqkv := p.operand(r, b.l.columns())
 	dparts, turned := b.split(dqkv)
 	delta := p.mem.Take(device.F32, s.lse.N)
 
@@ -318,7 +328,7 @@ func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 func (b *llamaBlock) attentionGrad(p pass, s *Saved) device.Mat {
 	r, a := p.bt.Rows(), b.l.queries()
 	if a == b.l.Width {
-		return device.Matrix(s.x2, r, a)
+		return p.spent(device.Matrix(s.x2, r, a))
 	}
 	return device.Matrix(p.mem.Take(p.bt.Compute, r*a), r, a)
 }

@@ -127,6 +127,7 @@ type Batch struct {
 	Chunk   int           // positions whose logits are held at once
 	Compute device.DType  // of the residual stream and all activations
 	Drops   Drops         // of a training pass; the zero Drops drop nothing
+	Later   *Later        // where a Splitter's Backward notes gradients of weights; nil: it computes them
 
 	// Forward passes without Saved may be over pieces of sequences of their own
 	// lengths, row after row: B is 1 and T the sum of theirs. No row depends on
@@ -232,6 +233,65 @@ type Module interface {
 	// modules share the last in forward order overwrites, with zero where it
 	// does not use a parameter, and the others add. It gives back what it took.
 	Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved)
+}
+
+// Splitter is a Module whose Backward can leave gradients of weights for later: it notes them
+// in Batch.Later, and keeps what they are computed from.
+type Splitter interface {
+	Module
+	// Leaves says whether the gradient of a parameter is among them.
+	Leaves(param int) bool
+}
+
+// Later is gradients of weights that are to be computed, in order.
+type Later struct{ grads []weightGrad }
+
+type weightGrad struct {
+	dw    device.Mat
+	db    device.Buffer
+	dy, x device.Mat
+}
+
+// Len returns how many there are.
+func (l *Later) Len() int { return len(l.grads) }
+
+// Compute issues gradients [lo, hi), in the reverse order of their modules.
+func (l *Later) Compute(q Ops, lo, hi int) {
+	for _, g := range l.grads[lo:hi] {
+		q.WeightGrad(g.dw, g.db, g.dy, g.x)
+	}
+}
+
+// Clear forgets all.
+func (l *Later) Clear() { clear(l.grads); l.grads = l.grads[:0] }
+
+// keep returns m, or where a pass leaves gradients for later a copy of it that stays.
+func (p pass) keep(m device.Mat) device.Mat {
+	if p.bt.Later == nil {
+		return m
+	}
+	kept := device.Matrix(p.mem.Keep(m.Buf.Type, m.Rows*m.Cols), m.Rows, m.Cols)
+	p.q.Cast(kept.Buf, m.Buf)
+	return kept
+}
+
+// operand returns memory for the gradient of a linear layer's output: what gradients that
+// are left for later are computed from stays.
+func (p pass) operand(rows, cols int) device.Mat {
+	take := p.mem.Take
+	if p.bt.Later != nil {
+		take = p.mem.Keep
+	}
+	return device.Matrix(take(p.bt.Compute, rows*cols), rows, cols)
+}
+
+// spent returns memory for a matrix like m that m's value is not needed for any more: m, or
+// where a pass leaves gradients for later, which may need it, other memory.
+func (p pass) spent(m device.Mat) device.Mat {
+	if p.bt.Later == nil {
+		return m
+	}
+	return device.Matrix(p.mem.Take(m.Buf.Type, m.Rows*m.Cols), m.Rows, m.Cols)
 }
 
 // Model is a list of modules in forward order: the first reads bt.Input (its x

@@ -322,6 +322,7 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 		c.After(x.came)
 		x.out = r.Forward(r.Flight(chunk, x.flight), &in.batch, a.Micro, x.in, train)
 		if !train {
+			t.lose(x, in)
 			t.spend(p, x, in)
 		}
 	case pipe.SendForward:
@@ -330,7 +331,10 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 	case pipe.RecvBackward:
 		x.grad = r.OpenStream(x.d, rows)
 		x.back = t.transfer(collective.FromNext, 1, a.Stage, p.unread[x.d], x.grad)
-	case pipe.Backward:
+	case pipe.WeightGrad:
+		r.WeightGrad(r.Flight(chunk, x.flight), a.Micro)
+		t.spend(p, x, &t.inputs[p.input(a.Micro)])
+	case pipe.Backward, pipe.InputGrad:
 		if x.grad.N == 0 {
 			x.grad = r.OpenStream(x.d, rows)
 			c.After(p.unread[x.d])
@@ -338,8 +342,15 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 		in := &t.inputs[p.input(a.Micro)]
 		c.After(x.back)
 		c.After(x.sent) // it writes over what the pass forward has left
-		r.Backward(r.Flight(chunk, x.flight), &in.batch, a.Micro, x.grad)
-		t.spend(p, x, in)
+		if f := r.Flight(chunk, x.flight); a.Kind == pipe.Backward {
+			r.Backward(f, &in.batch, a.Micro, x.grad)
+			t.lose(x, in)
+			t.spend(p, x, in)
+		} else {
+			r.InputGrad(f, &in.batch, a.Micro, x.grad)
+			t.lose(x, in)
+			p.unread[x.d] = c.Mark()
+		}
 	case pipe.SendBackward:
 		p.unread[x.d] = t.transfer(collective.ToPrevious, 1, a.Stage-1, c.Mark(), x.grad)
 	}
@@ -350,14 +361,17 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 	return nil
 }
 
-// spend notes that the pass that is issued was the last to use what it read: the loss of a
-// micro-batch is known, and another may take its places.
-func (t *Trainer) spend(p *pipeline, x *passage, in *input) {
-	c := t.cfg.Compute
-	if x.stage == p.Stages()-1 {
-		c.Sum(t.sums.Device.Slice(0, device.ExactLen), in.batch.Loss)
+// lose adds the losses of a micro-batch, once its last stage has computed them.
+func (t *Trainer) lose(x *passage, in *input) {
+	if x.stage == t.pipeline.Stages()-1 {
+		t.cfg.Compute.Sum(t.sums.Device.Slice(0, device.ExactLen), in.batch.Loss)
 	}
-	done := c.Mark()
+}
+
+// spend notes that what is issued was the last to use what a pass has read: another
+// micro-batch may take its places.
+func (t *Trainer) spend(p *pipeline, x *passage, in *input) {
+	done := t.cfg.Compute.Mark()
 	in.free = done
 	if x.x >= 0 {
 		p.unread[x.x] = done

@@ -11,6 +11,7 @@ import (
 	"zeroth/nn"
 	"zeroth/offload"
 	"zeroth/optim"
+	"zeroth/pipe"
 	"zeroth/shard"
 )
 
@@ -182,7 +183,7 @@ func (t *Trainer) build() (err error) {
 	t.runner, err = fsdp.New(fsdp.Config{
 		Device: c.Device, Compute: c.Compute, Comm: c.Comm,
 		Model: part, Units: units, DType: c.DType, Policy: c.Policy, Micro: c.Micro,
-		Chunks: t.pipeline.chunks, Streams: t.pipeline.streams.most, Arenas: c.Arenas,
+		Split: t.pipeline.Schedule == pipe.ZBH1, Chunks: t.pipeline.chunks, Streams: t.pipeline.streams.most, Arenas: c.Arenas,
 		Host: fsdp.Host{Device: c.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: t.store}, Listener: c.Listener,
 	})
 	if err != nil {

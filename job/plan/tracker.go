@@ -65,7 +65,7 @@ func (w *Tracker) Event(e fsdp.Event) {
 	switch e.Op {
 	case fsdp.InUse:
 		w.change(e)
-	case fsdp.Forward, fsdp.Recompute, fsdp.Backward:
+	case fsdp.Forward, fsdp.Recompute, fsdp.Backward, fsdp.Weights:
 		w.pass(e)
 	case fsdp.Gather, fsdp.Reduce, fsdp.GatherUpdate, fsdp.ScatterUpdate:
 		w.collective(e, u.Shard)
