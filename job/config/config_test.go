@@ -34,7 +34,8 @@ func TestDefaults(t *testing.T) {
 		Model:  hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}},
 		Data:   Data{Text: []string{"a.txt"}, Format: "text", Keys: RecordKeys{"text", "prompt", "completion", "messages"}, Tokenizer: "bytes", Validation: 0.01},
 		Train:  Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024, EarlyStop: EarlyStop{Metric: "val_loss"}},
-		Device: "auto", Parallel: Parallel{Ranks: 4, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute, Transport: "auto", Join: time.Minute, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Collective: "auto"},
+		Device: "auto", Parallel: Parallel{Ranks: 4, Pipeline: 1, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute, Transport: "auto", Join: time.Minute, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Collective: "auto"},
+		Pipeline:   Pipeline{Schedule: "1F1B", Virtual: 1},
 		Zero:       Zero{Stage: 3, Prefetch: 1, Recompute: "none", Offload: Offload{Optimizer: "none", Parameters: "none", Buffers: 4, Ratio: 1}},
 		Precision:  device.BF16,
 		Optimizer:  Optimizer{Type: "adamw", LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1},
@@ -78,8 +79,11 @@ func TestDefaultsFollow(t *testing.T) {
 		{[]string{"train.seed=18446744073709551615"}, func(c *Config) any { return c.Train.Seed }, ^uint64(0)},
 		{[]string{"parallel={shard: 2, replicate: 3}"}, func(c *Config) any { return c.Parallel.Ranks }, 6},
 		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return c.Parallel.Shard }, 4},
-		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Shard: 4, Replicate: 2}},
-		{[]string{"zero.stage=0"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Shard: 1, Replicate: 4}},
+		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Pipeline: 1, Shard: 4, Replicate: 2}},
+		{[]string{"parallel={pipeline: 2, replicate: 3}"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Pipeline: 2, Shard: 1, Replicate: 3}},
+		{[]string{"parallel={pipeline: 2, shard: 3}", "train={micro_batch: 2, accumulate: 4}"}, func(c *Config) any { return [2]int{c.Parallel.Ranks, c.Train.Batch} }, [2]int{6, 24}},
+		{[]string{"parallel.pipeline=3", "pipeline.schedule=Interleaved1F1B", "train.accumulate=3"}, func(c *Config) any { return StageLayers(c) }, []int{1, 1, 1, 1, 1, 1}},
+		{[]string{"zero.stage=0"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Pipeline: 1, Shard: 1, Replicate: 4}},
 		{[]string{"model.family=llama"}, func(c *Config) any { return c.Model }, hf.Model{Family: "llama", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 6, FFN: 1024, Theta: 10000}}},
 		{[]string{"model={family: llama, width: 390, heads: 3, kv_heads: 1, tied: true, rope_theta: 5e5}"}, func(c *Config) any { return c.Model },
 			hf.Model{Family: "llama", Shape: nn.Shape{Layers: 6, Heads: 3, Width: 390, Context: 256, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 1, FFN: 1088, Theta: 5e5, Tied: true}}},
@@ -249,7 +253,7 @@ func TestTabsAndOtherNonsense(t *testing.T) {
 		{testjob.Least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
 		{testjob.Least + "---\n" + testjob.Least, "job.yaml:2:1: a second document after ---; want one job in a file"},
 		{testjob.Least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
-		{testjob.Least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, device, parallel, zero, precision, optimizer, schedule, checkpoint, sample"},
+		{testjob.Least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, device, parallel, pipeline, zero, precision, optimizer, schedule, checkpoint, sample"},
 	} {
 		testjob.Write(t, "job.yaml", c.file)
 		_, err := Load("job.yaml", nil)

@@ -182,6 +182,10 @@ func (r *reader) names(in string) []string {
 
 func (r *reader) unknown(section string, p *pair) {
 	key := join(section, p.key)
+	if key == "parallel.tensor" || key == "parallel.context" {
+		r.wrong(p.at, key, "not supported yet", "want parallel.pipeline, shard and replicate")
+		return
+	}
 	names := r.names(section)
 	advice := "want one of " + strings.Join(names, ", ")
 	near := Nearest(p.key, names)

@@ -89,6 +89,8 @@ func schemaOf(v value) object {
 		return typed("string", object{"pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`})
 	case ordinals:
 		return object{"type": []string{"array", "string", "null"}, "pattern": "^auto$", "minItems": 1, "items": object{"type": "integer", "minimum": 0, "maximum": MostGPUs}}
+	case counts:
+		return typed("array", object{"minItems": 1, "items": object{"type": "integer", "minimum": 1, "maximum": hf.MostLayers}})
 	case bound:
 		return typed("string", object{"pattern": `^(auto|[0-9.eE+-]+ *(B|kB|[MGT]B|[KMGT]iB))$`})
 	case records:

@@ -1,0 +1,120 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"zeroth/job/testjob"
+)
+
+// Pipelines that cannot be are refused, with what to write instead.
+func TestPipelinesThatCannotBe(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	for want, sets := range map[string][]string{
+		"parallel.shard: pipeline 2 × replicate 1 × shard 2 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate / pipeline": {"parallel={ranks: 6, pipeline: 2, shard: 2}"},
+		"parallel.pipeline: 6 ranks cannot be parted into pipelines of 4; want pipeline 3 or 6":                                                       {"parallel={ranks: 6, pipeline: 4}"},
+		"parallel.replicate: 4 ranks of each stage cannot be parted into 3 equal replicas; want replicate 2 or 4":                                     {"parallel={ranks: 8, pipeline: 2, replicate: 3}"},
+		"parallel.pipeline: 6 micro-batches are no whole rounds of 4 stages; want train.accumulate 4 or 8, or the schedule 1F1B":                      {"parallel={ranks: 4, pipeline: 4}", "pipeline.schedule=Interleaved1F1B", "train.accumulate=6", "model.layers=8"},
+		"parallel.pipeline: 8 stages for 6 layers; want at most 6":                                                                                    {"parallel={ranks: 8, pipeline: 8}"},
+		"pipeline.virtual: GPipe has one stage a rank, not 2; want virtual: 1, or 2 and more with Interleaved1F1B":                                    {"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: GPipe, virtual: 2}"},
+		"pipeline.virtual: Interleaved1F1B has several stages a rank, not one; want virtual: 1, or 2 and more with Interleaved1F1B":                   {},
+		"pipeline.layers: 3 + 2 = 5 layers, but the model has 6; want as many, or leave it out":                                                       {"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[3, 2]"},
+		"pipeline.layers: layers of 3 stages, but there are 2; want a number for each stage, or leave it out":                                         {"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[2, 2, 2]"},
+		"train.batch: micro_batch 2 × accumulate 2 × shard × replicate 2 = 8, but batch is 16; want batch: 8, or leave one of the three out":          {"parallel={ranks: 4, pipeline: 2}", "train={micro_batch: 2, accumulate: 2, batch: 16}"},
+		"pipeline.virtual: not used: parallel.pipeline is 1: there are no stages; remove it":                                                          {"pipeline.virtual=2"},
+		"parallel.tensor: not supported yet; want parallel.pipeline, shard and replicate":                                                             {"parallel.tensor=2"},
+		"parallel.context: not supported yet; want parallel.pipeline, shard and replicate":                                                            {"parallel.context=2"},
+	} {
+		if len(sets) == 0 {
+			sets = []string{"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: Interleaved1F1B, virtual: 1}"}
+		}
+		if _, err := Load("job.yaml", sets); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v\nwant %s", sets, err, want)
+		}
+	}
+}
+
+// Layers are divided so that the costliest stage costs least, the output layer among them.
+func TestBalanced(t *testing.T) {
+	for _, c := range []struct {
+		costs  []float64
+		stages int
+		want   []int
+	}{
+		{[]float64{0, 1, 1, 1, 1, 0}, 2, []int{2, 2}},
+		{[]float64{0, 1, 1, 1, 1, 1, 0}, 2, []int{2, 3}},
+		{[]float64{0, 1, 1, 1, 1, 1, 1, 2.4}, 2, []int{4, 2}},
+		{[]float64{0, 1, 1, 1, 1, 9}, 4, []int{1, 1, 1, 1}},
+		{[]float64{3, 1, 1, 1, 1, 1, 0}, 2, []int{1, 4}},
+	} {
+		if got := balanced(c.costs, c.stages); !slices.Equal(got, c.want) {
+			t.Errorf("%v in %d stages: %v, want %v", c.costs, c.stages, got, c.want)
+		}
+	}
+	for n := 2; n < 40; n++ { // against every threshold there is
+		costs := make([]float64, n+2)
+		for i := range costs {
+			costs[i] = float64((i*i*7+n)%11) + 0.5
+		}
+		for stages := 1; stages <= n; stages++ {
+			if got, want := dearest(costs, balanced(costs, stages)), least(costs, stages); got > want*(1+1e-6) {
+				t.Fatalf("%v in %d stages: the dearest costs %g, %g is possible", costs, stages, got, want)
+			}
+		}
+	}
+}
+
+// dearest is what the costliest stage costs.
+func dearest(costs []float64, layers []int) (most float64) {
+	at := 1
+	for s, l := range layers {
+		sum := 0.0
+		if s == 0 {
+			sum += costs[0]
+		}
+		for range l {
+			sum += costs[at]
+			at++
+		}
+		if s == len(layers)-1 {
+			sum += costs[at]
+		}
+		most = max(most, sum)
+	}
+	if at != len(costs)-1 {
+		panic(fmt.Sprint(layers))
+	}
+	return most
+}
+
+// least is the cost of the costliest stage of the best division, by dynamic programming.
+func least(costs []float64, stages int) float64 {
+	inner := costs[1 : len(costs)-1]
+	best := make([][]float64, stages+1) // of the first i layers in s stages
+	for s := range best {
+		best[s] = make([]float64, len(inner)+1)
+		for i := range best[s] {
+			best[s][i] = 1e18
+		}
+	}
+	best[0][0] = 0
+	for s := 1; s <= stages; s++ {
+		for i := s; i <= len(inner); i++ {
+			sum := 0.0
+			if s == stages {
+				sum = costs[len(costs)-1]
+			}
+			for from := i - 1; from >= s-1; from-- {
+				sum += inner[from]
+				all := sum
+				if s == 1 {
+					all += costs[0]
+				}
+				best[s][i] = min(best[s][i], max(best[s-1][from], all))
+			}
+		}
+	}
+	return best[stages][len(inner)]
+}
