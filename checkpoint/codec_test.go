@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"zeroth/checkpoint/scan"
+	"zeroth/input/jsonread"
 
 	"zeroth/checkpoint/safetensors"
 )
@@ -222,7 +222,7 @@ func TestJoinCRC(t *testing.T) {
 }
 
 func parseCRCs(s string) (c crcs, err error) {
-	err = scan.All([]byte(s), func(r *scan.Reader) error {
+	err = jsonread.All([]byte(s), func(r *jsonread.Reader) error {
 		c, err = readCRCs(r)
 		return err
 	})

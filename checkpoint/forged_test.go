@@ -56,7 +56,7 @@ func TestForgedPartsAreRefused(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	for want, b := range map[string]string{"unknown key": `{"x":1}`, "follows": string(good) + "{}", "format 0": "{}", "the text ends": "{", "twice": `{"step":1,"step":1}`} {
+	for want, b := range map[string]string{"unknown key": `{"x":1}`, "follows": string(good) + "{}", "format 0": "{}", "it ends where": "{", "twice": `{"step":1,"step":1}`} {
 		if _, err := parsePart([]byte(b)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}

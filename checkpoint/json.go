@@ -1,13 +1,12 @@
 package checkpoint
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
-	"zeroth/checkpoint/scan"
+	"zeroth/input/jsonread"
 )
 
 // The JSON of a manifest or part file may come from anybody, so it is read
@@ -15,32 +14,32 @@ import (
 // taken from memory stays within a few times the bytes of the file.
 
 const (
-	maxJSON   = 64 << 20 // bytes of a manifest, a part file or state.json
-	maxScalar = 1 << 16  // bytes of a value that is not a list
-	maxDims   = 64       // of a shape
+	maxJSON    = 64 << 20 // bytes of a manifest, a part file or state.json
+	maxDims    = 64       // of a shape
+	maxMetrics = 1 << 13  // of a manifest
 )
 
 // decode reads a JSON object whose keys are names, each at most once; value
 // reads that of a key.
-func decode(b []byte, names []string, value func(r *scan.Reader, name string) error) error {
-	return scan.All(b, func(r *scan.Reader) error {
+func decode(b []byte, names []string, value func(r *jsonread.Reader, name string) error) error {
+	return jsonread.All(b, func(r *jsonread.Reader) error {
 		return r.Members(names, func(name string) error { return value(r, name) })
 	})
 }
 
 // readTensors reads a list of tensors, each checked before take has it.
-func readTensors(r *scan.Reader, take func(Tensor) error) error {
+func readTensors(r *jsonread.Reader, take func(Tensor) error) error {
 	return r.Array(func(int) error {
 		t := Tensor{}
 		err := r.Members([]string{"name", "kind", "dtype", "shape"}, func(name string) (err error) {
 			switch name {
 			case "name":
-				t.Name, err = readText(r, maxName)
+				t.Name, err = r.Text(maxName)
 			case "kind":
-				t.Kind, err = readText(r, maxKind)
+				t.Kind, err = r.Text(maxKind)
 			case "dtype":
 				var s string
-				s, err = readText(r, maxKind)
+				s, err = r.Text(maxKind)
 				t.DType = DType(s)
 			case "shape":
 				t.Shape, err = readShape(r)
@@ -57,39 +56,21 @@ func readTensors(r *scan.Reader, take func(Tensor) error) error {
 	})
 }
 
-func readShape(r *scan.Reader) (shape []int, err error) {
+func readShape(r *jsonread.Reader) (shape []int, err error) {
 	shape = []int{}
 	err = r.Array(func(i int) error {
 		if i == maxDims {
 			return fmt.Errorf("more than %d dimensions", maxDims)
 		}
 		shape = append(shape, 0)
-		return scan.Number(r, &shape[i])
+		return jsonread.Whole(r, &shape[i])
 	})
 	return shape, err
 }
 
-// readText reads a string of at most limit bytes.
-func readText(r *scan.Reader, limit int) (string, error) {
-	s, err := r.Text()
-	if err == nil && len(s) > limit {
-		return "", fmt.Errorf("%.40q…: %d bytes, at most %d expected", s, len(s), limit)
-	}
-	return string(s), err
-}
-
-// readOther reads a value of another type, as encoding/json has it.
-func readOther(r *scan.Reader, into any) error {
-	b, err := r.Raw(maxScalar)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(b, into)
-}
-
 // readCRCs reads a list of checksums, which is one string.
-func readCRCs(r *scan.Reader) (crcs, error) {
-	s, err := r.Text()
+func readCRCs(r *jsonread.Reader) (crcs, error) {
+	s, err := r.String()
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +79,7 @@ func readCRCs(r *scan.Reader) (crcs, error) {
 	}
 	c := make(crcs, len(s)/8)
 	for i := range c {
-		x, err := strconv.ParseUint(string(s[8*i:8*i+8]), 16, 32)
+		x, err := strconv.ParseUint(s[8*i:8*i+8], 16, 32)
 		if err != nil {
 			return nil, fmt.Errorf("%q is no checksum", s[8*i:8*i+8])
 		}

@@ -183,7 +183,7 @@ func TestCommitsOnlyTheReadable(t *testing.T) {
 	}
 	for what, change := range map[string]func(c *Commit){
 		"state.json has 67108865 bytes": func(c *Commit) { c.State = make([]byte, maxJSON+1) },
-		"a value of more than 65536":    func(c *Commit) { c.Metrics = many },
+		"more than 8192 metrics":        func(c *Commit) { c.Metrics = many },
 	} {
 		if err := commit(change); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%v, want %q", err, what)

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"zeroth/checkpoint/scan"
 	"zeroth/checkpoint/vfs"
+	"zeroth/input/jsonread"
 )
 
 // Names in a checkpoint's folder, and of folders beside it.
@@ -84,28 +84,41 @@ func parseManifest(b []byte) (*manifest, error) {
 }
 
 // read reads a member.
-func (m *manifest) read(r *scan.Reader, name string) (err error) {
+func (m *manifest) read(r *jsonread.Reader, name string) (err error) {
 	switch name {
 	case "format":
-		return scan.Number(r, &m.Format)
+		return jsonread.Whole(r, &m.Format)
 	case "seq":
-		return scan.Number(r, &m.Seq)
+		return jsonread.Whole(r, &m.Seq)
 	case "step":
-		return scan.Number(r, &m.Step)
+		return jsonread.Whole(r, &m.Step)
 	case "nonce":
-		m.Nonce, err = readText(r, maxScalar)
+		m.Nonce, err = r.Text(maxName)
 	case "created":
-		return readOther(r, &m.Created)
+		return r.Fill(&m.Created)
 	case "metrics":
-		return readOther(r, &m.Metrics)
+		return m.readMetrics(r)
 	case "writers":
-		return scan.Number(r, &m.Writers)
+		return jsonread.Whole(r, &m.Writers)
 	case "tensors":
 		return readTensors(r, m.addTensor)
 	case "files":
 		return r.Array(func(int) error { return m.readFile(r) })
 	}
 	return err
+}
+
+func (m *manifest) readMetrics(r *jsonread.Reader) error {
+	m.Metrics = map[string]float64{}
+	return r.Object(func(name string) error {
+		if len(m.Metrics) == maxMetrics {
+			return fmt.Errorf("more than %d metrics", maxMetrics)
+		}
+		var x float64
+		err := r.Fill(&x)
+		m.Metrics[name] = x
+		return err
+	})
 }
 
 func (m *manifest) addTensor(t Tensor) error {
@@ -118,16 +131,16 @@ func (m *manifest) addTensor(t Tensor) error {
 	return nil
 }
 
-func (m *manifest) readFile(r *scan.Reader) error {
+func (m *manifest) readFile(r *jsonread.Reader) error {
 	f := fileEntry{}
 	err := r.Members(fileKeys, func(name string) (err error) {
 		switch name {
 		case "name":
-			f.Name, err = readText(r, maxName)
+			f.Name, err = r.Text(maxName)
 		case "bytes":
-			err = scan.Number(r, &f.Bytes)
+			err = jsonread.Whole(r, &f.Bytes)
 		case "sha256":
-			f.SHA256, err = readText(r, 2*sha256.Size)
+			f.SHA256, err = r.Text(2 * sha256.Size)
 		case "crc32c":
 			f.CRC, err = readCRCs(r)
 		}

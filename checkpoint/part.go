@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sort"
 
-	"zeroth/checkpoint/scan"
+	"zeroth/input/jsonread"
 	"zeroth/shard"
 )
 
@@ -137,16 +137,16 @@ func parsePart(b []byte) (*part, error) {
 }
 
 // read reads a member.
-func (p *part) read(r *scan.Reader, name string) (err error) {
+func (p *part) read(r *jsonread.Reader, name string) (err error) {
 	switch name {
 	case "format":
-		return scan.Number(r, &p.Format)
+		return jsonread.Whole(r, &p.Format)
 	case "step":
-		return scan.Number(r, &p.Step)
+		return jsonread.Whole(r, &p.Step)
 	case "nonce":
-		p.Nonce, err = readText(r, maxScalar)
+		p.Nonce, err = r.Text(maxName)
 	case "writer":
-		return scan.Number(r, &p.Writer)
+		return jsonread.Whole(r, &p.Writer)
 	case "tensors":
 		return readTensors(r, func(t Tensor) error { p.Tensors = append(p.Tensors, t); return nil })
 	case "files":
@@ -159,15 +159,15 @@ func (p *part) read(r *scan.Reader, name string) (err error) {
 	return err
 }
 
-func readDataFile(r *scan.Reader) (f dataFile, err error) {
+func readDataFile(r *jsonread.Reader) (f dataFile, err error) {
 	err = r.Members(dataKeys, func(name string) (err error) {
 		switch name {
 		case "name":
-			f.Name, err = readText(r, maxName)
+			f.Name, err = r.Text(maxName)
 		case "bytes":
-			err = scan.Number(r, &f.Bytes)
+			err = jsonread.Whole(r, &f.Bytes)
 		case "header":
-			err = scan.Number(r, &f.Header)
+			err = jsonread.Whole(r, &f.Header)
 		case "header_crc32c":
 			f.HeaderCRC, err = readCRCs(r)
 		case "crc32c":
@@ -187,23 +187,23 @@ func readDataFile(r *scan.Reader) (f dataFile, err error) {
 	return f, err
 }
 
-func readExtent(r *scan.Reader) (e extent, err error) {
+func readExtent(r *jsonread.Reader) (e extent, err error) {
 	err = r.Members(extentKeys, func(name string) (err error) {
 		switch name {
 		case "tensor":
-			err = scan.Number(r, &e.Tensor)
+			err = jsonread.Whole(r, &e.Tensor)
 		case "lo":
-			err = scan.Number(r, &e.Lo)
+			err = jsonread.Whole(r, &e.Lo)
 		case "hi":
-			err = scan.Number(r, &e.Hi)
+			err = jsonread.Whole(r, &e.Hi)
 		case "offset":
-			err = scan.Number(r, &e.Offset)
+			err = jsonread.Whole(r, &e.Offset)
 		case "codec":
-			e.Codec, err = readText(r, maxKind)
+			e.Codec, err = r.Text(maxKind)
 		case "stored":
 			err = r.Array(func(i int) error {
 				e.Stored = append(e.Stored, 0)
-				return scan.Number(r, &e.Stored[i])
+				return jsonread.Whole(r, &e.Stored[i])
 			})
 		case "crc32c":
 			e.CRC, err = readCRCs(r)

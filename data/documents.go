@@ -20,9 +20,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"zeroth/data/chat"
-	"zeroth/data/jsonread"
 	"zeroth/data/parquet"
 	"zeroth/input"
+	"zeroth/input/jsonread"
 )
 
 // Ignored is the target of a position that has no loss.

@@ -172,7 +172,7 @@ func TestDocumentOrder(t *testing.T) {
 func TestBrokenDocuments(t *testing.T) {
 	bad := map[string]string{
 		`{"text": 5}`: `"text" is a number, not a string`, `{"other": "x"}`: `it has no "text"`, `[1]`: "an array, not an object", `{"text": "\ud800"}`: `\ud800 is half a character`,
-		"{\"text\": \"\xff\"}": "not UTF-8", `{"text": "a", "text": "b"}`: `the key "text" is there twice`, `{"text": "a"`: "no , and no }",
+		"{\"text\": \"\xff\"}": "not UTF-8", `{"text": "a", "text": "b"}`: `the key "text" is there twice`, `{"text": "a"`: "it ends where the next item or } should be",
 	}
 	for line, want := range bad {
 		dir := tree(t, map[string]string{"a.jsonl": `{"text": "fine"}` + "\n\n" + line + "\n"})
@@ -186,7 +186,7 @@ func TestBrokenDocuments(t *testing.T) {
 		t.Errorf("a byte order mark before the first line: %d documents", set.Train.Windows())
 	}
 	dir := tree(t, map[string]string{"a.jsonl": strings.Repeat("x\n", 50), "cut.gz": "\x1f\x8b\x08\x00", "list.json": "[\n{}]", "p": "PAR1xxxxyyyyzzzz", "short.jsonl": records(t, map[string]string{"text": "a"})})
-	for file, want := range map[string]string{"a.jsonl": "a.jsonl:20: no JSON", "cut.gz": "unexpected EOF", "list.json": "an array of JSON, not a record a line", "p": "p: it does not end as a parquet file does",
+	for file, want := range map[string]string{"a.jsonl": `a.jsonl:20: "x" where a value should be`, "cut.gz": "unexpected EOF", "list.json": "an array of JSON, not a record a line", "p": "p: it does not end as a parquet file does",
 		"short.jsonl": "make the batch smaller; 1 documents have nothing to learn from within that length and are left out"} {
 		_, err := Open(t.Context(), Source{Documents: Documents{Files: []string{file}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 4})
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -41,7 +41,7 @@ func (t *tokenizerJSON) vocabulary() (*BPE, map[string]uint32, error) {
 		if is, ok := ids[a.Content]; ok && is == a.ID {
 			continue
 		}
-		if err := addID(ids, a.Content, json.Number(fmt.Sprint(a.ID))); err != nil {
+		if err := addID(ids, a.Content, a.ID); err != nil {
 			return nil, nil, fmt.Errorf("its added tokens: %w", err)
 		}
 	}

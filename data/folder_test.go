@@ -265,7 +265,7 @@ func TestTokenizerJSONAlone(t *testing.T) {
 		"unigram":     {whole(t, nil, nil, "model", map[string]any{"type": "Unigram", "vocab": []any{[]any{"a", -1.5}}}), "LlamaTokenizer", `tokenizer.json: model: its type is "Unigram"; only BPE runs here`},
 		"no tokens":   {whole(t, nil, lines), "", "tokenizer.json: model: vocab is not as a BPE has it"},
 		"other added": {whole(t, vocab, lines, "added_tokens", []any{map[string]any{"id": 3, "content": "[PAD]", "special": true}}), "", `added_tokens: "[PAD]" has the id 3, and the reference makes it 258`},
-		"no merge":    {whole(t, vocab, []string{"t x"}), "", `line 1: the merge of "t" and "x": "tx" is not in the vocabulary`},
+		"no merge":    {whole(t, vocab, []string{"t x"}), "", `line 1, column 260: the merge of "t" and "x": "tx" is not in the vocabulary`},
 	} {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, "tokenizer.json"), c.file)
@@ -292,25 +292,25 @@ func TestVocabularyLimits(t *testing.T) {
 	good, _ := written()
 	with := func(more string) string { return strings.TrimSuffix(mustJSON(t, good), "}") + more + "}" }
 	for _, c := range []struct{ vocab, merges, want string }{
-		{with(`, "a": 7`), "", `token "a" is given twice`},
+		{with(`, "a": 7`), "", `vocab.json:1: not an object of token to id: the key "a" is there twice`},
 		{with(`, "": 300`), "", "id 300 is an empty token"},
 		{with(`, "` + strings.Repeat("x", maxToken+1) + `": 300`), "", "is longer than 1024 bytes"},
 		{with(`, "` + strings.Repeat("x", maxToken) + `": 300`), "", ""},
 		{with(`, "` + strings.Repeat("Ġ", maxToken) + `": 300`), "", ""},
-		{with(`, "x": 1048576`), "", `token "x" has id 1048576; ids are below 1048576`},
+		{with(`, "far": 1048576`), "", `"far": 1048576 where a number from 0 to 1048575 is wanted`},
 		{with(`, "far": 1048575`), "", ""},
-		{with(`, "far": 18446744073709551617`), "", "which is no id"},
-		{with(`, "x": 1.0`), "", "which is no id"},
-		{with(`, "far": "5"`), "", "which is no id"},
-		{with(`, "far": [[[[`), "", "which is no id"},
-		{with(`, "\ud800": 300`), "", "U+FFFD"},
+		{with(`, "far": 18446744073709551617`), "", `"far": 18446744073709551617 where a number`},
+		{with(`, "far": 1.0`), "", `"far": 1.0 where a number`},
+		{with(`, "far": "5"`), "", `"far": a string where a number`},
+		{with(`, "far": [[[[`), "", `"far": an array where a number`},
+		{with(`, "\ud800": 300`), "", `\ud800 is half a character`},
 		{with(`, "日本": 300, "æĹ¥æľ¬": 301`), "", "ids 300 and 301 are both"},
-		{with("") + "x", "", "invalid character 'x'"},
-		{with("") + "{}", "", "something follows the object"},
-		{"[]", "", "it does not begin with {"},
-		{"", "", "EOF"},
-		{"\xff{}", "", "not text in UTF-8"},
-		{strings.Repeat("[", 1<<20), "", "it does not begin with {"},
+		{with("") + "x", "", `something follows the value: "x"`},
+		{with("") + "{}", "", `something follows the value: "{}"`},
+		{"[]", "", "an array where an object is wanted"},
+		{"", "", "it ends where an object should be"},
+		{"\xff{}", "", "where an object should be"},
+		{strings.Repeat("[", 1<<20), "", "an array where an object is wanted"},
 		{with(""), strings.Repeat("x", 1<<20), "is not two tokens"},
 	} {
 		dir := t.TempDir()

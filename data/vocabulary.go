@@ -2,12 +2,8 @@ package data
 
 import (
 	"bytes"
-	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"strconv"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -15,6 +11,7 @@ import (
 	"github.com/tiktoken-go/tokenizer/codec"
 
 	"zeroth/data/tokenizer"
+	"zeroth/input/jsonread"
 )
 
 // What a vocabulary may have. GPT-2's has 50,257 tokens of at most 128 bytes;
@@ -112,54 +109,25 @@ func parseVocabulary(vocab, merges []byte) (v *BPE, ids map[string]uint32, err e
 
 // parseIDs reads an object of token to id. Errors begin with ":LINE: ".
 func parseIDs(text []byte) (map[string]uint32, error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
 	ids := map[string]uint32{}
-	err := errors.New("it is not text in UTF-8")
-	if utf8.Valid(text) {
-		err = readIDs(d, ids)
+	err := jsonread.All(text, func(r *jsonread.Reader) error {
+		return r.Object(func(s string) error {
+			id, err := r.Int(maxVocab - 1)
+			if err != nil {
+				return r.In(s, err)
+			}
+			return addID(ids, s, uint32(id))
+		})
+	})
+	if e := (*jsonread.Error)(nil); errors.As(err, &e) {
+		return nil, fmt.Errorf(":%d: not an object of token to id: %w", e.Line, e.Err)
 	}
-	if err == nil {
-		return ids, nil
-	}
-	line := 1 + bytes.Count(text[:d.InputOffset()], []byte("\n"))
-	return nil, fmt.Errorf(":%d: not an object of token to id: %w", line, err)
+	return ids, nil
 }
 
-func readIDs(d *json.Decoder, ids map[string]uint32) error {
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return cmp.Or(err, errors.New("it does not begin with {"))
-	}
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return err
-		}
-		s := key.(string) // a decoder gives no other keys
-		value, err := d.Token()
-		if err != nil {
-			return err
-		}
-		if err := addID(ids, s, value); err != nil {
-			return err
-		}
-	}
-	if _, err := d.Token(); err != nil {
-		return err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return cmp.Or(err, errors.New("something follows the object"))
-	}
-	return nil
-}
-
-func addID(ids map[string]uint32, s string, value json.Token) error {
-	number, ok := value.(json.Number)
-	id, err := strconv.ParseUint(string(number), 10, 64)
+func addID(ids map[string]uint32, s string, id uint32) error {
 	_, twice := ids[s]
 	switch {
-	case !ok || err != nil:
-		return fmt.Errorf("token %.40q has %.40q, which is no id", s, fmt.Sprint(value))
 	case id >= maxVocab:
 		return fmt.Errorf("token %.40q has id %d; ids are below %d", s, id, maxVocab)
 	case s == "":
@@ -171,7 +139,7 @@ func addID(ids map[string]uint32, s string, value json.Token) error {
 	case twice:
 		return fmt.Errorf("token %.40q is given twice", s)
 	}
-	ids[s] = uint32(id)
+	ids[s] = id
 	return nil
 }
 

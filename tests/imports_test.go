@@ -21,10 +21,10 @@ import (
 // package imports packages of lower lines, and of its own line those that an
 // arrow leads to.
 var table = [][]string{
-	{"input", "device", "shard", "data → data/chat data/jsonread data/parquet data/tokenizer input", "data/chat → data/jsonread", "data/parquet → data/jsonread", "data/tokenizer → data/jsonread", "data/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob"},
+	{"input", "input/jsonread", "device", "shard", "data → data/chat data/parquet data/tokenizer input input/jsonread", "data/chat → input/jsonread", "data/parquet → input/jsonread", "data/tokenizer → input/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob"},
 	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
-		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
-		"checkpoint/safetensors → checkpoint/scan checkpoint/vfs", "checkpoint/safetensors/safetensorstest → checkpoint/safetensors", "checkpoint/scan", "checkpoint/vfs", "checkpoint/vfs/vfstest → checkpoint/vfs"},
+		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/vfs",
+		"checkpoint/safetensors → checkpoint/vfs", "checkpoint/safetensors/safetensorstest → checkpoint/safetensors", "checkpoint/vfs", "checkpoint/vfs/vfstest → checkpoint/vfs"},
 	{"nn", "collective", "collective/collectivetest → collective", "collective/flight → collective", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous → collective", "optim", "offload"},
 	{"fsdp"},
 	{"zero"},

@@ -33,8 +33,8 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"zeroth/checkpoint/scan"
 	"zeroth/checkpoint/vfs"
+	"zeroth/input/jsonread"
 )
 
 const (
@@ -94,6 +94,9 @@ func ParseHeader(f io.ReaderAt, size int64) ([]Tensor, map[string]string, error)
 		return nil, nil, fmt.Errorf("header: %w", err)
 	}
 	ts, meta, err := parseHeader(b)
+	if e := (*jsonread.Error)(nil); errors.As(err, &e) {
+		err = fmt.Errorf("near byte %d: %w", 8+e.Offset, e.Err)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("header: %w", err)
 	}
@@ -160,25 +163,16 @@ func parseHeader(b []byte) (ts []Tensor, meta map[string]string, err error) {
 	if len(b) == 0 || b[0] != '{' {
 		return nil, nil, errors.New("does not start with '{'")
 	}
-	seen := map[string]bool{}
-	err = scan.All(b, func(r *scan.Reader) error {
-		return r.Object(func(key []byte) (err error) {
-			name := string(key)
-			switch {
-			case seen[name]:
-				return fmt.Errorf("key %.80q twice", name)
-			case name == metadataAt:
+	err = jsonread.All(b, func(r *jsonread.Reader) error {
+		return r.Object(func(name string) (err error) {
+			if name == metadataAt {
 				meta, err = readMetadata(r)
-			default:
+			} else {
 				var t Tensor
 				t, err = readEntry(r, name)
 				ts = append(ts, t)
 			}
-			seen[name] = true
-			if err != nil {
-				return fmt.Errorf("%.80q: %w", name, err)
-			}
-			return nil
+			return r.In(name, err)
 		})
 	})
 	if end := bytes.TrimRight(b, " "); err == nil && end[len(end)-1] != '}' {
@@ -187,20 +181,19 @@ func parseHeader(b []byte) (ts []Tensor, meta map[string]string, err error) {
 	return ts, meta, err
 }
 
-func readMetadata(r *scan.Reader) (map[string]string, error) {
+func readMetadata(r *jsonread.Reader) (map[string]string, error) {
 	meta := map[string]string{}
-	err := r.Object(func(key []byte) error {
-		value, err := r.Text()
-		if _, again := meta[string(key)]; again || len(meta) == maxMetadata {
-			return fmt.Errorf("key %.80q twice, or more than %d of them", key, maxMetadata)
+	err := r.Object(func(key string) (err error) {
+		if len(meta) == maxMetadata {
+			return fmt.Errorf("more than %d keys", maxMetadata)
 		}
-		meta[string(key)] = string(value)
+		meta[key], err = r.String()
 		return err
 	})
 	return meta, err
 }
 
-func readEntry(r *scan.Reader, name string) (Tensor, error) {
+func readEntry(r *jsonread.Reader, name string) (Tensor, error) {
 	t := Tensor{Spec: Spec{Name: name}}
 	fields := 0
 	err := r.Members([]string{"dtype", "shape", "data_offsets"}, func(field string) (err error) {
@@ -228,12 +221,12 @@ func readEntry(r *scan.Reader, name string) (Tensor, error) {
 }
 
 // readDType reads one of the format's dtypes.
-func readDType(r *scan.Reader) (DType, error) {
-	s, err := r.Text()
+func readDType(r *jsonread.Reader) (DType, error) {
+	s, err := r.String()
 	if err != nil {
 		return "", err
 	}
-	t, ok := dtypes[string(s)]
+	t, ok := dtypes[s]
 	if !ok {
 		return "", fmt.Errorf("dtype %.20q is not known", s)
 	}
@@ -241,14 +234,14 @@ func readDType(r *scan.Reader) (DType, error) {
 }
 
 // readSizes reads an array of at most so many numbers that are not negative.
-func readSizes(r *scan.Reader, most int) (sizes []int, err error) {
+func readSizes(r *jsonread.Reader, most int) (sizes []int, err error) {
 	sizes = []int{}
 	err = r.Array(func(i int) error {
 		if i == most {
 			return fmt.Errorf("more than %d numbers", most)
 		}
 		sizes = append(sizes, 0)
-		if err := scan.Number(r, &sizes[i]); err != nil {
+		if err := jsonread.Whole(r, &sizes[i]); err != nil {
 			return err
 		}
 		if sizes[i] < 0 {

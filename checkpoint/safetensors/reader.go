@@ -9,8 +9,8 @@ import (
 	"strings"
 	"sync"
 
-	"zeroth/checkpoint/scan"
 	"zeroth/checkpoint/vfs"
+	"zeroth/input/jsonread"
 )
 
 const (
@@ -113,24 +113,18 @@ func parseIndex(b []byte) (map[string]map[string]bool, error) {
 		return nil, fmt.Errorf("it is %s, not an index", other)
 	}
 	parts := map[string]map[string]bool{}
-	seen := map[string]bool{}
-	err := scan.All(b, func(r *scan.Reader) error {
-		return r.Object(func(key []byte) error {
-			if string(key) != "weight_map" {
-				_, err := r.Raw(maxIndex)
+	err := jsonread.All(b, func(r *jsonread.Reader) error {
+		return r.Object(func(key string) error {
+			if key != "weight_map" {
+				_, err := r.Raw()
 				return err
 			}
-			return r.Object(func(key []byte) error {
-				tensor := string(key)
-				file, err := r.Text()
+			return r.Object(func(tensor string) error {
+				file, err := r.String()
 				if err != nil {
 					return err
 				}
-				if seen[tensor] {
-					return fmt.Errorf("tensor %.80q twice", tensor)
-				}
-				seen[tensor] = true
-				return addPart(parts, tensor, string(file))
+				return addPart(parts, tensor, file)
 			})
 		})
 	})

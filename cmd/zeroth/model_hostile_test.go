@@ -123,7 +123,7 @@ func hostileConfigs() (all []hostile) {
 	config("a million layers", `"n_layer": 2`, `"n_layer": 1000000`, "1000000 layers are more than 10000")
 	config("an unknown family", `"model_type": "gpt2"`, `"model_type": "gpt2\u001b[2J"`, `model_type "gpt2\x1b[2J" is not supported`)
 	config("code", `"model_type": "gpt2"`, `"model_type": "gpt2", "auto_map": {"AutoModelForCausalLM": "evil.Model"}`, "auto_map names code that computes this model")
-	config("a key twice", `"model_type": "gpt2"`, `"model_type": "gpt2", "model_type": "llama"`, `not a model's config: key "model_type" is there twice`)
+	config("a key twice", `"model_type": "gpt2"`, `"model_type": "gpt2", "model_type": "llama"`, `not a model's config: line 14, column 25: the key "model_type" is there twice`)
 	all = append(all,
 		hostile{"a config of 3 MB", put("config.json", `{"model_type": "gpt2", "a": "`+strings.Repeat("a", 3<<20)+`"}`), "", "hf/config.json cannot be read: it is larger than the 2097152 bytes"},
 		hostile{"a config of arrays", put("config.json", strings.Repeat("[", 1<<20)), "", "hf/config.json: not a model's config: "},
@@ -241,12 +241,12 @@ func hostileTexts() []hostile {
 				t.Fatal(err)
 			}
 		}, "", "hf/tokenizer.json: it is larger than the 67108864 bytes"},
-		{"70,000 added tokens", tokenizer(strings.TrimSuffix(added.String(), ","), `"a": 0`, ""), "", "hf/tokenizer.json: line 1: more than 65536 added tokens"},
-		{"ids beyond the vocabulary", tokenizer("", `"a": 2000000000`, ""), "", "hf/tokenizer.json: line 3: 2000000000 where a number from 0 to 1048575 is wanted"},
-		{"a negative id", tokenizer("", `"a": -1`, ""), "", "hf/tokenizer.json: line 3: -1 where a number"},
+		{"70,000 added tokens", tokenizer(strings.TrimSuffix(added.String(), ","), `"a": 0`, ""), "", "hf/tokenizer.json: line 1, column 8497666: added_tokens: more than 65536 added tokens"},
+		{"ids beyond the vocabulary", tokenizer("", `"a": 2000000000`, ""), "", "hf/tokenizer.json: line 3, column 204: model.vocab: 2000000000 where a number from 0 to 1048575 is wanted"},
+		{"a negative id", tokenizer("", `"a": -1`, ""), "", "hf/tokenizer.json: line 3, column 204: model.vocab: -1 where a number"},
 		{"two tokens of one id", tokenizer("", `"a": 0, "b": 0`, ""), "", "hf/tokenizer.json: id 0 is given to"},
-		{"a merge of what is not there", tokenizer("", `"a": 0`, `"a b"`), "", "hf/tokenizer.json: line 3: the merge of"},
-		{"merges in a circle", tokenizer("", `"a": 0, "b": 1`, `"a b", "ab a"`), "", "hf/tokenizer.json: line 3: the merge of"},
+		{"a merge of what is not there", tokenizer("", `"a": 0`, `"a b"`), "", "hf/tokenizer.json: line 3, column 219: model.merges: the merge of"},
+		{"merges in a circle", tokenizer("", `"a": 0, "b": 1`, `"a b", "ab a"`), "", "hf/tokenizer.json: line 3, column 227: model.merges: the merge of"},
 		{"an id that is not the token's", tokenizer(`{"id": 9, "content": "a", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}`, `"a": 0`, ""), "", "tokenizer.json: "},
 		{"a model of another kind", put("tokenizer.json", `{"model": {"type": "Unigram"}}`), "", "hf/tokenizer.json: model: its type is"},
 		{"a generation_config.json of other things", put("generation_config.json", `{"eos_token_id": {"a": [1e99]}}`), "bytes", "hf/generation_config.json: eos_token_id is "},

@@ -30,8 +30,8 @@ import (
 	"unicode/utf8"
 
 	"zeroth/collective"
-	"zeroth/data/jsonread"
 	"zeroth/input"
+	"zeroth/input/jsonread"
 )
 
 // Folder is where in a run folder the dumps are.
@@ -189,7 +189,7 @@ func (r reading) value(key string, to any) (err error) {
 		*to, err = r.Bool()
 	case *int:
 		if *to, err = r.Int(math.MaxInt); err == nil && key == "version" && *to != 1 {
-			err = r.Wrong("version %d; this program reads version 1", *to)
+			err = r.Wrong("%d; this program reads version 1", *to)
 		}
 	case rank:
 		*to.to, err = r.Int(mostRanks)

@@ -212,7 +212,7 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	for old, c := range map[string]struct{ now, want string }{
-		`"version":1`:      {`"version":2`, "byte 12 (line 1): no dump of a rank: version 2; this program reads version 1"},
+		`"version":1`:      {`"version":2`, "byte 11 (line 1): no dump of a rank: version: 2; this program reads version 1"},
 		`"rank":0`:         {`"rank":9`, "rank 9 of a world of 2"},
 		`"world":2`:        {`"world":2000000`, "where a number from 0 to 1048576 is wanted"},
 		`"pid":10`:         {`"pid":10,"pid":11`, "is there twice"},
@@ -225,7 +225,7 @@ func TestHostile(t *testing.T) {
 		`"count":96`:       {`"count":1e999`, "where a number"},
 		`"began":"1970`:    {`"began":"x1970`, "is no time"},
 		`"at":7000000000,`: {``, `there is no "at"`},
-		`"forgotten":0`:    {`"forgotten":0,"token":1`, `"token" is not known`},
+		`"forgotten":0`:    {`"forgotten":0,"token":1`, `"token": unknown key`},
 		`"operations":[`:   {`"operations":[` + strings.Repeat("[", 1000), "where an object is wanted"},
 		`"session":"s"`:    {`"session":"\ud800"`, "byte "},
 		`"why":"asked"`:    {`"why":["asked"]`, "an array where a string is wanted"},

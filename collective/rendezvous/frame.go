@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"zeroth/input/jsonread"
 )
 
 // kinds of frames.
@@ -131,15 +133,7 @@ func decode(kind, want uint32, body []byte, v any) error {
 	if kind != want {
 		return fmt.Errorf("a frame of kind %d, want %d", kind, want)
 	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return err
-	}
-	if d.More() {
-		return errors.New("more than one value in a frame")
-	}
-	return nil
+	return jsonread.Into(body, v)
 }
 
 // printable is text from elsewhere as it may be shown, of bounded length.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/data/jsonread"
+	"zeroth/input/jsonread"
 )
 
 const fixture = "testdata/templates.json.gz"

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode"
 
-	"zeroth/data/jsonread"
+	"zeroth/input/jsonread"
 )
 
 // Value is one of: nil (none), bool, int64, float64, string, *List, *Dict, undefined,

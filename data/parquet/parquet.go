@@ -16,7 +16,7 @@ import (
 	"io"
 	"unicode/utf8"
 
-	"zeroth/data/jsonread"
+	"zeroth/input/jsonread"
 )
 
 // What a file may have.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"zeroth/data/jsonread"
+	"zeroth/input/jsonread"
 )
 
 // plainOf is a value as encoding/json makes them.

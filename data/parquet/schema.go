@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/data/jsonread"
+	"zeroth/input/jsonread"
 )
 
 // physical is how a column's values are stored.

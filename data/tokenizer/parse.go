@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"zeroth/data/jsonread"
+	"zeroth/input/jsonread"
 )
 
 // Limits of a tokenizer.json, of whose size its reader takes care.
@@ -223,7 +223,6 @@ func (m *modelReader) readVocab() error {
 	}
 	return m.Object(func(s string) error {
 		id, err := m.Int(maxVocab - 1)
-		_, twice := m.ids[s]
 		switch {
 		case err != nil:
 			return err
@@ -231,8 +230,6 @@ func (m *modelReader) readVocab() error {
 			return m.Wrong("id %d is an empty token", id)
 		case len(s) > 2*maxToken || utf8.RuneCountInString(s) > maxToken: // a byte is at most two bytes in the alphabet
 			return m.Wrong("token %.40q... is longer than %d bytes", s, maxToken)
-		case twice:
-			return m.Wrong("token %.40q is given twice", s)
 		case len(m.ids) == maxVocab:
 			return m.Wrong("more than %d tokens", maxVocab)
 		}

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"zeroth/data/jsonread"
+	"zeroth/input/jsonread"
 )
 
 // step is an object with a type: a normalizer, a pre-tokenizer, a post-processor or

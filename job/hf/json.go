@@ -5,22 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
+	"zeroth/input/jsonread"
 	"zeroth/job/show"
 )
 
-// What is read of a model folder's JSON files: bytes of a file, and how deep its
-// arrays and objects may be in each other.
-const (
-	maxJSON  = 2 << 20
-	maxDepth = 64
-)
+const maxJSON = 2 << 20 // bytes of a JSON file of a model folder
 
 // lfsPointer begins the file that Git leaves in place of one that Git LFS keeps.
 const lfsPointer = "version https://git-lfs.github.com/spec/"
@@ -36,71 +30,25 @@ type object struct {
 	wrong  *[]string // what is wrong with values, for all objects of a file
 }
 
-// CheckObject is an error unless a file is one object that has each key once.
-func CheckObject(raw []byte) error {
-	_, err := readObject(raw)
-	return err
-}
-
 // readObject reads a file that is one object.
-func readObject(raw []byte) (*object, error) {
-	switch {
-	case bytes.HasPrefix(raw, []byte(lfsPointer)):
+func readObject(raw []byte) (o *object, err error) {
+	if bytes.HasPrefix(raw, []byte(lfsPointer)) {
 		return nil, errPointer
-	case bytes.HasPrefix(raw, []byte("\xef\xbb\xbf")):
-		return nil, errors.New("it begins with a byte order mark, which JSON has none of: save it as plain UTF-8")
-	case !utf8.Valid(raw):
-		return nil, errors.New("it is not UTF-8")
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	err := distinct(d, 0)
-	o := &object{asked: map[string]bool{}, wrong: new([]string)}
-	if err == nil {
-		err = json.Unmarshal(raw, &o.values) // also what follows the object
-	}
-	var syntax *json.SyntaxError
-	switch {
-	case errors.As(err, &syntax):
-		before := raw[:min(syntax.Offset, int64(len(raw)))]
-		err = fmt.Errorf("line %d: %w", 1+bytes.Count(before, []byte("\n")), err)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		err = errors.New("it ends before its object does")
-	case err == nil && o.values == nil, errors.As(err, new(*json.UnmarshalTypeError)):
-		err = fmt.Errorf("%s where an object should be", shown(raw))
-	}
+	o = &object{asked: map[string]bool{}, wrong: new([]string)}
+	o.values, err = members(raw)
 	return o, err
 }
 
-// distinct reads a value and checks that no object in it has a key twice.
-func distinct(d *json.Decoder, depth int) error {
-	t, err := d.Token()
-	open, nested := t.(json.Delim)
-	if err != nil || !nested {
-		return err
-	}
-	if depth++; depth > maxDepth {
-		return fmt.Errorf("more than %d arrays and objects in each other", maxDepth)
-	}
-	seen := map[string]bool{}
-	for d.More() {
-		if open == '{' {
-			key, err := d.Token()
-			if err != nil {
-				return err
-			}
-			if name, _ := key.(string); seen[name] {
-				return fmt.Errorf("key %q is there twice", name)
-			} else {
-				seen[name] = true
-			}
-		}
-		if err := distinct(d, depth); err != nil {
+// members are the keys of an object and the texts of their values.
+func members(raw []byte) (map[string]json.RawMessage, error) {
+	values := map[string]json.RawMessage{}
+	return values, jsonread.All(raw, func(r *jsonread.Reader) error {
+		return r.Object(func(key string) (err error) {
+			values[key], err = r.Raw()
 			return err
-		}
-	}
-	_, err = d.Token()
-	return err
+		})
+	})
 }
 
 // refuse notes what is wrong.
@@ -171,7 +119,7 @@ func get[T any](o *object, key string, otherwise T) T {
 		return otherwise
 	}
 	var x T
-	if string(raw) == "null" || json.Unmarshal(raw, &x) != nil {
+	if string(raw) == "null" || jsonread.Into(raw, &x) != nil {
 		o.refuse("%s%s %s is not %s", o.in, key, shown(raw), wanted(x))
 		return otherwise
 	}
@@ -217,17 +165,17 @@ func (o *object) number(key string, otherwise float64, ok func(float64) bool) fl
 // object is a key's value that is itself an object; nil if it is not there, null
 // or has no keys.
 func (o *object) object(key string) *object {
-	in := &object{in: o.in + key + ".", asked: map[string]bool{}, wrong: o.wrong}
 	if o.null(key) {
 		return nil
 	}
-	if raw := o.raw(key); json.Unmarshal(raw, &in.values) != nil {
-		o.refuse("%s%s %s is not an object", o.in, key, shown(raw))
+	values, err := members(o.raw(key))
+	if err != nil {
+		o.refuse("%s%s %s is not an object", o.in, key, shown(o.raw(key)))
 	}
-	if len(in.values) == 0 {
+	if err != nil || len(values) == 0 {
 		return nil
 	}
-	return in
+	return &object{o.in + key + ".", values, map[string]bool{}, o.wrong}
 }
 
 // alike tells whether two JSON texts mean the same value.

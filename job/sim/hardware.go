@@ -1,20 +1,16 @@
 package sim
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
 	"zeroth/device"
 	"zeroth/input"
+	"zeroth/input/jsonread"
 	"zeroth/job/config"
-	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 )
@@ -103,82 +99,13 @@ func OpenHardware(name string) (*Hardware, error) {
 		return nil, input.BadInput(fmt.Errorf("--machine %w; want here, one of %s, or a file that describes another machine in JSON, like examples/machine.json", err, strings.Join(HardwareNames(), ", ")))
 	}
 	h := &Hardware{Name: name}
-	if err = hf.CheckObject(text); err == nil {
-		err = errors.Join(knownKeys(text), ofType(text, json.Unmarshal(text, h)))
-	}
-	if err == nil {
+	if err = jsonread.Into(text, h); err == nil {
 		err = h.check()
 	}
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("%s: %w", name, err))
 	}
 	return h, nil
-}
-
-// knownKeys refuses keys that nothing is called, also those of another case: the
-// decoder would take "Flops" for flops.
-func knownKeys(text []byte) error {
-	var all map[string]json.RawMessage
-	var in struct {
-		Links []map[string]json.RawMessage `json:"links"`
-	}
-	if json.Unmarshal(text, &all) != nil || json.Unmarshal(text, &in) != nil {
-		return nil // which ofType tells
-	}
-	errs := unknown("", all, reflect.TypeFor[Hardware]())
-	for i, link := range in.Links[:min(hardwareLinks, len(in.Links))] {
-		errs = append(errs, unknown(fmt.Sprintf("links[%d].", i), link, reflect.TypeFor[Link]())...)
-	}
-	if more := len(errs) - shownKeys; more > 0 {
-		errs = append(errs[:shownKeys], fmt.Errorf("and %d more unknown keys", more))
-	}
-	return errors.Join(errs...)
-}
-
-// shownKeys is how many unknown keys are told.
-const shownKeys = 16
-
-// unknown is what is wrong with keys that are to be those of a struct.
-func unknown(at string, keys map[string]json.RawMessage, of reflect.Type) (errs []error) {
-	var names []string
-	for i := range of.NumField() {
-		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
-		names = append(names, name)
-	}
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if slices.Contains(names, key) {
-			continue
-		}
-		want := "want " + strings.Join(names, ", ")
-		if i := slices.IndexFunc(names, func(name string) bool { return strings.EqualFold(key, name) }); i >= 0 {
-			want = fmt.Sprintf("did you mean %q?", names[i])
-		}
-		errs = append(errs, fmt.Errorf("%s%q: unknown key; %s", at, show.Cut(key, 80), want))
-	}
-	return errs
-}
-
-// ofType is an error of the decoder about a value of another type, by line and key.
-func ofType(text []byte, err error) error {
-	var wrong *json.UnmarshalTypeError
-	if !errors.As(err, &wrong) {
-		return err
-	}
-	line := 1 + bytes.Count(text[:min(wrong.Offset, int64(len(text)))], []byte("\n"))
-	want := "an object"
-	switch wrong.Type.Kind() {
-	case reflect.Float64:
-		want = "a number"
-	case reflect.Int:
-		want = "a whole number"
-	case reflect.String:
-		want = "a text"
-	case reflect.Bool:
-		want = "true or false"
-	case reflect.Slice:
-		want = "a list"
-	}
-	return fmt.Errorf("line %d: %s: %s; want %s", line, wrong.Field, show.Cut(wrong.Value, 80), want)
 }
 
 // check refuses all that makes no sense, at once.

@@ -344,25 +344,25 @@ func TestHardwareFile(t *testing.T) {
 	for text, want := range map[string][]string{
 		`{"flop": {}, "ranks": 1}`:                        {`"flop": unknown key; want name, source, flops,`, `"ranks": unknown key; want`},
 		`{"links": [{"rank": 8}]}`:                        {`links[0]."rank": unknown key; want ranks, bandwidth, latency`},
-		"{\"memory\": 1,\n\"links\": [{\"ranks\": 1.5}]}": {"m.json: line 2: links.ranks: number 1.5; want a whole number"},
-		`{"memory": "a"}`:                                 {"line 1: memory: string; want a number"},
-		`{"flops": {"bf16": "fast"}}`:                     {"line 1: flops: string; want a number"},
-		`{"gpu": 1, "x": 1}`:                              {"gpu: number; want true or false", `"x": unknown key`},
-		`{"links": {}}`:                                   {"links: object; want a list"},
-		"":                                                {"it ends before its object does"},
-		`{`:                                               {"it ends before its object does"},
-		`{"memory": 1,`:                                   {"it ends before its object does"},
+		"{\"memory\": 1,\n\"links\": [{\"ranks\": 1.5}]}": {"m.json: line 2, column 21: links[0].ranks: 1.5 where a whole number is wanted"},
+		`{"memory": "a"}`:                                 {"line 1, column 12: memory: a string where a number is wanted"},
+		`{"flops": {"bf16": "fast"}}`:                     {`line 1, column 20: flops."bf16": a string where a number is wanted`},
+		`{"gpu": 1, "x": 1}`:                              {"gpu: a number where true or false is wanted", `"x": unknown key`},
+		`{"links": {}}`:                                   {"links: an object where an array is wanted"},
+		"":                                                {"it ends where "},
+		`{`:                                               {"it ends where "},
+		`{"memory": 1,`:                                   {"it ends where "},
 		`{"flops": {"fp8": 1, "bf16": -1}, "memory": 0, "disk": -1, "links": [{"ranks": 0, "bandwidth": 0, "latency": 0}, {"ranks": 8, "bandwidth": 1, "latency": -1}]}`: {
 			`"fp8": 1 operations`, `"bf16": -1 operations`, "memory: 0 bytes", "disk: -1", "links[0]: 0 bytes", "links[1]: 1 bytes", "links[0]: ranks 0"},
 		`{"memory": 1, "memory": 2}`:                 {`key "memory" is there twice`},
-		`{"memory": 1} {}`:                           {"after top-level value"},
+		`{"memory": 1} {}`:                           {"something follows the value"},
 		`{"name": "\u001b[31m", "source": "\u202e"}`: {`name: "\x1b[31m" has characters that do not print`, `source: "\u202e"`},
 		`{"flops": {"bf16": 1e-9, "\u001b": 1}, "memory": 1e25, "launch": 1001, "disk": 0.5}`: {
 			`"bf16": 1e-09 operations a second; want fp32, bf16 or fp16, from 1 to 1e+24`, `"\x1b": 1`, "memory: 1e+25", "launch: 1001", "disk: 0.5"},
 		`{"links": [` + strings.Repeat(`{"ranks": 0},`, 50) + `{"ranks": 0}]}`: {"links: 51 of them; want at most 16"},
 		`{"flops": {` + many.String() + `"x": 1}}`:                             {"and 952 more"},
 		`{"memory": 1` + strings.Repeat(" ", hardwareBytes) + `}`:              {"larger than the 65536 bytes"},
-		strings.Repeat("[", hardwareBytes):                                     {"more than 64 arrays and objects in each other"},
+		strings.Repeat("[", hardwareBytes):                                     {"more than 64 objects and arrays within each other"},
 	} {
 		_, err := OpenHardware(write(text))
 		for _, w := range want {

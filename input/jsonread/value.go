@@ -25,14 +25,18 @@ func (v Value) Get(key string) Value {
 	return Value{}
 }
 
-// Value reads a value of at most MaxValues, whose objects have no key twice.
+// Value reads a value of at most MaxValues.
 func (r *Reader) Value() (v Value, err error) {
 	if r.made++; r.made > MaxValues {
 		return v, r.Wrong("more than %d values", MaxValues)
 	}
 	switch v.Kind = r.Next(); v.Kind {
 	case Object:
-		err = r.object(&v)
+		err = r.Object(func(key string) error {
+			value, err := r.Value()
+			v.Pairs = append(v.Pairs, Pair{key, value})
+			return err
+		})
 	case Array:
 		err = r.Array(func(int) error {
 			item, err := r.Value()
@@ -47,45 +51,17 @@ func (r *Reader) Value() (v Value, err error) {
 		v.True, err = r.Bool()
 	default:
 		if !r.Null() {
-			err = r.Wrong("no JSON: %.10q", r.text[r.at:])
+			err = r.no("a value")
 		}
 	}
 	return v, err
 }
 
-// fewKeys is up to how many keys are compared with each other one by one.
-const fewKeys = 8
-
-func (r *Reader) object(v *Value) error {
-	var seen map[string]bool
-	return r.Object(func(key string) error {
-		twice := seen[key]
-		if seen == nil {
-			twice = v.Get(key).Kind != None
-		}
-		if twice {
-			return r.Wrong("the key %.40q is there twice", key)
-		}
-		value, err := r.Value()
-		v.Pairs = append(v.Pairs, Pair{key, value})
-		if seen == nil && len(v.Pairs) > fewKeys {
-			seen = map[string]bool{}
-			for _, p := range v.Pairs {
-				seen[p.Key] = true
-			}
-		} else if seen != nil {
-			seen[key] = true
-		}
+// Parse is the one value that a text is.
+func Parse(text []byte) (v Value, err error) {
+	err = All(text, func(r *Reader) (err error) {
+		v, err = r.Value()
 		return err
 	})
-}
-
-// Parse is the one value that a text is.
-func Parse(text []byte) (Value, error) {
-	r := New(text)
-	v, err := r.Value()
-	if err == nil {
-		err = r.End()
-	}
 	return v, err
 }
