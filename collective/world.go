@@ -71,6 +71,30 @@ func (r *Ranks) All() iter.Seq2[Role, *Group] {
 	}
 }
 
+// Ordered is All in the order in which groups are opened, of which those of all ranks are
+// parts.
+func (r *Ranks) Ordered() iter.Seq2[Role, *Group] {
+	return func(yield func(Role, *Group) bool) {
+		for role, g := range r.All() {
+			if role < Forward && !yield(role, g) {
+				return
+			}
+		}
+		if r.Links[ToNext] == nil {
+			return
+		}
+		links := []Link{FromPrevious, ToPrevious, ToNext, FromNext}
+		if from := inspectable(r.Links[FromPrevious]); from.Name(0) > from.Name(1) { // the last stage's next is the first
+			links = []Link{ToNext, FromNext, FromPrevious, ToPrevious}
+		}
+		for _, l := range links {
+			if role := Forward + Role(l/2); !yield(role, &r.Links[l]) {
+				return
+			}
+		}
+	}
+}
+
 // Close closes the rank's groups.
 func (r *Ranks) Close() error {
 	var errs []error
@@ -99,7 +123,7 @@ func table(m shard.Mesh) (all []opened) {
 	add(Shard, m.Groups(shard.Shard))
 	add(Replica, m.Groups(shard.Replicate))
 	if m.Pipeline > 1 {
-		add(Ends, bothEnds(m))
+		add(Ends, BothEnds(m))
 		for _, g := range m.Groups(shard.Pipeline) {
 			for i, r := range g {
 				next := g[(i+1)%len(g)]
@@ -123,8 +147,8 @@ func MeshGroups(m shard.Mesh) (groups [][]int) {
 // SavesGroup is the place of the group for Saves in MeshGroups.
 const SavesGroup = 1
 
-// bothEnds lists the groups of ranks with the same shard at the first and the last stage.
-func bothEnds(m shard.Mesh) (groups [][]int) {
+// BothEnds lists the groups of ranks with the same shard at the first and the last stage.
+func BothEnds(m shard.Mesh) (groups [][]int) {
 	for _, g := range m.Groups(shard.Pipeline, shard.Replicate) {
 		groups = append(groups, slices.DeleteFunc(g, func(r int) bool {
 			at := m.At(r, shard.Pipeline)

@@ -43,6 +43,9 @@ func (c *Config) stages() (ranges [][2]int) {
 	return ranges
 }
 
+// Part returns the modules of this rank.
+func (c *Config) Part() *nn.Model { return c.Model.Part(c.stages()...) }
+
 // tied returns the units that the first and the last stage of a model share. Other units
 // belong to one stage.
 func (c *Config) tied() (units []string, err error) {

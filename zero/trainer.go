@@ -171,7 +171,7 @@ func (t *Trainer) build() (err error) {
 	for _, u := range c.Model.Units() {
 		t.names = append(t.names, u.Name)
 	}
-	part := c.Model.Part(c.stages()...)
+	part := c.Part()
 	units := fsdp.LayOut(part, c.Policy, Begin(c.Rules), func(unit string) fsdp.Groups { return c.groups(unit, slices.Contains(tied, unit)) })
 	if !slices.ContainsFunc(units, func(u *fsdp.Unit) bool { return !u.Frozen }) {
 		return errors.New("zero: every parameter of a stage is frozen: there is nothing to train")

@@ -51,8 +51,8 @@ func communicators(c *config.Config, m Machine) (least, most int64) {
 		one.GPU, each = true, setup.Spread{Processes: c.Parallel.Ranks, Hosts: 1, GPU: true}
 	}
 	of := func(s setup.Spread) (n int64) {
-		for _, x := range s.Communicators(c) {
-			if x.Ranks > 1 {
+		for _, ranks := range s.Communicators(c) {
+			if ranks > 1 {
 				n++
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/pipe"
 	"zeroth/zero"
 )
 
@@ -128,8 +129,10 @@ type Moment struct {
 type Plan struct {
 	Config     *config.Config
 	Machine    Machine
-	Model      string // "GPT-2 10.7M"
-	Parameters int64
+	Model      string           // "GPT-2 10.7M"
+	Parameters int64            // of the model
+	Place      int              // in the pipeline, of the rank
+	Places     []*Plan          // of all places, where there are several: this is the one that allocates most
 	Groups     []config.Grouped // of parameters, where the job has some
 	Allocated  device.Bytes     // before step 1 and for good: what the device must have
 	Host       device.Bytes     // of what is offloaded, in host memory
@@ -137,8 +140,9 @@ type Plan struct {
 	Padding    int64            // bytes of Allocated without a meaning, on the rank that has most
 	AtRest     Amounts          // in use between steps
 	Peak       *Moment          // the highest, one of Timeline
-	Timeline   []*Moment        // in the order of issue; of many micro-batches the first two and the last
-	Sent       int64            // bytes a rank sends in a step, flat or around rings
+	Timeline   []*Moment        // in the order of issue; of many micro-batches the first ones and the last
+	Sent       int64            // bytes a rank sends in a step, flat or around rings, and by links
+	By         Sent             // of which dimension
 	Outside    []Estimate       // of what is not in Allocated
 	Simulated  *sim.Result      // of a step's time; nil where none was asked for
 	Measured   *Measured        // of a run; nil where there was none
@@ -162,17 +166,56 @@ func (m Machine) Job(c *config.Config) *setup.Job {
 	return m.Spread.Of(c)
 }
 
+// Sent is bytes by the dimension of the mesh in which they are sent.
+type Sent struct {
+	Shard     int64 `json:"shard"`
+	Replicate int64 `json:"replicate"`
+	Pipeline  int64 `json:"pipeline,omitempty"`
+}
+
 // New is a dry run of a step of the job on a device that only counts. It reads
 // no data and allocates no memory.
-func New(c *config.Config, m Machine) (*Plan, error) { return plan(c, m, setup.FewMicro(c)) }
+func New(c *config.Config, m Machine) (*Plan, error) {
+	micros := setup.FewMicro(c)
+	if setup.Pipeline(c) > 1 {
+		micros = c.Train.Accumulate // whose micro-batches are not alike
+	}
+	return plan(c, m, micros)
+}
 
-// plan is Plan by a dry run of at most so many micro-batches, three or more.
+// plan is Plan by dry runs of at most so many micro-batches, three or more.
 func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
+	var most *Plan
+	var all []*Plan
+	parameters := int64(0)
+	for at := range setup.Pipeline(c) {
+		p, err := planAt(c, m, micros, at)
+		if err != nil {
+			return nil, err
+		}
+		if all, parameters = append(all, p), parameters+p.Parameters; most == nil || p.Allocated.Total() > most.Allocated.Total() {
+			most = p
+		}
+	}
+	if len(all) == 1 {
+		return most, nil
+	}
+	whole := *most
+	whole.Parameters, whole.Places = 0, all
+	for _, p := range config.Parameters(c) {
+		whole.Parameters += int64(p.Numel())
+	}
+	whole.Model = fmt.Sprintf("%s %s", config.Network(c).Name, show.Compact(float64(whole.Parameters)))
+	return &whole, nil
+}
+
+// planAt is the plan of a rank at a place of the pipeline.
+func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
 	if m.Memory == 0 {
 		m.Memory = c.Parallel.Memory
 	}
 	var w *Tracker
-	t, dev, host, err := setup.DryRank(setup.Micros(m.Job(c), micros), 0, func(z *zero.Config) { w = NewTracker(z) })
+	t, dev, host, err := setup.DryRank(setup.Micros(m.Job(c), micros), at, func(z *zero.Config) { w = NewTracker(z) })
 	if err != nil {
 		return nil, err
 	}
@@ -184,8 +227,10 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	t.DryRun()
 	w.extend(c.Train.Accumulate)
 	f.Arena = t.ArenaPeak()
-	p := &Plan{Config: c, Machine: m, Allocated: f.Fitted().Device, Host: f.Host, Disk: f.Disk}
-	p.AtRest, p.Timeline, p.Sent = atRest(p.Allocated), w.Moments, w.sent
+	p := &Plan{Config: c, Machine: m, Place: at, Allocated: f.Fitted().Device, Host: f.Host, Disk: f.Disk}
+	p.AtRest, p.Timeline, p.By = atRest(p.Allocated), w.Moments, w.sent
+	p.By.Pipeline = linked(c, at)
+	p.Sent = p.By.Shard + p.By.Replicate + p.By.Pipeline
 	for _, u := range t.Units() {
 		p.Parameters += int64(u.Layout.Numel())
 	}
@@ -199,6 +244,20 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 		}
 	}
 	return p, nil
+}
+
+// linked is the bytes that a rank at a place of the pipeline sends to others in a step.
+func linked(c *config.Config, at int) (bytes int64) {
+	if setup.Pipeline(c) == 1 {
+		return 0
+	}
+	stream := int64(c.Train.MicroBatch*c.Model.Context) * int64(config.Network(c).Width) * int64(c.Precision.Size())
+	for _, a := range c.PipelineShape().Programs()[at] {
+		if a.Kind == pipe.SendForward || a.Kind == pipe.SendBackward {
+			bytes += stream
+		}
+	}
+	return bytes
 }
 
 // padding is the bytes at the end of units that belong to no parameter. They

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"zeroth/device"
@@ -79,11 +80,51 @@ func (p *Plan) Print(out io.Writer) error {
 		}
 		t.Add(l[:]...)
 	}
+	if p.Places != nil {
+		fmt.Fprintf(&b, "\n%s\nof a rank that allocates most, at place %d:\n", p.byPlace().Within(show.Width(out)), p.Place)
+	}
 	fmt.Fprintf(&b, "\n%s\n", t.Within(show.Width(out)))
 	for _, line := range p.footer() {
 		fmt.Fprintln(&b, line)
 	}
 	return show.Print(out, b.String())
+}
+
+// byPlace is a table of what a rank of each place in the pipeline has: a column each.
+func (p *Plan) byPlace() *show.Columns {
+	t := &show.Columns{Align: "l" + strings.Repeat("r", len(p.Places))}
+	row := func(name string, cell func(*Plan) string) {
+		cells := []string{name}
+		for _, x := range p.Places {
+			cells = append(cells, cell(x))
+		}
+		t.Add(cells...)
+	}
+	row("place in the pipeline", func(x *Plan) string { return fmt.Sprint(x.Place) })
+	row("layers", func(x *Plan) string { return stageLayers(x) })
+	row("number of parameters", func(x *Plan) string { return show.Compact(float64(x.Parameters)) })
+	for use := range device.Uses {
+		if slices.ContainsFunc(p.Places, func(x *Plan) bool { return x.Allocated[use] > 0 }) {
+			row(Title(use), func(x *Plan) string { return show.ByteSize(x.Allocated[use]) })
+		}
+	}
+	row("total", func(x *Plan) string { return show.ByteSize(x.Allocated.Total()) })
+	row("sent a step, shard", func(x *Plan) string { return show.ByteSize(x.By.Shard) })
+	row("sent a step, replicate", func(x *Plan) string { return show.ByteSize(x.By.Replicate) })
+	row("sent a step, pipeline", func(x *Plan) string { return show.ByteSize(x.By.Pipeline) })
+	return t
+}
+
+// stageLayers is how many layers a place has, stage by stage.
+func stageLayers(p *Plan) string {
+	var words []string
+	s := p.Config.PipelineShape()
+	for i, n := range config.StageLayers(p.Config) {
+		if i%s.Ranks == p.Place {
+			words = append(words, fmt.Sprint(n))
+		}
+	}
+	return strings.Join(words, " + ")
 }
 
 // lines are the table's rows in words, as far as there is something to tell.
@@ -198,12 +239,50 @@ func (p *Plan) header() [][2]string {
 	if c.Zero.Stage > 0 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision)
 	}
+	if n := mesh.Pipeline; n > 1 {
+		s := c.PipelineShape()
+		ranks = fmt.Sprintf("%d = pipeline %d × replicate %d × shard %d, stage %d, %s", mesh.World(), n, mesh.Replicate, mesh.Shard, c.Zero.Stage, c.Precision)
+		ranks += fmt.Sprintf("; %s of %d micro-batches", s.Schedule, s.Micro)
+	}
 	return append([][2]string{
 		{"model", fmt.Sprintf("%s, %s parameters", p.Model, show.Grouped(p.Parameters))},
 		{"ranks", ranks},
-		{"batch", fmt.Sprintf("%d sequences of %s tokens a step: micro-batches of %d × accumulate %d × %d ranks",
-			c.Train.Batch, show.Grouped(int64(c.Model.Context)), c.Train.MicroBatch, c.Train.Accumulate, c.Parallel.Ranks)},
+		{"batch", fmt.Sprintf("%d sequences of %s tokens a step: micro-batches of %d × accumulate %d × %d %sranks",
+			c.Train.Batch, show.Grouped(int64(c.Model.Context)), c.Train.MicroBatch, c.Train.Accumulate, c.Parallel.DataRanks(), data(c))},
 	}, config.GroupRows(p.Groups)...)
+}
+
+// data is what ranks are called that read data of their own, where others do not.
+func data(c *config.Config) string {
+	if c.Parallel.Pipeline > 1 {
+		return "data "
+	}
+	return ""
+}
+
+// place is the plan of a place in a pipeline, for programs.
+type place struct {
+	Place      int              `json:"place"`
+	Layers     string           `json:"layers"`
+	Parameters int64            `json:"parameters"`
+	Allocated  int64            `json:"allocated"`
+	By         map[string]int64 `json:"by_use"`
+	AtPeak     int64            `json:"at_peak"`
+	Peak       string           `json:"peak"`
+	Sent       Sent             `json:"sent_bytes_a_step"`
+}
+
+func (p *Plan) places() (all []place) {
+	for _, x := range p.Places {
+		by := map[string]int64{}
+		for use, n := range x.Allocated {
+			if n > 0 {
+				by[device.Use(use).String()] = n
+			}
+		}
+		all = append(all, place{x.Place, stageLayers(x), x.Parameters, x.Allocated.Total(), by, x.Peak.InUse.Total(), x.Peak.Name, x.By})
+	}
+	return all
 }
 
 // MarshalJSON is the plan for programs: bytes are whole numbers.
@@ -234,10 +313,11 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 		Host       int64            `json:"host,omitempty"`
 		Disk       int64            `json:"disk,omitempty"`
 		Sent       int64            `json:"sent_bytes_a_step"`
+		Pipeline   []place          `json:"pipeline,omitempty"`
 		Simulated  *sim.Result      `json:"simulated,omitempty"`
 	}{
 		p.Model, p.Parameters, p.Groups, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,
 		c.Train.MicroBatch, c.Train.Accumulate, c.Model.Context,
-		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent, p.Simulated,
+		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent, p.places(), p.Simulated,
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"zeroth/device"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 )
 
@@ -112,7 +113,11 @@ func (p *Plan) passAt(event int) string {
 // alike says which micro-batches the timeline leaves out, as they are like the
 // second; empty for none.
 func (p *Plan) alike() string {
-	switch n := p.Config.Train.Accumulate; {
+	switch n, first := p.Config.Train.Accumulate, 4*setup.Pipeline(p.Config); {
+	case first > 4 && n > first+1:
+		return fmt.Sprintf("micro-batches %d to %d are as those before them and not drawn", first+1, n-1)
+	case first > 4:
+		return ""
 	case n < 4:
 		return ""
 	case n == 4:

@@ -19,9 +19,10 @@ import (
 // its slot is wanted again, so what is said to be in use is never less than
 // what is at any instant of a run.
 type Tracker struct {
-	policy  fsdp.Policy
-	micros  int // micro-batches of the step
-	modules int
+	policy fsdp.Policy
+	micros int       // micro-batches of the step
+	first  int       // of which so many are written down, and the last
+	model  *nn.Model // of the rank
 
 	On      bool // events are written down
 	now     Amounts
@@ -31,8 +32,8 @@ type Tracker struct {
 	left    map[string]int // the moments there were when a unit was used last
 	at      *Moment        // of the event that goes on; nil between events, or where none are kept
 	Moments []*Moment
-	sent    int64 // bytes the rank has sent,
-	second  int64 // and in the second micro-batch
+	sent    Sent // bytes the rank has sent,
+	second  Sent // and in the second micro-batch
 }
 
 // segment is neighbouring memory of the arena, in bytes.
@@ -43,14 +44,17 @@ type segment struct {
 
 // NewTracker listens to a trainer that is to be built.
 func NewTracker(z *zero.Config) *Tracker {
-	w := &Tracker{policy: z.Policy, micros: z.Micro, modules: len(z.Model.Modules)}
+	w := &Tracker{policy: z.Policy, micros: z.Micro, first: 2, model: z.Part()}
+	if z.Mesh.Pipeline > 1 {
+		w.first = 4 * z.Mesh.Pipeline // then the pipeline is full
+	}
 	z.Listener = w
 	return w
 }
 
 // Begin is told what was allocated, before the step that is tracked.
 func (w *Tracker) Begin(allocated device.Bytes) {
-	*w = Tracker{policy: w.policy, micros: w.micros, modules: w.modules, On: true, of: SavedActivations, left: map[string]int{}, now: atRest(allocated)}
+	*w = Tracker{policy: w.policy, micros: w.micros, first: w.first, model: w.model, On: true, of: SavedActivations, left: map[string]int{}, now: atRest(allocated)}
 }
 
 // Event implements fsdp.Listener.
@@ -58,8 +62,9 @@ func (w *Tracker) Event(e fsdp.Event) {
 	if !w.On {
 		return
 	}
-	if w.sent += e.Sent; e.Micro == 1 {
-		w.second += e.Sent
+	w.sent.add(e)
+	if e.Micro == 1 {
+		w.second.add(e)
 	}
 	u := e.Units[0]
 	switch e.Op {
@@ -137,11 +142,20 @@ func (w *Tracker) Arena(arena int, what string, height int) {
 	}
 }
 
-// event begins an event. Micro-batches but the first two and the last are as
-// the second, and none of theirs is kept.
+// add adds the bytes of an event.
+func (s *Sent) add(e fsdp.Event) {
+	if e.Op == fsdp.Replicate || e.Op == fsdp.ShareUpdate {
+		s.Replicate += e.Sent
+	} else {
+		s.Shard += e.Sent
+	}
+}
+
+// event begins an event. Micro-batches but the first ones and the last are as
+// the one before them, and none of theirs is kept.
 func (w *Tracker) event(e fsdp.Event) {
 	w.at = nil
-	if e.Micro >= 2 && e.Micro < w.micros-1 {
+	if e.Micro >= w.first && e.Micro < w.micros-1 {
 		return
 	}
 	u := e.Units[0]
@@ -162,7 +176,8 @@ func (w *Tracker) extend(micros int) {
 			m.Micro += more
 		}
 	}
-	w.sent += int64(more) * w.second
+	w.sent.Shard += int64(more) * w.second.Shard
+	w.sent.Replicate += int64(more) * w.second.Replicate
 	w.micros = micros
 }
 
@@ -211,10 +226,10 @@ func top(arena []segment) int {
 // Name is a moment's for people.
 func (w *Tracker) Name(m *Moment) string {
 	what := m.Unit
-	switch m.module {
-	case 0:
+	switch {
+	case m.module == 0 && !w.model.Before:
 		what = "the embedding"
-	case w.modules - 1:
+	case m.module == len(w.model.Modules)-1 && !w.model.After:
 		what = "the output layer"
 	}
 	name := string(m.Phase) + " of " + what

@@ -16,28 +16,29 @@ type Sharded struct {
 	Part           int // elements of a rank's shard
 	Shard, Replica int // ranks of its groups
 	Rule           int // of the job's, that updates it
+	Tied           bool
 	Frozen         bool
 }
 
 // ShardedUnits is that of the units of a trainer.
 func ShardedUnits(units []*fsdp.Unit) (all []Sharded) {
 	for _, u := range units {
-		all = append(all, Sharded{u.Layout.ShardLen(), u.Shard.Size(), u.Replica.Size(), u.Rule, u.Frozen})
+		all = append(all, Sharded{u.Layout.ShardLen(), u.Shard.Size(), u.Replica.Size(), u.Rule, u.Tied, u.Frozen})
 	}
 	return all
 }
 
-// Bounce is the bytes of bounce memory of a rank's shard and replica groups, for
-// gradients of units: what collective.BounceBytes says of the largest reduction, in
+// Bounce is the bytes of bounce memory of a rank's shard and replica groups, and of those of
+// both ends of a pipeline, for gradients of units: what collective.BounceBytes says of the largest reduction, in
 // the group that needs most. Of ranks of one process nothing bounces. The groups of all
 // ranks gather alone. With stage, its bytes of memory that operations are staged through are
 // the most that is reduced at once.
-func Bounce(c *Job, units []Sharded, stage int) (inShard, inReplica int) {
+func Bounce(c *Job, units []Sharded, stage int) (inShard, inReplica, inEnds int) {
 	m, hosts := config.Mesh(c.Config), c.At.Hosts
 	if hosts == nil {
-		return 0, 0
+		return 0, 0, 0
 	}
-	shards, replicas := map[part]bool{}, map[part]bool{}
+	shards, replicas, ends := map[part]bool{}, map[part]bool{}, map[part]bool{}
 	rules := Rules(c.Optimizer)
 	for _, u := range units {
 		if u.Frozen {
@@ -49,7 +50,11 @@ func Bounce(c *Job, units []Sharded, stage int) (inShard, inReplica int) {
 		}
 		for _, t := range types {
 			reduced(shards, t, u.Part, collective.StagedPiece(stage, u.Shard, t))
-			reduced(replicas, t, u.Part/u.Replica, collective.StagedPiece(stage, u.Replica, t))
+			in := replicas
+			if u.Tied {
+				in = ends
+			}
+			reduced(in, t, u.Part/u.Replica, collective.StagedPiece(stage, u.Replica, t))
 		}
 	}
 	seen := map[string]bool{}
@@ -67,14 +72,18 @@ func Bounce(c *Job, units []Sharded, stage int) (inShard, inReplica int) {
 		}
 		return n
 	}
-	for _, g := range m.Groups(shard.Shard) {
-		inShard = max(inShard, most(g, shards))
+	all := func(groups [][]int, parts map[part]bool) (n int) {
+		clear(seen)
+		for _, g := range groups {
+			n = max(n, most(g, parts))
+		}
+		return n
 	}
-	clear(seen)
-	for _, g := range m.Groups(shard.Replicate) {
-		inReplica = max(inReplica, most(g, replicas))
+	inShard, inReplica = all(m.Groups(shard.Shard), shards), all(m.Groups(shard.Replicate), replicas)
+	if len(ends) > 0 {
+		inEnds = all(collective.BothEnds(m), ends)
 	}
-	return inShard, inReplica
+	return inShard, inReplica, inEnds
 }
 
 // part is what a rank has of a reduction: so many elements of a type.
@@ -120,11 +129,14 @@ func (r *Rank) lendBounce(c *Job) error {
 			j.end.AddExactly(b)
 		}
 	}
-	inShard, inReplica := Bounce(c, ShardedUnits(r.Trainer.Units()), r.wires.Bytes())
+	inShard, inReplica, inEnds := Bounce(c, ShardedUnits(r.Trainer.Units()), r.wires.Bytes())
 	for _, of := range []struct {
 		g     collective.Group
 		bytes int
-	}{{r.Groups.Shard, inShard}, {r.Groups.Replica, inReplica}} {
+	}{{r.Groups.Shard, inShard}, {r.Groups.Replica, inReplica}, {r.Groups.Ends, inEnds}} {
+		if of.g == nil {
+			continue
+		}
 		b, err := r.HostMemory().Alloc(device.F64, of.bytes/8, device.Bounce)
 		if err != nil {
 			return err

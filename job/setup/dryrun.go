@@ -228,8 +228,8 @@ func DryRank(j *Job, at int, wrap func(*zero.Config)) (t *zero.Trainer, dev, hos
 	if _, err := host.Alloc(device.F32, WireStagingOf(j)/4, device.Wires); err != nil {
 		return nil, nil, nil, err
 	}
-	inShard, inReplica := Bounce(j, ShardedUnits(t.Units()), WireStagingOf(j))
-	if _, err := hostMemory.Alloc(device.F64, (inShard+inReplica)/8, device.Bounce); err != nil {
+	inShard, inReplica, inEnds := Bounce(j, ShardedUnits(t.Units()), WireStagingOf(j))
+	if _, err := hostMemory.Alloc(device.F64, (inShard+inReplica+inEnds)/8, device.Bounce); err != nil {
 		return nil, nil, nil, err
 	}
 	if _, err := dev.Alloc(device.F32, ExactBounce(j, ShardedUnits(t.Units()))/4, device.Bounce); err != nil {

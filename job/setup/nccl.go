@@ -80,26 +80,23 @@ func AddsUp(c *Job) string {
 	return lib.AddsUp(false)
 }
 
-// Communicator is what NCCL has for one of a rank's groups.
-type Communicator struct {
-	Group string
-	Ranks int // of the group
-}
-
-// Communicators are those of a rank of a placed job: none where NCCL moves nothing. The group
+// Communicators is how many ranks each communicator of a rank of a placed job has at most: none
+// where NCCL moves nothing. The group
 // of all ranks exchanges what is in host memory, which NCCL does not move.
-func Communicators(c *Job) []Communicator {
+func Communicators(c *Job) (ranks []int) {
 	if !c.At.NCCL {
 		return nil
 	}
 	m := config.Mesh(c.Config)
-	return []Communicator{{"shard", m.Shard}, {"replica", m.Replicate}}
+	ranks = []int{m.Shard, m.Replicate}
+	if m.Pipeline > 1 {
+		ranks = append(ranks, 2*m.Replicate, 2, 2, 2, 2)
+	}
+	return ranks
 }
 
 // connect gives the groups of ranks that add up by NCCL their communicators.
-func connect(c *Job, ranks []*Rank) error {
-	return allAtOnce(c, ranks, func(r *Rank) error { return r.connect(Communicators(c)) })
-}
+func connect(c *Job, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).connect) }
 
 // register makes the ranks' memory known to their communicators.
 func register(c *Job, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).register) }
@@ -128,22 +125,22 @@ func allAtOnce(c *Job, ranks []*Rank, do func(*Rank) error) error {
 	return errors.Join(errs...)
 }
 
-func (r *Rank) connect(all []Communicator) error {
+// connect joins communicators in an order that is a part of one order of all: who joins waits
+// for the others.
+func (r *Rank) connect() error {
 	d, ok := r.Device.(joins)
 	if !ok {
 		panic(fmt.Sprintf("setup: NCCL on a %T", r.Device))
 	}
-	groups := map[string]*collective.Group{"shard": &r.Groups.Shard, "replica": &r.Groups.Replica}
-	for _, of := range all {
-		g := groups[of.Group]
-		if (*g).Size() != of.Ranks {
-			panic(fmt.Sprintf("setup: a communicator of %d ranks for a %s group of %d", of.Ranks, of.Group, (*g).Size()))
+	for role, g := range r.Groups.Ordered() {
+		if role == collective.World {
+			continue
 		}
 		at, err := r.join(d, *g)
 		if err != nil {
-			return fmt.Errorf("communicator of its %s group: %w", of.Group, err)
+			return fmt.Errorf("communicator of its %v group: %w", role, err)
 		}
-		at.name = of.Group
+		at.name = role.String()
 		r.joined = append(r.joined, at)
 		*g = at.group
 	}

@@ -37,7 +37,7 @@ func (s Spread) addsUp(c *config.Config) bool {
 	return s.GPU && (p.Collective == "nccl" || s.Processes > 1 && !secret)
 }
 
-// Communicators are those that a rank of the job would have in this spread.
-func (s Spread) Communicators(c *config.Config) []Communicator {
+// Communicators is how many ranks each communicator of a rank of the job would have in this spread.
+func (s Spread) Communicators(c *config.Config) []int {
 	return Communicators(&Job{Config: c, At: collective.Placement{NCCL: s.addsUp(c)}})
 }

@@ -97,7 +97,7 @@ func recorded(c *setup.Job, steps, issued int) (*Recording, error) {
 	if err != nil {
 		return nil, err
 	}
-	shard, replica := setup.Bounce(c, setup.ShardedUnits(t.Units()), setup.WireStagingOf(c))
+	shard, replica, _ := setup.Bounce(c, setup.ShardedUnits(t.Units()), setup.WireStagingOf(c))
 	m := config.Mesh(c.Config)
 	l.bounce = map[Group]int{{m.Replicate, m.Shard}: replica, {m.Shard, 1}: shard}
 	for i := range steps {
