@@ -3,6 +3,7 @@ package collective
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -56,14 +57,31 @@ func Waits(recs []*Recorder, first int) (all []Wait) {
 	return all
 }
 
+// Held is the operation that holds a rank up: of those it has issued, in order, the first that
+// it is not through with. The operations of all ranks are parts of one order, so a rank has
+// nothing to wait for in those behind it. Those of groups beside training hold nothing up.
+func Held(operations iter.Seq[Operation], groups []RecordedGroup) (o Operation, some bool) {
+	for o := range operations {
+		if (o.State == Issued || o.State == Started) && groups[o.Group].Name != Saves.String() {
+			return o, true
+		}
+	}
+	return o, false
+}
+
 func (r *Recorder) waits(rank int) (all []Wait) {
+	record := r.Read()
 	r.mu.Lock()
 	groups, last := r.groups, Operation{}
-	if r.issued > 0 {
-		last = r.ring[(r.issued-1)%RecorderLen]
-	}
 	r.mu.Unlock()
-	for _, g := range groups {
+	if n := len(record.Operations); n > 0 {
+		last = record.Operations[n-1]
+	}
+	held, some := Held(slices.Values(record.Operations), record.Groups)
+	for i, g := range groups {
+		if some && held.Group != i && g.Name != Saves.String() {
+			continue
+		}
 		if missing := g.inner.Missing(); missing != nil {
 			g.mu.Lock()
 			all = append(all, g.wait(g.now, missing))

@@ -68,10 +68,14 @@ func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) co
 	return reports, cause
 }
 
-var groupNames = []string{"world", "shard", "replica"}
+var groupNames = []string{"world", "shard", "replica", "to next", "from next"}
+
+// peersNames is what a link of the first stage is called at the second.
+var peersNames = map[string]string{"to next": "from previous", "from next": "to previous"}
 
 func groupOf(g *collective.Ranks, name string) *collective.Group {
-	return map[string]*collective.Group{"world": &g.World, "shard": &g.Shard, "replica": &g.Replica}[name]
+	return map[string]*collective.Group{"world": &g.World, "shard": &g.Shard, "replica": &g.Replica, "to next": &g.Links[collective.ToNext],
+		"from next": &g.Links[collective.FromNext], "from previous": &g.Links[collective.FromPrevious], "to previous": &g.Links[collective.ToPrevious]}[name]
 }
 
 // site is an operation: number n of one of a rank's groups.
@@ -101,7 +105,7 @@ func sites(t *testing.T, c *config.Config) (out []site) {
 	done := map[string][]int{} // of that before each step
 	count := func(rank int, g collective.Ranks) collective.Ranks {
 		for _, name := range groupNames {
-			if at := groupOf(&g, name); rank == 0 {
+			if at := groupOf(&g, name); rank == 0 && *at != nil {
 				*at = collectivetest.Faulty(*at, func(int) collectivetest.Fault { issued[name]++; return collectivetest.Fault{} })
 			}
 		}
@@ -126,6 +130,14 @@ func sites(t *testing.T, c *config.Config) (out []site) {
 	for _, name := range groupNames {
 		for n := done[name][0]; n < done[name][2]; n++ {
 			s := site{rank: n % c.Parallel.Ranks, group: name, n: n, step: 1}
+			if name != "world" {
+				s.rank = n % c.Parallel.DataRanks() // other stages have other operations
+			}
+			if there := peersNames[name]; there != "" { // of the first rank, or the one it is linked with
+				if s.rank = n % 2 * c.Parallel.Ranks / c.Parallel.Pipeline; s.rank > 0 {
+					s.group = there
+				}
+			}
 			if n >= done[name][1] {
 				s.step = 2
 			}
@@ -143,6 +155,8 @@ var faultJobs = [][]string{
 	{"zero.stage=3", "parallel.ranks=2", "train.accumulate=2", "zero.recompute=block"},
 	{"zero.stage=2", "parallel.ranks=6", "parallel.shard=2", "parallel.replicate=3"},
 	{"zero.stage=3", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.prefetch=2"},
+	{"zero.stage=1", "parallel.ranks=4", "parallel.pipeline=2", "train.accumulate=3"},
+	{"zero.stage=3", "parallel.ranks=4", "parallel.pipeline=2", "train.accumulate=3", "model.family=llama", "pipeline.schedule=ZBH1"},
 }
 
 // everywhere runs f for every site of every job.
@@ -194,6 +208,9 @@ func TestRankStallsAtAnyOperation(t *testing.T) {
 		reports, cause := trained(t, c, 3, s.befalls(collectivetest.Fault{Delay: stall}))
 		for r, got := range reports {
 			late(t, r, got.err, s.rank)
+			if link := s.group == "from previous" || s.group == "to previous" || peersNames[s.group] != ""; link && r == s.rank && got.after == limit {
+				continue // nothing waits for the queue of a link that sends
+			}
 			if want := map[bool]time.Duration{true: stall, false: limit}[r == s.rank]; got.after != want {
 				t.Errorf("rank %d returns after %v, want %v", r, got.after, want)
 			}
@@ -239,7 +256,7 @@ func late(t *testing.T, rank int, err error, victim int) {
 // located fails if the error does not begin with its coordinates.
 func located(t *testing.T, err error, rank, step int) {
 	t.Helper()
-	where := regexp.MustCompile(fmt.Sprintf(`^step %d: rank %d: (unit (root|h\.\d): (all-gather|reduce-scatter|all-reduce)|statistics: all-gather): `, step, rank))
+	where := regexp.MustCompile(fmt.Sprintf(`^step %d: rank %d: (unit (root|embed|head|h\.\d|layers\.\d): (all-gather|reduce-scatter|all-reduce)|statistics: all-gather|micro-batch \d: (activations|gradients) for stage \d): `, step, rank))
 	if err == nil || !where.MatchString(err.Error()) {
 		t.Errorf("error %v, want %v", err, where)
 	}

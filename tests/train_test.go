@@ -41,7 +41,8 @@ func cfg(t *testing.T, sets ...string) *config.Config {
 // tokens are made up, but not without order: sample s continues an arithmetic
 // sequence modulo 251.
 func tokens(c *config.Config, rank, step int) zero.Batches {
-	share := data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
+	rank = config.Mesh(c).DataRank(rank)
+	share := data.Share{Ranks: c.Parallel.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
 	return func(micro int, input, target, start []int32) error {
 		first, T := share.First(int64(step), micro, rank), c.Model.Context
 		for i := range input {

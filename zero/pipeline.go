@@ -1,8 +1,8 @@
 package zero
 
 import (
+	"errors"
 	"fmt"
-	"iter"
 	"slices"
 
 	"zeroth/collective"
@@ -84,17 +84,16 @@ type pipeline struct {
 	pipe.Shape
 	train, forward []pipe.Action // programs; nil: of one stage
 	chunks         []fsdp.Chunk  // this rank's stages
-	labels         [2][]string   // of transfers of activations and of gradients, by the stage that receives them
-
-	flying   []*passage
-	landed   []*passage       // to be used again
-	read     []reading        // micro-batches whose token ids are there
-	inputs   places           // of Trainer.inputs
-	streams  places           // of fsdp.Runner's
-	closed   []int            // streams that the last action has given back
-	flights  []places         // of fsdp.Runner's, of each chunk
-	unread   []device.Event   // by stream: what was there is not read or written any more
-	released [][]device.Event // likewise, by chunk and flight
+	flying         []*passage
+	landed         []*passage       // to be used again
+	read           []reading        // micro-batches whose token ids are there
+	inputs         places           // of Trainer.inputs
+	streams        places           // of fsdp.Runner's
+	closed         []int            // streams that the last action has given back
+	flights        []places         // of fsdp.Runner's, of each chunk
+	began          device.Event     // what is computed now has begun
+	unread         []device.Event   // by stream: what was there is not read or written any more
+	released       [][]device.Event // likewise, by chunk and flight
 }
 
 // passage is a micro-batch at one of the rank's stages.
@@ -142,10 +141,6 @@ func newPipeline(c *Config) (*pipeline, error) {
 		p.streams.spare = 1 // one is received while another is sent
 		at := c.Mesh.At(c.Groups.World.Rank(), shard.Pipeline)
 		p.train = p.Programs()[at]
-		for s := range p.Stages() {
-			p.labels[0] = append(p.labels[0], fmt.Sprintf("activations for stage %d", s))
-			p.labels[1] = append(p.labels[1], fmt.Sprintf("gradients for stage %d", s))
-		}
 	}
 	lo := 0
 	for _, m := range c.stages() {
@@ -156,12 +151,12 @@ func newPipeline(c *Config) (*pipeline, error) {
 	few := *p
 	few.flights = make([]places, len(p.chunks))
 	few.Micro = min(p.Micro, inputs+1) // of one stage all that follow are alike
-	few.rehearse(true)
+	few.count(true)
 	p.take(&few)
 	if p.Ranks > 1 {
 		few.Micro = 4 * p.Ranks // from then on the pipeline is full
 		few.forward = few.Evaluation()[c.Mesh.At(c.Groups.World.Rank(), shard.Pipeline)]
-		few.rehearse(false)
+		few.count(false)
 		p.take(&few)
 	}
 	for i := range p.chunks {
@@ -171,15 +166,19 @@ func newPipeline(c *Config) (*pipeline, error) {
 	return p, nil
 }
 
-// rehearse goes through what the rank does, and computes nothing.
-func (p *pipeline) rehearse(train bool) {
+// count goes through what the rank does, and computes nothing.
+func (p *pipeline) count(train bool) {
 	p.reset()
-	for a := range p.actions(train) {
+	for i := 0; ; i++ {
+		a, some := p.action(i, train)
+		if !some {
+			return
+		}
 		p.end(p.begin(a), a.Kind, train)
 	}
 }
 
-// take has as many places as a rehearsal has needed.
+// take has as many places as another has counted.
 func (p *pipeline) take(of *pipeline) {
 	p.inputs.most, p.streams.most = max(p.inputs.most, of.inputs.all), max(p.streams.most, of.streams.all)
 	for i := range p.chunks {
@@ -192,21 +191,22 @@ func (p *pipeline) take(of *pipeline) {
 // stage: one is read while another is filled.
 const inputs = 2
 
-// actions are what the rank does in a step, or else to take its micro-batches forward alone.
-func (p *pipeline) actions(train bool) iter.Seq[pipe.Action] {
-	if p.Ranks > 1 {
-		if train {
-			return slices.Values(p.train)
-		}
-		return slices.Values(p.forward)
+// action is number i of what the rank does in a step, or else to take its micro-batches forward
+// alone; false if there are not so many.
+func (p *pipeline) action(i int, train bool) (a pipe.Action, some bool) {
+	program := p.forward
+	switch {
+	case p.Ranks > 1 && train:
+		program = p.train
+	case p.Ranks == 1 && train:
+		return pipe.Action{Kind: []pipe.Kind{pipe.Forward, pipe.Backward}[i%2], Micro: i / 2}, i < 2*p.Micro
+	case p.Ranks == 1:
+		return pipe.Action{Micro: i}, i < p.Micro
 	}
-	return func(yield func(pipe.Action) bool) {
-		for m := range p.Micro {
-			if !yield(pipe.Action{Kind: pipe.Forward, Micro: m}) || train && !yield(pipe.Action{Kind: pipe.Backward, Micro: m}) {
-				return
-			}
-		}
+	if i >= len(program) {
+		return a, false
 	}
+	return program[i], true
 }
 
 // evaluation is the pipeline for n micro-batches that go forward alone.
@@ -302,15 +302,32 @@ func (p *pipeline) end(x *passage, kind pipe.Kind, train bool) {
 	}
 }
 
+// play issues what the rank does in a step, or else to take its micro-batches forward alone.
+func (t *Trainer) play(p *pipeline, fill Batches, train bool) error {
+	p.reset()
+	for i := 0; ; i++ {
+		a, some := p.action(i, train)
+		if !some {
+			return nil
+		}
+		if err := t.act(p, a, fill, train); err != nil {
+			return err
+		}
+	}
+}
+
 // act issues an action of a pipeline.
 func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) error {
 	c, r := t.cfg.Compute, t.runner
 	x, rows := p.begin(a), t.cfg.B*t.cfg.T
 	chunk := a.Stage / p.Ranks
+	if a.Kind < pipe.SendForward && p.Ranks > 1 {
+		p.began = c.Mark()
+	}
 	switch a.Kind {
 	case pipe.RecvForward:
 		x.in = r.OpenStream(x.x, rows)
-		x.came = t.transfer(collective.FromPrevious, 0, a.Stage, p.unread[x.x], x.in)
+		x.came = t.transfer(collective.FromPrevious, a.Stage, a.Micro, p.unread[x.x], x.in)
 	case pipe.Forward:
 		if chunk == 0 {
 			if err := t.read(p.input(a.Micro), a.Micro, fill); err != nil {
@@ -329,11 +346,11 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 			t.spend(p, x, in)
 		}
 	case pipe.SendForward:
-		x.sent = t.transfer(collective.ToNext, 0, a.Stage+1, c.Mark(), x.out)
+		x.sent = t.transfer(collective.ToNext, a.Stage+1, a.Micro, c.Mark(), x.out)
 		p.released[chunk][x.flight] = x.sent
 	case pipe.RecvBackward:
 		x.grad = r.OpenStream(x.d, rows)
-		x.back = t.transfer(collective.FromNext, 1, a.Stage, p.unread[x.d], x.grad)
+		x.back = t.transfer(collective.FromNext, a.Stage, a.Micro, p.unread[x.d], x.grad)
 	case pipe.WeightGrad:
 		r.WeightGrad(r.Flight(chunk, x.flight), a.Micro)
 		t.spend(p, x, &t.inputs[p.input(a.Micro)])
@@ -355,7 +372,7 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 			p.unread[x.d] = c.Mark()
 		}
 	case pipe.SendBackward:
-		p.unread[x.d] = t.transfer(collective.ToPrevious, 1, a.Stage-1, c.Mark(), x.grad)
+		p.unread[x.d] = t.transfer(collective.ToPrevious, a.Stage-1, a.Micro, c.Mark(), x.grad)
 	}
 	p.end(x, a.Kind, train)
 	for _, s := range p.closed {
@@ -384,11 +401,36 @@ func (t *Trainer) spend(p *pipeline, x *passage, in *input) {
 	}
 }
 
-// transfer issues what a link moves, once it may, and returns when it is done.
-func (t *Trainer) transfer(l collective.Link, kind, to int, ready device.Event, b device.Buffer) device.Event {
-	q := t.cfg.Pipeline.Queues[l]
-	q.Label(t.pipeline.labels[kind][to])
+// transfer issues what a link moves for a micro-batch to a stage, once it may, and returns
+// when it is done.
+func (t *Trainer) transfer(l collective.Link, to, micro int, ready device.Event, b device.Buffer) device.Event {
+	q, what := t.cfg.Pipeline.Queues[l], "activations"
+	if l >= collective.ToPrevious {
+		what = "gradients"
+	}
+	q.Label(fmt.Sprintf("micro-batch %d: %s for stage %d", micro, what, to))
 	q.After(ready)
+	q.After(t.pipeline.began) // who waits for another rank long before it needs to seems to be held up by it
 	t.cfg.Groups.Links[l].Broadcast(q, b)
-	return q.Mark()
+	done := q.Mark()
+	go t.heed(done)
+	return done
+}
+
+// heed ends this rank's groups if a transfer fails, so that others hear of it whatever this
+// rank waits for.
+func (t *Trainer) heed(transfer device.Event) {
+	if err := transfer.Await(); err != nil {
+		t.failed.CompareAndSwap(nil, &err)
+		t.close()
+	}
+}
+
+// cause is why a step failed with an error: a transfer's own failure comes before what
+// followed from it.
+func (t *Trainer) cause(err error) error {
+	if first := t.failed.Load(); first != nil && !errors.Is(*first, collective.ErrClosed) {
+		return *first
+	}
+	return err
 }

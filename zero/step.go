@@ -23,7 +23,7 @@ func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
 	t.Samples += int64(t.cfg.Mesh.DataRanks() * t.cfg.Micro * t.cfg.B)
 	if err != nil {
 		t.close()
-		return s, fmt.Errorf("step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), err)
+		return s, fmt.Errorf("step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), t.cause(err))
 	}
 	return s, nil
 }
@@ -64,12 +64,9 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 func (t *Trainer) issue(fill Batches) error {
 	p := t.pipeline
 	p.Micro = t.cfg.Micro
-	p.reset()
 	t.runner.Begin()
-	for a := range p.actions(true) {
-		if err := t.act(p, a, fill, true); err != nil {
-			return err
-		}
+	if err := t.play(p, fill, true); err != nil {
+		return err
 	}
 	t.runner.End()
 	t.addNorms()
@@ -244,18 +241,14 @@ func (t *Trainer) Eval(n int, fill Batches) (float64, error) {
 	mean, err := t.eval(n, fill)
 	if err != nil {
 		t.close()
-		return 0, fmt.Errorf("evaluation after step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), err)
+		return 0, fmt.Errorf("evaluation after step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), t.cause(err))
 	}
 	return mean, nil
 }
 
 func (t *Trainer) eval(n int, fill Batches) (float64, error) {
-	p := t.evaluation(n)
-	p.reset()
-	for a := range p.actions(false) {
-		if err := t.act(p, a, fill, false); err != nil {
-			return 0, err
-		}
+	if err := t.play(t.evaluation(n), fill, false); err != nil {
+		return 0, err
 	}
 	if err := t.gatherStats(); err != nil {
 		return 0, err

@@ -3,6 +3,7 @@ package zero
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"zeroth/collective"
@@ -90,9 +91,10 @@ type Trainer struct {
 	pipeline *pipeline
 	runner   *fsdp.Runner
 	store    *offload.Store
-	names    []string // of the whole model's units
-	inputs   []input  // micro-batches take them in turn
-	held     []func() // give back what is allocated
+	names    []string              // of the whole model's units
+	failed   atomic.Pointer[error] // of a transfer; nil while there is none
+	inputs   []input               // micro-batches take them in turn
+	held     []func()              // give back what is allocated
 
 	sums     device.Window // (1 + units) device.Exact: of this rank's losses, and of the squares of its gradients,
 	hostSums device.Buffer // (1 + units) device.Exact: of those in host memory
@@ -173,8 +175,8 @@ func (t *Trainer) build() (err error) {
 	}
 	part := c.Part()
 	units := fsdp.LayOut(part, c.Policy, Begin(c.Rules), func(unit string) fsdp.Groups { return c.groups(unit, slices.Contains(tied, unit)) })
-	if !slices.ContainsFunc(units, func(u *fsdp.Unit) bool { return !u.Frozen }) {
-		return errors.New("zero: every parameter of a stage is frozen: there is nothing to train")
+	if !trains(c.Model) {
+		return errors.New("zero: every parameter is frozen: there is nothing to train")
 	}
 	t.store = offload.New(t.offload(), stored(units))
 	for i, u := range units {
@@ -206,6 +208,11 @@ func (t *Trainer) build() (err error) {
 		return err
 	}
 	return t.allocate()
+}
+
+// trains says whether a model has a parameter that is not frozen.
+func trains(m *nn.Model) bool {
+	return slices.ContainsFunc(m.Units(), func(u nn.Unit) bool { return !u.Params[0].Frozen })
 }
 
 // Begin is the multiple of elements that parameters begin at under some rules: states that

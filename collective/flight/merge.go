@@ -263,6 +263,16 @@ func (r *Report) conclude(of map[int]*Dump, fault bool) {
 		longest = max(longest, r.Groups[i].Waited)
 		waits = append(waits, r.Groups[i].waits()...)
 	}
+	held := map[int]collective.Operation{}
+	for rank, d := range of {
+		if o, some := collective.Held(slices.Values(d.Operations), d.Groups); some {
+			held[rank] = o
+		}
+	}
+	waits = slices.DeleteFunc(waits, func(w collective.Wait) bool {
+		o, some := held[w.Rank]
+		return some && o.Issued != w.Issued && of[w.Rank].Groups[w.Group].Name != collective.Saves.String()
+	})
 	for _, d := range of {
 		waits = append(waits, d.last())
 	}

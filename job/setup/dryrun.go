@@ -5,6 +5,7 @@ import (
 	"zeroth/device"
 	"zeroth/device/dry"
 	"zeroth/job/config"
+	"zeroth/pipe"
 	"zeroth/zero"
 )
 
@@ -77,9 +78,12 @@ func Pipeline(c *config.Config) int { return max(1, config.Mesh(c).Pipeline) }
 
 // FewMicro is how many micro-batches of a step a dry run has at most. Of one stage these are
 // the first, one of those between, which are all alike, and the last. A pipeline is full when
-// each rank has had some.
+// each rank has had some; GPipe has all in flight.
 func FewMicro(c *config.Config) int {
-	if p := Pipeline(c); p > 1 {
+	switch p := Pipeline(c); {
+	case p > 1 && c.PipelineShape().Schedule == pipe.GPipe:
+		return c.Train.Accumulate
+	case p > 1:
 		return 4 * p
 	}
 	return 3
@@ -163,6 +167,9 @@ func Workspace(c *config.Config, workers int) int64 {
 	n, b := len(Queues), kind(c)
 	if Saves(c) {
 		n++ // the saver's
+	}
+	if Pipeline(c) > 1 {
+		n += len(LinkQueues)
 	}
 	if c.Zero.Offload.Any() && b.DeviceCopies() {
 		n += len(HostQueues) - 1

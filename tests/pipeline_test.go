@@ -1,0 +1,148 @@
+package tests
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"zeroth/job/config"
+	"zeroth/job/plan"
+	"zeroth/job/setup"
+	"zeroth/shard"
+)
+
+// deep is an untied model of eight layers, which drops elements.
+var deep = []string{"model.family=llama", "model.kv_heads=1", "model.layers=8", "model.dropout=0.1", "model.attention_dropout=0.1"}
+
+// pipelines are ways to divide deep over some ranks.
+var pipelines = [][]string{
+	{"parallel.pipeline=2", "pipeline.schedule=GPipe"},
+	{"parallel.pipeline=2", "pipeline.schedule=1F1B"},
+	{"parallel.pipeline=2", "pipeline.schedule=ZBH1"},
+	{"parallel.pipeline=2", "pipeline.schedule=Interleaved1F1B"},
+	{"parallel.pipeline=2", "pipeline.schedule=Interleaved1F1B", "pipeline.virtual=4"},
+	{"parallel.pipeline=4", "pipeline.schedule=GPipe"},
+	{"parallel.pipeline=4", "pipeline.schedule=1F1B"},
+	{"parallel.pipeline=4", "pipeline.schedule=1F1B", "pipeline.layers=[1, 4, 1, 2]"},
+	{"parallel.pipeline=4", "pipeline.schedule=ZBH1"},
+	{"parallel.pipeline=4", "pipeline.schedule=Interleaved1F1B"},
+}
+
+// With as many ranks that read data, every schedule and no pipeline at all have the same
+// bits, at every stage: losses, norms, parameters and state.
+func TestPipelinesAgreeToTheBit(t *testing.T) {
+	for _, accumulate := range []int{4, 8} {
+		for _, ways := range [][]string{{"precision=fp32"}, {"precision=bf16"}, {"precision=fp16", "zero.recompute=block"},
+			{"precision=bf16", "optimizer.type=muon", "zero.prefetch=2", "device=cpu"}, {"precision=fp32", "zero.offload.optimizer=host", "parallel.replicate=2"},
+			{"precision=bf16", "train.freeze=[\"*.mlp.*\"]"}, {"precision=bf16", "train.lora.rank=2", "train.lora.targets=[all-linear]"}} {
+			if testing.Short() && (accumulate == 8 || len(ways) > 2) {
+				continue
+			}
+			t.Run(fmt.Sprint(accumulate, ways), func(t *testing.T) {
+				t.Parallel()
+				for stage := 1; stage <= 3; stage++ {
+					sets := append(append([]string{fmt.Sprint("zero.stage=", stage), fmt.Sprint("train.accumulate=", accumulate), "parallel.shard=2"}, deep...), ways...)
+					want := train(t, cfg(t, sets...), nil)
+					for _, p := range pipelines {
+						sameBits(t, fmt.Sprintf("stage %d, %v", stage, p), train(t, cfg(t, append(sets[:len(sets):len(sets)], p...)...), nil), want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A tied embedding's gradient is summed over both ends of a pipeline after each end's ranks
+// and micro-batches, without one in the order of the passes: the difference is float
+// rounding. All pipelines agree to the bit.
+func TestTiedPipelines(t *testing.T) {
+	for stage := range 4 {
+		t.Run(fmt.Sprint("stage ", stage), func(t *testing.T) {
+			t.Parallel()
+			sets := []string{fmt.Sprint("zero.stage=", stage), "precision=fp32", "model.layers=8", "model.dropout=0.1", "train.accumulate=4", "parallel.shard=2", "optimizer.type=sgd", "optimizer.lr=0.1"}
+			alone := train(t, cfg(t, sets...), nil)
+			var want *outcome
+			for _, p := range pipelines {
+				got := train(t, cfg(t, append(sets[:len(sets):len(sets)], p...)...), nil)
+				if want == nil {
+					want = &got
+				}
+				sameBits(t, fmt.Sprint(p), got, *want)
+				near(t, fmt.Sprint(p), got, alone, 1e-6)
+				for i, loss := range alone.losses {
+					if math.Abs(got.losses[i]-loss) > 1e-6 {
+						t.Errorf("%v: loss %g, %g without a pipeline", p, got.losses[i], loss)
+					}
+				}
+			}
+		})
+	}
+}
+
+// drawnMesh is a pipeline drawn at random, with its job.
+func drawnMesh(rng *rand.Rand) (sets []string) {
+	pick := func(values ...string) { sets = append(sets, values[rng.IntN(len(values))]) }
+	schedules := []string{"GPipe", "1F1B", "ZBH1", "Interleaved1F1B"}
+	schedule := schedules[rng.IntN(len(schedules))]
+	p, v := 2+rng.IntN(4), 1
+	if schedule == "Interleaved1F1B" {
+		v = 2 + rng.IntN(2)
+		sets = append(sets, fmt.Sprint("pipeline.virtual=", v), fmt.Sprint("train.accumulate=", p*(1+rng.IntN(3))))
+	} else {
+		sets = append(sets, fmt.Sprint("train.accumulate=", 1+rng.IntN(13)))
+	}
+	sets = append(sets, fmt.Sprint("parallel.pipeline=", p), "pipeline.schedule="+schedule, fmt.Sprint("model.layers=", p*v+rng.IntN(4)))
+	pick("model.family=gpt2", "model.family=llama")
+	pick("precision=fp32", "precision=bf16")
+	pick("zero.recompute=none", "zero.recompute=block")
+	pick("zero.prefetch=0", "zero.prefetch=1", "zero.prefetch=2")
+	pick("optimizer.type=adamw", "optimizer.type=muon")
+	pick("train.loss_chunk=5", "train.loss_chunk=1024")
+	pick("parallel.shard=1", "parallel.shard=2", "parallel.shard=3")
+	stage := rng.IntN(4)
+	sets = append(sets, fmt.Sprint("zero.stage=", stage), "device=cpu")
+	if stage > 0 {
+		pick("parallel.replicate=1", "parallel.replicate=2")
+		pick("zero.offload.optimizer=none", "zero.offload.optimizer=host")
+	}
+	return sets
+}
+
+// Of every rank of drawn pipelines as much is allocated as the plan of its place says, and used.
+func TestPipelinesAllocateAsPlanned(t *testing.T) {
+	draws := 200
+	if testing.Short() {
+		draws = 10
+	}
+	for i := range draws {
+		rng := rand.New(rand.NewPCG(25, uint64(i)))
+		sets := drawnMesh(rng)
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			c := cfg(t, sets...)
+			p, err := plan.New(c, plan.Machine{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ranks, err := setup.Open(setup.Local(c))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer closeAll(ranks)
+			steps(t, c, ranks, 2)
+			for _, r := range ranks {
+				at := config.Mesh(c).At(r.Rank, shard.Pipeline)
+				name := fmt.Sprintf("rank %d of %s", r.Rank, strings.Join(sets, " "))
+				sameBytes(t, name, r.Device.Usage().Peak, p.Places[at].Allocated)
+				if r.Host != nil {
+					sameBytes(t, "host memory of "+name, r.Host.Usage().Peak, p.Places[at].Host)
+				}
+				if got := r.Trainer.ArenaPeak(); got != r.Planned.Arena {
+					t.Errorf("%s: %d bytes of activations, planned are %d", name, got, r.Planned.Arena)
+				}
+			}
+		})
+	}
+}
