@@ -16,6 +16,7 @@ type Header struct {
 	Parameters    int64
 	Groups        []config.Grouped // of parameters; nil of a job without groups
 	Ranks         int
+	Pipeline      int
 	Shard         int
 	Replicate     int
 	Stage         int
@@ -138,7 +139,9 @@ func (p *pace) eta(left int) time.Duration {
 // Rows are the header's lines: a word and what it is.
 func (h Header) Rows() [][2]string {
 	ranks := fmt.Sprintf("%d, stage %d, %s", h.Ranks, h.Stage, h.Precision)
-	if h.Replicate > 1 {
+	if h.Pipeline > 1 {
+		ranks = fmt.Sprintf("%d = pipeline %d × replicate %d × shard %d, stage %d, %s", h.Ranks, h.Pipeline, h.Replicate, h.Shard, h.Stage, h.Precision)
+	} else if h.Replicate > 1 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", h.Ranks, h.Shard, h.Replicate, h.Stage, h.Precision)
 	}
 	epochs := ""
