@@ -153,7 +153,7 @@ type hosted struct {
 
 type hostedCall struct {
 	g          *hosted
-	gather     bool
+	op         string
 	label      string
 	whole, own device.Buffer
 	run        func() error
@@ -162,16 +162,18 @@ type hostedCall struct {
 func (h *hosted) Unwrap() collective.Group { return h.Engined }
 
 func (h *hosted) AllGather(q device.Queue, whole, own device.Buffer) {
-	h.issue(q, true, whole, own)
+	h.issue(q, "gather", whole, own)
 }
 
 func (h *hosted) ReduceScatter(q device.Queue, own, whole device.Buffer) {
-	h.issue(q, false, whole, own)
+	h.issue(q, "reduce", whole, own)
 }
 
-func (h *hosted) issue(q device.Queue, gather bool, whole, own device.Buffer) {
+func (h *hosted) Broadcast(q device.Queue, b device.Buffer) { h.issue(q, "broadcast", b, b) }
+
+func (h *hosted) issue(q device.Queue, op string, whole, own device.Buffer) {
 	c := h.take()
-	c.gather, c.label, c.whole, c.own = gather, q.Labelled(), whole, own
+	c.op, c.label, c.whole, c.own = op, q.Labelled(), whole, own
 	q.Do(c.run)
 }
 
@@ -198,16 +200,21 @@ func (c *hostedCall) do() error {
 	if err != nil {
 		return err
 	}
-	at := collective.Own(h, c.whole)
-	if inPlace := at.Ptr == c.own.Ptr; inPlace {
+	if c.op == "broadcast" {
+		own = whole
+	} else if at := collective.Own(h, c.whole); at.Ptr == c.own.Ptr { // in place
 		own = collective.Own(h, whole)
 	}
 	h.q.Label(c.label)
 	h.q.Copy(own, c.own)
-	if c.gather {
+	switch c.op {
+	case "gather":
 		h.Engined.AllGather(h.q, whole, own)
 		h.q.Copy(c.whole, whole)
-	} else {
+	case "broadcast":
+		h.Engined.Broadcast(h.q, whole)
+		h.q.Copy(c.whole, whole)
+	case "reduce":
 		h.q.Copy(whole, c.whole)
 		h.Engined.ReduceScatter(h.q, own, whole)
 		h.q.Copy(c.own, own)
