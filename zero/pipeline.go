@@ -20,6 +20,7 @@ type Pipeline struct {
 	Virtual  int                                    // stages of each rank
 	Begins   []int                                  // the module with which each stage begins; the first is 0
 	Queues   [collective.PipelineLinks]device.Queue // of the links
+	Heed     bool                                   // a transfer that fails ends the rank's groups at once, not at the end of the step
 }
 
 // shape returns the pipeline that so many micro-batches pass.
@@ -413,7 +414,9 @@ func (t *Trainer) transfer(l collective.Link, to, micro int, ready device.Event,
 	q.After(t.pipeline.began) // who waits for another rank long before it needs to seems to be held up by it
 	t.cfg.Groups.Links[l].Broadcast(q, b)
 	done := q.Mark()
-	go t.heed(done)
+	if t.cfg.Pipeline.Heed {
+		go t.heed(done)
+	}
 	return done
 }
 

@@ -256,6 +256,7 @@ func (r *Rank) open(c *Job, arenas []int, run string) (err error) {
 	z.Device, z.Host, z.Compute, z.Comm, z.Update = r.Device, r.HostMemory(), q[0], q[1], q[2]
 	z.Groups, z.Offload, z.Arenas = r.Groups, c.Zero.Offload.Config(), arenas
 	copy(z.Pipeline.Queues[:], r.links)
+	z.Pipeline.Heed = true
 	o := &z.Offload
 	if c.Zero.Offload.Any() {
 		z.HostUpdate = q[3]
