@@ -92,7 +92,7 @@ func alone(c *config.Config) *config.Config {
 	x := c.Copy()
 	x.Model.Layers = min(x.Model.Layers, measuredLayers)
 	x.Model.From = ""
-	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate, x.Parallel.Memory = 1, 1, 1, 0
+	x.Parallel.Ranks, x.Parallel.Pipeline, x.Parallel.Shard, x.Parallel.Replicate, x.Parallel.Memory = 1, 1, 1, 1, 0
 	x.Train.Accumulate = min(2, x.Train.Accumulate)
 	x.Train.Batch = x.Train.MicroBatch * x.Train.Accumulate
 	x.Checkpoint.Every, x.Checkpoint.SaveOnExit = 0, false
@@ -104,11 +104,11 @@ func alone(c *config.Config) *config.Config {
 // there is something to cut. The time of a kernel of the job then follows from its work.
 func (h *Here) shortened(x *config.Config, copies int) error {
 	for {
-		l, err := sim.Recorded(setup.Planned(x), 1)
+		places, err := sim.Recorded(setup.Planned(x), 1)
 		if err != nil {
 			return err
 		}
-		flops := 0.0
+		l, flops := places[0], 0.0
 		for _, q := range l.Queues {
 			for _, t := range q.Tasks {
 				if t.Kernel >= 0 {
@@ -280,7 +280,7 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work)
 // measureCollectives measures those of the job's groups, or of smaller ones
 // where they are large.
 func (h *Here) measureCollectives(c *config.Config) error {
-	l, err := sim.Recorded(setup.Micros(setup.Planned(c), setup.FewMicro(c)), 1)
+	places, err := sim.Recorded(setup.Micros(setup.Planned(c), setup.FewMicro(c)), 1)
 	if err != nil {
 		return err
 	}
@@ -291,14 +291,32 @@ func (h *Here) measureCollectives(c *config.Config) error {
 	for mesh.World() > measuredRanks && mesh.Shard > 1 {
 		mesh.Shard = (mesh.Shard + 1) / 2
 	}
+	for mesh.World() > measuredRanks && mesh.Pipeline > 2 {
+		mesh.Pipeline = (mesh.Pipeline + 1) / 2
+	}
 	own := float64(min(runtime.GOMAXPROCS(0), mesh.World())) / float64(mesh.World()) // of the time a rank has a processor
+	for _, l := range places {
+		if err := h.measureEach(c, l, mesh, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureEach measures the collectives of a recording on a mesh. A rank has a processor for
+// some of the time.
+func (h *Here) measureEach(c *config.Config, l *sim.Recording, mesh shard.Mesh, own float64) error {
 	for i, k := range l.Kernels {
-		if k.Group.Size == 0 || free(k) {
+		k.Link = [2]int{} // all links are alike
+		t := timed{setup.Queues[1], k}
+		if _, known := h.kernels[t]; known || k.Group.Size == 0 || free(k) {
 			continue
 		}
 		n := min(k.N, measuredBytes/mesh.World()/k.In.Size())
 		of, size := shardGroup, mesh.Shard
 		switch {
+		case k.Op == "broadcast":
+			size = k.Group.Size
 		case k.Group.Size == config.Mesh(c).World() && k.In == device.I64:
 			of, size = worldGroup, mesh.World()
 		case k.Group.Stride == config.Mesh(c).Shard && config.Mesh(c).Replicate == k.Group.Size && k.Group != (sim.Group{Size: config.Mesh(c).Shard, Stride: 1}):
@@ -310,7 +328,6 @@ func (h *Here) measureCollectives(c *config.Config) error {
 			return err
 		}
 		moved := func(n, ranks int) float64 { return float64(n) * float64(ranks-1+int(k.Form)) / float64(ranks) }
-		t := timed{setup.Queues[1], k}
 		h.kernels[t], h.work[t] = took*own*moved(k.N, k.Group.Size)/moved(n, size), l.Work[i]
 	}
 	return nil
@@ -339,6 +356,24 @@ func measureCollective(mesh shard.Mesh, of chosen, k sim.Kernel, n int) (float64
 			return 0, err
 		}
 		defer d.Free(whole)
+		if k.Op == "broadcast" {
+			to, from := collective.Watchdog(g.Links[collective.ToNext], time.Minute), collective.Watchdog(g.Links[collective.FromPrevious], time.Minute)
+			defer to.Close()
+			defer from.Close()
+			in, err := d.Alloc(k.In, n, device.Gathered)
+			if err != nil {
+				return 0, err
+			}
+			defer d.Free(in)
+			receives := d.NewQueue("from previous")
+			defer receives.Close()
+			each = append(each, func() error {
+				to.Broadcast(q, whole)
+				from.Broadcast(receives, in)
+				return errors.Join(q.Wait(), receives.Wait())
+			})
+			continue
+		}
 		group := collective.Watchdog(of(g), time.Minute)
 		defer group.Close()
 		own := collective.Own(group, whole)
@@ -418,7 +453,7 @@ func SimulateHere(c *config.Config, h *Here) (*sim.Result, error) {
 		switch queue {
 		case setup.DiskQueues[0], setup.DiskQueues[1]:
 			return 0
-		case setup.Queues[1], setup.HostQueues[1], setup.HostQueues[2]:
+		case setup.Queues[1], setup.HostQueues[1], setup.HostQueues[2], setup.LinkQueues[0], setup.LinkQueues[1], setup.LinkQueues[2], setup.LinkQueues[3]:
 			return 1
 		}
 		return float64(h.workers)

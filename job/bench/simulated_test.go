@@ -17,6 +17,7 @@ func TestMeasure(t *testing.T) {
 		{"zero.stage=3", "precision=bf16"},
 		{"zero.stage=1", "precision=fp32", "train.micro_batch=2", "zero.recompute=block"},
 		{"zero.stage=3", "model.family=llama", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.offload.optimizer=host"},
+		{"zero.stage=1", "parallel.pipeline=2", "train.micro_batch=2"},
 		{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
 		c := configtest.Fitted(t, append(sets, "device=cpu")...)
@@ -24,7 +25,7 @@ func TestMeasure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := sim.Recorded(setup.Planned(c), 1)
+		places, err := sim.Recorded(setup.Planned(c), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,10 +36,12 @@ func TestMeasure(t *testing.T) {
 				t.Errorf("%v: %+v takes %v s", sets, k, s)
 			}
 		}
-		for _, q := range l.Queues {
-			for _, task := range q.Tasks {
-				if task.Kernel >= 0 && !ops[l.Kernels[task.Kernel].Op] && !free(l.Kernels[task.Kernel]) {
-					t.Errorf("%v: %+v was not measured", sets, l.Kernels[task.Kernel])
+		for _, l := range places {
+			for _, q := range l.Queues {
+				for _, task := range q.Tasks {
+					if task.Kernel >= 0 && !ops[l.Kernels[task.Kernel].Op] && !free(l.Kernels[task.Kernel]) {
+						t.Errorf("%v: %+v was not measured", sets, l.Kernels[task.Kernel])
+					}
 				}
 			}
 		}

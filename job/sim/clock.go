@@ -7,39 +7,58 @@ import (
 	"zeroth/job/setup"
 )
 
-// simulation runs a recording on paper. Every queue takes its tasks in order; a wait
-// ends when what it is for has, and what the host issued after a wait of its own
-// begins after that. All ranks do the same at the same time.
+// simulation runs the recordings of all places of a pipeline on paper. Every queue takes its
+// tasks in order; a wait ends when what it is for has, and what the host issued after a wait
+// of its own begins after that. All ranks of a place do the same at the same time. An operation
+// between places begins when all of its members have come to it.
+type simulation struct {
+	places []*place
+	came   []int // by meeting, how many members have come to one of its operations
+	now    float64
+}
+
+// place is the simulation of one place.
 //
 // Tasks that run at once share the processors: if together they want more than
 // there are, each goes on the slower by as much.
-type simulation struct {
+type place struct {
 	*Recording
+	of      *simulation
 	seconds []float64 // a kernel's, by queue and kernel, on processors of its own
 	wants   []float64 // processors a task of each queue takes
 	there   float64   // processors
 
-	now    float64
 	next   []int     // by queue, the task that comes
 	left   []float64 // by queue, seconds of the task at work; < 0: none is
 	begun  []float64
+	here   []bool    // by queue: the task that comes is counted in simulation.came
+	met    []int     // by meeting, operations that have begun
 	waited []float64 // when each wait of the host ended, of those that have
 	ended  []float64 // and each step
 	spent  Exposure  // of steps after the first, in nanoseconds
+	idle   float64   // nanoseconds of these in which no queue is at work
 	tracks []*Track  // what every queue did; none unless it is traced
 }
 
 // run runs all that the queues have.
 func (r *simulation) run(traced bool) {
+	r.came = make([]int, meetings(len(r.places)))
+	for _, p := range r.places {
+		p.open(r, traced)
+	}
+	for r.start() {
+		r.advance()
+	}
+}
+
+// open readies a place's queues.
+func (r *place) open(of *simulation, traced bool) {
 	n := len(r.Queues)
-	r.next, r.left, r.begun = make([]int, n), make([]float64, n), make([]float64, n)
+	r.of, r.next, r.left, r.begun, r.here, r.met = of, make([]int, n), make([]float64, n), make([]float64, n), make([]bool, n), make([]int, len(of.came))
 	for i, q := range r.Queues {
 		if r.left[i] = -1; traced {
 			r.tracks = append(r.tracks, &Track{name: q.Name, spans: make([]ran, max(1, len(q.Tasks)))})
 		}
-	}
-	for r.start() {
-		r.advance()
 	}
 }
 
@@ -47,24 +66,18 @@ func (r *simulation) run(traced bool) {
 func (r *simulation) start() (busy bool) {
 	for again := true; again; {
 		again = false
-		for at := len(r.waited); at < len(r.waits) && r.done(r.waits[at].queue) >= int(r.waits[at].until); at++ {
-			r.waited, again = append(r.waited, r.now), true
-			if n := len(r.ended); n < len(r.ends) && r.ends[n] == at {
-				r.ended = append(r.ended, r.now)
-			}
-		}
-		for i := range r.Queues {
-			for r.left[i] < 0 && r.take(i) {
-				again = true
-			}
+		for _, p := range r.places {
+			again = p.start() || again
 		}
 	}
-	for i, q := range r.Queues {
-		if r.left[i] >= 0 {
-			return true
-		}
-		if r.next[i] < len(q.Tasks) {
-			busy = true
+	for _, p := range r.places {
+		for i, q := range p.Queues {
+			if p.left[i] >= 0 {
+				return true
+			}
+			if p.next[i] < len(q.Tasks) {
+				busy = true
+			}
 		}
 	}
 	if busy {
@@ -73,8 +86,27 @@ func (r *simulation) start() (busy bool) {
 	return false
 }
 
+// start takes up the place's tasks that can begin now, and returns whether there were any.
+func (r *place) start() (some bool) {
+	for again := true; again; some = some || again {
+		again = false
+		for at := len(r.waited); at < len(r.waits) && r.done(r.waits[at].queue) >= int(r.waits[at].until); at++ {
+			r.waited, again = append(r.waited, r.of.now), true
+			if n := len(r.ended); n < len(r.ends) && r.ends[n] == at {
+				r.ended = append(r.ended, r.of.now)
+			}
+		}
+		for i := range r.Queues {
+			for r.left[i] < 0 && r.take(i) {
+				again = true
+			}
+		}
+	}
+	return some
+}
+
 // done is how many tasks of a queue are.
-func (r *simulation) done(queue int32) int {
+func (r *place) done(queue int32) int {
 	if r.left[queue] >= 0 {
 		return r.next[queue] - 1
 	}
@@ -83,7 +115,7 @@ func (r *simulation) done(queue int32) int {
 
 // take begins a queue's next task if it can, or passes over one that takes no
 // time.
-func (r *simulation) take(i int) bool {
+func (r *place) take(i int) bool {
 	q := r.Queues[i]
 	if r.next[i] == len(q.Tasks) {
 		return false
@@ -92,51 +124,86 @@ func (r *simulation) take(i int) bool {
 	if int(t.host) >= len(r.waited) || t.Kernel < 0 && r.done(t.on) < int(t.until) {
 		return false
 	}
+	if t.Kernel >= 0 && t.on > 0 && !r.meet(i, t.on) {
+		return false
+	}
 	r.next[i]++
 	if t.Kernel < 0 {
 		return true
 	}
 	s := r.seconds[i*len(r.Kernels)+int(t.Kernel)]
 	if s > 0 {
-		r.left[i], r.begun[i] = s, r.now
+		r.left[i], r.begun[i] = s, r.of.now
 	}
+	return true
+}
+
+// meet comes to an operation between places, and returns whether all have.
+func (r *place) meet(queue int, meeting int32) bool {
+	if !r.here[queue] {
+		r.here[queue] = true
+		r.of.came[meeting]++
+	}
+	if r.of.came[meeting] < (r.met[meeting]+1)*members(meeting, len(r.of.places)) {
+		return false
+	}
+	r.here[queue] = false
+	r.met[meeting]++
 	return true
 }
 
 // advance goes on to the end of the task that ends first.
 func (r *simulation) advance() {
+	step := math.Inf(1)
+	for _, p := range r.places {
+		slow := p.slow()
+		for i, left := range p.left {
+			if left >= 0 {
+				step = min(step, left*p.pace(i, slow))
+			}
+		}
+	}
+	from := r.now
+	r.now += step
+	for _, p := range r.places {
+		p.advance(from, step)
+	}
+}
+
+// slow is how much slower tasks are that want processors.
+func (r *place) slow() float64 {
 	wanted := 0.0
 	for i, left := range r.left {
 		if left >= 0 {
 			wanted += r.wants[i]
 		}
 	}
-	slow := max(1, wanted/r.there)
-	pace := func(i int) float64 { // seconds that a second of the task takes
-		if r.wants[i] > 0 {
-			return slow
-		}
-		return 1
+	return max(1, wanted/r.there)
+}
+
+// pace is the seconds that a second of a queue's task takes.
+func (r *place) pace(i int, slow float64) float64 {
+	if r.wants[i] > 0 {
+		return slow
 	}
-	step := math.Inf(1)
-	for i, left := range r.left {
-		if left >= 0 {
-			step = min(step, left*pace(i))
-		}
-	}
-	from := r.now
-	r.now += step
-	r.spend(float64(nanoseconds(r.now) - nanoseconds(from)))
+	return 1
+}
+
+// advance goes on by a step.
+func (r *place) advance(from, step float64) {
+	now, slow := r.of.now, r.slow()
+	r.spend(float64(nanoseconds(now) - nanoseconds(from)))
 	for i, left := range r.left {
 		if left < 0 {
 			continue
 		}
-		r.left[i] -= step / pace(i)
-		if r.left[i] <= 1e-12*r.now || left*pace(i) == step {
+		pace := r.pace(i, slow)
+		r.left[i] -= step / pace
+		if r.left[i] <= 1e-12*now || left*pace == step {
 			r.left[i] = -1
 			if r.tracks != nil {
 				t := &r.Queues[i].Tasks[r.next[i]-1]
-				r.tracks[i].add(ran{r.labels[t.label], r.Kernels[t.Kernel].Op, nanoseconds(r.begun[i]), nanoseconds(r.now)})
+				r.tracks[i].add(ran{r.labels[t.label], r.Kernels[t.Kernel].Op, nanoseconds(r.begun[i]), nanoseconds(now)})
 			}
 		}
 	}
@@ -146,18 +213,21 @@ func (r *simulation) advance() {
 func nanoseconds(s float64) int64 { return int64(1e9 * s) }
 
 // spend adds nanoseconds in which the queues are at work that are.
-func (r *simulation) spend(ns float64) {
+func (r *place) spend(ns float64) {
 	if n := len(r.ended); n == 0 || n == len(r.ends) {
 		return
 	}
-	at := func(i int) bool { return r.left[i] >= 0 }
+	atWork := func(left float64) bool { return left >= 0 }
+	links := len(r.left) - r.links
 	r.spent.Seconds += ns
-	switch beside := slices.ContainsFunc(r.left[len(setup.Queues):], func(left float64) bool { return left >= 0 }); {
-	case at(0):
+	switch {
+	case atWork(r.left[0]):
 		r.spent.Compute += ns
-	case at(1):
+	case atWork(r.left[1]), slices.ContainsFunc(r.left[links:], atWork):
 		r.spent.Exposed += ns
-	case beside:
+	case slices.ContainsFunc(r.left[len(setup.Queues):links], atWork):
 		r.spent.Offload += ns
+	case !atWork(r.left[2]):
+		r.idle += ns
 	}
 }

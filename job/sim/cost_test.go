@@ -14,10 +14,11 @@ func TestOperations(t *testing.T) {
 	var none Operations
 	for _, recompute := range []string{"none", "block"} {
 		c := configtest.Fitted(t, "model.family=llama", "model.kv_heads=1", "train.batch=null", "zero.recompute="+recompute)
-		plain, err := Recorded(setup.Planned(c), 1)
+		plains, err := Recorded(setup.Planned(c), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
+		plain := plains[0]
 		if recompute == "none" {
 			none = plain.Operations
 		}
@@ -25,10 +26,11 @@ func TestOperations(t *testing.T) {
 			t.Errorf("%s: %+v, want %v without caps", recompute, o, none.Flops)
 		}
 		c.Model.CapScores, c.Model.CapLogits = 50, 30
-		l, err := Recorded(setup.Planned(c), 1)
+		places, err := Recorded(setup.Planned(c), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
+		l := places[0]
 		beside, attends, T := 0.0, 0.0, float64(c.Model.Context)
 		for _, x := range l.Queues[0].Tasks {
 			if x.Kernel >= 0 {

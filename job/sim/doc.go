@@ -1,6 +1,8 @@
 // Package sim says how long a step takes on given hardware: it records the schedule
 // of a job and runs it on a clock, at given speeds. It also traces real steps.
 //
+// With a pipeline it records a rank at each place, and runs all of them on the clock.
+//
 // What never enters: memory in bytes by category (plan), and measuring (bench).
 //
 // It is larger than other packages because every kernel and collective of a step is

@@ -77,6 +77,8 @@ func (h *Hardware) link(ranks int) Link {
 // moves the rank's own part, if it is not in place, while others travel.
 func (m *moving) seconds(queue string, k Kernel, w Work) float64 {
 	switch {
+	case k.isLink():
+		return m.transfer(k)
 	case k.Group.Size > 1 && m.staged():
 		return m.collective(k) // copies a rank's own part, too
 	case k.Group.Size > 0 && k.Form == Apart:
@@ -167,6 +169,21 @@ func (m *moving) copies(k Kernel, bytes int) float64 {
 	return float64(n) * max(m.Launch, float64(bytes)/m.HostLink)
 }
 
+// transfer is the seconds of what one rank sends to another over a link of a pipeline.
+func (m *moving) transfer(k Kernel) float64 {
+	from, to, bytes := k.Link[0], k.Link[1], k.N*k.In.Size()
+	beside := m.host[from] == m.host[to]
+	at := slices.IndexFunc(m.Links, func(l Link) bool {
+		return l.Ranks == 0 || beside && l.Ranks >= m.beside || from/l.Ranks == to/l.Ranks && (beside || l.Ranks > m.beside)
+	})
+	l := m.Links[at]
+	seconds := float64(bytes)/l.Bandwidth + l.Latency
+	if m.staged() {
+		seconds += m.copies(k, bytes)
+	}
+	return seconds
+}
+
 // exact says that ranks add up in their order what NCCL moves.
 func (m *moving) exact() bool { return m.job.Parallel.Collective == "exact" }
 
@@ -175,6 +192,14 @@ func (m *moving) exact() bool { return m.job.Parallel.Collective == "exact" }
 func (m *moving) between(k Kernel) (bytes int64) {
 	if k.Group.Size <= 1 || m.job.At.NCCL {
 		return 0
+	}
+	if k.isLink() {
+		for i := range m.job.Parallel.Ranks / setup.Pipeline(m.job.Config) {
+			if m.host[k.Link[0]+i] == m.host[0] && m.host[k.Link[1]+i] != m.host[0] {
+				bytes += int64(k.N * k.In.Size())
+			}
+		}
+		return bytes
 	}
 	for _, w := range m.waysOf(k.Group).all {
 		_, sent := m.wired(k, w)
@@ -195,7 +220,7 @@ func (m *moving) waysOf(g Group) *ways {
 	w, seen, alike := &ways{}, map[int]bool{}, map[string]*collective.Ways{}
 	for r, at := range m.host {
 		begin := r/(g.Size*g.Stride)*(g.Size*g.Stride) + r%g.Stride
-		if at != m.host[0] || seen[begin] {
+		if at != m.host[0] || seen[begin] || begin+(g.Size-1)*g.Stride >= len(m.host) {
 			continue
 		}
 		seen[begin] = true

@@ -26,15 +26,19 @@ type ops interface {
 type Kernel struct {
 	Op      string
 	In, Out device.DType
-	M, N, K int   // of a product; else elements, or rows and columns
-	Form    uint8 // of a product, a collective, or attention and the loss
-	Window  int   // of attention
-	Group   Group // of a collective
-	Host    bool  // of a collective: what it moves is in host memory, wherever the rank computes
+	M, N, K int    // of a product; else elements, or rows and columns
+	Form    uint8  // of a product, a collective, or attention and the loss
+	Window  int    // of attention
+	Group   Group  // of a collective
+	Host    bool   // of a collective: what it moves is in host memory, wherever the rank computes
+	Link    [2]int // of a broadcast over a link of a pipeline: the world ranks that send and receive
 }
 
 // Group is the ranks of a collective: so many, each so far from the next.
 type Group struct{ Size, Stride int }
+
+// isLink says that k is a transfer over a link of a pipeline.
+func (k Kernel) isLink() bool { return k.Link != [2]int{} }
 
 // Work is what a kernel does: operations of products, bytes it reads and writes once
 // each, and operations beside products, where soft caps make these many.
@@ -45,7 +49,7 @@ type Work struct {
 // task is an entry of a queue: a kernel, or waiting for a task of another queue.
 type task struct {
 	Kernel int32 // in recording.kernels; -1: waits
-	on     int32 // for this queue
+	on     int32 // for this queue; of a kernel: the meeting in which it is an operation between places, 0 if it is none
 	until  int32 // until so many of its tasks are done
 	host   int32 // index of the last of recording.waits before it was issued; -1 if there is none
 	label  int32 // in recording.labels
@@ -69,6 +73,9 @@ type Recording struct {
 	before  []int         // and before the one before it
 	bounce  map[Group]int // planned bytes of memory for what is on its way, of a rank's groups
 	again   bool          // activations are being computed again
+	rank    int           // in the world, the first at its place in a pipeline,
+	places  int           // which has so many
+	links   int           // how many of Queues, the last, are those of links
 }
 
 // hostWait is the host waiting for a queue to have done so many tasks: what is
@@ -140,8 +147,11 @@ func (l *Recording) known(k Kernel, w Work) int32 {
 }
 
 // kernel notes a kernel, which pass issues.
-func (r *recordedQueue) kernel(k Kernel, w Work, pass func()) {
-	r.add(task{Kernel: r.to.known(k, w)})
+func (r *recordedQueue) kernel(k Kernel, w Work, pass func()) { r.meet(alone, k, w, pass) }
+
+// meet notes a kernel that is an operation of a meeting.
+func (r *recordedQueue) meet(meeting int32, k Kernel, w Work, pass func()) {
+	r.add(task{Kernel: r.to.known(k, w), on: meeting})
 	if r.at == 0 {
 		r.to.count(k, w)
 	}
@@ -485,8 +495,30 @@ func (r *recordedQueue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer
 // recordedGroup is a group whose operations are written down.
 type recordedGroup struct {
 	collective.Group
-	stride int  // from one of its ranks to the next
-	host   bool // what it moves is in host memory
+	stride int    // from one of its ranks to the next
+	host   bool   // what it moves is in host memory
+	meets  int32  // where it has ranks of several places; else alone
+	link   [2]int // the world ranks of one that is a link
+}
+
+// Meetings are the groups that have ranks of several places of a pipeline, by number. Those of
+// the links of each place that sends follow, forward and backward.
+const (
+	alone    = iota // no meeting: all of a group's ranks are of one place
+	together        // all ranks
+	atEnds          // of the first place and the last
+	fromPlace
+)
+
+// meetings is how many numbers of meetings a pipeline has.
+func meetings(places int) int { return fromPlace + 2*places }
+
+// members is how many places meet.
+func members(meeting int32, places int) int {
+	if meeting == together {
+		return places
+	}
+	return 2
 }
 
 // AllGather implements collective.Group.
@@ -510,11 +542,11 @@ const Apart = 1
 
 func (g recordedGroup) record(q device.Queue, op string, whole, own device.Buffer, issue func(device.Queue)) {
 	r := q.(*recordedQueue)
-	k := Kernel{Op: op, In: whole.Type, Out: whole.Type, N: whole.N, Group: Group{g.Size(), g.stride}, Host: g.host}
+	k := Kernel{Op: op, In: whole.Type, Out: whole.Type, N: whole.N, Group: Group{g.Size(), g.stride}, Host: g.host, Link: g.link}
 	if own.Use != whole.Use {
 		k.Form = Apart
 	}
-	r.kernel(k, Work{Bytes: float64(whole.Bytes())}, func() { issue(r.ops) })
+	r.meet(g.meets, k, Work{Bytes: float64(whole.Bytes())}, func() { issue(r.ops) })
 }
 
 // RecordAll puts recorders before all a trainer works with. The first queue is
@@ -537,8 +569,42 @@ func RecordAll(z *zero.Config) *Recording {
 	if z.Listener == nil {
 		z.Listener = l
 	}
-	z.Groups.World = recordedGroup{z.Groups.World, 1, true} // of statistics
-	z.Groups.Shard = recordedGroup{z.Groups.Shard, 1, false}
-	z.Groups.Replica = recordedGroup{z.Groups.Replica, z.Groups.Shard.Size(), false}
+	l.rank, l.places = z.Groups.World.Rank(), max(1, z.Mesh.Pipeline)
+	meets := int32(alone)
+	if l.places > 1 {
+		meets = together
+	}
+	z.Groups.World = recordedGroup{Group: z.Groups.World, stride: 1, host: true, meets: meets} // of statistics
+	z.Groups.Shard = recordedGroup{Group: z.Groups.Shard, stride: 1}
+	z.Groups.Replica = recordedGroup{Group: z.Groups.Replica, stride: z.Groups.Shard.Size()}
+	if l.places > 1 {
+		l.recordLinks(z, put)
+	}
 	return l
+}
+
+// recordLinks puts recorders before what joins the places of a pipeline.
+func (l *Recording) recordLinks(z *zero.Config, put func(string, any) *recordedQueue) {
+	apart := z.Mesh.World() / l.places
+	place := l.rank / apart
+	around := func(place int) int { return (place + l.places) % l.places }
+	next, previous := around(place+1), around(place-1)
+	ends := [collective.PipelineLinks][2]int{
+		collective.ToNext: {place, next}, collective.FromPrevious: {previous, place},
+		collective.ToPrevious: {place, previous}, collective.FromNext: {next, place},
+	}
+	l.links = len(ends)
+	for i, e := range ends {
+		z.Pipeline.Queues[i] = put(setup.LinkQueues[i], z.Pipeline.Queues[i])
+		meets := fromPlace + 2*e[0]
+		if link := collective.Link(i); link == collective.ToPrevious || link == collective.FromNext {
+			meets++
+		}
+		within := l.rank % apart
+		z.Groups.Links[i] = recordedGroup{Group: z.Groups.Links[i], stride: apart, meets: int32(meets), link: [2]int{e[0]*apart + within, e[1]*apart + within}}
+	}
+	if g := z.Groups.Ends; g != nil {
+		span := z.Groups.Shard.Size() * max(1, (l.places*z.Groups.Replica.Size()-1)/(g.Size()-1)) // as if they were evenly apart
+		z.Groups.Ends = recordedGroup{Group: g, stride: span, meets: atEnds}
+	}
 }

@@ -20,14 +20,15 @@ type Result struct {
 	Compute  float64 `json:"compute_seconds"`               // of a step, in which the compute queue is at work
 	Exposed  float64 `json:"exposed_communication_seconds"` // in which the comm queue is and the compute queue is not
 	Offload  float64 `json:"exposed_offload_seconds"`       // in which only what copies, reads, writes and updates what is offloaded is
+	Bubble   float64 `json:"pipeline_bubble,omitempty"`     // share of a step in which a pipeline's rank does nothing; a mean
 	Tokens   float64 `json:"tokens_per_second"`             // of all ranks
-	Flops    float64 `json:"model_flops"`                   // of a rank in a step, without what is recomputed
+	Flops    float64 `json:"model_flops"`                   // of a rank in a step, without what is recomputed; in a pipeline a mean
 	Used     float64 `json:"utilisation"`                   // MFU: Flops a second, as a share of the peak
 
 	Moves   string `json:"collectives,omitempty"`         // what moves them, in words
 	Between int64  `json:"bytes_between_hosts,omitempty"` // that the first rank's host sends to others in a step, where NCCL does not
 
-	Trace *Trace         // of a rank, of some steps; nil if it is not wanted
+	Trace *Trace         // of a rank at each place of a pipeline, of some steps; nil if it is not wanted
 	Of    *config.Config // whose steps these are: with fewer micro-batches, where there are many
 }
 
@@ -86,14 +87,27 @@ const mostSeconds = 1e9
 // gathered and nothing to update behind it.
 const simulatedSteps = 3
 
-// Recorded is what some steps of the job's first rank issue. Of more than two the second
-// stands for the others: from there on all are alike.
-func Recorded(c *setup.Job, steps int) (*Recording, error) { return recorded(c, steps, 2) }
+// Recorded is what some steps of the job's first rank issue, at each place of a pipeline. Of
+// more than two the second stands for the others: from there on all are alike.
+func Recorded(c *setup.Job, steps int) ([]*Recording, error) { return recorded(c, steps, 2) }
 
 // recorded is Recorded by so many steps that are issued.
-func recorded(c *setup.Job, steps, issued int) (*Recording, error) {
+func recorded(c *setup.Job, steps, issued int) (places []*Recording, err error) {
+	tasks := 0
+	for at := range setup.Pipeline(c.Config) {
+		l, err := recordedAt(c, at, steps, issued, &tasks)
+		if err != nil {
+			return nil, err
+		}
+		places = append(places, l)
+	}
+	return places, nil
+}
+
+// recordedAt is recorded at one place. It adds to the tasks of the places before it.
+func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, error) {
 	var l *Recording
-	t, _, _, err := setup.DryRank(c, 0, func(z *zero.Config) { l = RecordAll(z) })
+	t, _, _, err := setup.DryRank(c, at, func(z *zero.Config) { l = RecordAll(z) })
 	if err != nil {
 		return nil, err
 	}
@@ -106,12 +120,14 @@ func recorded(c *setup.Job, steps, issued int) (*Recording, error) {
 		}
 		l.step(steps - i)
 		t.DryRun()
-		if n := steps * l.tasks(); i == 0 && n > config.MostTasks {
-			return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, of at most %d that are simulated; want fewer layers, larger chunks of the loss or less offloaded", steps, n, config.MostTasks))
-		}
-		if l.ends = append(l.ends, len(l.waits)-1); i == 0 {
+		if i == 0 {
+			*tasks += steps * l.tasks()
+			if *tasks > config.MostTasks {
+				return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, of at most %d that are simulated; want fewer layers, larger chunks of the loss or less offloaded", steps, *tasks, config.MostTasks))
+			}
 			l.first = l.Operations
 		}
+		l.ends = append(l.ends, len(l.waits)-1)
 	}
 	return l, nil
 }
@@ -120,26 +136,46 @@ func recorded(c *setup.Job, steps, issued int) (*Recording, error) {
 // as the last of these, which like the one before it waits for a buffer of ids.
 const fewSimulated = 4
 
+// filledPipelines is how many micro-batches are simulated for each rank of a pipeline. Those
+// that follow come in rounds of one for each rank; a round takes as long as the last of these.
+const filledPipelines = 8
+
+// few is how many of a step's micro-batches are simulated, and how many are a round of those
+// that are not.
+func few(c *config.Config) (all, round int) {
+	p, most := setup.Pipeline(c), fewSimulated
+	if p > 1 {
+		most = filledPipelines * p
+	}
+	if c.Train.Accumulate <= most {
+		return c.Train.Accumulate, p
+	}
+	return most - (most+p-c.Train.Accumulate%p)%p, p
+}
+
 // SimulateWith is Simulate by a given cost model. Of many micro-batches it
 // simulates a few.
 func SimulateWith(c *setup.Job, p CostModel) (*Result, error) {
-	if c.Train.Accumulate <= fewSimulated {
+	n, round := few(c.Config)
+	if c.Train.Accumulate == n {
 		return simulateAll(c, p)
 	}
 	var few [2]*Result
 	for i := range few {
-		f, err := simulateAll(setup.Micros(c, fewSimulated-i), p)
+		f, err := simulateAll(setup.Micros(c, n-i*round), p)
 		if err != nil {
 			return nil, err
 		}
 		few[i] = f
 	}
-	f, more := few[0], float64(c.Train.Accumulate-fewSimulated)
+	f, more := few[0], float64((c.Train.Accumulate-n)/round)
+	idle, less := f.Bubble*f.Seconds, few[1].Bubble*few[1].Seconds
 	for _, s := range []struct{ all, less *float64 }{
-		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops},
+		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops}, {&idle, &less},
 	} {
 		*s.all += more * (*s.all - *s.less)
 	}
+	f.Bubble = idle / f.Seconds
 	f.Between += int64(more) * (f.Between - few[1].Between)
 	f.rate(c.Config, p)
 	return f, nil
@@ -147,37 +183,68 @@ func SimulateWith(c *setup.Job, p CostModel) (*Result, error) {
 
 // simulateAll is SimulateWith of every micro-batch.
 func simulateAll(c *setup.Job, p CostModel) (*Result, error) {
-	l, err := Recorded(c, simulatedSteps)
+	places, err := Recorded(c, simulatedSteps)
 	if err != nil {
 		return nil, err
 	}
+	r := &simulation{}
+	for _, l := range places {
+		r.places = append(r.places, newPlace(l, p))
+	}
+	r.run(!p.Untraced)
+	if !(r.now < mostSeconds) {
+		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, of at most %.3g; want faster hardware or a smaller job", simulatedSteps, p.Name, r.now, mostSeconds))
+	}
+	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Of: c.Config}
+	r.sum(f, p)
+	f.rate(c.Config, p)
+	return f, nil
+}
+
+// newPlace is a place whose kernels take as long as the cost model says.
+func newPlace(l *Recording, p CostModel) *place {
 	if p.Planned != nil {
 		p.Planned(l.bounce)
 	}
-	r := &simulation{Recording: l, there: p.There}
+	r := &place{Recording: l, there: p.There}
 	for _, q := range l.Queues {
 		r.wants = append(r.wants, p.Wants(q.Name))
 		for i, k := range l.Kernels {
 			r.seconds = append(r.seconds, p.Seconds(q.Name, k, l.Work[i]))
 		}
 	}
-	r.run(!p.Untraced)
-	if !(r.now < mostSeconds) {
-		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, of at most %.3g; want faster hardware or a smaller job", simulatedSteps, p.Name, r.now, mostSeconds))
-	}
+	return r
+}
+
+// sum is what the places' steps come to: how long they take, and how they divide where most
+// is computed.
+func (r *simulation) sum(f *Result, p CostModel) {
 	const scale = 1e-9 / (simulatedSteps - 1)
-	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Between: l.between(p), Of: c.Config,
-		Seconds: r.spent.Seconds * scale, Compute: r.spent.Compute * scale, Exposed: r.spent.Exposed * scale, Offload: r.spent.Offload * scale}
-	if r.tracks != nil {
-		f.Trace = &Trace{ranks: []tracks{append(r.tracks, r.steps())}, names: []int{0}}
+	most, n, idle := r.places[0].spent, float64(len(r.places)), 0.0
+	if !p.Untraced {
+		f.Trace = &Trace{}
 	}
-	f.Flops = l.first.Flops - l.first.Again
-	f.rate(c.Config, p)
-	return f, nil
+	for _, l := range r.places {
+		seconds := max(most.Seconds, l.spent.Seconds)
+		if l.spent.Compute > most.Compute {
+			most = l.spent
+		}
+		most.Seconds = seconds
+		idle += l.idle / n
+		f.Flops += (l.first.Flops - l.first.Again) / n
+		f.Between += l.between(p)
+		if f.Trace != nil {
+			f.Trace.ranks, f.Trace.names = append(f.Trace.ranks, append(l.tracks, l.steps())), append(f.Trace.names, l.rank)
+		}
+	}
+	f.Seconds, f.Compute, f.Exposed, f.Offload = most.Seconds*scale, most.Compute*scale, most.Exposed*scale, most.Offload*scale
+	if n > 1 {
+		f.Bubble = idle / most.Seconds
+	}
 }
 
 // steps is the track of steps.
-func (r *simulation) steps() *Track {
+func (r *place) steps() *Track {
 	t, from := &Track{name: "step", spans: make([]ran, len(r.ended))}, 0.0
 	for i, end := range r.ended {
 		t.add(ran{"", fmt.Sprint("step ", i+1), nanoseconds(from), nanoseconds(end)})
@@ -186,15 +253,19 @@ func (r *simulation) steps() *Track {
 	return t
 }
 
-// between is the bytes that the first host sends to others in the last step.
+// between is the bytes that the first host sends to others in the last step, of the groups of
+// all places, which are alike, and of the links from this place.
 func (l *Recording) between(p CostModel) (bytes int64) {
 	if p.Between == nil {
 		return 0
 	}
 	for i, q := range l.Queues {
 		for _, t := range q.Tasks[l.last[i]:] {
-			if t.Kernel >= 0 && l.Kernels[t.Kernel].Group.Size > 0 {
-				bytes += p.Between(l.Kernels[t.Kernel])
+			if t.Kernel < 0 || l.Kernels[t.Kernel].Group.Size == 0 {
+				continue
+			}
+			if k := l.Kernels[t.Kernel]; k.isLink() && k.Link[0] == l.rank || !k.isLink() && l.rank == 0 {
+				bytes += p.Between(k)
 			}
 		}
 	}
@@ -203,7 +274,7 @@ func (l *Recording) between(p CostModel) (bytes int64) {
 
 // rate is what the seconds come to.
 func (f *Result) rate(c *config.Config, p CostModel) {
-	f.Tokens = float64(c.Train.MicroBatch*c.Train.Accumulate*c.Model.Context*c.Parallel.Ranks) / f.Seconds
+	f.Tokens = float64(c.Train.MicroBatch*c.Train.Accumulate*c.Model.Context*c.Parallel.DataRanks()) / f.Seconds
 	f.Used = 0
 	if p.Peak > 0 {
 		f.Used = f.Flops / f.Seconds / p.Peak
@@ -215,6 +286,9 @@ func (f *Result) Lines() []string {
 	line := fmt.Sprintf("step    %s on %s: computing %s, communication not hidden %s (%.1f %%)", show.Seconds(f.Seconds), f.Hardware, show.Seconds(f.Compute), show.Seconds(f.Exposed), 100*f.Exposed/f.Seconds)
 	if f.Offload > 0 {
 		line += fmt.Sprintf(", offload not hidden %s (%.1f %%)", show.Seconds(f.Offload), 100*f.Offload/f.Seconds)
+	}
+	if f.Bubble > 0 {
+		line += fmt.Sprintf(", a rank of the pipeline idle %s (%.1f %%)", show.Seconds(f.Bubble*f.Seconds), 100*f.Bubble)
 	}
 	rate := fmt.Sprintf("speed   %s tokens a second, %s a rank", show.Grouped(int64(f.Tokens)), show.Grouped(int64(f.Tokens/float64(f.Ranks))))
 	if f.Used > 0 {

@@ -46,6 +46,9 @@ func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 		ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapGroups: func(_ int, g collective.Ranks) collective.Ranks {
 			g.Shard = paced{g.Shard, p.gather, p.reduce}
 			g.Replica = paced{g.Replica, p.apart, p.apart}
+			if g.Ends != nil {
+				g.Ends = paced{g.Ends, p.apart, p.apart}
+			}
 			return g
 		}}))
 		if err != nil {
@@ -108,6 +111,8 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 			{"parallel.ranks=2", "zero.prefetch=2", "zero.recompute=block"},
 			{"parallel.ranks=2", "model.family=llama", "model.kv_heads=1"},
 			{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "optimizer.type=muon", "device=cpu"},
+			{"parallel.ranks=4", "parallel.pipeline=2"},
+			{"parallel.ranks=4", "parallel.pipeline=2", "pipeline.schedule=GPipe", "model.family=llama"},
 		} {
 			if stage == 0 {
 				sets = append(sets, "parallel.shard=-1", "parallel.replicate=1")
@@ -118,9 +123,9 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 					mesh := config.Mesh(c)
 					f, err := SimulateWith(setup.Planned(c), CostModel{There: 1, Wants: func(string) float64 { return 0 }, Seconds: func(_ string, k Kernel, _ Work) float64 {
 						switch {
-						case k.Op == "all-gather" && k.In == device.I64: // the statistics
+						case k.Op == "all-gather" && k.In == device.I64, k.isLink(): // the statistics
 							return 0
-						case k.Group == Group{mesh.Replicate, mesh.Shard} && k.Group != Group{mesh.Shard, 1}:
+						case k.Group.Stride == mesh.Shard && k.Group != Group{mesh.Shard, 1}: // replicas, also those at both ends
 							return p.apart.Seconds()
 						case k.Op == "all-gather":
 							return p.gather.Seconds()
@@ -168,8 +173,8 @@ func TestSimulationSharesProcessors(t *testing.T) {
 		{1, []float64{0, 1}, 5},   // a wants none
 		{0.5, []float64{0, 1}, 9}, // b alone wants twice what there is
 	} {
-		r := &simulation{Recording: told(), seconds: seconds, wants: test.wants, there: test.there}
-		r.run(true)
+		r := &place{Recording: told(), seconds: seconds, wants: test.wants, there: test.there}
+		(&simulation{places: []*place{r}}).run(true)
 		ends, a := r.waited, r.tracks[0].All()
 		if math.Abs(ends[0]-test.want) > 1e-9 || len(a) != 3 || a[2].Start != int64(1e9*test.want) {
 			t.Errorf("%+v: the host's wait ended at %v, the last task began at %v", test, ends[0], a[len(a)-1].Start)
@@ -227,6 +232,9 @@ func TestStepsAreAlike(t *testing.T) {
 	for _, off := range []string{"zero.offload.parameters=host", "zero.offload.parameters=disk zero.offload.path=.", "zero.offload.parameters=disk zero.offload.path=. zero.offload.optimizer=disk zero.offload.ratio=0.5 zero.prefetch=3"} {
 		jobs = append(jobs, append(strings.Fields(off), "zero.stage=3", "train.accumulate=2"))
 	}
+	for _, schedule := range []string{"GPipe", "1F1B", "Interleaved1F1B"} {
+		jobs = append(jobs, []string{"parallel.pipeline=2", "zero.stage=1", "train.accumulate=6", "pipeline.schedule=" + schedule})
+	}
 	labelled := func(l *Recording, queue int) (tasks []task, labels []string) {
 		tasks = slices.Clone(l.Queues[queue].Tasks)
 		for i, x := range tasks {
@@ -236,30 +244,33 @@ func TestStepsAreAlike(t *testing.T) {
 	}
 	for _, job := range jobs {
 		sets := append([]string{"parallel.ranks=4", "model.layers=5", "train.batch=null"}, job...)
-		if !slices.Contains(job, "zero.stage=0") {
+		if !slices.Contains(job, "zero.stage=0") && !slices.Contains(job, "parallel.pipeline=2") {
 			sets = append(sets, "parallel.shard=2", "parallel.replicate=2")
 		}
 		c := configtest.Fitted(t, sets...)
-		short, err := Recorded(setup.Planned(c), 4)
+		shorts, err := Recorded(setup.Planned(c), 4)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, err := recorded(setup.Planned(c), 4, 4)
+		alls, err := recorded(setup.Planned(c), 4, 4)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, q := range all.Queues {
-			got, labels := labelled(short, i)
-			want, called := labelled(all, i)
-			if short.Queues[i].Name != q.Name || !slices.Equal(got, want) || !slices.Equal(labels, called) || short.last[i] != all.last[i] {
-				t.Errorf("%v: queue %s has %d tasks, and not those of steps that are issued, %d", job, q.Name, len(got), len(want))
+		for at, all := range alls {
+			short := shorts[at]
+			for i, q := range all.Queues {
+				got, labels := labelled(short, i)
+				want, called := labelled(all, i)
+				if short.Queues[i].Name != q.Name || !slices.Equal(got, want) || !slices.Equal(labels, called) || short.last[i] != all.last[i] {
+					t.Errorf("%v: place %d: queue %s has %d tasks, and not those of steps that are issued, %d", job, at, q.Name, len(got), len(want))
+				}
 			}
-		}
-		if !slices.Equal(short.waits, all.waits) || !slices.Equal(short.ends, all.ends) || !slices.Equal(short.Kernels, all.Kernels) {
-			t.Errorf("%v: %d waits of the host, steps that are issued have %d, or other kernels", job, len(short.waits), len(all.waits))
-		}
-		if !all.repeat(1) {
-			t.Errorf("%v: steps are all issued", job)
+			if !slices.Equal(short.waits, all.waits) || !slices.Equal(short.ends, all.ends) || !slices.Equal(short.Kernels, all.Kernels) {
+				t.Errorf("%v: place %d: %d waits of the host, steps that are issued have %d, or other kernels", job, at, len(short.waits), len(all.waits))
+			}
+			if !all.repeat(1) {
+				t.Errorf("%v: place %d: steps are all issued", job, at)
+			}
 		}
 	}
 }
@@ -270,12 +281,12 @@ func TestRecordedApart(t *testing.T) {
 	for sets, want := range map[string][2]bool{ // of parameters gathered, of gradients reduced
 		"zero.stage=3": {true, true}, "zero.stage=2": {false, true}, "zero.stage=1": {false, false},
 	} {
-		l, err := Recorded(setup.Planned(configtest.Fitted(t, sets, "parallel.ranks=2")), 1)
+		places, err := Recorded(setup.Planned(configtest.Fitted(t, sets, "parallel.ranks=2")), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got [2]bool
-		for _, k := range l.Kernels {
+		for _, k := range places[0].Kernels {
 			if k.Form == Apart {
 				got[0], got[1] = got[0] || k.Op == "all-gather", got[1] || k.Op == "reduce-scatter"
 			}
@@ -297,10 +308,11 @@ func TestRecordedDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := Recorded(setup.Planned(c), 1)
+		places, err := Recorded(setup.Planned(c), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
+		l := places[0]
 		bytes, sizes := map[string]int64{}, map[float64]bool{}
 		for _, q := range l.Queues {
 			for _, task := range q.Tasks {

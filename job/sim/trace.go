@@ -200,16 +200,21 @@ func (t *Trace) Exposure() (e Exposure) {
 func (e *Exposure) add(k tracks, step ran) {
 	compute := k.compute().All()
 	computing, moving := busy(compute, step), busy(k.comm().All(), step)
+	for _, q := range k.beside() {
+		if slices.Contains(setup.LinkQueues[:], q.name) {
+			moving = union(moving, slices.DeleteFunc(busy(q.All(), step), waitsForPeers))
+		}
+	}
 	e.Steps++
 	e.Seconds += float64(step.End - step.Start)
 	e.Compute += float64(measure(computing))
 	e.Exposed += float64(measure(moving) - overlap(moving, computing))
-	waiting := slices.DeleteFunc(slices.Clone(moving), func(r ran) bool { return r.task != collective.Waiting })
+	waiting := slices.DeleteFunc(slices.Clone(moving), func(r ran) bool { return !waitsForPeers(r) })
 	e.Peers += float64(measure(waiting) - overlap(waiting, computing))
 	all := union(computing, moving)
 	seen := measure(all)
 	for _, q := range k.beside() {
-		if !slices.Contains(setup.Queues[:], q.name) {
+		if !slices.Contains(setup.Queues[:], q.name) && !slices.Contains(setup.LinkQueues[:], q.name) {
 			all = union(all, busy(q.All(), step))
 		}
 	}
@@ -222,6 +227,9 @@ func (e *Exposure) add(k tracks, step ran) {
 		}
 	}
 }
+
+// waitsForPeers says that a task is a rank's waiting for others.
+func waitsForPeers(r ran) bool { return r.task == collective.Waiting }
 
 // kept is the time from which on a track's spans are all there.
 func kept(t *Track) int64 {
