@@ -67,6 +67,14 @@ func (k tracks) host() *Track {
 	return nil
 }
 
+// Ranks returns what the queues of each rank did, compute first, and its steps last.
+func (t *Trace) Ranks() (ranks [][]*Track) {
+	for _, k := range t.ranks {
+		ranks = append(ranks, k)
+	}
+	return ranks
+}
+
 // ran is a task, in nanoseconds since Trace.origin.
 type ran struct {
 	Label, task string
