@@ -29,6 +29,8 @@ func main() {
 const (
 	ranks, micros     = 4, 8
 	forward, backward = 1.0, 2.0
+
+	width = 8 // of the model
 )
 
 // shapes are the schedules that are drawn.
@@ -36,6 +38,7 @@ var shapes = []pipe.Shape{
 	{Schedule: pipe.GPipe, Ranks: ranks, Virtual: 1, Micro: micros},
 	{Schedule: pipe.OneF1B, Ranks: ranks, Virtual: 1, Micro: micros},
 	{Schedule: pipe.Interleaved, Ranks: ranks, Virtual: 2, Micro: micros},
+	{Schedule: pipe.ZBH1, Ranks: ranks, Virtual: 1, Micro: micros},
 }
 
 // drawing draws each schedule.
@@ -61,7 +64,7 @@ type box struct {
 // simulate returns what the ranks do in the last step that is simulated, and the bubble. Each
 // stage has one block, and only attention takes time: so each action is one task.
 func simulate(s pipe.Shape) (boxes []box, bubble float64, err error) {
-	sets := []string{"device=cpu", "zero.stage=1", "model.heads=1", "model.width=8", "model.context=8", "model.vocab=16", "train.micro_batch=1", "train.batch=null"}
+	sets := []string{"device=cpu", "zero.stage=1", "model.heads=1", "model.width="+strconv.Itoa(width), "model.context=8", "model.vocab=16", "train.micro_batch=1", "train.batch=null"}
 	for key, n := range map[string]int{"parallel.ranks": s.Ranks, "parallel.pipeline": s.Ranks, "pipeline.virtual": s.Virtual, "model.layers": s.Stages(), "train.accumulate": s.Micro} {
 		sets = append(sets, key+"="+strconv.Itoa(n))
 	}
@@ -88,15 +91,25 @@ func simulate(s pipe.Shape) (boxes []box, bubble float64, err error) {
 	return boxes, r.Bubble, nil
 }
 
-// costs is a model in which passes through blocks take their time, and all else none.
+// costs is a model in which passes through blocks take their time, and all else none. Of a
+// backward pass in two parts each takes half: the second one in the gradient of one of the
+// block's weights.
 func costs(c *config.Config) sim.CostModel {
 	virtual := float64(c.PipelineShape().Virtual)
+	split := c.PipelineShape().Schedule == pipe.ZBH1
 	return sim.CostModel{There: 1, Wants: func(string) float64 { return 0 }, Seconds: func(_ string, k sim.Kernel, _ sim.Work) float64 {
 		switch k.Op {
 		case "attention":
 			return forward / virtual
 		case "attention gradient":
+			if split {
+				return backward / 2
+			}
 			return backward / virtual
+		case "weight gradient":
+			if split && k.M*k.N == 3*width*width { // of queries, keys and values
+				return backward / 2
+			}
 		}
 		return 0
 	}}
@@ -109,6 +122,8 @@ var kinds = []struct {
 	name  string
 	color show.Color
 }{
+	{pipe.WeightGrad, 0, "backward, gradients of weights", show.Color{Light: "#8fbf7f", Dark: "#5d9450"}},
+	{pipe.InputGrad, 0, "backward, gradients of inputs", show.Color{Light: "#f0a35c", Dark: "#d98434"}},
 	{pipe.Backward, 1, "backward, second stage", show.Color{Light: "#f7cfa6", Dark: "#8f5a26"}},
 	{pipe.Backward, 0, "backward", show.Color{Light: "#f0a35c", Dark: "#d98434"}},
 	{pipe.Forward, 1, "forward, second stage", show.Color{Light: "#b9d3ef", Dark: "#2f5687"}},
