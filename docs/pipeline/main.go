@@ -130,7 +130,7 @@ var kinds = []struct {
 	{pipe.Forward, 0, "forward", show.Color{Light: "#6ea3dc", Dark: "#4f8fd6"}},
 }
 
-// chart draws a row for each rank and a box for each action, with its micro-batch.
+// chart draws a row for each rank and a box for each action, with its micro-batch if there is room.
 func chart(s pipe.Shape, boxes []box, bubble float64) *show.Chart {
 	c := &show.Chart{Title: string(s.Schedule), Height: 150,
 		Notes: []string{fmt.Sprintf("stages of each rank: %d; a rank is idle for %.1f %% of the step", s.Virtual, 100*bubble)},
@@ -147,7 +147,9 @@ func chart(s pipe.Shape, boxes []box, bubble float64) *show.Chart {
 			high := low + 0.84
 			c.Series = append(c.Series, show.Series{Name: kind.name, Color: kind.color, Fill: true,
 				Points: []show.XY{{X: b.from, Y: low}, {X: b.from, Y: high}, {X: b.to, Y: high}, {X: b.to, Y: low}}})
-			c.Marks = append(c.Marks, show.Mark{XY: show.XY{X: (b.from + b.to) / 2, Y: low + 0.08}, Label: strconv.Itoa(b.Micro + 1)})
+			if b.to-b.from > 0.9 { // else there is no room
+				c.Marks = append(c.Marks, show.Mark{XY: show.XY{X: (b.from + b.to) / 2, Y: low + 0.08}, Label: strconv.Itoa(b.Micro + 1)})
+			}
 		}
 	}
 	return c
