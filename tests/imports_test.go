@@ -33,7 +33,7 @@ var table = [][]string{
 	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim"},
 	{"job/generate", "job/bench", "job → job/generate"},
 	{"cmd/zeroth"},
-	{"tests", "tests/campaign", "tests/cluster", "tests/gpu", "tests/interop/parquet", "docs/schedule"},
+	{"tests", "tests/campaign", "tests/cluster", "tests/gpu", "tests/interop/parquet", "docs/schedule", "docs/pipeline"},
 }
 
 // place is where a package stands in the table.
