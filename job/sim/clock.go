@@ -13,7 +13,7 @@ import (
 // between places begins when all of its members have come to it.
 type simulation struct {
 	places []*place
-	came   []int // by meeting, how many members have come to one of its operations
+	came   []int // by junction, how many members have come to one of its operations
 	now    float64
 }
 
@@ -32,7 +32,7 @@ type place struct {
 	left   []float64 // by queue, seconds of the task at work; < 0: none is
 	begun  []float64
 	here   []bool    // by queue: the task that comes is counted in simulation.came
-	met    []int     // by meeting, operations that have begun
+	met    []int     // by junction, operations that have begun
 	waited []float64 // when each wait of the host ended, of those that have
 	ended  []float64 // and each step
 	spent  Exposure  // of steps after the first, in nanoseconds
@@ -42,7 +42,7 @@ type place struct {
 
 // run runs all that the queues have.
 func (r *simulation) run(traced bool) {
-	r.came = make([]int, meetings(len(r.places)))
+	r.came = make([]int, junctions(len(r.places)))
 	for _, p := range r.places {
 		p.open(r, traced)
 	}
@@ -139,16 +139,16 @@ func (r *place) take(i int) bool {
 }
 
 // meet comes to an operation between places, and returns whether all have.
-func (r *place) meet(queue int, meeting int32) bool {
+func (r *place) meet(queue int, junction int32) bool {
 	if !r.here[queue] {
 		r.here[queue] = true
-		r.of.came[meeting]++
+		r.of.came[junction]++
 	}
-	if r.of.came[meeting] < (r.met[meeting]+1)*members(meeting, len(r.of.places)) {
+	if r.of.came[junction] < (r.met[junction]+1)*members(junction, len(r.of.places)) {
 		return false
 	}
 	r.here[queue] = false
-	r.met[meeting]++
+	r.met[junction]++
 	return true
 }
 

@@ -49,7 +49,7 @@ type Work struct {
 // task is an entry of a queue: a kernel, or waiting for a task of another queue.
 type task struct {
 	Kernel int32 // in recording.kernels; -1: waits
-	on     int32 // for this queue; of a kernel: the meeting in which it is an operation between places, 0 if it is none
+	on     int32 // for this queue; of a kernel: the junction in which it is an operation between places, 0 if it is none
 	until  int32 // until so many of its tasks are done
 	host   int32 // index of the last of recording.waits before it was issued; -1 if there is none
 	label  int32 // in recording.labels
@@ -149,9 +149,9 @@ func (l *Recording) known(k Kernel, w Work) int32 {
 // kernel notes a kernel, which pass issues.
 func (r *recordedQueue) kernel(k Kernel, w Work, pass func()) { r.meet(alone, k, w, pass) }
 
-// meet notes a kernel that is an operation of a meeting.
-func (r *recordedQueue) meet(meeting int32, k Kernel, w Work, pass func()) {
-	r.add(task{Kernel: r.to.known(k, w), on: meeting})
+// meet notes a kernel that is an operation of a junction.
+func (r *recordedQueue) meet(junction int32, k Kernel, w Work, pass func()) {
+	r.add(task{Kernel: r.to.known(k, w), on: junction})
 	if r.at == 0 {
 		r.to.count(k, w)
 	}
@@ -501,21 +501,21 @@ type recordedGroup struct {
 	link   [2]int // the world ranks of one that is a link
 }
 
-// Meetings are the groups that have ranks of several places of a pipeline, by number. Those of
+// Junctions are the groups that have ranks of several places of a pipeline, by number. Those of
 // the links of each place that sends follow, forward and backward.
 const (
-	alone    = iota // no meeting: all of a group's ranks are of one place
+	alone    = iota // no junction: all of a group's ranks are of one place
 	together        // all ranks
 	atEnds          // of the first place and the last
 	fromPlace
 )
 
-// meetings is how many numbers of meetings a pipeline has.
-func meetings(places int) int { return fromPlace + 2*places }
+// junctions is how many numbers of junctions a pipeline has.
+func junctions(places int) int { return fromPlace + 2*places }
 
 // members is how many places meet.
-func members(meeting int32, places int) int {
-	if meeting == together {
+func members(junction int32, places int) int {
+	if junction == together {
 		return places
 	}
 	return 2
