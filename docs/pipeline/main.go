@@ -64,7 +64,7 @@ type box struct {
 // simulate returns what the ranks do in the last step that is simulated, and the bubble. Each
 // stage has one block, and only attention takes time: so each action is one task.
 func simulate(s pipe.Shape) (boxes []box, bubble float64, err error) {
-	sets := []string{"device=cpu", "zero.stage=1", "model.heads=1", "model.width="+strconv.Itoa(width), "model.context=8", "model.vocab=16", "train.micro_batch=1", "train.batch=null"}
+	sets := []string{"device=cpu", "zero.stage=1", "model.heads=1", "model.width=" + strconv.Itoa(width), "model.context=8", "model.vocab=16", "train.micro_batch=1", "train.batch=null"}
 	for key, n := range map[string]int{"parallel.ranks": s.Ranks, "parallel.pipeline": s.Ranks, "pipeline.virtual": s.Virtual, "model.layers": s.Stages(), "train.accumulate": s.Micro} {
 		sets = append(sets, key+"="+strconv.Itoa(n))
 	}

@@ -205,8 +205,10 @@ func TestDataConnectionBreaks(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for why, breaks := range map[string]func(pair [2]*net.TCPConn){
 		"connection reset by peer": func(pair [2]*net.TCPConn) {
-			for _, c := range pair {
+			for _, c := range pair { // both first: who carries between them closes the one when the other is
 				_ = c.SetLinger(0)
+			}
+			for _, c := range pair {
 				c.Close()
 			}
 		},
