@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,8 +40,9 @@ type manifest struct {
 	Created time.Time          `json:"created"`
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 	Writers int                `json:"writers"`
-	Tensors []Tensor           `json:"tensors"` // sorted by name, then kind
-	Files   []fileEntry        `json:"files"`   // all but MANIFEST.json and COMMIT
+	Uses    []string           `json:"uses,omitempty"` // features that a reader must know, sorted
+	Tensors []Tensor           `json:"tensors"`        // sorted by name, then kind
+	Files   []fileEntry        `json:"files"`          // all but MANIFEST.json and COMMIT
 }
 
 // fileEntry is a file's name, size and digest: CRC32C for data files, SHA-256
@@ -63,7 +66,7 @@ const (
 )
 
 var (
-	manifestKeys = []string{"format", "seq", "step", "nonce", "created", "metrics", "writers", "tensors", "files"}
+	manifestKeys = []string{"format", "seq", "step", "nonce", "created", "metrics", "writers", "uses", "tensors", "files"}
 	fileKeys     = []string{"name", "bytes", "sha256", "crc32c"}
 )
 
@@ -100,12 +103,38 @@ func (m *manifest) read(r *jsonread.Reader, name string) (err error) {
 		return m.readMetrics(r)
 	case "writers":
 		return jsonread.Whole(r, &m.Writers)
+	case "uses":
+		return r.Array(func(int) error { return m.readUse(r) })
 	case "tensors":
 		return readTensors(r, m.addTensor)
 	case "files":
 		return r.Array(func(int) error { return m.readFile(r) })
 	}
 	return err
+}
+
+// readUse reads a feature, which this program must know.
+func (m *manifest) readUse(r *jsonread.Reader) error {
+	name, err := r.Text(maxName)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(slices.Collect(maps.Values(features)), name) {
+		return fmt.Errorf("it uses %q, which this program does not know", name)
+	}
+	m.Uses = append(m.Uses, name)
+	return nil
+}
+
+// uses are the features that tensors show, sorted.
+func uses(tensors []Tensor) (names []string) {
+	for _, t := range tensors {
+		if name, some := features[t.Kind]; some && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func (m *manifest) readMetrics(r *jsonread.Reader) error {

@@ -241,6 +241,7 @@ func (s *Save) manifest(c Commit) (*manifest, error) {
 	if m.Tensors, err = union(parts); err != nil {
 		return nil, err
 	}
+	m.Uses = uses(m.Tensors)
 	want := c.Tensors
 	if want == nil {
 		want = m.Tensors

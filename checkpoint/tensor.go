@@ -25,6 +25,13 @@ const (
 // names their rule gives them ("m", "v").
 const Master = "master"
 
+// Previous is the kind of tensor that holds parameters from before the last update.
+const Previous = "previous"
+
+// features are what a checkpoint may use that not every program knows, by the kind of tensor
+// that shows it.
+var features = map[string]string{Previous: "parameters from before the last update"}
+
 // Tensor is a logical tensor: what is saved, without how it is cut.
 type Tensor struct {
 	Name  string `json:"name"` // of the parameter

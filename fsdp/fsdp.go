@@ -131,6 +131,7 @@ type Unit struct {
 	whole   bool          // it has a slot to itself
 	updated device.Event  // the shard has its newest value
 	stale   bool          // and its slot has not
+	read    device.Event  // the gradient of the step before may be written over
 	slot    int           // of its parameters
 	dwSlot  int           // of its unsharded gradient in one micro-batch
 	kept    device.Buffer // (Len) float32: the unsharded gradient over micro-batches, with KeepGrads
@@ -165,6 +166,10 @@ func (u *Unit) Label(o Op) string { return u.labels[o] }
 
 // MarkUpdated tells the schedule that the shard has a new value once e fires.
 func (u *Unit) MarkUpdated(e device.Event) { u.updated, u.stale = e, true }
+
+// MarkRead tells the schedule that the gradient is read until e fires, where the shard has its
+// new value before: the next step writes no gradient before that.
+func (u *Unit) MarkRead(e device.Event) { u.read = e }
 
 // step is one module in the schedule.
 type step struct {
@@ -492,6 +497,7 @@ func (r *Runner) gradient(s *step, micro int) []device.Buffer {
 		}
 		if r.cfg.Policy.KeepGrads && micro == 0 {
 			dw = s.kept
+			r.cfg.Compute.After(u.read)
 		} else {
 			g := &r.grads[u.dwSlot]
 			r.cfg.Compute.After(g.free)
@@ -535,6 +541,7 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	}
 	q.Label(u.labels[Reduce])
 	q.After(c.Mark())
+	q.After(u.read)
 	own := collective.Own(u.Shard, buf)
 	if !u.GradOffloaded && micro == 0 {
 		own = u.Grad
@@ -605,7 +612,7 @@ func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 // toHost sends a shard of a unit's gradient to where it rests.
 func (r *Runner) toHost(u *Unit, own device.Buffer) {
 	q, h := r.cfg.Comm, r.cfg.Host
-	u.sent = move(h.ToHost, u.labels[ToHost], q.Mark(), device.Event{}, u.Grad, own)
+	u.sent = move(h.ToHost, u.labels[ToHost], q.Mark(), u.read, u.Grad, own)
 	r.tellOf(ToHost, u, h.ToHost, 0, 1, 0)
 }
 

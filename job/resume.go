@@ -257,6 +257,8 @@ func fits(c *config.Config, r *resumed, data string) error {
 		want[t.Name] = true
 		have, ok := r.Tensor(t.Name, t.Kind)
 		switch {
+		case !ok && t.Kind == zero.Previous:
+			return errors.New("  its updates were not delayed: resume without train.delayed_update, or export it and start from it with model.from")
 		case !ok && t.Kind != zero.Master && !r.Trained(): // an imported model: optimizer state starts at zero
 		case !ok && t.Kind != zero.Master:
 			errs = append(errs, fmt.Errorf("  %s has no %s, which optimizer %s needs: resume with the optimizer it was trained with, or export it and start from it with model.from", t.Name, t.Kind, c.Optimizer.Type))

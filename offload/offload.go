@@ -66,6 +66,7 @@ type Config struct {
 
 	DType device.DType     // of parameters in use
 	Vecs  [][]device.DType // state vectors of each update rule
+	Apart bool             // a parameter is never its own master copy, also in float32
 
 	Device   device.Device
 	Host     device.Device // its memory begins at multiples of 4096 bytes
@@ -319,7 +320,7 @@ func (s *Store) place(i int, u Unit) unit {
 	if u.Frozen {
 		p.onHost = p.param != Device // where it is at hand to be set and read
 	}
-	p.copies = !u.Frozen && (s.cfg.DType != device.F32 || !p.atHand())
+	p.copies = !u.Frozen && (s.cfg.Apart || s.cfg.DType != device.F32 || !p.atHand())
 	p.labels.state, p.labels.param = "unit "+u.Name+": optimizer state", "unit "+u.Name+": parameters"
 	if p.onHost && s.cfg.Optimizer == Disk && !u.Frozen {
 		p.vecs = s.cfg.Vecs[u.Rule]

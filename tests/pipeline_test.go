@@ -98,7 +98,7 @@ func drawnMesh(rng *rand.Rand) (sets []string) {
 	pick("precision=fp32", "precision=bf16")
 	pick("zero.recompute=none", "zero.recompute=block")
 	pick("zero.prefetch=0", "zero.prefetch=1", "zero.prefetch=2")
-	pick("optimizer.type=adamw", "optimizer.type=muon")
+	pick("optimizer.type=adamw", "optimizer.type=muon", "train.delayed_update=true")
 	pick("train.loss_chunk=5", "train.loss_chunk=1024")
 	pick("parallel.shard=1", "parallel.shard=2", "parallel.shard=3")
 	stage := rng.IntN(4)

@@ -16,9 +16,16 @@ import (
 // float32; the other kinds are named by the rule's States.
 const Master = "master"
 
+// Previous is the kind of state that holds the parameters in use where these are from before
+// the last update, as Config.Delayed has it.
+const Previous = "previous"
+
 // Kinds lists the kinds of state that parameters have.
 func (t *Trainer) Kinds() []string {
 	all := []string{Master}
+	if t.cfg.Delayed {
+		all = append(all, Previous)
+	}
 	for _, r := range t.cfg.Rules {
 		for _, kind := range r.States() {
 			if !slices.Contains(all, kind) {
@@ -29,18 +36,22 @@ func (t *Trainer) Kinds() []string {
 	return all
 }
 
-// KindsOf lists the kinds of state that a parameter has under some rules. A frozen one
-// has its Master alone, which is the parameter as it rests.
-func KindsOf(p shard.Param, rules []optim.Rule) []string {
-	if p.Frozen {
-		return []string{Master}
+// KindsOf lists the kinds of state that a parameter has under some rules, updated at once or
+// delayed. A frozen one has its Master alone, which is the parameter as it rests.
+func KindsOf(p shard.Param, rules []optim.Rule, delayed bool) []string {
+	kinds := []string{Master}
+	switch {
+	case p.Frozen:
+		return kinds
+	case delayed:
+		kinds = append(kinds, Previous)
 	}
-	return append([]string{Master}, rules[p.Rule].States()...)
+	return append(kinds, rules[p.Rule].States()...)
 }
 
 // kindsOf are those of some kinds that a unit has.
 func (t *Trainer) kindsOf(unit int, kinds []string) (has []string) {
-	own := KindsOf(t.runner.Units[unit].Layout.Params[0], t.cfg.Rules)
+	own := KindsOf(t.runner.Units[unit].Layout.Params[0], t.cfg.Rules, t.cfg.Delayed)
 	for _, kind := range kinds {
 		if slices.Contains(own, kind) {
 			has = append(has, kind)
@@ -83,9 +94,13 @@ func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error
 // together read it once; only state in host memory that groups do not reach
 // each reads for itself. All ranks call it, or none.
 func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
-	f := filler{t: t, src: src, memory: Staging()}
+	f := filler{t: t, src: src, memory: Staging(), previous: slices.Contains(kinds, Previous)}
 	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Layout.ShardLen()} }
-	return t.eachTile(true, all, func(q Update, u int, in shard.Range, st offload.State) error {
+	change := following
+	if f.previous {
+		change = changed
+	}
+	return t.eachTile(change, all, func(q Update, u int, in shard.Range, st offload.State) error {
 		for _, e := range st.Ready { // then the host may touch the tile
 			if err := e.Await(); err != nil {
 				return err
@@ -101,6 +116,8 @@ type filler struct {
 	src    func([]Want) error
 	want   []Want                // parts in memory that the host can reach: asked for together
 	memory func(n int) []float32 // for a part elsewhere
+
+	previous bool // parameters in use are among what is filled
 }
 
 func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offload.State) error {
@@ -174,7 +191,7 @@ func (t *Trainer) EachAll(memory func(n int) []float32, dst, inPlace func(p Part
 }
 
 func (t *Trainer) each(kinds []string, memory func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
-	return t.eachTile(false, t.share, func(q Update, u int, in shard.Range, st offload.State) error {
+	return t.eachTile(unchanged, t.share, func(q Update, u int, in shard.Range, st offload.State) error {
 		for _, kind := range t.kindsOf(u, kinds) {
 			err := t.parts(kind, u, in, st, func(p Part, at device.Buffer) error {
 				if inPlace != nil && at.Host && at.Type == device.F32 && t.store.Resident(u) {
@@ -314,6 +331,8 @@ func (t *Trainer) vector(unit int, kind string, st offload.State) device.Buffer 
 		return st.Param
 	case kind == Master:
 		return st.Master
+	case kind == Previous:
+		return t.runner.Units[unit].Param.Slice(st.At.Lo, st.At.Hi)
 	}
 	for i, name := range t.cfg.Rules[t.runner.Units[unit].Rule].States() {
 		if name == kind {
@@ -330,11 +349,19 @@ type borrowed struct {
 	st         offload.State
 }
 
+// change is what becomes of state that is borrowed.
+type change uint8
+
+const (
+	unchanged change = iota
+	following        // it changes, and the parameters follow their master copies
+	changed          // it changes, and the parameters in use with it
+)
+
 // eachTile borrows the state of every tile that has elements in a range of its
 // unit's shard, once all updates issued so far are done, and calls f with one
-// after the other; those that follow are on their way meanwhile. If f changes
-// it, the parameters follow their master copies.
-func (t *Trainer) eachTile(change bool, of func(unit int) shard.Range, f func(q Update, unit int, in shard.Range, st offload.State) error) error {
+// after the other; those that follow are on their way meanwhile.
+func (t *Trainer) eachTile(to change, of func(unit int) shard.Range, f func(q Update, unit int, in shard.Range, st offload.State) error) error {
 	if err := t.settle(); err != nil {
 		return err
 	}
@@ -347,12 +374,12 @@ func (t *Trainer) eachTile(change bool, of func(unit int) shard.Range, f func(q 
 					continue
 				}
 				for len(ahead) > 0 && !t.apart(ahead, b) {
-					if err := t.work(ahead[0], change, f); err != nil {
+					if err := t.work(ahead[0], to, f); err != nil {
 						return err
 					}
 					ahead = ahead[1:]
 				}
-				if change {
+				if to != unchanged {
 					b.st = t.store.Acquire(i, j, offload.All)
 				} else {
 					b.st = t.store.Peek(i, j, b.in)
@@ -361,7 +388,7 @@ func (t *Trainer) eachTile(change bool, of func(unit int) shard.Range, f func(q 
 			}
 		}
 		for ; len(ahead) > 0; ahead = ahead[1:] {
-			if err := t.work(ahead[0], change, f); err != nil {
+			if err := t.work(ahead[0], to, f); err != nil {
 				return err
 			}
 		}
@@ -390,21 +417,23 @@ func (t *Trainer) apart(ahead []borrowed, b borrowed) bool {
 }
 
 // work calls f with a borrowed tile and gives it back.
-func (t *Trainer) work(b borrowed, change bool, f func(Update, int, shard.Range, offload.State) error) error {
+func (t *Trainer) work(b borrowed, to change, f func(Update, int, shard.Range, offload.State) error) error {
 	st, u := b.st, t.runner.Units[b.unit]
 	q := t.updates(st.OnHost)
 	q.After(st.Ready[0])
 	q.After(st.Ready[1])
 	err := f(q, b.unit, b.in, st)
-	change = change && err == nil
-	if change && st.Param.N > 0 && !u.Frozen {
+	if err != nil {
+		to = unchanged
+	}
+	if to == following && st.Param.N > 0 && !u.Frozen {
 		q.Cast(st.Param, st.Master)
 	}
-	done := t.store.Release(b.unit, b.tile, q.Mark(), change)
+	done := t.store.Release(b.unit, b.tile, q.Mark(), to == following || to == changed && u.Frozen)
 	if err != nil {
 		return fmt.Errorf("unit %s: %w", u.Name, err)
 	}
-	if change {
+	if to != unchanged {
 		u.MarkUpdated(done)
 	}
 	return nil

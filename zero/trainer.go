@@ -66,6 +66,11 @@ type Config struct {
 
 	Listener fsdp.Listener // hears what is done, from the goroutine that issues it; may be nil
 
+	// Delayed has modules use parameters from before the last update, for which they then do
+	// not wait: W(t+1) = W(t) - lr·g(W(t-1)). All Rules are Elementwise, nothing is on a disk,
+	// and no parameters are offloaded.
+	Delayed bool
+
 	Rules []optim.Rule                  // of parameters, by shard.Param's Rule: Elementwise or Whole
 	Group func(shard.Param) optim.Group // how a parameter is updated; must be the same on all ranks
 	Clip  float64                       // of the global gradient norm; 0 is off
@@ -249,6 +254,7 @@ func (c *Config) groups(unit string, tied bool) fsdp.Groups {
 func (t *Trainer) offload() offload.Config {
 	o := t.cfg.Offload
 	o.Device, o.Host, o.DType, o.Vecs = t.cfg.Device, t.cfg.Host, t.cfg.DType, Vecs(t.cfg.Rules)
+	o.Apart = t.cfg.Delayed
 	return o
 }
 

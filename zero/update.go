@@ -13,6 +13,10 @@ func (t *Trainer) update(lr, gradScale float64) {
 	for i, g := range t.groups {
 		t.hypers[i] = optim.Hyper{LR: lr * g.LR, Decay: g.Decay, GradScale: gradScale, Scale: g.Scale}
 	}
+	if t.cfg.Delayed {
+		t.updateLater()
+		return
+	}
 	whole := 0 // units begun that need whole matrices
 	for i, u := range t.runner.Units {
 		if u.Frozen {
@@ -45,6 +49,39 @@ func (t *Trainer) updateEach(i int, rule optim.Elementwise) {
 		done = t.store.Release(i, j, q.Mark(), true)
 	}
 	t.runner.Units[i].MarkUpdated(done)
+}
+
+// updateLater has the parameters in use follow their master copies, which the next step waits
+// for, and then issues the updates of these, beside the next step's passes.
+func (t *Trainer) updateLater() {
+	for i, u := range t.runner.Units {
+		if u.Frozen {
+			continue
+		}
+		var done device.Event
+		for j := range t.store.Tiles(i) {
+			st, q := t.borrow(i, j, offload.All)
+			q.Cast(st.Param, st.Master)
+			done = t.store.Release(i, j, q.Mark(), true)
+		}
+		u.MarkUpdated(done)
+	}
+	for i, u := range t.runner.Units {
+		if u.Frozen {
+			continue
+		}
+		rule := t.cfg.Rules[u.Rule].(optim.Elementwise)
+		t.tell(fsdp.Update, u, t.updates(t.store.OnHost(i)), 0)
+		for j := range t.store.Tiles(i) {
+			st, q := t.borrow(i, j, offload.All)
+			for _, r := range t.pieces[i][j] {
+				p := t.piece(st, r)
+				p.Param = device.Buffer{} // which stays as it is
+				rule.Step(q, t.Updates, t.hypers[r.group], p)
+			}
+			u.MarkRead(t.store.Release(i, j, q.Mark(), false))
+		}
+	}
 }
 
 // borrow acquires the state of a tile, or a part of it, and has the queue of its update

@@ -71,6 +71,7 @@ type Training struct {
 	MicroBatch  int     // sequences a rank takes at once
 	Accumulate  int     // micro-batches a step
 	Clip        float64 // largest global gradient norm; 0 is off
+	Delayed     bool    // passes use parameters from before the last update
 	Seed        uint64  // of initial parameters and data order
 	EvalEvery   int     // steps; 0 is never
 	EvalBatches int     // batches of Batch sequences that are evaluated each time

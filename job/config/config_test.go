@@ -433,7 +433,7 @@ func TestMalformedSets(t *testing.T) {
 		{"sample.prompt=\"a", "--set sample.prompt=\"a: sample.prompt: not YAML: could not find end character of double-quoted text; put the value into quotes, as YAML does"},
 		{"sample.stop=['x', '']", "--set sample.stop=['x', '']: sample.stop: a stop text is empty; want at least one character in each"},
 		{"sample.prompt=a: b", "--set sample.prompt=a: b: sample.prompt: a mapping is not text; want text, in quotes if it has : or # or brackets"},
-		{"train.=3", "--set train.=3: train.: unknown key; want one of steps, epochs, batch, micro_batch, accumulate, clip, seed, eval_every, eval_batches, loss_chunk, early_stop, freeze, lora"},
+		{"train.=3", "--set train.=3: train.: unknown key; want one of steps, epochs, batch, micro_batch, accumulate, clip, delayed_update, seed, eval_every, eval_batches, loss_chunk, early_stop, freeze, lora"},
 	} {
 		_, err := Load("job.yaml", []string{c.set})
 		if err == nil || err.Error() != c.want {

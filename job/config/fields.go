@@ -142,6 +142,8 @@ func (c *Config) fields() []field {
 		{"train.accumulate", count{&t.Accumulate, 1, mostBatch}, "", "1, or what batch leaves", "micro-batches a rank takes for one update",
 			also{like: "2", then: func() { t.Accumulate = 1 }, remark: fmt.Sprintf("batch: %d = micro_batch × accumulate × %s", t.Batch, dataRanks(p)), flag: "accumulate"}},
 		{"train.clip", real{&t.Clip, atLeast0, "a number of at least 0, where 0 is off"}, "1.0", "", "largest global norm of the gradient; 0 is off", also{lasts: true}},
+		{"train.delayed_update", flag{&t.Delayed}, "false", "", "passes use the parameters from before the last update, and so do not wait for it; see docs/training.md for what that costs",
+			also{lasts: true, not: refusal{t.Delayed && (c.Precision == device.F16 || o.Type == "muon" || z.Offload.Optimizer == "disk" || z.Offload.Parameters != "none" || z.Offload.Any() && c.on == "cuda"), "updates are delayed, " + undelayed(c), "want delayed_update: false, or another of the two", []string{"precision", "optimizer.type", "zero.offload.optimizer", "zero.offload.parameters"}}}},
 		{"train.seed", seed{&t.Seed}, "1", "", "seed of the initial parameters and the order of the data", also{lasts: true}},
 		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0 is never",
 			also{like: "100", then: func() { t.EvalEvery = pick(d.Validation > 0, 50, 0) }, not: refusal{d.Validation == 0 && t.EvalEvery > 0, fmt.Sprintf("eval_every is %d, but data.validation is 0: there is no text to evaluate on", t.EvalEvery), "want eval_every: 0, or a data.validation such as 0.01", []string{"data.validation"}}}},
@@ -249,6 +251,21 @@ func (c *Config) fields() []field {
 			also{like: `["\n\n"]`, not: refusal{slices.Contains(w.Stop, ""), "a stop text is empty", "want at least one character in each", nil}}},
 		{"sample.seed", seed{&w.Seed}, "", "train.seed", "seed of the choices", also{like: "1", then: func() { w.Seed = t.Seed }}},
 	}
+}
+
+// undelayed says what of a job does not go with delayed updates.
+func undelayed(c *Config) string {
+	switch {
+	case c.Precision == device.F16:
+		return "and with fp16 the loss scale would follow a step late"
+	case c.Optimizer.Type == "muon":
+		return "which muon's are not"
+	case c.Zero.Offload.Optimizer == "disk":
+		return "which those of state on a disk are not"
+	case c.Zero.Offload.Parameters != "none":
+		return "which needs parameters on the device"
+	}
+	return "which those of GPUs with state on the host are not"
 }
 
 // pick is yes where a condition holds, else no.

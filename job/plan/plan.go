@@ -271,7 +271,7 @@ func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
 		for _, t := range setup.Rules(c.Optimizer)[u.Rule].Types() {
 			states += int64(t.Bytes(int(last)))
 		}
-		if c.Precision != device.F32 || u.ParamOffloaded {
+		if c.Precision != device.F32 || u.ParamOffloaded || c.Train.Delayed {
 			states += 4 * last
 		}
 		if u.ParamOffloaded {

@@ -293,7 +293,7 @@ func Expects(c *setup.Job) (n int64) {
 func Tensors(c *config.Config) (all []checkpoint.Tensor) {
 	rules := setup.Rules(c.Optimizer)
 	for _, p := range config.Parameters(c) {
-		for _, kind := range zero.KindsOf(p, rules) {
+		for _, kind := range zero.KindsOf(p, rules, c.Train.Delayed) {
 			all = append(all, checkpoint.Tensor{Name: p.Name, Kind: kind, DType: checkpoint.F32, Shape: p.Shape})
 		}
 	}

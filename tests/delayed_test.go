@@ -1,0 +1,171 @@
+package tests
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/job/config"
+	"zeroth/job/setup"
+	"zeroth/nn"
+	"zeroth/optim"
+	"zeroth/zero"
+)
+
+// Delayed updates are two buffers and a loop: with W the parameters from the last update and P
+// those from before it, the gradient g of P changes W, and P becomes what W was.
+func TestDelayedUpdatesAreTwoBuffersAndALoop(t *testing.T) {
+	for _, ways := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block"}, {"precision=fp32", "zero.offload.optimizer=host"},
+		{"precision=bf16", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"}, {"precision=fp32", "optimizer.type=sgd"}, {"precision=bf16", "optimizer.type=lion"},
+		{"precision=bf16", "parallel.pipeline=2", "model.family=llama"}} {
+		t.Run(strings.Join(ways, " "), func(t *testing.T) {
+			t.Parallel()
+			for stage := range 4 {
+				sets := append([]string{fmt.Sprint("zero.stage=", stage), "parallel.shard=2", "train.accumulate=2", "train.clip=0", "train.steps=5", "device=cpu"}, ways...)
+				got := train(t, cfg(t, append(sets, "train.delayed_update=true")...), nil)
+				want := twoBuffers(t, cfg(t, sets...))
+				sameBits(t, fmt.Sprint("stage ", stage), got, want)
+			}
+		})
+	}
+}
+
+// twoBuffers trains a job so, by one that only computes gradients.
+func twoBuffers(t *testing.T, c *config.Config) (out outcome) {
+	t.Helper()
+	ranks, err := setup.Open(setup.Local(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(ranks)
+	dev := cpu.NewHost(1)
+	defer dev.Close()
+	q := dev.NewQueue("update")
+	defer q.Close()
+	rule := setup.Rules(c.Optimizer)[0].(optim.Elementwise)
+	newest, inUse, state := map[string][]float32{}, map[string][]float32{}, map[string][][]float32{}
+	decay := map[string]float64{}
+	for _, p := range config.Parameters(c) {
+		w := make([]float32, p.Numel())
+		decay[p.Name] = c.Optimizer.For(p).WeightDecay
+		p.Init.Std *= 10
+		p.At.Lo, p.At.Hi = 0, p.Numel()
+		nn.Fill(1, p, p.At, w)
+		newest[p.Name], inUse[p.Name] = w, slices.Clone(w)
+		for range rule.States() {
+			state[p.Name] = append(state[p.Name], make([]float32, p.Numel()))
+		}
+	}
+	for step := range c.Train.Steps {
+		grads := map[string][]float32{}
+		turn := make(chan struct{}, 1)
+		err := setup.Together(ranks, func(r *setup.Rank) error {
+			err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
+				copy(dst, inUse[p.Param.Name][p.At.Lo:p.At.Hi])
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			s, err := r.Trainer.Step(tokens(c, r.Rank, step), 0)
+			if err != nil {
+				return err
+			}
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			if r.Rank == 0 {
+				out.losses, out.norms = append(out.losses, s.Loss), append(out.norms, s.GradNorm)
+			}
+			return shardsOfGradients(r, grads)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, w := range newest {
+			copy(inUse[name], w)
+			p := optim.Piece{Master: device.OfF32(w), Grad: device.OfF32(grads[name])}
+			for _, s := range state[name] {
+				p.State = append(p.State, device.OfF32(s))
+			}
+			rule.Step(q, step+1, optim.Hyper{LR: c.Optimizer.LR, Decay: decay[name], GradScale: 1, Scale: 1}, p)
+		}
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out.state = map[string][]float32{}
+	for name, w := range newest {
+		out.state[zero.Master+" "+name], out.state[zero.Previous+" "+name] = w, inCompute(c, inUse[name])
+		for i, kind := range rule.States() {
+			out.state[kind+" "+name] = state[name][i]
+		}
+	}
+	return out
+}
+
+// inCompute rounds numbers to the type that modules use.
+func inCompute(c *config.Config, x []float32) []float32 {
+	if c.Precision == device.F32 {
+		return x
+	}
+	y := slices.Clone(x)
+	d := cpu.NewHost(1)
+	defer d.Close()
+	q := d.NewQueue("cast")
+	defer q.Close()
+	narrow := device.OfU16(c.Precision, make([]uint16, len(x)))
+	q.Cast(narrow, device.OfF32(y))
+	q.Cast(device.OfF32(y), narrow)
+	if err := q.Wait(); err != nil {
+		panic(err)
+	}
+	return y
+}
+
+// shardsOfGradients copies a rank's shards of gradients to where they belong.
+func shardsOfGradients(r *setup.Rank, into map[string][]float32) error {
+	for _, q := range r.Queues {
+		if err := q.Wait(); err != nil {
+			return err
+		}
+	}
+	for _, u := range r.Trainer.Units() {
+		grad := u.Grad.F32()
+		for pc := range u.Layout.Pieces(u.Shard.Rank()) {
+			p := u.Layout.Params[pc.Param]
+			if into[p.Name] == nil {
+				into[p.Name] = make([]float32, p.Numel())
+			}
+			copy(into[p.Name][pc.InParam.Lo:pc.InParam.Hi], grad[pc.InShard.Lo:pc.InShard.Hi])
+		}
+	}
+	return nil
+}
+
+// A run whose updates are delayed and that stops goes on as one that does not, on any number of
+// ranks; a job that does not delay them goes on from it, too, and none that does from another.
+func TestDelayedUpdatesResume(t *testing.T) {
+	t.Parallel()
+	resumeOn(t, [][]string{
+		{"parallel.ranks=4", "zero.stage=3"},
+		{"parallel.ranks=1", "zero.stage=0", "precision=fp32"},
+		{"parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=host"},
+		{"parallel.ranks=4", "parallel.pipeline=2", "zero.stage=2", "train.accumulate=2"},
+	}, "train.delayed_update=true", "device=cpu")
+}
+
+// What does not go with delayed updates is refused.
+func TestDelayedUpdatesRefusals(t *testing.T) {
+	for set, want := range map[string]string{
+		"precision=fp16":      "train.delayed_update: updates are delayed, and with fp16 the loss scale would follow a step late; want delayed_update: false, or another of the two",
+		"optimizer.type=muon": "train.delayed_update: updates are delayed, which muon's are not",
+	} {
+		_, err := setup.Here(1, 0).Draft("", slices.Concat(small, []string{"train.delayed_update=true", set, "data.validation=null", "train.eval_every=null"}))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", set, err)
+		}
+	}
+}
