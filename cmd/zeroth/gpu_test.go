@@ -123,9 +123,13 @@ func TestGPUNCCL(t *testing.T) {
 	for _, c := range []struct{ processes, ranks, stage, more string }{
 		{"1", "1", "3", "zero.prefetch=0"}, {"2", "2", "0", "train.accumulate=2"}, {"3", "3", "1", "precision=fp32"},
 		{"2", "4", "2", "train.accumulate=2"}, {"4", "4", "3", "zero.prefetch=2"}, {"2", "4", "3", "parallel={ranks: 4, shard: 2, replicate: 2}"}, {"1", "3", "3", "precision=fp16"},
+		{"4", "4", "1", "parallel={ranks: 4, pipeline: 2}"}, {"2", "4", "3", "parallel={ranks: 4, pipeline: 2}"},
 	} {
 		name := c.processes + "of" + c.ranks + "at" + c.stage
 		job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=2", "--set", "parallel.ranks=" + c.ranks, "--set", "zero.stage=" + c.stage, "--set", c.more})
+		if strings.Contains(c.more, "pipeline") {
+			name, job = name+"pipeline", append(job, "--set", "model.layers=2")
+		}
 		process(t, 0, append(job, "--set", "parallel.collective=exact", "--out", name)...)
 		said, got := launchOnGPUs(t, "nccl"+name, c.processes, append(job, "--set", "parallel.collective=nccl")...)
 		if got != outcomeOf(t, name) {
