@@ -50,6 +50,10 @@ func TestMeshConforms(t *testing.T) {
 	})
 }
 
+func TestLocalLinksConform(t *testing.T) {
+	collectivetest.RunLinks(t, func(m shard.Mesh) ([]collective.Ranks, func()) { return collective.LocalWorld(m), func() {} })
+}
+
 // ends are the ends of a group and a queue for each.
 type ends struct {
 	groups []collective.Group

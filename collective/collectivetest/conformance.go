@@ -123,25 +123,13 @@ func (m *team) end() {
 // fails the test.
 func (m *team) must(f func(r *rank) error) {
 	m.t.Helper()
-	errs := make([]error, len(m.ranks))
-	var all sync.WaitGroup
-	for i, r := range m.ranks {
-		all.Go(func() {
-			if errs[i] = f(r); errs[i] != nil {
-				r.Close()
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { all.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		stacks := make([]byte, 1<<16)
-		why := fmt.Sprintf("%s: ranks stuck\n%s", m.t.Name(), stacks[:runtime.Stack(stacks, true)])
-		go panic(why) // here it would first close the queues, on which ranks still issue
-		select {}
-	}
+	errs := atOnce(m.t, len(m.ranks), func(i int) error {
+		err := f(m.ranks[i])
+		if err != nil {
+			m.ranks[i].Close()
+		}
+		return err
+	})
 	for i, err := range errs {
 		if err != nil {
 			m.t.Errorf("rank %d of %d: %v", m.ranks[i].Rank(), m.size, err)
@@ -150,6 +138,27 @@ func (m *team) must(f func(r *rank) error) {
 	if m.t.Failed() {
 		m.t.FailNow()
 	}
+}
+
+// atOnce runs f for 0 to n-1, each on a goroutine of its own. That some are stuck ends the
+// process.
+func atOnce(t *testing.T, n int, f func(i int) error) []error {
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() { errs[i] = f(i) })
+	}
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		stacks := make([]byte, 1<<16)
+		why := fmt.Sprintf("%s: ranks stuck\n%s", t.Name(), stacks[:runtime.Stack(stacks, true)])
+		go panic(why) // here it would first close the queues, on which ranks still issue
+		select {}
+	}
+	return errs
 }
 
 var (

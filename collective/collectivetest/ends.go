@@ -11,16 +11,16 @@ import (
 	"zeroth/device"
 )
 
-// lost checks that err, of a rank, is what the loss of the victim looks like.
-func lost(r *rank, victim int, err error) error {
+// lost checks that err, of rank me, is what the loss of the victim looks like.
+func lost(me, victim int, err error) error {
 	var peer collective.ErrPeerLost
 	isPeer := errors.As(err, &peer)
 	switch {
 	case !errors.Is(err, collective.ErrClosed):
 		return fmt.Errorf("error %v after rank %d closed", err, victim)
-	case r.Rank() == victim && isPeer:
+	case me == victim && isPeer:
 		return fmt.Errorf("the rank that closed hears: %v", err)
-	case r.Rank() != victim && (!isPeer || peer.Rank != victim):
+	case me != victim && (!isPeer || peer.Rank != victim):
 		return fmt.Errorf("error %v after rank %d closed, want its name", err, victim)
 	}
 	return nil
@@ -30,7 +30,7 @@ func lost(r *rank, victim int, err error) error {
 // A queue that has not failed yet carries them.
 func later(r *rank, victim int) error {
 	collective.AllGather(r, r.q[1], device.OfF32(make([]float32, r.Size())))
-	return lost(r, victim, r.q[1].Wait())
+	return lost(r.Rank(), victim, r.q[1].Wait())
 }
 
 // testAbortBlocked closes one rank after some complete operations, while all
@@ -52,7 +52,7 @@ func testAbortBlocked(t *testing.T, open func(int) []collective.Group) {
 					}
 					collective.AllReduce(r, r.q[0], b)
 					collective.AllGather(r, r.q[0], b)
-					err := lost(r, victim, r.q[0].Wait())
+					err := lost(r.Rank(), victim, r.q[0].Wait())
 					return errors.Join(err, r.Close(), later(r, victim))
 				})
 			})
@@ -86,7 +86,7 @@ func testAbortAnytime(t *testing.T, open func(int) []collective.Group) {
 						return err
 					}
 				}
-				err := lost(r, victim, <-done)
+				err := lost(r.Rank(), victim, <-done)
 				return errors.Join(err, r.Close(), later(r, victim))
 			})
 		})
@@ -136,7 +136,7 @@ func testFailedQueue(t *testing.T, open func(int) []collective.Group) {
 			collective.AllReduce(r, r.q[0], b)
 			err := r.q[0].Wait()
 			if r.Rank() != lame {
-				return lost(r, lame, err)
+				return lost(r.Rank(), lame, err)
 			}
 			if err != broken {
 				return fmt.Errorf("error %v of a queue that failed with %v", err, broken)

@@ -276,6 +276,26 @@ func TestRankMesh(t *testing.T) {
 	}
 }
 
+func TestLinks(t *testing.T) { under(t, "^TestRankLinks$", 2, 3, 4) }
+
+// TestRankLinks is one process's part of the conformance tests of links.
+func TestRankLinks(t *testing.T) {
+	me, processes := part()
+	if processes == 0 {
+		t.Skip("not under MPI")
+	}
+	collectivetest.RunLinks(t, func(m shard.Mesh) ([]collective.Ranks, func()) {
+		size := m.World()
+		per := (size + processes - 1) / processes
+		n := mpi.New(mpi.Config{Process: me, PerProcess: per, Groups: collective.MeshGroups(m)})
+		ranks := make([]collective.Ranks, size)
+		for r := me * per; r < min(size, (me+1)*per); r++ {
+			ranks[r] = collective.WiredWorld(m, r, n.Wire)
+		}
+		return ranks, func() { n.Close() }
+	})
+}
+
 func sum(ranks []int) (s float32) {
 	for _, r := range ranks {
 		s += float32(r)

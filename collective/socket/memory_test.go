@@ -25,6 +25,32 @@ func floats(b []byte) device.Buffer {
 	return device.OfF32(unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4))
 }
 
+// lentFrom is memory from which a test's buffers come. Of those of fewer bytes nothing is lent.
+func lentFrom(t *testing.T, least int) *socket.Memory {
+	mem := memory(t)
+	mem.Least = least
+	var mu sync.Mutex
+	var taken [][]byte
+	was := collectivetest.Memory
+	collectivetest.Memory = func(words int) []float64 {
+		b, err := mem.Take(8 * words)
+		if err != nil {
+			panic(err)
+		}
+		mu.Lock()
+		taken = append(taken, b)
+		mu.Unlock()
+		return unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(b))), words)
+	}
+	t.Cleanup(func() {
+		collectivetest.Memory = was
+		for _, b := range taken {
+			mem.Give(b)
+		}
+	})
+	return mem
+}
+
 // Ranks that read each other's memory conform: where all is lent, where most is, and
 // beside ranks that are on other hosts or in the same process.
 func TestSharedConforms(t *testing.T) {
@@ -40,27 +66,7 @@ func TestSharedConforms(t *testing.T) {
 			continue
 		}
 		t.Run(test.name, func(t *testing.T) {
-			mem := memory(t)
-			mem.Least = test.least
-			var mu sync.Mutex
-			var taken [][]byte
-			was := collectivetest.Memory
-			collectivetest.Memory = func(words int) []float64 {
-				b, err := mem.Take(8 * words)
-				if err != nil {
-					panic(err)
-				}
-				mu.Lock()
-				taken = append(taken, b)
-				mu.Unlock()
-				return unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(b))), words)
-			}
-			defer func() {
-				collectivetest.Memory = was
-				for _, b := range taken {
-					mem.Give(b)
-				}
-			}()
+			mem := lentFrom(t, test.least)
 			collectivetest.Run(t, sharing(t, mem, "unix", test.per, test.hosts...))
 		})
 	}

@@ -141,6 +141,31 @@ func TestMemoryConforms(t *testing.T) {
 	collectivetest.Run(t, func(size int) []collective.Group { return opener(t, "unix", size)(size) })
 }
 
+// Links conform between processes, in one, and over memory.
+func TestLinksConform(t *testing.T) {
+	for name, per := range map[string]int{"unix": 1, "tcp": 1, "two a process": 2, "one process": 4, "shared": 1} {
+		t.Run(name, func(t *testing.T) {
+			network, mem := "unix", (*socket.Memory)(nil)
+			switch name {
+			case "tcp":
+				network = name
+			case "shared":
+				mem = lentFrom(t, 500)
+			}
+			collectivetest.RunLinks(t, func(m shard.Mesh) (ranks []collective.Ranks, end func()) {
+				ln := listen(t, network)
+				defer ln.Close()
+				processes := (m.World() + per - 1) / per
+				w := newSharedWorld(t, ln, processes, per, collective.MeshGroups(m), nil, slices.Repeat([]*socket.Memory{mem}, processes))
+				for r := range m.World() {
+					ranks = append(ranks, collective.WiredWorld(m, r, w.nets[r/per].Wire))
+				}
+				return ranks, w.close
+			})
+		})
+	}
+}
+
 // Ranks spread over hosts give the bits of ranks of one, whatever has how many.
 func TestHostsConform(t *testing.T) {
 	for name, hosts := range map[string][]int{

@@ -1,0 +1,298 @@
+package collectivetest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/shard"
+)
+
+// RunLinks tests the links of pipelines that open gives: the ends of the ranks of a mesh, in
+// rank order, which the tests close, and what ends their carrier after that. A rank that
+// lives in another process, which runs the same tests, has no groups.
+func RunLinks(t *testing.T, open func(m shard.Mesh) (ranks []collective.Ranks, end func())) {
+	tests := []struct {
+		name string
+		f    func(*testing.T, func(stages int) *ring)
+	}{
+		{"Streams", testStreams},
+		{"LinksStall", testLinksStall},
+		{"LinksLost", testLinksLost},
+		{"LinksDiverge", testLinksDiverge},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			defer noneLeft(t, goleak.IgnoreCurrent())
+			test.f(t, func(stages int) *ring { return newRing(t, stages, open) })
+		})
+	}
+}
+
+// stage is a rank of a pipeline, with a queue for each of its links.
+type stage struct {
+	collective.Ranks
+	rank, of int
+	q        [collective.PipelineLinks]*cpu.Queue
+	dev      *cpu.Device
+}
+
+// ring is the stages of a pipeline that are in this process.
+type ring struct {
+	t      *testing.T
+	stages []*stage
+	end    func()
+}
+
+func newRing(t *testing.T, stages int, open func(shard.Mesh) ([]collective.Ranks, func())) *ring {
+	ranks, end := open(shard.Mesh{Pipeline: stages})
+	m := &ring{t: t, end: end}
+	for i, r := range ranks {
+		if r.World == nil {
+			continue
+		}
+		s := &stage{Ranks: r, rank: i, of: stages, dev: cpu.NewHost(1)}
+		for l := range s.q {
+			s.q[l] = s.dev.NewQueue(fmt.Sprint("link ", l))
+		}
+		m.stages = append(m.stages, s)
+	}
+	return m
+}
+
+// must runs f on every stage at once and ends the ring. A stage that fails closes its groups
+// and fails the test.
+func (m *ring) must(f func(s *stage) error) {
+	m.t.Helper()
+	defer m.end()
+	defer func() {
+		for _, s := range m.stages {
+			s.close(m.t)
+		}
+	}()
+	errs := atOnce(m.t, len(m.stages), func(i int) error {
+		err := f(m.stages[i])
+		if err != nil {
+			m.stages[i].Close()
+		}
+		return err
+	})
+	for i, err := range errs {
+		if err != nil {
+			m.t.Errorf("stage %d of %d: %v", m.stages[i].rank, m.stages[i].of, err)
+		}
+	}
+}
+
+func (s *stage) close(t *testing.T) {
+	if err := s.Close(); err != nil {
+		t.Errorf("close stage %d: %v", s.rank, err)
+	}
+	for _, q := range s.q {
+		q.Close()
+	}
+	s.dev.Close()
+}
+
+// sends is whether the stage sends on a link.
+func sends(l collective.Link) bool { return l == collective.ToNext || l == collective.ToPrevious }
+
+// peer is the stage at the other end of a link.
+func (s *stage) peer(l collective.Link) int {
+	if l == collective.ToNext || l == collective.FromNext {
+		return (s.rank + 1) % s.of
+	}
+	return (s.rank + s.of - 1) % s.of
+}
+
+// issue sends or receives on a link.
+func (s *stage) issue(l collective.Link, b device.Buffer) { s.Links[l].Broadcast(s.q[l], b) }
+
+// each runs f for every link at once.
+func (s *stage) each(f func(l collective.Link) error) error {
+	var errs [collective.PipelineLinks]error
+	var all sync.WaitGroup
+	for l := range collective.PipelineLinks {
+		all.Go(func() {
+			if err := f(l); err != nil {
+				errs[l] = fmt.Errorf("link %d, with stage %d: %w", l, s.peer(l), err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs[:]...)
+}
+
+// meet does operations on all links, which succeed.
+func (s *stage) meet(times int) error {
+	return s.each(func(l collective.Link) error {
+		for range times {
+			s.issue(l, device.OfF32(make([]float32, 96)))
+		}
+		return s.q[l].Wait()
+	})
+}
+
+// message is number i of those that a link carries, of random type, length and contents:
+// both ends know them.
+func (s *stage) message(l collective.Link, i int) device.Buffer {
+	from := s.rank
+	if !sends(l) {
+		from = s.peer(l)
+	}
+	rng := rand.New(rand.NewPCG(uint64(l/2), uint64(from)<<32|uint64(i)))
+	n := append(parts, rng.IntN(5000))[rng.IntN(len(parts)+1)]
+	if i == 7 && from == 0 {
+		n = 300_007 // several chunks of a wire, and a piece of one
+	}
+	b := newGuarded(types[rng.IntN(len(types))], n).Buffer
+	fill(b, rng, false)
+	return b
+}
+
+// testStreams has each stage send and receive on all of its links at once, all of which
+// is issued before any of it is waited for: bytes arrive as they were sent, in order.
+func testStreams(t *testing.T, open func(int) *ring) {
+	const messages = 30
+	for stages := 2; stages <= 4; stages++ {
+		open(stages).must(func(s *stage) error {
+			var want [collective.PipelineLinks][messages]device.Buffer
+			var got [collective.PipelineLinks][messages]guarded
+			for i := range messages {
+				for l := range collective.PipelineLinks {
+					want[l][i] = s.message(l, i)
+					got[l][i] = newGuarded(want[l][i].Type, want[l][i].N)
+					if sends(l) {
+						copy(got[l][i].Raw(), want[l][i].Raw())
+					}
+				}
+			}
+			for i := range messages {
+				for l := range collective.PipelineLinks {
+					s.issue(l, got[l][i].Buffer)
+				}
+			}
+			return s.each(func(l collective.Link) error {
+				if err := s.q[l].Wait(); err != nil {
+					return err
+				}
+				for i, b := range got[l] {
+					if err := errors.Join(difference(b.Buffer, want[l][i]), b.damage()); err != nil {
+						return fmt.Errorf("message %d: %w", i, err)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// testLinksStall has stage 2 of 3 come late to all its links, under a deadline. The other
+// two have each sent to it, and wait to receive, at the same time; those links fail and name
+// it, and the links between the two do what is asked of them.
+func testLinksStall(t *testing.T, open func(int) *ring) {
+	const limit, victim = time.Second, 2
+	want := regexp.MustCompile(`^operation 3 \(broadcast of 96 fp32\): rank [01] waited 1s for rank 2$`)
+	m := open(3)
+	for _, s := range m.stages {
+		for l := range s.Links {
+			s.Links[l] = collective.Watchdog(s.Links[l], limit)
+		}
+	}
+	m.must(func(s *stage) error {
+		if err := s.meet(3); err != nil {
+			return err
+		}
+		if s.rank == victim {
+			time.Sleep(2 * limit)
+		}
+		return s.each(func(l collective.Link) error {
+			s.issue(l, device.OfF32(make([]float32, 96)))
+			err := s.q[l].Wait()
+			if s.rank != victim && s.peer(l) != victim {
+				return err
+			}
+			if s.rank == victim && err == nil { // over wires what it sends goes to who has called and left
+				s.issue(l, device.OfF32(make([]float32, 96)))
+				err = s.q[l].Wait()
+			}
+			if !errors.As(err, new(collective.ErrLate)) || !want.MatchString(err.Error()) {
+				return fmt.Errorf("error %v\nwant %v", err, want)
+			}
+			return nil
+		})
+	})
+}
+
+// testLinksLost closes the groups of a stage while the others send and receive, or wait for
+// it. All ends of all links fail, and name it, also at the stage that has no link to it.
+func testLinksLost(t *testing.T, open func(int) *ring) {
+	const stages = 4
+	rng := rand.New(rand.NewPCG(5, 1))
+	for i := range 2 * stages {
+		victim, silent, n, wait := i%stages, i < stages, rng.IntN(3000), time.Duration(rng.IntN(1000))*time.Microsecond
+		open(stages).must(func(s *stage) error {
+			if err := s.meet(1); err != nil {
+				return err
+			}
+			if s.rank == victim {
+				closed := time.AfterFunc(wait, func() { s.Ranks.Close() })
+				defer closed.Stop()
+			}
+			return s.each(func(l collective.Link) error {
+				b := newGuarded(device.F32, n).Buffer
+				if s.rank == victim && silent {
+					time.Sleep(wait)
+				}
+				var err error
+				for err == nil {
+					s.issue(l, b)
+					err = s.q[l].Wait()
+				}
+				return errors.Join(lost(s.rank, victim, err), s.Ranks.Close())
+			})
+		})
+	}
+}
+
+// testLinksDiverge has stages 1 and 2 of 4 disagree on what the one sends to the other: both
+// ends are told, and by them, when they close, the stages that wait for them.
+func testLinksDiverge(t *testing.T, open func(int) *ring) {
+	tests := []struct {
+		sent, received int
+		micro          string // of the sender's label
+		want           string
+	}{
+		{100, 96, "0", "operation 1: rank 1 calls broadcast of 100 fp32, rank 2 broadcast of 96 fp32"},
+		{0, 1, "0", "operation 1: rank 1 calls broadcast of 0 fp32, rank 2 broadcast of 1 fp32"},
+		{96, 96, "1", "operation 1: rank 1 calls broadcast of 96 fp32 (micro-batch 1: activations), rank 2 broadcast of 96 fp32 (micro-batch 0: activations)"},
+	}
+	for _, test := range tests {
+		open(4).must(func(s *stage) error {
+			if err := s.meet(1); err != nil {
+				return err
+			}
+			l, n, micro := collective.FromPrevious, 96, "0"
+			switch s.rank {
+			case 1:
+				l, n, micro = collective.ToNext, test.sent, test.micro
+			case 2:
+				n = test.received
+			}
+			label := "micro-batch " + micro + ": activations"
+			s.q[l].Label(label)
+			s.issue(l, device.OfF32(make([]float32, n)))
+			err := s.q[l].Wait()
+			return errors.Join(says(err, label+": "+test.want), s.Close())
+		})
+	}
+}
