@@ -190,6 +190,69 @@ func TestDeadlineOfRanksThatWaitForEachOther(t *testing.T) {
 	})
 }
 
+// watched is links of a pipeline's ranks under deadlines, with a queue each: the first rank's
+// passes long before those of the others.
+func watched(t *testing.T, world []collective.Ranks, links ...[2]int) *ends {
+	recs := recorded(len(world))
+	for r := range world {
+		limit := time.Minute
+		if r == 0 {
+			limit = time.Second
+		}
+		for role, g := range world[r].All() {
+			*g = recs[r].Watchdog(*g, limit, role.String(), false)
+		}
+	}
+	var groups []collective.Group
+	for _, at := range links {
+		groups = append(groups, world[at[0]].Links[at[1]])
+	}
+	return newEnds(t, groups)
+}
+
+const toNext, fromPrevious, toPrevious, fromNext = int(collective.ToNext), int(collective.FromPrevious), int(collective.ToPrevious), int(collective.FromNext)
+
+// TestDeadlineOnSeveralQueues has rank 1 of a pipeline wait in two links at once: for rank 2,
+// and, for what it needs later, for rank 0, which waits for it. Rank 2 is the one to name.
+func TestDeadlineOnSeveralQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := collective.LocalWorld(shard.Mesh{Pipeline: 3})
+		e := watched(t, world, [2]int{1, fromNext}, [2]int{1, fromPrevious}, [2]int{1, toPrevious}, [2]int{0, fromNext}, [2]int{0, toNext})
+		e.queues[2].Label("from 1 to 0")
+		e.queues[3].Label("from 1 to 0")
+		for i, g := range e.groups {
+			switch i {
+			case 2: // behind what comes from rank 2
+				e.queues[2].After(e.queues[0].Mark())
+			case 4: // behind what comes from rank 1
+				e.queues[4].After(e.queues[3].Mark())
+			}
+			g.Broadcast(e.queues[i], device.OfF32(make([]float32, 2)))
+		}
+		const want = "from 1 to 0: operation 0 (broadcast of 2 fp32): rank 0 waited 1s for rank 1; in the end all wait for this: rank 2 has not reached operation 0 of backward link (broadcast of 2 fp32, step 0), in which rank 1 waits: its last was no operation"
+		if err := e.queues[3].Wait(); err == nil || err.Error() != want {
+			t.Errorf("error %v\nwant %s", err, want)
+		}
+	})
+}
+
+// TestDeadlineOfABusyRank has rank 1 compute what it has to send to rank 0, while it waits to
+// receive from rank 0 what it needs after that: the two do not wait for each other.
+func TestDeadlineOfABusyRank(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := collective.LocalWorld(shard.Mesh{Pipeline: 2})
+		e := watched(t, world, [2]int{1, toPrevious}, [2]int{1, fromPrevious}, [2]int{0, fromNext})
+		e.queues[0].Do(func() error { time.Sleep(time.Hour); return nil })
+		for i, g := range e.groups {
+			g.Broadcast(e.queues[i], device.OfF32(make([]float32, 2)))
+		}
+		const want = "operation 0 (broadcast of 2 fp32): rank 0 waited 1s for rank 1; in the end all wait for this: rank 1 has not reached operation 0 of backward link (broadcast of 2 fp32, step 0), in which rank 0 waits: its last was operation 0 of forward link (broadcast of 2 fp32, step 0), started 1s ago"
+		if err := e.queues[2].Wait(); err == nil || err.Error() != want {
+			t.Errorf("error %v\nwant %s", err, want)
+		}
+	})
+}
+
 // TestDeadlineSparesTheSlow has ranks that do not wait for several deadlines,
 // and operations of which each ends just in time.
 func TestDeadlineSparesTheSlow(t *testing.T) {
