@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,14 +29,17 @@ type raw struct {
 	lost chan error
 }
 
-func newRaw(t *testing.T) *raw {
+func newRaw(t *testing.T) *raw { return newRawIn(t, 0, 1) }
+
+// newRawIn is newRaw in a group of these two ranks.
+func newRawIn(t *testing.T, group ...int) *raw {
 	ln := listen(t, "unix")
 	defer ln.Close()
 	a, b := pair(t, ln)
 	r := &raw{conn: b, lost: make(chan error, 1)}
-	r.net = socket.New(socket.Config{Processes: 2, PerProcess: 1, Groups: [][]int{{0, 1}}, Lost: func(_ int, err error) { r.lost <- err }})
+	r.net = socket.New(socket.Config{Processes: 2, PerProcess: 1, Groups: [][]int{group}, Lost: func(_ int, err error) { r.lost <- err }})
 	r.net.Add(1, a)
-	r.g = collective.NewWired(r.net.Wire(0, 0))
+	r.g = collective.NewWired(r.net.Wire(0, slices.Index(group, 0)))
 	d := cpu.NewHost(1)
 	r.q = d.NewQueue("comm")
 	t.Cleanup(func() {
@@ -230,6 +234,42 @@ func TestPeerLeavesBeforeItHasRead(t *testing.T) {
 	case <-time.After(patience):
 		r.g.Close() // so that the test ends
 		t.Fatal("the operation waits for a frame to be read that nobody reads")
+	}
+}
+
+// A peer is killed that has not come to a link's operation, or is in the middle of it: who
+// sends to it, and who receives from it, names it.
+func TestLinkLosesItsPeer(t *testing.T) {
+	const n = 4 << 18 // float32, four chunks, of which two are on their way at most
+	its := call(n)
+	its[1] = 2 // a broadcast
+	none := make([]byte, 1<<20)
+	for name, test := range map[string]struct {
+		group []int
+		peer  func(r uint32) []byte // what it has sent, as rank r of the group
+	}{
+		"sends, not come":    {[]int{0, 1}, func(uint32) []byte { return nil }},
+		"sends, come":        {[]int{0, 1}, func(r uint32) []byte { return frame(note, 0, r, 1-r, len(its), its) }},
+		"receives, not come": {[]int{1, 0}, func(uint32) []byte { return nil }},
+		"receives, come":     {[]int{1, 0}, func(r uint32) []byte { return frame(note, 0, r, 1-r, len(its), its) }},
+		"receives, half a frame": {[]int{1, 0}, func(r uint32) []byte {
+			return append(frame(note, 0, r, 1-r, len(its), its), frame(data, 0, r, 1-r, len(none), none[:len(none)/2])...)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRawIn(t, test.group...)
+			r.g.Broadcast(r.q, device.OfF32(make([]float32, n)))
+			if _, err := io.ReadFull(r.conn, make([]byte, 24+collective.NoteLen)); err != nil { // the rank waits
+				t.Fatal(err)
+			}
+			if _, err := r.conn.Write(test.peer(uint32(slices.Index(test.group, 1)))); err != nil {
+				t.Fatal(err)
+			}
+			r.conn.Close()
+			if err := r.q.Wait(); err != error(collective.ErrPeerLost{Rank: 1}) {
+				t.Errorf("error %v, want the loss of rank 1", err)
+			}
+		})
 	}
 }
 
