@@ -43,6 +43,29 @@ func BenchmarkGroup(b *testing.B) {
 	}
 }
 
+// BenchmarkLink is 64 MiB from one process's end to the other's, in turns with the raw limit:
+// a stream of as much, one way, over a bare connection, or a copy of memory that is shared.
+func BenchmarkLink(b *testing.B) {
+	for _, network := range []string{"memory", "unix", "tcp"} {
+		b.Run(network, func(b *testing.B) {
+			p := newBenchPair(b, network)
+			send := func(g collective.Group, q device.Queue, x device.Buffer) { g.Broadcast(q, x) }
+			p.run(b, send)
+			p.oneWay()
+			var limit, took time.Duration
+			for b.Loop() {
+				limit += timed(p.oneWay)
+				took += timed(func() { p.run(b, send) })
+			}
+			rate := func(d time.Duration) float64 { return float64(4*whole*b.N) / d.Seconds() / 1e6 }
+			b.ReportMetric(rate(took), "MB/s")
+			b.ReportMetric(rate(limit), "raw-MB/s")
+			b.ReportMetric(limit.Seconds()/took.Seconds(), "of-limit")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
 func timed(f func()) time.Duration {
 	start := time.Now()
 	f()
@@ -133,6 +156,21 @@ func (p *benchPair) stream() {
 		return
 	}
 	p.send(1, func(r int) []byte { return part(r, 1-r) }, func(r int) []byte { return part(r, r) })
+}
+
+// oneWay is the limit of a link.
+func (p *benchPair) oneWay() {
+	from, to := p.bufs[0].Raw(), p.bufs[1].Raw()
+	p.both(func(r int) {
+		switch {
+		case p.conns[0] == nil && r == 1:
+			copy(to, from)
+		case p.conns[0] != nil && r == 0:
+			p.conns[0].Write(from)
+		case p.conns[0] != nil:
+			io.ReadFull(p.conns[1], to)
+		}
+	})
 }
 
 // terms is the limit of a reduction.
