@@ -206,7 +206,7 @@ func (g *Engined) poll() {
 			if g.settles() {
 				g.engine.Close(farewell)
 			} else {
-				g.end(ErrClosed)
+				g.end(Ended(g.agreeing)) // a peer's name, if this rank closed because of it
 			}
 			return
 		case <-tick.C:
