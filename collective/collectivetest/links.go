@@ -288,11 +288,14 @@ func testLinksDiverge(t *testing.T, open func(int) *ring) {
 			case 2:
 				n = test.received
 			}
-			label := "micro-batch " + micro + ": activations"
-			s.q[l].Label(label)
+			s.q[l].Label("micro-batch " + micro + ": activations")
 			s.issue(l, device.OfF32(make([]float32, n)))
 			err := s.q[l].Wait()
-			return errors.Join(says(err, label+": "+test.want), s.Close())
+			var diverged collective.ErrDiverged
+			if !errors.As(err, &diverged) || string(diverged) != test.want {
+				return fmt.Errorf("error %v\nwant %s", err, test.want)
+			}
+			return s.Close()
 		})
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"zeroth/device/cuda"
 	"zeroth/device/cuda/driver"
 	"zeroth/device/cuda/fake"
+	"zeroth/shard"
 )
 
 // ncclRanks is what the fake NCCL needs: operations that block, and a GPU for each
@@ -116,16 +117,25 @@ func never() error { return nil }
 // open is a group of ranks on GPUs, over which tests of host memory can be run.
 func (c *clique) open(size int) []collective.Group {
 	c.t.Helper()
+	under, end := c.over(size)
+	groups := c.onGPUs(under)
+	c.ends = append(c.ends, end)
+	return groups
+}
+
+// onGPUs has a communicator work for groups, the ends of one, in rank order.
+func (c *clique) onGPUs(under []collective.Group) []collective.Group {
+	c.t.Helper()
 	c.late.Reset(hangs)
 	id, err := cuda.NewCommunicatorID()
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	size := len(under)
 	ends, errs := c.join(size, id, never)
 	if err := errors.Join(errs...); err != nil {
 		c.t.Fatal(err)
 	}
-	under, end := c.over(size)
 	groups := make([]collective.Group, size)
 	for r := range size {
 		h := &hosted{Engined: collective.NewEngined(under[r], ends[r]), dev: c.devs[r], q: c.devs[r].NewQueue("comm")}
@@ -135,8 +145,21 @@ func (c *clique) open(size int) []collective.Group {
 		groups[r] = h
 		c.ends = append(c.ends, h.end)
 	}
-	c.ends = append(c.ends, end)
 	return groups
+}
+
+// openLinks is the ranks of a mesh whose links are on GPUs.
+func (c *clique) openLinks(m shard.Mesh) (ranks []collective.Ranks, end func()) {
+	ranks = collective.LocalWorld(m)
+	for r := range ranks {
+		next := &ranks[(r+1)%len(ranks)]
+		for _, link := range [][2]*collective.Group{{&ranks[r].Links[collective.ToNext], &next.Links[collective.FromPrevious]},
+			{&next.Links[collective.ToPrevious], &ranks[r].Links[collective.FromNext]}} {
+			ends := c.onGPUs([]collective.Group{*link[0], *link[1]})
+			*link[0], *link[1] = ends[0], ends[1]
+		}
+	}
+	return ranks, func() {}
 }
 
 // hosted is a group on a GPU that takes operations on host memory.
@@ -283,6 +306,12 @@ func TestNCCLConforms(t *testing.T) {
 		return
 	} else if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("communicators have left %v (%v)", left, err)
+	}
+}
+
+func TestNCCLLinksConform(t *testing.T) {
+	if again(t, 4) {
+		collectivetest.RunLinks(t, newClique(t, overMemory).openLinks)
 	}
 }
 
