@@ -496,8 +496,9 @@ func (r *Runner) gradient(s *step, micro int) []device.Buffer {
 			continue
 		}
 		if r.cfg.Policy.KeepGrads && micro == 0 {
-			dw = s.kept
-			r.cfg.Compute.After(u.read)
+			if dw = s.kept; !u.GradOffloaded {
+				r.cfg.Compute.After(u.read)
+			}
 		} else {
 			g := &r.grads[u.dwSlot]
 			r.cfg.Compute.After(g.free)
@@ -541,7 +542,9 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	}
 	q.Label(u.labels[Reduce])
 	q.After(c.Mark())
-	q.After(u.read)
+	if !u.GradOffloaded {
+		q.After(u.read)
+	}
 	own := collective.Own(u.Shard, buf)
 	if !u.GradOffloaded && micro == 0 {
 		own = u.Grad

@@ -252,14 +252,14 @@ func sameBase(ctx context.Context, c *config.Config, b *beginning, which string)
 // checkpoint.
 func fits(c *config.Config, r *resumed, data string) error {
 	var errs []error
-	want := map[string]bool{}
+	want, atOnce := map[string]bool{}, false
 	for _, t := range state.Tensors(c) {
 		want[t.Name] = true
 		have, ok := r.Tensor(t.Name, t.Kind)
 		switch {
-		case !ok && t.Kind == zero.Previous:
-			return errors.New("  its updates were not delayed: resume without train.delayed_update, or export it and start from it with model.from")
 		case !ok && t.Kind != zero.Master && !r.Trained(): // an imported model: optimizer state starts at zero
+		case !ok && t.Kind == zero.Previous:
+			atOnce = true
 		case !ok && t.Kind != zero.Master:
 			errs = append(errs, fmt.Errorf("  %s has no %s, which optimizer %s needs: resume with the optimizer it was trained with, or export it and start from it with model.from", t.Name, t.Kind, c.Optimizer.Type))
 		case !ok:
@@ -267,6 +267,9 @@ func fits(c *config.Config, r *resumed, data string) error {
 		case !slices.Equal(have.Shape, t.Shape):
 			errs = append(errs, fmt.Errorf("  %s has shape %v in it, %v in the job", t.Name, have.Shape, t.Shape))
 		}
+	}
+	if atOnce {
+		errs = append(errs, errors.New("  its updates were not delayed: resume without train.delayed_update, or export it and start from it with model.from"))
 	}
 	for _, t := range r.Tensors {
 		if !want[t.Name] && t.Kind != checkpoint.Attached {

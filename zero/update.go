@@ -66,7 +66,8 @@ func (t *Trainer) updateLater() {
 		}
 		u.MarkUpdated(done)
 	}
-	for i, u := range t.runner.Units {
+	for i := len(t.runner.Units) - 1; i >= 0; i-- { // whose gradients the next step writes first
+		u := t.runner.Units[i]
 		if u.Frozen {
 			continue
 		}
