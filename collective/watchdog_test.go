@@ -190,9 +190,9 @@ func TestDeadlineOfRanksThatWaitForEachOther(t *testing.T) {
 	})
 }
 
-// watched is links of a pipeline's ranks under deadlines, with a queue each: the first rank's
+// limited is links of a pipeline's ranks under deadlines, with a queue each: the first rank's
 // passes long before those of the others.
-func watched(t *testing.T, world []collective.Ranks, links ...[2]int) *ends {
+func limited(t *testing.T, world []collective.Ranks, links ...[2]int) *ends {
 	recs := recorded(len(world))
 	for r := range world {
 		limit := time.Minute
@@ -217,7 +217,7 @@ const toNext, fromPrevious, toPrevious, fromNext = int(collective.ToNext), int(c
 func TestDeadlineOnSeveralQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Pipeline: 3})
-		e := watched(t, world, [2]int{1, fromNext}, [2]int{1, fromPrevious}, [2]int{1, toPrevious}, [2]int{0, fromNext}, [2]int{0, toNext})
+		e := limited(t, world, [2]int{1, fromNext}, [2]int{1, fromPrevious}, [2]int{1, toPrevious}, [2]int{0, fromNext}, [2]int{0, toNext})
 		e.queues[2].Label("from 1 to 0")
 		e.queues[3].Label("from 1 to 0")
 		for i, g := range e.groups {
@@ -241,7 +241,7 @@ func TestDeadlineOnSeveralQueues(t *testing.T) {
 func TestDeadlineOfABusyRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Pipeline: 2})
-		e := watched(t, world, [2]int{1, toPrevious}, [2]int{1, fromPrevious}, [2]int{0, fromNext})
+		e := limited(t, world, [2]int{1, toPrevious}, [2]int{1, fromPrevious}, [2]int{0, fromNext})
 		e.queues[0].Do(func() error { time.Sleep(time.Hour); return nil })
 		for i, g := range e.groups {
 			g.Broadcast(e.queues[i], device.OfF32(make([]float32, 2)))
