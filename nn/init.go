@@ -9,8 +9,9 @@ import (
 )
 
 // Fill writes the initial values of elements at of a parameter into dst. A
-// value depends on the seed, the parameter's name and the element's index
-// alone, so every rank makes its own part and any sharding starts alike.
+// value depends on the seed, the parameter's name and the element's index in
+// its tensor alone, so every rank makes its own part and any sharding or cut
+// starts alike.
 func Fill(seed uint64, p shard.Param, at shard.Range, dst []float32) {
 	if p.Init.Std == 0 {
 		for i := range dst {
@@ -21,11 +22,14 @@ func Fill(seed uint64, p shard.Param, at shard.Range, dst []float32) {
 	h := fnv.New64a()
 	h.Write([]byte(p.Name))
 	stream := h.Sum64()
-	for i := at.Lo &^ 1; i < at.Hi; i += 2 {
-		n := normals(seed, stream, uint64(i/2))
-		for j, x := range n {
-			if at.Lo <= i+j && i+j < at.Hi {
-				dst[i+j-at.Lo] = p.Init.Mean + p.Init.Std*float32(x)
+	for run, own := range p.Runs(at) {
+		to := dst[own.Lo-at.Lo : own.Hi-at.Lo]
+		for i := run.Lo &^ 1; i < run.Hi; i += 2 {
+			n := normals(seed, stream, uint64(i/2))
+			for j, x := range n {
+				if run.Lo <= i+j && i+j < run.Hi {
+					to[i+j-run.Lo] = p.Init.Mean + p.Init.Std*float32(x)
+				}
 			}
 		}
 	}

@@ -50,6 +50,7 @@ type Param struct {
 	Frozen bool // it is used and never updated: it has no gradient and no state
 	Rule   int  // which update rule is its own, of several
 	Init   Init
+	Cut    Cut // which part of a tensor it is
 }
 
 // Numel is the number of elements of the shape. Dimensions may be 0, but not
