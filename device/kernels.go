@@ -279,3 +279,21 @@ const (
 func (f Activation) String() string {
 	return [...]string{"GELU (tanh)", "GELU (erf)", "ReLU", "SiLU", "tanh"}[f]
 }
+
+// Vocab is the part of a vocabulary whose rows, or logits, a table has: those from First on,
+// of Size in all. The zero Vocab is all of it.
+type Vocab struct{ First, Size int }
+
+// Index returns where id is among the n rows of the part; false if the part does not have
+// it. It panics if the vocabulary does not have it.
+func (v Vocab) Index(id, n int) (int, bool) {
+	size := v.Size
+	if size == 0 {
+		size = n
+	}
+	if id < 0 || id >= size {
+		panic(fmt.Sprintf("device: id %d, vocabulary %d", id, size))
+	}
+	id -= v.First
+	return id, id >= 0 && id < n
+}

@@ -57,7 +57,7 @@ func (e embedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y 
 	ym := device.Matrix(y, bt.Rows(), words.Cols)
 	for i := range bt.parts() {
 		one, lo, hi := bt.part(i)
-		q.Embed(ym.RowRange(lo, hi), words, places.RowRange(min(one.past(), places.Rows), places.Rows), bt.Input.Slice(lo, hi), one.T, one.Start)
+		q.Embed(ym.RowRange(lo, hi), words, places.RowRange(min(one.past(), places.Rows), places.Rows), device.Vocab{}, bt.Input.Slice(lo, hi), one.T, one.Start)
 	}
 	if e.scale != 0 {
 		q.Scale(y, e.scale)
@@ -80,7 +80,7 @@ func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch
 		q.Scale(d, e.scale)
 	}
 	grad := func() {
-		q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), bt.Input, bt.T, bt.Start, e.shared)
+		q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), device.Vocab{}, bt.Input, bt.T, bt.Start, e.shared)
 	}
 	if !e.padded || dw[table].N == 0 {
 		grad()

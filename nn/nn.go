@@ -49,11 +49,12 @@ type Ops interface {
 	WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat)
 
 	// Embed sets y[i] = wte[ids[i]] + wpe[p] with p, the position, i mod T, or what that
-	// is behind start[i]; wpe may be empty, and start (see device.Starts).
-	Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer)
+	// is behind start[i]; wpe may be empty, and start (see device.Starts). wte may be part
+	// of the vocabulary: other ids count as 0.
+	Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer)
 	// EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to, or with add
 	// adds to them, the gradients of Embed.
-	EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, start device.Buffer, add bool)
+	EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer, add bool)
 
 	// LayerNorm normalises the rows of x: y = (x-mean)*rstd*w + b; mean and
 	// rstd are float32, one a row.
@@ -100,6 +101,11 @@ type Ops interface {
 	// CrossEntropyGrad does the same and replaces logits[i] by its gradient, without a
 	// cap scale*(softmax(logits[i]) - onehot(target[i])).
 	CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32)
+	// CrossEntropyPart sets stats (Rows, 3) float32 to what logits of part of the vocabulary
+	// contribute to the loss. CrossEntropyMerge sets losses from the stats of all parts, in
+	// their order, (parts, Rows, 3); with grad it replaces a part's logits by their gradient.
+	CrossEntropyPart(stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, cap float32)
+	CrossEntropyMerge(loss, stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, scale, cap float32, grad bool)
 }
 
 // Logits is what TakeFor takes logits for.

@@ -7,7 +7,8 @@ import (
 
 // Embed sets y[i] = wte[ids[i]] + wpe[i mod T], or with start wpe[i mod T - start[i]];
 // wpe may be empty (no rows). ids is int32, one a row of y; of start see device.Starts.
-func (q *Queue) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer) {
+// What the part of the vocabulary in wte does not have counts as 0.
+func (q *Queue) Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer) {
 	kernel.WantMat("embedding", y, y.Rows, y.Cols)
 	kernel.WantMat("embedding", wte, wte.Rows, y.Cols)
 	kernel.WantLen("embedding", ids, device.I32, y.Rows)
@@ -15,22 +16,22 @@ func (q *Queue) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start de
 	device.Starts("embedding", start, y.Rows, 0)
 	t := q.issue("embedding")
 	t.M[0], t.M[1], t.M[2] = y, wte, wpe
-	t.B[0], t.B[1], t.T = ids, start, T
+	t.B[0], t.B[1], t.T, t.Vocab = ids, start, T, part
 	q.kernel(t, kernel.RunEmbed, y.Rows, kernel.RowGrain(y.Cols))
 }
 
 // EmbedGrad sums rows of dy into dwte and dwpe (float32; dwpe may be empty):
 // row v of dwte is the sum of dy[i] where ids[i] is v, row t of dwpe the sum of
 // dy[i] whose position Embed takes for t, both in the order of i, starting from what was
-// there with add and from 0 without.
-func (q *Queue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, start device.Buffer, add bool) {
+// there with add and from 0 without. Of a part of the vocabulary v counts from its first.
+func (q *Queue) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer, add bool) {
 	kernel.WantMat("embedding gradient", dy, dy.Rows, dy.Cols)
 	kernel.WantMat("embedding gradient", dwte, dwte.Rows, dy.Cols)
 	kernel.WantLen("embedding gradient", ids, device.I32, dy.Rows)
 	kernel.WantPositions("embedding gradient", dwpe, dy.Cols, T)
 	device.Starts("embedding gradient", start, dy.Rows, 0)
 	t := q.issue("embedding gradient")
-	t.M[0], t.M[1], t.B[0], t.Add = dwte, dy, ids, add
+	t.M[0], t.M[1], t.B[0], t.Vocab, t.Add = dwte, dy, ids, part, add
 	q.kernel(t, kernel.RunEmbedGrad, dwte.Rows, kernel.RowGrain(dy.Cols))
 	if dwpe.Rows == 0 {
 		return

@@ -41,7 +41,7 @@ func TestEmbed(t *testing.T) {
 					wte, wpe = newMat(dt, embedV, embedC).normal(rng, 0, 1), newMat(dt, positions, embedC).normal(rng, 0, 1)
 					ids = randomIDs(rng, embedB*embedT, embedV)
 					y := newMat(dt, embedB*embedT, embedC)
-					q.Embed(y.Mat, wte.Mat, wpe.Mat, ids.Buf, embedT, start.Buf)
+					q.Embed(y.Mat, wte.Mat, wpe.Mat, device.Vocab{}, ids.Buf, embedT, start.Buf)
 					return []*guarded{y}
 				})
 				e, p := wte.values(), wpe.values()
@@ -71,8 +71,8 @@ func TestEmbedGrad(t *testing.T) {
 					rng := rand.New(rand.NewPCG(3, 4))
 					dy, ids = newMat(dt, embedB*embedT, embedC).normal(rng, 0, 1), randomIDs(rng, embedB*embedT, embedV)
 					dwte, dwpe := newMat(device.F32, embedV, embedC), newMat(device.F32, positions, embedC)
-					q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, start.Buf, false)
-					q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, start.Buf, true)
+					q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, device.Vocab{}, ids.Buf, embedT, start.Buf, false)
+					q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, device.Vocab{}, ids.Buf, embedT, start.Buf, true)
 					return []*guarded{dwte, dwpe}
 				})
 				dwte, dwpe, d := make([]float64, embedV*embedC), make([]float64, embedRows*embedC), dy.values()
@@ -89,15 +89,49 @@ func TestEmbedGrad(t *testing.T) {
 	})
 }
 
+// TestEmbedOfParts checks that what uneven parts of a vocabulary give adds up to the whole,
+// and that each has its rows of the gradient.
+func TestEmbedOfParts(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		q, rng := queueOf(t, 2), rand.New(rand.NewPCG(5, 6))
+		wte, wpe := newMat(dt, embedV, embedC).normal(rng, 0, 1), newMat(dt, embedRows, embedC).normal(rng, 0, 1)
+		dy, ids := newMat(dt, embedB*embedT, embedC).normal(rng, 0, 1), randomIDs(rng, embedB*embedT, embedV)
+		whole, dwhole := newMat(dt, embedB*embedT, embedC), newMat(device.F32, embedV, embedC)
+		q.Embed(whole.Mat, wte.Mat, wpe.Mat, device.Vocab{}, ids.Buf, embedT, device.Buffer{})
+		q.EmbedGrad(dwhole.Mat, device.Mat{}, dy.Mat, device.Vocab{}, ids.Buf, embedT, device.Buffer{}, false)
+		sum, first := newMat(dt, embedB*embedT, embedC), 0
+		q.Zero(sum.Buf)
+		for i, rows := range []int{embedV / 2, 1, embedV - embedV/2 - 1} {
+			part, places := device.Vocab{First: first, Size: embedV}, device.Mat{}
+			if i == 0 {
+				places = wpe.Mat // of one part alone
+			}
+			y, dpart := newMat(dt, embedB*embedT, embedC), newMat(device.F32, rows, embedC)
+			q.Embed(y.Mat, wte.RowRange(first, first+rows), places, part, ids.Buf, embedT, device.Buffer{})
+			q.AddTo(sum.Buf, sum.Buf, y.Buf)
+			q.EmbedGrad(dpart.Mat, device.Mat{}, dy.Mat, part, ids.Buf, embedT, device.Buffer{}, false)
+			if err := q.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			near(t, "gradient of a part", dpart, dwhole.values()[first*embedC:(first+rows)*embedC], 0)
+			first += rows
+		}
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		near(t, "sum of the parts", sum, whole.values(), 0)
+	})
+}
+
 func TestEmbedRefuses(t *testing.T) {
 	q := queueOf(t, 1)
 	y, wte, none := newMat(device.F32, 6, 4).Mat, newMat(device.F32, 10, 4).Mat, device.Mat{}
 	ids := newVec(device.I32, 6).Buf
-	mustPanic(t, "fewer positions than T", func() { q.Embed(y, wte, newMat(device.F32, 2, 4).Mat, ids, 3, device.Buffer{}) })
-	mustPanic(t, "vectors of another width", func() { q.Embed(y, newMat(device.F32, 10, 3).Mat, none, ids, 3, device.Buffer{}) })
-	mustPanic(t, "ids of another length", func() { q.Embed(y, wte, none, ids.Slice(0, 5), 3, device.Buffer{}) })
-	mustPanic(t, "T of 0", func() { q.EmbedGrad(wte, none, y, ids, 0, device.Buffer{}, false) })
-	mustPanic(t, "starts of another length", func() { q.Embed(y, wte, none, ids, 3, ids.Slice(0, 5)) })
+	mustPanic(t, "fewer positions than T", func() { q.Embed(y, wte, newMat(device.F32, 2, 4).Mat, device.Vocab{}, ids, 3, device.Buffer{}) })
+	mustPanic(t, "vectors of another width", func() { q.Embed(y, newMat(device.F32, 10, 3).Mat, none, device.Vocab{}, ids, 3, device.Buffer{}) })
+	mustPanic(t, "ids of another length", func() { q.Embed(y, wte, none, device.Vocab{}, ids.Slice(0, 5), 3, device.Buffer{}) })
+	mustPanic(t, "T of 0", func() { q.EmbedGrad(wte, none, y, device.Vocab{}, ids, 0, device.Buffer{}, false) })
+	mustPanic(t, "starts of another length", func() { q.Embed(y, wte, none, device.Vocab{}, ids, 3, ids.Slice(0, 5)) })
 	for _, id := range []int32{-1, 10} {
 		ids.I32()[0] = id
 		tk := &task{Args: kernel.Args{M: [8]device.Mat{y, wte}, B: [5]device.Buffer{ids}, T: 3}}

@@ -69,8 +69,8 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 		{"swiglu", func(q *Queue) { q.SwiGLU(y.Buf, x.Buf, z.Buf) }, n, 3 * n * size, 0},
 		{"swiglu-grad", func(q *Queue) { q.SwiGLUGrad(y.Buf, p, x.Buf, z.Buf, wpe.Buf) }, n, 5 * n * size, 0},
 		{"dropout", func(q *Queue) { q.Dropout(y.Buf, x.Buf, z.Buf, device.Dropout{Drop: 6554, Cols: cols}) }, n, 3 * n * size, 0},
-		{"embed", func(q *Queue) { q.Embed(y, wte, wpe, ids, rows, device.Buffer{}) }, n, 3 * n * size, 0},
-		{"embed-grad", func(q *Queue) { q.EmbedGrad(dwte, dwpe, x, ids, rows, device.Buffer{}, false) }, n, 4*vocab*cols + 4*n + n*size, 0},
+		{"embed", func(q *Queue) { q.Embed(y, wte, wpe, device.Vocab{}, ids, rows, device.Buffer{}) }, n, 3 * n * size, 0},
+		{"embed-grad", func(q *Queue) { q.EmbedGrad(dwte, dwpe, x, device.Vocab{}, ids, rows, device.Buffer{}, false) }, n, 4*vocab*cols + 4*n + n*size, 0},
 		{"cross-entropy", func(q *Queue) { q.CrossEntropy(loss, logits, ids, 0) }, rows * vocab, rows * vocab * size, 0},
 		{"cross-entropy-grad", func(q *Queue) { q.CrossEntropyGrad(loss, logits, ids, 1, 0) }, rows * vocab, 2 * rows * vocab * size, 0},
 		{"adamw", func(q *Queue) {

@@ -17,6 +17,38 @@ func (q *Queue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target d
 	q.crossEntropy("cross-entropy gradient", kernel.RunCrossEntropyGrad, loss, logits, target, scale, cap)
 }
 
+// CrossEntropyPart sets stats[i], three float32, to what a row of part of the vocabulary's
+// logits contributes to its loss: the largest logit, the sum of exponentials relative to it,
+// and the target's logit, 0 if the part does not have it. Rows whose target is Ignored are left.
+func (q *Queue) CrossEntropyPart(stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, cap float32) {
+	const op = "cross-entropy of a part"
+	kernel.WantLen(op, stats, device.F32, kernel.LossStats*logits.Rows)
+	t := q.partialLoss(op, logits, part, target, cap)
+	t.B[0] = stats
+	q.kernel(t, kernel.RunCrossEntropyPart, logits.Rows, kernel.RowGrain(4*logits.Cols))
+}
+
+// CrossEntropyMerge sets loss[i] to what CrossEntropy does, given the stats of all parts, one
+// after the other, and with grad replaces the logits of this part as CrossEntropyGrad does.
+func (q *Queue) CrossEntropyMerge(loss, stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, scale, cap float32, grad bool) {
+	const op = "cross-entropy of all parts"
+	kernel.WantLen(op, loss, device.F32, logits.Rows)
+	parts := stats.N / max(1, kernel.LossStats*logits.Rows)
+	kernel.WantLen(op, stats, device.F32, max(1, parts)*kernel.LossStats*logits.Rows)
+	t := q.partialLoss(op, logits, part, target, cap)
+	t.B[0], t.B[2], t.F, t.Add = loss, stats, scale, grad
+	q.kernel(t, kernel.RunCrossEntropyMerge, logits.Rows, kernel.RowGrain(4*logits.Cols))
+}
+
+// partialLoss begins a kernel over logits of a part of the vocabulary.
+func (q *Queue) partialLoss(op string, logits device.Mat, part device.Vocab, target device.Buffer, cap float32) *task {
+	kernel.WantMat(op, logits, logits.Rows, logits.Cols)
+	kernel.WantLen(op, target, device.I32, logits.Rows)
+	t := q.issue(op)
+	t.M[0], t.B[1], t.Vocab, t.Cap = logits, target, part, cap
+	return t
+}
+
 func (q *Queue) crossEntropy(op string, run kernel.RunFunc, loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32) {
 	kernel.WantMat(op, logits, logits.Rows, logits.Cols)
 	kernel.WantLen(op, loss, device.F32, logits.Rows)

@@ -107,6 +107,51 @@ func TestCrossEntropyGrad(t *testing.T) {
 	})
 }
 
+// TestCrossEntropyOfParts compares losses and gradients of logits in three uneven parts with
+// those of all.
+func TestCrossEntropyOfParts(t *testing.T) {
+	withVec(t, func(t *testing.T) {
+		const scale = 1.0 / 64 * 3
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for i, s := range append(lossShapes[1:], lossShapes[1:]...) {
+				rows, cols, cap := s[0], s[1], float32(i/(len(lossShapes)-1)*5)
+				var loss, grad []float64
+				var bounds [4]int
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					logits, target := lossCase(dt, rows, cols)
+					loss, grad = crossEntropy64(logits.values(), target.values(), scale, float64(cap))
+					bounds = [4]int{0, 1, 1 + (cols-1)/3, cols}
+					all := newVec(device.F32, 3*3*rows)
+					var parts []*guarded
+					for k, lo := range bounds[:3] {
+						part := newMat(dt, rows, bounds[k+1]-lo)
+						for r := range rows {
+							q.Copy(part.RowRange(r, r+1).Buf, logits.Buf.Slice(r*logits.Ld+lo, r*logits.Ld+bounds[k+1]))
+						}
+						q.CrossEntropyPart(all.Buf.Slice(3*k*rows, 3*(k+1)*rows), part.Mat, device.Vocab{First: lo, Size: cols}, target.Buf, cap)
+						parts = append(parts, part)
+					}
+					l, again := newVec(device.F32, rows), newVec(device.F32, rows)
+					q.CrossEntropyMerge(again.Buf, all.Buf, parts[0].Mat, device.Vocab{Size: cols}, target.Buf, 0, cap, false)
+					for k, part := range parts {
+						q.CrossEntropyMerge(l.Buf, all.Buf, part.Mat, device.Vocab{First: bounds[k], Size: cols}, target.Buf, scale, cap, true)
+					}
+					return append([]*guarded{l, again}, parts...)
+				})
+				near(t, "loss", out[0], loss, 1e-6)
+				near(t, "loss without a gradient", out[1], loss, 1e-6)
+				for k, lo := range bounds[:3] {
+					var want []float64
+					for r := range rows {
+						want = append(want, grad[r*cols+lo:r*cols+bounds[k+1]]...)
+					}
+					near(t, "gradient of a part", out[2+k], want, 2e-6+float64(cap)*5e-7)
+				}
+			}
+		})
+	})
+}
+
 func TestCrossEntropyOfHugeAndIgnoredLogits(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		nan := math.NaN()

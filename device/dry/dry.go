@@ -55,8 +55,6 @@ func (Queue) MatMulOnto(_, _, _, _ device.Mat, _ device.Buffer)                 
 func (Queue) MatMulActivate(_, _, _, _ device.Mat, _ device.Buffer, _ device.Activation)    {}
 func (Queue) MatMulActivateGrad(_, _, _, _ device.Mat, _ device.Activation)                 {}
 func (Queue) WeightGrad(_ device.Mat, _ device.Buffer, _, _ device.Mat)                     {}
-func (Queue) Embed(_, _, _ device.Mat, _ device.Buffer, _ int, _ device.Buffer)             {}
-func (Queue) EmbedGrad(_, _, _ device.Mat, _ device.Buffer, _ int, _ device.Buffer, _ bool) {}
 func (Queue) CrossEntropy(device.Buffer, device.Mat, device.Buffer, float32)                {}
 func (Queue) CrossEntropyGrad(_ device.Buffer, _ device.Mat, _ device.Buffer, _, _ float32) {}
 func (Queue) Sum(_, _ device.Buffer)                                                        {}
@@ -65,6 +63,14 @@ func (Queue) AdamW(_, _, _, _, _ device.Buffer, _ device.AdamW)                 
 func (Queue) AdamW8(_, _, _, _, _ device.Buffer, _ device.AdamW)                            {}
 func (Queue) SGD(_, _, _, _ device.Buffer, _ device.SGD)                                    {}
 func (Queue) Lion(_, _, _, _ device.Buffer, _ device.Lion)                                  {}
+func (Queue) Embed(_, _, _ device.Mat, _ device.Vocab, _ device.Buffer, _ int, _ device.Buffer) {
+}
+func (Queue) EmbedGrad(_, _, _ device.Mat, _ device.Vocab, _ device.Buffer, _ int, _ device.Buffer, _ bool) {
+}
+func (Queue) CrossEntropyPart(_ device.Buffer, _ device.Mat, _ device.Vocab, _ device.Buffer, _ float32) {
+}
+func (Queue) CrossEntropyMerge(_, _ device.Buffer, _ device.Mat, _ device.Vocab, _ device.Buffer, _, _ float32, _ bool) {
+}
 func (Queue) LayerNorm(_ device.Mat, _, _ device.Buffer, _ device.Mat, _, _ device.Buffer, _ float32) {
 }
 func (Queue) LayerNormGrad(_ device.Mat, _, _ device.Buffer, _, _ device.Mat, _, _, _ device.Buffer, _ bool) {

@@ -430,12 +430,12 @@ func (g *gpuBench) modelPasses() []gpuPass {
 		}},
 		{"embedding", func() func(*kernel.Ops) {
 			y, wte, wpe, ids := x(), g.mat(g.vocab, g.width), g.mat(g.T, g.width), g.ids(g.rows, g.vocab)
-			return func(o *kernel.Ops) { o.Embed(y, wte, wpe, ids, g.T, device.Buffer{}) }
+			return func(o *kernel.Ops) { o.Embed(y, wte, wpe, device.Vocab{}, ids, g.T, device.Buffer{}) }
 		}},
 		{"embedding gradient", func() func(*kernel.Ops) {
 			dwte, dwpe := device.Matrix(g.vec(g.vocab*g.width), g.vocab, g.width), device.Matrix(g.vec(g.T*g.width), g.T, g.width)
 			dy, ids := x(), g.ids(g.rows, g.vocab)
-			return func(o *kernel.Ops) { o.EmbedGrad(dwte, dwpe, dy, ids, g.T, device.Buffer{}, false) }
+			return func(o *kernel.Ops) { o.EmbedGrad(dwte, dwpe, dy, device.Vocab{}, ids, g.T, device.Buffer{}, false) }
 		}},
 		{"cross-entropy and gradient", func() func(*kernel.Ops) {
 			loss, logits, target := g.vec(g.rows), g.mat(g.rows, g.vocab), g.ids(g.rows, g.vocab)

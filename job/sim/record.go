@@ -328,11 +328,11 @@ func (r *recordedQueue) SumSquares(acc, x device.Buffer) {
 	r.pass(sumOfSquares, x.N, 1, device.Buffer{}, nil, bufs{x}, func() { r.ops.SumSquares(acc, x) })
 }
 
-func (r *recordedQueue) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer) {
-	r.pass("embedding", y.Rows, y.Cols, dense(y), nil, bufs{dense(y), ids}, func() { r.ops.Embed(y, wte, wpe, ids, T, start) })
+func (r *recordedQueue) Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer) {
+	r.pass("embedding", y.Rows, y.Cols, dense(y), nil, bufs{dense(y), ids}, func() { r.ops.Embed(y, wte, wpe, part, ids, T, start) })
 }
 
-func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, start device.Buffer, add bool) {
+func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer, add bool) {
 	out := dense(dwte) // zeroed, unless added to
 	if add {
 		out = device.Buffer{Type: device.F32}
@@ -341,7 +341,7 @@ func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, 
 	if add {
 		k = "embedding gradient, added"
 	}
-	r.pass(k, dy.Rows, dwte.Rows, out, nil, bufs{dense(dy), ids, dense(dy)}, func() { r.ops.EmbedGrad(dwte, dwpe, dy, ids, T, start, add) })
+	r.pass(k, dy.Rows, dwte.Rows, out, nil, bufs{dense(dy), ids, dense(dy)}, func() { r.ops.EmbedGrad(dwte, dwpe, dy, part, ids, T, start, add) })
 }
 
 func (r *recordedQueue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32) {
@@ -354,6 +354,21 @@ func (r *recordedQueue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, 
 	k, w := passOver("cross entropy gradient", logits.Rows, logits.Cols, loss, bufs{dense(logits)}, nil)
 	k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, cappedLossGrad)
 	r.kernel(k, w, func() { r.ops.CrossEntropyGrad(loss, logits, target, scale, cap) })
+}
+
+func (r *recordedQueue) CrossEntropyPart(stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, cap float32) {
+	k, w := passOver("cross entropy", logits.Rows, logits.Cols, stats, nil, bufs{dense(logits)})
+	k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, cappedLoss)
+	r.kernel(k, w, func() { r.ops.CrossEntropyPart(stats, logits, part, target, cap) })
+}
+
+func (r *recordedQueue) CrossEntropyMerge(loss, stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, scale, cap float32, grad bool) {
+	k, w := passOver("cross entropy, merged", logits.Rows, 1, loss, nil, bufs{stats})
+	if grad {
+		k, w = passOver("cross entropy gradient", logits.Rows, logits.Cols, loss, bufs{dense(logits)}, nil)
+		k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, cappedLossGrad)
+	}
+	r.kernel(k, w, func() { r.ops.CrossEntropyMerge(loss, stats, logits, part, target, scale, cap, grad) })
 }
 
 func (r *recordedQueue) LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32) {

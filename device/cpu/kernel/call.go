@@ -34,20 +34,21 @@ type RunFunc func(t *Args, w *Worker, lo, hi int)
 //	copy, sum of many                                                        Many: dst, src
 //	product                                                                  Gemm
 type Args struct {
-	B    [5]device.Buffer
-	M    [8]device.Mat
-	T    int // positions of a sequence
-	F    float32
-	Cap  float32 // of logits; 0 is none
-	Add  bool    // to what is there
-	Attn device.Attn
-	Rope device.Rope
-	Drop device.Dropout
-	Gemm Gemm
-	Each *[3]EachFunc
-	Rule RuleFunc
-	K    [10]float32 // constants of Rule
-	Many [2][]device.Buffer
+	B     [5]device.Buffer
+	M     [8]device.Mat
+	T     int // positions of a sequence
+	F     float32
+	Cap   float32 // of logits; 0 is none
+	Vocab device.Vocab
+	Add   bool // to what is there
+	Attn  device.Attn
+	Rope  device.Rope
+	Drop  device.Dropout
+	Gemm  Gemm
+	Each  *[3]EachFunc
+	Rule  RuleFunc
+	K     [10]float32 // constants of Rule
+	Many  [2][]device.Buffer
 }
 
 // RunCopy copies bytes [lo, hi).

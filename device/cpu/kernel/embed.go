@@ -20,11 +20,16 @@ func RunEmbed(t *Args, w *Worker, lo, hi int) {
 	ym, wte, wpe, n := &t.M[0], &t.M[1], &t.M[2], t.M[0].Cols
 	ids, at := t.B[0].I32(), placesOf(&t.B[1], t.T)
 	for i := lo; i < hi; i++ {
-		id := int(ids[i])
-		if id < 0 || id >= wte.Rows {
-			panic(fmt.Sprintf("cpu: embedding: id %d at %d, vocabulary %d", id, i, wte.Rows))
+		id, has := t.Vocab.Index(int(ids[i]), wte.Rows)
+		y := rowOf(ym, i, n)
+		if !has {
+			clear(y.Raw())
+			if wpe.Rows > 0 {
+				Store(y, floatsOf(w.Floats(n), rowOf(wpe, at.of(i), n), 0, n))
+			}
+			continue
 		}
-		y, e := rowOf(ym, i, n), rowOf(wte, id, n)
+		e := rowOf(wte, id, n)
 		switch {
 		case wpe.Rows > 0:
 			w.addRow(y, e, rowOf(wpe, at.of(i), n))
@@ -67,7 +72,7 @@ func RunEmbedGrad(t *Args, w *Worker, lo, hi int) {
 		clear(rowOf(dwte, v, n).F32())
 	}
 	for i, id := range t.B[0].I32() {
-		if v := int(id); lo <= v && v < hi {
+		if v := int(id) - t.Vocab.First; lo <= v && v < hi {
 			sum := rowOf(dwte, v, n)
 			w.addRow(sum, sum, rowOf(dy, i, n))
 		}

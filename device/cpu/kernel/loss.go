@@ -44,6 +44,66 @@ func RunCrossEntropyGrad(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
+// LossStats is how many numbers a row of part of the logits contributes to its loss.
+const LossStats = 3
+
+// RunCrossEntropyPart sets each row's stats: its largest logit, the sum of exponentials
+// relative to that, and the target's logit, 0 if this part does not have it.
+func RunCrossEntropyPart(t *Args, w *Worker, lo, hi int) {
+	m, stats, target := &t.M[0], t.B[0].F32(), t.B[1].I32()
+	for i := lo; i < hi; i++ {
+		if target[i] == Ignored {
+			continue
+		}
+		x, own := logitsOf(w, m, i, t.Cap), stats[LossStats*i:][:LossStats]
+		own[0], own[1], own[2] = x.top, float32(x.sum), 0
+		if at, has := t.Vocab.Index(int(target[i]), m.Cols); has {
+			own[2] = x.at(at)
+		}
+	}
+}
+
+// RunCrossEntropyMerge sets losses from the stats of all parts, in their order, and with
+// t.Add turns logits into their gradient.
+func RunCrossEntropyMerge(t *Args, w *Worker, lo, hi int) {
+	m, loss, target, stats := &t.M[0], t.B[0].F32(), t.B[1].I32(), t.B[2].F32()
+	for i := lo; i < hi; i++ {
+		row := m.Buf.Slice(i*m.Ld, i*m.Ld+m.Cols)
+		if target[i] == Ignored {
+			loss[i] = 0
+			if t.Add {
+				clear(row.Raw())
+			}
+			continue
+		}
+		x, own := logits{w: w, row: row, top: negInf}, float32(0)
+		for at := LossStats * i; at < len(stats); at += LossStats * m.Rows {
+			x.top = max(x.top, stats[at])
+		}
+		for at := LossStats * i; at < len(stats); at += LossStats * m.Rows {
+			x.sum += float64(stats[at+1]) * float64(Exp32(stats[at]-x.top))
+			own += stats[at+2]
+		}
+		loss[i] = float32(math.Log(x.sum) + float64(x.top) - float64(own))
+		if !t.Add {
+			continue
+		}
+		at, has := t.Vocab.Index(int(target[i]), m.Cols)
+		if !has {
+			at = -1
+		}
+		x.load(t.Cap)
+		if t.Cap > 0 {
+			x.cappedGradient(at, t.F, t.Cap)
+		} else {
+			x.gradient(at, t.F)
+		}
+		if x.row.Ptr != row.Ptr {
+			Store(row, x.row.F32())
+		}
+	}
+}
+
 // logits is a row of them, in memory or converted or capped in a worker's scratch, with
 // the largest and the sum of exponentials relative to it.
 type logits struct {
@@ -60,19 +120,24 @@ const LogitsChunk = 4096
 
 func logitsOf(w *Worker, m *device.Mat, i int, cap float32) logits {
 	x := logits{w: w, row: m.Buf.Slice(i*m.Ld, i*m.Ld+m.Cols), top: negInf}
-	switch {
-	case cap > 0:
-		own := w.Floats(m.Cols)
-		Load(own, x.row)
-		capped(own, cap)
-		x.row = device.OfF32(own)
-	case BestVec.softmax[x.row.Type] == nil:
-		x.row = device.OfF32(floatsOf(w.Floats(m.Cols), m.Buf, i*m.Ld, m.Cols))
-	}
+	x.load(cap)
 	for c := 0; c < m.Cols; c += LogitsChunk {
 		x.more(x.row.Slice(c, min(c+LogitsChunk, m.Cols)))
 	}
 	return x
+}
+
+// load converts or caps the row, where that is needed.
+func (x *logits) load(cap float32) {
+	switch {
+	case cap > 0:
+		own := x.w.Floats(x.row.N)
+		Load(own, x.row)
+		capped(own, cap)
+		x.row = device.OfF32(own)
+	case BestVec.softmax[x.row.Type] == nil:
+		x.row = device.OfF32(floatsOf(x.w.Floats(x.row.N), x.row, 0, x.row.N))
+	}
 }
 
 // more goes on to the next chunk: the sum so far is brought to the new largest.
@@ -122,10 +187,14 @@ func (x *logits) loss(target int) float32 {
 	return float32(math.Log(x.sum) + float64(x.top) - float64(x.at(target)))
 }
 
-// gradient turns the logits into scale*(softmax - onehot(target)).
+// gradient turns the logits into scale*(softmax - onehot(target)). A target below 0 is not
+// among them.
 func (x *logits) gradient(target int, scale float32) {
 	r, t := float32(float64(scale)/x.sum), x.row.Type
-	own := Exp32(x.at(target)-x.top)*r - scale
+	own := float32(0)
+	if target >= 0 {
+		own = Exp32(x.at(target)-x.top)*r - scale
+	}
 	whole, end := x.cut(x.row)
 	if end != nil {
 		BestVec.softmax[t](end, 16, x.top, r)
@@ -135,8 +204,10 @@ func (x *logits) gradient(target int, scale float32) {
 		part := whole.Slice(c, min(c+LogitsChunk, whole.N))
 		BestVec.softmax[t](part.Ptr, part.N, x.top, r)
 	}
-	x.w.ends[2][0] = own
-	Store(x.row.Slice(target, target+1), x.w.ends[2][:1])
+	if target >= 0 {
+		x.w.ends[2][0] = own
+		Store(x.row.Slice(target, target+1), x.w.ends[2][:1])
+	}
 }
 
 // cappedGradient is gradient of logits that are cap tanh(x/cap), by x.

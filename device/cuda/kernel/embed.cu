@@ -4,13 +4,16 @@
 // document of each begins.
 __device__ int place(const int *start, i64 row, int T) { return (int)(row % T) - (start ? start[row] : 0); }
 
-// embed sets y[i] = wte[ids[i]] + wpe[place(i)]; wpe may be null. A warp has a row.
-ENTRY embed(Mat y, Mat wte, Mat wpe, const int *ids, const int *start, int rows, int cols, int vocab, int T) {
+// embed sets y[i] = wte[ids[i]] + wpe[place(i)]; wpe may be null. wte has some of the size
+// rows of the vocabulary, from first on; the others count as 0. A warp has a row.
+ENTRY embed(Mat y, Mat wte, Mat wpe, const int *ids, const int *start, int rows, int cols, int some, int first, int size, int T) {
 	EACH_ROW(row, rows) {
 		i64 id = ids[row];
-		if (id < 0 || id >= vocab) TRAP("an id that is not in the vocabulary");
+		if (id < 0 || id >= size) TRAP("an id that is not in the vocabulary");
+		id -= first;
 		LANE4(c, cols) {
-			Four e = get4(wte, id * wte.ld + c, cols - c), p = {{0, 0, 0, 0}};
+			Four e = {{0, 0, 0, 0}}, p = e;
+			if (id >= 0 && id < some) e = get4(wte, id * wte.ld + c, cols - c);
 			if (wpe.p) p = get4(wpe, (i64)place(start, row, T) * wpe.ld + c, cols - c);
 			for (int j = 0; j < 4; j++) e.v[j] += p.v[j];
 			put4(y, row * y.ld + c, cols - c, e);
@@ -20,20 +23,20 @@ ENTRY embed(Mat y, Mat wte, Mat wpe, const int *ids, const int *start, int rows,
 KERNEL(embed)
 
 // embed_grad sums the rows of dy of one id into its row of dwte (float32), in their
-// order, starting from 0 or, with add, from what is there. Block b has the ids that
+// order, starting from 0 or, with add, from what is there; row 0 is that of id first. Block b has the ids that
 // are b modulo the number of blocks, so that frequent ones, which have low numbers,
 // are spread. It looks through all ids, notes where its own are, in order, and
 // when LIST is nearly full, or at the end, adds what it has noted.
 #define LIST 2048
-ENTRY embed_grad(float *dwte, int ld, Mat dy, const int *ids, int rows, int cols, int vocab, int add) {
+ENTRY embed_grad(float *dwte, int ld, Mat dy, const int *ids, int rows, int cols, int vocab, int first, int add) {
 	SHARED(int, where, LIST);
 	SHARED(int, whose, LIST);
 	SHARED(int, found, WARPS);
 	int noted = 0, blocks = gridDim.x, block = blockIdx.x;
 	bool fresh = !add;
 	for (int base = 0; base < rows || fresh || noted; base += THREADS) {
-		int i = base + threadIdx.x, id = i < rows ? ids[i] : -1;
-		bool mine = id >= 0 && id % blocks == block;
+		int i = base + threadIdx.x, id = i < rows ? ids[i] - first : -1;
+		bool mine = id >= 0 && id < vocab && id % blocks == block;
 		unsigned bits = __ballot_sync(ALL, mine);
 		if (LANE == 0) found[WARP] = __popc(bits);
 		__syncthreads();

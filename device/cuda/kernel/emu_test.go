@@ -202,7 +202,7 @@ func TestOutsideOfTheVocabulary(t *testing.T) {
 		y, wte := b.make("y", device.F32, 1, 4), b.mat("wte", device.F32, 7, 4, 1)
 		ids, loss := b.ints("ids", 1, id, id+1), b.make("loss", device.F32, 1, 1)
 		o := &Ops{To: e, Weigh: true}
-		o.Embed(y.Mat, wte.Mat, device.Mat{}, ids.Buf, 1, device.Buffer{})
+		o.Embed(y.Mat, wte.Mat, device.Mat{}, device.Vocab{}, ids.Buf, 1, device.Buffer{})
 		if e.err == nil {
 			t.Errorf("id %d of 7 is looked up", id)
 		}

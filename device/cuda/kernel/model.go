@@ -14,6 +14,8 @@ var (
 	positionGradKernel = entryOf("position_grad")
 	ropeKernel         = entryOf("rope")
 	crossEntropyKernel = entryOf("cross_entropy")
+	crossPartKernel    = entryOf("cross_entropy_part")
+	crossMergeKernel   = entryOf("cross_entropy_merge")
 )
 
 func wantPositions(op string, wpe device.Mat, n, T int) {
@@ -26,8 +28,9 @@ func wantPositions(op string, wpe device.Mat, n, T int) {
 }
 
 // Embed sets y[i] = wte[ids[i]] + wpe[i mod T], or with start wpe[i mod T - start[i]];
-// wpe may be empty. Of start see device.Starts.
-func (o *Ops) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer) {
+// wpe may be empty. Of start see device.Starts. What the part of the vocabulary in wte does
+// not have counts as 0.
+func (o *Ops) Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer) {
 	const op = "embedding"
 	wantMat(op, y.Rows, y.Cols, &y)
 	wantMat(op, wte.Rows, y.Cols, &wte)
@@ -37,10 +40,18 @@ func (o *Ops) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start devi
 	if wpe.Rows == 0 {
 		wpe = device.Mat{}
 	}
-	l := o.begin(embedKernel).mat(&y).mat(&wte).mat(&wpe).ptr(&ids).ptr(&start).i32(y.Rows).i32(y.Cols).i32(wte.Rows).i32(T)
+	l := o.begin(embedKernel).mat(&y).mat(&wte).mat(&wpe).ptr(&ids).ptr(&start).i32(y.Rows).i32(y.Cols).i32(wte.Rows).i32(part.First).i32(size(part, wte.Rows)).i32(T)
 	cost := o.over(1, &y)
 	cost.Bytes += int64(y.Rows) * int64(y.Cols) * int64(wte.Buf.Type.Size()) // rows looked up; those of wpe stay in cache
 	o.run(l, rowBlocks(y.Rows), 1, 1, o.plus(cost, &ids, &start, &wpe.Buf))
+}
+
+// size is that of the vocabulary of which a table has n rows.
+func size(part device.Vocab, n int) int {
+	if part.Size == 0 {
+		return n
+	}
+	return part.Size
 }
 
 // embedBlocks is how many blocks share a vocabulary, each with every embedBlocks-th
@@ -48,8 +59,9 @@ func (o *Ops) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start devi
 const embedBlocks = 1536
 
 // EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to, or with add adds to
-// them, the sums of the rows of dy with one id or position, in their order.
-func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, start device.Buffer, add bool) {
+// them, the sums of the rows of dy with one id or position, in their order. Of a part of
+// the vocabulary rows count from its first id.
+func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer, add bool) {
 	const op = "embedding gradient"
 	wantMat(op, dy.Rows, dy.Cols, &dy)
 	wantMat(op, dwte.Rows, dy.Cols, &dwte)
@@ -57,7 +69,7 @@ func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, sta
 	wantLen(op, device.I32, dy.Rows, &ids)
 	wantPositions(op, dwpe, dy.Cols, T)
 	device.Starts(op, start, dy.Rows, 0)
-	l := o.begin(embedGradKernel).ptr(&dwte.Buf).i32(dwte.Ld).mat(&dy).ptr(&ids).i32(dy.Rows).i32(dy.Cols).i32(dwte.Rows).flag(add)
+	l := o.begin(embedGradKernel).ptr(&dwte.Buf).i32(dwte.Ld).mat(&dy).ptr(&ids).i32(dy.Rows).i32(dy.Cols).i32(dwte.Rows).i32(part.First).flag(add)
 	some := device.Mat{Buf: dwte.Buf, Rows: min(dy.Rows, dwte.Rows), Cols: dy.Cols} // rows that ids name, at most
 	cost := o.over(1, &dy, &some, &some)
 	if !add {
@@ -129,6 +141,47 @@ func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.
 		if cap > 0 {
 			cost.Flops += o.over(slopeFlops, &logits).Flops
 		}
+	}
+	o.run(l, min(logits.Rows, mostBlocks), 1, 1, o.plus(cost, &loss, &target))
+}
+
+// lossStats is how many numbers a row of part of the logits contributes to its loss.
+const lossStats = 3
+
+// CrossEntropyPart sets stats[i], three float32, to what a row of part of the vocabulary's
+// logits contributes to its loss: the largest logit, the sum of exponentials relative to it,
+// and the target's logit, 0 if the part does not have it. Rows whose target is -1 are left.
+func (o *Ops) CrossEntropyPart(stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, cap float32) {
+	const op = "cross-entropy of a part"
+	wantMat(op, logits.Rows, logits.Cols, &logits)
+	wantLen(op, device.F32, lossStats*logits.Rows, &stats)
+	wantLen(op, device.I32, logits.Rows, &target)
+	l := o.begin(crossPartKernel).ptr(&stats).mat(&logits).ptr(&target).i32(logits.Rows).i32(logits.Cols).i32(part.First).i32(size(part, logits.Cols)).f32(cap)
+	more := 0 // of each time that a logit is read
+	if cap > 0 {
+		more = capFlops
+	}
+	o.run(l, min(logits.Rows, mostBlocks), 1, 1, o.plus(o.over(22+more, &logits), &stats, &target))
+}
+
+// CrossEntropyMerge sets loss[i] to what CrossEntropy does, given the stats of all parts, one
+// after the other, and with grad replaces the logits of this part as CrossEntropyGrad does.
+func (o *Ops) CrossEntropyMerge(loss, stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, scale, cap float32, grad bool) {
+	const op = "cross-entropy of all parts"
+	wantMat(op, logits.Rows, logits.Cols, &logits)
+	wantLen(op, device.F32, logits.Rows, &loss)
+	wantLen(op, device.I32, logits.Rows, &target)
+	parts := stats.N / max(1, lossStats*logits.Rows)
+	wantLen(op, device.F32, max(1, parts)*lossStats*logits.Rows, &stats)
+	l := o.begin(crossMergeKernel).ptr(&loss).ptr(&stats).i32(parts).mat(&logits).ptr(&target).i32(logits.Rows).i32(logits.Cols).
+		i32(part.First).i32(size(part, logits.Cols)).f32(scale).f32(cap).flag(grad)
+	cost := o.over(0, &device.Mat{Buf: stats, Rows: 1, Cols: stats.N, Ld: stats.N})
+	if grad {
+		flops := 17
+		if cap > 0 {
+			flops += capFlops + slopeFlops
+		}
+		cost = o.over(flops, &logits, &logits)
 	}
 	o.run(l, min(logits.Rows, mostBlocks), 1, 1, o.plus(cost, &loss, &target))
 }

@@ -261,7 +261,11 @@ func TestEmbed(t *testing.T) {
 				wpe = b.mat("wpe", b.float(), T+b.rng.IntN(3), cols, 1).Mat
 			}
 			start := b.starts(rows/T, T)
-			return func(q operations) { q.Embed(y.Mat, wte.Mat, wpe, ids.Buf, T, start) }
+			part := device.Vocab{}
+			if b.rng.IntN(3) == 0 {
+				part = device.Vocab{First: b.rng.IntN(vocab), Size: 2 * vocab}
+			}
+			return func(q operations) { q.Embed(y.Mat, wte.Mat, wpe, part, ids.Buf, T, start) }
 		})
 	}
 }
@@ -281,7 +285,11 @@ func TestEmbedGrad(t *testing.T) {
 				dwpe = b.mat("dwpe", device.F32, T+b.rng.IntN(3), cols, 1).bits().Mat
 			}
 			add, start := b.flip(), b.starts(rows/T, T)
-			return func(q operations) { q.EmbedGrad(dwte.Mat, dwpe, dy.Mat, ids.Buf, T, start, add) }
+			part := device.Vocab{}
+			if b.rng.IntN(3) == 0 {
+				part = device.Vocab{First: b.rng.IntN(vocab), Size: 2 * vocab}
+			}
+			return func(q operations) { q.EmbedGrad(dwte.Mat, dwpe, dy.Mat, part, ids.Buf, T, start, add) }
 		})
 	}
 }
@@ -333,6 +341,34 @@ func TestCrossEntropy(t *testing.T) {
 			}
 			logits.near(tol)
 			return func(q operations) { q.CrossEntropyGrad(loss.Buf, logits.Mat, target.Buf, 0.125, cap) }
+		})
+	}
+}
+
+// TestCrossEntropyOfParts checks both kernels on a part of the vocabulary's logits, with stats of
+// three parts.
+func TestCrossEntropyOfParts(t *testing.T) {
+	for i := range times(40) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			rows, cols := 1+b.rng.IntN(12), b.length()
+			part := device.Vocab{First: b.rng.IntN(cols + 1), Size: 3 * cols}
+			tol, std := 1e-6, []float64{0.1, 3, 20}[b.rng.IntN(3)]
+			logits, target := b.mat("logits", b.float(), rows, cols, std), b.ints("target", rows, -1, 3*cols)
+			cap := []float32{0, 0, 30, 3}[b.rng.IntN(4)]
+			if b.flip() {
+				stats := b.make("stats", device.F32, 1, 3*rows).near(tol)
+				return func(q operations) { q.CrossEntropyPart(stats.Buf, logits.Mat, part, target.Buf, cap) }
+			}
+			stats, loss, grad := b.flat("stats", device.F32, 9*rows, 1), b.make("loss", device.F32, 1, rows).near(tol), b.flip()
+			for k, s := 0, stats.Buf; k < s.N; k += 3 { // a sum is positive, and no logit is above the largest
+				s.F32()[k], s.F32()[k+1] = 200, 1+s.F32()[k+1]*s.F32()[k+1]
+			}
+			if grad {
+				logits.near(tol)
+			}
+			return func(q operations) {
+				q.CrossEntropyMerge(loss.Buf, stats.Buf, logits.Mat, part, target.Buf, 0.125, cap, grad)
+			}
 		})
 	}
 }
