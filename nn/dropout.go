@@ -32,16 +32,18 @@ func placeOf(layer, which int) int { return 2*layer + which }
 
 // drops is what a pass drops at a place with a probability; false if nothing.
 func (b *Batch) drops(p float64, place, cols int) (device.Dropout, bool) {
-	d := device.Dropout{Seed: b.Drops.Seed, Place: uint32(place), Drop: device.DropOf(p), Row: b.Drops.Row, Cols: cols}
+	lo, _ := b.Own()
+	d := device.Dropout{Seed: b.Drops.Seed, Place: uint32(place), Drop: device.DropOf(p), Row: b.Drops.Row + uint64(lo), Cols: cols}
 	return d, b.Drops.Train && d.Drop > 0
 }
 
-// dropsWeights is what a pass drops of attention's weights in a layer.
-func (b *Batch) dropsWeights(p float64, layer int) device.Dropout {
+// dropsWeights is what a pass drops of attention's weights in a layer, of heads from first on.
+func (b *Batch) dropsWeights(p float64, layer, first int) device.Dropout {
 	d, some := b.drops(p, placeWeights|layer, 0)
 	if !some {
 		return device.Dropout{}
 	}
+	d.Row = b.Drops.Row + uint64(first)<<44 // see device.Attn
 	return d
 }
 

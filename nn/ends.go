@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"slices"
 
 	"zeroth/device"
 	"zeroth/shard"
@@ -22,10 +23,70 @@ func gain(name string, n int) shard.Param {
 
 func bias(name string, n int) shard.Param { return shard.Param{Name: name, Shape: []int{n}} }
 
-// add adds a module that uses one unit.
-func (m *Model) add(unit string, mod Module) {
-	m.Uses = append(m.Uses, []Use{{Unit: unit, Params: len(mod.Params())}})
-	m.Modules = append(m.Modules, mod)
+// add adds a module that uses some units; a single one has all of its parameters.
+func (m *Model) add(mod Module, uses ...Use) {
+	if len(uses) == 1 {
+		uses[0].Params, uses[0].At = len(mod.Params()), nil
+	}
+	m.Modules, m.Uses = append(m.Modules, mod), append(m.Uses, uses)
+}
+
+// addBlock adds a block. Where matrices are divided, what every rank has whole is a unit of its
+// own.
+func (m *Model) addBlock(unit string, block Module, cut Cut) {
+	if !cut.some() {
+		m.add(block, Use{Unit: unit})
+		return
+	}
+	part, whole := Use{Unit: unit}, Use{Unit: wholeUnit(unit)}
+	for i, p := range block.Params() {
+		to := &whole
+		if p.Cut.Full != nil {
+			to = &part
+		}
+		to.Params, to.At = to.Params+1, append(to.At, i)
+	}
+	m.add(block, part, whole)
+}
+
+// wholeUnit names the unit of a module's parameters that are whole where its matrices are
+// divided.
+func wholeUnit(unit string) string { return unit + " (whole)" }
+
+// around adds e, what blocks adds, and h with the final norm. A head without a matrix of its
+// own has the embedding's, in a unit that both use, with the positions and the norm; where
+// matrices are divided these are units of their own.
+func (m *Model) around(cut Cut, e embedding, h head, norm []shard.Param, blocks func()) {
+	front, back := []Use{{Unit: "embed"}}, []Use{{Unit: "head"}}
+	if e.shared {
+		front[0].Unit, back[0].Unit = "root", "root"
+	}
+	switch {
+	case cut.some():
+		if e.shared {
+			h.params = e.params[:1]
+		}
+		front[0].Params, front[0].At, back[0].Params, back[0].At = 1, []int{table}, 1, []int{table}
+		if e.positions {
+			front = append(front, Use{Unit: wholeUnit("embed"), Params: 1, At: []int{positions}})
+		}
+		last := Use{Unit: wholeUnit("head"), Params: len(norm)}
+		for i := range norm {
+			last.At = append(last.At, 1+i)
+		}
+		back = append(back, last)
+	case e.shared:
+		e.params = append(e.params, norm...)
+		h.params = e.params[:len(e.params)-len(norm)]
+	}
+	h.weight = len(h.params)
+	h.params = slices.Concat(h.params, norm)
+	if len(norm) > 1 {
+		h.bias = h.weight + 1
+	}
+	m.add(e, front...)
+	blocks()
+	m.add(h, back...)
 }
 
 // matrix views the elements of a matrix parameter, or of its gradient.
@@ -43,8 +104,9 @@ const (
 type embedding struct {
 	params    []shard.Param
 	positions bool
-	shared    bool // its unit is also the head's, whose Backward comes first
-	padded    bool // looking up the token pad gives its row no gradient
+	part      device.Vocab // that the table has
+	shared    bool         // its unit is also the head's, whose Backward comes first
+	padded    bool         // looking up the token pad gives its row no gradient
 	pad       int
 	scale     float32 // of what is looked up; 0 is 1
 	drop      float64 // probability with which training drops an element of what it puts out
@@ -52,13 +114,18 @@ type embedding struct {
 
 func (e embedding) Params() []shard.Param { return e.params }
 
-func (e embedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y device.Buffer, _ *Saved) {
+func (e embedding) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, _, y device.Buffer, _ *Saved) {
+	p := pass{q: q, mem: mem, w: w, bt: bt}
 	words, places := e.tables(w)
-	ym := device.Matrix(y, bt.Rows(), words.Cols)
-	for i := range bt.parts() {
-		one, lo, hi := bt.part(i)
-		q.Embed(ym.RowRange(lo, hi), words, places.RowRange(min(one.past(), places.Rows), places.Rows), device.Vocab{}, bt.Input.Slice(lo, hi), one.T, one.Start)
+	if !bt.first() {
+		places = device.Mat{} // they are in the sum once
 	}
+	p.summed(device.Matrix(y, bt.Held(), words.Cols), false, func(all device.Mat, _ bool) {
+		for i := range bt.parts() {
+			one, lo, hi := bt.part(i)
+			q.Embed(all.RowRange(lo, hi), words, places.RowRange(min(one.past(), places.Rows), places.Rows), e.part, bt.Input.Slice(lo, hi), one.T, one.Start)
+		}
+	})
 	if e.scale != 0 {
 		q.Scale(y, e.scale)
 	}
@@ -72,6 +139,7 @@ func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch
 		return // frozen
 	}
 	defer mem.Release(mem.Mark())
+	p := pass{q: q, mem: mem, dw: dw, bt: bt}
 	words, places := e.gradients(mem, dw)
 	if drop, some := bt.drops(e.drop, placeEmbed, words.Cols); some {
 		q.Dropout(d, d, device.Buffer{}, drop)
@@ -79,14 +147,20 @@ func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch
 	if e.scale != 0 {
 		q.Scale(d, e.scale)
 	}
-	grad := func() {
-		q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), device.Vocab{}, bt.Input, bt.T, bt.Start, e.shared)
+	if bt.Tensor != nil && places.Rows > 0 && (e.shared || !bt.first()) {
+		q.Zero(places.Buf) // their unit is their own; their gradient is the first rank's
 	}
-	if !e.padded || dw[table].N == 0 {
+	if !bt.first() {
+		places = device.Mat{}
+	}
+	all := p.whole(device.Matrix(d, bt.Held(), words.Cols))
+	grad := func() { q.EmbedGrad(words, places, all, e.part, bt.Input, bt.T, bt.Start, e.shared) }
+	pad, has := e.part.Index(e.pad, words.Rows)
+	if !e.padded || !has || dw[table].N == 0 {
 		grad()
 		return
 	}
-	row, before := words.RowRange(e.pad, e.pad+1).Buf, mem.Take(device.F32, words.Cols)
+	row, before := words.RowRange(pad, pad+1).Buf, mem.Take(device.F32, words.Cols)
 	if e.shared {
 		q.Cast(before, row) // the head's gradient
 	} else {
@@ -135,8 +209,9 @@ func shifted(q Ops, mem Scratch, w device.Buffer, plus float32) device.Buffer {
 // head is the final norm, the output layer and the loss.
 type head struct {
 	params []shard.Param
-	weight int // index of the norm's weight
-	bias   int // and of its bias; 0: the norm is RMSNorm
+	part   device.Vocab // that the table has
+	weight int          // index of the norm's weight
+	bias   int          // and of its bias; 0: the norm is RMSNorm
 	eps    float32
 	plus   float32 // added to the norm's weight
 	cap    float32 // of logits, see Llama.CapLogits; 0 is none
@@ -145,7 +220,7 @@ type head struct {
 func (h head) Params() []shard.Param { return h.params }
 
 func (h head) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer, s *Saved) device.Mat {
-	r, c := bt.Rows(), h.params[table].Shape[1]
+	r, c := bt.Held(), h.params[table].Shape[1]
 	n := &s.norm
 	n.rstd, n.y = mem.Keep(device.F32, r), mem.Keep(bt.Compute, r*c)
 	norm, xm := device.Matrix(n.y, r, c), device.Matrix(x, r, c)
@@ -190,25 +265,45 @@ func (h head) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, _ dev
 		}
 		return
 	}
-	forward := func(logits device.Mat, lo, hi int) {
-		q.CrossEntropy(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi), h.cap)
+	p := pass{q: q, mem: mem, w: w, bt: bt}
+	eachChunk(q, mem, bt, p.whole(norm), out, func(logits device.Mat, lo, hi int) { h.loss(p, logits, lo, hi, false) })
+}
+
+// loss sets the losses of positions [lo, hi), given their logits, and with grad turns these into
+// their gradient.
+func (h head) loss(p pass, logits device.Mat, lo, hi int, grad bool) {
+	losses, target := p.bt.Loss.Slice(lo, hi), p.bt.Target.Slice(lo, hi)
+	switch t := p.bt.Tensor; {
+	case t != nil:
+		defer p.mem.Release(p.mem.Mark())
+		const each = 3 // of CrossEntropyPart, a row
+		n := each * (hi - lo)
+		all := p.mem.Take(device.F32, t.Size()*n)
+		own := all.Slice(t.Rank()*n, (t.Rank()+1)*n)
+		p.q.CrossEntropyPart(own, logits, h.part, target, h.cap)
+		t.Gather(all, own)
+		p.q.CrossEntropyMerge(losses, all, logits, h.part, target, p.bt.Scale, h.cap, grad)
+	case grad:
+		p.q.CrossEntropyGrad(losses, logits, target, p.bt.Scale, h.cap)
+	default:
+		p.q.CrossEntropy(losses, logits, target, h.cap)
 	}
-	eachChunk(q, mem, bt, norm, out, forward)
 }
 
 func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
 	defer mem.Release(mem.Mark())
 	out := matrix(w[table], h.params[table])
-	r, c := bt.Rows(), out.Cols
-	norm, dnorm := device.Matrix(s.norm.y, r, c), device.Matrix(mem.Take(bt.Compute, r*c), r, c)
-	backward := func(logits device.Mat, lo, hi int) {
-		q.CrossEntropyGrad(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi), bt.Scale, h.cap)
-		if dw[table].N > 0 {
-			q.MatMul(matrix(dw[table], h.params[table]), logits.T(), norm.RowRange(lo, hi), device.Buffer{}, lo > 0)
-		}
-		q.MatMul(dnorm.RowRange(lo, hi), logits, out, device.Buffer{}, false)
-	}
-	eachChunk(q, mem, bt, norm, out, backward)
+	p, r, c := pass{q, mem, w, dw, bt}, bt.Held(), out.Cols
+	norm, dnorm := p.whole(device.Matrix(s.norm.y, r, c)), device.Matrix(mem.Take(bt.Compute, r*c), r, c)
+	p.summed(dnorm, false, func(all device.Mat, _ bool) {
+		eachChunk(q, mem, bt, norm, out, func(logits device.Mat, lo, hi int) {
+			h.loss(p, logits, lo, hi, true)
+			if dw[table].N > 0 {
+				q.MatMul(matrix(dw[table], h.params[table]), logits.T(), norm.RowRange(lo, hi), device.Buffer{}, lo > 0)
+			}
+			q.MatMul(all.RowRange(lo, hi), logits, out, device.Buffer{}, false)
+		})
+	})
 	h.normGrad(q, mem, w, dw, device.Matrix(d, r, c), dnorm, device.Matrix(x, r, c), s)
 	for i := range dw {
 		if i != table && i != h.weight && i != h.bias && dw[i].N > 0 {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"strings"
 
 	"zeroth/device"
 	"zeroth/shard"
@@ -24,31 +23,31 @@ type GPT2 struct {
 // and the final norm) is used first and last, each block is a unit. Untied, final
 // norm and output layer are a unit.
 func (g GPT2) Model() *Model {
-	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context, Lookup: true, Blocks: g.Layers, QKV: 3 * g.Width}
-	first := []shard.Param{
-		weight("transformer.wte.weight", initStd, g.Vocab, g.Width),
-		weight("transformer.wpe.weight", initStd, g.Context, g.Width),
+	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context, Lookup: true, Blocks: g.Layers, QKV: 3 * g.queries()}
+	words, part := g.Cut.vocab(weight("transformer.wte.weight", initStd, g.Vocab, g.Width))
+	places := weight("transformer.wpe.weight", initStd, g.Context, g.Width)
+	h := head{part: part, eps: float32(g.Eps)}
+	if g.Untied {
+		out, _ := g.Cut.vocab(weight("lm_head.weight", initStd, g.Vocab, g.Width))
+		h.params = []shard.Param{out}
 	}
 	norm := []shard.Param{gain("transformer.ln_f.weight", g.Width), bias("transformer.ln_f.bias", g.Width)}
-	front, back, last := "embed", "head", append([]shard.Param{weight("lm_head.weight", initStd, g.Vocab, g.Width)}, norm...)
-	if !g.Untied {
-		first = append(first, norm...)
-		front, back, last = "root", "root", first
-	}
-	m.add(front, embedding{params: first, positions: true, shared: !g.Untied, drop: g.Dropout.Embed})
-	for i := range g.Layers {
-		m.add(fmt.Sprintf("h.%d", i), g.block(i))
-	}
-	m.add(back, head{params: last, weight: len(last) - 2, bias: len(last) - 1, eps: float32(g.Eps)})
+	e := embedding{params: []shard.Param{words, places}, positions: true, part: part, shared: !g.Untied, drop: g.Dropout.Embed}
+	m.around(g.Cut, e, h, norm, func() {
+		for i := range g.Layers {
+			m.addBlock(fmt.Sprintf("h.%d", i), g.block(i), g.Cut)
+		}
+	})
 	return m
 }
 
-// inner is F, the width of the hidden layer.
+// head returns the width D of a head, heads how many heads the rank has, queries the width of
+// their queries, and inner F, that of the hidden layer on the rank.
+func (g GPT2) head() int    { return g.Width / g.Heads }
+func (g GPT2) heads() int   { return g.Cut.narrow(g.Heads, "heads") }
+func (g GPT2) queries() int { return g.head() * g.heads() }
 func (g GPT2) inner() int {
-	if g.Inner == 0 {
-		return 4 * g.Width
-	}
-	return g.Inner
+	return g.Cut.narrow(cmp.Or(g.Inner, 4*g.Width), "columns of the hidden layer")
 }
 
 // gptBlock is x2 = x + proj(attention(norm(x))), y = x2 + out(act(fc(norm(x2)))).
@@ -72,40 +71,46 @@ type layerNorm struct{ weight, bias rows }
 // by sqrt(2*Layers), one for each of them.
 func (g GPT2) block(i int) *gptBlock {
 	b, p := &gptBlock{g: g, layer: i}, fmt.Sprintf("transformer.h.%d.", i)
-	c, f := g.Width, g.inner()
+	c, a, f := g.Width, g.queries(), g.inner()
 	residual := float32(initStd / math.Sqrt(2*float64(g.Layers)))
 	norm := func(name string) layerNorm {
 		return layerNorm{b.add(gain(p+name+".weight", c)), b.add(bias(p+name+".bias", c))}
 	}
-	conv := func(name string, std float32, in, out int) linear {
-		return linear{conv: true, weight: b.add(weight(p+name+".weight", std, in, out)), bias: b.add(bias(p+name+".bias", out))}
+	var all []fused
+	conv := func(l *linear, name string, std float32, f fused) {
+		f.name = p + name
+		in, out := f.whole(g.Cut)
+		*l = linear{conv: true, inner: f.inner, weight: b.add(f.divide(g.Cut, weight(f.name+".weight", std, in, out), 1, 0))}
+		l.bias = b.add(f.divide(g.Cut, bias(f.name+".bias", out), 0, -1))
+		all = append(all, f)
 	}
 	b.ln1 = norm("ln_1")
-	b.qkv = conv("attn.c_attn", initStd, c, 3*c)
-	b.proj = conv("attn.c_proj", residual, c, c)
+	conv(&b.qkv, "attn.c_attn", initStd, fused{in: c, parts: []part{{&b.qkv, a}, {&b.qkv, a}, {&b.qkv, a}}})
+	conv(&b.proj, "attn.c_proj", residual, fused{in: a, parts: []part{{&b.proj, c}}, inner: true})
 	b.ln2 = norm("ln_2")
-	b.fc = conv("mlp.c_fc", initStd, c, f)
-	b.down = conv("mlp.c_proj", residual, f, c)
-	for _, l := range [...]*linear{&b.qkv, &b.proj, &b.fc, &b.down} {
-		name := strings.TrimSuffix(b.params[l.weight.param].Name, ".weight")
-		if g.LoRA.Targeted(name) {
-			low, high := g.LoRA.params(name, l.weight.hi, l.weight.cols)
-			g.LoRA.attach(l, b.add(low), b.add(high))
+	conv(&b.fc, "mlp.c_fc", initStd, fused{in: c, parts: []part{{&b.fc, f}}})
+	conv(&b.down, "mlp.c_proj", residual, fused{in: f, parts: []part{{&b.down, c}}, inner: true})
+	for _, f := range all {
+		if g.LoRA.Targeted(f.name) {
+			in, out := f.whole(g.Cut)
+			low, high := g.LoRA.params(f.name, in, out)
+			g.LoRA.attach(f.parts[0].layer, b.add(f.divide(g.Cut, low, -1, 1)), b.add(f.divide(g.Cut, high, 0, -1)))
 		}
 	}
 	return b
 }
 
 func (b *gptBlock) attn(bt *Batch) device.Attn {
-	d := b.g.Width / b.g.Heads
+	d, heads := b.g.head(), b.g.heads()
 	scale := 1 / math.Sqrt(cmp.Or(b.g.Scale, float64(d)))
 	if b.g.ByLayer {
 		scale /= float64(b.layer + 1)
 	}
-	return device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(scale), Drop: bt.dropsWeights(b.g.Dropout.Attention, b.layer)}
+	return device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: heads, KV: heads, D: d, Scale: float32(scale),
+		Drop: bt.dropsWeights(b.g.Dropout.Attention, b.layer, b.g.Cut.Index*heads)}
 }
 
-// split views (R, 3C) as its query, key and value columns.
+// split views (R, 3A) as its query, key and value columns.
 func split(m device.Mat) (q, k, v device.Mat) {
 	c := m.Cols / 3
 	return m.Columns(0, c), m.Columns(c, 2*c), m.Columns(2*c, 3*c)
@@ -113,12 +118,13 @@ func split(m device.Mat) (q, k, v device.Mat) {
 
 // take takes the memory of all that a block saves.
 func (b *gptBlock) take(p pass, s *Saved) {
-	r, c, f := p.bt.Rows(), b.g.Width, b.g.inner()
+	r, own, c, a, f := p.bt.Rows(), p.bt.Held(), b.g.Width, b.g.queries(), b.g.inner()
 	f32 := func(n int) device.Buffer { return p.mem.Keep(device.F32, n) }
 	act := func(cols int) device.Buffer { return p.mem.Keep(p.bt.Compute, r*cols) }
-	s.attn.before = savedNorm{f32(r), f32(r), act(c)}
-	s.qkv, s.lse, s.o, s.x2 = act(3*c), f32(r*b.g.Heads), act(c), act(c)
-	s.mlp.before = savedNorm{f32(r), f32(r), act(c)}
+	stream := func() device.Buffer { return p.mem.Keep(p.bt.Compute, own*c) }
+	s.attn.before = savedNorm{f32(own), f32(own), stream()}
+	s.qkv, s.lse, s.o, s.x2 = act(3*a), f32(r*b.g.heads()), act(a), stream()
+	s.mlp.before = savedNorm{f32(own), f32(own), stream()}
 	s.hidden, s.act = act(f), act(f)
 }
 
@@ -139,18 +145,23 @@ func (b *gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, 
 		defer mem.Release(mem.Mark())
 		s = new(Saved)
 	}
-	p, r, c, f := pass{q: q, mem: mem, w: w, bt: bt}, bt.Rows(), b.g.Width, b.g.inner()
+	p, r, own, c, a, f := pass{q: q, mem: mem, w: w, bt: bt}, bt.Rows(), bt.Held(), b.g.Width, b.g.queries(), b.g.inner()
 	b.take(p, s)
-	xm, x2, o, qkv := device.Matrix(x, r, c), device.Matrix(s.x2, r, c), device.Matrix(s.o, r, c), device.Matrix(s.qkv, r, 3*c)
-	b.qkv.forward(p, qkv, b.norm(p, b.ln1, s.attn.before, xm))
+	xm, x2, o, qkv := device.Matrix(x, own, c), device.Matrix(s.x2, own, c), device.Matrix(s.o, r, a), device.Matrix(s.qkv, r, 3*a)
+	norm := b.norm(p, b.ln1, s.attn.before, xm)
+	mark := mem.Mark()
+	b.qkv.forward(p, qkv, p.whole(norm))
+	mem.Release(mark)
 	for i := range bt.parts() {
 		b.attend(p, i, o, s.lse, qkv)
 	}
 	b.addTo(p, &b.proj, placeAttn, x2, xm, o)
 
 	act := device.Matrix(s.act, r, f)
-	b.fc.forwardActivate(p, act, device.Matrix(s.hidden, r, f), b.norm(p, b.ln2, s.mlp.before, x2), b.g.Act)
-	b.addTo(p, &b.down, placeMLP, device.Matrix(y, r, c), x2, act)
+	norm = b.norm(p, b.ln2, s.mlp.before, x2)
+	b.fc.forwardActivate(p, act, device.Matrix(s.hidden, r, f), p.whole(norm), b.g.Act)
+	mem.Release(mark)
+	b.addTo(p, &b.down, placeMLP, device.Matrix(y, own, c), x2, act)
 }
 
 // attend sets o to the attention of part i of a batch.
@@ -159,7 +170,7 @@ func (b *gptBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv de
 	qkv = qkv.RowRange(lo, hi)
 	qm, _, _ := split(qkv)
 	_, km, vm := split(one.seen(p.q, b.layer, qkv))
-	p.q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.g.Heads, hi*b.g.Heads), qm, km, vm, b.attn(&one))
+	p.q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.g.heads(), hi*b.g.heads()), qm, km, vm, b.attn(&one))
 }
 
 // addTo sets y = x + l(in), the end of a half of the block; a training pass may drop some
@@ -170,7 +181,7 @@ func (b *gptBlock) addTo(p pass, l *linear, place int, y, x, in device.Mat) {
 		l.forwardOnto(p, y, x, in)
 		return
 	}
-	l.forward(p, y, in)
+	l.forwardSummed(p, y, in)
 	p.q.Dropout(y.Buf, y.Buf, x.Buf, drop)
 }
 
@@ -182,37 +193,37 @@ func (b *gptBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch
 
 func (b *gptBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 	defer p.mem.Release(p.mem.Mark())
-	r, c, f := p.bt.Rows(), b.g.Width, b.g.inner()
-	dm, x2 := device.Matrix(d, r, c), device.Matrix(s.x2, r, c)
+	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.g.Width, b.g.inner()
+	dm, x2 := device.Matrix(d, own, c), device.Matrix(s.x2, own, c)
 	dfc := p.operand(r, f)
 	mark := p.mem.Mark()
-	dout := p.keep(p.bt.dropped(p.q, p.mem, dm, b.g.Dropout.Residual, placeOf(b.layer, placeMLP)))
+	dout := p.whole(p.keep(p.bt.dropped(p.q, p.mem, dm, b.g.Dropout.Residual, placeOf(b.layer, placeMLP))))
 	b.down.paramGrads(p, dout, device.Matrix(s.act, r, f))
 	b.down.activationInputGrad(p, dfc, dout, device.Matrix(s.hidden, r, f), b.g.Act)
 	p.mem.Release(mark)
-	dln := device.Matrix(p.mem.Take(p.bt.Compute, r*c), r, c)
-	b.fc.paramGrads(p, dfc, device.Matrix(s.mlp.before.y, r, c))
-	b.fc.inputGrad(p, dln, dfc, false)
+	dln := device.Matrix(p.mem.Take(p.bt.Compute, own*c), own, c)
+	b.fc.paramGrads(p, dfc, p.whole(device.Matrix(s.mlp.before.y, own, c)))
+	p.summed(dln, false, func(all device.Mat, _ bool) { b.fc.inputGrad(p, all, dfc, false) })
 	b.normGrad(p, b.ln2, s.mlp.before, dm, dln, x2)
 }
 
 func (b *gptBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 	defer p.mem.Release(p.mem.Mark())
-	r, c := p.bt.Rows(), b.g.Width
-	dm, o := device.Matrix(d, r, c), device.Matrix(s.o, r, c)
-	do := device.Matrix(p.mem.Take(p.bt.Compute, r*c), r, c)
+	r, own, c, a := p.bt.Rows(), p.bt.Held(), b.g.Width, b.g.queries()
+	dm, o := device.Matrix(d, own, c), device.Matrix(s.o, r, a)
+	do := device.Matrix(p.mem.Take(p.bt.Compute, r*a), r, a)
 	mark := p.mem.Mark()
-	dout := p.keep(p.bt.dropped(p.q, p.mem, dm, b.g.Dropout.Residual, placeOf(b.layer, placeAttn)))
+	dout := p.whole(p.keep(p.bt.dropped(p.q, p.mem, dm, b.g.Dropout.Residual, placeOf(b.layer, placeAttn))))
 	b.proj.paramGrads(p, dout, o)
 	b.proj.inputGrad(p, do, dout, false)
 	p.mem.Release(mark)
-	dqkv := p.operand(r, 3*c)
-	delta := p.mem.Take(device.F32, r*b.g.Heads)
-	qm, km, vm := split(device.Matrix(s.qkv, r, 3*c))
+	dqkv := p.operand(r, 3*a)
+	delta := p.mem.Take(device.F32, r*b.g.heads())
+	qm, km, vm := split(device.Matrix(s.qkv, r, 3*a))
 	dq, dk, dv := split(dqkv)
 	p.q.AttentionGrad(dq, dk, dv, delta, do, o, s.lse, qm, km, vm, b.attn(p.bt))
-	dln := do // its own gradient is spent
-	b.qkv.paramGrads(p, dqkv, device.Matrix(s.attn.before.y, r, c))
-	b.qkv.inputGrad(p, dln, dqkv, false)
-	b.normGrad(p, b.ln1, s.attn.before, dm, dln, device.Matrix(x, r, c))
+	dln := device.Matrix(do.Buf, own, c) // its own gradient is spent
+	b.qkv.paramGrads(p, dqkv, p.whole(device.Matrix(s.attn.before.y, own, c)))
+	p.summed(dln, false, func(all device.Mat, _ bool) { b.qkv.inputGrad(p, all, dqkv, false) })
+	b.normGrad(p, b.ln1, s.attn.before, dm, dln, device.Matrix(x, own, c))
 }

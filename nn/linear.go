@@ -58,6 +58,7 @@ func (l *params) add(p shard.Param) rows {
 type linear struct {
 	weight rows // (out, in); with conv (in, out), as in Hugging Face's Conv1D
 	conv   bool
+	inner  bool // it is divided by its inputs, where matrices are: its output is part of a sum
 	bias   rows // (out)
 	down   rows // (rank, in): the adapter's first matrix, lora_A
 	up     rows // (out, rank): its second, lora_B
@@ -88,12 +89,26 @@ func (l *linear) biasOf(w []device.Buffer) (b device.Buffer) {
 
 // forward sets y = x·weightᵀ + bias + adapter(x).
 func (l *linear) forward(p pass, y, x device.Mat) {
-	p.q.MatMul(y, x, l.matrix(p.w).T(), l.biasOf(p.w), false)
+	bias := l.biasOf(p.w)
+	if l.inner && !p.bt.first() {
+		bias = device.Buffer{} // it is in the sum once
+	}
+	p.q.MatMul(y, x, l.matrix(p.w).T(), bias, false)
 	l.adapt(p, y, x)
+}
+
+// forwardSummed sets y = x·weightᵀ + bias + adapter(x), this rank's rows of it.
+func (l *linear) forwardSummed(p pass, y, x device.Mat) {
+	p.summed(y, false, func(all device.Mat, _ bool) { l.forward(p, all, x) })
 }
 
 // forwardOnto sets y = res + x·weightᵀ + bias + adapter(x).
 func (l *linear) forwardOnto(p pass, y, res, x device.Mat) {
+	if p.bt.Tensor != nil {
+		l.forwardSummed(p, y, x)
+		p.q.AddTo(y.Buf, y.Buf, res.Buf)
+		return
+	}
 	p.q.MatMulOnto(y, res, x, l.matrix(p.w).T(), l.biasOf(p.w))
 	l.adapt(p, y, x)
 }
@@ -129,6 +144,10 @@ func (l *linear) low(p pass, x, a device.Mat) device.Mat {
 // output, dy, and the input, x.
 func (l *linear) paramGrads(p pass, dy, x device.Mat) {
 	db := l.biasOf(p.dw)
+	if l.inner && !p.bt.first() && db.N > 0 {
+		p.q.Zero(db) // of all rows, which the first rank has, too
+		db = device.Buffer{}
+	}
 	switch {
 	case l.weight.trained(p) && p.bt.Later != nil:
 		p.bt.Later.grads = append(p.bt.Later.grads, weightGrad{l.matrix(p.dw), db, dy, x})

@@ -82,28 +82,37 @@ const (
 // layer are units; tied, embedding and final norm are one unit, "root", used
 // first and last.
 func (l Llama) Model() *Model {
+	l = l.part()
 	m := &Model{Name: cmp.Or(l.Name, "Llama"), Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true, Blocks: l.Layers, QKV: l.columns()}
 	if l.Scaling.Kind == device.RopeLong {
 		m.LongFrom = l.Scaling.Context
 	}
-	first, last := []shard.Param{weight("model.embed_tokens.weight", initStd, l.Vocab, l.Width)}, []shard.Param{}
-	front, back := "embed", "head"
-	if l.Tied {
-		first = append(first, l.gain("model.norm.weight", l.Width))
-		last, front, back = first, "root", "root"
-	} else {
-		last = append(last, weight("lm_head.weight", initStd, l.Vocab, l.Width), l.gain("model.norm.weight", l.Width))
-	}
-	e := embedding{params: first, shared: l.Tied, padded: l.Padded, pad: l.Pad, drop: l.Dropout.Embed}
+	words, part := l.Cut.vocab(weight("model.embed_tokens.weight", initStd, l.Vocab, l.Width))
+	e := embedding{params: []shard.Param{words}, part: part, shared: l.Tied, padded: l.Padded, pad: l.Pad, drop: l.Dropout.Embed}
 	if l.Gemma {
 		e.scale = float32(math.Sqrt(float64(l.Width)))
 	}
-	m.add(front, e)
-	for i := range l.Layers {
-		m.add(fmt.Sprintf("layers.%d", i), l.block(i))
+	h := head{part: part, eps: float32(l.Eps), plus: l.plus(), cap: float32(l.CapLogits)}
+	if !l.Tied {
+		out, _ := l.Cut.vocab(weight("lm_head.weight", initStd, l.Vocab, l.Width))
+		h.params = []shard.Param{out}
 	}
-	m.add(back, head{params: last, weight: 1, eps: float32(l.Eps), plus: l.plus(), cap: float32(l.CapLogits)})
+	m.around(l.Cut, e, h, []shard.Param{l.gain("model.norm.weight", l.Width)}, func() {
+		for i := range l.Layers {
+			m.addBlock(fmt.Sprintf("layers.%d", i), l.block(i), l.Cut)
+		}
+	})
 	return m
+}
+
+// part returns the shape of the rank's part of each block.
+func (l Llama) part() Llama {
+	if l.Cut.some() && l.HeadNorm == AllHeads {
+		panic("nn: a norm of all heads together cannot be divided")
+	}
+	l.Head = l.head()
+	l.Heads, l.KV, l.FFN = l.Cut.narrow(l.Heads, "heads"), l.Cut.narrow(l.KV, "heads of keys and values"), l.Cut.narrow(l.FFN, "columns of the hidden layer")
+	return l
 }
 
 // fused is a matrix parameter and the linear layers whose weights are its rows, one after
@@ -113,6 +122,7 @@ type fused struct {
 	in    int
 	bias  bool
 	parts []part
+	inner bool // see linear
 }
 
 // part is a layer with the width of its output.
@@ -121,11 +131,44 @@ type part struct {
 	out   int
 }
 
+// outs lists the width of each layer's output, and out adds them up.
+func (f fused) outs() (all []int) {
+	for _, p := range f.parts {
+		all = append(all, p.out)
+	}
+	return all
+}
+
 func (f fused) out() (n int) {
 	for _, p := range f.parts {
 		n += p.out
 	}
 	return n
+}
+
+// whole returns the widths of its input and its output on all ranks together.
+func (f fused) whole(c Cut) (in, out int) {
+	in, out = f.in, f.out()
+	switch {
+	case !c.some():
+	case f.inner:
+		in *= c.Of
+	default:
+		out *= c.Of
+	}
+	return in, out
+}
+
+// divide returns the rank's part of a parameter of the layers with whole dimensions, of which
+// dimension outs is that of their outputs and ins that of their inputs; below 0 there is none.
+func (f fused) divide(c Cut, p shard.Param, outs, ins int) shard.Param {
+	switch {
+	case f.inner && ins >= 0:
+		return c.part(p, ins, f.in)
+	case !f.inner && outs >= 0:
+		return c.part(p, outs, f.outs()...)
+	}
+	return p
 }
 
 // cut gives each layer its rows of a parameter that has the rows of all of them.
@@ -143,15 +186,15 @@ func (b *llamaBlock) linears() (attn, mlp []fused) {
 	q, key, value := part{&b.qkv[0], a}, part{&b.qkv[1], k}, part{&b.qkv[2], k}
 	gate, up := part{&b.gate, l.FFN}, part{&b.up, l.FFN}
 	attn = []fused{
-		{"self_attn.q_proj", c, l.BiasQKV, []part{q}}, {"self_attn.k_proj", c, l.BiasQKV, []part{key}}, {"self_attn.v_proj", c, l.BiasQKV, []part{value}},
+		{"self_attn.q_proj", c, l.BiasQKV, []part{q}, false}, {"self_attn.k_proj", c, l.BiasQKV, []part{key}, false}, {"self_attn.v_proj", c, l.BiasQKV, []part{value}, false},
 	}
-	mlp = []fused{{"mlp.gate_proj", c, l.BiasMLP, []part{gate}}, {"mlp.up_proj", c, l.BiasMLP, []part{up}}}
+	mlp = []fused{{"mlp.gate_proj", c, l.BiasMLP, []part{gate}, false}, {"mlp.up_proj", c, l.BiasMLP, []part{up}, false}}
 	if l.Fused {
-		attn = []fused{{"self_attn.qkv_proj", c, l.BiasQKV, []part{q, key, value}}}
-		mlp = []fused{{"mlp.gate_up_proj", c, l.BiasMLP, []part{gate, up}}}
+		attn = []fused{{"self_attn.qkv_proj", c, l.BiasQKV, []part{q, key, value}, false}}
+		mlp = []fused{{"mlp.gate_up_proj", c, l.BiasMLP, []part{gate, up}, false}}
 	}
-	return append(attn, fused{"self_attn.o_proj", a, l.BiasOut, []part{{&b.o, c}}}),
-		append(mlp, fused{"mlp.down_proj", l.FFN, l.BiasMLP, []part{{&b.down, c}}})
+	return append(attn, fused{"self_attn.o_proj", a, l.BiasOut, []part{{&b.o, c}}, true}),
+		append(mlp, fused{"mlp.down_proj", l.FFN, l.BiasMLP, []part{{&b.down, c}}, true})
 }
 
 // normNames are the names of the norms before and after each half of a block, without
@@ -190,7 +233,9 @@ func (l Llama) block(i int) *llamaBlock {
 	attn, mlp := b.linears()
 	weights := func(all []fused) {
 		for _, f := range all {
-			f.cut(b.add(weight(prefix+f.name+".weight", initStd, f.out(), f.in)), func(l *linear, r rows) { l.weight = r })
+			in, out := f.whole(l.Cut)
+			p := f.divide(l.Cut, weight(prefix+f.name+".weight", initStd, out, in), 0, 1)
+			f.cut(b.add(p), func(l *linear, r rows) { l.weight, l.inner = r, f.inner })
 		}
 	}
 	names := normNames[l.Norms]
@@ -203,7 +248,8 @@ func (l Llama) block(i int) *llamaBlock {
 	all := append(attn, mlp...)
 	for _, f := range all {
 		if f.bias {
-			f.cut(b.add(bias(prefix+f.name+".bias", f.out())), func(l *linear, r rows) { l.bias = r })
+			_, out := f.whole(l.Cut)
+			f.cut(b.add(f.divide(l.Cut, bias(prefix+f.name+".bias", out), 0, -1)), func(l *linear, r rows) { l.bias = r })
 		}
 	}
 	if l.HeadNorm != NoHeadNorm {
@@ -215,9 +261,10 @@ func (l Llama) block(i int) *llamaBlock {
 	}
 	for _, f := range all {
 		if l.LoRA.Targeted(prefix + f.name) {
-			low, high := l.LoRA.params(prefix+f.name, f.in, f.out())
-			down := b.add(low)
-			f.cut(b.add(high), func(to *linear, up rows) { l.LoRA.attach(to, down, up) })
+			in, out := f.whole(l.Cut)
+			low, high := l.LoRA.params(prefix+f.name, in, out)
+			down := b.add(f.divide(l.Cut, low, -1, 1))
+			f.cut(b.add(f.divide(l.Cut, high, 0, -1)), func(to *linear, up rows) { l.LoRA.attach(to, down, up) })
 		}
 	}
 	return b

@@ -39,7 +39,7 @@ type half struct {
 func (b *llamaBlock) attention(bt *Batch) device.Attn {
 	d := b.l.head()
 	a := device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.l.Heads, KV: b.l.KV, D: d, Scale: float32(1 / math.Sqrt(cmp.Or(b.l.Scale, float64(d)))), Cap: float32(b.l.CapScores)}
-	a.Drop = bt.dropsWeights(b.l.Dropout.Attention, b.layer)
+	a.Drop = bt.dropsWeights(b.l.Dropout.Attention, b.layer, b.l.Cut.Index*b.l.Heads)
 	if b.l.kind(b.layer) == Windowed {
 		a.Window = b.l.Window
 	}
@@ -88,17 +88,18 @@ func (b *llamaBlock) gain(p pass, norm rows) device.Buffer {
 
 // take takes the memory of all that a block saves.
 func (b *llamaBlock) take(p pass, s *Saved) {
-	r, c, f := p.bt.Rows(), b.l.Width, b.l.FFN
+	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.l.Width, b.l.FFN
 	f32 := func(n int) device.Buffer { return p.mem.Keep(device.F32, n) }
 	act := func(cols int) device.Buffer { return p.mem.Keep(p.bt.Compute, r*cols) }
+	stream := func() device.Buffer { return p.mem.Keep(p.bt.Compute, own*c) }
 	before := func(h half) (n savedNorm) {
 		if h.before.exist() {
-			n = savedNorm{rstd: f32(r), y: act(c)}
+			n = savedNorm{rstd: f32(own), y: stream()}
 		}
 		return n
 	}
 	s.attn.before = before(b.attn)
-	s.qkv, s.lse, s.o, s.x2 = act(b.l.columns()), f32(r*b.l.Heads), act(b.l.queries()), act(c)
+	s.qkv, s.lse, s.o, s.x2 = act(b.l.columns()), f32(r*b.l.Heads), act(b.l.queries()), stream()
 	s.mlp.before = before(b.mlp)
 	s.hidden, s.up, s.act = act(f), act(f), act(f)
 	if b.normQ.exist() {
@@ -109,10 +110,10 @@ func (b *llamaBlock) take(p pass, s *Saved) {
 		s.raw, s.rstdQK = act(b.l.queries()+b.l.keys()), f32(r*heads)
 	}
 	if b.attn.after.exist() {
-		s.attn.out, s.attn.rstd = act(c), f32(r)
+		s.attn.out, s.attn.rstd = stream(), f32(own)
 	}
 	if b.mlp.after.exist() {
-		s.mlp.out, s.mlp.rstd = act(c), f32(r)
+		s.mlp.out, s.mlp.rstd = stream(), f32(own)
 	}
 }
 
@@ -153,10 +154,10 @@ func (b *llamaBlock) addTo(p pass, h half, s savedHalf, l *linear, y, x, in devi
 	switch {
 	case h.after.exist():
 		out := device.Matrix(s.out, y.Rows, y.Cols)
-		l.forward(p, out, in)
+		l.forwardSummed(p, out, in)
 		p.q.RMSNorm(y, s.rstd, out, b.gain(p, h.after), float32(b.l.Eps))
 	case some:
-		l.forward(p, y, in)
+		l.forwardSummed(p, y, in)
 	default:
 		l.forwardOnto(p, y, x, in)
 		return
@@ -169,9 +170,9 @@ func (b *llamaBlock) addTo(p pass, h half, s savedHalf, l *linear, y, x, in devi
 }
 
 func (b *llamaBlock) forwardAttention(p pass, x device.Buffer, s *Saved) {
-	r, c := p.bt.Rows(), b.l.Width
-	xm := device.Matrix(x, r, c)
-	in := b.normBefore(p, b.attn, s.attn, xm)
+	r, own, c := p.bt.Rows(), p.bt.Held(), b.l.Width
+	xm := device.Matrix(x, own, c)
+	norm := b.normBefore(p, b.attn, s.attn, xm)
 	qkv := device.Matrix(s.qkv, r, b.l.columns())
 	parts, turned := b.split(qkv)
 	to := parts
@@ -179,9 +180,12 @@ func (b *llamaBlock) forwardAttention(p pass, x device.Buffer, s *Saved) {
 		raw := device.Matrix(s.raw, r, turned.Cols)
 		to[0], to[1] = raw.Columns(0, parts[0].Cols), raw.Columns(parts[0].Cols, raw.Cols)
 	}
+	mark := p.mem.Mark()
+	in := p.whole(norm)
 	for i, part := range to {
 		b.qkv[i].forward(p, part, in)
 	}
+	p.mem.Release(mark)
 	if b.normQ.exist() {
 		b.normHeads(p, qkv, s)
 	}
@@ -189,7 +193,7 @@ func (b *llamaBlock) forwardAttention(p pass, x device.Buffer, s *Saved) {
 	for i := range p.bt.parts() {
 		b.attend(p, i, o, s.lse, qkv)
 	}
-	b.addTo(p, b.attn, s.attn, &b.o, device.Matrix(s.x2, r, c), xm, o)
+	b.addTo(p, b.attn, s.attn, &b.o, device.Matrix(s.x2, own, c), xm, o)
 }
 
 // attend sets o to the attention of part i of a batch, after it has turned the queries and
@@ -222,18 +226,21 @@ func normOf(i, queries int) int {
 }
 
 func (b *llamaBlock) forwardMLP(p pass, y device.Buffer, s *Saved) {
-	r, c, f := p.bt.Rows(), b.l.Width, b.l.FFN
-	x2 := device.Matrix(s.x2, r, c)
-	in := b.normBefore(p, b.mlp, s.mlp, x2)
+	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.l.Width, b.l.FFN
+	x2 := device.Matrix(s.x2, own, c)
+	norm := b.normBefore(p, b.mlp, s.mlp, x2)
+	mark := p.mem.Mark()
+	in := p.whole(norm)
 	b.gate.forward(p, device.Matrix(s.hidden, r, f), in)
 	b.up.forward(p, device.Matrix(s.up, r, f), in)
+	p.mem.Release(mark)
 	if b.l.Gemma {
 		p.q.Activate(s.act, s.hidden, device.GeluTanh)
 		p.q.Mul(s.act, s.act, s.up)
 	} else {
 		p.q.SwiGLU(s.act, s.hidden, s.up)
 	}
-	b.addTo(p, b.mlp, s.mlp, &b.down, device.Matrix(y, r, c), x2, device.Matrix(s.act, r, f))
+	b.addTo(p, b.mlp, s.mlp, &b.down, device.Matrix(y, own, c), x2, device.Matrix(s.act, r, f))
 }
 
 // Backward writes gradients over what was saved as soon as that is spent. Its work space
@@ -264,9 +271,11 @@ func (b *llamaBlock) inputGrad(p pass, h half, s savedHalf, d, x device.Mat, dys
 	if has {
 		to = p.spent(device.Matrix(s.before.y, d.Rows, d.Cols))
 	}
-	for i, dy := range dys {
-		layers[i].inputGrad(p, to, dy, i > 0 || !has)
-	}
+	p.summed(to, !has, func(all device.Mat, add bool) {
+		for i, dy := range dys {
+			layers[i].inputGrad(p, all, dy, i > 0 || add)
+		}
+	})
 	if has {
 		p.q.RMSNormGrad(d, h.before.gradient(p), to, x, b.gain(p, h.before), s.before.rstd, true)
 	}
@@ -274,11 +283,11 @@ func (b *llamaBlock) inputGrad(p pass, h half, s savedHalf, d, x device.Mat, dys
 
 func (b *llamaBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 	defer p.mem.Release(p.mem.Mark())
-	r, c, f := p.bt.Rows(), b.l.Width, b.l.FFN
-	dm, act, x2 := device.Matrix(d, r, c), device.Matrix(s.act, r, f), device.Matrix(s.x2, r, c)
+	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.l.Width, b.l.FFN
+	dm, act, x2 := device.Matrix(d, own, c), device.Matrix(s.act, r, f), device.Matrix(s.x2, own, c)
 	gate, up := device.Matrix(s.hidden, r, f), device.Matrix(s.up, r, f)
 
-	dout := b.outputGrad(p, b.mlp, s.mlp, dm)
+	dout := p.whole(b.outputGrad(p, b.mlp, s.mlp, dm))
 	b.down.paramGrads(p, dout, act)
 	dact := p.spent(act)
 	b.down.inputGrad(p, dact, dout, false)
@@ -292,7 +301,7 @@ func (b *llamaBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 	} else {
 		p.q.SwiGLUGrad(gate.Buf, up.Buf, dact.Buf, gate.Buf, up.Buf)
 	}
-	in := b.input(b.mlp, s.mlp, x2)
+	in := p.whole(b.input(b.mlp, s.mlp, x2))
 	b.gate.paramGrads(p, dgate, in)
 	b.up.paramGrads(p, dup, in)
 	b.inputGrad(p, b.mlp, s.mlp, dm, x2, []device.Mat{dgate, dup}, &b.gate, &b.up)
@@ -300,14 +309,14 @@ func (b *llamaBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 
 func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 	defer p.mem.Release(p.mem.Mark())
-	r, c, a := p.bt.Rows(), b.l.Width, b.l.queries()
-	dm, o, xm := device.Matrix(d, r, c), device.Matrix(s.o, r, a), device.Matrix(x, r, c)
+	r, own, c, a := p.bt.Rows(), p.bt.Held(), b.l.Width, b.l.queries()
+	dm, o, xm := device.Matrix(d, own, c), device.Matrix(s.o, r, a), device.Matrix(x, own, c)
 	parts, _ := b.split(device.Matrix(s.qkv, r, b.l.columns()))
 	dqkv := p.operand(r, b.l.columns())
 	dparts, turned := b.split(dqkv)
 	delta := p.mem.Take(device.F32, s.lse.N)
 
-	dout := b.outputGrad(p, b.attn, s.attn, dm)
+	dout := p.whole(b.outputGrad(p, b.attn, s.attn, dm))
 	b.o.paramGrads(p, dout, o)
 	do := b.attentionGrad(p, s)
 	b.o.inputGrad(p, do, dout, false)
@@ -316,7 +325,7 @@ func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 	if b.normQ.exist() {
 		b.normHeadsGrad(p, dqkv, s)
 	}
-	in := b.input(b.attn, s.attn, xm)
+	in := p.whole(b.input(b.attn, s.attn, xm))
 	for i, dpart := range dparts {
 		b.qkv[i].paramGrads(p, dpart, in)
 	}
@@ -324,10 +333,10 @@ func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 }
 
 // attentionGrad returns memory for the gradient of attention's output, (R, A): that of x2,
-// which is spent, if it is as wide.
+// which is spent, if it is as large.
 func (b *llamaBlock) attentionGrad(p pass, s *Saved) device.Mat {
 	r, a := p.bt.Rows(), b.l.queries()
-	if a == b.l.Width {
+	if s.x2.N == r*a {
 		return p.spent(device.Matrix(s.x2, r, a))
 	}
 	return device.Matrix(p.mem.Take(p.bt.Compute, r*a), r, a)

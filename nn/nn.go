@@ -133,6 +133,7 @@ type Batch struct {
 	Chunk   int           // positions whose logits are held at once
 	Compute device.DType  // of the residual stream and all activations
 	Drops   Drops         // of a training pass; the zero Drops drop nothing
+	Tensor  Group         // the ranks that matrices are divided over, see Cut; nil: they are whole
 	Later   *Later        // where a Splitter's Backward notes gradients of weights; nil: it computes them
 
 	// Forward passes without Saved may be over pieces of sequences of their own
@@ -194,7 +195,7 @@ func (b *Batch) Rows() int { return b.B * b.T }
 
 // Saved holds the activations that a Forward keeps for its Backward. The memory belongs
 // to the Scratch it was taken from; Backward may overwrite it. R is the number of
-// positions, A the width of all queries, K that of all keys, F that of the hidden layer.
+// positions, of which a rank has Batch.Held in the residual stream and in norms, A the width of all queries, K that of all keys, F that of the hidden layer.
 type Saved struct {
 	Own [2]device.Buffer // for modules of other packages
 
@@ -271,9 +272,10 @@ func (l *Later) Compute(q Ops, lo, hi int) {
 // Clear forgets all.
 func (l *Later) Clear() { clear(l.grads); l.grads = l.grads[:0] }
 
-// keep returns m, or where a pass leaves gradients for later a copy of it that stays.
+// keep returns m, or where a pass leaves gradients for later a copy of it that stays, unless
+// they are computed from all ranks' rows.
 func (p pass) keep(m device.Mat) device.Mat {
-	if p.bt.Later == nil {
+	if p.bt.Later == nil || p.bt.Tensor != nil {
 		return m
 	}
 	kept := device.Matrix(p.mem.Keep(m.Buf.Type, m.Rows*m.Cols), m.Rows, m.Cols)

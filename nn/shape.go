@@ -14,6 +14,7 @@ type Shape struct {
 	Scale   float64 `says:"the scale of attention scores"` // scores are multiplied by Scale^-1/2; 0: by D^-1/2, with D the width of a head
 	Dropout Dropout // of training
 	LoRA    LoRA
+	Cut     Cut // which part of the matrices the modules have
 }
 
 // Differ calls f for every field that says what a model computes and that differs between

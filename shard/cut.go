@@ -12,6 +12,22 @@ type Cut struct {
 	Full []int   // the tensor's shape; the parameter's own differs in Dim alone
 	Dim  int     // the dimension that is cut
 	Take []Range // indices in it, ascending: as many as the parameter's own shape has there
+	Most int     // how many the largest of the tensor's parts has; 0: all have as many
+}
+
+// Reserved returns the number of elements for which Lay leaves room: those of the tensor's
+// largest part, so that layouts of all parts are equally long.
+func (p Param) Reserved() int {
+	n := p.Numel()
+	if own := p.Cut.Most; own > 0 {
+		n = own
+		for i, d := range p.Shape {
+			if i != p.Cut.Dim {
+				n *= d
+			}
+		}
+	}
+	return n
 }
 
 // Tensor returns the shape of the tensor that p is a part of, which is p's own if p is not cut.

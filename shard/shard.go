@@ -69,7 +69,7 @@ func (p Param) Numel() int {
 
 // Layout is a unit's flat vector and how it is cut.
 type Layout struct {
-	Params []Param // in order, At without gaps but those that Begin makes
+	Params []Param // in order, At without gaps but those that Begin makes, and Param.Reserved
 	World  int     // number of shards
 	Align  int     // ShardLen is a multiple of it
 }
@@ -86,18 +86,19 @@ func Lay(params []Param, world, align, begin int) *Layout {
 	for i, p := range params {
 		at = (at + begin - 1) / begin * begin
 		p.At = Range{at, at + p.Numel()}
-		at = p.At.Hi
+		at += p.Reserved()
 		l.Params[i] = p
 	}
 	return l
 }
 
-// Numel is the number of elements up to the end of the last parameter.
+// Numel is the number of elements up to the end of what is reserved for the last parameter.
 func (l *Layout) Numel() int {
 	if len(l.Params) == 0 {
 		return 0
 	}
-	return l.Params[len(l.Params)-1].At.Hi
+	last := l.Params[len(l.Params)-1]
+	return last.At.Lo + last.Reserved()
 }
 
 // ShardLen is the number of elements of each shard.
