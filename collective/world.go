@@ -14,6 +14,8 @@ type Ranks struct {
 	Shard   Group // those that together hold one copy of the state
 	Replica Group // those that hold the same part of it
 	Ends    Group // the replicas at both ends of a pipeline; nil at other stages, and without a pipeline
+	Tensor  Group // those that divide matrices between them; nil if none do
+	Joint   Group // of these and Shard together, or if that is the rank alone, Replica; nil as Tensor
 
 	// Links are the rank's ends of links in a pipeline: groups of two, of which rank 0 sends
 	// and rank 1 receives. Without a pipeline they are nil.
@@ -42,19 +44,21 @@ const (
 	Shard
 	Replica
 	Ends
+	Tensor
+	Joint
 	Forward  // links from each stage to the next
 	Backward // and to the one before
 	roles
 )
 
 func (r Role) String() string {
-	return [roles]string{"world", "saves", "shard", "replica", "ends", "forward link", "backward link"}[r]
+	return [roles]string{"world", "saves", "shard", "replica", "ends", "tensor", "joint", "forward link", "backward link"}[r]
 }
 
 // of returns where the rank's group of a role is, in which it is at a place; nil for Saves,
 // which others hold.
 func (r *Ranks) of(role Role, at int) *Group {
-	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends,
+	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends, &r.Tensor, &r.Joint,
 		&r.Links[ToNext+Link(at&1)], &r.Links[ToPrevious+Link(at&1)]}[role]
 }
 
@@ -123,7 +127,17 @@ func table(m shard.Mesh) (all []opened) {
 	add(Shard, m.Groups(shard.Shard))
 	add(Replica, m.Groups(shard.Replicate))
 	if m.Pipeline > 1 {
-		add(Ends, BothEnds(m))
+		add(Ends, bothEnds(m))
+	}
+	if m.Tensor > 1 {
+		with := shard.Shard
+		if m.Shard <= 1 {
+			with = shard.Replicate
+		}
+		add(Tensor, m.Groups(shard.Tensor))
+		add(Joint, m.Groups(with, shard.Tensor))
+	}
+	if m.Pipeline > 1 {
 		for _, g := range m.Groups(shard.Pipeline) {
 			for i, r := range g {
 				next := g[(i+1)%len(g)]
@@ -144,11 +158,21 @@ func MeshGroups(m shard.Mesh) (groups [][]int) {
 	return groups
 }
 
+// RoleGroups returns the world ranks of each group of a mesh that has a role.
+func RoleGroups(m shard.Mesh, role Role) (groups [][]int) {
+	for _, of := range table(m) {
+		if of.role == role {
+			groups = append(groups, of.ranks)
+		}
+	}
+	return groups
+}
+
 // SavesGroup is the place of the group for Saves in MeshGroups.
 const SavesGroup = 1
 
-// BothEnds lists the groups of ranks with the same shard at the first and the last stage.
-func BothEnds(m shard.Mesh) (groups [][]int) {
+// bothEnds lists the groups of ranks with the same shard at the first and the last stage.
+func bothEnds(m shard.Mesh) (groups [][]int) {
 	for _, g := range m.Groups(shard.Pipeline, shard.Replicate) {
 		groups = append(groups, slices.DeleteFunc(g, func(r int) bool {
 			at := m.At(r, shard.Pipeline)

@@ -10,13 +10,13 @@ import (
 	"zeroth/shard"
 )
 
-// LayOut cuts a model's units for the ranks each belongs to, which groups says.
+// LayOut cuts a model's units for the ranks that each belongs to, as groups says.
 // The units have no memory yet; New gives it to them.
 // Parameters begin at multiples of begin.
-func LayOut(m *nn.Model, p Policy, begin int, groups func(unit string) Groups) (units []*Unit) {
+func LayOut(m *nn.Model, p Policy, begin int, groups func(unit nn.Unit) Groups) (units []*Unit) {
 	for i, of := range m.Units() {
 		u := &Unit{
-			Name: of.Name, Groups: groups(of.Name), index: i, first: of.First, last: of.Last, stale: true,
+			Name: of.Name, Groups: groups(of), index: i, first: of.First, last: of.Last, stale: true,
 			Frozen: of.Params[0].Frozen, Rule: of.Params[0].Rule,
 		}
 		u.self[0] = u

@@ -259,7 +259,7 @@ type owned struct {
 func (r *Runner) Forward(f *Flight, bt *nn.Batch, micro int, x device.Buffer, train bool) device.Buffer {
 	defer r.blame()
 	r.micro = micro
-	c, n := r.cfg.Compute, bt.Rows()*r.cfg.Model.Width
+	c, n := r.cfg.Compute, bt.Held()*r.cfg.Model.Width
 	floor := f.kept.Mark()
 	next := f.Lo
 	for i := f.Lo; i < f.Hi; i++ {

@@ -241,7 +241,7 @@ func TestFrozenUnit(t *testing.T) {
 	for bits := range 4 {
 		policy := fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: 1}
 		group := count(collective.NewLocal(1)[0], 1)
-		units := fsdp.LayOut(m, policy, 1, func(string) fsdp.Groups {
+		units := fsdp.LayOut(m, policy, 1, func(nn.Unit) fsdp.Groups {
 			return fsdp.Groups{Shard: group, Replica: collective.NewLocal(1)[0]}
 		})
 		dev := cpu.NewHost(1)
@@ -285,7 +285,7 @@ func (l frozen) Params() []shard.Param {
 
 // heard listens to a rank.
 type heard struct {
-	count  [16]int // of each op
+	count  [17]int // of each op
 	inUse  map[string]int64
 	passes []string
 	inside bool // a pass is begun and not done
@@ -402,7 +402,7 @@ func TestAllocationFails(t *testing.T) {
 			dev := &full{cpu.NewHost(1), n}
 			compute, comm := dev.NewQueue("compute"), dev.NewQueue("comm")
 			m, policy := toy(3), fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: 1}
-			units := fsdp.LayOut(m, policy, 1, func(string) fsdp.Groups {
+			units := fsdp.LayOut(m, policy, 1, func(nn.Unit) fsdp.Groups {
 				return fsdp.Groups{Shard: collective.Dry{Of: 2}, Replica: collective.Dry{Of: 1}}
 			})
 			run, err := fsdp.New(fsdp.Config{

@@ -142,8 +142,8 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 }
 
 // members are the ranks a unit belongs to: norms are whole on every rank.
-func (r *rank) members(unit string) fsdp.Groups {
-	if unit == "norms" {
+func (r *rank) members(unit nn.Unit) fsdp.Groups {
+	if unit.Name == "norms" {
 		return fsdp.Groups{Shard: collective.NewLocal(1)[0], Replica: count(r.groups.World, 3)}
 	}
 	return fsdp.Groups{Shard: r.shards, Replica: r.replicas}

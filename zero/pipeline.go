@@ -320,8 +320,9 @@ func (t *Trainer) play(p *pipeline, fill Batches, train bool) error {
 // act issues an action of a pipeline.
 func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) error {
 	c, r := t.cfg.Compute, t.runner
-	x, rows := p.begin(a), t.cfg.B*t.cfg.T
+	x, rows := p.begin(a), t.inputs[0].batch.Held()
 	chunk := a.Stage / p.Ranks
+	t.micro = a.Micro
 	if a.Kind < pipe.SendForward && p.Ranks > 1 {
 		p.began = c.Mark()
 	}

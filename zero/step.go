@@ -157,7 +157,9 @@ func (t *Trainer) updates(onHost bool) Update {
 // sharded.
 func (t *Trainer) mergeSums() error {
 	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
-	exact(own, statLoss).Merge(device.ExactAt(t.sums.Host, 0))
+	if g := t.cfg.Groups.Tensor; g == nil || g.Rank() == 0 { // the others have the same losses
+		exact(own, statLoss).Merge(device.ExactAt(t.sums.Host, 0))
+	}
 	for i := len(t.runner.Units) - 1; i >= 0; i-- {
 		sum := device.ExactAt(t.sums.Host, 1+i)
 		if t.store.OnHost(i) {

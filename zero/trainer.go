@@ -111,6 +111,7 @@ type Trainer struct {
 	hypers   []optim.Hyper   // of each group, in this step
 	state    []device.Buffer // work space of update
 	matrices matrices        // of units whose rule is Whole
+	micro    int             // the micro-batch whose passes are issued
 
 	Scale    optim.LossScale
 	Updates  int   // applied so far
@@ -179,7 +180,7 @@ func (t *Trainer) build() (err error) {
 		t.names = append(t.names, u.Name)
 	}
 	part := c.Part()
-	units := fsdp.LayOut(part, c.Policy, Begin(c.Rules), func(unit string) fsdp.Groups { return c.groups(unit, slices.Contains(tied, unit)) })
+	units := fsdp.LayOut(part, c.Policy, Begin(c.Rules), func(u nn.Unit) fsdp.Groups { return c.groups(u, slices.Contains(tied, u.Name)) })
 	if !trains(c.Model) {
 		return errors.New("zero: every parameter is frozen: there is nothing to train")
 	}
@@ -239,15 +240,23 @@ func Vecs(rules []optim.Rule) (of [][]device.DType) {
 	return of
 }
 
-// groups are the ranks that a unit belongs to.
-func (c *Config) groups(unit string, tied bool) fsdp.Groups {
-	if g, ok := c.UnitGroups[unit]; ok {
+// groups returns the ranks that a unit belongs to. Ranks that divide matrices have the units of
+// all other parameters together.
+func (c *Config) groups(u nn.Unit, tied bool) (g fsdp.Groups) {
+	if g, ok := c.UnitGroups[u.Name]; ok {
 		return g
 	}
-	if tied {
-		return fsdp.Groups{Shard: c.Groups.Shard, Replica: c.Groups.Ends, Tied: true}
+	g = fsdp.Groups{Shard: c.Groups.Shard, Replica: c.Groups.Replica, Tied: tied}
+	switch joint := c.Groups.Joint; {
+	case tied:
+		g.Replica = c.Groups.Ends
+	case joint == nil || u.Params[0].Cut.Full != nil:
+	case g.Shard.Size() > 1:
+		g.Shard = joint
+	default:
+		g.Replica = joint
 	}
-	return fsdp.Groups{Shard: c.Groups.Shard, Replica: c.Groups.Replica}
+	return g
 }
 
 // offload is where what rests, with what the trainer knows itself.
@@ -290,7 +299,7 @@ func (t *Trainer) allocate() error {
 	loss := alloc(c.Device, device.F32, rows, device.Stats)
 	for range t.pipeline.inputs.most {
 		in := input{input: open(device.I32, rows, device.Inputs), target: open(device.I32, rows, device.Inputs)}
-		in.batch = nn.Batch{B: c.B, T: c.T, Compute: c.DType, Chunk: c.Chunk, Loss: loss, Input: in.input.Device, Target: in.target.Device}
+		in.batch = nn.Batch{B: c.B, T: c.T, Tensor: t.tensor(), Compute: c.DType, Chunk: c.Chunk, Loss: loss, Input: in.input.Device, Target: in.target.Device}
 		if c.Packed {
 			in.start = open(device.I32, rows, device.Inputs)
 			in.batch.Start = in.start.Device
@@ -318,7 +327,7 @@ func (t *Trainer) groupsOf(l *shard.Layout) (of []int) {
 	for _, p := range l.Params {
 		g := t.cfg.Group(p)
 		if r, ok := t.cfg.Rules[p.Rule].(optim.Whole); ok && !p.Frozen {
-			g.Scale = r.Scale(p.Shape[0], p.Shape[1])
+			g.Scale = r.Scale(p.Tensor()[0], p.Tensor()[1])
 		}
 		i := slices.Index(t.groups, g)
 		if i < 0 {

@@ -100,6 +100,7 @@ type Parallel struct {
 	Pipeline   int           // ranks that divide the layers of the model
 	Shard      int           // ranks that together hold one copy of the state
 	Replicate  int           // such copies; more than 1 is hybrid sharding
+	Tensor     int           // ranks that divide the matrices of the model
 	Timeout    time.Duration // how long a rank waits for another before it is called lost
 	GPUs       []int         // that ranks compute on, by the driver's numbers; empty: all it shows
 	Memory     int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
@@ -180,12 +181,15 @@ type Sampling struct {
 // of one rank.
 func Mesh(c *Config) shard.Mesh {
 	p := c.Parallel
-	return zero.Stage(c.Zero.Stage).Mesh(shard.Mesh{Pipeline: p.Pipeline, Shard: p.Shard, Replicate: p.Replicate})
+	return zero.Stage(c.Zero.Stage).Mesh(shard.Mesh{Pipeline: p.Pipeline, Shard: p.Shard, Replicate: p.Replicate, Tensor: p.Tensor})
 }
 
-// DataRanks is the number of ranks that read data of their own: the ranks of a pipeline read
-// the same.
-func (p Parallel) DataRanks() int { return p.Ranks / max(1, p.Pipeline) }
+// DataRanks is the number of ranks that read data of their own: those that divide the model
+// read the same.
+func (p Parallel) DataRanks() int { return p.Ranks / p.models() }
+
+// models is the number of ranks that divide the model.
+func (p Parallel) models() int { return max(1, p.Pipeline) * max(1, p.Tensor) }
 
 // TokensPerStep is the number of positions all ranks train on in one step.
 func TokensPerStep(c *Config) int { return c.Train.Batch * c.Model.Context }

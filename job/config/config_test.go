@@ -34,7 +34,7 @@ func TestDefaults(t *testing.T) {
 		Model:  hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}},
 		Data:   Data{Text: []string{"a.txt"}, Format: "text", Keys: RecordKeys{"text", "prompt", "completion", "messages"}, Tokenizer: "bytes", Validation: 0.01},
 		Train:  Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024, EarlyStop: EarlyStop{Metric: "val_loss"}},
-		Device: "auto", Parallel: Parallel{Ranks: 4, Pipeline: 1, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute, Transport: "auto", Join: time.Minute, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Collective: "auto"},
+		Device: "auto", Parallel: Parallel{Ranks: 4, Pipeline: 1, Shard: 4, Replicate: 1, Tensor: 1, Timeout: 5 * time.Minute, Transport: "auto", Join: time.Minute, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Collective: "auto"},
 		Pipeline:   Pipeline{Schedule: "1F1B", Virtual: 1},
 		Zero:       Zero{Stage: 3, Prefetch: 1, Recompute: "none", Offload: Offload{Optimizer: "none", Parameters: "none", Buffers: 4, Ratio: 1}},
 		Precision:  device.BF16,
@@ -79,11 +79,11 @@ func TestDefaultsFollow(t *testing.T) {
 		{[]string{"train.seed=18446744073709551615"}, func(c *Config) any { return c.Train.Seed }, ^uint64(0)},
 		{[]string{"parallel={shard: 2, replicate: 3}"}, func(c *Config) any { return c.Parallel.Ranks }, 6},
 		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return c.Parallel.Shard }, 4},
-		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Pipeline: 1, Shard: 4, Replicate: 2}},
-		{[]string{"parallel={pipeline: 2, replicate: 3}"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Pipeline: 2, Shard: 1, Replicate: 3}},
+		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Pipeline: 1, Shard: 4, Replicate: 2, Tensor: 1}},
+		{[]string{"parallel={pipeline: 2, replicate: 3}"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Pipeline: 2, Shard: 1, Replicate: 3, Tensor: 1}},
 		{[]string{"parallel={pipeline: 2, shard: 3}", "train={micro_batch: 2, accumulate: 4}"}, func(c *Config) any { return [2]int{c.Parallel.Ranks, c.Train.Batch} }, [2]int{6, 24}},
 		{[]string{"parallel.pipeline=3", "pipeline.schedule=Interleaved1F1B", "train.accumulate=3"}, func(c *Config) any { return StageLayers(c) }, []int{1, 1, 1, 1, 1, 1}},
-		{[]string{"zero.stage=0"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Pipeline: 1, Shard: 1, Replicate: 4}},
+		{[]string{"zero.stage=0"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Pipeline: 1, Shard: 1, Replicate: 4, Tensor: 1}},
 		{[]string{"model.family=llama"}, func(c *Config) any { return c.Model }, hf.Model{Family: "llama", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 6, FFN: 1024, Theta: 10000}}},
 		{[]string{"model={family: llama, width: 390, heads: 3, kv_heads: 1, tied: true, rope_theta: 5e5}"}, func(c *Config) any { return c.Model },
 			hf.Model{Family: "llama", Shape: nn.Shape{Layers: 6, Heads: 3, Width: 390, Context: 256, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 1, FFN: 1088, Theta: 5e5, Tied: true}}},
@@ -603,7 +603,7 @@ func TestModelsDifferByEveryField(t *testing.T) {
 		if f.Anonymous || len(f.Index) == 3 { // a shape's Shape is the model's
 			continue
 		}
-		if f.Name == "LoRA" { // a job's, not a model's
+		if f.Name == "LoRA" || f.Name == "Cut" { // a job's, not a model's
 			continue
 		}
 		var m, zero hf.Model

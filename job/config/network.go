@@ -33,6 +33,9 @@ func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 	if c.Model.From != "" {
 		errs = append(errs, fmt.Errorf("%v: model.from: the parameters of a given network begin fresh", c.Place("model.from")))
 	}
+	if c.Parallel.Tensor > 1 {
+		errs = append(errs, fmt.Errorf("%v: parallel.tensor: the matrices of a given network are whole; want tensor: 1", c.Place("parallel.tensor")))
+	}
 	if c.Train.LoRA.Rank > 0 {
 		errs = append(errs, fmt.Errorf("%v: train.lora: a given network has the layers it has; freeze what it does not train", c.Place("train.lora.rank")))
 	}
@@ -63,10 +66,15 @@ func Standing(c *Config, m *nn.Model) *Config {
 func Given(c *Config) bool { return c.network != nil }
 
 // Network is what the job trains.
-func Network(c *Config) *nn.Model {
+func Network(c *Config) *nn.Model { return Part(c, 0, 1) }
+
+// Part is the part of Network that a rank has, of so many that divide its matrices.
+func Part(c *Config, index, of int) *nn.Model {
 	m := c.network
 	if m == nil {
-		m = c.Model.Network(Adapters(c))
+		whole := c.Model
+		whole.Shape.Cut = nn.Cut{Index: index, Of: of}
+		m = whole.Network(Adapters(c))
 	}
 	if Tunes(c) {
 		m = m.Frozen(frozen(c))

@@ -13,9 +13,9 @@ import (
 func TestPipelinesThatCannotBe(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for want, sets := range map[string][]string{
-		"parallel.shard: pipeline 2 × replicate 1 × shard 2 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate / pipeline": {"parallel={ranks: 6, pipeline: 2, shard: 2}"},
-		"parallel.pipeline: 6 ranks cannot be parted into pipelines of 4; want pipeline 3 or 6":                                                       {"parallel={ranks: 6, pipeline: 4}"},
-		"parallel.replicate: 4 ranks of each stage cannot be parted into 3 equal replicas; want replicate 2 or 4":                                     {"parallel={ranks: 8, pipeline: 2, replicate: 3}"},
+		"parallel.shard: shard 2 × replicate 1 × pipeline 2 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate / pipeline": {"parallel={ranks: 6, pipeline: 2, shard: 2}"},
+		"parallel.ranks: 6 ranks cannot be divided by pipeline 4; want ranks 4 or 8":                                                                  {"parallel={ranks: 6, pipeline: 4}"},
+		"parallel.replicate: 8 ranks / (pipeline 2) cannot be parted into 3 equal replicas; want replicate 2 or 4":                                    {"parallel={ranks: 8, pipeline: 2, replicate: 3}"},
 		"parallel.pipeline: 6 micro-batches are no whole rounds of 4 stages; want train.accumulate 4 or 8, or the schedule 1F1B":                      {"parallel={ranks: 4, pipeline: 4}", "pipeline.schedule=Interleaved1F1B", "train.accumulate=6", "model.layers=8"},
 		"parallel.pipeline: 8 stages for 6 layers; want at most 6":                                                                                    {"parallel={ranks: 8, pipeline: 8}"},
 		"pipeline.virtual: GPipe has one stage a rank, not 2; want virtual: 1, or 2 and more with Interleaved1F1B":                                    {"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: GPipe, virtual: 2}"},
@@ -24,8 +24,7 @@ func TestPipelinesThatCannotBe(t *testing.T) {
 		"pipeline.layers: layers of 3 stages, but there are 2; want a number for each stage, or leave it out":                                         {"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[2, 2, 2]"},
 		"train.batch: micro_batch 2 × accumulate 2 × shard × replicate 2 = 8, but batch is 16; want batch: 8, or leave one of the three out":          {"parallel={ranks: 4, pipeline: 2}", "train={micro_batch: 2, accumulate: 2, batch: 16}"},
 		"pipeline.virtual: not used: parallel.pipeline is 1: there are no stages; remove it":                                                          {"pipeline.virtual=2"},
-		"parallel.tensor: not supported yet; want parallel.pipeline, shard and replicate":                                                             {"parallel.tensor=2"},
-		"parallel.context: not supported yet; want parallel.pipeline, shard and replicate":                                                            {"parallel.context=2"},
+		"parallel.context: not supported yet; want parallel.pipeline, shard, replicate and tensor":                                                    {"parallel.context=2"},
 	} {
 		if len(sets) == 0 {
 			sets = []string{"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: Interleaved1F1B, virtual: 1}"}

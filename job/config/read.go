@@ -182,8 +182,8 @@ func (r *reader) names(in string) []string {
 
 func (r *reader) unknown(section string, p *pair) {
 	key := join(section, p.key)
-	if key == "parallel.tensor" || key == "parallel.context" {
-		r.wrong(p.at, key, "not supported yet", "want parallel.pipeline, shard and replicate")
+	if key == "parallel.context" {
+		r.wrong(p.at, key, "not supported yet", "want parallel.pipeline, shard, replicate and tensor")
 		return
 	}
 	names := r.names(section)

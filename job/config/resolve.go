@@ -50,6 +50,7 @@ func (r *reader) resolve() {
 	r.unfit("zero")
 	r.resolveBatch()
 	r.resolvePipeline()
+	r.resolveTensor()
 	r.resolveTraining()
 	r.unfit("schedule")
 	r.resolveGroups()
@@ -174,7 +175,7 @@ func (r *reader) resolveDevice() {
 
 func (r *reader) resolveParallel() {
 	p, here := &r.Config.Parallel, r.Config.here
-	copies := p.Pipeline * p.Replicate // of a shard group
+	copies := p.models() * p.Replicate // of a shard group
 	if !r.has("parallel.ranks") {
 		p.Ranks = 4
 		if n := cmp.Or(len(p.GPUs), here.GPUs); r.Config.on == "cuda" && n > 0 {
@@ -185,7 +186,7 @@ func (r *reader) resolveParallel() {
 		}
 		if here.Processes > 1 && p.Shard <= 0 || here.Ranks > 0 {
 			p.Ranks = min(MostRanks, max(1, here.Processes)*max(1, here.Ranks))
-		} else if p.Pipeline > 1 && p.Shard <= 0 && p.Ranks%copies != 0 && copies <= MostRanks {
+		} else if p.models() > 1 && p.Shard <= 0 && p.Ranks%copies != 0 && copies <= MostRanks {
 			p.Ranks = copies
 		}
 	}
@@ -194,20 +195,32 @@ func (r *reader) resolveParallel() {
 			fmt.Sprintf("want ranks %s, or leave it out: then each process has one", eitherCount(neighbours(p.Ranks, func(ranks int) bool { return ranks%n == 0 }))), "parallel.ranks")
 	}
 	r.unfit("parallel")
-	keys := []string{"parallel.shard", "parallel.replicate", "parallel.pipeline", "parallel.ranks"}
-	product, by, left := fmt.Sprintf("shard %d × replicate %d", p.Shard, p.Replicate), "replicate", p.Ranks/p.Pipeline
-	if p.Pipeline > 1 {
-		product, by = fmt.Sprintf("pipeline %d × replicate %d × shard %d", p.Pipeline, p.Replicate, p.Shard), "replicate / pipeline"
+	keys := []string{"parallel.shard", "parallel.replicate", "parallel.ranks"}
+	product, by, left := fmt.Sprintf("shard %d × replicate %d", p.Shard, p.Replicate), "replicate", p.Ranks/p.models()
+	var models []string
+	for _, d := range []struct {
+		name string
+		n    int
+	}{{"pipeline", p.Pipeline}, {"tensor", p.Tensor}} {
+		if d.n > 1 {
+			models, keys = append(models, fmt.Sprintf("%s %d", d.name, d.n)), append(keys, "parallel."+d.name)
+			by += " / " + d.name
+		}
+	}
+	parted := fmt.Sprintf("%d ranks", left)
+	if len(models) > 0 {
+		product += " × " + strings.Join(models, " × ")
+		parted = fmt.Sprintf("%d ranks / (%s)", p.Ranks, strings.Join(models, " × "))
 	}
 	switch {
 	case p.Shard > 0 && p.Shard*copies != p.Ranks:
 		r.refuse(fmt.Sprintf("%s = %d, but there are %d ranks", product, p.Shard*copies, p.Ranks),
 			fmt.Sprintf("want ranks: %d, or shard: -1 for ranks / %s", p.Shard*copies, by), keys...)
-	case p.Shard < 0 && p.Ranks%p.Pipeline != 0:
-		r.refuse(fmt.Sprintf("%d ranks cannot be parted into pipelines of %d", p.Ranks, p.Pipeline),
-			fmt.Sprintf("want pipeline %s", eitherCount(neighbours(p.Pipeline, func(n int) bool { return p.Ranks%n == 0 }))), keys[2:]...)
+	case p.Shard < 0 && p.Ranks%p.models() != 0:
+		r.refuse(fmt.Sprintf("%d ranks cannot be divided by %s", p.Ranks, strings.Join(models, " × ")),
+			fmt.Sprintf("want ranks %s", eitherCount(neighbours(p.Ranks, func(n int) bool { return n%p.models() == 0 }))), keys[2:]...)
 	case p.Shard < 0 && left%p.Replicate != 0:
-		r.refuse(fmt.Sprintf("%d ranks%s cannot be parted into %d equal replicas", left, pick(p.Pipeline > 1, " of each stage", ""), p.Replicate),
+		r.refuse(fmt.Sprintf("%s cannot be parted into %d equal replicas", parted, p.Replicate),
 			fmt.Sprintf("want replicate %s", eitherCount(neighbours(p.Replicate, func(n int) bool { return left%n == 0 }))), keys[1:]...)
 	case p.Shard < 0:
 		p.Shard = p.Ranks / copies
@@ -215,7 +228,7 @@ func (r *reader) resolveParallel() {
 }
 
 // dataRanks is what the number of ranks with data of their own is called.
-func dataRanks(p *Parallel) string { return pick(p.Pipeline > 1, "shard × replicate", "ranks") }
+func dataRanks(p *Parallel) string { return pick(p.models() > 1, "shard × replicate", "ranks") }
 
 // resolveBatch makes batch = micro_batch × accumulate × data ranks hold.
 func (r *reader) resolveBatch() {
@@ -242,7 +255,7 @@ func (r *reader) resolveBatch() {
 	}
 }
 
-var batchKeys = []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks", "parallel.pipeline"}
+var batchKeys = []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks", "parallel.pipeline", "parallel.tensor"}
 
 // share is batch / (known × ranks), for the key that is unknown.
 func (r *reader) share(name string, known int, unknown string) int {

@@ -10,6 +10,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/nn"
 	"zeroth/offload"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -172,7 +173,7 @@ func (s *search) firstOnHost(x *config.Config) (int, error) {
 func (s *search) shards(x *config.Config) (units []offload.Unit) {
 	mesh, rules := config.Mesh(x), setup.Rules(x.Optimizer)
 	groups := fsdp.Groups{Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate}}
-	for _, u := range fsdp.LayOut(s.layers.model, fsdp.Policy{}, zero.Begin(rules), func(string) fsdp.Groups { return groups }) {
+	for _, u := range fsdp.LayOut(s.layers.model, fsdp.Policy{}, zero.Begin(rules), func(nn.Unit) fsdp.Groups { return groups }) {
 		units = append(units, offload.Unit{Len: u.Layout.ShardLen(), Frozen: u.Frozen})
 	}
 	return units

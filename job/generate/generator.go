@@ -79,7 +79,7 @@ func (g *Generator) rows() int { return max(g.context, len(g.texts)) }
 func (g *Generator) config(m hf.Model) fsdp.Config {
 	cfg := fsdp.Config{Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{}, DType: g.dtype,
 		Model: m.Network(nn.LoRA{}), Policy: zero.Stage(0).Policy(0, false)}
-	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, 1, func(string) fsdp.Groups { // nobody to exchange with
+	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, 1, func(nn.Unit) fsdp.Groups { // nobody to exchange with
 		return fsdp.Groups{Shard: collective.Dry{Of: 1}, Replica: collective.Dry{Of: 1}}
 	})
 	return cfg

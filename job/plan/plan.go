@@ -171,6 +171,7 @@ type Sent struct {
 	Shard     int64 `json:"shard"`
 	Replicate int64 `json:"replicate"`
 	Pipeline  int64 `json:"pipeline,omitempty"`
+	Tensor    int64 `json:"tensor,omitempty"`
 }
 
 // New is a dry run of a step of the job on a device that only counts. It reads
@@ -230,12 +231,12 @@ func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
 	p := &Plan{Config: c, Machine: m, Place: at, Allocated: f.Fitted().Device, Host: f.Host, Disk: f.Disk}
 	p.AtRest, p.Timeline, p.By = atRest(p.Allocated), w.Moments, w.sent
 	p.By.Pipeline = linked(c, at)
-	p.Sent = p.By.Shard + p.By.Replicate + p.By.Pipeline
+	p.Sent = p.By.Shard + p.By.Replicate + p.By.Pipeline + p.By.Tensor
 	for _, u := range t.Units() {
 		p.Parameters += int64(u.Layout.Numel())
 	}
 	p.Groups = config.Groups(c)
-	p.Model = fmt.Sprintf("%s %s", setup.Trainer(c).Model.Name, show.Compact(float64(p.Parameters)))
+	p.Model = fmt.Sprintf("%s %s", config.Network(c).Name, show.Compact(float64(p.Parameters)))
 	p.Padding, p.Outside = padding(c, t), Outside(c, m)
 	for _, m := range p.Timeline {
 		m.Name = w.Name(m)

@@ -66,6 +66,9 @@ func (w *Tracker) Event(e fsdp.Event) {
 	if e.Micro == 1 {
 		w.second.add(e)
 	}
+	if e.Op == fsdp.Exchange {
+		return
+	}
 	u := e.Units[0]
 	switch e.Op {
 	case fsdp.InUse:
@@ -144,9 +147,12 @@ func (w *Tracker) Arena(arena int, what string, height int) {
 
 // add adds the bytes of an event.
 func (s *Sent) add(e fsdp.Event) {
-	if e.Op == fsdp.Replicate || e.Op == fsdp.ShareUpdate {
+	switch e.Op {
+	case fsdp.Replicate, fsdp.ShareUpdate:
 		s.Replicate += e.Sent
-	} else {
+	case fsdp.Exchange:
+		s.Tensor += e.Sent
+	default:
 		s.Shard += e.Sent
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"zeroth/fsdp"
 	"zeroth/job/config"
 	"zeroth/optim"
-	"zeroth/shard"
 )
 
 // Sharded is what ranks exchange of a unit.
@@ -17,28 +16,36 @@ type Sharded struct {
 	Shard, Replica int // ranks of its groups
 	Rule           int // of the job's, that updates it
 	Tied           bool
+	Whole          bool // it has no part of a matrix that ranks divide
 	Frozen         bool
 }
 
 // ShardedUnits is that of the units of a trainer.
 func ShardedUnits(units []*fsdp.Unit) (all []Sharded) {
 	for _, u := range units {
-		all = append(all, Sharded{u.Layout.ShardLen(), u.Shard.Size(), u.Replica.Size(), u.Rule, u.Tied, u.Frozen})
+		all = append(all, Sharded{u.Layout.ShardLen(), u.Shard.Size(), u.Replica.Size(), u.Rule, u.Tied, u.Layout.Params[0].Cut.Full == nil, u.Frozen})
 	}
 	return all
 }
 
-// Bounce is the bytes of bounce memory of a rank's shard and replica groups, and of those of
-// both ends of a pipeline, for gradients of units: what collective.BounceBytes says of the largest reduction, in
-// the group that needs most. Of ranks of one process nothing bounces. The groups of all
-// ranks gather alone. With stage, its bytes of memory that operations are staged through are
-// the most that is reduced at once.
-func Bounce(c *Job, units []Sharded, stage int) (inShard, inReplica, inEnds int) {
+// Bounce is the bytes of bounce memory of a rank's groups, by their roles: what
+// collective.BounceBytes says of the largest reduction, of gradients or of activations, in the
+// group that needs most. Of ranks of one process nothing bounces. The groups of all ranks
+// gather alone. With stage, its bytes of memory that operations are staged through are the most
+// that is reduced at once.
+func Bounce(c *Job, units []Sharded, stage int) (bytes map[collective.Role]int) {
 	m, hosts := config.Mesh(c.Config), c.At.Hosts
+	bytes = map[collective.Role]int{}
 	if hosts == nil {
-		return 0, 0, 0
+		return bytes
 	}
-	shards, replicas, ends := map[part]bool{}, map[part]bool{}, map[part]bool{}
+	parts := map[collective.Role]map[part]bool{}
+	add := func(role collective.Role, t device.DType, n, ranks int) {
+		if parts[role] == nil {
+			parts[role] = map[part]bool{}
+		}
+		reduced(parts[role], t, n, collective.StagedPiece(stage, ranks, t))
+	}
 	rules := Rules(c.Optimizer)
 	for _, u := range units {
 		if u.Frozen {
@@ -48,42 +55,40 @@ func Bounce(c *Job, units []Sharded, stage int) (inShard, inReplica, inEnds int)
 		if r, ok := rules[u.Rule].(optim.Whole); ok {
 			types = append(types, r.Input())
 		}
+		inShard, inReplica := collective.Shard, collective.Replica
+		switch joint := m.Tensor > 1 && u.Whole; {
+		case u.Tied:
+			inReplica = collective.Ends
+		case joint && m.Shard > 1:
+			inShard = collective.Joint
+		case joint:
+			inReplica = collective.Joint
+		}
 		for _, t := range types {
-			reduced(shards, t, u.Part, collective.StagedPiece(stage, u.Shard, t))
-			in := replicas
-			if u.Tied {
-				in = ends
+			add(inShard, t, u.Part, u.Shard)
+			add(inReplica, t, u.Part/u.Replica, u.Replica)
+		}
+	}
+	if m.Tensor > 1 {
+		add(collective.Tensor, c.Precision, c.Train.MicroBatch*c.Model.Context/m.Tensor*c.Model.Width, m.Tensor)
+	}
+	for role, parts := range parts {
+		seen := map[string]bool{}
+		for _, g := range collective.RoleGroups(m, role) {
+			at := make([]int, len(g))
+			for i, r := range g {
+				at[i] = hosts[r]
 			}
-			reduced(in, t, u.Part/u.Replica, collective.StagedPiece(stage, u.Replica, t))
+			if seen[spread(at)] {
+				continue
+			}
+			seen[spread(at)] = true
+			for p := range parts {
+				bytes[role] = max(bytes[role], collective.BounceBytes(at, p.n, p.of))
+			}
 		}
 	}
-	seen := map[string]bool{}
-	most := func(ranks []int, parts map[part]bool) (n int) {
-		at := make([]int, len(ranks))
-		for i, r := range ranks {
-			at[i] = hosts[r]
-		}
-		if seen[spread(at)] {
-			return 0
-		}
-		seen[spread(at)] = true
-		for p := range parts {
-			n = max(n, collective.BounceBytes(at, p.n, p.of))
-		}
-		return n
-	}
-	all := func(groups [][]int, parts map[part]bool) (n int) {
-		clear(seen)
-		for _, g := range groups {
-			n = max(n, most(g, parts))
-		}
-		return n
-	}
-	inShard, inReplica = all(m.Groups(shard.Shard), shards), all(m.Groups(shard.Replicate), replicas)
-	if len(ends) > 0 {
-		inEnds = all(collective.BothEnds(m), ends)
-	}
-	return inShard, inReplica, inEnds
+	return bytes
 }
 
 // part is what a rank has of a reduction: so many elements of a type.
@@ -129,20 +134,17 @@ func (r *Rank) lendBounce(c *Job) error {
 			j.end.AddExactly(b)
 		}
 	}
-	inShard, inReplica, inEnds := Bounce(c, ShardedUnits(r.Trainer.Units()), r.wires.Bytes())
-	for _, of := range []struct {
-		g     collective.Group
-		bytes int
-	}{{r.Groups.Shard, inShard}, {r.Groups.Replica, inReplica}, {r.Groups.Ends, inEnds}} {
-		if of.g == nil {
-			continue
+	bytes := Bounce(c, ShardedUnits(r.Trainer.Units()), r.wires.Bytes())
+	for role, g := range r.Groups.All() {
+		if role < collective.Shard || role >= collective.Forward {
+			continue // they reduce nothing
 		}
-		b, err := r.HostMemory().Alloc(device.F64, of.bytes/8, device.Bounce)
+		b, err := r.HostMemory().Alloc(device.F64, bytes[role]/8, device.Bounce)
 		if err != nil {
 			return err
 		}
 		r.bounce = append(r.bounce, b)
-		collective.UseBounce(of.g, b)
+		collective.UseBounce(*g, b)
 	}
 	return nil
 }

@@ -207,9 +207,10 @@ func DryRank(j *Job, at int, wrap func(*zero.Config)) (t *zero.Trainer, dev, hos
 	c, workers := j.Config, j.workers()
 	mesh := config.Mesh(c)
 	dev, host = &dry.Device{Host: !kind(c).HostApart()}, &dry.Device{Host: true}
-	z := Trainer(c)
+	rank := at * mesh.World() / Pipeline(c)
+	z := Trainer(c, rank)
 	z.Device, z.Host, z.Compute, z.Comm, z.Update = dev, host, dry.Queue{}, dry.Queue{}, dry.Queue{}
-	z.Groups = collective.DryWorld(mesh, at*mesh.World()/Pipeline(c))
+	z.Groups = collective.DryWorld(mesh, rank)
 	for i := range z.Pipeline.Queues {
 		z.Pipeline.Queues[i] = dry.Queue{}
 	}
@@ -235,9 +236,10 @@ func DryRank(j *Job, at int, wrap func(*zero.Config)) (t *zero.Trainer, dev, hos
 	if _, err := host.Alloc(device.F32, WireStagingOf(j)/4, device.Wires); err != nil {
 		return nil, nil, nil, err
 	}
-	inShard, inReplica, inEnds := Bounce(j, ShardedUnits(t.Units()), WireStagingOf(j))
-	if _, err := hostMemory.Alloc(device.F64, (inShard+inReplica+inEnds)/8, device.Bounce); err != nil {
-		return nil, nil, nil, err
+	for _, n := range Bounce(j, ShardedUnits(t.Units()), WireStagingOf(j)) {
+		if _, err := hostMemory.Alloc(device.F64, n/8, device.Bounce); err != nil {
+			return nil, nil, nil, err
+		}
 	}
 	if _, err := dev.Alloc(device.F32, ExactBounce(j, ShardedUnits(t.Units()))/4, device.Bounce); err != nil {
 		return nil, nil, nil, err

@@ -252,7 +252,7 @@ func (r *Rank) queues(d Device, names ...string) {
 
 // open builds the rank's trainer.
 func (r *Rank) open(c *Job, arenas []int, run string) (err error) {
-	z, q, h := Trainer(c.Config), r.Queues, c.Hooks
+	z, q, h := Trainer(c.Config, r.Rank), r.Queues, c.Hooks
 	z.Device, z.Host, z.Compute, z.Comm, z.Update = r.Device, r.HostMemory(), q[0], q[1], q[2]
 	z.Groups, z.Offload, z.Arenas = r.Groups, c.Zero.Offload.Config(), arenas
 	copy(z.Pipeline.Queues[:], r.links)

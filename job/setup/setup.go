@@ -57,12 +57,12 @@ func lossScale(c *config.Config) optim.LossScale {
 	return optim.StaticLossScale(1)
 }
 
-// Trainer is what every rank's trainer has in common, without a device.
-func Trainer(c *config.Config) zero.Config {
-	stage := zero.Stage(c.Zero.Stage)
+// Trainer is what the trainer of a rank is built from, without a device.
+func Trainer(c *config.Config, rank int) zero.Config {
+	stage, mesh := zero.Stage(c.Zero.Stage), config.Mesh(c)
 	return zero.Config{
-		Mesh: config.Mesh(c), Pipeline: pipeline(c),
-		Model: config.Network(c), DType: c.Precision,
+		Mesh: mesh, Pipeline: pipeline(c),
+		Model: config.Part(c, mesh.At(rank, shard.Tensor), mesh.Size(shard.Tensor)), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Packed: c.Data.Pack, Chunk: c.Train.LossChunk, Seed: c.Train.Seed,
 		Rules: Rules(c.Optimizer), Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed,

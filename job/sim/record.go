@@ -9,6 +9,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/offload"
 	"zeroth/optim"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -590,8 +591,12 @@ func RecordAll(z *zero.Config) *Recording {
 		meets = together
 	}
 	z.Groups.World = recordedGroup{Group: z.Groups.World, stride: 1, host: true, meets: meets} // of statistics
-	z.Groups.Shard = recordedGroup{Group: z.Groups.Shard, stride: 1}
-	z.Groups.Replica = recordedGroup{Group: z.Groups.Replica, stride: z.Groups.Shard.Size()}
+	inner := z.Mesh.Size(shard.Context, shard.Tensor)
+	z.Groups.Shard = recordedGroup{Group: z.Groups.Shard, stride: inner}
+	z.Groups.Replica = recordedGroup{Group: z.Groups.Replica, stride: z.Groups.Shard.Size() * inner}
+	if g := z.Groups.Tensor; g != nil {
+		z.Groups.Tensor, z.Groups.Joint = recordedGroup{Group: g, stride: 1}, recordedGroup{Group: z.Groups.Joint, stride: 1}
+	}
 	if l.places > 1 {
 		l.recordLinks(z, put)
 	}

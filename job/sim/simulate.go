@@ -3,10 +3,12 @@ package sim
 import (
 	"fmt"
 
+	"zeroth/collective"
 	"zeroth/input"
 	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/show"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -111,9 +113,13 @@ func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, er
 	if err != nil {
 		return nil, err
 	}
-	shard, replica, _ := setup.Bounce(c, setup.ShardedUnits(t.Units()), setup.WireStagingOf(c))
+	bytes := setup.Bounce(c, setup.ShardedUnits(t.Units()), setup.WireStagingOf(c))
 	m := config.Mesh(c.Config)
-	l.bounce = map[Group]int{{m.Replicate, m.Shard}: replica, {m.Shard, 1}: shard}
+	inner := m.Size(shard.Context, shard.Tensor)
+	l.bounce = map[Group]int{
+		{m.Size(shard.Tensor), 1}: bytes[collective.Tensor], {max(m.Shard, m.Replicate) * inner, 1}: bytes[collective.Joint],
+		{m.Replicate, m.Shard * inner}: bytes[collective.Replica], {m.Shard, inner}: bytes[collective.Shard],
+	}
 	for i := range steps {
 		if i >= issued && l.repeat(steps-i) {
 			continue

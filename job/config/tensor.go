@@ -1,0 +1,43 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+
+	"zeroth/nn"
+)
+
+// resolveTensor refuses to divide matrices that cannot be divided.
+func (r *reader) resolveTensor() {
+	c := r.Config
+	n, m := c.Parallel.Tensor, &c.Model
+	if n == 1 {
+		return
+	}
+	keys := func(of ...string) []string { return append([]string{"parallel.tensor"}, append(of, "model.from")...) }
+	divides := func(what string, count int, of ...string) {
+		if count%n != 0 {
+			r.refuse(fmt.Sprintf("%d %s cannot be divided over %d ranks", count, what, n),
+				fmt.Sprintf("want tensor %s", eitherCount(neighbours(n, func(t int) bool { return count%t == 0 }))), keys(of...)...)
+		}
+	}
+	divides("heads", m.Heads, "model.heads")
+	if m.Family == "llama" && m.KV != m.Heads {
+		divides("heads of keys and values", m.KV, "model.kv_heads")
+	}
+	hidden := m.FFN
+	if m.Family == "gpt2" {
+		hidden = cmp.Or(m.Inner, 4*m.Width)
+	}
+	divides("columns of the hidden layer", hidden, "model.ffn", "model.width")
+	if m.HeadNorm == nn.AllHeads {
+		r.refuse("the model has norms over all heads, which tensor parallelism divides", "want tensor: 1", keys()...)
+	}
+	if each := (m.Vocab + n - 1) / n; each*(n-1) >= m.Vocab {
+		r.refuse(fmt.Sprintf("a vocabulary of %d tokens leaves none for the last of %d ranks", m.Vocab, n), "want a smaller tensor", keys("model.vocab")...)
+	}
+	if positions := c.Train.MicroBatch * m.Context; positions%n != 0 {
+		r.refuse(fmt.Sprintf("%d positions of a micro-batch cannot be divided over %d ranks", positions, n),
+			fmt.Sprintf("want train.micro_batch or model.context a multiple of %d", n), "parallel.tensor", "train.micro_batch", "train.batch", "model.context")
+	}
+}

@@ -1,0 +1,28 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"zeroth/job/testjob"
+)
+
+// Matrices that cannot be divided are refused, with what to write instead.
+func TestTensorsThatCannotBe(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	llama := "model={family: llama, width: 384, heads: 6, kv_heads: 2, layers: 6}"
+	for want, sets := range map[string][]string{
+		"parallel.tensor: 6 heads cannot be divided over 4 ranks; want tensor 3 or 6":                                                             {"parallel.tensor=4"},
+		"parallel.tensor: 2 heads of keys and values cannot be divided over 3 ranks; want tensor 2":                                               {"parallel.tensor=3", llama},
+		"parallel.tensor: 1100 columns of the hidden layer cannot be divided over 6 ranks; want tensor 5 or 10":                                   {"parallel.tensor=6", "model={family: llama, width: 384, heads: 6, ffn: 1100}"},
+		"parallel.tensor: 27 positions of a micro-batch cannot be divided over 2 ranks; want train.micro_batch or model.context a multiple of 2":  {"parallel.tensor=2", "model.context=27", "train.micro_batch=1"},
+		"parallel.tensor: a vocabulary of 256 tokens leaves none for the last of 96 ranks; want a smaller tensor":                                 {"parallel.tensor=96", "model={heads: 96}"},
+		"parallel.ranks: 6 ranks cannot be divided by pipeline 2 × tensor 2; want ranks 4 or 8":                                                   {"parallel={ranks: 6, pipeline: 2, tensor: 2}"},
+		"parallel.shard: shard 2 × replicate 1 × tensor 2 = 4, but there are 8 ranks; want ranks: 4, or shard: -1 for ranks / replicate / tensor": {"parallel={ranks: 8, shard: 2, tensor: 2}"},
+		"train.batch: micro_batch 2 × accumulate 2 × shard × replicate 2 = 8, but batch is 16; want batch: 8, or leave one of the three out":      {"parallel={ranks: 4, tensor: 2}", "train={micro_batch: 2, accumulate: 2, batch: 16}"},
+	} {
+		if _, err := Load("job.yaml", sets); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v\nwant %s", sets, err, want)
+		}
+	}
+}
