@@ -266,7 +266,7 @@ func (h head) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, _ dev
 		return
 	}
 	p := pass{q: q, mem: mem, w: w, bt: bt}
-	eachChunk(q, mem, bt, p.whole(norm), out, func(logits device.Mat, lo, hi int) { h.loss(p, logits, lo, hi, false) })
+	h.eachChunk(p, p.whole(norm), out, func(logits device.Mat, lo, hi int) { h.loss(p, logits, lo, hi, false) })
 }
 
 // loss sets the losses of positions [lo, hi), given their logits, and with grad turns these into
@@ -296,7 +296,7 @@ func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, 
 	p, r, c := pass{q, mem, w, dw, bt}, bt.Held(), out.Cols
 	norm, dnorm := p.whole(device.Matrix(s.norm.y, r, c)), device.Matrix(mem.Take(bt.Compute, r*c), r, c)
 	p.summed(dnorm, false, func(all device.Mat, _ bool) {
-		eachChunk(q, mem, bt, norm, out, func(logits device.Mat, lo, hi int) {
+		h.eachChunk(p, norm, out, func(logits device.Mat, lo, hi int) {
 			h.loss(p, logits, lo, hi, true)
 			if dw[table].N > 0 {
 				q.MatMul(matrix(dw[table], h.params[table]), logits.T(), norm.RowRange(lo, hi), device.Buffer{}, lo > 0)
@@ -314,16 +314,18 @@ func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, 
 
 // eachChunk calls f with the logits norm·tableᵀ of positions [lo, hi), chunk
 // after chunk, in the same memory.
-func eachChunk(q Ops, mem Scratch, bt *Batch, norm, table device.Mat, f func(logits device.Mat, lo, hi int)) {
+func (h head) eachChunk(p pass, norm, table device.Mat, f func(logits device.Mat, lo, hi int)) {
+	q, mem, bt := p.q, p.mem, p.bt
 	defer mem.Release(mem.Mark())
 	chunk := min(bt.Chunk, bt.Rows())
 	if chunk < 1 {
 		panic(fmt.Sprintf("nn: logits of %d positions at a time", chunk))
 	}
-	logitsBuf := mem.TakeFor(Logits, bt.Compute, chunk*table.Rows)
+	most := h.params[0].Reserved() / table.Cols // on any rank, so that all take as much
+	logitsBuf := mem.TakeFor(Logits, bt.Compute, chunk*most)
 	for lo := 0; lo < bt.Rows(); lo += chunk {
 		hi := min(lo+chunk, bt.Rows())
-		logits := device.Matrix(logitsBuf, hi-lo, table.Rows)
+		logits := device.Matrix(logitsBuf.Slice(0, (hi-lo)*table.Rows), hi-lo, table.Rows)
 		q.MatMul(logits, norm.RowRange(lo, hi), table.T(), device.Buffer{}, false)
 		f(logits, lo, hi)
 	}

@@ -116,6 +116,36 @@ func drawnMesh(rng *rand.Rand) (sets []string) {
 	return sets
 }
 
+// allocatesAsPlanned checks that of every rank of a job as much is allocated as the plan of its
+// place says, and used.
+func allocatesAsPlanned(t *testing.T, c *config.Config, job string) {
+	t.Helper()
+	p, err := plan.New(c, plan.Machine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranks, err := setup.Open(setup.Local(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(ranks)
+	steps(t, c, ranks, 2)
+	for _, r := range ranks {
+		planned, host := p.Allocated, p.Host
+		if at := config.Mesh(c).At(r.Rank, shard.Pipeline); len(p.Places) > 0 {
+			planned, host = p.Places[at].Allocated, p.Places[at].Host
+		}
+		name := fmt.Sprintf("rank %d of %s", r.Rank, job)
+		sameBytes(t, name, r.Device.Usage().Peak, planned)
+		if r.Host != nil {
+			sameBytes(t, "host memory of "+name, r.Host.Usage().Peak, host)
+		}
+		if got := r.Trainer.ArenaPeak(); got != r.Planned.Arena {
+			t.Errorf("%s: %d bytes of activations, planned are %d", name, got, r.Planned.Arena)
+		}
+	}
+}
+
 // Of every rank of drawn pipelines as much is allocated as the plan of its place says, and used.
 func TestPipelinesAllocateAsPlanned(t *testing.T) {
 	draws := 200
@@ -128,27 +158,7 @@ func TestPipelinesAllocateAsPlanned(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			c := cfg(t, sets...)
-			p, err := plan.New(c, plan.Machine{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ranks, err := setup.Open(setup.Local(c))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer closeAll(ranks)
-			steps(t, c, ranks, 2)
-			for _, r := range ranks {
-				at := config.Mesh(c).At(r.Rank, shard.Pipeline)
-				name := fmt.Sprintf("rank %d of %s", r.Rank, strings.Join(sets, " "))
-				sameBytes(t, name, r.Device.Usage().Peak, p.Places[at].Allocated)
-				if r.Host != nil {
-					sameBytes(t, "host memory of "+name, r.Host.Usage().Peak, p.Places[at].Host)
-				}
-				if got := r.Trainer.ArenaPeak(); got != r.Planned.Arena {
-					t.Errorf("%s: %d bytes of activations, planned are %d", name, got, r.Planned.Arena)
-				}
-			}
+			allocatesAsPlanned(t, c, strings.Join(sets, " "))
 		})
 	}
 }

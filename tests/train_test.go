@@ -16,6 +16,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/nn"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -132,9 +133,11 @@ func collect(r *setup.Rank, state map[string][]float32) error {
 		err := r.Trainer.Each(kind, zero.Staging(), func(p zero.Part, src []float32) error {
 			name := kind + " " + p.Param.Name
 			if state[name] == nil {
-				state[name] = make([]float32, p.Param.Numel())
+				state[name] = make([]float32, shard.Param{Shape: p.Param.Tensor()}.Numel())
 			}
-			copy(state[name][p.At.Lo:p.At.Hi], src)
+			for tensor, own := range p.Param.Runs(p.At) {
+				copy(state[name][tensor.Lo:tensor.Hi], src[own.Lo-p.At.Lo:])
+			}
 			return nil
 		})
 		if err != nil {

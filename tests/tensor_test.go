@@ -1,0 +1,85 @@
+package tests
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// divisible is a model whose matrices four ranks can divide, of which the last has fewer tokens.
+var divisible = []string{"model.layers=2", "model.heads=4", "model.width=24", "model.context=8", "model.vocab=257"}
+
+// families are models that divide in each way there is.
+var families = map[string][]string{
+	"gpt2":          {"model.family=gpt2"},
+	"gpt2 dropout":  {"model.family=gpt2", "model.dropout=0.1", "model.attention_dropout=0.1"},
+	"gpt2 lora":     {"model.family=gpt2", "train.lora.rank=2", "train.lora.targets=[all-linear]"},
+	"llama":         {"model.family=llama", "model.ffn=32"},
+	"llama dropout": {"model.family=llama", "model.ffn=32", "model.dropout=0.1", "model.attention_dropout=0.1"},
+	"llama tied":    {"model.family=llama", "model.ffn=32", "model.tied=true"},
+	"llama lora":    {"model.family=llama", "model.ffn=32", "train.lora.rank=2", "train.lora.targets=[all-linear]"},
+	"llama frozen":  {"model.family=llama", "model.ffn=32", "train.freeze=[\"*.mlp.*\", \"*norm*\"]"},
+}
+
+// Divided matrices compute what whole ones do, but for rounding, at every stage. For a number
+// of ranks that divide them stages agree to the bit as far as they do for whole ones.
+func TestTensorAgreesWithWhole(t *testing.T) {
+	for name, family := range families {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "train.accumulate=2", "optimizer.type=sgd", "optimizer.lr=0.05", "device=cpu"}, divisible...), family...)
+			want := train(t, cfg(t, sets...), nil)
+			for _, n := range []int{2, 4} {
+				var alike [2]*outcome // gradients stay whole over micro-batches, or do not
+				for stage := range 4 {
+					what := fmt.Sprintf("tensor %d, stage %d", n, stage)
+					got := train(t, cfg(t, append(sets[:len(sets):len(sets)], fmt.Sprint("parallel.tensor=", n), fmt.Sprint("zero.stage=", stage))...), nil)
+					near(t, what, got, want, 1e-5)
+					for i, loss := range want.losses {
+						if math.Abs(got.losses[i]-loss) > 1e-6*loss || math.Abs(got.norms[i]-want.norms[i]) > 1e-5*want.norms[i] {
+							t.Errorf("%s: loss %g and norm %g, want %g and %g", what, got.losses[i], got.norms[i], loss, want.norms[i])
+						}
+					}
+					if alike[stage/2] == nil {
+						alike[stage/2] = &got
+					}
+					sameBits(t, what, got, *alike[stage/2])
+				}
+			}
+		})
+	}
+}
+
+// Of every rank of drawn meshes with divided matrices as much is allocated as planned, and used.
+func TestTensorsAllocateAsPlanned(t *testing.T) {
+	draws := 100
+	if testing.Short() {
+		draws = 10
+	}
+	for i := range draws {
+		rng := rand.New(rand.NewPCG(26, uint64(i)))
+		sets := append([]string{}, divisible...)
+		pick := func(values ...string) { sets = append(sets, values[rng.IntN(len(values))]) }
+		pick("model.family=gpt2", "model.family=llama")
+		pick("precision=fp32", "precision=bf16")
+		pick("parallel.tensor=2", "parallel.tensor=4")
+		pick("parallel.shard=1", "parallel.shard=2", "parallel.shard=3")
+		pick("parallel.pipeline=1", "parallel.pipeline=2")
+		pick("zero.recompute=none", "zero.recompute=block")
+		pick("zero.prefetch=0", "zero.prefetch=2")
+		pick("train.loss_chunk=5", "train.loss_chunk=1024")
+		pick("train.accumulate=1", "train.accumulate=3")
+		stage := rng.IntN(4)
+		sets = append(sets, fmt.Sprint("zero.stage=", stage), "device=cpu")
+		if stage > 0 {
+			pick("parallel.replicate=1", "parallel.replicate=2")
+			pick("zero.offload.optimizer=none", "zero.offload.optimizer=host")
+		}
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			allocatesAsPlanned(t, cfg(t, sets...), strings.Join(sets, " "))
+		})
+	}
+}
