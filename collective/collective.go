@@ -20,10 +20,6 @@
 // A rank whose queue has failed skips its operations and so keeps its peers
 // waiting: it must close its groups. Nobody hangs on a rank that does, and
 // Watchdog turns one that does not into an error that names it.
-//
-// It is larger than other packages because each way of moving data (Local, Wired and
-// its routes between hosts, Staged, an Engine such as NCCL) shares the comparing of
-// calls, the endings and the records of what was done.
 package collective
 
 import (

@@ -15,6 +15,7 @@ type Ranks struct {
 	Replica Group // those that hold the same part of it
 	Ends    Group // the replicas at both ends of a pipeline; nil at other stages, and without a pipeline
 	Tensor  Group // those that divide matrices between them; nil if none do
+	Updates Group // the same ranks, for updates of whole matrices beside that
 	Joint   Group // of these and Shard together, or if that is the rank alone, Replica; nil as Tensor
 
 	// Links are the rank's ends of links in a pipeline: groups of two, of which rank 0 sends
@@ -45,6 +46,7 @@ const (
 	Replica
 	Ends
 	Tensor
+	Updates
 	Joint
 	Forward  // links from each stage to the next
 	Backward // and to the one before
@@ -52,13 +54,13 @@ const (
 )
 
 func (r Role) String() string {
-	return [roles]string{"world", "saves", "shard", "replica", "ends", "tensor", "joint", "forward link", "backward link"}[r]
+	return [roles]string{"world", "saves", "shard", "replica", "ends", "tensor", "updates", "joint", "forward link", "backward link"}[r]
 }
 
 // of returns where the rank's group of a role is, in which it is at a place; nil for Saves,
 // which others hold.
 func (r *Ranks) of(role Role, at int) *Group {
-	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends, &r.Tensor, &r.Joint,
+	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends, &r.Tensor, &r.Updates, &r.Joint,
 		&r.Links[ToNext+Link(at&1)], &r.Links[ToPrevious+Link(at&1)]}[role]
 }
 
@@ -135,6 +137,7 @@ func table(m shard.Mesh) (all []opened) {
 			with = shard.Replicate
 		}
 		add(Tensor, m.Groups(shard.Tensor))
+		add(Updates, m.Groups(shard.Tensor))
 		add(Joint, m.Groups(with, shard.Tensor))
 	}
 	if m.Pipeline > 1 {

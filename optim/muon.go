@@ -33,6 +33,9 @@ type MatrixOps interface {
 	// Normalize divides x by its Euclidean norm rounded to x's type, or by eps where that
 	// is more; acc is a device.Exact of work space.
 	Normalize(x, acc device.Buffer, eps float32)
+	// CopyBlock copies a matrix to another of its shape and type; either may be part of a
+	// larger one.
+	CopyBlock(dst, src device.Mat)
 	// MatMul sets c = a·b, with sums in float32 whose order depends on the shape alone.
 	MatMul(c, a, b device.Mat, bias device.Buffer, add bool)
 }

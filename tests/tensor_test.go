@@ -83,3 +83,63 @@ func TestTensorsAllocateAsPlanned(t *testing.T) {
 		})
 	}
 }
+
+// Pipelines of divided matrices have the bits of no pipeline, and what does not change sums
+// changes no bits either.
+func TestTensorBits(t *testing.T) {
+	base := append([]string{"model.family=llama", "model.ffn=32", "precision=bf16", "parallel.tensor=2", "parallel.shard=2", "train.accumulate=4", "device=cpu", "model.dropout=0.1"}, divisible...)
+	base = append(base, "model.layers=4")
+	for name, sets := range map[string][]string{
+		"adamw": {}, "muon": {"optimizer.type=muon"}, "adamw8bit": {"optimizer.type=adamw8bit"}, "fp16": {"precision=fp16"}, "replicas": {"parallel.replicate=2"},
+		"prefetch": {"zero.prefetch=0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, stage := range []int{1, 3} {
+				sets := append(append(base[:len(base):len(base)], fmt.Sprint("zero.stage=", stage)), sets...)
+				want := train(t, cfg(t, sets...), nil)
+				for _, way := range [][]string{
+					{"zero.recompute=block"}, {"zero.offload.optimizer=host"},
+					{"parallel.pipeline=2", "pipeline.schedule=GPipe"}, {"parallel.pipeline=2", "pipeline.schedule=ZBH1"}, {"parallel.pipeline=2", "pipeline.schedule=Interleaved1F1B"},
+				} {
+					sameBits(t, fmt.Sprintf("stage %d, %v", stage, way), train(t, cfg(t, append(sets[:len(sets):len(sets)], way...)...), nil), want)
+				}
+			}
+		})
+	}
+}
+
+// Muon's updates are of whole matrices, whatever their parts are: each element moves as it does
+// without them, but for the rounding of gradients. Parts alone would move otherwise by as much
+// as the learning rate.
+func TestTensorMuon(t *testing.T) {
+	for _, family := range [][]string{{"model.family=gpt2"}, {"model.family=llama", "model.ffn=32", "model.kv_heads=4"}} {
+		for stage := range 4 {
+			const lr = 0.01
+			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "optimizer.type=muon", fmt.Sprint("optimizer.lr=", lr), "train.steps=1", fmt.Sprint("zero.stage=", stage), "device=cpu"}, divisible...), family...)
+			want := train(t, cfg(t, sets...), nil)
+			for _, n := range []int{2, 4} {
+				got := train(t, cfg(t, append(sets[:len(sets):len(sets)], fmt.Sprint("parallel.tensor=", n))...), nil)
+				matrices := 0
+				for name, w := range want.state {
+					if !strings.HasPrefix(name, "momentum_buffer ") {
+						continue
+					}
+					matrices++
+					master := "master " + strings.TrimPrefix(name, "momentum_buffer ")
+					for i, x := range want.state[master] {
+						if d := math.Abs(float64(got.state[master][i] - x)); d > 0.03*lr {
+							t.Fatalf("%v: stage %d, tensor %d: %s[%d] = %g, want %g", family, stage, n, master, i, got.state[master][i], x)
+						}
+					}
+					if len(got.state[name]) != len(w) {
+						t.Errorf("%s has %d elements, want %d", name, len(got.state[name]), len(w))
+					}
+				}
+				if matrices < 8 {
+					t.Errorf("%d matrices", matrices)
+				}
+			}
+		}
+	}
+}

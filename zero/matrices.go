@@ -28,6 +28,9 @@ import (
 // a rank computes a million times faster than a byte crosses. Moonshot's distributed Muon
 // does so (arXiv 2502.16982); Keller Jordan's and torchtitan's divide the work as here.
 //
+// Of a unit whose matrices T ranks divide, these gather it, too, and after the second part get
+// each its own back: a rank sends 2e(T-1) bytes more for each element that it has.
+//
 // The three parts of a unit run beside those of the next ones, in slots that units take
 // in turn.
 //
@@ -75,18 +78,24 @@ func (t *Trainer) layOutMatrices() {
 		if !ok || u.Frozen {
 			continue
 		}
-		if n := u.Shard.Size() * u.Replica.Size(); ranks == 0 {
+		across := t.across(u)
+		if n := u.Shard.Size() * u.Replica.Size() * across; ranks == 0 {
 			ranks = n
 		} else if n != ranks {
 			panic(fmt.Sprintf("zero: unit %s, whose matrices are whole in its update, is of %d ranks, others of %d", u.Name, n, ranks))
 		}
-		m.units, m.input, longest = append(m.units, i), rule.Input(), max(longest, u.Layout.Len())
+		m.units, m.input, longest = append(m.units, i), rule.Input(), max(longest, across*u.Layout.Len())
 		if t.store.OnHost(i) {
 			m.part = max(m.part, u.Layout.ShardLen())
 		}
 		for _, p := range u.Layout.Params {
-			costs = append(costs, rule.Flops(p.Shape[0], p.Shape[1]))
-			m.work = max(m.work, rule.Work(p.Shape[0], p.Shape[1]))
+			rows, cols := p.Tensor()[0], p.Tensor()[1]
+			costs = append(costs, rule.Flops(rows, cols))
+			work := rule.Work(rows, cols)
+			if across > 1 {
+				work += (m.input.Size()*rows*cols + 63) / 64 * 64
+			}
+			m.work = max(m.work, work)
 		}
 	}
 	if len(m.units) == 0 {
@@ -100,6 +109,9 @@ func (t *Trainer) layOutMatrices() {
 	for _, i := range m.units {
 		u := t.runner.Units[i]
 		rank := u.Replica.Rank()*u.Shard.Size() + u.Shard.Rank()
+		if n := t.across(u); n > 1 {
+			rank = rank*n + t.cfg.Groups.Updates.Rank()
+		}
 		var mine []bool
 		for range u.Layout.Params {
 			mine = append(mine, owners[0] == rank)
@@ -107,6 +119,14 @@ func (t *Trainer) layOutMatrices() {
 		}
 		m.mine = append(m.mine, mine)
 	}
+}
+
+// across returns over how many ranks the matrices of a unit are divided.
+func (t *Trainer) across(u *fsdp.Unit) int {
+	if u.Layout.Params[0].Cut.Full == nil {
+		return 1
+	}
+	return t.cfg.Groups.Updates.Size()
 }
 
 // advance issues the first part of unit k of those that need whole matrices, and the
@@ -127,7 +147,8 @@ func (t *Trainer) advance(k int) {
 
 // slot is memory that units take in turn.
 type slot struct {
-	whole, own  device.Buffer // a unit, and this rank's part of it
+	all         device.Buffer // a unit of all ranks that divide its matrices, one after the other
+	whole, own  device.Buffer // this rank's, and its shard of it
 	piece       device.Buffer // the same part where its state is updated: own itself, or in host memory
 	ready, free *device.Event // of matrices
 }
@@ -136,7 +157,10 @@ type slot struct {
 func (t *Trainer) slot(k int) slot {
 	m, i := &t.matrices, t.matrices.units[k]
 	u, at := t.runner.Units[i], k%len(t.matrices.slots)
-	s := slot{whole: m.slots[at].Slice(0, u.Layout.Len()), ready: &m.ready[at], free: &m.free[at]}
+	s := slot{all: m.slots[at].Slice(0, t.across(u)*u.Layout.Len()), ready: &m.ready[at], free: &m.free[at]}
+	if s.whole = s.all; t.across(u) > 1 {
+		s.whole = collective.Own(t.cfg.Groups.Updates, s.all)
+	}
 	s.own = collective.Own(u.Shard, s.whole)
 	s.piece = s.own
 	if t.store.OnHost(i) {
@@ -169,8 +193,12 @@ func (t *Trainer) moveMatrices(k int) {
 	c.Label(u.Label(fsdp.GatherUpdate))
 	c.After(moved)
 	u.Shard.AllGather(c, s.whole, s.own)
-	*s.ready = c.Mark()
 	t.tell(fsdp.GatherUpdate, u, c, sent(s.whole, u.Shard, 1))
+	if g := t.cfg.Groups.Updates; t.across(u) > 1 {
+		collective.AllGather(g, c, s.all)
+		t.exchanged(c, s.all, g)
+	}
+	*s.ready = c.Mark()
 }
 
 // turnMatrices turns what this rank has of a unit's matrices, and gives every rank its
@@ -178,27 +206,65 @@ func (t *Trainer) moveMatrices(k int) {
 func (t *Trainer) turnMatrices(k int) {
 	m, i := &t.matrices, t.matrices.units[k]
 	u, s := t.runner.Units[i], t.slot(k)
-	whole, own, rule := s.whole, s.own, t.cfg.Rules[u.Rule].(optim.Whole)
+	all, own, rule := s.all, s.own, t.cfg.Rules[u.Rule].(optim.Whole)
 	q, c := t.cfg.Update, t.cfg.Comm
 	q.Label(u.Label(fsdp.Update))
 	q.After(*s.ready)
-	others := 0 // from there on is what other ranks turn
 	for j, p := range u.Layout.Params {
-		if m.mine[k][j] {
-			q.Zero(whole.Slice(others, p.At.Lo))
-			rule.Turn(q, m.arena, device.Matrix(whole.Slice(p.At.Lo, p.At.Hi), p.Shape[0], p.Shape[1]))
-			others = p.At.Hi
+		if !m.mine[k][j] {
+			continue
 		}
+		if t.across(u) == 1 {
+			rule.Turn(q, m.arena, device.Matrix(all.Slice(p.At.Lo, p.At.Hi), p.Shape[0], p.Shape[1]))
+			continue
+		}
+		mark := m.arena.Mark()
+		x := device.Matrix(m.arena.Take(all.Type, p.Tensor()[0]*p.Tensor()[1]), p.Tensor()[0], p.Tensor()[1])
+		t.eachBlock(p, all, u.Layout.Len(), x, func(part, of device.Mat) { q.CopyBlock(of, part) })
+		rule.Turn(q, m.arena, x)
+		t.eachBlock(p, all, u.Layout.Len(), x, func(part, of device.Mat) { q.CopyBlock(part, of) })
+		m.arena.Release(mark)
 	}
-	q.Zero(whole.Slice(others, whole.N))
+	for from := 0; from < all.N; from += u.Layout.Len() {
+		others := from // from there on is what other ranks turn
+		for j, p := range u.Layout.Params {
+			if m.mine[k][j] {
+				q.Zero(all.Slice(others, from+p.At.Lo))
+				others = from + p.At.Hi
+			}
+		}
+		q.Zero(all.Slice(others, from+u.Layout.Len()))
+	}
 	c.Label(u.Label(fsdp.ScatterUpdate))
 	c.After(q.Mark())
-	u.Shard.ReduceScatter(c, own, whole)
-	t.tell(fsdp.ScatterUpdate, u, c, sent(whole, u.Shard, 1))
+	if g := t.cfg.Groups.Updates; t.across(u) > 1 {
+		collective.ReduceScatter(g, c, all)
+		t.exchanged(c, all, g)
+	}
+	u.Shard.ReduceScatter(c, own, s.whole)
+	t.tell(fsdp.ScatterUpdate, u, c, sent(s.whole, u.Shard, 1))
 	c.Label(u.Label(fsdp.ShareUpdate))
 	collective.AllReduce(u.Replica, c, own)
 	t.tell(fsdp.ShareUpdate, u, c, sent(own, u.Replica, 2))
 	*s.ready = c.Mark()
+}
+
+// eachBlock calls f with each block of a matrix that ranks divide: where it is among what all
+// have of its unit, of so many elements each, and in the whole matrix x.
+func (t *Trainer) eachBlock(p shard.Param, all device.Buffer, each int, x device.Mat, f func(part, of device.Mat)) {
+	index := t.cfg.Groups.Updates.Rank()
+	for rank := range t.cfg.Groups.Updates.Size() {
+		part, at := device.Matrix(all.Slice(rank*each+p.At.Lo, rank*each+p.At.Hi), p.Shape[0], p.Shape[1]), 0
+		for _, own := range p.Cut.Take {
+			lo, n := own.Lo+(rank-index)*own.Len(), own.Len() // all ranks have as many
+			if p.Cut.Dim == 0 {
+				f(part.RowRange(at, at+n), x.RowRange(lo, lo+n))
+			} else {
+				f(part.Columns(at, at+n), x.Columns(lo, lo+n))
+			}
+			at += n
+		}
+	}
 }
 
 // sent is the bytes a rank sends that so many times passes its parts of a buffer around

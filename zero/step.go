@@ -69,6 +69,7 @@ func (t *Trainer) issue(fill Batches) error {
 		return err
 	}
 	t.runner.End()
+	t.micro = -1
 	t.addNorms()
 	return nil
 }

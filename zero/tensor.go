@@ -24,18 +24,18 @@ func (t *Trainer) tensor() nn.Group {
 // Gather implements nn.Group.
 func (g tensor) Gather(whole, own device.Buffer) {
 	g.AllGather(g.t.cfg.Compute, whole, own)
-	g.tell(whole)
+	g.t.exchanged(g.t.cfg.Compute, whole, g)
 }
 
 // Reduce implements nn.Group.
 func (g tensor) Reduce(own, whole device.Buffer) {
 	g.ReduceScatter(g.t.cfg.Compute, own, whole)
-	g.tell(whole)
+	g.t.exchanged(g.t.cfg.Compute, whole, g)
 }
 
-// tell tells how much the rank sends of a buffer.
-func (g tensor) tell(whole device.Buffer) {
-	if l := g.t.cfg.Listener; l != nil {
-		l.Event(fsdp.Event{Op: fsdp.Exchange, Step: -1, Sent: sent(whole, g, 1), Queue: g.t.cfg.Compute, Micro: g.t.micro})
+// exchanged tells how much the rank sends of a buffer to the ranks that divide matrices with it.
+func (t *Trainer) exchanged(q device.Queue, whole device.Buffer, g collective.Group) {
+	if l := t.cfg.Listener; l != nil {
+		l.Event(fsdp.Event{Op: fsdp.Exchange, Step: -1, Sent: sent(whole, g, 1), Queue: q, Micro: t.micro})
 	}
 }

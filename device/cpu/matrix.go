@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"fmt"
+
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
 )
@@ -37,4 +39,18 @@ func runNormalize(t *task, q *Queue) {
 	q.phase(t, kernel.RunSquares, n, 1, workers)
 	t.F = kernel.Norm(&t.Args, &q.w.Worker)
 	q.phase(t, kernel.RunDivide, n, 1, workers)
+}
+
+// CopyBlock copies the elements of a matrix to another of the same shape and type; either may
+// be part of a larger one.
+func (q *Queue) CopyBlock(dst, src device.Mat) {
+	const op = "copy of a block"
+	kernel.WantMat(op, dst, dst.Rows, dst.Cols)
+	kernel.WantMat(op, src, dst.Rows, dst.Cols)
+	if dst.Buf.Type != src.Buf.Type {
+		panic(fmt.Sprintf("cpu: %s of %v to %v", op, src.Buf.Type, dst.Buf.Type))
+	}
+	t := q.issue(op)
+	t.M[0], t.M[1] = dst, src
+	q.kernel(t, kernel.RunCopyBlock, dst.Rows, kernel.RowGrain(dst.Cols))
 }

@@ -47,6 +47,26 @@ func TestAxpby(t *testing.T) {
 	})
 }
 
+// Blocks are copied between matrices that are wider.
+func TestCopyBlock(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		const rows, cols, from, to = 7, 5, 3, 11
+		q, rng := queueOf(t, 2), rand.New(rand.NewPCG(5, 6))
+		src, dst := newMat(dt, rows, from+cols).normal(rng, 0, 1), newMat(dt, rows+2, to+cols+1).normal(rng, 0, 1)
+		want := dst.values()
+		for i := range rows {
+			for j := range cols {
+				want[(i+1)*dst.Cols+to+j] = src.values()[i*src.Cols+from+j]
+			}
+		}
+		q.CopyBlock(dst.RowRange(1, 1+rows).Columns(to, to+cols), src.Columns(from, from+cols))
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		near(t, "matrix", dst, want, 0)
+	})
+}
+
 // A vector is divided by its norm, which is exact but for two roundings; one whose norm
 // is below eps by that; one with an element that is no number is all such.
 func TestNormalize(t *testing.T) {

@@ -46,6 +46,7 @@ func (Queue) AddScalar(_, _ device.Buffer, _ float32)                 {}
 func (Queue) Scale(device.Buffer, float32)                            {}
 func (Queue) Axpby(_, _, _, _ device.Buffer, _, _ float32)            {}
 func (Queue) Normalize(_, _ device.Buffer, _ float32)                 {}
+func (Queue) CopyBlock(_, _ device.Mat)                               {}
 func (Queue) AddTo(_, _, _ device.Buffer)                             {}
 func (Queue) Dropout(_, _, _ device.Buffer, _ device.Dropout)         {}
 

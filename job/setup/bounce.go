@@ -64,9 +64,12 @@ func Bounce(c *Job, units []Sharded, stage int) (bytes map[collective.Role]int) 
 		case joint:
 			inReplica = collective.Joint
 		}
-		for _, t := range types {
+		for i, t := range types {
 			add(inShard, t, u.Part, u.Shard)
 			add(inReplica, t, u.Part/u.Replica, u.Replica)
+			if i > 0 && m.Tensor > 1 && !u.Whole {
+				add(collective.Updates, t, u.Part*u.Shard, m.Tensor)
+			}
 		}
 	}
 	if m.Tensor > 1 {

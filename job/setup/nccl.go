@@ -90,7 +90,7 @@ func Communicators(c *Job) (ranks []int) {
 	m := config.Mesh(c.Config)
 	ranks = []int{m.Shard, m.Replicate}
 	if m.Tensor > 1 {
-		ranks = append(ranks, m.Tensor, max(m.Shard, m.Replicate)*m.Tensor)
+		ranks = append(ranks, m.Tensor, m.Tensor, max(m.Shard, m.Replicate)*m.Tensor)
 	}
 	if m.Pipeline > 1 {
 		ranks = append(ranks, 2*m.Replicate, 2, 2, 2, 2)

@@ -404,6 +404,10 @@ func (r *recordedQueue) Lion(w, p, g, m device.Buffer, a device.Lion) {
 	r.pass("lion", w.N, 1, p, bufs{w, m}, bufs{g}, func() { r.ops.Lion(w, p, g, m, a) })
 }
 
+func (r *recordedQueue) CopyBlock(dst, src device.Mat) {
+	r.pass("copy of a block", dst.Rows, dst.Cols, dense(dst), nil, bufs{dense(src)}, func() { r.ops.CopyBlock(dst, src) })
+}
+
 func (r *recordedQueue) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
 	r.pass("axpby", y.N, 1, y, nil, bufs{a, b, p}, func() { r.ops.Axpby(y, p, a, b, alpha, beta) })
 }
@@ -594,8 +598,10 @@ func RecordAll(z *zero.Config) *Recording {
 	inner := z.Mesh.Size(shard.Context, shard.Tensor)
 	z.Groups.Shard = recordedGroup{Group: z.Groups.Shard, stride: inner}
 	z.Groups.Replica = recordedGroup{Group: z.Groups.Replica, stride: z.Groups.Shard.Size() * inner}
-	if g := z.Groups.Tensor; g != nil {
-		z.Groups.Tensor, z.Groups.Joint = recordedGroup{Group: g, stride: 1}, recordedGroup{Group: z.Groups.Joint, stride: 1}
+	if z.Groups.Tensor != nil {
+		for _, of := range []*collective.Group{&z.Groups.Tensor, &z.Groups.Updates, &z.Groups.Joint} {
+			*of = recordedGroup{Group: *of, stride: 1}
+		}
 	}
 	if l.places > 1 {
 		l.recordLinks(z, put)

@@ -12,8 +12,4 @@
 //
 // Begin with RunEach in elementwise.go, a kernel in thirty lines, and the tables in
 // vector.go; then gemm.go, whose comment is the plan of a product, and attention.go.
-//
-// It is larger than other packages because each kernel is here in Go and with the
-// declarations of its assembly for amd64 and arm64, and all share the tables by
-// instruction set.
 package kernel

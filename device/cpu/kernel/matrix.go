@@ -89,3 +89,11 @@ func RunDivide(t *Args, w *Worker, lo, hi int) {
 		keep(t.B[1], at, x)
 	}
 }
+
+// RunCopyBlock copies rows [lo, hi) of a matrix.
+func RunCopyBlock(t *Args, _ *Worker, lo, hi int) {
+	for i := lo; i < hi; i++ {
+		dst, src := rowOf(&t.M[0], i, t.M[0].Cols), rowOf(&t.M[1], i, t.M[0].Cols)
+		copy(dst.Raw(), src.Raw())
+	}
+}

@@ -52,6 +52,13 @@ ENTRY axpby(Mat y, Mat p, Mat a, Mat b, i64 n, float alpha, float beta) {
 }
 KERNEL(axpby)
 
+// copy_block copies a matrix. A warp has a row.
+ENTRY copy_block(Mat dst, Mat src, int rows, int cols) {
+	EACH_ROW(row, rows)
+		LANE4(c, cols) put4(dst, row * dst.ld + c, cols - c, get4(src, row * src.ld + c, cols - c));
+}
+KERNEL(copy_block)
+
 ENTRY scale(Mat x, float by, i64 n) {
 	EACH4(i, n) {
 		Four f = get4(x, i, n - i);

@@ -444,6 +444,17 @@ func TestAxpby(t *testing.T) {
 	}
 }
 
+// TestCopyBlock copies between matrices that may be wider.
+func TestCopyBlock(t *testing.T) {
+	for i := range times(20) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			dt, rows, cols := b.float(), 1+b.rng.IntN(40), 1+b.length()/8
+			dst, src := b.mat("dst", dt, rows, cols, 1).bits(), b.mat("src", dt, rows, cols, 1)
+			return func(q operations) { q.CopyBlock(dst.Mat, src.Mat) }
+		})
+	}
+}
+
 // TestNormalize wants the CPU's bits: of numbers of one size and of all, of none, of so
 // small ones that eps is more, and NaN where one is not finite.
 func TestNormalize(t *testing.T) {

@@ -47,6 +47,7 @@ type operations interface {
 	AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn)
 	CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32)
 	CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32)
+	CopyBlock(dst, src device.Mat)
 	CrossEntropyPart(stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, cap float32)
 	CrossEntropyMerge(loss, stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, scale, cap float32, grad bool)
 	optim.Ops

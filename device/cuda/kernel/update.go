@@ -3,13 +3,14 @@ package kernel
 import "zeroth/device"
 
 var (
-	adamwKernel    = entryOf("adamw")
-	adamw8Kernel   = entryOf("adamw8")
-	sgdKernel      = entryOf("sgd")
-	lionKernel     = entryOf("lion")
-	exactSumKernel = entryOf("exact_sum")
-	axpbyKernel    = entryOf("axpby")
-	divideKernel   = entryOf("divide_by_norm")
+	adamwKernel     = entryOf("adamw")
+	adamw8Kernel    = entryOf("adamw8")
+	sgdKernel       = entryOf("sgd")
+	lionKernel      = entryOf("lion")
+	exactSumKernel  = entryOf("exact_sum")
+	axpbyKernel     = entryOf("axpby")
+	copyBlockKernel = entryOf("copy_block")
+	divideKernel    = entryOf("divide_by_norm")
 )
 
 // wantRule panics unless all have w's length: states and gradient float32, p of any
@@ -59,6 +60,15 @@ func (o *Ops) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
 	}
 	l := o.begin(axpbyKernel).vec(&y).vec(&p).vec(&a).vec(&b).i64(y.N).f32(alpha).f32(beta)
 	o.run(l, blocks(y.N, 4), 1, 1, o.passes(3, &y, &p, &a, &b))
+}
+
+// CopyBlock copies the elements of a matrix to another of the same shape and type; either may
+// be part of a larger one.
+func (o *Ops) CopyBlock(dst, src device.Mat) {
+	const op = "copy of a block"
+	wantMat(op, dst.Rows, dst.Cols, &dst, &src)
+	l := o.begin(copyBlockKernel).mat(&dst).mat(&src).i32(dst.Rows).i32(dst.Cols)
+	o.run(l, rowBlocks(dst.Rows), 1, 1, o.over(0, &dst, &src))
 }
 
 // Normalize divides x by its Euclidean norm rounded to x's type, or by eps where that is

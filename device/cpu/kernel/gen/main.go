@@ -5,9 +5,6 @@
 //
 // It writes gemm_amd64.s, gemm_stubs_amd64.go and the like by avo, and
 // gemm_arm64.s and the like by what is in neon.go.
-//
-// It is larger than other packages because a generator has a function for each kernel
-// and kind of processor, and these share registers, macros and tables.
 package main
 
 import (
