@@ -64,6 +64,35 @@ func TestEarlyStop(t *testing.T) {
 	}
 }
 
+// A pipeline ends when the same job without one does, after the same evaluations.
+func TestEarlyStopOfPipelines(t *testing.T) {
+	testjob.InTinyFolder(t)
+	var whole *heard
+	for name, way := range map[string][]string{"1F1B": {"parallel.pipeline=2", "parallel.ranks=4"}, "ZBH1": {"parallel.pipeline=2", "parallel.ranks=4", "pipeline.schedule=ZBH1"}} {
+		sets := []string{"model.family=llama", "model.layers=2", "parallel.shard=2", "train.steps=60", "train.accumulate=2", "train.eval_every=2", "optimizer.lr=0.3", "schedule={type: constant, warmup: 6}",
+			"train.early_stop={metric: val_loss, patience: 2}", "checkpoint.every=2"}
+		run := func(out string, sets ...string) *heard {
+			h := &heard{}
+			if err := Run(t.Context(), configtest.MustLoad(t, sets...), Options{Out: out, Observer: h}); err != nil {
+				t.Fatal(err)
+			}
+			return h
+		}
+		if whole == nil {
+			whole = run("whole", append(sets, "parallel.ranks=2")...)
+		}
+		h := run(name, append(sets, way...)...)
+		if len(whole.evals) < 3 || whole.sums[0].Steps >= 60 || h.sums[0].Steps != whole.sums[0].Steps || len(h.evals) != len(whole.evals) {
+			t.Fatalf("%s: %+v after evaluations %v, want %+v after %v", name, h.sums[0], h.evals, whole.sums[0], whole.evals)
+		}
+		for i, e := range whole.evals {
+			if h.evals[i].ValLoss != e.ValLoss {
+				t.Errorf("%s: validation loss %v after step %d, want %v", name, h.evals[i].ValLoss, e.Step, e.ValLoss)
+			}
+		}
+	}
+}
+
 // What is no number is no better than anything.
 func TestStaleEvaluations(t *testing.T) {
 	var e state.Early

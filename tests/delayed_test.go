@@ -20,14 +20,20 @@ import (
 func TestDelayedUpdatesAreTwoBuffersAndALoop(t *testing.T) {
 	for _, ways := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block"}, {"precision=fp32", "zero.offload.optimizer=host"},
 		{"precision=bf16", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"}, {"precision=fp32", "optimizer.type=sgd"}, {"precision=bf16", "optimizer.type=lion"},
-		{"precision=bf16", "parallel.pipeline=2", "model.family=llama"}} {
+		{"precision=bf16", "parallel.pipeline=2", "model.family=llama"}, {"precision=bf16", "parallel.replicate=2"}, {"precision=fp32", "train.freeze=[\"*.mlp.*\"]"},
+		{"precision=bf16", "train.lora.rank=2", "train.lora.targets=[all-linear]", "zero.offload.optimizer=host"}} {
 		t.Run(strings.Join(ways, " "), func(t *testing.T) {
 			t.Parallel()
 			for stage := range 4 {
+				if stage == 0 && slices.Contains(ways, "parallel.replicate=2") {
+					continue
+				}
 				sets := append([]string{fmt.Sprint("zero.stage=", stage), "parallel.shard=2", "train.accumulate=2", "train.clip=0", "train.steps=5", "device=cpu"}, ways...)
-				got := train(t, cfg(t, append(sets, "train.delayed_update=true")...), nil)
-				want := twoBuffers(t, cfg(t, sets...))
-				sameBits(t, fmt.Sprint("stage ", stage), got, want)
+				delayed, want := cfg(t, append(sets, "train.delayed_update=true")...), twoBuffers(t, cfg(t, sets...))
+				sameBits(t, fmt.Sprint("stage ", stage), train(t, delayed, nil), want)
+				if delayed.Zero.Offload.Any() {
+					sameBits(t, fmt.Sprint("small tiles, stage ", stage), trainWith(t, delayed, setup.Hooks{Tile: 100}), want)
+				}
 			}
 		})
 	}
@@ -55,7 +61,7 @@ func twoBuffers(t *testing.T, c *config.Config) (out outcome) {
 		p.At.Lo, p.At.Hi = 0, p.Numel()
 		nn.Fill(1, p, p.At, w)
 		newest[p.Name], inUse[p.Name] = w, slices.Clone(w)
-		for range rule.States() {
+		for range zero.KindsOf(p, setup.Rules(c.Optimizer), false)[1:] {
 			state[p.Name] = append(state[p.Name], make([]float32, p.Numel()))
 		}
 	}
@@ -85,6 +91,9 @@ func twoBuffers(t *testing.T, c *config.Config) (out outcome) {
 			t.Fatal(err)
 		}
 		for name, w := range newest {
+			if grads[name] == nil {
+				continue // frozen
+			}
 			copy(inUse[name], w)
 			p := optim.Piece{Master: device.OfF32(w), Grad: device.OfF32(grads[name])}
 			for _, s := range state[name] {
@@ -98,7 +107,11 @@ func twoBuffers(t *testing.T, c *config.Config) (out outcome) {
 	}
 	out.state = map[string][]float32{}
 	for name, w := range newest {
-		out.state[zero.Master+" "+name], out.state[zero.Previous+" "+name] = w, inCompute(c, inUse[name])
+		if out.state[zero.Master+" "+name] = w; state[name] == nil {
+			out.state[zero.Master+" "+name] = inCompute(c, w) // frozen: as it is used
+			continue
+		}
+		out.state[zero.Previous+" "+name] = inCompute(c, inUse[name])
 		for i, kind := range rule.States() {
 			out.state[kind+" "+name] = state[name][i]
 		}
@@ -133,6 +146,9 @@ func shardsOfGradients(r *setup.Rank, into map[string][]float32) error {
 		}
 	}
 	for _, u := range r.Trainer.Units() {
+		if u.Frozen {
+			continue
+		}
 		grad := u.Grad.F32()
 		for pc := range u.Layout.Pieces(u.Shard.Rank()) {
 			p := u.Layout.Params[pc.Param]
@@ -160,8 +176,10 @@ func TestDelayedUpdatesResume(t *testing.T) {
 // What does not go with delayed updates is refused.
 func TestDelayedUpdatesRefusals(t *testing.T) {
 	for set, want := range map[string]string{
-		"precision=fp16":      "train.delayed_update: updates are delayed, and with fp16 the loss scale would follow a step late; want delayed_update: false, or another of the two",
-		"optimizer.type=muon": "train.delayed_update: updates are delayed, which muon's are not",
+		"precision=fp16":                          "train.delayed_update: updates are delayed, and with fp16 the loss scale would follow a step late; want delayed_update: false, or another of the two",
+		"optimizer.type=muon":                     "train.delayed_update: updates are delayed, which muon's are not",
+		"zero.offload={optimizer: disk, path: .}": "train.delayed_update: updates are delayed, which those of state on a disk are not",
+		"zero.offload.parameters=host":            "train.delayed_update: updates are delayed, which needs parameters on the device",
 	} {
 		_, err := setup.Here(1, 0).Draft("", slices.Concat(small, []string{"train.delayed_update=true", set, "data.validation=null", "train.eval_every=null"}))
 		if err == nil || !strings.Contains(err.Error(), want) {

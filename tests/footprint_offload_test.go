@@ -71,7 +71,7 @@ func (f footprint) rests() []rest {
 		if r.off {
 			updated = offload.Host
 		}
-		r.master = !u.Frozen && (f.DType != device.F32 || r.param != updated)
+		r.master = !u.Frozen && (f.DType != device.F32 || r.param != updated || f.Delayed)
 		if r.off && f.Offload.Optimizer == offload.Disk {
 			r.vectors = f.Vecs[u.Rule]
 			if r.master {

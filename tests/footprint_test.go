@@ -24,6 +24,7 @@ type footprint struct {
 	Micro    int              // micro-batches a step
 	Rows     int              // r = sequences × positions of a micro-batch
 	Packed   bool             // sequences are several documents
+	Delayed  bool             // updates are delayed
 	Peak     int              // most activation bytes at once, from a model's own closed form
 	Work     int64            // bytes the device takes for its kernels,
 	HostWork int64            // and the host, if something is offloaded
@@ -55,7 +56,7 @@ type unitSize struct {
 //	unit_grads       4Ψ (+ slots, when micro-batches accumulate)
 //	                                   4 × (slots + shared units)
 //	grads            0                 4Ψ/S               4Ψ/S
-//	master           4Ψ/S where p is not 4
+//	master           4Ψ/S where p is not 4, or updates are delayed
 //	optimizer        4KΨ/S; of states that are coded 260/256 KΨ/S
 //	whole_updates    2 × slots × the longest unit whose update is of whole matrices
 //	                 + 4m² + 4mn + 192 of the matrix that needs most, m by n, m <= n

@@ -45,7 +45,7 @@ func formula(c *config.Config, tile int) footprint {
 	}
 	return footprint{
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
-		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Peak: peak, Work: setup.Workspace(c, setup.Workers(c)), HostWork: hostWork(c),
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Delayed: c.Train.Delayed, Peak: peak, Work: setup.Workspace(c, setup.Workers(c)), HostWork: hostWork(c),
 		Separate: cpu.Separate, Offload: offloadSizes{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
 }
@@ -128,6 +128,9 @@ var memoryJobs = [][]string{
 	{"model.family=llama", "model.layers=2", "model.vocab=3000", "zero.stage=2", "parallel.ranks=2", "precision=fp32", "train.accumulate=2"},
 	{"model.family=llama", "model.layers=4", "model.vocab=3000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "train.accumulate=2"},
 	{"data.text=", "data.documents=[testdata/documents.jsonl]", "data.pack=true", "zero.stage=3", "parallel.ranks=2", "train.accumulate=3"},
+	{"zero.stage=0", "parallel.ranks=2", "precision=fp32", "train.delayed_update=true"},
+	{"zero.stage=3", "parallel.ranks=2", "precision=fp32", "train.delayed_update=true", "train.accumulate=2"},
+	{"zero.stage=2", "parallel.ranks=2", "precision=bf16", "train.delayed_update=true", "optimizer.type=lion"},
 	{"model.family=llama", "model.tied=true", "model.vocab=5000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=block"},
 }
 
@@ -135,6 +138,7 @@ var offloadJobs = [][]string{
 	{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "train.accumulate=2"},
 	{"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "precision=fp32"},
 	{"zero.stage=1", "zero.offload.optimizer=host", "train.accumulate=2"},
+	{"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "precision=fp32", "train.delayed_update=true", "device=cpu"},
 	{"zero.stage=3", "zero.offload.parameters=host", "parallel.ranks=6", "parallel.replicate=2"},
 	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=."},
 	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=adamw8bit", "device=cpu", "train.accumulate=2"},
@@ -203,6 +207,9 @@ func TestUnitsOfAllRanksAreFormula(t *testing.T) {
 // So it is on both accounts, and on disk, whatever is offloaded.
 func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 	for _, sets := range memoryJobs {
+		if slices.Contains(sets, "train.delayed_update=true") {
+			continue // little of it can be offloaded: see offloadJobs
+		}
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			t.Parallel()
 			stage := cfg(t, sets...).Zero.Stage
