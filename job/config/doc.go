@@ -6,8 +6,4 @@
 // Begin with config.go: Config is the job file as a struct, Load reads one. fields.go
 // is the table of keys; read.go takes values from the file, resolve.go fills in what
 // it leaves open and refuses what does not fit together.
-//
-// It is larger than other packages because every key is here once with its type, its
-// default, its limits, its text for the manual and its errors; to cut it would put
-// two of these in two places.
 package config
