@@ -171,8 +171,4 @@
 // keeps any part of what was not synced, the folder named step- is whole.
 // There is no pointer file to the latest checkpoint, because it could only be
 // wrong.
-//
-// It is larger than other packages because the format has one reader and one writer
-// that all of saving, loading, checking, pruning and converting go through, and
-// they keep what they promise each other (positions, checksums) to themselves.
 package checkpoint

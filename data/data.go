@@ -34,10 +34,6 @@
 // each epoch is a permutation of all windows, computed by a Feistel network
 // and never stored. The validation set is in corpus order. Share says which
 // samples a rank reads.
-//
-// It is larger than other packages because four kinds of source (bytes, byte-pair
-// vocabularies of two file formats, token files) are read here, each with the
-// checks of files that may come from anybody.
 package data
 
 import (

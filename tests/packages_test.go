@@ -1,106 +1,40 @@
 package tests
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// A package of more lines than mostLines says in its package comment why.
-const (
-	mostLines = 2000
-	reason    = "It is larger than other packages because"
-)
-
-// packageText is a package's comment and its lines, without those of tests.
-type packageText struct {
-	comment string
-	lines   int
-}
-
-// faults are what is missing in a package's package comment.
-func (r packageText) faults() (out []string) {
-	text := strings.Join(strings.Fields(r.comment), " ")
-	if text == "" {
-		out = append(out, "there is no package comment")
-	}
-	switch large := r.lines > mostLines; {
-	case large && !strings.Contains(text, reason+" "):
-		out = append(out, fmt.Sprintf("%d lines, and the package comment does not say: %s", r.lines, reason))
-	case !large && strings.Contains(text, reason):
-		out = append(out, fmt.Sprintf("%d lines need no reason in the package comment", r.lines))
-	}
-	return out
-}
-
-func readPackage(folder string) (r packageText, err error) {
-	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+// packageComment returns the comment of the package in a folder, and how many files have one.
+func packageComment(t *testing.T, folder string) (comment string, n int) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(folder), "*.go"))
 	if err != nil {
-		return r, err
+		t.Fatal(err)
 	}
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		src, err := os.ReadFile(name)
-		if err != nil {
-			return r, err
-		}
-		f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ParseComments|parser.PackageClauseOnly)
-		if err != nil {
-			return r, err
-		}
-		if f.Doc != nil && r.comment != "" {
-			return r, fmt.Errorf("%s: a second package comment", name)
-		}
-		r.comment += f.Doc.Text()
-		r.lines += bytes.Count(src, []byte{'\n'})
-	}
-	return r, nil
-}
-
-// Every package says what it is; packages under job also what never enters and
-// where to begin.
-func TestHousePackageComments(t *testing.T) {
-	for name := range places {
-		r, err := readPackage(filepath.Join("..", filepath.FromSlash(name)))
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.PackageClauseOnly)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range r.faults() {
-			t.Errorf("%s: %s", name, f)
-		}
-		if name != "job" && !strings.HasPrefix(name, "job/") {
-			continue
-		}
-		for _, part := range []string{"What never enters: ", "Begin with "} {
-			if !strings.Contains(r.comment, part) {
-				t.Errorf("%s: the package comment has no %q", name, part)
-			}
+		if !strings.HasSuffix(file, "_test.go") && f.Doc != nil {
+			comment, n = f.Doc.Text(), n+1
 		}
 	}
+	return comment, n
 }
 
-func TestHouseFaultsAreFound(t *testing.T) {
-	for _, c := range []struct {
-		pkg   packageText
-		fails bool
-	}{
-		{packageText{"Package a is.", mostLines}, false},
-		{packageText{"", 10}, true},
-		{packageText{"Package a is.", mostLines + 1}, true},
-		{packageText{"Package a is. It is larger\nthan other packages because of b.", mostLines + 1}, false},
-		{packageText{"Package a is. It is larger than other packages because of b.", 10}, true},
-	} {
-		if got := c.pkg.faults(); len(got) > 0 != c.fails {
-			t.Errorf("%+v: %v", c.pkg, got)
+// Every package has a package comment, in one file.
+func TestPackageComments(t *testing.T) {
+	for name := range places {
+		if _, n := packageComment(t, name); n != 1 {
+			t.Errorf("%s: %d package comments, want one", name, n)
 		}
 	}
 }

@@ -8,12 +8,10 @@ import (
 	"go/token"
 	"go/types"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -150,55 +148,6 @@ func constants(t *testing.T, file string) map[string]string {
 		return true
 	})
 	return values
-}
-
-// packageLines are the lines of each package, as docs/design.md has them.
-func packageLines(t *testing.T) string {
-	t.Helper()
-	var b strings.Builder
-	fmt.Fprintln(&b, "| package | lines |\n|---|---:|")
-	for _, name := range slices.Sorted(maps.Keys(places)) {
-		r, err := readPackage(filepath.Join("..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.lines > 0 {
-			fmt.Fprintf(&b, "| `%s` | %d |\n", name, r.lines)
-		}
-	}
-	return b.String()
-}
-
-// docs/design.md names all packages, with their lines to a half: it need not
-// change with every commit.
-func TestReadmeCountsLines(t *testing.T) {
-	const page = "../docs/design.md"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now, stale := packageLines(t), []string{}
-	is := lineCounts(string(text))
-	for name, n := range lineCounts(now) {
-		if d := is[name] - n; 2*max(d, -d) > max(n, 1000) {
-			stale = append(stale, fmt.Sprintf("%s has %d lines, docs/design.md says %d", name, n, is[name]))
-		}
-	}
-	switch {
-	case len(stale) > 0 && *update:
-		sayParts(t, page, map[string]string{"lines": now})
-	case len(stale) > 0:
-		t.Errorf("go test ./tests -run Readme -update counts again:\n%s", strings.Join(stale, "\n"))
-	}
-}
-
-// lineCounts reads a table of packages and their lines.
-func lineCounts(table string) map[string]int {
-	out := map[string]int{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([\\w/]+)` \\| (\\d+) \\|$").FindAllStringSubmatch(table, -1) {
-		out[m[1]], _ = strconv.Atoi(m[2])
-	}
-	return out
 }
 
 // sayParts compares the parts of a page with what the program says, or writes

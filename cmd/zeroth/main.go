@@ -4,9 +4,6 @@
 // are flags, signals, exit codes and what is printed; a verb is a file.
 //
 // Begin with main.go; train.go is the verb that trains.
-//
-// It is larger than other packages because it has all verbs, and each brings its help
-// and its examples, which are texts.
 package main
 
 import (

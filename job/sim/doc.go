@@ -5,9 +5,6 @@
 //
 // What never enters: memory in bytes by category (plan), and measuring (bench).
 //
-// It is larger than other packages because every kernel and collective of a step is
-// here with what it costs, in record.go and moving.go.
-//
 // Begin with simulate.go: Simulate is one answer from end to end. record.go records
 // on a device that computes nothing, hardware.go has the speeds, clock.go is the
 // clock; cost.go counts operations and bytes, and estimates without a clock; trace.go draws what a run did.
