@@ -98,7 +98,7 @@ func BenchmarkLoad(b *testing.B) {
 		}
 		b.Run("compress="+compress.String(), func(b *testing.B) {
 			against(b, disk, func() {
-				if err := c.ReadAll([]Request{{"w", Master, shard.Range{Hi: benchBytes / 4}, into}}, 0); err != nil {
+				if err := c.ReadAll([]Request{{"w", Master, shard.Cut{}, shard.Range{Hi: benchBytes / 4}, into}}, 0); err != nil {
 					b.Fatal(err)
 				}
 			})

@@ -60,6 +60,7 @@
 //	seq, step, nonce
 //	created  time of the commit, RFC 3339
 //	metrics  {name: number}, may be absent
+//	uses     [name] of features that a reader must know, sorted; absent if there are none
 //	writers  how many part files there are: part-00000.json and so on
 //	tensors  [{name, kind, dtype, shape}], sorted by name, then kind (bytewise)
 //	files    [{name, bytes, and either crc32c or sha256}], of every file but
@@ -108,6 +109,23 @@
 // (1 MiB at most), because it is written last; a full header ends the file and the writer
 // begins another, as it does before a file would exceed 4 GiB. A reader of
 // checkpoints needs the part file only.
+//
+// # Format 2
+//
+// A checkpoint with extents of parts of tensors, as ranks have them that divide matrices, is of
+// format 2; any other is of format 1. COMMIT, MANIFEST.json and part files with such extents
+// have the number 2, and uses in the manifest has "parts of tensors". Such an extent has
+//
+//	cut  {dim, take: [[lo, hi], …]}
+//
+// between hi and offset: the part of the tensor that has those indices of dimension dim, at
+// most 16 ranges, ascending and apart. Its lo and hi count elements of the flattened part. All
+// cuts of a tensor are of one dimension, their ranges together have each index once, and the
+// extents of each hold every element of its part exactly once. In a data file's header the
+// entry is named NAME:KIND{DIM:LO-HI:…}[LO:HI].
+//
+// A reader that wants the same part reads it as a whole tensor; one that wants another reads
+// every block that has some of it, and takes from each block what it wants.
 //
 // # The codec planes
 //

@@ -95,7 +95,7 @@ func forgeFiles(t *testing.T, fsys vfs.FS, path string, man *manifest, files map
 	if files[manifestName] == nil {
 		files[manifestName] = mustJSON(man)
 	}
-	files[commitName] = []byte(marker{man.Seq, man.Step, man.Nonce, digest(files[manifestName])}.String())
+	files[commitName] = []byte(marker{man.Format, man.Seq, man.Step, man.Nonce, digest(files[manifestName])}.String())
 	for name, b := range files {
 		fsys.Remove(filepath.Join(path, name))
 		if err := vfs.WriteFile(fsys, filepath.Join(path, name), b); err != nil {

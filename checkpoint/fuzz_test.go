@@ -159,7 +159,7 @@ func FuzzNewest(f *testing.F) {
 		}
 		write(name, b)
 		if manifest && commitToo { // a marker of the same save that vouches for it
-			write(commitName, []byte(marker{3, 100, "0123456789abcdef", digest(b)}.String()))
+			write(commitName, []byte(marker{format, 3, 100, "0123456789abcdef", digest(b)}.String()))
 		}
 		path, err := ResolveIn(disk, "/c", "latest")
 		if err == nil && path != newest {

@@ -74,8 +74,8 @@ var (
 func parseManifest(b []byte) (*manifest, error) {
 	m := &manifest{}
 	err := decode(b, manifestKeys, m.read)
-	if m.Format != format && (err == nil || m.Format != 0) {
-		return nil, fmt.Errorf("format %d; this program reads format %d", m.Format, format)
+	if known := m.Format == format || m.Format == formatCuts; !known && (err == nil || m.Format != 0) {
+		return nil, unknownFormat(m.Format)
 	}
 	if err != nil {
 		return nil, err
@@ -119,15 +119,18 @@ func (m *manifest) readUse(r *jsonread.Reader) error {
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(slices.Collect(maps.Values(features)), name) {
+	if name != partsUsed && !slices.Contains(slices.Collect(maps.Values(features)), name) {
 		return fmt.Errorf("it uses %q, which this program does not know", name)
 	}
 	m.Uses = append(m.Uses, name)
 	return nil
 }
 
-// uses are the features that tensors show, sorted.
-func uses(tensors []Tensor) (names []string) {
+// uses are the features that tensors show, and extents in a format, sorted.
+func uses(tensors []Tensor, in int) (names []string) {
+	if in == formatCuts {
+		names = append(names, partsUsed)
+	}
 	for _, t := range tensors {
 		if name, some := features[t.Kind]; some && !slices.Contains(names, name) {
 			names = append(names, name)
@@ -252,6 +255,7 @@ func (m *manifest) bytes() (n int64) {
 
 // marker is the contents of COMMIT.
 type marker struct {
+	format    int
 	seq, step int64
 	nonce     string
 	manifest  string // SHA-256 of MANIFEST.json, hexadecimal
@@ -259,22 +263,22 @@ type marker struct {
 
 const maxCommit = 1024 // bytes of COMMIT
 
-const markerForm = "zeroth-checkpoint 1 seq %d step %d nonce %s manifest %s\n"
+const markerForm = "zeroth-checkpoint %d seq %d step %d nonce %s manifest %s\n"
 
 func (c marker) String() string {
-	return fmt.Sprintf(markerForm, c.seq, c.step, c.nonce, c.manifest)
+	return fmt.Sprintf(markerForm, c.format, c.seq, c.step, c.nonce, c.manifest)
 }
 
 // parseMarker takes exactly what String gives.
 func parseMarker(b []byte) (marker, error) {
 	var c marker
 	if len(b) <= maxCommit {
-		_, err := fmt.Sscanf(string(b), markerForm, &c.seq, &c.step, &c.nonce, &c.manifest)
-		if err == nil && c.String() == string(b) && c.seq > 0 && c.seq <= maxSeq && c.step >= 0 && nonceForm.MatchString(c.nonce) && len(c.manifest) == 2*sha256.Size {
+		_, err := fmt.Sscanf(string(b), markerForm, &c.format, &c.seq, &c.step, &c.nonce, &c.manifest)
+		if err == nil && c.String() == string(b) && (c.format == format || c.format == formatCuts) && c.seq > 0 && c.seq <= maxSeq && c.step >= 0 && nonceForm.MatchString(c.nonce) && len(c.manifest) == 2*sha256.Size {
 			return c, nil
 		}
 	}
-	return c, fmt.Errorf("%.100q is not a commit marker of format %d", b, format)
+	return c, fmt.Errorf("%.100q is not a commit marker of format %d or %d", b, format, formatCuts)
 }
 
 // readMarker reads COMMIT.
@@ -307,6 +311,9 @@ func readManifest(fsys vfs.FS, dir string) (*manifest, error) {
 	m, err := parseManifest(b)
 	if err != nil {
 		return nil, &Damage{File: manifestName, Why: err.Error()}
+	}
+	if m.Format != c.format {
+		return nil, &Damage{File: commitName, Why: fmt.Sprintf("is of format %d, the manifest of %d", c.format, m.Format)}
 	}
 	if m.Seq != c.seq || m.Step != c.step || m.Nonce != c.nonce {
 		return nil, &Damage{File: commitName, Why: fmt.Sprintf("is of save %s (seq %d, step %d), the manifest of %s (seq %d, step %d)",

@@ -1,10 +1,12 @@
 package checkpoint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -44,10 +46,18 @@ type source struct {
 	part   *part
 }
 
-// stored is where a tensor's elements are.
+// stored is where a tensor's elements are: in one part, which is all of it, or in several.
 type stored struct {
-	t   Tensor
-	ext []located // sorted by Lo, covering the tensor exactly
+	t     Tensor
+	parts []*storedPart
+	of    map[string]*storedPart // parts by their cuts' names
+}
+
+// storedPart is a part of a tensor.
+type storedPart struct {
+	cut   *cut
+	param shard.Param
+	ext   []located // sorted by Lo, covering the part exactly
 }
 
 type located struct {
@@ -123,7 +133,7 @@ func (c *Checkpoint) open() error {
 		return err
 	}
 	for _, t := range m.Tensors {
-		c.index[t.key()] = &stored{t: t}
+		c.index[t.key()] = &stored{t: t, of: map[string]*storedPart{}}
 	}
 	for w := range m.Writers {
 		if err := c.openPart(w); err != nil {
@@ -154,6 +164,9 @@ func (c *Checkpoint) openPart(w int) error {
 		return err
 	}
 	p, err := parsePart(b)
+	if err == nil && p.Format > c.man.Format {
+		err = fmt.Errorf("is of format %d, the manifest of %d", p.Format, c.man.Format)
+	}
 	if err == nil && (p.Nonce != c.man.Nonce || p.Writer != w || p.Step != c.man.Step) {
 		err = fmt.Errorf("is of save %s (step %d, writer %d), the manifest of %s (step %d)", p.Nonce, p.Step, p.Writer, c.man.Nonce, c.man.Step)
 	}
@@ -186,19 +199,35 @@ func (c *Checkpoint) openData(p *part, i int) error {
 		if s == nil || !s.t.same(t) {
 			return &Damage{File: partName(p.Writer), Name: t.Name, Kind: t.Kind, Why: "the manifest has no such tensor"}
 		}
-		s.ext = append(s.ext, located{e, src})
+		s.add(located{e, src})
 	}
 	return nil
 }
 
+// add adds an extent, which has been checked by itself.
+func (s *stored) add(e located) {
+	name := e.Cut.String()
+	p := s.of[name]
+	if p == nil {
+		p = &storedPart{cut: e.Cut}
+		p.param, _ = e.Cut.param(s.t) // checked when it was parsed
+		s.of[name], s.parts = p, append(s.parts, p)
+	}
+	p.ext = append(p.ext, e)
+}
+
 // sort orders the extents and checks that they cover the tensor exactly.
 func (s *stored) sort() error {
-	sort.Slice(s.ext, func(i, j int) bool { return s.ext[i].Lo < s.ext[j].Lo })
-	r := make([]shard.Range, len(s.ext))
-	for i, e := range s.ext {
-		r[i] = e.rng()
+	of := map[string]*partRanges{}
+	for name, p := range s.of {
+		sort.Slice(p.ext, func(i, j int) bool { return p.ext[i].Lo < p.ext[j].Lo })
+		of[name] = &partRanges{cut: p.cut}
+		for _, e := range p.ext {
+			of[name].ranges = append(of[name].ranges, e.rng())
+		}
 	}
-	return covered(s.t.Numel(), r)
+	slices.SortFunc(s.parts, func(a, b *storedPart) int { return cmp.Compare(a.cut.first(), b.cut.first()) })
+	return whole(s.t, of)
 }
 
 // Close closes the files.
@@ -229,8 +258,9 @@ func (c *Checkpoint) Bytes() int64 { return c.man.bytes() }
 // BytesRead is how many bytes of data files were read so far.
 func (c *Checkpoint) BytesRead() int64 { return c.read.Load() }
 
-// Piece is a run of a tensor's elements in one file.
+// Piece is a run of elements of a tensor, or of a part of one, in a file.
 type Piece struct {
+	Part   string // which part of the tensor Range counts in, such as {1:0-4} for columns 0 to 3; "": all of it
 	Range  shard.Range
 	Writer int
 	File   string
@@ -239,15 +269,17 @@ type Piece struct {
 	Codec  string // raw or planes
 }
 
-// Pieces is how a tensor is stored, by rising elements.
+// Pieces is how a tensor is stored, part by part, by rising elements.
 func (c *Checkpoint) Pieces(name, kind string) []Piece {
 	s := c.index[key{name, kind}]
 	if s == nil {
 		return nil
 	}
-	out := make([]Piece, len(s.ext))
-	for i, e := range s.ext {
-		out[i] = Piece{e.rng(), e.from.writer, e.from.name, e.Offset, e.bytes(s.t.DType.Size()), e.Codec}
+	var out []Piece
+	for _, p := range s.parts {
+		for _, e := range p.ext {
+			out = append(out, Piece{e.Cut.String(), e.rng(), e.from.writer, e.from.name, e.Offset, e.bytes(s.t.DType.Size()), e.Codec})
+		}
 	}
 	return out
 }

@@ -3,14 +3,14 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
-	"sort"
 
 	"zeroth/input/jsonread"
 	"zeroth/shard"
 )
 
 const (
-	format     = 1       // of the files described in the package comment
+	format     = 1       // of the files described in the package comment,
+	formatCuts = 2       // and of those with extents of parts of tensors
 	blockBytes = 1 << 18 // of raw data under one CRC32C
 	maxHeader  = 1 << 20 // bytes before the first extent of a data file
 
@@ -45,7 +45,8 @@ type extent struct {
 	Tensor int     `json:"tensor"` // index into part.Tensors
 	Lo     int     `json:"lo"`
 	Hi     int     `json:"hi"`
-	Offset int64   `json:"offset"` // bytes from the start of the file
+	Cut    *cut    `json:"cut,omitempty"` // the part of the tensor that Lo and Hi count in; nil: the whole
+	Offset int64   `json:"offset"`        // bytes from the start of the file
 	Codec  string  `json:"codec"`
 	Stored []int32 `json:"stored,omitempty"` // bytes of each block as stored; absent for codec raw
 	CRC    crcs    `json:"crc32c"`           // of each block as stored
@@ -105,13 +106,29 @@ func (p *part) encoded() bool {
 	return false
 }
 
+// cuts says whether an extent is of a part of its tensor.
+func (p *part) cuts() bool {
+	for _, f := range p.Files {
+		for i := range f.Extents {
+			if f.Extents[i].Cut != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func unknownFormat(n int) error {
+	return fmt.Errorf("format %d; this program reads formats %d and %d", n, format, formatCuts)
+}
+
 // blocks is how many blocks n raw bytes make.
 func blocks(n int64) int { return int(n/blockBytes + min(1, n%blockBytes)) }
 
 var (
 	partKeys   = []string{"format", "step", "nonce", "writer", "tensors", "files"}
 	dataKeys   = []string{"name", "bytes", "header", "header_crc32c", "crc32c", "extents"}
-	extentKeys = []string{"tensor", "lo", "hi", "offset", "codec", "stored", "crc32c"}
+	extentKeys = []string{"tensor", "lo", "hi", "cut", "offset", "codec", "stored", "crc32c"}
 )
 
 // parsePart reads and checks a part file. What it returns can be used without
@@ -119,14 +136,17 @@ var (
 func parsePart(b []byte) (*part, error) {
 	p := &part{}
 	err := decode(b, partKeys, p.read)
-	if p.Format != format && (err == nil || p.Format != 0) {
-		return nil, fmt.Errorf("format %d; this program reads format %d", p.Format, format)
+	if known := p.Format == format || p.Format == formatCuts; !known && (err == nil || p.Format != 0) {
+		return nil, unknownFormat(p.Format)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if p.Writer < 0 || p.Step < 0 {
 		return nil, fmt.Errorf("writer %d, step %d", p.Writer, p.Step)
+	}
+	if cuts := p.cuts(); err == nil && cuts != (p.Format == formatCuts) {
+		return nil, fmt.Errorf("format %d, and extents of parts: %v", p.Format, cuts)
 	}
 	for i := range p.Files {
 		if err := p.checkFile(i); err != nil {
@@ -196,6 +216,8 @@ func readExtent(r *jsonread.Reader) (e extent, err error) {
 			err = jsonread.Whole(r, &e.Lo)
 		case "hi":
 			err = jsonread.Whole(r, &e.Hi)
+		case "cut":
+			e.Cut, err = readCut(r)
 		case "offset":
 			err = jsonread.Whole(r, &e.Offset)
 		case "codec":
@@ -259,8 +281,12 @@ func (p *part) checkExtent(e *extent) error {
 		return fmt.Errorf("tensor %d of %d", e.Tensor, len(p.Tensors))
 	}
 	t := p.Tensors[e.Tensor]
-	if e.Lo < 0 || e.Hi <= e.Lo || e.Hi > t.Numel() {
-		return fmt.Errorf("%v: elements [%d, %d) of %d", t, e.Lo, e.Hi, t.Numel())
+	of, err := e.Cut.param(t)
+	if err != nil {
+		return err
+	}
+	if e.Lo < 0 || e.Hi <= e.Lo || e.Hi > of.Numel() {
+		return fmt.Errorf("%v: elements [%d, %d) of %d", t, e.Lo, e.Hi, of.Numel())
 	}
 	n := blocks(e.raw(t.DType.Size()))
 	if len(e.CRC) != n {
@@ -297,19 +323,23 @@ func union(parts []*part) ([]Tensor, error) {
 // complete checks that the parts hold every element of every tensor exactly
 // once and nothing else.
 func complete(tensors []Tensor, parts []*part) error {
-	have := map[key][]shard.Range{}
+	have := map[key]map[string]*partRanges{}
 	for _, p := range parts {
 		for _, f := range p.Files {
 			for _, e := range f.Extents {
-				k := p.Tensors[e.Tensor].key()
-				have[k] = append(have[k], e.rng())
+				k, name := p.Tensors[e.Tensor].key(), e.Cut.String()
+				if have[k] == nil {
+					have[k] = map[string]*partRanges{}
+				}
+				if have[k][name] == nil {
+					have[k][name] = &partRanges{cut: e.Cut}
+				}
+				have[k][name].ranges = append(have[k][name].ranges, e.rng())
 			}
 		}
 	}
 	for _, t := range tensors {
-		r := have[t.key()]
-		sort.Slice(r, func(i, j int) bool { return r[i].Lo < r[j].Lo })
-		if err := covered(t.Numel(), r); err != nil {
+		if err := whole(t, have[t.key()]); err != nil {
 			return fmt.Errorf("%v: %w", t, err)
 		}
 		delete(have, t.key())

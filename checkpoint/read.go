@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sort"
 	"sync"
 
@@ -25,10 +26,11 @@ type scratch struct {
 
 func newScratch() *scratch { return &scratch{raw: make([]byte, blockBytes)} }
 
-// Request asks for elements r of a tensor, into Into: exactly their bytes, in
-// the tensor's dtype, little-endian.
+// Request asks for elements of a tensor, or of a part of one, whatever parts were written:
+// exactly their bytes into Into, in the tensor's dtype, little-endian.
 type Request struct {
 	Name, Kind string
+	Cut        shard.Cut // the part that Range counts in
 	Range      shard.Range
 	Into       []byte
 }
@@ -36,12 +38,13 @@ type Request struct {
 // Read reads elements of a tensor, whoever wrote them. Every block that it
 // takes elements from is read whole and verified; an altered one is a *Damage.
 func (c *Checkpoint) Read(name, kind string, r shard.Range, into []byte) error {
-	return c.ReadAll([]Request{{name, kind, r, into}}, 1)
+	return c.ReadAll([]Request{{name, kind, shard.Cut{}, r, into}}, 1)
 }
 
 // RequestF32 asks for elements of a tensor of floats, widened to float32.
 type RequestF32 struct {
 	Name, Kind string
+	Cut        shard.Cut // the part that Range counts in
 	Range      shard.Range
 	Into       []float32 // (Range.Len())
 }
@@ -49,14 +52,14 @@ type RequestF32 struct {
 // ReadF32 is Read by so many goroutines (0: one per processor), widened to
 // float32.
 func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32, workers int) error {
-	return c.ReadAllF32([]RequestF32{{name, kind, r, into}}, workers)
+	return c.ReadAllF32([]RequestF32{{name, kind, shard.Cut{}, r, into}}, workers)
 }
 
 // ReadAllF32 is ReadAll, widened to float32.
 func (c *Checkpoint) ReadAllF32(reqs []RequestF32, workers int) error {
 	straight := make([]Request, 0, len(reqs)) // to where it is wanted
 	for _, q := range reqs {
-		s, err := c.find(q.Name, q.Kind, q.Range)
+		s, _, err := c.find(q.Name, q.Kind, q.Cut, q.Range)
 		if err != nil {
 			return err
 		}
@@ -64,7 +67,7 @@ func (c *Checkpoint) ReadAllF32(reqs []RequestF32, workers int) error {
 			return fmt.Errorf("checkpoint %s: %v is %s, not a float", c.Path, s.t, s.t.DType)
 		}
 		if b, ok := safetensors.Bytes(q.Into); ok && s.t.DType == F32 {
-			straight = append(straight, Request{q.Name, q.Kind, q.Range, b})
+			straight = append(straight, Request{q.Name, q.Kind, q.Cut, q.Range, b})
 		} else if err := c.widen(q, s.t.DType, workers); err != nil {
 			return err
 		}
@@ -79,7 +82,7 @@ func (c *Checkpoint) widen(q RequestF32, t DType, workers int) error {
 	for n := 0; n < r.Len(); n += len(buf) / size {
 		lo, hi := r.Lo+n, min(r.Hi, r.Lo+n+len(buf)/size)
 		b := buf[:(hi-lo)*size]
-		if err := c.ReadAll([]Request{{q.Name, q.Kind, shard.Range{Lo: lo, Hi: hi}, b}}, workers); err != nil {
+		if err := c.ReadAll([]Request{{q.Name, q.Kind, q.Cut, shard.Range{Lo: lo, Hi: hi}, b}}, workers); err != nil {
 			return err
 		}
 		safetensors.Decode(q.Into[n:n+hi-lo], b, t)
@@ -143,17 +146,32 @@ type task struct {
 	t      Tensor
 	lo, hi int64 // raw bytes of the extent
 	into   []byte
+	moves  []move // instead of into: of a request for another part than was written
 }
 
-func (c *Checkpoint) find(name, kind string, r shard.Range) (*stored, error) {
+// move is where raw bytes of an extent from at on are wanted.
+type move struct {
+	at   int64
+	into []byte
+}
+
+// find returns a tensor, and the part of it that a range counts in.
+func (c *Checkpoint) find(name, kind string, of shard.Cut, r shard.Range) (*stored, shard.Param, error) {
 	s, ok := c.index[key{name, kind}]
 	if !ok {
-		return nil, fmt.Errorf("checkpoint %s: has no %s (%s)", c.Path, name, kind)
+		return nil, shard.Param{}, fmt.Errorf("checkpoint %s: has no %s (%s)", c.Path, name, kind)
 	}
-	if r.Lo < 0 || r.Hi < r.Lo || r.Hi > s.t.Numel() {
-		return nil, fmt.Errorf("checkpoint %s: %v: elements [%d, %d) of %d", c.Path, s.t, r.Lo, r.Hi, s.t.Numel())
+	if of.Full != nil && !slices.Equal(of.Full, s.t.Shape) {
+		return nil, shard.Param{}, fmt.Errorf("checkpoint %s: %v has shape %v, a part of one of shape %v is wanted", c.Path, s.t, s.t.Shape, of.Full)
 	}
-	return s, nil
+	p, err := cutOf(of).param(s.t)
+	if err != nil {
+		return nil, p, fmt.Errorf("checkpoint %s: %w", c.Path, err)
+	}
+	if r.Lo < 0 || r.Hi < r.Lo || r.Hi > p.Numel() {
+		return nil, p, fmt.Errorf("checkpoint %s: %v: elements [%d, %d) of %d", c.Path, s.t, r.Lo, r.Hi, p.Numel())
+	}
+	return s, p, nil
 }
 
 // plan cuts requests at extents and, inside, at multiples of readBytes, or of
@@ -166,14 +184,20 @@ func (c *Checkpoint) plan(reqs []Request, workers int) ([]task, error) {
 	most := min(readBytes, max(1, total/int64(workers)/blockBytes)*blockBytes)
 	var out []task
 	for _, q := range reqs {
-		s, err := c.find(q.Name, q.Kind, q.Range)
+		s, p, err := c.find(q.Name, q.Kind, q.Cut, q.Range)
 		if err != nil {
 			return nil, err
 		}
 		if len(q.Into) != q.Range.Len()*s.t.DType.Size() {
 			panic(fmt.Sprintf("checkpoint: %d bytes for %d elements of %v, %s", len(q.Into), q.Range.Len(), s.t, s.t.DType))
 		}
-		out = s.tasks(out, q, most)
+		if same := s.of[cutOf(q.Cut).String()]; same != nil {
+			out = same.tasks(out, s.t, q, most)
+			continue
+		}
+		for _, part := range s.parts {
+			out = part.scattered(out, s.t, p, q, most)
+		}
 	}
 	sort.Slice(out, func(i, j int) bool {
 		a, b := &out[i], &out[j]
@@ -185,9 +209,46 @@ func (c *Checkpoint) plan(reqs []Request, workers int) ([]task, error) {
 	return out, nil
 }
 
+// scattered appends the tasks of a request for elements of another part p of the tensor.
+func (s *storedPart) scattered(out []task, t Tensor, p shard.Param, q Request, most int64) []task {
+	size, at := int64(t.DType.Size()), 0 // at: of ext
+	var k *task
+	for tensor, wanted := range p.Runs(q.Range) {
+		for has, own := range s.param.Runs(s.param.Own(tensor)) {
+			lo := int64(wanted.Lo+has.Lo-tensor.Lo-q.Range.Lo) * size
+			into := q.Into[lo : lo+int64(own.Len())*size]
+			for len(into) > 0 {
+				for s.ext[at].Hi <= own.Lo {
+					at++
+				}
+				e := s.ext[at]
+				from := int64(own.Lo-e.Lo) * size
+				n := min(int64(len(into)), e.raw(int(size))-from, most)
+				if k == nil || k.from.extent != e.extent || from+n-k.lo > most {
+					out = append(out, task{from: e, t: t, lo: from / blockBytes * blockBytes})
+					k = &out[len(out)-1]
+				}
+				if last := len(k.moves) - 1; last >= 0 && k.hi == from && follows(k.moves[last].into, into) {
+					k.moves[last].into = k.moves[last].into[:len(k.moves[last].into)+int(n)]
+				} else {
+					k.moves = append(k.moves, move{from, into[:n]})
+				}
+				k.hi = from + n
+				into, own.Lo = into[n:], own.Lo+int(n/size)
+			}
+		}
+	}
+	return out
+}
+
+// follows says whether b is the memory right behind a, of which a may be lengthened.
+func follows(a, b []byte) bool {
+	return cap(a) > len(a) && &a[:len(a)+1][len(a)] == &b[0]
+}
+
 // tasks appends those of a request, each of at most so many bytes.
-func (s *stored) tasks(out []task, q Request, most int64) []task {
-	size := s.t.DType.Size()
+func (s *storedPart) tasks(out []task, t Tensor, q Request, most int64) []task {
+	size := t.DType.Size()
 	i := sort.Search(len(s.ext), func(i int) bool { return s.ext[i].Hi > q.Range.Lo })
 	for ; i < len(s.ext) && s.ext[i].Lo < q.Range.Hi; i++ {
 		e := s.ext[i]
@@ -196,7 +257,7 @@ func (s *stored) tasks(out []task, q Request, most int64) []task {
 		lo, hi := int64(in.Lo-e.Lo)*int64(size), int64(in.Hi-e.Lo)*int64(size)
 		for lo < hi {
 			end := min(hi, lo/most*most+most)
-			out = append(out, task{e, s.t, lo, end, into[:end-lo]})
+			out = append(out, task{from: e, t: t, lo: lo, hi: end, into: into[:end-lo]})
 			into, lo = into[end-lo:], end
 		}
 	}
@@ -207,6 +268,9 @@ func (s *stored) tasks(out []task, q Request, most int64) []task {
 func (c *Checkpoint) run(k task) error {
 	s := c.work.Get().(*scratch)
 	defer c.work.Put(s)
+	if k.moves != nil {
+		return c.runMoves(k, s)
+	}
 	if k.from.Codec != codecRaw {
 		return c.runEncoded(k, s)
 	}
@@ -229,6 +293,53 @@ func (c *Checkpoint) run(k task) error {
 		k.lo, k.into = k.lo+n, k.into[n:]
 	}
 	return nil
+}
+
+// runMoves reads the blocks that have what is wanted, and moves that to where it is wanted.
+func (c *Checkpoint) runMoves(k task, s *scratch) error {
+	for moves := k.moves; len(moves) > 0; {
+		i := int(moves[0].at / blockBytes)
+		b, err := c.rawBlock(k, i, s)
+		if err != nil {
+			return err
+		}
+		for start := int64(i) * blockBytes; len(moves) > 0 && moves[0].at < start+int64(len(b)); {
+			m := &moves[0]
+			n := copy(m.into, b[m.at-start:])
+			if m.at, m.into = m.at+int64(n), m.into[n:]; len(m.into) > 0 {
+				break // it goes on in the next block
+			}
+			moves = moves[1:]
+		}
+	}
+	return nil
+}
+
+// rawBlock returns block i, verified, in the work space.
+func (c *Checkpoint) rawBlock(k task, i int, s *scratch) ([]byte, error) {
+	size := k.t.DType.Size()
+	off, n := k.from.block(i, size)
+	raw := s.raw[:k.from.rawBlock(i, size)]
+	b := raw
+	if k.from.Codec != codecRaw {
+		if s.stored == nil {
+			s.stored = make([]byte, blockBytes+1)
+		}
+		b = s.stored[:n]
+	}
+	if err := c.fetch(k, off, b, i); err != nil {
+		return nil, err
+	}
+	if err := k.verify(b, i); err != nil || k.from.Codec == codecRaw {
+		return raw, err
+	}
+	if s.coder == nil {
+		s.coder = newCoder()
+	}
+	if err := s.coder.decode(raw, b, k.t.DType); err != nil {
+		return nil, k.damage(i, err.Error())
+	}
+	return raw, nil
 }
 
 // rawWhole reads blocks [i, j) straight to where they are wanted and returns
@@ -328,6 +439,15 @@ func (k *task) damage(i int, why string) *Damage {
 	size := k.t.DType.Size()
 	off, _ := k.from.block(i, size)
 	lo := k.from.Lo + i*(blockBytes/size)
-	hi := lo + k.from.rawBlock(i, size)/size
-	return &Damage{k.from.from.name, off, k.t.Name, k.t.Kind, shard.Range{Lo: lo, Hi: hi}, why}
+	lost := shard.Range{Lo: lo, Hi: lo + k.from.rawBlock(i, size)/size}
+	if p, err := k.from.Cut.param(k.t); err == nil && k.from.Cut != nil { // from the first to the last
+		first := true
+		for r := range p.Runs(lost) {
+			if first {
+				lost.Lo, first = r.Lo, false
+			}
+			lost.Hi = r.Hi
+		}
+	}
+	return &Damage{k.from.from.name, off, k.t.Name, k.t.Kind, lost, why}
 }

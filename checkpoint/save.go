@@ -176,7 +176,7 @@ func (s *Save) commit(c Commit) (string, error) {
 	if err := readable(b, c.State); err != nil {
 		return "", fmt.Errorf("it would not be readable: %w", err)
 	}
-	mark := marker{m.Seq, m.Step, m.Nonce, digest(b)}
+	mark := marker{m.Format, m.Seq, m.Step, m.Nonce, digest(b)}
 	for _, f := range []struct {
 		name string
 		b    []byte
@@ -241,7 +241,10 @@ func (s *Save) manifest(c Commit) (*manifest, error) {
 	if m.Tensors, err = union(parts); err != nil {
 		return nil, err
 	}
-	m.Uses = uses(m.Tensors)
+	for _, p := range parts {
+		m.Format = max(m.Format, p.Format)
+	}
+	m.Uses = uses(m.Tensors, m.Format)
 	want := c.Tensors
 	if want == nil {
 		want = m.Tensors

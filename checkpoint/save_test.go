@@ -65,7 +65,7 @@ func (m *model) readBy(c *Checkpoint, world, stage int) error {
 		var reqs []Request
 		for _, t := range m.tensors {
 			for _, r := range m.owns(t, rank, world, stage) {
-				reqs = append(reqs, Request{t.Name, t.Kind, r, make([]byte, 4*r.Len())})
+				reqs = append(reqs, Request{t.Name, t.Kind, shard.Cut{}, r, make([]byte, 4*r.Len())})
 			}
 		}
 		if err := c.ReadAll(reqs, 2); err != nil {
@@ -407,7 +407,7 @@ func TestSaveMemory(t *testing.T) {
 		}
 		into := make([]byte, 1<<26)
 		runtime.ReadMemStats(&a)
-		if err := c.ReadAll([]Request{{"w", Master, shard.Range{Hi: 1 << 24}, into}}, 2); err != nil {
+		if err := c.ReadAll([]Request{{"w", Master, shard.Cut{}, shard.Range{Hi: 1 << 24}, into}}, 2); err != nil {
 			t.Fatal(err)
 		}
 		runtime.ReadMemStats(&b)

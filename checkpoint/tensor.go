@@ -32,6 +32,9 @@ const Previous = "previous"
 // that shows it.
 var features = map[string]string{Previous: "parameters from before the last update"}
 
+// partsUsed is the feature of a checkpoint of format 2.
+const partsUsed = "parts of tensors"
+
 // Tensor is a logical tensor: what is saved, without how it is cut.
 type Tensor struct {
 	Name  string `json:"name"` // of the parameter

@@ -13,7 +13,7 @@ func TestUses(t *testing.T) {
 	if b := string(mustJSON(m)); strings.Contains(b, `"uses"`) {
 		t.Errorf("%s", b)
 	}
-	m.Uses = uses([]Tensor{{Name: "a", Kind: Previous}, {Name: "a", Kind: Master}, {Name: "b", Kind: Previous}})
+	m.Uses = uses([]Tensor{{Name: "a", Kind: Previous}, {Name: "a", Kind: Master}, {Name: "b", Kind: Previous}}, format)
 	if want := []string{"parameters from before the last update"}; !slices.Equal(m.Uses, want) {
 		t.Errorf("uses %q, want %q", m.Uses, want)
 	}

@@ -60,7 +60,8 @@ type job struct {
 	seq      int
 	tensor   int // index into part.Tensors
 	t        Tensor
-	lo, hi   int // elements
+	cut      *cut
+	lo, hi   int // elements of the part
 	data     []byte
 	compress bool
 	last     func() // called when the job no longer reads data
@@ -82,10 +83,17 @@ func newWriter(fsys vfs.FS, dir string, step int64, nonce string, rank int, opt 
 // (which may be nil), from any goroutine, once. It waits while Workers chunks
 // are queued. An error that arises later is Finish's; a Put after it fails.
 func (w *Writer) Put(t Tensor, r shard.Range, data []byte, release func()) error {
+	return w.PutPart(t, shard.Cut{}, r, data, release)
+}
+
+// PutPart is Put of elements r of a part of the tensor. All parts that writers put are of one
+// dimension, and each is put whole.
+func (w *Writer) PutPart(t Tensor, of shard.Cut, r shard.Range, data []byte, release func()) error {
+	c := cutOf(of)
 	if release == nil {
 		release = func() {}
 	}
-	if err := w.checkPut(t, r, data); err != nil {
+	if err := w.checkPut(t, c, r, data); err != nil {
 		release()
 		return w.fail(err)
 	}
@@ -112,18 +120,22 @@ func (w *Writer) Put(t Tensor, r shard.Range, data []byte, release func()) error
 	}
 	for at := 0; at < len(data); at += chunkBytes {
 		end := min(len(data), at+chunkBytes)
-		w.jobs <- job{w.next, id, t, r.Lo + at/size, r.Lo + end/size, data[at:end], compress, last}
+		w.jobs <- job{w.next, id, t, c, r.Lo + at/size, r.Lo + end/size, data[at:end], compress, last}
 		w.next++
 	}
 	return w.failed()
 }
 
-func (w *Writer) checkPut(t Tensor, r shard.Range, data []byte) error {
+func (w *Writer) checkPut(t Tensor, c *cut, r shard.Range, data []byte) error {
 	if err := t.check(); err != nil {
 		return err
 	}
-	if r.Lo < 0 || r.Hi < r.Lo || r.Hi > t.Numel() {
-		return fmt.Errorf("%v: elements [%d, %d) of %d", t, r.Lo, r.Hi, t.Numel())
+	of, err := c.param(t)
+	if err != nil {
+		return err
+	}
+	if r.Lo < 0 || r.Hi < r.Lo || r.Hi > of.Numel() {
+		return fmt.Errorf("%v: elements [%d, %d) of %d", t, r.Lo, r.Hi, of.Numel())
 	}
 	if len(data) != r.Len()*t.DType.Size() {
 		panic(fmt.Sprintf("checkpoint: %v: %d bytes for %d elements of %s", t, len(data), r.Len(), t.DType))
@@ -171,7 +183,7 @@ func (w *Writer) work() {
 	var c *coder
 	var buf []byte
 	for j := range w.jobs {
-		e := extent{Tensor: j.tensor, Lo: j.lo, Hi: j.hi, Codec: codecRaw}
+		e := extent{Tensor: j.tensor, Lo: j.lo, Hi: j.hi, Cut: j.cut, Codec: codecRaw}
 		out := j.data
 		if w.failed() == nil {
 			if c == nil && (j.compress || w.opt.Tuner != nil) {
@@ -240,7 +252,7 @@ func (w *Writer) write(j job, e extent, b []byte) {
 // when that is full. An extent that continues the one before becomes part of
 // it. Under mu.
 func (w *Writer) place(t Tensor, e *extent, n int64) (*outFile, error) {
-	need := headerNeed(t)
+	need := headerNeed(t, e.Cut)
 	if k := len(w.files); k > 0 {
 		f := w.files[k-1]
 		joins := f.joins(e, t.DType.Size())
@@ -272,7 +284,7 @@ func (w *Writer) place(t Tensor, e *extent, n int64) (*outFile, error) {
 // tensor, after whole blocks, in the same codec.
 func (f *outFile) joins(e *extent, size int) bool {
 	l := &f.desc.Extents[len(f.desc.Extents)-1]
-	return l.Tensor == e.Tensor && l.Hi == e.Lo && l.Codec == e.Codec && l.raw(size)%blockBytes == 0
+	return l.Tensor == e.Tensor && l.Cut.same(e.Cut) && l.Hi == e.Lo && l.Codec == e.Codec && l.raw(size)%blockBytes == 0
 }
 
 func (f *outFile) extend(e *extent) {
@@ -302,6 +314,9 @@ func (w *Writer) Finish() (PartFile, error) {
 		return PartFile{}, w.wrap(errors.Join(w.fail(err), w.close()))
 	}
 	w.opt.Tuner.end(w.clock, &w.part)
+	if w.part.cuts() {
+		w.part.Format = formatCuts
+	}
 	b, err := json.Marshal(&w.part)
 	if err != nil {
 		panic("checkpoint: " + err.Error())
@@ -413,7 +428,7 @@ func (w *Writer) header(f *outFile) ([]byte, error) {
 // entrySpec is how an extent of n stored bytes is called in a data file's
 // header: raw elements as a vector, encoded ones as bytes.
 func entrySpec(t Tensor, e *extent, n int64) safetensors.Spec {
-	name := fmt.Sprintf("%s:%s[%d:%d]", t.Name, t.Kind, e.Lo, e.Hi)
+	name := fmt.Sprintf("%s:%s%v[%d:%d]", t.Name, t.Kind, e.Cut, e.Lo, e.Hi)
 	if e.Codec == codecRaw {
 		return safetensors.Spec{Name: name, DType: t.DType, Shape: []int{e.Hi - e.Lo}}
 	}
@@ -421,13 +436,13 @@ func entrySpec(t Tensor, e *extent, n int64) safetensors.Spec {
 }
 
 // headerNeed is the most bytes an entry for a tensor can need: its names as
-// JSON, five numbers of at most 19 digits, and the rest.
-func headerNeed(t Tensor) int {
+// JSON, five numbers of at most 19 digits, the part's, and the rest.
+func headerNeed(t Tensor, c *cut) int {
 	name, err := json.Marshal(t.Name)
 	if err != nil {
 		panic("checkpoint: " + err.Error())
 	}
-	return len(name) + len(t.Kind) + 5*19 + 96
+	return len(name) + len(t.Kind) + len(c.String()) + 5*19 + 96
 }
 
 // saveClock is when a writer began, for the tuner.

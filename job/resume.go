@@ -99,7 +99,7 @@ func restore(r *resumed, t *zero.Trainer, workers int) error {
 	return t.FillAll(kinds, func(want []zero.Want) error {
 		reqs := make([]checkpoint.RequestF32, len(want))
 		for i, w := range want {
-			reqs[i] = checkpoint.RequestF32{Name: w.Param.Name, Kind: w.Kind, Range: w.At, Into: w.Into}
+			reqs[i] = checkpoint.RequestF32{Name: w.Param.Name, Kind: w.Kind, Cut: w.Param.Cut, Range: w.At, Into: w.Into}
 		}
 		return r.ReadAllF32(reqs, workers)
 	})

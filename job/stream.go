@@ -44,13 +44,19 @@ func collect(c *config.Config, ranks []*setup.Rank, which func(name string) bool
 	})
 }
 
-// each goes through the rank's own parts.
+// each goes through the rank's own parts, as elements of whole parameters.
 func (s *stream) each(take func(zero.Part, []float32) error) error {
 	return s.rank.Trainer.Each(zero.Master, zero.Staging(), func(p zero.Part, src []float32) error {
-		if _, ok := s.want[p.Param.Name]; !ok {
+		param, ok := s.want[p.Param.Name]
+		if !ok {
 			return nil
 		}
-		return take(p, src)
+		for tensor, own := range p.Param.Runs(p.At) {
+			if err := take(zero.Part{Param: param, Kind: p.Kind, At: tensor}, src[own.Lo-p.At.Lo:own.Hi-p.At.Lo]); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 
@@ -80,14 +86,29 @@ func (s *stream) round(mine []byte) (more bool, err error) {
 // send gives the rank's parameters away.
 func (s *stream) send() error {
 	most := max(1, mostRound/4/s.rank.Groups.World.Size())
+	var pieces []byte
+	held := 0 // elements in pieces
+	give := func() error {
+		_, err := s.round(pieces)
+		pieces, held = pieces[:0], 0
+		return err
+	}
 	err := s.each(func(p zero.Part, src []float32) error {
-		for lo := 0; lo < len(src); lo += most {
-			if _, err := s.round(piece(p.Param.Name, p.At.Lo+lo, src[lo:min(lo+most, len(src))])); err != nil {
+		for lo := 0; lo < len(src); {
+			n := min(len(src)-lo, most-held)
+			pieces = appendPiece(pieces, p.Param.Name, p.At.Lo+lo, src[lo:lo+n])
+			if lo, held = lo+n, held+n; held < most && len(pieces) < 8*most {
+				continue
+			}
+			if err := give(); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+	if err == nil && held > 0 {
+		err = give()
+	}
 	if err != nil {
 		return err
 	}
@@ -103,29 +124,47 @@ func (s *stream) receive() error {
 	}
 }
 
-// piece is elements from lo on of a parameter: length of the name uint16, name, lo
-// uint64, float32 elements; little-endian.
-func piece(name string, lo int, src []float32) []byte {
-	b := binary.LittleEndian.AppendUint16(nil, uint16(len(name)))
+// appendPiece appends elements from lo on of a parameter: length of the name uint16, name, lo
+// uint64, count uint32, float32 elements; little-endian.
+func appendPiece(b []byte, name string, lo int, src []float32) []byte {
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(name)))
 	b = append(b, name...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(lo))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(src)))
 	return append(b, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(src))), 4*len(src))...)
 }
 
-// unpack takes another rank's piece.
+// unpack takes another rank's pieces.
 func (s *stream) unpack(b []byte) error {
+	for len(b) > 0 {
+		rest, err := s.unpackOne(b)
+		if err != nil {
+			return err
+		}
+		b = rest
+	}
+	return nil
+}
+
+// unpackOne takes the first piece and returns the others.
+func (s *stream) unpackOne(b []byte) (rest []byte, err error) {
 	if len(b) < 2 {
-		return errors.New("a piece of a parameter without a name")
+		return nil, errors.New("a piece of a parameter without a name")
 	}
+	const numbers = 8 + 4
 	n := int(binary.LittleEndian.Uint16(b))
-	if b = b[2:]; len(b) < n+8 || (len(b)-n-8)%4 != 0 {
-		return errors.New("a piece of a parameter that is cut short")
+	if b = b[2:]; len(b) < n+numbers {
+		return nil, errors.New("a piece of a parameter that is cut short")
 	}
-	src := make([]float32, (len(b)-n-8)/4)
-	copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(src))), 4*len(src)), b[n+8:])
-	p, lo := s.want[string(b[:n])], binary.LittleEndian.Uint64(b[n:])
-	if size := uint64(p.Numel()); p.Name == "" || lo > size || uint64(len(src)) > size-lo {
-		return fmt.Errorf("a piece of %.100q, elements %d to %d, which this job has not", b[:n], lo, lo+uint64(len(src)))
+	name, lo, count := string(b[:n]), binary.LittleEndian.Uint64(b[n:]), int(binary.LittleEndian.Uint32(b[n+8:]))
+	if b = b[n+numbers:]; len(b) < 4*count {
+		return nil, errors.New("a piece of a parameter that is cut short")
 	}
-	return s.take(zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Lo: int(lo), Hi: int(lo) + len(src)}}, src)
+	src := make([]float32, count)
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(src))), 4*count), b)
+	p := s.want[name]
+	if size := uint64(p.Numel()); p.Name == "" || lo > size || uint64(count) > size-lo {
+		return nil, fmt.Errorf("a piece of %.100q, elements %d to %d, which this job has not", name, lo, lo+uint64(count))
+	}
+	return b[4*count:], s.take(zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Lo: int(lo), Hi: int(lo) + count}}, src)
 }

@@ -99,3 +99,28 @@ func (p Param) Runs(of Range) iter.Seq2[Range, Range] {
 		}
 	}
 }
+
+// Own returns the elements of p whose places in the tensor are in a range: they follow each other.
+func (p Param) Own(tensor Range) Range {
+	return Range{p.before(tensor.Lo), p.before(tensor.Hi)}
+}
+
+// before returns how many elements of p lie before an element of the tensor.
+func (p Param) before(tensor int) int {
+	if p.Cut.Full == nil {
+		return tensor
+	}
+	inner := 1
+	for _, n := range p.Shape[p.Cut.Dim+1:] {
+		inner *= n
+	}
+	whole := p.Cut.Full[p.Cut.Dim] * inner
+	if whole == 0 {
+		return 0
+	}
+	n, in := tensor/whole*p.Shape[p.Cut.Dim]*inner, tensor%whole
+	for _, t := range p.Cut.Take {
+		n += min(max(in-t.Lo*inner, 0), t.Len()*inner)
+	}
+	return n
+}

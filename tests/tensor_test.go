@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+
+	"zeroth/job/setup"
 )
 
 // divisible is a model whose matrices four ranks can divide, of which the last has fewer tokens.
@@ -141,5 +144,74 @@ func TestTensorMuon(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Every mesh of up to eight ranks begins with the same parameters, and has each of them.
+func TestMeshesBeginAlike(t *testing.T) {
+	for _, family := range []string{"gpt2", "llama"} {
+		var want *outcome
+		for _, mesh := range meshes(8) {
+			sets := append([]string{"model.family=" + family, "model.layers=4", "model.heads=8", "model.width=32", "model.context=8", "model.vocab=257", "train.micro_batch=1", "device=cpu"}, mesh...)
+			if family == "llama" {
+				sets = append(sets, "model.ffn=48")
+			}
+			ranks, err := setup.Open(setup.Local(cfg(t, sets...)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)
+			err = setup.Together(ranks, func(r *setup.Rank) error {
+				if err := fresh(r); err != nil {
+					return err
+				}
+				turn <- struct{}{}
+				defer func() { <-turn }()
+				return collect(r, got.state)
+			})
+			closeAll(ranks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want == nil {
+				want = &got
+			}
+			sameBits(t, strings.Join(sets, " "), got, *want)
+		}
+	}
+}
+
+// meshes lists all meshes of up to so many ranks, a power of two, whose dimensions are powers
+// of two.
+func meshes(most int) (all [][]string) {
+	for p := 1; p <= 4; p *= 2 {
+		for s := 1; s*p <= most; s *= 2 {
+			for r := 1; r*s*p <= most; r *= 2 {
+				for n := 1; n*r*s*p <= most; n *= 2 {
+					all = append(all, []string{fmt.Sprintf("parallel={pipeline: %d, replicate: %d, shard: %d, tensor: %d}", p, r, s, n), fmt.Sprint("zero.stage=", 1+(p+s+r+n)%3)})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// A run whose matrices are divided goes on in other parts, or in none, with the same state.
+func TestTensorsResume(t *testing.T) {
+	for _, optimizer := range []string{"adamw", "muon"} {
+		t.Run(optimizer, func(t *testing.T) {
+			t.Parallel()
+			topologies := [][]string{
+				{"parallel.ranks=4", "parallel.tensor=4", "zero.stage=1"},
+				{"parallel.ranks=1", "zero.stage=0", "precision=fp32"},
+				{"parallel.ranks=4", "parallel.tensor=2", "zero.stage=3"},
+				{"parallel.ranks=4", "parallel.tensor=2", "parallel.pipeline=2", "zero.stage=2", "train.accumulate=2"},
+				{"parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=host"},
+			}
+			if optimizer == "muon" {
+				topologies = topologies[1:3]
+			}
+			resumeOn(t, topologies, append(slices.Clone(divisible), "optimizer.type="+optimizer, "device=cpu")...)
+		})
 	}
 }

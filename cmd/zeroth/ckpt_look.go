@@ -150,7 +150,7 @@ func (a *app) inspect(ck *checkpoint.Checkpoint) error {
 func byRank(ps []checkpoint.Piece) string {
 	var joined []checkpoint.Piece
 	for _, p := range ps {
-		if n := len(joined); n > 0 && joined[n-1].Writer == p.Writer {
+		if n := len(joined); n > 0 && joined[n-1].Writer == p.Writer && joined[n-1].Part == p.Part {
 			joined[n-1].Range.Hi = p.Range.Hi
 			continue
 		}
@@ -158,7 +158,7 @@ func byRank(ps []checkpoint.Piece) string {
 	}
 	var words []string
 	for _, p := range joined[:min(pieces, len(joined))] {
-		words = append(words, fmt.Sprintf("%d: [%d, %d)", p.Writer, p.Range.Lo, p.Range.Hi))
+		words = append(words, fmt.Sprintf("%d: %s[%d, %d)", p.Writer, p.Part, p.Range.Lo, p.Range.Hi))
 	}
 	if more := len(joined) - pieces; more > 0 {
 		words = append(words, fmt.Sprintf("and %d more", more))
@@ -184,6 +184,7 @@ type (
 		Pieces []inspectedPiece `json:"pieces"`
 	}
 	inspectedPiece struct {
+		Part   string `json:"part,omitempty"`
 		Lo     int    `json:"lo"`
 		Hi     int    `json:"hi"` // not included
 		Writer int    `json:"writer"`
@@ -235,7 +236,7 @@ func inspected(ck *checkpoint.Checkpoint) (inspection, error) {
 	for _, x := range ck.Tensors {
 		t := inspectedTensor{x, []inspectedPiece{}}
 		for _, p := range ck.Pieces(x.Name, x.Kind) {
-			t.Pieces = append(t.Pieces, inspectedPiece{p.Range.Lo, p.Range.Hi, p.Writer, p.File, p.Offset, p.Bytes, p.Codec})
+			t.Pieces = append(t.Pieces, inspectedPiece{p.Part, p.Range.Lo, p.Range.Hi, p.Writer, p.File, p.Offset, p.Bytes, p.Codec})
 		}
 		out.Tensors = append(out.Tensors, t)
 	}

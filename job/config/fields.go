@@ -167,7 +167,7 @@ func (c *Config) fields() []field {
 		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate / pipeline / tensor", also{remark: fmt.Sprintf("%d = ranks / replicate%s%s", p.Shard, pick(p.Pipeline > 1, " / pipeline", ""), pick(p.Tensor > 1, " / tensor", "")), flag: "shard"}},
 		{"parallel.replicate", count{&p.Replicate, 1, MostRanks}, "1", "", "copies of the sharded state; more than 1 is hybrid sharding (HSDP)",
 			also{when: "at zero.stage 1, 2 and 3", flag: "replicate", not: refusal{z.Stage == 0 && p.Replicate > 1, fmt.Sprintf("hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate %d times; every rank is a whole replica already", p.Replicate), "want replicate: 1, or stage 1, 2 or 3", []string{"zero.stage"}}}},
-		{"parallel.tensor", count{&p.Tensor, 1, MostRanks}, "1", "", "ranks that divide the matrices of every layer: each has some heads, a part of the hidden layer and of the vocabulary; best on GPUs of one host; plan knows it, train does not yet", also{flag: "tensor"}},
+		{"parallel.tensor", count{&p.Tensor, 1, MostRanks}, "1", "", "ranks that divide the matrices of every layer: each has some heads, a part of the hidden layer and of the vocabulary; best on GPUs of one host", also{flag: "tensor"}},
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "how long a silent rank is waited for before the run fails", also{}},
 		{"parallel.gpus", ordinals{&p.GPUs}, "auto", "", "cuda: list of the GPUs to use, such as [0, 2], by the driver's numbers; auto: all it shows; ranks are spread over them evenly",
 			also{only: []only{{"with device cuda, or auto where that comes to it", c.on != "cpu", "device", "ranks compute on the CPU"}}, like: "[0, 2]"}},

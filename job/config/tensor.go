@@ -41,12 +41,3 @@ func (r *reader) resolveTensor() {
 			fmt.Sprintf("want train.micro_batch or model.context a multiple of %d", n), "parallel.tensor", "train.micro_batch", "train.batch", "model.context")
 	}
 }
-
-// Undivided returns an error for a job whose matrices are divided: checkpoints do not hold parts
-// of matrices yet, so that it can be planned and neither trained nor evaluated.
-func Undivided(c *Config) error {
-	if c.Parallel.Tensor < 2 {
-		return nil
-	}
-	return Problems{ProblemOf(c, "parallel.tensor", "checkpoints cannot hold parts of matrices yet, so this job can be planned and not run", "want tensor: 1")}
-}

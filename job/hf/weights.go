@@ -30,7 +30,12 @@ func (w *Weights) Fill(p zero.Part, dst []float32) error {
 		nn.Fill(w.Seed, p.Param, p.At, dst)
 		return nil
 	}
-	return w.From.ReadF32(w.From.Names[p.Param.Name], p.At.Lo, p.At.Hi, dst)
+	for tensor, own := range p.Param.Runs(p.At) {
+		if err := w.From.ReadF32(w.From.Names[p.Param.Name], tensor.Lo, tensor.Hi, dst[own.Lo-p.At.Lo:own.Hi-p.At.Lo]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Check reads the values of a folder's parameters before anything is begun with

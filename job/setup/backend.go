@@ -87,9 +87,6 @@ func For(device string, m hf.Model) (Backend, error) {
 
 // Ready is nil where the job's ranks can be opened here, and what is missing else.
 func Ready(c *Job) error {
-	if err := config.Undivided(c.Config); err != nil {
-		return err
-	}
 	if c.On() != "cuda" {
 		return nil
 	}

@@ -226,16 +226,16 @@ func (e Saved) String() string {
 // staging they are in when they are written; nil takes none back.
 func putter(w *checkpoint.Writer, stage *staging) func(zero.Part, []float32) error {
 	return func(p zero.Part, data []float32) error {
-		t := checkpoint.Tensor{Name: p.Param.Name, Kind: p.Kind, DType: checkpoint.F32, Shape: p.Param.Shape}
+		t := checkpoint.Tensor{Name: p.Param.Name, Kind: p.Kind, DType: checkpoint.F32, Shape: p.Param.Tensor()}
 		raw, ok := safetensors.Bytes(data)
 		if !ok {
 			raw = make([]byte, 4*len(data))
 			safetensors.Encode(raw, data, checkpoint.F32)
 		}
 		if stage == nil {
-			return w.Put(t, p.At, raw, nil)
+			return w.PutPart(t, p.Param.Cut, p.At, raw, nil)
 		}
-		return w.Put(t, p.At, raw, stage.giver())
+		return w.PutPart(t, p.Param.Cut, p.At, raw, stage.giver())
 	}
 }
 
