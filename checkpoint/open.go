@@ -140,6 +140,9 @@ func (c *Checkpoint) open() error {
 			return err
 		}
 	}
+	if m.Format == formatCuts && !slices.ContainsFunc(c.files, func(f *source) bool { return f.part.Format == formatCuts }) {
+		return &Damage{File: manifestName, Why: fmt.Sprintf("is of format %d, and no part file is", m.Format)}
+	}
 	described := map[string]bool{}
 	for _, f := range c.files {
 		described[f.name] = true

@@ -19,3 +19,18 @@ func TestGPUPipelinesAgreeToTheBit(t *testing.T) {
 		}
 	}
 }
+
+// On GPUs divided matrices compute what whole ones do, but for rounding, and stages agree.
+func TestGPUTensors(t *testing.T) {
+	sets := append([]string{"model.family=llama", "model.ffn=32", "precision=fp32", "train.steps=2", "optimizer.type=sgd", "optimizer.lr=0.05", "parallel.shard=2"}, divisible...)
+	want := onGPU(t, sets...)
+	var first *outcome
+	for _, stage := range []string{"zero.stage=1", "zero.stage=3"} {
+		got := onGPU(t, append(sets[:len(sets):len(sets)], stage, "parallel.tensor=2")...)
+		near(t, stage, got, want, 1e-5)
+		if first == nil {
+			first = &got
+		}
+		sameBits(t, stage, got, *first)
+	}
+}

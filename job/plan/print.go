@@ -112,6 +112,9 @@ func (p *Plan) byPlace() *show.Columns {
 	row("sent a step, shard", func(x *Plan) string { return show.ByteSize(x.By.Shard) })
 	row("sent a step, replicate", func(x *Plan) string { return show.ByteSize(x.By.Replicate) })
 	row("sent a step, pipeline", func(x *Plan) string { return show.ByteSize(x.By.Pipeline) })
+	if p.Config.Parallel.Tensor > 1 {
+		row("sent a step, tensor", func(x *Plan) string { return show.ByteSize(x.By.Tensor) })
+	}
 	return t
 }
 
@@ -254,7 +257,7 @@ func (p *Plan) header() [][2]string {
 
 // data is what ranks are called that read data of their own, where others do not.
 func data(c *config.Config) string {
-	if c.Parallel.Pipeline > 1 {
+	if c.Parallel.DataRanks() < c.Parallel.Ranks {
 		return "data "
 	}
 	return ""
