@@ -221,8 +221,10 @@ func (r *place) spend(ns float64) {
 	links := len(r.left) - r.links
 	r.spent.Seconds += ns
 	switch {
-	case atWork(r.left[0]):
+	case atWork(r.left[0]) && !exchanges(r.Kernels[r.Queues[0].Tasks[r.next[0]-1].Kernel].Op):
 		r.spent.Compute += ns
+	case atWork(r.left[0]):
+		r.spent.Exposed += ns // ranks that divide matrices compute nothing meanwhile
 	case atWork(r.left[1]), slices.ContainsFunc(r.left[links:], atWork):
 		r.spent.Exposed += ns
 	case slices.ContainsFunc(r.left[len(setup.Queues):links], atWork):

@@ -122,7 +122,7 @@ func (m *moving) collective(k Kernel) float64 {
 	switch {
 	case k.Group.Size == 1:
 		return 0
-	case m.job.At.NCCL && !(m.exact() && k.Op == "reduce-scatter"):
+	case m.job.At.NCCL && !(m.exact() && k.Op == reduceScatter):
 		return m.ring(k.Group, float64(k.N)*float64(k.In.Size()))
 	}
 	seconds, _ := m.wired(k, m.waysOf(k.Group).first)
@@ -132,7 +132,7 @@ func (m *moving) collective(k Kernel) float64 {
 // wired is the seconds of a collective by a group's ways, and the bytes that the host sends
 // to others for it.
 func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between int64) {
-	gather := k.Op == "all-gather"
+	gather := k.Op == allGather
 	if k.Host || !m.staged() {
 		_, seconds, between = w.Of(gather, k.In, k.N)
 		return seconds, between
@@ -163,7 +163,7 @@ func (m *moving) staged() bool {
 // reduction all parts go there and its own comes back.
 func (m *moving) copies(k Kernel, bytes int) float64 {
 	n := k.Group.Size
-	if k.Op == "reduce-scatter" || k.Form == Apart {
+	if k.Op == reduceScatter || k.Form == Apart {
 		n++
 	}
 	return float64(n) * max(m.Launch, float64(bytes)/m.HostLink)
@@ -273,7 +273,7 @@ func (h *Hardware) Bus(c *config.Config, g Group) float64 {
 	}
 	m, n := h.moving(setup.Planned(c)), 1<<38/g.Size*g.Size
 	seconds := 0.0
-	for _, op := range []string{"all-gather", "reduce-scatter"} {
+	for _, op := range []string{allGather, reduceScatter} {
 		seconds += m.collective(Kernel{Op: op, In: device.F32, N: n, Group: g})
 	}
 	return 2 * 4 * float64(n/g.Size*(g.Size-1)) / seconds

@@ -543,12 +543,12 @@ func members(junction int32, places int) int {
 
 // AllGather implements collective.Group.
 func (g recordedGroup) AllGather(q device.Queue, whole, own device.Buffer) {
-	g.record(q, "all-gather", whole, own, func(to device.Queue) { g.Group.AllGather(to, whole, own) })
+	g.record(q, allGather, whole, own, func(to device.Queue) { g.Group.AllGather(to, whole, own) })
 }
 
 // ReduceScatter implements collective.Group.
 func (g recordedGroup) ReduceScatter(q device.Queue, own, whole device.Buffer) {
-	g.record(q, "reduce-scatter", whole, own, func(to device.Queue) { g.Group.ReduceScatter(to, own, whole) })
+	g.record(q, reduceScatter, whole, own, func(to device.Queue) { g.Group.ReduceScatter(to, own, whole) })
 }
 
 // Broadcast implements collective.Group.

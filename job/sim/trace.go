@@ -208,6 +208,9 @@ func (t *Trace) Exposure() (e Exposure) {
 func (e *Exposure) add(k tracks, step ran) {
 	compute := k.compute().All()
 	computing, moving := busy(compute, step), busy(k.comm().All(), step)
+	if exchanged := slices.DeleteFunc(slices.Clone(computing), func(r ran) bool { return !exchanges(r.task) }); len(exchanged) > 0 {
+		computing, moving = slices.DeleteFunc(computing, func(r ran) bool { return exchanges(r.task) }), union(moving, exchanged)
+	}
 	for _, q := range k.beside() {
 		if slices.Contains(setup.LinkQueues[:], q.name) {
 			moving = union(moving, slices.DeleteFunc(busy(q.All(), step), waitsForPeers))
@@ -234,6 +237,17 @@ func (e *Exposure) add(k tracks, step ran) {
 			}
 		}
 	}
+}
+
+// The names of the tasks that collectives are.
+const (
+	allGather     = "all-gather"
+	reduceScatter = "reduce-scatter"
+)
+
+// exchanges says that a task moves what ranks have, or waits for them to.
+func exchanges(task string) bool {
+	return task == allGather || task == reduceScatter || task == collective.Waiting
 }
 
 // waitsForPeers says that a task is a rank's waiting for others.
