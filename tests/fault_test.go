@@ -68,13 +68,13 @@ func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) co
 	return reports, cause
 }
 
-var groupNames = []string{"world", "shard", "replica", "to next", "from next"}
+var groupNames = []string{"world", "shard", "replica", "tensor", "joint", "to next", "from next"}
 
 // peersNames is what a link of the first stage is called at the second.
 var peersNames = map[string]string{"to next": "from previous", "from next": "to previous"}
 
 func groupOf(g *collective.Ranks, name string) *collective.Group {
-	return map[string]*collective.Group{"world": &g.World, "shard": &g.Shard, "replica": &g.Replica, "to next": &g.Links[collective.ToNext],
+	return map[string]*collective.Group{"world": &g.World, "shard": &g.Shard, "replica": &g.Replica, "tensor": &g.Tensor, "joint": &g.Joint, "to next": &g.Links[collective.ToNext],
 		"from next": &g.Links[collective.FromNext], "from previous": &g.Links[collective.FromPrevious], "to previous": &g.Links[collective.ToPrevious]}[name]
 }
 
@@ -131,7 +131,7 @@ func sites(t *testing.T, c *config.Config) (out []site) {
 		for n := done[name][0]; n < done[name][2]; n++ {
 			s := site{rank: n % c.Parallel.Ranks, group: name, n: n, step: 1}
 			if name != "world" {
-				s.rank = n % c.Parallel.DataRanks() // other stages have other operations
+				s.rank = n % (c.Parallel.Ranks / c.Parallel.Pipeline) // other stages have other operations
 			}
 			if there := peersNames[name]; there != "" { // of the first rank, or the one it is linked with
 				if s.rank = n % 2 * c.Parallel.Ranks / c.Parallel.Pipeline; s.rank > 0 {
@@ -157,6 +157,8 @@ var faultJobs = [][]string{
 	{"zero.stage=3", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.prefetch=2"},
 	{"zero.stage=1", "parallel.ranks=4", "parallel.pipeline=2", "train.accumulate=3"},
 	{"zero.stage=3", "parallel.ranks=4", "parallel.pipeline=2", "train.accumulate=3", "model.family=llama", "pipeline.schedule=ZBH1"},
+	{"zero.stage=3", "parallel.ranks=4", "parallel.tensor=2"},
+	{"zero.stage=0", "parallel.ranks=4", "parallel.tensor=2", "model.family=llama", "train.accumulate=2"},
 }
 
 // everywhere runs f for every site of every job.
@@ -224,7 +226,7 @@ func TestRankStallsAtAnyOperation(t *testing.T) {
 // everybody who communicates with it, and the errors name the rank.
 func TestRankDivergesAtAnyOperation(t *testing.T) {
 	everywhere(t, func(t *testing.T, c *config.Config, s site) {
-		size := map[string]int{"world": c.Parallel.Ranks, "shard": config.Mesh(c).Shard, "replica": config.Mesh(c).Replicate}
+		size := map[string]int{"world": c.Parallel.Ranks, "shard": config.Mesh(c).Shard, "replica": config.Mesh(c).Replicate, "tensor": config.Mesh(c).Tensor}
 		if size[s.group] == 1 {
 			return // nobody else is in the group
 		}
@@ -256,7 +258,7 @@ func late(t *testing.T, rank int, err error, victim int) {
 // located fails if the error does not begin with its coordinates.
 func located(t *testing.T, err error, rank, step int) {
 	t.Helper()
-	where := regexp.MustCompile(fmt.Sprintf(`^step %d: rank %d: (unit (root|embed|head|h\.\d|layers\.\d): (all-gather|reduce-scatter|all-reduce)|statistics: all-gather|micro-batch \d: (activations|gradients) for stage \d): `, step, rank))
+	where := regexp.MustCompile(fmt.Sprintf(`^step %d: rank %d: (unit (root|embed|head|h\.\d|layers\.\d)( \(whole\))?: (all-gather|reduce-scatter|all-reduce|forward|recompute|backward)|statistics: all-gather|micro-batch \d: (activations|gradients) for stage \d): `, step, rank))
 	if err == nil || !where.MatchString(err.Error()) {
 		t.Errorf("error %v, want %v", err, where)
 	}

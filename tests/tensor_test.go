@@ -57,7 +57,7 @@ func TestTensorAgreesWithWhole(t *testing.T) {
 
 // Of every rank of drawn meshes with divided matrices as much is allocated as planned, and used.
 func TestTensorsAllocateAsPlanned(t *testing.T) {
-	draws := 100
+	draws := 200
 	if testing.Short() {
 		draws = 10
 	}
