@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"zeroth/job/config"
@@ -17,6 +18,7 @@ type Header struct {
 	Groups        []config.Grouped // of parameters; nil of a job without groups
 	Ranks         int
 	Pipeline      int
+	Tensor        int
 	Shard         int
 	Replicate     int
 	Stage         int
@@ -139,8 +141,17 @@ func (p *pace) eta(left int) time.Duration {
 // Rows are the header's lines: a word and what it is.
 func (h Header) Rows() [][2]string {
 	ranks := fmt.Sprintf("%d, stage %d, %s", h.Ranks, h.Stage, h.Precision)
-	if h.Pipeline > 1 {
-		ranks = fmt.Sprintf("%d = pipeline %d × replicate %d × shard %d, stage %d, %s", h.Ranks, h.Pipeline, h.Replicate, h.Shard, h.Stage, h.Precision)
+	if h.Pipeline > 1 || h.Tensor > 1 {
+		var dims []string
+		for _, d := range []struct {
+			name string
+			n    int
+		}{{"pipeline", h.Pipeline}, {"replicate", h.Replicate}, {"shard", h.Shard}, {"tensor", h.Tensor}} {
+			if d.n > 1 || d.name == "replicate" || d.name == "shard" {
+				dims = append(dims, fmt.Sprintf("%s %d", d.name, d.n))
+			}
+		}
+		ranks = fmt.Sprintf("%d = %s, stage %d, %s", h.Ranks, strings.Join(dims, " × "), h.Stage, h.Precision)
 	} else if h.Replicate > 1 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", h.Ranks, h.Shard, h.Replicate, h.Stage, h.Precision)
 	}
