@@ -132,13 +132,9 @@ func table(m shard.Mesh) (all []opened) {
 		add(Ends, bothEnds(m))
 	}
 	if m.Tensor > 1 {
-		with := shard.Shard
-		if m.Shard <= 1 {
-			with = shard.Replicate
-		}
 		add(Tensor, m.Groups(shard.Tensor))
 		add(Updates, m.Groups(shard.Tensor))
-		add(Joint, m.Groups(with, shard.Tensor))
+		add(Joint, m.Groups(JointAxes(m)...))
 	}
 	if m.Pipeline > 1 {
 		for _, g := range m.Groups(shard.Pipeline) {
@@ -150,6 +146,14 @@ func table(m shard.Mesh) (all []opened) {
 		}
 	}
 	return all
+}
+
+// JointAxes returns the dimensions in which ranks of a Joint group differ.
+func JointAxes(m shard.Mesh) []shard.Axis {
+	if m.Shard > 1 {
+		return []shard.Axis{shard.Shard, shard.Tensor}
+	}
+	return []shard.Axis{shard.Replicate, shard.Tensor}
 }
 
 // MeshGroups returns the world ranks of each group of a mesh. A carrier between processes

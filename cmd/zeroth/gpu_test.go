@@ -61,13 +61,15 @@ func TestGPULaunchGivesTheSameBits(t *testing.T) {
 	}
 }
 
-// So do hybrid sharding and offload, in every order in which streams may run.
+// So do hybrid sharding, offload, pipelines and divided matrices, in every order in which streams may run.
 func TestGPULaunchHoldsInEveryOrder(t *testing.T) {
 	inFolder(t)
 	onFakes(t)
 	for i, sets := range [][]string{
 		{"parallel.shard=2", "parallel.replicate=2", "zero.stage=2"},
 		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "zero.prefetch=0"},
+		{"zero.stage=3", "parallel.pipeline=2", "model.layers=2", "train.accumulate=4", "zero.prefetch=2"},
+		{"zero.stage=3", "parallel.tensor=2", "model.heads=4", "train.accumulate=2", "zero.prefetch=2"},
 	} {
 		job := slices.Clone(gpus4)
 		for _, s := range sets {
@@ -124,11 +126,15 @@ func TestGPUNCCL(t *testing.T) {
 		{"1", "1", "3", "zero.prefetch=0"}, {"2", "2", "0", "train.accumulate=2"}, {"3", "3", "1", "precision=fp32"},
 		{"2", "4", "2", "train.accumulate=2"}, {"4", "4", "3", "zero.prefetch=2"}, {"2", "4", "3", "parallel={ranks: 4, shard: 2, replicate: 2}"}, {"1", "3", "3", "precision=fp16"},
 		{"4", "4", "1", "parallel={ranks: 4, pipeline: 2}"}, {"2", "4", "3", "parallel={ranks: 4, pipeline: 2}"},
+		{"4", "4", "1", "parallel={ranks: 4, tensor: 2}"}, {"2", "4", "3", "parallel={ranks: 4, tensor: 4}"},
 	} {
 		name := c.processes + "of" + c.ranks + "at" + c.stage
 		job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=2", "--set", "parallel.ranks=" + c.ranks, "--set", "zero.stage=" + c.stage, "--set", c.more})
 		if strings.Contains(c.more, "pipeline") {
 			name, job = name+"pipeline", append(job, "--set", "model.layers=2")
+		}
+		if strings.Contains(c.more, "tensor") {
+			name, job = name+"tensor", append(job, "--set", "model.heads=4")
 		}
 		process(t, 0, append(job, "--set", "parallel.collective=exact", "--out", name)...)
 		said, got := launchOnGPUs(t, "nccl"+name, c.processes, append(job, "--set", "parallel.collective=nccl")...)
@@ -151,9 +157,13 @@ func TestGPUExactByNCCL(t *testing.T) {
 	for _, c := range []struct{ processes, ranks, stage, library, more string }{
 		{"2", "2", "0", "", "train.accumulate=2"}, {"3", "3", "1", "2.18", "precision=fp32"}, {"2", "4", "2", "2.26", "train.accumulate=2"},
 		{"4", "4", "3", "", "zero.prefetch=2"}, {"2", "4", "3", "", "parallel={ranks: 4, shard: 2, replicate: 2}"}, {"3", "3", "3", "", "precision=fp16"},
+		{"2", "4", "1", "", "parallel={ranks: 4, tensor: 2}"}, {"4", "4", "1", "", "parallel={ranks: 4, tensor: 4}"},
 	} {
 		name := c.processes + "of" + c.ranks + "at" + c.stage + c.library
 		job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=2", "--set", "parallel.ranks=" + c.ranks, "--set", "zero.stage=" + c.stage, "--set", c.more, "--set", "parallel.collective=exact"})
+		if strings.Contains(c.more, "tensor") {
+			name, job = name+"tensor", append(job, "--set", "model.heads=4")
+		}
 		process(t, 0, append(job, "--out", name)...)
 		t.Run(name, func(t *testing.T) {
 			if c.library != "" {

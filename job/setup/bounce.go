@@ -31,9 +31,8 @@ func ShardedUnits(units []*fsdp.Unit) (all []Sharded) {
 // Bounce is the bytes of bounce memory of a rank's groups, by their roles: what
 // collective.BounceBytes says of the largest reduction, of gradients or of activations, in the
 // group that needs most. Of ranks of one process nothing bounces. The groups of all ranks
-// gather alone. With stage, its bytes of memory that operations are staged through are the most
-// that is reduced at once.
-func Bounce(c *Job, units []Sharded, stage int) (bytes map[collective.Role]int) {
+// gather alone. Memory that operations are staged through limits what is reduced at once.
+func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 	m, hosts := config.Mesh(c.Config), c.At.Hosts
 	bytes = map[collective.Role]int{}
 	if hosts == nil {
@@ -44,7 +43,7 @@ func Bounce(c *Job, units []Sharded, stage int) (bytes map[collective.Role]int) 
 		if parts[role] == nil {
 			parts[role] = map[part]bool{}
 		}
-		reduced(parts[role], t, n, collective.StagedPiece(stage, ranks, t))
+		reduced(parts[role], t, n, collective.StagedPiece(StagingShare(c, WireStagingOf(c)), ranks, t))
 	}
 	rules := Rules(c.Optimizer)
 	for _, u := range units {
@@ -73,7 +72,7 @@ func Bounce(c *Job, units []Sharded, stage int) (bytes map[collective.Role]int) 
 		}
 	}
 	if m.Tensor > 1 {
-		add(collective.Tensor, c.Precision, c.Train.MicroBatch*c.Model.Context/m.Tensor*c.Model.Width, m.Tensor)
+		add(collective.Tensor, c.Precision, activations(c.Config), m.Tensor)
 	}
 	for role, parts := range parts {
 		seen := map[string]bool{}
@@ -128,16 +127,21 @@ func spread(hosts []int) string {
 // lendBounce allocates the rank's bounce memory and gives it to its groups.
 func (r *Rank) lendBounce(c *Job) error {
 	if addsExactly(c) {
-		b, err := r.Device.Alloc(device.F32, ExactBounce(c, ShardedUnits(r.Trainer.Units()))/4, device.Bounce)
-		if err != nil {
-			return err
-		}
-		r.adds = b
-		for _, j := range r.joined {
-			j.end.AddExactly(b)
+		ofUnits, ofActivations := ExactBounce(c, ShardedUnits(r.Trainer.Units()))
+		for i, n := range []int{ofUnits, ofActivations} {
+			b, err := r.Device.Alloc(device.F32, n/4, device.Bounce)
+			if err != nil {
+				return err
+			}
+			r.adds = append(r.adds, b)
+			for _, j := range r.joined {
+				if (j.role == collective.Tensor) == (i == 1) {
+					j.end.AddExactly(b)
+				}
+			}
 		}
 	}
-	bytes := Bounce(c, ShardedUnits(r.Trainer.Units()), r.wires.Bytes())
+	bytes := Bounce(c, ShardedUnits(r.Trainer.Units()))
 	for role, g := range r.Groups.All() {
 		if role < collective.Shard || role >= collective.Forward {
 			continue // they reduce nothing

@@ -159,6 +159,19 @@ func WireStagingOf(c *Job) int {
 	return 0
 }
 
+// StagingShare returns how many of the bytes of wire staging the groups of one queue have: those
+// of units, those inside modules that divide matrices, and each link of a pipeline.
+func StagingShare(c *Job, bytes int) int {
+	queues := 1
+	if m := config.Mesh(c.Config); m.Tensor > 1 {
+		queues++
+	}
+	if Pipeline(c.Config) > 1 {
+		queues += len(LinkQueues)
+	}
+	return bytes / queues &^ (1<<12 - 1)
+}
+
 // Saves says whether the job makes checkpoints.
 func Saves(c *config.Config) bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }
 
@@ -236,13 +249,16 @@ func DryRank(j *Job, at int, wrap func(*zero.Config)) (t *zero.Trainer, dev, hos
 	if _, err := host.Alloc(device.F32, WireStagingOf(j)/4, device.Wires); err != nil {
 		return nil, nil, nil, err
 	}
-	for _, n := range Bounce(j, ShardedUnits(t.Units()), WireStagingOf(j)) {
+	for _, n := range Bounce(j, ShardedUnits(t.Units())) {
 		if _, err := hostMemory.Alloc(device.F64, n/8, device.Bounce); err != nil {
 			return nil, nil, nil, err
 		}
 	}
-	if _, err := dev.Alloc(device.F32, ExactBounce(j, ShardedUnits(t.Units()))/4, device.Bounce); err != nil {
-		return nil, nil, nil, err
+	ofUnits, ofActivations := ExactBounce(j, ShardedUnits(t.Units()))
+	for _, n := range []int{ofUnits, ofActivations} {
+		if _, err := dev.Alloc(device.F32, n/4, device.Bounce); err != nil {
+			return nil, nil, nil, err
+		}
 	}
 	if _, err = dev.Alloc(device.F32, int(Workspace(c, workers)/4), device.Workspace); err == nil && offloads {
 		_, err = host.Alloc(device.F32, int(hostWorkspace(c, workers)/4), device.Workspace)

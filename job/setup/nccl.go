@@ -12,6 +12,8 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/launch"
 	"zeroth/job/machine"
+	"zeroth/optim"
+	"zeroth/shard"
 )
 
 // joins is a device whose ranks have collectives of a library of their own.
@@ -39,19 +41,32 @@ func addsExactly(c *Job) bool {
 	return c.At.NCCL && c.Parallel.Collective == "exact"
 }
 
-// ExactBounce is the bytes of memory of a rank's device through which its gradients are
-// added up so.
-func ExactBounce(c *Job, units []Sharded) (n int) {
+// ExactBounce returns the bytes of memory of a rank's device through which it adds up so: what
+// units have, on one queue, and the activations of ranks that divide matrices, on another.
+func ExactBounce(c *Job, units []Sharded) (ofUnits, ofActivations int) {
 	if !addsExactly(c) {
-		return 0
+		return 0, 0
 	}
+	m, rules := config.Mesh(c.Config), Rules(c.Optimizer)
 	for _, u := range units {
-		if !u.Frozen {
-			part := 4 * u.Part
-			n = max(n, cuda.ExactBounce(u.Shard, part), cuda.ExactBounce(u.Replica, part/u.Replica))
+		if u.Frozen {
+			continue
+		}
+		part := 4 * u.Part
+		ofUnits = max(ofUnits, cuda.ExactBounce(u.Shard, part), cuda.ExactBounce(u.Replica, part/u.Replica))
+		if r, ok := rules[u.Rule].(optim.Whole); ok && m.Tensor > 1 && !u.Whole {
+			ofUnits = max(ofUnits, cuda.ExactBounce(m.Tensor, r.Input().Size()*u.Part*u.Shard))
 		}
 	}
-	return n
+	if m.Tensor > 1 {
+		ofActivations = cuda.ExactBounce(m.Tensor, c.Precision.Size()*activations(c.Config))
+	}
+	return ofUnits, ofActivations
+}
+
+// activations returns how many elements of the residual stream a rank has.
+func activations(c *config.Config) int {
+	return c.Train.MicroBatch * c.Model.Context / config.Mesh(c).Size(shard.Tensor) * c.Model.Width
 }
 
 // canNCCL is nil where the job's ranks of one process can add up by NCCL, which wants
@@ -90,7 +105,7 @@ func Communicators(c *Job) (ranks []int) {
 	m := config.Mesh(c.Config)
 	ranks = []int{m.Shard, m.Replicate}
 	if m.Tensor > 1 {
-		ranks = append(ranks, m.Tensor, m.Tensor, max(m.Shard, m.Replicate)*m.Tensor)
+		ranks = append(ranks, m.Tensor, m.Tensor, m.Size(collective.JointAxes(m)...))
 	}
 	if m.Pipeline > 1 {
 		ranks = append(ranks, 2*m.Replicate, 2, 2, 2, 2)
@@ -143,7 +158,7 @@ func (r *Rank) connect() error {
 		if err != nil {
 			return fmt.Errorf("communicator of its %v group: %w", role, err)
 		}
-		at.name = role.String()
+		at.role = role
 		r.joined = append(r.joined, at)
 		*g = at.group
 	}
@@ -152,7 +167,7 @@ func (r *Rank) connect() error {
 
 // joined is a group and its end of a communicator.
 type joined struct {
-	name  string // of the group
+	role  collective.Role
 	group *collective.Engined
 	end   end
 }
@@ -164,7 +179,7 @@ func (r *Rank) register() error {
 			return err
 		}
 		if known := j.end.Registered(); known != "" {
-			r.Opening = append(r.Opening, device.Span{Label: fmt.Sprintf("%s group: %s", j.name, known), Task: "register memory", Start: start, End: time.Now()})
+			r.Opening = append(r.Opening, device.Span{Label: fmt.Sprintf("%v group: %s", j.role, known), Task: "register memory", Start: start, End: time.Now()})
 		}
 	}
 	return nil

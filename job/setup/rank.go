@@ -59,7 +59,7 @@ type Rank struct {
 	joined  []joined        // of Groups, where they have communicators of NCCL's
 	links   []device.Queue  // of Queues, by collective.Link
 	bounce  []device.Buffer // memory of the groups for what is on its way, the host's
-	adds    device.Buffer   // of Device: what exact sums pass through that NCCL moves
+	adds    []device.Buffer // of Device: what exact sums pass through that NCCL moves, of units and of activations
 	ends    []func()        // what is to be closed before the queues
 	Lost    atomic.Bool     // Together has left it behind
 }
@@ -212,11 +212,21 @@ func (r *Rank) stage(c *Job) error {
 		return err
 	}
 	r.wires = b
-	for _, g := range r.Groups.All() {
-		*g = collective.Staged(*g, b)
+	next := 1
+	for role, g := range r.Groups.All() {
+		at := 0
+		if ownQueue(role) {
+			at, next = next, next+1
+		}
+		each := StagingShare(c, n) / b.Type.Size()
+		*g = collective.Staged(*g, b.Slice(at*each, (at+1)*each))
 	}
 	return nil
 }
+
+// ownQueue says whether groups with a role work on another queue than those of units, beside
+// which they need staging memory of their own.
+func ownQueue(role collective.Role) bool { return role == collective.Tensor || role >= collective.Forward }
 
 // share has a device that can take the memory that its rank sends from where other
 // processes read it.
@@ -301,7 +311,9 @@ func (r *Rank) Close() {
 		r.HostMemory().Free(b)
 	}
 	if r.Device != nil {
-		r.Device.Free(r.adds)
+		for _, b := range r.adds {
+			r.Device.Free(b)
+		}
 		r.Device.Close()
 	}
 	if r.Host != nil {

@@ -138,7 +138,7 @@ func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between i
 		return seconds, between
 	}
 	ranks := k.Group.Size
-	part, most := k.N/ranks, collective.StagedPiece(setup.WireStaging, ranks, k.In)
+	part, most := k.N/ranks, collective.StagedPiece(setup.StagingShare(m.job, setup.WireStaging), ranks, k.In)
 	piece := func(n, times int) {
 		_, s, bytes := w.Of(gather, k.In, n*ranks)
 		s += m.copies(k, n*k.In.Size())

@@ -113,12 +113,15 @@ func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, er
 	if err != nil {
 		return nil, err
 	}
-	bytes := setup.Bounce(c, setup.ShardedUnits(t.Units()), setup.WireStagingOf(c))
+	bytes := setup.Bounce(c, setup.ShardedUnits(t.Units()))
 	m := config.Mesh(c.Config)
 	inner := m.Size(shard.Context, shard.Tensor)
-	l.bounce = map[Group]int{
-		{m.Size(shard.Tensor), 1}: bytes[collective.Tensor], {max(m.Shard, m.Replicate) * inner, 1}: bytes[collective.Joint],
-		{m.Replicate, m.Shard * inner}: bytes[collective.Replica], {m.Shard, inner}: bytes[collective.Shard],
+	l.bounce = map[Group]int{}
+	for role, g := range map[collective.Role]Group{
+		collective.Shard: {m.Shard, inner}, collective.Replica: {m.Replicate, m.Shard * inner},
+		collective.Tensor: {inner, 1}, collective.Updates: {inner, 1}, collective.Joint: {m.Size(collective.JointAxes(m)...), 1},
+	} {
+		l.bounce[g] = max(l.bounce[g], bytes[role])
 	}
 	for i := range steps {
 		if i >= issued && l.repeat(steps-i) {
