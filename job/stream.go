@@ -85,19 +85,18 @@ func (s *stream) round(mine []byte) (more bool, err error) {
 
 // send gives the rank's parameters away.
 func (s *stream) send() error {
-	most := max(1, mostRound/4/s.rank.Groups.World.Size())
+	most := mostRound / s.rank.Groups.World.Size()
 	var pieces []byte
-	held := 0 // elements in pieces
 	give := func() error {
 		_, err := s.round(pieces)
-		pieces, held = pieces[:0], 0
+		pieces = pieces[:0]
 		return err
 	}
 	err := s.each(func(p zero.Part, src []float32) error {
 		for lo := 0; lo < len(src); {
-			n := min(len(src)-lo, most-held)
+			n := min(len(src)-lo, max(1, (most-len(pieces))/4))
 			pieces = appendPiece(pieces, p.Param.Name, p.At.Lo+lo, src[lo:lo+n])
-			if lo, held = lo+n, held+n; held < most && len(pieces) < 8*most {
+			if lo += n; len(pieces) < most {
 				continue
 			}
 			if err := give(); err != nil {
@@ -106,7 +105,7 @@ func (s *stream) send() error {
 		}
 		return nil
 	})
-	if err == nil && held > 0 {
+	if err == nil && len(pieces) > 0 {
 		err = give()
 	}
 	if err != nil {

@@ -155,8 +155,11 @@ func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch
 	}
 	all := p.whole(device.Matrix(d, bt.Held(), words.Cols))
 	grad := func() { q.EmbedGrad(words, places, all, e.part, bt.Input, bt.T, bt.Start, e.shared) }
-	pad, has := e.part.Index(e.pad, words.Rows)
-	if !e.padded || !has || dw[table].N == 0 {
+	pad, has := 0, e.padded && dw[table].N > 0
+	if has {
+		pad, has = e.part.Index(e.pad, words.Rows)
+	}
+	if !has {
 		grad()
 		return
 	}

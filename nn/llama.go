@@ -183,15 +183,15 @@ func (f fused) cut(all rows, give func(l *linear, r rows)) {
 // linears lists the matrices of attention and of the MLP, in order.
 func (b *llamaBlock) linears() (attn, mlp []fused) {
 	l, c, a, k := b.l, b.l.Width, b.l.queries(), b.l.keys()
+	columns := func(name string, bias bool, parts ...part) fused {
+		return fused{name: name, in: c, bias: bias, parts: parts}
+	}
 	q, key, value := part{&b.qkv[0], a}, part{&b.qkv[1], k}, part{&b.qkv[2], k}
 	gate, up := part{&b.gate, l.FFN}, part{&b.up, l.FFN}
-	attn = []fused{
-		{"self_attn.q_proj", c, l.BiasQKV, []part{q}, false}, {"self_attn.k_proj", c, l.BiasQKV, []part{key}, false}, {"self_attn.v_proj", c, l.BiasQKV, []part{value}, false},
-	}
-	mlp = []fused{{"mlp.gate_proj", c, l.BiasMLP, []part{gate}, false}, {"mlp.up_proj", c, l.BiasMLP, []part{up}, false}}
+	attn = []fused{columns("self_attn.q_proj", l.BiasQKV, q), columns("self_attn.k_proj", l.BiasQKV, key), columns("self_attn.v_proj", l.BiasQKV, value)}
+	mlp = []fused{columns("mlp.gate_proj", l.BiasMLP, gate), columns("mlp.up_proj", l.BiasMLP, up)}
 	if l.Fused {
-		attn = []fused{{"self_attn.qkv_proj", c, l.BiasQKV, []part{q, key, value}, false}}
-		mlp = []fused{{"mlp.gate_up_proj", c, l.BiasMLP, []part{gate, up}, false}}
+		attn, mlp = []fused{columns("self_attn.qkv_proj", l.BiasQKV, q, key, value)}, []fused{columns("mlp.gate_up_proj", l.BiasMLP, gate, up)}
 	}
 	return append(attn, fused{"self_attn.o_proj", a, l.BiasOut, []part{{&b.o, c}}, true}),
 		append(mlp, fused{"mlp.down_proj", l.FFN, l.BiasMLP, []part{{&b.down, c}}, true})

@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Mesh is a world of ranks in a grid of named dimensions, from the outermost to the
@@ -40,6 +41,18 @@ func (m Mesh) sizes() [axes]int {
 		all[a] = max(1, n)
 	}
 	return all
+}
+
+// Dimensions names them with their sizes: those of data always, others where there are several ranks.
+func (m Mesh) Dimensions() string {
+	var words []string
+	all := m.sizes()
+	for a, name := range [axes]string{"pipeline", "replicate", "shard", "context", "tensor"} {
+		if all[a] > 1 || slices.Contains(data, Axis(a)) {
+			words = append(words, fmt.Sprintf("%s %d", name, all[a]))
+		}
+	}
+	return strings.Join(words, " × ")
 }
 
 // Size returns the number of ranks that differ in some dimensions alone.

@@ -198,11 +198,14 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 			most = p
 		}
 	}
-	if len(all) == 1 {
+	if config.Mesh(c).World() == config.Mesh(c).DataRanks() {
 		return most, nil
 	}
 	whole := *most
-	whole.Parameters, whole.Places = 0, all
+	whole.Parameters = 0
+	if len(all) > 1 {
+		whole.Places = all
+	}
 	for _, p := range config.Parameters(c) {
 		whole.Parameters += int64(p.Numel())
 	}

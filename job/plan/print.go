@@ -242,9 +242,10 @@ func (p *Plan) header() [][2]string {
 	if c.Zero.Stage > 0 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision)
 	}
-	if n := mesh.Pipeline; n > 1 {
-		s := c.PipelineShape()
-		ranks = fmt.Sprintf("%d = pipeline %d × replicate %d × shard %d, stage %d, %s", mesh.World(), n, mesh.Replicate, mesh.Shard, c.Zero.Stage, c.Precision)
+	if mesh.World() > mesh.DataRanks() {
+		ranks = fmt.Sprintf("%d = %s, stage %d, %s", mesh.World(), mesh.Dimensions(), c.Zero.Stage, c.Precision)
+	}
+	if s := c.PipelineShape(); s.Ranks > 1 {
 		ranks += fmt.Sprintf("; %s of %d micro-batches", s.Schedule, s.Micro)
 	}
 	return append([][2]string{

@@ -3,12 +3,12 @@ package report
 import (
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"zeroth/job/config"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/shard"
 )
 
 // Header is what a run is, known before its first step.
@@ -142,16 +142,8 @@ func (p *pace) eta(left int) time.Duration {
 func (h Header) Rows() [][2]string {
 	ranks := fmt.Sprintf("%d, stage %d, %s", h.Ranks, h.Stage, h.Precision)
 	if h.Pipeline > 1 || h.Tensor > 1 {
-		var dims []string
-		for _, d := range []struct {
-			name string
-			n    int
-		}{{"pipeline", h.Pipeline}, {"replicate", h.Replicate}, {"shard", h.Shard}, {"tensor", h.Tensor}} {
-			if d.n > 1 || d.name == "replicate" || d.name == "shard" {
-				dims = append(dims, fmt.Sprintf("%s %d", d.name, d.n))
-			}
-		}
-		ranks = fmt.Sprintf("%d = %s, stage %d, %s", h.Ranks, strings.Join(dims, " × "), h.Stage, h.Precision)
+		mesh := shard.Mesh{Pipeline: h.Pipeline, Replicate: h.Replicate, Shard: h.Shard, Tensor: h.Tensor}
+		ranks = fmt.Sprintf("%d = %s, stage %d, %s", h.Ranks, mesh.Dimensions(), h.Stage, h.Precision)
 	} else if h.Replicate > 1 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", h.Ranks, h.Shard, h.Replicate, h.Stage, h.Precision)
 	}

@@ -226,7 +226,9 @@ func (r *Rank) stage(c *Job) error {
 
 // ownQueue says whether groups with a role work on another queue than those of units, beside
 // which they need staging memory of their own.
-func ownQueue(role collective.Role) bool { return role == collective.Tensor || role >= collective.Forward }
+func ownQueue(role collective.Role) bool {
+	return role == collective.Tensor || role >= collective.Forward
+}
 
 // share has a device that can take the memory that its rank sends from where other
 // processes read it.

@@ -33,14 +33,7 @@ func RunCrossEntropyGrad(t *Args, w *Worker, lo, hi int) {
 		}
 		x, at := logitsOf(w, m, i, t.Cap), WantTarget(int(target[i]), i, m.Cols)
 		loss[i] = x.loss(at)
-		if t.Cap > 0 {
-			x.cappedGradient(at, t.F, t.Cap)
-		} else {
-			x.gradient(at, t.F)
-		}
-		if x.row.Ptr != row.Ptr {
-			Store(row, x.row.F32())
-		}
+		x.replace(row, at, t.F, t.Cap)
 	}
 }
 
@@ -93,14 +86,7 @@ func RunCrossEntropyMerge(t *Args, w *Worker, lo, hi int) {
 			at = -1
 		}
 		x.load(t.Cap)
-		if t.Cap > 0 {
-			x.cappedGradient(at, t.F, t.Cap)
-		} else {
-			x.gradient(at, t.F)
-		}
-		if x.row.Ptr != row.Ptr {
-			Store(row, x.row.F32())
-		}
+		x.replace(row, at, t.F, t.Cap)
 	}
 }
 
@@ -185,6 +171,18 @@ func (x *logits) at(i int) float32 {
 
 func (x *logits) loss(target int) float32 {
 	return float32(math.Log(x.sum) + float64(x.top) - float64(x.at(target)))
+}
+
+// replace puts the gradient of the logits in place of them, in row.
+func (x *logits) replace(row device.Buffer, target int, scale, cap float32) {
+	if cap > 0 {
+		x.cappedGradient(target, scale, cap)
+	} else {
+		x.gradient(target, scale)
+	}
+	if x.row.Ptr != row.Ptr {
+		Store(row, x.row.F32())
+	}
 }
 
 // gradient turns the logits into scale*(softmax - onehot(target)). A target below 0 is not
