@@ -31,7 +31,7 @@ func TestForeignAttachments(t *testing.T) {
 		}
 		f.Carried.Files = []checkpoint.Attachment{{Path: path, Data: []byte("x")}}
 		root, to := t.TempDir(), filepath.Join(t.TempDir(), "in", "to")
-		dir, err := f.Import(t.Context(), root, nil)
+		dir, err := f.Import(t.Context(), root, checkpoint.Options{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -243,14 +243,14 @@ func (a *app) importModel(cmd *cobra.Command, folder, to string, asJSON bool) er
 		return err
 	}
 	defer src.Close()
-	undo, err := newCheckpoint(to, 0)
+	hold, undo, err := newCheckpoint(to, 0)
 	if err != nil {
 		return err
 	}
 	defer undo()
 	var path string
 	speed, err := a.long(cmd, "import", src.Bytes, func(ctx context.Context, done func(int64)) error {
-		path, err = src.Import(ctx, to, done)
+		path, err = src.Import(ctx, to, checkpoint.Options{Hold: hold}, done)
 		return err
 	})
 	if err != nil {
@@ -280,25 +280,43 @@ func plain(names []string) string {
 	return strings.Join(out, ", ")
 }
 
-// newCheckpoint checks that a checkpoint of a step may be added to a folder,
-// of which it becomes the latest, and returns what takes the folder away again
-// if no checkpoint comes to be in it.
-func newCheckpoint(root string, step int64) (undo func(), err error) {
-	list, err := checkpoint.List(root)
-	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("--to: %w; name a folder that can be made", err))
-	}
-	e, ok := checkpoint.Newest(list)
-	if ok && e.Status == checkpoint.Damaged {
-		return nil, input.BadInput(fmt.Errorf("--to %s: %s is damaged: %s; name another folder", root, filepath.Base(e.Path), e.Why))
-	}
-	if ok && e.Step >= step {
-		return nil, input.BadInput(fmt.Errorf("--to %s: its latest checkpoint is of step %d; one of step %d would become the latest instead: name another folder", root, e.Step, step))
+// newCheckpoint locks a folder for a checkpoint of a step, which must become
+// its latest, and returns what gives the lock up and takes the folder away
+// again if no checkpoint comes to be in it.
+func newCheckpoint(root string, step int64) (hold *checkpoint.Hold, undo func(), err error) {
+	if err := becomesLatest(root, step); err != nil { // before a folder is made
+		return nil, nil, err
 	}
 	made := job.Missing(root)
-	return func() {
+	if hold, err = checkpoint.HoldFolder(nil, root); err != nil {
+		return nil, nil, fmt.Errorf("--to %s: %w", root, err)
+	}
+	undo = func() {
+		hold.Close()
 		for _, folder := range made {
 			os.Remove(folder) // fails if it is not empty
 		}
-	}, nil
+	}
+	if err := becomesLatest(root, step); err != nil { // another process was first
+		undo()
+		return nil, nil, err
+	}
+	return hold, undo, nil
+}
+
+// becomesLatest refuses a folder in which a checkpoint of a step would not
+// become the latest.
+func becomesLatest(root string, step int64) error {
+	list, err := checkpoint.List(root)
+	if err != nil {
+		return input.BadInput(fmt.Errorf("--to: %w; name a folder that can be made", err))
+	}
+	e, ok := checkpoint.Newest(list)
+	if ok && e.Status == checkpoint.Damaged {
+		return input.BadInput(fmt.Errorf("--to %s: %s is damaged: %s; name another folder", root, filepath.Base(e.Path), e.Why))
+	}
+	if ok && e.Step >= step {
+		return input.BadInput(fmt.Errorf("--to %s: its latest checkpoint is of step %d; one of step %d would become the latest instead: name another folder", root, e.Step, step))
+	}
+	return nil
 }

@@ -19,7 +19,9 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/safetensors/safetensorstest"
+	"zeroth/checkpoint/vfs"
 	"zeroth/job/report"
+	"zeroth/job/state"
 	"zeroth/shard"
 )
 
@@ -582,4 +584,37 @@ func (l *firstWrite) Write(b []byte) (int, error) {
 		l.there, _ = filepath.Glob("r/ckpt/step-*")
 	}
 	return l.Buffer.Write(b)
+}
+
+// While one process makes a first checkpoint no other can begin one, and
+// after it there is a latest.
+func TestNewCheckpointAlone(t *testing.T) {
+	trained(t)
+	model, err := state.OpenModelFolder("r/model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer model.Close()
+	hold, undo, err := newCheckpoint("new/one", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locked := (*vfs.Locked)(nil)
+	if _, _, err := newCheckpoint("new/one", 0); !errors.As(err, &locked) {
+		t.Errorf("while one begins: %v", err)
+	}
+	if _, err := model.Import(t.Context(), "new/one", checkpoint.Options{Hold: hold}, nil); err != nil {
+		t.Error(err)
+	}
+	undo()
+	if _, _, err := newCheckpoint("new/one", 0); err == nil || !strings.Contains(err.Error(), "is of step 0") {
+		t.Errorf("after one: %v", err)
+	}
+	if _, undo, err = newCheckpoint("new/two", 0); err != nil {
+		t.Fatal(err)
+	}
+	undo()
+	if _, err := os.Stat("new/two"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a folder without a checkpoint is left: %v", err)
+	}
 }

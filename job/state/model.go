@@ -114,7 +114,7 @@ func (f *ModelFolder) Close() error { return f.src.Close() }
 // Import makes a checkpoint of step 0 in a folder of checkpoints, without
 // optimizer state, and returns its folder. A job of that model which resumes
 // from it begins its training there. After an error there is no checkpoint.
-func (f *ModelFolder) Import(ctx context.Context, root string, progressed func(add int64)) (string, error) {
+func (f *ModelFolder) Import(ctx context.Context, root string, o checkpoint.Options, progressed func(add int64)) (string, error) {
 	base, err := f.src.Check(ctx, f.model)
 	if err != nil {
 		return "", err
@@ -127,6 +127,7 @@ func (f *ModelFolder) Import(ctx context.Context, root string, progressed func(a
 		State:    Progress{Model: f.Carried.Config, Base: base, Version: Version()}.JSON(),
 		Files:    f.Carried.Files,
 		Name:     func(name string) (string, bool) { to, ok := names[name]; return to, ok },
+		Options:  o,
 		Progress: progressed,
 	}
 	return im.Import(ctx, f.src.Reader, root)
