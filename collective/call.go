@@ -19,17 +19,20 @@ const (
 	allGather op = iota
 	reduceScatter
 	broadcast
+	reduce
 	ops
 )
 
-func (o op) String() string { return [ops]string{"all-gather", "reduce-scatter", "broadcast"}[o] }
+func (o op) String() string {
+	return [ops]string{"all-gather", "reduce-scatter", "broadcast", "reduce"}[o]
+}
 
 // call is one operation of a rank, and all that the ranks must agree on.
 type call struct {
 	seq int // operations the rank issued on the group before this one
 	op  op
 	t   device.DType
-	n   int // elements of the whole buffer, or of the one that is broadcast
+	n   int // elements of the whole buffer, or of the one of a broadcast or a reduce
 
 	label [labelLen]byte // of the queue's work, its first bytes
 }
@@ -50,7 +53,7 @@ func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
 	if n := partLen(g, o, whole); own.N != n || own.Type != whole.Type {
 		panic(fmt.Sprintf("collective: %v with %d %v as the rank's own part, which has %d", c, own.N, own.Type, n))
 	}
-	if o == reduceScatter && whole.Type.Integer() {
+	if (o == reduceScatter || o == reduce) && whole.Type.Integer() {
 		panic(fmt.Sprintf("collective: %v: sums are of float types", c))
 	}
 	copy(c.label[:], q.Labelled())
@@ -59,7 +62,7 @@ func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
 
 // partLen is the number of elements of a rank's own part of an operation.
 func partLen(g Group, o op, whole device.Buffer) int {
-	if o == broadcast {
+	if o == broadcast || o == reduce {
 		return whole.N
 	}
 	return PartLen(g, whole)

@@ -1,8 +1,8 @@
 // Package collective moves buffers between the ranks of a group.
 //
 // A Group has two primitives between a buffer of Size equal parts, of which
-// part r is rank r's own, and that own part, which may lie elsewhere; and one that moves
-// a buffer of rank 0 to the others. The rest are functions over them. Sums are taken in float32 in rank order, so every
+// part r is rank r's own, and that own part, which may lie elsewhere; one that moves
+// a buffer of rank 0 to the others, and one that adds theirs up in rank 0's. The rest are functions over them. Sums are taken in float32 in rank order, so every
 // implementation gives the same bits. A collective is issued on a queue and
 // returns at once; its error sticks to the queue. The ranks of a group issue the
 // same operations in the same order, and a rank that uses several queues orders
@@ -49,6 +49,9 @@ type Group interface {
 	// Broadcast fills b from rank 0's b, which stays as it is. Any element type. In a
 	// group of two it is a link from rank 0 to rank 1.
 	Broadcast(q device.Queue, b device.Buffer)
+	// Reduce sets rank 0's b to the sum of b over all ranks, as ReduceScatter adds up.
+	// The others' stay as they are.
+	Reduce(q device.Queue, b device.Buffer)
 	// Close ends the group on this rank and returns at once; the memory of
 	// pending operations is free after Wait on their queue. Pending and later
 	// operations of every other rank fail with ErrPeerLost, this rank's own

@@ -26,4 +26,5 @@ func (d Dry) Size() int                                        { return d.Of }
 func (d Dry) AllGather(_ device.Queue, _, _ device.Buffer)     {}
 func (d Dry) ReduceScatter(_ device.Queue, _, _ device.Buffer) {}
 func (d Dry) Broadcast(_ device.Queue, _ device.Buffer)        {}
+func (d Dry) Reduce(_ device.Queue, _ device.Buffer)           {}
 func (d Dry) Close() error                                     { return nil }

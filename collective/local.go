@@ -160,6 +160,9 @@ func (l *Local) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 // Broadcast implements Group.
 func (l *Local) Broadcast(q device.Queue, b device.Buffer) { l.issue(q, broadcast, b, b) }
 
+// Reduce implements Group.
+func (l *Local) Reduce(q device.Queue, b device.Buffer) { l.issue(q, reduce, b, b) }
+
 // Waiting is what the phases of an operation in which a rank waits for the
 // others are called in traces; the one in which it works has the operation's
 // name.
@@ -230,6 +233,10 @@ func (c *localCall) work(q LocalQueue) {
 		q.SumAll(c.op.String(), c.to[:1], c.from)
 	case broadcast:
 		q.CopyAll(c.op.String(), c.to[:1], c.from[:1])
+	case reduce:
+		if c.l.rank == 0 {
+			q.SumAll(c.op.String(), c.to[:1], c.from)
+		}
 	}
 }
 
@@ -274,10 +281,15 @@ func (c *localCall) shared() device.Buffer {
 }
 
 // operands are what the work is on: every rank's own part, the rank's too if it
-// is not in place, or part Rank of all ranks' buffers, or rank 0's.
+// is not in place, or part Rank of all ranks' buffers, or rank 0's, or all of all.
 func (c *localCall) operands() {
-	if c.op == broadcast {
+	switch c.op {
+	case broadcast:
 		c.to[0], c.from[0] = c.own, c.l.at.bufs[0]
+		return
+	case reduce:
+		c.to[0] = c.own
+		copy(c.from, c.l.at.bufs)
 		return
 	}
 	for r, from := range c.l.at.bufs {

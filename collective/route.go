@@ -12,7 +12,8 @@ import (
 // with the same routes.
 //
 // Flat, part r of a gather goes from rank r to all, part r of a reduction from all
-// to rank r, which adds. A broadcast goes from rank 0 to all, always.
+// to rank r, which adds. A broadcast goes from rank 0 to all and a reduce from all to
+// rank 0, always.
 //
 // By host, part r of a gather goes from rank r to its own host's ranks and to one
 // rank of each other host, which passes it on there. In a reduction the sum goes
@@ -207,6 +208,22 @@ func (h *hosts) broadcast(me int32) *route {
 	return t
 }
 
+// collect is the route of a rank's reduces to rank 0.
+func (h *hosts) collect(me int32) *route {
+	t := &route{in: make([]stream, h.size), out: make([]stream, h.size), first: true, last: true}
+	of := stream{parts: []int32{0}, of: term}
+	if me != 0 {
+		t.out[0] = of
+		return t
+	}
+	t.adds, t.after = of.parts, []int32{0}
+	for p := 1; p < h.size; p++ {
+		t.near, t.in[p] = append(t.near, int32(p)), of
+	}
+	t.place = places(t.in)
+	return t
+}
+
 // added are the parts that a rank adds.
 func (h *hosts) added(by int32) (parts []int32) {
 	if len(h.runs) == 1 {
@@ -332,7 +349,7 @@ func (l Links) seconds(s Spread, c call) (flat, byHost float64) {
 	elem := float64(c.t.Size())
 	flat, byHost = l.flatSeconds(s, float64(c.n)*elem), math.Inf(1)
 	switch {
-	case !s.Choose() || c.op == broadcast:
+	case !s.Choose() || c.op == broadcast || c.op == reduce:
 	case c.op == allGather:
 		byHost = l.gatherSeconds(s, float64(c.n)*elem)
 	default:
@@ -388,7 +405,7 @@ type routing struct {
 
 // routes are a rank's, and what all ranks make of them alike.
 type routes struct {
-	gather, reduce, broadcast *route
+	gather, reduce, broadcast, collect *route // collect: of a reduce to rank 0
 
 	chunk         int // bytes
 	streams, sums int
@@ -408,12 +425,15 @@ func newRouting(rank int, number []int, how Routing) *routing {
 }
 
 func newRoutes(rank int, h *hosts) routes {
-	return routes{gather: h.gather(int32(rank)), reduce: h.reduce(int32(rank)), broadcast: h.broadcast(int32(rank)), chunk: chunkBytes(h), streams: h.streams(), sums: h.sums()}
+	return routes{gather: h.gather(int32(rank)), reduce: h.reduce(int32(rank)), broadcast: h.broadcast(int32(rank)), collect: h.collect(int32(rank)), chunk: chunkBytes(h), streams: h.streams(), sums: h.sums()}
 }
 
 // of is the routes of a call, of parts of so many elements: what costs less, unless that
 // needs more bounce memory than was planned.
 func (r *routing) of(c call, part int) *routes {
+	if c.op == reduce {
+		return &r.flat
+	}
 	by := r.by(r.links, c)
 	if r.planned > 0 && c.op == reduceScatter && by.slots()*slotBytes(by.chunk, part, c.t) > r.planned {
 		return r.by(Usual, c)

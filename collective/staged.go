@@ -75,19 +75,30 @@ func (g *staged) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 
 // Broadcast implements Group.
 func (g *staged) Broadcast(q device.Queue, b device.Buffer) {
+	g.through(q, b, g.Rank() == 0, g.Rank() > 0, g.Group.Broadcast)
+}
+
+// Reduce implements Group.
+func (g *staged) Reduce(q device.Queue, b device.Buffer) {
+	g.through(q, b, true, g.Rank() == 0, g.Group.Reduce)
+}
+
+// through does an operation on a buffer that is one part, piece by piece, which this rank
+// gives, or gets, or both.
+func (g *staged) through(q device.Queue, b device.Buffer, gives, gets bool, do func(device.Queue, device.Buffer)) {
 	if b.Host {
-		g.Group.Broadcast(q, b)
+		do(q, b)
 		return
 	}
 	step := StagedPiece(g.stage.Bytes(), 1, b.Type)
 	for lo := 0; lo == 0 || lo < b.N; lo += step {
 		piece := b.Slice(lo, min(lo+step, b.N))
 		stage := device.Buffer{Type: b.Type, Host: true, Use: g.stage.Use, N: piece.N, Ptr: g.stage.Ptr}
-		if g.Rank() == 0 {
+		if gives {
 			q.Copy(stage, piece)
 		}
-		g.Group.Broadcast(q, stage)
-		if g.Rank() > 0 {
+		do(q, stage)
+		if gets {
 			q.Copy(piece, stage)
 		}
 	}

@@ -103,6 +103,13 @@ func (g *watchdog) Broadcast(q device.Queue, b device.Buffer) {
 	o.then(q, o.done, o.launched)
 }
 
+// Reduce implements Group.
+func (g *watchdog) Reduce(q device.Queue, b device.Buffer) {
+	o := g.begin(q, reduce, b)
+	g.Group.Reduce(q, b)
+	o.then(q, o.done, o.launched)
+}
+
 // begun is an operation on its way through a queue; its functions are bound once.
 type begun struct {
 	Operation

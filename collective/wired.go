@@ -145,6 +145,9 @@ func (g *Wired) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 // Broadcast implements Group.
 func (g *Wired) Broadcast(q device.Queue, b device.Buffer) { g.issue(q, broadcast, b, b) }
 
+// Reduce implements Group.
+func (g *Wired) Reduce(q device.Queue, b device.Buffer) { g.issue(q, reduce, b, b) }
+
 func (g *Wired) issue(q device.Queue, o op, whole, own device.Buffer) {
 	what := newCall(g, q, o, whole, own)
 	on, ok := q.(WireQueue)
@@ -246,6 +249,12 @@ func (c *wiredCall) measure() {
 		c.route = c.routes.gather
 	case broadcast:
 		c.route = c.routes.broadcast
+	case reduce:
+		c.route, elem = c.routes.collect, accumulator(c.t).Size()
+		c.slot = slotBytes(c.routes.chunk, part, c.t)
+		if g.Rank() == 0 {
+			g.reserve(c.routes.slots() * c.slot)
+		}
 	case reduceScatter:
 		c.route, elem = c.routes.reduce, accumulator(c.t).Size()
 		c.slot = slotBytes(c.routes.chunk, part, c.t)

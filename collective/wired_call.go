@@ -114,9 +114,9 @@ func (c *wiredCall) part(s *stream) device.Buffer {
 	return c.at(int(s.parts[0]))
 }
 
-// at is where part r of the buffer is: what is broadcast has one.
+// at is where part r of the buffer is: that of a broadcast or a reduce has one.
 func (c *wiredCall) at(r int) device.Buffer {
-	if c.op == broadcast {
+	if c.op == broadcast || c.op == reduce {
 		return c.own
 	}
 	return Part(c.g, c.whole, r)
@@ -385,7 +385,7 @@ func (c *wiredCall) addends(i, k int) []device.Buffer {
 		from := int(c.before[i])
 		terms = append(terms, c.addend(from))
 	}
-	mine := c.cut(Part(g, c.whole, int(c.adds[i])), k)
+	mine := c.cut(c.at(int(c.adds[i])), k)
 	for n, p := range c.near {
 		if int(p) > g.Rank() && (n == 0 || int(c.near[n-1]) < g.Rank()) {
 			terms = append(terms, mine)

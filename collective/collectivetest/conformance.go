@@ -259,6 +259,10 @@ func (m *team) compare(rng *rand.Rand, typ device.DType, n int) {
 		return own.Buffer
 	})
 	m.operate(rng, typ, n, true, allReduce, issueAllReduce)
+	m.operate(rng, typ, n, true, collect, func(r *rank, b device.Buffer) device.Buffer {
+		r.Reduce(r.q[0], b)
+		return b
+	})
 }
 
 // gatherApart gathers from elsewhere than the ranks' parts of b, which hold

@@ -28,6 +28,7 @@ func testDivergence(t *testing.T, open func(int) []collective.Group) {
 		return func(r *rank) { collective.ReduceScatter(r, r.q[0], clone(b)) }
 	}
 	send := func(b device.Buffer) func(*rank) { return func(r *rank) { r.Broadcast(r.q[0], clone(b)) } }
+	collect := func(b device.Buffer) func(*rank) { return func(r *rank) { r.Reduce(r.q[0], clone(b)) } }
 	tests := []struct {
 		odd, rest func(*rank)
 		want      string
@@ -36,6 +37,7 @@ func testDivergence(t *testing.T, open func(int) []collective.Group) {
 		{gather(f32(100)), gather(f32(96)), "operation 1: rank 2 calls all-gather of 100 fp32, ranks 0,1,3 all-gather of 96 fp32"},
 		{gather(device.OfF64(make([]float64, 96))), gather(f32(96)), "operation 1: rank 2 calls all-gather of 96 fp64, ranks 0,1,3 all-gather of 96 fp32"},
 		{send(f32(100)), send(f32(96)), "operation 1: rank 2 calls broadcast of 100 fp32, ranks 0,1,3 broadcast of 96 fp32"},
+		{collect(f32(96)), send(f32(96)), "operation 1: rank 2 calls reduce of 96 fp32, ranks 0,1,3 broadcast of 96 fp32"},
 		{gather(f32(0)), reduce(f32(4)), "operation 1: rank 2 calls all-gather of 0 fp32, ranks 0,1,3 reduce-scatter of 4 fp32"},
 	}
 	for _, test := range tests {
@@ -119,6 +121,7 @@ func testAllocations(t *testing.T, open func(int) []collective.Group) {
 			for i, r := range m.ranks {
 				collective.AllReduce(r, r.q[0], bufs[i])
 				r.Broadcast(r.q[0], bufs[i])
+				r.Reduce(r.q[0], bufs[i])
 			}
 			for _, r := range m.ranks {
 				if err := r.q[0].Wait(); err != nil {

@@ -81,6 +81,13 @@ func (g *faulty) Broadcast(q device.Queue, b device.Buffer) {
 	}
 }
 
+// Reduce implements Group.
+func (g *faulty) Reduce(q device.Queue, b device.Buffer) {
+	if g.pass(q) {
+		g.Group.Reduce(q, b)
+	}
+}
+
 // pass issues the next operation's fault and reports whether the operation follows.
 func (g *faulty) pass(q device.Queue) bool {
 	f := g.plan(g.issued)

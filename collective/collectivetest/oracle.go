@@ -31,6 +31,17 @@ func broadcast(bufs []device.Buffer) {
 	}
 }
 
+// collect sets rank 0's buffer to the sum over the ranks.
+func collect(bufs []device.Buffer) {
+	terms := make([]uint64, len(bufs))
+	for i := range bufs[0].N {
+		for k, b := range bufs {
+			terms[k] = element(b, i)
+		}
+		setElement(bufs[0], i, sumBits(bufs[0].Type, terms))
+	}
+}
+
 // reduce sets part r of rank r's buffer to the sum over the ranks.
 func reduce(bufs []device.Buffer) {
 	n := bufs[0].N / len(bufs)
