@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -32,11 +33,20 @@ func LayOut(m *nn.Model, p Policy, begin int, groups func(unit nn.Unit) Groups) 
 			}
 		}
 		u.Layout = shard.Lay(of.Params, u.Shard.Size(), max(Align, begin)*u.Replica.Size(), begin)
+		_, u.Layout.Master = u.Shard.(collective.Master)
 		u.gaps = u.Layout.Gaps()
 		u.whole = p.KeepParams || u.shared()
 		units = append(units, u)
 	}
 	return units
+}
+
+// Own returns the elements of this rank's shard.
+func (u *Unit) Own() shard.Range { return u.Layout.Shard(u.Shard.Rank()) }
+
+// own returns them in a buffer that holds the unit whole.
+func (u *Unit) own(whole device.Buffer) device.Buffer {
+	return whole.Slice(u.Own().Lo, u.Own().Hi)
 }
 
 // New allocates everything a step over laid out and placed units needs, or
@@ -234,7 +244,7 @@ func (r *Runner) Peaks() (bytes []int) {
 func (r *Runner) allocateShards(a *allocation) {
 	keep, back := r.cfg.Policy.KeepGrads, 0
 	for _, u := range r.Units {
-		n := u.Layout.ShardLen()
+		n := u.Own().Len()
 		if !u.whole && !u.ParamOffloaded {
 			u.Param = a.take(r.cfg.Device, r.cfg.DType, n, device.Params)
 		}
@@ -261,7 +271,7 @@ func (r *Runner) allocateShards(a *allocation) {
 // is kept whole into this rank's shards.
 func (r *Runner) view() {
 	for _, u := range r.Units {
-		mine := u.Layout.Shard(u.Shard.Rank())
+		mine := u.Own()
 		if u.whole {
 			u.Param = r.slots[u.slot].buf.Slice(mine.Lo, mine.Hi)
 		}

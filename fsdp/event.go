@@ -80,7 +80,7 @@ func (r *Runner) use(u *Unit, at place, now bool) {
 		e.Of, e.Bytes = device.Gathered, int64(r.cfg.DType.Size()*u.Layout.Len())
 		e.Stays, u.stays = now && u.stays, !now
 	case gradShard:
-		e.Of, e.Bytes = device.Grads, 4*int64(u.Layout.ShardLen())
+		e.Of, e.Bytes = device.Grads, 4*int64(u.Own().Len())
 	}
 	if !now {
 		e.Bytes = -e.Bytes
@@ -184,10 +184,27 @@ func (r *Runner) tell(e Event) {
 	}
 }
 
-// tellOf tells of an operation on one unit. Times is how often a rank sends its
-// parts of so many bytes around a ring of so many ranks.
-func (r *Runner) tellOf(o Op, u *Unit, q device.Queue, bytes, ranks, times int) {
-	r.tell(Event{Op: o, Units: u.self[:], Step: -1, Sent: int64(times * (bytes / ranks) * (ranks - 1)), Queue: q})
+// tellOf tells of an operation on one unit, for which the rank sends so many bytes.
+func (r *Runner) tellOf(o Op, u *Unit, q device.Queue, sent int) {
+	r.tell(Event{Op: o, Units: u.self[:], Step: -1, Sent: int64(sent), Queue: q})
+}
+
+// around is the bytes a rank sends whose parts of so many go once around a ring.
+func around(ranks, bytes int) int { return bytes / ranks * (ranks - 1) }
+
+// sends is the bytes the rank sends of so many that a unit has, to gather or to reduce them
+// in its shard group: a master sends all to each of the others and gets all from each.
+func (u *Unit) sends(o Op, bytes int) int {
+	n := u.Shard.Size()
+	switch master := u.Shard.Rank() == 0; {
+	case !u.Layout.Master:
+		return around(n, bytes)
+	case master == (o == Reduce):
+		return 0
+	case master:
+		return bytes * (n - 1)
+	}
+	return bytes
 }
 
 // pass tells of a pass of a step.

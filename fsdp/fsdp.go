@@ -443,14 +443,14 @@ func (r *Runner) gather(u *Unit) {
 	q.Label(u.labels[Gather])
 	own := u.Param
 	if u.ParamOffloaded {
-		own = collective.Own(u.Shard, whole)
+		own = u.own(whole)
 		q.After(r.cfg.Host.Params.Fetch(u.index, own, s.free, u.updated))
 	} else {
 		q.After(s.free)
 		q.After(u.updated)
 	}
 	u.Shard.AllGather(q, whole, own)
-	r.tellOf(Gather, u, q, whole.Bytes(), u.Shard.Size(), 1)
+	r.tellOf(Gather, u, q, u.sends(Gather, whole.Bytes()))
 	u.stays = false
 	r.hold(u)
 	s.owner, s.ready, u.stale = u, q.Mark(), false
@@ -503,7 +503,7 @@ func (r *Runner) gradient(s *step, micro int) []device.Buffer {
 			g := &r.grads[u.dwSlot]
 			r.cfg.Compute.After(g.free)
 			if g.owner != nil && g.owner != u {
-				r.tellOf(Vacate, g.owner, r.cfg.Compute, 0, 1, 0)
+				r.tellOf(Vacate, g.owner, r.cfg.Compute, 0)
 				r.use(g.owner, gradSlotted, false)
 			}
 			g.owner = u
@@ -545,12 +545,12 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	if !u.GradOffloaded {
 		q.After(u.read)
 	}
-	own := collective.Own(u.Shard, buf)
+	own := u.own(buf)
 	if !u.GradOffloaded && micro == 0 {
 		own = u.Grad
 	}
 	u.Shard.ReduceScatter(q, own, buf)
-	r.tellOf(Reduce, u, q, buf.Bytes(), u.Shard.Size(), 1)
+	r.tellOf(Reduce, u, q, u.sends(Reduce, buf.Bytes()))
 	if !p.KeepGrads {
 		if !u.GradOffloaded {
 			r.use(u, gradShard, true)
@@ -580,7 +580,7 @@ func (r *Runner) replicate(u *Unit, grad device.Buffer) {
 	q := r.cfg.Comm
 	q.Label(u.labels[Replicate])
 	collective.AllReduce(u.Replica, q, grad)
-	r.tellOf(Replicate, u, q, grad.Bytes(), u.Replica.Size(), 2)
+	r.tellOf(Replicate, u, q, 2*around(u.Replica.Size(), grad.Bytes()))
 }
 
 // send adds what this micro-batch has left in own, on the device, to the sum
@@ -591,7 +591,7 @@ func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 	if micro > 0 && !r.cfg.Policy.KeepGrads {
 		back := r.back.buf.Slice(0, own.N)
 		q.After(move(h.ToDevice, u.labels[FromHost], r.back.free, u.sent, back, u.Grad))
-		r.tellOf(FromHost, u, h.ToDevice, 0, 1, 0)
+		r.tellOf(FromHost, u, h.ToDevice, 0)
 		q.AddTo(own, back, own)
 		r.back.free = q.Mark()
 	}
@@ -616,7 +616,7 @@ func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 func (r *Runner) toHost(u *Unit, own device.Buffer) {
 	q, h := r.cfg.Comm, r.cfg.Host
 	u.sent = move(h.ToHost, u.labels[ToHost], q.Mark(), u.read, u.Grad, own)
-	r.tellOf(ToHost, u, h.ToHost, 0, 1, 0)
+	r.tellOf(ToHost, u, h.ToHost, 0)
 }
 
 // move issues a copy after both events and says when it is done.

@@ -343,9 +343,9 @@ func (u *unit) throughHost() bool { return u.param == Disk || u.onHost && u.para
 func (s *Store) cut(u *unit) {
 	each := s.cfg.Tile
 	if u.atHand() && len(u.vecs) == 0 {
-		each = u.Len // nothing is staged
+		each = max(1, u.Len) // nothing is staged
 	}
-	u.tiles = make([]tile, 0, (u.Len+each-1)/max(1, each))
+	u.tiles = make([]tile, 0, (u.Len+each-1)/each)
 	for lo := 0; lo < u.Len; lo += each {
 		u.tiles = append(u.tiles, tile{at: shard.Range{Lo: lo, Hi: min(lo+each, u.Len)}})
 		t := &u.tiles[len(u.tiles)-1] // which stays where it is

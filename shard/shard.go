@@ -3,7 +3,7 @@
 //
 // A Layout puts the parameters of one unit end to end into a flat vector, pads
 // it at the end, and cuts it into World equal shards of a multiple of Align
-// elements. Padding is always at the end of the vector, so a parameter's
+// elements, or leaves it all to the first. Padding is always at the end of the vector, so a parameter's
 // position in it does not depend on World.
 package shard
 
@@ -72,6 +72,7 @@ type Layout struct {
 	Params []Param // in order, At without gaps but those that Begin makes, and Param.Reserved
 	World  int     // number of shards
 	Align  int     // ShardLen is a multiple of it
+	Master bool    // shard 0 is the whole vector, the others are empty
 }
 
 // Lay places the parameters one after the other, each at a multiple of begin elements.
@@ -101,14 +102,22 @@ func (l *Layout) Numel() int {
 	return last.At.Lo + last.Reserved()
 }
 
-// ShardLen is the number of elements of each shard.
+// ShardLen is the number of elements of each shard; with Master, of the first.
 func (l *Layout) ShardLen() int {
-	step := l.World * l.Align
+	step := l.shards() * l.Align
 	return (l.Numel() + step - 1) / step * l.Align
 }
 
-// Len is the number of elements of the padded vector: World × ShardLen.
-func (l *Layout) Len() int { return l.World * l.ShardLen() }
+// shards is the number of shards that have elements.
+func (l *Layout) shards() int {
+	if l.Master {
+		return 1
+	}
+	return l.World
+}
+
+// Len is the number of elements of the padded vector, that of all shards.
+func (l *Layout) Len() int { return l.shards() * l.ShardLen() }
 
 // Gaps are the elements that are no parameter's, between them and at the end.
 func (l *Layout) Gaps() (gaps []Range) {
@@ -131,6 +140,9 @@ func (l *Layout) Shard(rank int) Range {
 		panic(fmt.Sprintf("shard: rank %d of %d", rank, l.World))
 	}
 	n := l.ShardLen()
+	if last := l.shards(); rank >= last {
+		return Range{last * n, last * n}
+	}
 	return Range{rank * n, (rank + 1) * n}
 }
 

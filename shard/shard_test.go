@@ -75,6 +75,26 @@ func TestShards(t *testing.T) {
 	})
 }
 
+// TestMasterHasAll checks that a master's shard is all of a vector, padded as one rank's, and
+// that the others are empty.
+func TestMasterHasAll(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := anyLayout(t)
+		l.Master = true
+		if one := (&Layout{Params: l.Params, World: 1, Align: l.Align}); l.Shard(0) != one.Shard(0) || l.Len() != one.Len() {
+			t.Fatalf("the master has %v of %d, a single rank %v of %d", l.Shard(0), l.Len(), one.Shard(0), one.Len())
+		}
+		for r := 1; r < l.World; r++ {
+			for p := range l.Pieces(r) {
+				t.Fatalf("shard %d has %v", r, p)
+			}
+			if s := l.Shard(r); s.Len() != 0 {
+				t.Fatalf("shard %d is %v", r, s)
+			}
+		}
+	})
+}
+
 // TestPositionIsIndependentOfWorld is what resharding by ranges rests on.
 func TestPositionIsIndependentOfWorld(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -75,18 +75,18 @@ func (t *Trainer) layOutMatrices() {
 	ranks := 0
 	for i, u := range t.runner.Units {
 		rule, ok := t.cfg.Rules[u.Rule].(optim.Whole)
-		if !ok || u.Frozen {
+		if !ok || u.Frozen || u.Own().Len() == 0 {
 			continue
 		}
 		across := t.across(u)
-		if n := u.Shard.Size() * u.Replica.Size() * across; ranks == 0 {
+		if n := updaters(u).Size() * u.Replica.Size() * across; ranks == 0 {
 			ranks = n
 		} else if n != ranks {
 			panic(fmt.Sprintf("zero: unit %s, whose matrices are whole in its update, is of %d ranks, others of %d", u.Name, n, ranks))
 		}
 		m.units, m.input, longest = append(m.units, i), rule.Input(), max(longest, across*u.Layout.Len())
 		if t.store.OnHost(i) {
-			m.part = max(m.part, u.Layout.ShardLen())
+			m.part = max(m.part, u.Own().Len())
 		}
 		for _, p := range u.Layout.Params {
 			rows, cols := p.Tensor()[0], p.Tensor()[1]
@@ -108,7 +108,7 @@ func (t *Trainer) layOutMatrices() {
 	owners := shard.Spread(costs, ranks)
 	for _, i := range m.units {
 		u := t.runner.Units[i]
-		rank := u.Replica.Rank()*u.Shard.Size() + u.Shard.Rank()
+		rank := u.Replica.Rank()*updaters(u).Size() + updaters(u).Rank()
 		if n := t.across(u); n > 1 {
 			rank = rank*n + t.cfg.Groups.Updates.Rank()
 		}
@@ -119,6 +119,15 @@ func (t *Trainer) layOutMatrices() {
 		}
 		m.mine = append(m.mine, mine)
 	}
+}
+
+// updaters returns the ranks that share the update of a unit: a master has nobody to share it
+// with.
+func updaters(u *fsdp.Unit) collective.Group {
+	if u.Layout.Master {
+		return collective.Dry{Of: 1}
+	}
+	return u.Shard
 }
 
 // across returns over how many ranks the matrices of a unit are divided.
@@ -161,7 +170,7 @@ func (t *Trainer) slot(k int) slot {
 	if s.whole = s.all; t.across(u) > 1 {
 		s.whole = collective.Own(t.cfg.Groups.Updates, s.all)
 	}
-	s.own = collective.Own(u.Shard, s.whole)
+	s.own = collective.Own(updaters(u), s.whole)
 	s.piece = s.own
 	if t.store.OnHost(i) {
 		s.piece = m.parts[at].Slice(0, s.own.N)
@@ -192,8 +201,8 @@ func (t *Trainer) moveMatrices(k int) {
 	c := t.cfg.Comm
 	c.Label(u.Label(fsdp.GatherUpdate))
 	c.After(moved)
-	u.Shard.AllGather(c, s.whole, s.own)
-	t.tell(fsdp.GatherUpdate, u, c, sent(s.whole, u.Shard, 1))
+	updaters(u).AllGather(c, s.whole, s.own)
+	t.tell(fsdp.GatherUpdate, u, c, sent(s.whole, updaters(u), 1))
 	if g := t.cfg.Groups.Updates; t.across(u) > 1 {
 		collective.AllGather(g, c, s.all)
 		t.exchanged(c, s.all, g)
@@ -241,8 +250,8 @@ func (t *Trainer) turnMatrices(k int) {
 		collective.ReduceScatter(g, c, all)
 		t.exchanged(c, all, g)
 	}
-	u.Shard.ReduceScatter(c, own, s.whole)
-	t.tell(fsdp.ScatterUpdate, u, c, sent(s.whole, u.Shard, 1))
+	updaters(u).ReduceScatter(c, own, s.whole)
+	t.tell(fsdp.ScatterUpdate, u, c, sent(s.whole, updaters(u), 1))
 	c.Label(u.Label(fsdp.ShareUpdate))
 	collective.AllReduce(u.Replica, c, own)
 	t.tell(fsdp.ShareUpdate, u, c, sent(own, u.Replica, 2))

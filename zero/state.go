@@ -95,7 +95,12 @@ func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error
 // each reads for itself. All ranks call it, or none.
 func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 	f := filler{t: t, src: src, memory: Staging(), previous: slices.Contains(kinds, Previous)}
-	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Layout.ShardLen()} }
+	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Own().Len()} }
+	for _, u := range t.runner.Units {
+		if u.Own().Len() == 0 { // it changes on the master
+			u.MarkUpdated(device.Event{})
+		}
+	}
 	change := following
 	if f.previous {
 		change = changed
@@ -302,7 +307,7 @@ func (t *Trainer) StateLen() (n int) {
 // the same.
 func (t *Trainer) share(u int) shard.Range {
 	g := t.runner.Units[u].Replica
-	n := t.runner.Units[u].Layout.ShardLen() / g.Size()
+	n := t.runner.Units[u].Own().Len() / g.Size()
 	return shard.Range{Lo: g.Rank() * n, Hi: (g.Rank() + 1) * n}
 }
 

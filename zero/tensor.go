@@ -24,13 +24,13 @@ func (t *Trainer) tensor() nn.Group {
 // Gather implements nn.Group.
 func (g tensor) Gather(whole, own device.Buffer) {
 	g.AllGather(g.t.cfg.Compute, whole, own)
-	g.t.exchanged(g.t.cfg.Compute, whole, g)
+	g.t.exchanged(g.t.cfg.Compute, whole, g.Group)
 }
 
 // Reduce implements nn.Group.
 func (g tensor) Reduce(own, whole device.Buffer) {
 	g.ReduceScatter(g.t.cfg.Compute, own, whole)
-	g.t.exchanged(g.t.cfg.Compute, whole, g)
+	g.t.exchanged(g.t.cfg.Compute, whole, g.Group)
 }
 
 // exchanged tells how much the rank sends of a buffer to the ranks that divide matrices with it.

@@ -71,6 +71,10 @@ type Config struct {
 	// and no parameters are offloaded.
 	Delayed bool
 
+	// Master has the first rank of each shard group own all of it: the others send it their
+	// gradients and get the parameters.
+	Master bool
+
 	Rules []optim.Rule                  // of parameters, by shard.Param's Rule: Elementwise or Whole
 	Group func(shard.Param) optim.Group // how a parameter is updated; must be the same on all ranks
 	Clip  float64                       // of the global gradient norm; 0 is off
@@ -247,6 +251,9 @@ func (c *Config) groups(u nn.Unit, tied bool) (g fsdp.Groups) {
 		return g
 	}
 	g = fsdp.Groups{Shard: c.Groups.Shard, Replica: c.Groups.Replica, Tied: tied}
+	if c.Master {
+		g.Shard = collective.Master{Group: g.Shard}
+	}
 	switch joint := c.Groups.Joint; {
 	case tied:
 		g.Replica = c.Groups.Ends
@@ -270,7 +277,7 @@ func (t *Trainer) offload() offload.Config {
 // stored is the units as a store knows them.
 func stored(units []*fsdp.Unit) (of []offload.Unit) {
 	for _, u := range units {
-		of = append(of, offload.Unit{Name: u.Name, Len: u.Layout.ShardLen(), Whole: u.Whole(), Frozen: u.Frozen, Rule: u.Rule})
+		of = append(of, offload.Unit{Name: u.Name, Len: u.Own().Len(), Whole: u.Whole(), Frozen: u.Frozen, Rule: u.Rule})
 	}
 	return of
 }

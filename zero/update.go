@@ -23,7 +23,8 @@ func (t *Trainer) update(lr, gradScale float64) {
 			continue
 		}
 		t.tell(fsdp.Update, u, t.updates(t.store.OnHost(i)), 0)
-		if r, ok := t.cfg.Rules[u.Rule].(optim.Elementwise); ok {
+		r, ok := t.cfg.Rules[u.Rule].(optim.Elementwise)
+		if ok || u.Own().Len() == 0 { // it is the master's
 			t.updateEach(i, r)
 			continue
 		}

@@ -1,0 +1,33 @@
+package collective
+
+import (
+	"fmt"
+
+	"zeroth/device"
+)
+
+// Master is a group of which rank 0 owns everything: its own part of a buffer is all of it,
+// that of the others is empty. A gather is a broadcast and a reduce-scatter a reduce, both in
+// place.
+type Master struct{ Group }
+
+// AllGather implements Group.
+func (g Master) AllGather(q device.Queue, whole, own device.Buffer) {
+	g.inPlace(whole, own)
+	g.Broadcast(q, whole)
+}
+
+// ReduceScatter implements Group.
+func (g Master) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	g.inPlace(whole, own)
+	g.Reduce(q, whole)
+}
+
+func (g Master) inPlace(whole, own device.Buffer) {
+	if n := whole.N; g.Rank() == 0 && (own.N != n || own.Ptr != whole.Ptr) || g.Rank() > 0 && own.N > 0 {
+		panic(fmt.Sprintf("collective: rank %d of a master and others has %d elements of %d as its own", g.Rank(), own.N, n))
+	}
+}
+
+// Unwrap returns the group underneath.
+func (g Master) Unwrap() Group { return g.Group }
