@@ -64,6 +64,7 @@ func TestBetweenHostsIsPlanned(t *testing.T) {
 		{[]string{"parallel.ranks=8", "parallel.replicate=4", "zero.stage=2", "optimizer.type=muon"}, []int{0, 1}},
 		{[]string{"parallel.ranks=8", "zero.stage=3", "optimizer.type=muon", "model.width=64"}, []int{0, 1}},
 		{[]string{"parallel.ranks=6", "zero.stage=3"}, []int{0, 1, 0}},
+		{[]string{"parallel.ranks=6", "parallel.master=true", "precision=bf16", "train.accumulate=2"}, []int{0, 0, 1}},
 		{[]string{"parallel.ranks=4", "zero.stage=3"}, []int{0, 0}}, // nothing
 	} {
 		c := cfg(t, test.sets...)

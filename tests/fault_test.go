@@ -158,6 +158,7 @@ var faultJobs = [][]string{
 	{"zero.stage=1", "parallel.ranks=4", "parallel.pipeline=2", "train.accumulate=3"},
 	{"zero.stage=3", "parallel.ranks=4", "parallel.pipeline=2", "train.accumulate=3", "model.family=llama", "pipeline.schedule=ZBH1"},
 	{"zero.stage=3", "parallel.ranks=4", "parallel.tensor=2"},
+	{"parallel.master=true", "parallel.ranks=3", "train.accumulate=2"},
 	{"zero.stage=0", "parallel.ranks=4", "parallel.tensor=2", "model.family=llama", "train.accumulate=2"},
 }
 

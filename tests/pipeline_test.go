@@ -11,7 +11,6 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
-	"zeroth/shard"
 )
 
 // deep is an untied model of eight layers, which drops elements.
@@ -137,7 +136,7 @@ func allocatesAsPlanned(t *testing.T, c *config.Config, job string) {
 	steps(t, c, ranks, 2)
 	for _, r := range ranks {
 		planned, host := p.Allocated, p.Host
-		if at := config.Mesh(c).At(r.Rank, shard.Pipeline); len(p.Places) > 0 {
+		if at := setup.PlaceOf(c, r.Rank); len(p.Places) > 0 {
 			planned, host = p.Places[at].Allocated, p.Places[at].Host
 		}
 		name := fmt.Sprintf("rank %d of %s", r.Rank, job)

@@ -77,7 +77,7 @@ func (p *place) enter(ctx context.Context, c *config.Config, o *job.Options, not
 		return nil, config.Problems{config.ProblemOf(c, "parallel.bind", err.Error(), "")}
 	}
 	w, err := p.join(ctx, world.Config{
-		TLS: secure, PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Collective: c.Parallel.Collective, GPUs: setup.Names(c), Bind: bind,
+		TLS: secure, PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Collective: c.Parallel.Collective, Master: c.Parallel.Master, GPUs: setup.Names(c), Bind: bind,
 		Join: c.Parallel.Join, Heartbeat: c.Parallel.Heartbeat, DeadAfter: c.Parallel.DeadAfter, Note: note,
 	}, c.Parallel.TokenFile)
 	if err != nil {

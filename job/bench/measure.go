@@ -315,7 +315,7 @@ func (h *Here) measureEach(c *config.Config, l *sim.Recording, mesh shard.Mesh, 
 		n := min(k.N, measuredBytes/mesh.World()/k.In.Size())
 		of, size := shardGroup, mesh.Shard
 		switch {
-		case k.Op == "broadcast":
+		case k.Op == "broadcast" && mesh.Pipeline > 1:
 			size = k.Group.Size
 		case k.Group.Size == config.Mesh(c).World() && k.In == device.I64:
 			of, size = worldGroup, mesh.World()
@@ -328,6 +328,9 @@ func (h *Here) measureEach(c *config.Config, l *sim.Recording, mesh shard.Mesh, 
 			return err
 		}
 		moved := func(n, ranks int) float64 { return float64(n) * float64(ranks-1+int(k.Form)) / float64(ranks) }
+		if mesh.Pipeline == 1 && (k.Op == "broadcast" || k.Op == "reduce") {
+			moved = func(n, ranks int) float64 { return float64(n) * float64(ranks-1) } // by a master
+		}
 		h.kernels[t], h.work[t] = took*own*moved(k.N, k.Group.Size)/moved(n, size), l.Work[i]
 	}
 	return nil
@@ -356,7 +359,7 @@ func measureCollective(mesh shard.Mesh, of chosen, k sim.Kernel, n int) (float64
 			return 0, err
 		}
 		defer d.Free(whole)
-		if k.Op == "broadcast" {
+		if k.Op == "broadcast" && mesh.Pipeline > 1 {
 			to, from := collective.Watchdog(g.Links[collective.ToNext], time.Minute), collective.Watchdog(g.Links[collective.FromPrevious], time.Minute)
 			defer to.Close()
 			defer from.Close()
@@ -384,9 +387,14 @@ func measureCollective(mesh shard.Mesh, of chosen, k sim.Kernel, n int) (float64
 			defer d.Free(own)
 		}
 		each = append(each, func() error {
-			if k.Op == "all-gather" {
+			switch k.Op {
+			case "all-gather":
 				group.AllGather(q, whole, own)
-			} else {
+			case "broadcast":
+				group.Broadcast(q, whole)
+			case "reduce":
+				group.Reduce(q, whole)
+			default:
 				group.ReduceScatter(q, own, whole)
 			}
 			return q.Wait()

@@ -101,6 +101,7 @@ type Parallel struct {
 	Shard      int           // ranks that together hold one copy of the state
 	Replicate  int           // such copies; more than 1 is hybrid sharding
 	Tensor     int           // ranks that divide the matrices of the model
+	Master     bool          // rank 0 alone has the optimizer state and updates
 	Timeout    time.Duration // how long a rank waits for another before it is called lost
 	GPUs       []int         // that ranks compute on, by the driver's numbers; empty: all it shows
 	Memory     int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
@@ -178,10 +179,14 @@ type Sampling struct {
 }
 
 // Mesh is the arrangement of ranks the stage asks for: stage 0 is shard groups
-// of one rank.
+// of one rank, but with a master one group, of which that has all shards.
 func Mesh(c *Config) shard.Mesh {
 	p := c.Parallel
-	return zero.Stage(c.Zero.Stage).Mesh(shard.Mesh{Pipeline: p.Pipeline, Shard: p.Shard, Replicate: p.Replicate, Tensor: p.Tensor})
+	m := shard.Mesh{Pipeline: p.Pipeline, Shard: p.Shard, Replicate: p.Replicate, Tensor: p.Tensor}
+	if p.Master {
+		return m
+	}
+	return zero.Stage(c.Zero.Stage).Mesh(m)
 }
 
 // DataRanks is the number of ranks that read data of their own: those that divide the model

@@ -168,6 +168,7 @@ func (c *Config) fields() []field {
 		{"parallel.replicate", count{&p.Replicate, 1, MostRanks}, "1", "", "copies of the sharded state; more than 1 is hybrid sharding (HSDP)",
 			also{when: "at zero.stage 1, 2 and 3", flag: "replicate", not: refusal{z.Stage == 0 && p.Replicate > 1, fmt.Sprintf("hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate %d times; every rank is a whole replica already", p.Replicate), "want replicate: 1, or stage 1, 2 or 3", []string{"zero.stage"}}}},
 		{"parallel.tensor", count{&p.Tensor, 1, MostRanks}, "1", "", "ranks that divide the matrices of every layer: each has some heads, a part of the hidden layer and of the vocabulary; best on GPUs of one host", also{flag: "tensor"}},
+		{"parallel.master", flag{&p.Master}, "false", "", "rank 0 alone adds up gradients, has the optimizer state, updates, and sends the parameters to the others, as torch.nn.DataParallel does: a baseline to measure, slower than every stage; only at zero.stage 0", also{}},
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "how long a silent rank is waited for before the run fails", also{}},
 		{"parallel.gpus", ordinals{&p.GPUs}, "auto", "", "cuda: list of the GPUs to use, such as [0, 2], by the driver's numbers; auto: all it shows; ranks are spread over them evenly",
 			also{only: []only{{"with device cuda, or auto where that comes to it", c.on != "cpu", "device", "ranks compute on the CPU"}}, like: "[0, 2]"}},
@@ -192,7 +193,8 @@ func (c *Config) fields() []field {
 			also{only: staged, like: "2", then: func() { l.Virtual = pick(l.Schedule == string(pipe.Interleaved), 2, 1) }}},
 		{"pipeline.layers", counts{&l.Layers}, "", "by what they cost", "list of how many blocks each stage has; the first stage has the embedding, too, the last the output layer", also{only: staged, like: "[7, 5]"}},
 
-		{"zero.stage", stage{&z.Stage}, "3", "", "what is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters", also{flag: "stage"}},
+		{"zero.stage", stage{&z.Stage}, "", "3; 0 with parallel.master", "what is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters",
+			also{like: "2", flag: "stage", then: func() { z.Stage = pick(p.Master, 0, 3) }}},
 		{"zero.prefetch", count{&z.Prefetch, 0, hf.MostLayers}, "1", "", "units gathered ahead of the one in use", also{flag: "prefetch"}},
 		{"zero.recompute", choice{&z.Recompute, Recomputes}, "none", "", "none | block: compute a block's activations again instead of keeping them", also{flag: "recompute"}},
 

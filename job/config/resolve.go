@@ -51,6 +51,7 @@ func (r *reader) resolve() {
 	r.resolveBatch()
 	r.resolvePipeline()
 	r.resolveTensor()
+	r.resolveMaster()
 	r.resolveTraining()
 	r.unfit("schedule")
 	r.resolveGroups()
@@ -224,6 +225,30 @@ func (r *reader) resolveParallel() {
 			fmt.Sprintf("want replicate %s", eitherCount(neighbours(p.Replicate, func(n int) bool { return left%n == 0 }))), keys[1:]...)
 	case p.Shard < 0:
 		p.Shard = p.Ranks / copies
+	}
+}
+
+// resolveMaster refuses what a master does not go with.
+func (r *reader) resolveMaster() {
+	c := r.Config
+	p := &c.Parallel
+	if !p.Master {
+		return
+	}
+	for _, x := range []struct {
+		key           string
+		is            bool
+		wrong, better string
+	}{
+		{"zero.stage", c.Zero.Stage > 0, fmt.Sprintf("stage %d shards the state, which a master has alone", c.Zero.Stage), "stage: 0"},
+		{"parallel.replicate", c.Zero.Stage > 0 && p.Replicate > 1, "replicas update their state, which a master has alone", "replicate: 1"},
+		{"parallel.pipeline", p.Pipeline > 1, "stages have layers of their own, and a master has the whole model", "pipeline: 1"},
+		{"parallel.tensor", p.Tensor > 1, "ranks have parts of matrices, and a master has the whole model", "tensor: 1"},
+		{"parallel.collective", p.Collective == "nccl", "a master adds up by itself, not by NCCL", "auto"},
+	} {
+		if x.is {
+			r.refuse(x.wrong, fmt.Sprintf("want %s, or parallel.master: false", x.better), x.key)
+		}
 	}
 }
 

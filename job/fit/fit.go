@@ -183,6 +183,9 @@ func searchable(c *config.Config) error {
 	if n := c.Parallel.Tensor; n > 1 {
 		return input.BadInput(fmt.Errorf("%v: parallel.tensor is %d: settings are searched for whole matrices; want 1, or plan, which says what this one needs", c.Place("parallel.tensor"), n))
 	}
+	if c.Parallel.Master {
+		return input.BadInput(fmt.Errorf("%v: parallel.master is true: settings are searched without a master, which is slower than any of them; want false, or plan, which says what this one needs", c.Place("parallel.master")))
+	}
 	if n := len(config.Network(c).Modules) - 2; n > fitLayers {
 		return input.BadInput(fmt.Errorf("%v: %d layers: settings are searched for models of at most %d; plan says what one setting needs", c.Place("model.layers"), n, fitLayers))
 	}

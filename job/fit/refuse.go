@@ -32,7 +32,7 @@ func Affordable(j *setup.Job) (mean setup.Footprint, err error) {
 			return mean, err
 		}
 	}
-	mean = setup.Mean(all)
+	mean = setup.Mean(j, all)
 	return mean, affords(j, mean, machine.Machine())
 }
 
@@ -43,8 +43,15 @@ func PlanHere(c *config.Config, m plan.Machine) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := setup.Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk}
-	p.Lacks = cmp.Or(budget(c, f), affords(setup.Local(c), f, machine.Machine()))
+	places, all := p.Places, []setup.Footprint{}
+	if places == nil {
+		places = []*plan.Plan{p}
+	}
+	for _, x := range places {
+		all = append(all, setup.Footprint{Device: x.Allocated, Host: x.Host, Disk: x.Disk})
+	}
+	f, j := setup.Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk}, setup.Local(c)
+	p.Lacks = cmp.Or(budget(c, f), affords(j, setup.Mean(j, all), machine.Machine()))
 	return p, nil
 }
 

@@ -131,7 +131,7 @@ type Plan struct {
 	Machine    Machine
 	Model      string           // "GPT-2 10.7M"
 	Parameters int64            // of the model
-	Place      int              // in the pipeline, of the rank
+	Place      int              // of the rank, among the job's
 	Places     []*Plan          // of all places, where there are several: this is the one that allocates most
 	Groups     []config.Grouped // of parameters, where the job has some
 	Allocated  device.Bytes     // before step 1 and for good: what the device must have
@@ -189,7 +189,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	var most *Plan
 	var all []*Plan
 	parameters := int64(0)
-	for at := range setup.Pipeline(c) {
+	for at := range setup.Places(c) {
 		p, err := planAt(c, m, micros, at)
 		if err != nil {
 			return nil, err
@@ -198,7 +198,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 			most = p
 		}
 	}
-	if config.Mesh(c).World() == config.Mesh(c).DataRanks() {
+	if config.Mesh(c).World() == config.Mesh(c).DataRanks() && len(all) == 1 {
 		return most, nil
 	}
 	whole := *most
@@ -213,7 +213,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	return &whole, nil
 }
 
-// planAt is the plan of a rank at a place of the pipeline.
+// planAt is the plan of a rank at a place.
 func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
 	if m.Memory == 0 {
 		m.Memory = c.Parallel.Memory

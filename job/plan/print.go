@@ -81,7 +81,7 @@ func (p *Plan) Print(out io.Writer) error {
 		t.Add(l[:]...)
 	}
 	if p.Places != nil {
-		fmt.Fprintf(&b, "\n%s\nof a rank that allocates most, at place %d:\n", p.byPlace().Within(show.Width(out)), p.Place)
+		fmt.Fprintf(&b, "\n%s\nof a rank that allocates most, %s:\n", p.byPlace().Within(show.Width(out)), p.most())
 	}
 	fmt.Fprintf(&b, "\n%s\n", t.Within(show.Width(out)))
 	for _, line := range p.footer() {
@@ -90,7 +90,23 @@ func (p *Plan) Print(out io.Writer) error {
 	return show.Print(out, b.String())
 }
 
-// byPlace is a table of what a rank of each place in the pipeline has: a column each.
+// most says at which place a rank allocates most.
+func (p *Plan) most() string {
+	if p.Config.Parallel.Master {
+		return "rank " + p.ranks()
+	}
+	return fmt.Sprintf("at place %d", p.Place)
+}
+
+// ranks are those at the plan's place beside a master, or this.
+func (p *Plan) ranks() string {
+	if n := p.Config.Parallel.Ranks; p.Place > 0 && n > 2 {
+		return fmt.Sprintf("1-%d", n-1)
+	}
+	return fmt.Sprint(p.Place)
+}
+
+// byPlace is a table of what a rank of each place has: a column each.
 func (p *Plan) byPlace() *show.Columns {
 	t := &show.Columns{Align: "l" + strings.Repeat("r", len(p.Places))}
 	row := func(name string, cell func(*Plan) string) {
@@ -100,15 +116,24 @@ func (p *Plan) byPlace() *show.Columns {
 		}
 		t.Add(cells...)
 	}
-	row("place in the pipeline", func(x *Plan) string { return fmt.Sprint(x.Place) })
-	row("layers", func(x *Plan) string { return stageLayers(x) })
-	row("number of parameters", func(x *Plan) string { return show.Compact(float64(x.Parameters)) })
+	master := p.Config.Parallel.Master
+	if master {
+		row("rank", (*Plan).ranks)
+	} else {
+		row("place in the pipeline", func(x *Plan) string { return fmt.Sprint(x.Place) })
+		row("layers", func(x *Plan) string { return stageLayers(x) })
+		row("number of parameters", func(x *Plan) string { return show.Compact(float64(x.Parameters)) })
+	}
 	for use := range device.Uses {
 		if slices.ContainsFunc(p.Places, func(x *Plan) bool { return x.Allocated[use] > 0 }) {
 			row(Title(use), func(x *Plan) string { return show.ByteSize(x.Allocated[use]) })
 		}
 	}
 	row("total", func(x *Plan) string { return show.ByteSize(x.Allocated.Total()) })
+	if master {
+		row("sent a step", func(x *Plan) string { return show.ByteSize(x.Sent) })
+		return t
+	}
 	row("sent a step, shard", func(x *Plan) string { return show.ByteSize(x.By.Shard) })
 	row("sent a step, replicate", func(x *Plan) string { return show.ByteSize(x.By.Replicate) })
 	row("sent a step, pipeline", func(x *Plan) string { return show.ByteSize(x.By.Pipeline) })
@@ -245,6 +270,9 @@ func (p *Plan) header() [][2]string {
 	if mesh.World() > mesh.DataRanks() {
 		ranks = fmt.Sprintf("%d = %s, stage %d, %s", mesh.World(), mesh.Dimensions(), c.Zero.Stage, c.Precision)
 	}
+	if c.Parallel.Master {
+		ranks += "; rank 0 is the master"
+	}
 	if s := c.PipelineShape(); s.Ranks > 1 {
 		ranks += fmt.Sprintf("; %s of %d micro-batches", s.Schedule, s.Micro)
 	}
@@ -267,7 +295,7 @@ func data(c *config.Config) string {
 // place is the plan of a place in a pipeline, for programs.
 type place struct {
 	Place      int              `json:"place"`
-	Layers     string           `json:"layers"`
+	Layers     string           `json:"layers,omitempty"`
 	Parameters int64            `json:"parameters"`
 	Allocated  int64            `json:"allocated"`
 	By         map[string]int64 `json:"by_use"`
@@ -284,7 +312,11 @@ func (p *Plan) places() (all []place) {
 				by[device.Use(use).String()] = n
 			}
 		}
-		all = append(all, place{x.Place, stageLayers(x), x.Parameters, x.Allocated.Total(), by, x.Peak.InUse.Total(), x.Peak.Name, x.By})
+		layers := ""
+		if !p.Config.Parallel.Master {
+			layers = stageLayers(x)
+		}
+		all = append(all, place{x.Place, layers, x.Parameters, x.Allocated.Total(), by, x.Peak.InUse.Total(), x.Peak.Name, x.By})
 	}
 	return all
 }
@@ -292,6 +324,10 @@ func (p *Plan) places() (all []place) {
 // MarshalJSON is the plan for programs: bytes are whole numbers.
 func (p *Plan) MarshalJSON() ([]byte, error) {
 	c, mesh := p.Config, config.Mesh(p.Config)
+	pipeline, master := p.places(), []place(nil)
+	if c.Parallel.Master {
+		pipeline, master = nil, pipeline
+	}
 	return json.Marshal(struct {
 		Model      string           `json:"model"`
 		Parameters int64            `json:"parameters"`
@@ -318,10 +354,11 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 		Disk       int64            `json:"disk,omitempty"`
 		Sent       int64            `json:"sent_bytes_a_step"`
 		Pipeline   []place          `json:"pipeline,omitempty"`
+		Master     []place          `json:"master,omitempty"` // rank 0, and one of the others
 		Simulated  *sim.Result      `json:"simulated,omitempty"`
 	}{
 		p.Model, p.Parameters, p.Groups, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,
 		c.Train.MicroBatch, c.Train.Accumulate, c.Model.Context,
-		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent, p.places(), p.Simulated,
+		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent, pipeline, master, p.Simulated,
 	})
 }

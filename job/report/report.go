@@ -18,6 +18,7 @@ type Header struct {
 	Groups        []config.Grouped // of parameters; nil of a job without groups
 	Ranks         int
 	Pipeline      int
+	Master        bool // rank 0 is one
 	Tensor        int
 	Shard         int
 	Replicate     int
@@ -146,6 +147,9 @@ func (h Header) Rows() [][2]string {
 		ranks = fmt.Sprintf("%d = %s, stage %d, %s", h.Ranks, mesh.Dimensions(), h.Stage, h.Precision)
 	} else if h.Replicate > 1 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", h.Ranks, h.Shard, h.Replicate, h.Stage, h.Precision)
+	}
+	if h.Master {
+		ranks += "; rank 0 is the master"
 	}
 	epochs := ""
 	if h.Epochs > 0 {

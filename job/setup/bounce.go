@@ -12,7 +12,7 @@ import (
 
 // Sharded is what ranks exchange of a unit.
 type Sharded struct {
-	Part           int // elements of a rank's shard
+	Part           int // elements of the rank's shard
 	Shard, Replica int // ranks of its groups
 	Rule           int // of the job's, that updates it
 	Tied           bool
@@ -23,7 +23,7 @@ type Sharded struct {
 // ShardedUnits is that of the units of a trainer.
 func ShardedUnits(units []*fsdp.Unit) (all []Sharded) {
 	for _, u := range units {
-		all = append(all, Sharded{u.Layout.ShardLen(), u.Shard.Size(), u.Replica.Size(), u.Rule, u.Tied, u.Layout.Params[0].Cut.Full == nil, u.Frozen})
+		all = append(all, Sharded{u.Own().Len(), u.Shard.Size(), u.Replica.Size(), u.Rule, u.Tied, u.Layout.Params[0].Cut.Full == nil, u.Frozen})
 	}
 	return all
 }
@@ -50,6 +50,10 @@ func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 		if u.Frozen {
 			continue
 		}
+		shards := u.Shard
+		if c.Parallel.Master {
+			shards = 1
+		}
 		types := []device.DType{device.F32} // of gradients, and of updates
 		if r, ok := rules[u.Rule].(optim.Whole); ok {
 			types = append(types, r.Input())
@@ -64,7 +68,7 @@ func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 			inReplica = collective.Joint
 		}
 		for i, t := range types {
-			add(inShard, t, u.Part, u.Shard)
+			add(inShard, t, u.Part, shards)
 			add(inReplica, t, u.Part/u.Replica, u.Replica)
 			if i > 0 && m.Tensor > 1 && !u.Whole {
 				add(collective.Updates, t, u.Part*u.Shard, m.Tensor)
@@ -79,7 +83,9 @@ func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 		for _, g := range collective.RoleGroups(m, role) {
 			at := make([]int, len(g))
 			for i, r := range g {
-				at[i] = hosts[r]
+				if !c.Parallel.Master { // to whom all send, wherever they are
+					at[i] = hosts[r]
+				}
 			}
 			if seen[spread(at)] {
 				continue

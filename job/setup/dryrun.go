@@ -6,6 +6,7 @@ import (
 	"zeroth/device/dry"
 	"zeroth/job/config"
 	"zeroth/pipe"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -40,9 +41,9 @@ func DryRun(j *Job) (most Footprint, err error) {
 	return most, err
 }
 
-// DryRuns are the footprints of the job's ranks, which differ by their place in its pipeline.
+// DryRuns are the footprints of the job's ranks, which differ by their place.
 func DryRuns(j *Job) (all []Footprint, err error) {
-	for at := range Pipeline(j.Config) {
+	for at := range Places(j.Config) {
 		f, _, err := dryRun(j, at)
 		if err != nil {
 			return nil, err
@@ -52,22 +53,27 @@ func DryRuns(j *Job) (all []Footprint, err error) {
 	return all, nil
 }
 
-// Mean is the average of some footprints.
-func Mean(all []Footprint) (mean Footprint) {
+// Mean is the average of footprints by place, over the ranks of a master's machine where the
+// job has one.
+func Mean(j *Job, all []Footprint) (mean Footprint) {
 	for _, f := range all {
 		mean = mean.Plus(f, 1)
 	}
 	n := int64(len(all))
+	if j.Parallel.Master {
+		n = int64(j.At.Beside)
+		mean = all[0].Plus(all[len(all)-1], j.At.Beside-1)
+	}
 	for use := range device.Uses {
 		mean.Device[use] /= n
 		mean.Host[use] /= n
 	}
 	mean.Disk /= n
-	mean.Arena /= len(all)
+	mean.Arena /= int(n)
 	return mean
 }
 
-// dryRun is the footprint of a rank at a place of the pipeline, and the bytes of its arenas.
+// dryRun is the footprint of a rank at a place, and the bytes of its arenas.
 func dryRun(j *Job, at int) (f Footprint, arenas []int, err error) {
 	f, arenas, err = DryStep(Micros(j, FewMicro(j.Config)), at)
 	return f.Fitted(), arenas, err
@@ -75,6 +81,23 @@ func dryRun(j *Job, at int) (f Footprint, arenas []int, err error) {
 
 // Pipeline is the number of ranks that divide the job's layers.
 func Pipeline(c *config.Config) int { return max(1, config.Mesh(c).Pipeline) }
+
+// Places is how many kinds of ranks the job has, by what they allocate and do: those of a
+// place in its pipeline are alike, and all but a master.
+func Places(c *config.Config) int {
+	if c.Parallel.Master {
+		return min(2, c.Parallel.Ranks)
+	}
+	return Pipeline(c)
+}
+
+// PlaceOf returns which of Places a rank has.
+func PlaceOf(c *config.Config, rank int) int {
+	if c.Parallel.Master {
+		return min(1, rank)
+	}
+	return config.Mesh(c).At(rank, shard.Pipeline)
+}
 
 // FewMicro is how many micro-batches of a step a dry run has at most. Of one stage these are
 // the first, one of those between, which are all alike, and the last. A pipeline is full when
@@ -213,14 +236,17 @@ func DryStep(j *Job, at int) (f Footprint, arenas []int, err error) {
 	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, t.ArenaPeaks(), nil
 }
 
-// DryRank is the first rank at a place of the pipeline on a device that only counts, and a
+// DryRank is the first rank at a place on a device that only counts, and a
 // host that does, with all allocated that a run allocates. wrap may put something
 // between it and what it is built from.
 func DryRank(j *Job, at int, wrap func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
 	c, workers := j.Config, j.workers()
 	mesh := config.Mesh(c)
 	dev, host = &dry.Device{Host: !kind(c).HostApart()}, &dry.Device{Host: true}
-	rank := at * mesh.World() / Pipeline(c)
+	rank := at
+	if !c.Parallel.Master {
+		rank *= mesh.World() / Pipeline(c)
+	}
 	z := Trainer(c, rank)
 	z.Device, z.Host, z.Compute, z.Comm, z.Update = dev, host, dry.Queue{}, dry.Queue{}, dry.Queue{}
 	z.Groups = collective.DryWorld(mesh, rank)

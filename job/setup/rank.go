@@ -12,7 +12,6 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/job/config"
 	"zeroth/offload"
-	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -102,10 +101,10 @@ func Open(j *Job) (ranks []*Rank, err error) {
 		ask(recorders(ranks))
 	}
 	run := fmt.Sprintf("%08x", rand.Uint32())
-	arenas := map[int][]int{} // by place in the pipeline
+	arenas := map[int][]int{} // by place
 	planned := map[int]Footprint{}
 	for _, rank := range ranks {
-		at := mesh.At(rank.Rank, shard.Pipeline)
+		at := PlaceOf(j.Config, rank.Rank)
 		if arenas[at] == nil {
 			if planned[at], arenas[at], err = dryRun(j, at); err != nil {
 				return ranks, err

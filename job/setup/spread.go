@@ -34,7 +34,7 @@ func (s Spread) Of(c *config.Config) *Job {
 func (s Spread) addsUp(c *config.Config) bool {
 	p := c.Parallel
 	secret := p.TLS != (config.TLS{}) && p.Collective != "nccl"
-	return s.GPU && (p.Collective == "nccl" || s.Processes > 1 && !secret)
+	return s.GPU && !p.Master && (p.Collective == "nccl" || s.Processes > 1 && !secret)
 }
 
 // Communicators is how many ranks each communicator of a rank of the job would have in this spread.

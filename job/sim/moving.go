@@ -122,11 +122,34 @@ func (m *moving) collective(k Kernel) float64 {
 	switch {
 	case k.Group.Size == 1:
 		return 0
+	case k.isStar():
+		seconds, _ := m.star(k)
+		return seconds
 	case m.job.At.NCCL && !(m.exact() && k.Op == reduceScatter):
 		return m.ring(k.Group, float64(k.N)*float64(k.In.Size()))
 	}
 	seconds, _ := m.wired(k, m.waysOf(k.Group).first)
 	return seconds
+}
+
+// star is the seconds of an operation between rank 0 and all others, over whose links the whole
+// of it goes once for each, and the bytes that its host sends to others.
+func (m *moving) star(k Kernel) (seconds float64, between int64) {
+	bytes, near := float64(k.N*k.In.Size()), m.beside-1
+	far := k.Group.Size - 1 - near
+	if l := m.link(m.beside); near > 0 {
+		seconds = float64(near)*bytes/l.Bandwidth + l.Latency
+	}
+	if l := m.link(k.Group.Size); far > 0 {
+		seconds = max(seconds, float64(far)*bytes/l.Bandwidth+l.Latency)
+		if k.Op == broadcast {
+			between = int64(far) * int64(bytes)
+		}
+	}
+	if m.staged() {
+		seconds += m.copies(k, int(bytes))
+	}
+	return seconds, between
 }
 
 // wired is the seconds of a collective by a group's ways, and the bytes that the host sends
@@ -163,7 +186,10 @@ func (m *moving) staged() bool {
 // reduction all parts go there and its own comes back.
 func (m *moving) copies(k Kernel, bytes int) float64 {
 	n := k.Group.Size
-	if k.Op == reduceScatter || k.Form == Apart {
+	switch {
+	case k.isStar():
+		n = 2 // from each that gives, to each that gets
+	case k.Op == reduceScatter || k.Form == Apart:
 		n++
 	}
 	return float64(n) * max(m.Launch, float64(bytes)/m.HostLink)
@@ -199,6 +225,10 @@ func (m *moving) between(k Kernel) (bytes int64) {
 				bytes += int64(k.N * k.In.Size())
 			}
 		}
+		return bytes
+	}
+	if k.isStar() {
+		_, bytes = m.star(k)
 		return bytes
 	}
 	for _, w := range m.waysOf(k.Group).all {
@@ -281,6 +311,10 @@ func (h *Hardware) Bus(c *config.Config, g Group) float64 {
 
 // says is what moves the job's collectives, in words.
 func (m *moving) says() string {
+	through := ""
+	if m.staged() {
+		through = ", through pinned memory of the host"
+	}
 	switch {
 	case m.job.Parallel.Ranks == 1:
 		return ""
@@ -290,10 +324,8 @@ func (m *moving) says() string {
 		return "NCCL, around rings"
 	case m.job.At.Hosts == nil:
 		return "in one process"
-	}
-	through := ""
-	if m.staged() {
-		through = ", through pinned memory of the host"
+	case m.job.Parallel.Master:
+		return "from and to rank 0" + through
 	}
 	s := collective.SpreadOf(m.host)
 	if s.Hosts == 1 {

@@ -41,6 +41,9 @@ type Group struct{ Size, Stride int }
 // isLink says that k is a transfer over a link of a pipeline.
 func (k Kernel) isLink() bool { return k.Link != [2]int{} }
 
+// isStar says that k is between a master and the other ranks.
+func (k Kernel) isStar() bool { return !k.isLink() && (k.Op == broadcast || k.Op == reduce) }
+
 // Work is what a kernel does: operations of products, bytes it reads and writes once
 // each, and operations beside products, where soft caps make these many.
 type Work struct {
@@ -553,7 +556,12 @@ func (g recordedGroup) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 
 // Broadcast implements collective.Group.
 func (g recordedGroup) Broadcast(q device.Queue, b device.Buffer) {
-	g.record(q, "broadcast", b, b, func(to device.Queue) { g.Group.Broadcast(to, b) })
+	g.record(q, broadcast, b, b, func(to device.Queue) { g.Group.Broadcast(to, b) })
+}
+
+// Reduce implements collective.Group.
+func (g recordedGroup) Reduce(q device.Queue, b device.Buffer) {
+	g.record(q, reduce, b, b, func(to device.Queue) { g.Group.Reduce(to, b) })
 }
 
 // Apart is the form of a collective whose own part is not in place: it is of

@@ -243,11 +243,13 @@ func (e *Exposure) add(k tracks, step ran) {
 const (
 	allGather     = "all-gather"
 	reduceScatter = "reduce-scatter"
+	broadcast     = "broadcast"
+	reduce        = "reduce"
 )
 
 // exchanges says that a task moves what ranks have, or waits for them to.
 func exchanges(task string) bool {
-	return task == allGather || task == reduceScatter || task == collective.Waiting
+	return task == allGather || task == reduceScatter || task == broadcast || task == reduce || task == collective.Waiting
 }
 
 // waitsForPeers says that a task is a rank's waiting for others.

@@ -26,6 +26,9 @@ func (w *World) chooseNCCL() error {
 	if err == nil && c.TLS != nil && c.Collective != "nccl" {
 		err = errors.New("its connections are not encrypted, and parallel.tls is asked for; parallel.collective: nccl takes it nevertheless")
 	}
+	if err == nil && c.Master {
+		err = errors.New("with parallel.master rank 0 adds up")
+	}
 	switch {
 	case err == nil:
 		w.nccl = lib.Version + ", " + lib.Registers + " registered"

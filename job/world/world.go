@@ -40,6 +40,7 @@ type Config struct {
 	Listener   net.Listener // where process 0 listens, if who launched it has opened that; else nil
 	Transport  string       // "auto", "unix", "tcp" or "mpi"
 	Collective string       // "auto", "exact" or "nccl"
+	Master     bool         // one rank adds up what all have
 	GPUs       []string     // that ranks of this process may be on, by names that all processes of a machine give them; none on CPUs
 	Bind       string       // address that others reach this process at; "" is the one by which it reaches process 0
 	Token      []byte       // that every process has; nil: that of the user, where no other host can reach the world

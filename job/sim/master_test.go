@@ -1,0 +1,77 @@
+package sim
+
+import (
+	"testing"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
+	"zeroth/zero"
+)
+
+// A broadcast of a master's buffer and a reduce to it by hand: the whole goes once for each
+// other rank over the master's links, those to its own host's ranks and those to the rest at once.
+func TestMasterSeconds(t *testing.T) {
+	h := &Hardware{Links: []Link{{4, 100, 1}, {0, 10, 5}}, HostLink: 50, Launch: 1e-9, GPU: true}
+	c := ranked(8)
+	c.Parallel.Master = true
+	for _, test := range []struct {
+		hosts   []int
+		staged  bool
+		op      string
+		want    float64
+		between int64
+	}{
+		{[]int{0, 0, 0, 0, 0, 0, 0, 0}, false, broadcast, 7*4000./10 + 5, 0}, // beyond what the near link joins
+		{[]int{0, 0, 0, 0, 1, 1, 1, 1}, false, broadcast, 4*4000./10 + 5, 4 * 4000},
+		{[]int{0, 0, 0, 0, 1, 1, 1, 1}, false, reduce, 4*4000./10 + 5, 0},
+		{[]int{0, 1, 2, 3, 4, 5, 6, 7}, false, reduce, 7*4000./10 + 5, 0},
+		{[]int{0, 1, 2, 3, 4, 5, 6, 7}, true, broadcast, 7*4000./10 + 5 + 2*4000./50, 7 * 4000},
+	} {
+		m := h.moving(&setup.Job{Config: c, At: collective.Placement{Beside: 8, Hosts: test.hosts, Staged: test.staged}})
+		k := Kernel{Op: test.op, In: device.F32, N: 1000, Group: Group{8, 1}}
+		if got := m.collective(k); !close9(got, test.want) {
+			t.Errorf("%v of %v: %v seconds, want %v", test.op, test.hosts, got, test.want)
+		}
+		if got := m.between(k); got != test.between {
+			t.Errorf("%v of %v: %d bytes between hosts, want %d", test.op, test.hosts, got, test.between)
+		}
+	}
+}
+
+// Where nothing is computed in no time but what links carry, a step with a master takes as long
+// as (N-1)(4+p) bytes a parameter over its link, and one of stage 0 as 2·4(N-1)/N.
+func TestMasterStepIsItsWire(t *testing.T) {
+	h := &Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e18}, Memory: 1e18, Links: []Link{{0, 1e9, 0}}}
+	for _, ranks := range []int{2, 4, 8} {
+		var seconds [2]float64
+		elements := 0
+		for i, set := range []string{"parallel.master=true", "zero.stage=0"} {
+			c := configtest.Fitted(t, set, "precision=bf16", "parallel.shard=null", "parallel.replicate=null")
+			c.Parallel.Ranks, c.Parallel.Shard = ranks, ranks
+			j := setup.Spread{Processes: ranks, Hosts: ranks}.Of(c)
+			r, err := Simulate(j, h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seconds[i] = r.Seconds
+			if set != "zero.stage=0" {
+				tr, _, _, err := setup.DryRank(j, 0, func(*zero.Config) {})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, u := range tr.Units() {
+					elements += u.Layout.Len()
+				}
+			}
+		}
+		n := float64(ranks)
+		for i, want := range []float64{(n - 1) * (4 + 2), 2 * 4 * (n - 1) / n} {
+			want *= float64(elements) / 1e9
+			if got := seconds[i]; got < want || got > 1.01*want {
+				t.Errorf("%d ranks: a step %v takes %v s, want %v", ranks, []string{"with a master", "of stage 0"}[i], got, want)
+			}
+		}
+	}
+}
