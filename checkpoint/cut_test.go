@@ -72,8 +72,15 @@ func elements(t Tensor, p shard.Param, r shard.Range) (b []byte) {
 // have shards of it. What is whole is put by the first of each.
 func saveCut(t *testing.T, fsys vfs.FS, root string, ranks, shards int, opt Options) string {
 	t.Helper()
+	ts, _ := cutTensors(ranks)
 	opt.FS = fsys
-	ts, part := cutTensors(ranks)
+	return saveParts(t, root, ts, ranks, shards, opt)
+}
+
+// saveParts is saveCut of tensors of other shapes.
+func saveParts(t *testing.T, root string, ts []Tensor, ranks, shards int, opt Options) string {
+	t.Helper()
+	_, part := cutTensors(ranks)
 	s, err := Begin(root, 7, opt)
 	if err != nil {
 		t.Fatal(err)
