@@ -1,14 +1,22 @@
 package tests
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"zeroth/checkpoint"
+	"zeroth/job/config"
 	"zeroth/job/setup"
+	"zeroth/job/state"
+	"zeroth/shard"
 )
 
 // divisible is a model whose matrices four ranks can divide, of which the last has fewer tokens.
@@ -147,53 +155,132 @@ func TestTensorMuon(t *testing.T) {
 	}
 }
 
-// Every mesh of up to eight ranks begins with the same parameters, and has each of them.
+// Every mesh of up to eight ranks begins with the same checkpoint: written again by one writer
+// its files have the same bytes, and so has its export.
 func TestMeshesBeginAlike(t *testing.T) {
-	for _, family := range []string{"gpt2", "llama"} {
-		var want *outcome
-		for _, mesh := range meshes(8) {
-			sets := append([]string{"model.family=" + family, "model.layers=4", "model.heads=8", "model.width=32", "model.context=8", "model.vocab=257", "train.micro_batch=1", "device=cpu"}, mesh...)
-			if family == "llama" {
-				sets = append(sets, "model.ffn=48")
+	for family, sets := range map[string][]string{
+		"gpt2":  {"model.heads=24", "model.width=48", "model.context=24"},
+		"llama": {"model.heads=24", "model.width=48", "model.context=24", "model.ffn=48"},
+		"odd":   {"model.family=llama", "model.heads=35", "model.width=70", "model.context=35", "model.ffn=70"}, // heads for 5 and 7 ranks
+	} {
+		t.Run(family, func(t *testing.T) {
+			t.Parallel()
+			if family != "odd" {
+				sets = append(sets, "model.family="+family)
 			}
-			ranks, err := setup.Open(setup.Local(cfg(t, sets...)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)
-			err = setup.Together(ranks, func(r *setup.Rank) error {
-				if err := fresh(r); err != nil {
-					return err
+			var want map[string][]byte
+			for _, m := range meshes(8) {
+				if odd := m.Tensor == 5 || m.Tensor == 7; odd != (family == "odd") && m.World() > 1 {
+					continue
 				}
-				turn <- struct{}{}
-				defer func() { <-turn }()
-				return collect(r, got.state)
-			})
-			closeAll(ranks)
-			if err != nil {
-				t.Fatal(err)
+				dir := t.TempDir()
+				mesh := fmt.Sprintf("parallel={pipeline: %d, replicate: %d, shard: %d, tensor: %d}", m.Pipeline, m.Replicate, m.Shard, m.Tensor)
+				got := begun(t, dir, cfg(t, append(sets[:len(sets):len(sets)], "model.layers=8", "model.vocab=257", "train.micro_batch=1", "device=cpu",
+					mesh, fmt.Sprint("zero.stage=", 1+m.World()%3), "checkpoint.async=false", "checkpoint.every=1", "checkpoint.dir="+dir)...))
+				if want == nil {
+					want = got
+				}
+				for name, w := range want {
+					if !bytes.Equal(got[name], w) {
+						t.Errorf("%s: %s has other bytes", mesh, name)
+					}
+				}
+				if len(got) != len(want) || len(got) < 2 {
+					t.Errorf("%s: %d files, want %d", mesh, len(got), len(want))
+				}
+				os.RemoveAll(dir)
 			}
-			if want == nil {
-				want = &got
-			}
-			sameBits(t, strings.Join(sets, " "), got, *want)
-		}
+		})
 	}
 }
 
-// meshes lists all meshes of up to so many ranks, a power of two, whose dimensions are powers
-// of two.
-func meshes(most int) (all [][]string) {
-	for p := 1; p <= 4; p *= 2 {
-		for s := 1; s*p <= most; s *= 2 {
-			for r := 1; r*s*p <= most; r *= 2 {
-				for n := 1; n*r*s*p <= most; n *= 2 {
-					all = append(all, []string{fmt.Sprintf("parallel={pipeline: %d, replicate: %d, shard: %d, tensor: %d}", p, r, s, n), fmt.Sprint("zero.stage=", 1+(p+s+r+n)%3)})
+// begun saves a job's first checkpoint, and returns the data files of what one writer makes of
+// it and those of its export.
+func begun(t *testing.T, dir string, c *config.Config) map[string][]byte {
+	t.Helper()
+	j := setup.Local(c)
+	ranks, err := setup.Open(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	savers, err := state.OpenSavers(j, ranks)
+	if err == nil {
+		err = setup.Together(ranks, func(r *setup.Rank) error {
+			return cmp.Or(fresh(r), savers[r.Rank].Save(state.Progress{Data: "none"}, nil), savers[r.Rank].End(true).Err)
+		})
+	}
+	closeAll(ranks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "step-00000000")
+	if bad, err := checkpoint.Verify(t.Context(), path, checkpoint.Walk{}); err != nil || len(bad) > 0 {
+		t.Fatal(bad, err)
+	}
+	ck, err := checkpoint.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	again, err := ck.Reshard(t.Context(), filepath.Join(dir, "again"), 1, checkpoint.Options{}, func(int64) {})
+	if err == nil {
+		err = ck.Export(t.Context(), filepath.Join(dir, "model"), checkpoint.Export{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]byte{}
+	for _, folder := range []string{again, filepath.Join(dir, "model")} {
+		names, _ := filepath.Glob(filepath.Join(folder, "*.safetensors")) // the pattern is right
+		for _, name := range names {
+			if all[filepath.Base(name)], err = os.ReadFile(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return all
+}
+
+// meshes lists all meshes of up to so many ranks.
+func meshes(most int) (all []shard.Mesh) {
+	for p := 1; p <= most; p++ {
+		for r := 1; r*p <= most; r++ {
+			for s := 1; s*r*p <= most; s++ {
+				for n := 1; n*s*r*p <= most; n++ {
+					all = append(all, shard.Mesh{Pipeline: p, Replicate: r, Shard: s, Context: 1, Tensor: n})
 				}
 			}
 		}
 	}
 	return all
+}
+
+// One checkpoint of divided matrices goes on on drawn meshes, with the state it has.
+func TestDrawnResumes(t *testing.T) {
+	for family, sets := range map[string][]string{"gpt2": {"model.family=gpt2"}, "llama": {"model.family=llama", "model.ffn=32", "model.kv_heads=4", "optimizer.type=muon"}} {
+		t.Run(family, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			sets = append(append(sets, divisible...), "model.layers=4", "train.batch=48", "device=cpu")
+			run(t, saving(t, dir, append(sets[:len(sets):len(sets)], "parallel={pipeline: 2, shard: 2, tensor: 2}", "zero.stage=2", "train.accumulate=2")...), "")
+			want, drawn := digest(t, dir, "3"), map[string]bool{}
+			for i := uint64(0); len(drawn) < 10; i++ {
+				rng := rand.New(rand.NewPCG(4, i))
+				of := func(n ...int) int { return n[rng.IntN(len(n))] }
+				mesh := fmt.Sprintf("parallel={pipeline: %d, replicate: %d, shard: %d, tensor: %d}", of(1, 2, 4), of(1, 2), of(1, 2, 3), of(1, 2, 4))
+				if drawn[mesh] {
+					continue
+				}
+				drawn[mesh] = true
+				second := t.TempDir()
+				sets := append(sets[:len(sets):len(sets)], mesh, fmt.Sprint("zero.stage=", of(1, 2, 3)), "zero.offload.optimizer="+[]string{"none", "host"}[of(0, 1)], "train.steps=3")
+				run(t, saving(t, second, sets...), filepath.Join(dir, "step-00000003"))
+				if got := digest(t, second, "3"); got != want {
+					t.Errorf("%v: other state", sets)
+				}
+			}
+		})
+	}
 }
 
 // A run whose matrices are divided goes on in other parts, or in none, with the same state.
