@@ -15,6 +15,7 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/device"
+	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/nn"
@@ -117,45 +118,65 @@ func familyJob(t *testing.T, folder, tokens string, sets ...string) []string {
 	return append([]string{fmt.Sprintf("data.tokens=[%q]", tokens), fmt.Sprintf("train.batch=%d", familyWindows), fmt.Sprintf("model.context=%d", familyContext)}, sets...)
 }
 
+// familyJobs calls f with a variant's job on whole matrices, and on those that 2 and 4 ranks
+// divide, where its heads can be divided so.
+func familyJobs(t *testing.T, folder, tokens string, sets []string, f func(c *config.Config)) {
+	t.Helper()
+	m, err := hf.ReadModelConfig(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{1, 2, 4} {
+		if n == 1 || m.Heads%n == 0 && m.KV%n == 0 && m.HeadNorm != nn.AllHeads {
+			f(mustHFConfig(t, folder, "tokens.bin", familyJob(t, folder, tokens, append(sets[:len(sets):len(sets)], fmt.Sprint("parallel.tensor=", n))...)...))
+		}
+	}
+}
+
 // TestFamiliesAreTransformers trains every variant as make.py does, in one rank and in
-// three at stage 3: the losses and the norms of the gradients of ten steps. PyTorch's
-// own are in float32, too.
+// three at stage 3, and with divided matrices: the losses and the norms of the gradients of
+// ten steps. PyTorch's own are in float32, too.
 func TestFamiliesAreTransformers(t *testing.T) {
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		loose := 1.0
 		if strings.Contains(string(v.Config), "gemma") {
 			loose = 50 // the loss of so small a Gemma falls so fast that roundings grow tenfold in some steps
 		}
-		for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=3", "zero.stage=3", "train.micro_batch=1", "zero.recompute=block"}} {
-			steps, _ := runJob(t, mustHFConfig(t, folder, "tokens.bin", familyJob(t, folder, tokens, sets...)...))
-			if len(steps) != len(v.Losses) {
-				t.Fatalf("%d steps, want %d", len(steps), len(v.Losses))
-			}
-			for i, s := range steps {
-				within(t, fmt.Sprintf("%v: the loss of step %d", sets, s.Step), s.Loss, v.Losses[i], loose*1e-6)
-				within(t, fmt.Sprintf("%v: the norm of step %d", sets, s.Step), s.GradNorm, v.Norms[i], loose*1e-5)
-			}
+		for _, sets := range [][]string{{"parallel.shard=1"}, {"parallel.shard=3", "zero.stage=3", "train.micro_batch=1", "zero.recompute=block"}} {
+			familyJobs(t, folder, tokens, sets, func(c *config.Config) {
+				steps, _ := runJob(t, c)
+				if len(steps) != len(v.Losses) {
+					t.Fatalf("%d steps, want %d", len(steps), len(v.Losses))
+				}
+				for i, s := range steps {
+					what := fmt.Sprintf("%v, tensor %d: the %%s of step %d", sets, c.Parallel.Tensor, s.Step)
+					within(t, fmt.Sprintf(what, "loss"), s.Loss, v.Losses[i], loose*1e-6)
+					within(t, fmt.Sprintf(what, "norm"), s.GradNorm, v.Norms[i], loose*1e-5)
+				}
+			})
 		}
 	})
 }
 
-// TestFamiliesGradients compares the gradient of every parameter.
+// TestFamiliesGradients compares the loss of the first step and the gradient of every parameter.
 func TestFamiliesGradients(t *testing.T) {
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
-		c := mustHFConfig(t, folder, "tokens.bin", familyJob(t, folder, tokens, "parallel.ranks=2", "optimizer.type=sgd", "optimizer.weight_decay=0", "train.steps=1", "train.clip=0")...)
-		_, grads := gradients(t, c)
-		all := 0.0
-		for _, want := range v.Gradients {
-			all += want * want
-		}
-		for name, want := range v.Gradients {
-			if got := norm(grads["momentum_buffer "+name]); !(math.Abs(got-want) <= 3e-6*want+1e-7*math.Sqrt(all)) {
-				t.Errorf("the norm of the gradient of %s is %.9g, PyTorch's is %.9g", name, got, want)
+		familyJobs(t, folder, tokens, []string{"parallel.shard=2", "optimizer.type=sgd", "optimizer.weight_decay=0", "train.steps=1", "train.clip=0"}, func(c *config.Config) {
+			loss, grads := gradients(t, c)
+			within(t, fmt.Sprintf("tensor %d: the loss", c.Parallel.Tensor), loss, v.Losses[0], 1e-6)
+			all := 0.0
+			for _, want := range v.Gradients {
+				all += want * want
 			}
-		}
-		if n := len(hf.Parameters(c.Model.Network(nn.LoRA{}))); n != len(v.Gradients) {
-			t.Errorf("%d parameters, PyTorch has %d", n, len(v.Gradients))
-		}
+			for name, want := range v.Gradients {
+				if got := norm(grads["momentum_buffer "+name]); !(math.Abs(got-want) <= 3e-6*want+1e-7*math.Sqrt(all)) {
+					t.Errorf("tensor %d: the norm of the gradient of %s is %.9g, PyTorch's is %.9g", c.Parallel.Tensor, name, got, want)
+				}
+			}
+			if n := len(hf.Parameters(c.Model.Network(nn.LoRA{}))); n != len(v.Gradients) {
+				t.Errorf("%d parameters, PyTorch has %d", n, len(v.Gradients))
+			}
+		})
 	})
 }
 

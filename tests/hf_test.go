@@ -266,20 +266,23 @@ func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][
 	if err != nil {
 		t.Fatal(err)
 	}
-	share := data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
+	mesh := config.Mesh(c)
+	share := data.Share{Ranks: mesh.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
 	state = map[string][]float32{}
 	turn := make(chan struct{}, 1) // to write into state
 	err = setup.Together(ranks, func(r *setup.Rank) error {
 		defer r.Close()
 		err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
-			copy(dst, weights[p.Param.Name][p.At.Lo:p.At.Hi])
+			for tensor, own := range p.Param.Runs(p.At) {
+				copy(dst[own.Lo-p.At.Lo:], weights[p.Param.Name][tensor.Lo:tensor.Hi])
+			}
 			return nil
 		})
 		if err != nil {
 			return err
 		}
 		s, err := r.Trainer.Step(func(micro int, input, target, start []int32) error {
-			at := int(share.First(0, micro, r.Rank)) * c.Model.Context
+			at := int(share.First(0, micro, mesh.DataRank(r.Rank))) * c.Model.Context
 			copy(input, ids[at:])
 			copy(target, ids[at+1:])
 			return nil
@@ -351,7 +354,7 @@ func logitsOf(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int
 	dev := cpu.NewHost(2)
 	q := dev.NewQueue("test")
 	defer func() { q.Close(); dev.Close() }()
-	mem := device.NewArena(device.OfF32(make([]float32, 1<<16)))
+	mem := device.NewArena(device.OfF32(make([]float32, 1<<17)))
 	out := make([]float32, len(pieces)*m.Vocab)
 	bt := nn.Batch{B: 1, T: len(ids), Input: device.OfI32(ids), Logits: device.OfF32(out), Sequences: pieces}
 	var x device.Buffer

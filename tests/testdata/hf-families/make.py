@@ -2,7 +2,8 @@
 gradients that PyTorch computes with small models of every family that is read.
 
     pip install torch transformers==5.23.0 numpy
-    python make.py
+    python make.py           # all variants, or
+    python make.py PREFIX    # those whose names begin with PREFIX; the others stay
 
 Parameters and tokens are no files: both sides compute them by value() and token().
 For each variant expect.json has the config.json as a hub's folder may have it, and
@@ -10,6 +11,7 @@ as transformers writes it.
 """
 
 import json
+import sys
 import zlib
 
 import numpy as np
@@ -76,6 +78,15 @@ VARIANTS = {
     "gemma3": gemma,
     "gemma3, capped": dict(gemma, final_logit_softcapping=5.0),
     "gemma3, scaled": dict(gemma, head_dim=8, rope_scaling={"rope_type": "linear", "factor": 8.0}, attention_bias=True, pad_token_id=0),
+    # Models that four ranks can divide, as they can "phi3, window", whose matrices are fused.
+    "divided: gpt2": dict(gpt2, n_head=4),
+    "divided: gpt2, untied": dict(gpt2, n_head=4, tie_word_embeddings=False),
+    "divided: llama, biases": dict(block, model_type="llama", num_key_value_heads=4, attention_bias=True, mlp_bias=True),
+    "divided: llama, grouped, tied": dict(block, model_type="llama", num_attention_heads=8, num_key_value_heads=4, tie_word_embeddings=True),
+    "divided: qwen3": dict(block, model_type="qwen3", num_key_value_heads=4, attention_bias=True, tie_word_embeddings=True),
+    "divided: gemma2, capped": dict(gemma2, num_key_value_heads=4, attn_logit_softcapping=1.5, final_logit_softcapping=4.0),
+    "divided: gemma2, capped, untied": dict(gemma2, num_key_value_heads=4, attn_logit_softcapping=1.5, final_logit_softcapping=4.0,
+                                            tie_word_embeddings=False),
 }
 
 
@@ -135,7 +146,12 @@ def train(model, batch):
 def main():
     torch.set_num_threads(1)
     all = {}
+    if len(sys.argv) > 1:
+        with open("expect.json") as f:
+            all = json.load(f)
     for name, config in VARIANTS.items():
+        if not name.startswith("".join(sys.argv[1:])):
+            continue
         model, batch = made(config), windows()
         logits = model(batch[0]).logits[3, 17].tolist()
         losses, norms, grads = train(model, batch)
