@@ -255,7 +255,7 @@ func linked(c *config.Config, at int) (bytes int64) {
 	if setup.Pipeline(c) == 1 {
 		return 0
 	}
-	stream := int64(c.Train.MicroBatch*c.Model.Context) * int64(config.Network(c).Width) * int64(c.Precision.Size())
+	stream := int64(c.Train.MicroBatch*c.Model.Context/c.Parallel.Tensor) * int64(config.Network(c).Width) * int64(c.Precision.Size())
 	for _, a := range c.PipelineShape().Programs()[at] {
 		if a.Kind == pipe.SendForward || a.Kind == pipe.SendBackward {
 			bytes += stream

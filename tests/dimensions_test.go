@@ -1,0 +1,144 @@
+package tests
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"zeroth/collective"
+	"zeroth/job/config"
+	"zeroth/job/plan"
+	"zeroth/job/setup"
+	"zeroth/shard"
+)
+
+// byDimension is a process of one rank, which counts what it sends by the dimension of the mesh.
+type byDimension struct {
+	process
+	sent *dimensions
+}
+
+// dimensions are bytes by collective.Role.
+type dimensions [collective.Backward + 1]atomic.Int64
+
+func (p *byDimension) Connect(m shard.Mesh) (*setup.Connection, error) {
+	roles := rolesOf(m)
+	ranks := collective.WiredWorld(m, p.at, func(group, at int) collective.Wire {
+		return counter{p.nets[p.at].Wire(group, at).(collective.Lender), &p.sent[roles[group]]}
+	})
+	return &setup.Connection{Memory: p.mem, Groups: []collective.Ranks{ranks}}, nil
+}
+
+// rolesOf lists the roles of the groups of a mesh.
+func rolesOf(m shard.Mesh) (roles []collective.Role) {
+	for role := collective.World; role < collective.Forward; role++ {
+		for range collective.RoleGroups(m, role) {
+			roles = append(roles, role)
+		}
+	}
+	for range collective.RoleGroups(m, collective.Forward) {
+		roles = append(roles, collective.Forward, collective.Backward)
+	}
+	return roles
+}
+
+// The bytes of each dimension of a mesh that a plan says a rank sends are those that its wires
+// carry in a step, at each place of the pipeline, on drawn meshes whose ranks are all on hosts
+// of their own, flat.
+func TestBytesByDimensionArePlanned(t *testing.T) {
+	draws := 30
+	if testing.Short() {
+		draws = 8
+	}
+	for i := range draws {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(6, uint64(i)))
+			of := func(n ...int) int { return n[rng.IntN(len(n))] }
+			one := func(values ...string) string { return values[rng.IntN(len(values))] }
+			p, r, s, n := of(1, 2), of(1, 2), of(1, 2), of(1, 2, 4)
+			sets := append([]string{}, divisible...)
+			sets = append(sets, fmt.Sprintf("parallel={pipeline: %d, replicate: %d, shard: %d, tensor: %d}", p, r, s, n), fmt.Sprint("zero.stage=", of(1, 2, 3)), one("precision=fp32", "precision=bf16"),
+				one("model.family=gpt2", "model.family=llama"), one("optimizer.type=adamw", "optimizer.type=muon"), one("zero.recompute=none", "zero.recompute=block"),
+				one("zero.offload.optimizer=none", "zero.offload.optimizer=host"), one("train.accumulate=1", "train.accumulate=5"), "train.micro_batch=1", "device=cpu")
+			c := cfg(t, sets...)
+			hosts := make([]int, c.Parallel.Ranks)
+			for h := range hosts {
+				hosts[h] = h
+			}
+			wires := countDimensions(t, c, hosts)
+			planned, err := plan.New(c, plan.Machine{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			places := planned.Places
+			if places == nil {
+				places = []*plan.Plan{planned}
+			}
+			for at, x := range places {
+				w := &wires[config.Mesh(c).Group(0, shard.Pipeline)[at]]
+				get := func(roles ...collective.Role) (n int64) {
+					for _, r := range roles {
+						n += w[r].Load()
+					}
+					return n
+				}
+				got := plan.Sent{Shard: get(collective.Shard), Replicate: get(collective.Replica, collective.Ends), Pipeline: get(collective.Forward, collective.Backward), Tensor: get(collective.Tensor, collective.Updates)}
+				if s > 1 {
+					got.Shard += get(collective.Joint)
+				} else {
+					got.Replicate += get(collective.Joint)
+				}
+				if got != x.By {
+					t.Errorf("%v, place %d: wires carry %+v, the plan says %+v", sets, at, got, x.By)
+				}
+			}
+		})
+	}
+}
+
+// countDimensions trains, and counts what each rank sends in the third step.
+func countDimensions(t *testing.T, c *config.Config, hosts []int) []dimensions {
+	t.Helper()
+	all, sent, before := processes(t, config.Mesh(c), hosts), make([]dimensions, len(hosts)), make([]dimensions, len(hosts))
+	var done sync.WaitGroup
+	for i, p := range all {
+		done.Go(func() {
+			ranks, err := setup.Open(setup.Place(c, &byDimension{p, &sent[i]}, setup.Hooks{}))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer closeAll(ranks)
+			err = setup.Together(ranks, func(r *setup.Rank) error {
+				if err := fresh(r); err != nil {
+					return err
+				}
+				for step := range 3 {
+					for role := range before[i] {
+						before[i][role].Store(sent[i][role].Load())
+					}
+					if _, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3); err != nil {
+						return err
+					}
+					for _, q := range r.Queues {
+						if err := q.Wait(); err != nil {
+							return err
+						}
+					}
+				}
+				for role := range before[i] {
+					sent[i][role].Add(-before[i][role].Load())
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(fmt.Errorf("process %d: %w", i, err))
+			}
+		})
+	}
+	done.Wait()
+	return sent
+}
