@@ -1,6 +1,7 @@
 package socket_test
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -63,6 +64,61 @@ func BenchmarkLink(b *testing.B) {
 			b.ReportMetric(limit.Seconds()/took.Seconds(), "of-limit")
 			b.ReportMetric(0, "ns/op")
 		})
+	}
+}
+
+// BenchmarkOperation is what an operation costs the ranks of two processes, as those of divided
+// matrices, in turns with the least there is: each writes what it sends to the other over a
+// bare connection, and reads what comes. One of nothing is an agreement, as before each of
+// NCCL's. Trips are the time of an operation in those of the limit.
+func BenchmarkOperation(b *testing.B) {
+	const times = 200
+	for _, network := range []string{"memory", "unix", "tcp"} {
+		for _, bytes := range []int{0, 4 << 10, 64 << 10, 1 << 20} {
+			b.Run(fmt.Sprintf("%s/%d", network, bytes), func(b *testing.B) {
+				p := newBenchPair(b, network)
+				bare := network
+				if bare == "memory" {
+					bare = "unix"
+				}
+				ln := listen(b, bare)
+				defer ln.Close()
+				x, y := pair(b, ln)
+				defer x.Close()
+				defer y.Close()
+				conns, note := [2]net.Conn{x, y}, [2][]byte{make([]byte, max(collective.NoteLen, bytes/2)), make([]byte, max(collective.NoteLen, bytes/2))}
+				trip := func() {
+					p.both(func(r int) {
+						for range times {
+							done := make(chan struct{})
+							go func() { conns[r].Write(p.bufs[r].Raw()[:len(note[r])]); close(done) }()
+							io.ReadFull(conns[r], note[r])
+							<-done
+						}
+					})
+				}
+				operations := func() {
+					for range times {
+						for r := range p.qs {
+							collective.AllGather(p.gs[r], p.qs[r], p.bufs[r].Slice(0, bytes/4))
+						}
+					}
+					for _, q := range p.qs {
+						if err := q.Wait(); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				var limit, took time.Duration
+				for b.Loop() {
+					limit += timed(trip)
+					took += timed(operations)
+				}
+				b.ReportMetric(float64(took.Microseconds())/float64(times*b.N), "µs/op")
+				b.ReportMetric(took.Seconds()/limit.Seconds(), "trips")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
 	}
 }
 
