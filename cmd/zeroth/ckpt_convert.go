@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -176,11 +177,15 @@ func newFolder(flag, path string) (leave func(), err error) {
 			os.Remove(folder) // fails if it is not empty
 		}
 	}
-	if info, err := os.Stat(path); err == nil && !info.IsDir() {
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() {
 		return nil, input.BadInput(fmt.Errorf("%s %s is a file; name a new folder", flag, path))
 	}
-	if err := os.MkdirAll(path, 0o777); err != nil {
-		return nil, err
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = os.MkdirAll(path, 0o777)
+	}
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("%s: %w; name a folder that can be made", flag, err))
 	}
 	lock, err := vfs.OS{}.Lock(filepath.Join(path, lockFile))
 	if held := (*vfs.Locked)(nil); errors.As(err, &held) {

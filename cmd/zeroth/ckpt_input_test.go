@@ -19,6 +19,11 @@ func TestCkptBadInput(t *testing.T) {
 	if err := os.Mkdir("r/ckpt/.tmp-step-00000007-0123456789abcdef", 0o777); err != nil {
 		t.Fatal(err)
 	}
+	for link, to := range map[string]string{"loop": "loop", "nowhere": "gone"} {
+		if err := os.Symlink(to, link); err != nil {
+			t.Fatal(err)
+		}
+	}
 	const keeps = `; want a number of checkpoints, or {last: 3, every_steps: 1000, best: val_loss}` + "\n"
 	for args, want := range map[string]string{
 		"ls":             "zeroth: the form is: zeroth ckpt ls DIR (0 folders were given)\nSee 'zeroth ckpt ls --help'.\n",
@@ -28,11 +33,14 @@ func TestCkptBadInput(t *testing.T) {
 		"ls a.txt":       "a.txt is a file; want a folder of checkpoints or a run folder\n",
 		"verify r/model": "r/model has no checkpoints; want a checkpoint's folder, a folder of them, or the folder of a run that made some (checkpoint.every)\n",
 		"inspect r/ckpt/.tmp-step-00000007-0123456789abcdef": "r/ckpt/.tmp-step-00000007-0123456789abcdef: a save in progress or cut short: it was never committed\n",
-		"diff r":              "zeroth: the form is: zeroth ckpt diff A B (1 folders",
-		"diff r gone":         "gone cannot be read",
-		"export r":            "zeroth: required flag(s) \"to\" not set\n",
-		"export r --to r":     "--to r: the folder is not empty (ckpt, job.yaml, loss.svg, ...); name a new folder\n",
-		"export r --to a.txt": "--to a.txt is a file; name a new folder\n",
+		"diff r":                "zeroth: the form is: zeroth ckpt diff A B (1 folders",
+		"diff r gone":           "gone cannot be read",
+		"export r":              "zeroth: required flag(s) \"to\" not set\n",
+		"export r --to r":       "--to r: the folder is not empty (ckpt, job.yaml, loss.svg, ...); name a new folder\n",
+		"export r --to a.txt":   "--to a.txt is a file; name a new folder\n",
+		"export r --to loop":    "--to: stat loop: too many levels of symbolic links; name a folder that can be made\n",
+		"export r --to nowhere": "--to: mkdir nowhere: file exists; name a folder that can be made\n",
+		"export r --to a.txt/n": "--to: stat a.txt/n: not a directory; name a folder that can be made\n",
 		"export r --to n --dtype f8 --shard-size lots": "--dtype f8; want fp32, bf16 or fp16\n--shard-size lots; want a size such as 500MB, 5GB or 2GiB\n",
 		"prune r":                             "zeroth: required flag(s) \"keep\" not set\n",
 		"prune r --keep none":                 "--keep: none is not a whole number" + keeps,
