@@ -23,8 +23,9 @@ func listKeys(help string) (keys []string) {
 	return keys
 }
 
-// texts are the keys that take any text, so that no word is wrong for them.
-var texts = []string{"model.from", "data.text", "data.tokens", "data.vocab", "zero.offload.path", "checkpoint.dir", "sample.prompt", "parallel.token_file", "parallel.bind"}
+// texts are the keys that take any text, so that no word is wrong for them; an empty one is none.
+var texts = []string{"model.from", "data.text", "data.tokens", "data.vocab", "zero.offload.path", "checkpoint.dir", "sample.prompt", "parallel.token_file", "parallel.bind",
+	"parallel.tls.cert", "parallel.tls.key", "parallel.tls.ca"}
 
 // long are the keys that make a run long or large, as its owner may want: a
 // trial trains only with what is wrong for them.
