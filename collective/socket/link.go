@@ -294,15 +294,10 @@ func (l *link) from(p *port, b []byte) (n int, sum uint32, err error) {
 		return 0, 0, errInterrupted
 	}
 	defer p.drop()
-	for n < len(b) && err == nil {
-		var some int
-		piece := b[n:][:l.piece(len(b)-n)]
-		if l.sums {
-			sum = update(sum, piece)
-		}
-		some, err = writes{l}.Write(piece)
-		n += some
+	if l.sums {
+		sum = update(0, b)
 	}
+	n, err = writes{l}.Write(b)
 	return n, sum, err
 }
 
@@ -510,7 +505,7 @@ func (l *link) into(h header) (n int, err error) {
 	defer func() { h.p.give(h.from, filled) }()
 	var sum uint32
 	for n < len(b) {
-		some, err := l.in.Read(b[n:][:l.piece(len(b)-n)])
+		some, err := l.in.Read(b[n:])
 		if l.sums {
 			sum = update(sum, b[n:n+some])
 		}

@@ -8,11 +8,8 @@ import (
 )
 
 const (
-	sumLen  = 4 // bytes of a checksum
-	givenUp = 0 // the end of data that the sender gave up
-	// pieceLen is the bytes of data that are summed at a time, just before they are sent
-	// or just after they have arrived, so that they are in a cache in between.
-	pieceLen = 256 << 10
+	sumLen   = 4       // bytes of a checksum
+	givenUp  = 0       // the end of data that the sender gave up
 	aheadLen = 4 << 10 // bytes that are read before they are summed
 	lineLen  = 64      // bytes of a line of the cache
 )
@@ -50,14 +47,6 @@ func (l *link) sumLen() int {
 		return sumLen
 	}
 	return 0
-}
-
-// piece is how many of n bytes of data are sent or received at a time.
-func (l *link) piece(n int) int {
-	if l.sums {
-		return min(n, pieceLen)
-	}
-	return n
 }
 
 // seal appends the checksum of b[from:], where frames carry one.
