@@ -63,7 +63,7 @@ func (m Mat) RowRange(lo, hi int) Mat {
 // of these, of its own document.
 type Attn struct {
 	B, T, H, KV, D int
-	Past           int     // positions of each sequence before its T; none in training
+	Past           int     // positions of each sequence before its T
 	Window         int     // 0 is all
 	Scale          float32 // multiplies q·k, usually 1/sqrt(D)
 	Cap            float32 // a score s becomes Cap tanh(s/Cap), as in Gemma 2; 0: it stays s
@@ -72,13 +72,13 @@ type Attn struct {
 }
 
 // First is the first key position that query position t sees of a sequence whose
-// documents begin at start (T), or nil if it is one document.
+// documents begin at start (T), counted from its first query, or nil if it is one document.
 func (a Attn) First(t int, start []int32) (first int) {
 	if a.Window > 0 {
 		first = max(0, a.Past+t-a.Window+1)
 	}
 	if start != nil {
-		first = max(first, int(start[t]))
+		first = max(first, a.Past+int(start[t]))
 	}
 	return first
 }
@@ -90,12 +90,12 @@ func (a Attn) First(t int, start []int32) (first int) {
 func (a Attn) DropRow(b, h, t int) uint64 { return a.Drop.Row + uint64(b*a.T+t) + uint64(h)<<44 }
 
 // Starts is how documents lie in B sequences of T positions, as Start buffers say it:
-// (B*T) int32, for each position the first one of its document, counted within the
-// sequence. So it never falls from a position to the next, and is at most the position
-// itself. An empty buffer: each sequence is one document. Attention does not look over
-// the edge of a document, and position vectors and rotary positions begin again there.
-// This panics if start is neither empty nor of so many rows, or if there are positions
-// before them.
+// (B*T) int32, for each position the first one of its document, counted from the first of
+// the T; below 0 where the document begins before these. So it never falls from a position to
+// the next, and is at most the position itself. An empty buffer: each sequence is one
+// document. Attention does not look over the edge of a document, and position vectors and
+// rotary positions begin again there. This panics if start is neither empty nor of so many
+// rows, or if it comes with a number of positions before them, which it has itself.
 func Starts(op string, start Buffer, rows, past int) {
 	if start.N > 0 && (start.Type != I32 || start.N != rows || past > 0) {
 		panic(fmt.Sprintf("device: %s of %d positions after %d, of documents that start at %d %v", op, rows, past, start.N, start.Type))
@@ -153,6 +153,7 @@ type Rope struct {
 	T, D    int
 	Part    int // the elements of a head that turn, its first, an even number; 0: all
 	Past    int
+	Span    int     // at least as many as there are in any sequence, with those before Start; 0: Past+T
 	Theta   float64 // Freq(j) = Theta^(-2j/W), usually 10000
 	Scaling RopeScaling
 	Start   Buffer // see Starts; positions are counted from there

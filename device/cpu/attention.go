@@ -14,7 +14,7 @@ func (q *Queue) Attention(o device.Mat, lse device.Buffer, qm, k, v device.Mat, 
 	kernel.WantAttn("attention", &a, lse)
 	kernel.AttnRows("attention", &a, a.T, a.H, &o, &qm)
 	kernel.AttnRows("attention", &a, a.Keys(), a.KV, &k, &v)
-	device.Starts("attention", a.Start, a.B*a.T, a.Past)
+	device.Starts("attention", a.Start, a.B*a.T, 0)
 	t := q.issue("attention")
 	t.M[0], t.M[1], t.M[2], t.M[3] = o, qm, k, v
 	t.B[0], t.B[1], t.Attn = lse, a.Start, a

@@ -1,13 +1,12 @@
 package cpu
 
 import (
-	"fmt"
-
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
 )
 
-// AttentionGrad overwrites dq, dk and dv with the gradients of Attention. With
+// AttentionGrad overwrites dq, dk and dv with the gradients of Attention, those of keys
+// that no query sees with 0. With
 // P = exp(Scale q·k - lse), computed again block by block, and delta the row
 // sums of do*o (Dao et al., arXiv 2205.14135, appendix B.2):
 //
@@ -22,12 +21,9 @@ func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o 
 	const op = "attention gradient"
 	kernel.WantAttn(op, &a, lse)
 	kernel.WantLen(op, delta, device.F32, lse.N)
-	if a.Past > 0 {
-		panic(fmt.Sprintf("cpu: %s of positions after %d others", op, a.Past))
-	}
 	kernel.AttnRows(op, &a, a.T, a.H, &dq, &do, &o, &qm)
-	kernel.AttnRows(op, &a, a.T, a.KV, &dk, &dv, &k, &v)
-	device.Starts(op, a.Start, a.B*a.T, a.Past)
+	kernel.AttnRows(op, &a, a.Keys(), a.KV, &dk, &dv, &k, &v)
+	device.Starts(op, a.Start, a.B*a.T, 0)
 	t := q.issue(op)
 	t.M = [8]device.Mat{dq, dk, dv, do, o, qm, k, v}
 	t.B[0], t.B[1], t.B[2], t.Attn = delta, lse, a.Start, a

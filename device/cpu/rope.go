@@ -58,7 +58,9 @@ func ropePhases(t *task, q *Queue) {
 	table.mu.Lock()
 	defer table.mu.Unlock()
 	if !table.Has(r) {
-		if r.Past > 0 { // sequences grow a position at a time: room for up to twice as many
+		if r.Span > r.Past+r.T {
+			r.T, r.Past = r.Span, 0
+		} else if r.Past > 0 { // sequences grow a position at a time: room for up to twice as many
 			r.T, r.Past = 1<<bits.Len(uint(r.Past+r.T-1)), 0
 		}
 		if err := table.grow(r.T * r.D); err != nil {

@@ -7,13 +7,14 @@ type attnBackward struct {
 	args         *callArgs
 	isa          *VecISA
 	Dp           int
-	K, dK, dV    []float32 // (T, Dp)
+	K, dK, dV    []float32 // (Keys, Dp)
 	Kt, Vt       []float32 // panels of 2 lanes keys
 	Q, dO, dQ    []float32 // (gradBlock, Dp); Q times Scale, dQ without
 	P, dS        []float32 // (gradBlock, gradBlock)
 	slopes       []float32 // (gradBlock, gradBlock) of a cap
 	delta, lse   []float32 // (B, H, T)
-	first        int       // row of the sequence's first position
+	first        int       // row of the sequence's first query
+	keys         int       // and of its first key
 	head, shared int       // first column of the query head and of its key head
 	start        []int32   // (T) of the sequence, or nil
 	drop         scoreDrop
@@ -25,10 +26,10 @@ type attnBackward struct {
 func RunAttentionGrad(t *Args, w *Worker, lo, hi int) {
 	a := &t.Attn
 	f := attnBackward{t: t, args: &w.args, isa: BestVec, Dp: padded(a.D, rowUnit), delta: t.B[0].F32(), lse: t.B[1].F32(), drop: newScoreDrop(t, w)}
-	if tilesFor(t.M[:]) {
+	if tilesFor(t.M[3:]) {
 		f.useTiles(w)
 	} else {
-		T := padded(a.T, gradBlock)
+		T := padded(a.Keys(), gradBlock)
 		whole, panels, part, square := T*f.Dp, T*a.D, gradBlock*f.Dp, gradBlock*gradBlock
 		mem := w.Floats(3*whole + 2*panels + 3*part + 3*square + Edge)
 		f.K, f.dK, f.dV = take(&mem, whole), take(&mem, whole), take(&mem, whole)
@@ -44,7 +45,7 @@ func RunAttentionGrad(t *Args, w *Worker, lo, hi int) {
 // keyHead computes key head kv of sequence b and the query heads that use it.
 func (f *attnBackward) keyHead(b, kv int) {
 	a, t, share := &f.t.Attn, f.t, f.t.Attn.H/f.t.Attn.KV
-	f.first, f.shared, f.add = b*a.T, kv*a.D, 0
+	f.first, f.keys, f.shared, f.add = b*a.T, b*a.Keys(), kv*a.D, 0
 	f.start = starts(&t.B[2], b, a.T)
 	scale := float32(1) // of dK, which tiles leave without
 	if f.tiles.use {
@@ -53,56 +54,62 @@ func (f *attnBackward) keyHead(b, kv int) {
 	} else {
 		f.pack()
 	}
+	if a.Past > 0 { // there are keys that no query meets first, or at all
+		clear(f.dK)
+		clear(f.dV)
+		f.add = 1
+	}
 	for h := kv * share; h < (kv+1)*share; h++ {
 		f.head, f.drop.row = h*a.D, a.DropRow(b, h, 0)
-		for q0 := 0; q0 < a.T; q0 += gradBlock {
-			f.queries((b*a.H+h)*a.T, q0, min(gradBlock, a.T-q0))
+		for begin := a.Past / gradBlock * gradBlock; begin < a.Keys(); begin += gradBlock {
+			q0, end := max(begin, a.Past), min(begin+gradBlock, a.Keys())
+			f.queries((b*a.H+h)*a.T, q0, end-q0)
 		}
 		f.add = 1
 	}
-	f.isa.storeRows(&t.M[1], f.first, f.shared, f.dK, f.Dp, a.T, a.D, scale)
-	f.isa.storeRows(&t.M[2], f.first, f.shared, f.dV, f.Dp, a.T, a.D, 1)
+	f.isa.storeRows(&t.M[1], f.keys, f.shared, f.dK, f.Dp, a.Keys(), a.D, scale)
+	f.isa.storeRows(&t.M[2], f.keys, f.shared, f.dV, f.Dp, a.Keys(), a.D, 1)
 }
 
 // pack makes the head's keys and values ready.
 func (f *attnBackward) pack() {
 	a := &f.t.Attn
-	for k0 := 0; k0 < a.T; k0 += gradBlock {
-		nk, K := min(gradBlock, a.T-k0), f.K[k0*f.Dp:]
-		f.isa.loadRows(K, f.Dp, &f.t.M[7], f.first+k0, f.shared, nk, a.D, 1)
+	for k0 := 0; k0 < a.Keys(); k0 += gradBlock {
+		nk, K := min(gradBlock, a.Keys()-k0), f.K[k0*f.Dp:]
+		f.isa.loadRows(K, f.Dp, &f.t.M[7], f.keys+k0, f.shared, nk, a.D, 1)
 		f.isa.panels(f.Vt[k0*a.D:], K, f.Dp, nk, a.D)
-		f.isa.loadRows(K, f.Dp, &f.t.M[6], f.first+k0, f.shared, nk, a.D, 1)
+		f.isa.loadRows(K, f.Dp, &f.t.M[6], f.keys+k0, f.shared, nk, a.D, 1)
 		f.isa.panels(f.Kt[k0*a.D:], K, f.Dp, nk, a.D)
 	}
 }
 
-// queries computes dq of nq queries from q0 on and what they add to dK and dV;
+// queries computes dq of nq queries from position q0 on and what they add to dK and dV;
 // stat is where the head's rows begin in delta and lse.
 func (f *attnBackward) queries(stat, q0, nq int) {
-	a, isa, Dp := &f.t.Attn, f.isa, f.Dp
-	isa.loadRows(f.Q, Dp, &f.t.M[4], f.first+q0, f.head, nq, a.D, 1)
-	isa.loadRows(f.dO, Dp, &f.t.M[3], f.first+q0, f.head, nq, a.D, 1)
+	a, isa, Dp, at := &f.t.Attn, f.isa, f.Dp, q0-f.t.Attn.Past
+	isa.loadRows(f.Q, Dp, &f.t.M[4], f.first+at, f.head, nq, a.D, 1)
+	isa.loadRows(f.dO, Dp, &f.t.M[3], f.first+at, f.head, nq, a.D, 1)
 	for i := range nq { // Q has o for now
 		clear(f.Q[i*Dp+a.D : (i+1)*Dp])
 		clear(f.dO[i*Dp+a.D : (i+1)*Dp])
-		f.delta[stat+q0+i] = isa.dot(FloatPtr(f.Q, i*Dp), FloatPtr(f.dO, i*Dp), Dp)
+		f.delta[stat+at+i] = isa.dot(FloatPtr(f.Q, i*Dp), FloatPtr(f.dO, i*Dp), Dp)
 	}
 	if f.tiles.use {
-		f.tiles.queries(f, f.first+q0, nq)
+		f.tiles.queries(f, f.first+at, nq)
 	} else {
-		isa.loadRows(f.Q, Dp, &f.t.M[5], f.first+q0, f.head, nq, a.D, a.Scale)
+		isa.loadRows(f.Q, Dp, &f.t.M[5], f.first+at, f.head, nq, a.D, a.Scale)
 	}
-	first := a.First(q0, f.start) / gradBlock * gradBlock
+	first := a.First(at, f.start) / gradBlock * gradBlock
 	for k0 := first; k0 <= q0; k0 += gradBlock {
-		f.pair(stat+q0, q0, k0, nq, min(gradBlock, a.T-k0), k0 > first)
+		f.pair(stat+at, q0, k0, nq, min(gradBlock, a.Keys()-k0), k0 > first)
 	}
-	isa.storeRows(&f.t.M[0], f.first+q0, f.head, f.dQ, Dp, nq, a.D, a.Scale)
+	isa.storeRows(&f.t.M[0], f.first+at, f.head, f.dQ, Dp, nq, a.D, a.Scale)
 }
 
 // pair adds what nq queries from q0 on and nk keys from k0 on have to do with
-// each other; row is the first query's in delta and lse, more says that there were
+// each other; row is the first query's in delta and lse, again says that there were
 // keys before.
-func (f *attnBackward) pair(row, q0, k0, nq, nk int, more bool) {
+func (f *attnBackward) pair(row, q0, k0, nq, nk int, again bool) {
 	a, isa, Dp, see := &f.t.Attn, f.isa, f.Dp, q0-k0+1
 	if f.tiles.use {
 		f.tiles.scores(f, k0, nq, nk, see)
@@ -115,13 +122,14 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int, more bool) {
 	}
 	hide(a, f.start, f.P, gradBlock, q0, k0, nq, nk)
 	if f.drop.w != nil {
-		f.drop.mask(f.drop.row+uint64(q0), k0, gradBlock, nq, nk, see)
+		f.drop.mask(f.drop.row+uint64(q0-a.Past), k0, gradBlock, nq, nk, see)
 		f.drop.apply(f.dS, gradBlock, nq, nk, see)
 	}
 	r := &f.args.softmaxGrad
 	r.Ld, r.Most = gradBlock, nk
+	more := (isa.Rows - (see-1)%isa.Rows) % isa.Rows // that spread reads where tiles of queries and keys begin apart
 	for i := 0; i < nq; i += isa.Rows {
-		end := min(nk, see+i+isa.Rows-1)
+		end := min(nk, see+i+isa.Rows-1+more)
 		if f.tiles.use {
 			end = gradBlock
 		}
@@ -139,7 +147,7 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int, more bool) {
 	if q0 > k0 {
 		add = 1
 	}
-	if more {
+	if again {
 		addQ = 1
 	}
 	if f.tiles.use {

@@ -158,7 +158,7 @@ type tileBackward struct {
 func (f *attnBackward) useTiles(w *Worker) {
 	const square = gradBlock * gradBlock
 	s := newTileShape(w, f.t.Attn.D, gradBlock)
-	T := padded(f.t.Attn.T, gradBlock)
+	T := padded(f.t.Attn.Keys(), gradBlock)
 	whole, panels, blocks, part := T*s.W, T/32*s.keyPanel, T/gradBlock*s.acrossAll(), gradBlock*s.W
 	mem := w.Floats(2*whole + 2*panels + blocks + 3*part + 2*gradBlock*s.words + 2*s.acrossAll() + 3*square + 3*square/2)
 	x := &f.tiles
@@ -174,11 +174,11 @@ func (f *attnBackward) useTiles(w *Worker) {
 
 // pack packs the head's keys and values.
 func (x *tileBackward) pack(f *attnBackward) {
-	T, m := f.t.Attn.T, &f.t.M
-	x.columns(x.Kt, &m[6], f.first, f.shared, T)
-	x.columns(x.Vt, &m[7], f.first, f.shared, T)
+	T, m := f.t.Attn.Keys(), &f.t.M
+	x.columns(x.Kt, &m[6], f.keys, f.shared, T)
+	x.columns(x.Vt, &m[7], f.keys, f.shared, T)
 	for k0 := 0; k0 < T; k0 += gradBlock {
-		x.below(x.K[k0/gradBlock*x.acrossAll():], &m[6], f.first+k0, f.shared, min(gradBlock, T-k0))
+		x.below(x.K[k0/gradBlock*x.acrossAll():], &m[6], f.keys+k0, f.shared, min(gradBlock, T-k0))
 	}
 }
 

@@ -25,7 +25,7 @@ type Turns struct {
 // Has is whether the table is good for r: an angle does not depend on how many
 // positions there are.
 func (t *Turns) Has(r device.Rope) bool {
-	return t.Rope.Alike(r) && r.Past+r.T <= t.Rope.T
+	return t.Rope.Alike(r) && max(r.Span, r.Past+r.T) <= t.Rope.T
 }
 
 // row is the cosines and sines of a position.
