@@ -129,9 +129,7 @@ func (e embedding) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, _, 
 	if e.scale != 0 {
 		q.Scale(y, e.scale)
 	}
-	if drop, some := bt.drops(e.drop, placeEmbed, words.Cols); some {
-		q.Dropout(y, y, device.Buffer{}, drop)
-	}
+	bt.drop(q, y, y, device.Buffer{}, e.drop, placeEmbed, words.Cols)
 }
 
 func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch, _, d device.Buffer, _ *Saved) {
@@ -141,9 +139,7 @@ func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch
 	defer mem.Release(mem.Mark())
 	p := pass{q: q, mem: mem, dw: dw, bt: bt}
 	words, places := e.gradients(mem, dw)
-	if drop, some := bt.drops(e.drop, placeEmbed, words.Cols); some {
-		q.Dropout(d, d, device.Buffer{}, drop)
-	}
+	bt.drop(q, d, d, device.Buffer{}, e.drop, placeEmbed, words.Cols)
 	if e.scale != 0 {
 		q.Scale(d, e.scale)
 	}

@@ -152,9 +152,12 @@ func (b *gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, 
 	mark := mem.Mark()
 	b.qkv.forward(p, qkv, p.whole(norm))
 	mem.Release(mark)
+	_, km, vm := split(qkv)
+	all := p.gathered(km, vm)
 	for i := range bt.parts() {
-		b.attend(p, i, o, s.lse, qkv)
+		b.attend(p, i, o, s.lse, qkv, all)
 	}
+	mem.Release(mark)
 	b.addTo(p, &b.proj, placeAttn, x2, xm, o)
 
 	act := device.Matrix(s.act, r, f)
@@ -164,25 +167,27 @@ func (b *gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, 
 	b.addTo(p, &b.down, placeMLP, device.Matrix(y, own, c), x2, act)
 }
 
-// attend sets o to the attention of part i of a batch.
-func (b *gptBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv device.Mat) {
+// attend sets o to the attention of part i of a batch; all are keys and values that are gathered.
+func (b *gptBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv, all device.Mat) {
 	one, lo, hi := p.bt.part(i)
 	qkv = qkv.RowRange(lo, hi)
 	qm, _, _ := split(qkv)
 	_, km, vm := split(one.seen(p.q, b.layer, qkv))
-	p.q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.g.heads(), hi*b.g.heads()), qm, km, vm, b.attn(&one))
+	if all.Rows > 0 {
+		km, vm = p.bt.seenBy(i, all, km.Cols)
+	}
+	p.q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.g.heads(), hi*b.g.heads()), qm, km, vm, p.bt.piece(b.attn(&one), i))
 }
 
 // addTo sets y = x + l(in), the end of a half of the block; a training pass may drop some
 // of what is added.
 func (b *gptBlock) addTo(p pass, l *linear, place int, y, x, in device.Mat) {
-	drop, some := p.bt.drops(b.g.Dropout.Residual, placeOf(b.layer, place), y.Cols)
-	if !some {
+	if !p.bt.dropping(b.g.Dropout.Residual) {
 		l.forwardOnto(p, y, x, in)
 		return
 	}
 	l.forwardSummed(p, y, in)
-	p.q.Dropout(y.Buf, y.Buf, x.Buf, drop)
+	p.bt.drop(p.q, y.Buf, y.Buf, x.Buf, b.g.Dropout.Residual, placeOf(b.layer, place), y.Cols)
 }
 
 func (b *gptBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
@@ -221,7 +226,7 @@ func (b *gptBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 	delta := p.mem.Take(device.F32, r*b.g.heads())
 	qm, km, vm := split(device.Matrix(s.qkv, r, 3*a))
 	dq, dk, dv := split(dqkv)
-	p.q.AttentionGrad(dq, dk, dv, delta, do, o, s.lse, qm, km, vm, b.attn(p.bt))
+	p.attentionGrad(dq, dk, dv, delta, do, o, s.lse, qm, km, vm, b.attn(p.bt))
 	dln := device.Matrix(do.Buf, own, c) // its own gradient is spent
 	b.qkv.paramGrads(p, dqkv, p.whole(device.Matrix(s.attn.before.y, own, c)))
 	p.summed(dln, false, func(all device.Mat, _ bool) { b.qkv.inputGrad(p, all, dqkv, false) })

@@ -47,7 +47,7 @@ func (b *llamaBlock) attention(bt *Batch) device.Attn {
 }
 
 func (b *llamaBlock) rope(bt *Batch) device.Rope {
-	r := device.Rope{T: bt.T, Past: bt.past(), Start: bt.Start, D: b.l.head(), Part: b.l.Turned, Theta: b.l.Theta, Scaling: b.l.Scaling.For(bt.past() + bt.T)}
+	r := device.Rope{T: bt.T, Past: bt.past(), Span: bt.length(), Start: bt.Start, D: b.l.head(), Part: b.l.Turned, Theta: b.l.Theta, Scaling: b.l.Scaling.For(bt.length())}
 	if b.l.kind(b.layer) == Windowed && b.l.LocalTheta != 0 {
 		r.Theta, r.Scaling = b.l.LocalTheta, device.RopeScaling{}
 	}
@@ -150,7 +150,7 @@ func (b *llamaBlock) normBefore(p pass, h half, s savedHalf, x device.Mat) devic
 // addTo sets y = x + l(in), the end of a half of the block; where it has a norm after, that
 // of l(in) is added. A training pass may drop some of what is added.
 func (b *llamaBlock) addTo(p pass, h half, s savedHalf, l *linear, y, x, in device.Mat) {
-	drop, some := p.bt.drops(b.l.Dropout.Residual, placeOf(b.layer, h.place), y.Cols)
+	some := p.bt.dropping(b.l.Dropout.Residual)
 	switch {
 	case h.after.exist():
 		out := device.Matrix(s.out, y.Rows, y.Cols)
@@ -163,7 +163,7 @@ func (b *llamaBlock) addTo(p pass, h half, s savedHalf, l *linear, y, x, in devi
 		return
 	}
 	if some {
-		p.q.Dropout(y.Buf, y.Buf, x.Buf, drop)
+		p.bt.drop(p.q, y.Buf, y.Buf, x.Buf, b.l.Dropout.Residual, placeOf(b.layer, h.place), y.Cols)
 		return
 	}
 	p.q.AddTo(y.Buf, y.Buf, x.Buf)
@@ -191,20 +191,28 @@ func (b *llamaBlock) forwardAttention(p pass, x device.Buffer, s *Saved) {
 	}
 	o := device.Matrix(s.o, r, b.l.queries())
 	for i := range p.bt.parts() {
-		b.attend(p, i, o, s.lse, qkv)
+		one, lo, hi := p.bt.part(i)
+		_, turned := b.split(qkv.RowRange(lo, hi))
+		b.turn(p.q, turned, &one, false)
 	}
+	all := p.gathered(parts[1], parts[2])
+	for i := range p.bt.parts() {
+		b.attend(p, i, o, s.lse, qkv, all)
+	}
+	p.mem.Release(mark)
 	b.addTo(p, b.attn, s.attn, &b.o, device.Matrix(s.x2, own, c), xm, o)
 }
 
-// attend sets o to the attention of part i of a batch, after it has turned the queries and
-// keys by their positions.
-func (b *llamaBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv device.Mat) {
+// attend sets o to the attention of part i of a batch; all are keys and values that are gathered.
+func (b *llamaBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv, all device.Mat) {
 	one, lo, hi := p.bt.part(i)
 	qkv = qkv.RowRange(lo, hi)
-	parts, turned := b.split(qkv)
-	b.turn(p.q, turned, &one, false)
+	parts, _ := b.split(qkv)
 	seen, _ := b.split(one.seen(p.q, b.layer, qkv))
-	p.q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.l.Heads, hi*b.l.Heads), parts[0], seen[1], seen[2], b.attention(&one))
+	if all.Rows > 0 {
+		seen[1], seen[2] = p.bt.seenBy(i, all, seen[1].Cols)
+	}
+	p.q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.l.Heads, hi*b.l.Heads), parts[0], seen[1], seen[2], p.bt.piece(b.attention(&one), i))
 }
 
 // normHeads sets queries and keys of qkv to the normalised raw ones.
@@ -320,7 +328,7 @@ func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 	b.o.paramGrads(p, dout, o)
 	do := b.attentionGrad(p, s)
 	b.o.inputGrad(p, do, dout, false)
-	p.q.AttentionGrad(dparts[0], dparts[1], dparts[2], delta, do, o, s.lse, parts[0], parts[1], parts[2], b.attention(p.bt))
+	p.attentionGrad(dparts[0], dparts[1], dparts[2], delta, do, o, s.lse, parts[0], parts[1], parts[2], b.attention(p.bt))
 	b.turn(p.q, turned, p.bt, true)
 	if b.normQ.exist() {
 		b.normHeadsGrad(p, dqkv, s)

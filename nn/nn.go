@@ -81,6 +81,7 @@ type Ops interface {
 	Activate(y, x device.Buffer, f device.Activation)          // y may be x
 	ActivateGrad(dx, x, dy device.Buffer, f device.Activation) // dx = dy*f'(x) may be dy
 
+	CopyBlock(dst, src device.Mat)           // of one shape and type; either may be part of a matrix
 	AddTo(y, a, b device.Buffer)             // y = a + b may be one of them
 	Mul(y, a, b device.Buffer)               // y = a * b may be one of them
 	AddScalar(y, x device.Buffer, s float32) // y = x + s may be x
@@ -92,7 +93,8 @@ type Ops interface {
 	// Attention is causal softmax(scale q·k)·v; lse (B, H, T) float32 receives
 	// the log-sum-exp of each score row. No T×T matrix is held.
 	Attention(o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn)
-	// AttentionGrad overwrites dq, dk, dv; delta (B, H, T) float32 is work space.
+	// AttentionGrad overwrites dq, dk, dv; delta (B, H, T) float32 is work space. Gradients of
+	// keys that no query sees are 0.
 	AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn)
 
 	// CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]].
@@ -134,6 +136,7 @@ type Batch struct {
 	Compute device.DType  // of the residual stream and all activations
 	Drops   Drops         // of a training pass; the zero Drops drop nothing
 	Tensor  Group         // the ranks that matrices are divided over, see Cut; nil: they are whole
+	Context Group         // the ranks that positions are divided over, see Chunks; nil: all are here
 	Later   *Later        // where a Splitter's Backward notes gradients of weights; nil: it computes them
 
 	// Forward passes without Saved may be over pieces of sequences of their own
@@ -154,12 +157,22 @@ type Sequence struct {
 }
 
 // parts is in how many parts attention and positions are computed.
-func (b *Batch) parts() int { return max(1, len(b.Sequences)) }
+func (b *Batch) parts() int {
+	if b.Context != nil {
+		return b.B
+	}
+	return max(1, len(b.Sequences))
+}
 
 // part is sequence i as a batch of its own, and which rows of b it is; without
-// Sequences all of b.
+// Sequences and Context all of b.
 func (b *Batch) part(i int) (one Batch, lo, hi int) {
-	if len(b.Sequences) == 0 {
+	switch {
+	case b.Context != nil:
+		one, lo, hi = *b, i*b.T, (i+1)*b.T
+		one.B, one.Start = 1, b.Start.Slice(lo, hi)
+		return one, lo, hi
+	case len(b.Sequences) == 0:
 		return *b, 0, b.Rows()
 	}
 	for _, s := range b.Sequences[:i] {

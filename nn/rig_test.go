@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	tinyB = 2
-	tinyT = 5
+	tinyB       = 2
+	tinyT       = 5
+	tinyContext = 16
 )
 
 var computeTypes = []device.DType{device.F32, device.BF16, device.F16}
@@ -46,9 +47,12 @@ type rig struct {
 }
 
 // newRig has random parameters, none of which is zero, and random tokens.
-func newRig(t *testing.T, c subject, dt device.DType) *rig {
+func newRig(t *testing.T, c subject, dt device.DType) *rig { return newRigOf(t, c, dt, tinyB, tinyT) }
+
+// newRigOf is of so many sequences and positions.
+func newRigOf(t *testing.T, c subject, dt device.DType, B, T int) *rig {
 	m := c.model()
-	r := &rig{oracle: &oracle{layers: len(m.Modules) - 2, width: m.Width, vocab: m.Vocab, B: tinyB, T: tinyT, w: map[string][]float64{}}, t: t, dt: dt, model: m}
+	r := &rig{oracle: &oracle{layers: len(m.Modules) - 2, width: m.Width, vocab: m.Vocab, B: B, T: T, w: map[string][]float64{}}, t: t, dt: dt, model: m}
 	r.drops = Drops{Train: true, Seed: 1 << 35, Row: 1<<33 + 4}
 	r.trunk = c.trunk(r.oracle)
 	r.dev = cpu.NewHost(2)
@@ -77,7 +81,11 @@ func newRig(t *testing.T, c subject, dt device.DType) *rig {
 	for name, w := range r.oracle.w {
 		r.constant[name] = slices.Clone(w)
 	}
-	r.base = r.poisoned(device.F32, 1<<14)
+	floats := 1 << 14
+	if T != tinyT {
+		floats = 1 << 16
+	}
+	r.base = r.poisoned(device.F32, floats)
 	r.mem = device.NewArena(r.base)
 	r.bt = Batch{
 		B: r.B, T: r.T, Compute: dt, Chunk: 3, Scale: 0.7,
@@ -198,7 +206,7 @@ type subject struct {
 
 // gptSubject is tiny with something else about it.
 func gptSubject(name string, g GPT2) subject {
-	g.Layers, g.Heads, g.Width, g.Context, g.Vocab, g.Eps = tiny.Layers, tiny.Heads, tiny.Width, tiny.Context, tiny.Vocab, tiny.Eps
+	g.Layers, g.Heads, g.Width, g.Context, g.Vocab, g.Eps = tiny.Layers, tiny.Heads, tiny.Width, tinyContext, tiny.Vocab, tiny.Eps
 	return subject{name, g.Model, func(o *oracle) trunk { return gptTrunk{o, g} }}
 }
 

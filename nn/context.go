@@ -1,0 +1,126 @@
+package nn
+
+import "zeroth/device"
+
+// Where ranks divide the positions of sequences (context parallelism as in Llama 3, arXiv
+// 2407.21783, section 3.3.2), each of n ranks has two of 2n equal chunks of every sequence: rank r
+// chunks r and 2n-1-r, whose positions together see as many keys on every rank. The chunks are
+// the sequences of its Batch: 2 for each, of T positions, with the places of their documents in
+// Start. Attention gathers the keys and values of all ranks; everything else is of rows alone.
+
+// Chunks returns the chunks of a sequence that a rank has, of so many ranks.
+func Chunks(rank, ranks int) [2]int { return [2]int{rank, 2*ranks - 1 - rank} }
+
+// length returns the positions of a whole sequence.
+func (b *Batch) length() int {
+	if b.Context == nil {
+		return b.past() + b.T
+	}
+	return 2 * b.Context.Size() * b.T
+}
+
+// before returns the positions before those of piece i in its sequence, and before those among
+// all rows of all ranks.
+func (b *Batch) before(i int) (inSequence, inAll int) {
+	if b.Context == nil {
+		return 0, 0
+	}
+	past := Chunks(b.Context.Rank(), b.Context.Size())[i%2] * b.T
+	return past, i/2*b.length() + past
+}
+
+// chunk returns the rows, in the order of positions and in that of ranks, that begin piece i
+// of a rank.
+func (b *Batch) chunk(rank, i int) (ordered, ranked int) {
+	return i/2*b.length() + Chunks(rank, b.Context.Size())[i%2]*b.T, (rank*b.B + i) * b.T
+}
+
+// gathered returns the keys and values of all positions, side by side, in the order of
+// positions; empty where ranks do not divide them.
+func (p pass) gathered(k, v device.Mat) (all device.Mat) {
+	bt, g := p.bt, p.bt.Context
+	if g == nil {
+		return all
+	}
+	rows, cols := g.Size()*bt.Rows(), k.Cols+v.Cols
+	all = device.Matrix(p.mem.Take(k.Buf.Type, rows*cols), rows, cols)
+	defer p.mem.Release(p.mem.Mark())
+	ranked := device.Matrix(p.mem.Take(k.Buf.Type, rows*cols), rows, cols)
+	own := ranked.RowRange(g.Rank()*bt.Rows(), (g.Rank()+1)*bt.Rows())
+	p.q.CopyBlock(own.Columns(0, k.Cols), k)
+	p.q.CopyBlock(own.Columns(k.Cols, cols), v)
+	g.Gather(ranked.Buf, own.Buf)
+	for r := range g.Size() {
+		for i := range bt.B {
+			to, from := bt.chunk(r, i)
+			p.q.Cast(all.RowRange(to, to+bt.T).Buf, ranked.RowRange(from, from+bt.T).Buf)
+		}
+	}
+	return all
+}
+
+// seenBy returns of all gathered keys and values, k columns of keys, those that piece i sees.
+func (b *Batch) seenBy(i int, all device.Mat, k int) (keys, values device.Mat) {
+	past, _ := b.before(i)
+	first := i / 2 * b.length()
+	seen := all.RowRange(first, first+past+b.T)
+	return seen.Columns(0, k), seen.Columns(k, all.Cols)
+}
+
+// piece returns attention of piece i, given that of any of the batch; without Context itself.
+func (b *Batch) piece(a device.Attn, i int) device.Attn {
+	if b.Context == nil {
+		return a
+	}
+	past, row := b.before(i)
+	a.B, a.Past, a.Start = 1, past, b.Start.Slice(i*b.T, (i+1)*b.T)
+	if a.Drop.Drop > 0 {
+		a.Drop.Row += uint64(row)
+	}
+	return a
+}
+
+// attentionGrad sets dq, dk and dv to the gradients of attention. The gradients of gathered keys and values are added up over ranks in float32.
+func (p pass) attentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
+	bt, g := p.bt, p.bt.Context
+	if g == nil {
+		p.q.AttentionGrad(dq, dk, dv, delta, do, o, lse, q, k, v, a)
+		return
+	}
+	defer p.mem.Release(p.mem.Mark())
+	all, heads, length := p.gathered(k, v), lse.N/bt.Rows(), bt.length()
+	float := func(rows int) device.Mat {
+		return device.Matrix(p.mem.Take(device.F32, rows*all.Cols), rows, all.Cols)
+	}
+	ranked, ordered, more := float(all.Rows), float(length), float(length/2)
+	grad := func(i int, to device.Mat) (ends int) {
+		lo, hi := i*bt.T, (i+1)*bt.T
+		keys, values := bt.seenBy(i, all, k.Cols)
+		to = to.RowRange(0, keys.Rows)
+		p.q.AttentionGrad(dq.RowRange(lo, hi), to.Columns(0, k.Cols), to.Columns(k.Cols, to.Cols), delta.Slice(lo*heads, hi*heads),
+			do.RowRange(lo, hi), o.RowRange(lo, hi), lse.Slice(lo*heads, hi*heads), q.RowRange(lo, hi), keys, values, bt.piece(a, i))
+		return keys.Rows
+	}
+	for s := range bt.B / 2 {
+		end := grad(2*s+1, ordered)
+		p.q.Zero(ordered.RowRange(end, length).Buf)
+		both := ordered.RowRange(0, grad(2*s, more)).Buf
+		p.q.AddTo(both, both, more.Buf.Slice(0, both.N))
+		for r := range g.Size() {
+			for i := 2 * s; i < 2*s+2; i++ {
+				from, to := bt.chunk(r, i)
+				from -= s * length
+				p.q.Cast(ranked.RowRange(to, to+bt.T).Buf, ordered.RowRange(from, from+bt.T).Buf)
+			}
+		}
+	}
+	own := ranked.RowRange(g.Rank()*bt.Rows(), (g.Rank()+1)*bt.Rows())
+	g.Reduce(own.Buf, ranked.Buf)
+	if t := dk.Buf.Type; t != device.F32 {
+		narrow := device.Matrix(p.mem.Take(t, own.Rows*own.Cols), own.Rows, own.Cols)
+		p.q.Cast(narrow.Buf, own.Buf)
+		own = narrow
+	}
+	p.q.CopyBlock(dk, own.Columns(0, k.Cols))
+	p.q.CopyBlock(dv, own.Columns(k.Cols, own.Cols))
+}
