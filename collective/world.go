@@ -17,6 +17,7 @@ type Ranks struct {
 	Tensor  Group // those that divide matrices between them; nil if none do
 	Updates Group // the same ranks, for updates of whole matrices beside that
 	Joint   Group // of these and Shard together, or if that is the rank alone, Replica; nil as Tensor
+	Context Group // those that divide positions between them; nil if none do
 
 	// Links are the rank's ends of links in a pipeline: groups of two, of which rank 0 sends
 	// and rank 1 receives. Without a pipeline they are nil.
@@ -48,19 +49,20 @@ const (
 	Tensor
 	Updates
 	Joint
+	Context
 	Forward  // links from each stage to the next
 	Backward // and to the one before
 	roles
 )
 
 func (r Role) String() string {
-	return [roles]string{"world", "saves", "shard", "replica", "ends", "tensor", "updates", "joint", "forward link", "backward link"}[r]
+	return [roles]string{"world", "saves", "shard", "replica", "ends", "tensor", "updates", "joint", "context", "forward link", "backward link"}[r]
 }
 
 // of returns where the rank's group of a role is, in which it is at a place; nil for Saves,
 // which others hold.
 func (r *Ranks) of(role Role, at int) *Group {
-	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends, &r.Tensor, &r.Updates, &r.Joint,
+	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends, &r.Tensor, &r.Updates, &r.Joint, &r.Context,
 		&r.Links[ToNext+Link(at&1)], &r.Links[ToPrevious+Link(at&1)]}[role]
 }
 
@@ -126,8 +128,9 @@ func table(m shard.Mesh) (all []opened) {
 	world := m.Groups(shard.Pipeline, shard.Replicate, shard.Shard, shard.Context, shard.Tensor)
 	add(World, world)
 	add(Saves, world)
-	add(Shard, m.Groups(shard.Shard))
-	add(Replica, m.Groups(shard.Replicate))
+	share, same := m.Holders()
+	add(Shard, m.Groups(share...))
+	add(Replica, m.Groups(same...))
 	if m.Pipeline > 1 {
 		add(Ends, bothEnds(m))
 	}
@@ -135,6 +138,9 @@ func table(m shard.Mesh) (all []opened) {
 		add(Tensor, m.Groups(shard.Tensor))
 		add(Updates, m.Groups(shard.Tensor))
 		add(Joint, m.Groups(JointAxes(m)...))
+	}
+	if m.Context > 1 {
+		add(Context, m.Groups(shard.Context))
 	}
 	if m.Pipeline > 1 {
 		for _, g := range m.Groups(shard.Pipeline) {
@@ -150,10 +156,11 @@ func table(m shard.Mesh) (all []opened) {
 
 // JointAxes returns the dimensions in which ranks of a Joint group differ.
 func JointAxes(m shard.Mesh) []shard.Axis {
-	if m.Shard > 1 {
-		return []shard.Axis{shard.Shard, shard.Tensor}
+	share, same := m.Holders()
+	if m.Size(share...) > 1 {
+		return append(share, shard.Tensor)
 	}
-	return []shard.Axis{shard.Replicate, shard.Tensor}
+	return append(same, shard.Tensor)
 }
 
 // MeshGroups returns the world ranks of each group of a mesh. A carrier between processes
@@ -180,7 +187,8 @@ const SavesGroup = 1
 
 // bothEnds lists the groups of ranks with the same shard at the first and the last stage.
 func bothEnds(m shard.Mesh) (groups [][]int) {
-	for _, g := range m.Groups(shard.Pipeline, shard.Replicate) {
+	_, same := m.Holders()
+	for _, g := range m.Groups(append(same, shard.Pipeline)...) {
 		groups = append(groups, slices.DeleteFunc(g, func(r int) bool {
 			at := m.At(r, shard.Pipeline)
 			return at > 0 && at < m.Pipeline-1

@@ -26,13 +26,14 @@ const (
 	ScatterUpdate // and what that came to goes to the shards,
 	ShareUpdate   // and to its replicas
 	Exchange      // modules gather or add up activations; of no unit
+	ExchangeKeys  // keys and values, or their gradients; likewise
 	InUse         // the memory in use for it changes: Event.Of and Bytes
 	ops
 )
 
 var opNames = [ops]string{"forward", "recompute", "backward", "weight gradient", "all-gather", "reduce-scatter", "all-reduce",
 	"gradient to host", "gradient from host", "vacate", "norm", "update",
-	"all-gather of the update", "reduce-scatter of the update", "all-reduce of the update", "exchange of activations", "memory in use"}
+	"all-gather of the update", "reduce-scatter of the update", "all-reduce of the update", "exchange of activations", "exchange of keys and values", "memory in use"}
 
 func (o Op) String() string { return opNames[o] }
 
@@ -43,7 +44,7 @@ func Label(unit string, o Op) string { return "unit " + unit + ": " + o.String()
 // before and after, so that what is between is theirs.
 type Event struct {
 	Op    Op
-	Units []*Unit // of the step, or the one; nil of an Exchange
+	Units []*Unit // of the step, or the one; nil of an exchange
 	Step  int     // of a pass: its module; else -1
 	Saves bool    // a Forward keeps its activations
 	Done  bool    // of a pass: it is issued

@@ -8,7 +8,11 @@ import (
 
 // Mesh is a world of ranks in a grid of named dimensions, from the outermost to the
 // innermost: ranks that differ in Tensor alone are neighbours. A size of 0 counts as 1.
-type Mesh struct{ Pipeline, Replicate, Shard, Context, Tensor int }
+type Mesh struct {
+	Pipeline, Replicate, Shard, Context, Tensor int
+
+	Copies bool // ranks that differ in Context have copies of the state; else they share one
+}
 
 // Axis is a dimension of a Mesh.
 type Axis int
@@ -62,6 +66,15 @@ func (m Mesh) Size(in ...Axis) int {
 		n *= all[a]
 	}
 	return n
+}
+
+// Holders returns the dimensions whose ranks share one copy of the state, and those whose ranks
+// have the same part of it.
+func (m Mesh) Holders() (share, same []Axis) {
+	if m.Copies {
+		return []Axis{Shard}, []Axis{Replicate, Context}
+	}
+	return []Axis{Shard, Context}, []Axis{Replicate}
 }
 
 // World returns the number of ranks.

@@ -176,7 +176,7 @@ func TestIntersect(t *testing.T) {
 func TestMeshPartitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := func(name string) int { return rapid.IntRange(0, 3).Draw(t, name) }
-		m := Mesh{size("pipeline"), size("replicate"), size("shard"), size("context"), size("tensor")}
+		m := Mesh{Pipeline: size("pipeline"), Replicate: size("replicate"), Shard: size("shard"), Context: size("context"), Tensor: size("tensor")}
 		set := rapid.IntRange(0, 1<<axes-1).Draw(t, "dimensions")
 		var in, others []Axis
 		for a := range axes {

@@ -65,6 +65,8 @@ func TestBetweenHostsIsPlanned(t *testing.T) {
 		{[]string{"parallel.ranks=8", "zero.stage=3", "optimizer.type=muon", "model.width=64"}, []int{0, 1}},
 		{[]string{"parallel.ranks=6", "zero.stage=3"}, []int{0, 1, 0}},
 		{[]string{"parallel.ranks=6", "parallel.master=true", "precision=bf16", "train.accumulate=2"}, []int{0, 0, 1}},
+		{[]string{"parallel.ranks=8", "parallel.context=2", "parallel.tensor=2", "zero.stage=3", "model.context=8"}, []int{0, 1}},
+		{[]string{"parallel.ranks=4", "parallel.context=4", "zero.stage=0", "model.context=8", "train.accumulate=2"}, []int{0, 1}},
 		{[]string{"parallel.ranks=4", "zero.stage=3"}, []int{0, 0}}, // nothing
 	} {
 		c := cfg(t, test.sets...)
@@ -127,8 +129,8 @@ func countBetween(t *testing.T, c *config.Config, all []process, near, far float
 			}
 			defer closeAll(ranks)
 			err = setup.Together(ranks, func(r *setup.Rank) error {
-				for _, g := range []collective.Group{r.Groups.World, r.Groups.Shard, r.Groups.Replica} {
-					collective.UseLinks(g, links)
+				for _, g := range r.Groups.All() {
+					collective.UseLinks(*g, links)
 				}
 				if err := fresh(r); err != nil {
 					return err

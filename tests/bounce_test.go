@@ -175,6 +175,8 @@ func TestHostsAgreeToTheBit(t *testing.T) {
 		{[]string{"parallel.ranks=8", "zero.stage=3", "precision=bf16"}, []int{0, 1}},
 		{[]string{"parallel.ranks=8", "zero.stage=0", "precision=fp32"}, []int{0, 0, 1, 1}},
 		{[]string{"parallel.ranks=8", "parallel.replicate=2", "zero.stage=2", "train.accumulate=2"}, []int{0, 0, 0, 1}},
+		{[]string{"parallel.ranks=8", "parallel.context=2", "parallel.tensor=2", "zero.stage=3", "model.context=8"}, []int{0, 0, 1, 1}},
+		{[]string{"parallel.ranks=4", "parallel.context=4", "zero.stage=1", "model.context=8", "precision=bf16"}, []int{0, 1}},
 	} {
 		c := cfg(t, append(test.sets, "model.vocab=20000", "train.steps=2")...)
 		want := trainWith(t, c, setup.Hooks{})

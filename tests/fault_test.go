@@ -68,13 +68,13 @@ func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) co
 	return reports, cause
 }
 
-var groupNames = []string{"world", "shard", "replica", "tensor", "joint", "to next", "from next"}
+var groupNames = []string{"world", "shard", "replica", "tensor", "joint", "context", "to next", "from next"}
 
 // peersNames is what a link of the first stage is called at the second.
 var peersNames = map[string]string{"to next": "from previous", "from next": "to previous"}
 
 func groupOf(g *collective.Ranks, name string) *collective.Group {
-	return map[string]*collective.Group{"world": &g.World, "shard": &g.Shard, "replica": &g.Replica, "tensor": &g.Tensor, "joint": &g.Joint, "to next": &g.Links[collective.ToNext],
+	return map[string]*collective.Group{"world": &g.World, "shard": &g.Shard, "replica": &g.Replica, "tensor": &g.Tensor, "joint": &g.Joint, "context": &g.Context, "to next": &g.Links[collective.ToNext],
 		"from next": &g.Links[collective.FromNext], "from previous": &g.Links[collective.FromPrevious], "to previous": &g.Links[collective.ToPrevious]}[name]
 }
 
@@ -160,6 +160,8 @@ var faultJobs = [][]string{
 	{"zero.stage=3", "parallel.ranks=4", "parallel.tensor=2"},
 	{"parallel.master=true", "parallel.ranks=3", "train.accumulate=2"},
 	{"zero.stage=0", "parallel.ranks=4", "parallel.tensor=2", "model.family=llama", "train.accumulate=2"},
+	{"zero.stage=3", "parallel.ranks=4", "parallel.context=2", "model.family=llama"},
+	{"zero.stage=0", "parallel.ranks=4", "parallel.context=4", "model.context=8"},
 }
 
 // everywhere runs f for every site of every job.
@@ -167,7 +169,7 @@ func everywhere(t *testing.T, f func(t *testing.T, c *config.Config, s site)) {
 	for _, sets := range faultJobs {
 		t.Run(strings.Join(sets, " "), func(t *testing.T) {
 			t.Parallel()
-			c := cfg(t, append(sets, "model.layers=2", "model.width=4", "model.context=3", "parallel.timeout="+limit.String())...)
+			c := cfg(t, append([]string{"model.layers=2", "model.width=4", "model.context=4", "parallel.timeout=" + limit.String()}, sets...)...)
 			for i, s := range sites(t, c) {
 				if testing.Short() && i%5 != 0 {
 					continue
@@ -227,7 +229,9 @@ func TestRankStallsAtAnyOperation(t *testing.T) {
 // everybody who communicates with it, and the errors name the rank.
 func TestRankDivergesAtAnyOperation(t *testing.T) {
 	everywhere(t, func(t *testing.T, c *config.Config, s site) {
-		size := map[string]int{"world": c.Parallel.Ranks, "shard": config.Mesh(c).Shard, "replica": config.Mesh(c).Replicate, "tensor": config.Mesh(c).Tensor}
+		m := config.Mesh(c)
+		share, same := m.Holders()
+		size := map[string]int{"world": c.Parallel.Ranks, "shard": m.Size(share...), "replica": m.Size(same...), "tensor": m.Tensor}
 		if size[s.group] == 1 {
 			return // nobody else is in the group
 		}

@@ -39,6 +39,7 @@ func TestRanksMayLiveElsewhere(t *testing.T) {
 		{"parallel.ranks=3", "zero.stage=1", "zero.offload.optimizer=host"},
 		{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.stage=3", "optimizer.type=muon", "device=cpu"},
 		{"parallel.ranks=4", "parallel.pipeline=2", "zero.stage=3", "train.accumulate=4"},
+		{"parallel.ranks=4", "parallel.context=2", "zero.stage=2", "model.context=8"},
 	} {
 		c := cfg(t, sets...)
 		want := trainWith(t, c, setup.Hooks{})

@@ -63,7 +63,7 @@ func TestTensorAgreesWithWhole(t *testing.T) {
 	}
 }
 
-// Of every rank of drawn meshes with divided matrices as much is allocated as planned, and used.
+// Of every rank of drawn meshes with divided matrices and sequences as much is allocated as planned, and used.
 func TestTensorsAllocateAsPlanned(t *testing.T) {
 	draws := 200
 	if testing.Short() {
@@ -75,13 +75,17 @@ func TestTensorsAllocateAsPlanned(t *testing.T) {
 		pick := func(values ...string) { sets = append(sets, values[rng.IntN(len(values))]) }
 		pick("model.family=gpt2", "model.family=llama")
 		pick("precision=fp32", "precision=bf16")
-		pick("parallel.tensor=2", "parallel.tensor=4")
+		pick("parallel.tensor=1", "parallel.tensor=2", "parallel.tensor=4")
 		pick("parallel.shard=1", "parallel.shard=2", "parallel.shard=3")
 		pick("parallel.pipeline=1", "parallel.pipeline=2")
+		pick("parallel.context=1", "parallel.context=2")
 		pick("zero.recompute=none", "zero.recompute=block")
 		pick("zero.prefetch=0", "zero.prefetch=2")
 		pick("train.loss_chunk=5", "train.loss_chunk=1024")
 		pick("train.accumulate=1", "train.accumulate=3")
+		if rng.IntN(3) == 0 {
+			sets = append(sets, packs...)
+		}
 		stage := rng.IntN(4)
 		sets = append(sets, fmt.Sprint("zero.stage=", stage), "device=cpu")
 		if stage > 0 {
@@ -170,11 +174,11 @@ func TestMeshesBeginAlike(t *testing.T) {
 			}
 			var want map[string][]byte
 			for _, m := range meshes(8) {
-				if odd := m.Tensor == 5 || m.Tensor == 7; odd != (family == "odd") && m.World() > 1 {
+				if odd := m.Tensor == 5 || m.Tensor == 7; odd != (family == "odd") && m.World() > 1 || family == "odd" && m.Context > 1 {
 					continue
 				}
 				dir := t.TempDir()
-				mesh := fmt.Sprintf("parallel={pipeline: %d, replicate: %d, shard: %d, tensor: %d}", m.Pipeline, m.Replicate, m.Shard, m.Tensor)
+				mesh := fmt.Sprintf("parallel={pipeline: %d, replicate: %d, shard: %d, context: %d, tensor: %d}", m.Pipeline, m.Replicate, m.Shard, m.Context, m.Tensor)
 				got := begun(t, dir, cfg(t, append(sets[:len(sets):len(sets)], "model.layers=8", "model.vocab=257", "train.micro_batch=1", "device=cpu",
 					mesh, fmt.Sprint("zero.stage=", 1+m.World()%3), "checkpoint.async=false", "checkpoint.every=1", "checkpoint.dir="+dir)...))
 				if want == nil {
@@ -241,13 +245,15 @@ func begun(t *testing.T, dir string, c *config.Config) map[string][]byte {
 	return all
 }
 
-// meshes lists all meshes of up to so many ranks.
+// meshes lists all meshes of up to most ranks, with context 1 or 2.
 func meshes(most int) (all []shard.Mesh) {
 	for p := 1; p <= most; p++ {
 		for r := 1; r*p <= most; r++ {
 			for s := 1; s*r*p <= most; s++ {
 				for n := 1; n*s*r*p <= most; n++ {
-					all = append(all, shard.Mesh{Pipeline: p, Replicate: r, Shard: s, Context: 1, Tensor: n})
+					for c := 1; c*n*s*r*p <= most && c <= 2; c++ {
+						all = append(all, shard.Mesh{Pipeline: p, Replicate: r, Shard: s, Context: c, Tensor: n})
+					}
 				}
 			}
 		}

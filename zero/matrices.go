@@ -205,7 +205,7 @@ func (t *Trainer) moveMatrices(k int) {
 	t.tell(fsdp.GatherUpdate, u, c, sent(s.whole, updaters(u), 1))
 	if g := t.cfg.Groups.Updates; t.across(u) > 1 {
 		collective.AllGather(g, c, s.all)
-		t.exchanged(c, s.all, g)
+		t.exchanged(fsdp.Exchange, c, s.all, g)
 	}
 	*s.ready = c.Mark()
 }
@@ -248,7 +248,7 @@ func (t *Trainer) turnMatrices(k int) {
 	c.After(q.Mark())
 	if g := t.cfg.Groups.Updates; t.across(u) > 1 {
 		collective.ReduceScatter(g, c, all)
-		t.exchanged(c, all, g)
+		t.exchanged(fsdp.Exchange, c, all, g)
 	}
 	updaters(u).ReduceScatter(c, own, s.whole)
 	t.tell(fsdp.ScatterUpdate, u, c, sent(s.whole, updaters(u), 1))

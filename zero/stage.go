@@ -36,7 +36,7 @@ func (s Stage) Policy(prefetch int, recompute bool) fsdp.Policy {
 // code with other sizes.
 func (s Stage) Mesh(m shard.Mesh) shard.Mesh {
 	if s == 0 {
-		m.Replicate, m.Shard = m.DataRanks(), 1
+		m.Replicate, m.Shard, m.Copies = m.DataRanks(), 1, m.Context > 1
 	}
 	return m
 }

@@ -97,11 +97,12 @@ func (t *Trainer) read(at, micro int, fill Batches) error {
 		if err := fill(micro, in.input.Host.I32(), in.target.Host.I32(), start); err != nil {
 			return err
 		}
+		t.pick(in)
 	}
 	t.cfg.Compute.Label("") // of no unit
 	in.input.Send(t.cfg.Compute)
 	in.target.Send(t.cfg.Compute)
-	if t.cfg.Packed {
+	if in.start.Host.N > 0 {
 		in.start.Send(t.cfg.Compute)
 	}
 	return nil

@@ -7,35 +7,73 @@ import (
 	"zeroth/nn"
 )
 
-// tensor is the group whose ranks divide matrices between them, as modules know it.
-type tensor struct {
+// exchange is a group whose ranks divide the work of modules between them, as modules know it.
+type exchange struct {
 	collective.Group
-	t *Trainer
+	t  *Trainer
+	op fsdp.Op
 }
 
-// tensor returns the rank's, nil if matrices are whole.
-func (t *Trainer) tensor() nn.Group {
-	if t.cfg.Groups.Tensor == nil {
+// exchange returns one of the rank's groups so, nil if there is none.
+func (t *Trainer) exchange(g collective.Group, op fsdp.Op) nn.Group {
+	if g == nil {
 		return nil
 	}
-	return tensor{t.cfg.Groups.Tensor, t}
+	return exchange{g, t, op}
 }
 
 // Gather implements nn.Group.
-func (g tensor) Gather(whole, own device.Buffer) {
+func (g exchange) Gather(whole, own device.Buffer) {
 	g.AllGather(g.t.cfg.Compute, whole, own)
-	g.t.exchanged(g.t.cfg.Compute, whole, g.Group)
+	g.t.exchanged(g.op, g.t.cfg.Compute, whole, g.Group)
 }
 
 // Reduce implements nn.Group.
-func (g tensor) Reduce(own, whole device.Buffer) {
+func (g exchange) Reduce(own, whole device.Buffer) {
 	g.ReduceScatter(g.t.cfg.Compute, own, whole)
-	g.t.exchanged(g.t.cfg.Compute, whole, g.Group)
+	g.t.exchanged(g.op, g.t.cfg.Compute, whole, g.Group)
 }
 
-// exchanged tells how much the rank sends of a buffer to the ranks that divide matrices with it.
-func (t *Trainer) exchanged(q device.Queue, whole device.Buffer, g collective.Group) {
+// exchanged tells how much the rank sends of a buffer to the others of a group.
+func (t *Trainer) exchanged(op fsdp.Op, q device.Queue, whole device.Buffer, g collective.Group) {
 	if l := t.cfg.Listener; l != nil {
-		l.Event(fsdp.Event{Op: fsdp.Exchange, Step: -1, Sent: sent(whole, g, 1), Queue: q, Micro: t.micro})
+		l.Event(fsdp.Event{Op: op, Step: -1, Sent: sent(whole, g, 1), Queue: q, Micro: t.micro})
+	}
+}
+
+// pieces returns the sequences of a micro-batch and the positions of each, as a rank's modules
+// have them: where ranks divide positions, chunks.
+func (c *Config) pieces() (sequences, positions int) {
+	if n := c.Mesh.Context; n > 1 {
+		return 2 * c.B, c.T / (2 * n)
+	}
+	return c.B, c.T
+}
+
+// pick moves the rank's chunks of a micro-batch to the front, where ranks divide positions, and
+// counts starts of documents from the first position of each.
+func (t *Trainer) pick(in *input) {
+	g := t.cfg.Groups.Context
+	if g == nil {
+		return
+	}
+	ids := [...][]int32{in.input.Host.I32(), in.target.Host.I32(), in.start.Host.I32()}
+	start := ids[2]
+	if !t.cfg.Packed {
+		clear(start)
+	}
+	_, n := t.cfg.pieces()
+	to := 0
+	for s := range t.cfg.B {
+		for _, chunk := range nn.Chunks(g.Rank(), g.Size()) {
+			from := s*t.cfg.T + chunk*n
+			for _, x := range ids {
+				copy(x[to:to+n], x[from:])
+			}
+			for i := range start[to : to+n] {
+				start[to+i] -= int32(chunk * n)
+			}
+			to += n
+		}
 	}
 }

@@ -136,8 +136,8 @@ type Trainer struct {
 // input is memory for the token ids of one micro-batch at a time.
 type input struct {
 	batch         nn.Batch
-	input, target device.Window // (B*T) int32: batch's Input and Target
-	start         device.Window // (B*T) int32: batch's Start; empty unless sequences are packed
+	input, target device.Window // (B*T) int32: batch's Input and Target are in front
+	start         device.Window // (B*T) int32: likewise its Start; empty unless sequences are packed or ranks divide positions
 	free          device.Event  // the queue that reads them is done
 }
 
@@ -302,14 +302,17 @@ func (t *Trainer) allocate() error {
 		}
 		return w
 	}
-	rows, sums := c.B*c.T, (1+len(t.runner.Units))*device.ExactLen
+	all, sums := c.B*c.T, (1+len(t.runner.Units))*device.ExactLen
+	sequences, positions := c.pieces()
+	rows := sequences * positions
 	loss := alloc(c.Device, device.F32, rows, device.Stats)
 	for range t.pipeline.inputs.most {
-		in := input{input: open(device.I32, rows, device.Inputs), target: open(device.I32, rows, device.Inputs)}
-		in.batch = nn.Batch{B: c.B, T: c.T, Tensor: t.tensor(), Compute: c.DType, Chunk: c.Chunk, Loss: loss, Input: in.input.Device, Target: in.target.Device}
-		if c.Packed {
-			in.start = open(device.I32, rows, device.Inputs)
-			in.batch.Start = in.start.Device
+		in := input{input: open(device.I32, all, device.Inputs), target: open(device.I32, all, device.Inputs)}
+		in.batch = nn.Batch{B: sequences, T: positions, Tensor: t.exchange(c.Groups.Tensor, fsdp.Exchange), Context: t.exchange(c.Groups.Context, fsdp.ExchangeKeys),
+			Compute: c.DType, Chunk: c.Chunk, Loss: loss, Input: in.input.Device.Slice(0, rows), Target: in.target.Device.Slice(0, rows)}
+		if c.Packed || c.Groups.Context != nil {
+			in.start = open(device.I32, all, device.Inputs)
+			in.batch.Start = in.start.Device.Slice(0, rows)
 		}
 		t.inputs = append(t.inputs, in)
 	}

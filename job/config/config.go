@@ -100,6 +100,7 @@ type Parallel struct {
 	Pipeline   int           // ranks that divide the layers of the model
 	Shard      int           // ranks that together hold one copy of the state
 	Replicate  int           // such copies; more than 1 is hybrid sharding
+	Context    int           // ranks that divide the positions of sequences
 	Tensor     int           // ranks that divide the matrices of the model
 	Master     bool          // rank 0 alone has the optimizer state and updates
 	Timeout    time.Duration // how long a rank waits for another before it is called lost
@@ -182,19 +183,19 @@ type Sampling struct {
 // of one rank, but with a master one group, of which that has all shards.
 func Mesh(c *Config) shard.Mesh {
 	p := c.Parallel
-	m := shard.Mesh{Pipeline: p.Pipeline, Shard: p.Shard, Replicate: p.Replicate, Tensor: p.Tensor}
+	m := shard.Mesh{Pipeline: p.Pipeline, Shard: p.Shard, Replicate: p.Replicate, Context: p.Context, Tensor: p.Tensor}
 	if p.Master {
 		return m
 	}
 	return zero.Stage(c.Zero.Stage).Mesh(m)
 }
 
-// DataRanks is the number of ranks that read data of their own: those that divide the model
-// read the same.
+// DataRanks is the number of ranks that read data of their own: those that divide the model or
+// sequences read the same.
 func (p Parallel) DataRanks() int { return p.Ranks / p.models() }
 
-// models is the number of ranks that divide the model.
-func (p Parallel) models() int { return max(1, p.Pipeline) * max(1, p.Tensor) }
+// models is the number of ranks that divide the model, or the positions of a sequence.
+func (p Parallel) models() int { return max(1, p.Pipeline) * max(1, p.Context) * max(1, p.Tensor) }
 
 // TokensPerStep is the number of positions all ranks train on in one step.
 func TokensPerStep(c *Config) int { return c.Train.Batch * c.Model.Context }

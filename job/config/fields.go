@@ -162,11 +162,12 @@ func (c *Config) fields() []field {
 
 		{"device", choice{&c.Device, devices}, "auto", "", "auto | cpu | cuda: what ranks compute on; auto: GPUs where zeroth is built for them and finds them, else the CPU", also{}},
 
-		{"parallel.ranks", count{&p.Ranks, 1, MostRanks}, "", "4, or pipeline × shard × replicate × tensor; on GPUs one each", "ranks, each with its part of the state and of the batch", also{like: "4"}},
+		{"parallel.ranks", count{&p.Ranks, 1, MostRanks}, "", "4, or pipeline × shard × replicate × context × tensor; on GPUs one each", "ranks, each with its part of the state and of the batch", also{like: "4"}},
 		{"parallel.pipeline", count{&p.Pipeline, 1, MostRanks}, "1", "", "ranks that divide the layers of the model: each has some of them, and train.accumulate micro-batches pass from one to the next", also{flag: "pipeline"}},
-		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate / pipeline / tensor", also{remark: fmt.Sprintf("%d = ranks / replicate%s%s", p.Shard, pick(p.Pipeline > 1, " / pipeline", ""), pick(p.Tensor > 1, " / tensor", "")), flag: "shard"}},
+		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate / pipeline / context / tensor", also{remark: fmt.Sprintf("%d = ranks / replicate%s%s%s", p.Shard, pick(p.Pipeline > 1, " / pipeline", ""), pick(p.Context > 1, " / context", ""), pick(p.Tensor > 1, " / tensor", "")), flag: "shard"}},
 		{"parallel.replicate", count{&p.Replicate, 1, MostRanks}, "1", "", "copies of the sharded state; more than 1 is hybrid sharding (HSDP)",
 			also{when: "at zero.stage 1, 2 and 3", flag: "replicate", not: refusal{z.Stage == 0 && p.Replicate > 1, fmt.Sprintf("hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate %d times; every rank is a whole replica already", p.Replicate), "want replicate: 1, or stage 1, 2 or 3", []string{"zero.stage"}}}},
+		{"parallel.context", count{&p.Context, 1, MostRanks}, "1", "", "ranks that divide the positions of every sequence, for long ones: each has two of 2 × context chunks, and attention gathers the keys and values of all", also{flag: "context"}},
 		{"parallel.tensor", count{&p.Tensor, 1, MostRanks}, "1", "", "ranks that divide the matrices of every layer: each has some heads, a part of the hidden layer and of the vocabulary; best on GPUs of one host", also{flag: "tensor"}},
 		{"parallel.master", flag{&p.Master}, "false", "", "rank 0 alone adds up gradients, has the optimizer state, updates, and sends the parameters to the others, as torch.nn.DataParallel does: a baseline to measure, slower than every stage; only at zero.stage 0", also{}},
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "how long a silent rank is waited for before the run fails", also{}},

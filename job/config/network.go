@@ -36,6 +36,9 @@ func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 	if c.Parallel.Tensor > 1 {
 		errs = append(errs, fmt.Errorf("%v: parallel.tensor: the matrices of a given network are whole; want tensor: 1", c.Place("parallel.tensor")))
 	}
+	if c.Parallel.Context > 1 {
+		errs = append(errs, fmt.Errorf("%v: parallel.context: a given network has whole sequences; want context: 1", c.Place("parallel.context")))
+	}
 	if c.Train.LoRA.Rank > 0 {
 		errs = append(errs, fmt.Errorf("%v: train.lora: a given network has the layers it has; freeze what it does not train", c.Place("train.lora.rank")))
 	}

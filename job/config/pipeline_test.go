@@ -24,7 +24,6 @@ func TestPipelinesThatCannotBe(t *testing.T) {
 		"pipeline.layers: layers of 3 stages, but there are 2; want a number for each stage, or leave it out":                                         {"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[2, 2, 2]"},
 		"train.batch: micro_batch 2 × accumulate 2 × shard × replicate 2 = 8, but batch is 16; want batch: 8, or leave one of the three out":          {"parallel={ranks: 4, pipeline: 2}", "train={micro_batch: 2, accumulate: 2, batch: 16}"},
 		"pipeline.virtual: not used: parallel.pipeline is 1: there are no stages; remove it":                                                          {"pipeline.virtual=2"},
-		"parallel.context: not supported yet; want parallel.pipeline, shard, replicate and tensor":                                                    {"parallel.context=2"},
 	} {
 		if len(sets) == 0 {
 			sets = []string{"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: Interleaved1F1B, virtual: 1}"}

@@ -182,10 +182,6 @@ func (r *reader) names(in string) []string {
 
 func (r *reader) unknown(section string, p *pair) {
 	key := join(section, p.key)
-	if key == "parallel.context" {
-		r.wrong(p.at, key, "not supported yet", "want parallel.pipeline, shard, replicate and tensor")
-		return
-	}
 	names := r.names(section)
 	advice := "want one of " + strings.Join(names, ", ")
 	near := Nearest(p.key, names)

@@ -50,6 +50,7 @@ func (r *reader) resolve() {
 	r.unfit("zero")
 	r.resolveBatch()
 	r.resolvePipeline()
+	r.resolveContext()
 	r.resolveTensor()
 	r.resolveMaster()
 	r.resolveTraining()
@@ -202,7 +203,7 @@ func (r *reader) resolveParallel() {
 	for _, d := range []struct {
 		name string
 		n    int
-	}{{"pipeline", p.Pipeline}, {"tensor", p.Tensor}} {
+	}{{"pipeline", p.Pipeline}, {"context", p.Context}, {"tensor", p.Tensor}} {
 		if d.n > 1 {
 			models, keys = append(models, fmt.Sprintf("%s %d", d.name, d.n)), append(keys, "parallel."+d.name)
 			by += " / " + d.name
@@ -244,6 +245,7 @@ func (r *reader) resolveMaster() {
 		{"parallel.replicate", c.Zero.Stage > 0 && p.Replicate > 1, "replicas update their state, which a master has alone", "replicate: 1"},
 		{"parallel.pipeline", p.Pipeline > 1, "stages have layers of their own, and a master has the whole model", "pipeline: 1"},
 		{"parallel.tensor", p.Tensor > 1, "ranks have parts of matrices, and a master has the whole model", "tensor: 1"},
+		{"parallel.context", p.Context > 1, "ranks have parts of sequences, which a master does not add up over", "context: 1"},
 		{"parallel.collective", p.Collective == "nccl", "a master adds up by itself, not by NCCL", "auto"},
 	} {
 		if x.is {
@@ -280,7 +282,7 @@ func (r *reader) resolveBatch() {
 	}
 }
 
-var batchKeys = []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks", "parallel.pipeline", "parallel.tensor"}
+var batchKeys = []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks", "parallel.pipeline", "parallel.context", "parallel.tensor"}
 
 // share is batch / (known × ranks), for the key that is unknown.
 func (r *reader) share(name string, known int, unknown string) int {

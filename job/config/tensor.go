@@ -7,6 +7,18 @@ import (
 	"zeroth/nn"
 )
 
+// resolveContext refuses to divide sequences that cannot be divided.
+func (r *reader) resolveContext() {
+	n, positions := r.Config.Parallel.Context, r.Config.Model.Context
+	if n > 1 && r.Config.on == "cuda" {
+		r.refuse("GPUs do not divide sequences yet", "want context: 1, or device: cpu", "parallel.context", "device")
+	}
+	if chunks := 2 * n; n > 1 && positions%chunks != 0 {
+		r.refuse(fmt.Sprintf("sequences of %d tokens cannot be divided into %d equal chunks, two for each of %d ranks", positions, chunks, n),
+			fmt.Sprintf("want model.context %s", eitherCount(neighbours(positions, func(t int) bool { return t%chunks == 0 }))), "parallel.context", "model.context", "model.from")
+	}
+}
+
 // resolveTensor refuses to divide matrices that cannot be divided.
 func (r *reader) resolveTensor() {
 	c := r.Config
@@ -36,8 +48,8 @@ func (r *reader) resolveTensor() {
 	if each := (m.Vocab + n - 1) / n; each*(n-1) >= m.Vocab {
 		r.refuse(fmt.Sprintf("a vocabulary of %d tokens leaves none for the last of %d ranks", m.Vocab, n), "want a smaller tensor", keys("model.vocab")...)
 	}
-	if positions := c.Train.MicroBatch * m.Context; positions%n != 0 {
+	if positions := c.Train.MicroBatch * m.Context / c.Parallel.Context; positions%n != 0 {
 		r.refuse(fmt.Sprintf("%d positions of a micro-batch cannot be divided over %d ranks", positions, n),
-			fmt.Sprintf("want train.micro_batch or model.context a multiple of %d", n), "parallel.tensor", "train.micro_batch", "train.batch", "model.context")
+			fmt.Sprintf("want train.micro_batch or model.context a multiple of %d", n*c.Parallel.Context), "parallel.tensor", "train.micro_batch", "train.batch", "model.context")
 	}
 }

@@ -21,8 +21,32 @@ func TestTensorsThatCannotBe(t *testing.T) {
 		"parallel.shard: shard 2 × replicate 1 × tensor 2 = 4, but there are 8 ranks; want ranks: 4, or shard: -1 for ranks / replicate / tensor": {"parallel={ranks: 8, shard: 2, tensor: 2}"},
 		"train.batch: micro_batch 2 × accumulate 2 × shard × replicate 2 = 8, but batch is 16; want batch: 8, or leave one of the three out":      {"parallel={ranks: 4, tensor: 2}", "train={micro_batch: 2, accumulate: 2, batch: 16}"},
 	} {
-		if _, err := Load("job.yaml", sets); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v\nwant %s", sets, err, want)
+		refuses(t, want, sets)
+	}
+}
+
+func refuses(t *testing.T, want string, sets []string) {
+	t.Helper()
+	if _, err := Load("job.yaml", sets); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%q: %v\nwant %s", sets, err, want)
+	}
+}
+
+// So are sequences.
+func TestContextsThatCannotBe(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	for want, sets := range map[string][]string{
+		"parallel.context: sequences of 30 tokens cannot be divided into 8 equal chunks, two for each of 4 ranks; want model.context 24 or 32":      {"parallel.context=4", "model.context=30"},
+		"parallel.tensor: 28 positions of a micro-batch cannot be divided over 3 ranks; want train.micro_batch or model.context a multiple of 6":    {"parallel={context: 2, tensor: 3}", "model.context=56", "train.micro_batch=1"},
+		"parallel.shard: shard 2 × replicate 1 × context 2 = 4, but there are 8 ranks; want ranks: 4, or shard: -1 for ranks / replicate / context": {"parallel={ranks: 8, shard: 2, context: 2}"},
+		"parallel.ranks: 6 ranks cannot be divided by pipeline 2 × context 2; want ranks 4 or 8":                                                    {"parallel={ranks: 6, pipeline: 2, context: 2}"},
+		"train.batch: micro_batch 2 × accumulate 2 × shard × replicate 2 = 8, but batch is 16; want batch: 8, or leave one of the three out":        {"parallel={ranks: 4, context: 2}", "train={micro_batch: 2, accumulate: 2, batch: 16}"},
+	} {
+		refuses(t, want, sets)
+	}
+	for sets, want := range map[string]int{"parallel={ranks: 4, context: 2}": 2, "parallel={context: 4, tensor: 2}": 1, "parallel={shard: 3, context: 2}": 3} {
+		if c, err := Load("job.yaml", []string{sets}); err != nil || c.Parallel.Shard != want {
+			t.Errorf("%s: %v, want shard %d", sets, err, want)
 		}
 	}
 }

@@ -180,6 +180,9 @@ func searchable(c *config.Config) error {
 	if n := c.Parallel.Pipeline; n > 1 {
 		return input.BadInput(fmt.Errorf("%v: parallel.pipeline is %d: settings are searched without a pipeline; want 1, or plan, which says what this one needs", c.Place("parallel.pipeline"), n))
 	}
+	if n := c.Parallel.Context; n > 1 {
+		return input.BadInput(fmt.Errorf("%v: parallel.context is %d: settings are searched for whole sequences; want 1, or plan, which says what this one needs", c.Place("parallel.context"), n))
+	}
 	if n := c.Parallel.Tensor; n > 1 {
 		return input.BadInput(fmt.Errorf("%v: parallel.tensor is %d: settings are searched for whole matrices; want 1, or plan, which says what this one needs", c.Place("parallel.tensor"), n))
 	}

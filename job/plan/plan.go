@@ -9,6 +9,7 @@ import (
 	"zeroth/job/show"
 	"zeroth/job/sim"
 	"zeroth/pipe"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -171,6 +172,7 @@ type Sent struct {
 	Shard     int64 `json:"shard"`
 	Replicate int64 `json:"replicate"`
 	Pipeline  int64 `json:"pipeline,omitempty"`
+	Context   int64 `json:"context,omitempty"`
 	Tensor    int64 `json:"tensor,omitempty"`
 }
 
@@ -234,7 +236,7 @@ func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
 	p := &Plan{Config: c, Machine: m, Place: at, Allocated: f.Fitted().Device, Host: f.Host, Disk: f.Disk}
 	p.AtRest, p.Timeline, p.By = atRest(p.Allocated), w.Moments, w.sent
 	p.By.Pipeline = linked(c, at)
-	p.Sent = p.By.Shard + p.By.Replicate + p.By.Pipeline + p.By.Tensor
+	p.Sent = p.By.Shard + p.By.Replicate + p.By.Pipeline + p.By.Context + p.By.Tensor
 	for _, u := range t.Units() {
 		p.Parameters += int64(u.Layout.Numel())
 	}
@@ -255,7 +257,8 @@ func linked(c *config.Config, at int) (bytes int64) {
 	if setup.Pipeline(c) == 1 {
 		return 0
 	}
-	stream := int64(c.Train.MicroBatch*c.Model.Context/c.Parallel.Tensor) * int64(config.Network(c).Width) * int64(c.Precision.Size())
+	rows := c.Train.MicroBatch * c.Model.Context / config.Mesh(c).Size(shard.Context, shard.Tensor)
+	stream := int64(rows) * int64(config.Network(c).Width) * int64(c.Precision.Size())
 	for _, a := range c.PipelineShape().Programs()[at] {
 		if a.Kind == pipe.SendForward || a.Kind == pipe.SendBackward {
 			bytes += stream

@@ -137,6 +137,9 @@ func (p *Plan) byPlace() *show.Columns {
 	row("sent a step, shard", func(x *Plan) string { return show.ByteSize(x.By.Shard) })
 	row("sent a step, replicate", func(x *Plan) string { return show.ByteSize(x.By.Replicate) })
 	row("sent a step, pipeline", func(x *Plan) string { return show.ByteSize(x.By.Pipeline) })
+	if p.Config.Parallel.Context > 1 {
+		row("sent a step, context", func(x *Plan) string { return show.ByteSize(x.By.Context) })
+	}
 	if p.Config.Parallel.Tensor > 1 {
 		row("sent a step, tensor", func(x *Plan) string { return show.ByteSize(x.By.Tensor) })
 	}

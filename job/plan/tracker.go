@@ -66,7 +66,7 @@ func (w *Tracker) Event(e fsdp.Event) {
 	if e.Micro == 1 {
 		w.second.add(e)
 	}
-	if e.Op == fsdp.Exchange {
+	if e.Op == fsdp.Exchange || e.Op == fsdp.ExchangeKeys {
 		return
 	}
 	u := e.Units[0]
@@ -152,6 +152,8 @@ func (s *Sent) add(e fsdp.Event) {
 		s.Replicate += e.Sent
 	case fsdp.Exchange:
 		s.Tensor += e.Sent
+	case fsdp.ExchangeKeys:
+		s.Context += e.Sent
 	default:
 		s.Shard += e.Sent
 	}

@@ -19,7 +19,7 @@ func NewRecords(l *slog.Logger) *Records { return &Records{to: l} }
 // Start writes what the run is.
 func (l *Records) Start(h Header) {
 	l.steps = h.Steps
-	l.to.Info("start", "model", h.Model, "parameters", h.Parameters, "ranks", h.Ranks, "pipeline", h.Pipeline, "tensor", h.Tensor, "shard", h.Shard, "replicate", h.Replicate, "stage", h.Stage,
+	l.to.Info("start", "model", h.Model, "parameters", h.Parameters, "ranks", h.Ranks, "pipeline", h.Pipeline, "context", h.Context, "tensor", h.Tensor, "shard", h.Shard, "replicate", h.Replicate, "stage", h.Stage,
 		"precision", h.Precision, "device", h.Device, "batch", h.GlobalBatch, "tokens_per_step", h.TokensPerStep, "steps", h.Steps, "memory_per_rank", h.MemoryPerRank, "out", h.Out)
 }
 

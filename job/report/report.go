@@ -19,6 +19,7 @@ type Header struct {
 	Ranks         int
 	Pipeline      int
 	Master        bool // rank 0 is one
+	Context       int
 	Tensor        int
 	Shard         int
 	Replicate     int
@@ -142,8 +143,8 @@ func (p *pace) eta(left int) time.Duration {
 // Rows are the header's lines: a word and what it is.
 func (h Header) Rows() [][2]string {
 	ranks := fmt.Sprintf("%d, stage %d, %s", h.Ranks, h.Stage, h.Precision)
-	if h.Pipeline > 1 || h.Tensor > 1 {
-		mesh := shard.Mesh{Pipeline: h.Pipeline, Replicate: h.Replicate, Shard: h.Shard, Tensor: h.Tensor}
+	if h.Pipeline > 1 || h.Context > 1 || h.Tensor > 1 {
+		mesh := shard.Mesh{Pipeline: h.Pipeline, Replicate: h.Replicate, Shard: h.Shard, Context: h.Context, Tensor: h.Tensor}
 		ranks = fmt.Sprintf("%d = %s, stage %d, %s", h.Ranks, mesh.Dimensions(), h.Stage, h.Precision)
 	} else if h.Replicate > 1 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", h.Ranks, h.Shard, h.Replicate, h.Stage, h.Precision)

@@ -34,6 +34,7 @@ func ShardedUnits(units []*fsdp.Unit) (all []Sharded) {
 // gather alone. Memory that operations are staged through limits what is reduced at once.
 func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 	m, hosts := config.Mesh(c.Config), c.At.Hosts
+	share, _ := m.Holders()
 	bytes = map[collective.Role]int{}
 	if hosts == nil {
 		return bytes
@@ -62,7 +63,7 @@ func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 		switch joint := m.Tensor > 1 && u.Whole; {
 		case u.Tied:
 			inReplica = collective.Ends
-		case joint && m.Shard > 1:
+		case joint && m.Size(share...) > 1:
 			inShard = collective.Joint
 		case joint:
 			inReplica = collective.Joint
@@ -77,6 +78,9 @@ func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 	}
 	if m.Tensor > 1 {
 		add(collective.Tensor, c.Precision, activations(c.Config), m.Tensor)
+	}
+	if m.Context > 1 {
+		add(collective.Context, device.F32, keys(c.Config), m.Context)
 	}
 	for role, parts := range parts {
 		seen := map[string]bool{}
@@ -141,7 +145,7 @@ func (r *Rank) lendBounce(c *Job) error {
 			}
 			r.adds = append(r.adds, b)
 			for _, j := range r.joined {
-				if (j.role == collective.Tensor) == (i == 1) {
+				if insideModules(j.role) == (i == 1) {
 					j.end.AddExactly(b)
 				}
 			}

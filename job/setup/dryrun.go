@@ -183,10 +183,10 @@ func WireStagingOf(c *Job) int {
 }
 
 // StagingShare returns how many of the bytes of wire staging the groups of one queue have: those
-// of units, those inside modules that divide matrices, and each link of a pipeline.
+// of units, those inside modules, and each link of a pipeline.
 func StagingShare(c *Job, bytes int) int {
 	queues := 1
-	if m := config.Mesh(c.Config); m.Tensor > 1 {
+	if m := config.Mesh(c.Config); m.Size(shard.Context, shard.Tensor) > 1 {
 		queues++
 	}
 	if Pipeline(c.Config) > 1 {

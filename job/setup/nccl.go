@@ -61,12 +61,25 @@ func ExactBounce(c *Job, units []Sharded) (ofUnits, ofActivations int) {
 	if m.Tensor > 1 {
 		ofActivations = cuda.ExactBounce(m.Tensor, c.Precision.Size()*activations(c.Config))
 	}
+	if m.Context > 1 {
+		ofActivations = max(ofActivations, cuda.ExactBounce(m.Context, device.F32.Size()*keys(c.Config)))
+	}
 	return ofUnits, ofActivations
 }
 
 // activations returns how many elements of the residual stream a rank has.
 func activations(c *config.Config) int {
-	return c.Train.MicroBatch * c.Model.Context / config.Mesh(c).Size(shard.Tensor) * c.Model.Width
+	return c.Train.MicroBatch * c.Model.Context / config.Mesh(c).Size(shard.Context, shard.Tensor) * c.Model.Width
+}
+
+// keys returns how many elements of keys and values a rank has of a layer.
+func keys(c *config.Config) int {
+	m := config.Mesh(c)
+	heads := c.Model.KV
+	if c.Model.Family == "gpt2" {
+		heads = c.Model.Heads
+	}
+	return c.Train.MicroBatch * c.Model.Context / m.Size(shard.Context) * 2 * heads / m.Size(shard.Tensor) * c.Model.Head()
 }
 
 // canNCCL is nil where the job's ranks of one process can add up by NCCL, which wants
@@ -103,12 +116,16 @@ func Communicators(c *Job) (ranks []int) {
 		return nil
 	}
 	m := config.Mesh(c.Config)
-	ranks = []int{m.Shard, m.Replicate}
+	share, same := m.Holders()
+	ranks = []int{m.Size(share...), m.Size(same...)}
 	if m.Tensor > 1 {
 		ranks = append(ranks, m.Tensor, m.Tensor, m.Size(collective.JointAxes(m)...))
 	}
+	if m.Context > 1 {
+		ranks = append(ranks, m.Context)
+	}
 	if m.Pipeline > 1 {
-		ranks = append(ranks, 2*m.Replicate, 2, 2, 2, 2)
+		ranks = append(ranks, 2*m.Size(same...), 2, 2, 2, 2)
 	}
 	return ranks
 }

@@ -211,10 +211,15 @@ func (r *Rank) stage(c *Job) error {
 		return err
 	}
 	r.wires = b
-	next := 1
+	inside, next := 0, 1 // places in it: of groups inside modules, which work on one queue, and the next
 	for role, g := range r.Groups.All() {
 		at := 0
-		if ownQueue(role) {
+		switch {
+		case insideModules(role) && inside > 0:
+			at = inside
+		case insideModules(role):
+			at, inside, next = next, next, next+1
+		case role >= collective.Forward:
 			at, next = next, next+1
 		}
 		each := StagingShare(c, n) / b.Type.Size()
@@ -223,10 +228,10 @@ func (r *Rank) stage(c *Job) error {
 	return nil
 }
 
-// ownQueue says whether groups with a role work on another queue than those of units, beside
-// which they need staging memory of their own.
-func ownQueue(role collective.Role) bool {
-	return role == collective.Tensor || role >= collective.Forward
+// insideModules says whether groups with a role work on the queue of modules, beside those of
+// units.
+func insideModules(role collective.Role) bool {
+	return role == collective.Tensor || role == collective.Context
 }
 
 // share has a device that can take the memory that its rank sends from where other

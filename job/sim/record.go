@@ -9,7 +9,6 @@ import (
 	"zeroth/job/setup"
 	"zeroth/offload"
 	"zeroth/optim"
-	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -30,6 +29,7 @@ type Kernel struct {
 	M, N, K int    // of a product; else elements, or rows and columns
 	Form    uint8  // of a product, a collective, or attention and the loss
 	Window  int    // of attention
+	Past    int    // of attention: positions before
 	Group   Group  // of a collective
 	Host    bool   // of a collective: what it moves is in host memory, wherever the rank computes
 	Link    [2]int // of a broadcast over a link of a pipeline: the world ranks that send and receive
@@ -500,8 +500,8 @@ func attend(op string, t device.DType, a device.Attn, products, passes, beside f
 	pairs := a.Pairs()
 	form, operations := capping(a.Cap, int(pairs), beside)
 	form |= bit(a.Drop.Drop > 0, Dropped)
-	all := float64(a.B*a.T*a.D) * float64(2*a.H+2*a.KV) * float64(t.Size())
-	return Kernel{Op: op, In: t, Out: t, M: a.B * a.H, N: a.T, K: a.D, Form: form, Window: a.Window},
+	all := float64(a.B*a.D) * float64(2*a.H*a.T+2*a.KV*a.Keys()) * float64(t.Size())
+	return Kernel{Op: op, In: t, Out: t, M: a.B * a.H, N: a.T, K: a.D, Form: form, Window: a.Window, Past: a.Past},
 		Work{2 * products * float64(pairs) * float64(a.D), passes * all, operations}
 }
 
@@ -603,12 +603,10 @@ func RecordAll(z *zero.Config) *Recording {
 		meets = together
 	}
 	z.Groups.World = recordedGroup{Group: z.Groups.World, stride: 1, host: true, meets: meets} // of statistics
-	inner := z.Mesh.Size(shard.Context, shard.Tensor)
-	z.Groups.Shard = recordedGroup{Group: z.Groups.Shard, stride: inner}
-	z.Groups.Replica = recordedGroup{Group: z.Groups.Replica, stride: z.Groups.Shard.Size() * inner}
-	if z.Groups.Tensor != nil {
-		for _, of := range []*collective.Group{&z.Groups.Tensor, &z.Groups.Updates, &z.Groups.Joint} {
-			*of = recordedGroup{Group: *of, stride: 1}
+	of := groups(z.Mesh)
+	for role, g := range z.Groups.All() {
+		if at, some := of[role]; some {
+			*g = recordedGroup{Group: *g, stride: at.Stride}
 		}
 	}
 	if l.places > 1 {

@@ -115,12 +115,8 @@ func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, er
 	}
 	bytes := setup.Bounce(c, setup.ShardedUnits(t.Units()))
 	m := config.Mesh(c.Config)
-	inner := m.Size(shard.Context, shard.Tensor)
 	l.bounce = map[Group]int{}
-	for role, g := range map[collective.Role]Group{
-		collective.Shard: {m.Shard, inner}, collective.Replica: {m.Replicate, m.Shard * inner},
-		collective.Tensor: {inner, 1}, collective.Updates: {inner, 1}, collective.Joint: {m.Size(collective.JointAxes(m)...), 1},
-	} {
+	for role, g := range groups(m) {
 		l.bounce[g] = max(l.bounce[g], bytes[role])
 	}
 	for i := range steps {
@@ -139,6 +135,20 @@ func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, er
 		l.ends = append(l.ends, len(l.waits)-1)
 	}
 	return l, nil
+}
+
+// groups returns the groups of a mesh's ranks that reduce, by role.
+func groups(m shard.Mesh) map[collective.Role]Group {
+	share, same := m.Holders()
+	shared, replicas := m.Size(share...), m.Size(same...)
+	apart := shared * m.Size(shard.Tensor) // from a replica to the next
+	if m.Copies {
+		apart = m.Size(shard.Tensor)
+	}
+	return map[collective.Role]Group{
+		collective.Shard: {shared, m.Size(shard.Tensor)}, collective.Replica: {replicas, apart}, collective.Context: {m.Size(shard.Context), m.Size(shard.Tensor)},
+		collective.Tensor: {m.Size(shard.Tensor), 1}, collective.Updates: {m.Size(shard.Tensor), 1}, collective.Joint: {m.Size(collective.JointAxes(m)...), 1},
+	}
 }
 
 // fewSimulated is how many micro-batches are simulated; of more, each takes as long

@@ -1,0 +1,99 @@
+package tests
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+)
+
+// long is a model of sequences that four ranks can divide.
+var long = []string{"model.layers=2", "model.heads=4", "model.width=24", "model.context=16", "model.vocab=257", "train.micro_batch=2"}
+
+// packs has several documents in a sequence.
+var packs = []string{"data.text=", "data.documents=[testdata/documents.jsonl]", "data.pack=true"}
+
+// contexts are jobs whose sequences ranks divide, with what meets them.
+func contexts() map[string][]string {
+	all := map[string][]string{
+		"gpt2 packed":   append([]string{"model.family=gpt2", "model.attention_dropout=0.1"}, packs...),
+		"llama packed":  append([]string{"model.family=llama", "model.ffn=32", "model.kv_heads=2"}, packs...),
+		"llama grouped": {"model.family=llama", "model.ffn=32", "model.kv_heads=2", "model.attention_dropout=0.1"},
+	}
+	for name, sets := range families {
+		all[name] = sets
+	}
+	return all
+}
+
+// Divided sequences compute what whole ones do, but for rounding, at every stage. For a number
+// of ranks that divide them stages agree to the bit as far as they do for whole ones.
+func TestContextAgreesWithWhole(t *testing.T) {
+	for name, job := range contexts() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "train.accumulate=2", "optimizer.type=sgd", "optimizer.lr=0.05", "device=cpu"}, long...), job...)
+			want := train(t, cfg(t, sets...), nil)
+			for _, n := range []int{2, 4} {
+				var alike [2]*outcome // gradients stay whole over micro-batches, or do not
+				for stage := range 4 {
+					if n == 4 && stage%3 > 0 {
+						continue
+					}
+					what := fmt.Sprintf("context %d, stage %d", n, stage)
+					got := train(t, cfg(t, append(sets[:len(sets):len(sets)], fmt.Sprint("parallel.context=", n), fmt.Sprint("zero.stage=", stage))...), nil)
+					near(t, what, got, want, 1e-6)
+					for i, loss := range want.losses {
+						if math.Abs(got.losses[i]-loss) > 1e-6*loss || math.Abs(got.norms[i]-want.norms[i]) > 1e-5*want.norms[i] {
+							t.Errorf("%s: loss %g and norm %g, want %g and %g", what, got.losses[i], got.norms[i], loss, want.norms[i])
+						}
+					}
+					if alike[stage/2] == nil {
+						alike[stage/2] = &got
+					}
+					sameBits(t, what, got, *alike[stage/2])
+				}
+			}
+			for _, with := range [][]string{{"parallel.tensor=2"}, {"parallel.pipeline=2"}, {"parallel.tensor=2", "parallel.pipeline=2", "pipeline.schedule=ZBH1"}, {"parallel.shard=1", "train.micro_batch=4"}} {
+				got := train(t, cfg(t, append(append(sets[:len(sets):len(sets)], "parallel.context=2", "zero.stage=3"), with...)...), nil)
+				near(t, fmt.Sprint(with), got, want, 1e-5)
+			}
+		})
+	}
+}
+
+// Pipelines, recomputation and places of state have the bits of a context size, and what goes
+// with a job goes with it.
+func TestContextBits(t *testing.T) {
+	base := append([]string{"model.family=llama", "model.ffn=32", "precision=bf16", "parallel.context=2", "parallel.shard=2", "train.accumulate=4", "device=cpu", "model.dropout=0.1"}, long...)
+	base = append(base, "model.layers=4")
+	for name, sets := range map[string][]string{
+		"adamw": {}, "muon": {"optimizer.type=muon"}, "adamw8bit": {"optimizer.type=adamw8bit"}, "fp16": {"precision=fp16"}, "replicas": {"parallel.replicate=2"},
+		"prefetch": {"zero.prefetch=0"}, "tensor": {"parallel.tensor=2"}, "packed": packs, "clip": {"train.clip=0.01"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, stage := range []int{1, 3} {
+				sets := append(append(base[:len(base):len(base)], fmt.Sprint("zero.stage=", stage)), sets...)
+				want := train(t, cfg(t, sets...), nil)
+				for _, way := range [][]string{
+					{"zero.recompute=block"}, {"zero.offload.optimizer=host"},
+					{"parallel.pipeline=2", "pipeline.schedule=GPipe"}, {"parallel.pipeline=2", "pipeline.schedule=ZBH1"}, {"parallel.pipeline=2", "pipeline.schedule=Interleaved1F1B"},
+				} {
+					sameBits(t, fmt.Sprintf("stage %d, %v", stage, way), train(t, cfg(t, append(sets[:len(sets):len(sets)], way...)...), nil), want)
+				}
+			}
+		})
+	}
+}
+
+// A run whose sequences are divided goes on otherwise divided, or whole, with the same state.
+func TestContextResumes(t *testing.T) {
+	resumeOn(t, [][]string{
+		{"parallel.ranks=4", "parallel.context=4", "zero.stage=1"},
+		{"parallel.ranks=1", "zero.stage=0", "precision=fp32"},
+		{"parallel.ranks=4", "parallel.context=2", "zero.stage=3"},
+		{"parallel.ranks=8", "parallel.context=2", "parallel.tensor=2", "parallel.pipeline=2", "zero.stage=2", "train.accumulate=2"},
+		{"parallel.ranks=2", "parallel.context=2", "zero.stage=0", "zero.offload.optimizer=host"},
+	}, append(slices.Clone(long[:5]), "device=cpu")...)
+}
