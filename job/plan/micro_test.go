@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,6 +11,22 @@ import (
 	"zeroth/job/config/configtest"
 	"zeroth/job/setup"
 )
+
+// Ranks that divide matrices send as much in each of many micro-batches.
+func TestSentByManyMicroBatches(t *testing.T) {
+	var before, step int64
+	for accumulate := 1; accumulate <= 6; accumulate++ {
+		p, err := New(configtest.Fitted(t, "zero.stage=1", "parallel.tensor=2", "train.batch=null", "train.micro_batch=2", fmt.Sprint("train.accumulate=", accumulate)), Machine{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := p.By.Tensor
+		if accumulate > 2 && sent-before != step || sent <= before || p.Sent < sent {
+			t.Errorf("%d micro-batches send %d bytes of %d, one fewer %d", accumulate, sent, p.Sent, before)
+		}
+		before, step = sent, sent-before
+	}
+}
 
 // A plan from a dry run of few micro-batches is the plan from one of all: to the
 // byte, in every category, at every moment.
