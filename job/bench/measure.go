@@ -56,10 +56,10 @@ const (
 	measuredRanks  = 16
 )
 
-// Measure measures what simulating the job on this machine needs. That takes about half a
-// minute at most, if nobody else uses the processors. tell hears what is being measured;
-// nil: nobody does.
-func Measure(c *config.Config, tell func(doing string)) (*Here, error) {
+// Measure measures what simulating the job on this machine needs, and others with its model
+// and ranks. That takes about half a minute at most, if nobody else uses the processors. tell
+// hears what is being measured; nil: nobody does.
+func Measure(c *config.Config, tell func(doing string), others ...*config.Config) (*Here, error) {
 	if tell == nil {
 		tell = func(string) {}
 	}
@@ -69,8 +69,10 @@ func Measure(c *config.Config, tell func(doing string)) (*Here, error) {
 		return nil, fmt.Errorf("measuring the kernels: %w", err)
 	}
 	tell("collectives")
-	if err := h.measureCollectives(c); err != nil {
-		return nil, fmt.Errorf("measuring the collectives: %w", err)
+	for _, x := range append(others, c) {
+		if err := h.measureCollectives(x); err != nil {
+			return nil, fmt.Errorf("measuring the collectives: %w", err)
+		}
 	}
 	return h, nil
 }
@@ -87,12 +89,13 @@ func peakRate(t device.DType) (name string, rate float64) {
 	return p.Name, rate
 }
 
-// alone is the job as the kernels are measured: a single rank, few layers.
+// alone is the job as the kernels are measured: a single rank, few layers, whole matrices.
 func alone(c *config.Config) *config.Config {
 	x := c.Copy()
 	x.Model.Layers = min(x.Model.Layers, measuredLayers)
 	x.Model.From = ""
-	x.Parallel.Ranks, x.Parallel.Pipeline, x.Parallel.Shard, x.Parallel.Replicate, x.Parallel.Memory = 1, 1, 1, 1, 0
+	p := &x.Parallel
+	p.Ranks, p.Pipeline, p.Shard, p.Replicate, p.Tensor, p.Memory = 1, 1, 1, 1, 1, 0
 	x.Train.Accumulate = min(2, x.Train.Accumulate)
 	x.Train.Batch = x.Train.MicroBatch * x.Train.Accumulate
 	x.Checkpoint.Every, x.Checkpoint.SaveOnExit = 0, false
@@ -277,77 +280,61 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work)
 	}
 }
 
-// measureCollectives measures those of the job's groups, or of smaller ones
-// where they are large.
+// measureCollectives measures those of the job's groups.
 func (h *Here) measureCollectives(c *config.Config) error {
 	places, err := sim.Recorded(setup.Micros(setup.Planned(c), setup.FewMicro(c)), 1)
 	if err != nil {
 		return err
 	}
-	mesh := config.Mesh(c)
-	for mesh.World() > measuredRanks && mesh.Replicate > 1 {
-		mesh.Replicate = (mesh.Replicate + 1) / 2
-	}
-	for mesh.World() > measuredRanks && mesh.Shard > 1 {
-		mesh.Shard = (mesh.Shard + 1) / 2
-	}
-	for mesh.World() > measuredRanks && mesh.Pipeline > 2 {
-		mesh.Pipeline = (mesh.Pipeline + 1) / 2
-	}
-	own := float64(min(runtime.GOMAXPROCS(0), mesh.World())) / float64(mesh.World()) // of the time a rank has a processor
 	for _, l := range places {
-		if err := h.measureEach(c, l, mesh, own); err != nil {
-			return err
+		for i, k := range l.Kernels {
+			if k.Group.Size == 0 || free(k) {
+				continue
+			}
+			if err := h.measureCollective(sent(k), l.Work[i], config.Mesh(c).World()); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// measureEach measures the collectives of a recording on a mesh. A rank has a processor for
-// some of the time.
-func (h *Here) measureEach(c *config.Config, l *sim.Recording, mesh shard.Mesh, own float64) error {
-	for i, k := range l.Kernels {
-		k.Link = [2]int{} // all links are alike
-		t := timed{setup.Queues[1], k}
-		if _, known := h.kernels[t]; known || k.Group.Size == 0 || free(k) {
-			continue
-		}
-		n := min(k.N, measuredBytes/mesh.World()/k.In.Size())
-		of, size := shardGroup, mesh.Shard
-		switch {
-		case k.Op == "broadcast" && mesh.Pipeline > 1:
-			size = k.Group.Size
-		case k.Group.Size == config.Mesh(c).World() && k.In == device.I64:
-			of, size = worldGroup, mesh.World()
-		case k.Group.Stride == config.Mesh(c).Shard && config.Mesh(c).Replicate == k.Group.Size && k.Group != (sim.Group{Size: config.Mesh(c).Shard, Stride: 1}):
-			of, size = replicaGroup, mesh.Replicate
-		}
-		n = max(size, n/size*size)
-		took, err := measureCollective(mesh, of, k, n)
-		if err != nil {
-			return err
-		}
-		moved := func(n, ranks int) float64 { return float64(n) * float64(ranks-1+int(k.Form)) / float64(ranks) }
-		if mesh.Pipeline == 1 && (k.Op == "broadcast" || k.Op == "reduce") {
-			moved = func(n, ranks int) float64 { return float64(n) * float64(ranks-1) } // by a master
-		}
-		h.kernels[t], h.work[t] = took*own*moved(k.N, k.Group.Size)/moved(n, size), l.Work[i]
-	}
-	return nil
+// sent is a collective by what its time depends on in the memory of one process, where all
+// ranks are equally far from each other.
+func sent(k sim.Kernel) timed {
+	k.Link, k.Group.Stride = [2]int{}, 1
+	return timed{setup.Queues[1], k}
 }
 
 // free says that k is a collective that has nothing to do.
 func free(k sim.Kernel) bool { return k.Group.Size == 1 && k.Form != sim.Apart }
 
-type chosen func(collective.Ranks) collective.Group
+// measureCollective measures an operation that all groups of a world do at once; groups of
+// many ranks, and of large buffers, by smaller ones. A rank has a processor for some of the time.
+func (h *Here) measureCollective(t timed, w sim.Work, world int) error {
+	if _, known := h.kernels[t]; known {
+		return nil
+	}
+	k, size := t.Kernel, min(t.Group.Size, measuredRanks)
+	groups := max(1, min(world, measuredRanks)/size)
+	ranks := size * groups
+	n := max(size, min(k.N, measuredBytes/ranks/k.In.Size())/size*size)
+	took, err := timeCollective(shard.Mesh{Shard: size, Replicate: groups}, k, n)
+	if err != nil {
+		return err
+	}
+	own := float64(min(runtime.GOMAXPROCS(0), ranks)) / float64(ranks)
+	moved := func(n, ranks int) float64 { return float64(n) * float64(ranks-1+int(k.Form)) / float64(ranks) }
+	if k.Op == "broadcast" || k.Op == "reduce" {
+		moved = func(n, ranks int) float64 { return float64(n) * float64(ranks-1) } // by one rank
+	}
+	h.kernels[t], h.work[t] = took*own*moved(k.N, k.Group.Size)/moved(n, size), w
+	return nil
+}
 
-func worldGroup(g collective.Ranks) collective.Group   { return g.World }
-func shardGroup(g collective.Ranks) collective.Group   { return g.Shard }
-func replicaGroup(g collective.Ranks) collective.Group { return g.Replica }
-
-// measureCollective is the usual time of an operation that all groups of the
-// mesh do at once.
-func measureCollective(mesh shard.Mesh, of chosen, k sim.Kernel, n int) (float64, error) {
+// timeCollective is the usual time of an operation that all shard groups of the mesh do at
+// once.
+func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
 	var each []func() error
 	for _, g := range collective.LocalWorld(mesh) {
 		d := cpu.New(1)
@@ -359,25 +346,7 @@ func measureCollective(mesh shard.Mesh, of chosen, k sim.Kernel, n int) (float64
 			return 0, err
 		}
 		defer d.Free(whole)
-		if k.Op == "broadcast" && mesh.Pipeline > 1 {
-			to, from := collective.Watchdog(g.Links[collective.ToNext], time.Minute), collective.Watchdog(g.Links[collective.FromPrevious], time.Minute)
-			defer to.Close()
-			defer from.Close()
-			in, err := d.Alloc(k.In, n, device.Gathered)
-			if err != nil {
-				return 0, err
-			}
-			defer d.Free(in)
-			receives := d.NewQueue("from previous")
-			defer receives.Close()
-			each = append(each, func() error {
-				to.Broadcast(q, whole)
-				from.Broadcast(receives, in)
-				return errors.Join(q.Wait(), receives.Wait())
-			})
-			continue
-		}
-		group := collective.Watchdog(of(g), time.Minute)
+		group := collective.Watchdog(g.Shard, time.Minute)
 		defer group.Close()
 		own := collective.Own(group, whole)
 		if k.Form == sim.Apart {
@@ -388,12 +357,12 @@ func measureCollective(mesh shard.Mesh, of chosen, k sim.Kernel, n int) (float64
 		}
 		each = append(each, func() error {
 			switch k.Op {
-			case "all-gather":
-				group.AllGather(q, whole, own)
 			case "broadcast":
 				group.Broadcast(q, whole)
 			case "reduce":
 				group.Reduce(q, whole)
+			case "all-gather":
+				group.AllGather(q, whole, own)
 			default:
 				group.ReduceScatter(q, own, whole)
 			}
@@ -422,7 +391,11 @@ func (h *Here) seconds(queue string, k sim.Kernel, w sim.Work) float64 {
 	if free(k) {
 		return 0
 	}
-	if s, ok := h.kernels[timed{queue, k}]; ok {
+	is := timed{queue, k}
+	if k.Group.Size > 0 {
+		is = sent(k)
+	}
+	if s, ok := h.kernels[is]; ok {
 		return s
 	}
 	alike := func(x timed) (score float64) {
@@ -432,7 +405,7 @@ func (h *Here) seconds(queue string, k sim.Kernel, w sim.Work) float64 {
 		for _, same := range []struct {
 			is    bool
 			worth float64
-		}{{x.Op == k.Op, 1000}, {x.In == k.In && x.Out == k.Out, 200}, {x.Form == k.Form, 50}, {x.queue == queue, 20}} {
+		}{{x.Op == k.Op, 1000}, {x.In == k.In && x.Out == k.Out, 200}, {x.Group.Size == k.Group.Size, 100}, {x.Form == k.Form, 50}, {x.queue == queue, 20}} {
 			if same.is {
 				score += same.worth
 			}
