@@ -441,6 +441,6 @@ func SimulateHere(c *config.Config, h *Here) (*sim.Result, error) {
 	}
 	return sim.SimulateWith(setup.Planned(c), sim.CostModel{
 		Name: "this machine", Source: fmt.Sprintf("measured: kernels in %s, on %d processors, %s at %.4g a second", h.steps, cores, h.peakOf, h.peak),
-		Seconds: h.seconds, Wants: wants, There: float64(cores) / float64(c.Parallel.Ranks), Peak: h.peak / float64(c.Parallel.Ranks),
+		Seconds: h.seconds, Wants: wants, There: float64(cores) / float64(c.Parallel.Ranks), Shared: true, Peak: h.peak / float64(c.Parallel.Ranks),
 	})
 }

@@ -15,6 +15,7 @@ type simulation struct {
 	places []*place
 	came   []int // by junction, how many members have come to one of its operations
 	now    float64
+	shared bool // the places share all processors
 }
 
 // place is the simulation of one place.
@@ -35,6 +36,7 @@ type place struct {
 	met    []int     // by junction, operations that have begun
 	waited []float64 // when each wait of the host ended, of those that have
 	ended  []float64 // and each step
+	slow   float64   // how much slower tasks are now that want processors
 	spent  Exposure  // of steps after the first, in nanoseconds
 	idle   float64   // nanoseconds of these in which no queue is at work
 	tracks []*Track  // what every queue did; none unless it is traced
@@ -155,11 +157,11 @@ func (r *place) meet(queue int, junction int32) bool {
 // advance goes on to the end of the task that ends first.
 func (r *simulation) advance() {
 	step := math.Inf(1)
+	r.share()
 	for _, p := range r.places {
-		slow := p.slow()
 		for i, left := range p.left {
 			if left >= 0 {
-				step = min(step, left*p.pace(i, slow))
+				step = min(step, left*p.pace(i))
 			}
 		}
 	}
@@ -170,34 +172,44 @@ func (r *simulation) advance() {
 	}
 }
 
-// slow is how much slower tasks are that want processors.
-func (r *place) slow() float64 {
-	wanted := 0.0
-	for i, left := range r.left {
-		if left >= 0 {
-			wanted += r.wants[i]
+// share divides the processors among the tasks at work that want some.
+func (r *simulation) share() {
+	all, there := 0.0, 0.0
+	for _, p := range r.places {
+		wanted := 0.0
+		for i, left := range p.left {
+			if left >= 0 {
+				wanted += p.wants[i]
+			}
 		}
+		p.slow = max(1, wanted/p.there)
+		all, there = all+wanted, there+p.there
 	}
-	return max(1, wanted/r.there)
+	if !r.shared {
+		return
+	}
+	for _, p := range r.places {
+		p.slow = max(1, all/there)
+	}
 }
 
 // pace is the seconds that a second of a queue's task takes.
-func (r *place) pace(i int, slow float64) float64 {
+func (r *place) pace(i int) float64 {
 	if r.wants[i] > 0 {
-		return slow
+		return r.slow
 	}
 	return 1
 }
 
 // advance goes on by a step.
 func (r *place) advance(from, step float64) {
-	now, slow := r.of.now, r.slow()
+	now := r.of.now
 	r.spend(float64(nanoseconds(now) - nanoseconds(from)))
 	for i, left := range r.left {
 		if left < 0 {
 			continue
 		}
-		pace := r.pace(i, slow)
+		pace := r.pace(i)
 		r.left[i] -= step / pace
 		if r.left[i] <= 1e-12*now || left*pace == step {
 			r.left[i] = -1

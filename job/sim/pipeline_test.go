@@ -70,6 +70,21 @@ func TestBubbles(t *testing.T) {
 	}
 }
 
+// Where the places of a pipeline share processors, those of a place that is idle are the others':
+// one processor computes all there is to compute, one pass after another.
+func TestPlacesShareProcessors(t *testing.T) {
+	const f, b, ranks, micros = 0.010, 0.020, 4, 8
+	costs := passes(f, b)
+	costs.There, costs.Wants = 1.0/ranks, func(string) float64 { return 1 }
+	for shared, want := range map[bool]float64{true: ranks * micros * (f + b), false: ranks * (micros + ranks - 1) * (f + b)} {
+		costs.Shared = shared
+		r, err := SimulateWith(setup.Planned(staged(t, "1F1B", ranks, 1, micros)), costs)
+		if err != nil || math.Abs(r.Seconds-want) > 1e-6 {
+			t.Errorf("shared %v: a step takes %+v, want %v; %v", shared, r, want, err)
+		}
+	}
+}
+
 // A transfer delays the stage that receives it, whose computing hides it once the pipeline is
 // full.
 func TestTransfersDelay(t *testing.T) {

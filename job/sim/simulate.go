@@ -40,6 +40,7 @@ type CostModel struct {
 	Seconds      func(queue string, k Kernel, w Work) float64 // seconds on processors of its own
 	Wants        func(queue string) float64                   // processors
 	There        float64                                      // for each rank
+	Shared       bool                                         // what ranks of one place in a pipeline do not use of them, others do
 	Peak         float64                                      // operations a second of a rank
 
 	// What moves collectives, in words, and the bytes of one that the first rank's host
@@ -206,7 +207,7 @@ func simulateAll(c *setup.Job, p CostModel) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &simulation{}
+	r := &simulation{shared: p.Shared}
 	for _, l := range places {
 		r.places = append(r.places, newPlace(l, p))
 	}
