@@ -160,3 +160,21 @@ func (r *Recorder) Read() Record {
 	all.Operations = slices.Concat(r.ring[oldest:kept], r.ring[:oldest])
 	return all
 }
+
+// Sent is the bytes that a rank sends in a step of its record, if parts go around rings or from
+// each rank to each, in all groups but that of the world, which exchanges statistics. Whole says
+// that the record has the step whole.
+func (r Record) Sent(rank, step int) (bytes int64, whole bool) {
+	for _, o := range r.Operations {
+		g := r.Groups[o.Group]
+		n := len(g.Ranks)
+		switch {
+		case o.Step != step || g.beside || g.Name == World.String():
+		case o.Op != broadcast.String():
+			bytes += int64(o.Bytes / n * (n - 1))
+		case g.Ranks[0] == rank:
+			bytes += int64(o.Bytes * (n - 1))
+		}
+	}
+	return bytes, r.Forgotten == 0 || r.Operations[0].Step < step
+}

@@ -38,6 +38,7 @@ type Options struct {
 	Timeline *Observation    // receives the memory in use in the first step; may be nil
 	World    setup.World     // the processes that the ranks are spread over; nil: all are in this one
 	Dump     <-chan struct{} // each asks for dumps of what the ranks' recorders have kept; may be nil
+	NoModel  bool            // the final parameters are not written
 	Hooks    setup.Hooks     // of tests
 }
 
@@ -424,7 +425,10 @@ func (r *run) compareMemory(context.Context) error {
 // it alone; what it cannot write is an error of all.
 func (r *run) writeResults(ctx context.Context) error {
 	r.written = true
-	err := export(r.job, r.ranks, filepath.Join(r.Out, state.ModelDir))
+	var err error
+	if !r.NoModel {
+		err = export(r.job, r.ranks, filepath.Join(r.Out, state.ModelDir))
+	}
 	if r.self.Process == 0 {
 		if err == nil {
 			err = r.rec.draw()

@@ -40,7 +40,7 @@ func TestTraceOfARun(t *testing.T) {
 		}
 		tr, o := sim.NewTrace(), Options{Out: filepath.Join(dir, fmt.Sprint(traced))}
 		if traced {
-			o.Trace = tr
+			o.Trace, o.NoModel = tr, true
 		}
 		var out strings.Builder
 		o.Observer = report.NewProgress(&out)
@@ -49,6 +49,9 @@ func TestTraceOfARun(t *testing.T) {
 		}
 		if strings.Contains(out.String(), "communication not hidden") != traced || traced && !strings.Contains(out.String(), "(over 3 steps)") {
 			t.Errorf("traced %v: %s", traced, &out)
+		}
+		if _, err := os.Stat(filepath.Join(o.Out, "model")); (err == nil) == o.NoModel {
+			t.Errorf("without a model %v, its folder: %v", o.NoModel, err)
 		}
 		if traced {
 			checkTrace(t, tr)

@@ -9,12 +9,14 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"zeroth/input"
 	"zeroth/job/bench"
+	"zeroth/job/show"
 )
 
 func (a *app) bench() *cobra.Command {
@@ -68,6 +70,7 @@ turns, and process 0 reports.`,
 	o.in.options(f)
 	must(cmd.MarkFlagDirname("dir"))
 	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
+	cmd.AddCommand(a.benchParallel())
 	return cmd
 }
 
@@ -89,7 +92,8 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 	}
 	ctx, release := a.untilSignal(ctx, func() {}, nil)
 	defer release()
-	clean := tellProgress(a.side(), &o.Options)
+	tell, clean := a.telling(0)
+	o.Tell = func(doing string) { tell("measuring " + doing) }
 	show := func(r *bench.Report) error {
 		if o.json {
 			return r.JSON(a.out)
@@ -132,14 +136,19 @@ func checkBench(o bench.Options, machineFile string) error {
 	return input.BadInput(errors.Join(wrong...))
 }
 
-// tellProgress shows on a terminal what is being measured; clean takes that
-// away again.
-func tellProgress(w io.Writer, o *bench.Options) (clean func()) {
-	f, ok := w.(*os.File)
+// telling shows on a terminal what is being done; clean takes that away again. Elsewhere it
+// writes a line at most every so often, none if that is 0.
+func (a *app) telling(every time.Duration) (tell func(doing string), clean func()) {
+	f, ok := a.side().(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
-		return func() {}
+		last := time.Time{}
+		return func(doing string) {
+			if now := time.Now(); every > 0 && now.Sub(last) >= every {
+				last = now
+				a.note(doing)
+			}
+		}, func() {}
 	}
 	const wipe = "\r\x1b[K"
-	o.Tell = func(doing string) { fmt.Fprintf(f, "%smeasuring %s", wipe, doing) }
-	return func() { fmt.Fprint(f, wipe) }
+	return func(doing string) { fmt.Fprint(f, wipe+show.Fitted(f, doing)) }, func() { fmt.Fprint(f, wipe) }
 }

@@ -1,9 +1,10 @@
 // Package bench measures how fast this machine computes, moves and stores what
-// training needs, and simulates a job's step from such measurements.
+// training needs, simulates a job's step from such measurements, and compares the ways
+// to train a job on several ranks.
 //
-// What never enters: a run folder, and any decision about a job. Measurements are
-// of the queues and groups that training uses.
+// What never enters: a way to compute, move or train of its own. Measurements are of the
+// queues and groups that training uses, and what is compared are runs as of zeroth train.
 //
 // Begin with bench.go, the groups of measurements behind zeroth bench; measure.go
-// has those that simulating one job needs.
+// has those that simulating one job needs, parallel.go compares.
 package bench

@@ -22,6 +22,7 @@ type Trace struct {
 	origin time.Time
 	ranks  []tracks    // of each rank of this process
 	names  []int       // of these ranks, in the world
+	Sent   []int64     // bytes, by each of them in the last step; -1 of one with more operations than are recorded
 	Memory MemoryInUse // nil: it is not shown
 }
 
@@ -65,6 +66,14 @@ func (k tracks) host() *Track {
 		return at
 	}
 	return nil
+}
+
+// since is the time from which on all spans of the queues are there.
+func (k tracks) since() (at int64) {
+	for _, q := range k.beside() {
+		at = max(at, kept(q))
+	}
+	return at
 }
 
 // Ranks returns what the queues of each rank did, compute first, and its steps last.
@@ -148,8 +157,8 @@ func (t *Trace) Wait(r *setup.Rank, start, end time.Time) {
 	t.ranks[r.Here].host().add(t.ran("the norm", "wait", start, end))
 }
 
-// Detach waits until the queues are idle and stops recording. Their errors are
-// for others to report.
+// Detach waits until the queues are idle, stops recording and counts what the ranks have sent.
+// The queues' errors are for others to report.
 func (t *Trace) Detach(ranks []*setup.Rank) {
 	if t == nil {
 		return
@@ -159,7 +168,21 @@ func (t *Trace) Detach(ranks []*setup.Rank) {
 			_ = q.Wait()
 			q.Trace(nil)
 		}
+		t.Sent = append(t.Sent, sentLast(r))
 	}
+}
+
+// sentLast is the bytes that a rank has sent in its last step, -1 if that is not known.
+func sentLast(r *setup.Rank) int64 {
+	all := r.Recorder.Read()
+	if len(all.Operations) == 0 {
+		return 0
+	}
+	bytes, whole := all.Sent(r.Rank, all.Operations[len(all.Operations)-1].Step)
+	if !whole {
+		return -1
+	}
+	return bytes
 }
 
 // Exposure is how a rank's steps divide, each part a mean over ranks and over
@@ -174,6 +197,7 @@ type Exposure struct {
 	Peers   float64 // of that, in which it waited for other ranks
 	Offload float64 // in which only the host and what copies, reads and writes what is offloaded ran something
 	Norm    float64 // from where the host waits for the norm, and nothing is computed, to where something is again
+	Idle    float64 // in which no queue ran anything
 }
 
 // Exposure looks at steps after the first, in which everything is touched for
@@ -183,11 +207,7 @@ func (t *Trace) Exposure() (e Exposure) {
 		return e
 	}
 	for _, k := range t.ranks {
-		since := int64(0)
-		for _, q := range k.beside() {
-			since = max(since, kept(q))
-		}
-		own := k.steps().All()
+		since, own := k.since(), k.steps().All()
 		if len(own) > 1 {
 			own = own[1:]
 		}
@@ -197,11 +217,33 @@ func (t *Trace) Exposure() (e Exposure) {
 			}
 		}
 	}
+	return e.mean(len(t.ranks))
+}
+
+// After is the exposure of each step behind the first so many, of those that the trace still
+// holds whole.
+func (t *Trace) After(steps int) (all []Exposure) {
+	for i := steps; i < t.ranks[0].steps().n; i++ {
+		e := Exposure{}
+		for _, k := range t.ranks {
+			if own := k.steps().All(); i < len(own) && own[i].Start >= k.since() {
+				e.add(k, own[i])
+			}
+		}
+		if e.Steps == len(t.ranks) {
+			all = append(all, e.mean(len(t.ranks)))
+		}
+	}
+	return all
+}
+
+// mean divides sums of nanoseconds by the steps of so many ranks.
+func (e Exposure) mean(ranks int) Exposure {
 	if e.Steps == 0 {
 		return e
 	}
 	scale := 1e-9 / float64(e.Steps)
-	return Exposure{e.Steps / len(t.ranks), e.Seconds * scale, e.Compute * scale, e.Exposed * scale, e.Peers * scale, e.Offload * scale, e.Norm * scale}
+	return Exposure{e.Steps / ranks, e.Seconds * scale, e.Compute * scale, e.Exposed * scale, e.Peers * scale, e.Offload * scale, e.Norm * scale, e.Idle * scale}
 }
 
 // add adds a step of a rank, in nanoseconds.
@@ -230,6 +272,12 @@ func (e *Exposure) add(k tracks, step ran) {
 		}
 	}
 	e.Offload += float64(measure(all) - seen)
+	for _, q := range k.beside() {
+		if q.name == setup.Queues[2] {
+			all = union(all, busy(q.All(), step))
+		}
+	}
+	e.Idle += float64(step.End - step.Start - measure(all))
 	if host := k.host(); host != nil {
 		for _, w := range host.All() {
 			if w.Start >= step.Start && w.End <= step.End {

@@ -36,6 +36,9 @@ func TestExposure(t *testing.T) {
 	if got.Line() != line {
 		t.Errorf("got  %s\nwant %s", got.Line(), line)
 	}
+	if all := tr.After(1); len(all) != 2 || math.Abs(all[0].Exposed-0.030)+math.Abs(all[1].Exposed-0.025)+math.Abs(all[0].Idle-0.010)+math.Abs(all[1].Idle-0.015) > 1e-9 {
+		t.Errorf("step by step: %+v", all)
+	}
 	if e := (*Trace)(nil).Exposure(); e != (Exposure{}) {
 		t.Errorf("without a trace: %+v", e)
 	}
@@ -79,7 +82,7 @@ func TestExposureOfOffload(t *testing.T) {
 	}}}
 	// 40..45, and 60..80 by both.
 	e := tr.Exposure()
-	if math.Abs(e.Offload-0.025) > 1e-9 || math.Abs(e.Exposed-0.010) > 1e-9 {
+	if math.Abs(e.Offload-0.025) > 1e-9 || math.Abs(e.Exposed-0.010) > 1e-9 || math.Abs(e.Idle-0.030) > 1e-9 {
 		t.Errorf("got %+v", e)
 	}
 	const line = "a step of 100.0 ms: computing 30.0 ms, communication not hidden 10.0 ms (10.0 %), offload not hidden 25.0 ms (25.0 %), neither 35.0 ms (over 1 steps)"
@@ -102,5 +105,8 @@ func TestTraceKeepsTheLast(t *testing.T) {
 	tr := &Trace{ranks: []tracks{{k, tracked("comm"), steps}}}
 	if e := tr.Exposure(); e.Steps != 1 || math.Abs(e.Compute-30e-9) > 1e-15 {
 		t.Errorf("got %+v, want step 3 alone", e)
+	}
+	if all := tr.After(0); len(all) != 1 || math.Abs(all[0].Compute-30e-9) > 1e-15 {
+		t.Errorf("%+v, want step 3 alone", all)
 	}
 }

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"zeroth/input"
+	"zeroth/job/bench"
+	"zeroth/job/config"
+	"zeroth/job/plan"
+	"zeroth/job/setup"
+	"zeroth/job/sim"
+)
+
+// comparing is what the flags of bench parallel say.
+type comparing struct {
+	file           string
+	sets, ways     []string
+	steps          int
+	machine        string
+	json, markdown bool
+}
+
+func (a *app) benchParallel() *cobra.Command {
+	var o comparing
+	cmd := &cobra.Command{
+		Use:   "parallel JOB.yaml",
+		Short: "Train a job a few steps in every way of parallel training, and compare",
+		Long: `Train a job for a few steps in each way of parallel training, and compare tokens a
+second, memory, bytes sent and time spent waiting with the plan and the simulation of
+each ('zeroth plan --machine here'). All ways have the job's model, ranks and sequences
+of a step:
+
+  master            one rank gathers the gradients, updates and sends parameters back
+  ddp               every rank has all of the state (ZeRO stage 0)
+  zero1 zero2 zero3 ZeRO stages 1, 2 and 3
+  hybrid            stage 3 with two replicas of the shards
+  tensor            ranks divide the matrices
+  context           ranks divide the sequences
+  gpipe 1f1b interleaved1f1b zbh1
+                    ranks divide the layers: the schedules of a pipeline
+
+The last six use as many ranks for that as the job allows; the rest of the ranks shard
+the optimizer state (stage 1). A way that the job does not allow is listed with the
+reason.
+
+Each way is a run like that of 'zeroth train', in a temporary folder that is removed.
+Figures are medians without the first two steps, memory and bytes those of the rank
+with the most. Waiting is the share of a step in which a rank communicates without
+computing, or does nothing. All ways must learn the same: the last column is the largest
+difference between a way's losses and those of the first way, which add up in another
+order.`,
+		Example: `  zeroth bench parallel examples/quickstart.yaml
+  zeroth bench parallel examples/quickstart.yaml --ways ddp,zero1,zero3 --set parallel.ranks=2 --steps 10
+  zeroth bench parallel examples/quickstart.yaml --markdown > table.md`,
+		Args: arguments(1, 1),
+		RunE: a.do(func(cmd *cobra.Command, args []string) error {
+			o.file = args[0]
+			return a.runParallel(cmd.Context(), &o)
+		}),
+		ValidArgsFunction: completeJob,
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
+	f.StringSliceVar(&o.ways, "ways", nil, "`names` of the ways to compare, such as ddp,zero1 (default all)")
+	intVar(f, &o.steps, "steps", 5, "steps of each way that count, after two that do not")
+	f.StringVar(&o.machine, "machine", "here", "simulate steps on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
+	f.BoolVar(&o.json, "json", false, "write JSON, for programs")
+	f.BoolVar(&o.markdown, "markdown", false, "write the table as Markdown")
+	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
+	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
+	must(cmd.RegisterFlagCompletionFunc("ways", words(bench.Ways()...)))
+	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(append([]string{"here"}, sim.HardwareNames()...)...)))
+	return cmd
+}
+
+// check refuses flags that make no sense, at once.
+func (o *comparing) check() (hardware *sim.Hardware, err error) {
+	if o.ways == nil {
+		o.ways = bench.Ways()
+	}
+	var wrong []error
+	for _, name := range o.ways {
+		if !slices.Contains(bench.Ways(), name) {
+			wrong = append(wrong, fmt.Errorf("--ways: there is no way %q; want some of %s", name, strings.Join(bench.Ways(), ", ")))
+		}
+	}
+	if o.steps < 1 || o.steps > 1000 {
+		wrong = append(wrong, fmt.Errorf("--steps %d; want 1 to 1000", o.steps))
+	}
+	if o.file == "-" {
+		wrong = append(wrong, errors.New("the job is read once for each way; want a file, not the standard input"))
+	}
+	if o.machine != "here" {
+		if hardware, err = openHardware(o.machine, plan.Machine{}); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
+	if len(wrong) > 0 {
+		return nil, input.BadInput(errors.Join(wrong...))
+	}
+	return hardware, nil
+}
+
+// runParallel compares, and writes what that has found.
+func (a *app) runParallel(ctx context.Context, o *comparing) error {
+	hardware, err := o.check()
+	if err != nil {
+		return err
+	}
+	var late *time.Timer // a step may take long
+	ctx, release := a.untilSignal(ctx, func() { late = time.AfterFunc(patientWrite, func() { quit(exitStopped) }) }, nil)
+	defer func() {
+		release()
+		if late != nil {
+			late.Stop()
+		}
+	}()
+	tell, clean := a.telling(5 * time.Second)
+	load := func(sets []string) (*config.Config, error) {
+		return setup.Here(1, 0).Load(o.file, slices.Concat(o.sets, sets))
+	}
+	x, err := bench.Compare(ctx, load, o.ways, o.steps, hardware, tell)
+	if clean(); x == nil || ctx.Err() != nil {
+		return stopped(ctx, err)
+	}
+	show := func() error { return x.Table(a.out, o.markdown) }
+	if o.json {
+		show = func() error { return writeJSON(a.out, x) }
+	}
+	return cmp.Or(err, show(), found(x.Ran()))
+}

@@ -1,0 +1,226 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"zeroth/input"
+	"zeroth/job"
+	"zeroth/job/config"
+	"zeroth/job/plan"
+	"zeroth/job/report"
+	"zeroth/job/setup"
+	"zeroth/job/sim"
+	"zeroth/shard"
+)
+
+// warmSteps are the first steps of a run that do not count.
+const warmSteps = 2
+
+// Comparison is a job trained in several ways, each beside what was planned and simulated.
+type Comparison struct {
+	Ranks     int        `json:"ranks"`
+	Batch     int        `json:"batch"`   // sequences of a step
+	Context   int        `json:"context"` // tokens of a sequence
+	Precision string     `json:"precision"`
+	Steps     int        `json:"steps"` // that count
+	Hardware  string     `json:"simulated_on,omitempty"`
+	Unknown   string     `json:"not_simulated,omitempty"` // why, if no way was
+	Ways      []Compared `json:"ways"`
+}
+
+// Compared is one way.
+type Compared struct {
+	Way       string   `json:"way"`
+	Mesh      string   `json:"mesh,omitempty"`
+	Stage     int      `json:"stage"`
+	Sets      []string `json:"sets,omitempty"`          // that make it of the job
+	Refused   string   `json:"not_available,omitempty"` // why; then it has no figures
+	Run       *Figures `json:"run,omitempty"`
+	Predicted *Figures `json:"predicted,omitempty"`
+	Apart     float64  `json:"loss_difference"` // from the first way's losses, the largest of all steps
+}
+
+// Figures are what a way takes: medians over steps, and of memory and bytes those of the rank
+// with most.
+type Figures struct {
+	Tokens  float64 `json:"tokens_per_second"` // of all ranks; 0: unknown
+	Memory  int64   `json:"memory_bytes"`      // that a rank has allocated
+	Sent    int64   `json:"sent_bytes_a_step"` // -1: unknown
+	Waiting float64 `json:"waiting"`           // share of a step in which a rank communicates and computes nothing, or nothing is at work; a mean over ranks
+}
+
+// Compare trains the job of a load in each of the ways with these names, after it has measured
+// what simulating them needs, unless hardware names another machine. A way that the job cannot
+// have is in the result with the reason. tell hears what is being done.
+func Compare(ctx context.Context, load Load, names []string, steps int, hardware *sim.Hardware, tell func(doing string)) (*Comparison, error) {
+	c, err := load(nil)
+	if err != nil {
+		return nil, err
+	}
+	if c.Parallel.Ranks < 2 {
+		return nil, input.BadInput(errors.New("the job has one rank, and nothing to divide; want --set parallel.ranks=2 or more"))
+	}
+	all, err := choose(c, load, names, warmSteps+steps)
+	if err != nil {
+		return nil, err
+	}
+	x := &Comparison{Ranks: c.Parallel.Ranks, Batch: c.Train.Batch, Context: c.Model.Context, Precision: c.Precision.String(), Steps: steps}
+	simulate := x.simulator(all, hardware, tell)
+	var first []float64 // losses of the first way
+	for _, w := range all {
+		y, losses, err := w.compare(ctx, simulate, tell)
+		if err != nil {
+			return x, fmt.Errorf("%s: %w", w.name, err)
+		}
+		if first == nil {
+			first = losses
+		}
+		y.Apart = apart(first, losses)
+		x.Ways = append(x.Ways, *y)
+	}
+	return x, nil
+}
+
+// simulator returns what simulates a way; its result is nil where the machine cannot be measured.
+func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, tell func(string)) func(*config.Config) (*sim.Result, error) {
+	if hardware != nil {
+		x.Hardware = hardware.Name
+		return func(c *config.Config) (*sim.Result, error) { return sim.SimulateUntraced(setup.Planned(c), hardware) }
+	}
+	var jobs []*config.Config
+	for _, w := range all {
+		if w.job != nil {
+			jobs = append(jobs, w.job)
+		}
+	}
+	none := func(why string) func(*config.Config) (*sim.Result, error) {
+		x.Unknown = why
+		return func(*config.Config) (*sim.Result, error) { return nil, nil }
+	}
+	switch {
+	case len(jobs) == 0:
+		return none("")
+	case jobs[0].On() == "cuda":
+		return none("kernels of GPUs are measured by 'zeroth bench gpu --write-machine FILE'; want --machine FILE")
+	}
+	h, err := Measure(jobs[0], func(doing string) { tell("measuring " + doing) }, jobs[1:]...)
+	if err != nil {
+		return none(err.Error())
+	}
+	x.Hardware = "this machine"
+	return func(c *config.Config) (*sim.Result, error) { return SimulateHere(c, h) }
+}
+
+// compare runs the job of a way, and plans and simulates it.
+func (w chosen) compare(ctx context.Context, simulate func(*config.Config) (*sim.Result, error), tell func(string)) (*Compared, []float64, error) {
+	x := &Compared{Way: w.name, Stage: w.stage}
+	if w.refuse != nil {
+		x.Refused = w.refuse.Error()
+		return x, nil, nil
+	}
+	x.Mesh = dimensions(config.Mesh(w.job))
+	x.Sets = w.set
+	tell(w.name + ": planning")
+	p, err := plan.New(w.job, plan.Machine{})
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := simulate(w.job)
+	if err != nil {
+		return nil, nil, err
+	}
+	figures, losses, err := w.run(ctx, tell)
+	switch {
+	case input.IsInput(err):
+		x.Refused = err.Error()
+		return x, nil, nil
+	case err != nil:
+		return nil, nil, err
+	}
+	x.Run, x.Predicted = figures, predicted(p, s)
+	return x, losses, nil
+}
+
+// predicted are the figures of a plan and a simulation, which may be nil.
+func predicted(p *plan.Plan, s *sim.Result) *Figures {
+	f := &Figures{}
+	for _, at := range append([]*plan.Plan{p}, p.Places...) {
+		f.Memory, f.Sent = max(f.Memory, at.Allocated.Total()+at.Host.Total()), max(f.Sent, at.Sent)
+	}
+	if s != nil {
+		f.Tokens, f.Waiting = s.Tokens, s.Exposed/s.Seconds+s.Bubble
+	}
+	return f
+}
+
+// run trains the job in a temporary folder.
+func (w chosen) run(ctx context.Context, tell func(string)) (*Figures, []float64, error) {
+	dir, err := input.TempDir("zeroth-bench-")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer input.RemoveTemp(dir)
+	l := &listener{trace: sim.NewTrace(), tell: func(step int) { tell(fmt.Sprintf("%s: step %d of %d", w.name, step, w.job.Train.Steps)) }}
+	tell(w.name + ": reading the data")
+	err = job.Run(ctx, w.job, job.Options{Out: filepath.Join(dir, "run"), Observer: l, Trace: l.trace, NoModel: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	return l.figures(), l.losses, nil
+}
+
+// listener hears a run.
+type listener struct {
+	report.Observers
+	trace  *sim.Trace
+	tell   func(step int)
+	losses []float64
+	tokens []float64 // a second
+	memory *report.Account
+}
+
+// Step implements report.Observer.
+func (l *listener) Step(s report.Step) {
+	l.losses, l.tokens = append(l.losses, s.Loss), append(l.tokens, s.TokensPerSecond)
+	l.tell(s.Step)
+}
+
+// Done implements report.Observer.
+func (l *listener) Done(s report.Summary) { l.memory = s.Memory }
+
+// figures are those of the run, which is over.
+func (l *listener) figures() *Figures {
+	f := &Figures{Tokens: median(l.tokens[warmSteps:]), Sent: slices.Max(l.trace.Sent)}
+	if slices.Contains(l.trace.Sent, -1) {
+		f.Sent = -1
+	}
+	for _, r := range l.memory.Ranks {
+		f.Memory = max(f.Memory, r.Device.Peak.Total()+r.Host.Peak.Total())
+	}
+	var waits []float64
+	for _, e := range l.trace.After(warmSteps) {
+		waits = append(waits, (e.Exposed+e.Idle)/e.Seconds)
+	}
+	f.Waiting = median(waits)
+	return f
+}
+
+// apart is the largest difference of losses.
+func apart(first, losses []float64) (most float64) {
+	for i, x := range losses {
+		most = max(most, math.Abs(x-first[i]))
+	}
+	return most
+}
+
+// dimensions are those of a mesh in which there are several ranks, in words.
+func dimensions(m shard.Mesh) string {
+	words := strings.Split(m.Dimensions(), " × ")
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return strings.HasSuffix(w, " 1") }), " × ")
+}

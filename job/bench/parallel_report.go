@@ -1,0 +1,105 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"zeroth/job/show"
+)
+
+// Table writes the comparison for people, as Markdown if that is set.
+func (x *Comparison) Table(w io.Writer, markdown bool) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d ranks, %d sequences of %s tokens a step, %s; medians of %d steps after %d\n", x.Ranks, x.Batch, show.Grouped(int64(x.Context)), x.Precision, x.Steps, warmSteps)
+	for _, line := range []string{prefixed("predicted seconds: simulated on ", x.Hardware), prefixed("no predicted seconds: ", x.Unknown)} {
+		b.WriteString(line)
+	}
+	if markdown {
+		b.WriteString("\n")
+	}
+	if rows := x.rows(); len(rows) > 1 && markdown {
+		b.WriteString(asMarkdown(rows))
+	} else if len(rows) > 1 {
+		t := show.Columns{Align: "ll" + strings.Repeat("r", len(rows[0])-2)}
+		for _, row := range rows {
+			t.Add(row...)
+		}
+		b.WriteString("\n" + t.Within(show.Width(w)))
+	}
+	if most := x.apart(); most.Run != nil {
+		fmt.Fprintf(&b, "\nlosses of all ways agree within %.2g; %s differs most from the first\n", most.Apart, most.Way)
+	}
+	refused := "\nnot available:\n"
+	for _, y := range x.Ways {
+		if y.Refused != "" {
+			b.WriteString(refused + fmt.Sprintf("- %s: %s\n", y.Way, strings.ReplaceAll(y.Refused, "\n", "\n  ")))
+			refused = ""
+		}
+	}
+	return show.Print(w, b.String())
+}
+
+// prefixed is a line of a text with something before it; nothing without the text.
+func prefixed(before, text string) string {
+	if text == "" {
+		return ""
+	}
+	return before + text + "\n"
+}
+
+// rows are a row of names and one for each way that was run.
+func (x *Comparison) rows() [][]string {
+	rows := [][]string{{"way", "ranks", "tokens/s", "predicted", "ratio", "memory a rank", "planned", "sent a step", "planned", "waiting", "predicted", "loss differs by"}}
+	for _, y := range x.Ways {
+		if y.Run == nil {
+			continue
+		}
+		ratio := ""
+		if y.Predicted.Tokens > 0 {
+			ratio = fmt.Sprintf("%.2f", y.Run.Tokens/y.Predicted.Tokens)
+		}
+		r, p := y.Run.words(), y.Predicted.words()
+		rows = append(rows, []string{y.Way, y.Mesh, r[0], p[0], ratio, r[1], p[1], r[2], p[2], r[3], p[3], fmt.Sprintf("%.0e", y.Apart)})
+	}
+	return rows
+}
+
+// asMarkdown is a table whose columns, but for the first two, are of figures.
+func asMarkdown(rows [][]string) string {
+	var b strings.Builder
+	for i, row := range rows {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		if i == 0 {
+			fmt.Fprintf(&b, "|---|---|%s\n", strings.Repeat("---:|", len(row)-2))
+		}
+	}
+	return b.String()
+}
+
+// words are the figures, nothing for those that are unknown.
+func (f *Figures) words() (w [4]string) {
+	w[1] = show.ByteSize(f.Memory)
+	if f.Sent >= 0 {
+		w[2] = show.ByteSize(f.Sent)
+	}
+	if f.Tokens > 0 {
+		w[0], w[3] = show.Grouped(int64(f.Tokens)), fmt.Sprintf("%.1f %%", 100*f.Waiting)
+	}
+	return w
+}
+
+// apart is the way whose losses differ most from those of the first; without figures if no way
+// has been run.
+func (x *Comparison) apart() (most Compared) {
+	ran := slices.DeleteFunc(slices.Clone(x.Ways), func(y Compared) bool { return y.Run == nil })
+	if len(ran) == 0 {
+		return most
+	}
+	return slices.MaxFunc(ran, func(a, b Compared) int { return cmp.Compare(a.Apart, b.Apart) })
+}
+
+// Ran says whether any way could be run.
+func (x *Comparison) Ran() bool { return x.apart().Run != nil }

@@ -1,0 +1,157 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+
+	"zeroth/input"
+	"zeroth/job/config"
+)
+
+// way is a way to train a job on several ranks.
+type way struct {
+	name   string
+	stage  int
+	along  string // the key of the ranks that divide the model; empty: they divide the batch alone
+	extra  string // a key=value of the way's own; may be empty
+	copies int    // of the sharded state; 0: one
+}
+
+// ways are those that Compare knows, in the order of its table.
+var ways = []way{
+	{name: "master", extra: "parallel.master=true"},
+	{name: "ddp"},
+	{name: "zero1", stage: 1},
+	{name: "zero2", stage: 2},
+	{name: "zero3", stage: 3},
+	{name: "hybrid", stage: 3, copies: 2},
+	{name: "tensor", stage: 1, along: "parallel.tensor"},
+	{name: "context", stage: 1, along: "parallel.context"},
+	{name: "gpipe", stage: 1, along: "parallel.pipeline", extra: "pipeline.schedule=GPipe"},
+	{name: "1f1b", stage: 1, along: "parallel.pipeline", extra: "pipeline.schedule=1F1B"},
+	{name: "interleaved1f1b", stage: 1, along: "parallel.pipeline", extra: "pipeline.schedule=Interleaved1F1B"},
+	{name: "zbh1", stage: 1, along: "parallel.pipeline", extra: "pipeline.schedule=ZBH1"},
+}
+
+// Ways are the names of the ways to train that Compare knows.
+func Ways() (names []string) {
+	for _, w := range ways {
+		names = append(names, w.name)
+	}
+	return names
+}
+
+// placed are the keys that a way decides, and timed ones that would only make it longer.
+var (
+	placed = []string{"parallel.pipeline", "parallel.shard", "parallel.replicate", "parallel.context", "parallel.tensor", "parallel.master",
+		"pipeline.schedule", "pipeline.virtual", "pipeline.layers", "train.accumulate", "train.epochs",
+		"train.early_stop.patience", "train.early_stop.metric", "checkpoint.every", "checkpoint.save_on_exit", "checkpoint.keep"}
+	untimed = []string{"train.eval_every=0", "sample.tokens=0"}
+)
+
+// sets are the job's keys for a way, with so many ranks along its dimension.
+func (w way) sets(of *config.Config, steps, along int) []string {
+	var sets []string
+	for _, key := range placed {
+		if _, known := config.Explain(key); known {
+			sets = append(sets, key+"=null")
+		}
+	}
+	readers := max(1, of.Parallel.Ranks/along)
+	micro := largestDivisor(of.Train.Batch/readers, of.Train.MicroBatch)
+	sets = append(append(sets, untimed...), fmt.Sprintf("parallel.ranks=%d", of.Parallel.Ranks),
+		fmt.Sprintf("train.batch=%d", of.Train.Batch), fmt.Sprintf("train.micro_batch=%d", micro), fmt.Sprintf("train.steps=%d", steps))
+	return append(sets, w.own(along)...)
+}
+
+// own are the keys that make the way of a job that has neither.
+func (w way) own(along int) []string {
+	sets := []string{fmt.Sprintf("zero.stage=%d", w.stage)}
+	if w.copies > 1 {
+		sets = append(sets, fmt.Sprintf("parallel.replicate=%d", w.copies))
+	}
+	if w.along != "" {
+		sets = append(sets, fmt.Sprintf("%s=%d", w.along, along))
+	}
+	if w.extra != "" {
+		sets = append(sets, w.extra)
+	}
+	return sets
+}
+
+// largestDivisor is the largest divisor of n that is at most so much.
+func largestDivisor(n, most int) int {
+	for d := min(n, most); d > 1; d-- {
+		if n%d == 0 {
+			return d
+		}
+	}
+	return 1
+}
+
+// Load reads a job with some keys set.
+type Load func(sets []string) (*config.Config, error)
+
+// chosen is a way with the job that it makes, or the reason why there is none.
+type chosen struct {
+	way
+	set    []string // that make the job
+	job    *config.Config
+	refuse error
+}
+
+// choose makes a job of each way. Ways along one dimension have the most ranks along it that most
+// of them can have, so that they can be compared.
+func choose(of *config.Config, load Load, names []string, steps int) (all []chosen, err error) {
+	along := map[string]int{"": 1}
+	for _, w := range ways {
+		if !slices.Contains(names, w.name) {
+			continue
+		}
+		if along[w.along] == 0 {
+			if along[w.along], err = longest(of, load, w.along, names, steps); err != nil {
+				return nil, err
+			}
+		}
+		c, err := w.load(of, load, steps, along[w.along])
+		if err != nil && !input.IsInput(err) {
+			return nil, err
+		}
+		all = append(all, chosen{w, w.own(along[w.along]), c, err})
+	}
+	return all, nil
+}
+
+// longest is the most ranks along a dimension with which most ways can train the job.
+func longest(of *config.Config, load Load, along string, names []string, steps int) (best int, err error) {
+	most := -1
+	for n := of.Parallel.Ranks; n > 1; n-- {
+		if of.Parallel.Ranks%n != 0 {
+			continue
+		}
+		can := 0
+		for _, w := range ways {
+			if w.along != along || !slices.Contains(names, w.name) {
+				continue
+			}
+			switch _, err := w.load(of, load, steps, n); {
+			case err == nil:
+				can++
+			case !input.IsInput(err):
+				return 0, err
+			}
+		}
+		if can > most {
+			best, most = n, can
+		}
+	}
+	return best, nil
+}
+
+// load is the job in a way.
+func (w way) load(of *config.Config, load Load, steps, along int) (*config.Config, error) {
+	if n := of.Parallel.Ranks; w.copies > 1 && n < 2*w.copies {
+		return nil, input.BadInput(fmt.Errorf("%d copies of shards on %d ranks: a shard would be all of the state; want parallel.ranks of %d or more", w.copies, n, 2*w.copies))
+	}
+	return load(w.sets(of, steps, along))
+}

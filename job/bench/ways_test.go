@@ -1,0 +1,88 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/setup"
+)
+
+// lacking is a load of a small job that refuses some sets.
+func lacking(t *testing.T, sets []string, refused ...string) (*config.Config, Load) {
+	load := func(more []string) (*config.Config, error) {
+		if i := slices.IndexFunc(refused, func(set string) bool { return slices.Contains(more, set) }); i >= 0 {
+			return nil, input.BadInput(fmt.Errorf("%s is refused", refused[i]))
+		}
+		return setup.Here(1, 0).Draft("", slices.Concat([]string{"model.heads=4", "model.width=64", "model.vocab=300"}, sets, more))
+	}
+	c, err := load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, load
+}
+
+// Ways along one dimension have as many ranks along it as most of them can; a way that does not
+// have them is there with the reason.
+func TestChoose(t *testing.T) {
+	schedules := []string{"gpipe", "1f1b", "interleaved1f1b", "zbh1"}
+	for _, test := range []struct {
+		refused []string
+		along   int // ranks of a pipeline
+		none    string
+	}{
+		{nil, 4, ""},
+		{[]string{"parallel.pipeline=4"}, 2, ""},
+		{[]string{"pipeline.schedule=ZBH1"}, 4, "zbh1"},
+		{[]string{"parallel.pipeline=4", "parallel.pipeline=2"}, 4, "gpipe 1f1b interleaved1f1b zbh1"},
+	} {
+		c, load := lacking(t, []string{"model.layers=8"}, test.refused...)
+		all, err := choose(c, load, schedules, 7)
+		if err != nil || len(all) != len(schedules) {
+			t.Fatalf("%+v: %v, %v", test, all, err)
+		}
+		for i, w := range all {
+			refused := slices.Contains(strings.Fields(test.none), w.name)
+			if w.name != schedules[i] || (w.refuse != nil) != refused || !slices.Contains(w.set, fmt.Sprint("parallel.pipeline=", test.along)) {
+				t.Errorf("%+v: %s: %v, %v", test, w.name, w.set, w.refuse)
+			}
+			if !refused && (w.job.Parallel.Pipeline != test.along || w.job.Parallel.Ranks != 4 || w.job.Train.Steps != 7) {
+				t.Errorf("%+v: %s: %+v", test, w.name, w.job.Parallel)
+			}
+		}
+	}
+}
+
+// Every way has the sequences of the job's step, in micro-batches of at most the job's, whatever
+// the job says itself.
+func TestWaysHaveTheJobsStep(t *testing.T) {
+	own := []string{"parallel.replicate=2", "parallel.shard=2", "zero.stage=2", "train.batch=48", "train.micro_batch=6", "train.accumulate=2", "train.epochs=2", "train.steps=null"}
+	c, load := lacking(t, own)
+	names := slices.DeleteFunc(Ways(), func(name string) bool {
+		_, known := config.Explain("parallel." + name)
+		return !known && (name == "master" || name == "context")
+	})
+	all, err := choose(c, load, names, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range all {
+		if w.refuse != nil {
+			t.Errorf("%s: %v", w.name, w.refuse)
+			continue
+		}
+		x := w.job.Train
+		if x.Batch != 48 || x.MicroBatch > 6 || x.MicroBatch*x.Accumulate*w.job.Parallel.DataRanks() != 48 || x.Steps != 3 || x.Epochs != 0 {
+			t.Errorf("%s: %+v", w.name, x)
+		}
+	}
+	broken := errors.New("the disk is broken")
+	if _, err := choose(c, func([]string) (*config.Config, error) { return nil, broken }, []string{"1f1b"}, 3); !errors.Is(err, broken) {
+		t.Errorf("what is not the user's to mend is %v", err)
+	}
+}
