@@ -19,6 +19,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/job/bench"
 	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
@@ -47,8 +48,9 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 		"../docs/design.md": {
 			"loops": "```go\n" + source(t, "../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
 		},
-		"../docs/limits.md":    {"limits": limitTables(t)},
-		"../docs/reference.md": {"keys": keyTables(), "commands": commandReference(t)},
+		"../docs/limits.md":      {"limits": limitTables(t)},
+		"../docs/parallelism.md": {"ways": waysTable(t)},
+		"../docs/reference.md":   {"keys": keyTables(), "commands": commandReference(t)},
 	} {
 		sayParts(t, page, parts)
 	}
@@ -284,6 +286,26 @@ func memoryTable(t *testing.T) string {
 			fmt.Fprintf(&b, " %s |", mebi(u.Total()))
 		}
 		fmt.Fprintln(&b)
+	}
+	return b.String()
+}
+
+// waysTable is what each way to train the quickstart plans.
+func waysTable(t *testing.T) string {
+	t.Helper()
+	load := func(sets []string) (*config.Config, error) {
+		return config.Load("../examples/quickstart.yaml", append([]string{"model.heads=8"}, sets...))
+	}
+	ways, err := bench.Planned(load, bench.Ways(), plan.Machine{GPU: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	fmt.Fprintln(&b, "| way | ranks | MiB a rank | MiB sent a step |\n|---|---|---:|---:|")
+	for _, w := range ways {
+		if w.Refused == "" {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", w.Way, w.Mesh, mebi(w.Predicted.Memory), mebi(w.Predicted.Sent))
+		}
 	}
 	return b.String()
 }

@@ -117,46 +117,66 @@ func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, tell func(s
 	return func(c *config.Config) (*sim.Result, error) { return SimulateHere(c, h) }
 }
 
-// compare runs the job of a way, and plans and simulates it.
-func (w chosen) compare(ctx context.Context, simulate func(*config.Config) (*sim.Result, error), tell func(string)) (*Compared, []float64, error) {
+// Planned is what Compare would plan for each way of the job of a load, without running or
+// simulating it.
+func Planned(load Load, names []string, m plan.Machine) (planned []Compared, err error) {
+	c, err := load(nil)
+	if err != nil {
+		return nil, err
+	}
+	all, err := choose(c, load, names, warmSteps+1)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range all {
+		x, err := w.plan(m)
+		if err != nil {
+			return nil, err
+		}
+		planned = append(planned, *x)
+	}
+	return planned, nil
+}
+
+// plan plans the job of a way.
+func (w chosen) plan(m plan.Machine) (*Compared, error) {
 	x := &Compared{Way: w.name, Stage: w.stage}
 	if w.refuse != nil {
 		x.Refused = w.refuse.Error()
-		return x, nil, nil
+		return x, nil
 	}
-	x.Mesh = dimensions(config.Mesh(w.job))
-	x.Sets = w.set
-	tell(w.name + ": planning")
-	p, err := plan.New(w.job, plan.Machine{})
+	p, err := plan.New(w.job, m)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	x.Mesh, x.Sets, x.Predicted = dimensions(config.Mesh(w.job)), w.set, &Figures{}
+	for _, at := range append([]*plan.Plan{p}, p.Places...) {
+		x.Predicted.Memory = max(x.Predicted.Memory, at.Allocated.Total()+at.Host.Total())
+		x.Predicted.Sent = max(x.Predicted.Sent, at.Sent)
+	}
+	return x, nil
+}
+
+// compare plans the job of a way, simulates it and runs it.
+func (w chosen) compare(ctx context.Context, simulate func(*config.Config) (*sim.Result, error), tell func(string)) (*Compared, []float64, error) {
+	tell(w.name + ": planning")
+	x, err := w.plan(plan.Machine{})
+	if err != nil || x.Refused != "" {
+		return x, nil, err
 	}
 	s, err := simulate(w.job)
 	if err != nil {
 		return nil, nil, err
 	}
-	figures, losses, err := w.run(ctx, tell)
-	switch {
-	case input.IsInput(err):
-		x.Refused = err.Error()
-		return x, nil, nil
-	case err != nil:
-		return nil, nil, err
-	}
-	x.Run, x.Predicted = figures, predicted(p, s)
-	return x, losses, nil
-}
-
-// predicted are the figures of a plan and a simulation, which may be nil.
-func predicted(p *plan.Plan, s *sim.Result) *Figures {
-	f := &Figures{}
-	for _, at := range append([]*plan.Plan{p}, p.Places...) {
-		f.Memory, f.Sent = max(f.Memory, at.Allocated.Total()+at.Host.Total()), max(f.Sent, at.Sent)
-	}
 	if s != nil {
-		f.Tokens, f.Waiting = s.Tokens, s.Exposed/s.Seconds+s.Bubble
+		x.Predicted.Tokens, x.Predicted.Waiting = s.Tokens, s.Exposed/s.Seconds+s.Bubble
 	}
-	return f
+	figures, losses, err := w.run(ctx, tell)
+	if input.IsInput(err) {
+		return &Compared{Way: w.name, Stage: w.stage, Refused: err.Error()}, nil, nil
+	}
+	x.Run = figures
+	return x, losses, err
 }
 
 // run trains the job in a temporary folder.
