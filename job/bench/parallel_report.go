@@ -13,7 +13,7 @@ import (
 // Table writes the comparison for people, as Markdown if that is set.
 func (x *Comparison) Table(w io.Writer, markdown bool) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d ranks, %d sequences of %s tokens a step, %s; medians of %d steps after %d\n", x.Ranks, x.Batch, show.Grouped(int64(x.Context)), x.Precision, x.Steps, warmSteps)
+	fmt.Fprintf(&b, "%d ranks, %d sequences of %s tokens a step, %s; medians of steps %d to %d\n", x.Ranks, x.Batch, show.Grouped(int64(x.Context)), x.Precision, warmSteps+1, warmSteps+x.Steps)
 	for _, line := range []string{prefixed("predicted seconds: simulated on ", x.Hardware), prefixed("no predicted seconds: ", x.Unknown)} {
 		b.WriteString(line)
 	}
@@ -29,8 +29,11 @@ func (x *Comparison) Table(w io.Writer, markdown bool) error {
 		}
 		b.WriteString("\n" + t.Within(show.Width(w)))
 	}
-	if most := x.apart(); most.Run != nil {
+	switch most := x.apart(); {
+	case most.Apart > 0:
 		fmt.Fprintf(&b, "\nlosses of all ways agree within %.2g; %s differs most from the first\n", most.Apart, most.Way)
+	case most.Run != nil:
+		b.WriteString("\nlosses of all ways are equal\n")
 	}
 	refused := "\nnot available:\n"
 	for _, y := range x.Ways {
