@@ -170,10 +170,12 @@ func (r Record) Sent(rank, step int) (bytes int64, whole bool) {
 		n := len(g.Ranks)
 		switch {
 		case o.Step != step || g.beside || g.Name == World.String():
-		case o.Op != broadcast.String():
-			bytes += int64(o.Bytes / n * (n - 1))
-		case g.Ranks[0] == rank:
+		case o.Op == broadcast.String() && g.Ranks[0] == rank:
 			bytes += int64(o.Bytes * (n - 1))
+		case o.Op == reduce.String() && g.Ranks[0] != rank:
+			bytes += int64(o.Bytes)
+		case o.Op == allGather.String() || o.Op == reduceScatter.String():
+			bytes += int64(o.Bytes / n * (n - 1))
 		}
 	}
 	return bytes, r.Forgotten == 0 || r.Operations[0].Step < step

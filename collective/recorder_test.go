@@ -11,9 +11,10 @@ func TestRecordOfSent(t *testing.T) {
 			{Group: 1, Step: 1, Op: "all-gather", Bytes: 7000},
 			{Group: 0, Step: 2, Op: "all-gather", Bytes: 800}, {Group: 3, Step: 2, Op: "all-gather", Bytes: 800},
 			{Group: 1, Step: 2, Op: "all-gather", Bytes: 100}, {Group: 2, Step: 2, Op: "reduce-scatter", Bytes: 400}, {Group: 1, Step: 2, Op: "broadcast", Bytes: 1000},
+			{Group: 1, Step: 2, Op: "reduce", Bytes: 3000},
 		},
 	}
-	for rank, want := range map[int]int64{0: 50 + 300 + 1000, 2: 50 + 300} {
+	for rank, want := range map[int]int64{0: 50 + 300 + 1000, 2: 50 + 300 + 3000} {
 		if got, whole := r.Sent(rank, 2); got != want || !whole {
 			t.Errorf("rank %d: %d bytes, whole %v; want %d", rank, got, whole, want)
 		}
