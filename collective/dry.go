@@ -1,8 +1,6 @@
 package collective
 
 import (
-	"slices"
-
 	"zeroth/device"
 	"zeroth/shard"
 )
@@ -13,10 +11,19 @@ type Dry struct{ At, Of int }
 
 // DryWorld is the groups of rank r of a mesh in which the other ranks do not exist.
 func DryWorld(m shard.Mesh, r int) (ranks Ranks) {
-	for _, of := range table(m) {
-		if at := slices.Index(of.ranks, r); at >= 0 && of.role != Saves {
-			*ranks.of(of.role, at) = Dry{at, len(of.ranks)}
+	for _, of := range dimensions(m) {
+		if of.role != Saves && of.role != Ends {
+			*ranks.of(of.role, 0) = Dry{m.Index(r, of.axes...), m.Size(of.axes...)}
 		}
+	}
+	if m.Pipeline < 2 {
+		return ranks
+	}
+	if at, of := m.At(r, shard.Pipeline), ranks.Replica.Size(); at == 0 || at == m.Pipeline-1 {
+		ranks.Ends = Dry{min(1, at)*of + ranks.Replica.Rank(), 2 * of}
+	}
+	for l := range ranks.Links {
+		ranks.Links[l] = Dry{l & 1, 2} // of which rank 0 sends
 	}
 	return ranks
 }

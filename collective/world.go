@@ -125,22 +125,12 @@ func table(m shard.Mesh) (all []opened) {
 			all = append(all, opened{role, g})
 		}
 	}
-	world := m.Groups(shard.Pipeline, shard.Replicate, shard.Shard, shard.Context, shard.Tensor)
-	add(World, world)
-	add(Saves, world)
-	share, same := m.Holders()
-	add(Shard, m.Groups(share...))
-	add(Replica, m.Groups(same...))
-	if m.Pipeline > 1 {
-		add(Ends, bothEnds(m))
-	}
-	if m.Tensor > 1 {
-		add(Tensor, m.Groups(shard.Tensor))
-		add(Updates, m.Groups(shard.Tensor))
-		add(Joint, m.Groups(JointAxes(m)...))
-	}
-	if m.Context > 1 {
-		add(Context, m.Groups(shard.Context))
+	for _, of := range dimensions(m) {
+		if of.role == Ends {
+			add(Ends, bothEnds(m))
+			continue
+		}
+		add(of.role, m.Groups(of.axes...))
 	}
 	if m.Pipeline > 1 {
 		for _, g := range m.Groups(shard.Pipeline) {
@@ -150,6 +140,31 @@ func table(m shard.Mesh) (all []opened) {
 				add(Backward, [][]int{{next, r}})
 			}
 		}
+	}
+	return all
+}
+
+// along is a role of groups and the dimensions in which their ranks differ.
+type along struct {
+	role Role
+	axes []shard.Axis
+}
+
+// dimensions lists the roles of a mesh's groups but those of links. Groups for Ends lack the ranks
+// between the first and the last stage.
+func dimensions(m shard.Mesh) []along {
+	world := []shard.Axis{shard.Pipeline, shard.Replicate, shard.Shard, shard.Context, shard.Tensor}
+	share, same := m.Holders()
+	all := []along{{World, world}, {Saves, world}, {Shard, share}, {Replica, same}}
+	if m.Pipeline > 1 {
+		all = append(all, along{Ends, append([]shard.Axis{shard.Pipeline}, same...)})
+	}
+	if m.Tensor > 1 {
+		inner := []shard.Axis{shard.Tensor}
+		all = append(all, along{Tensor, inner}, along{Updates, inner}, along{Joint, JointAxes(m)})
+	}
+	if m.Context > 1 {
+		all = append(all, along{Context, []shard.Axis{shard.Context}})
 	}
 	return all
 }

@@ -187,6 +187,7 @@ func (w *Tracker) extend(micros int) {
 	w.sent.Shard += int64(more) * w.second.Shard
 	w.sent.Replicate += int64(more) * w.second.Replicate
 	w.sent.Tensor += int64(more) * w.second.Tensor
+	w.sent.Context += int64(more) * w.second.Context
 	w.micros = micros
 }
 

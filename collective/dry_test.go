@@ -1,0 +1,29 @@
+package collective
+
+import (
+	"slices"
+	"testing"
+
+	"zeroth/shard"
+)
+
+// A rank's place in each of its groups, and their sizes, are those of the table that worlds
+// are opened by.
+func TestDryWorldIsTheTables(t *testing.T) {
+	for _, m := range []shard.Mesh{
+		{}, {Shard: 3}, {Replicate: 2, Shard: 2}, {Shard: 2, Tensor: 2}, {Replicate: 3, Tensor: 2}, {Pipeline: 2}, {Pipeline: 2, Replicate: 2},
+		{Pipeline: 3, Replicate: 2, Shard: 2}, {Pipeline: 4, Replicate: 2, Shard: 3, Tensor: 2},
+	} {
+		for r := range m.World() {
+			var want Ranks
+			for _, of := range table(m) {
+				if at := slices.Index(of.ranks, r); at >= 0 && of.role != Saves {
+					*want.of(of.role, at) = Dry{at, len(of.ranks)}
+				}
+			}
+			if got := DryWorld(m, r); got != want {
+				t.Errorf("%+v, rank %d: %+v, want %+v", m, r, got, want)
+			}
+		}
+	}
+}
