@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"zeroth/collective"
 	"zeroth/device"
@@ -237,6 +238,23 @@ func (r *Runner) Peaks() (bytes []int) {
 		bytes = append(bytes, a.Peak())
 	}
 	return bytes
+}
+
+// Peak returns the most bytes that the arenas use together where so many of each chunk's
+// flights and so many streams are used, each as much as any of its like has been so far.
+func (r *Runner) Peak(flights []int, streams int) (bytes int) {
+	all := r.Peaks()
+	if len(all) > 1+r.cfg.Streams { // flights have arenas of their own
+		at := 1
+		for c, chunk := range r.cfg.Chunks {
+			bytes += flights[c] * slices.Max(all[at:at+chunk.Flights])
+			at += chunk.Flights
+		}
+	}
+	if streams > 0 {
+		bytes += streams * slices.Max(all[len(all)-r.cfg.Streams:])
+	}
+	return bytes + all[0]
 }
 
 // allocateShards gives every unit its parameter shard and its gradient, each

@@ -50,12 +50,9 @@ func (c *Config) Part() *nn.Model { return c.Model.Part(c.stages()...) }
 // tied returns the units that the first and the last stage of a model share. Other units
 // belong to one stage.
 func (c *Config) tied() (units []string, err error) {
-	stage := func(module int) int {
-		s, found := slices.BinarySearch(c.Pipeline.Begins, module)
-		if !found {
-			s--
-		}
-		return s
+	stage := func(module int) int { // the last that begins there: those before it are empty
+		s, _ := slices.BinarySearch(c.Pipeline.Begins, module+1)
+		return s - 1
 	}
 	if len(c.Pipeline.Begins) == 0 {
 		return nil, nil

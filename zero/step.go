@@ -116,6 +116,30 @@ func (t *Trainer) DryRun() {
 	t.update(0, 1)
 }
 
+// DryPeak is the ArenaPeak that DryRun would leave, found by the passes of two micro-batches:
+// all that pass a stage use as much, and the schedule says how many are in flight.
+func (t *Trainer) DryPeak() (bytes int) {
+	p := t.pipeline
+	p.Micro = t.cfg.Micro
+	p.count(true)
+	flights, streams := make([]int, len(p.flights)), p.streams.all
+	for i, f := range p.flights {
+		flights[i] = f.all
+	}
+	p.reset()
+	t.runner.Begin()
+	for i := 0; ; i++ {
+		a, some := p.action(i, true)
+		if !some {
+			break
+		}
+		if a.Micro < 2 {
+			_ = t.act(p, a, nil, true)
+		}
+	}
+	return t.runner.Peak(flights, streams)
+}
+
 // addNorms sums the squares of this rank's gradient shards, each as soon as it
 // is reduced, which is from the last unit to the first.
 func (t *Trainer) addNorms() {

@@ -43,12 +43,13 @@ func DryRun(j *Job) (most Footprint, err error) {
 
 // DryRuns are the footprints of the job's ranks, which differ by their place.
 func DryRuns(j *Job) (all []Footprint, err error) {
+	few := Micros(j, FewMicro(j.Config))
 	for at := range Places(j.Config) {
-		f, _, err := dryRun(j, at)
+		f, err := DryPlace(few, at)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, f)
+		all = append(all, f.Fitted())
 	}
 	return all, nil
 }
@@ -234,6 +235,15 @@ func DryStep(j *Job, at int) (f Footprint, arenas []int, err error) {
 	}
 	t.DryRun()
 	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, t.ArenaPeaks(), nil
+}
+
+// DryPlace is the footprint of the first rank at a place.
+func DryPlace(j *Job, at int) (f Footprint, err error) {
+	t, dev, host, err := DryRank(j, at, func(*zero.Config) {})
+	if err != nil {
+		return f, err
+	}
+	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.DryPeak()}, nil
 }
 
 // DryRank is the first rank at a place on a device that only counts, and a

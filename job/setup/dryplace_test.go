@@ -1,0 +1,36 @@
+package setup_test
+
+import (
+	"testing"
+
+	"zeroth/job/config/configtest"
+	"zeroth/job/setup"
+)
+
+// What two micro-batches use, as often as the schedule has some in flight, is what all use.
+func TestDryPlaceIsADryRun(t *testing.T) {
+	same := func(sets ...string) {
+		j := setup.Planned(configtest.Fitted(t, append([]string{"train.batch=null", "train.micro_batch=1", "model.layers=8"}, sets...)...))
+		for at := range setup.Pipeline(j.Config) {
+			few := setup.Micros(j, setup.FewMicro(j.Config))
+			got, err := setup.DryPlace(few, at)
+			want, _, wrong := setup.DryStep(few, at)
+			if err != nil || wrong != nil || got != want {
+				t.Errorf("%v, place %d: %+v, a step %+v, %v, %v", sets, at, got, want, err, wrong)
+			}
+		}
+	}
+	for _, recompute := range []string{"none", "block"} {
+		for _, stage := range []string{"0", "1", "2", "3"} {
+			way := []string{"zero.recompute=" + recompute, "zero.stage=" + stage}
+			same(append(way, "parallel.ranks=4", "train.accumulate=5")...)
+			for _, p := range [][]string{
+				{"pipeline.schedule=GPipe", "train.accumulate=9"}, {"pipeline.schedule=1F1B", "train.accumulate=3"}, {"pipeline.schedule=1F1B", "train.accumulate=30"},
+				{"pipeline.schedule=Interleaved1F1B", "pipeline.virtual=2", "train.accumulate=8"}, {"pipeline.schedule=ZBH1", "train.accumulate=7", "model.family=llama"},
+			} {
+				same(append(append(way, "parallel.ranks=8", "parallel.pipeline=4"), p...)...)
+				same(append(append(way, "parallel.ranks=8", "parallel.pipeline=2", "parallel.tensor=2", "model.tied=true", "model.family=llama"), p...)...)
+			}
+		}
+	}
+}
