@@ -31,6 +31,7 @@ package pipe
 import (
 	"fmt"
 	"slices"
+	"sync"
 )
 
 // Schedule is the order in which the ranks of a pipeline work.
@@ -176,24 +177,63 @@ func (s Shape) split(rank int) (order []Action) {
 
 // Evaluation returns what the ranks do to take every micro-batch forward alone, as Programs does.
 func (s Shape) Evaluation() [][]Action {
-	orders := make([][]Action, s.Ranks)
-	for r := range orders {
-		for k := range s.Micro * s.Virtual {
-			orders[r] = append(orders[r], s.pass(Forward, r, k))
+	return recent.get(played{s, false}, func() [][]Action {
+		orders := make([][]Action, s.Ranks)
+		for r := range orders {
+			for k := range s.Micro * s.Virtual {
+				orders[r] = append(orders[r], s.pass(Forward, r, k))
+			}
 		}
-	}
-	return s.lower(orders)
+		return s.lower(orders)
+	})
 }
 
 // Programs returns what each rank does in a step: Order with transfers between the stages.
 // All programs are parts of one order of all actions, in which each transfer is one action
 // of both ranks. So ranks that wait for each other in every transfer never wait in a circle.
+// Nobody changes them.
 func (s Shape) Programs() [][]Action {
-	orders := make([][]Action, s.Ranks)
-	for r := range orders {
-		orders[r] = s.Order(r)
+	return recent.get(played{s, true}, func() [][]Action {
+		orders := make([][]Action, s.Ranks)
+		for r := range orders {
+			orders[r] = s.Order(r)
+		}
+		return s.lower(orders)
+	})
+}
+
+// played is a shape whose ranks train, or else evaluate.
+type played struct {
+	Shape
+	train bool
+}
+
+// recent are the programs of some shapes that were asked for last: whoever plans a pipeline
+// asks for each rank.
+var recent programs
+
+type programs struct {
+	mu sync.Mutex
+	of map[played][][]Action
+}
+
+func (p *programs) get(s played, play func() [][]Action) [][]Action {
+	const few, short = 16, 1 << 13
+	p.mu.Lock()
+	all := p.of[s]
+	p.mu.Unlock()
+	if all != nil {
+		return all
 	}
-	return s.lower(orders)
+	if all = play(); s.Stages()*s.Micro <= short {
+		p.mu.Lock()
+		if p.of == nil || len(p.of) == few {
+			p.of = map[played][][]Action{}
+		}
+		p.of[s] = all
+		p.mu.Unlock()
+	}
+	return all
 }
 
 // lower plays the orders of all ranks on one clock, and puts each transfer where its sender
