@@ -25,12 +25,13 @@ func (a *app) fit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fit [JOB.yaml]",
 		Short: "Say which settings of a job fit a machine, and which are fastest",
-		Long: `Search the settings of a job that change its memory and its speed (stage, shard
-groups, micro-batch, recomputing, prefetch, chunks of the loss) for those that
-fit, by dry runs of a few layers; what is listed has had a dry run of all of
-them. The sequences of a step stay the job's. Each listed step is also simulated
-at the speed of --machine (see 'zeroth plan'); --flops, --link and the like
-replace its figures.
+		Long: `Search the settings of a job that change its memory and its speed (the mesh,
+schedules of a pipeline, stage, micro-batch, recomputing, prefetch, chunks of the
+loss, offloading) for those that fit, by dry runs of a few layers; what is listed
+has had a dry run of all of them. The sequences of a step stay the job's. Listed
+steps are also simulated at the speed of --machine (see 'zeroth plan'), but for
+some of long pipelines, whose times are estimates, after ≈; --flops, --link and
+the like replace its figures.
 
 Exit codes: 0 something fits, 1 nothing does, 2 a mistake in the command line or
 the job.`,

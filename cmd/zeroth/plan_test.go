@@ -118,13 +118,9 @@ func TestFit(t *testing.T) {
 	if err := json.Unmarshal([]byte(asJSON), &fit); err != nil || len(fit.Fits) == 0 || len(fit.Misfits) == 0 {
 		t.Fatalf("%v\n%s", err, asJSON)
 	}
-	offloads := 0
 	for _, f := range fit.Fits {
 		if !f.Fits || !f.Exact || f.Allocated > 80<<30 {
 			t.Errorf("%+v", f)
-		}
-		if f.OffloadOptimizer == "host" {
-			offloads++
 		}
 		again := append([]string{"plan", "--model", "."}, args[3:]...)
 		for _, s := range f.Set {
@@ -134,9 +130,6 @@ func TestFit(t *testing.T) {
 		if out, _ := zeroth(t, 0, again...); !strings.Contains(out, ": fits\n") {
 			t.Errorf("%v:\n%s", f.Set, out)
 		}
-	}
-	if offloads == 0 {
-		t.Error("nothing is offloaded to the host memory there is")
 	}
 	for _, of := range []string{"model", "seq", "micro_batch"} {
 		out, _ := zeroth(t, 0, append(args, "--largest", of)...)

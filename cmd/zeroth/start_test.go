@@ -250,7 +250,7 @@ func TestFitFindsNothing(t *testing.T) {
 	out, _ = zeroth(t, 0, "fit", "tiny.yaml", "--gpus", "1", "--gpu-memory", "80GiB")
 	contains(t, out, "× accumulate", "takes")
 	out, _ = zeroth(t, 0, "fit", example, "--gpus", "2", "--gpu-memory", "80GiB")
-	contains(t, out, "fits, fastest", "fits, as fast", " of the others are as fast as the first, to half a percent.\n", "The job as it is set is as fast as any.\n")
+	contains(t, out, "fits, fastest", "fits, as fast", " of the others are as fast as the first, to half a percent.\n", "The job is set to the fastest already.\n")
 }
 
 // A run that still trains is sampled from its newest complete checkpoint, and a

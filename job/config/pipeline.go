@@ -50,12 +50,24 @@ func (c *Config) PipelineShape() pipe.Shape {
 	return pipe.Shape{Schedule: pipe.Schedule(c.Pipeline.Schedule), Ranks: c.Parallel.Pipeline, Virtual: c.Pipeline.Virtual, Micro: c.Train.Accumulate}
 }
 
+// Accepts says whether the job's layers, matrices and micro-batches can be divided as it says.
+func Accepts(c *Config) bool {
+	r := newReader("", nil)
+	r.Config = c.Copy()
+	r.resolvePipeline()
+	r.resolveTensor()
+	return len(r.problems) == 0
+}
+
 // Begins are the modules of the job's network with which its stages begin.
 func Begins(c *Config) []int {
 	m, n := Network(c), c.PipelineShape().Stages()
 	inner := len(m.Modules) - 2
-	layers := c.Pipeline.Layers
-	if layers == nil || Given(c) {
+	layers, sum := c.Pipeline.Layers, 0
+	for _, l := range layers {
+		sum += l
+	}
+	if len(layers) != n || sum != inner {
 		layers = balanced(moduleCosts(m, c.Model.Context, c.Zero.Recompute != "none"), n)
 	}
 	begins := []int{0}

@@ -57,6 +57,7 @@ type Choice struct {
 	least  int     // hundredths of the optimizer state that must be offloaded; 0: it was not asked, or nothing fits
 	whole  float64 // simulated seconds of a step that offloads all of it
 
+	flops      float64 // of the model's in a step, the mean of a pipeline's ranks; 0: the choice is not weighed
 	hostUpdate float64 // seconds of the host's kernels alone, where the hardware is known and the choice is weighed
 }
 
@@ -115,28 +116,36 @@ type Result struct {
 
 // way is what choices are told apart by.
 type way struct {
+	piped, divided               bool
 	stage                        int
 	recompute, optimizer, params string
 }
 
 func (c *Choice) way() way {
-	z := c.Config.Zero
-	return way{z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters}
+	z, p := c.Config.Zero, c.Config.Parallel
+	return way{p.Pipeline > 1, p.Tensor > 1, z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters}
 }
 
 // listed is how many ways of each sort an answer has at most.
 const listed = 8
 
-// Search searches the stages, shard groups, micro-batches, recomputing, prefetch,
-// chunks of the loss, offloading and its ratio by dry runs of a few layers, and does a
-// dry run of all of them of what it answers, and simulates it where the hardware is
-// known. The sequences of a step stay the job's if the ranks divide them, else those of
-// a rank do.
+// Search searches the ways to divide the model, stages, shard groups, micro-batches,
+// recomputing, prefetch, chunks of the loss, offloading and its ratio by dry runs of a few
+// layers, and does a dry run of all of them of what it answers, and simulates it where the
+// hardware is known, as far as that is a matter of seconds. The sequences of a step stay the
+// job's if the ranks divide them, else those of a rank do.
 func Search(c *config.Config, l Limits) (*Result, error) {
 	if err := searchable(c); err != nil {
 		return nil, err
 	}
 	s, err := newSearch(c, l)
+	if err == nil && l.Hardware != nil {
+		err = s.divide()
+	}
+	if err == nil && l.Hardware != nil && l.Host > 0 && !slices.ContainsFunc(s.all, (*Choice).Fits) {
+		s.offloading = true
+		err = s.divide()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -144,27 +153,7 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 	if f.Job, err = s.choice(s.job); err != nil {
 		return nil, err
 	}
-	best := map[way]*Choice{}
-	for _, x := range s.all {
-		if b := best[x.way()]; b == nil || better(x, b) {
-			best[x.way()] = x
-		}
-	}
-	for _, x := range best {
-		if err := s.weigh(x); err != nil {
-			return nil, err
-		}
-		if x.Fits() {
-			f.Fits = append(f.Fits, x)
-		} else {
-			f.Others = append(f.Others, x)
-		}
-	}
-	slices.SortFunc(f.Fits, order)
-	slices.SortFunc(f.Others, func(a, b *Choice) int { return cmp.Or(cmp.Compare(a.over(), b.over()), order(a, b)) })
-	f.Fits, f.Others = f.Fits[:min(listed, len(f.Fits))], f.Others[:min(listed, len(f.Others))]
-	listed := slices.Concat([]*Choice{f.Job}, f.Fits, f.Others)
-	if err := each(len(listed), func(i int) error { return s.dryRun(listed[i]) }); err != nil {
+	if err := s.answer(f); err != nil {
 		return nil, err
 	}
 	if err := s.tune(f.Fits); err != nil {
@@ -174,17 +163,91 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 	return f, nil
 }
 
+// answer takes the best of each way into the result, and learns exactly what they need and,
+// the best first, how long they take.
+func (s *search) answer(f *Result) error {
+	best := map[way]*Choice{}
+	for _, x := range s.all {
+		if b := best[x.way()]; b == nil || better(x, b) {
+			best[x.way()] = x
+		}
+	}
+	for _, x := range best {
+		if err := s.weigh(x); err != nil {
+			return err
+		}
+		if x.Fits() {
+			f.Fits = append(f.Fits, x)
+		} else {
+			f.Others = append(f.Others, x)
+		}
+	}
+	slices.SortFunc(f.Fits, order)
+	slices.SortFunc(f.Others, func(a, b *Choice) int { return cmp.Or(cmp.Compare(a.over(), b.over()), order(a, b)) })
+	f.Fits = f.Fits[:min(listed, len(f.Fits))]
+	f.Others = f.Others[:min(max(3, listed-len(f.Fits)), len(f.Others))]
+	all := slices.Concat([]*Choice{f.Job}, f.Fits, f.Others)
+	affordable, left := make([]bool, len(all)), mostPasses
+	for i, x := range all {
+		if n := x.passes(); n <= left {
+			affordable[i], left = true, left-n
+		}
+	}
+	err := each(len(all), func(i int) error { return s.dryRun(all[i], affordable[i]) })
+	if err != nil || s.limits.Hardware == nil {
+		return err
+	}
+	return each(len(f.Fits), func(i int) (err error) {
+		f.Fits[i], err = s.refine(f.Fits[i])
+		return err
+	})
+}
+
+// mostPasses is how many passes of modules are simulated for an answer: some seconds' worth.
+const mostPasses = 24_000
+
+// passes is how many a simulation of the choice has.
+func (c *Choice) passes() int {
+	n, _ := sim.Few(c.Config)
+	if n < c.Config.Train.Accumulate {
+		n *= 2
+	}
+	return n * (c.Config.Model.Layers + 2)
+}
+
+// refine is the choice with shard groups of the size with which its simulated step is shortest,
+// from its own on. Pipelines take too long to be simulated so often.
+func (s *search) refine(c *Choice) (*Choice, error) {
+	sizes := divisors(c.Config.Parallel.DataRanks())
+	at := slices.Index(sizes, c.Config.Parallel.Shard)
+	if c.Simulated == nil || c.Config.Parallel.Pipeline > 1 || c.Config.Zero.Stage == 0 {
+		return c, nil
+	}
+	for _, step := range []int{-1, 1} {
+		for next := at + step; next > 0 && next < len(sizes); next += step {
+			x := c.Config.Copy()
+			x.Parallel.Shard, x.Parallel.Replicate = sizes[next], x.Parallel.DataRanks()/sizes[next]
+			y, err := s.choice(x)
+			if err == nil && y.Fits() {
+				err = s.dryRun(y, true)
+			}
+			if err != nil {
+				return nil, err
+			}
+			if !y.Fits() || order(y, c) >= 0 {
+				break
+			}
+			c = y
+		}
+	}
+	return c, nil
+}
+
 // searchable is an error for a model with more layers than many simulations are made
 // of.
 func searchable(c *config.Config) error {
-	if n := c.Parallel.Pipeline; n > 1 {
-		return input.BadInput(fmt.Errorf("%v: parallel.pipeline is %d: settings are searched without a pipeline; want 1, or plan, which says what this one needs", c.Place("parallel.pipeline"), n))
-	}
 	if n := c.Parallel.Context; n > 1 {
 		return input.BadInput(fmt.Errorf("%v: parallel.context is %d: settings are searched for whole sequences; want 1, or plan, which says what this one needs", c.Place("parallel.context"), n))
-	}
-	if n := c.Parallel.Tensor; n > 1 {
-		return input.BadInput(fmt.Errorf("%v: parallel.tensor is %d: settings are searched for whole matrices; want 1, or plan, which says what this one needs", c.Place("parallel.tensor"), n))
 	}
 	if c.Parallel.Master {
 		return input.BadInput(fmt.Errorf("%v: parallel.master is true: settings are searched without a master, which is slower than any of them; want false, or plan, which says what this one needs", c.Place("parallel.master")))
@@ -228,8 +291,8 @@ func order(a, b *Choice) int {
 }
 
 // dryRun weighs a choice and replaces what it needs by what a dry run of all its layers
-// says.
-func (s *search) dryRun(c *Choice) error {
+// says. It simulates it, if it should.
+func (s *search) dryRun(c *Choice, simulate bool) error {
 	if err := s.weigh(c); err != nil {
 		return err
 	}
@@ -240,6 +303,9 @@ func (s *search) dryRun(c *Choice) error {
 	if c.Needs, c.Exact = needs, true; s.limits.GPU {
 		c.Needs.Device[device.Workspace] = 0
 	}
+	if !simulate {
+		return nil
+	}
 	return c.simulate()
 }
 
@@ -247,27 +313,34 @@ func (s *search) dryRun(c *Choice) error {
 type search struct {
 	limits    Limits
 	job       *config.Config // on the ranks there are
-	layers    *layers
+	whole     *layers
 	updates   float64 // operations of updates of whole matrices, of all ranks
 	undivided bool    // micro-batches stay as they are
-	kept      memo[unitKey, measured]
-	passes    memo[passKey, measured]
-	runs      memo[runKey, measured]
-	cuts      memo[shard.Mesh, []offload.Unit]
-	buses     memo[shard.Mesh, [2]float64]
-	all       []*Choice
+
+	offloading bool // ways to divide the model otherwise may offload: nothing fits that does not
+
+	networks memo[[2]int, *layers]
+	piped    memo[placeKey, []*place]
+	profiles memo[profileKey, []passing]
+	clocks   memo[clockKey, float64]
+	kept     memo[unitKey, measured]
+	passes   memo[passKey, measured]
+	runs     memo[runKey, measured]
+	cuts     memo[cutKey, []offload.Unit]
+	all      []*Choice
 }
 
 // bare is a search that has tried nothing yet.
 func bare(c *config.Config, l Limits) (*search, error) {
-	job := on(c, l.Ranks)
-	layers, err := layersOf(job)
-	if err != nil {
+	s := &search{limits: l, job: on(c, l.Ranks)}
+	one := s.job.Copy()
+	one.Parallel.Tensor = 1
+	var err error
+	if s.whole, err = s.network(one); err != nil {
 		return nil, err
 	}
-	s := &search{limits: l, job: config.Standing(job, layers.model), layers: layers}
 	rules := setup.Rules(c.Optimizer)
-	for _, u := range s.layers.model.Units() {
+	for _, u := range s.whole.model.Units() {
 		for _, p := range u.Params {
 			if r, ok := rules[p.Rule].(optim.Whole); ok && !p.Frozen {
 				s.updates += r.Flops(p.Shape[0], p.Shape[1])
@@ -275,6 +348,31 @@ func bare(c *config.Config, l Limits) (*search, error) {
 		}
 	}
 	return s, nil
+}
+
+// network is the layers of the job, of whose matrices and positions ranks of the choice have parts.
+func (s *search) network(x *config.Config) (*layers, error) {
+	m := config.Mesh(x)
+	return s.networks.get([2]int{m.Size(shard.Context), m.Size(shard.Tensor)}, func() (*layers, error) { return layersOf(x) })
+}
+
+// placeKey is what the places of a choice's pipeline depend on.
+type placeKey struct {
+	pipeline, virtual, context, tensor int
+	recompute                          string
+}
+
+// places are those of the choice's pipeline that are like no other.
+func (s *search) places(x *config.Config) ([]*place, error) {
+	m := config.Mesh(x)
+	k := placeKey{x.Parallel.Pipeline, x.Pipeline.Virtual, m.Size(shard.Context), m.Size(shard.Tensor), x.Zero.Recompute}
+	return s.piped.get(k, func() ([]*place, error) {
+		l, err := s.network(x)
+		if err != nil {
+			return nil, err
+		}
+		return placesOf(x, l, s.whole.model), nil
+	})
 }
 
 func newSearch(c *config.Config, l Limits) (*search, error) {
@@ -322,46 +420,63 @@ func (s *search) run(all bool) error {
 	return err
 }
 
-// on is the job on so many ranks, in one shard group.
+// on is the job on so many ranks, in one shard group, with its model as divided as it is if
+// that is possible.
 func on(c *config.Config, ranks int) *config.Config {
-	x := c.Copy()
 	if ranks == c.Parallel.Ranks {
-		return x
+		return c.Copy()
 	}
-	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate = ranks, ranks, 1
+	x := c.Copy()
+	if x.Parallel.Ranks = ranks; ranks%(c.Parallel.Ranks/c.Parallel.DataRanks()) != 0 {
+		x.Parallel.Pipeline, x.Parallel.Tensor = 1, 1
+	}
+	data := x.Parallel.DataRanks()
+	x.Parallel.Shard, x.Parallel.Replicate = data, 1
 	a := x.Train.MicroBatch * x.Train.Accumulate
-	if b := c.Train.Batch; b%ranks == 0 {
-		a = b / ranks
+	if b := c.Train.Batch; b%data == 0 {
+		a = b / data
 	}
 	for x.Train.MicroBatch = min(a, x.Train.MicroBatch); a%x.Train.MicroBatch != 0; {
 		x.Train.MicroBatch--
 	}
 	x.Train.Accumulate = a / x.Train.MicroBatch
-	x.Train.Batch = a * ranks
+	x.Train.Batch = a * data
 	return x
 }
 
-// each calls f with every way to set the job that is searched.
+// each calls f with every way to set the job that is searched, with its model divided as it is.
 func (s *search) each(f func(config.Config)) {
 	j := s.job
 	sequences := j.Train.MicroBatch * j.Train.Accumulate
-	for stage := range zero.Stages {
-		groups := divisors(j.Parallel.Ranks)
-		if stage == 0 {
-			groups = groups[len(groups)-1:]
+	for _, micro := range microBatches(sequences, j.Train.MicroBatch) {
+		if s.undivided && micro != j.Train.MicroBatch {
+			continue
 		}
-		for _, shard := range groups {
-			if shard == 1 && j.Parallel.Ranks > 1 {
-				continue // that is stage 0
-			}
-			for _, micro := range microBatches(sequences, j.Train.MicroBatch) {
-				if s.undivided && micro != j.Train.MicroBatch {
-					continue
-				}
-				x := j.Copy()
-				x.Zero.Stage, x.Parallel.Shard, x.Parallel.Replicate = stage, shard, j.Parallel.Ranks/shard
-				x.Train.MicroBatch, x.Train.Accumulate = micro, sequences/micro
+		x := j.Copy()
+		x.Train.MicroBatch, x.Train.Accumulate = micro, sequences/micro
+		if micro == j.Train.MicroBatch || config.Accepts(x) {
+			s.sharded(x, func(x *config.Config) bool {
 				s.knobs(x, f)
+				return true
+			})
+		}
+	}
+}
+
+// sharded calls f with a job at every stage, with every size of shard groups from the largest
+// on, as long as f wants more.
+func (s *search) sharded(j *config.Config, f func(*config.Config) (more bool)) {
+	ranks := j.Parallel.DataRanks()
+	for stage := range zero.Stages {
+		for _, replicate := range divisors(ranks) {
+			shard := ranks / replicate
+			if shard == 1 && ranks > 1 || stage == 0 && replicate > 1 {
+				continue // the one is stage 0, the other it already
+			}
+			x := j.Copy()
+			x.Zero.Stage, x.Parallel.Shard, x.Parallel.Replicate = stage, shard, replicate
+			if !f(x) {
+				break
 			}
 		}
 	}
@@ -465,15 +580,6 @@ func (s *search) choice(x *config.Config) (*Choice, error) {
 	return c, nil
 }
 
-// busOf is the bytes a second that a rank sends in its shard group, and to replicas.
-func (s *search) busOf(x *config.Config) [2]float64 {
-	mesh, h := config.Mesh(x), s.limits.Hardware
-	bus, _ := s.buses.get(mesh, func() ([2]float64, error) {
-		return [2]float64{h.Bus(x, sim.Group{Size: mesh.Shard, Stride: 1}), h.Bus(x, sim.Group{Size: mesh.Replicate, Stride: mesh.Shard})}, nil
-	})
-	return bus
-}
-
 // differs are the keys in which x is set otherwise, as --set takes them.
 func differs(c *config.Config, x *config.Config) (sets []string) {
 	for _, k := range []struct {
@@ -481,6 +587,11 @@ func differs(c *config.Config, x *config.Config) (sets []string) {
 		is, was any
 	}{
 		{"zero.stage", x.Zero.Stage, c.Zero.Stage},
+		{"parallel.pipeline", x.Parallel.Pipeline, c.Parallel.Pipeline},
+		{"pipeline.schedule", schedule(x), schedule(c)},
+		{"pipeline.virtual", virtual(x), virtual(c)},
+		{"pipeline.layers", staged(x), staged(c)},
+		{"parallel.tensor", x.Parallel.Tensor, c.Parallel.Tensor},
 		{"parallel.shard", x.Parallel.Shard, c.Parallel.Shard},
 		{"parallel.replicate", x.Parallel.Replicate, c.Parallel.Replicate},
 		{"train.micro_batch", x.Train.MicroBatch, c.Train.MicroBatch},
@@ -498,6 +609,30 @@ func differs(c *config.Config, x *config.Config) (sets []string) {
 		}
 	}
 	return sets
+}
+
+// schedule is the job's, "null" without a pipeline.
+func schedule(c *config.Config) any {
+	if c.Parallel.Pipeline == 1 {
+		return "null"
+	}
+	return c.Pipeline.Schedule
+}
+
+// staged is what the job says of the layers of each stage.
+func staged(c *config.Config) any {
+	if len(c.Pipeline.Layers) == 0 {
+		return "null"
+	}
+	return fmt.Sprint(c.Pipeline.Layers)
+}
+
+// virtual is how many stages a rank has, "null" where the schedule says it.
+func virtual(c *config.Config) any {
+	if c.Parallel.Pipeline == 1 || c.Pipeline.Virtual == 1 {
+		return "null"
+	}
+	return c.Pipeline.Virtual
 }
 
 // Limits of a search for settings.

@@ -550,10 +550,6 @@ func TestUnsearchable(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	piped := configtest.Fitted(t, "parallel.pipeline=2")
-	if _, err := Search(piped, l); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "parallel.pipeline is 2: settings are searched without a pipeline") {
-		t.Errorf("%v", err)
-	}
 	if _, err := plan.New(c, plan.Machine{}); err != nil {
 		t.Error(err)
 	}

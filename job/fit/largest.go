@@ -72,7 +72,7 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 			title += ", larger ones are not searched"
 		}
 		c := try(x, true)
-		return &Answer{n, title, c}, cmp.Or(wrong, last.dryRun(c))
+		return &Answer{n, title, c}, cmp.Or(wrong, last.dryRun(c, true))
 	}
 	as, err := answer(func(s *search, _ bool) (*Choice, error) { return s.choice(s.job) })
 	if err != nil {

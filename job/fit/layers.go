@@ -17,36 +17,29 @@ import (
 // parameters, issue the same kernels and take the same memory. The first and the
 // last module, and any that share a unit, are like no other.
 type layers struct {
-	model *nn.Model
-	kind  []int   // of each module
-	first []int   // of each kind, the first module
-	units [][]int // of each module: those that it is the first to use
-	count int     // units
-	even  bool    // the modules between the first and the last have units of equal lengths
+	model *nn.Model // a rank's part of one whose matrices are divided
+	kind  []int     // of each module
+	first []int     // of each kind, the first module
+	even  bool      // the modules between the first and the last have units of equal lengths
 }
 
 // layersOf compares the modules of the job's network by a dry run of all of them.
 func layersOf(c *config.Config) (*layers, error) {
-	m := config.Network(c)
-	p := &profiler{modules: make([][]byte, len(m.Modules))}
-	t, _, _, err := setup.DryRank(setup.Planned(alone(config.Standing(c, m))), 0, func(z *zero.Config) {
-		p.recording = sim.RecordAll(z)
-		z.Listener = p
-	})
+	m := config.Part(c, 0, c.Parallel.Tensor)
+	p, err := profiled(unpiped(c), m)
 	if err != nil {
 		return nil, err
 	}
-	t.DryRun()
-	l := &layers{model: m, units: make([][]int, len(m.Modules)), even: true}
+	l := &layers{model: m, even: true}
 	lengths, shared := make([][]int, len(m.Modules)), map[string]bool{}
-	for i, u := range m.Units() {
+	for _, u := range m.Units() {
 		n := 0
 		for _, x := range u.Params {
 			n += x.Numel()
 			p.modules[u.First] = fmt.Append(p.modules[u.First], x.Shape, x.Frozen, x.Rule)
 		}
 		shared[u.Name] = u.First != u.Last
-		l.units[u.First], lengths[u.First], l.count = append(l.units[u.First], i), append(lengths[u.First], n), i+1
+		lengths[u.First] = append(lengths[u.First], n)
 	}
 	last, seen := len(m.Modules)-1, map[string]int{}
 	for i, does := range p.modules {
@@ -64,37 +57,79 @@ func layersOf(c *config.Config) (*layers, error) {
 	return l, nil
 }
 
-// alone is the job on one rank, with micro-batches of one sequence and all of it on
-// the device: what modules do in it depends on nothing else.
+// alone is the job on one copy of the model, with micro-batches of one sequence and all of it
+// on the device: what modules do in it depends on nothing else.
 func alone(c *config.Config) *config.Config {
 	x := c.Copy()
-	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate = 1, 1, 1
+	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate = c.Parallel.Ranks/c.Parallel.DataRanks(), 1, 1
 	x.Zero.Stage, x.Zero.Prefetch, x.Zero.Recompute = 0, 0, "none"
 	x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters = "none", "none"
 	x.Train.MicroBatch, x.Train.Accumulate, x.Train.LossChunk = 1, 1, x.Model.Context
 	return x
 }
 
+// unpiped is the job alone, without a pipeline.
+func unpiped(c *config.Config) *config.Config {
+	x := c.Copy()
+	x.Parallel.Ranks, x.Parallel.Pipeline, x.Pipeline.Layers = c.Parallel.Ranks/c.Parallel.Pipeline, 1, nil
+	return alone(x)
+}
+
+// passing is what a module does for a micro-batch: operations, and seconds on the compute queue.
+type passing struct {
+	ops                        sim.Operations
+	forward, backward, weights float64 // weights is the part of backward that ZBH1 leaves for later
+}
+
+func (p passing) plus(o passing) passing {
+	return passing{p.ops.Plus(o.ops, 1), p.forward + o.forward, p.backward + o.backward, p.weights + o.weights}
+}
+
+// profiled is a dry run of a job without a pipeline, with the network given.
+func profiled(c *config.Config, m *nn.Model) (*profiler, error) {
+	p := &profiler{modules: make([][]byte, len(m.Modules)), ops: make([]sim.Operations, len(m.Modules))}
+	t, _, _, err := setup.DryRank(setup.Planned(config.Standing(c, m)), 0, func(z *zero.Config) {
+		p.recording = sim.RecordAll(z)
+		z.Listener = p
+	})
+	if err == nil {
+		t.DryRun()
+	}
+	return p, err
+}
+
 // profiler writes down what each module does in a step.
 type profiler struct {
 	recording *sim.Recording
 	modules   [][]byte
-	tasks     int // of the compute queue when the pass began
-	floor     int // bytes of the arena that were taken then,
-	now       int // and are now
+	ops       []sim.Operations
+	passes    []modulePass
+	before    sim.Operations // when the pass began
+	tasks     int            // of the compute queue when the pass began
+	floor     int            // bytes of the arena that were taken then,
+	now       int            // and are now
 	heights   []byte
+}
+
+// modulePass is a pass of a module, whose tasks of the compute queue are [from, to).
+type modulePass struct {
+	op             fsdp.Op
+	step, from, to int
 }
 
 // Event implements fsdp.Listener.
 func (p *profiler) Event(e fsdp.Event) {
+	p.recording.Event(e)
 	if e.Step < 0 {
 		return
 	}
 	tasks := p.recording.Queues[0].Tasks
 	if !e.Done {
-		p.tasks, p.floor, p.heights = len(tasks), p.now, p.heights[:0]
+		p.tasks, p.floor, p.heights, p.before = len(tasks), p.now, p.heights[:0], p.recording.Operations
 		return
 	}
+	p.ops[e.Step] = p.ops[e.Step].Plus(p.recording.Operations, 1).Plus(p.before, -1)
+	p.passes = append(p.passes, modulePass{e.Op, e.Step, p.tasks, len(tasks)})
 	does := append(binary.AppendVarint(p.modules[e.Step], int64(e.Op)), p.heights...)
 	for _, t := range tasks[p.tasks:] {
 		does = binary.AppendVarint(does, int64(t.Kernel))
@@ -117,21 +152,79 @@ func (l *layers) with(modules []int) *nn.Model {
 	return &m
 }
 
+// place is what a rank has at a place of a pipeline: modules of a network, chunk after chunk.
+type place struct {
+	*layers
+	at      int
+	modules []int  // of the network
+	chunks  []int  // how many of them each chunk has
+	units   []int  // of each module, how many it is the first to use here
+	count   int    // units
+	alike   string // of equal places equal, but for at
+}
+
+// placesOf are the places of the job's pipeline but those that are like one before, which has
+// as much in flight or more. The layers may have parts of the matrices of the whole network.
+func placesOf(c *config.Config, l *layers, whole *nn.Model) (all []*place) {
+	begins := []int{0}
+	if c.Parallel.Pipeline > 1 {
+		begins = config.Begins(config.Standing(c, whole))
+	}
+	begins = append(begins, len(l.kind))
+	seen := map[string]bool{}
+	for at := range c.Parallel.Pipeline {
+		p, used := &place{layers: l, at: at}, map[string]bool{}
+		for s := at; s+1 < len(begins); s += c.Parallel.Pipeline {
+			p.chunks = append(p.chunks, begins[s+1]-begins[s])
+			for i := begins[s]; i < begins[s+1]; i++ {
+				n := len(used)
+				for _, u := range l.model.Uses[i] {
+					used[u.Unit] = true
+				}
+				p.modules, p.units = append(p.modules, i), append(p.units, len(used)-n)
+			}
+		}
+		p.count, p.alike = len(used), fmt.Sprint(p.chunks, p.tokens(len(used)))
+		if !seen[p.alike] {
+			seen[p.alike], all = true, append(all, p)
+		}
+	}
+	return all
+}
+
+// short is the job with some of the place's modules in each of its chunks, and at other places
+// with the ends of the network alone.
+func (p *place) short(c *config.Config, chunks ...[]int) *config.Config {
+	x, last := c.Copy(), len(p.kind)-1
+	modules := []int{0}
+	x.Pipeline.Layers = make([]int, len(chunks)*c.Parallel.Pipeline)
+	for i, chunk := range chunks {
+		for _, at := range chunk {
+			if m := p.modules[at]; m > 0 && m < last {
+				modules = append(modules, m)
+				x.Pipeline.Layers[i*c.Parallel.Pipeline+p.at]++
+			}
+		}
+	}
+	if modules = append(modules, last); c.Parallel.Pipeline == 1 {
+		x.Pipeline.Layers, modules = nil, modules[:0]
+		for _, at := range chunks[0] {
+			modules = append(modules, p.modules[at])
+		}
+	}
+	return config.Standing(x, p.with(modules))
+}
+
 // token is what a module is alike in: its kind, and how many of its units keep their
 // state on the device.
 type token struct{ kind, here int }
 
-// tokens are those of all modules where units from one on are updated on the host.
-func (l *layers) tokens(first int) []token {
-	all := make([]token, len(l.kind))
-	for i, kind := range l.kind {
-		here := 0
-		for _, u := range l.units[i] {
-			if u < first {
-				here++
-			}
-		}
-		all[i] = token{kind, here}
+// tokens are those of the place's modules where units from one on are updated on the host.
+func (p *place) tokens(first int) []token {
+	all := make([]token, len(p.modules))
+	for i, m := range p.modules {
+		all[i] = token{p.kind[m], min(first, p.units[i])}
+		first -= all[i].here
 	}
 	return all
 }

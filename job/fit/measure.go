@@ -1,17 +1,17 @@
 package fit
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"sync"
 
-	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/fsdp"
 	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
-	"zeroth/nn"
 	"zeroth/offload"
+	"zeroth/pipe"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -23,18 +23,18 @@ import (
 // full; see steady. All is counted in whole bytes, so nothing is rounded.
 //
 // The units' memory and traffic do not depend on the micro-batch, nor activations and
-// operations on how units are kept. So the two are learnt apart and added.
+// operations on how units are kept. So the two are learnt apart and added. Of a pipeline
+// each place is learnt that is like no other, by the chunks of layers it has.
 
 // measured is what a dry run has counted. All of it grows by as much with every layer.
 type measured struct {
 	needs   setup.Footprint // but for activations, staging memory of saves and work space of kernels
 	state   int             // elements that saves hand out
 	traffic sim.Traffic
-	ops     sim.Operations
 }
 
 func (m measured) plus(o measured, times int) measured {
-	return measured{m.needs.Plus(o.needs, times), m.state + times*o.state, m.traffic.Plus(o.traffic, int64(times)), m.ops.Plus(o.ops, float64(times))}
+	return measured{m.needs.Plus(o.needs, times), m.state + times*o.state, m.traffic.Plus(o.traffic, int64(times))}
 }
 
 // extrapolated is what a sequence of modules comes to, by runs of shorter ones in which
@@ -61,8 +61,9 @@ func extrapolated(all []token, least, step int, run func(modules []int) (measure
 	return sum, err
 }
 
-// unitKey is what the memory and the traffic of units depend on.
+// unitKey is what the memory and the traffic of a place's units depend on.
 type unitKey struct {
+	at              string // the place
 	mesh            shard.Mesh
 	stage, prefetch int
 	offload         config.Offload // without the ratio
@@ -71,11 +72,14 @@ type unitKey struct {
 	moves           bool           // traffic is asked for, else memory
 }
 
-// passKey is what activations and operations depend on.
+// passKey is what a place's activations depend on.
 type passKey struct {
+	of           string
+	at           int
+	mesh         shard.Mesh // of one copy of the model
+	shape        pipe.Shape
 	micro, chunk int
 	recompute    string
-	micros       int // as in unitKey
 }
 
 // runKey is a dry run of some of a network's modules.
@@ -99,55 +103,51 @@ func (s *search) steady(k unitKey) int {
 	return n
 }
 
-// ofUnits is what a choice's units need, with micro-batches of one sequence. How many
-// slots units take in turn does not depend on where their state rests, nor that on the
+// ofUnits is what a choice's units need at a place, with micro-batches of one sequence. How
+// many slots units take in turn does not depend on where their state rests, nor that on the
 // slots; but updates of whole matrices have slots of their own where units are gathered
 // ahead.
-func (s *search) ofUnits(x *config.Config) (measured, error) {
-	k, err := s.keyOf(x)
-	if err != nil || !k.offload.Any() {
-		return s.measure(x, k, err)
+func (s *search) ofUnits(x *config.Config, p *place) (measured, error) {
+	k := s.keyOf(x, p)
+	if !k.offload.Any() {
+		return s.measure(x, p, k)
 	}
 	slots, few, rest := k, k, k
 	rest.prefetch = 0
 	if s.updates > 0 {
 		rest.prefetch = min(1, k.prefetch)
 	}
-	slots.offload, slots.first = config.Offload{Optimizer: "none", Parameters: "none"}, s.layers.count
+	slots.offload, slots.first = config.Offload{Optimizer: "none", Parameters: "none"}, p.count
 	few = slots
 	few.prefetch = rest.prefetch
-	m, err := s.measure(x, rest, nil)
-	more, err := s.measure(x, slots, err)
-	less, err := s.measure(x, few, err)
-	return m.plus(more, 1).plus(less, -1), err
+	m, err := s.measure(x, p, rest)
+	more, wrong := s.measure(x, p, slots)
+	less, last := s.measure(x, p, few)
+	return m.plus(more, 1).plus(less, -1), cmp.Or(err, wrong, last)
 }
 
-// keyOf is what the choice's memory depends on.
-func (s *search) keyOf(x *config.Config) (unitKey, error) {
-	first, err := s.firstOnHost(x)
-	k := unitKey{config.Mesh(x), x.Zero.Stage, x.Zero.Prefetch, x.Zero.Offload, min(2, x.Train.Accumulate), first, false}
+// keyOf is what the choice's memory depends on at a place.
+func (s *search) keyOf(x *config.Config, p *place) unitKey {
+	k := unitKey{p.alike, config.Mesh(x), x.Zero.Stage, x.Zero.Prefetch, x.Zero.Offload, min(2, x.Train.Accumulate), s.firstOnHost(x, p), false}
 	k.offload.Ratio = 0
-	return k, err
+	return k
 }
 
-// measure is what the units of all layers come to, if nothing is wrong.
-func (s *search) measure(x *config.Config, k unitKey, wrong error) (measured, error) {
-	if wrong != nil {
-		return measured{}, wrong
-	}
+// measure is what the units of all of a place's layers come to.
+func (s *search) measure(x *config.Config, p *place, k unitKey) (measured, error) {
 	return s.kept.get(k, func() (measured, error) {
 		step := 1
-		if !s.layers.even { // which layer takes which slot makes a difference
+		if !p.even { // which layer takes which slot makes a difference
 			step = lcm(k.prefetch+1, 2)
 		}
-		all := s.layers.tokens(k.first)
+		all := p.tokens(k.first)
 		return extrapolated(all, s.steady(k), step, func(modules []int) (measured, error) {
 			short := k
-			short.first = 0
+			short.at, short.first = "", 0
 			for _, i := range modules {
 				short.first += all[i].here
 			}
-			return s.runs.get(runKey{short, fmt.Sprint(named(all, modules))}, func() (measured, error) { return s.runUnits(x, short, modules) })
+			return s.runs.get(runKey{short, fmt.Sprint(named(all, modules))}, func() (measured, error) { return s.runUnits(x, p, short, modules) })
 		})
 	})
 }
@@ -160,51 +160,62 @@ func named(all []token, modules []int) (some []token) {
 	return some
 }
 
-// firstOnHost is the first unit that a choice updates on the host.
-func (s *search) firstOnHost(x *config.Config) (int, error) {
+// firstOnHost is the first of a place's units that a choice updates on the host.
+func (s *search) firstOnHost(x *config.Config, p *place) int {
 	if o := x.Zero.Offload; o.Optimizer == "none" || o.Ratio == 0 {
-		return s.layers.count, nil
+		return p.count
 	}
-	units, err := s.cuts.get(config.Mesh(x), func() ([]offload.Unit, error) { return s.shards(x), nil })
-	return offload.Split(units, x.Zero.Offload.Ratio), err
+	return offload.Split(s.shards(x, p), x.Zero.Offload.Ratio)
 }
 
-// shards are the units of the network as a rank of the choice's mesh has them.
-func (s *search) shards(x *config.Config) (units []offload.Unit) {
-	mesh, rules := config.Mesh(x), setup.Rules(x.Optimizer)
-	groups := fsdp.Groups{Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate}}
-	for _, u := range fsdp.LayOut(s.layers.model, fsdp.Policy{}, zero.Begin(rules), func(nn.Unit) fsdp.Groups { return groups }) {
-		units = append(units, offload.Unit{Len: u.Layout.ShardLen(), Frozen: u.Frozen})
-	}
+// cutKey is what the lengths of a place's shards depend on.
+type cutKey struct {
+	at   string
+	mesh shard.Mesh
+}
+
+// shards are the units of a place as a rank of the choice's mesh has them.
+func (s *search) shards(x *config.Config, p *place) []offload.Unit {
+	units, _ := s.cuts.get(cutKey{p.alike, config.Mesh(x)}, func() (units []offload.Unit, err error) {
+		c := config.Standing(x, p.model)
+		c.Zero.Offload, c.Train.MicroBatch, c.Train.LossChunk = config.Offload{Optimizer: "none", Parameters: "none"}, 1, x.Model.Context
+		t, _, _, err := setup.DryRank(setup.Planned(c), p.at, func(*zero.Config) {})
+		if err != nil {
+			return nil, err
+		}
+		for _, u := range setup.ShardedUnits(t.Units()) {
+			units = append(units, offload.Unit{Len: u.Part, Frozen: u.Frozen})
+		}
+		return units, nil
+	})
 	return units
 }
 
 // wholeUnits is a tile that holds any unit: as many bytes move in one as in many.
 const wholeUnits = 1 << 50
 
-// runUnits is a dry run of some modules with a choice's units.
-func (s *search) runUnits(x *config.Config, k unitKey, modules []int) (measured, error) {
-	c := x.Copy()
+// runUnits is a dry run of some of a place's modules with a choice's units.
+func (s *search) runUnits(x *config.Config, p *place, k unitKey, modules []int) (measured, error) {
+	c := p.short(x, modules)
+	c.Pipeline.Schedule, c.Pipeline.Virtual = string(pipe.OneF1B), 1
 	c.Zero.Recompute, c.Train.MicroBatch, c.Train.LossChunk, c.Train.Accumulate = "none", 1, x.Model.Context, k.micros
 	c.Zero.Prefetch, c.Zero.Offload = k.prefetch, k.offload
 	if k.offload.Optimizer != "none" {
-		units, err := s.cuts.get(k.mesh, func() ([]offload.Unit, error) { return s.shards(x), nil })
-		if err != nil {
-			return measured{}, err
+		units, before := s.shards(x, p), make([]int, len(p.units)+1)
+		for i, n := range p.units {
+			before[i+1] = before[i] + n
 		}
 		var some []offload.Unit
 		for _, i := range modules {
-			for _, u := range s.layers.units[i] {
-				some = append(some, units[u])
-			}
+			some = append(some, units[before[i]:before[i+1]]...)
 		}
 		c.Zero.Offload.Ratio = offload.RatioFrom(some, k.first)
 	}
-	job := s.limits.machine(x).Job(config.Standing(c, s.layers.with(modules)))
+	job := s.limits.machine(x).Job(c)
 	var meter *sim.Meter
-	t, dev, host, err := setup.DryRank(job, 0, func(z *zero.Config) {
+	t, dev, host, err := setup.DryRank(job, p.at, func(z *zero.Config) {
 		if k.moves {
-			meter, z.Offload.Tile = sim.NewMeter(z), wholeUnits
+			meter, z.Offload.Tile = sim.NewMeter(z, s.limits.Hardware.Clock(setup.Planned(x))), wholeUnits
 		}
 	})
 	if err != nil {
@@ -221,56 +232,83 @@ func (s *search) runUnits(x *config.Config, k unitKey, modules []int) (measured,
 	return m, nil
 }
 
-// ofPasses is what a choice's micro-batches need, and the operations of one, alone on a rank.
-func (s *search) ofPasses(x *config.Config) (measured, error) {
-	k := passKey{x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute, min(2, x.Train.Accumulate)}
+// ofPasses is what so many of a choice's micro-batches need at a place.
+func (s *search) ofPasses(x *config.Config, p *place, micros int) (measured, error) {
+	c := alone(x)
+	c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute, c.Train.Accumulate = x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute, micros
+	k := passKey{p.alike, p.at, config.Mesh(c), c.PipelineShape(), x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute}
 	return s.passes.get(k, func() (measured, error) {
-		all := s.layers.tokens(s.layers.count)
-		const twice = 2
-		if list := stretches(all, twice+1); len(list) > 1 || len(list) == 1 && list[0].at != 1 {
-			// The most may be in use before the last layer: nothing tells but a run of all.
-			return s.runPasses(x, k, shorter(len(all), nil, nil))
-		}
-		return extrapolated(all, twice, 1, func(modules []int) (measured, error) { return s.runPasses(x, k, modules) })
+		return p.extrapolated(func(chunks [][]int) (m measured, err error) {
+			m.needs, err = setup.DryPlace(setup.Planned(p.short(c, chunks...)), p.at)
+			m.needs.Device[device.Activations] = 0
+			return m, err
+		})
 	})
 }
 
-func (s *search) runPasses(x *config.Config, k passKey, modules []int) (measured, error) {
-	c := alone(config.Standing(x, s.layers.with(modules)))
-	c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute, c.Train.Accumulate = k.micro, k.chunk, k.recompute, k.micros
-	var l *sim.Recording
-	t, dev, host, err := setup.DryRank(setup.Planned(c), 0, func(z *zero.Config) { l = sim.RecordAll(z) })
-	if err != nil {
-		return measured{}, err
+// extrapolated is what the place comes to, by runs in which stretches of its chunks are shorter.
+func (p *place) extrapolated(run func(chunks [][]int) (measured, error)) (measured, error) {
+	const twice = 2
+	all, reps := p.tokens(p.count), make([]int, len(p.chunks))
+	some := func(longer int) (chunks [][]int) {
+		from := 0
+		for i, n := range p.chunks {
+			list, few := stretches(all[from:from+n], twice+1), []int{twice}
+			if i == longer {
+				few[0]++
+			}
+			first := 0
+			if p.modules[from] == 0 {
+				first = 1
+			}
+			if len(list) > 1 || len(list) == 1 && list[0].at != first {
+				list = nil // the most may be in use before the last layer: nothing tells but a run of all
+			}
+			if reps[i] = 0; list != nil {
+				reps[i] = list[0].reps - twice
+			}
+			chunk := shorter(n, list, few)
+			for j := range chunk {
+				chunk[j] += from
+			}
+			chunks, from = append(chunks, chunk), from+n
+		}
+		return chunks
 	}
-	t.DryRun()
-	m := measured{needs: setup.Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Arena: t.ArenaPeak()}, ops: sim.Operations{}.Plus(l.Operations, 1/float64(k.micros))}
-	m.needs.Device[device.Activations] = 0
-	return m, nil
+	base, err := run(some(-1))
+	sum := base
+	for i, more := range slices.Clone(reps) {
+		if more > 0 && err == nil {
+			var longer measured
+			longer, err = run(some(i))
+			sum = sum.plus(longer, more).plus(base, -more)
+		}
+	}
+	return sum, err
 }
 
-// needs is what a rank of a choice needs.
-func (s *search) needs(x *config.Config) (n setup.Footprint, err error) {
+// needsAt is what a rank of a choice needs at a place.
+func (s *search) needsAt(x *config.Config, p *place) (n setup.Footprint, err error) {
 	one := x.Copy()
 	one.Train.MicroBatch, one.Train.LossChunk, one.Zero.Recompute = 1, x.Model.Context, "none"
-	units, err := s.ofUnits(x)
-	if err != nil {
-		return n, err
+	one.Pipeline.Schedule, one.Pipeline.Virtual = string(pipe.OneF1B), 1
+	micros, whole := min(2, x.Train.Accumulate), *p
+	whole.chunks = []int{len(p.modules)}
+	few := micros
+	if x.Parallel.Pipeline > 1 {
+		few = min(setup.FewMicro(x), x.Train.Accumulate)
 	}
-	passes, err := s.ofPasses(x)
-	if err != nil {
-		return n, err
-	}
-	less, err := s.ofPasses(one)
-	if err != nil {
+	units, err := s.ofUnits(x, p)
+	passes, wrong := s.ofPasses(x, p, few)
+	less, last := s.ofPasses(one, &whole, micros)
+	if err = cmp.Or(err, wrong, last); err != nil {
 		return n, err
 	}
 	n = units.needs.Plus(passes.needs, 1).Plus(less.needs, -1)
 	n.Arena = passes.needs.Arena
 	n = n.Fitted()
-	n.Device[device.Workspace] = 0
-	if !s.limits.GPU {
-		n.Device[device.Workspace] = setup.Workspace(config.Standing(x, s.layers.with(s.layers.first)), setup.Workers(x))
+	if n.Device[device.Workspace] = 0; !s.limits.GPU {
+		n.Device[device.Workspace] = setup.Workspace(config.Standing(x, s.whole.with(s.whole.first)), setup.Workers(x))
 	}
 	at := &n.Device
 	if setup.HostApart(x) {
@@ -280,31 +318,19 @@ func (s *search) needs(x *config.Config) (n setup.Footprint, err error) {
 	return n, nil
 }
 
-// weigh finds what a step of a choice costs, if it has not been found yet.
-func (s *search) weigh(c *Choice) error {
-	if c.Cost.Compute > 0 {
-		return nil
+// needs is what the rank of a choice needs that needs most.
+func (s *search) needs(x *config.Config) (most setup.Footprint, err error) {
+	places, err := s.places(x)
+	for i, p := range places {
+		n, err := s.needsAt(x, p)
+		if err != nil {
+			return n, err
+		}
+		if i == 0 || n.Memory() > most.Memory() {
+			most = n
+		}
 	}
-	passes, err := s.ofPasses(c.Config)
-	if err != nil {
-		return err
-	}
-	k, err := s.keyOf(c.Config)
-	k.moves = true
-	units, err := s.measure(c.Config, k, err)
-	if err != nil {
-		return err
-	}
-	rates := s.limits.Rates
-	if s.limits.Hardware != nil {
-		bus := s.busOf(c.Config)
-		rates.Link, rates.Apart = bus[0], bus[1]
-	}
-	if h := s.limits.Hardware; h != nil {
-		c.hostUpdate = units.traffic.HostUpdate(h.HostMemory)
-	}
-	c.Cost = sim.Weigh(c.Config, passes.ops, units.traffic, s.updates/float64(c.Config.Parallel.Ranks), rates)
-	return nil
+	return most, err
 }
 
 // memo remembers answers. Whoever asks first finds out, others wait.

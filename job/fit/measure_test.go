@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -116,22 +117,41 @@ func fewAreAll(t *testing.T, s *search, x *config.Config) {
 	if err != nil || c.Needs != needs {
 		t.Errorf("%s: needs %+v, a run of all %+v, %v", what, c.Needs, needs, err)
 	}
-	k, err := s.keyOf(x)
-	every := make([]int, len(s.layers.kind))
-	for i := range every {
-		every[i] = i
+	places, err := s.places(x)
+	if err != nil {
+		t.Error(err)
 	}
-	k.moves = true
-	few, err1 := s.measure(x, k, err)
-	moves, err2 := s.runUnits(x, k, every)
-	if err1 != nil || err2 != nil || few.traffic != moves.traffic {
-		t.Errorf("%s: moves %v, a run of all %v, %v, %v", what, few.traffic, moves.traffic, err1, err2)
+	for _, p := range places {
+		k := s.keyOf(x, p)
+		k.moves = true
+		few, err1 := s.measure(x, p, k)
+		moves, err2 := s.runUnits(x, p, k, every(len(p.modules)))
+		if err1 != nil || err2 != nil || few.traffic != moves.traffic {
+			t.Errorf("%s: place %d moves %v, a run of all %v, %v, %v", what, p.at, few.traffic, moves.traffic, err1, err2)
+		}
 	}
-	pass, err1 := s.ofPasses(x)
-	passes, err2 := s.runPasses(x, passKey{x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute, 1}, every)
-	if err1 != nil || err2 != nil || pass.ops != passes.ops {
-		t.Errorf("%s: %+v, a run of all %+v, %v, %v", what, pass.ops, passes.ops, err1, err2)
+	alone := unpiped(x)
+	alone.Train.MicroBatch, alone.Train.LossChunk, alone.Zero.Recompute = x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute
+	l, err1 := s.network(x)
+	kinds, err2 := s.profile(x)
+	if err := cmp.Or(err1, err2); err != nil {
+		t.Fatal(err)
 	}
+	var few sim.Operations
+	for _, kind := range l.kind {
+		few = few.Plus(kinds[kind].ops, 1)
+	}
+	if p, err := profiled(alone, l.model); err != nil || few != p.recording.Operations {
+		t.Errorf("%s: %+v, a run of all %+v, %v", what, few, p.recording.Operations, err)
+	}
+}
+
+// every is all of so many modules.
+func every(n int) (all []int) {
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
 }
 
 // In tiles of whole units as many bytes move as in those of a run, of which units have many.
@@ -144,20 +164,18 @@ func TestWholeUnitsMoveAsMuch(t *testing.T) {
 	} {
 		c := configtest.Fitted(t, append(sets, "device=cpu", "zero.stage=3", "model.layers=3", "model.width=1000", "model.heads=10", "train.accumulate=2", "train.micro_batch=1", "train.batch=null")...)
 		s := bareOf(t, c, Limits{Ranks: 4, Rates: here})
-		k, err := s.keyOf(s.job)
-		if k.moves = true; err != nil {
+		places, err := s.places(s.job)
+		if err != nil {
 			t.Fatal(err)
 		}
-		every := make([]int, len(s.layers.kind))
-		for i := range every {
-			every[i] = i
-		}
-		whole, err := s.runUnits(s.job, k, every)
+		k := s.keyOf(s.job, places[0])
+		k.moves = true
+		whole, err := s.runUnits(s.job, places[0], k, every(len(places[0].modules)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var meter *sim.Meter
-		r, _, _, err := setup.DryRank(setup.Planned(s.job), 0, func(z *zero.Config) { meter = sim.NewMeter(z) })
+		r, _, _, err := setup.DryRank(setup.Planned(s.job), 0, func(z *zero.Config) { meter = sim.NewMeter(z, nil) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,28 +27,62 @@ func (f *Result) Print(out io.Writer) error {
 	for _, line := range l.lines() {
 		fmt.Fprintln(&b, line)
 	}
-	t := show.Columns{Align: "lllllrrrrrrl"}
-	t.Add("", "stage", "shard ×", "micro-batch", "recompute", "prefetch", "chunk", "allocated", "free", "a step", "MFU", "")
-	t.Add("", "", "replicate", "× accumulate", "", "units", "tokens", "a rank", "a rank", "takes", "", "")
 	var fastest float64
 	for _, x := range f.Fits {
 		if s := x.Seconds(); fastest == 0 || s < fastest {
 			fastest = s
 		}
 	}
+	var rows [][]string
 	for i, x := range f.Fits {
-		f.row(&t, fitting(x, fastest, i == 0), x, fastest)
+		rows = append(rows, f.row(fitting(x, fastest, i == 0), x, fastest))
 	}
 	for _, x := range f.Others {
-		f.row(&t, "does not fit", x, fastest)
+		rows = append(rows, f.row("does not fit", x, fastest))
 	}
-	f.row(&t, "as it is set", f.Job, fastest)
+	rows = append(rows, f.row("as it is set", f.Job, fastest))
+	t, alike := tabled(rows)
+	if alike != "" {
+		fmt.Fprintf(&b, "alike   %s\n", alike)
+	}
 	width := show.Width(out)
 	if width == 0 || width > widest {
 		width = widest
 	}
 	fmt.Fprintf(&b, "\n%s\n%s", t.Within(width), f.advice())
 	return show.Print(out, b.String())
+}
+
+// columns are those of the answer: two lines of a title, how it is aligned, and of those that
+// may be left out where all lines have the same, a name.
+var columns = []struct{ above, below, align, name string }{
+	{"", "", "l", ""}, {"pipeline × tensor", "× shard × replica", "l", ""}, {"schedule", "", "l", "schedule"}, {"stage", "", "l", "stage"},
+	{"micro ×", "accumulate", "l", "micro-batch × accumulate"}, {"recompute", "", "l", "recompute"},
+	{"allocated", "a rank", "r", ""}, {"free", "a rank", "r", ""}, {"a step", "takes", "r", ""}, {"MFU", "", "r", ""}, {"", "", "l", ""},
+}
+
+// tabled are the rows without the columns in which all are alike, and these in words.
+func tabled(rows [][]string) (t *show.Columns, alike string) {
+	t = &show.Columns{}
+	var words []string
+	lines := make([][]string, 2+len(rows))
+	for i, c := range columns {
+		if c.name != "" && !slices.ContainsFunc(rows, func(row []string) bool { return row[i] != rows[0][i] }) {
+			if rows[0][i] != "" {
+				words = append(words, c.name+" "+rows[0][i])
+			}
+			continue
+		}
+		t.Align += c.align
+		lines[0], lines[1] = append(lines[0], c.above), append(lines[1], c.below)
+		for j, row := range rows {
+			lines[2+j] = append(lines[2+j], row[i])
+		}
+	}
+	for _, line := range lines {
+		t.Add(line...)
+	}
+	return t, strings.Join(words, ", ")
 }
 
 // widest is the columns of a row at most.
@@ -70,12 +104,16 @@ func fitting(x *Choice, fastest float64, first bool) string {
 // time is worth.
 const tie = 1.005
 
-func (f *Result) row(t *show.Columns, word string, x *Choice, fastest float64) {
+// row is a line of the answer, a cell for each of columns.
+func (f *Result) row(word string, x *Choice, fastest float64) []string {
 	c, mesh := x.Config, config.Mesh(x.Config)
 	low, high := x.Free()
 	why, step, used := "", "-", "-"
 	if fastest > 0 {
 		step = fmt.Sprintf("× %.2f", x.Seconds()/fastest)
+	}
+	if x.limits.Hardware != nil {
+		step, used = "≈ "+show.Seconds(x.Seconds()), fmt.Sprintf("%.0f %%", 100*x.used())
 	}
 	if x.Simulated != nil {
 		step, used = show.Seconds(x.Simulated.Seconds), fmt.Sprintf("%.0f %%", 100*x.Simulated.Used)
@@ -88,11 +126,23 @@ func (f *Result) row(t *show.Columns, word string, x *Choice, fastest float64) {
 	default:
 		why = x.spends()
 	}
+	if j := f.Job.Config; c.Train.LossChunk != j.Train.LossChunk {
+		why = fmt.Sprintf("chunks of %d, %s", c.Train.LossChunk, why)
+	}
+	if j := f.Job.Config; c.Zero.Prefetch != j.Zero.Prefetch {
+		why = fmt.Sprintf("prefetch %d, %s", c.Zero.Prefetch, why)
+	}
 	if offload := c.Zero.Offload.String(); offload != "" {
 		why = offload + ": " + why
 	}
-	t.Add(word, fmt.Sprint(c.Zero.Stage), fmt.Sprintf("%d × %d", mesh.Shard, mesh.Replicate), fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate),
-		c.Zero.Recompute, fmt.Sprint(c.Zero.Prefetch), fmt.Sprint(c.Train.LossChunk), show.ByteSize(x.Needs.Device.Total()), show.ByteSize(low), step, used, why)
+	schedule := ""
+	if p := c.Pipeline; c.Parallel.Pipeline > 1 {
+		if schedule = p.Schedule; p.Virtual > 1 {
+			schedule = fmt.Sprint("interleaved × ", p.Virtual)
+		}
+	}
+	return []string{word, fmt.Sprintf("%d × %d × %d × %d", c.Parallel.Pipeline, c.Parallel.Tensor, mesh.Shard, mesh.Replicate), schedule, fmt.Sprint(c.Zero.Stage),
+		fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate), c.Zero.Recompute, show.ByteSize(x.Needs.Device.Total()), show.ByteSize(low), step, used, why}
 }
 
 // lines are the limits in words.
@@ -125,9 +175,11 @@ func (c *Choice) spends() string {
 	if c.Cost.Again > 0 {
 		words = append(words, fmt.Sprintf("%.0f %% recomputed", 100*c.Cost.Again/(c.Cost.Flops-c.Cost.Again)))
 	}
-	s, waits, updates := c.Cost.Seconds(), c.Cost.Exposed, c.Cost.Update
-	if f := c.Simulated; f != nil {
-		s, waits, updates = f.Seconds, f.Exposed, f.Offload
+	s := c.Seconds()
+	spent := c.spent()
+	idle, waits, updates := spent[1], spent[2], spent[3]
+	if idle > 0 {
+		words = append(words, fmt.Sprintf("%.0f %% idle", 100*idle/s))
 	}
 	if waits > 0.005*s {
 		words = append(words, fmt.Sprintf("%.0f %% waiting", 100*waits/s))
@@ -142,6 +194,60 @@ func (c *Choice) spends() string {
 		words = append(words, show.ByteSize(c.Needs.Disk)+" of disk")
 	}
 	return strings.Join(words, ", ")
+}
+
+// kinds are what a step's time goes into.
+var kinds = [...]string{"computing", "waiting for the pipeline to fill and drain", "waiting for what ranks send each other", "updating what is offloaded"}
+
+// spent are the seconds of each kind.
+func (c *Choice) spent() [len(kinds)]float64 {
+	if f := c.Simulated; f != nil {
+		return [...]float64{f.Compute, f.Bubble * f.Seconds, f.Exposed, f.Offload}
+	}
+	return [...]float64{c.Cost.Compute, c.Cost.Idle, c.Cost.Exposed, c.Cost.Update}
+}
+
+// used is the part of the peak that the model's arithmetic comes to.
+func (c *Choice) used() float64 {
+	if f := c.Simulated; f != nil {
+		return f.Used
+	}
+	peak := c.limits.Hardware.PeakOf(c.Config.Precision)
+	return c.flops / c.Seconds() / peak
+}
+
+// words are how a choice is set, in the words of its mesh.
+func (c *Choice) words() string {
+	words := fmt.Sprintf("%s at stage %d", config.Mesh(c.Config).Dimensions(), c.Config.Zero.Stage)
+	if c.Config.Zero.Recompute != "none" {
+		words += " with blocks recomputed"
+	}
+	return words
+}
+
+// why says in a sentence why the first is the best: what it saves over the job as it is set, or
+// where that does not fit, over the next that is slower.
+func (f *Result) why() string {
+	first, than, as := f.Fits[0], f.Job, "the job's own settings"
+	slower := func(c *Choice) bool { return c.Seconds() > first.Seconds()*tie }
+	if !than.Fits() || !slower(than) {
+		i := slices.IndexFunc(f.Fits, slower)
+		if i < 0 || f.Limits.Hardware == nil {
+			return ""
+		}
+		than, as = f.Fits[i], f.Fits[i].words()
+	}
+	most, saves := 0, 0.0
+	mine, theirs := first.spent(), than.spent()
+	for i := range kinds {
+		if s := theirs[i] - mine[i]; s > saves {
+			most, saves = i, s
+		}
+	}
+	if saves == 0 {
+		return ""
+	}
+	return fmt.Sprintf("It is the fastest that fits: a step spends %s less %s\nthan with %s.\n", show.Seconds(saves), kinds[most], as)
 }
 
 // advice is what to do about it.
@@ -160,7 +266,15 @@ func (f *Result) advice() string {
 	if n := f.ties(); n > 0 {
 		line += fmt.Sprintf("%d of the others are as fast as the first, to half a percent.\n", n)
 	}
-	return tried + line
+	if f.hosted() {
+		line += "Nothing fits without host memory: all that fits has something offloaded to it.\n"
+	}
+	return tried + line + f.why()
+}
+
+// hosted says that all that fits has something offloaded.
+func (f *Result) hosted() bool {
+	return !slices.ContainsFunc(f.Fits, func(c *Choice) bool { return !c.Config.Zero.Offload.Any() })
 }
 
 // withHost says how much host memory would make something fit, if there is none so far
@@ -210,8 +324,16 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 	for use, n := range c.Needs.Device {
 		by[device.Use(use).String()] = n
 	}
+	schedule, virtual := "", 0
+	if x.Parallel.Pipeline > 1 {
+		schedule, virtual = x.Pipeline.Schedule, x.Pipeline.Virtual
+	}
 	return json.Marshal(struct {
 		Fits       bool             `json:"fits"`
+		Pipeline   int              `json:"pipeline"`
+		Schedule   string           `json:"schedule,omitempty"`
+		Virtual    int              `json:"virtual,omitempty"`
+		Tensor     int              `json:"tensor"`
 		Stage      int              `json:"stage"`
 		Shard      int              `json:"shard"`
 		Replicate  int              `json:"replicate"`
@@ -236,7 +358,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Simulated  *sim.Result      `json:"simulated,omitempty"`
 		Exact      bool             `json:"exact"`
 	}{
-		c.Fits(), x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
+		c.Fits(), x.Parallel.Pipeline, schedule, virtual, x.Parallel.Tensor, x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
 		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, x.Zero.Offload.Ratio, c.Sets, c.Needs.Device.Total(), by,
 		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Seconds(), c.Cost, c.Simulated, c.Exact,
 	})

@@ -119,7 +119,7 @@ func (s *search) fastest(c *Choice) (*Choice, error) {
 	}
 	best := quickest(list)
 	best.whole = whole.Simulated.Seconds
-	return best, s.dryRun(best)
+	return best, s.dryRun(best, true)
 }
 
 // promising are the first of some splits and those of which the host's update, between

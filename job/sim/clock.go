@@ -29,7 +29,9 @@ type place struct {
 	wants   []float64 // processors a task of each queue takes
 	there   float64   // processors
 
+	stops  [][]bool  // by queue and task: others wait for what is before it; nil: every task is on its own
 	next   []int     // by queue, the task that comes
+	joined []int     // by queue, how many tasks are at work as one
 	left   []float64 // by queue, seconds of the task at work; < 0: none is
 	begun  []float64
 	here   []bool    // by queue: the task that comes is counted in simulation.came
@@ -56,9 +58,12 @@ func (r *simulation) run(traced bool) {
 // open readies a place's queues.
 func (r *place) open(of *simulation, traced bool) {
 	n := len(r.Queues)
-	r.of, r.next, r.left, r.begun, r.here, r.met = of, make([]int, n), make([]float64, n), make([]float64, n), make([]bool, n), make([]int, len(of.came))
+	r.of, r.next, r.joined, r.left, r.begun, r.here, r.met = of, make([]int, n), make([]int, n), make([]float64, n), make([]float64, n), make([]bool, n), make([]int, len(of.came))
 	for i, q := range r.Queues {
-		if r.left[i] = -1; traced {
+		r.left[i] = -1
+		if !traced {
+			r.stops = append(r.stops, r.stopsOf(i))
+		} else {
 			r.tracks = append(r.tracks, &Track{name: q.Name, spans: make([]ran, max(1, len(q.Tasks)))})
 		}
 	}
@@ -110,7 +115,7 @@ func (r *place) start() (some bool) {
 // done is how many tasks of a queue are.
 func (r *place) done(queue int32) int {
 	if r.left[queue] >= 0 {
-		return r.next[queue] - 1
+		return r.next[queue] - r.joined[queue]
 	}
 	return r.next[queue]
 }
@@ -133,11 +138,46 @@ func (r *place) take(i int) bool {
 	if t.Kernel < 0 {
 		return true
 	}
-	s := r.seconds[i*len(r.Kernels)+int(t.Kernel)]
+	seconds := r.seconds[i*len(r.Kernels):]
+	s := seconds[t.Kernel]
+	r.joined[i] = 1
+	for r.stops != nil && r.next[i] < len(q.Tasks) && !r.stops[i][r.next[i]] {
+		s += seconds[q.Tasks[r.next[i]].Kernel]
+		r.joined[i]++
+		r.next[i]++
+	}
 	if s > 0 {
 		r.left[i], r.begun[i] = s, r.of.now
 	}
 	return true
+}
+
+// stopsOf are the tasks of a queue that cannot be one with the task before: one of the two
+// waits, something waits for what is between them, or one computes and the other exchanges.
+func (r *place) stopsOf(queue int) []bool {
+	tasks := r.Queues[queue].Tasks
+	stops := make([]bool, len(tasks)+1)
+	for i, t := range tasks {
+		if i == 0 || t.Kernel < 0 || tasks[i-1].Kernel < 0 {
+			stops[i] = true
+			continue
+		}
+		was := tasks[i-1]
+		stops[i] = t.on > 0 || t.host != was.host || queue == 0 && exchanges(r.Kernels[t.Kernel].Op) != exchanges(r.Kernels[was.Kernel].Op)
+	}
+	for _, w := range r.waits {
+		if int(w.queue) == queue {
+			stops[w.until] = true
+		}
+	}
+	for _, q := range r.Queues {
+		for _, t := range q.Tasks {
+			if t.Kernel < 0 && int(t.on) == queue {
+				stops[t.until] = true
+			}
+		}
+	}
+	return stops
 }
 
 // meet comes to an operation between places, and returns whether all have.

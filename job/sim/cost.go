@@ -1,8 +1,7 @@
 package sim
 
 import (
-	"cmp"
-
+	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/dry"
 	"zeroth/fsdp"
@@ -16,8 +15,7 @@ import (
 type Rates struct {
 	Flops  float64 `json:"flops"`       // floating-point operations that products of matrices come to
 	Cores  float64 `json:"cores"`       // those beside products, and of attention with a soft cap; 0: as products
-	Link   float64 `json:"link"`        // bytes sent to other ranks of a shard group, and received at the same time
-	Apart  float64 `json:"link_apart"`  // the same to replicas; 0: as Link
+	Link   float64 `json:"link"`        // bytes sent to other ranks, and received at the same time
 	Host   float64 `json:"host_link"`   // bytes between device and host memory, each way
 	Memory float64 `json:"host_memory"` // bytes the host's kernels read and write
 	Disk   float64 `json:"disk"`        // bytes to or from the disk
@@ -31,12 +29,13 @@ type Cost struct {
 	Moved   int64   `json:"moved_bytes"`     // between device and host memory, both ways
 	Disk    int64   `json:"disk_bytes"`      // to and from the disk
 	Compute float64 `json:"compute_seconds"`
+	Idle    float64 `json:"idle_seconds"`    // of a pipeline that fills and drains
 	Exposed float64 `json:"exposed_seconds"` // communication that no computing hides
 	Update  float64 `json:"update_seconds"`  // of what is offloaded, and of whole matrices
 }
 
 // Seconds is how long the step takes.
-func (c Cost) Seconds() float64 { return c.Compute + c.Exposed + c.Update }
+func (c Cost) Seconds() float64 { return c.Compute + c.Idle + c.Exposed + c.Update }
 
 // Operations counts what is issued on a rank's compute queue.
 type Operations struct {
@@ -100,8 +99,16 @@ const (
 	diskUpdated // parameters written there
 	diskParams  // parameters read there for a gather
 	_
+	tookApart // nanoseconds of what is sent, where the hardware is known, as the first three
+	tookOnce
+	tookEach
+	_
+	tookEnds // of the step's first gather and its last reduction, which no pass hides
 	moves
 )
+
+// took is where the time is of what is sent that has its bytes there.
+func took(sent int) int { return sent - sentApart + tookApart }
 
 // Plus is t and times u.
 func (t Traffic) Plus(u Traffic, times int64) Traffic {
@@ -126,11 +133,18 @@ type Meter struct {
 	host      *Recording // of the host's kernels
 	micro     int        // 0: the first micro-batch; 1: a later one
 	updating  bool       // all passes are over
+	pending   int64      // nanoseconds of what has been issued since the last event
+	ends      [2]int64   // nanoseconds of the first gather, and of the last reduction so far
+	seconds   func(k Kernel) float64
 }
 
-// NewMeter listens to a trainer that is to be built on devices that only count.
-func NewMeter(z *zero.Config) *Meter {
-	m := &Meter{keepGrads: z.Policy.KeepGrads, host: newRecording()}
+// NewMeter listens to a trainer that is to be built on devices that only count. Seconds are
+// those of a collective, nil where they are not known.
+func NewMeter(z *zero.Config, seconds func(k Kernel) float64) *Meter {
+	m := &Meter{keepGrads: z.Policy.KeepGrads, host: newRecording(), seconds: seconds}
+	if seconds != nil {
+		wrapUnits(z, func(g recordedGroup) collective.Group { return meteredGroup{g, m} })
+	}
 	z.Listener, z.Offload.Listener, z.Compute = m, m, meteredCompute{m: m}
 	if z.HostUpdate != nil {
 		z.HostUpdate = m.host.queue("", z.HostUpdate.(ops))
@@ -141,12 +155,13 @@ func NewMeter(z *zero.Config) *Meter {
 
 // Step runs a step and counts it.
 func (m *Meter) Step(t *zero.Trainer) {
-	*m = Meter{keepGrads: m.keepGrads, host: m.host}
+	m.Traffic, m.micro, m.updating, m.pending, m.ends = Traffic{}, 0, false, 0, [2]int64{}
 	first := 0
 	for _, q := range m.host.Queues {
 		first = len(q.Tasks)
 	}
 	t.DryRun()
+	m.Traffic[tookEnds] = m.ends[0] + m.ends[1]
 	for _, q := range m.host.Queues {
 		for _, x := range q.Tasks[first:] {
 			if x.Kernel >= 0 && m.host.Kernels[x.Kernel].Op != sumOfSquares { // norms are taken while gradients arrive
@@ -193,60 +208,100 @@ func (m *Meter) Offloaded(e offload.Event) {
 	}
 }
 
-// Event implements fsdp.Listener.
+// Event implements fsdp.Listener. What is sent has been issued when it is told of.
 func (m *Meter) Event(e fsdp.Event) {
-	once := false
+	at, once := sentEach+m.micro, false
 	switch e.Op {
+	case fsdp.Exchange: // passes have it
+		return
 	case fsdp.Gather:
 		once = e.Units[0].Whole()
+		if m.ends[0] == 0 {
+			m.ends[0] = m.pending
+		}
 	case fsdp.Reduce:
-		once = m.keepGrads
+		once, m.ends[1] = m.keepGrads, m.pending
 	case fsdp.GatherUpdate, fsdp.ScatterUpdate:
 		once = true
 	case fsdp.Replicate, fsdp.ShareUpdate:
-		m.Traffic[sentApart] += e.Sent
-		return
+		at, m.ends[1] = sentApart, m.ends[1]+m.pending
 	case fsdp.Norm:
 		m.updating = true
 	}
 	if once {
-		m.Traffic[sentOnce] += e.Sent
-	} else {
-		m.Traffic[sentEach+m.micro] += e.Sent
+		at = sentOnce
 	}
+	m.Traffic[at] += e.Sent
+	m.Traffic[took(at)] += m.pending
+	m.pending = 0
 }
+
+// meteredGroup counts how long operations take.
+type meteredGroup struct {
+	recordedGroup
+	m *Meter
+}
+
+func (g meteredGroup) count(op string, whole, own device.Buffer) {
+	g.m.pending += nanoseconds(g.m.seconds(g.kernel(op, whole, own)))
+}
+
+// AllGather implements collective.Group.
+func (g meteredGroup) AllGather(_ device.Queue, whole, own device.Buffer) {
+	g.count(allGather, whole, own)
+}
+
+// ReduceScatter implements collective.Group.
+func (g meteredGroup) ReduceScatter(_ device.Queue, own, whole device.Buffer) {
+	g.count(reduceScatter, whole, own)
+}
+
+// Broadcast implements collective.Group.
+func (g meteredGroup) Broadcast(_ device.Queue, b device.Buffer) { g.count("broadcast", b, b) }
 
 // Arena implements fsdp.Listener.
 func (m *Meter) Arena(int, string, int) {}
 
-// Weigh divides the work of a step by the rates: the operations of a micro-batch,
-// the traffic of the step, and a rank's operations in updates of whole matrices.
-// Traffic of a micro-batch is hidden behind its computing, as far as that goes, if
-// units are gathered ahead. This orders candidates; a simulation says how long a
-// step takes.
-func Weigh(c *config.Config, micro Operations, t Traffic, updates float64, r Rates) (cost Cost) {
-	n := c.Train.Accumulate
+// Load is what a step of a rank does, to be weighed.
+type Load struct {
+	Micro   Operations // of a micro-batch
+	Busy    float64    // seconds that a micro-batch computes, and what divides matrices exchanges; 0: by the rates
+	Traffic Traffic
+	Updates float64 // operations in updates of whole matrices
+}
+
+// Weigh divides the work of a step by the rates. Traffic of a micro-batch is hidden behind its
+// computing, as far as that goes, if units are gathered ahead. This orders candidates; a
+// simulation says how long a step takes.
+func Weigh(c *config.Config, l Load, r Rates) (cost Cost) {
+	n, t, micro := c.Train.Accumulate, &l.Traffic, l.Micro
 	times := float64(n)
 	cost.Flops, cost.Again, cost.Compute = micro.Flops*times, micro.Again*times, micro.Flops*times/r.Flops
-	if r.Cores > 0 && micro.Beside > 0 {
+	switch {
+	case l.Busy > 0:
+		cost.Compute = times * l.Busy
+	case r.Cores > 0 && micro.Beside > 0:
 		cost.Compute = times * ((micro.Flops-micro.Capped)/r.Flops + (micro.Capped+micro.Beside)/r.Cores)
 	}
 	each, fetches, grads, params := t.over(sentEach, n), t.over(fetched, n), t.over(gradients, n), t[diskUpdated]+t.over(diskParams, n)
 	cost.Sent = t[sentApart] + t[sentOnce] + each
 	cost.Moved, cost.Disk = fetches+grads+t[updated], params+t[diskState]
-	once := per(t[sentOnce], r.Link) + per(t[sentApart], cmp.Or(r.Apart, r.Link))
-	traffic := per(each, r.Link) + max(per(fetches, r.Host), per(params, r.Disk))
+	once, often := per(t[sentOnce]+t[sentApart], r.Link), per(each, r.Link)
+	if l.Busy > 0 {
+		once, often = 1e-9*float64(t[tookOnce]+t[tookApart]), 1e-9*float64(t.over(tookEach, n))
+	}
+	traffic := often + max(per(fetches, r.Host), per(params, r.Disk))
 	if c.Zero.Offload.Optimizer != "none" {
 		cost.Update = max(per(grads+t[updated], 2*r.Host), per(t[hostKernels], r.Memory), per(t[diskState], r.Disk))
 	}
-	cost.Update += updates / r.Flops
+	cost.Update += l.Updates / r.Flops
 	if c.Zero.Prefetch == 0 {
 		cost.Exposed = once + traffic
 		return cost
 	}
 	cost.Exposed = max(0, traffic-cost.Compute)
 	hidden := max(0, cost.Compute-traffic) / times // by the micro-batch that sends what is sent once
-	cost.Exposed += max(0, once-hidden)
+	cost.Exposed = max(cost.Exposed+max(0, once-hidden), 1e-9*float64(t[tookEnds]))
 	return cost
 }
 

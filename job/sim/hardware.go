@@ -164,8 +164,8 @@ func delay(x float64) bool { return x >= 0 && x <= mostDelay }
 
 var precisionsNamed = []string{"fp32", "bf16", "fp16"}
 
-// peak is what a rank's utilisation is a share of.
-func (h *Hardware) peak(t device.DType) float64 {
+// PeakOf is what a rank's utilisation is a share of.
+func (h *Hardware) PeakOf(t device.DType) float64 {
 	if x := h.Peak[t.String()]; x > 0 {
 		return x
 	}

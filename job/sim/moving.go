@@ -295,18 +295,26 @@ func (m *moving) ring(g Group, bytes float64) float64 {
 	return bytes*float64(g.Size-1)/float64(g.Size)/rate + hops
 }
 
-// Bus is the bytes a rank of a job's group sends in a second, in gathers and sums of
-// much.
-func (h *Hardware) Bus(c *config.Config, g Group) float64 {
-	if g.Size == 1 {
-		return h.Links[0].Bandwidth // nothing is sent
+// Clock returns the seconds of the job's collectives and transfers on the hardware; nil where
+// that is not known. Only one caller at a time may use it.
+func (h *Hardware) Clock(c *setup.Job) func(Kernel) float64 {
+	if h == nil {
+		return nil
 	}
-	m, n := h.moving(setup.Planned(c)), 1<<38/g.Size*g.Size
-	seconds := 0.0
-	for _, op := range []string{allGather, reduceScatter} {
-		seconds += m.collective(Kernel{Op: op, In: device.F32, N: n, Group: g})
+	m := h.moving(c)
+	return func(k Kernel) float64 { return m.seconds("", k, Work{Bytes: float64(k.N * k.In.Size())}) }
+}
+
+// OfKernels returns the seconds of each of a recording's kernels on the compute queue.
+func (h *Hardware) OfKernels(c *setup.Job, l *Recording) []float64 {
+	if h == nil {
+		return make([]float64, len(l.Kernels))
 	}
-	return 2 * 4 * float64(n/g.Size*(g.Size-1)) / seconds
+	m, all := h.moving(c), make([]float64, 0, len(l.Kernels))
+	for i, k := range l.Kernels {
+		all = append(all, m.seconds(setup.Queues[0], k, l.Work[i]))
+	}
+	return all
 }
 
 // says is what moves the job's collectives, in words.

@@ -258,6 +258,8 @@ const (
 	attention     = "attention"
 	attentionGrad = "attention gradient"
 	sumOfSquares  = "sum of squares"
+
+	WeightGradient = "weight gradient"
 )
 
 func (r *recordedQueue) Copy(dst, src device.Buffer) {
@@ -449,7 +451,7 @@ func (r *recordedQueue) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Acti
 func (r *recordedQueue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
 	c, a, b := device.GradOperands(dw, dy, x)
 	form := bit(a.Trans, 1) | bit(b.Trans, 2) | bit(db.N > 0, 8)
-	r.product("weight gradient", form, c, a, b, bufs{db}, func() { r.ops.WeightGrad(dw, db, dy, x) })
+	r.product(WeightGradient, form, c, a, b, bufs{db}, func() { r.ops.WeightGrad(dw, db, dy, x) })
 }
 
 // product notes a product c = a·b that reads or writes more beside it.
@@ -570,11 +572,15 @@ const Apart = 1
 
 func (g recordedGroup) record(q device.Queue, op string, whole, own device.Buffer, issue func(device.Queue)) {
 	r := q.(*recordedQueue)
+	r.meet(g.meets, g.kernel(op, whole, own), Work{Bytes: float64(whole.Bytes())}, func() { issue(r.ops) })
+}
+
+func (g recordedGroup) kernel(op string, whole, own device.Buffer) Kernel {
 	k := Kernel{Op: op, In: whole.Type, Out: whole.Type, N: whole.N, Group: Group{g.Size(), g.stride}, Host: g.host, Link: g.link}
 	if own.Use != whole.Use {
 		k.Form = Apart
 	}
-	r.meet(g.meets, k, Work{Bytes: float64(whole.Bytes())}, func() { issue(r.ops) })
+	return k
 }
 
 // RecordAll puts recorders before all a trainer works with. The first queue is
@@ -613,6 +619,16 @@ func RecordAll(z *zero.Config) *Recording {
 		l.recordLinks(z, put)
 	}
 	return l
+}
+
+// wrapUnits wraps the rank's groups that units belong to, and those of their updates.
+func wrapUnits(z *zero.Config, wrap func(recordedGroup) collective.Group) {
+	of := groups(z.Mesh)
+	for role, g := range z.Groups.All() {
+		if at, some := of[role]; some && role != collective.Tensor && role != collective.Context {
+			*g = wrap(recordedGroup{Group: *g, stride: at.Stride})
+		}
+	}
 }
 
 // recordLinks puts recorders before what joins the places of a pipeline.

@@ -62,7 +62,7 @@ func (m *moving) costs() CostModel {
 		}
 		return 0
 	}
-	return CostModel{Name: m.Name, Source: m.Source, Seconds: m.seconds, Wants: wants, There: 1, Peak: m.peak(m.job.Precision), Moves: m.says(), Between: m.between,
+	return CostModel{Name: m.Name, Source: m.Source, Seconds: m.seconds, Wants: wants, There: 1, Peak: m.PeakOf(m.job.Precision), Moves: m.says(), Between: m.between,
 		Planned: func(bounce map[Group]int) { m.bounce = bounce }}
 }
 
@@ -160,9 +160,9 @@ const fewSimulated = 4
 // that follow come in rounds of one for each rank; a round takes as long as the last of these.
 const filledPipelines = 8
 
-// few is how many of a step's micro-batches are simulated, and how many are a round of those
+// Few is how many of a step's micro-batches are simulated, and how many are a round of those
 // that are not.
-func few(c *config.Config) (all, round int) {
+func Few(c *config.Config) (all, round int) {
 	p, most := setup.Pipeline(c), fewSimulated
 	if p > 1 {
 		most = filledPipelines * p
@@ -176,7 +176,7 @@ func few(c *config.Config) (all, round int) {
 // SimulateWith is Simulate by a given cost model. Of many micro-batches it
 // simulates a few.
 func SimulateWith(c *setup.Job, p CostModel) (*Result, error) {
-	n, round := few(c.Config)
+	n, round := Few(c.Config)
 	if c.Train.Accumulate == n {
 		return simulateAll(c, p)
 	}

@@ -1,0 +1,177 @@
+package fit
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"zeroth/job/config"
+	"zeroth/pipe"
+)
+
+// Other ways to divide the model than the job's own are searched where the hardware is known.
+// What the passes of a step take, without what is exchanged of units, is a bound from below: it
+// depends neither on the stage nor on the shard groups. So ways to pass are tried in its order,
+// until none that follows can be among the answers.
+
+// passage is a way for micro-batches to pass a model that is divided somehow.
+type passage struct {
+	*config.Config
+	takes float64 // seconds, of all micro-batches of a step
+}
+
+// Limits of how models are divided.
+const (
+	mostPipeline = 32
+	together     = 16  // passages that are tried before the bound is drawn again
+	mostOffload  = 128 // passages that are tried with something offloaded
+)
+
+// divided are the ways to divide the model that the job's batch and the hardware's hosts allow,
+// but for the job's own.
+func (s *search) divided() (all []*config.Config) {
+	j := s.job
+	near := j.Parallel.Ranks
+	if links := s.limits.Hardware.Links; len(links) > 1 {
+		near = min(near, links[0].Ranks)
+	}
+	for _, tensor := range divisors(j.Parallel.Ranks) {
+		if tensor > near || tensor > 1 && config.Given(j) {
+			break // matrices are divided among ranks of a host
+		}
+		for _, pipeline := range divisors(j.Parallel.Ranks / tensor) {
+			if pipeline > min(mostPipeline, j.Model.Layers) {
+				break
+			}
+			x := j.Copy()
+			x.Parallel.Pipeline, x.Parallel.Tensor = pipeline, tensor
+			data := x.Parallel.DataRanks()
+			if x.Parallel.Shard, x.Parallel.Replicate = data, 1; x.Train.Batch%data > 0 {
+				continue
+			}
+			for _, of := range schedules(pipeline) {
+				same := pipeline == j.Parallel.Pipeline && (pipeline == 1 || of.Schedule == j.Pipeline.Schedule && of.Virtual == j.Pipeline.Virtual)
+				if x.Pipeline = of; !same || tensor != j.Parallel.Tensor {
+					all = append(all, x.Copy())
+				}
+			}
+		}
+	}
+	return all
+}
+
+// schedules are those worth trying: GPipe is as fast as 1F1B, and has more in flight.
+func schedules(pipeline int) []config.Pipeline {
+	of := func(s pipe.Schedule, virtual int) config.Pipeline {
+		return config.Pipeline{Schedule: string(s), Virtual: virtual}
+	}
+	if pipeline == 1 {
+		return []config.Pipeline{of(pipe.OneF1B, 1)}
+	}
+	return []config.Pipeline{of(pipe.OneF1B, 1), of(pipe.ZBH1, 1), of(pipe.Interleaved, 2), of(pipe.Interleaved, 4)}
+}
+
+// passages are all ways to pass a model divided otherwise than the job's, the fastest first.
+func (s *search) passages() (all []passage, err error) {
+	for _, d := range s.divided() {
+		sequences := d.Train.Batch / d.Parallel.DataRanks()
+		for _, micro := range microBatches(sequences, s.job.Train.MicroBatch) {
+			x := d.Copy()
+			if x.Train.MicroBatch, x.Train.Accumulate = micro, sequences/micro; !config.Accepts(x) || !counts(x) {
+				continue
+			}
+			for _, recompute := range config.Recomputes {
+				y := x.Copy()
+				y.Zero.Recompute = recompute
+				all = append(all, passage{Config: y})
+			}
+		}
+	}
+	err = each(len(all), func(i int) (err error) {
+		all[i].takes, err = s.passesTake(all[i].Config)
+		return err
+	})
+	slices.SortStableFunc(all, func(a, b passage) int { return cmp.Compare(a.takes, b.takes) })
+	return all, err
+}
+
+// divide tries other ways to divide the model, as far as they may be among the answers.
+func (s *search) divide() error {
+	ways, err := s.passages()
+	if s.offloading {
+		ways = ways[:min(mostOffload, len(ways))]
+	}
+	for len(ways) > 0 && err == nil {
+		bound, n := s.bound(), 0
+		for n < min(together, len(ways)) && ways[n].takes < bound {
+			n++
+		}
+		if n == 0 {
+			break
+		}
+		found := make([][]*Choice, n)
+		err = each(n, func(i int) (err error) {
+			found[i], err = s.settle(ways[i].Config)
+			return err
+		})
+		s.all, ways = append(s.all, slices.Concat(found...)...), ways[n:]
+	}
+	return err
+}
+
+// bound is the seconds of the last way that is listed so far.
+func (s *search) bound() float64 {
+	best := map[way]float64{}
+	for _, c := range s.all {
+		if at, ok := best[c.way()]; c.Fits() && (!ok || c.Seconds() < at) {
+			best[c.way()] = c.Seconds()
+		}
+	}
+	var all []float64
+	for _, t := range best {
+		all = append(all, t)
+	}
+	if slices.Sort(all); len(all) < listed {
+		return math.Inf(1)
+	}
+	return all[listed-1]
+}
+
+// settle are the ways to shard what passes so, weighed as far as they fit. Where the largest
+// groups do not fit, none does.
+func (s *search) settle(x *config.Config) (all []*Choice, err error) {
+	s.sharded(x, func(y *config.Config) bool {
+		for _, lean := range []func(){
+			func() {},
+			func() { y.Zero.Prefetch, y.Train.LossChunk = 0, slices.Min(s.chunks(*y)) },
+			func() { y.Zero.Offload.Optimizer = "host" },
+			func() { y.Zero.Offload.Parameters = "host" },
+		}[:s.leanest(y)] {
+			y = y.Copy()
+			lean()
+			c, wrong := s.choice(y)
+			if wrong == nil && c.Fits() {
+				wrong = s.weigh(c)
+			}
+			if err = cmp.Or(err, wrong); err != nil {
+				return false
+			}
+			if all = append(all, c); c.Fits() {
+				return true
+			}
+		}
+		return false
+	})
+	return all, err
+}
+
+// leanest is how many steps a choice may take to need less of the device.
+func (s *search) leanest(x *config.Config) int {
+	switch {
+	case !s.offloading:
+		return 2
+	case x.Zero.Stage < 3:
+		return 3
+	}
+	return 4
+}
