@@ -10,8 +10,7 @@ import (
 	"zeroth/shard"
 )
 
-// Attached files come back to the byte, compressed or not, and not at all if
-// they are more than is asked for.
+// Attached files are read back unchanged, compressed or not, and refused if they exceed the limit.
 func TestAttachments(t *testing.T) {
 	want := []Attachment{{"a/b.jinja", []byte("{{ x }}")}, {"empty", []byte{}}, {"long.json", []byte(strings.Repeat(`{"a": 1}`, 50_000))}}
 	for _, c := range []Compression{Never, Always} {
@@ -45,7 +44,7 @@ func TestAttachments(t *testing.T) {
 		if got, err := ck.Attachments(400_007); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("compress %v: %d files, %v", c, len(got), err)
 		}
-		if _, err := ck.Attachments(400_006); err == nil || !strings.Contains(err.Error(), `"long.json" is 400000 elements of U8; of attached files 400006 bytes (U8) are read`) {
+		if _, err := ck.Attachments(400_006); err == nil || !strings.Contains(err.Error(), `"long.json" has 400000 elements of U8; want U8, at most 400006 bytes in all files`) {
 			t.Errorf("one byte too many: %v", err)
 		}
 		to := filepath.Join(t.TempDir(), "hf")
@@ -58,7 +57,7 @@ func TestAttachments(t *testing.T) {
 		}
 		defer r.Close()
 		if names := r.Tensors(); len(names) != 1 || names[0].Name != "x" {
-			t.Errorf("exported are %v", names)
+			t.Errorf("exported %v", names)
 		}
 	}
 }

@@ -12,9 +12,8 @@ import (
 
 const benchBytes = 256 << 20
 
-// against runs the disk's own limit and ours in turns, because a shared disk
-// is never equally fast twice, and reports the best of each in GB/s and their
-// ratio.
+// against alternates the disk's own limit with our code, because a shared disk is never equally
+// fast twice, and reports the best of each in GB/s and their ratio.
 func against(b *testing.B, disk, ours func()) {
 	b.SetBytes(benchBytes)
 	var limit, got time.Duration
@@ -34,8 +33,7 @@ func against(b *testing.B, disk, ours func()) {
 	b.ReportMetric(limit.Seconds()/got.Seconds(), "ours/disk")
 }
 
-// BenchmarkSave is a save of 256 MiB next to writing the same bytes one after
-// the other and syncing them.
+// BenchmarkSave compares a save of 256 MiB with writing the same bytes sequentially and syncing.
 func BenchmarkSave(b *testing.B) {
 	m := bigModel(benchBytes/4, Master)
 	data := m.data[key{"w", Master}]
@@ -72,11 +70,10 @@ func writeAll(b *testing.B, path string, data []byte) {
 	f.Close()
 }
 
-// BenchmarkLoad is a load of 256 MiB that are in the page cache, next to
-// reading as many bytes with nothing done to them.
+// BenchmarkLoad compares a load of 256 MiB in the page cache with merely reading as many bytes.
 func BenchmarkLoad(b *testing.B) {
 	m := bigModel(benchBytes/4, Master)
-	into := noiseBytes(benchBytes, 1) // its pages are there
+	into := noiseBytes(benchBytes, 1) // with its pages already mapped
 	path := filepath.Join(b.TempDir(), "x")
 	writeAll(b, path, m.data[key{"w", Master}])
 	f, err := os.Open(path)

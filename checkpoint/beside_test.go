@@ -12,10 +12,9 @@ import (
 	"zeroth/checkpoint/vfs/vfstest"
 )
 
-// Beside a run that saves and keeps only the newest checkpoint, readers find
-// one that is whole, or are told that it was deleted meanwhile: never that it
-// is damaged, nor that there is none.
-func TestReadBesideDeletion(t *testing.T) {
+// While a run saves and keeps only the newest checkpoint, readers find an intact one or get an
+// error that it was deleted: never that it is damaged, nor that there is none.
+func TestReadDuringDeletion(t *testing.T) {
 	root := t.TempDir()
 	m := newModel(1)
 	m.mustSave(t, vfs.OS{}, root, 1, 1, Options{headerBytes: 4096})
@@ -63,7 +62,7 @@ func TestReadBesideDeletion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(opened%5) * time.Millisecond) // others are at work in between
+		time.Sleep(time.Duration(opened%5) * time.Millisecond) // let the others work
 		bad, err := Verify(ctx, path, Walk{Workers: 1})
 		if len(bad) > 0 || err != nil && !errors.Is(err, ErrGone) {
 			t.Fatalf("verify: %v, %v", bad, err)
@@ -77,12 +76,12 @@ func TestReadBesideDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if few() {
-		t.Errorf("%d were opened, %d were gone, %d were saved: too few to tell", opened, gone, last)
+		t.Errorf("%d opened, %d gone, %d saved: too few for a verdict", opened, gone, last)
 	}
 }
 
-// At every operation of opening the newest one, it is deleted: what comes of it
-// is the next one, or the word that it is gone.
+// The newest checkpoint is deleted before every operation of opening it: the result is the next
+// one, or an error that it is gone.
 func TestDeletedAtEveryOperation(t *testing.T) {
 	for n := 0; ; n++ {
 		mem := &vfstest.Mem{}
@@ -100,16 +99,16 @@ func TestDeletedAtEveryOperation(t *testing.T) {
 		}}
 		c, err := FindIn(fsys, "/c", "latest")
 		if err != nil {
-			t.Fatalf("deleted ahead of operation %d: %v", n, err)
+			t.Fatalf("deleted before operation %d: %v", n, err)
 		}
 		if newer.equals(c) != nil && older.equals(c) != nil {
-			t.Fatalf("deleted ahead of operation %d: it is neither", n)
+			t.Fatalf("deleted before operation %d: the result is neither", n)
 		}
 		past := at <= n
 		c.Close()
 		at = 0
 		if _, err := OpenIn(fsys, first); err != nil && !errors.Is(err, ErrGone) {
-			t.Fatalf("deleted ahead of operation %d of opening: %v", n, err)
+			t.Fatalf("deleted before operation %d of opening: %v", n, err)
 		}
 		if past {
 			break
@@ -117,8 +116,8 @@ func TestDeletedAtEveryOperation(t *testing.T) {
 	}
 }
 
-// What was never there is not damaged either.
-func TestNeverThere(t *testing.T) {
+// A checkpoint that never existed is not reported as damaged.
+func TestNonexistentCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{filepath.Join(dir, "none"), filepath.Join(dir, "step-00000001")} {
 		if _, err := Open(path); !errors.Is(err, ErrGone) {
@@ -135,8 +134,7 @@ func TestNeverThere(t *testing.T) {
 	}
 }
 
-// halfRead is a file system whose first reading of a folder leaves out what was
-// renamed meanwhile.
+// halfRead is a file system whose first listing of a folder misses a name renamed meanwhile.
 type halfRead struct {
 	vfs.FS
 	readings int
@@ -150,7 +148,7 @@ func (h *halfRead) List(dir string) ([]vfs.Entry, error) {
 	return h.FS.List(dir)
 }
 
-// A checkpoint that one reading of the folder leaves out is found.
+// A checkpoint missed by one listing of the folder is found.
 func TestListReadsNamesTwice(t *testing.T) {
 	root := t.TempDir()
 	newModel(1).mustSave(t, vfs.OS{}, root, 1, 1, Options{})

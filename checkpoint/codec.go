@@ -9,7 +9,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Numbers of the codec planes; the package comment has its format.
+// Constants of the codec planes; the package comment describes its format.
 const (
 	methodRaw    = 0
 	methodPlanes = 1
@@ -20,14 +20,14 @@ const (
 	pieceZstd = 3
 
 	pieceBytes = 1 << 17 // huff0 takes at most 2^18-1
-	pieceLeast = 1024    // shorter ones stay raw: a table costs more
+	pieceLeast = 1024    // shorter pieces stay raw: a table would cost more
 )
 
-// coder is the work space of one goroutine for encoding and decoding blocks.
+// coder is the work space of one goroutine that encodes or decodes blocks.
 type coder struct {
-	plane [blockBytes]byte // planes of a block, one after the other
+	plane [blockBytes]byte // concatenated planes of a block
 	huff  huff0.Scratch
-	table *huff0.Scratch // of the decoder
+	table *huff0.Scratch // for decoding
 	enc   *zstd.Encoder
 	dec   *zstd.Decoder
 	zbuf  []byte
@@ -50,7 +50,7 @@ func newCoder() *coder {
 	return c
 }
 
-// encode appends a block to dst; it never grows it by more than len(src)+1.
+// encode appends an encoded block to dst, with at most len(src)+1 bytes.
 func (c *coder) encode(dst, src []byte, t DType) []byte {
 	size, start := t.Size(), len(dst)
 	dst = append(dst, methodPlanes)
@@ -82,7 +82,7 @@ func (c *coder) encodePiece(dst, b []byte) []byte {
 	if err != nil || len(out) >= len(b) {
 		return appendPiece(dst, pieceRaw, b)
 	}
-	if len(out) < len(b)/4 { // so few symbols that there may be repetitions, such as rows never used
+	if len(out) < len(b)/4 { // with so few symbols there may be repetitions, such as unused rows
 		c.zbuf = c.enc.EncodeAll(b, c.zbuf[:0])
 		if len(c.zbuf) < len(out) {
 			return appendPiece(dst, pieceZstd, c.zbuf)
@@ -96,8 +96,8 @@ func appendPiece(dst []byte, kind byte, b []byte) []byte {
 	return append(append(dst, kind, byte(n), byte(n>>8), byte(n>>16)), b...)
 }
 
-// noise is whether a sample of a piece looks like bytes of equal probability:
-// the sum of squares of n counts is then near n²/256 + n.
+// noise reports whether the bytes in a sample of a piece look equally probable: then the sum of
+// squares of their counts is near n²/256 + n.
 func noise(b []byte) bool {
 	const n = 4096
 	if len(b) < 2*n {
@@ -115,7 +115,7 @@ func noise(b []byte) bool {
 	return sum < n*n/200
 }
 
-// decode fills dst with the block that src holds.
+// decode decodes the block src into dst.
 func (c *coder) decode(dst, src []byte, t DType) error {
 	if len(src) == 0 {
 		return errors.New("empty block")
@@ -131,7 +131,7 @@ func (c *coder) decode(dst, src []byte, t DType) error {
 	case methodPlanes:
 		return c.decodePlanes(dst, src, t)
 	}
-	return fmt.Errorf("block method %d is not known", method)
+	return fmt.Errorf("unknown block method %d", method)
 }
 
 func (c *coder) decodePlanes(dst, src []byte, t DType) error {
@@ -148,17 +148,16 @@ func (c *coder) decodePlanes(dst, src []byte, t DType) error {
 		}
 	}
 	if len(src) > 0 {
-		return fmt.Errorf("%d bytes behind the last plane", len(src))
+		return fmt.Errorf("%d bytes after the last plane", len(src))
 	}
 	merge(dst, c.plane[:len(dst)], size, rotates(t))
 	return nil
 }
 
-// decodePiece fills dst from the piece at the start of src and returns what
-// follows it.
+// decodePiece decodes the piece at the start of src into dst and returns the rest of src.
 func (c *coder) decodePiece(dst, src []byte) ([]byte, error) {
 	if len(src) < 4 {
-		return nil, errors.New("piece cut short")
+		return nil, errors.New("truncated piece")
 	}
 	kind, n := src[0], int(src[1])|int(src[2])<<8|int(src[3])<<16
 	if n > len(src)-4 {
@@ -189,7 +188,7 @@ func (c *coder) decodePiece(dst, src []byte) ([]byte, error) {
 		}
 		return rest, err
 	}
-	return nil, fmt.Errorf("piece kind %d is not known", kind)
+	return nil, fmt.Errorf("unknown piece kind %d", kind)
 }
 
 func (c *coder) unhuff(dst, b []byte) error {
@@ -205,11 +204,10 @@ func (c *coder) unhuff(dst, b []byte) error {
 	return err
 }
 
-// rotates is whether elements of a dtype are rotated before they are split.
+// rotates reports whether elements of a dtype are rotated before they are split.
 func rotates(t DType) bool { return t == F32 || t == BF16 || t == F16 || t == "F64" }
 
-// split puts byte p of every element of size bytes into the p-th of size equal
-// parts of dst.
+// split puts byte p of every element of size bytes into the p-th of size equal parts of dst.
 func split(dst, src []byte, size int, rotate bool) {
 	n := len(src) / size
 	switch {
@@ -237,7 +235,7 @@ func split(dst, src []byte, size int, rotate bool) {
 	}
 }
 
-// merge undoes split.
+// merge reverses split.
 func merge(dst, src []byte, size int, rotate bool) {
 	n := len(dst) / size
 	switch {
@@ -269,7 +267,7 @@ func merge(dst, src []byte, size int, rotate bool) {
 	}
 }
 
-// element is an element of len(b) bytes, rotated left by one bit if asked.
+// element returns the element in b, rotated left by one bit if rotate is set.
 func element(b []byte, rotate bool) uint64 {
 	u := uint64(0)
 	for p, x := range b {

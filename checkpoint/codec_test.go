@@ -13,7 +13,7 @@ import (
 	"zeroth/checkpoint/safetensors"
 )
 
-// gauss is n numbers as weights are: normal with a given spread.
+// gauss returns n numbers distributed like weights: normal with a given spread.
 func gauss(n int, std float64, seed uint64) []float32 {
 	r := rand.New(rand.NewPCG(seed, 7))
 	out := make([]float32, n)
@@ -33,7 +33,7 @@ func roundTrip(t *testing.T, c *coder, raw []byte, dt DType) []byte {
 	t.Helper()
 	enc := c.encode([]byte("before"), raw, dt)
 	if !bytes.HasPrefix(enc, []byte("before")) {
-		t.Fatal("encode changed what was there")
+		t.Fatal("encode changed its input")
 	}
 	enc = enc[6:]
 	if len(enc) > len(raw)+1 {
@@ -56,13 +56,13 @@ func TestCodecRatios(t *testing.T) {
 	for i, x := range squares {
 		squares[i] = x * x
 	}
-	rare := make([]float32, n) // rows of 64 that are used once in 50
+	rare := make([]float32, n) // of rows of 64, one in 50 is used
 	copy(rare[12800:12864], gauss(64, 1, 3))
 	for _, b := range []struct {
 		what   string
 		raw    []byte
 		t      DType
-		lo, hi float64 // of stored/raw
+		lo, hi float64 // bounds of stored/raw
 	}{
 		{"weights bf16", encoded(gauss(2*n, 0.02, 1), BF16), BF16, 0.60, 0.70}, // the notes have 0.662
 		{"weights fp32", encoded(gauss(n, 0.02, 1), F32), F32, 0.80, 0.85},     // 0.831
@@ -79,7 +79,7 @@ func TestCodecRatios(t *testing.T) {
 	}
 }
 
-// Planes without information are recognised, those with some are not.
+// Planes without information are recognized as noise, others are not.
 func TestNoise(t *testing.T) {
 	planes := make([]byte, blockBytes)
 	split(planes, encoded(gauss(blockBytes/4, 0.02, 1), F32), 4, true)
@@ -90,10 +90,10 @@ func TestNoise(t *testing.T) {
 		}
 	}
 	for i := range n {
-		planes[i] &= 0xfe // as of squares, which have no sign
+		planes[i] &= 0xfe // like squares, which have no sign
 	}
 	if noise(planes[:n]) {
-		t.Error("a plane of 128 values is noise")
+		t.Error("a plane of 128 values is taken for noise")
 	}
 }
 
@@ -131,8 +131,7 @@ func FuzzCodecRoundTrip(f *testing.F) {
 	})
 }
 
-// Whatever the bytes, decoding fails or fills the block, and neither panics
-// nor writes outside of it.
+// Decoding any bytes either fails or fills the block; it never panics or writes outside it.
 func FuzzDecodeBlock(f *testing.F) {
 	c := newCoder()
 	f.Add(c.encode(nil, encoded(gauss(3000, 1, 1), F32), F32), uint16(3000))
@@ -143,7 +142,7 @@ func FuzzDecodeBlock(f *testing.F) {
 		c.decode(buf[:int(n)*4:int(n)*4], b, F32)
 		for _, x := range buf[int(n)*4:] {
 			if x != 0xa5 {
-				t.Fatal("decode wrote behind the block")
+				t.Fatal("decode wrote past the block")
 			}
 		}
 	})
@@ -216,7 +215,7 @@ func TestJoinCRC(t *testing.T) {
 	}
 	for _, bad := range []string{`12`, `"1234567"`, `"0000000g"`, `"+1234567"`, `"`} {
 		if _, err := parseCRCs(bad); err == nil {
-			t.Errorf("%s was taken", bad)
+			t.Errorf("%s was accepted", bad)
 		}
 	}
 }

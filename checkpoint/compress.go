@@ -8,72 +8,71 @@ import (
 	"time"
 )
 
-// Compression says when tensors are stored in the codec "planes".
+// Compression selects whether tensors are encoded with the codec "planes".
 type Compression uint8
 
 const (
 	Never  Compression = iota
-	Always             // blocks that do not shrink stay raw
-	Auto               // where a Tuner finds that it pays
+	Always             // except blocks that do not shrink
+	Auto               // if a Tuner finds that it pays off
 )
 
-// ParseCompression reads "never", "always" or "auto".
+// ParseCompression parses "never", "always" or "auto".
 func ParseCompression(s string) (Compression, error) {
 	for c, name := range compressionNames {
 		if s == name {
 			return Compression(c), nil
 		}
 	}
-	return 0, fmt.Errorf("compress: %q; never, always and auto are known", s)
+	return 0, fmt.Errorf("compress: %q; want never, always or auto", s)
 }
 
 var compressionNames = []string{"never", "always", "auto"}
 
 func (c Compression) String() string { return compressionNames[c] }
 
-// compresses is whether a tensor is encoded in this save.
+// compresses reports whether a tensor is encoded in this save.
 func (o Options) compresses(t Tensor) bool {
 	return o.Compress == Always || o.Compress == Auto && o.Tuner.pays(t)
 }
 
 const (
-	sampleBlocks = 4    // encoded per kind of tensor and save, to measure
-	sampleWorth  = 0.95 // of stored to raw bytes: above it, raw is kept
+	sampleBlocks = 4    // blocks encoded for measuring, per kind of tensor and save
+	sampleWorth  = 0.95 // ratio of stored to raw bytes above which tensors stay raw
 )
 
-// Tuner measures, while a save runs, how fast the storage takes raw or encoded
-// bytes and how fast and how well each kind of tensor encodes, and from that
-// decides what the next save encodes: kinds that shrink by 5 % or more, if the
-// codec is faster than the storage. So the first save is raw. One Tuner serves
-// all writers of a process; the zero Tuner is ready, a nil one measures
-// nothing.
+// Tuner decides which kinds of tensors to compress. During a save it measures the speed of the
+// storage, and the speed and ratio of encoding each kind of tensor; the next save encodes the
+// kinds that shrink by 5 % or more, if the codec is faster than the storage. So the first save
+// is raw. One Tuner serves all writers of a process. The zero Tuner is ready to use; a nil one
+// measures nothing.
 type Tuner struct {
 	mu      sync.Mutex
-	kinds   map[kindOf]*tally
-	nonce   string          // of the save being measured
-	start   time.Time       // of its first writer
-	bytes   int64           // that its writers have made durable
-	took    time.Duration   // from start to when the last of them had
-	workers int             // of its writers
-	encoded bool            // it has encoded extents: its speed is not the storage's
-	storage float64         // bytes a second of the last raw save before it, all writers
-	threads int             // that could encode in that, at most one per processor
-	chosen  map[kindOf]bool // what the save being measured encodes
+	kinds   map[tensorClass]*tally
+	nonce   string               // identifies the save being measured
+	start   time.Time            // when its first writer began
+	bytes   int64                // made durable by its writers
+	took    time.Duration        // from start until the last of them were durable
+	workers int                  // of all its writers
+	encoded bool                 // it has encoded extents, so its speed is not that of the storage
+	storage float64              // bytes per second in the last raw save, all writers
+	threads int                  // that could encode in that save, at most one per processor
+	chosen  map[tensorClass]bool // kinds that the save being measured encodes
 }
 
-// kindOf is what tensors are alike by.
-type kindOf struct {
+// tensorClass identifies a kind of tensors measured together.
+type tensorClass struct {
 	kind  string
 	dtype DType
 }
 
 type tally struct {
 	raw, stored int64         // bytes
-	spent       time.Duration // by one goroutine
-	blocks      int           // in this save
+	spent       time.Duration // encoding time in one goroutine
+	blocks      int           // encoded in this save
 }
 
-// begin notes a writer of a save.
+// begin registers a writer of a save.
 func (t *Tuner) begin(nonce string, workers int) saveClock {
 	c := saveClock{nonce, time.Now()}
 	if t == nil {
@@ -83,7 +82,7 @@ func (t *Tuner) begin(nonce string, workers int) saveClock {
 	defer t.mu.Unlock()
 	if nonce != t.nonce {
 		t.measure()
-		t.chosen = map[kindOf]bool{}
+		t.chosen = map[tensorClass]bool{}
 		for id, k := range t.kinds {
 			k.blocks = 0
 			t.chosen[id] = t.verdict(k).Pays
@@ -94,7 +93,7 @@ func (t *Tuner) begin(nonce string, workers int) saveClock {
 	return c
 }
 
-// end notes that a writer has made the files of a part durable.
+// end records that a writer has made the files of a part durable.
 func (t *Tuner) end(c saveClock, p *part) {
 	if t == nil {
 		return
@@ -109,8 +108,8 @@ func (t *Tuner) end(c saveClock, p *part) {
 	t.encoded = t.encoded || p.encoded()
 }
 
-// measure learns the storage's speed from a save whose writers have all ended,
-// if it was raw. Under mu.
+// measure computes the storage's speed from the last save, whose writers have all finished, if
+// it was raw. The caller holds mu.
 func (t *Tuner) measure() {
 	if t.encoded || t.bytes == 0 {
 		return
@@ -119,8 +118,7 @@ func (t *Tuner) measure() {
 	t.threads = min(t.workers, runtime.GOMAXPROCS(0))
 }
 
-// sample encodes the first block of a chunk to learn about its kind, a few
-// times per save.
+// sample measures encoding the first block of a chunk, a few times per kind and save.
 func (t *Tuner) sample(c *coder, x Tensor, data []byte) {
 	if t == nil || len(data) < blockBytes/4 || !t.wants(x) {
 		return
@@ -135,12 +133,12 @@ func (t *Tuner) wants(x Tensor) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.kinds == nil {
-		t.kinds = map[kindOf]*tally{}
+		t.kinds = map[tensorClass]*tally{}
 	}
-	k := t.kinds[kindOf{x.Kind, x.DType}]
+	k := t.kinds[tensorClass{x.Kind, x.DType}]
 	if k == nil {
 		k = &tally{}
-		t.kinds[kindOf{x.Kind, x.DType}] = k
+		t.kinds[tensorClass{x.Kind, x.DType}] = k
 	}
 	k.blocks++
 	return k.blocks <= sampleBlocks
@@ -149,7 +147,7 @@ func (t *Tuner) wants(x Tensor) bool {
 func (t *Tuner) add(x Tensor, raw, stored int, d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	k := t.kinds[kindOf{x.Kind, x.DType}]
+	k := t.kinds[tensorClass{x.Kind, x.DType}]
 	k.raw, k.stored, k.spent = k.raw+int64(raw), k.stored+int64(stored), k.spent+d
 }
 
@@ -159,20 +157,20 @@ func (t *Tuner) pays(x Tensor) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.chosen[kindOf{x.Kind, x.DType}]
+	return t.chosen[tensorClass{x.Kind, x.DType}]
 }
 
-// Verdict is what a Tuner has found out about a kind of tensor.
+// Verdict is the decision of a Tuner on a kind of tensor, with its measurements.
 type Verdict struct {
 	Kind    string
 	DType   DType
 	Ratio   float64 // stored/raw bytes
-	Codec   float64 // bytes of raw data a second, all threads
-	Storage float64 // bytes a second
+	Codec   float64 // bytes of raw data per second, all threads
+	Storage float64 // bytes per second
 	Pays    bool
 }
 
-// verdict of a tally, under mu.
+// verdict returns the decision for a tally. The caller holds mu.
 func (t *Tuner) verdict(k *tally) Verdict {
 	if k == nil || k.raw == 0 || t.storage == 0 {
 		return Verdict{}
@@ -183,7 +181,7 @@ func (t *Tuner) verdict(k *tally) Verdict {
 	return v
 }
 
-// Verdicts is what was found for each kind, for people to read after a save.
+// Verdicts returns the decision for each kind, for reporting after a save.
 func (t *Tuner) Verdicts() []Verdict {
 	t.mu.Lock()
 	defer t.mu.Unlock()

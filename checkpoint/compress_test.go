@@ -10,7 +10,7 @@ import (
 	"zeroth/shard"
 )
 
-// codecs is the set of codecs per kind in a checkpoint.
+// codecs returns the codecs used per kind in a checkpoint.
 func codecs(t *testing.T, fsys vfs.FS, path string, m *model) map[string]string {
 	t.Helper()
 	c, err := OpenIn(fsys, path)
@@ -30,8 +30,8 @@ func codecs(t *testing.T, fsys vfs.FS, path string, m *model) map[string]string 
 	return out
 }
 
-// Auto writes the first save raw and, where the storage is slow, later ones
-// encoded, but not kinds that do not shrink.
+// Auto writes the first save raw and, on slow storage, later ones encoded, except kinds that do
+// not shrink.
 func TestAutoCompression(t *testing.T) {
 	m := bigModel(blockBytes, Master, "m", "noise")
 	for i := range m.tensors {
@@ -42,7 +42,7 @@ func TestAutoCompression(t *testing.T) {
 	mem := &vfstest.Mem{}
 	slow := vfstest.Hook{FS: mem, Before: func(o vfstest.Op) error {
 		if o.Do == "write" {
-			time.Sleep(time.Duration(o.Bytes) * time.Microsecond) // 1 MB/s, each of 4 workers: slower than any codec under the race detector
+			time.Sleep(time.Duration(o.Bytes) * time.Microsecond) // 1 MB/s for each of 4 workers: slower than any codec under the race detector
 		}
 		return nil
 	}}
@@ -50,11 +50,11 @@ func TestAutoCompression(t *testing.T) {
 	opt := Options{Compress: Auto, Tuner: tuner}
 	first := m.mustSave(t, slow, "/c", 1, 2, opt)
 	if got := codecs(t, mem, first, m); got[Master] != codecRaw || got["m"] != codecRaw {
-		t.Errorf("the first save has %v", got)
+		t.Errorf("the first save uses %v", got)
 	}
 	second := m.mustSave(t, slow, "/c", 2, 2, opt)
 	if got := codecs(t, mem, second, m); got[Master] != codecPlanes || got["m"] != codecPlanes || got["noise"] != codecRaw {
-		t.Errorf("on slow storage the second save has %v; %+v", got, tuner.Verdicts())
+		t.Errorf("on slow storage the second save uses %v; %+v", got, tuner.Verdicts())
 	}
 	v := tuner.Verdicts()
 	if len(v) != 3 || v[1].Kind != Master || v[1].Ratio > 0.9 || v[1].Storage < 1e5 || v[1].Storage > 5e6 || v[1].Codec < v[1].Storage || v[2].Pays {
@@ -63,18 +63,18 @@ func TestAutoCompression(t *testing.T) {
 	tuner.storage = 1e15 // faster than any codec
 	third := m.mustSave(t, mem, "/c", 3, 2, opt)
 	if got := codecs(t, mem, third, m); got[Master] != codecRaw {
-		t.Errorf("on fast storage the save has %v", got)
+		t.Errorf("on fast storage the save uses %v", got)
 	}
 	if tuner.Verdicts()[0].Storage == 1e15 {
 		t.Error("a raw save did not measure the storage again")
 	}
 	if got := codecs(t, mem, m.mustSave(t, mem, "/c", 4, 1, Options{Compress: Auto}), m); got[Master] != codecRaw {
-		t.Errorf("without a tuner the save has %v", got)
+		t.Errorf("without a tuner the save uses %v", got)
 	}
 }
 
-// What a save encodes is settled when it begins: a writer that is done early
-// has measured only its own part of the storage's speed.
+// The codecs of a save are fixed when it begins: a writer that finishes early has measured only
+// its own part of the storage's speed.
 func TestTunerWaitsForAllWriters(t *testing.T) {
 	m, tuner := bigModel(4*blockBytes, Master), &Tuner{}
 	s, err := Begin(t.TempDir(), 1, Options{Compress: Auto, Tuner: tuner, Workers: 1})
@@ -84,7 +84,7 @@ func TestTunerWaitsForAllWriters(t *testing.T) {
 	var parts []PartFile
 	for rank, r := range []shard.Range{{Lo: 0, Hi: 2 * blockBytes}, {Lo: 2 * blockBytes, Hi: 4 * blockBytes}} {
 		w := s.Writer(rank)
-		time.Sleep(50 * time.Millisecond) // as slow storage
+		time.Sleep(50 * time.Millisecond) // like slow storage
 		if err := w.Put(m.tensors[0], r, m.data[m.tensors[0].key()][4*r.Lo:4*r.Hi], nil); err != nil {
 			t.Fatal(err)
 		}
@@ -99,10 +99,10 @@ func TestTunerWaitsForAllWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := codecs(t, vfs.OS{}, path, m); got[Master] != codecRaw {
-		t.Errorf("the first save has %v", got)
+		t.Errorf("the first save uses %v", got)
 	}
 	if v := tuner.Verdicts(); v[0].Storage < float64(parts[0].Data+parts[1].Data)/tuner.took.Seconds()*0.99 {
-		t.Errorf("%d and %d bytes in %v are %.3g bytes a second", parts[0].Data, parts[1].Data, tuner.took, v[0].Storage)
+		t.Errorf("%d and %d bytes in %v give %.3g bytes per second", parts[0].Data, parts[1].Data, tuner.took, v[0].Storage)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestParseCompression(t *testing.T) {
 			t.Errorf("%v became %v, %v", c, got, err)
 		}
 	}
-	if _, err := ParseCompression("zip"); err == nil || !strings.Contains(err.Error(), "never, always and auto") {
+	if _, err := ParseCompression("zip"); err == nil || !strings.Contains(err.Error(), "never, always or auto") {
 		t.Errorf("got %v", err)
 	}
 }

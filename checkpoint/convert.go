@@ -9,17 +9,17 @@ import (
 	"zeroth/shard"
 )
 
-// Export says how a checkpoint becomes a safetensors folder.
+// Export configures the conversion of a checkpoint to a safetensors folder.
 type Export struct {
-	Kind     string            // "": Master
-	DType    DType             // "": F32
-	PartSize int64             // bytes of a part at most; 0: 5 GB (5e9)
-	Metadata map[string]string // of each file; nil: {"format": "pt"}
-	// Name is what a parameter is called there, or false to leave it out. nil:
-	// as here.
+	Kind     string            // default Master
+	DType    DType             // default F32
+	PartSize int64             // maximum bytes per part; default 5 GB (5e9)
+	Metadata map[string]string // of each file; default {"format": "pt"}
+	// Name returns the exported name of a parameter, or false to omit it. By default names are
+	// unchanged.
 	Name func(string) (string, bool)
-	// Change is what the elements r of a tensor become, called from several
-	// goroutines. nil: they stay.
+	// Change returns the exported values of the elements r of a tensor. It is called from several
+	// goroutines. By default values are unchanged.
 	Change func(t Tensor, r shard.Range, x []float32) []float32
 	Walk
 }
@@ -49,10 +49,10 @@ func (e Export) withDefaults() Export {
 	return e
 }
 
-// Export writes the tensors of one kind to a folder that other tools open:
-// model.safetensors, or parts and an index. It holds one chunk of 4 MiB per
-// worker in memory. Tied tensors are one here and stay one. After an error,
-// ctx's too, the folder has no model.
+// Export writes the tensors of one kind to a folder that other tools can open:
+// model.safetensors, or parts and an index. It holds one chunk of 4 MiB per worker in memory.
+// Tied tensors are stored once and stay so. After any error, including the end of ctx, the
+// folder has no model.
 func (c *Checkpoint) Export(ctx context.Context, dir string, e Export) error {
 	e = e.withDefaults()
 	var specs []safetensors.Spec
@@ -69,7 +69,7 @@ func (c *Checkpoint) Export(ctx context.Context, dir string, e Export) error {
 		})
 	}
 	if len(specs) == 0 {
-		return fmt.Errorf("export %s: it has no tensors of kind %s to export", c.Path, e.Kind)
+		return fmt.Errorf("export %s: no tensors of kind %s", c.Path, e.Kind)
 	}
 	w, err := safetensors.CreateFolderIn(e.FS, dir, e.PartSize, specs, e.Metadata)
 	if err != nil {
@@ -100,21 +100,21 @@ func (c *Checkpoint) exportRun(w *safetensors.Writer, x exportRun, e Export) err
 	return nil
 }
 
-// Import says how safetensors become a checkpoint's master parameters.
+// Import configures the conversion of safetensors to a checkpoint's master parameters.
 type Import struct {
 	Step  int64
 	State []byte // state.json of the checkpoint
 	Files []Attachment
-	// Name is what a tensor is called here, or false to leave it out. nil: as
-	// there.
+	// Name returns the name of a tensor in the checkpoint, or false to omit it. By default names
+	// are unchanged.
 	Name     func(string) (string, bool)
 	Options  Options
 	Progress func(add int64) // may be nil
 }
 
-// Import makes a checkpoint in the folder root from safetensors: each tensor,
-// widened to float32, as the master of its name. It returns its folder. After
-// an error, ctx's too, there is no checkpoint.
+// Import creates a checkpoint in the folder root from safetensors: each tensor, widened to
+// float32, becomes a master tensor. It returns the checkpoint's folder. After any error,
+// including the end of ctx, there is no checkpoint.
 func (im Import) Import(ctx context.Context, src *safetensors.Reader, root string) (string, error) {
 	if im.Name == nil {
 		im.Name = func(s string) (string, bool) { return s, true }
@@ -166,13 +166,12 @@ func (im Import) tensors(ctx context.Context, src *safetensors.Reader, w *Writer
 	return nil
 }
 
-// Reshard writes the checkpoint again, into the folder root, as so many
-// writers with equal shares would have. Loading never needs that; storage may.
-// It returns the new checkpoint's folder. After an error, ctx's too, there is
-// none.
+// Reshard copies the checkpoint to the folder root, divided among the given number of writers.
+// Loading never requires this, but storage may. It returns the new checkpoint's folder. After
+// any error, including the end of ctx, there is no new checkpoint.
 func (c *Checkpoint) Reshard(ctx context.Context, root string, writers int, opt Options, progress func(add int64)) (string, error) {
 	if writers < 1 {
-		return "", fmt.Errorf("reshard: %d writers", writers)
+		return "", fmt.Errorf("reshard: %d writers; want at least 1", writers)
 	}
 	s, err := Begin(root, c.Step, opt)
 	if err != nil {
@@ -194,7 +193,7 @@ func (c *Checkpoint) Reshard(ctx context.Context, root string, writers int, opt 
 	return s.Commit(com)
 }
 
-// share puts writer i's of n equal shares of each tensor.
+// share puts the i-th of n equal shares of each tensor.
 func (c *Checkpoint) share(ctx context.Context, w *Writer, i, n int, progress func(int64)) error {
 	p := newPump(ctx, w, progress)
 	for _, t := range c.Tensors {
@@ -210,7 +209,7 @@ func (c *Checkpoint) share(ctx context.Context, w *Writer, i, n int, progress fu
 
 // pump reads chunks into a few buffers and puts them.
 type pump struct {
-	ctx      context.Context // of the one call that it serves
+	ctx      context.Context // of the call that created the pump
 	w        *Writer
 	progress func(int64)
 	free     chan []byte
@@ -222,14 +221,14 @@ func newPump(ctx context.Context, w *Writer, progress func(int64)) *pump {
 	}
 	p := &pump{ctx, w, progress, make(chan []byte, w.opt.Workers+1)}
 	for range cap(p.free) {
-		p.free <- nil // made when first used
+		p.free <- nil // allocated when first used
 	}
 	return p
 }
 
-// run puts the elements r of a tensor, which read gives chunk by chunk.
+// run puts the elements r of a tensor, read chunk by chunk.
 func (p *pump) run(t Tensor, r shard.Range, read func(shard.Range, []byte) error) error {
-	if t.Numel() == 0 { // has no chunks, but is there
+	if t.Numel() == 0 { // there are no chunks, but the tensor must be recorded
 		return p.w.Put(t, r, nil, nil)
 	}
 	return chunks(t, r, func(r shard.Range) error {

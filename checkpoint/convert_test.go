@@ -19,8 +19,8 @@ import (
 
 func wholeOf(n int) shard.Range { return shard.Range{Hi: n} }
 
-// Exported as float32 and imported again, the masters are the same to the
-// bit; exported as bf16 they are rounded.
+// Masters exported as float32 and imported again are the same to the bit; exported as bf16 they
+// are rounded.
 func TestExportImport(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(1)
@@ -37,7 +37,7 @@ func TestExportImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	if part, err := os.ReadFile(filepath.Join(hf, "model-00001-of-00003.safetensors")); err != nil || !bytes.Contains(part, []byte(`"__metadata__":{"format":"pt"}`)) {
-		t.Errorf("the first part has no metadata, or is not there: %v", err)
+		t.Errorf("the first part has no metadata or does not exist: %v", err)
 	}
 	src, err := safetensors.Open(hf)
 	if err != nil {
@@ -66,7 +66,7 @@ func TestExportImport(t *testing.T) {
 		y, ok := back.Tensor(x.Name, Master)
 		got := make([]byte, x.Bytes())
 		if !ok || !y.same(x) {
-			t.Fatalf("%v came back as %v", x, y)
+			t.Fatalf("%v was imported as %v", x, y)
 		}
 		if err := back.Read(x.Name, Master, wholeOf(x.Numel()), got); err != nil || !bytes.Equal(got, m.data[x.key()]) {
 			t.Errorf("%v differs, %v", x, err)
@@ -103,8 +103,8 @@ func TestExportImport(t *testing.T) {
 	}
 }
 
-// An export that meets a bad block fails and leaves no model behind; an
-// import of what is not a float fails and leaves no checkpoint.
+// Exporting a damaged block fails and leaves no model; importing a tensor that is not a float fails
+// and leaves no checkpoint.
 func TestConvertFailures(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(1)
@@ -121,7 +121,7 @@ func TestConvertFailures(t *testing.T) {
 		t.Errorf("exported a damaged checkpoint: %v", err)
 	}
 	if in, _ := os.ReadDir(hf); len(in) > 0 {
-		t.Errorf("left %v", in)
+		t.Errorf("remaining: %v", in)
 	}
 	if _, err := c.Reshard(context.Background(), filepath.Join(dir, "r"), 2, Options{}, nil); err == nil || !strings.Contains(err.Error(), "CRC32C") {
 		t.Errorf("resharded a damaged checkpoint: %v", err)
@@ -135,14 +135,14 @@ func TestConvertFailures(t *testing.T) {
 	}
 	defer src.Close()
 	root := filepath.Join(dir, "i")
-	if _, err := (Import{}).Import(context.Background(), src, root); err == nil || !strings.Contains(err.Error(), "weights are loaded from F32") {
+	if _, err := (Import{}).Import(context.Background(), src, root); err == nil || !strings.Contains(err.Error(), "weights must be F32") {
 		t.Errorf("imported integers: %v", err)
 	}
 	if l, _ := List(root); len(l) > 0 {
-		t.Errorf("left %+v", l)
+		t.Errorf("remaining: %+v", l)
 	}
 	if l, _ := List(filepath.Join(dir, "r")); len(l) > 0 {
-		t.Errorf("left %+v", l)
+		t.Errorf("remaining: %+v", l)
 	}
 }
 

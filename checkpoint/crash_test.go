@@ -17,7 +17,7 @@ import (
 
 var errCrash = errors.New("crashed")
 
-// afterN lets n changes through; the n+1st and what follows fail as fail says.
+// afterN lets n changes through; the following ones fail as determined by fail.
 type afterN struct {
 	mu   sync.Mutex
 	n    int
@@ -40,7 +40,7 @@ func (a *afterN) before(o vfstest.Op) error {
 	return nil
 }
 
-// twoSaves is the old model committed in fsys, and options for the next save.
+// twoSaves commits the old model in fsys, and returns options for the next save.
 func twoSaves(t *testing.T, fsys vfs.FS) (older, newer *model, opt Options) {
 	older, newer = newModel(1), newModel(2)
 	opt = Options{headerBytes: 4096, Workers: 1, Compress: Auto}
@@ -48,9 +48,8 @@ func twoSaves(t *testing.T, fsys vfs.FS) (older, newer *model, opt Options) {
 	return older, newer, opt
 }
 
-// The process dies ahead of every single operation of a save and of the
-// deletion that follows. What is there then is the old or the new checkpoint,
-// whole, and another save works.
+// The process crashes before every single operation of a save and of the following deletion. Then
+// the old or the new checkpoint exists, complete, and another save works.
 func TestCrashAtEveryOperation(t *testing.T) {
 	sawOld, sawNew := 0, 0
 	for n := 0; ; n++ {
@@ -63,10 +62,10 @@ func TestCrashAtEveryOperation(t *testing.T) {
 		if committed {
 			_, err = PruneIn(fsys, "/c", Keep{Last: 1})
 		}
-		disk := mem.AfterPowerLoss(mem.Ops(), func(vfstest.Change) vfstest.Outcome { return vfstest.Kept }) // locks are gone, all writes there
+		disk := mem.AfterPowerLoss(mem.Ops(), func(vfstest.Change) vfstest.Outcome { return vfstest.Kept }) // locks are gone, all writes survive
 		what, e := oldOrNew(disk, older, newer, committed)
 		if e != nil {
-			t.Fatalf("crash ahead of change %d: %v", n, e)
+			t.Fatalf("crash before change %d: %v", n, e)
 		}
 		if what == "new" {
 			sawNew++
@@ -74,7 +73,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 			sawOld++
 		}
 		if e := nextSaveWorks(disk, opt); e != nil {
-			t.Fatalf("crash ahead of change %d: %v", n, e)
+			t.Fatalf("crash before change %d: %v", n, e)
 		}
 		if err == nil {
 			break // n is past the last operation
@@ -85,8 +84,8 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// oldOrNew checks that the latest checkpoint is one of the two, to the bit;
-// the new one if it was committed.
+// oldOrNew checks that the latest checkpoint is one of the two, to the bit, and the new one if it
+// was committed.
 func oldOrNew(fsys vfs.FS, older, newer *model, committed bool) (string, error) {
 	list, err := ListIn(fsys, "/c")
 	if err != nil {
@@ -110,7 +109,7 @@ func oldOrNew(fsys vfs.FS, older, newer *model, committed bool) (string, error) 
 	return "old", older.holds(fsys, path)
 }
 
-// nextSaveWorks saves step 3 and prunes: nothing else is left then.
+// nextSaveWorks saves step 3, prunes, and checks that nothing else remains.
 func nextSaveWorks(fsys vfs.FS, opt Options) error {
 	m := newModel(3)
 	if _, err := m.save(fsys, "/c", 3, 1, 3, opt); err != nil {
@@ -125,14 +124,14 @@ func nextSaveWorks(fsys vfs.FS, opt Options) error {
 	}
 	for _, e := range in {
 		if e.Name != lockName && e.Name != "step-00000003" {
-			return fmt.Errorf("%s is left", e.Name)
+			return fmt.Errorf("%s remains", e.Name)
 		}
 	}
 	return m.holds(fsys, "/c/step-00000003")
 }
 
-// The power fails after every operation of a save and of the deletion of the
-// old checkpoint, and of what was not synced any part may survive.
+// The power fails after every operation of a save and of the deletion of the old checkpoint; any
+// part of the unsynced changes may survive.
 func TestPowerLossAtEveryOperation(t *testing.T) {
 	mem := &vfstest.Mem{}
 	older, newer, opt := twoSaves(t, mem)
@@ -164,7 +163,7 @@ func TestPowerLossAtEveryOperation(t *testing.T) {
 	t.Logf("%d states of the disk", states)
 }
 
-// outcomes are ways in which a disk forgets.
+// outcomes returns different ways in which a disk loses changes.
 func outcomes(random int) map[string]func(vfstest.Change) vfstest.Outcome {
 	all := func(name, content vfstest.Outcome) func(vfstest.Change) vfstest.Outcome {
 		return func(c vfstest.Change) vfstest.Outcome {
@@ -180,15 +179,15 @@ func outcomes(random int) map[string]func(vfstest.Change) vfstest.Outcome {
 		"torn writes": all(vfstest.Kept, vfstest.Torn),
 	}
 	for i := range random {
-		out[fmt.Sprintf("random %d", i)] = func(c vfstest.Change) vfstest.Outcome { // the same for each change whenever asked
+		out[fmt.Sprintf("random %d", i)] = func(c vfstest.Change) vfstest.Outcome { // deterministic for each change
 			return vfstest.Outcome(rand.New(rand.NewPCG(uint64(c.Index), uint64(i))).IntN(3))
 		}
 	}
 	return out
 }
 
-// One operation fails, on one rank, and the process lives: every rank is told,
-// nothing was committed, nothing is left, and the next save works.
+// One operation fails on one rank and the process lives: every rank gets the error, nothing is
+// committed, nothing remains, and the next save works.
 func TestEveryOperationFailsOnce(t *testing.T) {
 	for _, errno := range []error{syscall.ENOSPC, syscall.EIO} {
 		failed := 0
@@ -208,7 +207,7 @@ func TestEveryOperationFailsOnce(t *testing.T) {
 				break
 			}
 			if err == nil {
-				t.Fatalf("%s failed with %v and the save did not", what, errno)
+				t.Fatalf("%s failed with %v, but the save did not", what, errno)
 			}
 			if !strings.Contains(err.Error(), errno.Error()) {
 				t.Fatalf("%s failed: %v", what, err)
@@ -228,7 +227,7 @@ func TestEveryOperationFailsOnce(t *testing.T) {
 	}
 }
 
-// A disk that cannot read a block back says so with tensor and range.
+// The error for a block that the disk cannot read names tensor and range.
 func TestReadErrorNamesTensor(t *testing.T) {
 	mem := &vfstest.Mem{}
 	m := newModel(1)
@@ -254,7 +253,7 @@ func TestReadErrorNamesTensor(t *testing.T) {
 	}
 }
 
-// A rank that fails, dies or is slow: the others are told, nothing is committed.
+// If a rank fails, dies or is slow, the others get an error and nothing is committed.
 func TestRankFailures(t *testing.T) {
 	broken := errors.New("out of luck")
 	for _, c := range []struct {
@@ -299,7 +298,8 @@ func TestRankFailures(t *testing.T) {
 		}
 		g.wg.Wait()
 		for rank, err := range errs {
-			// After a death, what a rank that was still writing meets is the folder that rank 0 has removed.
+			// After a death, a rank that is still writing may find that rank 0 has removed the
+			// folder.
 			if err == nil || c.what != "rank 2 dies" && !strings.Contains(err.Error(), broken.Error()) {
 				t.Errorf("%s: rank %d: %v", c.what, rank, err)
 			}

@@ -9,10 +9,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func crc(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
-// joinCRC is the CRC32C of a followed by b, from the CRC32C of each and the
-// number of bytes of b: crc(a)·x^(8·len(b)) + crc(b) over GF(2), as zlib's
-// crc32_combine does it. So the checksum of a file follows from those of its
-// blocks, which may be written in any order.
+// joinCRC returns the CRC32C of a followed by b, given the CRC32C of each and the length of b:
+// crc(a)·x^(8·len(b)) + crc(b) over GF(2), as in zlib's crc32_combine. It derives the checksum
+// of a file from those of its blocks, which may be written in any order.
 func joinCRC(a, b uint32, lenB int64) uint32 {
 	return mulPoly(powX(lenB), a) ^ b
 }
@@ -20,7 +19,7 @@ func joinCRC(a, b uint32, lenB int64) uint32 {
 // Polynomials are bit-reversed: bit 31 is x^0.
 const polyOne = 1 << 31
 
-// mulPoly is a·b modulo the CRC polynomial.
+// mulPoly returns a·b modulo the CRC polynomial.
 func mulPoly(a, b uint32) uint32 {
 	p := uint32(0)
 	for m := uint32(polyOne); ; m >>= 1 {
@@ -46,7 +45,7 @@ var squares = func() (t [64]uint32) {
 	return t
 }()
 
-// powX is x^(8n).
+// powX returns x^(8n).
 func powX(n int64) uint32 {
 	p := uint32(polyOne)
 	for i := 3; n > 0; i, n = i+1, n>>1 {
@@ -57,8 +56,7 @@ func powX(n int64) uint32 {
 	return p
 }
 
-// crcs is a list of CRC32C that JSON has as one string of 8 hexadecimal digits
-// each.
+// crcs is a list of CRC32C checksums. In JSON it is one string with 8 hexadecimal digits each.
 type crcs []uint32
 
 func (c crcs) MarshalJSON() ([]byte, error) {

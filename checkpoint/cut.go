@@ -9,18 +9,19 @@ import (
 	"zeroth/shard"
 )
 
-// cut is which part of a tensor an extent counts its elements in: ranges of one dimension.
+// cut selects the part of a tensor in which an extent counts its elements: ranges of one
+// dimension.
 type cut struct {
 	Dim  int      `json:"dim"`
 	Take [][2]int `json:"take"` // indices [lo, hi), ascending
 }
 
-// maxTake is how many ranges a cut has at most.
+// maxTake is the maximum number of ranges in a cut.
 const maxTake = 16
 
 var cutKeys = []string{"dim", "take"}
 
-// cutOf returns a parameter's cut as extents have it; nil for the whole tensor.
+// cutOf converts a parameter's cut to the form in extents; nil means the whole tensor.
 func cutOf(c shard.Cut) *cut {
 	if c.Full == nil {
 		return nil
@@ -32,12 +33,12 @@ func cutOf(c shard.Cut) *cut {
 	return x
 }
 
-// same says whether two extents count in the same part.
+// same reports whether c and o select the same part.
 func (c *cut) same(o *cut) bool {
 	return c == o || c != nil && o != nil && c.Dim == o.Dim && slices.Equal(c.Take, o.Take)
 }
 
-// first returns the first index that the part has in its dimension.
+// first returns the first selected index.
 func (c *cut) first() int {
 	if c == nil || len(c.Take) == 0 {
 		return 0
@@ -45,7 +46,7 @@ func (c *cut) first() int {
 	return c.Take[0][0]
 }
 
-// String names a part in data files and messages; the whole has no name.
+// String names the part in data files and messages; the whole tensor has the name "".
 func (c *cut) String() string {
 	if c == nil {
 		return ""
@@ -64,19 +65,19 @@ func (c *cut) param(t Tensor) (shard.Param, error) {
 		return p, nil
 	}
 	if c.Dim < 0 || c.Dim >= len(t.Shape) || len(c.Take) > maxTake {
-		return p, fmt.Errorf("%v: a part in dimension %d, of %d ranges", t, c.Dim, len(c.Take))
+		return p, fmt.Errorf("%v: invalid part: dimension %d, %d ranges", t, c.Dim, len(c.Take))
 	}
 	take, at := make([]shard.Range, len(c.Take)), 0
 	for i, r := range c.Take {
 		if r[0] < at || r[1] < r[0] || r[1] > t.Shape[c.Dim] {
-			return p, fmt.Errorf("%v: a part with [%d, %d) of %d in dimension %d, behind %d", t, r[0], r[1], t.Shape[c.Dim], c.Dim, at)
+			return p, fmt.Errorf("%v: invalid part: range [%d, %d) of %d in dimension %d, after %d", t, r[0], r[1], t.Shape[c.Dim], c.Dim, at)
 		}
 		take[i], at = shard.Range{Lo: r[0], Hi: r[1]}, r[1]
 	}
 	return p.Part(c.Dim, take...), nil
 }
 
-// readCut reads one from a part file.
+// readCut reads a cut from a part file.
 func readCut(r *jsonread.Reader) (*cut, error) {
 	c := &cut{}
 	err := r.Members(cutKeys, func(name string) error {
@@ -104,18 +105,18 @@ func readCut(r *jsonread.Reader) (*cut, error) {
 	return c, err
 }
 
-// divided checks that parts of a tensor, or one part that is the whole, have each of its
-// elements once.
-func divided(t Tensor, parts []*cut) error {
+// checkDivided checks that the parts of a tensor, or one part that is the whole, contain each
+// element exactly once.
+func checkDivided(t Tensor, parts []*cut) error {
 	var all []shard.Range
 	for i, c := range parts {
 		switch {
 		case c == nil && len(parts) > 1:
-			return fmt.Errorf("it is there whole and in parts")
+			return fmt.Errorf("it is stored both whole and in parts")
 		case c == nil:
 			return nil
 		case c.Dim != parts[0].Dim:
-			return fmt.Errorf("parts %d and 0 are of dimensions %d and %d", i, c.Dim, parts[0].Dim)
+			return fmt.Errorf("parts %d and 0 divide dimensions %d and %d", i, c.Dim, parts[0].Dim)
 		}
 		for _, r := range c.Take {
 			if r[1] > r[0] {
@@ -124,26 +125,27 @@ func divided(t Tensor, parts []*cut) error {
 		}
 	}
 	slices.SortFunc(all, func(a, b shard.Range) int { return a.Lo - b.Lo })
-	if err := covered(t.Shape[parts[0].Dim], all); err != nil {
+	if err := checkCovered(t.Shape[parts[0].Dim], all); err != nil {
 		return fmt.Errorf("parts in dimension %d: %w", parts[0].Dim, err)
 	}
 	return nil
 }
 
-// whole checks that ranges of parts, by their cuts' names, hold every element of a tensor once.
-func whole(t Tensor, of map[string]*partRanges) error {
-	if len(of) == 0 {
-		return covered(t.Numel(), nil)
+// checkWhole checks that the given ranges, by the names of their cuts, contain every element of
+// a tensor exactly once.
+func checkWhole(t Tensor, parts map[string]*partRanges) error {
+	if len(parts) == 0 {
+		return checkCovered(t.Numel(), nil)
 	}
 	var cuts []*cut
-	for _, name := range slices.Sorted(maps.Keys(of)) {
-		x := of[name]
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		x := parts[name]
 		p, err := x.cut.param(t)
 		if err != nil {
 			return err
 		}
 		slices.SortFunc(x.ranges, func(a, b shard.Range) int { return a.Lo - b.Lo })
-		if err := covered(p.Numel(), x.ranges); err != nil {
+		if err := checkCovered(p.Numel(), x.ranges); err != nil {
 			if name != "" {
 				err = fmt.Errorf("part %s: %w", name, err)
 			}
@@ -151,10 +153,10 @@ func whole(t Tensor, of map[string]*partRanges) error {
 		}
 		cuts = append(cuts, x.cut)
 	}
-	return divided(t, cuts)
+	return checkDivided(t, cuts)
 }
 
-// partRanges are the elements of a part of a tensor that extents have.
+// partRanges are the ranges of elements stored for a part of a tensor.
 type partRanges struct {
 	cut    *cut
 	ranges []shard.Range

@@ -14,8 +14,8 @@ import (
 	"zeroth/shard"
 )
 
-// cutTensors are tensors with each way to divide them over some ranks: by the first dimension,
-// by the second in one or three ranges, unevenly, and not at all.
+// cutTensors returns tensors with every way of dividing them among ranks: by the first dimension, by
+// the second in one or three ranges, unevenly, and not at all.
 func cutTensors(ranks int) (ts []Tensor, part func(t Tensor, rank int) shard.Param) {
 	ways := map[string]func(p shard.Param, rank int) shard.Param{
 		"rows": func(p shard.Param, rank int) shard.Param {
@@ -58,7 +58,7 @@ func cutTensors(ranks int) (ts []Tensor, part func(t Tensor, rank int) shard.Par
 	}
 }
 
-// elements are the bytes of elements of a part of a tensor whose elements are numbered.
+// elements returns the bytes of elements of a part of a tensor with numbered elements.
 func elements(t Tensor, p shard.Param, r shard.Range) (b []byte) {
 	for tensor := range p.Runs(r) {
 		for i := tensor.Lo; i < tensor.Hi; i++ {
@@ -68,8 +68,8 @@ func elements(t Tensor, p shard.Param, r shard.Range) (b []byte) {
 	return b
 }
 
-// saveCut saves numbered tensors by so many ranks that have parts, each part by so many that
-// have shards of it. What is whole is put by the first of each.
+// saveCut saves numbered tensors from the given number of ranks with parts, and for each part the
+// given number of shards. Whole tensors are put by the first of each.
 func saveCut(t *testing.T, fsys vfs.FS, root string, ranks, shards int, opt Options) string {
 	t.Helper()
 	ts, _ := cutTensors(ranks)
@@ -115,8 +115,8 @@ func saveParts(t *testing.T, root string, ts []Tensor, ranks, shards int, opt Op
 	return path
 }
 
-// Saved in any parts and read in any other, every element is where it belongs; digests do not
-// depend on parts, and without parts the format is 1.
+// However tensors are divided for saving and reading, every element is where it belongs. Digests do
+// not depend on the division, and without parts the format is 1.
 func TestCutsReshard(t *testing.T) {
 	digests := map[string]bool{}
 	for _, ranks := range []int{1, 2, 4, 8} {
@@ -165,20 +165,20 @@ func TestCutsReshard(t *testing.T) {
 		}
 	}
 	if len(digests) != 1 {
-		t.Errorf("%d digests of the same tensors", len(digests))
+		t.Errorf("%d different digests of the same tensors", len(digests))
 	}
 }
 
-// Parts that are not a tensor's are refused.
+// Parts that do not fit a tensor are refused.
 func TestCutsRefused(t *testing.T) {
 	x := Tensor{"w", Master, F32, []int{6, 4}}
 	for want, c := range map[string]*cut{
-		"a part in dimension 2":               {Dim: 2, Take: [][2]int{{0, 1}}},
-		"a part in dimension -1":              {Dim: -1, Take: [][2]int{{0, 1}}},
-		"a part with [3, 5) of 4":             {Dim: 1, Take: [][2]int{{3, 5}}},
-		"a part with [1, 3) of 4":             {Dim: 1, Take: [][2]int{{0, 2}, {1, 3}}},
-		"a part with [3, 2) of 4":             {Dim: 1, Take: [][2]int{{3, 2}}},
-		"a part in dimension 0, of 17 ranges": {Dim: 0, Take: make([][2]int, 17)},
+		"invalid part: dimension 2":            {Dim: 2, Take: [][2]int{{0, 1}}},
+		"invalid part: dimension -1":           {Dim: -1, Take: [][2]int{{0, 1}}},
+		"invalid part: range [3, 5) of 4":      {Dim: 1, Take: [][2]int{{3, 5}}},
+		"invalid part: range [1, 3) of 4":      {Dim: 1, Take: [][2]int{{0, 2}, {1, 3}}},
+		"invalid part: range [3, 2) of 4":      {Dim: 1, Take: [][2]int{{3, 2}}},
+		"invalid part: dimension 0, 17 ranges": {Dim: 0, Take: make([][2]int, 17)},
 	} {
 		if _, err := c.param(x); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %s", c, err, want)
@@ -186,13 +186,13 @@ func TestCutsRefused(t *testing.T) {
 	}
 	rows := func(lo, hi int) *cut { return &cut{Dim: 0, Take: [][2]int{{lo, hi}}} }
 	for want, parts := range map[string][]*cut{
-		"whole and in parts":                   {nil, rows(0, 6)},
-		"of dimensions 1 and 0":                {rows(0, 6), {Dim: 1, Take: [][2]int{{0, 4}}}},
-		"elements [2, 3) of 6 are missing":     {rows(0, 2), rows(3, 6)},
-		"elements [2, 4) of 6 are there twice": {rows(0, 4), rows(2, 6)},
-		"elements [5, 6) of 6 are missing":     {rows(0, 5)},
+		"whole and in parts":                    {nil, rows(0, 6)},
+		"divide dimensions 1 and 0":             {rows(0, 6), {Dim: 1, Take: [][2]int{{0, 4}}}},
+		"elements [2, 3) of 6 are missing":      {rows(0, 2), rows(3, 6)},
+		"elements [2, 4) of 6 are stored twice": {rows(0, 4), rows(2, 6)},
+		"elements [5, 6) of 6 are missing":      {rows(0, 5)},
 	} {
-		if err := divided(x, parts); err == nil || !strings.Contains(err.Error(), want) {
+		if err := checkDivided(x, parts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %s", parts, err, want)
 		}
 	}
@@ -203,12 +203,12 @@ func TestCutsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := shard.Param{Shape: []int{24, 701}}.Part(0, shard.Range{Hi: 3})
-	if err := c.ReadAll([]Request{{"rows", Master, other.Cut, shard.Range{}, nil}}, 1); err == nil || !strings.Contains(err.Error(), "a part of one of shape [24 701] is wanted") {
+	if err := c.ReadAll([]Request{{"rows", Master, other.Cut, shard.Range{}, nil}}, 1); err == nil || !strings.Contains(err.Error(), "a part of a tensor of shape [24 701] was requested") {
 		t.Error(err)
 	}
 }
 
-// A flipped bit of a part is found, and the elements of the tensor are named that it is among.
+// A flipped bit in a part is found, and the error names a range of elements that contains it.
 func TestCutsDamaged(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		dir := t.TempDir()
@@ -226,9 +226,9 @@ func TestCutsDamaged(t *testing.T) {
 		}
 		_, part := cutTensors(ranks)
 		x := Tensor{"three", Master, F32, []int{500, 360}}
-		own := part(x, p.Writer)
-		for tensor := range own.Runs(shard.Range{Lo: 10, Hi: 11}) {
-			if r := bad[0].Range; r.Lo > tensor.Lo || r.Hi < tensor.Hi || r.Lo < own.Cut.Take[0].Lo {
+		mine := part(x, p.Writer)
+		for tensor := range mine.Runs(shard.Range{Lo: 10, Hi: 11}) {
+			if r := bad[0].Range; r.Lo > tensor.Lo || r.Hi < tensor.Hi || r.Lo < mine.Cut.Take[0].Lo {
 				t.Errorf("elements %v are lost, want some with %v", r, tensor)
 			}
 		}
@@ -243,7 +243,7 @@ func TestCutsDamaged(t *testing.T) {
 	}
 }
 
-// Every change of a number in a part file with cuts is refused, or changes no element.
+// Changing any number in a part file with cuts is refused, or changes no element.
 func TestCutsForged(t *testing.T) {
 	fsys := &vfstest.Mem{}
 	path := saveCut(t, fsys, "/c", 2, 1, Options{})
@@ -257,7 +257,7 @@ func TestCutsForged(t *testing.T) {
 	} {
 		forged := strings.Replace(string(b), from, to, 1)
 		if forged == string(b) {
-			t.Fatalf("%s is not there", from)
+			t.Fatalf("%s does not occur", from)
 		}
 		p, err := parsePart([]byte(forged))
 		if err != nil {
@@ -272,8 +272,8 @@ func TestCutsForged(t *testing.T) {
 			t.Fatal(err)
 		}
 		ts, _ := cutTensors(2)
-		if err := complete(ts, []*part{whole, p}); err == nil {
-			t.Errorf("%s in place of %s is taken", to, from)
+		if err := checkComplete(ts, []*part{whole, p}); err == nil {
+			t.Errorf("%s instead of %s is accepted", to, from)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"zeroth/shard"
 )
 
-// saved is a small checkpoint on the real disk, its second writer encoded.
+// saved creates a small checkpoint on the real disk, with its second writer encoded.
 func saved(t *testing.T, seed uint64) (m *model, root, path string) {
 	root = t.TempDir()
 	m = newModel(seed)
@@ -45,9 +45,9 @@ func saved(t *testing.T, seed uint64) (m *model, root, path string) {
 	return m, root, path
 }
 
-// A single flipped bit anywhere is found by Verify, which names file, tensor
-// and elements, and by a load unless it is in a header that loads do not read. With
-// ZEROTH_FLIPS=all it is each bit of each file, which takes ten minutes.
+// Verify finds any single flipped bit and names file, tensor and elements. A load finds it, too,
+// unless it is in a header that loads do not read. With ZEROTH_FLIPS=all every bit of every file is
+// flipped, which takes ten minutes.
 func TestBitFlips(t *testing.T) {
 	m, _, path := saved(t, 1)
 	files := listFiles(t, path)
@@ -92,7 +92,7 @@ func TestBitFlips(t *testing.T) {
 		}
 	}
 	if err := m.holds(vfs.OS{}, path); err != nil {
-		t.Errorf("after all were undone: %v", err)
+		t.Errorf("after undoing all flips: %v", err)
 	}
 }
 
@@ -133,7 +133,7 @@ func names(bad []*Damage, c *Checkpoint, file string, at int64) error {
 		return fmt.Errorf("%d damages: %v", len(bad), bad)
 	}
 	d := bad[0]
-	if file == commitName && d.File == manifestName { // they disagree; either may be the culprit
+	if file == commitName && d.File == manifestName { // they disagree; either may be wrong
 		return nil
 	}
 	if d.File != file || !strings.Contains(d.Error(), file) {
@@ -156,8 +156,7 @@ func names(bad []*Damage, c *Checkpoint, file string, at int64) error {
 	return nil
 }
 
-// In a tensor of many blocks only the block that is bad is named, and reading
-// the others goes on.
+// In a tensor of many blocks only the bad block is reported; the others can be read.
 func TestDamageIsLocal(t *testing.T) {
 	root := t.TempDir()
 	m := bigModel(blockBytes, Master) // 4 blocks
@@ -181,7 +180,7 @@ func TestDamageIsLocal(t *testing.T) {
 	}
 }
 
-// Files cut short, missing, swapped, or taken from another save.
+// Files may be truncated, missing, swapped, or taken from another save.
 func TestWrongFiles(t *testing.T) {
 	_, otherRoot, other := saved(t, 2)
 	_ = otherRoot
@@ -245,8 +244,8 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, b, 0o644)
 }
 
-// Parts of two saves cannot be committed together, nor a part twice, nor one
-// that is not there, nor a data file that is not as its writer left it.
+// Parts of two saves cannot be committed together, nor a part twice, nor a missing part, nor a data
+// file changed after its writer finished.
 func TestMixedPartsAreRefused(t *testing.T) {
 	m := newModel(1)
 	part := func(s *Save, rank int) PartFile {
@@ -267,16 +266,16 @@ func TestMixedPartsAreRefused(t *testing.T) {
 	}
 	lost := part(stale, 1)
 	for what, change := range map[string]func(s *Save, ps []PartFile) []PartFile{
-		"is of save": func(s *Save, ps []PartFile) []PartFile {
+		"belongs to save": func(s *Save, ps []PartFile) []PartFile {
 			b, _ := vfs.ReadFile(mem, stale.tmp+"/part-00001.json", 1<<20)
 			mem.Remove(s.tmp + "/part-00001.json")
 			vfs.WriteFile(mem, s.tmp+"/part-00001.json", b)
 			return []PartFile{ps[0], lost}
 		},
-		"SHA-256":     func(s *Save, ps []PartFile) []PartFile { return []PartFile{ps[0], lost} },
-		"there once":  func(s *Save, ps []PartFile) []PartFile { return []PartFile{ps[0], ps[0]} },
-		"are missing": func(s *Save, ps []PartFile) []PartFile { return ps[:1] },
-		"no parts":    func(s *Save, ps []PartFile) []PartFile { return nil },
+		"SHA-256":             func(s *Save, ps []PartFile) []PartFile { return []PartFile{ps[0], lost} },
+		"one part per writer": func(s *Save, ps []PartFile) []PartFile { return []PartFile{ps[0], ps[0]} },
+		"are missing":         func(s *Save, ps []PartFile) []PartFile { return ps[:1] },
+		"no parts":            func(s *Save, ps []PartFile) []PartFile { return nil },
 		"its writer": func(s *Save, ps []PartFile) []PartFile {
 			mem.Remove(s.tmp + "/data-00000-000.safetensors")
 			vfs.WriteFile(mem, s.tmp+"/data-00000-000.safetensors", nil)
@@ -296,6 +295,6 @@ func TestMixedPartsAreRefused(t *testing.T) {
 		s.Abort()
 	}
 	if l, _ := ListIn(mem, "/c"); len(l) > 0 {
-		t.Errorf("left %+v", l)
+		t.Errorf("remaining: %+v", l)
 	}
 }

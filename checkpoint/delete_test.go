@@ -16,7 +16,7 @@ import (
 	"zeroth/checkpoint/vfs/vfstest"
 )
 
-// tree is every name under a folder with what it is or leads to.
+// tree lists every name under a folder with its kind or link target.
 func tree(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -33,8 +33,8 @@ func tree(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// intruders put something that is not ours into a folder; outside is a folder
-// elsewhere, with files and folders in it.
+// intruders put foreign things into a folder; outside is a folder elsewhere, containing files and
+// folders.
 var intruders = map[string]func(dir, outside string) error{
 	"a link to a folder":       func(dir, outside string) error { return os.Symlink(outside, filepath.Join(dir, "link")) },
 	"a link to a file":         func(dir, outside string) error { return os.Symlink(outside+"/file", filepath.Join(dir, "link")) },
@@ -56,9 +56,9 @@ var intruders = map[string]func(dir, outside string) error{
 	"a pipe with our name":      func(dir, outside string) error { return syscall.Mkfifo(dir+"/part-00003.json", 0o666) },
 }
 
-// Deletion, of old checkpoints, of saves cut short and of trash, takes only
-// files of the format and never follows a link. A folder with anything else in
-// it stays as it is and is named; all others go.
+// Deleting old checkpoints, interrupted saves and trash removes only files of the format and never
+// follows a link. A folder that contains anything else is unchanged and reported; all others are
+// deleted.
 func TestDeletesOnlyOurs(t *testing.T) {
 	tmp := tmpPrefix + stepName(9, 0) + "-0123456789abcdef"
 	for what, intrude := range intruders {
@@ -90,17 +90,17 @@ func TestDeletesOnlyOurs(t *testing.T) {
 			} {
 				gone, err := delete()
 				if now := tree(t, victim); !slices.Equal(now, kept) {
-					t.Fatalf("%s in %s: there was\n%s\nthere is\n%s", what, where, strings.Join(kept, "\n"), strings.Join(now, "\n"))
+					t.Fatalf("%s in %s: the folder changed from\n%s\nto\n%s", what, where, strings.Join(kept, "\n"), strings.Join(now, "\n"))
 				}
 				if now := tree(t, outside); !slices.Equal(now, far) {
-					t.Fatalf("%s in %s: outside there was\n%s\nthere is\n%s", what, where, strings.Join(far, "\n"), strings.Join(now, "\n"))
+					t.Fatalf("%s in %s: outside changed from\n%s\nto\n%s", what, where, strings.Join(far, "\n"), strings.Join(now, "\n"))
 				}
-				begins := len(gone.Deleted) == 0 && where == stepName(1, 0) // which does not look at checkpoints
+				begins := len(gone.Deleted) == 0 && where == stepName(1, 0) // Begin does not delete checkpoints
 				if err != nil || !begins && (len(gone.Left) != 1 || gone.Left[0].Name != where || strings.ContainsAny(gone.Left[0].String(), "\x1b\n")) {
 					t.Errorf("%s in %s: %+v, %v", what, where, gone, err)
 				}
 				if slices.Contains(gone.Deleted, where) {
-					t.Errorf("%s in %s: is said to be deleted", what, where)
+					t.Errorf("%s in %s: is reported as deleted", what, where)
 				}
 			}
 			if _, err := os.Lstat(filepath.Join(root, stepName(2, 0))); err == nil {
@@ -113,8 +113,7 @@ func TestDeletesOnlyOurs(t *testing.T) {
 	}
 }
 
-// A folder that is a link is read through and never deleted, neither it nor
-// what it leads to.
+// A folder that is a link can be read, but neither it nor its target is ever deleted.
 func TestLinkedCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	root, far := filepath.Join(dir, "ckpt"), filepath.Join(dir, "other-disk")
@@ -142,19 +141,19 @@ func TestLinkedCheckpoint(t *testing.T) {
 		}
 	}
 	if err := loads(bigModel(1, Master), moved); err != nil {
-		t.Errorf("what the link leads to: %v", err)
+		t.Errorf("the target of the link: %v", err)
 	}
-	// One that leads nowhere may have been the newest.
+	// A dangling link may have been the newest.
 	must(t, os.RemoveAll(far))
-	if _, err := Resolve(root, "latest"); err == nil || !strings.Contains(err.Error(), "step-00000002 is damaged and may be the newest: it is a symbolic link that leads nowhere") {
-		t.Errorf("the latest beside a link that leads nowhere: %v", err)
+	if _, err := Resolve(root, "latest"); err == nil || !strings.Contains(err.Error(), "step-00000002 is damaged and may be the newest: it is a dangling symbolic link") {
+		t.Errorf("the latest with a dangling link: %v", err)
 	}
 	if path := tiny(t, vfs.OS{}, root, 2, nil); path != moved+".1" {
 		t.Errorf("step 2 again is %s", path)
 	}
 }
 
-// What comes into a folder while it is deleted is not touched, and named.
+// Anything added to a folder while it is being deleted is not touched, and reported.
 func TestIntruderInTheMiddle(t *testing.T) {
 	dir := t.TempDir()
 	old := tiny(t, vfs.OS{}, dir, 1, nil)
@@ -172,7 +171,7 @@ func TestIntruderInTheMiddle(t *testing.T) {
 	if err != nil || len(gone.Left) != 1 || !strings.Contains(gone.Left[0].Why, `"mine"`) {
 		t.Errorf("pruned again: %+v, %v", gone, err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(dir, trashPrefix+"*", "*")); len(left) != 1 || filepath.Base(left[0]) != "mine" {
-		t.Errorf("left %v", left)
+	if remaining, _ := filepath.Glob(filepath.Join(dir, trashPrefix+"*", "*")); len(remaining) != 1 || filepath.Base(remaining[0]) != "mine" {
+		t.Errorf("remaining: %v", remaining)
 	}
 }

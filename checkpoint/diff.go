@@ -12,21 +12,21 @@ import (
 	"zeroth/shard"
 )
 
-// Difference is how one tensor of checkpoint A compares with that of B.
+// Difference compares a tensor of checkpoint A with that of B.
 type Difference struct {
 	Name     string   `json:"name"`
 	Kind     string   `json:"kind"`
 	What     string   `json:"what"`     // equal, differs, shape, only in A, only in B
-	Elements int      `json:"elements"` // of those compared, with different bits
-	MaxAbs   Distance `json:"max_abs"`  // largest |a-b|; infinite where only one is a NaN
+	Elements int      `json:"elements"` // number of elements with different bits
+	MaxAbs   Distance `json:"max_abs"`  // largest |a-b|; infinite if only one is NaN
 	MaxRel   Distance `json:"max_rel"`  // largest |a-b| / max(|a|, |b|)
 }
 
-// Distance is how far two numbers are from each other. JSON, which has no infinity, gets "inf",
-// which strtod, ParseFloat and Python's float read as what it is.
+// Distance is the distance of two numbers. Because JSON has no infinity, that is written as
+// "inf", which strtod, ParseFloat and Python's float accept.
 type Distance float64
 
-// MarshalJSON writes a number, or "inf".
+// MarshalJSON encodes a number, or "inf".
 func (a Distance) MarshalJSON() ([]byte, error) {
 	if math.IsInf(float64(a), 0) {
 		return []byte(`"inf"`), nil
@@ -34,7 +34,7 @@ func (a Distance) MarshalJSON() ([]byte, error) {
 	return json.Marshal(float64(a))
 }
 
-// What can be said of a tensor.
+// Values of Difference.What.
 const (
 	Equal   = "equal"
 	Differs = "differs"
@@ -95,7 +95,7 @@ func diffTensor(ctx context.Context, a, b *Checkpoint, t Tensor, w Walk) (Differ
 	return d, err
 }
 
-// diffRun compares a run of elements.
+// diffRun compares a range of elements.
 func diffRun(a, b *Checkpoint, t Tensor, r shard.Range) (d Difference, err error) {
 	size := t.DType.Size()
 	x, y := make([]byte, r.Len()*size), make([]byte, r.Len()*size)
@@ -115,14 +115,14 @@ func diffRun(a, b *Checkpoint, t Tensor, r shard.Range) (d Difference, err error
 		if t.DType.Float() {
 			safetensors.Decode(p[:], u, t.DType)
 			safetensors.Decode(q[:], v, t.DType)
-			d.far(float64(p[0]), float64(q[0]))
+			d.addDistance(float64(p[0]), float64(q[0]))
 		}
 	}
 	return d, nil
 }
 
-// far takes note of how far two numbers are from each other.
-func (d *Difference) far(x, y float64) {
+// addDistance updates the maximum distances with those of x and y.
+func (d *Difference) addDistance(x, y float64) {
 	inf := Distance(math.Inf(1))
 	switch abs := math.Abs(x - y); {
 	case x == y || x != x && y != y:

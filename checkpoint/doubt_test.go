@@ -13,8 +13,7 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// wentBack is a folder of checkpoints of steps 100, 200 and again 100: the last
-// is the newest commit.
+// wentBack creates checkpoints of steps 100, 200 and again 100; the last is the newest commit.
 func wentBack(t *testing.T, root string) (first, second, newest string) {
 	t.Helper()
 	first = tiny(t, vfs.OS{}, root, 100, nil)
@@ -22,8 +21,8 @@ func wentBack(t *testing.T, root string) (first, second, newest string) {
 	return first, second, tiny(t, vfs.OS{}, root, 100, nil)
 }
 
-// refused fails unless latest, and the step of the damaged newest one, are
-// errors that name it and the newest whole one, if there is any.
+// refused checks that latest, and the step of the damaged newest checkpoint, give errors that name it
+// and the newest intact one, if any.
 func refused(t *testing.T, what, root, bad, whole string) {
 	t.Helper()
 	path, err := Resolve(root, "latest")
@@ -31,9 +30,9 @@ func refused(t *testing.T, what, root, bad, whole string) {
 		t.Errorf("%s: the latest is %s", what, path)
 		return
 	}
-	want := "there is no whole one"
+	want := "there is no intact one"
 	if whole != "" {
-		want = "to go on from an older state, name it: the newest whole one is " + whole + " (have "
+		want = "to continue from an older state, give its path: the newest intact one is " + whole + " (have "
 	}
 	if !strings.Contains(err.Error(), bad+" is damaged") || !strings.Contains(err.Error(), want) || len(err.Error()) > 1000 {
 		t.Errorf("%s: %v, want %s named, and %q", what, err, bad, want)
@@ -50,9 +49,9 @@ func refused(t *testing.T, what, root, bad, whole string) {
 	}
 }
 
-// Any single flipped bit of what tells the order of commits, in the newest
-// checkpoint after a run went back, is an error for latest. One in an older one
-// too, unless COMMIT and manifest still agree that it is older.
+// A flipped bit in anything that determines the order of commits, in the newest checkpoint
+// after a run went back, makes latest an error. So does one in an older checkpoint, unless
+// COMMIT and manifest still agree that it is older.
 func TestDamagedOrder(t *testing.T) {
 	root := t.TempDir()
 	harmless := 0
@@ -87,15 +86,15 @@ func TestDamagedOrder(t *testing.T) {
 		}
 	}
 	if harmless == 0 {
-		t.Error("every flipped bit of an older manifest stands in the way")
+		t.Error("every flipped bit of an older manifest blocks latest")
 	}
 	if path, err := Resolve(root, "latest"); err != nil || path != newest {
-		t.Errorf("all undone: the latest is %s, %v", path, err)
+		t.Errorf("after undoing all flips: the latest is %s, %v", path, err)
 	}
 }
 
-// COMMIT and manifest that are another's, missing, unreadable or of another
-// kind; folders that changed their names or are copies.
+// COMMIT and manifest may be those of another checkpoint, missing, unreadable or of the wrong kind;
+// folders may be renamed or copies.
 func TestWrongOrder(t *testing.T) {
 	swap := func(a, b string) error {
 		os.Rename(a, a+"x")
@@ -189,7 +188,7 @@ func TestWrongOrder(t *testing.T) {
 			c.whole = filepath.Join(root, c.whole)
 		}
 		refused(t, what, root, filepath.Join(root, c.bad), c.whole)
-		// The next save is newer than all there is, also where only the manifest tells the number.
+		// The next save is newer than all existing ones, even if only a manifest contains the number.
 		path := tiny(t, vfs.OS{}, root, 400, nil)
 		ck, err := Open(path)
 		if err != nil {
@@ -202,7 +201,7 @@ func TestWrongOrder(t *testing.T) {
 	}
 }
 
-// Two step folders that changed places are found by Verify of either.
+// Verify detects two step folders that were swapped.
 func TestVerifySwapped(t *testing.T) {
 	root := t.TempDir()
 	a, b := tiny(t, vfs.OS{}, root, 1, nil), tiny(t, vfs.OS{}, root, 2, nil)
@@ -211,7 +210,7 @@ func TestVerifySwapped(t *testing.T) {
 	must(t, os.Rename(a+"x", b))
 	for _, path := range []string{a, b} {
 		bad, err := Verify(context.Background(), path, Walk{})
-		if err != nil || len(bad) != 1 || !strings.Contains(bad[0].Error(), "the folder is named as step") {
+		if err != nil || len(bad) != 1 || !strings.Contains(bad[0].Error(), "the folder is named for step") {
 			t.Errorf("%s: %v, %v", path, bad, err)
 		}
 		if _, err := Open(path); err == nil {
@@ -224,7 +223,7 @@ func TestVerifySwapped(t *testing.T) {
 	}
 }
 
-// What is not committed is not loaded by name either.
+// Uncommitted checkpoints are not loaded by name either.
 func TestResolveUncommitted(t *testing.T) {
 	root := t.TempDir()
 	path := tiny(t, vfs.OS{}, root, 1, nil)
@@ -232,7 +231,7 @@ func TestResolveUncommitted(t *testing.T) {
 		to := filepath.Join(root, name)
 		must(t, os.Rename(path, to))
 		if _, err := Resolve(root, to); err == nil {
-			t.Errorf("%s was taken", name)
+			t.Errorf("%s was accepted", name)
 		}
 		must(t, os.Rename(to, path))
 	}

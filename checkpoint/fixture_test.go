@@ -12,16 +12,15 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// testdata/v1 is a checkpoint as the first version wrote it, with every codec
-// and kind of piece. It stays as it is: later versions have to read it.
-// CHECKPOINT_FIXTURE=write made it.
+// testdata/v1 is a checkpoint written by the first version, with every codec and kind of piece. It
+// must not change: later versions must be able to read it. CHECKPOINT_FIXTURE=write created it.
 const (
 	fixture       = "testdata/v1/step-00000042"
 	fixtureDigest = "9b8efb21ae5272a9487c44a79e9add7c4797b8ed5a6681b11337096dbbc5dccf"
 )
 
-// fixtureModel is what is in it: numbers from a linear congruence, because
-// math/rand does not promise the same ones for ever.
+// fixtureModel returns its content: numbers from a linear congruential generator, because math/rand
+// does not guarantee the same sequence forever.
 func fixtureModel() *model {
 	m := &model{data: map[key][]byte{}, state: `{"step": 42}`}
 	add := func(name, kind string, t DType, shape []int, x []float32) {
@@ -125,7 +124,7 @@ func writeFixture(t *testing.T, m *model, root string) {
 	os.Remove(filepath.Join(root, lockName))
 }
 
-// The reader in Python gets the same bytes, and refuses a damaged block.
+// The Python reader reads the same bytes, and refuses a damaged block.
 func TestPythonReadsIt(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("no python3")

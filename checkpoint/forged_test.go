@@ -11,8 +11,7 @@ import (
 	"zeroth/checkpoint/vfs/vfstest"
 )
 
-// Part files that a writer would never write are refused one by one, because
-// what follows trusts them.
+// Part files that no writer would write are refused, because later code trusts them.
 func TestForgedPartsAreRefused(t *testing.T) {
 	mem := &vfstest.Mem{}
 	m := bigModel(blockBytes, Master) // 4 blocks
@@ -25,9 +24,9 @@ func TestForgedPartsAreRefused(t *testing.T) {
 		"format 2":                 func(p *part, e *extent) { p.Format = 2 },
 		"writer -1":                func(p *part, e *extent) { p.Writer = -1 },
 		"should be data-00000-000": func(p *part, e *extent) { p.Files[0].Name = "../x" },
-		"header 7":                 func(p *part, e *extent) { p.Files[0].Header = 7 },
-		"0+1 checksums":            func(p *part, e *extent) { p.Files[0].HeaderCRC = nil },
-		"1+2 checksums":            func(p *part, e *extent) { p.Files[0].CRC = crcs{1, 2} },
+		"header of 7":              func(p *part, e *extent) { p.Files[0].Header = 7 },
+		"0 and 1 checksums":        func(p *part, e *extent) { p.Files[0].HeaderCRC = nil },
+		"1 and 2 checksums":        func(p *part, e *extent) { p.Files[0].CRC = crcs{1, 2} },
 		"tensor 1 of 1":            func(p *part, e *extent) { e.Tensor = 1 },
 		"tensor -1 of 1":           func(p *part, e *extent) { e.Tensor = -1 },
 		"elements [5, 5)":          func(p *part, e *extent) { e.Lo, e.Hi = 5, 5 },
@@ -42,7 +41,7 @@ func TestForgedPartsAreRefused(t *testing.T) {
 		"extents end at":           func(p *part, e *extent) { p.Files[0].Bytes++ },
 		"of 65540":                 func(p *part, e *extent) { p.Files[0].Bytes = 65540 },
 		`codec "zip"`:              func(p *part, e *extent) { e.Codec = "zip" },
-		"with codec raw":           func(p *part, e *extent) { e.Codec = codecRaw },
+		"codec raw must not have":  func(p *part, e *extent) { e.Codec = codecRaw },
 		"overflows":                func(p *part, e *extent) { p.Tensors[0].Shape = []int{1 << 62, 4} },
 		"kind":                     func(p *part, e *extent) { p.Tensors[0].Kind = "" },
 	} {
@@ -56,14 +55,14 @@ func TestForgedPartsAreRefused(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	for want, b := range map[string]string{"unknown key": `{"x":1}`, "follows": string(good) + "{}", "format 0": "{}", "it ends where": "{", "twice": `{"step":1,"step":1}`} {
+	for want, b := range map[string]string{"unknown key": `{"x":1}`, "unexpected text": string(good) + "{}", "format 0": "{}", "the text ends where": "{", "duplicate key": `{"step":1,"step":1}`} {
 		if _, err := parsePart([]byte(b)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
 }
 
-// forge rewrites a checkpoint's first part and its manifest, with digests that fit.
+// forge rewrites a checkpoint's first part and its manifest, with matching digests.
 func forge(t *testing.T, fsys vfs.FS, path string, change func(m *manifest, p *part)) {
 	t.Helper()
 	man, err := readManifest(fsys, path)
@@ -83,8 +82,8 @@ func forge(t *testing.T, fsys vfs.FS, path string, change func(m *manifest, p *p
 	forgeFiles(t, fsys, path, man, map[string][]byte{partName(0): b})
 }
 
-// forgeFiles puts files in the place of others, and a manifest and COMMIT with
-// digests that fit. Without a MANIFEST.json among them man is it.
+// forgeFiles replaces files, and the manifest and COMMIT with matching digests. man is the manifest
+// unless MANIFEST.json is among the files.
 func forgeFiles(t *testing.T, fsys vfs.FS, path string, man *manifest, files map[string][]byte) {
 	t.Helper()
 	for i := range man.Files {
@@ -104,23 +103,23 @@ func forgeFiles(t *testing.T, fsys vfs.FS, path string, man *manifest, files map
 	}
 }
 
-// Parts and a manifest that contradict each other, each valid alone.
+// A part and a manifest may contradict each other although each is valid by itself.
 func TestContradictionsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(m *manifest, p *part){
-		"elements [0, 262144) of 262144 are missing": func(m *manifest, p *part) { p.Files, m.Files = p.Files[:0], m.Files[:2] },
-		"has no such tensor":                         func(m *manifest, p *part) { m.Tensors = m.Tensors[:0] },
-		"is of save 0000":                            func(m *manifest, p *part) { p.Nonce = "0000000000000000" },
-		"blocks make CRC32C":                         func(m *manifest, p *part) { p.Files[0].CRC[0]++; m.Files[2].CRC[0]++ },
-		"disagree on data-00000-000":                 func(m *manifest, p *part) { p.Files[0].CRC[0]++ },
-		"lists no part-00001":                        func(m *manifest, p *part) { m.Writers = 2 },
-		"lists no state":                             func(m *manifest, p *part) { m.Files = m.Files[1:] },
-		"out of order":                               func(m *manifest, p *part) { m.Tensors = append(m.Tensors, m.Tensors[0]) },
-		"twice":                                      func(m *manifest, p *part) { m.Files = append(m.Files, m.Files[0]) },
-		"is not a commit marker of format 1 or 2":    func(m *manifest, p *part) { m.Format = 3 },
-		"is of format 2, and no part file is":        func(m *manifest, p *part) { m.Format = 2 },
-		"5 writers":                                  func(m *manifest, p *part) { m.Writers = 5 },
-		`file "../x"`:                                func(m *manifest, p *part) { m.Files[0].Name = "../x" },
-		"have a crc32c":                              func(m *manifest, p *part) { m.Files[0].CRC = crcs{1} },
+		"elements [0, 262144) of 262144 are missing":    func(m *manifest, p *part) { p.Files, m.Files = p.Files[:0], m.Files[:2] },
+		"has no such tensor":                            func(m *manifest, p *part) { m.Tensors = m.Tensors[:0] },
+		"belongs to save 0000":                          func(m *manifest, p *part) { p.Nonce = "0000000000000000" },
+		"the CRC32C of its blocks":                      func(m *manifest, p *part) { p.Files[0].CRC[0]++; m.Files[2].CRC[0]++ },
+		"disagrees with the manifest on data-00000-000": func(m *manifest, p *part) { p.Files[0].CRC[0]++ },
+		"lists no part-00001":                           func(m *manifest, p *part) { m.Writers = 2 },
+		"lists no state":                                func(m *manifest, p *part) { m.Files = m.Files[1:] },
+		"out of order":                                  func(m *manifest, p *part) { m.Tensors = append(m.Tensors, m.Tensors[0]) },
+		"duplicate file":                                func(m *manifest, p *part) { m.Files = append(m.Files, m.Files[0]) },
+		"is not a commit marker of format 1 or 2":       func(m *manifest, p *part) { m.Format = 3 },
+		"has format 2, but no part file does":           func(m *manifest, p *part) { m.Format = 2 },
+		"5 writers":                                     func(m *manifest, p *part) { m.Writers = 5 },
+		`file "../x"`:                                   func(m *manifest, p *part) { m.Files[0].Name = "../x" },
+		"have a crc32c":                                 func(m *manifest, p *part) { m.Files[0].CRC = crcs{1} },
 	} {
 		mem := &vfstest.Mem{}
 		m := bigModel(blockBytes, Master)

@@ -13,7 +13,7 @@ import (
 	"zeroth/shard"
 )
 
-// seedFiles is a checkpoint's files of one kind, to start fuzzing from.
+// seedFiles returns a checkpoint's files of one kind as fuzzing seeds.
 func seedFiles(f *testing.F, name string) (path string, fsys *vfstest.Mem) {
 	fsys = &vfstest.Mem{}
 	for _, c := range []Compression{Never, Always} {
@@ -27,7 +27,7 @@ func seedFiles(f *testing.F, name string) (path string, fsys *vfstest.Mem) {
 	return path, fsys
 }
 
-// frugal fails if f, which reads b, takes much more memory than b has.
+// frugal fails if f, which reads b, allocates much more memory than b has.
 func frugal(t *testing.T, b []byte, f func()) {
 	t.Helper()
 	if n := spent(f); n > 64*int64(len(b))+1<<20 {
@@ -35,7 +35,7 @@ func frugal(t *testing.T, b []byte, f func()) {
 	}
 }
 
-// What parsePart takes can be walked without a check.
+// The result of parsePart can be used without further checks.
 func FuzzPart(f *testing.F) {
 	seedFiles(f, "part-00001.json")
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -65,7 +65,7 @@ func FuzzPart(f *testing.F) {
 		}
 		ts, err := union([]*part{p})
 		if err == nil {
-			complete(ts, []*part{p})
+			checkComplete(ts, []*part{p})
 		}
 	})
 }
@@ -81,7 +81,7 @@ func FuzzManifest(f *testing.F) {
 		}
 		again, err := parseManifest(mustJSON(m))
 		if err != nil {
-			t.Fatalf("what was taken is not taken again: %v", err)
+			t.Fatalf("accepted once, but not again: %v", err)
 		}
 		x, _ := json.Marshal(m)
 		y, _ := json.Marshal(again)
@@ -100,13 +100,13 @@ func FuzzMarker(f *testing.F) {
 	seedFiles(f, commitName)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if c, err := parseMarker(b); err == nil && c.String() != string(b) {
-			t.Fatalf("%q was taken as %q", b, c)
+			t.Fatalf("%q was parsed as %q", b, c)
 		}
 	})
 }
 
-// Whatever stands in a part file and the manifest, with digests that fit,
-// opening and reading fail or fill what was asked for.
+// Whatever a part file and the manifest contain, with matching digests, opening and reading
+// either fail or fill the request.
 func FuzzOpenForged(f *testing.F) {
 	path, fsys := seedFiles(f, "part-00000.json")
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -128,8 +128,8 @@ func FuzzOpenForged(f *testing.F) {
 	})
 }
 
-// Whatever stands in COMMIT or the manifest of the newest checkpoint, after a
-// run went back, an older one is never taken for it.
+// Whatever COMMIT or the manifest of the newest checkpoint contain, after a run went back, an older
+// checkpoint is never returned instead.
 func FuzzNewest(f *testing.F) {
 	mem := &vfstest.Mem{}
 	var paths []string
@@ -169,7 +169,7 @@ func FuzzNewest(f *testing.F) {
 			t.Fatalf("step 100 is %s", path)
 		}
 		if bad, err := Verify(context.Background(), newest, Walk{FS: disk, Workers: 1}); path != newest && err == nil && len(bad) == 0 {
-			t.Fatal("it is whole and not the latest")
+			t.Fatal("it is intact but not the latest")
 		}
 	})
 }

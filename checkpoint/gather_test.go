@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// gather moves words between goroutines that are ranks.
+// gather exchanges messages between goroutines that act as ranks.
 type gather struct {
 	wg    sync.WaitGroup
 	mu    sync.Mutex
@@ -13,7 +13,7 @@ type gather struct {
 	world int
 	round int
 	words [][]byte
-	last  [][]byte // of the round that ended
+	last  [][]byte // of the last round
 	n     int
 	dead  bool
 }
@@ -49,7 +49,7 @@ func (g *gather) move(r int, mine []byte) ([][]byte, error) {
 	return g.last, nil
 }
 
-// die is what a rank does instead of its next gather.
+// die makes a rank fail instead of joining its next gather.
 func (g *gather) die() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

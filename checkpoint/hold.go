@@ -7,18 +7,17 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Hold is the lock of a folder of checkpoints. Who has it alone saves and
-// deletes there: a run for its whole life, others for one save or prune. The
-// kernel drops it when its process ends, however that ends.
+// Hold is the lock of a folder of checkpoints. Only its holder saves and deletes there: a run for
+// its whole life, others for one save or prune. The kernel releases the lock when its process
+// ends, however that happens.
 type Hold struct {
 	root string
 	fsys vfs.FS
 	lock io.Closer
 }
 
-// HoldFolder locks a folder of checkpoints, which is made if need be; nil is
-// the machine's file system. If another process has it the error is a
-// *vfs.Locked.
+// HoldFolder locks a folder of checkpoints and creates it if needed; a nil fsys means the machine's
+// file system. If another process holds the lock, the error is a *vfs.Locked.
 func HoldFolder(fsys vfs.FS, root string) (*Hold, error) {
 	if fsys == nil {
 		fsys = vfs.OS{}
@@ -37,24 +36,21 @@ func hold(fsys vfs.FS, root string) (*Hold, error) {
 	return &Hold{root, fsys, lock}, nil
 }
 
-// Close gives the folder up. Where nothing but the lock's file came to be in
-// it, that is removed.
+// Close releases the lock. If the folder contains only the lock file, that is removed.
 func (h *Hold) Close() error {
 	if in, err := h.fsys.List(h.root); err == nil && len(in) == 1 && in[0].Name == lockName {
-		_ = h.fsys.Remove(filepath.Join(h.root, lockName)) // a lock file in the way of nobody
+		_ = h.fsys.Remove(filepath.Join(h.root, lockName)) // an unused lock file is harmless
 	}
 	return h.lock.Close()
 }
 
-// Prune deletes the checkpoints that none of the rules keeps, and what saves cut short
-// have left.
+// Prune deletes the checkpoints that none of the rules keeps, and leftovers of interrupted saves.
 //
-// Only files that the format names are ever deleted, and the folders they are
-// in. A symbolic link is not followed, and a folder that is one, or has
-// anything else in it, is left as it is.
+// It deletes only files named by the format, and their folders. It does not follow symbolic links;
+// a folder that is a link, or contains anything else, is not touched.
 //
-// A checkpoint is first renamed, so that one deleted in part is not taken for
-// one that is damaged. A reader that has it open goes on reading.
+// It first renames a checkpoint, so that a partly deleted one is not mistaken for a damaged one. A
+// reader that has it open can continue to read.
 func (h *Hold) Prune(rules ...Keep) (p Pruned, err error) {
 	err = p.prune(h.fsys, h.root, rules, remove)
 	return p, err

@@ -9,8 +9,7 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Who holds a folder saves and prunes in it, again and again, and nobody else
-// does between.
+// The holder of a folder can save and prune repeatedly, and nobody else can meanwhile.
 func TestHold(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "made", "here")
 	h, err := HoldFolder(nil, root)
@@ -26,7 +25,7 @@ func TestHold(t *testing.T) {
 		} {
 			var held *vfs.Locked
 			if err := try(); !errors.As(err, &held) || held.PID != os.Getpid() {
-				t.Errorf("%s, %s of another: %v", when, what, err)
+				t.Errorf("%s, %s by another: %v", when, what, err)
 			}
 		}
 	}
@@ -51,11 +50,11 @@ func TestHold(t *testing.T) {
 		t.Error(err)
 	}
 	if gone, err := Prune(root, Keep{Last: 1}); err != nil || len(gone.Deleted) != 1 {
-		t.Errorf("once it is given up: gone %v, %v", gone, err)
+		t.Errorf("after releasing the hold: gone %v, %v", gone, err)
 	}
 }
 
-// A hold under which nothing was saved leaves the folder empty.
+// A hold without a save leaves the folder empty.
 func TestHoldLeavesNothing(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "ckpt")
 	h, err := HoldFolder(nil, root)
@@ -66,6 +65,6 @@ func TestHoldLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if in, err := os.ReadDir(root); err != nil || len(in) > 0 {
-		t.Errorf("left %v, %v", in, err)
+		t.Errorf("remaining: %v, %v", in, err)
 	}
 }

@@ -9,25 +9,25 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// The JSON of a manifest or part file may come from anybody, so it is read
-// value by value and each is checked before the next is looked at: what is
-// taken from memory stays within a few times the bytes of the file.
+// The JSON of manifests and part files is untrusted. It is read value by value, and each value is
+// checked before the next is read, so that memory use stays within a few times the size of the
+// file.
 
 const (
-	maxJSON    = 64 << 20 // bytes of a manifest, a part file or state.json
-	maxDims    = 64       // of a shape
-	maxMetrics = 1 << 13  // of a manifest
+	maxJSON    = 64 << 20 // bytes per manifest, part file or state.json
+	maxDims    = 64       // per shape
+	maxMetrics = 1 << 13  // per manifest
 )
 
-// decode reads a JSON object whose keys are names, each at most once; value
-// reads that of a key.
+// decode reads a JSON object with the given keys, each at most once; value reads the value of a
+// key.
 func decode(b []byte, names []string, value func(r *jsonread.Reader, name string) error) error {
 	return jsonread.All(b, func(r *jsonread.Reader) error {
 		return r.Members(names, func(name string) error { return value(r, name) })
 	})
 }
 
-// readTensors reads a list of tensors, each checked before take has it.
+// readTensors reads a list of tensors, checks each, and passes it to take.
 func readTensors(r *jsonread.Reader, take func(Tensor) error) error {
 	return r.Array(func(int) error {
 		t := Tensor{}
@@ -68,29 +68,28 @@ func readShape(r *jsonread.Reader) (shape []int, err error) {
 	return shape, err
 }
 
-// readCRCs reads a list of checksums, which is one string.
+// readCRCs reads a list of checksums, written as one string.
 func readCRCs(r *jsonread.Reader) (crcs, error) {
 	s, err := r.String()
 	if err != nil {
 		return nil, err
 	}
 	if len(s)%8 != 0 {
-		return nil, fmt.Errorf("checksums in %d digits", len(s))
+		return nil, fmt.Errorf("checksums with %d digits, not a multiple of 8", len(s))
 	}
 	c := make(crcs, len(s)/8)
 	for i := range c {
 		x, err := strconv.ParseUint(s[8*i:8*i+8], 16, 32)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no checksum", s[8*i:8*i+8])
+			return nil, fmt.Errorf("invalid checksum %q", s[8*i:8*i+8])
 		}
 		c[i] = uint32(x)
 	}
 	return c, nil
 }
 
-// Plain is a text from a file as it may be shown to people: itself, or, if it
-// has anything in it that is not printable, such as a control character,
-// quoted and escaped.
+// Plain returns a text from a file in a form that is safe to display: unchanged or, if it contains
+// anything that is not printable, such as a control character, quoted and escaped.
 func Plain(s string) string {
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return strconv.Quote(s)

@@ -14,7 +14,7 @@ import (
 	"zeroth/checkpoint/vfs/vfstest"
 )
 
-// spent is the bytes that f has taken from memory in all, given back or not.
+// spent returns the total bytes allocated by f, freed or not.
 func spent(f func()) int64 {
 	var a, b runtime.MemStats
 	runtime.ReadMemStats(&a)
@@ -23,8 +23,8 @@ func spent(f func()) int64 {
 	return int64(b.TotalAlloc - a.TotalAlloc)
 }
 
-// Manifests and part files of a million small things take no more memory than
-// some times their bytes, whether they are right or wrong.
+// Manifests and part files with a million small items use no more memory than a multiple of their
+// size, whether they are valid or not.
 func TestMemoryOfForgedJSON(t *testing.T) {
 	const size = 4 << 20
 	sha := strings.Repeat("0", 64)
@@ -78,7 +78,7 @@ func TestMemoryOfForgedJSON(t *testing.T) {
 		} {
 			var err error
 			n := spent(func() { err = parse(raw) })
-			if n > 24*int64(len(raw)) { // a sixth more under the race detector
+			if n > 24*int64(len(raw)) { // the race detector adds a sixth
 				t.Errorf("%s as a %s: %d bytes of memory for %d", what, name, n, len(raw))
 			}
 			if name == "manifest" && c.taken != (err == nil) || err != nil && len(err.Error()) > 1000 {
@@ -88,8 +88,8 @@ func TestMemoryOfForgedJSON(t *testing.T) {
 	}
 }
 
-// A checkpoint whose files are of a terabyte, by what is claimed and by their
-// sizes on the disk, is refused without taking memory for it.
+// A checkpoint with claimed and actual (sparse) file sizes of a terabyte is refused without
+// allocating memory for it.
 func TestMemoryOfForgedSizes(t *testing.T) {
 	const huge = 1 << 40
 	for what, change := range map[string]func(m *manifest, p *part){
@@ -116,7 +116,7 @@ func TestMemoryOfForgedSizes(t *testing.T) {
 			change(m, p)
 			m.Files[2].Bytes = p.Files[0].Bytes
 			if p.Files[0].Bytes < math.MaxInt64 {
-				os.Truncate(filepath.Join(path, p.Files[0].Name), p.Files[0].Bytes) // sparse; where it cannot be, it is refused for that
+				os.Truncate(filepath.Join(path, p.Files[0].Name), p.Files[0].Bytes) // sparse; if that fails, the size is refused anyway
 			}
 			if what == "state" {
 				os.Truncate(filepath.Join(path, stateName), huge)
@@ -131,8 +131,7 @@ func TestMemoryOfForgedSizes(t *testing.T) {
 	}
 }
 
-// Names with control characters are escaped in everything that is said of
-// them.
+// Names with control characters are escaped in all messages.
 func TestNamesAreEscaped(t *testing.T) {
 	const evil = "w\x1b[2J\x1b]0;title\x07\n\u009b31m\u202e"
 	root := t.TempDir()
@@ -144,13 +143,13 @@ func TestNamesAreEscaped(t *testing.T) {
 	if err != nil || len(bad) != 1 {
 		t.Fatal(bad, err)
 	}
-	said := []string{bad[0].Error(), Tensor{Name: evil, Kind: "k"}.String(), Tensor{Name: evil, Kind: evil}.check().Error(), Plain("\xff\x1b"), Plain(evil)}
+	messages := []string{bad[0].Error(), Tensor{Name: evil, Kind: "k"}.String(), Tensor{Name: evil, Kind: evil}.check().Error(), Plain("\xff\x1b"), Plain(evil)}
 	forge(t, vfs.OS{}, path, func(m *manifest, p *part) { p.Tensors[0].Shape[0] = 3 })
 	_, err = Open(path)
-	said = append(said, fmt.Sprint(err))
-	for _, s := range said {
+	messages = append(messages, fmt.Sprint(err))
+	for _, s := range messages {
 		if strings.ContainsAny(s, "\x1b\x07\n\u009b\u202e") || strings.Contains(s, "\xff") || !strings.Contains(s, `\x1b`) {
-			t.Errorf("%q is said as it is", s)
+			t.Errorf("%q is not escaped", s)
 		}
 	}
 	for _, s := range []string{"h.0.ln_1.bias", "müße 模型 'a' \"b\" \\", ""} {
@@ -160,7 +159,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	}
 }
 
-// What could not be read again is not committed.
+// A checkpoint that could not be read back is not committed.
 func TestCommitsOnlyTheReadable(t *testing.T) {
 	commit := func(change func(c *Commit)) error {
 		mem := &vfstest.Mem{}

@@ -14,7 +14,7 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// stepName is the folder of a step; try counts earlier ones of the same step.
+// stepName returns the name of a step's folder; try counts earlier ones of the same step.
 func stepName(step int64, try int) string {
 	if try > 0 {
 		return fmt.Sprintf("%s%08d.%d", stepPrefix, step, try)
@@ -22,8 +22,7 @@ func stepName(step int64, try int) string {
 	return fmt.Sprintf("%s%08d", stepPrefix, step)
 }
 
-// parseStepName is the step of a checkpoint's folder name, with a number of
-// tries or without.
+// parseStepName returns the step in the name of a checkpoint's folder, with or without a try.
 func parseStepName(name string) (step int64, ok bool) {
 	rest, ok := strings.CutPrefix(name, stepPrefix)
 	digits, try, tried := strings.Cut(rest, ".")
@@ -35,7 +34,7 @@ func parseStepName(name string) (step int64, ok bool) {
 	return step, ok
 }
 
-// parseTmpName is the step of a temporary folder's name.
+// parseTmpName returns the step in the name of a temporary folder.
 func parseTmpName(name string) (step int64, ok bool) {
 	name, ok = strings.CutPrefix(name, tmpPrefix)
 	if i := strings.LastIndexByte(name, '-'); ok && i > 0 && nonceForm.MatchString(name[i+1:]) {
@@ -44,8 +43,7 @@ func parseTmpName(name string) (step int64, ok bool) {
 	return 0, false
 }
 
-// isTrashName is whether a name is that of a folder which is being deleted: of
-// a checkpoint or a temporary folder, with a nonce.
+// isTrashName reports whether a name is that of a checkpoint or a temporary folder being deleted.
 func isTrashName(name string) bool {
 	name, ok := strings.CutPrefix(name, trashPrefix)
 	i := strings.LastIndexByte(name, '-')
@@ -57,13 +55,13 @@ func isTrashName(name string) bool {
 	return step || tmp
 }
 
-// Status is what a folder is.
+// Status is the state of a folder.
 type Status uint8
 
 const (
-	Complete Status = iota // committed, all files there in their size
-	Damaged                // committed, but something is missing or altered
-	Partial                // a save in progress or cut short; never loaded
+	Complete Status = iota // committed, all files present with the right size
+	Damaged                // committed, but files are missing or altered
+	Partial                // a save in progress or interrupted; never loaded
 	Trash                  // being deleted
 )
 
@@ -71,16 +69,16 @@ var statusNames = [...]string{"complete", "damaged", "partial", "trash"}
 
 func (s Status) String() string { return statusNames[s] }
 
-// MarshalText makes a Status its name in JSON.
+// MarshalText encodes a Status as its name.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Entry is a checkpoint, or what looks like one, in a folder of checkpoints.
+// Entry is a checkpoint, or a folder named like one, in a folder of checkpoints.
 type Entry struct {
 	Path    string             `json:"path"`
 	Status  Status             `json:"status"`
-	Why     string             `json:"why,omitempty"` // not complete
+	Why     string             `json:"why,omitempty"` // if not complete
 	Step    int64              `json:"step"`
-	Seq     int64              `json:"seq"`   // of the commit: later ones have higher numbers; 0 if COMMIT and manifest do not agree on it
+	Seq     int64              `json:"seq"`   // number of the commit, rising; 0 if COMMIT and manifest disagree on it
 	Bytes   int64              `json:"bytes"` // of all files
 	Created time.Time          `json:"created,omitzero"`
 	Writers int                `json:"writers"`
@@ -90,10 +88,9 @@ type Entry struct {
 // ErrNone means that a folder has no checkpoint.
 var ErrNone = errors.New("no checkpoint")
 
-// List is what is in a folder of checkpoints, in the order of commits; then
-// those whose place in it is not known, and partial ones and trash. A folder
-// that does not exist is an empty one. It looks at names and sizes; Verify
-// looks at every byte.
+// List returns the entries of a folder of checkpoints: commits in order, then those with unknown
+// order, then partial saves and trash. A missing folder counts as empty. List examines names and
+// sizes; Verify examines every byte.
 func List(root string) ([]Entry, error) { return ListIn(vfs.OS{}, root) }
 
 // ListIn is List in another file system.
@@ -104,11 +101,11 @@ func ListIn(fsys vfs.FS, root string) ([]Entry, error) {
 			return list, err
 		}
 	}
-	return nil, fmt.Errorf("%s: checkpoints are deleted faster than they can be listed", root)
+	return nil, fmt.Errorf("%s: checkpoints are being deleted faster than they can be listed", root)
 }
 
-// listOnce is a List, unless moved: then names changed while they were read, or a
-// folder was deleted before it was looked at, and there may be newer ones.
+// listOnce is List, except that it returns moved if names changed while they were read, or a folder
+// was deleted before it was examined: then there may be newer entries.
 func listOnce(fsys vfs.FS, root string) (list []Entry, moved bool, err error) {
 	in, moved, err := listTwice(fsys, root)
 	if err != nil || moved {
@@ -116,11 +113,11 @@ func listOnce(fsys vfs.FS, root string) (list []Entry, moved bool, err error) {
 	}
 	for _, d := range in {
 		e := Entry{Path: filepath.Join(root, d.Name)}
-		if !e.is(d.Name) || e.Status != Complete && d.Kind != vfs.Dir {
+		if !e.parseName(d.Name) || e.Status != Complete && d.Kind != vfs.Dir {
 			continue
 		}
 		if e.Status == Complete {
-			e.look(fsys)
+			e.inspect(fsys)
 		}
 		if e.Status == Damaged {
 			if _, err := fsys.Lstat(e.Path); errors.Is(err, fs.ErrNotExist) {
@@ -129,14 +126,15 @@ func listOnce(fsys vfs.FS, root string) (list []Entry, moved bool, err error) {
 		}
 		list = append(list, e)
 	}
-	doubt(list)
+	markDuplicates(list)
 	sort.SliceStable(list, func(i, j int) bool { return list[i].before(list[j]) })
 	return list, false, nil
 }
 
-// listTwice reads a folder's names twice, unless it does not exist. A system may leave out of one
-// reading what is renamed meanwhile (readdir of POSIX): the newest checkpoint, which
-// came behind it, and the one before, which went ahead of it. Then moved is true.
+// listTwice reads a folder's names twice, unless it does not exist, and returns moved if they
+// differ. POSIX readdir may miss names that are renamed during a reading: then both the newest
+// checkpoint, renamed into place after its position was passed, and the previous one, renamed away
+// before, could be missing.
 func listTwice(fsys vfs.FS, root string) (in []vfs.Entry, moved bool, err error) {
 	in, err = fsys.List(root)
 	if err == nil {
@@ -150,9 +148,9 @@ func listTwice(fsys vfs.FS, root string) (in []vfs.Entry, moved bool, err error)
 	return in, moved, err
 }
 
-// doubt marks as damaged what has the number of another commit: of a copy, or
-// of a folder with another's COMMIT and manifest, nobody knows which is newer.
-func doubt(list []Entry) {
+// markDuplicates marks checkpoints with the same commit number as damaged: with a copy, or a
+// folder with another's COMMIT and manifest, it is unknown which is newer.
+func markDuplicates(list []Entry) {
 	same := map[int64][]int{} // indices by Seq
 	for i, e := range list {
 		if e.Seq > 0 {
@@ -170,8 +168,8 @@ func doubt(list []Entry) {
 	}
 }
 
-// Stat is what a checkpoint's folder, or what looks like one, is by itself; ok
-// is false for any other folder or file. A checkpoint may have been renamed.
+// Stat describes a single folder of a checkpoint, or one named like it; ok is false for any other
+// folder or file. The folder of a checkpoint may have been renamed.
 func Stat(path string) (e Entry, ok bool) { return StatIn(vfs.OS{}, path) }
 
 // StatIn is Stat in another file system.
@@ -180,7 +178,7 @@ func StatIn(fsys vfs.FS, path string) (e Entry, ok bool) {
 		return e, false
 	}
 	e.Path = path
-	if ok = e.is(baseName(path)); !ok {
+	if ok = e.parseName(baseName(path)); !ok {
 		m, err := readManifest(fsys, path)
 		if err != nil {
 			return Entry{}, false
@@ -188,29 +186,27 @@ func StatIn(fsys vfs.FS, path string) (e Entry, ok bool) {
 		e.Step = m.Step
 	}
 	if e.Status == Complete {
-		e.look(fsys)
+		e.inspect(fsys)
 	}
 	return e, true
 }
 
-// is fills in what a folder's name says: whether it is one of ours, its step,
-// and whether it can be complete.
-func (e *Entry) is(name string) bool {
+// parseName sets the fields that follow from a folder's name, and reports whether it is one of ours.
+func (e *Entry) parseName(name string) bool {
 	if isTrashName(name) {
-		e.Status, e.Why = Trash, "its deletion was cut short; the next save or prune ends it"
+		e.Status, e.Why = Trash, "its deletion was interrupted; the next save or prune completes it"
 		return true
 	}
 	var tmp, step bool
 	if e.Step, tmp = parseTmpName(name); tmp {
-		e.Status, e.Why = Partial, "a save in progress or cut short: it was never committed"
+		e.Status, e.Why = Partial, "a save in progress or interrupted: it was never committed"
 		return true
 	}
 	e.Step, step = parseStepName(name)
 	return step
 }
 
-// before is the order of a list: commits by their number, then what has none,
-// then partial ones and trash.
+// before orders a list: commits by number, then those without one, then partial saves and trash.
 func (e Entry) before(o Entry) bool {
 	group := func(e Entry) int {
 		switch {
@@ -227,8 +223,8 @@ func (e Entry) before(o Entry) bool {
 	return e.Seq < o.Seq
 }
 
-// look fills in what a committed folder says of itself.
-func (e *Entry) look(fsys vfs.FS) {
+// inspect reads the manifest of a committed folder and sets the fields that follow from it.
+func (e *Entry) inspect(fsys vfs.FS) {
 	err := e.read(fsys)
 	if err != nil {
 		e.Status, e.Why = Damaged, err.Error()
@@ -241,24 +237,24 @@ func (e *Entry) read(fsys vfs.FS) error {
 		err = fmt.Errorf("it is %v; want a folder, or a link to one", d.Kind)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = errors.New("it is a symbolic link that leads nowhere")
+		err = errors.New("it is a dangling symbolic link")
 	}
 	if err != nil {
 		return err
 	}
 	m, err := readManifest(fsys, e.Path)
 	if err != nil {
-		e.Seq = agreed(fsys, e.Path)
+		e.Seq = agreedSeq(fsys, e.Path)
 		return err
 	}
 	e.Step, e.Seq, e.Bytes, e.Created, e.Writers, e.Metrics = m.Step, m.Seq, m.bytes(), m.Created, m.Writers, m.Metrics
 	return sizes(fsys, e.Path, m)
 }
 
-// agreed is the number of a commit of which COMMIT and manifest, read without
-// the digest between them, and the folder's name say the same; 0 if they do
-// not. Damage to one of them does not make them agree on another number.
-func agreed(fsys vfs.FS, dir string) int64 {
+// agreedSeq returns the number of a commit if COMMIT, the manifest (read without checking its digest)
+// and the folder's name agree on it, otherwise 0. Damage to one of them cannot make them agree on
+// another number.
+func agreedSeq(fsys vfs.FS, dir string) int64 {
 	c, err := readMarker(fsys, dir)
 	if err != nil {
 		return 0
@@ -271,7 +267,7 @@ func agreed(fsys vfs.FS, dir string) int64 {
 	return m.Seq
 }
 
-// looseManifest is a manifest that nothing vouches for, nil if it cannot be read.
+// looseManifest reads a manifest without checking its digest. It returns nil if that fails.
 func looseManifest(fsys vfs.FS, dir string) *manifest {
 	b, err := readSmall(fsys, dir, manifestName, maxJSON)
 	if err != nil {
@@ -284,7 +280,7 @@ func looseManifest(fsys vfs.FS, dir string) *manifest {
 	return m
 }
 
-// sizes checks that the files of a manifest are there in their size.
+// sizes checks that the files of a manifest exist with the right size.
 func sizes(fsys vfs.FS, dir string, m *manifest) error {
 	for _, f := range m.Files {
 		st, err := fsys.Stat(filepath.Join(dir, f.Name))
@@ -302,8 +298,7 @@ func sizes(fsys vfs.FS, dir string, m *manifest) error {
 	return nil
 }
 
-// lastSeq is the highest number of a commit in a folder that a COMMIT or a
-// manifest tells, 0 without any.
+// lastSeq returns the highest commit number in any COMMIT or manifest in a folder, or 0.
 func lastSeq(fsys vfs.FS, root string) (seq int64, err error) {
 	in, err := fsys.List(root)
 	for _, d := range in {
@@ -341,30 +336,30 @@ func ResolveIn(fsys vfs.FS, root, which string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	of := list
+	candidates := list
 	if which != "latest" {
-		of = slices.DeleteFunc(slices.Clone(list), func(e Entry) bool { return e.Step != step })
+		candidates = slices.DeleteFunc(slices.Clone(list), func(e Entry) bool { return e.Step != step })
 	}
-	best, ok := Newest(of)
+	best, ok := Newest(candidates)
 	switch {
 	case !ok && which == "latest":
 		return "", fmt.Errorf("%s: %w", root, ErrNone)
 	case !ok:
 		return "", fmt.Errorf("%s: step %d: %w (have %s)", root, step, ErrNone, steps(list))
 	case best.Status == Damaged:
-		return "", inTheWay(best, list)
+		return "", damagedError(best, list)
 	}
 	return best.Path, nil
 }
 
-// resolvePath is a checkpoint's own folder.
+// resolvePath checks that path is a checkpoint's folder and returns it.
 func resolvePath(fsys vfs.FS, path string) (string, error) {
 	e, ok := StatIn(fsys, path)
 	if ok && e.Status > Damaged {
 		return "", fmt.Errorf("%s: %s", path, e.Why)
 	}
 	if _, err := fsys.Stat(path); !ok && errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("no such folder; want latest, the step of a checkpoint, or its folder%s", meant(path))
+		return "", fmt.Errorf("no such folder; want latest, the step of a checkpoint, or its folder%s", suggestion(path))
 	}
 	if _, err := readManifest(fsys, path); err != nil {
 		return "", fmt.Errorf("%s: not \"latest\", not a step, not a checkpoint's folder: %w", path, err)
@@ -372,8 +367,8 @@ func resolvePath(fsys vfs.FS, path string) (string, error) {
 	return path, nil
 }
 
-// meant is what a word that names no checkpoint may stand for.
-func meant(word string) string {
+// suggestion returns a hint for a word that names no checkpoint.
+func suggestion(word string) string {
 	name := strings.ToLower(word)
 	if slices.Contains([]string{"last", "lastest", "newest", "auto", "true", "yes"}, name) {
 		return "; did you mean latest?"
@@ -387,38 +382,37 @@ func meant(word string) string {
 	return ""
 }
 
-// inTheWay is the error of a list whose newest commit is damaged: it says
-// which whole one can be asked for instead.
-func inTheWay(bad Entry, list []Entry) error {
+// damagedError returns the error for a list with a damaged newest commit. It names the intact
+// one that can be used instead.
+func damagedError(bad Entry, list []Entry) error {
 	maybe := ""
 	if bad.Seq == 0 {
 		maybe = " and may be the newest"
 	}
-	return fmt.Errorf("%s is damaged%s: %s; %s", bad.Path, maybe, bad.Why, instead(list))
+	return fmt.Errorf("%s is damaged%s: %s; %s", bad.Path, maybe, bad.Why, alternative(list))
 }
 
-// instead says which whole checkpoint can be asked for.
-func instead(list []Entry) string {
+// alternative describes the intact checkpoint that can be used instead.
+func alternative(list []Entry) string {
 	best, ok := Newest(slices.DeleteFunc(slices.Clone(list), func(e Entry) bool { return e.Status != Complete }))
 	if !ok {
-		return "there is no whole one"
+		return "there is no intact one"
 	}
-	return fmt.Sprintf("to go on from an older state, name it: the newest whole one is %s (have %s)", best.Path, steps(list))
+	return fmt.Sprintf("to continue from an older state, give its path: the newest intact one is %s (have %s)", best.Path, steps(list))
 }
 
-// Instead says which of the checkpoints beside one, in whose data damage was found
-// when they were read, can be asked for instead of it.
-func Instead(path string) string {
+// Alternative describes which checkpoint in the same folder can be used instead of one whose data
+// is damaged.
+func Alternative(path string) string {
 	list, err := List(filepath.Dir(path))
 	if err != nil {
 		return err.Error()
 	}
-	return instead(slices.DeleteFunc(list, func(e Entry) bool { return filepath.Base(e.Path) == filepath.Base(path) }))
+	return alternative(slices.DeleteFunc(list, func(e Entry) bool { return filepath.Base(e.Path) == filepath.Base(path) }))
 }
 
-// Newest is the newest commit of a list; ok is false without any. It is a
-// damaged one if that is newer than all whole ones, or if nobody knows: its
-// Seq is 0 then.
+// Newest returns the newest commit of a list; ok is false if there is none. The result is damaged
+// if a damaged one is newer than all intact ones, or if that is unknown: then its Seq is 0.
 func Newest(list []Entry) (best Entry, ok bool) {
 	for _, e := range list {
 		if e.Status == Complete && e.Seq > best.Seq || e.Status == Damaged && (e.Seq == 0 || e.Seq > best.Seq) {
@@ -431,7 +425,7 @@ func Newest(list []Entry) (best Entry, ok bool) {
 	return best, best.Path != ""
 }
 
-// steps names the complete steps for a message.
+// steps lists the complete steps for a message.
 func steps(list []Entry) string {
 	var s []string
 	for _, e := range list {

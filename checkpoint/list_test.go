@@ -31,7 +31,7 @@ func tiny(t *testing.T, fsys vfs.FS, root string, step int64, metrics map[string
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Abort(); err != nil { // deferred by callers; it must do nothing
+	if err := s.Abort(); err != nil { // callers defer it, so it must do nothing
 		t.Fatal(err)
 	}
 	return path
@@ -86,7 +86,7 @@ func TestListAndResolve(t *testing.T) {
 	}
 }
 
-// A damaged checkpoint is never passed over in silence.
+// A damaged checkpoint is never skipped silently.
 func TestLatestDamaged(t *testing.T) {
 	for _, name := range []string{commitName, manifestName, stateName} {
 		root := t.TempDir()
@@ -106,15 +106,15 @@ func TestLatestDamaged(t *testing.T) {
 		path, err := Resolve(root, "latest")
 		switch {
 		case name == stateName && (err != nil || !strings.HasSuffix(path, "step-00000003")):
-			t.Errorf("an older damaged one stands in the way: %s, %v", path, err)
-		case name != stateName && (err == nil || !strings.Contains(err.Error(), "step-00000002 is damaged and may be the newest: "+name+": is missing") || !strings.Contains(err.Error(), "name it: the newest whole one is "+filepath.Join(root, "step-00000003"))):
-			t.Errorf("nobody can know that one without %s is older: %s, %v", name, path, err)
+			t.Errorf("an older damaged one blocks the latest: %s, %v", path, err)
+		case name != stateName && (err == nil || !strings.Contains(err.Error(), "step-00000002 is damaged and may be the newest: "+name+": is missing") || !strings.Contains(err.Error(), "give its path: the newest intact one is "+filepath.Join(root, "step-00000003"))):
+			t.Errorf("a checkpoint without %s may be newer: %s, %v", name, path, err)
 		}
 	}
 	root := t.TempDir()
 	path := tiny(t, vfs.OS{}, root, 1, nil)
 	os.Rename(path, filepath.Join(root, "step-00000009"))
-	if l, _ := List(root); l[0].Status != Damaged || !strings.Contains(l[0].Why, "named as step 9") {
+	if l, _ := List(root); l[0].Status != Damaged || !strings.Contains(l[0].Why, "named for step 9") {
 		t.Errorf("renamed: %+v", l)
 	}
 }
@@ -148,7 +148,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// Pruning waits for no save, disturbs no reader, and cleans up after a crash.
+// Pruning waits for no save, does not disturb readers, and cleans up after a crash.
 func TestPrune(t *testing.T) {
 	if gone, err := Prune(filepath.Join(t.TempDir(), "none"), Keep{}); err != nil || len(gone.Deleted)+len(gone.Left) > 0 {
 		t.Errorf("pruned nothing: %v, %v", gone, err)
@@ -182,7 +182,7 @@ func TestPrune(t *testing.T) {
 	}
 	in, _ := os.ReadDir(root)
 	if len(in) != 2 { // .lock and step 2
-		t.Errorf("left %v", in)
+		t.Errorf("remaining: %v", in)
 	}
 	if w := live.Writer(0); w.Put(Tensor{"w", Master, F32, []int{1}}, wholeOf(1), make([]byte, 4), nil) == nil {
 		if _, err := w.Finish(); err == nil {
@@ -217,13 +217,13 @@ func TestBeginAndJoinRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := j.Commit(Commit{}); err == nil || !strings.Contains(err.Error(), "began the save") {
-		t.Errorf("committed by one who joined: %v", err)
+		t.Errorf("committed after joining: %v", err)
 	}
 	if err := j.Abort(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(s.tmp); err != nil {
-		t.Errorf("one who joined removed the folder: %v", err)
+		t.Errorf("aborting after joining removed the folder: %v", err)
 	}
 	nan := 0.0
 	if _, err := s.Commit(Commit{Metrics: map[string]float64{"loss": nan / nan}}); err == nil || !strings.Contains(err.Error(), "metric loss") {

@@ -17,7 +17,7 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// Names in a checkpoint's folder, and of folders beside it.
+// Names in a checkpoint's folder and in its parent.
 const (
 	commitName   = "COMMIT"
 	manifestName = "MANIFEST.json"
@@ -31,7 +31,7 @@ const (
 func partName(writer int) string    { return fmt.Sprintf("part-%05d.json", writer) }
 func dataName(writer, i int) string { return fmt.Sprintf("data-%05d-%03d.safetensors", writer, i) }
 
-// manifest is MANIFEST.json: what the checkpoint is and which files it has.
+// manifest is MANIFEST.json: a description of the checkpoint and its files.
 type manifest struct {
 	Format  int                `json:"format"`
 	Seq     int64              `json:"seq"`
@@ -40,13 +40,12 @@ type manifest struct {
 	Created time.Time          `json:"created"`
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 	Writers int                `json:"writers"`
-	Uses    []string           `json:"uses,omitempty"` // features that a reader must know, sorted
+	Uses    []string           `json:"uses,omitempty"` // features that a reader must support, sorted
 	Tensors []Tensor           `json:"tensors"`        // sorted by name, then kind
 	Files   []fileEntry        `json:"files"`          // all but MANIFEST.json and COMMIT
 }
 
-// fileEntry is a file's name, size and digest: CRC32C for data files, SHA-256
-// for the others.
+// fileEntry has a file's name, size and digest: CRC32C for data files, SHA-256 for others.
 type fileEntry struct {
 	Name   string `json:"name"`
 	Bytes  int64  `json:"bytes"`
@@ -70,7 +69,7 @@ var (
 	fileKeys     = []string{"name", "bytes", "sha256", "crc32c"}
 )
 
-// parseManifest reads and checks a manifest.
+// parseManifest parses and checks a manifest.
 func parseManifest(b []byte) (*manifest, error) {
 	m := &manifest{}
 	err := decode(b, manifestKeys, m.read)
@@ -86,7 +85,7 @@ func parseManifest(b []byte) (*manifest, error) {
 	return m, m.checkFiles()
 }
 
-// read reads a member.
+// read reads the value of a key.
 func (m *manifest) read(r *jsonread.Reader, name string) (err error) {
 	switch name {
 	case "format":
@@ -113,20 +112,20 @@ func (m *manifest) read(r *jsonread.Reader, name string) (err error) {
 	return err
 }
 
-// readUse reads a feature, which this program must know.
+// readUse reads a feature, which this program must support.
 func (m *manifest) readUse(r *jsonread.Reader) error {
 	name, err := r.Text(maxName)
 	if err != nil {
 		return err
 	}
 	if name != partsUsed && !slices.Contains(slices.Collect(maps.Values(features)), name) {
-		return fmt.Errorf("it uses %q, which this program does not know", name)
+		return fmt.Errorf("it uses %q, which this version does not support", name)
 	}
 	m.Uses = append(m.Uses, name)
 	return nil
 }
 
-// uses are the features that tensors show, and extents in a format, sorted.
+// uses returns the features required by tensors and by the format of extents, sorted.
 func uses(tensors []Tensor, in int) (names []string) {
 	if in == formatCuts {
 		names = append(names, partsUsed)
@@ -185,13 +184,13 @@ func (m *manifest) readFile(r *jsonread.Reader) error {
 	return err
 }
 
-// checkFiles checks that the files are state.json, a part file of each writer
-// and data files of those, each once.
+// checkFiles checks that the files are state.json, one part file per writer, and their data files,
+// without duplicates.
 func (m *manifest) checkFiles() error {
 	seen := make(map[string]bool, len(m.Files))
 	for _, f := range m.Files {
 		if seen[f.Name] {
-			return fmt.Errorf("file %s twice", f.Name)
+			return fmt.Errorf("duplicate file %s", f.Name)
 		}
 		seen[f.Name] = true
 		if w, _ := writerOf(f.Name); w >= m.Writers {
@@ -209,7 +208,7 @@ func (m *manifest) checkFiles() error {
 	return nil
 }
 
-// check is what of a file can be wrong by itself.
+// check checks the fields of an entry against each other.
 func (f *fileEntry) check() error {
 	if _, ok := writerOf(f.Name); !ok && f.Name != stateName || f.Bytes < 0 {
 		return fmt.Errorf("file %.80q of %d bytes", f.Name, f.Bytes)
@@ -223,8 +222,8 @@ func (f *fileEntry) check() error {
 	return nil
 }
 
-// writerOf is the writer of a part file or data file by its name, -1 and false
-// for other names.
+// writerOf returns the writer of a part file or data file, given its name, or -1 and false for
+// other names.
 func writerOf(name string) (writer int, ok bool) {
 	var i int
 	if _, err := fmt.Sscanf(name, "part-%d.json", &writer); err == nil && writer >= 0 && name == partName(writer) {
@@ -236,16 +235,16 @@ func writerOf(name string) (writer int, ok bool) {
 	return -1, false
 }
 
-// ours is whether a file in a checkpoint's folder has a name that the format
-// gives: no other file is ever deleted.
-func ours(name string) bool {
+// isOurs reports whether a name in a checkpoint's folder belongs to the format. Other files are never
+// deleted.
+func isOurs(name string) bool {
 	_, ok := writerOf(name)
 	return ok || name == commitName || name == manifestName || name == stateName
 }
 
 func isData(name string) bool { return strings.HasPrefix(name, "data-") }
 
-// bytes is the size of all files.
+// bytes returns the total size of the files.
 func (m *manifest) bytes() (n int64) {
 	for _, f := range m.Files {
 		n += f.Bytes
@@ -253,7 +252,7 @@ func (m *manifest) bytes() (n int64) {
 	return n
 }
 
-// marker is the contents of COMMIT.
+// marker is the content of COMMIT.
 type marker struct {
 	format    int
 	seq, step int64
@@ -269,7 +268,7 @@ func (c marker) String() string {
 	return fmt.Sprintf(markerForm, c.format, c.seq, c.step, c.nonce, c.manifest)
 }
 
-// parseMarker takes exactly what String gives.
+// parseMarker parses exactly the form written by String.
 func parseMarker(b []byte) (marker, error) {
 	var c marker
 	if len(b) <= maxCommit {
@@ -294,8 +293,8 @@ func readMarker(fsys vfs.FS, dir string) (marker, error) {
 	return c, nil
 }
 
-// readManifest reads COMMIT and the manifest that it vouches for. They and the
-// folder's name, if it is that of a step, must agree.
+// readManifest reads COMMIT and the manifest it vouches for. They, and the folder's name if it
+// names a step, must agree.
 func readManifest(fsys vfs.FS, dir string) (*manifest, error) {
 	c, err := readMarker(fsys, dir)
 	if err != nil {
@@ -313,21 +312,21 @@ func readManifest(fsys vfs.FS, dir string) (*manifest, error) {
 		return nil, &Damage{File: manifestName, Why: err.Error()}
 	}
 	if m.Format != c.format {
-		return nil, &Damage{File: commitName, Why: fmt.Sprintf("is of format %d, the manifest of %d", c.format, m.Format)}
+		return nil, &Damage{File: commitName, Why: fmt.Sprintf("has format %d, but the manifest has %d", c.format, m.Format)}
 	}
 	if m.Seq != c.seq || m.Step != c.step || m.Nonce != c.nonce {
-		return nil, &Damage{File: commitName, Why: fmt.Sprintf("is of save %s (seq %d, step %d), the manifest of %s (seq %d, step %d)",
+		return nil, &Damage{File: commitName, Why: fmt.Sprintf("belongs to save %s (seq %d, step %d), but the manifest to %s (seq %d, step %d)",
 			c.nonce, c.seq, c.step, m.Nonce, m.Seq, m.Step)}
 	}
 	if step, ok := parseStepName(baseName(dir)); ok && step != m.Step {
-		return nil, &Damage{File: manifestName, Why: fmt.Sprintf("is of step %d, the folder is named as step %d: it was renamed, or is another's", m.Step, step)}
+		return nil, &Damage{File: manifestName, Why: fmt.Sprintf("is of step %d, but the folder is named for step %d: it was renamed, or the manifest is from another checkpoint", m.Step, step)}
 	}
 	return m, nil
 }
 
-// baseName is a folder's own name, also that of ".".
+// baseName returns a folder's own name, even for ".".
 func baseName(dir string) string {
-	if abs, err := filepath.Abs(dir); err == nil { // else there is no current folder
+	if abs, err := filepath.Abs(dir); err == nil { // fails without a current folder
 		dir = abs
 	}
 	return filepath.Base(dir)
@@ -342,7 +341,7 @@ func readSmall(fsys vfs.FS, dir, name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// readListed reads a file that the manifest lists with a SHA-256.
+// readListed reads a file listed in the manifest and checks its SHA-256.
 func readListed(fsys vfs.FS, dir string, f fileEntry) ([]byte, error) {
 	b, err := readSmall(fsys, dir, f.Name, f.Bytes)
 	if err != nil {
@@ -357,7 +356,7 @@ func readListed(fsys vfs.FS, dir string, f fileEntry) ([]byte, error) {
 func mustJSON(v any) []byte {
 	b, err := json.MarshalIndent(v, "", " ")
 	if err != nil {
-		panic("checkpoint: " + err.Error()) // our own structs always marshal
+		panic("checkpoint: " + err.Error()) // our structs always marshal
 	}
 	return append(b, '\n')
 }

@@ -12,7 +12,7 @@ import (
 	"zeroth/shard"
 )
 
-// model is the whole state of a training run, as one machine would hold it.
+// model is the complete state of a training run, as on one machine.
 type model struct {
 	tensors []Tensor
 	data    map[key][]byte
@@ -24,7 +24,7 @@ var shapes = map[string][]int{
 	"h.0.mlp.c_fc.weight": {33, 132}, "ln_f.weight": {33}, "scalar": {}, "empty": {0, 4},
 }
 
-// newModel is a small model with its optimizer state, different for each seed.
+// newModel returns a small model with optimizer state, different for each seed.
 func newModel(seed uint64) *model {
 	m := &model{data: map[key][]byte{}, state: fmt.Sprintf(`{"seed": %d}`, seed)}
 	for i, name := range slices.Sorted(maps.Keys(shapes)) {
@@ -49,7 +49,7 @@ func bigModel(n int, kinds ...string) *model {
 	return m
 }
 
-// layout is how a rank's shards lie in the model: each kind is cut alike.
+// layout returns the layout of the ranks' shards in the model; all kinds are divided alike.
 func (m *model) layout(world int) *shard.Layout {
 	var ps []shard.Param
 	for _, t := range m.tensors {
@@ -60,8 +60,8 @@ func (m *model) layout(world int) *shard.Layout {
 	return shard.Lay(ps, world, 4, 1)
 }
 
-// put is what rank of world saves at stage: at 0 every rank has everything and
-// they share the work, from 1 on each has its shard.
+// put saves the share of a rank: at stage 0 all ranks have everything and divide the work;
+// from stage 1 on each has its shard.
 func (m *model) put(w *Writer, rank, world, stage int) error {
 	for _, t := range m.tensors {
 		for _, r := range m.owns(t, rank, world, stage) {
@@ -74,7 +74,7 @@ func (m *model) put(w *Writer, rank, world, stage int) error {
 	return nil
 }
 
-// owns is the elements of a tensor that a rank writes.
+// owns returns the elements of a tensor that a rank writes.
 func (m *model) owns(t Tensor, rank, world, stage int) (out []shard.Range) {
 	if stage == 0 { // replicas take turns
 		n := t.Numel()
@@ -89,7 +89,7 @@ func (m *model) owns(t Tensor, rank, world, stage int) (out []shard.Range) {
 	return out
 }
 
-// save saves with so many ranks, each a goroutine.
+// save saves from the given number of ranks, each a goroutine.
 func (m *model) save(fsys vfs.FS, root string, step int64, world, stage int, opt Options) (string, error) {
 	opt.FS = fsys
 	g := newGather(world)
@@ -113,7 +113,7 @@ func (m *model) saveRank(r Rank, root string, step int64, stage int, opt Options
 		func() (Commit, error) { return Commit{Tensors: m.tensors, State: []byte(m.state)}, nil })
 }
 
-// mustSave is save that must succeed.
+// mustSave is save, failing the test on an error.
 func (m *model) mustSave(t testing.TB, fsys vfs.FS, root string, step int64, world int, opt Options) string {
 	t.Helper()
 	path, err := m.save(fsys, root, step, world, 3, opt)
@@ -123,7 +123,7 @@ func (m *model) mustSave(t testing.TB, fsys vfs.FS, root string, step int64, wor
 	return path
 }
 
-// equals checks that a checkpoint holds exactly the model, read whole.
+// equals checks that a checkpoint contains exactly the model.
 func (m *model) equals(c *Checkpoint) error {
 	if string(c.State) != m.state {
 		return fmt.Errorf("state %s, want %s", c.State, m.state)
@@ -143,7 +143,7 @@ func (m *model) equals(c *Checkpoint) error {
 	return nil
 }
 
-// holds opens a checkpoint and checks that it is the model, to the last bit.
+// holds opens a checkpoint, verifies it, and checks that it equals the model to the last bit.
 func (m *model) holds(fsys vfs.FS, path string) error {
 	c, err := OpenIn(fsys, path)
 	if err != nil {

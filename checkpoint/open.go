@@ -16,17 +16,16 @@ import (
 	"zeroth/shard"
 )
 
-// Checkpoint is a committed checkpoint, open for reading. It keeps its files
-// open, so that deleting the checkpoint does not disturb it. Its methods may
-// be called from several goroutines at once.
+// Checkpoint is a committed checkpoint, open for reading. It keeps its files open, so that deleting
+// the checkpoint does not disturb it. Its methods are safe for concurrent use.
 type Checkpoint struct {
 	Path    string
 	Step    int64
 	Seq     int64 // number of the commit
 	Created time.Time
 	Metrics map[string]float64
-	State   []byte   // what Commit was given; not to be changed
-	Tensors []Tensor // sorted by name, then kind; not to be changed
+	State   []byte   // as passed to Commit; must not be modified
+	Tensors []Tensor // sorted by name, then kind; must not be modified
 
 	fsys  vfs.FS
 	man   *manifest
@@ -46,14 +45,14 @@ type source struct {
 	part   *part
 }
 
-// stored is where a tensor's elements are: in one part, which is all of it, or in several.
+// stored locates the elements of a tensor: in one part, which is all of it, or in several.
 type stored struct {
 	t     Tensor
 	parts []*storedPart
-	of    map[string]*storedPart // parts by their cuts' names
+	byCut map[string]*storedPart // parts by the names of their cuts
 }
 
-// storedPart is a part of a tensor.
+// storedPart is a stored part of a tensor.
 type storedPart struct {
 	cut   *cut
 	param shard.Param
@@ -65,8 +64,8 @@ type located struct {
 	from *source
 }
 
-// Open opens a checkpoint's folder. It verifies everything but the contents of
-// data files, which are verified as they are read.
+// Open opens a checkpoint's folder. It verifies everything except the content of data files, which
+// is verified when read.
 func Open(path string) (*Checkpoint, error) { return OpenIn(vfs.OS{}, path) }
 
 // OpenIn is Open in another file system.
@@ -75,7 +74,7 @@ func OpenIn(fsys vfs.FS, path string) (*Checkpoint, error) {
 	c.work.New = func() any { return newScratch() }
 	if err := c.open(); err != nil {
 		c.Close()
-		if gone(fsys, path) {
+		if missing(fsys, path) {
 			err = ErrGone
 		}
 		return nil, fmt.Errorf("checkpoint %s: %w", path, err)
@@ -83,20 +82,19 @@ func OpenIn(fsys vfs.FS, path string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// ErrGone means that there is no such folder: often because retention deleted
-// the checkpoint while it was opened. What is open stays readable.
-var ErrGone = errors.New("is not there, or was deleted while it was opened (retention does that when newer ones come)")
+// ErrGone means that the folder does not exist, often because retention deleted the checkpoint
+// while it was being opened. An open checkpoint stays readable.
+var ErrGone = errors.New("does not exist, or was deleted while it was being opened (retention deletes older checkpoints)")
 
-// gone is whether a folder is not there, any more. Deleting a checkpoint
-// renames its folder first, so what is found wrong in one that is there is
-// damage.
-func gone(fsys vfs.FS, path string) bool {
+// missing reports whether a folder does not exist (any more). Deleting a checkpoint renames
+// its folder first, so problems in a folder that exists are damage.
+func missing(fsys vfs.FS, path string) bool {
 	_, err := fsys.Stat(path)
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// Find is Open of what Resolve finds. If that is deleted before it is open, as
-// when a run that saves keeps only the newest, it looks again.
+// Find opens the checkpoint found by Resolve. If that is deleted before it is open, as when a
+// running job keeps only the newest, Find tries again.
 func Find(root, which string) (*Checkpoint, error) { return FindIn(vfs.OS{}, root, which) }
 
 // FindIn is Find in another file system.
@@ -113,7 +111,7 @@ func FindIn(fsys vfs.FS, root, which string) (c *Checkpoint, err error) {
 	return c, err
 }
 
-// tries is how often a folder is looked at again whose checkpoints come and go.
+// tries limits how often a folder with changing checkpoints is read again.
 const tries = 100
 
 func (c *Checkpoint) open() error {
@@ -133,7 +131,7 @@ func (c *Checkpoint) open() error {
 		return err
 	}
 	for _, t := range m.Tensors {
-		c.index[t.key()] = &stored{t: t, of: map[string]*storedPart{}}
+		c.index[t.key()] = &stored{t: t, byCut: map[string]*storedPart{}}
 	}
 	for w := range m.Writers {
 		if err := c.openPart(w); err != nil {
@@ -141,7 +139,7 @@ func (c *Checkpoint) open() error {
 		}
 	}
 	if m.Format == formatCuts && !slices.ContainsFunc(c.files, func(f *source) bool { return f.part.Format == formatCuts }) {
-		return &Damage{File: manifestName, Why: fmt.Sprintf("is of format %d, and no part file is", m.Format)}
+		return &Damage{File: manifestName, Why: fmt.Sprintf("has format %d, but no part file does", m.Format)}
 	}
 	described := map[string]bool{}
 	for _, f := range c.files {
@@ -168,10 +166,10 @@ func (c *Checkpoint) openPart(w int) error {
 	}
 	p, err := parsePart(b)
 	if err == nil && p.Format > c.man.Format {
-		err = fmt.Errorf("is of format %d, the manifest of %d", p.Format, c.man.Format)
+		err = fmt.Errorf("has format %d, but the manifest has %d", p.Format, c.man.Format)
 	}
 	if err == nil && (p.Nonce != c.man.Nonce || p.Writer != w || p.Step != c.man.Step) {
-		err = fmt.Errorf("is of save %s (step %d, writer %d), the manifest of %s (step %d)", p.Nonce, p.Step, p.Writer, c.man.Nonce, c.man.Step)
+		err = fmt.Errorf("belongs to save %s (step %d, writer %d), but the manifest to %s (step %d)", p.Nonce, p.Step, p.Writer, c.man.Nonce, c.man.Step)
 	}
 	if err != nil {
 		return &Damage{File: name, Why: err.Error()}
@@ -187,7 +185,7 @@ func (c *Checkpoint) openPart(w int) error {
 func (c *Checkpoint) openData(p *part, i int) error {
 	d := &p.Files[i]
 	if e, ok := c.names[d.Name]; !ok || e.Bytes != d.Bytes || e.CRC[0] != d.CRC[0] {
-		return &Damage{File: partName(p.Writer), Why: fmt.Sprintf("and the manifest disagree on %s", d.Name)}
+		return &Damage{File: partName(p.Writer), Why: fmt.Sprintf("disagrees with the manifest on %s", d.Name)}
 	}
 	f, err := c.fsys.Open(filepath.Join(c.Path, d.Name))
 	if err != nil {
@@ -207,30 +205,30 @@ func (c *Checkpoint) openData(p *part, i int) error {
 	return nil
 }
 
-// add adds an extent, which has been checked by itself.
+// add adds an extent that was already checked by itself.
 func (s *stored) add(e located) {
 	name := e.Cut.String()
-	p := s.of[name]
+	p := s.byCut[name]
 	if p == nil {
 		p = &storedPart{cut: e.Cut}
-		p.param, _ = e.Cut.param(s.t) // checked when it was parsed
-		s.of[name], s.parts = p, append(s.parts, p)
+		p.param, _ = e.Cut.param(s.t) // checked when parsed
+		s.byCut[name], s.parts = p, append(s.parts, p)
 	}
 	p.ext = append(p.ext, e)
 }
 
-// sort orders the extents and checks that they cover the tensor exactly.
+// sort sorts the extents and checks that they cover the tensor exactly.
 func (s *stored) sort() error {
-	of := map[string]*partRanges{}
-	for name, p := range s.of {
+	ranges := map[string]*partRanges{}
+	for name, p := range s.byCut {
 		sort.Slice(p.ext, func(i, j int) bool { return p.ext[i].Lo < p.ext[j].Lo })
-		of[name] = &partRanges{cut: p.cut}
+		ranges[name] = &partRanges{cut: p.cut}
 		for _, e := range p.ext {
-			of[name].ranges = append(of[name].ranges, e.rng())
+			ranges[name].ranges = append(ranges[name].ranges, e.rng())
 		}
 	}
 	slices.SortFunc(s.parts, func(a, b *storedPart) int { return cmp.Compare(a.cut.first(), b.cut.first()) })
-	return whole(s.t, of)
+	return checkWhole(s.t, ranges)
 }
 
 // Close closes the files.
@@ -243,7 +241,7 @@ func (c *Checkpoint) Close() error {
 	return errors.Join(errs...)
 }
 
-// Tensor finds a tensor.
+// Tensor returns a tensor, and whether it exists.
 func (c *Checkpoint) Tensor(name, kind string) (Tensor, bool) {
 	s, ok := c.index[key{name, kind}]
 	if !ok {
@@ -252,18 +250,18 @@ func (c *Checkpoint) Tensor(name, kind string) (Tensor, bool) {
 	return s.t, true
 }
 
-// Writers is how many writers the checkpoint had.
+// Writers returns the number of writers that wrote the checkpoint.
 func (c *Checkpoint) Writers() int { return c.man.Writers }
 
-// Bytes is the size of all files.
+// Bytes returns the total size of the files.
 func (c *Checkpoint) Bytes() int64 { return c.man.bytes() }
 
-// BytesRead is how many bytes of data files were read so far.
+// BytesRead returns the number of bytes of data files read so far.
 func (c *Checkpoint) BytesRead() int64 { return c.read.Load() }
 
-// Piece is a run of elements of a tensor, or of a part of one, in a file.
+// Piece is a contiguous range of elements of a tensor, or of a part of one, in a file.
 type Piece struct {
-	Part   string // which part of the tensor Range counts in, such as {1:0-4} for columns 0 to 3; "": all of it
+	Part   string // part of the tensor in which Range counts, such as {1:0-4} for columns 0 to 3; "" for all of it
 	Range  shard.Range
 	Writer int
 	File   string
@@ -272,7 +270,7 @@ type Piece struct {
 	Codec  string // raw or planes
 }
 
-// Pieces is how a tensor is stored, part by part, by rising elements.
+// Pieces describes how a tensor is stored, part by part, in the order of elements.
 func (c *Checkpoint) Pieces(name, kind string) []Piece {
 	s := c.index[key{name, kind}]
 	if s == nil {
@@ -287,13 +285,13 @@ func (c *Checkpoint) Pieces(name, kind string) []Piece {
 	return out
 }
 
-// Damage is a place where a checkpoint is not what was written.
+// Damage locates an error in the content of a checkpoint.
 type Damage struct {
 	File   string
 	Offset int64       // bytes, of the block; 0 for a whole file
-	Name   string      // of the tensor, empty where it concerns none
+	Name   string      // of the tensor; empty if none is concerned
 	Kind   string      // of the tensor
-	Range  shard.Range // elements of the tensor that are lost
+	Range  shard.Range // lost elements of the tensor
 	Why    string
 }
 

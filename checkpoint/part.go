@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	format     = 1       // of the files described in the package comment,
-	formatCuts = 2       // and of those with extents of parts of tensors
-	blockBytes = 1 << 18 // of raw data under one CRC32C
+	format     = 1       // number of format 1 in the package comment
+	formatCuts = 2       // number of format 2, with extents of parts of tensors
+	blockBytes = 1 << 18 // bytes of raw data per CRC32C
 	maxHeader  = 1 << 20 // bytes before the first extent of a data file
 
 	codecRaw    = "raw"
 	codecPlanes = "planes"
 )
 
-// part is a part file: what one writer wrote.
+// part is a part file: a description of what one writer wrote.
 type part struct {
 	Format  int        `json:"format"`
 	Step    int64      `json:"step"`
@@ -28,24 +28,24 @@ type part struct {
 	Files   []dataFile `json:"files"`
 }
 
-// dataFile is a data file: a safetensors header and then the extents, in the
-// order of their offsets, without holes.
+// dataFile describes a data file: a safetensors header, then the extents, contiguous and in the
+// order of their offsets.
 type dataFile struct {
 	Name      string   `json:"name"`
 	Bytes     int64    `json:"bytes"`
 	Header    int64    `json:"header"`        // bytes before the first extent
-	HeaderCRC crcs     `json:"header_crc32c"` // one
-	CRC       crcs     `json:"crc32c"`        // one, of the whole file
+	HeaderCRC crcs     `json:"header_crc32c"` // one checksum
+	CRC       crcs     `json:"crc32c"`        // one checksum, of the whole file
 	Extents   []extent `json:"extents"`
 }
 
-// extent is elements [Lo, Hi) of a tensor, in blocks of blockBytes raw bytes
-// (the last may be shorter).
+// extent contains elements [Lo, Hi) of a tensor, in blocks of blockBytes raw bytes (the last may be
+// shorter).
 type extent struct {
 	Tensor int     `json:"tensor"` // index into part.Tensors
 	Lo     int     `json:"lo"`
 	Hi     int     `json:"hi"`
-	Cut    *cut    `json:"cut,omitempty"` // the part of the tensor that Lo and Hi count in; nil: the whole
+	Cut    *cut    `json:"cut,omitempty"` // part of the tensor in which Lo and Hi count; nil for all of it
 	Offset int64   `json:"offset"`        // bytes from the start of the file
 	Codec  string  `json:"codec"`
 	Stored []int32 `json:"stored,omitempty"` // bytes of each block as stored; absent for codec raw
@@ -54,10 +54,10 @@ type extent struct {
 
 func (e *extent) rng() shard.Range { return shard.Range{Lo: e.Lo, Hi: e.Hi} }
 
-// raw is the number of bytes of the elements.
+// raw returns the number of raw bytes of the elements.
 func (e *extent) raw(size int) int64 { return int64(e.Hi-e.Lo) * int64(size) }
 
-// bytes is the number of bytes in the file.
+// bytes returns the number of bytes in the file.
 func (e *extent) bytes(size int) int64 {
 	if e.Codec == codecRaw {
 		return e.raw(size)
@@ -69,12 +69,12 @@ func (e *extent) bytes(size int) int64 {
 	return n
 }
 
-// rawBlock is the number of raw bytes of block i.
+// rawBlock returns the number of raw bytes in block i.
 func (e *extent) rawBlock(i, size int) int {
 	return int(min(blockBytes, e.raw(size)-int64(i)*blockBytes))
 }
 
-// block is the offset and length in the file of block i.
+// block returns the offset in the file and the stored length of block i.
 func (e *extent) block(i, size int) (off int64, n int) {
 	if e.Codec == codecRaw {
 		return e.Offset + int64(i)*blockBytes, e.rawBlock(i, size)
@@ -86,7 +86,7 @@ func (e *extent) block(i, size int) (off int64, n int) {
 	return off, int(e.Stored[i])
 }
 
-// bytes is the size of all data files.
+// bytes returns the total size of the data files.
 func (p *part) bytes() (n int64) {
 	for _, f := range p.Files {
 		n += f.Bytes
@@ -94,7 +94,7 @@ func (p *part) bytes() (n int64) {
 	return n
 }
 
-// encoded is whether an extent has another codec than raw.
+// encoded reports whether any extent has a codec other than raw.
 func (p *part) encoded() bool {
 	for _, f := range p.Files {
 		for i := range f.Extents {
@@ -106,7 +106,7 @@ func (p *part) encoded() bool {
 	return false
 }
 
-// cuts says whether an extent is of a part of its tensor.
+// cuts reports whether any extent is of a part of its tensor.
 func (p *part) cuts() bool {
 	for _, f := range p.Files {
 		for i := range f.Extents {
@@ -122,7 +122,7 @@ func unknownFormat(n int) error {
 	return fmt.Errorf("format %d; this program reads formats %d and %d", n, format, formatCuts)
 }
 
-// blocks is how many blocks n raw bytes make.
+// blocks returns the number of blocks for n raw bytes.
 func blocks(n int64) int { return int(n/blockBytes + min(1, n%blockBytes)) }
 
 var (
@@ -131,8 +131,8 @@ var (
 	extentKeys = []string{"tensor", "lo", "hi", "cut", "offset", "codec", "stored", "crc32c"}
 )
 
-// parsePart reads and checks a part file. What it returns can be used without
-// further checks of indices, sizes or offsets.
+// parsePart parses and checks a part file. The result can be used without further checks of
+// indices, sizes or offsets.
 func parsePart(b []byte) (*part, error) {
 	p := &part{}
 	err := decode(b, partKeys, p.read)
@@ -156,7 +156,7 @@ func parsePart(b []byte) (*part, error) {
 	return p, nil
 }
 
-// read reads a member.
+// read reads the value of a key.
 func (p *part) read(r *jsonread.Reader, name string) (err error) {
 	switch name {
 	case "format":
@@ -202,7 +202,7 @@ func readDataFile(r *jsonread.Reader) (f dataFile, err error) {
 		return err
 	})
 	if err == nil && (len(f.CRC) != 1 || len(f.HeaderCRC) != 1 || f.Header < 8 || f.Header > maxHeader || f.Bytes < f.Header) {
-		err = fmt.Errorf("%.80q of %d bytes, header %d (at most %d), %d+%d checksums", f.Name, f.Bytes, f.Header, maxHeader, len(f.HeaderCRC), len(f.CRC))
+		err = fmt.Errorf("%.80q has %d bytes, a header of %d (at most %d), and %d and %d checksums of header and file; want one each", f.Name, f.Bytes, f.Header, maxHeader, len(f.HeaderCRC), len(f.CRC))
 	}
 	return f, err
 }
@@ -238,13 +238,13 @@ func readExtent(r *jsonread.Reader) (e extent, err error) {
 	return e, err
 }
 
-// check is what of an extent can be wrong by itself.
+// check checks the fields of an extent against each other.
 func (e *extent) check() error {
 	switch {
 	case e.Codec != codecRaw && e.Codec != codecPlanes:
-		return fmt.Errorf("codec %.40q is not known", e.Codec)
+		return fmt.Errorf("unknown codec %.40q", e.Codec)
 	case e.Codec == codecRaw && e.Stored != nil:
-		return errors.New("stored sizes with codec raw")
+		return errors.New("codec raw must not have stored sizes")
 	case e.Codec == codecPlanes && len(e.Stored) != len(e.CRC):
 		return fmt.Errorf("%d stored sizes for %d blocks", len(e.Stored), len(e.CRC))
 	case len(e.CRC) == 0:
@@ -281,12 +281,12 @@ func (p *part) checkExtent(e *extent) error {
 		return fmt.Errorf("tensor %d of %d", e.Tensor, len(p.Tensors))
 	}
 	t := p.Tensors[e.Tensor]
-	of, err := e.Cut.param(t)
+	param, err := e.Cut.param(t)
 	if err != nil {
 		return err
 	}
-	if e.Lo < 0 || e.Hi <= e.Lo || e.Hi > of.Numel() {
-		return fmt.Errorf("%v: elements [%d, %d) of %d", t, e.Lo, e.Hi, of.Numel())
+	if e.Lo < 0 || e.Hi <= e.Lo || e.Hi > param.Numel() {
+		return fmt.Errorf("%v: elements [%d, %d) of %d", t, e.Lo, e.Hi, param.Numel())
 	}
 	n := blocks(e.raw(t.DType.Size()))
 	if len(e.CRC) != n {
@@ -300,8 +300,7 @@ func (p *part) checkExtent(e *extent) error {
 	return nil
 }
 
-// union merges the tensors of all parts, sorted, and refuses two opinions on
-// one of them.
+// union merges the tensors of all parts, sorted, and returns an error if two parts disagree on one.
 func union(parts []*part) ([]Tensor, error) {
 	seen := map[key]Tensor{}
 	var out []Tensor
@@ -320,9 +319,9 @@ func union(parts []*part) ([]Tensor, error) {
 	return out, nil
 }
 
-// complete checks that the parts hold every element of every tensor exactly
-// once and nothing else.
-func complete(tensors []Tensor, parts []*part) error {
+// checkComplete checks that the parts contain every element of every tensor exactly once, and
+// nothing else.
+func checkComplete(tensors []Tensor, parts []*part) error {
 	have := map[key]map[string]*partRanges{}
 	for _, p := range parts {
 		for _, f := range p.Files {
@@ -339,7 +338,7 @@ func complete(tensors []Tensor, parts []*part) error {
 		}
 	}
 	for _, t := range tensors {
-		if err := whole(t, have[t.key()]); err != nil {
+		if err := checkWhole(t, have[t.key()]); err != nil {
 			return fmt.Errorf("%v: %w", t, err)
 		}
 		delete(have, t.key())

@@ -13,51 +13,49 @@ import (
 	"zeroth/shard"
 )
 
-// readBytes is how many raw bytes a task has at most: what one goroutine reads
-// at a time.
+// readBytes is the maximum of raw bytes per task, read by one goroutine at a time.
 const readBytes = 16 * blockBytes
 
-// scratch is the work space of one goroutine that reads.
+// scratch is the work space of one reading goroutine.
 type scratch struct {
-	raw    []byte // a block that is wanted in part
-	stored []byte // a block as it is stored; made when the first encoded one comes
+	raw    []byte // a block of which only a part is requested
+	stored []byte // a block as stored; allocated for the first encoded one
 	coder  *coder // likewise
 }
 
 func newScratch() *scratch { return &scratch{raw: make([]byte, blockBytes)} }
 
-// Request asks for elements of a tensor, or of a part of one, whatever parts were written:
-// exactly their bytes into Into, in the tensor's dtype, little-endian.
+// Request requests elements of a tensor, or of a part of one, regardless of which parts were written.
+// Their bytes are read into Into, in the tensor's dtype, little-endian.
 type Request struct {
 	Name, Kind string
-	Cut        shard.Cut // the part that Range counts in
+	Cut        shard.Cut // part in which Range counts
 	Range      shard.Range
 	Into       []byte
 }
 
-// Read reads elements of a tensor, whoever wrote them. Every block that it
-// takes elements from is read whole and verified; an altered one is a *Damage.
+// Read reads elements of a tensor, regardless of which writers wrote them. It reads and verifies
+// whole blocks; an altered one is reported as a *Damage.
 func (c *Checkpoint) Read(name, kind string, r shard.Range, into []byte) error {
 	return c.ReadAll([]Request{{name, kind, shard.Cut{}, r, into}}, 1)
 }
 
-// RequestF32 asks for elements of a tensor of floats, widened to float32.
+// RequestF32 requests elements of a tensor of floats, widened to float32.
 type RequestF32 struct {
 	Name, Kind string
-	Cut        shard.Cut // the part that Range counts in
+	Cut        shard.Cut // part in which Range counts
 	Range      shard.Range
 	Into       []float32 // (Range.Len())
 }
 
-// ReadF32 is Read by so many goroutines (0: one per processor), widened to
-// float32.
+// ReadF32 is Read with the given number of goroutines (0: one per processor), widening to float32.
 func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32, workers int) error {
 	return c.ReadAllF32([]RequestF32{{name, kind, shard.Cut{}, r, into}}, workers)
 }
 
-// ReadAllF32 is ReadAll, widened to float32.
+// ReadAllF32 is ReadAll, widening to float32.
 func (c *Checkpoint) ReadAllF32(reqs []RequestF32, workers int) error {
-	straight := make([]Request, 0, len(reqs)) // to where it is wanted
+	straight := make([]Request, 0, len(reqs)) // directly to the destination
 	for _, q := range reqs {
 		s, _, err := c.find(q.Name, q.Kind, q.Cut, q.Range)
 		if err != nil {
@@ -90,9 +88,9 @@ func (c *Checkpoint) widen(q RequestF32, t DType, workers int) error {
 	return nil
 }
 
-// ReadAll reads many ranges with so many goroutines (0: one per processor), in
-// the order in which they lie in the files; also a single range is shared out
-// among them. The first error ends it; what was read into then is undefined.
+// ReadAll reads many ranges with the given number of goroutines (0: one per processor), in the order
+// of their positions in the files. Even a single range is distributed among the goroutines. After
+// the first error, which ReadAll returns, the buffers' content is undefined.
 func (c *Checkpoint) ReadAll(reqs []Request, workers int) error {
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
@@ -107,8 +105,8 @@ func (c *Checkpoint) ReadAll(reqs []Request, workers int) error {
 	return nil
 }
 
-// inParallel calls f for 0 to n-1, by rising numbers, in so many goroutines,
-// until one call fails or ctx ends.
+// inParallel calls f for 0 to n-1, in rising order, in the given number of goroutines, until a call
+// fails or ctx ends.
 func inParallel(ctx context.Context, n, workers int, f func(int) error) error {
 	var mu sync.Mutex
 	var first error
@@ -139,32 +137,32 @@ func inParallel(ctx context.Context, n, workers int, f func(int) error) error {
 	return first
 }
 
-// task is a part of a request in one extent; it begins and ends at blocks,
-// unless the request does not.
+// task is the part of a request in one extent. It begins and ends at block boundaries, or where the
+// request does.
 type task struct {
 	from   located
 	t      Tensor
 	lo, hi int64 // raw bytes of the extent
 	into   []byte
-	moves  []move // instead of into: of a request for another part than was written
+	moves  []move // instead of into, if the request is for another part than was written
 }
 
-// move is where raw bytes of an extent from at on are wanted.
+// move is a destination for raw bytes of an extent, from offset at on.
 type move struct {
 	at   int64
 	into []byte
 }
 
-// find returns a tensor, and the part of it that a range counts in.
-func (c *Checkpoint) find(name, kind string, of shard.Cut, r shard.Range) (*stored, shard.Param, error) {
+// find returns a tensor and the part of it in which a range counts.
+func (c *Checkpoint) find(name, kind string, cut shard.Cut, r shard.Range) (*stored, shard.Param, error) {
 	s, ok := c.index[key{name, kind}]
 	if !ok {
 		return nil, shard.Param{}, fmt.Errorf("checkpoint %s: has no %s (%s)", c.Path, name, kind)
 	}
-	if of.Full != nil && !slices.Equal(of.Full, s.t.Shape) {
-		return nil, shard.Param{}, fmt.Errorf("checkpoint %s: %v has shape %v, a part of one of shape %v is wanted", c.Path, s.t, s.t.Shape, of.Full)
+	if cut.Full != nil && !slices.Equal(cut.Full, s.t.Shape) {
+		return nil, shard.Param{}, fmt.Errorf("checkpoint %s: %v has shape %v, but a part of a tensor of shape %v was requested", c.Path, s.t, s.t.Shape, cut.Full)
 	}
-	p, err := cutOf(of).param(s.t)
+	p, err := cutOf(cut).param(s.t)
 	if err != nil {
 		return nil, p, fmt.Errorf("checkpoint %s: %w", c.Path, err)
 	}
@@ -174,8 +172,8 @@ func (c *Checkpoint) find(name, kind string, of shard.Cut, r shard.Range) (*stor
 	return s, p, nil
 }
 
-// plan cuts requests at extents and, inside, at multiples of readBytes, or of
-// less where that would leave workers without a task.
+// plan divides requests at extents and, within them, at multiples of readBytes, or of less if workers
+// would otherwise be idle.
 func (c *Checkpoint) plan(reqs []Request, workers int) ([]task, error) {
 	var total int64
 	for _, q := range reqs {
@@ -191,7 +189,7 @@ func (c *Checkpoint) plan(reqs []Request, workers int) ([]task, error) {
 		if len(q.Into) != q.Range.Len()*s.t.DType.Size() {
 			panic(fmt.Sprintf("checkpoint: %d bytes for %d elements of %v, %s", len(q.Into), q.Range.Len(), s.t, s.t.DType))
 		}
-		if same := s.of[cutOf(q.Cut).String()]; same != nil {
+		if same := s.byCut[cutOf(q.Cut).String()]; same != nil {
 			out = same.tasks(out, s.t, q, most)
 			continue
 		}
@@ -209,20 +207,20 @@ func (c *Checkpoint) plan(reqs []Request, workers int) ([]task, error) {
 	return out, nil
 }
 
-// scattered appends the tasks of a request for elements of another part p of the tensor.
+// scattered appends the tasks of a request for elements of p, another part of the tensor.
 func (s *storedPart) scattered(out []task, t Tensor, p shard.Param, q Request, most int64) []task {
-	size, at := int64(t.DType.Size()), 0 // at: of ext
+	size, at := int64(t.DType.Size()), 0 // at: index in ext
 	var k *task
 	for tensor, wanted := range p.Runs(q.Range) {
-		for has, own := range s.param.Runs(s.param.Own(tensor)) {
+		for has, local := range s.param.Runs(s.param.Own(tensor)) {
 			lo := int64(wanted.Lo+has.Lo-tensor.Lo-q.Range.Lo) * size
-			into := q.Into[lo : lo+int64(own.Len())*size]
+			into := q.Into[lo : lo+int64(local.Len())*size]
 			for len(into) > 0 {
-				for s.ext[at].Hi <= own.Lo {
+				for s.ext[at].Hi <= local.Lo {
 					at++
 				}
 				e := s.ext[at]
-				from := int64(own.Lo-e.Lo) * size
+				from := int64(local.Lo-e.Lo) * size
 				n := min(int64(len(into)), e.raw(int(size))-from, most)
 				if k == nil || k.from.extent != e.extent || from+n-k.lo > most {
 					out = append(out, task{from: e, t: t, lo: from / blockBytes * blockBytes})
@@ -234,19 +232,19 @@ func (s *storedPart) scattered(out []task, t Tensor, p shard.Param, q Request, m
 					k.moves = append(k.moves, move{from, into[:n]})
 				}
 				k.hi = from + n
-				into, own.Lo = into[n:], own.Lo+int(n/size)
+				into, local.Lo = into[n:], local.Lo+int(n/size)
 			}
 		}
 	}
 	return out
 }
 
-// follows says whether b is the memory right behind a, of which a may be lengthened.
+// follows reports whether b is the memory directly after a, so that a can be extended.
 func follows(a, b []byte) bool {
 	return cap(a) > len(a) && &a[:len(a)+1][len(a)] == &b[0]
 }
 
-// tasks appends those of a request, each of at most so many bytes.
+// tasks appends the tasks of a request, each of at most most bytes.
 func (s *storedPart) tasks(out []task, t Tensor, q Request, most int64) []task {
 	size := t.DType.Size()
 	i := sort.Search(len(s.ext), func(i int) bool { return s.ext[i].Hi > q.Range.Lo })
@@ -264,7 +262,7 @@ func (s *storedPart) tasks(out []task, t Tensor, q Request, most int64) []task {
 	return out
 }
 
-// run reads, verifies and places the blocks of a task.
+// run reads and verifies the blocks of a task and copies them to their destination.
 func (c *Checkpoint) run(k task) error {
 	s := c.work.Get().(*scratch)
 	defer c.work.Put(s)
@@ -276,7 +274,7 @@ func (c *Checkpoint) run(k task) error {
 	}
 	for k.lo < k.hi {
 		first := int(k.lo / blockBytes)
-		whole := int(k.hi / blockBytes) // blocks before it end inside the task
+		whole := int(k.hi / blockBytes) // first block that does not end inside the task
 		if k.hi == k.from.raw(k.t.DType.Size()) {
 			whole = blocks(k.hi)
 		}
@@ -295,7 +293,7 @@ func (c *Checkpoint) run(k task) error {
 	return nil
 }
 
-// runMoves reads the blocks that have what is wanted, and moves that to where it is wanted.
+// runMoves reads the blocks of a task and copies the requested bytes to their destinations.
 func (c *Checkpoint) runMoves(k task, s *scratch) error {
 	for moves := k.moves; len(moves) > 0; {
 		i := int(moves[0].at / blockBytes)
@@ -307,7 +305,7 @@ func (c *Checkpoint) runMoves(k task, s *scratch) error {
 			m := &moves[0]
 			n := copy(m.into, b[m.at-start:])
 			if m.at, m.into = m.at+int64(n), m.into[n:]; len(m.into) > 0 {
-				break // it goes on in the next block
+				break // continued in the next block
 			}
 			moves = moves[1:]
 		}
@@ -342,8 +340,8 @@ func (c *Checkpoint) rawBlock(k task, i int, s *scratch) ([]byte, error) {
 	return raw, nil
 }
 
-// rawWhole reads blocks [i, j) straight to where they are wanted and returns
-// their number of bytes. Each is verified while it is in the cache.
+// rawWhole reads blocks [i, j) directly to their destination and returns their number of bytes. It
+// verifies each while it is in the cache.
 func (c *Checkpoint) rawWhole(k task, i, j int) (int64, error) {
 	n := int64(0)
 	for ; i < j; i++ {
@@ -360,7 +358,7 @@ func (c *Checkpoint) rawWhole(k task, i, j int) (int64, error) {
 	return n, nil
 }
 
-// rawPartly reads block i into the work space and copies what is wanted.
+// rawPartly reads block i into the work space and copies the requested part.
 func (c *Checkpoint) rawPartly(k task, i int, s *scratch) (int64, error) {
 	off, n := k.from.block(i, k.t.DType.Size())
 	b := s.raw[:n]
@@ -379,7 +377,7 @@ func (c *Checkpoint) runEncoded(k task, s *scratch) error {
 	if s.coder == nil {
 		s.coder = newCoder()
 	}
-	if s.stored == nil { // one more byte than a block has: it may have been stored raw
+	if s.stored == nil { // one byte more than a block, in case it was stored raw
 		s.stored = make([]byte, blockBytes+1)
 	}
 	i, j := int(k.lo/blockBytes), blocks(k.hi)
@@ -401,7 +399,7 @@ func (c *Checkpoint) runEncoded(k task, s *scratch) error {
 	return nil
 }
 
-// decode puts block i where it is wanted and returns how many bytes that are.
+// decode decodes block i to its destination and returns the number of bytes used.
 func (k *task) decode(s *scratch, b []byte, i int) (int64, error) {
 	n := k.from.rawBlock(i, k.t.DType.Size())
 	start := int64(i) * blockBytes
@@ -418,7 +416,7 @@ func (k *task) decode(s *scratch, b []byte, i int) (int64, error) {
 	return int64(copy(k.into, dst[k.lo-start:])), nil
 }
 
-// fetch reads bytes of a file, from block i of the extent on.
+// fetch reads bytes of a file at offset off, in block i of the extent.
 func (c *Checkpoint) fetch(k task, off int64, b []byte, i int) error {
 	c.read.Add(int64(len(b)))
 	if err := vfs.ReadFull(k.from.from.f, b, off); err != nil {
@@ -429,18 +427,18 @@ func (c *Checkpoint) fetch(k task, off int64, b []byte, i int) error {
 
 func (k *task) verify(b []byte, i int) error {
 	if got, want := crc(b), k.from.CRC[i]; got != want {
-		return k.damage(i, fmt.Sprintf("CRC32C of %d bytes is %08x, written was %08x", len(b), got, want))
+		return k.damage(i, fmt.Sprintf("CRC32C of %d bytes is %08x, but %08x was written", len(b), got, want))
 	}
 	return nil
 }
 
-// damage is block i of the task's extent.
+// damage describes block i of the task's extent as damaged.
 func (k *task) damage(i int, why string) *Damage {
 	size := k.t.DType.Size()
 	off, _ := k.from.block(i, size)
 	lo := k.from.Lo + i*(blockBytes/size)
 	lost := shard.Range{Lo: lo, Hi: lo + k.from.rawBlock(i, size)/size}
-	if p, err := k.from.Cut.param(k.t); err == nil && k.from.Cut != nil { // from the first to the last
+	if p, err := k.from.Cut.param(k.t); err == nil && k.from.Cut != nil { // all elements from the first to the last
 		first := true
 		for r := range p.Runs(lost) {
 			if first {

@@ -10,17 +10,16 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Keep says which checkpoints stay: those that any of its rules keeps, and
-// always the newest. The zero Keep keeps all.
+// Keep is a retention rule. A checkpoint that any of its conditions keeps stays, and so does the
+// newest. The zero Keep keeps all.
 type Keep struct {
-	Last  int    // the newest so many commits
-	Every int64  // steps that are a multiple of it
-	Best  string // the one with the lowest value of this metric
+	Last  int    // this many of the newest commits
+	Every int64  // steps that are a multiple of this
+	Best  string // the commit with the lowest value of this metric
 }
 
-// Drop is the complete entries of a list that k does not keep. An older commit
-// of a step that was saved again is not kept. Damaged ones are left for people
-// to look at.
+// Drop returns the complete entries of a list that k does not keep. If a step was saved again, the
+// older commits are not kept. Damaged entries are never returned: the user must decide.
 func (k Keep) Drop(list []Entry) []Entry {
 	var whole []Entry
 	newest := map[int64]int64{} // seq by step
@@ -33,7 +32,7 @@ func (k Keep) Drop(list []Entry) []Entry {
 	best := k.best(whole)
 	var drop []Entry
 	for i, e := range whole {
-		after := len(whole) - 1 - i // commits after this one: List sorts by Seq
+		after := len(whole) - 1 - i // number of later commits: List sorts by Seq
 		kept := after < max(1, k.Last) || k.Every > 0 && e.Step%k.Every == 0 || i == best || k == Keep{}
 		if !kept || newest[e.Step] != e.Seq {
 			drop = append(drop, e)
@@ -42,19 +41,18 @@ func (k Keep) Drop(list []Entry) []Entry {
 	return drop
 }
 
-// drop returns what no rule keeps: the complete entries that all rules drop.
+// drop returns the complete entries that all rules drop.
 func drop(list []Entry, rules []Keep) []Entry {
-	gone := map[string]int{} // how many rules drop a path
+	dropped := map[string]int{} // number of rules that drop a path
 	for _, k := range rules {
 		for _, e := range k.Drop(list) {
-			gone[e.Path]++
+			dropped[e.Path]++
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(list), func(e Entry) bool { return gone[e.Path] == 0 || gone[e.Path] < len(rules) })
+	return slices.DeleteFunc(slices.Clone(list), func(e Entry) bool { return dropped[e.Path] == 0 || dropped[e.Path] < len(rules) })
 }
 
-// best is the index of the entry with the lowest metric, the newest of equals,
-// -1 without any.
+// best returns the index of the entry with the lowest metric, the newest if several are equal, or -1.
 func (k Keep) best(list []Entry) int {
 	best, lowest := -1, 0.0
 	for i, e := range list {
@@ -65,25 +63,25 @@ func (k Keep) best(list []Entry) int {
 	return best
 }
 
-// Pruned is what was deleted, by the names of folders, and what was to be
-// deleted and was left as it is, because it is not, or not only, ours.
+// Pruned lists the folders that were deleted, and those that were not because they are, or contain,
+// something else.
 type Pruned struct {
 	Deleted []string
 	Left    []Left
-	Damaged []Left // checkpoints of which no rule can tell, and why
+	Damaged []Left // damaged checkpoints, to which no rule applies
 }
 
-// Left is a folder that was left, and why.
+// Left is a folder that was not deleted, and why.
 type Left struct {
 	Name string `json:"name"`
 	Why  string `json:"why"`
 }
 
-// String is what to do about it.
+// String describes the folder and what to do about it.
 func (l Left) String() string { return fmt.Sprintf("%s stays: %s", Plain(l.Name), l.Why) }
 
-// Prune is Hold.Prune by one who has no hold. While a run or a save has the
-// folder it deletes nothing and returns a *vfs.Locked.
+// Prune locks the folder and calls Hold.Prune. While a run or a save holds the lock it deletes
+// nothing and returns a *vfs.Locked.
 func Prune(root string, rules ...Keep) (Pruned, error) { return PruneIn(vfs.OS{}, root, rules...) }
 
 // PruneIn is Prune in another file system.
@@ -99,7 +97,7 @@ func PruneIn(fsys vfs.FS, root string, rules ...Keep) (Pruned, error) {
 	return h.Prune(rules...)
 }
 
-// Prunable is what Prune would do.
+// Prunable returns what Prune would do.
 func Prunable(root string, rules ...Keep) (p Pruned, err error) {
 	err = p.prune(vfs.OS{}, root, rules, func(vfs.FS, string) error { return nil })
 	return p, err
@@ -112,7 +110,7 @@ func (p *Pruned) prune(fsys vfs.FS, root string, rules []Keep, remove func(vfs.F
 	}
 	for _, e := range list {
 		if e.Status == Damaged && !slices.Contains(rules, Keep{}) {
-			p.Damaged = append(p.Damaged, Left{filepath.Base(e.Path), fmt.Sprintf("it is damaged (%s), and only you delete it", e.Why)})
+			p.Damaged = append(p.Damaged, Left{filepath.Base(e.Path), fmt.Sprintf("it is damaged (%s); delete it yourself if you do not need it", e.Why)})
 		}
 	}
 	for _, e := range drop(list, rules) {
@@ -123,8 +121,7 @@ func (p *Pruned) prune(fsys vfs.FS, root string, rules []Keep, remove func(vfs.F
 	return p.clean(fsys, root, remove)
 }
 
-// clean removes partial saves and trash. The caller has the lock, so none of
-// them is alive.
+// clean removes partial saves and trash. The caller holds the lock, so none of them is in use.
 func (p *Pruned) clean(fsys vfs.FS, root string, remove func(vfs.FS, string) error) error {
 	in, err := fsys.List(root)
 	if err != nil {
@@ -140,9 +137,9 @@ func (p *Pruned) clean(fsys vfs.FS, root string, remove func(vfs.FS, string) err
 	return nil
 }
 
-// take deletes a folder, or leaves it if not all of it is ours.
+// take deletes a folder, unless it is undeletable.
 func (p *Pruned) take(fsys vfs.FS, path string, remove func(vfs.FS, string) error) error {
-	why, err := foreign(fsys, path)
+	why, err := undeletable(fsys, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -160,31 +157,31 @@ func (p *Pruned) take(fsys vfs.FS, path string, remove func(vfs.FS, string) erro
 	return nil
 }
 
-// foreign says why a folder is not for us to delete; empty if it is: a real
-// folder with nothing in it but files of the format.
-func foreign(fsys vfs.FS, path string) (why string, err error) {
+// undeletable returns why a folder must not be deleted, or "" for a real folder that contains
+// only files of the format.
+func undeletable(fsys vfs.FS, path string) (why string, err error) {
 	d, err := fsys.Lstat(path)
 	if err != nil {
 		return "", err
 	}
 	if d.Kind != vfs.Dir {
-		return fmt.Sprintf("it is %v, which only you delete", d.Kind), nil
+		return fmt.Sprintf("it is %v; delete it yourself", d.Kind), nil
 	}
 	in, err := fsys.List(path)
 	if err != nil {
 		return "", err
 	}
 	for _, e := range in {
-		if e.Kind != vfs.Regular || !ours(e.Name) {
-			return fmt.Sprintf("it has %.80q in it (%v), which is no file of a checkpoint: move that, or delete the folder yourself", e.Name, e.Kind), nil
+		if e.Kind != vfs.Regular || !isOurs(e.Name) {
+			return fmt.Sprintf("it contains %.80q (%v), which is not a file of a checkpoint: move it away, or delete the folder yourself", e.Name, e.Kind), nil
 		}
 	}
 	return "", nil
 }
 
-// remove deletes a folder that is not foreign under another name, so that
-// nobody finds it half there and a writer that is still alive can make no more
-// files in it. What has come into it since is not touched.
+// remove deletes a deletable folder. It first renames the folder, so that nobody finds it
+// half deleted and no writer still running creates files in it. Other files created in the meantime
+// are not touched.
 func remove(fsys vfs.FS, path string) error {
 	dir, name := filepath.Split(path)
 	if !isTrashName(name) {
@@ -202,7 +199,7 @@ func remove(fsys vfs.FS, path string) error {
 		return err
 	}
 	for _, e := range in {
-		if e.Kind == vfs.Regular && ours(e.Name) {
+		if e.Kind == vfs.Regular && isOurs(e.Name) {
 			if err := fsys.Remove(filepath.Join(path, e.Name)); err != nil {
 				return err
 			}

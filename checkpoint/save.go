@@ -14,17 +14,17 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Options say how a save is written; they change nothing about how it is read.
-// The zero value is raw data, a few workers, the machine's file system.
+// Options configure how a save is written; they do not affect how it is read. The zero value writes
+// raw data with a few workers to the machine's file system.
 type Options struct {
-	FS       vfs.FS      // nil: the machine's
-	Workers  int         // goroutines of each Writer; 0: 2, or 1 on one processor
+	FS       vfs.FS      // default: the machine's
+	Workers  int         // goroutines of each Writer; default 2, or 1 on one processor
 	Compress Compression // of the data files
-	Tuner    *Tuner      // for Compress Auto: kept from save to save
-	Expect   int64       // bytes that the save will have, about: less space fails Begin; 0 is unknown
-	Hold     *Hold       // of the folder, for longer than this save; nil: the save takes one of its own
+	Tuner    *Tuner      // for Compress Auto; reused from save to save
+	Expect   int64       // approximate bytes of the save: Begin fails if there is less space; 0 if unknown
+	Hold     *Hold       // of the folder, held longer than this save; if nil, the save acquires its own
 
-	headerBytes int   // see writer.go; tests make them small
+	headerBytes int   // see writer.go; tests use small values
 	fileBytes   int64 // bytes
 }
 
@@ -44,23 +44,23 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Save is a save in progress: a temporary folder that becomes a checkpoint in
-// Commit. One process begins it and commits it or aborts it; it holds the
-// folder's lock in between, so that no other saves or prunes there. Others
-// join it by its nonce. Save methods are called from one goroutine.
+// Save is a save in progress: a temporary folder that Commit turns into a checkpoint. One process
+// begins it and commits or aborts it; in between it holds the folder's lock, so that no other process
+// saves or prunes there. Other processes join it by its nonce. Save methods must be called from one
+// goroutine.
 type Save struct {
 	Step    int64
-	Nonce   string // 16 hexadecimal digits, of this attempt and no other
-	Cleaned Pruned // what Begin found from saves cut short
+	Nonce   string // 16 hexadecimal digits, unique to this attempt
+	Cleaned Pruned // leftovers of interrupted saves that Begin found
 
 	opt  Options
 	root string
 	tmp  string
-	hold *Hold // nil in a Save that joined, and once it is over
+	hold *Hold // nil if the Save was joined, or is finished
 }
 
-// Begin starts a save into the folder root, which it makes if need be, and
-// removes what saves cut short have left there.
+// Begin starts a save in the folder root, which it creates if needed, and removes leftovers of
+// interrupted saves.
 func Begin(root string, step int64, opt Options) (*Save, error) {
 	s, err := newSave(root, step, newNonce(), opt)
 	if err != nil {
@@ -98,30 +98,29 @@ func (s *Save) begin() (err error) {
 	if err := s.Cleaned.clean(s.opt.FS, s.root, remove); err != nil {
 		return err
 	}
-	if err := s.fits(); err != nil {
+	if err := s.checkSpace(); err != nil {
 		return err
 	}
-	return s.opt.FS.Mkdir(s.tmp) // its name need not survive before it is the final one
+	return s.opt.FS.Mkdir(s.tmp) // no sync needed: only the final name must survive
 }
 
-// ErrNoSpace means that a save was not begun because the disk has too little space for
-// it.
+// ErrNoSpace means that a save was not begun because the disk has too little space.
 var ErrNoSpace = errors.New("the disk has too little space")
 
-// fits is an error if there is not the space that the save will need. Nothing is
-// written then, and nothing of older checkpoints touched.
-func (s *Save) fits() error {
+// checkSpace returns an error if there is too little space for the save. Then nothing is
+// written, and older checkpoints are not touched.
+func (s *Save) checkSpace() error {
 	free, err := s.opt.FS.Space(s.root)
 	if errors.Is(err, errors.ErrUnsupported) || s.opt.Expect == 0 {
 		return nil
 	}
 	if err == nil && free < s.opt.Expect {
-		return fmt.Errorf("%w: it takes %d bytes, %d are free", ErrNoSpace, s.opt.Expect, free)
+		return fmt.Errorf("%w: the save needs %d bytes, but only %d are free", ErrNoSpace, s.opt.Expect, free)
 	}
 	return err
 }
 
-// Join takes part in a save that another process has begun.
+// Join joins a save that another process began.
 func Join(root string, step int64, nonce string, opt Options) (*Save, error) {
 	if !nonceForm.MatchString(nonce) {
 		return nil, fmt.Errorf("join save of step %d: nonce %q is not 16 hexadecimal digits", step, nonce)
@@ -136,8 +135,8 @@ func Join(root string, step int64, nonce string, opt Options) (*Save, error) {
 	return s, nil
 }
 
-// Writer starts the writer of one rank. Each number from 0 up to the number of
-// writers is used once in a save, whoever joined it.
+// Writer starts the writer of one rank. Each number from 0 up to the number of writers must be used
+// exactly once in a save, across all processes.
 func (s *Save) Writer(rank int) *Writer {
 	if rank < 0 {
 		panic(fmt.Sprintf("checkpoint: writer %d", rank))
@@ -145,17 +144,17 @@ func (s *Save) Writer(rank int) *Writer {
 	return newWriter(s.opt.FS, s.tmp, s.Step, s.Nonce, rank, s.opt)
 }
 
-// Commit is what the committing process adds to the parts.
+// Commit has the parts of a save and what the committing process adds.
 type Commit struct {
 	Parts   []PartFile         // of every writer
-	Tensors []Tensor           // that must be there and no others; nil: those that were put
-	State   []byte             // state.json: whatever else a resume needs
+	Tensors []Tensor           // exactly those that must be present; nil for those that were put
+	State   []byte             // state.json: anything else needed to resume
 	Metrics map[string]float64 // for retention by metric; finite
 }
 
-// Commit checks that the parts are whole and belong to this save, and makes
-// them a checkpoint. It returns the checkpoint's folder. After an error there
-// is none, except when only the very last sync failed; call Abort then, too.
+// Commit checks that the parts are complete and belong to this save, and turns them into a
+// checkpoint. It returns the checkpoint's folder. After an error there is no checkpoint,
+// unless only the very last sync failed; call Abort then, too.
 func (s *Save) Commit(c Commit) (string, error) {
 	path, err := s.commit(c)
 	if err != nil {
@@ -174,7 +173,7 @@ func (s *Save) commit(c Commit) (string, error) {
 	}
 	b := mustJSON(m)
 	if err := readable(b, c.State); err != nil {
-		return "", fmt.Errorf("it would not be readable: %w", err)
+		return "", fmt.Errorf("the checkpoint would not be readable: %w", err)
 	}
 	mark := marker{m.Format, m.Seq, m.Step, m.Nonce, digest(b)}
 	for _, f := range []struct {
@@ -191,7 +190,7 @@ func (s *Save) commit(c Commit) (string, error) {
 	return s.rename()
 }
 
-// readable is an error if a reader would refuse what is about to be committed.
+// readable returns an error if a reader would refuse what is about to be committed.
 func readable(manifest, state []byte) error {
 	for name, b := range map[string][]byte{manifestName: manifest, stateName: state} {
 		if len(b) > maxJSON {
@@ -202,9 +201,8 @@ func readable(manifest, state []byte) error {
 	return err
 }
 
-// rename gives the folder its final name: the step's, or when that was saved
-// before, the step's with the next free number. The older folder is not
-// touched; Prune removes it.
+// rename gives the folder its final name: the step's or, if that exists, the step's with the
+// next free number. It does not touch the older folder; Prune removes that.
 func (s *Save) rename() (string, error) {
 	for try := 0; ; try++ {
 		final := filepath.Join(s.root, stepName(s.Step, try))
@@ -224,7 +222,7 @@ func (s *Save) rename() (string, error) {
 func (s *Save) manifest(c Commit) (*manifest, error) {
 	for name, x := range c.Metrics {
 		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return nil, fmt.Errorf("metric %s is %v; leave it out", Plain(name), x)
+			return nil, fmt.Errorf("metric %s is %v; omit it", Plain(name), x)
 		}
 	}
 	seq, err := lastSeq(s.opt.FS, s.root)
@@ -249,15 +247,15 @@ func (s *Save) manifest(c Commit) (*manifest, error) {
 	if want == nil {
 		want = m.Tensors
 	}
-	if err := agree(want, m); err != nil {
+	if err := checkTensors(want, m); err != nil {
 		return nil, err
 	}
-	return m, complete(m.Tensors, parts)
+	return m, checkComplete(m.Tensors, parts)
 }
 
-// agree checks the tensors put against those wanted and lists the latter,
-// which may be empty ones that nobody put.
-func agree(want []Tensor, m *manifest) error {
+// checkTensors compares the tensors put with those wanted, and lists the latter in m; empty tensors
+// need not have been put.
+func checkTensors(want []Tensor, m *manifest) error {
 	put := map[key]Tensor{}
 	for _, t := range m.Tensors {
 		put[t.key()] = t
@@ -269,7 +267,7 @@ func agree(want []Tensor, m *manifest) error {
 			return err
 		}
 		if seen[t.key()] {
-			return fmt.Errorf("%v is twice in the list of tensors", t)
+			return fmt.Errorf("%v is listed twice", t)
 		}
 		seen[t.key()] = true
 		if p, ok := put[t.key()]; ok && !p.same(t) {
@@ -284,8 +282,8 @@ func agree(want []Tensor, m *manifest) error {
 	return nil
 }
 
-// parts reads the part files, checks that each is of this save and that its
-// data files have their size, and lists all in m.
+// parts reads the part files, checks that each belongs to this save and that its data files have the
+// right size, and lists all files in m.
 func (s *Save) parts(ps []PartFile, m *manifest) ([]*part, error) {
 	if len(ps) == 0 {
 		return nil, errors.New("no parts")
@@ -293,7 +291,7 @@ func (s *Save) parts(ps []PartFile, m *manifest) ([]*part, error) {
 	out := make([]*part, len(ps))
 	for _, p := range ps {
 		if p.Writer < 0 || p.Writer >= len(ps) || out[p.Writer] != nil {
-			return nil, fmt.Errorf("%d parts, one of them of writer %d: each writer's must be there once", len(ps), p.Writer)
+			return nil, fmt.Errorf("%d parts, one of them from writer %d: want one part per writer", len(ps), p.Writer)
 		}
 		e := fileEntry{Name: partName(p.Writer), Bytes: p.Bytes, SHA256: p.SHA256}
 		b, err := readListed(s.opt.FS, s.tmp, e)
@@ -305,7 +303,7 @@ func (s *Save) parts(ps []PartFile, m *manifest) ([]*part, error) {
 			return nil, fmt.Errorf("%s: %w", e.Name, err)
 		}
 		if x.Nonce != s.Nonce || x.Step != s.Step || x.Writer != p.Writer {
-			return nil, fmt.Errorf("%s is of save %s (step %d, writer %d), not of %s", e.Name, x.Nonce, x.Step, x.Writer, s.Nonce)
+			return nil, fmt.Errorf("%s belongs to save %s (step %d, writer %d), not to %s", e.Name, x.Nonce, x.Step, x.Writer, s.Nonce)
 		}
 		out[p.Writer] = x
 		m.Files = append(m.Files, e)
@@ -330,8 +328,8 @@ func (s *Save) addData(p *part, m *manifest) error {
 	return nil
 }
 
-// Abort removes the temporary folder and gives up the lock. After Commit it
-// does nothing, so it can be deferred.
+// Abort removes the temporary folder and releases the lock. After Commit it does nothing, so
+// it can be deferred.
 func (s *Save) Abort() error {
 	if s.hold == nil {
 		return nil

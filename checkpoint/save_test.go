@@ -19,8 +19,8 @@ import (
 	"zeroth/shard"
 )
 
-// Saved by N ranks at one stage, read by M at another: every rank gets its
-// elements to the bit, and saving again from there gives the same digest.
+// Saved by N ranks at one stage and read by M at another, every rank gets its elements to the
+// bit, and saving again from there gives the same digest.
 func TestReshardMatrix(t *testing.T) {
 	sizes := []int{1, 2, 3, 4, 7, 8}
 	m := newModel(1)
@@ -55,11 +55,11 @@ func TestReshardMatrix(t *testing.T) {
 		}
 	}
 	if len(digests) != 1 {
-		t.Errorf("%d digests of one model", len(digests))
+		t.Errorf("%d different digests of one model", len(digests))
 	}
 }
 
-// readBy reads what each rank of a world owns, as a resume does.
+// readBy reads the elements each rank of a world owns, as a resume does.
 func (m *model) readBy(c *Checkpoint, world, stage int) error {
 	for rank := range world {
 		var reqs []Request
@@ -80,8 +80,8 @@ func (m *model) readBy(c *Checkpoint, world, stage int) error {
 	return nil
 }
 
-// A load on other ranks reads at most 1.1 times what it needs, and every
-// range comes out right when it starts and ends anywhere.
+// Loading on other ranks reads at most 1.1 times the necessary bytes, and ranges with arbitrary
+// boundaries are read correctly.
 func TestOverRead(t *testing.T) {
 	m := bigModel(5_000_000, Master)
 	w := m.tensors[0]
@@ -101,7 +101,7 @@ func TestOverRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			if over := float64(c.BytesRead()-before) / float64(stored); over > 1.1 {
-				t.Errorf("%v, 3 ranks to %d: read %.3f times what is needed", compress, world, over)
+				t.Errorf("%v, 3 ranks to %d: read %.3f times the necessary bytes", compress, world, over)
 			}
 		}
 		for _, r := range []shard.Range{{Lo: 65535, Hi: 65537}, {Lo: 1, Hi: 2}, {Lo: 65536, Hi: 131072}, {Lo: 1_000_001, Hi: 3_500_000}, {Lo: 7, Hi: 7}, {Lo: 4_999_999, Hi: 5_000_000}} {
@@ -117,7 +117,7 @@ func TestOverRead(t *testing.T) {
 	}
 }
 
-// The data files are safetensors whose tensors are the pieces.
+// The data files are valid safetensors files containing the pieces as tensors.
 func TestDataFilesAreSafetensors(t *testing.T) {
 	root := t.TempDir()
 	m := newModel(2)
@@ -153,8 +153,8 @@ func TestDataFilesAreSafetensors(t *testing.T) {
 	}
 }
 
-// Chunks of one tensor put one after the other are one piece; a full header
-// or file begins a new one; equal Puts make equal files.
+// Consecutive chunks of one tensor form one piece; a full header or file starts a new one; equal Puts
+// give equal files.
 func TestFilesRoll(t *testing.T) {
 	m := bigModel(3*chunkBytes/4+10, Master, "m")
 	var sums [2]string
@@ -196,8 +196,8 @@ func TestFilesRoll(t *testing.T) {
 	}
 }
 
-// Pieces may be cut anywhere and come in any order; what a writer has done is
-// durable, names included, before it says so.
+// Pieces may have arbitrary boundaries and order. When Finish returns, everything a writer wrote is
+// durable, including names.
 func TestOddPieces(t *testing.T) {
 	m := bigModel(300_000, Master)
 	w := m.tensors[0]
@@ -242,8 +242,7 @@ func TestOddPieces(t *testing.T) {
 	}
 }
 
-// Buffers are released once each, not touched after, and at most a bounded
-// number is held.
+// Buffers are released exactly once, not touched afterwards, and only a bounded number is held.
 func TestBuffersAreReleased(t *testing.T) {
 	s, err := Begin("/c", 1, Options{FS: &vfstest.Mem{}, Workers: 2})
 	if err != nil {
@@ -304,7 +303,7 @@ func TestBuffersAreReleased(t *testing.T) {
 	}
 }
 
-// Many goroutines put into one writer.
+// Many goroutines can put into one writer.
 func TestConcurrentPuts(t *testing.T) {
 	m := newModel(3)
 	s, err := Begin("/c", 1, Options{FS: &vfstest.Mem{}, Compress: Always})
@@ -334,7 +333,7 @@ func TestConcurrentPuts(t *testing.T) {
 	}
 }
 
-// What is not exactly the model is refused at commit, with the place.
+// An incomplete model is refused at commit, and the error names the location.
 func TestIncompleteIsRefused(t *testing.T) {
 	x := Tensor{"w", Master, F32, []int{10}}
 	y := Tensor{"w", "m", F32, []int{10}}
@@ -351,12 +350,12 @@ func TestIncompleteIsRefused(t *testing.T) {
 	}{
 		{"hole", []put{{x, rng(0, 4)}, {x, rng(5, 10)}}, nil, "w (master): elements [4, 5) of 10 are missing"},
 		{"end missing", []put{{x, rng(0, 4)}}, nil, "elements [4, 10) of 10 are missing"},
-		{"overlap", []put{{x, rng(0, 6)}, {x, rng(5, 10)}}, nil, "elements [5, 6) of 10 are there twice"},
-		{"replica wrote it, too", []put{{x, rng(0, 10)}, {x, rng(0, 10)}}, nil, "there twice"},
+		{"overlap", []put{{x, rng(0, 6)}, {x, rng(5, 10)}}, nil, "elements [5, 6) of 10 are stored twice"},
+		{"replica wrote it, too", []put{{x, rng(0, 10)}, {x, rng(0, 10)}}, nil, "stored twice"},
 		{"tensor missing", []put{{x, rng(0, 10)}}, []Tensor{x, y}, "w (m): elements [0, 10) of 10 are missing"},
 		{"tensor too many", []put{{x, rng(0, 10)}, {y, rng(0, 10)}}, []Tensor{x}, "not in the list"},
 		{"other shape", []put{{x, rng(0, 10)}}, []Tensor{{"w", Master, F32, []int{2, 5}}}, "was put as F32[10], not F32[2 5]"},
-		{"wanted twice", []put{{x, rng(0, 10)}}, []Tensor{x, x}, "twice in the list"},
+		{"wanted twice", []put{{x, rng(0, 10)}}, []Tensor{x, x}, "listed twice"},
 		{"ranks disagree on dtype", []put{{x, rng(0, 10)}, {Tensor{"w", Master, BF16, []int{10}}, rng(0, 0)}}, nil, "put as BF16[10] and as F32[10]"},
 		{"range outside", []put{{x, rng(5, 11)}}, nil, "elements [5, 11) of 10"},
 		{"no name", []put{{Tensor{"", Master, F32, nil}, rng(0, 1)}}, nil, "tensor name"},
@@ -383,13 +382,13 @@ func TestIncompleteIsRefused(t *testing.T) {
 			t.Error(err)
 		}
 		if l, _ := ListIn(s.opt.FS, "/c"); len(l) != 0 {
-			t.Errorf("%s: left %+v", c.what, l)
+			t.Errorf("%s: remaining: %+v", c.what, l)
 		}
 	}
 }
 
-// A save or load of 64 MiB allocates a few MiB, raw or encoded (the bound is
-// wide, because the race detector makes pools forget).
+// A save or load of 64 MiB allocates a few MiB, raw or encoded (the bound is generous because
+// the race detector makes pools forget).
 func TestSaveMemory(t *testing.T) {
 	m := bigModel(1<<24, Master)
 	for _, compress := range []Compression{Never, Always} {

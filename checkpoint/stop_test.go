@@ -13,8 +13,8 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Work that is stopped after its first bytes ends with the context's error and
-// leaves nothing that could be taken for its result.
+// Operations cancelled after their first bytes return the context's error and leave nothing
+// that could be mistaken for their result.
 func TestStopped(t *testing.T) {
 	dir := t.TempDir()
 	m := bigModel(8*readBytes/4, Master)
@@ -61,16 +61,15 @@ func TestStopped(t *testing.T) {
 		if !errors.Is(err, context.Canceled) || seen == 0 {
 			t.Errorf("%s: %v after %d bytes", name, err, seen)
 		}
-		left, _ := filepath.Glob(filepath.Join(dir, name, "[^.]*"))
+		remaining, _ := filepath.Glob(filepath.Join(dir, name, "[^.]*"))
 		hidden, _ := filepath.Glob(filepath.Join(dir, name, ".tmp*"))
-		if len(left)+len(hidden) > 0 {
-			t.Errorf("%s left %v %v", name, left, hidden)
+		if len(remaining)+len(hidden) > 0 {
+			t.Errorf("%s: remaining: %v %v", name, remaining, hidden)
 		}
 	}
 }
 
-// A checkpoint is known by its own folder, wherever it stands, and so is what
-// became none.
+// Stat recognizes a checkpoint's folder wherever it is, and also incomplete ones.
 func TestStat(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(1)
@@ -112,7 +111,7 @@ func TestStat(t *testing.T) {
 func TestNewest(t *testing.T) {
 	for _, c := range []struct {
 		list []Entry
-		want string // path; empty without any
+		want string // path; "" if there is none
 	}{
 		{nil, ""},
 		{[]Entry{{Path: "t", Status: Trash, Seq: 9}, {Path: "p", Status: Partial, Step: 9}}, ""},

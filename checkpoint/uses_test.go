@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A manifest lists what not every program knows, and a reader refuses what it does not know, by
-// name. One that uses nothing of the kind says nothing.
+// A manifest lists the features it uses, and a reader refuses features it does not support, by
+// name. A checkpoint without such features lists none.
 func TestUses(t *testing.T) {
 	m := &manifest{Format: format, Seq: 1, Nonce: strings.Repeat("0", 32), Writers: 1, Files: []fileEntry{{Name: stateName, SHA256: digest(nil)}, {Name: partName(0), SHA256: digest(nil)}}}
 	if b := string(mustJSON(m)); strings.Contains(b, `"uses"`) {
@@ -18,11 +18,11 @@ func TestUses(t *testing.T) {
 		t.Errorf("uses %q, want %q", m.Uses, want)
 	}
 	known := string(mustJSON(m))
-	if _, err := parseManifest([]byte(known)); err != nil && strings.Contains(err.Error(), "does not know") {
+	if _, err := parseManifest([]byte(known)); err != nil && strings.Contains(err.Error(), "does not support") {
 		t.Error(err)
 	}
 	strange := strings.Replace(known, "parameters from before the last update", "quantum state", 1)
-	if _, err := parseManifest([]byte(strange)); err == nil || !strings.Contains(err.Error(), `it uses "quantum state", which this program does not know`) {
+	if _, err := parseManifest([]byte(strange)); err == nil || !strings.Contains(err.Error(), `it uses "quantum state", which this version does not support`) {
 		t.Errorf("error %v", err)
 	}
 }

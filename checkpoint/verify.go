@@ -17,11 +17,11 @@ import (
 	"zeroth/shard"
 )
 
-// Walk is how work over a whole checkpoint is done.
+// Walk configures operations over a whole checkpoint.
 type Walk struct {
-	FS       vfs.FS          // nil: the machine's
-	Workers  int             // goroutines; 0: one per processor
-	Progress func(add int64) // called with bytes done, from any goroutine; may be nil
+	FS       vfs.FS          // default: the machine's
+	Workers  int             // goroutines; default one per processor
+	Progress func(add int64) // called with the bytes processed, from any goroutine; may be nil
 }
 
 func (w Walk) withDefaults() Walk {
@@ -37,9 +37,8 @@ func (w Walk) withDefaults() Walk {
 	return w
 }
 
-// Verify reads every byte of a checkpoint and lists what is not as written, in
-// the order of files and offsets. The error is one of reading, not of what was
-// read, or ctx's.
+// Verify reads every byte of a checkpoint and lists all damage, in the order of files and
+// offsets. Its error means that reading failed or ctx ended, not that there is damage.
 func Verify(ctx context.Context, path string, w Walk) ([]*Damage, error) {
 	w = w.withDefaults()
 	c, err := OpenIn(w.FS, path)
@@ -76,7 +75,7 @@ type verifier struct {
 	bad []*Damage
 }
 
-// plan adds the checks of a file: its header, and its blocks some at a time.
+// plan adds the checks of a file: its header, and groups of its blocks.
 func (v *verifier) plan(src *source) {
 	v.checks = append(v.checks, func() error { return v.header(src) })
 	for i := range src.desc.Extents {
@@ -96,7 +95,7 @@ func (v *verifier) note(d *Damage) {
 	v.bad = append(v.bad, d)
 }
 
-// blocks checks the blocks of a task one by one, so that each bad one is named.
+// blocks checks the blocks of a task one by one, so that each bad one is reported.
 func (v *verifier) blocks(k task) error {
 	s := v.c.work.Get().(*scratch)
 	defer v.c.work.Put(s)
@@ -112,7 +111,7 @@ func (v *verifier) blocks(k task) error {
 			err = k.verify(b, i)
 		}
 		var d *Damage
-		if errors.As(err, &d) { // also one that the disk cannot read: there is more to look at
+		if errors.As(err, &d) { // even a read error: continue with the other blocks
 			v.note(&Damage{d.File, d.Offset, d.Name, d.Kind, d.Range, whyOf(err, d)})
 		}
 		v.walk.Progress(int64(n))
@@ -120,7 +119,7 @@ func (v *verifier) blocks(k task) error {
 	return nil
 }
 
-// whyOf is what is wrong with a block, with the system's error if there is one.
+// whyOf returns the reason for a block's damage, including the system's error if there is one.
 func whyOf(err error, d *Damage) string {
 	if err == error(d) {
 		return d.Why
@@ -128,8 +127,8 @@ func whyOf(err error, d *Damage) string {
 	return err.Error()
 }
 
-// header checks a file's header against its checksum and the part file, and
-// the checksum of the file against those of its blocks.
+// header checks a file's header against its checksum and the part file, and the file's
+// checksum against those of its blocks.
 func (v *verifier) header(src *source) error {
 	d := src.desc
 	b := make([]byte, d.Header) // at most maxHeader
@@ -139,14 +138,14 @@ func (v *verifier) header(src *source) error {
 		return nil
 	}
 	if got := crc(b); got != d.HeaderCRC[0] {
-		v.note(&Damage{File: d.Name, Why: fmt.Sprintf("header: CRC32C of %d bytes is %08x, written was %08x", len(b), got, d.HeaderCRC[0])})
+		v.note(&Damage{File: d.Name, Why: fmt.Sprintf("header: CRC32C of %d bytes is %08x, but %08x was written", len(b), got, d.HeaderCRC[0])})
 		return nil
 	}
 	if sum := d.sum(src.part.Tensors); sum != d.CRC[0] {
-		v.note(&Damage{File: partName(src.writer), Why: fmt.Sprintf("%s: blocks make CRC32C %08x, the file's is given as %08x", d.Name, sum, d.CRC[0])})
+		v.note(&Damage{File: partName(src.writer), Why: fmt.Sprintf("%s: the CRC32C of its blocks is %08x, but that of the file is given as %08x", d.Name, sum, d.CRC[0])})
 	}
 	if n := binary.LittleEndian.Uint64(b); n != uint64(d.Header-8) {
-		v.note(&Damage{File: d.Name, Why: fmt.Sprintf("header: is said to have %d bytes, the part file says %d", n, d.Header-8)})
+		v.note(&Damage{File: d.Name, Why: fmt.Sprintf("header: its length is %d bytes, but the part file says %d", n, d.Header-8)})
 		return nil
 	}
 	ts, _, err := safetensors.ParseHeader(bytes.NewReader(b), d.Bytes)
@@ -164,9 +163,9 @@ func (v *verifier) header(src *source) error {
 	return nil
 }
 
-// Digest is the SHA-256, in hexadecimal, of what is saved, however it is cut,
-// encoded and spread: for each tensor in order a line of name, kind, dtype and
-// shape, and its elements.
+// Digest returns the SHA-256, in hexadecimal, of the saved content, independent of how it is divided,
+// encoded and distributed: for each tensor in order, a line of name, kind, dtype and shape, and its
+// elements.
 func (c *Checkpoint) Digest() (string, error) {
 	h := sha256.New()
 	buf := make([]byte, readBytes)
@@ -187,7 +186,7 @@ func (c *Checkpoint) Digest() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// chunks calls f for runs of elements of at most readBytes.
+// chunks calls f for ranges of elements of at most readBytes.
 func chunks(t Tensor, all shard.Range, f func(shard.Range) error) error {
 	step := readBytes / t.DType.Size()
 	for lo := all.Lo; lo < all.Hi; lo += step {

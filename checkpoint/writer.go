@@ -17,42 +17,41 @@ import (
 
 // Defaults of Options.
 const (
-	chunkBytes  = 16 * blockBytes // of raw data given to a worker at once
+	chunkBytes  = 16 * blockBytes // raw bytes per job of a worker
 	headerBytes = 1 << 16         // reserved at the start of each data file
-	fileBytes   = 1 << 32         // a data file ends before it would be longer
+	fileBytes   = 1 << 32         // maximum bytes of a data file
 )
 
-// Writer writes one writer's part of a save. Its goroutines start with it and
-// end in Finish or Abort; its own memory is one block's work space per worker
-// and, with compression, one chunk's.
+// Writer writes one writer's part of a save. Its goroutines end in Finish or Abort. Its own
+// memory is one block's work space per worker and, with compression, one chunk's.
 type Writer struct {
 	fsys  vfs.FS
 	dir   string
 	opt   Options
 	clock saveClock
 
-	put    sync.Mutex // orders Puts, so that equal Puts make equal files
+	put    sync.Mutex // orders Puts, so that equal Puts give equal files
 	next   int        // number of the next job, under put
-	closed bool       // jobs is, under put
+	closed bool       // jobs is closed; under put
 	jobs   chan job
 	wg     sync.WaitGroup
 
-	mu    sync.Mutex // the fields below
-	turn  sync.Cond  // done changed
+	mu    sync.Mutex // protects the fields below
+	turn  sync.Cond  // signals changes of done
 	part  part
 	ids   map[key]int // index into part.Tensors
 	files []*outFile
-	done  int // jobs placed in a file
+	done  int // number of jobs with an offset in a file
 	err   error
 }
 
-var errEnded = errors.New("the writer has ended: Finish or Abort was called")
+var errEnded = errors.New("the writer is closed: Finish or Abort was called")
 
-// outFile is a data file that grows.
+// outFile is a data file being written.
 type outFile struct {
 	f    vfs.File
-	desc dataFile // without Offset-dependent checksums until Finish
-	used int      // bytes that the header needs at most
+	desc dataFile // without checksums of the file until Finish
+	used int      // upper bound of the bytes the header needs
 }
 
 // job is a chunk of a Put.
@@ -61,7 +60,7 @@ type job struct {
 	tensor   int // index into part.Tensors
 	t        Tensor
 	cut      *cut
-	lo, hi   int // elements of the part
+	lo, hi   int // elements, counted in the part
 	data     []byte
 	compress bool
 	last     func() // called when the job no longer reads data
@@ -78,18 +77,18 @@ func newWriter(fsys vfs.FS, dir string, step int64, nonce string, rank int, opt 
 	return w
 }
 
-// Put saves the elements r of a tensor; data is their bytes, little-endian.
-// It may return before they are written and reads data until it calls release
-// (which may be nil), from any goroutine, once. It waits while Workers chunks
-// are queued. An error that arises later is Finish's; a Put after it fails.
+// Put saves the elements r of a tensor; data contains their bytes, little-endian. Put may
+// return before they are written: data must not change until Put calls release (which may be
+// nil) once, from any goroutine. Put blocks while Workers chunks are queued. A later error is
+// returned by Finish, and makes further Puts fail.
 func (w *Writer) Put(t Tensor, r shard.Range, data []byte, release func()) error {
 	return w.PutPart(t, shard.Cut{}, r, data, release)
 }
 
-// PutPart is Put of elements r of a part of the tensor. All parts that writers put are of one
-// dimension, and each is put whole.
-func (w *Writer) PutPart(t Tensor, of shard.Cut, r shard.Range, data []byte, release func()) error {
-	c := cutOf(of)
+// PutPart is Put for elements r of a part of a tensor. All parts put by writers must divide the same
+// dimension, and each must be put completely.
+func (w *Writer) PutPart(t Tensor, cut shard.Cut, r shard.Range, data []byte, release func()) error {
+	c := cutOf(cut)
 	if release == nil {
 		release = func() {}
 	}
@@ -98,24 +97,24 @@ func (w *Writer) PutPart(t Tensor, of shard.Cut, r shard.Range, data []byte, rel
 		return w.fail(err)
 	}
 	size := t.DType.Size()
-	left := atomic.Int64{}
-	left.Store(int64((len(data)+chunkBytes-1)/chunkBytes) + 1)
+	pending := atomic.Int64{}
+	pending.Store(int64((len(data)+chunkBytes-1)/chunkBytes) + 1)
 	last := func() {
-		if left.Add(-1) == 0 {
+		if pending.Add(-1) == 0 {
 			release()
 		}
 	}
-	defer last() // of this function's own share, which keeps an empty Put right
+	defer last() // for this function itself, so that an empty Put is released
 	id, err := w.tensor(t)
-	if err != nil { // nothing is queued: only this function's share is left
-		left.Store(1)
+	if err != nil { // nothing is queued, so only this function's count remains
+		pending.Store(1)
 		return w.fail(err)
 	}
 	compress := w.opt.compresses(t)
 	w.put.Lock()
 	defer w.put.Unlock()
 	if w.closed {
-		left.Store(1)
+		pending.Store(1)
 		return errEnded
 	}
 	for at := 0; at < len(data); at += chunkBytes {
@@ -130,12 +129,12 @@ func (w *Writer) checkPut(t Tensor, c *cut, r shard.Range, data []byte) error {
 	if err := t.check(); err != nil {
 		return err
 	}
-	of, err := c.param(t)
+	param, err := c.param(t)
 	if err != nil {
 		return err
 	}
-	if r.Lo < 0 || r.Hi < r.Lo || r.Hi > of.Numel() {
-		return fmt.Errorf("%v: elements [%d, %d) of %d", t, r.Lo, r.Hi, of.Numel())
+	if r.Lo < 0 || r.Hi < r.Lo || r.Hi > param.Numel() {
+		return fmt.Errorf("%v: elements [%d, %d) of %d", t, r.Lo, r.Hi, param.Numel())
 	}
 	if len(data) != r.Len()*t.DType.Size() {
 		panic(fmt.Sprintf("checkpoint: %v: %d bytes for %d elements of %s", t, len(data), r.Len(), t.DType))
@@ -143,7 +142,7 @@ func (w *Writer) checkPut(t Tensor, c *cut, r shard.Range, data []byte) error {
 	return w.failed()
 }
 
-// tensor is the index of a tensor, which it adds when it is new.
+// tensor returns the index of a tensor, adding it if it is new.
 func (w *Writer) tensor(t Tensor) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,7 +160,7 @@ func (w *Writer) tensor(t Tensor) (int, error) {
 	return len(w.part.Tensors) - 1, nil
 }
 
-// fail keeps the first error.
+// fail records the first error.
 func (w *Writer) fail(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -177,8 +176,7 @@ func (w *Writer) failed() error {
 	return w.err
 }
 
-// work is a worker: encode a chunk, wait for its turn to be given a place,
-// write it there.
+// work runs a worker: it encodes a chunk, waits for its turn to get an offset, and writes it there.
 func (w *Writer) work() {
 	var c *coder
 	var buf []byte
@@ -191,7 +189,7 @@ func (w *Writer) work() {
 			}
 			w.opt.Tuner.sample(c, j.t, j.data)
 			if j.compress {
-				if buf == nil { // a block grows by one byte at most
+				if buf == nil { // a block grows by at most one byte
 					buf = make([]byte, 0, chunkBytes+chunkBytes/blockBytes)
 				}
 				buf = encodeChunk(c, buf[:0], j, &e)
@@ -205,7 +203,7 @@ func (w *Writer) work() {
 	}
 }
 
-// checksums fills in the CRCs of a raw extent.
+// checksums sets the CRCs of a raw extent.
 func checksums(b []byte, e *extent) {
 	for len(b) > 0 {
 		n := min(len(b), blockBytes)
@@ -214,7 +212,7 @@ func checksums(b []byte, e *extent) {
 	}
 }
 
-// encodeChunk appends the encoded blocks of a job to buf and describes them.
+// encodeChunk appends the encoded blocks of a job to buf and describes them in e.
 func encodeChunk(c *coder, buf []byte, j job, e *extent) []byte {
 	e.Codec = codecPlanes
 	for at := 0; at < len(j.data); at += blockBytes {
@@ -226,7 +224,7 @@ func encodeChunk(c *coder, buf []byte, j job, e *extent) []byte {
 	return buf
 }
 
-// write gives a chunk its place, in the order of the jobs, and writes it.
+// write gives a chunk its offset, in the order of the jobs, and writes it.
 func (w *Writer) write(j job, e extent, b []byte) {
 	w.mu.Lock()
 	for w.done != j.seq {
@@ -234,7 +232,7 @@ func (w *Writer) write(j job, e extent, b []byte) {
 	}
 	var f *outFile
 	if w.err == nil {
-		f, w.err = w.place(j.t, &e, int64(len(b)))
+		f, w.err = w.allocate(j.t, &e, int64(len(b)))
 	}
 	failed := w.err != nil
 	w.done++
@@ -248,14 +246,13 @@ func (w *Writer) write(j job, e extent, b []byte) {
 	}
 }
 
-// place appends an extent of n bytes to the last data file, or to a new one
-// when that is full. An extent that continues the one before becomes part of
-// it. Under mu.
-func (w *Writer) place(t Tensor, e *extent, n int64) (*outFile, error) {
+// allocate appends an extent of n bytes to the last data file, or to a new one if that is
+// full. An extent that continues the previous one is merged with it. The caller holds mu.
+func (w *Writer) allocate(t Tensor, e *extent, n int64) (*outFile, error) {
 	need := headerNeed(t, e.Cut)
 	if k := len(w.files); k > 0 {
 		f := w.files[k-1]
-		joins := f.joins(e, t.DType.Size())
+		joins := f.continues(e, t.DType.Size())
 		if f.desc.Bytes+n <= w.opt.fileBytes && (joins || f.used+need <= w.opt.headerBytes) {
 			e.Offset = f.desc.Bytes
 			f.desc.Bytes += n
@@ -280,9 +277,9 @@ func (w *Writer) place(t Tensor, e *extent, n int64) (*outFile, error) {
 	return f, nil
 }
 
-// joins is whether e continues the last extent: the next elements of the same
-// tensor, after whole blocks, in the same codec.
-func (f *outFile) joins(e *extent, size int) bool {
+// continues reports whether e continues the last extent: the next elements of the same tensor,
+// after whole blocks, in the same codec.
+func (f *outFile) continues(e *extent, size int) bool {
 	l := &f.desc.Extents[len(f.desc.Extents)-1]
 	return l.Tensor == e.Tensor && l.Cut.same(e.Cut) && l.Hi == e.Lo && l.Codec == e.Codec && l.raw(size)%blockBytes == 0
 }
@@ -294,8 +291,8 @@ func (f *outFile) extend(e *extent) {
 	l.CRC = append(l.CRC, e.CRC...)
 }
 
-// PartFile is what a writer has to show for its work: the name, size and digest of
-// its part file. It travels to the one who commits.
+// PartFile identifies a writer's part file by size and digest. It is sent to the process that
+// commits.
 type PartFile struct {
 	Writer int    `json:"writer"`
 	Bytes  int64  `json:"bytes"`
@@ -303,9 +300,9 @@ type PartFile struct {
 	Data   int64  `json:"data"` // bytes of the data files
 }
 
-// Finish writes what is outstanding, makes the files durable and describes
-// them in the part file. After an error the save cannot be committed. All
-// buffers are released when it returns.
+// Finish writes everything that is outstanding, makes the files durable and describes them in
+// the part file. After an error the save cannot be committed. When it returns, all buffers are
+// released.
 func (w *Writer) Finish() (PartFile, error) {
 	if err := w.end(); err != nil {
 		return PartFile{}, w.wrap(errors.Join(err, w.close()))
@@ -328,7 +325,7 @@ func (w *Writer) Finish() (PartFile, error) {
 	if err := vfs.WriteFile(w.fsys, filepath.Join(w.dir, name), b); err != nil {
 		return PartFile{}, w.wrap(fmt.Errorf("%s: %w", name, w.fail(err)))
 	}
-	if err := w.fsys.SyncDir(w.dir); err != nil { // also here: the committer may be on another machine
+	if err := w.fsys.SyncDir(w.dir); err != nil { // needed because the committing process may be on another machine
 		return PartFile{}, w.wrap(w.fail(err))
 	}
 	return PartFile{w.part.Writer, int64(len(b)), digest(b), w.part.bytes()}, nil
@@ -338,17 +335,17 @@ func (w *Writer) wrap(err error) error {
 	return fmt.Errorf("save of step %d, writer %d: %w", w.part.Step, w.part.Writer, err)
 }
 
-// Abort gives up: what is outstanding is released unwritten. Files stay until
-// Save.Abort or the next save removes them.
+// Abort releases everything outstanding without writing it. Files remain until Save.Abort or the next
+// save removes them.
 func (w *Writer) Abort() error {
 	w.fail(errors.New("aborted"))
 	w.end()
 	return w.close()
 }
 
-// end stops the workers after what is queued and returns the first error.
+// end stops the workers after the queued jobs and returns the first error.
 func (w *Writer) end() error {
-	w.put.Lock() // a Put that is under way ends first
+	w.put.Lock() // wait for a Put in progress
 	again := w.closed
 	w.closed = true
 	w.put.Unlock()
@@ -360,7 +357,7 @@ func (w *Writer) end() error {
 	return w.failed()
 }
 
-// seal writes headers, syncs, closes, and completes the part's description.
+// seal writes headers, syncs and closes the files, and completes the part's description.
 func (w *Writer) seal() error {
 	for _, f := range w.files {
 		head, err := w.header(f)
@@ -380,7 +377,7 @@ func (w *Writer) seal() error {
 	return w.close()
 }
 
-// sum is the CRC32C of the whole file, from those of its blocks.
+// sum returns the CRC32C of the whole file, derived from those of its blocks.
 func (d *dataFile) sum(ts []Tensor) uint32 {
 	sum := d.HeaderCRC[0]
 	for i := range d.Extents {
@@ -408,7 +405,7 @@ func (w *Writer) close() error {
 	return errors.Join(errs...)
 }
 
-// header is the safetensors header of a data file: a tensor for each extent.
+// header returns the safetensors header of a data file, with a tensor for each extent.
 func (w *Writer) header(f *outFile) ([]byte, error) {
 	ts := make([]safetensors.Tensor, len(f.desc.Extents))
 	for i := range ts {
@@ -425,8 +422,8 @@ func (w *Writer) header(f *outFile) ([]byte, error) {
 	return b, err
 }
 
-// entrySpec is how an extent of n stored bytes is called in a data file's
-// header: raw elements as a vector, encoded ones as bytes.
+// entrySpec returns the entry of an extent of n stored bytes in a data file's header: raw
+// elements as a vector, encoded ones as bytes.
 func entrySpec(t Tensor, e *extent, n int64) safetensors.Spec {
 	name := fmt.Sprintf("%s:%s%v[%d:%d]", t.Name, t.Kind, e.Cut, e.Lo, e.Hi)
 	if e.Codec == codecRaw {
@@ -435,8 +432,8 @@ func entrySpec(t Tensor, e *extent, n int64) safetensors.Spec {
 	return safetensors.Spec{Name: name + "." + e.Codec, DType: safetensors.U8, Shape: []int{int(n)}}
 }
 
-// headerNeed is the most bytes an entry for a tensor can need: its names as
-// JSON, five numbers of at most 19 digits, the part's, and the rest.
+// headerNeed returns an upper bound of the bytes of a tensor's entry: its names as JSON, five
+// numbers of at most 19 digits, the part's name, and the rest.
 func headerNeed(t Tensor, c *cut) int {
 	name, err := json.Marshal(t.Name)
 	if err != nil {
@@ -445,7 +442,7 @@ func headerNeed(t Tensor, c *cut) int {
 	return len(name) + len(t.Kind) + len(c.String()) + 5*19 + 96
 }
 
-// saveClock is when a writer began, for the tuner.
+// saveClock records when a writer began, for the tuner.
 type saveClock struct {
 	nonce string
 	start time.Time

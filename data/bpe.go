@@ -8,27 +8,26 @@ import (
 	"zeroth/data/tokenizer"
 )
 
-// BPE is a byte-level byte-pair encoding (Sennrich et al., arXiv 1508.07909;
-// over bytes since GPT-2). A piece of text starts as one token a byte; then,
-// as long as there is one, the leftmost of the neighbouring pairs of lowest
-// rank becomes one token.
+// BPE is a byte-level byte-pair encoding (Sennrich et al., arXiv 1508.07909; over bytes since
+// GPT-2). A piece of text starts as one token per byte; then, repeatedly, the leftmost of the
+// adjacent pairs with the lowest rank is merged into one token.
 type BPE struct {
-	tokens    []string // bytes by id; "" where an id has no token
+	tokens    []string // bytes by id; "" if an id has no token
 	bytes     [256]uint32
 	merges    tokenizer.Merges
-	order     []uint64 // the pairs that merge, by rank: left<<32 | right
+	order     []uint64 // mergeable pairs by rank: left<<32 | right
 	separator int32
 }
 
 func pair(left, right uint32) uint64 { return uint64(left)<<32 | uint64(right) }
 
-// Vocab is the number of ids.
+// Vocab returns the number of ids.
 func (v *BPE) Vocab() int { return len(v.tokens) }
 
-// Separator is the id of <|endoftext|>, or -1.
+// Separator returns the id of <|endoftext|>, or -1.
 func (v *BPE) Separator() int32 { return v.separator }
 
-// Encode is the ids of a text.
+// Encode returns the ids of a text.
 func (v *BPE) Encode(text []byte) []int32 {
 	ids := newEncoder(v).append(nil, text)
 	out := make([]int32, len(ids))
@@ -38,7 +37,7 @@ func (v *BPE) Encode(text []byte) []int32 {
 	return out
 }
 
-// Decode is the text of ids.
+// Decode returns the text of ids.
 func (v *BPE) Decode(ids []int32) (text []byte) {
 	for _, id := range ids {
 		if id < 0 || int(id) >= len(v.tokens) || v.tokens[id] == "" {
@@ -50,7 +49,7 @@ func (v *BPE) Decode(ids []int32) (text []byte) {
 	return text
 }
 
-// idWidth is the bytes that hold an id below a number.
+// idWidth returns the bytes per id for a vocabulary of the given size.
 func idWidth(vocab int) int {
 	if vocab <= 1<<16 {
 		return 2
@@ -58,21 +57,21 @@ func idWidth(vocab int) int {
 	return 4
 }
 
-// encoder is the memory of one goroutine that encodes.
+// encoder is the state of one encoding goroutine.
 type encoder struct {
 	*BPE
-	known  map[string][]uint32 // ids of pieces met before, at most maxKnown
+	known  map[string][]uint32 // cache of pieces encoded before, at most maxKnown
 	merger tokenizer.Merger
 }
 
 const (
-	maxKnown      = 1 << 16 // pieces: some 10 MB
-	maxKnownBytes = 64      // longer pieces seldom come twice
+	maxKnown      = 1 << 16 // pieces, about 10 MB
+	maxKnownBytes = 64      // longer pieces rarely repeat
 )
 
 func newEncoder(v *BPE) *encoder { return &encoder{BPE: v, known: map[string][]uint32{}} }
 
-// append adds the ids of a text.
+// append appends the ids of a text.
 func (e *encoder) append(ids []uint32, text []byte) []uint32 {
 	for len(text) > 0 {
 		n := pieceLen(text)
@@ -97,7 +96,7 @@ func (e *encoder) appendPiece(ids []uint32, piece []byte) []uint32 {
 	return ids
 }
 
-// merge adds the ids of one piece.
+// merge appends the ids of one piece.
 func (e *encoder) merge(ids []uint32, piece []byte) []uint32 {
 	for _, b := range piece {
 		e.merger.Push(e.bytes[b])
@@ -105,7 +104,7 @@ func (e *encoder) merge(ids []uint32, piece []byte) []uint32 {
 	return e.merger.Append(ids, &e.merges)
 }
 
-// part adds the ids of a part of a file.
+// part appends the ids of a part of a file.
 func (e *encoder) part(ids []uint32, t task) []uint32 {
 	ids = e.append(ids, t.text)
 	if t.last && e.separator >= 0 {
@@ -114,28 +113,28 @@ func (e *encoder) part(ids []uint32, t task) []uint32 {
 	return ids
 }
 
-// parts is the memory of a goroutine that encodes files.
+// parts returns an encoder for one goroutine.
 func (v *BPE) parts() partEncoder { return newEncoder(v) }
 
-// cut is where a text may be cut into parts.
+// cut returns how much of a text to encode at once.
 func (v *BPE) cut(text []byte) int { return chunkLen(text) }
 
-// refuse is nil: any bytes are encoded.
+// refuse returns nil: any bytes can be encoded.
 func (v *BPE) refuse([]byte) error { return nil }
 
-// spelt is how often the text of a task spells out what ends a document.
-func (v *BPE) spelt(t task, _ []uint32) int64 {
+// spelledOut counts the occurrences of the separator's text in a task.
+func (v *BPE) spelledOut(t task, _ []uint32) int64 {
 	if v.separator < 0 {
 		return 0
 	}
 	return int64(bytes.Count(t.text, []byte(v.tokens[v.separator])))
 }
 
-func (v *BPE) noteSpelt(n int64) string {
-	return fmt.Sprintf("the text spells out %.40q %d times; it is encoded as text there, not as the token that ends a document", v.tokens[v.separator], n)
+func (v *BPE) noteSpelledOut(n int64) string {
+	return fmt.Sprintf("the text contains %.40q %d times; it is encoded as text, not as the token that ends a document", v.tokens[v.separator], n)
 }
 
-// littleEndian is ids in a segment's form.
+// littleEndian returns ids as the bytes of a segment.
 func littleEndian(ids []uint32, width int) []byte {
 	b := make([]byte, 0, len(ids)*width)
 	for _, id := range ids {

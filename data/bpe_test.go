@@ -17,7 +17,7 @@ import (
 	"zeroth/data/tokenizer"
 )
 
-// nasty is text at which tokenizers break.
+// nasty are texts that are hard for tokenizers.
 var nasty = []string{
 	"", " ", "  ", "\n", "\t\t x", "a  b", "a \n b", " \n\n  x", "x   ", "\r\n\r\n",
 	"I'm you're we'll they'd it's can't I've 'S 'Re ''s '", "'s's", " 's", "!'s", "x'\u00a0y",
@@ -28,7 +28,7 @@ var nasty = []string{
 	strings.Repeat(" ", 1000) + "x", strings.Repeat("\n", 999), "\U000e0001\U0010ffff", "\u2028\u2029 x",
 }
 
-// broken is bytes that are not UTF-8.
+// broken are byte sequences that are not UTF-8.
 var broken = []string{
 	"\xff", "a\xffb", "\xc3", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc0\x80", " \x80\x81 \xfe\n", "x\x85\xa0y", "日\xe6\x97 本",
 }
@@ -43,7 +43,7 @@ func TestTokenizersRoundTrip(t *testing.T) {
 				}
 			}
 			if got := tok.Decode(ids); string(got) != text {
-				t.Errorf("%s: %q comes back as %q", name, text, got)
+				t.Errorf("%s: %q decodes to %q", name, text, got)
 			}
 		}
 	}
@@ -56,14 +56,14 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		for _, tok := range []Tokenizer{Bytes{}, gpt2()} {
 			if got := tok.Decode(tok.Encode(text)); !bytes.Equal(got, text) {
-				t.Errorf("%T: %q comes back as %q", tok, text, got)
+				t.Errorf("%T: %q decodes to %q", tok, text, got)
 			}
 		}
 	})
 }
 
-// oracle is the library's own encoder, right for valid UTF-8 without DEL: as
-// of v0.10.0 its regular expression matches \x7f nowhere, which drops it.
+// oracle returns the library's own encoder, which is correct for valid UTF-8 without DEL: in
+// v0.10.0 its regular expression does not match \x7f, which drops it.
 func oracle(t testing.TB) func(text string) []int32 {
 	c := codec.NewR50kBase()
 	return func(text string) []int32 {
@@ -102,7 +102,7 @@ func TestGPT2AgreesWithTiktoken(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { same(t, strings.Join(pieces.Draw(t, "pieces"), "")) })
 }
 
-// root is the Go installation, whose source is test text.
+// root returns the Go installation, whose source is used as test text.
 func root(t testing.TB) string {
 	dir, err := goroot()
 	if err != nil {
@@ -111,7 +111,7 @@ func root(t testing.TB) string {
 	return dir
 }
 
-// TestGPT2Known holds ids published with GPT-2 and tiktoken.
+// TestGPT2Known compares with ids published with GPT-2 and tiktoken.
 func TestGPT2Known(t *testing.T) {
 	tok := gpt2()
 	for text, want := range map[string][]int32{
@@ -131,9 +131,9 @@ func TestGPT2Known(t *testing.T) {
 	}
 }
 
-// TestEveryTokenIsReached: the text of each token encodes to it alone, so no
-// short cut through the vocabulary is needed.
-func TestEveryTokenIsReached(t *testing.T) {
+// TestEveryTokenEncodesToItself checks that the text of each token encodes to that token alone, so
+// no lookup of whole pieces is needed.
+func TestEveryTokenEncodesToItself(t *testing.T) {
 	e := newEncoder(gpt2())
 	for id, s := range e.tokens[:50256] {
 		if got := e.merge(nil, []byte(s)); len(got) != 1 || got[0] != uint32(id) {
@@ -156,7 +156,7 @@ func TestUnknownIDs(t *testing.T) {
 	}
 }
 
-// TestCachesForget: more different pieces than an encoder remembers.
+// TestCachesForget encodes more different pieces than an encoder caches.
 func TestCachesForget(t *testing.T) {
 	var text []byte
 	for i := range maxKnown + 100 {
@@ -165,15 +165,14 @@ func TestCachesForget(t *testing.T) {
 	e := newEncoder(gpt2())
 	first := e.append(nil, text)
 	if len(e.known) > maxKnown {
-		t.Errorf("%d pieces kept", len(e.known))
+		t.Errorf("%d pieces cached", len(e.known))
 	}
 	if !slices.Equal(first, e.append(nil, text)) {
-		t.Error("the second time is different")
+		t.Error("encoding again gives a different result")
 	}
 }
 
-// TestChunksAreTheWhole cuts text into chunks and compares with encoding it
-// at once.
+// TestChunksAreTheWhole compares encoding chunk by chunk with encoding a text at once.
 func TestChunksAreTheWhole(t *testing.T) {
 	unit := strings.Join(nasty, "y ") + "ends\n\n \t  begins"
 	for _, text := range []string{
@@ -208,8 +207,8 @@ func write(t testing.TB, name, text string) {
 	}
 }
 
-// small is a vocabulary whose ids are not in the order of the merges: the 256
-// bytes from id 10 on, then tokens of two and three bytes.
+// small returns a vocabulary with ids not in merge order: the 256 bytes from id 10 on, then
+// tokens of two and three bytes.
 func small(merges string) (vocab string, file string) {
 	ids := map[string]int{"bc": 0, "ab": 1, "abc": 2, "aa": 3, "Ġa": 4}
 	for b, r := range tokenizer.Alphabet {
@@ -247,7 +246,7 @@ func TestMergesGoByRank(t *testing.T) {
 	}
 }
 
-// writeFolder writes a tokenizer that says it is as GPT-2's.
+// writeFolder writes a tokenizer that claims to be GPT-2's kind.
 func writeFolder(t *testing.T, dir, vocab, merges string) {
 	t.Helper()
 	write(t, filepath.Join(dir, "vocab.json"), vocab)
@@ -267,7 +266,7 @@ func TestBrokenVocabularies(t *testing.T) {
 		{good, "a b c", `merges.txt:1: "a b c" is not two tokens`},
 		{good, "a b\nx y", `merges.txt:2: "xy" is not in the vocabulary`},
 		{good, "a b\nqq y", `merges.txt:2: "qq" is not in the vocabulary`},
-		{good, "a b\nb c\na b", `merges.txt:3: "a b" is a merge for the second time`},
+		{good, "a b\nb c\na b", `merges.txt:3: duplicate merge "a b"`},
 	} {
 		dir := t.TempDir()
 		writeFolder(t, dir, c.vocab, c.merges)

@@ -9,19 +9,19 @@ import (
 	"zeroth/data/chat"
 )
 
-// Chat is a tokenizer with the chat template that its folder has.
+// Chat is a folder's tokenizer with its chat template.
 type Chat struct {
 	tok      *Folder
 	template *chat.Template
-	file     string                // that has the template
-	tokens   map[string]chat.Value // bos_token and so on, as the template knows them
+	file     string                // containing the template
+	tokens   map[string]chat.Value // the template's variables bos_token and so on
 }
 
-// Message is what one side of a conversation says.
+// Message is one message of a conversation.
 type Message struct{ Role, Content string }
 
-// NewChat reads the template of a tokenizer's folder: chat_template.jinja, or
-// chat_template of tokenizer_config.json, of several the one named default.
+// NewChat reads the chat template of a tokenizer's folder: chat_template.jinja, or
+// chat_template in tokenizer_config.json; of several templates, the one named default.
 func NewChat(t Tokenizer) (*Chat, error) {
 	f, ok := t.(*Folder)
 	if !ok {
@@ -44,43 +44,43 @@ func NewChat(t Tokenizer) (*Chat, error) {
 	return c, nil
 }
 
-// chatTemplate is the text of the template, the file that has it, and the configuration
-// beside it.
+// chatTemplate returns the text of the template, the name of the file containing it, and
+// the content of tokenizer_config.json.
 func (f *Folder) chatTemplate() (text, from string, config tokenizerConfig, err error) {
-	const own, beside = "chat_template.jinja", "tokenizer_config.json"
+	const templateFile, configFile = "chat_template.jinja", "tokenizer_config.json"
 	for _, file := range f.files {
 		switch file.Name {
-		case own:
+		case templateFile:
 			text = string(file.Text)
-		case beside:
+		case configFile:
 			if err := json.Unmarshal(file.Text, &config); err != nil {
-				return "", "", config, fmt.Errorf("%s: %w", beside, err)
+				return "", "", config, fmt.Errorf("%s: %w", configFile, err)
 			}
 		}
 	}
 	if text != "" {
-		return text, own, config, nil
+		return text, templateFile, config, nil
 	}
 	if isNull(config.Template) {
-		return "", "", config, fmt.Errorf("the tokenizer's folder has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json; put the template there that the model was trained with")
+		return "", "", config, fmt.Errorf("the tokenizer's folder has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json; add the template the model was trained with")
 	}
 	var named []struct{ Name, Template string }
 	if json.Unmarshal(config.Template, &text) == nil {
-		return text, beside, config, nil
+		return text, configFile, config, nil
 	}
 	if err := json.Unmarshal(config.Template, &named); err != nil {
-		return "", "", config, fmt.Errorf("tokenizer_config.json: chat_template is neither a text nor a list of them: %w", err)
+		return "", "", config, fmt.Errorf("tokenizer_config.json: chat_template is neither a string nor a list of named templates: %w", err)
 	}
 	for _, n := range named {
 		if n.Name == "default" {
-			return n.Template, beside, config, nil
+			return n.Template, configFile, config, nil
 		}
 	}
 	return "", "", config, fmt.Errorf("tokenizer_config.json: none of its chat templates is named default")
 }
 
-// render is the text of a conversation. Now is for a template that asks for the
-// date; the zero time: it is not told.
+// render returns the text of a conversation, which ends with a request for an answer if
+// answer is set. now is available to the template unless it is the zero time.
 func (c *Chat) render(messages chat.Value, answer bool, now time.Time) (chat.Text, error) {
 	vars := map[string]chat.Value{"messages": messages, "tools": nil, "documents": nil, "add_generation_prompt": answer}
 	if !now.IsZero() {
@@ -96,7 +96,7 @@ func (c *Chat) render(messages chat.Value, answer bool, now time.Time) (chat.Tex
 	return text, nil
 }
 
-// Prompt is the ids of a conversation up to where the model's answer begins.
+// Prompt returns the ids of a conversation up to the beginning of the model's answer.
 func (c *Chat) Prompt(messages []Message, now time.Time) ([]int32, error) {
 	list := &chat.List{}
 	for _, m := range messages {
@@ -112,9 +112,9 @@ func (c *Chat) Prompt(messages []Message, now time.Time) ([]int32, error) {
 	return c.tok.Plain([]byte(text.Text)), nil
 }
 
-// Example is the ids of a whole conversation, and for each whether it is one that
-// the model is to write: those of the template's generation blocks, or else of the
-// messages of the role assistant with what ends them.
+// Example returns the ids of a whole conversation and whether the model learns each: those
+// in the template's generation blocks or, if it has none, those of assistant messages with
+// the tokens that end them.
 func (c *Chat) Example(messages *chat.List) (ids []int32, learn []bool, err error) {
 	text, err := c.render(messages, false, time.Time{})
 	if err != nil {
@@ -137,22 +137,22 @@ func (c *Chat) Example(messages *chat.List) (ids []int32, learn []bool, err erro
 	return ids, learn, nil
 }
 
-// countOf is how many of the ids are those of a beginning of their text; of one
-// that ends within a token, that one is counted if it is asked for.
+// countOf returns how many of ids make up the given beginning of their text. If the
+// beginning ends within a token, whole includes that token.
 func (c *Chat) countOf(ids []int32, beginning string, whole bool) int {
-	own := c.tok.Plain([]byte(beginning))
+	prefix := c.tok.Plain([]byte(beginning))
 	n := 0
-	for n < min(len(own), len(ids)) && own[n] == ids[n] {
+	for n < min(len(prefix), len(ids)) && prefix[n] == ids[n] {
 		n++
 	}
-	if n < len(own) && whole {
+	if n < len(prefix) && whole {
 		n = min(n+1, len(ids))
 	}
 	return n
 }
 
-// answers are where the messages of the assistant stand in the text: behind what
-// asks for an answer to those before.
+// answers returns the byte ranges of the assistant's messages in the text, each from the end
+// of the prompt that the messages before it make.
 func (c *Chat) answers(messages *chat.List, text string) (spans [][2]int, err error) {
 	for i, m := range messages.Items {
 		d, ok := m.(*chat.Dict)
@@ -168,7 +168,7 @@ func (c *Chat) answers(messages *chat.List, text string) (spans [][2]int, err er
 			return nil, err
 		}
 		if !strings.HasPrefix(upTo.Text, head.Text) || !strings.HasPrefix(text, upTo.Text) {
-			return nil, fmt.Errorf("the template writes message %d otherwise once others follow or when it is asked for, so that its place in the text is not known; mark it in the template with {%% generation %%}, or train on conversations that end with it", i+1)
+			return nil, fmt.Errorf("the template renders message %d differently depending on what follows, so its position in the text is unknown; mark it in the template with {%% generation %%}, or train on conversations that end with it", i+1)
 		}
 		spans = append(spans, [2]int{len(head.Text), len(upTo.Text)})
 	}

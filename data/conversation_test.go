@@ -8,8 +8,8 @@ import (
 
 const chatML = `{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}`
 
-// TestPrompt: a conversation is rendered by the folder's template, wherever that is,
-// and its special tokens are tokens.
+// TestPrompt checks that a conversation is rendered by the folder's template, wherever that
+// is stored, and that its special tokens become tokens.
 func TestPrompt(t *testing.T) {
 	for name, c := range map[string]struct {
 		files map[string]string
@@ -20,8 +20,8 @@ func TestPrompt(t *testing.T) {
 		"named":    {map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "{{ strftime_now('%Y') }}"}]}`}, "2026"},
 		"none":     {nil, "the tokenizer's folder has no chat template"},
 		"unnamed":  {map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "rag", "template": "x"}]}`}, "none of its chat templates is named default"},
-		"no text":  {map[string]string{"tokenizer_config.json": `{"chat_template": 5}`}, "chat_template is neither a text nor a list"},
-		"unknown":  {map[string]string{"chat_template.jinja": "{% include 'x' %}"}, "chat_template.jinja: chat template: line 1, column 4: the statement include is not done here"},
+		"no text":  {map[string]string{"tokenizer_config.json": `{"chat_template": 5}`}, "chat_template is neither a string nor a list"},
+		"unknown":  {map[string]string{"chat_template.jinja": "{% include 'x' %}"}, "chat_template.jinja: chat template: line 1, column 4: the statement include is not supported"},
 		"refusing": {map[string]string{"tokenizer_config.json": `{"chat_template": "{{ raise_exception('no users') }}"}`}, "tokenizer_config.json: chat template: line 1, column 19: the template refuses: no users"},
 	} {
 		dir := t.TempDir()

@@ -7,17 +7,17 @@ import (
 	"sort"
 )
 
-// segment is a run of token ids in memory or in a mapped file.
+// segment is a range of token ids in memory or in a mapped file.
 type segment struct {
 	name  string // of the file, for errors
 	data  []byte // little-endian ids
-	width int    // bytes of an id: 1, 2, 4 or 8
-	at    int    // where data begins in the file; 0 where it is not the file's
+	width int    // bytes per id: 1, 2, 4 or 8
+	at    int    // offset of data in the file; 0 if data is not from a file
 }
 
 func (s segment) len() int { return len(s.data) / s.width }
 
-// read fills dst with the ids from at on.
+// read fills dst with the ids starting at index at.
 func (s segment) read(dst []int32, at int) {
 	b := s.data[at*s.width : (at+len(dst))*s.width]
 	switch s.width {
@@ -43,8 +43,8 @@ func (s segment) read(dst []int32, at int) {
 // Corpus is the concatenation of segments, addressed by token.
 type Corpus struct {
 	segments []segment // none empty
-	starts   []int64   // (len(segments)+1) tokens before each, and in all
-	vocab    int       // ids were in [0, vocab) when it was opened
+	starts   []int64   // (len(segments)+1) tokens before each; the last is the total
+	vocab    int       // all ids were in [0, vocab) when the corpus was opened
 }
 
 func newCorpus(segments []segment) *Corpus {
@@ -58,17 +58,17 @@ func newCorpus(segments []segment) *Corpus {
 	return c
 }
 
-// Len is the number of tokens.
+// Len returns the number of tokens.
 func (c *Corpus) Len() int64 { return c.starts[len(c.starts)-1] }
 
-// At is token i.
+// At returns token i.
 func (c *Corpus) At(i int64) int32 {
 	var one [1]int32
 	c.Read(one[:], i)
 	return one[0]
 }
 
-// named is the name of the segment that token i is of.
+// named returns the name of the segment that contains token i.
 func (c *Corpus) named(i int64) string { return c.segments[c.segmentOf(i)].name }
 
 func (c *Corpus) segmentOf(at int64) int {

@@ -1,39 +1,35 @@
-// Package data turns files into batches that are a pure function of (seed,
-// sample): any rank can read any sample of any epoch at any time, so a resumed
-// run needs nothing but the number of its next step.
+// Package data turns files into batches that are a pure function of (seed, sample): any
+// rank can read any sample of any epoch at any time, so to resume, a run needs only the
+// number of its next step.
 //
 // # From files to tokens
 //
-// Text files are found by patterns, sorted by path, each taken once, and read
-// as bytes. With the tokenizer "bytes" the corpus is their concatenation, as
-// cat would print it; with a BPE vocabulary each file is followed by the
-// vocabulary's <|endoftext|>, if it has one. Text is held in memory, one, two
-// or four bytes a token; a file edited during a run changes nothing. Token
-// files are mapped: they may be larger than memory and must not be truncated
+// Text files are found by patterns, sorted by path, used once each, and read as bytes. With
+// the tokenizer "bytes" the corpus is their concatenation, as cat would print it; with a BPE
+// vocabulary each file is followed by the vocabulary's <|endoftext|>, if it has one. Text is
+// held in memory, with one, two or four bytes per token; editing a file during a run has no
+// effect. Token files are mapped: they may be larger than memory and must not be truncated
 // while a run uses them.
 //
 // # From tokens to windows
 //
-// With a context of T, a window is T+1 consecutive tokens: T inputs, and the
-// same shifted by one as targets. Neighbouring windows overlap in exactly one
-// token, the last target of one and the first input of the next, so every
-// token is predicted once an epoch.
+// With a context of T, a window is T+1 consecutive tokens: T inputs, and the same shifted
+// by one as targets. Adjacent windows overlap in exactly one token, the last target of one
+// and the first input of the next, so every token is predicted once per epoch.
 //
 // # Training and validation
 //
-// The corpus is cut into about a hundred periods: a training stretch, then a
-// validation stretch, in the proportion asked for. So validation text comes
-// evenly from everywhere, not from the files that happen to sort last.
-// Stretches share no token: no window of one set overlaps a window of the
-// other. The cut depends on the number of tokens, the context and the fraction,
-// not on the seed: runs that differ in their seed validate on the same text.
+// The corpus is cut into about a hundred periods: a training stretch, then a validation
+// stretch, in the requested proportion. So validation text comes evenly from the whole
+// corpus, not from the files that sort last. Stretches share no token: no training window
+// overlaps a validation window. The cut depends on the number of tokens, the context and the
+// fraction, not on the seed: runs with different seeds validate on the same text.
 //
 // # Order
 //
-// Sample s of the training set is window permute(seed, s/windows)(s%windows):
-// each epoch is a permutation of all windows, computed by a Feistel network
-// and never stored. The validation set is in corpus order. Share says which
-// samples a rank reads.
+// Sample s of the training set is window permute(seed, s/windows)(s%windows): each epoch is
+// a permutation of all windows, computed by a Feistel network and never stored. The
+// validation set is in corpus order. Share determines which samples a rank reads.
 package data
 
 import (
@@ -44,49 +40,49 @@ import (
 	"slices"
 )
 
-// Source is what to read and how to cut it.
+// Source describes the data to read and how to split it.
 type Source struct {
-	Text       []string  // patterns of text files; or
-	Tokens     []string  // patterns of token files
+	Text       []string  // patterns of text files
+	Tokens     []string  // or patterns of token files
 	Documents  Documents // or records
-	Dir        string    // where relative paths start; "" is the working directory
+	Dir        string    // base of relative paths; "" is the working directory
 	Tokenizer  string    // "bytes", "gpt2" or a folder, see NewTokenizer; with Tokens it may be ""
-	DType      string    // of ids in token files without a header: "uint16", "uint32", "int32", "int64"; "": uint16, where that is sure
-	Validation float64   // part of the tokens kept for validation, in [0, 0.5]
-	Context    int       // T: tokens of a sample, >= 1
-	Batch      int       // samples of a step over all ranks: the least the training set must hold
-	Vocab      int       // ids the model knows are [0, Vocab); 0 if the model takes Set.Vocab
+	DType      string    // of ids in token files without a header: "uint16", "uint32", "int32", "int64"; "" means uint16, unless the file is ambiguous
+	Validation float64   // fraction of the tokens used for validation, in [0, 0.5]
+	Context    int       // T: tokens per sample, >= 1
+	Batch      int       // samples per step over all ranks; the training set must have at least as many
+	Vocab      int       // the model's ids are [0, Vocab); 0 if the model adopts Set.Vocab
 	Seed       uint64    // of the training order
-	Memory     int64     // bytes that the text may take; 0 if nobody says
-	Found      *Found    // by a Check of the same files, for Open; nil: it looks for them
+	Memory     int64     // bytes that the text may occupy; 0 if unlimited
+	Found      *Found    // result of a Check of the same files; if nil, Open searches for them
 
-	// Progress, if not nil, is told how much of the text has been encoded, or
-	// of the token files checked, in bytes. Calls do not overlap.
+	// Progress, if not nil, receives the bytes of text encoded, or of token files checked, so
+	// far. Calls do not overlap.
 	Progress func(done, total int64)
 }
 
-// Set is an open source. It may be used by many goroutines at once.
+// Set is an open source. It is safe for concurrent use.
 type Set struct {
 	Train      *Split
-	Validation *Split // nil where none was asked for
+	Validation *Split // nil if there is none
 	Tokenizer  Tokenizer
 	Files      int
 	Tokens     int64
-	Vocab      int // ids are in [0, Vocab): the tokenizer's, or one more than the largest id of the token files
+	Vocab      int // ids are in [0, Vocab): the tokenizer's, or the largest id of the token files plus one
 
-	Notes []string // what a user may not expect of the data
+	Notes []string // facts about the data that may surprise the user
 
-	// Fingerprint is the same for the same tokens in the same order, wherever
-	// the files lie; it does not cover the context, the fraction or the seed.
-	// A resumed run whose fingerprint differs would not go on with its data.
+	// Fingerprint identifies the tokens and their order, wherever the files are; it does not
+	// depend on the context, the fraction or the seed. A resumed run with another fingerprint
+	// would train on other data.
 	Fingerprint string
 
 	release []func() error
 }
 
-// Problem is something wrong with one field of a source.
+// Problem is an error in one field of a source.
 type Problem struct {
-	Key string // the field in lower case: "text[2]" for the third pattern, "validation"
+	Key string // the field in lower case: "validation", or "text[2]" for the third pattern
 	Err error
 }
 
@@ -97,9 +93,9 @@ func problem(key, format string, args ...any) *Problem {
 	return &Problem{key, fmt.Errorf(format, args...)}
 }
 
-// Check finds what is wrong with a source as far as it shows without reading
-// the files. Its error joins all problems found, each a *Problem; without one,
-// what it found spares the Open that follows the same search.
+// Check finds the problems of a source that show without reading the files. Its error joins
+// all problems, each a *Problem. If there are none, pass the result to Open to save a second
+// search.
 func (s Source) Check() (*Found, error) {
 	_, files, errs := s.inspect(context.Background())
 	if len(errs) > 0 {
@@ -108,8 +104,8 @@ func (s Source) Check() (*Found, error) {
 	return found(s, files), nil
 }
 
-// Open reads a source. Its error joins all problems found, each a *Problem, or
-// is ctx's cause if that ended first. The caller closes the set.
+// Open reads a source. Its error joins all problems found, each a *Problem, or is the cause
+// of ctx if that ends first. The caller must close the set.
 func Open(ctx context.Context, s Source) (*Set, error) {
 	set, files, errs := s.inspect(ctx)
 	if ctx.Err() != nil {
@@ -128,7 +124,7 @@ func Open(ctx context.Context, s Source) (*Set, error) {
 	return nil, err
 }
 
-// fill reads the files and makes the splits.
+// fill reads the files and creates the splits.
 func (set *Set) fill(ctx context.Context, s Source, files []file) (err error) {
 	var corpus *Corpus
 	if len(s.Documents.Files) > 0 {
@@ -145,7 +141,7 @@ func (set *Set) fill(ctx context.Context, s Source, files []file) (err error) {
 	return err
 }
 
-// Close releases mapped files; no split may be used after it.
+// Close releases mapped files. The splits must not be used afterwards.
 func (s *Set) Close() error {
 	var errs []error
 	for _, release := range s.release {
@@ -155,7 +151,7 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// inspect finds everything that can be wrong before a file's content is read.
+// inspect finds everything that can be wrong before the content of a file is read.
 func (s Source) inspect(ctx context.Context) (set *Set, files []file, errs []error) {
 	switch {
 	case len(s.Text) > 0 && len(s.Tokens) > 0:
@@ -180,9 +176,9 @@ func (s Source) inspect(ctx context.Context) (set *Set, files []file, errs []err
 		tok, err := openTokenizer(s.Dir, s.Tokenizer)
 		if err != nil {
 			errs = append(errs, &Problem{"tokenizer", err})
-		} else if set.Tokenizer = tok; len(s.Text)+len(s.Documents.Files) > 0 && s.Vocab > 0 && Least(tok) > s.Vocab {
-			errs = append(errs, problem("tokenizer", "%s has %d tokens, the model knows %d; raise the model's vocabulary or choose another tokenizer",
-				s.Tokenizer, Least(tok), s.Vocab))
+		} else if set.Tokenizer = tok; len(s.Text)+len(s.Documents.Files) > 0 && s.Vocab > 0 && MinVocab(tok) > s.Vocab {
+			errs = append(errs, problem("tokenizer", "%s has %d tokens, but the model's vocabulary is %d; raise the model's vocabulary or choose another tokenizer",
+				s.Tokenizer, MinVocab(tok), s.Vocab))
 		}
 	}
 	if files := s.Found.take(s); files != nil {
@@ -195,8 +191,8 @@ func (s Source) inspect(ctx context.Context) (set *Set, files []file, errs []err
 	return set, slices.Concat(text, tokens, records), slices.Concat(errs, wrong, wrongTokens, wrongRecords, wrongHeld)
 }
 
-// load reads the files into a corpus and checks its ids. Of progress it tells
-// the part that takes longest.
+// load reads the files into a corpus and checks its ids. It reports the progress of the
+// slower step.
 func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, error) {
 	silent := func(int64, int64) {}
 	reading := s.Progress
@@ -224,9 +220,9 @@ func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, erro
 	return corpus, nil
 }
 
-// afford refuses text for which there is no memory. Encoded, it takes some of
-// its size again.
-func (s Source) afford(files []file) error {
+// checkMemory returns an error if the text exceeds the memory available for it. Encoded
+// text needs additional memory.
+func (s Source) checkMemory(files []file) error {
 	sum := int64(0)
 	for _, f := range files {
 		sum += f.size
@@ -234,23 +230,23 @@ func (s Source) afford(files []file) error {
 	if len(s.Tokens) > 0 || s.Memory == 0 || sum <= s.Memory {
 		return nil
 	}
-	return fmt.Errorf("%d bytes of text are held in memory, of which %d are free; give less, or encode it into token files (data.tokens), which may be larger than memory", sum, s.Memory)
+	return fmt.Errorf("the text needs %d bytes of memory, but only %d are free; use less text, or encode it into token files (data.tokens), which may be larger than memory", sum, s.Memory)
 }
 
-// read makes ids of the files: mapped, encoded, or the bytes as they are.
+// read maps token files, encodes text files, or reads their bytes.
 func (set *Set) read(ctx context.Context, s Source, files []file, progress func(done, total int64)) (segments []segment, err error) {
-	if err := s.afford(files); err != nil {
+	if err := s.checkMemory(files); err != nil {
 		return nil, err
 	}
 	tok, encoded := set.Tokenizer.(fileTokenizer)
 	switch {
 	case len(s.Tokens) > 0:
-		segments, set.release, err = mapTokens(files, idsOf{s.DType, s.limit(set.Tokenizer)})
+		segments, set.release, err = mapTokens(files, idFormat{s.DType, s.limit(set.Tokenizer)})
 	case encoded:
-		var spelt int64
+		var spelledOut int64
 		keep := func(s segment) error { segments = append(segments, s); return nil }
-		if spelt, err = encodeFiles(ctx, tok, files, progress, keep); spelt > 0 {
-			set.Notes = append(set.Notes, tok.noteSpelt(spelt))
+		if spelledOut, err = encodeFiles(ctx, tok, files, progress, keep); spelledOut > 0 {
+			set.Notes = append(set.Notes, tok.noteSpelledOut(spelledOut))
 		}
 	default:
 		segments, err = readFiles(ctx, files, progress)
@@ -258,7 +254,7 @@ func (set *Set) read(ctx context.Context, s Source, files []file, progress func(
 	return segments, err
 }
 
-// limit is what ids must be below, 0 if nobody says.
+// limit returns the exclusive upper bound of ids, or 0 if unknown.
 func (s Source) limit(tok Tokenizer) int {
 	if s.Vocab == 0 && tok != nil {
 		return tok.Vocab()
@@ -266,7 +262,7 @@ func (s Source) limit(tok Tokenizer) int {
 	return s.Vocab
 }
 
-// key is where the files are named.
+// key returns the job's key that names the files.
 func (s Source) key() string {
 	if len(s.Tokens) > 0 {
 		return "tokens"
@@ -274,27 +270,27 @@ func (s Source) key() string {
 	return "text"
 }
 
-// cut makes the splits and refuses sets too small to train on.
+// cut creates the splits and refuses sets that are too small to train on.
 func (set *Set) cut(s Source, c *Corpus) error {
 	p := layOut(c.Len(), int64(s.Context), s.Validation)
 	set.Train = &Split{corpus: c, context: int64(s.Context), stretches: p.train, shuffle: true, seed: s.Seed}
 	var errs []error
 	if batch := int64(max(s.Batch, 1)); set.Train.Windows() < batch {
 		errs = append(errs, problem(s.key(), "%d tokens give %d training windows of %d tokens, fewer than the %d of one global batch, which need about %d tokens; add data, shorten the context or make the batch smaller",
-			c.Len(), set.Train.Windows(), s.Context+1, batch, enough(batch, s.Context, 1-s.Validation)))
+			c.Len(), set.Train.Windows(), s.Context+1, batch, tokensNeeded(batch, s.Context, 1-s.Validation)))
 	}
 	if s.Validation > 0 {
 		set.Validation = &Split{corpus: c, context: int64(s.Context), stretches: p.held}
 		if set.Validation.Windows() == 0 {
-			errs = append(errs, problem("validation", "%v of %d tokens holds no window of %d tokens, which needs about %d tokens in all; add data, shorten the context, raise the fraction, or set it to 0 to train without validation",
-				s.Validation, c.Len(), s.Context+1, enough(1, s.Context, s.Validation)))
+			errs = append(errs, problem("validation", "%v of %d tokens is not enough for a window of %d tokens, which needs about %d tokens in all; add data, shorten the context, raise the fraction, or set it to 0 to train without validation",
+				s.Validation, c.Len(), s.Context+1, tokensNeeded(1, s.Context, s.Validation)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// enough is about how many tokens a corpus needs for its part f to hold n
-// windows: each costs its targets, and at worst one token to be a stretch.
-func enough(n int64, context int, f float64) int64 {
+// tokensNeeded returns about how many tokens a corpus needs for its fraction f to contain n
+// windows. A window costs its targets and, at worst, one token to be a stretch of its own.
+func tokensNeeded(n int64, context int, f float64) int64 {
 	return int64(math.Ceil(float64(n*int64(context+1)+1) / f))
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// all is the tokens of a set's corpus.
+// all returns the tokens of a set's corpus.
 func all(s *Set) []int32 {
 	ids := make([]int32, s.Tokens)
 	s.Train.corpus.Read(ids, 0)
@@ -82,7 +82,7 @@ func TestFoldersMayHavePatternCharacters(t *testing.T) {
 			t.Errorf("%d tokens", set.Tokens)
 		}
 	}
-	// A file's own name is taken where as a pattern it matches nothing, or is none.
+	// A file's own name is used if, as a pattern, it matches nothing or is invalid.
 	for _, name := range []string{"y[1].txt", "z{a,b}.txt", "bad[.txt"} {
 		write(t, filepath.Join(dir, name), "other text")
 		if set := open(t, Source{Text: []string{name}, Dir: dir, Tokenizer: "bytes", Context: 2}); set.Tokens != 10 {
@@ -127,14 +127,14 @@ func TestLargeFilesKeepTheirOrder(t *testing.T) {
 		last, total = d, of
 	}})
 	if want := a.String() + EndOfText + b.String() + EndOfText + "end" + EndOfText; string(set.Tokenizer.Decode(all(set))) != want {
-		t.Error("the text does not come back")
+		t.Error("the text differs after decoding")
 	}
 	if want := int64(a.Len() + b.Len() + 3); last != want || total != want {
 		t.Errorf("progress ended at %d of %d, want %d", last, total, want)
 	}
 }
 
-// problems is the keys of all problems an error joins.
+// problems returns the keys of all problems in an error.
 func problems(err error) (keys []string) {
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range many.Unwrap() {
@@ -162,14 +162,14 @@ func TestProblems(t *testing.T) {
 		{Source{Context: 4, Tokenizer: "bytes", Text: []string{"a.txt"}, Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"both"}},
 		{Source{Context: 4, Tokenizer: "bytes", Text: []string{"no/**/*.txt", "a.txt", "", "${NO_SUCH_NAME}/x", "empty.txt", "**/empty*", "[", "sub"}},
 			[]string{"text[0]", "text[2]", "text[3]", "text[4]", "text[5]", "text[6]", "text[7]"},
-			[]string{"no file matches", "an empty pattern", "no NO_SUCH_NAME", "empty.txt is empty", "each of the 2 files", "syntax error in pattern", "sub is a folder; its files are"}},
+			[]string{"no file matches", "an empty pattern", "NO_SUCH_NAME is not set", "empty.txt is empty", "each of the 2 files", "syntax error in pattern", "sub is a folder; its files are"}},
 		{Source{Context: 0, Tokenizer: "nope", Validation: 0.6, Text: []string{"a.txt", "b.txt"}}, []string{"context", "validation", "tokenizer", "text[1]"}, []string{"0.6 is not", `"nope" is neither`}},
 		{Source{Context: 4, Tokenizer: "bytes", Validation: nan, Text: []string{"a.txt"}}, []string{"validation"}, []string{"NaN"}},
 		{Source{Context: 4, Text: []string{"a.txt"}}, []string{"tokenizer"}, []string{"use bytes, gpt2"}},
-		{Source{Context: 4, Tokenizer: "gpt2", Vocab: 256, Text: []string{"a.txt"}}, []string{"tokenizer"}, []string{"50257 tokens, the model knows 256"}},
+		{Source{Context: 4, Tokenizer: "gpt2", Vocab: 256, Text: []string{"a.txt"}}, []string{"tokenizer"}, []string{"50257 tokens, but the model's vocabulary is 256"}},
 		{Source{Context: 400, Tokenizer: "bytes", Text: []string{"a.txt"}}, []string{"text"}, []string{"400 tokens give 0 training windows of 401"}},
 		{Source{Context: 399, Batch: 2, Tokenizer: "bytes", Text: []string{"a.txt"}}, []string{"text"}, []string{"fewer than the 2", "about 801"}},
-		{Source{Context: 50, Batch: 8, Tokenizer: "bytes", Validation: 0.01, Text: []string{"a.txt"}}, []string{"text", "validation"}, []string{"7 training windows", "0.01 of 400 tokens holds no window of 51", "about 5200 tokens"}},
+		{Source{Context: 50, Batch: 8, Tokenizer: "bytes", Validation: 0.01, Text: []string{"a.txt"}}, []string{"text", "validation"}, []string{"7 training windows", "0.01 of 400 tokens is not enough for a window of 51", "about 5200 tokens"}},
 		{Source{Context: 100, Batch: 11, Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"500 tokens give 4"}},
 		{Source{Context: 100, Tokenizer: "bytes", Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"token 0, at byte 0, has id 4779"}},
 	} {
@@ -190,12 +190,12 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestTextIsAfforded: memory is taken only for text that fits.
-func TestTextIsAfforded(t *testing.T) {
+// TestTextMustFitMemory checks that memory is allocated only for text that fits.
+func TestTextMustFitMemory(t *testing.T) {
 	dir := tree(t, map[string]string{"a.txt": strings.Repeat("text", 100), "b.bin": strings.Repeat("\xab\x12", 500)})
 	for _, tok := range []string{"bytes", "gpt2"} {
 		s := Source{Text: []string{"a.txt"}, Dir: dir, Tokenizer: tok, Context: 4, Memory: 399}
-		if _, err := Open(t.Context(), s); !slices.Equal(problems(err), []string{"text"}) || !strings.Contains(err.Error(), "400 bytes of text are held in memory, of which 399 are free") {
+		if _, err := Open(t.Context(), s); !slices.Equal(problems(err), []string{"text"}) || !strings.Contains(err.Error(), "the text needs 400 bytes of memory, but only 399 are free") {
 			t.Errorf("%s: %v", tok, err)
 		}
 		s.Memory = 400
@@ -204,7 +204,7 @@ func TestTextIsAfforded(t *testing.T) {
 	open(t, Source{Tokens: []string{"b.bin"}, Dir: dir, Context: 4, Memory: 1}) // mapped
 }
 
-// TestProblemsKeepTheirCause: errors.Is sees through a problem.
+// TestProblemsKeepTheirCause checks that errors.Is works through a Problem.
 func TestProblemsKeepTheirCause(t *testing.T) {
 	_, err := Open(t.Context(), Source{Text: []string{"*"}, Dir: tree(t, map[string]string{"a": "text"}), Tokenizer: "no/such/folder", Context: 1})
 	if !errors.Is(err, os.ErrNotExist) {
@@ -212,26 +212,26 @@ func TestProblemsKeepTheirCause(t *testing.T) {
 	}
 }
 
-// Several ** in a row are one: a search reads each folder once, however many there are.
+// Consecutive ** count as one: a search reads each folder once, however many there are.
 func TestSearchReadsFoldersOnce(t *testing.T) {
 	dir := tree(t, map[string]string{strings.Repeat("a/", 40) + "x.txt": "text"})
 	for _, stars := range []int{1, 2, 6, 50} {
 		for _, end := range []string{"*.txt", "*.none", "**"} {
-			left := 1000
-			paths, err := walk(t.Context(), dir+"/"+strings.Repeat("**/", stars)+end, &left)
-			if want := end != "*.none"; err != nil || (len(paths) == 1) != want || 1000-left > 5*41 {
-				t.Errorf("%d of **, then %s: %d files, %v, %d names read", stars, end, len(paths), err, 1000-left)
+			budget := 1000
+			paths, err := walk(t.Context(), dir+"/"+strings.Repeat("**/", stars)+end, &budget)
+			if want := end != "*.none"; err != nil || (len(paths) == 1) != want || 1000-budget > 5*41 {
+				t.Errorf("%d of **, then %s: %d files, %v, %d names read", stars, end, len(paths), err, 1000-budget)
 			}
 		}
 	}
 }
 
-// A folder that is read again and again counts more than its names, because a search would
-// otherwise take minutes before it is refused.
+// Reading the same folder repeatedly costs more than its names, otherwise a search could take
+// minutes before it is refused.
 func TestReadingAgainCostsMore(t *testing.T) {
 	dir := tree(t, map[string]string{strings.Repeat("a/", 40) + "x.txt": "text"})
-	reads, left := 0, 100_000
-	s := &bounded{FS: os.DirFS(dir), ctx: t.Context(), left: &left, read: map[string]int{}}
+	reads, budget := 0, 100_000
+	s := &bounded{FS: os.DirFS(dir), ctx: t.Context(), budget: &budget, read: map[string]int{}}
 	for ; reads < 100_000; reads++ {
 		if _, err := s.ReadDir("a"); err != nil {
 			break
@@ -242,7 +242,7 @@ func TestReadingAgainCostsMore(t *testing.T) {
 	}
 }
 
-// A search that would not end soon is refused, with what to write instead.
+// A search that would take too long is refused, with the alternative.
 func TestSearchIsBounded(t *testing.T) {
 	dir := tree(t, map[string]string{strings.Repeat("a/", 40) + "x.txt": "text"})
 	defer func(n int) { mostEntries = n }(mostEntries)
@@ -255,8 +255,8 @@ func TestSearchIsBounded(t *testing.T) {
 	}
 }
 
-// TestOpenIsStopped stops at every report of progress that reading, encoding
-// and checking make: what comes back is the reason for stopping, and no set.
+// TestOpenIsStopped cancels at every progress report of reading, encoding and checking: Open
+// returns the reason, and no set.
 func TestOpenIsStopped(t *testing.T) {
 	big := strings.Repeat("word ", 1<<20) // several blocks
 	dir := tree(t, map[string]string{"a.txt": big, "b.txt": big, "c.txt": big, "d.bin": strings.Repeat("\xab\x12", len(big)/2)})
@@ -272,12 +272,12 @@ func TestOpenIsStopped(t *testing.T) {
 			t.Errorf("%v%v %s: %v", s.Text, s.Tokens, s.Tokenizer, err)
 		}
 		if most := runtime.GOMAXPROCS(0) + 2; calls < 1 || calls > most {
-			t.Errorf("%v%v %s: %d reports of progress, the first stops, want at most %d", s.Text, s.Tokens, s.Tokenizer, calls, most)
+			t.Errorf("%v%v %s: %d progress reports after stopping at the first, want at most %d", s.Text, s.Tokens, s.Tokenizer, calls, most)
 		}
 	}
 }
 
-// A search ends when nobody waits for it any longer.
+// A search ends when its context does.
 func TestSearchIsStopped(t *testing.T) {
 	dir := tree(t, map[string]string{"a/b.txt": "some text"})
 	reason := errors.New("enough")
@@ -289,14 +289,14 @@ func TestSearchIsStopped(t *testing.T) {
 	if _, err := (Encoding{Text: []string{dir + "/**"}, Tokenizer: "bytes", Out: dir + "/out"}).Encode(ctx); err != reason {
 		t.Errorf("Encode: %v", err)
 	}
-	left := 10
-	if _, err := walk(ctx, dir+"/**", &left); !errors.Is(err, reason) || left < 9 {
-		t.Errorf("walk: %v, with %d names left", err, left)
+	budget := 10
+	if _, err := walk(ctx, dir+"/**", &budget); !errors.Is(err, reason) || budget < 9 {
+		t.Errorf("walk: %v, with %d names left", err, budget)
 	}
 }
 
-// What a Check found serves one Open of the same files, which then looks for them
-// no more; others look.
+// The result of Check serves one Open of the same files, which then does not search; other
+// calls do.
 func TestOpenUsesWhatWasFound(t *testing.T) {
 	dir := tree(t, map[string]string{"a.txt": "some text", "b.md": "other text"})
 	s := Source{Text: []string{"*.txt"}, Dir: dir, Tokenizer: "bytes", Context: 2}
@@ -318,29 +318,29 @@ func TestOpenUsesWhatWasFound(t *testing.T) {
 	}
 }
 
-// TestEnoughIsEnough follows the advice of the errors above, a tenth more for
-// their "about".
-func TestEnoughIsEnough(t *testing.T) {
+// TestTokensNeeded follows the advice of the errors above, adding a tenth because they say
+// "about".
+func TestTokensNeeded(t *testing.T) {
 	for _, f := range []float64{0, 0.01, 0.03, 0.1, 0.25, 0.5} {
 		for _, T := range []int64{1, 10, 256} {
-			l := layOut(enough(8, int(T), 1-f)*11/10, T, f)
+			l := layOut(tokensNeeded(8, int(T), 1-f)*11/10, T, f)
 			if l.train.windows < 8 {
 				t.Errorf("f=%v T=%d: %d training windows", f, T, l.train.windows)
 			}
-			if f > 0 && layOut(enough(1, int(T), f)*11/10, T, f).held.windows < 1 {
+			if f > 0 && layOut(tokensNeeded(1, int(T), f)*11/10, T, f).held.windows < 1 {
 				t.Errorf("f=%v T=%d: no validation window", f, T)
 			}
 		}
 	}
 }
 
-func TestFilesThatChangeOrGo(t *testing.T) {
+func TestChangedAndRemovedFiles(t *testing.T) {
 	dir := tree(t, map[string]string{"a": "12345", "b": "123"})
 	for _, size := range []int64{4, 6} {
 		bad := []file{{path: filepath.Join(dir, "a"), size: size}, {path: filepath.Join(dir, "b"), size: 3}, {path: filepath.Join(dir, "gone"), size: 9}}
 		_, bytesErr := readFiles(t.Context(), bad, func(int64, int64) {})
 		_, bpeErr := encodeFiles(t.Context(), gpt2(), bad, func(int64, int64) {}, func(segment) error { return nil })
-		_, release, mapErr := mapTokens(bad, idsOf{})
+		_, release, mapErr := mapTokens(bad, idFormat{})
 		for _, f := range release {
 			if err := f(); err != nil {
 				t.Error(err)
@@ -356,7 +356,7 @@ func TestFilesThatChangeOrGo(t *testing.T) {
 	for i := range 20 {
 		many = append(many, fmt.Errorf("problem %d", i))
 	}
-	if got := joinSome(many).Error(); !strings.Contains(got, "problem 7\nand 12 files more") {
+	if got := joinSome(many).Error(); !strings.Contains(got, "problem 7\nand 12 more files") {
 		t.Errorf("%s", got)
 	}
 }
@@ -374,7 +374,7 @@ func TestGoroot(t *testing.T) {
 	}
 }
 
-// TestGorootWithoutGo: a binary on a machine without the go command.
+// TestGorootWithoutGo simulates a machine without the go command.
 func TestGorootWithoutGo(t *testing.T) {
 	root(t)
 	t.Setenv("GOROOT", "")
@@ -394,7 +394,7 @@ func TestGorootWithoutGo(t *testing.T) {
 	}
 }
 
-// TestCloseUnmaps asks the system what is mapped.
+// TestCloseUnmaps asks the system which files are mapped.
 func TestCloseUnmaps(t *testing.T) {
 	const maps = "/proc/self/maps"
 	if _, err := os.Stat(maps); err != nil {
@@ -430,7 +430,7 @@ func TestFingerprint(t *testing.T) {
 		t.Error("another folder changes the fingerprint")
 	}
 	if base != "c9d363ed0e60f39721c1f7947a3bae5acab6ffda0db1ec1417f5337a2c065b29" {
-		t.Errorf("the fingerprint was another in earlier versions: %s", base)
+		t.Errorf("the fingerprint differs from earlier versions: %s", base)
 	}
 	for name, other := range map[string]string{
 		"content":   print(map[string]string{"a": "onf", "b": big}, "bytes"),
@@ -445,8 +445,8 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-// TestSameSamplesEverywhere reads a set on several goroutines, as ranks of one
-// process do, and compares with a second opening of the same files.
+// TestSameSamplesEverywhere reads a set on several goroutines, as the ranks of one process do,
+// and compares with opening the same files again.
 func TestSameSamplesEverywhere(t *testing.T) {
 	s := Source{Text: []string{filepath.Join(root(t), "src/strings/*.go")}, Tokenizer: "gpt2", Context: 32, Validation: 0.1, Seed: 7, Batch: 16}
 	a, b := open(t, s), open(t, s)
@@ -471,7 +471,7 @@ func TestSameSamplesEverywhere(t *testing.T) {
 	if c := open(t, s); c.Train.Window(0) == a.Train.Window(0) && c.Train.Window(1) == a.Train.Window(1) {
 		t.Error("the seed does not change the order")
 	} else if c.Validation.start(5) != a.Validation.start(5) {
-		t.Error("the seed changes what is validated on")
+		t.Error("the seed changes the validation set")
 	}
 }
 

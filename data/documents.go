@@ -25,51 +25,52 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// Ignored is the target of a position that has no loss.
+// Ignored is the target of a position without a loss.
 const Ignored = -1
 
-// Documents are records: of JSON, one a line, plain or compressed with gzip or zstd, or
-// rows of Parquet.
-// Of a document the first Context+1 tokens count. A sample is one document, or several
-// that are packed (see pack), and behind them padding without a loss. Documents are held
-// in memory, five bytes a token.
+// Documents configures training on records: JSON, one per line, plain or compressed with
+// gzip or zstd, or rows of Parquet. Only the first Context+1 tokens of a document are used.
+// A sample is one document, or several packed ones (see pack), followed by padding without a
+// loss. Documents are held in memory, with five bytes per token.
 //
-// The formats, and the keys of a record by their usual names:
+// The formats, and the default keys of their records:
 //
 //	text    text                 all tokens are learned
-//	prompt  prompt, completion   those of the completion, and the token that ends it
-//	chat    messages             those of the assistant, see Chat.Example
+//	prompt  prompt, completion   the completion is learned, with the token that ends it
+//	chat    messages             the assistant's messages are learned, see Chat.Example
 type Documents struct {
-	Files      []string          // patterns; empty: the source has text or tokens
-	Validation []string          // patterns of those to validate on; empty: a fraction of Files
+	Files      []string          // patterns; empty if the source is text or tokens
+	Validation []string          // patterns of validation files; if empty, a fraction of Files is used
 	Format     string            // "text", "prompt" or "chat"
-	Keys       map[string]string // of records, by their usual names, where they have others
-	Pack       bool              // several documents are a sample
-	Weights    []float64         // of Files, one each: how much of the samples are theirs, see mixture; empty: each document counts alike
+	Keys       map[string]string // keys of the records by their default names, if they differ
+	Pack       bool              // a sample may contain several documents
+	Weights    []float64         // relative frequency of samples from each of Files, see mixture; if empty, all documents count equally
 }
 
-// maxLine is the bytes of a record, and shownLines how many broken ones are named.
+// maxLine is the maximum size of a record in bytes, shownLines the number of broken lines
+// that are listed.
 const (
 	maxLine    = 64 << 20
 	shownLines = 20
 )
 
-// documents are the tokens of documents, one behind the other, those of a group (of a
-// pattern that has a weight) together.
+// documents holds the tokens of documents one after the other; documents of one group (of a
+// pattern with a weight) are contiguous.
 type documents struct {
 	ids     []int32
-	learn   []bool  // by token: it is to be predicted
-	starts  []int64 // (documents+1) tokens before each, and in all
-	learned []int32 // by document: its targets with a loss
-	groups  []int32 // documents before the end of each group
+	learn   []bool  // by token: whether it is to be predicted
+	starts  []int64 // (documents+1) tokens before each; the last is the total
+	learned []int32 // by document: number of targets with a loss
+	groups  []int32 // number of documents before the end of each group
 }
 
 func (d *documents) len() int { return len(d.learned) }
 
-// positions is how many of a sample document i takes: its last token is a target alone.
+// positions returns the number of positions of document i in a sample: its last token is
+// only a target.
 func (d *documents) positions(i int32) int { return int(d.starts[i+1]-d.starts[i]) - 1 }
 
-// fill writes document i to the beginning of a sample, and how many positions it takes.
+// fill writes document i to the beginning of a sample and returns its number of positions.
 func (d *documents) fill(input, target []int32, i int32) int {
 	n := d.positions(i)
 	ids, learn := d.ids[d.starts[i]:d.starts[i+1]], d.learn[d.starts[i]:d.starts[i+1]]
@@ -83,26 +84,27 @@ func (d *documents) fill(input, target []int32, i int32) int {
 	return n
 }
 
-// example is a document that was read, or why it was not.
+// example is an encoded document, or the reason why it could not be read.
 type example struct {
 	ids   []int32
 	learn []bool
 	err   error
 }
 
-// counts are what happened to documents on the way.
-type counts struct{ cut, dropped, barren int64 }
+// counts are the numbers of documents cut, tokens dropped by cutting, and documents without
+// a token to learn.
+type counts struct{ cut, cutTokens, empty int64 }
 
-// docReader makes examples of lines.
+// docReader turns records into examples.
 type docReader struct {
 	Documents
 	tok     fileTokenizer
-	chat    *Chat // of the format chat
+	chat    *Chat // for the format chat
 	context int
-	vocab   int // ids are below it
+	vocab   int // exclusive upper bound of ids
 }
 
-// newDocReader finds what is wrong before a file is read.
+// newDocReader finds problems before a file is read.
 func (s Source) newDocReader(tok Tokenizer) (*docReader, error) {
 	d := &docReader{Documents: s.Documents, context: s.Context, vocab: s.limit(tok)}
 	switch t := tok.(type) {
@@ -121,10 +123,10 @@ func (s Source) newDocReader(tok Tokenizer) (*docReader, error) {
 	return d, nil
 }
 
-// key is the name of a record's value.
+// key returns the name of a record's value, given its default name.
 func (d *docReader) key(usual string) string { return cmp.Or(d.Keys[usual], usual) }
 
-// columns are the keys of a record that are read.
+// columns returns the keys of a record that are read.
 func (d *docReader) columns() []string {
 	switch d.Format {
 	case "chat":
@@ -135,7 +137,7 @@ func (d *docReader) columns() []string {
 	return []string{d.key("text")}
 }
 
-// example makes one of a record.
+// example encodes a record.
 func (d *docReader) example(e partEncoder, l line) (x example) {
 	record, err := l.record, l.wrong
 	if l.text != nil {
@@ -161,7 +163,7 @@ func (d *docReader) example(e partEncoder, l line) (x example) {
 	}
 	for _, id := range x.ids {
 		if int(id) >= d.vocab && x.err == nil {
-			x.err = fmt.Errorf("it has the token %q, number %d, but the model knows only the first %d", d.tok.Decode([]int32{id}), id, d.vocab)
+			x.err = fmt.Errorf("token %q has id %d, but the model's vocabulary is %d", d.tok.Decode([]int32{id}), id, d.vocab)
 		}
 	}
 	return x
@@ -174,12 +176,12 @@ func (d *docReader) text(record jsonread.Value, usual string) (string, error) {
 	case jsonread.String:
 		return v.Text, nil
 	case jsonread.None:
-		return "", fmt.Errorf("it has no %q", key)
+		return "", fmt.Errorf("no key %q", key)
 	}
 	return "", fmt.Errorf("%q is %v, not a string", key, v.Kind)
 }
 
-// encode is a document's ids with what begins and ends it.
+// encode returns a document's ids with the tokens that begin and end it.
 func (d *docReader) encode(e partEncoder, text string) []int32 {
 	return signed(e.part(nil, task{text: []byte(text), first: true, last: true}))
 }
@@ -216,11 +218,11 @@ func (d *docReader) conversation(record jsonread.Value) (x example) {
 	return x
 }
 
-// add keeps an example, as far as a sample has room for it.
+// add stores an example, cut to the length of a sample.
 func (d *documents) add(x example, context int, n *counts) {
 	if len(x.ids) > context+1 {
 		n.cut++
-		n.dropped += int64(len(x.ids) - context - 1)
+		n.cutTokens += int64(len(x.ids) - context - 1)
 		x.ids, x.learn = x.ids[:context+1], x.learn[:context+1]
 	}
 	learned := int32(0)
@@ -230,23 +232,23 @@ func (d *documents) add(x example, context int, n *counts) {
 		}
 	}
 	if learned == 0 {
-		n.barren++
+		n.empty++
 		return
 	}
 	d.ids, d.learn = append(d.ids, x.ids...), append(d.learn, x.learn...)
 	d.starts, d.learned = append(d.starts, int64(len(d.ids))), append(d.learned, learned)
 }
 
-// line is a record and where it is.
+// line is a record with its position.
 type line struct {
 	file   string
 	number int
-	text   []byte         // of JSON; nil: there is
-	record jsonread.Value // instead, of a row,
-	wrong  error          // or why not
+	text   []byte         // JSON of the record; nil for a row of Parquet
+	record jsonread.Value // of a row of Parquet
+	wrong  error          // error in the row
 }
 
-// size is about the bytes of it.
+// size returns the approximate number of bytes in a line.
 func (l line) size() int { return len(l.text) + sizeOf(l.record) }
 
 func sizeOf(v jsonread.Value) int {
@@ -260,19 +262,19 @@ func sizeOf(v jsonread.Value) int {
 	return n
 }
 
-// batch is lines that are encoded at once.
+// batch is a group of lines encoded at once.
 type batch struct {
 	lines    []line
 	examples []example
 	done     chan struct{}
 }
 
-// read adds the documents of files, in order, as the next group of all.
+// read appends the documents of files, in order, as the next group of all.
 func (d *docReader) read(ctx context.Context, all *documents, files []file, memory int64, n *counts, m *meter) error {
 	err := d.each(ctx, files, m, func(x example) error {
 		all.add(x, d.context, n)
 		if memory > 0 && int64(5*len(all.ids)) > memory {
-			return fmt.Errorf("the documents take more than the %d bytes of memory that are free; give fewer", memory)
+			return fmt.Errorf("the documents need more than the %d bytes of free memory; use fewer", memory)
 		}
 		return nil
 	})
@@ -280,9 +282,9 @@ func (d *docReader) read(ctx context.Context, all *documents, files []file, memo
 	return err
 }
 
-// each encodes the documents of files on all cores and gives them to take in order,
-// until that has an error, which then is this one's. All broken lines are counted, and
-// the first named.
+// each encodes the documents of files on all cores and passes them to take in order, until
+// take returns an error, which each then returns. It counts all broken lines and lists the
+// first ones.
 func (d *docReader) each(ctx context.Context, files []file, m *meter, take func(example) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -306,46 +308,46 @@ func (d *docReader) each(ctx context.Context, files []file, m *meter, take func(
 		close(order)
 	})
 	var broken []error
-	var taken error
+	var takeErr error
 	wrong := 0
 	for b := range order {
 		<-b.done
 		for i, x := range b.examples {
 			switch {
-			case taken != nil:
+			case takeErr != nil:
 			case x.err != nil:
 				if wrong++; wrong <= shownLines {
-					broken = append(broken, fmt.Errorf("%s:%d: %w", b.lines[i].file, b.lines[i].number, bare(x.err)))
+					broken = append(broken, fmt.Errorf("%s:%d: %w", b.lines[i].file, b.lines[i].number, withoutPosition(x.err)))
 				}
 			default:
-				if taken = take(x); taken != nil {
+				if takeErr = take(x); takeErr != nil {
 					cancel()
 				}
 			}
 		}
 	}
 	wg.Wait()
-	if taken != nil {
-		return taken
+	if takeErr != nil {
+		return takeErr
 	}
 	if wrong > shownLines {
-		broken = append(broken, fmt.Errorf("and %d lines more are broken", wrong-shownLines))
+		broken = append(broken, fmt.Errorf("and %d more broken lines", wrong-shownLines))
 	}
 	return errors.Join(append(broken, reading)...)
 }
 
-// bare is a JSON error without its line, which is always the first.
-func bare(err error) error {
+// withoutPosition removes the line from a JSON error, which is always 1.
+func withoutPosition(err error) error {
 	if e := (*jsonread.Error)(nil); errors.As(err, &e) {
 		return e.Err
 	}
 	return err
 }
 
-// batchBytes is about how much is encoded at once.
+// batchBytes is the approximate number of bytes encoded at once.
 const batchBytes = 1 << 18
 
-// readLines hands out the lines of files that are not blank, and their rows.
+// readLines emits the lines of files that are not blank, or their rows.
 func (d *docReader) readLines(ctx context.Context, files []file, m *meter, emit func(*batch)) error {
 	b, size := &batch{done: make(chan struct{})}, 0
 	flush := func() {
@@ -371,7 +373,7 @@ func (d *docReader) readLines(ctx context.Context, files []file, m *meter, emit 
 	return ctx.Err()
 }
 
-// metered is a file whose meter hears what is read of it.
+// metered is a reader that reports to a meter.
 type metered struct {
 	io.Reader
 	m    *meter
@@ -385,9 +387,9 @@ func (r *metered) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// eachLine reads a file, of rows or of lines whatever they are compressed with, and
-// returns how many bytes of it the meter has heard of.
-func (d *docReader) eachLine(ctx context.Context, f file, m *meter, tell func(line)) (read int64, err error) {
+// eachLine emits the lines or rows of a file, decompressing it if needed, and returns the
+// number of bytes of it that the meter has counted.
+func (d *docReader) eachLine(ctx context.Context, f file, m *meter, emit func(line)) (read int64, err error) {
 	h, err := input.Open(f.path, math.MaxInt64)
 	if err != nil {
 		return 0, err
@@ -400,7 +402,7 @@ func (d *docReader) eachLine(ctx context.Context, f file, m *meter, tell func(li
 	switch magic, _ := head.Peek(4); {
 	case string(magic) == "PAR1":
 		return 0, parquet.Rows(ctx, h, f.size, d.columns(), func(row int, record jsonread.Value, wrong error) {
-			tell(line{number: row, record: record, wrong: wrong})
+			emit(line{number: row, record: record, wrong: wrong})
 		})
 	case strings.HasPrefix(string(magic), "\x1f\x8b"):
 		z, err := gzip.NewReader(head)
@@ -420,16 +422,16 @@ func (d *docReader) eachLine(ctx context.Context, f file, m *meter, tell func(li
 	for in.Scan() {
 		text := in.Bytes()
 		if in.n == 1 {
-			text = bytes.TrimPrefix(text, []byte("\ufeff")) // the mark of UTF-8
+			text = bytes.TrimPrefix(text, []byte("\ufeff")) // byte order mark
 		}
 		if len(bytes.TrimSpace(text)) > 0 {
-			tell(line{number: in.n, text: bytes.Clone(text)})
+			emit(line{number: in.n, text: bytes.Clone(text)})
 		}
 	}
 	return 0, in.wrong()
 }
 
-// sum is a fingerprint of what documents make of a run.
+// sum returns a fingerprint of everything in the documents that affects a run.
 func (d *documents) sum(weights []float64) string {
 	h := sha256.New()
 	var b []byte

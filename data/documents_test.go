@@ -15,7 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// records writes lines of JSON.
+// records returns lines of JSON.
 func records(t testing.TB, all ...any) string {
 	t.Helper()
 	var b strings.Builder
@@ -30,8 +30,8 @@ func records(t testing.TB, all ...any) string {
 	return b.String()
 }
 
-// sampleOf is a sample as text: of the input up to the last target, and the targets,
-// with a dot for each that has no loss.
+// sampleOf returns a sample as text: the input up to the last target, and the targets, with a
+// dot for each without a loss.
 func sampleOf(s *Split, sample int64) (in, out string) {
 	input, target := make([]int32, s.context), make([]int32, s.context)
 	s.Batch(input, target, nil, sample)
@@ -52,7 +52,7 @@ func sampleOf(s *Split, sample int64) (in, out string) {
 	return in, out
 }
 
-// TestFormats: which tokens of a record are learned.
+// TestFormats checks which tokens of a record are learned.
 func TestFormats(t *testing.T) {
 	type m = map[string]any
 	for name, c := range map[string]struct {
@@ -79,8 +79,9 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestChatDocuments: what the assistant says is learned, and what ends it, by the
-// template's marks or without them; a template that hides where it stands is refused.
+// TestChatDocuments checks that the assistant's messages and the tokens that end them are
+// learned, with generation marks in the template or without. A template that obscures their
+// position is refused.
 func TestChatDocuments(t *testing.T) {
 	talk := map[string]any{"messages": []any{
 		map[string]string{"role": "user", "content": "Hi"}, map[string]string{"role": "assistant", "content": "you"},
@@ -90,7 +91,7 @@ func TestChatDocuments(t *testing.T) {
 	for name, c := range map[string]struct{ template, want string }{
 		"plain":   {chatML, "you<|im_end|>\nme<|im_end|>\n"},
 		"marked":  {marked, "youme"},
-		"hiding":  {"{% for m in messages %}{% if loop.last %}!{% endif %}{{ m.content }}{% endfor %}", "the template writes message 2 otherwise once others follow"},
+		"hiding":  {"{% for m in messages %}{% if loop.last %}!{% endif %}{{ m.content }}{% endfor %}", "the template renders message 2 differently depending on what follows"},
 		"failing": {"{{ raise_exception('no') }}", "a.jsonl:1: chat_template.jinja: chat template: line 1, column 19: the template refuses: no"},
 	} {
 		dir := tree(t, map[string]string{"a.jsonl": records(t, talk)})
@@ -112,9 +113,9 @@ func TestChatDocuments(t *testing.T) {
 	}
 }
 
-// TestDocumentOrder: every epoch has every document once, in an order that only the
-// seed and the epoch decide on; plain and compressed files are the same; validation
-// has documents of its own.
+// TestDocumentOrder checks that every epoch has every document once, in an order determined by
+// the seed and the epoch, that plain and compressed files give the same samples, and that
+// validation documents are separate.
 func TestDocumentOrder(t *testing.T) {
 	var all []any
 	for i := range 100 {
@@ -139,7 +140,7 @@ func TestDocumentOrder(t *testing.T) {
 	first := open(t, source("a.jsonl"))
 	for _, file := range []string{"b.jsonl.gz", "c.zst"} {
 		if set := open(t, source(file)); set.Fingerprint != first.Fingerprint || set.Tokens != first.Tokens {
-			t.Errorf("%s is not as a.jsonl", file)
+			t.Errorf("%s differs from a.jsonl", file)
 		}
 	}
 	if first.Train.Windows() != 90 || first.Validation.Windows() != 10 {
@@ -163,16 +164,16 @@ func TestDocumentOrder(t *testing.T) {
 	s.Documents.Validation = []string{"dev.jsonl"}
 	held := open(t, s)
 	if _, out := sampleOf(held.Validation, 0); out != "ev" || held.Train.Windows() != 100 {
-		t.Errorf("validation on %q beside %d documents", out, held.Train.Windows())
+		t.Errorf("validation on %q with %d training documents", out, held.Train.Windows())
 	}
 }
 
-// TestBrokenDocuments: all broken lines are counted, the first twenty named with
-// their file and line.
+// TestBrokenDocuments checks that all broken lines are counted and the first twenty listed
+// with file and line.
 func TestBrokenDocuments(t *testing.T) {
 	bad := map[string]string{
-		`{"text": 5}`: `"text" is a number, not a string`, `{"other": "x"}`: `it has no "text"`, `[1]`: "an array, not an object", `{"text": "\ud800"}`: `\ud800 is half a character`,
-		"{\"text\": \"\xff\"}": "not UTF-8", `{"text": "a", "text": "b"}`: `the key "text" is there twice`, `{"text": "a"`: "it ends where the next item or } should be",
+		`{"text": 5}`: `"text" is a number, not a string`, `{"other": "x"}`: `no key "text"`, `[1]`: "an array, not an object", `{"text": "\ud800"}`: `\ud800 is half of a surrogate pair`,
+		"{\"text\": \"\xff\"}": "invalid UTF-8", `{"text": "a", "text": "b"}`: `duplicate key "text"`, `{"text": "a"`: "the text ends where the next item or } should be",
 	}
 	for line, want := range bad {
 		dir := tree(t, map[string]string{"a.jsonl": `{"text": "fine"}` + "\n\n" + line + "\n"})
@@ -186,13 +187,13 @@ func TestBrokenDocuments(t *testing.T) {
 		t.Errorf("a byte order mark before the first line: %d documents", set.Train.Windows())
 	}
 	dir := tree(t, map[string]string{"a.jsonl": strings.Repeat("x\n", 50), "cut.gz": "\x1f\x8b\x08\x00", "list.json": "[\n{}]", "p": "PAR1xxxxyyyyzzzz", "short.jsonl": records(t, map[string]string{"text": "a"})})
-	for file, want := range map[string]string{"a.jsonl": `a.jsonl:20: "x" where a value should be`, "cut.gz": "unexpected EOF", "list.json": "an array of JSON, not a record a line", "p": "p: it does not end as a parquet file does",
-		"short.jsonl": "make the batch smaller; 1 documents have nothing to learn from within that length and are left out"} {
+	for file, want := range map[string]string{"a.jsonl": `a.jsonl:20: "x" where a value should be`, "cut.gz": "unexpected EOF", "list.json": "a JSON array, not one record per line", "p": "p: no parquet magic",
+		"short.jsonl": "make the batch smaller; 1 documents have no token to learn within that length and are skipped"} {
 		_, err := Open(t.Context(), Source{Documents: Documents{Files: []string{file}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 4})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", file, err, want)
 		}
-		if file == "a.jsonl" && (!strings.Contains(err.Error(), "and 30 lines more are broken") || strings.Contains(err.Error(), "a.jsonl:21")) {
+		if file == "a.jsonl" && (!strings.Contains(err.Error(), "and 30 more broken lines") || strings.Contains(err.Error(), "a.jsonl:21")) {
 			t.Errorf("%v", err)
 		}
 	}
@@ -200,13 +201,13 @@ func TestBrokenDocuments(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "big.jsonl"), []byte(records(t, map[string]string{"text": strings.Repeat("x", 500)})), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "more than the 100 bytes of memory that are free") {
+	if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "more than the 100 bytes of free memory") {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestParquetDocuments: rows are the documents that lines of the same records are, in
-// every format, and beside them; broken rows are named by their number.
+// TestParquetDocuments checks that rows give the same documents as lines with the same
+// records, in every format and mixed with lines; broken rows are reported by number.
 func TestParquetDocuments(t *testing.T) {
 	read := func(name string) []byte {
 		raw, err := os.ReadFile("parquet/testdata/" + name)
@@ -245,7 +246,7 @@ func TestParquetDocuments(t *testing.T) {
 		t.Errorf("%v\nof lines: %v", err, same)
 	}
 	_, err = Open(t.Context(), Source{Documents: Documents{Files: []string{"rows.*"}, Format: "text", Keys: map[string]string{"text": "body"}}, Dir: dir, Tokenizer: "bytes", Context: 40})
-	if err == nil || !strings.Contains(err.Error(), `rows.parquet: it has no column "body"; it has "text", "maybe"`) {
+	if err == nil || !strings.Contains(err.Error(), `rows.parquet: no column "body"; the file has "text", "maybe"`) {
 		t.Errorf("%v", err)
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"zeroth/input"
 )
 
-// task is a chunk of text and the segment its ids go to.
+// task is a chunk of text and the segment to write its ids to.
 type task struct {
 	text        []byte
-	first, last bool // of its file
+	first, last bool // whether it is the first or last of its file
 	to          *segment
 	done        chan struct{} // closed when to is complete
 }
@@ -23,22 +23,22 @@ type task struct {
 type fileTokenizer interface {
 	Tokenizer
 	parts() partEncoder
-	cut(text []byte) int              // how much of a text to encode at once
-	refuse(text []byte) error         // what of a text is not encoded as it is
-	spelt(t task, ids []uint32) int64 // how often it spells out tokens that are no text
-	noteSpelt(n int64) string
+	cut(text []byte) int                   // length of the first part of a text, to encode at once
+	refuse(text []byte) error              // error if the text cannot be encoded faithfully
+	spelledOut(t task, ids []uint32) int64 // number of special tokens spelled out in the text
+	noteSpelledOut(n int64) string
 }
 
-// partEncoder is the memory of one goroutine.
+// partEncoder is the state of one encoding goroutine.
 type partEncoder interface {
-	// part adds the ids of a part of a file, with what begins and ends a document.
+	// part appends the ids of a part of a file, with the tokens that begin and end a document.
 	part(ids []uint32, t task) []uint32
 }
 
-// encodeFiles encodes text files on all cores and hands their segments out in
-// order. It holds one file's text and the chunks being encoded. Spelt is how often
-// the text spells out tokens that are no text.
-func encodeFiles(ctx context.Context, v fileTokenizer, files []file, progress func(done, total int64), each func(segment) error) (spelt int64, err error) {
+// encodeFiles encodes text files on all cores and passes their segments to each, in order.
+// It holds one file's text and the chunks being encoded. spelledOut counts the special tokens
+// spelled out in the text.
+func encodeFiles(ctx context.Context, v fileTokenizer, files []file, progress func(done, total int64), each func(segment) error) (spelledOut int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m := meter{report: progress}
@@ -68,18 +68,18 @@ func encodeFiles(ctx context.Context, v fileTokenizer, files []file, progress fu
 	return count.Load(), cmp.Or(err, reading)
 }
 
-// encodeTasks runs on one goroutine until tasks is closed.
-func encodeTasks(v fileTokenizer, tasks <-chan task, m *meter) (spelt int64) {
+// encodeTasks encodes tasks until the channel is closed. It runs on one goroutine.
+func encodeTasks(v fileTokenizer, tasks <-chan task, m *meter) (spelledOut int64) {
 	e := v.parts()
 	var ids []uint32
 	for t := range tasks {
 		ids = e.part(ids[:0], t)
-		spelt += v.spelt(t, ids)
+		spelledOut += v.spelledOut(t, ids)
 		t.to.data = littleEndian(ids, t.to.width)
 		close(t.done)
 		m.add(int64(len(t.text)))
 	}
-	return spelt
+	return spelledOut
 }
 
 // chunks reads the files in order and emits their text in chunks, until ctx ends.

@@ -19,30 +19,30 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// file is an input file as it was when it was found.
+// file is an input file as it was when found.
 type file struct {
 	path    string
 	size    int64 // bytes, > 0
 	info    fs.FileInfo
-	pattern int // the first that matches it
+	pattern int // index of the first pattern that matches it
 }
 
-// Found is the files of a source, which were looked for and into.
+// Found holds the files found by Check.
 type Found struct {
-	of    Source
-	files atomic.Pointer[[]file] // nil once taken, so that a run does not hold them
+	source Source
+	files  atomic.Pointer[[]file] // nil once taken, to free the memory during a run
 }
 
 func found(s Source, files []file) *Found {
-	f := &Found{of: s}
+	f := &Found{source: s}
 	f.files.Store(&files)
 	return f
 }
 
-// take is the files if they are those of the source and nobody has had them,
-// else nil.
+// take returns the files if they belong to the source and were not taken before, otherwise
+// nil.
 func (f *Found) take(s Source) []file {
-	if f == nil || f.of.Dir != s.Dir || !slices.Equal(f.of.Text, s.Text) || !slices.Equal(f.of.Tokens, s.Tokens) || !slices.Equal(f.of.Documents.Files, s.Documents.Files) {
+	if f == nil || f.source.Dir != s.Dir || !slices.Equal(f.source.Text, s.Text) || !slices.Equal(f.source.Tokens, s.Tokens) || !slices.Equal(f.source.Documents.Files, s.Documents.Files) {
 		return nil
 	}
 	if files := f.files.Swap(nil); files != nil {
@@ -51,18 +51,17 @@ func (f *Found) take(s Source) []file {
 	return nil
 }
 
-// find is the files of all patterns, sorted by path, each once, also one that
-// goes by several names. Empty text files are left out, empty token files are
-// errors, and so are files that are no text or tokens at all. In a pattern
-// * ? [..] {..} match within a folder's name, ** matches folders at any depth
-// but does not enter symbolic links, and ${NAME} is the environment's value. One that
-// matches nothing is the file of exactly that name, if there is one. If ctx ends, its
-// cause is the only error.
+// find returns the files matching any pattern, sorted by path, each once even if it has
+// several names. It skips empty text files; empty token files, and files that are not text
+// or tokens at all, are errors. In a pattern * ? [..] {..} match within a folder's name, **
+// matches folders at any depth but does not follow symbolic links, and ${NAME} is the value
+// of the environment variable. A pattern without a match may be the exact name of a file. If
+// ctx ends, its cause is the only error.
 func find(ctx context.Context, key, dir string, patterns []string) (files []file, errs []error) {
 	wrong := make([][]error, len(patterns))
-	left := mostEntries
+	budget := mostEntries
 	for i, pattern := range patterns {
-		found, err := match(ctx, dir, pattern, key == "tokens", &left)
+		found, err := match(ctx, dir, pattern, key == "tokens", &budget)
 		if err != nil {
 			wrong[i] = append(wrong[i], err)
 		}
@@ -71,7 +70,7 @@ func find(ctx context.Context, key, dir string, patterns []string) (files []file
 			files = append(files, f)
 		}
 	}
-	files = once(files)
+	files = unique(files)
 	kinds := make([]error, len(files))
 	each(ctx, len(files), func(i int) { kinds[i] = checkKind(key, files[i].path) })
 	if ctx.Err() != nil {
@@ -90,9 +89,8 @@ func find(ctx context.Context, key, dir string, patterns []string) (files []file
 	return files, errs
 }
 
-// once sorts files by path and leaves out those that are another by another
-// name.
-func once(files []file) []file {
+// unique sorts files by path and removes duplicates under other names.
+func unique(files []file) []file {
 	slices.SortStableFunc(files, func(a, b file) int { return strings.Compare(a.path, b.path) })
 	seen := map[any]bool{}
 	return slices.DeleteFunc(files, func(f file) bool {
@@ -103,8 +101,8 @@ func once(files []file) []file {
 	})
 }
 
-// match is the files of one pattern, at least one.
-func match(ctx context.Context, dir, pattern string, refuseEmpty bool, left *int) ([]file, error) {
+// match returns the files of one pattern, at least one.
+func match(ctx context.Context, dir, pattern string, refuseEmpty bool, budget *int) ([]file, error) {
 	if pattern == "" {
 		return nil, errors.New("an empty pattern; name a file or a pattern such as FOLDER/**/*.txt")
 	}
@@ -113,7 +111,7 @@ func match(ctx context.Context, dir, pattern string, refuseEmpty bool, left *int
 		return nil, fmt.Errorf("%s: %w", pattern, err)
 	}
 	expanded = inDir(escape(dir), expanded)
-	paths, err := walk(ctx, expanded, left)
+	paths, err := walk(ctx, expanded, budget)
 	if exact := inDir(dir, pattern); len(paths) == 0 && isFile(exact) {
 		paths, err = []string{exact}, nil
 	}
@@ -121,11 +119,11 @@ func match(ctx context.Context, dir, pattern string, refuseEmpty bool, left *int
 		return nil, fmt.Errorf("%s: %w", pattern, err)
 	}
 	if len(paths) == 0 {
-		return nil, nothing(expanded)
+		return nil, noMatch(expanded)
 	}
 	infos, errs := make([]fs.FileInfo, len(paths)), make([]error, len(paths))
 	each(ctx, len(paths), func(i int) { infos[i], errs[i] = os.Stat(paths[i]) })
-	if ctx.Err() != nil { // not all were asked
+	if ctx.Err() != nil { // some infos may be missing
 		return nil, context.Cause(ctx)
 	}
 	var files []file
@@ -152,41 +150,41 @@ func match(ctx context.Context, dir, pattern string, refuseEmpty bool, left *int
 	return files, nil
 }
 
-// mostEntries bounds how many names of files and folders a search reads. A pattern with
-// several ** may come to a folder in several ways: its names then count each time, and
-// after a few times the system calls count as well.
+// mostEntries limits how many names of files and folders a search reads. A pattern with
+// several ** may reach a folder several times: its names then count each time, and after a
+// few times so do the system calls.
 var mostEntries = 10_000_000
 
 const (
-	fewTimes  = 4  // to read a folder; a pattern with one ** reads each twice
-	rereading = 20 // names, instead of 1, that reading a folder then counts as: some 10 µs
+	fewTimes  = 4  // reads of a folder at normal cost; a pattern with one ** reads each twice
+	rereading = 20 // cost of further reads in names, instead of 1: about 10 µs
 )
 
-// walk is the paths of the files that match a pattern. It uses up what is left of the
-// names that may be read.
-func walk(ctx context.Context, pattern string, left *int) ([]string, error) {
+// walk returns the paths of the files matching a pattern. It decreases budget by the names it
+// reads.
+func walk(ctx context.Context, pattern string, budget *int) ([]string, error) {
 	parts := strings.Split(filepath.ToSlash(filepath.Clean(pattern)), "/")
 	parts = slices.CompactFunc(parts, func(a, b string) bool { return a == "**" && b == "**" })
 	folder, rest := doublestar.SplitPattern(strings.Join(parts, "/"))
 	if rest == "" || rest == "." || rest == ".." {
-		return nil, nil // a folder
+		return nil, nil // names a folder
 	}
-	paths, err := doublestar.Glob(&bounded{os.DirFS(folder), ctx, left, map[string]int{}}, rest, doublestar.WithFilesOnly(), doublestar.WithNoFollow(), doublestar.WithFailOnIOErrors())
+	paths, err := doublestar.Glob(&bounded{os.DirFS(folder), ctx, budget, map[string]int{}}, rest, doublestar.WithFilesOnly(), doublestar.WithNoFollow(), doublestar.WithFailOnIOErrors())
 	for i, path := range paths {
 		paths[i] = filepath.Join(folder, filepath.FromSlash(path))
 	}
-	if at := (*fs.PathError)(nil); errors.As(err, &at) { // whose path begins at the folder
+	if at := (*fs.PathError)(nil); errors.As(err, &at) { // its path is relative to folder
 		err = &fs.PathError{Op: at.Op, Path: filepath.Join(folder, at.Path), Err: at.Err}
 	}
 	return paths, err
 }
 
-// bounded is a file system in which only so many names may be read, until ctx ends.
+// bounded is a file system that limits how many names are read, and stops when ctx ends.
 type bounded struct {
 	fs.FS
-	ctx  context.Context
-	left *int
-	read map[string]int // how often, by folder
+	ctx    context.Context
+	budget *int
+	read   map[string]int // number of reads by folder
 }
 
 // ReadDir implements fs.ReadDirFS.
@@ -213,25 +211,25 @@ func (s *bounded) Stat(name string) (fs.FileInfo, error) {
 	return fs.Stat(s.FS, name)
 }
 
-// count is an error if n names more are too many, or if nobody waits for them.
+// count returns an error if n more names exceed the limit, or if ctx ended.
 func (s *bounded) count(n int) error {
 	if s.ctx.Err() != nil {
 		return context.Cause(s.ctx)
 	}
-	if *s.left -= n; *s.left < 0 {
-		return fmt.Errorf("the search is longer than reading %d names of files and folders; name the folders more exactly, with fewer **", mostEntries)
+	if *s.budget -= n; *s.budget < 0 {
+		return fmt.Errorf("the search reads more than %d names of files and folders; use a more specific pattern, with fewer **", mostEntries)
 	}
 	return nil
 }
 
-// isFile tells whether there is something at a path that is no folder.
+// isFile reports whether a path exists and is not a folder.
 func isFile(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && !info.IsDir()
 }
 
-// nothing is the error of a pattern without a file.
-func nothing(pattern string) error {
+// noMatch returns the error for a pattern without a match.
+func noMatch(pattern string) error {
 	if info, err := os.Stat(pattern); err == nil && info.IsDir() {
 		return fmt.Errorf("%s is a folder; its files are %s", pattern, filepath.Join(pattern, "**"))
 	}
@@ -241,7 +239,7 @@ func nothing(pattern string) error {
 	return fmt.Errorf("no file matches %s; relative paths start in the working directory", pattern)
 }
 
-// inDir starts a relative path at dir.
+// inDir makes a relative path relative to dir.
 func inDir(dir, path string) string {
 	if dir == "" || filepath.IsAbs(path) {
 		return path
@@ -251,7 +249,7 @@ func inDir(dir, path string) string {
 
 var variable = regexp.MustCompile(`\$\{[^}]*\}`)
 
-// expand puts in the values of ${NAME}, which match only themselves.
+// expand replaces ${NAME} by the variable's value, escaped so that it matches literally.
 func expand(pattern string) (string, error) {
 	var errs []error
 	s := variable.ReplaceAllStringFunc(pattern, func(v string) string {
@@ -265,15 +263,15 @@ func expand(pattern string) (string, error) {
 			return escape(root)
 		}
 		if !ok {
-			errs = append(errs, fmt.Errorf("the environment has no %s; export it or write the path out", name))
+			errs = append(errs, fmt.Errorf("the environment variable %s is not set; export it or write out the path", name))
 		}
 		return escape(value)
 	})
 	return s, errors.Join(errs...)
 }
 
-// escape makes a path a pattern that matches only itself. On Windows, where
-// the backslash separates folders, nothing can be escaped.
+// escape returns a pattern that matches only path. On Windows, where the backslash separates
+// folders, nothing can be escaped.
 func escape(path string) string {
 	if runtime.GOOS == "windows" {
 		return path
@@ -281,9 +279,8 @@ func escape(path string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "{", `\{`).Replace(path)
 }
 
-// goroot is where the Go that is installed keeps its source, for a job that
-// does not find GOROOT in its environment: what the go command says, or else
-// where this program was built.
+// goroot returns the source folder of the installed Go, for jobs run without GOROOT in the
+// environment: as reported by the go command, or else where this program was built.
 func goroot() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestPipesAreRefused: to read one would block.
+// TestPipesAreRefused checks that no pipe is opened, which would block.
 func TestPipesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o644); err != nil {
@@ -25,8 +25,9 @@ func TestPipesAreRefused(t *testing.T) {
 	}
 }
 
-// TestTokenizersOfOtherFiles: to read a pipe would block, a device never end.
-func TestTokenizersOfOtherFiles(t *testing.T) {
+// TestTokenizerFilesMustBeRegular checks that reading a tokenizer refuses pipes and devices, which
+// would block or never end.
+func TestTokenizerFilesMustBeRegular(t *testing.T) {
 	for _, name := range []string{"vocab.json", "merges.txt", "tokenizer_config.json", "tokenizer.json", "added_tokens.json", "special_tokens_map.json"} {
 		for what, make := range map[string]func(path string) error{
 			"a pipe":   func(path string) error { return syscall.Mkfifo(path, 0o644) },
@@ -51,13 +52,13 @@ func TestTokenizersOfOtherFiles(t *testing.T) {
 	}
 }
 
-// A token file that is cut or written over while it is used is an error that names it,
-// whoever reads it: no fault, and no id that the model has no embedding for.
+// Truncating or overwriting a token file in use is an error that names it, whoever reads it:
+// no fault, and no id without an embedding in the model.
 func TestTokenFileChangesWhileItIsUsed(t *testing.T) {
 	const ids = 100_000
 	for name, change := range map[string]func(path string) error{
-		"it has become shorter": func(path string) error { return os.Truncate(path, 5000) },
-		"the id 65535":          func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte{255}, 2*ids), 0o644) },
+		"it was truncated": func(path string) error { return os.Truncate(path, 5000) },
+		"the id 65535":     func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte{255}, 2*ids), 0o644) },
 	} {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "x.bin")
@@ -92,8 +93,8 @@ func TestTokenFileChangesWhileItIsUsed(t *testing.T) {
 	}
 }
 
-// The folder that a pattern cannot be searched in has its whole path in the error.
-func TestFoldersThatAreNotRead(t *testing.T) {
+// The error for a folder that cannot be searched contains its whole path.
+func TestUnreadableFolders(t *testing.T) {
 	dir := tree(t, map[string]string{"sub/a.txt": "a"})
 	if err := os.Symlink("loop", filepath.Join(dir, "sub", "loop")); err != nil {
 		t.Fatal(err)

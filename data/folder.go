@@ -13,28 +13,28 @@ import (
 	"zeroth/input"
 )
 
-// A tokenizer's folder has a tokenizer.json, which says all that is done to a text
-// (package tokenizer), or a vocab.json and a merges.txt. These do not say how text
-// is cut into pieces before pairs are merged: GPT-2 and Qwen2 have the same two
-// files and other pieces. Only GPT-2's pieces are made of them, so something has to
-// say that they are meant:
+// A tokenizer's folder has a tokenizer.json, which completely describes the encoding
+// (package tokenizer), or a vocab.json and a merges.txt. These two do not describe how text
+// is split into pieces before pairs are merged: GPT-2 and Qwen2 have the same two files but
+// split differently. Only GPT-2's splitting is supported for them, so something must confirm
+// that it applies:
 //
 //   - tokenizer_config.json with the class GPT2Tokenizer or GPT2TokenizerFast;
 //   - or the tokens and merges themselves, if they are GPT-2's own.
 //
-// A tokenizer.json that does nothing but what GPT-2 does is taken as those two
-// files: then text that spells out <|endoftext|> is text.
+// A tokenizer.json that only does what GPT-2 does is read like those two files: then text
+// that spells out <|endoftext|> is text.
 //
-// Neither of these, nor special_tokens_map.json and added_tokens.json, may ask
-// for anything that is not done here.
+// These files, special_tokens_map.json and added_tokens.json must not require anything that
+// is not implemented.
 
-// signs are the files by which a folder has a tokenizer of some kind.
-var signs = []string{"vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.txt"}
+// tokenizerFileNames are the files that indicate a tokenizer of some kind in a folder.
+var tokenizerFileNames = []string{"vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.txt"}
 
-// TokenizerFiles are the names of the files that a tokenizer, of whatever kind,
-// has in a folder.
+// TokenizerFiles returns the names of the files in a folder that belong to a tokenizer of
+// any kind.
 func TokenizerFiles(dir string) (names []string) {
-	for _, name := range signs {
+	for _, name := range tokenizerFileNames {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
 			names = append(names, name)
 		}
@@ -42,52 +42,51 @@ func TokenizerFiles(dir string) (names []string) {
 	return names
 }
 
-// foreign is the error of a tokenizer that does not run here, and why.
-func foreign(reasons ...string) error {
-	return fmt.Errorf("%s; without a tokenizer.json only GPT-2's way to cut text runs here: encode the text elsewhere, with the tokenizer it is meant for, and give data.tokens", strings.Join(reasons, "; "))
+// unsupported returns the error for an unsupported tokenizer.
+func unsupported(reasons ...string) error {
+	return fmt.Errorf("%s; without a tokenizer.json only GPT-2's text splitting is supported: encode the text elsewhere, with its own tokenizer, and give data.tokens", strings.Join(reasons, "; "))
 }
 
-// readFolder is the tokenizer of a folder: a *BPE, if that is all there is to it,
-// else, and where there is a chat template, a *Folder.
+// readFolder returns the tokenizer of a folder: a *BPE if that suffices, otherwise, or if
+// there is a chat template, a *Folder.
 func readFolder(dir string) (Tokenizer, error) {
-	said, err := readDescription(dir)
+	desc, err := readDescription(dir)
 	if err != nil {
 		return nil, err
 	}
-	if raw, ok := said.texts["tokenizer.json"]; ok {
+	if raw, ok := desc.texts["tokenizer.json"]; ok {
 		path := filepath.Join(dir, "tokenizer.json")
 		t, err := parseTokenizer(raw)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w; encode the text elsewhere, with the tokenizer it is meant for, and give data.tokens", path, err)
+			return nil, fmt.Errorf("%s: %w; encode the text elsewhere, with its own tokenizer, and give data.tokens", path, err)
 		}
-		if !t.IsGPT2() || said.chats() {
-			return said.own(dir, t)
+		if !t.IsGPT2() || desc.hasChatTemplate() {
+			return desc.folder(dir, t)
 		}
-		if err := json.Unmarshal(raw, &said.whole); err != nil {
-			return nil, fmt.Errorf("%s: not what such a file says: %w", path, err)
+		if err := json.Unmarshal(raw, &desc.whole); err != nil {
+			return nil, fmt.Errorf("%s: unexpected content: %w", path, err)
 		}
 	}
-	v, ids, err := said.vocabulary(dir)
+	v, ids, err := desc.vocabulary(dir)
 	if err != nil {
 		return nil, err
 	}
-	if reasons := said.against(v, ids); len(reasons) > 0 {
-		return nil, foreign(reasons...)
+	if reasons := desc.mismatches(v, ids); len(reasons) > 0 {
+		return nil, unsupported(reasons...)
 	}
-	if eos := said.endOfText(); eos != "" {
+	if eos := desc.endOfText(); eos != "" {
 		v.separator = int32(ids[eos])
 	}
-	return v, said.config.Record.check(dir, v)
+	return v, desc.config.Record.check(dir, v)
 }
 
-// chats is whether there is a chat template, for which the files are needed.
-func (d description) chats() bool {
+// hasChatTemplate reports whether there is a chat template, which requires the files.
+func (d description) hasChatTemplate() bool {
 	_, ok := d.texts["chat_template.jinja"]
 	return ok || !isNull(d.config.Template)
 }
 
-// vocabulary is what vocab.json and merges.txt say; without them, what
-// tokenizer.json does.
+// vocabulary reads vocab.json and merges.txt or, if they are missing, tokenizer.json.
 func (d description) vocabulary(dir string) (*BPE, map[string]uint32, error) {
 	vocab, err := input.Read(filepath.Join(dir, "vocab.json"), maxVocabFile)
 	found := TokenizerFiles(dir)
@@ -99,7 +98,7 @@ func (d description) vocabulary(dir string) (*BPE, map[string]uint32, error) {
 		}
 		return v, ids, nil
 	case errors.Is(err, fs.ErrNotExist) && len(found) > 0:
-		return nil, nil, foreign(fmt.Sprintf("%s has %s, but no vocab.json; %s", dir, strings.Join(found, ", "), d.name()))
+		return nil, nil, unsupported(fmt.Sprintf("%s has %s, but no vocab.json; %s", dir, strings.Join(found, ", "), d.name()))
 	case err != nil:
 		return nil, nil, err
 	}
@@ -114,20 +113,20 @@ func (d description) vocabulary(dir string) (*BPE, map[string]uint32, error) {
 	return v, ids, nil
 }
 
-// description is what the files beside vocab.json and merges.txt say. A file
-// that is not there says nothing.
+// description has the content of the other files of a tokenizer's folder, as far as they
+// exist.
 type description struct {
 	config  tokenizerConfig
 	special specialTokens     // special_tokens_map.json
 	added   map[string]uint32 // added_tokens.json
-	whole   *tokenizerJSON    // nil if there is none; it is as GPT-2's
+	whole   *tokenizerJSON    // GPT-2's kind; nil if there is none
 	texts   map[string][]byte // of ownFiles
 }
 
 func readDescription(dir string) (d description, err error) {
 	d.texts = map[string][]byte{}
 	into := map[string]any{"tokenizer_config.json": &d.config, "special_tokens_map.json": &d.special, "added_tokens.json": &d.added}
-	for _, name := range ownFiles {
+	for _, name := range folderFiles {
 		path := filepath.Join(dir, name)
 		text, err := input.Read(path, maxVocabFile)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -136,7 +135,7 @@ func readDescription(dir string) (d description, err error) {
 		if err == nil && into[name] != nil {
 			err = json.Unmarshal(text, into[name])
 			if err != nil {
-				err = fmt.Errorf("%s: not what such a file says: %w", path, err)
+				err = fmt.Errorf("%s: unexpected content: %w", path, err)
 			}
 		}
 		if err != nil {
@@ -147,12 +146,12 @@ func readDescription(dir string) (d description, err error) {
 	return d, nil
 }
 
-// tokenizerConfig is tokenizer_config.json, as far as it decides on ids.
+// tokenizerConfig has the fields of tokenizer_config.json that affect ids.
 type tokenizerConfig struct {
 	Class       string              `json:"tokenizer_class"`
 	Code        json.RawMessage     `json:"auto_map"`
 	PrefixSpace bool                `json:"add_prefix_space"`
-	AddBOS      *bool               `json:"add_bos_token"` // nil: it says nothing
+	AddBOS      *bool               `json:"add_bos_token"` // nil if missing
 	AddEOS      *bool               `json:"add_eos_token"`
 	LowerCase   bool                `json:"do_lower_case"`
 	Added       map[uint32]addition `json:"added_tokens_decoder"`
@@ -161,7 +160,7 @@ type tokenizerConfig struct {
 	specialTokens
 }
 
-// specialTokens are the tokens that a vocabulary is to have for a purpose.
+// specialTokens are the tokens designated for special purposes.
 type specialTokens struct {
 	BOS        special   `json:"bos_token"`
 	EOS        special   `json:"eos_token"`
@@ -177,8 +176,7 @@ func (s specialTokens) all() []special {
 	return append([]special{s.BOS, s.EOS, s.UNK, s.SEP, s.PAD, s.CLS, s.Mask}, s.Additional...)
 }
 
-// special is a token, written as its text or as an object with its content;
-// empty where there is null.
+// special is a token, given as its text or as an object with its content; null is empty.
 type special string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -191,7 +189,7 @@ func (s *special) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*string)(s))
 }
 
-// addition is a token that is looked for in a text before it is cut.
+// addition is a token that is matched in a text before the text is split.
 type addition struct {
 	ID          uint32
 	Content     string
@@ -202,16 +200,16 @@ type addition struct {
 	Special     bool
 }
 
-// name is what a description calls its tokenizer.
+// name describes which tokenizer the files name.
 func (d description) name() string {
 	switch {
 	case d.config.Class != "":
-		return fmt.Sprintf("tokenizer_config.json says it is a %.40q", d.config.Class)
+		return fmt.Sprintf("tokenizer_config.json names the class %.40q", d.config.Class)
 	}
-	return "nothing says what it is"
+	return "no file names its class"
 }
 
-// endOfText is the token that is said to end a text; empty if none is.
+// endOfText returns the token designated to end a text, or "".
 func (d description) endOfText() string {
 	if d.config.EOS != "" {
 		return string(d.config.EOS)
@@ -219,29 +217,28 @@ func (d description) endOfText() string {
 	return string(d.special.EOS)
 }
 
-// against is why a vocabulary is not, or not known to be, one that is encoded
-// here as it is meant.
-func (d description) against(v *BPE, ids map[string]uint32) (reasons []string) {
+// mismatches returns the reasons why a vocabulary is not known to be encoded as GPT-2's.
+func (d description) mismatches(v *BPE, ids map[string]uint32) (reasons []string) {
 	add := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	c := d.config
 	switch c.Class {
 	case "GPT2Tokenizer", "GPT2TokenizerFast":
-	case "", "PreTrainedTokenizerFast", "TokenizersBackend": // tokenizer.json says it all
+	case "", "PreTrainedTokenizerFast", "TokenizersBackend": // tokenizer.json is complete
 		if d.whole == nil && !v.isGPT2() {
-			add(`nothing says how the text is cut before tokens are merged; if it is as GPT-2 does, put {"tokenizer_class": "GPT2Tokenizer"} into a tokenizer_config.json beside vocab.json`)
+			add(`no file describes how text is split before tokens are merged; if it is split as in GPT-2, put {"tokenizer_class": "GPT2Tokenizer"} into a tokenizer_config.json next to vocab.json`)
 		}
 	default:
 		if d.whole == nil {
-			add("its tokenizer is a %.40q, says tokenizer_config.json", c.Class)
+			add("tokenizer_config.json names the tokenizer class %.40q", c.Class)
 		}
 	}
 	for _, x := range []struct {
-		said bool
-		key  string
+		set bool
+		key string
 	}{{c.PrefixSpace, "add_prefix_space"}, {c.AddBOS != nil && *c.AddBOS, "add_bos_token"}, {c.AddEOS != nil && *c.AddEOS, "add_eos_token"}, {c.LowerCase, "do_lower_case"},
 		{!isNull(c.Code), "auto_map"}} {
-		if x.said {
-			add("%s of tokenizer_config.json is set", x.key)
+		if x.set {
+			add("%s in tokenizer_config.json is set", x.key)
 		}
 	}
 	return append(reasons, d.extra(v, ids)...)
@@ -249,8 +246,8 @@ func (d description) against(v *BPE, ids map[string]uint32) (reasons []string) {
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// extra are the tokens that the files add to vocab.json, or that text is
-// searched for before it is cut.
+// extra returns the tokens that the files add to vocab.json, or that are matched in text
+// before it is split.
 func (d description) extra(v *BPE, ids map[string]uint32) (reasons []string) {
 	for _, s := range append(d.config.all(), d.special.all()...) {
 		if _, ok := ids[string(s)]; s != "" && !ok {
@@ -276,7 +273,7 @@ func (d description) extra(v *BPE, ids map[string]uint32) (reasons []string) {
 		case !ok || id != a.ID || !plain(a.Content):
 			reasons = append(reasons, fmt.Sprintf("the added token %.40q, id %d, is not in vocab.json", a.Content, a.ID))
 		case !a.Special:
-			reasons = append(reasons, fmt.Sprintf("the added token %.40q is to be found in text as a whole", a.Content))
+			reasons = append(reasons, fmt.Sprintf("the added token %.40q must be matched in text as a whole", a.Content))
 		}
 	}
 	slices.Sort(reasons)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// tokenizerJSON is a tokenizer.json that encodes text as GPT-2 does, as far as it
-// is compared with vocab.json and merges.txt.
+// tokenizerJSON has the fields of a tokenizer.json of GPT-2's kind that are compared with
+// vocab.json and merges.txt.
 type tokenizerJSON struct {
 	Added []addition `json:"added_tokens"`
 	Model struct {
@@ -16,7 +16,7 @@ type tokenizerJSON struct {
 	}
 }
 
-// mergeJSON is "LEFT RIGHT", written so or as ["LEFT", "RIGHT"].
+// mergeJSON is "LEFT RIGHT", also written as ["LEFT", "RIGHT"].
 type mergeJSON string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -30,15 +30,14 @@ func (m *mergeJSON) UnmarshalJSON(raw []byte) error {
 	return err
 }
 
-// vocabulary is the encoding of the tokens and merges in tokenizer.json, and its
-// ids by the tokens as they are written.
+// vocabulary returns the encoding in tokenizer.json, and its ids by tokens as written there.
 func (t *tokenizerJSON) vocabulary() (*BPE, map[string]uint32, error) {
 	ids, err := parseIDs(t.Model.Vocab)
 	if err != nil {
 		return nil, nil, fmt.Errorf("its vocabulary%w", err)
 	}
 	for _, a := range t.Added {
-		if is, ok := ids[a.Content]; ok && is == a.ID {
+		if same, ok := ids[a.Content]; ok && same == a.ID {
 			continue
 		}
 		if err := addID(ids, a.Content, a.ID); err != nil {
@@ -57,28 +56,28 @@ func (t *tokenizerJSON) vocabulary() (*BPE, map[string]uint32, error) {
 	return v, ids, nil
 }
 
-// same compares the vocabulary in tokenizer.json with that of vocab.json and
-// merges.txt. Its own may be without the tokens it adds.
+// same compares the vocabulary in tokenizer.json with that of vocab.json and merges.txt. Its
+// own vocabulary may omit the tokens it adds.
 func (t *tokenizerJSON) same(v *BPE, ids map[string]uint32) error {
-	own, err := parseIDs(t.Model.Vocab)
+	tokens, err := parseIDs(t.Model.Vocab)
 	if err != nil {
 		return fmt.Errorf(": its vocabulary%w", err)
 	}
 	for _, a := range t.Added {
-		own[a.Content] = a.ID
+		tokens[a.Content] = a.ID
 	}
 	for s, id := range ids {
-		if is, ok := own[s]; !ok || is != id {
-			return fmt.Errorf(" has not the token %.40q, id %d, of vocab.json", s, id)
+		if is, ok := tokens[s]; !ok || is != id {
+			return fmt.Errorf(" lacks the token %.40q, id %d, of vocab.json", s, id)
 		}
 	}
-	if len(own) != len(ids) {
-		return fmt.Errorf(" has %d tokens, vocab.json has %d", len(own), len(ids))
+	if len(tokens) != len(ids) {
+		return fmt.Errorf(" has %d tokens, vocab.json has %d", len(tokens), len(ids))
 	}
 	for rank, m := range t.Model.Merges {
 		left, right, _ := strings.Cut(string(m), " ")
 		if rank >= len(v.order) || v.order[rank] != pair(ids[left], ids[right]) {
-			return fmt.Errorf(" has %.80q for its merge %d, merges.txt has not", m, rank+1)
+			return fmt.Errorf(" has %.80q as merge %d, unlike merges.txt", m, rank+1)
 		}
 	}
 	if len(t.Model.Merges) != len(v.order) {

@@ -14,33 +14,32 @@ import (
 	"zeroth/data/tokenizer"
 )
 
-// Folder is the tokenizer that the tokenizer.json of a folder describes, with what
-// is said of it in the files beside. Unlike the others it need not give back the
-// bytes it was given: normalizers change text.
+// Folder is the tokenizer described by a folder's tokenizer.json and related files. Unlike
+// with the other tokenizers, decoding need not restore the original bytes, because
+// normalizers change text.
 type Folder struct {
 	*tokenizer.Tokenizer
-	separator int32      // eos_token; -1: there is none
-	files     []Recorded // as they are in the folder
+	separator int32      // eos_token; -1 if there is none
+	files     []Recorded // as in the folder
 }
 
-// ownFiles are the files of a folder that decide on a Folder.
-var ownFiles = []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"}
+// folderFiles are the files of a folder that determine a Folder.
+var folderFiles = []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"}
 
-// Encode is the ids of a text with what the tokenizer puts before and after it.
+// Encode returns the ids of a text with the tokens that the tokenizer puts around it.
 func (f *Folder) Encode(text []byte) []int32 {
 	before, after := f.Around()
 	return signed(slices.Concat(before, f.Tokenizer.Encode(text), after))
 }
 
-// Plain is the ids of a text alone: of a chat that was rendered, whose template
-// has put its own tokens around it.
+// Plain returns the ids of a text alone, such as a rendered chat, which already contains its
+// special tokens.
 func (f *Folder) Plain(text []byte) []int32 { return signed(f.Tokenizer.Encode(text)) }
 
-// Decode is the text of ids, special tokens among them; an id that no token has is
-// left out.
+// Decode returns the text of ids, including special tokens. It skips unknown ids.
 func (f *Folder) Decode(ids []int32) []byte { return []byte(f.Tokenizer.Decode(ids, false)) }
 
-// Separator is the id of the token that ends a document.
+// Separator returns the id of the token that ends a document, or -1.
 func (f *Folder) Separator() int32 { return f.separator }
 
 func signed(ids []uint32) []int32 {
@@ -51,7 +50,7 @@ func signed(ids []uint32) []int32 {
 	return out
 }
 
-// sum is the SHA-256 of what decides on ids.
+// sum returns the SHA-256 of everything that affects ids.
 func (f *Folder) sum() string {
 	h := sha256.New()
 	h.Write(f.files[0].Text)
@@ -59,34 +58,34 @@ func (f *Folder) sum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Least is the size of the smallest vocabulary that a network needs for a
-// tokenizer: tokens may be added to it that the network does not know, and that no
-// text of it has.
-func Least(t Tokenizer) int {
+// MinVocab returns the smallest vocabulary that a model needs for a tokenizer. Tokens added to
+// the tokenizer may exceed it: a model may not know them, and plain text does not contain
+// them.
+func MinVocab(t Tokenizer) int {
 	if f, ok := t.(*Folder); ok {
 		return f.Model()
 	}
 	return t.Vocab()
 }
 
-// ownEncoder encodes files.
-type ownEncoder struct {
+// folderEncoder encodes parts of files for a Folder.
+type folderEncoder struct {
 	*Folder
 	texts *tokenizer.Encoder
 }
 
-func (f *Folder) parts() partEncoder { return ownEncoder{f, f.NewEncoder()} }
+func (f *Folder) parts() partEncoder { return folderEncoder{f, f.NewEncoder()} }
 
 func (f *Folder) cut(text []byte) int { return f.Cut(text, chunkBytes) }
 
-// part adds the ids of a part of a file.
-func (e ownEncoder) part(ids []uint32, t task) []uint32 {
+// part appends the ids of a part of a file.
+func (e folderEncoder) part(ids []uint32, t task) []uint32 {
 	head, tail := e.frame(t)
 	return append(e.texts.Append(append(ids, head...), t.text, !t.first), tail...)
 }
 
-// frame is what a document has around its text, as far as it is a task's: what the
-// tokenizer puts there, and the separator at its end, unless that is there already.
+// frame returns the tokens before and after a task's text: those the tokenizer puts around a
+// document, and the separator at its end, unless it is there already.
 func (f *Folder) frame(t task) (head, tail []uint32) {
 	before, after := f.Around()
 	if t.first {
@@ -101,7 +100,7 @@ func (f *Folder) frame(t task) (head, tail []uint32) {
 	return head, tail
 }
 
-// refuse names the first byte that is no UTF-8: a tokenizer.json is of characters.
+// refuse reports the first byte that is not UTF-8, which a tokenizer.json cannot encode.
 func (f *Folder) refuse(text []byte) error {
 	if utf8.Valid(text) {
 		return nil
@@ -114,11 +113,11 @@ func (f *Folder) refuse(text []byte) error {
 		}
 		at += n
 	}
-	return fmt.Errorf("line %d, byte %d is 0x%02x, which is not UTF-8, and the tokenizer reads nothing else; convert the file: iconv -f LATIN1 -t UTF-8, if it is in that", 1+bytes.Count(text[:at], []byte("\n")), at, text[at])
+	return fmt.Errorf("line %d, byte %d is 0x%02x, which is not UTF-8, the only encoding this tokenizer reads; convert the file, for example with iconv -f LATIN1 -t UTF-8", 1+bytes.Count(text[:at], []byte("\n")), at, text[at])
 }
 
-// spelt is how many special tokens the text of a task has in it.
-func (f *Folder) spelt(t task, ids []uint32) int64 {
+// spelledOut counts the special tokens in a task's text.
+func (f *Folder) spelledOut(t task, ids []uint32) int64 {
 	head, tail := f.frame(t)
 	return f.specials(ids) - f.specials(head) - f.specials(tail)
 }
@@ -132,12 +131,12 @@ func (f *Folder) specials(ids []uint32) (n int64) {
 	return n
 }
 
-func (f *Folder) noteSpelt(n int64) string {
-	return fmt.Sprintf("the text spells out special tokens %d times; there they are those tokens, as in the reference", n)
+func (f *Folder) noteSpelledOut(n int64) string {
+	return fmt.Sprintf("the text contains special tokens %d times; they are encoded as those tokens, as by Hugging Face tokenizers", n)
 }
 
-// lastParsed is the tokenizer.json that was parsed last: a start asks for it
-// several times.
+// lastParsed caches the last tokenizer.json parsed, because a start requests it several
+// times.
 var lastParsed struct {
 	sync.Mutex
 	sum [sha256.Size]byte
@@ -158,16 +157,16 @@ func parseTokenizer(raw []byte) (*tokenizer.Tokenizer, error) {
 	return t, err
 }
 
-// own is the tokenizer of a folder's tokenizer.json.
-func (d description) own(dir string, t *tokenizer.Tokenizer) (*Folder, error) {
-	if reasons := d.ownReasons(t); len(reasons) > 0 {
-		return nil, fmt.Errorf("%s: %s; encode the text elsewhere, with the tokenizer it is meant for, and give data.tokens", dir, strings.Join(reasons, "; "))
+// folder returns the tokenizer of a folder with a tokenizer.json.
+func (d description) folder(dir string, t *tokenizer.Tokenizer) (*Folder, error) {
+	if reasons := d.conflicts(t); len(reasons) > 0 {
+		return nil, fmt.Errorf("%s: %s; encode the text elsewhere, with its own tokenizer, and give data.tokens", dir, strings.Join(reasons, "; "))
 	}
 	f := &Folder{t, -1, nil}
 	if id, ok := t.ID(cmp.Or(d.endOfText(), EndOfText)); ok {
 		f.separator = id
 	}
-	for _, name := range ownFiles {
+	for _, name := range folderFiles {
 		if text, ok := d.texts[name]; ok {
 			f.files = append(f.files, Recorded{name, text})
 		}
@@ -175,28 +174,28 @@ func (d description) own(dir string, t *tokenizer.Tokenizer) (*Folder, error) {
 	return f, nil
 }
 
-// ownReasons are where the files beside tokenizer.json say otherwise: then programs
-// differ in what they do.
-func (d description) ownReasons(t *tokenizer.Tokenizer) (reasons []string) {
+// conflicts lists where the other files contradict tokenizer.json, so that programs would
+// encode differently.
+func (d description) conflicts(t *tokenizer.Tokenizer) (reasons []string) {
 	add := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	c := d.config
 	if !isNull(c.Code) {
-		add("auto_map of tokenizer_config.json names code of its own")
+		add("auto_map in tokenizer_config.json names custom code")
 	}
 	if c.LowerCase {
-		add("do_lower_case of tokenizer_config.json is set")
+		add("do_lower_case in tokenizer_config.json is set")
 	}
 	before, after := t.Around()
 	for _, x := range []struct {
 		key   string
-		said  *bool
+		set   *bool
 		token special
 		is    []uint32
 	}{{"add_bos_token", c.AddBOS, c.BOS, before}, {"add_eos_token", c.AddEOS, c.EOS, after}} {
 		id, ok := t.ID(string(x.token))
 		does := ok && slices.Contains(x.is, uint32(id))
-		if x.said != nil && *x.said != does {
-			add("%s of tokenizer_config.json is %v, and by its post_processor tokenizer.json does otherwise", x.key, *x.said)
+		if x.set != nil && *x.set != does {
+			add("%s in tokenizer_config.json is %v, but the post_processor in tokenizer.json does the opposite", x.key, *x.set)
 		}
 	}
 	for _, s := range append(c.all(), d.special.all()...) {
@@ -205,20 +204,20 @@ func (d description) ownReasons(t *tokenizer.Tokenizer) (reasons []string) {
 		}
 	}
 	for s, id := range d.added {
-		if is, ok := t.ID(s); !ok || uint32(is) != id {
-			add("added_tokens.json has %.40q, id %d, tokenizer.json has not", s, id)
+		if own, ok := t.ID(s); !ok || uint32(own) != id {
+			add("added_tokens.json has %.40q, id %d, but tokenizer.json does not", s, id)
 		}
 	}
 	for id, a := range c.Added {
 		a.ID = id
 		if !slices.Contains(t.Added(), tokenizer.Added(a)) {
-			add("added_tokens_decoder of tokenizer_config.json has %.40q, id %d, otherwise than tokenizer.json", a.Content, id)
+			add("added_tokens_decoder in tokenizer_config.json defines %.40q, id %d, differently from tokenizer.json", a.Content, id)
 		}
 	}
 	slices.Sort(reasons)
 	reasons = slices.Compact(reasons)
 	if more := len(reasons) - 8; more > 0 {
-		reasons = append(reasons[:8:8], fmt.Sprintf("and %d things more", more))
+		reasons = append(reasons[:8:8], fmt.Sprintf("and %d more", more))
 	}
 	return reasons
 }

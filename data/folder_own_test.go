@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// ownFolder writes a folder with a tokenizer.json of a family and what is beside it.
+// ownFolder writes a folder with a tokenizer.json of a family and the given other files.
 func ownFolder(t testing.TB, dir, family string, beside map[string]string) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("tokenizer", "testdata", family+".json.gz"))
@@ -33,8 +33,8 @@ func ownFolder(t testing.TB, dir, family string, beside map[string]string) {
 	}
 }
 
-// TestFolderFiles: a document is what the tokenizer makes of its text, and the
-// token that ends one; files of several chunks are as if encoded whole.
+// TestFolderFiles checks that a document is encoded like its text, followed by the token that
+// ends a document, and that files of several chunks are encoded as if at once.
 func TestFolderFiles(t *testing.T) {
 	long := strings.Repeat("some words and 12345, don't; naïve e\u0301\n", 3*chunkBytes/40)
 	for _, family := range []string{"llama3", "qwen", "nemo", "smollm", "llama2", "gemma", "metafirst1"} {
@@ -58,7 +58,7 @@ func TestFolderFiles(t *testing.T) {
 			}
 		}
 		if !slices.Equal(all(set), want) || len(set.Notes) > 0 {
-			t.Errorf("%s: other ids; notes %q", family, set.Notes)
+			t.Errorf("%s: different ids; notes %q", family, set.Notes)
 		}
 	}
 }
@@ -72,36 +72,36 @@ func TestFolderRefusesBytes(t *testing.T) {
 	}
 	s.Text = []string{"b"}
 	set := open(t, s)
-	if want := []string{"the text spells out special tokens 2 times; there they are those tokens, as in the reference"}; !slices.Equal(set.Notes, want) {
+	if want := []string{"the text contains special tokens 2 times; they are encoded as those tokens, as by Hugging Face tokenizers"}; !slices.Equal(set.Notes, want) {
 		t.Errorf("notes %q", set.Notes)
 	}
 	if set.Tokenizer.Separator() != -1 {
-		t.Error("a separator from nowhere")
+		t.Error("a separator that no file defines")
 	}
 	s.Vocab = 421 // without <|eot_id|>
 	if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "b: token 1, at byte 2, has id 421, but the vocabulary has ids 0 to 420") {
 		t.Errorf("%v", err)
 	}
 	s.Vocab = 419
-	if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "tok has 420 tokens, the model knows 419") {
+	if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "tok has 420 tokens, but the model's vocabulary is 419") {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestFolderSaysOtherwise: what is beside a tokenizer.json must not say otherwise.
-func TestFolderSaysOtherwise(t *testing.T) {
+// TestFolderConflicts checks that the other files must not contradict tokenizer.json.
+func TestFolderConflicts(t *testing.T) {
 	added := `"added_tokens_decoder": {"421": {"content": "<|eot_id|>", "lstrip": false, "rstrip": false, "single_word": false, "normalized": false, "special": true}}`
 	for name, c := range map[string]struct{ file, text, want string }{
 		"none":       {"special_tokens_map.json", `{}`, ""},
 		"agrees":     {"tokenizer_config.json", `{"tokenizer_class": "X", "add_bos_token": true, "add_eos_token": false, "bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", ` + added + `}`, ""},
-		"bos":        {"tokenizer_config.json", `{"add_bos_token": false, "bos_token": "<|begin_of_text|>"}`, "add_bos_token of tokenizer_config.json is false"},
-		"eos":        {"tokenizer_config.json", `{"add_eos_token": true, "eos_token": "<|eot_id|>"}`, "add_eos_token of tokenizer_config.json is true"},
+		"bos":        {"tokenizer_config.json", `{"add_bos_token": false, "bos_token": "<|begin_of_text|>"}`, "add_bos_token in tokenizer_config.json is false"},
+		"eos":        {"tokenizer_config.json", `{"add_eos_token": true, "eos_token": "<|eot_id|>"}`, "add_eos_token in tokenizer_config.json is true"},
 		"special":    {"tokenizer_config.json", `{"pad_token": "<pad>"}`, `the special token "<pad>" is not among the added tokens`},
 		"map":        {"special_tokens_map.json", `{"pad_token": "<pad>"}`, `the special token "<pad>" is not among the added tokens`},
-		"code":       {"tokenizer_config.json", `{"auto_map": {"AutoTokenizer": ["a.B", null]}}`, "auto_map of tokenizer_config.json names code of its own"},
+		"code":       {"tokenizer_config.json", `{"auto_map": {"AutoTokenizer": ["a.B", null]}}`, "auto_map in tokenizer_config.json names custom code"},
 		"lower case": {"tokenizer_config.json", `{"do_lower_case": true}`, "do_lower_case"},
 		"added":      {"added_tokens.json", `{"<|eot_id|>": 5}`, `added_tokens.json has "<|eot_id|>", id 5`},
-		"decoder":    {"tokenizer_config.json", "{" + strings.Replace(added, `"rstrip": false`, `"rstrip": true`, 1) + "}", `added_tokens_decoder of tokenizer_config.json has "<|eot_id|>", id 421, otherwise`},
+		"decoder":    {"tokenizer_config.json", "{" + strings.Replace(added, `"rstrip": false`, `"rstrip": true`, 1) + "}", `added_tokens_decoder in tokenizer_config.json defines "<|eot_id|>", id 421, differently`},
 	} {
 		dir := t.TempDir()
 		ownFolder(t, dir, "llama3", map[string]string{c.file: c.text})
@@ -112,7 +112,7 @@ func TestFolderSaysOtherwise(t *testing.T) {
 	}
 }
 
-// TestFolderIsRecorded: what is recorded of a folder's tokenizer is its files.
+// TestFolderIsRecorded checks that the record of a folder's tokenizer consists of its files.
 func TestFolderIsRecorded(t *testing.T) {
 	dir, again := t.TempDir(), filepath.Join(t.TempDir(), "again")
 	ownFolder(t, dir, "qwen", map[string]string{"tokenizer_config.json": `{"eos_token": "<|im_end|>"}`, "chat_template.jinja": "{{ x }}"})
@@ -136,8 +136,8 @@ func TestFolderIsRecorded(t *testing.T) {
 	}
 }
 
-// TestStream: id by id a text is as it is decoded at once, whatever was before, and
-// no part of a character is told.
+// TestStream checks that decoding id by id gives the same text as decoding at once, whatever
+// preceded it, and never part of a character.
 func TestStream(t *testing.T) {
 	text := "Hello  wörld, 你好 𝒳 👩\u200d👩 and   so on "
 	for _, family := range []string{"llama3", "qwen", "llama2", "gemma", "metafirst1"} {
@@ -149,18 +149,18 @@ func TestStream(t *testing.T) {
 		}
 		ids := tok.(*Folder).Plain([]byte(text))
 		for _, before := range []int{0, 1, 5, len(ids) - 1} {
-			told := string(tok.Decode(ids[:before]))
+			decoded := string(tok.Decode(ids[:before]))
 			s := NewStream(tok, ids[:before])
 			got := ""
 			for _, id := range ids[before:] {
 				got += string(s.Next(id))
 			}
 			got += string(s.Rest())
-			if want := string(tok.Decode(ids)); !strings.HasSuffix(told, replacement) && told+got != want {
-				t.Errorf("%s after %d: %q and %q, want %q", family, before, told, got, want)
+			if want := string(tok.Decode(ids)); !strings.HasSuffix(decoded, replacement) && decoded+got != want {
+				t.Errorf("%s after %d: %q and %q, want %q", family, before, decoded, got, want)
 			}
-			if strings.Contains(got, replacement) && !strings.HasSuffix(told, replacement) {
-				t.Errorf("%s: a part of a character: %q", family, got)
+			if strings.Contains(got, replacement) && !strings.HasSuffix(decoded, replacement) {
+				t.Errorf("%s: part of a character: %q", family, got)
 			}
 		}
 	}

@@ -6,11 +6,10 @@ import (
 	"unsafe"
 )
 
-// guard runs read, which reads the corpus. Token files are mapped: what cannot be
-// read of one is told by the system as a fault in memory, which becomes an error with
-// the file's name.
+// guard runs read, which reads the corpus. Token files are mapped, so the system reports read
+// errors as memory faults; guard turns them into errors that name the file.
 func (c *Corpus) guard(read func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // of this goroutine alone
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // affects only this goroutine
 	defer func() {
 		r := recover()
 		if r == nil {
@@ -20,17 +19,17 @@ func (c *Corpus) guard(read func() error) (err error) {
 		if !ok {
 			panic(r)
 		}
-		name, ok := c.holds(fault.Addr())
+		name, ok := c.segmentAt(fault.Addr())
 		if !ok {
 			panic(r)
 		}
-		err = fmt.Errorf("%s can no longer be read as it was when it was opened: it has become shorter, or its disk fails", name)
+		err = fmt.Errorf("%s can no longer be read: it was truncated, or its disk fails", name)
 	}()
 	return read()
 }
 
-// holds is the name of the segment that has an address in it, if there is one.
-func (c *Corpus) holds(at uintptr) (string, bool) {
+// segmentAt returns the name of the segment that contains an address, if there is one.
+func (c *Corpus) segmentAt(at uintptr) (string, bool) {
 	for _, s := range c.segments {
 		if begin := uintptr(unsafe.Pointer(unsafe.SliceData(s.data))); at >= begin && at-begin < uintptr(len(s.data)) {
 			return s.name, true

@@ -13,15 +13,14 @@ import (
 	"zeroth/input"
 )
 
-// A file is named for what it is before it is read as something else: bytes of
-// a compressed file are text to the tokenizer "bytes", and those of a NumPy
-// array are token ids.
+// Files are checked for known formats before they are read as something else: to the
+// tokenizer "bytes" a compressed file would be text, and as token ids a NumPy array would be
+// data.
 
-// headBytes is how much of a file is looked at.
+// headBytes is how much of a file is examined.
 const headBytes = 8 << 10
 
-// formats are what begins with a known sequence of bytes, or has a name that
-// says it does, and what to do with it.
+// formats lists file formats by magic bytes or file extension, with advice on each.
 var formats = []struct{ magic, ext, what, advice string }{
 	{"\x1f\x8b\x08\x00", ".gz", "compressed with gzip", "unpack it: gzip -d"},
 	{"\x1f\x8b\x08\x08", ".tgz", "compressed with gzip", "unpack it: gzip -d"},
@@ -34,18 +33,18 @@ var formats = []struct{ magic, ext, what, advice string }{
 	{"PK\x03\x04", ".zip", "a zip archive", "unpack it"},
 	{"PK\x05\x06", ".npz", "a zip archive", "unpack it"},
 	{"PAR1", ".parquet", "a parquet file", jsonAdvice},
-	{"ARROW1\x00\x00", ".arrow", "an Arrow file", "write its column of text into a text file first"},
-	{"\x93NUMPY", ".npy", "a NumPy array", "write its elements alone, by array.tofile(FILE), and give that as data.tokens"},
-	{"\x89HDF\r\n\x1a\n", ".h5", "an HDF5 file", "write its elements alone into a file"},
+	{"ARROW1\x00\x00", ".arrow", "an Arrow file", "export its text column to a text file first"},
+	{"\x93NUMPY", ".npy", "a NumPy array", "write only its elements, with array.tofile(FILE), and give that as data.tokens"},
+	{"\x89HDF\r\n\x1a\n", ".h5", "an HDF5 file", "write only its elements to a file"},
 	{"MMIDIDX\x00\x00", "", "the index of a Megatron data set", "give its .bin file as data.tokens, with data.dtype"},
-	{"version https://git-lfs.github.com/spec/v1\n", "", "a Git LFS pointer, not the file it stands for", "fetch that: git lfs pull"},
+	{"version https://git-lfs.github.com/spec/v1\n", "", "a Git LFS pointer, not the file itself", "fetch the file: git lfs pull"},
 	{"%PDF-", ".pdf", "a PDF", "extract its text first"},
 	{"\x89PNG\r\n\x1a\n", ".png", "a PNG image", "leave it out"},
 	{"\xff\xd8\xff", ".jpg", "a JPEG image", "leave it out"},
 	{"\x7fELF", "", "a program", "leave it out"},
-	{"SQLite format 3\x00", ".sqlite", "an SQLite database", "write its text out first"},
-	{"", ".jsonl", "a file of JSON records, one a line", jsonAdvice},
-	{"", ".ndjson", "a file of JSON records, one a line", jsonAdvice},
+	{"SQLite format 3\x00", ".sqlite", "an SQLite database", "export its text first"},
+	{"", ".jsonl", "a file of JSON records, one per line", jsonAdvice},
+	{"", ".ndjson", "a file of JSON records, one per line", jsonAdvice},
 	{"", ".safetensors", "a model's parameters", "leave it out"},
 	{"\xff\xfe\x00\x00", "", "text in UTF-32", "convert it: iconv -f UTF-32 -t UTF-8"},
 	{"\x00\x00\xfe\xff", "", "text in UTF-32", "convert it: iconv -f UTF-32 -t UTF-8"},
@@ -55,11 +54,11 @@ var formats = []struct{ magic, ext, what, advice string }{
 
 const jsonAdvice = "give it as data.documents (zeroth tokenize: with --format)"
 
-// shortest is the length of a sequence below which token ids could begin with
-// it by chance.
+// shortest is the length below which magic bytes could occur by chance at the beginning of
+// token ids.
 const shortest = 4
 
-// checkKind refuses a file that is not what its key, "text" or "tokens", takes.
+// checkKind refuses a file that does not fit its key: "text", "tokens" or a key of documents.
 func checkKind(key, path string) error {
 	head, err := beginning(path)
 	if err != nil {
@@ -81,8 +80,8 @@ func checkKind(key, path string) error {
 	return notText(path, head)
 }
 
-// Kind is what a file is by its first bytes or its name, and the key of a job that takes
-// it, such as "documents"; empty: nobody knows, or none does.
+// Kind describes a file, by its first bytes or its name, and returns the key of a job for it,
+// such as "documents". The results are empty if the format or key is unknown.
 func Kind(path string) (what, key string) {
 	head, err := beginning(path)
 	if err != nil {
@@ -92,7 +91,7 @@ func Kind(path string) (what, key string) {
 	for _, f := range formats {
 		if f.magic != "" && bytes.HasPrefix(head, []byte(f.magic)) || f.ext != "" && f.ext == ext {
 			if strings.HasPrefix(f.what, "text in UTF") {
-				return "", "" // of any kind
+				return "", "" // may contain anything
 			}
 			if f.advice == jsonAdvice || strings.Contains(path, ".json") {
 				key = "documents"
@@ -102,10 +101,10 @@ func Kind(path string) (what, key string) {
 	}
 	switch {
 	case jsonLines(head):
-		return "a file of JSON records, one a line", "documents"
+		return "a file of JSON records, one per line", "documents"
 	case ext == ".json" && bytes.HasPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte("[")):
-		return "an array of JSON, not records one a line (jq -c '.[]' makes those)", ""
-	case ext == ".bin" && zeros(path, head) != nil:
+		return "a JSON array, not one record per line (convert it with jq -c '.[]')", ""
+	case ext == ".bin" && refuseZeros(path, head) != nil:
 		return "a file of token ids", "tokens"
 	case ext == ".txt" || ext == ".md":
 		return "a file of text", "text"
@@ -113,8 +112,8 @@ func Kind(path string) (what, key string) {
 	return "", ""
 }
 
-// Format is the format of a file of records by the first of them; empty if that is not
-// JSON, or has other keys.
+// Format returns the format of a file of records, judging by its first record, or "" if that
+// is not JSON or has other keys.
 func Format(path string) string {
 	head, err := beginning(path)
 	first, _, _ := bytes.Cut(head, []byte("\n"))
@@ -126,7 +125,7 @@ func Format(path string) string {
 	return ""
 }
 
-// notRecords refuses files that are no lines of JSON, compressed or not, nor Parquet.
+// notRecords refuses files that are neither lines of JSON, compressed or not, nor Parquet.
 func notRecords(path string, head []byte) error {
 	for _, f := range formats {
 		packed := strings.HasPrefix(f.what, "compressed with gzip") || strings.HasPrefix(f.what, "compressed with zstd")
@@ -135,12 +134,12 @@ func notRecords(path string, head []byte) error {
 		}
 	}
 	if text := bytes.TrimLeft(head, " \t\r\n"); len(text) > 0 && text[0] == '[' {
-		return fmt.Errorf("%s is an array of JSON, not a record a line; write it so: jq -c '.[]'", path)
+		return fmt.Errorf("%s is a JSON array, not one record per line; convert it with jq -c '.[]'", path)
 	}
 	return nil
 }
 
-// beginning is the first bytes of a file, at most headBytes.
+// beginning returns the first bytes of a file, at most headBytes.
 func beginning(path string) ([]byte, error) {
 	f, err := input.Open(path, math.MaxInt64)
 	if err != nil {
@@ -157,17 +156,17 @@ func beginning(path string) ([]byte, error) {
 
 func notText(path string, head []byte) error {
 	if jsonLines(head) {
-		return fmt.Errorf("%s is a file of JSON records, one a line; %s", path, jsonAdvice)
+		return fmt.Errorf("%s is a file of JSON records, one per line; %s", path, jsonAdvice)
 	}
 	page := strings.ToLower(strings.TrimLeft(strings.TrimPrefix(string(head[:min(len(head), 256)]), "\ufeff"), " \t\r\n"))
 	if strings.HasPrefix(page, "<!doctype html") || strings.HasPrefix(page, "<html") {
 		return fmt.Errorf("%s is an HTML page; extract its text first", path)
 	}
-	return zeros(path, head)
+	return refuseZeros(path, head)
 }
 
-// jsonLines tells whether a file begins with two lines that are JSON objects,
-// or with one too long to see its end that begins as records do.
+// jsonLines reports whether a file begins with two lines that are JSON objects, or with one
+// line longer than headBytes that begins like a record.
 func jsonLines(head []byte) bool {
 	first, rest, whole := bytes.Cut(head, []byte("\n"))
 	if !whole {
@@ -176,26 +175,26 @@ func jsonLines(head []byte) bool {
 	return bytes.HasPrefix(first, []byte("{")) && json.Valid(first) && bytes.HasPrefix(rest, []byte("{"))
 }
 
-// zeros refuses text with a byte 0.
-func zeros(path string, text []byte) error {
+// refuseZeros refuses text that contains a zero byte.
+func refuseZeros(path string, text []byte) error {
 	i := bytes.IndexByte(text, 0)
 	if i < 0 {
 		return nil
 	}
 	what, advice := "is a binary file, not text", "leave it out of the patterns; token ids are given as data.tokens"
 	if len(text) >= 4 && (text[0] == 0) == (text[2] == 0) && (text[1] == 0) == (text[3] == 0) && (text[0] == 0) != (text[1] == 0) {
-		what, advice = "is text in UTF-16, it seems", "convert it: iconv -f UTF-16LE -t UTF-8"
+		what, advice = "seems to be text in UTF-16", "convert it: iconv -f UTF-16LE -t UTF-8"
 	}
 	return fmt.Errorf("%s %s: byte %d is 0; %s", path, what, i, advice)
 }
 
-// notTokens refuses text: ids of two bytes that are all of them characters are
-// no ids, be they as few as 16.
+// notTokens refuses text: if every byte, of at least 16 two-byte ids, is part of a character,
+// the file is not token ids.
 func notTokens(path string, head []byte) error {
 	if len(head) < 32 {
 		return nil
 	}
-	for text := head; utf8.FullRune(text); { // the last may be cut
+	for text := head; utf8.FullRune(text); { // the last character may be cut
 		r, n := utf8.DecodeRune(text)
 		if r == utf8.RuneError || r < ' ' && r != '\n' && r != '\t' && r != '\r' || r == 0x7f {
 			return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// compressed is a text as gzip and zstd write it.
+// compressed returns a text compressed with gzip and with zstd.
 func compressed(t *testing.T, text string) (gz, zst string) {
 	t.Helper()
 	var a, b bytes.Buffer
@@ -37,7 +37,7 @@ func compressed(t *testing.T, text string) (gz, zst string) {
 	return a.String(), b.String()
 }
 
-// TestFilesAreNamed for what they are, whichever key they are given to.
+// TestFilesAreNamed checks that files are identified, whichever key they are given to.
 func TestFilesAreNamed(t *testing.T) {
 	text := strings.Repeat("To be, or not to be: that is the question.\n", 30)
 	gz, zst := compressed(t, text)
@@ -54,15 +54,15 @@ func TestFilesAreNamed(t *testing.T) {
 		{"zst.txt", zst, "compressed with zstd", "compressed with zstd"},
 		{"x.parquet", text, "a parquet file", "a parquet file"},
 		{"parquet.txt", "PAR1\x15\x04\x15" + text + "PAR1", "a parquet file; give it as data.documents", "a parquet file"},
-		{"lines.JSONL", text, "a file of JSON records, one a line", "a file of JSON records"},
+		{"lines.JSONL", text, "a file of JSON records, one per line", "a file of JSON records"},
 		{"lines.txt", "{\"text\": \"to be\"}\n{\"text\": \"or not\"}\n", "a file of JSON records", "is text"},
 		{"long.txt", "{\"text\": \"" + strings.Repeat("to be ", 9999) + "\"}\n{}", "a file of JSON records", "is text"},
 		{"one.json", "{\n  \"name\": \"x\",\n  \"text\": \"to be, or not to be\"\n}\n", "", "is text"},
-		{"array.bin", "\x93NUMPY\x01\x00v\x00{'descr': '<u2', 'fortran_order': False, 'shape': (3,), }", "a NumPy array", "a NumPy array; write its elements alone, by array.tofile(FILE)"},
+		{"array.bin", "\x93NUMPY\x01\x00v\x00{'descr': '<u2', 'fortran_order': False, 'shape': (3,), }", "a NumPy array", "a NumPy array; write only its elements, with array.tofile(FILE)"},
 		{"page.txt", "\n <!DOCTYPE HTML><html>" + text, "is an HTML page; extract its text first", "is text"},
 		{"page2.txt", "\ufeff<html lang=en>" + text, "is an HTML page", "is text"},
 		{"utf16.txt", "\xff\xfe" + utf, "text in UTF-16; convert it: iconv", ""},
-		{"plain16.txt", utf, "is text in UTF-16, it seems: byte 1 is 0", ""},
+		{"plain16.txt", utf, "seems to be text in UTF-16: byte 1 is 0", ""},
 		{"lfs.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "a Git LFS pointer", "a Git LFS pointer"},
 		{"model.zip.txt", "PK\x03\x04\x14\x00" + text, "a zip archive", "a zip archive"},
 		{"index.bin", "MMIDIDX\x00\x00\x01", "the index of a Megatron data set", "the index of a Megatron data set"},
@@ -80,7 +80,7 @@ func TestFilesAreNamed(t *testing.T) {
 	}
 }
 
-// TestZerosAnywhere: a file that only later is no text is found when it is read.
+// TestZerosAnywhere checks that zero bytes are found anywhere in a file, when it is read.
 func TestZerosAnywhere(t *testing.T) {
 	dir := tree(t, map[string]string{"a.txt": strings.Repeat("x", 3*headBytes) + "\x00" + "y", "b.txt": "text", "sub/c.gz": "\x1f\x8b\x08\x00"})
 	for _, tok := range []string{"bytes", "gpt2"} {
@@ -102,12 +102,12 @@ func TestZerosAnywhere(t *testing.T) {
 	}
 	dir = tree(t, many)
 	_, err = Source{Text: []string{"*.txt"}, Dir: dir, Tokenizer: "bytes", Context: 1}.Check()
-	if got := problems(err); !slices.Equal(got, []string{"text[0]"}) || strings.Count(err.Error(), "is a binary file") != 8 || !strings.Contains(err.Error(), "and 22 files more") {
+	if got := problems(err); !slices.Equal(got, []string{"text[0]"}) || strings.Count(err.Error(), "is a binary file") != 8 || !strings.Contains(err.Error(), "and 22 more files") {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestOneFileOnce: whatever its names, a file is read once.
+// TestOneFileOnce checks that a file with several names is read once.
 func TestOneFileOnce(t *testing.T) {
 	dir := tree(t, map[string]string{"a.txt": "text a ", "b/b.txt": "text b "})
 	t.Setenv("HOME", dir)
@@ -126,12 +126,12 @@ func TestOneFileOnce(t *testing.T) {
 	}
 }
 
-// TestSpeltSeparators: special tokens in a text are text, and that is said.
-func TestSpeltSeparators(t *testing.T) {
-	spelt := strings.Repeat("word ", chunkBytes/5) + EndOfText + " and " + EndOfText
-	dir := tree(t, map[string]string{"a.txt": spelt, "b.txt": EndOfText, "c.txt": "<|endoftext|"})
+// TestSpelledSeparators checks that special tokens in a text are encoded as text, with a note.
+func TestSpelledSeparators(t *testing.T) {
+	spelledOut := strings.Repeat("word ", chunkBytes/5) + EndOfText + " and " + EndOfText
+	dir := tree(t, map[string]string{"a.txt": spelledOut, "b.txt": EndOfText, "c.txt": "<|endoftext|"})
 	set := open(t, Source{Text: []string{"*.txt"}, Dir: dir, Tokenizer: "gpt2", Context: 1})
-	if want := []string{`the text spells out "<|endoftext|>" 3 times; it is encoded as text there, not as the token that ends a document`}; !slices.Equal(set.Notes, want) {
+	if want := []string{`the text contains "<|endoftext|>" 3 times; it is encoded as text, not as the token that ends a document`}; !slices.Equal(set.Notes, want) {
 		t.Errorf("notes %q, want %q", set.Notes, want)
 	}
 	ends := 0

@@ -9,14 +9,14 @@ import (
 	"io"
 )
 
-// lines reads a text line by line. Blank lines it passes over as fast as they can be
-// read, for a small compressed file can have billions of them.
+// lines reads a text line by line. It skips blank lines as fast as it can read them, because
+// a small compressed file can contain billions of them.
 type lines struct {
 	*bufio.Scanner
-	ctx context.Context // that ends it, also between two lines that are far apart
-	n   int             // the line that was read last, from 1
+	ctx context.Context // stops reading, even between two lines that are far apart
+	n   int             // number of the last line read, from 1
 
-	seen int  // bytes of the next line that are in the buffer and have no line feed
+	seen int  // bytes of the next line in the buffer, without a line feed
 	text bool // they are not all blank
 }
 
@@ -27,9 +27,9 @@ func newLines(ctx context.Context, r io.Reader) *lines {
 	return l
 }
 
-// split implements bufio.SplitFunc. It moves past blank lines without a token, so that
-// it is called again as soon as there is more. It looks at each byte once, however
-// little the reader gives at a time.
+// split implements bufio.SplitFunc. It advances past blank lines without returning a token,
+// so that it is called again as soon as there is more. It examines each byte once, however
+// little the reader returns at a time.
 func (l *lines) split(buf []byte, end bool) (advance int, token []byte, err error) {
 	if err := l.ctx.Err(); err != nil {
 		return 0, nil, err
@@ -45,7 +45,7 @@ func (l *lines) split(buf []byte, end bool) (advance int, token []byte, err erro
 			l.text = true
 		}
 	}
-	// A byte of text is no line feed: what is behind it may be.
+	// The byte at i is not a line feed; one may follow.
 	length := bytes.IndexByte(buf[i:], '\n')
 	switch {
 	case length >= 0:
@@ -61,11 +61,11 @@ func (l *lines) split(buf []byte, end bool) (advance int, token []byte, err erro
 	return advance, token, nil
 }
 
-// wrong is why there are no more lines; nil where the text is at its end.
+// wrong returns the error that ended reading, or nil at the end of the text.
 func (l *lines) wrong() error {
 	switch err := l.Err(); {
 	case err == nil, l.ctx.Err() != nil:
-		return nil // who has ended it knows
+		return nil // the caller reports the end of ctx
 	case errors.Is(err, bufio.ErrTooLong):
 		return fmt.Errorf("line %d has more than %d bytes", l.n+1, maxLine)
 	default:

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// endless is a text again and again.
+// endless is a reader that repeats a text.
 type endless struct {
 	text  string
 	reads int
@@ -20,8 +20,8 @@ func (e *endless) Read(b []byte) (int, error) {
 	return copy(b, strings.Repeat(e.text, len(b)/len(e.text))), nil
 }
 
-// Lines have the numbers that an editor shows, however many blank ones are between
-// them, and wherever the buffer ends.
+// Lines are numbered as in an editor, however many blank lines are between them, and wherever
+// the buffer ends.
 func TestLinesAreNumbered(t *testing.T) {
 	const many = 200_000
 	for _, gap := range []string{"\n", "\r\n", " \t\n", "\n \n", strings.Repeat(" ", 70_000) + "\n"} {
@@ -42,9 +42,9 @@ func TestLinesAreNumbered(t *testing.T) {
 	}
 }
 
-// Blank lines are passed over a buffer at a time: reading ends in the midst of them
-// when it is asked to, and its reader is not asked for a byte more.
-func TestBlankLinesEnd(t *testing.T) {
+// Blank lines are skipped a buffer at a time: cancelling stops the reading between them, and
+// the reader is not called again.
+func TestBlankLinesAreCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	e := &endless{text: "\n"}
 	l := newLines(ctx, io.TeeReader(e, writer(func() {
@@ -53,32 +53,33 @@ func TestBlankLinesEnd(t *testing.T) {
 		}
 	})))
 	if l.Scan() || l.wrong() != nil || e.reads != 10 {
-		t.Errorf("a line %q, or %v, after %d reads", l.Text(), l.wrong(), e.reads)
+		t.Errorf("got line %q, error %v after %d reads", l.Text(), l.wrong(), e.reads)
 	}
 }
 
-// However little a reader gives at a time, each byte of a line is looked at once: a line
-// of the largest size arrives soon.
+// Each byte of a line is examined once, however little a reader returns at a time: a line of
+// the maximum size arrives soon.
 func TestLongLinesAreLinear(t *testing.T) {
-	for _, of := range []string{"x", " "} {
+	for _, char := range []string{"x", " "} {
 		begin := time.Now()
-		l := newLines(t.Context(), trickle{&endless{text: of}})
+		l := newLines(t.Context(), trickle{&endless{text: char}})
 		if l.Scan() || l.wrong() == nil {
 			t.Errorf("a line of %d bytes, %v", len(l.Bytes()), l.wrong())
 		}
 		if took := time.Since(begin); took > time.Minute {
-			t.Errorf("%q: %v", of, took)
+			t.Errorf("%q: %v", char, took)
 		}
 	}
 }
 
-// trickle gives few bytes at a time.
+// trickle returns few bytes at a time.
 type trickle struct{ io.Reader }
 
 func (r trickle) Read(b []byte) (int, error) { return r.Reader.Read(b[:min(len(b), 4096)]) }
 
-// A line that is too long is told by its number, and one that breaks off by the last.
-func TestLinesThatAreWrong(t *testing.T) {
+// The error for a line that is too long gives its number; that for a read error, the line
+// before it.
+func TestBadLines(t *testing.T) {
 	for want, r := range map[string]io.Reader{
 		"line 4 has more than 67108864 bytes": io.MultiReader(strings.NewReader("a\n\n\n"), &endless{text: "x"}),
 		"after line 4: unexpected EOF":        io.MultiReader(strings.NewReader("a\n\nb\n\n"), brokenOff{}),

@@ -2,7 +2,7 @@
 
 package data
 
-// identity is the same for one file by one name.
+// identity identifies a file by its name.
 func identity(f file) any { return f.path }
 
 // mapFile reads the file into memory.

@@ -10,7 +10,7 @@ import (
 	"zeroth/input"
 )
 
-// identity is the same for one file by several names.
+// identity returns the same value for one file under several names.
 func identity(f file) any {
 	if s, ok := f.info.Sys().(*syscall.Stat_t); ok {
 		return [2]uint64{uint64(s.Dev), uint64(s.Ino)}
@@ -18,8 +18,8 @@ func identity(f file) any {
 	return f.path
 }
 
-// mapFile is the content of a file, read as it is used, under Corpus.guard: where
-// the file has become shorter, reading it is a fault.
+// mapFile maps a file into memory. Read it under Corpus.guard: if the file is truncated,
+// reading causes a fault.
 func mapFile(f file) (data []byte, unmap func() error, err error) {
 	if f.size > math.MaxInt {
 		return nil, nil, fmt.Errorf("%s: %d bytes do not fit the address space; split the file", f.path, f.size)

@@ -5,22 +5,21 @@ import (
 	"math"
 )
 
-// mixture is how often windows of groups are drawn, by weights. An epoch of N windows
-// has N samples. Group g with weight w has N·w/Σw of them, up to one:
-// their places are drawn anew in every epoch, and in each of them comes what is next of
-// the group's own windows, which it goes through in epochs of its own. So of the windows
-// of a group none has come twice more often than another, and a sample is a function of
-// the seed and its number.
+// mixture determines by weights how often windows of each group are drawn. An epoch of N windows
+// has N samples. A group with weight w has N·w/Σw of them, rounded to within one: their positions
+// are drawn anew in every epoch, and at each of them comes the group's next window, in the order of
+// the group's own epochs. So within a group the windows are drawn equally often, to within one, and
+// a sample is a function of the seed and its number.
 type mixture []component
 
-// component is a group: windows [first, first+windows) of the split, and of the places
-// of an epoch, before they are permuted, [at, at+samples).
+// component is a group: windows [first, first+windows) of the split, and positions
+// [at, at+samples) of an epoch before permuting.
 type component struct{ first, windows, at, samples int64 }
 
-// wrongWeights are those that are no weights.
+// wrongWeights returns the problems of the weights.
 func (d Documents) wrongWeights() (errs []error) {
 	if n := len(d.Weights); n > 0 && n != len(d.Files) {
-		errs = append(errs, problem("documents", "%d weights of %d patterns; give each one, or none", n, len(d.Files)))
+		errs = append(errs, problem("documents", "%d weights for %d patterns; give every pattern a weight, or none", n, len(d.Files)))
 	}
 	for i, w := range d.Weights {
 		if !(w > 0 && w <= math.MaxFloat32) {
@@ -30,7 +29,8 @@ func (d Documents) wrongWeights() (errs []error) {
 	return errs
 }
 
-// newMixture is the components of groups that end behind so many windows.
+// newMixture returns the components of groups, given the number of windows before the end of
+// each.
 func newMixture(d Documents, ends []int32) (mixture, error) {
 	m, total := mixture(make([]component, len(ends))), int64(ends[len(ends)-1])
 	all, sum := 0.0, 0.0
@@ -46,26 +46,26 @@ func newMixture(d Documents, ends []int32) (mixture, error) {
 		}
 		c.windows = int64(ends[i]) - c.first
 		if key := fmt.Sprintf("documents[%d]", i); c.windows == 0 {
-			return nil, problem(key, "%s: no document of it is left to train on, beside those that patterns before it name; leave it out", d.Files[i])
+			return nil, problem(key, "%s: no documents to train on, other than those of earlier patterns; remove it", d.Files[i])
 		} else if c.samples == 0 {
-			return nil, problem(key, "%s: its weight, %g of %g, is less than one of %d samples; raise it or leave the file out", d.Files[i], w, all, total)
+			return nil, problem(key, "%s: its weight, %g of %g, is less than one of %d samples; raise the weight or remove the pattern", d.Files[i], w, all, total)
 		}
 	}
 	return m, nil
 }
 
-// window is what comes in an epoch at a place before it was permuted.
-func (m mixture) window(seed uint64, epoch, place int64) int64 {
+// window returns the window at a position of an epoch before permuting.
+func (m mixture) window(seed uint64, epoch, position int64) int64 {
 	for i, c := range m {
-		if place < c.at+c.samples {
-			n := epoch*c.samples + place - c.at
+		if position < c.at+c.samples {
+			n := epoch*c.samples + position - c.at
 			return c.first + permuted(mix(seed+uint64(i+1)*golden), n/c.windows, c.windows, n%c.windows)
 		}
 	}
-	panic(fmt.Sprintf("data: place %d of a mixture of %d components", place, len(m)))
+	panic(fmt.Sprintf("data: position %d in a mixture of %d components", position, len(m)))
 }
 
-// notes are what becomes of the weights.
+// notes describes the effect of the weights.
 func (m mixture) notes(d Documents, s *sequences) (notes []string) {
 	last := m[len(m)-1]
 	total, all, learned := last.at+last.samples, 0.0, make([]float64, len(m))

@@ -27,9 +27,9 @@ func mixed(t *testing.T, pack bool, weights ...float64) (*Set, error) {
 	return set, err
 }
 
-// TestMixture counts what is drawn: in every epoch each component has its part of the
-// samples, up to one, at places that change; of its own windows each has come as often as
-// any other, up to once.
+// TestMixture counts draws: in every epoch each component has its part of the samples, to
+// within one, at changing positions; within a component the counts of windows differ by at
+// most one.
 func TestMixture(t *testing.T) {
 	for _, pack := range []bool{false, true} {
 		for _, weights := range [][]float64{{0.2, 0.3, 0.5}, {6, 3, 1}, {1, 1, 1}, {0.9, 0.05, 0.05}, {1e-3, 2e-4, 5e-3}} {
@@ -44,7 +44,7 @@ func TestMixture(t *testing.T) {
 			var places []string
 			drawnOf := make([][]int64, len(weights))
 			for epoch := range int64(7) {
-				counts, place := make([]int, len(weights)), ""
+				counts, positions := make([]int, len(weights)), ""
 				for i := range s.Windows() {
 					w := s.Window(epoch*s.Windows() + i)
 					k := 0
@@ -52,10 +52,10 @@ func TestMixture(t *testing.T) {
 						k++
 					}
 					counts[k]++
-					place += fmt.Sprint(k)
+					positions += fmt.Sprint(k)
 					drawnOf[k] = append(drawnOf[k], w)
 				}
-				places = append(places, place)
+				places = append(places, positions)
 				for k, n := range counts {
 					if want := weights[k] / all * float64(s.Windows()); math.Abs(float64(n)-want) >= 1 {
 						t.Errorf("pack %t, %v: %d samples of component %d, want %.2f", pack, weights, n, k, want)
@@ -63,7 +63,7 @@ func TestMixture(t *testing.T) {
 				}
 			}
 			if places[0] == places[1] {
-				t.Errorf("%v: the places of components are the same in two epochs", weights)
+				t.Errorf("%v: the positions of components are the same in two epochs", weights)
 			}
 			for k, windows := range drawnOf {
 				seen, first := map[int64]int{}, int64(0)
@@ -79,7 +79,7 @@ func TestMixture(t *testing.T) {
 					least, most = min(least, seen[w]), max(most, seen[w])
 				}
 				if most-least > 1 {
-					t.Errorf("pack %t, %v: windows of component %d came %d to %d times", pack, weights, k, least, most)
+					t.Errorf("pack %t, %v: windows of component %d were drawn %d to %d times", pack, weights, k, least, most)
 				}
 			}
 			if len(set.Notes) < 3 || !strings.HasPrefix(set.Notes[len(set.Notes)-1], fmt.Sprintf("2.jsonl: weight %g: %.1f %% of the samples", weights[2], 100*float64(s.mix[2].samples)/float64(s.Windows()))) {
@@ -89,8 +89,8 @@ func TestMixture(t *testing.T) {
 	}
 }
 
-// TestMixtureValidates: of every item documents are kept for validation, none is in both,
-// and all of them are in one.
+// TestMixtureValidates checks that some documents of every item are used for validation, and
+// that each document is in exactly one set.
 func TestMixtureValidates(t *testing.T) {
 	d, _ := drawn(slices.Repeat([]int{3, 1, 7, 2}, 25))
 	d.groups = []int32{60, 60, 100} // an item without a document among them
@@ -104,7 +104,7 @@ func TestMixtureValidates(t *testing.T) {
 		}
 		for g, end := range train.groups {
 			for w := range int64(end) {
-				for _, doc := range train.of(w) {
+				for _, doc := range train.documentsOf(w) {
 					if doc >= d.groups[g] {
 						t.Errorf("pack %t: document %d is before the end of group %d", pack, doc, g)
 					}
@@ -117,8 +117,9 @@ func TestMixtureValidates(t *testing.T) {
 	}
 }
 
-// TestMixtureOfSizes: by weights that are the numbers of documents, each comes once an
-// epoch; what is no weight, or less than a sample, is refused; other weights are other data.
+// TestMixtureOfSizes checks that with weights equal to the numbers of documents each comes once
+// per epoch, that invalid or too small weights are refused, and that weights change the
+// fingerprint.
 func TestMixtureOfSizes(t *testing.T) {
 	set, err := mixed(t, false, 60, 30, 10)
 	if err != nil {
@@ -143,10 +144,10 @@ func TestMixtureOfSizes(t *testing.T) {
 		t.Errorf("the same fingerprint with other weights: %v %v", err, err2)
 	}
 	for want, weights := range map[string][]float64{
-		"data.documents[2]: 2.jsonl: its weight, 1e-05 of 2.00001, is less than one of 100 samples; raise it or leave the file out": {1, 1, 1e-5},
-		"data.documents[1]: a weight of 0; want a positive number":                                                                  {1, 0, 1},
-		"data.documents[0]: a weight of NaN; want a positive number":                                                                {math.NaN(), 1, 1},
-		"data.documents: 2 weights of 3 patterns; give each one, or none":                                                           {1, 1},
+		"data.documents[2]: 2.jsonl: its weight, 1e-05 of 2.00001, is less than one of 100 samples; raise the weight or remove the pattern": {1, 1, 1e-5},
+		"data.documents[1]: a weight of 0; want a positive number":                                                                          {1, 0, 1},
+		"data.documents[0]: a weight of NaN; want a positive number":                                                                        {math.NaN(), 1, 1},
+		"data.documents: 2 weights for 3 patterns; give every pattern a weight, or none":                                                    {1, 1},
 	} {
 		if _, err := mixed(t, false, weights...); err == nil || err.Error() != want {
 			t.Errorf("%v: %v, want %s", weights, err, want)
@@ -154,7 +155,7 @@ func TestMixtureOfSizes(t *testing.T) {
 	}
 }
 
-// learnedPart is the first component's of all targets, counted from samples, in percent.
+// learnedPart returns the first component's share of all targets in the samples, in percent.
 func learnedPart(s *Split) float64 {
 	var own, all float64
 	for i := range s.Windows() {

@@ -6,21 +6,20 @@ import (
 	"slices"
 )
 
-// pack deals documents to new sequences of T positions by best fit decreasing: the
-// longest first, of equals the first; each to the sequence whose gap is the least
-// that is enough, of equals the one that got a document last, or else to a new one.
-// It makes at most 11/9 of the sequences that are needed, and 4 more (Johnson, Demers,
-// Ullman, Garey and Graham, SIAM J. Comput. 3, 1974). What comes of it depends on the
-// documents alone: a sequence stays what it is in every epoch, and the seed orders
-// sequences. They are in the order in which they were begun, and documents in each in
-// their own.
+// pack distributes documents to new sequences of T positions by best fit decreasing: longest
+// first, ties in order; each goes to the sequence with the smallest sufficient gap, ties to
+// the one that last received a document, or else to a new one. It uses at most 11/9 of the
+// minimum number of sequences, plus 4 (Johnson, Demers, Ullman, Garey and Graham, SIAM J.
+// Comput. 3, 1974). The result depends only on the documents: sequences are the same in every
+// epoch, and the seed only orders them. Sequences are in the order in which they were begun,
+// and the documents of each in their original order.
 func (s *sequences) pack(docs []int32, T int) {
-	order := make([]int32, len(docs)) // of docs
+	order := make([]int32, len(docs)) // indices of docs
 	for i := range order {
 		order[i] = int32(i)
 	}
 	slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(s.positions(docs[b]), s.positions(docs[a])) })
-	in, free := make([]int32, len(docs)), newGaps(T) // the sequence of each of docs
+	in, free := make([]int32, len(docs)), newGaps(T) // in: the sequence of each of docs
 	for _, i := range order {
 		n := s.positions(docs[i])
 		seq, gap := free.take(n)
@@ -48,11 +47,11 @@ func (s *sequences) pack(docs []int32, T int) {
 	}
 }
 
-// gaps are sequences by the positions that are left in each.
+// gaps indexes sequences by the number of positions free in each.
 type gaps struct {
-	last  []int32  // (T+1) by gap: the sequence that got it last; -1: none has it
-	next  []int32  // by sequence: the one that got the same gap before it, or -1
-	some  []uint64 // bit r: a sequence has gap r
+	last  []int32  // (T+1) by gap: the last sequence with that gap, or -1
+	next  []int32  // by sequence: the previous one with the same gap, or -1
+	some  []uint64 // bit r: some sequence has gap r
 	words []uint64 // bit w: word w of some is not 0
 }
 
@@ -70,8 +69,8 @@ func (r *gaps) put(seq int32, gap int) {
 	r.words[gap/64/64] |= 1 << (gap / 64 % 64)
 }
 
-// take takes out the last sequence of those with the least gap that is n or more; -1
-// if there is none.
+// take removes the last sequence with the smallest gap of at least n, or returns -1 if there
+// is none.
 func (r *gaps) take(n int) (seq int32, gap int) {
 	if gap = r.least(n); gap < 0 {
 		return -1, 0
@@ -85,7 +84,7 @@ func (r *gaps) take(n int) (seq int32, gap int) {
 	return seq, gap
 }
 
-// least is the least gap of n or more that a sequence has, or -1.
+// least returns the smallest gap of at least n, or -1.
 func (r *gaps) least(n int) int {
 	if w := r.some[n/64] >> (n % 64); w != 0 {
 		return n + bits.TrailingZeros64(w)
@@ -97,7 +96,7 @@ func (r *gaps) least(n int) int {
 	return 64*word + bits.TrailingZeros64(r.some[word])
 }
 
-// nextBit is the first bit from n on that is set, or -1.
+// nextBit returns the first set bit from n on, or -1.
 func nextBit(words []uint64, n int) int {
 	for i := n / 64; i < len(words); i++ {
 		w := words[i]

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// drawn are documents of so many positions, whose tokens are all different from each
-// other: document i has 1000i, 1000i+1, ...
+// drawn returns documents with the given numbers of positions and unique tokens: document i
+// has 1000i, 1000i+1, ...
 func drawn(lengths []int) (*documents, []int32) {
 	d, all := &documents{starts: []int64{0}}, []int32(nil)
 	for i, n := range lengths {
@@ -23,7 +23,8 @@ func drawn(lengths []int) (*documents, []int32) {
 	return d, all
 }
 
-// bestFit is best fit decreasing, looking at every sequence: their documents.
+// bestFit packs by best fit decreasing, examining every sequence, and returns the documents of
+// each.
 func bestFit(lengths []int, T int) (seqs [][]int32) {
 	var gap, used []int
 	order := make([]int, len(lengths))
@@ -49,8 +50,8 @@ func bestFit(lengths []int, T int) (seqs [][]int32) {
 	return seqs
 }
 
-// TestPackIsBestFit compares with the slow loop: also gaps of many words, and lengths
-// that fill a sequence.
+// TestPackIsBestFit compares with the slow loop, including gaps of many words and lengths that
+// fill a sequence.
 func TestPackIsBestFit(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := range 300 {
@@ -60,21 +61,21 @@ func TestPackIsBestFit(t *testing.T) {
 			lengths[i] = 1 + rng.IntN(1+rng.IntN(T))
 		}
 		d, all := drawn(lengths)
-		got, want := d.dealt([][]int32{all}, T, true), bestFit(lengths, T)
+		got, want := d.arrange([][]int32{all}, T, true), bestFit(lengths, T)
 		if got.len() != len(want) {
 			t.Fatalf("%d documents in %d: %d sequences, want %d", len(lengths), T, got.len(), len(want))
 		}
 		for i, docs := range want {
-			if !slices.Equal(got.of(int64(i)), docs) {
-				t.Fatalf("%d documents in %d: sequence %d is %v, want %v", len(lengths), T, i, got.of(int64(i)), docs)
+			if !slices.Equal(got.documentsOf(int64(i)), docs) {
+				t.Fatalf("%d documents in %d: sequence %d is %v, want %v", len(lengths), T, i, got.documentsOf(int64(i)), docs)
 			}
 		}
 	}
 }
 
-// TestPackedSamples reads all sequences of two groups: every document is there once, in
-// one piece, with the targets and masks it has alone; nothing predicts another document's
-// token; positions without a document have no loss and see nobody.
+// TestPackedSamples reads all sequences of two groups: every document occurs once,
+// contiguously, with the targets and masks it has alone; no position predicts another
+// document's token; padding has no loss and attends to nothing.
 func TestPackedSamples(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	const T = 40
@@ -83,8 +84,8 @@ func TestPackedSamples(t *testing.T) {
 		lengths = append(lengths, 1+rng.IntN(1+rng.IntN(T)))
 	}
 	d, all := drawn(lengths)
-	s := newDocumentSplit(d.dealt([][]int32{all[:70], all[70:]}, T, true), Source{Context: T})
-	alone := newDocumentSplit(d.dealt([][]int32{all}, T, false), Source{Context: T})
+	s := newDocumentSplit(d.arrange([][]int32{all[:70], all[70:]}, T, true), Source{Context: T})
+	alone := newDocumentSplit(d.arrange([][]int32{all}, T, false), Source{Context: T})
 	seen, learned := map[int32]int{}, 0
 	for w := range s.Windows() {
 		input, target, start := make([]int32, T), make([]int32, T), make([]int32, T)
@@ -109,7 +110,7 @@ func TestPackedSamples(t *testing.T) {
 			}
 			for _, from := range start[at : at+n] {
 				if int(from) != at {
-					t.Fatalf("sequence %d: document %d begins at %d, says %d", w, doc, at, from)
+					t.Fatalf("sequence %d: document %d begins at %d, but start is %d", w, doc, at, from)
 				}
 			}
 			if seen[doc]++; (doc < 70) != (w < int64(s.docs.groups[0])) {
@@ -124,13 +125,13 @@ func TestPackedSamples(t *testing.T) {
 	}
 	for doc, n := range seen {
 		if n != 1 {
-			t.Errorf("document %d is there %d times", doc, n)
+			t.Errorf("document %d occurs %d times", doc, n)
 		}
 	}
 }
 
-// TestPackedFiles: the masks of prompts, cut documents, validation documents, what is
-// said of it, and that the order is a function of the seed and the number of the sample.
+// TestPackedFiles covers the masks of prompts, cut documents, validation documents and notes,
+// and checks that the order is a function of the seed and the sample.
 func TestPackedFiles(t *testing.T) {
 	var all, dev []any
 	for i := range 120 {
@@ -144,12 +145,12 @@ func TestPackedFiles(t *testing.T) {
 	set := open(t, source)
 	want := []string{
 		"25 documents are longer than 17 tokens and are cut: 61 tokens are not trained on",
-		fmt.Sprintf("120 documents are packed into %d sequences of 16 tokens, %.1f %% full", set.Train.Windows(), 100*set.Train.docs.full(16)),
+		fmt.Sprintf("120 documents are packed into %d sequences of 16 tokens, %.1f %% full", set.Train.Windows(), 100*set.Train.docs.fillRatio(16)),
 	}
 	if !slices.Equal(set.Notes, want) {
 		t.Errorf("notes %q, want %q", set.Notes, want)
 	}
-	if full := set.Train.docs.full(16); full < 0.95 {
+	if full := set.Train.docs.fillRatio(16); full < 0.95 {
 		t.Errorf("%.3f full", full)
 	}
 	count := func(s *Split, first int64) (targets map[int32]int) {
@@ -163,7 +164,7 @@ func TestPackedFiles(t *testing.T) {
 				}
 				targets[id]++
 				if low := id >= 'a' && id <= 'z'; !low || input[k] != id && input[k] != ':' && input[k] != '?' {
-					t.Fatalf("%q is learned behind %q", id, input[k])
+					t.Fatalf("%q is learned after %q", id, input[k])
 				}
 			}
 		}
@@ -212,7 +213,7 @@ func TestPackedFiles(t *testing.T) {
 
 func TestPackedBatchAllocatesNothing(t *testing.T) {
 	d, all := drawn([]int{3, 5, 2, 7, 1, 1, 4})
-	s := newDocumentSplit(d.dealt([][]int32{all}, 8, true), Source{Context: 8})
+	s := newDocumentSplit(d.arrange([][]int32{all}, 8, true), Source{Context: 8})
 	s.shuffle = true
 	input, target, start, at := make([]int32, 16), make([]int32, 16), make([]int32, 16), int64(0)
 	if n := testing.AllocsPerRun(100, func() { s.Batch(input, target, start, at); at += 2 }); n != 0 {
@@ -220,7 +221,7 @@ func TestPackedBatchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkPack is a million documents.
+// BenchmarkPack packs a million documents.
 func BenchmarkPack(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	lengths := make([]int, 1<<20)
@@ -231,7 +232,7 @@ func BenchmarkPack(b *testing.B) {
 		all[i] = int32(i)
 	}
 	for b.Loop() {
-		s := d.dealt([][]int32{all}, 2048, true)
-		b.ReportMetric(100*s.full(2048), "%full")
+		s := d.arrange([][]int32{all}, 2048, true)
+		b.ReportMetric(100*s.fillRatio(2048), "%full")
 	}
 }

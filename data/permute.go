@@ -2,19 +2,18 @@ package data
 
 import "math/bits"
 
-// permutation is a bijection of [0, n), a Feistel network over the next power
-// of four with cycle walking: values that fall outside [0, n) are sent through
-// again, fewer than three times on average. Its keys depend on seed and epoch
-// alone, so nothing is stored. (Black and Rogaway, Ciphers with Arbitrary
-// Finite Domains, CT-RSA 2002.)
+// permutation is a bijection of [0, n): a Feistel network over the next power of four with
+// cycle walking, which passes values outside [0, n) through the network again, fewer than
+// three times on average. Its keys depend only on seed and epoch, so nothing is stored.
+// (Black and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002.)
 type permutation struct {
 	n    uint64
 	half uint // bits of each half
 	keys [rounds]uint64
 }
 
-// rounds of the network: with four it is already close to random on large
-// domains; the halves of a small one have few bits, and rounds are cheap.
+// rounds is the number of rounds. Four are already close to random on large domains, but the
+// halves of a small one have few bits, and rounds are cheap.
 const rounds = 8
 
 // golden is 2^64 over the golden ratio, the increment of SplitMix64.
@@ -30,13 +29,13 @@ func newPermutation(seed, epoch, n uint64) permutation {
 	return p
 }
 
-// permuted is where position i < n goes in an epoch.
+// permuted returns the image of position i < n in an epoch.
 func permuted(seed uint64, epoch, n, i int64) int64 {
 	p := newPermutation(seed, uint64(epoch), uint64(n))
 	return int64(p.at(uint64(i)))
 }
 
-// at is where i < n goes.
+// at returns the image of i < n.
 func (p *permutation) at(i uint64) uint64 {
 	mask := uint64(1)<<p.half - 1
 	for {

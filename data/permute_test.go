@@ -25,15 +25,15 @@ func TestPermutationIsABijection(t *testing.T) {
 			slices.Sort(got)
 			for i, x := range got {
 				if x != uint64(i) {
-					t.Fatalf("n=%d seed=%d: not a permutation: place %d has %d", n, seed, i, x)
+					t.Fatalf("n=%d seed=%d: not a permutation: position %d has %d", n, seed, i, x)
 				}
 			}
 		}
 	}
 }
 
-// TestPermutationIsPinned fixes the order for ever: a resumed run must meet
-// the samples its older self would have met.
+// TestPermutationIsPinned fixes the order: a resumed run must read the same samples in later
+// versions.
 func TestPermutationIsPinned(t *testing.T) {
 	if got, want := order(1, 0, 10), []uint64{7, 3, 5, 1, 0, 4, 6, 8, 2, 9}; !slices.Equal(got, want) {
 		t.Errorf("epoch 0: %v, want %v", got, want)
@@ -57,14 +57,14 @@ func TestPermutationDependsOnSeedAndEpoch(t *testing.T) {
 			}
 		}
 		if same > 10 { // 1 is expected
-			t.Errorf("seed %d epoch %d agrees with seed 1 epoch 1 at %d of 1000 places", other[0], other[1], same)
+			t.Errorf("seed %d epoch %d agrees with seed 1 epoch 1 at %d of 1000 positions", other[0], other[1], same)
 		}
 	}
 }
 
-// TestPermutationIsUniform counts, over 20000 epochs, where place i of 10 goes.
-// Each of 100 cells expects 2000; the sum of squared deviations over 2000 has
-// 81 degrees of freedom, and exceeds 150 by chance less than once in 10^5.
+// TestPermutationIsUniform counts, over 20000 epochs, where position i of 10 is mapped. Each of
+// 100 cells expects 2000; the sum of squared deviations over 2000 has 81 degrees of freedom,
+// and exceeds 150 by chance less than once in 10^5.
 func TestPermutationIsUniform(t *testing.T) {
 	const n, epochs = 10, 20000
 	var cells [n][n]float64
@@ -84,8 +84,8 @@ func TestPermutationIsUniform(t *testing.T) {
 	}
 }
 
-// TestPermutationHasNoTrend looks at neighbours in a large epoch: the mean
-// distance of two random places of [0, n) is n/3.
+// TestPermutationHasNoTrend examines neighbours in a large epoch: the mean distance of two
+// random positions in [0, n) is n/3.
 func TestPermutationHasNoTrend(t *testing.T) {
 	const n = 1 << 16
 	sum, rising := 0.0, 0

@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// GPT-2 cuts text into pieces before it merges pairs, by the regular expression
+// GPT-2 splits text into pieces before it merges pairs, by the regular expression
 //
 //	's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //
-// The functions below are this expression by hand: some ten times the speed of
-// a general matcher, and at home in bytes that are not UTF-8, each of which
-// counts as a character of the third kind.
+// The functions below implement this expression directly, about ten times as fast as a
+// general matcher. They accept bytes that are not UTF-8, each of which counts as a character
+// of the third kind.
 
 type class uint8
 
@@ -23,7 +23,7 @@ const (
 	space
 )
 
-// classify is the class and the length in bytes of the first character.
+// classify returns the class and the length in bytes of the first character.
 func classify(text []byte) (class, int) {
 	if c := text[0]; c < utf8.RuneSelf {
 		return ascii[c], 1
@@ -51,8 +51,7 @@ var ascii = func() (t [utf8.RuneSelf]class) {
 	return t
 }()
 
-// pieceLen is the length in bytes of the first piece of a text that is not
-// empty.
+// pieceLen returns the length in bytes of the first piece of a non-empty text.
 func pieceLen(text []byte) int {
 	if text[0] == '\'' {
 		if n := contraction(text); n > 0 {
@@ -78,8 +77,8 @@ func pieceLen(text []byte) int {
 	return end
 }
 
-// spaceLen is the length of a run of white space, less its last character if
-// something else follows and the run is longer than that.
+// spaceLen returns the length of a run of white space, without its last character if the run
+// is longer than that and something follows it.
 func spaceLen(text []byte) int {
 	last, end := 0, 0
 	for end < len(text) {
@@ -104,12 +103,12 @@ func contraction(text []byte) int {
 	return 0
 }
 
-// chunkBytes is about how much text is encoded at once.
+// chunkBytes is the approximate size of a chunk of text.
 const chunkBytes = 1 << 20
 
-// chunkLen is where to cut a long text so that encoding the parts is encoding
-// the whole: before the first white space after other text beyond chunkBytes.
-// No piece goes from text into white space.
+// chunkLen returns where to cut a long text so that encoding the parts equals encoding the
+// whole: before the first white space after other text beyond chunkBytes. No piece extends
+// from text into white space.
 func chunkLen(text []byte) int {
 	for at := chunkBytes; at < len(text); at++ {
 		i := bytes.IndexAny(text[at:], " \n")

@@ -14,8 +14,7 @@ import (
 	"sync/atomic"
 )
 
-// block is what is hashed and checked at once: at most blockBytes of one
-// segment.
+// block is a unit of hashing and checking: at most blockBytes of one segment.
 type block struct {
 	segment int
 	at      int // tokens before it in the segment
@@ -26,9 +25,8 @@ const blockBytes = 1 << 20
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// scan reads every token once. It returns the fingerprint and the largest id,
-// or an error that names the first id that is not in [0, limit); a limit of 0
-// allows every int32.
+// scan reads every token once. It returns the fingerprint and the largest id, or an error
+// that names the first id outside [0, limit); a limit of 0 allows every int32.
 //
 // The fingerprint is the SHA-256 of, for each block of each segment in order,
 // its id width and length (2 and 4 bytes) and its CRC-32C: a checksum against
@@ -83,8 +81,8 @@ func (c *Corpus) blocks() (blocks []block) {
 	return blocks
 }
 
-// largestID is the largest of the ids in b, where negative ones are the largest.
-// Ids of one byte are not looked at: every vocabulary has 256.
+// largestID returns the largest id in b, where negative ids are larger than all others. It
+// does not examine ids of one byte: every vocabulary has at least 256.
 func largestID(b []byte, width int) (largest uint64) {
 	switch width {
 	case 1:
@@ -105,21 +103,21 @@ func largestID(b []byte, width int) (largest uint64) {
 	return largest
 }
 
-// outOfRange names the first bad id of a block that has one.
+// outOfRange returns an error that names the first bad id of a block.
 func (c *Corpus) outOfRange(b block, limit int) error {
 	s := c.segments[b.segment]
 	for i := b.at; i < s.len(); i++ {
 		at := i * s.width
 		if id := largestID(s.data[at:at+s.width], s.width); id >= uint64(limit) {
-			return fmt.Errorf("%s: token %d, at byte %d, has id %d, but the vocabulary has ids 0 to %d; these tokens were made with another tokenizer, are of another type than %d bytes each (data.dtype), or the model's vocabulary is too small",
+			return fmt.Errorf("%s: token %d, at byte %d, has id %d, but the vocabulary has ids 0 to %d; another tokenizer made these tokens, they do not have %d bytes each (data.dtype), or the model's vocabulary is too small",
 				s.name, i, s.at+at, int64(id), limit-1, s.width)
 		}
 	}
 	panic(fmt.Sprintf("data: no id >= %d in a block that has one", limit))
 }
 
-// each calls f(0) to f(n-1) on as many goroutines as there are cores and
-// returns when all are done.
+// each calls f(0) to f(n-1) on as many goroutines as there are cores and waits for them. It
+// stops early if ctx ends.
 func each(ctx context.Context, n int, f func(i int)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup

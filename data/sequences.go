@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// sequences are the samples of documents.
+// sequences are the samples made of documents.
 type sequences struct {
 	*documents
 	index  []int32 // documents, sequence by sequence
-	begins []int32 // (sequences+1) where those of each begin in index; the last is its length
-	groups []int32 // sequences before the end of each group
-	packed bool    // a sequence may have several documents, which do not see each other
+	begins []int32 // (sequences+1) start of each in index; the last is len(index)
+	groups []int32 // number of sequences before the end of each group
+	packed bool    // a sequence may have several documents, which do not attend to each other
 }
 
 func (s *sequences) len() int { return len(s.begins) - 1 }
 
-// of is the documents of a sequence.
-func (s *sequences) of(i int64) []int32 { return s.index[s.begins[i]:s.begins[i+1]] }
+// documentsOf returns the documents of a sequence.
+func (s *sequences) documentsOf(i int64) []int32 { return s.index[s.begins[i]:s.begins[i+1]] }
 
-// read fills a sample, behind its last document by Pad.
+// read fills a sample with a sequence, padded by Pad.
 func (s *sequences) read(input, target, start []int32, i int64) {
 	at := 0
-	for _, doc := range s.of(i) {
+	for _, doc := range s.documentsOf(i) {
 		n := s.fill(input[at:], target[at:], doc)
 		for k := range n {
 			if s.packed {
@@ -37,9 +37,8 @@ func (s *sequences) read(input, target, start []int32, i int64) {
 	Pad(input, target, start, at)
 }
 
-// Pad fills a sample from position at on with token 0 without a loss. Where documents
-// are packed (start is not nil), each such position is a document of its own, so that
-// nobody looks for what it sees.
+// Pad fills a sample from position at on with token 0 without a loss. If documents are packed
+// (start is not nil), each such position is a document of its own and attends only to itself.
 func Pad(input, target, start []int32, at int) {
 	for ; at < len(input); at++ {
 		input[at], target[at] = 0, Ignored
@@ -49,8 +48,8 @@ func Pad(input, target, start []int32, at int) {
 	}
 }
 
-// dealt makes sequences of T positions of some documents of each group.
-func (d *documents) dealt(groups [][]int32, T int, packed bool) *sequences {
+// arrange puts documents of each group in sequences of T positions.
+func (d *documents) arrange(groups [][]int32, T int, packed bool) *sequences {
 	s := &sequences{documents: d, begins: []int32{0}, packed: packed}
 	for _, docs := range groups {
 		if packed {
@@ -66,8 +65,8 @@ func (d *documents) dealt(groups [][]int32, T int, packed bool) *sequences {
 	return s
 }
 
-// full is the part of all positions that documents take.
-func (s *sequences) full(T int) float64 {
+// fillRatio returns the fraction of all positions that documents occupy.
+func (s *sequences) fillRatio(T int) float64 {
 	sum := 0
 	for _, i := range s.index {
 		sum += s.positions(i)
@@ -75,7 +74,7 @@ func (s *sequences) full(T int) float64 {
 	return float64(sum) / float64(s.len()) / float64(T)
 }
 
-// openDocuments makes the splits of documents.
+// openDocuments creates the splits of documents.
 func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error {
 	r, err := s.newDocReader(set.Tokenizer)
 	if err != nil {
@@ -113,7 +112,7 @@ func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error
 	return set.mix(s)
 }
 
-// groups are the files of each pattern that has a weight, or else all of them.
+// groups returns the files by pattern if patterns have weights, otherwise all in one group.
 func (d Documents) groups(files []file) [][]file {
 	if len(d.Weights) == 0 {
 		return [][]file{files}
@@ -125,8 +124,8 @@ func (d Documents) groups(files []file) [][]file {
 	return groups
 }
 
-// splitDocuments deals documents to training and validation: those of the files
-// for it, or else every one at which the fraction adds up to another whole.
+// splitDocuments assigns documents to training and validation. Validation uses its own files
+// or, without them, each document at which the accumulated fraction reaches another integer.
 func (set *Set) splitDocuments(s Source, train, validation *documents) {
 	fraction := s.Validation
 	if len(s.Documents.Validation) > 0 {
@@ -145,19 +144,19 @@ func (set *Set) splitDocuments(s Source, train, validation *documents) {
 		last := &trains[len(trains)-1]
 		*last = append(*last, int32(i))
 	}
-	for len(trains) < len(train.groups) { // the last have no documents
+	for len(trains) < len(train.groups) { // the last groups are empty
 		trains = append(trains, nil)
 	}
-	set.Train = newDocumentSplit(train.dealt(trains, s.Context, s.Documents.Pack), s)
+	set.Train = newDocumentSplit(train.arrange(trains, s.Context, s.Documents.Pack), s)
 	set.Train.shuffle, set.Train.seed = true, s.Seed
 	switch {
 	case len(s.Documents.Validation) > 0:
 		for i := range validation.len() {
 			held = append(held, int32(i))
 		}
-		set.Validation = newDocumentSplit(validation.dealt([][]int32{held}, s.Context, s.Documents.Pack), s)
+		set.Validation = newDocumentSplit(validation.arrange([][]int32{held}, s.Context, s.Documents.Pack), s)
 	case s.Validation > 0:
-		set.Validation = newDocumentSplit(train.dealt([][]int32{held}, s.Context, s.Documents.Pack), s)
+		set.Validation = newDocumentSplit(train.arrange([][]int32{held}, s.Context, s.Documents.Pack), s)
 	}
 }
 
@@ -165,7 +164,7 @@ func newDocumentSplit(docs *sequences, s Source) *Split {
 	return &Split{docs: docs, context: int64(s.Context), stretches: stretches{windows: int64(docs.len())}}
 }
 
-// mix refuses sets too small to train on, and weighs their parts.
+// mix refuses sets that are too small to train on, and applies the weights.
 func (set *Set) mix(s Source) error {
 	docs, batch := set.Train.docs, int64(max(s.Batch, 1))
 	if set.Train.Windows() < batch {
@@ -177,10 +176,10 @@ func (set *Set) mix(s Source) error {
 		return problem("documents", "%s", strings.Join(append([]string{few}, set.Notes...), "; "))
 	}
 	if set.Validation != nil && set.Validation.Windows() == 0 {
-		return problem("validation", "no document is left to validate on; add some, raise the fraction, name data.validation_documents, or set it to 0 to train without validation")
+		return problem("validation", "no documents left to validate on; add some, raise the fraction, set data.validation_documents, or set the fraction to 0 to train without validation")
 	}
 	if docs.packed {
-		set.Notes = append(set.Notes, fmt.Sprintf("%d documents are packed into %d sequences of %d tokens, %.1f %% full", len(docs.index), docs.len(), s.Context, 100*docs.full(s.Context)))
+		set.Notes = append(set.Notes, fmt.Sprintf("%d documents are packed into %d sequences of %d tokens, %.1f %% full", len(docs.index), docs.len(), s.Context, 100*docs.fillRatio(s.Context)))
 	}
 	if len(s.Documents.Weights) == 0 {
 		return nil
@@ -194,23 +193,23 @@ func (set *Set) mix(s Source) error {
 
 func (n counts) notes(context int) (notes []string) {
 	if n.cut > 0 {
-		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are cut: %d tokens are not trained on", n.cut, context+1, n.dropped))
+		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are cut: %d tokens are not trained on", n.cut, context+1, n.cutTokens))
 	}
-	if n.barren > 0 {
-		notes = append(notes, fmt.Sprintf("%d documents have nothing to learn from within that length and are left out", n.barren))
+	if n.empty > 0 {
+		notes = append(notes, fmt.Sprintf("%d documents have no token to learn within that length and are skipped", n.empty))
 	}
 	return notes
 }
 
-// learnedIn is the targets with a loss of a sequence.
+// learnedIn returns the number of targets with a loss in a sequence.
 func (s *sequences) learnedIn(i int64) (sum int) {
-	for _, doc := range s.of(i) {
+	for _, doc := range s.documentsOf(i) {
 		sum += int(s.learned[doc])
 	}
 	return sum
 }
 
-// Learned is the number of targets with a loss in n samples from one on.
+// Learned returns the number of targets with a loss in n samples, starting at sample.
 func (s *Split) Learned(sample, n int64) (sum int) {
 	if s.docs == nil {
 		return int(n * s.context)

@@ -5,22 +5,22 @@ import (
 	"math"
 )
 
-// periods is about how many validation stretches a corpus has.
+// periods is the approximate number of validation stretches in a corpus.
 const periods = 100
 
-// stretches is where the windows of a split lie: window w of T+1 tokens begins
-// at token first + (w/per)*stride + (w%per)*T.
+// stretches locates the windows of a split: window w of T+1 tokens begins at token
+// first + (w/per)*stride + (w%per)*T.
 type stretches struct {
 	windows       int64
-	per           int64 // windows of a stretch, >= 1
+	per           int64 // windows per stretch, >= 1
 	first, stride int64 // tokens
 }
 
 type layout struct{ train, held stretches }
 
-// layOut cuts n tokens into windows of T+1. With a fraction f > 0 the corpus is
-// periods of [train*T+1 tokens | held*T+1 tokens]; the last, partial period is
-// filled in the same order. Up to T tokens at the end are left over.
+// layOut divides n tokens into windows of T+1. With a fraction f > 0 the corpus consists of
+// about periods repetitions of [train*T+1 tokens | held*T+1 tokens]; the last, partial one is
+// filled in the same order. Up to T tokens at the end are unused.
 func layOut(n, T int64, f float64) layout {
 	total := max(n-1, 0) / T
 	if f == 0 {
@@ -40,23 +40,23 @@ func layOut(n, T int64, f float64) layout {
 
 // Split is the training or the validation part of a set.
 type Split struct {
-	corpus    *Corpus // nil: there are documents
+	corpus    *Corpus // nil for documents
 	docs      *sequences
-	mix       mixture // of training windows of documents
+	mix       mixture // of training documents, if they have weights
 	context   int64   // T
 	stretches stretches
 	shuffle   bool
 	seed      uint64
 }
 
-// Windows is the number of samples of an epoch.
+// Windows returns the number of samples per epoch.
 func (s *Split) Windows() int64 { return s.stretches.windows }
 
-// Batch reads consecutive samples, as many as fit: input and target are
-// (samples, T), and target[i] is the token after input[i], or Ignored. Where documents are
-// packed, start (samples, T) is for each position the first one of its document, and nil
-// otherwise. Samples are numbered through all epochs. It allocates nothing. An error is
-// of a token file that is not what it was when it was opened.
+// Batch reads consecutive samples, as many as fit: input and target are (samples, T), and
+// target[i] is the token after input[i], or Ignored. If documents are packed, start
+// (samples, T) receives, for each position, the first position of its document; otherwise it
+// is nil. Samples are numbered through all epochs. Batch allocates nothing. It returns an
+// error if a token file changed after it was opened.
 func (s *Split) Batch(input, target, start []int32, sample int64) error {
 	T := int(s.context)
 	if len(input) != len(target) || len(input)%T != 0 {
@@ -86,18 +86,18 @@ func (s *Split) windowsOf(input, target []int32, sample int64) error {
 		target[T-1] = s.corpus.At(at + s.context)
 		for _, id := range input[:T] {
 			if uint64(id) >= uint64(s.corpus.vocab) {
-				return fmt.Errorf("%s has changed since it was opened: it has the id %d now, of %d", s.corpus.named(at), id, s.corpus.vocab)
+				return fmt.Errorf("%s changed after it was opened: it now has the id %d, with a vocabulary of %d", s.corpus.named(at), id, s.corpus.vocab)
 			}
 		}
 		if id := target[T-1]; uint64(id) >= uint64(s.corpus.vocab) {
-			return fmt.Errorf("%s has changed since it was opened: it has the id %d now, of %d", s.corpus.named(at+s.context), id, s.corpus.vocab)
+			return fmt.Errorf("%s changed after it was opened: it now has the id %d, with a vocabulary of %d", s.corpus.named(at+s.context), id, s.corpus.vocab)
 		}
 		input, target = input[T:], target[T:]
 	}
 	return nil
 }
 
-// Window is the window, counted in corpus order, that a sample is.
+// Window returns the index, in corpus order, of a sample's window.
 func (s *Split) Window(sample int64) int64 {
 	if sample < 0 || s.Windows() == 0 {
 		panic(fmt.Sprintf("data: sample %d of %d windows", sample, s.Windows()))
@@ -113,28 +113,27 @@ func (s *Split) Window(sample int64) int64 {
 	return at
 }
 
-// start is the first token of a window.
+// start returns the first token of a window.
 func (s *Split) start(window int64) int64 {
 	x := s.stretches
 	return x.first + window/x.per*x.stride + window%x.per*s.context
 }
 
-// Share is how the samples of a step are dealt to ranks. Step t is samples
-// [t*Global, (t+1)*Global) however they are dealt.
+// Share determines how the samples of a step are distributed to ranks. Step t always has
+// samples [t*Global, (t+1)*Global).
 type Share struct {
 	Ranks      int
-	Accumulate int // micro-steps of a step
-	MicroBatch int // samples of a rank in a micro-step
+	Accumulate int // micro-steps per step
+	MicroBatch int // samples per rank and micro-step
 }
 
-// Global is the number of samples of a step.
+// Global returns the number of samples per step.
 func (s Share) Global() int64 {
 	return int64(s.Ranks) * int64(s.Accumulate) * int64(s.MicroBatch)
 }
 
-// First is the first of the MicroBatch samples that a rank reads in a
-// micro-step. Micro-steps are dealt out one after the other, each over all
-// ranks in order.
+// First returns the first of the MicroBatch samples that a rank reads in a micro-step. The
+// samples of a micro-step are consecutive, in rank order.
 func (s Share) First(step int64, micro, rank int) int64 {
 	return step*s.Global() + (int64(micro)*int64(s.Ranks)+int64(rank))*int64(s.MicroBatch)
 }

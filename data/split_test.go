@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// counting is a corpus of n tokens in which token i is i, in uneven segments.
+// counting returns a corpus of n tokens in uneven segments; token i is i.
 func counting(n int) *Corpus {
 	var segments []segment
 	for at, size := 0, 1; at < n; at, size = at+size, size%7+1 {
@@ -29,8 +29,8 @@ func splits(n, T int, f float64, seed uint64) (train, held *Split) {
 		&Split{corpus: c, context: int64(T), stretches: l.held}
 }
 
-// windows checks that each sample of an epoch is T+1 consecutive tokens of the
-// corpus and returns the first tokens, sorted.
+// windows checks that each sample of an epoch is T+1 consecutive tokens of the corpus, and
+// returns their first tokens, sorted.
 func windows(t rapid.TB, s *Split, epoch int64) (starts []int64) {
 	T := int(s.context)
 	input, target := make([]int32, T), make([]int32, T)
@@ -47,8 +47,8 @@ func windows(t rapid.TB, s *Split, epoch int64) (starts []int64) {
 	return starts
 }
 
-// TestWindowsPartitionTheCorpus: without validation the windows of an epoch
-// are 0, T, 2T ... and miss less than T targets at the end.
+// TestWindowsPartitionTheCorpus checks that without validation the windows of an epoch start
+// at 0, T, 2T ... and miss fewer than T targets at the end.
 func TestWindowsPartitionTheCorpus(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		T := rapid.IntRange(1, 20).Draw(t, "T")
@@ -61,15 +61,15 @@ func TestWindowsPartitionTheCorpus(t *testing.T) {
 					t.Fatalf("window %d begins at %d", i, at)
 				}
 			}
-			if left := n - 1 - len(starts)*T; left < 0 || left >= T {
-				t.Fatalf("%d windows of %d targets leave %d of %d", len(starts), T, left, n-1)
+			if rest := n - 1 - len(starts)*T; rest < 0 || rest >= T {
+				t.Fatalf("%d windows of %d targets leave %d of %d", len(starts), T, rest, n-1)
 			}
 		}
 	})
 }
 
-// TestNoLeakage: no token is in windows of both sets, windows of a set overlap
-// in at most one token, and the fraction is what was asked for.
+// TestNoLeakage checks that no token is in windows of both sets, that windows of a set overlap
+// in at most one token, and that the fraction is as requested.
 func TestNoLeakage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		T := rapid.IntRange(1, 12).Draw(t, "T")
@@ -95,14 +95,14 @@ func TestNoLeakage(t *testing.T) {
 		if want := f * total; want > 20 && (float64(len(b)) < 0.9*want-1 || float64(len(b)) > 1.1*want+1) {
 			t.Fatalf("%d of %.0f windows held for validation, want %.0f", len(b), total, want)
 		}
-		// Each stretch costs at most one target at its end, the corpus less than T.
+		// Each stretch costs at most one target at its end, the corpus fewer than T.
 		if lost := float64(n) - total*float64(T); lost > float64(T)+2*(2+float64(n)/float64(train.stretches.stride)) {
 			t.Fatalf("%.0f of %d tokens lost", lost, n)
 		}
 	})
 }
 
-// TestValidationIsSpread: every tenth of a corpus has its share.
+// TestValidationIsSpread checks that every tenth of a corpus has its share.
 func TestValidationIsSpread(t *testing.T) {
 	_, held := splits(100000, 8, 0.02, 1)
 	var tenths [10]int
@@ -123,8 +123,8 @@ func TestValidationOrderIsTheCorpus(t *testing.T) {
 	}
 }
 
-// TestStepIsTheSameForAnyShare deals the same global batch in every way and
-// compares what all ranks together read in a step.
+// TestStepIsTheSameForAnyShare distributes the same global batch in every way and compares the
+// samples that all ranks together read in a step.
 func TestStepIsTheSameForAnyShare(t *testing.T) {
 	const T, global = 5, 12
 	train, _ := splits(331, T, 0.1, 8)
@@ -152,7 +152,7 @@ func TestStepIsTheSameForAnyShare(t *testing.T) {
 	}
 }
 
-// together is the first tokens of all that the ranks read in a step.
+// together returns the first tokens of all samples that the ranks read in a step.
 func together(s *Split, share Share, step int64) map[int32]int {
 	n := share.MicroBatch * int(s.context)
 	input, target := make([]int32, n), make([]int32, n)

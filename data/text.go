@@ -11,7 +11,7 @@ import (
 	"zeroth/input"
 )
 
-// readFiles reads text files as one segment of byte tokens.
+// readFiles reads text files into one segment of byte tokens.
 func readFiles(ctx context.Context, files []file, progress func(done, total int64)) ([]segment, error) {
 	starts := make([]int64, len(files)+1)
 	for i, f := range files {
@@ -27,12 +27,12 @@ func readFiles(ctx context.Context, files []file, progress func(done, total int6
 	return []segment{{name: "text", data: all, width: 1}}, joinSome(errs)
 }
 
-// readText fills dst, of f.size bytes, with a file that is text.
+// readText fills dst, of f.size bytes, with a text file.
 func readText(dst []byte, f file) error {
 	if err := readFile(dst, f); err != nil {
 		return err
 	}
-	return zeros(f.path, dst)
+	return refuseZeros(f.path, dst)
 }
 
 // readFile fills dst, of f.size bytes, with the file.
@@ -55,12 +55,12 @@ func readFile(dst []byte, f file) error {
 	return nil
 }
 
-// changed is the error of a file that is no longer what it was when found.
+// changed returns the error for a file whose size changed after it was found.
 func changed(f file, size int64) error {
-	return fmt.Errorf("%s: %d bytes when it was found, now %d or more; it is being written, start again when it is complete", f.path, f.size, size)
+	return fmt.Errorf("%s: %d bytes when it was found, now %d or more; start again when it is completely written", f.path, f.size, size)
 }
 
-// joinSome joins the errors, only counting those after the eighth.
+// joinSome joins the first eight errors and counts the others.
 func joinSome(errs []error) error {
 	var some []error
 	more := 0
@@ -72,12 +72,12 @@ func joinSome(errs []error) error {
 		}
 	}
 	if more > 0 {
-		some = append(some, fmt.Errorf("and %d files more", more))
+		some = append(some, fmt.Errorf("and %d more files", more))
 	}
 	return errors.Join(some...)
 }
 
-// meter adds up bytes done by several goroutines.
+// meter sums the bytes processed by several goroutines and reports progress.
 type meter struct {
 	sync.Mutex
 	done, total int64

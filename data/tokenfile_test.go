@@ -11,7 +11,7 @@ import (
 	"zeroth/data/tokenizer"
 )
 
-// llmcFile is a token file as llm.c's data scripts write it.
+// llmcFile returns a token file as written by llm.c's data scripts.
 func llmcFile(magic, version uint32, width int, claimed int, ids ...uint32) string {
 	b := make([]byte, headerBytes)
 	binary.LittleEndian.PutUint32(b[0:], magic)
@@ -20,7 +20,7 @@ func llmcFile(magic, version uint32, width int, claimed int, ids ...uint32) stri
 	return string(b) + string(littleEndian(ids, width))
 }
 
-// TestTokenFileBytes holds the three formats to their bytes.
+// TestTokenFileBytes checks the three formats byte for byte.
 func TestTokenFileBytes(t *testing.T) {
 	zeros := strings.Repeat("\x00", 253*4)
 	for name, c := range map[string]struct {
@@ -72,13 +72,13 @@ func TestBrokenTokenFiles(t *testing.T) {
 		want  string
 	}{
 		{"", 0, "is empty"},
-		{"abc", 0, "3 bytes are no whole number of uint16 ids"},
+		{"abc", 0, "3 bytes is not a whole number of uint16 ids"},
 		{llmcFile(20240520, 1, 2, 3, 1, 2), 0, "its header says 3 tokens of 2 bytes, 1030 bytes in all, but the file has 1028"},
 		{llmcFile(20240520, 1, 2, 1, 1, 2), 0, "its header says 1 tokens"},
 		{llmcFile(20240520, 1, 2, 0), 0, "its header says 0 tokens"},
 		{llmcFile(20240520, 1, 2, -1), 0, "its header says -1 tokens"},
 		{llmcFile(20240801, 7, 4, 2, 1), 0, "its header says 2 tokens of 4 bytes, 1032 bytes in all, but the file has 1028"},
-		{llmcFile(20240520, 2, 2, 1, 1), 0, "version 2; version 1 is known"},
+		{llmcFile(20240520, 2, 2, 1, 1), 0, "version 2; only version 1 is supported"},
 		{llmcFile(20240520, 1, 2, 1, 1)[:100], 0, "ends within its header of 1024"},
 		{llmcFile(20240520, 1, 2, 4, 1, 256, 300, 2), 256, "token 1, at byte 1026, has id 256, but the vocabulary has ids 0 to 255"},
 		{llmcFile(20240801, 7, 4, 2, 1, 1<<31), 0, "token 1, at byte 1028, has id 2147483648"},
@@ -92,7 +92,7 @@ func TestBrokenTokenFiles(t *testing.T) {
 	}
 }
 
-// wideFile is ids in a type of 2, 4 or 8 bytes, without a header.
+// wideFile returns ids in a type of 2, 4 or 8 bytes, without a header.
 func wideFile(width int, ids ...int64) string {
 	var b []byte
 	for _, id := range ids {
@@ -101,8 +101,8 @@ func wideFile(width int, ids ...int64) string {
 	return string(b)
 }
 
-// TestWideTokenFiles: ids of more than two bytes are read as such if the job
-// says so, and never as twice as many of two.
+// TestWideTokenFiles checks that ids of more than two bytes are read if the job gives their
+// type, and never misread as twice as many of two bytes.
 func TestWideTokenFiles(t *testing.T) {
 	small, large := []int64{15496, 995, 50256, 31373, 995, 11}, []int64{128000, 9906, 1917, 0, 0, 128001, 5}
 	for _, c := range []struct {
@@ -110,30 +110,30 @@ func TestWideTokenFiles(t *testing.T) {
 		ids   []int64
 		dtype string
 		vocab int
-		want  string // the error; "" if the ids are read
+		want  string // error; "" if the ids are read
 	}{
 		{2, small, "", 50257, ""},
 		{2, small, "uint16", 50257, ""},
-		{4, small, "", 50257, "as uint32 they are in the vocabulary from the first on; say data.dtype: uint32"},
-		{8, small, "", 50257, "as int64 they are in the vocabulary from the first on; say data.dtype: int64"},
-		{4, small, "", 0, "say data.dtype: uint32"},
-		{8, small, "", 0, "say data.dtype: int64"},
+		{4, small, "", 50257, "also fit the vocabulary as uint32; set data.dtype: uint32"},
+		{8, small, "", 50257, "also fit the vocabulary as int64; set data.dtype: int64"},
+		{4, small, "", 0, "set data.dtype: uint32"},
+		{8, small, "", 0, "set data.dtype: int64"},
 		{4, small, "uint32", 50257, ""},
 		{4, small, "int32", 50257, ""},
 		{8, small, "int64", 50257, ""},
-		{4, large, "", 128256, "say data.dtype: uint32"},
-		{8, large, "", 128256, "say data.dtype: int64"},
+		{4, large, "", 128256, "set data.dtype: uint32"},
+		{8, large, "", 128256, "set data.dtype: int64"},
 		{4, large, "int32", 128256, ""},
 		{8, large, "int64", 128256, ""},
-		{2, small, "", 128256, "uint16 has not all of a vocabulary of 128256; say data.dtype: uint32"},
+		{2, small, "", 128256, "uint16 is too small for a vocabulary of 128256; set data.dtype: uint32"},
 		{2, small, "uint16", 128256, ""},
-		{4, small[:5], "int64", 50257, "20 bytes are no whole number of int64 ids"},
-		{2, small[:5], "uint32", 50257, "10 bytes are no whole number of uint32 ids"},
+		{4, small[:5], "int64", 50257, "20 bytes is not a whole number of int64 ids"},
+		{2, small[:5], "uint32", 50257, "10 bytes is not a whole number of uint32 ids"},
 		{2, small, "uint32", 50257, "x.bin: token 0, at byte 0, has id 65223816"},
 		{4, small, "int64", 50257, "x.bin: token 0, at byte 0, has id"},
 		{8, []int64{5, -100, 7}, "int64", 50257, "token 1, at byte 8, has id -100"},
 		{4, []int64{5, -100, 7}, "int32", 50257, "token 1, at byte 4, has id 4294967196"},
-		{2, []int64{0, 0, 0, 0}, "", 50257, "say data.dtype: int64"},
+		{2, []int64{0, 0, 0, 0}, "", 50257, "set data.dtype: int64"},
 		{2, small, "uint8", 50257, `"uint8"; token files without a header have a type`},
 	} {
 		dir := tree(t, map[string]string{"x.bin": wideFile(c.width, c.ids...)})
@@ -159,7 +159,7 @@ func TestWideTokenFiles(t *testing.T) {
 		}
 	}
 	dir := tree(t, map[string]string{"x.bin": llmcFile(20240801, 7, 4, 2, 1, 2), "y.txt": "text"})
-	for dtype, want := range map[string]string{"": "", "uint32": "", "int32": "", "uint16": "its llm.c header says ids of 4 bytes, data.dtype says uint16", "int64": "says int64"} {
+	for dtype, want := range map[string]string{"": "", "uint32": "", "int32": "", "uint16": "its llm.c header says ids of 4 bytes, but data.dtype is uint16", "int64": "is int64"} {
 		set, err := Open(t.Context(), Source{Tokens: []string{"x.bin"}, Dir: dir, DType: dtype, Context: 1})
 		if want == "" && (err != nil || !slices.Equal(all(set), []int32{1, 2})) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("with a header and %q: %v", dtype, err)
@@ -173,8 +173,8 @@ func TestWideTokenFiles(t *testing.T) {
 	}
 }
 
-// FuzzTokenFile: a file of any bytes is refused, or all its ids are in the
-// vocabulary and as many as it can hold.
+// FuzzTokenFile checks that any file is either refused, or has only ids in the vocabulary, as
+// many as fit in it.
 func FuzzTokenFile(f *testing.F) {
 	f.Add(uint8(0), []byte(llmcFile(20240520, 1, 2, 3, 1, 2, 3)))
 	f.Add(uint8(1), []byte(llmcFile(20240801, 7, 4, 2, 128000, 1)))
@@ -204,8 +204,8 @@ func FuzzTokenFile(f *testing.F) {
 	})
 }
 
-// TestWideVocabulary: ids that need more than 16 bits, and a special token
-// that is not written in the alphabet of bytes.
+// TestWideVocabulary covers ids of more than 16 bits, and a special token not spelled in the
+// byte alphabet.
 func TestWideVocabulary(t *testing.T) {
 	ids := map[string]int{"ab": 70000, EndOfText: 70001, "<日 本>": 70002}
 	for b, r := range tokenizer.Alphabet {

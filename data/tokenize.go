@@ -17,33 +17,32 @@ import (
 	"zeroth/input"
 )
 
-// Encoding is a token file to be made of text files, or of records.
+// Encoding describes a token file to be created from text files or records.
 type Encoding struct {
-	Text      []string          // patterns of text files, each a document, or of files of records
-	Format    string            // of records, see Documents; empty: the files are text
-	Keys      map[string]string // of records, by their usual names, where they have others
+	Text      []string          // patterns of text files, one document each, or of files of records
+	Format    string            // of records, see Documents; empty for text files
+	Keys      map[string]string // keys of the records by their default names, if they differ
 	Tokenizer string            // see NewTokenizer
-	Out       string            // the file, which must not exist
+	Out       string            // output file; must not exist
 
-	// Progress, if not nil, is told how much has been encoded, in bytes. Calls do
-	// not overlap.
+	// Progress, if not nil, receives the bytes encoded so far. Calls do not overlap.
 	Progress func(done, total int64)
 }
 
-// Encoded is what a token file has.
+// Encoded describes a token file that was created.
 type Encoded struct {
 	Documents int
-	Bytes     int64 // of the files
+	Bytes     int64 // of the input files
 	Tokens    int64
-	Width     int // bytes of an id
+	Width     int // bytes per id
 	Vocab     int // ids are in [0, Vocab)
 	Notes     []string
 }
 
-// Encode writes the ids of text files, or of records, into one file in llm.c's format,
-// whose header says how wide they are. It holds one file's text at a time, of records
-// some of them. What is wrong with the files, broken records among it, is an input error,
-// and then, as after any other error, there is no file.
+// Encode writes the ids of text files or records to one file in llm.c's format, whose header
+// gives their width. It holds one text file, or some records, in memory at a time. Problems
+// with the files, including broken records, are input errors. After any error there is no
+// output file.
 func (e Encoding) Encode(ctx context.Context) (Encoded, error) {
 	tok, records, files, err := e.open(ctx)
 	if err != nil {
@@ -64,7 +63,7 @@ func (e Encoding) Encode(ctx context.Context) (Encoded, error) {
 	w := bufio.NewWriterSize(out, 1<<20)
 	add := func(ids []byte) error {
 		if done.Tokens += int64(len(ids) / done.Width); done.Tokens > math.MaxInt32 {
-			return input.BadInput(fmt.Errorf("more than %d tokens, which is all that the header of such a file can say; make several files of the text", math.MaxInt32))
+			return input.BadInput(fmt.Errorf("more than %d tokens, the limit of the file's header; split the text into several token files", math.MaxInt32))
 		}
 		_, err := w.Write(ids)
 		return err
@@ -76,10 +75,10 @@ func (e Encoding) Encode(ctx context.Context) (Encoded, error) {
 		err = done.encodeRecords(ctx, records, files, progress, add)
 	default:
 		done.Documents = len(files)
-		var spelt int64
-		spelt, err = encodeFiles(ctx, tok, files, progress, func(s segment) error { return add(s.data) })
-		if spelt > 0 {
-			done.Notes = append(done.Notes, tok.noteSpelt(spelt))
+		var spelledOut int64
+		spelledOut, err = encodeFiles(ctx, tok, files, progress, func(s segment) error { return add(s.data) })
+		if spelledOut > 0 {
+			done.Notes = append(done.Notes, tok.noteSpelledOut(spelledOut))
 		}
 	}
 	if err == nil {
@@ -95,7 +94,7 @@ func (e Encoding) Encode(ctx context.Context) (Encoded, error) {
 		_ = out.Drop() // err is the one to report
 		return Encoded{}, err
 	}
-	if err = out.KeepNew(); errors.Is(err, fs.ErrExist) { // another process was faster
+	if err = out.KeepNew(); errors.Is(err, fs.ErrExist) { // another process created it
 		err = e.exists()
 	}
 	return done, err
@@ -105,26 +104,26 @@ func (e Encoding) exists() error {
 	return input.BadInput(fmt.Errorf("%s exists; remove it, or name another file", e.Out))
 }
 
-// encodeRecords gives the ids of all records to add.
+// encodeRecords encodes all records and passes their ids to add.
 func (done *Encoded) encodeRecords(ctx context.Context, r *docReader, files []file, progress func(done, total int64), add func([]byte) error) error {
 	m := &meter{total: done.Bytes, report: progress}
 	var ids []uint32
-	var failed error // of writing; all else is wrong with the files
-	kept := 0
+	var failed error // of writing; any other error is about the input
+	ignored := 0
 	err := r.each(ctx, files, m, func(x example) error {
 		ids = ids[:0]
 		for i, id := range x.ids {
 			ids = append(ids, uint32(id))
 			if !x.learn[i] {
-				kept++
+				ignored++
 			}
 		}
 		done.Documents++
 		failed = add(littleEndian(ids, done.Width))
 		return failed
 	})
-	if kept > 0 {
-		done.Notes = append(done.Notes, fmt.Sprintf("%d of the tokens are not to be learned, and a token file cannot say so: a job learns them all; data.documents leaves them out", kept))
+	if ignored > 0 {
+		done.Notes = append(done.Notes, fmt.Sprintf("%d of the tokens are not meant to be learned, but a token file cannot mark them: a job will learn them all; use data.documents to exclude them", ignored))
 	}
 	if err != nil && failed == nil && ctx.Err() == nil {
 		err = input.BadInput(err)
@@ -132,15 +131,15 @@ func (done *Encoded) encodeRecords(ctx context.Context, r *docReader, files []fi
 	return err
 }
 
-// recordKeys are the usual keys of records, by their format.
+// recordKeys maps the formats of records to their default keys.
 var recordKeys = map[string][]string{"text": {"text"}, "prompt": {"prompt", "completion"}, "chat": {"messages"}}
 
-// records reads those of the format, nil if the files are text.
+// records returns the reader of the records, or nil for text files.
 func (e Encoding) records(tok Tokenizer) (*docReader, []error) {
 	usual, ok := recordKeys[e.Format]
 	switch {
 	case e.Format == "" && len(e.Keys) > 0:
-		return nil, []error{errors.New("--key is of records; with --format text, prompt or chat")}
+		return nil, []error{errors.New("--key applies to records; set --format to text, prompt or chat")}
 	case e.Format == "":
 		return nil, nil
 	case !ok:
@@ -157,12 +156,12 @@ func (e Encoding) records(tok Tokenizer) (*docReader, []error) {
 	}
 	r, err := Source{Documents: Documents{Format: e.Format, Keys: e.Keys}}.newDocReader(tok)
 	if err != nil {
-		errs = append(errs, fmt.Errorf("--format %w", errors.Unwrap(err))) // without the key of a job
+		errs = append(errs, fmt.Errorf("--format %w", errors.Unwrap(err))) // without the job's key
 	}
 	return r, errs
 }
 
-// open finds all that is wrong before a byte is encoded.
+// open finds all problems before anything is encoded.
 func (e Encoding) open(ctx context.Context) (fileTokenizer, *docReader, []file, error) {
 	var errs []error
 	tok, err := NewTokenizer(e.Tokenizer)
@@ -183,7 +182,7 @@ func (e Encoding) open(ctx context.Context) (fileTokenizer, *docReader, []file, 
 		return nil, nil, nil, context.Cause(ctx)
 	}
 	for _, w := range wrong {
-		errs = append(errs, errors.Unwrap(w)) // without the key of a job
+		errs = append(errs, errors.Unwrap(w)) // without the job's key
 	}
 	if _, err := os.Lstat(e.Out); err == nil {
 		errs = append(errs, e.exists())
@@ -194,7 +193,7 @@ func (e Encoding) open(ctx context.Context) (fileTokenizer, *docReader, []file, 
 	return tok.(fileTokenizer), records, files, nil
 }
 
-// writeHeader writes the header of a file that is complete but for it.
+// writeHeader writes the header of a token file after its ids.
 func writeHeader(f io.WriterAt, e Encoded) error {
 	for magic, format := range llmc {
 		if format.width == e.Width {
@@ -210,14 +209,14 @@ func writeHeader(f io.WriterAt, e Encoded) error {
 	return nil
 }
 
-// byteFiles are files whose ids are their bytes.
+// byteFiles encodes files as their bytes.
 type byteFiles struct{ Bytes }
 
-func (byteFiles) parts() partEncoder         { return byteFiles{} }
-func (byteFiles) cut(text []byte) int        { return min(len(text), chunkBytes) }
-func (byteFiles) refuse([]byte) error        { return nil }
-func (byteFiles) spelt(task, []uint32) int64 { return 0 }
-func (byteFiles) noteSpelt(int64) string     { return "" }
+func (byteFiles) parts() partEncoder              { return byteFiles{} }
+func (byteFiles) cut(text []byte) int             { return min(len(text), chunkBytes) }
+func (byteFiles) refuse([]byte) error             { return nil }
+func (byteFiles) spelledOut(task, []uint32) int64 { return 0 }
+func (byteFiles) noteSpelledOut(int64) string     { return "" }
 
 func (byteFiles) part(ids []uint32, t task) []uint32 {
 	for _, b := range t.text {

@@ -17,8 +17,8 @@ import (
 	"zeroth/input"
 )
 
-// TestEncodeFiles: a token file has the ids that text is trained on, in the format
-// that is read, and is trained on as the text is.
+// TestEncodeFiles checks that a token file has the same ids as training on the text, in the
+// format that is read, and trains the same.
 func TestEncodeFiles(t *testing.T) {
 	long := strings.Repeat("some text of several chunks\n", 2*chunkBytes/20)
 	dir := tree(t, map[string]string{"a.txt": long, "b.txt": "<|endoftext|> end"})
@@ -47,14 +47,14 @@ func TestEncodeFiles(t *testing.T) {
 		if !slices.Equal(all(text), all(tokens)) || done.Tokens != text.Tokens || done.Vocab != text.Vocab {
 			t.Errorf("%s: %d tokens of %d, vocabulary %d", tokenizer, tokens.Tokens, text.Tokens, done.Vocab)
 		}
-		left, _ := filepath.Glob(".zeroth-tmp-*")
-		if len(left) > 0 {
-			t.Errorf("left %v", left)
+		leftovers, _ := filepath.Glob(".zeroth-tmp-*")
+		if len(leftovers) > 0 {
+			t.Errorf("leftovers %v", leftovers)
 		}
 	}
 }
 
-// TestEncodeRefuses: all that is wrong at once, and no file then.
+// TestEncodeRefuses checks that all problems are reported at once and no file is created.
 func TestEncodeRefuses(t *testing.T) {
 	dir := tree(t, map[string]string{"a.txt": "text", "latin.txt": "\xe9", "there.bin": "x"})
 	ownFolder(t, filepath.Join(dir, "own"), "llama3", nil)
@@ -74,13 +74,13 @@ func TestEncodeRefuses(t *testing.T) {
 	if _, err := (Encoding{Text: []string{"a.txt"}, Tokenizer: "gpt2", Out: "new.bin"}).Encode(ctx); !errors.Is(err, cause) {
 		t.Errorf("%v", err)
 	}
-	left, _ := filepath.Glob("new*")
-	if raw, _ := os.ReadFile("there.bin"); string(raw) != "x" || len(left) > 0 {
-		t.Errorf("left %v, there.bin is %q", left, raw)
+	leftovers, _ := filepath.Glob("new*")
+	if raw, _ := os.ReadFile("there.bin"); string(raw) != "x" || len(leftovers) > 0 {
+		t.Errorf("leftovers %v, there.bin is %q", leftovers, raw)
 	}
 }
 
-// A file that appears while another is encoded to its name is not replaced.
+// A file that another process creates during encoding is not replaced.
 func TestEncodeReplacesNothing(t *testing.T) {
 	t.Chdir(tree(t, map[string]string{"a.txt": "text"}))
 	other := sync.OnceFunc(func() { write(t, "new.bin", "other") })
@@ -91,8 +91,9 @@ func TestEncodeReplacesNothing(t *testing.T) {
 	}
 }
 
-// TestEncodeRecords: the ids of records are those of the same texts in files, whatever
-// the records are compressed with; broken ones are all told of, and then there is no file.
+// TestEncodeRecords checks that the ids of records equal those of the same texts in files,
+// however the records are compressed. Broken records are all reported, and then no file is
+// created.
 func TestEncodeRecords(t *testing.T) {
 	texts := []string{"to be", "or not", "to be: <|endoftext|>", strings.Repeat("that is ", 9000)}
 	var lines []any
@@ -133,7 +134,7 @@ func TestEncodeRecords(t *testing.T) {
 		e.Format = format
 		done, raw := encode(e)
 		s := open(t, Source{Documents: Documents{Files: e.Text, Format: format, Keys: e.Keys}, Tokenizer: e.Tokenizer, Context: 64})
-		if done.Tokens != s.Tokens || len(raw) != headerBytes+2*int(s.Tokens) || len(done.Notes) != 1 || !strings.Contains(done.Notes[0], "are not to be learned") {
+		if done.Tokens != s.Tokens || len(raw) != headerBytes+2*int(s.Tokens) || len(done.Notes) != 1 || !strings.Contains(done.Notes[0], "are not meant to be learned") {
 			t.Errorf("%s: %+v, of documents %d tokens", format, done, s.Tokens)
 		}
 	}
@@ -141,25 +142,25 @@ func TestEncodeRecords(t *testing.T) {
 		"bad.jsonl:2: \"text\" is a number, not a string\nbad.jsonl:4: ": {Format: "text", Text: []string{"*.jsonl"}, Keys: map[string]string{"text": "text"}},
 		`--format "json"; want text, prompt or chat`:                     {Format: "json", Text: []string{"a.jsonl"}},
 		"--key messages: records of the format text have no such key":    {Format: "text", Text: []string{"a.jsonl"}, Keys: map[string]string{"messages": "m"}},
-		"--key is of records":                               {Text: []string{"t0.txt"}, Keys: map[string]string{"text": "m"}},
-		"--format chat: the tokenizer has no chat template": {Format: "chat", Text: []string{"chat.jsonl"}},
-		"zeroth tokenize: with --format":                    {Text: []string{"a.jsonl"}},
+		"--key applies to records":                                       {Text: []string{"t0.txt"}, Keys: map[string]string{"text": "m"}},
+		"--format chat: the tokenizer has no chat template":              {Format: "chat", Text: []string{"chat.jsonl"}},
+		"zeroth tokenize: with --format":                                 {Text: []string{"a.jsonl"}},
 	} {
 		e.Tokenizer, e.Out = "gpt2", "no.bin"
 		if _, err := e.Encode(t.Context()); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %s", err, want)
 		}
 	}
-	if left, _ := filepath.Glob("no.bin*"); len(left) > 0 {
-		t.Errorf("left %v", left)
+	if leftovers, _ := filepath.Glob("no.bin*"); len(leftovers) > 0 {
+		t.Errorf("leftovers %v", leftovers)
 	}
 }
 
-// gzipped is a text as gzip has it.
+// gzipped compresses a text with gzip.
 func gzipped(text string) string {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
-	_, _ = z.Write([]byte(text)) // to memory
+	_, _ = z.Write([]byte(text)) // writing to memory cannot fail
 	_ = z.Close()
 	return b.String()
 }

@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// EndOfText is the token that BPE vocabularies put between documents. Text
-// that spells it out is encoded as text, not as this token.
+// EndOfText is the token that BPE vocabularies put between documents. If text contains it,
+// it is encoded as text, not as this token.
 const EndOfText = "<|endoftext|>"
 
-// Tokenizer turns bytes into ids and back. Decode(Encode(b)) is b for every b,
-// valid UTF-8 or not, but where a Folder says otherwise.
+// Tokenizer converts text to ids and back. Decode(Encode(b)) equals b for every b, valid
+// UTF-8 or not, unless the tokenizer is a Folder.
 type Tokenizer interface {
 	Encode(text []byte) []int32
 	Decode(ids []int32) []byte // an id out of range becomes U+FFFD
@@ -18,12 +18,12 @@ type Tokenizer interface {
 	Separator() int32          // the id between documents, or -1 if there is none
 }
 
-// NewTokenizer is the tokenizer of a name: "bytes", the 256 byte values;
-// "gpt2", GPT-2's byte-pair encoding, built in; or a folder with a tokenizer.json,
-// or a vocab.json and a merges.txt that are encoded as GPT-2 does, see readFolder.
+// NewTokenizer returns the tokenizer with the given name: "bytes", the 256 byte values;
+// "gpt2", GPT-2's byte-pair encoding, built in; or a folder with a tokenizer.json, or with a
+// vocab.json and a merges.txt that are encoded as in GPT-2, see readFolder.
 func NewTokenizer(name string) (Tokenizer, error) { return openTokenizer("", name) }
 
-// openTokenizer takes a relative folder to start at dir.
+// openTokenizer is NewTokenizer with relative folders starting at dir.
 func openTokenizer(dir, name string) (Tokenizer, error) {
 	switch name {
 	case "bytes":
@@ -35,12 +35,12 @@ func openTokenizer(dir, name string) (Tokenizer, error) {
 	}
 	bpe, err := readFolder(inDir(dir, name))
 	if err != nil {
-		return nil, fmt.Errorf("%q is neither bytes nor gpt2 nor a folder whose tokenizer runs here: %w", name, err)
+		return nil, fmt.Errorf("%q is neither bytes nor gpt2 nor a folder with a supported tokenizer: %w", name, err)
 	}
 	return bpe, nil
 }
 
-// Bytes is the tokenizer whose ids are the bytes.
+// Bytes is the tokenizer with bytes as ids.
 type Bytes struct{}
 
 func (Bytes) Encode(text []byte) []int32 {

@@ -14,30 +14,30 @@ import (
 	"zeroth/data/tokenizer"
 )
 
-// tokenizerRecord is what RecordTokenizer says of a tokenizer, in tokenizer_config.json
-// under the key zeroth, which other programs pass over.
+// tokenizerRecord identifies a tokenizer written by RecordTokenizer, in
+// tokenizer_config.json under the key zeroth, which other programs ignore.
 type tokenizerRecord struct {
-	Kind string `json:"kind"`   // the name the job had for it
+	Kind string `json:"kind"`   // its name in the job
 	Sum  string `json:"sha256"` // see BPE.sum
 }
 
-// check compares a folder's tokenizer with what was recorded of it.
+// check compares a folder's tokenizer with its record.
 func (r *tokenizerRecord) check(dir string, v *BPE) error {
 	if r == nil || r.Sum == v.sum() {
 		return nil
 	}
-	return fmt.Errorf("%s: vocab.json or merges.txt is not what was written there, by the SHA-256 in tokenizer_config.json; restore them, or name another tokenizer", dir)
+	return fmt.Errorf("%s: vocab.json or merges.txt was changed: the SHA-256 in tokenizer_config.json does not match; restore them, or choose another tokenizer", dir)
 }
 
-// Recorded is a file of a tokenizer.
+// Recorded is a file that belongs to a tokenizer.
 type Recorded struct {
 	Name string
 	Text []byte
 }
 
-// RecordTokenizer is a tokenizer in files: vocab.json, merges.txt and
-// tokenizer_config.json, that NewTokenizer reads, and transformers as a
-// GPT2Tokenizer; of a Folder, its own. Kind is what the user calls it.
+// RecordTokenizer returns a tokenizer as files: vocab.json, merges.txt and
+// tokenizer_config.json, readable by NewTokenizer and by transformers as a GPT2Tokenizer; for
+// a Folder, its own files. kind is the user's name for it.
 func RecordTokenizer(kind string, t Tokenizer) []Recorded {
 	if f, ok := t.(*Folder); ok {
 		return slices.Clone(f.files)
@@ -46,7 +46,7 @@ func RecordTokenizer(kind string, t Tokenizer) []Recorded {
 	return []Recorded{{"vocab.json", v.vocabJSON()}, {"merges.txt", v.mergesTXT()}, {"tokenizer_config.json", v.configJSON(kind)}}
 }
 
-// SameTokenizer tells whether two tokenizers make the same ids of every text.
+// SameTokenizer reports whether two tokenizers give every text the same ids.
 func SameTokenizer(a, b Tokenizer) bool { return sumOf(a) == sumOf(b) }
 
 func sumOf(t Tokenizer) string {
@@ -56,7 +56,7 @@ func sumOf(t Tokenizer) string {
 	return asBPE(t).sum()
 }
 
-// asBPE is a tokenizer as an encoding of pairs: bytes are one without a merge.
+// asBPE returns a tokenizer as a BPE; Bytes becomes one without merges.
 func asBPE(t Tokenizer) *BPE {
 	if v, ok := t.(*BPE); ok {
 		return v
@@ -77,8 +77,8 @@ func (v *BPE) isGPT2() bool {
 	return slices.Equal(v.tokens, gpt2().tokens) && slices.Equal(v.order, gpt2().order)
 }
 
-// sum is the SHA-256, in hexadecimal, of all that decides on ids: the files
-// that RecordTokenizer makes and the separator.
+// sum returns the SHA-256, in hexadecimal, of everything that affects ids: the files written
+// by RecordTokenizer and the separator.
 func (v *BPE) sum() string {
 	h := sha256.New()
 	h.Write(v.vocabJSON())
@@ -87,7 +87,7 @@ func (v *BPE) sum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// vocabJSON is vocab.json, to the byte as OpenAI wrote GPT-2's encoder.json.
+// vocabJSON returns vocab.json, byte for byte as OpenAI formatted GPT-2's encoder.json.
 func (v *BPE) vocabJSON() []byte {
 	var b bytes.Buffer
 	between := "{"
@@ -96,7 +96,7 @@ func (v *BPE) vocabJSON() []byte {
 			continue
 		}
 		fmt.Fprintf(&b, `%s"`, between)
-		for _, unit := range utf16.Encode([]rune(v.written(id))) {
+		for _, unit := range utf16.Encode([]rune(v.spelling(id))) {
 			switch {
 			case unit == '"' || unit == '\\':
 				fmt.Fprintf(&b, `\%c`, unit)
@@ -113,9 +113,9 @@ func (v *BPE) vocabJSON() []byte {
 	return b.Bytes()
 }
 
-// written is a token as it stands in vocab.json: in the alphabet of bytes, or as
-// it is if it is the separator and no part of any text.
-func (v *BPE) written(id int) string {
+// spelling returns a token as it is written in vocab.json: in the byte alphabet, or verbatim if it is
+// the separator and not part of any text.
+func (v *BPE) spelling(id int) string {
 	s := v.tokens[id]
 	if int32(id) == v.separator && utf8.ValidString(s) && plain(s) {
 		return s
@@ -123,13 +123,13 @@ func (v *BPE) written(id int) string {
 	return tokenizer.Printed(s)
 }
 
-// plain tells whether a token is written as the bytes it stands for.
+// plain reports whether a token is spelled as the bytes it represents.
 func plain(s string) bool {
 	text, _ := tokenizer.Literal(s)
 	return text == s
 }
 
-// mergesTXT is merges.txt, to the byte as OpenAI wrote GPT-2's vocab.bpe.
+// mergesTXT returns merges.txt, byte for byte as OpenAI formatted GPT-2's vocab.bpe.
 func (v *BPE) mergesTXT() []byte {
 	b := bytes.NewBufferString("#version: 0.2\n")
 	for _, p := range v.order {
@@ -138,11 +138,11 @@ func (v *BPE) mergesTXT() []byte {
 	return b.Bytes()
 }
 
-// configJSON is tokenizer_config.json.
+// configJSON returns tokenizer_config.json.
 func (v *BPE) configJSON(kind string) []byte {
 	var end *string
 	if v.separator >= 0 {
-		s := v.written(int(v.separator))
+		s := v.spelling(int(v.separator))
 		end = &s
 	}
 	text, err := json.MarshalIndent(struct {

@@ -14,19 +14,18 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// What a vocabulary may have. GPT-2's has 50,257 tokens of at most 128 bytes;
-// those of today's largest models have some 260,000.
+// Limits of a vocabulary. GPT-2's has 50,257 tokens of at most 128 bytes; the largest
+// current models have about 260,000.
 const (
-	maxVocab     = 1 << 20 // ids, as many as a model may have
+	maxVocab     = 1 << 20 // ids, also the limit of a model
 	maxMerges    = 1 << 20
 	maxToken     = 1 << 10 // bytes
 	maxVocabFile = 1 << 26 // bytes of each file that describes a tokenizer
 )
 
-// gpt2 is GPT-2's vocabulary, from the tokens that tiktoken-go embeds: ids
-// 0..50255 in the order they were learned, and 50256 for <|endoftext|>. Its
-// own encoder is not used: it reads bytes that are not UTF-8 as U+FFFD and
-// drops \x7f.
+// gpt2 returns GPT-2's vocabulary, built from the tokens embedded in tiktoken-go: ids
+// 0..50255 in the order they were learned, and 50256 for <|endoftext|>. It does not use that
+// package's encoder, which reads bytes that are not UTF-8 as U+FFFD and drops \x7f.
 var gpt2 = sync.OnceValue(func() *BPE {
 	const n = 50256
 	c := codec.NewR50kBase()
@@ -41,8 +40,8 @@ var gpt2 = sync.OnceValue(func() *BPE {
 	return ranked(tokens, EndOfText)
 })
 
-// ranked is the encoding whose tokens were learned in the order of their ids,
-// with the merges that tiktoken's form of a vocabulary does not spell out.
+// ranked returns the encoding for tokens learned in the order of their ids. It derives the
+// merges, which tiktoken's format omits.
 func ranked(tokens []string, separator string) *BPE {
 	v := &BPE{separator: int32(len(tokens))}
 	ids := make(map[string]uint32, len(tokens))
@@ -62,8 +61,8 @@ func ranked(tokens []string, separator string) *BPE {
 	return v
 }
 
-// halves is what a token is merged from: the last two of its parts when only
-// tokens learned before it, those of ids below id, are merged.
+// halves returns the two parts that a token is merged from: those that remain when only
+// tokens with ids below id are merged.
 func halves(s string, id uint32, ids map[string]uint32) (left, right string) {
 	cuts := make([]int, len(s)+1)
 	for i := range cuts {
@@ -84,16 +83,16 @@ func halves(s string, id uint32, ids map[string]uint32) (left, right string) {
 	return s[:cuts[1]], s[cuts[1]:]
 }
 
-// add is the next merge.
+// add adds the next merge.
 func (v *BPE) add(left, right, id uint32) {
 	v.merges.Set(left, right, uint32(len(v.order)), id)
 	v.order = append(v.order, pair(left, right))
 }
 
-// parseVocabulary makes an encoding of the contents of vocab.json, an object of
-// token to id, and of merges.txt, a line "LEFT RIGHT" for each merge in the
-// order of their ranks. In both a byte is written as a printable character, see
-// tokenizer.Alphabet. The ids are those of vocab.json, by its tokens as they are written.
+// parseVocabulary parses the contents of vocab.json, an object of token to id, and of
+// merges.txt, a line "LEFT RIGHT" for each merge in rank order. Both spell bytes as printable
+// characters, see tokenizer.Alphabet. The ids are those of vocab.json, by its tokens as
+// spelled there.
 func parseVocabulary(vocab, merges []byte) (v *BPE, ids map[string]uint32, err error) {
 	if ids, err = parseIDs(vocab); err != nil {
 		return nil, nil, fmt.Errorf("vocab.json%w", err)
@@ -107,7 +106,7 @@ func parseVocabulary(vocab, merges []byte) (v *BPE, ids map[string]uint32, err e
 	return v, ids, nil
 }
 
-// parseIDs reads an object of token to id. Errors begin with ":LINE: ".
+// parseIDs parses an object of token to id. Its errors begin with ":LINE: ".
 func parseIDs(text []byte) (map[string]uint32, error) {
 	ids := map[string]uint32{}
 	err := jsonread.All(text, func(r *jsonread.Reader) error {
@@ -135,16 +134,16 @@ func addID(ids map[string]uint32, s string, id uint32) error {
 	case len(s) > 2*maxToken || utf8.RuneCountInString(s) > maxToken: // a byte is at most two bytes in the alphabet
 		return fmt.Errorf("token %.40q... is longer than %d bytes", s, maxToken)
 	case strings.ContainsRune(s, utf8.RuneError):
-		return fmt.Errorf("token %.40q has a character that is no text, U+FFFD", s)
+		return fmt.Errorf("token %.40q contains U+FFFD, the replacement character", s)
 	case twice:
-		return fmt.Errorf("token %.40q is given twice", s)
+		return fmt.Errorf("duplicate token %.40q", s)
 	}
 	ids[s] = id
 	return nil
 }
 
-// newVocabulary is an encoding without a merge yet. Its separator is
-// <|endoftext|>, if there is one.
+// newVocabulary returns an encoding without merges. Its separator is <|endoftext|>, if ids
+// contain it.
 func newVocabulary(ids map[string]uint32) (*BPE, error) {
 	v := &BPE{separator: -1}
 	if id, ok := ids[EndOfText]; ok {
@@ -174,14 +173,14 @@ func (v *BPE) setTokens(ids map[string]uint32) error {
 	for b, c := range tokenizer.Alphabet {
 		id, ok := ids[string(c)]
 		if !ok {
-			return fmt.Errorf("there is no token %q for the byte 0x%02x; this is no byte-level vocabulary", c, b)
+			return fmt.Errorf("no token %q for the byte 0x%02x; this is not a byte-level vocabulary", c, b)
 		}
 		v.bytes[b] = id
 	}
 	return nil
 }
 
-// setMerges reads merges.txt. Errors begin with ":LINE: ".
+// setMerges parses merges.txt. Its errors begin with ":LINE: ".
 func (v *BPE) setMerges(text []byte, ids map[string]uint32) error {
 	n := 0
 	for line := range bytes.Lines(text) {
@@ -201,7 +200,7 @@ func (v *BPE) setMerges(text []byte, ids map[string]uint32) error {
 func (v *BPE) addMerge(line string, ids map[string]uint32) error {
 	left, right, ok := strings.Cut(line, " ")
 	if !ok || strings.Contains(right, " ") {
-		return fmt.Errorf("%.80q is not two tokens with a space between", line)
+		return fmt.Errorf("%.80q is not two tokens separated by a space", line)
 	}
 	var id [3]uint32
 	for i, s := range []string{left, right, left + right} {
@@ -210,7 +209,7 @@ func (v *BPE) addMerge(line string, ids map[string]uint32) error {
 		}
 	}
 	if v.merges.Has(id[0], id[1]) {
-		return fmt.Errorf("%.80q is a merge for the second time", line)
+		return fmt.Errorf("duplicate merge %.80q", line)
 	}
 	if len(v.order) == maxMerges {
 		return fmt.Errorf("more than %d merges", maxMerges)

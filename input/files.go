@@ -6,12 +6,12 @@ import (
 	"os"
 )
 
-// Cause is a file error without the operation and paths.
+// Cause returns the reason of a file error, without the operation and the paths.
 func Cause(err error) error {
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		return e.Err
 	}
-	if e := (*os.LinkError)(nil); errors.As(err, &e) { // of a rename
+	if e := (*os.LinkError)(nil); errors.As(err, &e) {
 		return e.Err
 	}
 	return err

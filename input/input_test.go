@@ -22,7 +22,7 @@ func write(t *testing.T, content []byte) string {
 	return path
 }
 
-// TestRead reads files up to the limit, through links, and none above it.
+// TestRead reads files up to the limit, also through links, and refuses larger ones.
 func TestRead(t *testing.T) {
 	for _, size := range []int{0, 1, 99, 100} {
 		want := bytes.Repeat([]byte("x"), size)
@@ -38,12 +38,12 @@ func TestRead(t *testing.T) {
 		}
 	}
 	_, err := input.Read(write(t, make([]byte, 101)), 100)
-	if err == nil || !strings.Contains(err.Error(), "larger than the 100 bytes") {
+	if err == nil || !strings.Contains(err.Error(), "larger than the limit of 100 bytes") {
 		t.Errorf("101 bytes: %v", err)
 	}
 }
 
-// TestOpen gives the file itself, and tells the system's errors as they are.
+// TestOpen checks that Open returns the file itself and passes on the system's errors.
 func TestOpen(t *testing.T) {
 	f, err := input.Open(write(t, []byte("abc")), 3)
 	if err != nil {

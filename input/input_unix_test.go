@@ -15,9 +15,9 @@ import (
 	"zeroth/input"
 )
 
-// TestNothingElse refuses what would be read for ever, or never: at once, and
-// before it is opened.
-func TestNothingElse(t *testing.T) {
+// TestSpecialFilesAreRefused checks that files which would be read forever, or block, are
+// refused at once, before they are opened.
+func TestSpecialFilesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	pipe, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "socket")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
@@ -37,7 +37,7 @@ func TestNothingElse(t *testing.T) {
 				t.Errorf("%s: %v", path, err)
 			}
 		case <-time.After(10 * time.Second):
-			t.Fatalf("%s is waited for", path)
+			t.Fatalf("reading %s blocks", path)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 
 const noFollow, noWait = 0, 0
 
-// Lock fails: there is no flock here, and a file of a dead process could not be told
-// from one that is in use.
+// Lock fails: without flock, a file of a dead process is indistinguishable from one that
+// is in use.
 func Lock(*os.File) error {
-	return fmt.Errorf("no file locks on %s; use a Unix system", runtime.GOOS)
+	return fmt.Errorf("file locks are not supported on %s; use a Unix system", runtime.GOOS)
 }

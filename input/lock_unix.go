@@ -8,15 +8,16 @@ import (
 	"syscall"
 )
 
-// noFollow and noWait are flags of open: fail on a symbolic link, and do not wait for
-// the other end of a pipe.
+// noFollow and noWait are flags for open: fail on a symbolic link, and do not block on a
+// pipe.
 const (
 	noFollow = syscall.O_NOFOLLOW
 	noWait   = syscall.O_NONBLOCK
 )
 
-// Lock takes the whole-file lock of flock(2) without waiting, or returns ErrLocked. The
-// kernel drops it when the last descriptor is closed, also by kill -9.
+// Lock acquires the exclusive flock(2) lock of a file without blocking, or returns
+// ErrLocked. The kernel releases the lock when the last descriptor is closed, even after
+// kill -9.
 func Lock(f *os.File) error {
 	for {
 		switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {

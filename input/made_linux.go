@@ -6,15 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// made is where the kernel makes files as they are read. They say that they are regular
-// and empty, and some wait for what is to come (/proc/kmsg, trace_pipe).
-var made = map[int64]string{unix.PROC_SUPER_MAGIC: "/proc", unix.TRACEFS_MAGIC: "tracefs", unix.DEBUGFS_MAGIC: "debugfs"}
+// generated names the file systems whose files the kernel generates when they are read.
+// Such files claim to be regular and empty, and some block until there is something to
+// read (/proc/kmsg, trace_pipe).
+var generated = map[int64]string{unix.PROC_SUPER_MAGIC: "/proc", unix.TRACEFS_MAGIC: "tracefs", unix.DEBUGFS_MAGIC: "debugfs"}
 
-// kernelMade is where an open file is made by the kernel; empty: it is not.
+// kernelMade returns the name of the kernel file system that an open file is in, or "".
 func kernelMade(f *os.File) string {
 	var at unix.Statfs_t
 	if unix.Fstatfs(int(f.Fd()), &at) != nil {
 		return ""
 	}
-	return made[int64(at.Type)]
+	return generated[int64(at.Type)]
 }

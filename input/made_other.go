@@ -4,5 +4,5 @@ package input
 
 import "os"
 
-// kernelMade knows only Linux's.
+// kernelMade knows only the file systems of Linux.
 func kernelMade(*os.File) string { return "" }

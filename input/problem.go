@@ -4,19 +4,19 @@ import (
 	"errors"
 )
 
-// inputError is an error the user can mend: the program did what it should.
+// inputError marks an error as the user's to correct.
 type inputError struct{ error }
 
 func (e inputError) Unwrap() error { return e.error }
 
-// UserInput tells IsInput.
+// UserInput marks the error for IsInput.
 func (e inputError) UserInput() {}
 
-// BadInput marks an error as the user's to mend.
+// BadInput marks an error as one the user can correct.
 func BadInput(err error) error { return inputError{err} }
 
-// IsInput tells whether what failed is the user's to mend: the job file, the
-// data it names, a flag.
+// IsInput reports whether the user can correct an error: in the job file, the data it
+// names, or a flag.
 func IsInput(err error) bool {
 	var in interface{ UserInput() }
 	return errors.As(err, &in)

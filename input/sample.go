@@ -4,7 +4,7 @@ import (
 	"os"
 )
 
-// Exists tells whether there is anything at a path, followed if it is a link.
+// Exists reports whether there is anything at a path, following links.
 func Exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil

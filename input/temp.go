@@ -10,21 +10,21 @@ import (
 	"sync"
 )
 
-// ErrLocked means that another process, or another open file, holds the lock.
+// ErrLocked means that another process, or another open file, holds a lock.
 var ErrLocked = errors.New("locked by another process")
 
-// tempPrefix and a random text are the name of a file that is not yet whole.
+// tempPrefix begins the name of a temporary file; 26 random characters follow.
 const tempPrefix = ".zeroth-tmp-"
 
-// IsTemp reports whether a name, without its folder, is that of a temporary file.
+// IsTemp reports whether name, without its folder, is that of a temporary file.
 func IsTemp(name string) bool {
 	nonce, ok := strings.CutPrefix(name, tempPrefix)
 	return ok && len(nonce) == 26 && strings.Trim(nonce, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
 
-// temporary creates a file with a name that nobody can foresee, and locks it, so that
-// Sweep of another process leaves it alone. A Sweep that runs between the two steps may
-// remove it; then the next one is created.
+// temporary creates a file with an unpredictable name and locks it, so that a Sweep by
+// another process spares it. A Sweep between these two steps may remove the file; then
+// another one is created.
 func temporary(dir string) (*os.File, error) {
 	for {
 		name := filepath.Join(dir, tempPrefix+rand.Text())
@@ -32,9 +32,9 @@ func temporary(dir string) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		swept := errors.Is(Lock(f), ErrLocked) // a system without locks sweeps nothing
-		there, err := Still(f, name)
-		if there && !swept {
+		swept := errors.Is(Lock(f), ErrLocked) // without locks Sweep does nothing
+		exists, err := Still(f, name)
+		if exists && !swept {
 			return f, nil
 		}
 		if err = errors.Join(err, f.Close()); err != nil {
@@ -43,8 +43,8 @@ func temporary(dir string) (*os.File, error) {
 	}
 }
 
-// Sweep removes the temporary files that dead processes have left in a folder. Files
-// that are being written, and everything that cannot be removed, stay.
+// Sweep removes the temporary files of dead processes from a folder. It skips files that
+// are being written or cannot be removed.
 func Sweep(dir string) {
 	names, _ := os.ReadDir(dir)
 	for _, e := range names {
@@ -57,15 +57,15 @@ func Sweep(dir string) {
 			continue
 		}
 		if Lock(f) == nil {
-			if there, _ := Still(f, name); there { // it was not completed meanwhile
+			if exists, _ := Still(f, name); exists { // not renamed meanwhile
 				_ = os.Remove(name)
 			}
 		}
-		_ = f.Close() // it was not written to
+		_ = f.Close() // never written to
 	}
 }
 
-// Still reports whether a name is that of an open file, and no link to it.
+// Still reports whether name still names the open file f, and not a link to it.
 func Still(f *os.File, name string) (bool, error) {
 	a, err := f.Stat()
 	if err != nil {
@@ -78,7 +78,7 @@ func Still(f *os.File, name string) (bool, error) {
 	return err == nil && os.SameFile(a, b), err
 }
 
-// open are the files and folders that Abandon removes.
+// open lists the files and folders that Abandon removes.
 var open struct {
 	sync.Mutex
 	paths map[string]bool
@@ -108,17 +108,16 @@ func TempDir(pattern string) (string, error) {
 	return dir, err
 }
 
-// RemoveTemp removes a folder of TempDir and everything in it.
+// RemoveTemp removes a folder created by TempDir, with its content.
 func RemoveTemp(dir string) error {
 	defer forget(dir)
 	return os.RemoveAll(dir)
 }
 
-// Abandon removes the temporary files and folders of this process, which is about to
-// exit without finishing them.
+// Abandon removes the temporary files and folders of this process, which is about to exit.
 func Abandon() {
-	open.Lock() // for good: none is created or completed after this
+	open.Lock() // never unlocked: no file is created or completed from now on
 	for path := range open.paths {
-		_ = os.RemoveAll(path) // the process is asked to end, not to complain
+		_ = os.RemoveAll(path) // the process is exiting
 	}
 }

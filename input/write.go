@@ -10,17 +10,17 @@ import (
 	"runtime"
 )
 
-// File is an output that is being written. Its content grows in a temporary file in the
-// same folder and takes its name in Keep, so there is never half a file under that name,
-// and an older file stays until then. Either Keep or Drop ends it.
+// File is an output being written. Its content goes to a temporary file in the same folder,
+// which Keep renames: the name never leads to a partial file, and an older file survives
+// until then. Call either Keep or Drop.
 type File struct {
 	f    *os.File
-	path string // the name it will have; errors have it, too
+	path string // the final name, also used in errors
 }
 
-// Create begins a file that replaces what is at the path: a regular file, or nothing.
-// It refuses everything else at once: links, folders, pipes, sockets, devices.
-// It also removes what killed processes have left in the folder.
+// Create begins a file that replaces the regular file at path, if there is one. It refuses
+// anything else there: links, folders, pipes, sockets, devices. It also removes the
+// temporary files of killed processes from the folder.
 func Create(path string) (*File, error) {
 	if err := Replaceable(path); err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func Create(path string) (*File, error) {
 	return &File{f, path}, nil
 }
 
-// Replaceable returns an error unless there is a regular file at a path, or nothing.
+// Replaceable returns an error if path names anything but a regular file.
 func Replaceable(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -49,8 +49,8 @@ func Replaceable(path string) error {
 	return nil
 }
 
-// OpenOwn opens a regular file as os.OpenFile does, with these flags. Like Create it
-// follows no link and waits for nothing.
+// OpenOwn opens a regular file as os.OpenFile does. Like Create it follows no link and
+// does not block.
 func OpenOwn(path string, flags int) (*os.File, error) {
 	if err := Replaceable(path); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func OpenOwn(path string, flags int) (*os.File, error) {
 		return nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() { // it has changed since
+	if err == nil && !info.Mode().IsRegular() { // changed since Replaceable
 		err = refuse(path, "it is %s, not a regular file", kind(info.Mode()))
 	}
 	if err != nil {
@@ -69,8 +69,7 @@ func OpenOwn(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// Folder creates a folder, if need be with those above it, and refuses one that is a
-// symbolic link.
+// Folder creates a folder and its parents if needed. It refuses a symbolic link.
 func Folder(path string) error {
 	if err := os.MkdirAll(path, 0o777); err != nil {
 		return err
@@ -78,8 +77,8 @@ func Folder(path string) error {
 	return OwnFolder(path)
 }
 
-// OwnFolder returns an error unless there is a folder at a path, which is no symbolic
-// link, or nothing.
+// OwnFolder returns an error if path names anything but a folder; a symbolic link is not
+// followed.
 func OwnFolder(path string) error {
 	info, err := os.Lstat(path)
 	if err == nil && !info.IsDir() {
@@ -100,7 +99,7 @@ func (f *File) WriteAt(b []byte, off int64) (int, error) {
 	return n, f.named("write", err)
 }
 
-// named is an error of the temporary file, or nil, under the file's own name.
+// named returns an error of the temporary file under the final name, or nil.
 func (f *File) named(op string, err error) error {
 	if err == nil {
 		return nil
@@ -108,18 +107,18 @@ func (f *File) named(op string, err error) error {
 	return &fs.PathError{Op: op, Path: f.path, Err: Cause(err)}
 }
 
-// Keep closes the file, which is whole, and gives it its name. If that fails, the file is
-// dropped. Its content is on the disk before its name is, so that after a loss of power
-// it is not empty. Until it has its name it stays locked, and Sweep leaves it alone.
+// Keep syncs and closes the completed file and renames it to its final name. If that
+// fails, the file is dropped. Syncing first ensures that the file is complete after a loss
+// of power. The file stays locked until it is renamed, so that Sweep spares it.
 func (f *File) Keep() error { return f.keep(os.Rename) }
 
-// KeepNew is Keep for a file that replaces nothing. If there is something at the path by
-// now, it stays, and the error is fs.ErrExist.
+// KeepNew is Keep for a file that must not replace another. If path exists by now, the
+// error is fs.ErrExist.
 func (f *File) KeepNew() error { return f.keep(renameNew) }
 
 func (f *File) keep(rename func(from, to string) error) error {
 	err := f.named("sync", f.f.Sync())
-	if err == nil && runtime.GOOS == "windows" { // it renames no open file, and has no Sweep
+	if err == nil && runtime.GOOS == "windows" { // it cannot rename an open file, and Sweep does nothing there
 		err = f.named("close", f.f.Close())
 	}
 	if err == nil {
@@ -133,20 +132,20 @@ func (f *File) keep(rename func(from, to string) error) error {
 	return f.end()
 }
 
-// renameNew renames a file to a name that nothing has. A file system without hard links
-// leaves a moment in which another process may take the name.
+// renameNew renames a file unless the new name is in use. On a file system without hard
+// links another process may use the name between check and rename.
 func renameNew(from, to string) error {
 	err := os.Link(from, to)
 	if err == nil {
 		return os.Remove(from)
 	}
-	if _, there := os.Lstat(to); there == nil || errors.Is(err, fs.ErrExist) {
+	if _, statErr := os.Lstat(to); statErr == nil || errors.Is(err, fs.ErrExist) {
 		return fs.ErrExist
 	}
 	return os.Rename(from, to)
 }
 
-// end closes the file unless it is closed.
+// end closes the file unless it is closed already.
 func (f *File) end() error {
 	if err := f.f.Close(); !errors.Is(err, os.ErrClosed) {
 		return f.named("close", err)
@@ -160,7 +159,7 @@ func (f *File) Drop() error {
 	return errors.Join(f.end(), f.named("remove", os.Remove(f.f.Name())))
 }
 
-// Write creates a file with what write writes to it, as Create does.
+// Write creates or replaces a file with the output of write.
 func Write(path string, write func(io.Writer) error) error {
 	f, err := Create(path)
 	if err != nil {
@@ -169,7 +168,7 @@ func Write(path string, write func(io.Writer) error) error {
 	return f.Fill(write)
 }
 
-// Fill keeps what write writes, or drops the file.
+// Fill runs write and keeps its output, or drops the file if write fails.
 func (f *File) Fill(write func(io.Writer) error) error {
 	if err := write(f); err != nil {
 		_ = f.Drop() // err is the one to report
@@ -178,7 +177,7 @@ func (f *File) Fill(write func(io.Writer) error) error {
 	return f.Keep()
 }
 
-// WriteBytes is Write of a content.
+// WriteBytes creates or replaces a file with the given content.
 func WriteBytes(path string, content []byte) error {
 	return Write(path, func(w io.Writer) error {
 		_, err := w.Write(content)

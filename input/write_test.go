@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// Where writing fails an older file stays as it was, and nothing is left beside it.
+// If writing fails, an older file is unchanged and no temporary file remains.
 func TestWriteIsWholeOrNotAtAll(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
@@ -34,11 +34,11 @@ func TestWriteIsWholeOrNotAtAll(t *testing.T) {
 	}
 	holds(t, dir, path, "newer")
 	if err := WriteBytes(filepath.Join(dir, "none", "a"), nil); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("in a folder that is not there: %v", err)
+		t.Errorf("in a missing folder: %v", err)
 	}
 }
 
-// holds fails unless a file has this content, and its folder nothing else but others.
+// holds checks the content of a file, and that its folder contains only it and others.
 func holds(t *testing.T, dir, path, want string, others ...string) {
 	t.Helper()
 	got, err := os.ReadFile(path)
@@ -46,12 +46,12 @@ func holds(t *testing.T, dir, path, want string, others ...string) {
 		t.Errorf("%s holds %q, want %q: %v", path, got, want, err)
 	}
 	if in, err := os.ReadDir(dir); err != nil || len(in) != 1+len(others) {
-		t.Errorf("beside it: %v, %v", in, err)
+		t.Errorf("the folder contains %v, %v", in, err)
 	}
 }
 
-// Writers of one file at the same time do not disturb each other: the last one to end
-// has its content there, whole.
+// Concurrent writers of one file do not disturb each other: the last one to finish wins,
+// with its complete content.
 func TestWritersOfOneFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
@@ -73,7 +73,7 @@ func TestWritersOfOneFile(t *testing.T) {
 	holds(t, dir, path, string(got))
 }
 
-// Of several writers of a new file one has its content there, whole, and the others fail.
+// Exactly one of several concurrent writers of a new file succeeds.
 func TestWritersOfANewFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
@@ -106,7 +106,7 @@ func TestWritersOfANewFile(t *testing.T) {
 	holds(t, dir, path, "content")
 }
 
-// Abandon removes what is being written, and leaves what is whole.
+// Abandon removes files that are being written and spares completed ones.
 func TestAbandon(t *testing.T) {
 	if dir := os.Getenv("INPUT_ABANDON"); dir != "" {
 		_, err := Create(filepath.Join(dir, "half"))

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// An output is a regular file: what else has its name is refused at once, is not waited
-// for, and stays. Nothing is written through a link.
+// Outputs replace only regular files: anything else is refused without blocking, and is
+// unchanged. Nothing is written through a link.
 func TestOutputsAreRegularFiles(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -44,7 +44,7 @@ func TestOutputsAreRegularFiles(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(time.Minute):
-		t.Fatal("an output is waited for")
+		t.Fatal("opening an output blocks")
 	}
 	if err := Folder(in("link to the folder")); err != nil {
 		t.Fatal(err)
@@ -61,8 +61,8 @@ func TestOutputsAreRegularFiles(t *testing.T) {
 	holds(t, dir, in("victim"), "precious", "socket", "pipe", "folder", "link", "nowhere", "link to a pipe", "link to the folder")
 }
 
-// What a killed process has left is swept by the next one that writes to the folder. What
-// is being written, or only looks like it, stays.
+// The leftovers of a killed process are removed by the next one that writes to the folder.
+// Files being written, and files with similar names, remain.
 func TestSweep(t *testing.T) {
 	if path := os.Getenv("INPUT_KILLED"); path != "" {
 		if _, err := Create(path); err != nil {
@@ -85,16 +85,16 @@ func TestSweep(t *testing.T) {
 		}
 		return all
 	}
-	left := names()
-	if len(left) != 1 || !IsTemp(left[0]) {
-		t.Fatalf("a killed process has left %v", left)
+	leftovers := names()
+	if len(leftovers) != 1 || !IsTemp(leftovers[0]) {
+		t.Fatalf("leftovers of a killed process: %v", leftovers)
 	}
 	growing, err := Create(filepath.Join(dir, "b"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if now := names(); len(now) != 1 || now[0] == left[0] {
-		t.Errorf("%v is still there: %v", left, now)
+	if now := names(); len(now) != 1 || now[0] == leftovers[0] {
+		t.Errorf("%v is still there: %v", leftovers, now)
 	}
 	for _, name := range []string{tempPrefix, tempPrefix + "mine", tempPrefix + strings.Repeat("0", 26), "x" + tempPrefix + strings.Repeat("A", 26)} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
@@ -109,6 +109,6 @@ func TestSweep(t *testing.T) {
 		t.Errorf("a file that was being written: %v", err)
 	}
 	if now := names(); len(now) != 6 {
-		t.Errorf("left %v", now)
+		t.Errorf("remaining: %v", now)
 	}
 }

@@ -22,8 +22,8 @@ func TestForeignAttachments(t *testing.T) {
 	folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}})
 	for path, want := range map[string]string{
 		"tokenizer.json": "",
-		"../escaped":     `has "../escaped" attached, which is no file of a model`,
-		"\x1b[2J":        `attached, which is no file of a model`,
+		"../escaped":     `has "../escaped" attached, which is not a file of a model`,
+		"\x1b[2J":        `attached, which is not a file of a model`,
 	} {
 		f, err := state.OpenModelFolder(folder)
 		if err != nil {
@@ -65,7 +65,7 @@ func TestAttachmentsHaveALimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = big.Close() // nothing was written
-	if _, err := state.OpenModelFolder(folder); err == nil || !strings.Contains(err.Error(), "tokenizer.json: it is larger than the 268435456 bytes") || !input.IsInput(err) {
+	if _, err := state.OpenModelFolder(folder); err == nil || !strings.Contains(err.Error(), "tokenizer.json: it is larger than the limit of 268435456 bytes") || !input.IsInput(err) {
 		t.Errorf("%v", err)
 	}
 }

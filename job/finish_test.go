@@ -114,7 +114,7 @@ func TestFolderThatDoesNotFit(t *testing.T) {
 	err = Run(t.Context(), c, Options{Out: "run", Observer: &heard{}})
 	lines := strings.Split(fmt.Sprint(err), "\n")
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "job.yaml:1:14: data.text: ") ||
-		lines[1] != "job.yaml:3:9: model.from: hf does not hold the model its config.json describes: transformer.h.0.mlp.c_fc.weight has shape [32 8], config.json says [8 32]; transformer.ln_f.bias is missing" {
+		lines[1] != "job.yaml:3:9: model.from: hf does not contain the model described by its config.json: transformer.h.0.mlp.c_fc.weight has shape [32 8], but config.json implies [8 32]; transformer.ln_f.bias is missing" {
 		t.Errorf("got %v", err)
 	}
 	if !input.IsInput(err) {

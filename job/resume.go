@@ -81,7 +81,7 @@ func (b *beginning) set(t *zero.Trainer, ranks int) error {
 	}
 	err := restore(b.from, t, max(1, runtime.GOMAXPROCS(0)/ranks))
 	if damage := (*checkpoint.Damage)(nil); errors.As(err, &damage) {
-		return input.BadInput(fmt.Errorf("--resume: %w; %s", err, checkpoint.Instead(b.from.Path)))
+		return input.BadInput(fmt.Errorf("--resume: %w; %s", err, checkpoint.Alternative(b.from.Path)))
 	}
 	return err
 }

@@ -84,7 +84,7 @@ func TestResumeOfDamagedData(t *testing.T) {
 	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=3", "checkpoint.save_on_exit=false"), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range [][2]string{{"run/ckpt/step-00000006", "the newest whole one is run/ckpt/step-00000003 (have 3)"}, {"run/ckpt/step-00000003", "there is no whole one"}} {
+	for _, c := range [][2]string{{"run/ckpt/step-00000006", "the newest intact one is run/ckpt/step-00000003 (have 3)"}, {"run/ckpt/step-00000003", "there is no intact one"}} {
 		path := c[0] + "/data-00001-000.safetensors"
 		raw, err := os.ReadFile(path)
 		if err != nil {

@@ -15,20 +15,19 @@ import (
 	"zeroth/offload"
 )
 
-// benchUnits are shards of 48 tiles: with AdamW's states 576 MiB.
+// benchUnits have shards of 24 tiles each; with AdamW's state they take 576 MiB.
 var benchUnits = []offload.Unit{{Name: "a", Len: 24 << 20}, {Name: "b", Len: 24 << 20}}
 
-// limits is a file to measure the disk's own limit with, past the page cache:
-// its first half is read and its second written, by two readers and two writers
-// of blocks at once.
+// limits measures the disk's own limit with a file, bypassing the page cache: two readers
+// read blocks of its first half while two writers write blocks of its second.
 type limits struct {
 	file vfs.ScratchFile
-	mem  [4]device.Buffer // a block each
+	mem  [4]device.Buffer // one block each
 }
 
 const limitBlock = 4 << 20 // bytes
 
-// newLimits makes a file of twice so many bytes, all of them written once.
+// newLimits creates a file of twice the given bytes and writes all of it once.
 func newLimits(b *testing.B, name string, bytes int) *limits {
 	l := &limits{}
 	var err error
@@ -61,7 +60,7 @@ func newLimits(b *testing.B, name string, bytes int) *limits {
 	return l
 }
 
-// pass reads so many bytes and writes as many.
+// pass reads and writes the given bytes each, and returns the time it took.
 func (l *limits) pass(b *testing.B, bytes int) time.Duration {
 	var wg sync.WaitGroup
 	start := time.Now()
@@ -84,15 +83,16 @@ func (l *limits) pass(b *testing.B, bytes int) time.Duration {
 	return time.Since(start)
 }
 
-// median of some numbers, which it sorts.
+// median returns the median of x, which it sorts.
 func median(x []float64) float64 {
 	slices.Sort(x)
 	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
 
-// BenchmarkDisk is passes of updates that compute nothing over state on disk,
-// against the disk's own mixed limit, in turns: the medians, the ratio's being
-// of turns beside each other. Its folder is ZEROTH_BENCH_DIR, or a temporary one.
+// BenchmarkDisk alternates passes of updates that compute nothing over state on disk with
+// passes at the disk's own limit for mixed reads and writes. It reports medians; the ratio
+// is the median of the ratios of adjacent passes. The folder is ZEROTH_BENCH_DIR, or a
+// temporary one.
 func BenchmarkDisk(b *testing.B) {
 	dir := os.Getenv("ZEROTH_BENCH_DIR")
 	if dir == "" {
@@ -119,10 +119,10 @@ func BenchmarkDisk(b *testing.B) {
 			}
 		}
 	}
-	pass() // writes what later ones read
+	pass() // write once, so that later passes read
 	const bytes = 12 * 48 << 20
 	disk := newLimits(b, filepath.Join(dir, "limit"), bytes)
-	var limit, ours, ratio []float64 // bytes a second
+	var limit, ours, ratio []float64 // bytes per second
 	for b.Loop() {
 		before := disk.pass(b, bytes)
 		start := time.Now()
@@ -137,10 +137,10 @@ func BenchmarkDisk(b *testing.B) {
 	b.ReportMetric(median(ratio), "ours/disk")
 }
 
-// BenchmarkHost is passes of AdamW over state in host memory, parameters going
-// back to the device tile by tile, against the machine's own change of memory in
-// place, in turns. Its bytes are those the update must move: 28 of float32 an
-// element and 2 of the parameter; the copy back is on top.
+// BenchmarkHost alternates passes of AdamW over state in host memory, which copy parameters
+// back to the device tile by tile, with modifying memory in place at the machine's own
+// limit. It counts the bytes the update must move, 28 of float32 and 2 of the parameter per
+// element, without the copies.
 func BenchmarkHost(b *testing.B) {
 	cfg := offload.Config{Optimizer: offload.Host, Ratio: 1, Buffers: 4, DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}}
 	workers := runtime.GOMAXPROCS(0)
@@ -150,7 +150,7 @@ func BenchmarkHost(b *testing.B) {
 	defer q.Close()
 	grads, elems := make([]device.Buffer, len(benchUnits)), 0
 	for i, u := range benchUnits {
-		grads[i] = device.OfF32(slices.Repeat([]float32{1}, u.Len)) // else all its pages are one
+		grads[i] = device.OfF32(slices.Repeat([]float32{1}, u.Len)) // untouched pages would all be the zero page
 		elems += u.Len
 	}
 	r, err := newRigOf(b, cfg, benchUnits, grads, nil)

@@ -20,19 +20,19 @@ import (
 	"zeroth/device"
 )
 
-// A rank's file is a header of one block and then the tiles of state and of
-// parameters, each at a multiple of blockSize and a whole number of blocks
-// long. It is scratch: it serves the run that made it and is removed with it,
-// and what must survive is in checkpoints. The run holds a lock on it as long
-// as it lives, so that the file of a dead run is known by its header and by
-// having no lock; such files are removed before a new one is made, never read.
+// A rank's file consists of a header of one block, then the tiles of state and of
+// parameters, each starting at a multiple of blockSize and padded to whole blocks. The
+// file is scratch: it serves the run that creates it and is removed with it; state that
+// must survive is in checkpoints. The run holds a lock on the file while it lives, so the
+// file of a dead run is one that has our header and no lock. Such files are removed before
+// a new one is created, never read.
 //
-// A CRC32C of every chunk of 512 KiB is kept in memory: a chunk that comes back
-// with a flipped bit is found, and so is one that comes back as it was before
-// its last write, which a sum stored beside it would bless.
+// A CRC32C of every chunk of 512 KiB is kept in memory. It detects flipped bits, and also
+// chunks that the disk returns as they were before the last write, which a checksum stored
+// with the chunk would not detect.
 //
-// The header is text, padded with zeros to a block, so that `head` on a
-// file left behind says what it is:
+// The header is text, padded with zeros to a block, so that `head` on a leftover file
+// identifies it:
 //
 //	zeroth offload 1
 //	run 4bd1c2a09f
@@ -47,15 +47,15 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// block is a tile's place in the file.
+// block is the location of a tile in the file.
 type block struct {
 	off     int64    // bytes
 	len     int      // bytes
 	sums    []uint32 // CRC32C of each chunk
-	written bool     // before that it is zeros
+	written bool     // if not, its content is zeros
 }
 
-// some is the bytes of those chunks that are wanted; nil wants all.
+// some returns the number of bytes in the wanted chunks; nil wants all.
 func (b *block) some(wanted func(lo, hi int) bool) (n int) {
 	if wanted == nil {
 		return b.len
@@ -68,7 +68,7 @@ func (b *block) some(wanted func(lo, hi int) bool) (n int) {
 	return n
 }
 
-// disk is one rank's file.
+// disk manages one rank's file.
 type disk struct {
 	Scratch
 	name      string
@@ -85,14 +85,14 @@ func newDisk(s Scratch) *disk {
 	return &disk{Scratch: s, name: filepath.Join(s.Dir, name), size: blockSize}
 }
 
-// lay reserves a block of n bytes, a multiple of blockSize.
+// lay reserves a block of n bytes, a multiple of blockSize, at the end of the file.
 func (d *disk) lay(n int) *block {
 	b := &block{off: d.size, len: n, sums: make([]uint32, (n+chunk-1)/chunk)}
 	d.size += int64(n)
 	return b
 }
 
-// digest is one number for what lies where in the file.
+// digest returns a checksum of the file's layout.
 func (s *Store) digest() uint32 {
 	h := crc32.New(castagnoli)
 	fmt.Fprintln(h, s.cfg.Tile, s.cfg.DType, s.cfg.Vecs, s.cfg.Optimizer, s.cfg.Params)
@@ -114,7 +114,7 @@ func aligned(n int) []byte {
 	return b[skip : skip+n]
 }
 
-// open removes what dead runs have left, makes the file and reserves its space.
+// open removes the files of dead runs, creates this rank's and reserves its space.
 func (d *disk) open(layout uint32) (err error) {
 	if d.Files == nil {
 		return nil
@@ -124,13 +124,13 @@ func (d *disk) open(layout uint32) (err error) {
 	}
 	free, err := d.Files.Space(d.Dir)
 	if err == nil && free < d.size {
-		return fmt.Errorf("make %s: it takes %d bytes, %d are free: make space, name another folder, or offload less (zero.offload.ratio)", d.name, d.size, free)
+		return fmt.Errorf("create %s: needs %d bytes, but only %d are free: free some space, use another folder, or offload less (zero.offload.ratio)", d.name, d.size, free)
 	}
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return fmt.Errorf("space in %s: %w", d.Dir, cause(err))
 	}
 	if d.file, err = d.Files.CreateLocked(d.name); err != nil {
-		return fmt.Errorf("make %s: %w", d.name, cause(err))
+		return fmt.Errorf("create %s: %w", d.name, cause(err))
 	}
 	if err := d.file.Reserve(d.size); err != nil {
 		return fmt.Errorf("reserve %d bytes for %s: %w", d.size, d.name, cause(err))
@@ -142,8 +142,8 @@ func (d *disk) open(layout uint32) (err error) {
 	return nil
 }
 
-// writeHeader writes the header and reads it back, directly if the file system
-// can, through its cache if not.
+// writeHeader writes the header and reads it back, with direct transfers if the file
+// system supports them, else through the page cache.
 func (d *disk) writeHeader(h []byte) error {
 	back := aligned(blockSize)
 	try := func() error {
@@ -154,7 +154,7 @@ func (d *disk) writeHeader(h []byte) error {
 			return fmt.Errorf("%s: read its header: %w", d.name, cause(err))
 		}
 		if !bytes.Equal(back, h) {
-			return fmt.Errorf("%s: its header reads back as something else: the disk is broken", d.name)
+			return fmt.Errorf("%s: the header reads back differently: the disk is broken", d.name)
 		}
 		return nil
 	}
@@ -182,29 +182,29 @@ func (d *disk) reclaim() error {
 	return nil
 }
 
-// reclaimFile removes a file if it is a dead run's; one that is in use, or is
-// no file of ours for all its name, stays.
+// reclaimFile removes a file if it belongs to a dead run. It skips files that are in use or
+// do not have our header.
 func (d *disk) reclaimFile(name string) error {
 	f, err := d.Files.OpenLocked(name)
 	if errors.Is(err, vfs.ErrLocked) || errors.Is(err, vfs.ErrNotFile) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at %s, which another run has left: %w", name, cause(err))
+		return fmt.Errorf("open %s, left by another run: %w", name, cause(err))
 	}
 	defer f.Close()
 	head := make([]byte, blockSize)
 	n, err := f.ReadAt(head, 0)
 	if err != nil && err != io.EOF {
-		return fmt.Errorf("read %s, which another run has left: %w", name, cause(err))
+		return fmt.Errorf("read %s, left by another run: %w", name, cause(err))
 	}
 	text, _, _ := strings.Cut(string(head[:n]), "\x00")
 	about, ours := strings.CutPrefix(text, magic)
-	if !ours && text != "" { // an empty one was left between its making and its header
+	if !ours && text != "" { // an empty one is ours, left before its header was written
 		return nil
 	}
 	if err := d.Files.Remove(name); err != nil {
-		return fmt.Errorf("remove %s, which a dead run has left: %w", name, cause(err))
+		return fmt.Errorf("remove %s, left by a dead run: %w", name, cause(err))
 	}
 	what := strings.Map(printable, strings.ReplaceAll(strings.TrimSpace(about), "\n", ", "))
 	if what == "" {
@@ -214,7 +214,7 @@ func (d *disk) reclaimFile(name string) error {
 	return nil
 }
 
-// printable is a character of a header for people: none that a terminal obeys.
+// printable replaces characters that could control a terminal.
 func printable(r rune) rune {
 	if !strconv.IsPrint(r) {
 		return unicode.ReplacementChar
@@ -222,8 +222,8 @@ func printable(r rune) rune {
 	return r
 }
 
-// readSome fills the beginning of a slot from those chunks of a block, given as their
-// bytes of it, that are wanted; nil wants all.
+// readSome reads the wanted chunks of a block, given by their byte ranges in it, to the
+// beginning of a slot; nil wants all.
 func (d *disk) readSome(b *block, to device.Buffer, wanted func(lo, hi int) bool) error {
 	mem := d.mem(b, to)
 	if !b.written {
@@ -236,8 +236,8 @@ func (d *disk) readSome(b *block, to device.Buffer, wanted func(lo, hi int) bool
 	return nil
 }
 
-// writeSome writes those chunks of the beginning of a slot to a block that are wanted,
-// as readSome has them; all of a block that never was written.
+// writeSome writes the wanted chunks from the beginning of a slot to a block, as readSome
+// reads them. The first write of a block writes all chunks.
 func (d *disk) writeSome(b *block, from device.Buffer, wanted func(lo, hi int) bool) error {
 	mem := d.mem(b, from)
 	if !b.written {
@@ -257,8 +257,8 @@ func (d *disk) mem(b *block, slot device.Buffer) []byte {
 	return slot.Raw()[:b.len]
 }
 
-// close ends the lanes and removes the file; it is false if a transfer that
-// was given up may still be under way.
+// close ends the lanes and removes the file. It returns false if an abandoned transfer may
+// still be in progress.
 func (d *disk) close() (idle bool) {
 	idle = true
 	for _, l := range []*lanes{d.reads, d.writes} {
@@ -269,23 +269,22 @@ func (d *disk) close() (idle bool) {
 	if d.file == nil {
 		return idle
 	}
-	_ = d.Files.Remove(d.name) // what stays behind is reclaimed by the next run
+	_ = d.Files.Remove(d.name) // if that fails, the next run reclaims it
 	if idle {
-		_ = d.file.Close() // nothing in it is wanted any more
+		_ = d.file.Close() // its content is no longer needed
 	} else {
-		go func(reads, writes *lanes, f vfs.ScratchFile) { // ends when the disk has answered
+		go func(reads, writes *lanes, f vfs.ScratchFile) { // ends when the disk has responded
 			reads.running.Wait()
 			writes.running.Wait()
-			_ = f.Close() // likewise
+			_ = f.Close() // its content is no longer needed
 		}(d.reads, d.writes, d.file)
 	}
 	d.file, d.reads, d.writes = nil, nil, nil
 	return idle
 }
 
-// cause is what a file operation says is wrong, without the name it adds, and with
-// what to do where files cannot be locked: then the file of a dead run could not be told
-// from that of one that is alive.
+// cause returns the reason of a file error without the path it adds. If files cannot be
+// locked, so that files of dead and live runs are indistinguishable, it adds what to do.
 func cause(err error) error {
 	if no := (*vfs.CannotLock)(nil); errors.As(err, &no) {
 		return fmt.Errorf("%w: offload to the host instead", no.Err)
@@ -296,17 +295,16 @@ func cause(err error) error {
 	return err
 }
 
-// chunk is the bytes that move, and are summed, at a time: few enough that what
-// was read is summed before it leaves the cache, enough that the disk is at full
-// speed.
+// chunk is the size of a transfer and of a checksum in bytes: small enough to compute the
+// checksum while the data is in the cache, large enough for the disk's full speed.
 const chunk = 1 << 19
 
-// transfer is a chunk, or less, to move between memory and a file.
+// transfer moves a chunk, or less at the end of a block, between memory and a file.
 type transfer struct {
 	file  vfs.File
 	mem   []byte
 	off   int64
-	sum   *uint32 // its CRC32C: to be set by a write, to be met by a read
+	sum   *uint32 // CRC32C of mem: set by a write, checked by a read
 	write bool
 }
 
@@ -319,12 +317,12 @@ func (t transfer) run() (err error) {
 	switch n, err := t.file.ReadAt(t.mem, t.off); {
 	case n == len(t.mem):
 	case err == nil || err == io.EOF:
-		return t.failed("read", fmt.Errorf("the file ends after %d of them: %w", n, io.ErrUnexpectedEOF))
+		return t.failed("read", fmt.Errorf("the file ends after %d bytes: %w", n, io.ErrUnexpectedEOF))
 	default:
 		return t.failed("read", err)
 	}
 	if sum := crc32.Checksum(t.mem, castagnoli); sum != *t.sum {
-		return fmt.Errorf("the %d bytes at offset %d have checksum %08x, %08x was written: the disk has lost or changed them", len(t.mem), t.off, sum, *t.sum)
+		return fmt.Errorf("the %d bytes at offset %d have checksum %08x, but %08x was written: the disk lost or changed them", len(t.mem), t.off, sum, *t.sum)
 	}
 	return nil
 }
@@ -336,9 +334,9 @@ func (t transfer) failed(what string, err error) error {
 	return fmt.Errorf("%s %d bytes at offset %d: %w", what, len(t.mem), t.off, cause(err))
 }
 
-// lanes are goroutines that read, or that write: several, so that the disk
-// always has something to do, also while others sum, and apart from who waits for them, so that a
-// disk that does not answer can be given up.
+// lanes are goroutines that all read or all write: several, so that the disk is busy while
+// some compute checksums, and separate from the caller, so that it can abandon a disk that
+// does not respond.
 type lanes struct {
 	lane    [laneCount]lane
 	timer   *time.Timer
@@ -347,11 +345,11 @@ type lanes struct {
 	running sync.WaitGroup
 }
 
-// laneCount is the lanes of each direction. Of 2 to 8 lanes and chunks of
-// 256 KiB to 4 MiB, 8 lanes of 512 KiB are the fastest (BenchmarkDisk).
+// laneCount is the number of lanes per direction. Among 2 to 8 lanes and chunks of 256 KiB
+// to 4 MiB, 8 lanes and 512 KiB are fastest (BenchmarkDisk).
 const laneCount = 8
 
-// lane does one chunk at a time.
+// lane moves one chunk at a time.
 type lane struct {
 	todo chan transfer
 	done chan error // capacity 1
@@ -372,13 +370,13 @@ func newLanes(timeout time.Duration) *lanes {
 	return l
 }
 
-// move moves the wanted chunks of a block, nil for all, between memory and the
-// file, on the lanes in turn.
+// move transfers the wanted chunks of a block, nil for all, between memory and the file,
+// distributing them over the lanes round-robin.
 func (l *lanes) move(f vfs.File, b *block, mem []byte, wanted func(lo, hi int) bool, write bool) (err error) {
 	if l.stuck.Load() {
-		return errors.New("the disk does not answer")
+		return errors.New("the disk does not respond")
 	}
-	var has [laneCount]int // 1 + the chunk that a lane has, or 0
+	var has [laneCount]int // 1 + the index of the chunk in a lane, 0 if idle
 	for i := range len(b.sums) + laneCount {
 		lane := i % laneCount
 		if has[lane] > 0 {
@@ -399,7 +397,7 @@ func (l *lanes) move(f vfs.File, b *block, mem []byte, wanted func(lo, hi int) b
 	return err
 }
 
-// await returns when a lane's chunk of a block is done, or has taken too long.
+// await waits until a lane has moved its chunk of a block, or the timeout expires.
 func (l *lanes) await(at *lane, b *block, i int) error {
 	if l.timeout > 0 {
 		l.timer.Reset(l.timeout)
@@ -410,7 +408,7 @@ func (l *lanes) await(at *lane, b *block, i int) error {
 		return err
 	case <-l.timer.C:
 		l.stuck.Store(true)
-		return fmt.Errorf("offset %d: not done after %v: the disk does not answer, or is far too slow", b.off+int64(i)*chunk, l.timeout)
+		return fmt.Errorf("offset %d: not finished after %v: the disk does not respond, or is far too slow", b.off+int64(i)*chunk, l.timeout)
 	}
 }
 

@@ -2,7 +2,7 @@ package offload
 
 import "zeroth/device"
 
-// Kind is a way in which something of a unit moves.
+// Kind is a direction in which data of a unit moves.
 type Kind uint8
 
 const (
@@ -17,29 +17,30 @@ var kindNames = [kinds]string{"read", "write", "to host", "to device"}
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Event is a move that a store has issued. Of what was never written to the disk
-// nothing is read, for it is zeros.
+// Event describes a transfer that a store issued. Blocks never written to the disk are not
+// read, because they are zeros.
 type Event struct {
 	Kind  Kind
-	Unit  int   // its index among the store's units
-	Param bool  // it is some of the unit's parameter; else of its optimizer state
-	Bytes int64 // on the disk whole blocks of 4096
+	Unit  int   // index among the store's units
+	Param bool  // the unit's parameter; otherwise its optimizer state
+	Bytes int64 // for the disk, whole blocks of 4096
 	Queue device.Queue
 }
 
-// Listener hears what a Store does, from the goroutine that issues it.
+// Listener receives an event for every transfer a Store issues, on the goroutine that
+// issues it.
 type Listener interface {
 	Offloaded(Event)
 }
 
-// do issues f, which does what e says, after both events.
+// do issues f, the transfer that e describes, to run after both events.
 func (s *Store) do(e Event, a, b device.Event, f func() error) device.Event {
 	s.prepare(e, a, b)
 	e.Queue.Do(f)
 	return s.issued(e)
 }
 
-// copy issues a copy, which does what e says, after both events.
+// copy issues a copy, the transfer that e describes, to run after both events.
 func (s *Store) copy(e Event, a, b device.Event, dst, src device.Buffer) device.Event {
 	s.prepare(e, a, b)
 	e.Queue.Copy(dst, src)
@@ -57,7 +58,7 @@ func (s *Store) prepare(e Event, a, b device.Event) {
 	e.Queue.After(b)
 }
 
-// issued tells of a move and marks its end.
+// issued reports a transfer to the listener and marks its end.
 func (s *Store) issued(e Event) device.Event {
 	if s.cfg.Listener != nil {
 		s.cfg.Listener.Offloaded(e)
@@ -65,7 +66,7 @@ func (s *Store) issued(e Event) device.Event {
 	return e.Queue.Mark()
 }
 
-// read, write, toHost and toDevice are events of a tile's state or parameter.
+// read, write, toHost and toDevice return events for a tile's state or parameter.
 func (s *Store) read(unit, bytes int) Event {
 	return Event{Kind: Read, Unit: unit, Bytes: int64(bytes), Queue: s.cfg.Read}
 }
@@ -82,5 +83,5 @@ func (s *Store) toDevice(unit int) Event {
 	return Event{Kind: ToDevice, Unit: unit, Param: true, Queue: s.cfg.ToDevice}
 }
 
-// ofParam is the same event of the unit's parameter.
+// ofParam returns the same event for the unit's parameter.
 func (e Event) ofParam() Event { e.Param = true; return e }

@@ -25,7 +25,7 @@ func onDisk(dir, run string, rank int) offload.Config {
 	return offload.Config{Optimizer: offload.Disk, Ratio: 1, Buffers: 2, Tile: 1000, DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Scratch: offload.Scratch{Dir: dir, Run: run, Rank: rank}}
 }
 
-// The file says what it is, is as long as announced, and is gone after Free.
+// The file's header identifies it, its size is as announced, and Free removes it.
 func TestFile(t *testing.T) {
 	dir := t.TempDir()
 	r, err := newRig(t, onDisk(dir, "4bd1", 3), two)
@@ -54,8 +54,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// Files of dead runs are removed and reported; those of runs that are alive,
-// and files that only have such a name, are left alone.
+// Files of dead runs are removed and reported; files of live runs and files that only have
+// a similar name are not touched.
 func TestStaleFiles(t *testing.T) {
 	dir := t.TempDir()
 	alive, err := newRig(t, onDisk(dir, "alive", 0), two)
@@ -100,15 +100,15 @@ func TestStaleFiles(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if left := []string{"other.offload", "zeroth-alive-rank-0.offload", "zeroth-folder-rank-4.offload", "zeroth-link-rank-5.offload", "zeroth-new-rank-0.offload",
-		"zeroth-notes-rank-3.offload", "zeroth-notes.txt", "zeroth-zero-rank-6.offload"}; !slices.Equal(names, left) {
-		t.Errorf("left are %q, want %q", names, left)
+	if remaining := []string{"other.offload", "zeroth-alive-rank-0.offload", "zeroth-folder-rank-4.offload", "zeroth-link-rank-5.offload", "zeroth-new-rank-0.offload",
+		"zeroth-notes-rank-3.offload", "zeroth-notes.txt", "zeroth-zero-rank-6.offload"}; !slices.Equal(names, remaining) {
+		t.Errorf("remaining files %q, want %q", names, remaining)
 	}
 	alive.exercise(t)
 }
 
-// noDirect is a file system without direct transfers; refusing, one that says
-// it has them and then refuses.
+// noDirect is a file system without direct transfers. If refusing, it claims to support
+// them and then fails.
 type noDirect struct {
 	vfs.ScratchFS
 	refusing bool
@@ -136,7 +136,7 @@ func (f *bufferedFile) WriteAt(b []byte, off int64) (int, error) {
 	return f.ScratchFile.WriteAt(b, off)
 }
 
-// Where direct transfers are not to be had, the page cache serves.
+// Without direct transfers the page cache is used.
 func TestBuffered(t *testing.T) {
 	for _, refusing := range []bool{false, true} {
 		direct, buffered := 0, 0
@@ -168,18 +168,18 @@ func (unlockable) CreateLocked(string) (vfs.ScratchFile, error) {
 	return nil, &vfs.CannotLock{Err: errors.New("no file locks here")}
 }
 
-// Without locks there is no file, and the error says what to do instead.
+// Without locks no file is created, and the error gives the alternative.
 func TestUnlockable(t *testing.T) {
 	dir := t.TempDir()
 	cfg := onDisk(dir, "bare", 0)
 	cfg.Scratch.Files = unlockable{vfs.OS{}}
 	_, err := newRig(t, cfg, two)
-	if want := "make " + filepath.Join(dir, "zeroth-bare-rank-0.offload") + ": no file locks here: offload to the host instead"; err == nil || !strings.HasSuffix(err.Error(), want) {
+	if want := "create " + filepath.Join(dir, "zeroth-bare-rank-0.offload") + ": no file locks here: offload to the host instead"; err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("error %v, want %s", err, want)
 	}
 }
 
-// A file that somebody cuts off is an error that says so.
+// Truncating the file is reported as an error.
 func TestFileCutOff(t *testing.T) {
 	dir := t.TempDir()
 	r, err := newRig(t, onDisk(dir, "cut", 0), two)
@@ -200,13 +200,13 @@ func TestFileCutOff(t *testing.T) {
 	}
 	r.update(0, 1, m, true, rng)
 	err = r.work.Wait()
-	if err == nil || !strings.Contains(err.Error(), "unit a: optimizer state: "+dir) || !strings.Contains(err.Error(), "read 12288 bytes at offset 16384: the file ends after 4096 of them") {
+	if err == nil || !strings.Contains(err.Error(), "unit a: optimizer state: "+dir) || !strings.Contains(err.Error(), "read 12288 bytes at offset 16384: the file ends after 4096 bytes") {
 		t.Errorf("error %v", err)
 	}
 }
 
-// A disk that does not answer is given up after the timeout, with an error that
-// says so; closing does not wait for it, and what it may still write to stays.
+// A disk that does not respond is abandoned after the timeout, with an error. Closing does
+// not wait for it, and memory it may still use is not freed.
 func TestStuckDisk(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	answer := make(chan struct{})
@@ -229,20 +229,20 @@ func TestStuckDisk(t *testing.T) {
 		}
 	}
 	err = r.work.Wait()
-	if err == nil || !strings.HasSuffix(err.Error(), "offset 4096: not done after 50ms: the disk does not answer, or is far too slow") {
+	if err == nil || !strings.HasSuffix(err.Error(), "offset 4096: not finished after 50ms: the disk does not respond, or is far too slow") {
 		t.Errorf("error %v", err)
 	}
 	host := r.host
 	r.close()
 	if host.Usage().Live[device.Staging] == 0 {
-		t.Error("memory that the disk may still read was given back")
+		t.Error("memory that the disk may still read was freed")
 	}
 	close(answer)
 }
 
-// Peek reads of a tile what is asked for, to the chunk, and no more; and it is
-// what was written.
-func TestPeekReadsWhatIsAskedFor(t *testing.T) {
+// Peek reads only the chunks of a tile that contain the requested range, and returns the
+// values that were written.
+func TestPeekReadsOnlyTheRange(t *testing.T) {
 	var read atomic.Int64
 	cfg := onDisk(t.TempDir(), "peek", 0)
 	cfg.Tile, cfg.Buffers = 0, 2
@@ -287,15 +287,14 @@ func TestPeekReadsWhatIsAskedFor(t *testing.T) {
 			}
 		}
 		if read.Load() != 3*c.chunks*chunk {
-			t.Errorf("%v: %d bytes are read, want %d", c.in, read.Load(), 3*c.chunks*chunk)
+			t.Errorf("%v: %d bytes were read, want %d", c.in, read.Load(), 3*c.chunks*chunk)
 		}
 		r.Release(0, tile, r.work.Mark(), false)
 	}
 }
 
-// An update in two goes has the vectors pass over the disk in one and the master copy in
-// the other, to the chunk, and neither changes what is the other's, also where a chunk
-// has some of both.
+// An update in two passes moves the vectors in one and the master copy in the other, in
+// whole chunks. Neither changes the other's data, even in a chunk that contains both.
 func TestPartsPassOnce(t *testing.T) {
 	var moved [2]atomic.Int64
 	cfg := onDisk(t.TempDir(), "parts", 0)
@@ -306,7 +305,7 @@ func TestPartsPassOnce(t *testing.T) {
 		}
 		return nil
 	}}
-	const chunk, n, odd = 512 << 10, 1 << 20, 150_000 // odd are 147 blocks of a disk, of 128 in a chunk
+	const chunk, n, odd = 512 << 10, 1 << 20, 150_000 // odd elements are 147 disk blocks; a chunk has 128
 	r, err := newRig(t, cfg, []offload.Unit{{Name: "a", Len: n}, {Name: "b", Len: odd}})
 	if err != nil {
 		t.Fatal(err)
@@ -335,10 +334,10 @@ func TestPartsPassOnce(t *testing.T) {
 			want, lent = m[c.unit][:1], []device.Buffer{st.Master}
 			r.work.Cast(st.Param, st.Master)
 		} else if st.Master.N+st.Param.N > 0 {
-			t.Errorf("%+v: the parameter is lent", c)
+			t.Errorf("%+v: the parameter was lent", c)
 		}
 		if len(lent) != len(want) {
-			t.Fatalf("%+v: %d vectors are lent, want %d", c, len(lent), len(want))
+			t.Fatalf("%+v: %d vectors were lent, want %d", c, len(lent), len(want))
 		}
 		for i, v := range want {
 			for j := range v {
@@ -353,7 +352,7 @@ func TestPartsPassOnce(t *testing.T) {
 			}
 		}
 		if read, written := moved[0].Load(), moved[1].Load(); read != c.bytes || written != c.bytes {
-			t.Errorf("%+v: %d bytes are read and %d written", c, read, written)
+			t.Errorf("%+v: %d bytes were read and %d written", c, read, written)
 		}
 	}
 	for unit := range r.units {

@@ -5,21 +5,20 @@ import (
 	"zeroth/shard"
 )
 
-// slot is staging memory that tiles take in turn.
+// slot is staging memory that tiles use in turn.
 type slot struct {
 	buf  device.Buffer
-	free device.Event // whoever had it last is done with it
+	free device.Event // fires when its last user is done
 }
 
-// ring is slots that tiles take in turn: tile t has slot t modulo their number,
-// always the same.
+// ring is a set of slots used in turn: tile t always has slot t modulo their number.
 type ring struct {
 	slots []slot
-	turns int // tiles that take a slot
+	turns int // number of tiles that use a slot
 	len   int // elements of a slot
 }
 
-// turn counts a tile that needs n elements.
+// turn adds a tile that needs n elements and returns its turn.
 func (r *ring) turn(n int) int {
 	r.len = max(r.len, n)
 	r.turns++
@@ -28,14 +27,14 @@ func (r *ring) turn(n int) int {
 
 func (r *ring) at(turn int) *slot { return &r.slots[turn%len(r.slots)] }
 
-// Acquire lends the state of a tile, or a part of it; whoever works on it waits for
-// Ready first. It must be released before one is acquired that is not Apart from it.
+// Acquire lends part of a tile's state. Work on it must wait for Ready. The caller must
+// Release it before acquiring another tile, unless CanOverlap reports true for the two.
 func (s *Store) Acquire(unit, i int, part Part) State {
 	return s.lend(unit, i, part, s.units[unit].tiles[i].moves[part])
 }
 
-// Peek is Acquire to look at elements in of the shard alone: of what rests on
-// disk others need not have been read. The tile is released unchanged.
+// Peek is Acquire for reading the elements in the given range of the shard only; other
+// elements on disk need not be read. Release the tile unchanged.
 func (s *Store) Peek(unit, i int, in shard.Range) State {
 	u := &s.units[unit]
 	t := &u.tiles[i]
@@ -56,38 +55,38 @@ func (s *Store) Peek(unit, i int, in shard.Range) State {
 	return s.lend(unit, i, All, moves{bytes: t.block.some(wanted), load: load})
 }
 
-// Apart is whether two tiles can be on loan at once: they take no slot of each
-// other.
-func (s *Store) Apart(unitA, a, unitB, b int) bool {
+// CanOverlap reports whether two tiles can be on loan at the same time, because they share
+// no slot.
+func (s *Store) CanOverlap(unitA, a, unitB, b int) bool {
 	ua, ub := &s.units[unitA], &s.units[unitB]
 	ta, tb := &ua.tiles[a], &ub.tiles[b]
 	same := func(r *ring, takesA, takesB bool, turnA, turnB int) bool {
 		return takesA && takesB && r.at(turnA) == r.at(turnB)
 	}
 	return !same(&s.states, len(ua.vecs) > 0, len(ub.vecs) > 0, ta.state, tb.state) &&
-		!same(&s.outgoing, !ua.atHand() && !ua.onHost, !ub.atHand() && !ub.onHost, ta.out, tb.out) &&
+		!same(&s.outgoing, !ua.updatedInPlace() && !ua.onHost, !ub.updatedInPlace() && !ub.onHost, ta.out, tb.out) &&
 		!same(&s.params, ua.throughHost(), ub.throughHost(), ta.param, tb.param)
 }
 
-// lend lends a part of a tile, of whose state m brings what is on disk.
-func (s *Store) lend(unit, i int, of Part, m moves) State {
+// lend lends a part of a tile, loading what is on disk by m.
+func (s *Store) lend(unit, i int, lent Part, m moves) State {
 	u := &s.units[unit]
 	t := &u.tiles[i]
-	t.lent = of
+	t.lent = lent
 	lo, hi := t.at.Lo, t.at.Hi
 	st := State{At: t.at, OnHost: u.onHost, Grad: part(u.grad, lo, hi)}
-	if of != Vectors {
+	if lent != Vectors {
 		st.Master = t.master
 	}
-	if of != Copy {
+	if lent != Copy {
 		st.Vec = t.vec
 	}
 	switch {
-	case of == Vectors:
-	case !u.atHand():
+	case lent == Vectors:
+	case !u.updatedInPlace():
 		o := s.out(u, t)
 		st.Param, st.Ready[0] = o.buf.Slice(0, hi-lo), o.free
-		if u.Frozen { // it is nowhere else
+		if u.Frozen { // the only copy
 			st.Ready[0] = s.do(s.read(unit, t.paramBlock.len).ofParam(), o.free, device.Event{}, t.loadParam)
 		}
 	case u.copies || u.Frozen:
@@ -99,7 +98,7 @@ func (s *Store) lend(unit, i int, of Part, m moves) State {
 	return st
 }
 
-// part is a slice of a buffer, or of none.
+// part returns a slice of a buffer, or an empty buffer for an empty one.
 func part(b device.Buffer, lo, hi int) device.Buffer {
 	if b.N == 0 {
 		return b
@@ -107,8 +106,8 @@ func part(b device.Buffer, lo, hi int) device.Buffer {
 	return b.Slice(lo, hi)
 }
 
-// out is the slot a tile's parameter is written to where it is updated, when
-// it does not rest there.
+// out returns the slot that an update writes a tile's parameter to if the parameter does
+// not rest in the memory where it is updated.
 func (s *Store) out(u *unit, t *tile) *slot {
 	if u.onHost {
 		return s.params.at(t.param)
@@ -116,10 +115,9 @@ func (s *Store) out(u *unit, t *tile) *slot {
 	return s.outgoing.at(t.out)
 }
 
-// Release takes a tile's state back; used fires when whoever borrowed it is
-// done. If changed, what was lent of the state is kept and the parameter brought to
-// where it rests: all its elements have their new value there when the event returned
-// has fired.
+// Release returns a tile's state to the store; used must fire when the borrower is done. If
+// changed, the lent part of the state is saved and the parameter copied to where it rests.
+// When the returned event fires, all elements of the parameter have their new value there.
 func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Event {
 	u := &s.units[unit]
 	t := &u.tiles[i]
@@ -130,7 +128,7 @@ func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Eve
 			sl.free = s.do(s.write(unit, m.bytes), used, device.Event{}, m.save)
 		}
 	}
-	if u.atHand() || t.lent == Vectors {
+	if u.updatedInPlace() || t.lent == Vectors {
 		return used
 	}
 	o := s.out(u, t)
@@ -141,8 +139,8 @@ func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Eve
 	return s.writeBack(unit, t, o, used)
 }
 
-// writeBack moves a tile's parameter from the slot it was written to, once used
-// has fired, to where it rests.
+// writeBack copies a tile's parameter from the slot an update wrote it to, after used has
+// fired, to where it rests.
 func (s *Store) writeBack(unit int, t *tile, o *slot, used device.Event) device.Event {
 	u, src := &s.units[unit], o.buf.Slice(0, t.at.Len())
 	switch {
@@ -161,10 +159,10 @@ func (s *Store) writeBack(unit int, t *tile, o *slot, used device.Event) device.
 	return o.free
 }
 
-// Fetch fills dst, in device memory, with a unit's parameter shard once both
-// events have fired: the memory is free, the shard has its newest value. Reads
-// of the disk do not wait for the memory, only for their slots; and those are
-// free when the tiles are written, for a tile always takes the same.
+// Fetch fills dst, in device memory, with a unit's parameter shard, after free (dst may be
+// overwritten) and updated (the shard has its newest value) have fired. Reads from the disk
+// do not wait for free, only for their slots. That orders them after the writes of their
+// tiles, because a tile always uses the same slot.
 func (s *Store) Fetch(unit int, dst device.Buffer, free, updated device.Event) device.Event {
 	u, q := &s.units[unit], s.cfg.ToDevice
 	if u.param == Host {
@@ -179,8 +177,8 @@ func (s *Store) Fetch(unit int, dst device.Buffer, free, updated device.Event) d
 	return q.Mark()
 }
 
-// SendState brings something between the device and the host, once both events have
-// fired, that the update of a unit's state in the one needs of the other.
+// SendState copies data that an update on one side needs between the device and the host,
+// after both events have fired.
 func (s *Store) SendState(unit int, dst, src device.Buffer, k Kind, a, b device.Event) device.Event {
 	q := s.cfg.ToHost
 	if k == ToDevice {
@@ -189,8 +187,8 @@ func (s *Store) SendState(unit int, dst, src device.Buffer, k Kind, a, b device.
 	return s.copy(Event{Kind: k, Unit: unit, Queue: q}, a, b, dst, src)
 }
 
-// Queues are those the store issues work on that outlives a step: when they
-// are idle, all it was given has reached where it rests.
+// Queues returns the queues on which the store issues work that outlives a step. When they
+// are idle, everything written to the store has reached its destination.
 func (s *Store) Queues() (qs []device.Queue) {
 	for _, q := range []device.Queue{s.cfg.ToHost, s.cfg.ToDevice, s.cfg.Read, s.cfg.Write} {
 		if q != nil {

@@ -1,31 +1,28 @@
-// Package offload is where optimizer state, and parameter shards, live between
-// their uses: on the device, in host memory or on disk.
+// Package offload stores optimizer state and parameter shards between uses: on the device,
+// in host memory or on disk.
 //
-// For each unit a Store lends the master copy and the state vectors of this
-// rank's shard to the update and takes them back. Mixed precision and offload
-// are one mechanism: the master copy differs from the parameter in dtype, in
-// where it lives, or in neither.
+// For each unit a Store lends the master copy and the state vectors of this rank's shard to
+// the update and takes them back. Mixed precision and offload are one mechanism: the master
+// copy differs from the parameter in dtype, in location, or not at all.
 //
-// # Where things happen
+// # Where the work runs
 //
-// An update runs where its state is at hand: on the device if the state rests
-// there, else in host memory, by the host's own kernels. What travels between
-// the two is then only the gradient, to the host, and the parameter in its
-// compute type, back: 4 and 2 bytes an element instead of the 12 in and 12 out
-// of bringing AdamW's state to the device. Gradients of units that are updated
-// in host memory rest there, never on disk; so the norm is known before the
-// first update begins, clipping and loss scale are one factor of the update,
-// and the state passes over the disk once a step.
+// An update runs where its state is: on the device if the state rests there, otherwise in
+// host memory, on the host's own kernels. Then only the gradient travels to the host, and
+// the parameter in its compute type back: 4 and 2 bytes per element, instead of 12 each way
+// for moving AdamW's state to the device. Gradients of units that are updated in host
+// memory rest there, never on disk. So the norm is known before the first update begins,
+// clipping and loss scale are one factor of the update, and the state passes over the disk
+// once per step.
 //
-// A unit's shard is updated in tiles if any of it has to be staged: each tile
-// takes a slot of a ring of Buffers slots. While a tile is updated the state of
-// the next ones is read, and that of those before is written. Order is kept by
-// the events of slots alone: work on a slot waits for the work that had it
-// before. All of a rank's work is issued from one goroutine and every event it
-// waits for was issued before, so nothing can wait in a circle.
+// A unit's shard is updated in tiles if any of it must be staged. Each tile uses a slot of
+// a ring of Buffers slots: while one tile is updated, the next ones are read and the
+// previous ones are written. The events of slots alone keep the order: work on a slot waits
+// for the work that used it before. One goroutine issues all of a rank's work, and every
+// event it waits for was issued before, so there is no deadlock.
 //
-// New decides where everything rests, Allocate takes the memory for it; a step
-// allocates nothing.
+// New decides where everything rests and Allocate allocates the memory; a step allocates
+// nothing.
 package offload
 
 import (
@@ -38,7 +35,7 @@ import (
 	"zeroth/shard"
 )
 
-// Place is where something rests between its uses.
+// Place is where data rests between uses.
 type Place uint8
 
 const (
@@ -51,141 +48,141 @@ var placeNames = [...]string{"device", "host", "disk"}
 
 func (p Place) String() string { return placeNames[p] }
 
-// TileLen is the most elements of a tile: 4 MiB of float32, at which disks are
-// at full speed and a ring is small beside what it serves.
+// TileLen is the default maximum of elements in a tile: 4 MiB of float32, enough for the
+// full speed of disks, while a ring stays small compared with the state.
 const TileLen = 1 << 20
 
-// Config is what a Store is built from. Devices and queues are the caller's to
-// close, after Free; Device's may all be nil where nothing leaves it.
+// Config configures a Store. The caller closes devices and queues after Free; those of the
+// device may be nil if nothing leaves it.
 type Config struct {
-	Optimizer Place   // of master copies and state vectors
-	Params    Place   // of the shards of units that are not Whole
-	Ratio     float64 // of the state that Optimizer is about; the rest stays on the device
-	Buffers   int     // slots of each ring
-	Tile      int     // most elements of a tile; 0 is TileLen
+	Optimizer Place   // where master copies and state vectors rest
+	Params    Place   // where the shards of units that are not Whole rest
+	Ratio     float64 // fraction of the state that is offloaded; the rest stays on the device
+	Buffers   int     // number of slots in each ring
+	Tile      int     // maximum elements in a tile; 0 is TileLen
 
-	DType device.DType     // of parameters in use
-	Vecs  [][]device.DType // state vectors of each update rule
-	Apart bool             // a parameter is never its own master copy, also in float32
+	DType          device.DType     // of parameters in use
+	Vecs           [][]device.DType // state vectors of each update rule
+	SeparateMaster bool             // every parameter has a separate master copy, even in float32
 
 	Device   device.Device
-	Host     device.Device // its memory begins at multiples of 4096 bytes
+	Host     device.Device // allocates at multiples of 4096 bytes
 	ToHost   device.Queue  // copies from the device
-	ToDevice device.Queue  // copies to it
-	Read     device.Queue  // reads of the disk, on the host
-	Write    device.Queue  // its writes
+	ToDevice device.Queue  // copies to the device
+	Read     device.Queue  // reads from the disk
+	Write    device.Queue  // writes to the disk
 	Scratch  Scratch
 
 	Listener Listener // may be nil
 }
 
-// Scratch is where a rank's file is.
+// Scratch configures a rank's file.
 type Scratch struct {
-	Files   vfs.ScratchFS // nil: nothing is written, only counted
+	Files   vfs.ScratchFS // if nil, transfers are counted but nothing is written
 	Dir     string        // an existing folder
-	Run     string        // names the run
-	Rank    int           // of this file
-	Timeout time.Duration // after which a transfer is given up; 0 is never
+	Run     string        // name of the run
+	Rank    int           // rank that owns the file
+	Timeout time.Duration // for one transfer; 0 means no timeout
 }
 
-// Unit is what a Store has to know of a unit.
+// Unit describes a unit to a Store.
 type Unit struct {
 	Name   string
-	Len    int  // elements of a shard
+	Len    int  // elements of this rank's shard
 	Whole  bool // its parameters stay whole on the device
-	Frozen bool // it has a parameter and nothing else
-	Rule   int  // it is updated by: of Config.Vecs
+	Frozen bool // the unit has parameters but no gradient or state
+	Rule   int  // update rule, an index into Config.Vecs
 }
 
-// Part is what of a tile's state is lent and, changed, kept: an update in two goes has
-// each part pass over the disk once.
+// Part is the part of a tile's state that is lent and, if changed, saved. An update in two
+// passes moves each part over the disk once.
 type Part uint8
 
 const (
 	All     Part = iota
-	Vectors      // without the master copy and the parameter
-	Copy         // the master copy and the parameter alone
+	Vectors      // the state vectors
+	Copy         // the master copy and the parameter
 	parts
 )
 
-// State is what the update of one tile of a unit works on, lent until Release.
-// All have At.Len() elements, or none if they are not of the Part. Of a frozen unit
-// there is the parameter alone, as it rests.
+// State is the state that the update of one tile works on, lent until Release. Buffers have
+// At.Len() elements, or none if they are not in the Part. For a frozen unit only Param is
+// set.
 type State struct {
 	At     shard.Range // elements of the unit's shard
-	OnHost bool        // all is in host memory
+	OnHost bool        // the buffers are in host memory
 	Ready  [2]device.Event
 
 	Master device.Buffer   // float32
-	Vec    []device.Buffer // of its rule's Config.Vecs, in the order of the rule's States; the store's, to be read
+	Vec    []device.Buffer // of its rule's Config.Vecs, in the order of the rule's States; the slice belongs to the store
 	Grad   device.Buffer   // float32
-	Param  device.Buffer   // compute dtype, receives the parameter; empty where Master is it. Of a frozen unit: has it
+	Param  device.Buffer   // compute dtype, receives the parameter; empty if Master is the parameter; for a frozen unit, contains it
 }
 
 // Store holds the state of every unit of one rank.
 type Store struct {
 	cfg   Config
 	units []unit
-	disk  *disk // nil if nothing rests there
+	disk  *disk // nil if nothing rests on disk
 
-	states    ring // host, float32: tiles of state that rest on disk
-	params    ring // host, compute dtype: tiles of parameters on their way
-	outgoing  ring // device, compute dtype: tiles of parameters on their way off it
-	held      []owned
-	offloaded int // the first unit that is updated in host memory
+	states      ring // host, float32: tiles of state that rest on disk
+	params      ring // host, compute dtype: tiles of parameters on their way
+	outgoing    ring // device, compute dtype: tiles of parameters on their way off it
+	allocations []allocation
+	offloaded   int // index of the first unit updated in host memory
 }
 
-type owned struct {
+type allocation struct {
 	dev device.Device
 	buf device.Buffer
 }
 
-// unit is where a unit's shard rests.
+// unit records where a unit's shard rests.
 type unit struct {
 	Unit
-	onHost bool            // updated in host memory; of a frozen unit: its parameter is lent there
+	onHost bool            // updated in host memory; for a frozen unit, lent there
 	param  Place           // where the parameter rests
 	rest   device.Buffer   // (Len) compute dtype: the parameter, unless it rests on disk
 	grad   device.Buffer   // (Len) float32
 	master device.Buffer   // (Len) float32; empty if it rests on disk
-	vec    []device.Buffer // (Len) of its rule's Config.Vecs, alike
-	vecs   []device.DType  // vectors on disk, the master copy before them; none if the state rests in memory
-	copies bool            // the master copy is not the parameter itself
+	vec    []device.Buffer // (Len) of its rule's Config.Vecs, empty if on disk
+	vecs   []device.DType  // types of the vectors on disk, the master copy first; none if the state rests in memory
+	copies bool            // the master copy is separate from the parameter
 	tiles  []tile
 	labels struct{ state, param string }
 }
 
-// tile is part of a unit's shard and the slots it takes.
+// tile is part of a unit's shard and its slots.
 type tile struct {
 	at    shard.Range
 	state int // turn in Store.states
 	out   int // turn in Store.outgoing
 	param int // turn in Store.params
 
-	master device.Buffer   // where an update finds them: where they rest, or in the tile's slot
-	vec    []device.Buffer // likewise
+	master device.Buffer   // in memory where it rests, or in the tile's slot
+	vec    []device.Buffer // likewise, the state vectors
 
 	block                *block       // of the state, if it rests on disk
-	paramBlock           *block       // of the parameter, alike
+	paramBlock           *block       // of the parameter, if it rests on disk
 	moves                [parts]moves // of the state, between slot and disk
-	loadParam, saveParam func() error // the parameter, alike
-	lent                 Part         // last
+	loadParam, saveParam func() error // of the parameter, between slot and disk
+	lent                 Part         // the part lent last
 }
 
-// moves bring a part of a tile's state from the disk to its slot, and back: chunks of so
-// many bytes, of which one may have some of the other part, too.
+// moves transfers a part of a tile's state between disk and slot, in whole chunks, of which
+// one may also contain some of the other part.
 type moves struct {
-	bytes      int // 0: none of the part is there
+	bytes      int // 0 if none of the part is on disk
 	load, save func() error
 }
 
-// New decides where all of the units rests, and takes no memory.
+// New decides where the state of all units rests. It allocates no memory.
 func New(cfg Config, units []Unit) *Store {
 	if cfg.Tile == 0 {
 		cfg.Tile = TileLen
 	}
 	if slices.ContainsFunc(slices.Concat(cfg.Vecs...), device.DType.Coded) {
-		cfg.Tile = (cfg.Tile + device.BlockLen - 1) / device.BlockLen * device.BlockLen // a tile begins with a block
+		cfg.Tile = (cfg.Tile + device.BlockLen - 1) / device.BlockLen * device.BlockLen // a tile must begin with a block
 	}
 	s := &Store{cfg: cfg, offloaded: len(units)}
 	if cfg.Optimizer != Device {
@@ -195,7 +192,7 @@ func New(cfg Config, units []Unit) *Store {
 		s.disk = newDisk(cfg.Scratch)
 	}
 	for i, u := range units {
-		s.units = append(s.units, s.place(i, u))
+		s.units = append(s.units, s.decide(i, u))
 	}
 	for i := range s.units {
 		s.cut(&s.units[i])
@@ -203,11 +200,12 @@ func New(cfg Config, units []Unit) *Store {
 	return s
 }
 
-// Shard is where the rest of a unit's shard is: its gradient and, unless it is
-// ParamOffloaded, its parameter.
+// Shard is the part of a unit's shard that the caller allocates: the gradient and, unless
+// it is ParamOffloaded, the parameter.
 type Shard struct{ Param, Grad device.Buffer }
 
-// Allocate takes memory for all that is not the fsdp package's, or nothing.
+// Allocate allocates the store's memory and file, or nothing if it fails. rest has the
+// buffers of each unit that the caller allocates.
 func (s *Store) Allocate(rest []Shard) error {
 	for i := range s.units {
 		u := &s.units[i]
@@ -228,8 +226,8 @@ func (s *Store) Allocate(rest []Shard) error {
 	return nil
 }
 
-// view says where the update of a tile finds its state: a tile on disk always
-// has the same slot.
+// view sets the buffers of a tile's state for the update: a tile on disk always has the
+// same slot.
 func (s *Store) view(u *unit, t *tile) {
 	lo, hi := t.at.Lo, t.at.Hi
 	switch {
@@ -248,10 +246,10 @@ func (s *Store) view(u *unit, t *tile) {
 		return
 	}
 	slot, at := s.states.at(t.state).buf, 0
-	for i, of := range u.vecs {
-		v := slot.Slice(at, at+(of.Bytes(t.at.Len())+3)/4)
-		at += padded(of, t.at.Len())
-		if v.Type, v.N = of, t.at.Len(); u.copies && i == 0 {
+	for i, kind := range u.vecs {
+		v := slot.Slice(at, at+(kind.Bytes(t.at.Len())+3)/4)
+		at += padded(kind, t.at.Len())
+		if v.Type, v.N = kind, t.at.Len(); u.copies && i == 0 {
 			t.master = v
 		} else {
 			t.vec = append(t.vec, v)
@@ -259,10 +257,12 @@ func (s *Store) view(u *unit, t *tile) {
 	}
 }
 
-// padded is the float32 that fill the blocks of a disk which n elements of a type take.
+// padded returns the number of float32 elements that n elements of type t occupy on disk,
+// rounded up to whole blocks.
 func padded(t device.DType, n int) int { return pad((t.Bytes(n)+3)/4, device.F32) }
 
-// stateLen is the float32 that vectors of n elements take in a slot.
+// stateLen returns the number of float32 elements that vectors of n elements occupy in a
+// slot.
 func (u *unit) stateLen(n int) (all int) {
 	for _, t := range u.vecs {
 		all += padded(t, n)
@@ -270,9 +270,9 @@ func (u *unit) stateLen(n int) (all int) {
 	return all
 }
 
-// Split is the first unit that is offloaded: those from it on have about ratio
-// of all elements that have state. The first ones stay, for theirs are the gradients that come
-// last and the parameters that are wanted first.
+// Split returns the index of the first offloaded unit: the units from it on have about
+// ratio of all elements with state. The first units stay on the device, because backward
+// produces their gradients last and forward needs their parameters first.
 func Split(units []Unit, ratio float64) int {
 	all, at := 0, 0
 	for _, u := range units {
@@ -292,10 +292,10 @@ func Split(units []Unit, ratio float64) int {
 	return len(units)
 }
 
-// RatioFrom is a ratio by which Split finds the given unit, which has state, or none
-// where it is the number of units.
+// RatioFrom returns a ratio for which Split returns first, the index of a unit with state,
+// or of no unit if it is len(units).
 func RatioFrom(units []Unit, first int) float64 {
-	all, before, at := 0, 0.0, -1.0 // elements with state; middle of the unit before, and where to split
+	all, before, at := 0, 0.0, -1.0 // elements with state; middle of the previous unit; where to split
 	for i, u := range units {
 		if u.Frozen {
 			continue
@@ -312,15 +312,15 @@ func RatioFrom(units []Unit, first int) float64 {
 	return 1 - at/float64(all)
 }
 
-func (s *Store) place(i int, u Unit) unit {
+func (s *Store) decide(i int, u Unit) unit {
 	p := unit{Unit: u, onHost: i >= s.offloaded, param: s.cfg.Params}
 	if u.Whole {
 		p.param = Device
 	}
 	if u.Frozen {
-		p.onHost = p.param != Device // where it is at hand to be set and read
+		p.onHost = p.param != Device // where it can be set and read
 	}
-	p.copies = !u.Frozen && (s.cfg.Apart || s.cfg.DType != device.F32 || !p.atHand())
+	p.copies = !u.Frozen && (s.cfg.SeparateMaster || s.cfg.DType != device.F32 || !p.updatedInPlace())
 	p.labels.state, p.labels.param = "unit "+u.Name+": optimizer state", "unit "+u.Name+": parameters"
 	if p.onHost && s.cfg.Optimizer == Disk && !u.Frozen {
 		p.vecs = s.cfg.Vecs[u.Rule]
@@ -331,31 +331,31 @@ func (s *Store) place(i int, u Unit) unit {
 	return p
 }
 
-// atHand says whether the parameter rests in the memory it is updated in.
-func (u *unit) atHand() bool {
+// atHand reports whether the parameter rests in the memory where it is updated.
+func (u *unit) updatedInPlace() bool {
 	return u.onHost && u.param == Host || !u.onHost && u.param == Device
 }
 
-// throughHost says whether the parameter takes a slot in host memory on its way.
+// throughHost reports whether the parameter is staged in host memory on its way.
 func (u *unit) throughHost() bool { return u.param == Disk || u.onHost && u.param == Device }
 
-// cut divides a unit into tiles, gives each its turns, and its places on disk.
+// cut divides a unit into tiles and assigns their slots and blocks on disk.
 func (s *Store) cut(u *unit) {
 	each := s.cfg.Tile
-	if u.atHand() && len(u.vecs) == 0 {
+	if u.updatedInPlace() && len(u.vecs) == 0 {
 		each = max(1, u.Len) // nothing is staged
 	}
 	u.tiles = make([]tile, 0, (u.Len+each-1)/each)
 	for lo := 0; lo < u.Len; lo += each {
 		u.tiles = append(u.tiles, tile{at: shard.Range{Lo: lo, Hi: min(lo+each, u.Len)}})
-		t := &u.tiles[len(u.tiles)-1] // which stays where it is
+		t := &u.tiles[len(u.tiles)-1] // stable: the capacity suffices
 		n := t.at.Len()
 		if len(u.vecs) > 0 {
 			t.state = s.states.turn(u.stateLen(n))
 			t.block = s.disk.lay(u.stateLen(n) * device.F32.Size())
 			s.cutState(u, t)
 		}
-		if !u.atHand() && !u.onHost {
+		if !u.updatedInPlace() && !u.onHost {
 			t.out = s.outgoing.turn(n)
 		}
 		if u.throughHost() {
@@ -370,8 +370,8 @@ func (s *Store) cut(u *unit) {
 	}
 }
 
-// cutState is how the parts of a tile's state move: the master copy is the first of
-// its vectors on disk, where there is one.
+// cutState sets how the parts of a tile's state move. The master copy, if there is one, is
+// the first of the vectors on disk.
 func (s *Store) cutState(u *unit, t *tile) {
 	b, turn, first := t.block, t.state, 0
 	if u.copies {
@@ -387,7 +387,7 @@ func (s *Store) cutState(u *unit, t *tile) {
 	}
 }
 
-// pad is the least number of elements, at least n, that fill blocks of a disk.
+// pad rounds n elements up to whole blocks of a disk.
 func pad(n int, t device.DType) int {
 	per := blockSize / t.Size()
 	return (n + per - 1) / per * per
@@ -419,7 +419,7 @@ func (s *Store) allocate() error {
 	return s.disk.open(s.digest())
 }
 
-// allocateUnit allocates what rests in memory and is not the runner's.
+// allocateUnit allocates the parts of a unit that rest in memory, except the caller's.
 func (s *Store) allocateUnit(u *unit) (err error) {
 	if u.param == Host {
 		if u.rest, err = s.alloc(s.cfg.Host, s.cfg.DType, u.Len, device.Params); err != nil {
@@ -451,32 +451,32 @@ func (s *Store) allocateUnit(u *unit) (err error) {
 func (s *Store) alloc(dev device.Device, t device.DType, n int, use device.Use) (device.Buffer, error) {
 	b, err := dev.Alloc(t, n, use)
 	if err == nil {
-		s.held = append(s.held, owned{dev, b})
+		s.allocations = append(s.allocations, allocation{dev, b})
 	}
 	return b, err
 }
 
-// OnHost says whether a unit is updated in host memory, where its gradient
-// must rest then.
+// OnHost reports whether a unit is updated in host memory, where its gradient must then
+// rest.
 func (s *Store) OnHost(unit int) bool { return s.units[unit].onHost && !s.units[unit].Frozen }
 
-// Resident says whether a unit's state rests in memory, where it is lent.
+// Resident reports whether a unit's state rests in memory, so that lending it moves nothing.
 func (s *Store) Resident(unit int) bool {
 	u := &s.units[unit]
 	return len(u.vecs) == 0 && !(u.Frozen && u.param == Disk)
 }
 
-// ParamOffloaded says whether a unit's parameter shard rests outside of the device and
-// must be fetched.
+// ParamOffloaded reports whether a unit's parameter shard rests outside the device and must
+// be fetched.
 func (s *Store) ParamOffloaded(unit int) bool { return s.units[unit].param != Device }
 
-// Tiles is the number of parts a unit is updated in.
+// Tiles returns the number of tiles of a unit.
 func (s *Store) Tiles(unit int) int { return len(s.units[unit].tiles) }
 
-// Tile is the elements of a unit's shard that a tile has.
+// Tile returns the range of a tile in the unit's shard.
 func (s *Store) Tile(unit, i int) shard.Range { return s.units[unit].tiles[i].at }
 
-// DiskBytes is the size of this rank's file; 0 without one.
+// DiskBytes returns the size of this rank's file, or 0 without one.
 func (s *Store) DiskBytes() int64 {
 	if s.disk == nil {
 		return 0
@@ -484,7 +484,7 @@ func (s *Store) DiskBytes() int64 {
 	return s.disk.size
 }
 
-// Reclaimed describes the files of dead runs that Allocate has removed.
+// Reclaimed describes the files of dead runs that Allocate removed.
 func (s *Store) Reclaimed() []string {
 	if s.disk == nil {
 		return nil
@@ -492,14 +492,14 @@ func (s *Store) Reclaimed() []string {
 	return s.disk.reclaimed
 }
 
-// Free gives back the store's memory and removes its file. The queues must be
-// idle. Memory that a transfer which was given up may still touch is kept.
+// Free frees the store's memory and removes its file. The queues must be idle. Memory that
+// an abandoned transfer may still use is not freed.
 func (s *Store) Free() {
 	if s.disk != nil && !s.disk.close() {
 		return
 	}
-	for _, h := range s.held {
+	for _, h := range s.allocations {
 		h.dev.Free(h.buf)
 	}
-	s.held = nil
+	s.allocations = nil
 }

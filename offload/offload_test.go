@@ -19,7 +19,7 @@ import (
 	"zeroth/shard"
 )
 
-// rig is a store on two devices of this machine, with its queues.
+// rig is a store with two devices of this machine and its queues.
 type rig struct {
 	*offload.Store
 	cfg       offload.Config
@@ -30,13 +30,13 @@ type rig struct {
 	params    []device.Buffer
 }
 
-// newRig opens a store over units; a nil t in Fetch order is the caller's.
+// newRig creates a store for units, with gradients of its own.
 func newRig(t testing.TB, cfg offload.Config, units []offload.Unit) (*rig, error) {
 	t.Helper()
 	return newRigOf(t, cfg, units, nil, nil)
 }
 
-// newRigOf is newRig with gradients, and with wrappers around its queues.
+// newRigOf is newRig with the given gradients; wrap may replace the queues.
 func newRigOf(t testing.TB, cfg offload.Config, units []offload.Unit, grads []device.Buffer, wrap func(*offload.Config)) (*rig, error) {
 	t.Helper()
 	r := &rig{dev: cpu.NewHost(1), host: cpu.NewHost(1), units: units}
@@ -93,7 +93,7 @@ func (r *rig) close() {
 	r.queues, r.params, r.Store = nil, nil, nil
 }
 
-// model is what a store must hold: the vectors of each unit.
+// model is the expected content of a store: the vectors of each unit.
 type model [][][]float32
 
 func newModel(units []offload.Unit, vecs int) model {
@@ -107,13 +107,13 @@ func newModel(units []offload.Unit, vecs int) model {
 	return m
 }
 
-// vectors are a state's, the master copy first.
+// vectors returns the vectors of a state, the master copy first.
 func vectors(st offload.State, vecs int) []device.Buffer {
 	return append([]device.Buffer{st.Master}, st.Vec[:vecs]...)
 }
 
-// update acquires a tile, compares it with the model, and if change is set
-// gives it new random values; all on the work queue.
+// update acquires a tile, compares it with the model and, if change is set, writes new
+// random values, all on the work queue.
 func (r *rig) update(unit, tile int, m model, change bool, rng *rand.Rand) device.Event {
 	st := r.Acquire(unit, tile, offload.All)
 	q := r.work
@@ -145,8 +145,8 @@ func (r *rig) update(unit, tile int, m model, change bool, rng *rand.Rand) devic
 	return r.Release(unit, tile, q.Mark(), change)
 }
 
-// fetched compares a unit's parameters, as a gather would see them, with the
-// model's master copy; updated is their last Release.
+// fetched compares a unit's parameters, as a gather would read them, with the model's
+// master copy; updated is the event of their last Release.
 func (r *rig) fetched(t *testing.T, unit int, m model, updated device.Event) {
 	t.Helper()
 	n := r.units[unit].Len
@@ -173,9 +173,9 @@ func (r *rig) fetched(t *testing.T, unit int, m model, updated device.Event) {
 
 var places = []offload.Place{offload.Device, offload.Host, offload.Disk}
 
-// What a store is given it gives back, wherever it rests: state of every tile,
+// A store returns what was written to it, wherever that rests: the state of every tile,
 // zero at first, and parameters with their newest value.
-func TestStoreGivesBack(t *testing.T) {
+func TestStoreReturnsWhatWasWritten(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	units := []offload.Unit{{Name: "wte", Len: 3000, Whole: true}, {Name: "a", Len: 64}, {Name: "b", Len: 5000}, {Name: "c", Len: 2048}}
 	for _, optimizer := range places {
@@ -228,7 +228,7 @@ func (r *rig) exercise(t *testing.T) {
 	}
 }
 
-// The event of Release fires when the parameter rests where it belongs.
+// The event of Release fires when the parameter is where it rests.
 func TestReleasedIsWrittenBack(t *testing.T) {
 	for _, optimizer := range places {
 		var written atomic.Int64
@@ -248,13 +248,13 @@ func TestReleasedIsWrittenBack(t *testing.T) {
 		for tile := range r.Tiles(0) {
 			e := r.update(0, tile, m, true, rng)
 			if err := e.On.Await(e.Seq); err != nil || written.Load() < int64(tile+1) {
-				t.Errorf("state on the %v: %d of %d tiles of parameters are written (%v)", optimizer, written.Load(), tile+1, err)
+				t.Errorf("state on the %v: %d of %d tiles of parameters were written (%v)", optimizer, written.Load(), tile+1, err)
 			}
 		}
 	}
 }
 
-// counted is a queue that adds up what it copies.
+// counted is a queue that counts the bytes it copies.
 type counted struct {
 	device.Queue
 	bytes *int64
@@ -265,30 +265,30 @@ func (q counted) Copy(dst, src device.Buffer) {
 	q.Queue.Copy(dst, src)
 }
 
-// heard adds up what a listener is told, by kind, and what is wrong with it.
-type heard struct {
+// counter sums the bytes of a listener's events by kind and collects wrong events.
+type counter struct {
 	bytes [4]int64
 	kinds map[device.Queue]offload.Kind
 	units []offload.Unit
 	wrong []offload.Event
 }
 
-func (h *heard) Offloaded(e offload.Event) {
+func (h *counter) Offloaded(e offload.Event) {
 	h.bytes[e.Kind] += e.Bytes
 	if k, ok := h.kinds[e.Queue]; !ok || k != e.Kind || e.Unit >= len(h.units) || e.Param != (e.Kind >= offload.ToHost || e.Bytes == 4096) {
 		h.wrong = append(h.wrong, e)
 	}
 }
 
-// A listener hears every byte that is read, written and copied, of what, and on
-// which queue; also of a part of a tile.
+// The listener receives every byte read, written and copied, with its unit and queue, also
+// for parts of tiles.
 func TestListener(t *testing.T) {
 	units := []offload.Unit{{Name: "wte", Len: 3000, Whole: true}, {Name: "a", Len: 64}, {Name: "b", Len: 5000}}
 	for _, optimizer := range places {
 		for _, params := range places {
 			var files, copies [2]int64
 			var mu sync.Mutex
-			h := &heard{units: units, kinds: map[device.Queue]offload.Kind{}}
+			h := &counter{units: units, kinds: map[device.Queue]offload.Kind{}}
 			cfg := offload.Config{Optimizer: optimizer, Params: params, Ratio: 0.8, Buffers: 2, Tile: 1500, DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Listener: h}
 			cfg.Scratch.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 				mu.Lock()
@@ -308,10 +308,10 @@ func TestListener(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.exercise(t)
-			*h, files, copies = heard{units: units, kinds: h.kinds}, [2]int64{}, [2]int64{} // from here on nothing is zeros
+			*h, files, copies = counter{units: units, kinds: h.kinds}, [2]int64{}, [2]int64{} // all blocks have been written by now
 			r.again(t)
 			if got := [4]int64{files[0], files[1], copies[0], copies[1]}; got != h.bytes || h.wrong != nil {
-				t.Errorf("%v, %v: heard %v, moved %v; wrong are %+v", optimizer, params, h.bytes, got, h.wrong)
+				t.Errorf("%v, %v: events for %v, moved %v; wrong events %+v", optimizer, params, h.bytes, got, h.wrong)
 			}
 			if moves := h.bytes != [4]int64{}; moves != (optimizer != offload.Device || params != offload.Device) {
 				t.Errorf("%v, %v: moved %v", optimizer, params, h.bytes)
@@ -320,7 +320,7 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// again updates and fetches all units, and looks at a part of each tile.
+// again updates and fetches all units, and peeks at a part of each tile.
 func (r *rig) again(t *testing.T) {
 	for unit := range r.units {
 		var done device.Event
@@ -347,22 +347,22 @@ func (r *rig) again(t *testing.T) {
 	}
 }
 
-// The first units stay on the device, as many as make about 1-ratio of all.
+// The first units stay on the device, until about 1-ratio of all elements do.
 func TestSplit(t *testing.T) {
 	units := []offload.Unit{{Len: 400}, {Len: 100}, {Len: 100}, {Len: 400}}
 	for ratio, want := range map[float64]int{1: 0, 0.81: 0, 0.79: 1, 0.6: 1, 0.5: 2, 0.4: 3, 0.21: 3, 0.19: 4, 0: 4} {
 		if got := offload.Split(units, ratio); got != want {
-			t.Errorf("ratio %g: units from %d on are offloaded, want %d", ratio, got, want)
+			t.Errorf("ratio %g: the first offloaded unit is %d, want %d", ratio, got, want)
 		}
 	}
 	if got := offload.Split(nil, 1); got != 0 {
-		t.Errorf("of no units, those from %d on", got)
+		t.Errorf("without units, the first offloaded unit is %d", got)
 	}
 }
 
 var two = []offload.Unit{{Name: "a", Len: 2500}, {Name: "b", Len: 100}}
 
-// A budget that is too small fails Allocate with the category, and holds nothing.
+// Exceeding the budget fails Allocate, naming the category, and allocates nothing.
 func TestBudget(t *testing.T) {
 	dev, host := cpu.NewHost(1), cpu.NewHost(1)
 	defer dev.Close()
@@ -370,25 +370,25 @@ func TestBudget(t *testing.T) {
 	host.Budget(3000)
 	s := offload.New(offload.Config{Optimizer: offload.Host, Ratio: 1, Buffers: 1, DType: device.F32, Vecs: [][]device.DType{{device.F32, device.F32}}, Device: dev, Host: host}, []offload.Unit{{Name: "a", Len: 300}})
 	if live := host.Usage().Peak.Total(); live != 0 {
-		t.Errorf("New takes %d bytes", live)
+		t.Errorf("New allocates %d bytes", live)
 	}
 	err := s.Allocate(make([]offload.Shard, 1))
 	if err == nil || err.Error() != "offload: 2.93 KiB budget: 1.17 KiB of optimizer do not fit beside 2.34 KiB" {
 		t.Errorf("error %v", err)
 	}
 	if live := host.Usage().Live.Total(); live != 0 {
-		t.Errorf("%d bytes are held", live)
+		t.Errorf("%d bytes remain allocated", live)
 	}
 }
 
-// Tiles are apart while they take different slots: with two of them, each from
-// the next and not from the one after.
-func TestApart(t *testing.T) {
+// Tiles can overlap if they use different slots: with two slots, neighbours can, and tiles
+// two apart cannot.
+func TestCanOverlap(t *testing.T) {
 	r, err := newRig(t, onDisk(t.TempDir(), "apart", 0), two)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !r.Apart(0, 0, 0, 1) || r.Apart(0, 0, 0, 2) || !r.Apart(0, 2, 1, 0) || r.Apart(0, 1, 1, 0) || r.Apart(0, 1, 0, 1) {
+	if !r.CanOverlap(0, 0, 0, 1) || r.CanOverlap(0, 0, 0, 2) || !r.CanOverlap(0, 2, 1, 0) || r.CanOverlap(0, 1, 1, 0) || r.CanOverlap(0, 1, 0, 1) {
 		t.Error("tiles 0 to 2 of a and 0 of b on two slots")
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"zeroth/device"
 )
 
-// host is the kernels of device/kernels.go as its comments state them: float32
-// arithmetic, one element after the other.
+// host implements the kernels as documented in device/kernels.go: float32 arithmetic, one
+// element after the other.
 type host struct{}
 
 func (host) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
@@ -68,7 +68,7 @@ func (host) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
 	publish(p, y)
 }
 
-// publish copies the master to a parameter kept in float32.
+// publish copies the master to a float32 parameter.
 func publish(p, w device.Buffer) {
 	if p.N > 0 {
 		copy(p.F32(), w.F32())

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// ErrScaleAtMin is returned when gradients overflow at the smallest loss
-// scale: the numbers themselves are broken, not the scale.
+// ErrScaleAtMin means that gradients overflow even at the smallest loss scale: the numbers
+// themselves are broken, not the scale.
 var ErrScaleAtMin = errors.New("gradients overflow at the smallest loss scale")
 
 // LossScale keeps small fp16 gradients from vanishing: the loss is multiplied
@@ -14,33 +14,33 @@ var ErrScaleAtMin = errors.New("gradients overflow at the smallest loss scale")
 // dynamic rule is DeepSpeed's (runtime/fp16/loss_scaler.py,
 // DynamicLossScaler, consecutive_hysteresis false):
 //
-//   - An overflowed step is skipped. It costs one of the Left tolerated
-//     overflows while more than one is left; after that the scale halves, down
-//     to Min, and an overflow at Min is an error.
+//   - An overflowed step is skipped. While more than one tolerated overflow is
+//     Left, it uses up one; after that the scale halves, down to Min. An overflow
+//     at Min is an error.
 //   - After every Window steps without an overflow the scale doubles and Left
-//     is Hysteresis again.
+//     is reset to Hysteresis.
 //
 // All fields together are the state a checkpoint saves.
 type LossScale struct {
 	Dynamic    bool    // whether Update changes anything
 	Scale      float64 // > 0
-	Min        float64 // > 0, the scale never falls below
+	Min        float64 // > 0, lower bound of Scale
 	Window     int     // steps, > 0
 	Hysteresis int     // overflows, >= 1
 	Left       int     // overflows until the scale halves, 1..Hysteresis
 	Clean      int     // steps since the last overflow or doubling, 0..Window-1
 }
 
-// DynamicLossScale is DeepSpeed's default for fp16.
+// DynamicLossScale returns DeepSpeed's default for fp16.
 func DynamicLossScale() LossScale {
 	return LossScale{Dynamic: true, Scale: 1 << 16, Min: 1, Window: 1000, Hysteresis: 2, Left: 2}
 }
 
-// StaticLossScale never changes; 1 is no scaling.
+// StaticLossScale returns a scale that never changes; 1 disables scaling.
 func StaticLossScale(scale float64) LossScale { return LossScale{Scale: scale} }
 
-// Update takes account of a step: overflow says that its gradients were not
-// finite, and so that it was skipped. On an error the state is unchanged.
+// Update records a step; overflow means that its gradients were not finite and the step
+// was skipped. On an error the state is unchanged.
 func (s *LossScale) Update(overflow bool) error {
 	if !s.Dynamic {
 		return nil

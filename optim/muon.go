@@ -7,46 +7,48 @@ import (
 	"zeroth/device"
 )
 
-// Whole is a rule whose update of a matrix depends on all of its elements. Move and
-// Apply are elementwise, on any pieces of it; Turn, between them, has it whole.
+// Whole is a rule that updates a matrix from all of its elements. Move and Apply are
+// elementwise and work on any pieces; Orthogonalize, between them, needs the whole matrix.
 type Whole interface {
 	Rule
-	// Input is the type of what Turn works on.
+	// Input returns the type of the matrix that Orthogonalize works on.
 	Input() device.DType
-	// Move moves a piece's state by its gradient and sets x to the piece's part of what
-	// Turn is given.
+	// Move updates a piece's state from its gradient and sets x to the piece's part of the
+	// matrix for Orthogonalize.
 	Move(q Ops, h Hyper, p Piece, x device.Buffer)
-	// Turn replaces x, a matrix, by its update, in memory of Work(x.Rows, x.Cols) bytes.
-	Turn(q MatrixOps, mem *device.Arena, x device.Mat)
+	// Orthogonalize replaces the matrix x by its update, using Work(x.Rows, x.Cols) bytes of
+	// mem.
+	Orthogonalize(q MatrixOps, mem *device.Arena, x device.Mat)
+	// Work returns the bytes of memory that Orthogonalize needs for a matrix.
 	Work(rows, cols int) int
-	// Apply updates a piece by x, its part of what Turn left.
+	// Apply updates a piece by x, its part of the result of Orthogonalize.
 	Apply(q Ops, h Hyper, p Piece, x device.Buffer)
-	// Scale is what the learning rate of a matrix is multiplied by.
+	// Scale returns the factor for the learning rate of a matrix.
 	Scale(rows, cols int) float64
-	// Flops is the operations of the products of Turn.
+	// Flops returns the number of operations in the matrix products of Orthogonalize.
 	Flops(rows, cols int) float64
 }
 
-// MatrixOps are the kernels that rules of whole matrices need beside those.
+// MatrixOps are the kernels that rules for whole matrices need in addition to Ops.
 type MatrixOps interface {
 	Axpby(y, p, a, b device.Buffer, alpha, beta float32)
-	// Normalize divides x by its Euclidean norm rounded to x's type, or by eps where that
-	// is more; acc is a device.Exact of work space.
+	// Normalize divides x by its Euclidean norm, rounded to x's type, or by eps if that is
+	// larger; acc is work space of device.ExactLen elements.
 	Normalize(x, acc device.Buffer, eps float32)
-	// CopyBlock copies a matrix to another of its shape and type; either may be part of a
-	// larger one.
+	// CopyBlock copies a matrix to another of the same shape and type; either may be a block
+	// of a larger one.
 	CopyBlock(dst, src device.Mat)
-	// MatMul sets c = a·b, with sums in float32 whose order depends on the shape alone.
+	// MatMul sets c = a·b, with float32 sums in an order that depends only on the shape.
 	MatMul(c, a, b device.Mat, bias device.Buffer, add bool)
 }
 
-// Muon moves a matrix along its momentum with all singular values made about equal, by
-// steps of a Newton-Schulz iteration (Jordan et al., kellerjordan.github.io/posts/muon),
-// with decoupled decay. It is torch.optim.Muon, which it follows in the order and the
-// types of what it computes: the iteration is in bf16 with sums in float32.
+// Muon moves a matrix along its momentum after making all singular values about equal by
+// Newton-Schulz iteration (Jordan et al., kellerjordan.github.io/posts/muon), with decoupled
+// weight decay. It follows torch.optim.Muon in the order and types of all operations: the
+// iteration is in bf16 with float32 sums.
 //
 //	m = Momentum*m + (1-Momentum)*g;  x = m, or with Nesterov (1-Momentum)*g + Momentum*m
-//	X = bf16(x) / max(|x|, Eps);      then Steps times, of X or, where that is tall, its transpose:
+//	X = bf16(x) / max(|x|, Eps);      then Steps times, on X or, if X is tall, on its transpose:
 //	A = X·Xᵀ;  X = a*X + (b*A + c*A·A)·X
 //	w = w*(1-LR*Decay) - LR*Scale*X
 type Muon struct {
@@ -58,7 +60,7 @@ type Muon struct {
 	Adjust       Adjust
 }
 
-// Adjust is how the learning rate follows from a matrix's shape (rows, cols), as stored.
+// Adjust selects how the learning rate depends on a matrix's shape (rows, cols), as stored.
 type Adjust uint8
 
 const (
@@ -67,19 +69,19 @@ const (
 	SpectralUnclamped               // sqrt(rows/cols), Jeremy Bernstein's
 )
 
-// Coefficients are those of Keller Jordan, torch's default.
+// Coefficients are Keller Jordan's, the default of torch.
 var Coefficients = [3]float64{3.4445, -4.7750, 2.0315}
 
-// States is PyTorch's name.
+// States returns PyTorch's name.
 func (Muon) States() []string { return []string{"momentum_buffer"} }
 
-// Types is float32.
+// Types returns float32.
 func (Muon) Types() []device.DType { return []device.DType{device.F32} }
 
-// Input is the type of the iteration.
+// Input returns bf16, the type of the iteration.
 func (Muon) Input() device.DType { return device.BF16 }
 
-// Move is the momentum.
+// Move updates the momentum.
 func (r Muon) Move(q Ops, h Hyper, p Piece, x device.Buffer) {
 	m, mu, none := p.State[0], float32(r.Momentum), device.Buffer{}
 	add := float32((1 - r.Momentum) * h.GradScale)
@@ -91,8 +93,8 @@ func (r Muon) Move(q Ops, h Hyper, p Piece, x device.Buffer) {
 	q.Axpby(x, none, p.Grad, m, add, mu)
 }
 
-// Turn is the Newton-Schulz iteration.
-func (r Muon) Turn(q MatrixOps, mem *device.Arena, x device.Mat) {
+// Orthogonalize runs the Newton-Schulz iteration.
+func (r Muon) Orthogonalize(q MatrixOps, mem *device.Arena, x device.Mat) {
 	defer mem.Release(mem.Mark())
 	none, kind := device.Buffer{}, x.Buf.Type
 	short, long, wide := sides(x.Rows, x.Cols)
@@ -120,24 +122,26 @@ func (r Muon) Turn(q MatrixOps, mem *device.Arena, x device.Mat) {
 	}
 }
 
-// sides are those of a matrix, and whether the iteration is of it, not its transpose.
+// sides returns the shorter and longer side of a matrix, and whether the iteration runs on
+// the matrix itself rather than on its transpose.
 func sides(rows, cols int) (short, long int, wide bool) {
 	return min(rows, cols), max(rows, cols), rows <= cols
 }
 
-// Work is two squares of the shorter side in bf16, a product in float32, and a norm.
+// Work returns the bytes of two squares of the shorter side in bf16, a product in float32,
+// and a norm.
 func (r Muon) Work(rows, cols int) int {
 	short, long, _ := sides(rows, cols)
 	round := func(bytes int) int { return (bytes + 63) / 64 * 64 } // as an arena does
 	return 2*round(2*short*short) + round(4*short*long) + round(8*device.ExactLen)
 }
 
-// Apply is the step along what Turn left.
+// Apply steps along the result of Orthogonalize.
 func (r Muon) Apply(q Ops, h Hyper, p Piece, x device.Buffer) {
 	q.Axpby(p.Master, p.Param, p.Master, x, shrink(h), float32(-h.LR*h.Scale))
 }
 
-// Scale is Adjust's.
+// Scale returns the factor selected by Adjust.
 func (r Muon) Scale(rows, cols int) float64 {
 	A, B := float64(rows), float64(cols)
 	switch r.Adjust {
@@ -148,10 +152,10 @@ func (r Muon) Scale(rows, cols int) float64 {
 	case SpectralUnclamped:
 		return math.Sqrt(A / B)
 	}
-	panic(fmt.Sprintf("optim: Muon adjusts learning rates in way %d", r.Adjust))
+	panic(fmt.Sprintf("optim: unknown adjustment %d of Muon's learning rate", r.Adjust))
 }
 
-// Flops is three products a step.
+// Flops counts three products per step.
 func (r Muon) Flops(rows, cols int) float64 {
 	short, long, _ := sides(rows, cols)
 	m, n := float64(short), float64(long)

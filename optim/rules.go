@@ -10,46 +10,45 @@ import (
 // arXiv 1711.05101), the update of torch.optim.AdamW.
 type AdamW struct{ Beta1, Beta2, Eps float64 }
 
-// States are PyTorch's names.
+// States returns PyTorch's names.
 func (AdamW) States() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
-// Types are of float32.
+// Types returns float32 for both.
 func (AdamW) Types() []device.DType { return []device.DType{device.F32, device.F32} }
 
-// Step shrinks the parameter by 1-LR*Decay beside the Adam update.
+// Step applies the Adam update and shrinks the parameter by 1-LR*Decay.
 func (r AdamW) Step(q Ops, t int, h Hyper, p Piece) {
 	a := adam(r.Beta1, r.Beta2, r.Eps, t, h)
 	a.Shrink = shrink(h)
 	q.AdamW(p.Master, p.Param, p.Grad, p.State[0], p.State[1], a)
 }
 
-// AdamW8 is AdamW whose moments rest in 8 bits an element, by blocks of 256, as
+// AdamW8 is AdamW with moments stored in 8 bits per element, in blocks of 256, like
 // bitsandbytes' AdamW8bit (Dettmers et al., arXiv 2110.02861); see device.Q8. A step
-// decodes them, computes as AdamW in float32, and codes them again.
+// decodes them, computes AdamW in float32, and encodes them again.
 type AdamW8 struct{ Beta1, Beta2, Eps float64 }
 
-// States are AdamW's, so that each can go on from the other's checkpoints.
+// States returns AdamW's names, so that each can resume from the other's checkpoints.
 func (AdamW8) States() []string { return AdamW{}.States() }
 
-// Types are coded: the first moment has a sign.
+// Types returns the 8-bit types; only the first moment is signed.
 func (AdamW8) Types() []device.DType { return []device.DType{device.Q8, device.U8} }
 
-// Step is AdamW's between decoding and coding.
+// Step applies AdamW between decoding and encoding.
 func (r AdamW8) Step(q Ops, t int, h Hyper, p Piece) {
 	a := adam(r.Beta1, r.Beta2, r.Eps, t, h)
 	a.Shrink = shrink(h)
 	q.AdamW8(p.Master, p.Param, p.Grad, p.State[0], p.State[1], a)
 }
 
-// Adam is Adam (Kingma and Ba, arXiv 1412.6980) whose decay is L2
-// regularisation: it is added to the gradient and so passes through the
-// moments, as in torch.optim.Adam.
+// Adam is Adam (Kingma and Ba, arXiv 1412.6980) with L2 regularisation: the decay is added
+// to the gradient and so enters the moments, as in torch.optim.Adam.
 type Adam struct{ Beta1, Beta2, Eps float64 }
 
-// States are PyTorch's names.
+// States returns PyTorch's names.
 func (Adam) States() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
-// Types are of float32.
+// Types returns float32 for both.
 func (Adam) Types() []device.DType { return []device.DType{device.F32, device.F32} }
 
 // Step runs AdamW's kernel without shrinking.
@@ -59,10 +58,10 @@ func (r Adam) Step(q Ops, t int, h Hyper, p Piece) {
 	q.AdamW(p.Master, p.Param, p.Grad, p.State[0], p.State[1], a)
 }
 
-// adam is what both have in common at step t >= 1. The bias corrections are
-// made in float64 from the betas the kernel has, rounded to float32: then the
-// moments are exactly those of a beta within 6e-8, and the first step is exact.
-// From the unrounded betas 1-0.999 would be wrong by 1.3e-5 of itself.
+// adam returns the kernel's arguments common to all Adam variants at step t >= 1. It
+// computes the bias corrections in float64 from the betas rounded to float32, which the
+// kernel uses. So the moments are exactly those of a beta within 6e-8, and the first step
+// is exact; computed from the unrounded beta, 1-0.999 would have a relative error of 1.3e-5.
 func adam(beta1, beta2, eps float64, t int, h Hyper) device.AdamW {
 	a := device.AdamW{
 		GradScale: float32(h.GradScale),
@@ -80,7 +79,7 @@ func adam(beta1, beta2, eps float64, t int, h Hyper) device.AdamW {
 // Momentum 0 it has no state.
 type SGD struct{ Momentum float64 }
 
-// States is PyTorch's name, or none without momentum.
+// States returns PyTorch's name, or none without momentum.
 func (r SGD) States() []string {
 	if r.Momentum == 0 {
 		return nil
@@ -88,12 +87,12 @@ func (r SGD) States() []string {
 	return []string{"momentum_buffer"}
 }
 
-// Types is that of the momentum.
+// Types returns float32, or none without momentum.
 func (r SGD) Types() []device.DType {
 	return []device.DType{device.F32}[:len(r.States())]
 }
 
-// Step is the same at every t: the momentum buffer starts as zeros.
+// Step does not depend on t: the momentum buffer starts as zeros.
 func (r SGD) Step(q Ops, _ int, h Hyper, p Piece) {
 	a := device.SGD{GradScale: float32(h.GradScale), Momentum: float32(r.Momentum), Decay: float32(h.Decay), LR: float32(h.LR)}
 	var m device.Buffer
@@ -107,13 +106,13 @@ func (r SGD) Step(q Ops, _ int, h Hyper, p Piece) {
 // arXiv 2302.06675); its decay is decoupled.
 type Lion struct{ Beta1, Beta2 float64 }
 
-// States is the name the authors' code uses.
+// States returns the name in the authors' code.
 func (Lion) States() []string { return []string{"exp_avg"} }
 
-// Types are of float32.
+// Types returns float32.
 func (Lion) Types() []device.DType { return []device.DType{device.F32} }
 
-// Step is the same at every t: Lion corrects no bias.
+// Step does not depend on t: Lion has no bias correction.
 func (r Lion) Step(q Ops, _ int, h Hyper, p Piece) {
 	q.Lion(p.Master, p.Param, p.Grad, p.State[0], device.Lion{
 		GradScale: float32(h.GradScale),
@@ -124,5 +123,5 @@ func (r Lion) Step(q Ops, _ int, h Hyper, p Piece) {
 	})
 }
 
-// shrink is the factor of decoupled decay.
+// shrink returns the factor of decoupled decay.
 func shrink(h Hyper) float32 { return float32(1 - h.LR*h.Decay) }

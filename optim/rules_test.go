@@ -10,7 +10,7 @@ import (
 	"zeroth/device"
 )
 
-// vectors is a parameter in training: everything a rule touches.
+// vectors has the buffers of one parameter that a rule uses.
 type vectors struct{ w, p, g, m, v []float32 }
 
 func randomVectors(seed uint64, n int) vectors {
@@ -42,7 +42,7 @@ func (x vectors) gradient(t int) {
 	}
 }
 
-// reference is a rule on one element in float64, written from its paper.
+// reference applies a rule to one element in float64, as written in its paper.
 type reference func(t int, lr, g, w float64, state *[2]float64) float64
 
 func adamReference(b1, b2, eps, decay, l2 float64) reference {
@@ -88,9 +88,9 @@ var rules = []struct {
 	{"Lion", Lion{0.9, 0.99}, lionReference(0.9, 0.99, 0.1), lionReference(0.9, 0.99, 0), []string{"exp_avg"}, 1e-3},
 }
 
-// TestRulesFollowTheirPapers runs each rule for 20 steps, with and without
-// decay, beside its float64 reference. The bound is the float32 error of 20
-// steps of three roundings each on |w| < 4.
+// TestRulesFollowTheirPapers compares 20 steps of each rule, with and without decay, with
+// its float64 reference. The bound is the float32 error of 20 steps of three roundings each
+// with |w| < 4.
 func TestRulesFollowTheirPapers(t *testing.T) {
 	const n, scale, bound = 37, 0.25, 20 * 3 * 4 * 0x1p-24
 	for _, c := range rules {
@@ -128,7 +128,7 @@ func TestRulesFollowTheirPapers(t *testing.T) {
 	}
 }
 
-// TestSplitGivesTheSameBits updates one vector whole and in uneven pieces.
+// TestSplitGivesTheSameBits updates one vector at once and in uneven pieces.
 func TestSplitGivesTheSameBits(t *testing.T) {
 	const n = 101
 	for _, c := range rules {
@@ -174,8 +174,8 @@ func TestAdamAgainstPyTorch(t *testing.T) {
 	}
 }
 
-// TestFirstAdamStepIsExact holds the bias correction to the betas the kernel
-// multiplies with: the first step has length LR whatever the gradient.
+// TestFirstAdamStepIsExact checks that the bias correction uses the kernel's rounded betas:
+// then the first step has length LR whatever the gradient.
 func TestFirstAdamStepIsExact(t *testing.T) {
 	for _, beta2 := range []float64{0.9, 0.95, 0.999, 0.9999} {
 		x := vectors{w: []float32{0}, p: []float32{0}, g: []float32{0.3}, m: []float32{0}, v: []float32{0}}

@@ -224,7 +224,7 @@ func TestDiskLies(t *testing.T) {
 		}
 	}}
 	_, err := closing(t, c, disk)
-	want := regexp.MustCompile(`unit \S+: optimizer state: \S+rank-1\.offload: the \d+ bytes at offset \d+ have checksum [0-9a-f]{8}, [0-9a-f]{8} was written: the disk has lost or changed them$`)
+	want := regexp.MustCompile(`unit \S+: optimizer state: \S+rank-1\.offload: the \d+ bytes at offset \d+ have checksum [0-9a-f]{8}, but [0-9a-f]{8} was written: the disk lost or changed them$`)
 	if err == nil || !want.MatchString(err.Error()) {
 		t.Errorf("error %v", err)
 	}
@@ -272,7 +272,7 @@ func TestDiskTooSmall(t *testing.T) {
 	dir := t.TempDir()
 	c := cfg(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
 	_, err := closing(t, c, little{vfs.OS{}, 5000})
-	want := regexp.MustCompile(`rank 0: offload: make \S+: it takes \d+ bytes, 5000 are free: make space, name another folder, or offload less`)
+	want := regexp.MustCompile(`rank 0: offload: create \S+: needs \d+ bytes, but only 5000 are free: free some space, use another folder, or offload less`)
 	if err == nil || !want.MatchString(err.Error()) {
 		t.Errorf("error %v", err)
 	}

@@ -224,13 +224,13 @@ func (t *Trainer) turnMatrices(k int) {
 			continue
 		}
 		if t.across(u) == 1 {
-			rule.Turn(q, m.arena, device.Matrix(all.Slice(p.At.Lo, p.At.Hi), p.Shape[0], p.Shape[1]))
+			rule.Orthogonalize(q, m.arena, device.Matrix(all.Slice(p.At.Lo, p.At.Hi), p.Shape[0], p.Shape[1]))
 			continue
 		}
 		mark := m.arena.Mark()
 		x := device.Matrix(m.arena.Take(all.Type, p.Tensor()[0]*p.Tensor()[1]), p.Tensor()[0], p.Tensor()[1])
 		t.eachBlock(p, all, u.Layout.Len(), x, func(part, of device.Mat) { q.CopyBlock(of, part) })
-		rule.Turn(q, m.arena, x)
+		rule.Orthogonalize(q, m.arena, x)
 		t.eachBlock(p, all, u.Layout.Len(), x, func(part, of device.Mat) { q.CopyBlock(part, of) })
 		m.arena.Release(mark)
 	}

@@ -414,7 +414,7 @@ const mostAhead = 4
 // apart is whether a tile can be borrowed beside others.
 func (t *Trainer) apart(ahead []borrowed, b borrowed) bool {
 	for _, a := range ahead {
-		if !t.store.Apart(a.unit, a.tile, b.unit, b.tile) {
+		if !t.store.CanOverlap(a.unit, a.tile, b.unit, b.tile) {
 			return false
 		}
 	}

@@ -270,7 +270,7 @@ func (c *Config) groups(u nn.Unit, tied bool) (g fsdp.Groups) {
 func (t *Trainer) offload() offload.Config {
 	o := t.cfg.Offload
 	o.Device, o.Host, o.DType, o.Vecs = t.cfg.Device, t.cfg.Host, t.cfg.DType, Vecs(t.cfg.Rules)
-	o.Apart = t.cfg.Delayed
+	o.SeparateMaster = t.cfg.Delayed
 	return o
 }
 

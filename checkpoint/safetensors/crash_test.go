@@ -23,7 +23,7 @@ func exportTo(fsys vfs.FS) error {
 	return w.Close()
 }
 
-// whole is whether the folder opens; what opens must be complete.
+// whole reports whether the folder opens; a folder that opens must be complete.
 func whole(t *testing.T, fsys vfs.FS) bool {
 	t.Helper()
 	r, err := OpenIn(fsys, "/out")
@@ -32,21 +32,21 @@ func whole(t *testing.T, fsys vfs.FS) bool {
 	}
 	got := make([]float32, 600)
 	if err := r.ReadF32("a", 0, 600, got); err != nil || got[599] != numbers(600, 0)[599] || len(r.Tensors()) != 2 {
-		t.Fatalf("a folder that opens is not whole: %v", err)
+		t.Fatalf("a folder that opens is incomplete: %v", err)
 	}
 	return true
 }
 
-// An export that is killed, or loses power, at any operation leaves a folder
-// that does not open or one that is whole, and can be repeated if it is not.
+// An export interrupted by a kill or a loss of power at any operation leaves a folder that either
+// does not open, and can be exported again, or is complete.
 func TestInterruptedExport(t *testing.T) {
 	crash := errors.New("crashed")
 	opened := 0
 	for n := 0; ; n++ {
 		mem := &vfstest.Mem{}
-		left := n
+		remaining := n
 		err := exportTo(vfstest.Hook{FS: mem, Before: func(o vfstest.Op) error {
-			if left--; left < 0 && o.Changes() {
+			if remaining--; remaining < 0 && o.Changes() {
 				return crash
 			}
 			return nil
@@ -54,14 +54,14 @@ func TestInterruptedExport(t *testing.T) {
 		if whole(t, mem) {
 			opened++
 		} else if err := exportTo(mem); err != nil || !whole(t, mem) {
-			t.Fatalf("crash ahead of operation %d: again: %v", n, err)
+			t.Fatalf("crash before operation %d: exporting again: %v", n, err)
 		}
 		if err == nil {
 			break
 		}
 	}
 	if opened < 1 {
-		t.Error("no export was whole")
+		t.Error("no export was complete")
 	}
 	mem := &vfstest.Mem{}
 	if err := exportTo(mem); err != nil {

@@ -11,7 +11,7 @@ import (
 	"zeroth/device"
 )
 
-// DType is an element type, by the format's name for it.
+// DType is an element type, named as in the format.
 type DType string
 
 const (
@@ -21,7 +21,7 @@ const (
 	U8   DType = "U8"
 )
 
-// dtypeBits has every dtype of the format with its bits per element.
+// dtypeBits maps every dtype of the format to its bits per element.
 var dtypeBits = map[DType]uint64{
 	"BOOL": 8, "U8": 8, "I8": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 	"F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8,
@@ -30,7 +30,7 @@ var dtypeBits = map[DType]uint64{
 	"C64": 64, "F64": 64, "I64": 64, "U64": 64,
 }
 
-// dtypes are the dtypes by their names.
+// dtypes maps names to dtypes.
 var dtypes = func() map[string]DType {
 	m := map[string]DType{}
 	for t := range dtypeBits {
@@ -39,28 +39,28 @@ var dtypes = func() map[string]DType {
 	return m
 }()
 
-// words say what the elements are, for one who expected weights.
-func (t DType) words() string {
+// describe describes the elements, for errors about tensors that are not weights.
+func (t DType) describe() string {
 	kind := ""
 	switch {
 	case t == "BOOL":
-		kind = "truth values, as masks have"
+		kind = "booleans, such as masks"
 	case t == "F64":
 		kind = "64-bit floats: convert them to F32 first"
 	case strings.HasPrefix(string(t), "F8_E8M0"):
-		kind = "scales of quantised blocks: the unquantised model is wanted"
+		kind = "scales of quantized blocks: use the unquantized model"
 	case strings.HasPrefix(string(t), "F"):
-		kind = fmt.Sprintf("%d-bit floats of a quantised model: the unquantised one is wanted", dtypeBits[t])
+		kind = fmt.Sprintf("%d-bit floats of a quantized model: use the unquantized one", dtypeBits[t])
 	case strings.HasPrefix(string(t), "C"):
 		kind = "complex numbers"
 	default:
-		kind = "whole numbers: ids, masks or quantised weights"
+		kind = "integers: ids, masks or quantized weights"
 	}
 	return fmt.Sprintf("%s (%s)", t, kind)
 }
 
-// Size is the number of bytes of one element, 0 for a dtype that the format
-// does not have or whose elements are not whole bytes.
+// Size returns the number of bytes of one element, or 0 if the dtype is unknown or its elements are
+// not whole bytes.
 func (t DType) Size() int {
 	if n := dtypeBits[t]; n%8 == 0 {
 		return int(n / 8)
@@ -68,11 +68,11 @@ func (t DType) Size() int {
 	return 0
 }
 
-// Float is whether Decode and Encode know the dtype.
+// Float reports whether Decode and Encode support the dtype.
 func (t DType) Float() bool { return t == F32 || t == BF16 || t == F16 }
 
-// Numel is the number of elements of a shape, 1 for the empty shape. ok is
-// false when a dimension is negative or the product overflows.
+// Numel returns the number of elements of a shape, 1 for the empty shape. ok is false if a dimension
+// is negative or the product overflows.
 func Numel(shape []int) (n int, ok bool) {
 	p := uint64(1)
 	for _, d := range shape {
@@ -88,8 +88,8 @@ func Numel(shape []int) (n int, ok bool) {
 	return int(p), true
 }
 
-// byteLen is the number of bytes of a tensor; ok is false when it overflows,
-// the dtype is unknown or the elements do not end on a byte.
+// byteLen returns the number of bytes of a tensor. ok is false if it overflows, the dtype is unknown
+// or the elements do not end at a byte boundary.
 func byteLen(t DType, shape []int) (n int64, ok bool) {
 	e, ok := Numel(shape)
 	per := dtypeBits[t]
@@ -100,8 +100,8 @@ func byteLen(t DType, shape []int) (n int64, ok bool) {
 	return int64(lo / 8), true
 }
 
-// Decode widens the elements in src to float32. len(src) must be len(dst)
-// elements of t, and t a float.
+// Decode widens the elements in src to float32. t must be a float, and src must have exactly len(dst)
+// elements of t.
 func Decode(dst []float32, src []byte, t DType) {
 	if len(src) != len(dst)*t.Size() {
 		panic(fmt.Sprintf("safetensors: %d bytes of %s for %d elements", len(src), t, len(dst)))
@@ -124,8 +124,8 @@ func Decode(dst []float32, src []byte, t DType) {
 	}
 }
 
-// Encode rounds float32 to elements of t, to nearest even. len(dst) must be
-// len(src) elements of t, and t a float.
+// Encode rounds float32 to elements of t, to nearest even. t must be a float, and dst must
+// have exactly len(src) elements of t.
 func Encode(dst []byte, src []float32, t DType) {
 	if len(dst) != len(src)*t.Size() {
 		panic(fmt.Sprintf("safetensors: %d bytes of %s for %d elements", len(dst), t, len(src)))
@@ -148,15 +148,15 @@ func Encode(dst []byte, src []float32, t DType) {
 	}
 }
 
-// littleEndian is whether this machine's float32 have the format's byte order,
-// so that elements need not pass through Decode or Encode.
+// littleEndian reports whether this machine's float32 values have the format's byte order, so that
+// Decode and Encode can be skipped.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// bytesOf is the memory of s.
+// bytesOf returns the memory of s.
 func bytesOf(s []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 4*len(s))
 }
 
-// Bytes is the memory of s as the format has F32; ok is false where this
-// machine's byte order is another, and Decode or Encode must be used.
+// Bytes returns the memory of s in the format's form of F32. ok is false if this machine's byte order
+// differs, so that Decode or Encode must be used.
 func Bytes(s []float32) (b []byte, ok bool) { return bytesOf(s), littleEndian }

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// NotFinite is an element that is infinite or a NaN.
+// NotFinite reports an element that is infinite or NaN.
 type NotFinite struct {
 	File, Tensor string
 	Element      int
@@ -20,12 +20,11 @@ func (e *NotFinite) Error() string {
 	return fmt.Sprintf("%s: element %d of %.200q is %v", e.File, e.Element, e.Tensor, e.Value)
 }
 
-// exponents are the bits of an element that are all set in an infinity or a NaN.
+// exponents maps floats to the bits that are all set in an infinity or a NaN.
 var exponents = map[DType]uint32{F32: 0x7f80_0000, BF16: 0x7f80, F16: 0x7c00}
 
-// Finite reads tensors, by so many goroutines, and returns the CRC-32C of the bytes of
-// each, or a *NotFinite if there is an element which is infinite or a NaN. Only floats
-// can be.
+// Finite reads tensors in the given number of goroutines and returns the CRC-32C of each one's
+// bytes, or a *NotFinite error if a float is infinite or NaN.
 func (r *Reader) Finite(ctx context.Context, names []string, workers int) (sums []uint32, err error) {
 	var next atomic.Int64
 	sums = make([]uint32, len(names))
@@ -77,7 +76,7 @@ func (r *Reader) finite(ctx context.Context, name string) (sum uint32, err error
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// notFinite is the first such element; -1 if there is none.
+// notFinite returns the index of the first infinite or NaN element, or -1.
 func notFinite(b []byte, t DType) int {
 	if !t.Float() {
 		return -1

@@ -1,23 +1,22 @@
-// Package safetensors reads and writes the safetensors format and the folders
-// in which Hugging Face keeps large models.
+// Package safetensors reads and writes the safetensors format, and folders of large models as used by
+// Hugging Face.
 //
 // A file is
 //
 //	8 bytes   little-endian uint64 n, at most 100,000,000
-//	n bytes   JSON object in UTF-8, padded at its end with spaces:
+//	n bytes   JSON object in UTF-8, padded at the end with spaces:
 //	          name → {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}
 //	          and optionally "__metadata__" → {string: string}
 //	the rest  the tensors' bytes, little-endian, C order; offsets count from
-//	          here, tensors touch each other and end where the file ends
+//	          here; tensors are contiguous and end where the file ends
 //
-// The reader is strict: a duplicate name, a hole, an overlap, a size that is
-// not the product of the shape, a key it does not know are errors that name
-// file, tensor and offset. It allocates nothing that the file's true size has
-// not covered. The writer starts the data at a multiple of 4096 bytes and
-// orders tensors by falling element size and then name, so that every tensor
-// is aligned for its dtype.
+// The reader is strict: a duplicate name, a gap, an overlap, a size that does not match the
+// shape or an unknown key is an error that names file, tensor and offset. It allocates nothing
+// beyond the file's true size. The writer starts the data at a multiple of 4096 bytes and
+// sorts tensors by falling element size and then name, so that every tensor is aligned for its
+// dtype.
 //
-// A folder holds model.safetensors, or parts named
+// A folder contains model.safetensors, or parts named
 // model-00001-of-0000N.safetensors and model.safetensors.index.json:
 // {"metadata": {"total_size": bytes of all tensors}, "weight_map": name → file}.
 package safetensors
@@ -39,41 +38,41 @@ import (
 
 const (
 	maxHeader  = 100_000_000 // bytes, the format's own limit
-	dataAlign  = 4096        // bytes, of the start of the data we write
+	dataAlign  = 4096        // bytes; alignment of the data in files we write
 	metadataAt = "__metadata__"
 )
 
-// Spec is what a tensor is, without where it lies.
+// Spec describes a tensor without its position.
 type Spec struct {
 	Name  string
 	DType DType
 	Shape []int
 }
 
-// Numel is the number of elements.
+// Numel returns the number of elements.
 func (s Spec) Numel() int {
 	n, _ := Numel(s.Shape)
 	return n
 }
 
-// Weights is an error, which says what the elements are, unless they are of a
-// type that a model's weights can be loaded from.
+// Weights returns an error that describes the elements if a model's weights cannot be loaded
+// from them.
 func (t Tensor) Weights() error {
 	if t.DType.Float() {
 		return nil
 	}
-	return fmt.Errorf("%s: tensor %.200q is of %s; weights are loaded from F32, BF16 and F16", t.File, t.Name, t.DType.words())
+	return fmt.Errorf("%s: tensor %.200q has type %s; weights must be F32, BF16 or F16", t.File, t.Name, t.DType.describe())
 }
 
-// Tensor is a tensor in a file. Begin and End are bytes from the file's start.
+// Tensor is a tensor in a file. Begin and End are byte offsets in the file.
 type Tensor struct {
 	Spec
 	File       string
 	Begin, End int64
 }
 
-// ParseHeader reads the header of a file of size bytes. Tensors come sorted by
-// Begin. Errors do not name the file.
+// ParseHeader reads the header of a file of size bytes and returns its tensors, sorted by
+// Begin, and its metadata. Errors do not name the file.
 func ParseHeader(f io.ReaderAt, size int64) ([]Tensor, map[string]string, error) {
 	var first [8]byte
 	if size < 8 {
@@ -83,7 +82,7 @@ func ParseHeader(f io.ReaderAt, size int64) ([]Tensor, map[string]string, error)
 		return nil, nil, err
 	}
 	n := binary.LittleEndian.Uint64(first[:])
-	if other := foreign(first[:]); other != "" {
+	if other := knownFormat(first[:]); other != "" {
 		return nil, nil, fmt.Errorf("it is %s, not a safetensors file", other)
 	}
 	if n > maxHeader || int64(n) > size-8 {
@@ -100,15 +99,15 @@ func ParseHeader(f io.ReaderAt, size int64) ([]Tensor, map[string]string, error)
 	if err != nil {
 		return nil, nil, fmt.Errorf("header: %w", err)
 	}
-	return ts, meta, place(ts, 8+int64(n), size)
+	return ts, meta, checkOffsets(ts, 8+int64(n), size)
 }
 
-// foreign is what a file is that begins with bytes no safetensors file can
-// begin with; empty if that cannot be told.
-func foreign(first []byte) string {
+// knownFormat identifies a file that begins with bytes impossible in a safetensors file, or
+// returns "".
+func knownFormat(first []byte) string {
 	for begin, kind := range map[string]string{
 		"version ":   "a Git LFS pointer (fetch the file itself with `git lfs pull`)",
-		"PK\x03\x04": "a zip archive, as PyTorch's pickles are",
+		"PK\x03\x04": "a zip archive, such as PyTorch's pickles",
 		"GGUF":       "a GGUF file",
 	} {
 		if bytes.HasPrefix(first, []byte(begin)) {
@@ -118,9 +117,9 @@ func foreign(first []byte) string {
 	return ""
 }
 
-// place turns offsets in the data into offsets in the file and checks that the
-// tensors fill [start, size) without holes or overlaps.
-func place(ts []Tensor, start, size int64) error {
+// checkOffsets converts offsets in the data to offsets in the file, and checks that the tensors cover
+// [start, size) without gaps or overlaps.
+func checkOffsets(ts []Tensor, start, size int64) error {
 	sort.Slice(ts, func(i, j int) bool {
 		if ts[i].Begin != ts[j].Begin {
 			return ts[i].Begin < ts[j].Begin
@@ -131,34 +130,34 @@ func place(ts []Tensor, start, size int64) error {
 	for i := range ts {
 		t := &ts[i]
 		if t.End > size-start {
-			return fmt.Errorf("tensor %.200q: ends at data offset %d, the file at %d", t.Name, t.End, size-start)
+			return fmt.Errorf("tensor %.200q: ends at data offset %d, but the file at %d", t.Name, t.End, size-start)
 		}
 		t.Begin, t.End = t.Begin+start, t.End+start
 		if t.Begin != at {
-			return fmt.Errorf("tensor %.200q: begins at data offset %d, the one before it ends at %d", t.Name, t.Begin-start, at-start)
+			return fmt.Errorf("tensor %.200q: begins at data offset %d, but the previous one ends at %d", t.Name, t.Begin-start, at-start)
 		}
 		want, ok := byteLen(t.DType, t.Shape)
 		if !ok {
-			return fmt.Errorf("tensor %.200q: dtype %q with shape %v has no whole number of bytes that fits in 63 bits", t.Name, t.DType, t.Shape)
+			return fmt.Errorf("tensor %.200q: dtype %q with shape %v is not a whole number of bytes below 2^63", t.Name, t.DType, t.Shape)
 		}
 		if t.End-t.Begin != want {
-			return fmt.Errorf("tensor %.200q: %d bytes at data offset %d, %s%v needs %d", t.Name, t.End-t.Begin, t.Begin-start, t.DType, t.Shape, want)
+			return fmt.Errorf("tensor %.200q: %d bytes at data offset %d, but %s%v needs %d", t.Name, t.End-t.Begin, t.Begin-start, t.DType, t.Shape, want)
 		}
 		at = t.End
 	}
 	if at != size {
-		return fmt.Errorf("tensors end at data offset %d, the file at %d", at-start, size-start)
+		return fmt.Errorf("tensors end at data offset %d, but the file at %d", at-start, size-start)
 	}
 	return nil
 }
 
-// Limits of what a header may have beside its bytes.
+// Limits of a header besides its size.
 const (
-	maxDims     = 64      // of a shape
+	maxDims     = 64      // per shape
 	maxMetadata = 1 << 16 // pairs of strings
 )
 
-// parseHeader reads the JSON of a header. Offsets are those in the data.
+// parseHeader parses the JSON of a header. Offsets are relative to the data.
 func parseHeader(b []byte) (ts []Tensor, meta map[string]string, err error) {
 	if len(b) == 0 || b[0] != '{' {
 		return nil, nil, errors.New("does not start with '{'")
@@ -176,7 +175,7 @@ func parseHeader(b []byte) (ts []Tensor, meta map[string]string, err error) {
 		})
 	})
 	if end := bytes.TrimRight(b, " "); err == nil && end[len(end)-1] != '}' {
-		err = fmt.Errorf("%q behind the JSON object is not padding", end[len(end)-1])
+		err = fmt.Errorf("%q after the JSON object is not padding", end[len(end)-1])
 	}
 	return ts, meta, err
 }
@@ -206,7 +205,7 @@ func readEntry(r *jsonread.Reader, name string) (Tensor, error) {
 		case "data_offsets":
 			var o []int
 			if o, err = readSizes(r, 2); err == nil && (len(o) != 2 || o[0] > o[1]) {
-				err = fmt.Errorf("%v are not begin and end", o)
+				err = fmt.Errorf("%v is not a valid [begin, end]", o)
 			}
 			if err == nil {
 				t.Begin, t.End = int64(o[0]), int64(o[1])
@@ -228,12 +227,12 @@ func readDType(r *jsonread.Reader) (DType, error) {
 	}
 	t, ok := dtypes[s]
 	if !ok {
-		return "", fmt.Errorf("dtype %.20q is not known", s)
+		return "", fmt.Errorf("unknown dtype %.20q", s)
 	}
 	return t, nil
 }
 
-// readSizes reads an array of at most so many numbers that are not negative.
+// readSizes reads an array of at most most non-negative numbers.
 func readSizes(r *jsonread.Reader, most int) (sizes []int, err error) {
 	sizes = []int{}
 	err = r.Array(func(i int) error {
@@ -245,16 +244,16 @@ func readSizes(r *jsonread.Reader, most int) (sizes []int, err error) {
 			return err
 		}
 		if sizes[i] < 0 {
-			return fmt.Errorf("%d where a size should be", sizes[i])
+			return fmt.Errorf("%d is not a valid size", sizes[i])
 		}
 		return nil
 	})
 	return sizes, err
 }
 
-// AppendHeader appends the header of tensors at the given offsets in the data,
-// padded with spaces so that all of it, with its first 8 bytes, is a multiple
-// of align bytes and at least least bytes.
+// AppendHeader appends the header of tensors at the given offsets in the data. The header,
+// with its first 8 bytes, is padded with spaces to a multiple of align bytes and at least
+// least bytes.
 func AppendHeader(b []byte, ts []Tensor, meta map[string]string, align, least int) ([]byte, error) {
 	start := len(b)
 	b = append(b, make([]byte, 8)...)
@@ -278,7 +277,7 @@ func AppendHeader(b []byte, ts []Tensor, meta map[string]string, align, least in
 	}
 	n := len(b) - start - 8
 	if n > maxHeader {
-		return nil, fmt.Errorf("safetensors: header of %d tensors is %d bytes, the format's limit is %d; write several files", len(ts), n, maxHeader)
+		return nil, fmt.Errorf("safetensors: header of %d tensors has %d bytes, but the format's limit is %d; write several files", len(ts), n, maxHeader)
 	}
 	binary.LittleEndian.PutUint64(b[start:], uint64(n))
 	return b, nil
@@ -304,7 +303,7 @@ func appendEntry(b []byte, t Tensor) []byte {
 	return append(b, "]}"...)
 }
 
-// check is what of a Spec can be wrong before anything is written.
+// check checks a Spec before anything is written.
 func (s Spec) check() error {
 	if s.Name == "" || s.Name == metadataAt || !utf8.ValidString(s.Name) {
 		return fmt.Errorf("safetensors: tensor name %.200q cannot be written", s.Name)

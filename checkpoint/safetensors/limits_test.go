@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// spent is the bytes that f has taken from memory in all, given back or not.
+// spent returns the total bytes allocated by f, freed or not.
 func spent(f func()) int64 {
 	var a, b runtime.MemStats
 	runtime.ReadMemStats(&a)
@@ -21,9 +21,8 @@ func spent(f func()) int64 {
 	return int64(b.TotalAlloc - a.TotalAlloc)
 }
 
-// Headers and indices of a million small things take no more memory than some
-// times their bytes, whatever they claim, and those that claim more bytes than
-// the file has take none.
+// Headers and indices with a million small items use no more memory than a multiple of their
+// size, and those that claim more bytes than the file has allocate none.
 func TestMemoryOfForgedHeaders(t *testing.T) {
 	const size = 4 << 20
 	fill := func(begin, end string, f func(i int) string) []byte {
@@ -67,17 +66,16 @@ func TestMemoryOfForgedHeaders(t *testing.T) {
 		binary.LittleEndian.PutUint64(claim, n)
 		taken := spent(func() {
 			if _, _, err := ParseHeader(bytes.NewReader(claim), 8); err == nil {
-				t.Errorf("a header of %d bytes in a file of 8 was taken", n)
+				t.Errorf("a header of %d bytes in a file of 8 was accepted", n)
 			}
 		})
 		if taken > 1<<16 {
-			t.Errorf("a header that claims %d bytes takes %d of memory", n, taken)
+			t.Errorf("a header that claims %d bytes allocates %d", n, taken)
 		}
 	}
 }
 
-// A file is asked for its size first; one that is endless or a folder is not
-// read.
+// The size of a file is checked first; devices and folders are not read.
 func TestOnlyFiles(t *testing.T) {
 	if _, err := os.Stat("/dev/zero"); err != nil {
 		t.Skip(err)
@@ -102,10 +100,10 @@ func TestOnlyFiles(t *testing.T) {
 	}
 }
 
-// What is no float says what it is when weights are read from it.
+// The error for loading weights from a tensor that is not a float describes its elements.
 func TestNoWeights(t *testing.T) {
-	for dtype, want := range map[DType]string{"F64": "F64 (64-bit floats: convert them to F32", "F8_E4M3": "F8_E4M3 (8-bit floats of a quantised model", "F4": "F4 (4-bit floats of a quant",
-		"F8_E8M0": "(scales", "I8": "I8 (whole numbers", "U64": "whole", "BOOL": "truth values", "C64": "complex"} {
+	for dtype, want := range map[DType]string{"F64": "F64 (64-bit floats: convert them to F32", "F8_E4M3": "F8_E4M3 (8-bit floats of a quantized model", "F4": "F4 (4-bit floats of a quant",
+		"F8_E8M0": "(scales", "I8": "I8 (integers", "U64": "integers", "BOOL": "booleans", "C64": "complex"} {
 		bits := dtypeBits[dtype]
 		b := file(fmt.Sprintf(`{"w\u001b[31m":{"dtype":"%s","shape":[8],"data_offsets":[0,%d]}}`, dtype, bits), int(bits))
 		path := filepath.Join(t.TempDir(), "x.safetensors")

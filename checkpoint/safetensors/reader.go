@@ -20,16 +20,15 @@ const (
 	maxParts  = 1 << 14
 )
 
-// Reader reads tensors of a file or a folder. Its methods may be called from
-// several goroutines at once.
+// Reader reads tensors from a file or a folder. Its methods are safe for concurrent use.
 type Reader struct {
-	files   map[string]vfs.File // by name as in Tensor.File
+	files   map[string]vfs.File // by Tensor.File
 	tensors []Tensor            // sorted by name
 	byName  map[string]int      // index into tensors
 }
 
-// Open opens a safetensors file, or a folder that has model.safetensors or
-// model.safetensors.index.json with its parts.
+// Open opens a safetensors file, or a folder with model.safetensors, or with
+// model.safetensors.index.json and its parts.
 func Open(path string) (*Reader, error) { return OpenIn(vfs.OS{}, path) }
 
 // OpenIn is Open in another file system.
@@ -69,9 +68,9 @@ func (r *Reader) open(fsys vfs.FS, path string) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", index, err)
 	case noWhole == nil && (len(parts) != 1 || parts[single] == nil):
-		return fmt.Errorf("%s: has %s, and %s with other files: which of them is the model? Remove the others", path, single, indexName)
+		return fmt.Errorf("%s: has both %s and %s with other files: remove those that do not belong to the model", path, single, indexName)
 	}
-	if err := stray(fsys, path, parts); err != nil {
+	if err := checkStray(fsys, path, parts); err != nil {
 		return err
 	}
 	for _, name := range sortedKeys(parts) {
@@ -82,22 +81,22 @@ func (r *Reader) open(fsys vfs.FS, path string) error {
 	return nil
 }
 
-// stray refuses a folder that has parts of a model which its index does not
-// name: they are of another model, or the index is.
-func stray(fsys vfs.FS, folder string, parts map[string]map[string]bool) error {
+// checkStray returns an error if a folder has parts of a model that its index does not name:
+// then either they or the index belong to another model.
+func checkStray(fsys vfs.FS, folder string, parts map[string]map[string]bool) error {
 	in, err := fsys.List(folder)
 	if err != nil {
 		return err
 	}
 	for _, e := range in {
 		if part, _ := filepath.Match("model-*-of-*.safetensors", e.Name); part && parts[e.Name] == nil {
-			return fmt.Errorf("%s: %s names no tensor of %s, which is there: remove what is not the model's", folder, indexName, e.Name)
+			return fmt.Errorf("%s: %s names no tensor in the existing file %s: remove files that do not belong to the model", folder, indexName, e.Name)
 		}
 	}
 	return nil
 }
 
-// readIndex is the tensor names of each part of a folder.
+// readIndex returns the tensor names of each part of a folder.
 func readIndex(fsys vfs.FS, path string) (map[string]map[string]bool, error) {
 	b, err := vfs.ReadFile(fsys, path, maxIndex)
 	if err != nil {
@@ -106,10 +105,10 @@ func readIndex(fsys vfs.FS, path string) (map[string]map[string]bool, error) {
 	return parseIndex(b)
 }
 
-// parseIndex keeps the keys of an index that matter: weight_map, whose values
-// must be plain file names, because a path could lead out of the folder.
+// parseIndex reads the weight_map of an index and ignores other keys. Its values must be plain
+// file names, because a path could lead out of the folder.
 func parseIndex(b []byte) (map[string]map[string]bool, error) {
-	if other := foreign(b); other != "" {
+	if other := knownFormat(b); other != "" {
 		return nil, fmt.Errorf("it is %s, not an index", other)
 	}
 	parts := map[string]map[string]bool{}
@@ -137,7 +136,7 @@ func parseIndex(b []byte) (map[string]map[string]bool, error) {
 	return parts, nil
 }
 
-// addPart adds a tensor to the part it is in.
+// addPart adds a tensor to its part.
 func addPart(parts map[string]map[string]bool, tensor, file string) error {
 	if file == "" || file == ".." || file == "." || len(file) > 255 || strings.ContainsAny(file, `/\`) || filepath.Base(file) != file {
 		return fmt.Errorf("tensor %.80q: part %.300q is not a plain file name", tensor, file)
@@ -152,7 +151,7 @@ func addPart(parts map[string]map[string]bool, tensor, file string) error {
 	return nil
 }
 
-// add opens one file. With want, it must have exactly those tensors.
+// add opens one file. If want is not nil, the file must have exactly those tensors.
 func (r *Reader) add(fsys vfs.FS, path string, want map[string]bool) error {
 	f, err := fsys.Open(path)
 	if err != nil {
@@ -169,22 +168,22 @@ func (r *Reader) add(fsys vfs.FS, path string, want map[string]bool) error {
 	}
 	for i := range ts {
 		if want != nil && !want[ts[i].Name] {
-			return fmt.Errorf("%s: tensor %.200q is not what %s says of this file", path, ts[i].Name, indexName)
+			return fmt.Errorf("%s: tensor %.200q is not listed for this file in %s", path, ts[i].Name, indexName)
 		}
 		delete(want, ts[i].Name)
 		ts[i].File = path
 	}
 	for name := range want {
-		return fmt.Errorf("%s: no tensor %.200q, which %s says is here", path, name, indexName)
+		return fmt.Errorf("%s: no tensor %.200q, although %s lists it for this file", path, name, indexName)
 	}
 	r.tensors = append(r.tensors, ts...)
 	return nil
 }
 
-// Tensors is all tensors, sorted by name. The caller must not change it.
+// Tensors returns all tensors, sorted by name. The caller must not modify the slice.
 func (r *Reader) Tensors() []Tensor { return r.tensors }
 
-// Tensor finds a tensor by name.
+// Tensor returns the tensor with the given name, and whether it exists.
 func (r *Reader) Tensor(name string) (Tensor, bool) {
 	i, ok := r.byName[name]
 	if !ok {
@@ -193,8 +192,8 @@ func (r *Reader) Tensor(name string) (Tensor, bool) {
 	return r.tensors[i], true
 }
 
-// ReadRaw reads elements [lo, hi) of the flattened tensor as they are stored.
-// dst must have exactly their bytes.
+// ReadRaw reads elements [lo, hi) of the flattened tensor as stored. dst must have exactly
+// their size.
 func (r *Reader) ReadRaw(name string, lo, hi int, dst []byte) error {
 	t, err := r.check(name, lo, hi)
 	if err != nil {
@@ -202,7 +201,7 @@ func (r *Reader) ReadRaw(name string, lo, hi int, dst []byte) error {
 	}
 	size := t.DType.Size()
 	if size == 0 {
-		return fmt.Errorf("safetensors: %s: tensor %.200q: elements of %s cannot be read alone", t.File, name, t.DType)
+		return fmt.Errorf("safetensors: %s: tensor %.200q: single elements of %s cannot be read", t.File, name, t.DType)
 	}
 	if len(dst) != (hi-lo)*size {
 		panic(fmt.Sprintf("safetensors: %d bytes for elements [%d, %d) of %s", len(dst), lo, hi, t.DType))
@@ -244,7 +243,7 @@ func (r *Reader) ReadF32(name string, lo, hi int, dst []float32) error {
 	return nil
 }
 
-// buffers are the work space of conversions.
+// buffers is the work space of conversions.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 1<<20); return &b }}
 
 func (r *Reader) check(name string, lo, hi int) (Tensor, error) {

@@ -16,7 +16,7 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// metadata is the string pairs of a file's header.
+// metadata returns the metadata in a file's header.
 func metadata(t *testing.T, path string) map[string]string {
 	t.Helper()
 	f, err := vfs.OS{}.Open(path)
@@ -35,16 +35,16 @@ func metadata(t *testing.T, path string) map[string]string {
 	return meta
 }
 
-// writeRaw writes a whole tensor, of any type.
+// writeRaw writes a complete tensor of any type.
 func writeRaw(w *Writer, name string, raw []byte) error {
-	t, err := w.claim(name, 0, w.by[name].Numel())
+	t, err := w.claim(name, 0, w.targets[name].Numel())
 	if err != nil {
 		return err
 	}
 	return w.write(t, 0, raw)
 }
 
-// The fixtures were made by the reference implementation: testdata/make.py.
+// The fixtures were created with the reference implementation: testdata/make.py.
 func TestReadsReferenceFile(t *testing.T) {
 	r, err := Open("testdata/mixed.safetensors")
 	if err != nil {
@@ -67,7 +67,7 @@ func TestReadsReferenceFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range want {
-			if name == "f16" && i == 5 { // numpy's rounding of 6.1e-5: within half an ulp is all we ask
+			if name == "f16" && i == 5 { // numpy's rounding of 6.1e-5: half an ulp is accepted
 				if math.Abs(float64(got[i])-6.1e-5) > 3e-8 {
 					t.Errorf("f16[5] = %g", got[i])
 				}
@@ -119,9 +119,9 @@ func TestRefusedReads(t *testing.T) {
 	}
 	defer r.Close()
 	for want, read := range map[string]func() error{
-		`no tensor "nope"`:                    func() error { return r.ReadF32("nope", 0, 0, nil) },
-		`elements [5, 7) of 6`:                func() error { return r.ReadF32("f32", 5, 7, make([]float32, 2)) },
-		`"scalar" is of I64 (whole numbers: `: func() error { return r.ReadF32("scalar", 0, 1, make([]float32, 1)) },
+		`no tensor "nope"`:                  func() error { return r.ReadF32("nope", 0, 0, nil) },
+		`elements [5, 7) of 6`:              func() error { return r.ReadF32("f32", 5, 7, make([]float32, 2)) },
+		`"scalar" has type I64 (integers: `: func() error { return r.ReadF32("scalar", 0, 1, make([]float32, 1)) },
 	} {
 		if err := read(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
@@ -129,13 +129,13 @@ func TestRefusedReads(t *testing.T) {
 	}
 }
 
-// file is a safetensors file with a given header.
+// file returns a safetensors file with the given header.
 func file(header string, data int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, data)...)
 }
 
-// many is so many pairs of metadata.
+// many returns n pairs of metadata.
 func many(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -163,29 +163,29 @@ func TestStrictHeader(t *testing.T) {
 		{"header longer than the file", file("{}", 0)[:9], "not a safetensors file"},
 		{"leading space", file(" {}", 0), "'{'"},
 		{"no JSON", file("{nope", 0), "near byte"},
-		{"text behind the object", file("{} x", 0), "something follows"},
+		{"text behind the object", file("{} x", 0), "unexpected text"},
 		{"a line end behind the object", file("{}\n", 0), "not padding"},
 		{"a shape of too many dimensions", file(`{"a":{"dtype":"F32","shape":[`+strings.Repeat("1,", 64)+`1],"data_offsets":[0,4]}}`, 4), "more than 64 numbers"},
 		{"too much metadata", file(`{"__metadata__":{`+many(1<<16+1)+`}}`, 0), "more than 65536"},
-		{"metadata twice", file(`{"__metadata__":{},"__metadata__":{}}`, 0), "twice"},
-		{"a key twice in metadata", file(`{"__metadata__":{"a":"","a":""}}`, 0), "twice"},
+		{"metadata twice", file(`{"__metadata__":{},"__metadata__":{}}`, 0), "duplicate key"},
+		{"a key twice in metadata", file(`{"__metadata__":{"a":"","a":""}}`, 0), "duplicate key"},
 		{"a name that goes on", file(`{"`+strings.Repeat("a", 1<<20)+`":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), `aaa": 4 bytes at`},
-		{"not UTF-8", file("{\"\xff\":1}", 0), "not UTF-8"},
+		{"not UTF-8", file("{\"\xff\":1}", 0), "invalid UTF-8"},
 		{"hole", file("{"+entry("a", "[0,4]")+","+entry("b", "[8,12]")+"}", 12), `"b": begins at data offset 8`},
 		{"hole at the start", file("{"+entry("a", "[4,8]")+"}", 8), `"a": begins`},
 		{"overlap", file("{"+entry("a", "[0,4]")+","+entry("b", "[2,6]")+"}", 6), `"b": begins at data offset 2`},
 		{"data behind the last tensor", file("{"+entry("a", "[0,4]")+"}", 5), "tensors end at data offset 4"},
 		{"data missing", file("{"+entry("a", "[0,4]")+"}", 3), "the file at 3"},
-		{"duplicate name", file("{"+entry("a", "[0,4]")+","+entry("\\u0061", "[4,8]")+"}", 8), `near byte 62: the key "a" is there twice`},
-		{"duplicate field", file(`{"a":{"dtype":"F32","dtype":"F32","data_offsets":[0,4]}}`, 4), `"a": the key "dtype" is there twice`},
+		{"duplicate name", file("{"+entry("a", "[0,4]")+","+entry("\\u0061", "[4,8]")+"}", 8), `near byte 62: duplicate key "a"`},
+		{"duplicate field", file(`{"a":{"dtype":"F32","dtype":"F32","data_offsets":[0,4]}}`, 4), `"a": duplicate key "dtype"`},
 		{"unknown field", file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}}`, 4), "unknown key"},
 		{"missing field", file(`{"a":{"dtype":"F32","data_offsets":[0,4]}}`, 4), "needs dtype"},
 		{"unknown dtype", file(`{"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}`, 4), "F31"},
 		{"size unlike shape", file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "needs 8"},
-		{"shape that overflows to the right size", file(`{"a":{"dtype":"F32","shape":[4611686018427387905,4],"data_offsets":[0,16]}}`, 16), "63 bits"},
-		{"bytes that overflow to the right size", file(`{"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}}`, 0), "63 bits"},
+		{"shape that overflows to the right size", file(`{"a":{"dtype":"F32","shape":[4611686018427387905,4],"data_offsets":[0,16]}}`, 16), "2^63"},
+		{"bytes that overflow to the right size", file(`{"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}}`, 0), "2^63"},
 		{"half a byte", file(`{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, 1), "whole number of bytes"},
-		{"negative dimension", file(`{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}`, 4), "-1 where a size"},
+		{"negative dimension", file(`{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}`, 4), "-1 is not a valid size"},
 		{"fractional offset", file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4.0]}}`, 4), `data_offsets: 4.0 where a whole number`},
 		{"reversed offsets", file("{"+entry("a", "[4,0]")+"}", 4), "data_offsets"},
 		{"metadata that is not strings", file(`{"__metadata__":{"a":1}}`, 0), "where a string"},
@@ -214,9 +214,9 @@ func TestStrictFolder(t *testing.T) {
 		{"part missing", `{"weight_map":{"a":"q"}}`, "q: no such file"},
 		{"tensor missing", `{"weight_map":{"a":"p","b":"p"}}`, `no tensor "b"`},
 		{"tensor not in the index", `{"weight_map":{"b":"p"}}`, `tensor "a" is not`},
-		{"tensor twice", `{"weight_map":{"a":"p","a":"p"}}`, `line 1, column 24: the key "a" is there twice`},
+		{"tensor twice", `{"weight_map":{"a":"p","a":"p"}}`, `line 1, column 24: duplicate key "a"`},
 		{"no weight_map", `{"metadata":{"total_size":4}}`, "no weight_map"},
-		{"two objects", `{"weight_map":{"a":"p"}}{}`, "something follows"},
+		{"two objects", `{"weight_map":{"a":"p"}}{}`, "unexpected text"},
 	} {
 		dir := t.TempDir()
 		os.WriteFile(filepath.Join(dir, "p"), good, 0o644)
@@ -233,7 +233,7 @@ func TestStrictFolder(t *testing.T) {
 	}
 }
 
-// A folder with two models in it is one only where they are the same.
+// A folder that contains two models is accepted only if they are the same.
 func TestFolderWithTwoModels(t *testing.T) {
 	good := string(file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4))
 	const part = "model-00001-of-00001.safetensors"
@@ -243,10 +243,10 @@ func TestFolderWithTwoModels(t *testing.T) {
 		err   string
 	}{
 		{"an index of the whole", map[string]string{single: good, indexName: `{"weight_map":{"a":"` + single + `"}}`}, ""},
-		{"a whole beside parts", map[string]string{single: good, part: good, indexName: `{"weight_map":{"a":"` + part + `"}}`}, "which of them is the model"},
+		{"a whole beside parts", map[string]string{single: good, part: good, indexName: `{"weight_map":{"a":"` + part + `"}}`}, "remove those that do not belong to the model"},
 		{"a whole beside a broken index", map[string]string{single: good, indexName: `{`}, indexName},
 		{"a part of another", map[string]string{part: good, "model-00002-of-00003.safetensors": good, indexName: `{"weight_map":{"a":"` + part + `"}}`},
-			indexName + " names no tensor of model-00002-of-00003.safetensors"},
+			indexName + " names no tensor in the existing file model-00002-of-00003.safetensors"},
 		{"other files", map[string]string{part: good, "optimizer.safetensors": "x", indexName: `{"weight_map":{"a":"` + part + `"}}`}, ""},
 		{"a pointer", map[string]string{indexName: "version https://git-lfs.github.com/spec/v1\n"}, "it is a Git LFS pointer"},
 		{"pointers to parts", map[string]string{part: "version https://git-lfs.github.com/spec/v1\n", indexName: `{"weight_map":{"a":"` + part + `"}}`}, part + ": it is a Git LFS pointer"},
@@ -268,14 +268,14 @@ func TestFolderWithTwoModels(t *testing.T) {
 	}
 }
 
-// Finite finds the one element, wherever it is, and takes nothing else for it.
+// Finite finds a single infinite or NaN element anywhere, and reports no other.
 func TestFinite(t *testing.T) {
 	const n = 600_000 // elements: more than a buffer holds
 	for _, dt := range []DType{F32, BF16, F16} {
 		for _, at := range []int{-1, 0, 262_143, 262_144, n - 1} {
 			x := make([]float32, n)
 			for i := range x {
-				x[i] = float32(i%5-2) * 3e4 // and -0
+				x[i] = float32(i%5-2) * 3e4 // includes -0
 			}
 			if at >= 0 {
 				x[at] = float32(math.Inf(1 - at%3))
@@ -306,7 +306,7 @@ func TestFinite(t *testing.T) {
 				t.Errorf("cancelled: %v", err)
 			}
 			if _, err := r.Finite(t.Context(), []string{"ints", "b"}, 1); err == nil || !strings.Contains(err.Error(), `no tensor "b"`) {
-				t.Errorf("a name that is not there: %v", err)
+				t.Errorf("an unknown name: %v", err)
 			}
 			r.Close()
 		}
@@ -342,7 +342,7 @@ func FuzzHeader(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What was accepted covers the data exactly, and writing it again says the same.
+		// Accepted headers cover the data exactly, and can be written and read back.
 		at, data := int64(0), int64(8+binary.LittleEndian.Uint64(b))
 		for i := range ts {
 			if ts[i].Begin != data+at || ts[i].End < ts[i].Begin {

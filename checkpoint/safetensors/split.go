@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// split groups tensors greedily in order, each group at most limit bytes
-// unless it is one tensor. There is always at least one group.
+// split groups tensors greedily in order, with at most limit bytes per group unless it is a
+// single tensor. There is always at least one group.
 func split(specs []Spec, limit int64) [][]Spec {
 	var groups [][]Spec
 	var cur []Spec
@@ -22,7 +22,7 @@ func split(specs []Spec, limit int64) [][]Spec {
 	return append(groups, cur)
 }
 
-// partNames is the file names of n parts.
+// partNames returns the file names of n parts.
 func partNames(n int) []string {
 	if n == 1 {
 		return []string{single}
@@ -34,7 +34,7 @@ func partNames(n int) []string {
 	return out
 }
 
-// renderIndex is the index of a folder, with sorted keys as others write it.
+// renderIndex returns the index of a folder, with sorted keys as in other implementations.
 func renderIndex(names []string, groups [][]Spec) []byte {
 	var index struct {
 		Metadata struct {

@@ -12,22 +12,22 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Writer writes tensors, announced when it is made, piece by piece, in any
-// order and from several goroutines. It holds no tensor data.
+// Writer writes tensors, announced at its creation, piece by piece, in any order and from several
+// goroutines. It holds no tensor data.
 //
-// Files grow under temporary names (the final name with ".tmp" behind it) and
-// get their own in Close, after all is written and synced; a folder's index
-// comes last. So under a final name there is never half a file, and a folder
-// whose export was cut short has no index and is not opened.
+// Files are written under temporary names (the final name plus ".tmp") and renamed by Close,
+// after everything is written and synced; a folder's index comes last. So there is never a
+// partial file under a final name, and a folder from an interrupted export has no index and
+// does not open.
 type Writer struct {
-	fsys  vfs.FS
-	dir   string
-	out   []*outFile
-	by    map[string]*target
-	index []byte // of a folder with several parts, else nil
+	fsys    vfs.FS
+	dir     string
+	out     []*outFile
+	targets map[string]*target
+	index   []byte // of a folder with several parts, otherwise nil
 
 	mu   sync.Mutex
-	err  error // the first failure; Close then refuses
+	err  error // the first error; makes Close fail
 	done bool  // Close or Abort was called
 }
 
@@ -39,12 +39,12 @@ type outFile struct {
 type target struct {
 	Tensor
 	f       vfs.File
-	written []span // sorted, disjoint, not touching; under Writer.mu
+	written []span // sorted, disjoint, not adjacent; under Writer.mu
 }
 
 type span struct{ lo, hi int } // elements [lo, hi)
 
-// Create begins a single file. An existing one is replaced by Close.
+// Create begins a single file. Close replaces an existing one.
 func Create(path string, specs []Spec, meta map[string]string) (*Writer, error) {
 	return CreateIn(vfs.OS{}, path, specs, meta)
 }
@@ -54,18 +54,18 @@ func CreateIn(fsys vfs.FS, path string, specs []Spec, meta map[string]string) (*
 	return create(fsys, filepath.Dir(path), []string{filepath.Base(path)}, [][]Spec{specs}, meta)
 }
 
-// CreateFolderIn begins model.safetensors in a folder or, when the tensors have
-// more than limit bytes, numbered parts of at most limit bytes each (a single
-// larger tensor gets a part of its own) and an index. Tensors fill the parts
-// greedily in the order given. A folder that holds a model already is refused.
+// CreateFolderIn begins model.safetensors in a folder or, if the tensors have more than limit
+// bytes, numbered parts of at most limit bytes each (a larger tensor gets a part of its own)
+// and an index. Tensors fill the parts greedily in the given order. It refuses a folder that
+// already contains a model.
 func CreateFolderIn(fsys vfs.FS, dir string, limit int64, specs []Spec, meta map[string]string) (*Writer, error) {
 	if limit < 1 {
-		return nil, fmt.Errorf("safetensors: parts of at most %d bytes", limit)
+		return nil, fmt.Errorf("safetensors: invalid limit of %d bytes per part", limit)
 	}
 	for _, name := range []string{single, indexName} {
 		if _, err := fsys.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			if err == nil {
-				err = fmt.Errorf("safetensors: %s: holds %s already; remove it or write to another folder", dir, name)
+				err = fmt.Errorf("safetensors: %s: already contains %s; remove it or write to another folder", dir, name)
 			}
 			return nil, err
 		}
@@ -83,7 +83,7 @@ func CreateFolderIn(fsys vfs.FS, dir string, limit int64, specs []Spec, meta map
 }
 
 func create(fsys vfs.FS, dir string, names []string, groups [][]Spec, meta map[string]string) (*Writer, error) {
-	w := &Writer{fsys: fsys, dir: dir, by: map[string]*target{}}
+	w := &Writer{fsys: fsys, dir: dir, targets: map[string]*target{}}
 	for i, g := range groups {
 		if err := w.begin(names[i], g, meta); err != nil {
 			return nil, errors.Join(err, w.Abort())
@@ -92,9 +92,9 @@ func create(fsys vfs.FS, dir string, names []string, groups [][]Spec, meta map[s
 	return w, nil
 }
 
-// begin makes one temporary file with its header.
+// begin creates one temporary file with its header.
 func (w *Writer) begin(name string, specs []Spec, meta map[string]string) error {
-	ts, err := lay(specs)
+	ts, err := layOut(specs)
 	if err != nil {
 		return err
 	}
@@ -112,12 +112,12 @@ func (w *Writer) begin(name string, specs []Spec, meta map[string]string) error 
 	}
 	w.out = append(w.out, &outFile{name, f})
 	for _, t := range ts {
-		if w.by[t.Name] != nil {
+		if w.targets[t.Name] != nil {
 			return fmt.Errorf("safetensors: tensor %.200q announced twice", t.Name)
 		}
 		t.File = filepath.Join(w.dir, name)
 		t.Begin, t.End = t.Begin+int64(len(head)), t.End+int64(len(head))
-		w.by[t.Name] = &target{Tensor: t, f: f}
+		w.targets[t.Name] = &target{Tensor: t, f: f}
 	}
 	if _, err := f.WriteAt(head, 0); err != nil {
 		return fmt.Errorf("safetensors: %s: %w", tmp, err)
@@ -125,8 +125,7 @@ func (w *Writer) begin(name string, specs []Spec, meta map[string]string) error 
 	return nil
 }
 
-// removeOld removes a temporary file that a writer cut short has left. What is
-// no file has another owner.
+// removeOld removes a temporary file left by an interrupted writer, but nothing other than a file.
 func (w *Writer) removeOld(tmp string) error {
 	e, err := w.fsys.Lstat(tmp)
 	switch {
@@ -135,13 +134,13 @@ func (w *Writer) removeOld(tmp string) error {
 	case err != nil:
 		return err
 	case e.Kind != vfs.Regular:
-		return fmt.Errorf("%s is in the way: it is %v", tmp, e.Kind)
+		return fmt.Errorf("%s already exists and is %v", tmp, e.Kind)
 	}
 	return w.fsys.Remove(tmp)
 }
 
-// lay puts tensors in the order of the file, with offsets in the data.
-func lay(specs []Spec) ([]Tensor, error) {
+// layOut sorts tensors in the order of the file and sets their offsets in the data.
+func layOut(specs []Spec) ([]Tensor, error) {
 	ts := make([]Tensor, len(specs))
 	for i, s := range specs {
 		if err := s.check(); err != nil {
@@ -167,8 +166,8 @@ func lay(specs []Spec) ([]Tensor, error) {
 	return ts, nil
 }
 
-// WriteF32 writes elements [lo, lo+len(src)) of the flattened tensor, rounded
-// to its dtype. Each element is written once; src is not kept.
+// WriteF32 writes elements [lo, lo+len(src)) of the flattened tensor, rounded to its dtype.
+// Each element must be written once; src is not retained.
 func (w *Writer) WriteF32(name string, lo int, src []float32) error {
 	t, err := w.claim(name, lo, len(src))
 	if err != nil {
@@ -202,7 +201,7 @@ func (w *Writer) write(t *target, lo int, b []byte) error {
 	return nil
 }
 
-// fail keeps the first error for Close.
+// fail records the first error for Close.
 func (w *Writer) fail(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -212,11 +211,11 @@ func (w *Writer) fail(err error) error {
 	return err
 }
 
-// claim notes that elements [lo, lo+n) are written, each only once.
+// claim records that elements [lo, lo+n) are written, and returns an error if any was written before.
 func (w *Writer) claim(name string, lo, n int) (*target, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t := w.by[name]
+	t := w.targets[name]
 	if w.done {
 		return nil, errors.New("safetensors: write after Close")
 	}
@@ -231,7 +230,7 @@ func (w *Writer) claim(name string, lo, n int) (*target, error) {
 		return t, nil
 	}
 	s := t.written
-	i := sort.Search(len(s), func(i int) bool { return s[i].hi >= lo }) // first that touches or follows
+	i := sort.Search(len(s), func(i int) bool { return s[i].hi >= lo }) // first adjacent or later span
 	j := i
 	for ; j < len(s) && s[j].lo <= hi; j++ {
 		if max(lo, s[j].lo) < min(hi, s[j].hi) {
@@ -246,9 +245,9 @@ func (w *Writer) claim(name string, lo, n int) (*target, error) {
 	return t, nil
 }
 
-// Close checks that every element was written, makes the files durable and
-// gives them their names. After an error nothing has its final name, or, when
-// a rename failed, the index does not.
+// Close checks that every element was written, makes the files durable and renames them to
+// their final names. After an error no file has its final name or, if a rename failed, at
+// least the index does not.
 func (w *Writer) Close() error {
 	if err := w.finish(); err != nil {
 		return errors.Join(err, w.Abort())
@@ -271,8 +270,8 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// writeIndex is durable only after the parts' names are, so that an index
-// never outlives a power loss that its parts did not.
+// writeIndex first makes the parts' names durable, so that after a power loss an index never
+// exists without its parts.
 func (w *Writer) writeIndex() error {
 	if err := w.fsys.SyncDir(w.dir); err != nil {
 		return err
@@ -297,8 +296,8 @@ func (w *Writer) finish() error {
 	if w.err != nil {
 		return w.err
 	}
-	for _, name := range sortedKeys(w.by) {
-		if err := w.by[name].missing(); err != nil {
+	for _, name := range sortedKeys(w.targets) {
+		if err := w.targets[name].missing(); err != nil {
 			return err
 		}
 	}
@@ -315,7 +314,7 @@ func (w *Writer) finish() error {
 	return nil
 }
 
-// missing names the elements that were not written.
+// missing returns an error that lists elements that were not written.
 func (t *target) missing() error {
 	var gaps []string
 	at := 0

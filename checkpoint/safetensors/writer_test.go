@@ -22,8 +22,7 @@ func numbers(n int, seed uint64) []float32 {
 	return out
 }
 
-// Several goroutines write pieces in random order; what comes back is each
-// element rounded to its dtype.
+// Several goroutines write pieces in random order; reading returns each element rounded to its dtype.
 func TestWriteReadInAnyOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.safetensors")
 	specs := []Spec{{"h", F16, []int{700, 3}}, {"b", BF16, []int{1 << 20}}, {"f", F32, []int{33, 77}}, {"e", F32, []int{0}}, {"s", F32, nil}}
@@ -71,7 +70,7 @@ func TestWriteReadInAnyOrder(t *testing.T) {
 	for _, s := range specs {
 		ts, _ := r.Tensor(s.Name)
 		if fmt.Sprint(ts.Shape, ts.DType) != fmt.Sprint(s.Shape, s.DType) {
-			t.Errorf("%s came back as %v %v", s.Name, ts.Shape, ts.DType)
+			t.Errorf("%s was read as %v %v", s.Name, ts.Shape, ts.DType)
 		}
 		got, round := make([]float32, s.Numel()), make([]float32, s.Numel())
 		if err := r.ReadF32(s.Name, 0, s.Numel(), got); err != nil {
@@ -110,7 +109,7 @@ func TestFileLayout(t *testing.T) {
 	}
 }
 
-func TestCloseNamesWhatIsMissing(t *testing.T) {
+func TestCloseReportsMissingElements(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.safetensors")
 	w, err := Create(path, []Spec{{"a", F32, []int{10}}}, nil)
@@ -122,8 +121,8 @@ func TestCloseNamesWhatIsMissing(t *testing.T) {
 	if err := w.Close(); err == nil || !strings.Contains(err.Error(), `"a": elements [0, 2), [5, 7), [8, 10) of 10`) {
 		t.Errorf("got %v", err)
 	}
-	if left, _ := os.ReadDir(dir); len(left) > 0 {
-		t.Errorf("%s is left", left[0].Name())
+	if remaining, _ := os.ReadDir(dir); len(remaining) > 0 {
+		t.Errorf("%s remains", remaining[0].Name())
 	}
 	if err := w.Close(); err == nil {
 		t.Error("closed twice without an error")
@@ -164,7 +163,7 @@ func TestRefusedWrites(t *testing.T) {
 func TestFolderOfParts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "folder")
 	var specs []Spec
-	for i, n := range []int{6, 6, 2, 6, 2, 2} { // the split huggingface_hub documents, at 10
+	for i, n := range []int{6, 6, 2, 6, 2, 2} { // the split documented by huggingface_hub, for a limit of 10
 		specs = append(specs, Spec{fmt.Sprintf("t%d", i), U8, []int{n}})
 	}
 	w, err := CreateFolderIn(vfs.OS{}, dir, 10, specs, map[string]string{"format": "pt"})
@@ -191,7 +190,7 @@ func TestFolderOfParts(t *testing.T) {
 		}
 		var b [1]byte
 		if err := r.ReadRaw(x.Name, 0, 1, b[:]); err != nil || b[0] != byte(i) {
-			t.Errorf("t%d holds %d, %v", i, b[0], err)
+			t.Errorf("t%d contains %d, %v", i, b[0], err)
 		}
 	}
 	index, _ := os.ReadFile(filepath.Join(dir, indexName))
@@ -199,10 +198,10 @@ func TestFolderOfParts(t *testing.T) {
 		t.Errorf("index %s", index)
 	}
 	if _, err := CreateFolderIn(vfs.OS{}, dir, 10, specs, nil); err == nil || !strings.Contains(err.Error(), "already") {
-		t.Errorf("a folder with a model was taken: %v", err)
+		t.Errorf("a folder with a model was accepted: %v", err)
 	}
 	if _, err := CreateFolderIn(vfs.OS{}, t.TempDir(), 0, specs, nil); err == nil {
-		t.Error("parts of 0 bytes were taken")
+		t.Error("parts of 0 bytes were accepted")
 	}
 }
 
@@ -216,8 +215,8 @@ func TestAbortLeavesNothing(t *testing.T) {
 	if err := w.Abort(); err != nil {
 		t.Fatal(err)
 	}
-	if left, _ := os.ReadDir(dir); len(left) != 1 {
-		t.Errorf("%v are left", left)
+	if remaining, _ := os.ReadDir(dir); len(remaining) != 1 {
+		t.Errorf("%v remain", remaining)
 	}
 	if err := w.WriteF32("a", 0, []float32{1}); err == nil {
 		t.Error("write after Abort")

@@ -11,20 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// aio makes direct transfers of a file through the kernel's asynchronous
-// interface (io_submit(2)). A goroutine that waits in pread or pwrite keeps its
-// processor until the runtime takes it away, and where there are two of those a
-// few such waits are all that happens; of those that wait for aio one does, in
-// io_getevents(2), for all. Everything is allocated by newAIO.
+// aio performs direct transfers of a file through the kernel's asynchronous interface
+// (io_submit(2)). A goroutine blocked in pread or pwrite occupies its processor until the
+// runtime takes it away; with two processors, a few such calls stop everything else. With aio
+// a single goroutine blocks for all, in io_getevents(2). newAIO allocates everything.
 type aio struct {
 	ctx      uintptr
 	fd       uint32
 	requests [aioRequests]aioRequest
-	free     chan int // of requests
+	free     chan int // indices of free requests
 	reaper   sync.WaitGroup
 }
 
-// aioRequests is the most transfers that are under way at once; more wait.
+// aioRequests is the maximum number of concurrent transfers; further ones wait.
 const aioRequests = 16
 
 type aioRequest struct {
@@ -33,7 +32,7 @@ type aioRequest struct {
 	done chan int64 // capacity 1: bytes, or an errno below zero
 }
 
-// iocb and ioEvent are the kernel's, of include/uapi/linux/aio_abi.h.
+// iocb and ioEvent are defined in the kernel's include/uapi/linux/aio_abi.h.
 type iocb struct {
 	data   uint64
 	_      uint64 // key and flags of rw
@@ -42,7 +41,7 @@ type iocb struct {
 	fd     uint32
 	buf, n uint64
 	off    int64
-	_, _   uint64 // flags and what they need
+	_, _   uint64 // flags and their arguments
 }
 
 type ioEvent struct {
@@ -55,7 +54,7 @@ const (
 	iocbWrite = 1
 )
 
-// newAIO is nil where the kernel has no such thing or no more of it.
+// newAIO returns nil if the kernel does not support aio or has no more contexts.
 func newAIO(f *os.File) *aio {
 	a := &aio{free: make(chan int, aioRequests)}
 	if _, _, no := unix.Syscall(unix.SYS_IO_SETUP, aioRequests, uintptr(unsafe.Pointer(&a.ctx)), 0); no != 0 {
@@ -73,14 +72,14 @@ func newAIO(f *os.File) *aio {
 	return a
 }
 
-// reap tells who waits for transfers that have ended, until destroy.
+// reap delivers the results of completed transfers to their callers, until destroy.
 func (a *aio) reap() {
 	var ended [aioRequests]ioEvent
 	for {
 		n, _, no := unix.Syscall6(unix.SYS_IO_GETEVENTS, a.ctx, 1, aioRequests, uintptr(unsafe.Pointer(&ended)), 0, 0)
 		switch no {
 		case 0:
-		case unix.EINTR: // a signal, before anything has ended
+		case unix.EINTR: // a signal, before any transfer completed
 			continue
 		case unix.EINVAL: // destroyed
 			return
@@ -93,7 +92,7 @@ func (a *aio) reap() {
 	}
 }
 
-// move reads or writes b and returns how many bytes it moved.
+// move reads or writes b and returns the number of bytes transferred.
 func (a *aio) move(opcode uint16, b []byte, off int64) (int, error) {
 	i := <-a.free
 	r := &a.requests[i]
@@ -128,9 +127,9 @@ func (a *aio) writeAt(b []byte, off int64) (int, error) {
 	return n, err
 }
 
-// close ends it; no transfer may be under way.
+// close stops the reaper; no transfer may be in progress.
 func (a *aio) close() {
-	a.destroy() // which ends the reaper
+	a.destroy() // ends the reaper
 	a.reaper.Wait()
 }
 

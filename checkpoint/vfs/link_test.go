@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// A link is what it is for List and Lstat, and what it leads to for Stat and
-// Open; Remove takes the link alone. What is no file is not opened, and nobody
-// waits for it.
+// List and Lstat report links themselves; Stat and Open follow them; Remove removes only the
+// link. Open refuses anything that is not a file, without blocking.
 func TestLinksAndPipes(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -52,7 +51,7 @@ func TestLinksAndPipes(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(time.Minute):
-		t.Fatal("it waits for a pipe")
+		t.Fatal("opening a pipe blocks")
 	}
 	if b, err := ReadFile(OS{}, in("to-f"), 5); err != nil || string(b) != "words" {
 		t.Errorf("read through a link: %q, %v", b, err)
@@ -63,6 +62,6 @@ func TestLinksAndPipes(t *testing.T) {
 		}
 	}
 	if b, err := os.ReadFile(in("d/f")); err != nil || string(b) != "words" {
-		t.Errorf("what links led to: %q, %v", b, err)
+		t.Errorf("the targets of links: %q, %v", b, err)
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"zeroth/input"
 )
 
-// Locked is the error of a lock that another holder has. It is ErrLocked.
+// Locked is the error for a lock held by someone else. errors.Is matches it to ErrLocked.
 type Locked struct {
 	Name string
-	PID  int    // of the holder; 0: it does not say
-	Host string // that it runs on
+	PID  int    // of the holder; 0 if unknown
+	Host string // of the holder
 }
 
 func (l *Locked) Error() string {
@@ -23,10 +23,10 @@ func (l *Locked) Error() string {
 	return fmt.Sprintf("%s: %v, %s", l.Name, ErrLocked, l.Holder())
 }
 
-// Is makes it ErrLocked.
+// Is reports whether target is ErrLocked.
 func (l *Locked) Is(target error) bool { return target == ErrLocked }
 
-// Holder is the process that has the lock, in words.
+// Holder describes the process that holds the lock.
 func (l *Locked) Holder() string {
 	if l.PID == 0 {
 		return "another process"
@@ -34,29 +34,29 @@ func (l *Locked) Holder() string {
 	return fmt.Sprintf("process %d on host %q", l.PID, l.Host)
 }
 
-// lockForm is what a lock file has: who locked it last.
+// lockForm is the content of a lock file: its last holder.
 const lockForm = "pid %d host %s\n"
 
-// maxLock is the most bytes a lock file has. A longer file is no lock of ours,
-// and is not written to.
+// maxLock is the maximum size of a lock file in bytes. A longer file is not one of our lock
+// files and is not written to.
 const maxLock = 512
 
-// Lock implements FS. The file stays when the lock ends; whoever has the lock
-// may remove it, which one who opened it before then notices.
+// Lock implements FS. The file remains when the lock ends. The holder may remove it, which is
+// noticed by others who opened it before.
 func (OS) Lock(name string) (io.Closer, error) {
 	for {
 		f, err := openLock(name)
 		if err != nil {
 			return nil, err
 		}
-		ours := false
+		acquired := false
 		if err = input.Lock(f); err == nil {
-			ours, err = input.Still(f, name)
+			acquired, err = input.Still(f, name)
 		} else if !errors.Is(err, ErrLocked) {
 			err = fmt.Errorf("lock %s: %w", name, err)
 		}
-		if ours {
-			sign(f)
+		if acquired {
+			writeHolder(f)
 			return f, nil
 		}
 		if errors.Is(err, ErrLocked) {
@@ -71,8 +71,8 @@ func (OS) Lock(name string) (io.Closer, error) {
 	}
 }
 
-// openLock opens a lock file, made if need be, and nothing else that has its
-// name: it will be written to.
+// openLock opens a lock file, creating it if needed. It refuses anything else with that name,
+// because the file will be written to.
 func openLock(name string) (*os.File, error) {
 	f, err := input.OpenOwn(name, os.O_RDWR|os.O_CREATE)
 	if err != nil {
@@ -80,7 +80,7 @@ func openLock(name string) (*os.File, error) {
 	}
 	st, err := f.Stat()
 	if err == nil && st.Size() > maxLock {
-		err = fmt.Errorf("%s: is no lock file of ours: move it away", name)
+		err = fmt.Errorf("%s: is not one of our lock files: move it away", name)
 	}
 	if err != nil {
 		f.Close()
@@ -89,9 +89,9 @@ func openLock(name string) (*os.File, error) {
 	return f, nil
 }
 
-// sign writes down who has the lock. On a full disk nothing is written, and the
-// lock is as good.
-func sign(f *os.File) {
+// writeHolder writes the holder to the lock file. If the disk is full nothing is written, but
+// the lock is still valid.
+func writeHolder(f *os.File) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -100,12 +100,12 @@ func sign(f *os.File) {
 	_, _ = fmt.Fprintf(io.NewOffsetWriter(f, 0), lockForm, os.Getpid(), host)
 }
 
-// holder is the error that names who has a lock.
+// holder returns the error that names the holder of a lock.
 func holder(f *os.File, name string) error {
 	l, b := &Locked{Name: name}, make([]byte, maxLock)
-	n, _ := f.ReadAt(b, 0) // io.EOF, as a rule
+	n, _ := f.ReadAt(b, 0) // usually io.EOF
 	if _, err := fmt.Sscanf(string(b[:n]), lockForm, &l.PID, &l.Host); err != nil {
-		return &Locked{Name: name} // it is about to write
+		return &Locked{Name: name} // the holder has not written yet
 	}
 	return l
 }

@@ -13,8 +13,7 @@ import (
 	"zeroth/input"
 )
 
-// TestMain lets the test binary be a process that holds a lock until it is
-// killed.
+// TestMain lets the test binary act as a process that holds a lock until it is killed.
 func TestMain(m *testing.M) {
 	if name := os.Getenv("VFS_LOCK"); name != "" {
 		if _, err := (OS{}).Lock(name); err != nil {
@@ -26,8 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Who finds a folder locked is told by which process and on which host, and a
-// process that was killed is in nobody's way.
+// The error for a locked folder names the process and host that hold the lock, and a killed
+// process no longer holds it.
 func TestLockNamesItsHolder(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -63,8 +62,8 @@ func TestLockNamesItsHolder(t *testing.T) {
 	lock.Close()
 }
 
-// A lock that its holder removes is not taken by one who had opened it before.
-func TestLockOfAFileThatIsGone(t *testing.T) {
+// A lock file removed by its holder is not acquired by someone who opened it before.
+func TestLockOfARemovedFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), ".lock")
 	first, err := OS{}.Lock(name)
 	if err != nil {
@@ -76,10 +75,10 @@ func TestLockOfAFileThatIsGone(t *testing.T) {
 	}
 	defer late.Close()
 	if there, err := input.Still(late, name); !there || err != nil {
-		t.Errorf("the file is there, and is said to be gone (%v)", err)
+		t.Errorf("the file exists, but is reported as gone (%v)", err)
 	}
-	if _, err := input.Still(late, strings.Repeat("x", 5000)); err == nil { // or Lock would try for ever
-		t.Error("what cannot be looked at is said to be gone")
+	if _, err := input.Still(late, strings.Repeat("x", 5000)); err == nil { // otherwise Lock would retry forever
+		t.Error("a file that cannot be examined is reported as gone")
 	}
 	os.Remove(name)
 	first.Close()
@@ -87,7 +86,7 @@ func TestLockOfAFileThatIsGone(t *testing.T) {
 		t.Error(err)
 	}
 	if there, err := input.Still(late, name); there || err != nil {
-		t.Errorf("the file is gone, and is said to be there (%v)", err)
+		t.Errorf("the file is gone, but is reported as existing (%v)", err)
 	}
 	second, err := OS{}.Lock(name)
 	if err != nil {
@@ -99,7 +98,7 @@ func TestLockOfAFileThatIsGone(t *testing.T) {
 	}
 }
 
-// A lock's name on something else is no reason to write into that.
+// Lock writes to nothing but a lock file of that name.
 func TestLockTouchesNothingElse(t *testing.T) {
 	dir := t.TempDir()
 	precious, name := filepath.Join(dir, "precious"), filepath.Join(dir, ".lock")
@@ -113,14 +112,14 @@ func TestLockTouchesNothingElse(t *testing.T) {
 		t.Error("a link was locked")
 	}
 	if b, err := os.ReadFile(precious); err != nil || string(b) != "words" {
-		t.Errorf("what the link leads to is %q (%v)", b, err)
+		t.Errorf("the target of the link is %q (%v)", b, err)
 	}
 	long := filepath.Join(dir, "long")
 	text := strings.Repeat("words ", 1000)
 	if err := os.WriteFile(long, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (OS{}).Lock(long); err == nil || !strings.Contains(err.Error(), "is no lock file of ours") {
+	if _, err := (OS{}).Lock(long); err == nil || !strings.Contains(err.Error(), "is not one of our lock files") {
 		t.Errorf("a long file was locked: %v", err)
 	}
 	if b, err := os.ReadFile(long); err != nil || string(b) != text {

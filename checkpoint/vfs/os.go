@@ -65,7 +65,7 @@ func (OS) List(dir string) ([]Entry, error) {
 	for _, d := range in {
 		e, err := describe(d.Info())
 		if os.IsNotExist(err) {
-			continue // removed since it was listed
+			continue // removed after it was listed
 		}
 		if err != nil {
 			return nil, err

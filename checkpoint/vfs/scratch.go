@@ -7,49 +7,48 @@ import (
 	"zeroth/input"
 )
 
-// ScratchFS is a file system that also has scratch files: large files that one
-// process writes and reads while it lives, and that nobody reads after it. The lock on
-// such a file shows whether its process is alive.
+// ScratchFS is a file system with scratch files: large files that one process writes and reads
+// while it lives, and that nobody reads afterwards. The lock on such a file shows whether its
+// process is alive.
 type ScratchFS interface {
 	FS
-	// CreateLocked makes a file that does not exist yet, for its owner alone, and
-	// locks it while it is open.
+	// CreateLocked creates a new file, accessible only to its owner, and locks it while it is open.
 	CreateLocked(name string) (ScratchFile, error)
-	// OpenLocked opens an existing file for reading and writing and locks it while it
-	// is open. It returns ErrLocked at once if another holder has the lock, and
-	// ErrNotFile if the name is that of anything but a file, such as a link.
+	// OpenLocked opens an existing file for reading and writing and locks it while it is open.
+	// If someone else holds the lock it returns ErrLocked without blocking, and ErrNotFile if
+	// the name is not that of a regular file, but for example a link.
 	OpenLocked(name string) (ScratchFile, error)
 }
 
 // ScratchFile is an open scratch file.
 type ScratchFile interface {
 	File
-	// Reserve makes the file n bytes long and allocates the space for them.
+	// Reserve sets the length of the file to n bytes and allocates the space.
 	Reserve(n int64) error
-	// Direct asks that later transfers bypass the page cache, or use it again; whether
-	// they bypass it is the result. Direct transfers must begin at a multiple of 4096
-	// bytes in file and memory, and their length must be one.
+	// Direct enables or disables bypassing the page cache in later transfers, and returns
+	// whether they bypass it. Direct transfers must begin at a multiple of 4096 bytes, in file
+	// and memory, and have such a length.
 	Direct(on bool) bool
 }
 
-// ErrNotFile means that a name is not that of a file itself.
+// ErrNotFile means that a name is not that of a regular file.
 var ErrNotFile = errors.New("not a file")
 
-// CannotLock is the error of a system or file system that has no file locks.
+// CannotLock means that the system or file system does not support file locks.
 type CannotLock struct{ Err error }
 
 func (e *CannotLock) Error() string { return e.Err.Error() }
 
-// Unwrap is the system's error.
+// Unwrap returns the system's error.
 func (e *CannotLock) Unwrap() error { return e.Err }
 
 type scratchFile struct {
 	osFile
-	aio *aio // of direct transfers, where the system has it
+	aio *aio // for direct transfers, if supported
 }
 
-// CreateLocked makes and locks a file in two steps. Between them another process may
-// consider it a dead process's and remove it: then it is made anew.
+// CreateLocked creates and locks a file in two steps. If another process considers it
+// abandoned in between and removes it, CreateLocked starts over.
 func (OS) CreateLocked(name string) (ScratchFile, error) {
 	for {
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -57,8 +56,8 @@ func (OS) CreateLocked(name string) (ScratchFile, error) {
 			return nil, err
 		}
 		locked := lockScratch(f)
-		there, err := input.Still(f, name)
-		if locked == nil && there {
+		exists, err := input.Still(f, name)
+		if locked == nil && exists {
 			return &scratchFile{osFile: osFile{f}}, nil
 		}
 		if locked != nil && !errors.Is(locked, ErrLocked) || err != nil {
@@ -111,7 +110,7 @@ func (f *scratchFile) Reserve(n int64) error {
 
 // Direct implements ScratchFile.
 func (f *scratchFile) Direct(on bool) bool {
-	f.end()
+	f.closeAIO()
 	on = direct(f.File, on)
 	if on {
 		f.aio = newAIO(f.File)
@@ -137,11 +136,11 @@ func (f *scratchFile) WriteAt(b []byte, off int64) (int, error) {
 
 // Close implements File.
 func (f *scratchFile) Close() error {
-	f.end()
+	f.closeAIO()
 	return f.File.Close()
 }
 
-func (f *scratchFile) end() {
+func (f *scratchFile) closeAIO() {
 	if f.aio != nil {
 		f.aio.close()
 		f.aio = nil

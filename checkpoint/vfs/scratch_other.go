@@ -11,7 +11,7 @@ func allocate(*os.File, int64) error { return errors.ErrUnsupported }
 
 func direct(*os.File, bool) bool { return false }
 
-// aio is Linux's.
+// aio is only supported on Linux.
 type aio struct{}
 
 func newAIO(*os.File) *aio { return nil }

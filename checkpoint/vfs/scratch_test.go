@@ -15,8 +15,7 @@ import (
 	"zeroth/device/cpu"
 )
 
-// A scratch file in use cannot be opened by another holder, and its name not be made
-// twice.
+// A scratch file in use cannot be opened by someone else, and its name cannot be created again.
 func TestScratchLocks(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "file")
 	f, err := OS{}.CreateLocked(name)
@@ -34,16 +33,15 @@ func TestScratchLocks(t *testing.T) {
 	}
 	g, err := OS{}.OpenLocked(name)
 	if err != nil {
-		t.Fatalf("opening it once it is closed: %v", err)
+		t.Fatalf("opening it after it was closed: %v", err)
 	}
 	if err := g.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// A file's transfers are the same past the page cache, where the kernel moves
-// them on its own, and through it: bytes, their number at the end of the file,
-// and many at once.
+// Transfers give the same results directly, performed asynchronously by the kernel, and
+// through the page cache: bytes, lengths at the end of the file, and concurrency.
 func TestFileTransfers(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	dev := cpu.NewHost(1)
@@ -98,7 +96,7 @@ func TestFileTransfers(t *testing.T) {
 			return nil
 		})
 		if n, err := f.ReadAt(mem[0].Raw(), blocks*block); n != 0 || err != io.EOF {
-			t.Errorf("direct %v: behind the end: %d bytes, %v", direct, n, err)
+			t.Errorf("direct %v: past the end: %d bytes, %v", direct, n, err)
 		}
 		if _, err := f.ReadAt(mem[0].Raw(), -block); err == nil {
 			t.Errorf("direct %v: a read before the start succeeds", direct)
@@ -112,8 +110,8 @@ func TestFileTransfers(t *testing.T) {
 	}
 }
 
-// Many small transfers, of which several end between two looks at what has
-// ended, all end, while the runtime sends its threads signals.
+// Many small transfers all complete, even if several complete between two calls of
+// io_getevents and the runtime sends signals to its threads.
 func TestManyTransfersEnd(t *testing.T) {
 	f, err := OS{}.CreateLocked(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
@@ -126,7 +124,7 @@ func TestManyTransfersEnd(t *testing.T) {
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	for range 4 {
-		go func() { // keeps processors busy, so that the runtime preempts by signals
+		go func() { // keeps processors busy, so that the runtime preempts with signals
 			for n := 0; ; n++ {
 				select {
 				case <-stop:
@@ -137,7 +135,7 @@ func TestManyTransfersEnd(t *testing.T) {
 		}()
 	}
 	defer close(stop)
-	for lane := range 24 { // more than are under way at once
+	for lane := range 24 { // more than can run concurrently
 		mem, err := dev.Alloc(device.F32, 1024, device.Staging)
 		if err != nil {
 			t.Fatal(err)

@@ -1,20 +1,19 @@
-// Package vfs is the file operations of checkpoints and of offloaded state, as
-// interfaces, so that a test can stand between them and the disk. OS is the machine's
-// file system; vfstest has one in memory and one that fails. FS is what checkpoints
-// need; ScratchFS adds files that a process uses alone while it lives.
+// Package vfs defines the file operations of checkpoints and of offloaded state as interfaces,
+// so that tests can intercept them. OS is the machine's file system; vfstest has one in memory
+// and one that fails. FS is sufficient for checkpoints; ScratchFS adds files that only one
+// process uses, while it lives.
 //
-// Reads are ranged: ReadAt reads any part of a file. Two operations are conditional
-// commits, which succeed for at most one of several processes that race for a name:
-// Create, of a file that must not exist, and Rename of a folder to the name of one
-// with contents, which fails. Checkpoints commit by Rename, the last step after all
-// in the folder is durable. A store of objects, which has no folders to rename, has
-// Create as a write that fails if the object exists.
+// ReadAt reads any range of a file. Two operations are conditional commits, which succeed for
+// at most one of several processes that race for a name: Create of a file that must not exist,
+// and Rename of a folder to the name of a non-empty one, which fails. Checkpoints commit by
+// Rename, as the last step after everything in the folder is durable. In an object store,
+// which cannot rename folders, Create would be a write that fails if the object exists.
 //
-// What an operation promises is what POSIX promises and no more: contents of a
-// file survive a power loss after Sync, the names in a folder after SyncDir.
+// Operations guarantee only what POSIX does: the content of a file survives a power loss after
+// Sync, the names in a folder after SyncDir.
 //
-// Reading follows symbolic links, deletion never does: Remove takes one name
-// away, and there is no operation that deletes a folder with what is in it.
+// Reading follows symbolic links, deletion never does: Remove removes a single name, and no
+// operation deletes a folder with its content.
 package vfs
 
 import (
@@ -27,45 +26,44 @@ import (
 	"zeroth/input"
 )
 
-// FS is a file system. Names are paths as in package path/filepath. All
-// methods may be called from several goroutines at once.
+// FS is a file system. Names are paths as in package path/filepath. All methods are safe for
+// concurrent use.
 type FS interface {
-	// Create makes a file that does not exist yet, for writing and reading.
+	// Create creates a new file for writing and reading. It fails if the file exists.
 	Create(name string) (File, error)
-	// Open opens an existing regular file for reading. Anything else (a pipe, a
-	// device, a folder) is refused without waiting for it.
+	// Open opens an existing regular file for reading. It refuses anything else (a pipe, a
+	// device, a folder) without blocking.
 	Open(name string) (File, error)
-	// Mkdir makes one folder; its parent must exist.
+	// Mkdir creates one folder, in an existing parent.
 	Mkdir(name string) error
-	// Rename moves a file or folder; a file of the new name is replaced in the
-	// same instant, a folder is not.
+	// Rename moves a file or folder. It atomically replaces a file with the new name, but not
+	// a folder.
 	Rename(from, to string) error
-	// Remove deletes a file, a link (not what it leads to) or an empty folder.
+	// Remove deletes a file, a link (not its target) or an empty folder.
 	Remove(name string) error
-	// List is a folder's entries, sorted by name. Links in it are Links.
+	// List returns a folder's entries, sorted by name. It does not follow links.
 	List(dir string) ([]Entry, error)
-	// Stat describes what a name leads to; it follows links.
+	// Stat describes a name, following links.
 	Stat(name string) (Entry, error)
-	// Lstat describes what has a name, which may be a Link.
+	// Lstat describes a name without following links.
 	Lstat(name string) (Entry, error)
 	// SyncDir makes the names in a folder survive a power loss.
 	SyncDir(dir string) error
-	// Lock takes an exclusive lock that ends with Close or with the process.
-	// It returns ErrLocked at once when another holder has it.
+	// Lock acquires an exclusive lock, released by Close or when the process ends. If someone
+	// else holds it, Lock returns ErrLocked without blocking.
 	Lock(name string) (io.Closer, error)
-	// Space is the bytes that can still be written in a folder; errors.ErrUnsupported
-	// where nobody knows.
+	// Space returns the bytes that can still be written in a folder, or errors.ErrUnsupported
+	// if unknown.
 	Space(dir string) (int64, error)
 }
 
-// File is an open file. ReadAt and WriteAt may run concurrently on ranges that
-// do not overlap.
+// File is an open file. ReadAt and WriteAt may run concurrently on disjoint ranges.
 type File interface {
 	io.ReaderAt
 	io.WriterAt
-	// Sync makes the contents survive a power loss, the name not.
+	// Sync makes the content survive a power loss, but not the name.
 	Sync() error
-	// Size is the length in bytes.
+	// Size returns the length in bytes.
 	Size() (int64, error)
 	Close() error
 }
@@ -77,7 +75,7 @@ type Entry struct {
 	Bytes int64 // of a file
 }
 
-// Kind is what has a name.
+// Kind is the kind of an entry.
 type Kind uint8
 
 // Kinds of entries.
@@ -90,14 +88,13 @@ const (
 
 var kindNames = [...]string{"a file", "a folder", "a symbolic link", "neither a file nor a folder"}
 
-// String is the kind in words.
+// String describes the kind.
 func (k Kind) String() string { return kindNames[k] }
 
 // ErrLocked means that another holder has the lock.
 var ErrLocked = input.ErrLocked
 
-// MkdirAll makes a folder and those above it that are missing, and syncs the
-// parents of those it made.
+// MkdirAll creates a folder and its missing parents, and syncs the parents of the folders it creates.
 func MkdirAll(f FS, dir string) error {
 	if e, err := f.Stat(dir); err == nil {
 		if e.Kind != Dir {
@@ -119,7 +116,7 @@ func MkdirAll(f FS, dir string) error {
 	return f.SyncDir(parent)
 }
 
-// ReadFile is the contents of a file of at most limit bytes.
+// ReadFile returns the content of a file of at most limit bytes.
 func ReadFile(f FS, name string, limit int64) ([]byte, error) {
 	in, err := f.Open(name)
 	if err != nil {
@@ -131,7 +128,7 @@ func ReadFile(f FS, name string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	if n > limit {
-		return nil, fmt.Errorf("%s: %d bytes, at most %d expected", name, n, limit)
+		return nil, fmt.Errorf("%s: %d bytes, but at most %d expected", name, n, limit)
 	}
 	b := make([]byte, n)
 	if err := ReadFull(in, b, 0); err != nil {
@@ -140,8 +137,7 @@ func ReadFile(f FS, name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// ReadFull fills b from the bytes at off. A file that ends before is
-// io.ErrUnexpectedEOF.
+// ReadFull reads len(b) bytes at off. If the file ends before, the error is io.ErrUnexpectedEOF.
 func ReadFull(f io.ReaderAt, b []byte, off int64) error {
 	n, err := f.ReadAt(b, off)
 	if n == len(b) {
@@ -153,7 +149,7 @@ func ReadFull(f io.ReaderAt, b []byte, off int64) error {
 	return err
 }
 
-// WriteFile makes a new file with the contents b and syncs it.
+// WriteFile creates a new file with content b and syncs it.
 func WriteFile(f FS, name string, b []byte) (err error) {
 	out, err := f.Create(name)
 	if err != nil {

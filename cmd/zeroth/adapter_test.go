@@ -71,7 +71,7 @@ func TestAdapterExportRefuses(t *testing.T) {
 	zeroth(t, 0, "train", "tiny.yaml", "--set", "checkpoint.every=2", "--set", "train.steps=2", "--out", "plain")
 	zeroth(t, 0, "train", "tiny.yaml", "--set", "checkpoint.every=2", "--set", "train.steps=2", "--set", "train.lora.rank=2", "--out", "lora")
 	_, errs := zeroth(t, 2, "sample", "--run", "lora/adapter")
-	contains(t, errs, "lora/adapter: adapter_config.json is of an adapter, which the run has merged into lora/model: name that folder, or lora")
+	contains(t, errs, "lora/adapter: adapter_config.json belongs to an adapter, which the run has merged into lora/model: use that folder, or lora")
 	_, errs = zeroth(t, 2, "ckpt", "export", "plain", "--to", "x", "--adapter")
 	contains(t, errs, "plain/ckpt/step-00000002 has no adapters: it is not of a job with train.lora")
 	_, errs = zeroth(t, 2, "ckpt", "export", "lora", "--to", "x", "--adapter", "--dtype", "bf16")

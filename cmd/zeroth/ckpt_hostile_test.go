@@ -53,19 +53,19 @@ func TestDamagedCommitIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		out, _ := zeroth(t, 1, "ckpt", "verify", "r")
-		matches(t, out, `^COMMIT: is of save .* the manifest of .* `, last+" is damaged in 1 place")
+		matches(t, out, `^COMMIT: belongs to save .* but the manifest to .* `, last+" is damaged in 1 place")
 		out, _ = zeroth(t, 1, "ckpt", "verify", "r", "--json")
 		if v := decoded[verification](t, out); v.Whole || v.Path != last || len(v.Damage) != 1 || v.Damage[0].File != "COMMIT" {
 			t.Errorf("%+v", v)
 		}
 		for _, args := range []string{"inspect r", "export r --to new", "diff r " + second} {
 			_, errs := zeroth(t, 1, append([]string{"ckpt"}, strings.Fields(args)...)...)
-			matches(t, errs, `^zeroth: `+last+` is damaged and may be the newest: COMMIT: is of save .* name it: the newest whole one is r/ckpt/step-00000004`)
+			matches(t, errs, `^zeroth: `+last+` is damaged and may be the newest: COMMIT: belongs to save .* give its path: the newest intact one is r/ckpt/step-00000004`)
 		}
 		zeroth(t, 2, "ckpt", "import", "r/model", "--to", "r/ckpt")
 		zeroth(t, 0, "ckpt", "verify", "r/ckpt/step-00000004")
 		out, _ = zeroth(t, 0, "ckpt", "ls", "r")
-		if matches(t, out, `damaged: COMMIT: is of save`); strings.Contains(out, "latest") {
+		if matches(t, out, `damaged: COMMIT: belongs to save`); strings.Contains(out, "latest") {
 			t.Errorf("there is a latest in\n%s", out)
 		}
 	}
@@ -83,7 +83,7 @@ func TestDamagedCommitIsTold(t *testing.T) {
 	swap()
 	for _, path := range []string{"r", second, last} {
 		out, _ := zeroth(t, 1, "ckpt", "verify", path)
-		matches(t, out, `^MANIFEST.json: is of step \d, the folder is named as step \d`)
+		matches(t, out, `^MANIFEST.json: is of step \d, but the folder is named for step \d`)
 	}
 	swap()
 	if err := os.CopyFS(last+".1", os.DirFS(last)); err != nil {
@@ -110,7 +110,7 @@ func TestDamagedCommitIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _ = zeroth(t, 1, "ckpt", "verify", "r")
-	matches(t, out, `^step-00000006: it is a symbolic link that leads nowhere\n`)
+	matches(t, out, `^step-00000006: it is a dangling symbolic link\n`)
 }
 
 // What is not ours is left, named, and an exit code of its own; what is ours
@@ -126,7 +126,7 @@ func TestPruneLeaves(t *testing.T) {
 			t.Errorf("%q %q", out, errs)
 		}
 		if dry == "--dry-run" {
-			matches(t, out, `^would delete step-00000004\nstep-00000002 stays: it has "my\\x1b\[31mnotes" in it \(a file\), which is no file of a checkpoint: .*\n2 of 3 stay in r/ckpt; .* freed\n$`)
+			matches(t, out, `^would delete step-00000004\nstep-00000002 stays: it contains "my\\x1b\[31mnotes" \(a file\), which is not a file of a checkpoint: .*\n2 of 3 stay in r/ckpt; .* freed\n$`)
 			continue
 		}
 		p := decoded[pruned](t, out)
@@ -149,7 +149,7 @@ func TestPruneNamesDamage(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	out, _ = zeroth(t, 0, "ckpt", "prune", "r", "--keep", "1")
-	matches(t, out, `^step-00000002 stays: it is damaged \(.*state\.json.*\), and only you delete it\n2 of 2 stay in r/ckpt; 0 B freed\n$`)
+	matches(t, out, `^step-00000002 stays: it is damaged \(.*state\.json.*\); delete it yourself if you do not need it\n2 of 2 stay in r/ckpt; 0 B freed\n$`)
 }
 
 // unreadable is a file system in which one folder's files cannot be read.

@@ -91,7 +91,7 @@ func TestCkptLs(t *testing.T) {
 			`2 \d+.\d kB \d+.\ds 3 loss \d.\d{4}, val_loss \d.\d{4} complete step-00000002\n`,
 			`4 .* damaged: state.json: is missing step-00000004\n`,
 			`6 .* complete, latest step-00000006\n`,
-			`7 - - - partial: a save in progress or cut short: it was never committed .tmp-step-00000007-0123456789abcdef\n$`)
+			`7 - - - partial: a save in progress or interrupted: it was never committed .tmp-step-00000007-0123456789abcdef\n$`)
 	}
 	out, _ := zeroth(t, 0, "ckpt", "ls", "r", "--json")
 	var list []struct {
@@ -442,8 +442,8 @@ func TestCkptImportNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"quantised --to new": "^quantised does not hold the model its config.json describes: transformer.wpe.weight is I8; want F32, BF16 or F16, as a model is before it is quantised",
-		"cut --to new":       `^cut does not hold the model its config.json describes: transformer.wpe.weight has shape \[4 8\]`,
+		"quantised --to new": "^quantised does not contain the model described by its config.json: transformer.wpe.weight is I8; want F32, BF16 or F16: use the unquantized model",
+		"cut --to new":       `^cut does not contain the model described by its config.json: transformer.wpe.weight has shape \[4 8\]`,
 		"bare --to new":      "^bare/config.json cannot be read: no such file",
 		"r/model --to start": "^--to start: its latest checkpoint is of step 0; one of step 0 would become the latest instead: name another folder\n",
 		"r/model --to a.txt": "^--to: .*a.txt: not a directory; name a folder that can be made\n",

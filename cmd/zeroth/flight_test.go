@@ -222,10 +222,10 @@ func TestFlightRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		"cut.json: byte 23 (line 1): no dump of a rank: session: a string without an end": {"cut.json", "a.txt"},
-		"a.txt: byte 0 (line 1): no dump of a rank":                                       {"cut.json", "a.txt"},
-		".: there are no dumps of ranks in it, nor in a folder flight there":              {"."},
-		"none.json: no such file":                                                         {"none.json"},
+		"cut.json: byte 23 (line 1): no dump of a rank: session: unterminated string": {"cut.json", "a.txt"},
+		"a.txt: byte 0 (line 1): no dump of a rank":                                   {"cut.json", "a.txt"},
+		".: there are no dumps of ranks in it, nor in a folder flight there":          {"."},
+		"none.json: no such file":                                                     {"none.json"},
 	} {
 		if _, errs := zeroth(t, 2, append([]string{"flight"}, args...)...); !strings.Contains(errs, want) {
 			t.Errorf("%q: %s\nwant %s", args, errs, want)

@@ -108,10 +108,10 @@ func TestFolderIsCarried(t *testing.T) {
 		return out
 	}
 	out := train("--out", "a", "--set", "model={from: hf}")
-	matches(t, out, `config.json has dropout of attention's weights \(attn_pdrop 0.25\): this trains without, or with what model.attention_dropout says\n`, "config.json has unknown keys, which change nothing here: owner\n")
+	matches(t, out, `config.json sets dropout of attention weights \(attn_pdrop 0.25\): training applies none, unless model.attention_dropout is set\n`, "config.json has unknown keys, which are ignored: owner\n")
 	wholeModel(t, "a/model", "float32", config)
 	out, _ = zeroth(t, 0, "ckpt", "import", "hf", "--to", "start")
-	matches(t, out, `config.json has dropout of attention's weights \(attn_pdrop 0.25\)`)
+	matches(t, out, `config.json sets dropout of attention weights \(attn_pdrop 0.25\)`)
 	if err := os.RemoveAll("hf"); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestFolderIsCarried(t *testing.T) {
 
 	// A job that goes on without a word of the folder.
 	out = train("--out", "a", "--resume", "2")
-	matches(t, out, `config.json has dropout of attention's weights \(attn_pdrop 0.25\): this trains without, or with what model.attention_dropout says\n`)
+	matches(t, out, `config.json sets dropout of attention weights \(attn_pdrop 0.25\): training applies none, unless model.attention_dropout is set\n`)
 	wholeModel(t, "a/model", "float32", config)
 
 	// A job that says the shape itself and begins with the import.
@@ -147,8 +147,8 @@ func TestFolderIsRefused(t *testing.T) {
 		"tokenizer":  {"tokenizer.json", pointer, "hf/tokenizer.json: it is a Git LFS pointer, not the file itself"},
 		"weights":    {"model.safetensors", pointer, "hf/model.safetensors: it is a Git LFS pointer"},
 		"config":     {"config.json", pointer, "hf/config.json: not a model's config: it is a Git LFS pointer"},
-		"adapter":    {"adapter_config.json", "{}", "hf: adapter_config.json is of an adapter"},
-		"two models": {"model.safetensors.index.json", `{"weight_map": {"a": "b.safetensors"}}`, "which of them is the model"},
+		"adapter":    {"adapter_config.json", "{}", "hf: adapter_config.json belongs to an adapter"},
+		"two models": {"model.safetensors.index.json", `{"weight_map": {"a": "b.safetensors"}}`, "remove those that do not belong to the model"},
 	} {
 		path := filepath.Join("hf", c.file)
 		was, missing := os.ReadFile(path)

@@ -213,7 +213,7 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 		_, errs := process(t, code, slices.Concat([]string{"launch", "-n", "4", "--"}, job, more, []string{"--out", name})...)
 		return errs
 	}
-	const adds = "adds up gradients, in an order of its own: other bits than with parallel.collective: exact"
+	const adds = "sums gradients in an order of its own: the results differ in bits from parallel.collective: exact"
 	for _, c := range []struct {
 		name, env string
 		code      int
@@ -221,9 +221,9 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 		want      string
 	}{
 		{"auto", "FAKENCCL_RING=1", 0, nil, adds},
-		{"exact", "FAKENCCL_RING=1", 0, []string{"--set", "parallel.collective=exact"}, "moves gradients, which ranks add up exactly; memory is registered as windows"},
+		{"exact", "FAKENCCL_RING=1", 0, []string{"--set", "parallel.collective=exact"}, "moves gradients, which ranks sum exactly; memory is registered as windows"},
 		{"staged", "ZEROTH_NCCL_PATH=/nowhere", 0, []string{"--set", "parallel.collective=exact"}, "ranks add up exactly, through the host; by NCCL it would be faster: NCCL, version 2.10 or newer, was not found"},
-		{"buffers", "ZEROTH_NCCL_PATH=" + fake.OldNCCL("2.26"), 0, []string{"--set", "parallel.collective=exact"}, "NCCL 2.26.5 (" + fake.OldNCCL("2.26") + ") moves gradients, which ranks add up exactly; memory is registered as buffers"},
+		{"buffers", "ZEROTH_NCCL_PATH=" + fake.OldNCCL("2.26"), 0, []string{"--set", "parallel.collective=exact"}, "NCCL 2.26.5 (" + fake.OldNCCL("2.26") + ") moves gradients, which ranks sum exactly; memory is registered as buffers"},
 		{"unknown", "ZEROTH_NCCL_REGISTER=0", 0, nil, adds + "; no memory is registered"},
 		{"shared", "FAKECUDA_DEVICES=3", 0, nil, "ranks add up exactly, through the host; by NCCL it would be faster: ranks 0 and 1 of host"},
 		{"missing", "ZEROTH_NCCL_PATH=/nowhere", 0, nil, "ranks add up exactly, through the host; by NCCL it would be faster: NCCL, version 2.10 or newer, was not found"},
@@ -277,10 +277,10 @@ func TestGPUDoctorSaysWhereCompiledKernelsAre(t *testing.T) {
 	inFolder(t)
 	onFakes(t, "CUDA_CACHE_PATH=/scratch/kernels", "CUDA_CACHE_DISABLE=")
 	out, _ := process(t, 0, "doctor")
-	contains(t, out, "ptx      compiled by the driver once, which keeps it in \"/scratch/kernels\" (CUDA_CACHE_PATH), up to ")
+	contains(t, out, "ptx      compiled once by the driver, and cached in \"/scratch/kernels\" (CUDA_CACHE_PATH), up to ")
 	t.Setenv("CUDA_CACHE_DISABLE", "1")
 	out, _ = process(t, 0, "doctor")
-	contains(t, out, "ptx      compiled anew by every run: CUDA_CACHE_DISABLE=\"1\"; unset it\n")
+	contains(t, out, "ptx      compiled again in every run: CUDA_CACHE_DISABLE=\"1\"; unset it\n")
 }
 
 // doctor lists every place it searched. A library that only Python knows of is named with
@@ -314,7 +314,7 @@ func TestGPUDoctorAsksPython(t *testing.T) {
 	}
 	out, _ := process(t, 0, "doctor")
 	path := filepath.Join(lib, "libcublas.so.12")
-	contains(t, out, "looked   in "+site+"/{nvidia/*/lib,torch/lib}, by python3: libcublas.so.12\n", "export ZEROTH_CUBLAS_PATH="+path+"\n", "looked   in /usr/local/cuda*/{lib64,targets/*/lib}: ")
+	contains(t, out, "looked   in "+site+"/{nvidia/*/lib,torch/lib}, according to python3: libcublas.so.12\n", "export ZEROTH_CUBLAS_PATH="+path+"\n", "looked   in /usr/local/cuda*/{lib64,targets/*/lib}: ")
 	t.Setenv("ZEROTH_CUBLAS_PATH", path)
 	out, _ = process(t, 0, "doctor")
 	contains(t, out, "cublas   "+path+", version 12.4.0\n", "device   auto is cuda here\n")

@@ -72,7 +72,7 @@ func TestAbsurdInputs(t *testing.T) {
 		{0, "accumulate 268435456 × 4 ranks", plan("train.batch=1073741824")},
 		{2, "65536 is more than 10000", plan("model.layers=65536")},
 		{0, "parameters", plan("model.layers=10000")},
-		{2, "1000000 layers are more than 10000", []string{"plan", "--model", "model"}},
+		{2, "1000000 layers exceed the limit of 10000", []string{"plan", "--model", "model"}},
 		{0, "parameters", plan("zero.prefetch=10000", "parallel.ranks=65536")},
 		{0, "parameters", plan("train.micro_batch=8388608")},
 		{0, "parameters", plan("model.width=1048576", "model.heads=1048576", "model.context=1048576", "train.loss_chunk=1073741824")},
@@ -89,15 +89,15 @@ func TestAbsurdInputs(t *testing.T) {
 		{2, "more than 50000 words", []string{"train", "more.yaml"}},
 		{2, "more than 50000 words", []string{"plan", "braces.yaml"}},
 		{2, "more than 50000 words", []string{"plan", "dashes.yaml"}},
-		{2, "it is larger than the 262144 bytes", []string{"plan", "key.yaml"}},
-		{2, "it is larger than the 262144 bytes", []string{"train", "keys.yaml"}},
+		{2, "it is larger than the limit of 262144 bytes", []string{"plan", "key.yaml"}},
+		{2, "it is larger than the limit of 262144 bytes", []string{"train", "keys.yaml"}},
 		{2, "unknown key", []string{"plan", "longkey.yaml"}},
 		{2, "unknown key", []string{"plan", "laughs.yaml"}},
 		{2, "it is a device, not a regular file", []string{"plan", "/dev/zero"}},
 		{2, "it is a pipe, not a regular file", []string{"train", "pipe"}},
 		{2, "it is a pipe, not a regular file", []string{"plan", "tiny.yaml", "--machine", "pipe"}},
 		{2, "it is a device, not a regular file", []string{"plan", "tiny.yaml", "--machine", "/dev/zero"}},
-		{2, "it is larger than the 65536 bytes", []string{"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--machine", "machine.json"}},
+		{2, "it is larger than the limit of 65536 bytes", []string{"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--machine", "machine.json"}},
 	} {
 		t.Run(fmt.Sprintf("%.60q", c.args), func(t *testing.T) {
 			code, said, used := confined(t, c.args)

@@ -194,14 +194,14 @@ func TestDataProblems(t *testing.T) {
 	for _, c := range []struct{ sets, errs string }{
 		{"train.batch=5000", "tiny.yaml:1:14: data.text: 10500 tokens give "},
 		{"model.context=6000 data.validation=0", "tiny.yaml:1:14: data.text: 10500 tokens give 1 training windows of 6001 tokens, fewer than the 2 of one global batch"},
-		{"model.context=900 data.validation=0.001 train.batch=20", "--set data.validation=0.001: data.validation: 0.001 of 10500 tokens holds no window of 901 tokens"},
+		{"model.context=900 data.validation=0.001 train.batch=20", "--set data.validation=0.001: data.validation: 0.001 of 10500 tokens is not enough for a window of 901 tokens"},
 		{"model.context=900 data.validation=0.001 train.batch=20", "tiny.yaml:1:14: data.text: 10500 tokens give "},
 		{"data.text= data.tokens=[a.txt] model.vocab=100", "--set data.tokens=[a.txt]: data.tokens: a.txt is text, not token ids; give it as data.text"},
 		{"data.text= data.tokens=[ids.bin] model.vocab=100", "--set data.tokens=[ids.bin]: data.tokens: ids.bin: token 1, at byte 2, has id 127, but the vocabulary has ids 0 to 99"},
-		{"data.text= data.tokens=[wide.bin]", "--set data.tokens=[wide.bin]: data.tokens: wide.bin: no header says what its ids are, and as uint32 they are in the vocabulary from the first on; say data.dtype: uint32, or what they are"},
+		{"data.text= data.tokens=[wide.bin]", "--set data.tokens=[wide.bin]: data.tokens: wide.bin: the file has no header, and its ids also fit the vocabulary as uint32; set data.dtype: uint32, or their actual type"},
 		{"data.text=[zeros.txt]", "--set data.text=[zeros.txt]: data.text: zeros.txt is a binary file, not text: byte 10500 is 0"},
 		{"data.text=[page.txt]", "--set data.text=[page.txt]: data.text: page.txt is an HTML page"},
-		{"data.text= data.tokens=[odd.bin]", "--set data.tokens=[odd.bin]: data.tokens: odd.bin: 3 bytes are no whole number of uint16 ids"},
+		{"data.text= data.tokens=[odd.bin]", "--set data.tokens=[odd.bin]: data.tokens: odd.bin: 3 bytes is not a whole number of uint16 ids"},
 	} {
 		args := []string{"train", "tiny.yaml", "--out", "new/run"}
 		for _, set := range strings.Fields(c.sets) {

@@ -120,12 +120,12 @@ func hostileConfigs() (all []hostile) {
 	config("an epsilon of 0", `"layer_norm_epsilon": 1e-05`, `"layer_norm_epsilon": 0`, "layer_norm_epsilon 0 is out of range")
 	config("a negative epsilon", `"layer_norm_epsilon": 1e-05`, `"layer_norm_epsilon": -1`, "layer_norm_epsilon -1 is out of range")
 	config("heads that do not divide", `"n_head": 3`, `"n_head": 5`, "n_head 5 does not divide n_embd 48")
-	config("a million layers", `"n_layer": 2`, `"n_layer": 1000000`, "1000000 layers are more than 10000")
+	config("a million layers", `"n_layer": 2`, `"n_layer": 1000000`, "1000000 layers exceed the limit of 10000")
 	config("an unknown family", `"model_type": "gpt2"`, `"model_type": "gpt2\u001b[2J"`, `model_type "gpt2\x1b[2J" is not supported`)
-	config("code", `"model_type": "gpt2"`, `"model_type": "gpt2", "auto_map": {"AutoModelForCausalLM": "evil.Model"}`, "auto_map names code that computes this model")
-	config("a key twice", `"model_type": "gpt2"`, `"model_type": "gpt2", "model_type": "llama"`, `not a model's config: line 14, column 25: the key "model_type" is there twice`)
+	config("code", `"model_type": "gpt2"`, `"model_type": "gpt2", "auto_map": {"AutoModelForCausalLM": "evil.Model"}`, "auto_map names custom code for this model")
+	config("a key twice", `"model_type": "gpt2"`, `"model_type": "gpt2", "model_type": "llama"`, `not a model's config: line 14, column 25: duplicate key "model_type"`)
 	all = append(all,
-		hostile{"a config of 3 MB", put("config.json", `{"model_type": "gpt2", "a": "`+strings.Repeat("a", 3<<20)+`"}`), "", "hf/config.json cannot be read: it is larger than the 2097152 bytes"},
+		hostile{"a config of 3 MB", put("config.json", `{"model_type": "gpt2", "a": "`+strings.Repeat("a", 3<<20)+`"}`), "", "hf/config.json cannot be read: it is larger than the limit of 2097152 bytes"},
 		hostile{"a config of arrays", put("config.json", strings.Repeat("[", 1<<20)), "", "hf/config.json: not a model's config: "},
 		hostile{"a config that is a device", func(t *testing.T, folder string) {
 			if err := os.Remove(folder + "/config.json"); err != nil {
@@ -192,7 +192,7 @@ func hostileTensors() []hostile {
 				t.Fatal(err)
 			}
 		}, "", "hf: has neither model.safetensors nor model.safetensors.index.json; pytorch_model.bin is a pickle"},
-		{"an adapter beside it", put("adapter_config.json", `{"base_model_name_or_path": "another"}`), "", "adapter_config.json is of an adapter"},
+		{"an adapter beside it", put("adapter_config.json", `{"base_model_name_or_path": "another"}`), "", "adapter_config.json belongs to an adapter"},
 		{"a NaN", func(t *testing.T, folder string) {
 			raw, err := os.ReadFile(filepath.Join(folder, weights))
 			if err != nil {
@@ -240,7 +240,7 @@ func hostileTexts() []hostile {
 			if err := os.Truncate(filepath.Join(folder, "tokenizer.json"), 1<<30); err != nil {
 				t.Fatal(err)
 			}
-		}, "", "hf/tokenizer.json: it is larger than the 67108864 bytes"},
+		}, "", "hf/tokenizer.json: it is larger than the limit of 67108864 bytes"},
 		{"70,000 added tokens", tokenizer(strings.TrimSuffix(added.String(), ","), `"a": 0`, ""), "", "hf/tokenizer.json: line 1, column 8497666: added_tokens: more than 65536 added tokens"},
 		{"ids beyond the vocabulary", tokenizer("", `"a": 2000000000`, ""), "", "hf/tokenizer.json: line 3, column 204: model.vocab: 2000000000 where a number from 0 to 1048575 is wanted"},
 		{"a negative id", tokenizer("", `"a": -1`, ""), "", "hf/tokenizer.json: line 3, column 204: model.vocab: -1 where a number"},
@@ -248,15 +248,15 @@ func hostileTexts() []hostile {
 		{"a merge of what is not there", tokenizer("", `"a": 0`, `"a b"`), "", "hf/tokenizer.json: line 3, column 219: model.merges: the merge of"},
 		{"merges in a circle", tokenizer("", `"a": 0, "b": 1`, `"a b", "ab a"`), "", "hf/tokenizer.json: line 3, column 227: model.merges: the merge of"},
 		{"an id that is not the token's", tokenizer(`{"id": 9, "content": "a", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}`, `"a": 0`, ""), "", "tokenizer.json: "},
-		{"a model of another kind", put("tokenizer.json", `{"model": {"type": "Unigram"}}`), "", "hf/tokenizer.json: model: its type is"},
+		{"a model of another kind", put("tokenizer.json", `{"model": {"type": "Unigram"}}`), "", "hf/tokenizer.json: model: type "},
 		{"a generation_config.json of other things", put("generation_config.json", `{"eos_token_id": {"a": [1e99]}}`), "bytes", "hf/generation_config.json: eos_token_id is "},
 		{"a broken generation_config.json", put("generation_config.json", `{"eos_token_id": `), "bytes", "hf/generation_config.json: "},
-		{"a template without an end", chat("{% for i in range(100000000000) %}{% endfor %}"), "chat", "chat template: line 1, column 1: the template does too much"},
-		{"loops in loops", chat(strings.Repeat("{% for i in range(1000) %}", 20) + strings.Repeat("{% endfor %}", 20)), "chat", "chat template: line 1, column 1: the template does too much"},
-		{"a macro that calls itself", chat("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), "chat", "chat template: line 1, column 20: more than 200 calls within each other"},
+		{"a template without an end", chat("{% for i in range(100000000000) %}{% endfor %}"), "chat", "chat template: line 1, column 1: the template exceeds the limit of"},
+		{"loops in loops", chat(strings.Repeat("{% for i in range(1000) %}", 20) + strings.Repeat("{% endfor %}", 20)), "chat", "chat template: line 1, column 1: the template exceeds the limit of"},
+		{"a macro that calls itself", chat("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), "chat", "chat template: line 1, column 20: more than 200 nested calls"},
 		{"a text that doubles", chat("{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}"), "chat", "chat template: line 1, column 82: a value of more than 16777216 bytes"},
 		{"parentheses", chat("{{ " + strings.Repeat("(", 100_000) + " }}"), "chat", "chat template: line 1, column "},
-		{"a template that reaches out", chat("{{ ''.__class__.__mro__[1].__subclasses__() }}"), "chat", "chat template: line 1, column 27: the method __subclasses__ is not done here"},
+		{"a template that reaches out", chat("{{ ''.__class__.__mro__[1].__subclasses__() }}"), "chat", "chat template: line 1, column 27: the method __subclasses__ is not supported"},
 		{"a template of 2 MB", chat(strings.Repeat("a", 2<<20)), "chat", "chat template: line 1, column 1: 2097152 bytes; a template has at most 1048576"},
 	}
 }

@@ -245,7 +245,7 @@ func TestProcessesOfNoWorld(t *testing.T) {
 		{nil, []string{"train", "tiny.yaml", "--world", "-2"}, 2, "--world -2: want at least 1 process"},
 		{nil, []string{"train", "tiny.yaml", "--rank", "1"}, 2, "--rank goes with --world"},
 		{nil, []string{"train", "tiny.yaml", "--addr", "127.0.0.1:29400"}, 2, "--addr goes with --world"},
-		{[]string{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=1", "PMI_RANK=1", "PMI_SIZE=2"}, []string{"train", "tiny.yaml"}, 2, "torchrun says process 0 of 2, PMI says 1 of 2: say which by ZEROTH_RANK"},
+		{[]string{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=1", "PMI_RANK=1", "PMI_SIZE=2"}, []string{"train", "tiny.yaml"}, 2, "torchrun says process 0 of 2, PMI says 1 of 2: set ZEROTH_RANK"},
 		{nil, world("127.0.0.1:29400", "--set", "parallel.ranks=3"), 2, "3 ranks cannot be split evenly over 2 processes"},
 		{nil, append(world(door(t, "127.0.0.1").Addr().String(), "--set", "parallel={ranks: 4, join: 300ms}"), "--rank", "1"), 75, "nobody answered within 300ms; 127.0.0.1 is a loopback address, by which a host reaches only itself: if the processes are on several hosts, set --addr to"},
 		{nil, world("127.0.0.1:29400", "--set", "parallel.bind=198.51.100.0/24"), 2, "parallel.bind: this host has no address in 198.51.100.0/24; its addresses are "},

@@ -215,7 +215,7 @@ func TestHostile(t *testing.T) {
 		`"version":1`:      {`"version":2`, "byte 11 (line 1): no dump of a rank: version: 2; this program reads version 1"},
 		`"rank":0`:         {`"rank":9`, "rank 9 of a world of 2"},
 		`"world":2`:        {`"world":2000000`, "where a number from 0 to 1048576 is wanted"},
-		`"pid":10`:         {`"pid":10,"pid":11`, "is there twice"},
+		`"pid":10`:         {`"pid":10,"pid":11`, "duplicate key"},
 		`"host":"h"`:       {`"host":"h\u001b[0m"`, "what cannot be shown"},
 		`"ranks":[0,1]`:    {`"ranks":[0,0]`, "rank 0 after rank 0"},
 		`"group":1`:        {`"group":7`, "an operation of group 7, of 2"},

@@ -238,8 +238,8 @@ func TestLoadMutual(t *testing.T) {
 		{"good.crt", "good.key", "good.key", "good.key: no certificate is in it"},
 		{"none.crt", "good.key", "none", "none.crt"},
 		{"good.crt", "good.key", "none", "open none"},
-		{"good.crt", "good.key", "huge", "huge: it is larger than the 1048576 bytes"},
-		{"huge", "good.key", "ca.crt", "huge: it is larger than the 1048576 bytes"},
+		{"good.crt", "good.key", "huge", "huge: it is larger than the limit of 1048576 bytes"},
+		{"huge", "good.key", "ca.crt", "huge: it is larger than the limit of 1048576 bytes"},
 		{"good.crt", "/dev/zero", "ca.crt", "/dev/zero: it is a device, not a regular file"},
 	} {
 		got, err := rendezvous.LoadMutual(c[0], c[1], c[2])

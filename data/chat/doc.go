@@ -1,34 +1,30 @@
-// Package chat renders the chat templates of Hugging Face models: Jinja as the
-// reference uses it (jinja2 by transformers' apply_chat_template: blocks take the
-// line's white space before them and the line feed behind them along), so far as
-// templates need it. A construct that is not known is refused by name and place when
-// the template is read, not when it is met.
+// Package chat renders the chat templates of Hugging Face models: the subset of Jinja that
+// templates need, with the settings of the reference (jinja2 as used by transformers'
+// apply_chat_template: blocks strip the white space before them on their line and the line feed
+// after them). Unknown constructs are reported by name and position when the template is
+// parsed, not when they are evaluated.
 //
-//	lex.go     text and the tokens of its tags
-//	parse.go   statements and expressions
-//	eval.go    what they do, over ordered maps
-//	value.go   values, as Python prints and compares them
-//	filter.go  filters, tests and methods
+// lex.go     text and the tokens of its tags
+// parse.go   statements and expressions
+// eval.go    their evaluation, over ordered maps
+// value.go   values, printed and compared as in Python
+// filter.go  filters, tests and methods
 //
-// A template comes from anybody: its depth, the steps it takes and the text it makes
-// have limits.
-//
-// What never enters: files, tokens, and which messages a model learns from. It is larger
-// than other packages because the language has many parts, each small.
+// Templates are untrusted: their depth, their steps and their output are limited.
 package chat
 
 import "fmt"
 
-// Limits of a template and of what it does.
+// Limits of a template and of a rendering.
 const (
 	MaxTemplate = 1 << 20 // bytes
-	MaxOutput   = 1 << 24 // bytes, of a text or any string within
-	maxDepth    = 200     // of expressions, blocks and calls within each other
-	maxWork     = 1 << 28 // of one rendering: bytes that are looked at or made, and stepWork a step
+	MaxOutput   = 1 << 24 // bytes, of the output or any string
+	maxDepth    = 200     // of nested expressions, blocks and calls
+	maxWork     = 1 << 28 // per rendering: bytes read or produced, plus stepWork per step
 	stepWork    = 64
 )
 
-// Error is what is wrong with a template, or what it did.
+// Error is an error in a template or in a rendering.
 type Error struct {
 	Line, Column int // from 1
 	Err          error

@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// maxNumber is the largest whole number; larger ones would not be exact everywhere.
+// maxNumber is the largest integer; larger ones would not always be exact.
 const maxNumber = 1 << 53
 
-// Text is what a template has made: the text, and which bytes of it are within its
-// generation blocks, the parts that a model is to write.
+// Text is the result of a rendering: the text, and the byte ranges of its generation blocks,
+// which a model is to write.
 type Text struct {
 	Text      string
 	Generated [][2]int // [from, to) in order
 }
 
-// Render makes the text of variables. Besides them a template has raise_exception,
-// namespace, range and dict.
+// Render renders the template with the given variables. In addition a template can use
+// raise_exception, namespace, range and dict.
 func (t *Template) Render(variables map[string]Value) (out Text, err error) {
 	r := &run{text: t.text, out: &strings.Builder{}}
 	defer func() {
@@ -41,38 +41,38 @@ func (t *Template) Render(variables map[string]Value) (out Text, err error) {
 
 // run is one rendering.
 type run struct {
-	text      string // of the template, for errors
+	text      string // the template, for errors
 	out       *strings.Builder
 	generated [][2]int
-	captures  int    // set blocks and macros around, whose text goes elsewhere
-	leave     string // break or continue, on its way to its loop
+	captures  int    // enclosing set blocks and macros, whose text is captured
+	leave     string // pending break or continue
 	work      int
 	depth     int // of calls
 }
 
-// fail ends the rendering.
+// fail ends the rendering with an error.
 func (r *run) fail(at int, format string, args ...any) {
 	panic(wrong(r.text, at, format, args...).(*Error))
 }
 
 func (r *run) step() { r.spend(0, stepWork) }
 
-// spend counts work.
+// spend adds n to the work done, and fails at the limit.
 func (r *run) spend(at, n int) {
 	if r.work += n; r.work > maxWork {
-		r.fail(at, "the template does too much: more than %d steps, or as much with long texts", maxWork/stepWork)
+		r.fail(at, "the template exceeds the limit of %d steps, or equivalent work on long texts", maxWork/stepWork)
 	}
 }
 
-// look counts the work of reading all of a value.
+// look counts the work of reading a whole value.
 func (r *run) look(at int, v Value) { r.spend(at, measure(v).weight) }
 
-// made measures a new list or map, and refuses one that is too deep.
+// made measures a new list or map, and fails if it is nested too deeply.
 func (r *run) made(at int, v Value) Value {
 	switch v.(type) {
 	case *List, *Dict:
 		if measure(v).depth > maxDepth {
-			r.fail(at, "more than %d lists and maps within each other", maxDepth)
+			r.fail(at, "more than %d nested lists and maps", maxDepth)
 		}
 	}
 	return v
@@ -86,7 +86,7 @@ func (r *run) write(at int, s string) {
 	r.out.WriteString(s)
 }
 
-// long refuses a string that is too long to hold.
+// long fails if a value of n bytes is too long.
 func (r *run) long(at int, n int) {
 	if n > MaxOutput {
 		r.fail(at, "a value of more than %d bytes", MaxOutput)
@@ -94,7 +94,7 @@ func (r *run) long(at int, n int) {
 	r.spend(at, n)
 }
 
-// capture is the text that statements make.
+// capture runs statements and returns their output.
 func (r *run) capture(body []stmt, s *scope) string {
 	out := r.out
 	r.out = &strings.Builder{}
@@ -106,7 +106,7 @@ func (r *run) capture(body []stmt, s *scope) string {
 	return text
 }
 
-// scope is the variables of a block, and those around it.
+// scope has the variables of a block, and the enclosing scope.
 type scope struct {
 	values map[string]Value
 	around *scope
@@ -123,7 +123,7 @@ func (s *scope) get(name string) Value {
 	return undefined{name}
 }
 
-// assign gives a value, or the parts of one, to names.
+// assign assigns a value, or its items, to names.
 func (r *run) assign(at int, s *scope, names []string, v Value) {
 	if len(names) == 1 {
 		s.values[names[0]] = v
@@ -138,7 +138,7 @@ func (r *run) assign(at int, s *scope, names []string, v Value) {
 	}
 }
 
-// iterate is what a loop over a value goes through.
+// iterate returns the items of a value for a loop.
 func (r *run) iterate(at int, v Value) []Value {
 	switch v := v.(type) {
 	case string:
@@ -151,7 +151,7 @@ func (r *run) iterate(at int, v Value) []Value {
 		return v.Items
 	case *iterator:
 		if v.used {
-			r.fail(at, "an iterator is gone through twice; make it a list")
+			r.fail(at, "an iterator is used twice; make it a list")
 		}
 		v.used = true
 		return v.items
@@ -166,7 +166,7 @@ func (r *run) iterate(at int, v Value) []Value {
 	case undefined:
 		return nil
 	}
-	r.fail(at, "%s cannot be gone through", describe(v))
+	r.fail(at, "%s cannot be iterated", describe(v))
 	return nil
 }
 
@@ -175,9 +175,9 @@ type loop struct {
 	at     int
 	names  []string
 	over   expr
-	filter expr // nil: none
+	filter expr // may be nil
 	body   []stmt
-	empty  []stmt // else
+	empty  []stmt // the else branch
 }
 
 func (l *loop) run(r *run, s *scope) {
@@ -193,7 +193,7 @@ func (l *loop) run(r *run, s *scope) {
 		}
 		items = some
 	}
-	ended := false // an iteration, which keeps else away: in the reference one that is left does not
+	ended := false // whether an iteration completed; as in the reference, else runs if all were left early
 	for i := range items {
 		r.step()
 		in := s.inner()
@@ -212,7 +212,7 @@ func (l *loop) run(r *run, s *scope) {
 	}
 }
 
-// position is the variable loop.
+// position returns the variable loop.
 func position(items []Value, i int) Value {
 	d := &space{}
 	n := int64(len(items))
@@ -235,11 +235,11 @@ func position(items []Value, i int) Value {
 	return d
 }
 
-// macro is a function of a template.
+// macro is a function defined in a template.
 type macro struct {
 	name    string
 	params  []string
-	initial []expr // nil: none
+	initial []expr // defaults; nil if none
 	body    []stmt
 	in      *scope
 }
@@ -270,10 +270,10 @@ func (r *run) callMacro(at int, m *macro, g given) Value {
 	return r.capture(m.body, in)
 }
 
-// function is what a template may call.
+// function is a built-in that a template can call.
 type function func(c *caller, g given) Value
 
-// caller is where a function, a filter or a test is asked for.
+// caller identifies a call of a function, a filter or a test.
 type caller struct {
 	r    *run
 	at   int
@@ -285,7 +285,7 @@ func (c *caller) fail(format string, args ...any) { c.r.fail(c.at, c.name+": "+f
 func (r *run) call(at int, f Value, g given) Value {
 	r.step()
 	if r.depth++; r.depth > maxDepth {
-		r.fail(at, "more than %d calls within each other", maxDepth)
+		r.fail(at, "more than %d nested calls", maxDepth)
 	}
 	defer func() { r.depth-- }()
 	switch f := f.(type) {
@@ -309,10 +309,10 @@ func (r *run) call(at int, f Value, g given) Value {
 	return nil
 }
 
-// Function is a variable that a template may call, with its arguments.
+// Function is a variable that a template can call.
 type Function func(arguments ...Value) (Value, error)
 
-// functions are those that every template has.
+// functions are available to every template.
 var functions = map[string]Value{
 	"raise_exception": function(func(c *caller, g given) Value {
 		text := "the template refuses"
@@ -328,13 +328,13 @@ var functions = map[string]Value{
 			s.Set(k, g.named.values[k])
 		}
 		if len(g.values) > 0 {
-			c.fail("a namespace of values without names")
+			c.fail("a namespace takes only named arguments")
 		}
 		return s
 	}),
 	"dict": function(func(c *caller, g given) Value {
 		if len(g.values) > 0 {
-			c.fail("a dict of values without names")
+			c.fail("a dict takes only named arguments")
 		}
 		return &g.named
 	}),
@@ -367,9 +367,9 @@ var functions = map[string]Value{
 	}),
 }
 
-// attribute is v.name: a method first, then a key.
+// attribute evaluates v.name: first a method, then a key.
 func (r *run) attribute(at int, v Value, name string) Value {
-	if m, ok := methods[name]; ok && m.of(v) {
+	if m, ok := methods[name]; ok && m.applies(v) {
 		return function(func(c *caller, g given) Value {
 			c.name = name
 			c.r.look(c.at, v)
@@ -391,7 +391,7 @@ func (r *run) attribute(at int, v Value, name string) Value {
 	return undefined{name}
 }
 
-// item is v[key].
+// item evaluates v[key].
 func (r *run) item(at int, v, key Value) Value {
 	switch v := v.(type) {
 	case *List, string:
@@ -430,7 +430,7 @@ func (r *run) item(at int, v, key Value) Value {
 	return undefined{"item " + printed(key)}
 }
 
-// slice is v[a:b:c].
+// slice evaluates v[a:b:c].
 func (r *run) slice(at int, v Value, bounds [3]Value) Value {
 	var n [3]int64
 	for i, b := range bounds {
@@ -453,11 +453,11 @@ func (r *run) slice(at int, v Value, bounds [3]Value) Value {
 	if by == 0 {
 		r.fail(at, "a slice by steps of 0")
 	}
-	low, high := int64(0), size // Python's bounds of indices
+	low, high := int64(0), size // bounds of indices as in Python
 	if by < 0 {
 		low, high = -1, size-1
 	}
-	place := func(i int, initial int64) int64 {
+	clamp := func(i int, initial int64) int64 {
 		if bounds[i] == nil {
 			return initial
 		}
@@ -471,7 +471,7 @@ func (r *run) slice(at int, v Value, bounds [3]Value) Value {
 	if by < 0 {
 		from, to = high, low
 	}
-	from, to = place(0, from), place(1, to)
+	from, to = clamp(0, from), clamp(1, to)
 	var some []Value
 	for i := from; by > 0 && i < to || by < 0 && i > to; i += by {
 		some = append(some, items[i])

@@ -9,14 +9,14 @@ import (
 	"unicode/utf8"
 )
 
-// one is the only argument, or the one of a name; initial where there is none.
+// one returns the only argument, given by position or by name, or initial if there is none.
 func (c *caller) one(g given, name string, initial Value) Value {
 	if len(g.values) > 1 {
 		c.fail("%d arguments", len(g.values))
 	}
 	for _, k := range g.named.keys {
 		if k != name {
-			c.fail("the argument %s is not known", printed(k))
+			c.fail("unknown argument %s", printed(k))
 		}
 	}
 	if v, ok := g.named.Get(name); ok {
@@ -28,7 +28,7 @@ func (c *caller) one(g given, name string, initial Value) Value {
 	return initial
 }
 
-// none refuses arguments.
+// none fails if there are arguments.
 func (c *caller) none(g given) {
 	if len(g.values)+len(g.named.keys) > 0 {
 		c.fail("it takes no arguments")
@@ -45,7 +45,7 @@ func (c *caller) text(v Value) string {
 
 type filter func(c *caller, v Value, g given) Value
 
-// plainText is a filter that makes a string of the printed value.
+// plainText returns a filter that applies f to the printed value.
 func plainText(f func(string) string) filter {
 	return func(c *caller, v Value, g given) Value {
 		c.none(g)
@@ -53,7 +53,7 @@ func plainText(f func(string) string) filter {
 	}
 }
 
-// filters are those that are known, by name.
+// filters returns the supported filters by name.
 func filters() map[string]filter {
 	return map[string]filter{
 		"trim": func(c *caller, v Value, g given) Value {
@@ -110,11 +110,11 @@ func asJSON(c *caller, v Value, g given) Value {
 			indent = int(n)
 		case k == "indent", k == "ensure_ascii" && x == false, k == "sort_keys" && x == false:
 		default:
-			c.fail("the argument %s=%s is not done here", printed(k), printed(x))
+			c.fail("the argument %s=%s is not supported", printed(k), printed(x))
 		}
 	}
 	if len(g.values) > 0 {
-		c.fail("arguments without names")
+		c.fail("positional arguments")
 	}
 	var b strings.Builder
 	if err := toJSON(&b, v, indent, 0); err != nil {
@@ -205,7 +205,7 @@ func toInt(c *caller, v Value, g given) Value {
 	case float64:
 		return int64(v)
 	case undefined:
-		c.fail("%s is no number", describe(v))
+		c.fail("%s is not a number", describe(v))
 	}
 	if _, n, _, ok := number(v); ok {
 		return n
@@ -215,7 +215,7 @@ func toInt(c *caller, v Value, g given) Value {
 
 func replaced(c *caller, v Value, g given) Value {
 	if len(g.values) != 2 || len(g.named.keys) > 0 {
-		c.fail("it takes what to replace and by what")
+		c.fail("it takes the text to replace and the replacement")
 	}
 	return replaceText(c, c.r.printed(c.at, v), c.text(g.values[0]), c.text(g.values[1]))
 }
@@ -225,7 +225,7 @@ func replaceText(c *caller, s, from, to string) string {
 	return strings.ReplaceAll(s, from, to)
 }
 
-// part is a value's attribute by a name with dots.
+// part returns an attribute of a value, given a dotted name.
 func (c *caller) part(v Value, name string) Value {
 	for _, key := range strings.Split(name, ".") {
 		v = c.r.item(c.at, v, key)
@@ -249,11 +249,11 @@ func mapped(c *caller, v Value, g given) Value {
 		return out
 	}
 	if len(g.values) == 0 {
-		c.fail("neither an attribute nor a filter")
+		c.fail("no attribute or filter given")
 	}
 	f, ok := filters()[c.text(g.values[0])]
 	if !ok {
-		c.fail("the filter %s is not done here", printed(g.values[0]))
+		c.fail("the filter %s is not supported", printed(g.values[0]))
 	}
 	for _, x := range c.r.iterate(c.at, v) {
 		c.r.step()
@@ -263,15 +263,15 @@ func mapped(c *caller, v Value, g given) Value {
 	return out
 }
 
-// selected keeps the items whose value, or attribute, passes a test, or does not.
+// selected returns the items for which the test of the item, or of its attribute, equals want.
 func selected(c *caller, v Value, g given, attribute, want bool) Value {
 	if len(g.named.keys) > 0 {
-		c.fail("arguments by name")
+		c.fail("named arguments")
 	}
 	name, args := "", g.values
 	if attribute {
 		if len(args) == 0 {
-			c.fail("no attribute")
+			c.fail("no attribute given")
 		}
 		name, args = c.text(args[0]), args[1:]
 	}
@@ -279,7 +279,7 @@ func selected(c *caller, v Value, g given, attribute, want bool) Value {
 	if len(args) > 0 {
 		known, ok := tests[c.text(args[0])]
 		if !ok {
-			c.fail("the test %s is not done here", printed(args[0]))
+			c.fail("the test %s is not supported", printed(args[0]))
 		}
 		test, args = known, args[1:]
 	}
@@ -297,7 +297,7 @@ func selected(c *caller, v Value, g given, attribute, want bool) Value {
 	return out
 }
 
-// isKind makes a test of a value's kind.
+// isKind returns a test of a value's kind.
 func isKind(f func(Value) bool) func(*caller, Value, given) bool {
 	return func(c *caller, v Value, g given) bool {
 		c.none(g)
@@ -305,19 +305,19 @@ func isKind(f func(Value) bool) func(*caller, Value, given) bool {
 	}
 }
 
-// remainder makes a test of what is left when a number is divided by 2.
-func remainder(of float64) func(*caller, Value, given) bool {
+// remainder returns a test of a number's remainder when divided by 2.
+func remainder(want float64) func(*caller, Value, given) bool {
 	return func(c *caller, v Value, g given) bool {
 		c.none(g)
 		x, _, _, ok := number(v)
 		if !ok {
 			c.fail("%s where a number is wanted", describe(v))
 		}
-		return math.Abs(math.Mod(x, 2)) == of
+		return math.Abs(math.Mod(x, 2)) == want
 	}
 }
 
-// comparing makes a test of a comparison.
+// comparing returns a test that compares with its argument.
 func comparing(op string) func(*caller, Value, given) bool {
 	return func(c *caller, v Value, g given) bool {
 		if len(g.values) != 1 {
@@ -348,7 +348,7 @@ var tests = map[string]func(*caller, Value, given) bool{
 	"gt": comparing(">"), "ge": comparing(">="), "lt": comparing("<"), "le": comparing("<="),
 }
 
-// measured tells whether a value has a length.
+// measured reports whether a value has a length.
 func measured(v Value) bool {
 	switch v.(type) {
 	case string, *List, *Dict, undefined:
@@ -357,16 +357,16 @@ func measured(v Value) bool {
 	return false
 }
 
-// a method is what a value of a kind can be asked to do.
+// method is a method of values for which applies is true.
 type method struct {
-	of func(Value) bool
-	do func(c *caller, v Value, g given) Value
+	applies func(Value) bool
+	do      func(c *caller, v Value, g given) Value
 }
 
 func ofText(v Value) bool { _, ok := v.(string); return ok }
 func ofDict(v Value) bool { _, ok := v.(*Dict); return ok }
 
-// textMethod is a method of strings.
+// textMethod returns a method of strings.
 func textMethod(f func(c *caller, s string, g given) Value) method {
 	return method{ofText, func(c *caller, v Value, g given) Value { return f(c, v.(string), g) }}
 }
@@ -403,7 +403,7 @@ var methods = map[string]method{
 	}},
 	"get": {ofDict, func(c *caller, v Value, g given) Value {
 		if len(g.values) < 1 || len(g.values) > 2 || len(g.named.keys) > 0 {
-			c.fail("it takes a key and what to have without it")
+			c.fail("it takes a key and a default")
 		}
 		if x, ok := v.(*Dict).Get(g.values[0]); ok {
 			return x
@@ -428,7 +428,7 @@ func items(c *caller, v Value, g given) Value {
 	return out
 }
 
-// space of Python's str.strip: Go's, and four separators.
+// isSpace reports whether Python's str.strip removes r: white space, and four separators.
 func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
 func stripped(c *caller, s string, chars Value, left, right bool) Value {
@@ -459,20 +459,20 @@ func affix(c *caller, s string, g given, has func(s, part string) bool) Value {
 	return has(s, c.text(arg))
 }
 
-// split is Python's: without a separator at runs of white space.
+// split implements Python's str.split: without a separator it splits at runs of white space.
 func split(c *caller, s string, g given) Value {
 	most := -1
 	if len(g.values) == 2 {
 		n, ok := g.values[1].(int64)
 		if !ok {
-			c.fail("%s as the number of splits", describe(g.values[1]))
+			c.fail("the number of splits is %s, not a number", describe(g.values[1]))
 		}
 		most, g.values = int(n), g.values[:1]
 	}
 	out, at := &List{}, c.one(g, "sep", nil)
 	if at == nil {
 		if most >= 0 {
-			c.fail("a number of splits at white space is not done here")
+			c.fail("limiting splits at white space is not supported")
 		}
 		for _, f := range strings.FieldsFunc(s, isSpace) {
 			out.Items = append(out.Items, f)

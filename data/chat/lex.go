@@ -7,17 +7,17 @@ import (
 	"unicode"
 )
 
-// token is a part of a template: text, or a word or sign of a tag.
+// token is a piece of a template: text, or a word or sign of a tag.
 type token struct {
 	kind kind
-	text string // a string's value is its text
-	at   int    // bytes before it in the template
+	text string // for a string, its value
+	at   int    // byte offset in the template
 }
 
 type kind int
 
 const (
-	data       kind = iota // text outside of tags
+	data       kind = iota // text outside tags
 	blockBegin             // {%
 	blockEnd               // %}
 	printBegin             // {{
@@ -27,22 +27,23 @@ const (
 	integer
 	float
 	sign // an operator or bracket
-	end  // of the template
+	end  // end of the template
 )
 
 var tagBegin = regexp.MustCompile(`\{[%{#][-+]?`)
 
-// lexer cuts a template.
+// lexer splits a template into tokens.
 type lexer struct {
 	text      string
 	at        int
-	lineBegin bool // what was read last ended a line, or nothing was
+	lineBegin bool // at the beginning of a line
 	out       []token
 }
 
 var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 
-// lex is the tokens of a template: its line ends are \n, one at its end is none.
+// lex returns the template with line ends converted to \n and the last one removed, and its
+// tokens.
 func lex(text string) (string, []token, error) {
 	text = strings.TrimSuffix(lineEnds.Replace(text), "\n")
 	l := &lexer{text: text, lineBegin: true}
@@ -57,7 +58,7 @@ func lex(text string) (string, []token, error) {
 
 func (l *lexer) add(k kind, text string, at int) { l.out = append(l.out, token{k, text, at}) }
 
-// wrong is an error at a place.
+// wrong returns an error at a position.
 func wrong(text string, at int, format string, args ...any) error {
 	before := text[:min(at, len(text))]
 	return &Error{1 + strings.Count(before, "\n"), 1 + len([]rune(before[strings.LastIndex(before, "\n")+1:])), fmt.Errorf(format, args...)}
@@ -85,7 +86,7 @@ func (l *lexer) part() error {
 	return l.tag(begin, "}}", printEnd)
 }
 
-// before is the text before a tag, less the white space that the tag takes along.
+// before returns the text before a tag, without the white space that the tag strips.
 func (l *lexer) before(text, open string) string {
 	switch {
 	case strings.HasSuffix(open, "-"):
@@ -100,8 +101,8 @@ func (l *lexer) before(text, open string) string {
 	return text
 }
 
-// after goes on behind the end of a tag: with - behind all white space, and behind
-// one line feed of a block.
+// after advances past white space that the end of a tag strips: with - all of it, for a block
+// one line feed.
 func (l *lexer) after(mark byte, block bool) {
 	from := l.at
 	switch {
@@ -116,7 +117,7 @@ func (l *lexer) after(mark byte, block bool) {
 func (l *lexer) comment(begin int) error {
 	n := strings.Index(l.text[l.at:], "#}")
 	if n < 0 {
-		return wrong(l.text, begin, "a comment without an end")
+		return wrong(l.text, begin, "unterminated comment")
 	}
 	l.at += n + 2
 	mark := byte(0)
@@ -141,7 +142,7 @@ var (
 
 // tag reads the inside of a tag up to its end.
 func (l *lexer) tag(begin int, closing string, k kind) error {
-	depth := 0 // of braces, which may end as a tag does
+	depth := 0 // of brackets; their end may look like that of a tag
 	for {
 		l.at += len(l.text[l.at:]) - len(strings.TrimLeftFunc(l.text[l.at:], unicode.IsSpace))
 		rest := l.text[l.at:]
@@ -156,7 +157,7 @@ func (l *lexer) tag(begin int, closing string, k kind) error {
 			}
 		}
 		if rest == "" {
-			return wrong(l.text, begin, "a tag without an end")
+			return wrong(l.text, begin, "unterminated tag")
 		}
 		if err := l.word(rest, &depth); err != nil {
 			return err
@@ -188,10 +189,10 @@ func (l *lexer) word(rest string, depth *int) error {
 		l.at += len(m)
 		return nil
 	}
-	return wrong(l.text, l.at, "%.10q is not known", rest)
+	return wrong(l.text, l.at, "unexpected %.10q", rest)
 }
 
-// unquote is what a string means that is written as Python's.
+// unquote returns the value of a string literal written as in Python.
 func unquote(s string) (string, error) {
 	var b strings.Builder
 	for s != "" {
@@ -212,10 +213,10 @@ func unquote(s string) (string, error) {
 		switch {
 		case c == '\n':
 		case digits == 0 || len(s) < digits:
-			return "", fmt.Errorf(`the escape \%c is not known`, c)
+			return "", fmt.Errorf(`unknown escape \%c`, c)
 		default:
 			if n, err := fmt.Sscanf(s[:digits], "%x", &r); n != 1 || err != nil || r >= 0xd800 && r < 0xe000 {
-				return "", fmt.Errorf(`the escape \%c%s is no character`, c, s[:digits])
+				return "", fmt.Errorf(`the escape \%c%s is not a character`, c, s[:digits])
 			}
 			b.WriteRune(r)
 			s = s[digits:]

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// compare is one comparison.
+// compare evaluates one comparison.
 func (r *run) compare(at int, op string, a, b Value) bool {
 	r.look(at, a)
 	r.look(at, b)
@@ -39,7 +39,7 @@ func (r *run) compare(at int, op string, a, b Value) bool {
 	return op == "<" && c < 0 || op == "<=" && c <= 0 || op == ">" && c > 0 || op == ">=" && c >= 0
 }
 
-// contains is x in v.
+// contains evaluates x in v.
 func (r *run) contains(at int, v, x Value) bool {
 	switch v := v.(type) {
 	case string:
@@ -51,7 +51,7 @@ func (r *run) contains(at int, v, x Value) bool {
 	case *Dict:
 		switch x.(type) {
 		case *List, *Dict:
-			r.fail(at, "%s in a map", describe(x))
+			r.fail(at, "%s cannot be a key of a map", describe(x))
 		}
 		_, ok := v.Get(x)
 		return ok
@@ -64,7 +64,7 @@ func (r *run) contains(at int, v, x Value) bool {
 	return false
 }
 
-// operate is a op b.
+// operate evaluates a op b.
 func (r *run) operate(at int, op string, a, b Value) Value {
 	r.step()
 	if op == "~" {
@@ -108,7 +108,7 @@ func (r *run) operate(at int, op string, a, b Value) Value {
 	return nil
 }
 
-// signed is +v or -v.
+// signed evaluates +v or -v.
 func (r *run) signed(at int, sign int64, v Value) Value {
 	if _, _, _, ok := number(v); !ok {
 		r.fail(at, "the sign of %s", describe(v))
@@ -118,7 +118,7 @@ func (r *run) signed(at int, sign int64, v Value) Value {
 
 func (r *run) integers(at int, op string, a, b int64) Value {
 	if b == 0 && (op == "//" || op == "%") {
-		r.fail(at, "a division by 0")
+		r.fail(at, "division by 0")
 	}
 	var n int64
 	switch op {
@@ -133,7 +133,7 @@ func (r *run) integers(at int, op string, a, b int64) Value {
 		n = a * b
 	case "//", "%":
 		n = a / b
-		if a%b != 0 && (a < 0) != (b < 0) { // Python's division is downward
+		if a%b != 0 && (a < 0) != (b < 0) { // Python rounds down
 			n--
 		}
 		if op == "%" {
@@ -148,7 +148,7 @@ func (r *run) integers(at int, op string, a, b int64) Value {
 
 func (r *run) floats(at int, op string, a, b float64) Value {
 	if b == 0 && (op == "/" || op == "//" || op == "%") {
-		r.fail(at, "a division by 0")
+		r.fail(at, "division by 0")
 	}
 	switch op {
 	case "+":

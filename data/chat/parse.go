@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// expr is an expression, and stmt a statement: they fail by a panic with an *Error,
-// which Render returns.
+// expr and stmt are compiled expressions and statements. They fail by panicking with an
+// *Error, which Render returns.
 type (
 	expr func(r *run, s *scope) Value
 	stmt func(r *run, s *scope)
 )
 
-// Template is a template that was read. It may be used by many goroutines at once.
+// Template is a parsed template. It is safe for concurrent use.
 type Template struct {
 	text string
 	body []stmt
 }
 
-// Parse reads a template. Its error is an *Error.
+// Parse parses a template. Its error is an *Error.
 func Parse(text string) (t *Template, err error) {
 	if len(text) > MaxTemplate {
 		return nil, &Error{1, 1, fmt.Errorf("%d bytes; a template has at most %d", len(text), MaxTemplate)}
@@ -41,7 +41,7 @@ func Parse(text string) (t *Template, err error) {
 	}()
 	body := p.body()
 	if p.next().kind != end {
-		p.fail("%s without its beginning", p.next().text)
+		p.fail("%s without a beginning", p.next().text)
 	}
 	return &Template{text, body}, nil
 }
@@ -50,7 +50,7 @@ type parser struct {
 	text   string
 	tokens []token
 	depth  int
-	loops  int // for statements around
+	loops  int // enclosing for statements
 }
 
 func (p *parser) fail(format string, args ...any) { p.failAt(p.next().at, format, args...) }
@@ -69,7 +69,7 @@ func (p *parser) take() token {
 	return t
 }
 
-// is tells whether the next token is a word or a sign.
+// is reports whether the next token is the given word or sign.
 func (p *parser) is(text string) bool {
 	t := p.next()
 	return (t.kind == name || t.kind == sign) && t.text == text
@@ -110,15 +110,15 @@ func (p *parser) closeBlock() {
 	p.take()
 }
 
-// deeper counts what is within each other.
+// deeper counts a level of nesting, until the returned function is called.
 func (p *parser) deeper() func() {
 	if p.depth++; p.depth > maxDepth {
-		p.fail("more than %d things within each other", maxDepth)
+		p.fail("more than %d levels of nesting", maxDepth)
 	}
 	return func() { p.depth-- }
 }
 
-// body reads up to a tag that begins with one of the words, which stays.
+// body reads statements up to a tag that begins with one of the words, which it does not read.
 func (p *parser) body(until ...string) (all []stmt) {
 	defer p.deeper()()
 	for {
@@ -149,14 +149,14 @@ func (p *parser) body(until ...string) (all []stmt) {
 			all = append(all, p.statement())
 		default:
 			if len(until) > 0 {
-				p.fail("the template ends, and %s is missing", strings.Join(until, " or "))
+				p.fail("the template ends without %s", strings.Join(until, " or "))
 			}
 			return all
 		}
 	}
 }
 
-// endTag reads a tag of one word, which body has stopped at.
+// endTag reads the beginning and the word of the tag at which body stopped.
 func (p *parser) endTag() string {
 	p.take()
 	word := p.take().text
@@ -184,7 +184,7 @@ func (p *parser) statement() stmt {
 		}
 		return func(r *run, _ *scope) { r.leave = word }
 	}
-	p.failAt(at, "the statement %s is not done here", word)
+	p.failAt(at, "the statement %s is not supported", word)
 	return nil
 }
 
@@ -225,7 +225,7 @@ func (p *parser) ifs() stmt {
 	}
 }
 
-// targets are the names that a value is given to: one, or several for its parts.
+// targets reads the names on the left of an assignment: one, or several for a value's items.
 func (p *parser) targets() (names []string) {
 	open := p.skip("(")
 	names = append(names, p.name())
@@ -244,14 +244,14 @@ func (p *parser) forLoop() stmt {
 	p.want("in")
 	over := p.or()
 	if p.skip(",") {
-		p.fail("a list without brackets is not done here")
+		p.fail("a list without brackets is not supported")
 	}
 	var filter expr
 	if p.skip("if") {
 		filter = p.conditional()
 	}
 	if p.is("recursive") {
-		p.fail("a recursive loop is not done here")
+		p.fail("a recursive loop is not supported")
 	}
 	p.closeBlock()
 	p.loops++
@@ -279,7 +279,7 @@ func (p *parser) set() stmt {
 		return func(r *run, s *scope) {
 			in, ok := s.get(first).(*space)
 			if !ok {
-				r.fail(at, "%s is no namespace, so %s.%s cannot be set", first, first, part)
+				r.fail(at, "%s is not a namespace, so %s.%s cannot be set", first, first, part)
 			}
 			in.Set(part, value(r, s))
 		}
@@ -294,7 +294,7 @@ func (p *parser) set() stmt {
 		return func(r *run, s *scope) { r.assign(at, s, names, value(r, s)) }
 	}
 	if p.is("|") {
-		p.fail("a set block with a filter is not done here")
+		p.fail("a set block with a filter is not supported")
 	}
 	p.closeBlock()
 	body := p.body("endset")
@@ -326,9 +326,9 @@ func (p *parser) macro() stmt {
 	p.endTag()
 	p.closeBlock()
 	return func(r *run, s *scope) {
-		own := *m
-		own.in = s
-		r.assign(at, s, []string{m.name}, &own)
+		defined := *m
+		defined.in = s
+		r.assign(at, s, []string{m.name}, &defined)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// tuple is an expression, or several with commas.
+// tuple reads an expression, or several separated by commas.
 func (p *parser) tuple() expr {
 	first := p.conditional()
 	if !p.is(",") {
@@ -87,7 +87,7 @@ func (p *parser) not() expr {
 
 var comparisons = []string{"==", "!=", "<=", ">=", "<", ">", "in", "not"}
 
-// compare is a chain: a < b < c is a < b and b < c.
+// compare reads a chain of comparisons: a < b < c means a < b and b < c.
 func (p *parser) compare() expr {
 	type link struct {
 		at int
@@ -124,7 +124,7 @@ func (p *parser) compare() expr {
 	}
 }
 
-// binary reads a chain of operators of one rank.
+// binary reads a chain of operators of the same precedence.
 func (p *parser) binary(operand func() expr, operators ...string) expr {
 	a := operand()
 	for slices.ContainsFunc(operators, p.is) {
@@ -145,7 +145,7 @@ func (p *parser) product() expr { return p.binary(p.power, "*", "/", "//", "%") 
 func (p *parser) power() expr {
 	a := p.unary(true)
 	if p.is("**") {
-		p.fail("the operator ** is not done here")
+		p.fail("the operator ** is not supported")
 	}
 	return a
 }
@@ -180,7 +180,7 @@ func (p *parser) unary(filters bool) expr {
 
 var constants = map[string]Value{"true": true, "True": true, "false": false, "False": false, "none": nil, "None": nil}
 
-// reserved are words that no variable has.
+// reserved are words that cannot be variables.
 var reserved = []string{"if", "else", "elif", "for", "in", "is", "and", "or", "not", "set", "import", "recursive", "endif", "endfor"}
 
 func (p *parser) primary() expr {
@@ -289,23 +289,23 @@ func (p *parser) postfix(a expr) expr {
 	}
 }
 
-func (p *parser) attribute(of expr) expr {
+func (p *parser) attribute(object expr) expr {
 	at := p.take().at
 	if p.next().kind == integer {
-		p.fail("a number behind a dot is not done here")
+		p.fail("a number after a dot is not supported")
 	}
 	part := p.name()
-	get := func(r *run, s *scope) Value { return r.attribute(at, of(r, s), part) }
+	get := func(r *run, s *scope) Value { return r.attribute(at, object(r, s), part) }
 	if !p.is("(") {
 		return get
 	}
 	if _, known := methods[part]; !known {
-		p.failAt(at, "the method %s is not done here", part)
+		p.failAt(at, "the method %s is not supported", part)
 	}
 	return p.call(get)
 }
 
-func (p *parser) subscript(of expr) expr {
+func (p *parser) subscript(object expr) expr {
 	at := p.take().at
 	var bounds [3]expr
 	n, slice := 0, false
@@ -326,7 +326,7 @@ func (p *parser) subscript(of expr) expr {
 		p.failAt(at, "brackets without an index")
 	}
 	return func(r *run, s *scope) Value {
-		v := of(r, s)
+		v := object(r, s)
 		if !slice {
 			return r.item(at, v, bounds[0](r, s))
 		}
@@ -340,7 +340,7 @@ func (p *parser) subscript(of expr) expr {
 	}
 }
 
-// arguments are those of a call, read behind its bracket.
+// arguments are the arguments of a call, read after its opening bracket.
 type arguments struct {
 	values []expr
 	names  []string
@@ -350,7 +350,7 @@ type arguments struct {
 func (p *parser) arguments() (a arguments) {
 	for !p.skip(")") {
 		if p.is("*") || p.is("**") {
-			p.fail("arguments by %s are not done here", p.next().text)
+			p.fail("arguments with %s are not supported", p.next().text)
 		}
 		if p.next().kind == name && p.tokens[1].kind == sign && p.tokens[1].text == "=" {
 			a.names = append(a.names, p.name())
@@ -366,7 +366,7 @@ func (p *parser) arguments() (a arguments) {
 	return a
 }
 
-// given are arguments with their values.
+// given are evaluated arguments.
 type given struct {
 	values []Value
 	named  Dict
@@ -391,33 +391,33 @@ func (p *parser) call(f expr) expr {
 	}
 }
 
-func (p *parser) filter(of expr) expr {
+func (p *parser) filter(operand expr) expr {
 	p.take()
 	at := p.next().at
 	word := p.name()
 	f, known := filters()[word]
 	if !known {
-		p.failAt(at, "the filter %s is not done here", word)
+		p.failAt(at, "the filter %s is not supported", word)
 	}
 	var a arguments
 	if p.skip("(") {
 		a = p.arguments()
 	}
 	return func(r *run, s *scope) Value {
-		v := of(r, s)
+		v := operand(r, s)
 		r.look(at, v)
 		return r.made(at, f(&caller{r, at, word}, v, a.eval(r, s)))
 	}
 }
 
-func (p *parser) test(of expr) expr {
+func (p *parser) test(operand expr) expr {
 	p.take()
 	not := p.skip("not")
 	at := p.next().at
 	word := p.name()
 	f, known := tests[word]
 	if !known {
-		p.failAt(at, "the test %s is not done here", word)
+		p.failAt(at, "the test %s is not supported", word)
 	}
 	var a arguments
 	if p.skip("(") {
@@ -427,7 +427,7 @@ func (p *parser) test(of expr) expr {
 		a.values = []expr{p.postfix(p.primary())}
 	}
 	return func(r *run, s *scope) Value {
-		v := of(r, s)
+		v := operand(r, s)
 		r.step()
 		return f(&caller{r, at, word}, v, a.eval(r, s)) != not
 	}

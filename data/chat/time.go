@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// layouts are the parts of a time that strftime_now writes, as package time has them.
+// layouts maps the directives of strftime_now to layouts of package time.
 var layouts = map[byte]string{
 	'd': "02", 'b': "Jan", 'B': "January", 'Y': "2006", 'y': "06", 'm': "01", 'H': "15", 'I': "03", 'M': "04", 'S': "05", 'p': "PM",
 	'A': "Monday", 'a': "Mon", 'j': "002", 'e': "_2",
 }
 
-// At is the function strftime_now of templates, at a time.
+// At returns the template function strftime_now for a given time.
 func At(now time.Time) Function {
 	return func(arguments ...Value) (Value, error) {
 		format, ok := Value(nil), len(arguments) == 1
@@ -35,7 +35,7 @@ func At(now time.Time) Function {
 			case text[i] == '%':
 				b.WriteByte('%')
 			case !known:
-				return nil, fmt.Errorf("strftime_now: %%%c is not done here", text[i])
+				return nil, fmt.Errorf("strftime_now: %%%c is not supported", text[i])
 			default:
 				b.WriteString(now.Format(layout))
 			}

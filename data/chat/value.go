@@ -11,19 +11,19 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// Value is one of: nil (none), bool, int64, float64, string, *List, *Dict, undefined,
-// and what a template makes: *iterator, *space, *macro, method.
+// Value is a nil (none), bool, int64, float64, string, *List, *Dict or undefined, or a value
+// created by a template: *iterator, *space, *macro, function.
 type Value = any
 
-// List is a list; templates change none. One that was made is of one rendering.
+// List is a list. Templates never change one; a list they create belongs to one rendering.
 type List struct {
 	Items []Value
 	kind  sequence
 	size
 }
 
-// sequence is what a List is in Python, where some differ in how they print and in
-// what may be done with them.
+// sequence is the type of a List in Python, which affects how it prints and the operations it
+// supports.
 type sequence byte
 
 const (
@@ -33,31 +33,30 @@ const (
 	view // of a map's keys, values or items
 )
 
-// iterator is what some filters make of a list: it counts as true even if it is
-// empty, and it can be gone through once.
+// iterator is the result of some filters: it is true even if empty, and can be iterated once.
 type iterator struct {
 	items []Value
 	used  bool
 }
 
-// size is what a list or map is with all that is in it, once it was measured.
-type size struct{ weight, depth int } // bytes, about; levels
+// size is the cached size of a list or map with everything in it; 0 until measured.
+type size struct{ weight, depth int } // approximate bytes; levels
 
-// mostWeight is where weights stop: parts may be there many times over.
+// mostWeight caps weights, because shared parts may count many times.
 const mostWeight = 1 << 40
 
-// measure is the size of a value, of whose parts the sizes are known or small.
+// measure returns the size of a value, using the cached sizes of its parts.
 func measure(v Value) size {
-	parts := func(own *size, each func(add func(Value))) size {
-		if own.weight == 0 {
+	parts := func(cache *size, each func(add func(Value))) size {
+		if cache.weight == 0 {
 			s := size{1, 1}
 			each(func(v Value) {
 				p := measure(v)
 				s.weight, s.depth = min(s.weight+p.weight, mostWeight), max(s.depth, p.depth+1)
 			})
-			*own = s
+			*cache = s
 		}
-		return *own
+		return *cache
 	}
 	switch v := v.(type) {
 	case string:
@@ -79,14 +78,14 @@ func measure(v Value) size {
 	return size{1, 0}
 }
 
-// Dict is a map in the order of its keys.
+// Dict is a map that keeps the order of its keys.
 type Dict struct {
 	keys   []Value
 	values map[Value]Value
 	size
 }
 
-// Set sets a key, a string or a number.
+// Set sets the value of a key, which must be a string or a number.
 func (d *Dict) Set(key, value Value) {
 	if d.values == nil {
 		d.values = map[Value]Value{}
@@ -97,7 +96,7 @@ func (d *Dict) Set(key, value Value) {
 	d.values[key] = value
 }
 
-// Get is the value of a key.
+// Get returns the value of a key.
 func (d *Dict) Get(key Value) (Value, bool) {
 	switch key.(type) {
 	case string, int64, bool, nil, float64:
@@ -107,13 +106,13 @@ func (d *Dict) Get(key Value) (Value, bool) {
 	return nil, false
 }
 
-// undefined is what has no value; what is its name.
+// undefined is a missing value; what is its name in errors.
 type undefined struct{ what string }
 
-// space is a namespace: set changes its parts from within a loop.
+// space is a namespace, whose parts can be set from within a loop.
 type space struct{ Dict }
 
-// FromJSON is a value of JSON.
+// FromJSON converts a JSON value.
 func FromJSON(v jsonread.Value) (Value, error) {
 	switch v.Kind {
 	case jsonread.String:
@@ -153,7 +152,7 @@ func FromJSON(v jsonread.Value) (Value, error) {
 	return nil, nil
 }
 
-// truth is whether a value counts as true.
+// truth reports whether a value is true in Python.
 func truth(v Value) bool {
 	switch v := v.(type) {
 	case nil, undefined:
@@ -174,7 +173,7 @@ func truth(v Value) bool {
 	return true
 }
 
-// number is a value as one; whole where it is not a float.
+// number returns a value as a number; whole is false for a float.
 func number(v Value) (f float64, n int64, whole, ok bool) {
 	switch v := v.(type) {
 	case bool:
@@ -190,7 +189,7 @@ func number(v Value) (f float64, n int64, whole, ok bool) {
 	return 0, 0, false, false
 }
 
-// equal is Python's ==.
+// equal implements Python's ==.
 func equal(a, b Value) bool {
 	if x, _, _, ok := number(a); ok {
 		y, _, _, ok := number(b)
@@ -228,8 +227,8 @@ func equal(a, b Value) bool {
 	return false
 }
 
-// strange tells whether a value, or a part of one, is printed by the reference in a
-// way that is no text of a chat: by its address, most of them.
+// strange reports whether the reference prints a value, or a part of it, in a form that does not
+// belong in a chat, mostly with an address.
 func strange(v Value) bool {
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, undefined:
@@ -242,16 +241,16 @@ func strange(v Value) bool {
 	return true
 }
 
-// printed is str(v) of a value that is not strange.
+// printed returns str(v), or fails if v is strange.
 func (r *run) printed(at int, v Value) string {
 	r.look(at, v)
 	if strange(v) {
-		r.fail(at, "%s is printed, or has such a part; make it a list", describe(v))
+		r.fail(at, "cannot print %s that is or contains a range, an iterator, a part of a map or a function; make it a list", describe(v))
 	}
 	return printed(v)
 }
 
-// printed is str(v).
+// printed returns str(v).
 func printed(v Value) string {
 	switch v := v.(type) {
 	case string:
@@ -262,7 +261,7 @@ func printed(v Value) string {
 	return repr(v)
 }
 
-// repr is repr(v).
+// repr returns Python's repr(v).
 func repr(v Value) string {
 	switch v := v.(type) {
 	case nil:
@@ -355,8 +354,8 @@ func reprString(s string) string {
 	return b.String()
 }
 
-// toJSON writes a value as json.dumps does with ensure_ascii=False; indent is the
-// spaces of a level, -1: all in one line.
+// toJSON writes a value like json.dumps with ensure_ascii=False; indent is the number of spaces
+// per level, or -1 for a single line.
 func toJSON(b *strings.Builder, v Value, indent, level int) error {
 	comma, line := ", ", func(int) {}
 	if indent >= 0 {
@@ -376,7 +375,7 @@ func toJSON(b *strings.Builder, v Value, indent, level int) error {
 		jsonString(b, v)
 	case *List:
 		if v.kind == span || v.kind == view {
-			return fmt.Errorf("%s is no JSON", describe(v))
+			return fmt.Errorf("%s is not valid in JSON", describe(v))
 		}
 		if len(v.Items) == 0 {
 			b.WriteString("[]")
@@ -397,9 +396,9 @@ func toJSON(b *strings.Builder, v Value, indent, level int) error {
 	case *Dict:
 		return dictJSON(b, v, indent, level, comma, line)
 	case *space:
-		return fmt.Errorf("a namespace is no JSON")
+		return fmt.Errorf("a namespace is not valid in JSON")
 	default:
-		return fmt.Errorf("%s is no JSON", describe(v))
+		return fmt.Errorf("%s is not valid in JSON", describe(v))
 	}
 	return nil
 }
@@ -417,7 +416,7 @@ func dictJSON(b *strings.Builder, d *Dict, indent, level int, comma string, line
 		line(level + 1)
 		key, ok := k.(string)
 		if !ok {
-			return fmt.Errorf("the key %s of an object is no string", repr(k))
+			return fmt.Errorf("the key %s of an object is not a string", repr(k))
 		}
 		jsonString(b, key)
 		b.WriteString(": ")
@@ -446,7 +445,7 @@ func jsonString(b *strings.Builder, s string) {
 	b.WriteByte('"')
 }
 
-// describe is a value's kind, for errors.
+// describe names the kind of a value, for errors.
 func describe(v Value) string {
 	switch v := v.(type) {
 	case nil:

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// The encodings of values that are read.
+// Supported encodings of values.
 const (
 	plain            = 0
 	plainDictionary  = 2
@@ -23,11 +23,11 @@ const (
 
 var errEnds = errors.New("a page ends before its values do")
 
-// values are those of a page, one after the other: text, or a number as JSON has it, or
-// true or false.
+// values iterates over the values of a page: strings, numbers in JSON syntax, or "true" or
+// "false".
 type values interface{ next() (string, error) }
 
-// newValues reads the n values at most of a column that are encoded in b.
+// newValues returns the values, at most n, of a column that are encoded in b.
 func (c *column) newValues(encoding int, b []byte, n int) (values, error) {
 	t := physical(c.node.physical)
 	switch {
@@ -37,12 +37,12 @@ func (c *column) newValues(encoding int, b []byte, n int) (values, error) {
 		return &plains{b: b, n: c.node}, nil
 	case (encoding == plainDictionary || encoding == rleDictionary) && c.dict != nil:
 		if len(b) == 0 {
-			return &indices{}, nil // of nulls alone
+			return &indices{}, nil // only nulls
 		}
 		return &indices{dict: c.dict, at: hybrid{b: b[1:], width: int(b[0])}}, nil
 	case encoding == runLength && t == boolean:
-		own, _, err := prefixed(b)
-		return &bools{runs: &hybrid{b: own, width: 1}}, err
+		part, _, err := prefixed(b)
+		return &bools{runs: &hybrid{b: part, width: 1}}, err
 	case encoding == deltaBinary && (t == int32s || t == int64s):
 		d, err := newDeltas(b, n)
 		return &integers{d, c.node}, err
@@ -51,11 +51,11 @@ func (c *column) newValues(encoding int, b []byte, n int) (values, error) {
 	case encoding == deltaBytes && t == byteArray:
 		return newPrefixes(b, n)
 	}
-	return nil, fmt.Errorf("values of physical type %d in encoding %d are not read; write the file again with the encodings that are usual", t, encoding)
+	return nil, fmt.Errorf("values of physical type %d in encoding %d are not supported; rewrite the file with common encodings", t, encoding)
 }
 
-// prefixed cuts off a part that begins with its length in four bytes.
-func prefixed(b []byte) (own, rest []byte, err error) {
+// prefixed splits off a part that is preceded by its length in four bytes.
+func prefixed(b []byte) (part, rest []byte, err error) {
 	if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
 		return nil, nil, errEnds
 	}
@@ -63,7 +63,7 @@ func prefixed(b []byte) (own, rest []byte, err error) {
 	return b[4:n], b[n:], nil
 }
 
-// bitReader reads numbers of so many bits, the lowest first.
+// bitReader reads numbers of width bits each, lowest bits first.
 type bitReader struct {
 	b         []byte
 	width, at int // bits
@@ -82,18 +82,18 @@ func (r *bitReader) next() (x uint64, err error) {
 	return x, nil
 }
 
-// hybrid is runs of a number, and of numbers packed to so many bits.
+// hybrid reads runs of a repeated number and runs of bit-packed numbers.
 type hybrid struct {
-	b      []byte
-	width  int // bits
-	run    uint64
-	value  uint64
-	packed bitReader
-	left   uint64 // of packed
+	b          []byte
+	width      int // bits
+	run        uint64
+	value      uint64
+	packed     bitReader
+	packedLeft uint64 // numbers left in packed
 }
 
 func (h *hybrid) next() (int, error) {
-	for h.run == 0 && h.left == 0 {
+	for h.run == 0 && h.packedLeft == 0 {
 		if err := h.group(); err != nil {
 			return 0, err
 		}
@@ -102,7 +102,7 @@ func (h *hybrid) next() (int, error) {
 		h.run--
 		return int(h.value), nil
 	}
-	h.left--
+	h.packedLeft--
 	x, err := h.packed.next()
 	return int(x), err
 }
@@ -125,15 +125,15 @@ func (h *hybrid) group() error {
 		h.b = h.b[size:]
 		return nil
 	}
-	h.left = head >> 1 * 8
-	size := min(len(h.b), int(head>>1)*h.width) // the last group may be cut
+	h.packedLeft = head >> 1 * 8
+	size := min(len(h.b), int(head>>1)*h.width) // the last group may be truncated
 	h.packed, h.b = bitReader{b: h.b[:size], width: h.width}, h.b[size:]
 	return nil
 }
 
 type bools struct {
 	bits bitReader
-	runs *hybrid // or these
+	runs *hybrid // if set, used instead of bits
 }
 
 func (v *bools) next() (string, error) {
@@ -145,7 +145,7 @@ func (v *bools) next() (string, error) {
 	return strconv.FormatBool(x == 1), err
 }
 
-// plains are values as they are.
+// plains reads plain values.
 type plains struct {
 	b []byte
 	n *node
@@ -155,9 +155,9 @@ func (v *plains) next() (string, error) {
 	size := 8
 	switch physical(v.n.physical) {
 	case byteArray:
-		own, rest, err := prefixed(v.b)
+		text, rest, err := prefixed(v.b)
 		v.b = rest
-		return string(own), err
+		return string(text), err
 	case int32s, float32s:
 		size = 4
 	}
@@ -177,7 +177,7 @@ func (v *plains) next() (string, error) {
 	return realText(math.Float64frombits(binary.LittleEndian.Uint64(b)))
 }
 
-// integerText is an integer as the column means it.
+// integerText formats an integer, signed or unsigned according to the column.
 func (n *node) integerText(x int64) string {
 	switch {
 	case n.isUnsigned() && physical(n.physical) == int32s:
@@ -188,10 +188,10 @@ func (n *node) integerText(x int64) string {
 	return strconv.FormatInt(x, 10)
 }
 
-// realText is a number that is no integer, even if it has no fraction.
+// realText formats a floating-point number, with a fraction even if it is zero.
 func realText(x float64) (string, error) {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
-		return "", fmt.Errorf("the number %v is none of JSON", x)
+		return "", fmt.Errorf("JSON cannot represent the number %v", x)
 	}
 	s := strconv.FormatFloat(x, 'g', -1, 64)
 	if !strings.ContainsAny(s, ".e") {
@@ -200,7 +200,7 @@ func realText(x float64) (string, error) {
 	return s, nil
 }
 
-// indices are numbers of values in a dictionary.
+// indices reads indices into a dictionary and returns its values.
 type indices struct {
 	dict []string
 	at   hybrid
@@ -209,7 +209,7 @@ type indices struct {
 func (v *indices) next() (string, error) {
 	i, err := v.at.next()
 	if err == nil && i >= len(v.dict) {
-		err = fmt.Errorf("value %d of a dictionary of %d", i, len(v.dict))
+		err = fmt.Errorf("index %d into a dictionary of %d values", i, len(v.dict))
 	}
 	if err != nil {
 		return "", err
@@ -217,24 +217,24 @@ func (v *indices) next() (string, error) {
 	return v.dict[i], nil
 }
 
-// deltas are integers by their differences, in blocks of parts, each with a width.
+// deltas reads integers encoded as differences, in blocks of parts, each with a bit width.
 type deltas struct {
 	b            []byte
-	part, parts  int // numbers in a part; parts in a block
-	left         int // numbers to come
+	part, parts  int // numbers per part; parts per block
+	left         int // numbers left
 	value, least int64
-	widths       []byte // of the parts to come in the block
+	widths       []byte // of the parts left in the block
 	packed       bitReader
-	inLeft       int  // of the part
+	inLeft       int  // numbers left in the part
 	first        bool // the next number is value
 }
 
-// newDeltas reads the header; of numbers there are n at most.
+// newDeltas reads the header, which must announce at most n numbers.
 func newDeltas(b []byte, n int) (*deltas, error) {
 	d := decoder{b: b}
 	block, parts, count, first := d.uvarint(), d.uvarint(), d.uvarint(), d.zigzag()
 	if d.err != nil || block == 0 || block > 1<<16 || parts == 0 || block%parts != 0 || count > uint64(n) {
-		return nil, fmt.Errorf("differences in blocks of %d, %d parts, of %d numbers", block, parts, count)
+		return nil, fmt.Errorf("invalid delta encoding: blocks of %d, %d parts, %d numbers", block, parts, count)
 	}
 	return &deltas{b: d.b, part: int(block / parts), parts: int(parts), left: int(count), value: first, first: true}, nil
 }
@@ -259,7 +259,7 @@ func (d *deltas) next() (int64, error) {
 	return d.value, err
 }
 
-// open begins the next part, and block.
+// open begins the next part and, if needed, block.
 func (d *deltas) open() error {
 	if len(d.widths) == 0 {
 		r := decoder{b: d.b}
@@ -278,7 +278,7 @@ func (d *deltas) open() error {
 	return nil
 }
 
-// all are the numbers to come, and what is behind them.
+// all returns the remaining numbers and the bytes after them.
 func (d *deltas) all() (xs []int, rest []byte, err error) {
 	for d.left > 0 {
 		x, err := d.next()
@@ -300,10 +300,10 @@ func (v *integers) next() (string, error) {
 	return v.n.integerText(x), err
 }
 
-// lengths are texts one behind the other, their lengths before them.
+// lengths reads concatenated strings preceded by all of their lengths.
 type lengths struct {
-	of []int
-	b  []byte
+	sizes []int
+	b     []byte
 }
 
 func newLengths(b []byte, n int) (*lengths, error) {
@@ -311,24 +311,24 @@ func newLengths(b []byte, n int) (*lengths, error) {
 	if err != nil {
 		return nil, err
 	}
-	of, rest, err := d.all()
-	return &lengths{of, rest}, err
+	sizes, rest, err := d.all()
+	return &lengths{sizes, rest}, err
 }
 
 func (v *lengths) next() (string, error) {
-	if len(v.of) == 0 || v.of[0] > len(v.b) {
+	if len(v.sizes) == 0 || v.sizes[0] > len(v.b) {
 		return "", errEnds
 	}
-	s := string(v.b[:v.of[0]])
-	v.b, v.of = v.b[v.of[0]:], v.of[1:]
+	s := string(v.b[:v.sizes[0]])
+	v.b, v.sizes = v.b[v.sizes[0]:], v.sizes[1:]
 	return s, nil
 }
 
-// prefixes are texts that begin with as much of the one before.
+// prefixes reads strings that share a prefix of a given length with the previous string.
 type prefixes struct {
-	of   []int
-	rest *lengths
-	last string
+	shared []int
+	rest   *lengths
+	last   string
 }
 
 func newPrefixes(b []byte, n int) (*prefixes, error) {
@@ -336,22 +336,22 @@ func newPrefixes(b []byte, n int) (*prefixes, error) {
 	if err != nil {
 		return nil, err
 	}
-	of, rest, err := d.all()
+	shared, rest, err := d.all()
 	if err != nil {
 		return nil, err
 	}
 	suffixes, err := newLengths(rest, n)
-	return &prefixes{of: of, rest: suffixes}, err
+	return &prefixes{shared: shared, rest: suffixes}, err
 }
 
 func (v *prefixes) next() (string, error) {
 	s, err := v.rest.next()
-	if err != nil || len(v.of) == 0 || v.of[0] > len(v.last) || v.of[0]+len(s) > maxRow {
+	if err != nil || len(v.shared) == 0 || v.shared[0] > len(v.last) || v.shared[0]+len(s) > maxRow {
 		return "", errEnds
 	}
-	v.last, v.of = v.last[:v.of[0]]+s, v.of[1:]
+	v.last, v.shared = v.last[:v.shared[0]]+s, v.shared[1:]
 	return v.last, nil
 }
 
-// levelBits is the width of numbers up to a level.
+// levelBits returns the bit width of levels up to level.
 func levelBits(level int) int { return bits.Len(uint(level)) }

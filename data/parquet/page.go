@@ -12,16 +12,16 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// chunk is where the pages of a column are in the file.
+// chunk locates the pages of a column in the file.
 type chunk struct {
 	codec       int
 	start, size int64
-	values      int64 // nulls among them
+	values      int64 // including nulls
 }
 
 var codecs = map[int]string{0: "none", 1: "snappy", 2: "gzip", 3: "LZO", 4: "brotli", 5: "LZ4", 6: "zstd", 7: "LZ4_RAW"}
 
-// cell is a value of a column, or that there is none, with its levels.
+// cell is a value of a column, or a null, with its levels.
 type cell struct {
 	rep, def int
 	text     string
@@ -33,17 +33,17 @@ type column struct {
 	node *node
 	chunk
 	at, end int64
-	left    int64 // values to come in the chunk
+	left    int64 // values left in the chunk
 	dict    []string
 
-	inPage     int // values to come in the page
+	inPage     int // values left in the page
 	reps, defs hybrid
 	values     values
 
 	raw, page []byte
 	zstd      *zstd.Decoder
 	gzip      *gzip.Reader
-	ahead     cell // if has
+	ahead     cell // valid if has
 	has       bool
 }
 
@@ -53,7 +53,7 @@ func (c *column) open(k chunk) {
 	c.dict, c.inPage, c.has = nil, 0, false
 }
 
-// peek is the next cell; false where the chunk has no more.
+// peek returns the next cell without consuming it, or false at the end of the chunk.
 func (c *column) peek() (*cell, bool, error) {
 	if c.has {
 		return &c.ahead, true, nil
@@ -84,7 +84,7 @@ func (c *column) fill(x *cell) (err error) {
 		x.def, err = c.defs.next()
 	}
 	if err != nil || x.rep > c.node.rep || x.def > c.node.def {
-		return errors.Join(fmt.Errorf("levels %d and %d, of %d and %d", x.rep, x.def, c.node.rep, c.node.def), err)
+		return errors.Join(fmt.Errorf("levels %d and %d exceed the maximum %d and %d", x.rep, x.def, c.node.rep, c.node.def), err)
 	}
 	if x.def == c.node.def {
 		x.text, err = c.values.next()
@@ -92,13 +92,13 @@ func (c *column) fill(x *cell) (err error) {
 	return err
 }
 
-// pageHeader is what a page says of itself.
+// pageHeader is the header of a page.
 type pageHeader struct {
-	kind, size, packed     int // bytes unpacked and in the file
+	kind, size, packed     int // size and packed are bytes, uncompressed and in the file
 	crc                    int64
 	checked                bool
 	values, encoding       int
-	repBytes, defBytes     int // of kind pageV2
+	repBytes, defBytes     int // only for kind pageV2
 	plain                  bool
 	defEncoding, repEncode int
 }
@@ -110,10 +110,10 @@ const (
 	pageV2         = 3
 )
 
-// headerBytes is what a page's header has usually; it may have statistics, and more.
+// headerBytes is the usual maximum size of a page header; with statistics it may be larger.
 const headerBytes, mostHeader = 4 << 10, 16 << 20
 
-// header reads the next page's, and goes behind it.
+// header reads the next page header and advances past it.
 func (c *column) header() (h pageHeader, err error) {
 	for n := int64(headerBytes); ; n *= 16 {
 		n = min(n, c.end-c.at, mostHeader)
@@ -160,7 +160,7 @@ func (h *pageHeader) read(d *decoder) {
 
 func (h *pageHeader) readData(d *decoder, kind byte, into map[int]*int) {
 	d.fields(kind, func(id int, kind byte) bool {
-		if id == 7 && kind == kindFalse { // of pageV2: is_compressed
+		if id == 7 && kind == kindFalse { // is_compressed of pageV2
 			h.plain = true
 		}
 		to := into[id]
@@ -171,7 +171,7 @@ func (h *pageHeader) readData(d *decoder, kind byte, into map[int]*int) {
 	})
 }
 
-// nextPage makes the next page of values ready; a dictionary before it is kept.
+// nextPage loads the next page of values, and the dictionary before it if there is one.
 func (c *column) nextPage() error {
 	if c.at >= c.end {
 		return fmt.Errorf("%d values are missing", c.left)
@@ -181,7 +181,7 @@ func (c *column) nextPage() error {
 		return err
 	}
 	if h.size < 0 || h.size > maxPage || h.packed < 0 || h.packed > maxPage {
-		return fmt.Errorf("a page of %d bytes, %d in the file; at most %d are read", h.size, h.packed, maxPage)
+		return fmt.Errorf("a page of %d bytes, %d in the file; the limit is %d", h.size, h.packed, maxPage)
 	}
 	if int64(h.packed) > c.end-c.at {
 		return errEnds
@@ -192,10 +192,10 @@ func (c *column) nextPage() error {
 	}
 	c.at += int64(h.packed)
 	if h.checked && uint32(h.crc) != crc32.ChecksumIEEE(c.raw) {
-		return fmt.Errorf("a page at byte %d is damaged: its checksum is another", c.at-int64(h.packed))
+		return fmt.Errorf("the page at byte %d is damaged: its checksum does not match", c.at-int64(h.packed))
 	}
 	if h.values < 0 || h.values > maxValues {
-		return fmt.Errorf("a page of %d values; at most %d are read", h.values, maxValues)
+		return fmt.Errorf("a page of %d values; the limit is %d", h.values, maxValues)
 	}
 	switch h.kind {
 	case pageV1:
@@ -207,7 +207,7 @@ func (c *column) nextPage() error {
 	case pageIndex:
 		return nil
 	}
-	return fmt.Errorf("a page of the unknown kind %d", h.kind)
+	return fmt.Errorf("unknown kind of page %d", h.kind)
 }
 
 func (c *column) dataV1(h *pageHeader) error {
@@ -223,13 +223,13 @@ func (c *column) dataV1(h *pageHeader) error {
 			continue
 		}
 		if l.encoding != runLength {
-			return fmt.Errorf("levels in encoding %d are not read", l.encoding)
+			return fmt.Errorf("levels in encoding %d are not supported", l.encoding)
 		}
-		var own []byte
-		if own, b, err = prefixed(b); err != nil {
+		var levels []byte
+		if levels, b, err = prefixed(b); err != nil {
 			return err
 		}
-		*l.to = hybrid{b: own, width: levelBits(l.level)}
+		*l.to = hybrid{b: levels, width: levelBits(l.level)}
 	}
 	return c.begin(h, b)
 }
@@ -242,16 +242,16 @@ func (c *column) dataV2(h *pageHeader) error {
 	if err := c.unpack(c.raw[levels:], h.size-levels, h.plain); err != nil {
 		return err
 	}
-	own := append([]byte(nil), c.raw[:levels]...) // raw is the next header's
-	c.reps = hybrid{b: own[:h.repBytes], width: levelBits(c.node.rep)}
-	c.defs = hybrid{b: own[h.repBytes:], width: levelBits(c.node.def)}
+	levelBytes := append([]byte(nil), c.raw[:levels]...) // the next header overwrites raw
+	c.reps = hybrid{b: levelBytes[:h.repBytes], width: levelBits(c.node.rep)}
+	c.defs = hybrid{b: levelBytes[h.repBytes:], width: levelBits(c.node.def)}
 	return c.begin(h, c.page)
 }
 
-// begin reads a page's values from b on.
+// begin prepares reading a page's values, which start at b.
 func (c *column) begin(h *pageHeader, b []byte) (err error) {
 	if int64(h.values) > c.left {
-		return fmt.Errorf("a page of %d values where %d are left", h.values, c.left)
+		return fmt.Errorf("a page of %d values, but only %d are left in the chunk", h.values, c.left)
 	}
 	c.inPage = h.values
 	c.values, err = c.newValues(h.encoding, b, h.values)
@@ -260,7 +260,7 @@ func (c *column) begin(h *pageHeader, b []byte) (err error) {
 
 func (c *column) dictionary(h *pageHeader) error {
 	if c.dict != nil || h.encoding != plain && h.encoding != plainDictionary || h.size > maxDictionary || h.values > h.size || physical(c.node.physical) == boolean {
-		return fmt.Errorf("a dictionary of %d values and %d bytes in encoding %d, or a second one; at most %d bytes are read", h.values, h.size, h.encoding, maxDictionary)
+		return fmt.Errorf("unsupported or second dictionary: %d values and %d bytes in encoding %d; the limit is %d bytes", h.values, h.size, h.encoding, maxDictionary)
 	}
 	if err := c.unpack(c.raw, h.size, false); err != nil {
 		return err
@@ -276,7 +276,7 @@ func (c *column) dictionary(h *pageHeader) error {
 	return nil
 }
 
-// unpack makes a page of so many bytes of b. More than that is never made.
+// unpack decompresses b into a page of size bytes. It never produces more than that.
 func (c *column) unpack(b []byte, size int, plain bool) (err error) {
 	c.page = sized(c.page, size)
 	codec := c.codec
@@ -286,7 +286,7 @@ func (c *column) unpack(b []byte, size int, plain bool) (err error) {
 	switch codec {
 	case 0:
 		if len(b) != size {
-			return fmt.Errorf("a page of %d bytes has %d", size, len(b))
+			return fmt.Errorf("a page of %d bytes has %d bytes in the file", size, len(b))
 		}
 		copy(c.page, b)
 	case 1:
@@ -315,7 +315,7 @@ func (c *column) unpack(b []byte, size int, plain bool) (err error) {
 		}
 		return whole(c.zstd, c.page)
 	default:
-		return fmt.Errorf("it is compressed with %s, which is not read; write it with zstd, gzip, snappy or none", name(codecs, codec))
+		return fmt.Errorf("compression with %s is not supported; write the file with zstd, gzip, snappy or none", name(codecs, codec))
 	}
 	return nil
 }
@@ -327,7 +327,7 @@ func name(names map[int]string, i int) string {
 	return fmt.Sprintf("codec %d", i)
 }
 
-// whole reads exactly a page.
+// whole reads exactly one page.
 func whole(r io.Reader, page []byte) error {
 	if _, err := io.ReadFull(r, page); err != nil {
 		return err
@@ -339,7 +339,7 @@ func whole(r io.Reader, page []byte) error {
 	return nil
 }
 
-// sized is b with n bytes.
+// sized returns a slice of n bytes, reusing b if possible.
 func sized(b []byte, n int) []byte {
 	if cap(b) < n {
 		return make([]byte, n)
@@ -347,7 +347,7 @@ func sized(b []byte, n int) []byte {
 	return b[:n]
 }
 
-// close frees decoders.
+// close frees the decoder.
 func (c *column) close() {
 	if c.zstd != nil {
 		c.zstd.Close()

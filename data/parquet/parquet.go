@@ -1,16 +1,16 @@
-// Package parquet reads rows of a Parquet file (apache/parquet-format 2.11) as records
-// of JSON, by the file's own schema, of the columns that are asked for: texts, numbers
-// and truths, in structs and lists to any depth that other programs write.
+// Package parquet reads rows of a Parquet file (apache/parquet-format 2.11) as JSON records,
+// using the file's own schema. It reads the requested columns: strings, numbers and booleans,
+// in structs and lists of any depth.
 //
-// A file may come from anybody. Nothing is allocated before it is compared with a limit
-// or with the bytes there are; what is held at a time is, of each column, a page (at
-// most 128 MiB, compressed and not) and its dictionary (32 MiB). Pages are plain or
-// compressed with snappy, gzip or zstd; values are plain, by dictionary, or by one of
-// the encodings of differences. Anything else is refused by name.
+// Files are untrusted. Every size is compared with a limit, or with the bytes available,
+// before memory is allocated. For each column, memory holds one page (at most 128 MiB,
+// compressed and uncompressed) and its dictionary (32 MiB). Pages may be plain or compressed
+// with snappy, gzip or zstd; values may be plain, dictionary-encoded or delta-encoded.
+// Anything else is refused by name.
 //
-// It is a reader of our own because parquet-go decodes a page at once: a page of a few
-// hundred bytes whose texts begin as the one before becomes gigabytes, though its header
-// says the truth. `cd tests/interop/parquet && go test ./...` measures both readers.
+// We do not use parquet-go because it decodes a page at once: a valid page of a few hundred
+// bytes with shared string prefixes can expand to gigabytes. `cd tests/interop/parquet &&
+// go test ./...` measures both readers.
 package parquet
 
 import (
@@ -23,35 +23,34 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// What a file may have.
+// Limits of a file.
 const (
 	maxFooter     = 16 << 20  // bytes
-	maxColumns    = 10_000    // of which few are read
+	maxColumns    = 10_000    // in the file, not just those read
 	maxPage       = 128 << 20 // bytes
 	maxDictionary = 32 << 20  // bytes
-	maxValues     = 1 << 24   // of a page
+	maxValues     = 1 << 24   // per page
 	maxRow        = 64 << 20  // bytes of text
 )
 
 const magic = "PAR1"
 
-// file is what is read of a footer.
+// file is the parsed footer.
 type file struct {
 	root    *node
-	columns []*node // those that are asked for
+	columns []*node // the requested columns
 	groups  []group
 }
 
-// group is some rows.
+// group is a row group.
 type group struct {
 	rows   int64
-	chunks []chunk // of each of the columns
+	chunks []chunk // by requested column
 }
 
-// Rows calls tell with every row of a file, from 1 on: as an object of the columns of
-// these names, which have to be there, or why it is none. What is wrong with the file
-// is returned.
-func Rows(ctx context.Context, r io.ReaderAt, size int64, names []string, tell func(row int, record jsonread.Value, wrong error)) error {
+// Rows calls emit for every row of a file, numbered from 1, with an object of the named
+// columns, which must exist, or with the error in this row. It returns errors of the file.
+func Rows(ctx context.Context, r io.ReaderAt, size int64, names []string, emit func(row int, record jsonread.Value, wrong error)) error {
 	f, err := open(r, size, names)
 	if err != nil {
 		return err
@@ -75,13 +74,13 @@ func Rows(ctx context.Context, r io.ReaderAt, size int64, names []string, tell f
 			if err != nil {
 				return fmt.Errorf("row %d: %w", row, err)
 			}
-			tell(row, record, wrong)
+			emit(row, record, wrong)
 		}
 		for _, c := range columns {
 			if _, more, err := c.peek(); err != nil {
 				return err
 			} else if more {
-				return fmt.Errorf("column %q has more than the %d rows of a group", c.node.path, g.rows)
+				return fmt.Errorf("column %q has more rows than the %d of its group", c.node.path, g.rows)
 			}
 		}
 	}
@@ -91,7 +90,7 @@ func Rows(ctx context.Context, r io.ReaderAt, size int64, names []string, tell f
 func open(r io.ReaderAt, size int64, names []string) (*file, error) {
 	var ends [12]byte
 	if size < int64(len(ends)) {
-		return nil, fmt.Errorf("%d bytes are no parquet file", size)
+		return nil, fmt.Errorf("%d bytes are too short for a parquet file", size)
 	}
 	if _, err := r.ReadAt(ends[:4], 0); err != nil {
 		return nil, err
@@ -100,14 +99,14 @@ func open(r io.ReaderAt, size int64, names []string) (*file, error) {
 		return nil, err
 	}
 	if string(ends[8:]) == "PARE" {
-		return nil, fmt.Errorf("it is encrypted, which is not read")
+		return nil, fmt.Errorf("encrypted files are not supported")
 	}
 	if string(ends[:4]) != magic || string(ends[8:]) != magic {
-		return nil, fmt.Errorf("it does not end as a parquet file does; was it written to its end?")
+		return nil, fmt.Errorf("no parquet magic at the ends of the file; is it complete?")
 	}
 	n := int64(binary.LittleEndian.Uint32(ends[4:]))
 	if n > maxFooter || n > size-int64(len(ends)) {
-		return nil, fmt.Errorf("a footer of %d bytes in a file of %d; at most %d are read", n, size, maxFooter)
+		return nil, fmt.Errorf("a footer of %d bytes in a file of %d; the limit is %d", n, size, maxFooter)
 	}
 	footer := make([]byte, n)
 	if _, err := r.ReadAt(footer, size-8-n); err != nil {
@@ -120,7 +119,7 @@ func open(r io.ReaderAt, size int64, names []string) (*file, error) {
 	return f, nil
 }
 
-// read takes a footer apart; pages are before byte end.
+// read parses a footer; all pages must be before byte end.
 func (f *file) read(footer []byte, end int64, names []string) error {
 	d := &decoder{b: footer}
 	var wrong error
@@ -149,29 +148,29 @@ func (f *file) read(footer []byte, end int64, names []string) error {
 				}
 			})
 		case id == 8:
-			wrong = fmt.Errorf("it is encrypted, which is not read")
+			wrong = fmt.Errorf("encrypted files are not supported")
 		default:
 			return false
 		}
 		return true
 	})
 	if wrong == nil && d.err == nil && f.root == nil {
-		wrong = fmt.Errorf("it has no schema")
+		wrong = fmt.Errorf("the file has no schema")
 	}
 	if wrong == nil && d.err != nil {
-		wrong = fmt.Errorf("its footer: %w", d.err)
+		wrong = fmt.Errorf("footer: %w", d.err)
 	}
 	return wrong
 }
 
-// schema finds the columns of the names, which become the root's fields.
+// schema finds the named columns, which become the root's fields.
 func (f *file) schema(all []element, names []string) (err error) {
 	columns := 0
 	if f.root, err = tree(&all, nil, &columns, 0); err != nil {
 		return err
 	}
 	if len(all) > 0 || f.root.leaves == 0 {
-		return fmt.Errorf("a schema of %d columns and %d fields that belong to none", f.root.leaves, len(all))
+		return fmt.Errorf("invalid schema: %d columns, and %d fields that belong to none", f.root.leaves, len(all))
 	}
 	var fields []*node
 	for _, name := range names {
@@ -180,11 +179,11 @@ func (f *file) schema(all []element, names []string) (err error) {
 			if n.name == name && found == nil {
 				found = n
 			} else if n.name == name {
-				return fmt.Errorf("it has two columns %.40q", name)
+				return fmt.Errorf("two columns are named %.40q", name)
 			}
 		}
 		if found == nil {
-			return fmt.Errorf("it has no column %.40q; it has %s", name, f.root.names())
+			return fmt.Errorf("no column %.40q; the file has %s", name, f.root.names())
 		}
 		fields = append(fields, found)
 		f.columns = append(f.columns, found.columns()...)
@@ -198,10 +197,10 @@ func (f *file) schema(all []element, names []string) (err error) {
 	return nil
 }
 
-// group reads a row group.
+// group parses a row group.
 func (f *file) group(d *decoder, kind byte, end int64) (wrong error) {
 	if f.root == nil {
-		return fmt.Errorf("rows come before the schema")
+		return fmt.Errorf("a row group before the schema")
 	}
 	g, at := group{chunks: make([]chunk, len(f.columns))}, 0
 	d.fields(kind, func(id int, kind byte) bool {
@@ -216,7 +215,7 @@ func (f *file) group(d *decoder, kind byte, end int64) (wrong error) {
 					if n.leaf == at {
 						g.chunks[i] = k
 						if wrong == nil && k.values != 0 && (k.start < 4 || k.size < 0 || k.size > end || k.start > end-k.size || k.values < 0) {
-							wrong = fmt.Errorf("column %q has %d values in %d bytes from byte %d of a file with pages up to byte %d", n.path, k.values, k.size, k.start, end)
+							wrong = fmt.Errorf("column %q has %d values in %d bytes at byte %d, but pages end at byte %d", n.path, k.values, k.size, k.start, end)
 						}
 					}
 				}
@@ -233,20 +232,20 @@ func (f *file) group(d *decoder, kind byte, end int64) (wrong error) {
 		return wrong
 	}
 	if at != f.root.leaves || g.rows < 0 {
-		return fmt.Errorf("a group of %d rows has %d columns, of %d", g.rows, at, f.root.leaves)
+		return fmt.Errorf("a group of %d rows has %d columns, but the schema has %d", g.rows, at, f.root.leaves)
 	}
 	f.groups = append(f.groups, g)
 	return nil
 }
 
-// read reads where a column's pages are.
+// read parses the location of a column's pages.
 func (k *chunk) read(d *decoder, kind byte) (wrong error) {
 	var data, dictionary int64
 	d.fields(kind, func(id int, kind byte) bool {
 		switch id {
 		case 1:
 			if name := d.text(kind); name != "" {
-				wrong = fmt.Errorf("its columns are in another file, %.80q", name)
+				wrong = fmt.Errorf("columns in another file (%.80q) are not supported", name)
 			}
 		case 3:
 			d.fields(kind, func(id int, kind byte) bool {
@@ -267,7 +266,7 @@ func (k *chunk) read(d *decoder, kind byte) (wrong error) {
 				return true
 			})
 		case 8:
-			wrong = fmt.Errorf("it has encrypted columns, which are not read")
+			wrong = fmt.Errorf("encrypted columns are not supported")
 		default:
 			return false
 		}
@@ -279,7 +278,7 @@ func (k *chunk) read(d *decoder, kind byte) (wrong error) {
 	return wrong
 }
 
-// row is the next row of columns, or what is wrong with it or with the file.
+// row returns the next row of columns, an error in the row, or an error in the file.
 func (f *file) row(columns []*column) (record jsonread.Value, wrong, err error) {
 	cells, count, bytes := make([][]cell, len(columns)), 0, 0
 	for i, c := range columns {
@@ -289,7 +288,7 @@ func (f *file) row(columns []*column) (record jsonread.Value, wrong, err error) 
 				return record, nil, err
 			}
 			if first := len(cells[i]) == 0; first && (!more || x.rep != 0) {
-				return record, nil, fmt.Errorf("column %q has no such row", c.node.path)
+				return record, nil, fmt.Errorf("column %q ends before this row", c.node.path)
 			} else if !first && (!more || x.rep == 0) {
 				break
 			}
@@ -307,7 +306,7 @@ func (f *file) row(columns []*column) (record jsonread.Value, wrong, err error) 
 	return record, wrong, err
 }
 
-// group is a struct of cells, those of each column below it.
+// group returns a struct, given the cells of each column below it.
 func (n *node) group(cells [][]cell) (v jsonread.Value, err error) {
 	v.Kind = jsonread.Object
 	for _, f := range n.fields {
@@ -321,7 +320,7 @@ func (n *node) group(cells [][]cell) (v jsonread.Value, err error) {
 	return v, nil
 }
 
-// field is a field's value: an array where it is repeated.
+// field returns the value of a field, which is an array if the field is repeated.
 func (n *node) field(cells [][]cell) (v jsonread.Value, err error) {
 	if n.repeat != repeated {
 		if cells[0][0].def < n.def {
@@ -367,7 +366,7 @@ func (n *node) item(cells [][]cell) (jsonread.Value, error) {
 	return n.value(cells)
 }
 
-// value is one that is there.
+// value returns a value that is not null.
 func (n *node) value(cells [][]cell) (v jsonread.Value, err error) {
 	switch {
 	case n.leaf < 0 && n.list:

@@ -22,7 +22,7 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// plainOf is a value as encoding/json makes them.
+// plainOf converts a value to the form that encoding/json produces.
 func plainOf(t *testing.T, v jsonread.Value) any {
 	t.Helper()
 	switch v.Kind {
@@ -72,8 +72,8 @@ func fixture(t testing.TB, name string) []byte {
 	return raw
 }
 
-// TestFixtures compares every column of every fixture with what its writer read of it:
-// all codecs, both kinds of pages, all encodings, lists of three writers.
+// TestFixtures compares every column of every fixture with the values its writer read back:
+// all codecs, both page versions, all encodings, lists from three writers.
 func TestFixtures(t *testing.T) {
 	d := json.NewDecoder(bytes.NewReader(fixture(t, "expect.json")))
 	d.UseNumber()
@@ -83,8 +83,8 @@ func TestFixtures(t *testing.T) {
 	}
 	plain := expect["plain"].([]any)
 	for name, x := range expect {
-		want, own := x.([]any)
-		if !own {
+		want, isList := x.([]any)
+		if !isList {
 			want = expect[x.(string)].([]any)
 		}
 		var all []string
@@ -106,7 +106,7 @@ func TestFixtures(t *testing.T) {
 				t.Fatalf("%s: row %d is\n%v, want\n%v", name, i+1, got[i], want[i])
 			}
 		}
-		for _, key := range all { // each by itself
+		for _, key := range all { // each separately
 			one, err := rowsOf(t, fixture(t, name+".parquet"), key)
 			if err != nil || len(one) != len(want) {
 				t.Fatalf("%s: column %s: %v", name, key, err)
@@ -120,7 +120,7 @@ func TestFixtures(t *testing.T) {
 	}
 }
 
-// TestLongDeltas has many blocks of differences, also negative ones.
+// TestLongDeltas reads many blocks of differences, including negative ones.
 func TestLongDeltas(t *testing.T) {
 	words := []string{"", "a", "ab", "abc", "Grüße", "naïve ☃", strings.Repeat("x", 90), "abcdabcdabcd"}
 	got, err := rowsOf(t, fixture(t, "long.parquet"), "text", "id")
@@ -139,7 +139,7 @@ func TestLongDeltas(t *testing.T) {
 	}
 }
 
-// TestRefusals: what is not read is named.
+// TestRefusals checks that the errors name what is not supported.
 func TestRefusals(t *testing.T) {
 	raw := fixture(t, "plain.parquet")
 	cut := raw[:len(raw)-20]
@@ -149,13 +149,13 @@ func TestRefusals(t *testing.T) {
 		name string
 		want string
 	}{
-		{"brotli", fixture(t, "brotli.parquet"), "text", `column "text": it is compressed with brotli, which is not read; write it with zstd, gzip, snappy or none`},
-		{"dates", fixture(t, "dates.parquet"), "when", `column "when" holds dates, decimals or another kind`},
-		{"a map", fixture(t, "map.parquet"), "map", ""}, // a list of keys and values, as any repeated group
-		{"split bytes", fixture(t, "split.parquet"), "text", "values of physical type 5 in encoding 9 are not read"},
-		{"no column", raw, "txt", `it has no column "txt"; it has "text", "maybe", "id", "small"`},
-		{"cut", cut, "text", "does not end as a parquet file does"},
-		{"short", []byte("PAR1"), "text", "4 bytes are no parquet file"},
+		{"brotli", fixture(t, "brotli.parquet"), "text", `column "text": compression with brotli is not supported; write the file with zstd, gzip, snappy or none`},
+		{"dates", fixture(t, "dates.parquet"), "when", `column "when" contains dates, decimals or another kind`},
+		{"a map", fixture(t, "map.parquet"), "map", ""}, // read as a list of keys and values, like any repeated group
+		{"split bytes", fixture(t, "split.parquet"), "text", "values of physical type 5 in encoding 9 are not supported"},
+		{"no column", raw, "txt", `no column "txt"; the file has "text", "maybe", "id", "small"`},
+		{"cut", cut, "text", "no parquet magic"},
+		{"short", []byte("PAR1"), "text", "4 bytes are too short for a parquet file"},
 		{"encrypted", append([]byte("PAR1\x00\x00\x00\x00"), "\x00\x00\x00\x00PARE"...), "text", "encrypted"},
 		{"a long footer", append([]byte("PAR1xxxx"), "\xff\xff\xff\x7fPAR1"...), "text", "a footer of 2147483647 bytes in a file of 16"},
 	} {
@@ -166,8 +166,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestFlippedBits flips bits: nothing panics or takes much memory, and where pages have
-// checksums nothing else than the rows there are is read of a page without an error.
+// TestFlippedBits flips bits: nothing panics or allocates much memory, and with page checksums
+// a page is either read correctly or refused.
 func TestFlippedBits(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, name := range []string{"v2-snappy", "snappy", "gzip", "zstd", "delta", "polars", "duckdb", "many"} {
@@ -186,7 +186,7 @@ func TestFlippedBits(t *testing.T) {
 			got := digest(t, bad, names)
 			pages := len(raw) - 8 - int(binary.LittleEndian.Uint32(raw[len(raw)-8:]))
 			if summed := strings.HasSuffix(name, "snappy"); summed && got != want && !strings.HasPrefix(got, "error") && at < pages {
-				t.Errorf("%s: byte %d flipped, and other rows", name, at)
+				t.Errorf("%s: different rows after flipping byte %d", name, at)
 			}
 		}
 		runtime.ReadMemStats(&after)
@@ -196,7 +196,7 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
-// digest is of the rows, or the error.
+// digest returns a checksum of the rows, or the error.
 func digest(t *testing.T, raw []byte, names []string) string {
 	t.Helper()
 	h := fnv.New64()
@@ -209,7 +209,7 @@ func digest(t *testing.T, raw []byte, names []string) string {
 	return fmt.Sprintf("%x", h.Sum64())
 }
 
-// TestLimits: what a file says of itself is compared with limits before memory is taken.
+// TestLimits checks that sizes in a file are compared with limits before memory is allocated.
 func TestLimits(t *testing.T) {
 	var v values
 	var err error
@@ -219,7 +219,7 @@ func TestLimits(t *testing.T) {
 	}
 	if v, err = c.newValues(deltaBytes, []byte{0x80, 1, 4, 1, 10, 0x80, 1, 4, 1, 0}, 100); err == nil {
 		if _, err = v.next(); err == nil {
-			t.Error("a text begins with more than the one before it has")
+			t.Error("a prefix longer than the previous string")
 		}
 	}
 	for _, h := range []hybrid{{b: []byte{}, width: 1}, {b: []byte{2}, width: 9}, {b: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 1}, width: 1}, {b: []byte{3}, width: 33}} {

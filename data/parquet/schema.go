@@ -8,7 +8,7 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// physical is how a column's values are stored.
+// physical is the storage type of a column's values.
 type physical int
 
 const (
@@ -20,14 +20,14 @@ const (
 	byteArray physical = 6
 )
 
-// What a field is in its parent.
+// Repetition of a field in its parent.
 const (
 	required = 0
 	optional = 1
 	repeated = 2
 )
 
-// Annotations of the older and of the newer kind that say how a column is read here.
+// Annotations, of the older and the newer kind, that affect reading.
 const (
 	convUTF8   = 0
 	convList   = 3
@@ -41,16 +41,16 @@ const (
 	logicList    = 3
 	logicEnum    = 4
 	logicInteger = 10
-	logicUnknown = 11 // of nothing but nulls
+	logicUnknown = 11 // only nulls
 	logicJSON    = 12
 )
 
-// element is a field as a file lists them, depth first.
+// element is a field in the file's list of fields, depth first.
 type element struct {
 	name             string
 	physical, repeat int
 	children         int
-	converted, logic int // -1: none
+	converted, logic int // -1 if missing
 	unsigned         bool
 }
 
@@ -58,12 +58,12 @@ type element struct {
 type node struct {
 	element
 	path     string
-	rep, def int // levels of a value that is there
-	leaf     int // its column, of all; -1: it has fields
+	rep, def int // levels of a value that is not null
+	leaf     int // index among all columns; -1 if it has fields
 	fields   []*node
-	leaves   int  // columns below it
-	list     bool // its one field has the items
-	unwrap   bool // as the items of a list it is that of its one field
+	leaves   int  // number of columns below it
+	list     bool // a list: its only field has the items
+	unwrap   bool // as a list item, replaced by its only field
 }
 
 func (e *element) read(d *decoder, kind byte) {
@@ -100,10 +100,10 @@ func (e *element) integer(d *decoder, kind byte) bool {
 	return true
 }
 
-// tree makes a node of the next of the elements and takes as many as belong to it.
+// tree builds a node from the next element, consuming the elements below it.
 func tree(all *[]element, parent *node, columns *int, depth int) (*node, error) {
 	if len(*all) == 0 {
-		return nil, fmt.Errorf("the schema has fewer fields than it says")
+		return nil, fmt.Errorf("the schema has fewer fields than announced")
 	}
 	n := &node{element: (*all)[0], leaf: -1}
 	*all = (*all)[1:]
@@ -139,8 +139,8 @@ func tree(all *[]element, parent *node, columns *int, depth int) (*node, error) 
 	return n, nil
 }
 
-// markList finds the items of a list: a repeated field whose one field they are, or as
-// older writers have it the repeated field itself.
+// markList finds the items of a list: the only field of a repeated field or, as written by
+// older writers, the repeated field itself.
 func (n *node) markList() {
 	if n.list = n.converted == convList || n.logic == logicList; !n.list || len(n.fields) != 1 || n.fields[0].repeat != repeated {
 		n.list = false
@@ -150,7 +150,7 @@ func (n *node) markList() {
 	item.unwrap = len(item.fields) == 1 && item.name != "array" && item.name != n.name+"_tuple"
 }
 
-// columns are the nodes of leaves, in order.
+// columns returns the leaves below n, in order.
 func (n *node) columns() (all []*node) {
 	if n.leaf >= 0 {
 		return []*node{n}
@@ -161,7 +161,7 @@ func (n *node) columns() (all []*node) {
 	return all
 }
 
-// names are those of fields.
+// names returns the names of n's fields.
 func (n *node) names() string {
 	var all []string
 	for i, f := range n.fields {
@@ -174,10 +174,10 @@ func (n *node) names() string {
 	return strings.Join(all, ", ")
 }
 
-// kind is what values of a column are here, or an error that names what is not read.
+// kind returns the JSON kind of a column's values, or an error that names an unsupported type.
 func (n *node) kind() (jsonread.Kind, error) {
-	unread := func(what string) (jsonread.Kind, error) {
-		return jsonread.None, fmt.Errorf("column %q holds %s, which is not read; write it as text or a number", n.path, what)
+	unsupported := func(what string) (jsonread.Kind, error) {
+		return jsonread.None, fmt.Errorf("column %q contains %s, which is not supported; write it as text or a number", n.path, what)
 	}
 	plain := n.converted < 0 && n.logic < 0 || n.logic == logicUnknown
 	text := slices.Contains([]int{convUTF8, convEnum, convJSON}, n.converted) || slices.Contains([]int{logicString, logicEnum, logicJSON}, n.logic)
@@ -191,12 +191,12 @@ func (n *node) kind() (jsonread.Kind, error) {
 		return jsonread.Number, nil
 	}
 	if len(n.fields) > 0 || n.physical < 0 {
-		return unread("no values")
+		return unsupported("no values")
 	}
-	return unread(fmt.Sprintf("dates, decimals or another kind (physical type %d, converted type %d, logical type %d)", n.physical, n.converted, n.logic))
+	return unsupported(fmt.Sprintf("dates, decimals or another kind (physical type %d, converted type %d, logical type %d)", n.physical, n.converted, n.logic))
 }
 
-// isUnsigned is whether the column's integers have no sign.
+// isUnsigned reports whether the column's integers are unsigned.
 func (n *node) isUnsigned() bool {
 	return n.unsigned || n.converted >= convUint8 && n.converted <= convUint64
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The kinds of Thrift's compact protocol.
+// Kinds of values in Thrift's compact protocol.
 const (
 	kindTrue   = 1
 	kindFalse  = 2
@@ -21,15 +21,15 @@ const (
 	kindStruct = 12
 )
 
-// maxDepth is how deep structs, and columns, are within each other.
+// maxDepth limits the nesting of structs and columns.
 const maxDepth = 32
 
-// decoder reads Thrift's compact protocol. What it makes is never longer than what it
-// reads; its first error sticks.
+// decoder reads Thrift's compact protocol. Its results are never longer than its input, and
+// its first error sticks.
 type decoder struct {
 	b     []byte
 	err   error
-	short bool // the error is that b ends
+	short bool // the error is that b is too short
 	depth int
 }
 
@@ -42,7 +42,7 @@ func (d *decoder) fail(format string, args ...any) {
 
 func (d *decoder) end() {
 	d.short = d.short || d.err == nil
-	d.fail("it ends within a value")
+	d.fail("truncated value")
 }
 
 func (d *decoder) byte() byte {
@@ -61,7 +61,7 @@ func (d *decoder) uvarint() uint64 {
 	case n == 0:
 		d.end()
 	case n < 0:
-		d.fail("a number is too long")
+		d.fail("a number has too many bytes")
 	}
 	d.b = d.b[max(0, min(n, len(d.b))):]
 	return x
@@ -72,7 +72,7 @@ func (d *decoder) zigzag() int64 {
 	return int64(x>>1) ^ -int64(x&1)
 }
 
-// take is the next n bytes.
+// take returns the next n bytes.
 func (d *decoder) take(n uint64) []byte {
 	if n > uint64(len(d.b)) {
 		d.end()
@@ -89,7 +89,7 @@ func (d *decoder) want(kind byte, kinds ...byte) bool {
 			return true
 		}
 	}
-	d.fail("a value is of kind %d, want %d", kind, kinds[0])
+	d.fail("a value of kind %d, want %d", kind, kinds[0])
 	return false
 }
 
@@ -103,7 +103,7 @@ func (d *decoder) int(kind byte) int64 {
 	return d.zigzag()
 }
 
-// small is an int that is at most as large as a number of bytes or values here may be.
+// small reads an int that must fit in 32 bits.
 func (d *decoder) small(kind byte) int {
 	x := d.int(kind)
 	if x != int64(int32(x)) {
@@ -120,14 +120,14 @@ func (d *decoder) text(kind byte) string {
 	return string(d.take(d.uvarint()))
 }
 
-// fields calls f with every field of a struct; f reads it and says so, or it is
-// skipped.
+// fields calls f with every field of a struct. f either reads the field and returns true, or
+// returns false to skip it.
 func (d *decoder) fields(kind byte, f func(id int, kind byte) bool) {
 	if !d.want(kind, kindStruct) {
 		return
 	}
 	if d.depth++; d.depth > maxDepth {
-		d.fail("values are more than %d deep", maxDepth)
+		d.fail("values nested more than %d deep", maxDepth)
 	}
 	id := int64(0)
 	for d.err == nil {
@@ -145,7 +145,7 @@ func (d *decoder) fields(kind byte, f func(id int, kind byte) bool) {
 	d.depth--
 }
 
-// list calls f with the kind of every item, which f reads.
+// list calls f with the kind of every item; f must read the item.
 func (d *decoder) list(kind byte, f func(kind byte)) {
 	if !d.want(kind, kindList, kindSet) {
 		return
@@ -181,14 +181,14 @@ func (d *decoder) skip(kind byte) {
 	case kindMap:
 		d.skipMap()
 	default:
-		d.fail("a value is of the unknown kind %d", kind)
+		d.fail("unknown kind of value %d", kind)
 	}
 }
 
-// skipItem skips an item of a list or map, where truths take a byte.
+// skipItem skips an item of a list or map, where booleans take a byte.
 func (d *decoder) skipItem(kind byte) {
 	if d.depth++; d.depth > maxDepth {
-		d.fail("values are more than %d deep", maxDepth)
+		d.fail("values nested more than %d deep", maxDepth)
 	}
 	if kind == kindTrue || kind == kindFalse {
 		kind = kindByte

@@ -6,12 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// finder finds any of a set of texts, leftmost first and then the longest: a tree of
-// their bytes.
+// finder finds the leftmost, and there the longest, of a set of strings, using a trie of their
+// bytes.
 type finder struct {
 	next  []map[byte]int32 // by node; the first is the root
-	leaf  []int            // by node: which text ends there; -1: none
-	heads []byte           // what one may begin with
+	leaf  []int            // by node: value of the string that ends there, or -1
+	heads []byte           // first bytes of the strings
 	head  [256]bool
 }
 
@@ -45,7 +45,7 @@ func (f *finder) grow() int32 {
 	return int32(len(f.next) - 1)
 }
 
-// find is where the first of the texts is from a place on; at is -1 if none is.
+// find returns the first occurrence of any string at or after from; at is -1 if there is none.
 func (f *finder) find(b []byte, from int) (at, end, value int) {
 	for i := from; i < len(b) && len(f.heads) > 0; i++ {
 		if len(f.heads) == 1 {
@@ -64,7 +64,7 @@ func (f *finder) find(b []byte, from int) (at, end, value int) {
 	return -1, 0, 0
 }
 
-// longest is the longest of the texts that begins at a place; -1: none.
+// longest returns the longest string that begins at a position; value is -1 if there is none.
 func (f *finder) longest(b []byte, at int) (end, value int) {
 	value = -1
 	for n, i := int32(0), at; i < len(b); {
@@ -80,10 +80,10 @@ func (f *finder) longest(b []byte, at int) (end, value int) {
 	return end, value
 }
 
-// cutOut calls token for every added token that f finds in b, and text for what is
-// between them, with the place where that begins.
+// cutOut calls token for every added token that f finds in b, and text for the parts between
+// them, with their position.
 func (t *Tokenizer) cutOut(f *finder, b []byte, text func(b []byte, at int), token func(a *Added)) {
-	pos, from := 0, 0 // what has been told, and where to look
+	pos, from := 0, 0 // end of the last call, and where to search
 	for {
 		start, end, value := f.find(b, from)
 		if start < 0 {
@@ -103,7 +103,7 @@ func (t *Tokenizer) cutOut(f *finder, b []byte, text func(b []byte, at int), tok
 		if start > pos {
 			text(b[pos:start], pos)
 		}
-		if start < end { // not in the white space that the one before took
+		if start < end { // unless in the white space of the previous token
 			token(a)
 		}
 		pos = end
@@ -113,23 +113,23 @@ func (t *Tokenizer) cutOut(f *finder, b []byte, text func(b []byte, at int), tok
 	}
 }
 
-// touches tells whether a character of a word is beside b[start:end].
+// touches reports whether b[start:end] is adjacent to a character of a word.
 func touches(b []byte, start, end int) bool {
 	last, n := utf8.DecodeLastRune(b[:start])
 	next, m := utf8.DecodeRune(b[end:])
 	return n > 0 && classes[last]&word != 0 || m > 0 && classes[next]&word != 0
 }
 
-// splits tells whether a text has white space behind something else: what has, may
-// go across a place where Cut cuts.
+// splits reports whether a text has white space after another character, so that it could
+// extend over a position returned by Cut.
 func splits(s string) bool {
-	was := true
+	wasSpace := true
 	for _, r := range s {
-		is := unicode.IsSpace(r)
-		if is && !was {
+		isSpace := unicode.IsSpace(r)
+		if isSpace && !wasSpace {
 			return true
 		}
-		was = is
+		wasSpace = isSpace
 	}
 	return false
 }

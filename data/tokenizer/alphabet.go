@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// Alphabet is how vocabularies write a byte: those that print in Latin-1 stand for
-// themselves, the others, in order, are U+0100 and on.
+// Alphabet maps bytes to the characters that represent them in vocabularies: printable Latin-1
+// characters represent themselves; the other bytes are mapped, in order, to U+0100 and on.
 var Alphabet = func() (t [256]rune) {
 	more := rune(256)
 	for b := range rune(256) {
@@ -19,7 +19,7 @@ var Alphabet = func() (t [256]rune) {
 	return t
 }()
 
-// byteOf is Alphabet the other way.
+// byteOf is the inverse of Alphabet.
 var byteOf = func() map[rune]byte {
 	m := make(map[rune]byte, 256)
 	for b, r := range Alphabet {
@@ -28,8 +28,8 @@ var byteOf = func() map[rune]byte {
 	return m
 }()
 
-// Literal is the bytes of a token written in that alphabet; ok is false for one
-// that is not, and then it is the token as it is.
+// Literal returns the bytes of a token written in Alphabet. If the token has other characters,
+// Literal returns it unchanged, and ok is false.
 func Literal(s string) (text string, ok bool) {
 	b := make([]byte, 0, utf8.RuneCountInString(s))
 	for _, r := range s {
@@ -42,7 +42,7 @@ func Literal(s string) (text string, ok bool) {
 	return string(b), true
 }
 
-// Printed writes a token in the alphabet.
+// Printed returns a token written in Alphabet.
 func Printed(s string) string {
 	var b strings.Builder
 	for _, c := range []byte(s) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// used is the processor seconds of this process.
+// used returns the processor seconds of this process.
 func used(b *testing.B) float64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -16,8 +16,8 @@ func used(b *testing.B) float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
-// BenchmarkEncode encodes text.txt of ZEROTH_TOKENIZERS. MB/cpu-s is what counts on a
-// machine with other work.
+// BenchmarkEncode encodes text.txt of ZEROTH_TOKENIZERS. On a machine with other work, compare
+// MB/cpu-s.
 func BenchmarkEncode(b *testing.B) {
 	text, err := os.ReadFile(filepath.Join(os.Getenv("ZEROTH_TOKENIZERS"), "text.txt"))
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// class is what the regular expressions of pre-tokenizers ask of a character: one
-// of four kinds, and bits beside it.
+// class classifies a character for the regular expressions of pre-tokenizers: one of four
+// kinds, plus flags.
 type class = uint8
 
 const (
@@ -16,21 +16,21 @@ const (
 	letter class = 1 // \p{L}
 	number class = 2 // \p{N}
 	space  class = 3 // \s
-	kind   class = 3 // the bits of these
+	kind   class = 3 // mask of the kinds
 
 	upper class = 4  // \p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}
 	lower class = 8  // \p{Ll}\p{Lm}\p{Lo}\p{M}
-	word  class = 16 // what an added token with single_word must not touch
-	moves class = 32 // NFC may change it, move it, or compose it with what is before
+	word  class = 16 // an added token with single_word must not touch it
+	moves class = 32 // NFC may change it, move it, or compose it with preceding characters
 )
 
-// runs are the classes of all characters in order: a class, and how many
-// characters in a row have it as a varint.
+// runs encodes the classes of all characters in order: a class, and as a varint the number of
+// consecutive characters that have it.
 //
 //go:embed classes.bin
 var runs []byte
 
-// classes is a class by character, once load has been called.
+// classes maps characters to classes, after load was called.
 var classes *[utf8.MaxRune + 1]class
 
 var load = sync.OnceFunc(func() {
@@ -44,7 +44,7 @@ var load = sync.OnceFunc(func() {
 		b = b[1+size:]
 	}
 	if at != len(t) {
-		panic("tokenizer: classes.bin has not all characters")
+		panic("tokenizer: classes.bin does not cover all characters")
 	}
 	classes = t
 })

@@ -6,11 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// decode turns the tokens of a text into other ones, of which the text is made.
+// decode transforms the tokens of a text on the way to its final form.
 type decode func(tokens []string) []string
 
-// Decode is the text of ids, without those that no token has; plain leaves special
-// tokens out.
+// Decode returns the text of ids, skipping unknown ids and, if plain is set, special tokens.
 func (t *Tokenizer) Decode(ids []int32, plain bool) string {
 	tokens := make([]string, 0, len(ids))
 	for _, id := range ids {
@@ -21,7 +20,7 @@ func (t *Tokenizer) Decode(ids []int32, plain bool) string {
 	for _, f := range t.decoder {
 		tokens = f(tokens)
 	}
-	return strings.Join(tokens, t.joined)
+	return strings.Join(tokens, t.separator)
 }
 
 func (t *Tokenizer) readDecoder(s step) error {
@@ -37,7 +36,7 @@ func (t *Tokenizer) readDecoder(s step) error {
 		t.decoder = append(t.decoder, f)
 	}
 	if s.kind() != "" {
-		t.joined = ""
+		t.separator = ""
 	}
 	return nil
 }
@@ -64,11 +63,10 @@ func decoder(s step) (decode, error) {
 		m, err := readMetaspace(s)
 		return m.decode, err
 	}
-	return nil, s.refuse("it decodes by %.40q", s.kind())
+	return nil, s.refuse("type %.40q", s.kind())
 }
 
-// fromBytes joins tokens in the alphabet of bytes. A token with a character outside
-// it stands for itself.
+// fromBytes joins tokens written in Alphabet. A token with other characters is used verbatim.
 func fromBytes(tokens []string) []string {
 	var b []byte
 	for _, s := range tokens {
@@ -78,8 +76,8 @@ func fromBytes(tokens []string) []string {
 	return []string{valid(b)}
 }
 
-// valid is text as Rust's from_utf8_lossy makes it: a U+FFFD for each longest part
-// of a character.
+// valid converts b to valid UTF-8 like Rust's from_utf8_lossy: each maximal incomplete
+// character becomes one U+FFFD.
 func valid(b []byte) string {
 	var out strings.Builder
 	for len(b) > 0 {
@@ -89,14 +87,14 @@ func valid(b []byte) string {
 			continue
 		}
 		out.WriteRune(utf8.RuneError)
-		b = b[begun(b):]
+		b = b[incomplete(b):]
 	}
 	return out.String()
 }
 
-// begun is the length of the part of a character that b begins with, at least 1.
-func begun(b []byte) int {
-	low, high, more := byte(0x80), byte(0xbf), 0 // of the second byte, and how many follow
+// incomplete returns the length of the incomplete character at the beginning of b, at least 1.
+func incomplete(b []byte) int {
+	low, high, more := byte(0x80), byte(0xbf), 0 // range of the second byte, and the number of bytes that follow the first
 	switch c := b[0]; {
 	case c >= 0xc2 && c <= 0xdf:
 		more = 1
@@ -123,8 +121,8 @@ func begun(b []byte) int {
 	return n
 }
 
-// fallBack joins runs of tokens such as <0x0A>; one that is no UTF-8 becomes a
-// U+FFFD a byte.
+// fallBack joins runs of tokens such as <0x0A>; in a run that is not UTF-8 each byte becomes a
+// U+FFFD.
 func fallBack(tokens []string) (out []string) {
 	var run []byte
 	flush := func() {
@@ -151,7 +149,7 @@ func fallBack(tokens []string) (out []string) {
 	return out
 }
 
-// trim takes a character away from the ends of tokens, so many times.
+// trim strips a character from the ends of tokens, up to a given number of times.
 func trim(s step) (decode, error) {
 	content, err := s.text("content")
 	start, err2 := s.count("start")
@@ -162,7 +160,7 @@ func trim(s step) (decode, error) {
 		}
 	}
 	if content == "" {
-		return nil, s.refuse("it strips an empty text")
+		return nil, s.refuse("stripping an empty text")
 	}
 	return func(tokens []string) []string {
 		for i, s := range tokens {
@@ -178,8 +176,8 @@ func trim(s step) (decode, error) {
 	}, nil
 }
 
-// decode makes spaces of marks; those of the first token are the text's own
-// beginning, and go.
+// decode replaces marks by spaces, and removes those of the first token if the mark before the
+// text is not part of it.
 func (m metaspace) decode(tokens []string) []string {
 	for i, s := range tokens {
 		if i == 0 && m.scheme != "never" {

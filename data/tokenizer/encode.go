@@ -6,33 +6,33 @@ import (
 	"unicode/utf8"
 )
 
-// Encode is the ids of a text, without what the template puts around it.
+// Encode returns the ids of a text, without the tokens the template puts around it.
 func (t *Tokenizer) Encode(text []byte) []uint32 {
 	return t.NewEncoder().Append(nil, text, false)
 }
 
-// Encoder is the memory of one goroutine that encodes.
+// Encoder is the state of one encoding goroutine.
 type Encoder struct {
 	*Tokenizer
-	known  map[string]span // pieces met before, at most maxKnown
-	kept   []uint32        // their ids
-	merger Merger
-	marked []byte
+	cache     map[string]span // cache of pieces encoded before, at most maxKnown
+	cachedIDs []uint32        // their ids
+	merger    Merger
+	marked    []byte
 }
 
 // span is a part of Encoder.kept.
 type span struct{ from, to uint32 }
 
 const (
-	maxKnown      = 1 << 16 // pieces: some 10 MB
-	maxKnownBytes = 64      // longer pieces seldom come twice
+	maxKnown      = 1 << 16 // pieces, about 10 MB
+	maxKnownBytes = 64      // longer pieces rarely repeat
 )
 
-// NewEncoder is an encoder that has met no text yet.
-func (t *Tokenizer) NewEncoder() *Encoder { return &Encoder{Tokenizer: t, known: map[string]span{}} }
+// NewEncoder returns an encoder with an empty cache.
+func (t *Tokenizer) NewEncoder() *Encoder { return &Encoder{Tokenizer: t, cache: map[string]span{}} }
 
-// Append adds the ids of a text to ids. A text that goes on from one before, cut
-// where Cut says, is continued.
+// Append appends the ids of a text to ids. Set continued if text continues a previous text that
+// was split at a position returned by Cut.
 func (e *Encoder) Append(ids []uint32, text []byte, continued bool) []uint32 {
 	token := func(a *Added) { ids = append(ids, a.ID) }
 	e.cutOut(&e.raw, text, func(b []byte, at int) {
@@ -51,8 +51,8 @@ func (t *Tokenizer) normalize(b []byte, continued bool) []byte {
 	return b
 }
 
-// segment adds the ids of normalized text without an added token; first is set if
-// it begins the whole text.
+// segment appends the ids of normalized text without added tokens; first is set if it begins
+// the whole text.
 func (e *Encoder) segment(ids []uint32, b []byte, first bool) []uint32 {
 	if e.meta != nil {
 		e.marked = e.meta.apply(e.marked[:0], b, first)
@@ -80,47 +80,47 @@ func (e *Encoder) pieces(ids []uint32, b []byte, cuts []cut) []uint32 {
 }
 
 func (e *Encoder) piece(ids []uint32, p []byte) []uint32 {
-	if s, ok := e.known[string(p)]; ok {
-		return append(ids, e.kept[s.from:s.to]...)
+	if s, ok := e.cache[string(p)]; ok {
+		return append(ids, e.cachedIDs[s.from:s.to]...)
 	}
 	from := len(ids)
-	if id, ok := e.ids[string(p)]; ok && e.whole {
+	if id, ok := e.ids[string(p)]; ok && e.ignoreMerges {
 		ids = append(ids, id)
 	} else {
 		ids = e.merge(ids, p)
 	}
 	if len(p) <= maxKnownBytes {
-		if len(e.known) == maxKnown {
-			clear(e.known)
-			e.kept = e.kept[:0]
+		if len(e.cache) == maxKnown {
+			clear(e.cache)
+			e.cachedIDs = e.cachedIDs[:0]
 		}
-		at := uint32(len(e.kept))
-		e.kept = append(e.kept, ids[from:]...)
-		e.known[string(p)] = span{at, uint32(len(e.kept))}
+		at := uint32(len(e.cachedIDs))
+		e.cachedIDs = append(e.cachedIDs, ids[from:]...)
+		e.cache[string(p)] = span{at, uint32(len(e.cachedIDs))}
 	}
 	return ids
 }
 
-// merge adds the ids of a piece whose characters, or bytes, are tokens at first. As
-// in the reference, a character that is unknown comes after the bytes that characters
-// behind it fall back to.
+// merge appends the ids of a piece, starting from its characters or bytes as tokens. As in the
+// reference, an unknown character is added after the bytes of following characters that fall
+// back to bytes.
 func (e *Encoder) merge(ids []uint32, p []byte) []uint32 {
-	unknown := false // one is yet to come
+	unknown := false // an unknown character is pending
 	for len(p) > 0 {
 		n := 1
 		if !e.bytes {
 			_, n = utf8.DecodeRune(p)
 		}
 		id, ok := e.character(p[:n])
-		falls := !ok && e.falls && e.inBytes(p[:n])
-		if unknown && (ok || !falls && !e.fuse) {
+		fallsBack := !ok && e.fallsBack && e.inBytes(p[:n])
+		if unknown && (ok || !fallsBack && !e.fuse) {
 			e.merger.Push(uint32(e.unknown))
 			unknown = false
 		}
 		switch {
 		case ok:
 			e.merger.Push(id)
-		case falls:
+		case fallsBack:
 			for _, b := range p[:n] {
 				e.merger.Push(uint32(e.fallback[b]))
 			}
@@ -135,7 +135,7 @@ func (e *Encoder) merge(ids []uint32, p []byte) []uint32 {
 	return e.merger.Append(ids, &e.merges)
 }
 
-// character is the token of one.
+// character returns the token of a character, or of a byte if the alphabet is bytes.
 func (e *Encoder) character(c []byte) (uint32, bool) {
 	if e.bytes {
 		id := e.fallback[c[0]]
@@ -145,7 +145,7 @@ func (e *Encoder) character(c []byte) (uint32, bool) {
 	return id, ok
 }
 
-// inBytes tells whether all bytes of a character have a token.
+// inBytes reports whether all bytes of a character have a token.
 func (e *Encoder) inBytes(c []byte) bool {
 	for _, b := range c {
 		if e.fallback[b] < 0 {
@@ -155,23 +155,23 @@ func (e *Encoder) inBytes(c []byte) bool {
 	return true
 }
 
-// mark is how SentencePiece writes a space.
+// mark is SentencePiece's representation of a space.
 const mark = "▁"
 
-// cutWords cuts a text that no pre-tokenizer cuts before marks of spaces, if no
-// merge goes across such a place: the ids are the same, and words are met again.
+// cutWords splits text that has no pre-tokenizer before marks of spaces, if no merge extends
+// over such a position. The ids are the same, and the cache of pieces becomes effective.
 func (t *Tokenizer) cutWords() {
 	_, known := t.ids[mark]
-	if known && t.marked == mark && len(t.cuts) == 0 && !t.whole && !t.across {
+	if known && t.marked == mark && len(t.cuts) == 0 && !t.ignoreMerges && !t.mergesAcrossMarks {
 		t.cuts = []cut{{split: words(mark), words: true}}
 	}
 }
 
-// Cut is a place, at or behind one that is given, where a text may be cut so that
-// its parts have the ids of the whole: between a letter and a space. It is the
-// text's length if there is none.
+// Cut returns a position at or after at where a text may be split such that encoding the parts
+// gives the ids of the whole: between a letter and a space. It returns the length of the text
+// if there is none.
 func (t *Tokenizer) Cut(text []byte, at int) int {
-	if !t.parts || !slices.ContainsFunc(t.cuts, func(c cut) bool { return c.words }) {
+	if !t.splittable || !slices.ContainsFunc(t.cuts, func(c cut) bool { return c.words }) {
 		return len(text)
 	}
 	for at = max(at, 1); at < len(text); at++ {

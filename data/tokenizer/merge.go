@@ -6,24 +6,24 @@ import (
 	"math/rand/v2"
 )
 
-// Merges are the pairs of tokens that become one, and in which order: the lower
-// its rank, the earlier a pair merges. The zero value has none.
+// Merges maps pairs of tokens to the tokens they merge into, with a rank: pairs with a lower
+// rank merge first. The zero value is empty.
 type Merges struct {
-	keys   []uint64 // left<<32 | right, at hash(key) or behind; a power of two, at most half of it taken
+	keys   []uint64 // left<<32 | right, at hash(key) or after; the length is a power of two, at most half used
 	values []merge
 	n      int
 }
 
-// merge is what a pair of tokens becomes.
+// merge is the result of merging a pair of tokens.
 type merge struct{ rank, id uint32 }
 
-// noKey is a slot that is free; no vocabulary has such ids.
+// noKey marks a free slot; no vocabulary has such ids.
 const noKey = math.MaxUint64
 
-// factor is odd and drawn at the start: no file can make its keys collide.
+// factor is odd and random for each process, so that no file can provoke collisions.
 var factor = rand.Uint64() | 1
 
-// slot is where a key is, or would be.
+// slot returns the index of a key, or of the free slot for it.
 func (m *Merges) slot(key uint64) int {
 	i := int(key * factor >> (65 - bits.Len(uint(len(m.keys)))))
 	for m.keys[i] != key && m.keys[i] != noKey {
@@ -32,7 +32,7 @@ func (m *Merges) slot(key uint64) int {
 	return i
 }
 
-// Set makes a pair become a token; of equal pairs the last counts.
+// Set adds a merge. If the pair is already present, the last one wins.
 func (m *Merges) Set(left, right, rank, id uint32) {
 	if 2*m.n >= len(m.keys) {
 		m.grow()
@@ -60,13 +60,13 @@ func (m *Merges) grow() {
 	}
 }
 
-// Has tells whether a pair becomes one.
+// Has reports whether a pair merges.
 func (m *Merges) Has(left, right uint32) bool {
 	_, ok := m.get(left, right)
 	return ok
 }
 
-// get is what a pair becomes.
+// get returns the merge of a pair.
 func (m *Merges) get(left, right uint32) (merge, bool) {
 	if m.n == 0 {
 		return merge{}, false
@@ -76,22 +76,20 @@ func (m *Merges) get(left, right uint32) (merge, bool) {
 	return m.values[i], m.keys[i] == key
 }
 
-// Merger merges the tokens of one piece at a time; it is the memory of one
-// goroutine.
+// Merger merges the tokens of one piece at a time. It serves one goroutine.
 type Merger struct {
 	nodes []node
 	heap  heap
 }
 
-// node is a token of a piece while its pairs are merged; nodes are a list in both
-// directions, linked by index.
+// node is a token of a piece during merging; nodes form a doubly linked list by index.
 type node struct {
 	id         uint32
 	prev, next int32 // -1 at the ends
 	rank       uint32
 }
 
-// noRank marks a token that does not merge with the next one, or is no more.
+// noRank marks a token that does not merge with the next one, or was merged away.
 const noRank = math.MaxUint32
 
 // Push adds a token to the piece.
@@ -100,9 +98,9 @@ func (g *Merger) Push(id uint32) {
 	g.nodes = append(g.nodes, node{id, i - 1, i + 1, noRank})
 }
 
-// Append merges the piece as long as there is a pair that merges, of the pairs of
-// lowest rank the leftmost first, appends its tokens to ids, and begins a new one.
-// It is O(n log n) for n tokens, so that a megabyte without a space is no trap.
+// Append merges the piece, always the leftmost of the pairs with the lowest rank, appends its
+// tokens to ids, and begins a new piece. It takes O(n log n) for n tokens, so that even a
+// megabyte without spaces is fast.
 func (g *Merger) Append(ids []uint32, m *Merges) []uint32 {
 	if len(g.nodes) == 0 {
 		return ids
@@ -116,7 +114,7 @@ func (g *Merger) Append(ids []uint32, m *Merges) []uint32 {
 		i := int32(uint32(top))
 		n := &g.nodes[i]
 		if n.rank != uint32(top>>32) {
-			continue // the pair has changed since
+			continue // the pair changed after it was offered
 		}
 		next := &g.nodes[n.next]
 		into, _ := m.get(n.id, next.id)
@@ -137,7 +135,7 @@ func (g *Merger) Append(ids []uint32, m *Merges) []uint32 {
 	return ids
 }
 
-// offer looks up the pair that begins at node i.
+// offer adds the pair that begins at node i to the heap, if it merges.
 func (g *Merger) offer(i int32, m *Merges) {
 	n := &g.nodes[i]
 	n.rank = noRank
@@ -150,7 +148,7 @@ func (g *Merger) offer(i int32, m *Merges) {
 	}
 }
 
-// heap is a binary heap, smallest first, of rank<<32 | position.
+// heap is a binary min-heap of rank<<32 | position.
 type heap []uint64
 
 func (h *heap) push(x uint64) {

@@ -10,20 +10,20 @@ import (
 	"unicode/utf8"
 )
 
-// The reference composes as Unicode 9 does. Libraries of later versions order and
-// compose more marks, put U+034F into long runs of them, or compose U+10041 as if it
-// were A (golang.org/x/text v0.28.0), so the algorithm is here, with the reference's
-// tables (Unicode Standard Annex 15).
+// The reference composes as in Unicode 9. Other libraries, based on later versions, order and
+// compose more marks, insert U+034F into long runs of them, or compose U+10041 as if it were A
+// (golang.org/x/text v0.28.0). So we implement the algorithm (Unicode Standard Annex 15) with
+// the reference's tables.
 
-// composing are lines of three kinds: what a character decomposes into (=), the
-// class of a mark (#), and what two characters compose into (+).
+// composing has lines of three kinds: the decomposition of a character (=), the class of a mark
+// (#), and the composition of two characters (+).
 //
 //go:embed nfc.txt
 var composing string
 
 var (
-	decomposed = map[rune][]rune{}  // all the way
-	markClass  = map[rune]int{}     // canonical combining class; 0 of all others
+	decomposed = map[rune][]rune{}  // complete decompositions
+	markClass  = map[rune]int{}     // canonical combining class; 0 for all others
 	composed   = map[[2]rune]rune{} // primary composites
 )
 
@@ -48,7 +48,7 @@ var loadNFC = sync.OnceFunc(func() {
 	}
 })
 
-// nfc is the text as the reference composes it: the text itself where nothing
+// nfc returns the NFC form of a text as in the reference, or the text itself if nothing
 // changes.
 func nfc(b []byte) []byte {
 	at := nextMove(b, 0)
@@ -57,7 +57,7 @@ func nfc(b []byte) []byte {
 	}
 	out := make([]byte, 0, len(b)+len(b)/8)
 	for len(b) > 0 {
-		_, n := utf8.DecodeLastRune(b[:at]) // the last character that stays
+		_, n := utf8.DecodeLastRune(b[:at]) // the last character before it
 		out = append(out, b[:at-n]...)
 		end := at
 		for end < len(b) {
@@ -77,8 +77,8 @@ func nfc(b []byte) []byte {
 	return out
 }
 
-// nextMove is where the next character is, from a place on, that may compose with
-// one before it, change its place or become another.
+// nextMove returns the position, from a given one on, of the next character that may compose
+// with a previous one, move, or change.
 func nextMove(b []byte, from int) int {
 	for from < len(b) {
 		if b[from] < utf8.RuneSelf {
@@ -94,14 +94,14 @@ func nextMove(b []byte, from int) int {
 	return len(b)
 }
 
-// compose adds a character and those that move behind it: decomposed, the marks in
-// the order of their classes, and each composed with the last character that is no
-// mark, unless one of its class or a higher one, or another character, is between.
+// compose appends a character and the following ones that may move: decomposed, with marks
+// sorted by class, and each composed with the last starter, unless a mark of the same or a
+// higher class, or another starter, is between.
 func compose(out, b []byte) []byte {
 	var all []rune
 	for i := 0; i < len(b); {
 		r, n := utf8.DecodeRune(b[i:])
-		if r == utf8.RuneError && n == 1 { // no UTF-8, and no mark: it ends a run
+		if r == utf8.RuneError && n == 1 { // not UTF-8, and not a mark: it ends a run
 			return append(append(out, string(recompose(all))...), b[i:]...)
 		}
 		all = decompose(all, r)
@@ -140,12 +140,12 @@ func recompose(all []rune) []rune {
 		slices.SortStableFunc(all[i:end], func(a, b rune) int { return cmp.Compare(markClass[a], markClass[b]) })
 		i = end
 	}
-	starter, last := -1, 0 // what marks compose with; the class of what was kept last
+	starter, last := -1, 0 // index marks compose with; class of the last character kept
 	kept := all[:0]
 	for _, r := range all {
 		class := markClass[r]
 		if starter >= 0 && (starter == len(kept)-1 || last > 0 && last < class) {
-			if both := together(kept[starter], r); both > 0 {
+			if both := composite(kept[starter], r); both > 0 {
 				kept[starter] = both
 				continue
 			}
@@ -158,8 +158,8 @@ func recompose(all []rune) []rune {
 	return kept
 }
 
-// together is what two characters compose into; 0 if they stay two.
-func together(a, b rune) rune {
+// composite returns the composition of two characters, or 0.
+func composite(a, b rune) rune {
 	l, v := a-firstL, b-firstV
 	if l >= 0 && l < countL && v >= 0 && v < countV {
 		return firstS + (l*countV+v)*countT

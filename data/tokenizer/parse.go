@@ -9,65 +9,64 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// Limits of a tokenizer.json, of whose size its reader takes care.
+// Limits of a tokenizer.json. The caller limits its size.
 const (
 	maxVocab  = 1 << 20 // ids
 	maxMerges = 1 << 20
 	maxAdded  = 1 << 16
-	maxToken  = 1 << 10 // bytes that a token stands for
+	maxToken  = 1 << 10 // bytes of a token's text
 )
 
-// Tokenizer is what one tokenizer.json says. It does not change and may be used by
-// many goroutines at once.
+// Tokenizer is a parsed tokenizer.json. It is immutable and safe for concurrent use.
 type Tokenizer struct {
 	added       []Added
-	raw, normed finder // indices of added, by the pass that finds them
+	raw, normed finder // finders of added, in the original and in the normalized text
 
 	normalizers []normalizer
-	meta        *metaspace // nil if there is none
-	marked      string     // what spaces become; empty: they stay
+	meta        *metaspace // nil if none
+	marked      string     // replacement of spaces; "" if they stay
 	cuts        []cut
-	removes     bool // normalizing may leave out text
-	parts       bool // nothing that is looked for goes from other text into white space
-	bytes       bool // the model's alphabet is bytes (ByteLevel), else characters
+	removes     bool // normalizing may remove text
+	splittable  bool // no searched string extends from other text into white space
+	bytes       bool // the model's alphabet is bytes (ByteLevel) rather than characters
 
-	ids      map[string]uint32 // by text; with bytes, of the bytes they stand for
-	merges   Merges
-	fallback [256]int64 // id of a byte; -1: none
-	falls    bool       // characters without a token become bytes
-	unknown  int64      // id; -1: none
-	fuse     bool       // unknown characters in a row are one token
-	whole    bool       // a piece that is a token is not merged
-	across   bool       // a merge goes from other text into mark
+	ids               map[string]uint32 // by text; if bytes is set, by the bytes represented
+	merges            Merges
+	fallback          [256]int64 // id of a byte, or -1
+	fallsBack         bool       // characters without a token fall back to bytes
+	unknown           int64      // id, or -1
+	fuse              bool       // consecutive unknown characters become one token
+	ignoreMerges      bool       // a piece that is a token is not merged
+	mergesAcrossMarks bool       // some merge extends from other text into mark
 
-	before, after []uint32 // what the template puts around a text
+	before, after []uint32 // ids the template puts around a text
 
-	tokens  []string // by id, as they are written; "" where an id has none
-	model   int      // ids of the model's own vocabulary are below it
-	special []bool   // by id
-	decoder []decode
-	joined  string // what is between tokens without a decoder
+	tokens    []string // by id, as written; "" if an id has none
+	model     int      // exclusive upper bound of ids in the model's own vocabulary
+	special   []bool   // by id
+	decoder   []decode
+	separator string // separator of tokens if there is no decoder
 
-	// specials are left out where Decode is asked to: by their text, so that one whose
-	// text is changed by normalizing is not, as in the reference.
+	// specials are skipped by Decode if plain. They are identified by their text, so that, as in
+	// the reference, a token that normalizing changes is not skipped.
 	specials map[string]bool
 }
 
-// Added is a token that is found in a text before it is cut.
+// Added is a token that is matched in a text before the text is split.
 type Added struct {
 	ID          uint32
 	Content     string
-	SingleWord  bool // it counts only where no letter or digit touches it
-	SpaceBefore bool // white space before it belongs to it
-	SpaceAfter  bool // and behind it
-	Normalized  bool // it is found in normalized text
+	SingleWord  bool // matches only if no letter or digit is adjacent
+	SpaceBefore bool // includes white space before it
+	SpaceAfter  bool // includes white space after it
+	Normalized  bool // matched in normalized text
 	Special     bool
 }
 
-// Parse reads a tokenizer.json. Its error names the part that is not done here.
+// Parse reads a tokenizer.json. Its error names the unsupported part.
 func Parse(text []byte) (*Tokenizer, error) {
 	load()
-	t := &Tokenizer{unknown: -1, parts: true, joined: " ", specials: map[string]bool{}}
+	t := &Tokenizer{unknown: -1, splittable: true, separator: " ", specials: map[string]bool{}}
 	f := fileReader{Reader: jsonread.New(text), model: modelReader{ids: map[string]uint32{}}}
 	if err := f.read(); err != nil {
 		return nil, err
@@ -91,7 +90,7 @@ func Parse(text []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// fileReader reads the file's parts, in whatever order they come.
+// fileReader reads the parts of the file in any order.
 type fileReader struct {
 	*jsonread.Reader
 	steps map[string]jsonread.Value
@@ -111,7 +110,7 @@ func (f *fileReader) read() error {
 	seen := false
 	err := f.Fields(map[string]func() error{
 		"version":    f.readVersion,
-		"truncation": nil, "padding": nil, // of batches; programs set them for each
+		"truncation": nil, "padding": nil, // concern batches; programs set them for each batch
 		"normalizer": one("normalizer"), "pre_tokenizer": one("pre_tokenizer"), "post_processor": one("post_processor"), "decoder": one("decoder"),
 		"added_tokens": f.readAdded,
 		"model":        func() error { seen = true; return f.model.read() },
@@ -120,7 +119,7 @@ func (f *fileReader) read() error {
 		err = f.End()
 	}
 	if err == nil && !seen {
-		err = f.Wrong("there is no model")
+		err = f.Wrong("no model")
 	}
 	return err
 }
@@ -165,15 +164,15 @@ func (f *fileReader) readAdded() error {
 type modelReader struct {
 	*jsonread.Reader
 	kind           string
-	unknown        string // no token: it counts for nothing
+	unknown        string // ignored if it is not a token
 	fuse, fallback bool
-	whole          bool
+	ignoreMerges   bool
 	prefix, suffix string
 	dropout        string
 	ids            map[string]uint32
 	merges         [][3]uint32      // left, right, both
-	early          *jsonread.Reader // of merges that came before the vocabulary
-	foreign        string           // a key of another type of model
+	early          *jsonread.Reader // at the merges, if they came before the vocabulary
+	otherModel     string           // a key of another model type
 }
 
 func (m *modelReader) read() error {
@@ -196,7 +195,7 @@ func (m *modelReader) read() error {
 	return m.Fields(map[string]func() error{
 		"type": text(&m.kind), "unk_token": text(&m.unknown),
 		"continuing_subword_prefix": text(&m.prefix), "end_of_word_suffix": text(&m.suffix),
-		"fuse_unk": flag(&m.fuse), "byte_fallback": flag(&m.fallback), "ignore_merges": flag(&m.whole),
+		"fuse_unk": flag(&m.fuse), "byte_fallback": flag(&m.fallback), "ignore_merges": flag(&m.ignoreMerges),
 		"vocab": m.readVocab, "merges": m.readMerges,
 		"dropout": func() (err error) {
 			if !m.Null() {
@@ -204,21 +203,21 @@ func (m *modelReader) read() error {
 			}
 			return err
 		},
-		"unk_id": m.pass("unk_id"), "max_input_chars_per_word": m.pass("max_input_chars_per_word"), // of other models
+		"unk_id": m.pass("unk_id"), "max_input_chars_per_word": m.pass("max_input_chars_per_word"), // keys of other models
 	})
 }
 
-// pass passes over what a model of another type has; check names it.
+// pass skips a key of another model type; check reports it.
 func (m *modelReader) pass(key string) func() error {
 	return func() error {
-		m.foreign = key
+		m.otherModel = key
 		_, err := m.Raw()
 		return err
 	}
 }
 
 func (m *modelReader) readVocab() error {
-	if m.Next() != jsonread.Object { // as the Unigram's, which check names
+	if m.Next() != jsonread.Object { // such as the Unigram model's; check reports it
 		return m.pass("vocab")()
 	}
 	return m.Object(func(s string) error {
@@ -269,7 +268,7 @@ func (m *modelReader) readMerges() error {
 			line, err := m.String()
 			left, right, ok := strings.Cut(line, " ")
 			if err == nil && (!ok || strings.Contains(right, " ")) {
-				err = m.Wrong("%.80q is not two tokens with a space between", line)
+				err = m.Wrong("%.80q is not two tokens separated by a space", line)
 			}
 			if err != nil {
 				return err
@@ -293,7 +292,7 @@ func (m *modelReader) addMerge(left, right string) error {
 	return nil
 }
 
-// check refuses models that are not done here.
+// check refuses unsupported models.
 func (m *modelReader) check() error {
 	if m.early != nil && len(m.ids) > 0 {
 		m.Reader = m.early
@@ -304,24 +303,24 @@ func (m *modelReader) check() error {
 	dropout, err := strconv.ParseFloat("0"+m.dropout, 64)
 	switch {
 	case m.kind != "BPE" && m.kind != "":
-		return fmt.Errorf("model: its type is %.40q; only BPE runs here", m.kind)
-	case m.foreign != "":
-		return fmt.Errorf("model: %s is not as a BPE has it", m.foreign)
+		return fmt.Errorf("model: type %.40q is not supported; only BPE is", m.kind)
+	case m.otherModel != "":
+		return fmt.Errorf("model: %s is not valid for BPE", m.otherModel)
 	case len(m.ids) == 0:
-		return fmt.Errorf("model: there is no vocabulary")
+		return fmt.Errorf("model: no vocabulary")
 	case err != nil || dropout != 0:
-		return fmt.Errorf("model: dropout is %.20s; merges are not dropped at random here", m.dropout)
+		return fmt.Errorf("model: dropout %.20s is not supported", m.dropout)
 	case m.prefix != "" || m.suffix != "":
-		return fmt.Errorf("model: the parts of words are marked (continuing_subword_prefix %.20q, end_of_word_suffix %.20q), which is not done here", m.prefix, m.suffix)
+		return fmt.Errorf("model: marking parts of words (continuing_subword_prefix %.20q, end_of_word_suffix %.20q) is not supported", m.prefix, m.suffix)
 	}
 	return nil
 }
 
-// setModel takes the vocabulary and the merges.
+// setModel sets the vocabulary and the merges.
 func (t *Tokenizer) setModel(m *modelReader) error {
-	t.fuse, t.falls, t.whole = m.fuse, m.fallback, m.whole
-	if t.bytes && t.falls {
-		return fmt.Errorf("model: byte_fallback of a vocabulary of bytes, which is not done here")
+	t.fuse, t.fallsBack, t.ignoreMerges = m.fuse, m.fallback, m.ignoreMerges
+	if t.bytes && t.fallsBack {
+		return fmt.Errorf("model: byte_fallback with a byte-level vocabulary is not supported")
 	}
 	if id, ok := m.ids[m.unknown]; ok {
 		t.unknown = int64(id)
@@ -331,7 +330,7 @@ func (t *Tokenizer) setModel(m *modelReader) error {
 	}
 	for rank, x := range m.merges {
 		t.merges.Set(x[0], x[1], uint32(rank), x[2])
-		t.across = t.across || strings.Contains(strings.TrimLeft(t.tokens[x[2]], mark), mark)
+		t.mergesAcrossMarks = t.mergesAcrossMarks || strings.Contains(strings.TrimLeft(t.tokens[x[2]], mark), mark)
 	}
 	t.model = len(t.tokens)
 	return t.complete()
@@ -367,37 +366,37 @@ func (t *Tokenizer) setToken(id uint32, s string) error {
 	for int(id) >= len(t.tokens) {
 		t.tokens = append(t.tokens, make([]string, 1+int(id)-len(t.tokens))...)
 	}
-	if is := t.tokens[id]; is != "" && is != s {
-		return fmt.Errorf("id %d is given to %.40q and to %.40q", id, min(is, s), max(is, s))
+	if old := t.tokens[id]; old != "" && old != s {
+		return fmt.Errorf("id %d is given to %.40q and to %.40q", id, min(old, s), max(old, s))
 	}
 	t.tokens[id] = s
 	return nil
 }
 
-// complete refuses a vocabulary by which text would be lost: the reference drops
-// what has no token.
+// complete refuses a vocabulary that would lose text: the reference drops characters without a
+// token.
 func (t *Tokenizer) complete() error {
 	if t.unknown >= 0 {
 		return nil
 	}
 	for b, id := range t.fallback {
-		never := b == 0xc0 || b == 0xc1 || b > 0xf4 // no UTF-8 has them
+		never := b == 0xc0 || b == 0xc1 || b > 0xf4 // never in UTF-8
 		switch {
 		case id >= 0 || never:
 		case t.bytes:
-			return fmt.Errorf("model: no token is the byte 0x%02x, and there is no unk_token: text with it would be lost", b)
+			return fmt.Errorf("model: no token for the byte 0x%02x and no unk_token: text would be lost", b)
 		default:
-			return fmt.Errorf("model: no token is <0x%02X>, and there is no unk_token: text with it would be lost", b)
+			return fmt.Errorf("model: no token <0x%02X> and no unk_token: text would be lost", b)
 		}
 	}
-	if !t.bytes && !t.falls {
-		return fmt.Errorf("model: there is neither byte_fallback nor an unk_token: characters without a token would be lost")
+	if !t.bytes && !t.fallsBack {
+		return fmt.Errorf("model: neither byte_fallback nor unk_token: characters without a token would be lost")
 	}
 	return nil
 }
 
-// setAdded takes the added tokens. The reference gives a token that the vocabulary
-// has that id, and others the next free one, whatever the file says.
+// setAdded adds the added tokens. Whatever ids the file gives, the reference uses the id in the
+// vocabulary or, for a new token, the next free one.
 func (t *Tokenizer) setAdded(all []Added, vocab int) error {
 	byText := make(map[string]uint32, len(t.tokens))
 	for id, s := range t.tokens {
@@ -411,7 +410,7 @@ func (t *Tokenizer) setAdded(all []Added, vocab int) error {
 			return fmt.Errorf("added_tokens: id %d is an empty token", a.ID)
 		}
 		if seen[a.Content] {
-			return fmt.Errorf("added_tokens: %.40q is there twice", a.Content)
+			return fmt.Errorf("added_tokens: duplicate token %.40q", a.Content)
 		}
 		seen[a.Content] = true
 		id, ok := byText[a.Content]
@@ -419,7 +418,7 @@ func (t *Tokenizer) setAdded(all []Added, vocab int) error {
 			id = uint32(next)
 		}
 		if id != a.ID {
-			return fmt.Errorf("added_tokens: %.40q has the id %d, and the reference makes it %d; programs would disagree on it", a.Content, a.ID, id)
+			return fmt.Errorf("added_tokens: %.40q has id %d, but the reference gives it id %d; programs would disagree", a.Content, a.ID, id)
 		}
 		next = max(next, int(id)+1)
 		if next > maxVocab {
@@ -437,12 +436,12 @@ func (t *Tokenizer) add(a Added) {
 	i := len(t.added)
 	t.added = append(t.added, a)
 	if a.Normalized {
-		t.tokens[a.ID] = string(t.normalize([]byte(a.Content), false)) // so the reference decodes it
+		t.tokens[a.ID] = string(t.normalize([]byte(a.Content), false)) // as the reference decodes it
 		t.normed.add(t.tokens[a.ID], i)
 	} else {
 		t.raw.add(a.Content, i)
 	}
-	t.parts = t.parts && !splits(a.Content)
+	t.splittable = t.splittable && !splits(a.Content)
 	for int(a.ID) >= len(t.special) {
 		t.special = append(t.special, false)
 	}
@@ -452,17 +451,17 @@ func (t *Tokenizer) add(a Added) {
 	}
 }
 
-// Added are the tokens that are found in a text before it is cut.
+// Added returns the tokens that are matched in a text before it is split.
 func (t *Tokenizer) Added() []Added { return t.added }
 
-// Vocab is one more than the largest id.
+// Vocab returns the largest id plus one.
 func (t *Tokenizer) Vocab() int { return len(t.tokens) }
 
-// Model is one more than the largest id of the model's own vocabulary: it may be
-// less than Vocab, where tokens are added that a network does not know.
+// Model returns the largest id of the model's own vocabulary plus one. It is less than Vocab if
+// tokens were added that the network may not know.
 func (t *Tokenizer) Model() int { return t.model }
 
-// ID is the id of an added token.
+// ID returns the id of an added token.
 func (t *Tokenizer) ID(content string) (int32, bool) {
 	for _, a := range t.added {
 		if a.Content == content {
@@ -472,18 +471,18 @@ func (t *Tokenizer) ID(content string) (int32, bool) {
 	return 0, false
 }
 
-// Special tells whether an id is that of a special token.
+// Special reports whether an id is that of a special token.
 func (t *Tokenizer) Special(id uint32) bool { return int(id) < len(t.special) && t.special[id] }
 
-// IsGPT2 tells whether text is encoded as GPT-2's is and nothing else is done to it:
-// there is at most one added token, that which ends a text.
+// IsGPT2 reports whether text is encoded exactly as in GPT-2, with at most one added token,
+// which ends a text.
 func (t *Tokenizer) IsGPT2() bool {
 	return len(t.normalizers) == 0 && t.meta == nil && t.bytes && len(t.cuts) == 1 && t.cuts[0].gpt2 && !t.cuts[0].prefix &&
-		!t.whole && t.before == nil && t.after == nil && t.unknown < 0 &&
+		!t.ignoreMerges && t.before == nil && t.after == nil && t.unknown < 0 &&
 		(len(t.added) == 0 || len(t.added) == 1 && t.added[0].Special)
 }
 
-// Token is the token of an id as it is written; empty if there is none.
+// Token returns the token of an id as written in the file, or "".
 func (t *Tokenizer) Token(id int32) string {
 	if id < 0 || int(id) >= len(t.tokens) {
 		return ""
@@ -491,5 +490,5 @@ func (t *Tokenizer) Token(id int32) string {
 	return t.tokens[id]
 }
 
-// Around are the ids that the template puts before and after a text.
+// Around returns the ids that the template puts before and after a text.
 func (t *Tokenizer) Around() (before, after []uint32) { return t.before, t.after }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// base is a tokenizer of bytes, changed by a path of keys to a value in JSON; an
-// empty value takes the key away.
+// base returns a byte-level tokenizer with changes, each a path of keys and a value in JSON; an
+// empty value removes the key.
 func base(t testing.TB, changes ...string) []byte {
 	t.Helper()
 	vocab := map[string]any{}
@@ -42,7 +42,7 @@ func base(t testing.TB, changes ...string) []byte {
 	return text
 }
 
-// TestRefused: what is not done here is named, with its place.
+// TestRefused checks that errors name unsupported parts and their position.
 func TestRefused(t *testing.T) {
 	added := func(more string) string {
 		return `[{"id": 257, "content": "<x>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true` + more + `}]`
@@ -52,21 +52,21 @@ func TestRefused(t *testing.T) {
 		{"version", `"2.0"`, `the version is "2.0"; want "1.0"`},
 		{"truncation", `{"max_length": 5}`, ""},
 		{"surprise", `1`, `"surprise": unknown key; want added_tokens, decoder, model, `},
-		{"model", ``, "there is no model"},
-		{"model.type", `"Unigram"`, `model: its type is "Unigram"; only BPE runs here`},
-		{"model.type", `"WordPiece"`, `its type is "WordPiece"`},
-		{"model.unk_id", `0`, "model: unk_id is not as a BPE has it"},
-		{"model.dropout", `0.1`, "model: dropout is 0.1"},
+		{"model", ``, "no model"},
+		{"model.type", `"Unigram"`, `model: type "Unigram" is not supported; only BPE is`},
+		{"model.type", `"WordPiece"`, `type "WordPiece" is not supported`},
+		{"model.unk_id", `0`, "model: unk_id is not valid for BPE"},
+		{"model.dropout", `0.1`, "model: dropout 0.1 is not supported"},
 		{"model.dropout", `0.0`, ""},
-		{"model.end_of_word_suffix", `"</w>"`, "the parts of words are marked"},
-		{"model.continuing_subword_prefix", `"##"`, "the parts of words are marked"},
-		{"model.byte_fallback", `true`, "byte_fallback of a vocabulary of bytes"},
+		{"model.end_of_word_suffix", `"</w>"`, "marking parts of words"},
+		{"model.continuing_subword_prefix", `"##"`, "marking parts of words"},
+		{"model.byte_fallback", `true`, "byte_fallback with a byte-level vocabulary"},
 		{"model.more", `1`, `model."more": unknown key`},
-		{"model.vocab", `{}`, "there is no vocabulary"},
+		{"model.vocab", `{}`, "no vocabulary"},
 		{"model.vocab", `{"a": 0}`, "is not in the vocabulary"},
-		{"model.vocab", `{"t": 0, "h": 1, "th": 2}`, "no token is the byte 0x00"},
+		{"model.vocab", `{"t": 0, "h": 1, "th": 2}`, "no token for the byte 0x00"},
 		{"model.vocab", `{"t": 0, "h": 0, "th": 2}`, `id 0 is given to "h" and to "t"`},
-		{"model.vocab", `{"t": 0, "t": 1}`, `model.vocab: the key "t" is there twice`},
+		{"model.vocab", `{"t": 0, "t": 1}`, `model.vocab: duplicate key "t"`},
 		{"model.vocab", `{"t": 1048576}`, "1048576 where a number from 0 to 1048575 is wanted"},
 		{"model.vocab", `{"": 1}`, "id 1 is an empty token"},
 		{"model.vocab", `{"` + strings.Repeat("x", 1025) + `": 1}`, "longer than 1024 bytes"},
@@ -75,33 +75,33 @@ func TestRefused(t *testing.T) {
 		{"model.merges", `[["t", "h", "h"]]`, "a merge of more than two tokens"},
 		{"model.merges", `[["h", "t"]]`, `the merge of "h" and "t": "ht" is not in the vocabulary`},
 		{"model.merges", `[["t", "h"]]`, ""},
-		{"normalizer", `{"type": "Lowercase"}`, `normalizer: it normalizes text by "Lowercase"`},
-		{"normalizer", `{"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]}`, `normalizer.normalizers[1]: it normalizes text by "NFKC"`},
-		{"normalizer", `{"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""}`, "replaces what a regular expression matches"},
-		{"normalizer", `{"type": "Replace", "pattern": {"String": ""}, "content": ""}`, "replaces an empty text"},
-		{"normalizer", `{"type": "NFC", "form": 1}`, `NFC has the key "form"`},
+		{"normalizer", `{"type": "Lowercase"}`, `normalizer: type "Lowercase" is not supported`},
+		{"normalizer", `{"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]}`, `normalizer.normalizers[1]: type "NFKC" is not supported`},
+		{"normalizer", `{"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""}`, "replacing by a regular expression"},
+		{"normalizer", `{"type": "Replace", "pattern": {"String": ""}, "content": ""}`, "replacing an empty text"},
+		{"normalizer", `{"type": "NFC", "form": 1}`, `unknown key "form" of NFC`},
 		{"normalizer", `5`, "normalizer is a number, not an object"},
-		{"pre_tokenizer", `{"type": "Whitespace"}`, `it cuts text by "Whitespace"`},
-		{"pre_tokenizer", `{"type": "Digits", "individual_digits": false}`, "it keeps digits together"},
-		{"pre_tokenizer", `{"type": "Split", "pattern": {"Regex": "\\w+"}, "behavior": "Isolated", "invert": false}`, `by the regular expression "\\w+"`},
-		{"pre_tokenizer", `{"type": "Split", "pattern": {"String": "x"}, "behavior": "Isolated", "invert": false}`, `it cuts text at "x"`},
-		{"pre_tokenizer", `{"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Digits", "individual_digits": true}]}`, "pre_tokenizer.pretokenizers[1]: it cuts text behind ByteLevel"},
-		{"pre_tokenizer", `{"type": "Sequence", "pretokenizers": [{"type": "Metaspace", "replacement": "▁"}, {"type": "ByteLevel"}]}`, "a Metaspace with other steps"},
+		{"pre_tokenizer", `{"type": "Whitespace"}`, `type "Whitespace" is not supported`},
+		{"pre_tokenizer", `{"type": "Digits", "individual_digits": false}`, "keeping digits together"},
+		{"pre_tokenizer", `{"type": "Split", "pattern": {"Regex": "\\w+"}, "behavior": "Isolated", "invert": false}`, `the regular expression "\\w+"`},
+		{"pre_tokenizer", `{"type": "Split", "pattern": {"String": "x"}, "behavior": "Isolated", "invert": false}`, `splitting at "x"`},
+		{"pre_tokenizer", `{"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Digits", "individual_digits": true}]}`, "pre_tokenizer.pretokenizers[1]: a step after ByteLevel"},
+		{"pre_tokenizer", `{"type": "Sequence", "pretokenizers": [{"type": "Metaspace", "replacement": "▁"}, {"type": "ByteLevel"}]}`, "Metaspace combined with other steps"},
 		{"pre_tokenizer", `{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "last"}`, `the scheme "last"`},
 		{"pre_tokenizer", `{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "add_prefix_space": false}`, "add_prefix_space is false"},
 		{"pre_tokenizer", `{"type": "ByteLevel", "add_prefix_space": 1}`, "add_prefix_space is a number"},
-		{"pre_tokenizer", `null`, "no token is <0x00>, and there is no unk_token"},
-		{"post_processor", `{"type": "RobertaProcessing"}`, `puts tokens around the text by "RobertaProcessing"`},
+		{"pre_tokenizer", `null`, "no token <0x00> and no unk_token"},
+		{"post_processor", `{"type": "RobertaProcessing"}`, `type "RobertaProcessing" is not supported`},
 		{"post_processor", `{"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<x>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {}}`, `special_tokens has no "<x>"`},
-		{"post_processor", `{"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<x>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<x>": {"ids": [999]}}}`, "the id \"999\", which no token has"},
+		{"post_processor", `{"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<x>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<x>": {"ids": [999]}}}`, "the unknown id \"999\""},
 		{"post_processor", `{"type": "TemplateProcessing", "single": []}`, "has the text 0 times"},
-		{"decoder", `{"type": "WordPiece"}`, `it decodes by "WordPiece"`},
-		{"decoder", `{"type": "Strip", "content": " ", "start": -1, "stop": 0}`, "decoder.start is no number from 0 to 1024"},
+		{"decoder", `{"type": "WordPiece"}`, `type "WordPiece" is not supported`},
+		{"decoder", `{"type": "Strip", "content": " ", "start": -1, "stop": 0}`, "decoder.start is not a number from 0 to 1024"},
 		{"added_tokens", added(""), ""},
 		{"added_tokens", added(`, "x": 1`), `added_tokens."x": unknown key`},
-		{"added_tokens", strings.Replace(added(""), "257", "300", 1), `"<x>" has the id 300, and the reference makes it 257`},
+		{"added_tokens", strings.Replace(added(""), "257", "300", 1), `"<x>" has id 300, but the reference gives it id 257`},
 		{"added_tokens", strings.Replace(added(""), "<x>", "", 1), "id 257 is an empty token"},
-		{"added_tokens", "[" + strings.Trim(added(""), "[]") + "," + strings.Trim(added(""), "[]") + "]", `"<x>" is there twice`},
+		{"added_tokens", "[" + strings.Trim(added(""), "[]") + "," + strings.Trim(added(""), "[]") + "]", `duplicate token "<x>"`},
 	} {
 		_, err := Parse(base(t, c.key, c.value))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -110,8 +110,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestOddities: what a drawn tokenizer was found to do otherwise than the reference,
-// whose ids and texts these are.
+// TestOddities covers cases in which randomly generated tokenizers differed from the reference;
+// the expected ids and texts are the reference's.
 func TestOddities(t *testing.T) {
 	token := func(id int, content, more string) string {
 		flags := map[string]any{"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": false}
@@ -150,7 +150,7 @@ func TestOddities(t *testing.T) {
 		}
 	}
 	removing := base(t, "normalizer", `{"type": "Replace", "pattern": {"String": "_"}, "content": ""}`, "pre_tokenizer", `{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}`)
-	if _, err := Parse(removing); err == nil || !strings.Contains(err.Error(), "it marks the first piece of a text of which the normalizer may remove the beginning") {
+	if _, err := Parse(removing); err == nil || !strings.Contains(err.Error(), "marking the first piece of a text whose beginning the normalizer may remove") {
 		t.Error(err)
 	}
 	for _, c := range []struct {
@@ -172,7 +172,7 @@ func TestOddities(t *testing.T) {
 	}
 }
 
-// TestUnusualText: any bytes are encoded, and in time.
+// TestUnusualText checks that any bytes are encoded, and fast enough.
 func TestUnusualText(t *testing.T) {
 	tok, err := Parse(base(t, "normalizer", `{"type": "NFC"}`))
 	if err != nil {
@@ -180,7 +180,7 @@ func TestUnusualText(t *testing.T) {
 	}
 	for _, text := range []string{"\xff\xfeth", "e\u0301\xff\u0301", strings.Repeat("\u0301", 1<<16), strings.Repeat("x", 1<<20), strings.Repeat(" ", 1<<20)} {
 		if got := tok.Decode(signed(tok.Encode([]byte(text))), false); len(got) == 0 {
-			t.Errorf("%.20q: nothing", text)
+			t.Errorf("%.20q: no ids", text)
 		}
 	}
 	if got := fmt.Sprint(tok.Encode([]byte("th\xff"))); got != "[256 255]" {
@@ -193,7 +193,7 @@ func TestUnusualText(t *testing.T) {
 	}
 }
 
-// FuzzParse: no file panics, and what one of them is read as encodes text.
+// FuzzParse checks that no file panics, and that a parsed tokenizer encodes text.
 func FuzzParse(f *testing.F) {
 	f.Add(string(base(f)), "the text")
 	f.Add(string(gunzip(f, "testdata/llama2odd.json.gz")), " [L] x")

@@ -11,15 +11,14 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// step is an object with a type: a normalizer, a pre-tokenizer, a post-processor or
-// a decoder.
+// step is an object with a type: a normalizer, a pre-tokenizer, a post-processor or a decoder.
 type step struct {
 	jsonread.Value
-	at string // where it is in the file: "pre_tokenizer.pretokenizers[1]"
+	at string // path in the file: "pre_tokenizer.pretokenizers[1]"
 }
 
-// steps are the steps of a sequence, one after the other; a step that is none is a
-// sequence of one, and null is none at all.
+// steps flattens a sequence into its steps. A step that is not a sequence gives one step, and
+// null gives none.
 func (s step) steps(list string) (all []step, err error) {
 	switch {
 	case s.Kind == jsonread.None || s.Kind == jsonread.Null:
@@ -44,22 +43,22 @@ func (s step) steps(list string) (all []step, err error) {
 
 func (s step) kind() string { return s.Get("type").Text }
 
-// only refuses keys that the step is not known to have.
+// only returns an error if the step has keys other than the given ones.
 func (s step) only(keys ...string) error {
 	for _, p := range s.Pairs {
 		if p.Key != "type" && !slices.Contains(keys, p.Key) {
-			return fmt.Errorf("%s: %s has the key %.40q, which is not known", s.at, s.kind(), p.Key)
+			return fmt.Errorf("%s: unknown key %.40[3]q of %[2]s", s.at, s.kind(), p.Key)
 		}
 	}
 	return nil
 }
 
-// refuse is the error of what is not done here.
+// refuse returns an error for something that is not supported.
 func (s step) refuse(format string, args ...any) error {
-	return fmt.Errorf("%s: %s, which is not done here", s.at, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%s: %s is not supported", s.at, fmt.Sprintf(format, args...))
 }
 
-// flag is a key that is true or false, or what it is where there is none.
+// flag returns the boolean value of a key, or initial if it is missing.
 func (s step) flag(key string, initial bool) (bool, error) {
 	switch v := s.Get(key); v.Kind {
 	case jsonread.None, jsonread.Null:
@@ -71,7 +70,7 @@ func (s step) flag(key string, initial bool) (bool, error) {
 	}
 }
 
-// text is a key that is a string.
+// text returns the string value of a key.
 func (s step) text(key string) (string, error) {
 	v := s.Get(key)
 	if v.Kind != jsonread.String {
@@ -80,18 +79,18 @@ func (s step) text(key string) (string, error) {
 	return v.Text, nil
 }
 
-// literal is the text of a pattern that is no regular expression, and what it is
-// replaced by.
+// literal returns the pattern of a Replace step, which must be a plain string, and its
+// replacement.
 func (s step) literal() (from, to string, err error) {
 	if err := s.only("pattern", "content"); err != nil {
 		return "", "", err
 	}
 	pattern := step{s.Get("pattern"), s.at + ".pattern"}
 	if pattern.Get("Regex").Kind != jsonread.None {
-		return "", "", s.refuse("it replaces what a regular expression matches")
+		return "", "", s.refuse("replacing by a regular expression")
 	}
 	if from, err = pattern.text("String"); err == nil && from == "" {
-		err = s.refuse("it replaces an empty text")
+		err = s.refuse("replacing an empty text")
 	}
 	if err == nil {
 		to, err = s.text("content")
@@ -99,16 +98,16 @@ func (s step) literal() (from, to string, err error) {
 	return from, to, err
 }
 
-// count is a key that is a small number.
+// count returns the value of a key that is a small number.
 func (s step) count(key string) (int, error) {
 	n, err := strconv.Atoi(s.Get(key).Text)
 	if err != nil || n < 0 || n > maxToken {
-		return 0, fmt.Errorf("%s.%s is no number from 0 to %d", s.at, key, maxToken)
+		return 0, fmt.Errorf("%s.%s is not a number from 0 to %d", s.at, key, maxToken)
 	}
 	return n, nil
 }
 
-// normalizer changes a text; continued is set if the text goes on from one before.
+// normalizer changes a text; continued is set if the text continues a previous one.
 type normalizer func(text []byte, continued bool) []byte
 
 func (t *Tokenizer) readNormalizer(s step) error {
@@ -144,23 +143,23 @@ func (t *Tokenizer) normalizer(s step) (normalizer, error) {
 		}, err
 	case "Replace":
 		from, to, err := s.literal()
-		t.parts = t.parts && !splits(from)
+		t.splittable = t.splittable && !splits(from)
 		if from == " " && !strings.Contains(to, " ") {
 			t.marked = to
 		}
 		t.removes = t.removes || to == ""
 		return func(b []byte, _ bool) []byte { return bytes.ReplaceAll(b, []byte(from), []byte(to)) }, err
 	}
-	return nil, s.refuse("it normalizes text by %.40q", s.kind())
+	return nil, s.refuse("type %.40q", s.kind())
 }
 
-// cut is a step that cuts text into pieces; with prefix, a space is put before a
-// piece that does not begin with one.
+// cut is a step that splits text into pieces. With prefix, a space is added to a piece that
+// does not begin with one.
 type cut struct {
-	split  splitter // nil: the piece stays whole
+	split  splitter // nil if it does not split
 	prefix bool
-	words  bool // it cuts between a letter and a space
-	gpt2   bool // it is GPT-2's, built into ByteLevel
+	words  bool // splits between a letter and a space
+	gpt2   bool // GPT-2's, built into ByteLevel
 }
 
 func (t *Tokenizer) readPreTokenizer(s step) error {
@@ -171,9 +170,9 @@ func (t *Tokenizer) readPreTokenizer(s step) error {
 	for i, s := range all {
 		switch {
 		case t.bytes:
-			return s.refuse("it cuts text behind ByteLevel")
+			return s.refuse("a step after ByteLevel")
 		case s.kind() == "Metaspace" && len(all) > 1:
-			return s.refuse("a Metaspace with other steps around it")
+			return s.refuse("Metaspace combined with other steps")
 		}
 		if err := t.preTokenizer(all[i]); err != nil {
 			return err
@@ -189,7 +188,7 @@ func (t *Tokenizer) preTokenizer(s step) error {
 	case "Digits":
 		alone, err := s.flag("individual_digits", false)
 		if err == nil && !alone {
-			err = s.refuse("it keeps digits together")
+			err = s.refuse("keeping digits together")
 		}
 		t.cuts = append(t.cuts, cut{split: digits})
 		return cmp.Or(err, s.only("individual_digits"))
@@ -198,7 +197,7 @@ func (t *Tokenizer) preTokenizer(s step) error {
 	case "Metaspace":
 		return t.metaspace(s)
 	}
-	return s.refuse("it cuts text by %.40q", s.kind())
+	return s.refuse("type %.40q", s.kind())
 }
 
 func (t *Tokenizer) byteLevel(s step) error {
@@ -221,33 +220,32 @@ func (t *Tokenizer) split(s step) error {
 	}
 	pattern := s.Get("pattern")
 	if text := pattern.Get("String"); text.Kind == jsonread.String && text.Text == " " && behavior == "MergedWithPrevious" && !invert {
-		if t.marked == "" { // else there are no spaces
+		if t.marked == "" { // otherwise there are no spaces
 			t.cuts = append(t.cuts, cut{split: after(' ')})
-			t.parts = false
+			t.splittable = false
 		}
 		return nil
 	}
 	expression := pattern.Get("Regex")
-	whole := behavior == "Isolated" || behavior == "Removed" && invert // all the same, as the expressions leave nothing out
+	whole := behavior == "Isolated" || behavior == "Removed" && invert // equivalent, because the expressions match everything
 	f := patterns[expression.Text]
 	switch {
 	case expression.Kind != jsonread.String || !whole:
-		return s.refuse("it cuts text at %.40q (%.40q, inverted: %v)", pattern.Get("String").Text+expression.Text, behavior, invert)
+		return s.refuse("splitting at %.40q (%.40q, inverted: %v)", pattern.Get("String").Text+expression.Text, behavior, invert)
 	case f == nil:
-		return s.refuse("it cuts text by the regular expression %.400q", expression.Text)
+		return s.refuse("the regular expression %.400q", expression.Text)
 	}
 	t.cuts = append(t.cuts, cut{split: f, words: true})
 	return nil
 }
 
-// metaspace is how SentencePiece writes spaces: as a mark, with one before the
-// text.
+// metaspace replaces spaces like SentencePiece: by a mark, with another one before the text.
 type metaspace struct {
 	mark   string
 	scheme string // "always", "first", "never"
 }
 
-// apply adds the marked text to dst.
+// apply appends the marked text to dst.
 func (m *metaspace) apply(dst, text []byte, first bool) []byte {
 	text = bytes.ReplaceAll(text, []byte(" "), []byte(m.mark))
 	if (m.scheme == "always" || m.scheme == "first" && first) && !bytes.HasPrefix(text, []byte(m.mark)) {
@@ -256,8 +254,8 @@ func (m *metaspace) apply(dst, text []byte, first bool) []byte {
 	return append(dst, text...)
 }
 
-// readMetaspace is the mark and the scheme of a pre-tokenizer or a decoder. Old
-// files have add_prefix_space in place of prepend_scheme.
+// readMetaspace reads the mark and the scheme of a pre-tokenizer or a decoder. Old files have
+// add_prefix_space instead of prepend_scheme.
 func readMetaspace(s step) (m metaspace, err error) {
 	m.mark, err = s.text("replacement")
 	prefix, err2 := s.flag("add_prefix_space", true)
@@ -287,8 +285,8 @@ func (t *Tokenizer) metaspace(s step) error {
 	m, err := readMetaspace(s)
 	split, err2 := s.flag("split", true)
 	t.meta, t.marked = &m, m.mark
-	if m.scheme == "first" && t.removes { // the reference asks whether a piece was first before that
-		return s.refuse("it marks the first piece of a text of which the normalizer may remove the beginning")
+	if m.scheme == "first" && t.removes { // the reference determines the first piece before normalizing
+		return s.refuse("marking the first piece of a text whose beginning the normalizer may remove")
 	}
 	if split {
 		t.cuts = append(t.cuts, cut{split: before(m.mark), words: true})
@@ -296,7 +294,7 @@ func (t *Tokenizer) metaspace(s step) error {
 	return cmp.Or(err, err2)
 }
 
-// readPostProcessor takes what a text has before and after it.
+// readPostProcessor reads the tokens put before and after a text.
 func (t *Tokenizer) readPostProcessor(s step) error {
 	all, err := s.steps("processors")
 	if err != nil {
@@ -304,7 +302,7 @@ func (t *Tokenizer) readPostProcessor(s step) error {
 	}
 	for _, s := range all {
 		switch s.kind() {
-		case "ByteLevel": // of offsets
+		case "ByteLevel": // only affects offsets
 			err = s.only("add_prefix_space", "use_regex", "trim_offsets")
 		case "TemplateProcessing":
 			if t.before != nil || t.after != nil {
@@ -312,7 +310,7 @@ func (t *Tokenizer) readPostProcessor(s step) error {
 			}
 			err = t.template(s)
 		default:
-			err = s.refuse("it puts tokens around the text by %.40q", s.kind())
+			err = s.refuse("type %.40q", s.kind())
 		}
 		if err != nil {
 			return err
@@ -321,7 +319,7 @@ func (t *Tokenizer) readPostProcessor(s step) error {
 	return nil
 }
 
-// template reads what a single text becomes.
+// template reads the template for a single text.
 func (t *Tokenizer) template(s step) error {
 	if err := s.only("single", "pair", "special_tokens"); err != nil {
 		return err
@@ -348,7 +346,7 @@ func (t *Tokenizer) template(s step) error {
 	return nil
 }
 
-// templateIDs are the ids that stand for a name in a template.
+// templateIDs returns the ids for a name in a template.
 func (t *Tokenizer) templateIDs(s step, name string) (ids []uint32, err error) {
 	special := s.Get("special_tokens").Get(name)
 	if special.Kind == jsonread.None {
@@ -357,7 +355,7 @@ func (t *Tokenizer) templateIDs(s step, name string) (ids []uint32, err error) {
 	for _, v := range special.Get("ids").Items {
 		id, err := strconv.ParseUint(v.Text, 10, 32)
 		if err != nil || id >= uint64(len(t.tokens)) || t.tokens[id] == "" {
-			return nil, fmt.Errorf("%s.special_tokens: %.40q has the id %.20q, which no token has", s.at, name, v.Text)
+			return nil, fmt.Errorf("%s.special_tokens: %.40q has the unknown id %.20q", s.at, name, v.Text)
 		}
 		ids = append(ids, uint32(id))
 	}

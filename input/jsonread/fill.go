@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// mistakes is how many Fill reports.
-const mistakes = 16
+// maxErrors limits how many errors Fill reports.
+const maxErrors = 16
 
-// Into reads a text that is one value into what v points to, as Fill does.
+// Into reads a text consisting of one value into the variable v points to, like Fill.
 func Into(text []byte, v any) error {
 	return All(text, func(r *Reader) error { return r.Fill(v) })
 }
 
-// Fill reads a value into what v points to: bools, strings, numbers, what reads itself
-// from text, and structs, slices and maps of them. The keys of a struct are the names
-// that its fields have for encoding/json, to the letter; null is a slice or map without
-// items, and a field that is left as it is. Fill goes on behind an unknown key and a
-// value of another type, and reports all of them.
+// Fill reads a value into the variable v points to: bools, strings, numbers, types that
+// implement encoding.TextUnmarshaler, and structs, slices and maps of them. Keys of a
+// struct must match the names in its json tags exactly. A null empties a slice or map
+// and leaves a field unchanged. Fill continues after unknown keys and values of the wrong
+// type, and reports all of them.
 func (r *Reader) Fill(v any) error {
 	f := filler{Reader: r}
 	err := f.fill(reflect.ValueOf(v).Elem())
@@ -38,24 +38,24 @@ func (r *Reader) Fill(v any) error {
 	return errors.Join(append(all, err)...)
 }
 
-// filler is a Reader with what was wrong so far, and could be passed over.
+// filler is a Reader that collects the errors it can read past.
 type filler struct {
 	*Reader
-	wrong []*Error // mistakes of them at most
+	wrong []*Error // at most maxErrors
 	more  int
 }
 
-// pass notes what is wrong with a value, and passes over it.
+// pass records an error about a value and skips the value.
 func (f *filler) pass(err error) error {
-	if len(f.wrong) < mistakes {
-		f.wrong = append(f.wrong, f.place(err).(*Error))
+	if len(f.wrong) < maxErrors {
+		f.wrong = append(f.wrong, f.locate(err).(*Error))
 	} else {
 		f.more++
 	}
 	return f.skip()
 }
 
-// in reads a part of a value and says so in what is wrong with it.
+// in fills v, a part of a value, and adds its name to the errors found in it.
 func (f *filler) in(name func() string, v reflect.Value) error {
 	from := len(f.wrong)
 	err := f.fill(v)
@@ -67,14 +67,14 @@ func (f *filler) in(name func() string, v reflect.Value) error {
 
 func (f *filler) fill(v reflect.Value) error {
 	want, what := kindOf(v)
-	switch is := f.Next(); {
-	case is == None:
-		return f.no(what)
-	case is == Null && (v.Kind() == reflect.Slice || v.Kind() == reflect.Map):
+	switch got := f.Next(); {
+	case got == None:
+		return f.syntax(what)
+	case got == Null && (v.Kind() == reflect.Slice || v.Kind() == reflect.Map):
 		v.SetZero()
 		return f.skip()
-	case is != want:
-		return f.pass(fmt.Errorf("%v where %s is wanted", is, what))
+	case got != want:
+		return f.pass(fmt.Errorf("%v where %s is wanted", got, what))
 	}
 	switch want {
 	case Object:
@@ -105,7 +105,7 @@ func (f *filler) fill(v reflect.Value) error {
 	return err
 }
 
-// scalar reads a string, or a number as it is written.
+// scalar reads a string, or a number as text.
 func (f *filler) scalar(k Kind) (string, error) {
 	if k == String {
 		return f.String()
@@ -144,13 +144,13 @@ func (f *filler) object(v reflect.Value) error {
 	})
 }
 
-// texts is what a value reads itself from text by, if it does.
+// texts returns v as a TextUnmarshaler, if it is one.
 func texts(v reflect.Value) (encoding.TextUnmarshaler, bool) {
 	to, ok := v.Addr().Interface().(encoding.TextUnmarshaler)
 	return to, ok
 }
 
-// kindOf is the JSON of a value, and what it is called.
+// kindOf returns the kind of JSON that fills v, and its name in errors.
 func kindOf(v reflect.Value) (k Kind, what string) {
 	if _, ok := texts(v); ok {
 		return String, "a " + v.Type().String()
@@ -174,7 +174,7 @@ func kindOf(v reflect.Value) (k Kind, what string) {
 	return k, k.String()
 }
 
-// set gives a value what is written for it.
+// set parses s into v.
 func set(v reflect.Value, s string) error {
 	switch to, ok := texts(v); {
 	case ok:

@@ -1,14 +1,12 @@
-// Package jsonread reads JSON that may come from anybody: objects in their order, each
-// key once, strings in UTF-8 without half a surrogate pair, nothing before or behind.
-// Every error says where it is.
+// Package jsonread reads untrusted JSON strictly: object keys keep their order and occur
+// once, strings are valid UTF-8 without lone surrogates, and only white space surrounds
+// the value. Every error gives its line and column.
 //
-// A Reader is pulled: Object, Members, Fields and Array call back for every part, which
-// has to read its own value. So a vocabulary of a million tokens goes into a map without
-// a tree between, and a caller checks each item of a list before the next is looked at:
-// sixty million bytes of "{}," do not become gigabytes of structs first. Fill reads into
-// a struct, whose keys must be known; Value makes a tree.
-//
-// What never enters: files, and what the JSON means.
+// A Reader is a pull parser: Object, Members, Fields and Array call back for every part,
+// and the callback must read that part's value. So a vocabulary of a million tokens goes
+// straight into a map, and a caller can reject an item of a list before the next is
+// parsed: sixty million bytes of "{}," do not first become gigabytes of structs. Fill
+// reads into a struct, whose keys must be known; Value builds a tree.
 package jsonread
 
 import (
@@ -24,44 +22,43 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of what is read. The length of the text is its owner's to limit, before it is
-// in memory.
+// Limits on nesting and on trees. The caller must limit the length of the text before
+// loading it.
 const (
-	MaxDepth  = 64      // objects and arrays within each other
-	MaxValues = 1 << 20 // of one tree
+	MaxDepth  = 64      // nested objects and arrays
+	MaxValues = 1 << 20 // in one tree
 )
 
-// Reader reads one text from its beginning to its end. After an error it is of no
-// further use.
+// Reader reads one text from beginning to end. It must not be used after an error.
 type Reader struct {
 	text  []byte
 	at    int
-	token int // where the token begins that was looked at last
+	token int // start of the token looked at last
 	depth int
-	made  int      // values of trees
-	keys  []string // of the objects around, fewKeys of each at most
+	made  int      // values in trees so far
+	keys  []string // of the enclosing objects, at most fewKeys of each
 }
 
-// New is a reader of a text, which must not change while it is read.
+// New returns a reader of text, which must not change while it is read.
 func New(text []byte) *Reader { return &Reader{text: text} }
 
-// All reads a text that is one value, read by value, with only white space around it.
+// All reads a text consisting of one value, which the callback reads, and white space.
 func All(text []byte, value func(*Reader) error) error {
 	r := New(text)
 	if err := value(r); err != nil {
-		return r.place(err)
+		return r.locate(err)
 	}
 	return r.End()
 }
 
-// Fork is a reader of the same text that goes on from here, apart from this one.
+// Fork returns an independent reader of the same text at the current position.
 func (r *Reader) Fork() *Reader {
-	again := *r
-	again.keys = slices.Clone(r.keys)
-	return &again
+	fork := *r
+	fork.keys = slices.Clone(r.keys)
+	return &fork
 }
 
-// Error is what is wrong with a text, and where.
+// Error is an error in a text, with its position.
 type Error struct {
 	Line, Column int // from 1; columns are characters
 	Offset       int // in bytes
@@ -71,7 +68,7 @@ type Error struct {
 func (e *Error) Error() string { return fmt.Sprintf("line %d, column %d: %v", e.Line, e.Column, e.Err) }
 func (e *Error) Unwrap() error { return e.Err }
 
-// within is an error of a value within others: links[0].ranks.
+// within adds the path of the enclosing values to an error: links[0].ranks.
 type within struct {
 	path string
 	error
@@ -80,7 +77,7 @@ type within struct {
 func (e *within) Error() string { return e.path + ": " + e.error.Error() }
 func (e *within) Unwrap() error { return e.error }
 
-// In adds to an error the key whose value it is about.
+// In adds the key to an error about its value.
 func (r *Reader) In(key string, err error) error {
 	if err == nil {
 		return nil
@@ -92,14 +89,14 @@ func (r *Reader) in(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = r.place(err)
+	err = r.locate(err)
 	if e := (*Error)(nil); errors.As(err, &e) {
 		e.in(name)
 	}
 	return err
 }
 
-// in adds what the value of an error is in.
+// in prefixes the path of an error with the name of the enclosing value.
 func (e *Error) in(name string) {
 	in, ok := e.Err.(*within)
 	switch {
@@ -112,13 +109,13 @@ func (e *Error) in(name string) {
 	}
 }
 
-// Wrong is an error at the token that was looked at last.
+// Wrong returns an error located at the token looked at last.
 func (r *Reader) Wrong(format string, args ...any) error {
-	return r.place(fmt.Errorf(format, args...))
+	return r.locate(fmt.Errorf(format, args...))
 }
 
-// place says where an error is, if it does not say so itself.
-func (r *Reader) place(err error) error {
+// locate adds the position of the token looked at last to an error that has none.
+func (r *Reader) locate(err error) error {
 	if e := (*Error)(nil); err == nil || errors.As(err, &e) {
 		return err
 	}
@@ -127,13 +124,13 @@ func (r *Reader) place(err error) error {
 	return &Error{1 + bytes.Count(before, []byte("\n")), 1 + utf8.RuneCount(line), r.token, err}
 }
 
-// no is the error of a text that is no JSON where it was looked at last.
-func (r *Reader) no(want string) error {
+// syntax returns the error of a text that is not JSON at the token looked at last.
+func (r *Reader) syntax(want string) error {
 	switch rest := r.text[r.token:]; {
 	case len(rest) == 0:
-		return r.Wrong("it ends where %s should be", want)
+		return r.Wrong("the text ends where %s should be", want)
 	case r.token == 0 && bytes.HasPrefix(rest, []byte("\xef\xbb\xbf")):
-		return r.Wrong("it begins with a byte order mark, which JSON has none of: save it as plain UTF-8")
+		return r.Wrong("the text begins with a byte order mark, which JSON does not allow: save it as plain UTF-8")
 	default:
 		return r.Wrong("%.20q where %s should be", rest[:min(len(rest), 20)], want)
 	}
@@ -142,7 +139,7 @@ func (r *Reader) no(want string) error {
 // Kind is the kind of a value.
 type Kind byte
 
-// The kinds, by the byte that begins them.
+// The kinds, named by the byte that begins them.
 const (
 	Null   Kind = 'n'
 	Bool   Kind = 't'
@@ -150,14 +147,14 @@ const (
 	String Kind = '"'
 	Array  Kind = '['
 	Object Kind = '{'
-	None   Kind = 0 // the end of the text, or no JSON
+	None   Kind = 0 // the end of the text, or not JSON
 )
 
-var names = map[Kind]string{Null: "null", Bool: "true or false", Number: "a number", String: "a string", Array: "an array", Object: "an object", None: "no JSON"}
+var names = map[Kind]string{Null: "null", Bool: "true or false", Number: "a number", String: "a string", Array: "an array", Object: "an object", None: "not JSON"}
 
 func (k Kind) String() string { return names[k] }
 
-// Next is the kind of the value that comes next.
+// Next returns the kind of the next value without reading it.
 func (r *Reader) Next() Kind {
 	switch c := r.peek(); {
 	case c == 'n' || c == '"' || c == '[' || c == '{':
@@ -170,7 +167,7 @@ func (r *Reader) Next() Kind {
 	return None
 }
 
-// peek is the next byte that is not white space; 0 at the end.
+// peek returns the next byte that is not white space, or 0 at the end.
 func (r *Reader) peek() byte {
 	for ; r.at < len(r.text); r.at++ {
 		if c := r.text[r.at]; c != ' ' && c != '\n' && c != '\t' && c != '\r' {
@@ -182,20 +179,20 @@ func (r *Reader) peek() byte {
 	return 0
 }
 
-// want refuses a value of another kind.
+// want returns an error unless the next value is of kind k.
 func (r *Reader) want(k Kind) error {
-	switch is := r.Next(); is {
+	switch got := r.Next(); got {
 	case k:
 		return nil
 	case None:
-		return r.no(k.String())
+		return r.syntax(k.String())
 	default:
-		return r.Wrong("%v where %v is wanted", is, k)
+		return r.Wrong("%v where %v is wanted", got, k)
 	}
 }
 
-// take reads one byte, if it is the next.
-func (r *Reader) take(c byte) bool {
+// accept reads c if it is the next byte, and reports whether it was.
+func (r *Reader) accept(c byte) bool {
 	if r.peek() != c {
 		return false
 	}
@@ -203,21 +200,22 @@ func (r *Reader) take(c byte) bool {
 	return true
 }
 
-// End refuses anything but white space behind what was read.
+// End returns an error if anything but white space follows.
 func (r *Reader) End() error {
 	if r.peek(); r.at < len(r.text) {
-		return r.Wrong("something follows the value: %.20q", r.text[r.at:min(len(r.text), r.at+20)])
+		return r.Wrong("unexpected text after the value: %.20q", r.text[r.at:min(len(r.text), r.at+20)])
 	}
 	return nil
 }
 
-// fewKeys is up to how many keys of an object are compared with each other one by one.
+// fewKeys is the number of keys of an object up to which duplicates are found by
+// comparing with each; beyond it a map is used.
 const fewKeys = 8
 
-// Object calls field for every key, which reads the value. No key comes twice.
+// Object calls field for every key; field must read the value. Duplicate keys are errors.
 func (r *Reader) Object(field func(key string) error) error { return r.object(nil, field) }
 
-// object is Object, which makes no string of a key that is among names.
+// object is Object without allocating strings for keys that are among names.
 func (r *Reader) object(names []string, field func(key string) error) error {
 	if err := r.want(Object); err != nil {
 		return err
@@ -236,7 +234,7 @@ func (r *Reader) object(names []string, field func(key string) error) error {
 			key = string(chars)
 		}
 		if many[key] || slices.Contains(r.keys[from:], key) {
-			return r.Wrong("the key %.40q is there twice", key)
+			return r.Wrong("duplicate key %.40q", key)
 		}
 		switch {
 		case many != nil:
@@ -247,8 +245,8 @@ func (r *Reader) object(names []string, field func(key string) error) error {
 			many = map[string]bool{key: true}
 		}
 		at := r.token
-		if !r.take(':') {
-			return r.no("the : behind a key")
+		if !r.accept(':') {
+			return r.syntax("the : after a key")
 		}
 		r.token = at
 		return field(key)
@@ -257,17 +255,17 @@ func (r *Reader) object(names []string, field func(key string) error) error {
 	return err
 }
 
-// Members reads an object that has no keys but these. Errors say of which key they are.
+// Members reads an object whose keys must be among names. Errors name their key.
 func (r *Reader) Members(names []string, member func(name string) error) error {
 	return r.object(names, func(key string) error {
 		if !slices.Contains(names, key) {
-			return r.place(unknown(key, names))
+			return r.locate(unknown(key, names))
 		}
 		return r.in(key, member(key))
 	})
 }
 
-// unknown is the error of a key that is not among these.
+// unknown returns the error of a key that is not among names.
 func unknown(key string, names []string) error {
 	want := "want " + strings.Join(names, ", ")
 	if i := slices.IndexFunc(names, func(name string) bool { return strings.EqualFold(key, name) }); i >= 0 {
@@ -276,8 +274,8 @@ func unknown(key string, names []string) error {
 	return &within{fmt.Sprintf("%.40q", key), errors.New("unknown key; " + want)}
 }
 
-// Fields is Members of a map's keys, by the functions that read their values. A nil
-// function passes over the value.
+// Fields reads an object whose keys must be those of known, and calls their functions to
+// read the values. A nil function skips the value.
 func (r *Reader) Fields(known map[string]func() error) error {
 	return r.Members(slices.Sorted(maps.Keys(known)), func(name string) error {
 		if read := known[name]; read != nil {
@@ -287,7 +285,7 @@ func (r *Reader) Fields(known map[string]func() error) error {
 	})
 }
 
-// Array calls item for every item, which reads it.
+// Array calls item for every item; item must read it.
 func (r *Reader) Array(item func(i int) error) error {
 	if err := r.want(Array); err != nil {
 		return err
@@ -295,18 +293,18 @@ func (r *Reader) Array(item func(i int) error) error {
 	return r.list(']', item)
 }
 
-// list reads what is between the bracket that comes next and its end.
+// list reads the items between the bracket that comes next and end.
 func (r *Reader) list(end byte, item func(i int) error) error {
 	r.at++
 	if r.depth++; r.depth > MaxDepth {
-		return r.Wrong("more than %d objects and arrays within each other", MaxDepth)
+		return r.Wrong("more than %d nested objects and arrays", MaxDepth)
 	}
-	for i := 0; !r.take(end); i++ {
-		if i > 0 && !r.take(',') {
-			return r.no(fmt.Sprintf("the next item or %c", end))
+	for i := 0; !r.accept(end); i++ {
+		if i > 0 && !r.accept(',') {
+			return r.syntax(fmt.Sprintf("the next item or %c", end))
 		}
 		if err := item(i); err != nil {
-			return r.place(err)
+			return r.locate(err)
 		}
 	}
 	r.depth--
@@ -322,10 +320,10 @@ func (r *Reader) Bool() (bool, error) {
 	if r.literal("false") {
 		return false, nil
 	}
-	return false, r.no("true or false")
+	return false, r.syntax("true or false")
 }
 
-// Null reads null, if it comes next.
+// Null reads null if it comes next, and reports whether it did.
 func (r *Reader) Null() bool { return r.Next() == Null && r.literal("null") }
 
 func (r *Reader) literal(s string) bool {
@@ -336,7 +334,7 @@ func (r *Reader) literal(s string) bool {
 	return true
 }
 
-// Number reads a number as it is written.
+// Number reads a number and returns its text.
 func (r *Reader) Number() (string, error) {
 	n, err := r.number()
 	return string(n), err
@@ -348,20 +346,20 @@ func (r *Reader) number() ([]byte, error) {
 	}
 	r.literal("-")
 	if !r.literal("0") && !r.digits() || r.literal(".") && !r.digits() {
-		return nil, r.no("a number")
+		return nil, r.syntax("a number")
 	}
 	if r.literal("e") || r.literal("E") {
 		if !r.literal("-") {
 			r.literal("+")
 		}
 		if !r.digits() {
-			return nil, r.no("a number")
+			return nil, r.syntax("a number")
 		}
 	}
 	return r.text[r.token:r.at], nil
 }
 
-// digits reads at least one.
+// digits reads a run of digits and reports whether there was at least one.
 func (r *Reader) digits() bool {
 	from := r.at
 	for r.at < len(r.text) && r.text[r.at] >= '0' && r.text[r.at] <= '9' {
@@ -370,7 +368,7 @@ func (r *Reader) digits() bool {
 	return r.at > from
 }
 
-// Int reads a whole number from 0 to most.
+// Int reads an integer from 0 to most.
 func (r *Reader) Int(most int) (int, error) {
 	s, err := r.number()
 	if err != nil {
@@ -383,7 +381,7 @@ func (r *Reader) Int(most int) (int, error) {
 	return n, nil
 }
 
-// Whole reads a whole number, without exponent or fraction, that fits into.
+// Whole reads an integer, without exponent or fraction, that must fit into T.
 func Whole[T ~int | ~int32 | ~int64](r *Reader, into *T) error {
 	s, err := r.number()
 	if err != nil {
@@ -391,7 +389,7 @@ func Whole[T ~int | ~int32 | ~int64](r *Reader, into *T) error {
 	}
 	x, err := strconv.ParseInt(string(s), 10, 64)
 	if *into = T(x); err != nil || int64(*into) != x {
-		return r.Wrong("%s where a whole number that fits is wanted", s[:min(len(s), 20)])
+		return r.Wrong("%s where a whole number in range is wanted", s[:min(len(s), 20)])
 	}
 	return nil
 }
@@ -405,7 +403,8 @@ func (r *Reader) Text(limit int) (string, error) {
 	return string(s), err
 }
 
-// chars reads a string, and returns bytes of the text if there is no escape in it.
+// chars reads a string of at most limit bytes. If the string has no escapes, the result
+// is a slice of the text.
 func (r *Reader) chars(limit int) (b []byte, err error) {
 	if err := r.want(String); err != nil {
 		return nil, err
@@ -417,10 +416,10 @@ func (r *Reader) chars(limit int) (b []byte, err error) {
 			r.at++
 			continue
 		}
-		run := r.text[from:r.at] // whole characters: what ends it is one
+		run := r.text[from:r.at] // whole characters: an ASCII byte ends it
 		switch {
 		case !utf8.Valid(run):
-			return nil, r.Wrong("a string that is not UTF-8: %.40q", run[:min(len(run), 160)])
+			return nil, r.Wrong("invalid UTF-8 in a string: %.40q", run[:min(len(run), 160)])
 		case len(run) > limit-len(b):
 			return nil, r.Wrong("%.40q…: a string of more than %d bytes", run[:min(len(run), 160)], limit)
 		case c == '"' && b == nil:
@@ -430,7 +429,7 @@ func (r *Reader) chars(limit int) (b []byte, err error) {
 			r.at++
 			return append(b, run...), nil
 		case c < ' ':
-			return nil, r.Wrong("the character %q in a string; it is written as an escape", c)
+			return nil, r.Wrong("the character %q in a string must be escaped", c)
 		}
 		r.at++
 		if b, err = r.escape(append(b, run...)); err != nil {
@@ -438,13 +437,13 @@ func (r *Reader) chars(limit int) (b []byte, err error) {
 		}
 		from = r.at
 	}
-	return nil, r.Wrong("a string without an end")
+	return nil, r.Wrong("unterminated string")
 }
 
-// escape adds the character of an escape, behind its backslash.
+// escape reads an escape, after its backslash, and appends its character to b.
 func (r *Reader) escape(b []byte) ([]byte, error) {
 	if r.at == len(r.text) {
-		return nil, r.Wrong("a string without an end")
+		return nil, r.Wrong("unterminated string")
 	}
 	c := r.text[r.at]
 	r.at++
@@ -452,7 +451,7 @@ func (r *Reader) escape(b []byte) ([]byte, error) {
 		return append(b, "\"\\/\b\f\n\r\t"[i]), nil
 	}
 	if c != 'u' {
-		return nil, r.Wrong(`no escape: \%c`, c)
+		return nil, r.Wrong(`unknown escape \%c`, c)
 	}
 	first, err := r.hex()
 	if err != nil || !utf16.IsSurrogate(first) {
@@ -467,23 +466,23 @@ func (r *Reader) escape(b []byte) ([]byte, error) {
 			return utf8.AppendRune(b, both), nil
 		}
 	}
-	return nil, r.Wrong(`\u%04x is half a character; its other half is missing`, first)
+	return nil, r.Wrong(`\u%04x is half of a surrogate pair; the other half is missing`, first)
 }
 
 // hex reads four hexadecimal digits.
 func (r *Reader) hex() (rune, error) {
 	if r.at+4 > len(r.text) {
-		return 0, r.Wrong("a string without an end")
+		return 0, r.Wrong("unterminated string")
 	}
 	x, err := strconv.ParseUint(string(r.text[r.at:r.at+4]), 16, 16)
 	if err != nil {
-		return 0, r.Wrong(`no escape: \u%q`, r.text[r.at:r.at+4])
+		return 0, r.Wrong(`unknown escape \u%q`, r.text[r.at:r.at+4])
 	}
 	r.at += 4
 	return rune(x), nil
 }
 
-// Raw reads a value and is the text of it.
+// Raw reads a value and returns its text.
 func (r *Reader) Raw() ([]byte, error) {
 	r.peek()
 	from := r.at
@@ -491,7 +490,7 @@ func (r *Reader) Raw() ([]byte, error) {
 	return r.text[from:r.at], err
 }
 
-// skip passes over a value.
+// skip reads a value and discards it.
 func (r *Reader) skip() (err error) {
 	switch r.Next() {
 	case Object:
@@ -506,7 +505,7 @@ func (r *Reader) skip() (err error) {
 		_, err = r.Bool()
 	default:
 		if !r.Null() {
-			err = r.no("a value")
+			err = r.syntax("a value")
 		}
 	}
 	return err

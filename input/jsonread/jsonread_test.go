@@ -11,7 +11,7 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// plain is a value as encoding/json has it.
+// plain converts a value to the form encoding/json decodes into an any.
 func plain(v jsonread.Value) any {
 	switch v.Kind {
 	case jsonread.String:
@@ -48,8 +48,8 @@ var cases = []string{
 	`1 2`, `[] x`, "\"\t\"", "\xef\xbb\xbf{}", `{"a":1 "b":2}`, `[1 2]`, `'a'`, `NaN`, `"a" "b"`, "\"\\u00zz\"",
 }
 
-// FuzzAsStandard: what is read is what encoding/json reads, apart from what is
-// refused on purpose: keys that are there twice, half surrogates, depth.
+// FuzzAsStandard checks that values decode as with encoding/json, except for the inputs
+// refused on purpose: duplicate keys, lone surrogates, deep nesting.
 func FuzzAsStandard(f *testing.F) {
 	for _, c := range cases {
 		f.Add(c)
@@ -61,10 +61,10 @@ func FuzzAsStandard(f *testing.F) {
 		switch {
 		case err == nil && wrong != nil:
 			if !strings.Contains(wrong.Error(), "cannot unmarshal number") {
-				t.Fatalf("%q is read, and encoding/json says %v", text, wrong)
+				t.Fatalf("%q is accepted, but encoding/json fails: %v", text, wrong)
 			}
 		case err != nil && wrong == nil:
-			for _, purpose := range []string{"twice", "half a character", "within each other", "not UTF-8"} {
+			for _, purpose := range []string{"duplicate", "half of a surrogate pair", "nested", "invalid UTF-8"} {
 				if strings.Contains(err.Error(), purpose) {
 					return
 				}
@@ -72,7 +72,7 @@ func FuzzAsStandard(f *testing.F) {
 			t.Fatalf("%q: %v", text, err)
 		case err == nil:
 			if got, want := fmt.Sprint(plain(v)), fmt.Sprint(want); got != want {
-				t.Fatalf("%q is %s, want %s", text, got, want)
+				t.Fatalf("%q decodes to %s, want %s", text, got, want)
 			}
 		}
 	})
@@ -80,18 +80,18 @@ func FuzzAsStandard(f *testing.F) {
 
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
-		"{\"a\": 1,\n\"a\": 2}": `line 2, column 1: the key "a" is there twice`,
-		`{"1":1,"2":2,"3":3,"4":4,"5":5,"6":6,"7":7,"8":8,"9":9,"10":10,"9":1}`: `the key "9" is there twice`,
-		`"\ud83d x"`:                             `\ud83d is half a character`,
-		`"\ude00"`:                               `\ude00 is half a character`,
-		"\"\xff\"":                               "not UTF-8",
-		"\"\\n\xff\"":                            "not UTF-8",
-		strings.Repeat("[", 100):                 "more than 64 objects and arrays within each other",
-		strings.Repeat(`{"a":`, 100):             "more than 64 objects and arrays within each other",
+		"{\"a\": 1,\n\"a\": 2}": `line 2, column 1: duplicate key "a"`,
+		`{"1":1,"2":2,"3":3,"4":4,"5":5,"6":6,"7":7,"8":8,"9":9,"10":10,"9":1}`: `duplicate key "9"`,
+		`"\ud83d x"`:                             `\ud83d is half of a surrogate pair`,
+		`"\ude00"`:                               `\ude00 is half of a surrogate pair`,
+		"\"\xff\"":                               "invalid UTF-8",
+		"\"\\n\xff\"":                            "invalid UTF-8",
+		strings.Repeat("[", 100):                 "more than 64 nested objects and arrays",
+		strings.Repeat(`{"a":`, 100):             "more than 64 nested objects and arrays",
 		"[" + strings.Repeat("0,", 1<<20) + "0]": "more than 1048576 values",
 		"[1,\n2,\n\n]":                           `line 4, column 1: "]" where a value should be`,
-		"\n\n":                                   "line 3, column 1: it ends where a value should be",
-		"[1] [2]":                                "something follows the value",
+		"\n\n":                                   "line 3, column 1: the text ends where a value should be",
+		"[1] [2]":                                "unexpected text after the value",
 	} {
 		if _, err := jsonread.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80q: %v, want %s", text, err, want)
@@ -99,7 +99,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Order is kept, and fields are known or refused.
+// TestFields checks that objects keep their order and that unknown fields are refused.
 func TestFields(t *testing.T) {
 	v, err := jsonread.Parse([]byte(`{"z": 1, "a": {"y": 2, "b": 3}}`))
 	if err != nil || v.Pairs[0].Key != "z" || v.Get("a").Pairs[1].Key != "b" || v.Get("b").Kind != jsonread.None {
@@ -108,7 +108,7 @@ func TestFields(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"a": 5, "skipped": {"x": [1]}}`: "",
 		`{"a": 5, "b": 1}`:                `line 1, column 10: "b": unknown key; want a, skipped`,
-		`{"a": 5, "a": 1}`:                `line 1, column 10: the key "a" is there twice`,
+		`{"a": 5, "a": 1}`:                `line 1, column 10: duplicate key "a"`,
 		`{"a": "5"}`:                      "line 1, column 7: a: a string where a number is wanted",
 		`{"a": 11}`:                       "line 1, column 7: a: 11 where a number from 0 to 10 is wanted",
 		`{"a": 1.5}`:                      "line 1, column 7: a: 1.5 where a number from 0 to 10 is wanted",
@@ -123,7 +123,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// made is what Fill reads into.
+// made is the struct that Fill reads into.
 type made struct {
 	Yes   bool               `json:"yes"`
 	Text  string             `json:"text"`
@@ -144,7 +144,7 @@ type inner struct {
 	N    int64 `json:"n"`
 }
 
-// FuzzFill: what Fill reads is what encoding/json reads; it refuses more.
+// FuzzFill checks that Fill either fails or reads the same as encoding/json.
 func FuzzFill(f *testing.F) {
 	for _, c := range append(cases, whole, `{"names": null, "text": null, "parts": [{}, {"n": 1}]}`, `{"names": [null]}`, `{"time": "x"}`, `{"rate": 1e999}`, `{"small": 3000000000}`) {
 		f.Add(c)
@@ -158,7 +158,7 @@ func FuzzFill(f *testing.F) {
 			return
 		}
 		if err := json.Unmarshal([]byte(text), &want); err != nil {
-			t.Fatalf("%q is read, and encoding/json says %v", text, err)
+			t.Fatalf("%q is accepted, but encoding/json fails: %v", text, err)
 		}
 		if diff := cmp.Diff(got, want, cmp.AllowUnexported(made{}, inner{})); diff != "" {
 			t.Errorf("%q: %s", text, diff)
@@ -184,7 +184,7 @@ func TestFill(t *testing.T) {
 		`{"time": "x"}`:             "line 1, column 10: time: x where a time.Time is wanted",
 		`{"rates": {"\u001b": ""}}`: `line 1, column 22: rates."\x1b": a string where a number is wanted`,
 		"{\"yes\": 1,\n\"names\": [\"é\", 5],\n\"more\": {\"yes\": {}}, \"n\": 2": "line 1, column 9: yes: a number where true or false is wanted\nline 2, column 16: names[1]: a number where a string is wanted\n" +
-			"line 3, column 1: \"more\": unknown key; want yes, text, count, small, rate, time, wait, names, rates, parts, n\nline 3, column 28: it ends where the next item or } should be",
+			"line 3, column 1: \"more\": unknown key; want yes, text, count, small, rate, time, wait, names, rates, parts, n\nline 3, column 28: the text ends where the next item or } should be",
 	} {
 		if err := jsonread.Into([]byte(text), &made{}); err == nil || err.Error() != want {
 			t.Errorf("%s: %v\nwant %s", text, err, want)
@@ -196,7 +196,7 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// A string that is too long is refused before there is a copy of it.
+// TestText checks that a string that is too long is refused before it is copied.
 func TestText(t *testing.T) {
 	for text, want := range map[string]string{`"abcde"`: "", `"abcdef"`: "line 1, column 1: \"abcdef\"…: a string of more than 5 bytes", `"a\ncdef"`: "more than 5 bytes", `"\n\n\n\n\n\n"`: "more than 5 bytes"} {
 		s, err := jsonread.New([]byte(text)).Text(5)

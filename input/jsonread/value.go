@@ -3,7 +3,7 @@ package jsonread
 // Value is a JSON value. Objects keep their order.
 type Value struct {
 	Kind  Kind
-	Text  string // a string, or a number as it is written
+	Text  string // a string, or the text of a number
 	True  bool
 	Items []Value
 	Pairs []Pair
@@ -15,7 +15,7 @@ type Pair struct {
 	Value Value
 }
 
-// Get is the value of a key; its kind is None where there is none.
+// Get returns the value of a key, or a Value of kind None.
 func (v Value) Get(key string) Value {
 	for _, p := range v.Pairs {
 		if p.Key == key {
@@ -25,7 +25,7 @@ func (v Value) Get(key string) Value {
 	return Value{}
 }
 
-// Value reads a value of at most MaxValues.
+// Value reads a value as a tree. All trees of a reader together have at most MaxValues.
 func (r *Reader) Value() (v Value, err error) {
 	if r.made++; r.made > MaxValues {
 		return v, r.Wrong("more than %d values", MaxValues)
@@ -51,13 +51,13 @@ func (r *Reader) Value() (v Value, err error) {
 		v.True, err = r.Bool()
 	default:
 		if !r.Null() {
-			err = r.no("a value")
+			err = r.syntax("a value")
 		}
 	}
 	return v, err
 }
 
-// Parse is the one value that a text is.
+// Parse reads a text consisting of one value.
 func Parse(text []byte) (v Value, err error) {
 	err = All(text, func(r *Reader) (err error) {
 		v, err = r.Value()

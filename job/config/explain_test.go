@@ -136,7 +136,7 @@ func TestStandardInput(t *testing.T) {
 		t.Error(err)
 	}
 	from(strings.Repeat("#", jobBytes+1))
-	if _, err := Load("-", nil); err == nil || !strings.Contains(err.Error(), "larger than the 262144 bytes") {
+	if _, err := Load("-", nil); err == nil || !strings.Contains(err.Error(), "larger than the limit of 262144 bytes") {
 		t.Error(err)
 	}
 }

@@ -150,7 +150,7 @@ func (r *reader) vocab() int {
 func (r *reader) checkVocab(makes int) {
 	c := r.Config
 	written := len(c.Data.Text)+len(c.Data.Documents) > 0
-	if written && c.Model.Vocab < makes && r.tokenizer != nil && data.Least(r.tokenizer) <= c.Model.Vocab {
+	if written && c.Model.Vocab < makes && r.tokenizer != nil && data.MinVocab(r.tokenizer) <= c.Model.Vocab {
 		c.note("the tokenizer has %d tokens, of which the model knows the first %d; text with one of the others is refused", makes, c.Model.Vocab)
 		return
 	}

@@ -53,8 +53,8 @@ func TestTokenizerOfModelFrom(t *testing.T) {
 		note, err  string
 	}{
 		{"none", "", "", "", "--set model.from=none: model.from: text needs the tokenizer that the model of none was trained with, and there is none in that folder; want data.tokenizer: bytes or gpt2, or data.vocab, whichever it is; or data.tokens, encoded with it elsewhere"},
-		{"qwen", "", "", "", `--set model.from=qwen: model.from: text is encoded with the tokenizer of the model, and that of model.from "qwen" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: its tokenizer is a "Qwen2Tokenizer", says tokenizer_config.json; without a tokenizer.json only GPT-2's way to cut text runs here`},
-		{"bad", "", "", "", `--set model.from=bad: model.from: text is encoded with the tokenizer of the model, and that of model.from "bad" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: bad/merges.txt:1: "x" is not two tokens`},
+		{"qwen", "", "", "", `--set model.from=qwen: model.from: text is encoded with the tokenizer of the model, and that of model.from "qwen" is neither bytes nor gpt2 nor a folder with a supported tokenizer: tokenizer_config.json names the tokenizer class "Qwen2Tokenizer"; without a tokenizer.json only GPT-2's text splitting is supported`},
+		{"bad", "", "", "", `--set model.from=bad: model.from: text is encoded with the tokenizer of the model, and that of model.from "bad" is neither bytes nor gpt2 nor a folder with a supported tokenizer: bad/merges.txt:1: "x" is not two tokens`},
 		{"own", "", "gpt2 own", "", ""},
 		{"bytes", "", "bytes ", "", ""},
 		{"gpt2", "", "gpt2 ", "", ""},

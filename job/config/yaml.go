@@ -137,7 +137,7 @@ func readJob(file string) ([]byte, error) {
 		stdin.raw, stdin.err = io.ReadAll(io.LimitReader(os.Stdin, jobBytes+1))
 	}
 	if stdin.err == nil && len(stdin.raw) > jobBytes {
-		return nil, fmt.Errorf("it is larger than the %d bytes that are read of such a file", jobBytes)
+		return nil, fmt.Errorf("it is larger than the limit of %d bytes for such a file", jobBytes)
 	}
 	return stdin.raw, stdin.err
 }

@@ -14,18 +14,18 @@ import (
 	"zeroth/zero"
 )
 
-// Adapters are the values of a model's adapters, gathered from ranks, which put
-// theirs from any goroutine.
+// Adapters gathers the values of a model's adapters from ranks, which put theirs from any
+// goroutine.
 type Adapters struct {
 	LoRA   nn.LoRA
-	Family string // of the model: GPT-2's layers are (in, out)
+	Family string // of the model: GPT-2 stores its layers as (in, out)
 
 	mu     sync.Mutex
 	params []shard.Param
 	values map[string][]float32
 }
 
-// Put takes a part of an adapter's parameter.
+// Put stores a part of an adapter's parameter.
 func (a *Adapters) Put(p zero.Part, src []float32) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -40,8 +40,8 @@ func (a *Adapters) Put(p zero.Part, src []float32) error {
 	return nil
 }
 
-// Merge is elements of a parameter with what its adapter adds, alpha/rank B·A, summed
-// in float64; src itself where it has none.
+// Merge returns elements of a parameter with its adapter's contribution alpha/rank B·A added,
+// summed in float64, or src itself if the parameter has no adapter.
 func (a *Adapters) Merge(p zero.Part, src []float32) []float32 {
 	name := strings.TrimSuffix(p.Param.Name, ".weight")
 	down, up := a.values[name+".lora_A.weight"], a.values[name+".lora_B.weight"]
@@ -65,8 +65,8 @@ func (a *Adapters) Merge(p zero.Part, src []float32) []float32 {
 	return to
 }
 
-// Write writes the adapters as PEFT does: adapter_model.safetensors and
-// adapter_config.json, for the model called base.
+// Write writes the adapters in PEFT's format, adapter_model.safetensors and adapter_config.json,
+// for the model called base.
 func (a *Adapters) Write(folder, base string) error {
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		return err
@@ -98,5 +98,5 @@ func (a *Adapters) Write(folder, base string) error {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	return replace(filepath.Join(folder, "adapter_config.json"), append(MustJSON(config), '\n'))
+	return writeFile(filepath.Join(folder, "adapter_config.json"), append(MustJSON(config), '\n'))
 }

@@ -16,53 +16,51 @@ import (
 	"zeroth/job/show"
 )
 
-// Carried is what a run keeps of the folder that its model came from, so that
-// what it exports is a whole model again, also when that folder is gone: in
-// memory, and attached to every checkpoint.
+// Carried holds the other files of the folder a run's model came from, in memory and attached to
+// every checkpoint, so that an export is a complete model even if that folder is gone.
 type Carried struct {
-	Config []byte   // config.json; nil: the model comes from no folder
-	Notes  []string // what to know about the model
+	Config []byte   // config.json; nil if the model comes from no folder
+	Notes  []string // notes about the model
 	Files  []checkpoint.Attachment
 }
 
-// carriedNames are the files that go with a model: its tokenizer, the template
-// of its chats and the settings of generation.
+// carriedNames are the files that belong to a model: its tokenizer, chat template and generation
+// settings.
 var carriedNames = []string{
 	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 	"vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
 	"chat_template.jinja", "chat_template.json", "generation_config.json",
 }
 
-// templates is the folder of further chat templates.
+// templates is the folder of additional chat templates.
 const templates = "additional_chat_templates"
 
-// maxCarried is the bytes of all carried files together.
+// maxCarried limits the total bytes of carried files.
 const maxCarried = 256 << 20
 
-// carries tells whether a name is one of a file that is carried: a checkpoint
-// may have been made by anybody.
+// carries reports whether a file with this name is carried. Names in checkpoints are untrusted.
 func carries(name string) bool {
 	in, template := strings.CutPrefix(name, templates+"/")
 	return slices.Contains(carriedNames, name) || template && strings.HasSuffix(in, ".jinja") && !strings.ContainsAny(in, `/\`)
 }
 
-// ReadFiles reads the files of a folder that are carried, if none are yet. All
-// that is wrong with them is one error.
+// ReadFiles reads the carried files from a folder, unless there are some already. Its error joins
+// all problems.
 func (c *Carried) ReadFiles(folder string) error {
 	if len(c.Files) > 0 {
 		return nil
 	}
 	var errs []error
 	names := slices.Clone(carriedNames)
-	more, _ := os.ReadDir(filepath.Join(folder, templates)) // most folders have none
+	more, _ := os.ReadDir(filepath.Join(folder, templates)) // usually missing
 	for _, e := range more {
 		if name := templates + "/" + e.Name(); carries(name) {
 			names = append(names, name)
 		}
 	}
-	left := int64(maxCarried)
+	remaining := int64(maxCarried)
 	for _, name := range names {
-		raw, err := input.Read(filepath.Join(folder, name), left)
+		raw, err := input.Read(filepath.Join(folder, name), remaining)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
@@ -70,24 +68,24 @@ func (c *Carried) ReadFiles(folder string) error {
 			err = fmt.Errorf("%s: %w", filepath.Join(folder, name), errPointer)
 		}
 		errs = append(errs, err)
-		left -= int64(len(raw))
+		remaining -= int64(len(raw))
 		c.Files = append(c.Files, checkpoint.Attachment{Path: name, Data: raw})
 	}
 	return errors.Join(errs...)
 }
 
-// CarriedBy is what a checkpoint has of it.
+// CarriedBy returns the carried files in a checkpoint.
 func CarriedBy(ck *checkpoint.Checkpoint, config []byte) (Carried, error) {
 	files, err := ck.Attachments(maxCarried)
 	for _, f := range files {
 		if !carries(f.Path) {
-			return Carried{}, fmt.Errorf("%s has \"%s\" attached, which is no file of a model: it was not made by this program", ck.Path, show.Brief(f.Path))
+			return Carried{}, fmt.Errorf("%s has \"%s\" attached, which is not a file of a model: this program did not write it", ck.Path, show.Brief(f.Path))
 		}
 	}
 	return Carried{Config: config, Files: files}, err
 }
 
-// Write makes a model's folder of one that exists and has no parameters yet.
+// Write completes a model's folder, which must exist, except for the parameters.
 func (c Carried) Write(folder string, config []byte) error {
 	if err := c.writeFiles(folder); err != nil {
 		return err
@@ -95,7 +93,7 @@ func (c Carried) Write(folder string, config []byte) error {
 	if config == nil {
 		return nil
 	}
-	return replace(filepath.Join(folder, "config.json"), config)
+	return writeFile(filepath.Join(folder, "config.json"), config)
 }
 
 func (c Carried) writeFiles(folder string) error {
@@ -106,25 +104,25 @@ func (c Carried) writeFiles(folder string) error {
 				return err
 			}
 		}
-		if err := replace(path, f.Data); err != nil {
+		if err := writeFile(path, f.Data); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Remove takes away what write has made.
+// Remove removes the files created by Write.
 func (c Carried) Remove(folder string) {
 	_ = os.Remove(filepath.Join(folder, "config.json"))
 	for _, f := range c.Files {
 		_ = os.Remove(filepath.Join(folder, filepath.FromSlash(f.Path)))
 	}
-	_ = os.Remove(filepath.Join(folder, templates)) // if it is empty
+	_ = os.Remove(filepath.Join(folder, templates)) // only if empty
 }
 
-// Tokenizer tells whether there is one among the files, and which: nil if it
-// does not run here.
-func (c Carried) Tokenizer() (own data.Tokenizer, some bool, err error) {
+// Tokenizer returns the tokenizer among the files, or nil if it is not supported, and whether the
+// files contain any tokenizer.
+func (c Carried) Tokenizer() (tok data.Tokenizer, found bool, err error) {
 	if len(c.Files) == 0 {
 		return nil, false, nil
 	}
@@ -136,8 +134,8 @@ func (c Carried) Tokenizer() (own data.Tokenizer, some bool, err error) {
 	if err := c.writeFiles(dir); err != nil {
 		return nil, false, err
 	}
-	if t, err := data.NewTokenizer(dir); err == nil { // else it is of another kind
-		own = t
+	if t, err := data.NewTokenizer(dir); err == nil { // otherwise it is not supported
+		tok = t
 	}
-	return own, len(data.TokenizerFiles(dir)) > 0, nil
+	return tok, len(data.TokenizerFiles(dir)) > 0, nil
 }

@@ -15,7 +15,7 @@ import (
 // endOfText is the id of <|endoftext|> in GPT-2's own vocabulary.
 const endOfText = "50256"
 
-// tokens is tokenID of a key.
+// tokens returns the tokenID of a key.
 func (o *object) tokens(key string) string {
 	id := tokenID(o.raw(key))
 	if id == "" && !o.null(key) {
@@ -24,8 +24,8 @@ func (o *object) tokens(key string) string {
 	return id
 }
 
-// tokenID is bos_token_id or eos_token_id as it is in a file, without spaces:
-// a number, a list of numbers, or empty for none and anything else.
+// tokenID returns a bos_token_id or eos_token_id as JSON without spaces, if it is a number or a
+// list of numbers, otherwise "".
 func tokenID(raw json.RawMessage) string {
 	var one int
 	var list []int
@@ -46,8 +46,8 @@ func mustJSONLine(list []int) []byte {
 	return b
 }
 
-// generationTokens fills in what config.json does not say of the tokens that
-// begin and end a text, from generation_config.json if there is one.
+// generationTokens reads the tokens that begin and end a text from generation_config.json, if it
+// exists and config.json does not give them.
 func (m *Model) generationTokens(folder string) {
 	raw, err := input.Read(filepath.Join(folder, "generation_config.json"), maxJSON)
 	var c struct {
@@ -55,7 +55,7 @@ func (m *Model) generationTokens(folder string) {
 		EOS json.RawMessage `json:"eos_token_id"`
 	}
 	if err != nil || json.Unmarshal(raw, &c) != nil {
-		return // it decides nothing that is computed here
+		return // the file does not affect training
 	}
 	m.BOS, m.EOS = cmp.Or(m.BOS, tokenID(c.BOS)), cmp.Or(m.EOS, tokenID(c.EOS))
 	if m.Family == "gpt2" && m.BOS == endOfText && m.EOS == endOfText {
@@ -63,28 +63,28 @@ func (m *Model) generationTokens(folder string) {
 	}
 }
 
-// ReadModelConfig reads config.json of a Hugging Face folder, or a file like it.
-// Its From is empty. What this runtime would compute differently is refused.
+// ReadModelConfig reads the config.json in a Hugging Face folder, or a file in that format. From is
+// empty in the result. It refuses anything that this runtime would compute differently.
 func ReadModelConfig(folder string) (Model, error) {
 	m, _, err := ReadConfig(folder)
 	return m, err
 }
 
-// ReadConfig is ReadModelConfig with what is carried of config.json.
+// ReadConfig is ReadModelConfig, also returning config.json to be carried.
 func ReadConfig(folder string) (m Model, c Carried, err error) {
 	path := filepath.Join(folder, "config.json")
 	if info, err := os.Stat(folder); err == nil && !info.IsDir() {
 		path, folder = folder, filepath.Dir(folder)
 		if info.Mode().IsRegular() && filepath.Ext(path) != ".json" {
-			return m, c, input.BadInput(fmt.Errorf("%s is a file; want the folder that has a model's config.json and model.safetensors, such as %s", path, folder))
+			return m, c, input.BadInput(fmt.Errorf("%s is a file; want the folder with a model's config.json and model.safetensors, such as %s", path, folder))
 		}
 	}
-	if err := adapted(folder); err != nil {
+	if err := refuseAdapter(folder); err != nil {
 		return m, c, input.BadInput(err)
 	}
 	c.Config, err = input.Read(path, maxJSON)
 	if err != nil {
-		return m, c, input.BadInput(fmt.Errorf("%s cannot be read: %w%s", path, input.Cause(err), foreign(folder)))
+		return m, c, input.BadInput(fmt.Errorf("%s cannot be read: %w%s", path, input.Cause(err), describeForeign(folder)))
 	}
 	m, c.Notes, err = ReadModel(c.Config)
 	if err != nil {
@@ -99,8 +99,7 @@ func parseModelConfig(raw []byte) (Model, error) {
 	return m, err
 }
 
-// ReadModel reads config.json. What is worth to know about a model that is not
-// refused is in notes.
+// ReadModel parses a config.json. notes contains remarks about an accepted model.
 func ReadModel(raw []byte) (m Model, notes []string, err error) {
 	o, err := readObject(raw)
 	if err != nil {
@@ -118,19 +117,19 @@ func (o *object) model() (m Model, notes []string, err error) {
 	}
 	m, notes = f.read(o)
 	if f.write == nil {
-		m.Type = kind // nothing else tells it
+		m.Type = kind // not derivable from the other fields
 	}
 	if m.Layers > MostLayers {
-		o.refuse("%d layers are more than %d", m.Layers, MostLayers)
+		o.refuse("%d layers exceed the limit of %d", m.Layers, MostLayers)
 	}
 	if m.BOS, m.EOS = o.tokens("bos_token_id"), o.tokens("eos_token_id"); m.Family == "gpt2" && m.BOS == endOfText && m.EOS == endOfText {
-		m.BOS, m.EOS = "", "" // what is written where nothing else is known
+		m.BOS, m.EOS = "", "" // the default written by ConfigJSON
 	}
 	for _, key := range []string{"torch_dtype", "dtype"} {
-		maybe(o, key, "") // of the parameters; they say it themselves
+		maybe(o, key, "") // of the parameters; their files give it, too
 	}
-	if unknown := o.leftOver(f); len(unknown) > 0 {
-		notes = append(notes, "config.json has unknown keys, which change nothing here: "+several(unknown))
+	if unknown := o.unknownKeys(f); len(unknown) > 0 {
+		notes = append(notes, "config.json has unknown keys, which are ignored: "+several(unknown))
 	}
 	return m, notes, o.err()
 }

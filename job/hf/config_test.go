@@ -16,7 +16,7 @@ import (
 	"zeroth/nn"
 )
 
-// gpt2JSON is config.json of openai-community/gpt2, shortened by generation settings.
+// gpt2JSON is the config.json of openai-community/gpt2, without generation settings.
 const gpt2JSON = `{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
 "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
 "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257}`
@@ -43,7 +43,7 @@ func TestModelConfigReadsBack(t *testing.T) {
 	}
 }
 
-// What others read in it: keys and values GPT2Config knows.
+// The file has the keys and values that GPT2Config expects.
 func TestModelConfigKeys(t *testing.T) {
 	dir := t.TempDir()
 	testjob.Write(t, dir+"/config.json", string(gpt2Small.ConfigJSON()))
@@ -66,8 +66,8 @@ func TestModelConfigKeys(t *testing.T) {
 	}
 }
 
-// refused fails unless a config of the family with some keys is refused for the
-// reason wanted, or one that begins so.
+// refused checks that a config of the family with some keys is refused with an error that starts
+// with the wanted reason.
 func refused(t *testing.T, family string, keys map[string]string) {
 	t.Helper()
 	for in, want := range keys {
@@ -85,7 +85,7 @@ func TestModelConfigRefusals(t *testing.T) {
 		`"torch_dtype": 32`:        "torch_dtype 32 is not a string",
 		`"dtype": {"": "float32"}`: `dtype {"":"float32"} is not a string`,
 		`"n_layer": -1`:            "n_layer -1 is out of range",
-		`"n_layer": 10001`:         "10001 layers are more than 10000",
+		`"n_layer": 10001`:         "10001 layers exceed the limit of 10000",
 		`"n_layer": null`:          "n_layer null is not a whole number",
 		`"n_layer": 2.5`:           "n_layer 2.5 is not a whole number",
 		`"n_layer": "two"`:         `n_layer "two" is not a whole number`,
@@ -103,15 +103,15 @@ func TestModelConfigRefusals(t *testing.T) {
 		`"scale_attn_weights": 0`:                             "scale_attn_weights 0 is not true or false",
 		`"scale_attn_by_inverse_layer_idx": null`:             "scale_attn_by_inverse_layer_idx null is not true or false",
 		`"add_cross_attention": true`:                         "add_cross_attention true is not supported",
-		`"is_causal": false`:                                  "is_causal false is not supported; want true, or no such key",
-		`"per_layer_config": {"0": {"n_head": 6}}`:            `per_layer_config {"0":{"n_head":6}} is not supported; want null or {}, or no such key`,
-		`"quantization_config": {"bits": 4}`:                  `quantization_config {"bits":4} is not supported; want null, or no such key`,
+		`"is_causal": false`:                                  "is_causal false is not supported; want true, or remove the key",
+		`"per_layer_config": {"0": {"n_head": 6}}`:            `per_layer_config {"0":{"n_head":6}} is not supported; want null or {}, or remove the key`,
+		`"quantization_config": {"bits": 4}`:                  `quantization_config {"bits":4} is not supported; want null, or remove the key`,
 		`"is_causal": null`:                                   "is_causal null is not supported",
 		`"is_encoder_decoder": true`:                          "is_encoder_decoder true is not supported",
 		`"pruned_heads": {"0": [1]}`:                          `pruned_heads {"0":[1]} is not supported`,
 		`"architectures": ["GPT2ForSequenceClassification"]`:  `architectures "GPT2ForSequenceClassification" is not supported; want GPT2LMHeadModel`,
 		`"architectures": "GPT2LMHeadModel"`:                  `architectures "GPT2LMHeadModel" is not a list of strings`,
-		`"auto_map": {"AutoModelForCausalLM": "a.B"}`:         `auto_map names code that computes this model (AutoModelForCausalLM "a.B"), which is not run here`,
+		`"auto_map": {"AutoModelForCausalLM": "a.B"}`:         `auto_map names custom code for this model (AutoModelForCausalLM "a.B"), which is not executed`,
 		`"attn_pdrop": -0.1`:                                  "attn_pdrop -0.1 is out of range",
 		`"eos_token_id": "x"`:                                 `eos_token_id "x" is neither a token's number nor a list of them`,
 		`"n_layer": 0, "n_head": 5, "is_causal": false`:       "n_layer 0 is out of range; n_head 5 does not divide n_embd 768; is_causal false is not supported",
@@ -122,13 +122,13 @@ func TestModelConfigRefusals(t *testing.T) {
 		`[]`:                             `not a model's config: line 1, column 1: an array where an object is wanted`,
 		`null`:                           `not a model's config: line 1, column 1: null where an object is wanted`,
 		"{\n\"model_type\":\n\"gpt2\",}": `not a model's config: line 3, column 8: "}" where a string should be`,
-		`{"model_type": "gpt2"} 5`:       `not a model's config: line 1, column 24: something follows the value: "5"`,
-		`{"model_type": "gpt2", "n_head": 4, "n_head": 2}`:                 `not a model's config: line 1, column 37: the key "n_head" is there twice`,
-		`{"model_type": "gpt2", "a": [{"b": 1, "b": 2}]}`:                  `not a model's config: line 1, column 39: the key "b" is there twice`,
-		`{"a": ` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`: `not a model's config: line 1, column 70: more than 64 objects and arrays within each other`,
-		"\xef\xbb\xbf{}":                `not a model's config: line 1, column 1: it begins with a byte order mark`,
-		"{\"model_type\": \"gpt\xff\"}": `not a model's config: line 1, column 16: a string that is not UTF-8`,
-		"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n": "not a model's config: it is a Git LFS pointer, not the file itself: fetch that with `git lfs pull`",
+		`{"model_type": "gpt2"} 5`:       `not a model's config: line 1, column 24: unexpected text after the value: "5"`,
+		`{"model_type": "gpt2", "n_head": 4, "n_head": 2}`:                 `not a model's config: line 1, column 37: duplicate key "n_head"`,
+		`{"model_type": "gpt2", "a": [{"b": 1, "b": 2}]}`:                  `not a model's config: line 1, column 39: duplicate key "b"`,
+		`{"a": ` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`: `not a model's config: line 1, column 70: more than 64 nested objects and arrays`,
+		"\xef\xbb\xbf{}":                `not a model's config: line 1, column 1: the text begins with a byte order mark`,
+		"{\"model_type\": \"gpt\xff\"}": `not a model's config: line 1, column 16: invalid UTF-8 in a string`,
+		"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n": "not a model's config: it is a Git LFS pointer, not the file itself: fetch the file with `git lfs pull`",
 	} {
 		if _, err := parseModelConfig([]byte(raw)); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v; want %s", raw, err, want)
@@ -136,32 +136,32 @@ func TestModelConfigRefusals(t *testing.T) {
 	}
 	_, err := ReadModelConfig("gone")
 	if err == nil || err.Error() != "gone/config.json cannot be read: no such file or directory" || !input.IsInput(err) {
-		t.Errorf("a folder that is not there: %v", err)
+		t.Errorf("a missing folder: %v", err)
 	}
 }
 
-// GPT2Config takes the names that other families use, too.
+// GPT2Config also accepts the names that other families use.
 func TestGPT2Aliases(t *testing.T) {
 	got, notes, err := ReadModel([]byte(`{"model_type": "gpt2", "num_hidden_layers": 3, "num_attention_heads": 2, "n_head": 2, "hidden_size": 8,
 		"max_position_embeddings": 16, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0.0, "pad_token_id": -7}`))
-	want := Model{Family: "gpt2", Shape: nn.Shape{Layers: 3, Heads: 2, Width: 8, Context: 16, Vocab: 50257, Eps: 1e-5}} // pad_token_id means nothing to GPT-2
+	want := Model{Family: "gpt2", Shape: nn.Shape{Layers: 3, Heads: 2, Width: 8, Context: 16, Vocab: 50257, Eps: 1e-5}} // GPT-2 ignores pad_token_id
 	if d := cmp.Diff(want, got); err != nil || d != "" || len(notes) > 0 {
 		t.Errorf("%v %s %q", err, d, notes)
 	}
 }
 
-// What is not refused and yet not as somebody may think is said.
+// Accepted settings that may surprise are noted.
 func TestModelConfigNotes(t *testing.T) {
 	none := `"attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0`
 	for raw, want := range map[string]string{
-		`"model_type": "gpt2"`: "config.json has dropout of attention's weights (attn_pdrop 0.1): this trains without, or with what model.attention_dropout says|" +
-			"config.json has dropout (embd_pdrop 0.1, resid_pdrop 0.1): training drops so much, or what model.dropout says",
-		`"model_type": "gpt2", "attn_pdrop": 0.25, "embd_pdrop": 0, "resid_pdrop": 0.0`: "config.json has dropout of attention's weights (attn_pdrop 0.25): this trains without, or with what model.attention_dropout says",
-		`"model_type": "gpt2", "reorder_and_upcast_attn": true, ` + none:                "config.json has reorder_and_upcast_attn: attention sums in float32 here in any case",
-		`"model_type": "llama", "attention_dropout": 0.1`:                               "config.json has dropout of attention's weights (attention_dropout 0.1): this trains without, or with what model.attention_dropout says",
-		`"model_type": "phi3", "resid_pdrop": 0.25, "embd_pdrop": 0.5`:                  "config.json has dropout (resid_pdrop 0.25): training drops so much, or what model.dropout says",
+		`"model_type": "gpt2"`: "config.json sets dropout of attention weights (attn_pdrop 0.1): training applies none, unless model.attention_dropout is set|" +
+			"config.json sets dropout (embd_pdrop 0.1, resid_pdrop 0.1): training applies it, unless model.dropout is set",
+		`"model_type": "gpt2", "attn_pdrop": 0.25, "embd_pdrop": 0, "resid_pdrop": 0.0`: "config.json sets dropout of attention weights (attn_pdrop 0.25): training applies none, unless model.attention_dropout is set",
+		`"model_type": "gpt2", "reorder_and_upcast_attn": true, ` + none:                "config.json has reorder_and_upcast_attn: attention always sums in float32",
+		`"model_type": "llama", "attention_dropout": 0.1`:                               "config.json sets dropout of attention weights (attention_dropout 0.1): training applies none, unless model.attention_dropout is set",
+		`"model_type": "phi3", "resid_pdrop": 0.25, "embd_pdrop": 0.5`:                  "config.json sets dropout (resid_pdrop 0.25): training applies it, unless model.dropout is set",
 		`"model_type": "llama", "attention_dropout": null`:                              "",
-		`"model_type": "llama", "NUM_HIDDEN_LAYERS": 3, "x\u0007y": {}`:                 "config.json has unknown keys, which change nothing here: NUM_HIDDEN_LAYERS, x\\ay",
+		`"model_type": "llama", "NUM_HIDDEN_LAYERS": 3, "x\u0007y": {}`:                 "config.json has unknown keys, which are ignored: NUM_HIDDEN_LAYERS, x\\ay",
 	} {
 		_, notes, err := ReadModel([]byte("{" + raw + "}"))
 		if err != nil || strings.Join(notes, "|") != want {
@@ -170,9 +170,8 @@ func TestModelConfigNotes(t *testing.T) {
 	}
 }
 
-// Every key that transformers writes for the families is known, in two
-// generations of it; and what it writes by default is the model it makes by
-// default.
+// Every key that transformers writes for the families is known, in two major versions, and its
+// default values give the default model.
 func TestKeysOfTransformers(t *testing.T) {
 	raw, err := os.ReadFile("testdata/transformers-configs.json")
 	if err != nil {
@@ -186,7 +185,7 @@ func TestKeysOfTransformers(t *testing.T) {
 		for family, config := range families {
 			got, notes, err := ReadModel(config)
 			want, _, wrong := ReadModel(fmt.Appendf(nil, `{"model_type": %q}`, family))
-			got.BOS, got.EOS, want.BOS, want.EOS = "", "", "", "" // a key that is not there is not the class's default of these
+			got.BOS, got.EOS, want.BOS, want.EOS = "", "", "", "" // for these, a missing key does not mean the class's default
 			if d := cmp.Diff(want, got); err != nil || wrong != nil || d != "" {
 				t.Errorf("%s %s: %v %v %s", version, family, err, wrong, d)
 			}
@@ -199,9 +198,9 @@ func TestKeysOfTransformers(t *testing.T) {
 	}
 }
 
-// The tokens that begin and end a text are those the model came with, also a
-// list of them, or those that only generation_config.json has.
-func TestTokensOfTextsAreKept(t *testing.T) {
+// The tokens that begin and end a text are preserved, including lists, and tokens that only
+// generation_config.json gives.
+func TestTextTokensArePreserved(t *testing.T) {
 	const llama = `"model_type": "llama", "vocab_size": 300, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8`
 	for _, c := range []struct{ config, generation, bos, eos string }{
 		{`{` + llama + `, "bos_token_id": 1, "eos_token_id": [2, 7]}`, ``, `1`, `[2,7]`},
@@ -240,8 +239,7 @@ func TestTokensOfTextsAreKept(t *testing.T) {
 	}
 }
 
-// The page about models names every key that is read or refused, and every file
-// that is carried.
+// The page about models lists every key that is read or refused, and every carried file.
 func TestModelPage(t *testing.T) {
 	raw, err := os.ReadFile("../../docs/models.md")
 	if err != nil {
@@ -265,11 +263,11 @@ func TestModelPage(t *testing.T) {
 	}
 }
 
-// A config.json has a size, which is found before it is read.
+// The size of a config.json is limited, and checked before it is read.
 func TestModelConfigHasALimit(t *testing.T) {
 	dir := t.TempDir()
 	testjob.Write(t, dir+"/config.json", strings.Repeat(" ", maxJSON+1))
-	if _, err := ReadModelConfig(dir); err == nil || !input.IsInput(err) || !strings.HasSuffix(err.Error(), "config.json cannot be read: it is larger than the 2097152 bytes that are read of such a file") {
+	if _, err := ReadModelConfig(dir); err == nil || !input.IsInput(err) || !strings.HasSuffix(err.Error(), "config.json cannot be read: it is larger than the limit of 2097152 bytes for such a file") {
 		t.Errorf("%v", err)
 	}
 }

@@ -12,21 +12,20 @@ import (
 	"zeroth/nn"
 )
 
-// decoder is what a class whose models are made of Llama's blocks takes where its
-// config.json does not say: transformers' defaults.
+// decoder has the defaults, from transformers, of a class made of Llama's blocks.
 type decoder struct {
 	layers, heads, width, ffn, vocab, longest int
-	kv                                        int // heads of keys and values; 0: as many as heads
-	head                                      int // width of a head; 0: width/heads
+	kv                                        int // heads of keys and values; 0 means heads
+	head                                      int // width of a head; 0 means width/heads
 	eps                                       float64
 	tied                                      bool
-	padded                                    bool // there is a padding token:
+	padded                                    bool // whether pad is a padding token
 	pad                                       int
-	act                                       string   // the key of the activation; empty: hidden_act
-	acts                                      []string // what it may be; nil: silu
+	act                                       string   // key of the activation; default hidden_act
+	acts                                      []string // accepted activations; default silu
 }
 
-// read reads what all these classes have; what only some have the caller reads.
+// read reads the keys common to all these classes.
 func (d decoder) read(o *object) (m Model, notes []string) {
 	m = Model{
 		Family: "llama",
@@ -39,7 +38,7 @@ func (d decoder) read(o *object) (m Model, notes []string) {
 	}
 	m.KV = m.Heads
 	if raw := o.raw("num_key_value_heads"); raw == nil && d.kv > 0 {
-		m.KV = d.kv // whatever there are of queries
+		m.KV = d.kv // regardless of the number of query heads
 	} else if !o.null("num_key_value_heads") {
 		m.KV = o.count("num_key_value_heads", "", m.Heads)
 	}
@@ -53,15 +52,14 @@ func (d decoder) read(o *object) (m Model, notes []string) {
 	return m, o.weights(0, "attention_dropout")
 }
 
-// activation refuses a key that says another activation than that of acts, all of
-// which name one.
+// activation refuses values of key other than acts, which all name the same activation.
 func (o *object) activation(key string, acts []string) {
 	if f := get(o, key, acts[0]); !slices.Contains(acts, f) {
 		o.refuse("%s \"%s\" is not supported; want %s", key, show.Brief(f), acts[0])
 	}
 }
 
-// heads reads the width of heads, and checks that they fit the width and each other.
+// heads reads the width of heads, and checks it against the model's width and number of heads.
 func (o *object) heads(m *Model, otherwise int) {
 	m.Llama.Head = otherwise
 	if !o.null("head_dim") {
@@ -75,7 +73,7 @@ func (o *object) heads(m *Model, otherwise int) {
 		o.refuse("num_attention_heads %d does not divide hidden_size %d", m.Heads, m.Width)
 		return
 	case m.Head()%2 != 0:
-		o.refuse("hidden_size %d / num_attention_heads %d, or head_dim, is odd; rotary positions turn pairs", m.Width, m.Heads)
+		o.refuse("hidden_size %d / num_attention_heads %d, or head_dim, is odd; rotary positions rotate pairs of elements", m.Width, m.Heads)
 	case m.Heads%m.KV != 0:
 		o.refuse("num_key_value_heads %d does not divide num_attention_heads %d", m.KV, m.Heads)
 	}
@@ -84,12 +82,11 @@ func (o *object) heads(m *Model, otherwise int) {
 	}
 }
 
-// layerKinds are the values of layer_types.
+// layerKinds maps the values of layer_types.
 var layerKinds = map[string]byte{"full_attention": nn.Full, "sliding_attention": nn.Windowed}
 
-// layers reads what each layer is, where the class has windows: layer_types, or
-// where that is not there what otherwise says of each. It is false where layer_types
-// is refused.
+// layers reads the kind of each layer, for classes with windows: from layer_types or, if that is
+// missing, from otherwise. It returns false if layer_types is refused.
 func (o *object) layers(m *Model, window int, otherwise func(layer int) byte) bool {
 	layout := make([]byte, 0, m.Layers)
 	for i := range m.Layers {
@@ -98,7 +95,7 @@ func (o *object) layers(m *Model, window int, otherwise func(layer int) byte) bo
 	if types := maybe[[]string](o, "layer_types", nil); types != nil {
 		layout = layout[:0]
 		if len(types) != m.Layers {
-			o.refuse("layer_types is of %d layers, num_hidden_layers is %d", len(types), m.Layers)
+			o.refuse("layer_types lists %d layers, but num_hidden_layers is %d", len(types), m.Layers)
 		}
 		for _, name := range types {
 			kind, ok := layerKinds[name]
@@ -110,30 +107,30 @@ func (o *object) layers(m *Model, window int, otherwise func(layer int) byte) bo
 		}
 	}
 	if strings.Trim(string(layout), string(nn.Full)) == "" {
-		return len(layout) == m.Layers // all see all
+		return len(layout) == m.Layers // no layer has a window
 	}
 	if m.Layout = string(layout); strings.Contains(m.Layout, string(nn.Windowed)) {
 		if m.Window = window; window < 1 {
-			o.refuse("layer_types has sliding_attention, and there is no sliding_window")
+			o.refuse("layer_types has sliding_attention, but sliding_window is missing")
 		}
 	}
 	return len(layout) == m.Layers
 }
 
-// alike is layers for a class whose layers all have a window, or none where it is 0.
-// Its models pass layer_types over, so it must say the same.
-func (o *object) alike(m *Model, window int) {
+// sameLayers is layers for a class in which all layers have the same window, or none if window
+// is 0. The class ignores layer_types, so that must agree.
+func (o *object) sameLayers(m *Model, window int) {
 	kind := byte(nn.Full)
 	if window > 0 {
 		kind = nn.Windowed
 	}
 	known := o.layers(m, window, func(int) byte { return kind })
 	if window > 0 && known && m.Layout != strings.Repeat(string(nn.Windowed), m.Layers) {
-		o.refuse("layer_types has full_attention, and all layers of such a model go by sliding_window %d: leave one of them out", window)
+		o.refuse("layer_types has full_attention, but all layers of this model use sliding_window %d: remove one of the two", window)
 	}
 }
 
-// window reads sliding_window; 0 is none, which null says.
+// window reads sliding_window; null means none, returned as 0.
 func (o *object) window(otherwise int) int {
 	if o.raw("sliding_window") != nil && o.null("sliding_window") {
 		return 0
@@ -141,12 +138,12 @@ func (o *object) window(otherwise int) int {
 	return o.count("sliding_window", "", otherwise)
 }
 
-// sliding reads sliding_window, which counts where use_sliding_window says so, from
-// layer max_window_layers on, as Qwen's classes do.
+// sliding reads sliding_window, which Qwen's classes apply if use_sliding_window is true, from layer
+// max_window_layers on.
 func (o *object) sliding(m *Model, window, from int) {
 	used := maybe(o, "use_sliding_window", false)
 	if !used {
-		o.raw("sliding_window") // of no account
+		o.raw("sliding_window") // ignored
 		o.raw("max_window_layers")
 		o.layers(m, 0, func(int) byte { return nn.Full })
 		return
@@ -160,8 +157,8 @@ func (o *object) sliding(m *Model, window, from int) {
 	})
 }
 
-// padding reads the token whose embedding is not trained, which may be counted
-// from the end of the vocabulary: what nn.Embedding's padding_idx takes.
+// padding reads the token whose embedding is not trained. Like nn.Embedding's padding_idx it may be
+// counted from the end of the vocabulary.
 func (o *object) padding(m *Model, d decoder) {
 	if raw := o.raw("pad_token_id"); o.null("pad_token_id") && (raw != nil || !d.padded) {
 		return
@@ -177,50 +174,50 @@ func (o *object) padding(m *Model, d decoder) {
 	}
 }
 
-// turning is how rotary positions turn.
-type turning struct {
+// rotation is the rotation of rotary positions.
+type rotation struct {
 	theta   float64
 	scaling device.RopeScaling
 }
 
-// rope reads the rotary positions of either generation of files: theta beside
-// rope_scaling, or both in rope_parameters. Where a file has both, readers do
-// not agree which counts, so they must say the same.
+// rope reads the rotary positions in files of transformers 4 or 5: rope_theta and rope_scaling, or
+// both in rope_parameters. If a file has both forms they must agree, because programs differ in which
+// one they use.
 func (o *object) rope(m *Model, theta float64) {
-	inside := o.object("rope_parameters") // transformers 5 reads theta there, 4 above
+	inside := o.object("rope_parameters") // transformers 5 reads theta there, 4 at the top level
 	if !o.null("rope_theta") || inside == nil || inside.null("rope_theta") {
 		theta = o.number("rope_theta", theta, Positive)
 	}
-	var all []turning
+	var all []rotation
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		if r := o.object(key); r != nil {
-			all = append(all, r.turning(o, theta, m))
+			all = append(all, r.rotation(o, theta, m))
 		}
 	}
 	if len(all) == 2 && !reflect.DeepEqual(all[0], all[1]) {
-		o.refuse("rope_scaling and rope_parameters say different things: keep the one that the model was trained with")
+		o.refuse("rope_scaling and rope_parameters differ: keep the one that the model was trained with")
 	}
-	all = append(all, turning{theta: theta})
+	all = append(all, rotation{theta: theta})
 	m.Theta, m.Scaling = all[0].theta, all[0].scaling
 }
 
-// ropes reads rotary positions that differ by what a layer is: in rope_parameters,
-// as transformers 5 writes them, each with its own default of theta; or, as 4 does,
-// those of layers without a window alone: then it is false.
+// ropes reads rotary positions that differ by kind of layer. In rope_parameters, as written by
+// transformers 5, each kind has its own default of theta. Without rope_parameters, as in
+// transformers 4, ropes reads only those of layers without a window and returns false.
 func (o *object) ropes(m *Model, theta, local float64) bool {
 	both := o.object("rope_parameters")
 	if both == nil {
 		if s := o.object("rope_scaling"); s != nil && s.null("rope_type") && !s.null("type") {
-			o.refuse("rope_scaling.type is passed over by transformers 5 in such a model, and not by 4: say rope_scaling.rope_type")
+			o.refuse("transformers 5 ignores rope_scaling.type in this model, but 4 does not: use rope_scaling.rope_type")
 		}
 		o.rope(m, theta)
 		return false
 	}
-	read := func(key string, theta float64) turning {
+	read := func(key string, theta float64) rotation {
 		if r := both.object(key); r != nil {
-			return r.turning(both, theta, m)
+			return r.rotation(both, theta, m)
 		}
-		return turning{theta: theta}
+		return rotation{theta: theta}
 	}
 	full, window := read("full_attention", theta), read("sliding_attention", local)
 	for _, key := range both.rest() {
@@ -228,7 +225,7 @@ func (o *object) ropes(m *Model, theta, local float64) bool {
 	}
 	for _, key := range []string{"rope_theta", "rope_local_base_freq", "rope_scaling"} {
 		if !o.null(key) {
-			o.refuse("%s beside rope_parameters: keep the one that the model was trained with", key)
+			o.refuse("%s in addition to rope_parameters: keep the one that the model was trained with", key)
 		}
 	}
 	if window.scaling.Kind != device.RopeUnscaled {
@@ -238,9 +235,9 @@ func (o *object) ropes(m *Model, theta, local float64) bool {
 	return true
 }
 
-// turning reads one of the two; above is the config it is in.
-func (o *object) turning(above *object, theta float64, m *Model) turning {
-	t := turning{theta: o.number("rope_theta", theta, Positive)}
+// rotation reads one rotation; above is the enclosing config.
+func (o *object) rotation(above *object, theta float64, m *Model) rotation {
+	t := rotation{theta: o.number("rope_theta", theta, Positive)}
 	if t.theta != theta && !above.null("rope_theta") {
 		o.refuse("rope_theta %v and %srope_theta %v differ: keep the one that the model was trained with", theta, o.in, t.theta)
 	}
@@ -253,13 +250,13 @@ func (o *object) turning(above *object, theta float64, m *Model) turning {
 	}
 	kind := cmp.Or(name, old, "default")
 	if m.Fused && (kind == "su" || kind == "yarn") {
-		kind = "longrope" // as Phi3Config has it
+		kind = "longrope" // as in Phi3Config
 	}
 	switch kind {
 	case "default":
 	case "linear":
 		t.scaling = device.RopeScaling{Kind: device.RopeLinear, Factor: o.number("factor", 0, atLeastOne)}
-	case "dynamic": // changes nothing up to max_position_embeddings, which no sequence exceeds here
+	case "dynamic": // no effect up to max_position_embeddings, which sequences never exceed
 		o.number("factor", 0, atLeastOne)
 	case "llama3":
 		t.scaling = o.llama3(above)
@@ -295,9 +292,8 @@ func (o *object) llama3(above *object) device.RopeScaling {
 
 func atLeastOne(x float64) bool { return x >= 1 && !math.IsInf(x, 0) }
 
-// yarn is as transformers' _compute_yarn_parameters has it: Low and High are the
-// pairs that turn beta_fast and beta_slow times in the positions the model was first
-// trained on.
+// yarn follows transformers' _compute_yarn_parameters: Low and High are the pairs that rotate
+// beta_fast and beta_slow times within the positions of the original training.
 func (o *object) yarn(above *object, theta float64, m *Model) device.RopeScaling {
 	const context = "original_max_position_embeddings"
 	s := device.RopeScaling{Kind: device.RopeYaRN, Factor: o.number("factor", 0, atLeastOne), Context: m.Context}
@@ -308,7 +304,7 @@ func (o *object) yarn(above *object, theta float64, m *Model) device.RopeScaling
 	}
 	fast, slow := cmp.Or(maybe(o, "beta_fast", 32.0), 32), cmp.Or(maybe(o, "beta_slow", 1.0), 1)
 	if !(fast >= slow && slow > 0 && s.Context > 0 && theta > 1) {
-		o.refuse("rope_type yarn with beta_fast %v, beta_slow %v, %s %d, rope_theta %v; want betas above 0, the fast one not below, positions, and a theta above 1", fast, slow, context, s.Context, theta)
+		o.refuse("rope_type yarn with beta_fast %v, beta_slow %v, %s %d, rope_theta %v; want 0 < beta_slow <= beta_fast, positions, and a theta above 1", fast, slow, context, s.Context, theta)
 		return s
 	}
 	dim := float64(m.Head())
@@ -327,18 +323,18 @@ func (o *object) yarn(above *object, theta float64, m *Model) device.RopeScaling
 	return s
 }
 
-// amplitude is what YaRN multiplies cosines and sines by.
+// amplitude returns YaRN's factor of cosines and sines.
 func (o *object) amplitude(factor float64) float64 {
-	of := func(by float64) float64 {
+	scale := func(by float64) float64 {
 		if factor <= 1 {
 			return 1
 		}
 		return 0.1*by*math.Log(factor) + 1
 	}
 	a, all, given := maybe(o, "mscale", 0.0), maybe(o, "mscale_all_dim", 0.0), maybe(o, "attention_factor", 0.0)
-	x := of(1)
+	x := scale(1)
 	if a != 0 && all != 0 {
-		x = of(a) / of(all)
+		x = scale(a) / scale(all)
 	}
 	if !o.null("attention_factor") {
 		x = given

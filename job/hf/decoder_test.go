@@ -12,7 +12,7 @@ import (
 	"zeroth/nn"
 )
 
-// config.json of published models, shortened by generation settings.
+// config.json of published models, without generation settings.
 const (
 	llama31JSON = `{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
 "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
@@ -24,7 +24,7 @@ const (
 "intermediate_size": 4864, "max_position_embeddings": 131072, "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14,
 "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 131072,
 "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_sliding_window": false, "vocab_size": 151936}`
-	// As transformers 5 writes it.
+	// As written by transformers 5.
 	newJSON = `{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
 "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64, "vocab_size": 99, "rms_norm_eps": 1e-05, "dtype": "float32",
 "rope_parameters": {"factor": 4.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 16,
@@ -41,7 +41,7 @@ func TestModelConfigOfLlama(t *testing.T) {
 		llama31JSON: llama31,
 		qwen2JSON:   qwen2Model,
 		newJSON:     {Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 64, Context: 64, Vocab: 99, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 96, Theta: 1234.5, Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 4, Low: 1, High: 4, Context: 16}, Tied: true}},
-		// The classes' defaults.
+		// Defaults of the classes.
 		`{"model_type": "llama"}`:                       {Family: "llama", Shape: nn.Shape{Layers: 32, Heads: 32, Width: 4096, Context: 2048, Vocab: 32000, Eps: 1e-6}, Llama: nn.Llama{KV: 32, FFN: 11008, Theta: 10000}},
 		`{"model_type": "qwen2", "rope_scaling": null}`: {Family: "llama", Shape: nn.Shape{Layers: 32, Heads: 32, Width: 4096, Context: 32768, Vocab: 151936, Eps: 1e-6}, Llama: nn.Llama{KV: 32, FFN: 22016, Theta: 10000, BiasQKV: true}},
 		`{"model_type": "llama", "num_attention_heads": 64, "rope_scaling": {"type": "default"}}`: {Family: "llama", Shape: nn.Shape{Layers: 32, Heads: 64, Width: 4096, Context: 2048, Vocab: 32000, Eps: 1e-6}, Llama: nn.Llama{KV: 64, FFN: 11008, Theta: 10000}},
@@ -55,7 +55,7 @@ func TestModelConfigOfLlama(t *testing.T) {
 
 func TestLlamaConfigReadsBack(t *testing.T) {
 	dir, short := t.TempDir(), llama31
-	short.Context, short.Longest = 512, 131072 // trained on shorter sequences; the model takes long ones all the same
+	short.Context, short.Longest = 512, 131072 // trained on shorter sequences than the model supports
 	for _, c := range []struct{ in, out Model }{{llama31, llama31}, {qwen2Model, qwen2Model}, {short, llama31}} {
 		testjob.Write(t, dir+"/config.json", string(c.in.ConfigJSON()))
 		got, err := ReadModelConfig(dir)
@@ -65,7 +65,7 @@ func TestLlamaConfigReadsBack(t *testing.T) {
 	}
 }
 
-// What others read in it: keys and values LlamaConfig and Qwen2Config know.
+// The file has the keys and values that LlamaConfig and Qwen2Config expect.
 func TestLlamaConfigKeys(t *testing.T) {
 	for _, c := range []struct {
 		m    Model
@@ -109,7 +109,7 @@ func TestLlamaConfigRefusals(t *testing.T) {
 		`"num_key_value_heads": 0`:                "num_key_value_heads 0 is out of range",
 		`"intermediate_size": -1`:                 "intermediate_size -1 is out of range",
 		`"num_attention_heads": 5`:                "num_attention_heads 5 does not divide hidden_size 4096",
-		`"hidden_size": 96`:                       "hidden_size 96 / num_attention_heads 32, or head_dim, is odd; rotary positions turn pairs",
+		`"hidden_size": 96`:                       "hidden_size 96 / num_attention_heads 32, or head_dim, is odd; rotary positions rotate pairs of elements",
 		`"num_key_value_heads": 5`:                "num_key_value_heads 5 does not divide num_attention_heads 32",
 		`"head_dim": 65`:                          "hidden_size 4096 / num_attention_heads 32, or head_dim, is odd; ",
 		`"head_dim": 0`:                           "head_dim 0 is out of range",
@@ -118,12 +118,12 @@ func TestLlamaConfigRefusals(t *testing.T) {
 		`"hidden_act": "gelu"`:                    `hidden_act "gelu" is not supported; want silu`,
 		`"attention_bias": 1`:                     "attention_bias 1 is not true or false",
 		`"mlp_bias": "yes"`:                       `mlp_bias "yes" is not true or false`,
-		`"use_sliding_window": true`:              "use_sliding_window true is not supported; want false or null, or no such key",
-		`"sliding_window": 4096`:                  "sliding_window 4096 is not supported; want null, or no such key",
-		`"attention_chunk_size": 8192`:            "attention_chunk_size 8192 is not supported; want null, or no such key",
-		`"layer_types": ["full_attention"]`:       "layer_types is of 1 layers, num_hidden_layers is 32",
+		`"use_sliding_window": true`:              "use_sliding_window true is not supported; want false or null, or remove the key",
+		`"sliding_window": 4096`:                  "sliding_window 4096 is not supported; want null, or remove the key",
+		`"attention_chunk_size": 8192`:            "attention_chunk_size 8192 is not supported; want null, or remove the key",
+		`"layer_types": ["full_attention"]`:       "layer_types lists 1 layers, but num_hidden_layers is 32",
 		`"layer_types": "full_attention"`:         `layer_types "full_attention" is not a list of strings`,
-		`"partial_rotary_factor": 0.5`:            "partial_rotary_factor 0.5 is not supported; want 1 or null, or no such key",
+		`"partial_rotary_factor": 0.5`:            "partial_rotary_factor 0.5 is not supported; want 1 or null, or remove the key",
 		`"attention_dropout": 1.5`:                "attention_dropout 1.5 is out of range",
 		`"attention_dropout": "much"`:             `attention_dropout "much" is not a number`,
 		`"tie_word_embeddings": null`:             "tie_word_embeddings null is not true or false",
@@ -132,7 +132,7 @@ func TestLlamaConfigRefusals(t *testing.T) {
 		`"pad_token_id": -32001`:                  "pad_token_id -32001 is not in a vocabulary of 32000",
 		`"pad_token_id": [0]`:                     "pad_token_id [0] is not a whole number",
 		`"pad_token_id": 1.5`:                     "pad_token_id 1.5 is not a whole number",
-		`"num_local_experts": 8`:                  "num_local_experts 8 is not supported; want 0 or null, or no such key",
+		`"num_local_experts": 8`:                  "num_local_experts 8 is not supported; want 0 or null, or remove the key",
 		`"architectures": ["MistralForCausalLM"]`: `architectures "MistralForCausalLM" is not supported; want LlamaForCausalLM`,
 		`"architectures": ["LlamaForCausalLM", "LlamaForSequenceClassification"]`: `architectures "LlamaForSequenceClassification" is not supported; want LlamaForCausalLM`,
 
@@ -142,7 +142,7 @@ func TestLlamaConfigRefusals(t *testing.T) {
 		`"rope_scaling": {"type": "linear", "factor": 0.5}`:                               "rope_scaling.factor 0.5 is out of range",
 		`"rope_scaling": {"type": "su", "factor": 2}`:                                     `rope_type "su" is not supported; want default, linear, dynamic, llama3, yarn or longrope`,
 		`"rope_scaling": {"type": "longrope", "short_factor": "1"}`:                       `rope_scaling.short_factor "1" is not a list of numbers`,
-		`"rope_scaling": {"type": "longrope", "factor": 2}`:                               "rope_scaling.factor 2 is not max_position_embeddings 2048 / original_max_position_embeddings 2048: readers differ",
+		`"rope_scaling": {"type": "longrope", "factor": 2}`:                               "rope_scaling.factor 2 differs from max_position_embeddings 2048 / original_max_position_embeddings 2048: programs disagree",
 		`"rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2}`:   "rope_type yarn with beta_fast 1, beta_slow 2, ",
 		`"rope_scaling": {"type": "yarn", "factor": 2, "attention_factor": -1}`:           "rope_type yarn with an attention factor of -1; want one above 0",
 		`"rope_scaling": {"type": "yarn", "factor": 2, "speed": 1}`:                       "rope_scaling.speed 1 is not supported with this rope_type",
@@ -153,72 +153,72 @@ func TestLlamaConfigRefusals(t *testing.T) {
 		`"rope_scaling": {"rope_type": "default", "type": "linear"}`:                      `rope_scaling.rope_type "default" and rope_scaling.type "linear" ` + differ,
 		`"rope_parameters": {"partial_rotary_factor": 0.5}`:                               "rope_parameters.partial_rotary_factor 0.5 is not supported; want 1",
 		`"rope_theta": 5, "rope_parameters": {"rope_theta": 7}`:                           "rope_theta 5 and rope_parameters.rope_theta 7 " + differ,
-		`"rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 7}`:       "rope_scaling and rope_parameters say different things: keep ",
+		`"rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 7}`:       "rope_scaling and rope_parameters differ: keep ",
 		`"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4}`:      "rope_type llama3 with factor 8, low_freq_factor 4, high_freq_factor 0, original_max_position_embeddings 0; want ",
 		`"rope_parameters": {"rope_type": "llama3", "factor": 0.5, "low_freq_factor": 1}`: "rope_type llama3 with factor 0.5, ",
 		`"original_max_position_embeddings": 512, "rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 256}`: "original_max_position_embeddings 512 and rope_scaling.original_max_position_embeddings 256 " + differ,
 	})
 	refused(t, "qwen2", map[string]string{
 		`"use_sliding_window": true, "sliding_window": 0`:              "sliding_window 0 is out of range",
-		`"layer_types": ["sliding_attention"], "num_hidden_layers": 1`: "layer_types has sliding_attention, and there is no sliding_window",
+		`"layer_types": ["sliding_attention"], "num_hidden_layers": 1`: "layer_types has sliding_attention, but sliding_window is missing",
 		`"num_attention_heads": 16`:                                    "num_key_value_heads 32 does not divide num_attention_heads 16", // 32 is Qwen2Config's default
 	})
 }
 
 const differ = "differ: keep the one that the model was trained with"
 
-// Of the other families, what is not computed as their classes do is refused.
+// Settings of the other families that are not computed as in their classes are refused.
 func TestFamilyRefusals(t *testing.T) {
 	refused(t, "mistral", map[string]string{
 		`"sliding_window": 0`: "sliding_window 0 is out of range",
-		`"num_hidden_layers": 2, "layer_types": ["full_attention", "full_attention"]`: "layer_types has full_attention, and all layers of such a model go by sliding_window 4096: leave one of them out",
-		`"layer_types": ["full"]`:         "layer_types is of 1 layers, num_hidden_layers is 32; layer_types with \"full\" is not supported; want full_attention or sliding_attention",
+		`"num_hidden_layers": 2, "layer_types": ["full_attention", "full_attention"]`: "layer_types has full_attention, but all layers of this model use sliding_window 4096: remove one of the two",
+		`"layer_types": ["full"]`:         "layer_types lists 1 layers, but num_hidden_layers is 32; layer_types with \"full\" is not supported; want full_attention or sliding_attention",
 		`"num_attention_heads": 4`:        "num_key_value_heads 8 does not divide num_attention_heads 4",
 		`"hidden_act": "gelu"`:            `hidden_act "gelu" is not supported; want silu`,
 		`"quantization_config": {"a": 1}`: "quantization_config ",
 	})
 	refused(t, "phi3", map[string]string{
-		`"rope_scaling": {"type": "longrope", "short_factor": [1]}`:                                                                                                 `rope_scaling.short_factor has 1 numbers; want one for each of the 48 pairs that turn; rope_scaling.long_factor has 0 numbers; `,
+		`"rope_scaling": {"type": "longrope", "short_factor": [1]}`:                                                                                                 `rope_scaling.short_factor has 1 numbers; want one for each of the 48 rotated pairs; rope_scaling.long_factor has 0 numbers; `,
 		`"num_attention_heads": 1536, "num_key_value_heads": 1536, "rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [0]}`:                         `rope_scaling.long_factor has 0, which is out of range`,
 		`"num_attention_heads": 1536, "num_key_value_heads": 1536, "rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [1], "short_mscale": 1.2}`:    `rope_scaling.short_mscale 1.2 is not supported with this rope_type`,
 		`"num_attention_heads": 1536, "num_key_value_heads": 1536, "rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [1], "attention_factor": -1}`: `rope_scaling.attention_factor -1 is out of range`,
 		`"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 9}`:                                                                               "original_max_position_embeddings 4096 and rope_scaling.original_max_position_embeddings 9 " + differ,
 		`"original_max_position_embeddings": 8, "rope_scaling": {"type": "yarn", "original_max_position_embeddings": 9}`:                                            "original_max_position_embeddings 8 and rope_scaling.original_max_position_embeddings 9 " + differ,
 		`"original_max_position_embeddings": 1, "rope_scaling": {"type": "yarn"}`:                                                                                   "original_max_position_embeddings 1 is out of range",
-		`"rope_scaling": {"type": "linear", "factor": 2}`:                                                                                                           "rotary positions of a phi3 are scaled by longrope alone",
-		`"partial_rotary_factor": 0.77`: "partial_rotary_factor 0.77 is out of range: of heads 96 wide it turns 73 elements",
-		`"partial_rotary_factor": 0.01`: "partial_rotary_factor 0.01 is out of range: of heads 96 wide it turns 0 elements",
+		`"rope_scaling": {"type": "linear", "factor": 2}`:                                                                                                           "rotary positions of a phi3 can only be scaled by longrope",
+		`"partial_rotary_factor": 0.77`: "partial_rotary_factor 0.77 is out of range: it rotates 73 of the 96 elements of a head",
+		`"partial_rotary_factor": 0.01`: "partial_rotary_factor 0.01 is out of range: it rotates 0 of the 96 elements of a head",
 		`"partial_rotary_factor": 1.5`:  "partial_rotary_factor 1.5 is out of range",
 		`"partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 0.75}`: "rope_parameters.partial_rotary_factor 0.75 is not supported; want 0.5",
 		`"vocab_size": 100`: "pad_token_id 32000 is not in a vocabulary of 100",
-		`"sliding_window": 5, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]`: "layer_types has full_attention, and all layers of such a model go by sliding_window 5: leave one of them out",
+		`"sliding_window": 5, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]`: "layer_types has full_attention, but all layers of this model use sliding_window 5: remove one of the two",
 		`"sliding_window": -1`: "sliding_window -1 is out of range",
 	})
 	refused(t, "smollm3", map[string]string{
 		`"use_sliding_window": true`:  "use_sliding_window true is not supported in a smollm3",
-		`"no_rope_layers": [1, 0]`:    "no_rope_layers is of 2 layers, num_hidden_layers is 36",
+		`"no_rope_layers": [1, 0]`:    "no_rope_layers lists 2 layers, but num_hidden_layers is 36",
 		`"no_rope_layer_interval": 0`: "no_rope_layer_interval 0 is out of range",
 		`"no_rope_layers": [0.5]`:     "no_rope_layers [0.5] is not a list of whole numbers",
 	})
 	refused(t, "gemma3_text", map[string]string{
 		`"attn_logit_softcapping": 50.0`:                                                 "attn_logit_softcapping 50.0 is not supported",
 		`"hidden_activation": "gelu"`:                                                    `hidden_activation "gelu" is not supported; want gelu_pytorch_tanh`,
-		`"rope_scaling": {"type": "linear", "factor": 8}`:                                "rope_scaling.type is passed over by transformers 5 in such a model, and not by 4: say rope_scaling.rope_type",
+		`"rope_scaling": {"type": "linear", "factor": 8}`:                                "transformers 5 ignores rope_scaling.type in this model, but 4 does not: use rope_scaling.rope_type",
 		`"query_pre_attn_scalar": 0`:                                                     "query_pre_attn_scalar 0 is out of range",
-		`"_sliding_window_pattern": 2`:                                                   "_sliding_window_pattern 2 is not what transformers goes by, sliding_window_pattern 6",
+		`"_sliding_window_pattern": 2`:                                                   "_sliding_window_pattern 2 differs from sliding_window_pattern 6, which transformers uses",
 		`"use_bidirectional_attention": true`:                                            "use_bidirectional_attention true is not supported",
-		`"rope_theta": 5, "rope_parameters": {"full_attention": {"rope_theta": 5}}`:      "rope_theta beside rope_parameters: keep ",
+		`"rope_theta": 5, "rope_parameters": {"full_attention": {"rope_theta": 5}}`:      "rope_theta in addition to rope_parameters: keep ",
 		`"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}`: "rope_parameters.sliding_attention is scaled, which is not supported",
 		`"rope_parameters": {"rope_theta": 5}`:                                           `rope_parameters with "rope_theta" is not supported; want full_attention and sliding_attention`,
 	})
 	refused(t, "olmo2", map[string]string{
 		`"clip_qkv": 8.0`: "clip_qkv 8.0 is not supported",
-		`"num_hidden_layers": 1, "layer_types": ["sliding_attention"]`: "layer_types has sliding_attention, and there is no sliding_window",
+		`"num_hidden_layers": 1, "layer_types": ["sliding_attention"]`: "layer_types has sliding_attention, but sliding_window is missing",
 	})
 	refused(t, "gemma2", map[string]string{
 		`"attn_logit_softcapping": 0`:         "attn_logit_softcapping 0 is out of range",
 		`"final_logit_softcapping": "30"`:     `final_logit_softcapping "30" is not a number`,
-		`"sliding_window": null`:              "layer_types has sliding_attention, and there is no sliding_window",
+		`"sliding_window": null`:              "layer_types has sliding_attention, but sliding_window is missing",
 		`"sliding_window": 0`:                 "sliding_window 0 is out of range",
 		`"use_bidirectional_attention": true`: "use_bidirectional_attention true is not supported",
 		`"hidden_activation": null`:           "hidden_activation null is not a string",
@@ -231,18 +231,18 @@ func TestFamilyRefusals(t *testing.T) {
 		`"query_pre_attn_scalar": 144`:        "query_pre_attn_scalar 144 is not supported",
 	})
 	refused(t, "olmo3", map[string]string{
-		`"rope_theta": 10000`:    "rope_theta 10000: of an olmo3 without rope_parameters transformers 4 takes it for layers with a window too, and 5 does not: say rope_parameters",
-		`"sliding_window": null`: "layer_types has sliding_attention, and there is no sliding_window",
+		`"rope_theta": 10000`:    "rope_theta 10000 in an olmo3 without rope_parameters: transformers 4 also applies it to layers with a window, but 5 does not: use rope_parameters",
+		`"sliding_window": null`: "layer_types has sliding_attention, but sliding_window is missing",
 		`"clip_qkv": 8.0`:        "clip_qkv 8.0 is not supported",
 	})
 	refused(t, "granite", map[string]string{`"a": 1`: `model_type "granite" is not supported; want gpt2, llama, `})
 }
 
-// What is accepted is read as transformers reads it: the values here are those
-// of its configurations and of the frequencies in its models.
+// Accepted settings are read as in transformers: the expected values are those of its configurations
+// and of the frequencies in its models.
 func TestLlamaConfigReadings(t *testing.T) {
 	const three = `"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4`
-	of := func(context int) device.RopeScaling {
+	llama3 := func(context int) device.RopeScaling {
 		return device.RopeScaling{Kind: device.RopeLlama3, Factor: 8, Low: 1, High: 4, Context: context}
 	}
 	for keys, want := range map[string]func(m *Model){
@@ -250,9 +250,9 @@ func TestLlamaConfigReadings(t *testing.T) {
 		`"rope_theta": null, "rope_parameters": {"rope_theta": 7}`:                                                         func(m *Model) { m.Theta = 7 },
 		`"rope_theta": 7, "rope_scaling": null, "rope_parameters": null`:                                                   func(m *Model) { m.Theta = 7 },
 		`"rope_theta": 7, "rope_scaling": {}, "rope_parameters": {"partial_rotary_factor": 1.0}`:                           func(m *Model) { m.Theta = 7 },
-		`"rope_scaling": {"rope_type": "llama3", "type": "llama3", ` + three + `}, "original_max_position_embeddings": 64`: func(m *Model) { m.Scaling = of(64) },
+		`"rope_scaling": {"rope_type": "llama3", "type": "llama3", ` + three + `}, "original_max_position_embeddings": 64`: func(m *Model) { m.Scaling = llama3(64) },
 		`"rope_scaling": {"type": "llama3", ` + three + `, "original_max_position_embeddings": 64}, "original_max_position_embeddings": 64,
-		 "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000, ` + three + `, "original_max_position_embeddings": 64}`: func(m *Model) { m.Scaling = of(64) },
+		 "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000, ` + three + `, "original_max_position_embeddings": 64}`: func(m *Model) { m.Scaling = llama3(64) },
 		`"original_max_position_embeddings": 64`:            func(*Model) {}, // not scaled
 		`"pad_token_id": 0`:                                 func(m *Model) { m.Padded = true },
 		`"pad_token_id": -1`:                                func(m *Model) { m.Padded, m.Pad = true, 31999 },
@@ -268,6 +268,6 @@ func TestLlamaConfigReadings(t *testing.T) {
 		}
 	}
 	if m, err := parseModelConfig([]byte(`{"model_type": "qwen2", "attention_bias": false, "pad_token_id": 9}`)); err != nil || !m.BiasQKV || m.Pad != 9 {
-		t.Errorf("a Qwen2, which has its biases whatever it says: %+v, %v", m, err)
+		t.Errorf("a Qwen2, which always has biases: %+v, %v", m, err)
 	}
 }

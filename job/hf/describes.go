@@ -8,10 +8,10 @@ import (
 	"zeroth/nn"
 )
 
-// Adapted says whether a checkpoint has adapters beside a model's own parameters.
+// Adapted reports whether a checkpoint contains adapters.
 func Adapted(ck *checkpoint.Checkpoint) bool { return AdapterTensors(ck) > 0 }
 
-// AdapterTensors is how many parameters of adapters a checkpoint has.
+// AdapterTensors returns the number of adapter parameters in a checkpoint.
 func AdapterTensors(ck *checkpoint.Checkpoint) (n int) {
 	for _, t := range ck.Tensors {
 		if t.Kind == checkpoint.Master && nn.IsAdapter(t.Name) {
@@ -21,8 +21,8 @@ func AdapterTensors(ck *checkpoint.Checkpoint) (n int) {
 	return n
 }
 
-// Describes is the model of a config.json, which must be that of the parameters
-// of a checkpoint.
+// Describes returns the model of a config.json, after checking that it matches the parameters in a
+// checkpoint.
 func Describes(config []byte, ck *checkpoint.Checkpoint) (Model, error) {
 	m, err := parseModelConfig(config)
 	if err != nil {
@@ -35,21 +35,21 @@ func Describes(config []byte, ck *checkpoint.Checkpoint) (Model, error) {
 		}
 		masters++
 		if !t.DType.Float() {
-			return m, fmt.Errorf("%v is %s, which is no type of a parameter", t, t.DType)
+			return m, fmt.Errorf("%v is %s, which is not a parameter type", t, t.DType)
 		}
 	}
 	if m.Layers > masters {
-		return m, fmt.Errorf("it has %d layers, there are %d parameters", m.Layers, masters)
+		return m, fmt.Errorf("it has %d layers, but there are only %d parameters", m.Layers, masters)
 	}
 	params := Parameters(m.Network(nn.LoRA{}))
 	for _, p := range params {
 		t, ok := ck.Tensor(p.Name, checkpoint.Master)
 		if !ok || !slices.Equal(t.Shape, p.Shape) {
-			return m, fmt.Errorf("it has a parameter %s of shape %v, the checkpoint has shape %v", p.Name, p.Shape, t.Shape)
+			return m, fmt.Errorf("it has a parameter %s of shape %v, but the checkpoint has shape %v", p.Name, p.Shape, t.Shape)
 		}
 	}
 	if len(params) != masters {
-		return m, fmt.Errorf("it has %d parameters, the checkpoint %d", len(params), masters)
+		return m, fmt.Errorf("it has %d parameters, but the checkpoint has %d", len(params), masters)
 	}
 	return m, nil
 }

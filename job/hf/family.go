@@ -6,21 +6,20 @@ import (
 	"strings"
 )
 
-// family is a kind of model: what its config.json says, and where that is written
-// down again.
+// family is a model_type: how its config.json is read and written.
 type family struct {
-	kind  string                                  // model_type
-	name  string                                  // for people
-	class [2]string                               // whose parameters are the family's: the causal language model, and the same without its output layer
-	own   map[string]bool                         // keys that decide nothing about a loss or its gradient, beside harmless
-	read  func(*object) (m Model, notes []string) // with the defaults of the class
-	write func(m Model, all map[string]any)       // of a model that comes from no folder; nil: there is none
+	kind    string                                  // model_type
+	name    string                                  // for display
+	class   [2]string                               // transformers classes: the causal language model, and the same without its output layer
+	ignored map[string]bool                         // keys that do not affect the loss or its gradient, in addition to harmless
+	read    func(*object) (m Model, notes []string) // with the defaults of the class
+	write   func(m Model, all map[string]any)       // writes the config of a model that comes from no folder; nil if there are none
 }
 
-// families are all that are read.
+// families are all supported families.
 var families = []family{gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, gemma, gemma2, gemma3}
 
-// familyOf is the family of a model_type.
+// familyOf returns the family of a model_type.
 func familyOf(kind string) (family, bool) {
 	for _, f := range families {
 		if f.kind == kind {
@@ -30,7 +29,7 @@ func familyOf(kind string) (family, bool) {
 	return family{}, false
 }
 
-// Families are the model_types that are read.
+// Families returns the supported model_types.
 func Families() (kinds []string) {
 	for _, f := range families {
 		kinds = append(kinds, f.kind)
@@ -38,7 +37,7 @@ func Families() (kinds []string) {
 	return kinds
 }
 
-// family is the model's.
+// family returns the model's family.
 func (m Model) family() family {
 	kind := cmp.Or(m.Type, m.Family)
 	if m.Type == "" && m.BiasQKV {
@@ -51,12 +50,12 @@ func (m Model) family() family {
 	return f
 }
 
-// either lists words as a choice.
+// either lists alternatives.
 func either(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
 
-// Describe is the model's family, for people.
+// Describe names the model's family, for display.
 func (m Model) Describe() string {
 	f := m.family()
 	return fmt.Sprintf("%s (model_type %s)", f.name, f.kind)

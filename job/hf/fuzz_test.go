@@ -9,8 +9,8 @@ import (
 	"zeroth/checkpoint"
 )
 
-// Whatever a config.json has, it is read or refused in a few printable words;
-// and what is read is the same model again after an export.
+// Any config.json is accepted or refused with a short printable message, and an accepted model is
+// unchanged by export and import.
 func FuzzModelConfig(f *testing.F) {
 	for _, raw := range []string{gpt2JSON, llama31JSON, qwen2JSON, newJSON, `{"model_type": "gpt2", "num_attention_heads": 3, "n_head": 3}`,
 		`{"model_type": "llama", "pad_token_id": -1, "architectures": ["LlamaModel"], "auto_map": {"AutoTokenizer": "a"}, "dtype": null}`} {
@@ -18,12 +18,12 @@ func FuzzModelConfig(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		m, notes, err := ReadModel(raw)
-		said := strings.Join(notes, " ")
+		message := strings.Join(notes, " ")
 		if err != nil {
-			said += err.Error()
+			message += err.Error()
 		}
-		if len(said) > 1<<14 || strings.ContainsFunc(said, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("%d bytes of %q", len(said), said)
+		if len(message) > 1<<14 || strings.ContainsFunc(message, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%d bytes of %q", len(message), message)
 		}
 		if err != nil {
 			return

@@ -4,12 +4,12 @@ import "zeroth/nn"
 
 var gemma2 = family{
 	kind: "gemma2", name: "Gemma 2", class: [2]string{"Gemma2ForCausalLM", "Gemma2Model"},
-	own:  words(`cache_implementation hidden_act original_max_position_embeddings`), // its activation is hidden_activation
-	read: readGemma2,
+	ignored: words(`cache_implementation hidden_act original_max_position_embeddings`), // its activation is in hidden_activation
+	read:    readGemma2,
 }
 
-// readGemma2 reads Hugging Face's Gemma2Config, of which every other layer has a
-// window, the first among them.
+// readGemma2 reads Hugging Face's Gemma2Config. Every other layer, starting with the first, has a
+// window.
 func readGemma2(o *object) (Model, []string) {
 	m, notes := decoder{
 		layers: 26, heads: 8, kv: 4, head: 256, width: 2304, ffn: 9216, vocab: 256000, longest: 8192, eps: 1e-6, tied: true, padded: true, pad: 0,
@@ -28,17 +28,17 @@ func readGemma2(o *object) (Model, []string) {
 	return m, notes
 }
 
-// gemmaActs are the activations of Gemma, 2 and 3: one, by its names.
+// gemmaActs are the names of the activation of Gemma, Gemma 2 and Gemma 3.
 var gemmaActs = []string{"gelu_pytorch_tanh", "gelu_new"}
 
-// gemma reads what Gemma, 2 and 3 have in common.
+// gemma reads the keys common to Gemma, Gemma 2 and Gemma 3.
 func (o *object) gemma(m *Model) {
 	m.Gemma = true
 	m.BiasQKV = maybe(o, "attention_bias", false)
 	m.BiasOut = m.BiasQKV
 }
 
-// cap reads a soft cap, which null leaves out.
+// cap reads a soft cap; null means none, returned as 0.
 func (o *object) cap(key string, otherwise float64) float64 {
 	switch raw := o.raw(key); {
 	case raw == nil:

@@ -12,12 +12,12 @@ import (
 
 var gpt2 = family{
 	kind: "gpt2", name: "GPT-2", class: [2]string{"GPT2LMHeadModel", "GPT2Model"},
-	own: words(`n_ctx pad_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
+	ignored: words(`n_ctx pad_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
 		summary_use_proj predict_special_tokens`),
 	read: readGPT2, write: writeGPT2,
 }
 
-// activations are those that are computed, by the names transformers has for them.
+// activations maps transformers' names to the supported activations.
 var activations = map[string]device.Activation{
 	"gelu_new": device.GeluTanh, "gelu_pytorch_tanh": device.GeluTanh, "gelu_fast": device.GeluTanh, "gelu_accurate": device.GeluTanh, "gelu_python_tanh": device.GeluTanh,
 	"gelu": device.GeluErf, "gelu_python": device.GeluErf,
@@ -54,15 +54,15 @@ func readGPT2(o *object) (m Model, notes []string) {
 	m.ByLayer = get(o, "scale_attn_by_inverse_layer_idx", false)
 	m.Untied = !get(o, "tie_word_embeddings", true)
 	if get(o, "reorder_and_upcast_attn", false) {
-		notes = append(notes, "config.json has reorder_and_upcast_attn: attention sums in float32 here in any case")
+		notes = append(notes, "config.json has reorder_and_upcast_attn: attention always sums in float32")
 	}
 	notes = append(notes, o.weights(0.1, "attn_pdrop")...)
 	notes = append(notes, o.residual(&m, 0.1, "embd_pdrop", "resid_pdrop")...)
 	return m, notes
 }
 
-// WithoutDropout returns a config.json in which each key of GPT2Config's dropout that
-// is missing is 0, not GPT2Config's default.
+// WithoutDropout returns a config.json in which missing keys of GPT2Config's dropout are set to 0,
+// instead of getting GPT2Config's default.
 func WithoutDropout(config []byte) []byte {
 	o, err := readObject(config)
 	if err != nil || string(o.raw("model_type")) != `"gpt2"` {
@@ -76,7 +76,7 @@ func WithoutDropout(config []byte) []byte {
 	return MustJSON(o.values)
 }
 
-// writeGPT2 says what dropout there is, because GPT2Config's default is some.
+// writeGPT2 always writes the dropout, because GPT2Config's default is not 0.
 func writeGPT2(m Model, all map[string]any) {
 	fill(all, map[string]any{
 		"tie_word_embeddings": true,

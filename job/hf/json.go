@@ -16,21 +16,21 @@ import (
 
 const maxJSON = 2 << 20 // bytes of a JSON file of a model folder
 
-// lfsPointer begins the file that Git leaves in place of one that Git LFS keeps.
+// lfsPointer begins the file that Git leaves in place of one stored in Git LFS.
 const lfsPointer = "version https://git-lfs.github.com/spec/"
 
-var errPointer = errors.New("it is a Git LFS pointer, not the file itself: fetch that with `git lfs pull`")
+var errPointer = errors.New("it is a Git LFS pointer, not the file itself: fetch the file with `git lfs pull`")
 
-// object is a JSON object that is read key by key: names are matched exactly, a
-// key that is there twice is an error, and what nobody has asked for is known.
+// object is a JSON object that is read key by key: names must match exactly, duplicate keys
+// are errors, and keys that were not read can be listed.
 type object struct {
-	in     string // what messages say before a key: "rope_scaling."
+	in     string // prefix of keys in messages, such as "rope_scaling."
 	values map[string]json.RawMessage
 	asked  map[string]bool
-	wrong  *[]string // what is wrong with values, for all objects of a file
+	wrong  *[]string // problems of all objects in a file
 }
 
-// readObject reads a file that is one object.
+// readObject parses a file that consists of one object.
 func readObject(raw []byte) (o *object, err error) {
 	if bytes.HasPrefix(raw, []byte(lfsPointer)) {
 		return nil, errPointer
@@ -40,7 +40,7 @@ func readObject(raw []byte) (o *object, err error) {
 	return o, err
 }
 
-// members are the keys of an object and the texts of their values.
+// members returns the keys of an object with the texts of their values.
 func members(raw []byte) (map[string]json.RawMessage, error) {
 	values := map[string]json.RawMessage{}
 	return values, jsonread.All(raw, func(r *jsonread.Reader) error {
@@ -51,12 +51,12 @@ func members(raw []byte) (map[string]json.RawMessage, error) {
 	})
 }
 
-// refuse notes what is wrong.
+// refuse records a problem.
 func (o *object) refuse(format string, args ...any) {
 	*o.wrong = append(*o.wrong, fmt.Sprintf(format, args...))
 }
 
-// err is all that was refused.
+// err returns all problems as one error, or nil.
 func (o *object) err() error {
 	wrong := *o.wrong
 	if len(wrong) == 0 {
@@ -68,19 +68,19 @@ func (o *object) err() error {
 	return errors.New(strings.Join(wrong, "; "))
 }
 
-// raw is a key's value; nil if it is not there.
+// raw returns a key's value, or nil if it is missing.
 func (o *object) raw(key string) json.RawMessage {
 	o.asked[key] = true
 	return o.values[key]
 }
 
-// null tells whether a key has no value: it is not there, or null.
+// null reports whether a key is missing or null.
 func (o *object) null(key string) bool {
 	raw := o.raw(key)
 	return raw == nil || string(raw) == "null"
 }
 
-// rest are the keys that nobody has asked for, sorted.
+// rest returns the keys that were not read, sorted.
 func (o *object) rest() (keys []string) {
 	for _, key := range slices.Sorted(maps.Keys(o.values)) {
 		if !o.asked[key] {
@@ -90,7 +90,7 @@ func (o *object) rest() (keys []string) {
 	return keys
 }
 
-// wanted is what a value of a type is called.
+// wanted describes the type of x, for errors.
 func wanted(x any) string {
 	switch x.(type) {
 	case int:
@@ -111,8 +111,7 @@ func wanted(x any) string {
 	panic(fmt.Sprintf("hf: JSON of %T", x))
 }
 
-// get is a key's value, or otherwise if it is not there. null is no value of
-// its type.
+// get returns a key's value, or otherwise if it is missing. null is refused.
 func get[T any](o *object, key string, otherwise T) T {
 	raw := o.raw(key)
 	if raw == nil {
@@ -126,7 +125,7 @@ func get[T any](o *object, key string, otherwise T) T {
 	return x
 }
 
-// maybe is get for a key that may also be null, which is as if it were not there.
+// maybe is get for a key that may be null, which counts as missing.
 func maybe[T any](o *object, key string, otherwise T) T {
 	if o.null(key) {
 		return otherwise
@@ -134,8 +133,8 @@ func maybe[T any](o *object, key string, otherwise T) T {
 	return get(o, key, otherwise)
 }
 
-// count is a number of things that a model has: at least 1, and no more than
-// any model has. An alias is another name of the key, which must say the same.
+// count reads the number of something in a model: at least 1, at most Most. alias is another
+// name of the key, which must agree.
 func (o *object) count(key, alias string, otherwise int) int {
 	n := get(o, key, otherwise)
 	if alias != "" && o.raw(alias) != nil {
@@ -152,7 +151,7 @@ func (o *object) count(key, alias string, otherwise int) int {
 	return n
 }
 
-// number is one that ok accepts.
+// number reads a number that ok accepts.
 func (o *object) number(key string, otherwise float64, ok func(float64) bool) float64 {
 	x := get(o, key, otherwise)
 	if !ok(x) {
@@ -162,8 +161,7 @@ func (o *object) number(key string, otherwise float64, ok func(float64) bool) fl
 	return x
 }
 
-// object is a key's value that is itself an object; nil if it is not there, null
-// or has no keys.
+// object returns a key's value if it is an object, or nil if it is missing, null or empty.
 func (o *object) object(key string) *object {
 	if o.null(key) {
 		return nil
@@ -178,13 +176,13 @@ func (o *object) object(key string) *object {
 	return &object{o.in + key + ".", values, map[string]bool{}, o.wrong}
 }
 
-// alike tells whether two JSON texts mean the same value.
-func alike(a, b []byte) bool {
+// sameJSON reports whether two JSON texts represent the same value.
+func sameJSON(a, b []byte) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// shown is JSON of a file in a message: short, and harmless on a terminal.
+// shown returns JSON from a file for a message: short, and safe for a terminal.
 func shown(raw []byte) string {
 	var line bytes.Buffer
 	if json.Compact(&line, raw) != nil {

@@ -11,18 +11,17 @@ import (
 	"zeroth/nn"
 )
 
-// A key of config.json is read, or it is in one of the tables below, or it is
-// none that transformers' class of the family reads: then a run says so.
+// Every key of config.json is either read, or listed in one of the tables below, or unknown to
+// transformers' class of the family: then a run notes it.
 //
-// The tables were made from transformers 4.51.3 and 5.23.0, configurations and
-// models of the families, and from the keys by which related families
-// change what a block computes.
+// The tables are based on transformers 4.51.3 and 5.23.0, configurations and models of the families,
+// and on the keys with which related families change the computation of a block.
 
-// neutral are keys that change what is computed, each with the values, in JSON,
-// that do not. Any other value is refused.
+// neutral lists keys that change the computation, each with the JSON values that do not. Any
+// other value is refused.
 var neutral = map[string][]string{
-	// transformers' own.
-	"is_causal":                       {"true"}, // else, also with null, each position sees the later ones
+	// Keys of transformers itself.
+	"is_causal":                       {"true"}, // otherwise, even with null, positions attend to later ones
 	"per_layer_config":                {"null", "{}"},
 	"quantization_config":             {"null"},
 	"compression_config":              {"null"},
@@ -32,7 +31,7 @@ var neutral = map[string][]string{
 	"add_cross_attention":             {"false", "null"},
 	"cross_attention_hidden_size":     {"null"},
 	"use_sliding_window":              {"false", "null"},
-	"sliding_window":                  {"null"}, // of a class that has no use_sliding_window; generation obeys it
+	"sliding_window":                  {"null"}, // in classes without use_sliding_window; generation applies it
 	"attention_chunk_size":            {"null"},
 	"use_bidirectional_attention":     {"false", "null"},
 	"attention_bias":                  {"false", "null"},
@@ -42,7 +41,7 @@ var neutral = map[string][]string{
 	"mlp_layer_types":                 {"null", "[]"},
 	"fusion_config":                   {"null"},
 	"scale_attn_by_inverse_layer_idx": {"false"},
-	// Of families that are Llama but for this.
+	// Keys of families that otherwise equal Llama.
 	"rotary_pct":              {"1", "null"},
 	"rope_interleaved":        {"false", "null"},
 	"no_rope_layers":          {"null", "[]"},
@@ -68,8 +67,8 @@ var neutral = map[string][]string{
 	"n_routed_experts":        {"0", "null"},
 }
 
-// harmless are keys of every family that decide nothing about a loss or its
-// gradient: outputs to return, labels of other heads, generation, bookkeeping.
+// harmless lists keys, in any family, that do not affect the loss or its gradient: outputs to return,
+// labels of other heads, generation, bookkeeping.
 var harmless = words(`
 	_attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash
 	_experts_implementation _experts_implementation_internal _flash_attn_2_enabled _name_or_path
@@ -92,26 +91,24 @@ func words(s string) map[string]bool {
 	return set
 }
 
-// leftOver goes through the keys that the family did not read, and returns those
-// that nobody knows.
-func (o *object) leftOver(f family) (unknown []string) {
+// unknownKeys checks the keys that the family did not read, and returns the unknown ones.
+func (o *object) unknownKeys(f family) (unknown []string) {
 	o.classes(f)
 	o.remoteCode()
 	for _, key := range o.rest() {
 		values, decides := neutral[key]
 		switch {
-		case f.own[key] || harmless[key]:
+		case f.ignored[key] || harmless[key]:
 		case !decides:
 			unknown = append(unknown, show.Brief(key))
-		case !slices.ContainsFunc(values, func(v string) bool { return alike([]byte(v), o.raw(key)) }):
-			o.refuse("%s %s is not supported; want %s, or no such key", key, shown(o.raw(key)), show.Either(values))
+		case !slices.ContainsFunc(values, func(v string) bool { return sameJSON([]byte(v), o.raw(key)) }):
+			o.refuse("%s %s is not supported; want %s, or remove the key", key, shown(o.raw(key)), show.Either(values))
 		}
 	}
 	return unknown
 }
 
-// classes refuses a model of another class than the family's language model,
-// such as a classifier.
+// classes refuses a class other than the family's language model, such as a classifier.
 func (o *object) classes(f family) {
 	names := f.class
 	for _, class := range maybe[[]string](o, "architectures", nil) {
@@ -121,8 +118,7 @@ func (o *object) classes(f family) {
 	}
 }
 
-// remoteCode refuses a model that comes with code of its own to compute it. A
-// tokenizer's does not matter.
+// remoteCode refuses a model computed by custom code. Custom code of a tokenizer is accepted.
 func (o *object) remoteCode() {
 	code := o.object("auto_map")
 	if code == nil {
@@ -130,13 +126,12 @@ func (o *object) remoteCode() {
 	}
 	for _, class := range slices.Sorted(maps.Keys(code.values)) {
 		if class != "AutoTokenizer" {
-			o.refuse("auto_map names code that computes this model (%s %s), which is not run here", show.Brief(class), shown(code.values[class]))
+			o.refuse("auto_map names custom code for this model (%s %s), which is not executed", show.Brief(class), shown(code.values[class]))
 		}
 	}
 }
 
-// probability is a dropout's, between 0 and 1, of a key that the class has with this
-// default.
+// probability reads a dropout probability, with the class's default.
 func (o *object) probability(key string, otherwise float64) float64 {
 	p := maybe(o, key, otherwise)
 	if !device.Droppable(p) {
@@ -145,26 +140,26 @@ func (o *object) probability(key string, otherwise float64) float64 {
 	return p
 }
 
-// residual reads the dropout that is computed, by the keys that the class has for the
-// embedding, empty for none, and for what is added to the residual stream.
+// residual reads the supported dropout, from the class's keys for the embedding ("" if it has
+// none) and for additions to the residual stream.
 func (o *object) residual(m *Model, otherwise float64, embed, residual string) (notes []string) {
 	m.Dropout.Residual = o.probability(residual, otherwise)
-	said := fmt.Sprintf("%s %v", residual, m.Dropout.Residual)
+	values := fmt.Sprintf("%s %v", residual, m.Dropout.Residual)
 	if embed != "" {
 		m.Dropout.Embed = o.probability(embed, otherwise)
-		said = fmt.Sprintf("%s %v, %s", embed, m.Dropout.Embed, said)
+		values = fmt.Sprintf("%s %v, %s", embed, m.Dropout.Embed, values)
 	}
 	if m.Dropout == (nn.Dropout{}) {
 		return nil
 	}
-	return []string{fmt.Sprintf("config.json has dropout (%s): training drops so much, or what model.dropout says", said)}
+	return []string{fmt.Sprintf("config.json sets dropout (%s): training applies it, unless model.dropout is set", values)}
 }
 
-// weights reads the dropout of attention's weights, which is not taken over: only a job
-// that says so pays for it.
+// weights reads the dropout of attention weights, which is not adopted: it is applied only if the job
+// requests it.
 func (o *object) weights(otherwise float64, key string) (notes []string) {
 	if p := o.probability(key, otherwise); p > 0 {
-		return []string{fmt.Sprintf("config.json has dropout of attention's weights (%s %v): this trains without, or with what model.attention_dropout says", key, p)}
+		return []string{fmt.Sprintf("config.json sets dropout of attention weights (%s %v): training applies none, unless model.attention_dropout is set", key, p)}
 	}
 	return nil
 }

@@ -4,8 +4,8 @@ import "zeroth/device"
 
 var llama = family{
 	kind: "llama", name: "Llama", class: [2]string{"LlamaForCausalLM", "LlamaModel"},
-	own:  words(`max_sequence_length max_window_layers original_max_position_embeddings`), // of its rotary positions, if they are scaled
-	read: readLlama, write: writeLlama,
+	ignored: words(`max_sequence_length max_window_layers original_max_position_embeddings`), // original_max_position_embeddings is read with the rotary positions if they are scaled
+	read:    readLlama, write: writeLlama,
 }
 
 func readLlama(o *object) (Model, []string) {
@@ -13,12 +13,11 @@ func readLlama(o *object) (Model, []string) {
 	o.rope(&m, 10000)
 	m.BiasQKV = maybe(o, "attention_bias", false)
 	m.BiasOut, m.BiasMLP = m.BiasQKV, maybe(o, "mlp_bias", false)
-	o.alike(&m, 0)
+	o.sameLayers(&m, 0)
 	return m, notes
 }
 
-// writeLlama describes rotary positions as transformers 4 does, which 5 reads
-// too.
+// writeLlama writes rotary positions in the format of transformers 4, which 5 also reads.
 func writeLlama(m Model, all map[string]any) {
 	fill(all, map[string]any{
 		"max_position_embeddings": max(m.Context, m.Longest), "hidden_size": m.Width, "intermediate_size": m.FFN,

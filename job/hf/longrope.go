@@ -7,15 +7,14 @@ import (
 	"zeroth/device"
 )
 
-// longrope is as transformers' _compute_longrope_parameters has it: Phi-3's own
-// positions, which other classes have, too. Versions of transformers differ in
-// whether a factor counts beside the two lengths, so it must be their quotient,
-// unless attention_factor says what it is for.
+// longrope follows transformers' _compute_longrope_parameters: Phi-3's positions, also used by
+// other classes. Versions of transformers differ in whether factor applies in addition to the
+// two lengths, so it must equal their quotient, unless attention_factor gives the amplitude.
 func (o *object) longrope(above *object, m *Model) device.RopeScaling {
 	const context = "original_max_position_embeddings"
 	inside, outside := maybe(o, context, 0), maybe(above, context, 0)
 	if m.Fused && outside == 0 {
-		outside = 4096 // Phi3Config's, which counts before what is inside
+		outside = 4096 // Phi3Config's default, which takes precedence over the inner value
 	}
 	if inside != 0 && outside != 0 && inside != outside {
 		o.refuse("%s %d and %s%s %d differ: keep the one that the model was trained with", context, outside, o.in, context, inside)
@@ -33,17 +32,17 @@ func (o *object) longrope(above *object, m *Model) device.RopeScaling {
 		s.Amplitude = o.number("attention_factor", 0, Positive)
 		o.raw("factor")
 	} else if f := maybe(o, "factor", times); f != times {
-		o.refuse("%sfactor %v is not max_position_embeddings %d / %s %d: readers differ in which counts", o.in, f, m.Context, context, s.Context)
+		o.refuse("%sfactor %v differs from max_position_embeddings %d / %s %d: programs disagree on which one applies", o.in, f, m.Context, context, s.Context)
 	}
 	s.Factors, s.Beyond = o.factors("short_factor", m), o.factors("long_factor", m)
 	return s
 }
 
-// factors is a list of numbers, one for each pair of a head that turns.
+// factors reads a list of numbers, one for each rotated pair of a head.
 func (o *object) factors(key string, m *Model) []float64 {
 	all := get[[]float64](o, key, nil)
 	if pairs := cmp.Or(m.Turned, m.Head()) / 2; len(all) != pairs {
-		o.refuse("%s%s has %d numbers; want one for each of the %d pairs that turn", o.in, key, len(all), pairs)
+		o.refuse("%s%s has %d numbers; want one for each of the %d rotated pairs", o.in, key, len(all), pairs)
 	}
 	for _, x := range all {
 		if !Positive(x) {
@@ -54,8 +53,7 @@ func (o *object) factors(key string, m *Model) []float64 {
 	return all
 }
 
-// partial reads how much of a head turns, where the class has that: beside
-// rope_parameters, inside of it, or in both alike.
+// partial reads the rotated fraction of a head: at the top level, in rope_parameters, or in both.
 func (o *object) partial(m *Model) {
 	const key = "partial_rotary_factor"
 	part := 1.0
@@ -68,7 +66,7 @@ func (o *object) partial(m *Model) {
 	switch {
 	case turned == m.Head():
 	case turned < 2 || turned > m.Head() || turned%2 != 0:
-		o.refuse("%s %v is out of range: of heads %d wide it turns %d elements; want an even number of them", key, part, m.Head(), turned)
+		o.refuse("%s %v is out of range: it rotates %d of the %d elements of a head; want an even number", key, part, turned, m.Head())
 	default:
 		m.Turned = turned
 	}

@@ -8,14 +8,14 @@ import (
 	"zeroth/nn"
 )
 
-// Model is a model as its config.json describes it. Of GPT2 and Llama that of its Family is
-// set, without its Shape, which is the Model's own.
+// Model is a model as described by its config.json. Of GPT2 and Llama, the one of its Family is set,
+// except for its Shape: the Model's own Shape is used.
 type Model struct {
-	From    string // folder with config.json and model.safetensors to start from; empty: fresh parameters
-	Family  string // "gpt2" or "llama": the blocks the model is made of
+	From    string // folder with config.json and model.safetensors to start from; "" for fresh parameters
+	Family  string // "gpt2" or "llama": kind of blocks
 	Type    string // model_type of its config.json, if it is neither Family nor qwen2
-	Longest int    // tokens of the longest sequence From was made for; 0: Context
-	BOS     string // bos_token_id of From's config.json, as written there; empty: none, or the family's own
+	Longest int    // tokens of the longest sequence that From supports; 0 means Context
+	BOS     string // bos_token_id of From's config.json, as written there; "" for none or the family's default
 	EOS     string // eos_token_id, likewise; it may be a list
 	nn.Shape
 	nn.GPT2
@@ -40,11 +40,11 @@ func (m Model) Network(l nn.LoRA) *nn.Model {
 	panic(fmt.Sprintf("hf: a model of family %q", m.Family))
 }
 
-// Differ calls f for everything that the models compute differently.
-func (m Model) Differ(o Model, f func(says string, m, o any)) {
-	for _, part := range [...]struct{ says, m, o string }{{"family", m.Family, o.Family}, {"model_type", m.Type, o.Type}} {
+// Differ calls f for every difference that affects the computation.
+func (m Model) Differ(o Model, f func(name string, m, o any)) {
+	for _, part := range [...]struct{ name, m, o string }{{"family", m.Family, o.Family}, {"model_type", m.Type, o.Type}} {
 		if part.m != part.o {
-			f(part.says, part.m, part.o)
+			f(part.name, part.m, part.o)
 		}
 	}
 	nn.Differ(m.Shape, o.Shape, f)
@@ -63,7 +63,7 @@ func (m Model) HeadsFit(heads int) bool {
 
 // Limits of a model.
 const (
-	Most       = 1 << 20 // of every count that has no other bound
+	Most       = 1 << 20 // upper limit of counts without another limit
 	MostLayers = 10_000
 )
 

@@ -4,8 +4,8 @@ import "zeroth/nn"
 
 var olmo2 = family{
 	kind: "olmo2", name: "OLMo 2", class: [2]string{"Olmo2ForCausalLM", "Olmo2Model"},
-	own:  words(`original_max_position_embeddings`),
-	read: readOLMo2,
+	ignored: words(`original_max_position_embeddings`),
+	read:    readOLMo2,
 }
 
 func readOLMo2(o *object) (Model, []string) {
@@ -13,6 +13,6 @@ func readOLMo2(o *object) (Model, []string) {
 	o.rope(&m, 10000)
 	m.HeadNorm, m.Norms, m.BiasQKV = nn.AllHeads, nn.NormAfter, maybe(o, "attention_bias", false)
 	m.BiasOut = m.BiasQKV
-	o.alike(&m, 0) // it has no windows
+	o.sameLayers(&m, 0) // no windows
 	return m, notes
 }

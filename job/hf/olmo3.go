@@ -4,12 +4,12 @@ import "zeroth/nn"
 
 var olmo3 = family{
 	kind: "olmo3", name: "OLMo 3", class: [2]string{"Olmo3ForCausalLM", "Olmo3Model"},
-	own:  words(`original_max_position_embeddings`),
-	read: readOLMo3,
+	ignored: words(`original_max_position_embeddings`),
+	read:    readOLMo3,
 }
 
-// readOLMo3 reads Hugging Face's Olmo3Config: OLMo 2 with layers that have a window,
-// whose rotary positions are not scaled.
+// readOLMo3 reads Hugging Face's Olmo3Config: OLMo 2 plus layers with a window, whose rotary
+// positions are not scaled.
 func readOLMo3(o *object) (Model, []string) {
 	m, notes := decoder{layers: 32, heads: 32, width: 4096, ffn: 11008, vocab: 50304, longest: 2048, eps: 1e-5, padded: true, pad: 1}.read(o)
 	m.HeadNorm, m.Norms, m.BiasQKV = nn.AllHeads, nn.NormAfter, maybe(o, "attention_bias", false)
@@ -17,7 +17,7 @@ func readOLMo3(o *object) (Model, []string) {
 	const theta = 500_000
 	if !o.ropes(&m, theta, theta) {
 		if m.LocalTheta = theta; m.Theta != theta {
-			o.refuse("rope_theta %v: of an olmo3 without rope_parameters transformers 4 takes it for layers with a window too, and 5 does not: say rope_parameters", m.Theta)
+			o.refuse("rope_theta %v in an olmo3 without rope_parameters: transformers 4 also applies it to layers with a window, but 5 does not: use rope_parameters", m.Theta)
 		}
 	}
 	o.layers(&m, o.window(4096), func(layer int) byte {

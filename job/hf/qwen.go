@@ -4,14 +4,14 @@ import "zeroth/nn"
 
 var qwen2 = family{
 	kind: "qwen2", name: "Qwen2", class: [2]string{"Qwen2ForCausalLM", "Qwen2Model"},
-	own:  words(`attention_bias original_max_position_embeddings qkv_bias`), // its biases are fixed
-	read: readQwen2, write: writeLlama,
+	ignored: words(`attention_bias original_max_position_embeddings qkv_bias`), // it always has biases
+	read:    readQwen2, write: writeLlama,
 }
 
 var qwen3 = family{
 	kind: "qwen3", name: "Qwen3", class: [2]string{"Qwen3ForCausalLM", "Qwen3Model"},
-	own:  words(`original_max_position_embeddings`),
-	read: readQwen3,
+	ignored: words(`original_max_position_embeddings`),
+	read:    readQwen3,
 }
 
 func readQwen2(o *object) (Model, []string) {

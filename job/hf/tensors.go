@@ -21,22 +21,22 @@ import (
 	"zeroth/shard"
 )
 
-// ModelTensors are the parameters of a Hugging Face folder, all that its model
-// has, in its shapes and of types that are read.
+// ModelTensors gives access to the parameters in a Hugging Face folder, checked against its
+// model's names, shapes and supported types.
 type ModelTensors struct {
 	*safetensors.Reader
-	Names  map[string]string // of parameters: those they have in the folder
-	Spare  []string          // tensors that are no parameters: buffers of the class, and others' heads
-	head   string            // among them an output layer; empty: none
-	unread []string          // of the spare ones, those whose values mean something to somebody
+	Names  map[string]string // names of parameters in the folder
+	Spare  []string          // tensors that are not parameters: buffers of the class, other heads
+	head   string            // the output layer among them, or ""
+	unread []string          // spare tensors with values that may matter to someone
 }
 
-// OpenModel opens the parameters of a Hugging Face folder. What keeps them from
-// being the model's is one error.
+// OpenModel opens the parameters of a Hugging Face folder. Its error joins all differences
+// from the model.
 func OpenModel(folder string, m Model) (*ModelTensors, error) {
 	r, err := safetensors.Open(folder)
 	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("%w%s", err, foreign(folder)))
+		return nil, input.BadInput(fmt.Errorf("%w%s", err, describeForeign(folder)))
 	}
 	t := &ModelTensors{Reader: r, Names: map[string]string{}}
 	wrong := wrapped(r)
@@ -44,27 +44,27 @@ func OpenModel(folder string, m Model) (*ModelTensors, error) {
 		wrong = strings.Join(slices.Concat(t.find(m), t.sort(m)), "; ")
 	}
 	if wrong != "" {
-		_ = r.Close() // only read from
-		return nil, input.BadInput(fmt.Errorf("%s does not hold the model its config.json describes: %s", folder, wrong))
+		_ = r.Close() // only read
+		return nil, input.BadInput(fmt.Errorf("%s does not contain the model described by its config.json: %s", folder, wrong))
 	}
 	return t, nil
 }
 
-// wrappers are parts of tensors' names by which programs mark that a model's
-// parameters are not there as they are.
+// wrappers maps parts of tensor names to the programs that use them, in files that do not
+// contain a model's plain parameters.
 var wrappers = []struct {
 	mark *regexp.Regexp
 	what string
 }{
-	{regexp.MustCompile(`(^|\.)_orig_mod\.`), "as torch.compile's wrapper names them: save the model in it (model._orig_mod)"},
-	{regexp.MustCompile(`^module\.`), "as DataParallel's wrappers name them: save the model in it (model.module)"},
-	{regexp.MustCompile(`^_fsdp_wrapped_module\.|\._fsdp_wrapped_module\.`), "as FSDP's wrapper names them: save with a full state dict"},
-	{regexp.MustCompile(`^base_model\.model\.|\.lora_(A|B|embedding_A|embedding_B)\.|\.base_layer\.`), "as an adapter (PEFT) names them: merge it into its model (merge_and_unload) and save that"},
+	{regexp.MustCompile(`(^|\.)_orig_mod\.`), "named by torch.compile's wrapper: save the model inside it (model._orig_mod)"},
+	{regexp.MustCompile(`^module\.`), "named by DataParallel's wrappers: save the model inside it (model.module)"},
+	{regexp.MustCompile(`^_fsdp_wrapped_module\.|\._fsdp_wrapped_module\.`), "named by FSDP's wrapper: save with a full state dict"},
+	{regexp.MustCompile(`^base_model\.model\.|\.lora_(A|B|embedding_A|embedding_B)\.|\.base_layer\.`), "named by an adapter (PEFT): merge it into its model (merge_and_unload) and save that"},
 	{regexp.MustCompile(`\.(qweight|qzeros|scales|g_idx|SCB|weight_scale|weight_scale_inv|weight_packed)$|\.weight\.(absmax|quant_map|quant_state|nested_absmax)`),
-		"as quantised ones are named: want the model as it is before that"},
+		"named like quantized ones: use the unquantized model"},
 }
 
-// wrapped says by whom the folder's tensors were named, if not by the model.
+// wrapped describes the wrapper that named the folder's tensors, or returns "".
 func wrapped(r *safetensors.Reader) string {
 	for _, w := range wrappers {
 		for _, t := range r.Tensors() {
@@ -76,7 +76,7 @@ func wrapped(r *safetensors.Reader) string {
 	return ""
 }
 
-// find looks for all parameters and says what is wrong with them.
+// find finds all parameters and returns the problems with them.
 func (t *ModelTensors) find(m Model) (problems []string) {
 	var missing []string
 	for _, p := range Parameters(m.Network(nn.LoRA{})) {
@@ -87,9 +87,9 @@ func (t *ModelTensors) find(m Model) (problems []string) {
 		case !ok:
 			missing = append(missing, p.Name)
 		case !slices.Equal(have.Shape, p.Shape):
-			problems = append(problems, fmt.Sprintf("%s has shape %v, config.json says %v", p.Name, have.Shape, p.Shape))
+			problems = append(problems, fmt.Sprintf("%s has shape %v, but config.json implies %v", p.Name, have.Shape, p.Shape))
 		case !have.DType.Float():
-			problems = append(problems, fmt.Sprintf("%s is %s; want F32, BF16 or F16%s", p.Name, have.DType, because(have.DType)))
+			problems = append(problems, fmt.Sprintf("%s is %s; want F32, BF16 or F16%s", p.Name, have.DType, advice(have.DType)))
 		}
 	}
 	if len(missing) == 1 {
@@ -103,32 +103,31 @@ func (t *ModelTensors) find(m Model) (problems []string) {
 	return problems
 }
 
-// because is what to do about tensors of a type that is not read.
-func because(t safetensors.DType) string {
+// advice returns advice on tensors of an unsupported type.
+func advice(t safetensors.DType) string {
 	if t == "F64" {
 		return ": save it with model.float()"
 	}
-	return ", as a model is before it is quantised"
+	return ": use the unquantized model"
 }
 
-// classBuffers are tensors that older versions of the families' classes saved beside
-// the parameters: masks and positions that follow from the shape.
+// classBuffers matches tensors that older versions of the families' classes saved in addition to the
+// parameters: masks and positions that follow from the shape.
 var classBuffers = regexp.MustCompile(`^(transformer\.)?h\.(\d+)\.attn\.(bias|masked_bias)$|^(model\.)?layers\.(\d+)\.self_attn\.rotary_emb\.inv_freq$|^(model\.)?rotary_emb\.inv_freq$`)
 
-// trunk are the names of what is computed between the tokens and the logits.
+// trunk matches the names of everything computed between the tokens and the logits.
 var trunk = regexp.MustCompile(`^(transformer|model|h|layers|wte|wpe|ln_f|embed_tokens|norm|lm_head)\.`)
 
 var layerOf = regexp.MustCompile(`^(?:transformer\.|model\.)?(?:h|layers)\.(\d+)\.`)
 
-// sort goes through the tensors that are no parameters, and says which of them
-// mean that the model is another.
+// sort classifies the tensors that are not parameters, and reports those that indicate another model.
 func (t *ModelTensors) sort(m Model) (problems []string) {
 	used := map[string]bool{}
 	for _, name := range t.Names {
 		used[name] = true
 	}
 	var alien []string
-	beyond := 0 // the highest layer that the model has not
+	beyond := 0 // highest layer beyond those of the model
 	for _, x := range t.Tensors() {
 		layer := layerOf.FindStringSubmatch(x.Name)
 		n := 0
@@ -152,18 +151,18 @@ func (t *ModelTensors) sort(m Model) (problems []string) {
 		t.Spare = append(t.Spare, show.Brief(x.Name))
 	}
 	if beyond > 0 {
-		problems = append(problems, fmt.Sprintf("it has layers up to %d, counted from 0, config.json says that there are %d", beyond, m.Layers))
+		problems = append(problems, fmt.Sprintf("it has layers up to number %d, counting from 0, but config.json has %d layers", beyond, m.Layers))
 	}
 	if len(alien) > 0 {
-		problems = append(problems, "it has what its class has not: "+several(alien))
+		problems = append(problems, "it has tensors that its class does not: "+several(alien))
 	}
 	return problems
 }
 
-// shownAtOnce is how many names or problems one message has at most.
+// shownAtOnce is the maximum number of names or problems in a message.
 const shownAtOnce = 20
 
-// several is a list of names, of which a message has no more than one can read.
+// several joins names, shortening long lists.
 func several(names []string) string {
 	if more := len(names) - shownAtOnce; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:shownAtOnce], ", "), more)
@@ -171,18 +170,17 @@ func several(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Note is what a run says of tensors that it does not use.
+// Note returns the note about tensors that are not used.
 func (t *ModelTensors) Note() []string {
 	if len(t.unread) == 0 {
 		return nil
 	}
-	return []string{"not used, as they are no parameters of the model: " + several(t.unread)}
+	return []string{"unused tensors, which are not parameters of the model: " + several(t.unread)}
 }
 
-// Check reads all parameters: no element is infinite or a NaN, and an output layer
-// beside an embedding that is one is the same. It returns a digest of them all: the
-// SHA-256, in hexadecimal, of a line for each in order of its name, with type, shape and
-// CRC-32C.
+// Check reads all parameters and checks that every element is finite, and that an output layer
+// equals the embedding it is tied to. It returns a digest of the parameters: the SHA-256, in
+// hexadecimal, of a line for each in the order of names, with type, shape and CRC-32C.
 func (t *ModelTensors) Check(ctx context.Context, m Model) (digest string, err error) {
 	params, stored := slices.Sorted(maps.Keys(t.Names)), []string{}
 	for _, name := range params {
@@ -191,7 +189,7 @@ func (t *ModelTensors) Check(ctx context.Context, m Model) (digest string, err e
 	sums, err := t.Finite(ctx, stored, runtime.GOMAXPROCS(0))
 	var bad *safetensors.NotFinite
 	if errors.As(err, &bad) {
-		return "", input.BadInput(fmt.Errorf("%w: a model with such a parameter has no loss", err))
+		return "", input.BadInput(fmt.Errorf("%w: a model with such a parameter has no finite loss", err))
 	}
 	if err != nil {
 		return "", err
@@ -204,8 +202,7 @@ func (t *ModelTensors) Check(ctx context.Context, m Model) (digest string, err e
 	return hex.EncodeToString(all.Sum(nil)), t.SameHead(m)
 }
 
-// SameHead compares lm_head.weight, if there is one, with the embedding it is
-// tied to.
+// SameHead compares lm_head.weight, if it exists, with the embedding it is tied to.
 func (t *ModelTensors) SameHead(m Model) error {
 	if t.head == "" {
 		return nil
@@ -214,7 +211,7 @@ func (t *ModelTensors) SameHead(m Model) error {
 	words, _ := t.Tensor(t.Names[p.Name])
 	head, _ := t.Tensor(t.head)
 	if !slices.Equal(head.Shape, words.Shape) || !head.DType.Float() {
-		return input.BadInput(fmt.Errorf("%s: %s is %s%v, the embedding that config.json ties it to %s%v", head.File, t.head, head.DType, head.Shape, words.DType, words.Shape))
+		return input.BadInput(fmt.Errorf("%s: %s is %s%v, but the embedding to which config.json ties it is %s%v", head.File, t.head, head.DType, head.Shape, words.DType, words.Shape))
 	}
 	const n = 1 << 18
 	a, b := make([]float32, n), make([]float32, n)
@@ -225,7 +222,7 @@ func (t *ModelTensors) SameHead(m Model) error {
 		}
 		for i := range x {
 			if x[i] != y[i] {
-				return input.BadInput(fmt.Errorf("%s: element %d of %s is %v, of the embedding %v, but config.json says that they are one (tie_word_embeddings): remove %s if it was not trained, or untie them",
+				return input.BadInput(fmt.Errorf("%s: element %d of %s is %v, but in the embedding %v, although config.json ties the two (tie_word_embeddings): remove %s if it was not trained, or untie them",
 					head.File, at.Lo+i, t.head, x[i], y[i], t.head))
 			}
 		}
@@ -233,30 +230,29 @@ func (t *ModelTensors) SameHead(m Model) error {
 	return nil
 }
 
-// others are signs of folders that are no models of safetensors, and what to do
-// about them.
-var others = []struct{ pattern, what string }{
-	{"adapter_config.json", "is of an adapter: merge it into its model (PEFT's merge_and_unload) and save that"},
+// foreignFiles maps file patterns of folders that are not safetensors models to advice.
+var foreignFiles = []struct{ pattern, what string }{
+	{"adapter_config.json", "belongs to an adapter: merge it into its model (PEFT's merge_and_unload) and save that"},
 	{"adapter_model.*", "is an adapter: merge it into its model (PEFT's merge_and_unload) and save that"},
-	{"pytorch_model*.bin", "is a pickle, which may hold code and is not read: load it with transformers and save_pretrained it as safetensors"},
-	{"*.pth", "is a pickle, which may hold code and is not read: convert it to Hugging Face's safetensors"},
-	{"*.pt", "is a pickle, which may hold code and is not read: convert it to Hugging Face's safetensors"},
-	{"*.gguf", "is GGUF: want the model it was made of, as safetensors"},
-	{"tf_model.h5", "is TensorFlow's: load it with transformers and save_pretrained it as safetensors"},
-	{"flax_model.msgpack", "is Flax's: load it with transformers and save_pretrained it as safetensors"},
-	{"snapshots", "is of the hub's cache: name the folder of a revision in it"},
-	{"model/config.json", "is there: name that folder"},
-	{"model-*-of-*.safetensors", "is a part of a model whose index, model.safetensors.index.json, is missing"},
-	{"*.safetensors", "is not a name that is looked for: want model.safetensors"},
+	{"pytorch_model*.bin", "is a pickle, which may contain code and is not read: load it with transformers and save it as safetensors (save_pretrained)"},
+	{"*.pth", "is a pickle, which may contain code and is not read: convert it to Hugging Face's safetensors"},
+	{"*.pt", "is a pickle, which may contain code and is not read: convert it to Hugging Face's safetensors"},
+	{"*.gguf", "is GGUF: use the model it was converted from, as safetensors"},
+	{"tf_model.h5", "is from TensorFlow: load it with transformers and save it as safetensors (save_pretrained)"},
+	{"flax_model.msgpack", "is from Flax: load it with transformers and save it as safetensors (save_pretrained)"},
+	{"snapshots", "belongs to the Hub's cache: use the folder of a revision in it"},
+	{"model/config.json", "exists: use that folder"},
+	{"model-*-of-*.safetensors", "is part of a model, but its index, model.safetensors.index.json, is missing"},
+	{"*.safetensors", "is not the expected name, model.safetensors"},
 }
 
-// foreign says what a folder is instead of a model of safetensors; empty if
-// nothing in it tells.
-func foreign(folder string) string {
+// describeForeign describes a folder that is not a safetensors model, or returns "" if nothing
+// identifies it.
+func describeForeign(folder string) string {
 	if input.Exists(filepath.Join(folder, "model.safetensors")) || input.Exists(filepath.Join(folder, "model.safetensors.index.json")) {
 		return ""
 	}
-	for _, o := range others {
+	for _, o := range foreignFiles {
 		if found := firstIn(folder, o.pattern); found != "" {
 			return fmt.Sprintf("; %s %s", found, o.what)
 		}
@@ -264,15 +260,16 @@ func foreign(folder string) string {
 	return ""
 }
 
-// adapted refuses a folder with an adapter, also beside a whole model:
-// transformers would add it to that. A run has it merged beside its folder.
-func adapted(folder string) error {
+// refuseAdapter refuses a folder with an adapter, even with a complete model, because
+// transformers would add the adapter to it. In a run the merged model is in a neighbouring
+// folder.
+func refuseAdapter(folder string) error {
 	run := filepath.Dir(filepath.Clean(folder))
 	merged := filepath.Join(run, "model")
-	for _, o := range others[:2] {
+	for _, o := range foreignFiles[:2] {
 		if found := firstIn(folder, o.pattern); found != "" {
 			if input.Exists(filepath.Join(run, "job.yaml")) && input.Exists(filepath.Join(merged, "config.json")) {
-				return fmt.Errorf("%s: %s is of an adapter, which the run has merged into %s: name that folder, or %s", folder, found, merged, run)
+				return fmt.Errorf("%s: %s belongs to an adapter, which the run has merged into %s: use that folder, or %s", folder, found, merged, run)
 			}
 			return fmt.Errorf("%s: %s %s", folder, found, o.what)
 		}
@@ -280,7 +277,7 @@ func adapted(folder string) error {
 	return nil
 }
 
-// firstIn is the first name in a folder that matches a pattern; empty for none.
+// firstIn returns the first name in a folder that matches a pattern, or "".
 func firstIn(folder, pattern string) string {
 	found, err := filepath.Glob(filepath.Join(special.ReplaceAllString(folder, `\$0`), pattern))
 	if err != nil || len(found) == 0 {
@@ -293,5 +290,5 @@ func firstIn(folder, pattern string) string {
 	return show.Brief(name)
 }
 
-// special are the characters of a path that mean something in a pattern.
+// special matches the characters of a path with a meaning in patterns.
 var special = regexp.MustCompile(`[*?\[\\]`)

@@ -16,11 +16,11 @@ import (
 	"zeroth/shard"
 )
 
-// Tensor is one of a folder under construction.
+// Tensor is a tensor of a folder under construction.
 type Tensor struct {
 	dtype safetensors.DType
 	shape []int
-	data  []float32 // for float types; nil is zeros of any type
+	data  []float32 // for float types; nil means zeros of any type
 }
 
 var (
@@ -28,7 +28,7 @@ var (
 	smallLlama = Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}, Llama: nn.Llama{KV: 1, FFN: 12, Theta: 1e4, Tied: true}}
 )
 
-// FolderOf writes a folder of a model with some tensors changed.
+// FolderOf writes a folder with a model, after changing some tensors.
 func FolderOf(t *testing.T, m Model, change func(map[string]*Tensor)) string {
 	t.Helper()
 	dir, all := t.TempDir(), map[string]*Tensor{}
@@ -53,7 +53,7 @@ func FolderOf(t *testing.T, m Model, change func(map[string]*Tensor)) string {
 	return dir
 }
 
-// opened opens a folder as a run does, its values included.
+// openedFolder opens a folder as a run does, including its values.
 func openedFolder(t *testing.T, folder string, m Model) (*ModelTensors, error) {
 	t.Helper()
 	x, err := OpenModel(folder, m)
@@ -65,9 +65,9 @@ func openedFolder(t *testing.T, folder string, m Model) (*ModelTensors, error) {
 	return x, err
 }
 
-// What else a folder has is accepted where it changes nothing, and named where
-// it may mean something to somebody.
-func TestTensorsBesideTheModel(t *testing.T) {
+// Other tensors in a folder are accepted if they have no effect, and noted if they may matter
+// to someone.
+func TestExtraTensors(t *testing.T) {
 	zeros := func(t safetensors.DType, shape ...int) *Tensor { return &Tensor{t, shape, nil} }
 	for name, c := range map[string]struct {
 		model         Model
@@ -103,13 +103,13 @@ func TestTensorsBesideTheModel(t *testing.T) {
 			continue
 		}
 		if spare, unread := strings.Join(x.Spare, " "), strings.Join(x.unread, " "); spare != c.spare || unread != c.unread || len(x.Note()) != min(1, len(x.unread)) {
-			t.Errorf("%s: beside the model %q, of which %q is said (%q)", name, spare, unread, x.Note())
+			t.Errorf("%s: spare tensors %q, noted %q (%q)", name, spare, unread, x.Note())
 		}
 	}
 }
 
-// What is not the model that config.json describes, or has no values to compute
-// with, is named for what it is.
+// A folder with another model than its config.json describes, or without usable values, is
+// refused with the reason.
 func TestTensorsOfAnotherModel(t *testing.T) {
 	zeros := func(t safetensors.DType, shape ...int) *Tensor { return &Tensor{t, shape, nil} }
 	rename := func(to func(string) string) func(map[string]*Tensor) {
@@ -141,23 +141,23 @@ func TestTensorsOfAnotherModel(t *testing.T) {
 			delete(all, "transformer.h.1.ln_2.bias")
 			delete(all, "transformer.wpe.weight")
 			all["transformer.ln_f.bias"].shape = []int{8, 1}
-		}, "transformer.ln_f.bias has shape [8 1], config.json says [8]; 2 parameters are missing: transformer.wpe.weight, transformer.h.1.ln_2.bias"},
+		}, "transformer.ln_f.bias has shape [8 1], but config.json implies [8]; 2 parameters are missing: transformer.wpe.weight, transformer.h.1.ln_2.bias"},
 		"more layers": {gpt2, func(all map[string]*Tensor) {
 			all["transformer.h.2.ln_1.bias"], all["transformer.h.11.ln_1.bias"] = zeros("F32", 8), zeros("F32", 8)
-		}, "it has layers up to 11, counted from 0, config.json says that there are 2"},
-		"a parameter more":       {llama, func(all map[string]*Tensor) { all["model.layers.0.self_attn.q_norm.weight"] = zeros("F32", 8) }, "it has what its class has not: model.layers.0.self_attn.q_norm.weight"},
-		"biases":                 {llama, func(all map[string]*Tensor) { all["model.layers.0.self_attn.q_proj.bias"] = zeros("F32", 8) }, "it has what its class has not: model.layers.0.self_attn.q_proj.bias"},
-		"a head's bias":          {llama, func(all map[string]*Tensor) { all["lm_head.bias"] = zeros("F32", 16) }, "it has what its class has not: lm_head.bias"},
-		"twice":                  {gpt2, func(all map[string]*Tensor) { all["wte.weight"] = zeros("F32", 16, 8) }, "it has what its class has not: wte.weight"},
-		"names with escapes":     {gpt2, func(all map[string]*Tensor) { all["transformer.\x1b[2J"] = zeros("F32", 1) }, "it has what its class has not: transformer.\\x1b[2J"},
+		}, "it has layers up to number 11, counting from 0, but config.json has 2 layers"},
+		"a parameter more":       {llama, func(all map[string]*Tensor) { all["model.layers.0.self_attn.q_norm.weight"] = zeros("F32", 8) }, "it has tensors that its class does not: model.layers.0.self_attn.q_norm.weight"},
+		"biases":                 {llama, func(all map[string]*Tensor) { all["model.layers.0.self_attn.q_proj.bias"] = zeros("F32", 8) }, "it has tensors that its class does not: model.layers.0.self_attn.q_proj.bias"},
+		"a head's bias":          {llama, func(all map[string]*Tensor) { all["lm_head.bias"] = zeros("F32", 16) }, "it has tensors that its class does not: lm_head.bias"},
+		"twice":                  {gpt2, func(all map[string]*Tensor) { all["wte.weight"] = zeros("F32", 16, 8) }, "it has tensors that its class does not: wte.weight"},
+		"names with escapes":     {gpt2, func(all map[string]*Tensor) { all["transformer.\x1b[2J"] = zeros("F32", 1) }, "it has tensors that its class does not: transformer.\\x1b[2J"},
 		"double":                 {gpt2, as("transformer.wpe.weight", "F64"), "transformer.wpe.weight is F64; want F32, BF16 or F16: save it with model.float()"},
-		"FP8":                    {llama, as("model.layers.0.mlp.up_proj.weight", "F8_E4M3"), "model.layers.0.mlp.up_proj.weight is F8_E4M3; want F32, BF16 or F16, as a model is before it is quantised"},
-		"integers":               {llama, as("model.layers.1.mlp.up_proj.weight", "I8"), "model.layers.1.mlp.up_proj.weight is I8; want F32, BF16 or F16, as a model is before it is quantised"},
-		"torch.compile":          {gpt2, before("_orig_mod."), "it has tensors such as _orig_mod.transformer.h.0.attn.c_attn.bias, as torch.compile's wrapper names them: "},
-		"torch.compile, inside":  {llama, rename(func(s string) string { return strings.Replace(s, "layers.0.", "layers.0._orig_mod.", 1) }), "it has tensors such as model.layers.0._orig_mod.input_layernorm.weight, as torch.compile's"},
-		"DataParallel":           {gpt2, before("module."), "it has tensors such as module.transformer.h.0.attn.c_attn.bias, as DataParallel's wrappers name them: "},
-		"PEFT":                   {gpt2, before("base_model.model."), "it has tensors such as base_model.model.transformer.h.0.attn.c_attn.bias, as an adapter (PEFT) names them: "},
-		"quantised":              {llama, rename(func(s string) string { return strings.Replace(s, "up_proj.weight", "up_proj.qweight", 1) }), "it has tensors such as model.layers.0.mlp.up_proj.qweight, as quantised ones are named: "},
+		"FP8":                    {llama, as("model.layers.0.mlp.up_proj.weight", "F8_E4M3"), "model.layers.0.mlp.up_proj.weight is F8_E4M3; want F32, BF16 or F16: use the unquantized model"},
+		"integers":               {llama, as("model.layers.1.mlp.up_proj.weight", "I8"), "model.layers.1.mlp.up_proj.weight is I8; want F32, BF16 or F16: use the unquantized model"},
+		"torch.compile":          {gpt2, before("_orig_mod."), "it has tensors such as _orig_mod.transformer.h.0.attn.c_attn.bias, named by torch.compile's wrapper: "},
+		"torch.compile, inside":  {llama, rename(func(s string) string { return strings.Replace(s, "layers.0.", "layers.0._orig_mod.", 1) }), "it has tensors such as model.layers.0._orig_mod.input_layernorm.weight, named by torch.compile's"},
+		"DataParallel":           {gpt2, before("module."), "it has tensors such as module.transformer.h.0.attn.c_attn.bias, named by DataParallel's wrappers: "},
+		"PEFT":                   {gpt2, before("base_model.model."), "it has tensors such as base_model.model.transformer.h.0.attn.c_attn.bias, named by an adapter (PEFT): "},
+		"quantised":              {llama, rename(func(s string) string { return strings.Replace(s, "up_proj.weight", "up_proj.qweight", 1) }), "it has tensors such as model.layers.0.mlp.up_proj.qweight, named like quantized ones: "},
 		"a NaN":                  {gpt2, set("transformer.h.1.ln_2.weight", 5, math.NaN()), `model.safetensors: element 5 of "transformer.h.1.ln_2.weight" is NaN`},
 		"an infinity":            {gpt2, set("transformer.wte.weight", 127, math.Inf(-1)), `model.safetensors: element 127 of "transformer.wte.weight" is -Inf`},
 		"an infinity of 16 bits": {gpt2, func(all map[string]*Tensor) { x := all["transformer.wpe.weight"]; x.dtype, x.data[3] = "F16", 1e9 }, `element 3 of "transformer.wpe.weight" is +Inf`},
@@ -172,7 +172,7 @@ func TestTensorsOfAnotherModel(t *testing.T) {
 			all["lm_head.weight"] = head
 		}, "model.safetensors: element 100 of lm_head.weight is "},
 		"a smaller head": {gpt2, func(all map[string]*Tensor) { all["lm_head.weight"] = zeros("F32", 15, 8) },
-			"model.safetensors: lm_head.weight is F32[15 8], the embedding that config.json ties it to F32[16 8]"},
+			"model.safetensors: lm_head.weight is F32[15 8], but the embedding to which config.json ties it is F32[16 8]"},
 	} {
 		_, err := openedFolder(t, FolderOf(t, c.model, c.change), c.model)
 		if err == nil || !strings.Contains(err.Error(), c.want) || !input.IsInput(err) {
@@ -181,24 +181,24 @@ func TestTensorsOfAnotherModel(t *testing.T) {
 	}
 }
 
-// Folders that are no models of safetensors are named for what they are.
+// Folders that are not safetensors models are identified.
 func TestForeignFolders(t *testing.T) {
 	for name, c := range map[string]struct {
-		files map[string]string // beside a config.json of GPT-2, unless there is one
+		files map[string]string // in addition to a config.json of GPT-2, unless included
 		want  string
 	}{
 		"empty":         {nil, "has neither model.safetensors nor model.safetensors.index.json"},
-		"pickle":        {map[string]string{"pytorch_model.bin": "PK"}, "pytorch_model.bin is a pickle, which may hold code and is not read: "},
+		"pickle":        {map[string]string{"pytorch_model.bin": "PK"}, "pytorch_model.bin is a pickle, which may contain code and is not read: "},
 		"pickled parts": {map[string]string{"pytorch_model-00001-of-00002.bin": "PK", "pytorch_model.bin.index.json": "{}"}, "pytorch_model-00001-of-00002.bin is a pickle, "},
-		"named so":      {map[string]string{"model.safetensors": "PK\x03\x04aaaaaaaaaaaa"}, "model.safetensors: it is a zip archive, as PyTorch's pickles are, not a safetensors file"},
+		"named so":      {map[string]string{"model.safetensors": "PK\x03\x04aaaaaaaaaaaa"}, "model.safetensors: it is a zip archive, such as PyTorch's pickles, not a safetensors file"},
 		"Meta's":        {map[string]string{"config.json": "", "consolidated.00.pth": "PK", "params.json": "{}"}, "config.json cannot be read: no such file or directory; consolidated.00.pth is a pickle, "},
-		"adapter":       {map[string]string{"config.json": "", "adapter_config.json": "{}", "adapter_model.safetensors": ""}, "adapter_config.json is of an adapter: merge it into its model (PEFT's merge_and_unload) and save that"},
+		"adapter":       {map[string]string{"config.json": "", "adapter_config.json": "{}", "adapter_model.safetensors": ""}, "adapter_config.json belongs to an adapter: merge it into its model (PEFT's merge_and_unload) and save that"},
 		"beside":        {map[string]string{"adapter_model.bin": "PK"}, "adapter_model.bin is an adapter: merge"},
-		"GGUF":          {map[string]string{"config.json": "", "a.Q4_K_M.gguf": "GGUF"}, "no such file or directory; a.Q4_K_M.gguf is GGUF: want the model it was made of"},
-		"variant":       {map[string]string{"model.fp16.safetensors": ""}, "model.fp16.safetensors is not a name that is looked for: want model.safetensors"},
-		"cache":         {map[string]string{"config.json": "", "snapshots/0a1b/config.json": "{}"}, "snapshots is of the hub's cache: name the folder of a revision in it"},
-		"a run":         {map[string]string{"config.json": "", "model/config.json": "{}"}, "model/config.json is there: name that folder"},
-		"no index":      {map[string]string{"model-00001-of-00002.safetensors": ""}, "model-00001-of-00002.safetensors is a part of a model whose index, model.safetensors.index.json, is missing"},
+		"GGUF":          {map[string]string{"config.json": "", "a.Q4_K_M.gguf": "GGUF"}, "no such file or directory; a.Q4_K_M.gguf is GGUF: use the model it was converted from"},
+		"variant":       {map[string]string{"model.fp16.safetensors": ""}, "model.fp16.safetensors is not the expected name, model.safetensors"},
+		"cache":         {map[string]string{"config.json": "", "snapshots/0a1b/config.json": "{}"}, "snapshots belongs to the Hub's cache: use the folder of a revision in it"},
+		"a run":         {map[string]string{"config.json": "", "model/config.json": "{}"}, "model/config.json exists: use that folder"},
+		"no index":      {map[string]string{"model-00001-of-00002.safetensors": ""}, "model-00001-of-00002.safetensors is part of a model, but its index, model.safetensors.index.json, is missing"},
 		"pointers": {map[string]string{"model.safetensors": "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"},
 			"model.safetensors: it is a Git LFS pointer (fetch the file itself with `git lfs pull`)"},
 		"pointer to an index": {map[string]string{"model.safetensors.index.json": "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"},
@@ -226,7 +226,7 @@ func TestForeignFolders(t *testing.T) {
 	}
 }
 
-// filled has a config.json.
+// filled adds a config.json.
 func filled(files map[string]string) map[string]string {
 	all := map[string]string{"config.json": `{"model_type": "gpt2"}`}
 	for name, content := range files {

@@ -9,16 +9,15 @@ import (
 	"zeroth/input"
 )
 
-// replace writes a file, of which there is never half under its name.
-func replace(path string, content []byte) error {
+// writeFile writes a file atomically.
+func writeFile(path string, content []byte) error {
 	if err := input.WriteBytes(path, content); err != nil {
 		return fmt.Errorf("write %s: %w", path, input.Cause(err))
 	}
 	return nil
 }
 
-// ConfigJSON is config.json of a model that comes from no folder, with
-// parameters in float32.
+// ConfigJSON returns the config.json of a model that comes from no folder, with float32 parameters.
 func (m Model) ConfigJSON() []byte {
 	all := map[string]any{
 		"tie_word_embeddings": m.Tied, "vocab_size": m.Vocab, "initializer_range": 0.02, "torch_dtype": "float32",
@@ -41,12 +40,12 @@ func fill(all, more map[string]any) {
 	}
 }
 
-// torchNames are PyTorch's names of element types.
+// torchNames maps element types to PyTorch's names.
 var torchNames = map[checkpoint.DType]string{checkpoint.F32: "float32", checkpoint.BF16: "bfloat16", checkpoint.F16: "float16"}
 
-// ExportedConfig is a model's config.json as it is written next to parameters of
-// an element type under all their names: every key as it was, but for that type,
-// called torch_dtype or, newer, dtype, and the class that has an output layer.
+// ExportedConfig returns a model's config.json for exporting its parameters with their full
+// names and an element type. All keys are unchanged, except the element type, torch_dtype or
+// the newer dtype, and the class, which has an output layer.
 func ExportedConfig(config []byte, t checkpoint.DType) []byte {
 	var all map[string]json.RawMessage
 	var kind string
@@ -55,7 +54,7 @@ func ExportedConfig(config []byte, t checkpoint.DType) []byte {
 		err = json.Unmarshal(all["model_type"], &kind)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("hf: config.json: %v", err)) // it has been read as one
+		panic(fmt.Sprintf("hf: config.json: %v", err)) // it was parsed before
 	}
 	if have := all["architectures"]; len(have) > 0 && string(have) != "null" {
 		f, _ := familyOf(kind)
@@ -73,7 +72,7 @@ func ExportedConfig(config []byte, t checkpoint.DType) []byte {
 	return append(MustJSON(all), '\n')
 }
 
-// MustJSON is a value of ours as indented JSON, without a newline at the end.
+// MustJSON returns one of our values as indented JSON, without a newline at the end.
 func MustJSON(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

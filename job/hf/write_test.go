@@ -9,8 +9,8 @@ import (
 	"zeroth/checkpoint"
 )
 
-// A config.json is exported with every key as it was, numbers to the letter, but
-// for the element type under the names that the file has for it, and the class.
+// A config.json is exported with every key unchanged, including the spelling of numbers,
+// except for the element type, under the names in the file, and the class.
 func TestExportedConfig(t *testing.T) {
 	for in, want := range map[string]string{
 		`{"model_type": "llama", "b": 1, "torch_dtype": "float32", "a": {"x": [1e400, "<&>\u2028"]}}`: `{"model_type": "llama", "b": 1, "torch_dtype": "float16", "a": {"x": [1e400, "<&>\u2028"]}}`,

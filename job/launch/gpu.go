@@ -1,6 +1,5 @@
 package launch
 
-// GPU is which of so many GPUs a rank of a machine has, by its place among the
-// machine's ranks: they share them evenly and in order. The machine's ranks use no
-// more GPUs than they are.
+// GPU returns the GPU of a rank, given its position among the machine's ranks, which share the
+// GPUs evenly and in order. Ranks never use more GPUs than there are ranks.
 func GPU(at, ranks, gpus int) int { return at * min(gpus, ranks) / ranks }

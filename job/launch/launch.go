@@ -1,11 +1,8 @@
-// Package launch finds out from the environment which process of a world this
-// one is: by what zeroth launch, torchrun, Kubeflow, mpirun, hydra, Slurm or
-// Kubernetes set.
+// Package launch determines from the environment which process of a world this one is, as set
+// by zeroth launch, torchrun, Kubeflow, mpirun, hydra, Slurm or Kubernetes. The caller passes
+// the variables.
 //
-// What never enters: the network, the job, and the variables of this process
-// themselves: who calls hands them in.
-//
-// Begin with Find; launchers is the table of what each one sets.
+// Begin with Find; launchers is the table of the variables that each launcher sets.
 package launch
 
 import (
@@ -17,33 +14,33 @@ import (
 	"strings"
 )
 
-// Place is a process in a world of processes.
+// Place is the position of a process in a world of processes.
 type Place struct {
-	By         string // who launched it: "torchrun"; "" where nobody did and it is alone
-	Rank       int    // of the process
-	World      int    // processes
-	Local      int    // of the process on its host
-	LocalWorld int    // processes on its host; 0 where unknown
-	Ranks      int    // a process, where the launcher says; 0 where it does not
+	By         string // its launcher, such as "torchrun"; "" if it is alone
+	Rank       int    // rank of the process
+	World      int    // number of processes
+	Local      int    // rank of the process on its host
+	LocalWorld int    // number of processes on its host; 0 if unknown
+	Ranks      int    // ranks per process; 0 if the launcher does not specify it
 
-	Host  string // where process 0 is; "" where the launcher does not say
-	Ports []int  // at one of which it listens: the first that is free
-	Run   string // what launched processes have in common, and other runs have not
+	Host  string // host of process 0; "" if the launcher does not specify it
+	Ports []int  // it listens on the first free one
+	Run   string // identifies the run: equal in all its processes
 
-	Restart int      // how often the launcher has started the world again
-	Notes   []string // what is worth telling
+	Restart int      // number of times the launcher has restarted the world
+	Notes   []string // remarks for the user
 }
 
-// Alone is whether there are no others.
+// Alone reports whether there are no other processes.
 func (p Place) Alone() bool { return p.World == 1 }
 
-// UnderMPI is whether mpirun or mpiexec brought the process.
+// UnderMPI reports whether mpirun or mpiexec started the process.
 func (p Place) UnderMPI() bool { return p.By == openMPI || p.By == pmi }
 
 // Names of launchers.
 const openMPI, pmi, kubernetes = "Open MPI", "PMI", "Kubernetes"
 
-// Addrs are where process 0 may listen.
+// Addrs returns the addresses at which process 0 may listen.
 func (p Place) Addrs() []string {
 	var all []string
 	for _, port := range p.Ports {
@@ -52,7 +49,7 @@ func (p Place) Addrs() []string {
 	return all
 }
 
-// String is the place in a line.
+// String describes the place in a line.
 func (p Place) String() string {
 	if p.By == "" {
 		return "one process"
@@ -64,49 +61,48 @@ func (p Place) String() string {
 	return s
 }
 
-// Flags are what a user says on the command line; it goes before the
-// environment.
+// Flags are command-line flags, which take precedence over the environment.
 type Flags struct {
-	Rank, World int    // World 0: not given
+	Rank, World int    // World is 0 if not given
 	Addr        string // host:port of process 0
-	Parent      int    // process that started this one: tells worlds of one host apart whose launcher gives them no name
+	Parent      int    // parent process: distinguishes worlds on one host that the launcher does not name
 }
 
 // Env is an environment.
 type Env func(name string) (value string, ok bool)
 
-// launcher reads one launcher's variables.
+// launcher describes the variables of one launcher.
 type launcher struct {
 	name string
-	// rank and world are the variables that it sets always, in every process.
+	// rank and world are the variables that it sets in every process.
 	rank, world       string
 	local, localWorld string
 	restart           string
-	// strict: who sets one of rank and world and not the other has made a mistake.
+	// strict: setting only one of rank and world is an error.
 	strict bool
-	// loose: one of rank and world alone means nothing: the name is anybody's, or
-	// is set outside of worlds, too.
+	// loose: only one of rank and world is ignored, because other programs use the name or it
+	// is also set outside worlds.
 	loose bool
-	// outer launchers start others, whose word counts: they may differ.
-	outer bool
-	where func(*reading) // sets host, ports and run
+	// outer launchers start other launchers, which take precedence: they may differ.
+	outer  bool
+	locate func(*reading) // sets host, ports and run
 }
 
-// launchers by precedence.
+// launchers in order of precedence.
 var launchers = []launcher{
 	{name: "zeroth", rank: "ZEROTH_RANK", world: "ZEROTH_WORLD_SIZE", local: "ZEROTH_LOCAL_RANK", localWorld: "ZEROTH_LOCAL_WORLD_SIZE",
-		restart: "ZEROTH_RESTART_COUNT", strict: true, where: (*reading).zeroth},
+		restart: "ZEROTH_RESTART_COUNT", strict: true, locate: (*reading).zeroth},
 	{name: "torchrun", rank: "RANK", world: "WORLD_SIZE", local: "LOCAL_RANK", localWorld: "LOCAL_WORLD_SIZE",
-		restart: "TORCHELASTIC_RESTART_COUNT", loose: true, where: (*reading).torch},
-	{name: "Kubeflow", rank: "PET_NODE_RANK", world: "PET_NNODES", outer: true, where: (*reading).kubeflow},
+		restart: "TORCHELASTIC_RESTART_COUNT", loose: true, locate: (*reading).torch},
+	{name: "Kubeflow", rank: "PET_NODE_RANK", world: "PET_NNODES", outer: true, locate: (*reading).kubeflow},
 	{name: openMPI, rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK",
-		localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE", where: (*reading).openMPI},
-	{name: pmi, rank: "PMI_RANK", world: "PMI_SIZE", local: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", where: (*reading).hydra},
-	{name: "Slurm", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", restart: "SLURM_RESTART_COUNT", loose: true, outer: true, where: (*reading).slurm},
-	{name: kubernetes, rank: "JOB_COMPLETION_INDEX", world: "ZEROTH_WORLD_SIZE", outer: true, where: (*reading).kubernetes},
+		localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE", locate: (*reading).openMPI},
+	{name: pmi, rank: "PMI_RANK", world: "PMI_SIZE", local: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", locate: (*reading).hydra},
+	{name: "Slurm", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", restart: "SLURM_RESTART_COUNT", loose: true, outer: true, locate: (*reading).slurm},
+	{name: kubernetes, rank: "JOB_COMPLETION_INDEX", world: "ZEROTH_WORLD_SIZE", outer: true, locate: (*reading).kubernetes},
 }
 
-// reading is a launcher's environment on its way to a Place.
+// reading is the state of reading a launcher's environment.
 type reading struct {
 	launcher
 	env   Env
@@ -115,12 +111,11 @@ type reading struct {
 	wrong []error
 }
 
-// mostWorld bounds what is believed.
+// mostWorld limits the number of processes.
 const mostWorld = 1 << 20
 
-// Find is where this process stands. Launchers that are given by flags or by
-// ZEROTH_* variables are believed; of others that contradict each other it is
-// an error that says what to set.
+// Find determines the place of this process. Flags and ZEROTH_* variables take precedence; if
+// other launchers contradict each other, the error tells the user which variables to set.
 func Find(f Flags, env Env) (Place, error) {
 	if f.World > 0 {
 		return byFlags(f, env)
@@ -130,7 +125,7 @@ func Find(f Flags, env Env) (Place, error) {
 	for _, l := range launchers {
 		r := &reading{launcher: l, env: env, flags: f}
 		ok := r.read()
-		wrong, halves = append(wrong, r.wrong...), append(halves, r.half())
+		wrong, halves = append(wrong, r.wrong...), append(halves, r.incomplete())
 		if ok {
 			found = append(found, r.place)
 		}
@@ -147,7 +142,7 @@ func Find(f Flags, env Env) (Place, error) {
 		}
 		return Place{Rank: 0, World: 1, LocalWorld: 1}, nil
 	}
-	return chosen(found)
+	return choose(found)
 }
 
 func byFlags(f Flags, env Env) (Place, error) {
@@ -166,9 +161,9 @@ func byFlags(f Flags, env Env) (Place, error) {
 	return r.place, errors.Join(r.wrong...)
 }
 
-// chosen is the first of several, if those beside it agree. An outer launcher
-// starts an inner one, and may be of another opinion.
-func chosen(found []Place) (Place, error) {
+// choose returns the first of several places, if the others agree. An outer launcher, which
+// starts an inner one, may differ.
+func choose(found []Place) (Place, error) {
 	first := found[0]
 	for _, other := range found[1:] {
 		same := other.Rank == first.Rank && other.World == first.World
@@ -177,9 +172,9 @@ func chosen(found []Place) (Place, error) {
 			first.Host, first.Ports, first.Run = other.Host, other.Ports, other.Run
 		case same:
 		case isOuter(other.By):
-			first.Notes = append(first.Notes, fmt.Sprintf("%s says process %d of %d; it is taken to have started %s, which says %d of %d", other.By, other.Rank, other.World, first.By, first.Rank, first.World))
+			first.Notes = append(first.Notes, fmt.Sprintf("%s says process %d of %d; assuming that it started %s, which says %d of %d", other.By, other.Rank, other.World, first.By, first.Rank, first.World))
 		default:
-			return Place{}, fmt.Errorf("%s says process %d of %d, %s says %d of %d: say which by ZEROTH_RANK, ZEROTH_WORLD_SIZE and ZEROTH_ADDR, or unset one's variables",
+			return Place{}, fmt.Errorf("%s says process %d of %d, %s says %d of %d: set ZEROTH_RANK, ZEROTH_WORLD_SIZE and ZEROTH_ADDR, or unset the variables of one launcher",
 				first.By, first.Rank, first.World, other.By, other.Rank, other.World)
 		}
 	}
@@ -198,19 +193,19 @@ func isOuter(name string) bool {
 	return false
 }
 
-// read is whether the launcher's variables make a place.
+// read reads the launcher's variables and reports whether they give a place.
 func (r *reading) read() bool {
 	rank, hasRank := r.env(r.rank)
 	world, hasWorld := r.env(r.world)
 	if !hasRank || !hasWorld {
 		if r.strict && (hasRank || hasWorld && !r.has("JOB_COMPLETION_INDEX")) {
-			r.refuse("%s and %s go together: one of them is not set", r.rank, r.world)
+			r.refuse("%s and %s must be set together: one of them is missing", r.rank, r.world)
 		}
 		return false
 	}
 	r.place = Place{By: r.name, Rank: r.number(r.rank, rank), World: r.number(r.world, world)}
 	if r.name == kubernetes && r.place.World == 1 {
-		r.place.Rank = 0 // pods of one job that each train alone
+		r.place.Rank = 0 // each pod of the job trains alone
 	}
 	if len(r.wrong) == 0 && (r.place.World < 1 || r.place.World > mostWorld || r.place.Rank >= r.place.World) {
 		r.refuse("%s=%s and %s=%s: want a rank from 0 to world size - 1, and at most %d processes", r.rank, rank, r.world, world, mostWorld)
@@ -219,16 +214,16 @@ func (r *reading) read() bool {
 		return false
 	}
 	r.place.Local, r.place.LocalWorld, r.place.Restart = r.optional(r.local), r.optional(r.localWorld), r.optional(r.restart)
-	r.where(r)
+	r.locate(r)
 	if given, ok := r.env("ZEROTH_ADDR"); ok {
 		r.addr("ZEROTH_ADDR", given)
 	}
 	return len(r.wrong) == 0
 }
 
-// half is an error if the launcher's variables give a rank without a world size, or
-// a world size without a rank. Every process would then train alone.
-func (r *reading) half() error {
+// incomplete returns an error if the launcher's variables give a rank without a world size, or
+// the reverse. Every process would then train alone.
+func (r *reading) incomplete() error {
 	has, lacks := r.rank, r.world
 	if !r.has(has) {
 		has, lacks = lacks, has
@@ -263,10 +258,10 @@ func (r *reading) optional(name string) int {
 	return 0
 }
 
-// get is a variable, empty if it is not set.
+// get returns a variable, or "" if it is not set.
 func (r *reading) get(name string) string { v, _ := r.env(name); return v }
 
-// addr takes host:port.
+// addr parses host:port.
 func (r *reading) addr(name, value string) {
 	host, port, err := net.SplitHostPort(value)
 	n, bad := strconv.Atoi(port)
@@ -277,9 +272,9 @@ func (r *reading) addr(name, value string) {
 	r.place.Host, r.place.Ports = host, []int{n}
 }
 
-// derived are ports that a run's processes all know, and other runs likely do not
-// use.
-func (r *reading) derived(run string) {
+// derivePorts computes ports from run, which all processes of a run know. Other runs are
+// likely to use different ones.
+func (r *reading) derivePorts(run string) {
 	r.place.Run = run
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(run)) // a hash does not fail
@@ -292,11 +287,11 @@ func (r *reading) derived(run string) {
 	}
 }
 
-// here is process 0 on this host, if all are there, started by one parent.
-func (r *reading) here(name string) {
+// localHost locates process 0 on this host if all processes run there, started by one parent.
+func (r *reading) localHost(name string) {
 	if r.place.LocalWorld == r.place.World {
 		r.place.Host, r.place.Ports = "127.0.0.1", nil
-		r.derived(fmt.Sprintf("%s:%d", name, r.flags.Parent))
+		r.derivePorts(fmt.Sprintf("%s:%d", name, r.flags.Parent))
 	}
 }
 
@@ -309,8 +304,8 @@ func (r *reading) zeroth() {
 
 func (r *reading) torch() {
 	r.place.Host = r.get("MASTER_ADDR")
-	if r.get("TORCHELASTIC_USE_AGENT_STORE") == "True" { // then torchrun itself listens there
-		r.derived(r.get("TORCHELASTIC_RUN_ID") + ":" + r.get("MASTER_PORT") + ":" + strconv.Itoa(r.place.Restart))
+	if r.get("TORCHELASTIC_USE_AGENT_STORE") == "True" { // torchrun itself listens there
+		r.derivePorts(r.get("TORCHELASTIC_RUN_ID") + ":" + r.get("MASTER_PORT") + ":" + strconv.Itoa(r.place.Restart))
 		return
 	}
 	if port := r.get("MASTER_PORT"); port != "" && r.place.Host != "" {
@@ -320,8 +315,7 @@ func (r *reading) torch() {
 	}
 }
 
-// kubeflow is a Kubeflow trainer's node without torchrun: one process, with the
-// node's ranks in it.
+// kubeflow reads a Kubeflow trainer's node without torchrun: one process with all ranks of the node.
 func (r *reading) kubeflow() {
 	if n := r.get("PET_NPROC_PER_NODE"); n != "" && n != "auto" && n != "cpu" && n != "gpu" {
 		r.place.Ranks = r.number("PET_NPROC_PER_NODE", n)
@@ -335,16 +329,16 @@ func (r *reading) openMPI() {
 	if run == "" {
 		run = r.get("OMPI_MCA_ess_base_jobid")
 	}
-	r.derived("openmpi:" + run)
-	r.here("openmpi")
+	r.derivePorts("openmpi:" + run)
+	r.localHost("openmpi")
 }
 
 func (r *reading) hydra() {
-	r.derived("pmi")
-	r.here("pmi")
+	r.derivePorts("pmi")
+	r.localHost("pmi")
 }
 
-// slurm is a step of srun. The port is that which JAX takes.
+// slurm reads a step of srun. The port is computed as in JAX.
 func (r *reading) slurm() {
 	first, err := FirstHost(r.get("SLURM_STEP_NODELIST"))
 	if err != nil {
@@ -365,8 +359,7 @@ func (r *reading) kubernetes() {
 	}
 }
 
-// FirstHost is the first of a Slurm list of hosts: node007 of
-// "node[007-010,012],other".
+// FirstHost returns the first host in a Slurm list: node007 in "node[007-010,012],other".
 func FirstHost(list string) (string, error) {
 	open := strings.IndexAny(list, "[,")
 	if open < 0 || list[open] == ',' {

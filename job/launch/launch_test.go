@@ -9,7 +9,7 @@ import (
 	"zeroth/job/launch"
 )
 
-// env is an environment as `env` prints it.
+// env returns an environment in the format printed by `env`.
 func env(lines string) launch.Env {
 	vars := map[string]string{}
 	for _, line := range strings.Fields(lines) {
@@ -19,7 +19,7 @@ func env(lines string) launch.Env {
 	return func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
 }
 
-// Environments as launchers set them, of one process of a world.
+// Environments of one process of a world, as set by launchers.
 const (
 	torchrun = `LOCAL_RANK=1 RANK=5 GROUP_RANK=1 ROLE_RANK=5 ROLE_NAME=default LOCAL_WORLD_SIZE=4 WORLD_SIZE=8 GROUP_WORLD_SIZE=2
 		ROLE_WORLD_SIZE=8 MASTER_ADDR=node0 MASTER_PORT=29500 TORCHELASTIC_RESTART_COUNT=1 TORCHELASTIC_MAX_RESTARTS=3
@@ -27,11 +27,12 @@ const (
 	oldTorchrun = `LOCAL_RANK=1 RANK=1 LOCAL_WORLD_SIZE=2 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=29500 TORCHELASTIC_USE_AGENT_STORE=False`
 	openMPI     = `OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=4
 		OMPI_COMM_WORLD_NODE_RANK=2 OMPI_UNIVERSE_SIZE=4 PMIX_RANK=2 PMIX_NAMESPACE=2788622337 OMPI_MCA_orte_hnp_uri=2788622336.0;tcp://10.0.0.4:41241`
-	// Open MPI 5 starts processes by PRRTE, whose names are other than ORTE's.
+	// Open MPI 5 starts processes with PRRTE, whose variables differ from ORTE's.
 	openMPI5 = `OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_NODE_RANK=1
 		OMPI_UNIVERSE_SIZE=2 PMIX_RANK=1 PMIX_NAMESPACE=prterun-node0-4711@1 PMIX_VERSION=5.0.1 PMIX_SERVER_URI41=prterun-node0-4711@0.0;tcp4://127.0.0.1:36175
 		PRTE_LAUNCHED=1`
-	// srun --mpi=pmi2, for MPICH, and --mpi=pmix, for Open MPI: Slurm's variables beside those of the MPI.
+	// srun --mpi=pmi2, for MPICH, and --mpi=pmix, for Open MPI: Slurm's variables in addition
+	// to the MPI's.
 	srunPMI2 = srun + ` PMI_RANK=3 PMI_SIZE=4 PMI_FD=12 PMI_JOBID=4242.0`
 	srunPMIx = srun + ` PMIX_RANK=3 PMIX_NAMESPACE=slurm.pmix.4242.0 PMIX_SERVER_URI3=pmix-server.1;tcp4://127.0.0.1:40000`
 	hydra    = `PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 MPIR_CVAR_CH3_INTERFACE_HOSTNAME=h`
@@ -41,7 +42,7 @@ const (
 	kubeflow = `PET_NNODES=2 PET_NPROC_PER_NODE=4 PET_NODE_RANK=1 PET_MASTER_ADDR=job-node-0-0.job PET_MASTER_PORT=29500`
 	indexed  = `JOB_COMPLETION_INDEX=3 ZEROTH_WORLD_SIZE=4 ZEROTH_ADDR=job-0.svc:29400`
 	jobSet   = `JOB_COMPLETION_INDEX=2 ZEROTH_WORLD_SIZE=4 ZEROTH_ADDR=zeroth-worker-0-0.zeroth:29400 HOSTNAME=zeroth-worker-0-2`
-	// Kubeflow Trainer's pods are a JobSet's; its older operator sets torch's names.
+	// Kubeflow Trainer's pods belong to a JobSet; its older operator sets torch's variables.
 	trainer  = kubeflow + ` JOB_COMPLETION_INDEX=1`
 	operator = `PYTHONUNBUFFERED=1 MASTER_PORT=23456 PET_MASTER_PORT=23456 MASTER_ADDR=job-master-0 PET_MASTER_ADDR=job-master-0 WORLD_SIZE=3 RANK=2
 		PET_NODE_RANK=2 PET_NNODES=3 PET_NPROC_PER_NODE=1`
@@ -72,14 +73,14 @@ func TestFind(t *testing.T) {
 		{strings.ReplaceAll(kubeflow, "NODE=4", "NODE=auto"), launch.Flags{}, "Kubeflow 1/2 0/1 0 job-node-0-0.job:[29500] 0"},
 		{indexed, launch.Flags{}, "Kubernetes 3/4 0/0 0 job-0.svc:[29400] 0"},
 		{zeroth, launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
-		// what goes first
+		// precedence
 		{zeroth + " " + torchrun, launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
 		{zeroth + " " + torchrun, launch.Flags{Rank: 1, World: 3, Addr: "h:1"}, "flags 1/3 0/0 0 h:[1] 0"},
 		{srun + " " + torchrun, launch.Flags{}, "torchrun 5/8 1/4 0 node0:8 derived 1"},
 		{srun + " " + openMPI, launch.Flags{}, "Open MPI 2/4 2/4 0 127.0.0.1:8 derived 0"},
 		{srun + " ZEROTH_ADDR=[fd00::1]:7", launch.Flags{}, "Slurm 3/4 1/0 0 fd00::1:[7] 0"},
-		{"RANK=1", launch.Flags{}, " 0/1 0/1 0 :[] 0"}, // anybody's
-		// a variable of an outer launcher, which does not say how many there are
+		{"RANK=1", launch.Flags{}, " 0/1 0/1 0 :[] 0"}, // a generic name
+		// a variable of an outer launcher that does not give the number of processes
 		{torchrun + " JOB_COMPLETION_INDEX=1", launch.Flags{}, "torchrun 5/8 1/4 0 node0:8 derived 1"},
 		{zeroth + " JOB_COMPLETION_INDEX=1", launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
 		{"JOB_COMPLETION_INDEX=1", launch.Flags{World: 1}, "flags 0/1 0/0 0 :[] 0"},
@@ -107,10 +108,10 @@ func TestFindRefuses(t *testing.T) {
 		flags launch.Flags
 		want  string
 	}{
-		{openMPI5 + " " + hydra + " PMI_RANK=0", launch.Flags{}, "Open MPI says process 1 of 2, PMI says 0 of 2: say which"},
-		{torchrun + " " + openMPI, launch.Flags{}, "torchrun says process 5 of 8, Open MPI says 2 of 4: say which by ZEROTH_RANK"},
-		{"ZEROTH_RANK=1", launch.Flags{}, "ZEROTH_RANK and ZEROTH_WORLD_SIZE go together"},
-		{"ZEROTH_WORLD_SIZE=4", launch.Flags{}, "ZEROTH_RANK and ZEROTH_WORLD_SIZE go together"},
+		{openMPI5 + " " + hydra + " PMI_RANK=0", launch.Flags{}, "Open MPI says process 1 of 2, PMI says 0 of 2: set ZEROTH_RANK"},
+		{torchrun + " " + openMPI, launch.Flags{}, "torchrun says process 5 of 8, Open MPI says 2 of 4: set ZEROTH_RANK"},
+		{"ZEROTH_RANK=1", launch.Flags{}, "ZEROTH_RANK and ZEROTH_WORLD_SIZE must be set together"},
+		{"ZEROTH_WORLD_SIZE=4", launch.Flags{}, "ZEROTH_RANK and ZEROTH_WORLD_SIZE must be set together"},
 		{"ZEROTH_RANK=1 ZEROTH_WORLD_SIZE=2", launch.Flags{}, "ZEROTH_ADDR is not set"},
 		{"ZEROTH_RANK=2 ZEROTH_WORLD_SIZE=2 ZEROTH_ADDR=h:1", launch.Flags{}, "want a rank from 0 to world size - 1"},
 		{"ZEROTH_RANK=x ZEROTH_WORLD_SIZE=2 ZEROTH_ADDR=h:1", launch.Flags{}, `ZEROTH_RANK="x": want a number`},
@@ -134,7 +135,7 @@ func TestFindRefuses(t *testing.T) {
 	}
 }
 
-// Processes of a run agree on their ports, those of others likely take others.
+// Processes of a run derive the same ports; those of other runs likely differ.
 func TestDerivedPorts(t *testing.T) {
 	find := func(e string, parent int) launch.Place {
 		p, err := launch.Find(launch.Flags{Parent: parent}, env(e))

@@ -1,8 +1,5 @@
-// Package machine is what the operating system says of what a process may take:
-// memory, how much is free and how much this process has resident, processors, and
-// the bounds of ulimit.
+// Package machine reports what the operating system allows a process to use: memory, how much
+// is free and how much this process has resident, processors, and the limits of ulimit.
 //
-// What never enters: jobs, plans and any other package of ours.
-//
-// Begin with machine.go; machine_linux.go asks Linux.
+// Begin with machine.go; machine_linux.go queries Linux.
 package machine

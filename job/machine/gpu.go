@@ -11,38 +11,38 @@ import (
 
 // GPU is a GPU of this machine.
 type GPU struct {
-	Ordinal      int // the driver's number
+	Ordinal      int // number assigned by the driver
 	Name         string
 	Major, Minor int    // compute capability
 	Memory       int64  // bytes
-	Free         int64  // bytes, of all that use it; Memory where the driver does not tell
-	PCI          string // its address, the same in every process of the machine
+	Free         int64  // bytes not used by any process; Memory if the driver does not report it
+	PCI          string // PCI address, the same in every process of the machine
 }
 
-// Library is one that was found.
+// Library is a library that was found.
 type Library struct {
 	Path, Version string
-	Registers     string // of NCCL: what memory it can know, "nothing", "buffers" or "windows"
+	Registers     string // for NCCL, the memory it can register: "nothing", "buffers" or "windows"
 }
 
-// AddsUp says that NCCL, which this is, adds up, and what that means, or moves what ranks
-// add up exactly.
+// AddsUp describes NCCL's role: it sums gradients, with which consequence, or only moves what
+// ranks sum exactly.
 func (l Library) AddsUp(exactly bool) string {
-	what := "adds up gradients, in an order of its own: other bits than with parallel.collective: exact"
+	what := "sums gradients in an order of its own: the results differ in bits from parallel.collective: exact"
 	if exactly {
-		what = "moves gradients, which ranks add up exactly"
+		what = "moves gradients, which ranks sum exactly"
 	}
-	known := "no memory is registered"
+	registered := "no memory is registered"
 	if l.Registers != "nothing" {
-		known = "memory is registered as " + l.Registers
+		registered = "memory is registered as " + l.Registers
 	}
-	return fmt.Sprintf("NCCL %s (%s) %s; %s", l.Version, l.Path, what, known)
+	return fmt.Sprintf("NCCL %s (%s) %s; %s", l.Version, l.Path, what, registered)
 }
 
 func (g GPU) String() string { return fmt.Sprintf("GPU %d (%s)", g.Ordinal, g.Name) }
 
-// UsableGPUs are the GPUs that ranks can compute on, at least one, or why there is
-// none. It looks once.
+// UsableGPUs returns the GPUs that ranks can compute on, at least one, or the reason why there
+// is none. It queries the driver once.
 func UsableGPUs() ([]GPU, error) { return usable() }
 
 var usable = sync.OnceValues(func() ([]GPU, error) {
@@ -58,7 +58,7 @@ var usable = sync.OnceValues(func() ([]GPU, error) {
 		return g.Major < driver.LeastMajor
 	})
 	if len(able) == 0 {
-		return nil, fmt.Errorf("%s: the kernels want %d.0 or newer (A100, RTX 30, and since)", strings.Join(old, ", "), driver.LeastMajor)
+		return nil, fmt.Errorf("%s: the kernels need %d.0 or newer (A100, RTX 30 and later)", strings.Join(old, ", "), driver.LeastMajor)
 	}
 	return able, nil
 })

@@ -10,10 +10,10 @@ import (
 	"zeroth/device/cuda/driver"
 )
 
-// BuiltForGPUs says whether this program has the driver's binding.
+// BuiltForGPUs reports whether this program includes the binding to the driver.
 const BuiltForGPUs = true
 
-// gpus are those the driver shows, where products can be computed on them, too.
+// gpus returns the GPUs visible to the driver, if cuBLAS is available, too.
 func gpus() (all []GPU, err error) {
 	if err := driver.Available(); err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func gpus() (all []GPU, err error) {
 	return all, nil
 }
 
-// NCCL is the library that adds up between GPUs, or why there is none.
+// NCCL returns the library for sums between GPUs, or the reason why there is none.
 func NCCL() (Library, error) {
 	l, err := driver.OpenNCCL()
 	if err != nil {
@@ -48,66 +48,66 @@ func NCCL() (Library, error) {
 	return Library{Path: l.Path, Version: l.Version, Registers: driver.NCCLRegisters().String()}, nil
 }
 
-// OnGPUs is the bytes that this process has of each of the GPUs, as the driver
-// counts them: contexts, kernels and libraries, too. 0 is what it does not tell.
+// OnGPUs returns the bytes that this process uses on each GPU, as counted by the driver,
+// including contexts, kernels and libraries; 0 if the driver does not report it.
 func OnGPUs(ordinals []int) []int64 {
 	held := make([]int64, len(ordinals))
 	for i, o := range ordinals {
 		if d, err := driver.Describe(o); err == nil {
-			held[i], _ = gpuMemory(d.PCI) // 0 where NVML does not answer
+			held[i], _ = gpuMemory(d.PCI) // 0 if NVML fails
 		}
 	}
 	return held
 }
 
-// GPUReport is what there is for computing on GPUs, what is missing, and how to get
-// it: names and lines.
+// GPUReport describes what is available for computing on GPUs, what is missing, and how to get
+// it, as rows of name and text.
 func GPUReport() (rows [][2]string) {
-	say := func(name, format string, args ...any) {
+	add := func(name, format string, args ...any) {
 		rows = append(rows, [2]string{name, fmt.Sprintf(format, args...)})
 	}
 	if err := driver.Available(); err != nil {
-		say("gpus", "none: %v", err)
+		add("gpus", "none: %v", err)
 	} else {
 		v := driver.Version()
-		say("driver", "%s, for programs of CUDA up to %d.%d", driver.Path(), v/1000, v%1000/10)
-		say("ptx", "%s", kernelCache(os.Getenv))
-		n, _ := driver.Count() // Available has counted them
+		add("driver", "%s, for programs of CUDA up to %d.%d", driver.Path(), v/1000, v%1000/10)
+		add("ptx", "%s", kernelCache(os.Getenv))
+		n, _ := driver.Count() // Available has checked it
 		for i := range n {
-			say("gpus", "%s", gpuLine(i))
+			add("gpus", "%s", gpuLine(i))
 		}
 	}
 	blas, blasErr := driver.OpenBLAS()
 	if blasErr != nil {
-		say("cublas", "%v", blasErr)
+		add("cublas", "%v", blasErr)
 	} else {
-		say("cublas", "%s, version %s", blas.Path, blas.Version)
+		add("cublas", "%s, version %s", blas.Path, blas.Version)
 	}
 	nccl, ncclErr := driver.OpenNCCL()
 	if ncclErr != nil {
-		say("nccl", "%v; without it processes add up through the host", ncclErr)
+		add("nccl", "%v; without it, processes sum through the host", ncclErr)
 	} else {
-		say("nccl", "%s, version %s", nccl.Path, nccl.Version)
+		add("nccl", "%s, version %s", nccl.Path, nccl.Version)
 	}
-	rows = append(rows, searched(blasErr != nil, ncclErr != nil)...)
+	rows = append(rows, searchedPlaces(blasErr != nil, ncclErr != nil)...)
 	if _, err := UsableGPUs(); err != nil {
 		return rows
 	}
-	say("device", "auto is cuda here")
+	add("device", "auto is cuda here")
 	return rows
 }
 
-// kernelCache says where the driver keeps what it has compiled, of which it is told by
-// the environment: NVIDIA's CUDA programming guide, "CUDA environment variables".
+// kernelCache describes where the driver caches compiled kernels, according to the
+// environment: NVIDIA's CUDA programming guide, "CUDA environment variables".
 func kernelCache(env func(string) string) string {
 	if off := env("CUDA_CACHE_DISABLE"); off != "" && off != "0" {
-		return fmt.Sprintf("compiled anew by every run: CUDA_CACHE_DISABLE=%q; unset it", off)
+		return fmt.Sprintf("compiled again in every run: CUDA_CACHE_DISABLE=%q; unset it", off)
 	}
 	at, size := env("CUDA_CACHE_PATH"), env("CUDA_CACHE_MAXSIZE")
 	if at == "" {
 		at = filepath.Join(env("HOME"), ".nv", "ComputeCache")
 	}
-	line := fmt.Sprintf("compiled by the driver once, which keeps it in %q (CUDA_CACHE_PATH)", at)
+	line := fmt.Sprintf("compiled once by the driver, and cached in %q (CUDA_CACHE_PATH)", at)
 	if size != "" {
 		return line + fmt.Sprintf(", up to %q bytes (CUDA_CACHE_MAXSIZE)", size)
 	}
@@ -125,7 +125,7 @@ func gpuLine(i int) string {
 		line += fmt.Sprintf(", of which %.1f GiB are free", gib(free))
 	}
 	if d.Major < driver.LeastMajor {
-		line += fmt.Sprintf("; too old: the kernels want %d.0", driver.LeastMajor)
+		line += fmt.Sprintf("; too old: the kernels need %d.0", driver.LeastMajor)
 	}
 	return line
 }

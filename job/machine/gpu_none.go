@@ -4,25 +4,25 @@ package machine
 
 import "errors"
 
-// BuiltForGPUs says whether this program has the driver's binding.
+// BuiltForGPUs reports whether this program includes the binding to the driver.
 const BuiltForGPUs = false
 
-// gpus needs the driver's binding.
+// gpus fails without the binding to the driver.
 func gpus() ([]GPU, error) {
-	return nil, errors.New("this zeroth is built without -tags cuda: scripts/build-cuda builds one for GPUs")
+	return nil, errors.New("this binary was built without GPU support (-tags cuda); scripts/build-cuda builds one with it")
 }
 
-// NCCL needs it, too.
+// NCCL fails without the binding to the driver.
 func NCCL() (Library, error) {
 	_, err := gpus()
 	return Library{}, err
 }
 
-// OnGPUs is nothing: there are none.
+// OnGPUs returns nil: there are no GPUs.
 func OnGPUs([]int) []int64 { return nil }
 
-// GPUReport says that nobody has looked.
+// GPUReport reports that GPUs were not checked.
 func GPUReport() [][2]string {
 	_, err := gpus()
-	return [][2]string{{"gpus", "not looked for: " + err.Error()}}
+	return [][2]string{{"gpus", "not checked: " + err.Error()}}
 }

@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Resident is the most of the process's memory that was resident so far, and
-// what of it now is mapped from files, in bytes; 0 if the system does not tell.
-// See proc_pid_status(5).
+// Resident returns the peak of the process's resident memory, and the part of its current
+// resident memory that is mapped from files, in bytes, or 0 if unknown. See
+// proc_pid_status(5).
 func Resident() (peak, files int64) {
 	status := counts("/proc/self/status")
 	return status["VmHWM"] << 10, status["RssFile"] << 10
 }
 
-// Machine is the memory this process may take, by its system and by the control
-// groups it is in. See proc_meminfo(5) and cgroups(7).
+// Machine returns the memory this process may use, according to the system and its control
+// groups. See proc_meminfo(5) and cgroups(7).
 func Machine() Memory { return memoryIn("/") }
 
-// memoryIn reads the files below a folder: the root, or that of a test.
+// memoryIn reads the files below root, which is "/" except in tests.
 func memoryIn(root string) Memory {
 	m := Memory{Limit: "this machine"}
 	info := counts(filepath.Join(root, "proc/meminfo"))
@@ -36,16 +36,15 @@ func memoryIn(root string) Memory {
 	return m
 }
 
-// memoryGroup is a control group, of version 1 or 2, as the files of its folder
-// tell.
+// memoryGroup is a control group of version 1 or 2, with the names of its files.
 type memoryGroup struct {
 	folder, limit, used string
-	cached              []string // of memory.stat: page cache that gives way
+	cached              []string // keys in memory.stat for reclaimable page cache
 }
 
-// groupsIn are the control groups that bound the process's memory: its own and
-// those above it. In a container that sees only its own files its path may be
-// the host's; then the top is its own.
+// groupsIn returns the control groups that limit the process's memory: its own and the
+// enclosing ones. In a container that sees only its own files, its path may be that of the
+// host; then the top is its own.
 func groupsIn(root string) (all []memoryGroup) {
 	raw, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
@@ -67,7 +66,7 @@ func groupsIn(root string) (all []memoryGroup) {
 	return all
 }
 
-// upFrom are the group of a path and those above it, as far as they have files.
+// upFrom returns the group of a path and the enclosing ones, as far as they have files.
 func (g memoryGroup) upFrom(mount, path string) (all []memoryGroup) {
 	for _, folder := range upFrom(mount, path, g.limit) {
 		g.folder = folder
@@ -76,7 +75,7 @@ func (g memoryGroup) upFrom(mount, path string) (all []memoryGroup) {
 	return all
 }
 
-// upFrom are the folder of a path below a mount and those above it that have a file.
+// upFrom returns the folder of a path below a mount, and its parents, if they contain the file.
 func upFrom(mount, path, file string) (folders []string) {
 	for path = filepath.Clean("/" + path); ; path = filepath.Dir(path) {
 		folder := filepath.Join(mount, path)
@@ -89,8 +88,8 @@ func upFrom(mount, path, file string) (folders []string) {
 	}
 }
 
-// Processors are those the process may use, by its affinity and its control groups.
-// See sched_setaffinity(2), cgroups(7).
+// Processors returns the processors that the process may use, according to its affinity and
+// its control groups. See sched_setaffinity(2) and cgroups(7).
 func Processors() Cores {
 	c := coresIn("/")
 	var set unix.CPUSet
@@ -100,7 +99,7 @@ func Processors() Cores {
 	return c
 }
 
-// coresIn reads the quotas of the control groups in the files below a folder.
+// coresIn reads the quotas of control groups from the files below root.
 func coresIn(root string) (c Cores) {
 	raw, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
@@ -130,7 +129,7 @@ func coresIn(root string) (c Cores) {
 	return c
 }
 
-// bound lowers c to the quota of a group, in µs of each period.
+// bound lowers c to a group's quota, in µs per period.
 func (c *Cores) bound(quota, period int64, folder string) {
 	if quota <= 0 || period <= 0 {
 		return // "max", or -1
@@ -140,7 +139,7 @@ func (c *Cores) bound(quota, period int64, folder string) {
 	}
 }
 
-// Ulimits are the process's. See getrlimit(2).
+// Ulimits returns the limits of the process. See getrlimit(2).
 func Ulimits() Bounds {
 	soft := func(which int) uint64 {
 		var r unix.Rlimit
@@ -152,7 +151,7 @@ func Ulimits() Bounds {
 	return Bounds{Files: soft(unix.RLIMIT_NOFILE), Address: soft(unix.RLIMIT_AS), Locked: soft(unix.RLIMIT_MEMLOCK), File: soft(unix.RLIMIT_FSIZE)}
 }
 
-// bound lowers m to what the group leaves.
+// bound lowers m to the memory left in the group.
 func (g memoryGroup) bound(m *Memory) {
 	limit, ok := number64(filepath.Join(g.folder, g.limit))
 	used, known := number64(filepath.Join(g.folder, g.used))
@@ -171,7 +170,7 @@ func (g memoryGroup) bound(m *Memory) {
 	}
 }
 
-// number64 is the number a file consists of.
+// number64 reads a file that consists of a number.
 func number64(path string) (n int64, ok bool) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -181,8 +180,7 @@ func number64(path string) (n int64, ok bool) {
 	return n, err == nil
 }
 
-// counts are the lines of a file that are a word and a number, with a unit or
-// without.
+// counts reads the lines of a file that consist of a word and a number, with or without a unit.
 func counts(path string) map[string]int64 {
 	all := map[string]int64{}
 	raw, err := os.ReadFile(path)

@@ -11,9 +11,9 @@ import (
 	"zeroth/job/testjob"
 )
 
-// What a process may take is the least of what its machine and the control
-// groups above it leave, of either version, with the page cache that gives way.
-func TestMemoryThereIs(t *testing.T) {
+// The memory of a process is the minimum of what the machine and its control groups, of either
+// version, allow, including reclaimable page cache.
+func TestAvailableMemory(t *testing.T) {
 	const kB, MB, none = 1 << 10, 1 << 20, "9223372036854771712"
 	meminfo := "MemTotal:       2048 kB\nMemFree:  5 kB\nMemAvailable:   1024 kB\nSwapTotal:      512 kB\n"
 	group := func(dir, limit, used string, cached int) map[string]string {
@@ -68,15 +68,14 @@ func TestMemoryThereIs(t *testing.T) {
 		}
 	}
 	if got := memoryIn(t.TempDir()); got.Free != 0 || got.Total != 0 {
-		t.Errorf("a system that tells nothing: %+v", got)
+		t.Errorf("a system without these files: %+v", got)
 	}
 	if m := Machine(); m.Free < 10*MB || m.Total < m.Free {
 		t.Errorf("this machine: %+v", m)
 	}
 }
 
-// The processors there are are the least of the quotas of the groups above, of
-// either version.
+// The number of processors is the minimum of the quotas of the control groups, of either version.
 func TestQuotas(t *testing.T) {
 	for _, c := range []struct {
 		name, self string
@@ -117,7 +116,7 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// The bounds are those that a process has set itself.
+// The limits are those that the process has set itself.
 func TestUlimits(t *testing.T) {
 	was := Ulimits()
 	if was.Files < 3 || was.Address == 0 {

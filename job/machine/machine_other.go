@@ -2,14 +2,14 @@
 
 package machine
 
-// Resident is not told by this system.
+// Resident returns 0: this system does not report it.
 func Resident() (peak, files int64) { return 0, 0 }
 
-// Machine is not told by this system.
+// Machine returns nothing: this system does not report it.
 func Machine() Memory { return Memory{} }
 
-// Processors are not told by this system.
+// Processors returns nothing: this system does not report it.
 func Processors() Cores { return Cores{} }
 
-// Ulimits are not told by this system.
+// Ulimits returns nothing: this system does not report it.
 func Ulimits() Bounds { return Bounds{} }

@@ -9,11 +9,12 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// NVML is the driver's management library: it tells of a GPU without opening it,
-// and of what this process has of its memory in all, context and libraries too.
+// NVML is the driver's management library: it reports on a GPU without opening it, and on all
+// of its memory that this process uses, including context and libraries.
 
-// managed calls f with NVML's handle of a GPU. NVML ends after it: where its Init
-// has failed its other functions are missing symbols, which end the process.
+// managed calls f with NVML's handle of a GPU and then shuts NVML down. After a failed Init
+// NVML's other functions must not be called: they are missing symbols, which would end the
+// process.
 func managed(pci string, f func(d nvml.Device) nvml.Return) error {
 	if r := nvml.Init(); r != nvml.SUCCESS {
 		return fmt.Errorf("NVML: %s", nvml.ErrorString(r))
@@ -29,7 +30,7 @@ func managed(pci string, f func(d nvml.Device) nvml.Return) error {
 	return nil
 }
 
-// freeMemory is the bytes of a GPU, by its PCI address, that nobody has.
+// freeMemory returns the free bytes of a GPU, given its PCI address.
 func freeMemory(pci string) (free int64, err error) {
 	err = managed(pci, func(d nvml.Device) nvml.Return {
 		m, r := d.GetMemoryInfo()
@@ -39,7 +40,7 @@ func freeMemory(pci string) (free int64, err error) {
 	return free, err
 }
 
-// gpuMemory is the bytes of a GPU, likewise, that this process has.
+// gpuMemory returns the bytes of a GPU used by this process.
 func gpuMemory(pci string) (bytes int64, err error) {
 	err = managed(pci, func(d nvml.Device) nvml.Return {
 		all, r := d.GetComputeRunningProcesses()

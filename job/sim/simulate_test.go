@@ -361,20 +361,20 @@ func TestHardwareFile(t *testing.T) {
 		`{"flops": {"bf16": "fast"}}`:                     {`line 1, column 20: flops."bf16": a string where a number is wanted`},
 		`{"gpu": 1, "x": 1}`:                              {"gpu: a number where true or false is wanted", `"x": unknown key`},
 		`{"links": {}}`:                                   {"links: an object where an array is wanted"},
-		"":                                                {"it ends where "},
-		`{`:                                               {"it ends where "},
-		`{"memory": 1,`:                                   {"it ends where "},
+		"":                                                {"the text ends where "},
+		`{`:                                               {"the text ends where "},
+		`{"memory": 1,`:                                   {"the text ends where "},
 		`{"flops": {"fp8": 1, "bf16": -1}, "memory": 0, "disk": -1, "links": [{"ranks": 0, "bandwidth": 0, "latency": 0}, {"ranks": 8, "bandwidth": 1, "latency": -1}]}`: {
 			`"fp8": 1 operations`, `"bf16": -1 operations`, "memory: 0 bytes", "disk: -1", "links[0]: 0 bytes", "links[1]: 1 bytes", "links[0]: ranks 0"},
-		`{"memory": 1, "memory": 2}`:                 {`key "memory" is there twice`},
-		`{"memory": 1} {}`:                           {"something follows the value"},
+		`{"memory": 1, "memory": 2}`:                 {`duplicate key "memory"`},
+		`{"memory": 1} {}`:                           {"unexpected text after the value"},
 		`{"name": "\u001b[31m", "source": "\u202e"}`: {`name: "\x1b[31m" has characters that do not print`, `source: "\u202e"`},
 		`{"flops": {"bf16": 1e-9, "\u001b": 1}, "memory": 1e25, "launch": 1001, "disk": 0.5}`: {
 			`"bf16": 1e-09 operations a second; want fp32, bf16 or fp16, from 1 to 1e+24`, `"\x1b": 1`, "memory: 1e+25", "launch: 1001", "disk: 0.5"},
 		`{"links": [` + strings.Repeat(`{"ranks": 0},`, 50) + `{"ranks": 0}]}`: {"links: 51 of them; want at most 16"},
 		`{"flops": {` + many.String() + `"x": 1}}`:                             {"and 952 more"},
-		`{"memory": 1` + strings.Repeat(" ", hardwareBytes) + `}`:              {"larger than the 65536 bytes"},
-		strings.Repeat("[", hardwareBytes):                                     {"more than 64 objects and arrays within each other"},
+		`{"memory": 1` + strings.Repeat(" ", hardwareBytes) + `}`:              {"larger than the limit of 65536 bytes"},
+		strings.Repeat("[", hardwareBytes):                                     {"more than 64 nested objects and arrays"},
 	} {
 		_, err := OpenHardware(write(text))
 		for _, w := range want {

@@ -1,4 +1,4 @@
-"""What torch.optim.Muon makes of matrices in ten steps, for TestMuonIsPyTorchs.
+"""Generates ten steps of torch.optim.Muon for TestMuonMatchesPyTorch.
 
     python optim/testdata/muon.py > optim/testdata/muon.json      (torch 2.9 or later)
 

@@ -1,4 +1,4 @@
-// Package safetensorstest writes safetensors files that no job writes, for tests.
+// Package safetensorstest writes unusual safetensors files for tests.
 package safetensorstest
 
 import (
@@ -9,8 +9,8 @@ import (
 	"zeroth/checkpoint/safetensors"
 )
 
-// Write writes a file of tensors of any types, in the given order, and the folder it
-// is in. The bytes of each tensor are those that raw returns.
+// Write writes a file of tensors of any types, in the given order, and creates its folder. raw
+// returns the bytes of each tensor.
 func Write(t *testing.T, path string, specs []safetensors.Spec, raw func(safetensors.Spec) []byte) {
 	t.Helper()
 	var tensors []safetensors.Tensor

@@ -1,8 +1,7 @@
-// Package vfstest has a vfs.FS in memory and one that fails, for tests.
+// Package vfstest provides a vfs.FS in memory and one that injects faults, for tests.
 //
-// Mem logs every operation that changes it and builds from the log each state that
-// a power loss could leave behind. Hook wraps a file system and fails, delays or
-// counts its operations.
+// Mem logs every operation that changes it, and can build from the log every state that a
+// power loss could leave. Hook wraps a file system and fails, delays or counts its operations.
 package vfstest
 
 import (
@@ -12,15 +11,15 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Op is an operation about to happen.
+// Op is an operation about to be executed.
 type Op struct {
 	Do    string // create, open, mkdir, rename, remove, list, stat, lstat, syncdir, lock, space, read, write, sync, createlocked, openlocked, reserve
-	Name  string // of the file or folder; the old name of a rename
-	Off   int64  // of a read or write, bytes
-	Bytes int64  // of a read, write or reserve
+	Name  string // of the file or folder; the old name in a rename
+	Off   int64  // byte offset of a read or write
+	Bytes int64  // size of a read, write or reserve
 }
 
-// Changes is whether the operation changes the disk or makes a change durable.
+// Changes reports whether the operation changes the disk or makes a change durable.
 func (o Op) Changes() bool {
 	switch o.Do {
 	case "open", "list", "stat", "lstat", "lock", "space", "read", "openlocked":
@@ -29,12 +28,12 @@ func (o Op) Changes() bool {
 	return true
 }
 
-// Hook is a file system that calls Before ahead of every operation. An error that
-// Before returns is the operation's result: nothing happens, except that a write
-// leaves its first half, as a full disk does. After, if it is set, gets the bytes that
-// a read has filled, and may change them.
+// Hook is a file system that calls Before ahead of every operation. An error from Before
+// becomes the result of the operation, which is then not executed, except that a write writes
+// its first half, as on a full disk. After, if set, receives the bytes of a read and may
+// change them.
 //
-// A Hook has the scratch files of its FS, if that is a vfs.ScratchFS.
+// A Hook supports scratch files if its FS is a vfs.ScratchFS.
 type Hook struct {
 	vfs.FS
 	Before func(Op) error

@@ -16,8 +16,8 @@ import (
 
 // Mem is a file system in memory. The zero Mem has one folder, "/".
 //
-// It logs every operation that changes it, so that AfterPowerLoss can build
-// what a disk might hold had the power failed at any moment of its life.
+// It logs every operation that changes it, so that AfterPowerLoss can build the possible
+// contents of a disk after a power failure at any moment.
 type Mem struct {
 	mu    sync.Mutex
 	nodes []*node // by id; 0 is the root folder
@@ -25,8 +25,8 @@ type Mem struct {
 	locks map[string]bool
 }
 
-// node is a file or folder, under Mem.mu. Names refer to it by its index in
-// Mem.nodes, so a file that was removed while open lives on.
+// node is a file or folder, protected by Mem.mu. Names refer to it by its index in Mem.nodes,
+// so a file removed while open lives on.
 type node struct {
 	dir  bool
 	data []byte
@@ -37,7 +37,7 @@ type node struct {
 type op struct {
 	kind        opKind
 	node        int
-	dir, dir2   int // of the name; of the new name
+	dir, dir2   int // folder of the name; of the new name
 	name, name2 string
 	off         int64
 	data        []byte
@@ -46,7 +46,7 @@ type op struct {
 type opKind uint8
 
 const (
-	opName    opKind = iota // name in dir now means node
+	opName    opKind = iota // name in dir now refers to node
 	opRename                // name in dir is now name2 in dir2
 	opRemove                // name in dir is gone
 	opWrite                 // data at off of node
@@ -61,7 +61,7 @@ func (m *Mem) init() {
 	}
 }
 
-// find is the id of a name, with the folder it is in and its last element.
+// find returns the id of a name, the folder it is in, and its last element.
 func (m *Mem) find(what, name string) (id, dir int, base string, err error) {
 	m.init()
 	clean := filepath.Clean("/" + name)
@@ -83,7 +83,7 @@ func (m *Mem) find(what, name string) (id, dir int, base string, err error) {
 	return id, dir, base, nil
 }
 
-// must is find for a name that has to exist.
+// must is find for a name that must exist.
 func (m *Mem) must(what, name string) (id, dir int, base string, err error) {
 	id, dir, base, err = m.find(what, name)
 	if err == nil && id < 0 {
@@ -120,7 +120,7 @@ func (m *Mem) apply(o op) {
 	}
 }
 
-// add makes a node and its name.
+// add creates a node and its name.
 func (m *Mem) add(what, name string, dir bool) (int, error) {
 	id, parent, base, err := m.find(what, name)
 	if err != nil {
@@ -161,7 +161,7 @@ func (m *Mem) Open(name string) (vfs.File, error) {
 	return &memFile{m, id, name, false}, nil
 }
 
-// Space implements FS: memory has no end.
+// Space implements FS: memory is unlimited.
 func (m *Mem) Space(string) (int64, error) { return math.MaxInt64, nil }
 
 func (m *Mem) Mkdir(name string) error {

@@ -1,31 +1,30 @@
 package vfstest
 
-// Outcome is what becomes, in a power loss, of a change that was not yet durable.
+// Outcome is the fate of a change that was not durable before a power loss.
 type Outcome uint8
 
 const (
 	Lost Outcome = iota
-	Torn         // of a write, the first half survives; of a name, nothing
+	Torn         // the first half of a write survives, and nothing of a name
 	Kept
 )
 
-// Change is a change whose outcome is open.
+// Change is a change that was not durable before a power loss.
 type Change struct {
 	Index int  // in the log
-	Name  bool // a name in a folder; else the contents of a file
+	Name  bool // a name in a folder; otherwise the content of a file
 }
 
-// Ops is the number of operations that changed the file system so far.
+// Ops returns the number of operations that have changed the file system.
 func (m *Mem) Ops() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.log)
 }
 
-// AfterPowerLoss is a file system as the disk might hold it had the power
-// failed after the first n operations. What was synced is there; of the rest
-// each change survives or not as outcome says, in any combination, because POSIX
-// promises no order between them.
+// AfterPowerLoss returns a file system as the disk might be if power failed after the first n
+// operations. Everything synced survives; each other change survives or not as determined by
+// outcome, in any combination, because POSIX guarantees no order between them.
 func (m *Mem) AfterPowerLoss(n int, outcome func(Change) Outcome) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -58,8 +57,8 @@ func (m *Mem) AfterPowerLoss(n int, outcome func(Change) Outcome) *Mem {
 	return out
 }
 
-// durable marks the operations that a later sync of the same file or folder
-// covers. A rename between folders needs both.
+// durable reports which operations are covered by a later sync of the same file or folder. A
+// rename between folders needs both.
 func durable(log []op) []bool {
 	safe := make([]bool, len(log))
 	synced := map[int]bool{} // by node, walking back from the end

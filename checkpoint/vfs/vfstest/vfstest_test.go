@@ -15,7 +15,7 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Mem and OS answer alike, step by step.
+// Mem and OS give the same results, step by step.
 func TestTwinsAgree(t *testing.T) {
 	for what, f := range map[string]vfs.FS{"OS": vfs.OS{}, "Mem": &Mem{}, "Hook": Hook{FS: &Mem{}, Before: func(Op) error { return nil }}} {
 		dir := t.TempDir()
@@ -82,7 +82,7 @@ func TestTwinsAgree(t *testing.T) {
 		is(f.Remove(in("d/x")), nil)
 		is(f.Remove(in("d")), nil)
 		b = make([]byte, 3)
-		is(vfs.ReadFull(ro, b, 2), nil) // an open file outlives its name
+		is(vfs.ReadFull(ro, b, 2), nil) // an open file remains readable after its name is removed
 		lock, err := f.Lock(in(".lock"))
 		is(err, nil)
 		_, err = f.Lock(in(".lock"))
@@ -104,7 +104,7 @@ func TestTwinsAgree(t *testing.T) {
 	}
 }
 
-// Of several that race for a name, one creates a file and one renames a folder.
+// Among several that race for a name, one creates a file and one renames a folder.
 func TestConditionalCommit(t *testing.T) {
 	for what, f := range map[string]vfs.FS{"OS": vfs.OS{}, "Mem": &Mem{}} {
 		dir := t.TempDir()
@@ -136,7 +136,7 @@ func TestConditionalCommit(t *testing.T) {
 	}
 }
 
-// Only what was synced must survive; the rest may.
+// After a power loss only synced changes must survive; others may.
 func TestPowerLoss(t *testing.T) {
 	m := &Mem{}
 	a, _ := m.Create("/a")
@@ -162,14 +162,14 @@ func TestPowerLoss(t *testing.T) {
 		want, data    string
 	}{{Lost, Lost, "a", "old!"}, {Lost, Kept, "b", "old!"}, {Kept, Lost, "a", "new!"}, {Torn, Torn, "a", "ned!"}} {
 		if name, data := state(c.content, c.name); name != c.want || data != c.data {
-			t.Errorf("outcomes %v: %s holds %q, want %s and %q", c, name, data, c.want, c.data)
+			t.Errorf("outcomes %v: %s contains %q, want %s and %q", c, name, data, c.want, c.data)
 		}
 	}
 	a.Sync()
 	m.SyncDir("/")
 	n = m.Ops()
 	if name, data := state(Lost, Lost); name != "b" || data != "new!" {
-		t.Errorf("after sync: %s holds %q", name, data)
+		t.Errorf("after sync: %s contains %q", name, data)
 	}
 	gone := m.AfterPowerLoss(2, func(Change) Outcome { return Lost })
 	if l, _ := gone.List("/"); len(l) != 0 {
@@ -197,7 +197,7 @@ func TestHookFails(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if b, _ := os.ReadFile(path); string(b) != "abcdef" {
-		t.Errorf("the file holds %q", b)
+		t.Errorf("the file contains %q", b)
 	}
 	if len(seen) != 3 || !(Op{Do: "write"}).Changes() || (Op{Do: "read"}).Changes() {
 		t.Errorf("saw %v", seen)
