@@ -18,6 +18,7 @@ import (
 	"zeroth/job/bench"
 	"zeroth/job/config"
 	"zeroth/job/fit"
+	"zeroth/job/hf"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/show"
@@ -47,7 +48,7 @@ var shortcuts = config.Shortcuts()
 func (p *planned) flags(f *pflag.FlagSet) {
 	p.given = f.Changed
 	f.StringArrayVar(&p.sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
-	f.StringVar(&p.model, "model", "", "`folder` with a Hugging Face config.json, or the file, instead of a job file")
+	f.StringVar(&p.model, "model", "", "a Hugging Face `folder` or config.json, or a published model such as Llama-3-8B, instead of a job file")
 	intVar(f, &p.gpus, "gpus", 0, "plan for so many GPUs, one a rank")
 	f.StringVar(&p.gpu, "gpu-memory", "", "of each, such as 80GiB")
 	f.BoolVar(&p.json, "json", false, "write JSON, for programs")
@@ -66,7 +67,16 @@ func completePlanned(cmd *cobra.Command) {
 			must(cmd.RegisterFlagCompletionFunc(flag, words(k.Choices...)))
 		}
 	}
+	must(cmd.RegisterFlagCompletionFunc("model", wordsOrFile(publishedNames()...)))
 	cmd.ValidArgsFunction = completeJob
+}
+
+// publishedNames returns the names of the models that can be planned without a folder.
+func publishedNames() (names []string) {
+	for _, s := range hf.Published() {
+		names = append(names, s.Name)
+	}
+	return names
 }
 
 // load reads the job there is to plan.
@@ -158,7 +168,11 @@ hides, tokens a second, and the share of the peak that the model's arithmetic
 is. "here" measures the kernels and collectives of the job on this machine, whose
 ranks share its processors, in steps of a few layers; where these would take long,
 on fewer tokens. Other names are machines others have measured. A
-file describes any other, in JSON: see examples/machine.json.`,
+file describes any other, in JSON: see examples/machine.json.
+
+--model plans a Hugging Face folder, or a published model by name, without its
+files: GPT-2, Llama 3, Qwen3, Gemma 3, Mistral, OLMo 2, Phi and SmolLM3; an unknown
+name lists them all.`,
 		Example: `  zeroth plan examples/quickstart.yaml
   zeroth plan examples/quickstart.yaml --world 64 --set zero.stage=1 --timeline plan.html
   zeroth plan --model Llama-3-8B --stage 3 --gpus 64 --gpu-memory 80GiB --micro-batch 1 --seq 8192 --recompute block`,

@@ -18,12 +18,12 @@ import (
 // initJob is "zeroth init": a job file to start from.
 func (a *app) initJob() *cobra.Command {
 	var names []string
-	list := ""
+	list, model := "", ""
 	for _, g := range config.Goals() {
 		names = append(names, g.Name)
 		list += fmt.Sprintf("  %-11s %s\n", g.Name, g.For)
 	}
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:        "init [GOAL] [FILE]",
 		Short:      "Write a commented job file for a goal",
 		SuggestFor: []string{"new", "create"},
@@ -31,7 +31,7 @@ func (a *app) initJob() *cobra.Command {
 or - for the standard output. A file that is there is never written over. Goals:
 
 ` + strings.TrimRight(list, "\n"),
-		Example: "  zeroth init quickstart\n  zeroth init finetune job.yaml\n  zeroth init pretrain - | less",
+		Example: "  zeroth init quickstart\n  zeroth init chat --model Qwen3-1.7B\n  zeroth init pretrain - | less",
 		Args:    arguments(0, 2),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -40,6 +40,10 @@ or - for the standard output. A file that is there is never written over. Goals:
 			}
 			for _, g := range config.Goals() {
 				if g.Name == args[0] {
+					g, err := g.Of(model)
+					if err != nil {
+						return err
+					}
 					return a.writeGoal(g, args[1:])
 				}
 			}
@@ -52,6 +56,9 @@ or - for the standard output. A file that is there is never written over. Goals:
 			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 		},
 	}
+	cmd.Flags().StringVar(&model, "model", "", "published `model` to start from, such as Llama-3.2-1B, for goals that fine-tune")
+	must(cmd.RegisterFlagCompletionFunc("model", words(publishedNames()...)))
+	return cmd
 }
 
 // writeGoal writes a goal's job to a file, which must not be there.

@@ -61,15 +61,11 @@ func TestJobFromStandardInput(t *testing.T) {
 func TestInit(t *testing.T) {
 	inFolder(t)
 	list, _ := zeroth(t, 0, "init")
-	write(t, "model/config.json", `{"model_type":"gpt2","n_layer":1,"n_head":1,"n_embd":8,"n_positions":1024,"vocab_size":50257}`)
 	for _, g := range config.Goals() {
 		contains(t, list, "  "+g.Name+" ", g.For)
 		out, _ := zeroth(t, 0, "init", g.Name)
 		contains(t, out, g.Name+".yaml is written", "zeroth plan "+g.Name+".yaml\n")
 		args := []string{"plan", g.Name + ".yaml", "--gpus", "8", "--gpu-memory", "80GiB"}
-		if g.Name == "finetune" {
-			args = append(args, "--set", "data.tokenizer=gpt2") // that folder has no tokenizer
-		}
 		contains(t, first(zeroth(t, 0, args...)), ": fits\n")
 		if _, errs := zeroth(t, 2, "init", g.Name); !strings.Contains(errs, "is there already and is not written over") {
 			t.Error(errs)
@@ -85,6 +81,12 @@ func TestInit(t *testing.T) {
 	_, errs := zeroth(t, 2, "init", "world peace")
 	contains(t, errs, `there is no goal "world peace"; want one of`, "quickstart")
 	zeroth(t, 2, "init", "quickstart", "no/such/folder.yaml")
+	zeroth(t, 0, "init", "lora", "small.yaml", "--model", "Llama-3.2-1B")
+	contains(t, first(zeroth(t, 0, "plan", "small.yaml", "--gpus", "8", "--gpu-memory", "80GiB")), "Llama 1.2B", ": fits\n")
+	_, errs = zeroth(t, 2, "init", "lora", "other.yaml", "--model", "Lama")
+	contains(t, errs, `"Lama" is not a published model`, "Llama-3.2-1B")
+	_, errs = zeroth(t, 2, "train", "small.yaml")
+	contains(t, errs, "hf download meta-llama/Llama-3.2-1B --local-dir Llama-3.2-1B")
 	zeroth(t, 0, "train", "quickstart.yaml", "--set", "train.steps=1", "--set", "model={width: 8, heads: 1, layers: 1, context: 8}", "--set", "sample.tokens=1", "--out", "r")
 }
 

@@ -236,7 +236,7 @@ func (h Here) load(file string, root *node, problems Problems, sets []string, ch
 		problems = append(problems, overlay(root, s)...)
 	}
 	r := newReader(file, root)
-	r.problems, r.Config.here = problems, h
+	r.problems, r.Config.here, r.draft = problems, h, len(checks) == 0
 	if !r.problems.Fatal() {
 		r.read()
 		r.resolve()

@@ -81,12 +81,13 @@ func TestNearestKey(t *testing.T) {
 func TestGoals(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	testjob.Write(t, "train.bin", "\x01\x00")
-	if err := os.Mkdir("model", 0o755); err != nil {
+	if err := os.Mkdir(goalModel, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "model/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 1024, Vocab: 50257, Eps: 1e-5}}.ConfigJSON()))
-	testjob.WriteVocabulary(t, "model", 998)
-	testjob.Write(t, "model/tokenizer_config.json", `{"tokenizer_class": "GPT2Tokenizer"}`)
+	testjob.Write(t, goalModel+"/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 1024, Vocab: 50257, Eps: 1e-5}}.ConfigJSON()))
+	testjob.WriteVocabulary(t, goalModel, 998)
+	testjob.Write(t, goalModel+"/tokenizer_config.json", `{"tokenizer_class": "GPT2Tokenizer", "chat_template": "{{ messages[0].content }}"}`)
+	testjob.Write(t, "a.jsonl", `{"messages": [{"role": "user", "content": "a"}]}`)
 	if n := len(Goals()); n < 4 {
 		t.Errorf("%d goals", n)
 	}
@@ -100,6 +101,15 @@ func TestGoals(t *testing.T) {
 		}
 		if _, err := Draft(g.Name+".yaml", nil); err != nil {
 			t.Errorf("%s, without its data: %v", g.Name, err)
+		}
+		of, err := g.Of("Llama-3.2-1B")
+		if starts := strings.Contains(g.Text, goalModel); starts != (err == nil) {
+			t.Errorf("%s of another model: %v", g.Name, err)
+		} else if starts {
+			testjob.Write(t, "of.yaml", of.Text)
+			if c, err := Draft("of.yaml", nil); err != nil || c.Model.Layers != 16 || c.Model.Vocab != 128256 {
+				t.Errorf("%s of another model: %v", g.Name, err)
+			}
 		}
 		if err := os.Rename("away", "a.txt"); err != nil {
 			t.Fatal(err)
@@ -231,7 +241,10 @@ func TestKeepOnACommandLine(t *testing.T) {
 // The name of a model on the Hub is not taken for a folder that is missing.
 func TestModelOfTheHub(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
-	_, err := Draft("job.yaml", []string{"model.from=meta-llama/Llama-3.1-8B"})
+	if _, err := Draft("job.yaml", []string{"model.from=meta-llama/Llama-3.1-8B"}); err != nil {
+		t.Errorf("a published model cannot be planned: %v", err)
+	}
+	_, err := Load("job.yaml", []string{"model.from=meta-llama/Llama-3.1-8B"})
 	if err == nil || !strings.Contains(err.Error(), "run 'hf download meta-llama/Llama-3.1-8B --local-dir Llama-3.1-8B'") || !strings.Contains(err.Error(), "name the folder Llama-3.1-8B") {
 		t.Error(err)
 	}

@@ -4,7 +4,11 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	gopath "path"
 	"strings"
+
+	"zeroth/input"
+	"zeroth/job/hf"
 )
 
 //go:embed goals/*.yaml
@@ -30,4 +34,28 @@ func Goals() (all []Goal) {
 		all = append(all, Goal{name, about, string(text)})
 	}
 	return all
+}
+
+// The model that goals which fine-tune start from, as their files have it.
+const (
+	goalModel = "Qwen3-0.6B"
+	goalHub   = "Qwen/Qwen3-0.6B"
+)
+
+// Of returns the goal for a published model instead of its own; an empty name changes
+// nothing. A goal that starts from no folder refuses one.
+func (g Goal) Of(model string) (Goal, error) {
+	if model == "" {
+		return g, nil
+	}
+	s, ok := hf.FindPublished(model)
+	switch {
+	case !strings.Contains(g.Text, goalHub):
+		return g, input.BadInput(fmt.Errorf("%s starts from no model; want --model with chat, finetune or lora", g.Name))
+	case !ok:
+		return g, input.BadInput(fmt.Errorf("%q is not a published model; want one of %s", model, published()))
+	}
+	folder := gopath.Base(s.Repository)
+	g.Text = strings.NewReplacer(goalHub, s.Repository, goalModel, folder).Replace(g.Text)
+	return g, nil
 }

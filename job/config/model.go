@@ -48,9 +48,13 @@ func (r *reader) resolveLlama() {
 // sequences than it was made for.
 func (r *reader) modelFrom() {
 	m := &r.Config.Model
-	read, kept, err := hf.ReadConfig(m.From)
+	read, kept, err := r.readModel()
 	if err != nil {
-		r.wrong(r.given["model.from"].at, "model.from", err.Error(), toDownload(m.From))
+		want := toDownload(m.From)
+		if want == "" && r.draft && !input.Exists(m.From) {
+			want = "want a folder, or one of the published models " + published()
+		}
+		r.wrong(r.given["model.from"].at, "model.from", err.Error(), want)
 		return
 	}
 	r.Config.Folder = kept
@@ -65,6 +69,34 @@ func (r *reader) modelFrom() {
 	*m = read
 }
 
+// shapeOnly reports whether model.from names a published model that is only planned, so
+// that no folder is needed.
+func (r *reader) shapeOnly() bool {
+	from := r.Config.Model.From
+	_, ok := hf.FindPublished(from)
+	return ok && r.draft && !input.Exists(from)
+}
+
+// published lists the names of the published models.
+func published() string {
+	var names []string
+	for _, s := range hf.Published() {
+		names = append(names, s.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// readModel reads the model that model.from names.
+func (r *reader) readModel() (hf.Model, hf.Carried, error) {
+	from := r.Config.Model.From
+	if !r.shapeOnly() {
+		return hf.ReadConfig(from)
+	}
+	s, _ := hf.FindPublished(from)
+	m, notes, err := hf.ReadModel(s.Config)
+	return m, hf.Carried{Config: s.Config, Notes: notes}, err
+}
+
 // repository is a model's name on the Hugging Face Hub.
 var repository = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[\w.-]+$`)
 
@@ -75,9 +107,12 @@ var inHub = regexp.MustCompile(`^[\w.-]+(/[\w.-]+)?`)
 // is no folder.
 func toDownload(from string) string {
 	_, address, url := strings.Cut(from, "://")
+	published, known := hf.FindPublished(from)
 	switch {
 	case url:
 		from = inHub.FindString(strings.TrimPrefix(address, "huggingface.co/"))
+	case known && !input.Exists(from):
+		from = published.Repository
 	case !repository.MatchString(from) || input.Exists(from) || input.Exists(gopath.Dir(from)):
 		return ""
 	}

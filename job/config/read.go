@@ -17,6 +17,7 @@ type reader struct {
 	fields   []field
 	given    map[string]*node // keys that were set, and well
 	bad      map[string]bool  // keys that have a problem already
+	draft    bool             // the job is planned, not run
 	problems Problems
 	was      *Before  // the model of the checkpoint that the job goes on from; nil if there is none
 	differs  []string // how what the job says of the model differs from that

@@ -41,6 +41,9 @@ func (r *reader) resolveTokenizer() {
 		}
 		return
 	}
+	if r.shapeOnly() {
+		return
+	}
 	own, err := data.NewTokenizer(from)
 	switch found := data.TokenizerFiles(from); {
 	case err == nil:
