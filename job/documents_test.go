@@ -116,7 +116,7 @@ func TestPackedRunGoesOn(t *testing.T) {
 		for _, s := range h.steps {
 			losses = append(losses, s.Loss)
 		}
-		if told := strings.Join(h.notes, "\n"); strings.Contains(told, "other than in the checkpoint: data") {
+		if told := strings.Join(h.notes, "\n"); strings.Contains(told, "changed since the checkpoint: data") {
 			t.Errorf("data that is as it was is told to differ: %s", told)
 		}
 		return losses, err

@@ -87,7 +87,7 @@ func TestEpochsGoOn(t *testing.T) {
 	}
 	all := goOn(configtest.MustLoad(t, sets...))
 	before := listing(t, "run")
-	if h := goOn(configtest.MustLoad(t, sets...)); len(h.steps) > 0 || !strings.Contains(strings.Join(h.notes, "\n"), "a larger train.epochs goes on from it") {
+	if h := goOn(configtest.MustLoad(t, sets...)); len(h.steps) > 0 || !strings.Contains(strings.Join(h.notes, "\n"), "a larger train.epochs would continue from it") {
 		t.Errorf("nothing is left: %v", h.notes)
 	}
 	after := listing(t, "run")
@@ -102,7 +102,7 @@ func TestEpochsGoOn(t *testing.T) {
 	}
 	more := goOn(configtest.MustLoad(t, append(sets, "train.epochs=0.2")...))
 	told := strings.Join(more.notes, "\n")
-	if len(all.steps)+len(more.steps) != more.header.Steps || more.header.Steps < 2*len(all.steps)-1 || !strings.Contains(told, "other than in the checkpoint: train.epochs 0.2, was 0.1") ||
+	if len(all.steps)+len(more.steps) != more.header.Steps || more.header.Steps < 2*len(all.steps)-1 || !strings.Contains(told, "changed since the checkpoint: train.epochs 0.1 → 0.2") ||
 		!strings.Contains(told, fmt.Sprintf("learning rate of step %d: ", len(all.steps)+1)) {
 		t.Errorf("%d steps, then %d of %d\n%s", len(all.steps), len(more.steps), more.header.Steps, told)
 	}

@@ -117,7 +117,7 @@ func (f *folders) takeOut(fresh bool, checkpoints string) (err error) {
 		return e.Name() == lockFile || vacant(filepath.Join(f.out, e.Name()), checkpoints)
 	})
 	if len(files) > 0 {
-		return input.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest",
+		return input.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s), and runs are never overwritten; name a new folder, remove this one, or continue from its checkpoints with --resume latest",
 			f.out, Some(files, 3)))
 	}
 	return nil
@@ -212,7 +212,7 @@ func without(c *config.Config, dir string, fsys vfs.FS) error {
 		return err
 	}
 	if e, ok := checkpoint.Newest(list); ok {
-		return badFolder(c, fmt.Sprintf("%s has checkpoints of another run, up to step %d", dir, e.Step), "want a new folder, or --resume to go on from one of them")
+		return badFolder(c, fmt.Sprintf("%s has checkpoints of another run, up to step %d", dir, e.Step), "want a new folder, or --resume to continue from one of them")
 	}
 	return nil
 }

@@ -154,7 +154,7 @@ func TestFolderOfCheckpoints(t *testing.T) {
 		{"a.txt", "--set checkpoint.dir=a.txt: checkpoint.dir: a.txt: no checkpoint can be written there: is a file, not a folder; want a folder that can be made and written to"},
 		{"a.txt/x", "no checkpoint can be written there: "},
 		{"/proc/self/task/x", "no checkpoint can be written there: "},
-		{"old/ckpt", "checkpoint.dir: old/ckpt has checkpoints of another run, up to step 7; want a new folder, or --resume to go on from one of them"},
+		{"old/ckpt", "checkpoint.dir: old/ckpt has checkpoints of another run, up to step 7; want a new folder, or --resume to continue from one of them"},
 	} {
 		h := &heard{}
 		err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=1", "checkpoint.on_error=continue", "checkpoint.dir="+c.dir), Options{Out: "run", Observer: h})
@@ -201,7 +201,7 @@ func TestNothingToResume(t *testing.T) {
 	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
-	want := "--resume latest: there is no checkpoint to go on from, and step 0 would write over the parameters in run/model: "
+	want := "--resume latest: there is no checkpoint to continue from, and step 0 would overwrite the parameters in run/model; "
 	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Resume: "latest", Observer: &heard{}}); !input.IsInput(err) || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}

@@ -151,18 +151,18 @@ func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) 
 	for _, d := range differs {
 		errs = append(errs, fmt.Errorf("  %s", d))
 	}
-	const again = "the order of the data would not go on: start a new run from it with `zeroth ckpt export` and model.from"
+	const again = "the data would come in another order; start a new run from it with `zeroth ckpt export` and model.from"
 	if r.Trained() && r.Seed != c.Train.Seed {
-		errs = append(errs, fmt.Errorf("  it was trained with train.seed %d, the job says %d; %s", r.Seed, c.Train.Seed, again))
+		errs = append(errs, fmt.Errorf("  it was trained with train.seed %d, but the job has %d; %s", r.Seed, c.Train.Seed, again))
 	}
 	if r.Trained() && was != nil && was.Data.Validation != c.Data.Validation {
-		errs = append(errs, fmt.Errorf("  it was trained with data.validation %s, the job says %s; %s", was.Text("data.validation"), c.Text("data.validation"), again))
+		errs = append(errs, fmt.Errorf("  it was trained with data.validation %s, but the job has %s; %s", was.Text("data.validation"), c.Text("data.validation"), again))
 	}
 	return errs
 }
 
-// whatIsNew says in lines what of that is other than before, and what is as before
-// though the job does not say it.
+// whatIsNew returns notices about keys that changed since the checkpoint, and about those
+// that were taken from it.
 func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (lines []string) {
 	if was == nil || !p.Trained() {
 		return nil
@@ -171,16 +171,16 @@ func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (li
 	for _, key := range config.Lasting() {
 		switch before, now := was.Told(key), next.Told(key); {
 		case now != before:
-			changed = append(changed, fmt.Sprintf("%s %s, was %s", key, now, before))
+			changed = append(changed, fmt.Sprintf("%s %s → %s", key, before, now))
 		case now != c.Told(key):
 			kept = append(kept, key+" "+now)
 		}
 	}
 	if len(kept) > 0 {
-		lines = append(lines, "as in the checkpoint, for the job does not say: "+strings.Join(kept, ", "))
+		lines = append(lines, "from the checkpoint, because the job leaves them out: "+strings.Join(kept, ", "))
 	}
 	if len(changed) > 0 {
-		lines = append(lines, "other than in the checkpoint: "+strings.Join(changed, ", "))
+		lines = append(lines, "changed since the checkpoint: "+strings.Join(changed, ", "))
 	}
 	if line := newEvaluation(was, next, p); line != "" {
 		lines = append(lines, line)
@@ -201,14 +201,14 @@ func newEvaluation(was, next *config.Config, p state.Progress) string {
 	return fmt.Sprintf("evaluations are over %d sequences (train.eval_batches × batch); up to step %d they were over %d", b, p.Step, a)
 }
 
-// newRate says the learning rate of the next step of a job whose schedule, or number
-// of steps, is another than before; it is empty of one whose is not.
+// newRate returns a notice about the learning rate of the next step if the schedule or the
+// number of steps changed, or "".
 func newRate(was, next *config.Config, p state.Progress) string {
 	a, b := setup.Schedule(was), setup.Schedule(next)
 	if a == b {
 		return ""
 	}
-	return fmt.Sprintf("learning rate of step %d: %.3g, was %.3g", p.Step+1, b.At(p.Updates), a.At(p.Updates))
+	return fmt.Sprintf("learning rate of step %d: %.3g → %.3g", p.Step+1, a.At(p.Updates), b.At(p.Updates))
 }
 
 // goesOn refuses a checkpoint that a job with this data cannot go on from; nil

@@ -63,7 +63,7 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 		if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=100", "train.steps="+steps), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 			t.Fatal(err)
 		}
-		want := []string{fmt.Sprintf("nothing to do: step 7 of %s is done and kept in run/ckpt/step-00000007; a larger train.steps goes on from it", steps)}
+		want := []string{fmt.Sprintf("nothing to do: step 7 of %s is done and saved to run/ckpt/step-00000007; a larger train.steps would continue from it", steps)}
 		if !slices.Equal(h.notes, want) || len(h.sums)+len(h.steps) > 0 {
 			t.Errorf("%s steps: notes %q, %d steps, sums %v", steps, h.notes, len(h.steps), h.sums)
 		}
@@ -260,7 +260,7 @@ func TestResumeComparesTheTraining(t *testing.T) {
 	told := strings.Join(news, "\n")
 	was := linear(1e-3, 2e-4, 2, 7, 7)
 	now := linear(5e-4, 5e-5, 2, 100, 7)
-	for _, want := range []string{"other than in the checkpoint: train.steps 100, was 7, optimizer.lr 5e-4, was 1e-3, schedule.min_lr 5e-5, was 2e-4", fmt.Sprintf("learning rate of step 8: %.3g, was %.3g", now, was)} {
+	for _, want := range []string{"changed since the checkpoint: train.steps 7 → 100, optimizer.lr 1e-3 → 5e-4, schedule.min_lr 2e-4 → 5e-5", fmt.Sprintf("learning rate of step 8: %.3g → %.3g", was, now)} {
 		if !strings.Contains(told, want) {
 			t.Errorf("no %q in\n%s", want, told)
 		}
@@ -285,8 +285,8 @@ func TestResumeComparesGroups(t *testing.T) {
 	for set, want := range map[string]string{
 		"optimizer.lr=null":                              "does not say: optimizer.groups " + groups,
 		"optimizer.groups=null":                          "does not say: optimizer.groups " + groups,
-		`optimizer.groups=[{match: "*.bias", lr: 1e-4}]`: `other than in the checkpoint: optimizer.groups [{match: "*.bias", lr: 1e-4}], was ` + groups,
-		"optimizer.groups=[]":                            "other than in the checkpoint: optimizer.groups none, was " + groups,
+		`optimizer.groups=[{match: "*.bias", lr: 1e-4}]`: `changed since the checkpoint: optimizer.groups ` + groups + ` → [{match: "*.bias", lr: 1e-4}]`,
+		"optimizer.groups=[]":                            "changed since the checkpoint: optimizer.groups " + groups + " → none",
 	} {
 		_, b, err := startOf(configtest.MustLoad(t, set, "checkpoint.dir=run/ckpt"), "latest")
 		if err != nil {

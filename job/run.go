@@ -27,7 +27,7 @@ import (
 type Options struct {
 	Out string // the run folder: new or empty, or the one that Resume goes on in
 
-	// Resume is the checkpoint to go on from: "latest", which where there is none
+	// Resume is the checkpoint to continue from: "latest", which where there is none
 	// yet begins at step 0 and says so, a step, or a checkpoint's folder; empty to
 	// begin. In the folder of the run that made it metrics.jsonl goes on after the
 	// checkpoint's step.
@@ -144,8 +144,8 @@ func (r *run) explain(ctx context.Context, err error) error {
 // Stopped is the error of a run whose context ended before its last step.
 type Stopped struct {
 	Step       int    // steps done
-	Checkpoint string // that --resume latest goes on from; empty if there is none
-	cause      error  // the context's
+	Checkpoint string // that --resume latest continues from; empty if there is none
+	cause      error  // of the context
 }
 
 func (s *Stopped) Error() string {
@@ -154,9 +154,9 @@ func (s *Stopped) Error() string {
 		at = fmt.Sprintf("after step %d", s.Step)
 	}
 	if s.Checkpoint == "" {
-		return fmt.Sprintf("%v %s: there is no checkpoint to go on from", s.cause, at)
+		return fmt.Sprintf("%v %s; there is no checkpoint to continue from", s.cause, at)
 	}
-	return fmt.Sprintf("%v %s: --resume latest goes on from %s", s.cause, at, s.Checkpoint)
+	return fmt.Sprintf("%v %s; continue with --resume latest, from %s", s.cause, at, s.Checkpoint)
 }
 
 func (s *Stopped) Unwrap() error { return s.cause }
@@ -193,7 +193,7 @@ func (r *run) findStart(context.Context) error {
 	r.c, r.start, r.steps = next, start, start.Step
 	model := filepath.Join(r.Out, state.ModelDir)
 	if r.Resume != "" && start.from == nil && input.Exists(filepath.Join(model, "model.safetensors")) {
-		return input.BadInput(fmt.Errorf("--resume %s: there is no checkpoint to go on from, and step 0 would write over the parameters in %s: name a new folder with --out, or start from them with model.from", r.Resume, model))
+		return input.BadInput(fmt.Errorf("--resume %s: there is no checkpoint to continue from, and step 0 would overwrite the parameters in %s; want a new folder with --out, or model.from to start from them", r.Resume, model))
 	}
 	return nil
 }
@@ -210,9 +210,9 @@ func (r *run) skipIfFinished(ctx context.Context) error {
 		key = "train.epochs"
 	}
 	if e := r.start.Early; isStale(r.c, e) {
-		r.Observer.Note(fmt.Sprintf("nothing to do: %s; all is kept in %s, and a larger train.early_stop.patience goes on from it", endedEarly(*e), r.start.from.Path))
+		r.Observer.Note(fmt.Sprintf("nothing to do: %s and saved to %s; a larger train.early_stop.patience would continue from it", endedEarly(*e), r.start.from.Path))
 	} else {
-		r.Observer.Note(fmt.Sprintf("nothing to do: step %d of %d is done and kept in %s; a larger %s goes on from it", r.steps, r.c.Train.Steps, r.start.from.Path, key))
+		r.Observer.Note(fmt.Sprintf("nothing to do: step %d of %d is done and saved to %s; a larger %s would continue from it", r.steps, r.c.Train.Steps, r.start.from.Path, key))
 	}
 	return errNothingToDo
 }

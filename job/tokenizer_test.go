@@ -113,7 +113,7 @@ func TestSampleEnds(t *testing.T) {
 func TestSampleSaysWhatItCuts(t *testing.T) {
 	trained(t)
 	_, notes, err := sampleWith(t, generate.Options{Run: "run", Prompt: "many bytes before", Tokens: 3})
-	if want := []string{"the prompt has 17 tokens, and the model reads at most 8: it goes on from the last 8"}; err != nil || !slices.Equal(notes, want) {
+	if want := []string{"the prompt has 17 tokens, but the model reads at most 8; only the last 8 are used"}; err != nil || !slices.Equal(notes, want) {
 		t.Errorf("notes %q, %v", notes, err)
 	}
 	if _, notes, err = sampleWith(t, generate.Options{Run: "run", Prompt: "8 bytes.", Tokens: 3, TopK: 1 << 40}); err != nil || notes != nil {

@@ -47,7 +47,7 @@ func TestTraceOfARun(t *testing.T) {
 		if err := Run(t.Context(), c, o); err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(out.String(), "communication not hidden") != traced || traced && !strings.Contains(out.String(), "(over 3 steps)") {
+		if strings.Contains(out.String(), "exposed communication") != traced || traced && !strings.Contains(out.String(), "(over 3 steps)") {
 			t.Errorf("traced %v: %s", traced, &out)
 		}
 		if _, err := os.Stat(filepath.Join(o.Out, "model")); (err == nil) == o.NoModel {

@@ -23,15 +23,15 @@ import (
 // Lost is the error of a run that ended because it lost another process, or parted
 // from it.
 type Lost struct {
-	Checkpoint string // that --resume latest goes on from; empty if there is none
+	Checkpoint string // that --resume latest continues from; empty if there is none
 	cause      error
 }
 
 func (l *Lost) Error() string {
 	if l.Checkpoint == "" {
-		return fmt.Sprintf("%v: there is no checkpoint to go on from", l.cause)
+		return fmt.Sprintf("%v; there is no checkpoint to continue from", l.cause)
 	}
-	return fmt.Sprintf("%v: --resume latest goes on from %s", l.cause, l.Checkpoint)
+	return fmt.Sprintf("%v; continue with --resume latest, from %s", l.cause, l.Checkpoint)
 }
 
 func (l *Lost) Unwrap() error { return l.cause }
@@ -93,7 +93,7 @@ const mostFact = 100
 
 // agreeOnJob fails if the processes were given different jobs, programs or checkpoints.
 func (r *run) agreeOnJob(ctx context.Context) error {
-	facts := []rendezvous.Fact{{Name: "version", Value: state.Version()}, {Name: "checkpoint to go on from", Value: "none"}}
+	facts := []rendezvous.Fact{{Name: "version", Value: state.Version()}, {Name: "checkpoint to continue from", Value: "none"}}
 	if from := r.start.from; from != nil {
 		facts[1].Value = fmt.Sprintf("step %d, %s", r.steps, filepath.Base(from.Path))
 	}

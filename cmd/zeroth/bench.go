@@ -23,7 +23,7 @@ func (a *app) bench() *cobra.Command {
 	var o benching
 	cmd := &cobra.Command{
 		Use:   "bench [" + strings.Join(bench.Groups(), "|") + "]...",
-		Short: "Measure what this machine can compute, move and store",
+		Short: "Measure this machine's compute, memory, network, disk and GPU",
 		Long: `Measure this machine: multiply-adds in registers (compute), passes over memory
 (memory), collectives between ranks or processes (collective), the disk (disk) and
 a GPU (gpu). Without arguments, measure everything.
@@ -61,12 +61,12 @@ turns, and process 0 reports.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.json, "json", false, "write JSON: rates in units a second, without prefixes")
-	f.BoolVar(&o.markdown, "markdown", false, "write the table as Markdown")
-	f.Float64Var(&o.Seconds, "seconds", 2, "longest `time` for a line")
-	f.IntSliceVar(&o.Workers, "workers", nil, "`numbers` of workers that compute and pass over memory (default 1 and all processors)")
+	f.BoolVar(&o.json, "json", false, "print JSON, with rates in units per second")
+	f.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
+	f.Float64Var(&o.Seconds, "seconds", 2, "longest `time` for each line")
+	f.IntSliceVar(&o.Workers, "workers", nil, "`numbers` of workers (default 1 and all processors)")
 	f.StringVar(&o.machineFile, "write-machine", "", "describe the GPU in a `file` for 'zeroth plan --machine'; with gpu")
-	f.StringVar(&o.Dir, "dir", "", "`folder` on the disk that is measured (default that for temporary files)")
+	f.StringVar(&o.Dir, "dir", "", "`folder` on the disk to measure (default: temporary files)")
 	o.in.options(f)
 	must(cmd.MarkFlagDirname("dir"))
 	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
@@ -74,7 +74,7 @@ turns, and process 0 reports.`,
 	return cmd
 }
 
-// benching is what the flags of bench say.
+// benching is the flags of bench.
 type benching struct {
 	bench.Options
 	in             joining
@@ -82,7 +82,7 @@ type benching struct {
 	machineFile    string
 }
 
-// runBench measures, here or between processes, and writes what that has found.
+// runBench measures, here or between processes, and prints the results.
 func (a *app) runBench(ctx context.Context, o benching) error {
 	if err := checkBench(o.Options, o.machineFile); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 	}
 	ctx, release := a.untilSignal(ctx, func() {}, nil)
 	defer release()
-	tell, clean := a.telling(0)
+	tell, clean := a.showProgress(0)
 	o.Tell = func(doing string) { tell("measuring " + doing) }
 	show := func(r *bench.Report) error {
 		if o.json {
@@ -112,7 +112,7 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 	return stopped(ctx, err)
 }
 
-// checkBench refuses all flags that make no sense, at once.
+// checkBench reports all invalid flags at once.
 func checkBench(o bench.Options, machineFile string) error {
 	var wrong []error
 	if machineFile != "" && !o.Asks("gpu") {
@@ -128,7 +128,7 @@ func checkBench(o bench.Options, machineFile string) error {
 		wrong = append(wrong, fmt.Errorf("--workers %v; want numbers from 1 to %d, the processors there are", o.Workers, n))
 	}
 	if info, err := os.Stat(o.Dir); o.Dir != "" && (err != nil || !info.IsDir()) {
-		wrong = append(wrong, fmt.Errorf("--dir %s; want a folder that is there", o.Dir))
+		wrong = append(wrong, fmt.Errorf("--dir %s; want an existing folder", o.Dir))
 	}
 	if len(wrong) == 0 {
 		return nil
@@ -136,9 +136,10 @@ func checkBench(o bench.Options, machineFile string) error {
 	return input.BadInput(errors.Join(wrong...))
 }
 
-// telling shows on a terminal what is being done; clean takes that away again. Elsewhere it
-// writes a line at most every so often, none if that is 0.
-func (a *app) telling(every time.Duration) (tell func(doing string), clean func()) {
+// showProgress returns a function that shows on a terminal what is being done, and one that
+// erases it. Without a terminal it prints at most one line per interval, or none if that is
+// 0.
+func (a *app) showProgress(every time.Duration) (tell func(doing string), clean func()) {
 	f, ok := a.side().(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
 		last := time.Time{}

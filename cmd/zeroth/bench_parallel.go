@@ -19,7 +19,7 @@ import (
 	"zeroth/job/sim"
 )
 
-// comparing is what the flags of bench parallel say.
+// comparing is the flags of bench parallel.
 type comparing struct {
 	file           string
 	sets, ways     []string
@@ -32,14 +32,14 @@ func (a *app) benchParallel() *cobra.Command {
 	var o comparing
 	cmd := &cobra.Command{
 		Use:   "parallel JOB.yaml",
-		Short: "Train a job a few steps in every way of parallel training, and compare",
-		Long: `Train a job for a few steps in each way of parallel training, and compare tokens a
-second, memory, bytes sent and time spent waiting with the plan and the simulation of
-each ('zeroth plan --machine here'). All ways have the job's model, ranks and sequences
-of a step:
+		Short: "Compare all ways to train a job on several ranks",
+		Long: `Train a job for a few steps in each way of parallel training, and compare tokens
+per second, memory, bytes sent and time spent waiting, each beside its prediction
+('zeroth plan --machine here'). All ways have the job's model, ranks and global
+batch:
 
   master            one rank gathers the gradients, updates and sends parameters back
-  ddp               every rank has all of the state (ZeRO stage 0)
+  ddp               every rank stores all state (ZeRO stage 0)
   zero1 zero2 zero3 ZeRO stages 1, 2 and 3
   hybrid            stage 3 with two replicas of the shards
   tensor            ranks divide the matrices
@@ -47,14 +47,13 @@ of a step:
   gpipe 1f1b interleaved1f1b zbh1
                     ranks divide the layers: the schedules of a pipeline
 
-The last six use as many ranks for that as the job allows; the rest of the ranks shard
-the optimizer state (stage 1). A way that the job does not allow is listed with the
-reason.
+The last six use as many ranks as the job allows; the others shard the optimizer
+state (stage 1). Ways that the job does not allow are listed with the reason.
 
-Each way is a run like that of 'zeroth train', in a temporary folder that is removed.
-Figures are medians without the first two steps, memory and bytes those of the rank
-with the most. Waiting is the share of a step in which a rank communicates without
-computing, or does nothing. All ways must learn the same: the last column is the largest
+Each way is a run of 'zeroth train' in a temporary folder that is removed. Figures are
+medians without the first two steps; memory and bytes are those of the rank with the
+most. Waiting is the share of a step in which a rank communicates without computing,
+or does nothing. All ways must learn the same: the last column is the largest
 difference between a way's losses and those of the first way, which add up in another
 order.`,
 		Example: `  zeroth bench parallel examples/quickstart.yaml
@@ -68,12 +67,12 @@ order.`,
 		ValidArgsFunction: completeJob,
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&o.sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
+	f.StringArrayVar(&o.sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
 	f.StringSliceVar(&o.ways, "ways", nil, "`names` of the ways to compare, such as ddp,zero1 (default all)")
-	intVar(f, &o.steps, "steps", 5, "steps of each way that count, after two that do not")
-	f.StringVar(&o.machine, "machine", "here", "simulate steps on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
-	f.BoolVar(&o.json, "json", false, "write JSON, for programs")
-	f.BoolVar(&o.markdown, "markdown", false, "write the table as Markdown")
+	intVar(f, &o.steps, "steps", 5, "steps to measure, after two that do not count")
+	f.StringVar(&o.machine, "machine", "here", "simulate the step time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	f.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	must(cmd.RegisterFlagCompletionFunc("ways", words(bench.Ways()...)))
@@ -81,7 +80,7 @@ order.`,
 	return cmd
 }
 
-// check refuses flags that make no sense, at once.
+// check reports all invalid flags at once.
 func (o *comparing) check() (hardware *sim.Hardware, err error) {
 	if o.ways == nil {
 		o.ways = bench.Ways()
@@ -96,7 +95,7 @@ func (o *comparing) check() (hardware *sim.Hardware, err error) {
 		wrong = append(wrong, fmt.Errorf("--steps %d; want 1 to 1000", o.steps))
 	}
 	if o.file == "-" {
-		wrong = append(wrong, errors.New("the job is read once for each way; want a file, not the standard input"))
+		wrong = append(wrong, errors.New("the job is read once for each way, so it cannot be standard input; want a file"))
 	}
 	if o.machine != "here" {
 		if hardware, err = openHardware(o.machine, plan.Machine{}); err != nil {
@@ -109,7 +108,7 @@ func (o *comparing) check() (hardware *sim.Hardware, err error) {
 	return hardware, nil
 }
 
-// runParallel compares, and writes what that has found.
+// runParallel compares the ways and prints the results.
 func (a *app) runParallel(ctx context.Context, o *comparing) error {
 	hardware, err := o.check()
 	if err != nil {
@@ -123,7 +122,7 @@ func (a *app) runParallel(ctx context.Context, o *comparing) error {
 			late.Stop()
 		}
 	}()
-	tell, clean := a.telling(5 * time.Second)
+	tell, clean := a.showProgress(5 * time.Second)
 	load := func(sets []string) (*config.Config, error) {
 		return setup.Here(1, 0).Load(o.file, slices.Concat(o.sets, sets))
 	}

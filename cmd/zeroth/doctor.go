@@ -17,27 +17,25 @@ import (
 	"zeroth/job/state"
 )
 
-// doctor is "zeroth doctor": what this machine has that training would use.
+// doctor returns "zeroth doctor", which shows what training would use on this machine.
 func (a *app) doctor() *cobra.Command {
 	var cluster bool
 	var in joining
 	cmd := &cobra.Command{
 		Use:        "doctor [FOLDER]",
-		Short:      "Show what this machine has that training would use",
+		Short:      "Show what training would use on this machine",
 		SuggestFor: []string{"info", "env"},
-		Long: `Show what a run on this machine could use, and who bounds it: processors and
-their instruction sets, those that kernels are chosen for, memory, the disk that
-run folders are on (FOLDER, or runs in this one), the limits of the process, and,
-in a binary built with -tags cuda, the NVIDIA driver, its GPUs, cuBLAS and NCCL,
-with what is missing and every place that was searched. If a library is missing
-doctor also asks python3 where its packages are; training never runs Python.
+		Long: `Show what a run on this machine could use and what limits it: processors,
+instruction sets and the kernels chosen for them, memory, the disk of run folders
+(FOLDER, by default runs), process limits, and, if built with -tags cuda, the
+NVIDIA driver, GPUs, cuBLAS and NCCL, with every place that was searched for
+missing libraries. If a library is missing, doctor also asks python3 where its
+packages are; training never runs Python.
 
-With --cluster: which process of which world this is, by which launcher, and what
-would carry data to the others, and why. Where there are others it joins them as
-training would, measures the connections one after the other (the first two
-processes of each host, and the first host with each other: 64 at most), and
-process 0 tells what they reach and what would reach more. It fails if not all
-come, and says who has not.`,
+With --cluster, show which process this is according to its launcher, and which
+transport would carry data to the others. If there are others, join them, measure
+the connections one after the other (at most 64), and recommend faster ones.
+Fails if some never join, naming them.`,
 		Example: "  zeroth doctor\n  zeroth doctor /data/runs\n  mpirun -n 4 zeroth doctor --cluster",
 		Args:    arguments(0, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
@@ -67,17 +65,17 @@ come, and says who has not.`,
 		}),
 		ValidArgsFunction: onlyFolders(1),
 	}
-	cmd.Flags().BoolVar(&cluster, "cluster", false, "show what is between this process and others, and measure it")
+	cmd.Flags().BoolVar(&cluster, "cluster", false, "show and measure the connections between processes")
 	in.options(cmd.Flags())
 	return cmd
 }
 
-// row prints what there is of something.
+// row prints a line of the report.
 func (a *app) row(word, format string, args ...any) {
 	_ = show.Print(a.out, fmt.Sprintf("%-8s %s\n", word, fmt.Sprintf(format, args...))) // the output keeps its errors
 }
 
-// cores says how many processors a run would use, and who bounds that.
+// cores describes how many processors a run would use, and what limits that.
 func cores(c machine.Cores) string {
 	words := fmt.Sprintf("%d processors", runtime.NumCPU())
 	if c.Bound > 0 {
@@ -91,12 +89,12 @@ func cores(c machine.Cores) string {
 
 func memory(m machine.Memory) string {
 	if m.Total == 0 {
-		return "this system does not tell"
+		return "not known on this system"
 	}
 	return fmt.Sprintf("%s free of %s with swap, by %s", show.ByteSize(m.Free), show.ByteSize(m.Total), m.Limit)
 }
 
-// disk is what is free where a folder is, or would be made.
+// disk returns the free space where a folder is, or would be created.
 func disk(folder string) string {
 	at := folder
 	for {
@@ -118,7 +116,7 @@ func disk(folder string) string {
 
 func bounds(b machine.Bounds) string {
 	if b == (machine.Bounds{}) {
-		return "this system does not tell"
+		return "not known on this system"
 	}
 	size := func(n uint64) string {
 		if n > 1<<62 {
@@ -133,7 +131,7 @@ func bounds(b machine.Bounds) string {
 	return fmt.Sprintf("open files (ulimit -n) %s, address space (-v) %s, locked memory (-l) %s, file size (-f) %s", files, size(b.Address), size(b.Locked), size(b.File))
 }
 
-// instructionSets are those of the processor that kernels know, here or elsewhere.
+// instructionSets lists the processor's instruction sets that any kernel uses.
 func instructionSets() (names []string) {
 	x, arm := &syscpu.X86, &syscpu.ARM64
 	for _, s := range []struct {
@@ -150,7 +148,7 @@ func instructionSets() (names []string) {
 		}
 	}
 	if len(names) == 0 {
-		return []string{"no instruction set that kernels know"}
+		return []string{"none that kernels use"}
 	}
 	return names
 }

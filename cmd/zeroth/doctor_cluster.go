@@ -185,7 +185,7 @@ func (a *app) findings(m *joining, w *world.World, links []bench.Link, said [][]
 	}
 }
 
-// advice is what would be better, by what was measured and what hosts have.
+// advice recommends faster transports, from the measurements and the devices of hosts.
 func advice(links []bench.Link, said [][]float64) (lines []string) {
 	var fast, speed, reached float64
 	for _, s := range said {
@@ -201,17 +201,17 @@ func advice(links []bench.Link, said [][]float64) (lines []string) {
 		}
 	}
 	if near {
-		lines = append(lines, "TCP carries data between processes of one host: Unix sockets would be faster, with transport auto and a folder for temporary files that they share")
+		lines = append(lines, "processes of one host use TCP; Unix sockets would be faster: use transport auto and a shared folder for temporary files (TMPDIR)")
 	}
 	switch {
 	case apart && fast > 0:
-		lines = append(lines, "TCP carries data between hosts that have devices for remote memory: MPI would use them; build with CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth and start by mpirun or mpiexec")
+		lines = append(lines, "hosts use TCP, but have RDMA devices that MPI would use: build with CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth and start with mpirun or mpiexec")
 	case apart && speed > 0 && reached < speed/2:
-		lines = append(lines, fmt.Sprintf("TCP reaches %.2f of %.2f GB/s of the fastest interface: look for a slower one on the way (--bind, parallel.bind), or for processors that are busy", reached/1e9, speed/1e9))
+		lines = append(lines, fmt.Sprintf("TCP reaches %.2f of the %.2f GB/s of the fastest interface; check for a slower interface on the way (--bind, parallel.bind) and busy processors", reached/1e9, speed/1e9))
 	case apart:
-		lines = append(lines, "TCP carries data between hosts, and nothing that is to be seen would be better")
+		lines = append(lines, "no faster option found than TCP between hosts")
 	case !near:
-		lines = append(lines, "nothing that is to be seen would be better")
+		lines = append(lines, "no faster option found")
 	}
 	return lines
 }

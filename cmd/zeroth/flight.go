@@ -19,20 +19,19 @@ func (a *app) flight() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "flight RUN | FILE...",
-		Short: "Tell from what ranks did last where they parted",
-		Long: `Every rank keeps its last 4,096 collective operations. They are dumped into the
-folder flight of the run folder, a file for each rank, when a run ends because a
-rank was lost, came late or did something else than the others, and when any process
-gets SIGUSR1: all processes then dump, and training goes on. This command puts the
-dumps of one start together and says which rank did not reach which operation, and who
-differs in what. Ranks of a run that goes on are dumped at different moments: only who
-has waited for longer than 10 s is taken to be stuck.
+		Short: "Find where ranks diverged, from their last operations",
+		Long: `Every rank records its last 4,096 collective operations. They are dumped to the
+folder flight of the run folder, one file per rank, when a run fails because a
+rank was lost, stalled or diverged, and when any process gets SIGUSR1 (training
+then continues). This command compares the dumps and reports which rank did not
+reach which operation, and which ranks called something else. Ranks of a running
+job are dumped at different moments, so only one that has waited for more than
+10 s counts as stuck.
 
-RUN is a run folder or its folder of dumps; files may come from several hosts. A dump
-has at most 32 MiB, all together 2 GiB and 65,536 files.
+RUN is a run folder or its folder of dumps; files may come from several hosts. A
+dump may have 32 MiB; all together, 2 GiB and 65,536 files.
 
-The exit code is 0 if all ranks have done the same or are in motion, 1 if they parted,
-2 if a file is no dump.`,
+Exit codes: 0 ranks agree or are moving, 1 ranks diverged, 2 a file is not a dump.`,
 		Example: `  zeroth flight run1
   zeroth flight --json node0/rank-0.json node1/rank-1.json`,
 		Args: arguments(1, math.MaxInt),
@@ -49,7 +48,7 @@ The exit code is 0 if all ranks have done the same or are in motion, 1 if they p
 			if err != nil {
 				return input.BadInput(err)
 			}
-			if err := a.tellFlight(r, asJSON); err != nil || !r.Parted {
+			if err := a.printFlight(r, asJSON); err != nil || !r.Parted {
 				return err
 			}
 			return errFound
@@ -59,7 +58,7 @@ The exit code is 0 if all ranks have done the same or are in motion, 1 if they p
 	return cmd
 }
 
-func (a *app) tellFlight(r *flight.Report, asJSON bool) error {
+func (a *app) printFlight(r *flight.Report, asJSON bool) error {
 	if asJSON {
 		return writeJSON(a.out, r)
 	}
@@ -69,13 +68,13 @@ func (a *app) tellFlight(r *flight.Report, asJSON bool) error {
 	return nil
 }
 
-// dumpFiles are the dumps that arguments name: files, or those in folders.
+// dumpFiles returns the dumps that arguments name: files, or those in folders.
 func dumpFiles(args []string) (files []string, err error) {
 	var wrong []error
 	for _, arg := range args {
 		info, err := os.Stat(arg)
 		if err != nil || !info.IsDir() {
-			files = append(files, arg) // what is wrong with it is said when it is read
+			files = append(files, arg) // reading it will report what is wrong
 			continue
 		}
 		found, err := filepath.Glob(filepath.Join(escapeGlob(arg), "rank-*.json"))
@@ -83,7 +82,7 @@ func dumpFiles(args []string) (files []string, err error) {
 			found, err = filepath.Glob(filepath.Join(escapeGlob(arg), flight.Folder, "rank-*.json"))
 		}
 		if err == nil && found == nil {
-			err = errors.New("there are no dumps of ranks in it, nor in a folder " + flight.Folder + " there: a run writes them when a rank is lost, and on SIGUSR1")
+			err = errors.New("no dumps in it or in its folder " + flight.Folder + "; a run writes them when a rank is lost, and on SIGUSR1")
 		}
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("%s: %w", arg, err))
@@ -93,13 +92,13 @@ func dumpFiles(args []string) (files []string, err error) {
 	return files, errors.Join(wrong...)
 }
 
-// escapeGlob is a path as a pattern that matches it alone.
+// escapeGlob returns a pattern that matches only path.
 func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// whenAsked is a channel on which each signal that asks for dumps arrives, unless one
-// is waiting there; done gives the signals back.
+// whenAsked returns a channel that receives each signal that asks for dumps, unless one is
+// pending already; done stops that.
 func whenAsked() (asked chan struct{}, done func()) {
 	signals := make(chan os.Signal, 1)
 	asked = make(chan struct{})
@@ -122,6 +121,6 @@ func whenAsked() (asked chan struct{}, done func()) {
 		}
 	}()
 	return asked, func() {
-		close(over) // signals stay caught: one that comes late must not kill the process
+		close(over) // signals stay caught: a late one must not kill the process
 	}
 }

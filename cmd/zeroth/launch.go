@@ -17,18 +17,19 @@ func (a *app) launch() *cobra.Command {
 	var n, restarts, least int
 	cmd := &cobra.Command{
 		Use:   "launch -n PROCESSES -- train JOB.yaml ...",
-		Short: "Train in several processes of this machine",
-		Long: `Start so many processes of 'zeroth train' on this machine, as one world: the
-ranks of the job are split evenly over them; or of 'zeroth bench collective' or
-'zeroth doctor --cluster', which measure what is between them. Signals are passed on. When a process
-is lost the others end by themselves, and what does not is ended. With --restarts
-all of them are started again, so often at most, and go on from the last
-checkpoint. With --min-ranks a process that ends two starts in a row is then left
-out: its ranks' state is spread over the others, which keep the global batch by more
-micro-batches. Where the job does not allow that it goes on with fewer still.
+		Short: "Train in several processes on this machine",
+		Long: `Start several processes of 'zeroth train' on this machine and divide the job's
+ranks evenly among them; or start 'zeroth bench collective' or 'zeroth doctor
+--cluster', which measure the connections between processes. Signals are
+forwarded. When a process is lost, the others end.
 
-The exit code is 0 if all have finished, 2 if the job file is wrong, 75 if there is
-a checkpoint to resume from, else that of the first process that failed.`,
+With --restarts, all processes are started again, at most that many times, and
+continue from the last checkpoint. With --min-ranks, a process that fails twice in a
+row is left out: the others take over its ranks' state and keep the global batch
+by computing more micro-batches.
+
+Exit codes: 0 all processes finished, 2 the job file is wrong, 75 there is a
+checkpoint to resume from; otherwise that of the first process that failed.`,
 		Example: `  zeroth launch -n 2 -- train examples/quickstart.yaml
   zeroth launch -n 2 -- bench collective
   zeroth launch -n 4 --restarts 3 -- train job.yaml --set parallel.ranks=8 --set checkpoint.every=100 --out run1
@@ -43,7 +44,7 @@ a checkpoint to resume from, else that of the first process that failed.`,
 			}
 			l, err := launched(args)
 			if err == nil && args[0] != "train" && restarts > 0 {
-				err = fmt.Errorf("--restarts %d: %s has no checkpoint to go on from; leave it out", restarts, args[0])
+				err = fmt.Errorf("--restarts %d: %s has no checkpoint to continue from; leave it out", restarts, args[0])
 			}
 			if err != nil {
 				return input.BadInput(err)
@@ -51,33 +52,33 @@ a checkpoint to resume from, else that of the first process that failed.`,
 			s := newSupervisor(n, l)
 			s.restarts, s.least, s.out, s.errs = restarts, least, a.out, a.errs
 			a.trains = args[0] == "train"
-			defer a.by(func(os.Signal) {})() // the processes hear it
+			defer a.by(func(os.Signal) {})() // the processes get signals, too
 			return s.inFolder()
 		}),
 	}
 	cmd.Flags().SetInterspersed(false) // what follows train is train's, with or without --
 	cmd.Flags().IntVarP(&n, "processes", "n", 2, "`processes` to start")
-	cmd.Flags().IntVar(&restarts, "restarts", 0, "`times` to start all again when one was lost")
-	cmd.Flags().IntVar(&least, "min-ranks", 0, "go on without processes that are lost for good, with so many `ranks` at least (default all)")
+	cmd.Flags().IntVar(&restarts, "restarts", 0, "`times` to start all processes again after one was lost")
+	cmd.Flags().IntVar(&least, "min-ranks", 0, "continue without lost processes, with at least this many `ranks` (default all)")
 	return cmd
 }
 
-// mostProcesses is how many a machine is asked to run.
+// mostProcesses bounds -n.
 const mostProcesses = 4096
 
-// launchable are the commands that several processes can be of.
+// launchable lists the commands that launch can start.
 var launchable = []string{"train", "bench", "doctor"}
 
-// command is what each process runs, with a folder that is the same at every start.
+// command is what each process runs.
 type command struct {
 	args    []string // of zeroth
-	resumes bool     // they say from where
-	file    string   // the job, of train
-	sets    []string // what they replace in it
-	unnamed bool     // they train, and nobody has said in which folder
+	resumes bool     // args have --resume
+	file    string   // the job file, of train
+	sets    []string // values of --set
+	unnamed bool     // train without --out
 }
 
-// launched is the command that launch is given.
+// launched parses the command that launch was given.
 func launched(args []string) (c command, err error) {
 	if len(args) == 0 || !slices.Contains(launchable, args[0]) {
 		return c, errors.New("launch starts zeroth train, bench or doctor, like: zeroth launch -n 2 -- train examples/quickstart.yaml")
@@ -97,15 +98,15 @@ func launched(args []string) (c command, err error) {
 	}
 	c.args, c.resumes, c.file = slices.Clone(args), train.Flags().Changed("resume"), train.Flags().Arg(0)
 	if c.file == "-" {
-		return c, errors.New("launch: every process reads the job file, and the standard input can be read once: give a file")
+		return c, errors.New("launch: every process reads the job file, so it cannot be standard input; want a file")
 	}
 	c.unnamed = !train.Flags().Changed("out")
 	c.sets, err = train.Flags().GetStringArray("set")
 	return c, err
 }
 
-// inFolder runs the world in a folder of its own, if it needs one and has none: it is
-// made once, for all processes and starts.
+// inFolder runs the processes. If they need a run folder and none was named, it creates
+// one for all processes and restarts.
 func (s *supervisor) inFolder() error {
 	if s.unnamed {
 		own, undo := ownFolder(defaultFolder(s.file, time.Now()))
@@ -115,7 +116,7 @@ func (s *supervisor) inFolder() error {
 	return s.run()
 }
 
-// ranks is how many the job has in so many processes.
+// ranks returns how many ranks the job has in that many processes.
 func (c command) ranks(processes int) (int, error) {
 	job, err := setup.Here(processes, 0).Load(c.file, c.sets)
 	if err != nil {

@@ -109,7 +109,7 @@ func TestSignalsInPairs(t *testing.T) {
 			}
 		}
 		cmd.Wait() // closes the pipe
-		if code := cmd.ProcessState.ExitCode(); code != 75 || !strings.Contains(errs.String(), ": --resume latest goes on from r/ckpt/step-") {
+		if code := cmd.ProcessState.ExitCode(); code != 75 || !strings.Contains(errs.String(), "; continue with --resume latest, from r/ckpt/step-") {
 			t.Errorf("%v: ended with %v\n%s", all, cmd.ProcessState, errs)
 		}
 		if _, err := checkpoint.Resolve("r/ckpt", "latest"); err != nil {
@@ -129,7 +129,7 @@ func TestNohup(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	cmd.Wait()
-	if !strings.Contains(errs.String(), "stopped by signal: terminated") {
+	if !strings.Contains(errs.String(), "stopped by SIGTERM") {
 		t.Errorf("ended with %v\n%s", cmd.ProcessState, errs)
 	}
 }

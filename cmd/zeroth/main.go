@@ -1,9 +1,8 @@
-// Command zeroth trains GPT models, sharded over ranks in the ways of ZeRO.
+// Command zeroth trains language models, sharded over ranks as ZeRO and FSDP do.
 //
-// What never enters: anything that a program without a terminal could need. Here
-// are flags, signals, exit codes and what is printed; a verb is a file.
-//
-// Begin with main.go; train.go is the verb that trains.
+// This package has flags, signals, exit codes and what is printed for people, one file
+// per command. Everything that a program without a terminal could need is in job and
+// below. Begin with main.go and train.go.
 package main
 
 import (
@@ -32,12 +31,12 @@ import (
 	"zeroth/job/state"
 )
 
-// Exit codes, as the help of the command tells them.
+// Exit codes, which the help of the command lists.
 const (
 	exitDone    = 0
 	exitFailure = 1
 	exitInput   = 2
-	exitAgain   = 75  // sysexits' EX_TEMPFAIL: stopped by SIGTERM, by SIGHUP or with another process, and there is a checkpoint to resume from; or not all have come
+	exitAgain   = 75  // sysexits' EX_TEMPFAIL: stopped by SIGTERM, SIGHUP or a lost process, with a checkpoint to resume from; or some process never joined
 	exitStopped = 130 // 128 + SIGINT, as shells have it
 )
 
@@ -47,19 +46,21 @@ func main() {
 	debug.SetTraceback("crash")
 	tellLarge()
 	code := run(os.Args[1:], os.Stdout, os.Stderr)
-	time.AfterFunc(time.Second, func() { os.Exit(code) }) // what MPI has left to do may hang
+	time.AfterFunc(time.Second, func() { os.Exit(code) }) // MPI may hang while it shuts down
 	mpi.Exit(code)
 	os.Exit(code)
 }
 
-// errStopped is what a run returns that was asked to stop and did.
+// errStopped reports that a command stopped because it was asked to.
 var errStopped = errors.New("stopped")
 
-// errSaved is what it returns if SIGTERM or SIGHUP asked and there is a
-// checkpoint to resume from.
-var errSaved = errors.New("stopped, to be resumed")
+// resumable is the error of a run that was stopped by SIGTERM, SIGHUP or a lost process,
+// and has a checkpoint to resume from.
+type resumable struct{ error }
 
-// errFound is what a check returns that found and told what it looked for.
+func (r resumable) Unwrap() error { return r.error }
+
+// errFound reports that a check found a problem, which it has already printed.
 var errFound = errors.New("found")
 
 // app is one call of the command.
@@ -67,13 +68,13 @@ type app struct {
 	out  io.Writer
 	errs io.Writer
 	stopping
-	saves   atomic.Pointer[string] // where a run has its checkpoints; nil: that is not known yet
-	trains  bool                   // what it makes is in files, and the output alone is not worth an exit code
+	saves   atomic.Pointer[string] // folder of the run's checkpoints; nil until it is known
+	trains  bool                   // results are files, so losing the output does not change the exit code
 	started bool                   // arguments and flags were right; errors before that are the user's
 
-	quiet  bool         // only results and errors are told
+	quiet  bool         // print only results and errors
 	format string       // of --log: "json", "text", or empty
-	log    *slog.Logger // that --log asks for; nil: people read
+	log    *slog.Logger // records for --log; nil if people read the output
 }
 
 // run executes the command and returns its exit code.
@@ -110,18 +111,18 @@ func run(args []string, out, errs io.Writer) int {
 	return code
 }
 
-// lacksTemp says what to do about the folder for temporary files, if an error is that it
-// is missing; else it is empty.
+// lacksTemp returns what to do about a missing folder for temporary files if it caused
+// err, or "".
 func lacksTemp(err error) string {
 	var at *fs.PathError
 	temp := os.TempDir()
 	if info, wrong := os.Stat(temp); wrong == nil && info.IsDir() || !errors.As(err, &at) || !strings.HasPrefix(at.Path, temp) {
 		return ""
 	}
-	return fmt.Sprintf("the folder for temporary files, %s, is missing; make it, or set TMPDIR to a folder that is there", temp)
+	return fmt.Sprintf("the folder for temporary files, %s, does not exist; create it, or set TMPDIR to one that does", temp)
 }
 
-// complain tells why a command ends as it does: as text, or a record for each line.
+// complain prints why a command ends: as text, or as one record per line.
 func (a *app) complain(code int, message string) {
 	if a.log == nil {
 		fmt.Fprintln(a.errs, show.Escape(message))
@@ -132,7 +133,7 @@ func (a *app) complain(code int, message string) {
 	}
 }
 
-// note tells people something on the side, unless they want none of it.
+// note prints a notice on standard error, unless --quiet was given.
 func (a *app) note(line string) {
 	switch {
 	case a.quiet:
@@ -143,7 +144,8 @@ func (a *app) note(line string) {
 	}
 }
 
-// side is where work is told that has no records: nowhere, where those are wanted.
+// side returns the writer for progress that has no record form: standard error, or
+// nowhere with --quiet or --log.
 func (a *app) side() io.Writer {
 	if a.quiet || a.log != nil {
 		return io.Discard
@@ -151,7 +153,7 @@ func (a *app) side() io.Writer {
 	return a.errs
 }
 
-// startLog begins what --log asks for.
+// startLog opens the log that --log asks for.
 func (a *app) startLog() error {
 	switch a.format {
 	case "":
@@ -165,7 +167,7 @@ func (a *app) startLog() error {
 	return nil
 }
 
-// escaped writes records as show.Escape has them. A record is one Write.
+// escaped escapes unprintable characters in records. A record is one Write.
 type escaped struct{ io.Writer }
 
 func (e escaped) Write(b []byte) (int, error) {
@@ -175,13 +177,13 @@ func (e escaped) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// say prints a line or more for people; see show.Print.
+// say prints lines for people; see show.Print.
 func (a *app) say(format string, args ...any) {
 	_ = show.Print(a.out, fmt.Sprintf(format, args...)) // the output keeps its errors
 }
 
-// verdict is the exit code of an error and what to print about it. Problems of
-// a job file come as a compiler's do, each line beginning with its place.
+// verdict returns the exit code for an error and the message to print. Problems of a
+// job file look like a compiler's, each line beginning with its position.
 func (a *app) verdict(err error) (code int, message string) {
 	switch {
 	case err == nil:
@@ -192,7 +194,7 @@ func (a *app) verdict(err error) (code int, message string) {
 		return exitStopped, ""
 	case errors.As(err, new(childFailed)):
 		return int(err.(childFailed)), ""
-	case errors.Is(err, errSaved), errors.As(err, new(rendezvous.Missing)):
+	case errors.As(err, new(resumable)), errors.As(err, new(rendezvous.Missing)):
 		return exitAgain, "zeroth: " + err.Error()
 	case a.started && input.IsInput(err):
 		return exitInput, err.Error()
@@ -202,21 +204,34 @@ func (a *app) verdict(err error) (code int, message string) {
 	return exitFailure, "zeroth: " + err.Error()
 }
 
-const about = `zeroth trains GPT-2, Llama, Mistral, Qwen, OLMo, Phi-3, SmolLM3 and Gemma models in
-pure Go, sharded over ranks in the ways of ZeRO (stages 0 to 3) and FSDP. A job is
-one YAML file: 'zeroth init' writes one.
+const about = `zeroth trains and fine-tunes GPT-2, Llama, Mistral, Qwen, OLMo, Phi-3, SmolLM3 and
+Gemma models, sharded over ranks as ZeRO (stages 0 to 3) and FSDP do. A job is one
+YAML file: 'zeroth init' writes one.`
 
-Exit codes: 0 done; 1 failure, or a check found something, or a search nothing; 2 a
-mistake in the job file, its data or the command line; 130 stopped by Ctrl-C, with
-all steps done so far kept; 75 training stopped by SIGTERM, by SIGHUP or
-by the loss of another process, with a checkpoint to go on from with --resume
-latest, without one 1; 75 as well if not all processes of a job came. A defect of
-the program itself ends it by SIGABRT (134).`
+// exitCodes ends the help of the root command.
+const exitCodes = `{{if not .HasParent}}
+Exit codes:
+  0    done
+  1    failed; or a check found a problem; or a search found nothing
+  2    a mistake in the job file, its data or the command line
+  75   training stopped by SIGTERM, SIGHUP or a lost process; continue with
+       --resume latest. Also if some processes never joined
+  130  stopped by Ctrl-C
+  134  a bug in zeroth (SIGABRT)
+{{end}}`
+
+// grouped puts commands into a group of the help.
+func grouped(group string, commands ...*cobra.Command) []*cobra.Command {
+	for _, c := range commands {
+		c.GroupID = group
+	}
+	return commands
+}
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "zeroth",
-		Short:   "Train GPT models, sharded",
+		Short:   "Train language models, sharded",
 		Long:    about,
 		Version: state.Version(),
 		Example: `  zeroth init quickstart
@@ -227,13 +242,19 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(a.train(), a.launch(), a.flight(), a.plan(), a.fit(), a.plot(), a.ckpt(), a.sample(), a.eval(), a.model(), a.tokenize(), a.bench(), a.doctor(), a.initJob(), a.schema(), a.man(root), a.version(), jobTopic())
+	root.AddGroup(&cobra.Group{ID: "prepare", Title: "Prepare:"}, &cobra.Group{ID: "train", Title: "Train:"},
+		&cobra.Group{ID: "use", Title: "Use models and checkpoints:"}, &cobra.Group{ID: "inspect", Title: "Inspect runs and machines:"})
+	root.AddCommand(grouped("prepare", a.initJob(), a.plan(), a.fit(), a.model(), a.tokenize())...)
+	root.AddCommand(grouped("train", a.train(), a.launch())...)
+	root.AddCommand(grouped("use", a.sample(), a.eval(), a.ckpt())...)
+	root.AddCommand(grouped("inspect", a.plot(), a.flight(), a.doctor(), a.bench())...)
+	root.AddCommand(a.schema(), a.man(root), a.version(), jobTopic())
 	f := root.PersistentFlags()
-	f.BoolVarP(&a.quiet, "quiet", "q", false, "tell results and errors only")
-	f.StringVar(&a.format, "log", "", "tell progress and errors as records with time stamps on the standard error: `json` or text")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "print only results and errors")
+	f.StringVar(&a.format, "log", "", "write progress and errors to standard error as records with time stamps: `json` or text")
 	must(root.RegisterFlagCompletionFunc("log", words("json", "text")))
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80") + exitCodes)
 	root.SetFlagErrorFunc(wrongFlag)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.SuggestionsMinimumDistance = 2
@@ -243,7 +264,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// help is cobra's, but that what it does not know is an error.
+// help returns cobra's help command, except that unknown names are errors.
 func (a *app) help(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [command or key]",
@@ -294,7 +315,7 @@ func (a *app) helpKey(name string) error {
 	return input.BadInput(fmt.Errorf("no command or key %q to help with; %s", name, advice))
 }
 
-// do marks the end of the command line's own errors.
+// do returns f as the RunE of a command, after the checks that all commands share.
 func (a *app) do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := errors.Join(checkTexts(cmd.Flags(), args), atHome(cmd, args), a.startLog()); err != nil {
@@ -305,23 +326,23 @@ func (a *app) do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Co
 	}
 }
 
-// checkTexts refuses arguments and texts of flags that are given and empty: "$UNSET" in a
-// script is no wish for the default. Counts are checked where they are used.
+// checkTexts refuses empty arguments and flag values: an unset variable in a script does
+// not ask for the default. Counts are checked where they are used.
 func checkTexts(flags *pflag.FlagSet, args []string) error {
 	var errs []error
 	if slices.Contains(args, "") {
 		errs = append(errs, errors.New("an argument is empty; give it a value or leave it out"))
 	}
 	flags.Visit(func(f *pflag.Flag) {
-		if f.Value.Type() == "string" && f.Value.String() == "" && f.Name != "prompt" { // which has its own words for it
+		if f.Value.Type() == "string" && f.Value.String() == "" && f.Name != "prompt" { // sample checks it
 			errs = append(errs, fmt.Errorf("--%s is empty; give it a value or leave it out", f.Name))
 		}
 	})
 	return errors.Join(errs...)
 }
 
-// atHome puts the home folder in place of ~ in all paths of a command line: its
-// arguments, and the flags whose help calls their value a file or folder.
+// atHome expands ~ in all paths of a command line: its arguments, and flags whose help
+// calls the value a file or folder.
 func atHome(cmd *cobra.Command, args []string) error {
 	var wrong []error
 	for i, arg := range args {
@@ -344,19 +365,19 @@ func atHome(cmd *cobra.Command, args []string) error {
 	return errors.Join(wrong...)
 }
 
-// jobTopic is "zeroth help job", the reference of the job file.
+// jobTopic returns "zeroth help job", the reference of the job file.
 func jobTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "job",
 		Short: "The keys of a job file, their defaults and meanings",
-		Long: `A job file is YAML. Every key but data has a default; a key that is left out,
-or set to null, has it. Relative paths are relative to the current directory.
+		Long: `A job file is YAML. Every key except data has a default, which applies if the key
+is missing or null. Relative paths are relative to the current directory.
 
   data: {text: ["docs/**/*.md"]}
   train: {steps: 1000}
   optimizer: {type: adamw, lr: 3e-4}
 
-'zeroth help KEY' says more of one, 'zeroth help SECTION' lists some.
+'zeroth help KEY' explains one key, 'zeroth help SECTION' lists a section.
 
 Keys, defaults, meanings:
 

@@ -64,7 +64,7 @@ func zeroth(t *testing.T, code int, args ...string) (out, errs string) {
 func TestTrainThenSample(t *testing.T) {
 	inFolder(t)
 	out, errs := zeroth(t, 0, "train", "tiny.yaml", "--set", "train.steps=3", "--set", "data.text=[a.txt, a.txt]", "--out", "run1")
-	for _, want := range []string{"step 1/3  loss ", "step 3/3  loss ", "done: 3 steps", "kept in run1"} {
+	for _, want := range []string{"step 1/3  loss ", "step 3/3  loss ", "done: 3 steps", "saved to run1"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -89,7 +89,7 @@ func TestTrainThenSample(t *testing.T) {
 func TestProfiles(t *testing.T) {
 	inFolder(t)
 	out, _ := zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--cpuprofile", "cpu.prof", "--trace", "trace.json")
-	if !strings.Contains(out, "communication not hidden") {
+	if !strings.Contains(out, "exposed communication") {
 		t.Errorf("no word on communication in\n%s", out)
 	}
 	var trace struct{ TraceEvents []any }
@@ -146,7 +146,7 @@ func TestRunFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, errs := zeroth(t, 2, "train", "tiny.yaml", "--out", "full")
-	if want := "--out full: the folder is not empty (sub); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest\n"; errs != want {
+	if want := "--out full: the folder is not empty (sub), and runs are never overwritten; name a new folder, remove this one, or continue from its checkpoints with --resume latest\n"; errs != want {
 		t.Errorf("got %s", errs)
 	}
 	_, errs = zeroth(t, 2, "train", "tiny.yaml", "--out", ".")
@@ -231,7 +231,7 @@ func TestDiskFull(t *testing.T) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.Run()
-	want := "zeroth: metrics: write r/metrics.jsonl: file too large\nkept in r: job.yaml, metrics.jsonl\na file grew beyond what this process may write (ulimit -f), or what its file system takes\n"
+	want := "zeroth: metrics: write r/metrics.jsonl: file too large\nsaved to r: job.yaml, metrics.jsonl\na file grew beyond what this process may write (ulimit -f), or what its file system takes\n"
 	if code := cmd.ProcessState.ExitCode(); code != 1 || errs.String() != want {
 		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
 	}
@@ -239,8 +239,8 @@ func TestDiskFull(t *testing.T) {
 	if err != nil || len(steps) < 3 || !strings.Contains(out.String(), "step 1/") {
 		t.Errorf("%d steps kept, %v\n%s", len(steps), err, &out)
 	}
-	if got := left("gone"); got != "nothing was written" {
-		t.Errorf("left of no folder: %s", got)
+	if got := saved("gone"); got != "nothing was written" {
+		t.Errorf("saved to no folder: %s", got)
 	}
 }
 
@@ -258,7 +258,7 @@ func TestDiskFullForTheTrace(t *testing.T) {
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	cmd.Run()
-	want := regexp.MustCompile(`^zeroth: --trace: it is not written: write trace\.json: file too large\nkept in r: job\.yaml, loss\.svg, metrics\.jsonl, model\n`)
+	want := regexp.MustCompile(`^zeroth: --trace: it is not written: write trace\.json: file too large\nsaved to r: job\.yaml, loss\.svg, metrics\.jsonl, model\n`)
 	if code := cmd.ProcessState.ExitCode(); code != 1 || !want.MatchString(errs.String()) {
 		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
 	}
@@ -283,7 +283,7 @@ func TestDiskFullAtTheEnd(t *testing.T) {
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	cmd.Run()
-	want := regexp.MustCompile(`^zeroth: final parameters: .*model\.safetensors\.tmp: tensor .*: file too large\nkept in r: job.yaml, loss.svg, metrics.jsonl\na file grew beyond .*\n$`)
+	want := regexp.MustCompile(`^zeroth: final parameters: .*model\.safetensors\.tmp: tensor .*: file too large\nsaved to r: job.yaml, loss.svg, metrics.jsonl\na file grew beyond .*\n$`)
 	if code := cmd.ProcessState.ExitCode(); code != 1 || !want.MatchString(errs.String()) {
 		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
 	}
@@ -550,12 +550,12 @@ func TestSignalStops(t *testing.T) {
 		if code := cmd.ProcessState.ExitCode(); code != c.code {
 			t.Errorf("%v: exit code %d, want %d\n%s", c.s, code, c.code, rest)
 		}
-		for _, want := range []string{"stopping at the end of this step; Ctrl-C once more quits at once\n", "stopped after ", "kept in r\n"} {
+		for _, want := range []string{"stopping after this step; press Ctrl-C again to quit at once\n", "stopped after ", "saved to r\n"} {
 			if !strings.Contains(string(rest), want) {
 				t.Errorf("%v: no %q in\n%s", c.s, want, rest)
 			}
 		}
-		told := regexp.MustCompile(`^zeroth: stopped by signal: \w+ after step \d+: there is no checkpoint to go on from\nkept in r: job.yaml, loss.svg, metrics.jsonl, model\n$`)
+		told := regexp.MustCompile(`^zeroth: stopped by SIG\w+ after step \d+; there is no checkpoint to continue from\nsaved to r: job.yaml, loss.svg, metrics.jsonl, model\n$`)
 		if got := errs.String(); told.MatchString(got) != (c.code == 1) {
 			t.Errorf("%v: %s", c.s, got)
 		}

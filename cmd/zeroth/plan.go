@@ -25,7 +25,7 @@ import (
 	"zeroth/job/sim"
 )
 
-// planned is what 'plan' and 'fit' are told to plan.
+// planned is the job that plan and fit are asked about.
 type planned struct {
 	file  string
 	sets  []string
@@ -33,25 +33,25 @@ type planned struct {
 	world int
 	gpus  int
 
-	processes, hosts int // that have the ranks; 0: one
+	processes, hosts int // that ranks are divided over; 0 means one
 
 	gpu   string             // memory of a GPU, with its unit
-	keys  map[string]*string // of shortcuts, by flag; empty: not given
+	keys  map[string]*string // values of shortcuts by flag; empty if not given
 	json  bool
 	given func(flag string) bool
 }
 
-// shortcuts are flags that stand for keys of the job file.
+// shortcuts maps flags to the keys of the job file that they set.
 var shortcuts = config.Shortcuts()
 
-// flags are those both commands have.
+// flags declares the flags that both commands have.
 func (p *planned) flags(f *pflag.FlagSet) {
 	p.given = f.Changed
-	f.StringArrayVar(&p.sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
+	f.StringArrayVar(&p.sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
 	f.StringVar(&p.model, "model", "", "a Hugging Face `folder` or config.json, or a published model such as Llama-3-8B, instead of a job file")
-	intVar(f, &p.gpus, "gpus", 0, "plan for so many GPUs, one a rank")
-	f.StringVar(&p.gpu, "gpu-memory", "", "of each, such as 80GiB")
-	f.BoolVar(&p.json, "json", false, "write JSON, for programs")
+	intVar(f, &p.gpus, "gpus", 0, "number of GPUs to plan for, one per rank")
+	f.StringVar(&p.gpu, "gpu-memory", "", "memory of each GPU, such as 80GiB")
+	f.BoolVar(&p.json, "json", false, "print JSON")
 	p.keys = map[string]*string{}
 	for flag, key := range shortcuts {
 		k, _ := config.Explain(key)
@@ -59,7 +59,7 @@ func (p *planned) flags(f *pflag.FlagSet) {
 	}
 }
 
-// completePlanned completes the values of what flags declares.
+// completePlanned completes the values of the flags that flags declares.
 func completePlanned(cmd *cobra.Command) {
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	for flag, key := range shortcuts {
@@ -79,16 +79,16 @@ func publishedNames() (names []string) {
 	return names
 }
 
-// load reads the job there is to plan.
+// load reads the job to plan.
 func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
 	var m plan.Machine
 	switch {
 	case len(args) == 1 && p.model == "":
 		p.file = args[0]
 	case len(args) > 0:
-		return nil, m, input.BadInput(errors.New("--model is planned instead of a job file; give one of the two"))
+		return nil, m, input.BadInput(errors.New("--model replaces the job file; want only one of them"))
 	case p.model == "":
-		return nil, m, input.BadInput(errors.New("there is nothing to plan; want a job file, or --model with a folder that has a config.json"))
+		return nil, m, input.BadInput(errors.New("nothing to plan; want a job file, or --model with a folder that has a config.json, or with the name of a published model"))
 	}
 	for _, f := range []struct {
 		name string
@@ -113,7 +113,7 @@ func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
 	return c, m, err
 }
 
-// spread is the processes and hosts to plan for; zero: one of each.
+// spread returns the processes and hosts to plan for; zero means one of each.
 func (p *planned) spread(c *config.Config) (s setup.Spread, err error) {
 	if !p.given("processes") && !p.given("hosts") {
 		return s, nil
@@ -121,12 +121,12 @@ func (p *planned) spread(c *config.Config) (s setup.Spread, err error) {
 	s.Hosts, s.GPU = max(1, p.hosts), p.gpus > 0 || p.gpu != "" || c.On() == "cuda"
 	s.Processes = max(s.Hosts, p.processes)
 	if p.processes < 0 || p.hosts < 0 || c.Parallel.Ranks%s.Processes != 0 || s.Processes%s.Hosts != 0 {
-		return s, input.BadInput(fmt.Errorf("--processes %d --hosts %d for %d ranks; want equally many ranks in each process, and processes on each host", s.Processes, s.Hosts, c.Parallel.Ranks))
+		return s, input.BadInput(fmt.Errorf("--processes %d --hosts %d for %d ranks; want the same number of ranks in every process, and of processes on every host", s.Processes, s.Hosts, c.Parallel.Ranks))
 	}
 	return s, nil
 }
 
-// overlays are the flags as sets. The order is that of the command's rank.
+// overlays returns the flags as key=value settings; later ones override earlier ones.
 func (p *planned) overlays() (sets []string) {
 	if p.model != "" {
 		sets = append(sets, fmt.Sprintf("model.from=%q", p.model))
@@ -151,24 +151,21 @@ func (a *app) plan() *cobra.Command {
 	p, o := &planned{}, &planning{}
 	cmd := &cobra.Command{
 		Use:        "plan [JOB.yaml]",
-		Short:      "Say what memory a job will use, before it runs",
+		Short:      "Show a job's memory per rank, and its speed, before it runs",
 		SuggestFor: []string{"estimate", "memory", "simulate", "simulated"},
-		Long: `Say what memory each rank of a job will use, by category, before it runs: its
-schedule runs on a device that only counts (a dry run). No data is read and nothing
-is allocated, so a model of any size can be planned, for any number of ranks.
+		Long: `Show the memory that each rank of a job will use, by category, before it runs. The
+job's schedule runs on a device that only counts bytes (a dry run). No data is read
+and nothing is allocated, so you can plan any model for any number of ranks.
 
-Everything is allocated before step 1; of that, "at rest" is in use between
-steps and "at the peak" at the instant that is named. What is outside the
-allocator (contexts, communicators) is estimated, each with its source.
-1 GiB is 2^30 bytes, 1 GB is 10^9.
+Everything is allocated before step 1. "At rest" is in use between steps, "at the
+peak" at the moment that the plan names. Memory outside the allocator (contexts,
+communicators) is estimated, with sources. 1 GiB is 2^30 bytes, 1 GB is 10^9.
 
-With --machine the same schedule is simulated, queue by queue, at the speed of
-some hardware: how long a step takes, what of its communication no computing
-hides, tokens a second, and the share of the peak that the model's arithmetic
-is. "here" measures the kernels and collectives of the job on this machine, whose
-ranks share its processors, in steps of a few layers; where these would take long,
-on fewer tokens. Other names are machines others have measured. A
-file describes any other, in JSON: see examples/machine.json.
+With --machine the same schedule is simulated at the speed of some hardware: step
+time, communication that computation does not hide, tokens per second and MFU.
+"here" measures the job's kernels and collectives on this machine, whose ranks
+share its processors. Other names are machines with published figures. A file
+describes any other machine: see examples/machine.json.
 
 --model plans a Hugging Face folder, or a published model by name, without its
 files: GPT-2, Llama 3, Qwen3, Gemma 3, Mistral, OLMo 2, Phi and SmolLM3; an unknown
@@ -181,19 +178,19 @@ name lists them all.`,
 	}
 	p.flags(cmd.Flags())
 	f := cmd.Flags()
-	intVar(f, &p.world, "world", 0, "plan for so many ranks of this machine's kind")
-	intVar(f, &p.processes, "processes", 0, "plan for ranks in so many processes, which need memory for what is on its way between them")
-	intVar(f, &p.hosts, "hosts", 0, "on so many hosts")
+	intVar(f, &p.world, "world", 0, "number of ranks to plan for, on machines like this one")
+	intVar(f, &p.processes, "processes", 0, "number of processes to divide the ranks over; transfers between them need memory")
+	intVar(f, &p.hosts, "hosts", 0, "number of hosts to divide the processes over")
 	o.pictures.flags(f)
-	f.StringVar(&o.machine, "machine", "", "simulate a step's time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
-	f.StringVar(&o.trace, "trace", "", "write what the queues of a rank will do to a `file` that ui.perfetto.dev opens; needs --machine")
+	f.StringVar(&o.machine, "machine", "", "simulate the step time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
+	f.StringVar(&o.trace, "trace", "", "write the simulated queues of a rank to a `file` for ui.perfetto.dev; needs --machine")
 	cmd.MarkFlagsMutuallyExclusive("world", "gpus")
 	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(append([]string{"here"}, sim.HardwareNames()...)...)))
 	completePlanned(cmd)
 	return cmd
 }
 
-// runPlan plans the job, and writes and prints what is wanted of the plan.
+// runPlan plans the job, and writes and prints the results.
 func (a *app) runPlan(p *planned, o *planning, args []string) error {
 	c, m, err := p.load(args)
 	if err != nil {
@@ -238,24 +235,24 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 	return planned.Fits()
 }
 
-// planning is what is wanted of a plan besides itself.
+// planning is what a plan is asked for besides the plan.
 type planning struct {
 	pictures
 	trace, machine string
 }
 
-// check refuses what does not go together, before anything is written.
+// check refuses flags that exclude each other, before anything is written.
 func (o *planning) check(m plan.Machine) error {
 	switch {
 	case m.GPU && o.machine == "here":
-		return input.BadInput(errors.New("--machine here: ranks of this machine are no GPUs; want it without --gpus and --gpu-memory, or another machine"))
+		return input.BadInput(errors.New("--machine here measures processors, not GPUs; want it without --gpus and --gpu-memory, or another machine"))
 	case o.trace != "" && o.machine == "":
-		return input.BadInput(errors.New("--trace without --machine: a trace needs the speed of some hardware; add --machine here, or one of " + strings.Join(sim.HardwareNames(), ", ")))
+		return input.BadInput(errors.New("--trace needs the speed of some hardware; add --machine here, or one of " + strings.Join(sim.HardwareNames(), ", ")))
 	}
 	return o.pictures.check()
 }
 
-// simulated is the job's step on a machine; nil if none is named.
+// simulated returns a simulated step of the job on a machine, or nil if none is named.
 func (a *app) simulated(c *config.Config, m plan.Machine, machine string) (*sim.Result, error) {
 	switch machine {
 	case "":

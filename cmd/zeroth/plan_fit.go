@@ -24,17 +24,17 @@ func (a *app) fit() *cobra.Command {
 	var largest string
 	cmd := &cobra.Command{
 		Use:   "fit [JOB.yaml]",
-		Short: "Say which settings of a job fit a machine, and which are fastest",
-		Long: `Search the settings of a job that change its memory and its speed (the mesh,
-schedules of a pipeline, stage, micro-batch, recomputing, prefetch, chunks of the
-loss, offloading) for those that fit, by dry runs of a few layers; what is listed
-has had a dry run of all of them. The sequences of a step stay the job's. Listed
-steps are also simulated at the speed of --machine (see 'zeroth plan'), but for
-some of long pipelines, whose times are estimates, after ≈; --flops, --link and
-the like replace its figures.
+		Short: "Find the fastest settings of a job that fit a machine",
+		Long: `Search the settings of a job that change its memory and speed (mesh, pipeline
+schedule, stage, micro-batch, recomputation, prefetch, loss chunks, offload) for the
+fastest that fit. The search runs a few layers dry; everything that is listed has had
+a dry run of all layers and a simulated step at the speed of --machine (see 'zeroth
+plan'), except that times after ≈ are estimates for long pipelines. The global batch
+stays the job's. --flops, --link and the like replace single figures of the machine.
 
-Exit codes: 0 something fits, 1 nothing does, 2 a mistake in the command line or
-the job.`,
+
+Exit codes: 0 something fits, 1 nothing fits, 2 a mistake in the command line or the
+job.`,
 		Example: `  zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB
   zeroth fit --model Llama-3-8B --gpus 8 --gpu-memory 80GiB --seq 8192 --micro-batch 2
   zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB --largest seq`,
@@ -65,25 +65,25 @@ the job.`,
 		}),
 	}
 	p.flags(cmd.Flags())
-	cmd.Flags().StringVar(&o.host, "host-memory", "", "of each machine, such as 1TiB: optimizer state and parameters may be offloaded to it")
-	cmd.Flags().StringVar(&o.disk, "disk", "", "of each machine, such as 4TB: alike")
-	intVar(cmd.Flags(), &o.node, "gpus-per-node", 8, "GPUs of each machine, which share its memory and disk")
-	cmd.Flags().StringVar(&o.machine, "machine", "h100", "what ranks run on: "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
+	cmd.Flags().StringVar(&o.host, "host-memory", "", "host memory of each machine, such as 1TiB, for offloaded optimizer state and parameters")
+	cmd.Flags().StringVar(&o.disk, "disk", "", "disk of each machine, such as 4TB, for the same")
+	intVar(cmd.Flags(), &o.node, "gpus-per-node", 8, "GPUs per machine, which share its memory and disk")
+	cmd.Flags().StringVar(&o.machine, "machine", "h100", "hardware to simulate: "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f := cmd.Flags()
 	o.replaced = f.Changed
-	f.Float64Var(&o.flops, "flops", 0, "floating-point operations a GPU does in a second")
-	f.StringVar(&o.link, "link", "", "`bytes` a GPU can send to any other in a second")
-	f.StringVar(&o.hostLink, "host-link", "", "`bytes` a second between a GPU and host memory, each way")
-	f.StringVar(&o.hostRate, "host-rate", "", "`bytes` a second that a machine's processors read and write")
-	f.StringVar(&o.diskRate, "disk-rate", "", "`bytes` a second to or from a machine's disks")
-	cmd.Flags().StringVar(&largest, "largest", "", "answer what is the largest `model`, seq or micro_batch that fits")
+	f.Float64Var(&o.flops, "flops", 0, "floating-point operations per second of a GPU")
+	f.StringVar(&o.link, "link", "", "`bytes` per second that a GPU can send to any other")
+	f.StringVar(&o.hostLink, "host-link", "", "`bytes` per second between a GPU and host memory, each way")
+	f.StringVar(&o.hostRate, "host-rate", "", "`bytes` per second that a machine's processors read and write")
+	f.StringVar(&o.diskRate, "disk-rate", "", "`bytes` per second to or from a machine's disks")
+	cmd.Flags().StringVar(&largest, "largest", "", "find the largest `model`, seq or micro_batch that fits")
 	must(cmd.RegisterFlagCompletionFunc("largest", words(fit.Quantities...)))
 	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(sim.HardwareNames()...)))
 	completePlanned(cmd)
 	return cmd
 }
 
-// fitting is what fit is told of the machines.
+// fitting describes the machines, as given by flags.
 type fitting struct {
 	machine                            string
 	replaced                           func(flag string) bool
@@ -93,7 +93,7 @@ type fitting struct {
 	node                               int    // GPUs of a machine
 }
 
-// limits are those of a rank: what its machine has is shared.
+// limits returns the limits of a rank, which shares its machine with others.
 func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 	ranks := c.Parallel.Ranks
 	h, err := openHardware(f.machine, plan.Machine{GPU: true})
@@ -135,7 +135,7 @@ func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 	l := fit.Limits{Ranks: ranks, Memory: memory, GPU: true, Host: read("host-memory", f.host, here), Disk: read("disk", f.disk, here),
 		Rates: h.Rates(c.Precision), Hardware: h}
 	if memory == 0 {
-		errs = append(errs, errors.New("--gpu-memory is missing: how much has each GPU? For example --gpu-memory 80GiB"))
+		errs = append(errs, errors.New("--gpu-memory is missing; want the memory of each GPU, such as --gpu-memory 80GiB"))
 	}
 	if f.replaced("flops") && !(f.flops >= 1 && f.flops <= 1e24) {
 		errs = append(errs, fmt.Errorf("--flops %v; want a number from 1 to 1e24", f.flops))
@@ -144,7 +144,7 @@ func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 		errs = append(errs, fmt.Errorf("--gpus-per-node %d; want at least 1", f.node))
 	}
 	if l.Disk > 0 && l.Host == 0 {
-		errs = append(errs, errors.New("--disk without --host-memory: what rests on disk passes through host memory"))
+		errs = append(errs, errors.New("--disk needs --host-memory, because state on disk passes through it"))
 	}
 	if len(errs) == 0 {
 		if err := h.Serves(setup.Planned(c), l.Host > 0, l.Disk > 0); err != nil {
@@ -170,7 +170,7 @@ func (a *app) largest(c *config.Config, l fit.Limits, of string, asJSON bool) er
 	return cmp.Or(err, found(r.Any != nil))
 }
 
-// found is the error of a search that found nothing, and said so.
+// found returns nil, or errFound for a search that found nothing and has reported it.
 func found(any bool) error {
 	if any {
 		return nil

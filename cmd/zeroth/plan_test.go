@@ -152,7 +152,7 @@ func TestSimulatedStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _ := zeroth(t, 0, "plan", "tiny.yaml", "--machine", "here")
-	contains(t, out, "step    ", " on this machine: computing ", "speed   ", " of the peak\n", "rates   measured: ")
+	contains(t, out, "step    ", " on this machine: computing ", "speed   ", ", MFU ", "rates   measured: ")
 	args := []string{"plan", "--model", ".", "--gpus", "1024", "--micro-batch", "1", "--seq", "8192", "--recompute", "block", "--trace", "t.json"}
 	for _, machine := range []string{"h100", "h200", "machine.json"} {
 		asJSON, _ := zeroth(t, 0, append(args, "--json", "--machine", machine)...)

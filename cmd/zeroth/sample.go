@@ -26,16 +26,14 @@ func (a *app) sample() *cobra.Command {
 	var o sampling
 	cmd := &cobra.Command{
 		Use:        "sample --run FOLDER",
-		Short:      "Let a trained model continue a text",
+		Short:      "Generate text with a trained model",
 		SuggestFor: []string{"generate", "infer", "inference", "chat", "complete"},
-		Long: `Let the model of a run folder continue a text, up to so many tokens or the one
-that ends a text. Of a run that still trains its newest complete checkpoint is
-taken; --run may also name a checkpoint, or a Hugging Face folder. The same seed
-writes the same text, whatever other prompts there are. On a terminal control
-characters are written as in a Go string; in a pipe bytes are as they come, but a
-character of several bytes comes whole. With --json there is a line for each
-prompt: prompt, text (without the prompt), tokens, and finish_reason, which is
-length, eos (a token ended the text) or stop.`,
+		Long: `Continue a text with the model of a run folder, a checkpoint or a Hugging Face
+folder. If the run is still training, its newest complete checkpoint is used. The
+same seed gives the same text, whatever other prompts there are. On a terminal,
+control characters are escaped. With --json each prompt gives one line: prompt,
+text (without the prompt), tokens, and finish_reason, which is length, eos (an
+end-of-text token) or stop.`,
 		Example: `  zeroth sample --run run1 --prompt "func main() {" --tokens 200
   zeroth sample --run run1/ckpt/step-00001000
   zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50
@@ -63,7 +61,7 @@ length, eos (a token ended the text) or stop.`,
 			err = a.writeSamples(ctx, o, prompts)
 			err = stopped(ctx, cmp.Or(err, stop(err)))
 			if errors.Is(err, errStopped) {
-				fmt.Fprintln(a.out) // a shell's prompt is not behind the text
+				fmt.Fprintln(a.out) // the shell's prompt starts a new line
 			}
 			return err
 		}),
@@ -79,37 +77,37 @@ length, eos (a token ended the text) or stop.`,
 
 // flags declares the flags of sample.
 func (o *sampling) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.Run, "run", "", "run `folder` that training wrote, or writes; a checkpoint; or a Hugging Face folder")
-	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` bytes or gpt2, or a folder with tokenizer.json, or vocab.json and merges.txt (default the model's)")
-	f.StringArrayVar(&o.prompts, "prompt", []string{"\n"}, "`text` to continue; may be given several times")
-	f.StringVar(&o.file, "prompts", "", "`file` with a text to continue a line: as it is, or a JSON string if it begins with \"; after those of --prompt")
-	f.BoolVar(&o.Chat, "chat", false, "the prompt is a user's message; write the answer, by the chat template of the tokenizer's folder")
-	f.StringVar(&o.System, "system", "", "with --chat, `text` that tells the model how to answer")
-	intVar(f, &o.Tokens, "tokens", 200, "tokens to write, at most")
-	f.Float64Var(&o.Temperature, "temperature", 0.8, "0 always takes the likeliest token, 1 the model's own spread")
-	intVar(f, &o.TopK, "top-k", 0, "choose among the `k` likeliest tokens; 0 is all")
-	f.Float64Var(&o.TopP, "top-p", 1, "choose among the likeliest tokens that together have this probability, of those that --top-k leaves; 1 is all")
-	f.StringArrayVar(&o.Stop, "stop", nil, "end before this `text`; may be given several times")
-	intVar(f, &o.Batch, "batch", 8, "prompts that are continued at once, at most; each is answered as it would be alone")
-	f.StringVar(&o.Precision, "precision", "fp32", "`type` fp32 or bf16 of parameters and activations: bf16 takes half the memory, and rounds")
-	f.BoolVar(&o.json, "json", false, "write a JSON object a line for each prompt, when its text is whole")
-	uintVar(f, &o.Seed, "seed", 1, "of the choices")
-	f.StringVar(&o.Device, "device", "auto", "`name` auto, cpu or cuda: what computes, as the job's key device")
+	f.StringVar(&o.Run, "run", "", "run `folder`, checkpoint or Hugging Face folder")
+	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2) or folder of the tokenizer (default the model's)")
+	f.StringArrayVar(&o.prompts, "prompt", []string{"\n"}, "`text` to continue (repeatable; default a line feed)")
+	f.Lookup("prompt").DefValue = "[]" // help would print the line feed itself
+	f.StringVar(&o.file, "prompts", "", "`file` with one prompt per line, plain or as a JSON string")
+	f.BoolVar(&o.Chat, "chat", false, "answer the prompt as a user's message, with the model's chat template")
+	f.StringVar(&o.System, "system", "", "`text` of the system message, with --chat")
+	intVar(f, &o.Tokens, "tokens", 200, "most tokens to generate")
+	f.Float64Var(&o.Temperature, "temperature", 0.8, "0 is greedy, 1 the model's own distribution")
+	intVar(f, &o.TopK, "top-k", 0, "sample from the `k` likeliest tokens; 0 is all")
+	f.Float64Var(&o.TopP, "top-p", 1, "sample from the likeliest tokens with this total probability, after --top-k; 1 is all")
+	f.StringArrayVar(&o.Stop, "stop", nil, "stop before this `text` (repeatable)")
+	intVar(f, &o.Batch, "batch", 8, "most prompts to process at once; each answer is what it would be alone")
+	f.StringVar(&o.Precision, "precision", "fp32", "`type` of parameters and activations: fp32, or bf16 for half the memory")
+	f.BoolVar(&o.json, "json", false, "print one JSON object per prompt")
+	uintVar(f, &o.Seed, "seed", 1, "seed of the random choices")
+	f.StringVar(&o.Device, "device", "auto", "`name` of the device: auto, cpu or cuda")
 	o.probes.profileFlag(f)
 }
 
-// sampling is what the flags of sample say.
+// sampling is the flags of sample.
 type sampling struct {
 	generate.Options
 	prompts []string
-	given   bool   // prompts are not the default
-	file    string // of more of them
+	given   bool   // --prompt was given
+	file    string // --prompts
 	json    bool
 	probes  probes
 }
 
-// writeSamples writes the text of each prompt, and a line feed, so that a shell's
-// prompt does not stand behind it; or a line of JSON.
+// writeSamples writes the text of each prompt and a line feed, or a line of JSON.
 func (a *app) writeSamples(ctx context.Context, o sampling, prompts []string) error {
 	if o.json {
 		lines := json.NewEncoder(a.out)
@@ -131,7 +129,7 @@ func (a *app) writeSamples(ctx context.Context, o sampling, prompts []string) er
 	})
 }
 
-// What a command may ask for.
+// Limits of flags.
 const (
 	maxSampled     = 1 << 20  // tokens, as a job
 	maxPromptsFile = 16 << 20 // bytes
@@ -141,7 +139,7 @@ const (
 	maxStop        = 4096 // bytes
 )
 
-// check refuses all flags that make no sense, at once, and returns the prompts.
+// check reports all invalid flags at once, and returns the prompts.
 func (o sampling) check() ([]string, error) {
 	var wrong []error
 	refuse := func(bad bool, format string, args ...any) {
@@ -160,7 +158,7 @@ func (o sampling) check() ([]string, error) {
 		more, err := readPrompts(o.file)
 		prompts, wrong = append(prompts, more...), append(wrong, err...)
 	}
-	refuse(slices.Contains(o.prompts, ""), "--prompt is empty; want at least one character, such as a line feed")
+	refuse(slices.Contains(o.prompts, ""), "--prompt is empty; want at least one character")
 	refuse(len(prompts) > maxPrompts, "%d prompts; want at most %d", len(prompts), maxPrompts)
 	refuse(o.Tokens < 1 || o.Tokens > maxSampled, "--tokens %d; want 1 to %d", o.Tokens, maxSampled)
 	refuse(!(o.Temperature >= 0) || math.IsInf(o.Temperature, 0), "--temperature %v; want a number of at least 0", o.Temperature)
@@ -168,14 +166,14 @@ func (o sampling) check() ([]string, error) {
 	refuse(!(o.TopP > 0 && o.TopP <= 1), "--top-p %v; want a number above 0 and at most 1, where 1 is all tokens", o.TopP)
 	refuse(len(o.Stop) > maxStops, "--stop %d times; want at most %d", len(o.Stop), maxStops)
 	refuse(slices.ContainsFunc(o.Stop, func(s string) bool { return s == "" || len(s) > maxStop }), "--stop is empty or longer than %d bytes; want a text", maxStop)
-	refuse(o.System != "" && !o.Chat, "--system is for --chat")
+	refuse(o.System != "" && !o.Chat, "--system needs --chat")
 	if err := errors.Join(wrong...); err != nil {
 		return nil, input.BadInput(err)
 	}
 	return prompts, nil
 }
 
-// readPrompts reads a prompt a line; empty lines are none.
+// readPrompts reads one prompt per line and skips empty lines.
 func readPrompts(file string) (prompts []string, wrong []error) {
 	raw, err := input.Read(file, maxPromptsFile)
 	if err != nil {
@@ -187,7 +185,7 @@ func readPrompts(file string) (prompts []string, wrong []error) {
 		text = strings.TrimRight(text, "\r\n")
 		if strings.HasPrefix(text, `"`) {
 			if err := json.Unmarshal([]byte(text), &text); err != nil {
-				wrong = append(wrong, fmt.Errorf("--prompts: %s:%d: it begins with \", but is no JSON string: %w", file, line, err))
+				wrong = append(wrong, fmt.Errorf("--prompts: %s:%d: begins with \", but is not a JSON string: %w", file, line, err))
 			}
 		}
 		if text != "" {
@@ -195,7 +193,7 @@ func readPrompts(file string) (prompts []string, wrong []error) {
 		}
 	}
 	if len(prompts)+len(wrong) == 0 {
-		wrong = []error{fmt.Errorf("--prompts: %s has no prompt; want a text a line", file)}
+		wrong = []error{fmt.Errorf("--prompts: %s has no prompts; want one per line", file)}
 	}
 	return prompts, wrong[:min(len(wrong), 20)]
 }

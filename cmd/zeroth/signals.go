@@ -16,31 +16,34 @@ import (
 	"zeroth/input"
 )
 
-// signalled is the cause of a context that a signal ended.
+// signalled is the cause of a context that a signal cancelled.
 type signalled struct{ os.Signal }
 
-func (s signalled) Error() string { return "stopped by signal: " + s.String() }
+// signalNames are the names people know; os.Signal has others, such as "terminated".
+var signalNames = map[os.Signal]string{os.Interrupt: "Ctrl-C", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP"}
 
-// Is makes it a cancellation.
+func (s signalled) Error() string { return "stopped by " + signalNames[s.Signal] }
+
+// Is reports that the cause is a cancellation.
 func (s signalled) Is(target error) bool { return target == context.Canceled }
 
-// Patience after the first signal: with a write to an output that nobody reads, and with a
-// command that hears the signal, but does something that does not.
+// How long to wait after the first signal: for a write to an output that nobody reads, and
+// for a command to end by itself.
 const (
 	patientWrite = time.Second
 	patientWork  = 10 * time.Second
 )
 
-// stopping is how the process takes Ctrl-C, SIGTERM and SIGHUP. At first each ends it at
-// once; a command that has something to end by itself hears them instead.
+// stopping handles Ctrl-C, SIGTERM and SIGHUP. By default each ends the process at once; a
+// command that must end in its own way handles them instead.
 type stopping struct {
 	mu    sync.Mutex
-	hear  func(os.Signal) // nil: the process ends
-	first os.Signal       // that was heard; the others change nothing
-	stop  chan struct{}   // closed with it
+	hear  func(os.Signal) // the command's handler; nil ends the process
+	first os.Signal       // first signal; later ones are ignored
+	stop  chan struct{}   // closed by the first signal
 }
 
-// begin begins to hear signals, for one command; end gives them back.
+// begin starts handling signals for one command; end stops.
 func (s *stopping) begin() (end func()) {
 	s.stop = make(chan struct{})
 	signals, over := make(chan os.Signal, 8), make(chan struct{})
@@ -64,7 +67,7 @@ func (s *stopping) begin() (end func()) {
 	}
 }
 
-// take passes the first signal on, or ends the process.
+// take passes the first signal to the handler, or ends the process.
 func (s *stopping) take(sig os.Signal) {
 	s.mu.Lock()
 	if s.hear == nil && s.first == nil {
@@ -76,12 +79,12 @@ func (s *stopping) take(sig os.Signal) {
 	if again {
 		return
 	}
-	signal.Ignore(syscall.SIGPIPE) // an output that nobody reads any longer ends nothing
+	signal.Ignore(syscall.SIGPIPE) // a closed output must not end the process
 	close(s.stop)
 	hear(sig)
 }
 
-// by has a function hear the first signal, until release.
+// by sets the handler of the first signal until release is called.
 func (s *stopping) by(hear func(os.Signal)) (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,44 +96,45 @@ func (s *stopping) by(hear func(os.Signal)) (release func()) {
 	}
 }
 
-// quit ends the process without its command's consent, which is as safe as a kill.
+// quit ends the process at once, which is as safe as a kill.
 func quit(code int) {
 	input.Abandon()
 	os.Exit(code)
 }
 
-// untilSignal is a context that ends with the first Ctrl-C, SIGTERM or SIGHUP,
-// of which told is told. From then on Ctrl-C ends the process at once; the
-// others, which supervisors and closing terminals send in pairs, change nothing
-// more. Release gives signals back. If the command has not ended after a while, late is
-// called, which may end the process; nil ends it.
-func (s *stopping) untilSignal(parent context.Context, told func(), late func(signalled)) (ctx context.Context, release func()) {
+// untilSignal returns a context that is cancelled by the first Ctrl-C, SIGTERM or SIGHUP,
+// before onSignal is called. From then on Ctrl-C ends the process at once; the other
+// signals, which supervisors and closing terminals send in pairs, are ignored. If the
+// command has not ended after 10 seconds, late is called, which may end the process; a nil
+// late ends it. The caller must call release.
+func (s *stopping) untilSignal(parent context.Context, onSignal func(), late func(signalled)) (ctx context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	if late == nil {
 		late = func(signalled) { quit(exitStopped) }
 	}
 	var mu sync.Mutex
 	var timer *time.Timer
-	give := s.by(func(sig os.Signal) {
+	release = s.by(func(sig os.Signal) {
 		signal.Reset(os.Interrupt)
 		cancel(signalled{sig})
 		mu.Lock()
 		timer = time.AfterFunc(patientWork, func() { late(signalled{sig}) })
 		mu.Unlock()
-		told()
+		onSignal()
 	})
+	restore := release
 	return ctx, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if timer != nil {
 			timer.Stop()
 		}
-		give()
+		restore()
 		cancel(nil)
 	}
 }
 
-// stopped is the error of a command that hears signals and leaves nothing to go on from.
+// stopped returns errStopped if a signal is what ended a command with err.
 func stopped(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return errStopped
@@ -138,17 +142,17 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// output is an output of the command. It keeps the first error, so that no command
-// has to look at each line it prints. The processes of a launch share it.
+// output is standard output or error. It records the first error, so that commands need
+// not check every line they print. The processes of a launch share it.
 type output struct {
 	io.Writer
 	stop <-chan struct{} // closed by the first signal
 	mu   sync.Mutex      // of each Write
 	err  error
-	lost bool // a write has not ended, and nothing is written any longer
+	lost bool // a write did not return after a signal; later ones are dropped
 }
 
-// Write implements io.Writer. It waits for a reader, but after a signal not for long.
+// Write implements io.Writer. After a signal it waits only a second for a reader.
 func (o *output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -159,7 +163,7 @@ func (o *output) Write(b []byte) (int, error) {
 		n   int
 		err error
 	}
-	text, ends := append([]byte(nil), b...), make(chan end, 1) // what is given up may still be read
+	text, ends := append([]byte(nil), b...), make(chan end, 1) // an abandoned write may still read it
 	go func() {
 		n, err := o.Writer.Write(text)
 		ends <- end{n, err}
@@ -182,8 +186,8 @@ func (o *output) Write(b []byte) (int, error) {
 	}
 }
 
-// outputTo is an output that hears signals. A terminal stays itself, which progress bars
-// have to know; it is never full.
+// outputTo returns the output for w. A terminal is returned as it is, because progress
+// bars need it and it never blocks for long.
 func (s *stopping) outputTo(w io.Writer) (io.Writer, *output) {
 	o := &output{Writer: w, stop: s.stop}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -192,8 +196,7 @@ func (s *stopping) outputTo(w io.Writer) (io.Writer, *output) {
 	return o, o
 }
 
-// afterEcho begins a line of its own for what is told after a terminal has echoed
-// ^C: below a bar, which is drawn from the line's begin, in the place of the echo.
+// afterEcho moves to a clean line after a terminal has echoed ^C.
 func afterEcho(w io.Writer) {
 	f, ok := w.(*os.File)
 	switch {

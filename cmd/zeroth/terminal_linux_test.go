@@ -99,7 +99,7 @@ func TestInterruptOnATerminal(t *testing.T) {
 	}
 	cmd.Wait()
 	shown := screen(out.String())
-	for _, line := range []string{"stopping at the end of this step; Ctrl-C once more quits at once", "kept in r"} {
+	for _, line := range []string{"stopping after this step; press Ctrl-C again to quit at once", "saved to r"} {
 		if !strings.Contains("\n"+shown+"\n", "\n"+line+"\n") {
 			t.Errorf("%q is on no line of its own in\n%s", line, shown)
 		}

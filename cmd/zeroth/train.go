@@ -25,7 +25,7 @@ import (
 	"zeroth/job/state"
 )
 
-// hooks are of tests whose processes are to meet a fault.
+// hooks inject faults in tests.
 var hooks setup.Hooks
 
 func (a *app) train() *cobra.Command {
@@ -35,23 +35,23 @@ func (a *app) train() *cobra.Command {
 	var in place
 	cmd := &cobra.Command{
 		Use:        "train JOB.yaml",
-		Short:      "Train a model as a job file says",
+		Short:      "Train a model from a job file",
 		SuggestFor: []string{"run", "start", "resume", "pretrain", "finetune"},
-		Long: `Train a model as a job file says. The run folder receives
+		Long: `Train a model from a job file. The run folder receives
 
-  job.yaml             the effective configuration, complete
-  metrics.jsonl        a line for every step and evaluation
-  loss.svg             the losses, drawn
-  model/               the final parameters, as Hugging Face stores them:
-                       config.json and model.safetensors, and the tokenizer
-  ckpt/                checkpoints, if the job file asks for them
-  flight/              what ranks did last, if one was lost or they parted, and
-                       on SIGUSR1: see 'zeroth flight'
+  job.yaml             the complete configuration
+  metrics.jsonl        one line per step and evaluation
+  loss.svg             a plot of the losses
+  model/               the final parameters in Hugging Face format, with the
+                       tokenizer
+  ckpt/                checkpoints, if the job asks for them
+  flight/              the last operations of each rank, if a rank was lost or
+                       diverged, and on SIGUSR1: see 'zeroth flight'
 
-The folder is the run's own as long as it lives; a second run, save or prune
-there is refused. Ctrl-C, SIGTERM and SIGHUP stop at the end of the running step
-and keep what is there; Ctrl-C once more quits at once. 'zeroth help job' lists
-the keys of a job file. The file - is the standard input.`,
+While a run is alive, no other run, save or prune may use its folder. Ctrl-C,
+SIGTERM and SIGHUP stop after the current step and keep what is there; a second
+Ctrl-C quits at once. 'zeroth help job' lists the keys of a job file. The file -
+is standard input.`,
 		Example: `  zeroth train examples/quickstart.yaml
   zeroth train job.yaml --set zero.stage=1 --set parallel.ranks=2 --out run1
   zeroth train job.yaml --set checkpoint.every=100 --out run1 --resume latest
@@ -71,7 +71,7 @@ the keys of a job file. The file - is the standard input.`,
 			w := &waiting{Progress: progress}
 			ctx, release := a.untilSignal(cmd.Context(), func() {
 				afterEcho(a.out)
-				progress.Note("stopping at the end of this step; Ctrl-C once more quits at once")
+				progress.Note("stopping after this step; press Ctrl-C again to quit at once")
 			}, func(by signalled) { a.giveUp(w, by) })
 			defer release()
 			dumps, done := whenAsked()
@@ -89,23 +89,23 @@ the keys of a job file. The file - is the standard input.`,
 			if err == nil {
 				err = job.Run(ctx, c, o)
 			}
-			return told(cmp.Or(err, stop(err)), o.Out)
+			return exitError(cmp.Or(err, stop(err)), o.Out)
 		}),
 		ValidArgsFunction: completeJob,
 	}
-	cmd.Flags().StringArrayVar(&sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
+	cmd.Flags().StringArrayVar(&sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
-	cmd.Flags().StringVar(&resume, "resume", "", "go on from a `checkpoint`: latest, a step, or its folder; with the --out of the run before, its files go on")
+	cmd.Flags().StringVar(&resume, "resume", "", "continue from a `checkpoint`: latest, a step, or its folder; with the same --out, in the same files")
 	look.flags(cmd.Flags())
 	in.options(cmd.Flags())
-	cmd.Flags().BoolVar(&in.logAll, "log-all-ranks", false, "every process prints, not only that of rank 0")
+	cmd.Flags().BoolVar(&in.logAll, "log-all-ranks", false, "let every process print, not only that of rank 0")
 	must(cmd.MarkFlagDirname("out"))
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	must(cmd.RegisterFlagCompletionFunc("resume", wordsOrFile("latest")))
 	return cmd
 }
 
-// waiting is the progress of a run, and knows whether it has begun to train.
+// waiting is the progress of a run that records whether training has begun.
 type waiting struct {
 	report.Progress
 	begun atomic.Bool
@@ -117,8 +117,8 @@ func (w *waiting) Start(h report.Header) {
 	w.Progress.Start(h)
 }
 
-// giveUp ends a run that was asked to stop and does not, unless it trains: a step may take
-// long, but what is done before the first one can be done again.
+// giveUp ends the process if a run does not react to a signal, unless it is training: a
+// step may take long, but everything before the first one can be repeated.
 func (a *app) giveUp(w *waiting, by signalled) {
 	if w.begun.Load() {
 		return
@@ -150,18 +150,17 @@ func oneJob(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("train takes one job file, like: zeroth train examples/quickstart.yaml (there are %d); 'zeroth init' writes one", len(args))
 }
 
-// words complete a flag whose value is one of some.
+// words completes a flag whose value is one of names.
 func words(names ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// wordsOrFile are words, or the name of a file.
+// wordsOrFile completes a flag whose value is one of names or a file.
 func wordsOrFile(names ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(names, cobra.ShellCompDirectiveDefault)
 }
 
-// completeKey completes a key=value: the key, and of a value that is one of a few
-// words these.
+// completeKey completes key=value: keys, and values that are one of a few words.
 func completeKey(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if key, part, ok := strings.Cut(prefix, "="); ok {
 		k, _ := config.Explain(key)
@@ -182,14 +181,14 @@ func completeKey(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.S
 	return keys, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 }
 
-// must is for what can only fail if this program is wrong.
+// must panics on an error that only a bug in this program can cause.
 func must(err error) {
 	if err != nil {
 		panic("zeroth: " + err.Error())
 	}
 }
 
-// progress is who is told how a run goes.
+// progress returns the observer that reports a run's progress.
 func (a *app) progress() report.Progress {
 	switch {
 	case a.quiet:
@@ -201,37 +200,37 @@ func (a *app) progress() report.Progress {
 }
 
 // prepare reads the job before it touches any file, names the run folder and joins the
-// world of the run. leave is to be called after the run, or an error.
+// other processes. The caller must call leave after the run, or after an error.
 func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Options, in *place) (c *config.Config, leave func(), err error) {
 	undo := func() {}
 	leave = func() { undo() }
 	if f := os.Stdin; file == "-" && term.IsTerminal(int(f.Fd())) {
-		a.note("reading the job from this terminal; Ctrl-D ends it")
+		a.note("reading the job from the terminal; end it with Ctrl-D")
 	}
 	if c, err = setup.Here(in.World, in.Ranks).Load(file, sets); err != nil {
 		return nil, leave, err
 	}
 	if o.Resume == "latest" && o.Out == "" && c.Checkpoint.Dir == "" {
-		return nil, leave, input.BadInput(errors.New("--resume latest: where are the checkpoints? Give --out with the run folder, or checkpoint.dir in the job file"))
+		return nil, leave, input.BadInput(errors.New("--resume latest: no folder to look for checkpoints; want --out with the run folder, or checkpoint.dir in the job file"))
 	}
 	switch {
 	case o.Out != "":
 	case in.Rank > 0:
-		o.Out = defaultFolder(file, time.Now()) // until process 0 has said which
+		o.Out = defaultFolder(file, time.Now()) // until process 0 has chosen one
 	default:
 		o.Out, undo = ownFolder(defaultFolder(file, time.Now()))
 	}
 	saves := cmp.Or(c.Checkpoint.Dir, filepath.Join(o.Out, state.CheckpointFolder))
 	a.saves.Store(&saves)
-	left, err := in.enter(ctx, c, o, a.note)
+	exit, err := in.enter(ctx, c, o, a.note)
 	if err != nil {
 		return nil, leave, err
 	}
-	return c, func() { left(); undo() }, nil
+	return c, func() { exit(); undo() }, nil
 }
 
-// told is the error of a run, as its exit code and message want it.
-func told(err error, out string) error {
+// exitError maps the error of a run to the one that decides exit code and message.
+func exitError(err error, out string) error {
 	var stopped *job.Stopped
 	var lost *job.Lost
 	var by signalled
@@ -239,20 +238,20 @@ func told(err error, out string) error {
 	case err == nil || input.IsInput(err) || errors.Is(err, vfs.ErrLocked):
 		return err
 	case errors.As(err, &lost) && lost.Checkpoint != "", errors.Is(err, job.ErrElsewhere) && errors.As(err, &stopped) && stopped.Checkpoint != "":
-		return fmt.Errorf("%w: %w", errSaved, err)
+		return resumable{err}
 	case !errors.As(err, &stopped) || errors.Is(err, job.ErrElsewhere):
-		return fmt.Errorf("%w\n%s", err, left(out))
+		return fmt.Errorf("%w\n%s", err, saved(out))
 	case errors.As(err, &by) && by.Signal != os.Interrupt && stopped.Checkpoint != "":
-		return fmt.Errorf("%w: %w", errSaved, err)
+		return resumable{err}
 	case errors.As(err, &by) && by.Signal != os.Interrupt:
-		return fmt.Errorf("%w\n%s", err, left(out))
+		return fmt.Errorf("%w\n%s", err, saved(out))
 	}
 	return errStopped
 }
 
-// left says what a run that failed has left in its folder: of folders only
-// those with something whole in them.
-func left(out string) string {
+// saved describes what a failed run has written to its folder. Subfolders count only if
+// they contain something complete.
+func saved(out string) string {
 	files, err := os.ReadDir(out)
 	if err != nil {
 		return "nothing was written"
@@ -260,7 +259,7 @@ func left(out string) string {
 	var names []string
 	for _, f := range files {
 		name := f.Name()
-		if strings.HasPrefix(name, ".") { // of a process that still has the folder
+		if strings.HasPrefix(name, ".") { // the lock of a process that still uses the folder
 			continue
 		}
 		if f.IsDir() {
@@ -273,12 +272,12 @@ func left(out string) string {
 	if len(names) == 0 {
 		return "nothing was written"
 	}
-	return fmt.Sprintf("kept in %s: %s", out, strings.Join(names, ", "))
+	return fmt.Sprintf("saved to %s: %s", out, strings.Join(names, ", "))
 }
 
-// ownFolder makes a folder that no other run has, of this name or with a number behind
-// it, for several may start in one second. undo takes it away again if it stays empty.
-// Where none can be made the run will say so.
+// ownFolder creates a folder that no other run has: name, or name with a number appended,
+// because several runs may start in the same second. undo removes it if it is still empty.
+// If no folder can be created, the run will report it.
 func ownFolder(name string) (own string, undo func()) {
 	made := job.Missing(filepath.Dir(name))
 	err := os.MkdirAll(filepath.Dir(name), 0o777)
@@ -299,7 +298,8 @@ func ownFolder(name string) (own string, undo func()) {
 	}
 }
 
-// defaultFolder is runs/quickstart-20261121-093812 for quickstart.yaml.
+// defaultFolder returns the default run folder, such as
+// runs/quickstart-20261121-093812 for quickstart.yaml.
 func defaultFolder(file string, now time.Time) string {
 	name := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
 	if file == "-" {

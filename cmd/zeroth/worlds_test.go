@@ -285,8 +285,8 @@ func TestBeforeAllHaveCome(t *testing.T) {
 		says string
 	}{
 		"killed": {syscall.SIGKILL, -1, "connection lost before all had come"},
-		"asked":  {syscall.SIGTERM, 75, "rank 2 has not come: stopped by signal: terminated"},
-		"Ctrl-C": {syscall.SIGINT, 130, "rank 2 has not come: stopped by signal: interrupt"},
+		"asked":  {syscall.SIGTERM, 75, "rank 2 has not come: stopped by SIGTERM"},
+		"Ctrl-C": {syscall.SIGINT, 130, "rank 2 has not come: stopped by Ctrl-C"},
 	} {
 		ln := door(t, "127.0.0.1")
 		zero := joins(t, ln, 0, 3, three)
@@ -318,7 +318,7 @@ func TestBeforeAllHaveCome(t *testing.T) {
 		one, twice = twice, one
 	case <-twice.done:
 	}
-	one.asked(t, "leaves", 75, "stopped by signal: terminated")
+	one.asked(t, "leaves", 75, "stopped by SIGTERM")
 	again, two := joins(t, ln, 1, 3, three), joins(t, ln, 2, 3, three)
 	ln.Close()
 	for rank, j := range []*joiner{zero, again, two} {
@@ -402,7 +402,7 @@ func TestLaunchEndsWell(t *testing.T) {
 		"process 0 and another killed":  {[]syscall.Signal{syscall.SIGKILL, syscall.SIGKILL}, []int{0, 2}, 75, `: connection lost`},
 		"the launcher killed":           {[]syscall.Signal{syscall.SIGKILL}, []int{launcher}, -1, ""},
 		"the launcher interrupted":      {[]syscall.Signal{syscall.SIGINT}, []int{launcher}, 130, ""},
-		"all stopped, then asked":       {[]syscall.Signal{syscall.SIGSTOP, syscall.SIGSTOP, syscall.SIGSTOP, syscall.SIGTERM}, []int{0, 1, 2, launcher}, 75, "stopped by signal: terminated"},
+		"all stopped, then asked":       {[]syscall.Signal{syscall.SIGSTOP, syscall.SIGSTOP, syscall.SIGSTOP, syscall.SIGTERM}, []int{0, 1, 2, launcher}, 75, "stopped by SIGTERM"},
 		"process 0 stopped, none asked": {[]syscall.Signal{syscall.SIGSTOP}, []int{0}, 75, `rank 0 ("`},
 	}
 	if testing.Short() {

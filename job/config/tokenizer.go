@@ -139,7 +139,7 @@ func Encode(tok data.Tokenizer, prompt string, vocab int) ([]int32, error) {
 // Known refuses a prompt without a token, or with one that the model does not know.
 func Known(tok data.Tokenizer, ids []int32, vocab int) error {
 	if len(ids) == 0 {
-		return input.BadInput(errors.New("an empty prompt: give at least one token to go on from"))
+		return input.BadInput(errors.New("an empty prompt; want at least one token to continue"))
 	}
 	if most := slices.Max(ids); int(most) >= vocab {
 		return input.BadInput(fmt.Errorf("the prompt has the token %q, number %d, but the model knows only the first %d", tok.Decode([]int32{most}), most, vocab))

@@ -114,7 +114,7 @@ func (o Options) encodeAll(prompts []string, tok data.Tokenizer, m hf.Model) (id
 			err = fmt.Errorf("%s: %w", which, err)
 		}
 		if len(these) > m.Context {
-			o.Note(fmt.Sprintf("%s has %d tokens, and the model reads at most %d: it goes on from the last %d", which, len(these), m.Context, m.Context))
+			o.Note(fmt.Sprintf("%s has %d tokens, but the model reads at most %d; only the last %d are used", which, len(these), m.Context, m.Context))
 		}
 		ids, longest, errs = append(ids, these), max(longest, len(these)), append(errs, err)
 	}

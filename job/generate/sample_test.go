@@ -190,7 +190,7 @@ func TestEncodePrompt(t *testing.T) {
 		t.Errorf("%v %v", ids, err)
 	}
 	for prompt, want := range map[string]string{
-		"":    "an empty prompt: give at least one token to go on from",
+		"":    "an empty prompt; want at least one token to continue",
 		"a{b": `the prompt has the token "{", number 123, but the model knows only the first 123`,
 	} {
 		if _, err := config.Encode(data.Bytes{}, prompt, 123); err == nil || err.Error() != want || !input.IsInput(err) {

@@ -206,13 +206,25 @@ func (p *Plan) footer() []string {
 		case high == 0:
 			lines = append(lines, fmt.Sprintf("%-7s %s: %s", "device", show.BothUnits(m), verdict))
 		default:
-			lines = append(lines, fmt.Sprintf("%-7s %s, which leaves %s to %s: %s", "device", show.BothUnits(m), show.ByteSize(m-total-high), show.ByteSize(m-total-low), verdict))
+			lines = append(lines, fmt.Sprintf("%-7s %s, %s: %s", "device", show.BothUnits(m), spare(m-total-high, m-total-low), verdict))
 		}
 	}
 	return lines
 }
 
-// amounts are bytes by category, in words.
+// spare describes what is left of a device, between low and high bytes; negative ones are
+// missing.
+func spare(low, high int64) string {
+	switch {
+	case low >= 0:
+		return fmt.Sprintf("%s to %s to spare", show.ByteSize(low), show.ByteSize(high))
+	case high < 0:
+		return fmt.Sprintf("%s to %s too large", show.ByteSize(-high), show.ByteSize(-low))
+	}
+	return fmt.Sprintf("from %s too large to %s to spare", show.ByteSize(-low), show.ByteSize(high))
+}
+
+// amounts returns bytes by category as text.
 func amounts(b device.Bytes) string {
 	var parts []string
 	for use, n := range b {

@@ -197,7 +197,7 @@ func (s Summary) Lines() []string {
 	if s.MemoryPerRank > 0 {
 		out += fmt.Sprintf(", peak %s a rank", show.ByteSize(s.MemoryPerRank))
 	}
-	lines := []string{out, "kept in " + s.Out}
+	lines := []string{out, "saved to " + s.Out}
 	if s.Memory != nil {
 		lines = append(lines, s.Memory.String())
 	}

@@ -174,7 +174,7 @@ func TestLines(t *testing.T) {
 		"step 1000/1000  loss 3.0000  20.5k tokens/s  ETA 0.0s  lr 1.00e-04  norm 0.500  skipped 1",
 		"a note",
 		"done: 1,000 steps, 4,096,000 tokens in 3m20s, loss 3.0000, validation loss 2.5000, peak 4.9 KiB a rank",
-		"kept in runs/x",
+		"saved to runs/x",
 		"",
 		"func main() {",
 	}
@@ -251,7 +251,7 @@ func TestBar(t *testing.T) {
 		b.Close()
 	})
 	for _, want := range []string{"model   GPT-2 10.7M, ", "step 700/1000 [", "loss 2.5000  20.5k tokens/s", "step 700: validation loss 2.2500\n", "a note\n",
-		"stopped after 700 steps, 0 tokens in 2h05m, loss 2.5000\nkept in runs/x\nafter the end\n"} {
+		"stopped after 700 steps, 0 tokens in 2h05m, loss 2.5000\nsaved to runs/x\nafter the end\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in %q", want, out)
 		}
@@ -417,7 +417,7 @@ func TestProgressIsEscaped(t *testing.T) {
 		p.Note("a note of " + evil)
 		p.Done(Summary{Out: evil})
 		p.Close()
-		for _, want := range []string{"out     " + shown, "a note of " + shown, "kept in " + shown} {
+		for _, want := range []string{"out     " + shown, "a note of " + shown, "saved to " + shown} {
 			if !strings.Contains(w.String(), want) {
 				t.Errorf("no %q in %q", want, w)
 			}

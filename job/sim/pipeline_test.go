@@ -64,7 +64,7 @@ func TestBubbles(t *testing.T) {
 				t.Errorf("%+v: %s %v, want %v", test, what, x[0], x[1])
 			}
 		}
-		if lines := strings.Join(r.Lines(), "\n"); !strings.Contains(lines, "of the pipeline idle ") || !strings.Contains(lines, fmt.Sprintf("(%.1f %%)", 100*r.Bubble)) {
+		if lines := strings.Join(r.Lines(), "\n"); !strings.Contains(lines, ", pipeline bubble ") || !strings.Contains(lines, fmt.Sprintf("(%.1f %%)", 100*r.Bubble)) {
 			t.Errorf("%+v: no bubble in\n%s", test, lines)
 		}
 	}

@@ -301,23 +301,23 @@ func (f *Result) rate(c *config.Config, p CostModel) {
 	}
 }
 
-// Lines are the result in words.
+// Lines returns the result as lines of a report.
 func (f *Result) Lines() []string {
-	line := fmt.Sprintf("step    %s on %s: computing %s, communication not hidden %s (%.1f %%)", show.Seconds(f.Seconds), f.Hardware, show.Seconds(f.Compute), show.Seconds(f.Exposed), 100*f.Exposed/f.Seconds)
+	line := fmt.Sprintf("step    %s on %s: computing %s, exposed communication %s (%.1f %%)", show.Seconds(f.Seconds), f.Hardware, show.Seconds(f.Compute), show.Seconds(f.Exposed), 100*f.Exposed/f.Seconds)
 	if f.Offload > 0 {
-		line += fmt.Sprintf(", offload not hidden %s (%.1f %%)", show.Seconds(f.Offload), 100*f.Offload/f.Seconds)
+		line += fmt.Sprintf(", exposed offload %s (%.1f %%)", show.Seconds(f.Offload), 100*f.Offload/f.Seconds)
 	}
 	if f.Bubble > 0 {
-		line += fmt.Sprintf(", a rank of the pipeline idle %s (%.1f %%)", show.Seconds(f.Bubble*f.Seconds), 100*f.Bubble)
+		line += fmt.Sprintf(", pipeline bubble %s (%.1f %%)", show.Seconds(f.Bubble*f.Seconds), 100*f.Bubble)
 	}
-	rate := fmt.Sprintf("speed   %s tokens a second, %s a rank", show.Grouped(int64(f.Tokens)), show.Grouped(int64(f.Tokens/float64(f.Ranks))))
+	rate := fmt.Sprintf("speed   %s tokens/s, %s per rank", show.Grouped(int64(f.Tokens)), show.Grouped(int64(f.Tokens/float64(f.Ranks))))
 	if f.Used > 0 {
-		rate += fmt.Sprintf("; the model's arithmetic is %.1f %% of the peak", 100*f.Used)
+		rate += fmt.Sprintf(", MFU %.1f %%", 100*f.Used)
 	}
 	lines := []string{line, rate}
 	if moves := f.Moves; moves != "" {
 		if f.Between > 0 {
-			moves += fmt.Sprintf("; a host sends %s to others in a step", show.DecimalSize(f.Between))
+			moves += fmt.Sprintf("; a host sends %s to others per step", show.DecimalSize(f.Between))
 		}
 		lines = append(lines, "moves   collectives: "+moves)
 	}

@@ -390,9 +390,9 @@ func (e Exposure) Line() string {
 		peers = fmt.Sprintf(", %s of it waiting for other ranks", ms(e.Peers))
 	}
 	if e.Offload > 0 {
-		offload = fmt.Sprintf("offload not hidden %s (%.1f %%), ", ms(e.Offload), 100*e.Offload/e.Seconds)
+		offload = fmt.Sprintf("exposed offload %s (%.1f %%), ", ms(e.Offload), 100*e.Offload/e.Seconds)
 	}
-	return fmt.Sprintf("a step of %s: computing %s, communication not hidden %s (%.1f %%%s), %sneither %s (over %d steps)%s",
+	return fmt.Sprintf("a step of %s: computing %s, exposed communication %s (%.1f %%%s), %sneither %s (over %d steps)%s",
 		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, peers, offload, ms(e.Seconds-e.Compute-e.Exposed-e.Offload), e.Steps, norm)
 }
 

@@ -32,7 +32,7 @@ func TestExposure(t *testing.T) {
 	if got.Steps != want.Steps || math.Abs(got.Seconds-want.Seconds)+math.Abs(got.Compute-want.Compute)+math.Abs(got.Exposed-want.Exposed)+math.Abs(got.Peers-want.Peers) > 1e-9 {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	const line = "a step of 100.0 ms: computing 60.0 ms, communication not hidden 27.5 ms (27.5 %, 7.5 ms of it waiting for other ranks), neither 12.5 ms (over 2 steps)"
+	const line = "a step of 100.0 ms: computing 60.0 ms, exposed communication 27.5 ms (27.5 %, 7.5 ms of it waiting for other ranks), neither 12.5 ms (over 2 steps)"
 	if got.Line() != line {
 		t.Errorf("got  %s\nwant %s", got.Line(), line)
 	}
@@ -85,7 +85,7 @@ func TestExposureOfOffload(t *testing.T) {
 	if math.Abs(e.Offload-0.025) > 1e-9 || math.Abs(e.Exposed-0.010) > 1e-9 || math.Abs(e.Idle-0.030) > 1e-9 {
 		t.Errorf("got %+v", e)
 	}
-	const line = "a step of 100.0 ms: computing 30.0 ms, communication not hidden 10.0 ms (10.0 %), offload not hidden 25.0 ms (25.0 %), neither 35.0 ms (over 1 steps)"
+	const line = "a step of 100.0 ms: computing 30.0 ms, exposed communication 10.0 ms (10.0 %), exposed offload 25.0 ms (25.0 %), neither 35.0 ms (over 1 steps)"
 	if e.Line() != line {
 		t.Errorf("got  %s\nwant %s", e.Line(), line)
 	}

@@ -172,7 +172,7 @@ func (r *disturbance) kill() {
 		meanwhile()
 	}
 	codes := []int{0, -1, 75, 130}
-	if strings.Contains(e.errs, "there is no checkpoint to go on from") {
+	if strings.Contains(e.errs, "there is no checkpoint to continue from") {
 		codes = []int{1, 130}
 	}
 	r.check(e, args, codes...)
