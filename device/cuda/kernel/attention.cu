@@ -22,8 +22,8 @@ struct Attn {
 	static const bool DROPS = false;
 };
 
-// Dropping is an Attn that drops probabilities. Kernels are made for both, so that what
-// drops nothing does not ask.
+// Dropping is an Attn that may drop probabilities: nothing, if its drop is 0. On tensor
+// cores kernels are made for both, so that what drops nothing does not ask.
 struct Dropping : Attn {
 	Drop drop;
 	static const bool DROPS = true;
@@ -143,11 +143,12 @@ __device__ float row_sum(float x) {
 }
 
 // kept_tile has bit i*N+j for the query y+16i from position t on and the key x+16j from
-// k0 on, set where it is kept. Each of the 16 threads that have a query is asked for
+// k0 on, set where it is kept, all where nothing is dropped. Each of the 16 threads that have a query is asked for
 // eight of its keys by the others.
 template <int M, int N> __device__ unsigned kept_tile(const Dropping &a, int b, int h, int t, int k0) {
 	const int GROUPS = 2 * N;
 	static_assert(M * GROUPS <= 16, "more groups of keys than threads");
+	if (a.drop.drop == 0) return ~0u;
 	unsigned own = kept8(a.drop, drop_row(a, b, h, t + TY + TX / GROUPS % M * 16), k0 / 8 + TX % GROUPS), bits = 0;
 #pragma unroll
 	for (int i = 0; i < M; i++)
@@ -158,7 +159,7 @@ template <int M, int N> __device__ unsigned kept_tile(const Dropping &a, int b, 
 
 // attention computes BQ queries of a head against tiles of BK keys. The last
 // queries, which see most, come first.
-template <int BQ, int BK, int DP, class A> __device__ void attention(const Mat &o, float *lse, const Mat &q, const Mat &k, const Mat &v, const A &a) {
+template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float *lse, const Mat &q, const Mat &k, const Mat &v, const Dropping &a) {
 	DYNAMIC_SHARED(float, mem);
 	float *Q = mem, *K = Q + BQ * (DP + 4), *V = K + BK * (DP + 4), *P = V + BK * (DP + 4);
 	const int M = BQ / 16, N = BK / 16;
@@ -177,8 +178,7 @@ template <int BQ, int BK, int DP, class A> __device__ void attention(const Mat &
 		__syncthreads();
 		float s[M][N];
 		dot_tile<DP>(s, Q, K, a.D);
-		unsigned kept = 0;
-		if constexpr (A::DROPS) kept = kept_tile<M, N>(a, b, h, q0, k0);
+		unsigned kept = kept_tile<M, N>(a, b, h, q0, k0);
 		for (int i = 0; i < M; i++) {
 			int t = q0 + TY + 16 * i, from = first_key(a, b, t) - k0, to = min(nk, a.past + t + 1 - k0); // keys of the tile
 			float most = top[i], part = 0;
@@ -192,7 +192,7 @@ template <int BQ, int BK, int DP, class A> __device__ void attention(const Mat &
 			top[i] = most;
 			for (int j = 0; j < N; j++) {
 				float p = exp32(s[i][j] - most);
-				P[(TY + 16 * i) * (BK + 4) + TX + 16 * j] = !A::DROPS || kept >> (i * N + j) & 1 ? p : 0;
+				P[(TY + 16 * i) * (BK + 4) + TX + 16 * j] = kept >> (i * N + j) & 1 ? p : 0;
 				part += p;
 			}
 			sum[i] = fmaf(sum[i], shrink, part);
@@ -204,8 +204,7 @@ template <int BQ, int BK, int DP, class A> __device__ void attention(const Mat &
 	for (int i = 0; i < M; i++) {
 		float all = row_sum(sum[i]);
 		if (TX == 0 && TY + 16 * i < nq) lse[((i64)b * a.H + h) * a.T + q0 + TY + 16 * i] = top[i] + (float)log((double)all);
-		sum[i] = 1 / all;
-		if constexpr (A::DROPS) sum[i] *= a.drop.scale;
+		sum[i] = 1 / all * a.drop.scale;
 	}
 	store_tile<DP>(o, row * o.ld + head, nq, a.D, acc, sum);
 }
@@ -229,14 +228,13 @@ KERNEL(attention_delta)
 // grad_scores writes, for the queries q0+y+16i and keys k0+x+16j of a tile,
 // probabilities, as they were kept, to P, if there is one, and ds = p*(do·v - delta) to S,
 // where do·v counts if it was kept.
-template <int BK, int DP, int M, int N, class A>
+template <int BK, int DP, int M, int N>
 __device__ void grad_scores(float *P, float *S, const float *Q, const float *dO, const float *K, const float *V, const float *lse,
-	const float *delta, int q0, int k0, int h, const A &a) {
+	const float *delta, int q0, int k0, int h, const Dropping &a) {
 	float s[M][N], d[M][N];
 	dot_tile<DP>(s, Q, K, a.D);
 	dot_tile<DP>(d, dO, V, a.D);
-	unsigned kept = 0;
-	if constexpr (A::DROPS) kept = kept_tile<M, N>(a, blockIdx.z, h, q0, k0);
+	unsigned kept = kept_tile<M, N>(a, blockIdx.z, h, q0, k0);
 	for (int i = 0; i < M; i++) {
 		int t = q0 + TY + 16 * i, from = first_key(a, blockIdx.z, t);
 		float l = t < a.T ? lse[t] : 0, e = t < a.T ? delta[t] : 0;
@@ -246,16 +244,17 @@ __device__ void grad_scores(float *P, float *S, const float *Q, const float *dO,
 			bool sees = t < a.T && key <= t && key >= from;
 			float x = a.cap > 0 ? capped(s[i][j] * a.scale, a.cap) - l : fmaf(s[i][j], a.scale, -l);
 			float p = sees ? exp32(x) : 0;
-			if constexpr (A::DROPS) d[i][j] = kept >> (i * N + j) & 1 ? d[i][j] * a.drop.scale : 0;
-			if (P) P[at] = !A::DROPS || kept >> (i * N + j) & 1 ? p : 0;
+			bool is = kept >> (i * N + j) & 1;
+			d[i][j] = is ? d[i][j] * a.drop.scale : 0;
+			if (P) P[at] = is ? p : 0;
 			S[at] = sees ? p * (d[i][j] - e) * cap_slope(x + l, a.cap) : 0;
 		}
 	}
 }
 
 // attention_dq computes dq = scale dS·K of BQ queries of a head.
-template <int BQ, int BK, int DP, class A>
-__device__ void attention_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta, const A &a) {
+template <int BQ, int BK, int DP>
+__device__ void attention_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta, const Dropping &a) {
 	DYNAMIC_SHARED(float, mem);
 	float *Q = mem, *dO = Q + BQ * (DP + 4), *K = dO + BQ * (DP + 4), *V = K + BK * (DP + 4), *S = V + BK * (DP + 4);
 	const int M = BQ / 16;
@@ -282,9 +281,9 @@ __device__ void attention_dq(const Mat &dq, const Mat &dout, const Mat &q, const
 
 // attention_dkv computes dv = P^T·dO and dk = scale dS^T·Q of BK keys of a head,
 // over all query heads that share it, one after the other.
-template <int BQ, int BK, int DP, class A>
+template <int BQ, int BK, int DP>
 __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta,
-	const A &a) {
+	const Dropping &a) {
 	DYNAMIC_SHARED(float, mem);
 	float *K = mem, *V = K + BK * (DP + 4), *Q = V + BK * (DP + 4), *dO = Q + BQ * (DP + 4), *P = dO + BQ * (DP + 4), *S = P + BQ * (BK + 4);
 	const int M = BK / 16;
@@ -295,9 +294,7 @@ __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, con
 	float gk[M][DP / 16], gv[M][DP / 16], by[M], one[M];
 	clear_tile(gk);
 	clear_tile(gv);
-	for (int i = 0; i < M; i++) by[i] = a.scale, one[i] = 1;
-	if constexpr (A::DROPS)
-		for (int i = 0; i < M; i++) one[i] = a.drop.scale;
+	for (int i = 0; i < M; i++) by[i] = a.scale, one[i] = a.drop.scale;
 	int end = a.window ? min(a.T, k0 + nk - 1 + a.window) : a.T; // of the queries that see a key of the tile
 	for (int h = kv * share; h < (kv + 1) * share; h++) {
 		i64 stat = ((i64)blockIdx.z * a.H + h) * a.T;
@@ -321,18 +318,17 @@ __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, con
 // Kernels for heads of up to DP elements: forward with tiles of Q queries and K keys,
 // backward of BIG positions that a block owns and SMALL that it goes through. The
 // tiles fit into the 99 KiB that a block may have on every GPU; see attention.go.
-#define ATTENTION_OF(NAME, A, DP, Q, K, BIG, SMALL) \
-	ENTRY NAME##_##DP(Mat o, float *lse, Mat q, Mat k, Mat v, A a) { attention<Q, K, DP>(o, lse, q, k, v, a); } \
-	KERNEL(NAME##_##DP) \
-	ENTRY NAME##_dq_##DP(Mat dq, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, A a) { \
+#define ATTENTION(DP, Q, K, BIG, SMALL) \
+	ENTRY attention_##DP(Mat o, float *lse, Mat q, Mat k, Mat v, Dropping a) { attention<Q, K, DP>(o, lse, q, k, v, a); } \
+	KERNEL(attention_##DP) \
+	ENTRY attention_dq_##DP(Mat dq, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, Dropping a) { \
 		attention_dq<BIG, SMALL, DP>(dq, dout, q, k, v, lse, delta, a); \
 	} \
-	KERNEL(NAME##_dq_##DP) \
-	ENTRY NAME##_dkv_##DP(Mat dk, Mat dv, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, A a) { \
+	KERNEL(attention_dq_##DP) \
+	ENTRY attention_dkv_##DP(Mat dk, Mat dv, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, Dropping a) { \
 		attention_dkv<SMALL, BIG, DP>(dk, dv, dout, q, k, v, lse, delta, a); \
 	} \
-	KERNEL(NAME##_dkv_##DP)
-#define ATTENTION(DP, Q, K, BIG, SMALL) ATTENTION_OF(attention, Attn, DP, Q, K, BIG, SMALL) ATTENTION_OF(attention_drop, Dropping, DP, Q, K, BIG, SMALL)
+	KERNEL(attention_dkv_##DP)
 ATTENTION(64, 64, 32, 64, 32)
 ATTENTION(128, 64, 32, 32, 32)
 ATTENTION(256, 32, 16, 16, 16)

@@ -12,9 +12,11 @@ var (
 	attentionDeltaKernel = entryOf("attention_delta")
 )
 
-// attnKernels are the kernels for heads up to width wide.
+// attnKernels are the kernels for heads up to width wide. Those that drop have a Dropping as
+// their parameter.
 type attnKernels struct {
 	width            int
+	drop             bool
 	forward, dq, dkv attnKernel
 }
 
@@ -26,28 +28,20 @@ type attnKernel struct {
 	shared uint32
 }
 
-// attnTable is attention.cu's kernels and flash.cu's, these for bf16 and for fp16, as they
-// are instantiated, by the widths of heads.
-type attnTable struct {
-	onCores       [3]attnKernels
-	onTensorCores [4][2]attnKernels
-}
-
-// keeping and dropping are the kernels that drop nothing, and those that drop
-// probabilities.
-var keeping, dropping = newAttnTable(""), newAttnTable("_drop")
-
-func newAttnTable(drop string) *attnTable {
-	return &attnTable{
-		[...]attnKernels{coreKernels(drop, 64, 64, 32, 64, 32), coreKernels(drop, 128, 64, 32, 32, 32), coreKernels(drop, 256, 32, 16, 16, 16)},
-		[...][2]attnKernels{flashKernels(drop, 32, 2, 2, 2, 64), flashKernels(drop, 64, 2, 2, 2, 64), flashKernels(drop, 96, 2, 1, 1, 32), flashKernels(drop, 128, 2, 1, 1, 32)},
+// Kernels by the widths of heads, as they are instantiated: attention.cu's on ordinary cores,
+// which take every shape, and flash.cu's on tensor cores, for bf16 and for fp16. Of those that
+// drop probabilities there are GPT-2's, which alone was trained so.
+var (
+	onCores       = [...]attnKernels{coreKernels(64, 64, 32, 64, 32), coreKernels(128, 64, 32, 32, 32), coreKernels(256, 32, 16, 16, 16)}
+	onTensorCores = [...][2]attnKernels{
+		flashKernels("", 64, 2, 2, 2, 64), flashKernels("", 96, 2, 1, 1, 32), flashKernels("", 128, 2, 1, 1, 32), flashKernels("_drop", 64, 2, 2, 2, 64),
 	}
-}
+)
 
-// all are the kernels of each width and type.
-func (t *attnTable) all() []attnKernels {
-	sets := t.onCores[:]
-	for _, both := range t.onTensorCores {
+// allAttention are the kernels of each width and type.
+func allAttention() []attnKernels {
+	sets := onCores[:]
+	for _, both := range onTensorCores {
 		sets = append(sets, both[:]...)
 	}
 	return sets
@@ -58,11 +52,11 @@ const MaxAttn = 256
 
 // coreKernels have tiles of q queries and k keys forward; backward big is what a block
 // owns, small what it goes through. Tiles are float32, scores beside them.
-func coreKernels(drop string, width, q, k, big, small int) attnKernels {
+func coreKernels(width, q, k, big, small int) attnKernels {
 	of := func(name string, owns, positions, scores int) attnKernel {
-		return attnKernel{entryOf(fmt.Sprintf("attention%s%s_%d", drop, name, width)), owns, uint32(4 * (positions*(width+4) + scores))}
+		return attnKernel{entryOf(fmt.Sprintf("attention%s_%d", name, width)), owns, uint32(4 * (positions*(width+4) + scores))}
 	}
-	return attnKernels{width, of("", q, q+2*k, q*(k+4)), of("_dq", big, 2*big+2*small, big*(small+4)),
+	return attnKernels{width, true, of("", q, q+2*k, q*(k+4)), of("_dq", big, 2*big+2*small, big*(small+4)),
 		of("_dkv", big, 2*big+2*small, 2*small*(big+4))}
 }
 
@@ -73,7 +67,7 @@ func flashKernels(drop string, width, forward, dq, dkv, tile int) (both [2]attnK
 		of := func(name string, owns, own, stats int) attnKernel {
 			return attnKernel{entryOf(fmt.Sprintf("flash%s%s_%s_%d", drop, name, typ, width)), owns, uint32(2*(own*owns+4*tile)*(width+8) + stats)}
 		}
-		both[i] = attnKernels{width, of("", 64*forward, 1, 0), of("_dq", 64*dq, 2, 0), of("_dkv", 64*dkv, 2, 16*tile)}
+		both[i] = attnKernels{width, drop != "", of("", 64*forward, 1, 0), of("_dq", 64*dq, 2, 0), of("_dkv", 64*dkv, 2, 16*tile)}
 	}
 	return both
 }
@@ -82,7 +76,7 @@ func flashKernels(drop string, width, forward, dq, dkv, tile int) (both [2]attnK
 // with, for those that have any. Above 48 KiB a driver wants it announced.
 func Shared() map[*Kernel]uint32 {
 	most := map[*Kernel]uint32{}
-	for _, s := range append(keeping.all(), dropping.all()...) {
+	for _, s := range allAttention() {
 		for _, k := range [...]attnKernel{s.forward, s.dq, s.dkv} {
 			most[k.entry.kernel()] = k.shared
 		}
@@ -112,13 +106,9 @@ func ForHeads(typ device.DType, a *device.Attn) *Family {
 // kernelsOf are the kernels for heads of a type, whose operands lie as tensor cores want
 // them or not.
 func kernelsOf(typ device.DType, a *device.Attn, fits bool) *attnKernels {
-	t := keeping
-	if a.Drop.Drop > 0 {
-		t = dropping
-	}
 	fits = fits && a.Cap == 0 && a.D%8 == 0 && (typ == device.BF16 || typ == device.F16)
-	for i := range t.onTensorCores {
-		if s := &t.onTensorCores[i]; fits && a.D <= s[0].width {
+	for i := range onTensorCores {
+		if s := &onTensorCores[i]; fits && a.D <= s[0].width && s[0].drop == (a.Drop.Drop > 0) {
 			if typ == device.F16 {
 				return &s[1]
 			}
@@ -126,10 +116,10 @@ func kernelsOf(typ device.DType, a *device.Attn, fits bool) *attnKernels {
 		}
 	}
 	i := 0
-	for a.D > t.onCores[i].width {
+	for a.D > onCores[i].width {
 		i++
 	}
-	return &t.onCores[i]
+	return &onCores[i]
 }
 
 func wantAttn(op string, a *device.Attn, stats ...*device.Buffer) {
@@ -148,11 +138,11 @@ func wantAttn(op string, a *device.Attn, stats ...*device.Buffer) {
 // head is a matrix of heads: their elements lie in words of four if D allows it.
 func (l list) head(m *device.Mat, a *device.Attn) list { return l.matIf(m, a.D%4 == 0) }
 
-// attn is attention.cu's Attn, or its Dropping.
-func (l list) attn(a *device.Attn) list {
+// attn is attention.cu's Attn, or with drop its Dropping.
+func (l list) attn(a *device.Attn, drop bool) list {
 	two := func(low, high int) uint64 { return uint64(uint32(low)) | uint64(high)<<32 }
 	bytes := 48
-	if a.Drop.Drop > 0 {
+	if drop {
 		bytes += dropBytes
 	}
 	to := l.place(bytes)
@@ -162,7 +152,7 @@ func (l list) attn(a *device.Attn) list {
 	put64(unsafe.Add(to, 24), two(a.D, a.Past))
 	put64(unsafe.Add(to, 32), two(a.Window, int(math.Float32bits(a.Scale))))
 	put32(unsafe.Add(to, 40), math.Float32bits(a.Cap))
-	if a.Drop.Drop > 0 {
+	if drop {
 		putDrop(unsafe.Add(to, 48), a.Drop)
 	}
 	return l.then()
@@ -204,8 +194,9 @@ func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a
 	wantAttn("attention", &a, &lse)
 	wantMat("attention", a.B*a.T, a.H*a.D, &out, &q)
 	wantMat("attention", a.B*a.Keys(), a.KV*a.D, &k, &v)
-	s := kernelsFor(&a, &out, &q, &k, &v).forward
-	l := o.begin(s.entry).head(&out, &a).ptr(&lse).head(&q, &a).head(&k, &a).head(&v, &a).attn(&a)
+	ks := kernelsFor(&a, &out, &q, &k, &v)
+	s := &ks.forward
+	l := o.begin(s.entry).head(&out, &a).ptr(&lse).head(&q, &a).head(&k, &a).head(&v, &a).attn(&a, ks.drop)
 	o.call.Shared = s.shared
 	cost := o.plus(o.over(0, &out, &q, &k, &v), &lse)
 	cost.Flops = o.pairs(&a) * int64(4*a.D+20+beside(&a, 0))
@@ -223,19 +214,16 @@ func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out 
 	wantMat(op, a.B*a.T, a.H*a.D, &dq, &do, &out, &q)
 	wantMat(op, a.B*a.T, a.KV*a.D, &dk, &dv, &k, &v)
 	s, pairs, more := kernelsFor(&a, &dq, &dk, &dv, &do, &q, &k, &v), o.pairs(&a), beside(&a, slopeFlops)
-
-	keeps := a // row sums are of what was kept
-	keeps.Drop = device.Dropout{}
-	l := o.begin(attentionDeltaKernel).ptr(&delta).head(&do, &a).head(&out, &a).attn(&keeps).i32(a.B)
+	l := o.begin(attentionDeltaKernel).ptr(&delta).head(&do, &a).head(&out, &a).attn(&a, false).i32(a.B)
 	o.run(l, rowBlocks(delta.N), 1, 1, o.plus(o.over(2, &do, &out), &delta))
 
-	l = o.begin(s.dkv.entry).head(&dk, &a).head(&dv, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a)
+	l = o.begin(s.dkv.entry).head(&dk, &a).head(&dv, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a, s.drop)
 	o.call.Shared = s.dkv.shared
 	cost := o.plus(o.over(0, &dk, &dv, &do, &q, &k, &v), &lse, &delta)
 	cost.Flops = pairs * int64(8*a.D+24+more)
 	o.run(l, ceil(a.T, s.dkv.owns), a.KV, a.B, cost)
 
-	l = o.begin(s.dq.entry).head(&dq, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a)
+	l = o.begin(s.dq.entry).head(&dq, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a, s.drop)
 	o.call.Shared = s.dq.shared
 	cost = o.plus(o.over(0, &dq, &do, &q, &k, &v), &lse, &delta)
 	cost.Flops = pairs * int64(6*a.D+24+more)

@@ -420,8 +420,7 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 	} \
 	KERNEL(NAME##_dkv_##T##_##DP)
 #define FLASH_BOTH(NAME, A, DP, ...) FLASH_OF(NAME, A, bf16, BF16, DP, __VA_ARGS__) FLASH_OF(NAME, A, f16, F16, DP, __VA_ARGS__)
-#define FLASH_ALL(...) FLASH_BOTH(flash, Attn, __VA_ARGS__) FLASH_BOTH(flash_drop, Dropping, __VA_ARGS__)
-FLASH_ALL(32, 2, 2, 2, 64)
-FLASH_ALL(64, 2, 2, 2, 64)
-FLASH_ALL(96, 2, 1, 1, 32)
-FLASH_ALL(128, 2, 1, 1, 32)
+FLASH_BOTH(flash, Attn, 64, 2, 2, 2, 64)
+FLASH_BOTH(flash, Attn, 96, 2, 1, 1, 32)
+FLASH_BOTH(flash, Attn, 128, 2, 1, 1, 32)
+FLASH_BOTH(flash_drop, Dropping, 64, 2, 2, 2, 64)

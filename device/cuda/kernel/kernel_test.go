@@ -104,7 +104,7 @@ func TestFamilies(t *testing.T) {
 		}
 	}
 	all := map[*Family]string{byName("fill").Family: Base}
-	for _, s := range append(keeping.all(), dropping.all()...) {
+	for _, s := range allAttention() {
 		same(s.forward.entry.name, s.dq.entry.name, s.dkv.entry.name)
 		all[s.forward.entry.kernel().Family] = s.forward.entry.name
 	}
@@ -133,7 +133,8 @@ func TestForHeads(t *testing.T) {
 	}{
 		{"flash_bf16_64", device.BF16, 64, 0, 0}, {"flash_f16_96", device.F16, 72, 0, 0}, {"attention_64", device.F32, 64, 0, 0},
 		{"attention_128", device.BF16, 100, 0, 0}, {"attention_128", device.BF16, 128, 30, 0}, {"attention_256", device.BF16, 256, 0, 0},
-		{"flash_drop_bf16_64", device.BF16, 64, 0, 1}, {"attention_drop_64", device.F32, 9, 0, 1}, {"attention_drop_128", device.F16, 128, 30, 1},
+		{"flash_bf16_64", device.BF16, 8, 0, 0}, {"flash_f16_128", device.F16, 128, 0, 0},
+		{"flash_drop_bf16_64", device.BF16, 64, 0, 1}, {"attention_64", device.F32, 9, 0, 1}, {"attention_128", device.F16, 128, 0, 1},
 	} {
 		if f := ForHeads(a.typ, &device.Attn{D: a.d, Cap: a.cap, Drop: device.Dropout{Drop: a.drop}}); f.Name != a.want {
 			t.Errorf("heads of %d %v: %s, want %s", a.d, a.typ, f.Name, a.want)

@@ -45,10 +45,8 @@ func readAssembled(t *testing.T) (shared map[string]int, on map[string][2]assemb
 // not fit beside a block more on a multiprocessor, some words a thread outside of loops.
 var spills = map[string]assembled{
 	"rope":             {stack: 56, spilled: 24},
-	"attention_dkv_64": {stack: 64}, "attention_dq_128": {stack: 24, spilled: 48},
-	"attention_drop_dkv_64": {stack: 64}, "attention_drop_dkv_128": {stack: 32},
+	"attention_dkv_64": {stack: 64}, "attention_dkv_128": {stack: 32},
 	"flash_bf16_128": {stack: 8, spilled: 12}, "flash_f16_128": {stack: 8, spilled: 12},
-	"flash_dq_bf16_32": {stack: 8, spilled: 16}, "flash_dq_f16_32": {stack: 8, spilled: 16},
 	"flash_dq_bf16_64": {stack: 8, spilled: 8}, "flash_dq_f16_64": {stack: 8, spilled: 8},
 	"flash_dq_bf16_128": {stack: 8, spilled: 16}, "flash_dq_f16_128": {stack: 8, spilled: 16},
 }
@@ -107,9 +105,7 @@ func leastSharing(k *Kernel) int {
 	switch back := strings.Contains(k.Name, "_dq_") || strings.Contains(k.Name, "_dkv_"); {
 	case strings.HasPrefix(k.Name, "norm_grad_"):
 		return map[string]int{"1": 4, "2": 4, "4": 3, "8": 2, "16": 1}[width]
-	case name == "flash" && width == "32" && strings.Contains(k.Name, "_dq_"):
-		return 4
-	case name == "flash" && back && (width == "32" || width == "96"):
+	case name == "flash" && back && width == "96":
 		return 3
 	case name == "flash" || name == "attention" && k.Name != "attention_delta":
 		return 2
