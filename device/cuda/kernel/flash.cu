@@ -49,19 +49,39 @@ template <int DP> __device__ __forceinline__ void load_bt(unsigned (&b)[4], cons
 	load_transposed(b, tile + (row + LANE % 16) * (DP + 8) + col + LANE / 16 * 8);
 }
 
-// add_scores adds to s the products of the warp's 16M rows of a, from row on, and 16
-// rows of b from other on.
-template <int TYPE, int DP, int M> __device__ void add_scores(float (&s)[M][2][4], const u16 *a, int row, const u16 *b, int other) {
+// Own is the 16M rows of a tile that a warp owns, from row on, as the left operand. The
+// first HELD times 16 columns stay in registers, where the loop over the other operand
+// would else read them again for each 16 of its rows.
+template <int M, int HELD> struct Own {
+	const u16 *tile;
+	int row;
+	unsigned x[HELD + 1][M][4]; // the last is for columns that are not held
+};
+template <int DP, int M, int HELD> __device__ __forceinline__ void load_own(Own<M, HELD> &a, int to, int k) {
 #pragma unroll
-	for (int k = 0; k < DP; k += 16) {
-		unsigned y[4];
-		load_b<DP>(y, b, other, k);
+	for (int m = 0; m < M; m++) load_a<DP>(a.x[to][m], a.tile, a.row + 16 * m, 16 * k);
+}
+template <int DP, int M, int HELD> __device__ __forceinline__ void hold(Own<M, HELD> &a) {
 #pragma unroll
-		for (int m = 0; m < M; m++) {
-			unsigned x[4];
-			load_a<DP>(x, a, row + 16 * m, k);
-			mma<TYPE>(s[m][0], x, y[0], y[1]);
-			mma<TYPE>(s[m][1], x, y[2], y[3]);
+	for (int k = 0; k < HELD; k++) load_own<DP>(a, k, k);
+}
+
+// add_scores adds to s[n] the products of the warp's rows and 16 rows of b from
+// other+16n on.
+template <int TYPE, int DP, int M, int N, int HELD> __device__ __forceinline__ void add_scores(float (&s)[N][M][2][4], Own<M, HELD> &a, const u16 *b, int other) {
+#pragma unroll
+	for (int k = 0; k < DP / 16; k++) {
+		const int at = k < HELD ? k : HELD;
+		if (at == HELD) load_own<DP>(a, at, k);
+#pragma unroll
+		for (int n = 0; n < N; n++) {
+			unsigned y[4];
+			load_b<DP>(y, b, other + 16 * n, 16 * k);
+#pragma unroll
+			for (int m = 0; m < M; m++) {
+				mma<TYPE>(s[n][m][0], a.x[at][m], y[0], y[1]);
+				mma<TYPE>(s[n][m][1], a.x[at][m], y[2], y[3]);
+			}
 		}
 	}
 }
@@ -176,7 +196,7 @@ template <int M> __device__ void drop_scores(float (&s)[M][2][4], unsigned kept)
 
 // flash computes 64M queries of a head against tiles of BK keys, of which the next is
 // on its way while one is used. The last queries, which see most, come first.
-template <int TYPE, int DP, int M, int BK, class A> __device__ void flash(const Mat &o, float *lse, const Mat &q, const Mat &k, const Mat &v, const A &a) {
+template <int TYPE, int DP, int M, int BK, int HELD, class A> __device__ void flash(const Mat &o, float *lse, const Mat &q, const Mat &k, const Mat &v, const A &a) {
 	const int BQ = 16 * M * FLASH_WARPS, P = DP + 8;
 	DYNAMIC_SHARED(u16, tiles16);
 	u16 *Q = tiles16, *KV = Q + BQ * P; // keys and values of one tile, then those of the other
@@ -197,6 +217,10 @@ template <int TYPE, int DP, int M, int BK, class A> __device__ void flash(const 
 	clear(acc);
 	for (int m = 0; m < M; m++)
 		for (int r = 0; r < 2; r++) top[m][r] = -INF, sum[m][r] = 0;
+	Own<M, HELD> own = {Q, mine};
+	copy_wait<0>();
+	__syncthreads();
+	hold<DP>(own);
 	for (int turn = 0; k0 < end; k0 += BK, turn ^= 1) {
 		copy_wait<0>();
 		__syncthreads(); // this tile is there, and the one before has been read
@@ -205,10 +229,8 @@ template <int TYPE, int DP, int M, int BK, class A> __device__ void flash(const 
 		const u16 *K = KV + turn * 2 * BK * P, *V = K + BK * P;
 		float s[BK / 16][M][2][4];
 #pragma unroll
-		for (int j = 0; j < BK / 16; j++) {
-			clear(s[j]);
-			add_scores<TYPE, DP>(s[j], Q, mine, K, 16 * j);
-		}
+		for (int j = 0; j < BK / 16; j++) clear(s[j]);
+		add_scores<TYPE, DP>(s, own, K, 0);
 		bool all = k0 >= seen.all && k0 + BK - 1 <= seen.last_all;
 #pragma unroll
 		for (int m = 0; m < M; m++)
@@ -258,7 +280,7 @@ template <int TYPE, int DP, int M, int BK, class A> __device__ void flash(const 
 }
 
 // flash_dq computes dq = scale dS·K of 64M queries of a head.
-template <int TYPE, int DP, int M, int BK, class A>
+template <int TYPE, int DP, int M, int BK, int HELD, class A>
 __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta, const A &a) {
 	const int BQ = 16 * M * FLASH_WARPS, P = DP + 8;
 	DYNAMIC_SHARED(u16, tiles16);
@@ -285,6 +307,11 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 			by[m][r] = a.scale, l[m][r] = t < a.T ? lse[stat + t] * LOG2E : 0, e[m][r] = t < a.T ? delta[stat + t] : 0;
 			if constexpr (A::DROPS) by[m][r] *= a.drop.scale, e[m][r] /= a.drop.scale; // scores' gradients by the scale less
 		}
+	Own<M, HELD> ofQ = {Q, mine}, ofO = {dO, mine};
+	copy_wait<0>();
+	__syncthreads();
+	hold<DP>(ofQ);
+	hold<DP>(ofO);
 	for (int turn = 0; k0 < end; k0 += BK, turn ^= 1) {
 		copy_wait<0>();
 		__syncthreads();
@@ -294,14 +321,14 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 		for (int j = 0; j < BK; j += 16) {
 			int at = k0 + j;
 			if (at > seen.last || at + 16 <= seen.first) continue;
-			float s[M][2][4], d[M][2][4];
+			float s1[1][M][2][4], d1[1][M][2][4], (&s)[M][2][4] = s1[0], (&d)[M][2][4] = d1[0];
 			clear(s);
 			clear(d);
-			if constexpr (!A::DROPS) add_scores<TYPE, DP>(s, Q, mine, K, j);
-			add_scores<TYPE, DP>(d, dO, mine, V, j);
+			if constexpr (!A::DROPS) add_scores<TYPE, DP>(s1, ofQ, K, j);
+			add_scores<TYPE, DP>(d1, ofO, V, j);
 			if constexpr (A::DROPS) { // before the other product, for the sake of registers
 				drop_scores(d, kept_scores<M>(a, b, h, t0, at));
-				add_scores<TYPE, DP>(s, Q, mine, K, j);
+				add_scores<TYPE, DP>(s1, ofQ, K, j);
 			}
 			bool all = at >= seen.all && at + 15 <= seen.last_all;
 #pragma unroll
@@ -327,7 +354,7 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 // flash_dkv computes dv = P^T·dO and dk = scale dS^T·Q of 64M keys of a head, over all
 // query heads that share it, in tiles of BQ queries one after the other. Scores are
 // transposed here: their rows are keys.
-template <int TYPE, int DP, int M, int BQ, class A>
+template <int TYPE, int DP, int M, int BQ, int HELDK, int HELDV, class A>
 __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta,
 	const A &a) {
 	const int BK = 16 * M * FLASH_WARPS, P = DP + 8, TILE = 2 * BQ * P + 4 * BQ; // of queries: Q, dO, lse and delta
@@ -362,6 +389,12 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 			by[m][r] = a.scale, one[m][r] = 1;
 			if constexpr (A::DROPS) by[m][r] *= a.drop.scale, one[m][r] = a.drop.scale;
 		}
+	Own<M, HELDK> ofK = {K, mine};
+	Own<M, HELDV> ofV = {V, mine};
+	copy_wait<0>();
+	__syncthreads();
+	hold<DP>(ofK);
+	hold<DP>(ofV);
 	for (int n = 0; n < share * tiles; n++) {
 		copy_wait<0>();
 		__syncthreads();
@@ -375,11 +408,11 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 			if (key0 > seen.last || key1 < seen.first) continue;
 			unsigned kept = 0;
 			if constexpr (A::DROPS) kept = kept_transposed<M>(a, b, kv * share + n / tiles, t0 + j, key0);
-			float s[M][2][4], d[M][2][4];
+			float s1[1][M][2][4], d1[1][M][2][4], (&s)[M][2][4] = s1[0], (&d)[M][2][4] = d1[0];
 			clear(s);
 			clear(d);
-			add_scores<TYPE, DP>(s, K, mine, Q, j);
-			add_scores<TYPE, DP>(d, V, mine, dO, j);
+			add_scores<TYPE, DP>(s1, ofK, Q, j);
+			add_scores<TYPE, DP>(d1, ofV, dO, j);
 			if constexpr (A::DROPS) drop_scores(d, kept);
 			bool all = key0 >= seen.all && key1 <= seen.last_all && t0 + j + 16 <= a.T;
 #pragma unroll
@@ -407,20 +440,22 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 }
 
 // Kernels for heads of up to DP elements. Forward has FM and dq QM times 64 queries, in
-// tiles of BK keys, dkv KM times 64 keys in tiles of BK queries; see attention.go.
-#define FLASH_OF(NAME, A, T, TYPE, DP, FM, QM, KM, BK) \
-	FLASH NAME##_##T##_##DP(Mat o, float *lse, Mat q, Mat k, Mat v, A a) { flash<TYPE, DP, FM, BK>(o, lse, q, k, v, a); } \
+// tiles of BK keys, dkv KM times 64 keys in tiles of BK queries; see attention.go. HF, HQ, HK
+// and HV are how many times 16 columns a warp holds of its queries, of its queries and their
+// gradients, of its keys and of its values: as many as ptxas 12.4 and 13.0 do not spill.
+#define FLASH_OF(NAME, A, T, TYPE, DP, FM, QM, KM, BK, HF, HQ, HK, HV) \
+	FLASH NAME##_##T##_##DP(Mat o, float *lse, Mat q, Mat k, Mat v, A a) { flash<TYPE, DP, FM, BK, HF>(o, lse, q, k, v, a); } \
 	KERNEL(NAME##_##T##_##DP) \
 	FLASH NAME##_dq_##T##_##DP(Mat dq, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, A a) { \
-		flash_dq<TYPE, DP, QM, BK>(dq, dout, q, k, v, lse, delta, a); \
+		flash_dq<TYPE, DP, QM, BK, HQ>(dq, dout, q, k, v, lse, delta, a); \
 	} \
 	KERNEL(NAME##_dq_##T##_##DP) \
 	FLASH NAME##_dkv_##T##_##DP(Mat dk, Mat dv, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, A a) { \
-		flash_dkv<TYPE, DP, KM, BK>(dk, dv, dout, q, k, v, lse, delta, a); \
+		flash_dkv<TYPE, DP, KM, BK, HK, HV>(dk, dv, dout, q, k, v, lse, delta, a); \
 	} \
 	KERNEL(NAME##_dkv_##T##_##DP)
 #define FLASH_BOTH(NAME, A, DP, ...) FLASH_OF(NAME, A, bf16, BF16, DP, __VA_ARGS__) FLASH_OF(NAME, A, f16, F16, DP, __VA_ARGS__)
-FLASH_BOTH(flash, Attn, 64, 2, 2, 2, 64)
-FLASH_BOTH(flash, Attn, 96, 2, 1, 1, 32)
-FLASH_BOTH(flash, Attn, 128, 2, 1, 1, 32)
-FLASH_BOTH(flash_drop, Dropping, 64, 2, 2, 2, 64)
+FLASH_BOTH(flash, Attn, 64, 2, 2, 2, 64, 4, 4, 4, 3)
+FLASH_BOTH(flash, Attn, 96, 2, 1, 1, 32, 6, 6, 6, 6)
+FLASH_BOTH(flash, Attn, 128, 2, 1, 1, 32, 1, 8, 8, 6)
+FLASH_BOTH(flash_drop, Dropping, 64, 2, 2, 2, 64, 4, 4, 4, 2)
