@@ -31,6 +31,7 @@ extern thread_local EmuThread *emu_cur __attribute__((tls_model("initial-exec"))
 #define gridDim (emu_cur->gdim)
 
 struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct alignas(8) ushort4 { unsigned short x, y, z, w; };
 
 // emu_warp is a rendezvous of the lanes in mask, which all come from one line:
@@ -151,6 +152,8 @@ static inline float exp2_fast(float x) {
 	float y = exp2f(x);
 	return y < 0x1p-126f ? 0 : y;
 }
+static inline float inverse(float x) { return 1 / x; }
+static inline float inverse_root(float x) { return 1 / sqrtf(x); }
 
 // emu_matrices is ldmatrix: lane 8i+r brings where row r of the 8x8 matrix i lies.
 static inline void emu_matrices(unsigned (&to)[4], const void *row, bool transposed, int line) {

@@ -15,7 +15,6 @@
 #define FLASH extern "C" __global__ void __launch_bounds__(FLASH_THREADS)
 #define G (LANE / 4)
 #define C2 (LANE % 4 * 2)
-#define LOG2E 1.44269504f
 
 template <int TYPE> __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 	if (TYPE == BF16)

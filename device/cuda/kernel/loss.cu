@@ -1,4 +1,12 @@
-// Softmax cross-entropy of rows of logits: a block has a row.
+// Softmax cross-entropy of rows of logits: a block has a row, and goes over it twice, the
+// second time backwards, from what is in cache. Blocks are large, so that the rows of all
+// that run at once fit in an H200's cache: 40 MB of GPT-2's. Rows may begin anywhere: a
+// thread has words of 16 bytes that are aligned, and what is before the first or behind the
+// last is read and written by elements.
+
+#define LOSS_THREADS 512
+#define LOSS_WARPS (LOSS_THREADS / 32)
+#define LOSS(blocks) extern "C" __global__ void __launch_bounds__(LOSS_THREADS, blocks)
 
 // Sum is the largest of a row's logits and the sum of exponentials relative to it.
 struct Sum {
@@ -6,123 +14,169 @@ struct Sum {
 	double sum;
 };
 
-// sum_row is a row's, whose logits begin at at. A thread keeps the largest of its logits and
-// the sum of exponentials relative to it (Milakov and Gimelshein, arXiv 1805.02867); threads
-// are added in float64.
-__device__ Sum sum_row(Mat logits, i64 at, int cols, float cap, float *tops, double *sums) {
+// lead is how many elements before a row of type T begin the first of its words.
+template <int T> __device__ __forceinline__ int lead(const char *row) { return (int)((u64)row % 16) / (T == F32 ? 4 : 2); }
+
+// capped_fast is cap tanh(x/cap), and slope_fast its derivative where it is y, without
+// divisions. Near 0, where 1 - 2/(e^2x + 1) loses places, tanh is tanh32's polynomial.
+__device__ __forceinline__ float capped_fast(float x, float cap) {
+	float y = x * inverse(cap), a = fabsf(y);
+	return cap * (a < 0.625f ? tanh_small(y) : copysignf(1 - 2 * inverse(exp2_fast(a * (2 * LOG2E)) + 1), y));
+}
+__device__ __forceinline__ float slope_fast(float y, float cap) {
+	float t = y * inverse(cap);
+	return 1 - t * t;
+}
+
+// sum_row is a row's. A thread keeps the largest of its logits and the sum of exponentials
+// relative to it (Milakov and Gimelshein, arXiv 1805.02867); threads are added in float64.
+template <int T, bool CAP> __device__ Sum sum_row(const char *row, int cols, float cap, float *tops, double *sums) {
 	float top = -INF, part = 0;
-	for (int c = 4 * threadIdx.x; c < cols; c += 4 * THREADS) {
-		Four x = get4(logits, at + c, cols - c);
-		for (int j = 0; j < 4; j++) x.v[j] = capped(x.v[j], cap);
+	for (int c = 8 * threadIdx.x - lead<T>(row); c < cols; c += 8 * LOSS_THREADS) {
+		Eight x = get8<T>(row, c, cols);
 		float most = top;
-		for (int j = 0; j < 4; j++)
-			if (c + j < cols) most = fmaxf(most, x.v[j]);
-		part *= exp32(top - most);
+#pragma unroll
+		for (int j = 0; j < 8; j++) {
+			x.v[j] = c + j >= 0 && c + j < cols ? CAP ? capped_fast(x.v[j], cap) : x.v[j] : -INF;
+			most = fmaxf(most, x.v[j]);
+		}
+		part *= exp_fast(top - most);
 		top = most;
-		for (int j = 0; j < 4; j++)
-			if (c + j < cols) part += exp32(x.v[j] - top);
+#pragma unroll
+		for (int j = 0; j < 8; j++) part += exp_fast(x.v[j] - top);
 	}
 	float all = warp_max(top);
 	if (LANE == 0) tops[WARP] = all;
 	__syncthreads();
-	for (int w = 0; w < WARPS; w++) all = fmaxf(all, tops[w]);
-	double sum = warp_sum((double)part * exp32(top - all)); // a thread without logits has 0 * 0
+	for (int w = 0; w < LOSS_WARPS; w++) all = fmaxf(all, tops[w]);
+	double sum = warp_sum((double)part * exp_fast(top - all)); // a thread without logits has 0 * 0
 	if (LANE == 0) sums[WARP] = sum;
 	__syncthreads();
 	sum = 0;
-	for (int w = 0; w < WARPS; w++) sum += sums[w];
+	for (int w = 0; w < LOSS_WARPS; w++) sum += sums[w];
 	Sum s = {all, sum};
 	return s;
 }
 
 // zero_row replaces a row by zeros.
-__device__ void zero_row(Mat logits, i64 at, int cols) {
-	Four none = {{0, 0, 0, 0}};
-	for (int c = 4 * threadIdx.x; c < cols; c += 4 * THREADS) put4(logits, at + c, cols - c, none);
+template <int T> __device__ void zero_row(char *row, int cols) {
+	Eight none = {{0, 0, 0, 0, 0, 0, 0, 0}};
+	for (int c = 8 * threadIdx.x - lead<T>(row); c < cols; c += 8 * LOSS_THREADS) put8<T>(row, c, cols, none);
 }
 
 // grad_row replaces a row by scale*(softmax - onehot(want)); a want below 0 or from cols on is
 // not among the logits.
-__device__ void grad_row(Mat logits, i64 at, int cols, Sum s, int want, float scale, float cap) {
+template <int T, bool CAP> __device__ void grad_row(char *row, int cols, Sum s, int want, float scale, float cap) {
 	float r = (float)((double)scale / s.sum);
-	for (int c = 4 * threadIdx.x; c < cols; c += 4 * THREADS) {
-		Four x = get4(logits, at + c, cols - c);
-		for (int j = 0; j < 4; j++) {
-			float y = capped(x.v[j], cap), g = exp32(y - s.top) * r;
+	int first = 8 * threadIdx.x - lead<T>(row), words = (cols - first + 8 * LOSS_THREADS - 1) / (8 * LOSS_THREADS);
+	for (int c = first + (words - 1) * 8 * LOSS_THREADS; c >= first; c -= 8 * LOSS_THREADS) {
+		Eight x = get8<T>(row, c, cols);
+#pragma unroll
+		for (int j = 0; j < 8; j++) {
+			float y = CAP ? capped_fast(x.v[j], cap) : x.v[j], g = exp_fast(y - s.top) * r;
 			if (c + j == want) g -= scale;
-			x.v[j] = g * cap_slope(y, cap);
+			x.v[j] = CAP ? g * slope_fast(y, cap) : g;
 		}
-		put4(logits, at + c, cols - c, x);
+		put8<T>(row, c, cols, x);
+	}
+}
+
+template <int T, bool CAP>
+__device__ void loss_of(float *loss, const Mat &logits, const int *target, int rows, int cols, float scale, float cap, int grad, float *tops, double *sums) {
+	for (i64 i = blockIdx.x; i < rows; i += gridDim.x) {
+		char *row = row_of(logits, i).p;
+		int want = target[i];
+		if (want < -1 || want >= cols) TRAP("a target that is not in the vocabulary");
+		if (want == -1) {
+			if (threadIdx.x == 0) loss[i] = 0;
+			if (grad) zero_row<T>(row, cols);
+			continue;
+		}
+		float own = (cap > 0 ? capped_fast(get_as<T>(row, want), cap) : get_as<T>(row, want));
+		Sum s = sum_row<T, CAP>(row, cols, cap, tops, sums);
+		if (threadIdx.x == 0) loss[i] = (float)(log(s.sum) + (double)s.top - (double)own);
+		if (grad) grad_row<T, CAP>(row, cols, s, want, scale, cap);
 	}
 }
 
 // cross_entropy sets loss[row] (nats) to -log softmax(logits)[target], 0 where the
 // target is -1. With grad it replaces the logits by scale*(softmax - onehot), or
 // by zeros. With a cap a logit x counts as cap tanh(x/cap).
-ENTRY cross_entropy(float *loss, Mat logits, const int *target, int rows, int cols, float scale, float cap, int grad) {
-	SHARED(float, tops, WARPS);
-	SHARED(double, sums, WARPS);
-	for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
-		int want = target[row];
-		i64 at = row * logits.ld;
-		if (want < -1 || want >= cols) TRAP("a target that is not in the vocabulary");
-		if (want == -1) {
-			if (threadIdx.x == 0) loss[row] = 0;
-			if (grad) zero_row(logits, at, cols);
-			continue;
-		}
-		float own = capped(get(logits, at + want), cap);
-		Sum s = sum_row(logits, at, cols, cap, tops, sums);
-		if (threadIdx.x == 0) loss[row] = (float)(log(s.sum) + (double)s.top - (double)own);
-		if (grad) grad_row(logits, at, cols, s, want, scale, cap);
-	}
+LOSS(3) cross_entropy(float *loss, Mat logits, const int *target, int rows, int cols, float scale, float cap, int grad) {
+	SHARED(float, tops, LOSS_WARPS);
+	SHARED(double, sums, LOSS_WARPS);
+	with_type(logits.type, [&](auto t) {
+		if (cap > 0)
+			loss_of<decltype(t)::is, true>(loss, logits, target, rows, cols, scale, cap, grad, tops, sums);
+		else
+			loss_of<decltype(t)::is, false>(loss, logits, target, rows, cols, scale, cap, grad, tops, sums);
+	});
 }
 KERNEL(cross_entropy)
+
+template <int T, bool CAP>
+__device__ void loss_part(float *stats, const Mat &logits, const int *target, int rows, int cols, int first, int size, float cap, float *tops, double *sums) {
+	for (i64 i = blockIdx.x; i < rows; i += gridDim.x) {
+		const char *row = row_of(logits, i).p;
+		int want = target[i];
+		if (want < -1 || want >= size) TRAP("a target that is not in the vocabulary");
+		if (want == -1) continue;
+		Sum s = sum_row<T, CAP>(row, cols, cap, tops, sums);
+		want -= first;
+		if (threadIdx.x == 0) {
+			stats[3 * i] = s.top;
+			stats[3 * i + 1] = (float)s.sum;
+			stats[3 * i + 2] = want >= 0 && want < cols ? (cap > 0 ? capped_fast(get_as<T>(row, want), cap) : get_as<T>(row, want)) : 0;
+		}
+	}
+}
 
 // cross_entropy_part sets the stats of each row, whose logits are those of part of the
 // vocabulary, from first on: the largest, the sum of exponentials relative to it, and the
 // target's, or 0.
-ENTRY cross_entropy_part(float *stats, Mat logits, const int *target, int rows, int cols, int first, int size, float cap) {
-	SHARED(float, tops, WARPS);
-	SHARED(double, sums, WARPS);
-	for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
-		int want = target[row];
-		i64 at = row * logits.ld;
-		if (want < -1 || want >= size) TRAP("a target that is not in the vocabulary");
-		if (want == -1) continue;
-		Sum s = sum_row(logits, at, cols, cap, tops, sums);
-		want -= first;
-		if (threadIdx.x == 0) {
-			stats[3 * row] = s.top;
-			stats[3 * row + 1] = (float)s.sum;
-			stats[3 * row + 2] = want >= 0 && want < cols ? capped(get(logits, at + want), cap) : 0;
-		}
-	}
+LOSS(3) cross_entropy_part(float *stats, Mat logits, const int *target, int rows, int cols, int first, int size, float cap) {
+	SHARED(float, tops, LOSS_WARPS);
+	SHARED(double, sums, LOSS_WARPS);
+	with_type(logits.type, [&](auto t) {
+		if (cap > 0)
+			loss_part<decltype(t)::is, true>(stats, logits, target, rows, cols, first, size, cap, tops, sums);
+		else
+			loss_part<decltype(t)::is, false>(stats, logits, target, rows, cols, first, size, cap, tops, sums);
+	});
 }
 KERNEL(cross_entropy_part)
 
-// cross_entropy_merge sets losses from the stats of all parts, in their order, and with grad
-// replaces this part's logits by their gradient.
-ENTRY cross_entropy_merge(float *loss, const float *stats, int parts, Mat logits, const int *target, int rows, int cols, int first, int size, float scale, float cap, int grad) {
-	for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
-		int want = target[row];
-		i64 at = row * logits.ld;
+template <int T>
+__device__ void loss_merge(float *loss, const float *stats, int parts, const Mat &logits, const int *target, int rows, int cols, int first, int size, float scale, float cap, int grad) {
+	for (i64 i = blockIdx.x; i < rows; i += gridDim.x) {
+		char *row = row_of(logits, i).p;
+		int want = target[i];
 		if (want < -1 || want >= size) TRAP("a target that is not in the vocabulary");
 		if (want == -1) {
-			if (threadIdx.x == 0) loss[row] = 0;
-			if (grad) zero_row(logits, at, cols);
+			if (threadIdx.x == 0) loss[i] = 0;
+			if (grad) zero_row<T>(row, cols);
 			continue;
 		}
 		Sum s = {-INF, 0};
 		float own = 0;
-		for (int p = 0; p < parts; p++) s.top = fmaxf(s.top, stats[3 * ((i64)p * rows + row)]);
+		for (int p = 0; p < parts; p++) s.top = fmaxf(s.top, stats[3 * ((i64)p * rows + i)]);
 		for (int p = 0; p < parts; p++) {
-			const float *part = stats + 3 * ((i64)p * rows + row);
-			s.sum += (double)part[1] * exp32(part[0] - s.top);
+			const float *part = stats + 3 * ((i64)p * rows + i);
+			s.sum += (double)part[1] * exp_fast(part[0] - s.top);
 			own += part[2];
 		}
-		if (threadIdx.x == 0) loss[row] = (float)(log(s.sum) + (double)s.top - (double)own);
-		if (grad) grad_row(logits, at, cols, s, want - first, scale, cap);
+		if (threadIdx.x == 0) loss[i] = (float)(log(s.sum) + (double)s.top - (double)own);
+		if (!grad) continue;
+		if (cap > 0)
+			grad_row<T, true>(row, cols, s, want - first, scale, cap);
+		else
+			grad_row<T, false>(row, cols, s, want - first, scale, cap);
 	}
+}
+
+// cross_entropy_merge sets losses from the stats of all parts, in their order, and with grad
+// replaces this part's logits by their gradient.
+LOSS(2) cross_entropy_merge(float *loss, const float *stats, int parts, Mat logits, const int *target, int rows, int cols, int first, int size, float scale, float cap, int grad) {
+	with_type(logits.type, [&](auto t) { loss_merge<decltype(t)::is>(loss, stats, parts, logits, target, rows, cols, first, size, scale, cap, grad); });
 }
 KERNEL(cross_entropy_merge)

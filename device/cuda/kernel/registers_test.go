@@ -102,6 +102,10 @@ func leastSharing(k *Kernel) int {
 	switch {
 	case strings.HasPrefix(k.Name, "norm_grad_"):
 		return map[string]int{"1": 4, "2": 4, "4": 3, "8": 2, "16": 1}[width]
+	case k.Name == "cross_entropy_merge":
+		return 2
+	case strings.HasPrefix(k.Name, "cross_entropy"): // of 512 threads, which have as many warps as six others
+		return 3
 	case strings.HasPrefix(k.Name, "flash_dq_") && width == "96":
 		return 3
 	case name == "flash" || name == "attention" && k.Name != "attention_delta":

@@ -5,8 +5,8 @@
 // -ffp-contract=off), and e^x is a polynomial. So a kernel's bits do not depend
 // on the GPU, nor on the number of its processors, and the emulator's are the
 // same. Only log and sincos of float64, whose results are rounded to float32,
-// are the platform's. Attention on tensor cores (flash.cu) is the GPU's: how those add,
-// and its 2^x.
+// are the platform's. The GPU's own are 2^x, 1/x and 1/sqrt(x) where they are called fast or
+// inverse, as in cross-entropy, and how tensor cores add.
 //
 // There are no floating-point atomics: every sum has one order.
 #pragma once
@@ -51,10 +51,21 @@ __device__ __forceinline__ unsigned pack_f16(float lo, float hi) {
 	return x;
 }
 
-// exp2_fast is 2^x by the GPU's own unit, within 2 units in the last place.
+// exp2_fast is 2^x, inverse 1/x and inverse_root 1/sqrt(x) by the GPU's own unit, within 2
+// units in the last place; what is below the normal numbers is 0.
 __device__ __forceinline__ float exp2_fast(float x) {
 	float y;
 	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+__device__ __forceinline__ float inverse(float x) {
+	float y;
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+__device__ __forceinline__ float inverse_root(float x) {
+	float y;
+	asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
 	return y;
 }
 
@@ -170,10 +181,79 @@ __device__ __forceinline__ void put4(const Mat &m, i64 i, i64 n, const Four &f) 
 	}
 }
 
+// Loops over elements of one type are instances of a template, so that they do not ask for it:
+// with_type calls f with its Type. Their elements come in eights, as words of 16 bytes.
+template <int T> struct Type { static const int is = T; };
+template <class F> __device__ __forceinline__ void with_type(int type, F f) {
+	if (type == BF16)
+		f(Type<BF16>());
+	else if (type == F16)
+		f(Type<F16>());
+	else
+		f(Type<F32>());
+}
+
+struct Eight { float v[8]; };
+
+template <int T> __device__ __forceinline__ float get_as(const char *p, i64 i) { return T == F32 ? ((const float *)p)[i] : from16(((const u16 *)p)[i], T); }
+template <int T> __device__ __forceinline__ void put_as(char *p, i64 i, float x) {
+	if (T == F32)
+		((float *)p)[i] = x;
+	else
+		((u16 *)p)[i] = to16(x, T);
+}
+
+template <int T> __device__ __forceinline__ void unpack2(float *to, unsigned x) {
+	to[0] = T == BF16 ? __uint_as_float(x << 16) : from_f16(x & 0xffff);
+	to[1] = T == BF16 ? __uint_as_float(x & 0xffff0000) : from_f16(x >> 16);
+}
+template <int T> __device__ __forceinline__ unsigned pack2(const float *x) { return T == BF16 ? pack_bf16(x[0], x[1]) : pack_f16(x[0], x[1]); }
+
+// get8 is elements i to i+7 of those at p, of which from 0 on n exist; the rest is 0. Where
+// all exist p + i is aligned to 16 bytes.
+template <int T> __device__ __forceinline__ Eight get8(const char *p, i64 i, i64 n) {
+	Eight f;
+	if (i < 0 || i + 8 > n) {
+#pragma unroll
+		for (int j = 0; j < 8; j++) f.v[j] = i + j >= 0 && i + j < n ? get_as<T>(p, i + j) : 0;
+	} else if (T == F32) {
+#pragma unroll
+		for (int j = 0; j < 8; j += 4) {
+			float4 x = *(const float4 *)((const float *)p + i + j);
+			f.v[j] = x.x, f.v[j + 1] = x.y, f.v[j + 2] = x.z, f.v[j + 3] = x.w;
+		}
+	} else {
+		uint4 x = *(const uint4 *)((const u16 *)p + i);
+		unpack2<T>(f.v, x.x), unpack2<T>(f.v + 2, x.y), unpack2<T>(f.v + 4, x.z), unpack2<T>(f.v + 6, x.w);
+	}
+	return f;
+}
+
+// put8 sets those of elements i to i+7 that exist.
+template <int T> __device__ __forceinline__ void put8(char *p, i64 i, i64 n, const Eight &f) {
+	if (i < 0 || i + 8 > n) {
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			if (i + j >= 0 && i + j < n) put_as<T>(p, i + j, f.v[j]);
+	} else if (T == F32) {
+#pragma unroll
+		for (int j = 0; j < 8; j += 4) {
+			float4 x;
+			x.x = f.v[j], x.y = f.v[j + 1], x.z = f.v[j + 2], x.w = f.v[j + 3];
+			*(float4 *)((float *)p + i + j) = x;
+		}
+	} else {
+		uint4 x;
+		x.x = pack2<T>(f.v), x.y = pack2<T>(f.v + 2), x.z = pack2<T>(f.v + 4), x.w = pack2<T>(f.v + 6);
+		*(uint4 *)((u16 *)p + i) = x;
+	}
+}
+
 // The work of a thread, four elements at a time from i on, and of a warp or a
 // lane.
 #define EACH4(i, n) for (i64 i = 4 * (blockIdx.x * (i64)THREADS + threadIdx.x); i < (n); i += 4 * (i64)gridDim.x * THREADS)
 #define EACH(i, n) for (i64 i = blockIdx.x * (i64)THREADS + threadIdx.x; i < (n); i += (i64)gridDim.x * THREADS)
+#define EIGHT(j) _Pragma("unroll") for (int j = 0; j < 8; j++)
 #define EACH_ROW(row, n) for (i64 row = blockIdx.x * (i64)WARPS + WARP; row < (n); row += (i64)gridDim.x * WARPS)
 #define LANE4(c, n) for (int c = 4 * LANE; c < (n); c += 128)
 
@@ -207,15 +287,21 @@ __device__ float exp32(float x) {
 	return __uint_as_float(__float_as_uint(fmaf(p * r, r, r) + 1) + (__float_as_uint(t) << 23));
 }
 
+#define LOG2E 1.44269504f
+
+// exp_fast is e^x, with an error of 2 units in the last place and of half a one of x log2(e).
+__device__ __forceinline__ float exp_fast(float x) { return exp2_fast(x * LOG2E); }
+
 // tanh32 is the hyperbolic tangent within 2 units in the last place: Cephes' tanhf, as
-// package cpu computes it.
+// package cpu computes it; tanh_small is it up to 0.625.
+__device__ float tanh_small(float x) {
+	float z = x * x, p = fmaf(-5.70498872745e-3f, z, 2.06390887954e-2f);
+	p = fmaf(fmaf(fmaf(p, z, -5.37397155531e-2f), z, 1.33314422036e-1f), z, -3.33332819422e-1f);
+	return fmaf(x * z, p, x);
+}
 __device__ float tanh32(float x) {
 	float a = fabsf(x);
-	if (a < 0.625f) {
-		float z = x * x, p = fmaf(-5.70498872745e-3f, z, 2.06390887954e-2f);
-		p = fmaf(fmaf(fmaf(p, z, -5.37397155531e-2f), z, 1.33314422036e-1f), z, -3.33332819422e-1f);
-		return fmaf(x * z, p, x);
-	}
+	if (a < 0.625f) return tanh_small(x);
 	return copysignf(1 - 2 / (exp32(a + a) + 1), x);
 }
 
