@@ -209,19 +209,25 @@ template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float 
 	store_tile<DP>(o, row * o.ld + head, nq, a.D, acc, sum);
 }
 
-// attention_delta sets delta (B, H, T) to the row sums of do*o: a warp has a row
-// of a head.
-ENTRY attention_delta(float *delta, Mat dout, Mat o, Attn a, int B) {
-	EACH_ROW(i, (i64)B * a.H * a.T) {
-		i64 t = i % a.T, h = i / a.T % a.H, row = i / a.T / a.H * a.T + t;
-		float sum = 0;
-		LANE4(c, a.D) {
-			Four d = get4(dout, row * dout.ld + h * a.D + c, a.D - c), x = get4(o, row * o.ld + h * a.D + c, a.D - c);
-			for (int j = 0; j < 4; j++) sum = fmaf(d.v[j], x.v[j], sum);
+// attention_delta sets delta (B, H, T) to the row sums of do*o: 32, 16 or 8 lanes of a warp
+// have a row of a head, by its width.
+PASS attention_delta(float *delta, Mat dout, Mat o, Attn a, int B) {
+	int lanes = a.D > 128 ? 32 : a.D > 64 ? 16 : 8, at = 8 * (LANE % lanes), rows = B * a.H * a.T;
+	with_kind(type_of(a.D % 8 == 0, dout, o), [&](auto type) {
+		const int AS = decltype(type)::is;
+		EACH_ROW(w, (rows + 32 / lanes - 1) / (32 / lanes)) {
+			int i = (int)w * (32 / lanes) + LANE / lanes, t = i % a.T, h = i / a.T % a.H;
+			i64 row = (i64)(i / a.T / a.H) * a.T + t;
+			float sum = 0;
+			for (int c = at; i < rows && c < a.D; c += 8 * lanes) {
+				int first = h * a.D;
+				Eight d = get8<AS>(row_of(dout, row), first + c, first + a.D), x = get8<AS>(row_of(o, row), first + c, first + a.D);
+				EIGHT(j) sum = fmaf(d.v[j], x.v[j], sum);
+			}
+			for (int o = lanes / 2; o; o /= 2) sum += __shfl_xor_sync(ALL, sum, o);
+			if (at == 0 && i < rows) delta[i] = sum;
 		}
-		sum = warp_sum(sum);
-		if (LANE == 0) delta[i] = sum;
-	}
+	});
 }
 KERNEL(attention_delta)
 

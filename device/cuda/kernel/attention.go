@@ -135,8 +135,16 @@ func wantAttn(op string, a *device.Attn, stats ...*device.Buffer) {
 	}
 }
 
-// head is a matrix of heads: their elements lie in words of four if D allows it.
-func (l list) head(m *device.Mat, a *device.Attn) list { return l.matIf(m, a.D%4 == 0) }
+// head is a matrix of heads: their elements lie in words if D allows it.
+func (l list) head(m *device.Mat, a *device.Attn) list {
+	switch {
+	case a.D%8 == 0:
+		return l.matUpTo(m, 2)
+	case a.D%4 == 0:
+		return l.matUpTo(m, 1)
+	}
+	return l.matUpTo(m, 0)
+}
 
 // attn is attention.cu's Attn, or with drop its Dropping.
 func (l list) attn(a *device.Attn, drop bool) list {
@@ -203,6 +211,17 @@ func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a
 	o.run(l, ceil(a.T, s.owns), a.H, a.B, cost)
 }
 
+// deltaRows are the rows of heads that a warp of attention_delta has at once.
+func deltaRows(width int) int {
+	switch {
+	case width > 128:
+		return 1
+	case width > 64:
+		return 2
+	}
+	return 4
+}
+
 // AttentionGrad overwrites dq, dk and dv with the gradients of Attention; delta (B,
 // H, T) float32 is work space.
 func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
@@ -215,7 +234,7 @@ func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out 
 	wantMat(op, a.B*a.T, a.KV*a.D, &dk, &dv, &k, &v)
 	s, pairs, more := kernelsFor(&a, &dq, &dk, &dv, &do, &q, &k, &v), o.pairs(&a), beside(&a, slopeFlops)
 	l := o.begin(attentionDeltaKernel).ptr(&delta).head(&do, &a).head(&out, &a).attn(&a, false).i32(a.B)
-	o.run(l, rowBlocks(delta.N), 1, 1, o.plus(o.over(2, &do, &out), &delta))
+	o.run(l, rowBlocks(ceil(delta.N, deltaRows(a.D))), 1, 1, o.plus(o.over(2, &do, &out), &delta))
 
 	l = o.begin(s.dkv.entry).head(&dk, &a).head(&dv, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a, s.drop)
 	o.call.Shared = s.dkv.shared

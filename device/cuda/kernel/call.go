@@ -136,30 +136,33 @@ func begins(b *device.Buffer) uint64 {
 	return 0
 }
 
-// mat is rt.cuh's Mat: four elements go in one word where that is aligned.
-func (l list) mat(m *device.Mat) list { return l.rows(&m.Buf, m.Ld, true) }
+// mat is rt.cuh's Mat: elements go in words where those are aligned.
+func (l list) mat(m *device.Mat) list { return l.rows(&m.Buf, m.Ld, 2) }
 
-// matIf is mat whose words of four are used if the kernel's columns begin at
-// multiples of four.
-func (l list) matIf(m *device.Mat, wide bool) list { return l.rows(&m.Buf, m.Ld, wide) }
+// matUpTo is mat with words of so many fours of elements at the most.
+func (l list) matUpTo(m *device.Mat, words int) list { return l.rows(&m.Buf, m.Ld, words) }
 
 // vec is a Mat of one row.
-func (l list) vec(b *device.Buffer) list { return l.rows(b, 0, true) }
+func (l list) vec(b *device.Buffer) list { return l.rows(b, 0, 2) }
 
-func (l list) rows(b *device.Buffer, ld int, wide bool) list {
+func (l list) rows(b *device.Buffer, ld, words int) list {
 	to := l.place(16)
-	words := uint64(0)
-	if wide && ld%4 == 0 && aligned(b) {
-		words = 1
-	}
 	put64(to, begins(b))
-	put64(unsafe.Add(to, 8), uint64(uint32(ld))|uint64(b.Type)<<32|words<<48)
+	put64(unsafe.Add(to, 8), uint64(uint32(ld))|uint64(b.Type)<<32|uint64(min(words, aligned(b, ld)))<<48)
 	return l.then()
 }
 
-// aligned is whether four elements, whose size is a power of two, lie in one word.
-func aligned(b *device.Buffer) bool {
-	return uintptr(b.Ptr)&uintptr(4*b.Type.Size()-1) == 0
+// aligned is how many fours of elements, whose size is a power of two, lie in one word or,
+// eight of float32, in two.
+func aligned(b *device.Buffer, ld int) int {
+	four := uintptr(4*b.Type.Size() - 1)
+	switch at := uintptr(b.Ptr) | uintptr(ld*b.Type.Size()); {
+	case at&15 == 0:
+		return 2
+	case at&four == 0:
+		return 1
+	}
+	return 0
 }
 
 const _ = uint(8 - unsafe.Sizeof(uintptr(0))) // pointers have 8 bytes

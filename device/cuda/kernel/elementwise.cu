@@ -1,14 +1,22 @@
 // Kernels in which element i depends on elements i alone. An output may be one of
-// the inputs: a thread reads all it needs of its four elements before it writes.
+// the inputs: a thread reads all it needs of its eight elements before it writes.
 
 ENTRY fill(Mat y, i64 n, float x) {
-	Four f = {{x, x, x, x}};
-	EACH4(i, n) put4(y, i, n - i, f);
+	Eight f;
+	EIGHT(j) f.v[j] = x;
+	with_kind(type_of(n % 8 == 0, y), [&](auto type) { EACH8(i, n) put8<decltype(type)::is>(y, i, n, f); });
 }
 KERNEL(fill)
 
+// A cast has two types, unless its words are not aligned.
 ENTRY cast(Mat y, Mat x, i64 n) {
-	EACH4(i, n) put4(y, i, n - i, get4(x, i, n - i));
+	if (type_of(n % 8 == 0, x) == ANY || type_of(n % 8 == 0, y) == ANY) {
+		EACH8(i, n) put8<ANY>(y, i, n, get8<ANY>(x, i, n));
+		return;
+	}
+	with_type(x.type, [&](auto from) {
+		with_type(y.type, [&](auto to) { EACH8(i, n) put8<decltype(to)::is>(y, i, n, get8<decltype(from)::is>(x, i, n)); });
+	});
 }
 KERNEL(cast)
 
@@ -33,11 +41,14 @@ ENTRY cast64(Mat y, Mat x, i64 n) {
 KERNEL(cast64)
 
 ENTRY add(Mat y, Mat a, Mat b, i64 n) {
-	EACH4(i, n) {
-		Four x = get4(a, i, n - i), z = get4(b, i, n - i);
-		for (int j = 0; j < 4; j++) x.v[j] += z.v[j];
-		put4(y, i, n - i, x);
-	}
+	with_kind(type_of(n % 8 == 0, y, a, b), [&](auto type) {
+		const int T = decltype(type)::is;
+		EACH8(i, n) {
+			Eight x = get8<T>(a, i, n), z = get8<T>(b, i, n);
+			EIGHT(j) x.v[j] += z.v[j];
+			put8<T>(y, i, n, x);
+		}
+	});
 }
 KERNEL(add)
 
@@ -54,34 +65,42 @@ KERNEL(axpby)
 
 // copy_block copies a matrix. A warp has a row.
 ENTRY copy_block(Mat dst, Mat src, int rows, int cols) {
-	EACH_ROW(row, rows)
-		LANE4(c, cols) put4(dst, row * dst.ld + c, cols - c, get4(src, row * src.ld + c, cols - c));
+	with_kind(type_of(cols % 8 == 0, dst, src), [&](auto type) {
+		const int T = decltype(type)::is;
+		EACH_ROW(row, rows) LANE8(c, cols) put8<T>(row_of(dst, row), c, cols, get8<T>(row_of(src, row), c, cols));
+	});
 }
 KERNEL(copy_block)
 
 ENTRY scale(Mat x, float by, i64 n) {
-	EACH4(i, n) {
-		Four f = get4(x, i, n - i);
-		for (int j = 0; j < 4; j++) f.v[j] *= by;
-		put4(x, i, n - i, f);
-	}
+	with_kind(type_of(n % 8 == 0, x), [&](auto type) {
+		const int T = decltype(type)::is;
+		EACH8(i, n) {
+			Eight f = get8<T>(x, i, n);
+			EIGHT(j) f.v[j] *= by;
+			put8<T>(x, i, n, f);
+		}
+	});
 }
 KERNEL(scale)
 
 // sum_many adds count vectors of y's type in their order, in float32.
 struct Sources { char *p[128]; };
 ENTRY sum_many(Mat y, const __grid_constant__ Sources from, int count, i64 n) {
-	EACH4(i, n) {
-		Mat x = y;
-		x.p = from.p[0];
-		Four sum = get4(x, i, n - i);
-		for (int k = 1; k < count; k++) {
-			x.p = from.p[k];
-			Four f = get4(x, i, n - i);
-			for (int j = 0; j < 4; j++) sum.v[j] += f.v[j];
+	with_kind(type_of(n % 8 == 0, y), [&](auto type) {
+		const int T = decltype(type)::is;
+		EACH8(i, n) {
+			Mat x = y;
+			x.p = from.p[0];
+			Eight sum = get8<T>(x, i, n);
+			for (int k = 1; k < count; k++) {
+				x.p = from.p[k];
+				Eight f = get8<T>(x, i, n);
+				EIGHT(j) sum.v[j] += f.v[j];
+			}
+			put8<T>(y, i, n, sum);
 		}
-		put4(y, i, n - i, sum);
-	}
+	});
 }
 KERNEL(sum_many)
 
@@ -95,31 +114,43 @@ ENTRY sum_many64(double *y, const __grid_constant__ Sources from, int count, i64
 KERNEL(sum_many64)
 
 // add_row adds v to every row of y, or sets every row to it.
-ENTRY add_row(Mat y, Mat v, int rows, int cols, int set) {
-	EACH_ROW(r, rows) LANE4(c, cols) {
-		Four x = get4(v, c, cols - c), old = {{0, 0, 0, 0}};
-		if (!set) old = get4(y, r * y.ld + c, cols - c);
-		for (int j = 0; j < 4; j++) x.v[j] += old.v[j];
-		put4(y, r * y.ld + c, cols - c, x);
-	}
+PASS add_row(Mat y, Mat v, int rows, int cols, int set) {
+	with_kind(type_of(cols % 8 == 0, y, v), [&](auto type) {
+		const int T = decltype(type)::is;
+		EACH_ROW(r, rows) LANE8(c, cols) {
+			Mat to = row_of(y, r);
+			Eight x = get8<T>(v, c, cols);
+			if (!set) {
+				Eight old = get8<T>(to, c, cols);
+				EIGHT(j) x.v[j] += old.v[j];
+			}
+			put8<T>(to, c, cols, x);
+		}
+	});
 }
 KERNEL(add_row)
 
 ENTRY mul(Mat y, Mat a, Mat b, i64 n) {
-	EACH4(i, n) {
-		Four x = get4(a, i, n - i), z = get4(b, i, n - i);
-		for (int j = 0; j < 4; j++) x.v[j] *= z.v[j];
-		put4(y, i, n - i, x);
-	}
+	with_kind(type_of(n % 8 == 0, y, a, b), [&](auto type) {
+		const int T = decltype(type)::is;
+		EACH8(i, n) {
+			Eight x = get8<T>(a, i, n), z = get8<T>(b, i, n);
+			EIGHT(j) x.v[j] *= z.v[j];
+			put8<T>(y, i, n, x);
+		}
+	});
 }
 KERNEL(mul)
 
 ENTRY add_scalar(Mat y, Mat x, float s, i64 n) {
-	EACH4(i, n) {
-		Four f = get4(x, i, n - i);
-		for (int j = 0; j < 4; j++) f.v[j] += s;
-		put4(y, i, n - i, f);
-	}
+	with_kind(type_of(n % 8 == 0, y, x), [&](auto type) {
+		const int T = decltype(type)::is;
+		EACH8(i, n) {
+			Eight f = get8<T>(x, i, n);
+			EIGHT(j) f.v[j] += s;
+			put8<T>(y, i, n, f);
+		}
+	});
 }
 KERNEL(add_scalar)
 
@@ -133,32 +164,32 @@ enum { GELU_TANH, GELU_ERF, RELU, SILU, TANH }; // device.Activation
 // normal is the distribution function of the standard normal distribution.
 __device__ double normal(double x) { return (1 + erf(x * 0.70710678118654752)) / 2; }
 
-__device__ float activated(float x, int f) {
+__device__ __forceinline__ float activated(float x, int f) {
 	switch (f) {
-	case GELU_TANH: return x / (1 + exp32(-2 * GELU_U * (x + GELU_X * x * x * x)));
+	case GELU_TANH: return x * inverse(1 + exp_fast(-2 * GELU_U * (x + GELU_X * x * x * x)));
 	case GELU_ERF: return (float)(x * normal(x));
 	case RELU: return x > 0 || x != x ? x : 0;
-	case SILU: return x / (1 + exp32(-x));
+	case SILU: return x * inverse(1 + exp_fast(-x));
 	default: return (float)tanh((double)x);
 	}
 }
 
 // Slopes. Of GELU by tanh it is s + x s (1-s) 2u', beyond 9.5 0 or 1 to float32; of
 // SiLU s + x s (1-s), beyond 80 0 or 1 to float32: there the factors would overflow.
-__device__ float gelu_slope(float x) {
+__device__ __forceinline__ float gelu_slope(float x) {
 	x = x > 9.5f ? 9.5f : x < -9.5f ? -9.5f : x;
-	float e = exp32(-2 * GELU_U * (x + GELU_X * x * x * x)), s = 1 / (1 + e);
+	float e = exp_fast(-2 * GELU_U * (x + GELU_X * x * x * x)), s = inverse(1 + e);
 	return s * (1 + x * (e * s) * (2 * GELU_U * (1 + 3 * GELU_X * x * x)));
 }
 
-__device__ float silu_slope(float x) {
+__device__ __forceinline__ float silu_slope(float x) {
 	x = x > 80 ? 80 : x < -80 ? -80 : x;
-	float e = exp32(-x), s = 1 / (1 + e);
+	float e = exp_fast(-x), s = inverse(1 + e);
 	return s * (1 + x * (e * s));
 }
 
 // slope is dy f'(x).
-__device__ float slope(float x, float dy, int f) {
+__device__ __forceinline__ float slope(float x, float dy, int f) {
 	double y = 0;
 	switch (f) {
 	case GELU_TANH: return dy * gelu_slope(x);
@@ -169,52 +200,80 @@ __device__ float slope(float x, float dy, int f) {
 	}
 }
 
+// with_function calls f with the Type of a function that is cheap; those of float64 are in a
+// loop that asks, one element after the other, so that they are there once.
+template <class F> __device__ __forceinline__ void with_function(int function, F f) {
+	if (function == GELU_TANH)
+		f(Type<GELU_TANH>());
+	else if (function == SILU)
+		f(Type<SILU>());
+	else
+		f(Type<RELU>());
+}
+__device__ __forceinline__ bool is_double(int function) { return function == GELU_ERF || function == TANH; }
+
 ENTRY activate(Mat y, Mat x, i64 n, int f) {
-	EACH4(i, n) {
-		Four a = get4(x, i, n - i);
-#pragma unroll 1
-		for (int j = 0; j < 4; j++) {
-			float b = activated(a.v[0], f); // turned, so that no element is chosen by a variable
-			a.v[0] = a.v[1], a.v[1] = a.v[2], a.v[2] = a.v[3], a.v[3] = b;
-		}
-		put4(y, i, n - i, a);
+	if (is_double(f)) {
+		EACH(i, n) put(y, i, activated(get(x, i), f == TANH ? TANH : GELU_ERF));
+		return;
 	}
+	with_function(f, [&](auto function) {
+		with_kind(type_of(n % 8 == 0, y, x), [&](auto type) {
+			const int T = decltype(type)::is;
+			EACH8(i, n) {
+				Eight a = get8<T>(x, i, n);
+				EIGHT(j) a.v[j] = activated(a.v[j], decltype(function)::is);
+				put8<T>(y, i, n, a);
+			}
+		});
+	});
 }
 KERNEL(activate)
 
 ENTRY activate_grad(Mat dx, Mat x, Mat dy, i64 n, int f) {
-	EACH4(i, n) {
-		Four a = get4(x, i, n - i), d = get4(dy, i, n - i);
-#pragma unroll 1
-		for (int j = 0; j < 4; j++) {
-			float b = slope(a.v[0], d.v[0], f);
-			a.v[0] = a.v[1], a.v[1] = a.v[2], a.v[2] = a.v[3];
-			d.v[0] = d.v[1], d.v[1] = d.v[2], d.v[2] = d.v[3], d.v[3] = b;
-		}
-		put4(dx, i, n - i, d);
+	if (is_double(f)) {
+		EACH(i, n) put(dx, i, slope(get(x, i), get(dy, i), f == TANH ? TANH : GELU_ERF));
+		return;
 	}
+	with_function(f, [&](auto function) {
+		with_kind(type_of(n % 8 == 0, dx, x, dy), [&](auto type) {
+			const int T = decltype(type)::is;
+			EACH8(i, n) {
+				Eight a = get8<T>(x, i, n), d = get8<T>(dy, i, n);
+				EIGHT(j) d.v[j] = slope(a.v[j], d.v[j], decltype(function)::is);
+				put8<T>(dx, i, n, d);
+			}
+		});
+	});
 }
 KERNEL(activate_grad)
 
 // silu(x) = x s(x); y = silu(gate) * up (Shazeer, arXiv 2002.05202).
 ENTRY swiglu(Mat y, Mat gate, Mat up, i64 n) {
-	EACH4(i, n) {
-		Four g = get4(gate, i, n - i), u = get4(up, i, n - i);
-		for (int j = 0; j < 4; j++) u.v[j] *= g.v[j] / (1 + exp32(-g.v[j]));
-		put4(y, i, n - i, u);
-	}
+	with_kind(type_of(n % 8 == 0, y, gate, up), [&](auto type) {
+		const int T = decltype(type)::is;
+		EACH8(i, n) {
+			Eight g = get8<T>(gate, i, n), u = get8<T>(up, i, n);
+			EIGHT(j) u.v[j] *= activated(g.v[j], SILU);
+			put8<T>(y, i, n, u);
+		}
+	});
 }
 KERNEL(swiglu)
 
 ENTRY swiglu_grad(Mat dgate, Mat dup, Mat dy, Mat gate, Mat up, i64 n) {
-	EACH4(i, n) {
-		Four g = get4(gate, i, n - i), u = get4(up, i, n - i), d = get4(dy, i, n - i), dg;
-		for (int j = 0; j < 4; j++) {
-			dg.v[j] = d.v[j] * u.v[j] * silu_slope(g.v[j]);
-			u.v[j] = d.v[j] * activated(g.v[j], SILU);
+	with_kind(type_of(n % 8 == 0, dgate, dup, dy, gate, up), [&](auto type) {
+		const int T = decltype(type)::is;
+		EACH8(i, n) {
+			Eight g = get8<T>(gate, i, n), u = get8<T>(up, i, n), d = get8<T>(dy, i, n);
+			EIGHT(j) {
+				float x = g.v[j];
+				g.v[j] = d.v[j] * u.v[j] * silu_slope(x);
+				u.v[j] = d.v[j] * activated(x, SILU);
+			}
+			put8<T>(dgate, i, n, g);
+			put8<T>(dup, i, n, u);
 		}
-		put4(dgate, i, n - i, dg);
-		put4(dup, i, n - i, u);
-	}
+	});
 }
 KERNEL(swiglu_grad)

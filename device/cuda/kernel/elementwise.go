@@ -32,7 +32,7 @@ func (o *Ops) Zero(b device.Buffer) {
 		b = device.Buffer{Type: device.F32, N: b.Bytes() / 4, Ptr: b.Ptr}
 	}
 	l := o.begin(fillKernel).vec(&b).i64(b.N).f32(0)
-	o.run(l, blocks(b.N, 4), 1, 1, o.passes(0, &b))
+	o.run(l, blocks(b.N, 8), 1, 1, o.passes(0, &b))
 }
 
 // Cast sets dst[i] = src[i], any float type to any, rounded once to nearest even.
@@ -40,7 +40,7 @@ func (o *Ops) Cast(dst, src device.Buffer) {
 	if dst.N != src.N || dst.Type == device.I32 || dst.Type == device.I64 || src.Type == device.I32 || src.Type == device.I64 {
 		panic(fmt.Sprintf("cuda: cast of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
 	}
-	k, each := castKernel, 4
+	k, each := castKernel, 8
 	if dst.Type == device.F64 || src.Type == device.F64 {
 		k, each = cast64Kernel, 1
 	}
@@ -52,14 +52,14 @@ func (o *Ops) Cast(dst, src device.Buffer) {
 func (o *Ops) AddTo(y, a, b device.Buffer) {
 	wantVec("add", y.N, &y, &a, &b)
 	l := o.begin(addKernel).vec(&y).vec(&a).vec(&b).i64(y.N)
-	o.run(l, blocks(y.N, 4), 1, 1, o.passes(1, &y, &a, &b))
+	o.run(l, blocks(y.N, 8), 1, 1, o.passes(1, &y, &a, &b))
 }
 
 // Scale multiplies x by s.
 func (o *Ops) Scale(x device.Buffer, s float32) {
 	wantVec("scale", x.N, &x)
 	l := o.begin(scaleKernel).vec(&x).f32(s).i64(x.N)
-	o.run(l, blocks(x.N, 4), 1, 1, o.passes(1, &x, &x))
+	o.run(l, blocks(x.N, 8), 1, 1, o.passes(1, &x, &x))
 }
 
 // MaxSources is the number of buffers that SumInto adds at most.
@@ -72,7 +72,7 @@ func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 	if len(src) < 1 || len(src) > MaxSources {
 		panic(fmt.Sprintf("cuda: sum of %d buffers, want 1 to %d", len(src), MaxSources))
 	}
-	k, each, wide := sumManyKernel, 4, true
+	k, each, words := sumManyKernel, 8, 2
 	if dst.Type == device.F64 {
 		k, each = sumMany64Kernel, 1
 	} else {
@@ -82,14 +82,14 @@ func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 	for i := range src {
 		b := &src[i]
 		wantLen("sum of buffers", dst.Type, dst.N, b)
-		wide = wide && aligned(b)
+		words = min(words, aligned(b, 0))
 		cost = o.plus(cost, b)
 	}
 	l := o.begin(k)
 	if dst.Type == device.F64 {
 		l = l.ptr(&dst)
 	} else {
-		l = l.matIf(&device.Mat{Buf: dst}, wide)
+		l = l.matUpTo(&device.Mat{Buf: dst}, words)
 	}
 	to := l.place(8 * MaxSources)
 	for i := range src {
@@ -116,14 +116,14 @@ func (o *Ops) AddRow(y device.Mat, v device.Buffer, set bool) {
 func (o *Ops) Mul(y, a, b device.Buffer) {
 	wantVec("multiply", y.N, &y, &a, &b)
 	l := o.begin(mulKernel).vec(&y).vec(&a).vec(&b).i64(y.N)
-	o.run(l, blocks(y.N, 4), 1, 1, o.passes(1, &y, &a, &b))
+	o.run(l, blocks(y.N, 8), 1, 1, o.passes(1, &y, &a, &b))
 }
 
 // AddScalar sets y = x + s; y may be x.
 func (o *Ops) AddScalar(y, x device.Buffer, s float32) {
 	wantVec("add scalar", y.N, &y, &x)
 	l := o.begin(addScalarKernel).vec(&y).vec(&x).f32(s).i64(y.N)
-	o.run(l, blocks(y.N, 4), 1, 1, o.passes(1, &y, &x))
+	o.run(l, blocks(y.N, 8), 1, 1, o.passes(1, &y, &x))
 }
 
 // Dropout sets y to what d keeps of x, scaled, plus add if that is not empty; y may
@@ -136,7 +136,7 @@ func (o *Ops) Dropout(y, x, add device.Buffer, d device.Dropout) {
 	d.Rows(y.N)
 	l := o.begin(dropoutKernel).vec(&y).vec(&x).vec(&add).i64(y.N)
 	putDrop(l.place(dropBytes), d)
-	o.run(l.then(), blocks(y.N, 4), 1, 1, o.plus(o.passes(3, &y, &x), &add))
+	o.run(l.then(), blocks(y.N, 8), 1, 1, o.plus(o.passes(3, &y, &x), &add))
 }
 
 // dropBytes are dropout.cu's Drop, which putDrop writes.
@@ -153,21 +153,21 @@ func putDrop(to unsafe.Pointer, d device.Dropout) {
 func (o *Ops) Activate(y, x device.Buffer, f device.Activation) {
 	wantVec("activation", y.N, &y, &x)
 	l := o.begin(activateKernel).vec(&y).vec(&x).i64(y.N).i32(int(f))
-	o.run(l, blocks(y.N, 4), 1, 1, o.passes(25, &y, &x))
+	o.run(l, blocks(y.N, 8), 1, 1, o.passes(25, &y, &x))
 }
 
 // ActivateGrad sets dx = dy * f'(x); dx may be dy.
 func (o *Ops) ActivateGrad(dx, x, dy device.Buffer, f device.Activation) {
 	wantVec("activation gradient", dx.N, &dx, &x, &dy)
 	l := o.begin(activateGradKernel).vec(&dx).vec(&x).vec(&dy).i64(dx.N).i32(int(f))
-	o.run(l, blocks(dx.N, 4), 1, 1, o.passes(36, &dx, &x, &dy))
+	o.run(l, blocks(dx.N, 8), 1, 1, o.passes(36, &dx, &x, &dy))
 }
 
 // SwiGLU sets y = silu(gate) * up; y may be gate or up.
 func (o *Ops) SwiGLU(y, gate, up device.Buffer) {
 	wantVec("swiglu", y.N, &y, &gate, &up)
 	l := o.begin(swigluKernel).vec(&y).vec(&gate).vec(&up).i64(y.N)
-	o.run(l, blocks(y.N, 4), 1, 1, o.passes(20, &y, &gate, &up))
+	o.run(l, blocks(y.N, 8), 1, 1, o.passes(20, &y, &gate, &up))
 }
 
 // SwiGLUGrad sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate). Each may
@@ -178,5 +178,5 @@ func (o *Ops) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
 		panic(fmt.Sprintf("cuda: both swiglu gradients of %d elements into one buffer", dy.N))
 	}
 	l := o.begin(swigluGradKernel).vec(&dgate).vec(&dup).vec(&dy).vec(&gate).vec(&up).i64(dy.N)
-	o.run(l, blocks(dy.N, 4), 1, 1, o.passes(28, &dgate, &dup, &dy, &gate, &up))
+	o.run(l, blocks(dy.N, 8), 1, 1, o.passes(28, &dgate, &dup, &dy, &gate, &up))
 }

@@ -6,19 +6,23 @@ __device__ int place(const int *start, i64 row, int T) { return (int)(row % T) -
 
 // embed sets y[i] = wte[ids[i]] + wpe[place(i)]; wpe may be null. wte has some of the size
 // rows of the vocabulary, from first on; the others count as 0. A warp has a row.
-ENTRY embed(Mat y, Mat wte, Mat wpe, const int *ids, const int *start, int rows, int cols, int some, int first, int size, int T) {
-	EACH_ROW(row, rows) {
-		i64 id = ids[row];
-		if (id < 0 || id >= size) TRAP("an id that is not in the vocabulary");
-		id -= first;
-		LANE4(c, cols) {
-			Four e = {{0, 0, 0, 0}}, p = e;
-			if (id >= 0 && id < some) e = get4(wte, id * wte.ld + c, cols - c);
-			if (wpe.p) p = get4(wpe, (i64)place(start, row, T) * wpe.ld + c, cols - c);
-			for (int j = 0; j < 4; j++) e.v[j] += p.v[j];
-			put4(y, row * y.ld + c, cols - c, e);
+PASS embed(Mat y, Mat wte, Mat wpe, const int *ids, const int *start, int rows, int cols, int some, int first, int size, int T) {
+	with_kind(wpe.p ? type_of(cols % 8 == 0, y, wte, wpe) : type_of(cols % 8 == 0, y, wte), [&](auto type) {
+		const int AS = decltype(type)::is;
+		EACH_ROW(row, rows) {
+			i64 id = ids[row];
+			if (id < 0 || id >= size) TRAP("an id that is not in the vocabulary");
+			id -= first;
+			Mat to = row_of(y, row), of = row_of(wte, id), at = row_of(wpe, wpe.p ? place(start, row, T) : 0);
+			LANE8(c, cols) {
+				Eight e = {{0, 0, 0, 0, 0, 0, 0, 0}}, p = e;
+				if (id >= 0 && id < some) e = get8<AS>(of, c, cols);
+				if (wpe.p) p = get8<AS>(at, c, cols);
+				EIGHT(j) e.v[j] += p.v[j];
+				put8<AS>(to, c, cols, e);
+			}
 		}
-	}
+	});
 }
 KERNEL(embed)
 

@@ -33,7 +33,7 @@ __device__ __forceinline__ float slope_fast(float y, float cap) {
 template <int T, bool CAP> __device__ Sum sum_row(const char *row, int cols, float cap, float *tops, double *sums) {
 	float top = -INF, part = 0;
 	for (int c = 8 * threadIdx.x - lead<T>(row); c < cols; c += 8 * LOSS_THREADS) {
-		Eight x = get8<T>(row, c, cols);
+		Eight x = part8<T>(row, c, cols);
 		float most = top;
 #pragma unroll
 		for (int j = 0; j < 8; j++) {
@@ -61,7 +61,7 @@ template <int T, bool CAP> __device__ Sum sum_row(const char *row, int cols, flo
 // zero_row replaces a row by zeros.
 template <int T> __device__ void zero_row(char *row, int cols) {
 	Eight none = {{0, 0, 0, 0, 0, 0, 0, 0}};
-	for (int c = 8 * threadIdx.x - lead<T>(row); c < cols; c += 8 * LOSS_THREADS) put8<T>(row, c, cols, none);
+	for (int c = 8 * threadIdx.x - lead<T>(row); c < cols; c += 8 * LOSS_THREADS) put_part8<T>(row, c, cols, none);
 }
 
 // grad_row replaces a row by scale*(softmax - onehot(want)); a want below 0 or from cols on is
@@ -70,14 +70,14 @@ template <int T, bool CAP> __device__ void grad_row(char *row, int cols, Sum s, 
 	float r = (float)((double)scale / s.sum);
 	int first = 8 * threadIdx.x - lead<T>(row), words = (cols - first + 8 * LOSS_THREADS - 1) / (8 * LOSS_THREADS);
 	for (int c = first + (words - 1) * 8 * LOSS_THREADS; c >= first; c -= 8 * LOSS_THREADS) {
-		Eight x = get8<T>(row, c, cols);
+		Eight x = part8<T>(row, c, cols);
 #pragma unroll
 		for (int j = 0; j < 8; j++) {
 			float y = CAP ? capped_fast(x.v[j], cap) : x.v[j], g = exp_fast(y - s.top) * r;
 			if (c + j == want) g -= scale;
 			x.v[j] = CAP ? g * slope_fast(y, cap) : g;
 		}
-		put8<T>(row, c, cols, x);
+		put_part8<T>(row, c, cols, x);
 	}
 }
 

@@ -2,36 +2,41 @@
 // (Zhang and Sennrich, arXiv 1910.07467), which takes no mean off and has no bias.
 
 // row_norm sets y = (x-mean)*rstd*w + b with rstd = 1/sqrt(variance + eps); y may be x.
-ENTRY row_norm(Mat y, float *mean, float *rstd, Mat x, Mat w, Mat b, int rows, int cols, float eps) {
+template <int T> __device__ __forceinline__ void row_norm_of(const Mat &y, float *mean, float *rstd, const Mat &x, const Mat &w, const Mat &b, int rows, int cols, float eps) {
+	float each = inverse((float)cols);
 	EACH_ROW(row, rows) {
-		i64 at = row * x.ld;
+		Mat from = row_of(x, row), to = row_of(y, row);
 		float m = 0, v = 0;
 		if (mean) {
-			LANE4(c, cols) {
-				Four f = get4(x, at + c, cols - c);
-				m += (f.v[0] + f.v[1]) + (f.v[2] + f.v[3]);
+			LANE8(c, cols) {
+				Eight f = get8<T>(from, c, cols);
+				m += ((f.v[0] + f.v[1]) + (f.v[2] + f.v[3])) + ((f.v[4] + f.v[5]) + (f.v[6] + f.v[7]));
 			}
-			m = warp_sum(m) / cols;
+			m = warp_sum(m) * each;
 		}
-		LANE4(c, cols) {
-			Four f = get4(x, at + c, cols - c);
-			for (int j = 0; j < 4; j++) {
+		LANE8(c, cols) {
+			Eight f = get8<T>(from, c, cols);
+			EIGHT(j) {
 				float d = c + j < cols ? f.v[j] - m : 0;
 				v = fmaf(d, d, v);
 			}
 		}
-		float r = 1 / sqrtf(warp_sum(v) / cols + eps);
-		LANE4(c, cols) {
-			Four f = get4(x, at + c, cols - c), g = get4(w, c, cols - c), h = {{0, 0, 0, 0}};
-			if (mean) h = get4(b, c, cols - c);
-			for (int j = 0; j < 4; j++) f.v[j] = fmaf((f.v[j] - m) * r, g.v[j], h.v[j]);
-			put4(y, row * y.ld + c, cols - c, f);
+		float r = inverse_root(fmaf(warp_sum(v), each, eps));
+		LANE8(c, cols) {
+			Eight f = get8<T>(from, c, cols), g = get8<T>(w, c, cols), h = {{0, 0, 0, 0, 0, 0, 0, 0}};
+			if (mean) h = get8<T>(b, c, cols);
+			EIGHT(j) f.v[j] = fmaf((f.v[j] - m) * r, g.v[j], h.v[j]);
+			put8<T>(to, c, cols, f);
 		}
 		if (LANE == 0) {
 			rstd[row] = r;
 			if (mean) mean[row] = m;
 		}
 	}
+}
+
+PASS row_norm(Mat y, float *mean, float *rstd, Mat x, Mat w, Mat b, int rows, int cols, float eps) {
+	with_kind(mean ? type_of(cols % 8 == 0, y, x, w, b) : type_of(cols % 8 == 0, y, x, w), [&](auto type) { row_norm_of<decltype(type)::is>(y, mean, rstd, x, w, b, rows, cols, eps); });
 }
 KERNEL(row_norm)
 
@@ -128,23 +133,25 @@ NORM_GRAD(4)
 NORM_GRAD(8)
 NORM_GRAD(16)
 
-// columns sums rows of dy down each column. A block has 128 columns and each rows;
+// columns sums rows of dy down each column. A block has 256 columns and each rows;
 // block (., i) writes row i of db (., cols), for sum_parts to add up.
 ENTRY columns(float *db, Mat dy, int rows, int cols, int each) {
-	SHARED(float, sums, WARPS * 128);
-	int c = blockIdx.x * 128 + 4 * LANE;
+	SHARED(float, sums, WARPS * THREADS);
+	int c = blockIdx.x * THREADS + 8 * LANE;
 	i64 first = (i64)blockIdx.y * each, end = first + each < rows ? first + each : rows;
-	Four b = {{0, 0, 0, 0}};
-	for (i64 row = first + WARP; row < end; row += WARPS) {
-		Four d = get4(dy, row * dy.ld + c, cols - c);
-		for (int j = 0; j < 4; j++) b.v[j] += d.v[j];
-	}
-	for (int j = 0; j < 4; j++) sums[WARP * 128 + 4 * LANE + j] = b.v[j];
+	with_kind(type_of(cols % 8 == 0, dy), [&](auto type) {
+		Eight b = {{0, 0, 0, 0, 0, 0, 0, 0}};
+		for (i64 row = first + WARP; row < end; row += WARPS) {
+			Eight d = get8<decltype(type)::is>(row_of(dy, row), c, cols);
+			EIGHT(j) b.v[j] += d.v[j];
+		}
+		EIGHT(j) sums[WARP * THREADS + 8 * LANE + j] = b.v[j];
+	});
 	__syncthreads();
-	int col = blockIdx.x * 128 + threadIdx.x;
-	if (threadIdx.x >= 128 || col >= cols) return;
+	int col = blockIdx.x * THREADS + threadIdx.x;
+	if (col >= cols) return;
 	float sum = 0;
-	for (int i = 0; i < WARPS; i++) sum += sums[i * 128 + threadIdx.x];
+	for (int i = 0; i < WARPS; i++) sum += sums[i * THREADS + threadIdx.x];
 	db[(i64)blockIdx.y * cols + col] = sum;
 }
 KERNEL(columns)

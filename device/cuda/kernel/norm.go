@@ -91,7 +91,7 @@ func (o *Ops) SumRows(db device.Buffer, dy device.Mat) {
 // parts there are depends on the matrix alone, so that every GPU has the same bits:
 // enough blocks for any, and no more than the work space has room for.
 const (
-	colsBlock = 128 // columns of a block of columns
+	colsBlock = 256 // columns of a block of columns
 
 	// WorkLen is the floats of Ops.Work: the sums of parts for each of two results.
 	WorkLen = 1 << 21

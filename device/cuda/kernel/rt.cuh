@@ -104,6 +104,7 @@ __device__ __forceinline__ void hide(unsigned &x) { asm volatile("" : "+r"(x)); 
 #define THREADS 256 // of a block, in every kernel but those of flash.cu
 #define WARPS (THREADS / 32)
 #define ENTRY extern "C" __global__ void __launch_bounds__(THREADS)
+#define PASS extern "C" __global__ void __launch_bounds__(THREADS, 4) // with 16 bytes or more on their way for each thread, four blocks keep memory busy
 #define ALL 0xffffffffu
 #define LANE ((int)threadIdx.x % 32)
 #define WARP ((int)threadIdx.x / 32)
@@ -113,11 +114,12 @@ typedef long long i64;
 typedef unsigned long long u64;
 typedef unsigned short u16;
 
-enum { F32, BF16, F16, I32, F64, I64 }; // device.DType
+enum { F32, BF16, F16, I32, F64, I64, ANY }; // device.DType; ANY is of loops that ask for it
 
 // Mat is a matrix or vector of any float type: element (i, j) is number i*ld + j.
-// wide promises that four elements from a multiple of four on lie in one aligned
-// word: their number is a multiple of four where i*ld is.
+// wide of 1 promises that four elements from a multiple of four on lie in one aligned
+// word: their number is a multiple of four where i*ld is. Wide of 2 promises that so do eight
+// from a multiple of eight on, as one word of 16 bytes or two.
 struct Mat {
 	char *p;
 	int ld;
@@ -193,6 +195,19 @@ template <class F> __device__ __forceinline__ void with_type(int type, F f) {
 		f(Type<F32>());
 }
 
+// type_of is the type that all matrices have, or ANY if they have several or their rows are
+// not whole words; with_kind is with_type for it.
+__device__ __forceinline__ int type_of(bool whole, const Mat &a) { return whole && a.wide == 2 ? a.type : ANY; }
+template <class... M> __device__ __forceinline__ int type_of(bool whole, const Mat &a, const M &...more) {
+	return type_of(whole, a) == type_of(whole, more...) ? type_of(whole, a) : ANY;
+}
+template <class F> __device__ __forceinline__ void with_kind(int type, F f) {
+	if (type == ANY)
+		f(Type<ANY>());
+	else
+		with_type(type, f);
+}
+
 struct Eight { float v[8]; };
 
 template <int T> __device__ __forceinline__ float get_as(const char *p, i64 i) { return T == F32 ? ((const float *)p)[i] : from16(((const u16 *)p)[i], T); }
@@ -209,14 +224,10 @@ template <int T> __device__ __forceinline__ void unpack2(float *to, unsigned x) 
 }
 template <int T> __device__ __forceinline__ unsigned pack2(const float *x) { return T == BF16 ? pack_bf16(x[0], x[1]) : pack_f16(x[0], x[1]); }
 
-// get8 is elements i to i+7 of those at p, of which from 0 on n exist; the rest is 0. Where
-// all exist p + i is aligned to 16 bytes.
-template <int T> __device__ __forceinline__ Eight get8(const char *p, i64 i, i64 n) {
+// load8 and store8 are of elements i to i+7 of those at p, in words of 16 bytes.
+template <int T> __device__ __forceinline__ Eight load8(const char *p, i64 i) {
 	Eight f;
-	if (i < 0 || i + 8 > n) {
-#pragma unroll
-		for (int j = 0; j < 8; j++) f.v[j] = i + j >= 0 && i + j < n ? get_as<T>(p, i + j) : 0;
-	} else if (T == F32) {
+	if (T == F32) {
 #pragma unroll
 		for (int j = 0; j < 8; j += 4) {
 			float4 x = *(const float4 *)((const float *)p + i + j);
@@ -228,14 +239,8 @@ template <int T> __device__ __forceinline__ Eight get8(const char *p, i64 i, i64
 	}
 	return f;
 }
-
-// put8 sets those of elements i to i+7 that exist.
-template <int T> __device__ __forceinline__ void put8(char *p, i64 i, i64 n, const Eight &f) {
-	if (i < 0 || i + 8 > n) {
-#pragma unroll
-		for (int j = 0; j < 8; j++)
-			if (i + j >= 0 && i + j < n) put_as<T>(p, i + j, f.v[j]);
-	} else if (T == F32) {
+template <int T> __device__ __forceinline__ void store8(char *p, i64 i, const Eight &f) {
+	if (T == F32) {
 #pragma unroll
 		for (int j = 0; j < 8; j += 4) {
 			float4 x;
@@ -249,13 +254,55 @@ template <int T> __device__ __forceinline__ void put8(char *p, i64 i, i64 n, con
 	}
 }
 
-// The work of a thread, four elements at a time from i on, and of a warp or a
+// part8 is load8 where from 0 on n elements exist, and put_part8 store8 of those; the rest is 0.
+template <int T> __device__ __forceinline__ Eight part8(const char *p, i64 i, i64 n) {
+	if (i >= 0 && i + 8 <= n) return load8<T>(p, i);
+	Eight f;
+#pragma unroll
+	for (int j = 0; j < 8; j++) f.v[j] = i + j >= 0 && i + j < n ? get_as<T>(p, i + j) : 0;
+	return f;
+}
+template <int T> __device__ __forceinline__ void put_part8(char *p, i64 i, i64 n, const Eight &f) {
+	if (i >= 0 && i + 8 <= n) {
+		store8<T>(p, i, f);
+		return;
+	}
+#pragma unroll
+	for (int j = 0; j < 8; j++)
+		if (i + j >= 0 && i + j < n) put_as<T>(p, i + j, f.v[j]);
+}
+
+// get8 and put8 are of elements i to i+7 of n; of a T that type_of gave, all of them exist.
+template <int T> __device__ __forceinline__ Eight get8(const Mat &m, i64 i, i64 n) {
+	if constexpr (T == ANY) {
+		Eight f;
+		Four a = get4(m, i, n - i), b = get4(m, i + 4, n - i - 4);
+#pragma unroll
+		for (int j = 0; j < 4; j++) f.v[j] = a.v[j], f.v[j + 4] = b.v[j];
+		return f;
+	} else
+		return load8<T>(m.p, i);
+}
+template <int T> __device__ __forceinline__ void put8(const Mat &m, i64 i, i64 n, const Eight &f) {
+	if constexpr (T == ANY) {
+		Four a, b;
+#pragma unroll
+		for (int j = 0; j < 4; j++) a.v[j] = f.v[j], b.v[j] = f.v[j + 4];
+		put4(m, i, n - i, a);
+		put4(m, i + 4, n - i - 4, b);
+	} else
+		store8<T>(m.p, i, f);
+}
+
+// The work of a thread, four or eight elements at a time from i on, and of a warp or a
 // lane.
 #define EACH4(i, n) for (i64 i = 4 * (blockIdx.x * (i64)THREADS + threadIdx.x); i < (n); i += 4 * (i64)gridDim.x * THREADS)
+#define EACH8(i, n) for (i64 i = 8 * (blockIdx.x * (i64)THREADS + threadIdx.x); i < (n); i += 8 * (i64)gridDim.x * THREADS)
 #define EACH(i, n) for (i64 i = blockIdx.x * (i64)THREADS + threadIdx.x; i < (n); i += (i64)gridDim.x * THREADS)
 #define EIGHT(j) _Pragma("unroll") for (int j = 0; j < 8; j++)
 #define EACH_ROW(row, n) for (i64 row = blockIdx.x * (i64)WARPS + WARP; row < (n); row += (i64)gridDim.x * WARPS)
 #define LANE4(c, n) for (int c = 4 * LANE; c < (n); c += 128)
+#define LANE8(c, n) _Pragma("unroll 1") for (int c = 8 * LANE; c < (n); c += 256)
 
 // Sums and maxima, of equal bits in every lane.
 __device__ float warp_sum(float x) {
