@@ -69,6 +69,7 @@ static inline unsigned emu_ballot(unsigned mask, bool yes, int line) {
 	return bits;
 }
 #define __ballot_sync(mask, yes) emu_ballot(mask, yes, __LINE__)
+static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 static inline int atomicAdd(int *p, int x) { return __atomic_fetch_add(p, x, __ATOMIC_RELAXED); }

@@ -26,48 +26,82 @@ PASS embed(Mat y, Mat wte, Mat wpe, const int *ids, const int *start, int rows, 
 }
 KERNEL(embed)
 
+// add_noted adds the rows of dy at the positions that a block has noted, in their order, to
+// eight columns from c on of the rows of dwte of the ids in whose; a warp has an id. Loads of
+// several rows are on their way at once, so that a frequent id waits for memory once for them.
+template <int T>
+__device__ __forceinline__ void add_noted(float *dwte, int ld, const Mat &dy, const int *where, const int *whose, int noted, int c, int cols, int vocab, bool fresh) {
+	const int AHEAD = T == BF16 || T == F16 ? 8 : 4;
+	for (i64 v = blockIdx.x + (i64)WARP * gridDim.x; v < vocab; v += (i64)WARPS * gridDim.x) {
+		float *to = dwte + v * ld;
+		Eight sum = {{0, 0, 0, 0, 0, 0, 0, 0}};
+		bool any = false;
+		for (int k = 0; k < noted; k += 32) {
+			unsigned bits = __ballot_sync(ALL, k + LANE < noted && whose[k + LANE] == v);
+			if (!bits) continue;
+			if (!any && !fresh)
+				EIGHT(j) sum.v[j] = c + j < cols ? to[c + j] : 0;
+			any = true;
+			while (bits && c < cols) {
+				Eight d[AHEAD];
+				int at = 0, n = 0;
+#pragma unroll
+				for (int i = 0; i < AHEAD; i++) { // behind the last one that again
+					if (bits) at = __ffs((int)bits) - 1, bits &= bits - 1, n++;
+					d[i] = get8<T>(row_of(dy, where[k + at]), c, cols);
+				}
+#pragma unroll
+				for (int i = 0; i < AHEAD; i++)
+					EIGHT(j) sum.v[j] = i < n ? sum.v[j] + d[i].v[j] : sum.v[j];
+			}
+		}
+		if (any || fresh)
+			EIGHT(j) if (c + j < cols) to[c + j] = sum.v[j];
+	}
+}
+
 // embed_grad sums the rows of dy of one id into its row of dwte (float32), in their
-// order, starting from 0 or, with add, from what is there; row 0 is that of id first. Block b has the ids that
-// are b modulo the number of blocks, so that frequent ones, which have low numbers,
-// are spread. It looks through all ids, notes where its own are, in order, and
-// when LIST is nearly full, or at the end, adds what it has noted.
-#define LIST 2048
+// order, starting from 0 or, with add, from what is there; row 0 is that of id first: the
+// CPU's order, whatever the number of blocks. Block (b, s) has the ids that are b modulo the
+// number of blocks, so that frequent ones, which have low numbers, are spread, and columns
+// 256s to 256s+255. It looks through all ids, notes where its own are, in order, and when
+// there is no room for as many as it looks at once, or at the end, adds what it has noted.
+#define LIST 3072
+#define LOOK (4 * THREADS)
 ENTRY embed_grad(float *dwte, int ld, Mat dy, const int *ids, int rows, int cols, int vocab, int first, int add) {
 	SHARED(int, where, LIST);
 	SHARED(int, whose, LIST);
 	SHARED(int, found, WARPS);
-	int noted = 0, blocks = gridDim.x, block = blockIdx.x;
+	int noted = 0, blocks = gridDim.x, block = blockIdx.x, c = 256 * blockIdx.y + 8 * LANE;
 	bool fresh = !add;
-	for (int base = 0; base < rows || fresh || noted; base += THREADS) {
-		int i = base + threadIdx.x, id = i < rows ? ids[i] - first : -1;
-		bool mine = id >= 0 && id < vocab && id % blocks == block;
-		unsigned bits = __ballot_sync(ALL, mine);
-		if (LANE == 0) found[WARP] = __popc(bits);
+	for (int base = 0; base < rows || fresh || noted; base += LOOK) {
+		int id[4], at = noted, sum = 0;
+		unsigned bits[4];
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			int i = base + 4 * threadIdx.x + j;
+			id[j] = i < rows ? ids[i] - first : -1;
+		}
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			bool mine = id[j] >= 0 && id[j] < vocab && id[j] % blocks == block;
+			bits[j] = __ballot_sync(ALL, mine);
+			if (!mine) id[j] = -1;
+			sum += __popc(bits[j]);
+			at += __popc(bits[j] & ((1u << LANE) - 1));
+		}
+		if (LANE == 0) found[WARP] = sum;
 		__syncthreads();
-		int at = noted + __popc(bits & ((1u << LANE) - 1));
 		for (int w = 0; w < WARPS; w++) {
 			if (w < WARP) at += found[w];
 			noted += found[w];
 		}
-		if (mine) where[at] = i, whose[at] = id;
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			if (id[j] >= 0) where[at] = base + 4 * threadIdx.x + j, whose[at++] = id[j];
 		__syncthreads();
-		if (base + THREADS < rows && noted + THREADS <= LIST) continue;
-		for (i64 v = block; v < vocab; v += blocks)
-			for (int c = 4 * threadIdx.x; c < cols; c += 4 * THREADS) {
-				Four sum = {{0, 0, 0, 0}};
-				bool any = false;
-				for (int k = 0; k < noted; k++) {
-					if (whose[k] != v) continue;
-					if (!any && !fresh)
-						for (int j = 0; j < 4; j++)
-							if (c + j < cols) sum.v[j] = dwte[v * ld + c + j];
-					any = true;
-					Four d = get4(dy, (i64)where[k] * dy.ld + c, cols - c);
-					for (int j = 0; j < 4; j++) sum.v[j] += d.v[j];
-				}
-				for (int j = 0; j < 4; j++)
-					if ((any || fresh) && c + j < cols) dwte[v * ld + c + j] = sum.v[j];
-			}
+		if (base + LOOK < rows && noted + LOOK <= LIST) continue;
+		with_kind(type_of(cols % 8 == 0, dy), [&](auto type) { add_noted<decltype(type)::is>(dwte, ld, dy, where, whose, noted, c, cols, vocab, fresh); });
 		noted = 0, fresh = false; // the next are noted behind a barrier
 	}
 }

@@ -55,8 +55,11 @@ func size(part device.Vocab, n int) int {
 }
 
 // embedBlocks is how many blocks share a vocabulary, each with every embedBlocks-th
-// id: enough that frequent ids are apart.
-const embedBlocks = 1536
+// id: enough that frequent ids are apart. embedCols are the columns of a block.
+const (
+	embedBlocks = 256
+	embedCols   = 256
+)
 
 // EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to, or with add adds to
 // them, the sums of the rows of dy with one id or position, in their order. Of a part of
@@ -75,7 +78,7 @@ func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device
 	if !add {
 		cost = o.over(1, &dy, &dwte)
 	}
-	o.run(l, min(dwte.Rows, embedBlocks), 1, 1, o.plus(cost, &ids))
+	o.run(l, min(dwte.Rows, embedBlocks), ceil(dy.Cols, embedCols), 1, o.plus(cost, &ids))
 	if dwpe.Rows == 0 {
 		return
 	}

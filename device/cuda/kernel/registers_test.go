@@ -105,7 +105,7 @@ func leastSharing(k *Kernel) int {
 		return map[string]int{"1": 4, "2": 4, "4": 3, "8": 2, "16": 1}[width]
 	case slices.Contains(passes, k.Name):
 		return 4
-	case k.Name == "cross_entropy_merge":
+	case k.Name == "cross_entropy_merge", k.Name == "embed_grad": // which has eight rows on their way
 		return 2
 	case strings.HasPrefix(k.Name, "cross_entropy"): // of 512 threads, which have as many warps as six others
 		return 3
