@@ -9,7 +9,8 @@
 // scripts/build-emu makes the same sources into a library for the processor.
 //
 // Bits. Kernels use operations of IEEE 754 in one order, so that a result does not
-// depend on the GPU or the number of its processors. Updates, sums of many
+// depend on the GPU or the number of its processors; activations, norms, cross-entropy and
+// attention on tensor cores also use the GPU's own 2^x, 1/x and 1/sqrt(x). Updates, sums of many
 // buffers, exact sums and the gradients of embeddings have the bits of package
 // cpu; the others add up in another order than it.
 //
