@@ -175,6 +175,14 @@ func TestUnfused(t *testing.T) {
 	fake.Again(t, "TestFused", "UNFUSED=1", "FAKECUBLAS_LACKS=1,4,164,192,256,512")
 }
 
+// TestFusedInEveryOrder splits sums otherwise, whose parts lie in the work space.
+func TestFusedInEveryOrder(t *testing.T) {
+	fake.Only(t)
+	for _, seed := range []string{"1", "2", "3"} {
+		fake.Again(t, "TestFused", "FAKECUBLAS_SEED="+seed)
+	}
+}
+
 // TestFusedIssuesNothingElse: where all is fused an operation is one task, and what was
 // planned once allocates nothing.
 func TestFusedIssuesNothingElse(t *testing.T) {

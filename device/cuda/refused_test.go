@@ -4,6 +4,10 @@ package cuda_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +76,65 @@ func TestFakesRefuseLaunches(t *testing.T) {
 	if err := s.Wait(); err != nil {
 		t.Error(err)
 	}
+}
+
+// launched launches fill, of nothing, as a kernel of so many threads.
+func launched(t *testing.T, threads, shared uint32, params []byte) error {
+	t.Helper()
+	g, m := loaded(t)
+	s, err := g.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	k := named("fill")
+	f, err := m.Function(k.Name, threads, k.Offsets(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.Commands()
+	c.Launch(f, [3]uint32{1, 1, 1}, shared, params)
+	return errors.Join(c.Run(), s.Wait())
+}
+
+// A launch has the threads that its kernel was compiled for at most, registers for them,
+// and 48 KiB of shared memory with the kernel's own.
+func TestFakesRefuseResources(t *testing.T) {
+	fake.Only(t)
+	list := filepath.Join(t.TempDir(), "kernels.txt")
+	if env("LAUNCH") == "" {
+		for uses, what := range map[string]string{"0 255 0 0 255": "threads", "40000 32 0 0 32": "shared", "0 264 0 0 264": "registers"} {
+			if err := os.WriteFile(list, []byte("fill "+uses+" 0 0\n"), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			fake.Again(t, "TestFakesRefuseResources", "LAUNCH="+what, "FAKECUDA_KERNELS="+list)
+		}
+		return
+	}
+	nothing := make([]byte, 64)
+	switch env("LAUNCH") {
+	case "threads":
+		say(t, launched(t, 257, 0, nothing), "CUDA_ERROR_INVALID_VALUE", "launch fill")
+	case "shared":
+		if err := launched(t, 256, 9000, nothing); err != nil {
+			t.Error(err)
+		}
+		say(t, launched(t, 256, 10000, nothing), "CUDA_ERROR_INVALID_VALUE", "launch fill")
+	case "registers":
+		say(t, launched(t, 256, 0, nothing), "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "launch fill")
+	}
+}
+
+// A kernel that is given an address of nobody's, as of the Go heap, ends the context.
+func TestFakesRefuseStrays(t *testing.T) {
+	fake.Only(t)
+	if env("STRAY") == "" {
+		fake.Again(t, "TestFakesRefuseStrays", "STRAY=1")
+		return
+	}
+	params, stray := make([]byte, 64), new([64]byte)
+	binary.LittleEndian.PutUint64(params, uint64(uintptr(unsafe.Pointer(stray)))|1<<46)
+	say(t, launched(t, 256, 0, params), "CUDA_ERROR_ILLEGAL_ADDRESS")
 }
 
 // Memory is given back once, and nothing is copied to where none is.

@@ -3,6 +3,7 @@
 //
 // EMU_SEED in the environment draws the order in which threads go on; without
 // it the order is fixed. Shared memory is full of NaN when a block begins.
+// EMU_ROUGH has what a GPU's units round otherwise than IEEE 754 as coarse as there.
 // With EMU_ASAN and EMU_TSAN the sanitizers are told of fibers and rendezvous;
 // then this file itself is compiled without TSan.
 #include "emu.h"
@@ -10,6 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <sys/mman.h>
+
+const bool emu_rough = getenv("EMU_ROUGH");
 
 #ifdef EMU_TSAN
 extern "C" {

@@ -114,6 +114,26 @@ static inline unsigned short to_f16(float x) {
 	return sign | (__float_as_uint(__uint_as_float(a) + 0.5f) - 0x3f000000); // 0.5 has a last place of 2^-24
 }
 
+// emu_rough, of EMU_ROUGH in the environment, has sums of tensor cores and 2^x as coarse as a
+// GPU's may be.
+extern const bool emu_rough;
+
+// emu_aligned is what tensor cores add up (Fasi et al., Numerical behavior of NVIDIA tensor
+// cores, 2021): products and the old sum are shifted to the exponent of the largest and cut off
+// there, at the last place of a float32, and the sum is cut off, too.
+static inline float emu_aligned(const float *u, const float *v, float old) {
+	double term[17] = {old}, sum = 0;
+	int most = -149, e;
+	for (int k = 0; k < 16; k++) term[k + 1] = (double)u[k] * v[k];
+	for (double x : term) {
+		if (!(fabs(x) < INFINITY)) most = 1 << 20;
+		else if (x) frexp(x, &e), most = most > e ? most : e;
+	}
+	for (double x : term) sum += most == 1 << 20 ? x : ldexp(trunc(ldexp(x, 24 - most)), most - 24);
+	float y = (float)sum;
+	return fabs(y) > fabs(sum) && fabs(y) < INFINITY ? nextafterf(y, 0) : y;
+}
+
 // Tensor cores: fragments as PTX's m16n8k16 has them, products added one after the
 // other, which a GPU does otherwise.
 template <float (*wide)(unsigned short)> static void emu_products(EmuSlot *s) {
@@ -129,9 +149,9 @@ template <float (*wide)(unsigned short)> static void emu_products(EmuSlot *s) {
 	for (int l = 0; l < 32; l++)
 		for (int i = 0; i < 4; i++) {
 			const float *u = a[l / 4 + i / 2 * 8], *v = b[l % 4 * 2 + i % 2];
-			float sum = 0;
+			float sum = 0, old = __uint_as_float(s[l].w[6 + i]);
 			for (int k = 0; k < 16; k++) sum += u[k] * v[k];
-			s[l].w[6 + i] = __float_as_uint(__uint_as_float(s[l].w[6 + i]) + sum);
+			s[l].w[6 + i] = __float_as_uint(emu_rough ? emu_aligned(u, v, old) : old + sum);
 		}
 }
 template <float (*wide)(unsigned short)> static inline void emu_mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, int line) {
@@ -151,6 +171,8 @@ static inline unsigned pack_bf16(float lo, float hi) { return to_bf16(lo) | (uns
 static inline unsigned pack_f16(float lo, float hi) { return to_f16(lo) | (unsigned)to_f16(hi) << 16; }
 static inline float exp2_fast(float x) {
 	float y = exp2f(x);
+	if (emu_rough && y >= 0x1p-100f && y < 0x1p100f && x != floorf(x)) // up to two last places away
+		y = __uint_as_float(__float_as_uint(y) + __float_as_uint(x) * 0x9e3779b1 % 5 - 2);
 	return y < 0x1p-126f ? 0 : y;
 }
 static inline float inverse(float x) { return 1 / x; }

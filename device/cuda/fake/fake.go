@@ -106,6 +106,7 @@ func Environment() ([]string, error) {
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
 	return []string{inside + "=1", "ZEROTH_CUDA_PATH=" + at("libcuda.so.1"), "ZEROTH_CUBLAS_PATH=" + at("libcublas.so.12"), "ZEROTH_NCCL_PATH=" + at("libnccl.so.2"), "ZEROTH_EMU_KERNELS=" + at("libemukernels.so"),
+		"FAKECUDA_KERNELS=" + filepath.Join(here(), "..", "kernel", "kernels.txt"),
 		"LD_LIBRARY_PATH=" + dir + ":" + os.Getenv("LD_LIBRARY_PATH")}, nil // NVML has no other way to be told
 }
 

@@ -11,7 +11,13 @@
 //   FAKECUDA_MEMORY=BYTES     of each, 4 GiB if it is not set
 //   FAKECUDA_CAPABILITY=NN    90 if it is not set
 //   FAKECUDA_BROKEN=HOW:NAME  the kernel NAME does nothing ("idle"), never ends
-//                             ("hangs") or ends the context ("faults")
+//                             ("hangs") or ends the context ("faults"); with
+//                             wrong:NAME:WORD:N its Nth launch gets the 32-bit word
+//                             WORD of its first operand wrong
+//   FAKECUDA_DRIVER=NNNNN     the newest CUDA it serves, 12040 (12.4) if it is not set: it
+//                             loads no newer PTX
+//   FAKECUDA_KERNELS=FILE     kernel/kernels.txt: registers and shared memory of kernels
+//   FAKECUDA_STREAMS=FILE     receives a line for each stream: its priority
 //   FAKECUDA_NO_PEERS=1       GPUs cannot address each other's memory
 //   FAKECUDA_DROP_WAIT=N      the Nth cuStreamWaitEvent of the process does
 //                             nothing: a mutation, which tests should notice
@@ -46,9 +52,9 @@ typedef unsigned long long Address;
 typedef std::unique_lock<std::mutex> Lock;
 
 enum {
-	INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_PTX = 218,
+	INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NO_BINARY = 209, INVALID_PTX = 218, UNSUPPORTED_PTX = 222,
 	INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, PEER_ALREADY = 704, PEER_NOT_ENABLED = 705,
-	LAUNCH_FAILED = 719, PEER_UNSUPPORTED = 217,
+	OUT_OF_RESOURCES = 701, LAUNCH_FAILED = 719, PEER_UNSUPPORTED = 217,
 };
 
 struct Context { int device, retained = 0; std::vector<bool> peers; };
@@ -57,14 +63,16 @@ struct Op { std::function<int()> work; Event *wait = nullptr, *mark = nullptr; u
 struct Stream { Context *ctx; unsigned rank; std::deque<Op> q; bool busy = false, dead = false; };
 struct Block { size_t size; int device; bool live; };
 struct Module { Context *ctx; std::string ptx; };
-struct Function { Context *ctx; std::string name; std::vector<int> params; unsigned shared = 48 << 10; };
+struct Kernel { unsigned shared = 0; int registers[2] = {32, 32}; }; // of its own, bytes; for sm_80 and sm_90
+struct Function { Context *ctx; std::string name; std::vector<int> params; unsigned most = 1024; Kernel uses; unsigned dynamic = 48 << 10; };
 
 // What the process has. It is never destroyed, for threads use it to the end.
 static struct State {
 	std::mutex mu;
 	std::condition_variable changed;
 	bool started = false, lazy = true, nothing = false, peers = true;
-	int delay = 0, sticky = 0, capability = 90;
+	int delay = 0, sticky = 0, capability = 90, driver = 12040;
+	std::map<std::string, Kernel> kernels;
 	size_t total = 4ull << 30;
 	std::vector<Context *> contexts;
 	std::vector<size_t> used;
@@ -172,16 +180,31 @@ static int push(Stream *s, Op o, const char *who) {
 	return 0;
 }
 
-API cuStreamCreate(Stream **s, unsigned flags) {
+enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
+
+API cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+	NEED_CONTEXT;
+	return *least = LEAST_PRIORITY, *greatest = GREATEST_PRIORITY, 0;
+}
+
+// Priorities are noted; any order of streams may come, whatever they are.
+API cuStreamCreateWithPriority(Stream **s, unsigned flags, int priority) {
 	NEED_CONTEXT;
 	if (flags != 1)
 		return complain(INVALID_VALUE, "a stream that waits for the default one", __func__);
+	if (const char *path = getenv("FAKECUDA_STREAMS"))
+		if (FILE *f = *path ? fopen(path, "a") : nullptr) {
+			fprintf(f, "priority %d\n", std::max<int>(GREATEST_PRIORITY, std::min<int>(LEAST_PRIORITY, priority)));
+			fclose(f);
+		}
 	Lock l(g.mu);
 	g.streams.push_back(*s = new Stream{current, (unsigned)g.rng()});
 	if (!g.lazy)
 		std::thread(serve, *s).detach();
 	return 0;
 }
+
+API cuStreamCreate(Stream **s, unsigned flags) { return cuStreamCreateWithPriority(s, flags, LEAST_PRIORITY); }
 
 static int waited(int code) { return current = nullptr, code; }
 
@@ -319,15 +342,19 @@ static bool is_pinned(const void *p, size_t n) {
 	return b && b->second.live && (Address)p + n <= b->first + b->second.size;
 }
 
-static size_t pages(size_t n) { return (n + 4095) & ~4095ull; }
+enum { PAGE = 4096, ALIGN = 256 };
 
-// take maps memory that ends at a page's end, so that what goes past it by far is
-// caught, and begins at a multiple of 256 bytes.
-static char *take(size_t n) {
-	char *p = (char *)mmap(nullptr, pages(n) + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+static size_t pages(size_t n) { return (n + PAGE - 1) & ~(size_t)(PAGE - 1); }
+
+// take maps memory that begins at a multiple of align bytes and ends less than that before a
+// page that nobody may touch; behind one it begins, too. So strays are caught in all modes.
+static char *take(size_t n, size_t align) {
+	char *p = (char *)mmap(nullptr, pages(n) + 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return nullptr;
-	mprotect(p + pages(n), 4096, PROT_NONE);
+	mprotect(p, PAGE, PROT_NONE);
+	mprotect(p + PAGE + pages(n), PAGE, PROT_NONE);
+	p += PAGE + (pages(n) - n) / align * align;
 	memset(p, 0xff, n); // NaN in every float type
 	return p;
 }
@@ -339,7 +366,7 @@ API cuMemAlloc_v2(Address *p, size_t n) {
 	Lock l(g.mu);
 	if (g.used[current->device] + n > g.total)
 		return OUT_OF_MEMORY;
-	char *m = take(n);
+	char *m = take(n, ALIGN);
 	if (!m)
 		return OUT_OF_MEMORY;
 	g.device[*p = (Address)m] = {n, current->device, true};
@@ -356,8 +383,9 @@ static int give_back(std::map<Address, Block> &blocks, Address p, const char *wh
 	if (&blocks == &g.device)
 		g.used[i->second.device] -= i->second.size;
 	i->second.live = false;
-	madvise((void *)p, pages(i->second.size), MADV_DONTNEED); // its address stays taken, so that using it is noticed; its pages do not
-	mprotect((void *)p, pages(i->second.size), PROT_NONE);
+	void *first = (void *)(p & ~(Address)(PAGE - 1));
+	madvise(first, pages(i->second.size), MADV_DONTNEED); // its address stays taken, so that using it is noticed; its pages do not
+	mprotect(first, pages(i->second.size), PROT_NONE);
 	return 0;
 }
 
@@ -371,7 +399,7 @@ API cuMemFree_v2(Address p) {
 API cuMemHostAlloc(void **p, size_t n, unsigned) {
 	NEED_CONTEXT;
 	Lock l(g.mu);
-	char *m = take(n);
+	char *m = take(n, PAGE);
 	if (!m)
 		return OUT_OF_MEMORY;
 	g.pinned[(Address)(*p = m)] = {n, -1, true};
@@ -438,6 +466,26 @@ static int note(const char *what, const Module &m) {
 	return 0;
 }
 
+// newest is the PTX version, as 84 of 8.4, of a CUDA version.
+static int newest(int cuda) {
+	static const int all[][2] = {{13000, 90}, {12090, 88}, {12080, 87}, {12070, 86}, {12050, 85}, {12040, 84}, {12030, 83}, {12020, 82}, {12010, 81}, {12000, 80}, {11080, 78}, {11000, 70}};
+	for (auto &x : all)
+		if (cuda >= x[0])
+			return x[1];
+	return 65;
+}
+
+// refuses is what a driver says of PTX by its first lines.
+static int refuses(const std::string &ptx) {
+	int major, minor, target;
+	size_t version = ptx.find(".version "), to = ptx.find(".target sm_");
+	if (version == std::string::npos || to == std::string::npos || sscanf(&ptx[version], ".version %d.%d", &major, &minor) != 2 || sscanf(&ptx[to], ".target sm_%d", &target) != 1)
+		return INVALID_PTX;
+	if (10 * major + minor > newest(g.driver))
+		return UNSUPPORTED_PTX;
+	return target > g.capability ? NO_BINARY : 0;
+}
+
 API cuModuleLoadDataEx(Module **m, const void *image, unsigned n, int *options, void **values) {
 	NEED_CONTEXT;
 	for (unsigned i = 0; i < n; i++)
@@ -445,7 +493,9 @@ API cuModuleLoadDataEx(Module **m, const void *image, unsigned n, int *options, 
 			strcpy((char *)values[i], "fakecuda: nothing is compiled");
 	std::string ptx = (const char *)image;
 	const char *bad = getenv("FAKECUDA_BAD_KERNEL");
-	if (ptx.find(".version") == std::string::npos || (bad && *bad && ptx.find(".entry " + std::string(bad) + "(") != std::string::npos))
+	if (int r = refuses(ptx))
+		return r;
+	if ((bad && *bad && ptx.find(".entry " + std::string(bad) + "(") != std::string::npos))
 		return INVALID_PTX;
 	*m = new Module{current, ptx};
 	return note("load", **m);
@@ -492,36 +542,68 @@ API cuModuleGetFunction(Function **f, Module *m, const char *name) {
 	}
 	if (i != n)
 		return complain(INVALID_PTX, "it has other parameters than the emulated kernel", name);
+	size_t most = m->ptx.find(".maxntid ", end), body = m->ptx.find('{', end);
+	if (most < body)
+		fn->most = atoi(m->ptx.c_str() + most + 9);
+	auto known = g.kernels.find(name);
+	if (known != g.kernels.end())
+		fn->uses = known->second;
 	*f = fn.release();
 	return 0;
 }
 
-API cuFuncGetAttribute(int *v, int a, Function *) {
+// registers are those of a thread, of the kinds of GPU that kernels.txt has.
+static int registers(const Function *f) { return f->uses.registers[g.capability >= 90]; }
+
+// most_shared is the bytes of shared memory that a block may have at most, if that was
+// announced.
+static int most_shared() {
+	switch (g.capability) {
+	case 80: case 87: return 163 << 10;
+	case 86: case 89: case 120: case 121: return 99 << 10;
+	}
+	return 227 << 10;
+}
+
+API cuFuncGetAttribute(int *v, int a, Function *f) {
 	NEED_CONTEXT;
-	return *v = a == 4 ? 32 : 0, 0; // registers
+	switch (a) {
+	case 0: *v = f->most; break;
+	case 1: *v = f->uses.shared; break;
+	case 3: *v = 0; break; // local memory
+	case 4: *v = registers(f); break;
+	case 8: *v = f->dynamic; break;
+	default: return INVALID_VALUE;
+	}
+	return 0;
 }
 
 API cuFuncSetAttribute(Function *f, int a, int v) {
 	NEED_CONTEXT;
-	if (a != 8 || v > 227 << 10)
+	if (a != 8 || v < 0 || v + (int)f->uses.shared > most_shared())
 		return INVALID_VALUE;
-	f->shared = v;
+	f->dynamic = v;
 	return 0;
 }
 
-
-// freed says whether a parameter is an address of memory that was given back, or
-// begins with one, as a matrix does. Longer ones are lists of numbers.
-static bool freed(const std::string &param) {
-	if (param.size() != 8 && param.size() != 16)
+// stray says whether an address is of no memory that is in use: neither this context's GPU's,
+// nor one's that it reaches, nor pinned. Kernels are given 0 for what they leave alone; what
+// is outside of where memory lies is a number.
+static bool stray(Address p, const Context *ctx) {
+	if (p < 1ull << 40 || p >= 1ull << 47)
 		return false;
 	Lock l(g.mu);
-	Address p;
-	memcpy(&p, &param[0], 8);
+	if (auto b = holding(g.pinned, p))
+		return !b->second.live;
 	auto b = holding(g.device, p);
-	if (!b)
-		b = holding(g.pinned, p);
-	return b && !b->second.live;
+	return !b || !b->second.live || (b->second.device != ctx->device && !ctx->peers[b->second.device]);
+}
+
+// strays says whether a parameter has such an address: it is one, or begins with one, as
+// matrices and lists of addresses do. What is dropped begins with its seed.
+static bool strays(const std::string &param, const Context *ctx) {
+	Address p;
+	return param.size() >= 8 && param.size() != 32 && (memcpy(&p, &param[0], 8), stray(p, ctx));
 }
 
 // broken is whether FAKECUDA_BROKEN is "HOW:NAME" of this kernel.
@@ -530,7 +612,20 @@ static bool broken(const char *how, const std::string &name) {
 	return which && std::string(how) + ":" + name == which;
 }
 
-static int run(const std::string &name, emu_dim3 grid, emu_dim3 block, unsigned shared, std::vector<std::string> params) {
+// spoil is FAKECUDA_BROKEN=wrong:NAME:WORD:N.
+static void spoil(const std::string &name, const void *first) {
+	static std::atomic<long> launches;
+	const char *which = getenv("FAKECUDA_BROKEN");
+	char of[64];
+	long word, n;
+	if (!which || sscanf(which, "wrong:%63[^:]:%ld:%ld", of, &word, &n) != 3 || name != of || ++launches != n)
+		return;
+	uint32_t *p;
+	memcpy(&p, first, sizeof p);
+	p[word] ^= 0x40000000; // of an exponent
+}
+
+static int run(const Context *ctx, const std::string &name, emu_dim3 grid, emu_dim3 block, unsigned shared, std::vector<std::string> params) {
 	if (broken("hangs", name))
 		for (;;)
 			sleep(1);
@@ -540,11 +635,12 @@ static int run(const std::string &name, emu_dim3 grid, emu_dim3 block, unsigned 
 		return 0;
 	std::vector<void *> at;
 	for (std::string &p : params) {
-		if (freed(p))
-			return complain(ILLEGAL_ADDRESS, "memory that is free", name.c_str());
+		if (strays(p, ctx))
+			return complain(ILLEGAL_ADDRESS, "memory that is free, or nobody's", name.c_str());
 		at.push_back(&p[0]);
 	}
 	const char *e = g.emu_launch(name.c_str(), grid, block, shared, at.data());
+	spoil(name, at.empty() ? nullptr : at[0]);
 	return e ? complain(LAUNCH_FAILED, e, name.c_str()) : 0;
 }
 
@@ -556,13 +652,19 @@ API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 		return complain(INVALID_HANDLE, "the kernel is another context's", f->name.c_str());
 	if (!gx || !gy || !gz || gx > 0x7fffffff || gy > 65535 || gz > 65535 || !bx || !by || !bz || bz > 64 || (unsigned long)bx * by * bz > 1024)
 		return complain(INVALID_VALUE, "such a grid cannot be", f->name.c_str());
-	if (shared > f->shared)
-		return complain(INVALID_VALUE, "more shared memory than its attribute allows", f->name.c_str());
+	unsigned threads = bx * by * bz;
+	if (threads > f->most)
+		return complain(INVALID_VALUE, "more threads than its .maxntid", f->name.c_str());
+	if (shared > f->dynamic || (f->dynamic <= 48 << 10 && shared + f->uses.shared > 48 << 10))
+		return complain(INVALID_VALUE, "more shared memory, with its own, than its attribute allows", f->name.c_str());
+	if (((threads + 31) / 32) * 32 * ((registers(f) + 7) / 8 * 8) > 64 << 10)
+		return complain(OUT_OF_RESOURCES, "more registers than a multiprocessor has", f->name.c_str());
 	std::vector<std::string> copies;
 	for (size_t i = 0; i < f->params.size(); i++)
 		copies.emplace_back((char *)params[i], f->params[i]);
 	std::string name = f->name;
-	return push(s, {[=] { return run(name, {gx, gy, gz}, {bx, by, bz}, shared, copies); }}, __func__);
+	Context *ctx = current;
+	return push(s, {[=] { return run(ctx, name, {gx, gy, gz}, {bx, by, bz}, shared, copies); }}, __func__);
 }
 
 // The driver and its devices.
@@ -575,6 +677,21 @@ static void open_kernels(const char *path) {
 	}
 	g.emu_params = (decltype(g.emu_params))dlsym(lib, "emu_params");
 	g.emu_launch = (decltype(g.emu_launch))dlsym(lib, "emu_launch");
+}
+
+// read_kernels reads the lines of kernels.txt: a name, bytes of shared memory, and for sm_80
+// and sm_90 registers, stack and what is spilled.
+static void read_kernels(const char *path) {
+	FILE *f = path && *path ? fopen(path, "r") : nullptr;
+	if (!f)
+		return;
+	char line[512], name[128];
+	Kernel k;
+	int skip;
+	while (fgets(line, sizeof line, f))
+		if (sscanf(line, "%127s %u %d %d %d %d", name, &k.shared, &k.registers[0], &skip, &skip, &k.registers[1]) == 6)
+			g.kernels[name] = k;
+	fclose(f);
 }
 
 static long number(const char *name, long otherwise) {
@@ -598,6 +715,8 @@ API cuInit(unsigned) {
 	int n = number("FAKECUDA_DEVICES", 1);
 	g.total = number("FAKECUDA_MEMORY", g.total);
 	g.capability = number("FAKECUDA_CAPABILITY", 90);
+	g.driver = number("FAKECUDA_DRIVER", g.driver);
+	read_kernels(getenv("FAKECUDA_KERNELS"));
 	g.peers = !number("FAKECUDA_NO_PEERS", 0);
 	g.drop = number("FAKECUDA_DROP_WAIT", 0);
 	g.used.assign(n, 0);
@@ -610,7 +729,7 @@ API cuInit(unsigned) {
 
 static bool known(int d) { return d >= 0 && d < (int)g.contexts.size(); }
 
-API cuDriverGetVersion(int *v) { return *v = 12040, 0; }
+API cuDriverGetVersion(int *v) { return *v = number("FAKECUDA_DRIVER", g.driver), 0; }
 API cuDeviceGetCount(int *n) { return *n = g.contexts.size(), 0; }
 API cuDeviceGet(int *d, int i) { return *d = i, known(i) ? 0 : (int)INVALID_DEVICE; }
 
@@ -628,7 +747,7 @@ API cuDeviceGetAttribute(int *v, int a, int d) {
 	case 16: *v = 4; break;          // multiprocessors
 	case 33: *v = d; break;          // PCI bus
 	case 34: case 50: *v = 0; break; // PCI device and domain
-	case 97: *v = 227 << 10; break;  // shared memory a block may ask for
+	case 97: *v = most_shared(); break; // shared memory a block may ask for
 	default: return complain(INVALID_VALUE, "an attribute that is not emulated", __func__);
 	}
 	return known(d) ? 0 : (int)INVALID_DEVICE;
@@ -690,7 +809,10 @@ static const struct { int code; const char *name, *text; } errors[] = {
 	{INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
 	{INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
 	{PEER_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
+	{NO_BINARY, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
 	{INVALID_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+	{UNSUPPORTED_PTX, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain."},
+	{OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
 	{INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
 	{NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
 	{NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
