@@ -340,6 +340,21 @@ func TestGPUMemoryIsMeasured(t *testing.T) {
 	}
 }
 
+// TestGPUPriorities counts streams: a rank's collectives, and with a pipeline its links, go
+// before its other work.
+func TestGPUPriorities(t *testing.T) {
+	fake.Only(t)
+	for set, want := range map[string]int{"parallel.ranks=2": 2, "parallel.pipeline=2": 2 * (1 + len(setup.LinkQueues))} {
+		file := filepath.Join(t.TempDir(), "streams")
+		t.Setenv("FAKECUDA_STREAMS", file)
+		onGPU(t, set, "parallel.ranks=2", "train.steps=1", "train.accumulate=2")
+		raw, err := os.ReadFile(file)
+		if got := strings.Count(string(raw), "priority -5\n"); err != nil || got != want {
+			t.Errorf("%s: %d streams of the highest priority, want %d (%v)\n%s", set, got, want, err, raw)
+		}
+	}
+}
+
 // zeroth bench measures copies, launches, products and kernels of a GPU, and a plan
 // can be simulated on what it says of the machine.
 func TestGPUBench(t *testing.T) {

@@ -52,7 +52,7 @@ func newTimed(t *testing.T, h *sim.Hardware) *timed {
 			r.functions = append(r.functions, f)
 		}
 	}
-	r.s, err = r.g.NewStream()
+	r.s, err = r.g.NewStream(false)
 	r.must(err)
 	r.put = r.s.Commands()
 	r.from, err = r.g.NewEvent(true)

@@ -68,7 +68,7 @@ func alone(b *testing.B) func() {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := g.NewStream()
+	s, err := g.NewStream(false)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func newApart(t *testing.T) *apart {
 	a := &apart{t: t}
 	a.g, a.m = loaded(t)
 	var err error
-	a.s, err = a.g.NewStream()
+	a.s, err = a.g.NewStream(false)
 	a.must("new stream", err)
 	return a
 }
@@ -95,7 +95,7 @@ func TestCallsMakeTheContextCurrent(t *testing.T) {
 	a.do("free", func() error { return g.Free(dev) })
 	a.do("free host", func() error { return g.FreeHost(pinned) })
 	var other driver.Stream
-	a.do("new stream", func() (err error) { other, err = g.NewStream(); return err })
+	a.do("new stream", func() (err error) { other, err = g.NewStream(false); return err })
 	a.unreached(other)
 	a.do("wait", other.Wait)
 	a.do("close stream", other.Close)

@@ -51,7 +51,7 @@ func Open(ordinal int) (*Device, error) {
 		return nil, err
 	}
 	d := &Device{gpu: gpu, held: map[unsafe.Pointer]held{}}
-	if d.clear, err = gpu.NewStream(); err != nil {
+	if d.clear, err = gpu.NewStream(false); err != nil {
 		gpu.close()
 		return nil, err
 	}

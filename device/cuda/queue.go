@@ -45,7 +45,13 @@ type Queue struct {
 
 // NewQueue opens a stream; Close ends it. Where it cannot be had, that is the error
 // of all work on it.
-func (d *Device) NewQueue(name string) *Queue {
+func (d *Device) NewQueue(name string) *Queue { return d.newQueue(name, false) }
+
+// NewUrgentQueue is NewQueue of a stream whose work goes before that of others: collectives,
+// which other ranks wait for, beside products that fill the GPU.
+func (d *Device) NewUrgentQueue(name string) *Queue { return d.newQueue(name, true) }
+
+func (d *Device) newQueue(name string, urgent bool) *Queue {
 	q := &Queue{dev: d, name: name}
 	q.Ops = kernel.Ops{To: q, Work: d.parts}
 	var errs []error
@@ -55,7 +61,7 @@ func (d *Device) NewQueue(name string) *Queue {
 		errs = append(errs, err)
 	}
 	var err error
-	q.stream, err = d.gpu.NewStream()
+	q.stream, err = d.gpu.NewStream(urgent)
 	q.put = q.stream.Commands()
 	q.fail(errors.Join(append(errs, err)...))
 	return q

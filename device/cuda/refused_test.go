@@ -45,7 +45,7 @@ func TestFakesRefuse(t *testing.T) {
 func TestFakesRefuseLaunches(t *testing.T) {
 	fake.Only(t)
 	g, m := loaded(t)
-	s, err := g.NewStream()
+	s, err := g.NewStream(false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestFakesRefuseLaunches(t *testing.T) {
 func launched(t *testing.T, threads, shared uint32, params []byte) error {
 	t.Helper()
 	g, m := loaded(t)
-	s, err := g.NewStream()
+	s, err := g.NewStream(false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,11 +137,24 @@ func TestFakesRefuseStrays(t *testing.T) {
 	say(t, launched(t, 256, 0, params), "CUDA_ERROR_ILLEGAL_ADDRESS")
 }
 
+// TestUrgentQueues has the streams of collectives the highest priority, and others the least.
+func TestUrgentQueues(t *testing.T) {
+	fake.Only(t)
+	b, file := open(t), filepath.Join(t.TempDir(), "streams")
+	t.Setenv("FAKECUDA_STREAMS", file)
+	b.dev.NewUrgentQueue("comm").Close()
+	b.dev.NewQueue("compute").Close()
+	raw, err := os.ReadFile(file)
+	if want := "priority -5\npriority 0\n"; err != nil || string(raw) != want {
+		t.Errorf("streams have %q, %v; want %q", raw, err, want)
+	}
+}
+
 // Memory is given back once, and nothing is copied to where none is.
 func TestFakesRefuseMemory(t *testing.T) {
 	fake.Only(t)
 	g, _ := loaded(t)
-	s, err := g.NewStream()
+	s, err := g.NewStream(false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +183,7 @@ func TestFakesCopyLate(t *testing.T) {
 		return
 	}
 	g, _ := loaded(t)
-	s, err := g.NewStream()
+	s, err := g.NewStream(false)
 	if err != nil {
 		t.Fatal(err)
 	}

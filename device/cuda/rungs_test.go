@@ -54,7 +54,7 @@ func TestOpens(t *testing.T) {
 	})
 	step("a context", func() (said string, err error) { g, err = driver.Open(0); return "", err })
 	defer g.Close()
-	step("a stream", func() (said string, err error) { s, err = g.NewStream(); return "", err })
+	step("a stream", func() (said string, err error) { s, err = g.NewStream(false); return "", err })
 	step("free memory", func() (string, error) {
 		free, total, err := g.Memory()
 		return fmt.Sprintf("%d of %d MiB", free>>20, total>>20), err

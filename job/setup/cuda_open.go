@@ -87,6 +87,9 @@ func (g gpu) NewQueue(name string) Queue {
 	if slices.Contains(HostQueues[:], name) || g.staged && name == Queues[1] {
 		return g.Device.NewTransfer(name)
 	}
+	if name == Queues[1] || slices.Contains(LinkQueues[:], name) { // others wait for what it sends
+		return g.Device.NewUrgentQueue(name)
+	}
 	return g.Device.NewQueue(name)
 }
 

@@ -260,10 +260,12 @@ type Stream struct {
 	h   C.uintptr_t
 }
 
-// NewStream is a stream that does not wait for others.
-func (g *GPU) NewStream() (s Stream, err error) {
+// NewStream is a stream that does not wait for others. If it is urgent its work goes first
+// wherever that of others could go on, too: of blocks that wait for a multiprocessor, not of
+// those that run.
+func (g *GPU) NewStream(urgent bool) (s Stream, err error) {
 	s.gpu = g
-	return s, failed(C.z_stream(g.ctx, &s.h), "make a stream on %v", g)
+	return s, failed(C.z_stream(g.ctx, &s.h, C.int(flag(urgent))), "make a stream on %v", g)
 }
 
 // Wait returns when all work put into the stream is done.

@@ -92,9 +92,12 @@ HIDDEN int z_peer(uintptr_t ctx, uintptr_t peer) {
 	return r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? 0 : r;
 }
 
-HIDDEN int z_stream(uintptr_t ctx, uintptr_t *stream) {
+// If first, its kernels go before those of other streams wherever both could go on.
+HIDDEN int z_stream(uintptr_t ctx, uintptr_t *stream, int first) {
+	int least = 0, greatest = 0;
 	ENTER(ctx);
-	return cuStreamCreate((CUstream *)stream, CU_STREAM_NON_BLOCKING);
+	int r = first ? cuCtxGetStreamPriorityRange(&least, &greatest) : 0;
+	return r ? r : cuStreamCreateWithPriority((CUstream *)stream, CU_STREAM_NON_BLOCKING, first ? greatest : least);
 }
 
 HIDDEN int z_stream_wait(uintptr_t ctx, uintptr_t stream) {

@@ -34,7 +34,7 @@ int z_host_free(uintptr_t ctx, uintptr_t p);
 int z_memory(uintptr_t ctx, size_t *free, size_t *total);
 int z_peer(uintptr_t ctx, uintptr_t peer);
 
-int z_stream(uintptr_t ctx, uintptr_t *stream);
+int z_stream(uintptr_t ctx, uintptr_t *stream, int first);
 int z_stream_wait(uintptr_t ctx, uintptr_t stream);
 int z_stream_end(uintptr_t ctx, uintptr_t stream);
 int z_event(uintptr_t ctx, uintptr_t *event, int timed);

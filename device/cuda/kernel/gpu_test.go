@@ -56,7 +56,7 @@ func (l *loader) machine(t testing.TB) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := l.g.NewStream()
+	s, err := l.g.NewStream(false)
 	if err != nil {
 		t.Fatal(err)
 	}
