@@ -125,7 +125,7 @@ func (a *apart) unreached(s driver.Stream) {
 // products are cuBLAS's, in a buffer of 4096 bytes.
 func (a *apart) products(mem unsafe.Pointer) {
 	var b *driver.BLAS
-	a.do("new handle", func() (err error) { b, err = driver.NewBLAS(a.s, mem, 1024); return err })
+	a.do("new handle", func() (err error) { b, err = driver.NewBLAS(a.s, mem, 1024, nil); return err })
 	at := func(i int) unsafe.Pointer { return unsafe.Add(mem, 1024*i) }
 	g := driver.Gemm{M: 8, N: 8, K: 8, LdA: 8, LdB: 8, LdC: 8, LdD: 8, Epilogue: driver.Bias, Align: 16}
 	c := a.s.Commands()

@@ -20,6 +20,7 @@ type Device struct {
 	work    []device.Buffer  // of products, each of a queue
 	parts   device.Buffer    // float32: partial sums of columns, of one queue at a time
 	peers   []*shared        // GPUs whose memory it addresses
+	table   driver.Table     // algorithms of products that were chosen
 	product []*Queue         // the queues that compute products, which have the work space
 
 	mu     sync.Mutex

@@ -65,7 +65,14 @@ func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 		q.AddRow(c, bias, !add)
 		g.Add = true
 	}
-	if g.M == 0 || g.N == 0 || !q.canMultiply() || !q.begin(op) {
+	if g.M == 0 || g.N == 0 || !q.canMultiply() {
+		return
+	}
+	if q.chosen(&g, &c, &a, &b) {
+		q.fused(op, driver.Plain, &g, &c, &a, &b, &c, device.Buffer{}, &device.Mat{})
+		return
+	}
+	if !q.begin(op) {
 		return
 	}
 	q.blas.Product(q.commands(), &g, b.Buf.Ptr, a.Buf.Ptr, c.Buf.Ptr)
@@ -126,6 +133,14 @@ func (q *Queue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
 	}
 }
 
+// chosen says whether the device's table has an algorithm for c = a·b, which is then
+// cuBLASLt's. That takes no product of a matrix with itself.
+func (q *Queue) chosen(g *driver.Gemm, c, a, b *device.Mat) bool {
+	g.Epilogue, g.LdC = driver.Plain, int32(c.Ld)
+	g.Align = alignment(uintptr(a.Buf.Ptr) | uintptr(b.Buf.Ptr) | uintptr(c.Buf.Ptr))
+	return a.Buf.Ptr != b.Buf.Ptr && q.blas.Chosen(g)
+}
+
 // fused has cuBLASLt put d = a·b, or a·b + c, with an epilogue into the stream. It is false
 // where that has no algorithm, which Unfused tells.
 func (q *Queue) fused(op string, e driver.Epilogue, g *driver.Gemm, d, a, b, c *device.Mat, vector device.Buffer, beside *device.Mat) bool {
@@ -152,17 +167,30 @@ func (d *Device) Unfused() (all []string) {
 	return all
 }
 
-// Algorithms are cuBLASLt's plans for the products that were issued so far: see
-// driver.BLAS.
-func (d *Device) Algorithms() map[driver.Gemm]string {
-	all := map[driver.Gemm]string{}
+// Choices are how the products that were issued so far are computed. Whoever asks issues
+// none meanwhile.
+func (d *Device) Choices() map[driver.Gemm]driver.Choice {
+	all := map[driver.Gemm]driver.Choice{}
 	for _, q := range d.product {
 		if q.blas != nil {
-			maps.Copy(all, q.blas.Algorithms())
+			maps.Copy(all, q.blas.Choices())
 		}
 	}
 	return all
 }
+
+// Planned is how many shapes of products were issued so far.
+func (d *Device) Planned() (n int) {
+	for _, q := range d.product {
+		if q.blas != nil {
+			n += q.blas.Planned()
+		}
+	}
+	return n
+}
+
+// Choose has products use a table's algorithms. It is called before the first of them.
+func (d *Device) Choose(t driver.Table) { d.table = t }
 
 // wantBias panics unless a bias is one of c's rows, or empty.
 func wantBias(c device.Mat, bias device.Buffer) {
@@ -193,7 +221,7 @@ func (q *Queue) canMultiply() bool {
 func (q *Queue) openBLAS() {
 	work := q.ownWork("matmul")
 	var err error
-	q.blas, err = driver.NewBLAS(q.stream, work.Ptr, work.Bytes())
+	q.blas, err = driver.NewBLAS(q.stream, work.Ptr, work.Bytes(), q.dev.table)
 	q.fail(err)
 }
 

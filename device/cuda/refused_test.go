@@ -13,6 +13,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"zeroth/device"
 	"zeroth/device/cuda/driver"
 	"zeroth/device/cuda/fake"
 	"zeroth/device/cuda/kernel"
@@ -135,6 +136,80 @@ func TestFakesRefuseStrays(t *testing.T) {
 	params, stray := make([]byte, 64), new([64]byte)
 	binary.LittleEndian.PutUint64(params, uint64(uintptr(unsafe.Pointer(stray)))|1<<46)
 	say(t, launched(t, 256, 0, params), "CUDA_ERROR_ILLEGAL_ADDRESS")
+}
+
+// cuBLAS refuses work space that does not begin at a multiple of 256 bytes, rows that
+// overlap, and operands that do not begin with an element.
+func TestFakesRefuseProducts(t *testing.T) {
+	fake.Only(t)
+	g, _ := loaded(t)
+	s, err := g.NewStream(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	mem, err := g.Alloc(64 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Free(mem)
+	_, err = driver.NewBLAS(s, unsafe.Add(mem, 64), 1024, nil)
+	say(t, err, "CUBLAS_STATUS_INVALID_VALUE", "make a cuBLAS handle")
+	b, err := driver.NewBLAS(s, mem, 1024, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	right := driver.Gemm{M: 8, N: 8, K: 8, LdA: 8, LdB: 8, LdC: 8, LdD: 8, Epilogue: driver.Plain, Align: 16}
+	product := func(change func(*driver.Gemm), shift int) error {
+		g, c := right, s.Commands()
+		change(&g)
+		b.Product(c, &g, unsafe.Add(mem, 4096+shift), unsafe.Add(mem, 8192), unsafe.Add(mem, 12288))
+		return errors.Join(c.Run(), s.Wait())
+	}
+	if err := product(func(*driver.Gemm) {}, 0); err != nil {
+		t.Error(err)
+	}
+	say(t, product(func(g *driver.Gemm) { g.LdA = 7 }, 0), "CUBLAS_STATUS_INVALID_VALUE", "product (8,8) by (8,8)")
+	say(t, product(func(g *driver.Gemm) { g.TypeD = driver.BFloat16 }, 0), "CUBLAS_STATUS_NOT_SUPPORTED")
+	say(t, product(func(*driver.Gemm) {}, 2), "CUBLAS_STATUS_INVALID_VALUE")
+	planned := func(change func(*driver.Gemm)) (bool, error) {
+		g := right
+		change(&g)
+		at := func(i int) unsafe.Pointer { return unsafe.Add(mem, 4096*i) }
+		return b.Fused(s.Commands(), &g, driver.Operands{A: at(1), B: at(2), C: at(3), D: at(3), Vector: at(4), Beside: at(5)})
+	}
+	for what, change := range map[string]func(*driver.Gemm){
+		"leading dimensions": func(g *driver.Gemm) { g.LdB = 7 },
+		"types":              func(g *driver.Gemm) { g.Type, g.TypeD = driver.Float32, driver.Float16 },
+		"a transpose":        func(g *driver.Gemm) { g.Epilogue, g.TransA = driver.SumsA, true },
+		"rows beside d":      func(g *driver.Gemm) { g.Epilogue, g.LdAux = driver.GeluGrad, 9 },
+	} {
+		if ok, err := planned(change); ok || err != nil {
+			t.Errorf("%s: a plan: %v, %v", what, ok, err)
+		}
+	}
+	if ok, err := planned(func(*driver.Gemm) {}); !ok || err != nil {
+		t.Errorf("no plan: %v", err)
+	}
+}
+
+// TestSumsAreFloat32 has libraries that do not do what they were told: what was set is read
+// back, and what an algorithm is.
+func TestSumsAreFloat32(t *testing.T) {
+	fake.Only(t)
+	want := map[string]string{"math": "the math mode is not the float32 that was set", "reduction": "the algorithm adds parts of a sum in 16 bits, which was not allowed"}
+	what := env("FAKECUBLAS_DISOBEYS")
+	if what == "" {
+		for what := range want {
+			fake.Again(t, "TestSumsAreFloat32", "FAKECUBLAS_DISOBEYS="+what)
+		}
+		return
+	}
+	b := open(t)
+	x, y := device.Matrix(b.alloc(device.BF16, 64), 8, 8), device.Matrix(b.alloc(device.BF16, 64), 8, 8)
+	b.q.MatMul(y, x, x, b.alloc(device.BF16, 8), false)
+	say(t, b.q.Wait(), want[what])
 }
 
 // TestUrgentQueues has the streams of collectives the highest priority, and others the least.

@@ -299,7 +299,8 @@ func (w *twins) written(name string, from int, typ device.DType, gelu bool) (wor
 // add parts of a sum in another type than float32.
 func (w *twins) algorithms(t *testing.T) string {
 	var all []string
-	for g, a := range w.dev.Algorithms() {
+	for g, c := range w.dev.Choices() {
+		a := c.Config
 		all = append(all, fmt.Sprintf("%v: %s", g, a))
 		_, how, known := strings.Cut(a, "reduction ")
 		if inFloat32 := how == "0" || how == "2" || how == "1" && g.TypeD == driver.Float32; known && !inFloat32 && how != "-1" {

@@ -13,6 +13,7 @@ import (
 var statusNames = map[C.int]string{
 	1: "CUBLAS_STATUS_NOT_INITIALIZED", 3: "CUBLAS_STATUS_ALLOC_FAILED", 7: "CUBLAS_STATUS_INVALID_VALUE", 8: "CUBLAS_STATUS_ARCH_MISMATCH",
 	11: "CUBLAS_STATUS_MAPPING_ERROR", 13: "CUBLAS_STATUS_EXECUTION_FAILED", 14: "CUBLAS_STATUS_INTERNAL_ERROR", 15: "CUBLAS_STATUS_NOT_SUPPORTED",
+	1001: "the algorithm adds parts of a sum in 16 bits, which was not allowed", 1002: "the math mode is not the float32 that was set",
 }
 
 // refused is the error of a cublasStatus_t; of a negative one, that of the context.
@@ -25,60 +26,6 @@ func refused(code C.int, call string, args ...any) error {
 		name = fmt.Sprintf("cuBLAS status %d", code)
 	}
 	return Error{Code: int(code), Name: name, Call: fmt.Sprintf(call, args...)}
-}
-
-// Types as cuBLAS calls them.
-const (
-	Float32  = 0
-	Float16  = 2
-	BFloat16 = 14
-)
-
-// Epilogue is what a product does beside multiplying, as cublasLtEpilogue_t has it.
-type Epilogue int32
-
-// Bias adds one to each row. GeluBias adds it, writes the sum to the matrix beside d and
-// GELU (by tanh) of the sum to d; GeluGrad multiplies by GELU's slope at what is in that
-// matrix. SumsA and SumsB write the sums of op(a) and of op(b) over k, of which a is not
-// transposed, or b is.
-const (
-	Plain    Epilogue = 1
-	Bias     Epilogue = 4
-	GeluBias Epilogue = 164 // CUBLASLT_EPILOGUE_GELU_AUX_BIAS
-	GeluGrad Epilogue = 192 // CUBLASLT_EPILOGUE_DGELU
-	SumsA    Epilogue = 256 // CUBLASLT_EPILOGUE_BGRADA
-	SumsB    Epilogue = 512 // CUBLASLT_EPILOGUE_BGRADB
-)
-
-// String is what is beside the product.
-func (e Epilogue) String() string {
-	switch e {
-	case Bias:
-		return "a bias"
-	case GeluBias:
-		return "a bias and GELU"
-	case GeluGrad:
-		return "the slope of GELU"
-	case SumsA, SumsB:
-		return "the gradient of a bias"
-	}
-	return "another matrix"
-}
-
-// Gemm is the shape of a product of column-major matrices, d (M, N) = a (M, K)
-// b (K, N), plus c if Add is set; a and b are stored transposed where it says so. The
-// second part is of Fused alone, which looks its plans up by all of it: there is nothing
-// between the fields, so that it is hashed as one piece.
-type Gemm struct {
-	M, N, K       int32
-	LdA, LdB, LdD int32 // elements from one column to the next
-	Type, TypeD   int32 // of a and b, and of c and d
-
-	LdC, LdAux int32
-	Align      int32 // bytes that the operands' addresses are multiples of
-	Epilogue   Epilogue
-
-	TransA, TransB, Add bool
 }
 
 // Operands are where those of Fused are. The vector has M elements of d's type, for
@@ -106,8 +53,12 @@ func flag(b bool) C.int32_t {
 }
 
 // BLAS is a cuBLAS handle for one stream, with its work space and the plans that
-// cuBLASLt has made, of 0 where it has none.
+// cuBLASLt has made, of 0 where it has none. The table has algorithms that were chosen for
+// some; plain are products that cuBLAS computed without a plan.
 type BLAS struct {
+	table   Table
+	plain   map[Gemm]bool
+	usual   [recentPlans]Gemm // plain ones, at their places
 	s       Stream
 	h       C.uintptr_t
 	work    unsafe.Pointer
@@ -132,12 +83,12 @@ func (g *Gemm) at() uint32 {
 }
 
 // NewBLAS makes a handle; the work space, bytes on the stream's GPU, stays the
-// caller's, to be freed after Close.
-func NewBLAS(s Stream, work unsafe.Pointer, workLen int) (*BLAS, error) {
+// caller's, to be freed after Close, as does the table, which may be nil.
+func NewBLAS(s Stream, work unsafe.Pointer, workLen int, table Table) (*BLAS, error) {
 	if _, err := OpenBLAS(); err != nil {
 		return nil, err
 	}
-	b := &BLAS{s: s, work: work, workLen: workLen, plans: map[Gemm]C.uintptr_t{}}
+	b := &BLAS{s: s, work: work, workLen: workLen, table: table, plain: map[Gemm]bool{}, plans: map[Gemm]C.uintptr_t{}}
 	err := refused(C.z_blas_create(s.gpu.ctx, &b.h, s.h, address(work), C.size_t(workLen)), "make a cuBLAS handle on %v", s.gpu)
 	if err != nil {
 		return nil, err
@@ -153,6 +104,18 @@ func (b *BLAS) Close() error {
 		}
 	}
 	return refused(C.z_blas_destroy(b.s.gpu.ctx, b.h), "end a cuBLAS handle")
+}
+
+// Chosen says whether the table has an algorithm for a product without an epilogue, which
+// Fused then computes; others are Product's.
+func (b *BLAS) Chosen(g *Gemm) bool {
+	if last := &b.usual[g.at()]; *last != *g {
+		if _, chosen := b.table[*g]; chosen {
+			return true
+		}
+		*last, b.plain[*g] = *g, true
+	}
+	return false
 }
 
 // Product puts a product into the commands, of the handle's stream.
@@ -182,20 +145,24 @@ func (b *BLAS) Fused(to *Commands, g *Gemm, o Operands) (done bool, err error) {
 	return true, nil
 }
 
-// String is the product in words.
-func (g Gemm) String() string {
-	return fmt.Sprintf("product (%d,%d) by (%d,%d) with %v", g.N, g.K, g.K, g.M, g.Epilogue)
-}
-
 // What cuBLASLt answers where it does not have what is asked for; older versions do not
 // know some epilogues.
 const invalidValue, notSupported = 7, 15
 
-// newPlan is apart: what C fills in is on the heap. It is 0 where there is none.
+// newPlan is apart: what C fills in is on the heap. It is 0 where there is none, unless the
+// table has an algorithm, which then has to work.
 func (b *BLAS) newPlan(g *Gemm) (p C.uintptr_t, err error) {
 	var c C.z_gemm_shape
+	var algo *C.uint64_t
 	g.put(&c)
-	code := C.z_lt_plan(b.s.gpu.ctx, b.h, &p, &c, C.size_t(b.workLen))
+	of, given := b.table[*g]
+	if given {
+		algo = (*C.uint64_t)(unsafe.Pointer(&of[0]))
+	}
+	code := C.z_lt_plan(b.s.gpu.ctx, b.h, &p, &c, C.size_t(b.workLen), algo)
+	if given && code != 0 {
+		return 0, refused(code, "the algorithm that was chosen for a %v", *g)
+	}
 	if code == invalidValue || code == notSupported {
 		code, p = 0, 0
 	}
@@ -206,17 +173,59 @@ func (b *BLAS) newPlan(g *Gemm) (p C.uintptr_t, err error) {
 	return p, nil
 }
 
-// Algorithms are cuBLASLt's plans so far, by shape: which algorithm computes each, or that
-// there is none.
-func (b *BLAS) Algorithms() map[Gemm]string {
-	all := map[Gemm]string{}
+// Candidates are the algorithms for a product that cuBLASLt likes best, at most so many; none
+// if it has none.
+func (b *BLAS) Candidates(g *Gemm, most int) ([]Algorithm, error) {
+	var c C.z_gemm_shape
+	var n C.int
+	g.put(&c)
+	all := make([]Algorithm, most)
+	code := C.z_lt_candidates(b.s.gpu.ctx, b.h, &c, C.size_t(b.workLen), (*C.uint64_t)(unsafe.Pointer(&all[0])), C.int(most), &n)
+	if code == invalidValue || code == notSupported {
+		return nil, nil
+	}
+	return all[:n], refused(code, "look for algorithms of a %v", *g)
+}
+
+// Planned is how many shapes of products there were so far.
+func (b *BLAS) Planned() int { return len(b.plans) + len(b.plain) }
+
+// Use has a product computed by an algorithm from now on, whatever it was before.
+func (b *BLAS) Use(g *Gemm, a Algorithm) error {
+	if p := b.plans[*g]; p != 0 {
+		C.z_lt_end(p)
+	}
+	delete(b.plans, *g)
+	b.recent[g.at()] = recent{}
+	b.table = Table{*g: a}
+	_, err := b.newPlan(g)
+	return err
+}
+
+// Choices are how the products so far are computed.
+func (b *BLAS) Choices() map[Gemm]Choice {
+	all := map[Gemm]Choice{}
+	for g := range b.plain {
+		all[g] = Choice{By: ByCUBLAS, Config: "cublasGemmEx"}
+	}
 	for g, p := range b.plans {
-		if all[g] = "no algorithm"; p != 0 {
-			of := func(part C.int) C.int { return C.z_lt_algorithm(p, part) }
-			all[g] = fmt.Sprintf("algorithm %d, tile %d, stages %d, split-k %d, reduction %d", of(0), of(1), of(6), of(2), of(3))
+		c := Choice{By: ByHeuristic, Config: "no algorithm"}
+		if p != 0 {
+			C.z_lt_algo(p, (*C.uint64_t)(unsafe.Pointer(&c.Algorithm[0])))
+			c.Config = c.Algorithm.String()
 		}
+		if _, given := b.table[g]; given {
+			c.By = ByTable
+		}
+		all[g] = c
 	}
 	return all
+}
+
+// String is the algorithm in words.
+func (a Algorithm) String() string {
+	of := func(part C.int) C.int { return C.z_lt_algorithm((*C.uint64_t)(unsafe.Pointer(&a[0])), part) }
+	return fmt.Sprintf("algorithm %d, tile %d, stages %d, split-k %d, reduction %d", of(0), of(1), of(6), of(2), of(3))
 }
 
 // Unfused is what cuBLASLt had no algorithm for: of each epilogue a line, about the

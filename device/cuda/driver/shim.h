@@ -68,9 +68,13 @@ typedef struct { uintptr_t a, b, c, d, bias, aux; } z_operands;
 
 // With an epilogue, or a c that is not d, products are cuBLASLt's. A plan belongs to a
 // shape.
-int z_lt_plan(uintptr_t ctx, uintptr_t handle, uintptr_t *plan, const z_gemm_shape *s, size_t work_len);
+int z_lt_plan(uintptr_t ctx, uintptr_t handle, uintptr_t *plan, const z_gemm_shape *s, size_t work_len, const uint64_t *algo);
 void z_lt_end(uintptr_t plan);
-int z_lt_algorithm(uintptr_t plan, int part);
+// An algorithm is a cublasLtMatmulAlgo_t: 8 words, which the same version of cuBLASLt
+// understands on the same model of GPU.
+int z_lt_candidates(uintptr_t ctx, uintptr_t handle, const z_gemm_shape *s, size_t work_len, uint64_t *algos, int most, int *n);
+void z_lt_algo(uintptr_t plan, uint64_t *algo);
+int z_lt_algorithm(const uint64_t *algo, int part);
 z_gemm_shape z_lt_shape(uintptr_t plan);
 
 // Work for a stream, as commands one behind the other, which z_run gives to the driver
