@@ -26,6 +26,7 @@ type loop struct {
 	saver    *state.Saver // nil for a job that makes no checkpoints
 	set      *data.Set
 	rec      *recorder // rank 0 reports
+	chosen   *chosen
 	share    data.Share
 	reader   int // this rank's index in share
 	schedule optim.Schedule
@@ -51,7 +52,7 @@ type loop struct {
 // newLoop returns the loop of one of a run's ranks.
 func newLoop(of *run, r *setup.Rank) *loop {
 	c, set, b := of.c, of.set, of.start
-	l := &loop{c: c, model: of.job.ModelJSON(), rank: r, saver: of.savers[r.Here], set: set, rec: of.rec, schedule: setup.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
+	l := &loop{c: c, model: of.job.ModelJSON(), rank: r, saver: of.savers[r.Here], set: set, rec: of.rec, chosen: of.chosen, schedule: setup.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
 		trace: of.Trace, timeline: of.Timeline, owed: of.rec.owed, where: of.where,
 		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
@@ -90,6 +91,9 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 			return false, err
 		}
 		t.Pace = l.rank.Recorder.EndStep()
+		if err := l.chosen.hear(l.rank); err != nil {
+			return false, err
+		}
 		l.advance()
 		l.timeline.end(l)
 		l.looked = false

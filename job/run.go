@@ -57,7 +57,7 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 		r.shareFolder, r.findStart, r.agreeOnJob, r.skipIfFinished, r.announceStart,
 		r.placeRanks, r.planMemory, r.lockFolders, r.checkUnchanged,
 		r.openInputs, r.agreeOnData, r.countSteps, r.checkModel,
-		r.openRanks, r.openSavers, r.loadState, r.openRunFolder, r.announceJob,
+		r.chooseAlgorithms, r.openRanks, r.openSavers, r.loadState, r.openRunFolder, r.recordAlgorithms, r.announceJob,
 		r.train, r.compareMemory, r.writeResults, r.sampleText,
 	} {
 		if err = step(ctx); err != nil {
@@ -89,6 +89,7 @@ type run struct {
 	flights *flights        // openRanks
 	savers  []*state.Saver  // openSavers: one for each of ranks
 	rec     *recorder       // openRunFolder
+	chosen  *chosen         // recordAlgorithms
 
 	stopped bool // train: all ranks stopped after the same step, before the last
 	written bool // writeResults was called

@@ -16,6 +16,7 @@ import (
 
 	"zeroth/input"
 	"zeroth/job/bench"
+	"zeroth/job/setup"
 	"zeroth/job/show"
 )
 
@@ -66,6 +67,8 @@ turns, and process 0 reports.`,
 	f.Float64Var(&o.Seconds, "seconds", 2, "longest `time` for each line")
 	f.IntSliceVar(&o.Workers, "workers", nil, "`numbers` of workers (default 1 and all processors)")
 	f.StringVar(&o.machineFile, "write-machine", "", "describe the GPU in a `file` for 'zeroth plan --machine'; with gpu")
+	f.StringVar(&o.products, "products", "", "time algorithms for the matrix products in a `file`: a run's algorithms.json; with gpu and --write-algorithms")
+	f.StringVar(&o.algorithms, "write-algorithms", "", "write the fastest algorithms to a `file` for parallel.algorithms; with --products")
 	f.StringVar(&o.Dir, "dir", "", "`folder` on the disk to measure (default: temporary files)")
 	o.in.options(f)
 	must(cmd.MarkFlagDirname("dir"))
@@ -80,11 +83,13 @@ type benching struct {
 	in             joining
 	json, markdown bool
 	machineFile    string
+	products       string
+	algorithms     string
 }
 
 // runBench measures, here or between processes, and prints the results.
 func (a *app) runBench(ctx context.Context, o benching) error {
-	if err := checkBench(o.Options, o.machineFile); err != nil {
+	if err := checkBench(&o); err != nil {
 		return err
 	}
 	if err := o.in.check(); err != nil {
@@ -109,14 +114,38 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 	if err == nil && o.machineFile != "" {
 		err = writeFile(o.machineFile, func(w io.Writer) error { return writeJSON(w, report.Machine()) })
 	}
+	if err == nil && o.algorithms != "" {
+		err = writeFile(o.algorithms, func(w io.Writer) error { _, err := w.Write(report.Algorithms().JSON()); return err })
+	}
 	return stopped(ctx, err)
 }
 
+// readProducts reads the products whose algorithms are to be timed.
+func (o *benching) readProducts() error {
+	if (o.products == "") != (o.algorithms == "") || o.products != "" && !o.Asks("gpu") {
+		return errors.New("--products and --write-algorithms go together, with the group gpu: bench gpu --products runs/a/algorithms.json --write-algorithms fast.json")
+	}
+	if o.products == "" {
+		return nil
+	}
+	text, err := input.Read(o.products, 4<<20)
+	if err == nil {
+		o.Products, err = setup.ParseAlgorithms(text)
+	}
+	if err != nil {
+		return fmt.Errorf("--products %s: %w", o.products, err)
+	}
+	return nil
+}
+
 // checkBench reports all invalid flags at once.
-func checkBench(o bench.Options, machineFile string) error {
+func checkBench(o *benching) error {
 	var wrong []error
-	if machineFile != "" && !o.Asks("gpu") {
+	if o.machineFile != "" && !o.Asks("gpu") {
 		wrong = append(wrong, errors.New("--write-machine describes a GPU; want it with the group gpu"))
+	}
+	if err := o.readProducts(); err != nil {
+		wrong = append(wrong, err)
 	}
 	if err := o.CheckGPU(); err != nil {
 		wrong = append(wrong, err)

@@ -45,6 +45,7 @@ func (a *app) train() *cobra.Command {
   model/               the final parameters in Hugging Face format, with the
                        tokenizer
   ckpt/                checkpoints, if the job asks for them
+  algorithms.json      on GPUs: the algorithms of matrix products
   flight/              the last operations of each rank, if a rank was lost or
                        diverged, and on SIGUSR1: see 'zeroth flight'
 

@@ -9,6 +9,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/job/setup"
 )
 
 // Every sample lies between two runs of a loop that only multiplies and adds in
@@ -39,7 +40,9 @@ type Options struct {
 	Workers []int    // that compute and pass over memory; none is 1 and all processors
 	Seconds float64  // at most for each line, once it has a sample; 0 is 2
 	Dir     string   // of the disk that is measured; "" is that for temporary files
-	Tell    func(doing string)
+
+	Products *setup.Algorithms // whose algorithms are measured on the GPU, beside all else; nil: of none
+	Tell     func(doing string)
 }
 
 // Report is what was measured.
@@ -47,7 +50,8 @@ type Report struct {
 	Host  Host  `json:"machine"`
 	Lines []Row `json:"lines"`
 
-	Between    string  `json:"between,omitempty"` // which processes, of collectives between several
+	Between    string `json:"between,omitempty"` // which processes, of collectives between several
+	algorithms *setup.Algorithms
 	hostMemory float64 // bytes a second of the host's memory, for each GPU
 	gpus       int
 }

@@ -8,6 +8,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/job/machine"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 )
 
@@ -58,6 +59,9 @@ const (
 )
 
 func squareOf(t device.DType) string { return fmt.Sprintf("square product %v", t) }
+
+// Algorithms are those chosen for Options.Products; nil if none were measured.
+func (r *Report) Algorithms() *setup.Algorithms { return r.algorithms }
 
 // Machine describes the measured GPU for 'zeroth plan --machine', nil if none was
 // measured. Ranks are one a GPU: of a single GPU there is no link.

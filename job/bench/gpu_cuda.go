@@ -54,7 +54,7 @@ func (b *bench) measureGPU(all []machine.GPU) error {
 		}
 		g.release()
 	}
-	for _, part := range []func() error{g.copies, func() error { return g.peers(all) }, g.launching, g.squares, g.products, g.fused, g.kernels, g.attending} {
+	for _, part := range []func() error{g.copies, func() error { return g.peers(all) }, g.launching, g.squares, g.products, g.fused, g.kernels, g.attending, g.algorithms} {
 		if err := part(); err != nil {
 			return err
 		}

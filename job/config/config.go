@@ -107,6 +107,7 @@ type Parallel struct {
 	GPUs       []int         // that ranks compute on, by the driver's numbers; empty: all it shows
 	Memory     int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
 	Collective string        // who adds up what ranks on GPUs have: one of Collectives
+	Algorithms string        // file of algorithms for products on GPUs; "" is none
 	Transport  string        // what carries collectives between processes: one of Transports
 	TokenFile  string        // file with the secret by which processes know each other; "" is none
 	TLS        TLS           // of control messages and of TCP between processes; none if its fields are empty

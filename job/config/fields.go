@@ -176,6 +176,8 @@ func (c *Config) fields() []field {
 		{"parallel.memory", bound{&p.Memory}, "auto", "", "device memory a rank may take, such as 512MiB; auto: what this machine has free, for all ranks", also{like: "4GiB"}},
 		{"parallel.collective", choice{&p.Collective, Collectives}, "auto", "", "auto | exact | nccl: how ranks on GPUs add up; exact: in rank order, with the bits of one process; nccl: by NVIDIA's library, faster, in an order of its own; auto: nccl where each rank of several processes has a GPU and the library is there, else exact",
 			also{not: refusal{c.on != "cuda" && p.Collective == "nccl", "NCCL adds up on GPUs, and ranks compute on the CPU", "want auto, or device: cuda", []string{"device"}}}},
+		{"parallel.algorithms", path{text{&p.Algorithms}}, "", "cuBLAS chooses", "file of 'zeroth bench gpu --write-algorithms', with the algorithms of matrix products on this model of GPU and version of cuBLAS",
+			also{only: []only{{"with device cuda, or auto where that comes to it", c.on != "cpu", "device", "ranks compute on the CPU"}}, like: "algorithms.json"}},
 		{"parallel.transport", choice{&p.Transport, Transports}, "auto", "", "auto | local | unix | tcp | mpi: what carries collectives between processes; auto: MPI where mpirun started a zeroth built with it, else Unix sockets on a host, TCP between hosts",
 			also{not: refusal{c.here.Processes > 1 && p.Transport == "local", "local carries nothing between processes", "want auto, unix or tcp", nil}}},
 		{"parallel.token_file", path{text{&p.TokenFile}}, "", "none", "file with the secret by which the processes of the job know each other; or ZEROTH_TOKEN_FILE, ZEROTH_TOKEN", also{like: "/run/secrets/zeroth", own: true}},

@@ -48,6 +48,12 @@ func NCCL() (Library, error) {
 	return Library{Path: l.Path, Version: l.Version, Registers: driver.NCCLRegisters().String()}, nil
 }
 
+// CUBLAS returns the version of cuBLAS.
+func CUBLAS() (string, error) {
+	l, err := driver.OpenBLAS()
+	return l.Version, err
+}
+
 // OnGPUs returns the bytes that this process uses on each GPU, as counted by the driver,
 // including contexts, kernels and libraries; 0 if the driver does not report it.
 func OnGPUs(ordinals []int) []int64 {

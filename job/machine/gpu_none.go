@@ -18,6 +18,12 @@ func NCCL() (Library, error) {
 	return Library{}, err
 }
 
+// CUBLAS returns an error: this build has no GPUs.
+func CUBLAS() (string, error) {
+	_, err := gpus()
+	return "", err
+}
+
 // OnGPUs returns nil: there are no GPUs.
 func OnGPUs([]int) []int64 { return nil }
 

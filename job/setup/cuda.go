@@ -20,6 +20,8 @@ type CUDA struct {
 	gpus  []int // of the job; empty: all there are
 	at    collective.Placement
 	model hf.Model // of the job
+
+	algorithms *Algorithms // of the job; may be nil
 }
 
 // Name is that of the job's key device.
@@ -84,7 +86,7 @@ func (b CUDA) mine() ([]int, error) {
 
 // newCUDA is the backend of a job.
 func newCUDA(c *Job) CUDA {
-	return CUDA{c.Parallel.GPUs, c.At, c.Model}
+	return CUDA{c.Parallel.GPUs, c.At, c.Model, c.Algorithms}
 }
 
 // Spare is the bytes that a rank may take of the GPU where there are fewest, and whose

@@ -21,6 +21,9 @@ func (b CUDA) Open(rank, _ int, s device.Sizes, budget int64) (Device, error) {
 		return nil, err
 	}
 	d.Budget(budget)
+	if b.algorithms != nil {
+		d.Choose(b.algorithms.Table())
+	}
 	if !b.at.Staged && !b.at.NCCL {
 		err = d.ReachAll(on)
 	}

@@ -31,6 +31,8 @@ type Job struct {
 	Hooks Hooks                // of tests
 	Hold  *checkpoint.Hold     // of the folder of checkpoints; nil: each save takes its own
 
+	Algorithms *Algorithms // that products have; nil: cuBLAS chooses
+
 	Connection *Connection // of ranks that are open
 	Carried    hf.Carried  // what goes with the model into checkpoints and exports
 }

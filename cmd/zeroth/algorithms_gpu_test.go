@@ -1,0 +1,62 @@
+//go:build cuda
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestGPUAlgorithms has a run record how its products are computed, bench time others for
+// them, and a job use these, in one process and in two with the same bits. A run that goes on
+// has those of before, although the library would choose others.
+func TestGPUAlgorithms(t *testing.T) {
+	inFolder(t)
+	onFakes(t, "FAKECUBLAS_SEED=1")
+	train := []string{"train", "tiny.yaml", "--set", "device=cuda", "--set", "parallel.ranks=2", "--set", "parallel.collective=exact", "--set", "sample.tokens=0", "--set", "checkpoint.every=2"}
+	record := func(run string) string {
+		t.Helper()
+		raw, err := os.ReadFile(filepath.Join(run, "algorithms.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	process(t, 0, append(train, "--set", "train.steps=2", "--out", "usual")...)
+	usual := record("usual")
+	if !strings.Contains(usual, `"by": "heuristic"`) || !strings.Contains(usual, `"by": "cublas"`) || !strings.Contains(usual, `"gpu": "Emulated GPU"`) {
+		t.Errorf("a run without a table records\n%s", usual)
+	}
+
+	t.Setenv("FAKECUBLAS_SEED", "2")
+	process(t, 0, append(train, "--set", "train.steps=4", "--out", "usual", "--resume", "latest")...)
+	if again := record("usual"); again != usual {
+		t.Errorf("a run that went on records\n%s\nwant\n%s", again, usual)
+	}
+
+	process(t, 0, "bench", "gpu", "--seconds", "0.001", "--products", "usual/algorithms.json", "--write-algorithms", "fast.json")
+	chosen := append(train, "--set", "train.steps=2", "--set", "parallel.algorithms=fast.json")
+	process(t, 0, append(chosen, "--out", "one")...)
+	if fast := record("one"); !strings.Contains(fast, `"by": "table"`) || strings.Contains(fast, `"by": "heuristic"`) {
+		t.Errorf("a run with a table records\n%s", fast)
+	}
+	process(t, 0, slices.Concat([]string{"launch", "-n", "2", "--"}, chosen, []string{"--out", "two"})...)
+	if outcomeOf(t, "one") != outcomeOf(t, "two") {
+		t.Error("two processes have other bits than one")
+	}
+
+	t.Setenv("FAKECUBLAS_VERSION", "13.0.2")
+	_, said := process(t, 2, append(chosen, "--out", "other")...)
+	for _, want := range []string{"parallel.algorithms: the algorithms of products are those of Emulated GPU and cuBLAS 12.4.0, and here are Emulated GPU and cuBLAS 13.0.2", "zeroth bench gpu --products fast.json"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%s\nwant %q in it", said, want)
+		}
+	}
+	out, _ := process(t, 0, append(train, "--set", "train.steps=6", "--out", "usual", "--resume", "latest")...)
+	if want := "cuBLAS chooses anew"; !strings.Contains(out, want) {
+		t.Errorf("%s\nwant %q in it", out, want)
+	}
+}

@@ -1,0 +1,147 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"zeroth/input"
+	"zeroth/job/machine"
+	"zeroth/job/setup"
+)
+
+// algorithmsFile is, in the run folder, how the run's products on GPUs are computed.
+const algorithmsFile = "algorithms.json"
+
+// chooseAlgorithms decides how all ranks compute products on GPUs: as process 0 has it in the
+// job's file, or as the run did that this one goes on from, so that they have the same bits.
+func (r *run) chooseAlgorithms(ctx context.Context) error {
+	if r.c.On() != "cuda" {
+		return nil
+	}
+	var mine string
+	var wrong error
+	if r.self.Process == 0 {
+		a, err := r.algorithms()
+		if wrong = err; a != nil {
+			mine = a.Packed()
+		}
+	}
+	if wrong != nil {
+		r.World.Fail(wrong)
+		return wrong
+	}
+	all, err := r.World.Share(ctx, mine)
+	if err != nil || all == "" {
+		return err
+	}
+	a, err := setup.Unpacked(all)
+	if err != nil {
+		return fmt.Errorf("the algorithms of process 0: %w", err)
+	}
+	return r.useAlgorithms(a)
+}
+
+// algorithms are those of process 0; nil if there are none.
+func (r *run) algorithms() (*setup.Algorithms, error) {
+	from := r.c.Parallel.Algorithms
+	if from == "" && r.start.from != nil {
+		from = r.recorded()
+	}
+	if from == "" { // of a run that begins, of an earlier version, or on the CPU
+		return nil, nil
+	}
+	text, err := input.Read(from, 4<<20)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("algorithms of products: %w", err))
+	}
+	a, err := setup.ParseAlgorithms(text)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("algorithms of products: %s: %w", from, err))
+	}
+	return a, nil
+}
+
+// recorded is the record of the run that this one goes on from: in its own folder, or in that
+// of the checkpoint's run; empty if there is none.
+func (r *run) recorded() string {
+	for _, folder := range []string{r.Out, filepath.Dir(filepath.Dir(r.start.from.Path))} {
+		if file := filepath.Join(folder, algorithmsFile); input.Exists(file) {
+			return file
+		}
+	}
+	return ""
+}
+
+// useAlgorithms has the ranks use them, if they are of this GPU and library. Those that a run
+// recorded on others are of no use; those that the job names are refused.
+func (r *run) useAlgorithms(a *setup.Algorithms) error {
+	here, err := newAlgorithms(r.job)
+	if err != nil {
+		return err
+	}
+	if a.GPU == here.GPU && a.CUBLAS == here.CUBLAS {
+		r.job.Algorithms = a
+		return nil
+	}
+	differ := fmt.Sprintf("the algorithms of products are those of %s and cuBLAS %s, and here are %s and cuBLAS %s", a.GPU, a.CUBLAS, here.GPU, here.CUBLAS)
+	if r.c.Parallel.Algorithms != "" {
+		return input.BadInput(fmt.Errorf("%v: parallel.algorithms: %s: write some here with 'zeroth bench gpu --products %s --write-algorithms FILE', or remove the key", r.c.Place("parallel.algorithms"), differ, r.c.Parallel.Algorithms))
+	}
+	r.Observer.Note(differ + ": cuBLAS chooses anew, and sums may have other bits than before")
+	return nil
+}
+
+// newAlgorithms is a record, of this machine, without products.
+func newAlgorithms(j *setup.Job) (*setup.Algorithms, error) {
+	usable, err := machine.UsableGPUs()
+	if err != nil {
+		return nil, err
+	}
+	version, err := machine.CUBLAS()
+	on := setup.GPUs(j)
+	for _, g := range usable {
+		if err == nil && len(on) > 0 && g.Ordinal == on[0] {
+			return &setup.Algorithms{GPU: g.Name, CUBLAS: version}, nil
+		}
+	}
+	return nil, err
+}
+
+// chosen records how the ranks of process 0 compute products, in the run folder, as soon as
+// they have: a run that is killed goes on with the same.
+type chosen struct {
+	mu   sync.Mutex
+	file string
+	all  *setup.Algorithms // nil: nothing is recorded
+	seen map[*setup.Rank]int
+}
+
+// recordAlgorithms begins the record.
+func (r *run) recordAlgorithms(context.Context) (err error) {
+	r.chosen = &chosen{file: filepath.Join(r.Out, algorithmsFile), seen: map[*setup.Rank]int{}}
+	if r.c.On() != "cuda" || r.self.Process > 0 {
+		return nil
+	}
+	if r.chosen.all = r.job.Algorithms; r.chosen.all == nil {
+		r.chosen.all, err = newAlgorithms(r.job)
+	}
+	return err
+}
+
+// hear is called by a rank between its steps.
+func (c *chosen) hear(rank *setup.Rank) error {
+	if c == nil || c.all == nil {
+		return nil
+	}
+	n := rank.Shapes()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n == c.seen[rank] {
+		return nil
+	}
+	c.seen[rank] = n
+	c.all.Add(rank)
+	return input.WriteBytes(c.file, c.all.JSON())
+}
