@@ -36,6 +36,7 @@ type Options struct {
 	Observer report.Observer // hears what happens; nil: nobody does
 	Trace    *sim.Trace      // receives what the queues of every rank did; may be nil
 	Timeline *Observation    // receives the memory in use in the first step; may be nil
+	Shadow   bool            // compare every operation of a GPU with the CPU's kernels, and stop at the first difference
 	World    setup.World     // the processes that the ranks are spread over; nil: all are in this one
 	Dump     <-chan struct{} // each asks for dumps of what the ranks' recorders have kept; may be nil
 	NoModel  bool            // the final parameters are not written
@@ -247,6 +248,7 @@ func (r *run) announceStart(context.Context) error {
 // placeRanks decides which ranks run in this process and how they communicate.
 func (r *run) placeRanks(context.Context) error {
 	r.job = setup.Place(r.c, r.World, r.Hooks)
+	r.job.Shadow = r.Shadow
 	if err := setup.Ready(r.job); err != nil {
 		return err
 	}

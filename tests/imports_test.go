@@ -29,7 +29,7 @@ var table = [][]string{
 	{"fsdp"},
 	{"zero"},
 	{"job/hf", "job/config → job/hf"},
-	{"job/world → job/setup", "job/setup", "job/state → job/setup", "job/config/configtest → job/setup"},
+	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "job/config/configtest → job/setup"},
 	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim"},
 	{"job/generate", "job → job/generate", "job/bench → job"},
 	{"cmd/zeroth"},

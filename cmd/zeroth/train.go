@@ -33,6 +33,7 @@ func (a *app) train() *cobra.Command {
 	var out, resume string
 	var look probes
 	var in place
+	var shadow bool
 	cmd := &cobra.Command{
 		Use:        "train JOB.yaml",
 		Short:      "Train a model from a job file",
@@ -77,7 +78,7 @@ is standard input.`,
 			defer release()
 			dumps, done := whenAsked()
 			defer done()
-			o := job.Options{Out: out, Resume: resume, Observer: w, Dump: dumps, Hooks: hooks}
+			o := job.Options{Out: out, Resume: resume, Observer: w, Dump: dumps, Hooks: hooks, Shadow: shadow}
 			c, leave, err := a.prepare(ctx, args[0], sets, &o, &in)
 			defer leave()
 			if err != nil {
@@ -97,6 +98,7 @@ is standard input.`,
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
 	cmd.Flags().StringVar(&resume, "resume", "", "continue from a `checkpoint`: latest, a step, or its folder; with the same --out, in the same files")
+	cmd.Flags().BoolVar(&shadow, "shadow", false, "run each GPU operation on the CPU, too, and stop at the first that differs")
 	look.flags(cmd.Flags())
 	in.options(cmd.Flags())
 	cmd.Flags().BoolVar(&in.logAll, "log-all-ranks", false, "let every process print, not only that of rank 0")

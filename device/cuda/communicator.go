@@ -128,6 +128,9 @@ func (c *Communicator) Broadcast(on device.Queue, b device.Buffer) error {
 
 // streamOf is the queue of an operation, of this device and on its memory.
 func (c *Communicator) streamOf(on device.Queue, bs ...device.Buffer) *Queue {
+	if w, ok := on.(interface{ Unwrap() device.Queue }); ok { // it shadows one
+		on = w.Unwrap()
+	}
 	q, ok := on.(*Queue)
 	if !ok || q.dev != c.dev {
 		panic(fmt.Sprintf("cuda: a communicator of %v on a %T that is not of it", c.dev, on))

@@ -88,6 +88,9 @@ func For(device string, m hf.Model) (Backend, error) {
 // Ready is nil where the job's ranks can be opened here, and what is missing else.
 func Ready(c *Job) error {
 	if c.On() != "cuda" {
+		if c.Shadow {
+			return input.BadInput(fmt.Errorf("--shadow compares a GPU's operations with the CPU's, and this job computes on the CPU (%v: device: %s); leave --shadow out, or give the job a GPU with --set device=cuda", c.Place("device"), c.Device))
+		}
 		return nil
 	}
 	b := newCUDA(c)

@@ -60,6 +60,7 @@ type Rank struct {
 	bounce  []device.Buffer // memory of the groups for what is on its way, the host's
 	adds    []device.Buffer // of Device: what exact sums pass through that NCCL moves, of units and of activations
 	ends    []func()        // what is to be closed before the queues
+	shadows Device          // of the queues that compare with the CPU's kernels; nil: none do
 	Lost    atomic.Bool     // Together has left it behind
 }
 
@@ -162,6 +163,11 @@ func newRank(c *Job, r int, g collective.Ranks, mem cpu.Memory) (rank *Rank, err
 	}
 	share(rank.Device, mem)
 	rank.queues(rank.Device, Queues[:]...)
+	if c.Shadow {
+		if err := rank.shadow(c); err != nil {
+			return rank, err
+		}
+	}
 	if HostApart(c.Config) {
 		err = rank.openHost(c, mem)
 	}
@@ -325,6 +331,9 @@ func (r *Rank) Close() {
 	if r.Host != nil {
 		r.Host.Free(r.wires)
 		r.Host.Close()
+	}
+	if r.shadows != nil {
+		r.shadows.Close()
 	}
 }
 

@@ -33,6 +33,8 @@ type Job struct {
 
 	Algorithms *Algorithms // that products have; nil: cuBLAS chooses
 
+	Shadow bool // compare every operation of a GPU with the CPU's kernels
+
 	Connection *Connection // of ranks that are open
 	Carried    hf.Carried  // what goes with the model into checkpoints and exports
 }

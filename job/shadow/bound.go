@@ -1,0 +1,185 @@
+package shadow
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+
+	"zeroth/device"
+)
+
+// bound is how far an element may be from the CPU's: so many root mean squares of its
+// matrix, or of its row where that is more, beside a rounding of the result. By types
+// fp32, bf16 and fp16 of the result; 0 everywhere is equal bits.
+type bound struct {
+	times   [3]float64
+	anyhow  bool // it is work space
+	carried bool // it is a device.Exact, whose carries wait
+}
+
+// near is the same in all types.
+func near(x float64) bound { return bound{times: [3]float64{x, x, x}} }
+
+// The bounds of products are absolute ones of the ladder's TestProducts and TestFused, whose
+// results are of about 1. GELU may use tanh.approx.f32 there, whose error is 2^-11.
+var (
+	product    = bound{times: [3]float64{1e-4, 4e-2, 4e-3}}
+	activation = bound{times: [3]float64{1e-3, 4e-2, 4e-3}}
+)
+
+// bounds are those of the kernels' tests in device/cuda/kernel, by operation and result. What
+// is not here has the CPU's bits.
+var bounds = map[string]bound{
+	"matmul: c":                       product,
+	"matmul onto: y":                  product,
+	"matmul, activation: x":           product,
+	"matmul, activation: y":           activation,
+	"matmul, activation gradient: dx": activation,
+	"weight gradient: dw":             product,
+	"weight gradient: db":             product,
+	"sum of rows: db":                 near(1e-5),
+
+	"layer norm: y":               near(1e-5),
+	"layer norm: mean":            near(1e-6),
+	"layer norm: rstd":            near(1e-5),
+	"layer norm gradient: dx":     near(1e-4),
+	"layer norm gradient: dw":     near(1e-5),
+	"layer norm gradient: db":     near(1e-5),
+	"rms norm: y":                 near(1e-5),
+	"rms norm: rstd":              near(1e-5),
+	"rms norm gradient: dx":       near(1e-4),
+	"rms norm gradient: dw":       near(1e-5),
+	"rope: x":                     near(1e-7),
+	"activation: y":               near(1e-6),
+	"activation gradient: dx":     near(1e-6),
+	"swiglu: y":                   near(1e-6),
+	"swiglu gradient: dgate":      near(1e-6),
+	"swiglu gradient: dup":        near(1e-6),
+	"attention: o":                {times: [3]float64{1e-5, 0x1p-7, 0x1p-10}},
+	"attention: lse":              near(2e-6),
+	"attention gradient: dq":      {times: [3]float64{3e-5, 4e-2, 6e-3}},
+	"attention gradient: dk":      {times: [3]float64{3e-5, 4e-2, 6e-3}},
+	"attention gradient: dv":      {times: [3]float64{3e-5, 4e-2, 6e-3}},
+	"attention gradient: delta":   {anyhow: true},
+	"cross-entropy: loss":         near(1e-6),
+	"cross-entropy: logits":       near(1e-6),
+	"cross-entropy part: stats":   near(1e-6),
+	"cross-entropy merge: loss":   near(1e-6),
+	"cross-entropy merge: logits": near(1e-6),
+	"sum: acc":                    {carried: true},
+	"sum of squares: acc":         {carried: true},
+	"normalize: acc":              {carried: true},
+}
+
+// boundOf is that of a result of an operation.
+func boundOf(name string, r result) bound {
+	b := bounds[name+": "+r.what]
+	if r.wider > 0 {
+		for i := range b.times {
+			b.times[i] *= r.wider
+		}
+	}
+	return b
+}
+
+// rounding is a last place of a type, relative: both sides round, at worst apart.
+var rounding = [3]float64{device.F32: 2e-6, device.BF16: 0x1p-7, device.F16: 0x1p-10}
+
+// compare is an error that names the first element that is beyond the bound.
+func (b bound) compare(what string, got, want device.Mat) error {
+	t := want.Buf.Type
+	switch {
+	case b.anyhow:
+		return nil
+	case b.carried:
+		carry(got.Buf)
+		carry(want.Buf)
+	case b.times != [3]float64{} && t <= device.F16:
+		return b.within(what, got, want)
+	}
+	return sameBits(what, got, want)
+}
+
+func carry(b device.Buffer) {
+	for i := range b.N / device.ExactLen {
+		device.ExactAt(b, i).Carry()
+	}
+}
+
+// within compares numbers.
+func (b bound) within(what string, got, want device.Mat) error {
+	t := want.Buf.Type
+	all := rms(want, 0, want.Rows)
+	for i := range want.Rows {
+		floor := b.times[t]*max(all, rms(want, i, i+1)) + 1e-30
+		if t == device.F16 {
+			floor += 0x1p-25
+		}
+		for j := range want.Cols {
+			g, w := at(got, i, j), at(want, i, j)
+			most := floor + rounding[t]*math.Abs(w)
+			if g != w && !(math.Abs(g-w) <= most) && !(math.IsNaN(g) && math.IsNaN(w)) {
+				return differs(what, want, i, j, fmt.Sprintf("%.9g on the GPU and %.9g by the CPU's kernels: error %.3g, bound %.3g", g, w, math.Abs(g-w), most))
+			}
+		}
+	}
+	return nil
+}
+
+func differs(what string, m device.Mat, i, j int, how string) error {
+	return fmt.Errorf("%s (%d,%d) %v: element (%d,%d) is %s", what, m.Rows, m.Cols, m.Buf.Type, i, j, how)
+}
+
+// rms is the root mean square of the finite elements of rows [lo, hi).
+func rms(m device.Mat, lo, hi int) float64 {
+	var square float64
+	for i := lo; i < hi; i++ {
+		for j := range m.Cols {
+			if x := at(m, i, j); x-x == 0 {
+				square += x * x
+			}
+		}
+	}
+	return math.Sqrt(square / float64(max(1, (hi-lo)*m.Cols)))
+}
+
+// at is an element of a float type.
+func at(m device.Mat, i, j int) float64 { return number(m.Buf, i*m.Ld+j) }
+
+func number(b device.Buffer, i int) float64 {
+	switch b.Type {
+	case device.F32:
+		return float64(b.F32()[i])
+	case device.BF16:
+		return float64(device.WideBF16(b.U16()[i]))
+	case device.F16:
+		return float64(device.WideF16(b.U16()[i]))
+	case device.F64:
+		return b.F64()[i]
+	}
+	return float64(b.I64()[i])
+}
+
+// sameBits compares bytes; of NaN, whose bits are the processor's, only that both are.
+func sameBits(what string, got, want device.Mat) error {
+	if want.Buf.Type.Coded() || want.Buf.Type == device.I32 || want.Buf.Type == device.I64 {
+		g, w := got.Buf.Raw(), want.Buf.Raw()
+		if bytes.Equal(g, w) {
+			return nil
+		}
+		i := 0
+		for g[i] == w[i] {
+			i++
+		}
+		return fmt.Errorf("%s (%d) %v: byte %d of %d is %d on the GPU and %d by the CPU's kernels: it has the CPU's bits", what, want.Buf.N, want.Buf.Type, i, len(w), g[i], w[i])
+	}
+	for i := range want.Rows {
+		for j := range want.Cols {
+			g, w := at(got, i, j), at(want, i, j)
+			if math.Float64bits(g) != math.Float64bits(w) && !(math.IsNaN(g) && math.IsNaN(w)) {
+				return differs(what, want, i, j, fmt.Sprintf("%.9g on the GPU and %.9g by the CPU's kernels: error %.3g, bound 0", g, w, math.Abs(g-w)))
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,287 @@
+// Package shadow runs every operation of a GPU's queue a second time on the CPU's kernels,
+// from the operands that the GPU was given, and stops at the first result that is farther
+// away than the kernel's tests allow. It finds the one wrong kernel of a run: later
+// operations are not compared with results of earlier wrong ones, since both sides begin
+// from what the GPU has.
+//
+// An operation is a function of the kernels that compute it and of a view of its operands.
+// A first call, on kernels that do nothing, notes which memory it names; that memory is
+// fetched; the second call is the GPU's, the third the CPU's on what was fetched.
+// Operands that overlap on the GPU overlap on the host, too.
+//
+// Copies, collectives and the queues that wait for the host are not shadowed.
+package shadow
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/dry"
+	"zeroth/zero"
+)
+
+// Kernels is all that training issues on a queue.
+type Kernels interface {
+	zero.Compute
+	zero.Update
+}
+
+// Inner is a queue of a GPU.
+type Inner interface {
+	Kernels
+	collective.StreamQueue
+	Name() string
+	Trace(f func(device.Span))
+	Close()
+}
+
+// CPU computes what a Queue compares with: a queue of host memory, and its device.
+type CPU interface {
+	Kernels
+	Close()
+}
+
+// Queue is an Inner whose operations are compared with the CPU's. It belongs to one
+// goroutine, which waits for each of them.
+type Queue struct {
+	Inner
+	cpu  CPU
+	host device.Device
+	mem  [2]device.Buffer
+	over error // the first difference, or failure of the CPU's queue
+}
+
+// New wraps a queue. Close ends both; host has the memory of the CPU's queue, and of copies.
+func New(gpu Inner, cpu CPU, host device.Device) *Queue {
+	return &Queue{Inner: gpu, cpu: cpu, host: host}
+}
+
+// Unwrap returns the GPU's queue, which communicators know.
+func (q *Queue) Unwrap() device.Queue { return q.Inner }
+
+// Close ends both queues and frees the memory between them.
+func (q *Queue) Close() {
+	q.Inner.Close()
+	q.cpu.Close()
+	for _, m := range q.mem {
+		q.host.Free(m)
+	}
+}
+
+// result is a matrix that an operation writes. wider is what its bound is multiplied by; 0
+// is 1.
+type result struct {
+	what  string
+	mat   device.Mat
+	wider float64
+}
+
+// of is a result without rows.
+func of(what string, b device.Buffer) result {
+	return result{what: what, mat: device.Mat{Buf: b, Rows: 1, Cols: b.N, Ld: b.N}}
+}
+
+// operation is one that is about to run: what it writes, and how to issue it.
+type operation struct {
+	name    string
+	results []result
+	issue   func(k Kernels, at *view)
+}
+
+// view is where operands lie: in the GPU's memory, while their blocks are noted or after
+// that, or in the host's.
+type view struct {
+	noting bool
+	host   bool
+	blocks []block
+	shapes []string
+}
+
+// block is memory of the GPU that operands lie in, and its place in the host's.
+type block struct {
+	begin, end uintptr // of the GPU
+	host       bool    // it is the host's memory already
+	at         [2]unsafe.Pointer
+}
+
+// buf is the view of a buffer.
+func (v *view) buf(b device.Buffer) device.Buffer {
+	v.note(b, fmt.Sprintf("(%d) %v", b.N, b.Type))
+	return v.moved(b)
+}
+
+// mat is the view of a matrix.
+func (v *view) mat(m device.Mat) device.Mat {
+	v.note(m.Buf, fmt.Sprintf("(%d,%d) %v", m.Rows, m.Cols, m.Buf.Type))
+	m.Buf = v.moved(m.Buf)
+	return m
+}
+
+func (v *view) note(b device.Buffer, shape string) {
+	if !v.noting || b.N == 0 {
+		return
+	}
+	begin := uintptr(b.Ptr)
+	v.blocks = append(v.blocks, block{begin: begin, end: begin + uintptr(b.Bytes()), host: b.Host})
+	v.shapes = append(v.shapes, shape)
+}
+
+func (v *view) moved(b device.Buffer) device.Buffer {
+	if v.host && b.N > 0 {
+		b = v.in(0, b)
+	}
+	return b
+}
+
+// in is a buffer's copy: the CPU's (0) or what the GPU left (1).
+func (v *view) in(side int, b device.Buffer) device.Buffer {
+	i := slices.IndexFunc(v.blocks, func(k block) bool { return k.begin <= uintptr(b.Ptr) && uintptr(b.Ptr) < k.end })
+	k := &v.blocks[i]
+	b.Ptr, b.Host = unsafe.Add(k.at[side], uintptr(b.Ptr)-k.begin), true
+	return b
+}
+
+// merge makes one block of those that touch, in the order of addresses.
+func (v *view) merge() (bytes uintptr) {
+	slices.SortFunc(v.blocks, func(a, b block) int {
+		if a.begin < b.begin {
+			return -1
+		}
+		return 1
+	})
+	all := v.blocks[:0]
+	for _, b := range v.blocks {
+		if last := len(all) - 1; last >= 0 && b.begin <= all[last].end {
+			all[last].end = max(all[last].end, b.end)
+		} else {
+			all = append(all, b)
+		}
+	}
+	v.blocks = all
+	for _, b := range all {
+		bytes += room(b)
+	}
+	return bytes
+}
+
+// align is what kernels may see of an address: copies begin as many bytes behind a multiple
+// of it as on the GPU.
+const align = 64
+
+func room(b block) uintptr { return (b.end - b.begin + 2*align - 1) / align * align }
+
+// run issues an operation on both sides and compares. Once the queue has failed, or a
+// result was wrong, it does nothing.
+func (q *Queue) run(o operation) {
+	v := &view{noting: true}
+	o.issue(dry.Queue{}, v)
+	v.noting = false
+	if q.over != nil || len(v.blocks) == 0 || q.Inner.Wait() != nil {
+		return
+	}
+	if q.over = q.both(o, v); q.over != nil {
+		q.Inner.Do(func() error { return q.over })
+	}
+}
+
+func (q *Queue) both(o operation, v *view) error {
+	if err := q.place(v); err != nil {
+		return err
+	}
+	q.fetch(v, 0)
+	o.issue(q.Inner, v)
+	q.fetch(v, 1)
+	if q.Inner.Wait() != nil {
+		return nil // it has the error
+	}
+	v.host = true
+	o.issue(q.cpu, v)
+	if err := q.cpu.Wait(); err != nil {
+		return fmt.Errorf("shadow: %s, on the CPU: %w", o.name, err)
+	}
+	if err := q.compare(o, v); err != nil {
+		return fmt.Errorf("shadow: %s of %s: %w", o.name, strings.Join(v.shapes, ", "), err)
+	}
+	return nil
+}
+
+// place finds each block a place on both sides.
+func (q *Queue) place(v *view) error {
+	need := int(v.merge() + align)
+	for side := range q.mem {
+		m := &q.mem[side]
+		if m.Bytes() < need {
+			q.host.Free(*m)
+			*m = device.Buffer{}
+			b, err := q.host.Alloc(device.BF16, need/2+1, device.Workspace)
+			if err != nil {
+				return fmt.Errorf("shadow: host memory for operands: %w", err)
+			}
+			*m = b
+		}
+		at := m.Ptr
+		for i := range v.blocks {
+			b := &v.blocks[i]
+			b.at[side] = unsafe.Add(at, (b.begin-uintptr(at))%align)
+			at = unsafe.Add(at, room(*b))
+		}
+	}
+	return nil
+}
+
+// fetch copies all blocks to a side. Elements have two bytes or more.
+func (q *Queue) fetch(v *view, side int) {
+	for _, b := range v.blocks {
+		q.Inner.Copy(b.buffer(b.at[side], true), b.buffer(gpuPointer(b.begin), b.host))
+	}
+}
+
+func (b block) buffer(at unsafe.Pointer, host bool) device.Buffer {
+	return device.Buffer{Type: device.BF16, Host: host, N: int(b.end-b.begin) / 2, Ptr: at}
+}
+
+// gpuPointer is an address of the GPU's, which is never the collector's.
+func gpuPointer(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
+
+// compare holds results against their bounds, and all other memory of the operands against
+// its bytes.
+func (q *Queue) compare(o operation, v *view) error {
+	for _, r := range o.results {
+		if r.mat.Buf.N == 0 {
+			continue
+		}
+		got, want := r.mat, r.mat
+		got.Buf, want.Buf = v.in(1, r.mat.Buf), v.in(0, r.mat.Buf)
+		if err := boundOf(o.name, r).compare(r.what, got, want); err != nil {
+			return err
+		}
+		settle(got, want)
+	}
+	for _, b := range v.blocks {
+		want, got := b.buffer(b.at[0], true).Raw(), b.buffer(b.at[1], true).Raw()
+		if !bytes.Equal(got, want) {
+			i := 0
+			for got[i] == want[i] {
+				i++
+			}
+			return fmt.Errorf("the GPU changed memory of an operand that is no result: byte %d of a piece of %d", i, len(got))
+		}
+	}
+	return nil
+}
+
+// settle makes got's elements want's.
+func settle(got, want device.Mat) {
+	if got.Buf.Type.Coded() || got.Rows == 1 {
+		copy(got.Buf.Raw(), want.Buf.Raw())
+		return
+	}
+	for i := range got.Rows {
+		copy(got.Buf.Slice(i*got.Ld, i*got.Ld+got.Cols).Raw(), want.Buf.Slice(i*want.Ld, i*want.Ld+want.Cols).Raw())
+	}
+}

@@ -1,0 +1,43 @@
+//go:build cuda
+
+package tests
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"zeroth/device/cuda/fake"
+	"zeroth/job/setup"
+)
+
+// shadowed is onGPU with every operation compared with the CPU's kernels.
+func shadowed(t *testing.T, sets ...string) outcome {
+	t.Helper()
+	c := cfg(t, append(slices.Clone(sets), "device=cuda")...)
+	j := setup.Place(c, setup.Alone{}, setup.Hooks{})
+	j.Shadow = true
+	ranks, err := setup.Open(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(ranks)
+	return trainOn(t, c, ranks)
+}
+
+// TestGPUShadow trains jobs that have all operations between them in shadow mode: nothing
+// is beyond its bound, and the run has the bits of one without.
+func TestGPUShadow(t *testing.T) {
+	fake.Need(t)
+	for _, sets := range [][]string{
+		{"parallel.ranks=2", "train.accumulate=2", "zero.recompute=block", "model.dropout=0.1"},
+		append([]string{"parallel.ranks=2", "precision=fp16", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"}, llama...),
+		append([]string{"parallel.ranks=2", "parallel.tensor=2", "precision=fp32", "optimizer.type=adamw8bit"}, llama...),
+		{"parallel.ranks=2", "precision=fp32", "optimizer.type=muon", "model.layers=4", "zero.stage=1"},
+		{"optimizer.type=lion"},
+		{"optimizer.type=sgd", "optimizer.lr=0.1"},
+	} {
+		sets = append(sets, "train.steps=2")
+		sameBits(t, fmt.Sprint(sets), shadowed(t, sets...), onGPU(t, sets...))
+	}
+}
