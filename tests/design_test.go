@@ -25,10 +25,10 @@ func has(file, function string) (bool, error) {
 	return false, nil
 }
 
-// What docs/design.md walks through is there: `file.go:Function`, and each file
+// Files and functions that ARCHITECTURE.md names exist: `file.go:Function`, or a file
 // by itself.
 func TestDesignWalks(t *testing.T) {
-	page, err := os.ReadFile("../docs/design.md")
+	page, err := os.ReadFile("../ARCHITECTURE.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestDesignWalks(t *testing.T) {
 		}
 		hops++
 		if ok, err := has(file, m[2]); err != nil || !ok {
-			t.Errorf("docs/design.md names %s:%s, and there is no such function (%v)", m[1], m[2], err)
+			t.Errorf("ARCHITECTURE.md names %s:%s, and there is no such function (%v)", m[1], m[2], err)
 		}
 	}
 	if hops < 20 {
@@ -62,7 +62,7 @@ func TestFilesNamedAreThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range append(pages, "../README.md", "../BENCHMARKS.md") {
+	for _, page := range append(pages, "../README.md", "../BENCHMARKS.md", "../CONTRIBUTING.md", "../ARCHITECTURE.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)

@@ -43,14 +43,13 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 			"memory":     memoryTable(t),
 			"categories": categoryTable(t),
 			"plan":       "```text\n" + planReport(t) + "```\n",
-			"titan":      titanTable(t),
 		},
+		"../docs/lab/torchtitan.md": {"titan": titanTable(t)},
 		"../docs/design.md": {
 			"loops": "```go\n" + source(t, "../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
 		},
-		"../docs/limits.md":      {"limits": limitTables(t)},
 		"../docs/parallelism.md": {"ways": waysTable(t)},
-		"../docs/reference.md":   {"keys": keyTables(), "commands": commandReference(t)},
+		"../docs/reference.md":   {"keys": keyTables(), "commands": commandReference(t), "limits": limitTables(t)},
 	} {
 		sayParts(t, page, parts)
 	}
@@ -353,10 +352,13 @@ func TestReadmeNamesWhatIsThere(t *testing.T) {
 	}
 }
 
-// README.md leads to every page of docs.
+// README.md leads to every page except the records in docs/lab.
 func TestReadmeLinksAllPages(t *testing.T) {
 	names, text := pages(t)
 	for _, page := range names[1:] {
+		if strings.HasPrefix(page, "../docs/lab/") {
+			continue
+		}
 		if !strings.Contains(text["../README.md"], "("+strings.TrimPrefix(page, "../")+")") {
 			t.Errorf("README.md has no link to %s", page)
 		}

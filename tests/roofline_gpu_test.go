@@ -97,7 +97,7 @@ func (r *timed) Launch(c *kernel.Call) {
 	r.rooflined.Launch(c)
 }
 
-// TestRooflineOnGPU measures the kernels of a step beside what docs/kernels.md
+// TestRooflineOnGPU measures the kernels of a step beside what docs/lab/kernels.md
 // expects: of GPT-2 124M where the GPU has memory for it, else of a small model.
 func TestRooflineOnGPU(t *testing.T) {
 	h, err := sim.OpenHardware("h200")

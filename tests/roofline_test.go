@@ -19,7 +19,7 @@ import (
 )
 
 // What a training step should take on an H200: its launches, counted as a queue of
-// device/cuda issues them, over what the GPU does in a second. docs/kernels.md has
+// device/cuda issues them, over what the GPU does in a second. docs/lab/kernels.md has
 // the tables, to be held against the first runs.
 
 // Rates beside those of the preset h200. Attention on tensor cores comes to what
@@ -209,7 +209,7 @@ func (r *rooflined) table() string {
 	return b.String()
 }
 
-// rooflineOf is the part of docs/kernels.md about a model.
+// rooflineOf is the part of docs/lab/kernels.md about a model.
 func rooflineOf(t *testing.T, name string, m *nn.Model, B, T, chunk int) string {
 	t.Helper()
 	h, err := sim.OpenHardware("h200")
@@ -233,7 +233,7 @@ func rooflineOf(t *testing.T, name string, m *nn.Model, B, T, chunk int) string 
 // computes: BenchmarkLaunch/block, with nothing of the driver's.
 const issuing = 0.22e-6
 
-// launchesOf is a line of docs/kernels.md: how much of a step launches alone take, and how
+// launchesOf is a line of docs/lab/kernels.md: how much of a step launches alone take, and how
 // long who issues it is busy, if the driver takes as long for each as the GPU at the least.
 func launchesOf(t *testing.T, name string, m *nn.Model, B, T int) string {
 	t.Helper()
@@ -255,7 +255,7 @@ func launchesOf(t *testing.T, name string, m *nn.Model, B, T int) string {
 	return fmt.Sprintf("| %s | %d | %.2f | %.2f | %.0f %% | %.2f |\n", name, n, ms[1], ms[0], 100*(1-ms[1]/ms[0]), 1e3*float64(n)*(each+issuing))
 }
 
-// TestReadmeKernels compares docs/kernels.md.
+// TestReadmeKernels compares docs/lab/kernels.md.
 func TestReadmeKernels(t *testing.T) {
 	gpt2 := nn.GPT2{Shape: nn.Shape{Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, Eps: 1e-5}}
 	llama := nn.Llama{Shape: nn.Shape{Layers: 16, Width: 2048, Heads: 32, Context: 2048, Vocab: 128256, Eps: 1e-5}, KV: 8, FFN: 8192, Theta: 5e5, Tied: true}
@@ -269,7 +269,7 @@ func TestReadmeKernels(t *testing.T) {
 	for _, B := range []int{1, 16} {
 		launches += launchesOf(t, fmt.Sprintf("Llama of 1.2 B, %d × 2048", B), llama.Model(), B, 2048)
 	}
-	sayParts(t, "../docs/kernels.md", map[string]string{
+	sayParts(t, "../docs/lab/kernels.md", map[string]string{
 		"launches": launches,
 		"gpt2":     rooflineOf(t, "GPT-2 124M", gpt2.Model(), 64, 1024, 8192),
 		"gemma":    rooflineOf(t, "Gemma 2 of 2.6 B", gemma.Model(), 8, 2048, 4096),
@@ -278,7 +278,7 @@ func TestReadmeKernels(t *testing.T) {
 }
 
 // TestPlanIsTheRoofline: `plan --machine h200` simulates a step with the rates of the
-// tables of docs/kernels.md, so that both say about the same: of GPT-2's table, and of a
+// tables of docs/lab/kernels.md, so that both say about the same: of GPT-2's table, and of a
 // Llama with soft caps, which take attention off the tensor cores, and without.
 func TestPlanIsTheRoofline(t *testing.T) {
 	h, err := sim.OpenHardware("h200")

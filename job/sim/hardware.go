@@ -43,7 +43,7 @@ type Link struct {
 // presets are machines of which others have measured products, copies and NVLink.
 // Kernels that pass over memory come to 0.8 of a copy. Attention's two and five
 // products come to what its kernels should take: forward at FlashAttention 2's 230
-// TFLOP/s, backward, with seven for the five, at two thirds of that. docs/kernels.md
+// TFLOP/s, backward, with seven for the five, at two thirds of that. docs/lab/kernels.md
 // has these rates kernel by kernel. The rest is assumed: of links between machines the
 // line rate less a tenth, for each GPU an eighth of 200 GB/s of host memory and of 12
 // GB/s of disk.

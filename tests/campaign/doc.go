@@ -1,6 +1,6 @@
 // Package campaign tries to break the program from outside: thousands of
 // damaged checkpoints, kills, odd job files and forged files, each given to the
-// built binary in processes of their own. docs/campaign.md has what came of it.
+// built binary in processes of their own. docs/lab/campaign.md has what came of it.
 //
 //	go test -tags campaign -timeout 2h ./tests/campaign           all of it
 //	go test -tags campaign -short ./tests/campaign                a twentieth

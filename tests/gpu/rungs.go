@@ -372,7 +372,7 @@ func prefixed(x float64) string {
 	return fmt.Sprintf("%.4g %s", x, strings.TrimSpace(prefixes[i:i+1]))
 }
 
-// roofline is each kernel of a step of GPT-2 beside what docs/kernels.md expects.
+// roofline is each kernel of a step of GPT-2 beside what docs/lab/kernels.md expects.
 func (s *session) roofline(ctx context.Context) error {
 	said, err := s.output(ctx, "tests.test", "-test.run=^TestRooflineOnGPU$", "-test.v")
 	n := 0
