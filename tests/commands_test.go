@@ -128,6 +128,8 @@ var (
 	takesArguments = regexp.MustCompile(`(?m)^  zeroth [a-z]+ \[[a-z]+\|`)
 	helpFlag       = regexp.MustCompile(`(?m)^ +(?:-(\w), +)?--([\w-]+)(?: (\S+))?(?:  |$)`)
 	verbs          = map[string]verb{}
+
+	helpExampleBlock = regexp.MustCompile(`(?s)\nExamples:\n.*?(\n\n|$)`)
 )
 
 // help is what the program says of a command: "ckpt ls".
@@ -146,13 +148,12 @@ func help(t *testing.T, path ...string) verb {
 		t.Fatalf("zeroth %s --help: %v", name, err)
 	}
 	v := verb{help: string(text), flags: map[string]bool{}}
-	_, commands, _ := strings.Cut(v.help, "\nAvailable Commands:\n")
-	commands, flags, _ := strings.Cut(commands, "\nFlags:\n")
-	if flags == "" {
-		_, flags, _ = strings.Cut(v.help, "\nFlags:\n")
-	}
-	for _, m := range helpCommand.FindAllStringSubmatch(commands, -1) {
-		v.below = append(v.below, m[1])
+	_, usage, _ := strings.Cut(v.help, "\nUsage:\n")
+	commands, flags, _ := strings.Cut(usage, "\nFlags:\n")
+	for _, m := range helpCommand.FindAllStringSubmatch(helpExampleBlock.ReplaceAllString(commands, "\n"), -1) {
+		if m[1] != "zeroth" { // the usage line
+			v.below = append(v.below, m[1])
+		}
 	}
 	for _, m := range helpFlag.FindAllStringSubmatch(flags, -1) {
 		v.flags["--"+m[2]] = m[3] != ""
