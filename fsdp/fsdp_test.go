@@ -285,7 +285,7 @@ func (l frozen) Params() []shard.Param {
 
 // heard listens to a rank.
 type heard struct {
-	count  [17]int // of each op
+	count  [18]int // of each op
 	inUse  map[string]int64
 	passes []string
 	inside bool // a pass is begun and not done

@@ -111,7 +111,7 @@ func TestEpochsGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.close()
-	if told = strings.Join(b.news, "\n"); next.Train.Steps != 50 || next.Train.Epochs != 0 || !strings.Contains(told, "train.steps 50, was none, train.epochs none, was 0.2") {
+	if told = strings.Join(b.news, "\n"); next.Train.Steps != 50 || next.Train.Epochs != 0 || !strings.Contains(told, "train.steps none → 50, train.epochs 0.2 → none") {
 		t.Errorf("%v steps, %v epochs\n%s", next.Train.Steps, next.Train.Epochs, told)
 	}
 }

@@ -245,7 +245,7 @@ func TestResumeComparesTheTraining(t *testing.T) {
 		next.Train.Batch != 8 || next.Train.Accumulate != 2 || next.Train.Seed != 9 || next.Train.Steps != 7 || next.Data.Validation != 0.2 || next.Precision.String() != "fp32" {
 		t.Errorf("goes on as %s", next.YAML())
 	}
-	want := []string{"as in the checkpoint, for the job does not say: data.validation 0.2, train.steps 7, train.batch 8, train.clip 0.5, train.seed 9, precision fp32, optimizer.lr 1e-3, optimizer.betas [0.8, 0.9], optimizer.weight_decay 0.02, schedule.type linear, schedule.warmup 2, schedule.min_lr 2e-4, checkpoint.every 100, checkpoint.save_on_exit true"}
+	want := []string{"from the checkpoint, because the job leaves them out: data.validation 0.2, train.steps 7, train.batch 8, train.clip 0.5, train.seed 9, precision fp32, optimizer.lr 1e-3, optimizer.betas [0.8, 0.9], optimizer.weight_decay 0.02, schedule.type linear, schedule.warmup 2, schedule.min_lr 2e-4, checkpoint.every 100, checkpoint.save_on_exit true"}
 	if !slices.Equal(news, want) {
 		t.Errorf("news %q\nwant %q", news, want)
 	}
@@ -267,8 +267,8 @@ func TestResumeComparesTheTraining(t *testing.T) {
 	}
 
 	for _, c := range []struct{ sets, want string }{
-		{"data.validation=0.1 train.seed=3", "it was trained with train.seed 9, the job says 3; "},
-		{"data.validation=0.1", "it was trained with data.validation 0.2, the job says 0.1; "},
+		{"data.validation=0.1 train.seed=3", "it was trained with train.seed 9, but the job has 3; "},
+		{"data.validation=0.1", "it was trained with data.validation 0.2, but the job has 0.1; "},
 		{"data.validation=0.2 parallel.ranks=3", "state.json: train.batch: batch 8 = micro_batch 2 × accumulate ? × ranks 3 has no whole solution"},
 	} {
 		if _, _, err := goOn(strings.Fields(c.sets)...); !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
@@ -283,8 +283,8 @@ func TestResumeComparesGroups(t *testing.T) {
 	const groups = `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`
 	trainedRun(t, "optimizer.groups="+groups)
 	for set, want := range map[string]string{
-		"optimizer.lr=null":                              "does not say: optimizer.groups " + groups,
-		"optimizer.groups=null":                          "does not say: optimizer.groups " + groups,
+		"optimizer.lr=null":                              "leaves them out: optimizer.groups " + groups,
+		"optimizer.groups=null":                          "leaves them out: optimizer.groups " + groups,
 		`optimizer.groups=[{match: "*.bias", lr: 1e-4}]`: `changed since the checkpoint: optimizer.groups ` + groups + ` → [{match: "*.bias", lr: 1e-4}]`,
 		"optimizer.groups=[]":                            "changed since the checkpoint: optimizer.groups " + groups + " → none",
 	} {

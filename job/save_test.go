@@ -113,7 +113,7 @@ func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].Step != 1 || list[1].Step != 4 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if told := strings.Count(out.String(), `old checkpoint step-00000001 stays: it has "notes" in it`); told != 1 {
+	if told := strings.Count(out.String(), `old checkpoint step-00000001 stays: it contains "notes"`); told != 1 {
 		t.Errorf("told %d times\n%s", told, &out)
 	}
 }

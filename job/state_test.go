@@ -64,7 +64,7 @@ func TestForgedState(t *testing.T) {
 		set("model", raw(`[{}]`)):                  "want an object",
 		set("model", raw(`{}`)):                    "state.json's model is not that of its parameters: ",
 		set("model", raw(`{"model_type": "gpt2", "n_layer": 1000000, "n_head": 1, "n_embd": 8}`)):                                 "state.json's model is not that of its parameters: ",
-		set("model", raw(`{"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 16, "n_positions": 8, "vocab_size": 256}`)): "state.json's model is not that of its parameters: it has a parameter transformer.wte.weight of shape [256 16], the checkpoint has shape [256 8]",
+		set("model", raw(`{"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 16, "n_positions": 8, "vocab_size": 256}`)): "state.json's model is not that of its parameters: it has a parameter transformer.wte.weight of shape [256 16], but the checkpoint has shape [256 8]",
 		set("loss_scale", nil):                                        "a loss scale of ",
 		set("loss_scale.Scale", 0):                                    "a loss scale of ",
 		set("loss_scale.Window", 0):                                   "a loss scale of ",

@@ -114,7 +114,7 @@ func TestBenchParallelRefuses(t *testing.T) {
 		{[]string{"job.yaml", "--steps", "1001"}, "--steps 1001; want 1 to 1000"},
 		{[]string{"job.yaml", "--set", "parallel={ranks: 1}"}, "the job has one rank, and nothing to divide"},
 		{[]string{"job.yaml", "--machine", "none"}, "--machine none: no such file"},
-		{[]string{"-"}, "want a file, not the standard input"},
+		{[]string{"-"}, "so it cannot be standard input; want a file"},
 		{[]string{"job.yaml", "--set", "model.layres=2"}, "model.layres: unknown key; did you mean layers?"},
 	} {
 		if _, errs := zeroth(t, 2, append([]string{"bench", "parallel"}, bad.args...)...); !strings.Contains(errs, bad.want) {

@@ -104,8 +104,8 @@ func TestAdvice(t *testing.T) {
 		{[]bench.Link{unix}, 1, 3e9, "no faster option found"},
 		{[]bench.Link{{By: "mpi", Rate: 1e8}}, 1, 3e9, "no faster option found"},
 		{[]bench.Link{near}, 0, 0, "Unix sockets would be faster"},
-		{[]bench.Link{unix, apart}, 1, 3e9, "MPI would use them"},
-		{[]bench.Link{unix, apart}, 0, 3e9, "TCP reaches 1.00 of 3.00 GB/s"},
+		{[]bench.Link{unix, apart}, 1, 3e9, "RDMA devices that MPI would use"},
+		{[]bench.Link{unix, apart}, 0, 3e9, "TCP reaches 1.00 of the 3.00 GB/s"},
 		{[]bench.Link{unix, apart}, 0, 1.25e9, "no faster option found than TCP between hosts"},
 	} {
 		got := advice(c.links, [][]float64{{2, 2, 0, 0}, {2, 2, c.fast, c.speed}})

@@ -49,9 +49,9 @@ func TestEvalBlamesRun(t *testing.T) {
 		says  string
 	}{
 		{func() error { return os.WriteFile("run/model/config.json", []byte("{"), 0o644) }, "--run run: "},
-		{func() error { return os.Remove("run/model/config.json") }, "--run run: run/model has parameters and no config.json"},
-		{func() error { return os.RemoveAll("run/model") }, "--run run: there is no config.json in it"},
-		{func() error { return os.RemoveAll("run") }, "--run run: there is no config.json in it"},
+		{func() error { return os.Remove("run/model/config.json") }, "--run run: run/model has parameters, but no config.json"},
+		{func() error { return os.RemoveAll("run/model") }, "--run run: no config.json in it"},
+		{func() error { return os.RemoveAll("run") }, "--run run: no config.json in it"},
 	} {
 		if err := c.spoil(); err != nil {
 			t.Fatal(err)

@@ -224,7 +224,7 @@ func TestFlightRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"cut.json: byte 23 (line 1): no dump of a rank: session: unterminated string": {"cut.json", "a.txt"},
 		"a.txt: byte 0 (line 1): no dump of a rank":                                   {"cut.json", "a.txt"},
-		".: there are no dumps of ranks in it, nor in a folder flight there":          {"."},
+		".: no dumps in it or in its folder flight":                                   {"."},
 		"none.json: no such file":                                                     {"none.json"},
 	} {
 		if _, errs := zeroth(t, 2, append([]string{"flight"}, args...)...); !strings.Contains(errs, want) {

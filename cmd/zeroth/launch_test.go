@@ -192,7 +192,7 @@ func TestLaunchRefuses(t *testing.T) {
 		"want bench collective, not":                          {"launch", "--", "bench", "disk"},
 		"--transport local; want auto":                        {"launch", "--", "doctor", "--cluster", "--transport", "local"},
 		"want 1 to 4096 processes":                            {"launch", "-n", "0", "--", "train", "tiny.yaml"},
-		"standard input can be read once":                     {"launch", "--", "train", "-"},
+		"so it cannot be standard input; want a file":         {"launch", "--", "train", "-"},
 		"--rank 2 in a world of 2 processes":                  {"train", "tiny.yaml", "--world", "2", "--rank", "2", "--addr", "127.0.0.1:1"},
 		"can be reached from other hosts, and the job has no": {"train", "tiny.yaml", "--world", "2", "--rank", "0", "--addr", "192.0.2.1:29400"},
 		"unknown flag: --nonsense":                            {"launch", "--", "train", "tiny.yaml", "--nonsense"},

@@ -346,7 +346,7 @@ func TestBadInput(t *testing.T) {
 		{"plan tiny.yaml -gpus 2", "zeroth: unknown shorthand flag: 'g' in -gpus; did you mean --gpus?\n"},
 		{"sample", "zeroth: required flag(s) \"run\" not set\nSee 'zeroth sample --help'.\n"},
 		{"sample --run r --tokens many", "zeroth: invalid argument \"many\" for \"--tokens\" flag"},
-		{"sample --run r --tokens 0 --temperature -1 --top-k -2 --prompt=", "--prompt is empty; want at least one character, such as a line feed\n--tokens 0; want 1 to 1048576\n--temperature -1; want a number of at least 0\n--top-k -2; want at least 0, where 0 is all tokens\n"},
+		{"sample --run r --tokens 0 --temperature -1 --top-k -2 --prompt=", "--prompt is empty; want at least one character\n--tokens 0; want 1 to 1048576\n--temperature -1; want a number of at least 0\n--top-k -2; want at least 0, where 0 is all tokens\n"},
 		{"sample --run r --top-p 0 --stop= --prompts gone", "--prompts: open gone: no such file or directory\n--top-p 0; want a number above 0 and at most 1, where 1 is all tokens\n--stop is empty or longer than 4096 bytes; want a text\n"},
 		{"sample --run r --temperature NaN", "--temperature NaN; want a number of at least 0\n"},
 		{"sample --run r --tokens 9999999999", "--tokens 9999999999; want 1 to 1048576\n"},
@@ -375,7 +375,7 @@ func TestBadInput(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	for args, wants := range map[string][]string{
-		"":             {"zeroth train examples/quickstart.yaml", "Exit codes: 0 done;", "completion", "sample", "version"},
+		"":             {"zeroth train examples/quickstart.yaml", "Exit codes:\n  0    done\n", "completion", "sample", "version"},
 		"help train":   {"metrics.jsonl", "--set key=value", "--out folder", "Ctrl-C"},
 		"sample -h":    {"--run folder", "--top-k k", "--temperature float", "(default 200)"},
 		"bench --help": {"zeroth bench [compute|memory|collective|disk|gpu]...", "--json", "0.93"},
@@ -405,13 +405,13 @@ func TestCompletion(t *testing.T) {
 		"plan --recompute ":       "none\nblock\n:4\n",
 		"fit --machine h":         "h100\nh200\n:0\n",
 		"fit --largest ":          "model\nseq\nmicro_batch\n:4\n",
-		"init ":                   "finetune\noffload\npretrain\nquickstart\n:4\n",
+		"init ":                   "chat\nfinetune\nlora\noffload\npretrain\nquickstart\n:4\n",
 		"help zero.st":            "zero.stage\n:4\n",
 		"train --log ":            "json\ntext\n:4\n",
 		"train --resume l":        "latest\n:0\n",
 		"train tiny":              "yaml\nyml\n:8\n",
 		"train a.yaml x":          ":4\n",
-		"tr":                      "train\tTrain a model as a job file says\n:4\n",
+		"tr":                      "train\tTrain a model from a job file\n:4\n",
 		"sample --run r":          ":16\n",
 	} {
 		out, _ := zeroth(t, 0, append([]string{"__complete"}, strings.Split(args, " ")...)...)

@@ -32,7 +32,7 @@ func TestSampleMany(t *testing.T) {
 	if err := os.WriteFile("prompts", []byte("fine\n\"open\nfine\n\"a\"b\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, told := zeroth(t, 2, args...); !strings.Contains(told, `prompts:2: it begins with "`) || !strings.Contains(told, `prompts:4: it begins with "`) {
+	if _, told := zeroth(t, 2, args...); !strings.Contains(told, `prompts:2: begins with "`) || !strings.Contains(told, `prompts:4: begins with "`) {
 		t.Errorf("%q", told)
 	}
 }

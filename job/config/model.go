@@ -51,7 +51,7 @@ func (r *reader) modelFrom() {
 	read, kept, err := r.readModel()
 	if err != nil {
 		want := toDownload(m.From)
-		if want == "" && r.draft && !input.Exists(m.From) {
+		if want == "" && r.draft && !input.Exists(m.From) && !strings.Contains(m.From, "/") {
 			want = "want a folder, or one of the published models " + published()
 		}
 		r.wrong(r.given["model.from"].at, "model.from", err.Error(), want)

@@ -137,7 +137,7 @@ func (s *search) keyOf(x *config.Config, p *place) unitKey {
 func (s *search) measure(x *config.Config, p *place, k unitKey) (measured, error) {
 	return s.kept.get(k, func() (measured, error) {
 		step := 1
-		if !p.even { // which layer takes which slot makes a difference
+		if !p.even || x.Parallel.Pipeline > 1 { // which layer takes which slot makes a difference
 			step = lcm(k.prefetch+1, 2)
 		}
 		all := p.tokens(k.first)
@@ -176,9 +176,10 @@ type cutKey struct {
 
 // shards are the units of a place as a rank of the choice's mesh has them.
 func (s *search) shards(x *config.Config, p *place) []offload.Unit {
-	units, _ := s.cuts.get(cutKey{p.alike, config.Mesh(x)}, func() (units []offload.Unit, err error) {
+	units, err := s.cuts.get(cutKey{p.alike, config.Mesh(x)}, func() (units []offload.Unit, err error) {
 		c := config.Standing(x, p.model)
 		c.Zero.Offload, c.Train.MicroBatch, c.Train.LossChunk = config.Offload{Optimizer: "none", Parameters: "none"}, 1, x.Model.Context
+		c.Train.Accumulate = min(c.Train.Accumulate, 2*max(1, c.Parallel.Pipeline)) // shards do not depend on it
 		t, _, _, err := setup.DryRank(setup.Planned(c), p.at, func(*zero.Config) {})
 		if err != nil {
 			return nil, err
@@ -188,6 +189,9 @@ func (s *search) shards(x *config.Config, p *place) []offload.Unit {
 		}
 		return units, nil
 	})
+	if err != nil {
+		panic(fmt.Sprintf("fit: the units of %s: %v", p.alike, err)) // the choice's own dry run had none
+	}
 	return units
 }
 
