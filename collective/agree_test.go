@@ -76,6 +76,10 @@ func (n *nothing) Broadcast(device.Queue, device.Buffer) error {
 	n.calls.Add(1)
 	return nil
 }
+func (n *nothing) Reduce(device.Queue, device.Buffer) error {
+	n.calls.Add(1)
+	return nil
+}
 func (*nothing) Pending() bool       { return false }
 func (*nothing) Err() error          { return nil }
 func (*nothing) Abort()              {}
@@ -182,6 +186,7 @@ func TestRanksThatDifferAreNamed(t *testing.T) {
 	const size = 21
 	for odd, want := range map[int]string{
 		0:  "operation 1: rank 0 calls reduce-scatter of 42 fp32, ranks 1-20 all-gather of 42 fp32",
+		4:  "operation 1: rank 4 calls reduce of 42 fp32, ranks 0-3,5-20 all-gather of 42 fp32",
 		7:  "operation 1: rank 7 calls all-gather of 42 fp32 as operation 2, ranks 0-6,8-20 all-gather of 42 fp32",
 		20: "operation 1: rank 20 calls all-gather of 63 fp32, ranks 0-19 all-gather of 42 fp32",
 	} {
@@ -192,6 +197,9 @@ func TestRanksThatDifferAreNamed(t *testing.T) {
 			switch {
 			case r == odd && r == 0:
 				g.ReduceScatter(q, own, whole)
+				return
+			case r == odd && r == 4:
+				g.Reduce(q, whole)
 				return
 			case r == odd && r == 7: // it skips one
 				q.Fail(errors.New("broken"))

@@ -14,10 +14,12 @@ import (
 // device's memory, such as NCCL. The rank's goroutine issues operations; the other
 // methods are any goroutine's.
 type Engine interface {
-	// AllGather, ReduceScatter and Broadcast put a Group's operation behind what was issued on q.
+	// AllGather, ReduceScatter, Broadcast and Reduce put a Group's operation behind what was
+	// issued on q.
 	AllGather(q device.Queue, whole, own device.Buffer) error
 	ReduceScatter(q device.Queue, own, whole device.Buffer) error
 	Broadcast(q device.Queue, b device.Buffer) error
+	Reduce(q device.Queue, b device.Buffer) error
 	// Pending says whether an operation that was put into a queue is not done.
 	Pending() bool
 	// Err is what the library has found out meanwhile, nil while all is well.
@@ -118,6 +120,9 @@ func (g *Engined) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 // Broadcast implements Group.
 func (g *Engined) Broadcast(q device.Queue, b device.Buffer) { g.issue(q, broadcast, b, b) }
 
+// Reduce implements Group.
+func (g *Engined) Reduce(q device.Queue, b device.Buffer) { g.issue(q, reduce, b, b) }
+
 func (g *Engined) issue(q device.Queue, o op, whole, own device.Buffer) {
 	if whole.Host && own.Host {
 		switch o {
@@ -127,6 +132,8 @@ func (g *Engined) issue(q device.Queue, o op, whole, own device.Buffer) {
 			g.agreeing.ReduceScatter(q, own, whole)
 		case broadcast:
 			g.agreeing.Broadcast(q, own)
+		case reduce:
+			g.agreeing.Reduce(q, own)
 		}
 		return
 	}
@@ -169,6 +176,8 @@ func (c *engineCall) doRun() error {
 		err = g.engine.ReduceScatter(c.q, c.own, c.whole)
 	case broadcast:
 		err = g.engine.Broadcast(c.q, c.own)
+	case reduce:
+		err = g.engine.Reduce(c.q, c.own)
 	}
 	if why := Ended(g.agreeing); err != nil && why != nil {
 		return g.because(why)

@@ -126,6 +126,15 @@ func (c *Communicator) Broadcast(on device.Queue, b device.Buffer) error {
 	return c.run(q, func() error { return c.comm.Broadcast(q.stream, c.rank, c.ranks, b.Ptr, b.Bytes()) })
 }
 
+// Reduce implements collective.Engine, with sums as ReduceScatter's.
+func (c *Communicator) Reduce(on device.Queue, b device.Buffer) error {
+	q := c.streamOf(on, b)
+	if c.exact {
+		return c.exactReduce(q, b)
+	}
+	return c.run(q, func() error { return c.comm.Reduce(q.stream, c.rank, b.Ptr, b.N, types[b.Type]) })
+}
+
 // streamOf is the queue of an operation, of this device and on its memory.
 func (c *Communicator) streamOf(on device.Queue, bs ...device.Buffer) *Queue {
 	if w, ok := on.(interface{ Unwrap() device.Queue }); ok { // it shadows one

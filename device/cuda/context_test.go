@@ -167,8 +167,13 @@ func TestNCCLMakesTheContextCurrent(t *testing.T) {
 	a.settled(c)
 	a.do("all-gather", func() error { return c.AllGather(a.s, mem, mem, 16, driver.NCCLFloat32) })
 	a.do("reduce-scatter", func() error { return c.ReduceScatter(a.s, mem, mem, 16, driver.NCCLFloat32) })
+	a.do("reduce", func() error { return c.Reduce(a.s, 0, mem, 16, driver.NCCLFloat32) })
 	a.do("send", func() error { // to a rank that is not there, which is looked at second
 		say(t, c.SendParts(a.s, driver.Parts{Ranks: 2, Whole: mem, Slots: mem, Stride: 8, Slot: 8, N: 8}), "ncclSend: rank 1 of 1")
+		return nil
+	})
+	a.do("collect", func() error {
+		say(t, c.Collect(a.s, driver.Parts{Ranks: 2, Whole: mem, Slots: mem, Slot: 8, N: 8}), "ncclRecv: rank 1 of 1")
 		return nil
 	})
 	a.do("deregister", r.Deregister)

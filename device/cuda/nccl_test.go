@@ -194,6 +194,8 @@ func (h *hosted) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 
 func (h *hosted) Broadcast(q device.Queue, b device.Buffer) { h.issue(q, "broadcast", b, b) }
 
+func (h *hosted) Reduce(q device.Queue, b device.Buffer) { h.issue(q, "collect", b, b) }
+
 func (h *hosted) issue(q device.Queue, op string, whole, own device.Buffer) {
 	c := h.take()
 	c.op, c.label, c.whole, c.own = op, q.Labelled(), whole, own
@@ -223,7 +225,7 @@ func (c *hostedCall) do() error {
 	if err != nil {
 		return err
 	}
-	if c.op == "broadcast" {
+	if c.op == "broadcast" || c.op == "collect" {
 		own = whole
 	} else if at := collective.Own(h, c.whole); at.Ptr == c.own.Ptr { // in place
 		own = collective.Own(h, whole)
@@ -236,6 +238,9 @@ func (c *hostedCall) do() error {
 		h.q.Copy(c.whole, whole)
 	case "broadcast":
 		h.Engined.Broadcast(h.q, whole)
+		h.q.Copy(c.whole, whole)
+	case "collect":
+		h.Engined.Reduce(h.q, whole)
 		h.q.Copy(c.whole, whole)
 	case "reduce":
 		h.q.Copy(whole, c.whole)

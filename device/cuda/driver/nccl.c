@@ -41,6 +41,7 @@ typedef struct {
 	F(ncclCommGetAsyncError, (void *, int *)) \
 	F(ncclAllGather, (const void *, void *, size_t, int, void *, void *)) \
 	F(ncclReduceScatter, (const void *, void *, size_t, int, int, void *, void *)) \
+	F(ncclReduce, (const void *, void *, size_t, int, int, int, void *, void *)) \
 	F(ncclSend, (const void *, size_t, int, int, void *, void *)) \
 	F(ncclRecv, (void *, size_t, int, int, void *, void *)) \
 	F(ncclGroupStart, (void)) \
@@ -145,6 +146,27 @@ HIDDEN int z_nccl_send_parts(uintptr_t ctx, uintptr_t comm, uintptr_t stream, in
 		if (!r || r == IN_PROGRESS)
 			r = ncclRecv((void *)(slots + (from - (from > rank)) * slot), n, BYTE, from, (void *)comm, (void *)stream);
 	}
+	int end = ncclGroupEnd();
+	return r && r != IN_PROGRESS ? r : end;
+}
+
+// Adds n elements of each rank in rank 0's; the others' are only read.
+HIDDEN int z_nccl_reduce(uintptr_t ctx, uintptr_t comm, uintptr_t stream, int rank, uintptr_t b, size_t n, int type) {
+	ENTER(ctx);
+	return ncclReduce((const void *)b, rank ? NULL : (void *)b, n, type, SUM, 0, (void *)comm, (void *)stream);
+}
+
+// Sends n bytes at whole of each other rank to rank 0, which receives them in slots one
+// behind the other: in one group.
+HIDDEN int z_nccl_collect(uintptr_t ctx, uintptr_t comm, uintptr_t stream, int rank, int ranks, uintptr_t whole, uintptr_t slots, size_t slot, size_t n) {
+	ENTER(ctx);
+	int r = ncclGroupStart();
+	if (r)
+		return r;
+	if (rank)
+		r = ncclSend((const void *)whole, n, BYTE, 0, (void *)comm, (void *)stream);
+	for (int from = 1; !rank && from < ranks && (!r || r == IN_PROGRESS); from++)
+		r = ncclRecv((void *)(slots + (from - 1) * slot), n, BYTE, from, (void *)comm, (void *)stream);
 	int end = ncclGroupEnd();
 	return r && r != IN_PROGRESS ? r : end;
 }

@@ -10,6 +10,10 @@ package driver
 // #cgo nocallback z_nccl_broadcast
 // #cgo noescape z_nccl_send_parts
 // #cgo nocallback z_nccl_send_parts
+// #cgo noescape z_nccl_reduce
+// #cgo nocallback z_nccl_reduce
+// #cgo noescape z_nccl_collect
+// #cgo nocallback z_nccl_collect
 // #include "nccl.h"
 import "C"
 
@@ -161,6 +165,14 @@ func (c *Comm) Broadcast(s Stream, rank, ranks int, b unsafe.Pointer, n int) err
 	return nil
 }
 
+// Reduce adds n elements of each rank in rank 0's, in the order of the stream.
+func (c *Comm) Reduce(s Stream, rank int, b unsafe.Pointer, n, typ int) error {
+	if code := C.z_nccl_reduce(c.gpu.ctx, c.h, s.h, C.int(rank), address(b), C.size_t(n), C.int(typ)); code != 0 {
+		return c.refused(code, "reduce of %d elements", n)
+	}
+	return nil
+}
+
 // Parts is what the ranks of a communicator send each other: N bytes of each part of Whole, whose
 // parts are Stride bytes apart, for Slots, which are Slot bytes apart, one for each other
 // rank, ascending.
@@ -175,6 +187,15 @@ func (c *Comm) SendParts(s Stream, p Parts) error {
 	code := C.z_nccl_send_parts(c.gpu.ctx, c.h, s.h, C.int(p.Rank), C.int(p.Ranks), address(p.Whole), C.size_t(p.Stride), address(p.Slots), C.size_t(p.Slot), C.size_t(p.N))
 	if code != 0 {
 		return c.refused(code, "send of %d bytes to each rank", p.N)
+	}
+	return nil
+}
+
+// Collect has each other rank send rank 0 its Whole, of N bytes, in the order of the stream.
+func (c *Comm) Collect(s Stream, p Parts) error {
+	code := C.z_nccl_collect(c.gpu.ctx, c.h, s.h, C.int(p.Rank), C.int(p.Ranks), address(p.Whole), address(p.Slots), C.size_t(p.Slot), C.size_t(p.N))
+	if code != 0 {
+		return c.refused(code, "send of %d bytes to rank 0", p.N)
 	}
 	return nil
 }

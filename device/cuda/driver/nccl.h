@@ -16,6 +16,8 @@ int z_nccl_all_gather(uintptr_t ctx, uintptr_t comm, uintptr_t stream, uintptr_t
 int z_nccl_reduce_scatter(uintptr_t ctx, uintptr_t comm, uintptr_t stream, uintptr_t in, uintptr_t out, size_t n, int type);
 int z_nccl_broadcast(uintptr_t ctx, uintptr_t comm, uintptr_t stream, int rank, int ranks, uintptr_t b, size_t n);
 int z_nccl_send_parts(uintptr_t ctx, uintptr_t comm, uintptr_t stream, int rank, int ranks, uintptr_t whole, size_t stride, uintptr_t slots, size_t slot, size_t n);
+int z_nccl_reduce(uintptr_t ctx, uintptr_t comm, uintptr_t stream, int rank, uintptr_t b, size_t n, int type);
+int z_nccl_collect(uintptr_t ctx, uintptr_t comm, uintptr_t stream, int rank, int ranks, uintptr_t whole, uintptr_t slots, size_t slot, size_t n);
 int z_nccl_registers(void);
 int z_nccl_alloc(uintptr_t ctx, uintptr_t *at, size_t n);
 int z_nccl_free(uintptr_t ctx, uintptr_t at);

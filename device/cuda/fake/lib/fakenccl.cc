@@ -499,7 +499,7 @@ static void add(Comm *c, int type, size_t n, char *out, int slot) {
 	}
 }
 
-enum { GATHER = 1, REDUCE };
+enum { GATHER = 1, REDUCE_SCATTER, REDUCE };
 
 // exchange passes one chunk from each rank to all.
 static bool exchange(Comm *c, const Call &call, const char *in, size_t bytes, std::function<void(int slot)> take) {
@@ -537,17 +537,24 @@ static void gather(Comm *c, Call call, const char *in, char *out) {
 	}
 }
 
-static void reduce(Comm *c, Call call, const char *in, char *out) {
+// reduce sets the owner's out to the sum of all ranks' in.
+static bool reduce(Comm *c, Call call, int owner, const char *in, char *out) {
 	size_t e = size(call.type), step = SLOT / e;
+	for (size_t lo = 0; lo < call.n; lo += step) {
+		size_t n = std::min(step, call.n - lo);
+		if (!exchange(c, call, in + lo * e, n * e, [=](int slot) {
+				if (owner == c->rank)
+					add(c, call.type, n, out + lo * e, slot);
+			}))
+			return false;
+	}
+	return true;
+}
+
+static void reduce_scatter(Comm *c, Call call, const char *in, char *out) {
 	for (int owner = 0; owner < c->n; owner++)
-		for (size_t lo = 0; lo < call.n; lo += step) {
-			size_t n = std::min(step, call.n - lo);
-			if (!exchange(c, call, in + (owner * call.n + lo) * e, n * e, [=](int slot) {
-					if (owner == c->rank)
-						add(c, call.type, n, out + lo * e, slot);
-				}))
-				return;
-		}
+		if (!reduce(c, call, owner, in + owner * call.n * size(call.type), out))
+			return;
 }
 
 // Fault is what befalls this process.
@@ -747,6 +754,14 @@ API int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op,
 	if (op || (type != F16 && type != F32 && type != F64 && type != BF16))
 		return complain(INVALID_ARGUMENT, "ncclReduceScatter: operation %d on type %d is not emulated", op, type);
 	Call call{};
+	call.op = REDUCE_SCATTER, call.type = type, call.n = n;
+	return enqueue(c, "ncclReduceScatter", call, in, c ? c->n : 0, out, 1, stream, [=] { reduce_scatter(c, call, (const char *)in, (char *)out); });
+}
+
+API int ncclReduce(const void *in, void *out, size_t n, int type, int op, int root, Comm *c, void *stream) {
+	if (op || root || (type != F16 && type != F32 && type != F64 && type != BF16))
+		return complain(INVALID_ARGUMENT, "ncclReduce: operation %d on type %d to rank %d is not emulated", op, type, root);
+	Call call{};
 	call.op = REDUCE, call.type = type, call.n = n;
-	return enqueue(c, "ncclReduceScatter", call, in, c ? c->n : 0, out, 1, stream, [=] { reduce(c, call, (const char *)in, (char *)out); });
+	return enqueue(c, "ncclReduce", call, in, 1, out, c && !c->rank, stream, [=] { reduce(c, call, 0, (const char *)in, (char *)out); });
 }
