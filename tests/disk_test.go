@@ -182,7 +182,7 @@ func TestNoSpaceForCheckpoints(t *testing.T) {
 				step.Store(int64(s))
 			}}
 			err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Observer: w, Hooks: setup.Hooks{Files: fsys}})
-			want := regexp.MustCompile(`begin save of step \d in \S+: the disk has too little space: it takes \d+ bytes, 1000 are free`)
+			want := regexp.MustCompile(`begin save of step \d in \S+: the disk has too little space: the save needs \d+ bytes, but only 1000 are free`)
 			told := strings.Join(w.notes, "\n")
 			if policy == "stop" && (err == nil || !want.MatchString(err.Error())) || policy == "continue" && (err != nil || !want.MatchString(told)) {
 				t.Errorf("async %s, %s: %v\n%s", async, policy, err, told)

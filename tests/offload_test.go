@@ -238,7 +238,7 @@ func TestDiskUnfit(t *testing.T) {
 	}{
 		"reserve":      {syscall.ENOSPC, `rank 0: offload: reserve \d+ bytes for \S+: no space left on device$`},
 		"space":        {syscall.EIO, `rank 0: offload: space in \S+: input/output error$`},
-		"createlocked": {syscall.EROFS, `rank 0: offload: make \S+: read-only file system$`},
+		"createlocked": {syscall.EROFS, `rank 0: offload: create \S+: read-only file system$`},
 		"list":         {syscall.EIO, `rank 0: offload: list \S+: input/output error$`},
 		"write":        {syscall.EIO, `rank 0: offload: \S+: write its header: input/output error$`},
 	} {

@@ -270,7 +270,7 @@ func TestResumeRefusals(t *testing.T) {
 		{"model.layers=4", "model.layers is 3 in it, 4 in the job (--set model.layers=4)"},
 		{"model.width=16", "model.width is 12 in it, 16 in the job (--set model.width=16)"},
 		{"optimizer.type=sgd", "has no momentum_buffer, which optimizer sgd needs"},
-		{"train.seed=2", "it was trained with train.seed 1, the job says 2"},
+		{"train.seed=2", "it was trained with train.seed 1, but the job has 2"},
 		{"model.context=6", "model.context is 7 in it, 6 in the job (--set model.context=6)"},
 	} {
 		err := job.Run(context.Background(), saving(t, dir, c.set), job.Options{Out: t.TempDir(), Resume: "latest"})

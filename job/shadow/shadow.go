@@ -46,8 +46,8 @@ type CPU interface {
 	Close()
 }
 
-// Queue is an Inner whose operations are compared with the CPU's. It belongs to one
-// goroutine, which waits for each of them.
+// Queue implements Kernels: it runs each operation on an Inner, and compares the result with
+// the CPU's. It belongs to one goroutine, which waits for each operation.
 type Queue struct {
 	Inner
 	cpu  CPU
