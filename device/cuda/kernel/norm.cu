@@ -141,7 +141,7 @@ ENTRY columns(float *db, Mat dy, int rows, int cols, int each) {
 	i64 first = (i64)blockIdx.y * each, end = first + each < rows ? first + each : rows;
 	with_kind(type_of(cols % 8 == 0, dy), [&](auto type) {
 		Eight b = {{0, 0, 0, 0, 0, 0, 0, 0}};
-		for (i64 row = first + WARP; row < end; row += WARPS) {
+		for (i64 row = first + WARP; row < end && c < cols; row += WARPS) {
 			Eight d = get8<decltype(type)::is>(row_of(dy, row), c, cols);
 			EIGHT(j) b.v[j] += d.v[j];
 		}
