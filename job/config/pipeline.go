@@ -50,11 +50,13 @@ func (c *Config) PipelineShape() pipe.Shape {
 	return pipe.Shape{Schedule: pipe.Schedule(c.Pipeline.Schedule), Ranks: c.Parallel.Pipeline, Virtual: c.Pipeline.Virtual, Micro: c.Train.Accumulate}
 }
 
-// Accepts says whether the job's layers, matrices and micro-batches can be divided as it says.
+// Accepts reports whether the job's layers, positions, matrices and micro-batches can be divided
+// as it says.
 func Accepts(c *Config) bool {
 	r := newReader("", nil)
 	r.Config = c.Copy()
 	r.resolvePipeline()
+	r.resolveContext()
 	r.resolveTensor()
 	return len(r.problems) == 0
 }

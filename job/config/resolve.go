@@ -227,6 +227,7 @@ func (r *reader) resolveParallel() {
 	case p.Shard < 0:
 		p.Shard = p.Ranks / copies
 	}
+	p.Shard = max(1, p.Shard) // later checks count with it, also after a refusal
 }
 
 // resolveMaster refuses what a master does not go with.

@@ -39,21 +39,34 @@ func (s *search) divided() (all []*config.Config) {
 		if tensor > near || tensor > 1 && config.Given(j) {
 			break // matrices are divided among ranks of a host
 		}
-		for _, pipeline := range divisors(j.Parallel.Ranks / tensor) {
-			if pipeline > min(mostPipeline, j.Model.Layers) {
-				break
+		for _, context := range divisors(j.Parallel.Ranks / tensor) {
+			if context*tensor > near || context > 1 && config.Given(j) {
+				break // positions, too
 			}
-			x := j.Copy()
-			x.Parallel.Pipeline, x.Parallel.Tensor = pipeline, tensor
-			data := x.Parallel.DataRanks()
-			if x.Parallel.Shard, x.Parallel.Replicate = data, 1; x.Train.Batch%data > 0 {
-				continue
-			}
-			for _, of := range schedules(pipeline) {
-				same := pipeline == j.Parallel.Pipeline && (pipeline == 1 || of.Schedule == j.Pipeline.Schedule && of.Virtual == j.Pipeline.Virtual)
-				if x.Pipeline = of; !same || tensor != j.Parallel.Tensor {
-					all = append(all, x.Copy())
-				}
+			all = append(all, s.dividedInto(context, tensor)...)
+		}
+	}
+	return all
+}
+
+// dividedInto returns the ways to divide the model in which context ranks divide sequences and
+// tensor ranks matrices, without the job's own.
+func (s *search) dividedInto(context, tensor int) (all []*config.Config) {
+	j := s.job
+	for _, pipeline := range divisors(j.Parallel.Ranks / tensor / context) {
+		if pipeline > min(mostPipeline, j.Model.Layers) {
+			break
+		}
+		x := j.Copy()
+		x.Parallel.Pipeline, x.Parallel.Context, x.Parallel.Tensor = pipeline, context, tensor
+		data := x.Parallel.DataRanks()
+		if x.Parallel.Shard, x.Parallel.Replicate = data, 1; x.Train.Batch%data > 0 {
+			continue
+		}
+		for _, of := range schedules(pipeline) {
+			same := pipeline == j.Parallel.Pipeline && (pipeline == 1 || of.Schedule == j.Pipeline.Schedule && of.Virtual == j.Pipeline.Virtual)
+			if x.Pipeline = of; !same || tensor != j.Parallel.Tensor || context != j.Parallel.Context {
+				all = append(all, x.Copy())
 			}
 		}
 	}
@@ -77,6 +90,9 @@ func (s *search) passages() (all []passage, err error) {
 		sequences := d.Train.Batch / d.Parallel.DataRanks()
 		for _, micro := range microBatches(sequences, s.job.Train.MicroBatch) {
 			x := d.Copy()
+			if micro > 1 && x.Parallel.Context > 1 {
+				continue // ranks that have whole sequences instead need no keys of each other
+			}
 			if x.Train.MicroBatch, x.Train.Accumulate = micro, sequences/micro; !config.Accepts(x) || !counts(x) {
 				continue
 			}

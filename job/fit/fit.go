@@ -116,14 +116,14 @@ type Result struct {
 
 // way is what choices are told apart by.
 type way struct {
-	piped, divided               bool
+	piped, chunked, divided      bool
 	stage                        int
 	recompute, optimizer, params string
 }
 
 func (c *Choice) way() way {
 	z, p := c.Config.Zero, c.Config.Parallel
-	return way{p.Pipeline > 1, p.Tensor > 1, z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters}
+	return way{p.Pipeline > 1, p.Context > 1, p.Tensor > 1, z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters}
 }
 
 // listed is how many ways of each sort an answer has at most.
@@ -246,9 +246,6 @@ func (s *search) refine(c *Choice) (*Choice, error) {
 // searchable is an error for a model with more layers than many simulations are made
 // of.
 func searchable(c *config.Config) error {
-	if n := c.Parallel.Context; n > 1 {
-		return input.BadInput(fmt.Errorf("%v: parallel.context is %d: settings are searched for whole sequences; want 1, or plan, which says what this one needs", c.Place("parallel.context"), n))
-	}
 	if c.Parallel.Master {
 		return input.BadInput(fmt.Errorf("%v: parallel.master is true: settings are searched without a master, which is slower than any of them; want false, or plan, which says what this one needs", c.Place("parallel.master")))
 	}
@@ -334,7 +331,7 @@ type search struct {
 func bare(c *config.Config, l Limits) (*search, error) {
 	s := &search{limits: l, job: on(c, l.Ranks)}
 	one := s.job.Copy()
-	one.Parallel.Tensor = 1
+	one.Parallel.Context, one.Parallel.Tensor = 1, 1
 	var err error
 	if s.whole, err = s.network(one); err != nil {
 		return nil, err
@@ -428,7 +425,7 @@ func on(c *config.Config, ranks int) *config.Config {
 	}
 	x := c.Copy()
 	if x.Parallel.Ranks = ranks; ranks%(c.Parallel.Ranks/c.Parallel.DataRanks()) != 0 {
-		x.Parallel.Pipeline, x.Parallel.Tensor = 1, 1
+		x.Parallel.Pipeline, x.Parallel.Context, x.Parallel.Tensor = 1, 1, 1
 	}
 	data := x.Parallel.DataRanks()
 	x.Parallel.Shard, x.Parallel.Replicate = data, 1
@@ -470,7 +467,7 @@ func (s *search) sharded(j *config.Config, f func(*config.Config) (more bool)) {
 	for stage := range zero.Stages {
 		for _, replicate := range divisors(ranks) {
 			shard := ranks / replicate
-			if shard == 1 && ranks > 1 || stage == 0 && replicate > 1 {
+			if shard*j.Parallel.Context == 1 && ranks > 1 || stage == 0 && replicate > 1 {
 				continue // the one is stage 0, the other it already
 			}
 			x := j.Copy()
@@ -591,6 +588,7 @@ func differs(c *config.Config, x *config.Config) (sets []string) {
 		{"pipeline.schedule", schedule(x), schedule(c)},
 		{"pipeline.virtual", virtual(x), virtual(c)},
 		{"pipeline.layers", staged(x), staged(c)},
+		{"parallel.context", x.Parallel.Context, c.Parallel.Context},
 		{"parallel.tensor", x.Parallel.Tensor, c.Parallel.Tensor},
 		{"parallel.shard", x.Parallel.Shard, c.Parallel.Shard},
 		{"parallel.replicate", x.Parallel.Replicate, c.Parallel.Replicate},

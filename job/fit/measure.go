@@ -136,12 +136,15 @@ func (s *search) keyOf(x *config.Config, p *place) unitKey {
 // measure is what the units of all of a place's layers come to.
 func (s *search) measure(x *config.Config, p *place, k unitKey) (measured, error) {
 	return s.kept.get(k, func() (measured, error) {
-		step := 1
+		least, step := s.steady(k), 1
 		if !p.even || x.Parallel.Pipeline > 1 { // which layer takes which slot makes a difference
 			step = lcm(k.prefetch+1, 2)
 		}
+		if x.Parallel.Pipeline > 1 { // the place may lack the last module, whose slot it shares
+			least++
+		}
 		all := p.tokens(k.first)
-		return extrapolated(all, s.steady(k), step, func(modules []int) (measured, error) {
+		return extrapolated(all, least, step, func(modules []int) (measured, error) {
 			short := k
 			short.at, short.first = "", 0
 			for _, i := range modules {

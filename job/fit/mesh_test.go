@@ -33,6 +33,7 @@ func drawnMesh(t *testing.T, r *rand.Rand) *config.Config {
 	} else {
 		sets = append(sets, "train.accumulate="+pick(1, 2, 5))
 	}
+	sets = append(sets, "parallel.context="+pick(1, 1, 2))
 	if sets[11] != "zero.stage=0" {
 		sets = append(sets, "parallel.replicate="+pick(1, 2))
 	}
@@ -118,7 +119,7 @@ func (s *search) everything(fits func(*Choice)) error {
 			for _, group := range divisors(ranks) {
 				x := w.Config.Copy()
 				x.Zero.Stage, x.Parallel.Shard, x.Parallel.Replicate = stage, group, ranks/group
-				if stage == 0 && group < ranks || group == 1 && ranks > 1 {
+				if stage == 0 && group < ranks || group*x.Parallel.Context == 1 && ranks > 1 {
 					continue
 				}
 				c, wrong := s.choice(x)

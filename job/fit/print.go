@@ -56,7 +56,7 @@ func (f *Result) Print(out io.Writer) error {
 // columns are those of the answer: two lines of a title, how it is aligned, and of those that
 // may be left out where all lines have the same, a name.
 var columns = []struct{ above, below, align, name string }{
-	{"", "", "l", ""}, {"pipeline × tensor", "× shard × replica", "l", ""}, {"schedule", "", "l", "schedule"}, {"stage", "", "l", "stage"},
+	{"", "", "l", ""}, {"pipeline × tensor", "× context × shard × replica", "l", ""}, {"schedule", "", "l", "schedule"}, {"stage", "", "l", "stage"},
 	{"micro ×", "accumulate", "l", "micro-batch × accumulate"}, {"recompute", "", "l", "recompute"},
 	{"allocated", "a rank", "r", ""}, {"free", "a rank", "r", ""}, {"a step", "takes", "r", ""}, {"MFU", "", "r", ""}, {"", "", "l", ""},
 }
@@ -141,7 +141,7 @@ func (f *Result) row(word string, x *Choice, fastest float64) []string {
 			schedule = fmt.Sprint("interleaved × ", p.Virtual)
 		}
 	}
-	return []string{word, fmt.Sprintf("%d × %d × %d × %d", c.Parallel.Pipeline, c.Parallel.Tensor, mesh.Shard, mesh.Replicate), schedule, fmt.Sprint(c.Zero.Stage),
+	return []string{word, fmt.Sprintf("%d × %d × %d × %d × %d", c.Parallel.Pipeline, c.Parallel.Tensor, c.Parallel.Context, mesh.Shard, mesh.Replicate), schedule, fmt.Sprint(c.Zero.Stage),
 		fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate), c.Zero.Recompute, show.ByteSize(x.Needs.Device.Total()), show.ByteSize(low), step, used, why}
 }
 
@@ -333,6 +333,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Pipeline   int              `json:"pipeline"`
 		Schedule   string           `json:"schedule,omitempty"`
 		Virtual    int              `json:"virtual,omitempty"`
+		Context    int              `json:"context"`
 		Tensor     int              `json:"tensor"`
 		Stage      int              `json:"stage"`
 		Shard      int              `json:"shard"`
@@ -358,7 +359,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Simulated  *sim.Result      `json:"simulated,omitempty"`
 		Exact      bool             `json:"exact"`
 	}{
-		c.Fits(), x.Parallel.Pipeline, schedule, virtual, x.Parallel.Tensor, x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
+		c.Fits(), x.Parallel.Pipeline, schedule, virtual, x.Parallel.Context, x.Parallel.Tensor, x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
 		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, x.Zero.Offload.Ratio, c.Sets, c.Needs.Device.Total(), by,
 		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Seconds(), c.Cost, c.Simulated, c.Exact,
 	})
