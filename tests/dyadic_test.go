@@ -24,6 +24,7 @@ const dyadicRows, dyadicWidth = 8, 32
 func TestDyadicBlocksHaveTheSameBits(t *testing.T) {
 	gpt := func(g nn.GPT2) func(nn.Cut) *nn.Model {
 		return func(c nn.Cut) *nn.Model {
+			g := g // ranks make their models at the same time
 			g.Layers, g.Heads, g.Width, g.Context, g.Vocab, g.Eps, g.Cut = 1, 8, dyadicWidth, 1, 8, 1e-5, c
 			return g.Model()
 		}
@@ -31,6 +32,7 @@ func TestDyadicBlocksHaveTheSameBits(t *testing.T) {
 	llama := func(l nn.Llama) func(nn.Cut) *nn.Model {
 		l.KV, l.FFN, l.Theta = 8, 48, 1e4
 		return func(c nn.Cut) *nn.Model {
+			l := l
 			l.Layers, l.Heads, l.Width, l.Context, l.Vocab, l.Eps, l.Cut = 1, 16, dyadicWidth, 1, 8, 1e-5, c
 			return l.Model()
 		}
