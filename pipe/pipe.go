@@ -58,8 +58,8 @@ type Shape struct {
 // Stages returns the number of stages.
 func (s Shape) Stages() int { return s.Ranks * s.Virtual }
 
-// most is the largest product of stages and micro-batches.
-const most = 1 << 18
+// Most is the largest product of stages and micro-batches.
+const Most = 1 << 18
 
 // Check returns an error if there is no such pipeline.
 func (s Shape) Check() error {
@@ -74,8 +74,8 @@ func (s Shape) Check() error {
 		return fmt.Errorf("%s has several stages a rank, not one", s.Schedule)
 	case s.Virtual > 1 && s.Micro%s.Ranks != 0:
 		return fmt.Errorf("%d micro-batches are no whole rounds of %d stages", s.Micro, s.Ranks)
-	case s.Stages() > most/s.Micro:
-		return fmt.Errorf("%d stages × %d micro-batches are more than %d", s.Stages(), s.Micro, most)
+	case s.Stages() > Most/s.Micro:
+		return fmt.Errorf("%d stages × %d micro-batches are more than %d", s.Stages(), s.Micro, Most)
 	}
 	return nil
 }
