@@ -4,6 +4,7 @@ package tests
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 )
 
@@ -17,6 +18,20 @@ func TestGPUPipelinesAgreeToTheBit(t *testing.T) {
 			got := onGPU(t, append(sets, stage, "parallel.pipeline=2", "pipeline.schedule="+schedule)...)
 			sameBits(t, fmt.Sprint(stage, " ", schedule), got, want)
 		}
+	}
+}
+
+// On GPUs divided sequences compute what whole ones do and what CPUs do, but for rounding, on
+// ordinary cores and on tensor cores, and stages agree.
+func TestGPUContext(t *testing.T) {
+	for tol, job := range map[float64][]string{
+		1e-5: {"precision=fp32", "model.width=24", "model.dropout=0.1", "model.attention_dropout=0.1"},
+		3e-3: append([]string{"precision=bf16", "model.width=32"}, packs...),
+	} {
+		sets := slices.Concat([]string{"model.family=gpt2", "train.steps=2", "optimizer.type=sgd", "optimizer.lr=0.05", "parallel.shard=2"}, long, job)
+		whole, divided := onGPU(t, sets...), append(slices.Clone(sets), "parallel.context=2")
+		gpuAgrees(t, []int{1, 3}, tol, divided...)
+		near(t, "whole", onGPU(t, divided...), whole, tol)
 	}
 }
 

@@ -33,6 +33,7 @@ func TestGPUShadow(t *testing.T) {
 		{"parallel.ranks=2", "train.accumulate=2", "zero.recompute=block", "model.dropout=0.1"},
 		append([]string{"parallel.ranks=2", "precision=fp16", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"}, llama...),
 		append([]string{"parallel.ranks=2", "parallel.tensor=2", "precision=fp32", "optimizer.type=adamw8bit"}, llama...),
+		append([]string{"model.family=gpt2", "parallel.shard=1", "parallel.context=2", "precision=bf16", "model.attention_dropout=0.1"}, slices.Concat(long, packs, []string{"model.width=32"})...),
 		{"parallel.ranks=2", "precision=fp32", "optimizer.type=muon", "model.layers=4", "zero.stage=1"},
 		{"optimizer.type=lion"},
 		{"optimizer.type=sgd", "optimizer.lr=0.1"},

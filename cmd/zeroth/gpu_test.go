@@ -61,7 +61,7 @@ func TestGPULaunchGivesTheSameBits(t *testing.T) {
 	}
 }
 
-// So do hybrid sharding, offload, pipelines and divided matrices, in every order in which streams may run.
+// So do hybrid sharding, offload, pipelines, divided matrices and sequences, in every order in which streams may run.
 func TestGPULaunchHoldsInEveryOrder(t *testing.T) {
 	inFolder(t)
 	onFakes(t)
@@ -70,6 +70,7 @@ func TestGPULaunchHoldsInEveryOrder(t *testing.T) {
 		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "zero.prefetch=0"},
 		{"zero.stage=3", "parallel.pipeline=2", "model.layers=2", "train.accumulate=4", "zero.prefetch=2"},
 		{"zero.stage=3", "parallel.tensor=2", "model.heads=4", "train.accumulate=2", "zero.prefetch=2"},
+		{"zero.stage=3", "parallel.context=2", "train.accumulate=2", "zero.prefetch=2"},
 	} {
 		job := slices.Clone(gpus4)
 		for _, s := range sets {
@@ -127,6 +128,7 @@ func TestGPUNCCL(t *testing.T) {
 		{"2", "4", "2", "train.accumulate=2"}, {"4", "4", "3", "zero.prefetch=2"}, {"2", "4", "3", "parallel={ranks: 4, shard: 2, replicate: 2}"}, {"1", "3", "3", "precision=fp16"},
 		{"4", "4", "1", "parallel={ranks: 4, pipeline: 2}"}, {"2", "4", "3", "parallel={ranks: 4, pipeline: 2}"},
 		{"4", "4", "1", "parallel={ranks: 4, tensor: 2}"}, {"2", "4", "3", "parallel={ranks: 4, tensor: 4}"},
+		{"2", "4", "1", "parallel={ranks: 4, context: 2}"},
 	} {
 		name := c.processes + "of" + c.ranks + "at" + c.stage
 		job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=2", "--set", "parallel.ranks=" + c.ranks, "--set", "zero.stage=" + c.stage, "--set", c.more})
@@ -158,6 +160,7 @@ func TestGPUExactByNCCL(t *testing.T) {
 		{"2", "2", "0", "", "train.accumulate=2"}, {"3", "3", "1", "2.18", "precision=fp32"}, {"2", "4", "2", "2.26", "train.accumulate=2"},
 		{"4", "4", "3", "", "zero.prefetch=2"}, {"2", "4", "3", "", "parallel={ranks: 4, shard: 2, replicate: 2}"}, {"3", "3", "3", "", "precision=fp16"},
 		{"2", "4", "1", "", "parallel={ranks: 4, tensor: 2}"}, {"4", "4", "1", "", "parallel={ranks: 4, tensor: 4}"},
+		{"4", "4", "2", "", "parallel={ranks: 4, context: 2}"},
 	} {
 		name := c.processes + "of" + c.ranks + "at" + c.stage + c.library
 		job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=2", "--set", "parallel.ranks=" + c.ranks, "--set", "zero.stage=" + c.stage, "--set", c.more, "--set", "parallel.collective=exact"})

@@ -10,9 +10,6 @@ import (
 // resolveContext refuses to divide sequences that cannot be divided.
 func (r *reader) resolveContext() {
 	n, positions := r.Config.Parallel.Context, r.Config.Model.Context
-	if n > 1 && r.Config.on == "cuda" {
-		r.refuse("GPUs do not divide sequences yet", "want context: 1, or device: cpu", "parallel.context", "device")
-	}
 	if chunks := 2 * n; n > 1 && positions%chunks != 0 {
 		r.refuse(fmt.Sprintf("sequences of %d tokens cannot be divided into %d equal chunks, two for each of %d ranks", positions, chunks, n),
 			fmt.Sprintf("want model.context %s", eitherCount(neighbours(positions, func(t int) bool { return t%chunks == 0 }))), "parallel.context", "model.context", "model.from")

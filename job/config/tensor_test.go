@@ -41,7 +41,6 @@ func TestContextsThatCannotBe(t *testing.T) {
 		"parallel.shard: shard 2 × replicate 1 × context 2 = 4, but there are 8 ranks; want ranks: 4, or shard: -1 for ranks / replicate / context": {"parallel={ranks: 8, shard: 2, context: 2}"},
 		"parallel.ranks: 6 ranks cannot be divided by pipeline 2 × context 2; want ranks 4 or 8":                                                    {"parallel={ranks: 6, pipeline: 2, context: 2}"},
 		"train.batch: micro_batch 2 × accumulate 2 × shard × replicate 2 = 8, but batch is 16; want batch: 8, or leave one of the three out":        {"parallel={ranks: 4, context: 2}", "train={micro_batch: 2, accumulate: 2, batch: 16}"},
-		"parallel.context: GPUs do not divide sequences yet; want context: 1, or device: cpu":                                                       {"parallel.context=2", "device=cuda"},
 	} {
 		refuses(t, want, sets)
 	}

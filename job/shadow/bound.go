@@ -74,6 +74,7 @@ var bounds = map[string]bound{
 // boundOf is that of a result of an operation.
 func boundOf(name string, r result) bound {
 	b := bounds[name+": "+r.what]
+	b.times[device.F32] = b.times[r.of]
 	if r.wider > 0 {
 		for i := range b.times {
 			b.times[i] *= r.wider

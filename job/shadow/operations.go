@@ -143,6 +143,7 @@ func (q *Queue) Attention(o device.Mat, lse device.Buffer, qm, k, v device.Mat, 
 func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, qm, k, v device.Mat, a device.Attn) {
 	grad := func(what string, m device.Mat) result { // dropout scales what is rounded
 		r := rows(what, m)
+		r.of = qm.Buf.Type
 		if a.Drop.Drop > 0 {
 			r.wider = float64(a.Drop.Scale())
 		}

@@ -74,11 +74,12 @@ func (q *Queue) Close() {
 }
 
 // result is a matrix that an operation writes. wider is what its bound is multiplied by; 0
-// is 1.
+// is 1. of is the type of the operands, whose roundings are in a float32 result, too.
 type result struct {
 	what  string
 	mat   device.Mat
 	wider float64
+	of    device.DType
 }
 
 // of is a result without rows.

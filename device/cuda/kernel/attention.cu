@@ -14,10 +14,10 @@
 
 // Attn is device.Attn; keys is past + T, and start null where sequences are one document
 // each. It never falls from a position to the next, so that a tile's first query sees
-// the first key.
+// the first key. The window of query t begins at key t + reach, which is below 0 without one.
 struct Attn {
 	const int *start;
-	int T, keys, H, KV, D, past, window;
+	int T, keys, H, KV, D, past, reach;
 	float scale, cap;
 	static const bool DROPS = false;
 };
@@ -33,11 +33,11 @@ struct Dropping : Attn {
 // device.Attn's DropRow.
 __device__ u64 drop_row(const Dropping &a, int b, int h, int t) { return a.drop.row + ((u64)h << 44) + (u64)((i64)b * a.T + t); }
 
-// first_key is the first key position that query position t of sequence b sees. Beyond
-// the queries only the window counts.
+// first_key is the first key position that query position t of sequence b sees; start counts
+// from the first query. Beyond the queries only the window counts.
 __device__ int first_key(const Attn &a, int b, int t) {
-	int first = a.window && a.past + t >= a.window ? a.past + t - a.window + 1 : 0;
-	return a.start && t < a.T ? max(first, a.start[(i64)b * a.T + t]) : first;
+	int first = max(0, t + a.reach);
+	return a.start && t < a.T ? max(first, a.past + a.start[(i64)b * a.T + t]) : first;
 }
 
 // UNSEEN is the score of a key that a query does not see: so low that its
@@ -242,12 +242,12 @@ __device__ void grad_scores(float *P, float *S, const float *Q, const float *dO,
 	dot_tile<DP>(d, dO, V, a.D);
 	unsigned kept = kept_tile<M, N>(a, blockIdx.z, h, q0, k0);
 	for (int i = 0; i < M; i++) {
-		int t = q0 + TY + 16 * i, from = first_key(a, blockIdx.z, t);
+		int t = q0 + TY + 16 * i, from = first_key(a, blockIdx.z, t), to = t < a.T ? a.past + t + 1 : 0;
 		float l = t < a.T ? lse[t] : 0, e = t < a.T ? delta[t] : 0;
 		for (int j = 0; j < N; j++) {
 			int at = (TY + 16 * i) * (BK + 4) + TX + 16 * j;
 			int key = k0 + TX + 16 * j;
-			bool sees = t < a.T && key <= t && key >= from;
+			bool sees = key >= from && key < to;
 			float x = a.cap > 0 ? capped(s[i][j] * a.scale, a.cap) - l : fmaf(s[i][j], a.scale, -l);
 			float p = sees ? exp32(x) : 0;
 			bool is = kept >> (i * N + j) & 1;
@@ -265,18 +265,18 @@ __device__ void attention_dq(const Mat &dq, const Mat &dout, const Mat &q, const
 	float *Q = mem, *dO = Q + BQ * (DP + 4), *K = dO + BQ * (DP + 4), *V = K + BK * (DP + 4), *S = V + BK * (DP + 4);
 	const int M = BQ / 16;
 	int q0 = (gridDim.x - 1 - blockIdx.x) * BQ, h = blockIdx.y, nq = min(BQ, a.T - q0);
-	i64 first = (i64)blockIdx.z * a.T, stat = ((i64)blockIdx.z * a.H + h) * a.T;
+	i64 first = (i64)blockIdx.z * a.T, key = (i64)blockIdx.z * a.keys, stat = ((i64)blockIdx.z * a.H + h) * a.T;
 	int head = h * a.D, shared = h / (a.H / a.KV) * a.D;
 	load_tile<BQ, DP>(Q, q, (first + q0) * q.ld + head, nq, a.D);
 	load_tile<BQ, DP>(dO, dout, (first + q0) * dout.ld + head, nq, a.D);
 	float acc[M][DP / 16], by[M];
 	clear_tile(acc);
 	for (int i = 0; i < M; i++) by[i] = a.scale;
-	for (int k0 = first_key(a, blockIdx.z, q0) / BK * BK; k0 < q0 + nq; k0 += BK) {
-		int nk = min(BK, a.T - k0);
+	for (int k0 = first_key(a, blockIdx.z, q0) / BK * BK; k0 < a.past + q0 + nq; k0 += BK) {
+		int nk = min(BK, a.keys - k0);
 		__syncthreads();
-		load_tile<BK, DP>(K, k, (first + k0) * k.ld + shared, nk, a.D);
-		load_tile<BK, DP>(V, v, (first + k0) * v.ld + shared, nk, a.D);
+		load_tile<BK, DP>(K, k, (key + k0) * k.ld + shared, nk, a.D);
+		load_tile<BK, DP>(V, v, (key + k0) * v.ld + shared, nk, a.D);
 		__syncthreads();
 		grad_scores<BK, DP, M, BK / 16>(nullptr, S, Q, dO, K, V, lse + stat, delta + stat, q0, k0, h, a);
 		__syncthreads();
@@ -293,20 +293,20 @@ __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, con
 	DYNAMIC_SHARED(float, mem);
 	float *K = mem, *V = K + BK * (DP + 4), *Q = V + BK * (DP + 4), *dO = Q + BQ * (DP + 4), *P = dO + BQ * (DP + 4), *S = P + BQ * (BK + 4);
 	const int M = BK / 16;
-	int k0 = blockIdx.x * BK, kv = blockIdx.y, nk = min(BK, a.T - k0), share = a.H / a.KV;
-	i64 first = (i64)blockIdx.z * a.T;
-	load_tile<BK, DP>(K, k, (first + k0) * k.ld + kv * a.D, nk, a.D);
-	load_tile<BK, DP>(V, v, (first + k0) * v.ld + kv * a.D, nk, a.D);
+	int k0 = blockIdx.x * BK, kv = blockIdx.y, nk = min(BK, a.keys - k0), share = a.H / a.KV;
+	i64 first = (i64)blockIdx.z * a.T, key = (i64)blockIdx.z * a.keys;
+	load_tile<BK, DP>(K, k, (key + k0) * k.ld + kv * a.D, nk, a.D);
+	load_tile<BK, DP>(V, v, (key + k0) * v.ld + kv * a.D, nk, a.D);
 	float gk[M][DP / 16], gv[M][DP / 16], by[M], one[M];
 	clear_tile(gk);
 	clear_tile(gv);
 	for (int i = 0; i < M; i++) by[i] = a.scale, one[i] = a.drop.scale;
-	int end = a.window ? min(a.T, k0 + nk - 1 + a.window) : a.T; // of the queries that see a key of the tile
+	int begin = max(0, k0 - a.past), end = min(a.T, k0 + nk - a.reach); // of the queries that see a key of the tile
 	for (int h = kv * share; h < (kv + 1) * share; h++) {
 		i64 stat = ((i64)blockIdx.z * a.H + h) * a.T;
-		for (int q0 = k0 / BQ * BQ; q0 < end; q0 += BQ) {
+		for (int q0 = begin / BQ * BQ; q0 < end; q0 += BQ) {
 			int nq = min(BQ, a.T - q0);
-			if (a.start && a.start[first + q0] >= k0 + nk) break; // later documents
+			if (a.start && a.past + a.start[first + q0] >= k0 + nk) break; // later documents
 			__syncthreads();
 			load_tile<BQ, DP>(Q, q, (first + q0) * q.ld + h * a.D, nq, a.D);
 			load_tile<BQ, DP>(dO, dout, (first + q0) * dout.ld + h * a.D, nq, a.D);
@@ -317,8 +317,8 @@ __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, con
 			add_product<true, DP, BQ>(gk, S, BK + 4, Q);
 		}
 	}
-	store_tile<DP>(dk, (first + k0) * dk.ld + kv * a.D, nk, a.D, gk, by);
-	store_tile<DP>(dv, (first + k0) * dv.ld + kv * a.D, nk, a.D, gv, one);
+	store_tile<DP>(dk, (key + k0) * dk.ld + kv * a.D, nk, a.D, gk, by);
+	store_tile<DP>(dv, (key + k0) * dv.ld + kv * a.D, nk, a.D, gv, one);
 }
 
 // Kernels for heads of up to DP elements: forward with tiles of Q queries and K keys,

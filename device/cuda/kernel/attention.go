@@ -90,11 +90,18 @@ func kernelsFor(a *device.Attn, operands ...*device.Mat) *attnKernels {
 	if a.D > MaxAttn {
 		panic(fmt.Sprintf("cuda: attention with heads of width %d; kernels have up to %d", a.D, MaxAttn))
 	}
-	typ, fits := operands[0].Buf.Type, true
-	for _, m := range operands {
-		fits = fits && m.Buf.Type == typ && m.Ld%8 == 0 && uintptr(m.Buf.Ptr)%16 == 0
+	typ := operands[0].Buf.Type
+	return kernelsOf(typ, a, lie(typ, operands...))
+}
+
+// lie says whether matrices of a type lie as tensor cores want them.
+func lie(typ device.DType, ms ...*device.Mat) bool {
+	for _, m := range ms {
+		if m.Buf.Type != typ || m.Ld%8 != 0 || uintptr(m.Buf.Ptr)%16 != 0 {
+			return false
+		}
 	}
-	return kernelsOf(typ, a, fits)
+	return true
 }
 
 // ForHeads is the family that attention of a type is launched with, if its operands lie
@@ -126,12 +133,9 @@ func wantAttn(op string, a *device.Attn, stats ...*device.Buffer) {
 	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.KV != a.H && a.H%a.KV != 0 || a.D < 1 {
 		panic(fmt.Sprintf("cuda: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
-	if a.Past > 0 && a.Drop.Drop > 0 {
-		panic(fmt.Sprintf("cuda: %s of positions after %d others drops probabilities", op, a.Past))
-	}
 	wantLen(op, device.F32, a.B*a.H*a.T, stats...)
 	if a.Start.N > 0 { // a copy of it takes as long as half of the rest
-		device.Starts(op, a.Start, a.B*a.T, a.Past)
+		device.Starts(op, a.Start, a.B*a.T, 0)
 	}
 }
 
@@ -158,12 +162,20 @@ func (l list) attn(a *device.Attn, drop bool) list {
 	put64(unsafe.Add(to, 8), two(a.T, a.Past+a.T))
 	put64(unsafe.Add(to, 16), two(a.H, a.KV))
 	put64(unsafe.Add(to, 24), two(a.D, a.Past))
-	put64(unsafe.Add(to, 32), two(a.Window, int(math.Float32bits(a.Scale))))
+	put64(unsafe.Add(to, 32), two(reach(a), int(math.Float32bits(a.Scale))))
 	put32(unsafe.Add(to, 40), math.Float32bits(a.Cap))
 	if drop {
 		putDrop(unsafe.Add(to, 48), a.Drop)
 	}
 	return l.then()
+}
+
+// reach is the key that the window of query 0 begins with; see attention.cu's Attn.
+func reach(a *device.Attn) int {
+	if a.Window == 0 {
+		return -1 << 30
+	}
+	return a.Past - a.Window + 1
 }
 
 // capFlops are the operations of a score or logit that a soft cap adds, slopeFlops
@@ -222,17 +234,17 @@ func deltaRows(width int) int {
 	return 4
 }
 
-// AttentionGrad overwrites dq, dk and dv with the gradients of Attention; delta (B,
-// H, T) float32 is work space.
+// AttentionGrad overwrites dq, dk and dv with the gradients of Attention, those of keys that
+// no query sees with 0; delta (B, H, T) float32 is work space.
 func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
 	const op = "attention gradient"
 	wantAttn(op, &a, &lse, &delta)
-	if a.Past > 0 {
-		panic(fmt.Sprintf("cuda: %s of positions after %d others", op, a.Past))
-	}
 	wantMat(op, a.B*a.T, a.H*a.D, &dq, &do, &out, &q)
-	wantMat(op, a.B*a.T, a.KV*a.D, &dk, &dv, &k, &v)
-	s, pairs, more := kernelsFor(&a, &dq, &dk, &dv, &do, &q, &k, &v), o.pairs(&a), beside(&a, slopeFlops)
+	wantMat(op, a.B*a.Keys(), a.KV*a.D, &dk, &dv, &k, &v)
+	s, pairs, more := kernelsFor(&a, &dq, &do, &q, &k, &v), o.pairs(&a), beside(&a, slopeFlops)
+	if !lie(q.Buf.Type, &dk, &dv) && !lie(device.F32, &dk, &dv) {
+		s = kernelsOf(q.Buf.Type, &a, false)
+	}
 	l := o.begin(attentionDeltaKernel).ptr(&delta).head(&do, &a).head(&out, &a).attn(&a, false).i32(a.B)
 	o.run(l, rowBlocks(ceil(delta.N, deltaRows(a.D))), 1, 1, o.plus(o.over(2, &do, &out), &delta))
 
@@ -240,7 +252,7 @@ func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out 
 	o.call.Shared = s.dkv.shared
 	cost := o.plus(o.over(0, &dk, &dv, &do, &q, &k, &v), &lse, &delta)
 	cost.Flops = pairs * int64(8*a.D+24+more)
-	o.run(l, ceil(a.T, s.dkv.owns), a.KV, a.B, cost)
+	o.run(l, ceil(a.Keys(), s.dkv.owns), a.KV, a.B, cost)
 
 	l = o.begin(s.dq.entry).head(&dq, &a).head(&do, &a).head(&q, &a).head(&k, &a).head(&v, &a).ptr(&lse).ptr(&delta).attn(&a, s.drop)
 	o.call.Shared = s.dq.shared

@@ -108,14 +108,16 @@ ENTRY embed_grad(float *dwte, int ld, Mat dy, const int *ids, int rows, int cols
 KERNEL(embed_grad)
 
 // position_grad sums rows of dy whose place is t into row t of dwpe (float32), in their
-// order, starting from 0 or, with add, from what is there. Rows from T on have none.
-// Without start the rows of t are t, t+T, ...
+// order, starting from 0 or, with add, from what is there. Without start the rows of t are t,
+// t+T, ..., and from T on there are none. With it there are if documents begin before the first
+// of T positions; so it is said by more places than T.
 ENTRY position_grad(float *dwpe, int ld, Mat dy, const int *start, int rows, int cols, int places, int T, int add) {
 	EACH_ROW(t, places) LANE4(c, cols) {
 		Four sum = {{0, 0, 0, 0}};
 		for (int j = 0; add && j < 4; j++)
 			if (c + j < cols) sum.v[j] = dwpe[t * ld + c + j];
-		for (i64 i = t; t < T && i < rows; i += start ? 1 : T) {
+		bool before = start && places > T;
+		for (i64 i = before ? 0 : t; (before || t < T) && i < rows; i += start ? 1 : T) {
 			if (start && place(start, i, T) != t) continue;
 			Four d = get4(dy, i * dy.ld + c, cols - c);
 			for (int j = 0; j < 4; j++) sum.v[j] += d.v[j];

@@ -16,6 +16,14 @@
 #define G (LANE / 4)
 #define C2 (LANE % 4 * 2)
 
+// hidden_lane returns LANE in such a way that the compiler computes what depends on it again
+// instead of keeping it in registers through a loop.
+__device__ __forceinline__ unsigned hidden_lane() {
+	unsigned x = LANE;
+	hide(x);
+	return x;
+}
+
 template <int TYPE> __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 	if (TYPE == BF16)
 		mma_bf16(d, a, b0, b1);
@@ -123,10 +131,16 @@ template <int TYPE, int DP, int M> __device__ void store(const Mat &to, i64 at, 
 		for (int r = 0; r < 2; r++) {
 			int row = 16 * m + 8 * r + G;
 			if (row >= n) continue;
-			u16 *p = (u16 *)to.p + at + (i64)row * to.ld + C2;
+			i64 first = at + (i64)row * to.ld + C2;
 #pragma unroll
-			for (int d = 0; d < DP / 8; d++)
-				if (8 * d < D) *(unsigned *)(p + 8 * d) = pack<TYPE>(o[m][d][2 * r] * by[m][r], o[m][d][2 * r + 1] * by[m][r]);
+			for (int d = 0; d < DP / 8; d++) {
+				float x = o[m][d][2 * r] * by[m][r], y = o[m][d][2 * r + 1] * by[m][r];
+				if (8 * d >= D) continue;
+				if (TYPE == F32)
+					((float *)to.p)[first + 8 * d] = x, ((float *)to.p)[first + 8 * d + 1] = y;
+				else
+					*(unsigned *)((u16 *)to.p + first + 8 * d) = pack<TYPE>(x, y);
+			}
 		}
 }
 
@@ -175,9 +189,10 @@ template <int M> __device__ unsigned kept_scores(const Dropping &a, int b, int h
 }
 template <int M> __device__ unsigned kept_transposed(const Dropping &a, int b, int h, int t, int key) {
 	unsigned x = 0;
-	u64 row = drop_row(a, b, h, t + G / 2 % 2 * 8 + C2 + G % 2);
+	int lane = hidden_lane(), g = lane / 4;
+	u64 row = drop_row(a, b, h, t + g / 2 % 2 * 8 + lane % 4 * 2 + g % 2);
 #pragma unroll
-	for (int m = 0; m < M; m++) x |= kept8(a.drop, row, key / 8 + 2 * m + G / 4) << 8 * m;
+	for (int m = 0; m < M; m++) x |= kept8(a.drop, row, key / 8 + 2 * m + g / 4) << 8 * m;
 	return swap(swap(swap(x, 4, 1, 0x55555555), 8, 2, 0x33333333), 16, 4, 0x0f0f0f0f);
 }
 __device__ __forceinline__ bool is_kept(unsigned bits, int m, int n, int i) { return bits >> (8 * m + i / 2 * 4 + 2 * n + i % 2) & 1; }
@@ -231,11 +246,12 @@ template <int TYPE, int DP, int M, int BK, int HELD, class A> __device__ void fl
 		for (int j = 0; j < BK / 16; j++) clear(s[j]);
 		add_scores<TYPE, DP>(s, own, K, 0);
 		bool all = k0 >= seen.all && k0 + BK - 1 <= seen.last_all;
+		int g = hidden_lane() / 4;
 #pragma unroll
 		for (int m = 0; m < M; m++)
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
-				int t = t0 + 16 * m + 8 * r + G, from = all ? 0 : first_key(a, b, t) - k0, to = all ? BK : a.past + t + 1 - k0;
+				int t = t0 + 16 * m + 8 * r + g, from = all ? 0 : first_key(a, b, t) - k0, to = all ? BK : a.past + t + 1 - k0;
 				float most = top[m][r], part = 0;
 #pragma unroll
 				for (int j = 0; j < BK / 8; j++)
@@ -286,15 +302,15 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 	u16 *Q = tiles16, *dO = Q + BQ * P, *KV = dO + BQ * P;
 	int q0 = (gridDim.x - 1 - blockIdx.x) * BQ, h = blockIdx.y, b = blockIdx.z, nq = min(BQ, a.T - q0);
 	int mine = WARP * 16 * M, t0 = q0 + mine;
-	i64 first = (i64)b * a.T, stat = ((i64)b * a.H + h) * a.T;
+	i64 first = (i64)b * a.T, key = (i64)b * a.keys, stat = ((i64)b * a.H + h) * a.T;
 	int head = h * a.D, shared = h / (a.H / a.KV) * a.D;
 	Seen seen = seen_by(a, b, t0, 16 * M);
 	auto begin = [&](int k0, u16 *to) {
-		fetch<BK, DP>(to, k, (first + k0) * k.ld + shared, a.T - k0, a.D);
-		fetch<BK, DP>(to + BK * P, v, (first + k0) * v.ld + shared, a.T - k0, a.D);
+		fetch<BK, DP>(to, k, (key + k0) * k.ld + shared, a.keys - k0, a.D);
+		fetch<BK, DP>(to + BK * P, v, (key + k0) * v.ld + shared, a.keys - k0, a.D);
 		copy_commit();
 	};
-	int k0 = first_key(a, b, q0) / BK * BK, end = q0 + nq;
+	int k0 = first_key(a, b, q0) / BK * BK, end = a.past + q0 + nq;
 	fetch<BQ, DP>(Q, q, (first + q0) * q.ld + head, nq, a.D);
 	fetch<BQ, DP>(dO, dout, (first + q0) * dout.ld + head, nq, a.D);
 	begin(k0, KV);
@@ -334,7 +350,7 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 			for (int m = 0; m < M; m++)
 #pragma unroll
 				for (int r = 0; r < 2; r++) {
-					int t = t0 + 16 * m + 8 * r + G, from = all ? 0 : first_key(a, b, t) - at, to = all ? 16 : t < a.T ? t + 1 - at : 0;
+					int t = t0 + 16 * m + 8 * r + G, from = all ? 0 : first_key(a, b, t) - at, to = all ? 16 : t < a.T ? a.past + t + 1 - at : 0;
 #pragma unroll
 					for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -351,20 +367,20 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 }
 
 // flash_dkv computes dv = P^T·dO and dk = scale dS^T·Q of 64M keys of a head, over all
-// query heads that share it, in tiles of BQ queries one after the other. Scores are
-// transposed here: their rows are keys.
+// query heads that share it, in tiles of BQ queries one after the other. Both have the
+// operands' type, or float32. Scores are transposed here: their rows are keys.
 template <int TYPE, int DP, int M, int BQ, int HELDK, int HELDV, class A>
 __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta,
 	const A &a) {
 	const int BK = 16 * M * FLASH_WARPS, P = DP + 8, TILE = 2 * BQ * P + 4 * BQ; // of queries: Q, dO, lse and delta
 	DYNAMIC_SHARED(u16, tiles16);
 	u16 *K = tiles16, *V = K + BK * P, *QO = V + BK * P;
-	int k0 = blockIdx.x * BK, kv = blockIdx.y, b = blockIdx.z, nk = min(BK, a.T - k0), share = a.H / a.KV;
-	int mine = WARP * 16 * M, key0 = k0 + mine, key1 = min(key0 + 16 * M, a.T) - 1; // the warp's keys
-	i64 first = (i64)b * a.T;
-	int q0 = k0 / BQ * BQ, end = a.window ? min(a.T, k0 + nk - 1 + a.window) : a.T; // of the queries that see a key of the tile
+	int k0 = blockIdx.x * BK, kv = blockIdx.y, b = blockIdx.z, nk = min(BK, a.keys - k0), share = a.H / a.KV;
+	int mine = WARP * 16 * M, key0 = k0 + mine, key1 = min(key0 + 16 * M, a.keys) - 1; // the warp's keys
+	i64 first = (i64)b * a.T, key = (i64)b * a.keys;
+	int q0 = max(0, k0 - a.past) / BQ * BQ, end = min(a.T, k0 + nk - a.reach); // of the queries that see a key of the tile
 	int tiles = 0;
-	for (int t = q0; t < end && !(a.start && a.start[first + t] >= k0 + nk); t += BQ) tiles++; // then come later documents
+	for (int t = q0; t < end && !(a.start && a.past + a.start[first + t] >= k0 + nk); t += BQ) tiles++; // then come later documents
 	auto begin = [&](int n, u16 *to) {
 		int h = kv * share + n / tiles, t = q0 + n % tiles * BQ;
 		i64 stat = ((i64)b * a.H + h) * a.T + t;
@@ -377,9 +393,12 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 		}
 		copy_commit();
 	};
-	fetch<BK, DP>(K, k, (first + k0) * k.ld + kv * a.D, nk, a.D);
-	fetch<BK, DP>(V, v, (first + k0) * v.ld + kv * a.D, nk, a.D);
-	begin(0, QO);
+	fetch<BK, DP>(K, k, (key + k0) * k.ld + kv * a.D, nk, a.D);
+	fetch<BK, DP>(V, v, (key + k0) * v.ld + kv * a.D, nk, a.D);
+	if (tiles)
+		begin(0, QO);
+	else
+		copy_commit();
 	float gk[M][DP / 8][4], gv[M][DP / 8][4], by[M][2], one[M][2], scale = a.scale * LOG2E;
 	clear(gk);
 	clear(gv);
@@ -414,18 +433,19 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 			add_scores<TYPE, DP>(d1, ofV, dO, j);
 			if constexpr (A::DROPS) drop_scores(d, kept);
 			bool all = key0 >= seen.all && key1 <= seen.last_all && t0 + j + 16 <= a.T;
+			int g = hidden_lane() / 4;
 #pragma unroll
 			for (int c = 0; c < 4; c++) { // the thread's queries
-				int i = j + c / 2 * 8 + C2 + c % 2, t = t0 + i, from = all ? 0 : first_key(a, b, t), to = all ? a.T : t < a.T ? t + 1 : 0;
+				int i = j + c / 2 * 8 + C2 + c % 2, t = t0 + i, from = all ? 0 : first_key(a, b, t), to = all ? a.keys : t < a.T ? a.past + t + 1 : 0;
 				float under = l[i] * LOG2E, less = e[i];
 				if constexpr (A::DROPS) less /= a.drop.scale;
 #pragma unroll
 				for (int m = 0; m < M; m++)
 #pragma unroll
 					for (int r = 0; r < 2; r++) {
-						int key = key0 + 16 * m + 8 * r + G;
+						int at = key0 + 16 * m + 8 * r + g;
 						float &x = s[m][c / 2][2 * r + c % 2], &y = d[m][c / 2][2 * r + c % 2];
-						x = key >= from && key < to ? exp2_fast(fmaf(x, scale, -under)) : 0;
+						x = at >= from && at < to ? exp2_fast(fmaf(x, scale, -under)) : 0;
 						y = x != 0 ? x * (y - less) : 0;
 					}
 			}
@@ -434,8 +454,14 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 			add_weighted<TYPE, DP>(gk, d, Q, j);
 		}
 	}
-	store<TYPE, DP>(dk, (first + key0) * dk.ld + kv * a.D, nk - mine, a.D, gk, by);
-	store<TYPE, DP>(dv, (first + key0) * dv.ld + kv * a.D, nk - mine, a.D, gv, one);
+	i64 atk = (key + key0) * dk.ld + kv * a.D, atv = (key + key0) * dv.ld + kv * a.D;
+	if (dk.type == F32) { // parts of sums over ranks
+		store<F32, DP>(dk, atk, nk - mine, a.D, gk, by);
+		store<F32, DP>(dv, atv, nk - mine, a.D, gv, one);
+	} else {
+		store<TYPE, DP>(dk, atk, nk - mine, a.D, gk, by);
+		store<TYPE, DP>(dv, atv, nk - mine, a.D, gv, one);
+	}
 }
 
 // Kernels for heads of up to DP elements. Forward has FM and dq QM times 64 queries, in

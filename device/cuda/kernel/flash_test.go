@@ -34,7 +34,7 @@ func eachFlash(t *testing.T, cached bool, f func(b *bench, dt device.DType, a de
 			if rng.IntN(2) == 0 {
 				a.Window = 2 + rng.IntN(a.T+5)
 			}
-			if cached && !drops {
+			if cached {
 				a.Past = rng.IntN(2) * rng.IntN(90)
 			}
 			if drops {
@@ -42,9 +42,7 @@ func eachFlash(t *testing.T, cached bool, f func(b *bench, dt device.DType, a de
 			}
 			t.Run(fmt.Sprintf("%v B%d T%d+%d of %d H%d/%d D%d drops %v", dt, a.B, a.Past, a.T, a.Window, a.H, a.KV, a.D, drops), func(t *testing.T) {
 				check(t, uint64(i), func(b *bench) func(operations) {
-					if a.Past == 0 {
-						a.Start = b.starts(a.B, a.T)
-					}
+					a.Start = b.starts(a.B, a.T, a.Past)
 					return f(b, dt, a)
 				})
 			})
@@ -85,13 +83,16 @@ func onlyFlash(t *testing.T, want int, ops operations, f func()) {
 }
 
 func TestAttentionGradOnTensorCores(t *testing.T) {
-	eachFlash(t, false, func(b *bench, dt device.DType, a device.Attn) func(operations) {
-		rows, c, kv := a.B*a.T, a.H*a.D, a.KV*a.D
-		q, k, v := b.aligned("q", dt, rows, c, 1.5), b.aligned("k", dt, rows, kv, 1.5), b.aligned("v", dt, rows, kv, 1)
+	eachFlash(t, true, func(b *bench, dt device.DType, a device.Attn) func(operations) {
+		rows, keys, c, kv, to := a.B*a.T, a.B*a.Keys(), a.H*a.D, a.KV*a.D, dt
+		if a.Past > 0 {
+			to = device.F32
+		}
+		q, k, v := b.aligned("q", dt, rows, c, 1.5), b.aligned("k", dt, keys, kv, 1.5), b.aligned("v", dt, keys, kv, 1)
 		o, do := b.aligned("o", dt, rows, c, math.NaN()).near(rounded(dt)), b.aligned("do", dt, rows, c, 1)
 		lse, delta := b.make("lse", device.F32, 1, a.B*a.H*a.T).near(2e-6), b.make("delta", device.F32, 1, a.B*a.H*a.T)
-		dq, dk, dv := b.aligned("dq", dt, rows, c, math.NaN()), b.aligned("dk", dt, rows, kv, math.NaN()), b.aligned("dv", dt, rows, kv, math.NaN())
-		tol := map[device.DType]float64{device.F16: 6e-3, device.BF16: 4e-2}[dt] // ds and o are rounded to dt, a few sigma
+		dq, dk, dv := b.aligned("dq", dt, rows, c, math.NaN()), b.aligned("dk", to, keys, kv, math.NaN()), b.aligned("dv", to, keys, kv, math.NaN())
+		tol := gradTolerance[dt]
 		if a.Drop.Drop > 0 {
 			tol *= float64(a.Drop.Scale()) // so much larger is what is rounded
 		}

@@ -206,17 +206,14 @@ func TestRefuses(t *testing.T) {
 	m, ints := device.Matrix(x, 2, 3), device.OfI32(make([]int32, 6))
 	big := device.Attn{B: 1, T: 1, H: 1, KV: 1, D: MaxAttn + 1}
 	for what, f := range map[string]func(){
-		"lengths":         func() { o.AddTo(x, x, x.Slice(0, 5)) },
-		"integers":        func() { o.Mul(ints, ints, ints) },
-		"a shape":         func() { o.SumRows(x.Slice(0, 2), m) },
-		"a transpose":     func() { o.SumRows(x.Slice(0, 2), m.T()) },
-		"a cast to int32": func() { o.Cast(ints, x) },
-		"no sources":      func() { o.SumInto(x, nil) },
-		"an odd head":     func() { o.Rope(m, device.Rope{T: 1, D: 3}, false) },
-		"a wide head":     func() { o.Attention(device.Mat{}, x.Slice(0, 1), device.Mat{}, device.Mat{}, device.Mat{}, big) },
-		"drops later": func() {
-			o.Attention(m, x.Slice(0, 1), m, m, m, device.Attn{B: 1, T: 1, Past: 1, H: 1, KV: 1, D: 1, Drop: device.Dropout{Drop: 1}})
-		},
+		"lengths":          func() { o.AddTo(x, x, x.Slice(0, 5)) },
+		"integers":         func() { o.Mul(ints, ints, ints) },
+		"a shape":          func() { o.SumRows(x.Slice(0, 2), m) },
+		"a transpose":      func() { o.SumRows(x.Slice(0, 2), m.T()) },
+		"a cast to int32":  func() { o.Cast(ints, x) },
+		"no sources":       func() { o.SumInto(x, nil) },
+		"an odd head":      func() { o.Rope(m, device.Rope{T: 1, D: 3}, false) },
+		"a wide head":      func() { o.Attention(device.Mat{}, x.Slice(0, 1), device.Mat{}, device.Mat{}, device.Mat{}, big) },
 		"gradients at one": func() { o.SwiGLUGrad(x, x, x, x, x) },
 		"no work space": func() {
 			o.SumRows(x.Slice(0, 1), device.Matrix(device.OfF32(make([]float32, 100)), 100, 1))

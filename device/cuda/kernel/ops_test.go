@@ -258,9 +258,9 @@ func TestEmbed(t *testing.T) {
 			y, wte, ids := b.make("y", b.float(), rows, cols).bits(), b.mat("wte", b.float(), vocab, cols, 1), b.ints("ids", rows, 0, vocab)
 			var wpe device.Mat
 			if b.flip() {
-				wpe = b.mat("wpe", b.float(), T+b.rng.IntN(3), cols, 1).Mat
+				wpe = b.mat("wpe", b.float(), T+b.rng.IntN(2)*b.rng.IntN(60), cols, 1).Mat
 			}
-			start := b.starts(rows/T, T)
+			start := b.starts(rows/T, T, max(0, wpe.Rows-T))
 			part := device.Vocab{}
 			if b.rng.IntN(3) == 0 {
 				part = device.Vocab{First: b.rng.IntN(vocab), Size: 2 * vocab}
@@ -282,9 +282,9 @@ func TestEmbedGrad(t *testing.T) {
 			dwte, dy, ids := b.mat("dwte", device.F32, vocab, cols, 1).bits(), b.mat("dy", b.float(), rows, cols, 1), b.ints("ids", rows, 0, vocab)
 			var dwpe device.Mat
 			if b.flip() {
-				dwpe = b.mat("dwpe", device.F32, T+b.rng.IntN(3), cols, 1).bits().Mat
+				dwpe = b.mat("dwpe", device.F32, T+b.rng.IntN(2)*b.rng.IntN(60), cols, 1).bits().Mat
 			}
-			add, start := b.flip(), b.starts(rows/T, T)
+			add, start := b.flip(), b.starts(rows/T, T, max(0, dwpe.Rows-T))
 			part := device.Vocab{}
 			if b.rng.IntN(3) == 0 {
 				part = device.Vocab{First: b.rng.IntN(vocab), Size: 2 * vocab}
@@ -318,7 +318,8 @@ func TestRope(t *testing.T) {
 			}
 			x, inverse := b.mat("x", b.float(), r.T*(1+b.rng.IntN(3)), r.D*(1+b.rng.IntN(4)), 1).near(1e-7), b.flip()
 			if r.Past == 0 {
-				r.Start = b.starts(x.Rows/r.T, r.T)
+				r.Span = r.T + b.rng.IntN(2)*30
+				r.Start = b.starts(x.Rows/r.T, r.T, r.Span-r.T)
 			}
 			return func(q operations) { q.Rope(x.Mat, r, inverse) }
 		})

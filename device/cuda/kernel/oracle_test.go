@@ -167,12 +167,15 @@ func (b *bench) ints(what string, n, lo, hi int) *operand {
 }
 
 // starts are where documents of drawn lengths start, half of the times of one each.
-func (b *bench) starts(B, T int) device.Buffer {
+func (b *bench) starts(B, T, past int) device.Buffer {
 	o := b.make("start", device.I32, 1, B*T)
 	most, first := 2+b.rng.IntN(T), 0 // positions all alone would have no gradients
 	for i := range B * T {
 		if at := i % T; at == 0 || b.rng.IntN(most) == 0 || b.rng.IntN(20) == 0 {
 			first = at
+			if at == 0 {
+				first = -b.rng.IntN(past + 1)
+			}
 		}
 		o.Buf.I32()[i] = int32(first)
 	}
