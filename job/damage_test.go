@@ -34,10 +34,10 @@ func TestDamagedMetrics(t *testing.T) {
 		lost []int // steps
 		do   func([]byte) []byte
 	}{
-		{"a flipped bit", []int{2}, func(raw []byte) []byte { lo, _ := line(raw, 3); raw[lo] ^= 1; return raw }},
+		{"a flipped bit", []int{2}, func(raw []byte) []byte { lo, _ := line(raw, 4); raw[lo] ^= 1; return raw }},
 		{"zeros", []int{2, 3}, func(raw []byte) []byte {
-			lo, _ := line(raw, 3)
-			_, hi := line(raw, 4)
+			lo, _ := line(raw, 4)
+			_, hi := line(raw, 5)
 			clear(raw[lo:hi])
 			return raw
 		}},

@@ -46,6 +46,9 @@ type loop struct {
 	slow     report.Stragglers
 	where    func(rank int) string // " (host)" of a rank, or nothing
 	trace    *sim.Trace            // may be nil
+	sample   *sim.Sample           // of some steps; nil: none is measured
+	sampling bool                  // the step that follows is
+	data     time.Duration         // in which the step has read its samples
 	timeline *Observation          // may be nil
 }
 
@@ -58,7 +61,12 @@ func newLoop(of *run, r *setup.Rank) *loop {
 		metrics: map[string]float64{}}
 	l.reader = config.Mesh(c).DataRank(r.Rank)
 	l.fill = func(micro int, input, target, start []int32) error {
+		begin := time.Now()
+		defer func() { l.data += time.Since(begin) }()
 		return set.Train.Batch(input, target, start, l.samples+l.share.First(0, micro, l.reader))
+	}
+	if of.Trace == nil && c.Report.Every > 0 && c.Report.Every <= c.Train.Steps {
+		l.sample = sim.NewSample(r)
 	}
 	l.validate = l.validation
 	if b.Early != nil {
@@ -84,6 +92,8 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		t.WantStop = ctx.Err() != nil || l.failed != nil
 		lr := l.schedule.At(t.Updates)
 		l.timeline.begin(l)
+		l.beginSample()
+		l.data = 0
 		t.Counted = l.set.Train.Learned(l.samples, l.share.Global())
 		l.rank.Recorder.BeginStep(l.at + 1)
 		stats, err := t.Step(l.fill, lr)
@@ -100,7 +110,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		now := time.Now()
 		l.trace.Step(l.rank, l.at, last, now)
 		l.trace.Wait(l.rank, t.Waited[0], t.Waited[1])
-		if err := l.report(stats, lr, now.Sub(last)); err != nil {
+		if err := l.report(stats, lr, now.Sub(last), l.endSample()); err != nil {
 			return false, err
 		}
 		last = now
@@ -149,13 +159,29 @@ func endedEarly(e state.Early) string {
 	return fmt.Sprintf("ended early: the last %d evaluations are no better than that of step %d, with a validation loss of %.4f", e.Stale, e.Step, e.Best)
 }
 
+// beginSample begins to measure the parts of every so many steps.
+func (l *loop) beginSample() {
+	if l.sampling = l.sample != nil && (l.at+1)%l.c.Report.Every == 0; l.sampling {
+		l.sample.Begin()
+	}
+}
+
+// endSample returns the parts of a step that was measured.
+func (l *loop) endSample() (parts sim.Exposure) {
+	if l.sampling {
+		l.sample.Step(l.at, l.rank.Trainer.Waited)
+		parts = l.sample.End()
+	}
+	return parts
+}
+
 func (l *loop) advance() {
 	l.at++
 	l.samples += l.share.Global()
 	l.tokens += int64(config.TokensPerStep(l.c))
 }
 
-func (l *loop) report(s zero.Stats, lr float64, took time.Duration) error {
+func (l *loop) report(s zero.Stats, lr float64, took time.Duration, parts sim.Exposure) error {
 	l.metrics["loss"] = s.Loss
 	if l.rank.Rank != 0 {
 		return nil
@@ -164,7 +190,9 @@ func (l *loop) report(s zero.Stats, lr float64, took time.Duration) error {
 	if line := l.slow.Add(behind); line != "" {
 		l.rec.Note(line + l.where(behind.Rank))
 	}
+	ranks, waits := report.Spreads(l.rank.Trainer.Paces)
 	return l.rec.step(report.Step{
+		Time: report.Now(), DataSeconds: l.data.Seconds(), Parts: parts, RankSeconds: ranks, RankWaits: waits,
 		Waited: behind.Waited.Seconds(), Slowest: behind.Rank, Behind: behind.Part(), Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: l.tokens,
 		TokensPerSecond: float64(config.TokensPerStep(l.c)) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped,
 	})

@@ -1,11 +1,13 @@
 package job
 
 import (
-	"errors"
+	"cmp"
+	"crypto/rand"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"zeroth/input"
 	"zeroth/job/report"
@@ -16,7 +18,9 @@ import (
 type recorder struct {
 	report.Observers
 	out     string
+	log     *report.Log // what earlier starts have left
 	metrics *report.Metrics
+	begun   report.Start
 	sum     report.Summary
 	account func(step int) *report.Account
 	stepped bool // a step was done
@@ -36,18 +40,15 @@ func record(out string, job []byte, fresh bool, step int, obs report.Observer) (
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	path := filepath.Join(out, "metrics.jsonl")
-	if err := report.TrimMetrics(path, step, obs.Note); err != nil {
-		return nil, err
-	}
-	l, err := report.ReadLog(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	l, err := report.TrimMetrics(path, step, obs.Note)
+	if err != nil {
 		return nil, err
 	}
 	m, err := report.OpenMetrics(path)
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{Observers: report.Observers{m, obs}, out: out, metrics: m, owed: l.LacksEval(step),
+	return &recorder{Observers: report.Observers{m, obs}, out: out, log: l, metrics: m, owed: l.LacksEval(step),
 		sum: report.Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}, nil
 }
 
@@ -58,6 +59,14 @@ func writeJob(path string, content []byte, fresh bool) error {
 		return fmt.Errorf("%s: %w", path, os.ErrExist)
 	}
 	return input.WriteBytes(path, content)
+}
+
+// begin writes what this start of the run is.
+func (r *recorder) begin(s report.Start) error {
+	s.Run = cmp.Or(r.log.Run(), strings.ToLower(rand.Text()[:12]))
+	r.begun = s
+	r.metrics.Begin(s)
+	return r.wrote()
 }
 
 // memory writes down what the ranks hold beside what was planned: after the
@@ -94,6 +103,9 @@ func (r *recorder) step(s report.Step) error {
 	}
 	r.sum.Steps, r.sum.Loss, r.sum.Tokens = s.Step, s.Loss, s.Tokens
 	r.sum.Seconds += s.StepSeconds
+	if peak := r.begun.PeakFlops; peak > 0 {
+		s.MFU = r.begun.ModelFlops / s.StepSeconds / peak
+	}
 	r.Step(s)
 	return r.wrote()
 }
@@ -104,8 +116,9 @@ func (r *recorder) eval(e report.Eval) error {
 	return r.wrote()
 }
 
-// close ends the metrics, and draws them where that is not done.
-func (r *recorder) close() error {
+// close ends the metrics with how the run ended, and draws them if that is not done.
+func (r *recorder) close(end report.End) error {
+	r.metrics.End(end)
 	switch err := r.metrics.Close(); {
 	case err != nil && r.goesOn:
 		r.Note(fmt.Sprintf("%v: lines that are not in it: %d", err, r.metrics.Late()))

@@ -129,7 +129,7 @@ func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 		t.Errorf("the parameters are not as they were: %v", err)
 	}
 	metrics, _ := os.ReadFile("run/metrics.jsonl")
-	if strings.Contains(string(metrics), `"step":0,`) || strings.Count(string(metrics), `"loss"`) != 7 {
+	if strings.Contains(string(metrics), `"step":0,"loss"`) || strings.Count(string(metrics), `"loss"`) != 7 {
 		t.Errorf("metrics:\n%s", metrics)
 	}
 	if len(h.sums) != 1 || h.sums[0].Steps != 7 || h.sums[0].Tokens != 7*4*8 {

@@ -57,7 +57,7 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 	for _, step := range []func(context.Context) error{
 		r.shareFolder, r.findStart, r.agreeOnJob, r.skipIfFinished, r.announceStart,
 		r.placeRanks, r.planMemory, r.lockFolders, r.checkUnchanged,
-		r.openInputs, r.agreeOnData, r.countSteps, r.checkModel,
+		r.openInputs, r.agreeOnData, r.countSteps, r.checkModel, r.countFlops,
 		r.chooseAlgorithms, r.openRanks, r.openSavers, r.loadState, r.openRunFolder, r.recordAlgorithms, r.announceJob,
 		r.train, r.compareMemory, r.writeResults, r.sampleText,
 	} {
@@ -89,6 +89,7 @@ type run struct {
 	ranks   []*setup.Rank   // openRanks: those of this process
 	flights *flights        // openRanks
 	savers  []*state.Saver  // openSavers: one for each of ranks
+	speed   report.Start    // countFlops: its ModelFlops and PeakFlops
 	rec     *recorder       // openRunFolder
 	chosen  *chosen         // recordAlgorithms
 
@@ -112,7 +113,7 @@ func newRun(c *config.Config, o Options) *run {
 // close releases what the steps have opened, the latest first.
 func (r *run) close(ctx context.Context, err error) {
 	if r.rec != nil && !r.written && r.self.Process == 0 {
-		_ = r.rec.close() // err is the one to report
+		_ = r.rec.close(r.ending(ctx, err)) // err is the one to report
 	}
 	if r.flights != nil {
 		r.flights.end(ctx, err)
@@ -170,6 +171,19 @@ func (r *run) stoppedAt(why error) error {
 		s.Checkpoint = path
 	}
 	return s
+}
+
+// ending is how the run ends, for metrics.jsonl.
+func (r *run) ending(ctx context.Context, err error) report.End {
+	e := report.End{Step: r.rec.sum.Steps, Time: report.Now(), State: "done"}
+	switch why := cmp.Or(err, r.whyStopped(ctx)); {
+	case why == nil:
+	case r.stopped && err == nil || ctx.Err() != nil && errors.Is(why, context.Cause(ctx)):
+		e.State, e.Why = "stopped", why.Error()
+	default:
+		e.State, e.Why = "failed", fmt.Sprintf("%.2000s", why)
+	}
+	return e
 }
 
 // whyStopped returns the reason to stop, nil if the run came to its end.
@@ -366,7 +380,13 @@ func (r *run) loadState(ctx context.Context) error {
 
 // announceJob prints what is known before step 1, and attaches the trace.
 func (r *run) announceJob(context.Context) error {
-	r.rec.Start(header(r.job, r.set, r.Out, r.ranks))
+	h := header(r.job, r.set, r.Out, r.ranks)
+	if r.self.Process == 0 {
+		if err := r.rec.begin(r.begins(h)); err != nil {
+			return err
+		}
+	}
+	r.rec.Start(h)
 	for _, note := range slices.Concat(r.c.Notes, r.job.Carried.Notes, r.set.Notes) {
 		r.rec.Note(note)
 	}
@@ -439,7 +459,7 @@ func (r *run) writeResults(ctx context.Context) error {
 		if err == nil { // the line that says that all else is written
 			r.rec.sum.Memory, err = r.rec.memory(r.rec.sum.Steps)
 		}
-		err = cmp.Or(err, r.rec.close())
+		err = cmp.Or(err, r.rec.close(r.ending(ctx, err)))
 	}
 	if parted(err) || err != nil && r.self.Process > 0 {
 		return err

@@ -30,6 +30,7 @@ type Config struct {
 
 	Checkpoint Checkpointing
 	Sample     Sampling
+	Report     Reporting
 
 	on      string           // see On
 	Notes   []string         // what a user may not expect of it
@@ -178,6 +179,12 @@ type Sampling struct {
 	TopP        float64 // choose among the likeliest that together have this probability; 1 is all
 	Stop        []string
 	Seed        uint64
+}
+
+// Reporting is what is measured and published of a run.
+type Reporting struct {
+	Every   int    // steps between those whose parts are measured; 0 is never
+	Machine string // whose peak utilization is a share of: a preset or a file; "" is the GPU's, where that is a preset
 }
 
 // Mesh is the arrangement of ranks the stage asks for: stage 0 is shard groups

@@ -43,6 +43,7 @@ func TestDefaults(t *testing.T) {
 		Checkpoint: Checkpointing{Keep: checkpoint.Keep{Last: 3}, Async: true, Compress: "auto", OnError: "stop"},
 
 		Sample: Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, TopP: 1, Seed: 1},
+		Report: Reporting{Every: 50},
 	}
 	if d := cmp.Diff(want, mustLoad(t), equal); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)
@@ -253,7 +254,7 @@ func TestTabsAndOtherNonsense(t *testing.T) {
 		{testjob.Least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
 		{testjob.Least + "---\n" + testjob.Least, "job.yaml:2:1: a second document after ---; want one job in a file"},
 		{testjob.Least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
-		{testjob.Least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, device, parallel, pipeline, zero, precision, optimizer, schedule, checkpoint, sample"},
+		{testjob.Least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, device, parallel, pipeline, zero, precision, optimizer, schedule, checkpoint, sample, report"},
 	} {
 		testjob.Write(t, "job.yaml", c.file)
 		_, err := Load("job.yaml", nil)

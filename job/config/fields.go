@@ -256,6 +256,9 @@ func (c *Config) fields() []field {
 		{"sample.stop", texts{&w.Stop}, "", "none", "texts, before the first of which the sample ends",
 			also{like: `["\n\n"]`, not: refusal{slices.Contains(w.Stop, ""), "a stop text is empty", "want at least one character in each", nil}}},
 		{"sample.seed", seed{&w.Seed}, "", "train.seed", "seed of the choices", also{like: "1", then: func() { w.Seed = t.Seed }}},
+
+		{"report.every", count{&c.Report.Every, 0, mostSteps}, "50", "", "steps between those that are measured in parts: computing, exposed communication, idle time; 0 is never", also{}},
+		{"report.machine", path{text{&c.Report.Machine}}, "", "the GPU, if it is an H100 or H200", "h100 | h200 | a file like examples/machine.json: the peak that MFU is a share of", also{like: "machine.json"}},
 	}
 }
 

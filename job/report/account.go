@@ -132,12 +132,17 @@ func (a *Account) String() string {
 		show.ByteSize(a.Process.Peak), show.ByteSize(a.Held()), show.ByteSize(a.Unattributed()), show.ByteSize(a.Process.Go), show.ByteSize(a.Process.Files))
 }
 
-// MarshalJSON is a line of metrics.jsonl.
+// surplus reports whether the rank holds anything but what was planned.
+func (h Held) surplus() bool {
+	return h.Device.Peak != h.Planned.Device || h.Host.Peak != h.Planned.Host || h.Disk != h.Planned.Disk
+}
+
+// MarshalJSON writes the memory of a line of metrics.jsonl: the plan of rank 0, and of the
+// ranks that hold anything else what they hold.
 func (a *Account) MarshalJSON() ([]byte, error) {
 	type rank struct {
-		Live     map[string]int64 `json:"live"`
+		Rank     int              `json:"rank"`
 		Peak     map[string]int64 `json:"peak"`
-		HostLive map[string]int64 `json:"host_live,omitempty"`
 		HostPeak map[string]int64 `json:"host_peak,omitempty"`
 		Disk     int64            `json:"disk,omitempty"`
 	}
@@ -156,23 +161,22 @@ func (a *Account) MarshalJSON() ([]byte, error) {
 		GPUHeld      int64 `json:"gpu_held_by_ranks,omitempty"`
 	}
 	var ranks []rank
+	first := a.Ranks[0].Planned
 	for _, r := range a.Ranks {
-		ranks = append(ranks, rank{byName(r.Device.Live), byName(r.Device.Peak), byName(r.Host.Live), byName(r.Host.Peak), r.Disk})
+		if r.Planned != first || r.surplus() {
+			ranks = append(ranks, rank{r.Rank, byName(r.Device.Peak), byName(r.Host.Peak), r.Disk})
+		}
 	}
 	type memory struct {
 		Planned plan   `json:"planned"`
-		Ranks   []rank `json:"ranks"`
+		Ranks   []rank `json:"ranks,omitempty"`
 		Process *whole `json:"process,omitempty"`
 	}
-	first := a.Ranks[0].Planned
 	m := memory{plan{byName(first.Device), byName(first.Host), first.Disk}, ranks, nil}
 	if p := a.Process; p.Peak > 0 {
 		m.Process = &whole{p.Peak, a.Held(), a.Unattributed(), p.Go, p.Files, p.GPU, a.heldOnGPUs()}
 	}
-	return json.Marshal(struct {
-		Step   int    `json:"step"`
-		Memory memory `json:"memory"`
-	}{a.Step, m})
+	return json.Marshal(m)
 }
 
 // byName are the categories that have something.

@@ -79,34 +79,36 @@ func TestAccountLine(t *testing.T) {
 	_, account := accounted(t)
 	a := account()
 	a.Process = Process{Peak: a.Held() + 7, Go: 5, Files: 3}
-	raw, err := json.Marshal(a)
-	if err != nil {
-		t.Fatal(err)
+	var memory struct {
+		Planned struct{ Device, Host map[string]int64 }
+		Ranks   []struct {
+			Rank     int
+			Peak     map[string]int64
+			HostPeak map[string]int64 `json:"host_peak"`
+		}
+		Process map[string]int64
 	}
-	var line struct {
-		Step   int
-		Memory struct {
-			Planned struct{ Device, Host map[string]int64 }
-			Ranks   []struct {
-				Live, Peak map[string]int64
-				HostPeak   map[string]int64 `json:"host_peak"`
-			}
-			Process map[string]int64
+	read := func() string {
+		raw, err := json.Marshal(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(raw, &memory); err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	if raw := read(); len(memory.Ranks) != 0 || memory.Process["unattributed"] != 7 || memory.Process["peak_rss"] != a.Process.Peak || len(raw) > 600 {
+		t.Errorf("%d bytes: %s", len(raw), raw)
+	}
+	for use := range device.Uses {
+		if got := memory.Planned.Device[use.String()]; got != a.Ranks[0].Device.Peak[use] {
+			t.Errorf("%v: %d bytes, held are %d", use, got, a.Ranks[0].Device.Peak[use])
 		}
 	}
-	if err := json.Unmarshal(raw, &line); err != nil {
-		t.Fatal(err)
-	}
-	if line.Step != 3 || len(line.Memory.Ranks) != 4 || line.Memory.Process["unattributed"] != 7 || line.Memory.Process["peak_rss"] != a.Process.Peak {
-		t.Errorf("%s", raw)
-	}
-	for _, r := range line.Memory.Ranks {
-		for use := range device.Uses {
-			name := use.String()
-			if r.Peak[name] != line.Memory.Planned.Device[name] || r.Live[name] != r.Peak[name] || r.HostPeak[name] != line.Memory.Planned.Host[name] {
-				t.Errorf("%s: %s", name, raw)
-			}
-		}
+	a.Ranks[2].Device.Peak[device.Grads]++
+	if raw := read(); len(memory.Ranks) != 1 || memory.Ranks[0].Rank != 2 || memory.Ranks[0].Peak["grads"] != a.Ranks[2].Device.Peak[device.Grads] {
+		t.Errorf("of a rank that holds more: %s", raw)
 	}
 	if a.Process = (Process{}); strings.Contains(a.String(), "unattributed") {
 		t.Errorf("of a system that does not tell: %s", a)

@@ -15,15 +15,20 @@ import (
 	"zeroth/input"
 )
 
-// Metrics is metrics.jsonl: a line of JSON for every step and evaluation.
+// Metrics is metrics.jsonl: a line of JSON for every step and evaluation, and for the
+// beginning, the memory and the end of each start of the run. The second key says which.
 //
-//	{"step":1,"loss":5.54,"lr":3e-5,"grad_norm":2.1,"tokens":4096,"tokens_per_second":8000,"step_seconds":0.512,"skipped":0}
-//	{"step":2,...,"waited_seconds":0.01,"slowest_rank":1,"behind":0.02}
+//	{"step":0,"start":{"run":"k3v9...","time":1764061233.5,"model":"GPT-2 10.7M","steps":1000,"model_flops":1.9e9,...}}
+//	{"step":1,"memory":{"planned":{...},"process":{"peak_rss":...,"held_by_ranks":...,"unattributed":...}}}
+//	{"step":1,"loss":5.54,"lr":3e-5,"grad_norm":2.1,"tokens":4096,"tokens_per_second":8000,"step_seconds":0.512,"skipped":0,"time":1764061234.013,"data_seconds":0.001}
+//	{"step":2,...,"waited_seconds":0.01,"slowest_rank":1,"behind":0.02,"rank_seconds":{"min":0.5,"min_rank":1,"max":0.512,"max_rank":0},"rank_waits":{...}}
+//	{"step":50,...,"measured_seconds":0.52,"compute_seconds":0.4,"exposed_seconds":0.05,"peers_seconds":0.01,"offload_seconds":0,"idle_seconds":0.06}
 //	{"step":50,"val_loss":2.71}
-//	{"step":1,"memory":{"planned":{...},"ranks":[...],"process":{"peak_rss":...,"held_by_ranks":...,"unattributed":...}}}
+//	{"step":1000,"end":{"time":1764061745.1,"state":"done"}}
 //
-// The lines of memory are bytes; there is one before that of the first step and
-// one at the end, when all else is written.
+// docs/watching.md describes every key. The step of a start is the one it begins after. Memory
+// is in bytes; a start writes one such line before that of its first step and one when all
+// else is written.
 //
 // Numbers have the fewest digits that read back as the same float64, so also
 // as the same float32. A value that is no finite number is null. Each line
@@ -63,12 +68,42 @@ func (m *Metrics) Step(s Step) {
 	m.real("tokens_per_second", s.TokensPerSecond)
 	m.real("step_seconds", s.StepSeconds)
 	m.whole("skipped", int64(s.Skipped))
+	m.name("time")
+	m.line = strconv.AppendFloat(m.line, s.Time, 'f', -1, 64)
+	m.real("data_seconds", s.DataSeconds)
+	if s.MFU > 0 {
+		m.real("mfu", s.MFU)
+	}
 	if s.Waited > 0 {
 		m.real("waited_seconds", s.Waited)
 		m.whole("slowest_rank", int64(s.Slowest))
 		m.real("behind", s.Behind)
 	}
+	m.spread("rank_seconds", s.RankSeconds)
+	m.spread("rank_waits", s.RankWaits)
+	if p := s.Parts; p.Steps > 0 {
+		m.real("measured_seconds", p.Seconds)
+		m.real("compute_seconds", p.Compute)
+		m.real("exposed_seconds", p.Exposed)
+		m.real("peers_seconds", p.Peers)
+		m.real("offload_seconds", p.Offload)
+		m.real("idle_seconds", p.Idle)
+	}
 	m.flush()
+}
+
+// spread writes an object unless nothing was measured.
+func (m *Metrics) spread(key string, s Spread) {
+	if s.Most.Seconds <= 0 {
+		return
+	}
+	m.name(key)
+	m.line = append(m.line, `{"min":`...)
+	m.line = strconv.AppendFloat(m.line, s.Least.Seconds, 'g', -1, 64)
+	m.whole("min_rank", int64(s.Least.Rank))
+	m.real("max", s.Most.Seconds)
+	m.whole("max_rank", int64(s.Most.Rank))
+	m.line = append(m.line, '}')
 }
 
 // Eval writes the line of an evaluation.
@@ -80,12 +115,24 @@ func (m *Metrics) Eval(e Eval) {
 }
 
 // Memory writes an account of the process's memory.
-func (m *Metrics) Memory(a *Account) {
-	line, err := json.Marshal(a)
+func (m *Metrics) Memory(a *Account) { m.object(a.Step, "memory", a) }
+
+// Begin writes what a start of the run is.
+func (m *Metrics) Begin(s Start) { m.object(s.Step, "start", s) }
+
+// End writes how a start of the run ended.
+func (m *Metrics) End(e End) { m.object(e.Step, "end", e) }
+
+// object writes the line of another kind.
+func (m *Metrics) object(step int, kind string, of any) {
+	text, err := json.Marshal(of)
 	if err != nil {
-		panic("report: metrics: " + err.Error()) // whole numbers and names
+		panic("report: metrics: " + err.Error()) // finite numbers and names
 	}
-	m.line = append(m.line, line[:len(line)-1]...)
+	m.line = append(m.line, `{"step":`...)
+	m.line = strconv.AppendInt(m.line, int64(step), 10)
+	m.name(kind)
+	m.line = append(m.line, text...)
 	m.flush()
 }
 
@@ -172,7 +219,9 @@ const longestLine = 1 << 16
 type Log struct {
 	Steps  []Step
 	Evals  []Eval
-	Ended  int   // the step at which a run had written all it makes, if nothing came after; else 0
+	Starts []Start
+	End    *End  // of the last start; nil if it still runs or was killed
+	Ended  int   // the step at which a run had written all it makes, if no step came after; else 0
 	Lost   int   // lines that cannot be read
 	Damage error // the first of them, and why
 }
@@ -212,10 +261,10 @@ func ReadLog(path string) (*Log, error) {
 			_, _ = fmt.Sscanf(string(line[:min(len(line), 40)]), `{"step":%d,"memory"`, &l.Ended)
 			continue
 		}
-		l.Ended = 0
 		if err == nil {
 			err = l.add(line)
 		} else {
+			l.Ended = 0
 			err = fmt.Errorf("longer than %d bytes", longestLine)
 		}
 		if err != nil {
@@ -243,8 +292,12 @@ func nextLine(in *bufio.Reader) ([]byte, error) {
 	return line, err
 }
 
-// add takes a line.
+// add adds a line.
 func (l *Log) add(line []byte) error {
+	if bytes.Contains(line, []byte(`,"start":{`)) || bytes.Contains(line, []byte(`,"end":{`)) {
+		return l.addBound(line)
+	}
+	l.Ended, l.End = 0, nil
 	s, e, err := parseMetric(line)
 	switch {
 	case err != nil:
@@ -257,36 +310,77 @@ func (l *Log) add(line []byte) error {
 	return nil
 }
 
+// addBound adds a line about the beginning or the end of a start.
+func (l *Log) addBound(line []byte) error {
+	var raw struct {
+		Step  int
+		Start *Start
+		End   *End
+	}
+	if err := json.Unmarshal(line, &raw); err != nil {
+		return err
+	}
+	l.End = raw.End
+	if s := raw.Start; s != nil {
+		s.Step = raw.Step
+		l.Starts = append(l.Starts, *s)
+	}
+	if raw.End != nil {
+		raw.End.Step = raw.Step
+	}
+	return nil
+}
+
+// Run is the name of the run; empty if an earlier version began it.
+func (l *Log) Run() string {
+	if len(l.Starts) == 0 {
+		return ""
+	}
+	return l.Starts[0].Run
+}
+
+// trim removes all that comes after a step: what is left has every step up to it once. Of starts
+// without steps the first is kept, which names the run.
+func (l *Log) trim(step int) {
+	l.Steps = slices.DeleteFunc(l.Steps, func(s Step) bool { return s.Step > step })
+	l.Evals = slices.DeleteFunc(l.Evals, func(e Eval) bool { return e.Step > step })
+	if len(l.Starts) > 0 {
+		l.Starts = append(l.Starts[:1], slices.DeleteFunc(l.Starts[1:], func(s Start) bool { return s.Step >= step })...)
+	}
+	l.End, l.Ended = nil, 0
+}
+
 // TrimMetrics drops the lines after a step from a metrics file, if there is
-// one, those of a process's memory, and what a killed process left unfinished. The file is replaced whole.
-// A file with lines that cannot be read is set aside under another name, which
-// is told, and those that can be go on.
-func TrimMetrics(path string, step int, told func(string)) error {
+// one, those of memory and ends, and what a killed process left unfinished, and returns what
+// is left. The file is replaced whole. A file with lines that cannot be read is set aside
+// under another name, which is reported, and the lines that can be read stay.
+func TrimMetrics(path string, step int, told func(string)) (*Log, error) {
 	l, err := ReadLog(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return &Log{}, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if l.Damage != nil {
 		aside, err := setAside(path)
 		if err != nil {
-			return fmt.Errorf("%w; it cannot be set aside: %w", l.Damage, err)
+			return nil, fmt.Errorf("%w; it cannot be set aside: %w", l.Damage, err)
 		}
 		told(fmt.Sprintf("%v: %d lines cannot be read; the file is set aside as %s, and the lines that can be go on", l.Damage, l.Lost, aside))
 	}
 	f, err := input.Create(path)
 	if err != nil {
-		return fmt.Errorf("metrics: %w", err)
+		return nil, fmt.Errorf("metrics: %w", err)
 	}
+	l.trim(step)
 	m := &Metrics{file: f}
-	m.upTo(step, l.Steps, l.Evals)
+	m.all(l)
 	if err := m.Err(); err != nil {
 		_ = f.Drop() // err is the one to report
-		return err
+		return nil, err
 	}
-	return f.Keep()
+	return l, f.Keep()
 }
 
 // setAside gives a file a name that is free, and returns it. The file keeps its
@@ -305,26 +399,25 @@ func setAside(path string) (string, error) {
 	}
 }
 
-// upTo writes the steps and evaluations up to a step, each evaluation after its
-// step.
-func (m *Metrics) upTo(step int, steps []Step, evals []Eval) {
-	for _, s := range steps {
+// all writes a log, each start before its first step and each evaluation after its step.
+func (m *Metrics) all(l *Log) {
+	starts, evals := l.Starts, l.Evals
+	for _, s := range l.Steps {
 		for len(evals) > 0 && evals[0].Step < s.Step {
-			m.evalUpTo(step, evals[0])
+			m.Eval(evals[0])
 			evals = evals[1:]
 		}
-		if s.Step <= step {
-			m.Step(s)
+		for len(starts) > 0 && starts[0].Step < s.Step {
+			m.Begin(starts[0])
+			starts = starts[1:]
 		}
+		m.Step(s)
 	}
 	for _, e := range evals {
-		m.evalUpTo(step, e)
-	}
-}
-
-func (m *Metrics) evalUpTo(step int, e Eval) {
-	if e.Step <= step {
 		m.Eval(e)
+	}
+	for _, s := range starts {
+		m.Begin(s)
 	}
 }
 
@@ -358,7 +451,18 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 		Slowest         *int     `json:"slowest_rank"`
 		Behind          *float64 `json:"behind"`
 		ValLoss         *float64 `json:"val_loss"`
-	}{Step: &s.Step, Loss: &s.Loss, LR: &s.LR, GradNorm: &s.GradNorm, Tokens: &s.Tokens,
+		Time            *float64 `json:"time"`
+		Data            *float64 `json:"data_seconds"`
+		MFU             *float64 `json:"mfu"`
+		RankSeconds     spread   `json:"rank_seconds"`
+		RankWaits       spread   `json:"rank_waits"`
+		Measured        *float64 `json:"measured_seconds"`
+		Compute         *float64 `json:"compute_seconds"`
+		Exposed         *float64 `json:"exposed_seconds"`
+		Peers           *float64 `json:"peers_seconds"`
+		Offload         *float64 `json:"offload_seconds"`
+		Idle            *float64 `json:"idle_seconds"`
+	}{Time: &s.Time, Data: &s.DataSeconds, MFU: &s.MFU, Measured: &s.Parts.Seconds, Compute: &s.Parts.Compute, Exposed: &s.Parts.Exposed, Peers: &s.Parts.Peers, Offload: &s.Parts.Offload, Idle: &s.Parts.Idle, Step: &s.Step, Loss: &s.Loss, LR: &s.LR, GradNorm: &s.GradNorm, Tokens: &s.Tokens,
 		TokensPerSecond: &s.TokensPerSecond, StepSeconds: &s.StepSeconds, Skipped: &s.Skipped, Waited: &s.Waited, Slowest: &s.Slowest, Behind: &s.Behind}
 	if err := json.Unmarshal(line, &raw); err != nil {
 		return Step{}, nil, err
@@ -369,8 +473,22 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 	if bytes.Contains(line, []byte(`"val_loss"`)) {
 		return Step{}, &Eval{Step: s.Step, ValLoss: or(raw.ValLoss, nan)}, nil
 	}
+	s.RankSeconds, s.RankWaits = raw.RankSeconds.of(), raw.RankWaits.of()
+	if s.Parts.Seconds > 0 {
+		s.Parts.Steps = 1
+	}
 	return s, nil, nil
 }
+
+// spread is a Spread as a line has it.
+type spread struct {
+	Min     float64
+	MinRank int `json:"min_rank"`
+	Max     float64
+	MaxRank int `json:"max_rank"`
+}
+
+func (s spread) of() Spread { return Spread{Of{s.Min, s.MinRank}, Of{s.Max, s.MaxRank}} }
 
 func or[T any](p *T, otherwise T) T {
 	if p == nil {

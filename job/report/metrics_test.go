@@ -69,3 +69,44 @@ func TestMetricsCatchUp(t *testing.T) {
 		t.Errorf("%v\n%s", err, disk)
 	}
 }
+
+// What is cut back to a step has each step up to it once, and the starts that made them; it
+// keeps the name of the run. How a start ended is not a step.
+func TestTrimMetrics(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write := func(from, to int, run string) {
+		m, err := OpenMetrics("m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Begin(Start{Step: from, Run: run, Time: float64(from)})
+		for i := from + 1; i <= to; i++ {
+			m.Step(Step{Step: i, Loss: float64(i)})
+		}
+		m.Eval(Eval{to, 1})
+		m.Memory(&Account{Step: to, Ranks: []Held{{}}})
+		m.End(End{Step: to, State: "failed", Why: "a \"disk\""})
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(0, 6, "a")
+	if l, err := ReadLog("m"); err != nil || l.Damage != nil || l.Ended != 6 || l.End == nil || l.End.Why != `a "disk"` || l.End.Step != 6 {
+		t.Fatalf("%+v %v", l, err)
+	}
+	for _, cut := range []struct{ at, starts int }{{4, 1}, {4, 1}, {7, 2}, {2, 1}, {0, 1}} {
+		l, err := TrimMetrics("m", cut.at, func(string) {})
+		if err != nil || l.Run() != "a" || len(l.Starts) != cut.starts || len(l.Steps) != cut.at {
+			t.Fatalf("cut to step %d: %+v %v", cut.at, l, err)
+		}
+		write(cut.at, cut.at+4, "b")
+		if l, err = ReadLog("m"); err != nil || l.Damage != nil || len(l.Steps) != cut.at+4 || len(l.Starts) != cut.starts+1 || l.Run() != "a" {
+			t.Fatalf("after step %d: %+v %v", cut.at, l, err)
+		}
+		for i, s := range l.Steps {
+			if s.Step != i+1 {
+				t.Fatalf("step %d at %d", s.Step, i)
+			}
+		}
+	}
+}

@@ -47,13 +47,58 @@ type Step struct {
 	Tokens          int64   // trained on so far, this step included
 	TokensPerSecond float64
 	StepSeconds     float64
-	Skipped         int // steps skipped so far because a gradient was not finite
+	Skipped         int     // steps skipped so far because a gradient was not finite
+	Time            float64 // when it ended: seconds since 1970, in whole milliseconds
+	DataSeconds     float64 // in which rank 0 read its samples
+	MFU             float64 // model operations per second, as a share of the peak; 0 if the peak is unknown
+
+	Parts sim.Exposure // of rank 0's step; without steps if it was not measured
 
 	// Of the step before, with several ranks: how long they waited for each other, by
 	// their median, for which rank, and how far it was behind: see Behind.
 	Waited  float64 // seconds
 	Slowest int     // rank
 	Behind  float64 // 0.2: it took 20 % longer than the others would have without it
+
+	RankSeconds, RankWaits Spread // likewise of that step: how long it took each rank, and how long each waited
+}
+
+// Spread is the least and the greatest of one number of every rank, and whose they are.
+type Spread struct {
+	Least, Most Of
+}
+
+// Of is a rank's number.
+type Of struct {
+	Seconds float64
+	Rank    int
+}
+
+// Start is what a run is when one of its starts begins, as metrics.jsonl has it.
+type Start struct {
+	Step          int     `json:"-"`    // steps done before
+	Run           string  `json:"run"`  // name of the run, the same in all its starts
+	Time          float64 `json:"time"` // seconds since 1970
+	Version       string  `json:"version"`
+	Model         string  `json:"model"`
+	Parameters    int64   `json:"parameters"`
+	Ranks         int     `json:"ranks"`
+	Mesh          string  `json:"mesh"`
+	Stage         int     `json:"stage"`
+	Precision     string  `json:"precision"`
+	Device        string  `json:"device"`
+	Steps         int     `json:"steps"`           // of the job
+	TokensPerStep int     `json:"tokens_per_step"` // of all ranks
+	ModelFlops    float64 `json:"model_flops"`     // of a rank in a step, without recomputation; in a pipeline a mean
+	PeakFlops     float64 `json:"peak_flops"`      // of a rank per second; 0 if unknown
+}
+
+// End is how a start of a run ended.
+type End struct {
+	Step  int     `json:"-"` // steps done
+	Time  float64 `json:"time"`
+	State string  `json:"state"`         // "done", "stopped" or "failed"
+	Why   string  `json:"why,omitempty"` // it did not come to its last step
 }
 
 // Eval is a validation loss after a step.
@@ -76,6 +121,9 @@ type Summary struct {
 	Sample        string       // prompt and text; empty if the job asks for none
 	Trace         sim.Exposure // without steps if none were traced
 }
+
+// Now is the time as records of a run have it: seconds since 1970, in whole milliseconds.
+func Now() float64 { return float64(time.Now().UnixMilli()) / 1000 }
 
 // Observer hears how a run goes. Start comes first, Done last; the loop calls
 // all but Note from one goroutine. Note, a line for people, may come from any.

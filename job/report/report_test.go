@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"zeroth/job/show"
+	"zeroth/job/sim"
 	"zeroth/job/testjob"
 )
 
@@ -26,7 +27,7 @@ func TestMetricsLines(t *testing.T) {
 	}
 	loss := float64(float32(5.5451774)) // what a float32 loss looks like
 	m.Start(Header{})
-	m.Step(Step{Step: 1, Loss: loss, LR: 3e-5, GradNorm: math.Inf(1), Tokens: 4096, TokensPerSecond: 8000, StepSeconds: 0.512, Skipped: 1})
+	m.Step(Step{Step: 1, Loss: loss, LR: 3e-5, GradNorm: math.Inf(1), Tokens: 4096, TokensPerSecond: 8000, StepSeconds: 0.512, Skipped: 1, Time: 1764061234.013})
 	m.Note("a note")
 	m.Eval(Eval{Step: 1, ValLoss: 0.30000000000000004})
 	m.Eval(Eval{Step: 2, ValLoss: math.NaN()})
@@ -38,7 +39,7 @@ func TestMetricsLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"step":1,"loss":5.545177459716797,"lr":3e-05,"grad_norm":null,"tokens":4096,"tokens_per_second":8000,"step_seconds":0.512,"skipped":1}
+	want := `{"step":1,"loss":5.545177459716797,"lr":3e-05,"grad_norm":null,"tokens":4096,"tokens_per_second":8000,"step_seconds":0.512,"skipped":1,"time":1764061234.013,"data_seconds":0}
 {"step":1,"val_loss":0.30000000000000004}
 {"step":2,"val_loss":null}
 `
@@ -65,7 +66,9 @@ func TestMetricsReadBack(t *testing.T) {
 		}
 		for i := range 50 {
 			x := math.Float64frombits(0x3ff0000000000000 + uint64(i)*0x9e3779b97f4a7 + uint64(sitting))
-			s := Step{Step: sitting*50 + i + 1, Loss: x, LR: x * 1e-300, GradNorm: x * 1e290, Tokens: 1 << 60, TokensPerSecond: -x, StepSeconds: 5e-324, Skipped: i}
+			s := Step{Step: sitting*50 + i + 1, Loss: x, LR: x * 1e-300, GradNorm: x * 1e290, Tokens: 1 << 60, TokensPerSecond: -x, StepSeconds: 5e-324, Skipped: i,
+				Time: 1764061234.013 + float64(i), DataSeconds: x, MFU: x, Parts: sim.Exposure{Steps: 1, Seconds: x, Compute: x, Exposed: 1 / x, Peers: x / 3, Offload: x / 5, Idle: x / 7},
+				Waited: x, Slowest: 3, Behind: x, RankSeconds: Spread{Of{x, 1}, Of{2 * x, 2}}, RankWaits: Spread{Of{0, 3}, Of{x, 0}}}
 			steps, evals = append(steps, s), append(evals, Eval{s.Step, 1 / x})
 			m.Step(s)
 			m.Eval(evals[len(evals)-1])

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -36,6 +37,29 @@ func BehindOf(paces []collective.Pace) (b Behind) {
 	b.Others = median(paces, b.Rank, func(p collective.Pace) time.Duration { return p.Before })
 	b.Lag, b.Before, b.Took = b.Waited-own.Waited, own.Before, own.Took
 	return b
+}
+
+// Spreads are how long a step took the ranks, and how long they waited; zero for one rank, and
+// if nothing was measured.
+func Spreads(paces []collective.Pace) (took, waited Spread) {
+	if len(paces) < 2 || paces[0].Took == 0 {
+		return
+	}
+	took, waited = Spread{Least: Of{Seconds: math.Inf(1)}}, Spread{Least: Of{Seconds: math.Inf(1)}}
+	for r, p := range paces {
+		took.add(Of{p.Took.Seconds(), r})
+		waited.add(Of{p.Waited.Seconds(), r})
+	}
+	return took, waited
+}
+
+func (s *Spread) add(x Of) {
+	if x.Seconds < s.Least.Seconds {
+		s.Least = x
+	}
+	if x.Seconds > s.Most.Seconds {
+		s.Most = x
+	}
 }
 
 // median is the lower one of all ranks but one.

@@ -108,6 +108,18 @@ func OpenHardware(name string) (*Hardware, error) {
 	return h, nil
 }
 
+// PresetOf returns the preset of a GPU that is named in these words, as its driver names it, or
+// nil.
+func PresetOf(gpu string) *Hardware {
+	for _, h := range presets {
+		sxm := strings.Contains(gpu, "HBM3") || h.Name != "h100" // other H100s are slower
+		if sxm && strings.Contains(gpu, strings.ToUpper(h.Name)) {
+			return &h
+		}
+	}
+	return nil
+}
+
 // check refuses all that makes no sense, at once.
 func (h *Hardware) check() error {
 	var errs []error

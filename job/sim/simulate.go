@@ -221,6 +221,23 @@ func simulateAll(c *setup.Job, p CostModel) (*Result, error) {
 	return f, nil
 }
 
+// modelFlops is the operations of a step without recomputation.
+func (l *Recording) modelFlops() float64 { return l.first.Flops - l.first.Again }
+
+// ModelFlops returns the operations of a rank in a step of the job, without recomputation; in a
+// pipeline their mean over the ranks. It is the Flops of a Result.
+func ModelFlops(c *setup.Job) (flops float64, err error) {
+	n, _ := Few(c.Config)
+	places, err := Recorded(setup.Micros(c, n), 1)
+	if err != nil {
+		return 0, err
+	}
+	for _, l := range places {
+		flops += l.modelFlops() / float64(len(places))
+	}
+	return flops * float64(c.Train.Accumulate) / float64(n), nil
+}
+
 // newPlace is a place whose kernels take as long as the cost model says.
 func newPlace(l *Recording, p CostModel) *place {
 	if p.Planned != nil {
@@ -251,7 +268,7 @@ func (r *simulation) sum(f *Result, p CostModel) {
 		}
 		most.Seconds = seconds
 		idle += l.idle / n
-		f.Flops += (l.first.Flops - l.first.Again) / n
+		f.Flops += l.modelFlops() / n
 		f.Between += l.between(p)
 		if f.Trace != nil {
 			f.Trace.ranks, f.Trace.names = append(f.Trace.ranks, append(l.tracks, l.steps())), append(f.Trace.names, l.rank)

@@ -406,3 +406,27 @@ func TestHardwareFile(t *testing.T) {
 		}
 	}
 }
+
+// The operations that a run counts for MFU are those of a simulation.
+func TestModelFlops(t *testing.T) {
+	for _, sets := range [][]string{{"train.batch=null", "train.accumulate=11"}, {"parallel.pipeline=2", "train.batch=null", "train.accumulate=37"}, {"zero.recompute=block"}} {
+		c := setup.Planned(configtest.Fitted(t, sets...))
+		want, err := Simulate(c, &Hardware{Name: "x", Flops: map[string]float64{"fp32": 1e12, "bf16": 1e12}, Memory: 1e11, Links: []Link{{0, 1e9, 0}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := ModelFlops(c)
+		if err != nil || math.Abs(got/want.Flops-1) > 1e-12 || got == 0 {
+			t.Errorf("%v: %g operations, a simulation has %g: %v", sets, got, want.Flops, err)
+		}
+	}
+	for gpu, want := range map[string]string{"cuda: GPU 0 (NVIDIA H200)": "h200", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA H100 PCIe": "", "NVIDIA A100": ""} {
+		got := ""
+		if h := PresetOf(gpu); h != nil {
+			got = h.Name
+		}
+		if got != want {
+			t.Errorf("%s is %q, want %q", gpu, got, want)
+		}
+	}
+}

@@ -114,22 +114,31 @@ func (t *Trace) Attach(ranks []*setup.Rank, memory MemoryInUse) {
 	}
 	t.Memory = memory
 	for _, r := range ranks {
-		var own tracks
-		for _, q := range r.Queues {
-			k := &Track{name: q.Name(), spans: make([]ran, tracedSpans)}
-			own = append(own, k)
-			q.Trace(func(s device.Span) {
-				k.add(t.ran(s.Label, s.Task, s.Start, s.End))
-			})
-		}
-		t.names = append(t.names, r.Rank)
-		for _, name := range []string{waits, "step"} {
-			own = append(own, &Track{name: name, spans: make([]ran, tracedSpans)})
-		}
+		own := t.open(r, tracedSpans)
 		for _, s := range r.Opening {
 			own.host().add(t.ran(s.Label, s.Task, s.Start, s.End))
 		}
-		t.ranks = append(t.ranks, own)
+		t.record(r, own)
+	}
+}
+
+// open adds the tracks of a rank, which keep so many tasks of each queue.
+func (t *Trace) open(r *setup.Rank, spans int) (own tracks) {
+	for _, q := range r.Queues {
+		own = append(own, &Track{name: q.Name(), spans: make([]ran, spans)})
+	}
+	for _, name := range []string{waits, "step"} {
+		own = append(own, &Track{name: name, spans: make([]ran, spans)})
+	}
+	t.ranks, t.names = append(t.ranks, own), append(t.names, r.Rank)
+	return own
+}
+
+// record starts to record the queues of a rank, which are idle.
+func (t *Trace) record(r *setup.Rank, own tracks) {
+	for i, q := range r.Queues {
+		k := own[i]
+		q.Trace(func(s device.Span) { k.add(t.ran(s.Label, s.Task, s.Start, s.End)) })
 	}
 }
 
@@ -164,11 +173,16 @@ func (t *Trace) Detach(ranks []*setup.Rank) {
 		return
 	}
 	for _, r := range ranks {
-		for _, q := range r.Queues {
-			_ = q.Wait()
-			q.Trace(nil)
-		}
+		stop(r)
 		t.Sent = append(t.Sent, sentLast(r))
+	}
+}
+
+// stop waits until the queues of a rank are idle and stops recording them.
+func stop(r *setup.Rank) {
+	for _, q := range r.Queues {
+		_ = q.Wait()
+		q.Trace(nil)
 	}
 }
 

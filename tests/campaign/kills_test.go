@@ -87,7 +87,7 @@ func lines(run string) (out []string, err error) {
 		if err := json.Unmarshal(line, &l); err != nil {
 			return nil, fmt.Errorf("%q: %w", line, err)
 		}
-		if l["memory"] == nil {
+		if l["loss"] != nil || l["val_loss"] != nil {
 			out = append(out, fmt.Sprintf("%s: %s %s %s %s %s", l["step"], l["loss"], l["lr"], l["grad_norm"], l["tokens"], l["val_loss"]))
 		}
 	}

@@ -1,0 +1,50 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"zeroth/job/config"
+	"zeroth/job/report"
+	"zeroth/job/setup"
+	"zeroth/job/sim"
+	"zeroth/job/state"
+	"zeroth/shard"
+)
+
+// countFlops finds the model's operations in a step and the peak of what computes them, on
+// process 0. A job that is too large to count them trains without MFU.
+func (r *run) countFlops(context.Context) error {
+	if r.self.Process > 0 {
+		return nil
+	}
+	var h *sim.Hardware
+	if name := r.c.Report.Machine; name != "" {
+		var err error
+		if h, err = sim.OpenHardware(name); err != nil {
+			return config.Problems{config.ProblemOf(r.c, "report.machine", strings.TrimPrefix(err.Error(), "--machine "), "")}
+		}
+	} else if r.c.On() == "cuda" {
+		h = sim.PresetOf(setup.Where(r.job))
+	}
+	if h != nil {
+		r.speed.PeakFlops = h.PeakOf(r.c.Precision)
+	}
+	flops, err := sim.ModelFlops(setup.Planned(r.c))
+	if err != nil {
+		r.Observer.Note(fmt.Sprintf("no MFU: %v", err))
+		return nil
+	}
+	r.speed.ModelFlops = flops
+	return nil
+}
+
+// begins is what this start of the run is.
+func (r *run) begins(h report.Header) report.Start {
+	s := r.speed
+	s.Step, s.Time, s.Version = r.start.Step, report.Now(), state.Version()
+	s.Model, s.Parameters, s.Ranks, s.Stage, s.Precision, s.Device, s.Steps, s.TokensPerStep = h.Model, h.Parameters, h.Ranks, h.Stage, h.Precision, h.Device, h.Steps, h.TokensPerStep
+	s.Mesh = shard.Mesh{Pipeline: h.Pipeline, Replicate: h.Replicate, Shard: h.Shard, Context: h.Context, Tensor: h.Tensor}.Dimensions()
+	return s
+}

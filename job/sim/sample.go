@@ -1,0 +1,137 @@
+package sim
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"zeroth/job/setup"
+)
+
+// Sample records some steps of one rank while a run goes on. The rank's queues are idle at its
+// beginning and at its end, so that an update is in the step it belongs to; the steps around
+// a sample therefore overlap less than others.
+type Sample struct {
+	rank  *setup.Rank
+	trace Trace // of this rank alone
+	from  time.Time
+}
+
+// sampledSpans is how many tasks of a queue a sample keeps by default: several steps of a model
+// of a hundred layers.
+const sampledSpans = 1 << 12
+
+// NewSample returns a sample of a rank's steps. Begin may be called again after End.
+func NewSample(r *setup.Rank) *Sample {
+	s := &Sample{rank: r, trace: Trace{origin: time.Now()}}
+	s.trace.open(r, sampledSpans)
+	return s
+}
+
+// NewTraceSample is NewSample for traces, with as much memory as that of a whole run.
+func NewTraceSample(r *setup.Rank) *Sample {
+	s := &Sample{rank: r, trace: Trace{origin: time.Now()}}
+	s.trace.open(r, tracedSpans)
+	return s
+}
+
+// Begin waits until the rank's queues are idle and starts to record them.
+func (s *Sample) Begin() {
+	own := s.trace.ranks[0]
+	for _, k := range own {
+		k.n = 0
+	}
+	for _, q := range s.rank.Queues {
+		_ = q.Wait() // the step reports its error
+	}
+	s.trace.record(s.rank, own)
+	s.from = time.Now()
+}
+
+// Step ends a step, in which the host waited for the norm from waited[0] to waited[1].
+func (s *Sample) Step(n int, waited [2]time.Time) {
+	now := time.Now()
+	own := s.trace.ranks[0]
+	own.steps().add(s.trace.ran("", "step "+strconv.Itoa(n), s.from, now))
+	own.host().add(s.trace.ran("the norm", "wait", waited[0], waited[1]))
+	s.from = now
+}
+
+// End waits until the queues are idle, stops recording and returns how the steps divided, on
+// average; the last one ends with its update. Without steps, the queues had more tasks than a
+// sample keeps.
+func (s *Sample) End() (e Exposure) {
+	stop(s.rank)
+	own := s.trace.ranks[0]
+	all := own.steps()
+	last := &all.spans[all.n-1]
+	last.End = int64(time.Since(s.trace.origin))
+	for _, step := range all.All() {
+		if step.Start >= own.since() {
+			e.add(own, step)
+		}
+	}
+	return e.mean(1)
+}
+
+// Merge is one trace of the samples of several ranks.
+func Merge(samples []*Sample) *Trace {
+	slices.SortFunc(samples, func(a, b *Sample) int { return a.rank.Rank - b.rank.Rank })
+	t := &Trace{origin: samples[0].trace.origin}
+	for _, s := range samples {
+		own := s.trace.ranks[0]
+		shift := int64(s.trace.origin.Sub(t.origin))
+		for _, k := range own {
+			for i := range k.All() {
+				k.spans[i].Start += shift
+				k.spans[i].End += shift
+			}
+		}
+		t.ranks, t.names = append(t.ranks, own), append(t.names, s.rank.Rank)
+	}
+	return t
+}
+
+// Lane is what one queue did in a sample, for drawings.
+type Lane struct {
+	Queue string    `json:"queue"`
+	Spans []Stretch `json:"spans"`
+}
+
+// Stretch is work that follows without a visible gap.
+type Stretch struct {
+	From  float64 `json:"from"` // seconds since the sample began
+	To    float64 `json:"to"`
+	Task  string  `json:"task"`  // of the longest piece
+	Label string  `json:"label"` // likewise: the unit
+}
+
+// mostStretches bounds those of a lane.
+const mostStretches = 400
+
+// Lanes returns what each queue did, in at most mostStretches pieces each.
+func (s *Sample) Lanes() (lanes []Lane, seconds float64) {
+	own := s.trace.ranks[0]
+	steps := own.steps().All()
+	from, to := steps[0].Start, steps[len(steps)-1].End
+	gap := (to - from) / mostStretches
+	for _, k := range own.beside() {
+		lane := Lane{Queue: k.name}
+		var end, longest int64
+		for _, r := range busy(k.All(), ran{Start: from, End: to}) {
+			n := len(lane.Spans)
+			if n == 0 || r.Start-end > gap || r.task != lane.Spans[n-1].Task && r.End-r.Start > gap {
+				lane.Spans = append(lane.Spans, Stretch{From: 1e-9 * float64(r.Start-from)})
+				n, longest = n+1, 0
+			}
+			at := &lane.Spans[n-1]
+			if r.End-r.Start > longest {
+				longest, at.Task, at.Label = r.End-r.Start, r.task, r.Label
+			}
+			end = r.End
+			at.To = 1e-9 * float64(end-from)
+		}
+		lanes = append(lanes, lane)
+	}
+	return lanes, 1e-9 * float64(to-from)
+}
