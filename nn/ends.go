@@ -265,13 +265,14 @@ func (h head) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, _ dev
 		return
 	}
 	p := pass{q: q, mem: mem, w: w, bt: bt}
-	h.eachChunk(p, p.whole(norm), out, func(logits device.Mat, lo, hi int) { h.loss(p, logits, lo, hi, false) })
+	h.eachChunk(p, p.whole(norm), h.padded(p, out), func(logits device.Mat, lo, hi int) { h.loss(p, logits, lo, hi, false) })
 }
 
 // loss sets the losses of positions [lo, hi), given their logits, and with grad turns these into
 // their gradient.
 func (h head) loss(p pass, logits device.Mat, lo, hi int, grad bool) {
 	losses, target := p.bt.Loss.Slice(lo, hi), p.bt.Target.Slice(lo, hi)
+	logits = logits.Columns(0, h.params[table].Shape[0])
 	switch t := p.bt.Tensor; {
 	case t != nil:
 		defer p.mem.Release(p.mem.Mark())
@@ -295,10 +296,22 @@ func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, 
 	p, r, c := pass{q, mem, w, dw, bt}, bt.Held(), out.Cols
 	norm, dnorm := p.whole(device.Matrix(s.norm.y, r, c)), device.Matrix(mem.Take(bt.Compute, r*c), r, c)
 	p.summed(dnorm, false, func(all device.Mat, _ bool) {
+		defer mem.Release(mem.Mark())
+		var grad device.Mat
+		if dw[table].N > 0 {
+			grad = matrix(dw[table], h.params[table])
+		}
+		if padded := h.padded(p, out); padded.Rows > out.Rows {
+			out = padded
+			if dw[table].N > 0 {
+				grad = device.Matrix(mem.Take(dw[table].Type, padded.Rows*c), padded.Rows, c)
+				defer func() { q.Cast(dw[table], grad.Buf.Slice(0, dw[table].N)) }()
+			}
+		}
 		h.eachChunk(p, norm, out, func(logits device.Mat, lo, hi int) {
 			h.loss(p, logits, lo, hi, true)
 			if dw[table].N > 0 {
-				q.MatMul(matrix(dw[table], h.params[table]), logits.T(), norm.RowRange(lo, hi), device.Buffer{}, lo > 0)
+				q.MatMul(grad, logits.T(), norm.RowRange(lo, hi), device.Buffer{}, lo > 0)
 			}
 			q.MatMul(all.RowRange(lo, hi), logits, out, device.Buffer{}, false)
 		})
@@ -311,6 +324,28 @@ func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, 
 	}
 }
 
+// most returns the rows of the output layer on the rank that has most of them, for which every
+// rank has memory.
+func (h head) most() int { return h.params[table].Reserved() / h.params[table].Shape[1] }
+
+// padded returns the output layer's matrix out, or where bt.Pad does not divide every rank's rows
+// a copy with rows of zeros behind it: a GPU multiplies rows of logits that are not aligned at a
+// fraction of its speed.
+func (h head) padded(p pass, out device.Mat) device.Mat {
+	all, ranks, pad := max(h.part.Size, out.Rows), 1, p.bt.Pad
+	if p.bt.Tensor != nil {
+		ranks = p.bt.Tensor.Size()
+	}
+	if pad < 2 || all%(pad*ranks) == 0 {
+		return out
+	}
+	rows := (h.most() + pad - 1) / pad * pad
+	copied := device.Matrix(p.mem.Take(out.Buf.Type, rows*out.Cols), rows, out.Cols)
+	p.q.Cast(copied.RowRange(0, out.Rows).Buf, out.Buf)
+	p.q.Zero(copied.RowRange(out.Rows, rows).Buf)
+	return copied
+}
+
 // eachChunk calls f with the logits norm·tableᵀ of positions [lo, hi), chunk
 // after chunk, in the same memory.
 func (h head) eachChunk(p pass, norm, table device.Mat, f func(logits device.Mat, lo, hi int)) {
@@ -320,8 +355,7 @@ func (h head) eachChunk(p pass, norm, table device.Mat, f func(logits device.Mat
 	if chunk < 1 {
 		panic(fmt.Sprintf("nn: logits of %d positions at a time", chunk))
 	}
-	most := h.params[0].Reserved() / table.Cols // on any rank, so that all take as much
-	logitsBuf := mem.TakeFor(Logits, bt.Compute, chunk*most)
+	logitsBuf := mem.TakeFor(Logits, bt.Compute, chunk*max(table.Rows, h.most()))
 	for lo := 0; lo < bt.Rows(); lo += chunk {
 		hi := min(lo+chunk, bt.Rows())
 		logits := device.Matrix(logitsBuf.Slice(0, (hi-lo)*table.Rows), hi-lo, table.Rows)

@@ -120,6 +120,48 @@ func TestChunksOfLogits(t *testing.T) {
 	})
 }
 
+// TestPaddedLogits gives rows of logits a length that is a multiple of 56: losses and gradients
+// are those of rows without padding, but for the order of sums, and products see no other length.
+func TestPaddedLogits(t *testing.T) {
+	eachType(t, func(r *rig) {
+		r.train(false)
+		want := map[string][]float64{}
+		for name, b := range r.named() {
+			want[name] = r.values(b)
+		}
+		r.bt.Pad = 56 // no matrix of the models is as wide
+		for _, chunk := range []int{3, 1000} {
+			r.bt.Chunk = chunk
+			products := &widths{Ops: r.q, vocab: r.vocab}
+			r.trainOn(products, false)
+			if products.padded != 3*((r.B*r.T+chunk-1)/chunk) || products.odd > 0 { // logits, and the gradients of both operands
+				t.Errorf("chunk %d: %d products have padded logits and %d have not", chunk, products.padded, products.odd)
+			}
+			for name, b := range r.named() {
+				r.near(fmt.Sprintf("chunk %d: %s", chunk, name), b, 1, want[name], 2e-6)
+			}
+		}
+	})
+}
+
+// widths counts products of matrices that are as wide as the vocabulary, and as its padding.
+type widths struct {
+	Ops
+	vocab, padded, odd int
+}
+
+func (w *widths) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
+	for _, m := range []device.Mat{c, a} {
+		switch m.Ld {
+		case (w.vocab + 55) / 56 * 56:
+			w.padded++
+		case w.vocab:
+			w.odd++
+		}
+	}
+	w.Ops.MatMul(c, a, b, bias, add)
+}
+
 // TestLogitsOfOnePosition compares the logits that sampling asks for, of the last
 // rows of two sequences, with the oracle's rows, and with the losses the model has there.
 func TestLogitsOfOnePosition(t *testing.T) {

@@ -133,6 +133,7 @@ type Batch struct {
 	Loss    device.Buffer // (B*T) float32, nats; written by the last module
 	Scale   float32       // of the loss in Backward: 1/(positions summed over) × loss scale
 	Chunk   int           // positions whose logits are held at once
+	Pad     int           // rows of logits are as long as a multiple of Pad, beyond the vocabulary 0; 0 pads nothing
 	Compute device.DType  // of the residual stream and all activations
 	Drops   Drops         // of a training pass; the zero Drops drop nothing
 	Tensor  Group         // the ranks that matrices are divided over, see Cut; nil: they are whole

@@ -312,7 +312,9 @@ func (r *rig) backward(i int, name string, x, d device.Buffer) {
 // train runs the whole model forward and backward, as a schedule does, with
 // every gradient poisoned before. With recompute, blocks save nothing and run
 // Forward again.
-func (r *rig) train(recompute bool) {
+func (r *rig) train(recompute bool) { r.trainOn(r.q, recompute) }
+
+func (r *rig) trainOn(q Ops, recompute bool) {
 	n := r.B * r.T * r.width
 	x, saved := make([]device.Buffer, len(r.model.Modules)+1), make([]Saved, len(r.model.Modules))
 	for _, dw := range r.dw {
@@ -333,14 +335,14 @@ func (r *rig) train(recompute bool) {
 				keep = nil
 			}
 			x[i+1] = r.mem.Take(r.dt, n)
-			m.Forward(r.q, r.mem, r.w[i], &r.bt, x[i], x[i+1], keep)
+			m.Forward(q, r.mem, r.w[i], &r.bt, x[i], x[i+1], keep)
 		}
 		for i := len(r.model.Modules) - 1; i >= 0; i-- {
 			m, mark := r.model.Modules[i], r.mem.Mark()
 			if again(i) {
-				m.Forward(r.q, r.mem, r.w[i], &r.bt, x[i], x[i+1], &saved[i])
+				m.Forward(q, r.mem, r.w[i], &r.bt, x[i], x[i+1], &saved[i])
 			}
-			r.level("backward", func() { m.Backward(r.q, r.mem, r.w[i], r.dw[i], &r.bt, x[i], d, &saved[i]) })
+			r.level("backward", func() { m.Backward(q, r.mem, r.w[i], r.dw[i], &r.bt, x[i], d, &saved[i]) })
 			r.mem.Release(mark)
 		}
 		r.mem.Release(floor)

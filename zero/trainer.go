@@ -62,6 +62,7 @@ type Config struct {
 	Packed   bool   // sequences are several documents
 	Seed     uint64 // of what the model drops in training
 	Chunk    int    // positions whose logits are held at once; 0 is all
+	Pad      int    // rows of logits are padded to a multiple of it, see nn.Batch
 	Arenas   []int  // bytes, from ArenaPeaks of a dry run; nil: as much as is wanted, of a device that only counts
 
 	Listener fsdp.Listener // hears what is done, from the goroutine that issues it; may be nil
@@ -309,7 +310,7 @@ func (t *Trainer) allocate() error {
 	for range t.pipeline.inputs.most {
 		in := input{input: open(device.I32, all, device.Inputs), target: open(device.I32, all, device.Inputs)}
 		in.batch = nn.Batch{B: sequences, T: positions, Tensor: t.exchange(c.Groups.Tensor, fsdp.Exchange), Context: t.exchange(c.Groups.Context, fsdp.ExchangeKeys),
-			Compute: c.DType, Chunk: c.Chunk, Loss: loss, Input: in.input.Device.Slice(0, rows), Target: in.target.Device.Slice(0, rows)}
+			Compute: c.DType, Chunk: c.Chunk, Pad: c.Pad, Loss: loss, Input: in.input.Device.Slice(0, rows), Target: in.target.Device.Slice(0, rows)}
 		if c.Packed || c.Groups.Context != nil {
 			in.start = open(device.I32, all, device.Inputs)
 			in.batch.Start = in.start.Device.Slice(0, rows)

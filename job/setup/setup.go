@@ -59,12 +59,15 @@ func lossScale(c *config.Config) optim.LossScale {
 
 // Trainer is what the trainer of a rank is built from, without a device.
 func Trainer(c *config.Config, rank int) zero.Config {
-	stage, mesh := zero.Stage(c.Zero.Stage), config.Mesh(c)
+	stage, mesh, pad := zero.Stage(c.Zero.Stage), config.Mesh(c), 0
+	if c.On() == "cuda" {
+		pad = 64 // elements: 128 bytes of the smaller types, as much as products load at once
+	}
 	return zero.Config{
 		Mesh: mesh, Pipeline: pipeline(c),
 		Model: config.Part(c, mesh.At(rank, shard.Tensor), mesh.Size(shard.Tensor)), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
-		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Packed: c.Data.Pack, Chunk: c.Train.LossChunk, Seed: c.Train.Seed,
+		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Packed: c.Data.Pack, Chunk: c.Train.LossChunk, Pad: pad, Seed: c.Train.Seed,
 		Rules: Rules(c.Optimizer), Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed, Master: c.Parallel.Master,
 	}
 }
