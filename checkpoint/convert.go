@@ -49,15 +49,20 @@ func (e Export) withDefaults() Export {
 	return e
 }
 
-// Export writes the tensors of one kind to a folder that other tools can open:
+// Export writes the tensors of one kind to a folder that other tools can open.
+func (c *Checkpoint) Export(ctx context.Context, dir string, e Export) error {
+	return e.Write(ctx, c, c.Path, dir)
+}
+
+// Write writes the tensors of one kind of a source, which path names in messages, to a folder:
 // model.safetensors, or parts and an index. It holds one chunk of 4 MiB per worker in memory.
 // Tied tensors are stored once and stay so. After any error, including the end of ctx, the
 // folder has no model.
-func (c *Checkpoint) Export(ctx context.Context, dir string, e Export) error {
+func (e Export) Write(ctx context.Context, src Source, path, dir string) error {
 	e = e.withDefaults()
 	var specs []safetensors.Spec
 	var runs []exportRun
-	for _, t := range c.Tensors {
+	for _, t := range src.All() {
 		name, ok := e.Name(t.Name)
 		if t.Kind != e.Kind || !ok {
 			continue
@@ -69,15 +74,15 @@ func (c *Checkpoint) Export(ctx context.Context, dir string, e Export) error {
 		})
 	}
 	if len(specs) == 0 {
-		return fmt.Errorf("export %s: no tensors of kind %s", c.Path, e.Kind)
+		return fmt.Errorf("export %s: no tensors of kind %s", path, e.Kind)
 	}
 	w, err := safetensors.CreateFolderIn(e.FS, dir, e.PartSize, specs, e.Metadata)
 	if err != nil {
-		return fmt.Errorf("export %s: %w", c.Path, err)
+		return fmt.Errorf("export %s: %w", path, err)
 	}
-	err = inParallel(ctx, len(runs), e.Workers, func(i int) error { return c.exportRun(w, runs[i], e) })
+	err = inParallel(ctx, len(runs), e.Workers, func(i int) error { return e.run(src, w, runs[i]) })
 	if err != nil {
-		return fmt.Errorf("export %s: %w", c.Path, errors.Join(err, w.Abort()))
+		return fmt.Errorf("export %s: %w", path, errors.Join(err, w.Abort()))
 	}
 	return w.Close()
 }
@@ -88,9 +93,9 @@ type exportRun struct {
 	r  shard.Range
 }
 
-func (c *Checkpoint) exportRun(w *safetensors.Writer, x exportRun, e Export) error {
+func (e Export) run(src Source, w *safetensors.Writer, x exportRun) error {
 	buf := make([]float32, x.r.Len())
-	if err := c.ReadF32(x.t.Name, x.t.Kind, x.r, buf, 1); err != nil {
+	if err := src.ReadF32(x.t.Name, x.t.Kind, x.r, buf, 1); err != nil {
 		return err
 	}
 	if err := w.WriteF32(x.as, x.r.Lo, e.Change(x.t, x.r, buf)); err != nil {
@@ -100,7 +105,7 @@ func (c *Checkpoint) exportRun(w *safetensors.Writer, x exportRun, e Export) err
 	return nil
 }
 
-// Import configures the conversion of safetensors to a checkpoint's master parameters.
+// Import configures the conversion of a source to a checkpoint.
 type Import struct {
 	Step  int64
 	State []byte // state.json of the checkpoint
@@ -112,10 +117,10 @@ type Import struct {
 	Progress func(add int64) // may be nil
 }
 
-// Import creates a checkpoint in the folder root from safetensors: each tensor, widened to
-// float32, becomes a master tensor. It returns the checkpoint's folder. After any error,
-// including the end of ctx, there is no checkpoint.
-func (im Import) Import(ctx context.Context, src *safetensors.Reader, root string) (string, error) {
+// Import creates a checkpoint in the folder root from the tensors of a source, widened to
+// float32. It returns the checkpoint's folder. After any error, including the end of ctx, there
+// is no checkpoint.
+func (im Import) Import(ctx context.Context, src Source, root string) (string, error) {
 	if im.Name == nil {
 		im.Name = func(s string) (string, bool) { return s, true }
 	}
@@ -135,25 +140,22 @@ func (im Import) Import(ctx context.Context, src *safetensors.Reader, root strin
 	return s.Commit(Commit{Parts: []PartFile{part}, State: im.State})
 }
 
-func (im Import) tensors(ctx context.Context, src *safetensors.Reader, w *Writer) error {
+func (im Import) tensors(ctx context.Context, src Source, w *Writer) error {
 	for _, a := range im.Files {
 		if err := w.Attach(a); err != nil {
 			return err
 		}
 	}
 	p := newPump(ctx, w, im.Progress)
-	for _, x := range src.Tensors() {
+	for _, x := range src.All() {
 		name, ok := im.Name(x.Name)
 		if !ok {
 			continue
 		}
-		if err := x.Weights(); err != nil {
-			return err
-		}
-		t := Tensor{Name: name, Kind: Master, DType: F32, Shape: x.Shape}
+		t := Tensor{Name: name, Kind: x.Kind, DType: F32, Shape: x.Shape}
 		err := p.run(t, shard.Range{Hi: t.Numel()}, func(r shard.Range, b []byte) error {
 			f := make([]float32, r.Len())
-			if err := src.ReadF32(x.Name, r.Lo, r.Hi, f); err != nil {
+			if err := src.ReadF32(x.Name, x.Kind, r, f, 1); err != nil {
 				return err
 			}
 			safetensors.Encode(b, f, F32)

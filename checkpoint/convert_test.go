@@ -48,7 +48,7 @@ func TestExportImport(t *testing.T) {
 		t.Errorf("%d tensors", len(src.Tensors()))
 	}
 	im := Import{Step: 0, State: []byte("{}"), Name: func(s string) (string, bool) { return strings.CutPrefix(s, "model.") }}
-	path, err := im.Import(context.Background(), src, filepath.Join(dir, "c2"))
+	path, err := im.Import(context.Background(), Parameters(src), filepath.Join(dir, "c2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestConvertFailures(t *testing.T) {
 	}
 	defer src.Close()
 	root := filepath.Join(dir, "i")
-	if _, err := (Import{}).Import(context.Background(), src, root); err == nil || !strings.Contains(err.Error(), "weights must be F32") {
+	if _, err := (Import{}).Import(context.Background(), Parameters(src), root); err == nil || !strings.Contains(err.Error(), "weights must be F32") {
 		t.Errorf("imported integers: %v", err)
 	}
 	if l, _ := List(root); len(l) > 0 {

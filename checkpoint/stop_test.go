@@ -46,7 +46,7 @@ func TestStopped(t *testing.T) {
 			return c.Export(ctx, filepath.Join(dir, "export"), Export{Walk: Walk{Workers: 1, Progress: done}})
 		},
 		"import": func(ctx context.Context, done func(int64)) error {
-			_, err := Import{Progress: done, Options: Options{Workers: 1}}.Import(ctx, src, filepath.Join(dir, "import"))
+			_, err := Import{Progress: done, Options: Options{Workers: 1}}.Import(ctx, Parameters(src), filepath.Join(dir, "import"))
 			return err
 		},
 		"reshard": func(ctx context.Context, done func(int64)) error {

@@ -152,7 +152,7 @@ func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) 
 		errs = append(errs, fmt.Errorf("  %s", d))
 	}
 	const again = "the data would come in another order; start a new run from it with `zeroth ckpt export` and model.from"
-	if r.Trained() && r.Seed != c.Train.Seed {
+	if r.Data != "" && r.Seed != c.Train.Seed {
 		errs = append(errs, fmt.Errorf("  it was trained with train.seed %d, but the job has %d; %s", r.Seed, c.Train.Seed, again))
 	}
 	if r.Trained() && was != nil && was.Data.Validation != c.Data.Validation {
@@ -277,7 +277,7 @@ func fits(c *config.Config, r *resumed, data string) error {
 		}
 	}
 	switch {
-	case !r.Trained():
+	case r.Data == "": // trained by no run of ours
 	case r.Data != data:
 		errs = append(errs, fmt.Errorf("  it was trained on other data (fingerprint %.12q, now %.12q): the order of the data would not go on; start a new run from it with `zeroth ckpt export` and model.from", r.Data, data))
 	case r.Progress.Context != c.Model.Context: // of a checkpoint that does not say its model

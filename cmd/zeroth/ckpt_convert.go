@@ -28,10 +28,30 @@ import (
 var dtypes = map[string]checkpoint.DType{"fp32": checkpoint.F32, "bf16": checkpoint.BF16, "fp16": checkpoint.F16}
 
 func (a *app) ckptExport() *cobra.Command {
-	var to, dtype, size string
+	var to, dtype, size, form string
 	var adapter, asJSON bool
+	var names theirs
 	cmd := a.onFolders(1, "export DIR --to FOLDER", "Write the parameters as a Hugging Face folder", func(cmd *cobra.Command, args []string) error {
 		e, err := exportOptions(dtype, size)
+		foreign := state.IsForeign(args[0])
+		switch {
+		case err != nil:
+		case !slices.Contains(formats, form):
+			err = input.BadInput(fmt.Errorf("--format %s; want %s", form, strings.Join(formats, ", ")))
+		case adapter && (foreign || form != "hf"):
+			err = input.BadInput(errors.New("--adapter is for checkpoints of jobs with train.lora, and for --format hf"))
+		case !foreign && names != (theirs{}):
+			err = input.BadInput(fmt.Errorf("--model and --names are for checkpoints of DeepSpeed and PyTorch, which %s is not", args[0]))
+		}
+		if err != nil {
+			return err
+		}
+		switch {
+		case foreign:
+			return a.exportForeign(cmd, args[0], to, form, e, names, asJSON)
+		case form != "hf":
+			return a.exportTorch(cmd, args[0], to, form, e)
+		}
 		if adapter && (cmd.Flags().Changed("dtype") || cmd.Flags().Changed("shard-size")) {
 			err = input.BadInput(errors.New("--adapter writes one file in float32; want it without --dtype and --shard-size"))
 		}
@@ -44,16 +64,27 @@ func (a *app) ckptExport() *cobra.Command {
 model.safetensors, or numbered parts and their index. transformers reads it, and
 so do model.from of a job and 'zeroth sample --run'. A few MiB of memory do for
 a model of any size. Adapters (train.lora) are merged; with --adapter they are
-written alone, in PEFT's files.`
-	cmd.Example = "  zeroth ckpt export run1 --to model\n  zeroth ckpt export run1/ckpt/step-00001000 --to model --dtype bf16 --shard-size 5GB"
+written alone, in PEFT's files.
+
+DIR may also be a checkpoint of DeepSpeed (ZeRO 0 to 3, universal), of FSDP
+(torch.distributed.checkpoint) or of torch.save. --format dcp writes a folder
+for torch.distributed.checkpoint with the optimizer's state, --format torch a
+pytorch_model.bin.`
+	cmd.Example = "  zeroth ckpt export run1 --to model\n  zeroth ckpt export run1/ckpt/step-00001000 --to model --dtype bf16 --shard-size 5GB\n  zeroth ckpt export global_step500 --to model --dtype bf16"
 	toFlag(cmd, &to, "`folder` to write, new or empty")
 	jsonFlag(cmd, &asJSON)
 	cmd.Flags().BoolVar(&adapter, "adapter", false, "write the adapters of train.lora alone: adapter_config.json and adapter_model.safetensors, for PEFT")
 	cmd.Flags().StringVar(&dtype, "dtype", "fp32", "`type` of the elements: fp32, bf16 or fp16, rounded to nearest even")
 	cmd.Flags().StringVar(&size, "shard-size", "5GB", "most `bytes` of a part, such as 500MB or 2GiB")
+	cmd.Flags().StringVar(&form, "format", "hf", "`form` of the folder: hf, dcp or torch")
+	names.add(cmd)
+	must(cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("dtype", cobra.FixedCompletions([]string{"fp32", "bf16", "fp16"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
+
+// formats are the forms of an export.
+var formats = []string{"hf", "dcp", "torch"}
 
 func exportOptions(dtype, size string) (e checkpoint.Export, err error) {
 	var wrong []error
@@ -227,15 +258,29 @@ func isEmpty(flag, path string) error {
 func (a *app) ckptImport() *cobra.Command {
 	var to string
 	var asJSON bool
-	cmd := a.onFolders(1, "import FOLDER --to DIR", "Make a checkpoint of a Hugging Face folder, to start training from", func(cmd *cobra.Command, args []string) error {
+	var names theirs
+	cmd := a.onFolders(1, "import FOLDER --to DIR", "Make a checkpoint of a Hugging Face folder or another program's checkpoint", func(cmd *cobra.Command, args []string) error {
+		if state.IsForeign(args[0]) {
+			return a.importForeign(cmd, args[0], to, names, asJSON)
+		}
+		if names != (theirs{}) {
+			return input.BadInput(fmt.Errorf("--model and --names are for checkpoints of DeepSpeed and PyTorch, which %s is not", args[0]))
+		}
 		return a.importModel(cmd, args[0], to, asJSON)
 	})
 	cmd.Long = `Make a checkpoint of step 0 from a Hugging Face folder: config.json with
 model.safetensors, or parts and their index. A job of that model starts from it
 with --resume and the checkpoint's folder, with an optimizer that knows nothing
-yet. (model.from of a job starts from such a folder without an import.)`
+yet. (model.from of a job starts from such a folder without an import.)
+
+FOLDER may also be a checkpoint of DeepSpeed (ZeRO 0 to 3, universal), of FSDP
+(torch.distributed.checkpoint) or of torch.save: parameters, both moments, step
+and loss scale are imported. The model's config.json is in or beside it, or in
+the folder --model.`
 	cmd.Example = `  zeroth ckpt import gpt2 --to start
-  zeroth train job.yaml --resume start/step-00000000 --out run1`
+  zeroth train job.yaml --resume start/step-00000000 --out run1
+  zeroth ckpt import global_step500 --model llama --to start`
+	names.add(cmd)
 	toFlag(cmd, &to, "`folder` of checkpoints, without any yet")
 	jsonFlag(cmd, &asJSON)
 	return cmd

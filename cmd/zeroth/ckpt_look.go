@@ -90,6 +90,9 @@ func numbers(m map[string]float64) string {
 func (a *app) ckptInspect() *cobra.Command {
 	var asJSON bool
 	cmd := a.onFolders(1, "inspect DIR", "Show the tensors of a checkpoint, and which rank wrote which elements", func(_ *cobra.Command, args []string) error {
+		if state.IsForeign(args[0]) {
+			return a.inspectForeign(args[0], asJSON)
+		}
 		ck, err := state.OpenCheckpoint(args[0])
 		if err != nil {
 			return err
@@ -106,7 +109,9 @@ func (a *app) ckptInspect() *cobra.Command {
 	})
 	cmd.Long = `Show what a checkpoint has: its tensors with kind (master is the parameter, the
 others are the optimizer's), type and shape, and which rank wrote which elements
-of them. --json adds files, offsets, codecs and all that a resume needs.`
+of them. --json adds files, offsets, codecs and all that a resume needs.
+Checkpoints of DeepSpeed, FSDP and torch.save are shown, too: whose they are,
+version, stage, ranks, step and tensors.`
 	cmd.Example = "  zeroth ckpt inspect run1\n  zeroth ckpt inspect run1/ckpt/step-00001000 --json | jq .state.tokens"
 	jsonFlag(cmd, &asJSON)
 	return cmd

@@ -191,7 +191,7 @@ func hostileTensors() []hostile {
 			if err := os.Rename(filepath.Join(folder, weights), filepath.Join(folder, "pytorch_model.bin")); err != nil {
 				t.Fatal(err)
 			}
-		}, "", "hf: has neither model.safetensors nor model.safetensors.index.json; pytorch_model.bin is a pickle"},
+		}, "", "hf: has neither model.safetensors nor model.safetensors.index.json; pytorch_model.bin is PyTorch's"},
 		{"an adapter beside it", put("adapter_config.json", `{"base_model_name_or_path": "another"}`), "", "adapter_config.json belongs to an adapter"},
 		{"a NaN", func(t *testing.T, folder string) {
 			raw, err := os.ReadFile(filepath.Join(folder, weights))

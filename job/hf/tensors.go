@@ -234,9 +234,9 @@ func (t *ModelTensors) SameHead(m Model) error {
 var foreignFiles = []struct{ pattern, what string }{
 	{"adapter_config.json", "belongs to an adapter: merge it into its model (PEFT's merge_and_unload) and save that"},
 	{"adapter_model.*", "is an adapter: merge it into its model (PEFT's merge_and_unload) and save that"},
-	{"pytorch_model*.bin", "is a pickle, which may contain code and is not read: load it with transformers and save it as safetensors (save_pretrained)"},
-	{"*.pth", "is a pickle, which may contain code and is not read: convert it to Hugging Face's safetensors"},
-	{"*.pt", "is a pickle, which may contain code and is not read: convert it to Hugging Face's safetensors"},
+	{"pytorch_model*.bin", "is PyTorch's: convert it with 'zeroth ckpt export FOLDER --to NEW'"},
+	{"*.pth", "is PyTorch's: convert it with 'zeroth ckpt export FILE --to NEW'"},
+	{"*.pt", "is PyTorch's: convert it with 'zeroth ckpt export FILE --to NEW'"},
 	{"*.gguf", "is GGUF: use the model it was converted from, as safetensors"},
 	{"tf_model.h5", "is from TensorFlow: load it with transformers and save it as safetensors (save_pretrained)"},
 	{"flax_model.msgpack", "is from Flax: load it with transformers and save it as safetensors (save_pretrained)"},

@@ -150,6 +150,9 @@ func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 	if !p.Trained() {
 		return append([]Fact{{"trained", "not yet: an imported model"}, {"written by", checkpoint.Plain(p.Version)}}, base...), nil
 	}
+	if p.Origin != "" {
+		return []Fact{{"trained", fmt.Sprintf("%s steps by %s, %d skipped", show.Grouped(int64(p.Step)), checkpoint.Plain(p.Origin), p.Skipped)}, {"written by", checkpoint.Plain(p.Version)}}, nil
+	}
 	c := config.SettingsOf(p.Config)
 	if c != nil && base != nil && c.Model.From != "" {
 		base[0][1] += ", of " + checkpoint.Plain(c.Model.From)

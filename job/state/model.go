@@ -130,7 +130,7 @@ func (f *ModelFolder) Import(ctx context.Context, root string, o checkpoint.Opti
 		Options:  o,
 		Progress: progressed,
 	}
-	return im.Import(ctx, f.src.Reader, root)
+	return im.Import(ctx, checkpoint.Parameters(f.src.Reader), root)
 }
 
 // ModelOf is the model that a checkpoint says it is of, which its tensors are;

@@ -31,12 +31,13 @@ type Progress struct {
 	Scale   optim.LossScale `json:"loss_scale"`
 	Early   *Early          `json:"early_stop,omitempty"` // nil where no evaluation counts
 	Seed    uint64          `json:"seed"`
-	Data    string          `json:"data"`            // fingerprint; empty in an imported model
-	Context int             `json:"context"`         // tokens of a sample
-	Config  string          `json:"config"`          // the job, in YAML
-	Model   json.RawMessage `json:"model,omitempty"` // config.json
-	Base    string          `json:"base,omitempty"`  // digest of the parameters of the folder that training, or the import, began with; see hf.ModelTensors.Check
-	Version string          `json:"version"`         // of the program
+	Data    string          `json:"data"`             // fingerprint; empty in an imported model
+	Context int             `json:"context"`          // tokens of a sample
+	Config  string          `json:"config"`           // the job, in YAML
+	Model   json.RawMessage `json:"model,omitempty"`  // config.json
+	Base    string          `json:"base,omitempty"`   // digest of the parameters of the folder that training, or the import, began with; see hf.ModelTensors.Check
+	Origin  string          `json:"origin,omitempty"` // the program that trained so far, where that is another: its data is unknown
+	Version string          `json:"version"`          // of the program
 }
 
 // Early is how the evaluations of a run go that ends when they do not improve.
@@ -65,7 +66,7 @@ const (
 )
 
 // Trained is false for an imported model, with which a run begins at step 0.
-func (p *Progress) Trained() bool { return p.Data != "" }
+func (p *Progress) Trained() bool { return p.Data != "" || p.Origin != "" }
 
 // ReadProgress reads state.json, which the checkpoint of another program need
 // not have. Its numbers are not checked: that is for who goes on from them.
@@ -174,7 +175,7 @@ func (p *Progress) Check() error {
 		return fmt.Errorf("%d samples and %d tokens in %d steps", p.Samples, p.Tokens, p.Step)
 	case !p.Trained() && p.Tokens > 0:
 		return fmt.Errorf("%d tokens of no data", p.Tokens)
-	case p.Trained() && p.Context == 0:
+	case p.Data != "" && p.Context == 0:
 		return errors.New("samples of no tokens")
 	case len(p.Model) > 0 && !isObject(p.Model):
 		return fmt.Errorf("model is %.40q; want an object", p.Model)

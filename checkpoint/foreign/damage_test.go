@@ -1,0 +1,174 @@
+package foreign
+
+import (
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"zeroth/shard"
+)
+
+// damaged are the fixtures whose files are mutated.
+var damaged = []string{"deepspeed/x-z2-paramalign-rr-bf16-w2", "deepspeed/x-z3-subgroups-bf16-w2", "deepspeed/x-z0-fp32-w2", "dcp/fsdp2-fp32-w2/step-3", "dcp/fsdp1-w2/step-3", "dcp/dtensor-pt-w2", "dcp/plain", "dcp/plain/sharded"}
+
+// A mutated checkpoint is read or refused by an error that names the folder's file: no panic, and no
+// memory beyond the files and 64 MiB. ZEROTH_MUTATIONS is the number of mutations.
+func TestMutations(t *testing.T) {
+	n := 400
+	if s := os.Getenv("ZEROTH_MUTATIONS"); s != "" {
+		n, _ = strconv.Atoi(s)
+	}
+	refused := 0
+	for i, name := range damaged {
+		files := map[string][]byte{}
+		var names []string
+		from := filepath.Join("testdata", name)
+		err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+			rel, _ := filepath.Rel(from, path)
+			if err != nil || d.IsDir() || strings.HasSuffix(path, ".json") && !strings.Contains(path, "index") || strings.HasSuffix(path, ".safetensors") {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			files[rel], names = b, append(names, rel)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := t.TempDir()
+		for rel, b := range files {
+			write(t, filepath.Join(to, rel), b)
+		}
+		r := rand.New(rand.NewPCG(uint64(i), 30))
+		for range n / len(damaged) {
+			rel := names[r.IntN(len(names))]
+			mutant := mutate(r, files[rel])
+			write(t, filepath.Join(to, rel), mutant)
+			if err := readAll(t, to); err != nil {
+				refused++
+				if !strings.Contains(err.Error(), to) {
+					t.Fatalf("%s: an error that names no file: %v", rel, err)
+				}
+			}
+			write(t, filepath.Join(to, rel), files[rel])
+		}
+		if err := readAll(t, to); err != nil {
+			t.Errorf("the checkpoint itself: %v", err)
+		}
+	}
+	if refused < n/20 {
+		t.Errorf("only %d of %d mutations are refused", refused, n)
+	}
+}
+
+func write(t *testing.T, path string, b []byte) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, b, 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mutate changes some bytes, mostly in the pickle, cuts the end off or doubles a part.
+func mutate(r *rand.Rand, b []byte) []byte {
+	b = append([]byte{}, b...)
+	at := func() int { return r.IntN(min(len(b), 1<<uint(4+r.IntN(18)))) }
+	switch r.IntN(6) {
+	case 0:
+		return b[:at()]
+	case 1:
+		i := at()
+		return append(append(append([]byte{}, b[:i]...), b[max(0, i-r.IntN(40)):]...), b[i:]...)
+	case 2:
+		copy(b[at():], []byte{0xff, 0xff, 0xff, 0x7f})
+	case 3:
+		copy(b[max(0, len(b)-1-r.IntN(200)):], []byte{0xff, 0xff, 0xff, 0xff})
+	case 4:
+		const ops = ".(cRQbqrhj})]t\x85\x86\x87sueaNKMJG\x8aX\x8c\x93\x94\x95\x80\x88\x81"
+		b[at()] = ops[r.IntN(len(ops))]
+	default:
+		for range 1 + r.IntN(4) {
+			b[at()] ^= 1 << r.IntN(8)
+		}
+	}
+	return b
+}
+
+// readAll opens a checkpoint and reads all its elements.
+func readAll(t *testing.T, folder string) error {
+	t.Helper()
+	var size, begin, end = int64(0), runtime.MemStats{}, runtime.MemStats{}
+	_ = filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		if info, wrong := d.Info(); wrong == nil {
+			size += info.Size()
+		}
+		return err
+	})
+	runtime.ReadMemStats(&begin)
+	defer func() {
+		runtime.ReadMemStats(&end)
+		if took := int64(end.TotalAlloc - begin.TotalAlloc); took > 16*size+64<<20 { // over the whole time, not at once
+			t.Errorf("%d bytes are allocated for %d bytes of files", took, size)
+		}
+	}()
+	c, err := Open(folder)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.Check(); err != nil {
+		return err
+	}
+	buf := make([]float32, 1<<12)
+	for _, x := range c.All() {
+		for lo := 0; lo < x.Numel(); lo += len(buf) {
+			r := shard.Range{Lo: lo, Hi: min(x.Numel(), lo+len(buf))}
+			if err := c.ReadF32(x.Name, x.Kind, r, buf[:r.Len()], 1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A universal checkpoint that DeepSpeed's converter scrambled is told from the ZeRO files beside it,
+// and one whose ranks are not all there is refused by name.
+func TestDisagreement(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "odd")
+	if err := os.CopyFS(folder, os.DirFS("testdata/deepspeed/z2-bf16-w2")); err != nil {
+		t.Fatal(err)
+	}
+	a := filepath.Join(folder, "global_step3", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt")
+	b := filepath.Join(folder, "global_step3", "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt")
+	first, err := os.ReadFile(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.ReadFile(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, a, second)
+	write(t, b, first)
+	c, err := Open(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Check(); err == nil || !strings.Contains(err.Error(), "transformer.wte.weight") {
+		t.Errorf("exchanged ranks: %v", err)
+	}
+	if err := os.Remove(b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(folder); err == nil || !strings.Contains(err.Error(), "2 ranks") {
+		t.Errorf("a missing rank: %v", err)
+	}
+}

@@ -1,0 +1,252 @@
+package foreign
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/torchfile"
+	"zeroth/input"
+)
+
+// dcp is one folder of torch.distributed.checkpoint.
+type dcp struct {
+	c       *Checkpoint
+	folder  string
+	files   map[string]*dcpFile
+	at      map[string]*torchfile.Object // _StorageInfo by name and offsets
+	planner *torchfile.Dict
+}
+
+// dcpFile is a file with tensors, opened at its first use.
+type dcpFile struct {
+	in   *os.File
+	size int64
+}
+
+// openDCP opens a folder with .metadata.
+func (c *Checkpoint) openDCP(folder string) error {
+	c.Form = "torch.distributed.checkpoint"
+	return c.addDCP(folder)
+}
+
+// openAccelerate opens the two folders of Accelerate and of the Trainer.
+func (c *Checkpoint) openAccelerate(folder string) error {
+	if err := c.addDCP(filepath.Join(folder, "pytorch_model_fsdp_0")); err != nil {
+		return err
+	}
+	c.Form = "torch.distributed.checkpoint, by Accelerate"
+	if o := filepath.Join(folder, "optimizer_0"); input.Exists(filepath.Join(o, ".metadata")) {
+		return c.addDCP(o)
+	}
+	return nil
+}
+
+func (c *Checkpoint) addDCP(folder string) error {
+	path := filepath.Join(folder, ".metadata")
+	d := &dcp{c: c, folder: folder, files: map[string]*dcpFile{}, at: map[string]*torchfile.Object{}}
+	bytes, ranks := int64(0), map[string]bool{}
+	for _, name := range matching(folder, "*.distcp") {
+		st, err := os.Stat(filepath.Join(folder, name))
+		if err != nil {
+			return err
+		}
+		bytes += st.Size()
+		ranks[strings.Split(strings.Trim(name, "_"), "_")[0]] = true
+	}
+	c.Ranks = max(c.Ranks, len(ranks))
+	v, err := torchfile.Pickle(path, bytes)
+	if err != nil {
+		return err
+	}
+	m, _ := v.(*torchfile.Object)
+	tensors, ok := m.Field("state_dict_metadata").(*torchfile.Dict)
+	storage, stored := m.Field("storage_data").(*torchfile.Dict)
+	if !m.Is("Metadata") || !ok || !stored {
+		return fmt.Errorf("%s is not the metadata of a checkpoint", path)
+	}
+	d.planner, _ = m.Field("planner_data").(*torchfile.Dict)
+	for i, k := range storage.Keys {
+		key, _ := k.(*torchfile.Object)
+		info, ok := storage.Values[i].(*torchfile.Object)
+		name, named := key.Field("fqn").(string)
+		if !ok || !named {
+			return fmt.Errorf("%s: storage_data has %s", path, torchfile.Kind(k))
+		}
+		if key.Field("offset") == nil {
+			continue // an object that is not a tensor
+		}
+		offset, err := torchfile.Ints(key.Field("offset"))
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", path, checkpoint.Plain(name), err)
+		}
+		d.at[fmt.Sprint(name, offset)] = info
+	}
+	for name, v := range entries(tensors) {
+		o, _ := v.(*torchfile.Object)
+		if !o.Is("TensorStorageMetadata") {
+			continue // an object, such as a learning rate
+		}
+		if err := d.tensor(name, o); err != nil {
+			return fmt.Errorf("%s: %s: %w", path, checkpoint.Plain(name), err)
+		}
+	}
+	return nil
+}
+
+// flattened matches the names of state in one level: state.NAME.exp_avg.
+var flattened = regexp.MustCompile(`^(?:.*\.)?state\.(.+)\.(\w+)$`)
+
+// place returns what a tensor is: the name of its parameter, and the kind of its state.
+func (d *dcp) place(fqn string) (name, kind string) {
+	path := torchfile.Items(d.planner.At(fqn))
+	text := func(i int) string { s, _ := path[i].(string); return s }
+	if n := len(path); n >= 3 && text(n-3) == "state" {
+		return text(n - 2), text(n - 1)
+	}
+	if m := flattened.FindStringSubmatch(fqn); m != nil && (slices.Contains(moments, m[2]) || m[2] == "step") {
+		return m[1], m[2]
+	}
+	switch {
+	case len(path) == 1:
+		return text(0), checkpoint.Master
+	case len(path) == 2 && (text(0) == "model" || text(0) == "state_dict" || text(0) == "app"):
+		return text(1), checkpoint.Master
+	case len(path) == 3 && text(0) == "app" && text(1) == "model":
+		return text(2), checkpoint.Master
+	case len(path) == 0:
+		return fqn, checkpoint.Master
+	}
+	return "", ""
+}
+
+// tensor adds one tensor from its metadata.
+func (d *dcp) tensor(fqn string, o *torchfile.Object) error {
+	name, kind := d.place(fqn)
+	shape, err := torchfile.Ints(o.Field("size"))
+	if err != nil {
+		return err
+	}
+	dtype, ok := propertyType(o.Field("properties"))
+	if !ok {
+		return errors.New("its element type is unknown")
+	}
+	x := &tensor{Tensor: checkpoint.Tensor{Name: name, Kind: kind, DType: dtype, Shape: shape}, grid: shape}
+	if _, ok := numel(shape); !ok {
+		return fmt.Errorf("its shape is %v", shape)
+	}
+	for _, v := range torchfile.Items(o.Field("chunks")) {
+		chunk, _ := v.(*torchfile.Object)
+		start, err := torchfile.Ints(chunk.Field("offsets"))
+		if err != nil {
+			return err
+		}
+		size, err := torchfile.Ints(chunk.Field("sizes"))
+		if err != nil {
+			return err
+		}
+		open, err := d.blob(fqn, start, size, dtype)
+		if err != nil {
+			return err
+		}
+		x.pieces = append(x.pieces, piece{start, size, make([]int, len(size)), open})
+	}
+	switch {
+	case kind == "step":
+		return d.step(x)
+	case kind == "" || kind != checkpoint.Master && !slices.Contains(moments, kind):
+		d.c.LeftOut = append(d.c.LeftOut, checkpoint.Plain(fqn))
+		return nil
+	}
+	return d.c.put(x)
+}
+
+// step reads the number of updates of a parameter.
+func (d *dcp) step(x *tensor) error {
+	if len(x.pieces) != 1 {
+		return errors.New("a step in several pieces")
+	}
+	t, err := x.pieces[0].open()
+	if err != nil {
+		return err
+	}
+	return d.c.updates(t, x.Name)
+}
+
+// propertyType returns the element type in TensorProperties, whose state begins with it.
+func propertyType(v any) (checkpoint.DType, bool) {
+	o, _ := v.(*torchfile.Object)
+	if o == nil {
+		return "", false
+	}
+	if s := torchfile.Items(o.State); len(s) > 0 {
+		if t, ok := torchfile.DTypeOf(s[0]); ok {
+			return t, true
+		}
+	}
+	return torchfile.DTypeOf(o.Field("dtype"))
+}
+
+// blob returns what opens a chunk: a file of torch.save inside a file.
+func (d *dcp) blob(fqn string, start, size []int, dtype checkpoint.DType) (func() (*torchfile.Tensor, error), error) {
+	info := d.at[fmt.Sprint(fqn, start)]
+	if info == nil {
+		return nil, fmt.Errorf("no file has its part at %v", start)
+	}
+	file, _ := info.Field("relative_path").(string)
+	at, ok := info.Field("offset").(int64)
+	n, sized := info.Field("length").(int64)
+	if !ok || !sized || at < 0 || n < 0 {
+		return nil, fmt.Errorf("its part at %v is at byte %v", start, info.Field("offset"))
+	}
+	f, err := d.file(file)
+	if err != nil {
+		return nil, err
+	}
+	if at > f.size || n > f.size-at {
+		return nil, fmt.Errorf("its part at %v is bytes [%d, %d) of %s, which has %d", start, at, at+n, file, f.size)
+	}
+	return once(func() (*torchfile.Tensor, error) {
+		where := fmt.Sprintf("%s at %d", filepath.Join(d.folder, file), at)
+		v, err := torchfile.Load(where, io.NewSectionReader(f.in, at, n), n)
+		if err != nil {
+			return nil, err
+		}
+		t, ok := v.(*torchfile.Tensor)
+		if !ok || t.DType != dtype || !slices.Equal(t.Shape, size) {
+			return nil, fmt.Errorf("%s is %s, but .metadata says %s%v", where, torchfile.Kind(v), dtype, size)
+		}
+		return t, nil
+	}), nil
+}
+
+// file opens a file of the folder, once.
+func (d *dcp) file(name string) (*dcpFile, error) {
+	if f := d.files[name]; f != nil {
+		return f, nil
+	}
+	if name == "" || name != filepath.Base(name) || strings.ContainsAny(name, `/\`) || name == ".." {
+		return nil, fmt.Errorf("file %.200q is not a plain name", name)
+	}
+	in, err := input.Open(filepath.Join(d.folder, name), 1<<50)
+	if err != nil {
+		return nil, err
+	}
+	d.c.files = append(d.c.files, in)
+	st, err := in.Stat()
+	if err != nil {
+		return nil, err
+	}
+	var head [2]byte
+	if _, err := in.ReadAt(head[:], 0); err == nil && string(head[:]) != "PK" {
+		return nil, fmt.Errorf("%s is not in torch.save's form: FileSystemWriter's serialization_format=SAFETENSORS is not supported, and torch cannot load it either; save with HuggingFaceStorageWriter", filepath.Join(d.folder, name))
+	}
+	d.files[name] = &dcpFile{in, st.Size()}
+	return d.files[name], nil
+}

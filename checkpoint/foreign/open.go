@@ -1,0 +1,339 @@
+package foreign
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/safetensors"
+	"zeroth/checkpoint/torchfile"
+	"zeroth/input"
+	"zeroth/optim"
+	"zeroth/shard"
+)
+
+// Checkpoint is an open checkpoint of another program.
+type Checkpoint struct {
+	Path    string
+	Form    string // for people, such as "DeepSpeed 0.19.8, ZeRO stage 3"
+	Ranks   int    // that wrote it; 0 if unknown
+	Step    int64  // steps done, those that were skipped included; 0 if unknown
+	Skipped int64
+	Samples int64             // read so far; 0 if unknown
+	Scale   *optim.LossScale  // of fp16; else nil
+	Groups  []Group           // of parameters, as the optimizer has them; may be empty
+	Same    map[string]string // names of shared parameters: alias → owner
+	LeftOut []string          // tensors that are neither parameters nor state of them
+
+	tensors []*tensor // sorted by name and kind
+	index   map[[2]string]*tensor
+	pairs   []pair // of tensors that must agree
+	files   []io.Closer
+}
+
+// Group is the settings of a parameter group of the optimizer.
+type Group struct{ Rate, Decay float64 }
+
+// pair is two tensors that must be equal after rounding the first to the type of the second.
+type pair struct {
+	a, b *tensor
+	why  string
+}
+
+// forms are the layouts, by what a folder has. The first that fits is opened.
+var forms = []struct {
+	has  func(folder string) bool
+	open func(c *Checkpoint, folder string) error
+}{
+	{func(f string) bool { return input.Exists(filepath.Join(f, ".metadata")) }, (*Checkpoint).openDCP},
+	{func(f string) bool { return input.Exists(filepath.Join(f, "pytorch_model_fsdp_0", ".metadata")) }, (*Checkpoint).openAccelerate},
+	{func(f string) bool { return input.Exists(filepath.Join(f, "zero")) && found(f, "*model_states.pt") }, (*Checkpoint).openUniversal},
+	{func(f string) bool { return found(f, "*_optim_states.pt") || found(f, "*model_states.pt") }, (*Checkpoint).openZeRO},
+	{func(f string) bool { return found(f, "model_world_size_*_rank_*.pt") }, (*Checkpoint).openDTensors},
+	{func(f string) bool { return found(f, "shard-*-model-*-of-*.safetensors") }, (*Checkpoint).openSharded},
+	{func(f string) bool { return found(filepath.Join(f, "sharded"), "shard-*-model-*-of-*.safetensors") }, (*Checkpoint).openSharded},
+	{func(f string) bool { return found(f, "pytorch_model*.bin") }, (*Checkpoint).openBin},
+}
+
+// Is reports whether a folder has a checkpoint of a form that Open knows.
+func Is(path string) bool { return formOf(path) != nil }
+
+func formOf(path string) func(c *Checkpoint, folder string) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	if !st.IsDir() {
+		if torchName.MatchString(path) {
+			return (*Checkpoint).openBin
+		}
+		return nil
+	}
+	for _, f := range forms {
+		if f.has(path) {
+			return f.open
+		}
+	}
+	if latest(path) != "" {
+		return (*Checkpoint).openZeRO
+	}
+	return nil
+}
+
+var torchName = regexp.MustCompile(`\.(bin|pt|pth)$`)
+
+// Open opens a checkpoint. Its error names the file, or the parameter, and what is wrong.
+func Open(path string) (*Checkpoint, error) {
+	c := &Checkpoint{Path: path, index: map[[2]string]*tensor{}, Same: map[string]string{}}
+	open := formOf(path)
+	if open == nil {
+		return nil, input.BadInput(fmt.Errorf("%s is not a checkpoint of DeepSpeed, FSDP or torch.save: want a folder global_stepN, one with .metadata, one with pytorch_model.bin, or a .pt file", path))
+	}
+	err := open(c, path)
+	if err == nil {
+		if err = c.finish(); err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	if err != nil {
+		return nil, input.BadInput(errors.Join(err, c.Close()))
+	}
+	return c, nil
+}
+
+// Close closes all files.
+func (c *Checkpoint) Close() error {
+	var errs []error
+	for _, f := range c.files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// All returns all tensors, sorted by name and kind.
+func (c *Checkpoint) All() []checkpoint.Tensor {
+	out := make([]checkpoint.Tensor, len(c.tensors))
+	for i, t := range c.tensors {
+		out[i] = t.Tensor
+	}
+	return out
+}
+
+// ReadF32 reads the elements r of a flattened tensor, widened to float32.
+func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32, _ int) error {
+	t := c.index[[2]string{name, kind}]
+	if t == nil {
+		return fmt.Errorf("%s has no %s (%s)", c.Path, checkpoint.Plain(name), kind)
+	}
+	if b, ok := safetensors.Bytes(into); ok && t.DType == checkpoint.F32 {
+		return t.read(r, b)
+	}
+	b := make([]byte, r.Len()*t.DType.Size())
+	if err := t.read(r, b); err != nil {
+		return err
+	}
+	safetensors.Decode(into, b, t.DType)
+	return nil
+}
+
+// Check compares tensors that the checkpoint has twice: the 16-bit weights with the masters they were
+// rounded from, a universal checkpoint with the ZeRO files it was made from. It returns an error that
+// names the parameters that differ.
+func (c *Checkpoint) Check() error {
+	var bad []string
+	why := ""
+	const n = 1 << 18 // elements
+	for _, p := range c.pairs {
+		total := p.a.Numel()
+		for lo := 0; lo < total; lo += n {
+			r := shard.Range{Lo: lo, Hi: min(lo+n, total)}
+			same, err := equal(p, r)
+			if err != nil {
+				return err
+			}
+			if !same {
+				bad, why = append(bad, checkpoint.Plain(p.a.Name)), p.why
+				break
+			}
+		}
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return input.BadInput(fmt.Errorf("%s: parts of the checkpoint disagree: %s, in %d of %d tensors: %s", c.Path, why, len(bad), len(c.pairs), brief(bad)))
+}
+
+// Tied makes Check compare two parameters of one shape, which must be equal.
+func (c *Checkpoint) Tied(name, other string) error {
+	a, b := c.index[[2]string{name, checkpoint.Master}], c.index[[2]string{other, checkpoint.Master}]
+	if a == nil || b == nil || !slices.Equal(a.Shape, b.Shape) || a.DType != b.DType {
+		return input.BadInput(fmt.Errorf("%s: %s and %s are tied, but differ in shape or type", c.Path, checkpoint.Plain(name), checkpoint.Plain(other)))
+	}
+	c.pairs = append(c.pairs, pair{a, b, checkpoint.Plain(other) + " is tied to it by config.json (tie_word_embeddings) and has other values"})
+	return nil
+}
+
+func equal(p pair, r shard.Range) (bool, error) {
+	a, b := make([]byte, r.Len()*p.a.DType.Size()), make([]byte, r.Len()*p.b.DType.Size())
+	if err := errors.Join(p.a.read(r, a), p.b.read(r, b)); err != nil {
+		return false, err
+	}
+	if p.a.DType != p.b.DType {
+		x := make([]float32, r.Len())
+		safetensors.Decode(x, a, p.a.DType)
+		a = make([]byte, len(b))
+		safetensors.Encode(a, x, p.b.DType)
+	}
+	return string(a) == string(b), nil
+}
+
+// brief joins names, and cuts long lists.
+func brief(names []string) string {
+	if len(names) > 5 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:5], ", "), len(names)-5)
+	}
+	return strings.Join(names, ", ")
+}
+
+// put adds a tensor.
+func (c *Checkpoint) put(t *tensor) error {
+	if !t.DType.Float() {
+		c.LeftOut = append(c.LeftOut, fmt.Sprintf("%s (%s)", checkpoint.Plain(t.Name), t.DType))
+		return nil
+	}
+	key := [2]string{t.Name, t.Kind}
+	if c.index[key] != nil {
+		return fmt.Errorf("%v is there twice", t.Tensor)
+	}
+	if err := t.covered(); err != nil {
+		return err
+	}
+	c.index[key] = t
+	c.tensors = append(c.tensors, t)
+	return nil
+}
+
+// finish gives parameters the names of their model and checks that state belongs to parameters.
+func (c *Checkpoint) finish() error {
+	if len(c.tensors) == 0 {
+		return errors.New("it has no tensors of floats")
+	}
+	clear(c.index)
+	prefix := c.prefix()
+	for _, t := range c.tensors {
+		t.Name = plainName(t.Name, prefix)
+		key := [2]string{t.Name, t.Kind}
+		if c.index[key] != nil {
+			return fmt.Errorf("%v is there under two names", t.Tensor)
+		}
+		c.index[key] = t
+	}
+	same := map[string]string{}
+	for alias, owner := range c.Same {
+		same[plainName(alias, prefix)] = plainName(owner, prefix)
+	}
+	c.Same = same
+	for _, t := range c.tensors {
+		if t.Kind == checkpoint.Master {
+			continue
+		}
+		p := c.index[[2]string{t.Name, checkpoint.Master}]
+		if p == nil || !slices.Equal(p.Shape, t.Shape) {
+			return fmt.Errorf("%v has shape %v, but the checkpoint has no such parameter of that shape", t.Tensor, t.Shape)
+		}
+	}
+	slices.SortFunc(c.tensors, func(a, b *tensor) int {
+		if a.Name != b.Name {
+			return strings.Compare(a.Name, b.Name)
+		}
+		return strings.Compare(a.Kind, b.Kind)
+	})
+	return nil
+}
+
+// Rename gives parameters other names, old → new.
+func (c *Checkpoint) Rename(names map[string]string) error {
+	for old, to := range names {
+		n := 0
+		for _, t := range c.tensors {
+			if t.Name == old {
+				t.Name = to
+				n++
+			}
+		}
+		if n == 0 {
+			return input.BadInput(fmt.Errorf("%s has no parameter %s", c.Path, checkpoint.Plain(old)))
+		}
+	}
+	if err := c.finish(); err != nil {
+		return input.BadInput(fmt.Errorf("%s: %w", c.Path, err))
+	}
+	return nil
+}
+
+// wrappers are the names that wrappers of modules put before or between those of parameters.
+var (
+	outer = []string{"module.", "base_model.model."}
+	inner = []string{"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."}
+)
+
+// prefix returns the wrapper whose name all parameters begin with, or "".
+func (c *Checkpoint) prefix() string {
+	for _, w := range outer {
+		if !slices.ContainsFunc(c.tensors, func(t *tensor) bool { return !strings.HasPrefix(plainName(t.Name, ""), w) }) {
+			return w
+		}
+	}
+	return ""
+}
+
+func plainName(name, prefix string) string {
+	for _, w := range inner {
+		name = strings.ReplaceAll(name, w, "")
+	}
+	return strings.TrimPrefix(name, prefix)
+}
+
+// load opens a file of torch.save, which is closed with the checkpoint, and returns its dictionary.
+func (c *Checkpoint) load(path string) (*torchfile.Dict, error) {
+	f, err := torchfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	c.files = append(c.files, f)
+	d, ok := f.Object.(*torchfile.Dict)
+	if !ok {
+		return nil, fmt.Errorf("%s is %s, not a dictionary", path, torchfile.Kind(f.Object))
+	}
+	return d, nil
+}
+
+// found reports whether a folder has a file whose name matches a pattern.
+func found(folder, pattern string) bool { return len(matching(folder, pattern)) > 0 }
+
+// matching returns the names in a folder that match a pattern, sorted.
+func matching(folder, pattern string) (names []string) {
+	in, err := os.ReadDir(folder)
+	if err != nil {
+		return nil
+	}
+	for _, e := range in {
+		if ok, _ := filepath.Match(pattern, e.Name()); ok {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// once opens something at its first use.
+func once[T any](f func() (T, error)) func() (T, error) { return sync.OnceValues(f) }
+
+// numel returns the number of elements of a shape, and whether it is valid.
+func numel(shape []int) (int, bool) { return safetensors.Numel(shape) }

@@ -1,0 +1,178 @@
+package foreign
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/torchfile"
+	"zeroth/shard"
+)
+
+// tensor is a logical tensor that consists of pieces.
+type tensor struct {
+	checkpoint.Tensor
+	grid   []int // the pieces' coordinates: those of the shape, or of the flattened tensor
+	pieces []piece
+}
+
+// piece is a box of elements.
+type piece struct {
+	start, size []int // in the tensor's grid
+	from        []int // of the first element, in the file's tensor
+	open        func() (*torchfile.Tensor, error)
+}
+
+// whole is a tensor that is in a file as it is.
+func whole(name, kind string, t *torchfile.Tensor) *tensor {
+	zero := make([]int, len(t.Shape))
+	return &tensor{
+		Tensor: checkpoint.Tensor{Name: name, Kind: kind, DType: t.DType, Shape: t.Shape},
+		grid:   t.Shape, pieces: []piece{{zero, t.Shape, zero, already(t)}},
+	}
+}
+
+func already(t *torchfile.Tensor) func() (*torchfile.Tensor, error) {
+	return func() (*torchfile.Tensor, error) { return t, nil }
+}
+
+// flat is an empty tensor of a shape to which pieces of its flattened elements are added.
+func flat(name, kind string, t checkpoint.DType, shape []int) (*tensor, error) {
+	x := &tensor{Tensor: checkpoint.Tensor{Name: name, Kind: kind, DType: t, Shape: shape}}
+	n, ok := numel(shape)
+	if !ok {
+		return nil, fmt.Errorf("%s has shape %v", checkpoint.Plain(name), shape)
+	}
+	x.grid = []int{n}
+	return x, nil
+}
+
+// add adds n elements from element at of the flattened tensor, which begin at element from of a
+// vector in a file.
+func (x *tensor) add(at, n, from int, t *torchfile.Tensor) {
+	if n > 0 {
+		x.pieces = append(x.pieces, piece{[]int{at}, []int{n}, []int{from}, already(t)})
+	}
+}
+
+// covered checks that the pieces contain every element exactly once, and sorts them.
+func (x *tensor) covered() error {
+	total, _ := numel(x.grid)
+	have := 0
+	x.pieces = slices.DeleteFunc(x.pieces, func(p piece) bool { n, _ := numel(p.size); return n == 0 })
+	sort.SliceStable(x.pieces, func(i, j int) bool { return slices.Compare(x.pieces[i].start, x.pieces[j].start) < 0 })
+	for i, p := range x.pieces {
+		n, ok := numel(p.size)
+		if !ok || len(p.start) != len(x.grid) || len(p.size) != len(x.grid) {
+			return fmt.Errorf("%v: a piece of size %v at %v of %v", x.Tensor, p.size, p.start, x.grid)
+		}
+		for d := range x.grid {
+			if p.start[d] < 0 || p.size[d] > x.grid[d] || p.start[d] > x.grid[d]-p.size[d] {
+				return fmt.Errorf("%v: a piece of size %v at %v of %v", x.Tensor, p.size, p.start, x.grid)
+			}
+		}
+		for _, o := range x.pieces[:i] {
+			if overlap(p, o) {
+				return fmt.Errorf("%v: pieces of size %v at %v and of size %v at %v overlap (strided shards of FSDP with tensor parallelism are not supported)", x.Tensor, o.size, o.start, p.size, p.start)
+			}
+		}
+		have += n
+	}
+	if have != total {
+		return fmt.Errorf("%v: %d of %d elements are in the checkpoint: files of some ranks are missing, or belong to another", x.Tensor, have, total)
+	}
+	return nil
+}
+
+func overlap(a, b piece) bool {
+	for d := range a.start {
+		if a.start[d] >= b.start[d]+b.size[d] || b.start[d] >= a.start[d]+a.size[d] {
+			return false
+		}
+	}
+	return true
+}
+
+// read reads the elements r of the flattened tensor as they are stored.
+func (x *tensor) read(r shard.Range, dst []byte) error {
+	return boxes(x.grid, r.Lo, r.Hi, nil, func(start, size []int) error {
+		for _, p := range x.pieces {
+			if len(start) > 0 && p.start[0] >= start[0]+size[0] {
+				break // sorted
+			}
+			if err := x.readPiece(p, start, size, r.Lo, dst); err != nil {
+				return fmt.Errorf("%v: %w", x.Tensor, err)
+			}
+		}
+		return nil
+	})
+}
+
+// readPiece reads the part of a piece that is in a box; dst begins at element lo of the tensor.
+func (x *tensor) readPiece(p piece, start, size []int, lo int, dst []byte) error {
+	from, n := make([]int, len(start)), make([]int, len(start))
+	at, stride := 0, strides(x.grid)
+	for d := range start {
+		a, b := max(start[d], p.start[d]), min(start[d]+size[d], p.start[d]+p.size[d])
+		if a >= b {
+			return nil
+		}
+		from[d], n[d] = p.from[d]+a-p.start[d], b-a
+		at += a * stride[d]
+	}
+	t, err := p.open()
+	if err != nil {
+		return err
+	}
+	return t.ReadBox(from, n, dst[(at-lo)*x.DType.Size():], stride)
+}
+
+// boxes divides the elements [lo, hi) of a flattened grid into boxes and calls f for each, in order.
+func boxes(grid []int, lo, hi int, prefix []int, f func(start, size []int) error) error {
+	if lo >= hi {
+		return nil
+	}
+	if len(grid) == 0 { // a scalar in an empty grid, or one element of a longer one
+		return f(prefix, ones(len(prefix)))
+	}
+	row, _ := numel(grid[1:])
+	first, last := lo/row, hi/row // whole rows are [first, last) if lo is at the begin of one
+	at := func(i int) []int { return append(slices.Clone(prefix), i) }
+	if lo%row != 0 {
+		end := min(hi, (first+1)*row)
+		if err := boxes(grid[1:], lo-first*row, end-first*row, at(first), f); err != nil {
+			return err
+		}
+		first++
+	}
+	if first < last {
+		start := append(at(first), make([]int, len(grid)-1)...)
+		size := append(append(ones(len(prefix)), last-first), grid[1:]...)
+		if err := f(start, size); err != nil {
+			return err
+		}
+	}
+	if hi%row != 0 && last >= first {
+		return boxes(grid[1:], 0, hi-last*row, at(last), f)
+	}
+	return nil
+}
+
+func ones(n int) []int {
+	s := make([]int, n)
+	for i := range s {
+		s[i] = 1
+	}
+	return s
+}
+
+// strides returns the strides of a grid in C order, in elements.
+func strides(grid []int) []int {
+	s, n := make([]int, len(grid)), 1
+	for i := len(grid) - 1; i >= 0; i-- {
+		s[i] = n
+		n *= grid[i]
+	}
+	return s
+}

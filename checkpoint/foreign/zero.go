@@ -1,0 +1,583 @@
+package foreign
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/torchfile"
+	"zeroth/input"
+	"zeroth/optim"
+)
+
+// moments are the kinds of state that an optimizer has for each parameter.
+var moments = []string{"exp_avg", "exp_avg_sq", "momentum_buffer"}
+
+// latest returns the checkpoint that the file latest names in a folder, or "".
+func latest(folder string) string {
+	b, err := input.Read(filepath.Join(folder, "latest"), 1024)
+	name := strings.TrimSpace(string(b))
+	if err != nil || name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
+		return ""
+	}
+	if st, err := os.Stat(filepath.Join(folder, name)); err != nil || !st.IsDir() {
+		return ""
+	}
+	return filepath.Join(folder, name)
+}
+
+var optimFile = regexp.MustCompile(`^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
+
+// zeroFiles is the files of a checkpoint of DeepSpeed.
+type zeroFiles struct {
+	c      *Checkpoint
+	folder string
+	optim  []*torchfile.Dict // optimizer_state_dict of each rank
+	model  []*torchfile.Dict // model states: of rank 0, or of each at stage 3
+	stage  int
+}
+
+// openZeRO opens a checkpoint of DeepSpeed, or the one that latest names.
+func (c *Checkpoint) openZeRO(folder string) error {
+	if !found(folder, "*model_states.pt") {
+		if at := latest(folder); at != "" {
+			folder = at
+		}
+	}
+	z := &zeroFiles{c: c, folder: folder}
+	names, err := z.ranks()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		d, err := c.load(filepath.Join(folder, name))
+		if err != nil {
+			return err
+		}
+		o := d.Dict("optimizer_state_dict")
+		if o == nil {
+			return fmt.Errorf("%s has no optimizer_state_dict", filepath.Join(folder, name))
+		}
+		z.optim = append(z.optim, o)
+	}
+	if len(z.optim) > 0 {
+		z.stage = 1 // BF16_Optimizer does not say it
+		if n, ok := z.optim[0].At("zero_stage").(int64); ok {
+			z.stage = int(n)
+		}
+	}
+	if err := z.models(); err != nil {
+		return err
+	}
+	if err := z.describe(); err != nil {
+		return err
+	}
+	switch z.stage {
+	case 0:
+		return z.stage0()
+	case 1, 2:
+		return z.stage12()
+	case 3:
+		return z.stage3()
+	}
+	return fmt.Errorf("%s: ZeRO stage %d", folder, z.stage)
+}
+
+// ranks returns the names of the optimizer's files in the order of ranks.
+func (z *zeroFiles) ranks() ([]string, error) {
+	byRank := map[int]string{}
+	for _, name := range matching(z.folder, "*.pt") {
+		m := optimFile.FindStringSubmatch(name)
+		switch {
+		case strings.HasPrefix(name, "layer_"):
+			return nil, fmt.Errorf("%s: %s belongs to a pipeline of DeepSpeed, which is not supported: convert it with DeepSpeed's ds_to_universal.py", z.folder, name)
+		case strings.Contains(name, "expert_"):
+			return nil, fmt.Errorf("%s: %s belongs to experts (MoE), which are not supported", z.folder, name)
+		case strings.Contains(name, "mp_rank_") && !strings.Contains(name, "mp_rank_00"):
+			return nil, fmt.Errorf("%s: %s belongs to tensor parallelism, which is not supported in DeepSpeed's files: convert it with DeepSpeed's ds_to_universal.py", z.folder, name)
+		case m != nil:
+			r, err := strconv.Atoi(m[1])
+			if err != nil || byRank[r] != "" {
+				return nil, fmt.Errorf("%s: %s and %s are of one rank", z.folder, byRank[r], name)
+			}
+			byRank[r] = name
+		}
+	}
+	names := make([]string, len(byRank))
+	for i := range names {
+		if names[i] = byRank[i]; names[i] == "" {
+			return nil, fmt.Errorf("%s has optimizer files of %d ranks, but none of rank %d", z.folder, len(byRank), i)
+		}
+	}
+	return names, nil
+}
+
+// models opens the files of model states.
+func (z *zeroFiles) models() error {
+	names := []string{"mp_rank_00_model_states.pt"}
+	if z.stage == 3 {
+		names = nil
+		for r := range z.optim {
+			names = append(names, fmt.Sprintf("zero_pp_rank_%d_mp_rank_00_model_states.pt", r))
+		}
+	}
+	for _, name := range names {
+		d, err := z.c.load(filepath.Join(z.folder, name))
+		if err != nil {
+			return err
+		}
+		if d.Dict("module") == nil {
+			return fmt.Errorf("%s has no module", filepath.Join(z.folder, name))
+		}
+		z.model = append(z.model, d)
+	}
+	return nil
+}
+
+// describe sets what the checkpoint is, and checks that its ranks agree.
+func (z *zeroFiles) describe() error {
+	c, m := z.c, z.model[0]
+	version, _ := m.At("ds_version").(string)
+	c.Form = fmt.Sprintf("DeepSpeed %s, ZeRO stage %d", checkpoint.Plain(version), z.stage)
+	c.Ranks = max(1, len(z.optim))
+	if n, ok := m.At("dp_world_size").(int64); ok {
+		if len(z.optim) > 0 && int(n) != len(z.optim) {
+			return fmt.Errorf("%s: %d ranks wrote it, but it has files of %d", z.folder, n, len(z.optim))
+		}
+		c.Ranks = int(n)
+	}
+	for key, to := range map[string]*int64{"global_steps": &c.Step, "skipped_steps": &c.Skipped, "global_samples": &c.Samples} {
+		if n, ok := m.At(key).(int64); ok {
+			*to = n
+		}
+		if *to < 0 || *to > 1<<50 {
+			return fmt.Errorf("%s: %s is %d", z.folder, key, *to)
+		}
+	}
+	for _, d := range z.model[1:] {
+		if d.At("global_steps") != m.At("global_steps") {
+			return fmt.Errorf("%s: its ranks are at different steps: %v and %v", z.folder, m.At("global_steps"), d.At("global_steps"))
+		}
+	}
+	for alias, owner := range entries(m.Dict("shared_params")) {
+		if o, ok := owner.(string); ok {
+			c.Same[alias] = o
+		}
+	}
+	if len(z.optim) == 0 {
+		return nil
+	}
+	scaler, _ := z.optim[0].At("loss_scaler").(*torchfile.Object)
+	if scaler.Is("DynamicLossScaler") || scaler.Is("LossScaler") && number(scaler.Field("cur_scale")) > 1 {
+		c.Scale = lossScale(scaler)
+	}
+	return nil
+}
+
+// lossScale returns the state of DeepSpeed's loss scaler.
+func lossScale(o *torchfile.Object) *optim.LossScale {
+	if o.Is("LossScaler") {
+		s := optim.StaticLossScale(number(o.Field("cur_scale")))
+		return &s
+	}
+	count := func(key string) int { return int(number(o.Field(key))) }
+	s := &optim.LossScale{Dynamic: true, Scale: number(o.Field("cur_scale")), Min: number(o.Field("min_scale")), Window: count("scale_window"), Hysteresis: count("delayed_shift"), Left: count("cur_hysteresis")}
+	if s.Window > 0 {
+		s.Clean = (count("cur_iter") - count("last_overflow_iter") - 1) % s.Window
+	}
+	return s
+}
+
+// number returns an integer or a float, or 0.
+func number(v any) float64 {
+	switch v := v.(type) {
+	case int64:
+		return float64(v)
+	case float64:
+		return v
+	}
+	return 0
+}
+
+// entries are the entries of a dictionary, which may be nil, whose keys are strings.
+func entries(d *torchfile.Dict) func(func(string, any) bool) {
+	return func(yield func(string, any) bool) {
+		if d == nil {
+			return
+		}
+		for i, k := range d.Keys {
+			if s, ok := k.(string); ok && !yield(s, d.Values[i]) {
+				return
+			}
+		}
+	}
+}
+
+// vector returns a value that must be a flat tensor of floats.
+func vector(v any, what string) (*torchfile.Tensor, error) {
+	t, ok := v.(*torchfile.Tensor)
+	if !ok || len(t.Shape) != 1 || !t.DType.Float() {
+		return nil, fmt.Errorf("%s is %s, not a vector of floats", what, torchfile.Kind(v))
+	}
+	return t, nil
+}
+
+// step returns the number of updates in the state of an optimizer, which is a number or a tensor.
+func step(v any) (int64, error) {
+	switch v := v.(type) {
+	case int64:
+		return v, nil
+	case *torchfile.Tensor:
+		if v.Numel() != 1 {
+			break
+		}
+		b, err := v.Bytes(8)
+		switch {
+		case err != nil:
+			return 0, err
+		case v.DType == "F32":
+			return int64(math.Float32frombits(binary.LittleEndian.Uint32(b))), nil
+		case v.DType == "I64":
+			return int64(binary.LittleEndian.Uint64(b)), nil
+		}
+	}
+	return 0, fmt.Errorf("a step that is %s", torchfile.Kind(v))
+}
+
+// updates takes the number of updates of a parameter, which all parameters share.
+func (c *Checkpoint) updates(v any, of string) error {
+	if v == nil {
+		return nil
+	}
+	n, err := step(v)
+	if err == nil && c.Step == 0 {
+		c.Step = n
+	}
+	if err == nil && n != c.Step-c.Skipped {
+		err = fmt.Errorf("%d updates, but the checkpoint has %d", n, c.Step-c.Skipped)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", c.Path, checkpoint.Plain(of), err)
+	}
+	return nil
+}
+
+// groups takes the settings of parameter groups.
+func (c *Checkpoint) groups(list any) {
+	for _, g := range torchfile.Items(list) {
+		if d, ok := g.(*torchfile.Dict); ok {
+			c.Groups = append(c.Groups, Group{number(d.At("lr")), number(d.At("weight_decay"))})
+		}
+	}
+}
+
+// shapes returns the names and shapes of parameters of each group, in order.
+func (z *zeroFiles) shapes() (groups []*torchfile.Dict, err error) {
+	for _, g := range torchfile.Items(z.model[0].At("param_shapes")) {
+		d, ok := g.(*torchfile.Dict)
+		if !ok {
+			return nil, fmt.Errorf("%s: param_shapes has %s", z.folder, torchfile.Kind(g))
+		}
+		groups = append(groups, d)
+	}
+	if len(groups) == 0 {
+		return nil, fmt.Errorf("%s: no param_shapes in its model states", z.folder)
+	}
+	return groups, nil
+}
+
+// param is a parameter of a group.
+type param struct {
+	name  string
+	shape []int
+	n     int // elements
+}
+
+func paramsOf(group *torchfile.Dict) (ps []param, err error) {
+	for name, v := range entries(group) {
+		shape, err := torchfile.Ints(v)
+		n, ok := numel(shape)
+		if err != nil || !ok {
+			return nil, fmt.Errorf("%s has shape %v (%v)", checkpoint.Plain(name), shape, err)
+		}
+		ps = append(ps, param{name, shape, n})
+	}
+	return ps, nil
+}
+
+// states returns, for each kind, the flat tensors of group g of every rank.
+func (z *zeroFiles) states(base, flats string, g int) (map[string][]*torchfile.Tensor, error) {
+	all := map[string][]*torchfile.Tensor{}
+	for r, o := range z.optim {
+		what := fmt.Sprintf("%s: rank %d, group %d", z.folder, r, g)
+		list := torchfile.Items(o.At(flats))
+		if g >= len(list) {
+			return nil, fmt.Errorf("%s: it has only %d groups", what, len(list))
+		}
+		t, err := vector(list[g], what+", "+flats)
+		if err != nil {
+			return nil, err
+		}
+		all[checkpoint.Master] = append(all[checkpoint.Master], t)
+		state := o.Dict(base).Dict("state").Dict(int64(g))
+		for _, kind := range moments {
+			v := state.At(kind)
+			if v == nil {
+				continue
+			}
+			m, err := vector(v, what+", "+kind)
+			if err != nil {
+				return nil, err
+			}
+			all[kind] = append(all[kind], m)
+		}
+		if err := z.c.updates(state.At("step"), fmt.Sprintf("rank %d, group %d", r, g)); err != nil {
+			return nil, err
+		}
+	}
+	for kind, ts := range all {
+		if len(ts) != len(z.optim) {
+			return nil, fmt.Errorf("%s: %d of %d ranks have %s of group %d", z.folder, len(ts), len(z.optim), kind, g)
+		}
+	}
+	return all, nil
+}
+
+// stage12 reads stages 1 and 2: every group is one vector, which is cut into a part for each rank.
+func (z *zeroFiles) stage12() error {
+	groups, err := z.shapes()
+	if err != nil {
+		return err
+	}
+	z.c.groups(z.optim[0].Dict("base_optimizer_state").At("param_groups"))
+	for g, group := range groups {
+		ps, err := paramsOf(group)
+		if err != nil {
+			return fmt.Errorf("%s: %w", z.folder, err)
+		}
+		states, err := z.states("base_optimizer_state", "single_partition_of_fp32_groups", g)
+		if err != nil {
+			return err
+		}
+		for kind, parts := range states {
+			if err := z.cutGroup(g, kind, ps, parts); err != nil {
+				return err
+			}
+		}
+	}
+	return z.rest()
+}
+
+// cutGroup cuts the parameters of a group out of the concatenation of the ranks' parts.
+func (z *zeroFiles) cutGroup(g int, kind string, ps []param, parts []*torchfile.Tensor) error {
+	paddings := torchfile.Items(z.optim[0].At("param_alignment_paddings"))
+	var pad []any
+	if g < len(paddings) {
+		if pad = torchfile.Items(paddings[g]); len(pad) != len(ps) {
+			return fmt.Errorf("%s: group %d has %d parameters and %d paddings", z.folder, g, len(ps), len(pad))
+		}
+	}
+	at := 0
+	for i, p := range ps {
+		x, err := flat(p.name, kind, parts[0].DType, p.shape)
+		if err != nil {
+			return err
+		}
+		begin := 0
+		for _, t := range parts {
+			lo, hi := max(at, begin), min(at+p.n, begin+t.Shape[0])
+			if lo < hi {
+				x.add(lo-at, hi-lo, lo-begin, t)
+			}
+			begin += t.Shape[0]
+		}
+		if err := z.c.put(x); err != nil {
+			return fmt.Errorf("%s: %w", z.folder, err)
+		}
+		at += p.n
+		if i < len(pad) {
+			n, ok := pad[i].(int64)
+			if !ok || n < 0 || n > 1<<20 {
+				return fmt.Errorf("%s: a padding of %v", z.folder, pad[i])
+			}
+			at += int(n)
+		}
+	}
+	have := 0
+	for _, t := range parts {
+		have += t.Shape[0]
+	}
+	if kind != checkpoint.Master && have-at > 1<<20 || have < at-1<<20 {
+		return fmt.Errorf("%s: group %d has %d elements of %s, but its parameters %d", z.folder, g, have, kind, at)
+	}
+	return nil
+}
+
+// stage3 reads stage 3: every parameter is cut into a part for each rank.
+func (z *zeroFiles) stage3() error {
+	groups, err := z.shapes()
+	if err != nil {
+		return err
+	}
+	z.c.groups(z.optim[0].Dict("optimizer_state_dict").At("param_groups"))
+	for g, group := range groups {
+		ps, err := paramsOf(group)
+		if err != nil {
+			return fmt.Errorf("%s: %w", z.folder, err)
+		}
+		states, err := z.states("optimizer_state_dict", "fp32_flat_groups", g)
+		if err != nil {
+			return err
+		}
+		for kind, parts := range states {
+			off := 0
+			for _, p := range ps {
+				x, err := flat(p.name, kind, parts[0].DType, p.shape)
+				if err != nil {
+					return err
+				}
+				per := z.add(x, p.n, off, parts)
+				off += per
+				if err := z.c.put(x); err != nil {
+					return fmt.Errorf("%s: %w", z.folder, err)
+				}
+			}
+			for r, t := range parts {
+				if t.Shape[0] != off {
+					return fmt.Errorf("%s: rank %d, group %d: %s has %d elements, but its parameters %d", z.folder, r, g, kind, t.Shape[0], off)
+				}
+			}
+		}
+	}
+	return z.rest()
+}
+
+// add adds a parameter of n elements, of which each rank has an equal part at off, and returns the
+// length of a part.
+func (z *zeroFiles) add(x *tensor, n, off int, parts []*torchfile.Tensor) int {
+	w := len(parts)
+	per := (n + w - 1) / w
+	for r, t := range parts {
+		if lo := min(n, r*per); off+min(n, lo+per)-lo <= t.Shape[0] {
+			x.add(lo, min(n, lo+per)-lo, off, t)
+		}
+	}
+	return per
+}
+
+// rest reads frozen parameters, compares the 16-bit weights with the masters, and reports buffers.
+func (z *zeroFiles) rest() error {
+	m := z.model[0]
+	for name, v := range entries(m.Dict("frozen_param_shapes")) {
+		shape, err := torchfile.Ints(v)
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", z.folder, checkpoint.Plain(name), err)
+		}
+		if err := z.frozen(name, shape); err != nil {
+			return fmt.Errorf("%s: %s is frozen: %w", z.folder, checkpoint.Plain(name), err)
+		}
+	}
+	for name, v := range entries(m.Dict("module")) {
+		t, ok := v.(*torchfile.Tensor)
+		p := z.c.index[[2]string{name, checkpoint.Master}]
+		switch {
+		case !ok || z.c.Same[name] != "":
+		case p == nil && z.stage < 3 || p == nil && t.Numel() > 0:
+			z.c.LeftOut = append(z.c.LeftOut, checkpoint.Plain(name))
+		case z.stage < 3 && p != nil:
+			if !slices.Equal(p.Shape, t.Shape) {
+				return fmt.Errorf("%s: %s has shape %v in module and %v in param_shapes", z.folder, checkpoint.Plain(name), t.Shape, p.Shape)
+			}
+			z.c.pairs = append(z.c.pairs, pair{p, whole(name, checkpoint.Master, t), "the optimizer's float32 weights are not those of the model states"})
+		}
+	}
+	return nil
+}
+
+func (z *zeroFiles) frozen(name string, shape []int) error {
+	n, ok := numel(shape)
+	var parts []*torchfile.Tensor
+	for _, m := range z.model {
+		t, isTensor := m.Dict("frozen_param_fragments").At(name).(*torchfile.Tensor)
+		if !isTensor {
+			return errors.New("a rank has no part of it")
+		}
+		parts = append(parts, t)
+	}
+	if !ok || len(parts) == 0 {
+		return fmt.Errorf("its shape is %v", shape)
+	}
+	if z.stage < 3 {
+		if !slices.Equal(parts[0].Shape, shape) {
+			return fmt.Errorf("its shape is %v and not %v", parts[0].Shape, shape)
+		}
+		return z.c.put(whole(name, checkpoint.Master, parts[0]))
+	}
+	x, err := flat(name, checkpoint.Master, parts[0].DType, shape)
+	if err != nil {
+		return err
+	}
+	for _, t := range parts {
+		if len(t.Shape) != 1 || t.DType != parts[0].DType {
+			return errors.New("its parts are not vectors of one type")
+		}
+	}
+	z.add(x, n, 0, parts)
+	return z.c.put(x)
+}
+
+// stage0 reads a checkpoint without ZeRO: whole tensors, and the optimizer's state by number.
+func (z *zeroFiles) stage0() error {
+	m := z.model[0]
+	params, err := z.c.putModule(m.Dict("module"))
+	if err != nil {
+		return fmt.Errorf("%s: %w", z.folder, err)
+	}
+	return z.c.putState(m.Dict("optimizer"), params, func(name, kind string, v any) (*tensor, error) {
+		t, ok := v.(*torchfile.Tensor)
+		if !ok {
+			return nil, fmt.Errorf("%s of %s is %s", kind, checkpoint.Plain(name), torchfile.Kind(v))
+		}
+		return whole(name, kind, t), nil
+	})
+}
+
+// putModule adds the tensors of a state dictionary and returns the parameters in their order. The
+// second name of a tensor that shares another's memory is an alias.
+func (c *Checkpoint) putModule(module *torchfile.Dict) (params []param, err error) {
+	type view struct {
+		s  *torchfile.Storage
+		at int64
+	}
+	seen := map[view]string{}
+	for name, v := range entries(module) {
+		t, ok := v.(*torchfile.Tensor)
+		if !ok {
+			c.LeftOut = append(c.LeftOut, checkpoint.Plain(name))
+			continue
+		}
+		at := view{t.Storage, t.Offset}
+		if owner, ok := seen[at]; ok && t.Numel() > 0 {
+			if o := c.index[[2]string{owner, checkpoint.Master}]; o != nil && slices.Equal(o.Shape, t.Shape) {
+				c.Same[name] = owner
+				continue
+			}
+		}
+		seen[at] = name
+		if err := c.put(whole(name, checkpoint.Master, t)); err != nil {
+			return nil, err
+		}
+		if t.DType.Float() {
+			params = append(params, param{name, t.Shape, t.Numel()})
+		}
+	}
+	return params, nil
+}

@@ -1,0 +1,283 @@
+package torchfile
+
+import (
+	"archive/zip"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"zeroth/checkpoint/vfs"
+	"zeroth/input"
+)
+
+// File is an open file of torch.save.
+type File struct {
+	Path   string
+	Object any
+	in     *os.File
+}
+
+// Close closes the file; its tensors cannot be read any more.
+func (f *File) Close() error { return f.in.Close() }
+
+// maxFile is above the size of any file.
+const maxFile = 1 << 50
+
+// maxPickle is the maximum size of a pickle in bytes.
+const maxPickle = 1 << 30
+
+// Open opens a file and reads its object; the tensors' elements stay in the file.
+func Open(path string) (*File, error) {
+	in, err := input.Open(path, maxFile)
+	if err != nil {
+		return nil, err
+	}
+	st, err := in.Stat()
+	var v any
+	if err == nil {
+		v, err = Load(path, in, st.Size())
+	}
+	if err != nil {
+		_ = in.Close() // only read
+		return nil, err
+	}
+	return &File{path, v, in}, nil
+}
+
+// Load reads the object of a file of size bytes. path is for messages, which name the place.
+func Load(path string, r io.ReaderAt, size int64) (any, error) {
+	var head [4]byte
+	if err := vfs.ReadFull(r, head[:], 0); err != nil {
+		return nil, fmt.Errorf("%s: too short to be a file of torch.save: %w", path, err)
+	}
+	var v any
+	var err error
+	switch {
+	case string(head[:2]) == "PK":
+		v, err = loadZip(path, r, size)
+	case string(head[:]) == "\x80\x02\x8a\x0a":
+		v, err = loadLegacy(path, r, size)
+	default:
+		err = errors.New("it is not a file of torch.save: it begins with neither a zip archive nor PyTorch's magic number")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return v, nil
+}
+
+// Pickle reads a file that is one pickle without tensors. budget is the size in bytes of everything
+// that it describes.
+func Pickle(path string, budget int64) (any, error) {
+	b, err := input.Read(path, maxPickle)
+	if err != nil {
+		return nil, err
+	}
+	v, _, _, err := decode(b, budget+slack, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return v, nil
+}
+
+func loadZip(path string, r io.ReaderAt, size int64) (any, error) {
+	z, err := zip.NewReader(r, size)
+	if err != nil {
+		return nil, err
+	}
+	entries := make(map[string]*zip.File, len(z.File))
+	pickle := ""
+	for _, f := range z.File {
+		if entries[f.Name] != nil {
+			return nil, fmt.Errorf("entry %.200q exists twice", f.Name)
+		}
+		entries[f.Name] = f
+		if stem, ok := strings.CutSuffix(f.Name, "/data.pkl"); ok && !strings.Contains(stem, "/") {
+			if pickle != "" {
+				return nil, errors.New("several data.pkl")
+			}
+			pickle = f.Name
+		}
+	}
+	if pickle == "" {
+		return nil, errors.New("a zip archive without data.pkl: it is not a file of torch.save")
+	}
+	stem := strings.TrimSuffix(pickle, "data.pkl")
+	if err := littleEndian(r, entries[stem+"byteorder"], size); err != nil {
+		return nil, err
+	}
+	at, n, err := stored(entries[pickle], size)
+	if err == nil && n > maxPickle {
+		err = fmt.Errorf("%s: %d bytes; at most %d expected", pickle, n, maxPickle)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, n)
+	if err := vfs.ReadFull(r, b, at); err != nil {
+		return nil, err
+	}
+	known := map[string]*Storage{}
+	v, _, _, err := decode(b, size-n+slack, func(id Tuple) (*Storage, error) {
+		s, err := parseStorage(id)
+		if err != nil {
+			return nil, err
+		}
+		if have := known[s.Key]; have != nil {
+			return have.same(s)
+		}
+		e := entries[stem+"data/"+s.Key]
+		if e == nil {
+			return nil, fmt.Errorf("storage %.80q is not in the archive", s.Key)
+		}
+		var bytes int64
+		if s.at, bytes, err = stored(e, size); err != nil {
+			return nil, err
+		}
+		if bytes != s.Bytes {
+			return nil, fmt.Errorf("storage %.80q has %d bytes; the pickle says %d", s.Key, bytes, s.Bytes)
+		}
+		s.file, s.from = path, r
+		known[s.Key] = s
+		return s, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", pickle, err)
+	}
+	return v, nil
+}
+
+// littleEndian refuses an archive that says it is big-endian.
+func littleEndian(r io.ReaderAt, e *zip.File, size int64) error {
+	if e == nil {
+		return nil
+	}
+	at, n, err := stored(e, size)
+	if err != nil {
+		return err
+	}
+	b := make([]byte, min(n, 16))
+	if err := vfs.ReadFull(r, b, at); err != nil {
+		return err
+	}
+	if string(b) != "little" {
+		return fmt.Errorf("its byte order is %q; want little", b)
+	}
+	return nil
+}
+
+// stored returns where an entry's bytes are.
+func stored(e *zip.File, size int64) (at, n int64, err error) {
+	if e.Method != zip.Store || e.CompressedSize64 != e.UncompressedSize64 {
+		return 0, 0, fmt.Errorf("entry %.200q is compressed; torch.save stores it", e.Name)
+	}
+	at, err = e.DataOffset()
+	if err != nil {
+		return 0, 0, fmt.Errorf("entry %.200q: %w", e.Name, err)
+	}
+	if e.UncompressedSize64 > uint64(size) || at+int64(e.UncompressedSize64) > size {
+		return 0, 0, fmt.Errorf("entry %.200q: %d bytes at %d, but the file has %d", e.Name, e.UncompressedSize64, at, size)
+	}
+	return at, int64(e.UncompressedSize64), nil
+}
+
+// parseStorage reads a persistent id: ('storage', class, key, device, number of elements).
+func parseStorage(id Tuple) (*Storage, error) {
+	bad := errors.New("a storage of an unknown form")
+	if len(id) < 5 || len(id) > 6 || id[0] != "storage" {
+		return nil, bad
+	}
+	if len(id) == 6 && id[5] != nil {
+		return nil, errors.New("a storage that is a view of another; save the file with a newer version of PyTorch")
+	}
+	class, ok := id[1].(Global)
+	key, text := id[2].(string)
+	n, number := id[4].(int64)
+	dtype, known := storages[class.Name]
+	if !ok || !text || !number || !known || n < 0 || n > maxFile || len(key) > 80 {
+		return nil, bad
+	}
+	return &Storage{DType: dtype, Key: key, Bytes: n * int64(dtype.Size()), untyped: class.Name == "UntypedStorage"}, nil
+}
+
+// same returns a storage that another reference must agree with.
+func (s *Storage) same(o *Storage) (*Storage, error) {
+	if s.Bytes != o.Bytes || s.DType != o.DType {
+		return nil, fmt.Errorf("storage %.80q is %d bytes of %s here and %d of %s before", s.Key, o.Bytes, o.DType, s.Bytes, s.DType)
+	}
+	return s, nil
+}
+
+// magic begins files of PyTorch before 1.6, as the little-endian bytes of a number.
+const magic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
+
+func loadLegacy(path string, r io.ReaderAt, size int64) (any, error) {
+	for n := min(size, 1<<20); ; n = min(size, 4*n) {
+		b := make([]byte, n)
+		if err := vfs.ReadFull(r, b, 0); err != nil {
+			return nil, err
+		}
+		v, err := legacyPickles(path, r, b, size)
+		if !errors.Is(err, errShort) || n == size || n >= maxPickle/4 {
+			return v, err
+		}
+	}
+}
+
+// legacyPickles reads the five pickles at the beginning of an old file: magic number, version,
+// properties of the machine, object, keys of storages.
+func legacyPickles(path string, r io.ReaderAt, b []byte, size int64) (any, error) {
+	budget, at := size-int64(len(b))+slack, 0
+	known := map[string]*Storage{}
+	var parts [5]any
+	for i := range parts {
+		v, n, left, err := decode(b[at:], budget, func(id Tuple) (*Storage, error) {
+			s, err := parseStorage(id)
+			if err != nil {
+				return nil, err
+			}
+			if have := known[s.Key]; have != nil {
+				return have.same(s)
+			}
+			if s.Bytes > size {
+				return nil, fmt.Errorf("storage %.80q has %d bytes, but the file %d", s.Key, s.Bytes, size)
+			}
+			s.file, s.from = path, r
+			known[s.Key] = s
+			return s, nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("pickle %d at %d: %w", i, at, err)
+		}
+		parts[i], budget, at = v, left, at+n
+	}
+	if parts[0] != magic || parts[1] != int64(1001) {
+		return nil, errors.New("its magic number or version is not PyTorch's")
+	}
+	offset := int64(at)
+	for _, key := range Items(parts[4]) {
+		k, _ := key.(string)
+		s := known[k]
+		if s == nil || s.at != 0 {
+			return nil, fmt.Errorf("storage %.80q is not one of its tensors", k)
+		}
+		var count [8]byte
+		if err := vfs.ReadFull(r, count[:], offset); err != nil {
+			return nil, err
+		}
+		n := int64(binary.LittleEndian.Uint64(count[:]))
+		if s.at = offset + 8; n < 0 || n != s.Bytes/int64(s.DType.Size()) || s.at+s.Bytes > size {
+			return nil, fmt.Errorf("storage %.80q at %d has %d elements of %s, but the file has %d bytes", k, offset, n, s.DType, size)
+		}
+		offset = s.at + s.Bytes
+	}
+	for _, s := range known {
+		if s.at == 0 {
+			return nil, fmt.Errorf("storage %.80q is not in the file", s.Key)
+		}
+	}
+	return parts[3], nil
+}

@@ -1,0 +1,154 @@
+package torchfile
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+const plain = "../foreign/testdata/dcp/plain"
+
+// Views and types are read as PyTorch means them.
+func TestViews(t *testing.T) {
+	f, err := Open(filepath.Join(plain, "views_and_types.bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	whole, err := Open(filepath.Join(plain, "pytorch_model.bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer whole.Close()
+	all := whole.Object.(*Dict)
+	wte := floats(t, all.At("transformer.wte.weight"))
+	d := f.Object.(*Dict)
+	weird, slice := floats(t, d.At("weird")), floats(t, d.At("slice"))
+	for i := range 14 {
+		for j := range 53 {
+			if weird[i*53+j] != wte[j*14+i] {
+				t.Fatalf("element (%d, %d) of the transposed view is %v, want %v", i, j, weird[i*53+j], wte[j*14+i])
+			}
+		}
+	}
+	for i := range 6 {
+		for j := range 4 {
+			if slice[i*4+j] != wte[(3+i)*14+1+j] {
+				t.Fatalf("element (%d, %d) of the slice is %v", i, j, slice[i*4+j])
+			}
+		}
+	}
+	for name, want := range map[string]string{"bool": "BOOL 0100", "i64": "I64 00000000000000000100000000000000", "f64": "F64 000000000000f03f", "fp8": "F8_E4M3 38383838", "param": "F32 0000803f"} {
+		x := d.At(name).(*Tensor)
+		b, err := x.Bytes(1 << 10)
+		kind, hex, _ := strings.Cut(want, " ")
+		if err != nil || string(x.DType) != kind || !strings.HasPrefix(hexOf(b), hex) {
+			t.Errorf("%s is %s %x (%v), want %s", name, x.DType, b, err, want)
+		}
+	}
+	head, body := all.At("lm_head.weight").(*Tensor), all.At("transformer.wte.weight").(*Tensor)
+	if head.Storage != body.Storage {
+		t.Error("tied tensors have two storages")
+	}
+}
+
+func hexOf(b []byte) string {
+	const digits = "0123456789abcdef"
+	var s strings.Builder
+	for _, x := range b {
+		s.WriteByte(digits[x>>4])
+		s.WriteByte(digits[x&15])
+	}
+	return s.String()
+}
+
+func floats(t *testing.T, v any) []float32 {
+	t.Helper()
+	b, err := v.(*Tensor).Bytes(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]float32, len(b)/4)
+	for i := range out {
+		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return out
+}
+
+// What a file must not make the reader do is refused by its name, without memory.
+func TestRefused(t *testing.T) {
+	if _, err := Open("testdata/trainer_like.pt"); err == nil || !strings.Contains(err.Error(), `"argparse.Namespace"`) || !strings.Contains(err.Error(), "trainer_like.pt") {
+		t.Errorf("a class that is not on the list: %v", err)
+	}
+	for name, test := range map[string]struct{ pickle, want string }{
+		"system":         {"\x80\x02cposix\nsystem\n(X\x02\x00\x00\x00lstR.", "posix.system"},
+		"4 GiB":          {"\x80\x04\x8e\xff\xff\xff\xff\x00\x00\x00\x00.", "0x8e"},
+		"long string":    {"\x80\x02X\xff\xff\xff\x7f.", "2147483647 bytes"},
+		"eval":           {"\x80\x02c__builtin__\neval\n.", "__builtin__.eval"},
+		"getattr":        {"\x80\x02c__builtin__\ngetattr\nctorch\nSize\nX\x01\x00\x00\x00x\x86R.", "getattr"},
+		"stack":          {"\x80\x02R.", "more values"},
+		"memo":           {"\x80\x02h\x05.", "entry 5"},
+		"no end":         {"\x80\x02]", "ends"},
+		"protocol":       {"\x80\x05N.", "protocol 5"},
+		"tuple of marks": {"\x80\x02(((((.", "more values"},
+		"lists":          {"\x80\x02" + strings.Repeat("]", 1<<20) + ".", "memory"},
+		"nested":         {"\x80\x02)" + strings.Repeat("\x85", 1<<20) + ".", "memory"},
+		"memos":          {"\x80\x04N" + strings.Repeat("\x94", 1<<20) + ".", "memory"},
+	} {
+		var a, b runtime.MemStats
+		runtime.ReadMemStats(&a)
+		_, _, _, err := decode([]byte(test.pickle), slack, nil)
+		runtime.ReadMemStats(&b)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v; want %q", name, err, test.want)
+		}
+		if took := b.TotalAlloc - a.TotalAlloc; took > 64<<20 {
+			t.Errorf("%s: %d bytes", name, took)
+		}
+	}
+}
+
+// What the writer writes, the reader reads, whatever the alignment.
+func TestWritten(t *testing.T) {
+	var b bytes.Buffer
+	specs := []Spec{{Name: "a", DType: "F32", Shape: []int{2, 3}}, {Name: "ünï", DType: "BF16", Shape: []int{5}},
+		{Name: "none", DType: "F32", Shape: []int{0, 4}}, {Name: "scalar", DType: "I64"}}
+	data := map[string][]byte{"a": []byte(strings.Repeat("abcd", 6)), "ünï": []byte("0123456789"), "scalar": {7, 0, 0, 0, 0, 0, 0, 0}}
+	err := Write(&b, "model", specs, func(s Spec, w func([]byte) error) error {
+		x := data[s.Name]
+		if err := w(x[:len(x)/2]); err != nil {
+			return err
+		}
+		return w(x[len(x)/2:])
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "x.pt")
+	if err := os.WriteFile(path, b.Bytes(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	f, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	d := f.Object.(*Dict)
+	for _, s := range specs {
+		x, _ := d.At(s.Name).(*Tensor)
+		if x == nil || x.DType != s.DType || len(x.Shape) != len(s.Shape) {
+			t.Fatalf("%s is %v", s.Name, x)
+		}
+		if x.Storage.at%64 != 0 {
+			t.Errorf("%s begins at %d", s.Name, x.Storage.at)
+		}
+		if got, err := x.Bytes(100); err != nil || string(got) != string(data[s.Name]) {
+			t.Errorf("%s has %q (%v)", s.Name, got, err)
+		}
+	}
+}

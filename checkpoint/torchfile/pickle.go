@@ -1,0 +1,521 @@
+package torchfile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"unicode/utf8"
+)
+
+// Costs of objects in bytes, generously.
+const (
+	objectCost = 128
+	slotCost   = 64 // an element of a list, an entry of the stack or the memo; growth doubles it
+	entryCost  = 192
+	slack      = 48 << 20 // bytes that any file may use beyond its size
+	maxText    = 1 << 20  // bytes of a string
+)
+
+// machine executes the instructions of one pickle on values that are data.
+type machine struct {
+	in      []byte
+	at      int
+	budget  int64 // bytes that remain
+	stack   []any
+	marks   []int // positions in stack
+	memo    map[uint32]any
+	storage func(id Tuple) (*Storage, error) // of a persistent id; nil refuses them
+}
+
+// errBudget means that the objects of a pickle need more memory than its file may.
+var errBudget = errors.New("its objects need more memory than a file of this size may: it is damaged or made to harm")
+
+// take counts memory before it is used.
+func (p *machine) take(n int64) error {
+	if p.budget -= n; p.budget < 0 {
+		return errBudget
+	}
+	return nil
+}
+
+// decode reads one pickle from the beginning of in and returns its value and length. budget is the
+// memory in bytes that it may use.
+func decode(in []byte, budget int64, storage func(Tuple) (*Storage, error)) (v any, n int, left int64, err error) {
+	p := &machine{in: in, budget: budget, memo: map[uint32]any{}, storage: storage}
+	for {
+		start := p.at
+		op, err := p.byte()
+		if err == nil && op == '.' {
+			v, err := p.pop()
+			if err == nil && len(p.stack) > 0 {
+				err = errors.New("values remain at its end")
+			}
+			if err != nil {
+				return nil, 0, 0, fmt.Errorf("byte %d: %w", start, err)
+			}
+			return v, p.at, p.budget, nil
+		}
+		if err == nil {
+			err = p.step(op)
+		}
+		if err != nil {
+			return nil, 0, 0, fmt.Errorf("byte %d: %w", start, err)
+		}
+	}
+}
+
+// step executes one instruction.
+func (p *machine) step(op byte) error {
+	switch op {
+	case 0x80: // PROTO
+		n, err := p.byte()
+		if err == nil && (n < 2 || n > 4) {
+			return fmt.Errorf("protocol %d of pickle; want 2 to 4", n)
+		}
+		return err
+	case 0x95: // FRAME
+		n, err := p.number(8)
+		if err == nil && n > uint64(len(p.in)-p.at) {
+			return fmt.Errorf("a frame of %d bytes where %d remain", n, len(p.in)-p.at)
+		}
+		return err
+	case '(': // MARK
+		p.marks = append(p.marks, len(p.stack))
+		return p.take(slotCost)
+	case 'c', 0x93: // GLOBAL, STACK_GLOBAL
+		return p.global(op)
+	case 'R': // REDUCE
+		return p.reduce()
+	case 0x81: // NEWOBJ
+		return p.newObject()
+	case 'b': // BUILD
+		return p.build()
+	case 'Q': // BINPERSID
+		return p.persistent()
+	case 'q', 'r', 0x94: // BINPUT, LONG_BINPUT, MEMOIZE
+		return p.put(op)
+	case 'h', 'j': // BINGET, LONG_BINGET
+		return p.get(op)
+	case '}', ']', ')', 't', 0x85, 0x86, 0x87: // EMPTY_DICT, EMPTY_LIST, EMPTY_TUPLE, TUPLE, TUPLE1, TUPLE2, TUPLE3
+		return p.collection(op)
+	case 's', 'u', 'a', 'e': // SETITEM, SETITEMS, APPEND, APPENDS
+		return p.extend(op)
+	}
+	return p.scalar(op)
+}
+
+// scalar executes an instruction that pushes one plain value.
+func (p *machine) scalar(op byte) error {
+	switch op {
+	case 'N': // NONE
+		return p.push(nil)
+	case 0x88, 0x89: // NEWTRUE, NEWFALSE
+		return p.push(op == 0x88)
+	case 'K': // BININT1
+		n, err := p.number(1)
+		return p.pushIf(int64(n), err)
+	case 'M': // BININT2
+		n, err := p.number(2)
+		return p.pushIf(int64(n), err)
+	case 'J': // BININT
+		n, err := p.number(4)
+		return p.pushIf(int64(int32(n)), err)
+	case 0x8a: // LONG1
+		return p.long()
+	case 'G': // BINFLOAT, big-endian
+		b, err := p.bytes(8)
+		if err != nil {
+			return err
+		}
+		return p.push(math.Float64frombits(binary.BigEndian.Uint64(b)))
+	case 'X', 0x8c: // BINUNICODE, SHORT_BINUNICODE
+		size := 4
+		if op == 0x8c {
+			size = 1
+		}
+		n, err := p.number(size)
+		if err != nil {
+			return err
+		}
+		return p.text(n)
+	}
+	return fmt.Errorf("instruction %#02x (%q) of pickle, which is not one that PyTorch writes here", op, rune(op))
+}
+
+func (p *machine) text(n uint64) error {
+	if n > maxText {
+		return fmt.Errorf("a string of %d bytes; at most %d expected", n, maxText)
+	}
+	b, err := p.bytes(int(n))
+	if err == nil && !utf8.Valid(b) {
+		err = errors.New("a string that is not UTF-8")
+	}
+	if err == nil {
+		err = p.take(int64(n) + 32)
+	}
+	if err != nil {
+		return err
+	}
+	return p.push(string(b))
+}
+
+// long pushes a number of up to 8 bytes, or, for the magic number of old files, a string of its bytes.
+func (p *machine) long() error {
+	n, err := p.number(1)
+	if err != nil {
+		return err
+	}
+	if n > 16 {
+		return fmt.Errorf("a number of %d bytes", n)
+	}
+	b, err := p.bytes(int(n))
+	if err != nil {
+		return err
+	}
+	if n > 8 {
+		return p.push(string(b))
+	}
+	var wide [8]byte
+	copy(wide[:], b)
+	if n > 0 && b[n-1] >= 0x80 {
+		for i := n; i < 8; i++ {
+			wide[i] = 0xff
+		}
+	}
+	return p.push(int64(binary.LittleEndian.Uint64(wide[:])))
+}
+
+func (p *machine) global(op byte) error {
+	var g Global
+	if op == 'c' {
+		var err error
+		if g.Module, err = p.line(); err == nil {
+			g.Name, err = p.line()
+		}
+		if err != nil {
+			return err
+		}
+	} else {
+		name, err := p.pop()
+		if err != nil {
+			return err
+		}
+		module, err := p.pop()
+		if err != nil {
+			return err
+		}
+		var a, b bool
+		g.Module, a = module.(string)
+		g.Name, b = name.(string)
+		if !a || !b {
+			return errors.New("a class whose name is not a string")
+		}
+	}
+	if !allowed(g) {
+		return fmt.Errorf("it needs %.200q, which is not one of the classes of tensors and checkpoints; nothing of the file was executed. Save it without that object", g.String())
+	}
+	if err := p.take(objectCost); err != nil {
+		return err
+	}
+	return p.push(g)
+}
+
+func (p *machine) reduce() error {
+	args, err := p.pop()
+	if err != nil {
+		return err
+	}
+	f, err := p.pop()
+	if err != nil {
+		return err
+	}
+	g, ok := f.(Global)
+	with, tuple := args.(Tuple)
+	if !ok || !tuple {
+		return fmt.Errorf("a call of %s with %s", Kind(f), Kind(args))
+	}
+	v, err := p.call(g, with)
+	if err != nil {
+		return err
+	}
+	return p.push(v)
+}
+
+// call returns what a function on the list returns for arguments.
+func (p *machine) call(g Global, args Tuple) (v any, err error) {
+	if err := p.take(objectCost + slotCost*int64(len(args))); err != nil {
+		return nil, err
+	}
+	switch f := function(g.String()); {
+	case f != nil:
+		v, err = f(p, args)
+	case isClass(g):
+		return &Object{Class: g, Args: args}, nil
+	default:
+		err = errors.New("it is not a function on the list")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", g, err)
+	}
+	return v, nil
+}
+
+func (p *machine) newObject() error {
+	args, err := p.pop()
+	if err != nil {
+		return err
+	}
+	class, err := p.pop()
+	if err != nil {
+		return err
+	}
+	g, ok := class.(Global)
+	with, tuple := args.(Tuple)
+	if !ok || !tuple || !isClass(g) {
+		return fmt.Errorf("an object of %s", Kind(class))
+	}
+	if err := p.take(objectCost); err != nil {
+		return err
+	}
+	if g.Name == "OrderedDict" {
+		return p.push(&Dict{})
+	}
+	return p.push(&Object{Class: g, Args: with})
+}
+
+func (p *machine) build() error {
+	state, err := p.pop()
+	if err != nil {
+		return err
+	}
+	if len(p.stack) == 0 {
+		return errStack
+	}
+	switch v := p.stack[len(p.stack)-1].(type) {
+	case *Object:
+		v.State = state
+	case *Dict, *Tensor: // _metadata of an OrderedDict, attributes of a tensor
+	default:
+		return fmt.Errorf("a state for %s", Kind(v))
+	}
+	return nil
+}
+
+func (p *machine) persistent() error {
+	v, err := p.pop()
+	if err != nil {
+		return err
+	}
+	id, ok := v.(Tuple)
+	if !ok || p.storage == nil {
+		return errors.New("a reference to something outside the pickle")
+	}
+	if err := p.take(objectCost); err != nil {
+		return err
+	}
+	s, err := p.storage(id)
+	if err != nil {
+		return err
+	}
+	return p.push(s)
+}
+
+func (p *machine) put(op byte) error {
+	n := uint64(len(p.memo))
+	var err error
+	switch op {
+	case 'q':
+		n, err = p.number(1)
+	case 'r':
+		n, err = p.number(4)
+	}
+	if err != nil {
+		return err
+	}
+	if len(p.stack) == 0 {
+		return errStack
+	}
+	if err := p.take(entryCost); err != nil {
+		return err
+	}
+	p.memo[uint32(n)] = p.stack[len(p.stack)-1]
+	return nil
+}
+
+func (p *machine) get(op byte) error {
+	size := 1
+	if op == 'j' {
+		size = 4
+	}
+	n, err := p.number(size)
+	if err != nil {
+		return err
+	}
+	v, ok := p.memo[uint32(n)]
+	if !ok {
+		return fmt.Errorf("entry %d of the memo, which does not exist", n)
+	}
+	return p.push(v)
+}
+
+func (p *machine) collection(op byte) error {
+	if err := p.take(objectCost); err != nil {
+		return err
+	}
+	var items []any
+	var err error
+	switch op {
+	case '}':
+		return p.push(&Dict{})
+	case ']':
+		return p.push(&List{})
+	case 't':
+		items, err = p.marked()
+	case 0x85, 0x86, 0x87:
+		n := int(op - 0x84)
+		if items, err = p.top(n); err == nil {
+			p.stack = p.stack[:len(p.stack)-n]
+		}
+	}
+	if err == nil {
+		err = p.take(slotCost * int64(len(items)))
+	}
+	if err != nil {
+		return err
+	}
+	return p.push(append(Tuple{}, items...))
+}
+
+func (p *machine) extend(op byte) error {
+	var items []any
+	var err error
+	switch op {
+	case 's', 'a':
+		n := 1
+		if op == 's' {
+			n = 2
+		}
+		if items, err = p.top(n); err == nil {
+			p.stack = p.stack[:len(p.stack)-n]
+		}
+	default:
+		items, err = p.marked()
+	}
+	if err == nil {
+		err = p.take(entryCost * int64(len(items)))
+	}
+	switch {
+	case err != nil:
+		return err
+	case len(p.stack) == 0:
+		return errStack
+	}
+	switch v := p.stack[len(p.stack)-1].(type) {
+	case *List:
+		if op == 'a' || op == 'e' {
+			v.Items = append(v.Items, items...)
+			return nil
+		}
+	case *Dict:
+		if (op == 's' || op == 'u') && len(items)%2 == 0 {
+			for i := 0; i < len(items); i += 2 {
+				v.set(items[i], items[i+1])
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("elements for %s", Kind(p.stack[len(p.stack)-1]))
+}
+
+var errStack = errors.New("more values are used than there are")
+
+// floor is the position in the stack that the values since the last mark begin at.
+func (p *machine) floor() int {
+	if len(p.marks) == 0 {
+		return 0
+	}
+	return p.marks[len(p.marks)-1]
+}
+
+func (p *machine) push(v any) error {
+	p.stack = append(p.stack, v)
+	return p.take(slotCost)
+}
+
+func (p *machine) pushIf(v any, err error) error {
+	if err != nil {
+		return err
+	}
+	return p.push(v)
+}
+
+func (p *machine) pop() (any, error) {
+	items, err := p.top(1)
+	if err != nil {
+		return nil, err
+	}
+	p.stack = p.stack[:len(p.stack)-1]
+	return items[0], nil
+}
+
+// top returns the n topmost values, without removing them.
+func (p *machine) top(n int) ([]any, error) {
+	if len(p.stack)-n < p.floor() {
+		return nil, errStack
+	}
+	return p.stack[len(p.stack)-n:], nil
+}
+
+// marked removes and returns the values since the last mark. They are valid until the next push.
+func (p *machine) marked() ([]any, error) {
+	if len(p.marks) == 0 {
+		return nil, errors.New("a mark that does not exist")
+	}
+	at := p.floor()
+	p.marks = p.marks[:len(p.marks)-1]
+	items := p.stack[at:]
+	p.stack = p.stack[:at]
+	return items, nil
+}
+
+var errShort = errors.New("the pickle ends in an instruction")
+
+func (p *machine) bytes(n int) ([]byte, error) {
+	if n > len(p.in)-p.at {
+		return nil, errShort
+	}
+	p.at += n
+	return p.in[p.at-n : p.at], nil
+}
+
+func (p *machine) byte() (byte, error) {
+	b, err := p.bytes(1)
+	if err != nil {
+		return 0, errShort
+	}
+	return b[0], nil
+}
+
+// number reads a little-endian number.
+func (p *machine) number(size int) (uint64, error) {
+	b, err := p.bytes(size)
+	if err != nil {
+		return 0, err
+	}
+	var wide [8]byte
+	copy(wide[:], b)
+	return binary.LittleEndian.Uint64(wide[:]), nil
+}
+
+// line reads a name up to the end of its line.
+func (p *machine) line() (string, error) {
+	for n := 0; n < 256 && p.at+n < len(p.in); n++ {
+		if p.in[p.at+n] == '\n' {
+			s := string(p.in[p.at : p.at+n])
+			p.at += n + 1
+			return s, nil
+		}
+	}
+	return "", errors.New("a name without an end")
+}

@@ -1,0 +1,156 @@
+package torchfile
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A value of a pickle is nil, bool, int64, float64, string, Tuple, *List, *Dict, Global, *Object,
+// *Tensor or *Storage.
+type (
+	// Tuple is a tuple or a torch.Size.
+	Tuple []any
+	// List is a list or a set.
+	List struct{ Items []any }
+	// Global is a class or a function by its name. It cannot be called.
+	Global struct{ Module, Name string }
+	// Object is an instance of a class: the arguments of its constructor and its state.
+	Object struct {
+		Class Global
+		Args  Tuple
+		State any
+	}
+	// Dict is a dictionary in the order of insertion.
+	Dict struct {
+		Keys, Values []any
+		index        map[any]int // of keys that are strings or numbers
+	}
+)
+
+// String returns the name as in Python.
+func (g Global) String() string { return g.Module + "." + g.Name }
+
+// Is reports whether an object is of the class NAME of any module.
+func (o *Object) Is(name string) bool { return o != nil && o.Class.Name == name }
+
+// Field returns a field of an object's state, or nil.
+func (o *Object) Field(name string) any {
+	if o == nil {
+		return nil
+	}
+	for _, part := range stateParts(o.State) {
+		if v, ok := part.Find(name); ok {
+			return v
+		}
+	}
+	return nil
+}
+
+// stateParts returns the dictionaries of a state, which is one, or a tuple of one and of slots.
+func stateParts(state any) (parts []*Dict) {
+	if t, ok := state.(Tuple); ok {
+		for _, x := range t {
+			if d, ok := x.(*Dict); ok {
+				parts = append(parts, d)
+			}
+		}
+		return parts
+	}
+	if d, ok := state.(*Dict); ok {
+		parts = append(parts, d)
+	}
+	return parts
+}
+
+// Find returns the value of a key that is a string or an int64.
+func (d *Dict) Find(key any) (any, bool) {
+	if d == nil {
+		return nil, false
+	}
+	i, ok := d.index[key]
+	if !ok {
+		return nil, false
+	}
+	return d.Values[i], true
+}
+
+// At returns the value of a key, or nil.
+func (d *Dict) At(key any) any {
+	v, _ := d.Find(key)
+	return v
+}
+
+// Dict returns the value of a key if it is a dictionary, and otherwise nil.
+func (d *Dict) Dict(key any) *Dict {
+	v, _ := d.At(key).(*Dict)
+	return v
+}
+
+// set adds or replaces an entry.
+func (d *Dict) set(key, value any) {
+	switch key.(type) {
+	case string, int64:
+		if i, ok := d.index[key]; ok {
+			d.Values[i] = value
+			return
+		}
+		if d.index == nil {
+			d.index = map[any]int{}
+		}
+		d.index[key] = len(d.Keys)
+	}
+	d.Keys, d.Values = append(d.Keys, key), append(d.Values, value)
+}
+
+// Items returns the elements of a list or a tuple, or nil.
+func Items(v any) []any {
+	switch v := v.(type) {
+	case Tuple:
+		return v
+	case *List:
+		return v.Items
+	}
+	return nil
+}
+
+// Ints returns the numbers of a tuple or a list.
+func Ints(v any) ([]int, error) {
+	if o, ok := v.(*Object); ok && o.Is("Size") && len(o.Args) == 1 {
+		v = o.Args[0]
+	}
+	switch v.(type) {
+	case Tuple, *List:
+	default:
+		return nil, fmt.Errorf("%s where numbers were expected", Kind(v))
+	}
+	items := Items(v)
+	if len(items) > maxDims {
+		return nil, fmt.Errorf("%d dimensions; at most %d expected", len(items), maxDims)
+	}
+	out := make([]int, len(items))
+	for i, x := range items {
+		n, ok := x.(int64)
+		if !ok {
+			return nil, fmt.Errorf("%s where a number was expected", Kind(x))
+		}
+		out[i] = int(n)
+	}
+	return out, nil
+}
+
+// Kind returns a short description of a value for messages.
+func Kind(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "None"
+	case string:
+		return fmt.Sprintf("%.80q", v)
+	case Global:
+		return v.String()
+	case *Object:
+		return "an object of " + v.Class.String()
+	case *Tensor:
+		return fmt.Sprintf("a tensor of shape %v", v.Shape)
+	}
+	return "a " + strings.ToLower(strings.TrimLeft(fmt.Sprintf("%T", v), "*torchfile."))
+}

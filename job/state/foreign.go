@@ -1,0 +1,257 @@
+package state
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/foreign"
+	"zeroth/input"
+	"zeroth/job/hf"
+	"zeroth/nn"
+	"zeroth/optim"
+)
+
+// Foreign is a checkpoint of DeepSpeed or PyTorch, and the model that it is of.
+type Foreign struct {
+	*foreign.Checkpoint
+	Model   *hf.Model // nil if there is no config.json
+	Carried hf.Carried
+	Spare   []string // parameters that the model does not have
+
+	names map[string]string // of the model's parameters, by those in the checkpoint; nil without a model
+}
+
+// IsForeign reports whether a path has a checkpoint of another program.
+func IsForeign(path string) bool {
+	for _, own := range []string{"model.safetensors", "model.safetensors.index.json", "MANIFEST.json"} {
+		if input.Exists(filepath.Join(path, own)) {
+			return false
+		}
+	}
+	return foreign.Is(path)
+}
+
+// OpenForeign opens a checkpoint of another program. model is the folder of its config.json, or "" to
+// look in and beside the checkpoint; names is a JSON file of names of parameters, theirs → ours, or "".
+func OpenForeign(path, model, names string) (*Foreign, error) {
+	ck, err := foreign.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	f := &Foreign{Checkpoint: ck}
+	if err := f.open(path, model, names); err != nil {
+		return nil, errors.Join(err, ck.Close())
+	}
+	return f, nil
+}
+
+func (f *Foreign) open(path, model, names string) error {
+	if names != "" {
+		raw, err := input.Read(names, 32<<20)
+		if err != nil {
+			return input.BadInput(fmt.Errorf("--names: %w", err))
+		}
+		var to map[string]string
+		if err := json.Unmarshal(raw, &to); err != nil {
+			return input.BadInput(fmt.Errorf(`--names %s: %w; want an object such as {"their.name": "our.name"}`, names, err))
+		}
+		if err := f.Rename(to); err != nil {
+			return err
+		}
+	}
+	if model == "" {
+		for _, near := range []string{".", "..", "huggingface", "../huggingface"} {
+			if folder := filepath.Join(path, near); input.Exists(filepath.Join(folder, "config.json")) {
+				model = folder
+				break
+			}
+		}
+	}
+	if model == "" {
+		return nil
+	}
+	m, kept, err := hf.ReadConfig(model)
+	if err == nil {
+		err = kept.ReadFiles(model)
+	}
+	if err != nil {
+		return input.BadInput(err)
+	}
+	f.Model, f.Carried = &m, kept
+	return f.match(model)
+}
+
+// match finds the model's parameters in the checkpoint.
+func (f *Foreign) match(model string) error {
+	have := map[string]checkpoint.Tensor{}
+	for _, t := range f.All() {
+		if t.Kind == checkpoint.Master {
+			have[t.Name] = t
+		}
+	}
+	f.names = map[string]string{}
+	var wrong []string
+	for _, p := range hf.Parameters(f.Model.Network(nn.LoRA{})) {
+		t, ok := have[p.Name]
+		if !ok { // files of a model without its head omit the first part
+			t, ok = have[strings.TrimPrefix(strings.TrimPrefix(p.Name, "transformer."), "model.")]
+		}
+		switch {
+		case !ok:
+			wrong = append(wrong, p.Name+" is missing")
+		case !slices.Equal(t.Shape, p.Shape):
+			wrong = append(wrong, fmt.Sprintf("%s has shape %v, but config.json implies %v", checkpoint.Plain(t.Name), t.Shape, p.Shape))
+		default:
+			f.names[t.Name] = p.Name
+		}
+	}
+	for name := range have {
+		if f.names[name] == "" {
+			f.Spare = append(f.Spare, name)
+		}
+	}
+	slices.Sort(f.Spare)
+	if head := "lm_head.weight"; len(wrong) == 0 && (f.Model.Tied || f.Model.Family == "gpt2") && slices.Contains(f.Spare, head) {
+		f.Spare = slices.DeleteFunc(f.Spare, func(s string) bool { return s == head })
+		words := hf.Parameters(f.Model.Network(nn.LoRA{}))[0].Name // the embedding, in all families
+		for name, to := range f.names {
+			if to == words {
+				return f.Tied(name, head)
+			}
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	more := ""
+	if len(f.Spare) > 0 {
+		more = fmt.Sprintf("; it also has %s: if these are they, name them with --names FILE", checkpoint.Plain(strings.Join(f.Spare[:min(5, len(f.Spare))], ", ")))
+	}
+	if n := len(wrong); n > 5 {
+		wrong = append(wrong[:5], fmt.Sprintf("and %d more", n-5))
+	}
+	return input.BadInput(fmt.Errorf("%s is not the model of %s: %s%s", f.Path, filepath.Join(model, "config.json"), strings.Join(wrong, "; "), more))
+}
+
+// NeedsModel is an error if there is no config.json.
+func (f *Foreign) NeedsModel() error {
+	if f.Model == nil {
+		return input.BadInput(fmt.Errorf("%s: no config.json in or beside it says which model it is of; name the model's folder with --model", f.Path))
+	}
+	return nil
+}
+
+// name returns a parameter's name in the model, and false if it has no such parameter.
+func (f *Foreign) name(s string) (string, bool) {
+	if f.names == nil {
+		return s, true
+	}
+	to, ok := f.names[s]
+	return to, ok
+}
+
+// Bytes returns the size of all parameters, and of their state if states is set, as float32.
+func (f *Foreign) Bytes(states bool) (n int64) {
+	for _, t := range f.All() {
+		if states || t.Kind == checkpoint.Master {
+			n += 4 * int64(t.Numel())
+		}
+	}
+	return n
+}
+
+// Trained reports whether the checkpoint has an optimizer's state.
+func (f *Foreign) Trained() bool {
+	return slices.ContainsFunc(f.All(), func(t checkpoint.Tensor) bool { return t.Kind != checkpoint.Master })
+}
+
+// Export writes the parameters as a Hugging Face folder, with config.json if there is one.
+func (f *Foreign) Export(ctx context.Context, folder string, e checkpoint.Export) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
+	e.Name = f.name
+	var config []byte
+	if f.Model != nil {
+		config = hf.ExportedConfig(f.Carried.Config, e.DType)
+	}
+	err := os.MkdirAll(folder, 0o777)
+	if err == nil {
+		err = f.Carried.Write(folder, config)
+	}
+	if err == nil {
+		err = e.Write(ctx, f, f.Path, folder)
+	}
+	if err != nil {
+		f.Carried.Remove(folder)
+	}
+	return err
+}
+
+// Import makes a checkpoint in a folder of checkpoints, from which a run goes on: parameters, the
+// optimizer's state, step and loss scale. Without an optimizer's state it is of step 0.
+func (f *Foreign) Import(ctx context.Context, root string, o checkpoint.Options, progressed func(add int64)) (string, error) {
+	if err := f.Check(); err != nil {
+		return "", err
+	}
+	p := Progress{Model: f.Carried.Config, Version: Version()}
+	if f.Trained() {
+		p.Origin, p.Step, p.Skipped = f.Form, int(f.Step), int(f.Skipped)
+		p.Updates = p.Step - p.Skipped
+		p.Samples = max(f.Samples, f.Step) // of an order that is not ours: what counts is that they are behind
+		p.Tokens = p.Samples
+		p.Scale = optim.StaticLossScale(1)
+		if f.Scale != nil {
+			p.Scale = *f.Scale
+		}
+	}
+	if err := p.Check(); err != nil {
+		return "", input.BadInput(fmt.Errorf("%s: %w", f.Path, err))
+	}
+	im := checkpoint.Import{Step: int64(p.Step), State: p.JSON(), Files: f.Carried.Files, Name: f.name, Options: o, Progress: progressed}
+	return im.Import(ctx, f, root)
+}
+
+// WriteTorch writes the checkpoint in a form of PyTorch; see ExportTorch.
+func (f *Foreign) WriteTorch(ctx context.Context, form, folder string, t checkpoint.DType, progressed func(int64)) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
+	var config []byte
+	if f.Model != nil {
+		config = hf.ExportedConfig(f.Carried.Config, t)
+	}
+	w := foreign.Writer{Source: f, Name: f.name, Step: f.Step - f.Skipped, DType: t, Progress: progressed}
+	return writeTorch(ctx, form, w, folder, config)
+}
+
+// ExportTorch writes a checkpoint in a form of PyTorch: "torch" is pytorch_model.bin, "dcp" a folder
+// of torch.distributed.checkpoint with the optimizer's state.
+func ExportTorch(ctx context.Context, form string, ck *checkpoint.Checkpoint, folder string, t checkpoint.DType, progressed func(int64)) error {
+	p, _, err := described(ck)
+	if err != nil {
+		return err
+	}
+	w := foreign.Writer{Source: ck, Name: func(s string) (string, bool) { return s, true }, Step: int64(p.Updates), DType: t, Progress: progressed}
+	return writeTorch(ctx, form, w, folder, hf.ExportedConfig(p.Model, t))
+}
+
+func writeTorch(ctx context.Context, form string, w foreign.Writer, folder string, config []byte) error {
+	var err error
+	if form == "dcp" {
+		err = w.DCP(ctx, folder)
+	} else {
+		err = w.Torch(ctx, filepath.Join(folder, "pytorch_model.bin"))
+	}
+	if err != nil || config == nil {
+		return err
+	}
+	return input.WriteBytes(filepath.Join(folder, "config.json"), config)
+}
