@@ -128,6 +128,12 @@ func (f *folders) takeOut(fresh bool, checkpoints string) (err error) {
 // link.
 func ownOutputs(out string) error {
 	errs := []error{input.Replaceable(filepath.Join(out, "job.yaml")), input.Replaceable(filepath.Join(out, "loss.svg"))}
+	inside, _ := os.ReadDir(out)
+	for _, f := range inside {
+		if report.IsEvents(f.Name()) {
+			errs = append(errs, input.Replaceable(filepath.Join(out, f.Name())))
+		}
+	}
 	metrics := filepath.Join(out, "metrics.jsonl")
 	if _, err := os.Readlink(metrics); err == nil {
 		errs = append(errs, input.Replaceable(metrics))

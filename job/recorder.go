@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"zeroth/input"
@@ -20,6 +21,7 @@ type recorder struct {
 	out     string
 	log     *report.Log // what earlier starts have left
 	metrics *report.Metrics
+	events  *report.Events // nil: none are written
 	begun   report.Start
 	sum     report.Summary
 	account func(step int) *report.Account
@@ -61,6 +63,15 @@ func writeJob(path string, content []byte, fresh bool) error {
 	return input.WriteBytes(path, content)
 }
 
+// writeEvents begins to write events for TensorBoard.
+func (r *recorder) writeEvents(job []byte) (err error) {
+	r.events, err = report.OpenEvents(r.out, job, r.log)
+	if err == nil {
+		r.Observers = append(report.Observers{r.metrics, r.events}, r.Observers[1:]...)
+	}
+	return err
+}
+
 // begin writes what this start of the run is.
 func (r *recorder) begin(s report.Start) error {
 	s.Run = cmp.Or(r.log.Run(), strings.ToLower(rand.Text()[:12]))
@@ -81,6 +92,13 @@ func (r *recorder) memory(step int) (*report.Account, error) {
 // checkpoints goes on without it, too; the line is written with the next ones.
 func (r *recorder) wrote() error {
 	err := r.metrics.Err()
+	if r.events != nil && r.events.Err() != nil {
+		if !r.goesOn {
+			return cmp.Or(err, r.events.Err())
+		}
+		r.Note(fmt.Sprintf("%v: training goes on without TensorBoard events; --resume writes all of them again", r.events.Err()))
+		_ = r.closeEvents() // the error that was reported
+	}
 	if !r.goesOn {
 		return err
 	}
@@ -119,6 +137,12 @@ func (r *recorder) eval(e report.Eval) error {
 // close ends the metrics with how the run ended, and draws them if that is not done.
 func (r *recorder) close(end report.End) error {
 	r.metrics.End(end)
+	if r.events != nil {
+		if err := r.closeEvents(); err != nil && !r.goesOn {
+			_ = r.metrics.Close() // err is the one to report
+			return err
+		}
+	}
 	switch err := r.metrics.Close(); {
 	case err != nil && r.goesOn:
 		r.Note(fmt.Sprintf("%v: lines that are not in it: %d", err, r.metrics.Late()))
@@ -126,6 +150,13 @@ func (r *recorder) close(end report.End) error {
 		return err // there is no room for a drawing either
 	}
 	return r.draw()
+}
+
+// closeEvents ends the events.
+func (r *recorder) closeEvents() error {
+	e := r.events
+	r.events, r.Observers = nil, slices.DeleteFunc(r.Observers, func(o report.Observer) bool { return o == e })
+	return e.Close()
 }
 
 // draw draws the metrics so far, once.

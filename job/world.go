@@ -170,6 +170,11 @@ func (r *run) openRunFolder(ctx context.Context) error {
 		if rec, err = record(r.Out, r.file, r.Resume == "", r.start.Step, r.Observer); err != nil {
 			return err
 		}
+		if r.c.Report.TensorBoard {
+			if err := rec.writeEvents(r.file); err != nil {
+				return err
+			}
+		}
 	} else {
 		rec = &recorder{Observers: report.Observers{r.Observer}, out: r.Out, sum: report.Summary{Steps: r.start.Step, Loss: math.NaN(), ValLoss: math.NaN()}}
 	}

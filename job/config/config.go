@@ -183,8 +183,9 @@ type Sampling struct {
 
 // Reporting is what is measured and published of a run.
 type Reporting struct {
-	Every   int    // steps between those whose parts are measured; 0 is never
-	Machine string // whose peak utilization is a share of: a preset or a file; "" is the GPU's, where that is a preset
+	Every       int    // steps between those whose parts are measured; 0 is never
+	TensorBoard bool   // events for TensorBoard are written, too
+	Machine     string // whose peak utilization is a share of: a preset or a file; "" is the GPU's, where that is a preset
 }
 
 // Mesh is the arrangement of ranks the stage asks for: stage 0 is shard groups

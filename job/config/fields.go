@@ -258,6 +258,7 @@ func (c *Config) fields() []field {
 		{"sample.seed", seed{&w.Seed}, "", "train.seed", "seed of the choices", also{like: "1", then: func() { w.Seed = t.Seed }}},
 
 		{"report.every", count{&c.Report.Every, 0, mostSteps}, "50", "", "steps between those that are measured in parts: computing, exposed communication, idle time; 0 is never", also{}},
+		{"report.tensorboard", flag{&c.Report.TensorBoard}, "false", "", "write events for TensorBoard to the run folder, too", also{}},
 		{"report.machine", path{text{&c.Report.Machine}}, "", "the GPU, if it is an H100 or H200", "h100 | h200 | a file like examples/machine.json: the peak that MFU is a share of", also{like: "machine.json"}},
 	}
 }
