@@ -24,18 +24,57 @@ func Version() string {
 	return describe(info)
 }
 
-// describe is the version that the stamp or build information tells. A version
-// that Go makes of a commit says no more than the commit.
+// Build is how the program was built.
+type Build struct {
+	Version  string            `json:"version"`
+	Commit   string            `json:"commit,omitempty"`
+	Time     string            `json:"time,omitempty"` // of the commit
+	Modified bool              `json:"modified"`       // files differed from the commit
+	Go       string            `json:"go"`
+	OS       string            `json:"os"`
+	Arch     string            `json:"arch"`
+	Flags    map[string]string `json:"flags"` // "-tags", "CGO_ENABLED" and so on
+}
+
+// ReadBuild returns how this program was built.
+func ReadBuild() Build {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = new(debug.BuildInfo)
+	}
+	b := Build{Version: version(info), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, Flags: map[string]string{}}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		default:
+			b.Flags[s.Key] = s.Value
+		}
+	}
+	return b
+}
+
+// version is the release, or the one that is being worked on. A version that Go makes of a commit
+// says no more than the commit.
+func version(info *debug.BuildInfo) string {
+	tagged := info.Main.Version
+	if tagged == "(devel)" || strings.HasPrefix(tagged, "v0.0.0-") {
+		tagged = ""
+	}
+	return cmp.Or(Stamp, tagged, number)
+}
+
+// describe is the version that the stamp or build information tells.
 func describe(info *debug.BuildInfo) string {
 	set := map[string]string{}
 	for _, s := range info.Settings {
 		set[s.Key] = s.Value
 	}
-	tagged := info.Main.Version
-	if tagged == "(devel)" || strings.HasPrefix(tagged, "v0.0.0-") {
-		tagged = ""
-	}
-	words := []string{"zeroth", cmp.Or(Stamp, tagged, number)}
+	words := []string{"zeroth", version(info)}
 	if commit := set["vcs.revision"]; commit != "" {
 		words = append(words, "commit", commit[:min(12, len(commit))])
 		if at := set["vcs.time"]; at != "" {
