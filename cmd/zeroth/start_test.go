@@ -172,7 +172,7 @@ func TestLogRecords(t *testing.T) {
 		}
 	}
 	_, errs = zeroth(t, 0, "train", "tiny.yaml", "--out", "r2", "--log", "text")
-	contains(t, errs, "time=20", " level=INFO msg=step step=1 ")
+	contains(t, errs, "time=20", " level=INFO msg=step rank=0 step=1 ")
 }
 
 // Quiet is silence where all is well.

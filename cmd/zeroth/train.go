@@ -67,6 +67,9 @@ is standard input.`,
 			if in.Rank > 0 && !in.logAll {
 				a.quiet = true
 			}
+			if a.log != nil {
+				a.log = a.log.With("rank", in.Rank)
+			}
 			progress := a.progress()
 			defer progress.Close()
 			a.trains = true

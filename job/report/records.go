@@ -3,6 +3,7 @@ package report
 import (
 	"log/slog"
 	"math"
+	"sync/atomic"
 )
 
 // Records is an Observer that writes records, for supervisors and programs: the same
@@ -11,6 +12,7 @@ type Records struct {
 	to    *slog.Logger
 	due   due
 	steps int
+	step  atomic.Int64 // the last one done
 }
 
 // NewRecords writes to l.
@@ -25,6 +27,7 @@ func (l *Records) Start(h Header) {
 
 // Step writes a record if the last one is old enough.
 func (l *Records) Step(s Step) {
+	l.step.Store(int64(s.Step))
 	if l.due.step(s, l.steps) {
 		l.to.Info("step", "step", s.Step, "steps", l.steps, "loss", finite(s.Loss), "lr", s.LR, "grad_norm", finite(s.GradNorm), "tokens", s.Tokens,
 			"tokens_per_second", s.TokensPerSecond, "step_seconds", s.StepSeconds, "skipped", s.Skipped)
@@ -37,7 +40,7 @@ func (l *Records) Eval(e Eval) {
 }
 
 // Note writes a record.
-func (l *Records) Note(s string) { l.to.Info(s) }
+func (l *Records) Note(s string) { l.to.Info(s, "step", l.step.Load()) }
 
 // Done writes the end.
 func (l *Records) Done(s Summary) {
