@@ -24,9 +24,10 @@ type flights struct {
 	ranks   []*setup.Rank
 	session string
 	host    string
-	over    chan struct{} // closed by end
-	begun   atomic.Bool   // the run has written to its folder: before that there is nothing that a fault could be read from
-	silent  bool          // that dumps cannot be written was told
+	over    chan struct{}        // closed by end
+	begun   atomic.Bool          // the run has written to its folder: before that there is nothing that a fault could be read from
+	seen    [mostWhere]time.Time // when the dumps were written that a request has shown
+	silent  bool                 // that dumps cannot be written was told
 	all     sync.WaitGroup
 }
 
@@ -65,9 +66,57 @@ func (f *flights) wait() {
 
 // asked dumps because somebody has asked, and says so if all ranks do.
 func (f *flights) asked(fault, all bool) {
+	since := time.Now()
 	f.dump("asked", fault)
-	if all {
-		f.r.Observer.Note("dumped the last operations of every rank to " + f.dir())
+	if !all {
+		return
+	}
+	f.r.Observer.Note("dumped the last operations of every rank to " + f.dir())
+	if f.r.self.Process == 0 {
+		for _, line := range f.whereabouts(since) {
+			f.r.Observer.Note(line)
+		}
+	}
+}
+
+// mostWhere is how many ranks a request lists.
+const mostWhere = 64
+
+// patientDumps is how long a request waits for the dumps of other processes.
+const patientDumps = 3 * time.Second
+
+// whereabouts says where each rank is, by the dumps that were written for a request: those that
+// no earlier request has seen.
+func (f *flights) whereabouts(since time.Time) (lines []string) {
+	world := f.r.c.Parallel.Ranks
+	for rank := range min(world, mostWhere) {
+		file := filepath.Join(f.dir(), fmt.Sprintf("rank-%d.json", rank))
+		for {
+			all, err := flight.Read([]string{file})
+			if err == nil && all[0].Session == f.session && all[0].Written.After(f.seen[rank]) {
+				f.seen[rank] = all[0].Written
+				lines = append(lines, fmt.Sprintf("rank %d%s %s", rank, f.r.where(rank), all[0].Where()))
+				break
+			}
+			if time.Since(since) > patientDumps || !f.sleep() {
+				lines = append(lines, fmt.Sprintf("rank %d%s has written no dump in %v", rank, f.r.where(rank), patientDumps))
+				break
+			}
+		}
+	}
+	if world > mostWhere {
+		lines = append(lines, fmt.Sprintf("and %d more ranks: 'zeroth flight %s' compares all", world-mostWhere, f.r.Out))
+	}
+	return lines
+}
+
+// sleep waits a moment, unless the run is over.
+func (f *flights) sleep() bool {
+	select {
+	case <-time.After(50 * time.Millisecond):
+		return true
+	case <-f.over:
+		return false
 	}
 }
 
