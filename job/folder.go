@@ -21,6 +21,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/state"
+	"zeroth/job/watch"
 )
 
 // lockFile is in a folder that a run writes to; see vfs.OS.Lock.
@@ -138,6 +139,7 @@ func ownOutputs(out string) error {
 	if _, err := os.Readlink(metrics); err == nil {
 		errs = append(errs, input.Replaceable(metrics))
 	}
+	errs = append(errs, input.Replaceable(filepath.Join(out, watch.TokenFile)))
 	for _, folder := range []string{state.ModelDir, state.AdapterDir, flight.Folder} {
 		folder = filepath.Join(out, folder)
 		if err := input.OwnFolder(folder); err != nil {

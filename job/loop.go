@@ -15,6 +15,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/job/state"
+	"zeroth/job/watch"
 	"zeroth/optim"
 	"zeroth/zero"
 )
@@ -48,6 +49,10 @@ type loop struct {
 	trace    *sim.Trace            // may be nil
 	sample   *sim.Sample           // of some steps; nil: none is measured
 	sampling bool                  // the step that follows is
+	asks     *asks                 // of clients
+	watch    *watch.State          // nil: nobody watches
+	tracing  *traceAsk             // that traced is for
+	traced   *sim.Sample           // a trace under way; may be nil
 	data     time.Duration         // in which the step has read its samples
 	timeline *Observation          // may be nil
 }
@@ -56,7 +61,7 @@ type loop struct {
 func newLoop(of *run, r *setup.Rank) *loop {
 	c, set, b := of.c, of.set, of.start
 	l := &loop{c: c, model: of.job.ModelJSON(), rank: r, saver: of.savers[r.Here], set: set, rec: of.rec, chosen: of.chosen, schedule: setup.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
-		trace: of.Trace, timeline: of.Timeline, owed: of.rec.owed, where: of.where,
+		trace: of.Trace, timeline: of.Timeline, owed: of.rec.owed, where: of.where, asks: &of.asks, watch: of.watch,
 		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
 	l.reader = config.Mesh(c).DataRank(r.Rank)
@@ -90,6 +95,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	t, last := l.rank.Trainer, time.Now()
 	for l.at < l.c.Train.Steps && !stopped && !l.stale() {
 		t.WantStop = ctx.Err() != nil || l.failed != nil
+		t.WantSave = l.rank.Rank == 0 && l.asks.save.Swap(false)
 		lr := l.schedule.At(t.Updates)
 		l.timeline.begin(l)
 		l.beginSample()
@@ -121,7 +127,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 			}
 			last = time.Now()
 		}
-		if k := l.c.Checkpoint.Every; k > 0 && l.at%k == 0 {
+		if k := l.c.Checkpoint.Every; k > 0 && l.at%k == 0 || stats.Save && l.saver != nil {
 			err = l.checkpoint()
 		} else {
 			l.hearSave(false)
@@ -157,22 +163,6 @@ func isStale(c *config.Config, e *state.Early) bool {
 // endedEarly says so, in a line.
 func endedEarly(e state.Early) string {
 	return fmt.Sprintf("ended early: the last %d evaluations are no better than that of step %d, with a validation loss of %.4f", e.Stale, e.Step, e.Best)
-}
-
-// beginSample begins to measure the parts of every so many steps.
-func (l *loop) beginSample() {
-	if l.sampling = l.sample != nil && (l.at+1)%l.c.Report.Every == 0; l.sampling {
-		l.sample.Begin()
-	}
-}
-
-// endSample returns the parts of a step that was measured.
-func (l *loop) endSample() (parts sim.Exposure) {
-	if l.sampling {
-		l.sample.Step(l.at, l.rank.Trainer.Waited)
-		parts = l.sample.End()
-	}
-	return parts
 }
 
 func (l *loop) advance() {
@@ -268,6 +258,7 @@ func (l *loop) hearSave(wait bool) {
 	}
 	if l.rank.Rank == 0 {
 		l.rec.Note(end.String())
+		l.watch.Saved(end.Step, end.Took.Seconds(), end.Err)
 	}
 	if end.Err == nil {
 		return

@@ -12,6 +12,7 @@ import (
 
 	"zeroth/input"
 	"zeroth/job/report"
+	"zeroth/job/watch"
 )
 
 // recorder passes a run's progress on to the observer, writes it to the run
@@ -23,6 +24,7 @@ type recorder struct {
 	metrics *report.Metrics
 	events  *report.Events // nil: none are written
 	begun   report.Start
+	watch   *watch.State // may be nil
 	sum     report.Summary
 	account func(step int) *report.Account
 	stepped bool // a step was done
@@ -77,6 +79,7 @@ func (r *recorder) begin(s report.Start) error {
 	s.Run = cmp.Or(r.log.Run(), strings.ToLower(rand.Text()[:12]))
 	r.begun = s
 	r.metrics.Begin(s)
+	r.watch.Earlier(r.log)
 	return r.wrote()
 }
 
@@ -85,6 +88,7 @@ func (r *recorder) begin(s report.Start) error {
 func (r *recorder) memory(step int) (*report.Account, error) {
 	a := r.account(step)
 	r.metrics.Memory(a)
+	r.watch.Memory(a)
 	return a, r.wrote()
 }
 
@@ -137,6 +141,7 @@ func (r *recorder) eval(e report.Eval) error {
 // close ends the metrics with how the run ended, and draws them if that is not done.
 func (r *recorder) close(end report.End) error {
 	r.metrics.End(end)
+	r.watch.End(end)
 	if r.events != nil {
 		if err := r.closeEvents(); err != nil && !r.goesOn {
 			_ = r.metrics.Close() // err is the one to report

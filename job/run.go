@@ -21,6 +21,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/job/state"
+	"zeroth/job/watch"
 )
 
 // Options are the inputs of a run other than its job.
@@ -57,7 +58,7 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 	for _, step := range []func(context.Context) error{
 		r.shareFolder, r.findStart, r.agreeOnJob, r.skipIfFinished, r.announceStart,
 		r.placeRanks, r.planMemory, r.lockFolders, r.checkUnchanged,
-		r.openInputs, r.agreeOnData, r.countSteps, r.checkModel, r.countFlops,
+		r.publish, r.openInputs, r.agreeOnData, r.countSteps, r.checkModel, r.countFlops,
 		r.chooseAlgorithms, r.openRanks, r.openSavers, r.loadState, r.openRunFolder, r.recordAlgorithms, r.announceJob,
 		r.train, r.compareMemory, r.writeResults, r.sampleText,
 	} {
@@ -90,6 +91,9 @@ type run struct {
 	flights *flights        // openRanks
 	savers  []*state.Saver  // openSavers: one for each of ranks
 	speed   report.Start    // countFlops: its ModelFlops and PeakFlops
+	watch   *watch.State    // publish; nil: nobody watches
+	server  *watch.Server   // publish
+	asks    asks            // of the server's clients
 	rec     *recorder       // openRunFolder
 	chosen  *chosen         // recordAlgorithms
 
@@ -118,6 +122,7 @@ func (r *run) close(ctx context.Context, err error) {
 	if r.flights != nil {
 		r.flights.end(ctx, err)
 	}
+	r.server.Close()
 	setup.CloseAll(r.ranks)
 	r.start.weights.Close()
 	if r.set != nil {
@@ -382,9 +387,12 @@ func (r *run) loadState(ctx context.Context) error {
 func (r *run) announceJob(context.Context) error {
 	h := header(r.job, r.set, r.Out, r.ranks)
 	if r.self.Process == 0 {
-		if err := r.rec.begin(r.begins(h)); err != nil {
+		s := r.begins(h)
+		if err := r.rec.begin(s); err != nil {
 			return err
 		}
+		s.Run = r.rec.begun.Run
+		r.watch.Begin(s, string(r.file), setup.Saves(r.c))
 	}
 	r.rec.Start(h)
 	for _, note := range slices.Concat(r.c.Notes, r.job.Carried.Notes, r.set.Notes) {
@@ -410,6 +418,8 @@ func (r *run) announceJob(context.Context) error {
 
 // train runs the training loop on every rank.
 func (r *run) train(ctx context.Context) error {
+	r.asks.at.Store(int64(r.start.Step))
+	r.asks.ranks.Store(int64(len(r.ranks)))
 	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error {
 		l := newLoop(r, rank)
 		stopped, err := l.run(ctx)

@@ -182,6 +182,7 @@ func (r *run) openRunFolder(ctx context.Context) error {
 	rec.owed = owed == "true"
 	rec.goesOn, rec.sum.Tokens = r.c.Checkpoint.OnError == "continue", r.start.Tokens
 	rec.account = func(step int) *report.Account { return report.NewAccount(r.job, step, r.ranks) }
+	rec.watch = r.watch
 	r.rec = rec
 	r.flights.begun.Store(true)
 	return err

@@ -30,7 +30,7 @@ var table = [][]string{
 	{"zero"},
 	{"job/hf", "job/config → job/hf"},
 	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "job/config/configtest → job/setup"},
-	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim"},
+	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim", "job/watch → job/report job/sim"},
 	{"job/generate", "job → job/generate", "job/bench → job"},
 	{"cmd/zeroth"},
 	{"tests", "tests/campaign", "tests/cluster", "tests/gpu", "tests/interop/parquet", "docs/schedule", "docs/pipeline"},

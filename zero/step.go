@@ -36,7 +36,10 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 	}
 	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
 	if t.WantStop {
-		own[statStop] = 1
+		own[statStop] |= wantsStop
+	}
+	if t.WantSave {
+		own[statStop] |= wantsSave
 	}
 	own[statPace], own[statPace+1], own[statPace+2] = int64(t.Pace.Before), int64(t.Pace.Waited), int64(t.Pace.Took)
 	if err := t.issue(fill); err != nil {
@@ -236,7 +239,7 @@ func (t *Trainer) finishStep(s *Stats, positions int) error {
 		part := all[r*statLen : (r+1)*statLen]
 		loss.Merge(exact(part, statLoss))
 		norm.Merge(exact(part, statNorm))
-		s.Stop = s.Stop || part[statStop] > 0
+		s.Stop, s.Save = s.Stop || part[statStop]&wantsStop > 0, s.Save || part[statStop]&wantsSave > 0
 		t.Paces[r] = collective.Pace{Before: time.Duration(part[statPace]), Waited: time.Duration(part[statPace+1]), Took: time.Duration(part[statPace+2])}
 		if part[statWhere] > 0 && overflow < 0 {
 			overflow = r

@@ -93,6 +93,7 @@ type Stats struct {
 	LossScale float64 // the step was taken with
 	Skipped   bool    // the gradient overflowed and nothing was updated
 	Stop      bool    // some rank had WantStop set: all stop after this step
+	Save      bool    // some rank had WantSave set: all save after this step
 }
 
 // Trainer is one rank's training state and step.
@@ -122,6 +123,7 @@ type Trainer struct {
 	Updates  int   // applied so far
 	Skipped  int   // steps skipped for overflow so far
 	WantStop bool  // this rank asks all to stop after the next step
+	WantSave bool  // this rank asks all to save after the next step
 	Steps    int   // begun so far
 	Samples  int64 // of the training order, read before the step that follows: what the model drops of a sample follows from its number
 	Counted  int   // positions with a loss in the step or evaluation that follows, over all ranks; 0: all there are
@@ -153,9 +155,15 @@ const (
 	statLoss  = 0                          // exact sum over this rank's positions
 	statNorm  = statLoss + device.ExactLen // exact sum of squares of those of this rank's shards that it alone counts
 	statWhere = statNorm + device.ExactLen // 1 + index in the model of the first unit with a gradient that is not finite, or 0
-	statStop  = statWhere + 1              // 1 if the rank wants to stop
+	statStop  = statWhere + 1              // what the rank wants: bits of wantsStop and wantsSave
 	statPace  = statStop + 1               // nanoseconds of its last step: before its first operation, waited, all
 	statLen   = statPace + 3
+)
+
+// The bits of a rank's wishes.
+const (
+	wantsStop = 1 << iota
+	wantsSave
 )
 
 // New allocates everything training needs, or nothing.

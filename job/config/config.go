@@ -183,9 +183,12 @@ type Sampling struct {
 
 // Reporting is what is measured and published of a run.
 type Reporting struct {
-	Every       int    // steps between those whose parts are measured; 0 is never
-	TensorBoard bool   // events for TensorBoard are written, too
-	Machine     string // whose peak utilization is a share of: a preset or a file; "" is the GPU's, where that is a preset
+	Every       int           // steps between those whose parts are measured; 0 is never
+	TensorBoard bool          // events for TensorBoard are written, too
+	Listen      string        // address that the run is published at; empty: it is not
+	TokenFile   string        // with the secret for that; empty: one in the run folder
+	Stall       time.Duration // without a step for so long, the run is not healthy
+	Machine     string        // whose peak utilization is a share of: a preset or a file; "" is the GPU's, where that is a preset
 }
 
 // Mesh is the arrangement of ranks the stage asks for: stage 0 is shard groups

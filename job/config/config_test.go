@@ -43,7 +43,7 @@ func TestDefaults(t *testing.T) {
 		Checkpoint: Checkpointing{Keep: checkpoint.Keep{Last: 3}, Async: true, Compress: "auto", OnError: "stop"},
 
 		Sample: Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, TopP: 1, Seed: 1},
-		Report: Reporting{Every: 50},
+		Report: Reporting{Every: 50, Stall: 10 * time.Minute},
 	}
 	if d := cmp.Diff(want, mustLoad(t), equal); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)

@@ -259,6 +259,9 @@ func (c *Config) fields() []field {
 
 		{"report.every", count{&c.Report.Every, 0, mostSteps}, "50", "", "steps between those that are measured in parts: computing, exposed communication, idle time; 0 is never", also{}},
 		{"report.tensorboard", flag{&c.Report.TensorBoard}, "false", "", "write events for TensorBoard to the run folder, too", also{}},
+		{"report.listen", text{&c.Report.Listen}, "", "nothing", "address for the live page, Prometheus and health checks: HOST:PORT, or unix:PATH; beyond this machine all but /healthz needs the token", also{like: "127.0.0.1:9400"}},
+		{"report.token_file", path{text{&c.Report.TokenFile}}, "", "watch.token in the run folder", "file with the token of report.listen, mode 0600; made if it is not there", also{like: "/run/secrets/watch"}},
+		{"report.stall", duration{&c.Report.Stall}, "10m", "", "/healthz fails if nothing has ended for so long: a step, an evaluation, a checkpoint", also{}},
 		{"report.machine", path{text{&c.Report.Machine}}, "", "the GPU, if it is an H100 or H200", "h100 | h200 | a file like examples/machine.json: the peak that MFU is a share of", also{like: "machine.json"}},
 	}
 }

@@ -220,10 +220,11 @@ type Log struct {
 	Steps  []Step
 	Evals  []Eval
 	Starts []Start
-	End    *End  // of the last start; nil if it still runs or was killed
-	Ended  int   // the step at which a run had written all it makes, if no step came after; else 0
-	Lost   int   // lines that cannot be read
-	Damage error // the first of them, and why
+	End    *End   // of the last start; nil if it still runs or was killed
+	Ended  int    // the step at which a run had written all it makes, if no step came after; else 0
+	Memory []byte // the last line about memory; nil if there is none
+	Lost   int    // lines that cannot be read
+	Damage error  // the first of them, and why
 }
 
 // LacksEval tells whether a log, which may be nil, ends with a step after which
@@ -259,6 +260,9 @@ func ReadLog(path string) (*Log, error) {
 		}
 		if bytes.Contains(line, []byte(`"memory":`)) {
 			_, _ = fmt.Sscanf(string(line[:min(len(line), 40)]), `{"step":%d,"memory"`, &l.Ended)
+			if err == nil {
+				l.Memory = bytes.Clone(line)
+			}
 			continue
 		}
 		if err == nil {

@@ -93,6 +93,17 @@ type Start struct {
 	PeakFlops     float64 `json:"peak_flops"`      // of a rank per second; 0 if unknown
 }
 
+// Rows are a word and what it is, as those of a Header.
+func (s Start) Rows() [][2]string {
+	return [][2]string{
+		{"model", fmt.Sprintf("%s, %s parameters", s.Model, show.Grouped(s.Parameters))},
+		{"ranks", fmt.Sprintf("%d = %s, stage %d, %s", s.Ranks, s.Mesh, s.Stage, s.Precision)},
+		{"device", s.Device},
+		{"batch", fmt.Sprintf("%s tokens a step, %s steps", show.Grouped(int64(s.TokensPerStep)), show.Grouped(int64(s.Steps)))},
+		{"version", s.Version},
+	}
+}
+
 // End is how a start of a run ended.
 type End struct {
 	Step  int     `json:"-"` // steps done

@@ -47,7 +47,7 @@ type Saved struct {
 	Err     error
 	Blocked time.Duration // the training loop waited
 	Copied  time.Duration // until its state was in staging memory, beside training; 0 without
-	took    time.Duration // from its begin
+	Took    time.Duration // from its begin
 }
 
 // OpenSavers makes a saver of each rank of this process, closed with it; they are nil
@@ -207,7 +207,7 @@ func (s *Saver) End(wait bool) *Saved {
 	}
 	end := <-s.done
 	if !s.J.Checkpoint.Async {
-		end.Blocked = end.took
+		end.Blocked = end.Took
 	}
 	s.done = nil
 	s.stage.reset()
@@ -219,7 +219,7 @@ func (e Saved) String() string {
 	if e.Err != nil {
 		return fmt.Sprintf("checkpoint of step %d failed: %v", e.Step, e.Err)
 	}
-	return fmt.Sprintf("checkpoint %s written in %s, training waited %s", e.path, show.Span(e.took.Seconds()), e.Blocked.Round(100*time.Microsecond))
+	return fmt.Sprintf("checkpoint %s written in %s, training waited %s", e.path, show.Span(e.Took.Seconds()), e.Blocked.Round(100*time.Microsecond))
 }
 
 // putter hands parts to a checkpoint's writer, which gives them back to the

@@ -1,0 +1,222 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/job/report"
+	"zeroth/job/testjob"
+)
+
+// A run that is killed at random instants and resumed has every step once, in metrics.jsonl and
+// in the events for TensorBoard, with the same numbers. ZEROTH_KILLS is how many kills; 3 by default.
+func TestKilledRunHasEveryStepOnce(t *testing.T) {
+	kills := 3
+	if text := os.Getenv("ZEROTH_KILLS"); text != "" {
+		var err error
+		if kills, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inFolder(t)
+	const steps = 120
+	args := []string{"train", "tiny.yaml", "--out", "r", "--resume", "latest", "--set", fmt.Sprint("train.steps=", steps), "--set", "checkpoint={every: 3, keep: 2}",
+		"--set", "train.eval_every=10", "--set", "report={tensorboard: true, every: 7, listen: '127.0.0.1:0'}", "--set", "sample.tokens=0"}
+	from := time.Now()
+	_ = begin(t, args...).Wait()
+	took := time.Since(from)
+	rng := rand.New(rand.NewPCG(uint64(kills), 7))
+	for n := range kills {
+		if n%4 == 0 {
+			if err := os.RemoveAll("r"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := begin(t, args...)
+		time.Sleep(time.Duration(rng.Int64N(int64(took))))
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+		if n%4 == 3 || n == kills-1 {
+			zeroth(t, 0, args...)
+			everyStepOnce(t, steps)
+		}
+	}
+}
+
+// begin starts the program; said is what it and those before it have printed.
+func begin(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.OpenFile("said", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd := exec.Command(exe, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "ZEROTH_MAIN=main"), out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd
+}
+
+func said(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("said")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func everyStepOnce(t *testing.T, steps int) {
+	t.Helper()
+	l, err := report.ReadLog("r/metrics.jsonl")
+	if err != nil || l.Damage != nil || len(l.Steps) != steps || l.End == nil || l.End.State != "done" || l.Run() == "" {
+		t.Fatalf("%d steps, %v %v, end %v\n%s", len(l.Steps), err, l.Damage, l.End, said(t))
+	}
+	want := map[string]int{}
+	for i, s := range l.Steps {
+		if s.Step != i+1 {
+			t.Fatalf("step %d follows step %d", s.Step, i)
+		}
+		want[fmt.Sprint(s.Step, " loss=", float32(s.Loss))]++
+	}
+	for _, e := range l.Evals {
+		want[fmt.Sprint(e.Step, " val_loss=", float32(e.ValLoss))]++
+	}
+	if len(l.Evals) != steps/10 || len(want) != steps+steps/10 {
+		t.Fatalf("%d evaluations, %d numbers", len(l.Evals), len(want))
+	}
+	for _, got := range testjob.Events(t, "r") {
+		if strings.Contains(got, "loss=") {
+			want[got]--
+		}
+	}
+	for of, n := range want {
+		if n != 0 {
+			t.Errorf("%s: %d more than events", of, n)
+		}
+	}
+	if left, _ := filepath.Glob("r/watch.token"); left != nil {
+		t.Error("the token is left behind")
+	}
+}
+
+// A run prints where it can be watched, saves when it is asked to, traces its next steps, and says
+// on SIGUSR1 where each rank is.
+func TestWatchedRun(t *testing.T) {
+	inFolder(t)
+	cmd := begin(t, "train", "tiny.yaml", "--out", "r", "--set", "train.steps=1000000", "--set", "checkpoint.save_on_exit=true", "--set", "report={listen: '127.0.0.1:0', every: 5}")
+	find := func(pattern string) string {
+		t.Helper()
+		for range 2000 {
+			if m := regexp.MustCompile(pattern).FindStringSubmatch(said(t)); m != nil {
+				return m[1]
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Fatalf("no %s in\n%s", pattern, said(t))
+		return ""
+	}
+	base := find(`live page: (http://127\.0\.0\.1:\d+/)`)
+	find(`(step \d+/)`)
+	token, err := os.ReadFile("r/watch.token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	post := func(path string) (int, []byte) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), "POST", base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+		got, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer got.Body.Close()
+		text, err := io.ReadAll(got.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.StatusCode, text
+	}
+	if code, text := post("api/checkpoint"); code != 202 {
+		t.Fatalf("%d %s", code, text)
+	}
+	find(`checkpoint \S*(step-\d+) written`)
+	code, text := post("api/trace?steps=2")
+	var trace struct {
+		TraceEvents []struct {
+			Name string
+			Pid  int
+		}
+	}
+	if err := json.Unmarshal(text, &trace); code != 200 || err != nil {
+		t.Fatalf("%d %v %.300s", code, err, text)
+	}
+	steps := map[int]int{}
+	for _, e := range trace.TraceEvents {
+		if strings.HasPrefix(e.Name, "step ") {
+			steps[e.Pid]++
+		}
+	}
+	for rank, n := range steps {
+		if n != 2 {
+			t.Errorf("rank %d has %d steps in the trace", rank, n)
+		}
+	}
+	if len(steps) < 2 {
+		t.Errorf("ranks %v", steps)
+	}
+	if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	find(`(rank 1 (?:is in|computes since) [a-z-]+ of \d+ \S+ \(.*\) of step \d+, for )`)
+	if strings.Contains(said(t), strings.TrimSpace(string(token))) {
+		t.Error("the token is printed")
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	l, err := report.ReadLog("r/metrics.jsonl")
+	if err != nil || l.End == nil || l.End.State != "stopped" {
+		t.Errorf("%v, end %+v", err, l.End)
+	}
+	n := 0
+	for _, s := range l.Steps {
+		if s.Parts.Steps > 0 {
+			if p := s.Parts; s.Step%5 != 0 || p.Compute <= 0 || p.Compute+p.Exposed+p.Idle > p.Seconds*1.001 {
+				t.Errorf("step %d: %+v", s.Step, p)
+			}
+			n++
+		}
+	}
+	if n == 0 {
+		t.Error("no step was measured in parts")
+	}
+	if _, errs := zeroth(t, 2, "train", "tiny.yaml", "--out", "u", "--set", "report.listen=9400"); !strings.Contains(errs, "report.listen") {
+		t.Error(errs)
+	}
+}

@@ -1,0 +1,57 @@
+package watch
+
+import (
+	"net/http/httptest"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"zeroth/job/report"
+	"zeroth/job/sim"
+)
+
+// ran100k is a run of 100,000 steps on four ranks.
+func ran100k() *State {
+	s := NewState("run")
+	s.Begin(report.Start{Run: "r", Steps: 200_000}, "model: {}\n", true)
+	for i := 1; i <= 100_000; i++ {
+		s.Step(report.Step{Step: i, Loss: 2, StepSeconds: 1})
+	}
+	for rank := range 4 {
+		var spans []sim.Stretch
+		for i := range 300 {
+			spans = append(spans, sim.Stretch{From: float64(i), To: float64(i) + 0.5, Task: "all-gather", Label: "unit h.3: gather"})
+		}
+		s.Lanes(50, rank, 0, []sim.Lane{{Queue: "compute", Spans: spans}, {Queue: "comm", Spans: spans}}, 300)
+	}
+	return s
+}
+
+// BenchmarkClients is what three pages and a scraper take of a processor when a step ends: at one
+// step a second, ns/op per second.
+func BenchmarkClients(b *testing.B) {
+	s := ran100k()
+	pages := make([]follower, 3)
+	for i := range pages {
+		pages[i].state = s
+		pages[i].next()
+	}
+	scrape := promhttp.HandlerFor(s.hist.registry, promhttp.HandlerOpts{})
+	for i := 100_001; b.Loop(); i++ {
+		s.Step(report.Step{Step: i, Loss: 2, StepSeconds: 1})
+		for p := range pages {
+			if pages[p].next() == "" {
+				b.Fatal("a page gets nothing")
+			}
+		}
+		scrape.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics", nil))
+	}
+}
+
+// BenchmarkStep is what a step takes of the training loop.
+func BenchmarkStep(b *testing.B) {
+	s := ran100k()
+	for i := 100_001; b.Loop(); i++ {
+		s.Step(report.Step{Step: i, Loss: 2, StepSeconds: 1})
+	}
+}

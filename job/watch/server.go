@@ -1,0 +1,458 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Limits of requests.
+const (
+	mostConnections = 64
+	mostPages       = 16 // that follow the run
+	mostRequests    = 50 // a second, of all clients together
+	mostTraced      = 20 // steps of a trace
+	mostSeries      = 2000
+	follow          = time.Second // between updates of a page
+)
+
+// Options are what a server needs of a run.
+type Options struct {
+	Listen    string        // "HOST:PORT", or "unix:PATH"
+	TokenFile string        // made if it is not there; empty: TokenFile in Folder, removed at the end
+	Folder    string        // of the run
+	Stall     time.Duration // without progress for so long, the run is not healthy
+	State     *State
+
+	Save  func() error                                         // asks for a checkpoint now
+	Trace func(ctx context.Context, steps int) (Traced, error) // waits for a trace of the next steps
+}
+
+// Traced writes a trace.
+type Traced interface{ Write(io.Writer) error }
+
+// Server serves a run until it is closed.
+type Server struct {
+	o      Options
+	at     net.Listener
+	open   bool // beyond this machine
+	token  *token
+	http   *http.Server
+	ended  chan struct{}
+	served chan struct{}
+	once   sync.Once
+
+	mu     sync.Mutex
+	pages  int
+	budget float64 // requests that may be answered now
+	filled time.Time
+	busy   bool // a trace is under way
+}
+
+// Open listens and begins to serve.
+func Open(o Options) (*Server, error) {
+	s := &Server{o: o, ended: make(chan struct{}), served: make(chan struct{}), budget: mostRequests, filled: time.Now()}
+	var err error
+	if s.token, err = openToken(cmp.Or(o.TokenFile, filepath.Join(o.Folder, TokenFile))); err != nil {
+		return nil, fmt.Errorf("the token: %w", err)
+	}
+	s.token.made = o.TokenFile == ""
+	if s.at, err = listen(o.Listen); err != nil {
+		s.token.remove()
+		return nil, err
+	}
+	s.open = !local(s.at.Addr())
+	s.http = &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		BaseContext: func(net.Listener) context.Context { return s.untilEnd() }}
+	go func() {
+		defer close(s.served)
+		_ = s.http.Serve(&limited{Listener: s.at, free: make(chan struct{}, mostConnections)}) // until Close
+	}()
+	return s, nil
+}
+
+// untilEnd is a context that ends when the server is closed.
+func (s *Server) untilEnd() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-s.ended
+		cancel()
+	}()
+	return ctx
+}
+
+// Close ends the server and all requests.
+func (s *Server) Close() {
+	if s == nil {
+		return
+	}
+	s.once.Do(func() {
+		close(s.ended)
+		_ = s.http.Close() // connections that clients have left are of no interest
+		<-s.served
+		s.token.remove()
+	})
+}
+
+// String says where the run can be watched.
+func (s *Server) String() string {
+	at := "http://" + s.at.Addr().String() + "/"
+	if s.at.Addr().Network() == "unix" {
+		at = "unix socket " + s.at.Addr().String()
+	}
+	if s.open {
+		return fmt.Sprintf("%s (token in %s)", at, s.token.file)
+	}
+	return at
+}
+
+// CheckListen says what is wrong with an address to listen on, or nothing.
+func CheckListen(address string) string {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		if path == "" {
+			return "the path of the socket is missing"
+		}
+		return ""
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "it is no HOST:PORT"
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Sprintf("%q is no port (%d)", port, n)
+	}
+	return ""
+}
+
+// listen listens on an address; a socket that nobody listens on is replaced.
+func listen(address string) (net.Listener, error) {
+	path, ok := strings.CutPrefix(address, "unix:")
+	if !ok {
+		return net.Listen("tcp", address)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("%s: another process listens there", path)
+		}
+		_ = os.Remove(path)
+	}
+	l, err := net.Listen("unix", path)
+	if err == nil {
+		err = os.Chmod(path, 0o600)
+	}
+	return l, err
+}
+
+// local reports whether only this machine reaches an address.
+func local(a net.Addr) bool {
+	if a.Network() == "unix" {
+		return true
+	}
+	at, err := netip.ParseAddrPort(a.String())
+	return err == nil && at.Addr().Unmap().IsLoopback()
+}
+
+// access is what a request needs.
+type access int
+
+const (
+	anyone access = iota // an answer that says nothing but yes or no
+	reader               // the token, unless the server is local
+	holder               // the token
+)
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	handle := func(pattern string, who access, f http.HandlerFunc) { mux.Handle(pattern, s.guard(who, f)) }
+	handle("GET /healthz", anyone, s.health)
+	handle("GET /{$}", reader, s.page)
+	handle("GET /metrics", reader, promhttp.HandlerFor(s.o.State.hist.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}).ServeHTTP)
+	handle("GET /api/run", reader, s.run)
+	handle("GET /api/series", reader, s.series)
+	handle("GET /api/events", reader, s.events)
+	handle("POST /login", anyone, s.login)
+	handle("POST /api/checkpoint", holder, s.save)
+	handle("POST /api/trace", holder, s.trace)
+	for path, f := range map[string]http.HandlerFunc{"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
+		if path != "cmdline" { // arguments may name what is secret
+			handle("GET /debug/pprof/"+path, holder, long(f))
+		}
+	}
+	return http.NewCrossOriginProtection().Handler(mux)
+}
+
+// guard answers requests that may be answered, each within a time.
+func (s *Server) guard(who access, f http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(30 * time.Second))
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		r.Body = http.MaxBytesReader(w, r.Body, 4096)
+		switch {
+		case !s.spend():
+			refuse(w, http.StatusTooManyRequests, "too many requests")
+		case !s.open && r.URL.Path != "/healthz" && !localHost(r.Host):
+			refuse(w, http.StatusForbidden, "this server answers to localhost")
+		case who == holder && !s.token.in(r), who == reader && s.open && !s.token.in(r):
+			s.ask(w, r)
+		default:
+			f(w, r)
+		}
+	})
+}
+
+// localHost reports whether the Host of a request is this machine's, as one that another name was
+// made to lead to is not.
+func localHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	at, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "localhost" || err == nil && at.Unmap().IsLoopback()
+}
+
+// spend takes one request of the budget, unless it is used up.
+func (s *Server) spend() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.budget = min(mostRequests, s.budget+mostRequests*now.Sub(s.filled).Seconds())
+	s.filled = now
+	if s.budget < 1 {
+		return false
+	}
+	s.budget--
+	return true
+}
+
+func refuse(w http.ResponseWriter, code int, why string) { http.Error(w, why, code) }
+
+// ask answers a request without the token: a browser gets a form for it.
+func (s *Server) ask(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("WWW-Authenticate", `Bearer realm="zeroth"`)
+	if r.URL.Path != "/" {
+		refuse(w, http.StatusUnauthorized, "this needs the token of the run, as Authorization: Bearer TOKEN")
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; form-action 'self'; frame-ancestors 'none'")
+	w.WriteHeader(http.StatusUnauthorized)
+	_, _ = io.WriteString(w, loginPage)
+}
+
+const loginPage = `<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>zeroth</title>
+<form method="post" action="login"><label>Token of the run <input name="token" type="password" autofocus autocomplete="off"></label> <button>Show</button></form></html>
+`
+
+// login exchanges the token for a cookie.
+func (s *Server) login(w http.ResponseWriter, r *http.Request) {
+	if !s.token.is(strings.TrimSpace(r.PostFormValue("token"))) {
+		refuse(w, http.StatusUnauthorized, "that is not the token of this run")
+		return
+	}
+	http.SetCookie(w, &http.Cookie{Name: s.token.cookie, Value: s.token.value, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	http.Redirect(w, r, "./", http.StatusSeeOther)
+}
+
+// long lets a profile take its time.
+func long(f http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(5 * time.Minute))
+		w.Header().Del("Content-Security-Policy") // its pages have styles and links
+		f(w, r)
+	}
+}
+
+// health answers 200, or 503 if nothing has happened for too long.
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+	if s.o.State.Idle() > s.o.Stall {
+		refuse(w, http.StatusServiceUnavailable, "stalled")
+		return
+	}
+	_, _ = io.WriteString(w, "ok\n")
+}
+
+func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", pagePolicy)
+	_, _ = io.WriteString(w, livePage)
+}
+
+func (s *Server) run(w http.ResponseWriter, _ *http.Request) {
+	doc, _ := s.o.State.Doc()
+	writeJSON(w, doc)
+}
+
+// series answers with the numbers of ?from= (exclusive) to ?to= in at most ?points=.
+func (s *Server) series(w http.ResponseWriter, r *http.Request) {
+	n := [3]int{0, 1 << 40, 1000}
+	for i, name := range [...]string{"from", "to", "points"} {
+		text := r.URL.Query().Get(name)
+		if text == "" {
+			continue
+		}
+		x, err := strconv.Atoi(text)
+		if err != nil || x < 0 || x > 1<<40 {
+			refuse(w, http.StatusBadRequest, name+": want a whole number")
+			return
+		}
+		n[i] = x
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(s.o.State.Series(n[0], n[1], min(max(1, n[2]), mostSeries)))
+}
+
+// events follows the run as server-sent events, one a second at most.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	if !s.enter() {
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d pages follow this run already", mostPages))
+		return
+	}
+	defer s.leave()
+	w.Header().Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(w)
+	f := follower{state: s.o.State}
+	f.step, _ = strconv.Atoi(r.URL.Query().Get("after"))
+	tick := time.NewTicker(follow)
+	defer tick.Stop()
+	for quiet := 0; ; {
+		text := f.next()
+		if quiet++; text != "" || quiet >= 15 { // or a comment, that says that the connection lives
+			quiet = 0
+			_ = out.SetWriteDeadline(time.Now().Add(10 * time.Second))
+			if _, err := io.WriteString(w, text+":\n\n"); err != nil || out.Flush() != nil {
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pages++
+	if s.pages > mostPages {
+		s.pages--
+		return false
+	}
+	return true
+}
+
+func (s *Server) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pages--
+}
+
+// save asks for a checkpoint.
+func (s *Server) save(w http.ResponseWriter, _ *http.Request) {
+	if err := s.o.Save(); err != nil {
+		refuse(w, http.StatusConflict, err.Error())
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+	_, _ = io.WriteString(w, "a checkpoint is written after the step that is under way\n")
+}
+
+// trace answers with a trace of the next ?steps=, for ui.perfetto.dev.
+func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
+	steps := 3
+	if text := r.URL.Query().Get("steps"); text != "" {
+		var err error
+		if steps, err = strconv.Atoi(text); err != nil || steps < 1 || steps > mostTraced {
+			refuse(w, http.StatusBadRequest, fmt.Sprintf("steps: want a whole number from 1 to %d", mostTraced))
+			return
+		}
+	}
+	if !s.only(true) {
+		refuse(w, http.StatusConflict, "another trace is under way")
+		return
+	}
+	defer s.only(false)
+	out := http.NewResponseController(w)
+	_ = out.SetWriteDeadline(time.Now().Add(time.Hour))
+	t, err := s.o.Trace(r.Context(), steps)
+	if err != nil {
+		code := http.StatusConflict
+		if errors.Is(err, context.Canceled) {
+			code = http.StatusServiceUnavailable
+		}
+		refuse(w, code, err.Error())
+		return
+	}
+	_ = out.SetWriteDeadline(time.Now().Add(5 * time.Minute))
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Disposition", `attachment; filename="trace.json"`)
+	_ = t.Write(w)
+}
+
+// only begins or ends what only one request may do.
+func (s *Server) only(begin bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if begin && s.busy {
+		return false
+	}
+	s.busy = begin
+	return true
+}
+
+// limited is a listener with a bounded number of open connections. Others are closed at once.
+type limited struct {
+	net.Listener
+	free chan struct{}
+}
+
+func (l *limited) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case l.free <- struct{}{}:
+		return &counted{Conn: c, free: l.free}, nil
+	default:
+		_ = c.Close()
+		return &counted{Conn: c, free: make(chan struct{}, 1)}, nil
+	}
+}
+
+// counted is a connection that gives its place back.
+type counted struct {
+	net.Conn
+	once sync.Once
+	free chan struct{}
+}
+
+func (c *counted) Close() error {
+	c.once.Do(func() {
+		select {
+		case <-c.free:
+		default:
+		}
+	})
+	return c.Conn.Close()
+}

@@ -1,0 +1,324 @@
+package watch
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"zeroth/job/report"
+)
+
+// served is a server of a run with some steps, and what it was asked for.
+func served(t *testing.T, listen string) (s *Server, base, token string, saves *int) {
+	t.Helper()
+	saves = new(int)
+	dir, state := t.TempDir(), NewState("run")
+	state.Begin(report.Start{Run: "r", Model: `<script>alert(1)</script>`, Steps: 10}, "model: {}\n", true)
+	for i := 1; i <= 5; i++ {
+		state.Step(report.Step{Step: i, Loss: float64(i), Tokens: int64(100 * i), StepSeconds: 0.1, TokensPerSecond: 1000})
+	}
+	s, err := Open(Options{Listen: listen, Folder: dir, Stall: time.Hour, State: state, Save: func() error { *saves++; return nil },
+		Trace: func(context.Context, int) (Traced, error) { return nil, errors.New("training has not begun") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	text, err := os.ReadFile(filepath.Join(dir, TokenFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := strings.Cut(strings.TrimPrefix(s.at.Addr().String(), "[::]"), ":")
+	return s, "http://127.0.0.1:" + port, strings.TrimSpace(string(text)), saves
+}
+
+// fetch is a request with headers "Name: value"; Host is one.
+func fetch(t *testing.T, client *http.Client, method, at string, headers ...string) (code int, body string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, at, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if r.Header.Set(name, value); name == "Host" {
+			r.Host = value
+		}
+	}
+	got, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	text, _ := io.ReadAll(got.Body)
+	return got.StatusCode, string(text)
+}
+
+// On this machine whoever can reach the server may read, unless the request is for another host; to
+// change anything takes the token, and no page of another site can send it.
+func TestAccessOnLoopback(t *testing.T) {
+	s, base, token, saves := served(t, "127.0.0.1:0")
+	if info, err := os.Stat(s.token.file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the token's file: %v %v", info.Mode(), err)
+	}
+	if strings.Contains(s.String(), token) {
+		t.Error("the token is printed")
+	}
+	bearer := "Authorization: Bearer " + token
+	for _, c := range []struct {
+		method, path string
+		headers      []string
+		want         int
+	}{
+		{"GET", "/", nil, 200},
+		{"GET", "/healthz", nil, 200},
+		{"GET", "/metrics", nil, 200},
+		{"GET", "/api/run", []string{"Host: localhost:9"}, 200},
+		{"GET", "/api/run", []string{"Host: [::1]:9"}, 200},
+		{"GET", "/api/run", []string{"Host: evil.example"}, 403},
+		{"GET", "/", []string{"Host: evil.example", bearer}, 403},
+		{"GET", "/api/series?points=x", nil, 400},
+		{"GET", "/nowhere", nil, 404},
+		{"GET", "/debug/pprof/goroutine", nil, 401},
+		{"GET", "/debug/pprof/goroutine?debug=1", []string{bearer}, 200},
+		{"GET", "/debug/pprof/cmdline", []string{bearer}, 404},
+		{"POST", "/api/checkpoint", nil, 401},
+		{"POST", "/api/checkpoint", []string{"Authorization: Bearer " + token + "x"}, 401},
+		{"POST", "/api/checkpoint", []string{bearer, "Origin: http://evil.example"}, 403},
+		{"POST", "/api/checkpoint", []string{bearer, "Sec-Fetch-Site: cross-site"}, 403},
+		{"POST", "/api/checkpoint", []string{bearer}, 202},
+		{"POST", "/api/trace?steps=0", []string{bearer}, 400},
+		{"POST", "/api/trace?steps=3", []string{bearer}, 409},
+		{"POST", "/login", nil, 401},
+		{"DELETE", "/api/run", nil, 405},
+	} {
+		if code, body := fetch(t, http.DefaultClient, c.method, base+c.path, c.headers...); code != c.want || strings.Contains(body, token) {
+			t.Errorf("%s %s %q: %d, want %d: %.200s", c.method, c.path, c.headers, code, c.want, body)
+		}
+	}
+	if *saves != 1 {
+		t.Errorf("%d checkpoints were asked for", *saves)
+	}
+	s.Close()
+	if _, err := os.Stat(s.token.file); err == nil {
+		t.Error("the token is left behind")
+	}
+}
+
+// Beyond this machine nothing is answered without the token but whether the run is healthy. A
+// browser exchanges it for a cookie.
+func TestAccessFromElsewhere(t *testing.T) {
+	s, base, token, saves := served(t, "0.0.0.0:0")
+	for path, want := range map[string]int{"/": 401, "/metrics": 401, "/api/run": 401, "/api/events": 401, "/healthz": 200} {
+		code, body := fetch(t, http.DefaultClient, "GET", base+path, "Host: node7.example")
+		if code != want || strings.Contains(body, "script") || path == "/" && !strings.Contains(body, `name="token"`) {
+			t.Errorf("%s: %d, want %d: %.200s", path, code, want, body)
+		}
+	}
+	if code, _ := fetch(t, http.DefaultClient, "GET", base+"/metrics", "Authorization: Bearer "+token); code != 200 {
+		t.Errorf("with the token: %d", code)
+	}
+	jar, _ := cookiejar.New(nil)
+	browser := &http.Client{Jar: jar}
+	if got, err := browser.PostForm(base+"/login", url.Values{"token": {token}}); err != nil || got.StatusCode != 200 {
+		t.Fatal(got, err)
+	}
+	if code, body := fetch(t, browser, "GET", base+"/"); code != 200 || !strings.Contains(body, "<canvas") && !strings.Contains(body, "canvas") {
+		t.Errorf("with the cookie: %d", code)
+	}
+	at, _ := url.Parse(base)
+	for _, c := range jar.Cookies(at) {
+		if strings.Contains(c.Value, token) {
+			t.Error("the cookie is the token")
+		}
+	}
+	if code, _ := fetch(t, browser, "POST", base+"/api/checkpoint"); code != 202 || *saves != 1 {
+		t.Errorf("a checkpoint by cookie: %d", code)
+	}
+	if !strings.Contains(s.String(), s.token.file) {
+		t.Errorf("where the token is: %s", s)
+	}
+}
+
+// A file that others can read is no secret; a short one is easily guessed.
+func TestTokenFiles(t *testing.T) {
+	for _, c := range []struct {
+		mode    os.FileMode
+		text    string
+		refused string
+	}{{0o600, "0123456789abcdef\n", ""}, {0o440, "0123456789abcdef", ""}, {0o644, "0123456789abcdef", "others can read it"}, {0o600, "short", "shorter than 16 bytes"}} {
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(Options{Listen: "127.0.0.1:0", TokenFile: file, State: NewState("")})
+		if (err == nil) != (c.refused == "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%v %q: %v", c.mode, c.text, err)
+		}
+		if s.Close(); err == nil {
+			if _, err := os.Stat(file); err != nil {
+				t.Error("a token of the user's was removed")
+			}
+		}
+	}
+}
+
+// A socket is for this user alone, and one that a killed process has left is replaced.
+func TestSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for range 2 {
+		s, err := Open(Options{Listen: "unix:" + path, Folder: t.TempDir(), State: NewState("")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != 0o600 || s.open {
+			t.Error(info, err)
+		}
+		if _, err := Open(Options{Listen: "unix:" + path, Folder: t.TempDir(), State: NewState("")}); err == nil || !strings.Contains(err.Error(), "another process listens") {
+			t.Errorf("a second server: %v", err)
+		}
+		s.Close()
+	}
+}
+
+// A run in which nothing ends is not healthy.
+func TestHealth(t *testing.T) {
+	s, base, _, _ := served(t, "127.0.0.1:0")
+	s.o.Stall = 0
+	if code, body := fetch(t, http.DefaultClient, "GET", base+"/healthz"); code != 503 || body != "stalled\n" {
+		t.Errorf("%d %s", code, body)
+	}
+	s.o.Stall = time.Hour
+	if code, _ := fetch(t, http.DefaultClient, "GET", base+"/healthz"); code != 200 {
+		t.Error(code)
+	}
+}
+
+// A page gets what there is, then what is new, each step once; pages beyond the limit are refused,
+// and the server ends whether or not its clients read.
+func TestEvents(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	s, base, _, _ := served(t, "127.0.0.1:0")
+	client := &http.Client{Transport: &http.Transport{}}
+	var open []*http.Response
+	for range mostPages {
+		got, err := client.Get(base + "/api/events?after=3")
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, got)
+	}
+	if code, _ := fetch(t, client, "GET", base+"/api/events"); code != 503 {
+		t.Errorf("one page too many: %d", code)
+	}
+	lines := bufio.NewScanner(open[0].Body)
+	lines.Buffer(nil, 1<<20)
+	next := func() (steps []int, doc Run) {
+		for lines.Scan() {
+			if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				var e struct {
+					Run    Run
+					Series struct{ Step []int }
+				}
+				if err := json.Unmarshal([]byte(text), &e); err != nil {
+					t.Fatal(err)
+				}
+				return e.Series.Step, e.Run
+			}
+		}
+		t.Fatal(lines.Err())
+		return
+	}
+	if steps, doc := next(); len(steps) != 2 || steps[0] != 4 || doc.Job == "" || doc.Start.Steps != 10 {
+		t.Errorf("first %v", steps)
+	}
+	s.o.State.Step(report.Step{Step: 6, Loss: math.NaN()})
+	s.o.State.Note("a note")
+	if steps, doc := next(); len(steps) != 1 || steps[0] != 6 || doc.Step != 6 {
+		t.Errorf("then %v", steps)
+	}
+	s.Close()
+	for _, r := range open {
+		r.Body.Close()
+	}
+	client.CloseIdleConnections()
+}
+
+// So many requests are refused as would cost training its time.
+func TestRequestsAreFew(t *testing.T) {
+	s, base, _, _ := served(t, "127.0.0.1:0")
+	refused := 0
+	for range 4 * mostRequests {
+		s.mu.Lock()
+		s.filled = time.Now() // as if no time passed
+		s.mu.Unlock()
+		if code, _ := fetch(t, http.DefaultClient, "GET", base+"/healthz"); code == 429 {
+			refused++
+		}
+	}
+	if refused < 2*mostRequests {
+		t.Errorf("%d of %d requests are refused", refused, 4*mostRequests)
+	}
+}
+
+// Of a long run a page gets few points, which have the means of all and the extremes; memory is
+// bounded.
+func TestLongRun(t *testing.T) {
+	s := NewState("")
+	const steps = 3 * mostPoints
+	for i := 1; i <= steps; i++ {
+		loss := 2.0
+		if i == 70000 {
+			loss = 9
+		}
+		s.Step(report.Step{Step: i, Loss: loss})
+	}
+	if len(s.points) > mostPoints {
+		t.Errorf("%d points are kept", len(s.points))
+	}
+	var got struct {
+		Step       []int
+		Loss, High []float64
+	}
+	if err := json.Unmarshal(s.Series(0, 1<<40, 1000), &got); err != nil {
+		t.Fatal(err)
+	}
+	high, sum := 0.0, 0.0
+	for i, x := range got.High {
+		high, sum = max(high, x), sum+got.Loss[i]
+	}
+	if n := len(got.Step); n > 1000 || n < 500 || got.Step[n-1] != steps || high != 9 || math.Abs(sum/float64(n)-2) > 0.01 {
+		t.Errorf("%d points to step %d, highest loss %v, mean %v", n, got.Step[n-1], high, sum/float64(n))
+	}
+	if err := json.Unmarshal(s.Series(69000, 71000, 1000), &got); err != nil || got.Step[0] <= 69000 || got.Step[len(got.Step)-1] > 71000 {
+		t.Error(got.Step, err)
+	}
+}
+
+// The report of a run is one page that has the data inside, in which nothing of the run is markup.
+func TestReport(t *testing.T) {
+	s := Ended("a</script>b", &report.Log{Steps: []report.Step{{Step: 1, Loss: 3}}, Starts: []report.Start{{Model: "<script>alert(1)</script>"}}, End: &report.End{State: "failed", Why: "<b>"}, Memory: []byte(`{"step":1,"memory":{"planned":{"device":{"grads":7}}}}`)}, "x: </script>\n")
+	var b strings.Builder
+	if err := WriteReport(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(b.String(), "</script>") != strings.Count(livePage, "</script>") || strings.Contains(b.String(), "<b>") || !strings.Contains(b.String(), `alert(1)`) || !strings.Contains(b.String(), `"name":"grads","place":"device","planned":7,"held":7`) {
+		t.Error("what the run has is not escaped")
+	}
+}

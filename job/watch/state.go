@@ -1,0 +1,460 @@
+package watch
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"zeroth/device"
+	"zeroth/job/report"
+	"zeroth/job/sim"
+)
+
+// Limits of what a State keeps.
+const (
+	mostPoints = 1 << 17 // steps; of longer runs neighbors are merged
+	mostEvals  = 1 << 13
+	mostLines  = 500 // of the log
+	mostSaves  = 100
+	mostLanes  = 16 // ranks whose timeline is kept
+)
+
+// State is a run as far as it is known. Training writes to it; any goroutine may read.
+type State struct {
+	mu      sync.Mutex
+	changed time.Time // when a step or an evaluation ended, or something was noted
+	version uint64    // of all below
+	run     Run
+	points  []point // elements are never written again; merging makes a new slice
+	merged  int     // steps in each point, 1 at first
+	open    point   // the point that is being merged
+	opened  int     // steps in it
+	evals   []report.Eval
+	lines   []Line
+	dropped int // lines before them
+	hist    *metrics
+}
+
+// Run is the state of a run in one document, which /api/run serves.
+type Run struct {
+	Start    report.Start `json:"start"`
+	Run      string       `json:"run"`
+	Out      string       `json:"out"`
+	State    string       `json:"state"` // "starting", "running", "done", "stopped", "failed"
+	Why      string       `json:"why,omitempty"`
+	Rows     [][2]string  `json:"rows"` // the run in words
+	Job      string       `json:"job"`  // job.yaml
+	Step     int          `json:"step"` // the last one done
+	Now      *Now         `json:"now,omitempty"`
+	Memory   []Category   `json:"memory"`
+	Saves    []Save       `json:"checkpoints"`
+	Timeline *Timeline    `json:"timeline,omitempty"`
+	Saving   bool         `json:"saving"` // checkpoints can be asked for
+}
+
+// Now is the last step.
+type Now struct {
+	Loss, LR, GradNorm, TokensPerSecond, MFU, StepSeconds Number
+	ETA                                                   Number // seconds
+	Tokens                                                int64
+	Skipped                                               int
+	RankSeconds, RankWaits                                report.Spread
+	Parts                                                 *sim.Exposure `json:",omitempty"`
+}
+
+// Number is a float64 that may be no number: then it is null.
+type Number float64
+
+// MarshalJSON implements json.Marshaler.
+func (x Number) MarshalJSON() ([]byte, error) { return appendNumber(nil, float64(x)), nil }
+
+func appendNumber(b []byte, x float64) []byte {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return append(b, "null"...)
+	}
+	return strconv.AppendFloat(b, x, 'g', 7, 64)
+}
+
+// Category is a category of memory of the rank with the most, bytes.
+type Category struct {
+	Name    string `json:"name"`
+	Place   string `json:"place"` // "device", "host" or "disk"
+	Planned int64  `json:"planned"`
+	Held    int64  `json:"held"`
+}
+
+// Save is a checkpoint that was written, or failed.
+type Save struct {
+	Step    int     `json:"step"`
+	Time    float64 `json:"time"`
+	Seconds float64 `json:"seconds"`
+	Error   string  `json:"error,omitempty"`
+}
+
+// Timeline is what the queues of ranks did in a step.
+type Timeline struct {
+	Step    int         `json:"step"`
+	Seconds float64     `json:"seconds"`
+	Ranks   []RankLanes `json:"ranks"`
+}
+
+// RankLanes are those of one rank.
+type RankLanes struct {
+	Rank  int        `json:"rank"`
+	Stage int        `json:"stage"` // its place in a pipeline
+	Lanes []sim.Lane `json:"lanes"`
+}
+
+// Line is a line of the log.
+type Line struct {
+	Time float64 `json:"time"`
+	Text string  `json:"text"`
+}
+
+// point is the means of one or several steps.
+type point struct {
+	step int // the last of them
+	of   [columns]float32
+	low  float32 // the least loss,
+	high float32 // and the greatest
+}
+
+// names are those of a point's numbers, in JSON.
+var names = [...]string{"loss", "lr", "grad_norm", "tokens_per_second", "mfu", "step_seconds", "data_seconds", "waited_seconds", "exposed_seconds", "idle_seconds"}
+
+const columns = 10
+
+func pointOf(s report.Step) point {
+	nan := math.NaN()
+	exposed, idle, mfu := nan, nan, nan
+	if p := s.Parts; p.Steps > 0 {
+		exposed, idle = p.Exposed, p.Idle
+	}
+	if s.MFU > 0 {
+		mfu = s.MFU
+	}
+	p := point{step: s.Step, low: float32(s.Loss), high: float32(s.Loss)}
+	for i, x := range [columns]float64{s.Loss, s.LR, s.GradNorm, s.TokensPerSecond, mfu, s.StepSeconds, s.DataSeconds, s.Waited, exposed, idle} {
+		p.of[i] = float32(x)
+	}
+	return p
+}
+
+// mean is the point that stands for all of these. Numbers that are none are left out.
+func mean(all []point) point {
+	p := point{step: all[len(all)-1].step, low: all[0].low, high: all[0].high}
+	for i := range p.of {
+		sum, n := 0.0, 0
+		for _, q := range all {
+			if x := float64(q.of[i]); !math.IsNaN(x) {
+				sum += x
+				n++
+			}
+		}
+		p.of[i] = float32(sum / float64(n)) // NaN if there is none
+	}
+	for _, q := range all {
+		if !(p.low <= q.low) {
+			p.low = q.low
+		}
+		if !(p.high >= q.high) {
+			p.high = q.high
+		}
+	}
+	return p
+}
+
+// NewState returns the state of a run that starts after what a log has.
+func NewState(out string) *State {
+	return &State{merged: 1, changed: time.Now(), hist: newMetrics(), run: Run{Out: out, State: "starting", Memory: []Category{}, Saves: []Save{}, Rows: [][2]string{}}}
+}
+
+// change changes the state.
+func (s *State) change(f func()) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+	s.version++
+	s.changed = time.Now()
+}
+
+// Earlier adds what earlier starts of the run have done.
+func (s *State) Earlier(l *report.Log) {
+	s.change(func() {
+		for _, x := range l.Steps {
+			s.add(x)
+		}
+		s.evals = append(s.evals, l.Evals...)
+		s.hist.starts.Add(float64(len(l.Starts)))
+	})
+}
+
+// Begin says what this start of the run is.
+func (s *State) Begin(b report.Start, job string, saving bool) {
+	s.change(func() {
+		s.run.Start, s.run.Run, s.run.Job, s.run.Saving, s.run.State = b, b.Run, job, saving, "running"
+		s.hist.starts.Inc()
+	})
+}
+
+// Start implements report.Observer.
+func (s *State) Start(h report.Header) { s.change(func() { s.run.Rows = h.Rows() }) }
+
+// Step implements report.Observer.
+func (s *State) Step(x report.Step) {
+	s.change(func() {
+		s.add(x)
+		now := &Now{Loss: Number(x.Loss), LR: Number(x.LR), GradNorm: Number(x.GradNorm), TokensPerSecond: Number(x.TokensPerSecond), MFU: Number(x.MFU), StepSeconds: Number(x.StepSeconds),
+			Tokens: x.Tokens, Skipped: x.Skipped, RankSeconds: x.RankSeconds, RankWaits: x.RankWaits, ETA: Number(float64(s.run.Start.Steps-x.Step) * s.pace(x.StepSeconds))}
+		if x.Parts.Steps > 0 {
+			now.Parts = &x.Parts
+		} else if s.run.Now != nil {
+			now.Parts = s.run.Now.Parts
+		}
+		s.run.Now = now
+		s.hist.step(x)
+	})
+}
+
+// pace is the seconds a step takes, by the last ones.
+func (s *State) pace(last float64) float64 {
+	few := s.points[max(0, len(s.points)-20):]
+	if len(few) == 0 {
+		return last
+	}
+	return float64(mean(few).of[5])
+}
+
+// add adds a step. When there are too many points, each two become one.
+func (s *State) add(x report.Step) {
+	s.run.Step = x.Step
+	p := pointOf(x)
+	if s.opened > 0 {
+		p = mean([]point{s.open, p}) // later steps weigh more; it is a drawing
+	}
+	s.open = p
+	if s.opened++; s.opened < s.merged {
+		return
+	}
+	s.opened = 0
+	s.points = append(s.points, p)
+	if len(s.points) < mostPoints {
+		return
+	}
+	half := make([]point, 0, mostPoints)
+	for two := range slices.Chunk(s.points, 2) {
+		half = append(half, mean(two))
+	}
+	s.points, s.merged = half, 2*s.merged
+}
+
+// Eval implements report.Observer.
+func (s *State) Eval(e report.Eval) {
+	s.change(func() {
+		if len(s.evals) == mostEvals {
+			s.evals = append([]report.Eval(nil), s.evals[mostEvals/2:]...)
+		}
+		s.evals = append(s.evals, e)
+		s.hist.valLoss.Set(e.ValLoss)
+	})
+}
+
+// Note implements report.Observer.
+func (s *State) Note(line string) {
+	s.change(func() {
+		if len(s.lines) == mostLines {
+			s.lines = append([]Line(nil), s.lines[mostLines/2:]...)
+			s.dropped += mostLines / 2
+		}
+		s.lines = append(s.lines, Line{report.Now(), line[:min(len(line), 4000)]})
+	})
+}
+
+// Done implements report.Observer.
+func (s *State) Done(x report.Summary) {
+	s.change(func() { s.run.State = map[bool]string{true: "stopped", false: "done"}[x.Stopped] })
+}
+
+// End says how the run ended.
+func (s *State) End(e report.End) { s.change(func() { s.run.State, s.run.Why = e.State, e.Why }) }
+
+// Saved says that a checkpoint was written, or with which error it was not.
+func (s *State) Saved(step int, seconds float64, err error) {
+	s.change(func() {
+		x := Save{Step: step, Time: report.Now(), Seconds: seconds}
+		if err != nil {
+			x.Error = err.Error()
+		}
+		s.run.Saves = append(slices.Clone(s.run.Saves[max(0, len(s.run.Saves)-mostSaves+1):]), x)
+		s.hist.saved(x)
+	})
+}
+
+// Memory says what the rank with the most holds, and what was planned for it.
+func (s *State) Memory(a *report.Account) {
+	if s == nil {
+		return
+	}
+	most := slices.MaxFunc(a.Ranks, func(x, y report.Held) int { return int(x.Planned.Memory() - y.Planned.Memory()) })
+	var all []Category
+	for use := range device.Uses {
+		all = append(all, Category{use.String(), "device", most.Planned.Device[use], most.Device.Peak[use]},
+			Category{use.String(), "host", most.Planned.Host[use], most.Host.Peak[use]})
+	}
+	all = append(all, Category{"optimizer and parameters", "disk", most.Planned.Disk, most.Disk})
+	all = slices.DeleteFunc(all, func(c Category) bool { return c.Planned == 0 && c.Held == 0 })
+	s.change(func() {
+		s.run.Memory = all
+		s.hist.memory(all)
+	})
+}
+
+// Lanes says what a rank's queues did in a step. It keeps those of the last step.
+func (s *State) Lanes(step, rank, stage int, lanes []sim.Lane, seconds float64) {
+	s.change(func() {
+		t := &Timeline{Step: step, Seconds: seconds}
+		if last := s.run.Timeline; last != nil && last.Step == step {
+			t.Seconds, t.Ranks = max(seconds, last.Seconds), slices.Clone(last.Ranks)
+		}
+		if len(t.Ranks) < mostLanes {
+			t.Ranks = append(t.Ranks, RankLanes{rank, stage, lanes})
+			slices.SortFunc(t.Ranks, func(a, b RankLanes) int { return a.Rank - b.Rank })
+		}
+		s.run.Timeline = t
+	})
+}
+
+// Idle is how long nothing has happened.
+func (s *State) Idle() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.changed)
+}
+
+// Doc returns the document, and the version it is of.
+func (s *State) Doc() (Run, uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.run, s.version
+}
+
+// Series returns the numbers of the steps in (from, to], in at most so many points, as JSON:
+// an array for each name, and for the least and the greatest loss.
+func (s *State) Series(from, to, most int) []byte {
+	s.mu.Lock()
+	points, evals := s.points, s.evals
+	if s.opened > 0 {
+		points = append(points[:len(points):len(points)], s.open)
+	}
+	s.mu.Unlock()
+	lo, _ := slices.BinarySearchFunc(points, from+1, func(p point, step int) int { return p.step - step })
+	hi, _ := slices.BinarySearchFunc(points, to+1, func(p point, step int) int { return p.step - step })
+	points = thin(points[lo:hi], most)
+	evals = slices.DeleteFunc(slices.Clone(evals), func(e report.Eval) bool { return e.Step <= from || e.Step > to })
+	return encode(points, evals)
+}
+
+// thin returns means of neighbors, at most so many.
+func thin(points []point, most int) []point {
+	run := (len(points) + most - 1) / most
+	if run <= 1 {
+		return points
+	}
+	var few []point
+	for some := range slices.Chunk(points, run) {
+		few = append(few, mean(some))
+	}
+	return few
+}
+
+func encode(points []point, evals []report.Eval) []byte {
+	b := []byte(`{"step":[`)
+	list := func(n int, add func(i int)) {
+		for i := range n {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			add(i)
+		}
+		b = append(b, ']')
+	}
+	list(len(points), func(i int) { b = strconv.AppendInt(b, int64(points[i].step), 10) })
+	column := func(name string, of func(p point) float32) {
+		b = append(b, `,"`+name+`":[`...)
+		list(len(points), func(i int) { b = appendNumber(b, float64(of(points[i]))) })
+	}
+	for c, name := range names {
+		column(name, func(p point) float32 { return p.of[c] })
+	}
+	column("low", func(p point) float32 { return p.low })
+	column("high", func(p point) float32 { return p.high })
+	b = append(b, `,"eval_step":[`...)
+	list(len(evals), func(i int) { b = strconv.AppendInt(b, int64(evals[i].Step), 10) })
+	b = append(b, `,"val_loss":[`...)
+	list(len(evals), func(i int) { b = appendNumber(b, evals[i].ValLoss) })
+	return append(b, '}')
+}
+
+// Log returns the lines from number n on, and the number of the next one.
+func (s *State) Log(n int) ([]Line, int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := min(max(0, n-s.dropped), len(s.lines))
+	return slices.Clone(s.lines[at:]), s.dropped + len(s.lines)
+}
+
+// planned are the categories of a line about memory: its rank 0, which holds what was planned
+// unless the line says what it holds.
+func planned(line []byte) []Category {
+	all := []Category{}
+	var of struct {
+		Memory struct {
+			Planned struct {
+				Device, Host map[string]int64
+				Disk         int64
+			}
+			Ranks []struct {
+				Rank int
+				Peak map[string]int64
+			}
+		}
+	}
+	if json.Unmarshal(line, &of) != nil { // damaged, or there is none
+		return all
+	}
+	m := of.Memory
+	held := m.Planned.Device
+	if len(m.Ranks) > 0 && m.Ranks[0].Rank == 0 {
+		held = m.Ranks[0].Peak
+	}
+	for use := range device.Uses {
+		name := use.String()
+		all = append(all, Category{name, "device", m.Planned.Device[name], held[name]}, Category{name, "host", m.Planned.Host[name], m.Planned.Host[name]})
+	}
+	all = append(all, Category{"optimizer and parameters", "disk", m.Planned.Disk, m.Planned.Disk})
+	return slices.DeleteFunc(all, func(c Category) bool { return c.Planned == 0 && c.Held == 0 })
+}
+
+// Ended is the state of a run that is no longer there, from what it has written.
+func Ended(out string, l *report.Log, job string) *State {
+	s := NewState(out)
+	for _, x := range l.Steps {
+		s.Step(x)
+	}
+	s.evals = l.Evals
+	if n := len(l.Starts); n > 0 {
+		s.Begin(l.Starts[n-1], job, false)
+		s.run.Rows = l.Starts[n-1].Rows()
+	}
+	s.run.Job, s.run.Memory, s.run.State = job, planned(l.Memory), "running, or killed"
+	if l.End != nil {
+		s.End(*l.End)
+	}
+	return s
+}
