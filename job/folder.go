@@ -165,6 +165,19 @@ func vacant(folder, checkpoints string) bool {
 	})
 }
 
+// Held is an error that names the process that uses a run folder, nil if none does.
+func Held(out string) error {
+	file := filepath.Join(out, lockFile)
+	if !input.Exists(file) {
+		return nil
+	}
+	l, err := vfs.OS{}.Lock(file)
+	if err == nil {
+		_ = l.Close() // nothing was written
+	}
+	return err
+}
+
 // takeCheckpoints holds the folder of checkpoints.
 func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err error) {
 	dir := c.Checkpoint.Dir

@@ -247,7 +247,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(grouped("prepare", a.initJob(), a.plan(), a.fit(), a.model(), a.tokenize())...)
 	root.AddCommand(grouped("train", a.train(), a.launch())...)
 	root.AddCommand(grouped("use", a.sample(), a.eval(), a.ckpt())...)
-	root.AddCommand(grouped("inspect", a.plot(), a.flight(), a.doctor(), a.bench())...)
+	root.AddCommand(grouped("inspect", a.runs(), a.report(), a.compare(), a.plot(), a.flight(), a.doctor(), a.bench())...)
 	root.AddCommand(a.schema(), a.man(root), a.version(), jobTopic())
 	f := root.PersistentFlags()
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "print only results and errors")

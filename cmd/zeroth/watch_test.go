@@ -216,6 +216,16 @@ func TestWatchedRun(t *testing.T) {
 	if n == 0 {
 		t.Error("no step was measured in parts")
 	}
+	out1, _ := zeroth(t, 0, "runs", ".")
+	contains(t, out1, "\nr ", "stopped: stopped by Ctrl-C")
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "s", "--set", "optimizer.lr=1e-3")
+	out2, _ := zeroth(t, 0, "compare", "r", "s", "--out", "both.svg")
+	contains(t, out2, "optimizer.lr", "train.steps", "difference")
+	page, _ := zeroth(t, 0, "report", "s")
+	contains(t, page, "<!DOCTYPE html>", `"state":"done"`, `optimizer:`)
+	zeroth(t, 2, "runs", "nowhere")
+	zeroth(t, 2, "compare", "r", "nowhere")
+	zeroth(t, 2, "report", "nowhere")
 	if _, errs := zeroth(t, 2, "train", "tiny.yaml", "--out", "u", "--set", "report.listen=9400"); !strings.Contains(errs, "report.listen") {
 		t.Error(errs)
 	}

@@ -118,10 +118,8 @@ func RunsTable(runs []Run) *show.Columns {
 		loss, val, speed := "-", "-", "-"
 		if n := len(r.Steps); n > 0 {
 			loss = fmt.Sprintf("%.4f", r.Steps[n-1].Loss)
-			rates := pointsOf(r.Steps, func(s Step) float64 { return s.TokensPerSecond })
-			slices.SortFunc(rates, func(a, b show.XY) int { return cmp.Compare(a.Y, b.Y) })
-			if len(rates) > 0 {
-				speed = show.Compact(rates[len(rates)/2].Y)
+			if x := MedianSpeed(r.Steps); x > 0 {
+				speed = show.Compact(x)
 			}
 		}
 		if best, ok := lowest(r.Evals); ok {
@@ -130,6 +128,16 @@ func RunsTable(runs []Run) *show.Columns {
 		t.Add(show.Printable(r.Name), show.Grouped(int64(len(r.Steps))), loss, val, speed)
 	}
 	return t
+}
+
+// MedianSpeed is the median of the tokens per second; 0 if there is none.
+func MedianSpeed(steps []Step) float64 {
+	rates := pointsOf(steps, func(s Step) float64 { return s.TokensPerSecond })
+	slices.SortFunc(rates, func(a, b show.XY) int { return cmp.Compare(a.Y, b.Y) })
+	if len(rates) == 0 {
+		return 0
+	}
+	return rates[len(rates)/2].Y
 }
 
 // lowest is the evaluation with the lowest loss that is a number.
