@@ -99,6 +99,10 @@ type (
 				Name string `yaml:"claimName"`
 			} `yaml:"persistentVolumeClaim"`
 			EmptyDir map[string]string `yaml:"emptyDir"`
+			Secret   struct {
+				SecretName  string `yaml:"secretName"`
+				DefaultMode int    `yaml:"defaultMode"`
+			}
 		}
 	}
 	k8sContainer struct {
@@ -108,6 +112,13 @@ type (
 		Ports       []struct {
 			ContainerPort int `yaml:"containerPort"`
 		}
+		ReadinessProbe struct {
+			HTTPGet struct {
+				Path string
+				Port int
+			} `yaml:"httpGet"`
+			PeriodSeconds int `yaml:"periodSeconds"`
+		} `yaml:"readinessProbe"`
 		Resources    k8sResources
 		VolumeMounts []struct {
 			Name      string
@@ -265,7 +276,11 @@ func TestManifests(t *testing.T) {
 	if s := service.Spec; s.ClusterIP != "None" || !s.PublishNotReadyAddresses || s.Selector["job-name"] != job.Metadata.Name || job.Spec.Template.Spec.Subdomain != service.Metadata.Name {
 		t.Errorf("the service does not name the pods of the job: %+v", service)
 	}
-	checkPods(t, "indexed-job.yaml", storage, pods{job.Spec, job.Spec.Template.Spec.Containers[0], job.Spec.Completions, indexed,
+	main, metrics := job.Spec.Template.Spec.Containers[0], all[1].(*k8sService)
+	if at := main.ReadinessProbe.HTTPGet; at.Path != "/healthz" || at.Port != metrics.Spec.Ports[0].Port || !slices.Contains(main.Args, fmt.Sprint("report.listen=0.0.0.0:", at.Port)) {
+		t.Errorf("the run is not published where it is probed: %+v", at)
+	}
+	checkPods(t, "indexed-job.yaml", storage, pods{job.Spec, main, job.Spec.Completions, indexed,
 		fmt.Sprintf("%s-0.%s:%d", job.Metadata.Name, service.Metadata.Name, service.Spec.Ports[0].Port)})
 
 	set := manifest[jobSet](t, manifests(t, "jobset.yaml"))
