@@ -5,97 +5,97 @@ import (
 	"math/bits"
 )
 
-// Agreement of a Wired's ranks on a call, before an Engine is told, in notes of which
-// each rank sends about twice the logarithm of their number, and not one to each other.
+// The ranks of a Wired agree on a call, before an Engine executes it, with about 2 log N notes per
+// rank instead of N.
 //
-// A rank tells its call to the ranks 1, 2, 4, ... behind it, and compares those that come
-// from as far ahead of it with its own. It then knows that log N others have come. A
-// second note to the rank 2^k behind says that a rank has heard, by way of others, of the
-// 2^k ranks before it, and whether all of them made one call; it is sent when those from
-// 1, 2, ... 2^(k-1) ahead are there. So at the end each rank has heard of all, which is
-// the dissemination barrier of Hensgen, Finkel and Manber (1988), and calls that differ
-// anywhere are known to every rank: between a rank that differs and any other lies a pair
-// of which one hears the other. Then everybody tells everybody, which names the sides.
+// A rank sends its call to the ranks 1, 2, 4, ... after it and compares its own with those it
+// receives from the ranks 1, 2, 4, ... before it. That covers log N others. A second note, to the
+// rank 2^k after, confirms that the sender has heard, directly or indirectly, from the 2^k ranks
+// before it, and states whether their calls were equal. It is sent once the notes from the ranks 1,
+// 2, ... 2^(k-1) before have arrived. In the end, each rank has heard from all others: this is the
+// dissemination barrier of Hensgen, Finkel and Manber (1988). Any difference becomes known to all
+// ranks, because on the way from the rank that differs to any other there is a pair of neighbours
+// that compare different calls. Then all ranks exchange their calls directly, to name the sides.
 //
-// A rank that does not come is named by those whom it should have told; the others of
-// those that wait have nobody to name, and hear it from these.
+// A missing rank is named by the ranks to which it owes a note; the other waiting ranks cannot name
+// it and learn it from them.
 
-// fewRanks is how many tell each other directly: it takes no more notes.
+// fewRanks is the size up to which all ranks exchange calls directly, which takes no more notes.
 const fewRanks = 8
 
-// Kinds of notes of an agreement, beside noteCall and noteCredit.
+// Kinds of notes of an agreement, in addition to noteCall and noteCredit.
 const (
-	noteCome  = 3 // a call, encoded as noteCall's are
-	noteHeard = 4 // of the 2^k before the sender; byte 1 is 1 if not all made one call
+	noteAgree = 3 // a call, encoded like noteCall
+	noteHeard = 4 // from the 2^k ranks before the sender; byte 1 is 1 if their calls differ
 )
 
-// agreement is one that is under way, and what has come of the next one. It is the
-// issuing goroutine's.
+// agreement is the current agreement, and what has arrived for the next one. Only the issuing
+// goroutine uses it.
 type agreement struct {
 	call
-	from   []ahead // by k: the rank 2^k ahead
-	parted bool    // calls differ
-	early  map[int][]Note
+	from    []predecessor // by k: the rank 2^k before this one
+	differs bool          // calls differ
+	early   map[int][]Note
 }
 
-// ahead is what has come from a rank for which this one waits.
-type ahead struct{ come, heard bool }
+// predecessor records the notes received from a rank before this one.
+type predecessor struct{ called, heard bool }
 
 // agree implements agreeing.
-func (g *Wired) agree(what call) error {
+func (g *Wired) agree(mine call) error {
 	if g.Size() <= fewRanks {
-		return g.newCall(what).doRun() // an operation on nothing
+		return g.newCall(mine).doRun() // an operation without data
 	}
-	parted, err := g.hearAll(what)
-	if err != nil || !parted {
+	differs, err := g.disseminate(mine)
+	if err != nil || !differs {
 		return err
 	}
-	if err = g.newCall(what).doRun(); err == nil {
-		panic(fmt.Sprintf("collective: rank %d heard of another call than %v, and nobody made one", g.Name(g.Rank()), what))
+	if err = g.newCall(mine).doRun(); err == nil {
+		panic(fmt.Sprintf("collective: rank %d was notified of a call other than %v, but no rank made one", g.Name(g.Rank()), mine))
 	}
 	return err
 }
 
-// hearAll returns when the rank has heard of all others, and whether calls differ.
-func (g *Wired) hearAll(what call) (parted bool, err error) {
+// disseminate returns when this rank has heard from all others, and reports whether calls differ.
+func (g *Wired) disseminate(mine call) (differs bool, err error) {
 	if why := g.wire.Ended(); why != nil {
 		return false, why
 	}
 	a := &g.agreement
-	if err := g.startAgreement(what); err != nil {
+	if err := g.startAgreement(mine); err != nil {
 		return false, g.leave(err)
 	}
 	var n Note
-	what.encode(&n, 0)
-	n[0] = noteCome
+	mine.encode(&n, 0)
+	n[0] = noteAgree
 	for k := range a.from {
-		g.wire.Note(g.behind(k), n)
+		g.wire.Note(g.successor(k), n)
 	}
 	for k := range a.from {
-		p := g.ahead(k)
+		p := g.predecessor(k)
 		early := a.early[p]
 		delete(a.early, p)
 		for _, n := range early {
 			err = firstOf(err, g.note(k, n))
 		}
-		if g.peers[p].ahead { // its call of an operation that is none of an engine
-			g.partFrom(k)
+		if g.peers[p].ahead { // it called an operation outside the engine
+			g.markDifferent(k)
 		}
 	}
 	for next := 1; err == nil; {
-		for next < len(a.from) && a.through(next) {
-			g.tellHeard(next)
+		for next < len(a.from) && a.covers(next) {
+			g.sendHeard(next)
 			next++
 		}
-		if a.over() {
+		if a.complete() {
 			break
 		}
 		var e Event
 		if e, err = g.wire.Poll(); err == nil {
-			err = g.hear(e)
+			err = g.handle(e)
 		}
 	}
-	return a.parted, g.leave(err)
+	return a.differs, g.leave(err)
 }
 
 func firstOf(a, b error) error {
@@ -105,27 +105,27 @@ func firstOf(a, b error) error {
 	return b
 }
 
-// startAgreement marks the group as busy with it.
-func (g *Wired) startAgreement(what call) error {
+// startAgreement marks the group as busy.
+func (g *Wired) startAgreement(mine call) error {
 	a := &g.agreement
 	if a.from == nil {
-		a.from, a.early = make([]ahead, bits.Len(uint(g.Size()-1))), map[int][]Note{}
+		a.from, a.early = make([]predecessor, bits.Len(uint(g.Size()-1))), map[int][]Note{}
 	}
 	clear(a.from)
-	a.call, a.parted = what, false
+	a.call, a.differs = mine, false
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.inside {
-		panic(fmt.Sprintf("collective: rank %d runs %v during another operation: its queues are not ordered by a mark", g.Name(g.Rank()), what))
+		panic(fmt.Sprintf("collective: rank %d runs %v during another operation: its queues are not ordered by a mark", g.Name(g.Rank()), mine))
 	}
-	g.inside, g.unheard = true, len(a.from)
+	g.inside, g.uncalled = true, len(a.from)
 	for k := range a.from {
-		g.waitsFor[g.ahead(k)] = itsCall
+		g.waitsFor[g.predecessor(k)] = awaitCall
 	}
-	return g.gone
+	return g.peerLeft
 }
 
-// leave ends the agreement; after an error the group.
+// leave ends the agreement, and after an error the group.
 func (g *Wired) leave(err error) error {
 	if err != nil {
 		err = g.abandon(err)
@@ -136,40 +136,40 @@ func (g *Wired) leave(err error) error {
 	return err
 }
 
-// behind and ahead are the ranks at a distance of 2^k.
-func (g *Wired) behind(k int) int { return (g.Rank() + 1<<k) % g.Size() }
-func (g *Wired) ahead(k int) int  { return (g.Rank() - 1<<k + g.Size()) % g.Size() }
+// successor and predecessor return the ranks 2^k after and before this one.
+func (g *Wired) successor(k int) int   { return (g.Rank() + 1<<k) % g.Size() }
+func (g *Wired) predecessor(k int) int { return (g.Rank() - 1<<k + g.Size()) % g.Size() }
 
-// through is whether the rank has heard of the 2^k before it.
-func (a *agreement) through(k int) bool {
+// covers reports whether this rank has heard from the 2^k ranks before it.
+func (a *agreement) covers(k int) bool {
 	for i, f := range a.from[:k] {
-		if !f.come || i > 0 && !f.heard {
+		if !f.called || i > 0 && !f.heard {
 			return false
 		}
 	}
 	return true
 }
 
-// over is whether it has heard of all, and all has come that is sent to it.
-func (a *agreement) over() bool { return a.through(len(a.from)) }
+// complete reports whether this rank has heard from all others and received all notes sent to it.
+func (a *agreement) complete() bool { return a.covers(len(a.from)) }
 
-func (g *Wired) tellHeard(k int) {
+func (g *Wired) sendHeard(k int) {
 	n := Note{noteHeard}
-	if g.agreement.parted {
+	if g.agreement.differs {
 		n[1] = 1
 	}
-	g.wire.Note(g.behind(k), n)
+	g.wire.Note(g.successor(k), n)
 }
 
-// hear takes the agreement a step further.
-func (g *Wired) hear(e Event) error {
+// handle processes an event of the current agreement.
+func (g *Wired) handle(e Event) error {
 	a := &g.agreement
 	k := bits.TrailingZeros(uint((g.Rank() - e.Peer + g.Size()) % g.Size()))
-	waits := k < len(a.from) && g.ahead(k) == e.Peer
+	waits := k < len(a.from) && g.predecessor(k) == e.Peer
 	switch {
 	case e.Kind == Left:
-		if g.gone == nil {
-			g.gone = e.Why
+		if g.peerLeft == nil {
+			g.peerLeft = e.Why
 		}
 		if waits && !a.done(k) {
 			return e.Why
@@ -182,7 +182,7 @@ func (g *Wired) hear(e Event) error {
 			return err
 		}
 		if waits && !a.done(k) {
-			g.partFrom(k)
+			g.markDifferent(k)
 		}
 		return nil
 	case waits && !a.done(k):
@@ -191,66 +191,66 @@ func (g *Wired) hear(e Event) error {
 	return g.noteEarly(e.Peer, e.Note)
 }
 
-// done is whether nothing more comes from the rank 2^k ahead.
-func (a *agreement) done(k int) bool { return a.from[k].come && (k == 0 || a.from[k].heard) }
+// done reports whether the rank 2^k before has sent all its notes.
+func (a *agreement) done(k int) bool { return a.from[k].called && (k == 0 || a.from[k].heard) }
 
-// note is a note of the rank 2^k ahead: its call, then what it has heard.
+// note processes a note of the rank 2^k before: first its call, then its confirmation.
 func (g *Wired) note(k int, n Note) error {
 	a := &g.agreement
 	f := &a.from[k]
-	if n[0] == noteHeard && f.come {
+	if n[0] == noteHeard && f.called {
 		f.heard = true
-		a.parted = a.parted || n[1] != 0
+		a.differs = a.differs || n[1] != 0
 		return nil
 	}
-	its, err := decodeCall(&n, g.Name(g.ahead(k)))
+	its, err := decodeCall(&n, g.Name(g.predecessor(k)))
 	if err != nil {
 		return err
 	}
-	if n[0] != noteCome || f.come {
-		return fmt.Errorf("collective: rank %d sends a note %d that is not its turn: it is not of this version", g.Name(g.ahead(k)), n[0])
+	if n[0] != noteAgree || f.called {
+		return fmt.Errorf("collective: rank %d sends a note %d out of turn; all processes must run the same version", g.Name(g.predecessor(k)), n[0])
 	}
-	a.parted = a.parted || its != a.call
+	a.differs = a.differs || its != a.call
 	g.arrived(k)
 	return nil
 }
 
-// arrived is called when the rank 2^k ahead has come.
+// arrived records the call of the rank 2^k before.
 func (g *Wired) arrived(k int) {
-	g.agreement.from[k].come = true
+	g.agreement.from[k].called = true
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.unheard--
-	g.waitsFor[g.ahead(k)] = nothing
+	g.uncalled--
+	g.waitsFor[g.predecessor(k)] = awaitNothing
 }
 
-// partFrom is called when the rank 2^k ahead has come to another kind of operation: it
-// will agree to nothing, and tells everybody.
-func (g *Wired) partFrom(k int) {
+// differ records that the rank 2^k before called an operation of another kind: it takes no part in
+// this agreement and sends its call to all ranks.
+func (g *Wired) markDifferent(k int) {
 	a := &g.agreement
-	a.parted = true
-	if !a.from[k].come {
+	a.differs = true
+	if !a.from[k].called {
 		g.arrived(k)
 	}
 	a.from[k].heard = true
 }
 
-// noteAhead keeps a peer's call of the next operation.
+// noteAhead stores a peer's call of the next operation.
 func (g *Wired) noteAhead(e Event) (err error) {
 	q := &g.peers[e.Peer]
 	if q.ahead {
-		return fmt.Errorf("collective: rank %d calls two operations at once: it is not of this version", g.Name(e.Peer))
+		return fmt.Errorf("collective: rank %d calls two operations at once; all processes must run the same version", g.Name(e.Peer))
 	}
 	q.ahead, q.lends = true, e.Lends
 	q.next, err = decodeCall(&e.Note, g.Name(e.Peer))
 	return err
 }
 
-// noteEarly keeps what a peer says of the next agreement, which is two notes at most.
+// noteEarly stores a peer's notes of the next agreement, at most two.
 func (g *Wired) noteEarly(p int, n Note) error {
 	a := &g.agreement
 	if len(a.early[p]) == 2 || a.from == nil {
-		return fmt.Errorf("collective: rank %d sends a note %d that is not its turn: it is not of this version", g.Name(p), n[0])
+		return fmt.Errorf("collective: rank %d sends a note %d out of turn; all processes must run the same version", g.Name(p), n[0])
 	}
 	a.early[p] = append(a.early[p], n)
 	return nil

@@ -16,26 +16,26 @@ import (
 	"zeroth/device/cpu"
 )
 
-// telling is a wire that counts notes.
-type telling struct {
+// countingWire counts notes.
+type countingWire struct {
 	collective.Wire
 	notes *atomic.Int64
 }
 
-func (w telling) Note(to int, n collective.Note) {
+func (w countingWire) Note(to int, n collective.Note) {
 	w.notes.Add(1)
 	w.Wire.Note(to, n)
 }
 
-// agreeing are ranks of one process over sockets' wires, with engines that do nothing, so
-// that their operations on a device's memory are agreements alone.
+// agreeing holds ranks of one process, connected by sockets' wires, whose engines do nothing, so
+// that operations on device memory only agree.
 type agreeing struct {
 	groups []*collective.Engined
 	queues []*stream
 	notes  atomic.Int64
 }
 
-// stream is a queue that an engine's operations can be issued on.
+// stream is a queue for an engine's operations.
 type stream struct {
 	*cpu.Queue
 	mu  sync.Mutex
@@ -47,7 +47,7 @@ func (s *stream) Now(_ string, f func() error) {
 		s.Fail(f())
 	}
 }
-func (s *stream) Behind(device.Event) {}
+func (s *stream) AfterPeer(device.Event) {}
 func (s *stream) Fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +61,7 @@ func (s *stream) failed() error {
 	return s.err
 }
 
-// nothing is an engine whose operations are done at once.
+// nothing is an engine whose operations complete at once.
 type nothing struct{ calls atomic.Int64 }
 
 func (n *nothing) AllGather(device.Queue, device.Buffer, device.Buffer) error {
@@ -95,7 +95,7 @@ func newAgreeing(t *testing.T, size int) *agreeing {
 	d := cpu.New(1)
 	a := &agreeing{}
 	for r := range size {
-		w := collective.NewWired(telling{net.Wire(0, r), &a.notes})
+		w := collective.NewWired(countingWire{net.Wire(0, r), &a.notes})
 		a.groups = append(a.groups, collective.NewEngined(w, &nothing{}))
 		a.queues = append(a.queues, &stream{Queue: d.NewQueue("comm")})
 	}
@@ -111,7 +111,7 @@ func newAgreeing(t *testing.T, size int) *agreeing {
 	return a
 }
 
-// each runs f on every rank at once and returns what its queue says.
+// each runs f on every rank concurrently and returns the errors of the queues.
 func (a *agreeing) each(f func(r int, g *collective.Engined, q *stream)) []error {
 	errs := make([]error, len(a.groups))
 	var all sync.WaitGroup
@@ -125,21 +125,21 @@ func (a *agreeing) each(f func(r int, g *collective.Engined, q *stream)) []error
 	return errs
 }
 
-// apart is memory that the host cannot address, which nobody touches.
-func apart(g collective.Group) (whole, own device.Buffer) {
+// remote returns memory that the host cannot address, which nobody accesses.
+func remote(g collective.Group) (whole, own device.Buffer) {
 	whole = device.Buffer{Type: device.F32, N: 2 * g.Size()}
 	return whole, device.Buffer{Type: device.F32, N: 2}
 }
 
-// Ranks agree on one call after the other, also beside operations on the host's memory,
-// in about twice the logarithm of their number of notes each, and not one to each other.
+// TestRanksAgreeInFewNotes checks that ranks agree on consecutive calls, also between operations on
+// host memory, with about 2 log N notes each.
 func TestRanksAgreeInFewNotes(t *testing.T) {
 	for _, size := range []int{2, 8, 9, 16, 33, 100} {
 		a := newAgreeing(t, size)
 		const calls = 20
 		for _, err := range a.each(func(_ int, g *collective.Engined, q *stream) {
 			for range calls {
-				whole, own := apart(g)
+				whole, own := remote(g)
 				g.AllGather(q, whole, own)
 			}
 		}) {
@@ -156,7 +156,7 @@ func TestRanksAgreeInFewNotes(t *testing.T) {
 		}
 		for _, err := range a.each(func(r int, g *collective.Engined, q *stream) {
 			for i := range 6 {
-				whole, own := apart(g)
+				whole, own := remote(g)
 				g.AllGather(q, whole, own)
 				if i%2 == 0 {
 					x := make([]float32, size)
@@ -180,8 +180,8 @@ func TestRanksAgreeInFewNotes(t *testing.T) {
 	}
 }
 
-// Whatever differs, all ranks are told who calls what: another call, an operation skipped,
-// one on the host's memory; and no engine has begun.
+// TestRanksThatDifferAreNamed checks that any difference (another call, a skipped operation, an
+// operation on host memory) is reported to all ranks with the sides, before an engine starts.
 func TestRanksThatDifferAreNamed(t *testing.T) {
 	const size = 21
 	for odd, want := range map[int]string{
@@ -192,7 +192,7 @@ func TestRanksThatDifferAreNamed(t *testing.T) {
 	} {
 		a := newAgreeing(t, size)
 		for r, err := range a.each(func(r int, g *collective.Engined, q *stream) {
-			whole, own := apart(g)
+			whole, own := remote(g)
 			g.AllGather(q, whole, own)
 			switch {
 			case r == odd && r == 0:
@@ -201,7 +201,7 @@ func TestRanksThatDifferAreNamed(t *testing.T) {
 			case r == odd && r == 4:
 				g.Reduce(q, whole)
 				return
-			case r == odd && r == 7: // it skips one
+			case r == odd && r == 7: // skip one operation
 				q.Fail(errors.New("broken"))
 				g.AllGather(q, whole, own)
 				q.err = nil
@@ -220,9 +220,9 @@ func TestRanksThatDifferAreNamed(t *testing.T) {
 	}
 }
 
-// Who waits for a rank that does not come is one of those that it would have told, and
-// names it; the others name nobody. So all that is named is absent, and each that is absent is
-// named unless all it would tell are absent, too.
+// TestRanksThatDoNotComeAreNamed checks that exactly the ranks to which an absent rank owes a note
+// name it. So only absent ranks are named, and each of them is, unless all the ranks it owes notes
+// are absent, too.
 func TestRanksThatDoNotComeAreNamed(t *testing.T) {
 	const size = 19
 	for _, absent := range [][]int{{0}, {11}, {4, 5, 6, 7}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}} {
@@ -235,7 +235,7 @@ func TestRanksThatDoNotComeAreNamed(t *testing.T) {
 				if !slices.Contains(absent, r) {
 					want = owing(r, size, absent)
 				}
-				if slices.Equal(a.groups[r].Missing(), want) { // in the end it is
+				if slices.Equal(a.groups[r].Missing(), want) { // eventually
 					r++
 				}
 			}
@@ -244,7 +244,7 @@ func TestRanksThatDoNotComeAreNamed(t *testing.T) {
 			}
 		})
 		for r, err := range a.each(func(r int, g *collective.Engined, q *stream) {
-			whole, own := apart(g)
+			whole, own := remote(g)
 			g.AllGather(q, whole, own)
 			if !slices.Contains(absent, r) {
 				g.AllGather(q, whole, own)
@@ -258,7 +258,7 @@ func TestRanksThatDoNotComeAreNamed(t *testing.T) {
 	}
 }
 
-// owing is whom a rank misses: of those that tell it their call, who is absent.
+// owing returns the absent ranks that owe rank r their call.
 func owing(r, size int, absent []int) (names []int) {
 	for d := 1; d < size; d *= 2 {
 		if p := (r - d + size) % size; slices.Contains(absent, p) {
@@ -269,13 +269,13 @@ func owing(r, size int, absent []int) (names []int) {
 	return names
 }
 
-// A rank that leaves instead of agreeing is named by all.
+// TestRanksThatLeaveAreNamed checks that all name a rank that leaves instead of agreeing.
 func TestRanksThatLeaveAreNamed(t *testing.T) {
 	const size = 19
 	for _, leaves := range []int{0, 9, 18} {
 		a := newAgreeing(t, size)
 		for r, err := range a.each(func(r int, g *collective.Engined, q *stream) {
-			whole, own := apart(g)
+			whole, own := remote(g)
 			for i := range 5 {
 				if r == leaves && i == 4 {
 					_ = g.Close()

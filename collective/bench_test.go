@@ -11,15 +11,12 @@ import (
 	"zeroth/device"
 )
 
-// The benchmarks give bytes of the whole buffer per second, and the time
-// that the same memory traffic takes without a group, relative to the
-// operation's: the copies, or the sums of two at a time, that each rank does,
-// split evenly over the cores and without waiting for anybody. 1.00 of-limit
-// is a group, queues and waiting included, that costs nothing. Two things to
-// know: a gather alone copies the same bytes again and again, which stay in
-// every core's cache, and an all-reduce's does not; and the limit of an
-// all-reduce has ranks write what others read, at any time, so a group, which
-// keeps the two apart, can beat it.
+// The benchmarks report bytes of the whole buffer per second, and the time of the same memory
+// traffic without a group, relative to the operation's (of-limit): the copies or the pairwise sums
+// of each rank, distributed evenly over the cores, without synchronization. At 1.00, queues and
+// waiting cost nothing. Note that a gather copies the same bytes again and again, which stay in
+// every core's cache, while an all-reduce does not; and that in the limit of an all-reduce, ranks
+// write what others read, at any time, so a group, which separates the two phases, can beat it.
 
 func BenchmarkAllGather(b *testing.B) {
 	bench(b, func(g collective.Group, q device.Queue, buf device.Buffer) { collective.AllGather(g, q, buf) },
@@ -36,7 +33,7 @@ func BenchmarkAllReduce(b *testing.B) {
 		func(bufs [][]float32, r int) { sumPart(bufs, r); copyParts(bufs, r) })
 }
 
-// BenchmarkWatchdog is a small operation, and one that is recorded and has a deadline.
+// BenchmarkWatchdog compares a small operation with one that is recorded and has a deadline.
 func BenchmarkWatchdog(b *testing.B) {
 	for name, wrap := range map[string]func(collective.Group) collective.Group{
 		"plain": func(g collective.Group) collective.Group { return g }, "recorded": func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) },
@@ -54,7 +51,7 @@ func BenchmarkWatchdog(b *testing.B) {
 	}
 }
 
-// BenchmarkRecorder is what recording one operation takes.
+// BenchmarkRecorder measures recording an operation.
 func BenchmarkRecorder(b *testing.B) { collective.BenchmarkRecording(b) }
 
 func bench(b *testing.B, op func(collective.Group, device.Queue, device.Buffer), limit func([][]float32, int)) {
@@ -95,8 +92,8 @@ func benchStep(b *testing.B, e *ends, bufs [][]float32, op func(collective.Group
 	}
 }
 
-// atBest is the seconds that all ranks' work takes, n times over, if every
-// core does an equal share of the ranks one after the other.
+// atBest returns the seconds of n repetitions of all ranks' work, with the ranks distributed evenly
+// over the cores.
 func atBest(bufs [][]float32, work func([][]float32, int), n int) float64 {
 	cores := min(len(bufs), runtime.GOMAXPROCS(0))
 	start := time.Now()
@@ -127,7 +124,7 @@ func copyParts(bufs [][]float32, r int) {
 	}
 }
 
-// sumPart does the additions of a reduction in plain Go.
+// sumPart performs the additions of a reduction in plain Go.
 func sumPart(bufs [][]float32, r int) {
 	dst := part(bufs, r, r)
 	for from := range bufs {

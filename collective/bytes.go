@@ -6,9 +6,9 @@ import (
 	"zeroth/device"
 )
 
-// GatherBytes gives every rank what each rank passed, in rank order. It waits
-// for the queue. It is for messages between ranks, not for tensors: it
-// allocates, and every rank receives as much as the longest message of all.
+// GatherBytes returns each rank's mine, in rank order. It waits for the queue. It is meant for
+// messages, not tensors: it allocates, and every rank receives as many bytes per rank as the
+// longest message has.
 func GatherBytes(g Group, q device.Queue, mine []byte) ([][]byte, error) {
 	sizes := make([]int32, g.Size())
 	sizes[g.Rank()] = int32(len(mine))
@@ -16,7 +16,7 @@ func GatherBytes(g Group, q device.Queue, mine []byte) ([][]byte, error) {
 	if err := q.Wait(); err != nil {
 		return nil, err
 	}
-	var words int // of 4 bytes, the longest message
+	var words int // words of 4 bytes in the longest message
 	for _, n := range sizes {
 		words = max(words, (int(n)+3)/4)
 	}

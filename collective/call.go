@@ -12,7 +12,7 @@ import (
 	"zeroth/device"
 )
 
-// op is one of the primitives.
+// op is a primitive of Group.
 type op uint8
 
 const (
@@ -27,27 +27,26 @@ func (o op) String() string {
 	return [ops]string{"all-gather", "reduce-scatter", "broadcast", "reduce"}[o]
 }
 
-// call is one operation of a rank, and all that the ranks must agree on.
+// call describes one operation. All ranks must make equal calls.
 type call struct {
-	seq int // operations the rank issued on the group before this one
+	seq int // number of operations this rank issued on the group before
 	op  op
 	t   device.DType
-	n   int // elements of the whole buffer, or of the one of a broadcast or a reduce
+	n   int // elements of whole; of b for broadcast and reduce
 
-	label [labelLen]byte // of the queue's work, its first bytes
+	label [labelLen]byte // label of the queue's work, truncated
 }
 
-// labelLen is how much of a label is compared: enough for a unit and what is
-// done with it.
+// labelLen is the number of bytes of a label that are compared: enough for a unit and its
+// operation.
 const labelLen = 48
 
-// about is the label for errors.
+// about returns the label.
 func (c call) about() string { return string(bytes.TrimRight(c.label[:], "\x00")) }
 
 func (c call) String() string { return fmt.Sprintf("%v of %d %v", c.op, c.n, c.t) }
 
-// newCall is an operation to be issued on q. It checks what a rank can see of
-// its own mistakes.
+// newCall returns the call to be issued on q. It panics if the arguments are inconsistent.
 func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
 	c := call{op: o, t: whole.Type, n: whole.N}
 	if n := partLen(g, o, whole); own.N != n || own.Type != whole.Type {
@@ -60,7 +59,7 @@ func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
 	return c
 }
 
-// partLen is the number of elements of a rank's own part of an operation.
+// partLen returns the number of elements of a rank's own part.
 func partLen(g Group, o op, whole device.Buffer) int {
 	if o == broadcast || o == reduce {
 		return whole.N
@@ -68,8 +67,8 @@ func partLen(g Group, o op, whole device.Buffer) int {
 	return PartLen(g, whole)
 }
 
-// disagreement is nil if all ranks make the same call, else an error that
-// names each side. It allocates nothing unless they differ.
+// disagreement returns nil if all calls are equal, else an error that names each side. It allocates
+// only in the second case.
 func disagreement(calls []call, name func(r int) int) error {
 	for _, c := range calls {
 		if c != calls[0] {
@@ -79,13 +78,12 @@ func disagreement(calls []call, name func(r int) int) error {
 	return nil
 }
 
-// ErrDiverged says which ranks called what, where they did not call the same.
+// ErrDiverged reports which ranks made which calls when the calls differ.
 type ErrDiverged string
 
 func (e ErrDiverged) Error() string { return string(e) }
 
-// divergence tells the sides apart, the smallest first: it is likely the one
-// in the wrong.
+// divergence describes the sides, the smallest first, which is the likely culprit.
 func divergence(calls []call, name func(r int) int) error {
 	type side struct {
 		call
@@ -101,32 +99,32 @@ func divergence(calls []call, name func(r int) int) error {
 	}
 	slices.SortStableFunc(sides, func(a, b side) int { return cmp.Compare(len(a.ranks), len(b.ranks)) })
 	most := sides[len(sides)-1]
-	said := make([]string, len(sides))
-	alike := !slices.ContainsFunc(sides, func(s side) bool { return s.label != most.label })
+	texts := make([]string, len(sides))
+	sameLabel := !slices.ContainsFunc(sides, func(s side) bool { return s.label != most.label })
 	for i, s := range sides {
-		said[i] = RankNames(s.ranks)
+		texts[i] = RankNames(s.ranks)
 		if i == 0 {
-			said[i] += Plural(s.ranks, " calls", " call")
+			texts[i] += Plural(s.ranks, " calls", " call")
 		}
-		said[i] += fmt.Sprintf(" %v", s.call)
+		texts[i] += fmt.Sprintf(" %v", s.call)
 		if s.seq != most.seq {
-			said[i] += fmt.Sprintf(" as operation %d", s.seq)
+			texts[i] += fmt.Sprintf(" as operation %d", s.seq)
 		}
-		if !alike {
-			said[i] += fmt.Sprintf(" (%s)", cmp.Or(s.about(), "without a label"))
+		if !sameLabel {
+			texts[i] += fmt.Sprintf(" (%s)", cmp.Or(s.about(), "without a label"))
 		}
 	}
-	return ErrDiverged(fmt.Sprintf("operation %d: %s", most.seq, strings.Join(said, ", ")))
+	return ErrDiverged(fmt.Sprintf("operation %d: %s", most.seq, strings.Join(texts, ", ")))
 }
 
-// freeList keeps what operations are made of for the next ones: issuing takes,
-// the queue gives back. What a failed queue skips is left to the collector.
+// freeList recycles operations: issuing one takes it, completing it on the queue gives it back.
+// Operations skipped by a failed queue are garbage collected.
 type freeList[T any] struct {
 	mu   sync.Mutex
 	free []*T
 }
 
-// take is nil when none is free.
+// take returns nil if the list is empty.
 func (f *freeList[T]) take() *T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,10 +142,10 @@ func (f *freeList[T]) give(x *T) {
 	f.free = append(f.free, x)
 }
 
-// RankNames is "rank 2" or "ranks 0-3,6,7".
+// RankNames formats ranks as "rank 2" or "ranks 0-3,6,7".
 func RankNames(ranks []int) string { return Plural(ranks, "rank ", "ranks ") + RankSpans(ranks) }
 
-// Plural is the word for one rank, or that for more.
+// Plural returns one if there is one rank, else more.
 func Plural(ranks []int, one, more string) string {
 	if len(ranks) == 1 {
 		return one
@@ -155,7 +153,7 @@ func Plural(ranks []int, one, more string) string {
 	return more
 }
 
-// RankSpans is ranks in ascending order as "0-3,6,7".
+// RankSpans formats ascending ranks as "0-3,6,7".
 func RankSpans(ranks []int) string {
 	var s []string
 	for i := 0; i < len(ranks); {

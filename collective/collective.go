@@ -1,25 +1,23 @@
-// Package collective moves buffers between the ranks of a group.
+// Package collective exchanges buffers between the ranks of a group.
 //
-// A Group has two primitives between a buffer of Size equal parts, of which
-// part r is rank r's own, and that own part, which may lie elsewhere; one that moves
-// a buffer of rank 0 to the others, and one that adds theirs up in rank 0's. The rest are functions over them. Sums are taken in float32 in rank order, so every
-// implementation gives the same bits. A collective is issued on a queue and
-// returns at once; its error sticks to the queue. The ranks of a group issue the
-// same operations in the same order, and a rank that uses several queues orders
-// its operations by marks. Ranks that do not are told so by the group: it
-// compares what they call, with the label of their queues' work.
+// A Group has four primitives. AllGather and ReduceScatter work on a buffer of Size equal parts,
+// where part r belongs to rank r; that part may also be a separate buffer. Broadcast and Reduce
+// work on a whole buffer of rank 0. Everything else is a function of these. Sums are computed in
+// float32 in rank order, so all implementations give the same bits. A collective is issued on a
+// queue and returns at once; its error sticks to the queue. The ranks of a group must issue the
+// same operations in the same order, and a rank that uses several queues must order its operations
+// with marks. Groups detect violations: they compare the calls of all ranks, including the labels
+// of the queues' work.
 //
-// Local is for ranks that are goroutines of one process, Wired for ranks in
-// several, over anything that carries frames from one to another (Wire). They
-// differ in what they can promise of an operation that fails. Wherever ranks
-// are, it leaves its buffers undefined and ends the group. Local also fails on
-// all ranks or on none, and where ranks disagree before it touches data; over
-// wires one rank may be done when another hears of the end, which it does in
-// its next operation.
+// Local connects ranks that are goroutines of one process; Wired connects ranks in several
+// processes over any transport that implements Wire. They give different guarantees about a failing
+// operation. In both, a failed operation leaves its buffers undefined and ends the group. A Local
+// operation also fails on all ranks or on none, and fails before it touches data if the calls
+// differ. Over wires, an operation may succeed on one rank and fail on another; the first then
+// fails in its next operation.
 //
-// A rank whose queue has failed skips its operations and so keeps its peers
-// waiting: it must close its groups. Nobody hangs on a rank that does, and
-// Watchdog turns one that does not into an error that names it.
+// A rank whose queue has failed skips its operations, which blocks its peers until it closes its
+// groups. If it does not, Watchdog turns the wait into an error that names it.
 package collective
 
 import (
@@ -29,74 +27,69 @@ import (
 	"zeroth/device"
 )
 
-// Group is one rank's end of a set of ranks that communicate. In both primitives
-// own is as long as a part of whole, and either part Rank of it (then the
-// operation is in place) or apart from it. The ranks agree on the length and
-// type of whole, and need not on where own is. If they do not agree, the
-// operation fails on all of them with an error that names each side, and the
-// group ends.
+// Group is one rank's end of a set of communicating ranks. In AllGather and ReduceScatter, own has
+// the length of one part of whole and either is part Rank of it (in place) or does not overlap it.
+// All ranks must pass the same length and type of whole, but own may be in place on some ranks
+// only. If calls differ, the operation fails on all ranks with an error that names each side, and
+// the group ends.
 type Group interface {
 	Rank() int
 	Size() int
-	// AllGather fills each part of whole from its owner's own, which stays as it
-	// is. Any element type.
+	// AllGather fills each part of whole from its owner's own, which is unchanged. Any element type
+	// is allowed.
 	AllGather(q device.Queue, whole, own device.Buffer)
-	// ReduceScatter sets own to the sum of part Rank of whole over all ranks, in
-	// rank order: ((b0+b1)+b2)+... What is not own is left undefined. Float
-	// types; 16-bit ones are summed in float32 and rounded once, float64 in
-	// float64.
+	// ReduceScatter sets own to the sum of part Rank of whole over all ranks, in rank order:
+	// ((b0+b1)+b2)+... The rest of whole is left undefined. Only float types are allowed: 16-bit
+	// types are summed in float32 and rounded once, float64 in float64.
 	ReduceScatter(q device.Queue, own, whole device.Buffer)
-	// Broadcast fills b from rank 0's b, which stays as it is. Any element type. In a
-	// group of two it is a link from rank 0 to rank 1.
+	// Broadcast fills b from rank 0's b. Any element type is allowed. A group of two is a link from
+	// rank 0 to rank 1.
 	Broadcast(q device.Queue, b device.Buffer)
-	// Reduce sets rank 0's b to the sum of b over all ranks, as ReduceScatter adds up.
-	// The others' stay as they are.
+	// Reduce sets rank 0's b to the sum of b over all ranks, computed as in ReduceScatter. The
+	// buffers of other ranks are unchanged.
 	Reduce(q device.Queue, b device.Buffer)
-	// Close ends the group on this rank and returns at once; the memory of
-	// pending operations is free after Wait on their queue. Pending and later
-	// operations of every other rank fail with ErrPeerLost, this rank's own
-	// with ErrClosed. A rank that closes because it lost a peer passes that
-	// peer's name on, so everybody names the rank that closed first. It is
-	// idempotent.
+	// Close ends the group on this rank and returns at once; the memory of pending operations may
+	// be freed after Wait on their queue. Pending and later operations of other ranks fail with
+	// ErrPeerLost, this rank's own with ErrClosed. A rank that closes because it lost a peer passes
+	// on that peer's name, so all ranks name the one that closed first. Close is idempotent.
 	Close() error
 }
 
-// Inspectable is a Group that can tell what it waits for; Watchdog looks for it in the
-// group it wraps.
+// Inspectable is implemented by groups that can report which ranks they are waiting for. Watchdog
+// needs it of the group it wraps, or of one underneath.
 type Inspectable interface {
 	Group
-	// Missing is the ranks, by Name and ascending, that this rank's operation still
-	// waits for; nil if it does not wait.
+	// Missing returns the ranks, by Name and ascending, that this rank's operation is waiting for,
+	// or nil if it is not waiting.
 	Missing() []int
-	// Abort is Close with a reason: pending and later operations of all ranks,
-	// this one too, fail with err, unless the group has ended already. A rank
-	// that then closes its other groups passes the reason on.
+	// Abort closes the group with a reason: pending and later operations of all ranks, including
+	// this one, fail with err, unless the group has already ended. If a rank then closes its other
+	// groups, it passes on the reason.
 	Abort(err error)
-	// Name is what errors call rank r: its rank in the world that the group is
-	// a part of.
+	// Name returns the number of rank r in errors: its rank in the world.
 	Name(r int) int
 }
 
-// ErrClosed is what operations on a closed group return.
+// ErrClosed is returned by operations on a closed group.
 var ErrClosed = errors.New("collective: group closed")
 
-// ErrPeerLost says which rank ended the group, by its Name; it is an ErrClosed.
+// ErrPeerLost reports the rank that ended the group, by its Name. It matches ErrClosed.
 type ErrPeerLost struct{ Rank int }
 
 func (e ErrPeerLost) Error() string { return fmt.Sprintf("peer %d lost", e.Rank) }
 
 func (e ErrPeerLost) Is(target error) bool { return target == ErrClosed }
 
-// Own is part Rank of the buffer: g.Size() must divide its length.
+// Own returns part Rank of the buffer, whose length g.Size() must divide.
 func Own(g Group, b device.Buffer) device.Buffer { return Part(g, b, g.Rank()) }
 
-// Part is part r of the buffer.
+// Part returns part r of the buffer.
 func Part(g Group, b device.Buffer, r int) device.Buffer {
 	n := PartLen(g, b)
 	return b.Slice(r*n, (r+1)*n)
 }
 
-// PartLen is the number of elements of each part.
+// PartLen returns the number of elements of each part.
 func PartLen(g Group, b device.Buffer) int {
 	if b.N%g.Size() != 0 {
 		panic(fmt.Sprintf("collective: part of %d elements for %d ranks", b.N, g.Size()))
@@ -104,21 +97,19 @@ func PartLen(g Group, b device.Buffer) int {
 	return b.N / g.Size()
 }
 
-// AllGather is the group's in place: part Rank of b is the rank's own.
+// AllGather gathers in place: part Rank of b is this rank's own.
 func AllGather(g Group, q device.Queue, b device.Buffer) { g.AllGather(q, b, Own(g, b)) }
 
-// ReduceScatter is the group's in place.
+// ReduceScatter reduces in place: the sum replaces part Rank of b.
 func ReduceScatter(g Group, q device.Queue, b device.Buffer) { g.ReduceScatter(q, Own(g, b), b) }
 
-// AllReduce replaces b by its sum over all ranks, in rank order. g.Size() must
-// divide its length.
+// AllReduce replaces b by its sum over all ranks, in rank order. g.Size() must divide its length.
 func AllReduce(g Group, q device.Queue, b device.Buffer) {
 	ReduceScatter(g, q, b)
 	AllGather(g, q, b)
 }
 
-// inspectable is g, or the first group under its wrappers, that is Inspectable; nil if
-// there is none.
+// inspectable returns g, or the first group it wraps, that is Inspectable, or nil.
 func inspectable(g Group) Inspectable {
 	for {
 		if w, ok := g.(Inspectable); ok {

@@ -5,15 +5,15 @@ import (
 	"zeroth/shard"
 )
 
-// Dry is a rank of a group whose other ranks do not exist: its operations move
-// nothing. On a device that only counts that is what they should do.
+// Dry is a rank of a group without other ranks: its operations do nothing. It is used on devices
+// that only count.
 type Dry struct{ At, Of int }
 
-// DryWorld is the groups of rank r of a mesh in which the other ranks do not exist.
+// DryWorld returns the groups of rank r of a mesh without other ranks.
 func DryWorld(m shard.Mesh, r int) (ranks Ranks) {
-	for _, of := range dimensions(m) {
-		if of.role != Saves && of.role != Ends {
-			*ranks.of(of.role, 0) = Dry{m.Index(r, of.axes...), m.Size(of.axes...)}
+	for _, g := range dimensions(m) {
+		if g.role != Saves && g.role != Ends {
+			*ranks.slot(g.role, 0) = Dry{m.Index(r, g.axes...), m.Size(g.axes...)}
 		}
 	}
 	if m.Pipeline < 2 {
@@ -23,7 +23,7 @@ func DryWorld(m shard.Mesh, r int) (ranks Ranks) {
 		ranks.Ends = Dry{min(1, at)*of + ranks.Replica.Rank(), 2 * of}
 	}
 	for l := range ranks.Links {
-		ranks.Links[l] = Dry{l & 1, 2} // of which rank 0 sends
+		ranks.Links[l] = Dry{l & 1, 2} // rank 0 sends
 	}
 	return ranks
 }

@@ -7,8 +7,8 @@ import (
 	"zeroth/shard"
 )
 
-// A rank's place in each of its groups, and their sizes, are those of the table that worlds
-// are opened by.
+// TestDryWorldIsTheTables compares the ranks and sizes of dry groups with the table of groups of a
+// mesh.
 func TestDryWorldIsTheTables(t *testing.T) {
 	for _, m := range []shard.Mesh{
 		{}, {Shard: 3}, {Replicate: 2, Shard: 2}, {Shard: 2, Tensor: 2}, {Replicate: 3, Tensor: 2}, {Pipeline: 2}, {Pipeline: 2, Replicate: 2},
@@ -18,7 +18,7 @@ func TestDryWorldIsTheTables(t *testing.T) {
 			var want Ranks
 			for _, of := range table(m) {
 				if at := slices.Index(of.ranks, r); at >= 0 && of.role != Saves {
-					*want.of(of.role, at) = Dry{at, len(of.ranks)}
+					*want.slot(of.role, at) = Dry{at, len(of.ranks)}
 				}
 			}
 			if got := DryWorld(m, r); got != want {

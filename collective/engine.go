@@ -10,81 +10,79 @@ import (
 	"zeroth/device"
 )
 
-// Engine is one rank's end of a library that has collectives of its own on a
-// device's memory, such as NCCL. The rank's goroutine issues operations; the other
-// methods are any goroutine's.
+// Engine is one rank's end of a library with its own collectives on device memory, such as NCCL.
+// Operations are issued by the rank's goroutine; the other methods may be called from any
+// goroutine.
 type Engine interface {
-	// AllGather, ReduceScatter, Broadcast and Reduce put a Group's operation behind what was
+	// AllGather, ReduceScatter, Broadcast and Reduce enqueue the Group's operation after the work
 	// issued on q.
 	AllGather(q device.Queue, whole, own device.Buffer) error
 	ReduceScatter(q device.Queue, own, whole device.Buffer) error
 	Broadcast(q device.Queue, b device.Buffer) error
 	Reduce(q device.Queue, b device.Buffer) error
-	// Pending says whether an operation that was put into a queue is not done.
+	// Pending reports whether an enqueued operation is incomplete.
 	Pending() bool
-	// Err is what the library has found out meanwhile, nil while all is well.
+	// Err returns an asynchronous error of the library, or nil.
 	Err() error
-	// Abort ends pending operations, whose buffers are then undefined, and the engine.
+	// Abort terminates pending operations, whose buffers are then undefined, and the engine.
 	Abort()
-	// Close ends the engine when nothing is pending, for so long at most.
+	// Close ends the engine once nothing is pending, after most at the latest.
 	Close(most time.Duration)
 }
 
 // EngineQueue is a queue on which an Engine's operations run.
 type EngineQueue interface {
 	StreamQueue
-	// Fail has an error stick, from any goroutine.
+	// Fail makes an error stick. It may be called from any goroutine.
 	Fail(err error)
 }
 
-// Engined is a rank of a group whose operations on a device's memory are an
-// Engine's. Its sums have the engine's order and rounding, not Group's. Those on
-// host memory are the group's underneath, with its bits.
+// Engined is a rank of a group that runs operations on device memory with an Engine. Their sums
+// have the engine's order and rounding instead of Group's. Operations on host memory use the group
+// underneath, with its bits.
 //
-// Libraries do not notice when ranks call different operations: they hang, or mix up
-// memory. So the ranks agree first, by the group underneath, as those of a Local on
-// streams do: who issues an operation returns when all have called the same one and
-// it is in the stream. What is then lost a goroutine of the group notices, which asks
-// the group and the engine: it has the queue fail and the engine abort, so that who
-// waits for the queue is told. An operation that needs nothing more of who left has
-// the time of farewell to end.
+// Libraries do not detect that ranks call different operations: they hang or corrupt memory. So the
+// ranks first agree by the group underneath, like Local does on streams: issuing an operation
+// returns when all ranks have made the same call and it is in the stream. Later failures are
+// detected by a goroutine that polls the group and the engine: it makes the queue fail and aborts
+// the engine, which releases those who wait for the queue. If a peer leaves, operations that may no
+// longer need it get drainTime to complete.
 type Engined struct {
 	agreeing
-	engine Engine
-	calls  freeList[engineCall]
-	closed chan struct{}
-	comes  atomic.Bool // a call is being agreed on
-	close  sync.Once
-	ended  chan struct{} // the goroutine has
+	engine      Engine
+	calls       freeList[engineCall]
+	closed      chan struct{}
+	inAgreement atomic.Bool // agreement in progress
+	close       sync.Once
+	ended       chan struct{} // closed when the goroutine ends
 
 	mu    sync.Mutex
-	queue EngineQueue // of the last operation; nil: there was none
-	over  bool        // the queue has failed
-	broke error       // what the engine has found out, which this rank's operations fail with; or nil
+	queue EngineQueue // of the last operation; nil if there was none
+	over  bool        // the queue was made to fail
+	broke error       // error of the engine, returned by this rank's operations; or nil
 }
 
-// agreeing is a group that can have its ranks agree: they make the same call, and
-// nothing moves.
+// agreeing is a group whose ranks can agree that they make the same call, without moving data.
 type agreeing interface {
 	Inspectable
-	// number is that of the rank's next operation, which agree gets with its call.
+	// number returns the sequence number of the rank's next operation, for agree's call.
 	number() int
 	agree(c call) error
-	// lost is why the group has ended, or will with its next operation. Gone says that
-	// a peer did not leave by itself: nothing more comes of it.
+	// lost returns why the group has ended, or will end with its next operation. Gone reports that
+	// a peer died instead of leaving: nothing more will come from it.
 	lost() (why error, gone bool)
 }
 
-// farewell is how long an operation may go on that has lost a peer: it has what it
-// needs of one that has closed its group after its own.
-const farewell = 3 * time.Second
+// drainTime limits how long an operation may continue after losing a peer, which may have closed
+// its group after completing its own share.
+const drainTime = 3 * time.Second
 
-// enginePause is how often the engine is asked.
-const enginePause = 20 * time.Millisecond
+// enginePoll is the interval at which the engine is polled.
+const enginePoll = 20 * time.Millisecond
 
-// hearsay is how long the group may take to hear of a peer that is gone after the engine
-// has found out that something is wrong.
-const hearsay = time.Second
+// lossTime is how long the group may take to notice a lost peer after the engine has reported an
+// error.
+const lossTime = time.Second
 
 // engineCall is an operation being issued; run is bound once.
 type engineCall struct {
@@ -95,8 +93,8 @@ type engineCall struct {
 	run        func() error
 }
 
-// NewEngined has an engine work for a group, a Local or a Wired that nothing wraps.
-// Close closes both, Wait waits for that.
+// NewEngined makes an engine work for an unwrapped Local or Wired. Close closes both; Wait waits
+// for that.
 func NewEngined(g Group, e Engine) *Engined {
 	m, ok := g.(agreeing)
 	if !ok {
@@ -152,22 +150,22 @@ func (g *Engined) issue(q device.Queue, o op, whole, own device.Buffer) {
 	on.Now(o.String(), c.run)
 }
 
-// doRun agrees with the other ranks and puts the operation into the stream.
+// doRun agrees with the other ranks and enqueues the operation.
 func (c *engineCall) doRun() error {
 	g := c.g
 	defer func() {
 		c.q, c.whole, c.own = nil, device.Buffer{}, device.Buffer{}
 		g.calls.give(c)
 	}()
-	g.comes.Store(true)
+	g.inAgreement.Store(true)
 	err := g.agree(c.call)
-	g.comes.Store(false)
+	g.inAgreement.Store(false)
 	if err != nil || c.n == 0 {
-		return g.because(err)
+		return g.cause(err)
 	}
-	if why := Ended(g.agreeing); why != nil || !g.uses(c.q) { // since all have come: this rank's share is not done, so nobody's is
+	if why := Ended(g.agreeing); why != nil || !g.use(c.q) { // ended since all have arrived: this rank's share is not done, so no rank's is
 		g.Abort(why)
-		return g.because(Ended(g.agreeing))
+		return g.cause(Ended(g.agreeing))
 	}
 	switch c.op {
 	case allGather:
@@ -180,14 +178,14 @@ func (c *engineCall) doRun() error {
 		err = g.engine.Reduce(c.q, c.own)
 	}
 	if why := Ended(g.agreeing); err != nil && why != nil {
-		return g.because(why)
+		return g.cause(why)
 	}
 	return err
 }
 
-// because is why an operation fails, if it does: what broke the engine comes before that the
-// group has ended.
-func (g *Engined) because(err error) error {
+// cause returns the error of a failed operation: an error of the engine takes precedence over the
+// group's end.
+func (g *Engined) cause(err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err != nil && g.broke != nil {
@@ -196,26 +194,26 @@ func (g *Engined) because(err error) error {
 	return err
 }
 
-// uses notes the queue of an operation; false where the group is over.
-func (g *Engined) uses(q EngineQueue) bool {
+// use records the queue of an operation. It returns false if the group is over.
+func (g *Engined) use(q EngineQueue) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.queue = q
 	return !g.over
 }
 
-// poll asks group and engine until the group is closed, and then ends the engine.
+// poll polls group and engine until the group is closed, and then ends the engine.
 func (g *Engined) poll() {
 	defer close(g.ended)
-	tick := time.NewTicker(enginePause)
+	tick := time.NewTicker(enginePoll)
 	defer tick.Stop()
 	for {
 		select {
 		case <-g.closed:
-			if g.settles() {
-				g.engine.Close(farewell)
+			if g.drain() {
+				g.engine.Close(drainTime)
 			} else {
-				g.end(Ended(g.agreeing)) // a peer's name, if this rank closed because of it
+				g.end(Ended(g.agreeing)) // names a peer, if this rank closed because of it
 			}
 			return
 		case <-tick.C:
@@ -226,17 +224,16 @@ func (g *Engined) poll() {
 			if err := g.engine.Err(); err != nil {
 				g.fail(err)
 			}
-		case gone, !g.settles(): // else its next operation is told
+		case gone, !g.drain(): // else its next operation fails
 			g.Abort(why)
 		}
 	}
 }
 
-// fail ends the group because of what the engine has found out: it is for the others as if
-// this rank had left. What it has found out may be that a peer is gone, of which the group
-// hears, too: then the peer is named.
+// fail ends the group after an error of the engine; the other ranks see this rank leave. The error
+// may be caused by a lost peer: if the group notices that, too, the peer is named.
 func (g *Engined) fail(err error) {
-	for end := time.Now().Add(hearsay); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(lossTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if why, _ := g.lost(); why != nil {
 			g.Abort(why)
 			return
@@ -249,10 +246,10 @@ func (g *Engined) fail(err error) {
 	g.end(err)
 }
 
-// settles waits for what is pending, for the time of farewell, or until a peer is gone that
-// it may need.
-func (g *Engined) settles() bool {
-	for end := time.Now().Add(farewell); g.engine.Pending(); time.Sleep(time.Millisecond) {
+// drain waits until nothing is pending. It returns false after drainTime or when a peer that may be
+// needed has died.
+func (g *Engined) drain() bool {
+	for end := time.Now().Add(drainTime); g.engine.Pending(); time.Sleep(time.Millisecond) {
 		if _, gone := g.lost(); gone || time.Now().After(end) {
 			return false
 		}
@@ -260,7 +257,7 @@ func (g *Engined) settles() bool {
 	return true
 }
 
-// end has the queue fail, and then what is pending end.
+// end makes the queue fail and then terminates pending operations.
 func (g *Engined) end(why error) {
 	g.mu.Lock()
 	q, first, broke := g.queue, !g.over, g.broke != nil
@@ -269,7 +266,7 @@ func (g *Engined) end(why error) {
 	if !first {
 		return
 	}
-	if q != nil && (broke || g.engine.Pending()) { // nobody knows since when it has moved nothing
+	if q != nil && (broke || g.engine.Pending()) { // after an error nothing may be pending, but it is unknown whether earlier operations completed
 		q.Fail(why)
 	}
 	g.engine.Abort()
@@ -284,10 +281,10 @@ func (g *Engined) Abort(err error) {
 	g.end(err)
 }
 
-// Missing implements Inspectable. Where all have come and the engine does not end,
-// it cannot tell for whom it waits: for any of the others.
+// Missing implements Inspectable. After all ranks have arrived, the engine cannot report which rank
+// it waits for, so Missing returns all others.
 func (g *Engined) Missing() []int {
-	if m := g.agreeing.Missing(); m != nil || g.comes.Load() {
+	if m := g.agreeing.Missing(); m != nil || g.inAgreement.Load() {
 		return m
 	}
 	if g.Size() == 1 || !g.engine.Pending() {
@@ -312,8 +309,8 @@ func (g *Engined) Close() error {
 // Wait waits until the engine has ended, after Close.
 func (g *Engined) Wait() { <-g.ended }
 
-// Introduce gives every rank of a group what rank 0 has, a secret by which an
-// Engine's ends find each other. It waits for q, at most for the time of the limit.
+// Introduce distributes a secret of rank 0, by which an Engine's ends find each other, to all
+// ranks. It waits for q, up to limit.
 func Introduce(g Group, q device.Queue, limit time.Duration, secret func() ([]byte, error)) ([]byte, error) {
 	in := inspectable(g)
 	late := time.AfterFunc(limit, func() { in.Abort(fmt.Errorf("not all ranks have come within %v", limit)) })
@@ -337,8 +334,8 @@ func Introduce(g Group, q device.Queue, limit time.Duration, secret func() ([]by
 	return all[0], nil
 }
 
-// Ended is why the group has ended, nil while it is open: for who waits for its
-// ranks elsewhere, as an Engine does that begins.
+// Ended returns why the group has ended, or nil while it is open. Use it while waiting for its
+// ranks by other means, as an Engine does during setup.
 func Ended(g Group) error {
 	m, ok := g.(agreeing)
 	if !ok {

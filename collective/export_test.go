@@ -6,7 +6,7 @@ import (
 	"zeroth/device"
 )
 
-// BenchmarkRecording records operations, all three times of each.
+// BenchmarkRecording records operations with all three timestamps.
 func BenchmarkRecording(b *testing.B) {
 	r := NewRecorder()
 	r.groups = []*watchdog{{}}

@@ -7,63 +7,60 @@ import (
 	"zeroth/device"
 )
 
-// Local is a rank of a group of goroutine ranks in one process, whose queues
-// read each other's memory directly.
+// Local is a rank of a group of goroutine ranks in one process. Their queues read each other's
+// memory directly.
 //
-// An operation has three phases, each an entry of its queue. The ranks come together:
-// each publishes what the others may read, its own part of a gather, the whole
-// of a reduction, rank 0 what it broadcasts, and waits for them, and the last to come checks that all make
-// the same call. Then each queue does its own share of the work: copies or a
-// sum. Then each waits until all have done theirs, because until then others may
-// read its buffer.
+// An operation has three phases, each an entry of its queue. First the ranks meet: each publishes
+// what others may read (its own part of a gather, the whole buffer of a reduction, rank 0's buffer
+// of a broadcast) and waits for the others; the last to arrive checks that all calls are equal.
+// Then each queue does its share of the work, copies or a sum. Then each waits until all have
+// finished, because others may read its buffer until then.
 //
-// The work needs no further order. In a gather rank r writes its parts other
-// than its own, which everybody else reads. In a reduction rank r writes its own
-// part alone; where that is part r of its buffer it is the only reader, and
-// everybody else reads the other parts.
+// The work itself needs no further synchronization. In a gather, rank r writes all parts but its
+// own, which is the only one that others read. In a reduction, rank r writes only its own part; if
+// that is part r of its buffer, rank r is also its only reader.
 //
-// Once all ranks have come, an operation needs nothing but time, so Close does
-// not touch it: an operation is done on all ranks or on none, a rank never
-// returns while others read its memory, and a rank that closes right after its
-// last operation does no harm to ranks still leaving it.
+// Once all ranks have arrived, an operation cannot fail, so Close does not affect it: an operation
+// completes on all ranks or on none, a rank never returns while others read its memory, and a rank
+// may close right after its last operation without disturbing others that have not yet left it.
 //
-// On a StreamQueue the first and the last phase are not entries of the queue: a
-// rank goes through them when it issues the operation, and with its buffer it
-// publishes marks, of when it may be read and of when its own share is done. The
-// other ranks' queues wait for those marks, so that the host waits for no work.
+// On a StreamQueue, the first and the last phase are not entries of the queue: the rank executes
+// them when it issues the operation, and publishes marks along with its buffer, one for when the
+// buffer may be read and one for when its share is done. The other ranks' queues wait for these
+// marks, so the host never waits for the device.
 type Local struct {
-	at      *rendezvous
+	shared  *rendezvous
 	rank    int
 	failure *failure
 
 	calls freeList[localCall]
 
-	// under at.mu
+	// guarded by shared.mu
 	issued int  // operations issued so far
 	inside bool // an operation has published its buffer and not left
 }
 
-// rendezvous is what the ranks of a group share.
+// rendezvous is the state shared by the ranks of a group.
 type rendezvous struct {
 	names []int // of the ranks, in errors
 
 	mu        sync.Mutex
-	moved     sync.Cond       // any of the fields below changed
-	calls     []call          // (Size) by rank, valid where here
-	bufs      []device.Buffer // (Size) what each lets the others read, likewise
-	ready     []device.Event  // (Size) when it may be read, of those on a StreamQueue
-	done      []device.Event  // (Size) when each has read the others', likewise
-	here      []bool          // rank waits in the rendezvous under way
-	arrived   int             // number of true elements of here
-	rounds    uint64          // complete ones
-	disagreed error           // of the last complete one
-	busy      int             // ranks that have come and not done their share
-	ended     error           // why; nil while open
+	moved     sync.Cond       // signals changes of the fields below
+	calls     []call          // (Size) by rank, valid if present
+	bufs      []device.Buffer // (Size) what each rank publishes, valid if present
+	ready     []device.Event  // (Size) on a StreamQueue, when bufs may be read
+	done      []device.Event  // (Size) on a StreamQueue, when each rank has read the others' buffers
+	present   []bool          // (Size) ranks waiting in the current rendezvous
+	arrived   int             // number of true elements of present
+	rounds    uint64          // completed rendezvous
+	disagreed error           // result of the last rendezvous
+	busy      int             // ranks that have arrived and not finished their share
+	ended     error           // reason of the end; nil while open
 }
 
-// failure is shared by the groups of one rank: what its end means to the others.
-// That is ErrPeerLost with the rank's own name until one of its groups ends for a
-// reason from elsewhere, which it then passes on.
+// failure is the reason that a rank's groups give when they end: ErrPeerLost with the rank's own
+// name, until one of its groups ends for a foreign reason, which it then passes on. The groups of a
+// rank share it.
 type failure struct {
 	mu  sync.Mutex
 	why error
@@ -81,36 +78,35 @@ func (f *failure) reason() error {
 	return f.why
 }
 
-// localCall is an operation on its way through a queue. Its phases on the host
-// are bound once.
+// localCall is an operation on a queue. Its functions are bound once, to avoid allocations.
 type localCall struct {
 	call
 	l             *Local
 	whole, own    device.Buffer
 	arrive, leave func() error
-	to, from      []device.Buffer // (Size) the work's operands, set by arrive
-	came          bool            // arrive has
+	to, from      []device.Buffer // (Size) operands of the work, set by arrive
+	arrived       bool            // arrive has succeeded
 }
 
-// LocalQueue is a queue that does the work of a Local. The slices are read when
-// the work runs.
+// LocalQueue is a queue that performs the work of a Local. Slices passed to it are read when the
+// work runs.
 type LocalQueue interface {
 	device.Queue
 	Call(name string, f func() error)              // Do, with a name for traces
 	CopyAll(name string, dst, src []device.Buffer) // dst[i] = src[i], unless they are the same memory
-	SumAll(name string, dst, src []device.Buffer)  // dst[0] = the sum of src element by element in their order, as Group says
+	SumAll(name string, dst, src []device.Buffer)  // dst[0] = the element-wise sum of src in order, as Group defines it
 }
 
-// StreamQueue is a LocalQueue of a device that works on its own time: what is
-// issued is launched at once, and host functions have to wait for it. Its slices
-// are read when the work is issued.
+// StreamQueue is a LocalQueue of an asynchronous device: operations are launched when they are
+// issued, and host functions would have to wait for them. Slices passed to it are read when the
+// work is issued.
 type StreamQueue interface {
 	LocalQueue
-	// Now runs f at once, unless the queue has failed; its error sticks.
+	// Now runs f immediately, unless the queue has failed; its error sticks.
 	Now(name string, f func() error)
-	// Behind is After for a mark of another rank's queue, whose error stays there:
-	// this rank hears of it when the group ends.
-	Behind(e device.Event)
+	// AfterPeer is After for a mark of another rank's queue. That queue's error is not propagated:
+	// this rank sees it when the group ends.
+	AfterPeer(e device.Event)
 }
 
 // NewLocal opens a group of goroutine ranks; element r is rank r's end.
@@ -125,15 +121,15 @@ func NewLocal(size int) []*Local {
 	return newLocal(names, failures)
 }
 
-// newLocal opens a group of ranks that errors call by the given names.
+// newLocal opens a group whose ranks have the given names in errors.
 func newLocal(names []int, failures []*failure) []*Local {
 	size := len(names)
-	r := &rendezvous{names: names, calls: make([]call, size), bufs: make([]device.Buffer, size), here: make([]bool, size),
+	r := &rendezvous{names: names, calls: make([]call, size), bufs: make([]device.Buffer, size), present: make([]bool, size),
 		ready: make([]device.Event, size), done: make([]device.Event, size)}
 	r.moved.L = &r.mu
 	ls := make([]*Local, size)
 	for i := range ls {
-		ls[i] = &Local{at: r, rank: i, failure: failures[i]}
+		ls[i] = &Local{shared: r, rank: i, failure: failures[i]}
 	}
 	return ls
 }
@@ -142,10 +138,10 @@ func newLocal(names []int, failures []*failure) []*Local {
 func (l *Local) Rank() int { return l.rank }
 
 // Size implements Group.
-func (l *Local) Size() int { return len(l.at.names) }
+func (l *Local) Size() int { return len(l.shared.names) }
 
 // Name implements Inspectable.
-func (l *Local) Name(r int) int { return l.at.names[r] }
+func (l *Local) Name(r int) int { return l.shared.names[r] }
 
 // AllGather implements Group.
 func (l *Local) AllGather(q device.Queue, whole, own device.Buffer) {
@@ -163,9 +159,8 @@ func (l *Local) Broadcast(q device.Queue, b device.Buffer) { l.issue(q, broadcas
 // Reduce implements Group.
 func (l *Local) Reduce(q device.Queue, b device.Buffer) { l.issue(q, reduce, b, b) }
 
-// Waiting is what the phases of an operation in which a rank waits for the
-// others are called in traces; the one in which it works has the operation's
-// name.
+// Waiting names the phases of an operation in which a rank waits for others, in traces. The working
+// phase is named after the operation.
 const Waiting = "wait for peers"
 
 func (l *Local) issue(q device.Queue, o op, whole, own device.Buffer) {
@@ -188,8 +183,8 @@ func (l *Local) issue(q device.Queue, o op, whole, own device.Buffer) {
 
 // number implements agreeing.
 func (l *Local) number() int {
-	l.at.mu.Lock()
-	defer l.at.mu.Unlock()
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
 	l.issued++
 	return l.issued - 1
 }
@@ -200,7 +195,7 @@ func (l *Local) newCall(what call) *localCall {
 		c = &localCall{l: l, to: make([]device.Buffer, l.Size()), from: make([]device.Buffer, l.Size())}
 		c.arrive, c.leave = c.doArrive, c.doLeave
 	}
-	c.call, c.came = what, false
+	c.call, c.arrived = what, false
 	return c
 }
 
@@ -216,15 +211,15 @@ func (l *Local) agree(what call) error {
 
 // lost implements agreeing.
 func (l *Local) lost() (why error, gone bool) {
-	l.at.mu.Lock()
-	defer l.at.mu.Unlock()
-	if l.at.ended == nil {
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
+	if l.shared.ended == nil {
 		return nil, false
 	}
 	return l.why(), false
 }
 
-// work issues the rank's share.
+// work issues this rank's share of the operation.
 func (c *localCall) work(q LocalQueue) {
 	switch c.op {
 	case allGather:
@@ -240,16 +235,16 @@ func (c *localCall) work(q LocalQueue) {
 	}
 }
 
-// onStream goes through the operation now and leaves its order to marks. A rank
-// whose queue fails between the two phases still leaves: the others wait for it.
+// onStream executes the operation now and orders its work by marks. A rank whose queue fails
+// between the phases still leaves, since others wait for it.
 func (c *localCall) onStream(q StreamQueue) {
-	l, at := c.l, c.l.at
+	l, at := c.l, c.l.shared
 	ready := q.Mark()
 	at.mu.Lock()
 	at.ready[l.rank] = ready
 	at.mu.Unlock()
 	q.Now(Waiting, c.arrive)
-	if !c.came {
+	if !c.arrived {
 		return
 	}
 	l.after(q, at.ready)
@@ -258,41 +253,41 @@ func (c *localCall) onStream(q StreamQueue) {
 	at.mu.Lock()
 	at.done[l.rank] = done
 	at.mu.Unlock()
-	_ = c.doLeave() // which cannot fail
+	_ = c.doLeave() // never fails
 	l.after(q, at.done)
 }
 
-// after has the queue wait for the other ranks' marks, which stay until this rank
-// issues its next operation.
+// after makes the queue wait for the other ranks' marks, which are unchanged until this rank issues
+// its next operation.
 func (l *Local) after(q StreamQueue, marks []device.Event) {
 	for r, e := range marks {
 		if r != l.rank {
-			q.Behind(e)
+			q.AfterPeer(e)
 		}
 	}
 }
 
-// shared is what the other ranks read.
-func (c *localCall) shared() device.Buffer {
+// published returns the buffer that other ranks read.
+func (c *localCall) published() device.Buffer {
 	if c.op == reduceScatter {
 		return c.whole
 	}
 	return c.own
 }
 
-// operands are what the work is on: every rank's own part, the rank's too if it
-// is not in place, or part Rank of all ranks' buffers, or rank 0's, or all of all.
+// operands collects the buffers of the work: every rank's own part for a gather, part Rank of all
+// buffers for a reduction, rank 0's buffer for a broadcast, or all buffers for a reduce.
 func (c *localCall) operands() {
 	switch c.op {
 	case broadcast:
-		c.to[0], c.from[0] = c.own, c.l.at.bufs[0]
+		c.to[0], c.from[0] = c.own, c.l.shared.bufs[0]
 		return
 	case reduce:
 		c.to[0] = c.own
-		copy(c.from, c.l.at.bufs)
+		copy(c.from, c.l.shared.bufs)
 		return
 	}
-	for r, from := range c.l.at.bufs {
+	for r, from := range c.l.shared.bufs {
 		if c.op == allGather {
 			c.to[r], c.from[r] = Part(c.l, c.whole, r), from
 		} else {
@@ -301,8 +296,7 @@ func (c *localCall) operands() {
 	}
 }
 
-// doArrive returns nil once all ranks have come and agree; bufs may then be read
-// until doLeave.
+// doArrive returns nil once all ranks have arrived and agree; bufs may then be read until doLeave.
 func (c *localCall) doArrive() error {
 	err := c.l.arrive(c)
 	if err != nil {
@@ -310,11 +304,11 @@ func (c *localCall) doArrive() error {
 		return err
 	}
 	c.operands()
-	c.came = true
+	c.arrived = true
 	return nil
 }
 
-// end forgets the operation's buffers and makes it free for another.
+// end drops references to the buffers and recycles c.
 func (c *localCall) end() {
 	c.whole, c.own = device.Buffer{}, device.Buffer{}
 	clear(c.to)
@@ -322,9 +316,9 @@ func (c *localCall) end() {
 	c.l.calls.give(c)
 }
 
-// arrive publishes a call and waits for the other ranks'.
+// arrive publishes a call and waits for the other ranks.
 func (l *Local) arrive(c *localCall) error {
-	r := l.at
+	r := l.shared
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended != nil {
@@ -334,7 +328,7 @@ func (l *Local) arrive(c *localCall) error {
 		panic(fmt.Sprintf("collective: rank %d runs %v during %v: its queues are not ordered by a mark", l.Name(l.rank), c.call, r.calls[l.rank]))
 	}
 	l.inside = true
-	r.calls[l.rank], r.bufs[l.rank], r.here[l.rank] = c.call, c.shared(), true
+	r.calls[l.rank], r.bufs[l.rank], r.present[l.rank] = c.call, c.published(), true
 	r.arrived++
 	if r.arrived == l.Size() {
 		r.open(disagreement(r.calls, l.Name))
@@ -349,7 +343,7 @@ func (l *Local) arrive(c *localCall) error {
 	return nil
 }
 
-// open completes the rendezvous under way. Ranks that disagree end the group.
+// open completes the current rendezvous. A disagreement ends the group.
 func (r *rendezvous) open(disagreed error) {
 	if disagreed == nil {
 		r.busy = len(r.names)
@@ -357,14 +351,13 @@ func (r *rendezvous) open(disagreed error) {
 		clear(r.bufs)
 		r.end(disagreed)
 	}
-	clear(r.here)
+	clear(r.present)
 	r.arrived, r.disagreed = 0, disagreed
 	r.rounds++
 	r.moved.Broadcast()
 }
 
-// await returns true when the rendezvous under way is complete, false when the
-// group ends before.
+// await returns true when the current rendezvous completes, or false if the group ends first.
 func (r *rendezvous) await() bool {
 	for round := r.rounds; r.rounds == round; r.moved.Wait() {
 		if r.ended != nil {
@@ -374,16 +367,16 @@ func (r *rendezvous) await() bool {
 	return true
 }
 
-// doLeave returns when every rank has done its share of the operation.
+// doLeave returns when every rank has finished its share of the operation.
 func (c *localCall) doLeave() error {
-	l, r := c.l, c.l.at
+	l, r := c.l, c.l.shared
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.busy--; r.busy == 0 {
 		clear(r.bufs) // their owners may free them now
 		r.moved.Broadcast()
 	}
-	for r.busy > 0 { // the next one, which sets it again, needs this rank
+	for r.busy > 0 { // the next operation, which sets busy again, needs this rank
 		r.moved.Wait()
 	}
 	l.inside = false
@@ -391,30 +384,30 @@ func (c *localCall) doLeave() error {
 	return nil
 }
 
-// why is what operations of this rank fail with after the group's end.
+// why returns the error of this rank's operations after the group's end.
 func (l *Local) why() error {
-	if l.at.ended == error(ErrPeerLost{l.Name(l.rank)}) {
-		return ErrClosed // by this rank
+	if l.shared.ended == error(ErrPeerLost{l.Name(l.rank)}) {
+		return ErrClosed // closed by this rank
 	}
-	l.failure.pass(l.at.ended)
-	return l.at.ended
+	l.failure.pass(l.shared.ended)
+	return l.shared.ended
 }
 
 // Close implements Group.
 func (l *Local) Close() error {
 	reason := l.failure.reason()
-	l.at.mu.Lock()
-	defer l.at.mu.Unlock()
-	l.at.end(reason)
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
+	l.shared.end(reason)
 	return nil
 }
 
 // Abort implements Inspectable.
 func (l *Local) Abort(err error) {
-	l.at.mu.Lock()
-	defer l.at.mu.Unlock()
-	l.at.end(err)
-	_ = l.why() // which passes it on
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
+	l.shared.end(err)
+	_ = l.why() // passes on the reason
 }
 
 // end ends the group; only the first reason counts.
@@ -427,14 +420,14 @@ func (r *rendezvous) end(why error) {
 
 // Missing implements Inspectable.
 func (l *Local) Missing() (names []int) {
-	r := l.at
+	r := l.shared
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ended != nil || !r.here[l.rank] {
+	if r.ended != nil || !r.present[l.rank] {
 		return nil
 	}
-	for i, here := range r.here {
-		if !here {
+	for i, ok := range r.present {
+		if !ok {
 			names = append(names, r.names[i])
 		}
 	}

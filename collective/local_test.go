@@ -26,7 +26,7 @@ func openLocal(size int) []collective.Group {
 	return groups
 }
 
-// wrapped opens groups and wraps each.
+// wrapped returns an opener of wrapped groups.
 func wrapped(by func(collective.Group) collective.Group) func(int) []collective.Group {
 	return func(size int) []collective.Group {
 		groups := openLocal(size)
@@ -39,7 +39,7 @@ func wrapped(by func(collective.Group) collective.Group) func(int) []collective.
 
 func TestLocalConforms(t *testing.T) { collectivetest.Run(t, openLocal) }
 
-// TestMeshConforms tests the groups of ranks that are neighbours.
+// TestMeshConforms runs the conformance suite on groups of consecutive ranks of a mesh.
 func TestMeshConforms(t *testing.T) {
 	collectivetest.Run(t, func(size int) []collective.Group {
 		groups := make([]collective.Group, size)
@@ -54,7 +54,7 @@ func TestLocalLinksConform(t *testing.T) {
 	collectivetest.RunLinks(t, func(m shard.Mesh) ([]collective.Ranks, func()) { return collective.LocalWorld(m), func() {} })
 }
 
-// ends are the ends of a group and a queue for each.
+// ends holds the ends of a group with a queue for each.
 type ends struct {
 	groups []collective.Group
 	queues []*cpu.Queue
@@ -78,7 +78,7 @@ func (e *ends) close() {
 	}
 }
 
-// do issues on every rank and returns the errors of the queues.
+// do issues operations on every rank and returns the errors of the queues.
 func (e *ends) do(issue func(g collective.Group, q device.Queue)) []error {
 	for i, g := range e.groups {
 		issue(g, e.queues[i])
@@ -90,7 +90,7 @@ func (e *ends) do(issue func(g collective.Group, q device.Queue)) []error {
 	return errs
 }
 
-// must is do where no rank may fail.
+// must is do, but fails the test on an error.
 func (e *ends) must(t *testing.T, issue func(g collective.Group, q device.Queue)) {
 	t.Helper()
 	for i, err := range e.do(issue) {
@@ -100,8 +100,8 @@ func (e *ends) must(t *testing.T, issue func(g collective.Group, q device.Queue)
 	}
 }
 
-// TestMeshNamesTheFirstRankThatClosed has every rank wait in a group, and none
-// of the later ones share a group with the rank that ends it all.
+// TestMeshNamesTheFirstRankThatClosed makes every rank wait in a group; none of the later ones
+// shares a group with the rank that closes first.
 func TestMeshNamesTheFirstRankThatClosed(t *testing.T) {
 	world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2}) // shard groups 0,1 and 2,3; replica groups 0,2 and 1,3
 	const first = 1
@@ -136,7 +136,7 @@ func TestMeshNamesTheFirstRankThatClosed(t *testing.T) {
 	}
 }
 
-// TestMeshGroups sums world ranks over each group of each rank.
+// TestMeshGroups sums world ranks in each group of each rank.
 func TestMeshGroups(t *testing.T) {
 	for _, m := range []shard.Mesh{{Shard: 1, Replicate: 1}, {Shard: 3, Replicate: 2}, {Shard: 1, Replicate: 4}, {Shard: 4, Replicate: 1}} {
 		world := collective.LocalWorld(m)
@@ -208,8 +208,8 @@ func TestMisuse(t *testing.T) {
 // nobody is a group that is not Inspectable.
 type nobody struct{ collective.Group }
 
-// TestGroupHoldsNoMemory checks that a group lets go of the buffers of an
-// operation that is done, or on which ranks disagree, or that a peer aborts.
+// TestGroupHoldsNoMemory checks that a group drops the buffers of an operation that completed,
+// diverged, or was aborted by a peer.
 func TestGroupHoldsNoMemory(t *testing.T) {
 	for _, peer := range []string{"agrees", "differs", "closes"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestGroupHoldsNoMemory(t *testing.T) {
 	}
 }
 
-// TestOnlyTheFirstCloseCounts closes two ranks that know nothing of each other.
+// TestOnlyTheFirstCloseCounts closes two ranks independently.
 func TestOnlyTheFirstCloseCounts(t *testing.T) {
 	e := newEnds(t, openLocal(3))
 	e.groups[1].Close()

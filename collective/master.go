@@ -6,9 +6,8 @@ import (
 	"zeroth/device"
 )
 
-// Master is a group of which rank 0 owns everything: its own part of a buffer is all of it,
-// that of the others is empty. A gather is a broadcast and a reduce-scatter a reduce, both in
-// place.
+// Master is a group in which rank 0 owns everything: its own part of a buffer is the whole, that of
+// other ranks is empty. AllGather is a broadcast and ReduceScatter a reduce, both in place.
 type Master struct{ Group }
 
 // AllGather implements Group.

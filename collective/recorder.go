@@ -7,25 +7,24 @@ import (
 	"time"
 )
 
-// RecorderLen is how many operations a Recorder keeps.
+// RecorderLen is the number of operations that a Recorder keeps.
 const RecorderLen = 4096
 
-// Recorder keeps the last operations of a rank, in all its groups, and how long a
-// step of it waits for other ranks. It takes its memory when it is made; an
-// operation costs it two looks at the clock. Any goroutine may read it while the
-// rank works.
+// Recorder records the last operations of a rank, in all its groups, and how long each step waits
+// for other ranks. It allocates only when created and reads the clock twice per operation. Any
+// goroutine may read it while the rank works.
 type Recorder struct {
 	began time.Time
 	ask   func() string // see OnLate; may be nil
 
 	mu     sync.Mutex
 	groups []*watchdog
-	ring   []Operation // (RecorderLen) operation number n is at n % RecorderLen
+	ring   []Operation // (RecorderLen) operation n is at index n % RecorderLen
 	issued uint64      // operations so far
 	step   int
 	pace   Pace
 	first  bool          // an operation of the step has started
-	from   time.Duration // the step's begin
+	from   time.Duration // begin of the step
 }
 
 // RecordedGroup is a group whose operations are recorded.
@@ -36,16 +35,15 @@ type RecordedGroup struct {
 	beside bool // its operations are not part of a step
 }
 
-// Operation is the record of a collective on one rank. A Recorder keeps it, dumps
-// contain it, and a Wait says of it for whom the rank waits. Times are nanoseconds
-// since the Recorder began, 0 for not yet: Issued when the rank's program came to
-// it, Started when its queue did, Done when the queue was through.
+// Operation is the record of a collective on one rank. Times are nanoseconds since the Recorder was
+// created, 0 for not yet: Issued when the rank's program issued it, Started when its queue reached
+// it, Done when the queue completed it.
 type Operation struct {
 	Group   int           `json:"group"` // index of its RecordedGroup
-	Seq     int           `json:"seq"`   // in the group
+	Seq     int           `json:"seq"`   // sequence number in the group
 	Step    int           `json:"step"`  // of training; 0 before the first
 	Op      string        `json:"op"`
-	Label   string        `json:"label"` // the unit, and what is done with it
+	Label   string        `json:"label"` // the unit and its operation
 	Type    string        `json:"type"`
 	Count   int           `json:"count"` // elements of the whole buffer
 	Bytes   int           `json:"bytes"` // of the whole buffer
@@ -55,8 +53,8 @@ type Operation struct {
 	Done    time.Duration `json:"done"`
 }
 
-// States of an operation, in this order. Launched is Done on a device that works on its
-// own time: it has the operation.
+// States of an operation, in this order. Launched replaces Done on an asynchronous device, which
+// then has the operation.
 const (
 	Issued   = "issued"
 	Started  = "started"
@@ -64,22 +62,22 @@ const (
 	Done     = "done"
 )
 
-// Call is what the ranks of a group must agree on, in a few words.
+// Call formats what the ranks of a group must agree on.
 func (o Operation) Call() string { return fmt.Sprintf("%s of %d %s", o.Op, o.Count, o.Type) }
 
-// Pace is how long a step has taken a rank.
+// Pace holds the durations of a rank's step.
 type Pace struct {
-	Before time.Duration // from the step's begin until its first operation started
+	Before time.Duration // from the begin of the step until its first operation started
 	Waited time.Duration // in operations
-	Took   time.Duration // the step
+	Took   time.Duration // of the whole step
 }
 
-// NewRecorder begins to record.
+// NewRecorder returns an empty recorder.
 func NewRecorder() *Recorder {
 	return &Recorder{began: time.Now(), ring: make([]Operation, RecorderLen)}
 }
 
-// now is never 0.
+// now returns the time since r was created. It is never 0.
 func (r *Recorder) now() time.Duration { return time.Since(r.began) + 1 }
 
 // issue records an operation and returns its number.
@@ -93,7 +91,7 @@ func (r *Recorder) issue(o *Operation) (n uint64) {
 	return n
 }
 
-// start records that the queue has come to operation n.
+// start records that the queue has reached operation n.
 func (r *Recorder) start(n uint64, o *Operation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,7 +102,7 @@ func (r *Recorder) start(n uint64, o *Operation) {
 	}
 }
 
-// finish records that the queue is through with operation n, or has launched it.
+// finish records that the queue has completed or launched operation n.
 func (r *Recorder) finish(n uint64, o *Operation, as string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,21 +113,21 @@ func (r *Recorder) finish(n uint64, o *Operation, as string) {
 	}
 }
 
-// keep stores operation n, unless its place is taken by another.
+// keep stores operation n, unless it has been overwritten.
 func (r *Recorder) keep(n uint64, o *Operation) {
 	if r.issued-n <= RecorderLen {
 		r.ring[n%RecorderLen] = *o
 	}
 }
 
-// BeginStep is to be called when no operation of a step is under way.
+// BeginStep starts a step. No operation of another step may be pending.
 func (r *Recorder) BeginStep(step int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.step, r.first, r.pace, r.from = step, false, Pace{}, r.now()
 }
 
-// EndStep is the pace of the step that BeginStep began.
+// EndStep returns the pace of the step started by BeginStep.
 func (r *Recorder) EndStep() Pace {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,16 +136,16 @@ func (r *Recorder) EndStep() Pace {
 	return p
 }
 
-// Record is what a Recorder has kept.
+// Record is a copy of a Recorder's content.
 type Record struct {
 	Began      time.Time       `json:"began"`
-	At         time.Duration   `json:"at"`        // when it was read, since then
-	Forgotten  int             `json:"forgotten"` // operations before those here
+	At         time.Duration   `json:"at"`        // time of the copy, since Began
+	Forgotten  int             `json:"forgotten"` // number of earlier operations that were overwritten
 	Groups     []RecordedGroup `json:"groups"`
-	Operations []Operation     `json:"operations"` // in the order they were issued
+	Operations []Operation     `json:"operations"` // in the order of issue
 }
 
-// Read is what there is so far.
+// Read returns the current content.
 func (r *Recorder) Read() Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,9 +159,9 @@ func (r *Recorder) Read() Record {
 	return all
 }
 
-// Sent is the bytes that a rank sends in a step of its record, if parts go around rings or from
-// each rank to each, in all groups but that of the world, which exchanges statistics. Whole says
-// that the record has the step whole.
+// Sent returns the bytes that a rank sent in a step, in all groups except world, which exchanges
+// statistics. It assumes that parts travel around rings or directly between ranks. Whole reports
+// whether the record contains the complete step.
 func (r Record) Sent(rank, step int) (bytes int64, whole bool) {
 	for _, o := range r.Operations {
 		g := r.Groups[o.Group]

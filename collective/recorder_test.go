@@ -2,8 +2,8 @@ package collective
 
 import "testing"
 
-// What a rank sends follows from the operations of a step: parts to all others, or of a broadcast
-// all of it to each, by its first rank alone.
+// TestRecordOfSent checks the bytes sent in a step: parts to all others and, for a broadcast,
+// everything to each, by the first rank only.
 func TestRecordOfSent(t *testing.T) {
 	r := Record{
 		Groups: []RecordedGroup{{Name: "world", Ranks: []int{0, 1, 2, 3}}, {Name: "shard", Ranks: []int{0, 2}}, {Name: "replica", Ranks: []int{0, 1, 2, 3}}, {Name: "saves", Ranks: []int{0, 1, 2, 3}, beside: true}},

@@ -7,71 +7,69 @@ import (
 	"zeroth/device"
 )
 
-// A route says which rank sends which parts of a buffer to which, in a gather or a
-// reduction of a group. It is arithmetic on ranks: all ranks of a group reckon
-// with the same routes.
+// A route describes which rank sends which parts of a buffer to which other rank in an operation.
+// It depends only on the hosts of the ranks, so all ranks of a group compute matching routes.
 //
-// Flat, part r of a gather goes from rank r to all, part r of a reduction from all
-// to rank r, which adds. A broadcast goes from rank 0 to all and a reduce from all to
-// rank 0, always.
+// Flat: in a gather, rank r sends part r to all others; in a reduction, all send part r to rank r,
+// which adds. A broadcast always goes from rank 0 to all, and a reduce from all to rank 0.
 //
-// By host, part r of a gather goes from rank r to its own host's ranks and to one
-// rank of each other host, which passes it on there. In a reduction the sum goes
-// from host to host in rank order, so that it has the same bits: on each host one
-// rank adds the host's ranks to the partial sum that comes, and passes it on; the
-// last sends the sum to rank r. Where ranks of a host are not neighbours each run of
-// neighbours counts as a host. So of a buffer of S bytes about S cross each host's
-// border, not S for each of its ranks. Partial sums of 16-bit types are float32.
+// By host: in a gather, rank r sends part r to the ranks of its host and to one rank of each other
+// host, which relays it there. In a reduction, sums travel from host to host in rank order, which
+// preserves the bits: on each host, one rank adds the host's terms to the partial sum it receives
+// and passes it on; the last host sends the sum to rank r. If a host's ranks are not consecutive,
+// each run of consecutive ranks counts as a host. So of a buffer of S bytes, about S cross the
+// border of each host, instead of S for each of its ranks. Partial sums of 16-bit types are
+// float32.
 //
-// Flat is by host with a single host.
+// Flat equals by host with a single host.
 type route struct {
-	in, out []stream // (Size) by peer
-	adds    []int32  // parts of a reduction that the rank adds, ascending
-	first   bool     // it adds to no partial sum
-	last    bool     // what it adds is the sum
-	near    []int32  // peers that send terms for each of adds
-	before  []int32  // (len adds) peers that send partial sums of these
-	after   []int32  // (len adds) peers that get what is added; the rank itself: none does
-	relays  bool     // the rank passes on parts of a gather
-	place   []int32  // (Size) number of a peer among those whose messages need bounce memory
+	in, out     []stream // (Size) by peer
+	adds        []int32  // parts of a reduction that this rank adds, ascending
+	first       bool     // it starts the sums: it receives no partial sums
+	last        bool     // it completes the sums
+	near        []int32  // peers that send terms of each part in adds
+	before      []int32  // (len adds) peers that send the partial sums
+	after       []int32  // (len adds) peers that receive the results; this rank itself if none does
+	relays      bool     // this rank relays parts of a gather
+	bounceIndex []int32  // (Size) index of each peer among those whose messages need bounce memory
 }
 
-// stream is what one rank sends to another: chunk 0 of its parts, chunk 1 of its
-// parts, and so on.
+// stream is the sequence of messages from one rank to another: chunk 0 of its parts, then chunk 1,
+// and so on.
 type stream struct {
 	parts []int32
-	of    message
-	item  []int32 // (len parts) of partial and final sums: where the part is in the sender's adds
+	kind  message
+	item  []int32 // (len parts) for partial and final sums, the index of the part in the sender's adds
 }
 
-// message is what a stream has chunks of.
+// message is the kind of a stream's messages.
 type message uint8
 
 const (
-	copied  message = iota // parts of a gather
-	term                   // a rank's own numbers
-	partial                // sums so far
-	final                  // sums
+	copied  message = iota // part of a gather
+	term                   // a rank's own values
+	partial                // partial sum
+	final                  // complete sum
 )
 
-// bounced is whether the receiver needs bounce memory for it.
+// bounced reports whether the receiver needs bounce memory for the message.
 func (m message) bounced() bool { return m == term || m == partial }
 
-// chunk and part of message i.
+// at returns the chunk and the part of message i.
 func (s *stream) at(i int) (chunk, part int) {
 	return i / len(s.parts), int(s.parts[i%len(s.parts)])
 }
 
-// hosts are the ranks of a group by host, and in runs of neighbours.
+// hosts groups the ranks of a group by host, and into runs of consecutive ranks of a host.
 type hosts struct {
-	size int
-	all  [][]int32 // ranks of each host, ascending
-	of   []int32   // (Size) the host of each
-	runs [][]int32 // neighbours of one host, in rank order
-	run  []int32   // (Size) the run of each
+	size   int
+	all    [][]int32 // ranks of each host, ascending
+	hostOf []int32   // (Size) host of each rank
+	runs   [][]int32 // runs of consecutive ranks of a host, in rank order
+	runOf  []int32   // (Size) run of each rank
 }
 
-// newHosts takes the number of each rank's host.
+// newHosts returns the hosts of ranks, given each rank's host number.
 func newHosts(number []int) *hosts {
 	h := &hosts{size: len(number)}
 	seen := map[int]int32{}
@@ -82,23 +80,23 @@ func newHosts(number []int) *hosts {
 			seen[n], h.all = at, append(h.all, nil)
 		}
 		h.all[at] = append(h.all[at], int32(r))
-		h.of = append(h.of, at)
-		if r == 0 || h.of[r-1] != at {
+		h.hostOf = append(h.hostOf, at)
+		if r == 0 || h.hostOf[r-1] != at {
 			h.runs = append(h.runs, nil)
 		}
 		last := len(h.runs) - 1
 		h.runs[last] = append(h.runs[last], int32(r))
-		h.run = append(h.run, int32(last))
+		h.runOf = append(h.runOf, int32(last))
 	}
 	return h
 }
 
-// oneHost is a group's ranks as if they were of one.
+// oneHost returns the hosts of ranks that are all on one host.
 func oneHost(size int) *hosts { return newHosts(make([]int, size)) }
 
-// served is which of some ranks does the work for part r: r itself if it is one
-// of them, else they take turns.
-func served(by []int32, r int) int32 {
+// server returns the one of ranks by that handles part r: r itself if it is among them, else they
+// alternate.
+func server(by []int32, r int) int32 {
 	if r >= int(by[0]) {
 		if _, ok := slices.BinarySearch(by, int32(r)); ok {
 			return int32(r)
@@ -107,26 +105,26 @@ func served(by []int32, r int) int32 {
 	return by[r%len(by)]
 }
 
-// adder is the rank that adds part r in a run.
-func (h *hosts) adder(run int32, r int) int32 { return served(h.runs[run], r) }
+// adder returns the rank of a run that adds part r.
+func (h *hosts) adder(run int32, r int) int32 { return server(h.runs[run], r) }
 
-// gather is the route of a rank's gathers.
+// gather returns the route of a rank in gathers.
 func (h *hosts) gather(me int32) *route {
 	t := &route{in: make([]stream, h.size), out: make([]stream, h.size)}
-	mine := h.all[h.of[me]]
+	mine := h.all[h.hostOf[me]]
 	relayed := h.relayed(me)
 	t.relays = len(relayed) > 1
 	for p := range int32(h.size) {
-		switch there := h.all[h.of[p]]; {
+		switch there := h.all[h.hostOf[p]]; {
 		case p == me:
-		case h.of[p] == h.of[me]:
+		case h.hostOf[p] == h.hostOf[me]:
 			t.out[p] = stream{parts: relayed}
 			t.in[p] = stream{parts: h.relayed(p)}
 		default:
-			if served(there, int(me)) == p {
+			if server(there, int(me)) == p {
 				t.out[p] = stream{parts: []int32{me}}
 			}
-			if served(mine, int(p)) == me {
+			if server(mine, int(p)) == me {
 				t.in[p] = stream{parts: []int32{p}}
 			}
 		}
@@ -134,112 +132,111 @@ func (h *hosts) gather(me int32) *route {
 	return t
 }
 
-// relayed are the parts that a rank passes to the others of its host, its own
-// among them.
+// relayed returns the parts that rank by sends to the other ranks of its host, including its own.
 func (h *hosts) relayed(by int32) (parts []int32) {
 	if len(h.all) == 1 {
 		return []int32{by}
 	}
-	mine := h.all[h.of[by]]
+	mine := h.all[h.hostOf[by]]
 	for r := range h.size {
-		if h.of[r] != h.of[by] && mine[r%len(mine)] == by || int32(r) == by {
+		if h.hostOf[r] != h.hostOf[by] && mine[r%len(mine)] == by || int32(r) == by {
 			parts = append(parts, int32(r))
 		}
 	}
 	return parts
 }
 
-// reduce is the route of a rank's reductions.
+// reduce returns the route of a rank in reductions.
 func (h *hosts) reduce(me int32) *route {
-	run, end := h.run[me], int32(len(h.runs)-1)
+	run, end := h.runOf[me], int32(len(h.runs)-1)
 	t := &route{in: make([]stream, h.size), out: make([]stream, h.size), adds: h.added(me), first: run == 0, last: run == end}
 	for _, p := range h.runs[run] {
 		if p != me {
 			t.near = append(t.near, p)
-			t.in[p] = stream{parts: t.adds, of: term}
-			t.out[p] = stream{parts: h.added(p), of: term}
+			t.in[p] = stream{parts: t.adds, kind: term}
+			t.out[p] = stream{parts: h.added(p), kind: term}
 		}
 	}
 	for i, r := range t.adds {
 		if !t.first {
 			from := h.adder(run-1, int(r))
 			t.before = append(t.before, from)
-			t.in[from].parts, t.in[from].of = append(t.in[from].parts, r), partial
+			t.in[from].parts, t.in[from].kind = append(t.in[from].parts, r), partial
 		}
-		to, of := r, final
+		to, kind := r, final
 		if !t.last {
-			to, of = h.adder(run+1, int(r)), partial
+			to, kind = h.adder(run+1, int(r)), partial
 		}
 		t.after = append(t.after, to)
 		if to != me {
 			s := &t.out[to]
-			s.parts, s.of, s.item = append(s.parts, r), of, append(s.item, int32(i))
+			s.parts, s.kind, s.item = append(s.parts, r), kind, append(s.item, int32(i))
 		}
 	}
 	if !t.last {
-		t.in[h.adder(end, int(me))] = stream{parts: []int32{me}, of: final}
+		t.in[h.adder(end, int(me))] = stream{parts: []int32{me}, kind: final}
 	}
-	t.place = places(t.in)
+	t.bounceIndex = bounceIndices(t.in)
 	return t
 }
 
-// places numbers the peers whose messages need bounce memory.
-func places(in []stream) []int32 {
-	place, next := make([]int32, len(in)), int32(0)
+// bounceIndices numbers the peers whose messages need bounce memory.
+func bounceIndices(in []stream) []int32 {
+	index, next := make([]int32, len(in)), int32(0)
 	for p, s := range in {
-		if place[p] = next; len(s.parts) > 0 && s.of.bounced() {
+		if index[p] = next; len(s.parts) > 0 && s.kind.bounced() {
 			next++
 		}
 	}
-	return place
+	return index
 }
 
-// broadcast is the route of a rank's broadcasts.
+// broadcast returns the route of a rank in broadcasts.
 func (h *hosts) broadcast(me int32) *route {
 	t := &route{in: make([]stream, h.size), out: make([]stream, h.size)}
-	of := stream{parts: []int32{0}}
+	s := stream{parts: []int32{0}}
 	if me != 0 {
-		t.in[0] = of
+		t.in[0] = s
 		return t
 	}
 	for p := range t.out[1:] {
-		t.out[1+p] = of
+		t.out[1+p] = s
 	}
 	return t
 }
 
-// collect is the route of a rank's reduces to rank 0.
+// collect returns the route of a rank in reduces to rank 0.
 func (h *hosts) collect(me int32) *route {
 	t := &route{in: make([]stream, h.size), out: make([]stream, h.size), first: true, last: true}
-	of := stream{parts: []int32{0}, of: term}
+	s := stream{parts: []int32{0}, kind: term}
 	if me != 0 {
-		t.out[0] = of
+		t.out[0] = s
 		return t
 	}
-	t.adds, t.after = of.parts, []int32{0}
+	t.adds, t.after = s.parts, []int32{0}
 	for p := 1; p < h.size; p++ {
-		t.near, t.in[p] = append(t.near, int32(p)), of
+		t.near, t.in[p] = append(t.near, int32(p)), s
 	}
-	t.place = places(t.in)
+	t.bounceIndex = bounceIndices(t.in)
 	return t
 }
 
-// added are the parts that a rank adds.
+// added returns the parts that rank by adds.
 func (h *hosts) added(by int32) (parts []int32) {
 	if len(h.runs) == 1 {
 		return []int32{by}
 	}
 	for r := range h.size {
-		if h.adder(h.run[by], r) == by {
+		if h.adder(h.runOf[by], r) == by {
 			parts = append(parts, int32(r))
 		}
 	}
 	return parts
 }
 
-// streams is how many streams of a reduction need bounce memory at most, on any
-// rank: one from each other rank of its run, and from those that send it partial
-// sums, of which there is one where runs are equal.
+// streams returns the maximum number of streams that need bounce memory in a reduction, over all
+// ranks: one from each other rank of the run, and one from each sender of partial sums, of which
+// there is one if runs are equal.
 func (h *hosts) streams() (most int) {
 	for i, run := range h.runs {
 		n := len(run) - 1
@@ -255,15 +252,15 @@ func (h *hosts) streams() (most int) {
 	return most
 }
 
-// sums is the slots for sums on their way out.
+// sums returns the number of slots for outgoing sums.
 func (h *hosts) sums() int {
 	if len(h.runs) == 1 {
 		return 0
 	}
-	return outgoing
+	return sumSlots
 }
 
-// accumulator is the type in which numbers of a type are added up.
+// accumulator returns the type in which values of type t are summed.
 func accumulator(t device.DType) device.DType {
 	if t == device.F64 {
 		return t
@@ -271,19 +268,19 @@ func accumulator(t device.DType) device.DType {
 	return device.F32
 }
 
-// Spread is how the ranks of a group are spread over hosts, for reckoning.
+// Spread summarizes how a group's ranks are distributed over hosts.
 type Spread struct {
 	Ranks int
 	Hosts int
-	Most  int // ranks of the host that has most
-	Runs  int // of neighbours of one host; with equal and neighbouring ranks as many as Hosts
+	Most  int // maximum number of ranks on a host
+	Runs  int // runs of consecutive ranks of a host; equals Hosts if they are equal and contiguous
 }
 
-// SpreadOf is that of ranks on hosts of these numbers.
+// SpreadOf returns the spread of ranks with these host numbers.
 func SpreadOf(host []int) Spread { return newHosts(host).spread() }
 
-// Choose is whether there are two ways to send: flat, and by host.
-func (s Spread) Choose() bool { return s.Hosts > 1 && s.Most > 1 }
+// HasChoice reports whether operations may go either flat or by host.
+func (s Spread) HasChoice() bool { return s.Hosts > 1 && s.Most > 1 }
 
 func (h *hosts) spread() Spread {
 	s := Spread{Ranks: h.size, Hosts: len(h.all), Runs: len(h.runs)}
@@ -293,29 +290,28 @@ func (h *hosts) spread() Spread {
 	return s
 }
 
-// Links is what ranks of one host, and hosts, can send each other.
+// Links describes the capacity within a host and between hosts.
 type Links struct {
-	Near, Far           float64 // bytes a second: of a rank in its host; of a host to others, each way
-	NearDelay, FarDelay float64 // seconds until the first of them are there
-	Beside              int     // ranks of a host, of all groups, which share Far; 0: those of the group
+	Near, Far           float64 // bytes per second: of a rank within its host; of a host to others, in each direction
+	NearDelay, FarDelay float64 // latency in seconds
+	HostRanks           int     // ranks of a host, of all groups, that share Far; 0: only those of the group
 }
 
-// Usual are links of which nobody has measured anything: memory, and a network
-// that is slower. What is chosen by them costs bytes across hosts more than others.
+// Usual are the links assumed without measurements: memory, and a slower network. Routes chosen
+// with them favour few bytes between hosts.
 var Usual = Links{Near: 4e9, Far: 1.25e9, NearDelay: 10e-6, FarDelay: 50e-6}
 
-// far is the group's part of what a host sends to others: those of its other ranks
-// send at the same time.
+// far returns the group's share of a host's bandwidth to others, since the host's other ranks send
+// at the same time.
 func (l Links) far(s Spread) float64 {
-	if l.Beside <= s.Most {
+	if l.HostRanks <= s.Most {
 		return l.Far
 	}
-	return l.Far * float64(s.Most) / float64(l.Beside)
+	return l.Far * float64(s.Most) / float64(l.HostRanks)
 }
 
-// flatSeconds is the time of a flat operation on a buffer of so many bytes: each host
-// sends its ranks' parts, or parts of them, to every rank elsewhere, and each rank
-// what it sends inside its host; both at once.
+// flatSeconds returns the time of a flat operation on a buffer of that many bytes: each host sends
+// its ranks' parts to every rank elsewhere, while each rank sends within its host.
 func (l Links) flatSeconds(s Spread, bytes float64) float64 {
 	n, k := float64(s.Ranks), float64(s.Most)
 	near := (k - 1) / n * bytes / l.Near
@@ -325,31 +321,32 @@ func (l Links) flatSeconds(s Spread, bytes float64) float64 {
 	return max(near, k*(n-k)/n*bytes/l.far(s)) + l.FarDelay
 }
 
-// gatherSeconds is that of a gather by host: each host sends its own parts to every
-// other once, and gets the rest; each rank passes on its share of the whole.
+// gatherSeconds returns the time of a gather by host: each host sends its parts to every other once
+// and receives the rest, and each rank relays its share of the whole.
 func (l Links) gatherSeconds(s Spread, bytes float64) float64 {
 	n, k, h := float64(s.Ranks), float64(s.Most), float64(s.Hosts)
 	far := max(k/n*(h-1), 1-k/n) * bytes / l.far(s)
 	return max((k-1)/k*bytes/l.Near, far) + l.FarDelay + l.NearDelay
 }
 
-// reduceSeconds is that of a reduction by host, of elements of elem bytes that are
-// added as acc bytes: the whole crosses each border once as partial sums, in chunks,
-// which pass all hosts one after the other.
+// reduceSeconds returns the time of a reduction by host, whose elements have elem bytes and are
+// summed as acc bytes: the whole crosses each border once as partial sums, in chunks that pass
+// through all hosts in sequence.
 func (l Links) reduceSeconds(s Spread, bytes, elem, acc float64) float64 {
 	k, borders := float64(s.Most), float64(s.Runs-1)
-	each := float64(s.Runs) / float64(s.Hosts) // runs of a host
+	each := float64(s.Runs) / float64(s.Hosts) // runs per host
 	sums, far := bytes*acc/elem, l.far(s)
 	chunk := min(sums/float64(s.Ranks), mostChunk)
 	return max((k-1)/k*bytes/l.Near, each*sums/far) + borders*(l.FarDelay+chunk/far) + 2*l.NearDelay
 }
 
-// seconds is the time of a call flat, and by host, which is no way where it is flat.
+// seconds returns the time of a call flat and by host; the latter is infinite if there is no
+// choice.
 func (l Links) seconds(s Spread, c call) (flat, byHost float64) {
 	elem := float64(c.t.Size())
 	flat, byHost = l.flatSeconds(s, float64(c.n)*elem), math.Inf(1)
 	switch {
-	case !s.Choose() || c.op == broadcast || c.op == reduce:
+	case !s.HasChoice() || c.op == broadcast || c.op == reduce:
 	case c.op == allGather:
 		byHost = l.gatherSeconds(s, float64(c.n)*elem)
 	default:
@@ -358,60 +355,60 @@ func (l Links) seconds(s Spread, c call) (flat, byHost float64) {
 	return flat, byHost
 }
 
-// ByHostFrom is the least power of two of bytes, of float32, from which on an operation goes
-// by host, of a gather or else a reduction; 0 where none of at most a tebibyte does.
+// ByHostFrom returns the smallest power of two of bytes (of float32) from which a gather, or else a
+// reduction, goes by host; 0 if none up to a tebibyte does.
 func (l Links) ByHostFrom(s Spread, gather bool) float64 {
 	for bytes := 1024.0; bytes <= 1<<40; bytes *= 2 {
-		if l.byHost(s, toReckon(gather, device.F32, int(bytes)/4)) {
+		if l.byHost(s, hypothetical(gather, device.F32, int(bytes)/4)) {
 			return bytes
 		}
 	}
 	return 0
 }
 
-// byHost is whether a call costs less by host.
+// byHost reports whether a call is cheaper by host.
 func (l Links) byHost(s Spread, c call) bool {
 	flat, byHost := l.seconds(s, c)
 	return byHost < flat
 }
 
-// toReckon is a gather, or else a reduction, of n elements in all, that nobody issues.
-func toReckon(gather bool, t device.DType, n int) call {
+// hypothetical returns a gather, or else a reduction, of n elements in total, for predictions.
+func hypothetical(gather bool, t device.DType, n int) call {
 	if gather {
 		return call{op: allGather, t: t, n: n}
 	}
 	return call{op: reduceScatter, t: t, n: n}
 }
 
-// Routing is how the ranks of a group send.
+// Routing selects how the ranks of a group send.
 type Routing uint8
 
-// The routings: what costs less by Links, or always the one.
+// The routings: the cheaper according to Links, or always one of them.
 const (
 	Cheapest Routing = iota
 	Flat
 	ByHost
 )
 
-// routing is all that a group's operations need of routes: flat and by host.
+// routing holds everything a group's operations need to know about routes, flat and by host.
 type routing struct {
 	links   Links
 	how     Routing
 	spread  Spread
-	planned int // bytes of bounce memory; 0: not known
+	planned int // bytes of bounce memory; 0: unknown
 	flat    routes
 	hosts   routes
 }
 
-// routes are a rank's, and what all ranks make of them alike.
+// routes holds a rank's routes and the sizes that all ranks compute alike.
 type routes struct {
-	gather, reduce, broadcast, collect *route // collect: of a reduce to rank 0
+	gather, reduce, broadcast, collect *route // collect: for reduces to rank 0
 
 	chunk         int // bytes
 	streams, sums int
 }
 
-// slots is the chunks that bounce memory has room for.
+// slots returns the capacity of bounce memory in chunks.
 func (r *routes) slots() int { return r.streams*window + r.sums }
 
 func newRouting(rank int, number []int, how Routing) *routing {
@@ -428,21 +425,21 @@ func newRoutes(rank int, h *hosts) routes {
 	return routes{gather: h.gather(int32(rank)), reduce: h.reduce(int32(rank)), broadcast: h.broadcast(int32(rank)), collect: h.collect(int32(rank)), chunk: chunkBytes(h), streams: h.streams(), sums: h.sums()}
 }
 
-// of is the routes of a call, of parts of so many elements: what costs less, unless that
-// needs more bounce memory than was planned.
-func (r *routing) of(c call, part int) *routes {
+// choose returns the routes for a call with parts of part elements: the cheaper, unless it needs
+// more bounce memory than was planned.
+func (r *routing) choose(c call, part int) *routes {
 	if c.op == reduce {
 		return &r.flat
 	}
-	by := r.by(r.links, c)
+	by := r.cheaper(r.links, c)
 	if r.planned > 0 && c.op == reduceScatter && by.slots()*slotBytes(by.chunk, part, c.t) > r.planned {
-		return r.by(Usual, c)
+		return r.cheaper(Usual, c)
 	}
 	return by
 }
 
-// by is what costs less by links, or the one way that the group has.
-func (r *routing) by(l Links, c call) *routes {
+// cheaper returns the cheaper routes according to l, unless the routing is fixed.
+func (r *routing) cheaper(l Links, c call) *routes {
 	if r.how == ByHost || r.how == Cheapest && l.byHost(r.spread, c) {
 		return &r.hosts
 	}
@@ -450,39 +447,39 @@ func (r *routing) by(l Links, c call) *routes {
 }
 
 const (
-	// window is the chunks in flight to each peer.
+	// window is the number of chunks in flight to each peer.
 	window = 2
-	// outgoing is the slots for sums on their way to other hosts.
-	outgoing = 2 * window
-	// mostChunk and leastChunk are bytes: a chunk is shorter where there are so
-	// many peers that bounce memory would be more than mostBounce.
+	// sumSlots is the number of slots for sums being sent to other hosts.
+	sumSlots = 2 * window
+	// mostChunk and leastChunk are in bytes: chunks shrink if there are so many peers that bounce
+	// memory would exceed mostBounce.
 	mostChunk, leastChunk = 1 << 20, 1 << 16
 	mostBounce            = 128 << 20
 )
 
-// chunkBytes is the bytes of a chunk.
+// chunkBytes returns the size of a chunk in bytes.
 func chunkBytes(h *hosts) int {
 	return min(mostChunk, max(leastChunk, mostBounce/max(1, h.slots())&^63))
 }
 
-// slots is the chunks that bounce memory has room for.
+// slots returns the capacity of bounce memory in chunks.
 func (h *hosts) slots() int { return h.streams()*window + h.sums() }
 
-// slotBytes is the bytes of a slot for the chunks of a part of n elements of a type.
+// slotBytes returns the size of a slot in bytes, for chunks of a part of n elements.
 func slotBytes(chunk, n int, t device.DType) int {
 	return min(chunk, (n*accumulator(t).Size()+63)&^63)
 }
 
-// BounceBytes is the bounce memory of each rank of a group for a reduction of parts
-// of n elements of a type: a slot of a chunk, of a mebibyte at most, for each chunk
-// in flight. Where there are two ways, and what links carry is known only later, it is
-// that of the way that needs more, or, where that is much, of the usual one, and who
-// needs more then does not go the other. host is the number of each rank's host; all of
-// one process need none, and have no Wired.
+// BounceBytes returns the bounce memory that each rank of a group needs for a reduction of parts of
+// n elements: a slot for each chunk in flight, of at most 1 MiB. If the group can choose its route,
+// which it does later from measured links, the result is sufficient for both routes; but if that
+// exceeds 16 MiB, only for the usual one, and ranks that need more do not choose the other. Host is
+// the number of each rank's host. Ranks of one process need no bounce memory, as they do not use
+// Wired.
 func BounceBytes(host []int, n int, t device.DType) int {
 	h := newHosts(host)
 	flat, hosts := oneHost(h.size), h
-	if !h.spread().Choose() {
+	if !h.spread().HasChoice() {
 		return flat.bounce(n, t)
 	}
 	least, most := flat.bounce(n, t), hosts.bounce(n, t)
@@ -495,7 +492,7 @@ func BounceBytes(host []int, n int, t device.DType) int {
 	return max(least, most)
 }
 
-// mostChoice is the bytes of bounce memory that a choice may cost.
+// mostChoice is the maximum bounce memory, in bytes, for allowing a choice of routes.
 const mostChoice = 16 << 20
 
 func (h *hosts) bounce(n int, t device.DType) int { return h.slots() * slotBytes(chunkBytes(h), n, t) }

@@ -9,7 +9,7 @@ import (
 	"zeroth/device"
 )
 
-// layouts are ranks by host: equal and unequal, neighbours and not.
+// layouts returns host numbers of ranks: equal and unequal, contiguous and not.
 func layouts(rng *rand.Rand) (all [][]int) {
 	for size := 1; size <= 12; size++ {
 		for range 12 {
@@ -25,7 +25,7 @@ func layouts(rng *rand.Rand) (all [][]int) {
 	return append(all, []int{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2}, make([]int, 9))
 }
 
-// What one rank sends to another is what that expects of it.
+// TestRoutesMatch checks that each rank expects exactly the parts that others send to it.
 func TestRoutesMatch(t *testing.T) {
 	for _, host := range layouts(rand.New(rand.NewPCG(1, 1))) {
 		h := newHosts(host)
@@ -38,10 +38,10 @@ func TestRoutesMatch(t *testing.T) {
 				bounced := 0
 				for b := range routes {
 					out, in := routes[a].out[b], routes[b].in[a]
-					if !slices.Equal(out.parts, in.parts) || len(in.parts) > 0 && out.of != in.of {
+					if !slices.Equal(out.parts, in.parts) || len(in.parts) > 0 && out.kind != in.kind {
 						t.Errorf("%s of %v: rank %d sends %v to %d, which expects %v", name, host, a, out, b, in)
 					}
-					if s := routes[a].in[b]; len(s.parts) > 0 && s.of.bounced() {
+					if s := routes[a].in[b]; len(s.parts) > 0 && s.kind.bounced() {
 						bounced++
 					}
 				}
@@ -53,7 +53,8 @@ func TestRoutesMatch(t *testing.T) {
 	}
 }
 
-// Each part comes to each rank of a gather once, and over the border of a host once.
+// TestGatherCrossesOnce checks that each part reaches each rank of a gather once and crosses the
+// border of each host once.
 func TestGatherCrossesOnce(t *testing.T) {
 	for _, host := range layouts(rand.New(rand.NewPCG(2, 1))) {
 		h := newHosts(host)
@@ -81,9 +82,9 @@ func TestGatherCrossesOnce(t *testing.T) {
 	}
 }
 
-// Sums on paper: every rank's number is in the sum of each part once, in rank order,
-// and each part crosses a border as often as neighbours are of two hosts, and once
-// more if the last host is not its owner's.
+// TestReduceIsInRankOrder checks that every rank's term is in the sum of each part once, in rank
+// order, and that each part crosses a border as often as consecutive ranks are on different hosts,
+// and once more if its owner is not on the last host.
 func TestReduceIsInRankOrder(t *testing.T) {
 	for _, host := range layouts(rand.New(rand.NewPCG(3, 1))) {
 		h := newHosts(host)
@@ -118,9 +119,9 @@ func TestReduceIsInRankOrder(t *testing.T) {
 	}
 }
 
-// The memory for chunks: two for each peer whose numbers are added, four for sums on
-// their way, a mebibyte each at most, and all of it bounded. Of two ways that of the
-// larger, or, where that is more than 16 MiB, of the usual one.
+// TestBounceBytes checks the sizes of bounce memory: two chunks per peer whose terms are added and
+// four for outgoing sums, of at most 1 MiB each. If there is a choice of routes, it is the larger
+// size or, if that exceeds 16 MiB, that of the usual route.
 func TestBounceBytes(t *testing.T) {
 	hosts := func(of ...int) (all []int) {
 		for h, n := range of {
@@ -130,7 +131,7 @@ func TestBounceBytes(t *testing.T) {
 		}
 		return all
 	}
-	const big = 64 << 20 // elements of a part
+	const big = 64 << 20 // elements per part
 	eights := hosts(slices.Repeat([]int{8}, 125)...)
 	for _, c := range []struct {
 		host    []int
@@ -143,11 +144,11 @@ func TestBounceBytes(t *testing.T) {
 		{hosts(2), 25, 2 * 256, device.F64},
 		{hosts(2), big, 2 << 20, device.F32},
 		{hosts(8), big, 7 * 2 << 20, device.F32},
-		{hosts(1, 1, 1), big, 2 * 2 << 20, device.F32},  // flat: nothing is gained
-		{hosts(4, 4), big, 7 * 2 << 20, device.F32},     // by host: three of the host and one before; flat is more
+		{hosts(1, 1, 1), big, 2 * 2 << 20, device.F32},  // flat: by host has no advantage
+		{hosts(4, 4), big, 7 * 2 << 20, device.F32},     // by host: three on the host and one before; flat needs more
 		{hosts(8, 8), big, (8*2 + 4) << 20, device.F32}, // by host; flat is 30 MiB
-		{hosts(4, 4), 100, 7 * 2 * 448, device.F32},     // flat: it is soon over
-		{eights, 16, 999 * 2 * 64, device.F32},          // flat: 124 borders take their time
+		{hosts(4, 4), 100, 7 * 2 * 448, device.F32},     // flat: it is short
+		{eights, 16, 999 * 2 * 64, device.F32},          // flat: crossing 124 borders is slow
 		{eights, 1 << 20, (8*2 + 4) << 20, device.F32},
 	} {
 		if got := BounceBytes(c.host, c.n, c.t); got != c.want {
@@ -156,8 +157,8 @@ func TestBounceBytes(t *testing.T) {
 	}
 }
 
-// A group goes the way that costs less by its links, unless the memory for that was not
-// planned.
+// TestRoutingKeepsToItsMemory checks that a group uses the cheaper route unless that needs more
+// memory than planned.
 func TestRoutingKeepsToItsMemory(t *testing.T) {
 	host := slices.Concat(slices.Repeat([]int{0}, 8), slices.Repeat([]int{1}, 8))
 	flat, byHost := Links{Near: 1e6, Far: 1e12}, Links{Near: 1e12, Far: 1e6}
@@ -172,7 +173,7 @@ func TestRoutingKeepsToItsMemory(t *testing.T) {
 	} {
 		r := newRouting(0, host, Cheapest)
 		r.links, r.planned = c.links, BounceBytes(host, c.part, device.F32)
-		by := r.of(call{op: c.op, t: device.F32, n: 16 * c.part}, c.part)
+		by := r.choose(call{op: c.op, t: device.F32, n: 16 * c.part}, c.part)
 		if (by == &r.hosts) != c.host {
 			t.Errorf("%+v: by host %v", c, !c.host)
 		}
@@ -182,13 +183,13 @@ func TestRoutingKeepsToItsMemory(t *testing.T) {
 	}
 }
 
-// By host from so many bytes on is what the links say of that many, and not of half.
+// TestByHostFrom checks that operations go by host from that size on, but not at half of it.
 func TestByHostFrom(t *testing.T) {
 	s := SpreadOf([]int{0, 0, 0, 0, 1, 1, 1, 1})
 	for _, gather := range []bool{true, false} {
 		from := Usual.ByHostFrom(s, gather)
-		is := Usual.byHost(s, toReckon(gather, device.F32, int(from)/4))
-		was := Usual.byHost(s, toReckon(gather, device.F32, int(from)/8))
+		is := Usual.byHost(s, hypothetical(gather, device.F32, int(from)/4))
+		was := Usual.byHost(s, hypothetical(gather, device.F32, int(from)/8))
 		if from <= 1024 || !is || was {
 			t.Errorf("gather %v: from %g bytes on: %v, and of half %v", gather, from, is, was)
 		}

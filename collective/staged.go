@@ -6,18 +6,16 @@ import (
 	"zeroth/device"
 )
 
-// staged is a group whose operations on memory that the host cannot address pass
-// through memory that it can.
+// staged is a group that copies device memory through host memory.
 type staged struct {
 	Group
 	stage device.Buffer
 }
 
-// Staged is g, which moves host memory alone, for buffers of any memory: what the
-// host cannot address is copied to stage and back, part by part, in pieces for which
-// stage has room. Each piece is an operation of g of its own. The ranks agree on the
-// length of stage, which holds at least an element of every part, and belongs to the
-// groups of a rank that use one queue.
+// Staged wraps g, which moves only host memory, to support any memory: buffers that the host cannot
+// address are copied to stage and back, in pieces that fit it. Each piece is an operation of g. All
+// ranks must use the same length of stage, which must hold an element of every part; it may be
+// shared by the groups of a rank that use the same queue.
 func Staged(g Group, stage device.Buffer) Group {
 	if !stage.Host || stage.Bytes() < 8*g.Size() {
 		panic(fmt.Sprintf("collective: %d bytes to stage operations of %d ranks", stage.Bytes(), g.Size()))
@@ -25,7 +23,7 @@ func Staged(g Group, stage device.Buffer) Group {
 	return &staged{g, stage}
 }
 
-// Unwrap is the group underneath.
+// Unwrap returns the group underneath.
 func (g *staged) Unwrap() Group { return g.Group }
 
 // AllGather implements Group.
@@ -83,8 +81,8 @@ func (g *staged) Reduce(q device.Queue, b device.Buffer) {
 	g.through(q, b, true, g.Rank() == 0, g.Group.Reduce)
 }
 
-// through does an operation on a buffer that is one part, piece by piece, which this rank
-// gives, or gets, or both.
+// through performs an operation on a buffer that is one part, piece by piece. Send and receive
+// select the copies that this rank needs.
 func (g *staged) through(q device.Queue, b device.Buffer, gives, gets bool, do func(device.Queue, device.Buffer)) {
 	if b.Host {
 		do(q, b)
@@ -104,9 +102,8 @@ func (g *staged) through(q device.Queue, b device.Buffer, gives, gets bool, do f
 	}
 }
 
-// alone says that the rank has nobody to exchange with, so that nothing needs to pass
-// through the host. The group does what is left of the operation: it counts it, and fails it
-// if it has ended.
+// alone reports whether the rank has no peers, so that nothing needs to pass through the host. In
+// that case it issues an empty operation, which is counted, and fails if the group has ended.
 func (g *staged) alone(q device.Queue, whole device.Buffer, do func(Group, device.Queue, device.Buffer)) bool {
 	if g.Size() > 1 {
 		return false
@@ -115,18 +112,18 @@ func (g *staged) alone(q device.Queue, whole device.Buffer, do func(Group, devic
 	return true
 }
 
-// StagedPiece is the most elements of each rank's part that Staged moves at once, through so
-// many bytes.
+// StagedPiece returns the number of elements of each rank's part that Staged moves at once, through
+// that many bytes.
 func StagedPiece(stage, ranks int, t device.DType) int {
 	n := stage / ranks / t.Size()
 	if n > 64 {
-		n &^= 63 // pieces begin where whole cache lines do
+		n &^= 63 // align pieces to cache lines
 	}
 	return n
 }
 
-// pieces calls f for elements [lo, hi) of the parts, piece by piece, once at least,
-// with memory for as many of every part.
+// pieces calls f for consecutive ranges [lo, hi) of the parts, at least once, with staging memory
+// for that many elements of every part.
 func (g *staged) pieces(whole, own device.Buffer, f func(lo, hi int, stage device.Buffer)) {
 	n := PartLen(g, whole)
 	if own.N != n || own.Type != whole.Type {

@@ -11,29 +11,28 @@ import (
 	"time"
 )
 
-// Wait is where a rank is: in an operation in which it waits for others, or, where it
-// waits for nobody, behind its last one. A rank has one for each operation in which it
-// waits.
+// Wait describes where a rank is: in an operation in which it waits for others or, if it is not
+// waiting, after its last operation. A rank has one Wait for each operation in which it waits.
 type Wait struct {
 	Rank      int           `json:"rank"`
-	For       []int         `json:"for,omitempty"` // ranks; none: it waits for nobody
-	Of        string        `json:"of"`            // the name of the operation's group
-	Ago       time.Duration `json:"ago"`           // how long the operation is in its state
-	Operation               // without a State: the rank has issued none
+	For       []int         `json:"for,omitempty"` // ranks; empty if it is not waiting
+	GroupName string        `json:"of"`            // name of the operation's group
+	Ago       time.Duration `json:"ago"`           // time since the operation entered its state
+	Operation               // its State is empty if the rank has issued no operation
 }
 
-// Wait is where a rank is at a time, without whom it waits for; of is the operation's group.
-func (o Operation) Wait(rank int, of string, at time.Duration) Wait {
-	return Wait{Rank: rank, Of: of, Ago: max(0, at-max(o.Issued, o.Started, o.Done)), Operation: o}
+// Wait returns where a rank is at time at, without the ranks it waits for.
+func (o Operation) Wait(rank int, group string, at time.Duration) Wait {
+	return Wait{Rank: rank, GroupName: group, Ago: max(0, at-max(o.Issued, o.Started, o.Done)), Operation: o}
 }
 
-// Where is the operation with its group, unit and step.
+// Where formats the operation with its group, unit and step.
 func (w Wait) Where() string {
-	return fmt.Sprintf("operation %d of %s (%s%s, step %d)", w.Seq, w.Of, w.Call(), after(", ", w.Label), w.Step)
+	return fmt.Sprintf("operation %d of %s (%s%s, step %d)", w.Seq, w.GroupName, w.Call(), after(", ", w.Label), w.Step)
 }
 
-// Last is the operation, how far it is, and since when: so long before a moment that ago
-// names.
+// Last formats the operation with its state and the time since. Ago completes the sentence, for
+// example "ago".
 func (w Wait) Last(ago string) string {
 	if w.State == "" {
 		return "no operation"
@@ -41,7 +40,7 @@ func (w Wait) Last(ago string) string {
 	return fmt.Sprintf("%s, %s %v %s", w.Where(), w.State, w.Ago.Round(time.Millisecond), ago)
 }
 
-// after is text behind a mark, and nothing where there is none.
+// after returns text preceded by mark, or "" if text is empty.
 func after(mark, text string) string {
 	if text == "" {
 		return ""
@@ -49,7 +48,7 @@ func after(mark, text string) string {
 	return mark + text
 }
 
-// Waits is where the ranks of recorders are, the first of which is that of the first.
+// Waits returns where the ranks of recs are, the first of which is rank first.
 func Waits(recs []*Recorder, first int) (all []Wait) {
 	for i, r := range recs {
 		all = append(all, r.waits(first+i)...)
@@ -57,10 +56,10 @@ func Waits(recs []*Recorder, first int) (all []Wait) {
 	return all
 }
 
-// Held is the operation that holds a rank up: of those it has issued, in order, the first that
-// it is not through with. The operations of all ranks are parts of one order, so a rank has
-// nothing to wait for in those behind it. Those of groups beside training hold nothing up.
-func Held(operations iter.Seq[Operation], groups []RecordedGroup) (o Operation, some bool) {
+// Blocking returns the first operation that is not complete. Since the operations of all ranks have
+// a common order, later ones cannot block the rank. Groups used in parallel to training do not
+// count.
+func Blocking(operations iter.Seq[Operation], groups []RecordedGroup) (o Operation, some bool) {
 	for o := range operations {
 		if (o.State == Issued || o.State == Started) && groups[o.Group].Name != Saves.String() {
 			return o, true
@@ -77,9 +76,9 @@ func (r *Recorder) waits(rank int) (all []Wait) {
 	if n := len(record.Operations); n > 0 {
 		last = record.Operations[n-1]
 	}
-	held, some := Held(slices.Values(record.Operations), record.Groups)
+	blocking, some := Blocking(slices.Values(record.Operations), record.Groups)
 	for i, g := range groups {
-		if some && held.Group != i && g.Name != Saves.String() {
+		if some && blocking.Group != i && g.Name != Saves.String() {
 			continue
 		}
 		if missing := g.inner.Missing(); missing != nil {
@@ -97,21 +96,20 @@ func (r *Recorder) waits(rank int) (all []Wait) {
 	return []Wait{groups[last.Group].wait(last, nil)}
 }
 
-// OnLate has the ranks of recorders ask whom all ranks wait for in the end, which may
-// take some seconds, before an operation that is late fails. It is to be called before
-// the first Watchdog.
+// OnLate makes the ranks of recs call ask before a late operation fails, to find the ranks that
+// block all others, which may take seconds. It must be called before the first Watchdog.
 func OnLate(recs []*Recorder, ask func() string) {
 	for _, r := range recs {
 		r.ask = ask
 	}
 }
 
-// Fresh is how long the answer of OnLate's ask holds: ranks that come to their deadlines
-// one after the other are told the same, though the first no longer waits.
+// Fresh is how long an answer of OnLate's ask is reused: ranks that reach their deadlines in
+// sequence get the same answer, though the first is no longer waiting.
 const Fresh = 10 * time.Second
 
-// OnLateHere is OnLate for ranks that are all in this process.
-func OnLateHere(recs []*Recorder) {
+// OnLateLocal is OnLate for ranks that are all in this process.
+func OnLateLocal(recs []*Recorder) {
 	var mu sync.Mutex
 	var at time.Time
 	found := ""
@@ -119,80 +117,80 @@ func OnLateHere(recs []*Recorder) {
 		mu.Lock()
 		defer mu.Unlock()
 		if at.IsZero() || time.Since(at) > Fresh {
-			found, at = InTheEnd(Waits(recs, 0), RankNames), time.Now()
+			found, at = RootCause(Waits(recs, 0), RankNames), time.Now()
 		}
 		return found
 	})
 }
 
-// InTheEnd is whom ranks that were asked wait for; empty if they wait for nobody.
-func InTheEnd(all []Wait, name func(ranks []int) string) string {
-	return after("in the end all wait for this: ", strings.Join(Stuck(all, Words{name, "not answered", "", "ago"}), "; "))
+// RootCause describes what all ranks are waiting for in the end, or returns "" if none waits.
+func RootCause(all []Wait, name func(ranks []int) string) string {
+	return after("root cause: ", strings.Join(Stuck(all, Phrases{name, "not answered", "", "ago"}), "; "))
 }
 
-// Words are those by which ways of learning where ranks are differ.
-type Words struct {
-	Name  func(ranks []int) string // how ranks are named that others wait for
-	None  string                   // what a rank has of which nothing is known: "no dump"
-	Maybe string                   // why that may be
-	Ago   string                   // before when a rank was in its last operation: "ago"
+// Phrases are the parts of messages that depend on how the waits were collected.
+type Phrases struct {
+	Name  func(ranks []int) string // names ranks that others wait for
+	None  string                   // describes a rank without information: "no dump"
+	Maybe string                   // a possible reason for that
+	Ago   string                   // follows a duration: "ago"
 }
 
-// Stuck follows who waits for whom, and says where that ends, once each: at ranks that wait
-// for each other, at ranks of which nothing is known, and at ranks that wait for nobody.
-func Stuck(all []Wait, say Words) (said []string) {
+// Stuck follows the waits from rank to rank and describes where they end, each once: at ranks that
+// wait for each other, at ranks without information, and at ranks that are not waiting.
+func Stuck(all []Wait, phrases Phrases) (lines []string) {
 	ranks := 0
 	for _, w := range all {
 		ranks = max(ranks, w.Rank+1, slices.Max(append([]int{0}, w.For...))+1)
 	}
-	of := make([][]*Wait, ranks) // by rank
+	byRank := make([][]*Wait, ranks) // by rank
 	for i := range all {
-		of[all[i].Rank] = append(of[all[i].Rank], &all[i])
+		byRank[all[i].Rank] = append(byRank[all[i].Rank], &all[i])
 	}
-	last := make([]bool, ranks) // it waits for nobody, so far as is known
-	for _, set := range ends(of) {
-		if last[set[0]] = len(set) == 1; len(set) > 1 {
-			said = append(said, circle(set, of, say))
+	idle := make([]bool, ranks) // it is not waiting, as far as is known
+	for _, set := range sinks(byRank) {
+		if idle[set[0]] = len(set) == 1; len(set) > 1 {
+			lines = append(lines, cycle(set, byRank, phrases))
 		}
 	}
-	var places []place
+	var blocked []blockedOp
 	for _, w := range all {
-		p := place{Wait: w}
+		p := blockedOp{Wait: w}
 		for _, r := range w.For {
-			if last[r] && of[r] == nil {
+			if idle[r] && byRank[r] == nil {
 				p.unknown = append(p.unknown, r)
-			} else if last[r] {
+			} else if idle[r] {
 				p.idle = append(p.idle, r)
 			}
 		}
 		if p.unknown == nil && p.idle == nil {
 			continue
 		}
-		at := slices.IndexFunc(places, func(x place) bool {
-			return x.Of == w.Of && x.Seq == w.Seq && slices.Equal(x.idle, p.idle) && slices.Equal(x.unknown, p.unknown)
+		at := slices.IndexFunc(blocked, func(x blockedOp) bool {
+			return x.GroupName == w.GroupName && x.Seq == w.Seq && slices.Equal(x.idle, p.idle) && slices.Equal(x.unknown, p.unknown)
 		})
 		if at < 0 {
-			at, places = len(places), append(places, p)
+			at, blocked = len(blocked), append(blocked, p)
 		}
-		places[at].waiters = append(places[at].waiters, w.Rank)
+		blocked[at].waiters = append(blocked[at].waiters, w.Rank)
 	}
-	told := func(r int) bool {
-		before := !last[r]
-		last[r] = false
+	first := func(r int) bool {
+		before := !idle[r]
+		idle[r] = false
 		return before
 	}
-	for _, p := range places {
-		p.unknown, p.idle = slices.DeleteFunc(p.unknown, told), slices.DeleteFunc(p.idle, told)
-		said = append(said, p.tell(of, say)...)
+	for _, p := range blocked {
+		p.unknown, p.idle = slices.DeleteFunc(p.unknown, first), slices.DeleteFunc(p.idle, first)
+		lines = append(lines, p.describe(byRank, phrases)...)
 	}
-	return said
+	return lines
 }
 
-// circle tells of ranks that wait for each other.
-func circle(set []int, of [][]*Wait, say Words) string {
+// cycle describes ranks that wait for each other.
+func cycle(set []int, byRank [][]*Wait, phrases Phrases) string {
 	in := map[string][]int{}
 	for _, r := range set {
-		for _, w := range of[r] {
+		for _, w := range byRank[r] {
 			if w.For != nil {
 				in[w.Where()] = append(in[w.Where()], r)
 			}
@@ -201,51 +199,50 @@ func circle(set []int, of [][]*Wait, say Words) string {
 	var each []string
 	for at, ranks := range in {
 		if len(in) == 1 {
-			return say.Name(set) + " wait for each other in " + at
+			return phrases.Name(set) + " wait for each other in " + at
 		}
 		each = append(each, RankNames(ranks)+" in "+at)
 	}
 	slices.Sort(each)
-	return say.Name(set) + " wait for each other: " + strings.Join(each, ", ")
+	return phrases.Name(set) + " wait for each other: " + strings.Join(each, ", ")
 }
 
-// place is an operation in which ranks wait for ends.
-type place struct {
+// blockedOp is an operation in which waiters wait for ranks that are not waiting themselves.
+type blockedOp struct {
 	Wait
 	waiters, unknown, idle []int
 }
 
-// mostTold is how many ranks of a place are told with their last operations.
-const mostTold = 8
+// maxListed is the number of ranks of a blockedOp that are described with their last operations.
+const maxListed = 8
 
-func (p place) tell(of [][]*Wait, say Words) (said []string) {
+func (p blockedOp) describe(byRank [][]*Wait, phrases Phrases) (lines []string) {
 	either, wait := "", RankNames(p.waiters)+Plural(p.waiters, " waits", " wait")
 	if x := p.unknown; len(x) > 0 {
-		said = append(said, fmt.Sprintf("%s %s %s, and %s for %s in %s%s", say.Name(x), Plural(x, "has", "have"), say.None, wait, Plural(x, "it", "them"), p.Where(), say.Maybe))
+		lines = append(lines, fmt.Sprintf("%s %s %s, and %s for %s in %s%s", phrases.Name(x), Plural(x, "has", "have"), phrases.None, wait, Plural(x, "it", "them"), p.Where(), phrases.Maybe))
 		either = " either"
 	}
-	for _, r := range p.idle[:min(len(p.idle), mostTold)] {
-		said = append(said, fmt.Sprintf("%s has not reached %s%s, in which %s: its last was %s", say.Name([]int{r}), p.Where(), either, wait, of[r][0].Last(say.Ago)))
+	for _, r := range p.idle[:min(len(p.idle), maxListed)] {
+		lines = append(lines, fmt.Sprintf("%s has not reached %s%s, in which %s: its last was %s", phrases.Name([]int{r}), p.Where(), either, wait, byRank[r][0].Last(phrases.Ago)))
 	}
-	if n := len(p.idle) - mostTold; n > 0 {
-		said = append(said, fmt.Sprintf("nor have %d more: %s", n, RankSpans(p.idle[mostTold:])))
+	if n := len(p.idle) - maxListed; n > 0 {
+		lines = append(lines, fmt.Sprintf("nor have %d more: %s", n, RankSpans(p.idle[maxListed:])))
 	}
-	return said
+	return lines
 }
 
-// ends is where every way from rank to rank ends: sets of ranks that all reach each other
-// and nothing else, one of a rank alone that waits for nobody. (Tarjan's strongly connected
-// components, of which those that no edge leaves.)
-func ends(of [][]*Wait) (sets [][]int) {
+// sinks returns the strongly connected components that no edge leaves (Tarjan): sets of ranks that
+// wait for each other, and single ranks that are not waiting.
+func sinks(byRank [][]*Wait) (sets [][]int) {
 	const closed = math.MaxInt
-	low, count := make([]int, len(of)), 0 // 0: not visited
+	low, count := make([]int, len(byRank)), 0 // 0: not visited
 	var open []int
 	var visit func(v int) (leaves bool)
 	visit = func(v int) (leaves bool) {
 		count++
 		first, at := count, len(open)
 		low[v], open = first, append(open, v)
-		for _, w := range of[v] {
+		for _, w := range byRank[v] {
 			for _, to := range w.For {
 				if low[to] == 0 {
 					leaves = visit(to) || leaves
@@ -267,7 +264,7 @@ func ends(of [][]*Wait) (sets [][]int) {
 		}
 		return leaves
 	}
-	for v := range of {
+	for v := range byRank {
 		if low[v] == 0 {
 			visit(v)
 		}

@@ -8,16 +8,16 @@ import (
 	"zeroth/device"
 )
 
-// DefaultDeadline is how long ranks wait for each other if nobody says
-// otherwise: enough for a rank that writes a checkpoint, or reads one.
+// DefaultDeadline is how long ranks wait for each other by default: enough for a rank to write or
+// read a checkpoint.
 const DefaultDeadline = 5 * time.Minute
 
-// ErrLate says which ranks kept an operation of another waiting beyond its
-// deadline. The group has ended with it, so it is an ErrClosed.
+// ErrLate reports which ranks made an operation of another exceed its deadline. It ends the group
+// and matches ErrClosed.
 type ErrLate struct {
 	Wait                // of the rank that gave up
-	Limit time.Duration // what they exceeded
-	Stuck string        // whom all wait for in the end, if that is known: OnLate
+	Limit time.Duration // the deadline
+	Stuck string        // what blocks all ranks, if known; see OnLate
 }
 
 func (e ErrLate) Error() string {
@@ -30,33 +30,32 @@ func (e ErrLate) Error() string {
 
 func (e ErrLate) Is(target error) bool { return target == ErrClosed }
 
-// watchdog is a group whose operations have a deadline and are recorded.
+// watchdog is a group whose operations are recorded and have a deadline.
 type watchdog struct {
 	Group
 	RecordedGroup
-	inner    Inspectable // Group, or what it wraps
+	inner    Inspectable // Group, or a group that it wraps
 	limit    time.Duration
 	recorder *Recorder
-	at       int // in its groups
+	at       int // index in the recorder's groups
 	free     freeList[begun]
 	issued   int
-	timer    *time.Timer // runs look, from now until Close
+	timer    *time.Timer // calls look, until Close
 
 	mu     sync.Mutex
-	now    Operation // the last one this rank came to
+	now    Operation // the last operation that this rank started
 	closed bool
 }
 
-// Watchdog is g with a deadline and a Recorder of its own.
+// Watchdog wraps g with a deadline and a Recorder of its own.
 func Watchdog(g Group, deadline time.Duration) Group {
 	return NewRecorder().Watchdog(g, deadline, "group", false)
 }
 
-// Watchdog is g with a deadline (0: DefaultDeadline): if a rank keeps others waiting
-// for so long, the operation fails on every one of them with ErrLate, and the
-// group ends. It is counted from a rank's own arrival. g, or the group that g
-// wraps, is Inspectable. Its operations are recorded; those of a group that is used
-// beside training do not count as waiting in a step.
+// Watchdog wraps g with a deadline (0: DefaultDeadline): if a rank makes others wait that long, the
+// operation fails on all of them with ErrLate, and the group ends. The deadline starts when a rank
+// arrives. g, or a group that it wraps, must be Inspectable. Operations are recorded; those of a
+// background group do not count as waiting in a step.
 func (r *Recorder) Watchdog(g Group, deadline time.Duration, name string, beside bool) Group {
 	if deadline == 0 {
 		deadline = DefaultDeadline
@@ -79,7 +78,7 @@ func (r *Recorder) Watchdog(g Group, deadline time.Duration, name string, beside
 	return w
 }
 
-// Unwrap is the group underneath.
+// Unwrap returns the group underneath.
 func (g *watchdog) Unwrap() Group { return g.Group }
 
 // AllGather implements Group.
@@ -110,15 +109,15 @@ func (g *watchdog) Reduce(q device.Queue, b device.Buffer) {
 	o.then(q, o.done, o.launched)
 }
 
-// begun is an operation on its way through a queue; its functions are bound once.
+// begun is an operation on a queue; its functions are bound once, to avoid allocations.
 type begun struct {
 	Operation
 	g                     *watchdog
-	n                     uint64 // of the recorder
+	n                     uint64 // number in the recorder
 	start, done, launched func() error
 }
 
-// begin records the coming operation and puts a note of it on the queue.
+// begin records an operation that is about to be issued and makes the queue record its start.
 func (g *watchdog) begin(q device.Queue, o op, whole device.Buffer) *begun {
 	b, label := g.free.take(), q.Labelled()
 	if b == nil {
@@ -134,13 +133,13 @@ func (g *watchdog) begin(q device.Queue, o op, whole device.Buffer) *begun {
 	return b
 }
 
-// then runs one of two functions: behind what is on the queue, or, on a device that
-// works on its own time, at once, for what was issued is launched.
-func (*begun) then(q device.Queue, behind, launched func() error) {
+// then runs queued after the work on the queue or, on an asynchronous device, launched at once,
+// since the work issued so far is launched.
+func (*begun) then(q device.Queue, queued, launched func() error) {
 	if s, ok := q.(StreamQueue); ok {
 		s.Now("", launched)
 	} else {
-		q.Do(behind)
+		q.Do(queued)
 	}
 }
 
@@ -158,13 +157,13 @@ func (b *begun) finish(as string) error {
 	return nil
 }
 
-// look runs when the last operation may be over its deadline. If it is, and
-// waits for ranks, look ends the group in their name; else it comes back at the
-// earliest time that can change. An operation that waits for nobody is left
-// alone: it is over, or moves data, or has failed.
+// look runs when the last operation may have exceeded its deadline. If it has and waits for ranks,
+// look ends the group in their names, else it reschedules itself for the earliest time at which
+// that may happen. An operation that waits for nobody is ignored: it is complete, moves data, or
+// has failed.
 //
-// Before that it has all ranks asked for whom they wait, where somebody can: the
-// operation may end meanwhile.
+// Before ending the group, look asks all ranks whom they wait for, if possible; the operation may
+// complete in the meantime.
 func (g *watchdog) look() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -180,14 +179,14 @@ func (g *watchdog) look() {
 	}
 }
 
-// late is for whom the last operation waits, over its deadline; if it does not, look comes
-// back.
+// late returns the ranks that the last operation waits for if it has exceeded its deadline;
+// otherwise it reschedules look.
 func (g *watchdog) late() []int {
 	if g.closed {
 		return nil
 	}
-	if left := g.limit - (g.recorder.now() - g.now.Started); left > 0 {
-		g.timer.Reset(left)
+	if remaining := g.limit - (g.recorder.now() - g.now.Started); remaining > 0 {
+		g.timer.Reset(remaining)
 		return nil
 	}
 	missing := g.inner.Missing()
@@ -197,14 +196,14 @@ func (g *watchdog) late() []int {
 	return missing
 }
 
-// wait is where the rank is.
+// wait returns where the rank is.
 func (g *watchdog) wait(o Operation, missing []int) Wait {
 	w := o.Wait(g.inner.Name(g.Rank()), g.Name, g.recorder.now())
 	w.For = missing
 	return w
 }
 
-// Close implements Group and ends the watchdog.
+// Close implements Group and stops the watchdog.
 func (g *watchdog) Close() error {
 	g.mu.Lock()
 	g.closed = true

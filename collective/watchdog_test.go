@@ -20,7 +20,7 @@ func TestWatchdogConforms(t *testing.T) {
 	collectivetest.Run(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) }))
 }
 
-// TestFaultyConforms delays a random rank now and then.
+// TestFaultyConforms occasionally delays a random rank.
 func TestFaultyConforms(t *testing.T) {
 	collectivetest.Run(t, wrapped(func(g collective.Group) collective.Group {
 		return collectivetest.Faulty(g, func(n int) (f collectivetest.Fault) {
@@ -52,8 +52,8 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// TestDelayed runs a few operations, which take as long as the longer of their
-// ranks' delays, on a clock that moves when everybody sleeps.
+// TestDelayed checks that operations take as long as the longest of their ranks' delays, with a
+// fake clock.
 func TestDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, most = 10, time.Second
@@ -74,7 +74,7 @@ func TestDelayed(t *testing.T) {
 	})
 }
 
-// TestWatchdogLeavesDataAlone has diverging ranks, whose buffers stay as they are.
+// TestWatchdogLeavesDataAlone checks that diverging ranks do not modify buffers.
 func TestWatchdogLeavesDataAlone(t *testing.T) {
 	e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) })(2))
 	bufs := [2][]float32{{1, 2, 3, 4}, {5, 6, 7, 8}}
@@ -91,8 +91,8 @@ func TestWatchdogLeavesDataAlone(t *testing.T) {
 	}
 }
 
-// TestDeadlineNamesTheMissing has ranks 2 and 3 of 4 stay away from the last
-// of a few operations; everybody who waits is told, and so is who comes late.
+// TestDeadlineNamesTheMissing keeps ranks 2 and 3 of 4 from the last of several operations; all
+// ranks that wait get the error, and so does a rank that arrives late.
 func TestDeadlineNamesTheMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 2 * time.Second
@@ -126,8 +126,8 @@ func TestDeadlineNamesTheMissing(t *testing.T) {
 	})
 }
 
-// TestDeadlineNamesWorldRanks has world rank 3 stay away from its replica
-// group, which rank 0 then hears of from rank 1.
+// TestDeadlineNamesWorldRanks keeps world rank 3 from its replica group; rank 0 learns of it from
+// rank 1.
 func TestDeadlineNamesWorldRanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2})
@@ -146,19 +146,19 @@ func TestDeadlineNamesWorldRanks(t *testing.T) {
 	})
 }
 
-// recorded gives the ranks of a world recorders that ask each other.
+// recorded returns recorders for the ranks of a world, which ask each other.
 func recorded(n int) []*collective.Recorder {
 	recs := make([]*collective.Recorder, n)
 	for r := range recs {
 		recs[r] = collective.NewRecorder()
 	}
-	collective.OnLateHere(recs)
+	collective.OnLateLocal(recs)
 	return recs
 }
 
-// TestDeadlineFollowsWhoWaits has rank 3 stay away from its shard group, where
-// rank 2 waits for it, for whom rank 0 waits in their replica group: rank 3 is
-// the one to name, although it is rank 0 whose deadline passes first.
+// TestDeadlineFollowsWhoWaits keeps rank 3 from its shard group, where rank 2 waits for it, while
+// rank 0 waits for rank 2 in their replica group: rank 3 must be named, although rank 0's deadline
+// expires first.
 func TestDeadlineFollowsWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2})
@@ -168,30 +168,30 @@ func TestDeadlineFollowsWhoWaits(t *testing.T) {
 		collective.AllGather(e.groups[0], e.queues[0], device.OfF32(make([]float32, 2)))
 		e.queues[1].Do(func() error { time.Sleep(time.Second / 2); return nil })
 		collective.AllGather(e.groups[1], e.queues[1], device.OfF32(make([]float32, 2)))
-		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 2; in the end all wait for this: rank 3 has not reached operation 0 of shard (all-gather of 2 fp32, step 0), in which rank 2 waits: its last was no operation"
+		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 2; root cause: rank 3 has not reached operation 0 of shard (all-gather of 2 fp32, step 0), in which rank 2 waits: its last was no operation"
 		if err := e.queues[0].Wait(); err == nil || err.Error() != want {
 			t.Errorf("error %v\nwant %s", err, want)
 		}
 	})
 }
 
-// TestDeadlineOfRanksThatWaitForEachOther has rank 1 pass over an operation of
-// its shard group to one of the world; the error names both sides.
+// TestDeadlineOfRanksThatWaitForEachOther makes rank 1 skip an operation of its shard group and
+// start one of the world; the error must name both sides.
 func TestDeadlineOfRanksThatWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 1})
 		recs := recorded(2)
 		e := newEnds(t, []collective.Group{recs[0].Watchdog(world[0].Shard, time.Second, "shard", false), recs[1].Watchdog(world[1].World, time.Minute, "world", false)})
 		errs := e.do(func(g collective.Group, q device.Queue) { collective.AllGather(g, q, device.OfF32(make([]float32, 2))) })
-		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 1; in the end all wait for this: ranks 0,1 wait for each other: rank 0 in operation 0 of shard (all-gather of 2 fp32, step 0), rank 1 in operation 0 of world (all-gather of 2 fp32, step 0)"
+		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 1; root cause: ranks 0,1 wait for each other: rank 0 in operation 0 of shard (all-gather of 2 fp32, step 0), rank 1 in operation 0 of world (all-gather of 2 fp32, step 0)"
 		if errs[0] == nil || errs[0].Error() != want {
 			t.Errorf("error %v\nwant %s", errs[0], want)
 		}
 	})
 }
 
-// limited is links of a pipeline's ranks under deadlines, with a queue each: the first rank's
-// passes long before those of the others.
+// limited returns pipeline links with deadlines and a queue each; the first rank's deadline expires
+// long before the others'.
 func limited(t *testing.T, world []collective.Ranks, links ...[2]int) *ends {
 	recs := recorded(len(world))
 	for r := range world {
@@ -212,8 +212,8 @@ func limited(t *testing.T, world []collective.Ranks, links ...[2]int) *ends {
 
 const toNext, fromPrevious, toPrevious, fromNext = int(collective.ToNext), int(collective.FromPrevious), int(collective.ToPrevious), int(collective.FromNext)
 
-// TestDeadlineOnSeveralQueues has rank 1 of a pipeline wait in two links at once: for rank 2,
-// and, for what it needs later, for rank 0, which waits for it. Rank 2 is the one to name.
+// TestDeadlineOnSeveralQueues makes rank 1 of a pipeline wait in two links: for rank 2 and, for
+// data needed later, for rank 0, which waits for rank 1. Rank 2 must be named.
 func TestDeadlineOnSeveralQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Pipeline: 3})
@@ -222,22 +222,22 @@ func TestDeadlineOnSeveralQueues(t *testing.T) {
 		e.queues[3].Label("from 1 to 0")
 		for i, g := range e.groups {
 			switch i {
-			case 2: // behind what comes from rank 2
+			case 2: // after the data from rank 2
 				e.queues[2].After(e.queues[0].Mark())
-			case 4: // behind what comes from rank 1
+			case 4: // after the data from rank 1
 				e.queues[4].After(e.queues[3].Mark())
 			}
 			g.Broadcast(e.queues[i], device.OfF32(make([]float32, 2)))
 		}
-		const want = "from 1 to 0: operation 0 (broadcast of 2 fp32): rank 0 waited 1s for rank 1; in the end all wait for this: rank 2 has not reached operation 0 of backward link (broadcast of 2 fp32, step 0), in which rank 1 waits: its last was no operation"
+		const want = "from 1 to 0: operation 0 (broadcast of 2 fp32): rank 0 waited 1s for rank 1; root cause: rank 2 has not reached operation 0 of backward link (broadcast of 2 fp32, step 0), in which rank 1 waits: its last was no operation"
 		if err := e.queues[3].Wait(); err == nil || err.Error() != want {
 			t.Errorf("error %v\nwant %s", err, want)
 		}
 	})
 }
 
-// TestDeadlineOfABusyRank has rank 1 compute what it has to send to rank 0, while it waits to
-// receive from rank 0 what it needs after that: the two do not wait for each other.
+// TestDeadlineOfABusyRank makes rank 1 compute data for rank 0 while it waits to receive from rank
+// 0 what it needs after that: the two do not wait for each other.
 func TestDeadlineOfABusyRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Pipeline: 2})
@@ -246,15 +246,15 @@ func TestDeadlineOfABusyRank(t *testing.T) {
 		for i, g := range e.groups {
 			g.Broadcast(e.queues[i], device.OfF32(make([]float32, 2)))
 		}
-		const want = "operation 0 (broadcast of 2 fp32): rank 0 waited 1s for rank 1; in the end all wait for this: rank 1 has not reached operation 0 of backward link (broadcast of 2 fp32, step 0), in which rank 0 waits: its last was operation 0 of forward link (broadcast of 2 fp32, step 0), started 1s ago"
+		const want = "operation 0 (broadcast of 2 fp32): rank 0 waited 1s for rank 1; root cause: rank 1 has not reached operation 0 of backward link (broadcast of 2 fp32, step 0), in which rank 0 waits: its last was operation 0 of forward link (broadcast of 2 fp32, step 0), started 1s ago"
 		if err := e.queues[2].Wait(); err == nil || err.Error() != want {
 			t.Errorf("error %v\nwant %s", err, want)
 		}
 	})
 }
 
-// TestDeadlineSparesTheSlow has ranks that do not wait for several deadlines,
-// and operations of which each ends just in time.
+// TestDeadlineSparesTheSlow computes for several deadlines without waiting, and runs operations
+// that each complete just in time.
 func TestDeadlineSparesTheSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = time.Second
@@ -272,8 +272,8 @@ func TestDeadlineSparesTheSlow(t *testing.T) {
 	})
 }
 
-// TestDeadlineOverWrapper has a rank that is held up inside an operation for
-// several deadlines before it waits for one that never comes.
+// TestDeadlineOverWrapper delays a rank inside an operation for several deadlines before it waits
+// for a rank that never arrives.
 func TestDeadlineOverWrapper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = time.Second
@@ -290,8 +290,8 @@ func TestDeadlineOverWrapper(t *testing.T) {
 	})
 }
 
-// TestCloseEndsTheWatchdog closes one rank's end only: a watchdog would name the
-// rank that is missing at another rank's end, which has a longer deadline.
+// TestCloseEndsTheWatchdog closes one rank's end only: otherwise its watchdog would name the rank
+// missing at another end, which has a longer deadline.
 func TestCloseEndsTheWatchdog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ends := openLocal(2)
@@ -310,7 +310,7 @@ func TestCloseEndsTheWatchdog(t *testing.T) {
 	})
 }
 
-// keepOpen is a group that Close does not reach.
+// keepOpen is a group that ignores Close.
 type keepOpen struct{ collective.Inspectable }
 
 func (keepOpen) Close() error { return nil }
@@ -342,8 +342,7 @@ func TestFaultFails(t *testing.T) {
 	}
 }
 
-// TestFaultDrops has rank 1 of 3 forget its last operation and then, in
-// another run, one in the middle.
+// TestFaultDrops drops rank 1's last operation and, in another run, one in the middle.
 func TestFaultDrops(t *testing.T) {
 	wants := map[int]string{
 		2: `^operation 2 \(reduce-scatter of 3 fp32\): rank [02] waited 1s for rank 1$`,
@@ -369,9 +368,8 @@ func TestFaultDrops(t *testing.T) {
 	}
 }
 
-// TestDivergenceOfUnits has rank 1 of 3 forget the gather of a unit, whose
-// successor is of equal size: it is noticed at once, on every rank, with both
-// units' names.
+// TestDivergenceOfUnits drops the gather of a unit on rank 1 of 3, followed by one of equal size:
+// this must be detected at once on every rank, naming both units.
 func TestDivergenceOfUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, time.Second) })(3))
@@ -397,8 +395,7 @@ func TestDivergenceOfUnits(t *testing.T) {
 	})
 }
 
-// TestFaultDelays has a rank sleep before its second operation: for its time,
-// or until it closes.
+// TestFaultDelays delays a rank's second operation, for the given time or until it closes.
 func TestFaultDelays(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

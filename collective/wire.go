@@ -9,50 +9,47 @@ import (
 	"zeroth/device"
 )
 
-// Wire is one rank's end of point-to-point connections to the other ranks of a
-// group, whatever carries them. What a rank sends to another arrives in order.
-// Everything is posted and returns at once; Poll tells what has come of it. One
-// goroutine at a time posts and polls; Abort and Ended may be called by any.
+// Wire is one rank's end of point-to-point connections to the other ranks of a group, over any
+// transport. Messages from one rank to another arrive in order. All methods but Poll return at
+// once; Poll reports their completion. Only one goroutine at a time may post and poll; Abort and
+// Ended may be called from any.
 type Wire interface {
 	Rank() int
 	Size() int
-	// Name is what errors call rank r.
+	// Name returns the number of rank r in errors.
 	Name(r int) int
-	// Host is the number of the host of rank r: ranks of equal numbers reach each
-	// other without a network.
+	// Host returns the number of rank r's host: ranks with equal numbers communicate without a
+	// network.
 	Host(r int) int
-	// Note sends a few bytes, which are copied. A peer that does not poll may be
-	// sent at most NotesAhead of them.
+	// Note sends a short message, which is copied. At most NotesAhead may be outstanding to a peer
+	// that does not poll.
 	Note(to int, n Note)
-	// Send posts a frame for which rank to has posted memory of the same length:
-	// how it knows is the group's business. b is read until Poll tells that it
-	// was Sent.
+	// Send posts a frame for which rank to has posted memory of the same length; the group ensures
+	// that. b is read until Poll reports Sent.
 	Send(to int, b []byte)
-	// Recv posts memory for the next frame from a rank. It is written until Poll
-	// tells that it was Received.
+	// Recv posts memory for the next frame from a rank. It is written until Poll reports Received.
 	Recv(from int, b []byte)
-	// Done gives back the oldest memory of a peer's that Received has lent. That of an
-	// operation which fails is given back by Poll.
+	// Done returns the oldest memory that a peer has lent with Received. If an operation fails,
+	// Poll returns what it borrowed.
 	Done(from int)
-	// Poll waits for the next event. Once the wire has ended it returns why, and
-	// then nothing that was posted is read or written any more.
+	// Poll waits for the next event. Once the wire has ended, Poll returns the reason, and posted
+	// memory is no longer accessed.
 	Poll() (Event, error)
-	// Abort ends the wire and tells every peer, to whom this rank then has Left.
-	// It returns at once; only the first reason counts.
+	// Abort ends the wire; every peer then receives Left. It returns at once, and only the first
+	// reason counts.
 	Abort(why error)
-	// Ended is the reason of the end, nil while the wire is open.
+	// Ended returns the reason of the end, or nil while the wire is open.
 	Ended() error
 }
 
-// Lender is a Wire whose peers may read memory of this rank's where it is.
+// Lender is a Wire whose peers can read this rank's memory directly.
 type Lender interface {
 	Wire
-	// NoteLending is Note, with b beside it if the peer can read b where it is: then it
-	// is true, and b is read until Poll tells that it was Sent. Of what was lent to a
-	// peer, it must have been Sent before more is.
+	// NoteLending is Note and, if the peer can read b directly, lends it b and returns true. Then b
+	// is read until Poll reports Sent; only then may more be lent to the peer.
 	NoteLending(to int, n Note, b []byte) bool
-	// Borrow is what the last note taken of a peer lends, until Done; nothing that was
-	// posted for the peer is posted any more. It is nil where the peer has left since.
+	// Borrow returns the memory lent with the last note received from a peer, until Done; memory
+	// posted for the peer is withdrawn. It returns nil if the peer has left since.
 	Borrow(from int) []byte
 }
 
@@ -60,41 +57,41 @@ type Lender interface {
 type Note [NoteLen]byte
 
 const (
-	// NoteLen is the bytes of a Note.
+	// NoteLen is the length of a Note in bytes.
 	NoteLen = 80
-	// NotesAhead is how many notes a rank may have to take from each peer: the
-	// call of an operation, a credit for each chunk in flight, and two of an
-	// agreement on the next one.
+	// NotesAhead is the maximum number of notes that a rank may have to receive from each peer: the
+	// call of an operation, a credit for each chunk in flight, and two for an agreement on the next
+	// operation.
 	NotesAhead = 3 + window
 )
 
-// EventKind is what an Event tells.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
 const (
-	Noted    EventKind = iota // a note has come
-	Sent                      // the oldest frame posted to the peer is out, or was used where it is
+	Noted    EventKind = iota // a note has arrived
+	Sent                      // the oldest frame posted to the peer was sent or, if lent, read
 	Received                  // the oldest memory posted for the peer is filled, or its frame is lent
-	Left                      // the peer has ended the wire, or is lost; nothing comes from it after this
+	Left                      // the peer has ended the wire or is lost; it is the peer's last event
 )
 
-// Event is what Poll tells of a peer.
+// Event is reported by Poll.
 type Event struct {
 	Kind  EventKind
 	Peer  int
-	Note  Note   // of Noted
-	Lends bool   // of Noted: the peer lends memory, for Borrow
-	Lent  []byte // of Received: where the frame is, in memory of the peer's, until Done; nil: in the memory that was posted
-	Why   error  // of Left
+	Note  Note   // for Noted
+	Lends bool   // for Noted: the peer lends memory, see Borrow
+	Lent  []byte // for Received: the frame in the peer's memory, until Done; nil if it is in the posted memory
+	Why   error  // for Left
 }
 
 const (
-	noteCall   = 1 // of an operation
+	noteCall   = 1 // call of an operation
 	noteCredit = 2 // the sender has memory for one more chunk
 )
 
-// encode is the call as a note: kind, operation, type, 1 byte of zero, chunk
-// bytes uint32, seq uint64, n uint64, label; little-endian.
+// encode writes the call as a note: kind, operation, type, 1 zero byte, chunk bytes uint32, seq
+// uint64, n uint64, label; little-endian.
 func (c call) encode(n *Note, chunkBytes int) {
 	n[0], n[1], n[2] = noteCall, byte(c.op), byte(c.t)
 	binary.LittleEndian.PutUint32(n[4:], uint32(chunkBytes))
@@ -103,8 +100,8 @@ func (c call) encode(n *Note, chunkBytes int) {
 	copy(n[24:], c.label[:])
 }
 
-// decodeCall reads what encode wrote; that a rank, by its name, has written anything
-// else is an error.
+// decodeCall reads a call written by encode. It returns an error that names the sender if the note
+// is invalid.
 func decodeCall(n *Note, name int) (c call, err error) {
 	if op(n[1]) >= ops || device.DType(n[2]) > device.I64 {
 		return c, fmt.Errorf("collective: rank %d calls an operation %d of type %d, which is none: it is not of this version", name, n[1], n[2])
@@ -115,11 +112,10 @@ func decodeCall(n *Note, name int) (c call, err error) {
 	return c, nil
 }
 
-// ReasonLen is the most bytes of a reason on a wire.
+// ReasonLen is the maximum length of an encoded reason in bytes.
 const ReasonLen = 4096
 
-// EncodeReason is why a group ended, as bytes for its peers; DecodeReason makes
-// an equal error of them. Long reasons are cut.
+// EncodeReason encodes why a group ended, for its peers. It truncates long reasons.
 func EncodeReason(why error) []byte {
 	var late ErrLate
 	var lost ErrPeerLost
@@ -138,8 +134,8 @@ func EncodeReason(why error) []byte {
 	return append([]byte{'e'}, text[:min(len(text), ReasonLen-1)]...)
 }
 
-// DecodeReason is the error that EncodeReason was given, as far as callers
-// branch on it.
+// DecodeReason decodes a reason. Errors of types that callers distinguish are equal to the
+// original.
 func DecodeReason(b []byte) error {
 	var late ErrLate
 	switch {

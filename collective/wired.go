@@ -7,92 +7,89 @@ import (
 	"zeroth/device"
 )
 
-// Wired is a rank of a group whose ranks may be in other processes, over a Wire.
+// Wired is a rank of a group whose ranks may be in other processes, connected by a Wire.
 //
-// Every rank tells every other what it calls, by a note. Then parts of the buffer
-// travel as the operation's route says, flat or by host: whichever costs less. A
-// part travels in chunks of at most a mebibyte, of which two are in flight to each
-// peer: a note of the call says that the rank has memory for the first ones, a
-// credit that it has for one more. So nothing is ever sent to who has no memory for
-// it, and receiving, adding and sending go on at once. What depends on what is the
-// same for all: chunk by chunk, and of a chunk part by part. So nobody waits in a
-// circle.
+// Every rank sends its call to all others in a note. Then parts of the buffer travel along the
+// operation's route, flat or by host, whichever is cheaper. Parts are cut into chunks of at most 1
+// MiB, two of which are in flight to each peer: the note of the call grants memory for the first
+// ones, and each credit for one more. So nothing is sent to a rank without memory for it, and
+// receiving, adding and sending overlap. All ranks process chunks in the same order, chunk by chunk
+// and, within a chunk, part by part, so there can be no deadlock.
 //
-// A peer that can read a rank's part where it is is lent it whole, with the call
-// (Lender). Then a call and the news that the part was read are all that is sent, and
-// who reads it needs no memory for it: it works as a rank of Local does.
+// If a peer can read a rank's part directly, the part is lent to it whole, with the call (see
+// Lender). Then only the call and the acknowledgement are sent, and the reader needs no memory for
+// the part, as in Local.
 //
-// Chunks of a gather, and finished sums, are received where they belong; what is to
-// be added into bounce memory, from where all that make up a chunk are added at once,
-// in the order and by the kernel of Local.
+// Chunks of a gather and finished sums are received at their destination. Terms of sums are
+// received in bounce memory, and a chunk is added once all of its terms are there, in the order and
+// with the kernel of Local.
 //
-// The host can address all buffers; those of other memory are Staged's.
+// The host must be able to address all buffers; Staged handles other memory.
 type Wired struct {
 	wire    Wire
-	lender  Lender // the wire; nil: it is none
+	lender  Lender // the wire, or nil if it is no Lender
 	failure *failure
 	calls   freeList[wiredCall]
 	routing *routing
 
-	bounce device.Buffer   // of BounceBytes, or of what operations have needed so far
-	busy   [outgoing]bool  // slots of sums that are on their way
-	peers  []peer          // (Size) by rank; this rank's own is not used
-	said   []call          // (Size) what the ranks call
-	terms  []device.Buffer // (Size + 1) of a sum
-	gone   error           // why the first peer left
+	bounce    device.Buffer   // of BounceBytes, or as much as operations have needed so far
+	busy      [sumSlots]bool  // slots of sums being sent
+	peers     []peer          // (Size) by rank; this rank's own is unused
+	announced []call          // (Size) calls of all ranks
+	terms     []device.Buffer // (Size + 1) terms of a sum
+	peerLeft  error           // why the first peer left
 	agreement
 
-	mu       sync.Mutex // of what follows, which Missing reads
-	issued   int        // operations issued so far
-	inside   bool       // an operation is under way
-	progress uint64     // events of operations so far
-	looked   uint64     // progress when Missing last looked
-	waitsFor []owes     // (Size) what is outstanding of each peer
-	unheard  int        // peers whose call has not come
+	mu           sync.Mutex // guards the fields below, which Missing reads
+	issued       int        // operations issued so far
+	inside       bool       // an operation is in progress
+	progress     uint64     // number of events so far
+	lastProgress uint64     // progress at the last Missing
+	waitsFor     []awaited  // (Size) what is awaited from each peer
+	uncalled     int        // peers whose call has not arrived
 }
 
-// peer is an operation as far as it concerns one other rank. Numbers are of
-// messages.
+// peer is the state of an operation with one other rank. Counts are of messages.
 type peer struct {
-	came     bool // its call
-	ahead    bool // its call of the next operation, which is in next
-	lends    bool // with that it lends memory
-	done     bool // nothing is outstanding, of either side
-	posted   int  // this rank has posted memory for
+	called   bool // its call has arrived
+	ahead    bool // its call of the next operation has arrived, in next
+	lends    bool // it lends memory with that call
+	done     bool // nothing is outstanding in either direction
+	posted   int  // memory posted by this rank
 	received int
-	taken    int // of received, what has been added
-	allowed  int // the peer has memory for
-	made     int // sums for it
+	taken    int // received and added
+	allowed  int // memory granted by the peer
+	made     int // sums computed for it
 	sent     int // posted
-	written  int // out
+	written  int // sent
 	next     call
-	lent     bool           // all that goes to it is lent to it
-	whole    []byte         // all that comes from it, which it lends; nil: chunks come
-	chunk    [window][]byte // of messages that have come and were not added: where they are, if not in bounce memory
+	lent     bool           // everything for it is lent
+	whole    []byte         // everything from it, lent; nil if it sends chunks
+	chunk    [window][]byte // received and not yet added, if not in bounce memory
 }
 
-// owes is what is outstanding of a peer.
-type owes uint8
+// awaited is what this rank waits for from a peer.
+type awaited uint8
 
 const (
-	nothing owes = iota
-	itsCall
-	chunks
+	awaitNothing awaited = iota
+	awaitCall
+	awaitChunks
 )
 
 // WireQueue is a queue that runs the operations of a Wired.
 type WireQueue interface {
 	device.Queue
 	Call(name string, f func() error)
-	// AddUp sets dst to the sum of src, as LocalQueue's SumAll does, but now, in
-	// host memory, on the calling goroutine. Of 16-bit types some may be float32.
+	// AddUp sets dst to the sum of src, like LocalQueue's SumAll, but immediately, in host memory,
+	// on the calling goroutine. For 16-bit types, some of src may be float32.
 	AddUp(dst device.Buffer, src []device.Buffer)
 }
 
-// NewWired is a group over a wire.
+// NewWired opens a group over a wire.
 func NewWired(w Wire) *Wired { return NewWiredBy(w, Cheapest) }
 
-// NewWiredBy is NewWired with a routing, the same on all ranks.
+// NewWiredBy opens a group with a routing, which must be the same on all ranks.
 func NewWiredBy(w Wire, how Routing) *Wired {
 	return newWired(w, &failure{why: ErrPeerLost{w.Name(w.Rank())}}, how)
 }
@@ -104,22 +101,22 @@ func newWired(w Wire, f *failure, how Routing) *Wired {
 		host[r] = w.Host(r)
 	}
 	lender, _ := w.(Lender)
-	g := &Wired{wire: w, lender: lender, failure: f, routing: newRouting(w.Rank(), host, how), peers: make([]peer, n), said: make([]call, n),
-		terms: make([]device.Buffer, 0, n+1), waitsFor: make([]owes, n)}
+	g := &Wired{wire: w, lender: lender, failure: f, routing: newRouting(w.Rank(), host, how), peers: make([]peer, n), announced: make([]call, n),
+		terms: make([]device.Buffer, 0, n+1), waitsFor: make([]awaited, n)}
 	if w, ok := w.(interface{ During(func() string) }); ok {
 		w.During(g.during)
 	}
 	return g
 }
 
-// during names the operation under way, for errors of the wire; empty if there is none.
+// during names the operation in progress for errors of the wire, or returns "".
 func (g *Wired) during() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.inside {
 		return ""
 	}
-	c := g.said[g.Rank()]
+	c := g.announced[g.Rank()]
 	return fmt.Sprintf("operation %d (%v%s)", c.seq, c, after(": ", c.about()))
 }
 
@@ -181,8 +178,8 @@ func (g *Wired) newCall(what call) *wiredCall {
 	return c
 }
 
-// lost implements agreeing: a peer that has left ends the next operation, if the wire
-// can tell before that.
+// lost implements agreeing. It reports a peer that has left before the next operation fails, if the
+// wire supports that.
 func (g *Wired) lost() (why error, gone bool) {
 	if w, ok := g.wire.(interface{ Lost() (error, bool) }); ok {
 		why, gone = w.Lost()
@@ -193,7 +190,7 @@ func (g *Wired) lost() (why error, gone bool) {
 	return why, gone
 }
 
-// doRun does the operation, on the queue's goroutine.
+// doRun performs the operation on the queue's goroutine.
 func (c *wiredCall) doRun() error {
 	err := c.g.begin(c)
 	for err == nil && !c.over() {
@@ -205,7 +202,7 @@ func (c *wiredCall) doRun() error {
 	return c.g.end(c, err)
 }
 
-// begin makes the call known to all, and posts memory for what comes.
+// begin sends the call to all peers and posts memory for their messages.
 func (g *Wired) begin(c *wiredCall) error {
 	if why := g.wire.Ended(); why != nil {
 		return why
@@ -216,12 +213,12 @@ func (g *Wired) begin(c *wiredCall) error {
 	}
 	var n Note
 	c.encode(&n, c.routes.chunk)
-	for i := 1; i < g.Size(); i++ { // not all to rank 0 at first
+	for i := 1; i < g.Size(); i++ { // start at different peers, to avoid flooding rank 0
 		p := (g.Rank() + i) % g.Size()
-		for range min(window, c.comes(p)) {
+		for range min(window, c.incoming(p)) {
 			c.post(p)
 		}
-		c.tell(p, n)
+		c.announce(p, n)
 	}
 	if c.op == allGather {
 		if to := Own(g, c.whole); to.Ptr != c.own.Ptr {
@@ -243,7 +240,7 @@ func (g *Wired) begin(c *wiredCall) error {
 func (c *wiredCall) measure() {
 	g := c.g
 	part, elem := c.own.N, c.t.Size()
-	c.routes = g.routing.of(c.call, part)
+	c.routes = g.routing.choose(c.call, part)
 	switch c.op {
 	case allGather:
 		c.route = c.routes.gather
@@ -262,14 +259,13 @@ func (c *wiredCall) measure() {
 	}
 	c.chunk = c.routes.chunk / elem
 	c.chunks = (part + c.chunk - 1) / c.chunk
-	c.added, c.have, c.parted = 0, 0, false
+	c.added, c.have, c.differs = 0, 0, false
 	c.open = g.Size() - 1
 }
 
-// UseBounce gives the group, or the one that it wraps, the memory for chunks that
-// are added, of BounceBytes for the largest reduction; the group's owner frees it
-// after Close and Wait on its queues. Without it, or with less, the group allocates.
-// It is false if the group needs none.
+// UseBounce gives the group, or the one it wraps, memory for terms of sums, BounceBytes for the
+// largest reduction. The caller frees it after Close and Wait on the group's queues. Without enough
+// of it, the group allocates. UseBounce returns false if the group needs none.
 func UseBounce(g Group, b device.Buffer) bool {
 	w, ok := inspectable(g).(*Wired)
 	if ok && b.Host {
@@ -278,18 +274,18 @@ func UseBounce(g Group, b device.Buffer) bool {
 	return ok
 }
 
-// UseLinks has the group, or the one that it wraps, choose its ways by what its links
-// were measured to carry: between operations, and the same on all ranks.
+// UseLinks makes the group, or the one it wraps, choose routes by measured links. Call it between
+// operations, with the same links on all ranks.
 func UseLinks(g Group, l Links) {
 	if w, ok := inspectable(g).(*Wired); ok {
 		w.routing.links = l
 	}
 }
 
-// Bounce is the bytes of memory for chunks that are added.
+// Bounce returns the size of the bounce memory in bytes.
 func (g *Wired) Bounce() int { return g.bounce.Bytes() }
 
-// reserve has bounce memory for an operation.
+// reserve ensures enough bounce memory for an operation.
 func (g *Wired) reserve(bytes int) {
 	if g.bounce.Bytes() < bytes {
 		g.bounce = device.OfF64(make([]float64, bytes/8))
@@ -303,16 +299,16 @@ func (g *Wired) enter(c *wiredCall) error {
 	if g.inside {
 		panic(fmt.Sprintf("collective: rank %d runs %v during another operation: its queues are not ordered by a mark", g.Name(g.Rank()), c.call))
 	}
-	g.inside, g.unheard = true, g.Size()-1
-	g.said[g.Rank()] = c.call
+	g.inside, g.uncalled = true, g.Size()-1
+	g.announced[g.Rank()] = c.call
 	for p := range g.peers {
 		q := &g.peers[p]
 		*q = peer{ahead: q.ahead, next: q.next, lends: q.lends}
-		g.waitsFor[p] = itsCall
+		g.waitsFor[p] = awaitCall
 	}
-	g.waitsFor[g.Rank()] = nothing
+	g.waitsFor[g.Rank()] = awaitNothing
 	clear(g.busy[:])
-	return g.gone
+	return g.peerLeft
 }
 
 // end leaves the operation.
@@ -329,8 +325,8 @@ func (g *Wired) end(c *wiredCall, err error) error {
 	return err
 }
 
-// abandon ends the group because of an error, and returns what operations fail with.
-// Then nobody is in an operation's memory any more.
+// abandon ends the group because of an error and returns the error for operations. After that,
+// peers no longer access the operation's memory.
 func (g *Wired) abandon(err error) error {
 	g.wire.Abort(err)
 	for _, again := g.wire.Poll(); again == nil; _, again = g.wire.Poll() {
@@ -338,11 +334,11 @@ func (g *Wired) abandon(err error) error {
 	return g.why()
 }
 
-// why is what operations of this rank fail with after the group's end.
+// why returns the error of this rank's operations after the group's end.
 func (g *Wired) why() error {
 	why := g.wire.Ended()
 	if why == error(ErrPeerLost{g.Name(g.Rank())}) {
-		return ErrClosed // by this rank
+		return ErrClosed // closed by this rank
 	}
 	g.failure.pass(why)
 	return why
@@ -357,23 +353,23 @@ func (g *Wired) Close() error {
 // Abort implements Inspectable.
 func (g *Wired) Abort(err error) {
 	g.wire.Abort(err)
-	_ = g.why() // which passes it on
+	_ = g.why() // passes on the reason
 }
 
-// Missing implements Inspectable. Peers whose call has not come are missing at once;
-// where all have called, those from whom nothing comes and to whom nothing goes,
-// if nothing at all has moved since it was last asked.
+// Missing implements Inspectable. Peers are missing while their call has not arrived. After that,
+// the peers with outstanding messages are missing, but only if nothing has moved since the previous
+// call of Missing.
 func (g *Wired) Missing() (names []int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	still := g.progress == g.looked
-	g.looked = g.progress
-	if !g.inside || g.wire.Ended() != nil || g.unheard == 0 && !still {
+	still := g.progress == g.lastProgress
+	g.lastProgress = g.progress
+	if !g.inside || g.wire.Ended() != nil || g.uncalled == 0 && !still {
 		return nil
 	}
-	want := itsCall
-	if g.unheard == 0 {
-		want = chunks
+	want := awaitCall
+	if g.uncalled == 0 {
+		want = awaitChunks
 	}
 	for p, what := range g.waitsFor {
 		if what == want {

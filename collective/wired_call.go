@@ -7,7 +7,7 @@ import (
 	"zeroth/device"
 )
 
-// wiredCall is an operation on its way through a queue; run is bound once.
+// wiredCall is an operation on a queue; run is bound once, to avoid allocations.
 type wiredCall struct {
 	call
 	g          *Wired
@@ -15,27 +15,27 @@ type wiredCall struct {
 	whole, own device.Buffer
 	routes     *routes
 	*route
-	chunk  int // elements of a chunk
-	chunks int // of a part
-	slot   int // bytes of a slot of bounce memory
-	added  int // chunks of adds
-	have   int // of near, those that have sent what comes next
-	open   int // peers that are not done
-	parted bool
-	run    func() error
+	chunk   int // elements per chunk
+	chunks  int // chunks per part
+	slot    int // bytes of a slot of bounce memory
+	added   int // chunks added
+	have    int // peers of near that have sent the next chunk
+	open    int // peers that are not done
+	differs bool
+	run     func() error
 }
 
-// over is whether all is received, added and out.
+// over reports whether everything is received, added and sent.
 func (c *wiredCall) over() bool { return c.open == 0 && c.added == c.items() }
 
-// items is how many chunks the rank adds.
+// items returns the number of chunks that this rank adds.
 func (c *wiredCall) items() int { return len(c.adds) * c.chunks }
 
-// comes and goes are the messages from and to a peer.
-func (c *wiredCall) comes(p int) int { return len(c.in[p].parts) * c.chunks }
-func (c *wiredCall) goes(p int) int  { return len(c.out[p].parts) * c.chunks }
+// incoming and outgoing return the number of messages from and to a peer.
+func (c *wiredCall) incoming(p int) int { return len(c.in[p].parts) * c.chunks }
+func (c *wiredCall) outgoing(p int) int { return len(c.out[p].parts) * c.chunks }
 
-// handle takes the operation a step further.
+// handle processes an event.
 func (c *wiredCall) handle(e Event) error {
 	g := c.g
 	p := &g.peers[e.Peer]
@@ -45,17 +45,17 @@ func (c *wiredCall) handle(e Event) error {
 			p.allowed++
 			break
 		}
-		if e.Note[0] == noteCome || e.Note[0] == noteHeard {
-			if p.came {
+		if e.Note[0] == noteAgree || e.Note[0] == noteHeard {
+			if p.called {
 				return g.noteEarly(e.Peer, e.Note)
 			}
-			return nil // it agrees to another call, and tells which when it has heard of this one
+			return nil // an agreement on another call; its own call follows
 		}
 		next, err := decodeCall(&e.Note, g.Name(e.Peer))
 		if err != nil {
 			return err
 		}
-		if p.came {
+		if p.called {
 			p.ahead, p.next, p.lends = true, next, e.Lends
 			return nil
 		}
@@ -65,19 +65,19 @@ func (c *wiredCall) handle(e Event) error {
 		return c.sum()
 	case Sent:
 		if p.lent {
-			p.written = c.goes(e.Peer)
+			p.written = c.outgoing(e.Peer)
 			break
 		}
 		c.freed(e.Peer)
 		p.written++
 	case Received:
-		if p.received++; p.received > c.comes(e.Peer) {
-			return fmt.Errorf("rank %d sends more than its %d messages", g.Name(e.Peer), c.comes(e.Peer))
+		if p.received++; p.received > c.incoming(e.Peer) {
+			return fmt.Errorf("rank %d sends more than its %d messages", g.Name(e.Peer), c.incoming(e.Peer))
 		}
-		c.came(e.Peer, e.Lent)
+		c.received(e.Peer, e.Lent)
 	case Left:
-		if g.gone == nil {
-			g.gone = e.Why
+		if g.peerLeft == nil {
+			g.peerLeft = e.Why
 		}
 		if c.needs(e.Peer) {
 			return e.Why
@@ -88,33 +88,33 @@ func (c *wiredCall) handle(e Event) error {
 	return c.sum()
 }
 
-// needs is whether the operation cannot end without the peer. What has been
-// handed to the wire is not waited for: the peer may have it.
+// needs reports whether the operation needs a peer to complete. Messages already handed to the wire
+// do not count, since the peer may have them.
 func (c *wiredCall) needs(p int) bool {
-	return !c.g.peers[p].came || c.g.peers[p].received < c.comes(p) || c.g.peers[p].sent < c.goes(p)
+	return !c.g.peers[p].called || c.g.peers[p].received < c.incoming(p) || c.g.peers[p].sent < c.outgoing(p)
 }
 
-// tell makes the call known to a peer, and lends it what goes to it, where that is
-// there from the begin and in one piece.
-func (c *wiredCall) tell(to int, n Note) {
+// announce sends the call to a peer and, if possible, lends it everything it needs: that must be
+// available now and contiguous.
+func (c *wiredCall) announce(to int, n Note) {
 	g, s := c.g, &c.out[to]
-	if g.lender == nil || c.chunks == 0 || len(s.parts) != 1 || !(s.of == term || s.of == copied && int(s.parts[0]) == g.Rank()) ||
+	if g.lender == nil || c.chunks == 0 || len(s.parts) != 1 || !(s.kind == term || s.kind == copied && int(s.parts[0]) == g.Rank()) ||
 		!g.lender.NoteLending(to, n, c.part(s).Raw()) {
 		g.wire.Note(to, n)
 		return
 	}
-	g.peers[to].lent, g.peers[to].sent = true, c.goes(to)
+	g.peers[to].lent, g.peers[to].sent = true, c.outgoing(to)
 }
 
-// part is the only part of a stream, in the rank's own memory.
+// part returns the only part of a stream, in this rank's memory.
 func (c *wiredCall) part(s *stream) device.Buffer {
-	if s.of == copied && int(s.parts[0]) == c.g.Rank() {
+	if s.kind == copied && int(s.parts[0]) == c.g.Rank() {
 		return c.own
 	}
 	return c.at(int(s.parts[0]))
 }
 
-// at is where part r of the buffer is: that of a broadcast or a reduce has one.
+// at returns part r of the buffer; broadcast and reduce have only one.
 func (c *wiredCall) at(r int) device.Buffer {
 	if c.op == broadcast || c.op == reduce {
 		return c.own
@@ -122,45 +122,45 @@ func (c *wiredCall) at(r int) device.Buffer {
 	return Part(c.g, c.whole, r)
 }
 
-// heard compares the call of a peer with the rank's own, takes what is lent with it
-// and begins to send to it. Ranks that disagree find that out when all have called.
+// heard compares a peer's call with this rank's own, borrows what is lent with it and starts
+// sending to the peer. A disagreement is reported once all calls have arrived.
 func (c *wiredCall) heard(p int, its call, lends bool) error {
 	g := c.g
-	g.peers[p].came = true
-	g.said[p] = its
+	g.peers[p].called = true
+	g.announced[p] = its
 	g.mu.Lock()
-	g.unheard--
-	all := g.unheard == 0
+	g.uncalled--
+	all := g.uncalled == 0
 	g.mu.Unlock()
 	if its != c.call {
-		c.parted = true
+		c.differs = true
 	} else {
-		g.peers[p].allowed += min(window, c.goes(p))
+		g.peers[p].allowed += min(window, c.outgoing(p))
 		if lends {
 			if err := c.borrow(p); err != nil {
 				return err
 			}
 		}
 	}
-	if all && c.parted {
-		return divergence(g.said, g.Name)
+	if all && c.differs {
+		return divergence(g.announced, g.Name)
 	}
 	c.send(p)
 	return nil
 }
 
-// borrow takes what a peer lends in place of chunks.
+// borrow uses memory lent by a peer instead of chunks.
 func (c *wiredCall) borrow(from int) error {
 	g, p, s := c.g, &c.g.peers[from], &c.in[from]
 	b := g.lender.Borrow(from)
 	if b == nil {
-		return nil // it has left, as the wire will tell
+		return nil // it has left, as the wire will report
 	}
 	if len(s.parts) != 1 || len(b) != c.own.Bytes() {
 		return fmt.Errorf("rank %d lends %d bytes, %d parts of %d are expected", g.Name(from), len(b), len(s.parts), c.own.Bytes())
 	}
-	p.posted, p.received = c.comes(from), c.comes(from)
-	if s.of == term {
+	p.posted, p.received = c.incoming(from), c.incoming(from)
+	if s.kind == term {
 		p.whole = b
 		c.have++
 		return nil
@@ -174,33 +174,33 @@ func (c *wiredCall) borrow(from int) error {
 	}
 	g.wire.Done(from)
 	if c.relays && int(s.parts[0]) == from {
-		c.passOn()
+		c.relay()
 	}
 	return nil
 }
 
-// pastCaches is from how many bytes on copy writes past the caches. It shall where the
-// whole is manyBytes: what is gathered then is not in them when it is used.
+// copy bypasses the caches for at least pastCaches bytes, which is wanted if the whole buffer has
+// manyBytes: then it would be evicted before use.
 const pastCaches, manyBytes = 1 << 20, 8 << 20
 
-// send posts what is there and the peer has memory for.
+// send posts the available messages that the peer has memory for.
 func (c *wiredCall) send(to int) {
 	p := &c.g.peers[to]
-	for p.sent < min(p.allowed, c.goes(to)) && c.ready(to, p.sent) {
-		c.g.wire.Send(to, c.leaves(to, p.sent).Raw())
+	for p.sent < min(p.allowed, c.outgoing(to)) && c.ready(to, p.sent) {
+		c.g.wire.Send(to, c.source(to, p.sent).Raw())
 		p.sent++
 	}
-	if !p.done && !c.needs(to) && p.written == c.goes(to) {
+	if !p.done && !c.needs(to) && p.written == c.outgoing(to) {
 		p.done = true
 		c.open--
 	}
 	c.note(to)
 }
 
-// ready is whether message i to a peer is there.
+// ready reports whether message i to a peer is available.
 func (c *wiredCall) ready(to, i int) bool {
 	s := &c.out[to]
-	switch s.of {
+	switch s.kind {
 	case partial, final:
 		return i < c.g.peers[to].made
 	case copied:
@@ -210,43 +210,43 @@ func (c *wiredCall) ready(to, i int) bool {
 	return true
 }
 
-// leaves is where message i to a peer is.
-func (c *wiredCall) leaves(to, i int) device.Buffer {
+// source returns the memory of message i to a peer.
+func (c *wiredCall) source(to, i int) device.Buffer {
 	s := &c.out[to]
 	chunk, part := s.at(i)
 	switch {
-	case s.of == partial || s.of == final:
+	case s.kind == partial || s.kind == final:
 		return c.sumSlot(c.itemOf(s, i))
-	case s.of == copied && part == c.g.Rank():
+	case s.kind == copied && part == c.g.Rank():
 		return c.cut(c.own, chunk)
 	}
 	return c.cut(c.at(part), chunk)
 }
 
-// itemOf is which of the chunks that the rank adds is message i of sums.
+// itemOf returns the index of message i of sums among the chunks that this rank adds.
 func (c *wiredCall) itemOf(s *stream, i int) int {
 	return i/len(s.parts)*len(c.adds) + int(s.item[i%len(s.parts)])
 }
 
-// freed is called when the oldest message to a peer is out, before it is counted: the
-// slot of a sum is free.
+// freed releases the slot of the oldest sum posted to a peer. Call it before counting the message
+// as written.
 func (c *wiredCall) freed(to int) {
-	if s := &c.out[to]; s.of == partial || s.of == final {
-		c.g.busy[c.itemOf(s, c.g.peers[to].written)%outgoing] = false
+	if s := &c.out[to]; s.kind == partial || s.kind == final {
+		c.g.busy[c.itemOf(s, c.g.peers[to].written)%sumSlots] = false
 	}
 }
 
-// came is called when a message has come.
-func (c *wiredCall) came(from int, lent []byte) {
+// received processes a message from a peer.
+func (c *wiredCall) received(from int, lent []byte) {
 	p := &c.g.peers[from]
 	i := p.received - 1
-	if c.in[from].of.bounced() {
+	if c.in[from].kind.bounced() {
 		p.chunk[i%window] = lent
 	} else if lent != nil {
-		copy(c.enters(from, i).Raw(), lent)
+		copy(c.destination(from, i).Raw(), lent)
 		c.g.wire.Done(from)
 	}
-	switch c.in[from].of {
+	switch c.in[from].kind {
 	case term:
 		if p.received == p.taken+1 {
 			c.have++
@@ -254,15 +254,15 @@ func (c *wiredCall) came(from int, lent []byte) {
 	case copied:
 		c.again(from)
 		if _, part := c.in[from].at(p.received - 1); c.relays && part == from {
-			c.passOn()
+			c.relay()
 		}
 	case final:
 		c.again(from)
 	}
 }
 
-// passOn sends to the ranks of this host what others sent to it.
-func (c *wiredCall) passOn() {
+// relay sends received parts to the ranks of this host.
+func (c *wiredCall) relay() {
 	for p := range c.out {
 		if len(c.out[p].parts) > 1 {
 			c.send(p)
@@ -270,14 +270,14 @@ func (c *wiredCall) passOn() {
 	}
 }
 
-// note keeps what Missing reads.
+// note updates the state that Missing reads.
 func (c *wiredCall) note(from int) {
-	what := nothing
+	what := awaitNothing
 	switch p := &c.g.peers[from]; {
-	case !p.came:
-		what = itsCall
-	case p.received < c.comes(from) || p.written < c.goes(from):
-		what = chunks
+	case !p.called:
+		what = awaitCall
+	case p.received < c.incoming(from) || p.written < c.outgoing(from):
+		what = awaitChunks
 	}
 	c.g.mu.Lock()
 	c.g.progress++
@@ -285,46 +285,46 @@ func (c *wiredCall) note(from int) {
 	c.g.mu.Unlock()
 }
 
-// cut is chunk k of a part.
+// cut returns chunk k of a part.
 func (c *wiredCall) cut(part device.Buffer, k int) device.Buffer {
 	return part.Slice(k*c.chunk, min((k+1)*c.chunk, part.N))
 }
 
-// post has memory for the peer's next message.
+// post posts memory for the peer's next message.
 func (c *wiredCall) post(from int) {
 	p := &c.g.peers[from]
-	to := c.enters(from, p.posted)
+	to := c.destination(from, p.posted)
 	p.posted++
 	c.g.wire.Recv(from, to.Raw())
 }
 
-// enters is where message i of a peer belongs.
-func (c *wiredCall) enters(from, i int) device.Buffer {
+// destination returns the memory for message i from a peer.
+func (c *wiredCall) destination(from, i int) device.Buffer {
 	s := &c.in[from]
 	chunk, part := s.at(i)
-	switch s.of {
+	switch s.kind {
 	case copied:
 		return c.cut(c.at(part), chunk)
 	case final:
 		return c.cut(c.own, chunk)
 	}
 	t := c.t
-	if s.of == partial {
+	if s.kind == partial {
 		t = accumulator(t)
 	}
-	return c.slotAt(int(c.place[from])*window+i%window, t, chunk)
+	return c.slotAt(int(c.bounceIndex[from])*window+i%window, t, chunk)
 }
 
-// sumSlot is where chunk n of those that the rank adds waits to be sent.
+// sumSlot returns the slot in which sum n of this rank waits to be sent.
 func (c *wiredCall) sumSlot(n int) device.Buffer {
 	t := c.t
 	if !c.last {
 		t = accumulator(t)
 	}
-	return c.slotAt(c.routes.streams*window+n%outgoing, t, n/len(c.adds))
+	return c.slotAt(c.routes.streams*window+n%sumSlots, t, n/len(c.adds))
 }
 
-// slotAt is a slot of bounce memory, for chunk k of a part.
+// slotAt returns a slot of bounce memory, for chunk k of a part.
 func (c *wiredCall) slotAt(n int, t device.DType, k int) device.Buffer {
 	b := device.Buffer{Type: t, Host: true, N: c.cut(c.own, k).N}
 	if b.N > 0 {
@@ -333,15 +333,15 @@ func (c *wiredCall) slotAt(n int, t device.DType, k int) device.Buffer {
 	return b
 }
 
-// again posts memory for another message, if there is one, and lets the peer know.
+// again posts memory for the peer's next message, if any, and grants it.
 func (c *wiredCall) again(from int) {
-	if c.g.peers[from].posted < c.comes(from) {
+	if c.g.peers[from].posted < c.incoming(from) {
 		c.post(from)
 		c.g.wire.Note(from, Note{noteCredit})
 	}
 }
 
-// sum adds chunks of which all is there, as far as there is room for the sums.
+// sum adds chunks whose terms are complete, as long as there are slots for the sums.
 func (c *wiredCall) sum() error {
 	for c.addable() {
 		i, chunk := c.added%len(c.adds), c.added/len(c.adds)
@@ -349,11 +349,11 @@ func (c *wiredCall) sum() error {
 		sum := c.cut(c.own, chunk)
 		if to != c.g.Rank() {
 			sum = c.sumSlot(c.added)
-			c.g.busy[c.added%outgoing] = true
+			c.g.busy[c.added%sumSlots] = true
 		}
 		c.q.AddUp(sum, c.addends(i, chunk))
 		c.added++
-		c.take(i)
+		c.consume(i)
 		if to != c.g.Rank() {
 			c.g.peers[to].made++
 			c.send(to)
@@ -362,7 +362,7 @@ func (c *wiredCall) sum() error {
 	return nil
 }
 
-// addable is whether the chunk that comes next can be added.
+// addable reports whether the next chunk can be added.
 func (c *wiredCall) addable() bool {
 	if c.added == c.items() || c.have < len(c.near) {
 		return false
@@ -373,11 +373,11 @@ func (c *wiredCall) addable() bool {
 			return false
 		}
 	}
-	return int(c.after[i]) == c.g.Rank() || !c.g.busy[c.added%outgoing]
+	return int(c.after[i]) == c.g.Rank() || !c.g.busy[c.added%sumSlots]
 }
 
-// addends are what chunk k of part adds[i] is the sum of: what others have summed,
-// then the ranks' own, in rank order.
+// addends returns the terms of chunk k of part adds[i]: the partial sum of previous hosts, then the
+// ranks' own values in rank order.
 func (c *wiredCall) addends(i, k int) []device.Buffer {
 	g := c.g
 	terms := g.terms[:0]
@@ -398,10 +398,10 @@ func (c *wiredCall) addends(i, k int) []device.Buffer {
 	return terms
 }
 
-// addend is where the oldest message of a peer that is not added is.
+// addend returns the oldest message of a peer that is not yet added.
 func (c *wiredCall) addend(from int) device.Buffer {
 	p := &c.g.peers[from]
-	b := c.enters(from, p.taken)
+	b := c.destination(from, p.taken)
 	if p.whole != nil {
 		b.Ptr = unsafe.Pointer(&p.whole[p.taken*c.chunk*c.t.Size()])
 	} else if lent := p.chunk[p.taken%window]; lent != nil {
@@ -410,26 +410,26 @@ func (c *wiredCall) addend(from int) device.Buffer {
 	return b
 }
 
-// take has used what was added of adds[i].
-func (c *wiredCall) take(i int) {
+// consume releases the terms of adds[i].
+func (c *wiredCall) consume(i int) {
 	c.have = 0
 	for _, p := range c.near {
-		c.took(int(p))
+		c.release(int(p))
 		if it := &c.g.peers[p]; it.received > it.taken {
 			c.have++
 		}
 	}
 	if !c.first {
-		c.took(int(c.before[i]))
+		c.release(int(c.before[i]))
 	}
 }
 
-// took has used the oldest message of a peer.
-func (c *wiredCall) took(from int) {
+// release releases the oldest message of a peer.
+func (c *wiredCall) release(from int) {
 	p := &c.g.peers[from]
 	chunk := &p.chunk[p.taken%window]
 	p.taken++
-	if *chunk != nil || p.whole != nil && p.taken == c.comes(from) {
+	if *chunk != nil || p.whole != nil && p.taken == c.incoming(from) {
 		*chunk, p.whole = nil, nil
 		c.g.wire.Done(from)
 	}

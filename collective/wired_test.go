@@ -10,9 +10,10 @@ import (
 	"zeroth/collective"
 )
 
-// What ends a group is on a wire what callers branch on, of bounded length.
+// TestReasonsOnWires checks that decoded reasons are the errors that callers distinguish, with
+// bounded length.
 func TestReasonsOnWires(t *testing.T) {
-	late := collective.ErrLate{Wait: collective.Wait{Rank: 1, For: []int{2}, Of: "shard", Operation: collective.Operation{Group: 1, Seq: 7, Op: "all-gather"}}, Limit: time.Second, Stuck: "rank 3"}
+	late := collective.ErrLate{Wait: collective.Wait{Rank: 1, For: []int{2}, GroupName: "shard", Operation: collective.Operation{Group: 1, Seq: 7, Op: "all-gather"}}, Limit: time.Second, Stuck: "rank 3"}
 	for _, why := range []error{collective.ErrPeerLost{Rank: 70000}, late, collective.ErrDiverged("operation 1: rank 2 calls"), errors.New("disk full")} {
 		if got := collective.DecodeReason(collective.EncodeReason(why)); !reflect.DeepEqual(got, why) {
 			t.Errorf("%#v becomes %#v", why, got)

@@ -8,41 +8,41 @@ import (
 	"zeroth/shard"
 )
 
-// Ranks is one rank's end of the groups of a mesh.
+// Ranks holds one rank's ends of the groups of a mesh.
 type Ranks struct {
 	World   Group // all ranks
-	Shard   Group // those that together hold one copy of the state
-	Replica Group // those that hold the same part of it
-	Ends    Group // the replicas at both ends of a pipeline; nil at other stages, and without a pipeline
-	Tensor  Group // those that divide matrices between them; nil if none do
-	Updates Group // the same ranks, for updates of whole matrices beside that
-	Joint   Group // of these and Shard together, or if that is the rank alone, Replica; nil as Tensor
-	Context Group // those that divide positions between them; nil if none do
+	Shard   Group // ranks that together hold one copy of the state
+	Replica Group // ranks that hold the same shard
+	Ends    Group // Replica of the first and the last pipeline stage together; nil on other stages and without a pipeline
+	Tensor  Group // ranks that divide matrices (tensor parallelism); nil if none do
+	Updates Group // the ranks of Tensor, for whole-matrix updates that overlap other operations
+	Joint   Group // Tensor and Shard together (Replica if Shard is one rank); nil if Tensor is
+	Context Group // ranks that divide positions (context parallelism); nil if none do
 
-	// Links are the rank's ends of links in a pipeline: groups of two, of which rank 0 sends
-	// and rank 1 receives. Without a pipeline they are nil.
+	// Links are the rank's pipeline links: groups of two in which rank 0 sends and rank 1 receives.
+	// They are nil without a pipeline.
 	Links [PipelineLinks]Group
 }
 
-// Link is what a link of a pipeline's rank is for.
+// Link is the purpose of one of a rank's pipeline links.
 type Link uint8
 
-// The links of a rank. Stages go around: the last rank's next is the first.
+// The links of a rank. Stages form a ring: the first stage follows the last.
 const (
-	ToNext        Link = iota // outputs of a stage
-	FromPrevious              // those of the stage before
-	ToPrevious                // gradients of a stage's input
-	FromNext                  // those of the stage behind
-	PipelineLinks             // how many there are
+	ToNext        Link = iota // outputs of this stage
+	FromPrevious              // outputs of the previous stage
+	ToPrevious                // gradients of this stage's input
+	FromNext                  // gradients of the next stage's input
+	PipelineLinks             // number of links
 )
 
-// Role is what a group of a mesh is for.
+// Role is the purpose of a group of a mesh.
 type Role uint8
 
 // The roles of groups, in the order in which they are opened.
 const (
 	World Role = iota
-	Saves      // all ranks, for checkpoints that are made beside training
+	Saves      // all ranks, for checkpoints saved while training continues
 	Shard
 	Replica
 	Ends
@@ -51,7 +51,7 @@ const (
 	Joint
 	Context
 	Forward  // links from each stage to the next
-	Backward // and to the one before
+	Backward // links from each stage to the previous one
 	roles
 )
 
@@ -59,19 +59,19 @@ func (r Role) String() string {
 	return [roles]string{"world", "saves", "shard", "replica", "ends", "tensor", "updates", "joint", "context", "forward link", "backward link"}[r]
 }
 
-// of returns where the rank's group of a role is, in which it is at a place; nil for Saves,
-// which others hold.
-func (r *Ranks) of(role Role, at int) *Group {
+// slot returns the field for the group of a role in which the rank has index at, or nil for Saves,
+// which is not a field.
+func (r *Ranks) slot(role Role, at int) *Group {
 	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends, &r.Tensor, &r.Updates, &r.Joint, &r.Context,
 		&r.Links[ToNext+Link(at&1)], &r.Links[ToPrevious+Link(at&1)]}[role]
 }
 
-// All yields the groups that the rank has.
+// All yields the rank's groups.
 func (r *Ranks) All() iter.Seq2[Role, *Group] {
 	return func(yield func(Role, *Group) bool) {
 		for role := range roles {
 			for at := range 2 {
-				if g := r.of(role, at); g != nil && *g != nil && (at == 0 || role >= Forward) && !yield(role, g) {
+				if g := r.slot(role, at); g != nil && *g != nil && (at == 0 || role >= Forward) && !yield(role, g) {
 					return
 				}
 			}
@@ -79,8 +79,8 @@ func (r *Ranks) All() iter.Seq2[Role, *Group] {
 	}
 }
 
-// Ordered is All in the order in which groups are opened, of which those of all ranks are
-// parts.
+// Ordered yields the groups in the order in which they are opened, which is consistent across
+// ranks.
 func (r *Ranks) Ordered() iter.Seq2[Role, *Group] {
 	return func(yield func(Role, *Group) bool) {
 		for role, g := range r.All() {
@@ -92,7 +92,7 @@ func (r *Ranks) Ordered() iter.Seq2[Role, *Group] {
 			return
 		}
 		links := []Link{FromPrevious, ToPrevious, ToNext, FromNext}
-		if from := inspectable(r.Links[FromPrevious]); from.Name(0) > from.Name(1) { // the last stage's next is the first
+		if from := inspectable(r.Links[FromPrevious]); from.Name(0) > from.Name(1) { // the next stage of the last one is the first
 			links = []Link{ToNext, FromNext, FromPrevious, ToPrevious}
 		}
 		for _, l := range links {
@@ -112,25 +112,25 @@ func (r *Ranks) Close() error {
 	return errors.Join(errs...)
 }
 
-// opened is a group of a mesh: its role and its world ranks.
-type opened struct {
+// meshGroup is the role and the world ranks of a group.
+type meshGroup struct {
 	role  Role
 	ranks []int
 }
 
 // table lists the groups of a mesh.
-func table(m shard.Mesh) (all []opened) {
+func table(m shard.Mesh) (all []meshGroup) {
 	add := func(role Role, groups [][]int) {
 		for _, g := range groups {
-			all = append(all, opened{role, g})
+			all = append(all, meshGroup{role, g})
 		}
 	}
-	for _, of := range dimensions(m) {
-		if of.role == Ends {
+	for _, g := range dimensions(m) {
+		if g.role == Ends {
 			add(Ends, bothEnds(m))
 			continue
 		}
-		add(of.role, m.Groups(of.axes...))
+		add(g.role, m.Groups(g.axes...))
 	}
 	if m.Pipeline > 1 {
 		for _, g := range m.Groups(shard.Pipeline) {
@@ -144,32 +144,32 @@ func table(m shard.Mesh) (all []opened) {
 	return all
 }
 
-// along is a role of groups and the dimensions in which their ranks differ.
-type along struct {
+// groupAxes is a role with the dimensions along which the group's ranks differ.
+type groupAxes struct {
 	role Role
 	axes []shard.Axis
 }
 
-// dimensions lists the roles of a mesh's groups but those of links. Groups for Ends lack the ranks
-// between the first and the last stage.
-func dimensions(m shard.Mesh) []along {
+// dimensions lists the roles of a mesh's groups, except links. Ends groups also contain the ranks
+// of inner stages here.
+func dimensions(m shard.Mesh) []groupAxes {
 	world := []shard.Axis{shard.Pipeline, shard.Replicate, shard.Shard, shard.Context, shard.Tensor}
 	share, same := m.Holders()
-	all := []along{{World, world}, {Saves, world}, {Shard, share}, {Replica, same}}
+	all := []groupAxes{{World, world}, {Saves, world}, {Shard, share}, {Replica, same}}
 	if m.Pipeline > 1 {
-		all = append(all, along{Ends, append([]shard.Axis{shard.Pipeline}, same...)})
+		all = append(all, groupAxes{Ends, append([]shard.Axis{shard.Pipeline}, same...)})
 	}
 	if m.Tensor > 1 {
 		inner := []shard.Axis{shard.Tensor}
-		all = append(all, along{Tensor, inner}, along{Updates, inner}, along{Joint, JointAxes(m)})
+		all = append(all, groupAxes{Tensor, inner}, groupAxes{Updates, inner}, groupAxes{Joint, JointAxes(m)})
 	}
 	if m.Context > 1 {
-		all = append(all, along{Context, []shard.Axis{shard.Context}})
+		all = append(all, groupAxes{Context, []shard.Axis{shard.Context}})
 	}
 	return all
 }
 
-// JointAxes returns the dimensions in which ranks of a Joint group differ.
+// JointAxes returns the dimensions along which the ranks of a Joint group differ.
 func JointAxes(m shard.Mesh) []shard.Axis {
 	share, same := m.Holders()
 	if m.Size(share...) > 1 {
@@ -178,29 +178,29 @@ func JointAxes(m shard.Mesh) []shard.Axis {
 	return append(same, shard.Tensor)
 }
 
-// MeshGroups returns the world ranks of each group of a mesh. A carrier between processes
-// knows the groups by their places in it; that of the one group for Saves is SavesGroup.
+// MeshGroups returns the world ranks of each group of a mesh. Transports identify groups by their
+// index in it; the group for Saves has index SavesGroup.
 func MeshGroups(m shard.Mesh) (groups [][]int) {
-	for _, of := range table(m) {
-		groups = append(groups, of.ranks)
+	for _, g := range table(m) {
+		groups = append(groups, g.ranks)
 	}
 	return groups
 }
 
-// RoleGroups returns the world ranks of each group of a mesh that has a role.
+// RoleGroups returns the world ranks of each group with a role.
 func RoleGroups(m shard.Mesh, role Role) (groups [][]int) {
-	for _, of := range table(m) {
-		if of.role == role {
-			groups = append(groups, of.ranks)
+	for _, g := range table(m) {
+		if g.role == role {
+			groups = append(groups, g.ranks)
 		}
 	}
 	return groups
 }
 
-// SavesGroup is the place of the group for Saves in MeshGroups.
+// SavesGroup is the index of the group for Saves in MeshGroups.
 const SavesGroup = 1
 
-// bothEnds lists the groups of ranks with the same shard at the first and the last stage.
+// bothEnds lists the groups of ranks of the first and the last stage that hold the same shard.
 func bothEnds(m shard.Mesh) (groups [][]int) {
 	_, same := m.Holders()
 	for _, g := range m.Groups(append(same, shard.Pipeline)...) {
@@ -212,58 +212,57 @@ func bothEnds(m shard.Mesh) (groups [][]int) {
 	return groups
 }
 
-// LocalWorld opens the groups of a mesh of goroutine ranks; element r is world
-// rank r's. All errors name world ranks. A rank that loses a peer in one of its
-// groups and closes the others passes that peer's name on, so even ranks that
-// share no group with the first rank that closed are told which it was.
+// LocalWorld opens the groups of a mesh of goroutine ranks; element r belongs to world rank r.
+// Errors name world ranks. A rank that loses a peer in one group and closes the others passes on
+// the peer's name, so that ranks that share no group with the rank that closed first name it, too.
 func LocalWorld(m shard.Mesh) []Ranks {
 	ranks, failures := make([]Ranks, m.World()), make([]*failure, m.World())
 	for r := range failures {
 		failures[r] = &failure{why: ErrPeerLost{r}}
 	}
-	for _, of := range table(m) {
-		if of.role == Saves {
+	for _, g := range table(m) {
+		if g.role == Saves {
 			continue
 		}
-		theirs := make([]*failure, len(of.ranks))
-		for i, r := range of.ranks {
+		theirs := make([]*failure, len(g.ranks))
+		for i, r := range g.ranks {
 			theirs[i] = failures[r]
 		}
-		for i, l := range newLocal(of.ranks, theirs) {
-			*ranks[of.ranks[i]].of(of.role, i) = l
+		for i, l := range newLocal(g.ranks, theirs) {
+			*ranks[g.ranks[i]].slot(g.role, i) = l
 		}
 	}
 	return ranks
 }
 
-// WiredWorld is the groups of world rank r over wires: wire gives the end that
-// rank at has in a group of MeshGroups. As in LocalWorld, the rank passes on whom
-// it lost in one of its groups.
+// WiredWorld opens the groups of world rank r over wires; wire returns the end of the rank with
+// index at in a group of MeshGroups. As in LocalWorld, a rank passes on the name of the peer it
+// lost.
 func WiredWorld(m shard.Mesh, r int, wire func(group, at int) Wire) (ranks Ranks) {
 	f := &failure{why: ErrPeerLost{r}}
-	for i, of := range table(m) {
-		if at := slices.Index(of.ranks, r); at >= 0 && of.role != Saves {
-			*ranks.of(of.role, at) = newWired(wire(i, at), f, Cheapest)
+	for i, g := range table(m) {
+		if at := slices.Index(g.ranks, r); at >= 0 && g.role != Saves {
+			*ranks.slot(g.role, at) = newWired(wire(i, at), f, Cheapest)
 		}
 	}
 	return ranks
 }
 
-// Placement is where the ranks of a job are, as seen from one process.
+// Placement describes where the ranks of a job run, as seen from one process.
 type Placement struct {
-	Here   []int // world ranks in this process, ascending
-	Beside int   // ranks that share this machine, those Here among them
-	Before int   // of those, how many come before the ranks Here
-	NCCL   bool  // ranks on GPUs add up by NCCL, in communicators of their own
-	Staged bool  // what ranks exchange passes through memory that the host can address
-	Hosts  []int // the number of each world rank's host; nil: all ranks are in one process
+	Local      []int // world ranks in this process, ascending
+	HostRanks  int   // number of ranks on this machine, including Local
+	HostOffset int   // number of those that precede Local
+	NCCL       bool  // GPU ranks reduce with NCCL, in communicators of their own
+	Staged     bool  // exchanged data passes through memory that the host can address
+	Hosts      []int // host number of each world rank; nil if all ranks are in one process
 }
 
-// InOneProcess is the placement of so many ranks in one process.
+// InOneProcess returns the placement of a number of ranks in one process.
 func InOneProcess(ranks int) Placement {
-	at := Placement{Here: make([]int, ranks), Beside: ranks}
+	at := Placement{Local: make([]int, ranks), HostRanks: ranks}
 	for r := range ranks {
-		at.Here[r] = r
+		at.Local[r] = r
 	}
 	return at
 }

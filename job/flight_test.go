@@ -26,7 +26,7 @@ func TestFaultIsDumped(t *testing.T) {
 		fault collectivetest.Fault
 		want  string // of the verdict; "": no dumps
 	}{
-		{collectivetest.Fault{Drop: true}, "rank 1 parted from the others in operation 5 of shard"},
+		{collectivetest.Fault{Drop: true}, "rank 1 diverged from the others in operation 5 of shard"},
 		{collectivetest.Fault{Err: own}, ""},
 	} {
 		out := fmt.Sprint("run", i)

@@ -20,7 +20,7 @@ import (
 
 // openInputs opens the data and, unless a checkpoint has them, the initial parameters.
 func (r *run) openInputs(ctx context.Context) error {
-	needs := fit.Product(r.plan.Memory(), int64(r.job.At.Beside))
+	needs := fit.Product(r.plan.Memory(), int64(r.job.At.HostRanks))
 	set, weights, err := openInputs(r.job, ctx, needs, r.start.from != nil, r.Observer)
 	if err == nil {
 		r.set, r.start.weights = set, weights

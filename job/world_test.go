@@ -28,7 +28,7 @@ func (s stating) Agree(_ context.Context, facts []rendezvous.Fact) error {
 type onHosts struct{ setup.Alone }
 
 func (onHosts) Self() setup.Self {
-	return setup.Self{At: collective.Placement{Here: []int{0, 1, 2}, Beside: 1}}
+	return setup.Self{At: collective.Placement{Local: []int{0, 1, 2}, HostRanks: 1}}
 }
 
 // Ranks with a host each have more processors than ranks that share one, and so more

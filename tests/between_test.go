@@ -21,7 +21,7 @@ type counting struct {
 
 func (p *counting) Connect(m shard.Mesh) (*setup.Connection, error) {
 	c := &setup.Connection{Memory: p.mem}
-	for _, r := range p.Self().At.Here {
+	for _, r := range p.Self().At.Local {
 		c.Groups = append(c.Groups, collective.WiredWorld(m, r, func(group, at int) collective.Wire {
 			return counter{p.nets[p.at].Wire(group, at).(collective.Lender), &p.sent[r]}
 		}))
@@ -117,7 +117,7 @@ func (p process) beside() (n int) {
 func countBetween(t *testing.T, c *config.Config, all []process, near, far float64) (bytes int64) {
 	t.Helper()
 	beside := all[0].beside()
-	links := collective.Links{Near: near, Far: far * float64(beside), NearDelay: 1e-6, FarDelay: 1e-6, Beside: beside}
+	links := collective.Links{Near: near, Far: far * float64(beside), NearDelay: 1e-6, FarDelay: 1e-6, HostRanks: beside}
 	sent, third := make([]atomic.Int64, c.Parallel.Ranks), make([]int64, c.Parallel.Ranks)
 	var done sync.WaitGroup
 	for _, l := range all {

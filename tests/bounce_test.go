@@ -27,9 +27,9 @@ type process struct {
 }
 
 func (p process) Self() setup.Self {
-	at := collective.Placement{Beside: p.per * len(p.hosts), Before: p.at * p.per, Staged: true}
+	at := collective.Placement{HostRanks: p.per * len(p.hosts), HostOffset: p.at * p.per, Staged: true}
 	for i := range p.per {
-		at.Here = append(at.Here, p.at*p.per+i)
+		at.Local = append(at.Local, p.at*p.per+i)
 	}
 	for _, host := range p.hosts {
 		at.Hosts = append(at.Hosts, slices.Repeat([]int{host}, p.per)...)
@@ -39,7 +39,7 @@ func (p process) Self() setup.Self {
 
 func (p process) Connect(m shard.Mesh) (*setup.Connection, error) {
 	c := &setup.Connection{Memory: p.mem}
-	for _, r := range p.Self().At.Here {
+	for _, r := range p.Self().At.Local {
 		c.Groups = append(c.Groups, collective.WiredWorld(m, r, p.nets[p.at].Wire))
 	}
 	return c, nil

@@ -254,7 +254,7 @@ func TestRankDivergesAtAnyOperation(t *testing.T) {
 func late(t *testing.T, rank int, err error, victim int) {
 	t.Helper()
 	var e collective.ErrLate
-	ends := fmt.Sprintf("in the end all wait for this: rank %d has not reached ", victim)
+	ends := fmt.Sprintf("root cause: rank %d has not reached ", victim)
 	if !errors.As(err, &e) || !strings.HasPrefix(e.Stuck, ends) || strings.Contains(e.Stuck, "; ") || e.Limit != limit {
 		t.Errorf("rank %d: error %v", rank, err)
 	}
@@ -291,7 +291,7 @@ func named(err error) (ranks []int) {
 func TestFaultMessages(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout="+limit.String())
 	at := site{rank: 2, group: "shard", n: 11}
-	const inTheEnd = "; in the end all wait for this: rank 2 has not reached operation 11 of shard (all-gather of 1920 bf16, unit h.1: all-gather, step 0), in which ranks 0,1 wait: its last was operation 1 of world (all-gather of 135 int64, statistics: all-gather, step 0), issued 2s ago"
+	const inTheEnd = "; root cause: rank 2 has not reached operation 11 of shard (all-gather of 1920 bf16, unit h.1: all-gather, step 0), in which ranks 0,1 wait: its last was operation 1 of world (all-gather of 135 int64, statistics: all-gather, step 0), issued 2s ago"
 	for fault, want := range map[collectivetest.Fault][]string{
 		{Err: errLink}: {
 			"step 2: rank 0: unit h.1: all-gather: peer 2 lost",

@@ -19,7 +19,7 @@ type portion struct {
 }
 
 func (p portion) Self() setup.Self {
-	return setup.Self{At: collective.Placement{Here: p.here, Beside: len(p.groups), Before: p.here[0]}}
+	return setup.Self{At: collective.Placement{Local: p.here, HostRanks: len(p.groups), HostOffset: p.here[0]}}
 }
 
 func (p portion) Connect(shard.Mesh) (*setup.Connection, error) {

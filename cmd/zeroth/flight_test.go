@@ -124,7 +124,7 @@ func TestFlightTellsWhoParted(t *testing.T) {
 		want           string // of the verdict
 		parted         bool   // rank 1 calls something else
 	}{
-		{"1 drop 40", "60s", `^rank 1 parted from the others in operation 40 of (world|shard of ranks 0-2|shard) `, true},
+		{"1 drop 40", "60s", `^rank 1 diverged from the others in operation 40 of (world|shard of ranks 0-2|shard) `, true},
 		{"1 stuck 40", "8s", `^rank 1 has not reached operation 40 of shard .*in which ranks 0,2 wait: its last was operation `, false},
 	} {
 		if testing.Short() && !c.parted {
@@ -222,8 +222,8 @@ func TestFlightRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		"cut.json: byte 23 (line 1): no dump of a rank: session: unterminated string": {"cut.json", "a.txt"},
-		"a.txt: byte 0 (line 1): no dump of a rank":                                   {"cut.json", "a.txt"},
+		"cut.json: byte 23 (line 1): not a dump of a rank: session: unterminated string": {"cut.json", "a.txt"},
+		"a.txt: byte 0 (line 1): not a dump of a rank":                                   {"cut.json", "a.txt"},
 		".: no dumps in it or in its folder flight":                                   {"."},
 		"none.json: no such file":                                                     {"none.json"},
 	} {

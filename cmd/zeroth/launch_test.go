@@ -163,7 +163,7 @@ func TestLaunchOverTLS(t *testing.T) {
 func TestNobodyComes(t *testing.T) {
 	inFolder(t)
 	_, errs := process(t, 75, "train", "tiny.yaml", "--world", "2", "--rank", "1", "--addr", "127.0.0.1:1", "--set", "parallel={ranks: 2, join: 100ms}")
-	if !strings.Contains(errs, "rank 0 at 127.0.0.1:1") || !strings.Contains(errs, "nobody answered within 100ms") {
+	if !strings.Contains(errs, "rank 0 at 127.0.0.1:1") || !strings.Contains(errs, "no answer within 100ms") {
 		t.Errorf("it says\n%s", errs)
 	}
 	if made, err := filepath.Glob("runs/*"); err != nil || made != nil {

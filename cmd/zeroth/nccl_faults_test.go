@@ -109,7 +109,7 @@ func (x ncclTrial) unnamed(errs string) (who []int) {
 	case "drop": // who calls what
 		pattern = fmt.Sprintf(`operation \d+.*\branks? [\d,]*\b%d\b`, v)
 	case "hang":
-		pattern = fmt.Sprintf(`rank \d+ waited %v for ranks? \d.*in the end all wait for this: .*\branks [\d,-]* \(".*"\) wait for each other in operation `, hangs)
+		pattern = fmt.Sprintf(`rank \d+ waited %v for ranks? \d.*root cause: .*\branks [\d,-]* \(".*"\) wait for each other in operation `, hangs)
 	}
 	has := map[int]bool{v: true}
 	for _, m := range regexp.MustCompile(`(?m)^(?:\[([\d,]+)\] )?zeroth: .*(?:`+pattern+`)`).FindAllStringSubmatch(errs, -1) {

@@ -19,7 +19,7 @@ func TestStuckRankIsNamedByAll(t *testing.T) {
 			"--set", "parallel={ranks: 4, shard: 2, replicate: 2, timeout: 8s}", "--set", "checkpoint.every=2")
 		_, errs := process(t, 75, args...)
 		named := map[string]bool{}
-		for _, m := range regexp.MustCompile(`(?m)^(?:\[(\d)\] )?zeroth: .*in the end all wait for this: rank 3 \(".*"\) has not reached operation \d+ of (?:world|shard|replica) \(.*\), in which ranks? \d.* waits?: its last was operation \d+ of \w+ \(.*\), \w+ .* ago`).FindAllStringSubmatch(errs, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^(?:\[(\d)\] )?zeroth: .*root cause: rank 3 \(".*"\) has not reached operation \d+ of (?:world|shard|replica) \(.*\), in which ranks? \d.* waits?: its last was operation \d+ of \w+ \(.*\), \w+ .* ago`).FindAllStringSubmatch(errs, -1) {
 			named[m[1]] = true
 		}
 		if !named[""] || !named["1"] || !named["2"] {

@@ -181,8 +181,8 @@ func TestWorldsThatDoNotForm(t *testing.T) {
 		refused   string // what process 1 hears
 		differ    string // what both say
 	}{
-		"another token":             {zero: as{env: []string{oneToken}}, one: as{env: []string{otherToken}}, refused: "the token is not the other side's"},
-		"no token":                  {zero: as{env: []string{oneToken}}, refused: "the token is not the other side's"},
+		"another token":             {zero: as{env: []string{oneToken}}, one: as{env: []string{otherToken}}, refused: "the tokens of the two sides differ"},
+		"no token":                  {zero: as{env: []string{oneToken}}, refused: "the tokens of the two sides differ"},
 		"another size of the world": {one: as{args: []string{"--world=3", "--set", "parallel.ranks=3"}}, refused: "it was started as one of 3 processes (on host "},
 		"another job":               {one: as{args: []string{"--set", "optimizer.lr=0.5"}}, differ: "the processes differ in optimizer.lr: rank 0: 6e-4; rank 1: 0.5"},
 		"other ranks a process":     {one: as{args: []string{"--set", "parallel.ranks=4"}}, differ: "the processes differ in parallel.ranks: rank 0: 2; rank 1: 4"},
@@ -201,7 +201,7 @@ func TestWorldsThatDoNotForm(t *testing.T) {
 		if c.differ == "" {
 			one.ends(t, name, 2, c.refused)
 			zero.says("refused a connection from")
-			zero.asked(t, name, 75, "rank 1 has not come", "; a connection was refused, from 127.0.0.1:", "which says it is rank 1: "+c.refused)
+			zero.asked(t, name, 75, "rank 1 has not joined", "; a connection was refused, from 127.0.0.1:", "which says it is rank 1: "+c.refused)
 		} else {
 			one.ends(t, name, 2, c.differ)
 			zero.ends(t, name, 2, c.differ)
@@ -247,7 +247,7 @@ func TestProcessesOfNoWorld(t *testing.T) {
 		{nil, []string{"train", "tiny.yaml", "--addr", "127.0.0.1:29400"}, 2, "--addr goes with --world"},
 		{[]string{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=1", "PMI_RANK=1", "PMI_SIZE=2"}, []string{"train", "tiny.yaml"}, 2, "torchrun says process 0 of 2, PMI says 1 of 2: set ZEROTH_RANK"},
 		{nil, world("127.0.0.1:29400", "--set", "parallel.ranks=3"), 2, "3 ranks cannot be split evenly over 2 processes"},
-		{nil, append(world(door(t, "127.0.0.1").Addr().String(), "--set", "parallel={ranks: 4, join: 300ms}"), "--rank", "1"), 75, "nobody answered within 300ms; 127.0.0.1 is a loopback address, by which a host reaches only itself: if the processes are on several hosts, set --addr to"},
+		{nil, append(world(door(t, "127.0.0.1").Addr().String(), "--set", "parallel={ranks: 4, join: 300ms}"), "--rank", "1"), 75, "no answer within 300ms; 127.0.0.1 is a loopback address, by which a host reaches only itself: if the processes are on several hosts, set --addr to"},
 		{nil, world("127.0.0.1:29400", "--set", "parallel.bind=198.51.100.0/24"), 2, "parallel.bind: this host has no address in 198.51.100.0/24; its addresses are "},
 		{nil, world("127.0.0.1:29400", "--set", "parallel.bind=no-such.invalid"), 2, "is neither an interface of this host that has an address nor a host that it knows"},
 		{nil, []string{"doctor", "--cluster", "--world", "2", "--addr", "127.0.0.1:29400", "--bind", "198.51.100.0/24"}, 2, "--bind: this host has no address in 198.51.100.0/24"},
@@ -267,7 +267,7 @@ func TestProcessesOfNoWorld(t *testing.T) {
 		}
 	}
 	ln := door(t, "127.0.0.1")
-	joins(t, ln, 0, 3, as{args: []string{"--set", "parallel={ranks: 6, join: 300ms}"}}).ends(t, "nobody comes", 75, "process 0 of 3: ranks 2-5 have not come: nobody answered within 300ms")
+	joins(t, ln, 0, 3, as{args: []string{"--set", "parallel={ranks: 6, join: 300ms}"}}).ends(t, "nobody comes", 75, "process 0 of 3: ranks 2-5 have not joined: no answer within 300ms")
 	left("no world")
 	if _, err := os.Stat("r"); err == nil {
 		t.Error("the run folder is there")
@@ -285,8 +285,8 @@ func TestBeforeAllHaveCome(t *testing.T) {
 		says string
 	}{
 		"killed": {syscall.SIGKILL, -1, "connection lost before all had come"},
-		"asked":  {syscall.SIGTERM, 75, "rank 2 has not come: stopped by SIGTERM"},
-		"Ctrl-C": {syscall.SIGINT, 130, "rank 2 has not come: stopped by Ctrl-C"},
+		"asked":  {syscall.SIGTERM, 75, "rank 2 has not joined: stopped by SIGTERM"},
+		"Ctrl-C": {syscall.SIGINT, 130, "rank 2 has not joined: stopped by Ctrl-C"},
 	} {
 		ln := door(t, "127.0.0.1")
 		zero := joins(t, ln, 0, 3, three)
@@ -297,7 +297,7 @@ func TestBeforeAllHaveCome(t *testing.T) {
 			one, twice = twice, one
 		case <-twice.done:
 		}
-		twice.ends(t, name, 2, "process 1 has come already, from host ", "two were started as rank 1")
+		twice.ends(t, name, 2, "process 1 has already joined, from host ", "two were started as rank 1")
 		_ = zero.cmd.Process.Signal(c.sig)
 		zero.ends(t, name, c.code)
 		one.ends(t, name, 75, c.says)
@@ -357,10 +357,10 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	ln := door(t, "127.0.0.1")
 	zero := joins(t, ln, 0, 2, as{})
 	zero.says("process 0 of 2")
-	hint := []string{"the token is not the other side's; this process has no ZEROTH_TOKEN and uses its user's, ", "need ZEROTH_TOKEN, set to the same secret in every process"}
+	hint := []string{"the tokens of the two sides differ; this process has no ZEROTH_TOKEN and uses its user's, ", "need ZEROTH_TOKEN, set to the same secret in every process"}
 	joins(t, ln, 1, 2, other).ends(t, "of another user", 2, hint...)
 	other.env = append(other.env, oneToken)
-	joins(t, ln, 1, 2, other).ends(t, "of another user, with a token", 2, "the token is not the other side's")
+	joins(t, ln, 1, 2, other).ends(t, "of another user, with a token", 2, "the tokens of the two sides differ")
 	one := joins(t, ln, 1, 2, as{})
 	ln.Close()
 	zero.ends(t, "rank 0", 0, append(hint, "done: 2 steps")...)

@@ -1,6 +1,6 @@
-// Package collectivetest helps to test groups and what uses them. Run is the
-// conformance suite that every implementation of collective.Group on host memory
-// passes. Faulty is a group that delays, fails or forgets operations.
+// Package collectivetest provides tests for groups and their users. Run is the conformance suite
+// for every implementation of collective.Group on host memory. Faulty wraps a group to delay, fail
+// or drop operations.
 package collectivetest
 
 import (
@@ -22,14 +22,13 @@ import (
 	"zeroth/device/cpu"
 )
 
-// patience is how long ranks may take before they are called stuck: far more
-// than any test needs on a slow and busy machine.
+// patience is how long ranks may take before they are considered stuck: far longer than any test
+// needs on a slow and busy machine.
 const patience = 5 * time.Minute
 
-// Run tests the groups that open gives: the ends of size ranks, in rank order,
-// which the tests close. Each rank has goroutines of its own. A rank that lives in
-// another process, which runs the same tests, is nil. Tests of the names in except
-// are left out.
+// Run tests the groups returned by open: the ends of size ranks, in rank order, which the tests
+// close. Each rank has its own goroutines. Ranks in another process, which runs the same tests, are
+// nil. Tests named in except are skipped.
 func Run(t *testing.T, open func(size int) []collective.Group, except ...string) {
 	tests := []struct {
 		name string
@@ -61,8 +60,8 @@ func Run(t *testing.T, open func(size int) []collective.Group, except ...string)
 	}
 }
 
-// noneLeft fails a test that leaves goroutines. What carries a group ends beside the test
-// that has closed it, and on a machine that is busy takes its time for that.
+// noneLeft fails a test that leaks goroutines. A transport's goroutines may end some time after the
+// test closes it, so it retries.
 func noneLeft(t *testing.T, but goleak.Option) {
 	end := time.Now().Add(time.Minute)
 	err := goleak.Find(but)
@@ -74,21 +73,21 @@ func noneLeft(t *testing.T, but goleak.Option) {
 	}
 }
 
-// rank is one rank of a team, with two queues of its own.
+// rank is a rank of a team with two queues.
 type rank struct {
 	collective.Group
 	q [2]*cpu.Queue
 }
 
-// team is the ranks of a group.
+// team is a group of ranks.
 type team struct {
 	t     *testing.T
 	size  int
-	ranks []*rank // those of this process
+	ranks []*rank // in this process
 	devs  []*cpu.Device
 }
 
-// withTeam runs f with the groups' ranks and closes everything after it.
+// withTeam runs f with the groups' ranks and closes everything afterwards.
 func withTeam(t *testing.T, groups []collective.Group, f func(m *team)) {
 	m := &team{t: t, size: len(groups)}
 	defer m.end()
@@ -119,8 +118,7 @@ func (m *team) end() {
 	}
 }
 
-// must runs f on every rank at once. A rank that fails closes its group and
-// fails the test.
+// must runs f on every rank concurrently. A rank that fails closes its group and fails the test.
 func (m *team) must(f func(r *rank) error) {
 	m.t.Helper()
 	errs := atOnce(m.t, len(m.ranks), func(i int) error {
@@ -140,8 +138,7 @@ func (m *team) must(f func(r *rank) error) {
 	}
 }
 
-// atOnce runs f for 0 to n-1, each on a goroutine of its own. That some are stuck ends the
-// process.
+// atOnce runs f for 0 to n-1, each on its own goroutine. If some are stuck, it ends the process.
 func atOnce(t *testing.T, n int, f func(i int) error) []error {
 	errs := make([]error, n)
 	var all sync.WaitGroup
@@ -155,7 +152,7 @@ func atOnce(t *testing.T, n int, f func(i int) error) []error {
 	case <-time.After(patience):
 		stacks := make([]byte, 1<<16)
 		why := fmt.Sprintf("%s: ranks stuck\n%s", t.Name(), stacks[:runtime.Stack(stacks, true)])
-		go panic(why) // here it would first close the queues, on which ranks still issue
+		go panic(why) // a panic here would first close the queues, on which ranks still issue operations
 		select {}
 	}
 	return errs
@@ -179,8 +176,7 @@ func testSums(t *testing.T, open func(int) []collective.Group) {
 	}
 }
 
-// testLarge has parts that no block size divides, and enough elements for
-// every kind of rounding.
+// testLarge uses parts that no block size divides, large enough for every kind of rounding.
 func testLarge(t *testing.T, open func(int) []collective.Group) {
 	rng := rand.New(rand.NewPCG(2, 1))
 	withTeam(t, open(3), func(m *team) {
@@ -193,12 +189,12 @@ func testLarge(t *testing.T, open func(int) []collective.Group) {
 	})
 }
 
-// testNonFinite sums what overflows, is infinite, or is not a number.
+// testNonFinite sums values that overflow, are infinite, or NaN.
 func testNonFinite(t *testing.T, open func(int) []collective.Group) {
 	inf, nan := math.Inf(1), math.NaN()
 	tests := [][4]float64{{inf, 1, 2, inf}, {1, -inf, -1, -inf}, {inf, 1, -inf, nan}, {nan, 1, 1, nan}, {0, 1, nan, nan}}
 	withTeam(t, open(3), func(m *team) {
-		for _, typ := range types[:4] { // of floats
+		for _, typ := range types[:4] { // float types
 			most := largest(typ)
 			for _, x := range append(tests, [4]float64{most, most, 0, inf}, [4]float64{-most, 0, -most, -inf}) {
 				m.must(func(r *rank) error { return sumOf3(r, typ, x) })
@@ -207,7 +203,7 @@ func testNonFinite(t *testing.T, open func(int) []collective.Group) {
 	})
 }
 
-// sumOf3 sums numbers 0 to 2, one a rank, which gives number 3.
+// sumOf3 sums x[0] to x[2], one per rank, and expects x[3].
 func sumOf3(r *rank, typ device.DType, x [4]float64) error {
 	b := newGuarded(typ, 3).Buffer
 	for i := range b.N {
@@ -232,8 +228,8 @@ func issueAllReduce(r *rank, b device.Buffer) device.Buffer {
 	return b
 }
 
-// compare does every operation there is on parts of n elements and compares
-// the results with the oracle's.
+// compare performs every operation on parts of n elements and compares the results with the
+// oracle's.
 func (m *team) compare(rng *rand.Rand, typ device.DType, n int) {
 	m.t.Helper()
 	m.operate(rng, typ, n, false, gather, func(r *rank, b device.Buffer) device.Buffer {
@@ -265,8 +261,7 @@ func (m *team) compare(rng *rand.Rand, typ device.DType, n int) {
 	})
 }
 
-// gatherApart gathers from elsewhere than the ranks' parts of b, which hold
-// something else before.
+// gatherApart gathers from buffers outside of b.
 func gatherApart(r *rank, b device.Buffer) device.Buffer {
 	own := clone(collective.Own(r, b))
 	before := clone(own)
@@ -278,8 +273,8 @@ func gatherApart(r *rank, b device.Buffer) device.Buffer {
 	return b
 }
 
-// operate does one operation on random buffers, on every rank and by the
-// oracle; issue returns the part of the buffer that is defined after it.
+// operate performs an operation on random buffers on every rank and with the oracle. Issue returns
+// the part of the buffer that is defined afterwards.
 func (m *team) operate(rng *rand.Rand, typ device.DType, n int, sums bool, oracle func([]device.Buffer), issue func(*rank, device.Buffer) device.Buffer) {
 	m.t.Helper()
 	mem := make([]guarded, m.size)
@@ -304,8 +299,8 @@ func (m *team) operate(rng *rand.Rand, typ device.DType, n int, sums bool, oracl
 	})
 }
 
-// testBarrier checks that a gather is a barrier: it counts this process's ranks as
-// they issue one and compares the count when it is done.
+// testBarrier checks that a gather is a barrier: it counts this process's ranks as they issue one
+// and compares the count when it completes.
 func testBarrier(t *testing.T, open func(int) []collective.Group) {
 	const rounds = 50
 	withTeam(t, open(4), func(m *team) {
@@ -331,8 +326,7 @@ func testBarrier(t *testing.T, open func(int) []collective.Group) {
 	})
 }
 
-// testReuse issues as fast as it can: what an operation leaves behind in the
-// group would show in the next one.
+// testReuse issues operations as fast as possible, to detect state that affects later operations.
 func testReuse(t *testing.T, open func(int) []collective.Group) {
 	const rounds = 2000
 	for _, size := range []int{1, 2, 5} {
@@ -350,13 +344,13 @@ func testReuse(t *testing.T, open func(int) []collective.Group) {
 	}
 }
 
-// spread has each rank contribute to one element of x, its successor's.
+// spread makes each rank contribute to one element of x, its successor's.
 func spread(r *rank, x []float32) {
 	clear(x)
 	x[(r.Rank()+1)%len(x)] = float32(r.Rank() + 1)
 }
 
-// wasSpread checks the sum of what the ranks spread.
+// wasSpread checks the sum of all ranks' spread.
 func wasSpread(x []float32) error {
 	for i, got := range x {
 		if want := float32((i+len(x)-1)%len(x) + 1); got != want {

@@ -11,7 +11,7 @@ import (
 	"zeroth/device"
 )
 
-// says checks an error's text.
+// says compares an error's text.
 func says(err error, want string) error {
 	if err == nil || err.Error() != want {
 		return fmt.Errorf("error %v\nwant %s", err, want)
@@ -19,8 +19,8 @@ func says(err error, want string) error {
 	return nil
 }
 
-// testDivergence has rank 2 of 4 make another call than the others, after one
-// that all agree on: all hear the same.
+// testDivergence makes rank 2 of 4 issue a different call, after one on which all agree: all ranks
+// must get the same error.
 func testDivergence(t *testing.T, open func(int) []collective.Group) {
 	f32 := func(n int) device.Buffer { return device.OfF32(make([]float32, n)) }
 	gather := func(b device.Buffer) func(*rank) { return func(r *rank) { collective.AllGather(r, r.q[0], clone(b)) } }
@@ -59,7 +59,7 @@ func testDivergence(t *testing.T, open func(int) []collective.Group) {
 	}
 }
 
-// testDivergenceOfSeveral has sides of equal size and an operation skipped.
+// testDivergenceOfSeveral tests sides of equal size and a skipped operation.
 func testDivergenceOfSeveral(t *testing.T, open func(int) []collective.Group) {
 	withTeam(t, open(4), func(m *team) {
 		m.must(func(r *rank) error {
@@ -77,8 +77,8 @@ func testDivergenceOfSeveral(t *testing.T, open func(int) []collective.Group) {
 	})
 }
 
-// testLate has ranks 2 and 3 of 4 stay away from the last of a few operations
-// under a deadline; everybody who waits is told, and so is who comes late.
+// testLate keeps ranks 2 and 3 of 4 from the last of several operations with a deadline; all ranks
+// that wait get the error, and so does a rank that arrives late.
 func testLate(t *testing.T, open func(int) []collective.Group) {
 	const limit = time.Second
 	groups := open(4)
@@ -110,7 +110,7 @@ func testLate(t *testing.T, open func(int) []collective.Group) {
 	})
 }
 
-// testAllocations counts what sums allocate once they have run a few times.
+// testAllocations counts the allocations of sums after a few iterations.
 func testAllocations(t *testing.T, open func(int) []collective.Group) {
 	withTeam(t, open(4), func(m *team) {
 		bufs := make([]device.Buffer, 4)

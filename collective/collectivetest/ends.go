@@ -11,7 +11,7 @@ import (
 	"zeroth/device"
 )
 
-// lost checks that err, of rank me, is what the loss of the victim looks like.
+// lost checks that err is the error of rank me after losing the victim.
 func lost(me, victim int, err error) error {
 	var peer collective.ErrPeerLost
 	isPeer := errors.As(err, &peer)
@@ -26,15 +26,15 @@ func lost(me, victim int, err error) error {
 	return nil
 }
 
-// later checks that the operations after the group's end fail in the same way.
-// A queue that has not failed yet carries them.
+// later checks that operations after the group's end fail in the same way, on a queue that has not
+// failed.
 func later(r *rank, victim int) error {
 	collective.AllGather(r, r.q[1], device.OfF32(make([]float32, r.Size())))
 	return lost(r.Rank(), victim, r.q[1].Wait())
 }
 
-// testAbortBlocked closes one rank after some complete operations, while all
-// others wait in the next one. They close in turn, as soon as they hear of it.
+// testAbortBlocked closes one rank after some operations, while the others wait in the next one.
+// They close in turn when they get the error.
 func testAbortBlocked(t *testing.T, open func(int) []collective.Group) {
 	for size := 2; size <= 5; size++ {
 		for victim := range size {
@@ -60,17 +60,16 @@ func testAbortBlocked(t *testing.T, open func(int) []collective.Group) {
 	}
 }
 
-// closeLate closes, twice, when the others wait.
+// closeLate closes twice while the others wait.
 func closeLate(r *rank) error {
 	if err := r.q[0].Wait(); err != nil {
 		return err
 	}
-	time.Sleep(2 * time.Millisecond) // for the others to get there
+	time.Sleep(2 * time.Millisecond) // for the others to reach the operation
 	return errors.Join(r.Close(), r.Close(), later(r, r.Rank()))
 }
 
-// testAbortAnytime closes one rank at a random instant of everybody's work,
-// its own included.
+// testAbortAnytime closes one rank at a random instant, also during its own work.
 func testAbortAnytime(t *testing.T, open func(int) []collective.Group) {
 	rng := rand.New(rand.NewPCG(4, 1))
 	for range 40 {
@@ -93,7 +92,7 @@ func testAbortAnytime(t *testing.T, open func(int) []collective.Group) {
 	}
 }
 
-// untilError does operations on n elements until one fails.
+// untilError performs operations on n elements until one fails.
 func untilError(r *rank, n int) (err error) {
 	b := newGuarded(device.F32, n).Buffer
 	for err == nil {
@@ -103,8 +102,8 @@ func untilError(r *rank, n int) (err error) {
 	return err
 }
 
-// testCloseWhenDone closes every rank the moment its last operation is done:
-// that operation has succeeded on all of them.
+// testCloseWhenDone closes every rank immediately after its last operation, which must succeed on
+// all of them.
 func testCloseWhenDone(t *testing.T, open func(int) []collective.Group) {
 	for i := range 200 {
 		size := 1 + i%5
@@ -122,8 +121,8 @@ func testCloseWhenDone(t *testing.T, open func(int) []collective.Group) {
 	}
 }
 
-// testFailedQueue has a rank whose queue fails for a reason of its own: it
-// skips its operations, keeps its error, and closes; the others hear of it.
+// testFailedQueue fails a rank's queue for a reason unrelated to the group: the rank skips its
+// operations, keeps its error, and closes; the others learn of it.
 func testFailedQueue(t *testing.T, open func(int) []collective.Group) {
 	const lame = 1
 	broken := errors.New("broken")

@@ -9,17 +9,17 @@ import (
 	"zeroth/device"
 )
 
-// Fault is what happens to one operation; the zero Fault lets it pass.
+// Fault describes how one operation is disturbed; the zero Fault does nothing.
 type Fault struct {
 	Delay time.Duration // the queue sleeps before the operation, until Close at most
-	Err   error         // the operation fails with it instead of being issued
-	Drop  bool          // the operation is never issued, as if forgotten
+	Err   error         // the operation fails with this error instead of being issued
+	Drop  bool          // the operation is never issued
 }
 
-// Plan is the fault of a rank's operation n, counted from 0 in issue order.
+// Plan returns the fault of a rank's operation n, counted from 0 in issue order.
 type Plan func(n int) Fault
 
-// At is a plan with one fault.
+// At returns a plan with one fault.
 func At(n int, f Fault) Plan {
 	return func(i int) Fault {
 		if i == n {
@@ -29,7 +29,7 @@ func At(n int, f Fault) Plan {
 	}
 }
 
-// faulty is a group that follows a plan of faults.
+// faulty is a group with a plan of faults.
 type faulty struct {
 	collective.Group
 	plan   Plan
@@ -38,13 +38,13 @@ type faulty struct {
 	close  sync.Once
 }
 
-// Faulty is g with the faults of a plan.
+// Faulty wraps g to inject the faults of a plan.
 func Faulty(g collective.Group, plan Plan) collective.Group {
 	return &faulty{Group: g, plan: plan, gone: make(chan struct{})}
 }
 
-// Delays is a plan of random delays below most, one before each operation, that
-// the seed, the rank and the operation's number determine.
+// Delays returns a plan of random delays below most, one before each operation, determined by the
+// seed, the rank and the operation's number.
 func Delays(seed uint64, rank int, most time.Duration) Plan {
 	return func(n int) Fault {
 		rng := rand.New(rand.NewPCG(seed, uint64(rank)<<32|uint64(n)))
@@ -52,12 +52,12 @@ func Delays(seed uint64, rank int, most time.Duration) Plan {
 	}
 }
 
-// Delayed is g with random delays.
+// Delayed wraps g with random delays.
 func Delayed(g collective.Group, seed uint64, most time.Duration) collective.Group {
 	return Faulty(g, Delays(seed, g.Rank(), most))
 }
 
-// Unwrap is the group underneath.
+// Unwrap returns the group underneath.
 func (g *faulty) Unwrap() collective.Group { return g.Group }
 
 // AllGather implements Group.
@@ -88,7 +88,7 @@ func (g *faulty) Reduce(q device.Queue, b device.Buffer) {
 	}
 }
 
-// pass issues the next operation's fault and reports whether the operation follows.
+// pass injects the next operation's fault and reports whether to issue the operation.
 func (g *faulty) pass(q device.Queue) bool {
 	f := g.plan(g.issued)
 	g.issued++

@@ -10,19 +10,18 @@ import (
 	"zeroth/device"
 )
 
-// step is one line of a random program that all ranks run: an operation on one
-// of the buffers, after which every rank writes all over what the operation
-// does not define and, in the next step that names the buffer, over all of it.
+// step is a line of a random program that all ranks run: an operation on one of the buffers.
+// Afterwards every rank overwrites everything that the operation does not define and, in the next
+// step with the same buffer, all of it.
 type step struct {
 	buf    int
 	reduce bool
-	apart  bool // the ranks' own parts are elsewhere
+	apart  bool // the ranks' own parts are separate buffers
 }
 
-// testInterleaved runs random programs in which every rank puts each step on
-// whichever of its two queues it likes, ordered by marks, and overwrites its
-// buffers the moment they are its own again. After each step the buffer is
-// compared with that of a serial run.
+// testInterleaved runs random programs in which every rank issues each step on a random one of its
+// two queues, ordered by marks, and overwrites its buffers as soon as it owns them again. After
+// each step the buffer is compared with that of a serial run.
 func testInterleaved(t *testing.T, open func(int) []collective.Group) {
 	const steps = 40
 	for size := 1; size <= 5; size++ {
@@ -37,13 +36,13 @@ func testInterleaved(t *testing.T, open func(int) []collective.Group) {
 	}
 }
 
-// buffers are what a rank's program works on.
+// buffers returns the buffers of a rank's program.
 func buffers(size int) [3]device.Buffer {
 	return [3]device.Buffer{newGuarded(device.F32, 33*size).Buffer,
 		newGuarded(device.BF16, 5*size).Buffer, newGuarded(device.F64, 300*size).Buffer}
 }
 
-// contents are the rank's data for a step.
+// contents returns a rank's data for a step.
 func contents(b device.Buffer, seed uint64, rank, step int) {
 	fill(b, rand.New(rand.NewPCG(seed, uint64(rank)<<32|uint64(step))), true)
 }

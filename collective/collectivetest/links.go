@@ -17,9 +17,9 @@ import (
 	"zeroth/shard"
 )
 
-// RunLinks tests the links of pipelines that open gives: the ends of the ranks of a mesh, in
-// rank order, which the tests close, and what ends their carrier after that. A rank that
-// lives in another process, which runs the same tests, has no groups.
+// RunLinks tests the pipeline links returned by open: the ends of the ranks of a mesh, in rank
+// order, which the tests close, and a function that closes their transport afterwards. Ranks in
+// another process, which runs the same tests, have no groups.
 func RunLinks(t *testing.T, open func(m shard.Mesh) (ranks []collective.Ranks, end func())) {
 	tests := []struct {
 		name string
@@ -46,7 +46,7 @@ type stage struct {
 	dev      *cpu.Device
 }
 
-// ring is the stages of a pipeline that are in this process.
+// ring holds the stages of a pipeline that are in this process.
 type ring struct {
 	t      *testing.T
 	stages []*stage
@@ -69,7 +69,7 @@ func newRing(t *testing.T, stages int, open func(shard.Mesh) ([]collective.Ranks
 	return m
 }
 
-// must runs f on every stage at once and ends the ring. A stage that fails closes its groups
+// must runs f on every stage concurrently and ends the ring. A stage that fails closes its groups
 // and fails the test.
 func (m *ring) must(f func(s *stage) error) {
 	m.t.Helper()
@@ -103,10 +103,10 @@ func (s *stage) close(t *testing.T) {
 	s.dev.Close()
 }
 
-// sends is whether the stage sends on a link.
+// sends reports whether the stage sends on a link.
 func sends(l collective.Link) bool { return l == collective.ToNext || l == collective.ToPrevious }
 
-// peer is the stage at the other end of a link.
+// peer returns the stage at the other end of a link.
 func (s *stage) peer(l collective.Link) int {
 	if l == collective.ToNext || l == collective.FromNext {
 		return (s.rank + 1) % s.of
@@ -117,7 +117,7 @@ func (s *stage) peer(l collective.Link) int {
 // issue sends or receives on a link.
 func (s *stage) issue(l collective.Link, b device.Buffer) { s.Links[l].Broadcast(s.q[l], b) }
 
-// each runs f for every link at once.
+// each runs f for every link concurrently.
 func (s *stage) each(f func(l collective.Link) error) error {
 	var errs [collective.PipelineLinks]error
 	var all sync.WaitGroup
@@ -132,7 +132,7 @@ func (s *stage) each(f func(l collective.Link) error) error {
 	return errors.Join(errs[:]...)
 }
 
-// meet does operations on all links, which succeed.
+// meet performs operations on all links, which must succeed.
 func (s *stage) meet(times int) error {
 	return s.each(func(l collective.Link) error {
 		for range times {
@@ -142,8 +142,7 @@ func (s *stage) meet(times int) error {
 	})
 }
 
-// message is number i of those that a link carries, of random type, length and contents:
-// both ends know them.
+// message returns message i of a link, of random type, length and contents, which both ends know.
 func (s *stage) message(l collective.Link, i int) device.Buffer {
 	from := s.rank
 	if !sends(l) {
@@ -152,15 +151,15 @@ func (s *stage) message(l collective.Link, i int) device.Buffer {
 	rng := rand.New(rand.NewPCG(uint64(l/2), uint64(from)<<32|uint64(i)))
 	n := append(parts, rng.IntN(5000))[rng.IntN(len(parts)+1)]
 	if i == 7 && from == 0 {
-		n = 300_007 // several chunks of a wire, and a piece of one
+		n = 300_007 // several chunks of a wire, and part of one
 	}
 	b := newGuarded(types[rng.IntN(len(types))], n).Buffer
 	fill(b, rng, false)
 	return b
 }
 
-// testStreams has each stage send and receive on all of its links at once, all of which
-// is issued before any of it is waited for: bytes arrive as they were sent, in order.
+// testStreams makes each stage send and receive on all of its links concurrently, issuing
+// everything before waiting: bytes must arrive unchanged and in order.
 func testStreams(t *testing.T, open func(int) *ring) {
 	const messages = 30
 	for stages := 2; stages <= 4; stages++ {
@@ -196,9 +195,9 @@ func testStreams(t *testing.T, open func(int) *ring) {
 	}
 }
 
-// testLinksStall has stage 2 of 3 come late to all its links, under a deadline. The other
-// two have each sent to it, and wait to receive, at the same time; those links fail and name
-// it, and the links between the two do what is asked of them.
+// testLinksStall makes stage 2 of 3 arrive late at all of its links, with a deadline. The other two
+// have sent to it and wait to receive at the same time; those links must fail and name it, while
+// the links between the two work.
 func testLinksStall(t *testing.T, open func(int) *ring) {
 	const limit, victim = time.Second, 2
 	want := regexp.MustCompile(`^operation 3 \(broadcast of 96 fp32\): rank [01] waited 1s for rank 2$`)
@@ -221,7 +220,7 @@ func testLinksStall(t *testing.T, open func(int) *ring) {
 			if s.rank != victim && s.peer(l) != victim {
 				return err
 			}
-			if s.rank == victim && err == nil { // over wires what it sends goes to who has called and left
+			if s.rank == victim && err == nil { // over wires, it sends to a peer that has called and left
 				s.issue(l, device.OfF32(make([]float32, 96)))
 				err = s.q[l].Wait()
 			}
@@ -233,8 +232,8 @@ func testLinksStall(t *testing.T, open func(int) *ring) {
 	})
 }
 
-// testLinksLost closes the groups of a stage while the others send and receive, or wait for
-// it. All ends of all links fail, and name it, also at the stage that has no link to it.
+// testLinksLost closes the groups of a stage while the others send and receive, or wait for it. All
+// ends of all links must fail and name it, also on stages without a link to it.
 func testLinksLost(t *testing.T, open func(int) *ring) {
 	const stages = 4
 	rng := rand.New(rand.NewPCG(5, 1))
@@ -264,8 +263,8 @@ func testLinksLost(t *testing.T, open func(int) *ring) {
 	}
 }
 
-// testLinksDiverge has stages 1 and 2 of 4 disagree on what the one sends to the other: both
-// ends are told, and by them, when they close, the stages that wait for them.
+// testLinksDiverge makes stages 1 and 2 of 4 disagree on a message: both ends must get the error
+// and, when they close, the stages that wait for them.
 func testLinksDiverge(t *testing.T, open func(int) *ring) {
 	tests := []struct {
 		sent, received int

@@ -10,11 +10,10 @@ import (
 	"zeroth/device"
 )
 
-// The oracle computes what a collective must leave in memory, serially, one
-// element at a time, with 16-bit types decoded from and encoded to a table of
-// their values. It shares no code with any implementation.
+// The oracle computes the results of collectives serially, element by element; it decodes and
+// encodes 16-bit types with a table of their values. It shares no code with any implementation.
 
-// gather does an all-gather over all ranks' buffers.
+// gather performs an all-gather over all ranks' buffers.
 func gather(bufs []device.Buffer) {
 	n := bufs[0].Bytes() / len(bufs)
 	for r, from := range bufs {
@@ -56,7 +55,7 @@ func reduce(bufs []device.Buffer) {
 	}
 }
 
-// element is the bits of element i.
+// element returns the bits of element i.
 func element(b device.Buffer, i int) uint64 {
 	switch b.Type {
 	case device.F32:
@@ -86,7 +85,7 @@ func setElement(b device.Buffer, i int, bits uint64) {
 	}
 }
 
-// sumBits is the sum of the terms from left to right.
+// sumBits returns the sum of the terms from left to right.
 func sumBits(t device.DType, terms []uint64) uint64 {
 	if t == device.F64 {
 		sum := math.Float64frombits(terms[0])
@@ -102,7 +101,7 @@ func sumBits(t device.DType, terms []uint64) uint64 {
 	return bitsOf(t, float64(sum))
 }
 
-// valueOf is the number that bits of a float type mean.
+// valueOf returns the value of the bits of a float type.
 func valueOf(t device.DType, bits uint64) float64 {
 	switch t {
 	case device.F32:
@@ -113,7 +112,7 @@ func valueOf(t device.DType, bits uint64) float64 {
 	return halves[t].decode(uint16(bits))
 }
 
-// bitsOf is the bits of the number of a float type nearest to x.
+// bitsOf returns the bits of the value of a float type nearest to x.
 func bitsOf(t device.DType, x float64) uint64 {
 	switch t {
 	case device.F32:
@@ -124,7 +123,7 @@ func bitsOf(t device.DType, x float64) uint64 {
 	return uint64(halves[t].encode(x))
 }
 
-// largest is the largest finite number of a float type.
+// largest returns the largest finite value of a float type.
 func largest(t device.DType) float64 {
 	switch t {
 	case device.F32:
@@ -136,8 +135,8 @@ func largest(t device.DType) float64 {
 	return v[len(v)-1]
 }
 
-// half is the values of a 16-bit type with bits 0, 1, 2, ... up to the largest
-// finite one; they grow with the bits.
+// half holds the values of a 16-bit type with bits 0, 1, 2, ... up to the largest finite one, in
+// ascending order.
 type half struct{ values []float64 }
 
 var halves = map[device.DType]half{device.BF16: newHalf(8, 7), device.F16: newHalf(5, 10)}
@@ -155,7 +154,7 @@ func newHalf(exponent, mantissa int) half {
 	return h
 }
 
-// decode is the value of bits.
+// decode returns the value of bits.
 func (h half) decode(bits uint16) float64 {
 	x := math.Inf(1)
 	if m := int(bits & 0x7fff); m < len(h.values) {
@@ -169,8 +168,8 @@ func (h half) decode(bits uint16) float64 {
 	return x
 }
 
-// encode is the bits of the nearest value, of the even one of two. Beyond the
-// largest finite value the next one of its spacing stands for infinity.
+// encode returns the bits of the nearest value, ties to even. Beyond the largest finite value,
+// infinity takes the place of the next one.
 func (h half) encode(x float64) uint16 {
 	var sign uint16
 	if math.Signbit(x) {
@@ -195,10 +194,10 @@ func (h half) encode(x float64) uint16 {
 	return sign | uint16(above)
 }
 
-// guard is the bytes before and after every buffer that must stay as they are.
+// guard is the number of bytes before and after every buffer that must not change.
 const guard = 64
 
-// Memory is where the tests' buffers come from, in words of 8 bytes.
+// Memory allocates the tests' buffers, in words of 8 bytes.
 var Memory = func(words int) []float64 { return make([]float64, words) }
 
 // guarded is a buffer with guards, and all its memory.
@@ -218,7 +217,7 @@ func newGuarded(t device.DType, n int) guarded {
 	return guarded{whole.Slice(guard/t.Size(), guard/t.Size()+n), all}
 }
 
-// damage is non-nil if a guard changed.
+// damage returns an error if a guard changed.
 func (g guarded) damage() error {
 	end := guard + g.Bytes()
 	for i, x := range g.all {
@@ -229,8 +228,8 @@ func (g guarded) damage() error {
 	return nil
 }
 
-// fill sets the elements to random bits, or, for sums, to finite numbers of
-// very different magnitude, so that the order of a sum shows.
+// fill sets the elements to random bits or, for sums, to finite values of very different
+// magnitudes, so that the order of summation matters.
 func fill(b device.Buffer, rng *rand.Rand, sums bool) {
 	for i := range b.N {
 		bits := rng.Uint64()
@@ -241,8 +240,8 @@ func fill(b device.Buffer, rng *rand.Rand, sums bool) {
 	}
 }
 
-// number makes random bits a finite number of the type: a zero or subnormal
-// now and then, any finite one of the smaller types, else around 1.
+// number converts random bits to a finite value of the type: occasionally a zero or subnormal, for
+// smaller types any finite one, else a value around 1.
 func number(t device.DType, bits uint64) uint64 {
 	const around = 24 // binary orders of magnitude
 	rare := bits>>40%16 == 0
@@ -270,7 +269,7 @@ func number(t device.DType, bits uint64) uint64 {
 	return bits
 }
 
-// difference is where two buffers first differ, nil if nowhere.
+// difference returns an error with the first element that differs, or nil.
 func difference(got, want device.Buffer) error {
 	if bytes.Equal(got.Raw(), want.Raw()) {
 		return nil
@@ -283,7 +282,7 @@ func difference(got, want device.Buffer) error {
 	panic("conformance: equal elements of unequal bytes")
 }
 
-// clone is a copy in memory of its own.
+// clone returns a copy in separate memory.
 func clone(b device.Buffer) device.Buffer {
 	c := newGuarded(b.Type, b.N)
 	copy(c.Raw(), b.Raw())

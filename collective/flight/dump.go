@@ -1,8 +1,7 @@
-// Package flight writes down what the recorders of ranks have kept, and tells from
-// these dumps where ranks parted.
+// Package flight writes dumps of the ranks' recorders and finds where ranks diverged.
 //
-// A dump is a file of JSON for each rank, DIR/rank-N.json, which a later one of the
-// same rank replaces:
+// A dump is a JSON file for each rank, DIR/rank-N.json, which replaces an earlier one of the same
+// rank:
 //
 //	{"version":1,"session":"5f0c...","written":"2026-11-22T13:40:00Z","why":"...","fault":true,"rank":3,"world":4,"process":1,"host":"node1","pid":77,
 //	"began":"2026-11-22T13:39:00Z","at":60000000000,"forgotten":0,
@@ -10,10 +9,8 @@
 //	"operations":[
 //	{"group":0,"seq":7,"step":3,"op":"all-gather","label":"unit h.3: gather","type":"fp32","count":96,"bytes":384,"state":"done","issued":1,"started":2,"done":3}]}
 //
-// Times are nanoseconds since "began" on the rank's own clock; clocks of hosts are
-// not compared. Dumps of one start of a world have its session in common.
-//
-// What never enters: who records, and when dumps are written.
+// Times are nanoseconds since "began" on the rank's own clock; clocks of different hosts are not
+// compared. Dumps of the same start of a world have the same session.
 package flight
 
 import (
@@ -34,10 +31,10 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// Folder is where in a run folder the dumps are.
+// Folder is the folder of dumps within a run folder.
 const Folder = "flight"
 
-// Limits of what is read.
+// Limits of files read.
 const (
 	mostBytes  = 32 << 20 // of a file
 	mostTotal  = 2 << 30  // of all files
@@ -47,23 +44,23 @@ const (
 	mostText   = 4096 // bytes of a string
 )
 
-// Dump is what the recorder of a rank has kept, and whose it is.
+// Dump is the content of a rank's recorder.
 type Dump struct {
-	Session string    `json:"session"` // of the start of its world
+	Session string    `json:"session"` // identifies the start of the world
 	Written time.Time `json:"written"`
-	Why     string    `json:"why"`   // it was written
-	Fault   bool      `json:"fault"` // because the run ended by one; else somebody asked
+	Why     string    `json:"why"`   // reason for the dump
+	Fault   bool      `json:"fault"` // the run ended because of a fault; else somebody requested the dump
 	Rank    int       `json:"rank"`
-	World   int       `json:"world"` // ranks
+	World   int       `json:"world"` // number of ranks
 	Process int       `json:"process"`
 	Host    string    `json:"host"`
 	Pid     int       `json:"pid"`
 	collective.Record
 
-	File string `json:"-"` // it was read from
+	File string `json:"-"` // the file it was read from
 }
 
-// Write writes the rank's file in a folder, which is made, whole or not at all.
+// Write atomically writes the rank's file to a folder, which it creates if needed.
 func (d Dump) Write(dir string) error {
 	if err := input.Folder(dir); err != nil {
 		return err
@@ -71,7 +68,7 @@ func (d Dump) Write(dir string) error {
 	return input.WriteBytes(filepath.Join(dir, fmt.Sprintf("rank-%d.json", d.Rank)), d.encode())
 }
 
-// encode is the file of a dump, an operation a line.
+// encode returns the content of the file, with one operation per line.
 func (d Dump) encode() []byte {
 	d.Why, d.Host = line(d.Why), line(d.Host)
 	text, err := json.Marshal(struct {
@@ -79,15 +76,15 @@ func (d Dump) encode() []byte {
 		Dump
 	}{1, d})
 	if err != nil {
-		panic("flight: " + err.Error()) // numbers and texts
+		panic("flight: " + err.Error()) // cannot fail for numbers and strings
 	}
-	for _, begins := range []string{`"operations":[`, `{"group":`} { // a quote in a text has a backslash before it
+	for _, begins := range []string{`"operations":[`, `{"group":`} { // quotes within strings are escaped, so these do not occur in them
 		text = bytes.ReplaceAll(text, []byte(begins), []byte("\n"+begins))
 	}
 	return append(text, '\n')
 }
 
-// line is a text as one line, of bounded length.
+// line converts a string to a single printable line of bounded length.
 func line(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -105,22 +102,22 @@ func line(s string) string {
 	return s
 }
 
-// Read reads dumps from files. What is no dump is an error that says where.
+// Read reads dumps from files. Its error joins all problems, with their positions.
 func Read(files []string) (all []Dump, err error) {
 	if len(files) > mostFiles {
 		return nil, fmt.Errorf("%d files; at most %d dumps are read", len(files), mostFiles)
 	}
 	var wrong []error
-	left := int64(mostTotal)
+	remaining := int64(mostTotal)
 	for _, file := range files {
-		text, err := input.Read(file, min(mostBytes, left))
+		text, err := input.Read(file, min(mostBytes, remaining))
 		var d Dump
 		if err == nil {
-			left -= int64(len(text))
+			remaining -= int64(len(text))
 			d, err = decode(text)
 		}
 		if err != nil {
-			wrong = append(wrong, place(file, err))
+			wrong = append(wrong, locate(file, err))
 			continue
 		}
 		d.File = file
@@ -129,19 +126,19 @@ func Read(files []string) (all []Dump, err error) {
 	return all, errors.Join(wrong...)
 }
 
-// place says in which file an error is, and where in it.
-func place(file string, err error) error {
+// locate adds the file and the position to an error.
+func locate(file string, err error) error {
 	if e := (*jsonread.Error)(nil); errors.As(err, &e) {
-		return fmt.Errorf("%s: byte %d (line %d): no dump of a rank: %w", file, e.Offset, e.Line, e.Err)
+		return fmt.Errorf("%s: byte %d (line %d): not a dump of a rank: %w", file, e.Offset, e.Line, e.Err)
 	}
 	return fmt.Errorf("%s: %w", file, input.Cause(err))
 }
 
-// reading is a dump on its way in.
+// reading is a dump being decoded.
 type reading struct {
 	*jsonread.Reader
-	texts map[string]string // each kept once
-	next  map[int]int       // by group: the least sequence number
+	texts map[string]string // deduplicated strings
+	next  map[int]int       // by group: the smallest valid sequence number
 }
 
 func decode(text []byte) (d Dump, err error) {
@@ -162,10 +159,10 @@ func decode(text []byte) (d Dump, err error) {
 	return d, r.End()
 }
 
-// rank is a rank or a number of them.
+// rank marks a field for a rank or a number of ranks.
 type rank struct{ to *int }
 
-// object reads an object that has each of these keys, into what they point to.
+// object reads an object that has exactly these keys, into the pointers.
 func (r reading) object(into map[string]any) error {
 	read := map[string]func() error{}
 	for key, to := range into {
@@ -201,7 +198,7 @@ func (r reading) value(key string, to any) (err error) {
 		var s string
 		if s, err = r.String(); err == nil {
 			if *to, err = time.Parse(time.RFC3339Nano, s); err != nil {
-				err = r.Wrong("%.40q is no time", s)
+				err = r.Wrong("%.40q is not a time", s)
 			}
 		}
 	case *string:
@@ -218,9 +215,9 @@ func (r reading) text() (string, error) {
 	case err != nil:
 		return "", err
 	case len(s) > mostText:
-		return "", r.Wrong("a text of %d bytes; at most %d", len(s), mostText)
+		return "", r.Wrong("a string of %d bytes; at most %d", len(s), mostText)
 	case strings.ContainsFunc(s, func(c rune) bool { return !strconv.IsPrint(c) }):
-		return "", r.Wrong("a text with what cannot be shown: %.40q", s)
+		return "", r.Wrong("a string with unprintable characters: %.40q", s)
 	}
 	if _, ok := r.texts[s]; !ok {
 		r.texts[s] = s
@@ -245,7 +242,7 @@ func (r reading) group(i int, d *Dump) error {
 	return err
 }
 
-// states are those of operations, in their order.
+// states lists the states of operations in their order.
 var states = []string{collective.Issued, collective.Started, collective.Launched, collective.Done}
 
 func (r reading) operation(i int, d *Dump) error {
@@ -265,7 +262,7 @@ func (r reading) operation(i int, d *Dump) error {
 	case o.Seq == math.MaxInt || o.Seq < r.next[o.Group]:
 		return r.Wrong("operation %d of group %d after operation %d", o.Seq, o.Group, r.next[o.Group]-1)
 	case !slices.Contains(states, o.State):
-		return r.Wrong("%.40q is no state of an operation", o.State)
+		return r.Wrong("%.40q is not a state of an operation", o.State)
 	}
 	r.next[o.Group] = o.Seq + 1
 	d.Operations = append(d.Operations, o)

@@ -17,7 +17,7 @@ import (
 	"zeroth/device/cpu"
 )
 
-// op is an operation of a group in a state.
+// op returns an operation of a group in a state.
 func op(group, seq int, state string) collective.Operation {
 	o := collective.Operation{Group: group, Seq: seq, Step: 3, Op: "all-gather", Label: "unit h.0: gather", Type: "fp32", Count: 96, Bytes: 384, State: state, Issued: time.Second}
 	switch state {
@@ -29,8 +29,7 @@ func op(group, seq int, state string) collective.Operation {
 	return o
 }
 
-// dump is that of a rank of a world whose ranks are all in "world", and in pairs in
-// "shard".
+// dump returns a dump of a rank of a world whose ranks are all in "world", and in pairs in "shard".
 func dump(rank, world int, ops ...collective.Operation) Dump {
 	all := make([]int, world)
 	for r := range all {
@@ -59,8 +58,8 @@ func TestMerge(t *testing.T) {
 		"absent": {[]Dump{dump(0, 4, op(0, 1, "started")), dump(1, 4, op(0, 1, "started")), dump(3, 4, op(0, 1, "started"))},
 			[]string{"rank 2 has no dump, and ranks 0,1,3 wait for it in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3): killed, stopped, or on a host that writes its dumps elsewhere"}},
 		"diverged": {[]Dump{dump(0, 4, op(0, 1, "started")), dump(1, 4, other), dump(2, 4, op(0, 1, "started")), dump(3, 4, op(0, 1, "started"))},
-			[]string{"rank 1 parted from the others in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3): there it calls reduce-scatter of 8 fp32 (unit h.0: gather)"}},
-		// Rank 2 waits for rank 3 in their shard, and so keeps 0 and 1 waiting.
+			[]string{"rank 1 diverged from the others in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3): there it calls reduce-scatter of 8 fp32 (unit h.0: gather)"}},
+		// Rank 2 waits for rank 3 in their shard group, which blocks ranks 0 and 1.
 		"a chain": {[]Dump{dump(0, 4, op(0, 1, "started")), dump(1, 4, op(0, 1, "started")), dump(2, 4, op(0, 0, "done"), op(1, 5, "started")), dump(3, 4, op(0, 0, "done"), op(1, 4, "done"))},
 			[]string{"rank 3 has not reached operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3), in which ranks 0,1 wait: its last was operation 4 of shard (all-gather of 96 fp32, unit h.0: gather, step 3), done 4s before its dump"}},
 		"a circle": {[]Dump{dump(0, 2, op(0, 0, "done"), op(1, 5, "started")), dump(1, 2, op(1, 4, "done"), op(0, 1, "started"))},
@@ -78,14 +77,14 @@ func TestMerge(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.Equal(r.Verdict, c.want) || r.Parted != !strings.HasPrefix(c.want[0], "all ranks have done") {
-			t.Errorf("%s: parted %v, verdict\n%s\nwant\n%s", name, r.Parted, strings.Join(r.Verdict, "\n"), strings.Join(c.want, "\n"))
+			t.Errorf("%s: diverged %v, verdict\n%s\nwant\n%s", name, r.Parted, strings.Join(r.Verdict, "\n"), strings.Join(c.want, "\n"))
 		}
 	}
 }
 
-// Dumps that were asked for are of different moments. Ranks that have not waited long are in
-// motion, whatever they have reached; who calls something else has parted, and so has who
-// keeps others waiting for long. A dump of an earlier request is left out.
+// TestMergeOfAskedDumps checks requested dumps, which are from different moments. Ranks that have
+// not waited long are running; different calls are a divergence, and so are long waits. A dump of
+// an earlier request is ignored.
 func TestMergeOfAskedDumps(t *testing.T) {
 	in := func(rank int, since time.Duration) Dump {
 		o := op(0, 8, "started")
@@ -98,7 +97,7 @@ func TestMergeOfAskedDumps(t *testing.T) {
 	other.Operations[0].Op = "reduce-scatter"
 	earlier := in(2, time.Second)
 	earlier.Written = earlier.Written.Add(-10 * time.Minute)
-	// Rank 2, for whom others have waited long, waits for rank 3 since a second ago.
+	// Rank 2, for which others have waited long, has waited for rank 3 for a second.
 	chain := in(2, time.Second)
 	chain.Operations[0].Group, chain.Operations[0].Seq = 1, 5
 	for name, c := range map[string]struct {
@@ -106,25 +105,26 @@ func TestMergeOfAskedDumps(t *testing.T) {
 		parted bool
 		want   string
 	}{
-		"in motion":          {[]Dump{in(0, 3*time.Second), in(1, 0), dump(2, 3, op(0, 7, "done"))}, false, "the run is in motion: when they were dumped, no rank had waited longer than 3s for another"},
-		"one process":        {[]Dump{in(0, 3*time.Second)}, false, "the run is in motion: when they were dumped, no rank had waited longer than 3s for another; ranks 1,2 have no dump"},
+		"in motion":          {[]Dump{in(0, 3*time.Second), in(1, 0), dump(2, 3, op(0, 7, "done"))}, false, "the run is making progress: no rank had waited longer than 3s for another"},
+		"one process":        {[]Dump{in(0, 3*time.Second)}, false, "the run is making progress: no rank had waited longer than 3s for another; ranks 1,2 have no dump"},
 		"stuck":              {[]Dump{in(0, time.Minute), in(1, 0), dump(2, 3, op(0, 7, "done"))}, true, "rank 2 has not reached operation 8 of world "},
 		"stuck elsewhere":    {[]Dump{in(0, time.Minute), in(1, 0), chain}, true, "rank 3 has no dump, and rank 2 waits for it in operation 5 of shard"},
 		"gone":               {[]Dump{in(0, time.Minute), in(1, 0)}, true, "rank 2 has no dump, and ranks 0,1 wait for it"},
-		"something else":     {[]Dump{in(0, 0), in(1, 0), other}, true, "rank 2 parted from the others"},
-		"an earlier request": {[]Dump{in(0, 0), in(1, 0), earlier}, false, "the run is in motion: when they were dumped, no rank had waited longer than 0s for another; rank 2 has no dump"},
+		"something else":     {[]Dump{in(0, 0), in(1, 0), other}, true, "rank 2 diverged from the others"},
+		"an earlier request": {[]Dump{in(0, 0), in(1, 0), earlier}, false, "the run is making progress: no rank had waited longer than 0s for another; rank 2 has no dump"},
 	} {
 		r, err := Merge(c.dumps)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if r.Parted != c.parted || len(r.Verdict) != 1 || !strings.HasPrefix(r.Verdict[0], c.want) {
-			t.Errorf("%s: parted %v, verdict %q\nwant %s", name, r.Parted, r.Verdict, c.want)
+			t.Errorf("%s: diverged %v, verdict %q\nwant %s", name, r.Parted, r.Verdict, c.want)
 		}
 	}
 }
 
-// Dumps of an earlier start are left out, two of one rank refused.
+// TestMergeChooses checks that dumps of an earlier start are ignored and two of the same rank
+// refused.
 func TestMergeChooses(t *testing.T) {
 	old, again, fault := dump(1, 2), dump(0, 2), dump(0, 2)
 	fault.Fault = true
@@ -137,7 +137,7 @@ func TestMergeChooses(t *testing.T) {
 	if r, err := Merge([]Dump{old, dump(0, 2)}); err != nil || !slices.Equal(r.Other, []string{"old"}) || !slices.Equal(r.Absent, []int{1}) {
 		t.Errorf("%+v %v", r, err)
 	}
-	if _, err := Merge([]Dump{again, again}); err == nil || err.Error() != "b and b are both of rank 0: name the newer alone" {
+	if _, err := Merge([]Dump{again, again}); err == nil || err.Error() != "b and b are both of rank 0; pass only the newer" {
 		t.Error(err)
 	}
 	if _, err := Merge(nil); err == nil {
@@ -145,7 +145,8 @@ func TestMergeChooses(t *testing.T) {
 	}
 }
 
-// What is written reads back, with the last operations of many and whatever text.
+// TestDumpReadsBack checks that dumps can be read back, with the last of many operations and
+// arbitrary text.
 func TestDumpReadsBack(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "flight")
 	dev := cpu.NewHost(1)
@@ -166,7 +167,7 @@ func TestDumpReadsBack(t *testing.T) {
 	}
 	d := Dump{Session: "s", Written: time.Now().UTC(), World: 1, Host: "h", Record: rec.Read()}
 	d.Why = "disk\nfull \x1b[0m\xff" + strings.Repeat("€", 3000)
-	for range 2 { // the second time in its place
+	for range 2 { // the second replaces the first
 		if err := d.Write(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -191,8 +192,8 @@ func TestDumpReadsBack(t *testing.T) {
 	}
 }
 
-// What is no dump is refused, with its place, and takes no more memory than it has
-// bytes.
+// TestHostile checks that invalid files are refused with the position of the error, and that
+// reading them allocates no more memory than their length.
 func TestHostile(t *testing.T) {
 	dir := t.TempDir()
 	whole := string(dump(0, 2, op(0, 0, "done"), op(1, 3, "issued")).encode())
@@ -212,18 +213,18 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	for old, c := range map[string]struct{ now, want string }{
-		`"version":1`:      {`"version":2`, "byte 11 (line 1): no dump of a rank: version: 2; this program reads version 1"},
+		`"version":1`:      {`"version":2`, "byte 11 (line 1): not a dump of a rank: version: 2; this program reads version 1"},
 		`"rank":0`:         {`"rank":9`, "rank 9 of a world of 2"},
 		`"world":2`:        {`"world":2000000`, "where a number from 0 to 1048576 is wanted"},
 		`"pid":10`:         {`"pid":10,"pid":11`, "duplicate key"},
-		`"host":"h"`:       {`"host":"h\u001b[0m"`, "what cannot be shown"},
+		`"host":"h"`:       {`"host":"h\u001b[0m"`, "unprintable characters"},
 		`"ranks":[0,1]`:    {`"ranks":[0,0]`, "rank 0 after rank 0"},
 		`"group":1`:        {`"group":7`, "an operation of group 7, of 2"},
 		`"seq":3`:          {`"seq":-3`, "-3 where a number"},
-		`"state":"issued"`: {`"state":"lost"`, "is no state"},
-		`"label":"unit h`:  {`"label":"` + strings.Repeat("x", mostText+1), "a text of "},
+		`"state":"issued"`: {`"state":"lost"`, "is not a state"},
+		`"label":"unit h`:  {`"label":"` + strings.Repeat("x", mostText+1), "a string of "},
 		`"count":96`:       {`"count":1e999`, "where a number"},
-		`"began":"1970`:    {`"began":"x1970`, "is no time"},
+		`"began":"1970`:    {`"began":"x1970`, "is not a time"},
 		`"at":7000000000,`: {``, `there is no "at"`},
 		`"forgotten":0`:    {`"forgotten":0,"token":1`, `"token": unknown key`},
 		`"operations":[`:   {`"operations":[` + strings.Repeat("[", 1000), "where an object is wanted"},

@@ -11,64 +11,64 @@ import (
 	"zeroth/collective"
 )
 
-// Report is what dumps say together.
+// Report is the comparison of several dumps.
 type Report struct {
 	Session string   `json:"session"`
-	World   int      `json:"world"`  // ranks
+	World   int      `json:"world"`  // number of ranks
 	Dumps   []Source `json:"dumps"`  // by rank
 	Absent  []int    `json:"absent"` // ranks without a dump
-	Other   []string `json:"other"`  // files left out: of other starts of a world, of before the fault, or of an earlier request
-	Parted  bool     `json:"parted"` // ranks have not done the same
-	Groups  []Group  `json:"groups"` // where members are not through with the same operations; else empty
+	Other   []string `json:"other"`  // ignored files: of other starts of a world, written before the fault, or of an earlier request
+	Parted  bool     `json:"parted"` // ranks have not executed the same operations
+	Groups  []Group  `json:"groups"` // groups whose members have not completed the same operations
 	Verdict []string `json:"verdict"`
 }
 
-// Source is a dump that the report is made of.
+// Source describes a dump that the report uses.
 type Source struct {
 	Rank int    `json:"rank"`
 	Host string `json:"host"`
 	Pid  int    `json:"pid"`
 	Why  string `json:"why"`
 	File string `json:"file"`
-	Last string `json:"last"` // operation, and how far it is
+	Last string `json:"last"` // last operation and its state
 }
 
-// Group is the first operation of a group that not all have done.
+// Group describes the first operation that not all members of a group have completed.
 type Group struct {
 	Name   string        `json:"name"`
 	Ranks  []int         `json:"ranks"`
 	Seq    int           `json:"seq"`
 	Step   int           `json:"step"`
-	Calls  []Call        `json:"calls"`  // what ranks call; more than one is where they part. The rarest first
-	Done   []int         `json:"done"`   // ranks that are through with it
-	In     []int         `json:"in"`     // that have started it, and wait or move data
-	Waited time.Duration `json:"waited"` // the longest of these, until its dump, nanoseconds
-	Before []int         `json:"before"` // that have a dump and have not reached it
-	Absent []int         `json:"absent"` // that have no dump
+	Calls  []Call        `json:"calls"`  // distinct calls, the rarest first; several mean that ranks diverged
+	Done   []int         `json:"done"`   // ranks that have completed it
+	In     []int         `json:"in"`     // ranks that have started it, and wait or move data
+	Waited time.Duration `json:"waited"` // the longest time since such a start, until the dump, nanoseconds
+	Before []int         `json:"before"` // ranks with a dump that have not reached it
+	Absent []int         `json:"absent"` // ranks without a dump
 
-	in []collective.Wait // of those In
+	in []collective.Wait // waits of the ranks in In
 }
 
-// Call is what some ranks call.
+// Call is a call made by some ranks.
 type Call struct {
 	Call  string `json:"call"`
 	Label string `json:"label"`
 	Ranks []int  `json:"ranks"`
 
-	at collective.Wait // of the first of these
+	at collective.Wait // of the first of Ranks
 }
 
-// moving is how long ranks may have waited in an operation when a dump was asked for, and
-// together how long before the last its dump may be written. Ranks are asked one after the
-// other while they train, so that their dumps are of different moments.
+// moving is how long ranks may have waited in an operation without being considered stuck. Dumps
+// written longer than together before the last are ignored. Ranks are asked one after the other
+// while they train, so their dumps are from different moments.
 const moving, together = 10 * time.Second, time.Minute
 
-// Merge compares the dumps of the start of a world that wrote the last. Where some
-// were written because of a fault, those that somebody has asked for before it say
-// nothing of it and are left out, as are those of an earlier request.
+// Merge compares the dumps of the world start that wrote the most recent one. If some were written
+// because of a fault, dumps requested by users before it are ignored, as are those of an earlier
+// request.
 func Merge(all []Dump) (*Report, error) {
 	if len(all) == 0 {
-		return nil, fmt.Errorf("there is no dump of a rank")
+		return nil, fmt.Errorf("no dumps given")
 	}
 	last := slices.MaxFunc(all, func(a, b Dump) int { return a.Written.Compare(b.Written) })
 	fault := slices.ContainsFunc(all, func(d Dump) bool { return d.Fault && d.Session == last.Session })
@@ -80,7 +80,7 @@ func Merge(all []Dump) (*Report, error) {
 		case d.Session != last.Session || d.World != last.World || fault && !d.Fault, !fault && last.Written.Sub(d.Written) > together:
 			r.Other = append(r.Other, d.File)
 		case of[d.Rank] != nil:
-			return nil, fmt.Errorf("%s and %s are both of rank %d: name the newer alone", of[d.Rank].File, d.File, d.Rank)
+			return nil, fmt.Errorf("%s and %s are both of rank %d; pass only the newer", of[d.Rank].File, d.File, d.Rank)
 		default:
 			of[d.Rank] = d
 		}
@@ -95,7 +95,7 @@ func Merge(all []Dump) (*Report, error) {
 		}
 	}
 	for _, m := range members(of) {
-		if g, ok := m.part(); ok {
+		if g, ok := m.diverging(); ok {
 			r.Groups = append(r.Groups, g)
 		}
 	}
@@ -103,14 +103,13 @@ func Merge(all []Dump) (*Report, error) {
 	return r, nil
 }
 
-// mostNamed bounds what is said of ranks without a dump, of which a file can claim
-// a million.
+// mostNamed limits the number of ranks listed as absent, since a file may claim a million ranks.
 const mostNamed = 1 << 16
 
-// before is what the times of operations are told by.
+// before is the suffix of times in messages.
 const before = "before its dump"
 
-// last is a rank's last operation.
+// last returns where the rank is after its last operation.
 func (d *Dump) last() collective.Wait {
 	if len(d.Operations) == 0 {
 		return collective.Wait{Rank: d.Rank}
@@ -119,12 +118,12 @@ func (d *Dump) last() collective.Wait {
 	return o.Wait(d.Rank, d.Groups[o.Group].Name, d.At)
 }
 
-// member is a group as the dumps of its ranks have it.
+// member is a group, with the operations of its ranks.
 type member struct {
 	collective.RecordedGroup
-	name string                         // with its ranks, if they are not all
-	ops  map[int][]collective.Operation // by rank: that rank's, in order
-	at   map[int]time.Duration          // by rank: when that was
+	name string                         // with its ranks, unless it contains all
+	ops  map[int][]collective.Operation // by rank, in order
+	at   map[int]time.Duration          // time of the dump, by rank
 }
 
 // members sorts the operations of all dumps by group.
@@ -145,7 +144,7 @@ func members(of map[int]*Dump) (all []member) {
 			}
 			mine[i] = at[key]
 			all[mine[i]].at[rank] = d.At
-			all[mine[i]].ops[rank] = nil // it is a member, with or without operations
+			all[mine[i]].ops[rank] = nil // a member even without operations
 		}
 		for _, o := range d.Operations {
 			ops := all[mine[o.Group]].ops
@@ -155,9 +154,9 @@ func members(of map[int]*Dump) (all []member) {
 	return all
 }
 
-// part finds the first operation that not all members with a dump are through
-// with, or call differently, if somebody waits in it.
-func (m member) part() (g Group, ok bool) {
+// diverging returns the first operation that members with a dump call differently, or that some
+// have not completed while others wait in it.
+func (m member) diverging() (g Group, ok bool) {
 	from, to := 0, -1
 	for _, ops := range m.ops {
 		if len(ops) > 0 {
@@ -165,15 +164,15 @@ func (m member) part() (g Group, ok bool) {
 		}
 	}
 	for seq := from; seq <= to; seq++ {
-		if g = m.look(seq); len(g.Calls) > 1 || len(g.In)+len(g.Before) > 0 {
+		if g = m.status(seq); len(g.Calls) > 1 || len(g.In)+len(g.Before) > 0 {
 			return g, len(g.Calls) > 1 || len(g.In) > 0
 		}
 	}
 	return g, false
 }
 
-// look is how far the members are with an operation.
-func (m member) look(seq int) Group {
+// status returns the progress of the members with an operation.
+func (m member) status(seq int) Group {
 	g := Group{Name: m.Name, Ranks: m.Ranks, Seq: seq}
 	for _, rank := range m.Ranks {
 		ops, ok := m.ops[rank]
@@ -213,9 +212,9 @@ func (g *Group) call(w collective.Wait) {
 	g.Calls = append(g.Calls, Call{w.Call(), w.Label, []int{w.Rank}, w})
 }
 
-// waits is where the ranks are that wait in the operation for those that have not come.
+// waits returns the waits of ranks that have started the operation while others have not.
 func (g *Group) waits() []collective.Wait {
-	if len(g.Calls) > 1 || g.come() {
+	if len(g.Calls) > 1 || g.complete() {
 		return nil
 	}
 	missing := slices.Sorted(slices.Values(slices.Concat(g.Before, g.Absent)))
@@ -225,37 +224,35 @@ func (g *Group) waits() []collective.Wait {
 	return g.in
 }
 
-// come is whether all ranks have come: some are through with it, or nobody is missing.
-func (g *Group) come() bool { return len(g.Absent) == 0 && (len(g.Done) > 0 || len(g.Before) == 0) }
+// complete reports whether all ranks have reached the operation.
+func (g *Group) complete() bool { return len(g.Absent) == 0 && (len(g.Done) > 0 || len(g.Before) == 0) }
 
-// tell says who calls something else, or, in an operation that is stuck, that what was sent
-// has not arrived.
-func (g *Group) tell(stuck bool) (said []string) {
+// describe reports ranks whose calls differ or, in a stuck operation, that data has not arrived.
+func (g *Group) describe(stuck bool) (lines []string) {
 	most := g.Calls[len(g.Calls)-1]
 	for _, c := range g.Calls[:len(g.Calls)-1] {
 		label := ""
 		if c.Label != "" {
 			label = " (" + c.Label + ")"
 		}
-		said = append(said, fmt.Sprintf("%s parted from the others in %s: there %s %s%s", collective.RankNames(c.Ranks), most.at.Where(), collective.Plural(c.Ranks, "it calls", "they call"), c.Call, label))
+		lines = append(lines, fmt.Sprintf("%s diverged from the others in %s: there %s %s%s", collective.RankNames(c.Ranks), most.at.Where(), collective.Plural(c.Ranks, "it calls", "they call"), c.Call, label))
 	}
 	switch {
-	case len(g.Calls) > 1 || !stuck || !g.come():
+	case len(g.Calls) > 1 || !stuck || !g.complete():
 	case len(g.Done) > 0:
-		said = append(said, fmt.Sprintf("%s still in %s, with which %s through: what was sent has not arrived, or the dumps are of different moments", is(g.In), most.at.Where(), is(g.Done)))
+		lines = append(lines, fmt.Sprintf("%s still in %s, with which %s through: what was sent has not arrived, or the dumps are of different moments", is(g.In), most.at.Where(), is(g.Done)))
 	default:
-		said = append(said, fmt.Sprintf("all ranks are in %s: what they sent has not arrived", most.at.Where()))
+		lines = append(lines, fmt.Sprintf("all ranks are in %s: what they sent has not arrived", most.at.Where()))
 	}
-	return said
+	return lines
 }
 
 func is(ranks []int) string {
 	return collective.RankNames(ranks) + collective.Plural(ranks, " is", " are")
 }
 
-// conclude says who is to be looked at: ranks that call something else, and those whom the
-// others wait for in the end. Without a fault, ranks that have not waited long are in
-// motion.
+// conclude writes the verdict: which ranks made a different call, and which ranks block all others.
+// Without a fault, ranks that have not waited long count as running.
 func (r *Report) conclude(of map[int]*Dump, fault bool) {
 	longest := time.Duration(0)
 	var waits []collective.Wait
@@ -263,39 +260,39 @@ func (r *Report) conclude(of map[int]*Dump, fault bool) {
 		longest = max(longest, r.Groups[i].Waited)
 		waits = append(waits, r.Groups[i].waits()...)
 	}
-	held := map[int]collective.Operation{}
+	blocking := map[int]collective.Operation{}
 	for rank, d := range of {
-		if o, some := collective.Held(slices.Values(d.Operations), d.Groups); some {
-			held[rank] = o
+		if o, some := collective.Blocking(slices.Values(d.Operations), d.Groups); some {
+			blocking[rank] = o
 		}
 	}
 	waits = slices.DeleteFunc(waits, func(w collective.Wait) bool {
-		o, some := held[w.Rank]
+		o, some := blocking[w.Rank]
 		return some && o.Issued != w.Issued && of[w.Rank].Groups[w.Group].Name != collective.Saves.String()
 	})
 	for _, d := range of {
 		waits = append(waits, d.last())
 	}
 	for _, g := range r.Groups {
-		r.Verdict = append(r.Verdict, g.tell(fault || g.Waited > moving)...)
+		r.Verdict = append(r.Verdict, g.describe(fault || g.Waited > moving)...)
 	}
 	if fault || longest > moving {
-		r.Verdict = append(r.Verdict, collective.Stuck(waits, collective.Words{Name: collective.RankNames, None: "no dump", Maybe: ": killed, stopped, or on a host that writes its dumps elsewhere", Ago: before})...)
+		r.Verdict = append(r.Verdict, collective.Stuck(waits, collective.Phrases{Name: collective.RankNames, None: "no dump", Maybe: ": killed, stopped, or on a host that writes its dumps elsewhere", Ago: before})...)
 	}
 	if r.Parted = len(r.Verdict) > 0; r.Parted {
 		return
 	}
-	said, none := "all ranks have done the same operations", ""
+	text, none := "all ranks have done the same operations", ""
 	if r.Absent != nil {
-		said, none = "the ranks with a dump have done the same operations", fmt.Sprintf("; %s %s no dump", collective.RankNames(r.Absent), collective.Plural(r.Absent, "has", "have"))
+		text, none = "the ranks with a dump have done the same operations", fmt.Sprintf("; %s %s no dump", collective.RankNames(r.Absent), collective.Plural(r.Absent, "has", "have"))
 	}
 	if r.Groups != nil {
-		said = fmt.Sprintf("the run is in motion: when they were dumped, no rank had waited longer than %v for another", longest.Round(time.Millisecond))
+		text = fmt.Sprintf("the run is making progress: no rank had waited longer than %v for another", longest.Round(time.Millisecond))
 	}
-	r.Verdict = append(r.Verdict, said+none)
+	r.Verdict = append(r.Verdict, text+none)
 }
 
-// Text writes the report for people.
+// Text writes the report as text.
 func (r *Report) Text(w io.Writer) {
 	fmt.Fprintf(w, "%d of %d ranks have a dump", len(r.Dumps), r.World)
 	if len(r.Absent) > 0 {
@@ -303,7 +300,7 @@ func (r *Report) Text(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	for _, file := range r.Other {
-		fmt.Fprintf(w, "left out, of another start, of before the fault or of an earlier request: %s\n", file)
+		fmt.Fprintf(w, "ignored (another start, before the fault, or an earlier request): %s\n", file)
 	}
 	for _, s := range r.Dumps {
 		fmt.Fprintf(w, "rank %d (%s, process %d): %s\n  dumped because: %s\n", s.Rank, s.Host, s.Pid, s.Last, s.Why)

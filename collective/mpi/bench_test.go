@@ -11,13 +11,14 @@ import (
 	"zeroth/device/cpu"
 )
 
-// whole is the elements of the float32 buffer that is gathered or reduced: 64 MiB.
+// whole is the number of float32 elements gathered or reduced: 64 MiB.
 const whole = 16 << 20
 
-// BenchmarkRank is a gather and a reduction of 64 MiB between two processes, and as
-// many bytes both ways over the bare wire; the bytes are those of one direction. Build
-// it with go test -c, and run it with ZEROTH_MPI_TEST=1 and ZEROTH_MPI=libmpi.so.40, or another, by mpirun -n 2, with
-// -test.run ^$ -test.bench . -test.benchtime 20x: both go through it equally often.
+// BenchmarkRank measures a gather and a reduction of 64 MiB between two processes, and a transfer
+// of as many bytes in both directions over the bare wire, in bytes per second and direction. Build
+// it with go test -c, and run it with ZEROTH_MPI_TEST=1 and ZEROTH_MPI=libmpi.so.40 (or another
+// library) by mpirun -n 2, with -test.run ^$ -test.bench . -test.benchtime 20x, so that both
+// processes run the same number of iterations.
 func BenchmarkRank(b *testing.B) {
 	me, processes := part()
 	if processes != 2 {
@@ -47,9 +48,8 @@ func BenchmarkRank(b *testing.B) {
 	run("stream", func() error { return stream(bare, 1-me, x.Raw(), &ahead) })
 }
 
-// stream sends half of b to a peer and receives the other half, with two frames of a
-// mebibyte in flight. A note of the peer's says that its memory is there; those of its
-// next stream, which come early, are counted in ahead.
+// stream sends half of b to a peer and receives the other half, with two frames of 1 MiB in flight.
+// A note from the peer grants memory; early notes for its next stream are counted in ahead.
 func stream(w collective.Wire, peer int, b []byte, ahead *int) error {
 	const frame, window = 1 << 20, 2
 	count := len(b) / 2 / frame

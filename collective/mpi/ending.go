@@ -12,8 +12,8 @@ import (
 	"zeroth/collective"
 )
 
-// end ends the wire, once: peers are told, memory that waits for their frames is
-// taken back, and a goroutine stays until they have ended, too. p.mu is held.
+// end ends the wire, once: it notifies the peers, cancels posted receives, and starts a goroutine
+// that runs until the peers have ended, too. The caller holds p.mu.
 func (p *port) end(why error) {
 	if p.ended != nil {
 		return
@@ -22,18 +22,18 @@ func (p *port) end(why error) {
 	reason := collective.EncodeReason(why)
 	for r := range p.peers {
 		if r != p.rank {
-			p.tell(r, kindLeft, reason)
+			p.sendControl(r, kindLeft, reason)
 			p.giveUp(r)
 		}
 	}
 	p.net.all.Go(p.drain)
 }
 
-// giveUp asks MPI for the memory that waits for frames of a peer. What a frame has
-// begun to fill is still filled.
+// giveUp cancels the receives posted for a peer. A frame that is already arriving still fills its
+// memory.
 func (p *port) giveUp(from int) {
 	at := from*kinds + dataIn
-	for i := len(p.lists[at]) - 1; i >= 0; i-- { // backwards: a frame that comes now finds memory of its length
+	for i := len(p.lists[at]) - 1; i >= 0; i-- { // backwards: a frame that arrives now finds memory of its length
 		r := &p.lists[at][i]
 		handle := &r.handle
 		if i == 0 {
@@ -41,13 +41,13 @@ func (p *port) giveUp(from int) {
 		}
 		if !r.cancelled {
 			r.cancelled = true
-			C.z_cancel(handle) // where it fails the request ends as others do
+			C.z_cancel(handle) // after an error, the request completes normally
 		}
 	}
 }
 
-// drain goes on until every peer has left and all that was sent has come. In a
-// hurry it gives up who does not come in a moment.
+// drain runs until every peer has left and all their messages have arrived. In a hurry, it gives up
+// peers that do not respond within farewell.
 func (p *port) drain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,8 +75,8 @@ func (p *port) drain() {
 	}
 }
 
-// over is whether nothing is under way any more, nor will be. Before that it tells
-// who waits when the memory that was posted is free.
+// over reports whether everything is complete. It also signals when posted memory is no longer in
+// use.
 func (p *port) over() bool {
 	if !p.unused && !p.inUse() {
 		p.unused = true
@@ -85,7 +85,7 @@ func (p *port) over() bool {
 	return p.unused && p.allLeft()
 }
 
-// inUse is whether MPI has memory that was posted before the end.
+// inUse reports whether MPI uses memory posted before the end.
 func (p *port) inUse() bool {
 	for r := range p.peers {
 		if len(p.lists[r*kinds+dataOut]) > 0 {
@@ -100,8 +100,8 @@ func (p *port) inUse() bool {
 	return false
 }
 
-// allLeft is whether nothing is under way, and nothing more will be; it is quiet
-// then, if no peer was lost.
+// allLeft reports whether all peers have left and no message is outstanding. It sets quiet if no
+// peer was lost.
 func (p *port) allLeft() bool {
 	quiet := true
 	for r := range p.peers {
@@ -109,7 +109,7 @@ func (p *port) allLeft() bool {
 		case r == p.rank:
 		case it.lost:
 			quiet = false
-		case !it.told || p.waits(r):
+		case !it.reported || p.waits(r):
 			return false
 		}
 	}
@@ -117,7 +117,7 @@ func (p *port) allLeft() bool {
 	return true
 }
 
-// waits is whether a request to or from a peer is not done.
+// waits reports whether a request to or from a peer is incomplete.
 func (p *port) waits(r int) bool {
 	for at := r * kinds; at < (r+1)*kinds; at++ {
 		if len(p.lists[at]) > 0 {
@@ -127,7 +127,7 @@ func (p *port) waits(r int) bool {
 	return false
 }
 
-// nowhere is memory for a frame of any length that may come.
+// nowhere returns scratch memory for a frame of any length.
 func (p *port) nowhere() []byte {
 	if len(p.scratch) < p.longest {
 		p.scratch = make([]byte, p.longest)
@@ -135,8 +135,7 @@ func (p *port) nowhere() []byte {
 	return p.scratch
 }
 
-// abandon leaves what is under way to or from a peer to MPI, and expects nothing
-// more of it.
+// abandon leaves outstanding requests of a peer to MPI and ignores it from now on.
 func (p *port) abandon(r int) {
 	p.peers[r].lost = true
 	abandoned.Lock()
@@ -147,8 +146,8 @@ func (p *port) abandon(r int) {
 	}
 }
 
-// abandoned are requests that may never be done. Their memory is not used again: a
-// process that was thought lost may come back.
+// abandoned holds requests that may never complete. Their memory is not reused, since a process
+// that was considered lost may come back.
 var abandoned struct {
 	sync.Mutex
 	all []request

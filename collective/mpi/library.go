@@ -27,17 +27,16 @@ import (
 	"unsafe"
 )
 
-// Built is whether this program can use MPI.
+// Built reports whether this program supports MPI.
 const Built = true
 
-// Open takes the first library that is there, by file name or path. A program has
-// one.
+// Open loads the first library that exists, by file name or path. A program can load only one.
 func Open(files []string) error {
-	// UCX, which some libraries bring: faults are Go's to handle, and where UCX gives up
-	// its own stack says nothing to a user.
+	// Some libraries use UCX. Faults must be handled by Go, and the stack that UCX prints when it
+	// gives up does not help users.
 	for name, value := range map[string]string{"UCX_ERROR_SIGNALS": "", "UCX_HANDLE_ERRORS": "none"} {
 		if _, ok := os.LookupEnv(name); !ok {
-			_ = os.Setenv(name, value) // fails for no such name
+			_ = os.Setenv(name, value) // cannot fail for these names
 		}
 	}
 	var wrong []string
@@ -53,8 +52,8 @@ func Open(files []string) error {
 	return fmt.Errorf("no MPI library: %s: set ZEROTH_MPI to the path of the libmpi of your mpirun", strings.Join(wrong, "; "))
 }
 
-// Version is what the open library calls itself, and its ABI: "Open MPI v4.1.4 (Open
-// MPI's ABI)"; empty where none is open.
+// Version returns the name of the loaded library and its ABI, such as "Open MPI v4.1.4 (Open MPI's
+// ABI)", or "".
 func Version() string {
 	line, _, _ := strings.Cut(C.GoString(C.z_version()), "\n")
 	line, _, _ = strings.Cut(line, ",")
@@ -67,9 +66,9 @@ func Version() string {
 // leave asks the thread of Join to leave MPI.
 var leave = make(chan chan struct{})
 
-// Join begins MPI; it is an error if this process is not the one of that number in
-// a world of that size. Open comes before. It waits for the others, once in a program. MPI ends on the
-// thread on which it began, which is kept.
+// Join initializes MPI, once per program and after Open. It waits for the other processes and
+// returns an error if this process does not have that rank in a world of that size. MPI must be
+// finalized on the thread that initialized it, which Join keeps.
 func Join(rank, size int) error {
 	if Version() == "" {
 		panic("mpi: Join before Open")
@@ -94,16 +93,16 @@ func join(rank, size int) error {
 	}
 	switch {
 	case int(its) != rank || int(all) != size:
-		return fmt.Errorf("MPI (%s) says that this is process %d of %d, and it is %d of %d: start it by the mpirun or mpiexec of that library, or set ZEROTH_MPI to the path of theirs",
+		return fmt.Errorf("according to MPI (%s) this is process %d of %d, but it was started as %d of %d: use the mpirun or mpiexec of that library, or set ZEROTH_MPI to the path of the launcher's",
 			Version(), its, all, rank, size)
 	case threads == 0:
-		return errors.New("this MPI is not for several threads (MPI_THREAD_MULTIPLE): want parallel.transport: auto, unix or tcp with another build of it")
+		return errors.New("this MPI does not support MPI_THREAD_MULTIPLE: set parallel.transport to auto, unix or tcp, or use another build of MPI")
 	}
 	return nil
 }
 
-// Leave ends MPI, once the other processes do; it waits for them, but only a moment
-// after hurry is closed.
+// Leave finalizes MPI when the other processes do. It waits for them, but only for farewell after
+// hurry is closed.
 func Leave(hurry <-chan struct{}) {
 	left := make(chan struct{})
 	leave <- left
@@ -117,19 +116,19 @@ func Leave(hurry <-chan struct{}) {
 	}
 }
 
-// finalized is whether MPI has ended as it should.
+// finalized reports whether MPI was finalized successfully.
 var finalized atomic.Bool
 
-// Exit ends the program by C's exit if Leave has ended MPI, and does nothing else. C's exit
-// runs what libraries have left for it: MPICH since 4.3 says there to its launcher that
-// the process is done, and one that has not is taken for killed, and the others are.
+// Exit ends the program with C's exit if Leave has finalized MPI, else does nothing. C's exit runs
+// handlers of libraries: MPICH since 4.3 notifies its launcher in one, which otherwise considers
+// the process killed and kills the others.
 func Exit(code int) {
 	if finalized.Load() {
 		C.exit(C.int(code))
 	}
 }
 
-// failed is the error of a code of MPI's, nil for success.
+// failed converts an MPI error code to an error, nil for success.
 func failed(code C.int) error {
 	if code == 0 {
 		return nil
@@ -139,12 +138,12 @@ func failed(code C.int) error {
 	return fmt.Errorf("MPI: error %d: %s", code, C.GoString(&text[0]))
 }
 
-// request is a message under way. Its memory is referred to as long as MPI has it;
-// Go's heap does not move.
+// request is an outstanding message. It references its memory while MPI uses it; Go's heap does not
+// move.
 type request struct {
 	handle C.uint64_t
 	b      []byte
-	// scratch: what comes is of no interest. cancelled: MPI was asked to give it up.
+	// scratch: the received data is ignored. cancelled: MPI was asked to cancel it.
 	scratch, cancelled bool
 }
 
@@ -160,8 +159,7 @@ func irecv(b []byte, from, tag int) (r request, err error) {
 	return r, err
 }
 
-// pause lets others run, the longer the more often nothing was done: the processor
-// may have other work than to ask.
+// pause yields the processor, for longer the more polls found nothing.
 func pause(polls int) {
 	switch {
 	case polls < busyPolls:
@@ -176,10 +174,10 @@ func pause(polls int) {
 	}
 }
 
-// Measured beside computing, with two processes on two processors: spinning alone
-// takes twice the time.
+// Measured while computing, with two processes on two processors: pure spinning takes twice the
+// time.
 const (
 	busyPolls  = 50
 	yieldPolls = 2000
-	idlePolls  = 20000 // a second or more
+	idlePolls  = 20000 // after a second or more
 )

@@ -32,8 +32,8 @@ type launcher struct {
 
 var openMPI = []string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}
 
-// launchers are Debian's Open MPI and MPICH, or instead of them those of a folder in which
-// pip has installed one of PyPI's (a virtual environment's), with each ABI that it has.
+// launchers returns Debian's Open MPI and MPICH or, instead, one from PyPI installed in a virtual
+// environment, with each of its ABIs.
 func launchers() (all []launcher) {
 	dir := os.Getenv("ZEROTH_MPI_WHEEL")
 	if dir == "" {
@@ -48,7 +48,7 @@ func launchers() (all []launcher) {
 	return all
 }
 
-// part is which process this is of a world under MPI; size 0: none.
+// part returns the rank of this process and the size of its world under MPI; size 0 means none.
 func part() (rank, size int) {
 	if os.Getenv("ZEROTH_MPI_TEST") == "" {
 		return 0, 0
@@ -63,7 +63,7 @@ func part() (rank, size int) {
 	return 0, 0
 }
 
-// TestMain is also a process of a world under MPI.
+// TestMain also runs processes of a world under MPI.
 func TestMain(m *testing.M) {
 	rank, size := part()
 	if size == 0 {
@@ -85,7 +85,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// under runs tests of this program in so many processes under each MPI that is here.
+// under runs tests of this program under each available MPI, in worlds of these sizes.
 func under(t *testing.T, tests string, sizes ...int) {
 	for _, l := range launchers() {
 		path, err := exec.LookPath(l.path)
@@ -107,15 +107,15 @@ func under(t *testing.T, tests string, sizes ...int) {
 	}
 }
 
-// A process of a world whose library cannot be opened says so, and ends as what failed
-// does; to join without one is a mistake of ours.
+// TestProcessWithoutALibrary checks that a process whose library cannot be loaded reports it and
+// exits like other failures; joining without a library is a bug and panics.
 func TestProcessWithoutALibrary(t *testing.T) {
 	if rank, size := part(); size > 0 {
 		t.Skipf("under MPI (rank %d)", rank)
 	}
 	cmd := exec.Command(os.Args[0], "-test.run", "^$")
 	cmd.Env = append(os.Environ(), "ZEROTH_MPI_TEST=1", "PMI_RANK=0", "PMI_SIZE=1", "ZEROTH_MPI=/none/libmpi.so")
-	out, _ := cmd.CombinedOutput() // its exit code is looked at
+	out, _ := cmd.CombinedOutput() // the exit code is checked
 	if code := cmd.ProcessState.ExitCode(); code != 3 || !strings.Contains(string(out), "no MPI library: /none/libmpi.so: cannot open") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
@@ -127,8 +127,8 @@ func TestProcessWithoutALibrary(t *testing.T) {
 	_ = mpi.Join(0, 1)
 }
 
-// A library of which it is not sure whose handles it has is refused by name: one with
-// the standard ABI of another version, or one that is neither of that nor of a family.
+// TestUnknownABIIsRefused checks that libraries with unknown handle types are refused by name:
+// another version of the standard ABI, or an unknown implementation.
 func TestUnknownABIIsRefused(t *testing.T) {
 	for name, c := range map[string]struct{ code, want string }{
 		"no MPI":           {"int x;", "has no MPI_Get_library_version"},
@@ -144,8 +144,8 @@ func TestUnknownABIIsRefused(t *testing.T) {
 	}
 }
 
-// A library that calls abort ends its process as a failure, with a line and without the
-// stacks of goroutines, which a SIGABRT of somebody else still brings.
+// TestLibraryAborts checks that a library that calls abort ends its process as a failure, with one
+// line instead of the goroutines' stacks, which a SIGABRT from elsewhere still prints.
 func TestLibraryAborts(t *testing.T) {
 	if rank, size := part(); size > 0 {
 		t.Skipf("under MPI (rank %d)", rank)
@@ -164,10 +164,10 @@ func TestLibraryAborts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := out.Read(make([]byte, 5)); err == nil { // it is there
+		if _, err := out.Read(make([]byte, 5)); err == nil { // it has started
 			err = cmd.Process.Signal(syscall.SIGABRT)
 		}
-		_ = cmd.Wait() // its exit code is looked at
+		_ = cmd.Wait() // the exit code is checked
 		quiet := cmd.ProcessState.ExitCode() == 1 && strings.Contains(said.String(), "the MPI library aborted this process")
 		if hasStacks := strings.Contains(said.String(), "goroutine "); hasStacks != stacks || quiet == stacks {
 			t.Errorf("%s: %v, with stacks: %v\n%s", does, cmd.ProcessState, hasStacks, &said)
@@ -175,19 +175,18 @@ func TestLibraryAborts(t *testing.T) {
 	}
 }
 
-// functions are those that a library must have, of which no more is called than its
-// version.
+// functions defines the functions that a library must have, of which only the version is called.
 const functions = `#define F(f) int MPI_##f(void) { return 1; }
 F(Init_thread) F(Initialized) F(Finalize) F(Comm_rank) F(Comm_size) F(Comm_set_errhandler) F(Error_string)
 F(Isend) F(Irecv) F(Cancel) F(Test) F(Test_cancelled) F(Get_count)
 `
 
-// says is an MPI that calls itself so.
+// says returns an MPI with that version string.
 func says(version string) string {
 	return functions + fmt.Sprintf("int MPI_Get_library_version(char *s, int *n) { *n = __builtin_sprintf(s, \"%%s\", %q); return 0; }\n", version)
 }
 
-// library compiles C.
+// library compiles C code.
 func library(t *testing.T, code string) string {
 	t.Helper()
 	lib := filepath.Join(t.TempDir(), "libmpi.so")
@@ -209,7 +208,7 @@ func TestConforms(t *testing.T) {
 
 func TestMesh(t *testing.T) { under(t, "^TestRankMesh$", 2, 4) }
 
-// ending is a group that closes its Net when all of the Net's have closed.
+// ending is a group that closes its Net when all of the Net's groups have closed.
 type ending struct {
 	collective.Inspectable
 	net     *mpi.Net
@@ -228,8 +227,8 @@ func (e *ending) Close() error {
 	return err
 }
 
-// TestRankConforms is one process's part of the conformance tests: the ranks of a
-// group are spread over the processes, several to each where there are more.
+// TestRankConforms runs one process's part of the conformance suite, with the ranks of a group
+// distributed over the processes.
 func TestRankConforms(t *testing.T) {
 	me, processes := part()
 	if processes == 0 {
@@ -253,7 +252,7 @@ func TestRankConforms(t *testing.T) {
 	})
 }
 
-// TestRankMesh sums world ranks in all groups of a mesh at once.
+// TestRankMesh sums world ranks in all groups of a mesh concurrently.
 func TestRankMesh(t *testing.T) {
 	me, processes := part()
 	if processes == 0 {
@@ -278,7 +277,7 @@ func TestRankMesh(t *testing.T) {
 
 func TestLinks(t *testing.T) { under(t, "^TestRankLinks$", 2, 3, 4) }
 
-// TestRankLinks is one process's part of the conformance tests of links.
+// TestRankLinks runs one process's part of the conformance suite for links.
 func TestRankLinks(t *testing.T) {
 	me, processes := part()
 	if processes == 0 {

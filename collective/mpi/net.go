@@ -10,18 +10,18 @@ import (
 	"zeroth/collective"
 )
 
-// Net is a process's end of the messages of a world, which Join has made. A
-// program may have several, one after the other has been closed.
+// Net is a process's end of the messages of a world, after Join. A program may have several in
+// sequence, each created after the previous one was closed.
 type Net struct {
 	cfg   Config
 	ports map[end]*port
 	all   sync.WaitGroup // ports that have ended and wait for their peers
 }
 
-// end is one rank of a group.
+// end identifies a rank of a group.
 type end struct{ group, rank int }
 
-// New is a process of the world.
+// New returns a process of the world.
 func New(cfg Config) *Net {
 	if cfg.PerProcess > MostPerProcess {
 		panic(fmt.Sprintf("mpi: %d ranks a process, at most %d", cfg.PerProcess, MostPerProcess))
@@ -38,11 +38,10 @@ func New(cfg Config) *Net {
 	return n
 }
 
-// channels numbers the groups so that two ranks are never together in two groups of
-// one number.
+// channels numbers the groups such that no two ranks are in two groups with the same number.
 func channels(groups [][]int) []int {
 	var of []int
-	var taken []map[int]bool // by number: the ranks that are in a group of it
+	var taken []map[int]bool // by number: the ranks in its groups
 	for _, names := range groups {
 		c := 0
 		for c < len(taken) && intersects(taken[c], names) {
@@ -70,7 +69,7 @@ func intersects(all map[int]bool, names []int) bool {
 
 func (n *Net) processOf(worldRank int) int { return worldRank / n.cfg.PerProcess }
 
-// host is the number of a world rank's host.
+// host returns the host number of a world rank.
 func (n *Net) host(worldRank int) int {
 	if n.cfg.Hosts == nil {
 		return 0
@@ -78,13 +77,13 @@ func (n *Net) host(worldRank int) int {
 	return n.cfg.Hosts[n.processOf(worldRank)]
 }
 
-// tag is that of the messages from one rank to another, control or data.
+// tag returns the tag of control or data messages from one rank to another.
 func (n *Net) tag(channel, from, to, kind int) int {
 	per := n.cfg.PerProcess
 	return ((channel*per+from%per)*per+to%per)*2 + kind
 }
 
-// Wire is the end of a rank, of this process, of a group.
+// Wire returns the end of a rank of this process in a group.
 func (n *Net) Wire(group, rank int) collective.Wire {
 	p := n.ports[end{group, rank}]
 	if p == nil {
@@ -93,8 +92,8 @@ func (n *Net) Wire(group, rank int) collective.Wire {
 	return p
 }
 
-// End ends every wire because a process was lost, of which nothing more is expected.
-// Memory of frames that were on their way to or from it is MPI's until the program ends.
+// End ends every wire because a process was lost, from which nothing more is expected. MPI keeps
+// the memory of frames that were being sent to it or received from it until the program ends.
 func (n *Net) End(process int) {
 	why := collective.ErrPeerLost{Rank: process * n.cfg.PerProcess}
 	for _, p := range n.ports {
@@ -110,9 +109,8 @@ func (n *Net) End(process int) {
 // farewell is how long a process in a hurry waits for the others.
 const farewell = time.Second
 
-// Close ends every wire that is open as this process's own end and waits until
-// the peers of all have ended theirs. It is false if some have not: they were lost,
-// or there was a hurry.
+// Close ends every open wire on behalf of this process and waits until all peers have ended theirs.
+// It returns false if some have not, because they were lost or there was a hurry.
 func (n *Net) Close() bool {
 	for _, p := range n.ports {
 		p.Abort(collective.ErrPeerLost{Rank: n.cfg.Process * n.cfg.PerProcess})

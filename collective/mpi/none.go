@@ -8,18 +8,18 @@ import (
 	"zeroth/collective"
 )
 
-// Built is whether this program can use MPI.
+// Built reports whether this program supports MPI.
 const Built = false
 
-// Open is an error: this program has no MPI in it.
+// Open returns an error.
 func Open([]string) error {
-	return errors.New("this zeroth has no MPI: build it with CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth")
+	return errors.New("built without MPI; use CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth")
 }
 
-// Version is empty.
+// Version returns "".
 func Version() string { return "" }
 
-// Join is Open's error.
+// Join returns the error of Open.
 func Join(rank, size int) error { return Open(nil) }
 
 // Leave does nothing.
@@ -28,17 +28,17 @@ func Leave(<-chan struct{}) {}
 // Exit does nothing.
 func Exit(int) {}
 
-// Net is of programs with MPI alone.
+// Net is unused without MPI.
 type Net struct{}
 
-// New is never called: Join has failed.
+// New panics; Join has failed before.
 func New(Config) *Net { panic("mpi: not built") }
 
-// Wire is never called.
+// Wire panics.
 func (*Net) Wire(int, int) collective.Wire { panic("mpi: not built") }
 
-// End is never called.
+// End does nothing.
 func (*Net) End(int) {}
 
-// Close is never called.
+// Close does nothing.
 func (*Net) Close() bool { return false }

@@ -13,8 +13,8 @@ import (
 	"zeroth/collective"
 )
 
-// Requests of a port are in lists, kinds of them for each peer, of which each is
-// done in the order of posting.
+// The requests of a port are in lists, kinds of them per peer. The requests of a list complete in
+// the order in which they were posted.
 const (
 	controlIn = iota
 	controlOut
@@ -27,15 +27,15 @@ const (
 	control = 0 // kinds of tags
 	data    = 1
 
-	kindNote = 1 // of control messages
+	kindNote = 1 // kinds of control messages
 	kindLeft = 2
 
 	headLen    = 13
 	controlLen = headLen + collective.ReasonLen
 )
 
-// port is one rank's end of a group. Until it ends, who posts and polls asks MPI
-// what has come; after that a goroutine of the port's own.
+// port is one rank's end of a group. Until it ends, the goroutines that post and poll drive MPI's
+// progress; after that, a goroutine of the port does.
 type port struct {
 	net     *Net
 	channel int
@@ -43,30 +43,30 @@ type port struct {
 	names   []int // world ranks
 	peers   []peer
 
-	mu      sync.Mutex
-	more    sync.Cond          // unused became true
-	fronts  []C.uint64_t       // (Size × kinds) the first request of each list, 0 for none
-	lists   [][]request        // (Size × kinds)
-	turn    int                // list to begin with
-	done    C.z_done           // what MPI says of a test
-	news    []collective.Event // that peers are gone
-	spare   [][]byte           // (controlLen) for control messages
-	gone    error              // why the first peer left
-	broken  bool               // one was lost
-	ended   error
-	unused  bool   // since the end: nothing that was posted is in use
-	quiet   bool   // since the end: all peers have left, and all has come
-	longest int    // bytes of memory posted for a frame so far
-	scratch []byte // where frames go that are of no interest
+	mu       sync.Mutex
+	more     sync.Cond          // signals that unused became true
+	fronts   []C.uint64_t       // (Size × kinds) the first request of each list, or 0
+	lists    [][]request        // (Size × kinds)
+	turn     int                // list to test first
+	done     C.z_done           // result of a test
+	news     []collective.Event // pending Left events
+	spare    [][]byte           // (controlLen) for control messages
+	peerLeft error              // why the first peer left
+	broken   bool               // a peer was lost
+	ended    error
+	unused   bool   // since the end: posted memory is no longer in use
+	quiet    bool   // since the end: all peers have left, and all messages have arrived
+	longest  int    // bytes of the longest frame posted so far
+	scratch  []byte // destination of ignored frames
 }
 
-// peer is what is known of another rank. Numbers are of frames.
+// peer is the state of another rank. Counts are of frames.
 type peer struct {
 	sent, received uint64
-	leaves         bool // it has said that it ended its wire, and why, after so many frames to this rank
+	leaves         bool // it has ended its wire because of why, after sending that many frames to this rank
 	frames         uint64
 	why            error
-	told           bool // that it left
+	reported       bool // its end was reported
 	lost           bool
 }
 
@@ -99,7 +99,7 @@ func (p *port) Note(to int, n collective.Note) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended == nil {
-		p.tell(to, kindNote, n[:])
+		p.sendControl(to, kindNote, n[:])
 	}
 }
 
@@ -170,9 +170,9 @@ func (p *port) Abort(why error) {
 	p.end(why)
 }
 
-// What follows is called with p.mu held.
+// Callers of the functions below hold p.mu.
 
-// push appends a request to a list. An error of MPI's ends the wire.
+// push appends a request to a list. An MPI error ends the wire.
 func (p *port) push(peer, kind int, r request, err error) {
 	if err != nil {
 		p.end(err)
@@ -185,7 +185,7 @@ func (p *port) push(peer, kind int, r request, err error) {
 	p.lists[at] = append(p.lists[at], r)
 }
 
-// pop takes the first request, which is done, from a list.
+// pop removes the first request, which is complete, from a list.
 func (p *port) pop(at int) request {
 	list := p.lists[at]
 	r := list[0]
@@ -214,8 +214,8 @@ func (p *port) receive(from int, b []byte, scratch bool) {
 	p.push(from, dataIn, r, err)
 }
 
-// tell sends a control message.
-func (p *port) tell(to int, kind byte, body []byte) {
+// sendControl sends a control message.
+func (p *port) sendControl(to int, kind byte, body []byte) {
 	if p.peers[to].lost {
 		return
 	}
@@ -234,7 +234,8 @@ func (p *port) tell(to int, kind byte, body []byte) {
 	p.push(to, controlOut, r, err)
 }
 
-// ask has MPI say what is done: whether anything is, and whether that is an event.
+// ask tests for a completed request. It reports whether there was one, and whether that is an
+// event.
 func (p *port) ask() (e collective.Event, is, any bool) {
 	if len(p.fronts) == 0 {
 		return e, false, false
@@ -248,7 +249,7 @@ func (p *port) ask() (e collective.Event, is, any bool) {
 	r := p.pop(at)
 	if err := failed(code); err != nil {
 		if p.end(fmt.Errorf("rank %d: %w", p.names[at/kinds], err)); at%kinds == controlIn {
-			p.abandon(at / kinds) // it will not be heard again
+			p.abandon(at / kinds) // it sends no more control messages
 			return e, false, true
 		}
 	}
@@ -256,7 +257,7 @@ func (p *port) ask() (e collective.Event, is, any bool) {
 	return e, is, true
 }
 
-// finished is what has come of a request.
+// finished processes a completed request.
 func (p *port) finished(from, kind int, r request) (e collective.Event, is bool) {
 	it := &p.peers[from]
 	e.Peer = from
@@ -268,10 +269,10 @@ func (p *port) finished(from, kind int, r request) (e collective.Event, is bool)
 		p.spare = append(p.spare, r.b[:controlLen])
 		return e, false
 	case controlIn:
-		return p.heard(from, r.b)
+		return p.handleControl(from, r.b)
 	}
 	if p.done.cancelled != 0 {
-		if !r.scratch && !it.told { // the peer may have sent a frame for it, or will
+		if !r.scratch && !it.reported { // the peer may have sent a frame for it, or may do so
 			p.receive(from, p.nowhere(), true)
 		}
 		return e, false
@@ -281,13 +282,13 @@ func (p *port) finished(from, kind int, r request) (e collective.Event, is bool)
 		p.end(fmt.Errorf("rank %d sends %d bytes, %d are expected", p.names[from], p.done.bytes, len(r.b)))
 		return e, false
 	}
-	p.parted(from)
+	p.checkLeft(from)
 	e.Kind = collective.Received
 	return e, true
 }
 
-// heard takes a control message.
-func (p *port) heard(from int, b []byte) (e collective.Event, is bool) {
+// handleControl processes a control message.
+func (p *port) handleControl(from int, b []byte) (e collective.Event, is bool) {
 	it := &p.peers[from]
 	n, length := int(p.done.bytes), 0
 	if n >= headLen {
@@ -302,21 +303,21 @@ func (p *port) heard(from int, b []byte) (e collective.Event, is bool) {
 	case b[0] == kindLeft:
 		it.leaves, it.frames = true, binary.LittleEndian.Uint64(b[5:])
 		it.why = collective.DecodeReason(b[headLen:n])
-		p.parted(from)
+		p.checkLeft(from)
 		return e, false
 	}
 	p.end(fmt.Errorf("rank %d sends %d bytes that are no message", p.names[from], n))
 	return e, false
 }
 
-// parted looks whether a peer that has left has sent all it will: then it is gone,
-// and memory for more of it is taken back.
-func (p *port) parted(from int) {
+// checkLeft reports a peer that has left once all of its frames have arrived, and cancels receives
+// posted for more.
+func (p *port) checkLeft(from int) {
 	it := &p.peers[from]
-	if !it.leaves || it.received < it.frames || it.told {
+	if !it.leaves || it.received < it.frames || it.reported {
 		return
 	}
-	it.told = true
+	it.reported = true
 	p.leave(from, it.why)
 	if p.ended != nil {
 		p.giveUp(from)
@@ -337,22 +338,22 @@ func (p *port) lose(r int) {
 	defer p.mu.Unlock()
 	if r != p.rank && !p.peers[r].lost {
 		p.abandon(r)
-		p.peers[r].told = true
+		p.peers[r].reported = true
 	}
 }
 
-// leave tells that a peer has left.
+// leave reports that a peer has left.
 func (p *port) leave(r int, why error) {
 	p.news = append(p.news, collective.Event{Kind: collective.Left, Peer: r, Why: why})
-	if p.gone == nil {
-		p.gone = why
+	if p.peerLeft == nil {
+		p.peerLeft = why
 	}
 }
 
-// Lost is why the first peer left, as far as this rank has heard; nil while all are
-// there. Broken says that one was lost.
+// Lost returns why the first peer left, as far as this rank knows, or nil. Broken reports that a
+// peer was lost.
 func (p *port) Lost() (why error, broken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.gone, p.broken
+	return p.peerLeft, p.broken
 }

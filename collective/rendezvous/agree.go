@@ -10,9 +10,8 @@ import (
 	"zeroth/collective"
 )
 
-// Agree returns nil if all processes state the same facts, else an error, the
-// same on all, that says which ranks differ in what. All processes call it
-// equally often.
+// Agree returns nil if all processes pass the same facts, else the same error everywhere, which
+// lists the differences and their ranks. All processes must call Agree the same number of times.
 func (s *Star) Agree(ctx context.Context, facts []Fact) error {
 	if s.cfg.Me.Process == 0 {
 		return s.compare(ctx, facts)
@@ -21,16 +20,16 @@ func (s *Star) Agree(ctx context.Context, facts []Fact) error {
 	if err != nil {
 		return err
 	}
-	_ = s.peers[0].send(kindFacts, body) // listen finds out if it is gone
-	verdict, err := s.hears(ctx, s.said)
+	_ = s.peers[0].send(kindFacts, body) // listen detects its loss
+	verdict, err := s.await(ctx, s.verdicts)
 	if err == nil && verdict != "" {
 		err = Differences(verdict)
 	}
 	return err
 }
 
-// hears is what process 0 says next. What it has said before it ended counts.
-func (s *Star) hears(ctx context.Context, what chan string) (text string, err error) {
+// await returns the next message of process 0, including one sent before it ended.
+func (s *Star) await(ctx context.Context, what chan string) (text string, err error) {
 	select {
 	case text = <-what:
 		return text, nil
@@ -49,21 +48,21 @@ func (s *Star) hears(ctx context.Context, what chan string) (text string, err er
 	}
 }
 
-// Share gives every process what process 0 passes, at most 16 KiB. All processes
-// call it equally often.
+// Share returns on every process the value passed by process 0, of at most 16 KiB. All processes
+// must call Share the same number of times.
 func (s *Star) Share(ctx context.Context, mine string) (string, error) {
 	if s.cfg.Me.Process > 0 {
-		return s.hears(ctx, s.shared)
+		return s.await(ctx, s.shared)
 	}
 	body, err := encode(message{Text: mine})
 	if err == nil {
-		_ = s.tell(kindShare, body) // listen finds out who is gone
+		_ = s.broadcast(kindShare, body) // listen detects lost peers
 		err = s.Err()
 	}
 	return mine, err
 }
 
-// compare holds the facts of all processes against each other and tells them.
+// compare collects the facts of all processes and distributes the verdict.
 func (s *Star) compare(ctx context.Context, mine []Fact) error {
 	all := make([][]Fact, s.cfg.Processes)
 	all[0] = mine
@@ -71,7 +70,7 @@ func (s *Star) compare(ctx context.Context, mine []Fact) error {
 		select {
 		case f := <-s.facts:
 			if f.done {
-				s.end(Lost{Process: f.process, Why: "it has ended, and the others wait for it"})
+				s.end(Lost{Process: f.process, Why: "it ended while others were waiting for it"})
 				return s.Err()
 			}
 			all[f.process] = f.facts
@@ -86,14 +85,14 @@ func (s *Star) compare(ctx context.Context, mine []Fact) error {
 	if err != nil {
 		return err
 	}
-	_ = s.tell(kindVerdict, body) // listen finds out who is gone
+	_ = s.broadcast(kindVerdict, body) // listen detects lost peers
 	if verdict != "" {
 		return Differences(verdict)
 	}
 	return s.Err()
 }
 
-// differences is which ranks differ from most in what; empty if none do.
+// differences describes which ranks differ from the majority in which facts; empty if none do.
 func (s *Star) differences(all [][]Fact) string {
 	name := spans
 	if slices.ContainsFunc(s.Members, func(m Member) bool { return m.Host != s.Members[0].Host }) {
@@ -117,14 +116,14 @@ func (s *Star) differences(all [][]Fact) string {
 			continue
 		}
 		slices.SortStableFunc(values, func(a, b string) int { return len(by[a]) - len(by[b]) })
-		var said []string
+		var parts []string
 		for _, v := range values[:min(len(values), 4)] {
-			said = append(said, fmt.Sprintf("%s: %s", name(by[v]), printable(v)))
+			parts = append(parts, fmt.Sprintf("%s: %s", name(by[v]), printable(v)))
 		}
 		if len(values) > 4 {
-			said = append(said, fmt.Sprintf("and %d more", len(values)-4))
+			parts = append(parts, fmt.Sprintf("and %d more", len(values)-4))
 		}
-		lines = append(lines, fmt.Sprintf("the processes differ in %s: %s", f.Name, strings.Join(said, "; ")))
+		lines = append(lines, fmt.Sprintf("the processes differ in %s: %s", f.Name, strings.Join(parts, "; ")))
 	}
 	if more := len(lines) - mostDifferences; more > 0 {
 		lines = append(lines[:mostDifferences], fmt.Sprintf("and in %d more", more))
@@ -132,11 +131,10 @@ func (s *Star) differences(all [][]Fact) string {
 	return strings.Join(lines, "\n")
 }
 
-// mostDifferences is how many are told: jobs that have nothing to do with each other
-// differ in all.
+// mostDifferences is the number of differences listed: unrelated jobs differ in everything.
 const mostDifferences = 20
 
-// named is ranks with their hosts: `rank 3 ("node1")`.
+// named formats ranks with their hosts: `rank 3 ("node1")`.
 func (s *Star) named(ranks []int) string {
 	var hosts []string
 	for _, r := range ranks {
@@ -150,7 +148,7 @@ func (s *Star) named(ranks []int) string {
 	return spans(ranks) + " (" + strings.Join(hosts, ", ") + ")"
 }
 
-// ranksOf is the ranks of processes.
+// ranksOf returns the ranks of processes.
 func (s *Star) ranksOf(processes ...int) (all []int) {
 	for _, p := range processes {
 		for i := range s.cfg.PerProcess {
@@ -160,7 +158,7 @@ func (s *Star) ranksOf(processes ...int) (all []int) {
 	return all
 }
 
-// spans is the first of ranks: "rank 3", or "ranks 0-3,6,7".
+// spans formats the first spans of ranks: "rank 3", or "ranks 0-3,6,7".
 func spans(ranks []int) string {
 	first := strings.SplitN(collective.RankNames(ranks), ",", 9)
 	if len(first) == 9 {

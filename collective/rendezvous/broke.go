@@ -5,35 +5,36 @@ import (
 	"time"
 )
 
-// A data connection that breaks has two ends, and each process blames the other. Only
-// process 0 hears both and knows who else is lost: it decides, and all name the same rank.
+// When a data connection breaks, the processes at its ends blame each other. Only process 0
+// receives both reports and knows of other losses, so it decides, and all processes name the same
+// rank.
 
-// Broken is the report of a data connection that a process has given up.
+// Broken reports a data connection that a process has given up.
 type Broken struct {
 	Process int    `json:"process"` // at the other end
-	Why     string `json:"why"`     // what happened, as of that process
+	Why     string `json:"why"`     // what happened, from the view of the reporter
 	Sure    bool   `json:"sure"`    // that process is at fault, and alive
 }
 
-// confirm is how long process 0 waits before it ends the world by a broken data
-// connection: if one of the two processes has died, its control connection breaks too,
-// which says more.
+// confirm is how long process 0 waits before it ends the world because of a broken data connection:
+// if one of the two processes has died, its control connection breaks, too, which is more
+// informative.
 const confirm = 500 * time.Millisecond
 
-// Broke reports that the data connection to another process broke. The world ends by it at
-// the latest after confirm, and for the same reason on all processes.
+// Broke reports that the data connection to another process broke. The world ends because of it
+// after confirm at the latest, for the same reason on all processes.
 func (s *Star) Broke(b Broken) {
 	if s.cfg.Me.Process == 0 {
 		s.broke(0, b)
 		return
 	}
 	if body, err := encode(b); err == nil {
-		_ = s.peers[0].send(kindBroke, body) // listen finds out if it is gone
+		_ = s.peers[0].send(kindBroke, body) // listen detects its loss
 	}
 }
 
-// hearBroke takes the report of a peer, which process 0 alone does.
-func (s *Star) hearBroke(p *peer, body []byte) error {
+// handleBroke processes a report, on process 0 only.
+func (s *Star) handleBroke(p *peer, body []byte) error {
 	var b Broken
 	if err := decode(kindBroke, kindBroke, body, &b); err != nil {
 		return err
@@ -45,7 +46,7 @@ func (s *Star) hearBroke(p *peer, body []byte) error {
 	return nil
 }
 
-// broke ends the world by a report: at once if both processes are known to be alive.
+// broke ends the world because of a report, at once if both processes are known to be alive.
 func (s *Star) broke(by int, b Broken) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,14 +2,15 @@ package rendezvous
 
 import "time"
 
-// dumpPause is how long process 0 passes on no second request for dumps: a launcher sends
-// its signal to every process, and each of them asks.
+// dumpPause is how long process 0 ignores further requests for dumps: a launcher sends its signal
+// to every process, and each sends a request.
 const dumpPause = time.Second
 
-// Dump asks all processes to dump, this one too: see Dumps. Requests go through process 0.
+// Dump requests dumps from all processes, including this one; see Dumps. Requests go through
+// process 0.
 func (s *Star) Dump() {
 	if s.cfg.Me.Process > 0 {
-		_ = s.peers[0].send(kindDump, nil) // listen finds out if it is gone
+		_ = s.peers[0].send(kindDump, nil) // listen detects its loss
 		return
 	}
 	s.mu.Lock()
@@ -19,26 +20,26 @@ func (s *Star) Dump() {
 	}
 	s.mu.Unlock()
 	if !again {
-		_ = s.tell(kindDump, nil) // likewise
-		s.dumpHere()
+		_ = s.broadcast(kindDump, nil) // listen detects lost peers
+		s.requestDump()
 	}
 }
 
-func (s *Star) dumpHere() {
+func (s *Star) requestDump() {
 	select {
 	case s.dumps <- struct{}{}:
-	default: // one that is not served yet asks for the same
+	default: // a pending request has the same effect
 	}
 }
 
-// hearDump takes a request of another process, or process 0's word to dump.
-func (s *Star) hearDump() {
+// handleDump processes another process's request, or process 0's command to dump.
+func (s *Star) handleDump() {
 	if s.cfg.Me.Process == 0 {
 		s.Dump()
 	} else {
-		s.dumpHere()
+		s.requestDump()
 	}
 }
 
-// Dumps receives when a process has asked all to dump what their ranks did last.
+// Dumps receives a value when a process requests dumps.
 func (s *Star) Dumps() <-chan struct{} { return s.dumps }

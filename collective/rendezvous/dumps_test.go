@@ -8,8 +8,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Whichever process asks for dumps, all are asked; a launcher's signal, which each process
-// gets, does not have each of them ask all.
+// TestDumpAsksAll checks that a request from any process reaches all, and that simultaneous
+// requests from all processes, as after a launcher's signal, are not multiplied.
 func TestDumpAsksAll(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for who := range 3 {

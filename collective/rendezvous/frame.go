@@ -18,7 +18,7 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// kinds of frames.
+// Kinds of frames.
 const (
 	kindMember = iota + 1
 	kindTable
@@ -28,28 +28,28 @@ const (
 	kindShare
 	kindBeat
 	kindEnd
-	kindLate  // a rank of a process has waited too long: whom for do all wait?
-	kindAsk   // process 0 asks that
-	kindWaits // the answer of a process
-	kindStuck // what process 0 makes of all answers
-	kindDump  // to process 0: have all dump what their ranks did last; from it: dump
+	kindLate  // a rank has exceeded its deadline: what blocks all ranks?
+	kindAsk   // process 0 asks for waits
+	kindWaits // a process's answer
+	kindStuck // process 0's conclusion from all answers
+	kindDump  // to process 0: make all processes write dumps; from it: write dumps
 	kindBroke // the data connection between two processes broke: see Broke
 	kinds
 )
 
-// most is the bytes that a frame of a kind may have.
+// most returns the maximum number of bytes in a frame of a kind.
 func (s *Star) most(kind uint32) int {
 	switch kind {
 	case kindTable:
 		return 4096 + 1024*s.cfg.Processes
-	case kindFacts, kindVerdict, kindShare: // facts are those of every key of a job, of about 150 bytes each
+	case kindFacts, kindVerdict, kindShare: // facts contain every key of a job, about 150 bytes each
 		return 64 << 10
 	case kindMember:
 		return 1000
 	case kindWaits:
 		return mostWaits * s.cfg.PerProcess * (waitBytes + 8*s.ranksInAll())
 	case kindRefuse, kindEnd, kindStuck, kindBroke:
-		return 16 << 10 // six bytes for each of a text, at worst
+		return 16 << 10 // up to six bytes per byte of text
 	}
 	return 0
 }
@@ -61,23 +61,23 @@ type table struct {
 
 type message struct {
 	Text    string `json:"text"`
-	Missing bool   `json:"missing,omitempty"` // a refusal because not all have come
+	Missing bool   `json:"missing,omitempty"` // the refusal is because some processes are missing
 }
 
-// end is why a process ends, or another has; Why is empty for one that is done.
+// end reports why a process ended; Why is empty if it is done.
 type end struct {
 	Process int    `json:"process"`
 	Why     string `json:"why"`
 	After   bool   `json:"after,omitempty"`
 }
 
-// peer is the connection to one process.
+// peer is the connection to a process.
 type peer struct {
 	process int
 	conn    net.Conn
-	in      *bufio.Reader // of conn
-	mu      sync.Mutex    // of writing
-	done    bool          // it has said that it is
+	in      *bufio.Reader // buffers conn
+	mu      sync.Mutex    // guards writing
+	done    bool          // it has announced that it is done
 }
 
 func newPeer(process int, c net.Conn) *peer {
@@ -90,7 +90,7 @@ func (p *peer) isDone() bool {
 	return p.done
 }
 
-// send writes a frame; who does not take it within five seconds never will.
+// send writes a frame. A peer that does not read it within five seconds is given up.
 func (p *peer) send(kind uint32, body []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,12 +99,12 @@ func (p *peer) send(kind uint32, body []byte) error {
 	_ = p.conn.SetWriteDeadline(time.Now().Add(shake))
 	_, err := p.conn.Write(append(b, body...))
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		_ = p.conn.Close() // half a frame may be out
+		_ = p.conn.Close() // half a frame may have been sent
 	}
 	return err
 }
 
-// receive reads a frame whose length its kind allows.
+// receive reads a frame and checks its length.
 func (s *Star) receive(c io.Reader) (kind uint32, body []byte, err error) {
 	var head [8]byte
 	if _, err := io.ReadFull(c, head[:]); err != nil {
@@ -119,8 +119,7 @@ func (s *Star) receive(c io.Reader) (kind uint32, body []byte, err error) {
 	return kind, body, err
 }
 
-// encode is JSON whose texts take as many bytes as they have, but for quotes and what
-// cannot be printed.
+// encode returns JSON without HTML escapes, so that most strings keep their length.
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -136,7 +135,7 @@ func decode(kind, want uint32, body []byte, v any) error {
 	return jsonread.Into(body, v)
 }
 
-// printable is text from elsewhere as it may be shown, of bounded length.
+// printable makes foreign text safe to print, with a bounded length.
 func printable(s string) string {
 	if len(s) > 2000 {
 		s = s[:2000] + "..."

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// pipe is a connection on which the other side has said all it ever will.
+// pipe returns a connection whose other side has sent everything.
 func pipe(said []byte) net.Conn {
 	a, b := net.Pipe()
 	go func() {
@@ -18,23 +18,23 @@ func pipe(said []byte) net.Conn {
 	return a
 }
 
-// What process 0 has said before its end is heard, whichever is looked at first: in what
-// the processes differ, and not that it has ended over that.
+// TestWhatWasSaidBeforeTheEnd checks that a message sent by process 0 before its end is received,
+// even if the end is noticed first.
 func TestWhatWasSaidBeforeTheEnd(t *testing.T) {
 	for range 100 {
-		s := &Star{lost: &Lost{Why: "that"}, ended: make(chan struct{}), said: make(chan string, 1), deserted: make(chan struct{})}
-		s.said <- "this"
+		s := &Star{lost: &Lost{Why: "that"}, ended: make(chan struct{}), verdicts: make(chan string, 1), deserted: make(chan struct{})}
+		s.verdicts <- "this"
 		close(s.ended)
-		if text, err := s.hears(t.Context(), s.said); text != "this" || err != nil {
+		if text, err := s.await(t.Context(), s.verdicts); text != "this" || err != nil {
 			t.Fatalf("heard %q, %v", text, err)
 		}
-		if text, err := s.hears(t.Context(), s.said); text != "" || err == nil {
+		if text, err := s.await(t.Context(), s.verdicts); text != "" || err == nil {
 			t.Fatalf("heard %q, %v, and nothing was said", text, err)
 		}
 	}
 }
 
-// FuzzHandshake has peers that do not know the token say anything.
+// FuzzHandshake sends arbitrary bytes without knowledge of the token.
 func FuzzHandshake(f *testing.F) {
 	f.Add([]byte("ZEROTH-3"))
 	f.Add(append([]byte("ZEROTH-1"), make([]byte, 72)...))
@@ -53,7 +53,7 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// FuzzFrames has a peer that knows the token say anything after it.
+// FuzzFrames sends arbitrary bytes after authentication.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{kindBeat, 0, 0, 0, 0, 0, 0, 0})
 	f.Add(append([]byte{kindEnd, 0, 0, 0, 23, 0, 0, 0}, `{"process":1,"why":"x"}`...))
@@ -61,7 +61,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(append([]byte{kindBroke, 0, 0, 0, 23, 0, 0, 0}, `{"process":2,"why":"x"}`...))
 	f.Fuzz(func(t *testing.T, said []byte) {
 		s := &Star{cfg: Config{Processes: 3, PerProcess: 1, DeadAfter: time.Second, Heartbeat: time.Hour}, Members: make([]Member, 3), found: found{next: make(chan struct{})},
-			ended: make(chan struct{}), closed: make(chan struct{}), deserted: make(chan struct{}), facts: make(chan factsOf, 3), said: make(chan string, 1), shared: make(chan string, 8)}
+			ended: make(chan struct{}), closed: make(chan struct{}), deserted: make(chan struct{}), facts: make(chan factsOf, 3), verdicts: make(chan string, 1), shared: make(chan string, 8)}
 		p := newPeer(1, pipe(said))
 		s.peers = []*peer{nil, p, nil}
 		s.listen(p) // until it ends
@@ -72,13 +72,14 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// A process reports connections to others that exist, and to process 0.
+// TestImpossibleReports checks that reports of broken connections are accepted only by process 0,
+// and only of connections that exist.
 func TestImpossibleReports(t *testing.T) {
 	for me, processes := range map[int][]int{0: {-1, 1, 3}, 2: {0, 1, 2}} {
 		s := &Star{cfg: Config{Processes: 3, PerProcess: 1, Me: Member{Process: me}}}
 		for _, p := range processes {
 			body, _ := encode(Broken{Process: p, Why: "x"})
-			if err := s.hearBroke(newPeer(1, nil), body); err == nil {
+			if err := s.handleBroke(newPeer(1, nil), body); err == nil {
 				t.Errorf("process %d believes that process 1 lost its connection to process %d", me, p)
 			}
 		}

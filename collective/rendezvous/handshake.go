@@ -20,22 +20,20 @@ const (
 	helloLen  = 48
 	nonceLen  = 32
 	macLen    = sha256.Size
-	shake     = 5 * time.Second // a handshake may take
+	shake     = 5 * time.Second // timeout of a handshake
 	family    = "ZEROTH-"
 	magicWord = family + "3"
 )
 
-// ErrRefused is that the other side does not accept this process's token, or
-// that this process does not accept its.
-var ErrRefused = errors.New("the token is not the other side's")
+// ErrRefused reports that the two sides have different tokens.
+var ErrRefused = errors.New("the tokens of the two sides differ")
 
 var (
-	errStranger = errors.New("what listens there is no process of zeroth")
-	errVersion  = errors.New("it is a zeroth of another version: want the same program everywhere")
+	errStranger = errors.New("the listener there is not zeroth")
+	errVersion  = errors.New("it runs another version of zeroth; use the same version everywhere")
 )
 
-// transcript is all that a handshake has said, by which both sides prove what
-// they know.
+// transcript contains the exchanged messages, on which both sides base their proofs.
 type transcript struct {
 	hello [helloLen]byte
 	nonce [nonceLen]byte
@@ -44,14 +42,14 @@ type transcript struct {
 func (t *transcript) mac(token []byte, side, about string) []byte {
 	h := hmac.New(sha256.New, token)
 	for _, s := range []string{side, about} {
-		_, _ = io.WriteString(h, s+"\x00") // a hash does not fail
+		_, _ = io.WriteString(h, s+"\x00") // hashes do not fail
 	}
 	_, _ = h.Write(t.hello[:])
 	_, _ = h.Write(t.nonce[:])
 	return h.Sum(nil)
 }
 
-// Greet is the dialling side's handshake.
+// Greet performs the dialing side's handshake.
 func Greet(c net.Conn, token []byte, about string, process int) error {
 	_ = c.SetDeadline(time.Now().Add(shake))
 	var t transcript
@@ -65,7 +63,7 @@ func Greet(c net.Conn, token []byte, about string, process int) error {
 		_, secure := c.(*tls.Conn)
 		return untrusted(err, secure, t.nonce[:n])
 	}
-	if string(t.nonce[:len(family)]) == family { // which no random bytes are
+	if string(t.nonce[:len(family)]) == family { // no random bytes
 		return errVersion
 	}
 	if _, err := c.Write(t.mac(token, "client", about)); err != nil {
@@ -84,8 +82,8 @@ func Greet(c net.Conn, token []byte, about string, process int) error {
 	return c.SetDeadline(time.Time{})
 }
 
-// admit is the accepting side's handshake; it returns which process it is, or with an
-// error which it says it is, -1 if it has not said so.
+// admit performs the accepting side's handshake and returns the peer's process. With an error, it
+// returns the process that the peer claims to be, or -1.
 func admit(c net.Conn, token []byte, about string) (process int, err error) {
 	_ = c.SetDeadline(time.Now().Add(shake))
 	var t transcript
@@ -94,10 +92,10 @@ func admit(c net.Conn, token []byte, about string) (process int, err error) {
 	}
 	switch word := string(t.hello[:len(magicWord)]); {
 	case word[:len(family)] != family:
-		return -1, untrusted(errors.New("it is no process of zeroth"), false, t.hello[:])
+		return -1, untrusted(errors.New("it is not zeroth"), false, t.hello[:])
 	case word != magicWord:
 		copy(t.nonce[:], magicWord)
-		_, _ = c.Write(t.nonce[:]) // it is refused, whether it hears that or not
+		_, _ = c.Write(t.nonce[:]) // it is refused even if it does not receive this
 		return -1, errVersion
 	}
 	process = int(binary.LittleEndian.Uint32(t.hello[8:]))
@@ -111,7 +109,7 @@ func admit(c net.Conn, token []byte, about string) (process int, err error) {
 	}
 	answer := [1 + macLen]byte{}
 	if !hmac.Equal(proof[:], t.mac(token, "client", about)) {
-		_, _ = c.Write(answer[:]) // it is refused, whether it hears that or not
+		_, _ = c.Write(answer[:]) // it is refused even if it does not receive this
 		return process, ErrRefused
 	}
 	answer[0] = 1
@@ -122,29 +120,28 @@ func admit(c net.Conn, token []byte, about string) (process int, err error) {
 	return process, c.SetDeadline(time.Time{})
 }
 
-// Guest is a connection whose other side has proved that it knows the token, and
-// the process it says it is.
+// Guest is an authenticated connection and the process that the peer claims to be.
 type Guest struct {
 	net.Conn
 	Process int
 }
 
-// Door lets in who knows the token.
+// Door accepts authenticated connections.
 type Door struct {
 	ln    net.Listener
 	token []byte
 	about string
 	in    chan Guest
-	slots chan struct{}   // handshakes at once
-	open  context.Context // until Close
+	slots chan struct{}   // limits concurrent handshakes
+	open  context.Context // cancelled by Close
 	shut  context.CancelFunc
 	all   sync.WaitGroup
 
-	refused func(from string, process int, err error) // hears of who was not let in, and which process he says he is, -1 for none; may be nil
+	refused func(from string, process int, err error) // called for each refused connection with the process it claims to be, or -1; may be nil
 }
 
-// NewDoor opens a door for a world of so many processes, which Close closes, and
-// the listener with it. refused may be nil.
+// NewDoor starts accepting connections for a world of that many processes. Close closes the door
+// and the listener. Refused may be nil.
 func NewDoor(ln net.Listener, token []byte, about string, processes int, refused func(from string, process int, err error)) *Door {
 	d := &Door{ln: ln, token: token, about: about, in: make(chan Guest), slots: make(chan struct{}, max(16, 2*processes)), refused: refused}
 	d.open, d.shut = context.WithCancel(context.Background())
@@ -159,14 +156,14 @@ func (d *Door) accept() {
 			select {
 			case <-d.open.Done():
 				return
-			case <-time.After(10 * time.Millisecond): // out of descriptors, say: the handshakes at once bound those that are ours
+			case <-time.After(10 * time.Millisecond): // for example, out of descriptors, whose number limits handshakes
 				continue
 			}
 		}
 		select {
 		case d.slots <- struct{}{}:
 			d.all.Go(func() { d.receive(c); <-d.slots })
-		default: // as many as there may be: who belongs here tries again
+		default: // too many handshakes: legitimate processes try again
 			_ = c.Close()
 		}
 	}
@@ -206,23 +203,22 @@ func (d *Door) Next(ctx context.Context) (Guest, error) {
 	}
 }
 
-// Close lets nobody in any more.
+// Close stops accepting connections.
 func (d *Door) Close() {
 	d.shut()
-	_ = d.ln.Close() // closing twice is fine
+	_ = d.ln.Close() // may be closed already
 	d.all.Wait()
 }
 
-// Caller is who dials.
+// Caller describes the dialing process.
 type Caller struct {
 	Process int
 	Token   []byte
-	TLS     *tls.Config // nil: none
+	TLS     *tls.Config // nil: no TLS
 }
 
-// Dial connects to a door, which is at one of the addresses. It tries them again and
-// again until ctx ends, unless the only one refuses it. Its error is of the address that
-// tells most.
+// Dial connects to a door at one of the addresses. It retries until ctx ends, unless there is only
+// one address and it refuses the process. It returns the most informative error of all addresses.
 func (me Caller) Dial(ctx context.Context, network string, addrs []string, about string) (net.Conn, error) {
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		var wrong []error
@@ -236,7 +232,7 @@ func (me Caller) Dial(ctx context.Context, network string, addrs []string, about
 			}
 			wrong = append(wrong, fmt.Errorf("%s: %w", addr, err))
 		}
-		slices.SortStableFunc(wrong, func(a, b error) int { return telling(b) - telling(a) })
+		slices.SortStableFunc(wrong, func(a, b error) int { return informative(b) - informative(a) })
 		if len(addrs) == 1 && Wrong(wrong[0]) {
 			return nil, wrong[0]
 		}
@@ -248,9 +244,8 @@ func (me Caller) Dial(ctx context.Context, network string, addrs []string, about
 	}
 }
 
-// telling is how much an error of an address tells: somebody who refuses this process is
-// more than nobody.
-func telling(err error) int {
+// informative ranks an error: a refusal is more informative than an unreachable address.
+func informative(err error) int {
 	var nobody *net.OpError
 	switch {
 	case Wrong(err):

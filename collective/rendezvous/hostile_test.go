@@ -19,7 +19,7 @@ import (
 	"zeroth/collective/rendezvous"
 )
 
-// recorded carries one connection to an address and keeps what the client says.
+// recorded forwards one connection to an address and records what the client sends.
 func recorded(t *testing.T, to string) (addr string, said func() []byte) {
 	t.Helper()
 	ln := listen(t)
@@ -52,7 +52,7 @@ func recorded(t *testing.T, to string) (addr string, said func() []byte) {
 	return ln.Addr().String(), func() []byte { mu.Lock(); defer mu.Unlock(); return bytes.Clone(kept.Bytes()) }
 }
 
-// What a process that belongs to the world has said to come in lets nobody else in.
+// TestRecordedIsRefused checks that replaying a member's messages does not authenticate.
 func TestRecordedIsRefused(t *testing.T) {
 	ln := listen(t)
 	door := ln.Addr().String()
@@ -70,11 +70,11 @@ func TestRecordedIsRefused(t *testing.T) {
 	proxy, said := recorded(t, door)
 	join(1, proxy)
 	const handshake = 48 + 32
-	for len(said()) <= handshake { // with its introduction
+	for len(said()) <= handshake { // including its Member
 		time.Sleep(time.Millisecond)
 	}
 	for i, what := range [][]byte{said(), said()[:handshake]} {
-		binary.LittleEndian.PutUint32(what[8:], uint32(1+i)) // of a rank that is there, and of one that is not yet
+		binary.LittleEndian.PutUint32(what[8:], uint32(1+i)) // a rank that has joined, and one that has not
 		c, err := net.Dial("tcp", door)
 		if err != nil {
 			t.Fatal(err)
@@ -98,8 +98,8 @@ func TestRecordedIsRefused(t *testing.T) {
 	closeAll(stars)
 }
 
-// 10,000 connections, 32 of which speak as slowly as may be, keep no world from coming
-// together, and take no memory that grows with their number.
+// TestTenThousandConnections checks that 10,000 connections, 32 of which send as slowly as
+// possible, neither prevent a world from forming nor consume memory in proportion to their number.
 func TestTenThousandConnections(t *testing.T) {
 	if testing.Short() {
 		t.Skip("those who are slow may be so for five seconds")
@@ -114,7 +114,7 @@ func TestTenThousandConnections(t *testing.T) {
 	stranger := func(i int) {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
-			return // the door is closed: all have come
+			return // the door is closed: all have joined
 		}
 		defer c.Close()
 		made.Add(1)

@@ -12,30 +12,29 @@ import (
 	"zeroth/collective"
 )
 
-// Missing is a world that did not form: who has not come, or that process 0 was not
-// there, or has gone again. Nothing has begun; to start again may help.
+// Missing reports that a world was not formed: processes are missing, or process 0 was unreachable
+// or disappeared. Nothing has started, so trying again may help.
 type Missing string
 
 func (m Missing) Error() string { return string(m) }
 
-// Refusal is why process 0 does not take a process in that knows the token: it was
-// started as one that the world does not have.
+// Refusal reports why process 0 refuses a process that knows the token: the world has no such
+// process.
 type Refusal string
 
 func (r Refusal) Error() string { return "rank 0: " + string(r) }
 
-// Wrong is whether who started the processes has to change something before they can
-// come together.
+// Wrong reports whether an error requires a change of configuration before the processes can join.
 func Wrong(err error) bool {
 	return errors.As(err, new(Refusal)) || errors.Is(err, ErrRefused) || errors.Is(err, ErrUntrusted) || errors.Is(err, errStranger) || errors.Is(err, errVersion)
 }
 
-// late is the cause of a context that ended because processes did not come.
+// late is the cause of a context that expired before all processes joined.
 type late time.Duration
 
-func (l late) Error() string { return fmt.Sprintf("nobody answered within %v", time.Duration(l)) }
+func (l late) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(l)) }
 
-// missing is the error as a Missing where it is that others did not come in time.
+// missing converts an error to Missing if it is a timeout.
 func missing(err error) error {
 	if errors.As(err, new(late)) {
 		return Missing(err.Error())
@@ -43,7 +42,7 @@ func missing(err error) error {
 	return err
 }
 
-// hinted adds to a refusal of the token where this process has its own from.
+// hinted adds the origin of this process's token to a refusal because of it.
 func (c *Config) hinted(err error) error {
 	if c.Hint == "" || !errors.Is(err, ErrRefused) {
 		return err
@@ -51,22 +50,22 @@ func (c *Config) hinted(err error) error {
 	return fmt.Errorf("%w; %s", err, c.Hint)
 }
 
-// about is what connections to the star are for.
+// about returns the purpose of connections to the star.
 func (c Config) about() string { return "control " + c.Run }
 
-// Join waits until all processes of the world have come. It is the first thing
-// that they do together. The error is a Missing where some did not come, and Wrong
-// where this process is not of that world.
+// Join waits until all processes of the world have joined. They must call it before anything else.
+// The error is a Missing if some did not join, and Wrong reports true if this process does not
+// belong to that world.
 func Join(ctx context.Context, cfg Config) (*Star, error) {
 	wait := cfg.Wait
 	if cfg.Me.Process > 0 {
-		wait += time.Second // process 0 may still say who is missing
+		wait += time.Second // process 0 may still report who is missing
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, late(cfg.Wait))
 	defer cancel()
 	cfg.Me.World = cfg.Processes
 	s := &Star{cfg: cfg, peers: make([]*peer, cfg.Processes), ended: make(chan struct{}), closed: make(chan struct{}), settled: make(chan struct{}), gone: make(chan *peer),
-		deserted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), said: make(chan string, 1), shared: make(chan string, 8), dumps: make(chan struct{}, 1), found: found{next: make(chan struct{})}}
+		deserted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), verdicts: make(chan string, 1), shared: make(chan string, 8), dumps: make(chan struct{}, 1), found: found{next: make(chan struct{})}}
 	var err error
 	if cfg.Me.Process == 0 {
 		err = s.host(ctx)
@@ -75,7 +74,7 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 	}
 	for _, p := range s.peers {
 		if p != nil && cfg.Me.Process == 0 {
-			_ = p.conn.SetReadDeadline(time.Unix(1, 0)) // await goes on, once it may listen
+			_ = p.conn.SetReadDeadline(time.Unix(1, 0)) // ends awaitAll's read, so that it can proceed to listen
 		}
 	}
 	close(s.settled)
@@ -88,7 +87,7 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 	return s, nil
 }
 
-// host lets all others in, and tells them of each other.
+// host accepts all other processes and sends them the table of members.
 func (s *Star) host(ctx context.Context) error {
 	if err := s.open(s.cfg.Listener.Addr()); err != nil {
 		return err
@@ -104,12 +103,12 @@ func (s *Star) host(ctx context.Context) error {
 				missing--
 			}
 		case p := <-s.gone:
-			s.note(fmt.Sprintf("%s (%q) has gone again before all had come", spans(s.ranksOf(p.process)), printable(s.Members[p.process].Host)))
+			s.note(fmt.Sprintf("%s (%q) disconnected before all had joined", spans(s.ranksOf(p.process)), printable(s.Members[p.process].Host)))
 			_ = p.conn.Close()
 			s.peers[p.process] = nil
 			missing++
 		case <-ctx.Done():
-			return s.give(fmt.Errorf("%s not come: %w%s", s.absent(), context.Cause(ctx), s.strangers()))
+			return s.giveUp(fmt.Errorf("%s not joined: %w%s", s.absent(), context.Cause(ctx), s.strangers()))
 		}
 	}
 	var id [16]byte
@@ -119,7 +118,7 @@ func (s *Star) host(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_ = s.tell(kindTable, body) // listen finds out who is gone
+	_ = s.broadcast(kindTable, body) // listen detects lost peers
 	return nil
 }
 
@@ -130,8 +129,7 @@ func (s *Star) open(local net.Addr) error {
 	return s.cfg.Open(local, &s.cfg.Me)
 }
 
-// refused notes that somebody was not let in, who says to be a process; -1: it has not
-// come so far.
+// refused records a refused connection with the process it claims to be, or -1.
 func (s *Star) refused(from string, process int, why error) {
 	if process >= s.cfg.Processes {
 		from += fmt.Sprintf(", which says it is process %d", process)
@@ -146,7 +144,7 @@ func (s *Star) refused(from string, process int, why error) {
 	s.note("refused a connection from " + text)
 }
 
-// strangers is who was refused while others were waited for.
+// strangers describes the connections refused during the join.
 func (s *Star) strangers() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +157,7 @@ func (s *Star) strangers() string {
 	return fmt.Sprintf("; %d connections were refused, the last from %s", s.refusals, s.lastRefusal)
 }
 
-// admit takes a guest in as the process it says it is.
+// admit adds a guest as the process that it claims to be.
 func (s *Star) admit(g Guest) bool {
 	p := newPeer(g.Process, g)
 	refuse := func(why string) bool {
@@ -173,7 +171,7 @@ func (s *Star) admit(g Guest) bool {
 		return refuse(fmt.Sprintf("there is no process %d in a world of %d processes", g.Process, s.cfg.Processes))
 	}
 	if s.peers[g.Process] != nil {
-		return refuse(fmt.Sprintf("process %d has come already, from host %q: two were started as %s", g.Process, printable(s.Members[g.Process].Host), spans(s.ranksOf(g.Process))))
+		return refuse(fmt.Sprintf("process %d has already joined, from host %q: two were started as %s", g.Process, printable(s.Members[g.Process].Host), spans(s.ranksOf(g.Process))))
 	}
 	var m Member
 	_ = g.SetReadDeadline(time.Now().Add(shake))
@@ -183,19 +181,19 @@ func (s *Star) admit(g Guest) bool {
 	}
 	switch {
 	case err != nil || m.Process != g.Process:
-		return refuse(fmt.Sprintf("it does not introduce itself: %v", err))
+		return refuse(fmt.Sprintf("it did not introduce itself: %v", err))
 	case m.World != s.cfg.Processes:
-		return refuse(fmt.Sprintf("it was started as one of %d processes (on host %q), and process 0 as one of %d (on host %q): want the same everywhere", m.World, printable(m.Host), s.cfg.Processes, printable(s.cfg.Me.Host)))
+		return refuse(fmt.Sprintf("it was started as one of %d processes (on host %q), but process 0 as one of %d (on host %q); use the same number everywhere", m.World, printable(m.Host), s.cfg.Processes, printable(s.cfg.Me.Host)))
 	}
 	_ = g.SetReadDeadline(time.Time{})
 	s.peers[g.Process], s.Members[g.Process] = p, m
-	s.all.Go(func() { s.await(p) })
+	s.all.Go(func() { s.awaitAll(p) })
 	return true
 }
 
-// await listens to a process once all have come, until when it says nothing; one that
-// ends before that is given up.
-func (s *Star) await(p *peer) {
+// awaitAll listens to a process after all have joined; until then it sends nothing. A process that
+// disconnects before is removed.
+func (s *Star) awaitAll(p *peer) {
 	_, _ = p.in.Peek(1)
 	select {
 	case s.gone <- p:
@@ -206,10 +204,10 @@ func (s *Star) await(p *peer) {
 	}
 }
 
-// give tells all who have come why it ends: nothing has begun.
-func (s *Star) give(err error) error {
+// giveUp notifies all joined processes that the join failed.
+func (s *Star) giveUp(err error) error {
 	body, _ := encode(message{Text: err.Error(), Missing: true})
-	_ = s.tell(kindRefuse, body) // who is gone need not hear
+	_ = s.broadcast(kindRefuse, body) // peers that are gone need not receive it
 	return err
 }
 
@@ -224,7 +222,7 @@ func (s *Star) absent() string {
 	return spans(ranks) + collective.Plural(ranks, " has", " have")
 }
 
-// join goes to process 0 and learns of the others.
+// join connects to process 0 and receives the table of members.
 func (s *Star) join(ctx context.Context) error {
 	c, err := Caller{s.cfg.Me.Process, s.cfg.Token, s.cfg.TLS}.Dial(ctx, "tcp", s.cfg.Addrs, s.cfg.about())
 	if err != nil {
@@ -248,7 +246,7 @@ func (s *Star) join(ctx context.Context) error {
 	return err
 }
 
-// learn waits for what process 0 tells of the others.
+// learn waits for the table from process 0.
 func (s *Star) learn(ctx context.Context, p *peer) error {
 	stop := context.AfterFunc(ctx, func() { _ = p.conn.SetReadDeadline(time.Unix(1, 0)) })
 	kind, body, err := s.receive(p.in)
@@ -270,7 +268,7 @@ func (s *Star) learn(ctx context.Context, p *peer) error {
 		return fmt.Errorf("rank 0 at %v: %w", p.conn.RemoteAddr(), err)
 	}
 	if len(t.Members) != s.cfg.Processes {
-		return fmt.Errorf("rank 0 at %v tells of %d processes, want %d", p.conn.RemoteAddr(), len(t.Members), s.cfg.Processes)
+		return fmt.Errorf("rank 0 at %v reports %d processes, want %d", p.conn.RemoteAddr(), len(t.Members), s.cfg.Processes)
 	}
 	s.Session, s.Members = t.Session, t.Members
 	return nil

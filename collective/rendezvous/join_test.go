@@ -16,7 +16,7 @@ import (
 	"zeroth/collective/rendezvous"
 )
 
-// joins is a process that joins a world, and its error.
+// joins runs a process that joins a world and returns a channel for its error.
 func joins(t *testing.T, c rendezvous.Config) chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -29,15 +29,15 @@ func joins(t *testing.T, c rendezvous.Config) chan error {
 	return done
 }
 
-// Processes that were started as of other worlds hear so, and process 0 ends with who it
-// was that it has refused.
+// TestStartedAsOfAnotherWorld checks that processes configured for another world get an error, and
+// that process 0 reports whom it refused.
 func TestStartedAsOfAnotherWorld(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for _, c := range []struct {
 		process, world int
 		says           string
 	}{
-		{1, 4, `it was started as one of 4 processes (on host "h1"), and process 0 as one of 3 (on host "h0"): want the same everywhere`},
+		{1, 4, `it was started as one of 4 processes (on host "h1"), but process 0 as one of 3 (on host "h0"); use the same number everywhere`},
 		{3, 4, "there is no process 3 in a world of 3 processes"},
 		{1, 2, "it was started as one of 2 processes"},
 	} {
@@ -50,14 +50,13 @@ func TestStartedAsOfAnotherWorld(t *testing.T) {
 			t.Errorf("process %d of %d: %v, want %s", c.process, c.world, err, c.says)
 		}
 		err = <-host
-		if !errors.As(err, new(rendezvous.Missing)) || !strings.Contains(err.Error(), "ranks 2-5 have not come: nobody answered within 500ms; a connection was refused, from 127.0.0.1:") || !strings.Contains(err.Error(), c.says) {
+		if !errors.As(err, new(rendezvous.Missing)) || !strings.Contains(err.Error(), "ranks 2-5 have not joined: no answer within 500ms; a connection was refused, from 127.0.0.1:") || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("process 0: %v", err)
 		}
 	}
 }
 
-// A process that is lost before all have come leaves its place to another; the world
-// comes together with that.
+// TestGoneBeforeAllHadCome checks that a process that is lost during the join can be replaced.
 func TestGoneBeforeAllHadCome(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	ln := listen(t)
@@ -69,11 +68,11 @@ func TestGoneBeforeAllHadCome(t *testing.T) {
 	lost := config(1, 3, ln)
 	lost.Addrs, lost.Me.Host = []string{r.ln.Addr().String()}, "lost"
 	first := joins(t, lost)
-	for { // until it has introduced itself
+	for { // until it has sent its Member
 		if c, err := (rendezvous.Caller{Process: 1, Token: token}).Dial(t.Context(), "tcp", lost.Addrs[:1], "control "); err == nil {
 			answer, _ := io.ReadAll(c)
 			c.Close()
-			if bytes.Contains(answer, []byte("has come already, from host \\\"lost\\\"")) {
+			if bytes.Contains(answer, []byte("has already joined, from host \\\"lost\\\"")) {
 				break
 			}
 		}
@@ -82,7 +81,7 @@ func TestGoneBeforeAllHadCome(t *testing.T) {
 	if err := <-first; !errors.As(err, new(rendezvous.Missing)) || !strings.Contains(err.Error(), "connection lost before all had come") {
 		t.Errorf("who is lost: %v", err)
 	}
-	for !strings.Contains(<-notes, `ranks 2,3 ("lost") has gone again before all had come`) {
+	for !strings.Contains(<-notes, `ranks 2,3 ("lost") disconnected before all had joined`) {
 	}
 	for p, done := range map[int]chan error{1: joins(t, config(1, 3, ln)), 2: joins(t, config(2, 3, ln)), 0: host} {
 		if err := <-done; err != nil {
@@ -91,7 +90,7 @@ func TestGoneBeforeAllHadCome(t *testing.T) {
 	}
 }
 
-// Who hears that process 0 is gone before all have come may start again.
+// TestProcess0IsGoneBeforeAllHadCome checks that losing process 0 during the join is a Missing.
 func TestProcess0IsGoneBeforeAllHadCome(t *testing.T) {
 	ln := listen(t)
 	r := newRelay(t, ln.Addr().String())
@@ -101,7 +100,7 @@ func TestProcess0IsGoneBeforeAllHadCome(t *testing.T) {
 	c := config(1, 3, ln)
 	c.Addrs, c.Wait = []string{r.ln.Addr().String()}, 2*time.Second
 	done := joins(t, c)
-	time.Sleep(100 * time.Millisecond) // before or after it has introduced itself
+	time.Sleep(100 * time.Millisecond) // before or after it has sent its Member
 	r.cut()
 	if err := <-done; !errors.As(err, new(rendezvous.Missing)) {
 		t.Errorf("error %v", err)
@@ -109,12 +108,11 @@ func TestProcess0IsGoneBeforeAllHadCome(t *testing.T) {
 	<-host
 }
 
-// What listens where process 0 should may be something else, or another version of
-// zeroth; what comes there may be, too.
+// TestNotZeroth tests peers that are another program or another version of zeroth, on both sides.
 func TestNotZeroth(t *testing.T) {
 	for answer, want := range map[string]string{
-		"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n": "what listens there is no process of zeroth",
-		"ZEROTH-9" + strings.Repeat("\x00", 24):                                             "it is a zeroth of another version",
+		"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n": "the listener there is not zeroth",
+		"ZEROTH-9" + strings.Repeat("\x00", 24):                                             "it runs another version of zeroth",
 	} {
 		ln := listen(t)
 		var all sync.WaitGroup
@@ -146,12 +144,12 @@ func TestNotZeroth(t *testing.T) {
 	if answer, err := io.ReadAll(other); err != nil || !bytes.HasPrefix(answer, []byte("ZEROTH-3")) || len(answer) != 32 {
 		t.Errorf("another version hears %q (%v)", answer, err)
 	}
-	if err := <-host; err == nil || !strings.Contains(err.Error(), "it is a zeroth of another version") {
+	if err := <-host; err == nil || !strings.Contains(err.Error(), "it runs another version of zeroth") {
 		t.Errorf("process 0: %v", err)
 	}
 }
 
-// Jobs that differ in everything are told so in a frame that all take.
+// TestManyDifferences checks that jobs that differ in everything get a verdict that fits a frame.
 func TestManyDifferences(t *testing.T) {
 	stars := joined(t, 3, func(_ int, c *rendezvous.Config) { c.Me.Host = "one" })
 	defer closeAll(stars)

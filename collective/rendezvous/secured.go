@@ -15,9 +15,9 @@ import (
 	"zeroth/input"
 )
 
-// Mutual is TLS 1.3 by which both sides prove that they have a certificate of the
-// job's own authority, which is all of what makes a member: names in certificates
-// are not compared, as processes are known by addresses that change from run to run.
+// Mutual returns a configuration of TLS 1.3 in which both sides must present a certificate signed
+// by the job's own authority. That alone establishes membership: names in certificates are not
+// compared, as the addresses of processes change from run to run.
 func Mutual(own tls.Certificate, authority *x509.CertPool) *tls.Config {
 	check := func(s tls.ConnectionState, usage x509.ExtKeyUsage) error {
 		between := x509.NewCertPool()
@@ -30,17 +30,17 @@ func Mutual(own tls.Certificate, authority *x509.CertPool) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, SessionTicketsDisabled: true,
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authority,
-		InsecureSkipVerify: true, // of the name alone: VerifyConnection checks the rest, on both sides
+		InsecureSkipVerify: true, // skips only the name: VerifyConnection checks the rest on both sides
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {
-				return errors.New("it shows no certificate")
+				return errors.New("it sent no certificate")
 			}
 			return errors.Join(check(s, x509.ExtKeyUsageServerAuth), check(s, x509.ExtKeyUsageClientAuth))
 		},
 	}
 }
 
-// Over is the listener with TLS on what it accepts, or as it is where c is nil.
+// Over wraps a listener with TLS, unless c is nil.
 func Over(ln net.Listener, c *tls.Config) net.Listener {
 	if c == nil {
 		return ln
@@ -48,10 +48,10 @@ func Over(ln net.Listener, c *tls.Config) net.Listener {
 	return tls.NewListener(ln, c)
 }
 
-// ErrUntrusted is that TLS, or its lack, lets two processes not come together.
-var ErrUntrusted = errors.New("parallel.tls is not the other side's")
+// ErrUntrusted reports that two processes cannot connect because of TLS or its absence.
+var ErrUntrusted = errors.New("parallel.tls differs between the two sides")
 
-// untrusted says which side has what, of an error of a handshake, where that is it.
+// untrusted explains a failed handshake if it is due to TLS, naming the side that lacks it.
 func untrusted(err error, secure bool, heard []byte) error {
 	var remote *net.OpError
 	var bad *tls.CertificateVerificationError
@@ -59,59 +59,57 @@ func untrusted(err error, secure bool, heard []byte) error {
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, &remote) && remote.Op == "remote error" && strings.Contains(err.Error(), "protocol version"):
-		return fmt.Errorf("%w: it does not speak TLS", ErrUntrusted)
+		return fmt.Errorf("%w: it does not use TLS", ErrUntrusted)
 	case errors.As(err, &remote) && remote.Op == "remote error":
-		return fmt.Errorf("%w: it refuses this process's certificate: %v", ErrUntrusted, err)
+		return fmt.Errorf("%w: it rejected this process's certificate: %v", ErrUntrusted, err)
 	case errors.As(err, &bad), errors.As(err, &unknown), errors.As(err, &invalid):
 		return fmt.Errorf("%w: its certificate: %v", ErrUntrusted, err)
 	case secure && errors.As(err, new(tls.RecordHeaderError)):
-		return fmt.Errorf("%w: it does not speak TLS", ErrUntrusted)
+		return fmt.Errorf("%w: it does not use TLS", ErrUntrusted)
 	case !secure && len(heard) > 1 && heard[1] == 3 && (heard[0] == 21 || heard[0] == 22): // an alert or a handshake of TLS
-		return fmt.Errorf("%w: it speaks TLS, and this process does not", ErrUntrusted)
+		return fmt.Errorf("%w: it uses TLS, but this process does not", ErrUntrusted)
 	}
 	return err
 }
 
-// tlsAlert is a fatal alert of TLS 1.2's form that no other case here sends:
-// protocol_version.
+// tlsAlert is the fatal alert protocol_version in the format of TLS 1.2, which nothing else here
+// sends.
 var tlsAlert = []byte{21, 3, 3, 0, 2, 2, 70}
 
-// explain lets a peer that speaks TLS where nobody does, or does not where all do,
-// know that it is that.
+// explain notifies a peer that only one side uses TLS.
 func explain(c net.Conn, err error) {
 	var plain tls.RecordHeaderError
 	switch {
 	case errors.As(err, &plain) && plain.Conn != nil:
-		_, _ = plain.Conn.Write(tlsAlert) // it is refused, whether it hears that or not
+		_, _ = plain.Conn.Write(tlsAlert) // it is refused even if it does not receive this
 	case errors.Is(err, ErrUntrusted):
 		_, _ = c.Write(tlsAlert)
 	}
 }
 
-// secured is TLS whose writes may be interrupted and taken up again, which those of
-// TLS may not: a write copies into memory of the connection's own, from where a
-// goroutine sends, and a deadline ends no more than the wait for space there.
+// secured is a TLS connection whose writes can be interrupted and resumed, which tls.Conn does not
+// support: Write copies to a buffer of the connection, from which a goroutine sends. A deadline
+// only ends the wait for space in the buffer.
 type secured struct {
 	*tls.Conn
 	mu      sync.Mutex
-	more    sync.Cond // any of what follows changed
-	filling []byte    // to be sent, at most securedBytes bytes
-	busy    bool      // the goroutine sends
+	more    sync.Cond // signals changes of the fields below
+	filling []byte    // data to be sent, at most securedBytes bytes
+	busy    bool      // the goroutine is sending
 	until   time.Time // deadline of writes
 	wake    *time.Timer
 	closing bool
-	err     error // of sending
+	err     error // error of sending
 	done    chan struct{}
 }
 
 const (
 	securedBytes = 256 << 10
-	// farewell is how long Close waits for what is still to be sent.
+	// farewell is how long Close waits for pending data to be sent.
 	farewell = time.Second
 )
 
-// secure takes over a connection whose handshake is done; what is no TLS stays as it
-// is.
+// secure takes over an authenticated connection. Connections other than TLS are returned unchanged.
 func secure(c net.Conn) net.Conn {
 	t, ok := c.(*tls.Conn)
 	if !ok {
@@ -123,7 +121,7 @@ func secure(c net.Conn) net.Conn {
 	return s
 }
 
-// send sends what is written until Close.
+// send sends buffered data until Close.
 func (s *secured) send() {
 	defer close(s.done)
 	sending := make([]byte, 0, securedBytes)
@@ -151,7 +149,7 @@ func (s *secured) send() {
 	}
 }
 
-// Write implements net.Conn: what it returns as written is on its way.
+// Write implements net.Conn. Written data may still be in the buffer.
 func (s *secured) Write(b []byte) (n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,9 +197,9 @@ func (s *secured) SetDeadline(t time.Time) error {
 	return errors.Join(s.SetReadDeadline(t), s.SetWriteDeadline(t))
 }
 
-// drain waits until all is sent, for so long at most.
+// drain waits until everything is sent, or until the timeout.
 func (s *secured) drain(most time.Duration) {
-	timer := time.AfterFunc(most, func() { _ = s.NetConn().SetWriteDeadline(time.Unix(1, 0)) }) // which ends send
+	timer := time.AfterFunc(most, func() { _ = s.NetConn().SetWriteDeadline(time.Unix(1, 0)) }) // ends send
 	defer timer.Stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,13 +208,13 @@ func (s *secured) drain(most time.Duration) {
 	}
 }
 
-// CloseWrite tells the peer that nothing more comes.
+// CloseWrite notifies the peer that no more data follows.
 func (s *secured) CloseWrite() error {
 	s.drain(farewell)
 	return s.Conn.CloseWrite()
 }
 
-// Close sends what is left, for a second at most. It may be called again.
+// Close sends pending data, waiting up to a second. It may be called again.
 func (s *secured) Close() error {
 	s.mu.Lock()
 	first := !s.closing
@@ -233,14 +231,14 @@ func (s *secured) Close() error {
 	return s.Conn.Close()
 }
 
-// LoadMutual is Mutual of files: a certificate with those between it and the
-// authority's, its key, and the authority's. What is wrong with any is told at once.
+// LoadMutual returns Mutual for files: a certificate with its intermediates, its key, and the
+// authority's certificate. It reports all problems at once.
 func LoadMutual(cert, key, authority string) (*tls.Config, error) {
 	own, err := pair(cert, key)
 	pool := x509.NewCertPool()
 	text, wrong := input.Read(authority, mostPEM)
 	if wrong == nil && !pool.AppendCertsFromPEM(text) {
-		wrong = fmt.Errorf("%s: no certificate is in it; want PEM", authority)
+		wrong = fmt.Errorf("%s: contains no PEM certificate", authority)
 	}
 	if err := errors.Join(err, wrong); err != nil {
 		return nil, err
@@ -261,10 +259,10 @@ func LoadMutual(cert, key, authority string) (*tls.Config, error) {
 	return c, nil
 }
 
-// mostPEM is the most bytes of a file of certificates or keys.
+// mostPEM is the maximum size of a file of certificates or keys in bytes.
 const mostPEM = 1 << 20
 
-// pair is a certificate with its key.
+// pair loads a certificate with its key.
 func pair(cert, key string) (own tls.Certificate, err error) {
 	certs, err := input.Read(cert, mostPEM)
 	keys, wrong := input.Read(key, mostPEM)
@@ -277,7 +275,7 @@ func pair(cert, key string) (own tls.Certificate, err error) {
 	return own, err
 }
 
-// shakeTLS dials to an address, by TLS if that is wanted.
+// shakeTLS dials an address, with TLS if c is not nil.
 func shakeTLS(ctx context.Context, network, addr string, c *tls.Config) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, network, addr)

@@ -43,7 +43,7 @@ func newAuthority(t testing.TB) *authority {
 	return a
 }
 
-// signed is a certificate by an authority, by itself where that is nil, and its key.
+// signed returns a certificate signed by an authority, or self-signed if it is nil, and its key.
 func signed(t testing.TB, tmpl *x509.Certificate, by *authority) ([]byte, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -61,7 +61,7 @@ func signed(t testing.TB, tmpl *x509.Certificate, by *authority) ([]byte, *ecdsa
 	return der, key
 }
 
-// member is a certificate of the authority that change has changed.
+// member returns a certificate of the authority, modified by change.
 func (a *authority) member(t testing.TB, change func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
 	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
@@ -76,7 +76,8 @@ func (a *authority) mutual(t testing.TB) *tls.Config {
 	return rendezvous.Mutual(a.member(t, nil), a.pool)
 }
 
-// Processes with certificates of one authority come together, with a token or without.
+// TestMutual checks that processes with certificates of one authority join, with a token or
+// without.
 func TestMutual(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	ca := newAuthority(t)
@@ -91,8 +92,8 @@ func TestMutual(t *testing.T) {
 	}
 }
 
-// Who has another authority's certificate, one that has expired or is for something
-// else, or none, does not come in, and both sides say why.
+// TestUntrusted checks that a process without a certificate, or with one that is from another
+// authority, expired or for another usage, is refused, and that both sides report why.
 func TestUntrusted(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	ca, other := newAuthority(t), newAuthority(t)
@@ -100,14 +101,14 @@ func TestUntrusted(t *testing.T) {
 	server := ca.member(t, func(c *x509.Certificate) { c.ExtKeyUsage = c.ExtKeyUsage[:1] })
 	for name, c := range map[string]struct {
 		host, guest *tls.Config
-		says, notes string // of the guest, and told on process 0
+		says, notes string // on the guest; note on process 0
 	}{
-		"authority":   {ca.mutual(t), other.mutual(t), "its certificate: ", "refuses this process's certificate"},
-		"half":        {ca.mutual(t), rendezvous.Mutual(other.member(t, nil), ca.pool), "it refuses this process's certificate", "signed by unknown authority"},
-		"expired":     {ca.mutual(t), rendezvous.Mutual(expired, ca.pool), "it refuses this process's certificate", "has expired"},
-		"for servers": {ca.mutual(t), rendezvous.Mutual(server, ca.pool), "it refuses this process's certificate", "incompatible key usage"},
-		"plain guest": {ca.mutual(t), nil, "it speaks TLS, and this process does not", "it does not speak TLS"},
-		"plain host":  {nil, ca.mutual(t), "it does not speak TLS", "it speaks TLS, and this process does not"},
+		"authority":   {ca.mutual(t), other.mutual(t), "its certificate: ", "rejected this process's certificate"},
+		"half":        {ca.mutual(t), rendezvous.Mutual(other.member(t, nil), ca.pool), "it rejected this process's certificate", "signed by unknown authority"},
+		"expired":     {ca.mutual(t), rendezvous.Mutual(expired, ca.pool), "it rejected this process's certificate", "has expired"},
+		"for servers": {ca.mutual(t), rendezvous.Mutual(server, ca.pool), "it rejected this process's certificate", "incompatible key usage"},
+		"plain guest": {ca.mutual(t), nil, "it uses TLS, but this process does not", "it does not use TLS"},
+		"plain host":  {nil, ca.mutual(t), "it does not use TLS", "it uses TLS, but this process does not"},
 	} {
 		ln, notes, hosted := listen(t), make(chan string, 16), make(chan error, 1)
 		ctx, enough := context.WithCancel(t.Context())
@@ -122,13 +123,13 @@ func TestUntrusted(t *testing.T) {
 			t.Errorf("%s: process 0 tells %q", name, said)
 		}
 		enough()
-		if err := <-hosted; err == nil || !strings.Contains(err.Error(), "ranks 2,3 have not come") {
+		if err := <-hosted; err == nil || !strings.Contains(err.Error(), "ranks 2,3 have not joined") {
 			t.Errorf("%s: process 0: %v", name, err)
 		}
 	}
 }
 
-// connected are the two ends of a connection through a door.
+// connected returns both ends of a connection through a door.
 func connected(t testing.TB, c *tls.Config) (dials, accepts net.Conn) {
 	t.Helper()
 	ln := listen(t)
@@ -149,13 +150,13 @@ func connected(t testing.TB, c *tls.Config) (dials, accepts net.Conn) {
 	return a, <-come
 }
 
-// A write that a deadline has cut short is taken up where it ended, and Close sends
-// what is left.
+// TestSecuredWritesAreInterrupted checks that a write interrupted by a deadline can be resumed, and
+// that Close sends the rest.
 func TestSecuredWritesAreInterrupted(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	a, b := connected(t, newAuthority(t).mutual(t))
 	defer b.Close()
-	want := make([]byte, 32<<20) // more than sockets hold
+	want := make([]byte, 32<<20) // more than sockets buffer
 	_, _ = rand.Read(want)
 	if err := a.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 		t.Fatal(err)
@@ -191,7 +192,7 @@ func TestSecuredWritesAreInterrupted(t *testing.T) {
 	}
 }
 
-// Close does not wait for a peer that does not read.
+// TestSecuredCloses checks that Close does not wait for a peer that does not read.
 func TestSecuredCloses(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	a, b := connected(t, newAuthority(t).mutual(t))
@@ -208,7 +209,7 @@ func TestSecuredCloses(t *testing.T) {
 	_ = a.Close()
 }
 
-// Files are refused before anybody else would.
+// TestLoadMutual checks that unsuitable files are refused when loaded.
 func TestLoadMutual(t *testing.T) {
 	t.Chdir(t.TempDir())
 	ca, other := newAuthority(t), newAuthority(t)
@@ -235,7 +236,7 @@ func TestLoadMutual(t *testing.T) {
 		{"good.crt", "foreign.key", "ca.crt", "good.crt and foreign.key: tls: private key does not match"},
 		{"foreign.crt", "foreign.key", "ca.crt", "foreign.crt: the other processes would refuse it"},
 		{"old.crt", "old.key", "ca.crt", "has expired"},
-		{"good.crt", "good.key", "good.key", "good.key: no certificate is in it"},
+		{"good.crt", "good.key", "good.key", "good.key: contains no PEM certificate"},
 		{"none.crt", "good.key", "none", "none.crt"},
 		{"good.crt", "good.key", "none", "open none"},
 		{"good.crt", "good.key", "huge", "huge: it is larger than the limit of 1048576 bytes"},
@@ -249,8 +250,8 @@ func TestLoadMutual(t *testing.T) {
 	}
 }
 
-// BenchmarkWire sends over loopback, one way, plainly and by TLS: what parallel.tls
-// costs TCP between processes.
+// BenchmarkWire sends over loopback in one direction, with and without TLS: the cost of
+// parallel.tls over TCP.
 func BenchmarkWire(b *testing.B) {
 	for name, c := range map[string]*tls.Config{"plain": nil, "tls": newAuthority(b).mutual(b)} {
 		b.Run(name, func(b *testing.B) {

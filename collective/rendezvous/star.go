@@ -14,58 +14,57 @@ import (
 	"zeroth/collective"
 )
 
-// Config is a process in a world, and how it gets to the others.
+// Config describes a process of a world and how it connects.
 type Config struct {
 	Processes, PerProcess int          // process p has ranks [p × PerProcess, (p+1) × PerProcess)
-	Addrs                 []string     // of process 0, who is at one of them
+	Addrs                 []string     // addresses of process 0, at least one of which is reachable
 	Listener              net.Listener // of process 0
-	Run                   string       // what tells this world from others at the same addresses
+	Run                   string       // distinguishes this world from others at the same addresses
 	Token                 []byte
-	Hint                  string        // where the token is from, for who has another; may be empty
-	TLS                   *tls.Config   // nil: none
-	Wait                  time.Duration // for all to come
+	Hint                  string        // where the token comes from, for error messages; may be empty
+	TLS                   *tls.Config   // nil: no TLS
+	Wait                  time.Duration // timeout for all processes to join
 	Heartbeat, DeadAfter  time.Duration
 	Me                    Member
-	// Open opens where the process accepts data connections, once it knows by which
-	// of its addresses it is part of the world, and sets that in Me. May be nil.
+	// Open starts to accept data connections, once the address by which this process belongs to the
+	// world is known, and stores their addresses in Me. It may be nil.
 	Open func(local net.Addr, me *Member) error
-	Note func(string) // hears what is odd and does not matter; may be nil
+	Note func(string) // receives harmless oddities; may be nil
 }
 
-// Member is what the others learn of a process.
+// Member describes a process to the others.
 type Member struct {
 	Process int      `json:"process"`
-	World   int      `json:"world"` // processes that it was told there are; Join sets it
+	World   int      `json:"world"` // number of processes it was configured with; set by Join
 	Host    string   `json:"host"`
-	Boot    string   `json:"boot"`           // equal where processes share a kernel
-	Sees    []string `json:"sees,omitempty"` // names of what files it sees; one in common: they see the same
+	Boot    string   `json:"boot"`           // equal if processes share a kernel
+	Sees    []string `json:"sees,omitempty"` // identifiers of visible file systems; processes with a common one see the same files
 	Pid     int      `json:"pid"`
-	Unix    string   `json:"unix,omitempty"` // where it accepts data connections
+	Unix    string   `json:"unix,omitempty"` // addresses for data connections
 	TCP     string   `json:"tcp,omitempty"`
-	GPUs    []string `json:"gpus,omitempty"` // that its ranks may be on
+	GPUs    []string `json:"gpus,omitempty"` // GPUs that its ranks may use
 }
 
-// Fact is something on which all processes must agree.
+// Fact is a value on which all processes must agree.
 type Fact struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Lost is the end of a world by the loss, the silence or the failure of a
-// process.
+// Lost reports that a world ended because a process was lost, silent or failed.
 type Lost struct {
 	Process int
-	Rank    int // its first
+	Rank    int // the process's first rank
 	Host    string
-	Why     string // "connection lost", "silent for 15s", or what it said itself
-	After   bool   // it has ended because of what ranks did together, and they know: see After
+	Why     string // "connection lost", "silent for 15s", or the process's own message
+	After   bool   // it ended as a consequence of a common failure; see After
 }
 
 func (l Lost) Error() string {
 	return fmt.Sprintf("rank %d (%s): %s", l.Rank, strconv.QuoteToGraphic(l.Host), l.Why)
 }
 
-// Differences is what the processes of a world do not agree on, a line for each.
+// Differences describes the facts on which processes disagree, one per line.
 type Differences string
 
 func (d Differences) Error() string { return string(d) }
@@ -73,49 +72,49 @@ func (d Differences) Error() string { return string(d) }
 // Star is a process's end of the control plane.
 type Star struct {
 	cfg     Config
-	Session string   // of this start of the world; 128 random bits
+	Session string   // identifies this start of the world; 128 random bits
 	Members []Member // by process
 
 	mu     sync.Mutex
-	peers  []*peer // process 0: by process, the others: that of process 0 alone, at 0
+	peers  []*peer // on process 0: by process; on others: only process 0, at index 0
 	lost   *Lost
 	ended  chan struct{} // closed when lost is set
 	closed chan struct{}
 
-	settled     chan struct{} // closed when all have come, or not all will
-	gone        chan *peer    // who has come and gone before that
-	refusals    int           // connections, until then
-	lastRefusal string        // from where, and why
+	settled     chan struct{} // closed when the join has succeeded or failed
+	gone        chan *peer    // processes that disconnected before that
+	refusals    int           // refused connections until then
+	lastRefusal string        // address and reason of the last one
 
 	deserted chan struct{} // closed when process 0 is done, on the others
-	facts    chan factsOf  // of process 0: what the others say
-	said     chan string   // of the others: verdicts
-	shared   chan string   // likewise: what process 0 shares
+	facts    chan factsOf  // on process 0: facts of the others
+	verdicts chan string   // on the others: verdicts
+	shared   chan string   // on the others: values shared by process 0
 	all      sync.WaitGroup
 
-	reports map[[2]int]bool // process 0: by whom a data connection was reported, and to whom
+	reports map[[2]int]bool // on process 0: reporter and peer of broken data connections
 
-	waits func() []collective.Wait // of this process's ranks; with reports, asked and found under mu
-	asked *inquiry                 // process 0: the one under way
-	found found
+	waits   func() []collective.Wait // waits of this process's ranks; guarded by mu, like reports, inquiry and found
+	inquiry *inquiry                 // on process 0: the current inquiry
+	found   found
 
-	dumps  chan struct{} // of Dumps
-	dumped time.Time     // process 0: when it last passed on a request for dumps; under mu
+	dumps  chan struct{} // see Dumps
+	dumped time.Time     // on process 0: time of the last forwarded request for dumps; guarded by mu
 }
 
 type factsOf struct {
 	process int
 	facts   []Fact
-	done    bool // it states nothing any more
+	done    bool // it will send no more facts
 }
 
-// errDeserted is for who waits for a process 0 that has ended.
+// errDeserted is returned to those who wait for process 0 after it has ended.
 var errDeserted = errors.New("rank 0 has ended")
 
-// Ended is closed when the world has ended; Err then says why.
+// Ended is closed when the world has ended; Err then returns the reason.
 func (s *Star) Ended() <-chan struct{} { return s.ended }
 
-// Err is the Lost that ended the world; nil before.
+// Err returns the Lost that ended the world, or nil before.
 func (s *Star) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,22 +124,22 @@ func (s *Star) Err() error {
 	return *s.lost
 }
 
-// Lose ends the world on this process alone, which has found out by other means that a
-// process is lost; if this is process 0 it ends for all.
+// Lose ends the world on this process, which has detected by other means that a process is lost; on
+// process 0 it ends the world for all.
 func (s *Star) Lose(process int, why string) { s.end(Lost{Process: process, Why: why}) }
 
-// Fail tells the others why this process ends; Close without it tells them that
-// it is done.
+// Fail notifies the others that this process ends because of an error. Close without Fail notifies
+// them that it is done.
 func (s *Star) Fail(why error) { s.end(Lost{Process: s.cfg.Me.Process, Why: why.Error()}) }
 
-// After tells the others that this process ends because of what ranks did together,
-// and how: they need not be told who it was, but one that is stuck has to hear that
-// nobody waits for it any more.
+// After notifies the others that this process ends because of a failure they also see. They need
+// not be notified which rank caused it, but a rank that is stuck must learn that nobody waits for
+// it.
 func (s *Star) After(why error) {
 	s.end(Lost{Process: s.cfg.Me.Process, Why: why.Error(), After: true})
 }
 
-// end is for the first who is lost; all hear of it from process 0.
+// end records the first loss. Process 0 distributes it.
 func (s *Star) end(l Lost) {
 	l.Rank = l.Process * s.cfg.PerProcess
 	if s.Members != nil {
@@ -156,17 +155,17 @@ func (s *Star) end(l Lost) {
 	s.mu.Unlock()
 	if first && (s.cfg.Me.Process == 0 || l.Process == s.cfg.Me.Process) {
 		body, _ := encode(end{l.Process, l.Why, l.After})
-		_ = s.tell(kindEnd, body) // who is gone need not hear
+		_ = s.broadcast(kindEnd, body) // peers that are gone need not receive it
 	}
 }
 
-// listen hears one peer until its connection ends.
+// listen processes a peer's frames until its connection ends.
 func (s *Star) listen(p *peer) {
 	for {
 		_ = p.conn.SetReadDeadline(time.Now().Add(s.cfg.DeadAfter))
 		kind, body, err := s.receive(p.in)
 		if err == nil {
-			err = s.hear(p, kind, body)
+			err = s.handle(p, kind, body)
 		}
 		if err == nil {
 			continue
@@ -190,8 +189,8 @@ func (s *Star) listen(p *peer) {
 	}
 }
 
-// hear takes what a peer says.
-func (s *Star) hear(p *peer, kind uint32, body []byte) error {
+// handle processes a frame.
+func (s *Star) handle(p *peer, kind uint32, body []byte) error {
 	switch kind {
 	case kindBeat:
 		return nil
@@ -204,10 +203,10 @@ func (s *Star) hear(p *peer, kind uint32, body []byte) error {
 		case s.facts <- factsOf{process: p.process, facts: f}:
 			return nil
 		default:
-			return errors.New("it states facts that nobody asked for")
+			return errors.New("it sent unexpected facts")
 		}
 	case kindVerdict:
-		return offer(s.said, kind, body)
+		return offer(s.verdicts, kind, body)
 	case kindShare:
 		return offer(s.shared, kind, body)
 	case kindEnd:
@@ -215,19 +214,19 @@ func (s *Star) hear(p *peer, kind uint32, body []byte) error {
 		if err := decode(kind, kindEnd, body, &e); err != nil {
 			return err
 		}
-		return s.hearEnd(p, e)
+		return s.handleEnd(p, e)
 	case kindBroke:
-		return s.hearBroke(p, body)
+		return s.handleBroke(p, body)
 	case kindLate, kindAsk, kindWaits, kindStuck:
-		return s.hearWaits(p, kind, body)
+		return s.handleWaits(p, kind, body)
 	case kindDump:
-		s.hearDump()
+		s.handleDump()
 		return nil
 	}
 	return fmt.Errorf("a frame of kind %d", kind)
 }
 
-// offer hands a message to who waits for it.
+// offer passes a message to its receiver, or returns an error if nobody expects it.
 func offer(to chan string, kind uint32, body []byte) error {
 	var m message
 	if err := decode(kind, kind, body, &m); err != nil {
@@ -237,15 +236,15 @@ func offer(to chan string, kind uint32, body []byte) error {
 	case to <- m.Text:
 		return nil
 	default:
-		return errors.New("it says what nobody asked for")
+		return errors.New("it sent an unexpected message")
 	}
 }
 
-// hearEnd takes the end of a process. Process 0 speaks for all, others for
+// handleEnd processes the end of a process. Process 0 reports it for all, others only for
 // themselves.
-func (s *Star) hearEnd(p *peer, e end) error {
+func (s *Star) handleEnd(p *peer, e end) error {
 	if e.Process < 0 || e.Process >= s.cfg.Processes || p.process != 0 && e.Process != p.process {
-		return fmt.Errorf("it tells of the end of process %d", e.Process)
+		return fmt.Errorf("it reported the end of process %d", e.Process)
 	}
 	if e.Why != "" {
 		s.end(Lost{Process: e.Process, Why: e.Why, After: e.After})
@@ -262,28 +261,28 @@ func (s *Star) hearEnd(p *peer, e end) error {
 	default:
 		select {
 		case s.facts <- factsOf{process: p.process, done: true}:
-		default: // it has stated more than anybody asked for
+		default: // it has sent more facts than requested
 		}
 	}
 	return nil
 }
 
-// beat tells the peers, now and then, that this process is alive.
+// beat periodically notifies the peers that this process is alive.
 func (s *Star) beat() {
 	t := time.NewTicker(s.cfg.Heartbeat)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			_ = s.tell(kindBeat, nil) // listen finds out who is gone
+			_ = s.broadcast(kindBeat, nil) // listen detects lost peers
 		case <-s.closed:
 			return
 		}
 	}
 }
 
-// tell sends a frame to every peer.
-func (s *Star) tell(kind uint32, body []byte) (err error) {
+// broadcast sends a frame to every peer.
+func (s *Star) broadcast(kind uint32, body []byte) (err error) {
 	for _, p := range s.peers {
 		if p != nil {
 			err = errors.Join(err, p.send(kind, body))
@@ -307,14 +306,14 @@ func (s *Star) cut() {
 	}
 }
 
-// Close says goodbye and ends the control plane.
+// Close announces that this process is done and closes the control plane.
 func (s *Star) Close() {
-	s.mu.Lock() // inquire begins nothing after it
+	s.mu.Lock() // no inquiry starts after it
 	close(s.closed)
 	s.mu.Unlock()
 	if s.Err() == nil {
 		body, _ := encode(end{Process: s.cfg.Me.Process})
-		_ = s.tell(kindEnd, body) // likewise
+		_ = s.broadcast(kindEnd, body) // listen detects lost peers
 	}
 	s.cut()
 	s.all.Wait()

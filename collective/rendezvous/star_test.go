@@ -20,7 +20,7 @@ import (
 
 var token = []byte("0123456789abcdef0123456789abcdef")
 
-// config is process p of a world on loopback.
+// config returns the configuration of process p of a world on loopback.
 func config(p, processes int, ln net.Listener) rendezvous.Config {
 	c := rendezvous.Config{Processes: processes, PerProcess: 2, Addrs: []string{ln.Addr().String()}, Token: token,
 		Wait: 30 * time.Second, Heartbeat: 50 * time.Millisecond, DeadAfter: 20 * time.Second,
@@ -40,8 +40,7 @@ func listen(t testing.TB) net.Listener {
 	return ln
 }
 
-// joinAll has all processes join at once; what a test changes of their
-// configuration it does in change.
+// joinAll makes all processes join concurrently, with configurations modified by change.
 func joinAll(t testing.TB, processes int, change func(p int, c *rendezvous.Config)) ([]*rendezvous.Star, []error) {
 	t.Helper()
 	ln := listen(t)
@@ -58,7 +57,7 @@ func joinAll(t testing.TB, processes int, change func(p int, c *rendezvous.Confi
 	return stars, errs
 }
 
-// joined is joinAll where all must.
+// joined is joinAll, but fails the test on an error.
 func joined(t testing.TB, processes int, change func(p int, c *rendezvous.Config)) []*rendezvous.Star {
 	t.Helper()
 	stars, errs := joinAll(t, processes, change)
@@ -76,7 +75,7 @@ func closeAll(stars []*rendezvous.Star) {
 	all.Wait()
 }
 
-// agree has every process state its facts.
+// agree makes every process agree on its facts.
 func agree(t testing.TB, stars []*rendezvous.Star, facts func(p int) []rendezvous.Fact) []error {
 	errs := make([]error, len(stars))
 	var all sync.WaitGroup
@@ -130,7 +129,7 @@ func TestAgree(t *testing.T) {
 	}
 }
 
-// TestWhoIsMissing has a process that never comes.
+// TestWhoIsMissing tests a process that never joins.
 func TestWhoIsMissing(t *testing.T) {
 	ln := listen(t)
 	errs := make(chan error, 2)
@@ -141,7 +140,7 @@ func TestWhoIsMissing(t *testing.T) {
 	}
 	for range 2 {
 		err := <-errs
-		if !errors.As(err, new(rendezvous.Missing)) || !strings.Contains(err.Error(), "ranks 4-7 have not come: nobody answered within 2s") {
+		if !errors.As(err, new(rendezvous.Missing)) || !strings.Contains(err.Error(), "ranks 4-7 have not joined: no answer within 2s") {
 			t.Errorf("error %v", err)
 		}
 	}
@@ -157,14 +156,13 @@ func TestWrongToken(t *testing.T) {
 		if !errors.Is(errs[1], rendezvous.ErrRefused) || errors.As(errs[1], new(rendezvous.Missing)) {
 			t.Errorf("the process with the wrong token: %v", errs[1])
 		}
-		if errs[0] == nil || !strings.Contains(errs[0].Error(), "ranks 2,3 have not come") {
+		if errs[0] == nil || !strings.Contains(errs[0].Error(), "ranks 2,3 have not joined") {
 			t.Errorf("process 0: %v", errs[0])
 		}
 	}
 }
 
-// TestImpostor has somebody who accepts connections without knowing the token:
-// nothing is told him.
+// TestImpostor checks that nothing is sent to a listener that does not know the token.
 func TestImpostor(t *testing.T) {
 	ln := listen(t)
 	defer ln.Close()
@@ -199,14 +197,13 @@ func TestTwiceTheSameRank(t *testing.T) {
 	for range 3 {
 		all = append(all, fmt.Sprint(<-errs))
 	}
-	if said := strings.Join(all, "\n"); !strings.Contains(said, `process 1 has come already, from host "h1": two were started as ranks 2,3`) || !strings.Contains(said, "ranks 4,5 have not come") {
+	if said := strings.Join(all, "\n"); !strings.Contains(said, `process 1 has already joined, from host "h1": two were started as ranks 2,3`) || !strings.Contains(said, "ranks 4,5 have not joined") {
 		t.Errorf("errors %s", said)
 	}
 }
 
-// TestStrangers has peers that send garbage, nothing, too much, or replay what
-// another said, and more of them than may be heard at once, while a world
-// comes together.
+// TestStrangers connects peers that send garbage, nothing, too much, or a replay, more of them than
+// are served at once, while a world forms.
 func TestStrangers(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	ln := listen(t)
@@ -266,8 +263,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestOversizedFrame has a process that knows the token and claims a frame of a
-// gigabyte.
+// TestOversizedFrame tests an authenticated process that announces a frame of a gigabyte.
 func TestOversizedFrame(t *testing.T) {
 	ln := listen(t)
 	errs := make(chan error, 1)
@@ -283,12 +279,12 @@ func TestOversizedFrame(t *testing.T) {
 	}
 	defer c.Close()
 	c.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0x40})
-	if err := <-errs; err == nil || !strings.Contains(err.Error(), "have not come") {
+	if err := <-errs; err == nil || !strings.Contains(err.Error(), "have not joined") {
 		t.Errorf("error %v", err)
 	}
 }
 
-// ends checks what every process but one hears of it.
+// ends checks the error of every process but one.
 func ends(t *testing.T, stars []*rendezvous.Star, but int, want string) {
 	t.Helper()
 	for p, s := range stars {
@@ -316,7 +312,7 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// relay carries a process's connection, and can stop doing so.
+// relay forwards a process's connection until it is stopped.
 type relay struct {
 	ln    net.Listener
 	mu    sync.Mutex
@@ -374,7 +370,7 @@ func (r *relay) cut() {
 	}
 }
 
-// TestCutOff cuts a process's connection, or lets nothing through any more.
+// TestCutOff cuts a process's connection, or stops forwarding.
 func TestCutOff(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		ln := listen(t)
@@ -413,8 +409,8 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// A data connection that breaks ends the world for the same reason on all, whoever reports
-// it. If one of its ends has died that says more.
+// TestBroke checks that a broken data connection ends the world for the same reason on all
+// processes, whoever reports it, unless one of its ends has died, which is more informative.
 func TestBroke(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for _, c := range []struct {
@@ -440,7 +436,7 @@ func TestBroke(t *testing.T) {
 	closeAll(stars)
 }
 
-// TestDoneIsNoLoss has processes end one after the other.
+// TestDoneIsNoLoss makes processes end one after the other.
 func TestDoneIsNoLoss(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}} {
 		stars := joined(t, 3, nil)
@@ -456,7 +452,7 @@ func TestDoneIsNoLoss(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForWhoIsDone has a process leave while the others agree.
+// TestNobodyWaitsForWhoIsDone makes a process leave while the others agree.
 func TestNobodyWaitsForWhoIsDone(t *testing.T) {
 	for _, leaves := range []int{0, 2} {
 		stars := joined(t, 3, nil)
@@ -468,7 +464,7 @@ func TestNobodyWaitsForWhoIsDone(t *testing.T) {
 		}
 		stars[leaves].Close()
 		for range 2 {
-			if err := <-errs; err == nil || !strings.Contains(err.Error(), "has ended") {
+			if err := <-errs; err == nil || !strings.Contains(err.Error(), "it ended") {
 				t.Errorf("process %d leaves: %v", leaves, err)
 			}
 		}

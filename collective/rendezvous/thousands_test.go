@@ -12,7 +12,7 @@ import (
 	"zeroth/collective/rendezvous"
 )
 
-// TestThousands has 2,000 processes rendezvous and agree on one machine.
+// TestThousands makes 2,000 processes join and agree on one machine.
 func TestThousands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("2,000 processes take some seconds")
@@ -33,7 +33,7 @@ func TestThousands(t *testing.T) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	t.Logf("%d processes came in %v, agreed after %v; %d MB in use", processes, came, time.Since(begin), m.Sys>>20)
-	if m.Sys > 3<<30 { // every one of them has the table of all, here in one process
+	if m.Sys > 3<<30 { // each of them holds the whole table, here in one process
 		t.Errorf("%d MB in use", m.Sys>>20)
 	}
 	closeAll(stars)

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// sameUser refuses a peer on a Unix socket that is another user's. Others are not
-// judged here.
+// sameUser returns an error if the peer on a Unix socket belongs to another user. It accepts other
+// kinds of connections.
 func sameUser(c net.Conn) error {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

@@ -4,5 +4,6 @@ package rendezvous
 
 import "net"
 
-// sameUser judges nobody here: the folder of the socket is its user's alone.
+// sameUser accepts all peers: on this system only the permissions of the socket's folder protect
+// it.
 func sameUser(net.Conn) error { return nil }

@@ -9,39 +9,39 @@ import (
 	"zeroth/collective"
 )
 
-// asking is how long process 0 waits for what the others answer, and a process for
-// what process 0 makes of it: it is more, so that who does not answer is found by one.
-const asking, told = 2 * time.Second, 4 * time.Second
+// askTimeout is how long process 0 waits for answers; resultTimeout is how long other processes
+// wait for its conclusion. The latter is longer, so that one inquiry can report a process that does
+// not answer.
+const askTimeout, resultTimeout = 2 * time.Second, 4 * time.Second
 
-// mostWaits is how many Waits are taken of a rank, and waitBytes how long one is but for the
-// ranks that it waits for.
+// mostWaits is the maximum number of Waits per rank in an answer, waitBytes the maximum length of
+// one, without its ranks.
 const mostWaits, waitBytes = 8, 1000
 
-// inquiry is one question of process 0's to all, and what they have answered.
+// inquiry is a question of process 0 to all processes, with their answers.
 type inquiry struct {
-	waits []collective.Wait // of the processes that have answered
-	by    map[int]bool      // process: it has
-	all   chan struct{}     // closed when all have
+	waits []collective.Wait // from the processes that have answered
+	by    map[int]bool      // processes that have answered
+	all   chan struct{}     // closed when all have answered
 }
 
-// found is what came of the last inquiry, and when.
+// found is the result of the last inquiry.
 type found struct {
 	text string
 	at   time.Time
-	next chan struct{} // closed when there is another
+	next chan struct{} // closed when there is a newer result
 }
 
-// Answer has f say for whom the ranks of this process wait, from now on. Any goroutine
-// may call it, and it waits for nobody.
+// Answer sets the function that returns the waits of this process's ranks. It may be called from
+// any goroutine and does not block.
 func (s *Star) Answer(f func() []collective.Wait) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waits = f
 }
 
-// Ask is for whom all wait in the end: ranks that wait for others have others ask, and
-// process 0 follows who waits for whom. It is empty if nobody does, or nobody says so in
-// time.
+// Ask describes what blocks all ranks in the end: process 0 collects the waits of all ranks and
+// follows them. It returns "" if nothing does, or if there is no answer in time.
 func (s *Star) Ask() string {
 	s.mu.Lock()
 	if !s.found.at.IsZero() && time.Since(s.found.at) < collective.Fresh {
@@ -53,11 +53,11 @@ func (s *Star) Ask() string {
 	if s.cfg.Me.Process == 0 {
 		s.inquire()
 	} else {
-		_ = s.peers[0].send(kindLate, nil) // listen finds out if it is gone
+		_ = s.peers[0].send(kindLate, nil) // listen detects its loss
 	}
 	select {
 	case <-next:
-	case <-time.After(told):
+	case <-time.After(resultTimeout):
 	case <-s.deserted:
 	case <-s.ended:
 	}
@@ -66,7 +66,7 @@ func (s *Star) Ask() string {
 	return s.found.text
 }
 
-// inquire has process 0 ask all, unless it is at it.
+// inquire starts an inquiry of process 0, unless one is in progress.
 func (s *Star) inquire() {
 	q := &inquiry{by: map[int]bool{}, all: make(chan struct{})}
 	s.mu.Lock()
@@ -76,30 +76,30 @@ func (s *Star) inquire() {
 		return
 	default:
 	}
-	if s.asked != nil {
+	if s.inquiry != nil {
 		return
 	}
-	s.asked = q
+	s.inquiry = q
 	s.all.Go(func() {
-		_ = s.tell(kindAsk, nil) // who does not answer is named
-		s.answered(0, s.mine())
+		_ = s.broadcast(kindAsk, nil) // processes that do not answer are named
+		s.answered(0, s.localWaits())
 		select {
 		case <-q.all:
-		case <-time.After(asking):
+		case <-time.After(askTimeout):
 		case <-s.closed:
 		}
 		s.mu.Lock()
-		s.asked = nil
+		s.inquiry = nil
 		s.mu.Unlock()
-		text := printable(collective.InTheEnd(q.waits, s.named))
-		s.find(text)
+		text := printable(collective.RootCause(q.waits, s.named))
+		s.publish(text)
 		body, _ := encode(message{Text: text})
-		_ = s.tell(kindStuck, body)
+		_ = s.broadcast(kindStuck, body)
 	})
 }
 
-// mine is what this process answers.
-func (s *Star) mine() []collective.Wait {
+// localWaits returns this process's answer.
+func (s *Star) localWaits() []collective.Wait {
 	s.mu.Lock()
 	f := s.waits
 	s.mu.Unlock()
@@ -110,13 +110,13 @@ func (s *Star) mine() []collective.Wait {
 	return all[:min(len(all), mostWaits*s.cfg.PerProcess)]
 }
 
-// answered notes where the ranks of a process are.
+// answered records the answer of a process.
 func (s *Star) answered(process int, all []collective.Wait) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := s.asked
+	q := s.inquiry
 	if q == nil || q.by[process] {
-		return // it comes too late
+		return // too late
 	}
 	q.waits = append(q.waits, all...)
 	if q.by[process] = true; len(q.by) == s.cfg.Processes {
@@ -124,17 +124,17 @@ func (s *Star) answered(process int, all []collective.Wait) {
 	}
 }
 
-// find keeps what was found, and wakes who waits for it.
-func (s *Star) find(text string) {
+// publish stores a result and wakes those who wait for it.
+func (s *Star) publish(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.found.next)
 	s.found = found{text, time.Now(), make(chan struct{})}
 }
 
-// hearWaits takes what belongs to an inquiry: process 0 asks and tells, the others want to
-// know and answer.
-func (s *Star) hearWaits(p *peer, kind uint32, body []byte) error {
+// handleWaits processes a frame of an inquiry: process 0 asks and publishes the result, the others
+// request it and answer.
+func (s *Star) handleWaits(p *peer, kind uint32, body []byte) error {
 	if first := s.cfg.Me.Process == 0; first != (kind == kindLate || kind == kindWaits) {
 		return fmt.Errorf("a frame of kind %d from process %d", kind, p.process)
 	}
@@ -143,15 +143,15 @@ func (s *Star) hearWaits(p *peer, kind uint32, body []byte) error {
 		s.inquire()
 	case kindAsk:
 		s.all.Go(func() {
-			body, _ := encode(s.mine())
-			_ = p.send(kindWaits, body) // likewise
+			body, _ := encode(s.localWaits())
+			_ = p.send(kindWaits, body) // listen detects its loss
 		})
 	case kindStuck:
 		var m message
 		if err := decode(kind, kindStuck, body, &m); err != nil {
 			return err
 		}
-		s.find(printable(m.Text))
+		s.publish(printable(m.Text))
 	case kindWaits:
 		var w []collective.Wait
 		if err := decode(kind, kindWaits, body, &w); err != nil {
@@ -159,7 +159,7 @@ func (s *Star) hearWaits(p *peer, kind uint32, body []byte) error {
 		}
 		for _, x := range w {
 			if x.Rank < 0 || x.Rank/s.cfg.PerProcess != p.process || slices.ContainsFunc(x.For, func(r int) bool { return r < 0 || r >= s.ranksInAll() }) {
-				return errors.New("it tells of ranks that it cannot know of")
+				return errors.New("it reported ranks of other processes")
 			}
 		}
 		s.answered(p.process, w)

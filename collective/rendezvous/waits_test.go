@@ -12,14 +12,14 @@ import (
 	"zeroth/collective"
 )
 
-// TestAskFollowsWhoWaits: whoever asks is told where the chain ends, not whom it waits for
-// itself; ranks that wait for each other are one end, and so is a process that does not
-// answer.
+// TestAskFollowsWhoWaits checks that every process gets the end of the chain of waits, not the rank
+// it waits for itself. Ranks that wait for each other are such an end, and so is a process that
+// does not answer.
 func TestAskFollowsWhoWaits(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	type on = map[int][]int // for whom a rank waits
-	// Each rank is in an operation of its own: not gives what is said of one that keeps
-	// another waiting.
+	type on = map[int][]int // ranks for which each rank waits
+	// Each rank is in an operation of its own; not returns the description of a rank that blocks
+	// another.
 	at := func(r int) string {
 		return fmt.Sprintf("operation %d of shard (all-gather of 96 fp32, unit h.%d, step 5)", r, r)
 	}
@@ -48,7 +48,7 @@ func TestAskFollowsWhoWaits(t *testing.T) {
 						<-hold
 					}
 					for r := 2 * p; r < 2*p+2; r++ {
-						all = append(all, collective.Wait{Rank: r, For: c.waits[r], Of: "shard", Ago: 3 * time.Second, Operation: collective.Operation{
+						all = append(all, collective.Wait{Rank: r, For: c.waits[r], GroupName: "shard", Ago: 3 * time.Second, Operation: collective.Operation{
 							Seq: r, Step: 5, Op: "all-gather", Label: fmt.Sprint("unit h.", r), Type: "fp32", Count: 96, State: collective.Started}})
 					}
 					return all
@@ -61,7 +61,7 @@ func TestAskFollowsWhoWaits(t *testing.T) {
 			}
 			asked.Wait()
 			for p, text := range said {
-				if _, got, _ := strings.Cut(text, "in the end all wait for this: "); got != c.want {
+				if _, got, _ := strings.Cut(text, "root cause: "); got != c.want {
 					t.Errorf("process %d is told %q, want %q", p, text, c.want)
 				}
 			}

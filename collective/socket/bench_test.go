@@ -13,17 +13,17 @@ import (
 	"zeroth/device/cpu"
 )
 
-// whole is the elements of the float32 buffer that is gathered or reduced: 64 MiB.
+// whole is the number of float32 elements gathered or reduced: 64 MiB.
 const whole = 16 << 20
 
-// BenchmarkGroup is a gather, a reduction and both, of 64 MiB between two processes'
-// ends, in turns with what the wire can do at best (see limits). GB/s are of one
-// direction; the others are the time of a limit as a share of the operation's.
+// BenchmarkGroup measures a gather, a reduction and both, of 64 MiB between two processes' ends,
+// alternating with the best that the wire can do (see limits). GB/s are for one direction; the
+// other values are the time of a limit as a share of the operation's.
 func BenchmarkGroup(b *testing.B) {
 	for _, network := range []string{"memory", "unix", "tcp"} {
 		for _, op := range []struct {
 			name            string
-			gathers, reduce int64 // how often a part goes each way to be kept, and to be added
+			gathers, reduce int64 // how often a part travels in each direction to be stored, and to be added
 			do              func(collective.Group, device.Queue, device.Buffer)
 		}{{"gather", 1, 0, collective.AllGather}, {"reduce", 0, 1, collective.ReduceScatter}, {"all-reduce", 1, 1, collective.AllReduce}} {
 			b.Run(network+"/"+op.name, func(b *testing.B) {
@@ -44,8 +44,8 @@ func BenchmarkGroup(b *testing.B) {
 	}
 }
 
-// BenchmarkLink is 64 MiB from one process's end to the other's, in turns with the raw limit:
-// a stream of as much, one way, over a bare connection, or a copy of memory that is shared.
+// BenchmarkLink transfers 64 MiB from one process's end to the other's, alternating with the limit:
+// a stream over a bare connection, or a copy of shared memory.
 func BenchmarkLink(b *testing.B) {
 	for _, network := range []string{"memory", "unix", "tcp"} {
 		b.Run(network, func(b *testing.B) {
@@ -67,10 +67,10 @@ func BenchmarkLink(b *testing.B) {
 	}
 }
 
-// BenchmarkOperation is what an operation costs the ranks of two processes, as those of divided
-// matrices, in turns with the least there is: each writes what it sends to the other over a
-// bare connection, and reads what comes. One of nothing is an agreement, as before each of
-// NCCL's. Trips are the time of an operation in those of the limit.
+// BenchmarkOperation measures the latency of an operation between two processes, as used for
+// divided matrices, alternating with the minimum: each writes what it sends to a bare connection
+// and reads what it receives. An operation without data is an agreement, as before each NCCL
+// operation. Trips are the operation's time divided by the limit's.
 func BenchmarkOperation(b *testing.B) {
 	const times = 200
 	for _, network := range []string{"memory", "unix", "tcp"} {
@@ -128,16 +128,16 @@ func timed(f func()) time.Duration {
 	return time.Since(start)
 }
 
-// least is the less of two times: after a copy past the caches the first may be twice
-// the second.
+// least returns the shorter of two times: after a copy that bypasses the caches, the first may take
+// twice as long.
 func least(f func()) time.Duration { return min(timed(f), timed(f)) }
 
-// benchPair is two ranks of a process each, and a connection beside theirs.
+// benchPair is two processes of one rank, and a connection in addition to theirs.
 type benchPair struct {
 	gs    [2]collective.Group
 	qs    [2]*cpu.Queue
 	bufs  [2]device.Buffer
-	conns [2]io.ReadWriter // nil: memory is shared
+	conns [2]io.ReadWriter // nil if memory is shared
 	from  []byte
 	to    [2][]byte
 }
@@ -186,7 +186,7 @@ func newBenchPair(b *testing.B, network string) *benchPair {
 	return p
 }
 
-// run does an operation on both ranks.
+// run performs an operation on both ranks.
 func (p *benchPair) run(b *testing.B, do func(collective.Group, device.Queue, device.Buffer)) {
 	for r := range p.qs {
 		do(p.gs[r], p.qs[r], p.bufs[r])
@@ -198,12 +198,11 @@ func (p *benchPair) run(b *testing.B, do func(collective.Group, device.Queue, de
 	}
 }
 
-// The limits are streams of the same bytes, both ways, out of the memory that they are
-// in and to where they belong: over a bare connection, or, of shared memory, by copies
-// (stream) and by additions in place (terms), which read two numbers where a copy reads
-// one, so that a reduction cannot be as fast as a copy. Other is beside them: of shared
-// memory the copy, of a connection a stream of one mebibyte again and again, which is
-// never written to memory.
+// The limits are streams of the same bytes in both directions, between the same buffers: over a
+// bare connection or, for shared memory, by copies (stream) and by additions in place (terms),
+// which read two values where a copy reads one, so a reduction cannot be as fast as a copy. Other
+// is, for shared memory, the copy, and for a connection, a repeated stream of 1 MiB that stays in
+// the caches.
 func (p *benchPair) stream() {
 	half := p.bufs[0].Bytes() / 2
 	part := func(of, r int) []byte { return p.bufs[of].Raw()[r*half:][:half] }
@@ -214,7 +213,7 @@ func (p *benchPair) stream() {
 	p.send(1, func(r int) []byte { return part(r, 1-r) }, func(r int) []byte { return part(r, r) })
 }
 
-// oneWay is the limit of a link.
+// oneWay measures the limit of a link.
 func (p *benchPair) oneWay() {
 	from, to := p.bufs[0].Raw(), p.bufs[1].Raw()
 	p.both(func(r int) {
@@ -229,7 +228,7 @@ func (p *benchPair) oneWay() {
 	})
 }
 
-// terms is the limit of a reduction.
+// terms measures the limit of a reduction.
 func (p *benchPair) terms() {
 	if p.conns[0] != nil {
 		p.stream()
@@ -256,17 +255,17 @@ func (p *benchPair) otherUnit() string {
 	return "of-cached"
 }
 
-// both runs f for both ranks at once, as operations run.
+// both runs f for both ranks concurrently, on their queues.
 func (p *benchPair) both(f func(r int)) {
 	for r, q := range p.qs {
 		q.Call("limit", func() error { f(r); return nil })
 	}
 	for _, q := range p.qs {
-		_ = q.Wait() // an operation that failed before has ended the benchmark
+		_ = q.Wait() // the benchmark ends on an earlier failure
 	}
 }
 
-// send has each rank send and receive some times over the bare connection.
+// send makes each rank send and receive several times over the bare connection.
 func (p *benchPair) send(times int, from, to func(r int) []byte) {
 	p.both(func(r int) {
 		sent := make(chan struct{})

@@ -12,7 +12,7 @@ import (
 	"zeroth/device/cpu"
 )
 
-// A buffer of more bytes than an int32 counts is reduced and gathered whole. It takes
+// TestMoreThanInt32 reduces and gathers a buffer with more bytes than an int32 can count. It takes
 // 4.3 GB of memory: go test -tags big ./collective/socket -run TestMoreThanInt32.
 func TestMoreThanInt32(t *testing.T) {
 	const n = 1<<29 + 6 // float32
@@ -31,8 +31,7 @@ func TestMoreThanInt32(t *testing.T) {
 	}
 }
 
-// bigAllReduce sums n numbers, of which element i is i mod 1001 on rank 0 and twice that
-// on rank 1.
+// bigAllReduce sums n values; element i is i mod 1001 on rank 0 and twice that on rank 1.
 func bigAllReduce(g collective.Group, n int) error {
 	d := cpu.NewHost(1)
 	defer d.Close()

@@ -17,7 +17,7 @@ import (
 	"zeroth/device/cpu"
 )
 
-// flips is how many seeded bits TestDamageIsNamed flips: ZEROTH_DAMAGE, or a few.
+// flips returns the number of bits that TestDamageIsNamed flips: ZEROTH_DAMAGE, or a few.
 func flips(t *testing.T) int {
 	n, err := strconv.Atoi(os.Getenv("ZEROTH_DAMAGE"))
 	if err != nil {
@@ -26,9 +26,9 @@ func flips(t *testing.T) int {
 	return n
 }
 
-// TestDamageIsNamed flips one bit of what a process receives over TCP, anywhere in
-// headers, notes and data: no operation returns a wrong sum, both ranks fail, and the
-// receiver names the sender and the operation.
+// TestDamageIsNamed flips one bit of what a process receives over TCP, anywhere in headers, notes
+// and data: no operation may return a wrong sum, both ranks must fail, and the receiver must name
+// the sender and the operation.
 func TestDamageIsNamed(t *testing.T) {
 	for seed := range flips(t) {
 		rng := rand.New(rand.NewPCG(uint64(seed), 23))
@@ -52,12 +52,12 @@ func TestDamageIsNamed(t *testing.T) {
 	}
 }
 
-// damaged is two processes of a rank each, whose connection flips a bit on the way to rank 0.
+// damaged is two processes of one rank, whose connection flips a bit on the way to rank 0.
 type damaged struct {
 	nets [2]*socket.Net
 	gs   [2]*collective.Wired
 	qs   [2]*cpu.Queue
-	lost chan error // why process 0 has given up the connection
+	lost chan error // why process 0 closed the connection
 	dev  *cpu.Device
 }
 
@@ -81,7 +81,7 @@ func newDamaged(t *testing.T, at int, bit byte) *damaged {
 	return d
 }
 
-// relay passes on what it reads, with the byte at an offset changed by bit.
+// relay forwards what it reads, with the byte at an offset XORed with bit.
 func relay(to, from net.Conn, at int, bit byte) {
 	defer to.Close()
 	b := make([]byte, 64<<10)
@@ -97,8 +97,8 @@ func relay(to, from net.Conn, at int, bit byte) {
 	}
 }
 
-// sum adds up n elements over both ranks and reports whether both have the result. A wrong
-// result is an error of the test.
+// sum adds n elements over both ranks and reports whether both have the result. A wrong result
+// fails the test.
 func (d *damaged) sum(t *testing.T, step, n int) (ok bool) {
 	ok = true
 	var x [2][]float32
@@ -132,8 +132,8 @@ func (d *damaged) close() {
 	d.dev.Close()
 }
 
-// TestOnlyPlainTCPHasSums compares what a note takes on connections of each kind: TLS
-// authenticates what it carries, and Unix sockets do not leave the host.
+// TestOnlyPlainTCPHasSums compares the bytes of a note on connections of each kind: TLS
+// authenticates its content, and Unix sockets do not leave the host.
 func TestOnlyPlainTCPHasSums(t *testing.T) {
 	const plain = 24 + collective.NoteLen
 	for name, c := range map[string]struct {
@@ -142,7 +142,7 @@ func TestOnlyPlainTCPHasSums(t *testing.T) {
 		want    int
 	}{
 		"tcp":     {"tcp", func(c net.Conn) net.Conn { return c }, plain + 8},
-		"wrapped": {"tcp", func(c net.Conn) net.Conn { return struct{ net.Conn }{c} }, plain}, // as TLS is
+		"wrapped": {"tcp", func(c net.Conn) net.Conn { return struct{ net.Conn }{c} }, plain}, // like TLS
 		"unix":    {"unix", func(c net.Conn) net.Conn { return c }, plain},
 	} {
 		ln := listen(t, c.network)
@@ -152,7 +152,7 @@ func TestOnlyPlainTCPHasSums(t *testing.T) {
 		n.Add(1, c.wrap(a))
 		n.Wire(0, 0).Note(1, collective.Note{})
 		n.Wire(0, 0).Note(1, collective.Note{})
-		go n.Close() // ends what is read
+		go n.Close() // ends the reads
 		got, err := io.ReadAll(b)
 		left := len(got) - 2*c.want
 		if err != nil || left <= 0 || left > c.want {

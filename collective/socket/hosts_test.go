@@ -13,7 +13,7 @@ import (
 	"zeroth/device/cpu"
 )
 
-// counting is a wire that counts what it sends inside a host and beyond it, in bytes.
+// counting is a wire that counts the bytes sent within a host and to other hosts.
 type counting struct {
 	collective.Wire
 	near, far *atomic.Int64
@@ -28,7 +28,7 @@ func (c counting) Send(to int, b []byte) {
 	c.Wire.Send(to, b)
 }
 
-// onHosts runs an operation on all ranks of a group, and returns what they sent.
+// onHosts runs an operation on all ranks of a group and returns the bytes sent.
 func onHosts(t *testing.T, hosts []int, how collective.Routing, bufs []device.Buffer, do func(collective.Group, device.Queue, device.Buffer)) (near, far int64) {
 	t.Helper()
 	n := len(hosts)
@@ -53,7 +53,7 @@ func onHosts(t *testing.T, hosts []int, how collective.Routing, bufs []device.Bu
 	return sent[0].Load(), sent[1].Load()
 }
 
-// random are buffers of so many numbers, the same for one seed.
+// random returns buffers of n random elements, the same for each call.
 func random(ranks int, t device.DType, n int) (bufs []device.Buffer) {
 	rng := rand.New(rand.NewPCG(5, uint64(ranks)))
 	for range ranks {
@@ -66,17 +66,17 @@ func random(ranks int, t device.DType, n int) (bufs []device.Buffer) {
 	return bufs
 }
 
-// Sums of many chunks have the same bits flat and by host, and what crosses hosts is
-// what the formulas say: flat each rank's share for every rank elsewhere; by host a
-// sum of the whole, in float32, for each border, and each rank's part of the sums;
-// of a gather each part once for every other host.
+// TestBytesOnTheWire checks that sums of many chunks have the same bits flat and by host, and that
+// the bytes between hosts match the formulas: flat, each rank's share for every rank elsewhere; by
+// host, a float32 sum of the whole for each border and each rank's part of the sums, and for a
+// gather, each part once for every other host.
 func TestBytesOnTheWire(t *testing.T) {
 	for _, hosts := range [][]int{{0, 0, 1, 1}, {0, 0, 0, 1, 1}, {0, 0, 1, 1, 2, 2}} {
 		for _, dt := range []device.DType{device.F32, device.BF16} {
 			ranks := len(hosts)
 			part := 700_001 // elements: chunks of 262,144, and more
 			n, e := ranks*part, dt.Size()
-			var on [3]int64 // ranks of a host
+			var on [3]int64 // ranks per host
 			elsewhere := int64(0)
 			for r, h := range hosts {
 				on[h]++

@@ -19,10 +19,10 @@ import (
 const (
 	magic     = 0x3148545a // "ZTH1"
 	headerLen = 24
-	endLen    = 4                                                   // after data: 1, or givenUp
-	lentLen   = 8                                                   // where lent data is
-	spanLen   = lentLen + 8                                         // and how long, of what is lent with a note
-	smallLen  = headerLen + collective.NoteLen + spanLen + 2*sumLen // the longest frame but those of data and reasons
+	endLen    = 4                                                   // follows data: 1, or givenUp
+	lentLen   = 8                                                   // position of lent data
+	spanLen   = lentLen + 8                                         // position and length of data lent with a note
+	smallLen  = headerLen + collective.NoteLen + spanLen + 2*sumLen // maximum length of frames other than data and reasons
 	readerLen = 16 << 10
 )
 
@@ -35,39 +35,38 @@ const (
 	kindLending
 )
 
-// out is a frame on its way to a peer.
+// out is a frame to be sent.
 type out struct {
 	kind   uint32
-	p      *port // whose it is
+	p      *port // sender
 	to     int   // rank of p's group
 	note   collective.Note
 	data   []byte
-	at     int64 // in the process's shared memory, of data that is lent
+	at     int64 // for lent data, its position in this process's shared memory
 	reason []byte
 }
 
-// link is the connection to another process: a goroutine that reads and one that
-// writes.
+// link is the connection to another process, with a goroutine that reads and one that writes.
 type link struct {
 	net     *Net
 	process int
 	conn    net.Conn
-	in      *bufio.Reader // of interruptible reads
-	w       *bufio.Writer // of all but data; who writes has it: the writer, or push while that waits
+	in      *bufio.Reader // interruptible reads
+	w       *bufio.Writer // everything except data; used by the writer, or by push while the writer waits
 	raw     rawWriter
 	sums    bool // frames carry checksums
 
 	mu      sync.Mutex
-	more    sync.Cond // queue, ending or broken changed, or w has something for a writer that waits
-	waits   bool      // the writer does
+	more    sync.Cond // signals changes of queue, ending and broken, and data in w for a waiting writer
+	waits   bool      // the writer is waiting
 	queue   queue[out]
-	reading *port // into whose memory it reads; nil: none
-	writing *port // whose memory it writes
-	ending  bool  // when all is sent the writer ends
+	reading *port // port whose memory is being read into, or nil
+	writing *port // port whose memory is being sent, or nil
+	ending  bool  // the writer ends when everything is sent
 	broken  bool
 	sent    chan struct{} // closed when the writer has ended
 
-	shares bool // the peer has this process's shared memory
+	shares bool // the peer has received this process's shared memory
 	theirs peerMemory
 }
 
@@ -80,7 +79,7 @@ func newLink(n *Net, process int, c net.Conn) *link {
 	return l
 }
 
-// lends says where in shared memory a frame is that the peer can read there.
+// lends returns the position of b in shared memory, if the peer can read it there.
 func (l *link) lends(b []byte) (int64, bool) {
 	if !l.shares || len(b) < l.net.cfg.Share.Least {
 		return 0, false
@@ -88,8 +87,8 @@ func (l *link) lends(b []byte) (int64, bool) {
 	return l.net.cfg.Share.at(b)
 }
 
-// push sends a frame now, if it is small and nothing is before it, or queues it. What
-// comes after the connection broke is dropped.
+// push sends a frame immediately if it is small and none is queued, else queues it. Frames pushed
+// after the connection broke are dropped.
 func (l *link) push(o out) {
 	l.mu.Lock()
 	broken := l.broken
@@ -109,16 +108,16 @@ func (l *link) push(o out) {
 	}
 }
 
-// now writes a small frame as far as the connection takes it without waiting, with
-// l.mu held; the rest is the writer's.
+// now sends as much of a small frame as possible without blocking and leaves the rest to the
+// writer. The caller holds l.mu.
 func (l *link) now(o out) bool {
 	b := l.small(l.w.AvailableBuffer(), o)
 	n := l.raw.write(b)
-	_, _ = l.w.Write(b[n:]) // w is empty, and has room
+	_, _ = l.w.Write(b[n:]) // w is empty and has enough space
 	return n == len(b)
 }
 
-// drop gives up a frame: its memory is free.
+// drop discards a frame and releases its memory.
 func (o out) drop() {
 	switch o.kind {
 	case kindData:
@@ -128,7 +127,7 @@ func (o out) drop() {
 	}
 }
 
-// write sends what is queued, until finish or the connection breaks.
+// write sends queued frames until finish, or until the connection breaks.
 func (l *link) write() {
 	defer close(l.sent)
 	for {
@@ -143,7 +142,7 @@ func (l *link) write() {
 	}
 }
 
-// next waits for a frame. Before it waits, what is written goes out.
+// next waits for a frame. Before waiting, it flushes.
 func (l *link) next() (o out, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,7 +161,7 @@ func (l *link) next() (o out, ok bool) {
 	return l.queue.pop(), true
 }
 
-// flush writes what w has, with l.mu held, but not while it writes.
+// flush flushes w. The caller holds l.mu, which is released while writing.
 func (l *link) flush() error {
 	l.mu.Unlock()
 	defer l.mu.Lock()
@@ -173,12 +172,12 @@ func (l *link) flush() error {
 	return err
 }
 
-// send writes one frame.
+// send writes a frame.
 func (l *link) send(o out) error {
 	switch {
 	case o.kind == kindData:
 		return l.sendData(o)
-	case o.lends() && o.p.Ended() != nil: // which takes it back
+	case o.lends() && o.p.Ended() != nil: // Ended reclaims what was lent
 		o.drop()
 		return nil
 	}
@@ -187,7 +186,7 @@ func (l *link) send(o out) error {
 
 // sendSmall writes a small frame, or a header.
 func (l *link) sendSmall(o out) error {
-	if l.w.Available() < smallLen { // so that it does not grow the buffer
+	if l.w.Available() < smallLen { // keeps the buffer from growing
 		if err := l.w.Flush(); err != nil {
 			return err
 		}
@@ -196,22 +195,22 @@ func (l *link) sendSmall(o out) error {
 	return err
 }
 
-// reason writes what follows the header of an end.
+// reason writes the body of a left frame.
 func (l *link) reason(o out) error {
 	if o.kind != kindLeft {
 		return nil
 	}
-	_, err := l.w.Write(l.seal(slices.Clip(o.reason), 0)) // other links send the same reason
+	_, err := l.w.Write(l.seal(slices.Clip(o.reason), 0)) // clipped, since other links send the same reason
 	return err
 }
 
-// lends is whether the frame says where its data is.
+// lends reports whether the frame contains the position of its data.
 func (o out) lends() bool { return o.kind == kindLent || o.kind == kindLending }
 
 // isSmall reports whether small writes the whole frame.
 func (o out) isSmall() bool { return o.kind != kindData && o.kind != kindLeft }
 
-// small appends a frame to b, which is empty; of data and reasons only the header.
+// small appends a frame to b, which must be empty; for data and reasons, only the header.
 func (l *link) small(b []byte, o out) []byte {
 	n := len(o.data)
 	switch o.kind {
@@ -241,11 +240,11 @@ func (l *link) small(b []byte, o out) []byte {
 	return l.seal(b, body)
 }
 
-// zeros stand for data that was given up.
+// zeros replaces data that was given up.
 var zeros [1 << 14]byte
 
-// sendData writes a frame from the memory of a port. Where the port ends
-// meanwhile its memory is left alone, and the frame says so at its end.
+// sendData writes a frame from the memory of a port. If the port ends meanwhile, its memory is no
+// longer read, and the end of the frame marks it as given up.
 func (l *link) sendData(o out) error {
 	if o.p.Ended() != nil {
 		return nil
@@ -264,7 +263,7 @@ func (l *link) sendData(o out) error {
 		}
 	}
 	if err != nil && !errors.Is(err, errInterrupted) {
-		o.drop() // an operation that needs no more of the peer waits for it alone
+		o.drop() // also releases operations that need nothing more from the peer
 		return err
 	}
 	if whole {
@@ -276,7 +275,7 @@ func (l *link) sendData(o out) error {
 	return l.end(1, sum)
 }
 
-// end writes what follows data, whose checksum is sum.
+// end writes the end of a data frame with checksum sum.
 func (l *link) end(word, sum uint32) error {
 	b := binary.LittleEndian.AppendUint32(l.w.AvailableBuffer(), word)
 	if l.sums {
@@ -301,34 +300,34 @@ func (l *link) from(p *port, b []byte) (n int, sum uint32, err error) {
 	return n, sum, err
 }
 
-// at sets in whose memory the reader or the writer is.
+// at records the port whose memory the reader or the writer uses.
 func (l *link) at(which **port, p *port) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	*which = p
 }
 
-// interrupt has reader and writer leave the memory of a port that has ended.
+// interrupt makes reader and writer stop using the memory of a port that has ended.
 func (l *link) interrupt(p *port) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reading == p {
-		_ = l.conn.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection, which nobody reads
+		_ = l.conn.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection
 	}
 	if l.writing == p {
 		_ = l.conn.SetWriteDeadline(time.Unix(1, 0))
 	}
 }
 
-// errInterrupted is what reads and writes end with when their port has ended.
+// errInterrupted is the error of reads and writes whose port has ended.
 var errInterrupted = errors.New("socket: the wire has ended")
 
-// goOn is after a read or write that a deadline cut short: false if its port has
-// ended, or the connection is to.
+// goOn decides whether to continue after a deadline interrupted a read or write. It returns false
+// if its port has ended or the connection is finishing.
 func (l *link) goOn(which **port, clear func(time.Time) error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ending { // the deadline is that of finish
+	if l.ending { // the deadline was set by finish
 		return false
 	}
 	_ = clear(time.Time{})
@@ -336,7 +335,7 @@ func (l *link) goOn(which **port, clear func(time.Time) error) bool {
 	return p == nil || p.Ended() == nil
 }
 
-// reads and writes are the connection, which interrupt can interrupt.
+// reads and writes wrap the connection to allow interruptions.
 type reads struct{ *link }
 type writes struct{ *link }
 
@@ -382,7 +381,7 @@ func (l *link) read() {
 	}
 }
 
-// header is that of a frame received.
+// header is the header of a received frame.
 type header struct {
 	kind uint32
 	p    *port
@@ -411,7 +410,7 @@ func (l *link) receive() error {
 	return unexpected{fmt.Sprintf("a frame of kind %d and %d bytes", h.kind, h.n)}
 }
 
-// readHeader checks all that a header can say.
+// readHeader reads and validates a header.
 func (l *link) readHeader() (h header, err error) {
 	b, err := l.sealed(headerLen)
 	if err != nil {
@@ -422,7 +421,7 @@ func (l *link) readHeader() (h header, err error) {
 		x[i] = binary.LittleEndian.Uint32(b[4*i:])
 	}
 	if x[0] != magic {
-		return h, unexpected{"bytes that are no frame"}
+		return h, unexpected{"an invalid frame"}
 	}
 	h = header{x[1], l.net.ports[end{int(x[2]), int(x[4])}], int(x[3]), int(x[5])}
 	if h.p == nil || h.from >= len(h.p.names) || l.net.processOf(h.p.names[h.from]) != l.process {
@@ -431,13 +430,13 @@ func (l *link) readHeader() (h header, err error) {
 	return h, nil
 }
 
-// body reads the n bytes after a header, which are valid until the next read.
+// body reads the n bytes after a header. They are valid until the next read.
 func (l *link) body(h header, n int) ([]byte, error) {
 	b, err := l.sealed(n)
 	return b, l.damaged(err, h)
 }
 
-// readNote reads a note and, if that follows, what is lent with it.
+// readNote reads a note, and the position of memory lent with it.
 func (l *link) readNote(h header) error {
 	b, err := l.body(h, h.n)
 	if err != nil {
@@ -462,7 +461,7 @@ func (l *link) readLeft(h header) error {
 	return err
 }
 
-// readLent reads where a frame is in the peer's memory.
+// readLent reads the position of a frame in the peer's memory.
 func (l *link) readLent(h header) error {
 	b, err := l.body(h, lentLen)
 	if err != nil {
@@ -480,8 +479,7 @@ func (l *link) readLent(h header) error {
 	return nil
 }
 
-// readData reads a frame into the memory that was posted for it, and past what a
-// port that has ended does not want.
+// readData reads a frame into posted memory, or skips the rest if the port has ended.
 func (l *link) readData(h header) error {
 	n, err := l.into(h)
 	if errors.Is(err, errInterrupted) {
@@ -490,7 +488,7 @@ func (l *link) readData(h header) error {
 	return err
 }
 
-// into reads a frame's data and its end, and returns how many bytes it has read.
+// into reads the data and the end of a frame. It returns the number of bytes read.
 func (l *link) into(h header) (n int, err error) {
 	l.at(&l.reading, h.p)
 	defer l.at(&l.reading, nil)
@@ -518,7 +516,7 @@ func (l *link) into(h header) (n int, err error) {
 	return n, l.damaged(err, h)
 }
 
-// readEnd reads what follows data, whose checksum is sum.
+// readEnd reads the end of a data frame with checksum sum.
 func (l *link) readEnd(sum uint32) (word uint32, err error) {
 	b, err := l.in.Peek(endLen + l.sumLen())
 	if err != nil {
@@ -534,7 +532,7 @@ func (l *link) readEnd(sum uint32) (word uint32, err error) {
 	return word, cmp.Or(err, wrong)
 }
 
-// fail ends the connection, once.
+// fail closes the connection; only the first error counts.
 func (l *link) fail(err error) {
 	l.mu.Lock()
 	first := !l.broken
@@ -544,16 +542,16 @@ func (l *link) fail(err error) {
 	l.more.Broadcast()
 	l.mu.Unlock()
 	if first {
-		l.net.lose(l.process, err) // before the peer sees the end, so that the reason may reach it first
+		l.net.lose(l.process, err) // before closing, so that the reason may reach the peer first
 	}
-	_ = l.conn.Close() // it is broken
+	_ = l.conn.Close() // already broken
 	for rest.len() > 0 {
 		rest.pop().drop()
 	}
 }
 
-// finish sends what is queued, lets the peer send its own, for so long at most,
-// and closes the connection.
+// finish sends queued frames and lets the peer send its own until the timeout, then closes the
+// connection.
 func (l *link) finish(most time.Duration) {
 	l.mu.Lock()
 	l.ending = true
@@ -563,7 +561,7 @@ func (l *link) finish(most time.Duration) {
 	select {
 	case <-l.sent:
 		if c, ok := l.conn.(interface{ CloseWrite() error }); ok {
-			_ = c.CloseWrite() // the peer hears all there is, then the end
+			_ = c.CloseWrite() // the peer receives everything before the end
 		}
 	case <-time.After(most):
 	}

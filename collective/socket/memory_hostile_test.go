@@ -21,23 +21,23 @@ import (
 
 const lent = 4
 
-// called has the peer's call before its frames.
+// called prepends the peer's call to its frames.
 func called(frames []byte) []byte {
 	return append(frame(note, 0, 1, 0, collective.NoteLen, call(8)), frames...)
 }
 
-// lentAt is a frame of n bytes at a place of shared memory.
+// lentAt returns a lent frame of n bytes at an offset of shared memory.
 func lentAt(at uint64, n int) []byte {
 	return frame(lent, 0, 1, 0, n, binary.LittleEndian.AppendUint64(nil, at))
 }
 
-// lending is a call with n bytes at a place of shared memory.
+// lending returns a call that lends n bytes at an offset of shared memory.
 func lending(at, n uint64) []byte {
 	b := binary.LittleEndian.AppendUint64(call(8), at)
 	return frame(6, 0, 1, 0, collective.NoteLen+16, binary.LittleEndian.AppendUint64(b, n))
 }
 
-// memfd is a file in memory of so many bytes, with seals.
+// memfd returns a file in memory with seals.
 func memfd(t *testing.T, bytes int64, seals int) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -55,12 +55,12 @@ func memfd(t *testing.T, bytes int64, seals int) *os.File {
 	return f
 }
 
-// A peer whose shared memory is none, can be taken away, or is used where it has
-// none, is given up; nothing is read there.
+// TestBadMemory checks that a connection is closed if the peer's shared memory is missing, could be
+// truncated, or is used out of range; it must not be read.
 func TestBadMemory(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		pass   func(*testing.T) []byte // files of the first message
+		pass   func(*testing.T) []byte // file descriptors in the first message
 		frames []byte
 		want   string
 	}{
@@ -79,7 +79,7 @@ func TestBadMemory(t *testing.T) {
 		{"far away with a call", sealed, lending(1<<63-1, 16), "of shared memory"},
 		{"without end with a call", sealed, lending(0, 1<<64-16), "of shared memory"},
 		{"nothing with a call", sealed, lending(0, 0), "0 bytes"},
-		{"twice", sealed, append(lending(0, 16), bytes.Repeat(lending(0, 16), 3)...), "lends more than it may"},
+		{"twice", sealed, append(lending(0, 16), bytes.Repeat(lending(0, 16), 3)...), "lends too much memory"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ln := listen(t, "unix")
@@ -99,14 +99,14 @@ func TestBadMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			head := make([]byte, 1+24+collective.NoteLen)
-			for got := 0; got < len(head); { // its memory and its call: it expects the part now
+			for got := 0; got < len(head); { // its memory and its call: it now expects the part
 				n, err := b.Read(head[got:])
 				if err != nil {
-					break // it has given up already
+					break // it has closed the connection already
 				}
 				got += n
 			}
-			b.Write(test.frames) // fails where it has given up
+			b.Write(test.frames) // fails if it has closed the connection
 			select {
 			case err := <-lost:
 				if !strings.Contains(err.Error(), test.want) {
@@ -115,7 +115,7 @@ func TestBadMemory(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the peer was not given up")
 			}
-			if err := q.Wait(); test.name != "twice" && err != error(collective.ErrPeerLost{Rank: 1}) { // what it lends first is all that the operation needs
+			if err := q.Wait(); test.name != "twice" && err != error(collective.ErrPeerLost{Rank: 1}) { // the operation needs no more than what is lent first
 				t.Errorf("error %v, want the loss of rank 1", err)
 			}
 		})
@@ -126,7 +126,8 @@ func sealed(t *testing.T) []byte {
 	return unix.UnixRights(int(memfd(t, 4096, unix.F_SEAL_SHRINK).Fd()))
 }
 
-// What was given back is of nobody's, and is zero when it is taken again.
+// TestMemoryIsGivenBack checks that released memory is no longer mapped, and zero when allocated
+// again.
 func TestMemoryIsGivenBack(t *testing.T) {
 	m := memory(t)
 	var all [][]byte
@@ -154,7 +155,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	}
 }
 
-// What a peer lends that is not what the rank expects ends the group, and is not read.
+// TestLentTooMuch checks that unexpected lent memory ends the group without being read.
 func TestLentTooMuch(t *testing.T) {
 	ln := listen(t, "unix")
 	defer ln.Close()

@@ -12,12 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory is memory of a process that processes of its host, which got it through a
-// Unix socket, can read. It has no name and no file: it is gone with the last process
-// that has it. Nobody can make it shorter. The zero Memory is none: what is taken of it
-// is anybody's, and peers get nothing.
+// Memory is memory of a process that other processes on the host, which receive it through a Unix
+// socket, can read. It has no name and no file: it is freed with the last process that holds it. It
+// cannot be truncated. The zero Memory allocates private memory, which is not shared.
 type Memory struct {
-	Least int // bytes of a frame that peers are to read where it is; less is copied sooner than a peer has said that it is done
+	Least int // minimum size in bytes of frames that peers read directly; copying smaller ones is faster than waiting for the acknowledgement
 
 	file *os.File
 	mu   sync.Mutex
@@ -25,13 +24,13 @@ type Memory struct {
 	held []held // by address
 }
 
-// held is memory that was taken.
+// held is an allocation.
 type held struct {
 	mem []byte
-	at  int64 // in the file
+	at  int64 // offset in the file
 }
 
-// NewMemory is none of it yet.
+// NewMemory returns empty shared memory.
 func NewMemory() (*Memory, error) {
 	fd, err := unix.MemfdCreate("zeroth", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -45,13 +44,13 @@ func NewMemory() (*Memory, error) {
 }
 
 func closeAfter(f *os.File, err error) error {
-	_ = f.Close() // err is the reason
+	_ = f.Close() // err is returned
 	return err
 }
 
 const pageLen = 4096
 
-// Take is zeroed memory, until Give.
+// Take allocates zeroed memory. Release it with Give.
 func (m *Memory) Take(bytes int) ([]byte, error) {
 	if m.file == nil {
 		return syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
@@ -73,7 +72,7 @@ func (m *Memory) Take(bytes int) ([]byte, error) {
 	return mem, nil
 }
 
-// Give gives back what Take gave; the file has a hole there.
+// Give releases memory from Take and punches a hole into the file.
 func (m *Memory) Give(mem []byte) {
 	if m.file == nil {
 		_ = syscall.Munmap(mem)
@@ -90,10 +89,11 @@ func (m *Memory) Give(mem []byte) {
 	if err := syscall.Munmap(mem); err != nil {
 		panic("socket: unmap: " + err.Error())
 	}
-	_ = unix.Fallocate(int(m.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, int64(len(mem))) // else it is held until the end
+	_ = unix.Fallocate(int(m.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, int64(len(mem))) // otherwise held until the end
 }
 
-// find is where in held the memory is that has b's first byte, or where it would be.
+// find returns the index in held of the allocation that contains b's first byte, or where it would
+// be inserted.
 func (m *Memory) find(b []byte) (int, bool) {
 	first := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	i, ok := slices.BinarySearchFunc(m.held, first, func(h held, p uintptr) int {
@@ -108,7 +108,7 @@ func (m *Memory) find(b []byte) (int, bool) {
 	return i, ok
 }
 
-// at is where in the file bytes are, if they are of this memory.
+// at returns the offset of b in the file, if b belongs to this memory.
 func (m *Memory) at(b []byte) (int64, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,7 +121,7 @@ func (m *Memory) at(b []byte) (int64, bool) {
 	return h.at + int64(off), int(off)+len(b) <= len(h.mem)
 }
 
-// Close ends it here; who else has it keeps it. What was taken must be given back
+// Close closes the memory in this process; others keep it. Memory from Take must be released
 // before, or is held until the process ends.
 func (m *Memory) Close() error {
 	if m.file == nil {
@@ -130,28 +130,28 @@ func (m *Memory) Close() error {
 	return m.file.Close()
 }
 
-// pass gives the memory to the process at the other end of a Unix socket, and says
-// if it did.
+// pass sends the memory to the process at the other end of a Unix socket and reports whether it
+// did.
 func (m *Memory) pass(c net.Conn) bool {
 	u, ok := c.(*net.UnixConn)
 	switch {
 	case m == nil || !ok:
 		return false
 	case m.file == nil:
-		_, _ = u.Write([]byte{none}) // where it fails so does what comes next
+		_, _ = u.Write([]byte{none}) // after an error, subsequent operations fail, too
 		return false
 	}
 	_, _, err := u.WriteMsgUnix([]byte{passed}, unix.UnixRights(int(m.file.Fd())), nil)
-	return err == nil // else reading or writing fails soon
+	return err == nil // otherwise reading or writing fails soon
 }
 
-// What the message with the memory says.
+// Contents of the message that passes the memory.
 const (
 	passed = 'm'
 	none   = '-'
 )
 
-// meet receives the peer's memory, if processes share some.
+// meet receives the peer's memory, if processes share memory.
 func (l *link) meet() error {
 	u, ok := l.conn.(*net.UnixConn)
 	if l.net.cfg.Share == nil || !ok {
@@ -182,7 +182,7 @@ func (l *link) meet() error {
 	return nil
 }
 
-// rights are the files of a message.
+// rights returns the file descriptors in a message.
 func rights(oob []byte) (fds []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -201,16 +201,15 @@ func rights(oob []byte) (fds []int, err error) {
 	return fds, nil
 }
 
-// peerMemory is the shared memory of another process. It is used by the reader of
-// one link.
+// peerMemory is the shared memory of another process. It is used by the reader of one link.
 type peerMemory struct {
-	file *os.File // nil: none
-	maps [][]byte // of the file from its begin on, the longest last; frames may be in each
+	file *os.File // may be nil
+	maps [][]byte // mappings from the begin of the file, the longest last; frames may be in any of them
 }
 
 func (p *peerMemory) any() bool { return p.file != nil }
 
-// at is n bytes of it, for reading.
+// at returns n bytes at an offset, for reading.
 func (p *peerMemory) at(at int64, n int) ([]byte, error) {
 	if at < 0 || n < 0 || at+int64(n) < at {
 		return nil, fmt.Errorf("%d bytes at %d of shared memory", n, at)
@@ -223,7 +222,7 @@ func (p *peerMemory) at(at int64, n int) ([]byte, error) {
 	return p.maps[len(p.maps)-1][at:][:n:n], nil
 }
 
-// remap maps all there is, which has so many bytes at least.
+// remap maps the whole file, which must have at least least bytes.
 func (p *peerMemory) remap(least int64) error {
 	info, err := p.file.Stat()
 	if err != nil {
@@ -240,10 +239,10 @@ func (p *peerMemory) remap(least int64) error {
 	return nil
 }
 
-// close gives it back; no frame is in use.
+// close unmaps and closes the memory; no frame may be in use.
 func (p *peerMemory) close() {
 	for _, mem := range p.maps {
-		_ = syscall.Munmap(mem) // what was mapped can be unmapped
+		_ = syscall.Munmap(mem) // mapped memory can be unmapped
 	}
 	p.maps = nil
 	if p.file != nil {

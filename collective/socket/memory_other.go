@@ -9,13 +9,13 @@ import (
 	"zeroth/device"
 )
 
-// Memory is memory that processes of a host share; here there is none.
+// Memory is shared memory, which is unsupported on this system.
 type Memory struct{ Least int }
 
-// NewMemory is an error.
+// NewMemory returns an error.
 func NewMemory() (*Memory, error) { return nil, errors.New("shared memory: only on Linux") }
 
-// Take is memory that is not shared.
+// Take allocates private memory.
 func (*Memory) Take(bytes int) ([]byte, error) {
 	return device.OfF64(make([]float64, (bytes+7)/8)).Raw()[:bytes], nil
 }

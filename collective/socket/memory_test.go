@@ -20,12 +20,12 @@ func memory(t testing.TB) *socket.Memory {
 	return m
 }
 
-// floats is memory as float32.
+// floats returns memory as float32.
 func floats(b []byte) device.Buffer {
 	return device.OfF32(unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4))
 }
 
-// lentFrom is memory from which a test's buffers come. Of those of fewer bytes nothing is lent.
+// lentFrom makes tests allocate buffers from shared memory, of which at least least bytes are lent.
 func lentFrom(t *testing.T, least int) *socket.Memory {
 	mem := memory(t)
 	mem.Least = least
@@ -51,8 +51,8 @@ func lentFrom(t *testing.T, least int) *socket.Memory {
 	return mem
 }
 
-// Ranks that read each other's memory conform: where all is lent, where most is, and
-// beside ranks that are on other hosts or in the same process.
+// TestSharedConforms runs the conformance suite with shared memory: with everything lent, with most
+// lent, and with ranks on other hosts or in the same process.
 func TestSharedConforms(t *testing.T) {
 	for _, test := range []struct {
 		name  string

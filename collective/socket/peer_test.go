@@ -17,10 +17,10 @@ import (
 	"zeroth/device/cpu"
 )
 
-// patience is how long what must happen at once may take on a busy machine.
+// patience is how long an immediate effect may take on a busy machine.
 const patience = 20 * time.Second
 
-// raw is rank 0 of two, whose peer is written by the test, byte by byte.
+// raw is rank 0 of two, whose peer is controlled by the test byte by byte.
 type raw struct {
 	net  *socket.Net
 	conn net.Conn // the peer's end
@@ -31,7 +31,7 @@ type raw struct {
 
 func newRaw(t *testing.T) *raw { return newRawIn(t, 0, 1) }
 
-// newRawIn is newRaw in a group of these two ranks.
+// newRawIn is newRaw for a group of two given ranks.
 func newRawIn(t *testing.T, group ...int) *raw {
 	ln := listen(t, "unix")
 	defer ln.Close()
@@ -51,7 +51,7 @@ func newRawIn(t *testing.T, group ...int) *raw {
 	return r
 }
 
-// frame is bytes as package socket describes them.
+// frame returns the bytes of a frame.
 func frame(kind, group, from, to uint32, length int, body []byte) []byte {
 	var b []byte
 	for _, x := range []uint32{0x3148545a, kind, group, from, to, uint32(length)} {
@@ -62,7 +62,7 @@ func frame(kind, group, from, to uint32, length int, body []byte) []byte {
 
 const note, data, left = 1, 2, 3
 
-// call is the note of a gather of n float32.
+// call returns the note of a gather of n float32.
 func call(n int) []byte {
 	b := make([]byte, collective.NoteLen)
 	b[0] = 1
@@ -71,8 +71,7 @@ func call(n int) []byte {
 	return b
 }
 
-// TestBadFrames has a peer send what it must not: it is given up, and nothing
-// else happens.
+// TestBadFrames sends invalid frames: the connection must be closed without other effects.
 func TestBadFrames(t *testing.T) {
 	flood := []byte{}
 	for range collective.NotesAhead + 2 {
@@ -82,15 +81,15 @@ func TestBadFrames(t *testing.T) {
 		bytes []byte
 		want  string
 	}{
-		"no frame":          {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "no frame"},
+		"no frame":          {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "invalid frame"},
 		"kind":              {frame(9, 0, 1, 0, 0, nil), "kind 9"},
 		"group":             {frame(note, 7, 1, 0, collective.NoteLen, call(8)), "group 7"},
 		"rank of another":   {frame(note, 0, 0, 0, collective.NoteLen, call(8)), "from rank 0"},
 		"no rank":           {frame(note, 0, 5, 0, collective.NoteLen, call(8)), "from rank 5"},
 		"oversized note":    {frame(note, 0, 1, 0, 1<<31-1, nil), "2147483647 bytes"},
 		"oversized reason":  {frame(left, 0, 1, 0, collective.ReasonLen+1, nil), "4097 bytes"},
-		"oversized data":    {append(frame(note, 0, 1, 0, collective.NoteLen, call(8)), frame(data, 0, 1, 0, 1<<30, nil)...), "sends 1073741824 bytes"}, // more than are expected, or nobody waits for yet
-		"data not expected": {bytes.Repeat(frame(data, 0, 1, 0, 16, append(make([]byte, 16), 1, 0, 0, 0)), 3), "nobody waits for"},
+		"oversized data":    {append(frame(note, 0, 1, 0, collective.NoteLen, call(8)), frame(data, 0, 1, 0, 1<<30, nil)...), "sends 1073741824 bytes"}, // more than expected
+		"data not expected": {bytes.Repeat(frame(data, 0, 1, 0, 16, append(make([]byte, 16), 1, 0, 0, 0)), 3), "unexpected bytes"},
 		"unknown operation": {frame(note, 0, 1, 0, collective.NoteLen, append([]byte{1, 200}, make([]byte, 78)...)), ""},
 		"cut short":         {frame(note, 0, 1, 0, collective.NoteLen, nil)[:10], ""},
 		"notes":             {flood, ""},
@@ -98,7 +97,7 @@ func TestBadFrames(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			r := newRaw(t)
-			if name != "notes" { // which nobody takes
+			if name != "notes" { // which nobody reads
 				collective.AllGather(r.g, r.q, device.OfF32(make([]float32, 8)))
 			}
 			if _, err := r.conn.Write(test.bytes); err != nil {
@@ -128,20 +127,20 @@ func TestBadFrames(t *testing.T) {
 	}
 }
 
-// TestReceiverLeavesMemory closes a rank into whose memory a frame is coming
-// from a peer that has stopped half way.
+// TestReceiverLeavesMemory closes a rank that is receiving a frame into its memory from a peer that
+// has stopped half way.
 func TestReceiverLeavesMemory(t *testing.T) {
 	r := newRaw(t)
 	b := make([]float32, 1<<18)
 	collective.AllGather(r.g, r.q, device.OfF32(b))
 	half := len(b) / 2 * 4                                                              // bytes of the peer's part
-	if _, err := io.ReadFull(r.conn, make([]byte, 24+collective.NoteLen)); err != nil { // the rank's call: it has memory for the part
+	if _, err := io.ReadFull(r.conn, make([]byte, 24+collective.NoteLen)); err != nil { // the rank's call, which grants memory for the part
 		t.Fatal(err)
 	}
 	if _, err := r.conn.Write(append(frame(note, 0, 1, 0, collective.NoteLen, call(len(b))), frame(data, 0, 1, 0, half, make([]byte, half/2))...)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(50 * time.Millisecond) // for it to get there
+	time.Sleep(50 * time.Millisecond) // for it to arrive
 	r.g.Close()
 	if err := r.q.Wait(); err != collective.ErrClosed {
 		t.Errorf("error %v", err)
@@ -149,11 +148,11 @@ func TestReceiverLeavesMemory(t *testing.T) {
 	for i := range b {
 		b[i] = 1
 	}
-	go io.Copy(io.Discard, r.conn) // what the rank has sent, so that it can end
+	go io.Copy(io.Discard, r.conn) // drains what the rank has sent, so that it can end
 	if _, err := r.conn.Write(append(make([]byte, half/2), 1, 0, 0, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.conn.Write(frame(note, 9, 1, 0, collective.NoteLen, nil)); err != nil { // is read after that
+	if _, err := r.conn.Write(frame(note, 9, 1, 0, collective.NoteLen, nil)); err != nil { // read after that
 		t.Fatal(err)
 	}
 	r.conn.SetReadDeadline(time.Now().Add(patience))
@@ -165,8 +164,8 @@ func TestReceiverLeavesMemory(t *testing.T) {
 	}
 }
 
-// TestSenderLeavesMemory closes a rank that sends to a peer that does not read:
-// the frame says that it means nothing, and then comes why.
+// TestSenderLeavesMemory closes a rank that is sending to a peer that does not read: the frame must
+// be marked as given up and followed by the reason.
 func TestSenderLeavesMemory(t *testing.T) {
 	r := newRaw(t)
 	const n = 1 << 19 // float32, two chunks
@@ -216,31 +215,31 @@ func TestSenderLeavesMemory(t *testing.T) {
 	}
 }
 
-// A peer has sent all that an operation needs and closes the connection while the rank still
-// writes to it: the operation ends.
+// TestPeerLeavesBeforeItHasRead closes the peer after it has sent everything that an operation
+// needs, while the rank is still writing to it: the operation must end.
 func TestPeerLeavesBeforeItHasRead(t *testing.T) {
 	r := newRaw(t)
-	const n = 1 << 18 // float32, a chunk
+	const n = 1 << 18 // float32, one chunk
 	collective.AllGather(r.g, r.q, device.OfF32(make([]float32, 2*n)))
 	if _, err := r.conn.Write(append(frame(note, 0, 1, 0, collective.NoteLen, call(2*n)), frame(data, 0, 1, 0, 4*n, append(make([]byte, 4*n), 1, 0, 0, 0))...)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(50 * time.Millisecond) // for the rank to read that
+	time.Sleep(50 * time.Millisecond) // for the rank to read it
 	r.conn.Close()
 	done := make(chan error, 1)
 	go func() { done <- r.q.Wait() }()
 	select {
 	case <-done: // with or without an error
 	case <-time.After(patience):
-		r.g.Close() // so that the test ends
+		r.g.Close() // to end the test
 		t.Fatal("the operation waits for a frame to be read that nobody reads")
 	}
 }
 
-// A peer is killed that has not come to a link's operation, or is in the middle of it: who
-// sends to it, and who receives from it, names it.
+// TestLinkLosesItsPeer kills a peer before or during a link's operation: both a sender and a
+// receiver must name it.
 func TestLinkLosesItsPeer(t *testing.T) {
-	const n = 4 << 18 // float32, four chunks, of which two are on their way at most
+	const n = 4 << 18 // float32, four chunks, of which at most two are in flight
 	its := call(n)
 	its[1] = 2 // a broadcast
 	none := make([]byte, 1<<20)
@@ -259,7 +258,7 @@ func TestLinkLosesItsPeer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRawIn(t, test.group...)
 			r.g.Broadcast(r.q, device.OfF32(make([]float32, n)))
-			if _, err := io.ReadFull(r.conn, make([]byte, 24+collective.NoteLen)); err != nil { // the rank waits
+			if _, err := io.ReadFull(r.conn, make([]byte, 24+collective.NoteLen)); err != nil { // the rank is waiting
 				t.Fatal(err)
 			}
 			if _, err := r.conn.Write(test.peer(uint32(slices.Index(test.group, 1)))); err != nil {
@@ -273,8 +272,8 @@ func TestLinkLosesItsPeer(t *testing.T) {
 	}
 }
 
-// A world of which a process is lost while it connects is closed by who has some of
-// the connections: those are told.
+// TestCloseBeforeAllAreConnected closes a world that lost a process while connecting: the processes
+// connected so far must be notified.
 func TestCloseBeforeAllAreConnected(t *testing.T) {
 	here, there := net.Pipe()
 	n := socket.New(socket.Config{Process: 2, Processes: 3, PerProcess: 1, Groups: [][]int{{0, 1, 2}}})

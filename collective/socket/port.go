@@ -15,33 +15,33 @@ type port struct {
 	rank  int
 	names []int // world ranks
 
-	mu     sync.Mutex
-	more   sync.Cond // an event, the end, or busy fell to 0
-	events queue[collective.Event]
-	from   []inbox       // (Size) by rank
-	to     []outbox      // (Size) likewise
-	busy   int           // memory of this rank's that a link or another rank is in
-	gone   error         // why the first peer left
-	broken bool          // the connection of one has
-	during func() string // names the operation under way; nil: nobody has said
-	ended  error
+	mu       sync.Mutex
+	more     sync.Cond // signals events, the end, and busy reaching 0
+	events   queue[collective.Event]
+	from     []inbox       // (Size) by rank
+	to       []outbox      // (Size) by rank
+	busy     int           // number of this rank's buffers used by links or other ranks
+	peerLeft error         // why the first peer left
+	broken   bool          // a peer's connection has broken
+	during   func() string // names the current operation; may be nil
+	ended    error
 }
 
-// inbox is what one peer may send.
+// inbox is the state of receiving from a peer.
 type inbox struct {
 	posted queue[[]byte] // memory for its next frames
-	notes  int           // of its notes, not taken yet
+	notes  int           // notes not yet polled
 	left   bool
-	lends  []byte // what it lends with a note, until it is borrowed; nil: nothing
+	lends  []byte // memory it lends with a note, until borrowed, or nil
 	lent   int    // frames of its memory that this rank may be reading
 }
 
-// outbox is what is on its way to one peer.
+// outbox is the state of sending to a peer.
 type outbox struct {
-	lent    queue[bool] // of each frame, in the order of sending: whether it was lent
-	written int         // frames that are out and not yet told of, of those not lent
-	done    int         // and of those lent
-	at      int         // lent ones that the peer may be reading
+	lent    queue[bool] // for each frame in sending order: whether it was lent
+	written int         // frames written and not yet reported, of those not lent
+	done    int         // frames read and not yet reported, of those lent
+	at      int         // lent frames that the peer may be reading
 }
 
 func newPort(n *Net, group, rank int, names []int) *port {
@@ -62,14 +62,14 @@ func (p *port) Name(r int) int { return p.names[r] }
 // Host implements collective.Wire.
 func (p *port) Host(r int) int { return p.net.host(p.names[r]) }
 
-// During has f name the operation under way, or return "".
+// During sets the function that names the current operation, or returns "".
 func (p *port) During(f func() string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.during = f
 }
 
-// doing names the operation under way, or returns "".
+// doing names the current operation, or returns "".
 func (p *port) doing() string {
 	p.mu.Lock()
 	f := p.during
@@ -80,13 +80,13 @@ func (p *port) doing() string {
 	return f()
 }
 
-// beside is the port of a peer in this process, nil if it is elsewhere.
-func (p *port) beside(peer int) *port { return p.net.ports[end{p.group, peer}] }
+// localPeer returns the port of a peer in this process, or nil.
+func (p *port) localPeer(peer int) *port { return p.net.ports[end{p.group, peer}] }
 
 // Note implements collective.Wire.
 func (p *port) Note(to int, n collective.Note) {
-	if q := p.beside(to); q != nil {
-		_ = q.noted(p.rank, n, nil) // a rank of this process keeps to what is agreed
+	if q := p.localPeer(to); q != nil {
+		_ = q.noted(p.rank, n, nil) // ranks of this process do not violate the protocol
 		return
 	}
 	p.net.link(p.names[to]).push(out{kind: kindNote, p: p, to: to, note: n})
@@ -97,7 +97,7 @@ func (p *port) NoteLending(to int, n collective.Note, b []byte) bool {
 	if len(b) == 0 {
 		return false
 	}
-	if q := p.beside(to); q != nil {
+	if q := p.localPeer(to); q != nil {
 		p.lend(to)
 		_ = q.noted(p.rank, n, b)
 		return true
@@ -125,7 +125,7 @@ func (p *port) Borrow(from int) []byte {
 	return b
 }
 
-// refuse gives back what a peer lends and nobody has borrowed.
+// refuse returns memory that a peer lends and that was not borrowed.
 func (p *port) refuse(from int) {
 	p.mu.Lock()
 	any := p.from[from].lends != nil
@@ -138,7 +138,7 @@ func (p *port) refuse(from int) {
 
 // Send implements collective.Wire.
 func (p *port) Send(to int, b []byte) {
-	if q := p.beside(to); q != nil {
+	if q := p.localPeer(to); q != nil {
 		p.lend(to)
 		if err := q.borrow(p.rank, b); err != nil {
 			p.returned(to)
@@ -157,7 +157,7 @@ func (p *port) Send(to int, b []byte) {
 	l.push(out{kind: kindData, p: p, to: to, data: b})
 }
 
-// lend notes that a peer will read a frame where it is.
+// lend records that a peer will read a frame directly.
 func (p *port) lend(to int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,7 +166,7 @@ func (p *port) lend(to int) {
 	p.busy++
 }
 
-// borrow is told of a frame in a peer's memory; an error says that it is not read.
+// borrow receives a frame in a peer's memory. It returns an error if the frame will not be read.
 func (p *port) borrow(from int, b []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,17 +191,17 @@ func (p *port) Done(from int) {
 	}
 }
 
-// giveBack tells a peer that a frame of its memory is not read any more.
+// giveBack notifies a peer that a frame of its memory is no longer read.
 func (p *port) giveBack(from int) {
-	if q := p.beside(from); q != nil {
+	if q := p.localPeer(from); q != nil {
 		q.returned(p.rank)
 		return
 	}
 	p.net.link(p.names[from]).push(out{kind: kindDone, p: p, to: from})
 }
 
-// returned is told that a peer does not read a frame of this rank's any more; once
-// the peer was lost, that is known.
+// returned records that a peer has finished reading one of this rank's frames. It has no effect
+// after the peer was lost.
 func (p *port) returned(by int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,7 +213,7 @@ func (p *port) returned(by int) {
 	}
 }
 
-// forgotten is told that a peer is lost: it reads nothing any more.
+// forgotten records that a lost peer no longer reads anything.
 func (p *port) forgotten(r int) {
 	for p.lending(r) {
 		p.returned(r)
@@ -226,8 +226,7 @@ func (p *port) lending(to int) bool {
 	return p.to[to].at > 0
 }
 
-// out tells of the frames to a peer that are out, in the order of sending, with p.mu
-// held.
+// out reports the frames to a peer that are complete, in sending order. The caller holds p.mu.
 func (p *port) out(to int) {
 	o := &p.to[to]
 	for o.lent.len() > 0 {
@@ -272,7 +271,7 @@ func (p *port) Poll() (collective.Event, error) {
 	return e, nil
 }
 
-// giveAll gives back what this rank may have read until its end, with p.mu held.
+// giveAll returns everything that this rank may have been reading. The caller holds p.mu.
 func (p *port) giveAll() {
 	for r := range p.from {
 		for p.from[r].lent > 0 {
@@ -284,7 +283,7 @@ func (p *port) giveAll() {
 	}
 }
 
-// reading is whether this rank may be reading memory of peers.
+// reading reports whether this rank may be reading memory of peers.
 func (p *port) reading() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -303,16 +302,15 @@ func (p *port) Ended() error {
 	return p.ended
 }
 
-// Lost is why the first peer left, which Poll tells in its turn; nil while all are
-// there. Broken says that the connection to one has broken: it may have ended in the
-// middle of anything.
+// Lost returns why the first peer left, before Poll reports it, or nil. Broken reports that a
+// connection broke, possibly in the middle of an operation.
 func (p *port) Lost() (why error, broken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.gone, p.broken
+	return p.peerLeft, p.broken
 }
 
-// breaks is left, of a peer whose connection broke.
+// breaks records that a peer's connection broke.
 func (p *port) breaks(peer int, why error) bool {
 	news := p.left(peer, why)
 	p.mu.Lock()
@@ -331,12 +329,12 @@ func (p *port) Abort(why error) {
 	}
 	reason := collective.EncodeReason(why)
 	for r, name := range p.names {
-		switch q := p.beside(r); {
+		switch q := p.localPeer(r); {
 		case r == p.rank:
 		case q != nil:
 			q.left(p.rank, why)
 		default:
-			if l := p.net.linked(name); l != nil { // else it has not come, and another may not
+			if l := p.net.linked(name); l != nil { // otherwise it is not connected
 				l.push(out{kind: kindLeft, p: p, to: r, reason: reason})
 			}
 		}
@@ -346,7 +344,7 @@ func (p *port) Abort(why error) {
 	}
 }
 
-// abandon is Abort, with connections that are broken or not.
+// abandon aborts and records whether a connection broke.
 func (p *port) abandon(why error, broken bool) {
 	p.mu.Lock()
 	p.broken = p.broken || broken
@@ -354,7 +352,7 @@ func (p *port) abandon(why error, broken bool) {
 	p.Abort(why)
 }
 
-// end is false if the wire has ended already.
+// end records the end. It returns false if the wire had already ended.
 func (p *port) end(why error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -370,7 +368,7 @@ func (p *port) end(why error) bool {
 	return true
 }
 
-// event appends an event, with p.mu held.
+// event appends an event. The caller holds p.mu.
 func (p *port) event(e collective.Event) {
 	if p.ended == nil {
 		p.events.push(e)
@@ -378,8 +376,8 @@ func (p *port) event(e collective.Event) {
 	}
 }
 
-// noted receives a note and what the peer lends with it, nil for nothing. More of
-// either than a peer may send is an error.
+// noted receives a note and the memory lent with it, or nil. It returns an error if the peer
+// exceeds its limits.
 func (p *port) noted(from int, n collective.Note, lends []byte) error {
 	taken, err := p.note(from, n, lends)
 	if !taken && err == nil && lends != nil {
@@ -388,7 +386,7 @@ func (p *port) noted(from int, n collective.Note, lends []byte) error {
 	return err
 }
 
-// note is noted; false where nobody takes notes of the peer any more.
+// note is noted, but returns false if the note is ignored.
 func (p *port) note(from int, n collective.Note, lends []byte) (taken bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -397,9 +395,9 @@ func (p *port) note(from int, n collective.Note, lends []byte) (taken bool, err 
 	case in.left || p.ended != nil:
 		return false, nil
 	case in.notes == collective.NotesAhead:
-		return false, unexpected{fmt.Sprintf("rank %d sends more notes than it may", p.names[from])}
+		return false, unexpected{fmt.Sprintf("rank %d sends too many notes", p.names[from])}
 	case lends != nil && in.lends != nil:
-		return false, unexpected{fmt.Sprintf("rank %d lends more than it may", p.names[from])}
+		return false, unexpected{fmt.Sprintf("rank %d lends too much memory", p.names[from])}
 	case lends != nil:
 		in.lends = lends
 	}
@@ -408,9 +406,8 @@ func (p *port) note(from int, n collective.Note, lends []byte) (taken bool, err 
 	return true, nil
 }
 
-// take is the memory for a peer's next frame, which is in use until give; nil
-// where the wire has ended. A frame that nobody has posted memory for is an
-// error.
+// take returns the memory for a peer's next frame, in use until give. It returns an error if the
+// wire has ended or no memory is posted.
 func (p *port) take(from, n int) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -421,29 +418,29 @@ func (p *port) take(from, n int) ([]byte, error) {
 	return b, err
 }
 
-// expected is the memory for a peer's next frame, with p.mu held.
+// expected returns the memory for a peer's next frame. The caller holds p.mu.
 func (p *port) expected(from, n int) ([]byte, error) {
 	in := &p.from[from]
 	switch {
 	case p.ended != nil:
 		return nil, p.ended
 	case in.left || in.posted.len() == 0:
-		return nil, unexpected{fmt.Sprintf("rank %d sends %d bytes that nobody waits for", p.names[from], n)}
+		return nil, unexpected{fmt.Sprintf("rank %d sends %d unexpected bytes", p.names[from], n)}
 	case len(*in.posted.front()) != n:
 		return nil, unexpected{fmt.Sprintf("rank %d sends %d bytes, %d are expected", p.names[from], n, len(*in.posted.front()))}
 	}
 	return in.posted.pop(), nil
 }
 
-// unexpected is what a peer must not send.
+// unexpected is a protocol violation.
 type unexpected struct{ what string }
 
 func (u unexpected) Error() string { return u.what }
 
-// Forged is whether a connection was given up for what its peer has sent.
+// Forged reports whether a connection was closed because its peer violated the protocol.
 func Forged(err error) bool { return errors.As(err, new(unexpected)) }
 
-// give ends the use of what take gave, filled or not.
+// give ends the use of memory from take, which may have been filled.
 func (p *port) give(from int, filled bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -453,8 +450,8 @@ func (p *port) give(from int, filled bool) {
 	p.release()
 }
 
-// hold keeps the memory of a frame to be sent in use until release or sent; false
-// where the wire has ended.
+// hold marks the memory of a frame as in use until release or sent. It returns false if the wire
+// has ended.
 func (p *port) hold() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -464,14 +461,14 @@ func (p *port) hold() bool {
 	return p.ended == nil
 }
 
-// release, with p.mu held, ends a use.
+// release ends one use of memory. The caller holds p.mu.
 func (p *port) release() {
 	if p.busy--; p.busy == 0 {
 		p.more.Broadcast()
 	}
 }
 
-// drop ends what hold began.
+// drop ends a use started by hold.
 func (p *port) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -485,8 +482,8 @@ func (p *port) sent(to int) {
 	p.out(to)
 }
 
-// left is told that nothing more comes from a peer; only the first reason counts.
-// It is false if the peer had left already or the wire had ended.
+// left records that a peer has ended; only its first reason counts. It returns false if the peer
+// had left already or the wire had ended.
 func (p *port) left(peer int, why error) bool {
 	defer p.refuse(peer)
 	p.mu.Lock()
@@ -496,17 +493,17 @@ func (p *port) left(peer int, why error) bool {
 		return false
 	}
 	in.left = true
-	if p.gone == nil {
-		p.gone = why
+	if p.peerLeft == nil {
+		p.peerLeft = why
 	}
 	p.event(collective.Event{Kind: collective.Left, Peer: peer, Why: why})
 	return true
 }
 
-// queue is a first-in-first-out list that keeps its memory.
+// queue is a FIFO that reuses its memory.
 type queue[T any] struct {
 	items []T
-	first int // of those that are still there
+	first int // index of the first remaining item
 }
 
 func (q *queue[T]) len() int  { return len(q.items) - q.first }

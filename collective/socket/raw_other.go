@@ -4,7 +4,7 @@ package socket
 
 import "net"
 
-// rawWriter is of sockets that can be written to without waiting; here none can.
+// rawWriter is unsupported on this system.
 type rawWriter struct{}
 
 func (*rawWriter) open(net.Conn)    {}

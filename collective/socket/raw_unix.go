@@ -7,15 +7,15 @@ import (
 	"syscall"
 )
 
-// rawWriter writes to a connection as far as that takes it without waiting.
+// rawWriter writes to a connection without blocking.
 type rawWriter struct {
-	conn syscall.RawConn // nil: it cannot
+	conn syscall.RawConn // nil if not supported
 	once func(fd uintptr) bool
 	b    []byte
 	n    int
 }
 
-// open has it write to a connection, if that is a socket itself.
+// open sets the connection, if it is a plain socket.
 func (w *rawWriter) open(c net.Conn) {
 	s, ok := c.(syscall.Conn)
 	if !ok {
@@ -28,11 +28,11 @@ func (w *rawWriter) open(c net.Conn) {
 
 func (w *rawWriter) works() bool { return w.conn != nil }
 
-// write returns how many bytes it has written: none where the connection is broken, as
-// who writes the rest will find.
+// write returns the number of bytes written: 0 if the connection is broken, which the next regular
+// write will detect.
 func (w *rawWriter) write(b []byte) int {
 	w.b, w.n = b, 0
-	_ = w.conn.Write(w.once) // what it cannot write it has not written
+	_ = w.conn.Write(w.once) // an error means that nothing was written
 	w.b = nil
 	return w.n
 }

@@ -1,29 +1,27 @@
-// Package socket carries collective.Wire over stream sockets: Unix sockets
-// between processes of a host, TCP between hosts, memory between ranks of one
-// process.
+// Package socket implements collective.Wire over stream sockets: Unix sockets between processes of
+// a host, TCP between hosts, memory between ranks of a process.
 //
-// Two processes have one connection, for all groups and all their ranks. A
-// frame is a header of 24 bytes and what it says follows:
+// Two processes share one connection for all groups and ranks. A frame has a header of 24 bytes,
+// followed by a body:
 //
-//	magic uint32, kind uint32, group uint32, from uint32, to uint32, length uint32   (little-endian; ranks are of the group)
-//	note   a collective.Note, length 80
-//	data   length bytes, for which the receiver has posted memory of that length; then uint32 1, or 0 if the sender
-//	       gave it up meanwhile and the bytes mean nothing
-//	lent   length bytes that are at uint64 of the sender's shared memory, for a receiver on its host, until it says done; it
-//	       has posted memory for them, too
-//	lending a note, length 96, and at uint64 of the sender's shared memory uint64 bytes, which are lent likewise without
-//	       that memory is posted for them, until the receiver has borrowed and read them, or is in no operation that does
-//	done   the sender of this frame does not read the oldest lent frame any more, length 0
-//	left   why the rank ended its wire, at most 4,096 bytes
+//	magic uint32, kind uint32, group uint32, from uint32, to uint32, length uint32   (little-endian; ranks within the group)
+//	note     a collective.Note; length 80
+//	data     length bytes, for which the receiver has posted memory of that length; then uint32 1, or 0 if the sender
+//	         gave it up and the bytes are meaningless
+//	lent     uint64 position in the sender's shared memory of length bytes, which a receiver on the same host may read
+//	         until it sends done; the receiver has posted memory for them, too
+//	lending  a note, then uint64 position and uint64 length of lent memory for which nothing is posted; length 96. It is
+//	         lent until the receiver has borrowed and read it, or its operation needs it no more
+//	done     the sender no longer reads the oldest lent frame; length 0
+//	left     why the rank ended its wire; at most 4,096 bytes
 //
-// On plain TCP each header, and each body but an empty one, is followed by its CRC32C (uint32).
-// That of data covers its last uint32, too, and nothing else if that is 0. A receiver acts on
-// no byte that it has not compared: a mismatch ends the connection with a Damaged. Unix sockets,
-// shared memory and TLS carry no checksums.
+// On plain TCP each header and each non-empty body is followed by its CRC32C (uint32). That of data
+// includes the last uint32, or covers only it if it is 0. A receiver verifies all bytes before
+// using them: a mismatch closes the connection with Damaged. Unix sockets, shared memory and TLS
+// carry no checksums.
 //
-// Nothing is allocated by what a header says, except for a reason. A frame that
-// nobody expects ends the connection. Connections come authenticated: see
-// package rendezvous.
+// Headers cause no allocations, except for a reason. An unexpected frame closes the connection.
+// Connections must be authenticated: see package rendezvous.
 package socket
 
 import (
@@ -38,18 +36,18 @@ import (
 	"zeroth/collective"
 )
 
-// Config is a process in a world of equal processes: process p has ranks
-// [p × PerProcess, (p+1) × PerProcess).
+// Config describes a process in a world of equal processes: process p has ranks [p × PerProcess,
+// (p+1) × PerProcess).
 type Config struct {
 	Process, Processes, PerProcess int
 	Groups                         [][]int // world ranks of each group; a group's number is its index
-	Hosts                          []int   // (Processes) the number of each one's host; nil: all have one
-	// Share is memory that this process's frames may be in: processes that are connected by
-	// Unix sockets, and share some too, read it where it is. May be nil; that is the same
-	// for all processes. It is the caller's to close, after the Net.
+	Hosts                          []int   // (Processes) host number of each process; nil if there is one host
+	// Share is memory that may contain this process's frames: processes connected by Unix sockets
+	// that share memory, too, read it directly. All processes must agree on whether it is nil. The
+	// caller closes it, after the Net.
 	Share *Memory
-	// Lost hears, once, of a process whose connection broke while one of its ranks
-	// had not left. May be nil.
+	// Lost is called once for each process whose connection broke before all of its ranks had left.
+	// It may be nil.
 	Lost func(process int, err error)
 }
 
@@ -59,16 +57,16 @@ type Net struct {
 	ports map[end]*port
 
 	mu    sync.Mutex
-	links []*link        // by process; nil: none yet, or this process
+	links []*link        // by process; nil if not connected, and for this process
 	all   sync.WaitGroup // goroutines of links
-	over  sync.Once      // ends the wires and has the links finish
+	over  sync.Once      // ends the wires and finishes the links
 }
 
-// end is one rank of a group.
+// end identifies a rank of a group.
 type end struct{ group, rank int }
 
-// New is a process without connections. The wires of its groups work once all
-// processes that have ranks in them are Added.
+// New returns a process without connections. A group's wires work once all of its processes are
+// Added.
 func New(cfg Config) *Net {
 	n := &Net{cfg: cfg, ports: map[end]*port{}, links: make([]*link, cfg.Processes)}
 	for g, names := range cfg.Groups {
@@ -81,7 +79,7 @@ func New(cfg Config) *Net {
 	return n
 }
 
-// portsWith are the ports of groups that have ranks of a process, by group and rank.
+// portsWith returns the ports of groups that have ranks of a process, by group and rank.
 func (n *Net) portsWith(process int) (all []*port) {
 	for _, p := range n.ports {
 		if slices.ContainsFunc(p.names, func(name int) bool { return n.processOf(name) == process }) {
@@ -94,7 +92,7 @@ func (n *Net) portsWith(process int) (all []*port) {
 
 func (n *Net) processOf(worldRank int) int { return worldRank / n.cfg.PerProcess }
 
-// host is the number of a world rank's host.
+// host returns the host number of a world rank.
 func (n *Net) host(worldRank int) int {
 	if n.cfg.Hosts == nil {
 		return 0
@@ -102,7 +100,7 @@ func (n *Net) host(worldRank int) int {
 	return n.cfg.Hosts[n.processOf(worldRank)]
 }
 
-// Wire is the end of a rank, of this process, of a group.
+// Wire returns the end of a rank of this process in a group.
 func (n *Net) Wire(group, rank int) collective.Wire {
 	p := n.ports[end{group, rank}]
 	if p == nil {
@@ -111,15 +109,14 @@ func (n *Net) Wire(group, rank int) collective.Wire {
 	return p
 }
 
-// Ahead is how many bytes a Unix socket takes before the peer has read them; the system
-// may allow less. With its usual 208 KiB a stream of 64 MiB both ways is slower by a
-// tenth (BenchmarkGroup).
+// Ahead is the size of a Unix socket's send buffer in bytes; the system may limit it. With the
+// default of 208 KiB, streaming 64 MiB in both directions is 10 % slower (BenchmarkGroup).
 const Ahead = 384 << 10
 
 // Add takes over the connection to a process.
 func (n *Net) Add(process int, c net.Conn) {
 	if u, ok := c.(*net.UnixConn); ok {
-		_ = u.SetWriteBuffer(Ahead) // else it is the system's
+		_ = u.SetWriteBuffer(Ahead) // falls back to the system's default
 	}
 	l := newLink(n, process, c)
 	l.shares = n.cfg.Share.pass(c)
@@ -133,7 +130,7 @@ func (n *Net) Add(process int, c net.Conn) {
 	n.all.Go(l.write)
 }
 
-// link is the connection to the process of a world rank.
+// link returns the connection to the process of a world rank.
 func (n *Net) link(worldRank int) *link {
 	l := n.linked(worldRank)
 	if l == nil {
@@ -142,7 +139,7 @@ func (n *Net) link(worldRank int) *link {
 	return l
 }
 
-// linked is link, nil where there is none yet.
+// linked is link, but returns nil if there is no connection.
 func (n *Net) linked(worldRank int) *link {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -161,12 +158,12 @@ func (n *Net) connected() []*link {
 	return all
 }
 
-// farewell is how long Close waits for what is still to be sent: the reasons of the ends.
-// End waits less: others hear of the same loss by themselves.
+// farewell is how long Close waits for queued data, including the reasons of the ends, to be sent.
+// End waits for less, since other processes detect the same loss themselves.
 const farewell, shortFarewell = time.Second, 500 * time.Millisecond
 
-// Close ends every wire that is still open as this process's own end, sends what is
-// queued, closes the connections and waits for their goroutines.
+// Close ends every open wire on behalf of this process, sends queued frames, closes the connections
+// and waits for their goroutines.
 func (n *Net) Close() {
 	n.end(n.cfg.Process, farewell)
 	n.all.Wait()
@@ -177,10 +174,9 @@ func (n *Net) Close() {
 	}
 }
 
-// End ends every wire because a process was lost: with one of them gone, no operation of
-// the world can matter any more, whether it waits for that process, for another that is
-// just as silent, or for a rank that waits for either. Within shortFarewell nobody
-// is in the memory of an operation any more, and all connections are closed.
+// End ends every wire because a process was lost: no operation of the world can matter after that,
+// even if it waits for another rank. After shortFarewell at the latest, memory of operations is no
+// longer accessed, and all connections are closed.
 func (n *Net) End(process int) {
 	n.end(process, shortFarewell)
 	n.mu.Lock()
@@ -191,9 +187,8 @@ func (n *Net) End(process int) {
 	}
 }
 
-// end ends every wire, by the loss of a process or, if it is this one, as its own end,
-// and has the connections send what is queued, for so long at most, and close. Only the
-// first call counts.
+// end ends every wire because of the loss of a process or, if it is this one, on its behalf. The
+// connections send queued frames until the timeout and close. Only the first call counts.
 func (n *Net) end(process int, most time.Duration) {
 	n.over.Do(func() {
 		for _, p := range n.ports {
@@ -205,8 +200,8 @@ func (n *Net) end(process int, most time.Duration) {
 	})
 }
 
-// unread waits until no rank reads memory of a peer, for so long at most; one that
-// is stuck keeps it.
+// unread waits until no rank reads memory of a peer and returns true, or returns false at the
+// timeout.
 func (n *Net) unread(most time.Duration) bool {
 	for end := time.Now().Add(most); ; time.Sleep(time.Millisecond) {
 		reading := false
@@ -219,7 +214,7 @@ func (n *Net) unread(most time.Duration) bool {
 	}
 }
 
-// lose tells every wire of a connection that broke.
+// lose notifies the wires of a broken connection.
 func (n *Net) lose(process int, err error) {
 	first, news := process*n.cfg.PerProcess, false
 	for _, p := range n.ports {

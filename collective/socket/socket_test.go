@@ -17,13 +17,13 @@ import (
 	"zeroth/shard"
 )
 
-// world is processes of a test, all in this one.
+// world holds the processes of a test, all in this one.
 type world struct {
 	nets []*socket.Net
 	open atomic.Int32 // groups
 }
 
-// pair is both ends of a connection.
+// pair returns both ends of a connection.
 func pair(t testing.TB, ln net.Listener) (a, b net.Conn) {
 	t.Helper()
 	a, err := net.Dial(ln.Addr().Network(), ln.Addr().String())
@@ -49,7 +49,7 @@ func listen(t testing.TB, network string) net.Listener {
 	return ln
 }
 
-// newWorld connects processes of so many ranks each.
+// newWorld connects processes with perProcess ranks each.
 func newWorld(t testing.TB, network string, processes, perProcess int, groups [][]int, hosts ...int) *world {
 	t.Helper()
 	ln := listen(t, network)
@@ -57,7 +57,7 @@ func newWorld(t testing.TB, network string, processes, perProcess int, groups []
 	return newSharedWorld(t, ln, processes, perProcess, groups, hosts, make([]*socket.Memory, processes))
 }
 
-// newSharedWorld is newWorld of processes that share memory, each its own.
+// newSharedWorld connects processes that share memory.
 func newSharedWorld(t testing.TB, ln net.Listener, processes, perProcess int, groups [][]int, hosts []int, mem []*socket.Memory) *world {
 	t.Helper()
 	w := &world{}
@@ -72,7 +72,7 @@ func newSharedWorld(t testing.TB, ln net.Listener, processes, perProcess int, gr
 	return w
 }
 
-// close closes every process, all at once.
+// close closes all processes concurrently.
 func (w *world) close() {
 	var all sync.WaitGroup
 	for _, n := range w.nets {
@@ -89,7 +89,7 @@ func count(n int) []int {
 	return all
 }
 
-// ending is a group that closes its world when all of the world's have closed.
+// ending is a group that closes its world when all of the world's groups have closed.
 type ending struct {
 	collective.Inspectable
 	w    *world
@@ -106,13 +106,13 @@ func (e *ending) Close() error {
 	return err
 }
 
-// opener opens groups of one world, perProcess ranks to a process where that
-// divides them.
+// opener returns a function that opens groups in a new world, with perProcess ranks per process if
+// that divides them.
 func opener(t testing.TB, network string, perProcess int, hosts ...int) func(size int) []collective.Group {
 	return sharing(t, nil, network, perProcess, hosts...)
 }
 
-// sharing is opener of processes that share memory, unless it is nil.
+// sharing is opener for processes that share memory, unless mem is nil.
 func sharing(t testing.TB, mem *socket.Memory, network string, perProcess int, hosts ...int) func(size int) []collective.Group {
 	return func(size int) []collective.Group {
 		per, how := perProcess, collective.Cheapest
@@ -141,7 +141,8 @@ func TestMemoryConforms(t *testing.T) {
 	collectivetest.Run(t, func(size int) []collective.Group { return opener(t, "unix", size)(size) })
 }
 
-// Links conform between processes, in one, and over memory.
+// TestLinksConform runs the conformance suite for links, between processes, within one, and over
+// shared memory.
 func TestLinksConform(t *testing.T) {
 	for name, per := range map[string]int{"unix": 1, "tcp": 1, "two a process": 2, "one process": 4, "shared": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -166,7 +167,8 @@ func TestLinksConform(t *testing.T) {
 	}
 }
 
-// Ranks spread over hosts give the bits of ranks of one, whatever has how many.
+// TestHostsConform checks that ranks on several hosts give the same bits as on one, for any
+// distribution.
 func TestHostsConform(t *testing.T) {
 	for name, hosts := range map[string][]int{
 		"pairs": {0, 0, 1, 1, 2, 2, 3, 3}, "one and three and more": {0, 1, 1, 1, 2, 2, 2, 2}, "scattered": {0, 1, 1, 0, 2, 2, 0, 0},
@@ -180,8 +182,7 @@ func TestHostsConform(t *testing.T) {
 	t.Run("two a process", func(t *testing.T) { collectivetest.Run(t, opener(t, "tcp", 2, 0, 0, 1, 1, 2, 2, 3, 3)) })
 }
 
-// TestMeshOverWires sums world ranks in each group of each rank of a mesh, in all
-// of them at once.
+// TestMeshOverWires sums world ranks in all groups of a mesh concurrently.
 func TestMeshOverWires(t *testing.T) {
 	for _, m := range []shard.Mesh{{Shard: 2, Replicate: 2}, {Shard: 1, Replicate: 4}, {Shard: 4, Replicate: 1}} {
 		for _, per := range []int{1, 2, 4} {

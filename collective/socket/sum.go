@@ -10,16 +10,16 @@ import (
 const (
 	sumLen   = 4       // bytes of a checksum
 	givenUp  = 0       // the end of data that the sender gave up
-	aheadLen = 4 << 10 // bytes that are read before they are summed
-	lineLen  = 64      // bytes of a line of the cache
+	aheadLen = 4 << 10 // bytes that are loaded before they are summed
+	lineLen  = 64      // bytes of a cache line
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // update returns the CRC32C of b after bytes whose CRC32C is sum.
 //
-// crc32 reads three streams at once, which processors do not fetch ahead. So every few
-// KiB are read once in order before they are summed: from memory that halves the time.
+// crc32 reads three streams at once, which hardware does not prefetch. Touching a few KiB in order
+// before summing them halves the time for data in memory.
 func update(sum uint32, b []byte) uint32 {
 	for len(b) > 0 {
 		some := b[:min(len(b), aheadLen)]
@@ -30,7 +30,7 @@ func update(sum uint32, b []byte) uint32 {
 	return sum
 }
 
-// touch reads every line of the cache that b is in.
+// touch reads every cache line of b.
 //
 //go:noinline
 func touch(b []byte) (x byte) {
@@ -40,8 +40,8 @@ func touch(b []byte) (x byte) {
 	return x
 }
 
-// sumLen is the bytes of a checksum on this connection: frames carry them where TCP alone
-// protects them. Unix sockets do not leave the host, and TLS authenticates every record.
+// sumLen returns the length of a checksum on this connection. Frames carry checksums only on plain
+// TCP: Unix sockets do not leave the host, and TLS authenticates every record.
 func (l *link) sumLen() int {
 	if l.sums {
 		return sumLen
@@ -49,7 +49,7 @@ func (l *link) sumLen() int {
 	return 0
 }
 
-// seal appends the checksum of b[from:], where frames carry one.
+// seal appends the checksum of b[from:], if frames carry checksums.
 func (l *link) seal(b []byte, from int) []byte {
 	if !l.sums {
 		return b
@@ -57,8 +57,8 @@ func (l *link) seal(b []byte, from int) []byte {
 	return binary.LittleEndian.AppendUint32(b, update(0, b[from:]))
 }
 
-// sealed reads n bytes and their checksum. The bytes are valid until the next read. The
-// error is a mismatch if they are not what was sent.
+// sealed reads n bytes and verifies their checksum. The bytes are valid until the next read. It
+// returns a mismatch if they are damaged.
 func (l *link) sealed(n int) ([]byte, error) {
 	b, err := l.in.Peek(n + l.sumLen())
 	if err == io.EOF && len(b) > 0 {
@@ -74,7 +74,7 @@ func (l *link) sealed(n int) ([]byte, error) {
 	return b[:n], err
 }
 
-// compare returns a mismatch if sum is not the one that was received.
+// compare returns a mismatch unless sum equals the received checksum.
 func compare(sum uint32, received []byte) error {
 	if sent := binary.LittleEndian.Uint32(received); sent != sum {
 		return mismatch{sum, sent}
@@ -82,17 +82,17 @@ func compare(sum uint32, received []byte) error {
 	return nil
 }
 
-// mismatch is the checksum of what has arrived, and the one that was sent with it.
+// mismatch holds the computed and the received checksum.
 type mismatch struct{ is, sent uint32 }
 
 func (m mismatch) Error() string {
 	return fmt.Sprintf("its CRC32C is %08x and was sent as %08x", m.is, m.sent)
 }
 
-// Damaged reports a frame that is not what its sender sent.
+// Damaged reports a frame that was damaged in transit.
 type Damaged struct {
-	From, To int    // world ranks; the first ones of their processes if the damage is in the header
-	During   string // the operation of the receiving rank; empty if there was none
+	From, To int    // world ranks; the first of their processes if the header is damaged
+	During   string // operation of the receiving rank, or empty
 	mismatch
 }
 
@@ -104,8 +104,8 @@ func (d Damaged) Error() string {
 	return fmt.Sprintf("a frame from rank %d to rank %d arrived damaged%s: %v", d.From, d.To, during, d.mismatch)
 }
 
-// damaged returns err, or a Damaged if it is the mismatch of a frame. The header is empty
-// if the mismatch is in the header itself.
+// damaged converts a mismatch to a Damaged and returns other errors unchanged. The header is empty
+// if it is itself damaged.
 func (l *link) damaged(err error, h header) error {
 	m, ok := err.(mismatch)
 	if !ok {

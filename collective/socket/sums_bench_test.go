@@ -15,22 +15,21 @@ import (
 	"zeroth/device/cpu"
 )
 
-// withoutSums is TCP whose frames carry no checksums.
+// withoutSums is a TCP connection whose frames carry no checksums.
 type withoutSums struct{ *net.TCPConn }
 
-// BenchmarkSums measures what checksums cost: operations of 64 MiB, and fifty of 4 KiB,
-// between two processes' ends over TCP, in turns with the same ones without checksums, on
-// loopback and on connections that the kernel paces to 10 Gbit/s each way. GB/s are of one
-// direction; time and CPU are the medians of the ratios of a pair: of its duration, and of
-// the processor time of both ends.
+// BenchmarkSums measures the cost of checksums: operations of 64 MiB, and fifty of 4 KiB, between
+// two processes' ends over TCP, alternating with the same ones without checksums, on loopback and
+// on connections paced by the kernel to 10 Gbit/s in each direction. GB/s are for one direction;
+// time and CPU are medians of the pairs' ratios of durations and of processor times of both ends.
 func BenchmarkSums(b *testing.B) {
 	for _, wire := range []struct {
 		name string
-		rate int // bytes a second; 0: as fast as it goes
+		rate int // bytes per second; 0: unlimited
 	}{{"loopback", 0}, {"10Gbit", 1_250_000_000}} {
 		for _, op := range []struct {
 			name  string
-			times float64 // half of 64 MiB goes each way
+			times float64 // half of 64 MiB travels in each direction
 			do    func(collective.Group, device.Queue, device.Buffer)
 		}{{"gather", 1, collective.AllGather}, {"reduce", 1, collective.ReduceScatter}, {"all-reduce", 2, collective.AllReduce}, {"gathers-of-4KiB", small * smallLen / float64(whole), gatherSmall}} {
 			b.Run(wire.name+"/"+op.name, func(b *testing.B) {
@@ -66,7 +65,7 @@ func median(x []float64) float64 {
 	return x[len(x)/2]
 }
 
-// newSumsPair is two ranks over TCP of some rate.
+// newSumsPair returns two ranks over TCP with a rate limit.
 func newSumsPair(b *testing.B, rate int, sums bool) *benchPair {
 	ln := listen(b, "tcp")
 	defer ln.Close()
@@ -93,7 +92,7 @@ func newSumsPair(b *testing.B, rate int, sums bool) *benchPair {
 	return p
 }
 
-// pace has the kernel send so many bytes a second at most.
+// pace makes the kernel limit the rate of a connection.
 func pace(b *testing.B, c *net.TCPConn, rate int) {
 	const maxPacingRate = 47 // SO_MAX_PACING_RATE
 	raw, err := c.SyscallConn()
@@ -108,7 +107,7 @@ func pace(b *testing.B, c *net.TCPConn, rate int) {
 	}
 }
 
-// timed is the seconds of an operation on both ranks, and of the processors.
+// timed returns the wall time and the processor time of an operation on both ranks, in seconds.
 func (p *benchPair) timed(b *testing.B, do func(collective.Group, device.Queue, device.Buffer)) (wall, cpu float64) {
 	used := func() float64 {
 		var r syscall.Rusage

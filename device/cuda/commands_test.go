@@ -9,8 +9,8 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-// Operations are put down and go to the driver together. More of them than fit, short and
-// long ones, keep their order.
+// TestManyOperationsKeepTheirOrder issues more operations than fit one call of the driver, short
+// and long ones, which must keep their order.
 func TestManyOperationsKeepTheirOrder(t *testing.T) {
 	b := open(t)
 	const n = 64
@@ -36,9 +36,9 @@ func TestManyOperationsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// What the driver refuses of several operations is told of the one that it is, by its
-// label, though others follow and the queue has another label by then. Those of the queue
-// are not done, and marks behind it fire.
+// TestRefusedOperationIsNamed checks that an error of one of several operations names it by its
+// label, even if others follow and the queue has another label by then. Later operations of the
+// queue are skipped, and marks fire.
 func TestRefusedOperationIsNamed(t *testing.T) {
 	fake.Only(t)
 	b := open(t)
@@ -54,7 +54,7 @@ func TestRefusedOperationIsNamed(t *testing.T) {
 	done := b.q.Mark()
 	err := done.Await()
 	say(t, err, "unit a: forward: GPU 0 (Emulated GPU): copy 16 bytes on the device: CUDA_ERROR_INVALID_VALUE")
-	b.r.Behind(done)
+	b.r.AfterPeer(done)
 	host := floats(8, func(int) float32 { return 0 })
 	b.r.Copy(host.Slice(0, 4), x)
 	b.r.Copy(host.Slice(4, 8), y)

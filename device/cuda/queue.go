@@ -16,23 +16,22 @@ import (
 	"zeroth/device/cuda/kernel"
 )
 
-// markRing is the number of events of a queue. Marks take them in turn: to wait for
-// an old mark is then to wait for a newer one, of work that has been issued too, so
-// nothing can wait in a circle.
+// markRing is the number of events of a queue. Marks use them in rotation: waiting for an old mark
+// then waits for a newer one, whose work has been issued, too, so there is no deadlock.
 const markRing = 256
 
-// Queue is a stream. One goroutine issues on it: kernels, products and copies on the
-// device are put down, a dozen at most, and go to the driver together, at the latest when
-// the queue is marked, waits or is waited for, or goes on to work of another label.
-// Whoever has issued something and leaves the queue alone marks it.
+// Queue is a stream. One goroutine issues work on it: kernels, products and copies on the device
+// are collected, a dozen at most, and passed to the driver together, at the latest when the queue
+// is marked, waits or is waited for, or its label changes. An issuer that leaves the queue alone
+// must mark it.
 type Queue struct {
 	dev    *Device
 	name   string
 	stream driver.Stream
-	put    *driver.Commands // what is put down
+	put    *driver.Commands // collected commands
 	marks  [markRing]driver.Event
-	marked uint64       // marks so far
-	label  string       // of what is put down, too
+	marked uint64       // number of marks so far
+	label  string       // also of collected commands
 	told   markLabels   // of the marks
 	blas   *driver.BLAS // nil before the first product
 	spans  spans
@@ -40,15 +39,15 @@ type Queue struct {
 
 	broken atomic.Bool // err is set
 	mu     sync.Mutex
-	err    error // sticks
+	err    error // the first error
 }
 
-// NewQueue opens a stream; Close ends it. Where it cannot be had, that is the error
-// of all work on it.
+// NewQueue opens a stream; Close ends it. If it cannot be opened, all work on it fails with that
+// error.
 func (d *Device) NewQueue(name string) *Queue { return d.newQueue(name, false) }
 
-// NewUrgentQueue is NewQueue of a stream whose work goes before that of others: collectives,
-// which other ranks wait for, beside products that fill the GPU.
+// NewUrgentQueue is NewQueue for a stream with precedence over others: for collectives, which other
+// ranks wait for, in parallel with products that fill the GPU.
 func (d *Device) NewUrgentQueue(name string) *Queue { return d.newQueue(name, true) }
 
 func (d *Device) newQueue(name string, urgent bool) *Queue {
@@ -67,12 +66,12 @@ func (d *Device) newQueue(name string, urgent bool) *Queue {
 	return q
 }
 
-// Name is what NewQueue called the queue.
+// Name returns the name passed to NewQueue.
 func (q *Queue) Name() string { return q.name }
 
 // Close waits for the issued work and ends the stream.
 func (q *Queue) Close() {
-	_ = q.Wait() // whoever wanted its error has waited
+	_ = q.Wait() // callers that need the error have waited
 	if q.blas != nil {
 		_ = q.blas.Close()
 	}
@@ -83,7 +82,7 @@ func (q *Queue) Close() {
 	q.spans.close()
 }
 
-// fail has the first error stick, with what the queue was about and where.
+// fail makes the first error stick, with the queue's label and device.
 func (q *Queue) fail(err error) {
 	if err == nil {
 		return
@@ -95,7 +94,7 @@ func (q *Queue) fail(err error) {
 	q.takeOver(err)
 }
 
-// Fail has an error stick, from any goroutine, unless another does.
+// Fail makes an error stick, unless there is one. It may be called from any goroutine.
 func (q *Queue) Fail(err error) { q.takeOver(err) }
 
 func (q *Queue) takeOver(err error) {
@@ -107,7 +106,7 @@ func (q *Queue) takeOver(err error) {
 	}
 }
 
-// failed is the queue's error so far.
+// failed returns the queue's error so far.
 func (q *Queue) failed() error {
 	if !q.broken.Load() {
 		return nil
@@ -117,7 +116,7 @@ func (q *Queue) failed() error {
 	return q.err
 }
 
-// commands is where the next command goes.
+// commands returns where to add the next command.
 func (q *Queue) commands() *driver.Commands {
 	if q.put.Full() {
 		q.flush()
@@ -125,14 +124,14 @@ func (q *Queue) commands() *driver.Commands {
 	return q.put
 }
 
-// flush gives the driver what is put down.
+// flush passes collected commands to the driver.
 func (q *Queue) flush() {
 	if err := q.put.Run(); err != nil {
 		q.fail(err)
 	}
 }
 
-// begin begins a task, which end ends, unless the queue has failed.
+// begin begins a task, which end ends. It returns false if the queue has failed.
 func (q *Queue) begin(task string) bool {
 	if q.broken.Load() {
 		return false
@@ -169,7 +168,7 @@ func (q *Queue) Mark() device.Event {
 	return device.Event{On: q, Seq: q.marked}
 }
 
-// After implements device.Queue. For work of a host's queue whoever issues waits.
+// After implements device.Queue. For work of a host's queue, the issuer blocks.
 func (q *Queue) After(e device.Event) {
 	q.flush()
 	switch on := e.On.(type) {
@@ -178,7 +177,7 @@ func (q *Queue) After(e device.Event) {
 		if on == q {
 			return
 		}
-		q.Behind(e)
+		q.AfterPeer(e)
 		if err := on.failed(); err != nil {
 			q.takeOver(err)
 		}
@@ -195,8 +194,8 @@ func (q *Queue) After(e device.Event) {
 	}
 }
 
-// Behind is After for a mark of a Queue whose error is not taken over.
-func (q *Queue) Behind(e device.Event) {
+// AfterPeer is After for a mark of a Queue whose error is not adopted.
+func (q *Queue) AfterPeer(e device.Event) {
 	on, ok := e.On.(*Queue)
 	if !ok {
 		panic(fmt.Sprintf("cuda: a mark of a %T among those of GPUs", e.On))
@@ -223,7 +222,7 @@ func (q *Queue) Wait() error {
 	return q.failed()
 }
 
-// Do implements device.Queue: it waits for what was issued before and runs f.
+// Do implements device.Queue: it waits for previously issued work and runs f.
 func (q *Queue) Do(f func() error) { q.Call("do", f) }
 
 // Call is Do with a name for traces.
@@ -233,8 +232,8 @@ func (q *Queue) Call(name string, f func() error) {
 	}
 }
 
-// Now runs f at once unless the queue has failed; f's error sticks. Without a name
-// it is not in traces.
+// Now runs f immediately unless the queue has failed; f's error sticks. Without a name it is not
+// traced.
 func (q *Queue) Now(name string, f func() error) {
 	q.flush()
 	if q.failed() != nil {
@@ -266,8 +265,8 @@ func (q *Queue) Copy(dst, src device.Buffer) {
 	q.copy("copy", dst, src)
 }
 
-// copy has the driver take memory of the host's at once: it may be of the Go heap, which
-// C is only given the address of, and change when this returns.
+// copy passes host memory to the driver immediately: it may be on the Go heap, whose address alone
+// is passed to C, and may change afterwards.
 func (q *Queue) copy(task string, dst, src device.Buffer) {
 	if !q.begin(task) {
 		return
@@ -303,9 +302,9 @@ func (q *Queue) Zero(b device.Buffer) {
 	}
 }
 
-// CopyAll copies each src[i] to dst[i], of equal type and length; traces call it by
-// the name. Where the two are the same memory there is nothing to do, else they do
-// not overlap. Sources may be other devices' memory.
+// CopyAll copies each src[i] to dst[i], of equal type and length, with a name for traces. Each pair
+// must be the same memory, in which case nothing is done, or not overlap. Sources may be other
+// devices' memory.
 func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
 	for i := range dst {
 		if dst[i].Ptr == src[i].Ptr || dst[i].N == 0 {
@@ -319,12 +318,12 @@ func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
 	}
 }
 
-// SumAll sets dst, of one element, to the sum of the sources element by element, in
-// their order, as collective.Group says. Sources may be other devices' memory.
+// SumAll sets dst, of one element, to the element-wise sum of the sources in order, as defined by
+// collective.Group. Sources may be other devices' memory.
 func (q *Queue) SumAll(_ string, dst, src []device.Buffer) { q.SumInto(dst[0], src) }
 
-// AddUp sets dst to the sum of src, as SumAll does, but now, in host memory, on the
-// caller's goroutine.
+// AddUp sets dst to the sum of src, like SumAll, but immediately, in host memory, on the caller's
+// goroutine.
 func (q *Queue) AddUp(dst device.Buffer, src []device.Buffer) { processor.AddUp(dst, src) }
 
 // Launch implements kernel.Launcher.

@@ -84,7 +84,7 @@ func affords(j *setup.Job, f setup.Footprint, m machine.Memory) error {
 	if c.Parallel.Memory > 0 {
 		has, where = m.Total, m.Limit+" has %s in all"
 	}
-	ranks := int64(j.At.Beside)
+	ranks := int64(j.At.HostRanks)
 	of := setup.OnMachine(c)
 	needs := of(f)
 	if has == 0 || needs <= has/ranks {

@@ -74,7 +74,7 @@ func of(c *Job) Backend {
 // For is the backend of one rank of a model, by a value of the job's key device; empty
 // is auto.
 func For(device string, m hf.Model) (Backend, error) {
-	b := CUDA{at: collective.Placement{Here: []int{0}, Beside: 1}, model: m}
+	b := CUDA{at: collective.Placement{Local: []int{0}, HostRanks: 1}, model: m}
 	err := b.Available()
 	switch {
 	case device == "cpu", device != "cuda" && err != nil:

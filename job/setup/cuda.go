@@ -63,12 +63,12 @@ func (b CUDA) ordinals() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	return choose(b.gpus, b.at.Beside, usable)
+	return choose(b.gpus, b.at.HostRanks, usable)
 }
 
 // gpuOf is the GPU of a world rank of this process.
 func (b CUDA) gpuOf(rank int, on []int) int {
-	return b.share(b.at.Before+slices.Index(b.at.Here, rank), on)
+	return b.share(b.at.HostOffset+slices.Index(b.at.Local, rank), on)
 }
 
 // mine are the GPUs that ranks of this process are on.
@@ -78,7 +78,7 @@ func (b CUDA) mine() ([]int, error) {
 		return nil, err
 	}
 	var all []int
-	for _, r := range b.at.Here {
+	for _, r := range b.at.Local {
 		all = append(all, b.gpuOf(r, on))
 	}
 	return slices.Compact(all), nil
@@ -94,13 +94,13 @@ func newCUDA(c *Job) CUDA {
 func Spare(c *Job) (bytes int64, where string) {
 	b := newCUDA(c)
 	usable, _ := machine.UsableGPUs() // a plan of another machine has none
-	on, err := choose(b.gpus, b.at.Beside, usable)
+	on, err := choose(b.gpus, b.at.HostRanks, usable)
 	if c.On() != "cuda" || err != nil || len(on) == 0 {
 		return 0, ""
 	}
 	for _, g := range usable {
 		ranks := 0
-		for r := range b.at.Beside {
+		for r := range b.at.HostRanks {
 			if b.share(r, on) == g.Ordinal {
 				ranks++
 			}

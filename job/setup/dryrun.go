@@ -62,8 +62,8 @@ func Mean(j *Job, all []Footprint) (mean Footprint) {
 	}
 	n := int64(len(all))
 	if j.Parallel.Master {
-		n = int64(j.At.Beside)
-		mean = all[0].Plus(all[len(all)-1], j.At.Beside-1)
+		n = int64(j.At.HostRanks)
+		mean = all[0].Plus(all[len(all)-1], j.At.HostRanks-1)
 	}
 	for use := range device.Uses {
 		mean.Device[use] /= n

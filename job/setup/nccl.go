@@ -89,7 +89,7 @@ func (b CUDA) canNCCL() error {
 	if err != nil {
 		return err
 	}
-	if n := b.at.Beside; len(on) < n {
+	if n := b.at.HostRanks; len(on) < n {
 		return fmt.Errorf("%d ranks share %d of this machine's GPUs, and NCCL wants one for each: %s", n, len(on), wantExact)
 	}
 	_, err = machine.NCCL()
@@ -229,4 +229,4 @@ func (r *Rank) join(d joins, g collective.Group) (j joined, err error) {
 }
 
 // share is the GPU of the rank at a place among those of this machine.
-func (b CUDA) share(at int, on []int) int { return on[launch.GPU(at, b.at.Beside, len(on))] }
+func (b CUDA) share(at int, on []int) int { return on[launch.GPU(at, b.at.HostRanks, len(on))] }

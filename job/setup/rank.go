@@ -88,7 +88,7 @@ func Open(j *Job) (ranks []*Rank, err error) {
 	if j.Connection, err = j.World.Connect(mesh); err != nil {
 		return nil, err
 	}
-	for i, r := range j.At.Here {
+	for i, r := range j.At.Local {
 		rank, err := newRank(j, r, j.Connection.Groups[i], j.Connection.Memory)
 		ranks, rank.Here, rank.Recorder = append(ranks, rank), i, collective.NewRecorder()
 		if err != nil {

@@ -16,9 +16,9 @@ type Spread struct {
 // have NCCL, but for those that talk in secret.
 func (s Spread) Of(c *config.Config) *Job {
 	at := collective.InOneProcess(c.Parallel.Ranks)
-	at.Here = at.Here[:len(at.Here)/max(1, s.Processes)]
+	at.Local = at.Local[:len(at.Local)/max(1, s.Processes)]
 	hosts := max(1, s.Hosts)
-	at.Beside = (c.Parallel.Ranks + hosts - 1) / hosts
+	at.HostRanks = (c.Parallel.Ranks + hosts - 1) / hosts
 	at.NCCL = s.addsUp(c)
 	at.Staged = s.Processes > 1 && !at.NCCL
 	if s.Processes > 1 && !at.NCCL {

@@ -54,10 +54,10 @@ func (j *Job) ModelJSON() []byte {
 // Place is the job in a world.
 func Place(c *config.Config, w World, h Hooks) *Job {
 	at := w.Self().At
-	if at.Here == nil {
+	if at.Local == nil {
 		at = collective.InOneProcess(c.Parallel.Ranks)
 	}
-	if len(at.Here) == c.Parallel.Ranks {
+	if len(at.Local) == c.Parallel.Ranks {
 		at.NCCL = at.NCCL || c.On() == "cuda" && c.Parallel.Collective == "nccl"
 	}
 	if at.NCCL { // what it moves does not bounce
@@ -75,13 +75,13 @@ func Planned(c *config.Config) *Job {
 func Local(c *config.Config) *Job { return Place(c, Alone{}, Hooks{}) }
 
 // alone says whether all ranks are in this process.
-func (j *Job) alone() bool { return len(j.At.Here) == j.Parallel.Ranks }
+func (j *Job) alone() bool { return len(j.At.Local) == j.Parallel.Ranks }
 
 // Unplaced says whether nothing was found out of where ranks are.
 func (j *Job) Unplaced() bool { return j.alone() && !j.At.NCCL && j.At.Hosts == nil }
 
 // workers is how many processors a rank's kernels are split over.
-func (j *Job) workers() int { return cmp.Or(j.Hooks.Workers, shareOf(j.At.Beside)) }
+func (j *Job) workers() int { return cmp.Or(j.Hooks.Workers, shareOf(j.At.HostRanks)) }
 
 // Files is the file system of what the job offloads to disk and of its checkpoints.
 func (j *Job) Files() vfs.ScratchFS {
@@ -157,7 +157,7 @@ func (Alone) Explain(err error) error { return err }
 
 // Connect implements World.
 func (Alone) Connect(m shard.Mesh) (*Connection, error) {
-	return &Connection{Groups: collective.LocalWorld(m), OnLate: collective.OnLateHere, Saves: func() (groups []collective.Group) {
+	return &Connection{Groups: collective.LocalWorld(m), OnLate: collective.OnLateLocal, Saves: func() (groups []collective.Group) {
 		for _, g := range collective.NewLocal(m.World()) {
 			groups = append(groups, g)
 		}

@@ -29,7 +29,7 @@ func TestMasterSeconds(t *testing.T) {
 		{[]int{0, 1, 2, 3, 4, 5, 6, 7}, false, reduce, 7*4000./10 + 5, 0},
 		{[]int{0, 1, 2, 3, 4, 5, 6, 7}, true, broadcast, 7*4000./10 + 5 + 2*4000./50, 7 * 4000},
 	} {
-		m := h.moving(&setup.Job{Config: c, At: collective.Placement{Beside: 8, Hosts: test.hosts, Staged: test.staged}})
+		m := h.moving(&setup.Job{Config: c, At: collective.Placement{HostRanks: 8, Hosts: test.hosts, Staged: test.staged}})
 		k := Kernel{Op: test.op, In: device.F32, N: 1000, Group: Group{8, 1}}
 		if got := m.collective(k); !close9(got, test.want) {
 			t.Errorf("%v of %v: %v seconds, want %v", test.op, test.hosts, got, test.want)

@@ -42,7 +42,7 @@ func (h *Hardware) moving(c *setup.Job) *moving {
 	if m.host == nil {
 		m.host = make([]int, c.Parallel.Ranks)
 		for r := range m.host {
-			m.host[r] = r / c.At.Beside
+			m.host[r] = r / c.At.HostRanks
 		}
 	}
 	for _, at := range m.host {
@@ -52,7 +52,7 @@ func (h *Hardware) moving(c *setup.Job) *moving {
 	}
 	if c.Parallel.Ranks > 1 {
 		near, far := h.link(m.beside), h.link(c.Parallel.Ranks)
-		m.links = collective.Links{Near: near.Bandwidth, NearDelay: near.Latency, Far: far.Bandwidth * float64(m.beside), FarDelay: far.Latency, Beside: m.beside}
+		m.links = collective.Links{Near: near.Bandwidth, NearDelay: near.Latency, Far: far.Bandwidth * float64(m.beside), FarDelay: far.Latency, HostRanks: m.beside}
 	}
 	return m
 }
@@ -157,13 +157,13 @@ func (m *moving) star(k Kernel) (seconds float64, between int64) {
 func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between int64) {
 	gather := k.Op == allGather
 	if k.Host || !m.staged() {
-		_, seconds, between = w.Of(gather, k.In, k.N)
+		_, seconds, between = w.Cost(gather, k.In, k.N)
 		return seconds, between
 	}
 	ranks := k.Group.Size
 	part, most := k.N/ranks, collective.StagedPiece(setup.StagingShare(m.job, setup.WireStaging), ranks, k.In)
 	piece := func(n, times int) {
-		_, s, bytes := w.Of(gather, k.In, n*ranks)
+		_, s, bytes := w.Cost(gather, k.In, n*ranks)
 		s += m.copies(k, n*k.In.Size())
 		seconds, between = seconds+float64(times)*s, between+int64(times)*bytes
 	}

@@ -84,7 +84,7 @@ func (w *World) before(p int) (n int) {
 // place is where the ranks are. Frames are in the host's memory; what NCCL sends is not.
 func (w *World) place() collective.Placement {
 	me, per := w.cfg.Rank, w.cfg.PerProcess
-	at := collective.Placement{Here: w.here(), Beside: w.OnHostOf(me) * per, Before: w.before(me) * per, NCCL: w.nccl != "", Staged: w.nccl == ""}
+	at := collective.Placement{Local: w.here(), HostRanks: w.OnHostOf(me) * per, HostOffset: w.before(me) * per, NCCL: w.nccl != "", Staged: w.nccl == ""}
 	for _, host := range w.hosts {
 		at.Hosts = append(at.Hosts, slices.Repeat([]int{host}, per)...)
 	}

@@ -65,7 +65,7 @@ func TestBeside(t *testing.T) {
 		for p := range c.all {
 			w := world.Of(p, 2, c.all)
 			at := w.Self().At
-			beside, before = append(beside, at.Beside), append(before, at.Before)
+			beside, before = append(beside, at.HostRanks), append(before, at.HostOffset)
 		}
 		err := world.Of(0, 2, c.all).AGPUEach()
 		if fmt.Sprint(beside) != c.beside || fmt.Sprint(before) != c.before || c.gpus == "" && err != nil || c.gpus != "" && (err == nil || !strings.Contains(err.Error(), c.gpus)) {

@@ -72,7 +72,7 @@ func (w *World) measure(ranks []collective.Ranks, spread collective.Spread) erro
 	if len(near) > 0 {
 		l.NearDelay, l.Near = sum[0]/2, sum[1]
 	}
-	l.FarDelay, l.Far, l.Beside = sum[2]/2/float64(len(far)), sum[3], spread.Most
+	l.FarDelay, l.Far, l.HostRanks = sum[2]/2/float64(len(far)), sum[3], spread.Most
 	w.links = l
 	w.note(fmt.Sprintf("links, measured in %v: %s/s and %.0f µs inside a host, %s/s and %.0f µs between hosts; gathers go %s, sums %s", time.Since(begin).Round(time.Millisecond),
 		show.ByteSize(int64(l.Near)), 1e6*l.NearDelay, show.ByteSize(int64(l.Far)), 1e6*l.FarDelay, show.Way(l.ByHostFrom(spread, true)), show.Way(l.ByHostFrom(spread, false))))
@@ -130,7 +130,7 @@ func sums(ranks []collective.Ranks, found []float64) (sum []float64, err error) 
 // where that is of any use.
 func (w *World) useLinks(ranks []collective.Ranks) error {
 	spread := collective.SpreadOf(w.place().Hosts)
-	if !spread.Choose() || w.nccl != "" {
+	if !spread.HasChoice() || w.nccl != "" {
 		return nil
 	}
 	if err := w.measure(ranks, spread); err != nil {

@@ -183,8 +183,8 @@ func TestGroups(t *testing.T) {
 				t.Fatal(e.err)
 			}
 			at := worlds[p].Self().At
-			if !slices.Equal(at.Here, []int{2 * p, 2*p + 1}) || at.Beside != 6 || worlds[p].Self().Process != p {
-				t.Errorf("process %d has ranks %v, beside %d", p, at.Here, at.Beside)
+			if !slices.Equal(at.Local, []int{2 * p, 2*p + 1}) || at.HostRanks != 6 || worlds[p].Self().Process != p {
+				t.Errorf("process %d has ranks %v, beside %d", p, at.Local, at.HostRanks)
 			}
 			for i, r := range e.ranks {
 				rank := 2*p + i
