@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// BenchmarkBubble runs programs on a real clock, a goroutine for each rank, with kernels that
-// sleep for their time. It reports how long ranks are idle for each second that they sleep in
-// kernels, and what the formula says.
+// BenchmarkBubble runs programs in real time with a goroutine per rank and kernels that sleep. It
+// reports the ranks' idle time per second of kernel time, and the value of the formula.
 func BenchmarkBubble(b *testing.B) {
 	for _, s := range []Shape{{GPipe, 8, 1, 16}, {OneF1B, 8, 1, 16}, {Interleaved, 8, 2, 16}, {ZBH1, 8, 1, 16}} {
 		b.Run(string(s.Schedule), func(b *testing.B) {
@@ -26,8 +25,8 @@ func BenchmarkBubble(b *testing.B) {
 	}
 }
 
-// sleeping runs a step of a pipeline whose kernels sleep. It returns how long the step took, and
-// how long all ranks together slept in kernels.
+// sleeping runs a step of a pipeline whose kernels sleep. It returns the duration of the step and
+// the total time that ranks slept in kernels.
 func sleeping(s Shape, c costs) (took, slept time.Duration) {
 	done := map[Action]chan struct{}{}
 	for r := range s.Ranks {

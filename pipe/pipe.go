@@ -1,24 +1,23 @@
-// Package pipe has the schedules of pipelines, as data: which actions each rank takes, in
-// which order.
+// Package pipe contains the schedules of pipelines as data: the actions of each rank, in order.
 //
-// A pipeline divides a model's layers into stages, and a step's batch into micro-batches.
-// Each micro-batch goes forward through all stages and then backward; while one stage works
-// on one micro-batch, the others work on others. Ranks are idle while the pipeline fills
-// and drains: the bubble. Schedules differ in how long that is, and in how many
-// micro-batches a rank has in flight, which are forward and not yet backward:
+// A pipeline divides a model's layers into stages and a step's batch into micro-batches. Each
+// micro-batch passes forward through all stages and then backward; while one stage works on one
+// micro-batch, the others work on others. Ranks are idle while the pipeline fills and drains: the
+// bubble. Schedules differ in its length, and in how many micro-batches a rank has in flight,
+// between their forward and backward passes:
 //
 //   - GPipe (Huang et al., arXiv 1811.06965) runs all micro-batches forward, then all
 //     backward.
-//   - 1F1B (Narayanan et al., arXiv 2006.09503, PipeDream-Flush) goes backward as soon as it
-//     can: as fast as GPipe, with at most as many in flight as there are stages to come.
+//   - 1F1B (Narayanan et al., arXiv 2006.09503, PipeDream-Flush) runs backward passes as early
+//     as possible: as fast as GPipe, with at most as many micro-batches in flight as stages remain.
 //   - Interleaved1F1B (Narayanan et al., arXiv 2104.04473) gives each rank several stages,
-//     Virtual of them, so that the pipeline fills in shorter steps: a smaller bubble, more in
-//     flight, more transfers.
-//   - ZBH1 (Qi et al., arXiv 2401.10241) is 1F1B whose backward pass is divided: gradients of
-//     inputs, which the stage before waits for, come first, gradients of weights fill the
+//     Virtual of them, so that the pipeline fills in shorter steps: a smaller bubble, more
+//     micro-batches in flight, more transfers.
+//   - ZBH1 (Qi et al., arXiv 2401.10241) is 1F1B with a divided backward pass: gradients of
+//     inputs, for which the previous stage waits, come first; gradients of weights fill the
 //     bubble.
 //
-// With p ranks, m micro-batches, v stages a rank, and F, I and W the time of a rank's forward
+// With p ranks, m micro-batches, v stages per rank, and F, I and W the times of a rank's forward
 // pass and of both parts of the backward pass, B = I + W:
 //
 //	                 time of a step              in flight at rank r
@@ -34,7 +33,7 @@ import (
 	"sync"
 )
 
-// Schedule is the order in which the ranks of a pipeline work.
+// Schedule names the order in which the ranks of a pipeline work.
 type Schedule string
 
 // The schedules.
@@ -48,8 +47,8 @@ const (
 // Schedules lists the schedules.
 var Schedules = []string{string(GPipe), string(OneF1B), string(Interleaved), string(ZBH1)}
 
-// Shape is a pipeline: Ranks ranks with Virtual stages each, and Micro micro-batches a step.
-// Stage s is on rank s mod Ranks.
+// Shape describes a pipeline: Ranks ranks with Virtual stages each, and Micro micro-batches per
+// step. Stage s is on rank s mod Ranks.
 type Shape struct {
 	Schedule              Schedule
 	Ranks, Virtual, Micro int
@@ -58,10 +57,10 @@ type Shape struct {
 // Stages returns the number of stages.
 func (s Shape) Stages() int { return s.Ranks * s.Virtual }
 
-// Most is the largest product of stages and micro-batches.
+// Most is the maximum product of stages and micro-batches.
 const Most = 1 << 18
 
-// Check returns an error if there is no such pipeline.
+// Check returns an error if the shape is invalid.
 func (s Shape) Check() error {
 	switch {
 	case s.Ranks < 1 || s.Virtual < 1 || s.Micro < 1:
@@ -80,19 +79,19 @@ func (s Shape) Check() error {
 	return nil
 }
 
-// Kind is what an action does for a micro-batch at a stage.
+// Kind is the kind of an action.
 type Kind uint8
 
 // The kinds of actions.
 const (
 	Forward      Kind = iota
-	Backward          // all of it
-	InputGrad         // the part of Backward that the stage before waits for
-	WeightGrad        // the rest of it
-	SendForward       // the stage's output, to the next stage
-	RecvForward       // the stage's input, from the stage before
-	SendBackward      // the gradient of the stage's input, to the stage before
-	RecvBackward      // the gradient of its output, from the next stage
+	Backward          // the whole backward pass
+	InputGrad         // the part of Backward for which the previous stage waits
+	WeightGrad        // the rest of Backward
+	SendForward       // send the stage's output to the next stage
+	RecvForward       // receive the stage's input from the previous stage
+	SendBackward      // send the gradient of the stage's input to the previous stage
+	RecvBackward      // receive the gradient of its output from the next stage
 	kinds
 )
 
@@ -100,7 +99,7 @@ func (k Kind) String() string {
 	return [kinds]string{"forward", "backward", "input gradient", "weight gradient", "send forward", "receive forward", "send backward", "receive backward"}[k]
 }
 
-// Action is what a rank does for a micro-batch at one of its stages.
+// Action is one action of a rank for a micro-batch at one of its stages.
 type Action struct {
 	Kind         Kind
 	Stage, Micro int
@@ -110,9 +109,9 @@ func (a Action) String() string {
 	return fmt.Sprintf("%v of micro-batch %d at stage %d", a.Kind, a.Micro, a.Stage)
 }
 
-// Order returns what a rank computes in a step, in order. At each stage backward passes, and
-// weight gradients, are in the order of micro-batches: so sums of gradients have the same
-// bits in every schedule.
+// Order returns what a rank computes in a step, in order. At each stage, backward passes and weight
+// gradients are in the order of micro-batches, so that sums of gradients have the same bits in
+// every schedule.
 func (s Shape) Order(rank int) []Action {
 	switch s.Schedule {
 	case GPipe:
@@ -125,8 +124,8 @@ func (s Shape) Order(rank int) []Action {
 	return s.alternate(rank, s.Ranks-rank-1)
 }
 
-// alternate returns some forward passes, then one forward and one backward in turn, then the
-// backward passes that are left.
+// alternate returns first forward passes, then forward and backward passes alternately, then the
+// remaining backward passes.
 func (s Shape) alternate(rank, first int) []Action {
 	n := s.Micro * s.Virtual
 	first = min(first, n)
@@ -142,8 +141,8 @@ func (s Shape) alternate(rank, first int) []Action {
 	return order
 }
 
-// pass returns a rank's pass number k in one direction. Several stages a rank take turns with
-// as many micro-batches as there are ranks.
+// pass returns a rank's k-th pass in one direction. With several stages per rank, each runs as many
+// micro-batches as there are ranks before the next one does.
 func (s Shape) pass(kind Kind, rank, k int) Action {
 	round, within := k/s.Stages(), k%s.Stages()
 	chunk := within / s.Ranks
@@ -156,8 +155,8 @@ func (s Shape) pass(kind Kind, rank, k int) Action {
 	return Action{kind, chunk*s.Ranks + rank, round*s.Ranks + within%s.Ranks}
 }
 
-// split returns 1F1B with its backward passes in two parts. Rank r leaves r weight gradients
-// for the bubble at the end.
+// split returns 1F1B with divided backward passes. Rank r delays r weight gradients to fill the
+// bubble.
 func (s Shape) split(rank int) (order []Action) {
 	for _, a := range s.alternate(rank, s.Ranks-rank-1) {
 		if a.Kind == Forward {
@@ -175,9 +174,9 @@ func (s Shape) split(rank int) (order []Action) {
 	return order
 }
 
-// Evaluation returns what the ranks do to take every micro-batch forward alone, as Programs does.
+// Evaluation returns the programs for forward passes of every micro-batch, like Programs.
 func (s Shape) Evaluation() [][]Action {
-	return recent.get(played{s, false}, func() [][]Action {
+	return recent.get(cacheKey{s, false}, func() [][]Action {
 		orders := make([][]Action, s.Ranks)
 		for r := range orders {
 			for k := range s.Micro * s.Virtual {
@@ -188,12 +187,12 @@ func (s Shape) Evaluation() [][]Action {
 	})
 }
 
-// Programs returns what each rank does in a step: Order with transfers between the stages.
-// All programs are parts of one order of all actions, in which each transfer is one action
-// of both ranks. So ranks that wait for each other in every transfer never wait in a circle.
-// Nobody changes them.
+// Programs returns the actions of each rank in a step: Order with transfers between stages. All
+// programs are subsequences of one order of all actions, in which each transfer is a single action
+// of both ranks. So there is no deadlock, even if ranks block in every transfer. Callers must not
+// modify the result.
 func (s Shape) Programs() [][]Action {
-	return recent.get(played{s, true}, func() [][]Action {
+	return recent.get(cacheKey{s, true}, func() [][]Action {
 		orders := make([][]Action, s.Ranks)
 		for r := range orders {
 			orders[r] = s.Order(r)
@@ -202,22 +201,21 @@ func (s Shape) Programs() [][]Action {
 	})
 }
 
-// played is a shape whose ranks train, or else evaluate.
-type played struct {
+// cacheKey identifies the programs of a shape, for training or evaluation.
+type cacheKey struct {
 	Shape
 	train bool
 }
 
-// recent are the programs of some shapes that were asked for last: whoever plans a pipeline
-// asks for each rank.
+// recent caches programs: planning a pipeline requests them for each rank.
 var recent programs
 
 type programs struct {
 	mu sync.Mutex
-	of map[played][][]Action
+	of map[cacheKey][][]Action
 }
 
-func (p *programs) get(s played, play func() [][]Action) [][]Action {
+func (p *programs) get(s cacheKey, play func() [][]Action) [][]Action {
 	const few, short = 16, 1 << 13
 	p.mu.Lock()
 	all := p.of[s]
@@ -228,7 +226,7 @@ func (p *programs) get(s played, play func() [][]Action) [][]Action {
 	if all = play(); s.Stages()*s.Micro <= short {
 		p.mu.Lock()
 		if p.of == nil || len(p.of) == few {
-			p.of = map[played][][]Action{}
+			p.of = map[cacheKey][][]Action{}
 		}
 		p.of[s] = all
 		p.mu.Unlock()
@@ -236,8 +234,8 @@ func (p *programs) get(s played, play func() [][]Action) [][]Action {
 	return all
 }
 
-// lower plays the orders of all ranks on one clock, and puts each transfer where its sender
-// has computed what it sends, into the programs of both ranks.
+// lower simulates all ranks on a common clock and inserts each transfer into the programs of both
+// ranks when its data has been computed.
 func (s Shape) lower(orders [][]Action) [][]Action {
 	p := player{Shape: s, orders: orders, next: make([]int, s.Ranks), until: make([]int, s.Ranks), programs: make([][]Action, s.Ranks)}
 	for k := range p.done {
@@ -248,22 +246,22 @@ func (s Shape) lower(orders [][]Action) [][]Action {
 	return p.programs
 }
 
-// player is a run of all ranks on a clock whose ticks are the time of a forward pass.
+// player simulates the ranks on a clock whose ticks are the time of a forward pass.
 type player struct {
 	Shape
 	orders   [][]Action
-	next     []int                 // by rank, the action that comes
-	until    []int                 // by rank, when the one before it ends
-	done     [WeightGrad + 1][]int // by kind, stage and micro-batch, 1 + when an action ends; 0: it has not begun
+	next     []int                 // by rank, index of the next action
+	until    []int                 // by rank, end of the previous action
+	done     [WeightGrad + 1][]int // by kind, stage and micro-batch, 1 + the end of an action; 0: not begun
 	now      int
 	programs [][]Action
 }
 
-// ticks is how long an action takes.
+// ticks is the duration of each kind of action.
 var ticks = [...]int{Forward: 1, Backward: 2, InputGrad: 1, WeightGrad: 1}
 
-// tick sends what has been computed by now, and begins what can begin. It returns false when
-// all is done.
+// tick sends results that are complete and begins actions that can begin. It returns false when
+// everything is done.
 func (p *player) tick() (more bool) {
 	began := false
 	for r, order := range p.orders {
@@ -294,18 +292,18 @@ func (p *player) tick() (more bool) {
 
 func (p *player) at(a Action) *int { return &p.done[a.Kind][a.Stage*p.Micro+a.Micro] }
 
-// can says whether all that an action needs of other stages, and of its own, is done.
+// can reports whether everything an action needs is complete.
 func (p *player) can(a Action) bool {
-	need, some := p.Needs(a)
-	if !some {
+	need, ok := p.Needs(a)
+	if !ok {
 		return true
 	}
 	done := *p.at(need)
 	return done > 0 && done <= 1+p.now
 }
 
-// Needs returns the action whose result one waits for.
-func (s Shape) Needs(a Action) (need Action, some bool) {
+// Needs returns the action whose result a depends on, if any.
+func (s Shape) Needs(a Action) (need Action, ok bool) {
 	back := Backward
 	if s.Schedule == ZBH1 {
 		back = InputGrad
@@ -321,7 +319,7 @@ func (s Shape) Needs(a Action) (need Action, some bool) {
 	return Action{back, a.Stage + 1, a.Micro}, true
 }
 
-// send puts the transfer of what an action has computed into both programs.
+// send inserts the transfer of an action's result into both programs.
 func (p *player) send(a Action) {
 	to, out, in := a.Stage+1, SendForward, RecvForward
 	if a.Kind != Forward {

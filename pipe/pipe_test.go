@@ -24,12 +24,12 @@ func shapes(f func(Shape)) {
 	}
 }
 
-// costs are the seconds of a pass through all stages of a rank, in both parts of the
+// costs holds the seconds of a forward pass through all stages of a rank, of both parts of the
 // backward pass, and of a transfer.
 type costs struct{ f, i, w, transfer float64 }
 
-// clock runs programs whose transfers wait for nobody but the sender, and returns when the
-// last action ends and how many micro-batches are in flight at most, by rank.
+// clock runs programs whose transfers only block receivers. It returns the end of the last action
+// and the maximum number of micro-batches in flight by rank.
 func clock(s Shape, programs [][]Action, c costs) (end float64, flights []int) {
 	v := float64(s.Virtual)
 	took := [kinds]float64{Forward: c.f / v, Backward: (c.i + c.w) / v, InputGrad: c.i / v, WeightGrad: c.w / v}
@@ -84,7 +84,7 @@ func clock(s Shape, programs [][]Action, c costs) (end float64, flights []int) {
 	return end, flights
 }
 
-// computes is the action that waits for what another receives.
+// computes returns the action that needs the result of receives.
 func computes(a Action, s Shape) Action {
 	switch {
 	case a.Kind == RecvForward:
@@ -95,7 +95,7 @@ func computes(a Action, s Shape) Action {
 	return Action{Backward, a.Stage, a.Micro}
 }
 
-// receives is the action that receives what another waits for.
+// receives returns the action that receives the input of another.
 func receives(a Action) Action {
 	if a.Kind == Forward {
 		return Action{RecvForward, a.Stage, a.Micro}
@@ -103,8 +103,8 @@ func receives(a Action) Action {
 	return Action{RecvBackward, a.Stage, a.Micro}
 }
 
-// TestFormulas compares time and memory with the formulas of the papers, which hold where
-// there are as many micro-batches as ranks or more.
+// TestFormulas compares time and memory with the papers' formulas, which apply if there are at
+// least as many micro-batches as ranks.
 func TestFormulas(t *testing.T) {
 	settings := 0
 	shapes(func(s Shape) {
@@ -118,7 +118,7 @@ func TestFormulas(t *testing.T) {
 				want = m*(c.f+b) + (p-1)*(c.f+b)/v
 			case ZBH1:
 				if c.f != c.i || c.i != c.w || s.Micro < s.Ranks {
-					continue // the formula is of passes of equal length
+					continue // the formula assumes passes of equal length
 				}
 				want = m*(c.f+b) + (p-1)*(c.f+c.i-c.w)
 			}
@@ -142,8 +142,8 @@ func TestFormulas(t *testing.T) {
 	}
 }
 
-// TestPublishedRates compares bubbles with those of arXiv 2401.10241, table 5, of 1F1B and
-// ZB-H1, computed from the profiled milliseconds of its table 9.
+// TestPublishedRates compares bubbles of 1F1B and ZB-H1 with table 5 of arXiv 2401.10241, computed
+// from the profiled milliseconds of its table 9.
 func TestPublishedRates(t *testing.T) {
 	tests := []struct {
 		ranks, micro int
@@ -174,8 +174,8 @@ func TestPublishedRates(t *testing.T) {
 	}
 }
 
-// TestOrder checks that each rank does everything once, and backward passes of a stage in
-// the order of micro-batches.
+// TestOrder checks that each rank does everything once, with the backward passes of a stage in the
+// order of micro-batches.
 func TestOrder(t *testing.T) {
 	shapes(func(s Shape) {
 		for r := range s.Ranks {
@@ -202,8 +202,8 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// meet runs programs in whose transfers both ranks wait for each other, as the hosts of GPUs
-// do, and returns why it cannot end.
+// meet runs programs with transfers that block both ranks, as the hosts of GPUs do, and returns an
+// error on deadlock.
 func meet(s Shape, programs [][]Action) error {
 	next, did := make([]int, s.Ranks), map[Action]bool{}
 	for moved := true; moved; {
@@ -258,8 +258,8 @@ func meet(s Shape, programs [][]Action) error {
 	return nil
 }
 
-// TestNoRankWaitsInACircle runs programs whose transfers block both ranks. Sends right behind
-// what is computed, and receives right before, are no such programs.
+// TestNoRankWaitsInACircle runs programs whose transfers block both ranks. It also checks that
+// placing sends right after their computation and receives right before would deadlock.
 func TestNoRankWaitsInACircle(t *testing.T) {
 	naive, stuck := 0, 0
 	shapes(func(s Shape) {
@@ -283,7 +283,7 @@ func TestNoRankWaitsInACircle(t *testing.T) {
 	}
 }
 
-// adjacent are programs with transfers beside what they are for.
+// adjacent returns programs with each transfer right next to the computation that needs it.
 func adjacent(s Shape) [][]Action {
 	programs := make([][]Action, s.Ranks)
 	for r := range programs {
@@ -304,8 +304,8 @@ func adjacent(s Shape) [][]Action {
 	return programs
 }
 
-// TestSwappedActionsAreCaught swaps neighbours in programs: meet refuses them, or they are
-// still programs, which take as long or longer.
+// TestSwappedActionsAreCaught swaps adjacent actions of programs: either meet must refuse the
+// result, or it is valid and takes at least as long.
 func TestSwappedActionsAreCaught(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	caught, valid := 0, 0
@@ -350,7 +350,7 @@ func TestShapesThatCannotBe(t *testing.T) {
 	}
 }
 
-// BenchmarkPrograms makes the programs of a large pipeline.
+// BenchmarkPrograms computes the programs of a large pipeline.
 func BenchmarkPrograms(b *testing.B) {
 	s := Shape{OneF1B, 64, 1, 1024}
 	for range b.N {

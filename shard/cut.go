@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// Cut says which part of a tensor a parameter is, where ranks divide matrices between them
-// (tensor parallelism): ranges of one dimension. The zero Cut is all of the tensor.
+// Cut describes which part of a tensor a parameter is, if ranks divide matrices (tensor
+// parallelism): ranges of one dimension. The zero Cut is the whole tensor.
 type Cut struct {
-	Full []int   // the tensor's shape; the parameter's own differs in Dim alone
+	Full []int   // the tensor's shape; the parameter's own differs only in Dim
 	Dim  int     // the dimension that is cut
-	Take []Range // indices in it, ascending: as many as the parameter's own shape has there
-	Most int     // how many the largest of the tensor's parts has; 0: all have as many
+	Take []Range // indices in Dim, ascending; as many as the parameter's own shape has there
+	Most int     // number of indices of the largest part; 0: all parts are equal
 }
 
-// Reserved returns the number of elements for which Lay leaves room: those of the tensor's
-// largest part, so that layouts of all parts are equally long.
+// Reserved returns the number of elements that Lay reserves: those of the tensor's largest part, so
+// that layouts of all parts have the same length.
 func (p Param) Reserved() int {
 	n := p.Numel()
 	if own := p.Cut.Most; own > 0 {
@@ -30,7 +30,7 @@ func (p Param) Reserved() int {
 	return n
 }
 
-// Tensor returns the shape of the tensor that p is a part of, which is p's own if p is not cut.
+// Tensor returns the shape of the tensor that p is a part of, or p's own if p is not cut.
 func (p Param) Tensor() []int {
 	if p.Cut.Full == nil {
 		return p.Shape
@@ -38,7 +38,7 @@ func (p Param) Tensor() []int {
 	return p.Cut.Full
 }
 
-// Part returns the part of p that has some ranges, ascending, of a dimension.
+// Part returns the part of p with the given ranges of a dimension, in ascending order.
 func (p Param) Part(dim int, take ...Range) Param {
 	if p.Cut.Full != nil {
 		panic(fmt.Sprintf("shard: parameter %s is cut twice", p.Name))
@@ -55,9 +55,9 @@ func (p Param) Part(dim int, take ...Range) Param {
 	return p
 }
 
-// Runs yields where elements of of the flattened parameter p lie in the flattened tensor that
-// p is a part of: the longest runs that are contiguous in both, ascending, as (elements of the
-// tensor, elements of p). A parameter that is not cut has one.
+// Runs maps a range of elements of the flattened parameter p to the flattened tensor: it yields the
+// longest runs that are contiguous in both, ascending, as (elements of the tensor, elements of p).
+// A parameter that is not cut has one.
 func (p Param) Runs(of Range) iter.Seq2[Range, Range] {
 	return func(yield func(tensor, own Range) bool) {
 		if p.Cut.Full == nil {
@@ -70,8 +70,8 @@ func (p Param) Runs(of Range) iter.Seq2[Range, Range] {
 		for _, n := range p.Shape[p.Cut.Dim+1:] {
 			inner *= n
 		}
-		row, whole := p.Shape[p.Cut.Dim]*inner, p.Cut.Full[p.Cut.Dim]*inner // elements of an index of the dimensions before
-		var tensor, own Range                                               // a run that may go on
+		row, whole := p.Shape[p.Cut.Dim]*inner, p.Cut.Full[p.Cut.Dim]*inner // elements per index of the outer dimensions
+		var tensor, own Range                                               // the current run, which may continue
 		for at := of.Lo; at < of.Hi; {
 			outer, in := at/row, at%row
 			for _, t := range p.Cut.Take {
@@ -100,12 +100,12 @@ func (p Param) Runs(of Range) iter.Seq2[Range, Range] {
 	}
 }
 
-// Own returns the elements of p whose places in the tensor are in a range: they follow each other.
+// Own returns the elements of p that lie in a range of the tensor; they are contiguous in p.
 func (p Param) Own(tensor Range) Range {
 	return Range{p.before(tensor.Lo), p.before(tensor.Hi)}
 }
 
-// before returns how many elements of p lie before an element of the tensor.
+// before returns the number of elements of p that precede an element of the tensor.
 func (p Param) before(tensor int) int {
 	if p.Cut.Full == nil {
 		return tensor

@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRuns compares the runs of drawn parts of tensors with a loop over all elements.
+// TestRuns compares the runs of random parts of tensors with a loop over all elements.
 func TestRuns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := Param{Name: "p", Shape: rapid.SliceOfN(rapid.IntRange(1, 7), 1, 3).Draw(t, "shape")}

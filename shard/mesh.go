@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// Mesh is a world of ranks in a grid of named dimensions, from the outermost to the
-// innermost: ranks that differ in Tensor alone are neighbours. A size of 0 counts as 1.
+// Mesh arranges the ranks of a world in a grid of named dimensions, from the outermost to the
+// innermost: ranks that differ only in Tensor are adjacent. A size of 0 means 1.
 type Mesh struct {
 	Pipeline, Replicate, Shard, Context, Tensor int
 
-	Copies bool // ranks that differ in Context have copies of the state; else they share one
+	Copies bool // ranks along Context have copies of the state; otherwise they share one
 }
 
 // Axis is a dimension of a Mesh.
 type Axis int
 
-// The dimensions, from the outermost to the innermost. Ranks that differ in
+// The dimensions, from the outermost to the innermost. Ranks along
 //
 //	Pipeline   have different layers of the model
 //	Replicate  have the same state and different data
@@ -33,7 +33,7 @@ const (
 	axes
 )
 
-// data are the dimensions whose ranks read data of their own.
+// data lists the dimensions along which ranks read different data.
 var data = []Axis{Replicate, Shard}
 
 func (m Mesh) sizes() [axes]int {
@@ -47,7 +47,7 @@ func (m Mesh) sizes() [axes]int {
 	return all
 }
 
-// Dimensions names them with their sizes: those of data always, others where there are several ranks.
+// Dimensions formats the sizes of the dimensions: the data dimensions, and others larger than 1.
 func (m Mesh) Dimensions() string {
 	var words []string
 	all := m.sizes()
@@ -59,7 +59,7 @@ func (m Mesh) Dimensions() string {
 	return strings.Join(words, " × ")
 }
 
-// Size returns the number of ranks that differ in some dimensions alone.
+// Size returns the number of ranks in a group that extends along some dimensions.
 func (m Mesh) Size(in ...Axis) int {
 	n, all := 1, m.sizes()
 	for _, a := range in {
@@ -68,8 +68,8 @@ func (m Mesh) Size(in ...Axis) int {
 	return n
 }
 
-// Holders returns the dimensions whose ranks share one copy of the state, and those whose ranks
-// have the same part of it.
+// Holders returns the dimensions along which ranks share one copy of the state, and those along
+// which they hold the same part of it.
 func (m Mesh) Holders() (share, same []Axis) {
 	if m.Copies {
 		return []Axis{Shard}, []Axis{Replicate, Context}
@@ -80,8 +80,8 @@ func (m Mesh) Holders() (share, same []Axis) {
 // World returns the number of ranks.
 func (m Mesh) World() int { return m.Size(Pipeline, Replicate, Shard, Context, Tensor) }
 
-// Group returns the ranks that differ from rank in some dimensions alone, ascending. Rank is
-// at index Index.
+// Group returns the ranks that differ from rank only along some dimensions, ascending. Rank is at
+// index Index.
 func (m Mesh) Group(rank int, in ...Axis) []int {
 	group, all := []int{rank}, m.sizes()
 	for a, step := axes-1, 1; a >= 0; a-- {
@@ -99,7 +99,7 @@ func (m Mesh) Group(rank int, in ...Axis) []int {
 	return group
 }
 
-// Index returns the place of rank in its Group.
+// Index returns the index of rank in its Group.
 func (m Mesh) Index(rank int, in ...Axis) int {
 	i := 0
 	for a, n := range m.sizes() {
@@ -110,7 +110,7 @@ func (m Mesh) Index(rank int, in ...Axis) int {
 	return i
 }
 
-// At returns the position of rank in a dimension.
+// At returns the position of rank along a dimension.
 func (m Mesh) At(rank int, a Axis) int {
 	all, n := m.sizes(), m.World()
 	if rank < 0 || rank >= n {
@@ -122,7 +122,7 @@ func (m Mesh) At(rank int, a Axis) int {
 	return rank % all[a]
 }
 
-// Groups returns the groups of ranks that differ in some dimensions alone, by their first
+// Groups returns the groups of ranks that extend along some dimensions, ordered by their first
 // ranks.
 func (m Mesh) Groups(in ...Axis) (groups [][]int) {
 	for r := range m.World() {
@@ -133,8 +133,8 @@ func (m Mesh) Groups(in ...Axis) (groups [][]int) {
 	return groups
 }
 
-// DataRanks returns the number of ranks that read data of their own.
+// DataRanks returns the number of ranks that read different data.
 func (m Mesh) DataRanks() int { return m.Size(data...) }
 
-// DataRank returns rank's index among them. Ranks with equal ones read the same.
+// DataRank returns rank's index among the DataRanks. Ranks with the same index read the same data.
 func (m Mesh) DataRank(rank int) int { return m.Index(rank, data...) }

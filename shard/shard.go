@@ -1,10 +1,10 @@
-// Package shard is the pure arithmetic of cutting named parameters into equal
-// pieces. It knows elements and ranges, no memory and no dtypes.
+// Package shard cuts named parameters into equal pieces. It is pure arithmetic on elements and
+// ranges, without memory or dtypes.
 //
-// A Layout puts the parameters of one unit end to end into a flat vector, pads
-// it at the end, and cuts it into World equal shards of a multiple of Align
-// elements, or leaves it all to the first. Padding is always at the end of the vector, so a parameter's
-// position in it does not depend on World.
+// A Layout concatenates the parameters of one unit to a flat vector, pads it at the end, and cuts
+// it into World equal shards of a multiple of Align elements, or assigns all of it to the first.
+// Padding is always at the end of the vector, so a parameter's position in it does not depend on
+// World.
 package shard
 
 import (
@@ -15,13 +15,13 @@ import (
 	"slices"
 )
 
-// Range is elements [Lo, Hi).
+// Range contains elements [Lo, Hi).
 type Range struct{ Lo, Hi int }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (r Range) Len() int { return r.Hi - r.Lo }
 
-// Intersect is the elements in both; its Len is 0 when there are none.
+// Intersect returns the elements in both ranges; its Len is 0 if there are none.
 func (r Range) Intersect(o Range) Range {
 	lo, hi := max(r.Lo, o.Lo), min(r.Hi, o.Hi)
 	if hi < lo {
@@ -30,31 +30,32 @@ func (r Range) Intersect(o Range) Range {
 	return Range{lo, hi}
 }
 
-// Init says how a parameter starts: Std 0 means the constant Mean.
+// Init describes a parameter's initial values: normally distributed, or the constant Mean if Std is
+// 0.
 type Init struct{ Mean, Std float32 }
 
-// Group is the parameters that an update treats alike, where nobody says otherwise.
+// Group is the default hyperparameter group of a parameter.
 type Group uint8
 
 const (
 	Plain   Group = iota // without weight decay
-	Decayed              // with it
+	Decayed              // with weight decay
 )
 
-// Param is a named tensor and where it lies in its unit's flat vector.
+// Param is a named tensor and its position in the unit's flat vector.
 type Param struct {
 	Name   string
 	Shape  []int
-	At     Range // filled in by Lay
+	At     Range // set by Lay
 	Group  Group
-	Frozen bool // it is used and never updated: it has no gradient and no state
-	Rule   int  // which update rule is its own, of several
+	Frozen bool // it is used but never updated: it has no gradient and no state
+	Rule   int  // index of its update rule
 	Init   Init
-	Cut    Cut // which part of a tensor it is
+	Cut    Cut // the part of a tensor that it is
 }
 
-// Numel is the number of elements of the shape. Dimensions may be 0, but not
-// negative, and the product is an int.
+// Numel returns the number of elements of the shape. Dimensions may be 0 but not negative, and the
+// product must fit an int.
 func (p Param) Numel() int {
 	n, fits := 1, true
 	for _, d := range p.Shape {
@@ -67,17 +68,17 @@ func (p Param) Numel() int {
 	return n
 }
 
-// Layout is a unit's flat vector and how it is cut.
+// Layout describes a unit's flat vector and how it is cut.
 type Layout struct {
-	Params []Param // in order, At without gaps but those that Begin makes, and Param.Reserved
+	Params []Param // in order, with At contiguous except for alignment and Param.Reserved
 	World  int     // number of shards
 	Align  int     // ShardLen is a multiple of it
 	Master bool    // shard 0 is the whole vector, the others are empty
 }
 
-// Lay places the parameters one after the other, each at a multiple of begin elements.
-// World, align and begin must be positive, and begin must divide align: then no shard
-// boundary divides a group of begin elements, counted from a parameter's first.
+// Lay concatenates the parameters, each at a multiple of begin elements. World, align and begin
+// must be positive, and begin must divide align: then no shard boundary divides a block of begin
+// elements, counted from a parameter's first.
 func Lay(params []Param, world, align, begin int) *Layout {
 	if world < 1 || align < 1 || begin < 1 || align%begin != 0 {
 		panic(fmt.Sprintf("shard: world %d, align %d, begin %d", world, align, begin))
@@ -93,7 +94,7 @@ func Lay(params []Param, world, align, begin int) *Layout {
 	return l
 }
 
-// Numel is the number of elements up to the end of what is reserved for the last parameter.
+// Numel returns the number of elements up to the end of the space reserved for the last parameter.
 func (l *Layout) Numel() int {
 	if len(l.Params) == 0 {
 		return 0
@@ -102,13 +103,13 @@ func (l *Layout) Numel() int {
 	return last.At.Lo + last.Reserved()
 }
 
-// ShardLen is the number of elements of each shard; with Master, of the first.
+// ShardLen returns the number of elements of each shard; with Master, of the first.
 func (l *Layout) ShardLen() int {
 	step := l.shards() * l.Align
 	return (l.Numel() + step - 1) / step * l.Align
 }
 
-// shards is the number of shards that have elements.
+// shards returns the number of shards that have elements.
 func (l *Layout) shards() int {
 	if l.Master {
 		return 1
@@ -116,10 +117,10 @@ func (l *Layout) shards() int {
 	return l.World
 }
 
-// Len is the number of elements of the padded vector, that of all shards.
+// Len returns the number of elements of the padded vector.
 func (l *Layout) Len() int { return l.shards() * l.ShardLen() }
 
-// Gaps are the elements that are no parameter's, between them and at the end.
+// Gaps returns the ranges between parameters and at the end that belong to no parameter.
 func (l *Layout) Gaps() (gaps []Range) {
 	at := 0
 	for _, p := range l.Params {
@@ -134,7 +135,7 @@ func (l *Layout) Gaps() (gaps []Range) {
 	return gaps
 }
 
-// Shard is the range of the flat vector that a rank owns, padding included.
+// Shard returns the range of the flat vector that a rank owns, including padding.
 func (l *Layout) Shard(rank int) Range {
 	if rank < 0 || rank >= l.World {
 		panic(fmt.Sprintf("shard: rank %d of %d", rank, l.World))
@@ -153,8 +154,8 @@ type Piece struct {
 	InShard Range // the same elements in the shard
 }
 
-// Pieces are the parameters' parts in a rank's shard, in order. They cover the
-// shard up to its gaps.
+// Pieces yields the parts of parameters in a rank's shard, in order. They cover the shard except
+// for gaps.
 func (l *Layout) Pieces(rank int) iter.Seq[Piece] {
 	own := l.Shard(rank)
 	return func(yield func(Piece) bool) {
@@ -170,8 +171,8 @@ func (l *Layout) Pieces(rank int) iter.Seq[Piece] {
 	}
 }
 
-// Spread gives each of some costs to one of so many ranks, the greatest first, to the
-// rank that has least yet, of equal ones to the first: it returns the ranks.
+// Spread assigns costs to ranks and returns the rank of each: in descending order, each goes to the
+// rank with the lowest sum so far, the first if there are several.
 func Spread(costs []float64, ranks int) []int {
 	if ranks < 1 {
 		panic(fmt.Sprintf("shard: %d costs spread over %d ranks", len(costs), ranks))

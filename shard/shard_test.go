@@ -25,8 +25,8 @@ func anyLayout(t *rapid.T) *Layout {
 	return Lay(anyParams(t), rapid.IntRange(1, 9).Draw(t, "world"), rapid.IntRange(1, 20).Draw(t, "align"), 1)
 }
 
-// TestLay checks that parameters lie end to end in order and keep what else
-// is known about them, and that the caller's slice is left alone.
+// TestLay checks that parameters are concatenated in order and keep their other fields, and that
+// the caller's slice is not modified.
 func TestLay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		params := anyParams(t)
@@ -54,8 +54,8 @@ func TestLay(t *testing.T) {
 	})
 }
 
-// TestShards checks that the shards are equal, aligned, end to end, and cover
-// all parameters with less padding than World × Align.
+// TestShards checks that the shards are equal, aligned and contiguous, and cover all parameters
+// with less padding than World × Align.
 func TestShards(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := anyLayout(t)
@@ -75,7 +75,7 @@ func TestShards(t *testing.T) {
 	})
 }
 
-// TestMasterHasAll checks that a master's shard is all of a vector, padded as one rank's, and
+// TestMasterHasAll checks that a master's shard is the whole vector, padded as for one rank, and
 // that the others are empty.
 func TestMasterHasAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -95,7 +95,7 @@ func TestMasterHasAll(t *testing.T) {
 	})
 }
 
-// TestPositionIsIndependentOfWorld is what resharding by ranges rests on.
+// TestPositionIsIndependentOfWorld checks the basis of resharding by ranges.
 func TestPositionIsIndependentOfWorld(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		params := anyParams(t)
@@ -107,12 +107,12 @@ func TestPositionIsIndependentOfWorld(t *testing.T) {
 	})
 }
 
-// TestPieces copies every parameter into the shards by the pieces: each
-// element must arrive once, at its place in the flat vector.
+// TestPieces copies every parameter into the shards by the pieces: each element must arrive once,
+// at its place in the flat vector.
 func TestPieces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := anyLayout(t)
-		got := make([]int, l.Len()) // 1 + param*1000 + element, 0 where no piece lies
+		got := make([]int, l.Len()) // 1 + param*1000 + element, 0 without a piece
 		want := make([]int, l.Len())
 		for i, p := range l.Params {
 			for e := range p.Numel() {
@@ -170,9 +170,9 @@ func TestIntersect(t *testing.T) {
 	})
 }
 
-// TestMeshPartitions checks, for sets of dimensions, that groups split the world into
-// equal groups, that a rank is where it says in its own, and that groups of the other
-// dimensions share one rank with it.
+// TestMeshPartitions checks, for sets of dimensions, that groups partition the world into equal
+// groups, that a rank's Index matches its Group, and that groups along the other dimensions share
+// exactly one rank with it.
 func TestMeshPartitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := func(name string) int { return rapid.IntRange(0, 3).Draw(t, name) }
@@ -199,7 +199,7 @@ func TestMeshPartitions(t *testing.T) {
 	})
 }
 
-// TestMeshOrder checks which dimension's ranks are neighbours.
+// TestMeshOrder checks along which dimension ranks are adjacent.
 func TestMeshOrder(t *testing.T) {
 	m := Mesh{Pipeline: 2, Replicate: 2, Shard: 2, Context: 2, Tensor: 2}
 	for a, want := range [][]int{{13, 29}, {5, 13}, {9, 13}, {13, 15}, {12, 13}} {
@@ -212,7 +212,7 @@ func TestMeshOrder(t *testing.T) {
 	}
 }
 
-// partition checks that the groups split the world into groups of size ranks.
+// partition checks that the groups partition the world into groups of size ranks.
 func partition(t *rapid.T, world, size int, group func(int) []int, index func(int) int) {
 	for r := range world {
 		g := group(r)

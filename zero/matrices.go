@@ -11,51 +11,49 @@ import (
 	"zeroth/shard"
 )
 
-// matrices is how units are updated whose rule needs whole matrices, wherever their
-// state is sharded. Of each such unit
+// matrices performs updates that need whole matrices, regardless of how their state is sharded. For
+// each such unit
 //
-//  1. every rank moves the state of its shard and writes its part of a buffer in the
-//     rule's type, e bytes an element, which is gathered over the shard group;
-//  2. each matrix is turned by one rank of all that have the unit, which zeroes what it
-//     does not turn; a reduce-scatter, and an all-reduce over replicas, then add nothing
-//     but zeros to anything, so that no rounding depends on the number of ranks;
-//  3. every rank updates its shard by its part.
+//  1. every rank updates the momentum of its shard and writes its part of a buffer in the
+//     rule's type, e bytes per element, which is gathered over the shard group;
+//  2. each matrix is orthogonalized by one of the ranks that have the unit; each rank zeroes
+//     the rest, so the following reduce-scatter, and all-reduce over replicas, add only zeros,
+//     and no rounding depends on the number of ranks;
+//  3. every rank updates its shard with its part.
 //
-// A rank sends 2e(S-1)/S bytes an element and, of N ranks, does about a part in N of the
-// operations. Turning each matrix on every rank would save half of what is sent: e bytes,
-// for which each rank did all operations, 30 times the width of a square matrix for each
-// element by Muon's five steps. At width 768 those are 23,000 for 2 bytes: worth it where
-// a rank computes a million times faster than a byte crosses. Moonshot's distributed Muon
-// does so (arXiv 2502.16982); Keller Jordan's and torchtitan's divide the work as here.
+// A rank sends 2e(S-1)/S bytes per element and, with N ranks, performs about 1/N of the operations.
+// Orthogonalizing each matrix on every rank would save half of the bytes, e per element, but each
+// rank would perform all operations: 30 times the width of a square matrix per element with Muon's
+// five steps. At width 768 those are 23,000 operations for 2 bytes: worthwhile only if a rank
+// computes a million times faster than a byte is transferred. Moonshot's distributed Muon does that
+// (arXiv 2502.16982); Keller Jordan's and torchtitan's divide the work as here.
 //
-// Of a unit whose matrices T ranks divide, these gather it, too, and after the second part get
-// each its own back: a rank sends 2e(T-1) bytes more for each element that it has.
+// If T ranks divide a unit's matrices, they gather it, too, and receive their parts after the
+// second phase: a rank sends 2e(T-1) more bytes for each of its elements.
 //
-// The three parts of a unit run beside those of the next ones, in slots that units take
-// in turn.
+// The phases of a unit overlap with those of the next ones, in slots used in rotation.
 //
-// The first and the last run where the state is: of what is offloaded in host memory, by
-// the host's kernels, which have the bits of the device's. To the device and back go e
-// bytes an element each, where state alone would take 8 and 8; whole matrices are turned
-// on the device, so offload changes no bits. On disk the first reads and writes the
-// state vectors, the last the master copy: each once a step, as by an elementwise rule.
+// The first and the last phase run where the state is stored: for offloaded state in host memory,
+// with the host's kernels, which give the same bits as the device's. That transfers e bytes per
+// element in each direction, where the state alone would take 8. Whole matrices are orthogonalized
+// on the device, so offloading changes no bits. On disk, the first phase reads and writes the state
+// vectors, the last one the master copy: each once per step, as with an elementwise rule.
 type matrices struct {
 	units []int // indices of the units
 	lens  []int // elements of each slot
-	part  int   // and of a rank's part of it in host memory, of what is offloaded
+	part  int   // elements of a rank's part of a slot in host memory, for offloaded state
 	input device.DType
-	work  int // bytes of work space
+	work  int // bytes of working space
 
 	slots []device.Buffer // of type input
-	parts []device.Buffer // this rank's of each slot, in host memory; none if nothing is offloaded
-	ready []device.Event  // of each slot: it is gathered, or then scattered,
-	free  []device.Event  // and its last unit is done with it
+	parts []device.Buffer // this rank's part of each slot, in host memory; none if nothing is offloaded
+	ready []device.Event  // of each slot: it has been gathered, and later scattered
+	free  []device.Event  // of each slot: its last unit is done
 	arena *device.Arena   // for the products
-	mine  [][]bool        // of each unit, the parameters that this rank turns
+	mine  [][]bool        // of each unit, the parameters that this rank orthogonalizes
 }
 
-// matrixSlots is how many units that need whole matrices, of so many, are on their way
-// at once.
+// matrixSlots returns how many units that need whole matrices are in progress at once.
 func matrixSlots(units, prefetch int) int {
 	if prefetch == 0 || units < 3 {
 		return min(1, units)
@@ -63,11 +61,12 @@ func matrixSlots(units, prefetch int) int {
 	return 3
 }
 
-// lag is how many units later the next part of a unit is issued: with several slots the
-// collectives of one are beside the arithmetic of others.
+// lag returns the distance in units between consecutive phases: with several slots, collectives of
+// one unit overlap with computation for others.
 func (m *matrices) lag() int { return min(1, len(m.lens)-1) }
 
-// layOutMatrices finds the units, which rank turns what, and what memory that takes.
+// layOutMatrices determines the units, which rank orthogonalizes which matrix, and the memory
+// needed.
 func (t *Trainer) layOutMatrices() {
 	m := &t.matrices
 	longest := 0
@@ -121,8 +120,7 @@ func (t *Trainer) layOutMatrices() {
 	}
 }
 
-// updaters returns the ranks that share the update of a unit: a master has nobody to share it
-// with.
+// updaters returns the ranks that share the update of a unit: only itself for a master.
 func updaters(u *fsdp.Unit) collective.Group {
 	if u.Layout.Master {
 		return collective.Dry{Of: 1}
@@ -130,7 +128,7 @@ func updaters(u *fsdp.Unit) collective.Group {
 	return u.Shard
 }
 
-// across returns over how many ranks the matrices of a unit are divided.
+// across returns the number of ranks that divide the matrices of a unit.
 func (t *Trainer) across(u *fsdp.Unit) int {
 	if u.Layout.Params[0].Cut.Full == nil {
 		return 1
@@ -138,8 +136,8 @@ func (t *Trainer) across(u *fsdp.Unit) int {
 	return t.cfg.Groups.Updates.Size()
 }
 
-// advance issues the first part of unit k of those that need whole matrices, and the
-// others of units before it, as far as there are such.
+// advance issues the first phase of the k-th unit that needs whole matrices, and later phases of
+// previous units.
 func (t *Trainer) advance(k int) {
 	m := &t.matrices
 	in := func(k int) bool { return 0 <= k && k < len(m.units) }
@@ -147,22 +145,22 @@ func (t *Trainer) advance(k int) {
 		t.moveMatrices(k)
 	}
 	if k -= m.lag(); in(k) {
-		t.turnMatrices(k)
+		t.orthogonalize(k)
 	}
 	if k -= m.lag(); in(k) {
 		t.applyMatrices(k)
 	}
 }
 
-// slot is memory that units take in turn.
+// slot is memory that units use in rotation.
 type slot struct {
-	all         device.Buffer // a unit of all ranks that divide its matrices, one after the other
-	whole, own  device.Buffer // this rank's, and its shard of it
-	piece       device.Buffer // the same part where its state is updated: own itself, or in host memory
+	all         device.Buffer // the units of all ranks that divide its matrices, concatenated
+	whole, own  device.Buffer // this rank's unit, and its shard of it
+	piece       device.Buffer // the shard where its state is updated: own, or in host memory
 	ready, free *device.Event // of matrices
 }
 
-// slot is the one that unit k of those that need whole matrices takes, as long as it.
+// slot returns the slot of the k-th unit that needs whole matrices, with its length.
 func (t *Trainer) slot(k int) slot {
 	m, i := &t.matrices, t.matrices.units[k]
 	u, at := t.runner.Units[i], k%len(t.matrices.slots)
@@ -178,7 +176,7 @@ func (t *Trainer) slot(k int) slot {
 	return s
 }
 
-// moveMatrices moves the state of this rank's shard and gathers what follows from it.
+// moveMatrices updates the momentum of this rank's shard and gathers the resulting matrices.
 func (t *Trainer) moveMatrices(k int) {
 	i := t.matrices.units[k]
 	u, s := t.runner.Units[i], t.slot(k)
@@ -210,9 +208,9 @@ func (t *Trainer) moveMatrices(k int) {
 	*s.ready = c.Mark()
 }
 
-// turnMatrices turns what this rank has of a unit's matrices, and gives every rank its
-// part of all of them.
-func (t *Trainer) turnMatrices(k int) {
+// orthogonalize runs the rule on the matrices that this rank owns and distributes the results to
+// their shards.
+func (t *Trainer) orthogonalize(k int) {
 	m, i := &t.matrices, t.matrices.units[k]
 	u, s := t.runner.Units[i], t.slot(k)
 	all, own, rule := s.all, s.own, t.cfg.Rules[u.Rule].(optim.Whole)
@@ -235,7 +233,7 @@ func (t *Trainer) turnMatrices(k int) {
 		m.arena.Release(mark)
 	}
 	for from := 0; from < all.N; from += u.Layout.Len() {
-		others := from // from there on is what other ranks turn
+		others := from // up to the next matrix of this rank, other ranks orthogonalize
 		for j, p := range u.Layout.Params {
 			if m.mine[k][j] {
 				q.Zero(all.Slice(others, from+p.At.Lo))
@@ -258,14 +256,14 @@ func (t *Trainer) turnMatrices(k int) {
 	*s.ready = c.Mark()
 }
 
-// eachBlock calls f with each block of a matrix that ranks divide: where it is among what all
-// have of its unit, of so many elements each, and in the whole matrix x.
+// eachBlock calls f with each block of a divided matrix: its place in the concatenated units of all
+// ranks, of each elements, and in the whole matrix x.
 func (t *Trainer) eachBlock(p shard.Param, all device.Buffer, each int, x device.Mat, f func(part, of device.Mat)) {
 	index := t.cfg.Groups.Updates.Rank()
 	for rank := range t.cfg.Groups.Updates.Size() {
 		part, at := device.Matrix(all.Slice(rank*each+p.At.Lo, rank*each+p.At.Hi), p.Shape[0], p.Shape[1]), 0
 		for _, own := range p.Cut.Take {
-			lo, n := own.Lo+(rank-index)*own.Len(), own.Len() // all ranks have as many
+			lo, n := own.Lo+(rank-index)*own.Len(), own.Len() // all ranks have the same number
 			if p.Cut.Dim == 0 {
 				f(part.RowRange(at, at+n), x.RowRange(lo, lo+n))
 			} else {
@@ -276,8 +274,8 @@ func (t *Trainer) eachBlock(p shard.Param, all device.Buffer, each int, x device
 	}
 }
 
-// sent is the bytes a rank sends that so many times passes its parts of a buffer around
-// a ring.
+// sent returns the bytes that a rank sends when its parts of a buffer go around a ring a number of
+// times.
 func sent(b device.Buffer, g collective.Group, times int) int64 {
 	return int64(times * (b.Bytes() / g.Size()) * (g.Size() - 1))
 }

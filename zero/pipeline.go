@@ -13,17 +13,17 @@ import (
 	"zeroth/shard"
 )
 
-// Pipeline says how a model is divided into stages over Config.Mesh's pipeline dimension. The
-// zero Pipeline is one stage.
+// Pipeline describes how a model is divided into stages along Config.Mesh's pipeline dimension. The
+// zero Pipeline has one stage.
 type Pipeline struct {
 	Schedule pipe.Schedule
-	Virtual  int                                    // stages of each rank
-	Begins   []int                                  // the module with which each stage begins; the first is 0
+	Virtual  int                                    // stages per rank
+	Begins   []int                                  // the first module of each stage; the first is 0
 	Queues   [collective.PipelineLinks]device.Queue // of the links
-	Heed     bool                                   // a transfer that fails ends the rank's groups at once, not at the end of the step
+	Heed     bool                                   // a failed transfer ends the rank's groups immediately, not at the end of the step
 }
 
-// shape returns the pipeline that so many micro-batches pass.
+// shape returns the pipeline for a number of micro-batches.
 func (c *Config) shape(micro int) pipe.Shape {
 	if c.Mesh.Pipeline < 2 {
 		return pipe.Shape{Schedule: pipe.OneF1B, Ranks: 1, Virtual: 1, Micro: micro}
@@ -47,10 +47,10 @@ func (c *Config) stages() (ranges [][2]int) {
 // Part returns the modules of this rank.
 func (c *Config) Part() *nn.Model { return c.Model.Part(c.stages()...) }
 
-// tied returns the units that the first and the last stage of a model share. Other units
-// belong to one stage.
+// tied returns the units shared by the first and the last stage of a model. Other units must belong
+// to one stage.
 func (c *Config) tied() (units []string, err error) {
-	stage := func(module int) int { // the last that begins there: those before it are empty
+	stage := func(module int) int { // the last stage that begins there: earlier ones are empty
 		s, _ := slices.BinarySearch(c.Pipeline.Begins, module+1)
 		return s - 1
 	}
@@ -77,42 +77,42 @@ func (c *Config) tied() (units []string, err error) {
 	return units, nil
 }
 
-// pipeline is a rank's work in a pipeline, and what is in flight meanwhile.
+// pipeline is a rank's work in a pipeline, with the micro-batches in flight.
 type pipeline struct {
 	pipe.Shape
-	train, forward []pipe.Action // programs; nil: of one stage
+	train, forward []pipe.Action // programs; nil with one stage
 	chunks         []fsdp.Chunk  // this rank's stages
 	flying         []*passage
-	landed         []*passage       // to be used again
-	read           []reading        // micro-batches whose token ids are there
+	landed         []*passage       // for reuse
+	read           []reading        // micro-batches whose token ids are in memory
 	inputs         places           // of Trainer.inputs
 	streams        places           // of fsdp.Runner's
-	closed         []int            // streams that the last action has given back
-	flights        []places         // of fsdp.Runner's, of each chunk
-	began          device.Event     // what is computed now has begun
-	unread         []device.Event   // by stream: what was there is not read or written any more
-	released       [][]device.Event // likewise, by chunk and flight
+	closed         []int            // streams released by the last action
+	flights        []places         // of fsdp.Runner's, per chunk
+	began          device.Event     // the current computation has begun
+	unread         []device.Event   // by stream: its previous content is no longer accessed
+	released       [][]device.Event // by chunk and flight: its previous content is no longer accessed
 }
 
 // passage is a micro-batch at one of the rank's stages.
 type passage struct {
 	stage, micro  int
-	flight        int           // a place
-	x, d          int           // places of what the stage reads, and of the gradient; -1: there is none
-	in, grad, out device.Buffer // the two, and what the stage puts out
+	flight        int           // index of its flight
+	x, d          int           // indices of the streams of the stage's input and of the gradient; -1: none
+	in, grad, out device.Buffer // the input, the gradient, and the stage's output
 	came, back    device.Event  // in and grad have been received
 	sent          device.Event  // out has been sent
-	computed      bool          // nothing is computed of it any more
+	computed      bool          // all of its computation has been issued
 }
 
-// reading is a micro-batch and the place of its token ids.
+// reading is a micro-batch with the index of its token ids.
 type reading struct{ micro, input int }
 
-// places are numbered. What needs one takes the one that has been free longest, or a new
-// one while fewer than spare others are free and there are not most of them.
+// places allocates indices. It returns the one that has been free longest, or a new one if at most
+// spare others are free and fewer than most exist.
 type places struct {
 	free             []int
-	all, spare, most int // most 0: as many as are wanted
+	all, spare, most int // most 0: unlimited
 }
 
 func (p *places) take() (at int) {
@@ -129,7 +129,7 @@ func (p *places) give(at int) { p.free = append(p.free, at) }
 
 func (p *places) reset() { p.free, p.all = p.free[:0], 0 }
 
-// newPipeline lays out what is in flight at most.
+// newPipeline determines the maximum number of micro-batches in flight.
 func newPipeline(c *Config) (*pipeline, error) {
 	p := &pipeline{Shape: c.shape(c.Micro), inputs: places{spare: 1}}
 	if err := p.Check(); err != nil {
@@ -148,11 +148,11 @@ func newPipeline(c *Config) (*pipeline, error) {
 	p.flights, p.released = make([]places, len(p.chunks)), make([][]device.Event, len(p.chunks))
 	few := *p
 	few.flights = make([]places, len(p.chunks))
-	few.Micro = min(p.Micro, inputs+1) // of one stage all that follow are alike
+	few.Micro = min(p.Micro, inputs+1) // with one stage, all later ones are alike
 	few.count(true)
 	p.take(&few)
 	if p.Ranks > 1 {
-		few.Micro = 4 * p.Ranks // from then on the pipeline is full
+		few.Micro = 4 * p.Ranks // after that the pipeline is full
 		few.forward = few.Evaluation()[c.Mesh.At(c.Groups.World.Rank(), shard.Pipeline)]
 		few.count(false)
 		p.take(&few)
@@ -164,7 +164,7 @@ func newPipeline(c *Config) (*pipeline, error) {
 	return p, nil
 }
 
-// count goes through what the rank does, and computes nothing.
+// count simulates the rank's actions, to count the places they need.
 func (p *pipeline) count(train bool) {
 	p.reset()
 	for i := 0; ; i++ {
@@ -176,7 +176,7 @@ func (p *pipeline) count(train bool) {
 	}
 }
 
-// take has as many places as another has counted.
+// take sets the number of places to at least another's count.
 func (p *pipeline) take(of *pipeline) {
 	p.inputs.most, p.streams.most = max(p.inputs.most, of.inputs.all), max(p.streams.most, of.streams.all)
 	for i := range p.chunks {
@@ -185,12 +185,12 @@ func (p *pipeline) take(of *pipeline) {
 	}
 }
 
-// inputs is how many micro-batches' token ids there is memory for in a pipeline of one
-// stage: one is read while another is filled.
+// inputs is the number of micro-batches whose token ids fit in memory in a pipeline of one stage:
+// one is read while another is filled.
 const inputs = 2
 
-// action is number i of what the rank does in a step, or else to take its micro-batches forward
-// alone; false if there are not so many.
+// action returns the rank's i-th action in a step, or in forward passes only if train is false. It
+// returns false after the last one.
 func (p *pipeline) action(i int, train bool) (a pipe.Action, some bool) {
 	program := p.forward
 	switch {
@@ -207,7 +207,7 @@ func (p *pipeline) action(i int, train bool) (a pipe.Action, some bool) {
 	return program[i], true
 }
 
-// evaluation is the pipeline for n micro-batches that go forward alone.
+// evaluation returns the pipeline for n micro-batches that only pass forward.
 func (t *Trainer) evaluation(n int) *pipeline {
 	p := t.pipeline
 	if p.Micro = n; p.Ranks > 1 {
@@ -216,7 +216,7 @@ func (t *Trainer) evaluation(n int) *pipeline {
 	return p
 }
 
-// reset forgets what was in flight: the step before may not have come to its end.
+// reset discards what was in flight, since the previous step may not have completed.
 func (p *pipeline) reset() {
 	p.landed, p.flying, p.read = append(p.landed, p.flying...), p.flying[:0], p.read[:0]
 	p.inputs.reset()
@@ -226,7 +226,7 @@ func (p *pipeline) reset() {
 	}
 }
 
-// find returns a micro-batch at one of the rank's stages, nil if it is not there.
+// find returns a micro-batch at one of the rank's stages, or nil.
 func (p *pipeline) find(stage, micro int) *passage {
 	for _, x := range p.flying {
 		if x.stage == stage && x.micro == micro {
@@ -236,7 +236,7 @@ func (p *pipeline) find(stage, micro int) *passage {
 	return nil
 }
 
-// begin gives a micro-batch the places that an action needs.
+// begin assigns the places that an action needs to a micro-batch.
 func (p *pipeline) begin(a pipe.Action) *passage {
 	x := p.find(a.Stage, a.Micro)
 	if x == nil {
@@ -263,13 +263,13 @@ func (p *pipeline) begin(a pipe.Action) *passage {
 	return x
 }
 
-// input returns the place of a micro-batch's token ids.
+// input returns the index of a micro-batch's token ids.
 func (p *pipeline) input(micro int) int {
 	return p.read[slices.IndexFunc(p.read, func(r reading) bool { return r.micro == micro })].input
 }
 
-// end takes back the places that nothing after an action needs. closed are the streams among
-// them.
+// end releases the places that are unused after an action, and stores the streams among them in
+// closed.
 func (p *pipeline) end(x *passage, kind pipe.Kind, train bool) {
 	chunk, last := x.stage/p.Ranks, x.stage == p.Stages()-1
 	p.closed = p.closed[:0]
@@ -300,7 +300,7 @@ func (p *pipeline) end(x *passage, kind pipe.Kind, train bool) {
 	}
 }
 
-// play issues what the rank does in a step, or else to take its micro-batches forward alone.
+// play issues the rank's actions in a step, or in forward passes only if train is false.
 func (t *Trainer) play(p *pipeline, fill Batches, train bool) error {
 	p.reset()
 	for i := 0; ; i++ {
@@ -360,7 +360,7 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 		}
 		in := &t.inputs[p.input(a.Micro)]
 		c.After(x.back)
-		c.After(x.sent) // it writes over what the pass forward has left
+		c.After(x.sent) // overwrites data of the forward pass
 		if f := r.Flight(chunk, x.flight); a.Kind == pipe.Backward {
 			r.Backward(f, &in.batch, a.Micro, x.grad)
 			t.lose(x, in)
@@ -380,15 +380,15 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 	return nil
 }
 
-// lose adds the losses of a micro-batch, once its last stage has computed them.
+// lose adds the losses of a micro-batch once its last stage has computed them.
 func (t *Trainer) lose(x *passage, in *input) {
 	if x.stage == t.pipeline.Stages()-1 {
 		t.cfg.Compute.Sum(t.sums.Device.Slice(0, device.ExactLen), in.batch.Loss)
 	}
 }
 
-// spend notes that what is issued was the last to use what a pass has read: another
-// micro-batch may take its places.
+// spend records that the operations issued so far are the last to use a pass's input, so that
+// another micro-batch may reuse its places.
 func (t *Trainer) spend(p *pipeline, x *passage, in *input) {
 	done := t.cfg.Compute.Mark()
 	in.free = done
@@ -400,8 +400,8 @@ func (t *Trainer) spend(p *pipeline, x *passage, in *input) {
 	}
 }
 
-// transfer issues what a link moves for a micro-batch to a stage, once it may, and returns
-// when it is done.
+// transfer issues a link's transfer for a micro-batch to a stage after ready and returns the event
+// of its completion.
 func (t *Trainer) transfer(l collective.Link, to, micro int, ready device.Event, b device.Buffer) device.Event {
 	q, what := t.cfg.Pipeline.Queues[l], "activations"
 	if l >= collective.ToPrevious {
@@ -409,7 +409,7 @@ func (t *Trainer) transfer(l collective.Link, to, micro int, ready device.Event,
 	}
 	q.Label(fmt.Sprintf("micro-batch %d: %s for stage %d", micro, what, to))
 	q.After(ready)
-	q.After(t.pipeline.began) // who waits for another rank long before it needs to seems to be held up by it
+	q.After(t.pipeline.began) // waiting for another rank too early would look like being blocked by it
 	t.cfg.Groups.Links[l].Broadcast(q, b)
 	done := q.Mark()
 	if t.cfg.Pipeline.Heed {
@@ -418,8 +418,8 @@ func (t *Trainer) transfer(l collective.Link, to, micro int, ready device.Event,
 	return done
 }
 
-// heed ends this rank's groups if a transfer fails, so that others hear of it whatever this
-// rank waits for.
+// heed ends this rank's groups if a transfer fails, so that other ranks notice it even if this rank
+// is waiting.
 func (t *Trainer) heed(transfer device.Event) {
 	if err := transfer.Await(); err != nil {
 		t.failed.CompareAndSwap(nil, &err)
@@ -427,8 +427,8 @@ func (t *Trainer) heed(transfer device.Event) {
 	}
 }
 
-// cause is why a step failed with an error: a transfer's own failure comes before what
-// followed from it.
+// cause returns the error of a step: a transfer's own failure takes precedence over its
+// consequences.
 func (t *Trainer) cause(err error) error {
 	if first := t.failed.Load(); first != nil && !errors.Is(*first, collective.ErrClosed) {
 		return *first

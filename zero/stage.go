@@ -1,8 +1,8 @@
-// Package zero is one rank's training step at a ZeRO stage: micro-batches,
-// clipping, loss scaling, the sharded update, and the state in and out.
+// Package zero implements one rank's training step at a ZeRO stage: micro-batches, clipping, loss
+// scaling, the sharded update, and saving and loading of state.
 //
-// Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
-// Parameter Models", arXiv 1910.02054, name the stages:
+// Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", arXiv
+// 1910.02054, define the stages:
 //
 //	stage  optimizer state  gradients  parameters
 //	0      whole            whole      whole       (plain data parallel)
@@ -24,7 +24,7 @@ type Stage int
 // Stages is the number of stages.
 const Stages = 4
 
-// Policy is what outlives its use at a stage.
+// Policy returns what is kept after use at a stage.
 func (s Stage) Policy(prefetch int, recompute bool) fsdp.Policy {
 	if s < 0 || s >= Stages {
 		panic(fmt.Sprintf("zero: stage %d", s))
@@ -32,8 +32,8 @@ func (s Stage) Policy(prefetch int, recompute bool) fsdp.Policy {
 	return fsdp.Policy{KeepParams: s < 3, KeepGrads: s < 2, Prefetch: prefetch, Recompute: recompute}
 }
 
-// Mesh returns a mesh as a stage uses it. Stage 0 shards over one rank: it is the same
-// code with other sizes.
+// Mesh returns a mesh adapted to a stage. Stage 0 uses shard groups of one rank: the same code with
+// different sizes.
 func (s Stage) Mesh(m shard.Mesh) shard.Mesh {
 	if s == 0 {
 		m.Replicate, m.Shard, m.Copies = m.DataRanks(), 1, m.Context > 1

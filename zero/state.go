@@ -12,12 +12,12 @@ import (
 	"zeroth/shard"
 )
 
-// Master is the kind of state that holds the parameters themselves, in
-// float32; the other kinds are named by the rule's States.
+// Master is the kind of state that contains the parameters in float32. Other kinds are named by the
+// rule's States.
 const Master = "master"
 
-// Previous is the kind of state that holds the parameters in use where these are from before
-// the last update, as Config.Delayed has it.
+// Previous is the kind of state that contains the parameters in use if they are older than the last
+// update (Config.Delayed).
 const Previous = "previous"
 
 // Kinds lists the kinds of state that parameters have.
@@ -36,8 +36,8 @@ func (t *Trainer) Kinds() []string {
 	return all
 }
 
-// KindsOf lists the kinds of state that a parameter has under some rules, updated at once or
-// delayed. A frozen one has its Master alone, which is the parameter as it rests.
+// KindsOf lists the kinds of state of a parameter. A frozen one has only Master, which is the
+// parameter as stored.
 func KindsOf(p shard.Param, rules []optim.Rule, delayed bool) []string {
 	kinds := []string{Master}
 	switch {
@@ -49,7 +49,7 @@ func KindsOf(p shard.Param, rules []optim.Rule, delayed bool) []string {
 	return append(kinds, rules[p.Rule].States()...)
 }
 
-// kindsOf are those of some kinds that a unit has.
+// kindsOf returns those of kinds that a unit has.
 func (t *Trainer) kindsOf(unit int, kinds []string) (has []string) {
 	own := KindsOf(t.runner.Units[unit].Layout.Params[0], t.cfg.Rules, t.cfg.Delayed)
 	for _, kind := range kinds {
@@ -60,23 +60,23 @@ func (t *Trainer) kindsOf(unit int, kinds []string) (has []string) {
 	return has
 }
 
-// Part is some elements of one parameter's state of one kind.
+// Part is a range of one parameter's state of one kind.
 type Part struct {
 	Param shard.Param
 	Kind  string
 	At    shard.Range // elements of the flattened parameter
 }
 
-// staging is how many elements pass through host memory at a time.
+// staging is the number of elements that pass through host memory at a time.
 const staging = 1 << 20
 
-// Want is a part and where its elements, float32, are to be put.
+// Want is a part and the destination for its elements in float32.
 type Want struct {
 	Part
 	Into []float32
 }
 
-// Fill is FillAll of one kind, part by part.
+// Fill sets one kind of state, part by part; see FillAll.
 func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error {
 	return t.FillAll([]string{kind}, func(want []Want) error {
 		for _, w := range want {
@@ -88,11 +88,10 @@ func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error
 	})
 }
 
-// FillAll sets all state of some kinds from src, which is asked for many parts
-// at once, and the parameters from their master copies. Ranks that hold the
-// same state ask for a share of it each and exchange them, so that replicas
-// together read it once; only state in host memory that groups do not reach
-// each reads for itself. All ranks call it, or none.
+// FillAll sets all state of some kinds from src, which is called with many parts at once, and sets
+// the parameters from their master copies. Ranks that hold the same state each read a share of it
+// and exchange them, so that replicas together read it once; only state in host memory that groups
+// cannot reach is read by each. All ranks must call FillAll.
 func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 	f := filler{t: t, src: src, memory: Staging(), previous: slices.Contains(kinds, Previous)}
 	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Own().Len()} }
@@ -106,7 +105,7 @@ func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 		change = changed
 	}
 	return t.eachTile(change, all, func(q Update, u int, in shard.Range, st offload.State) error {
-		for _, e := range st.Ready { // then the host may touch the tile
+		for _, e := range st.Ready { // then the host may access the tile
 			if err := e.Await(); err != nil {
 				return err
 			}
@@ -119,15 +118,15 @@ func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 type filler struct {
 	t      *Trainer
 	src    func([]Want) error
-	want   []Want                // parts in memory that the host can reach: asked for together
-	memory func(n int) []float32 // for a part elsewhere
+	want   []Want                // parts in host-accessible memory: requested together
+	memory func(n int) []float32 // memory for a part elsewhere
 
-	previous bool // parameters in use are among what is filled
+	previous bool // the parameters in use are filled, too
 }
 
 func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offload.State) error {
 	t, g, own := f.t, f.t.runner.Units[u].Replica, []shard.Range{in}
-	n := in.Len() / g.Size() // what cannot be shared out, less than Size elements, all read
+	n := in.Len() / g.Size() // the remainder, less than Size elements, is read by all
 	shared := n > 0 && g.Size() > 1 && (!st.OnHost || t.sums.Device.Host) && Begin(t.cfg.Rules) == 1
 	if shared {
 		own = []shard.Range{{Lo: in.Lo + g.Rank()*n, Hi: in.Lo + (g.Rank()+1)*n}, {Lo: in.Lo + g.Size()*n, Hi: in.Hi}}
@@ -153,12 +152,12 @@ func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offloa
 	for _, kind := range kinds {
 		collective.AllGather(g, t.cfg.Comm, t.vector(u, kind, st).Slice(0, g.Size()*n))
 	}
-	q.After(t.cfg.Comm.Mark()) // while the next tile is read
+	q.After(t.cfg.Comm.Mark()) // overlaps with reading the next tile
 	return nil
 }
 
-// ask notes a part that the host can reach, and brings any other, also one that is
-// not float32.
+// ask requests a part in host-accessible memory, and reads any other part, or one that is not
+// float32, immediately.
 func (f *filler) ask(q Update, p Part, at device.Buffer) error {
 	if at.Type != device.F32 {
 		buf := f.memory(at.N)
@@ -180,17 +179,16 @@ func (f *filler) ask(q Update, p Part, at device.Buffer) error {
 	return q.Wait()
 }
 
-// Each is EachAll of one kind.
+// Each passes this rank's share of one kind of state to dst; see EachAll.
 func (t *Trainer) Each(kind string, memory func(n int) []float32, dst func(p Part, src []float32) error) error {
 	return t.each([]string{kind}, memory, dst, nil)
 }
 
-// EachAll hands this rank's share of all state to dst, as float32 elements in
-// memory that memory gives for a part of n elements. The shares of all ranks
-// together are the state, once: replicas of a shard split it, also what of it
-// rests on disk, which is read ahead. What rests in memory that the host can
-// reach is handed to inPlace instead, as it is there: it stays so until the
-// next step. A nil inPlace takes nothing.
+// EachAll passes this rank's share of all state to dst, as float32 elements in memory from
+// memory(n). The shares of all ranks together are the whole state once: replicas divide their
+// shard, and state on disk is read ahead. State in host-accessible memory is instead passed to
+// inPlace, without a copy; it is unchanged until the next step. With a nil inPlace, all state is
+// copied.
 func (t *Trainer) EachAll(memory func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
 	return t.each(t.Kinds(), memory, dst, inPlace)
 }
@@ -218,23 +216,22 @@ func (t *Trainer) each(kinds []string, memory func(n int) []float32, dst, inPlac
 	})
 }
 
-// Staged is a part in memory of its own.
+// Staged is a part in separate memory.
 type Staged struct {
 	Part
 	Data []float32
 }
 
-// Snapshot begins to copy this rank's share of all state, as it is after the
-// last step, into memory that memory gives, and returns at once: the copies are
-// issued on the queues of the updates, before the next one, so that training
-// goes on beside them. Wait returns when the parts are there; it may be called
-// from any goroutine. The shares of all ranks together are the state, once.
+// Snapshot starts to copy this rank's share of all state, as after the last step, to memory from
+// memory(n), and returns at once: the copies are issued on the queues of the updates, before the
+// next update, so that training continues. Wait returns when the parts are complete; it may be
+// called from any goroutine. The shares of all ranks together are the whole state once.
 func (t *Trainer) Snapshot(memory func(n int) []float32) (parts []Staged, wait func() error) {
 	type copied struct {
 		to []float32
 		t  device.DType
 	}
-	var narrow []copied // what is not float32
+	var narrow []copied // parts that are not float32
 	for i, u := range t.runner.Units {
 		label := "unit " + u.Name + ": snapshot"
 		for j := range t.store.Tiles(i) {
@@ -270,7 +267,7 @@ func (t *Trainer) Snapshot(memory func(n int) []float32) (parts []Staged, wait f
 	}
 	return parts, func() error {
 		var errs [2]error
-		for i, e := range done { // all, also after an error: nobody else waits until memory is free
+		for i, e := range done { // wait for all even after an error, before memory is reused
 			errs[i] = e.Await()
 		}
 		if err := cmp.Or(errs[0], errs[1]); err != nil {
@@ -283,8 +280,8 @@ func (t *Trainer) Snapshot(memory func(n int) []float32) (parts []Staged, wait f
 	}
 }
 
-// Staging is memory for one part at a time, for a dst of Each that keeps none. It is
-// taken when it is first asked for.
+// Staging returns an allocator for one part at a time, for a dst of Each that does not retain it.
+// Memory is allocated on first use.
 func Staging() func(n int) []float32 {
 	var memory []float32
 	return func(n int) []float32 {
@@ -295,7 +292,7 @@ func Staging() func(n int) []float32 {
 	}
 }
 
-// StateLen is the most elements of state that EachAll hands out on a rank.
+// StateLen returns the number of elements of state that EachAll passes on this rank.
 func (t *Trainer) StateLen() (n int) {
 	for u := range t.runner.Units {
 		n += t.share(u).Len() * len(t.kindsOf(u, t.Kinds()))
@@ -303,16 +300,15 @@ func (t *Trainer) StateLen() (n int) {
 	return n
 }
 
-// share is this rank's part of the shard of a unit among the ranks that hold
-// the same.
+// share returns this rank's part of a unit's shard among its replicas.
 func (t *Trainer) share(u int) shard.Range {
 	g := t.runner.Units[u].Replica
 	n := t.runner.Units[u].Own().Len() / g.Size()
 	return shard.Range{Lo: g.Rank() * n, Hi: (g.Rank() + 1) * n}
 }
 
-// parts calls f for the parts of all parameters that lie in a range of a tile,
-// at most staging elements at a time, with where they are at hand.
+// parts calls f with the parts of parameters in a range of a tile, at most staging elements at a
+// time, and their buffers.
 func (t *Trainer) parts(kind string, unit int, in shard.Range, st offload.State, f func(p Part, at device.Buffer) error) error {
 	u, vec := t.runner.Units[unit], t.vector(unit, kind, st)
 	for pc := range u.Layout.Pieces(u.Shard.Rank()) {
@@ -329,7 +325,7 @@ func (t *Trainer) parts(kind string, unit int, in shard.Range, st offload.State,
 	return nil
 }
 
-// vector is the part of a unit's state that a kind names.
+// vector returns the buffer of one kind of a unit's state.
 func (t *Trainer) vector(unit int, kind string, st offload.State) device.Buffer {
 	switch {
 	case kind == Master && st.Master.N == 0: // frozen
@@ -347,30 +343,30 @@ func (t *Trainer) vector(unit int, kind string, st offload.State) device.Buffer 
 	panic("zero: no state called " + kind)
 }
 
-// borrowed is a tile of a unit's state, of which elements in are wanted.
+// borrowed is an acquired tile of a unit's state, of which the elements in are used.
 type borrowed struct {
 	unit, tile int
 	in         shard.Range
 	st         offload.State
 }
 
-// change is what becomes of state that is borrowed.
+// change describes what happens to borrowed state.
 type change uint8
 
 const (
 	unchanged change = iota
-	following        // it changes, and the parameters follow their master copies
-	changed          // it changes, and the parameters in use with it
+	following        // it changes, and the parameters must be set from their master copies
+	changed          // it changes together with the parameters in use
 )
 
-// eachTile borrows the state of every tile that has elements in a range of its
-// unit's shard, once all updates issued so far are done, and calls f with one
-// after the other; those that follow are on their way meanwhile.
+// eachTile acquires the state of every tile that overlaps a range of its unit's shard, once all
+// updates issued so far are done, and calls f with one after the other, while the next ones are
+// fetched.
 func (t *Trainer) eachTile(to change, of func(unit int) shard.Range, f func(q Update, unit int, in shard.Range, st offload.State) error) error {
 	if err := t.settle(); err != nil {
 		return err
 	}
-	var ahead []borrowed // not yet worked on
+	var ahead []borrowed // not yet processed
 	err := func() error {
 		for i := range t.runner.Units {
 			for j := range t.store.Tiles(i) {
@@ -378,7 +374,7 @@ func (t *Trainer) eachTile(to change, of func(unit int) shard.Range, f func(q Up
 				if b.in.Len() == 0 {
 					continue
 				}
-				for len(ahead) > 0 && !t.apart(ahead, b) {
+				for len(ahead) > 0 && !t.canOverlap(ahead, b) {
 					if err := t.work(ahead[0], to, f); err != nil {
 						return err
 					}
@@ -399,7 +395,7 @@ func (t *Trainer) eachTile(to change, of func(unit int) shard.Range, f func(q Up
 		}
 		return nil
 	}()
-	for _, b := range ahead[min(1, len(ahead)):] { // the first has failed and is back
+	for _, b := range ahead[min(1, len(ahead)):] { // the first has failed and is released
 		t.store.Release(b.unit, b.tile, b.st.Ready[1], false)
 	}
 	if err != nil {
@@ -408,11 +404,11 @@ func (t *Trainer) eachTile(to change, of func(unit int) shard.Range, f func(q Up
 	return t.settle()
 }
 
-// mostAhead bounds what is borrowed at once where nothing is staged.
+// mostAhead is the maximum number of tiles borrowed at once if nothing is staged.
 const mostAhead = 4
 
-// apart is whether a tile can be borrowed beside others.
-func (t *Trainer) apart(ahead []borrowed, b borrowed) bool {
+// canOverlap reports whether a tile can be borrowed in addition to others.
+func (t *Trainer) canOverlap(ahead []borrowed, b borrowed) bool {
 	for _, a := range ahead {
 		if !t.store.CanOverlap(a.unit, a.tile, b.unit, b.tile) {
 			return false
@@ -421,7 +417,7 @@ func (t *Trainer) apart(ahead []borrowed, b borrowed) bool {
 	return len(ahead) < mostAhead
 }
 
-// work calls f with a borrowed tile and gives it back.
+// work calls f with a borrowed tile and releases it.
 func (t *Trainer) work(b borrowed, to change, f func(Update, int, shard.Range, offload.State) error) error {
 	st, u := b.st, t.runner.Units[b.unit]
 	q := t.updates(st.OnHost)
@@ -444,7 +440,7 @@ func (t *Trainer) work(b borrowed, to change, f func(Update, int, shard.Range, o
 	return nil
 }
 
-// settle waits until every update so far has reached where it rests.
+// settle waits until all updates have reached their storage.
 func (t *Trainer) settle() error {
 	errs := []error{t.cfg.Update.Wait()}
 	if t.cfg.HostUpdate != nil {

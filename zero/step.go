@@ -13,10 +13,9 @@ import (
 	"zeroth/nn"
 )
 
-// Step trains on one global batch. Parameters are updated when it returns or
-// soon after, in the order of their next use, while the next step begins; an
-// error of that is reported by the next call. After an error the trainer's
-// groups are closed.
+// Step trains on one global batch. Parameters are updated when it returns or soon after, in the
+// order of their next use, while the next step begins; errors of that are returned by the next
+// call. After an error the trainer's groups are closed.
 func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
 	t.Steps++
 	s, err := t.step(fill, lr)
@@ -62,8 +61,7 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 	return s, nil
 }
 
-// issue issues the passes over all micro-batches and the norms of what they
-// leave.
+// issue issues the passes over all micro-batches and the norms of the gradients.
 func (t *Trainer) issue(fill Batches) error {
 	p := t.pipeline
 	p.Micro = t.cfg.Micro
@@ -77,16 +75,16 @@ func (t *Trainer) issue(fill Batches) error {
 	return nil
 }
 
-// drops is what this rank's elements that a micro-batch drops follow from: the
-// numbers of its samples, which do not depend on how many ranks there are.
+// drops returns the parameters of dropout for a micro-batch: the mask depends on the numbers of its
+// samples, not on the number of ranks.
 func (t *Trainer) drops(micro int) nn.Drops {
 	c := &t.cfg
 	sample := t.Samples + int64((micro*c.Mesh.DataRanks()+c.Mesh.DataRank(c.Groups.World.Rank()))*c.B)
 	return nn.Drops{Train: true, Seed: c.Seed, Row: uint64(sample) * uint64(c.T)}
 }
 
-// read fills an input, once the micro-batch that had it is done; those between are
-// computed meanwhile. A nil fill leaves it as it is.
+// read fills an input once its previous micro-batch is done, while those in between are computed.
+// With a nil fill, the input is unchanged.
 func (t *Trainer) read(at, micro int, fill Batches) error {
 	in := &t.inputs[at]
 	if err := in.free.Await(); err != nil {
@@ -102,7 +100,7 @@ func (t *Trainer) read(at, micro int, fill Batches) error {
 		}
 		t.pick(in)
 	}
-	t.cfg.Compute.Label("") // of no unit
+	t.cfg.Compute.Label("") // no unit
 	in.input.Send(t.cfg.Compute)
 	in.target.Send(t.cfg.Compute)
 	if in.start.Host.N > 0 {
@@ -111,16 +109,16 @@ func (t *Trainer) read(at, micro int, fill Batches) error {
 	return nil
 }
 
-// DryRun issues a step's work and looks at none of its results: on a device
-// that only counts, what a step needs.
+// DryRun issues a step's work without using results: on a device that only counts, it determines
+// what a step needs.
 func (t *Trainer) DryRun() {
 	_ = t.issue(nil)
-	_ = t.gatherStats() // nothing is done, so nothing fails
+	_ = t.gatherStats() // nothing is executed, so nothing fails
 	t.update(0, 1)
 }
 
-// DryPeak is the ArenaPeak that DryRun would leave, found by the passes of two micro-batches:
-// all that pass a stage use as much, and the schedule says how many are in flight.
+// DryPeak returns the ArenaPeak after a DryRun, but issues the passes of only two micro-batches:
+// all passes of a stage use the same memory, and the schedule gives the number in flight.
 func (t *Trainer) DryPeak() (bytes int) {
 	p := t.pipeline
 	p.Micro = t.cfg.Micro
@@ -143,8 +141,8 @@ func (t *Trainer) DryPeak() (bytes int) {
 	return t.runner.Peak(flights, streams)
 }
 
-// addNorms sums the squares of this rank's gradient shards, each as soon as it
-// is reduced, which is from the last unit to the first.
+// addNorms sums the squares of this rank's gradient shards, each as soon as it is reduced, from the
+// last unit to the first.
 func (t *Trainer) addNorms() {
 	units := t.runner.Units
 	for i := len(units) - 1; i >= 0; i-- {
@@ -162,8 +160,7 @@ func (t *Trainer) addNorms() {
 	}
 }
 
-// tell tells an operation on a unit's shard, for which a rank sends so many bytes, to
-// who listens.
+// tell reports an operation on a unit's shard to the listener.
 func (t *Trainer) tell(o fsdp.Op, u *fsdp.Unit, q device.Queue, sent int64) {
 	if t.cfg.Listener != nil {
 		t.cfg.Listener.Event(fsdp.Event{Op: o, Units: u.Itself(), Step: -1, Sent: sent, Queue: q, Micro: -1})
@@ -173,7 +170,7 @@ func (t *Trainer) tell(o fsdp.Op, u *fsdp.Unit, q device.Queue, sent int64) {
 	}
 }
 
-// updates is the queue that works on shards on the device or in host memory.
+// updates returns the queue for updates on the device or in host memory.
 func (t *Trainer) updates(onHost bool) Update {
 	if onHost {
 		return t.cfg.HostUpdate
@@ -181,12 +178,11 @@ func (t *Trainer) updates(onHost bool) Update {
 	return t.cfg.Update
 }
 
-// mergeSums makes this rank's statistics of its sums, which are in host memory
-// now. They are exact, so the norm does not depend on how the parameters are
-// sharded.
+// mergeSums computes this rank's statistics from its sums, after they are copied to host memory.
+// Sums are exact, so the norm does not depend on the sharding.
 func (t *Trainer) mergeSums() error {
 	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
-	if g := t.cfg.Groups.Tensor; g == nil || g.Rank() == 0 { // the others have the same losses
+	if g := t.cfg.Groups.Tensor; g == nil || g.Rank() == 0 { // other ranks of the group have the same losses
 		exact(own, statLoss).Merge(device.ExactAt(t.sums.Host, 0))
 	}
 	for i := len(t.runner.Units) - 1; i >= 0; i-- {
@@ -194,7 +190,7 @@ func (t *Trainer) mergeSums() error {
 		if t.store.OnHost(i) {
 			sum = device.ExactAt(t.hostSums, 1+i)
 		}
-		if t.runner.Units[i].Replica.Rank() == 0 { // once of those that hold the same
+		if t.runner.Units[i].Replica.Rank() == 0 { // once among replicas
 			exact(own, statNorm).Merge(sum)
 		}
 		if sum.NotFinite() > 0 && own[statWhere] == 0 {
@@ -207,11 +203,11 @@ func (t *Trainer) mergeSums() error {
 	return nil
 }
 
-// exact is the sum among a rank's statistics that begins at an element.
+// exact returns the sum at an index of a rank's statistics.
 func exact(stats []int64, at int) *device.Exact { return (*device.Exact)(stats[at:]) }
 
-// gatherStats brings this rank's sums to the host and clears them, gives every rank
-// the statistics of all, and waits for them.
+// gatherStats copies this rank's sums to the host and resets them, gathers the statistics of all
+// ranks, and waits for them.
 func (t *Trainer) gatherStats() error {
 	c := t.cfg
 	c.Update.After(c.Compute.Mark())
@@ -223,13 +219,12 @@ func (t *Trainer) gatherStats() error {
 	c.Update.Zero(t.sums.Device)
 	c.Comm.Label("statistics: all-gather")
 	c.Comm.After(c.Update.Mark())
-	c.Comm.After(t.kept) // for its error: the disk has had a whole step's time
+	c.Comm.After(t.kept) // only for its error: the disk has had a whole step's time
 	collective.AllGather(c.Groups.World, c.Comm, t.stats)
 	return c.Comm.Wait()
 }
 
-// finishStep reads the exchanged statistics and clears them for the next step. All
-// ranks see the same and decide alike.
+// finishStep evaluates the gathered statistics and resets them. All ranks compute the same result.
 func (t *Trainer) finishStep(s *Stats, positions int) error {
 	all := t.stats.I64()
 	defer clear(all)
@@ -258,7 +253,7 @@ func (t *Trainer) finishStep(s *Stats, positions int) error {
 	return t.Scale.Update(s.Skipped)
 }
 
-// gradScale undoes the loss scale and clips, in one factor.
+// gradScale returns the factor that undoes the loss scale and clips.
 func (t *Trainer) gradScale(s Stats) float64 {
 	clip := 1.0
 	if t.cfg.Clip > 0 {
@@ -267,7 +262,7 @@ func (t *Trainer) gradScale(s Stats) float64 {
 	return clip / s.LossScale
 }
 
-// Eval is the mean loss over n micro-batches on every rank, in nats.
+// Eval returns the mean loss over n micro-batches on every rank, in nats.
 func (t *Trainer) Eval(n int, fill Batches) (float64, error) {
 	mean, err := t.eval(n, fill)
 	if err != nil {

@@ -7,14 +7,14 @@ import (
 	"zeroth/nn"
 )
 
-// exchange is a group whose ranks divide the work of modules between them, as modules know it.
+// exchange is a group whose ranks divide the work of modules, as an nn.Group.
 type exchange struct {
 	collective.Group
 	t  *Trainer
 	op fsdp.Op
 }
 
-// exchange returns one of the rank's groups so, nil if there is none.
+// exchange returns one of the rank's groups as an nn.Group, or nil if there is none.
 func (t *Trainer) exchange(g collective.Group, op fsdp.Op) nn.Group {
 	if g == nil {
 		return nil
@@ -34,15 +34,15 @@ func (g exchange) Reduce(own, whole device.Buffer) {
 	g.t.exchanged(g.op, g.t.cfg.Compute, whole, g.Group)
 }
 
-// exchanged tells how much the rank sends of a buffer to the others of a group.
+// exchanged reports the bytes that the rank sends of a buffer to the others of a group.
 func (t *Trainer) exchanged(op fsdp.Op, q device.Queue, whole device.Buffer, g collective.Group) {
 	if l := t.cfg.Listener; l != nil {
 		l.Event(fsdp.Event{Op: op, Step: -1, Sent: sent(whole, g, 1), Queue: q, Micro: t.micro})
 	}
 }
 
-// pieces returns the sequences of a micro-batch and the positions of each, as a rank's modules
-// have them: where ranks divide positions, chunks.
+// pieces returns the number and length of sequences in a micro-batch for a rank's modules: chunks,
+// if ranks divide positions.
 func (c *Config) pieces() (sequences, positions int) {
 	if n := c.Mesh.Context; n > 1 {
 		return 2 * c.B, c.T / (2 * n)
@@ -50,8 +50,8 @@ func (c *Config) pieces() (sequences, positions int) {
 	return c.B, c.T
 }
 
-// pick moves the rank's chunks of a micro-batch to the front, where ranks divide positions, and
-// counts starts of documents from the first position of each.
+// pick moves the rank's chunks of a micro-batch to the front if ranks divide positions, and makes
+// document starts relative to each chunk's first position.
 func (t *Trainer) pick(in *input) {
 	g := t.cfg.Groups.Context
 	if g == nil {

@@ -16,15 +16,15 @@ import (
 	"zeroth/shard"
 )
 
-// Compute is the queue modules run on; Sum adds the elements of x (float32) to a
+// Compute is the queue on which modules run. Sum adds the elements of x (float32) to a
 // device.Exact.
 type Compute interface {
 	fsdp.Compute
 	Sum(acc, x device.Buffer)
 }
 
-// Update is the queue norms and parameter updates run on. SumSquares adds the
-// squares of x (float32) to a device.Exact.
+// Update is the queue for norms and parameter updates. SumSquares adds the squares of x (float32)
+// to a device.Exact.
 type Update interface {
 	device.Queue
 	optim.Ops
@@ -34,66 +34,64 @@ type Update interface {
 	SumSquares(acc, x device.Buffer)
 }
 
-// Config is what a Trainer is built from. Queues, groups and device are the
-// caller's to close, after Free.
+// Config describes a Trainer. The caller closes queues, groups and device, after Free.
 type Config struct {
 	Device  device.Device
-	Host    device.Device // the host's own memory: Device itself where the host may address that
+	Host    device.Device // host memory: Device itself if the host can address it
 	Compute Compute
 	Comm    fsdp.Comm
 	Update  Update
 
-	// Offload says what rests outside of the device and has the host's queues; New
-	// fills in what it knows itself. HostUpdate runs the
-	// updates of what is in host memory; nil where nothing is.
+	// Offload selects what is stored outside the device and contains the host's queues; New
+	// completes it. HostUpdate runs the updates of state in host memory; nil if there is none.
 	Offload    offload.Config
 	HostUpdate Update
 
 	Groups     collective.Ranks       // of this rank in Mesh: World, and the ranks that units belong to
-	UnitGroups map[string]fsdp.Groups // of units that belong to others; those of the rest are nil
+	UnitGroups map[string]fsdp.Groups // of units that belong to other groups than these
 	Mesh       shard.Mesh
 
-	Model    *nn.Model // the whole
+	Model    *nn.Model // the whole model
 	Pipeline Pipeline
 	DType    device.DType
 	Policy   fsdp.Policy
-	Micro    int    // micro-batches a step
+	Micro    int    // micro-batches per step
 	B, T     int    // sequences and positions of a micro-batch
-	Packed   bool   // sequences are several documents
-	Seed     uint64 // of what the model drops in training
-	Chunk    int    // positions whose logits are held at once; 0 is all
-	Pad      int    // rows of logits are padded to a multiple of it, see nn.Batch
-	Arenas   []int  // bytes, from ArenaPeaks of a dry run; nil: as much as is wanted, of a device that only counts
+	Packed   bool   // sequences consist of several documents
+	Seed     uint64 // of dropout
+	Chunk    int    // positions whose logits are held at once; 0 means all
+	Pad      int    // rows of logits are padded to a multiple of Pad, see nn.Batch
+	Arenas   []int  // bytes, from ArenaPeaks of a dry run; nil: unlimited, on a device that only counts
 
-	Listener fsdp.Listener // hears what is done, from the goroutine that issues it; may be nil
+	Listener fsdp.Listener // receives events on the goroutine that issues the operations; may be nil
 
-	// Delayed has modules use parameters from before the last update, for which they then do
-	// not wait: W(t+1) = W(t) - lr·g(W(t-1)). All Rules are Elementwise, nothing is on a disk,
-	// and no parameters are offloaded.
+	// Delayed makes modules use parameters from before the last update, to avoid waiting for it:
+	// W(t+1) = W(t) - lr·g(W(t-1)). All Rules must be Elementwise, nothing may be on disk, and no
+	// parameters offloaded.
 	Delayed bool
 
-	// Master has the first rank of each shard group own all of it: the others send it their
-	// gradients and get the parameters.
+	// Master makes the first rank of each shard group own all of its state: the others send it
+	// their gradients and receive the parameters.
 	Master bool
 
-	Rules []optim.Rule                  // of parameters, by shard.Param's Rule: Elementwise or Whole
-	Group func(shard.Param) optim.Group // how a parameter is updated; must be the same on all ranks
-	Clip  float64                       // of the global gradient norm; 0 is off
+	Rules []optim.Rule                  // update rules, by shard.Param's Rule: Elementwise or Whole
+	Group func(shard.Param) optim.Group // hyperparameters of a parameter; must be the same on all ranks
+	Clip  float64                       // maximum global gradient norm; 0 means off
 	Scale optim.LossScale               // Dynamic: steps with gradients that overflow are skipped
 }
 
-// Batches fills a micro-batch's token ids, B*T each, and with Config.Packed where
-// documents start (see device.Starts); start is nil otherwise.
+// Batches fills a micro-batch's token ids, B*T each, and with Config.Packed the starts of documents
+// (see device.Starts); otherwise start is nil.
 type Batches func(micro int, input, target, start []int32) error
 
-// Stats is what a step did; equal on all ranks.
+// Stats describes a step; it is equal on all ranks.
 type Stats struct {
-	Loss      float64 // mean over the positions with a loss of all ranks, nats
+	Loss      float64 // mean over the positions with a loss on all ranks, nats
 	GradNorm  float64 // before clipping
-	LossScale float64 // the step was taken with
+	LossScale float64 // used in the step
 	Skipped   bool    // the gradient overflowed and nothing was updated
-	Stop      bool    // some rank had WantStop set: all stop after this step
-	Save      bool    // some rank had WantSave set: all save after this step
+	Stop      bool    // some rank had set WantStop: all stop after this step
+	Save      bool    // some rank had set WantSave: all save after this step
 }
 
 // Trainer is one rank's training state and step.
@@ -103,70 +101,70 @@ type Trainer struct {
 	runner   *fsdp.Runner
 	store    *offload.Store
 	names    []string              // of the whole model's units
-	failed   atomic.Pointer[error] // of a transfer; nil while there is none
-	inputs   []input               // micro-batches take them in turn
-	held     []func()              // give back what is allocated
+	failed   atomic.Pointer[error] // first error of a transfer, or nil
+	inputs   []input               // micro-batches use them in rotation
+	held     []func()              // release allocated memory
 
-	sums     device.Window // (1 + units) device.Exact: of this rank's losses, and of the squares of its gradients,
-	hostSums device.Buffer // (1 + units) device.Exact: of those in host memory
-	stats    device.Buffer // (World × statLen) int64, in host memory, one part a rank
+	sums     device.Window // (1 + units) device.Exact: sums of this rank's losses, and of squares of its gradients
+	hostSums device.Buffer // (1 + units) device.Exact: those in host memory
+	stats    device.Buffer // (World × statLen) int64, in host memory, one part per rank
 	merge    func() error
 	kept     device.Event    // the last update has reached the disk
 	pieces   [][][]run       // of each tile of each unit's shard
-	groups   []optim.Group   // of parameters, all different
+	groups   []optim.Group   // distinct hyperparameters of parameters
 	hypers   []optim.Hyper   // of each group, in this step
-	state    []device.Buffer // work space of update
-	matrices matrices        // of units whose rule is Whole
-	micro    int             // the micro-batch whose passes are issued
+	state    []device.Buffer // working space of update
+	matrices matrices        // units whose rule is Whole
+	micro    int             // the micro-batch whose passes are being issued
 
 	Scale    optim.LossScale
 	Updates  int   // applied so far
-	Skipped  int   // steps skipped for overflow so far
+	Skipped  int   // steps skipped because of overflow so far
 	WantStop bool  // this rank asks all to stop after the next step
 	WantSave bool  // this rank asks all to save after the next step
 	Steps    int   // begun so far
-	Samples  int64 // of the training order, read before the step that follows: what the model drops of a sample follows from its number
-	Counted  int   // positions with a loss in the step or evaluation that follows, over all ranks; 0: all there are
+	Samples  int64 // samples of the training order read before the next step; dropout depends on their numbers
+	Counted  int   // positions with a loss in the next step or evaluation, over all ranks; 0: all
 
-	// Waited is when, in the last step, the host began and ended to wait for the norm,
-	// which the update needs. It is the one wait of a step.
+	// Waited is when the host began and ended to wait for the norm in the last step, which the
+	// update needs. It is the only wait of a step.
 	Waited [2]time.Time
 
-	Pace  collective.Pace   // of this rank's last step, which the others hear of in the next
+	Pace  collective.Pace   // of this rank's last step, sent to the others in the next
 	Paces []collective.Pace // (World) of all ranks in the step before the last one; zero before the second
 }
 
 // input is memory for the token ids of one micro-batch at a time.
 type input struct {
 	batch         nn.Batch
-	input, target device.Window // (B*T) int32: batch's Input and Target are in front
-	start         device.Window // (B*T) int32: likewise its Start; empty unless sequences are packed or ranks divide positions
+	input, target device.Window // (B*T) int32: batch.Input and Target are at the front
+	start         device.Window // (B*T) int32: batch.Start is at the front; empty unless sequences are packed or ranks divide positions
 	free          device.Event  // the queue that reads them is done
 }
 
-// run is neighbouring elements of a shard that are updated alike.
+// run is a range of adjacent elements of a shard that are updated with the same hyperparameters.
 type run struct {
 	at    shard.Range
-	group int // of Trainer.groups
+	group int // index in Trainer.groups
 }
 
-// The elements of a rank's part of Trainer.stats.
+// Layout of a rank's part of Trainer.stats.
 const (
 	statLoss  = 0                          // exact sum over this rank's positions
-	statNorm  = statLoss + device.ExactLen // exact sum of squares of those of this rank's shards that it alone counts
+	statNorm  = statLoss + device.ExactLen // exact sum of squares of those of this rank's shards that only it counts
 	statWhere = statNorm + device.ExactLen // 1 + index in the model of the first unit with a gradient that is not finite, or 0
-	statStop  = statWhere + 1              // what the rank wants: bits of wantsStop and wantsSave
-	statPace  = statStop + 1               // nanoseconds of its last step: before its first operation, waited, all
+	statStop  = statWhere + 1              // the rank's requests: bits wantsStop and wantsSave
+	statPace  = statStop + 1               // nanoseconds of its last step: before its first operation, waiting, total
 	statLen   = statPace + 3
 )
 
-// The bits of a rank's wishes.
+// Bits of a rank's requests.
 const (
 	wantsStop = 1 << iota
 	wantsSave
 )
 
-// New allocates everything training needs, or nothing.
+// New allocates everything that training needs, or nothing.
 func New(cfg Config) (*Trainer, error) {
 	if cfg.Chunk == 0 {
 		cfg.Chunk = cfg.B * cfg.T
@@ -179,7 +177,7 @@ func New(cfg Config) (*Trainer, error) {
 	return t, nil
 }
 
-// build lays the units out, places their shards, and allocates.
+// build lays out the units, places their shards, and allocates memory.
 func (t *Trainer) build() (err error) {
 	c := t.cfg
 	if t.pipeline, err = newPipeline(&c); err != nil {
@@ -229,13 +227,13 @@ func (t *Trainer) build() (err error) {
 	return t.allocate()
 }
 
-// trains says whether a model has a parameter that is not frozen.
+// trains reports whether a model has a parameter that is not frozen.
 func trains(m *nn.Model) bool {
 	return slices.ContainsFunc(m.Units(), func(u nn.Unit) bool { return !u.Params[0].Frozen })
 }
 
-// Begin is the multiple of elements that parameters begin at under some rules: states that
-// are coded by blocks have blocks of one parameter each, and no rank has part of one.
+// Begin returns the alignment of parameters in elements: blocks of coded states must not contain
+// several parameters or be divided between ranks.
 func Begin(rules []optim.Rule) int {
 	for _, r := range rules {
 		if slices.ContainsFunc(r.Types(), device.DType.Coded) {
@@ -245,7 +243,7 @@ func Begin(rules []optim.Rule) int {
 	return 1
 }
 
-// Vecs are the types of the state vectors of each rule.
+// Vecs returns the types of the state vectors of each rule.
 func Vecs(rules []optim.Rule) (of [][]device.DType) {
 	for _, r := range rules {
 		of = append(of, r.Types())
@@ -253,8 +251,8 @@ func Vecs(rules []optim.Rule) (of [][]device.DType) {
 	return of
 }
 
-// groups returns the ranks that a unit belongs to. Ranks that divide matrices have the units of
-// all other parameters together.
+// groups returns the ranks that a unit belongs to. With tensor parallelism, ranks share the units
+// of parameters that are not divided.
 func (c *Config) groups(u nn.Unit, tied bool) (g fsdp.Groups) {
 	if g, ok := c.UnitGroups[u.Name]; ok {
 		return g
@@ -275,7 +273,7 @@ func (c *Config) groups(u nn.Unit, tied bool) (g fsdp.Groups) {
 	return g
 }
 
-// offload is where what rests, with what the trainer knows itself.
+// offload completes the offload configuration.
 func (t *Trainer) offload() offload.Config {
 	o := t.cfg.Offload
 	o.Device, o.Host, o.DType, o.Vecs = t.cfg.Device, t.cfg.Host, t.cfg.DType, Vecs(t.cfg.Rules)
@@ -283,7 +281,7 @@ func (t *Trainer) offload() offload.Config {
 	return o
 }
 
-// stored is the units as a store knows them.
+// stored returns the units in the form that a store needs.
 func stored(units []*fsdp.Unit) (of []offload.Unit) {
 	for _, u := range units {
 		of = append(of, offload.Unit{Name: u.Name, Len: u.Own().Len(), Whole: u.Whole(), Frozen: u.Frozen, Rule: u.Rule})
@@ -291,7 +289,7 @@ func stored(units []*fsdp.Unit) (of []offload.Unit) {
 	return of
 }
 
-// allocate takes memory for batches and statistics.
+// allocate allocates memory for batches and statistics.
 func (t *Trainer) allocate() error {
 	c := t.cfg
 	var errs []error
@@ -341,7 +339,7 @@ func (t *Trainer) allocate() error {
 	return errors.Join(errs...)
 }
 
-// groupsOf is the group of each parameter of a unit.
+// groupsOf returns the index of each parameter's hyperparameters.
 func (t *Trainer) groupsOf(l *shard.Layout) (of []int) {
 	for _, p := range l.Params {
 		g := t.cfg.Group(p)
@@ -358,8 +356,8 @@ func (t *Trainer) groupsOf(l *shard.Layout) (of []int) {
 	return of
 }
 
-// runs joins the pieces of a tile of a rank's shard that are of one group, of which
-// groups has that of each parameter; elements are counted from the tile's first.
+// runs joins the pieces of a tile of a rank's shard that have the same group; groups contains that
+// of each parameter. Elements are counted from the tile's first.
 func runs(l *shard.Layout, rank int, tile shard.Range, groups []int) (out []run) {
 	for p := range l.Pieces(rank) {
 		group, in := groups[p.Param], p.InShard.Intersect(tile)
@@ -376,7 +374,7 @@ func runs(l *shard.Layout, rank int, tile shard.Range, groups []int) (out []run)
 	return out
 }
 
-// Free gives back what New allocated. The queues must be idle.
+// Free releases what New allocated. The queues must be idle.
 func (t *Trainer) Free() {
 	for _, free := range t.held {
 		free()
@@ -398,18 +396,18 @@ func (t *Trainer) ArenaPeak() (bytes int) {
 	return bytes
 }
 
-// ArenaPeaks returns the most bytes of each of the activations' arenas that were used so far.
+// ArenaPeaks returns the maximum bytes used so far in each of the activations' arenas.
 func (t *Trainer) ArenaPeaks() []int { return t.runner.Peaks() }
 
-// DiskBytes is the size of this rank's file of what is offloaded.
+// DiskBytes returns the size of this rank's offload file.
 func (t *Trainer) DiskBytes() int64 { return t.store.DiskBytes() }
 
-// Reclaimed describes the files of dead runs that were in the way.
+// Reclaimed describes the files of dead runs that were removed.
 func (t *Trainer) Reclaimed() []string { return t.store.Reclaimed() }
 
-// Units are the runner's, for reports.
+// Units returns the runner's units, for reports.
 func (t *Trainer) Units() []*fsdp.Unit { return t.runner.Units }
 
-// close ends this rank's groups, so that no other rank waits for it. The error
-// that led here is the one to report.
+// close ends this rank's groups, so that no other rank waits for it. The caller reports the error
+// that led here.
 func (t *Trainer) close() { _ = t.cfg.Groups.Close() }

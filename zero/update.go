@@ -7,7 +7,7 @@ import (
 	"zeroth/optim"
 )
 
-// update issues the update of every unit, in the order the next step uses them.
+// update issues the update of every unit, in the order of their use in the next step.
 func (t *Trainer) update(lr, gradScale float64) {
 	t.Updates++
 	for i, g := range t.groups {
@@ -17,14 +17,14 @@ func (t *Trainer) update(lr, gradScale float64) {
 		t.updateLater()
 		return
 	}
-	whole := 0 // units begun that need whole matrices
+	whole := 0 // number of units so far that need whole matrices
 	for i, u := range t.runner.Units {
 		if u.Frozen {
 			continue
 		}
 		t.tell(fsdp.Update, u, t.updates(t.store.OnHost(i)), 0)
 		r, ok := t.cfg.Rules[u.Rule].(optim.Elementwise)
-		if ok || u.Own().Len() == 0 { // it is the master's
+		if ok || u.Own().Len() == 0 { // or it is on the master
 			t.updateEach(i, r)
 			continue
 		}
@@ -39,7 +39,7 @@ func (t *Trainer) update(lr, gradScale float64) {
 	}
 }
 
-// updateEach issues the update of a unit by an elementwise rule.
+// updateEach issues the update of a unit with an elementwise rule.
 func (t *Trainer) updateEach(i int, rule optim.Elementwise) {
 	var done device.Event
 	for j := range t.store.Tiles(i) {
@@ -52,8 +52,8 @@ func (t *Trainer) updateEach(i int, rule optim.Elementwise) {
 	t.runner.Units[i].MarkUpdated(done)
 }
 
-// updateLater has the parameters in use follow their master copies, which the next step waits
-// for, and then issues the updates of these, beside the next step's passes.
+// updateLater sets the parameters in use from their master copies, for which the next step waits,
+// and then issues the updates of the masters, which overlap with the next step's passes.
 func (t *Trainer) updateLater() {
 	for i, u := range t.runner.Units {
 		if u.Frozen {
@@ -67,7 +67,7 @@ func (t *Trainer) updateLater() {
 		}
 		u.MarkUpdated(done)
 	}
-	for i := len(t.runner.Units) - 1; i >= 0; i-- { // whose gradients the next step writes first
+	for i := len(t.runner.Units) - 1; i >= 0; i-- { // in the order in which the next step writes gradients
 		u := t.runner.Units[i]
 		if u.Frozen {
 			continue
@@ -78,7 +78,7 @@ func (t *Trainer) updateLater() {
 			st, q := t.borrow(i, j, offload.All)
 			for _, r := range t.pieces[i][j] {
 				p := t.piece(st, r)
-				p.Param = device.Buffer{} // which stays as it is
+				p.Param = device.Buffer{} // unchanged
 				rule.Step(q, t.Updates, t.hypers[r.group], p)
 			}
 			u.MarkRead(t.store.Release(i, j, q.Mark(), false))
@@ -86,8 +86,7 @@ func (t *Trainer) updateLater() {
 	}
 }
 
-// borrow acquires the state of a tile, or a part of it, and has the queue of its update
-// wait for it.
+// borrow acquires the state of a tile, or a part of it, and makes its update queue wait for it.
 func (t *Trainer) borrow(unit, tile int, part offload.Part) (offload.State, Update) {
 	st := t.store.Acquire(unit, tile, part)
 	q := t.updates(st.OnHost)
@@ -97,7 +96,7 @@ func (t *Trainer) borrow(unit, tile int, part offload.Part) (offload.State, Upda
 	return st, q
 }
 
-// piece is a run of a tile with the state its update needs, good until the next.
+// piece returns a run of a tile with the state that its update needs, valid until the next call.
 func (t *Trainer) piece(st offload.State, r run) optim.Piece {
 	lo, hi := r.at.Lo, r.at.Hi
 	p := optim.Piece{Grad: st.Grad.Slice(lo, hi), State: t.state[:len(st.Vec)]}
