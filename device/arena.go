@@ -5,32 +5,29 @@ import (
 	"unsafe"
 )
 
-// Arena is last-in-first-out memory cut from one buffer. All work on what it
-// gives out belongs to one queue: then memory taken again after a Release is
-// only reused by work issued later.
+// Arena allocates memory from one buffer in last-in-first-out order. All work on its memory must be
+// issued on one queue: then memory taken again after a Release is reused only by work issued later.
 type Arena struct {
-	base Buffer
-	size int // bytes
-	used int // bytes
-	peak int // bytes
-	told func(what string, height int)
+	base   Buffer
+	size   int // bytes
+	used   int // bytes
+	peak   int // bytes
+	notify func(what string, height int)
 }
 
-// arenaAlign is the alignment in bytes of everything an arena gives out.
+// arenaAlign is the alignment in bytes of all allocations.
 const arenaAlign = 64
 
-// NewArena cuts from base, which the caller keeps and frees.
+// NewArena allocates from base, which the caller keeps and frees.
 func NewArena(base Buffer) *Arena { return &Arena{base: base, size: base.Bytes()} }
 
-// Listen calls f after each change with the height, in bytes, and what was taken
-// for.
-func (a *Arena) Listen(f func(what string, height int)) { a.told = f }
+// Listen calls f after each change with the height in bytes and the purpose of the allocation.
+func (a *Arena) Listen(f func(what string, height int)) { a.notify = f }
 
-// Take is n elements with undefined contents, valid until a Release to a mark
-// made before.
+// Take returns n elements with undefined contents, valid until a Release to an earlier mark.
 func (a *Arena) Take(t DType, n int) Buffer { return a.TakeFor("", t, n) }
 
-// TakeFor is Take that says what for.
+// TakeFor is Take with a purpose for listeners.
 func (a *Arena) TakeFor(what string, t DType, n int) Buffer {
 	b := Buffer{Type: t, Host: a.base.Host, Use: a.base.Use, N: n, Ptr: a.base.Ptr}
 	top := a.used + (b.Bytes()+arenaAlign-1)/arenaAlign*arenaAlign
@@ -42,28 +39,28 @@ func (a *Arena) TakeFor(what string, t DType, n int) Buffer {
 	}
 	a.used = top
 	a.peak = max(a.peak, a.used)
-	if a.told != nil {
-		a.told(what, a.used)
+	if a.notify != nil {
+		a.notify(what, a.used)
 	}
 	return b
 }
 
-// Keep is Take: see nn.Scratch.
+// Keep is Take; see nn.Scratch.
 func (a *Arena) Keep(t DType, n int) Buffer { return a.Take(t, n) }
 
-// Mark is the height now, in bytes.
+// Mark returns the current height in bytes.
 func (a *Arena) Mark() int { return a.used }
 
-// Release gives back all that was taken since the mark.
+// Release frees everything taken since the mark.
 func (a *Arena) Release(to int) {
 	if to < 0 || to > a.used {
 		panic(fmt.Sprintf("device: arena released to %d of %d bytes", to, a.used))
 	}
 	a.used = to
-	if a.told != nil {
-		a.told("", to)
+	if a.notify != nil {
+		a.notify("", to)
 	}
 }
 
-// Peak is the greatest height so far, in bytes.
+// Peak returns the maximum height so far in bytes.
 func (a *Arena) Peak() int { return a.peak }

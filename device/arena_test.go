@@ -10,21 +10,21 @@ import (
 	"zeroth/device"
 )
 
-// base is memory for an arena, with a type and use of its own.
+// base returns memory for an arena, with a distinct type and use.
 func base(bytes int) device.Buffer {
 	b := device.OfI32(make([]int32, bytes/4))
 	b.Use = device.Activations
 	return b
 }
 
-// Whatever is taken and released, what is held does not overlap, is aligned to
-// 64 bytes from the arena's start, and is as it was written.
+// TestArenaHoldsWhatWasTaken checks that allocations in any order do not overlap, are aligned to 64
+// bytes from the arena's start, and keep their contents.
 func TestArenaHoldsWhatWasTaken(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		mem := base(1 << 12)
 		a := device.NewArena(mem)
 		type held struct {
-			mark int // before it
+			mark int // before the allocation
 			b    device.Buffer
 			mine byte
 		}
@@ -69,7 +69,8 @@ func TestArenaHoldsWhatWasTaken(t *testing.T) {
 	})
 }
 
-// An arena on a device that only counts has heights but no memory.
+// TestArenaWithoutMemory checks that an arena on a device that only counts has heights but no
+// memory.
 func TestArenaWithoutMemory(t *testing.T) {
 	a := device.NewArena(device.Buffer{Type: device.F32, N: 32})
 	b, c := a.Take(device.BF16, 3), a.Take(device.F32, 1)
@@ -78,7 +79,7 @@ func TestArenaWithoutMemory(t *testing.T) {
 	}
 }
 
-// panics returns what f panics with.
+// panics returns the message with which f panics.
 func panics(f func()) (said string) {
 	defer func() { said = fmt.Sprint(recover()) }()
 	f()
@@ -89,7 +90,7 @@ func TestArenaRefuses(t *testing.T) {
 	a := device.NewArena(base(128))
 	a.Take(device.F32, 16)
 	a.Take(device.F32, 16)
-	a.Take(device.F32, 0) // there is room for nothing
+	a.Take(device.F32, 0) // empty allocations need no space
 	for want, f := range map[string]func(){
 		"device: arena of 128 bytes asked for 192":   func() { a.Take(device.BF16, 1) },
 		"device: arena released to 129 of 128 bytes": func() { a.Release(129) },
@@ -101,9 +102,8 @@ func TestArenaRefuses(t *testing.T) {
 	}
 }
 
-// A slice of a buffer is those elements of its memory; one of no elements
-// points into the memory all the same, also at its end, where other memory may
-// begin.
+// TestSlice checks that a slice of a buffer has those elements of its memory. An empty one points
+// into the memory, too, even at the end, where other memory may begin.
 func TestSlice(t *testing.T) {
 	x := []float64{0, 1, 2, 3, 4, 5, 6, 7}
 	b := device.OfF64(x)
@@ -131,7 +131,7 @@ func TestSlice(t *testing.T) {
 	}
 }
 
-// A buffer shows its elements as what they are, and only to the host.
+// TestHostViews checks that a buffer can be viewed only with its type, and only by the host.
 func TestHostViews(t *testing.T) {
 	f32, f64, i32, u16 := make([]float32, 3), make([]float64, 3), make([]int32, 3), make([]uint16, 3)
 	device.OfF32(f32).F32()[1] = 2
@@ -158,7 +158,7 @@ func TestHostViews(t *testing.T) {
 	}
 }
 
-// The peak is the categories at the instant their total was highest.
+// TestUsagePeak checks that the peak contains the categories when the total was highest.
 func TestUsagePeak(t *testing.T) {
 	var u device.Usage
 	for _, step := range []struct {
@@ -173,7 +173,7 @@ func TestUsagePeak(t *testing.T) {
 	}
 }
 
-// Every type and category has a name of its own.
+// TestNames checks that every type and category has a distinct name.
 func TestNames(t *testing.T) {
 	seen := map[string]bool{"": true}
 	for use := range device.Uses {

@@ -5,33 +5,32 @@ import (
 	"unsafe"
 )
 
-// Q8 and U8 are elements in 8 bits, in blocks of BlockLen: 4 bytes with the largest
-// magnitude, a float32, and a code of a byte for each. An element is what its code
-// stands for times that magnitude: block-wise quantisation as bitsandbytes has
-// it for the states of optimizers (Dettmers et al., arXiv 2110.02861), with its
-// dynamic map (functional.create_dynamic_map) but for one value. A Q8 has a sign, a
-// U8 has none.
+// Q8 and U8 are elements coded in 8 bits, in blocks of BlockLen: a float32 with the largest
+// magnitude, followed by one byte per element. An element is the value of its code times that
+// magnitude: block-wise quantization as in bitsandbytes for optimizer states (Dettmers et al.,
+// arXiv 2110.02861), with its dynamic map (functional.create_dynamic_map) except for one value. Q8
+// has a sign, U8 has none.
 //
-// A buffer begins with a block, and so does every slice of one. Its last block may have
-// fewer elements; it is the beginning of a whole one, filled up to 4 bytes.
+// A buffer begins with a block, and so must every slice. The last block may have fewer elements; it
+// is the beginning of a whole one, padded to 4 bytes.
 //
-// The code of the block's largest magnitude stands for 1, of either sign, where the
-// original's largest negative one stands for -0.993: so that coding what was decoded
-// gives the same codes, and a checkpoint may hold what they stand for.
+// The code of the block's largest magnitude has the value 1 with either sign, where the original's
+// largest negative value is -0.993. So coding decoded values restores the same codes, and a
+// checkpoint may contain the values.
 const (
 	Q8 = I64 + 1 + iota
 	U8
 )
 
 const (
-	BlockLen = 256               // elements of a block
-	tiny8    = float32(0x1p-100) // a block whose magnitudes are all smaller is zero
+	BlockLen = 256               // elements per block
+	tiny8    = float32(0x1p-100) // a block of smaller magnitudes is zero
 )
 
-// Coded says whether elements are coded by blocks.
+// Coded reports whether elements are coded in blocks.
 func (t DType) Coded() bool { return t == Q8 || t == U8 }
 
-// Bytes is the size of n elements in bytes.
+// Bytes returns the size of n elements in bytes.
 func (t DType) Bytes(n int) int {
 	if t.Coded() {
 		whole, rest := n/BlockLen*(BlockLen+4), n%BlockLen
@@ -43,33 +42,32 @@ func (t DType) Bytes(n int) int {
 	return n * t.Size()
 }
 
-// codes8 is a map of codes and how to go back: a code is the number of limits that a
-// magnitude is above. First says how many of these are below a magnitude whose bits
-// begin so; one more may be.
+// codes8 is a map between codes and values: a code is the number of limits below a magnitude. First
+// contains, by the upper bits of a magnitude, how many are certainly below; one more may be.
 type codes8 struct {
 	value  [256]float32
 	limits [256]float32
 	first  [(128-lowest8)<<7 + 1]uint8
 }
 
-const lowest8 = 127 - 26 // exponent of a float32 below which a magnitude has code 0
+const lowest8 = 127 - 26 // exponent of a float32 below which magnitudes have code 0
 
 var codes = [2]*codes8{newCodes(7), newCodes(8)}
 
-// Code8 is the tables of a coded type: what each code stands for, the limits between
-// codes of magnitudes, and for the upper 16 bits of a magnitude's float32, less
-// Code8From and at least 0, how many limits are surely below it.
+// Code8 returns the tables of a coded type: the value of each code, the limits between the codes of
+// magnitudes, and, indexed by the upper 16 bits of a magnitude's float32 minus Code8From (at least
+// 0), the number of limits certainly below it.
 func (t DType) Code8() (value, limits *[256]float32, first []uint8) {
 	c := codes[t-Q8]
 	return &c.value, &c.limits, c.first[:]
 }
 
-// Code8From is what Code8's third table begins with.
+// Code8From is the first index of Code8's third table, as upper bits of a float32.
 const Code8From = lowest8 << 7
 
-// newCodes makes the map of magnitudes in so many bits. Codes from 1 on have their
-// decade by the place of the highest bit, of the code itself where there is a sign
-// and of the next number else, and the bits below are the part of the decade.
+// newCodes builds the map of magnitudes with a number of bits. The highest set bit of a code from 1
+// on (with a sign; otherwise of code+1) selects its decade, and the bits below it the part of the
+// decade.
 func newCodes(bits int) *codes8 {
 	c, n := &codes8{}, 1<<bits
 	for code := 1; code < n; code++ {
@@ -99,13 +97,13 @@ func newCodes(bits int) *codes8 {
 	return c
 }
 
-// Block8 is block i of a coded buffer, for the host: as many codes as the buffer has.
+// Block8 returns block i of a coded buffer, for the host, with as many codes as the buffer has.
 func (b Buffer) Block8(i int) (largest *float32, codes []uint8) {
 	raw := b.Raw()[i*(BlockLen+4):]
 	return (*float32)(unsafe.Pointer(&raw[0])), raw[4 : 4+min(BlockLen, b.N-i*BlockLen)]
 }
 
-// Largest is a block's largest magnitude, 0 where that is too small to be told apart.
+// Largest returns a block's largest magnitude, or 0 if it is negligible.
 func Largest(most float32) float32 {
 	if most < tiny8 {
 		return 0
@@ -113,8 +111,8 @@ func Largest(most float32) float32 {
 	return most
 }
 
-// Encode codes a block's elements; U8's are not negative. The codes may lie where
-// elements before those lie.
+// Encode codes a block's elements, which must not be negative for U8. The codes may overlap the
+// memory of preceding elements.
 func (t DType) Encode(largest *float32, codes []uint8, x []float32) {
 	most := float32(0)
 	for _, v := range x {
@@ -128,7 +126,7 @@ func (t DType) Encode(largest *float32, codes []uint8, x []float32) {
 	*largest = most
 }
 
-// EncodeBy codes elements by 1 over their block's largest magnitude.
+// EncodeBy codes elements with the inverse of their block's largest magnitude.
 func (t DType) EncodeBy(inverse float32, codes []uint8, x []float32) {
 	_, limits, first := t.Code8()
 	for i, v := range x {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// dynamicMap is create_dynamic_map of bitsandbytes' functional.py, transcribed: seven
-// decades, of which each has twice as many values as the one below.
+// dynamicMap is a transcription of create_dynamic_map in bitsandbytes' functional.py: seven
+// decades, each with twice as many values as the one below.
 func dynamicMap(signed bool) (values []float64) {
 	for i := range 7 {
 		items := 1 << i
@@ -29,8 +29,8 @@ func dynamicMap(signed bool) (values []float64) {
 	return values
 }
 
-// The codes stand for bitsandbytes' values, but for the largest: where that has 1 and
-// both of ±0.993, a Q8 has both of ±1. A U8 has all of them.
+// TestCodesAreBitsandbytes checks that the values of codes are bitsandbytes', except the largest:
+// instead of 1 and ±0.993, a Q8 has ±1. A U8 has the same values.
 func TestCodesAreBitsandbytes(t *testing.T) {
 	for _, dt := range []DType{Q8, U8} {
 		want := dynamicMap(dt == Q8)
@@ -39,7 +39,7 @@ func TestCodesAreBitsandbytes(t *testing.T) {
 		}
 		if dt == Q8 { // sorted, the last two are 0.993 and 1, the first is -0.993
 			want[0] = -1
-			want[254] = 0 // two codes stand for it
+			want[254] = 0 // two codes have this value
 			slices.Sort(want)
 		}
 		value, _, _ := dt.Code8()
@@ -53,8 +53,8 @@ func TestCodesAreBitsandbytes(t *testing.T) {
 	}
 }
 
-// Every magnitude has the code of the nearest value: on both sides of every limit, at
-// the edges of the table's cells, and at random over all decades.
+// TestCodesAreTheNearest checks that every magnitude has the code of the nearest value: on both
+// sides of every limit, at the edges of the table's cells, and at random in all decades.
 func TestCodesAreTheNearest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, dt := range []DType{Q8, U8} {
@@ -92,8 +92,8 @@ func TestCodesAreTheNearest(t *testing.T) {
 	}
 }
 
-// What was decoded has the codes it was decoded from, whatever the block's largest
-// magnitude, and of every length: Narrow and Widen are each other's inverse then.
+// TestCodesReadBack checks that decoded values are coded as before, for any largest magnitude and
+// length, so Narrow and Widen are inverses.
 func TestCodesReadBack(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, dt := range []DType{Q8, U8} {
@@ -116,7 +116,7 @@ func TestCodesReadBack(t *testing.T) {
 	}
 }
 
-// sameCodes compares all but what fills blocks up.
+// sameCodes compares everything except padding.
 func sameCodes(a, b Buffer) bool {
 	for i := range (a.N + BlockLen - 1) / BlockLen {
 		x, xs := a.Block8(i)

@@ -1,9 +1,9 @@
 package device
 
-// Operations that a GPU may fuse, made of the ones they stand for. Queues that fuse
-// nothing, or not all, are the latter's.
+// Operations that a GPU may fuse, composed of simpler ones. Queues that do not fuse an operation
+// use these.
 
-// Parts are what they are made of; package nn says what each does.
+// Parts contains the operations that they are composed of; see nn.Ops.
 type Parts interface {
 	Cast(dst, src Buffer)
 	MatMul(c, a, b Mat, bias Buffer, add bool)
@@ -12,25 +12,25 @@ type Parts interface {
 	ActivateGrad(dx, x, dy Buffer, f Activation)
 }
 
-// MatMulOnto is nn.Ops' from its parts.
+// MatMulOnto composes nn.Ops' MatMulOnto.
 func MatMulOnto(q Parts, y, x, a, b Mat, bias Buffer) {
 	q.Cast(y.Buf, x.Buf)
 	q.MatMul(y, a, b, bias, true)
 }
 
-// MatMulActivate is nn.Ops' from its parts.
+// MatMulActivate composes nn.Ops' MatMulActivate.
 func MatMulActivate(q Parts, y, x, a, b Mat, bias Buffer, f Activation) {
 	q.MatMul(x, a, b, bias, false)
 	q.Activate(y.Buf, x.Buf, f)
 }
 
-// MatMulActivateGrad is nn.Ops' from its parts.
+// MatMulActivateGrad composes nn.Ops' MatMulActivateGrad.
 func MatMulActivateGrad(q Parts, dx, a, b, x Mat, f Activation) {
 	q.MatMul(dx, a, b, Buffer{}, false)
 	q.ActivateGrad(dx.Buf, x.Buf, dx.Buf, f)
 }
 
-// WeightGrad is nn.Ops' from its parts.
+// WeightGrad composes nn.Ops' WeightGrad.
 func WeightGrad(q Parts, dw Mat, db Buffer, dy, x Mat) {
 	c, a, b := GradOperands(dw, dy, x)
 	q.MatMul(c, a, b, Buffer{}, false)
@@ -39,7 +39,7 @@ func WeightGrad(q Parts, dw Mat, db Buffer, dy, x Mat) {
 	}
 }
 
-// GradOperands is the product c = a·b that is dw = dyᵀ·x, of which c is not transposed.
+// GradOperands returns the product c = a·b that computes dw = dyᵀ·x, with c not transposed.
 func GradOperands(dw, dy, x Mat) (c, a, b Mat) {
 	if dw.Trans {
 		return dw.T(), x.T(), dy

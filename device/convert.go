@@ -6,10 +6,10 @@ import (
 	"unsafe"
 )
 
-// The host's conversions between float32 and 16-bit elements, for what passes
-// through its memory; kernels have their own, which round alike.
+// The host's conversions between float32 and 16-bit elements. Kernels have their own, with the same
+// rounding.
 
-// RoundBF16 rounds to nearest even; a NaN stays one.
+// RoundBF16 rounds to nearest, ties to even; NaN remains NaN.
 func RoundBF16(x float32) uint16 {
 	u := math.Float32bits(x)
 	if x != x {
@@ -18,8 +18,8 @@ func RoundBF16(x float32) uint16 {
 	return uint16((u + 0x7fff + u>>16&1) >> 16)
 }
 
-// RoundF16 rounds to nearest even: past 65504 to infinity, below 2^-24 to
-// subnormals and zero. A NaN stays one.
+// RoundF16 rounds to nearest, ties to even: above 65504 to infinity, below 2^-14 to subnormals and
+// zero. NaN remains NaN.
 func RoundF16(x float32) uint16 {
 	u := math.Float32bits(x)
 	sign, a := uint16(u>>16&0x8000), u&0x7fffffff
@@ -28,17 +28,17 @@ func RoundF16(x float32) uint16 {
 		return sign | 0x7e00 | uint16(a>>13&0x3ff)
 	case a >= 0x477ff000: // 65520 and more round to infinity
 		return sign | 0x7c00
-	case a < 0x38800000: // below 2^-14: count units of 2^-24
+	case a < 0x38800000: // below 2^-14: multiples of 2^-24
 		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(a))*(1<<24)))
 	}
 	a += 0xfff + a>>13&1
 	return sign | uint16((a-0x38000000)>>13)
 }
 
-// WideBF16 and WideF16 are the values of 16 bits.
+// WideBF16 returns the value of 16 bits.
 func WideBF16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 
-// WideF16 is the value of 16 bits.
+// WideF16 returns the value of 16 bits.
 func WideF16(h uint16) float32 {
 	sign, exp, man := uint32(h&0x8000)<<16, uint32(h>>10&0x1f), uint32(h&0x3ff)
 	switch exp {
@@ -50,9 +50,9 @@ func WideF16(h uint16) float32 {
 	return math.Float32frombits(sign | (exp+112)<<23 | man<<13)
 }
 
-// Narrow rounds float32 elements to a type, in place, and returns them as a buffer:
-// of 16 bits they are the first half of the memory, coded ones its beginning, but for
-// a single one, which has memory of its own.
+// Narrow converts float32 elements to another type in place and returns them as a buffer: 16-bit
+// elements use the first half of the memory, coded ones its beginning, except that a single coded
+// element uses new memory.
 func Narrow(s []float32, t DType) Buffer {
 	if t.Coded() {
 		return encoded(s, t)
@@ -63,14 +63,14 @@ func Narrow(s []float32, t DType) Buffer {
 		return b
 	}
 	to := b.U16()
-	for i, x := range s { // element i is read before it is written over
+	for i, x := range s { // element i is read before it is overwritten
 		to[i] = round(x)
 	}
 	return b
 }
 
-// Narrowed is where Widen expects len(s) elements of a type: of 16 bits the second
-// half of the memory, coded ones its end; a single one takes the memory of two.
+// Narrowed returns the memory from which Widen reads len(s) elements of a type: for 16-bit types
+// the second half of s, for coded ones its end. A single coded element needs the capacity of two.
 func Narrowed(s []float32, t DType) Buffer {
 	if !t.Coded() {
 		return half(s, t, 1)
@@ -79,7 +79,7 @@ func Narrowed(s []float32, t DType) Buffer {
 	return Buffer{Type: t, Host: true, N: len(s), Ptr: unsafe.Pointer(unsafe.SliceData(all[len(all)-t.Bytes(len(s))/4:]))}
 }
 
-// encoded codes elements block by block, each before its place is written over.
+// encoded codes elements block by block, each before its memory is overwritten.
 func encoded(s []float32, t DType) Buffer {
 	to := s
 	if len(s) == 1 {
@@ -95,8 +95,8 @@ func encoded(s []float32, t DType) Buffer {
 	return b
 }
 
-// decode is Widen of coded elements. A block's codes are copied before its elements are
-// written over them, those of the last one before all.
+// decode is Widen for coded elements. A block's codes are copied before its elements overwrite
+// them, those of the last one before all.
 func decode(s []float32, t DType) {
 	from := Narrowed(s, t)
 	last := (from.N - 1) / BlockLen
@@ -116,7 +116,7 @@ func decode(s []float32, t DType) {
 	}
 }
 
-// Widen makes float32 of the elements in Narrowed(s, t), in place.
+// Widen converts the elements in Narrowed(s, t) to float32, in place.
 func Widen(s []float32, t DType) {
 	if t.Coded() && len(s) > 0 {
 		decode(s, t)
@@ -130,7 +130,8 @@ func Widen(s []float32, t DType) {
 	}
 }
 
-// half is elements of a type in the memory of as many float32, all of it or a half.
+// half returns elements of a type in the memory of len(s) float32: all of it for F32, else one
+// half.
 func half(s []float32, t DType, which int) Buffer {
 	b := OfF32(s)
 	switch t {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Every f16 and every bf16 bit pattern survives the way through float32, and
-// the value half way to the next rounds to even.
+// TestConversionsExhaustive checks that every f16 and bf16 bit pattern survives conversion to
+// float32 and back, and that the value halfway to the next rounds to even.
 func TestConversionsExhaustive(t *testing.T) {
 	for h := range 1 << 16 {
 		x := WideF16(uint16(h))
@@ -62,7 +62,7 @@ func TestConversionsExhaustive(t *testing.T) {
 	}
 }
 
-// In place, every element becomes what it is alone.
+// TestNarrowWiden checks that in-place conversions equal those of single elements.
 func TestNarrowWiden(t *testing.T) {
 	for _, dt := range []DType{F32, BF16, F16} {
 		for _, n := range []int{0, 1, 2, 7, 1000} {

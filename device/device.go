@@ -1,15 +1,15 @@
-// Package device is memory and order on one machine: buffers, the devices that
-// own them, and the queues on which work over them is issued.
+// Package device defines memory and order of execution on one machine: buffers, the devices that
+// own them, and the queues on which work is issued.
 //
 // Three rules hold on every device:
 //
-//   - A Queue runs what it is given in order. Work on two queues is unordered
+//   - A Queue executes its work in order. Work on two queues is unordered
 //     unless one waits for the other with Mark and After.
 //   - An error sticks to its queue: later work is skipped, but marks still
-//     fire, and a queue that waits for a mark of a failed queue takes over the
-//     error. So nobody hangs and the first error is the one reported.
-//   - The host touches the elements of a buffer only after Wait on the queue
-//     that writes it.
+//     fire, and a queue that waits for a mark of a failed queue adopts its
+//     error. So there are no deadlocks, and the first error is reported.
+//   - The host may access the elements of a buffer only after Wait on the
+//     queue that writes it.
 package device
 
 import (
@@ -34,32 +34,31 @@ var dtypeSizes = [...]int{4, 2, 2, 4, 8, 8}
 
 func (t DType) String() string { return dtypeNames[t] }
 
-// Size is the number of bytes of one element of a type that is not Coded.
+// Size returns the size in bytes of one element of a type that is not Coded.
 func (t DType) Size() int { return dtypeSizes[t] }
 
-// Integer says whether the elements are integers: they are moved, never summed
-// by collectives.
+// Integer reports whether the elements are integers: collectives move but never sum them.
 func (t DType) Integer() bool { return t == I32 || t == I64 }
 
-// Use is the category an allocation is accounted under.
+// Use is the accounting category of an allocation.
 type Use uint8
 
 const (
 	Params      Use = iota // parameter shards at rest, compute dtype
-	Gathered               // slots that hold whole units while they are used
+	Gathered               // slots for whole units in use
 	Grads                  // gradient shards, float32
 	UnitGrads              // unsharded gradients of units, float32
-	Master                 // float32 master copy of the shard, where Params is not it
+	Master                 // float32 master copy of the shard, if Params has another type
 	States                 // optimizer state of the shard
-	Updates                // of whole matrices on their way to their update, and its work space
-	Activations            // the arena: saved activations and work space
+	Updates                // whole matrices during their update, and its working space
+	Activations            // the arena: saved activations and working space
 	Inputs                 // token ids
 	Stats                  // losses and norms
 	Staging                // offload staging
-	Wires                  // what collectives between processes pass through, in host memory
+	Wires                  // staging for collectives between processes, in host memory
 	Snapshot               // checkpoint staging
 	Workspace              // of kernels
-	Bounce                 // of collectives between processes: what is on its way
+	Bounce                 // chunks in flight in collectives between processes
 	Uses                   // number of categories
 )
 
@@ -68,10 +67,10 @@ var useNames = [Uses]string{"params", "gathered", "grads", "unit_grads", "master
 
 func (u Use) String() string { return useNames[u] }
 
-// Bytes is a number of bytes in each category.
+// Bytes holds a number of bytes per category.
 type Bytes [Uses]int64
 
-// Total is the sum over the categories.
+// Total returns the sum over the categories.
 func (b Bytes) Total() (n int64) {
 	for _, x := range b {
 		n += x
@@ -79,11 +78,10 @@ func (b Bytes) Total() (n int64) {
 	return n
 }
 
-// Usage is what a device's allocator holds: Live now; Peak at the instant its
-// total was highest.
+// Usage is the state of a device's allocator: Live now, and Peak when the total was highest.
 type Usage struct{ Live, Peak Bytes }
 
-// Add accounts an allocation of n bytes (negative: a free).
+// Add accounts for an allocation of n bytes; a negative n is a free.
 func (u *Usage) Add(use Use, n int64) {
 	u.Live[use] += n
 	if u.Live.Total() > u.Peak.Total() {
@@ -91,21 +89,20 @@ func (u *Usage) Add(use Use, n int64) {
 	}
 }
 
-// Buffer is a view of N elements of device memory, a value like a slice
-// header. The zero Buffer is empty. A buffer does not own its memory; see
-// Device.
+// Buffer is a view of N elements of device memory, passed by value like a slice header. The zero
+// Buffer is empty. A buffer does not own its memory; see Device.
 type Buffer struct {
 	Type DType
-	Host bool // the host may address Ptr (after Wait)
-	Use  Use  // what it was allocated for
+	Host bool // the host can address Ptr (after Wait)
+	Use  Use  // category of the allocation
 	N    int  // elements, not bytes
 	Ptr  unsafe.Pointer
 }
 
-// Bytes is the size of the buffer in bytes.
+// Bytes returns the size of the buffer in bytes.
 func (b Buffer) Bytes() int { return b.Type.Bytes(b.N) }
 
-// Slice is the view of elements [lo, hi); of a Coded type lo begins a block.
+// Slice returns the view of elements [lo, hi); for a Coded type, lo must begin a block.
 func (b Buffer) Slice(lo, hi int) Buffer {
 	if lo < 0 || hi < lo || hi > b.N {
 		panic(fmt.Sprintf("device: slice [%d:%d) of %d elements", lo, hi, b.N))
@@ -113,26 +110,26 @@ func (b Buffer) Slice(lo, hi int) Buffer {
 	if b.Type.Coded() && lo%BlockLen != 0 && lo < hi {
 		panic(fmt.Sprintf("device: a slice from element %d on of blocks of %d", lo, BlockLen))
 	}
-	if lo < hi && b.Ptr != nil { // no pointer goes past the end of its memory, where other memory begins
+	if lo < hi && b.Ptr != nil { // a pointer past the end would refer to other memory
 		b.Ptr = unsafe.Add(b.Ptr, b.Type.Bytes(lo))
 	}
 	b.N = hi - lo
 	return b
 }
 
-// F32 is the host's view of a float32 buffer.
+// F32 returns the host's view of a float32 buffer.
 func (b Buffer) F32() []float32 { return host[float32](b, F32) }
 
-// I32 is the host's view of an int32 buffer.
+// I32 returns the host's view of an int32 buffer.
 func (b Buffer) I32() []int32 { return host[int32](b, I32) }
 
-// F64 is the host's view of a float64 buffer.
+// F64 returns the host's view of a float64 buffer.
 func (b Buffer) F64() []float64 { return host[float64](b, F64) }
 
-// I64 is the host's view of an int64 buffer.
+// I64 returns the host's view of an int64 buffer.
 func (b Buffer) I64() []int64 { return host[int64](b, I64) }
 
-// U16 is the host's view of the bits of a bf16 or fp16 buffer.
+// U16 returns the host's view of the bits of a bf16 or fp16 buffer.
 func (b Buffer) U16() []uint16 {
 	if b.Type == F16 {
 		return host[uint16](b, F16)
@@ -140,7 +137,7 @@ func (b Buffer) U16() []uint16 {
 	return host[uint16](b, BF16)
 }
 
-// Raw is the host's view of the bytes of a buffer.
+// Raw returns the host's view of the bytes of a buffer.
 func (b Buffer) Raw() []byte {
 	b.mustHost()
 	return unsafe.Slice((*byte)(b.Ptr), b.Bytes())
@@ -160,8 +157,8 @@ func (b Buffer) mustHost() {
 	}
 }
 
-// OfF32, OfI32 and OfF64 view host slices as buffers; the slice must
-// outlive the work issued on the buffer.
+// OfF32, OfI32 and OfF64 view host slices as buffers; the slice must outlive the work issued on the
+// buffer.
 func OfF32(s []float32) Buffer { return of(F32, s) }
 func OfI32(s []int32) Buffer   { return of(I32, s) }
 func OfF64(s []float64) Buffer { return of(F64, s) }
@@ -182,24 +179,24 @@ func of[T any](t DType, s []T) Buffer {
 type Device interface {
 	// Alloc returns n zeroed elements, aligned to 64 bytes, accounted under use.
 	Alloc(t DType, n int, use Use) (Buffer, error)
-	// Free returns what Alloc gave; its queues must be idle on it.
+	// Free frees a buffer from Alloc; its queues must not use it anymore.
 	Free(Buffer)
-	// Usage is the device's account, exact at every instant.
+	// Usage returns the device's account, exact at every instant.
 	Usage() Usage
 }
 
-// Queue is a first-in-first-out order of work.
+// Queue executes work in first-in-first-out order.
 type Queue interface {
 	Do(f func() error)    // run f; its error sticks
 	Copy(dst, src Buffer) // equal type and length
 	Mark() Event          // fires when all work issued before it is done
-	After(Event)          // work issued later waits for the event
-	Wait() error          // until all issued work is done; the sticky error
+	After(Event)          // makes work issued later wait for the event
+	Wait() error          // waits until all issued work is done; returns the sticky error
 	Label(what string)    // names work issued later in its error and in traces
 	Labelled() string     // the name of work issued next
 }
 
-// Event is a point in the order of one queue. The zero Event has happened.
+// Event is a point in the order of one queue. The zero Event has fired.
 type Event struct {
 	On  Fence
 	Seq uint64
@@ -213,7 +210,7 @@ func (e Event) Await() error {
 	return e.On.Await(e.Seq)
 }
 
-// Fence is what an event belongs to: it can be waited for from the host.
+// Fence lets the host wait for events.
 type Fence interface {
 	// Await blocks until seq has fired and returns the queue's sticky error.
 	Await(seq uint64) error

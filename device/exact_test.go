@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// terms are n numbers an exact sum may have, of all magnitudes and both signs,
-// with many of nearly equal size so that they cancel.
+// terms returns n random terms of an exact sum, of all magnitudes and both signs, many of nearly
+// equal size so that they cancel.
 func terms(rng *rand.Rand, n int) []float64 {
 	x := make([]float64, n)
 	for i := range x {
@@ -32,7 +32,7 @@ func terms(rng *rand.Rand, n int) []float64 {
 	return x
 }
 
-// bigSum is the sum rounded once, by math/big.
+// bigSum returns the sum rounded once, computed with math/big.
 func bigSum(x []float64) float64 {
 	sum := new(big.Float).SetPrec(2000)
 	for _, v := range x {
@@ -42,7 +42,7 @@ func bigSum(x []float64) float64 {
 	return f
 }
 
-// exactOf is the sum, carried.
+// exactOf returns the sum, carried.
 func exactOf(x []float64) (sum Exact) {
 	for _, v := range x {
 		sum.Add(v)
@@ -92,9 +92,9 @@ func TestExactSumDoesNotDependOnOrderOrSplit(t *testing.T) {
 			part := exactOf(x[lo:hi])
 			merged.Merge(&part)
 			for _, i := range rng.Perm(ExactLen) {
-				added[i] += part[i] // what atomic additions do
+				added[i] += part[i] // like atomic additions
 			}
-			for _, v := range x[lo:hi] { // uncarried terms beside carried sums
+			for _, v := range x[lo:hi] { // uncarried terms in addition to carried sums
 				added.Add(v)
 			}
 			lo = hi
@@ -119,12 +119,12 @@ func TestExactAtIsTheBuffersMemory(t *testing.T) {
 	}
 }
 
-// TestExactLanes adds terms as their parts beside a limb.
+// TestExactLanes adds terms as their parts relative to a limb.
 func TestExactLanes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for range 300 {
 		var got, want Exact
-		limb := rng.IntN(exactLimbs - 4) // of the last, the range has not all
+		limb := rng.IntN(exactLimbs - 4) // near the last limb the range is incomplete
 		var lanes [3][8]uint64
 		for range 1 + rng.IntN(128) {
 			m, s, l := rng.Uint64()>>11|1<<52, rng.IntN(64), rng.IntN(8)
@@ -138,7 +138,7 @@ func TestExactLanes(t *testing.T) {
 		want.Carry()
 		sameLimbs(t, "lanes", got, want)
 	}
-	for range 1000 { // a window that begins at a term's limb has the term
+	for range 1000 { // a window that begins at a term's limb contains the term
 		x := math.Ldexp(1+rng.Float64(), rng.IntN(576)-298)
 		exp := int(math.Float64bits(x) >> 52)
 		if at := exp - ExactExponent(ExactLimb(x)); at >= 64 || at < 0 && exp > ExactExponent(0) {
@@ -168,8 +168,8 @@ func TestExactCountsTermsThatAreNotFinite(t *testing.T) {
 	}
 }
 
-// TestExactHasSpareBits holds the stated 2^31 terms, of the largest and of both signs:
-// a limb of a term is below 2^32 in magnitude.
+// TestExactHasSpareBits adds the stated 2^31 terms, of the largest magnitude and both signs: a limb
+// of a term is below 2^32 in magnitude.
 func TestExactHasSpareBits(t *testing.T) {
 	big := math.Ldexp(1-math.Ldexp(1, -53), 262) // above any block of 64 squares
 	for _, x := range []float64{big, -big, math.Ldexp(1-math.Ldexp(1, -53), -200)} {
@@ -187,8 +187,8 @@ func TestExactHasSpareBits(t *testing.T) {
 	}
 }
 
-// TestBlocksAreSummedInTheStatedOrder takes terms of which only that order keeps
-// the last bits, compared with the order written out.
+// TestBlocksAreSummedInTheStatedOrder uses terms for which only that order preserves the last bits,
+// and compares with the order written out.
 func TestBlocksAreSummedInTheStatedOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	var x [ExactBlock]float32

@@ -6,17 +6,15 @@ import (
 	"slices"
 )
 
-// The vocabulary kernels are called in: plain values, so that the packages
-// that state which kernels they need and the devices that have them agree on
-// the words without knowing each other.
+// The types of kernels' arguments: plain values, so that the packages that declare the kernels they
+// need and the devices that implement them share them without importing each other.
 
-// Mat is a row-major matrix view of a buffer: element (i, j) is
-// Buf[i*Ld+j] for i < Rows, j < Cols. With Trans set the operand meant is the
-// transpose of what is stored.
+// Mat is a row-major matrix view of a buffer: element (i, j) is Buf[i*Ld+j] for i < Rows, j < Cols.
+// With Trans, the operand is the transpose of the stored matrix.
 type Mat struct {
 	Buf        Buffer
 	Rows, Cols int // as stored
-	Ld         int // elements from one row to the next, >= Cols
+	Ld         int // leading dimension: elements from one row to the next, >= Cols
 	Trans      bool
 }
 
@@ -25,10 +23,10 @@ func Matrix(b Buffer, rows, cols int) Mat {
 	return Mat{Buf: b.Slice(0, rows*cols), Rows: rows, Cols: cols, Ld: cols}
 }
 
-// T is the transposed operand over the same memory.
+// T returns the transposed operand with the same memory.
 func (m Mat) T() Mat { m.Trans = !m.Trans; return m }
 
-// Dims is the shape of the operand: (rows, cols) after Trans.
+// Dims returns the shape of the operand: (rows, cols) after Trans.
 func (m Mat) Dims() (rows, cols int) {
 	if m.Trans {
 		return m.Cols, m.Rows
@@ -36,7 +34,7 @@ func (m Mat) Dims() (rows, cols int) {
 	return m.Rows, m.Cols
 }
 
-// Columns is the view of columns [lo, hi) of every row as stored.
+// Columns returns the view of columns [lo, hi) of every row, as stored.
 func (m Mat) Columns(lo, hi int) Mat {
 	end := (m.Rows-1)*m.Ld + hi
 	if m.Rows == 0 {
@@ -46,7 +44,7 @@ func (m Mat) Columns(lo, hi int) Mat {
 	return m
 }
 
-// RowRange is the view of rows [lo, hi) as stored.
+// RowRange returns the view of rows [lo, hi), as stored.
 func (m Mat) RowRange(lo, hi int) Mat {
 	end := lo * m.Ld
 	if hi > lo {
@@ -56,23 +54,23 @@ func (m Mat) RowRange(lo, hi int) Mat {
 	return m
 }
 
-// Attn is the shape of a causal self-attention: B sequences of T positions,
-// H query heads, KV key and value heads (KV divides H), head width D. The
-// matrices it comes with are (B*T, H*D) for q and o, (B*Keys, KV*D) for k and v.
-// Query position t sees key positions 0..Past+t, or with a Window the last so many
-// of these, of its own document.
+// Attn is the shape of a causal self-attention: B sequences of T positions, H query heads, KV key
+// and value heads (KV divides H), head width D. Its matrices are (B*T, H*D) for q and o and
+// (B*Keys, KV*D) for k and v. Query position t attends to key positions 0..Past+t, or with a Window
+// to the last Window of these, within its own document.
 type Attn struct {
 	B, T, H, KV, D int
 	Past           int     // positions of each sequence before its T
-	Window         int     // 0 is all
-	Scale          float32 // multiplies q·k, usually 1/sqrt(D)
-	Cap            float32 // a score s becomes Cap tanh(s/Cap), as in Gemma 2; 0: it stays s
+	Window         int     // 0: unlimited
+	Scale          float32 // factor of q·k, usually 1/sqrt(D)
+	Cap            float32 // a score s becomes Cap tanh(s/Cap), as in Gemma 2; 0: no cap
 	Start          Buffer  // see Starts
-	Drop           Dropout // of probabilities in training, by rows of DropRow; where its Drop is 0, nothing. Cols is not used
+	Drop           Dropout // of probabilities in training, by rows of DropRow; none if its Drop is 0. Its Cols is unused
 }
 
-// First is the first key position that query position t sees of a sequence whose
-// documents begin at start (T), counted from its first query, or nil if it is one document.
+// First returns the first key position visible to query position t of a sequence. Start (T) gives
+// the first position of each query's document, relative to the first query, or is nil for a single
+// document.
 func (a Attn) First(t int, start []int32) (first int) {
 	if a.Window > 0 {
 		first = max(0, a.Past+t-a.Window+1)
@@ -83,49 +81,47 @@ func (a Attn) First(t int, start []int32) (first int) {
 	return first
 }
 
-// DropRow is the number of the row of Drop that query position t of sequence b has in
-// head h; its columns are key positions. Drop.Row is that of position 0 of sequence 0
-// in head 0, less than 2^44. So what is dropped follows from the head, the query and the
-// key, however they are shared out.
+// DropRow returns the row of Drop for query position t of sequence b in head h; its columns are key
+// positions. Drop.Row is the row of position 0 of sequence 0 in head 0, less than 2^44. So the mask
+// depends only on the head, the query and the key, not on the distribution of work.
 func (a Attn) DropRow(b, h, t int) uint64 { return a.Drop.Row + uint64(b*a.T+t) + uint64(h)<<44 }
 
-// Starts is how documents lie in B sequences of T positions, as Start buffers say it:
-// (B*T) int32, for each position the first one of its document, counted from the first of
-// the T; below 0 where the document begins before these. So it never falls from a position to
-// the next, and is at most the position itself. An empty buffer: each sequence is one
-// document. Attention does not look over the edge of a document, and position vectors and
-// rotary positions begin again there. This panics if start is neither empty nor of so many
-// rows, or if it comes with a number of positions before them, which it has itself.
+// Starts validates a Start buffer, which describes the documents in sequences of T positions: (B*T)
+// int32, for each position the first position of its document, relative to the first of the T;
+// negative if the document begins earlier. It never decreases from a position to the next and is at
+// most the position itself. An empty buffer means one document per sequence. Attention does not
+// cross document boundaries, and learned and rotary positions restart there. Starts panics if start
+// is neither empty nor of rows elements, or is combined with past positions, which it already
+// expresses.
 func Starts(op string, start Buffer, rows, past int) {
 	if start.N > 0 && (start.Type != I32 || start.N != rows || past > 0) {
 		panic(fmt.Sprintf("device: %s of %d positions after %d, of documents that start at %d %v", op, rows, past, start.N, start.Type))
 	}
 }
 
-// Keys is how many positions of a sequence have keys and values.
+// Keys returns the number of positions per sequence that have keys and values.
 func (a Attn) Keys() int { return a.Past + a.T }
 
-// Pairs are those of a query and a key it sees, in all heads, if sequences are one
-// document each: where others start is known on the device alone.
+// Pairs returns the number of pairs of a query and a visible key, in all heads, assuming one
+// document per sequence: other starts are known only on the device.
 func (a Attn) Pairs() int64 {
 	pairs := int64(a.T)*int64(a.Past) + int64(a.T)*int64(a.T+1)/2
-	if before := a.Keys() - a.Window; a.Window > 0 && before > 0 { // the last query misses so many keys, the one before it one less
+	if before := a.Keys() - a.Window; a.Window > 0 && before > 0 { // the last query misses before keys, the one before it one less, and so on
 		misses := min(before, a.T)
 		pairs -= int64(misses) * int64(2*before-misses+1) / 2
 	}
 	return int64(a.B) * int64(a.H) * pairs
 }
 
-// AdamW is one step of Adam with decoupled weight decay over a piece that
-// shares its hyper-parameters:
+// AdamW is one step of Adam with decoupled weight decay for elements with common hyperparameters:
 //
 //	g' = g*GradScale          (+ L2*w: Adam's own, coupled decay)
 //	m  = Beta1*m + (1-Beta1)*g'
 //	v  = Beta2*v + (1-Beta2)*g'*g'
 //	w  = w*(1-LR*Decay) - Step*m / (sqrt(v)*RootC2 + Eps)
 //
-// with Step = LR/(1-Beta1^t), RootC2 = 1/sqrt(1-Beta2^t). Loshchilov and
-// Hutter, arXiv 1711.05101; PyTorch's torch.optim.AdamW computes the same.
+// with Step = LR/(1-Beta1^t), RootC2 = 1/sqrt(1-Beta2^t). Loshchilov and Hutter, arXiv 1711.05101;
+// PyTorch's torch.optim.AdamW computes the same.
 type AdamW struct {
 	GradScale, Beta1, Beta2, Eps float32
 	Shrink                       float32 // 1 - LR*Decay
@@ -145,42 +141,41 @@ type SGD struct{ GradScale, Momentum, Decay, LR float32 }
 //	w  = w*Shrink - LR*u
 type Lion struct{ GradScale, Beta1, Beta2, Shrink, LR float32 }
 
-// Rope is rotary positions (Su et al., arXiv 2104.09864) in sequences of T
-// positions from Past on, for heads of width D, which is even: at position t,
-// elements j and j+W/2 of a head are a point in the plane that turns by
-// t*Freq(j), for j < W/2 with W the Turned width.
+// Rope describes rotary position embeddings (Su et al., arXiv 2104.09864) in sequences of T
+// positions from Past on, for heads of even width D: at position t, elements j and j+W/2 of a head
+// are rotated in the plane by t*Freq(j), for j < W/2 with W = RotaryDim().
 type Rope struct {
 	T, D    int
-	Part    int // the elements of a head that turn, its first, an even number; 0: all
+	Part    int // number of rotated elements, the first of a head; even; 0: all
 	Past    int
-	Span    int     // at least as many as there are in any sequence, with those before Start; 0: Past+T
+	Span    int     // at least the number of positions in any sequence, including those before Start; 0: Past+T
 	Theta   float64 // Freq(j) = Theta^(-2j/W), usually 10000
 	Scaling RopeScaling
-	Start   Buffer // see Starts; positions are counted from there
+	Start   Buffer // see Starts; positions are relative to it
 }
 
-// Turned is how many elements of a head turn.
-func (r Rope) Turned() int {
+// RotaryDim returns the number of rotated elements per head.
+func (r Rope) RotaryDim() int {
 	if r.Part > 0 {
 		return r.Part
 	}
 	return r.D
 }
 
-// Alike tells whether positions turn by the same angles in heads alike, however many
-// positions there are.
+// Alike reports whether two Ropes rotate equal positions by equal angles, regardless of the number
+// of positions.
 func (r Rope) Alike(to Rope) bool {
 	return r.D == to.D && r.Part == to.Part && r.Theta == to.Theta && r.Scaling.same(to.Scaling)
 }
 
-// RopeKind is how rotary positions are changed for sequences that are longer than
-// those a model was first trained on.
+// RopeKind selects how rotary frequencies are changed for sequences longer than those of the
+// original training.
 type RopeKind uint8
 
-// Frequencies as they are; all divided by Factor; some of them, in the way of Llama
-// 3; some of them, in the way of YaRN (Peng et al., arXiv 2309.00071); each by a number
-// of its own, in the way of LongRoPE (Ding et al., arXiv 2402.13753). They are
-// Hugging Face's rope_type default, linear, llama3, yarn and longrope.
+// Unchanged frequencies; all divided by Factor; some scaled as in Llama 3; some scaled as in YaRN
+// (Peng et al., arXiv 2309.00071); each divided by its own factor as in LongRoPE (Ding et al.,
+// arXiv 2402.13753). Hugging Face's rope_type calls them default, linear, llama3, yarn and
+// longrope.
 const (
 	RopeUnscaled RopeKind = iota
 	RopeLinear
@@ -189,21 +184,20 @@ const (
 	RopeLong
 )
 
-// RopeScaling lowers the frequencies of a model trained on sequences of Context
-// positions. By llama3, by Factor where a turn takes more than Context/Low
-// positions, not at all where it takes fewer than Context/High, in between by a
-// part of it. By YaRN, by Factor from pair High on, not at all up to pair Low, in
-// between by a part of it; these may be other than whole numbers. By LongRoPE, pair
-// j by Factors[j], in sequences of more than Context positions by Beyond[j].
+// RopeScaling lowers the frequencies of a model trained on sequences of Context positions. Llama3
+// divides by Factor if a full turn takes more than Context/Low positions, does nothing if it takes
+// fewer than Context/High, and interpolates in between. YaRN divides by Factor from pair High on,
+// does nothing up to pair Low, and interpolates in between; they may be fractional. LongRoPE
+// divides pair j by Factors[j], or by Beyond[j] in sequences longer than Context.
 type RopeScaling struct {
 	Kind              RopeKind
 	Factor, Low, High float64
 	Context           int
-	Amplitude         float64 // of YaRN and LongRoPE: what cosines and sines are multiplied by; 0 is 1
+	Amplitude         float64 // of YaRN and LongRoPE: factor of cosines and sines; 0 means 1
 	Factors, Beyond   []float64
 }
 
-// For is the scaling of a sequence of so many positions, whatever its length.
+// For returns the scaling of a sequence with that many positions, for any length.
 func (s RopeScaling) For(positions int) RopeScaling {
 	if s.Kind == RopeLong && positions > s.Context {
 		s.Factors = s.Beyond
@@ -217,7 +211,7 @@ func (s RopeScaling) same(to RopeScaling) bool {
 		slices.Equal(s.Factors, to.Factors) && slices.Equal(s.Beyond, to.Beyond)
 }
 
-// String is the scaling in words.
+// String describes the scaling.
 func (s RopeScaling) String() string {
 	switch s.Kind {
 	case RopeLinear:
@@ -232,16 +226,15 @@ func (s RopeScaling) String() string {
 	return "none"
 }
 
-// Freq is the angle, in radians, by which pair j of a head turns from one
-// position to the next.
+// Freq returns the angle, in radians, by which pair j of a head is rotated per position.
 func (r Rope) Freq(j int) float64 {
-	f, s := math.Pow(r.Theta, -2*float64(j)/float64(r.Turned())), r.Scaling
-	keep := 1.0 // how much of it stays as it is
+	f, s := math.Pow(r.Theta, -2*float64(j)/float64(r.RotaryDim())), r.Scaling
+	keep := 1.0 // weight of the unchanged frequency
 	switch s.Kind {
 	case RopeLinear:
 		keep = 0
 	case RopeLlama3:
-		turns := float64(s.Context) * f / (2 * math.Pi) // in Context positions
+		turns := float64(s.Context) * f / (2 * math.Pi) // full turns within Context positions
 		keep = (turns - s.Low) / (s.High - s.Low)
 	case RopeYaRN:
 		keep = 1 - (float64(j)-s.Low)/(s.High-s.Low)
@@ -255,7 +248,7 @@ func (r Rope) Freq(j int) float64 {
 	return (1-keep)*f/s.Factor + keep*f
 }
 
-// Amplitude is what the cosines and sines of its angles are multiplied by.
+// Amplitude returns the factor of cosines and sines.
 func (r Rope) Amplitude() float64 {
 	if r.Scaling.Amplitude == 0 {
 		return 1
@@ -266,8 +259,8 @@ func (r Rope) Amplitude() float64 {
 // Activation is an elementwise function of an MLP.
 type Activation uint8
 
-// GELU by its tanh approximation and by the error function (Hendrycks and Gimpel,
-// arXiv 1606.08415); max(0, x); x/(1 + e^-x); the hyperbolic tangent.
+// GELU with the tanh approximation and with the error function (Hendrycks and Gimpel, arXiv
+// 1606.08415); max(0, x); x/(1 + e^-x); the hyperbolic tangent.
 const (
 	GeluTanh Activation = iota
 	GeluErf
@@ -276,17 +269,17 @@ const (
 	Tanh
 )
 
-// String is what papers call it.
+// String returns the function's common name.
 func (f Activation) String() string {
 	return [...]string{"GELU (tanh)", "GELU (erf)", "ReLU", "SiLU", "tanh"}[f]
 }
 
-// Vocab is the part of a vocabulary whose rows, or logits, a table has: those from First on,
-// of Size in all. The zero Vocab is all of it.
+// Vocab is the part of a vocabulary covered by the rows of a table, or by logits: those from First
+// on, of Size in total. The zero Vocab is the whole vocabulary.
 type Vocab struct{ First, Size int }
 
-// Index returns where id is among the n rows of the part; false if the part does not have
-// it. It panics if the vocabulary does not have it.
+// Index returns the row of id among the n rows of the part, and false if the part does not contain
+// it. It panics if the vocabulary does not contain it.
 func (v Vocab) Index(id, n int) (int, bool) {
 	size := v.Size
 	if size == 0 {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// The frequencies are those of transformers 5.23's rotary embedding
-// (_compute_llama3_parameters for the scaled ones) with the settings of
-// Llama-3.1: theta 500000, head width 128, factor 8 from 8192 positions.
+// TestRopeFrequencies compares with the frequencies of transformers 5.23's rotary embedding
+// (_compute_llama3_parameters for the scaled ones) with the settings of Llama-3.1: theta 500000,
+// head width 128, factor 8 from 8192 positions.
 func TestRopeFrequencies(t *testing.T) {
 	plain := Rope{D: 128, Theta: 500000}
 	scaled := plain
@@ -25,7 +25,7 @@ func TestRopeFrequencies(t *testing.T) {
 	}
 }
 
-// pair, its frequency, and that after scaling: unchanged, in between, divided.
+// pair, its frequency, and that after scaling: unchanged, in between, divided
 var ropeFrequencies = []struct {
 	j             int
 	plain, scaled float64
@@ -45,7 +45,7 @@ var ropeFrequencies = []struct {
 	{63, 2.4551407e-06, 3.06892588e-07},
 }
 
-// TestPairs counts them one by one.
+// TestPairs counts pairs one by one.
 func TestPairs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 300 {

@@ -2,8 +2,8 @@ package device
 
 import "math/bits"
 
-// Philox is Philox4x32-10, a counter-based generator: Salmon, Moraes, Dror and
-// Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// Philox computes Philox4x32-10, a counter-based random generator: Salmon, Moraes, Dror and Shaw,
+// "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 func Philox(ctr [4]uint32, key [2]uint32) [4]uint32 {
 	for range 10 {
 		hi0, lo0 := bits.Mul32(PhiloxM0, ctr[0])
@@ -15,7 +15,7 @@ func Philox(ctr [4]uint32, key [2]uint32) [4]uint32 {
 	return ctr
 }
 
-// Philox's multipliers, and what its key grows by from round to round.
+// Philox's multipliers, and the increments of its key per round.
 const (
 	PhiloxM0, PhiloxM1 = 0xD2511F53, 0xCD9E8D57
 	PhiloxW0, PhiloxW1 = 0x9E3779B9, 0xBB67AE85

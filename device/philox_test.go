@@ -2,7 +2,8 @@ package device
 
 import "testing"
 
-// The known answers are those of the Random123 distribution (kat_vectors).
+// TestPhiloxKnownAnswers compares with the known answers of the Random123 distribution
+// (kat_vectors).
 func TestPhiloxKnownAnswers(t *testing.T) {
 	for _, c := range []struct {
 		ctr  [4]uint32

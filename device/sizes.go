@@ -2,30 +2,28 @@ package device
 
 import "time"
 
-// Sizes is what kernels will be asked to do: the largest of each. The zero
-// Sizes are those of a device that only copies, casts, sums squares and
-// updates.
+// Sizes contains the maximum sizes of kernels' operands. The zero Sizes are for a device that only
+// copies, casts, sums squares and updates.
 type Sizes struct {
 	Type   DType // of activations
 	Rows   int   // positions of a micro-batch
-	Width  int   // of what is normalised
-	Vocab  int   // logits of a position
-	Widest int   // dimension of a parameter
+	Width  int   // of normalized rows
+	Vocab  int   // logits per position
+	Widest int   // largest dimension of a parameter
 	Attn   Attn  // T, D and Cap
-	Rope   bool  // heads are turned by their positions
+	Rope   bool  // rotary position embeddings are used
 	Whole  bool  // updates multiply whole matrices, of BF16
 }
 
-// Span is a task that a queue has run, from its first moment to its last:
+// Span is the execution of a task by a queue, from start to end:
 //
-//   - a kernel by its name, waiting for workers included;
+//   - a kernel by its name, including waiting for workers;
 //   - "wait" for an event of another queue, which takes no time if it has
-//     happened;
-//   - a host function by the name Call was given, or "do": a collective's span
-//     includes the time it waits for other ranks.
+//     fired;
+//   - a host function by the name passed to Call, or "do": a collective's span
+//     includes the time waiting for other ranks.
 //
-// What a queue skips because it has failed is not seen. Between spans the queue
-// has nothing to do.
+// Tasks skipped by a failed queue have no span. Between spans the queue is idle.
 type Span struct {
 	Queue, Label, Task string
 	Start, End         time.Time

@@ -2,14 +2,13 @@ package device
 
 import "errors"
 
-// Window is memory of a device and the host's side of it, of equal type and
-// length. Where the host may address the device's memory the two are one, and
-// nothing is copied; else Host is memory of the host's own device, and what is on
-// one side comes to the other by copies on a queue.
+// Window is device memory with a host-side counterpart of equal type and length. If the host can
+// address the device's memory, both are the same and nothing is copied; else Host is memory of the
+// host's own device, and data is exchanged by copies on a queue.
 type Window struct{ Device, Host Buffer }
 
-// OpenWindow allocates both sides; host is only asked where the device's memory
-// is not the host's own. FreeWindow gives them back.
+// OpenWindow allocates both sides; host is used only if the host cannot address the device's
+// memory. FreeWindow frees them.
 func OpenWindow(dev, host Device, t DType, n int, use Use) (w Window, err error) {
 	if w.Device, err = dev.Alloc(t, n, use); err != nil {
 		return Window{}, err
@@ -23,12 +22,12 @@ func OpenWindow(dev, host Device, t DType, n int, use Use) (w Window, err error)
 	}
 	if !w.Host.Host {
 		FreeWindow(dev, host, w)
-		return Window{}, errors.New("the host cannot address what is said to be its memory")
+		return Window{}, errors.New("the host cannot address the memory of its own device")
 	}
 	return w, nil
 }
 
-// FreeWindow gives back what OpenWindow gave.
+// FreeWindow frees a window from OpenWindow.
 func FreeWindow(dev, host Device, w Window) {
 	if !w.Device.Host {
 		host.Free(w.Host)
@@ -36,8 +35,8 @@ func FreeWindow(dev, host Device, w Window) {
 	dev.Free(w.Device)
 }
 
-// Onto is a window onto memory of a device, by way of host memory that host gives
-// for so many elements; host is only asked where it is needed.
+// Onto returns a window onto device memory, with host memory from host, which is called only if
+// needed.
 func Onto(b Buffer, host func(n int) Buffer) Window {
 	if b.Host {
 		return Window{b, b}
@@ -45,14 +44,14 @@ func Onto(b Buffer, host func(n int) Buffer) Window {
 	return Window{b, host(b.N)}
 }
 
-// Send brings the host's side to the device, in the order of q.
+// Send copies the host's side to the device, in the order of q.
 func (w Window) Send(q Queue) {
 	if !w.Device.Host {
 		q.Copy(w.Device, w.Host)
 	}
 }
 
-// Fetch brings the device's side to the host, in the order of q.
+// Fetch copies the device's side to the host, in the order of q.
 func (w Window) Fetch(q Queue) {
 	if !w.Device.Host {
 		q.Copy(w.Host, w.Device)

@@ -8,7 +8,7 @@ import (
 	"zeroth/device"
 )
 
-// activation64 is f and its derivative in float64.
+// activation64 returns f and its derivative in float64.
 func activation64(f device.Activation, x float64) (y, slope float64) {
 	switch f {
 	case device.GeluErf:
@@ -31,8 +31,8 @@ func activation64(f device.Activation, x float64) (y, slope float64) {
 	return x / 2 * (1 + y), (1+y)/2 + x/2*(1-y*y)*c*(1+3*0.044715*x*x)
 }
 
-// Activations and their gradients are those of the definitions, over numbers of
-// every size, in every type; outputs may be inputs.
+// TestActivations compares activations and their gradients with the definitions, for numbers of
+// every size, in every type, in place and not.
 func TestActivations(t *testing.T) {
 	var xs []float64
 	for x := 1e-6; x < 30; x *= 1.07 {

@@ -9,12 +9,12 @@ import (
 	"zeroth/device"
 )
 
-// coded is n elements of a coded type in memory of their own, as s codes them.
+// coded returns n elements coded from s in separate memory.
 func coded(dt device.DType, s []float32) device.Buffer {
 	return device.Narrow(append([]float32(nil), s...), dt)
 }
 
-// decoded is the elements of a coded buffer.
+// decoded returns the elements of a coded buffer.
 func decoded(b device.Buffer) []float32 {
 	x := make([]float32, b.N)
 	for i := 0; i < b.N; i += device.BlockLen {
@@ -24,7 +24,7 @@ func decoded(b device.Buffer) []float32 {
 	return x
 }
 
-// sameCodes compares all but what fills blocks up.
+// sameCodes compares everything except padding.
 func sameCodes(a, b device.Buffer) bool {
 	for i := range (a.N + device.BlockLen - 1) / device.BlockLen {
 		x, xs := a.Block8(i)
@@ -36,8 +36,8 @@ func sameCodes(a, b device.Buffer) bool {
 	return a.N == b.N
 }
 
-// TestAdamW8 compares bits, of every length and type, with AdamW on decoded moments
-// that are coded afterwards by the definition of device.Q8, block by block.
+// TestAdamW8 compares bits, for every length and type, with AdamW on decoded moments that are then
+// coded by the definition of device.Q8, block by block.
 func TestAdamW8(t *testing.T) {
 	a := device.AdamW{GradScale: 0.5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Shrink: 0.999, Step: 3e-3, RootC2: 1.5}
 	withVec(t, func(t *testing.T) {

@@ -5,11 +5,10 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// Attention sets o = softmax(Scale q·k)·v for each head, each position seeing
-// itself and those before it, as far as a.Window goes and its document; lse (B, H, T) float32 receives the logarithm of
-// the sum of the exponentials of each position's scores,
-// also of those whose probability a.Drop drops. Values at positions a
-// query does not see must be finite.
+// Attention sets o = softmax(Scale q·k)·v for each head, where each position attends to itself and
+// the previous ones, within a.Window and its document. lse (B, H, T) float32 receives the
+// log-sum-exp of each position's scores, including those whose probability a.Drop drops. Values at
+// invisible positions must be finite.
 func (q *Queue) Attention(o device.Mat, lse device.Buffer, qm, k, v device.Mat, a device.Attn) {
 	kernel.WantAttn("attention", &a, lse)
 	kernel.AttnRows("attention", &a, a.T, a.H, &o, &qm)

@@ -8,8 +8,8 @@ import (
 	"zeroth/device"
 )
 
-// TestAttentionGradAfterOthers: of pieces of a sequence the gradients of queries are those of the
-// whole, and those of keys and values add up to them, however long the pieces are.
+// TestAttentionGradAfterOthers divides a sequence into pieces of any length: gradients of queries
+// must equal those of the whole, and those of keys and values must add up to them.
 func TestAttentionGradAfterOthers(t *testing.T) {
 	const exact = 3e-5 // the gradients of values are sums of sums
 	for tol, with := range map[float64]func(*testing.T, func(*testing.T)){exact: withVec, 0x1p-5: withTiles} {
@@ -30,7 +30,7 @@ func TestAttentionGradAfterOthers(t *testing.T) {
 	}
 }
 
-// gradAfter has pieces of n positions.
+// gradAfter tests pieces of n positions.
 func (all *attnCase) gradAfter(t *testing.T, n int, tol float64) {
 	t.Helper()
 	q, a, dt := queueOf(t, 2), all.a, all.q.Buf.Type

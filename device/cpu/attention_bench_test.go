@@ -8,21 +8,19 @@ import (
 	"zeroth/device"
 )
 
-// attentionShapes are those of the 10.8M, the 29.5M and the 124M GPT, and other sizes
-// of a head.
+// attentionShapes are those of the 10.8M, the 29.5M and the 124M GPT, and other head widths.
 var attentionShapes = []device.Attn{
 	{B: 4, T: 256, H: 6, KV: 6, D: 64, Scale: 0.125}, {B: 4, T: 128, H: 8, KV: 8, D: 64, Scale: 0.125}, {B: 1, T: 1024, H: 12, KV: 12, D: 64, Scale: 0.125},
 	{B: 1, T: 256, H: 4, KV: 4, D: 128, Scale: 0.125}, {B: 1, T: 256, H: 4, KV: 4, D: 48, Scale: 0.125},
 }
 
-// BenchmarkAttention reports the rate of what causal attention must compute and its
-// ratio to the float32 multiply-add peak in the same run. Use -benchtime 1x: one op
-// is a median.
+// BenchmarkAttention reports the rate of the operations that causal attention needs and its ratio
+// to the float32 multiply-add peak in the same run. Use -benchtime 1x: one op is a median.
 func BenchmarkAttention(b *testing.B) {
 	for _, dt := range []device.DType{device.F32, device.BF16} {
 		for _, a := range attentionShapes {
 			c := newAttnBench(dt, a)
-			pairs := float64(a.B*a.H) * float64(a.T) * float64(a.T+1) / 2 // of a query and a key it sees
+			pairs := float64(a.B*a.H) * float64(a.T) * float64(a.T+1) / 2 // of a query and a visible key
 			for i, pass := range []func(*Queue){c.forward, c.backward} {
 				flops := [2]float64{4, 10}[i] * pairs * float64(a.D)
 				for _, workers := range benchWorkers() {
@@ -46,9 +44,9 @@ func BenchmarkAttention(b *testing.B) {
 	}
 }
 
-// BenchmarkPackedAttention is the time of a sequence of 1,024 positions of documents of
-// some length, as a part of that of one document, both the least of fifteen turns: tiles that no
-// query sees are not computed. Use -benchtime 1x.
+// BenchmarkPackedAttention reports the time of a sequence of 1,024 positions consisting of
+// documents of some length, relative to that of one document, each the minimum of fifteen
+// alternating runs: invisible tiles are not computed. Use -benchtime 1x.
 func BenchmarkPackedAttention(b *testing.B) {
 	for _, dt := range []device.DType{device.F32, device.BF16} {
 		for _, length := range []int{1024, 300, 100, 30} {

@@ -8,7 +8,7 @@ import (
 	"zeroth/device"
 )
 
-// kept is what a probability is multiplied by: device.Attn's definition of Drop.
+// kept returns the factor of a probability: device.Attn's definition of Drop.
 func (a *attn64) kept(b, h, t, s int) float64 {
 	if a.Drop.Drop == 0 {
 		return 1
@@ -21,14 +21,14 @@ func (a *attn64) kept(b, h, t, s int) float64 {
 	return 65536 / (65536 - float64(a.Drop.Drop))
 }
 
-// dropping is the shape with dropout, whose scale is exact: one weight alone has no gradient.
+// dropping returns the shape with dropout of an exact scale: a single weight has no gradient.
 func dropping(a device.Attn) device.Attn {
 	a.Drop = device.Dropout{Seed: 1<<40 + 9, Place: 1<<31 | 2, Drop: device.DropOf(0.75), Row: 1<<33 - 20}
 	return a
 }
 
-// variants are the shape alone, with documents, with dropout and with both; a short run
-// drops weights of short sequences alone.
+// variants returns the shape alone, with documents, with dropout and with both; a short run drops
+// only weights of short sequences.
 func variants(a device.Attn) []device.Attn {
 	if testing.Short() && a.T > 100 {
 		return []device.Attn{a, packed(a)}
@@ -36,10 +36,9 @@ func variants(a device.Attn) []device.Attn {
 	return []device.Attn{a, packed(a), dropping(a), dropping(packed(a))}
 }
 
-// TestAttentionDropsItsWeights has the same score for all keys and the unit vectors for
-// values, so that outputs are probabilities: those that are dropped are as many as the
-// probability says, within five standard deviations, and another seed, layer, head,
-// sequence or row drops others.
+// TestAttentionDropsItsWeights uses equal scores for all keys and unit vectors for values, so that
+// outputs are probabilities: the number of dropped ones must match the probability within five
+// standard deviations, and another seed, layer, head, sequence or row must drop others.
 func TestAttentionDropsItsWeights(t *testing.T) {
 	a := dropping(device.Attn{B: 2, T: 150, H: 3, KV: 1, D: 150, Scale: 1})
 	p := float64(a.Drop.Drop) / 65536
@@ -61,7 +60,7 @@ func TestAttentionDropsItsWeights(t *testing.T) {
 	}
 	within("dropped", pairs, both(first, first), p)
 	head := pairs / (a.B * a.H)
-	for h := 1; h < a.B*a.H; h++ { // two heads of a sequence, or one of two
+	for h := 1; h < a.B*a.H; h++ { // two heads of a sequence, or of two
 		within(fmt.Sprintf("dropped in head %d too", h), head, both(first[:head], first[h*head:(h+1)*head]), p*p)
 	}
 	for what, change := range map[string]func(d *device.Dropout){
@@ -73,8 +72,7 @@ func TestAttentionDropsItsWeights(t *testing.T) {
 	}
 }
 
-// droppedWeights is which weights are dropped, of each sequence, head, query and key that it
-// sees.
+// droppedWeights returns which weights are dropped, for each sequence, head, query and visible key.
 func droppedWeights(t *testing.T, a device.Attn) (dropped []bool) {
 	t.Helper()
 	c := newAttnBench(device.F32, a)
@@ -100,8 +98,8 @@ func droppedWeights(t *testing.T, a device.Attn) (dropped []bool) {
 	return dropped
 }
 
-// TestAttentionDropsBySample: a sequence has the bits that it has among others, where
-// its first row is told: so micro-batches and ranks may be any.
+// TestAttentionDropsBySample checks that a sequence has the same bits alone as among others, given
+// its first row, so that micro-batches and ranks do not matter.
 func TestAttentionDropsBySample(t *testing.T) {
 	for _, with := range []func(*testing.T, func(*testing.T)){withVec, withTiles} {
 		with(t, func(t *testing.T) {

@@ -5,18 +5,16 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// AttentionGrad overwrites dq, dk and dv with the gradients of Attention, those of keys
-// that no query sees with 0. With
-// P = exp(Scale q·k - lse), computed again block by block, and delta the row
+// AttentionGrad sets dq, dk and dv to the gradients of Attention; those of keys that no query
+// attends to are 0. With P = exp(Scale q·k - lse), recomputed block by block, and delta the row
 // sums of do*o (Dao et al., arXiv 2205.14135, appendix B.2):
 //
 //	dv = P^T do,  dS = P * (do·v - delta),  dq = Scale dS k,  dk = Scale dS^T q.
 //
-// Where a.Drop drops some of P, dv is of what it leaves, scaled, and so is do·v.
+// If a.Drop drops elements of P, dv and do·v use the remaining ones, scaled.
 //
-// A piece of work is a key and value head with all query heads that share it,
-// so each element is summed by one worker, in one order. delta (B, H, T)
-// float32 is work space.
+// A piece of work is a key and value head with all query heads that share it, so each element is
+// summed by one worker in a fixed order. delta (B, H, T) float32 is working space.
 func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, qm, k, v device.Mat, a device.Attn) {
 	const op = "attention gradient"
 	kernel.WantAttn(op, &a, lse)

@@ -10,17 +10,17 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// attn64 is attention by its definition, on dense matrices: q, o (B*T, H*D)
-// and k, v (B*T, KV*D).
+// attn64 computes attention by its definition, on dense matrices: q, o (B*T, H*D) and k, v (B*T,
+// KV*D).
 type attn64 struct {
 	device.Attn
 	q, k, v []float64
 }
 
-// at is where head h of position t of sequence b begins, of heads in all.
+// at returns where head h of position t of sequence b begins, with heads heads.
 func (a *attn64) at(b, t, h, heads int) int { return ((b*a.T+t)*heads + h) * a.D }
 
-// score is that of a query and a key.
+// score returns the score of a query and a key.
 func (a *attn64) score(q, k []float64) float64 {
 	x, c := float64(a.Scale)*dot(q, k), float64(a.Cap)
 	if c > 0 {
@@ -29,7 +29,7 @@ func (a *attn64) score(q, k []float64) float64 {
 	return x
 }
 
-// slope is the derivative of what a cap gave.
+// slope returns the derivative of a cap, given its result.
 func (a *attn64) slope(y float64) float64 {
 	if a.Cap == 0 {
 		return 1
@@ -38,7 +38,7 @@ func (a *attn64) slope(y float64) float64 {
 	return 1 - y*y
 }
 
-// row is the probabilities of what query t sees, and the log-sum-exp.
+// row returns the probabilities of the keys visible to query t, and the log-sum-exp.
 func (a *attn64) row(b, h, t int) (p []float64, lse float64) {
 	kv, sum, first := h/(a.H/a.KV), 0.0, 0
 	if a.Window > 0 {
@@ -87,7 +87,7 @@ func (a *attn64) forward() (o, lse []float64) {
 	return o, lse
 }
 
-// backward takes o as it was stored, rounded.
+// backward uses o as it was stored, rounded.
 func (a *attn64) backward(do, o []float64) (dq, dk, dv, delta []float64) {
 	dq, dk, dv = make([]float64, len(a.q)), make([]float64, len(a.k)), make([]float64, len(a.v))
 	a.heads(func(b, h, t int, p []float64, _ float64) {
@@ -109,15 +109,15 @@ func (a *attn64) backward(do, o []float64) (dq, dk, dv, delta []float64) {
 	return dq, dk, dv, delta
 }
 
-// attnCase is the operands of one call, with what the outputs should be.
+// attnCase contains the operands of one call, with the expected outputs.
 type attnCase struct {
 	a                                              device.Attn
 	q, k, v, do, o, lse, delta, dq, dk, dv         *guarded
 	wantO, wantLse, wantDelta, wantQ, wantK, wantV []float64
 }
 
-// newAttnCase makes inputs in which some scores are far larger than others; o
-// and lse are given as the backward pass needs them, or poisoned.
+// newAttnCase returns inputs in which some scores are far larger than others; o and lse are set for
+// the backward pass if given, else poisoned.
 func newAttnCase(dt device.DType, a device.Attn, given bool) *attnCase {
 	rng := rand.New(rand.NewPCG(1, 2))
 	rows, qc, kc := a.B*a.T, a.H*a.D, a.KV*a.D
@@ -160,13 +160,13 @@ var attnShapes = []device.Attn{
 	{B: 1, T: 261, H: 2, KV: 1, D: 24, Scale: 0.2, Cap: 5, Window: 130},
 }
 
-// packed is the shape with documents of drawn lengths, some of one position.
+// packed returns the shape with documents of random lengths, some of one position.
 func packed(a device.Attn) device.Attn {
 	a.Start = starts(rand.New(rand.NewPCG(uint64(a.T), uint64(a.D))), a.B, a.T).Buf
 	return a
 }
 
-// starts draws where the documents of B sequences start.
+// starts draws the starts of documents in B sequences.
 func starts(rng *rand.Rand, B, T int) *guarded {
 	most, first := 1+rng.IntN(T), 0
 	return newVec(device.I32, B*T).fill(func(i int) float64 {
@@ -177,7 +177,7 @@ func starts(rng *rand.Rand, B, T int) *guarded {
 	})
 }
 
-// withVec runs f with each instruction set this machine has, without tiles.
+// withVec runs f with each instruction set of this machine, without tiles.
 func withVec(t *testing.T, f func(t *testing.T)) {
 	defer func(old *kernel.VecISA, tiles *kernel.ISA) { kernel.BestVec, kernel.BestBF16 = old, tiles }(kernel.BestVec, kernel.BestBF16)
 	kernel.BestBF16 = nil
@@ -209,8 +209,8 @@ func withTiles(t *testing.T, f func(t *testing.T)) {
 	}
 }
 
-// On tiles probabilities and their gradients are rounded to bf16, whose unit is
-// 2^-8, before they are multiplied on.
+// TestAttentionOnTiles allows for probabilities and their gradients being rounded to bf16, whose
+// unit is 2^-8, before further products.
 func TestAttentionOnTiles(t *testing.T) {
 	withTiles(t, func(t *testing.T) {
 		for _, a := range append(attnShapes, device.Attn{B: 1, T: 200, H: 2, KV: 2, D: 64, Scale: 0.125}) {
@@ -231,7 +231,7 @@ func attention(t *testing.T, dt device.DType, a device.Attn, tol float64) {
 		return []*guarded{c.o, c.lse}
 	})
 	if a.Drop.Drop > 0 {
-		tol *= 2 // a quarter of the weights counts four times, and rms outputs only twice
+		tol *= 2 // a quarter of the weights counts four times, but rms outputs only twice
 	}
 	near(t, "o", out[0], c.wantO, tol)
 	near(t, "lse", out[1], c.wantLse, 1e-6)
@@ -263,8 +263,8 @@ func attentionGrad(t *testing.T, dt device.DType, a device.Attn, tol float64) {
 	near(t, "delta", out[3], c.wantDelta, 1e-6)
 }
 
-// What a position sees, and the bits of what comes of it, do not depend on how
-// many positions before it are computed with it.
+// TestAttentionAfterOthers checks that the bits of a position's results do not depend on how many
+// previous positions are computed with it.
 func TestAttentionAfterOthers(t *testing.T) {
 	for _, with := range []func(*testing.T, func(*testing.T)){withVec, withTiles} {
 		with(t, func(t *testing.T) {
@@ -328,9 +328,9 @@ func finiteDifferences(t *testing.T, c *attnCase) {
 	near(t, "dv", c.dv, slopes(oracle.v, loss), 1e-5)
 }
 
-// TestDocumentsAreAlone: a document's results, and its gradients, have the same bits
-// whatever the documents beside it are, and where it begins at a multiple of every
-// block the bits that it has as a sequence of its own.
+// TestDocumentsAreAlone checks that a document's results and gradients have the same bits whatever
+// other documents are in the sequence and, if it begins at a multiple of every block, as a separate
+// sequence.
 func TestDocumentsAreAlone(t *testing.T) {
 	for _, with := range []func(*testing.T, func(*testing.T)){withVec, withTiles} {
 		with(t, func(t *testing.T) {
@@ -405,8 +405,8 @@ func documentAlone(t *testing.T, dt device.DType, a device.Attn, lo, hi int) {
 	}
 }
 
-// TestAttentionOnPackedColumns has q, k and v side by side in one matrix and
-// their gradients in another, as a fused projection makes them.
+// TestAttentionOnPackedColumns uses q, k and v side by side in one matrix and their gradients in
+// another, as in a fused projection.
 func TestAttentionOnPackedColumns(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		a := device.Attn{B: 2, T: 40, H: 2, KV: 1, D: 8, Scale: 0.35}
@@ -456,8 +456,8 @@ func TestAttentionOnPackedColumns(t *testing.T) {
 	})
 }
 
-// TestAttentionWithScoresThatGrow makes each key score higher than those
-// before it, so that the running maximum moves at every step.
+// TestAttentionWithScoresThatGrow makes each key score higher than the previous ones, so that the
+// running maximum changes at every step.
 func TestAttentionWithScoresThatGrow(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		a := device.Attn{B: 1, T: 300, H: 1, KV: 1, D: 1, Scale: 1}
@@ -487,8 +487,8 @@ func TestAttentionRefuses(t *testing.T) {
 	}
 }
 
-// TestMicrokernel holds the microkernel to its contract: also where it adds, and for shapes
-// that blocks of attention do not have on every instruction set.
+// TestMicrokernel tests the microkernel's contract, including addition and shapes that attention
+// does not use on every instruction set.
 func TestMicrokernel(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(21, 22))
@@ -500,7 +500,7 @@ func TestMicrokernel(t *testing.T) {
 					c := newMat(device.F32, rows, cols).normal(rng, 0, 1)
 					as, bs, want := a.values(), b.values(), c.values()
 					ai, ak := k, 1
-					if add == 1 { // a as its own transpose lies in memory
+					if add == 1 { // a is stored transposed
 						ai, ak = 1, rows
 					}
 					for i := range rows {
@@ -521,7 +521,7 @@ func TestMicrokernel(t *testing.T) {
 	})
 }
 
-// TestSoftmaxGradHidesWhatIsNotSeen: a row's elements that it does not see become 0.
+// TestSoftmaxGradHidesWhatIsNotSeen checks that invisible elements of a row become 0.
 func TestSoftmaxGradHidesWhatIsNotSeen(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		rows, ld := kernel.BestVec.Rows, 64

@@ -7,8 +7,8 @@ import (
 	"zeroth/device"
 )
 
-// An allocation over the budget fails and says what does not fit beside what;
-// what is freed can be had again, and a failure takes nothing.
+// TestBudget checks that an allocation above the budget fails with an error that lists the usage;
+// freed memory can be allocated again, and a failure allocates nothing.
 func TestBudget(t *testing.T) {
 	d := NewHost(1)
 	defer d.Close()
@@ -49,7 +49,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Memory is aligned for direct reads from disks.
+// TestAllocIsAlignedToPages checks the alignment for direct reads from disks.
 func TestAllocIsAlignedToPages(t *testing.T) {
 	d := NewHost(1)
 	defer d.Close()

@@ -7,8 +7,8 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// Cast sets dst[i] = src[i], any float type to any, rounded once to nearest
-// even. NaN stays NaN, and what exceeds the range of dst becomes infinite.
+// Cast sets dst[i] = src[i] between any float types, rounded once to nearest even. NaN remains NaN,
+// and values beyond the range of dst become infinite.
 func (q *Queue) Cast(dst, src device.Buffer) {
 	if dst.N != src.N {
 		panic(fmt.Sprintf("cpu: cast of %d elements to %d", src.N, dst.N))

@@ -12,9 +12,8 @@ import (
 
 var floats = []device.DType{device.F32, device.BF16, device.F16, device.F64}
 
-// nearest is the oracle: the value of a type with the given mantissa bits
-// (without the hidden one), smallest normal exponent and largest finite value
-// that is nearest to x, ties to even.
+// nearest is the oracle: the value of a type with the given mantissa bits (without the hidden one),
+// smallest normal exponent and largest finite value that is nearest to x, ties to even.
 func nearest(x float64, mantissa, minExp int, largest float64) float64 {
 	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
 		return x
@@ -40,12 +39,12 @@ func round(t device.DType, x float64) float64 {
 	return x
 }
 
-// sameFloat compares to the bit, all NaN being alike.
+// sameFloat compares bits, except that all NaN are equal.
 func sameFloat(a, b float64) bool {
 	return math.Float64bits(a) == math.Float64bits(b) || a != a && b != b
 }
 
-// hostBuffer is n elements of type t on the Go heap.
+// hostBuffer returns n elements of type t on the Go heap.
 func hostBuffer(t device.DType, n int) device.Buffer {
 	switch t {
 	case device.F32:
@@ -58,7 +57,7 @@ func hostBuffer(t device.DType, n int) device.Buffer {
 	return device.OfU16(t, make([]uint16, n))
 }
 
-// value is element i of b, decoded here from its bits alone.
+// value returns element i of b, decoded from its bits.
 func value(b device.Buffer, i int) float64 {
 	switch b.Type {
 	case device.F32:
@@ -81,7 +80,7 @@ func value(b device.Buffer, i int) float64 {
 	return sign * math.Ldexp(1024+m, e-25)
 }
 
-// setBits gives element i of b a 64-bit pattern's upper bits.
+// setBits sets element i of b to the upper bits of a 64-bit pattern.
 func setBits(b device.Buffer, i int, u uint64) {
 	switch b.Type {
 	case device.F32:
@@ -93,7 +92,7 @@ func setBits(b device.Buffer, i int, u uint64) {
 	}
 }
 
-// hard are float64 values around every edge of the narrower types.
+// hard returns float64 values around every edge of the narrower types.
 func hard() (xs []float64) {
 	for _, e := range []int{-1074, -150, -149, -140, -133, -127, -126, -25, -24, -20, -15, -14, -1, 0, 1, 15, 16, 17, 126, 127, 128, 1023} {
 		for _, m := range []float64{1, 1 + 1.0/128, 1 + 1.0/256, 1 + 3.0/256, 1 + 1.0/1024, 1 + 1.0/2048, 1 + 3.0/2048, 1.5,
@@ -156,7 +155,7 @@ func TestCastRandomBits(t *testing.T) {
 		a := hostBuffer(from, n)
 		for i := range n {
 			setBits(a, i, rng.Uint64())
-			if from == device.F64 && i%2 == 0 { // within reach of the narrow types
+			if from == device.F64 && i%2 == 0 { // within range of the narrow types
 				a.F64()[i] = math.Ldexp(1+rng.Float64(), rng.IntN(300)-160)
 			}
 		}
@@ -196,14 +195,14 @@ func TestCastSplitAmongWorkers(t *testing.T) {
 	}
 }
 
-// The assembly gives the bits of the portable functions, whatever the length
-// and whichever way it stores.
+// TestCastAssemblyGivesThePortableBits compares the assembly with the portable functions, for all
+// lengths and kinds of stores.
 func TestCastAssemblyGivesThePortableBits(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	wide := make([]float32, 1<<17+5)
 	for i := range wide {
 		wide[i] = math.Float32frombits(rng.Uint32())
-		if i%3 == 0 { // within reach of binary16
+		if i%3 == 0 { // within range of binary16
 			wide[i] = float32(math.Ldexp(rng.NormFloat64(), rng.IntN(50)-30))
 		}
 	}
@@ -245,14 +244,14 @@ func TestCastAssemblyGivesThePortableBits(t *testing.T) {
 	}
 }
 
-// alignedBuffer is n zeroed elements aligned to 64 bytes.
+// alignedBuffer returns n zeroed elements aligned to 64 bytes.
 func alignedBuffer(t device.DType, n int) device.Buffer {
 	b := hostBuffer(t, n+64)
 	skip, _ := kernel.UntilAligned(b.Ptr, t.Size())
 	return b.Slice(skip, skip+n)
 }
 
-// sameBytes wants got to start with want and to be zero after it.
+// sameBytes checks that got starts with want and is zero after it.
 func sameBytes(t *testing.T, got, want device.Buffer) {
 	t.Helper()
 	if string(got.Raw()[:want.Bytes()]) != string(want.Raw()) {
@@ -265,7 +264,7 @@ func sameBytes(t *testing.T, got, want device.Buffer) {
 	}
 }
 
-// Outputs too large for the caches are stored past them; the results are the same.
+// TestCastAndCopyOfManyElements tests outputs that exceed the caches and are stored past them.
 func TestCastAndCopyOfManyElements(t *testing.T) {
 	defer func(old *kernel.CastISA) { kernel.BestCasts = old }(kernel.BestCasts)
 	d := NewHost(3)

@@ -2,9 +2,9 @@ package cpu
 
 import "zeroth/device"
 
-// Modules ask for these products with what follows them as one operation, because a GPU
-// may fuse it. Here each is its parts, by the functions of package device that say what
-// it means, so that the CPU has the bits that they have.
+// Modules request these products as fused operations, since a GPU may fuse them. Here each is
+// composed of its parts by the functions of package device that define it, so the CPU gives their
+// bits.
 
 // MatMulOnto sets y = x + a·b, plus bias.
 func (q *Queue) MatMulOnto(y, x, a, b device.Mat, bias device.Buffer) {

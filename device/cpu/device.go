@@ -1,15 +1,14 @@
-// Package cpu is the device contract on host memory: a goroutine for each queue,
-// workers that share a kernel's pieces, and methods that hand kernels to them.
-// What a kernel computes is in package kernel.
+// Package cpu implements the device interfaces on host memory: a goroutine per queue, workers that
+// share the pieces of a kernel, and methods that issue kernels. The kernels themselves are in
+// package kernel.
 //
-// A kernel call writes a task into the queue's ring and returns. A task is a
-// static function over a range of independent pieces of work and its
-// arguments by value, so issuing one allocates nothing. Which worker computes
-// a piece, and how many workers there are, never changes a bit of the result:
-// a piece is always computed whole, in one order.
+// A kernel call writes a task into the queue's ring and returns. A task is a static function over a
+// range of independent pieces of work, with its arguments by value, so issuing it allocates
+// nothing. Neither the worker that computes a piece nor the number of workers changes a bit of the
+// result: a piece is always computed as a whole, in a fixed order.
 //
-// Begin with Queue.issue and Queue.do in queue.go, then pool.split; a method as
-// short as any is Queue.Gelu.
+// Start reading with Queue.issue and Queue.kernel in queue.go, then pool.split; Queue.Gelu is one
+// of the shortest methods.
 package cpu
 
 import (
@@ -20,57 +19,55 @@ import (
 	"zeroth/device"
 )
 
-// Device is one rank's share of the machine: an account of its memory, a worker pool
-// of workers that its queues share, and their work space.
+// Device is one rank's share of the machine: an account of its memory, a worker pool shared by its
+// queues, and their working space.
 type Device struct {
 	pool     *pool
 	products products
 	turns    rotary
-	scratch  int  // floats that Reserve promised each worker
+	scratch  int  // floats reserved for each worker
 	host     bool // its memory is the host's own
 	mem      Memory
-	shared   Memory // of what other processes read; nil: mem is
+	shared   Memory // memory that other processes can read; nil: use mem
 
 	mu     sync.Mutex
 	usage  device.Usage
-	budget int64 // bytes; 0 is none
+	budget int64 // bytes; 0: unlimited
 	held   map[unsafe.Pointer][]byte
 }
 
-// New is a device whose kernels are split over the given number of workers;
-// several ranks in one process take max(1, cores/ranks) each. The host may
-// address its memory unless it is Separate.
+// New returns a device that splits kernels over a number of workers; several ranks in a process
+// should use max(1, cores/ranks) each. The host can address its memory unless it is Separate.
 func New(workers int) *Device { return newDevice(workers, !Separate) }
 
-// NewHost is the host's own memory as a device.
+// NewHost returns the host's own memory as a device.
 func NewHost(workers int) *Device { return newDevice(workers, true) }
 
-// Memory is where a device takes its memory from.
+// Memory allocates memory for a device.
 type Memory interface {
-	Take(bytes int) ([]byte, error) // cleared, from a multiple of 4096 on
-	Give([]byte)                    // what Take gave
+	Take(bytes int) ([]byte, error) // zeroed, aligned to 4096 bytes
+	Give([]byte)                    // frees memory from Take
 }
 
-// NewHostFrom is NewHost with memory from elsewhere, such as what is pinned for the
-// copies of a GPU. Close gives back nothing of it: all is freed before.
+// NewHostFrom is NewHost with another source of memory, for example memory pinned for a GPU's
+// copies. All buffers must be freed before the source is closed.
 func NewHostFrom(workers int, mem Memory) *Device {
 	d := newDevice(workers, true)
 	d.mem = mem
 	return d
 }
 
-// pages are the system's.
+// pages allocates from the operating system.
 type pages struct{}
 
 func (pages) Take(bytes int) ([]byte, error) { return allocate(bytes) }
 func (pages) Give(mem []byte)                { release(mem) }
 
-// Share has memory of what collectives send from now on come from elsewhere, where
-// other processes can read it: parameters at rest, gradients, bounce memory. It is
-// set before the first of them is allocated.
+// Share makes memory used by collectives (parameters at rest, gradients, bounce memory) come from
+// mem, which other processes can read. It must be called before the first such allocation.
 func (d *Device) Share(mem Memory) { d.shared = mem }
 
-// from is where memory for a use comes from.
+// from returns the source of memory for a use.
 func (d *Device) from(use device.Use) Memory {
 	switch use {
 	case device.Params, device.Grads, device.UnitGrads, device.Bounce:
@@ -92,13 +89,12 @@ func newDevice(workers int, host bool) *Device {
 	return d
 }
 
-// Budget bounds the bytes that are held at once, as a GPU's memory would be; 0
-// is no bound. It is set before the first Alloc.
+// Budget limits the bytes allocated at once, like a GPU's memory; 0 means unlimited. It must be
+// called before the first Alloc.
 func (d *Device) Budget(bytes int64) { d.budget = bytes }
 
-// Alloc implements device.Device. Accounted are the n elements themselves.
-// Memory begins at a multiple of 4096 bytes, so that disks can be read into it
-// directly.
+// Alloc implements device.Device. It accounts for the n elements only. Memory is aligned to 4096
+// bytes, so that disks can be read into it directly.
 func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
 	b := device.Buffer{Type: t, Host: d.host, Use: use, N: n}
 	if n == 0 {
@@ -119,7 +115,7 @@ func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, er
 	return b, nil
 }
 
-// size is a number of bytes in words, exact or to three digits.
+// size formats a number of bytes, exactly or with three digits.
 func size(n int64) string {
 	for i, unit := range []string{"GiB", "MiB", "KiB"} {
 		one := int64(1) << (30 - 10*i)
@@ -158,8 +154,7 @@ func (d *Device) Usage() device.Usage {
 	return d.usage
 }
 
-// Close ends the device's workers and gives back their work space; its queues
-// must be closed before.
+// Close stops the device's workers and frees their working space; its queues must be closed before.
 func (d *Device) Close() {
 	d.pool.close()
 	for _, h := range d.pool.workers {

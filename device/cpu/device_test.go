@@ -15,8 +15,8 @@ import (
 	"zeroth/device/cpu"
 )
 
-// What Alloc gives is zero, also where memory was freed before, aligned to 64
-// bytes, the host's, and accounted to the byte until it is freed.
+// TestAlloc checks that allocated memory is zero, also if reused, aligned to 64 bytes, addressable
+// by the host, and accounted for to the byte until it is freed.
 func TestAlloc(t *testing.T) {
 	d := cpu.NewHost(1)
 	defer d.Close()
@@ -62,7 +62,7 @@ func TestAlloc(t *testing.T) {
 	}
 }
 
-// Free takes back what Alloc gave and nothing else, once.
+// TestFreeRefuses checks that Free accepts only memory from Alloc, once.
 func TestFreeRefuses(t *testing.T) {
 	d, other := cpu.NewHost(1), cpu.NewHost(1)
 	defer d.Close()
@@ -88,13 +88,13 @@ func TestFreeRefuses(t *testing.T) {
 	other.Free(foreign)
 	d.Free(b)
 	refused("a buffer that is free", b)
-	d.Free(device.Buffer{}) // of no elements: nothing to do
+	d.Free(device.Buffer{}) // no elements: nothing to do
 	if live := d.Usage().Live.Total(); live != 0 {
 		t.Errorf("%d bytes held at the end", live)
 	}
 }
 
-// The host's goroutines may allocate at the same time.
+// TestAllocConcurrently allocates from several goroutines.
 func TestAllocConcurrently(t *testing.T) {
 	d := cpu.NewHost(1)
 	defer d.Close()
@@ -123,8 +123,8 @@ func TestAllocConcurrently(t *testing.T) {
 	}
 }
 
-// Queues of one device use its workers at the same time: what they compute is
-// what they compute alone, and when all are closed no goroutine is left.
+// TestQueuesShareWorkers uses the workers of a device from several queues concurrently: the results
+// must not change, and no goroutine may remain after closing.
 func TestQueuesShareWorkers(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, workers := range []int{1, 2, 3, 2 * runtime.GOMAXPROCS(0)} {
@@ -171,7 +171,8 @@ func TestQueuesShareWorkers(t *testing.T) {
 	}
 }
 
-// Memory of a device is not the garbage collector's: only the account holds it.
+// TestMemoryOutlivesCollection checks that the garbage collector does not free device memory, which
+// only the account references.
 func TestMemoryOutlivesCollection(t *testing.T) {
 	d := cpu.NewHost(1)
 	defer d.Close()

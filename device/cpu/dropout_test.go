@@ -11,7 +11,7 @@ import (
 	"zeroth/device"
 )
 
-// droppedSlowly is device.Dropout's definition, an element at a time.
+// droppedSlowly implements device.Dropout's definition for one element.
 func droppedSlowly(d device.Dropout, i int, x, add float32) float32 {
 	row, c := d.Row+uint64(i/d.Cols), i%d.Cols
 	r := device.Philox([4]uint32{uint32(c / 8), d.Place, uint32(row), uint32(row >> 32)}, d.Key())
@@ -21,8 +21,8 @@ func droppedSlowly(d device.Dropout, i int, x, add float32) float32 {
 	return float32(x*d.Scale()) + add
 }
 
-// TestDropout compares bits with the definition: rows that are and are no multiple
-// of a register, a word of bits and a block; all types, in place and not.
+// TestDropout compares bits with the definition, for rows that are and are not multiples of a
+// register, a word of bits and a block; in all types, in place and not.
 func TestDropout(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
@@ -64,7 +64,7 @@ func dropout(t *testing.T, dt device.DType, cols int, way string) {
 	}
 }
 
-// TestDropoutOfSomeRows: whoever computes rows drops what of them all would be.
+// TestDropoutOfSomeRows checks that computing some rows drops the same elements as computing all.
 func TestDropoutOfSomeRows(t *testing.T) {
 	const rows, cols = 9, 70
 	q, d := queueOf(t, 1), device.Dropout{Seed: 9, Place: 2, Drop: 30000, Row: 1<<40 - 4, Cols: cols}
@@ -80,9 +80,9 @@ func TestDropoutOfSomeRows(t *testing.T) {
 	}
 }
 
-// TestDropoutIsRandom: of n elements as many are dropped as the probability says, in
-// every column and between neighbours, within five standard deviations; and another
-// seed, place or row drops others.
+// TestDropoutIsRandom checks that the number of dropped elements matches the probability, in every
+// column and between neighbours, within five standard deviations; and that another seed, place or
+// row drops others.
 func TestDropoutIsRandom(t *testing.T) {
 	const rows, cols = 512, 200
 	q := queueOf(t, 2)

@@ -12,8 +12,7 @@ func (q *Queue) Zero(b device.Buffer) {
 	q.kernel(t, kernel.RunZero, b.Bytes(), copyGrain)
 }
 
-// elementwise issues one of eachISA's kernels on the elements of y, a and b,
-// each of any float type.
+// elementwise issues a kernel on the elements of y, a and b, each of any float type.
 func (q *Queue) elementwise(name string, f *[3]kernel.EachFunc, y, a, b device.Buffer, s float32) {
 	t := q.issue(name)
 	t.B[0], t.B[1], t.B[2], t.F, t.Each = y, a, b, s, f

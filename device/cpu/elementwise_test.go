@@ -170,7 +170,7 @@ func TestGeluFarOut(t *testing.T) {
 	}
 }
 
-// TestVectorGeluFarOut is TestGeluFarOut for what queues run.
+// TestVectorGeluFarOut is TestGeluFarOut for the queues' kernels.
 func TestVectorGeluFarOut(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		far := []float64{8, 9.4, 9.6, 12, 30, 1e3, 1e10, 1e20, 3e38}
@@ -206,7 +206,7 @@ func TestVectorGeluFarOut(t *testing.T) {
 	})
 }
 
-// TestAddToPastTheCaches adds so much that it is stored past the caches.
+// TestAddToPastTheCaches adds enough for stores that bypass the caches.
 func TestAddToPastTheCaches(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
@@ -244,8 +244,8 @@ func TestAddToPastTheCaches(t *testing.T) {
 	})
 }
 
-// curved are the kernels that compute a function of x, of n elements: y, and y2 of
-// the last, from x and from ones.
+// curved lists the kernels that compute a function of x, of n elements: y, and y2 for the last,
+// from x and from ones.
 var curved = []struct {
 	name string
 	run  func(q *Queue, y, y2, x, ones device.Buffer)
@@ -257,7 +257,7 @@ var curved = []struct {
 	{"swiglu gradient", func(q *Queue, y, y2, x, ones device.Buffer) { q.SwiGLUGrad(y, y2, ones, x, ones) }, siluSlope64},
 }
 
-// TestCurvesOfEveryBF16 is within one rounding, and NaN whatever its payload.
+// TestCurvesOfEveryBF16 checks results within one rounding, and NaN with any payload.
 func TestCurvesOfEveryBF16(t *testing.T) {
 	const n = 1 << 16
 	x, ones := hostBuffer(device.BF16, n), hostBuffer(device.BF16, n)
@@ -295,7 +295,7 @@ func TestCurvesOfEveryBF16(t *testing.T) {
 	})
 }
 
-// TestCurvesAreTheSameAnywhere moves elements from whole vectors into the last ones.
+// TestCurvesAreTheSameAnywhere moves elements from whole vectors to the padded last ones.
 func TestCurvesAreTheSameAnywhere(t *testing.T) {
 	const n = 64 + 16 + 16 + 9
 	withVec(t, func(t *testing.T) {

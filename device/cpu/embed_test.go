@@ -8,14 +8,14 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// randomIDs is n token ids; the last of the vocabulary never occurs.
+// randomIDs returns n token ids; the last of the vocabulary never occurs.
 func randomIDs(rng *rand.Rand, n, vocab int) *guarded {
 	return newVec(device.I32, n).fill(func(int) float64 { return float64(rng.IntN(vocab - 1)) })
 }
 
 const embedB, embedT, embedC, embedV, embedRows = 5, 61, 131, 307, 70 // embedRows position vectors
 
-// embedStarts is where documents start, if there are several.
+// embedStarts returns the starts of documents, if there are several.
 func embedStarts(several bool) *guarded {
 	if !several {
 		return newVec(device.I32, 0)
@@ -89,8 +89,8 @@ func TestEmbedGrad(t *testing.T) {
 	})
 }
 
-// TestEmbedOfParts checks that what uneven parts of a vocabulary give adds up to the whole,
-// and that each has its rows of the gradient.
+// TestEmbedOfParts checks that the results of uneven parts of a vocabulary add up to the whole, and
+// that each part gets its rows of the gradient.
 func TestEmbedOfParts(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		q, rng := queueOf(t, 2), rand.New(rand.NewPCG(5, 6))
@@ -104,7 +104,7 @@ func TestEmbedOfParts(t *testing.T) {
 		for i, rows := range []int{embedV / 2, 1, embedV - embedV/2 - 1} {
 			part, places := device.Vocab{First: first, Size: embedV}, device.Mat{}
 			if i == 0 {
-				places = wpe.Mat // of one part alone
+				places = wpe.Mat // only one part adds them
 			}
 			y, dpart := newMat(dt, embedB*embedT, embedC), newMat(device.F32, rows, embedC)
 			q.Embed(y.Mat, wte.RowRange(first, first+rows), places, part, ids.Buf, embedT, device.Buffer{})

@@ -7,7 +7,7 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// ulps is the distance of got from want in units of float32's last place at want.
+// ulps returns the distance of got from want in ulps of float32 at want.
 func ulps(got float32, want float64) float64 {
 	_, e := math.Frexp(want)
 	return math.Abs(float64(got)-want) / math.Ldexp(1, max(e, -125)-24)
@@ -38,7 +38,7 @@ func TestExpWithinItsBound(t *testing.T) {
 			}
 		}
 	}
-	for i := range 1 << 21 { // densely where softmax and gelu are
+	for i := range 1 << 21 { // densely in the range of softmax and gelu
 		x := float32(i) * (-90.0 / (1 << 21))
 		for _, x := range [2]float32{x, -x} {
 			if e := ulps(kernel.Exp32(x), math.Exp(float64(x))); x >= kernel.ExpMin && x < kernel.ExpMax && !(e <= worst) {
@@ -87,7 +87,7 @@ func TestExpSum(t *testing.T) {
 	}
 }
 
-// TestVectorExpWithinItsBound: exp as vectors compute it, through the gradient of softmax.
+// TestVectorExpWithinItsBound tests the vectors' exp through the gradient of softmax.
 func TestVectorExpWithinItsBound(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		const n = 512
@@ -111,7 +111,7 @@ func TestVectorExpWithinItsBound(t *testing.T) {
 					if got != 0 {
 						t.Fatalf("exp(%g) = %g, want 0", v, got)
 					}
-				case v > 88.37: // infinity from here on is allowed
+				case v > 88.37: // infinity is allowed from here on
 					if !(got > 2e38) {
 						t.Fatalf("exp(%g) = %g", v, got)
 					}
@@ -125,7 +125,7 @@ func TestVectorExpWithinItsBound(t *testing.T) {
 		for u := uint64(0); u < 1<<32; u += n * 4001 { // every kind of float32
 			check(uint32(u), 4001)
 		}
-		for u := math.Float32bits(1e-3); u < math.Float32bits(90); u += n * 171 { // densely where softmax and gelu are
+		for u := math.Float32bits(1e-3); u < math.Float32bits(90); u += n * 171 { // densely in the range of softmax and gelu
 			check(u, 171)
 			check(u|1<<31, 171)
 		}

@@ -5,9 +5,8 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// MatMul sets c = a·b, plus bias in every row if bias is not empty, plus the
-// old c if add is set. Every operand may be of any float type; c is not
-// transposed and shares no memory with the others.
+// MatMul sets c = a·b, plus bias in every row if bias is not empty, plus the old c if add is set.
+// Every operand may be of any float type; c must not be transposed or share memory with the others.
 func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	g := kernel.NewGemm(c, a, b, bias, add)
 	if g.M == 0 || g.N == 0 {
@@ -21,8 +20,8 @@ func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	q.commit()
 }
 
-// runGemm computes the blocks one after the other. A block of A that has to be
-// packed is a phase of its own: when all of it is packed the workers multiply.
+// runGemm computes the blocks sequentially. Packing a block of A, if necessary, is a separate
+// phase: the workers multiply after all of it is packed.
 func runGemm(t *task, q *Queue) {
 	g, mem := &t.Gemm, q.products
 	mem.mu.Lock()
@@ -43,7 +42,7 @@ func runGemm(t *task, q *Queue) {
 	}
 }
 
-// runFew computes a product of few rows, which takes no memory of the device's.
+// runFew computes a product with few rows, which needs no shared memory.
 func runFew(t *task, q *Queue) {
 	g := &t.Gemm
 	g.Workers = len(q.pool.workers) + 1

@@ -14,23 +14,23 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// peakRate is the rate of a register-only multiply-add loop of about a
-// millisecond on the given number of goroutines, in operations a second.
+// peakRate returns the rate of a register-only multiply-add loop of about a millisecond on the
+// given number of goroutines, in operations per second.
 func peakRate(workers int) float64 { return fp32Peak().Rate(workers) }
 
 var fp32Peak = sync.OnceValue(kernel.PeakF32)
 
-// gated is what was measured beside the multiply-add peak.
+// gated is a measurement together with the multiply-add peak.
 type gated struct {
 	seconds  float64
-	possible float64 // operations the machine could have done meanwhile
-	quiet    int     // samples that no other program disturbed
+	possible float64 // operations that the machine could have done in that time
+	quiet    int     // number of undisturbed samples
 }
 
-// gate runs f until seven samples are undisturbed, or 24 have been taken, and returns
-// their median or, if there are none, the fastest of all. A sample is undisturbed if
-// our threads waited for a processor at most 0.04 of the time and the peak loops before
-// and after it reached 0.93 of the best.
+// gate runs f until seven samples are undisturbed, or 24 have been taken, and returns their median
+// or, if there are none, the fastest of all. A sample is undisturbed if our threads waited for a
+// processor at most 0.04 of the time and the peak loops before and after it reached 0.93 of the
+// best.
 func gate(workers int, f func()) gated {
 	var all, quiet []gated
 	best := 0.0
@@ -70,7 +70,7 @@ func (g gated) report(b *testing.B, ops float64) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// benchWorkers are the numbers of workers that kernels are measured with.
+// benchWorkers returns the numbers of workers for measurements.
 func benchWorkers() []int { return slices.Compact([]int{1, runtime.GOMAXPROCS(0)}) }
 
 // benchShape is a product by form (NN, NT, TN, TT) and m, n, k.
@@ -79,8 +79,8 @@ type benchShape struct {
 	m, n, k int
 }
 
-// BenchmarkMatMul reports the rate of the products of models and its ratio to the
-// float32 multiply-add peak in the same run. Use -benchtime 1x: one op is a median.
+// BenchmarkMatMul reports the rate of models' products and its ratio to the float32 multiply-add
+// peak in the same run. Use -benchtime 1x: one op is a median.
 func BenchmarkMatMul(b *testing.B) {
 	for _, t := range []device.DType{device.F32, device.BF16, device.F16} {
 		for _, workers := range benchWorkers() {
@@ -140,8 +140,8 @@ func BenchmarkMatMulBF16(b *testing.B) {
 	}
 }
 
-// referenceShapes are the products of a step of the 10.8M, the 29.5M and the
-// 124M GPT, and small ones.
+// referenceShapes are the products of a step of the 10.8M, the 29.5M and the 124M GPT, and small
+// ones.
 var referenceShapes = []benchShape{
 	{"NN", 1024, 1152, 384}, {"NN", 1024, 384, 384}, {"NN", 1024, 1536, 384}, {"NN", 1024, 384, 1536}, {"NT", 1024, 384, 1536}, {"TN", 384, 1536, 1024}, {"NT", 1024, 256, 384},
 	{"NN", 512, 1536, 512}, {"NN", 512, 2048, 512}, {"NT", 512, 512, 2048}, {"TN", 512, 2048, 512}, {"NT", 512, 4096, 512},
@@ -175,23 +175,22 @@ func (s benchShape) flat(t device.DType) *product {
 	return &product{c: view{Mat: mat(ct, s.m, s.n, false)}, a: mat(t, s.m, s.k, s.form[0] == 'T'), b: mat(t, s.k, s.n, s.form[1] == 'T'), m: s.m, n: s.n, k: s.k}
 }
 
-// inTurn is what two ways of doing the same were measured at in turns.
+// inTurn contains measurements of two alternating implementations.
 type inTurn struct {
-	rate  float64 // of the first, operations a second
+	rate  float64 // of the first, operations per second
 	ratio float64 // of the first to the second's
 	quiet float64 // of the first to the second's, both at their best
-	peak  float64 // multiply-adds at their best, operations a second
-	pairs float64 // of samples
+	peak  float64 // multiply-adds at their best, operations per second
+	pairs float64 // number of sample pairs
 }
 
-// settle is how long threads of a library may look out for more work, each on a
-// processor, after the last.
+// settle is how long a library's threads may spin for more work after the last, each on a
+// processor.
 const settle = 40 * time.Millisecond
 
-// inTurns takes samples of f and g, which both do ops operations, in turns. A
-// neighbour slows both by much, but hardly one sample of a pair only, so the
-// ratio is the median of the pairs'; the rate and the other ratio are of the
-// fastest tenths.
+// inTurns takes samples of f and g, which both perform ops operations, alternately. Other programs
+// slow down both of a pair, but rarely only one, so the ratio is the median of the pairs'; the rate
+// and the other ratio are of the fastest tenths.
 func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int)) (x inTurn) {
 	for range 20 {
 		x.peak = max(x.peak, peakRate(workers))
@@ -202,7 +201,7 @@ func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int
 	for end := time.Now().Add(seconds); time.Now().Before(end) || len(ratios) < 5; {
 		var rate [2]float64
 		for i, f := range []func(int){f, g} {
-			f(1) // what the other left in the caches is nobody's
+			f(1) // discard the other's cache contents
 			for start := time.Now(); workers > 1 && time.Since(start) < settle; {
 				f(1)
 			}
@@ -224,8 +223,8 @@ func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int
 	return x
 }
 
-// byHand computes g on one worker as runGemm does. Before the tiles of a group of
-// columns it calls pack, which leaves the group's panels in the memory.
+// byHand computes g on one worker like runGemm. Before the tiles of a group of columns it calls
+// pack, which packs the group's panels into the memory.
 func byHand(g kernel.Gemm, w *kernel.Worker, pack func(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int)) {
 	g.Workers = 1
 	g.Ends()
@@ -247,7 +246,7 @@ func byHand(g kernel.Gemm, w *kernel.Worker, pack func(g *kernel.Gemm, mem *kern
 
 func packInProduct(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int) { g.PackB(*mem, s0, s1) }
 
-// keepPacked packs B of g and returns what takes the place of packing it again.
+// keepPacked packs B of g and returns a replacement for packing it again.
 func keepPacked(g kernel.Gemm, w *kernel.Worker) func(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int) {
 	var kept [][]float32
 	byHand(g, w, func(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int) {
@@ -261,10 +260,9 @@ func keepPacked(g kernel.Gemm, w *kernel.Worker) func(g *kernel.Gemm, mem *kerne
 	}
 }
 
-// BenchmarkPackedWeights compares the products of a GPT's layer that have a weight
-// for their B with the same when the weights are packed already, and reports the
-// part of the time that saves: of those forward, of those backward, and of all
-// twelve products, gradients of weights included.
+// BenchmarkPackedWeights compares a GPT layer's products in which B is a weight with the same
+// products on already packed weights, and reports the fraction of the time saved: for forward, for
+// backward, and for all twelve products, including weight gradients.
 func BenchmarkPackedWeights(b *testing.B) {
 	models := []struct {
 		name        string
@@ -273,7 +271,7 @@ func BenchmarkPackedWeights(b *testing.B) {
 	for _, m := range models {
 		for _, t := range []device.DType{device.F32, device.BF16} {
 			q := testQueue(b, 1)
-			var parts [3][]benchShape // forward, backward, gradients of weights
+			var parts [3][]benchShape // forward, backward, weight gradients
 			for _, weight := range [][2]int{{1, 3}, {1, 1}, {1, 4}, {4, 1}} {
 				in, out := weight[0]*m.width, weight[1]*m.width
 				parts[0] = append(parts[0], benchShape{"NN", m.rows, out, in})
@@ -284,7 +282,7 @@ func BenchmarkPackedWeights(b *testing.B) {
 				b.Run(fmt.Sprintf("%s/%v/%s", m.name, t, name), func(b *testing.B) {
 					ops := 0.0
 					var plain, kept []func()
-					for range 2 { // the first time memory is made
+					for range 2 { // the first run allocates
 						plain, kept, ops = nil, nil, 0
 						for _, s := range shapes {
 							p := s.flat(t)

@@ -9,15 +9,14 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// emulatedBF16 is AMX with its tile instructions replaced by Go: it tests the
-// packing and the edges on machines that have AVX-512 but no AMX;
-// under the race detector it takes minutes.
+// emulatedBF16 is AMX with its tile instructions replaced by Go, to test packing and edges on
+// machines with AVX-512 but without AMX. With the race detector it takes minutes.
 func emulatedBF16() []*kernel.ISA {
 	if !kernel.HasAVX512() || testing.Short() {
 		return nil
 	}
 	e := kernel.AMX
-	e.Name, e.KC = "amx emulated", kernel.KcF32 // k is short, for this is slow
+	e.Name, e.KC = "amx emulated", kernel.KcF32 // short k, since this is slow
 	e.Row, e.Narrow = []kernel.RowFunc{device.F32: emulateRowF32, device.BF16: emulateRowBF16}, emulateNarrow
 	return []*kernel.ISA{&e}
 }
@@ -41,7 +40,7 @@ func emulateAMX(k int, a unsafe.Pointer, rowStep, step int, b, base unsafe.Point
 	}
 }
 
-// emulatedStart is what the sums of tile t begin with.
+// emulatedStart returns the initial sums of tile t.
 func emulatedStart(bias unsafe.Pointer, t, add int) unsafe.Pointer {
 	if add&kernel.AddNone != 0 {
 		return unsafe.Pointer(&[32]float32{})

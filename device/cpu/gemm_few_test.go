@@ -10,12 +10,12 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// fewTypes are types of operands: those of models that generate, in float32 and in
-// bf16, whose logits are float32, and others.
+// fewTypes are types of operands: those of text generation in float32 and in bf16, whose logits are
+// float32, and others.
 var fewTypes = [][4]device.DType{allF32, {device.BF16, device.BF16, device.BF16, device.BF16}, {device.F32, device.BF16, device.BF16, device.BF16}, {device.BF16, device.F32, device.BF16, device.F32}}
 
-// Rows that are computed alone or a few at a time, which goes another way, have the
-// bits that they have among many.
+// TestFewRowsHaveTheBitsOfMany checks that a few rows, which are computed differently, have the
+// same bits as among many.
 func TestFewRowsHaveTheBitsOfMany(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(21, 22))
@@ -23,7 +23,7 @@ func TestFewRowsHaveTheBitsOfMany(t *testing.T) {
 		for i, s := range [][2]int{{32, 1}, {64, 7}, {96, 8}, {1056, 65}, {2112, 513}, {256, 1100}, {50, 130}, {33, 640}, {17, 5}, {1057, 257}, {768, 1024}} {
 			for form := range 8 * len(fewTypes) {
 				if form >= 8 && i%3 != 1 {
-					continue // some shapes do: of one block of k and of several
+					continue // some shapes need not run: with one block of k and with several
 				}
 				if testing.Short() && form%8 != (i+form/8)%8 {
 					continue // each form has some shapes
@@ -56,9 +56,9 @@ func TestFewRowsHaveTheBitsOfMany(t *testing.T) {
 	})
 }
 
-// BenchmarkFewRows is products of one row and of eight with the weights of GPT-2 124M, in
-// turn, so that these come from memory: bytes of weights a second. Reading
-// as many alone is the limit.
+// BenchmarkFewRows measures products of one row and of eight with the weights of GPT-2 124M in
+// sequence, so that these come from memory, in bytes of weights per second. Reading as many bytes
+// is the limit.
 //
 //	go test -run xxx -bench FewRows ./device/cpu
 func BenchmarkFewRows(b *testing.B) {
@@ -91,7 +91,7 @@ func benchQueue(b *testing.B, workers int) (*Device, *Queue) {
 	return d, q
 }
 
-// benchBuffer is memory of a device as a model's is, of zeros that have been touched.
+// benchBuffer returns device memory like a model's, of zeros that have been touched.
 func benchBuffer(b *testing.B, d *Device, t device.DType, n int) device.Buffer {
 	x, err := d.Alloc(t, n, device.Params)
 	if err != nil {

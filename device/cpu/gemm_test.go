@@ -12,8 +12,8 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// ends is the first and the last instruction set where tests are to be short: those
-// between differ in assembly, which the race detector does not see.
+// ends returns the first and the last instruction set for short tests: those in between differ in
+// assembly, which the race detector does not check.
 func ends[T any](sets []T) []T {
 	if testing.Short() && len(sets) > 2 {
 		return []T{sets[0], sets[len(sets)-1]}
@@ -21,7 +21,7 @@ func ends[T any](sets []T) []T {
 	return sets
 }
 
-// withISA runs f with each instruction set this machine has.
+// withISA runs f with each instruction set of this machine.
 func withISA(t *testing.T, f func(t *testing.T)) {
 	defer func(old, old16 *kernel.ISA) { kernel.BestISA, kernel.BestBF16 = old, old16 }(kernel.BestISA, kernel.BestBF16)
 	for _, s := range ends(kernel.ISAs) {
@@ -40,8 +40,8 @@ func fillNaN(b device.Buffer) {
 	}
 }
 
-// view is a random matrix (rows, cols), gap elements between rows and guard
-// elements before and after, all NaN.
+// view is a random matrix (rows, cols) with gap elements between rows and guard elements before and
+// after, all NaN.
 type view struct {
 	device.Mat
 	whole device.Buffer
@@ -64,7 +64,7 @@ func newView(rng *rand.Rand, t device.DType, rows, cols, gap int) view {
 	return view{m, b}
 }
 
-// operand is the view of a random operand (rows, cols), stored transposed if trans is set.
+// operand returns a random operand (rows, cols), stored transposed if trans is set.
 func operand(rng *rand.Rand, t device.DType, rows, cols, gap int, trans bool) device.Mat {
 	if trans {
 		return newView(rng, t, cols, rows, gap).T()
@@ -72,7 +72,7 @@ func operand(rng *rand.Rand, t device.DType, rows, cols, gap int, trans bool) de
 	return newView(rng, t, rows, cols, gap).Mat
 }
 
-// values are the elements of an operand, row after row.
+// values returns the elements of an operand, row by row.
 func values(m device.Mat) []float64 {
 	rows, cols := m.Dims()
 	v := make([]float64, rows*cols)
@@ -106,8 +106,8 @@ var (
 	tiny    = map[device.DType]float64{device.F16: 0x1p-24} // spacing of subnormals
 )
 
-// product is a product, its slow computation in float64 and the bound on the
-// difference: k+3 roundings of sums in float32 and one to the type of c.
+// product is a product with its slow computation in float64 and the bound on the difference: k+3
+// roundings of sums in float32 and one to the type of c.
 type product struct {
 	c       view
 	a, b    device.Mat
@@ -182,7 +182,7 @@ var allF32 = [4]device.DType{}
 func TestMatMulFormsAndSizes(t *testing.T) {
 	sizes := [][3]int{{0, 5, 3}, {5, 0, 3}, {4, 5, 0}, {1, 1, 1}, {1, 40, 7}, {40, 1, 7}, {3, 5, 1}, {2, 3, 17}, {13, 31, 15}, {14, 32, 16},
 		{15, 33, 8}, {6, 16, 9}, {7, 17, 40}, {28, 64, 33}, {29, 97, 23}, {50, 47, 61},
-		{32, 64, 32}, {64, 40, 96}, {32, 33, 0}} // rows that AMX reads where they lie
+		{32, 64, 32}, {64, 40, 96}, {32, 33, 0}} // rows that AMX reads in place
 	for i := 1; i <= 15; i++ {
 		sizes = append(sizes, [3]int{i, 33 - 2*i, 2*i + 1}, [3]int{i, 16 + i, 16})
 	}
@@ -218,7 +218,7 @@ func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
 	})
 }
 
-// longK is a k of two blocks and a bit.
+// longK returns a k of two blocks and a bit more.
 func longK() int {
 	if kernel.BestBF16 != nil {
 		return kernel.BestBF16.KC + 3
@@ -226,7 +226,8 @@ func longK() int {
 	return kernel.BestISA.KC + 3
 }
 
-// The k loop is broken into blocks, and sums of a 16-bit c wait in an accumulator between them.
+// TestMatMulManyBlocksOfK breaks the k loop into blocks, between which sums of a 16-bit c are kept
+// in an accumulator.
 func TestMatMulManyBlocksOfK(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		q := testQueue(t, 2)
@@ -247,8 +248,8 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 	})
 }
 
-// Several blocks of rows and groups of columns, and blocks of columns for the
-// accumulator: samples are checked.
+// TestMatMulManyBlocks uses several blocks of rows, groups of columns, and blocks of columns for
+// the accumulator, and checks samples.
 func TestMatMulManyBlocks(t *testing.T) {
 	q := testQueue(t, 2)
 	rng := rand.New(rand.NewPCG(9, 10))
@@ -274,9 +275,9 @@ func TestMatMulManyBlocks(t *testing.T) {
 	}
 }
 
-// The bits do not depend on the number of workers, nor on which rows or
-// columns of a product are computed together, nor on whether A is packed first:
-// AMX reads 128 rows where they lie, but not 37.
+// TestMatMulBitsDependOnNothingElse checks that the bits do not depend on the number of workers, on
+// which rows or columns of a product are computed together, or on whether A is packed: AMX reads
+// 128 rows in place, but not 37.
 func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 12))
@@ -320,8 +321,9 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 	})
 }
 
-// What is not portable adds up a block of k by multiply-adds that round once, in
-// order, and then blocks: the same bits by AVX2, AVX-512 and NEON.
+// TestMatMulBitsAreThoseOfMultiplyAddsInOrder checks that all but portable code adds a block of k
+// by multiply-adds that round once, in order, and then the blocks: the same bits with AVX2, AVX-512
+// and NEON.
 func TestMatMulBitsAreThoseOfMultiplyAddsInOrder(t *testing.T) {
 	defer func(old *kernel.ISA) { kernel.BestISA = old }(kernel.BestISA)
 	q := testQueue(t, 1)
@@ -342,7 +344,7 @@ func TestMatMulBitsAreThoseOfMultiplyAddsInOrder(t *testing.T) {
 	}
 }
 
-// inOrder is element (i, j) of a product of float32 with a bias.
+// inOrder returns element (i, j) of a product of float32 with a bias.
 func (p *product) inOrder(i, j int) float32 {
 	c, kc := float32(value(p.bias, j)), kernel.Cut(p.k, kernel.KcF32, 8)
 	for lo := 0; lo < p.k; lo += kc {
@@ -355,15 +357,14 @@ func (p *product) inOrder(i, j int) float32 {
 	return c
 }
 
-// multiplyAdd is a*b + c of float32, rounded once: the product is exact in
-// float64, the sum is cut to it with its last bit set if that lost something.
-// Rounding that to float32 gives what rounding the exact sum would; see
-// roundToOdd.
+// multiplyAdd returns a*b + c of float32, rounded once: the product is exact in float64, and the
+// sum is truncated to float64 with its last bit set if that was inexact. Rounding that to float32
+// equals rounding the exact sum; see roundToOdd.
 func multiplyAdd(a, b float64, c float32) float32 {
 	x, y := float64(a*b), float64(c)
 	s := x + y
 	part := s - x
-	lost := (x - (s - part)) + (y - part) // exactly what s is short of (Knuth)
+	lost := (x - (s - part)) + (y - part) // exactly the error of s (Knuth)
 	if bits := math.Float64bits(s); lost != 0 && bits&1 == 0 {
 		if (lost > 0) == (s > 0) {
 			bits++
@@ -414,9 +415,9 @@ func TestMatMulRefusesWhatItCannotDo(t *testing.T) {
 	}
 }
 
-// Registers that a signal, a switch of threads or a collection does not save
-// would show as other bits: many queues multiply on few threads while garbage
-// is made and collected.
+// TestMatMulKeepsItsBitsUnderCollection checks that signals, thread switches and garbage collection
+// preserve all registers: many queues multiply on few threads while garbage is created and
+// collected.
 func TestMatMulKeepsItsBitsUnderCollection(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		products := 150

@@ -12,8 +12,8 @@ import (
 
 var _ optim.Ops = (*Queue)(nil)
 
-// All of nn.Ops but the matrix product, which has its own tests; where the
-// queue has that too, its method is the shallower one and hides this.
+// All of nn.Ops except the matrix product, which has its own tests; if the queue has a method, it
+// is shallower and hides this one.
 var _ nn.Ops = struct {
 	*Queue
 	elsewhere
@@ -31,11 +31,11 @@ type call struct {
 	run   func(q *Queue)
 	elems int     // of the main operand
 	bytes int     // that must be read or written at least once
-	flops float64 // of matrix products inside; 0 where memory decides
+	flops float64 // of matrix products inside; 0 if limited by memory
 }
 
-// calls is every kernel on rows × cols activations of type dt, vocab logits a
-// row, and as many elements of optimizer state.
+// calls returns every kernel on rows × cols activations of type dt, vocab logits per row, and as
+// many elements of optimizer state.
 func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 	rng := rand.New(rand.NewPCG(1, 2))
 	f32, n, size := device.F32, rows*cols, dt.Size()
@@ -90,7 +90,7 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 	}
 }
 
-// newAttnBench is operands without their oracle.
+// newAttnBench returns operands without an oracle.
 func newAttnBench(dt device.DType, a device.Attn) *attnCase {
 	rng := rand.New(rand.NewPCG(3, 4))
 	wide := func() *guarded { return newMat(dt, a.B*a.T, a.H*a.D).normal(rng, 0, 1) }
@@ -113,7 +113,7 @@ func TestKernelsAllocateNothing(t *testing.T) {
 					}
 				}
 				for range 3 {
-					once() // scratch grows to its size
+					once() // scratch grows to its final size
 				}
 				if n := testing.AllocsPerRun(20, once); n != 0 {
 					t.Errorf("%s with %d workers: %g allocations a call", c.name, workers, n)
@@ -137,13 +137,13 @@ func TestKernelsDoNothingOnNothing(t *testing.T) {
 	}
 }
 
-// copySpeed is bytes read and written a second by copies of 32 MiB on q, the
-// fastest of five.
+// copySpeed returns the bytes read and written per second by copies of 32 MiB on q, the fastest of
+// five.
 func copySpeed(b *testing.B, q *Queue) float64 {
 	const n = 32 << 20
 	dst, src := device.OfF32(make([]float32, n/4)), device.OfF32(make([]float32, n/4))
 	for i := range src.N {
-		src.F32()[i] = 1 // else all its pages are one
+		src.F32()[i] = 1 // otherwise all of its pages are the same
 	}
 	best := time.Duration(1 << 62)
 	for range 5 {
@@ -157,8 +157,8 @@ func copySpeed(b *testing.B, q *Queue) float64 {
 	return 2 * n / best.Seconds()
 }
 
-// BenchmarkKernels reports, for one worker, nanoseconds an element and memory
-// traffic as a ratio to copying; attention reports GFLOP/s.
+// BenchmarkKernels reports, for one worker, nanoseconds per element and memory traffic relative to
+// copying; attention reports GFLOP/s.
 func BenchmarkKernels(b *testing.B) {
 	for _, dt := range []device.DType{device.F32, device.BF16} {
 		q := queueOf(b, 1)

@@ -5,21 +5,21 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]],
-// 0 where target[i] (int32) is Ignored. With a cap above 0 a logit x counts as cap tanh(x/cap).
+// CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]], and to 0 if
+// target[i] (int32) is Ignored. With a cap above 0, a logit x counts as cap tanh(x/cap).
 func (q *Queue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32) {
 	q.crossEntropy("cross-entropy", kernel.RunCrossEntropy, loss, logits, target, 0, cap)
 }
 
-// CrossEntropyGrad does the same and replaces logits[i] by
-// scale*(softmax(logits[i]) - onehot(target[i])), with a cap times its slope, by zeros where target[i] is Ignored.
+// CrossEntropyGrad also replaces logits[i] by scale*(softmax(logits[i]) - onehot(target[i])), times
+// the slope of a cap, or by zeros if target[i] is Ignored.
 func (q *Queue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32) {
 	q.crossEntropy("cross-entropy gradient", kernel.RunCrossEntropyGrad, loss, logits, target, scale, cap)
 }
 
-// CrossEntropyPart sets stats[i], three float32, to what a row of part of the vocabulary's
-// logits contributes to its loss: the largest logit, the sum of exponentials relative to it,
-// and the target's logit, 0 if the part does not have it. Rows whose target is Ignored are left.
+// CrossEntropyPart sets stats[i], three float32, to the contribution of a row of logits for part of
+// the vocabulary: the largest logit, the sum of exponentials relative to it, and the target's
+// logit, or 0 if it is in another part. Rows whose target is Ignored are skipped.
 func (q *Queue) CrossEntropyPart(stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, cap float32) {
 	const op = "cross-entropy of a part"
 	kernel.WantLen(op, stats, device.F32, kernel.LossStats*logits.Rows)
@@ -28,8 +28,8 @@ func (q *Queue) CrossEntropyPart(stats device.Buffer, logits device.Mat, part de
 	q.kernel(t, kernel.RunCrossEntropyPart, logits.Rows, kernel.RowGrain(4*logits.Cols))
 }
 
-// CrossEntropyMerge sets loss[i] to what CrossEntropy does, given the stats of all parts, one
-// after the other, and with grad replaces the logits of this part as CrossEntropyGrad does.
+// CrossEntropyMerge sets loss[i] as CrossEntropy does, from the concatenated stats of all parts,
+// and with grad replaces the logits of this part as CrossEntropyGrad does.
 func (q *Queue) CrossEntropyMerge(loss, stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, scale, cap float32, grad bool) {
 	const op = "cross-entropy of all parts"
 	kernel.WantLen(op, loss, device.F32, logits.Rows)
@@ -40,7 +40,7 @@ func (q *Queue) CrossEntropyMerge(loss, stats device.Buffer, logits device.Mat, 
 	q.kernel(t, kernel.RunCrossEntropyMerge, logits.Rows, kernel.RowGrain(4*logits.Cols))
 }
 
-// partialLoss begins a kernel over logits of a part of the vocabulary.
+// partialLoss issues a kernel on logits of a part of the vocabulary.
 func (q *Queue) partialLoss(op string, logits device.Mat, part device.Vocab, target device.Buffer, cap float32) *task {
 	kernel.WantMat(op, logits, logits.Rows, logits.Cols)
 	kernel.WantLen(op, target, device.I32, logits.Rows)

@@ -9,8 +9,8 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// crossEntropy64 is the losses of the rows of logits and scale times their gradient.
-// With a cap they are those of cap tanh(x/cap).
+// crossEntropy64 returns the losses of the rows of logits and scale times their gradient. With a
+// cap, they are those of cap tanh(x/cap).
 func crossEntropy64(logits []float64, target []float64, scale, cap float64) (loss, grad []float64) {
 	if cap > 0 {
 		capped := make([]float64, len(logits))
@@ -43,7 +43,7 @@ func crossEntropy64(logits []float64, target []float64, scale, cap float64) (los
 	return loss, grad
 }
 
-// lossCase is logits, some large, and targets, some ignored.
+// lossCase returns logits, some large, and targets, some ignored.
 func lossCase(dt device.DType, rows, cols int) (logits, target *guarded) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	logits = newMat(dt, rows, cols).normal(rng, 3, 4)
@@ -101,14 +101,14 @@ func TestCrossEntropyGrad(t *testing.T) {
 					return []*guarded{l, logits}
 				})
 				near(t, "loss", out[0], loss, 5e-7)
-				near(t, "gradient", out[1], grad, 2e-6+float64(cap)*5e-7) // at a cap the slope is what two numbers near 1 differ by
+				near(t, "gradient", out[1], grad, 2e-6+float64(cap)*5e-7) // at a cap the slope is the difference of two numbers near 1
 			}
 		})
 	})
 }
 
-// TestCrossEntropyOfParts compares losses and gradients of logits in three uneven parts with
-// those of all.
+// TestCrossEntropyOfParts compares losses and gradients of logits in three uneven parts with those
+// of all.
 func TestCrossEntropyOfParts(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		const scale = 1.0 / 64 * 3

@@ -7,8 +7,8 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// Axpby sets y = alpha*a + beta*b, each product and the sum rounded to float32; p, if
-// not empty, receives y rounded to its type. All are of any float type; y may be a or b.
+// Axpby sets y = alpha*a + beta*b, with each product and the sum rounded to float32; p, if not
+// empty, receives y rounded to its type. Any float types are allowed; y may be a or b.
 func (q *Queue) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
 	kernel.WantSame("axpby", y, a, b)
 	if p.N != 0 {
@@ -20,9 +20,8 @@ func (q *Queue) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
 	q.kernel(t, kernel.RunAxpby, kernel.AxpbyPieces(y.N), kernel.AxpbyGrain)
 }
 
-// Normalize divides x, of any float type, by its Euclidean norm rounded to x's type, or
-// by eps where that is more. The sum of squares is exact; acc, a device.Exact, is work
-// space for it.
+// Normalize divides x, of any float type, by its Euclidean norm rounded to x's type, or by eps if
+// that is larger. The sum of squares is exact; acc, a device.Exact, is its working space.
 func (q *Queue) Normalize(x, acc device.Buffer, eps float32) {
 	kernel.WantFloat("normalize", x)
 	kernel.WantLen("normalize", acc, device.I64, device.ExactLen)
@@ -32,7 +31,7 @@ func (q *Queue) Normalize(x, acc device.Buffer, eps float32) {
 	q.commit()
 }
 
-// runNormalize adds up the squares, then divides.
+// runNormalize sums the squares, then divides.
 func runNormalize(t *task, q *Queue) {
 	clear(t.B[0].I64())
 	n, workers := kernel.Ceil(t.B[1].N, kernel.NormLen), len(q.pool.workers)+1
@@ -41,8 +40,8 @@ func runNormalize(t *task, q *Queue) {
 	q.phase(t, kernel.RunDivide, n, 1, workers)
 }
 
-// CopyBlock copies the elements of a matrix to another of the same shape and type; either may
-// be part of a larger one.
+// CopyBlock copies a matrix to another of the same shape and type; either may be part of a larger
+// one.
 func (q *Queue) CopyBlock(dst, src device.Mat) {
 	const op = "copy of a block"
 	kernel.WantMat(op, dst, dst.Rows, dst.Cols)

@@ -10,13 +10,13 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// Axpby rounds each product and the sum once to float32, whatever the types and the
-// instruction set; y may be an operand, and p is y in its own type.
+// TestAxpby checks that Axpby rounds each product and the sum once to float32, for all types and
+// instruction sets, in place and not, and that p is y in its own type.
 func TestAxpby(t *testing.T) {
 	const alpha, beta = float32(-4.775), float32(0.3)
 	withVec(t, func(t *testing.T) {
 		for _, types := range [][4]device.DType{{0, 1, 0, 1}, {1, 0, 1, 0}, {1, 1, 1, 1}, {2, 1, 0, 2}, {0, 0, 0, 0}} {
-			for _, in := range []int{-1, 2, 3} { // y is apart, a or b
+			for _, in := range []int{-1, 2, 3} { // y is separate, a or b
 				if in > 0 && types[in] != types[0] {
 					continue
 				}
@@ -47,7 +47,7 @@ func TestAxpby(t *testing.T) {
 	})
 }
 
-// Blocks are copied between matrices that are wider.
+// TestCopyBlock copies blocks between wider matrices.
 func TestCopyBlock(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		const rows, cols, from, to = 7, 5, 3, 11
@@ -67,8 +67,8 @@ func TestCopyBlock(t *testing.T) {
 	})
 }
 
-// A vector is divided by its norm, which is exact but for two roundings; one whose norm
-// is below eps by that; one with an element that is no number is all such.
+// TestNormalize checks division by the norm, which is exact except for two roundings; by eps if the
+// norm is smaller; and that NaN or infinite elements make the result NaN.
 func TestNormalize(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
@@ -94,7 +94,7 @@ func TestNormalize(t *testing.T) {
 	})
 }
 
-// norm is the Euclidean norm, rounded once.
+// norm returns the Euclidean norm, rounded once.
 func norm(x []float64) float64 {
 	sum := new(big.Float).SetPrec(500)
 	for _, v := range x {

@@ -4,7 +4,7 @@ package cpu
 
 import "unsafe"
 
-// allocate takes zeroed memory from the Go heap, aligned to a page.
+// allocate returns zeroed memory from the Go heap, aligned to a page.
 func allocate(bytes int) ([]byte, error) {
 	mem := make([]byte, bytes+4095)
 	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(mem))) & 4095)

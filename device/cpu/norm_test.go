@@ -8,7 +8,7 @@ import (
 	"zeroth/device"
 )
 
-// moments64 is the mean and 1/sqrt(variance + eps) of each row.
+// moments64 returns the mean and 1/sqrt(variance + eps) of each row.
 func moments64(x []float64, cols int, eps float64) (mean, rstd []float64) {
 	for ; len(x) > 0; x = x[cols:] {
 		var m, v float64
@@ -55,7 +55,7 @@ func layerNormGrad64(dy, x, w []float64, eps float64) (dx, dw, db []float64) {
 	return dx, dw, db
 }
 
-// Two columns are left out: their dx is nothing but cancellation.
+// Two columns are excluded: their dx is only cancellation.
 var normShapes = [][2]int{{1, 1}, {3, 5}, {257, 333}, {5, 64}, {70, 208}}
 
 func TestLayerNorm(t *testing.T) {

@@ -5,9 +5,9 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// update issues a rule over the blocks of w (master copy), g (gradient) and
-// the states, all float32 and of equal length; p, if not empty, receives w
-// rounded to its type. A state may be empty where the rule allows it.
+// update issues a rule on w (master copy), g (gradient) and the states, all float32 and of equal
+// length; p, if not empty, receives w rounded to its type. A state may be empty if the rule allows
+// it.
 func (q *Queue) update(t *task, f kernel.RuleFunc, w, p, g, m, v device.Buffer) {
 	kernel.WantLen(t.name, g, device.F32, w.N)
 	kernel.WantLen(t.name, w, device.F32, g.N)
@@ -19,7 +19,7 @@ func (q *Queue) update(t *task, f kernel.RuleFunc, w, p, g, m, v device.Buffer) 
 	q.kernel(t, kernel.RunRule, kernel.Blocks(w.N), kernel.PieceWork/kernel.BlockLen)
 }
 
-// AdamW is one step of Adam with decoupled decay; see device.AdamW.
+// AdamW performs one step of Adam with decoupled decay; see device.AdamW.
 func (q *Queue) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	kernel.WantLen("adamw", m, device.F32, w.N)
 	kernel.WantLen("adamw", v, device.F32, w.N)
@@ -28,8 +28,8 @@ func (q *Queue) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	q.update(t, kernel.BestVec.AdamW, w, p, g, m, v)
 }
 
-// AdamW8 is AdamW on moments that are coded by blocks: m is Q8, v is U8. A block is
-// decoded, updated as by AdamW, and coded.
+// AdamW8 is AdamW with moments coded in blocks: m is Q8, v is U8. Each block is decoded, updated as
+// by AdamW, and coded.
 func (q *Queue) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
 	kernel.WantLen("adamw in 8 bits", w, device.F32, w.N)
 	kernel.WantLen("adamw in 8 bits", g, device.F32, w.N)
@@ -45,13 +45,13 @@ func (q *Queue) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
 	q.kernel(t, kernel.RunAdamW8, (w.N+device.BlockLen-1)/device.BlockLen, blocks*kernel.PieceWork/kernel.BlockLen/4)
 }
 
-// adamW is the constants of AdamW, as kernels take them.
+// adamW returns the constants of AdamW in the kernels' order.
 func adamW(a device.AdamW) [10]float32 {
 	return [10]float32{a.GradScale, a.L2, a.Beta1, 1 - a.Beta1, a.Beta2, 1 - a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps}
 }
 
-// SGD is one step of stochastic gradient descent; see device.SGD. Without
-// momentum m may be empty.
+// SGD performs one step of stochastic gradient descent; see device.SGD. Without momentum m may be
+// empty.
 func (q *Queue) SGD(w, p, g, m device.Buffer, a device.SGD) {
 	f := kernel.BestVec.Sgd
 	if m.N != 0 || a.Momentum != 0 {
@@ -63,7 +63,7 @@ func (q *Queue) SGD(w, p, g, m device.Buffer, a device.SGD) {
 	q.update(t, f, w, p, g, m, device.Buffer{})
 }
 
-// Lion is one step of Lion; see device.Lion. The sign of 0 is 0.
+// Lion performs one step of Lion; see device.Lion. The sign of 0 is 0.
 func (q *Queue) Lion(w, p, g, m device.Buffer, a device.Lion) {
 	kernel.WantLen("lion", m, device.F32, w.N)
 	t := q.issue("lion")

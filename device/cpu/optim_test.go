@@ -10,10 +10,10 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// ruleValues are normals that every ruleCase is cut from.
+// ruleValues are normals from which every ruleCase is cut.
 var ruleValues = newVec(device.F32, 4*oddLen).normal(rand.New(rand.NewPCG(1, 2)), 0, 1).Buf.F32()
 
-// ruleCase is the operands of an update of n elements: w, g, m, v >= 0.
+// ruleCase returns the operands of an update of n elements: w, g, m, v >= 0.
 func ruleCase(n int) (w, g, m, v *guarded) {
 	var o [4]*guarded
 	for i := range o {
@@ -26,7 +26,7 @@ func ruleCase(n int) (w, g, m, v *guarded) {
 	return o[0], o[1], o[2], o[3]
 }
 
-// paramTypes are the types of p; F64 stands for no p.
+// paramTypes are the types of p; F64 means no p.
 var paramTypes = []device.DType{device.F32, device.BF16, device.F16, device.F64}
 
 func paramOf(dt device.DType, n int) *guarded {
@@ -142,8 +142,8 @@ func TestLion(t *testing.T) {
 	})
 }
 
-// TestRulesGiveEqualBitsUnderAnySplit cuts a vector at odd places, and finds
-// the same bits on every instruction set.
+// TestRulesGiveEqualBitsUnderAnySplit cuts a vector at odd places and compares the bits, for every
+// instruction set.
 func TestRulesGiveEqualBitsUnderAnySplit(t *testing.T) {
 	const n = 3*kernel.BlockLen + 211
 	rules := map[string]func(q *Queue, w, p, g, m, v device.Buffer){
@@ -175,7 +175,7 @@ func TestRulesGiveEqualBitsUnderAnySplit(t *testing.T) {
 	}
 }
 
-// runRules is w, p, m and v after a rule on pieces of n elements.
+// runRules returns w, p, m and v after a rule on pieces of n elements.
 func runRules(t *testing.T, n int, rule func(q *Queue, w, p, g, m, v device.Buffer), cuts []int) []*guarded {
 	w, g, m, v := ruleCase(n)
 	for i := range 40 { // no direction, and none that is a number

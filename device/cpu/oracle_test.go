@@ -10,10 +10,9 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// The kernels' tests run each kernel on operands that lie in guarded memory
-// with gaps between rows, outputs poisoned with NaN, for 1, 2, 3 and 5
-// workers, which must agree to the bit; the first result is compared with a
-// slow loop in float64 over the same, already rounded, inputs.
+// The kernels' tests run each kernel on operands in guarded memory with gaps between rows and
+// outputs poisoned with NaN, for 1, 2, 3 and 5 workers, which must agree to the bit; the first
+// result is compared with a slow loop in float64 on the same, already rounded, inputs.
 
 var computeTypes = []device.DType{device.F32, device.BF16, device.F16}
 
@@ -23,22 +22,22 @@ func eachType(t *testing.T, f func(t *testing.T, dt device.DType)) {
 	}
 }
 
-// guarded is a matrix under test and the memory it lies in.
+// guarded is a matrix under test with its memory.
 type guarded struct {
 	device.Mat
 	mem device.Buffer
 }
 
 const (
-	guardValue = 96.0 // every element that is not the operand's
+	guardValue = 96.0 // every element outside of the operand
 	guardLen   = 5    // elements before and after
 	gapLen     = 3    // elements between rows
 )
 
-// newMat is a (rows, cols) matrix of NaN with gaps.
+// newMat returns a (rows, cols) matrix of NaN with gaps.
 func newMat(dt device.DType, rows, cols int) *guarded { return newGuarded(dt, rows, cols, gapLen) }
 
-// newVec is n elements of NaN.
+// newVec returns n elements of NaN.
 func newVec(dt device.DType, n int) *guarded { return newGuarded(dt, 1, n, 0) }
 
 func newGuarded(dt device.DType, rows, cols, gap int) *guarded {
@@ -70,12 +69,12 @@ func (o *guarded) fill(f func(i int) float64) *guarded {
 	return o
 }
 
-// normal fills in mean + std times random normals.
+// normal sets elements to mean + std times random normals.
 func (o *guarded) normal(rng *rand.Rand, mean, std float64) *guarded {
 	return o.fill(func(int) float64 { return mean + std*rng.NormFloat64() })
 }
 
-// values are the elements in row-major order.
+// values returns the elements in row-major order.
 func (o *guarded) values() []float64 {
 	x := make([]float64, o.Rows*o.Cols)
 	for i := range x {
@@ -89,7 +88,7 @@ func (o *guarded) values() []float64 {
 	return x
 }
 
-// checkGuards fails if an element that is not the operand's was written.
+// checkGuards fails if anything outside of the operand was written.
 func (o *guarded) checkGuards(t *testing.T) {
 	t.Helper()
 	for i := range o.mem.N {
@@ -108,9 +107,8 @@ func (o *guarded) checkGuards(t *testing.T) {
 	}
 }
 
-// queueOf is a queue of a device with the given workers, closed with the
-// test. Its own worker's scratch is full of NaN, which no kernel may count on
-// or pass on.
+// queueOf returns a queue of a device with the given workers, closed with the test. The scratch of
+// its own worker is full of NaN, which no kernel may depend on.
 func queueOf(t testing.TB, workers int) *Queue {
 	d := NewHost(workers)
 	q := d.NewQueue("test")
@@ -121,9 +119,8 @@ func queueOf(t testing.TB, workers int) *Queue {
 	return q
 }
 
-// onWorkers calls f, which makes operands and issues a kernel on them, with 1,
-// 2, 3 and 5 workers, or in short with 1 and 3, and returns the operands of the
-// first call.
+// onWorkers calls f, which makes operands and issues a kernel on them, with 1, 2, 3 and 5 workers,
+// or in short mode with 1 and 3, and returns the operands of the first call.
 func onWorkers(t *testing.T, f func(q *Queue) []*guarded) []*guarded {
 	t.Helper()
 	var first []*guarded
@@ -150,8 +147,8 @@ func onWorkers(t *testing.T, f func(q *Queue) []*guarded) []*guarded {
 	return first
 }
 
-// epsilon bounds the relative error of rounding once to dt; for float32, of
-// the few roundings on the way to an element.
+// epsilon bounds the relative error of rounding once to dt; for float32, of the few roundings in an
+// element.
 func epsilon(dt device.DType) float64 {
 	switch dt {
 	case device.BF16:
@@ -162,9 +159,8 @@ func epsilon(dt device.DType) float64 {
 	return 2e-6
 }
 
-// near fails unless each element of o is within one rounding of want plus tol
-// times the root mean square of want, for float32 sums that cancel. Below its
-// normal numbers fp16 has steps of 2^-24.
+// near fails unless each element of o is within one rounding of want plus tol times the root mean
+// square of want, for float32 sums that cancel. Below its normal numbers fp16 has steps of 2^-24.
 func near(t *testing.T, what string, o *guarded, want []float64, tol float64) {
 	t.Helper()
 	got := o.values()
@@ -187,7 +183,7 @@ func near(t *testing.T, what string, o *guarded, want []float64, tol float64) {
 	}
 }
 
-// slopes is the gradient of f at x by central differences.
+// slopes returns the gradient of f at x by central differences.
 func slopes(x []float64, f func() float64) []float64 {
 	const h = 1e-5
 	d := make([]float64, len(x))

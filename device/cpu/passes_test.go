@@ -15,11 +15,11 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// loopBytes is what all arrays of a pass take together.
+// loopBytes is the total size of a pass's arrays.
 const loopBytes = 768 << 20
 
-// inC is testdata/loops.c, compiled and running: a process of its own, so
-// that neither cgo nor its scheduler is in what is measured.
+// inC is testdata/loops.c, compiled and running in a separate process, so that neither cgo nor its
+// scheduler affects the measurement.
 type inC struct {
 	in  io.WriteCloser
 	out *bufio.Scanner
@@ -58,7 +58,7 @@ func startC(b *testing.B) *inC {
 	return c
 }
 
-// seconds of one run.
+// seconds returns the time of one run.
 func (c *inC) seconds(b *testing.B, name string, threads int) float64 {
 	fmt.Fprintln(c.in, name, threads)
 	if !c.out.Scan() {
@@ -73,10 +73,10 @@ func (c *inC) seconds(b *testing.B, name string, threads int) float64 {
 
 // pass is a kernel that passes over memory.
 type pass struct {
-	name   string // of the loop in C, too
+	name   string // also of the loop in C
 	floats int    // arrays of float32
-	halves int    // arrays of bf16, behind them
-	bytes  int    // read and written, an element
+	halves int    // arrays of bf16, after them
+	bytes  int    // read and written, per element
 	limit  string
 	alone  bool // C has no such loop
 	run    func(q *Queue, x []device.Buffer)
@@ -84,7 +84,7 @@ type pass struct {
 
 func (k *pass) elements() int { return loopBytes / (4*k.floats + 2*k.halves) / 4096 * 4096 }
 
-// addUpOn is AddUp by parts, as many as the device has workers.
+// addUpOn performs AddUp in as many parts as the device has workers.
 func addUpOn(q *Queue, x []device.Buffer) {
 	q.Do(func() error {
 		workers := len(q.pool.workers) + 1
@@ -128,10 +128,10 @@ var passes = []pass{
 	{"copy", 2, 0, 8, "copy", false, func(q *Queue, x []device.Buffer) { q.Copy(x[0], x[1]) }},
 }
 
-// BenchmarkPasses compares what memory bounds with the machine's limit and, where
-// there is a gcc, with C's loops, in turns: in every round all three and, around
-// them, the multiply-add peak. Reported are medians of ratios of a round, over the
-// rounds in which the peak was at its best, or all if in none:
+// BenchmarkPasses compares memory-bound kernels with the machine's limit and, if there is a gcc,
+// with C's loops, alternately: every round runs all three and, around them, the multiply-add peak.
+// It reports medians of ratios within a round, over the rounds with the best peak, or all if there
+// are none:
 //
 //	go test ./device/cpu -run '^$' -bench Passes -benchtime 9x
 func BenchmarkPasses(b *testing.B) {
@@ -173,7 +173,7 @@ func (k *pass) compare(b *testing.B, c *inC, q *Queue, workers int, mem device.B
 		f()
 		return time.Since(start).Seconds()
 	}
-	type round struct{ c, ours, limit, peak float64 } // GB/s, and operations a second
+	type round struct{ c, ours, limit, peak float64 } // GB/s, and operations per second
 	var rounds []round
 	best, loops := 0.0, c != nil && !k.alone
 	for b.Loop() {

@@ -8,57 +8,53 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// pool is the workers that the queues of a device share: goroutines beside
-// the queue's own that live as long as the device. One kernel at a time has
-// the pool; a queue that finds it taken runs its kernel alone.
+// pool holds the workers shared by the queues of a device: goroutines in addition to the queues'
+// own, which live as long as the device. Only one kernel at a time uses the pool; a queue that
+// finds it busy runs its kernel alone.
 //
-// Between two kernels of a step lie microseconds, and waking a parked goroutine
-// takes tens of them. So a worker that has run out of work looks out for more
-// for spinTime before it parks, and a queue that has finished its share looks
-// out for its workers' end likewise. They look out only where every worker of
-// the process can have a processor of its own: ranks that share processors
-// would keep each other from working.
+// Microseconds lie between two kernels of a step, while waking a parked goroutine takes tens of
+// them. So a worker without work spins for spinTime before it parks, and so does a queue that has
+// finished its share and waits for its workers. They spin only if every worker of the process can
+// have its own processor: otherwise ranks would slow each other down.
 //
-// Threads are left to the system's scheduler: bound to processors they were no
-// faster (BenchmarkMatMul, 2 workers, 128 to 1536 in each direction), parking
-// them cost more, and two processes would bind theirs to the same ones.
+// Threads are scheduled by the operating system: binding them to processors was no faster
+// (BenchmarkMatMul, 2 workers, 128 to 1536 in each direction), made parking more expensive, and two
+// processes would bind to the same processors.
 //
-// A worker that is called and has not come when the rest of the work is done
-// is sent back: a late worker never makes a kernel later.
+// A worker that is called but has not started when the rest of the work is done is sent back: a
+// late worker never delays a kernel.
 type pool struct {
 	mu      sync.Mutex // held while a kernel is split
 	workers []*poolWorker
 	gone    sync.WaitGroup // worker goroutines
 
 	job  *task
-	next atomic.Int64 // first piece nobody has taken
+	next atomic.Int64 // first piece that is not taken
 	each int64        // pieces taken at a time
 
-	left   atomic.Int32 // workers that may still be on the kernel
-	parked atomic.Bool  // the queue sleeps until left is 0
-	done   chan struct{}
+	running atomic.Int32 // workers that may still be running the kernel
+	parked  atomic.Bool  // the queue sleeps until running is 0
+	done    chan struct{}
 }
 
-// spinTime is how long a worker looks out for work or for the others' end
-// before it parks. The gap between the kernels of a step is shorter; waking
-// costs about as much.
+// spinTime is how long a worker waits for work, or a queue for its workers, before it parks. The
+// gap between the kernels of a step is shorter; waking costs about as much.
 const spinTime = 50 * time.Microsecond
 
-// pooled is the number of workers, queues included, of all devices that have
-// workers.
+// pooled is the number of workers, including queues, of all devices that have workers.
 var pooled atomic.Int64
 
-// mayspin is whether every worker of the process has a processor.
+// mayspin reports whether every worker of the process can have its own processor.
 func mayspin() bool { return pooled.Load() <= int64(runtime.GOMAXPROCS(0)) }
 
-// The states of a worker. Called and quitting are set by others, which send on
-// wake if they find it parked; running and parked by the worker.
+// The states of a worker. Others set called and quitting, and send on wake if they find it parked;
+// the worker sets running and parked.
 const (
-	idle     = iota // looks out for a call, or is about to
-	parked          // sleeps until something comes from wake
+	idle     = iota // spinning, or about to
+	parked          // sleeping until a value arrives on wake
 	called          // there is work
-	running         // at work
-	quitting        // the device closes
+	running         // working
+	quitting        // the device is closing
 )
 
 // poolWorker is a goroutine of a pool.
@@ -79,7 +75,7 @@ func newPool(workers []*workspace) *pool {
 	return p
 }
 
-// size is the number of workers that look out for each other.
+// size returns the number of workers that spin for each other.
 func (p *pool) size() int64 {
 	if len(p.workers) == 0 {
 		return 0
@@ -90,7 +86,7 @@ func (p *pool) size() int64 {
 func (p *pool) close() {
 	pooled.Add(-p.size())
 	for _, h := range p.workers {
-		h.tell(quitting)
+		h.set(quitting)
 	}
 	p.gone.Wait()
 }
@@ -103,15 +99,14 @@ func (p *pool) work(h *poolWorker) {
 	}
 }
 
-// tell gives a worker that is not at work a new state.
-func (h *poolWorker) tell(state int32) {
+// set gives a worker that is not working a new state.
+func (h *poolWorker) set(state int32) {
 	if h.state.Swap(state) == parked {
 		h.wake <- struct{}{}
 	}
 }
 
-// await returns true when the worker is called and now runs, false when it is
-// to quit.
+// await returns true when the worker is called and now running, or false when it must quit.
 func (h *poolWorker) await() bool {
 	for {
 		spin(func() bool { return h.state.Load() != idle })
@@ -126,11 +121,11 @@ func (h *poolWorker) await() bool {
 	}
 }
 
-// spinRounds ends a spin where the clock does not: a test's fake clock stands
-// still while a goroutine runs. A round is 0.4 to 6 microseconds.
+// spinRounds limits a spin if the clock does not: a test's fake clock stands still while a
+// goroutine runs. A round takes 0.4 to 6 microseconds.
 const spinRounds = 256
 
-// spin waits for a condition, but not long.
+// spin waits briefly for a condition.
 func spin(until func() bool) {
 	if until() || !mayspin() {
 		return
@@ -146,7 +141,7 @@ func spin(until func() bool) {
 	}
 }
 
-// take runs pieces of the current kernel until none is left.
+// take runs pieces of the current kernel until none remain.
 func (p *pool) take(w *workspace) {
 	t, n := p.job, int64(p.job.n)
 	for {
@@ -158,15 +153,15 @@ func (p *pool) take(w *workspace) {
 	}
 }
 
-// leave notes that a worker is done with the kernel.
+// leave records that a worker has finished its share of the kernel.
 func (p *pool) leave() {
-	if p.left.Add(-1) == 0 && p.parked.CompareAndSwap(true, false) {
+	if p.running.Add(-1) == 0 && p.parked.CompareAndSwap(true, false) {
 		p.done <- struct{}{}
 	}
 }
 
-// split runs all pieces of t, on the caller and as many workers as its grain
-// makes worthwhile, and returns when they are done.
+// split runs all pieces of t, on the caller and as many workers as its grain justifies, and returns
+// when they are done.
 func (p *pool) split(t *task, w *workspace) {
 	n := min(len(p.workers), t.n/t.grain-1)
 	if n < 1 || !p.mu.TryLock() {
@@ -177,9 +172,9 @@ func (p *pool) split(t *task, w *workspace) {
 	p.job = t
 	p.next.Store(0)
 	p.each = int64(max(t.grain, t.n/(4*(n+1))))
-	p.left.Store(int32(n + 1))
+	p.running.Store(int32(n + 1))
 	for _, h := range p.workers[:n] {
-		h.tell(called)
+		h.set(called)
 	}
 	p.take(w)
 	for _, h := range p.workers[:n] {
@@ -191,14 +186,14 @@ func (p *pool) split(t *task, w *workspace) {
 	p.await()
 }
 
-// await returns when all workers are done with the kernel.
+// await returns when all workers have finished their share.
 func (p *pool) await() {
-	spin(func() bool { return p.left.Load() == 0 })
-	for p.left.Load() != 0 {
+	spin(func() bool { return p.running.Load() == 0 })
+	for p.running.Load() != 0 {
 		p.parked.Store(true)
-		if p.left.Load() == 0 && p.parked.CompareAndSwap(true, false) {
+		if p.running.Load() == 0 && p.parked.CompareAndSwap(true, false) {
 			return
 		}
-		<-p.done // perhaps from a worker that was late with the last kernel's end: then once more
+		<-p.done // possibly from a worker that finished the previous kernel late: then wait again
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// countTask is a task of n pieces that counts how often each is run.
+// countTask returns a task of n pieces that counts how often each is run.
 func countTask(n, grain int) (*task, []atomic.Int32) {
 	counts := make([]atomic.Int32, n)
 	return &task{n: n, grain: grain, run: func(_ *kernel.Args, _ *kernel.Worker, lo, hi int) {
@@ -21,8 +21,8 @@ func countTask(n, grain int) (*task, []atomic.Int32) {
 	}}, counts
 }
 
-// Every piece is run once and is done when split returns, whether the workers
-// spin, are parked, or are about to park.
+// TestPoolRunsEveryPieceOnce checks that every piece has run once when split returns, whether the
+// workers spin, are parked, or are about to park.
 func TestPoolRunsEveryPieceOnce(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, workers := range []int{1, 2, 3, 7} {
@@ -45,7 +45,7 @@ func TestPoolRunsEveryPieceOnce(t *testing.T) {
 	}
 }
 
-// Two queues may split kernels at the same time; one of them has the pool.
+// TestPoolIsShared splits kernels on two queues concurrently; one of them gets the pool.
 func TestPoolIsShared(t *testing.T) {
 	d := NewHost(3)
 	defer d.Close()
@@ -68,10 +68,10 @@ func TestPoolIsShared(t *testing.T) {
 	wg.Wait()
 }
 
-// Workers that are called and do not come are not waited for.
+// TestPoolSendsLateWorkersBack checks that split does not wait for workers that have not started.
 func TestPoolSendsLateWorkersBack(t *testing.T) {
 	c := &pool{done: make(chan struct{}, 1)}
-	for range 2 { // whose goroutines never look
+	for range 2 { // their goroutines never respond
 		c.workers = append(c.workers, &poolWorker{wake: make(chan struct{}, 1)})
 	}
 	c.workers[1].state.Store(parked)
@@ -92,7 +92,8 @@ func TestPoolSendsLateWorkersBack(t *testing.T) {
 	}
 }
 
-// A worker without work parks, so that an idle device costs nothing.
+// TestPoolParks checks that a worker without work parks, so that an idle device uses no processor
+// time.
 func TestPoolParks(t *testing.T) {
 	d := NewHost(2)
 	defer d.Close()
@@ -104,7 +105,7 @@ func TestPoolParks(t *testing.T) {
 	}
 }
 
-// Workers look out for work only where each has a processor.
+// TestPoolSpinsOnlyWithProcessorsToSpare checks that workers spin only if each has a processor.
 func TestPoolSpinsOnlyWithProcessorsToSpare(t *testing.T) {
 	looks := func() (n int) {
 		spin(func() bool { n++; return false })
@@ -122,8 +123,8 @@ func TestPoolSpinsOnlyWithProcessorsToSpare(t *testing.T) {
 	}
 }
 
-// BenchmarkPool is what splitting an empty kernel costs, with workers that spin
-// and, after a rest, with workers that are parked.
+// BenchmarkPool measures splitting an empty kernel, with spinning workers and, after a pause, with
+// parked ones.
 func BenchmarkPool(b *testing.B) {
 	for name, rest := range map[string]time.Duration{"spinning": 0, "parked": 4 * spinTime} {
 		b.Run(name, func(b *testing.B) {

@@ -10,18 +10,17 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// ringLen bounds how far the host runs ahead of a queue.
+// ringLen limits how far the host runs ahead of a queue.
 const ringLen = 256
 
-// task is one entry of a queue: either a kernel over n independent pieces of
-// work, or one of several phases like that, or a host function, or an event to
-// wait for.
+// task is an entry of a queue: a kernel over n independent pieces of work, several such phases, a
+// host function, or an event to wait for.
 type task struct {
 	name   string
-	label  string         // what the caller is about: "unit h.3"
-	run    kernel.RunFunc // pieces [lo, hi)
-	n      int            // pieces
-	grain  int            // pieces worth handing to another worker
+	label  string         // from Label, for example "unit h.3"
+	run    kernel.RunFunc // computes pieces [lo, hi)
+	n      int            // number of pieces
+	grain  int            // minimum number of pieces that justifies another worker
 	phases func(t *task, q *Queue)
 	fn     func() error
 	after  device.Event
@@ -38,11 +37,11 @@ type Queue struct {
 
 	mu     sync.Mutex
 	more   sync.Cond // a task was issued, or the queue closed
-	reach  sync.Cond // done has come to wanted
-	wanted uint64    // the least value of done that somebody waits for
+	reach  sync.Cond // done has reached wanted
+	wanted uint64    // smallest value of done that somebody waits for
 	ring   [ringLen]task
-	issued uint64 // tasks written into the ring; task s is ring[s%ringLen]
-	done   uint64 // tasks that have run; done <= issued <= done+ringLen
+	issued uint64 // tasks written to the ring; task s is ring[s%ringLen]
+	done   uint64 // completed tasks; done <= issued <= done+ringLen
 	err    error
 	closed bool
 	ended  chan struct{}
@@ -50,8 +49,8 @@ type Queue struct {
 	trace  func(device.Span)
 }
 
-// NewQueue starts a queue; Close ends it. Where its work space cannot be had,
-// that is the error of all work on it.
+// NewQueue starts a queue; Close ends it. If its working space cannot be allocated, all of its work
+// fails with that error.
 func (d *Device) NewQueue(name string) *Queue {
 	q := &Queue{name: name, w: newWorkspace(d), pool: d.pool, products: &d.products, turns: &d.turns, ended: make(chan struct{}), wanted: math.MaxUint64}
 	q.more.L, q.reach.L = &q.mu, &q.mu
@@ -60,11 +59,11 @@ func (d *Device) NewQueue(name string) *Queue {
 	return q
 }
 
-// Name is what NewQueue called the queue.
+// Name returns the name passed to NewQueue.
 func (q *Queue) Name() string { return q.name }
 
-// Trace calls f after each task from now on, from the queue's goroutine, or
-// stops if f is nil. It must be called while the queue is idle.
+// Trace calls f after each subsequent task, from the queue's goroutine, or stops if f is nil. The
+// queue must be idle.
 func (q *Queue) Trace(f func(device.Span)) { q.trace = f }
 
 // Close waits for the issued work and ends the queue's goroutine.
@@ -78,10 +77,9 @@ func (q *Queue) Close() {
 	q.w.mem, q.w.Scratch = device.Buffer{}, nil
 }
 
-// issue claims the next ring entry for name. If the ring is full it blocks until
-// half of it is done: being woken for each would cost the queue more than small
-// kernels do. The caller fills the entry in and calls commit. A queue has one
-// issuing goroutine.
+// issue claims the next ring entry. If the ring is full, it blocks until half of it is done: waking
+// up for each entry would cost the queue more than small kernels do. The caller fills in the entry
+// and calls commit. A queue has one issuing goroutine.
 func (q *Queue) issue(name string) *task {
 	q.mu.Lock()
 	if q.issued-q.done == ringLen {
@@ -95,7 +93,7 @@ func (q *Queue) issue(name string) *task {
 	t.name, t.label, t.run, t.n, t.grain = name, q.label, nil, 0, 1
 	t.phases, t.fn, t.after = nil, nil, device.Event{}
 	if Separate {
-		t.Args = kernel.Args{} // what an earlier task left is not this one's to reach
+		t.Args = kernel.Args{} // do not retain an earlier task's arguments
 	}
 	return t
 }
@@ -110,15 +108,14 @@ func (q *Queue) commit() {
 	q.mu.Unlock()
 }
 
-// kernel commits t as n pieces of work of which no fewer than grain are worth
-// another worker.
+// kernel commits t as n pieces of work, of which at least grain justify another worker.
 func (q *Queue) kernel(t *task, run kernel.RunFunc, n, grain int) {
 	t.run, t.n, t.grain = run, n, max(1, grain)
 	q.commit()
 }
 
-// phase runs n pieces of a task of several phases, on the pool if workers is
-// more than 1, and returns when they are done.
+// phase runs n pieces of a task with several phases, on the pool if workers exceeds 1, and returns
+// when they are done.
 func (q *Queue) phase(t *task, run kernel.RunFunc, n, grain, workers int) {
 	t.run, t.n, t.grain = run, n, grain
 	if workers > 1 {
@@ -136,7 +133,7 @@ func (q *Queue) serve() {
 			q.more.Wait()
 		}
 		if q.done == q.issued {
-			q.mu.Unlock() // not deferred: a task that panics does so without the mutex
+			q.mu.Unlock() // not deferred: a task must panic without holding the mutex
 			return
 		}
 		t := &q.ring[q.done%ringLen]
@@ -181,7 +178,7 @@ func (q *Queue) do(t *task) error {
 	return nil
 }
 
-// call runs Go code of the caller's. Its error, or panic, says what it was about.
+// call runs a host function. Its error or panic is prefixed with the label.
 func (t *task) call() error {
 	defer func() {
 		if why := recover(); why != nil {
@@ -223,7 +220,7 @@ func (q *Queue) Mark() device.Event {
 	return device.Event{On: q, Seq: q.issued}
 }
 
-// After implements device.Queue. A failed queue's error is taken over.
+// After implements device.Queue. It adopts a failed queue's error.
 func (q *Queue) After(e device.Event) {
 	if e.On == nil {
 		return
@@ -240,7 +237,7 @@ func (q *Queue) Await(seq uint64) error {
 	return q.err
 }
 
-// until waits, with q.mu held, until seq tasks are done.
+// until waits until seq tasks are done. The caller holds q.mu.
 func (q *Queue) until(seq uint64) {
 	for q.done < seq {
 		q.wanted = min(q.wanted, seq)
@@ -271,19 +268,17 @@ const (
 	copyGrain = 1 << 18 // bytes
 )
 
-// CopyAll copies each src[i] to dst[i], of equal type and length, on one worker;
-// traces call it by the name. Where the two are the same memory there is nothing
-// to do, else they do not overlap. The slices are read when it runs, so a host
-// function issued before may set their elements.
+// CopyAll copies each src[i] to dst[i], of equal type and length, on one worker, named name in
+// traces. Each pair must be the same memory, in which case nothing is done, or not overlap. The
+// slices are read when it runs, so an earlier host function may set their elements.
 func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
 	t := q.issue(name)
 	t.Many = [2][]device.Buffer{dst, src}
 	q.kernel(t, kernel.RunCopyAll, 1, 1)
 }
 
-// SumAll sets dst, of one element, to the sum of the sources, by AddUp and on one
-// worker; traces call it by the name. As in CopyAll, the slices are read when it
-// runs. Sources may be other devices' memory.
+// SumAll sets dst, of one element, to the sum of the sources, like AddUp, on one worker, named name
+// in traces. As in CopyAll, the slices are read when it runs. Sources may be other devices' memory.
 func (q *Queue) SumAll(name string, dst, src []device.Buffer) {
 	t := q.issue(name)
 	t.Many = [2][]device.Buffer{dst, src}

@@ -15,8 +15,8 @@ import (
 	"zeroth/device/cpu"
 )
 
-// open is a device and queues for a test, which also runs under a fake clock:
-// what is not closed when it ends fails it.
+// open returns queues for a test, which may run with a fake clock: whatever is not closed when it
+// ends fails it.
 func open(t *testing.T, workers int, names ...string) []*cpu.Queue {
 	d := cpu.NewHost(workers)
 	var queues []*cpu.Queue
@@ -36,7 +36,7 @@ var errBroken = errors.New("broken")
 
 func fail() error { return errBroken }
 
-// Work runs in the order it was issued, of all kinds.
+// TestQueueRunsInOrder issues work of all kinds.
 func TestQueueRunsInOrder(t *testing.T) {
 	q := open(t, 2, "q")[0]
 	const n = 3000 // more than a queue holds
@@ -49,7 +49,7 @@ func TestQueueRunsInOrder(t *testing.T) {
 			got = append(got, int(x.F32()[0]))
 			return nil
 		})
-		q.After(q.Mark()) // of itself: has happened when its turn comes
+		q.After(q.Mark()) // its own mark has fired when its turn comes
 	}
 	if err := q.Wait(); err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestQueueRunsInOrder(t *testing.T) {
 	}
 }
 
-// Issuing does not wait for the work, but does not run ahead without bound.
+// TestHostRunsAhead checks that issuing does not wait for the work, but is bounded.
 func TestHostRunsAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := open(t, 1, "q")[0]
@@ -90,8 +90,8 @@ func TestHostRunsAhead(t *testing.T) {
 	})
 }
 
-// A mark fires when the work before it is done and no sooner, for the host and
-// for other queues, and does not wait for work after it.
+// TestMarks checks that a mark fires exactly when the work before it is done, for the host and for
+// other queues, without waiting for later work.
 func TestMarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		qs := open(t, 1, "first", "second")
@@ -105,7 +105,7 @@ func TestMarks(t *testing.T) {
 		first.Do(func() error { <-gate; return note("before the mark")() })
 		mark := first.Mark()
 		first.Do(func() error { <-more; return note("after the mark")() })
-		second.After(device.Event{}) // has happened
+		second.After(device.Event{}) // has fired
 		second.After(empty)
 		second.Do(note("free"))
 		second.After(mark)
@@ -134,8 +134,8 @@ func TestMarks(t *testing.T) {
 	})
 }
 
-// Any pattern of marks between queues keeps its order: every task sees what
-// all tasks it is after have written, as does the race detector.
+// TestMarksAcrossQueues issues a random pattern of marks between queues: every task must see the
+// writes of all tasks it is ordered after; the race detector checks that, too.
 func TestMarksAcrossQueues(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	qs := open(t, 1, "a", "b", "c")
@@ -173,8 +173,8 @@ func TestMarksAcrossQueues(t *testing.T) {
 	}
 }
 
-// The first error sticks: no later work runs, of any kind, and everybody who
-// waits hears of it, however often.
+// TestErrorSticks checks that after the first error no later work of any kind runs, and that all
+// waits return it.
 func TestErrorSticks(t *testing.T) {
 	q := open(t, 2, "q")[0]
 	q.Do(fail)
@@ -198,8 +198,8 @@ func TestErrorSticks(t *testing.T) {
 	}
 }
 
-// Marks of a queue that has failed fire, and who waits for one takes over the
-// error, through any number of queues, and runs no later work.
+// TestErrorIsTakenOver checks that marks of a failed queue fire, and that queues that wait for one
+// adopt the error, through any number of queues, and run no later work.
 func TestErrorIsTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		qs := open(t, 1, "a", "b", "c")
@@ -227,7 +227,7 @@ func TestErrorIsTakenOver(t *testing.T) {
 	})
 }
 
-// A queue that waits for no mark of a failed one goes on.
+// TestErrorStaysWhereItIs checks that a queue that does not wait for a failed one continues.
 func TestErrorStaysWhereItIs(t *testing.T) {
 	qs := open(t, 1, "a", "b")
 	qs[0].Do(fail)
@@ -241,7 +241,7 @@ func TestErrorStaysWhereItIs(t *testing.T) {
 	}
 }
 
-// An error has the label that its work was issued under.
+// TestLabels checks that an error has the label of its work.
 func TestLabels(t *testing.T) {
 	for label, want := range map[string]string{"": "broken", "unit h.3: update": "unit h.3: update: broken"} {
 		q := open(t, 1, "q")[0]
@@ -257,8 +257,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// Close waits for the work that has been issued. Afterwards issuing is an
-// error of the program.
+// TestCloseWaits checks that Close waits for the issued work, and that issuing afterwards panics.
 func TestCloseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := cpu.NewHost(1)
@@ -285,7 +284,7 @@ func TestCloseWaits(t *testing.T) {
 	})
 }
 
-// A failed queue closes as any other.
+// TestCloseAfterError closes a failed queue.
 func TestCloseAfterError(t *testing.T) {
 	d := cpu.NewHost(2)
 	q := d.NewQueue("q")
@@ -298,8 +297,8 @@ func TestCloseAfterError(t *testing.T) {
 	}
 }
 
-// Spans are the tasks that ran, in order, with the labels they were issued
-// under and the times they took; not those that were skipped.
+// TestTrace checks that spans are the executed tasks in order, with their labels and times, without
+// skipped ones.
 func TestTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := open(t, 1, "compute")[0]
@@ -327,7 +326,7 @@ func TestTrace(t *testing.T) {
 	})
 }
 
-// Copies move every byte, of any length and type, on any number of workers.
+// TestCopy copies all lengths and types, with any number of workers.
 func TestCopy(t *testing.T) {
 	for _, workers := range []int{1, 3} {
 		q := open(t, workers, "q")[0]

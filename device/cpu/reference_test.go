@@ -16,13 +16,12 @@ import (
 	"zeroth/device"
 )
 
-// What this package is measured against, where it is installed (Debian:
-// libopenblas0-pthread, libdnnl2): nothing here is linked, and nothing but this
-// file knows of it.
+// Libraries against which this package is measured, if installed (Debian: libopenblas0-pthread,
+// libdnnl2): nothing is linked, and only this file knows of them.
 //
 //	OPENBLAS_CORETYPE=SkylakeX go test -tags reference ./device/cpu -run Reference -bench Reference -benchtime 1x -timeout 1h
 //
-// OpenBLAS 0.3.21 takes newer processors for a Haswell unless it is told.
+// OpenBLAS 0.3.21 treats newer processors as Haswell without this setting.
 
 func library(t testing.TB, name string) uintptr {
 	lib, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL)
@@ -32,7 +31,7 @@ func library(t testing.TB, name string) uintptr {
 	return lib
 }
 
-// referee computes what q.MatMul does, without bias and without adding.
+// referee computes the same as q.MatMul, without bias and without adding.
 type referee struct {
 	name string
 	f32  func(workers int, p *product) func()
@@ -57,7 +56,7 @@ func openBLAS(t testing.TB) referee {
 	}}
 }
 
-// oneDNN is version 2 of its C interface, with plain layouts.
+// oneDNN uses version 2 of its C interface, with plain layouts.
 func oneDNN(t testing.TB) referee {
 	lib := library(t, "libdnnl.so.2")
 	var threads func(int32)
@@ -118,7 +117,7 @@ func oneDNN(t testing.TB) referee {
 	return referee{"oneDNN", prepare, prepare}
 }
 
-// The referees compute what we compute.
+// TestReference checks that the referees compute the same results.
 func TestReference(t *testing.T) {
 	for name, r := range map[string]func(testing.TB) referee{"OpenBLAS": openBLAS, "oneDNN": oneDNN} {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +153,7 @@ func TestReference(t *testing.T) {
 
 // BenchmarkReference compares each shape with the referees.
 func BenchmarkReference(b *testing.B) {
-	runtime.LockOSThread() // OpenMP has a pool of threads for every thread that calls
+	runtime.LockOSThread() // OpenMP has a thread pool for every calling thread
 	defer runtime.UnlockOSThread()
 	seconds := 3 * time.Second
 	if s := os.Getenv("REFERENCE_SECONDS"); s != "" {

@@ -5,9 +5,9 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// RMSNorm scales the rows of x (Zhang and Sennrich, arXiv 1910.07467): y =
-// x*rstd*w with rstd = 1/sqrt(average(x^2) + eps). rstd (float32) receives one
-// element a row; w has one a column. y may be x.
+// RMSNorm normalizes the rows of x (Zhang and Sennrich, arXiv 1910.07467): y = x*rstd*w with rstd =
+// 1/sqrt(average(x^2) + eps). rstd (float32) receives one element per row; w has one per column. y
+// may be x.
 func (q *Queue) RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device.Buffer, eps float32) {
 	kernel.WantMat("rms norm", x, x.Rows, x.Cols)
 	kernel.WantMat("rms norm", y, x.Rows, x.Cols)
@@ -20,12 +20,12 @@ func (q *Queue) RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device
 	q.kernel(t, kernel.RunRMSNorm, x.Rows, kernel.RowGrain(x.Cols))
 }
 
-// RMSNormGrad is the gradient of RMSNorm: with n = x*rstd and g = dy*w, a row's
+// RMSNormGrad computes the gradient of RMSNorm: with n = x*rstd and g = dy*w, for each row
 //
 //	dx = rstd * (g - n*average(g*n)),
 //
-// added to dx if add is set; dw = sum of dy*n over the rows (float32,
-// overwritten). dx may be dy or x.
+// added to dx if add is set; dw = sum of dy*n over the rows (float32, overwritten). dx may be dy or
+// x.
 func (q *Queue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, rstd device.Buffer, add bool) {
 	for _, m := range [3]device.Mat{dx, dy, x} {
 		kernel.WantMat("rms norm gradient", m, x.Rows, x.Cols)
@@ -34,7 +34,7 @@ func (q *Queue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w
 	kernel.WantLen("rms norm gradient", rstd, device.F32, x.Rows)
 	kernel.WantVec("rms norm gradient", w, x.Cols)
 
-	t := q.issue("rms norm gradient of w") // first: dx may be one of them
+	t := q.issue("rms norm gradient of w") // first, since dx may be dy or x
 	t.M[0], t.M[1] = dy, x
 	t.B[0], t.B[1] = dw, rstd
 	q.kernel(t, kernel.RunRMSNormGradW, kernel.Chunks(x.Cols), kernel.RowGrain(x.Rows*kernel.ChunkCols))

@@ -8,7 +8,7 @@ import (
 	"zeroth/device"
 )
 
-// rstd64 is 1/sqrt(average of squares + eps) of each row.
+// rstd64 returns 1/sqrt(average of squares + eps) of each row.
 func rstd64(x []float64, cols int, eps float64) (rstd []float64) {
 	for ; len(x) > 0; x = x[cols:] {
 		rstd = append(rstd, 1/math.Sqrt(dot(x[:cols], x[:cols])/float64(cols)+eps))
@@ -43,7 +43,7 @@ func rmsNormGrad64(dy, x, w []float64, eps float64) (dx, dw []float64) {
 	return dx, dw
 }
 
-// One column is left out: its dx is nothing but cancellation.
+// One column is excluded: its dx is only cancellation.
 var rmsShapes = [][2]int{{1, 2}, {3, 5}, {257, 333}, {5, 64}}
 
 func TestRMSNorm(t *testing.T) {
@@ -66,7 +66,7 @@ func TestRMSNorm(t *testing.T) {
 	})
 }
 
-// TestRMSNormOfZeros has rows whose scale eps alone decides, and y over x.
+// TestRMSNormOfZeros tests rows whose scale is determined by eps, and y in place of x.
 func TestRMSNormOfZeros(t *testing.T) {
 	const eps = 0.25
 	q := queueOf(t, 1)

@@ -6,7 +6,8 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// The loops do what their names say, or their rates would say nothing.
+// TestStreams checks that the loops compute what their names promise, so that their rates are
+// meaningful.
 func TestStreams(t *testing.T) {
 	for _, s := range kernel.Streams() {
 		const n = 1 << 13
@@ -27,7 +28,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// A pass reaches every element, whatever the number of workers.
+// TestStreamPass checks that a pass reaches every element, for any number of workers.
 func TestStreamPass(t *testing.T) {
 	for _, workers := range []int{1, 3} {
 		reached := make([]float32, 5*kernel.StreamUnit)
@@ -45,9 +46,9 @@ func TestStreamPass(t *testing.T) {
 	}
 }
 
-// Peaks are rates that a processor can have, and the one of bf16 is the higher.
+// TestPeaks checks that peaks are plausible rates, and that bf16's is higher.
 func TestPeaks(t *testing.T) {
-	best := func(p kernel.Peak) (rate float64) { // of several: the processor may be somebody else's now and then
+	best := func(p kernel.Peak) (rate float64) { // of several: other programs may use the processor
 		for range 20 {
 			rate = max(rate, p.Rate(1))
 		}

@@ -9,11 +9,10 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// rotary is a device's turns, filled when positions are first turned, or turned
-// otherwise than the last time.
+// rotary is a device's table of rotations, computed on first use and when the parameters change.
 type rotary struct {
 	kernel.Turns
-	mu  sync.Mutex // held while positions are turned
+	mu  sync.Mutex // held while positions are rotated
 	dev *Device
 	mem device.Buffer
 }
@@ -28,11 +27,10 @@ func (t *rotary) grow(n int) (err error) {
 	return err
 }
 
-// Rope turns the heads of x, (B*T, heads*D), in place by their positions; with
-// inverse set it turns them back, which is its gradient: with an Amplitude it is that
-// alone. Angles are
-// computed in float64, their cosines and sines rounded to float32, and so is
-// each product and each sum of two: bits are the same on every machine.
+// Rope rotates the heads of x, (B*T, heads*D), in place by their positions. With inverse it rotates
+// them back, which is the gradient, and with an Amplitude only that. Angles are computed in
+// float64; their cosines and sines are rounded to float32, as are each product and each sum of two,
+// so the bits are the same on every machine.
 func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {
 	kernel.WantMat("rope", x, x.Rows, x.Cols)
 	if r.D < 2 || r.D%2 != 0 || x.Cols%r.D != 0 || r.Part%2 != 0 || r.Part < 0 || r.Part > r.D || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
@@ -49,7 +47,7 @@ func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {
 	q.commit()
 }
 
-// ropePhases fills the table if need be, and then turns rows.
+// ropePhases fills the table if needed, then rotates rows.
 func ropePhases(t *task, q *Queue) {
 	table, r, workers := q.turns, t.Rope, len(q.pool.workers)+1
 	if t.M[0].Rows == 0 {
@@ -60,7 +58,7 @@ func ropePhases(t *task, q *Queue) {
 	if !table.Has(r) {
 		if r.Span > r.Past+r.T {
 			r.T, r.Past = r.Span, 0
-		} else if r.Past > 0 { // sequences grow a position at a time: room for up to twice as many
+		} else if r.Past > 0 { // sequences grow by one position at a time: allocate up to twice as many
 			r.T, r.Past = 1<<bits.Len(uint(r.Past+r.T-1)), 0
 		}
 		if err := table.grow(r.T * r.D); err != nil {

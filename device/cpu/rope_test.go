@@ -10,10 +10,10 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// rope64 turns x, (B*T, cols), as complex numbers: the pair (j, j+W/2) of a head
-// at position t is multiplied by e^(i t freq), for W elements of D.
+// rope64 rotates x, (B*T, cols), as complex numbers: the pair (j, j+W/2) of a head at position t is
+// multiplied by e^(i t freq), for W elements of D.
 func rope64(x []float64, cols int, r device.Rope, inverse bool) []float64 {
-	y, half := append([]float64(nil), x...), r.Turned()/2
+	y, half := append([]float64(nil), x...), r.RotaryDim()/2
 	for i := range x {
 		row, col := i/cols, i%cols
 		j := col % r.D
@@ -67,8 +67,8 @@ func TestRope(t *testing.T) {
 	})
 }
 
-// TestRopeHasTheSameBitsOnEveryInstructionSet compares with one pair at a time,
-// on one device after the other shapes, so that its table changes.
+// TestRopeHasTheSameBitsOnEveryInstructionSet compares with one pair at a time, on one device with
+// several shapes in sequence, so that its table changes.
 func TestRopeHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		q := queueOf(t, 2)
@@ -85,7 +85,7 @@ func TestRopeHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
 				for at := range want {
 					row, col := at/x.Cols, at%x.Cols
 					j := col % r.D
-					half := r.Turned() / 2
+					half := r.RotaryDim() / 2
 					if j >= half {
 						continue
 					}
@@ -108,8 +108,8 @@ func TestRopeHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
 	})
 }
 
-// The gradient of a turn is the turn back: the inverse of dy is the slope of
-// dot(dy, rope(x)).
+// TestRopeInverseAgainstFiniteDifferences checks that the gradient of a rotation is its inverse:
+// the inverse of dy is the slope of dot(dy, rope(x)).
 func TestRopeInverseAgainstFiniteDifferences(t *testing.T) {
 	s := ropeShapes[1]
 	rng, cols := rand.New(rand.NewPCG(3, 4)), s.heads*s.D
@@ -123,11 +123,11 @@ func TestRopeInverseAgainstFiniteDifferences(t *testing.T) {
 	near(t, "dx", dy, slopes(xs, func() float64 { return dot(ds, rope64(xs, cols, s.Rope, false)) }), 3e-7)
 }
 
-// TestRopeScoresDependOnDistance is what rotary positions are for: the product
-// of a turned query with a turned key depends on how far apart they are.
+// TestRopeScoresDependOnDistance checks the purpose of rotary positions: the product of a rotated
+// query with a rotated key depends only on their distance.
 func TestRopeScoresDependOnDistance(t *testing.T) {
 	const T, D = 40, 8
-	x := newMat(device.F32, T, 2*D).fill(func(i int) float64 { return math.Sin(float64(i % (2 * D))) }) // each row alike
+	x := newMat(device.F32, T, 2*D).fill(func(i int) float64 { return math.Sin(float64(i % (2 * D))) }) // equal rows
 	q := queueOf(t, 1)
 	q.Rope(x.Mat, device.Rope{T: T, D: D, Theta: 100}, false)
 	if err := q.Wait(); err != nil {

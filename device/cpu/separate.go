@@ -6,9 +6,8 @@ import (
 	"zeroth/device"
 )
 
-// address makes a task's operands addressable for its kernel, where New's memory
-// is separate. They must be the queue's own device's: only a copy goes from one
-// memory to another.
+// address makes a task's operands addressable for its kernel if New's memory is separate. They must
+// belong to the queue's device: only copies may access other memory.
 func (q *Queue) address(t *task) {
 	for i := range t.B {
 		q.addressBuffer(t, &t.B[i])

@@ -2,7 +2,7 @@
 
 package cpu
 
-// Separate is whether New gives out memory that the host cannot address, as a
-// GPU's: a mode for tests, by the build tag separate. Kernels of the device's
-// queues reach it, and copies; whoever else looks panics.
+// Separate reports whether New allocates memory that the host cannot address, like a GPU's: a test
+// mode enabled by the build tag separate. Kernels of the device's queues and copies can access it;
+// any other access panics.
 const Separate = true

@@ -10,8 +10,8 @@ import (
 	"zeroth/device/cpu"
 )
 
-// Through a window the host sees what a device has, and the device what the host
-// wrote: at once where memory is shared, by copies where it is separate.
+// TestWindow checks that host and device see each other's writes through a window: immediately if
+// memory is shared, by copies if it is separate.
 func TestWindow(t *testing.T) {
 	d, host := cpu.New(1), cpu.NewHost(1)
 	q := d.NewQueue("test")
@@ -57,8 +57,8 @@ func TestWindow(t *testing.T) {
 	host.Close()
 }
 
-// Where memory is separate the host cannot look, and a kernel works on its own
-// device's memory alone; only copies cross.
+// TestSeparateMemory checks that the host cannot access separate memory, that kernels access only
+// their own device's memory, and that copies cross.
 func TestSeparateMemory(t *testing.T) {
 	if !cpu.Separate {
 		t.Skip("of the build tag separate")

@@ -14,20 +14,19 @@ func (q *Queue) SumRows(db device.Buffer, dy device.Mat) {
 	q.kernel(t, kernel.RunSumRows, kernel.Chunks(dy.Cols), kernel.RowGrain(dy.Rows*kernel.ChunkCols))
 }
 
-// Sum adds the sum of x (float32) to acc, a device.Exact, by the order in which
-// device sums blocks.
+// Sum adds the sum of x (float32) to acc, a device.Exact, with the block order of package device.
 func (q *Queue) Sum(acc, x device.Buffer) {
 	q.exact("sum", kernel.RunSum, acc, x)
 }
 
-// SumSquares adds the sum of the squares of x (float32) to acc, a device.Exact,
-// by the order in which device sums blocks.
+// SumSquares adds the sum of the squares of x (float32) to acc, a device.Exact, with the block
+// order of package device.
 func (q *Queue) SumSquares(acc, x device.Buffer) {
 	q.exact("sum of squares", kernel.RunSumSquares, acc, x)
 }
 
-// exact issues a sum whose pieces are the blocks of x. It depends neither on
-// workers nor on how x is cut, as long as cuts are between blocks.
+// exact issues a sum over the blocks of x. The result depends neither on the number of workers nor
+// on how x is cut between blocks.
 func (q *Queue) exact(name string, run kernel.RunFunc, acc, x device.Buffer) {
 	kernel.WantLen(name, acc, device.I64, device.ExactLen)
 	kernel.WantLen(name, x, device.F32, x.N)
@@ -36,6 +35,6 @@ func (q *Queue) exact(name string, run kernel.RunFunc, acc, x device.Buffer) {
 	q.kernel(t, run, kernel.Ceil(x.N, device.ExactBlock), kernel.PieceWork/device.ExactBlock)
 }
 
-// AddUp sets dst to the sum of the sources, as SumAll does, but at once, on the caller's
-// goroutine, which is the queue's own. All are in host memory.
+// AddUp sets dst to the sum of the sources, like SumAll, but immediately on the caller's goroutine,
+// which must be the queue's. All buffers must be in host memory.
 func (q *Queue) AddUp(dst device.Buffer, src []device.Buffer) { kernel.AddUp(dst, src) }

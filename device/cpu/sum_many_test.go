@@ -12,11 +12,10 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// sumTypes are the types that AddUp adds.
+// sumTypes are the types that AddUp supports.
 var sumTypes = []device.DType{device.F32, device.BF16, device.F16, device.F64}
 
-// oddNumbers are n numbers of a type of all magnitudes, with infinities and NaN
-// among them.
+// oddNumbers returns n numbers of a type of all magnitudes, including infinities and NaN.
 func oddNumbers(rng *rand.Rand, t device.DType, n int) device.Buffer {
 	wide := device.OfF64(make([]float64, n))
 	for i := range wide.F64() {
@@ -72,7 +71,7 @@ func TestAddUp(t *testing.T) {
 	})
 }
 
-// checkAddUp sums into memory of its own and into each kind of source.
+// checkAddUp sums into separate memory and into each source.
 func checkAddUp(t *testing.T, dt device.DType, count, n int) {
 	rng := rand.New(rand.NewPCG(uint64(count), uint64(n)))
 	src := make([]device.Buffer, count)
@@ -89,8 +88,8 @@ func checkAddUp(t *testing.T, dt device.DType, count, n int) {
 	sameNumbers(t, "in place", own, want)
 }
 
-// A sum that is taken in pieces, of which all but the last are float32, has the bits of
-// one that is taken at once.
+// TestAddUpInPieces checks that a sum computed in pieces, all but the last of which are float32,
+// has the same bits as one computed at once.
 func TestAddUpInPieces(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	for _, dt := range []device.DType{device.F32, device.BF16, device.F16} {
@@ -111,7 +110,7 @@ func TestAddUpInPieces(t *testing.T) {
 	}
 }
 
-// sameNumbers compares bits, of NaN only that it is one.
+// sameNumbers compares bits, except that all NaN are equal.
 func sameNumbers(t *testing.T, what string, got, want device.Buffer) {
 	t.Helper()
 	size := want.Type.Size()
@@ -123,7 +122,7 @@ func sameNumbers(t *testing.T, what string, got, want device.Buffer) {
 	}
 }
 
-// TestAddUpPastTheCaches sums what is long enough for it, and again in place.
+// TestAddUpPastTheCaches sums enough for stores that bypass the caches, and again in place.
 func TestAddUpPastTheCaches(t *testing.T) {
 	d := NewHost(1)
 	defer d.Close()

@@ -38,8 +38,8 @@ func TestSumRows(t *testing.T) {
 	})
 }
 
-// TestSumsOverManyRowsStayAccurate sums a constant: one chain of float32
-// additions drifts by a part in a thousand, sums of groups do not.
+// TestSumsOverManyRowsStayAccurate sums a constant: one chain of float32 additions drifts by a part
+// in a thousand, sums of groups do not.
 func TestSumsOverManyRowsStayAccurate(t *testing.T) {
 	const rows = 1 << 17
 	q, f32 := queueOf(t, 1), device.F32
@@ -78,7 +78,7 @@ var exactKernels = map[string]struct {
 	"sum of squares": {(*Queue).SumSquares, device.BlockSquares, func(x float64) float64 { return x * x }},
 }
 
-// summed is the sum of x in shards of the given length, carried.
+// summed returns the sum of x in shards of the given length, carried.
 func summed(t *testing.T, q *Queue, kernel string, x device.Buffer, shard int) (total device.Exact) {
 	t.Helper()
 	for lo := 0; lo == 0 || lo < x.N; lo += shard {
@@ -117,22 +117,22 @@ func TestExactSumsDoNotDependOnWorkersOrShards(t *testing.T) {
 			exact.Add(exact, new(big.Float).SetPrec(2000).SetFloat64(k.term(v)))
 			size += math.Abs(k.term(v))
 		}
-		if big, _ := exact.Float64(); math.Abs(want.Value()-big) > 1e-15*size { // rounding is only within blocks
+		if big, _ := exact.Float64(); math.Abs(want.Value()-big) > 1e-15*size { // rounding occurs only within blocks
 			t.Errorf("%s is %g, math/big has %g", name, want.Value(), big)
 		}
 	}
 }
 
-// TestExactSumsAreThoseOfTheirBlocks compares every instruction set, to the last
-// limb, with the definition: sums of blocks, one by one in an Exact. Magnitudes
-// go from subnormal to the largest, alone, in runs and mixed, with zeros and what
-// is not finite between. The stages' equal norms rest on it.
+// TestExactSumsAreThoseOfTheirBlocks compares every instruction set, to the last limb, with the
+// definition: sums of blocks, added individually to an Exact. Magnitudes range from subnormal to
+// the largest, alone, in runs and mixed, with zeros and values that are not finite in between. The
+// stages' equal norms depend on it.
 func TestExactSumsAreThoseOfTheirBlocks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	const block = device.ExactBlock
 	kinds := []func(i int) float32{
 		func(int) float32 { return float32(rng.NormFloat64()) },
-		func(int) float32 { return math.Float32frombits(rng.Uint32() &^ (1 << 23)) }, // of every other exponent, so none infinite
+		func(int) float32 { return math.Float32frombits(rng.Uint32() &^ (1 << 23)) }, // of every other exponent, so none is infinite
 		func(int) float32 { return math.Float32frombits(rng.Uint32() & 0x807fffff) }, // subnormal
 		func(int) float32 { return math.MaxFloat32 },
 		func(i int) float32 { return float32(math.Ldexp(rng.Float64(), i/block%250-125)) },

@@ -7,15 +7,14 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// SwiGLU sets y = silu(gate) * up (Shazeer, arXiv 2002.05202); y may be gate or
-// up.
+// SwiGLU sets y = silu(gate) * up (Shazeer, arXiv 2002.05202); y may be gate or up.
 func (q *Queue) SwiGLU(y, gate, up device.Buffer) {
 	kernel.WantSame("swiglu", y, gate, up)
 	q.elementwise("swiglu", &kernel.BestVec.Swiglu, y, gate, up, 0)
 }
 
-// SwiGLUGrad sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate). Each
-// may be any one of dy, gate and up.
+// SwiGLUGrad sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate). Each may be any one of
+// dy, gate and up.
 func (q *Queue) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
 	kernel.WantSame("swiglu gradient", dgate, gate, dy)
 	kernel.WantSame("swiglu gradient", dup, up, dy)

@@ -4,5 +4,5 @@ package cpu
 
 import "time"
 
-// Waited is 0: the system does not report it.
+// Waited returns 0: the system does not report it.
 func Waited() time.Duration { return 0 }

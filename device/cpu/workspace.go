@@ -8,24 +8,23 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// Kernels need memory of their own: every worker for the pieces it has at
-// hand, and the device for the packed blocks of a matrix product and for rotary
-// positions, which its workers share. It is accounted like all other memory, as device.Workspace.
-// Reserve takes it before the first step; what no Reserve foresaw is taken when
-// it is first needed and then kept.
+// Kernels need working space: every worker for its current pieces, and the device for the packed
+// blocks of a matrix product and for rotary positions, which its workers share. It is accounted for
+// as device.Workspace. Reserve allocates it before the first step; anything beyond is allocated on
+// first use and kept.
 
-// sizes are what kernels will be asked to do.
+// sizes are the maximum sizes of kernels' operands.
 type sizes device.Sizes
 
-// Workspace is the bytes that a device of so many workers and queues takes for
-// kernels of the given sizes.
+// Workspace returns the bytes that a device with those workers and queues allocates for kernels of
+// the given sizes.
 func Workspace(workers, queues int, most device.Sizes) int64 {
 	s := sizes(most)
 	packed, acc := s.products()
 	return 4 * int64(packed+acc+s.turns()+(workers-1+queues)*s.scratch())
 }
 
-// turns is the floats of the table of rotary positions.
+// turns returns the number of floats in the table of rotary positions.
 func (s sizes) turns() int {
 	if !s.Rope {
 		return 0
@@ -33,7 +32,7 @@ func (s sizes) turns() int {
 	return s.Attn.T * s.Attn.D
 }
 
-// scratch is the floats a worker needs at most.
+// scratch returns the maximum number of floats a worker needs.
 func (s sizes) scratch() int {
 	if s == (sizes{}) {
 		return max(2*kernel.SquaresAtOnce, kernel.RuleScratch)
@@ -43,16 +42,15 @@ func (s sizes) scratch() int {
 	return max(gemm, kernel.RuleScratch, 5*s.Width, s.Vocab, attnScratch(s.Attn))
 }
 
-// attnScratch is no less than attention takes, forward or backward: five
-// (T, D), some blocks of positions by D, some of positions by positions, all
-// rounded up to whole registers.
+// attnScratch returns at least the floats that attention needs, forward or backward: five (T, D),
+// some blocks of positions by D, some of positions by positions, all rounded up to whole registers.
 func attnScratch(a device.Attn) int {
 	T, D := kernel.Ceil(a.T, 64)*64, kernel.Ceil(a.D, 32)*32
 	return 5*T*D + 8*64*D + 4*64*64
 }
 
-// products is the floats of the device's blocks: a block of A, and of C where
-// that is not float32 and has several blocks of k.
+// products returns the number of floats in the device's blocks: a block of A, and of C if that is
+// not float32 and has several blocks of k.
 func (s sizes) products() (packed, acc int) {
 	if s == (sizes{}) {
 		return 0, 0
@@ -65,11 +63,11 @@ func (s sizes) products() (packed, acc int) {
 	return packed, acc
 }
 
-// longest is the longest side a product may have.
+// longest returns the longest side of a product.
 func (s sizes) longest() int { return max(s.Widest, s.Rows) }
 
-// words is the words of k in a block of a product at most, whatever the
-// instruction set, so that a plan does not depend on where it is made.
+// words returns the maximum number of words of k in a block of a product, for any instruction set,
+// so that a plan does not depend on the machine.
 func (s sizes) words() int {
 	n := min(kernel.KcF32, kernel.Ceil(s.longest(), 8)*8)
 	if s.Type == device.BF16 || s.Whole {
@@ -78,8 +76,7 @@ func (s sizes) words() int {
 	return n
 }
 
-// Reserve takes the work space for kernels of the given sizes. It comes before
-// NewQueue.
+// Reserve allocates the working space for kernels of the given sizes. Call it before NewQueue.
 func (d *Device) Reserve(most device.Sizes) error {
 	s := sizes(most)
 	d.scratch = s.scratch()
@@ -96,7 +93,7 @@ func (d *Device) Reserve(most device.Sizes) error {
 	return err
 }
 
-// workspace is a worker with the memory behind its scratch.
+// workspace is a worker with the memory of its scratch.
 type workspace struct {
 	kernel.Worker
 	dev *Device
@@ -122,7 +119,7 @@ func (s *workspace) grow(n int) (err error) {
 	return err
 }
 
-// regrow replaces a buffer by one of n floats, which kernels may address.
+// regrow replaces a buffer by one of n floats that kernels can address.
 func (d *Device) regrow(b device.Buffer, n int) (device.Buffer, error) {
 	d.Free(b)
 	b, err := d.Alloc(device.F32, n, device.Workspace)
@@ -130,15 +127,15 @@ func (d *Device) regrow(b device.Buffer, n int) (device.Buffer, error) {
 	return b, err
 }
 
-// products is the memory a device has for matrix products, one at a time.
+// products is a device's memory for matrix products, one at a time.
 type products struct {
 	mu          sync.Mutex // held while a product is computed
 	dev         *Device
 	packed, acc device.Buffer
-	blocks      uint64 // that were computed
+	blocks      uint64 // number computed so far
 }
 
-// need gives g its blocks.
+// need assigns blocks to g.
 func (p *products) need(g *kernel.Gemm) {
 	rows := min(g.M, g.BlockRows())
 	packed, acc := 0, 0

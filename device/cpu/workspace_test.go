@@ -7,8 +7,8 @@ import (
 	"zeroth/device"
 )
 
-// What Reserve takes is what Workspace says, is enough for every kernel of the
-// sizes it was told, and is given back.
+// TestWorkspaceIsEnough checks that Reserve allocates what Workspace returns, that this is enough
+// for every kernel of the given sizes, and that it is freed.
 func TestWorkspaceIsEnough(t *testing.T) {
 	for _, s := range []device.Sizes{
 		{Type: device.F32, Rows: 70, Width: 48, Vocab: 300, Widest: 300, Attn: device.Attn{T: 35, D: 12}, Rope: true},
@@ -58,8 +58,8 @@ func TestWorkspaceIsEnough(t *testing.T) {
 	}
 }
 
-// A kernel that nobody reserved for has its work space nevertheless, accounted
-// and given back.
+// TestWorkspaceGrows checks that a kernel without reservation gets its working space, accounted for
+// and freed.
 func TestWorkspaceGrows(t *testing.T) {
 	d := NewHost(1)
 	q := d.NewQueue("compute")

@@ -12,11 +12,10 @@ import (
 	"zeroth/nn"
 )
 
-// BenchmarkLaunch is what an operation costs us: a call of nn's until the driver has it,
-// on a driver that does nothing and takes no time. The driver's own part is 2 to 4
-// microseconds on hardware. "alone" is a call of C with one
-// launch in it and nothing before, "block" an operation of a block of GPT-2, forward and
-// backward, with its marks.
+// BenchmarkLaunch measures our cost of an operation: from a call of nn's interface until the driver
+// has it, with a driver that does nothing. The driver's own part is 2 to 4 microseconds on
+// hardware. "alone" is a call of C with a single launch, "block" an operation of a block of GPT-2,
+// forward and backward, with its marks.
 //
 //	FAKECUDA_MODE=nothing go test -tags cuda ./device/cuda -run '^$' -bench Launch
 func BenchmarkLaunch(b *testing.B) {
@@ -80,8 +79,8 @@ func alone(b *testing.B) func() {
 	}
 }
 
-// block issues a block of GPT-2, forward and backward, as a unit of the schedule is: it is
-// named before, and marked behind. It is so many operations.
+// block issues a block of GPT-2, forward and backward, like a unit in a schedule, with a label and
+// a mark. It also returns the number of operations.
 func (b *bench) block() (issue func(), operations int) {
 	g := nn.GPT2{Shape: nn.Shape{Layers: 1, Heads: 1, Width: 64, Context: 16, Vocab: 64, Eps: 1e-5}}
 	mod, bt := g.Model().Modules[1], &nn.Batch{B: 1, T: 16, Scale: 1, Chunk: 16, Compute: device.BF16}
@@ -107,8 +106,8 @@ func (b *bench) block() (issue func(), operations int) {
 	return issue, operations
 }
 
-// processorTime is that of the process so far, in nanoseconds: on a shared machine the
-// time that passes is others'.
+// processorTime returns the process's processor time so far, in nanoseconds: on a shared machine,
+// elapsed time includes other processes.
 func processorTime(b *testing.B) int64 {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {

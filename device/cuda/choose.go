@@ -4,7 +4,7 @@ package cuda
 
 import "zeroth/device/cuda/driver"
 
-// Candidates are algorithms for a product, at most so many, those first that cuBLASLt likes best.
+// Candidates returns at most most algorithms for a product, in cuBLASLt's order of preference.
 func (q *Queue) Candidates(g *driver.Gemm, most int) ([]driver.Algorithm, error) {
 	if !q.canMultiply() {
 		return nil, q.failed()
@@ -12,11 +12,10 @@ func (q *Queue) Candidates(g *driver.Gemm, most int) ([]driver.Algorithm, error)
 	return q.blas.Candidates(g, most)
 }
 
-// Use has a product computed by an algorithm from now on. The queue is idle.
+// Use sets the algorithm for a product. The queue must be idle.
 func (q *Queue) Use(g *driver.Gemm, a driver.Algorithm) error { return q.blas.Use(g, a) }
 
-// Multiply issues a product, by the algorithm that Use said, or as cuBLAS computes it without
-// one.
+// Multiply issues a product, with the algorithm set by Use if planned, else as cuBLAS computes it.
 func (q *Queue) Multiply(g *driver.Gemm, o driver.Operands, planned bool) {
 	if !q.canMultiply() || !q.begin("matmul") {
 		return

@@ -13,30 +13,30 @@ import (
 	"zeroth/device/cuda/driver"
 )
 
-// Communicator is a rank's end of a group of NCCL's, a collective.Engine.
+// Communicator is a rank's end of an NCCL communicator, a collective.Engine.
 type Communicator struct {
 	dev    *Device
-	ending atomic.Bool // by Abort: who waits for NCCL gives up
+	ending atomic.Bool // set by Abort: waits for NCCL give up
 
 	rank, ranks int
-	exact       bool            // ranks add, in their order
+	exact       bool            // this device adds, in rank order
 	bounce      device.Buffer   // of exact sums; empty for a single rank
-	terms       []device.Buffer // of one, the issuing goroutine's
+	terms       []device.Buffer // of an exact sum; used by the issuing goroutine
 
 	mu    sync.Mutex
-	comm  *driver.Comm // nil when it has ended
-	last  driver.Event // behind the last operation
-	begun bool         // there was one
+	comm  *driver.Comm // nil after its end
+	last  driver.Event // after the last operation
+	begun bool         // last is valid
 	known []driver.Registration
 }
 
-// errEnded is what operations of a communicator return that has ended.
+// errEnded is returned by operations of a communicator that has ended.
 var errEnded = errors.New("NCCL: the communicator has ended")
 
-// pause is how long NCCL is left alone while it is at it.
+// pause is the interval for polling NCCL.
 const pause = 50 * time.Microsecond
 
-// NewCommunicatorID is what the ranks of a communicator find each other by: a secret.
+// NewCommunicatorID returns the secret by which the ranks of a communicator find each other.
 func NewCommunicatorID() ([]byte, error) {
 	if _, err := driver.OpenNCCL(); err != nil {
 		return nil, err
@@ -44,8 +44,8 @@ func NewCommunicatorID() ([]byte, error) {
 	return driver.NCCLID()
 }
 
-// Join is the device's end of a communicator of so many ranks with an id, as one of
-// them, once all have come. It gives up when stop says why.
+// Join opens the device's end of a communicator with an id, as one of its ranks, once all have
+// joined. It gives up with stop's error.
 func (d *Device) Join(id []byte, ranks, rank int, stop func() error) (*Communicator, error) {
 	if _, err := driver.OpenNCCL(); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (d *Device) Join(id []byte, ranks, rank int, stop func() error) (*Communica
 		err  error
 	}
 	done := make(chan begun, 1)
-	go func() { // versions before 2.14 return when all have come, which stop cannot wait for
+	go func() { // versions before 2.14 block until all have joined, without regard to stop
 		comm, err := d.gpu.NewComm(ranks, id, rank)
 		done <- begun{comm, err}
 	}()
@@ -84,7 +84,7 @@ func (d *Device) Join(id []byte, ranks, rank int, stop func() error) (*Communica
 	return c, nil
 }
 
-// settled waits until NCCL has done what it was told, or stop says why not.
+// settled waits until NCCL has completed what it started, or returns stop's error.
 func (c *Communicator) settled(stop func() error) error {
 	for {
 		err := c.comm.State()
@@ -98,7 +98,7 @@ func (c *Communicator) settled(stop func() error) error {
 	}
 }
 
-// types are the library's.
+// types maps types to NCCL's.
 var types = map[device.DType]int{
 	device.F32: driver.NCCLFloat32, device.BF16: driver.NCCLBFloat16, device.F16: driver.NCCLFloat16,
 	device.F64: driver.NCCLFloat64, device.I32: driver.NCCLInt32, device.I64: driver.NCCLInt64,
@@ -110,8 +110,7 @@ func (c *Communicator) AllGather(on device.Queue, whole, own device.Buffer) erro
 	return c.run(q, func() error { return c.comm.AllGather(q.stream, whole.Ptr, own.Ptr, own.N, types[own.Type]) })
 }
 
-// ReduceScatter implements collective.Engine: NCCL adds, or after AddExactly this device
-// does.
+// ReduceScatter implements collective.Engine: NCCL adds or, after AddExactly, this device.
 func (c *Communicator) ReduceScatter(on device.Queue, own, whole device.Buffer) error {
 	q := c.streamOf(on, whole, own)
 	if c.exact {
@@ -126,7 +125,7 @@ func (c *Communicator) Broadcast(on device.Queue, b device.Buffer) error {
 	return c.run(q, func() error { return c.comm.Broadcast(q.stream, c.rank, c.ranks, b.Ptr, b.Bytes()) })
 }
 
-// Reduce implements collective.Engine, with sums as ReduceScatter's.
+// Reduce implements collective.Engine, with sums like ReduceScatter's.
 func (c *Communicator) Reduce(on device.Queue, b device.Buffer) error {
 	q := c.streamOf(on, b)
 	if c.exact {
@@ -135,9 +134,10 @@ func (c *Communicator) Reduce(on device.Queue, b device.Buffer) error {
 	return c.run(q, func() error { return c.comm.Reduce(q.stream, c.rank, b.Ptr, b.N, types[b.Type]) })
 }
 
-// streamOf is the queue of an operation, of this device and on its memory.
+// streamOf returns the queue of an operation. It panics if the queue or a buffer belongs to another
+// device.
 func (c *Communicator) streamOf(on device.Queue, bs ...device.Buffer) *Queue {
-	if w, ok := on.(interface{ Unwrap() device.Queue }); ok { // it shadows one
+	if w, ok := on.(interface{ Unwrap() device.Queue }); ok { // a wrapper that shadows a queue
 		on = w.Unwrap()
 	}
 	q, ok := on.(*Queue)
@@ -152,14 +152,14 @@ func (c *Communicator) streamOf(on device.Queue, bs ...device.Buffer) *Queue {
 	return q
 }
 
-// run puts an operation into the queue's stream, and an event behind it.
+// run enqueues an operation on the queue's stream and records an event after it.
 func (c *Communicator) run(q *Queue, f func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.comm == nil || c.ending.Load() {
 		return errEnded
 	}
-	q.flush() // f has NCCL put its own behind that
+	q.flush() // f enqueues NCCL's work after that
 	err := f()
 	for ; err == driver.ErrInProgress && !c.ending.Load(); err = c.comm.State() {
 		time.Sleep(pause)
@@ -182,8 +182,8 @@ func (c *Communicator) Pending() bool {
 	return c.begun && !c.last.Reached()
 }
 
-// Err implements collective.Engine. While an operation is on its way into the stream
-// whoever issues it is told.
+// Err implements collective.Engine. While an operation is being enqueued, it returns nil, since the
+// issuer gets the error.
 func (c *Communicator) Err() error {
 	if !c.mu.TryLock() {
 		return nil
@@ -204,7 +204,7 @@ func (c *Communicator) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.comm != nil {
-		_ = c.comm.Abort() // there is nothing left to do about it
+		_ = c.comm.Abort() // nothing can be done about an error
 		c.comm = nil
 	}
 	c.begun = false
@@ -223,7 +223,7 @@ func (c *Communicator) Close(most time.Duration) {
 		time.Sleep(time.Millisecond)
 	}
 	if err == nil {
-		_ = c.comm.Close() // likewise
+		_ = c.comm.Close() // nothing can be done about an error
 		c.comm = nil
 	}
 	c.mu.Unlock()

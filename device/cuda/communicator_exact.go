@@ -10,16 +10,15 @@ import (
 	"zeroth/device/cuda/kernel"
 )
 
-// Exact sums by NCCL: every rank sends part r of its buffer to rank r, whose kernel adds
-// what has come in rank order, its own part in its place. So sums have the bits of
-// collective.Local, where NCCL's own have others. Of a reduce, which has one part, only
-// rank 0 is sent anything. Parts travel in chunks for which bounce
-// memory has a slot a peer: one group of sends and receives a chunk, then one sum, all in
-// the order of the stream.
+// Exact sums over NCCL: every rank sends part r of its buffer to rank r, whose kernel adds the
+// received parts and its own in rank order. So sums have the bits of collective.Local, unlike
+// NCCL's own. In a reduce, which has one part, only rank 0 receives. Parts are sent in chunks that
+// fit a slot of bounce memory for each peer: per chunk, one group of sends and receives, then one
+// sum, all in the order of the stream.
 
-// AddExactly has sums of later operations taken in rank order, by way of bounce memory of
-// ExactBounce bytes for the largest of them, which stays the caller's. All ranks of the
-// communicator do so with as much, before their first operation.
+// AddExactly makes sums of later operations be computed in rank order, using bounce memory of
+// ExactBounce bytes for the largest of them, which the caller keeps. All ranks of the communicator
+// must do so with the same size, before their first operation.
 func (c *Communicator) AddExactly(bounce device.Buffer) { c.exact, c.bounce = true, bounce }
 
 // exactSum sets own to the sum of the ranks' parts of whole.
@@ -51,15 +50,15 @@ func (c *Communicator) exactReduce(q *Queue, b device.Buffer) error {
 			return err
 		}
 		if c.rank == 0 {
-			c.addInOrder(q, b, b, lo, hi) // its own part begins where b does
+			c.addInOrder(q, b, b, lo, hi) // its own part begins at the start of b
 		}
 	}
 	q.flush()
 	return q.failed()
 }
 
-// step is the elements of a chunk of what one rank is to have the sum of, or why there can
-// be no such sum.
+// step returns the number of elements per chunk for the sum on one rank, or an error if it is
+// unsupported.
 func (c *Communicator) step(sum device.Buffer) (int, error) {
 	if c.ranks > kernel.MaxSources && sum.Type.Size() < 4 {
 		return 0, fmt.Errorf("an exact sum of %v over %d ranks: a GPU adds up at most %d at once without rounding", sum.Type, c.ranks, kernel.MaxSources)
@@ -74,12 +73,12 @@ func (c *Communicator) step(sum device.Buffer) (int, error) {
 	return step, nil
 }
 
-// slot is the bytes of bounce memory for what one other rank sends.
+// slot returns the size in bytes of the bounce memory for one other rank.
 func (c *Communicator) slot() int {
 	return c.bounce.Bytes() / (c.ranks - 1) / memoryAlign * memoryAlign
 }
 
-// receive brings elements [lo, hi) of the others' parts into bounce memory.
+// receive receives elements [lo, hi) of the others' parts in bounce memory.
 func (c *Communicator) receive(q *Queue, whole device.Buffer, lo, hi int) error {
 	if c.ranks == 1 {
 		return nil
@@ -91,15 +90,15 @@ func (c *Communicator) receive(q *Queue, whole device.Buffer, lo, hi int) error 
 	})
 }
 
-// collect brings the others' b into rank 0's bounce memory.
+// collect receives the others' b in rank 0's bounce memory.
 func (c *Communicator) collect(q *Queue, b device.Buffer) error {
 	return c.comm.Collect(q.stream, driver.Parts{
 		Rank: c.rank, Ranks: c.ranks, Whole: b.Ptr, Slots: c.bounce.Ptr, Slot: c.slot(), N: b.Bytes(),
 	})
 }
 
-// addInOrder adds elements [lo, hi) of what the ranks have for this one. More than a
-// kernel takes are added to where the first of them is, which nobody needs any more.
+// addInOrder adds elements [lo, hi) of the ranks' parts for this one. If they are more than a
+// kernel takes, partial sums are stored in place of the first of them, which is no longer needed.
 func (c *Communicator) addInOrder(q *Queue, own, whole device.Buffer, lo, hi int) {
 	terms := c.terms[:0]
 	for r := range c.ranks {
@@ -113,7 +112,7 @@ func (c *Communicator) addInOrder(q *Queue, own, whole device.Buffer, lo, hi int
 	c.terms = terms
 }
 
-// term is where elements [lo, hi) are that rank r has for this one.
+// term returns elements [lo, hi) of rank r's part for this one.
 func (c *Communicator) term(whole device.Buffer, r, lo, hi int) device.Buffer {
 	part := whole.N / c.ranks
 	if r == c.rank {

@@ -11,7 +11,8 @@ import (
 	"zeroth/device/cuda/kernel"
 )
 
-// More ranks than a kernel adds at once are added in their order, too.
+// TestExactSumsOfManyRanks sums over more ranks than a kernel adds at once, which must also be in
+// order.
 func TestExactSumsOfManyRanks(t *testing.T) {
 	fake.Need(t)
 	d, err := Open(0)
@@ -43,7 +44,7 @@ func TestExactSumsOfManyRanks(t *testing.T) {
 					}
 				}
 				q.Copy(c.term(whole, r, 0, n), device.OfF32(x))
-				if err := q.Wait(); err != nil { // the host's memory is written again
+				if err := q.Wait(); err != nil { // the host's memory is overwritten next
 					t.Fatal(err)
 				}
 			}

@@ -13,7 +13,7 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-// apart is a goroutine's own thread, on which no context is current after forget.
+// apart is a goroutine with its own thread, on which no context is current after forget.
 type apart struct {
 	t *testing.T
 	g *driver.GPU
@@ -43,15 +43,15 @@ func (a *apart) must(what string, err error) {
 
 func (a *apart) forget() { a.must("wait", a.s.Wait()) }
 
-// do runs what makes calls of C, each on a thread without a context.
+// do runs calls of C, each on a thread without a context.
 func (a *apart) do(what string, f func() error) {
 	a.t.Helper()
 	a.forget()
 	a.must(what, f())
 }
 
-// A thread that has made no context current is refused: calls of gorgonia.org/cu alone
-// make none.
+// TestFakesRefuseWithoutContext checks that a thread without a current context is refused, as after
+// calls of gorgonia.org/cu alone.
 func TestFakesRefuseWithoutContext(t *testing.T) {
 	a := newApart(t)
 	a.forget()
@@ -59,8 +59,8 @@ func TestFakesRefuseWithoutContext(t *testing.T) {
 	say(t, err, "InvalidContext")
 }
 
-// Every call of the driver's makes the context current that it needs, whichever thread
-// the goroutine is on: with any ENTER left out of the C files one of these is refused
+// TestCallsMakeTheContextCurrent checks that every driver call makes the context it needs current,
+// on any thread: with any ENTER omitted in the C files, one of these fails
 // (scripts/mutate-context).
 func TestCallsMakeTheContextCurrent(t *testing.T) {
 	a := newApart(t)
@@ -104,8 +104,7 @@ func TestCallsMakeTheContextCurrent(t *testing.T) {
 	a.do("unload", m.Unload)
 }
 
-// unreached asks for an event that nobody has waited for. It would be "reached" of a
-// context that has failed.
+// unreached polls an event that nobody has waited for. With a failed context it would be "reached".
 func (a *apart) unreached(s driver.Stream) {
 	e, err := a.g.NewEvent(false)
 	a.must("new event", err)
@@ -113,7 +112,7 @@ func (a *apart) unreached(s driver.Stream) {
 	c.Record(e)
 	a.must("record", c.Run())
 	a.do("reached", func() error {
-		if env("FAKECUDA_MODE") == "" && e.Reached() { // in threads it may be
+		if env("FAKECUDA_MODE") == "" && e.Reached() { // it may be reached in threads
 			a.t.Error("an event is reached before anybody has waited")
 		}
 		return nil
@@ -122,7 +121,7 @@ func (a *apart) unreached(s driver.Stream) {
 	a.do("close event", e.Close)
 }
 
-// products are cuBLAS's, in a buffer of 4096 bytes.
+// products tests cuBLAS's calls, in a buffer of 4096 bytes.
 func (a *apart) products(mem unsafe.Pointer) {
 	var b *driver.BLAS
 	a.do("new handle", func() (err error) { b, err = driver.NewBLAS(a.s, mem, 1024, nil); return err })
@@ -144,7 +143,8 @@ func (a *apart) products(mem unsafe.Pointer) {
 	a.do("close handle", b.Close)
 }
 
-// The same of NCCL's calls, of communicators of one rank, and of peers.
+// TestNCCLMakesTheContextCurrent is the same for NCCL's calls, with communicators of one rank, and
+// for peers.
 func TestNCCLMakesTheContextCurrent(t *testing.T) {
 	if env("FAKENCCL_DIR") == "" {
 		fake.Only(t)
@@ -168,7 +168,7 @@ func TestNCCLMakesTheContextCurrent(t *testing.T) {
 	a.do("all-gather", func() error { return c.AllGather(a.s, mem, mem, 16, driver.NCCLFloat32) })
 	a.do("reduce-scatter", func() error { return c.ReduceScatter(a.s, mem, mem, 16, driver.NCCLFloat32) })
 	a.do("reduce", func() error { return c.Reduce(a.s, 0, mem, 16, driver.NCCLFloat32) })
-	a.do("send", func() error { // to a rank that is not there, which is looked at second
+	a.do("send", func() error { // to a nonexistent rank, which is checked second
 		say(t, c.SendParts(a.s, driver.Parts{Ranks: 2, Whole: mem, Slots: mem, Stride: 8, Slot: 8, N: 8}), "ncclSend: rank 1 of 1")
 		return nil
 	})

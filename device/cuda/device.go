@@ -15,30 +15,30 @@ import (
 // Device is one rank's share of a GPU: an account of its memory, and its queues.
 type Device struct {
 	gpu     *shared
-	clear   driver.Stream    // on which new memory is cleared
-	zeros   *driver.Commands // of that
-	work    []device.Buffer  // of products, each of a queue
-	parts   device.Buffer    // float32: partial sums of columns, of one queue at a time
-	peers   []*shared        // GPUs whose memory it addresses
-	table   driver.Table     // algorithms of products that were chosen
-	product []*Queue         // the queues that compute products, which have the work space
+	clear   driver.Stream    // clears new memory
+	zeros   *driver.Commands // of clear
+	work    []device.Buffer  // working space of products, per queue
+	parts   device.Buffer    // float32: partial sums of columns, used by one queue at a time
+	peers   []*shared        // GPUs whose memory it can address
+	table   driver.Table     // chosen algorithms of products
+	product []*Queue         // the queues that compute products, which use work
 
 	mu     sync.Mutex
 	usage  device.Usage
-	budget int64 // bytes; 0 is none
+	budget int64 // bytes; 0: unlimited
 	plan   [device.Uses]*reservation
-	known  *reservation // what NCCL can register, see ReserveKnown; nil: nothing
+	known  *reservation // memory for registration with NCCL, see ReserveKnown; may be nil
 	held   map[unsafe.Pointer]held
 }
 
-// held is an allocation; its memory is its own or part of a reservation.
+// held is an allocation: separate memory or part of a reservation.
 type held struct {
 	bytes int
 	from  *reservation
 }
 
-// reservation is memory of one category, taken at once and given out from its
-// beginning. Its end gives it back, unless it is part of what NCCL knows.
+// reservation is memory of one category, allocated at once and handed out from its beginning. It is
+// freed with its end, unless it is part of the memory known to NCCL.
 type reservation struct {
 	at         unsafe.Pointer
 	size, used int64 // bytes
@@ -60,15 +60,15 @@ func Open(ordinal int) (*Device, error) {
 	return d, nil
 }
 
-// Info is what the GPU is.
+// Info describes the GPU.
 func (d *Device) Info() driver.Info { return d.gpu.Info }
 
-// Budget bounds the bytes that are held at once; 0 is no bound. It is set before
-// the first Alloc.
+// Budget limits the bytes allocated at once; 0 means unlimited. It must be called before the first
+// Alloc.
 func (d *Device) Budget(bytes int64) { d.budget = bytes }
 
-// ReservePlan takes memory for a plan: each category at once, of which Alloc then
-// gives out, in so many allocations at most.
+// ReservePlan allocates the memory of each category in a plan at once; Alloc then hands it out, in
+// at most allocs allocations.
 func (d *Device) ReservePlan(plan device.Bytes, allocs int) error {
 	for use, bytes := range plan {
 		if bytes == 0 {
@@ -84,10 +84,10 @@ func (d *Device) ReservePlan(plan device.Bytes, allocs int) error {
 	return nil
 }
 
-// reserved is what a reservation takes for so many bytes in so many allocations at most.
+// reserved returns the bytes to reserve for an amount in at most allocs allocations.
 func reserved(bytes int64, allocs int) int64 { return bytes + int64(allocs)*memoryAlign }
 
-// Alloc implements device.Device. Accounted are the n elements themselves.
+// Alloc implements device.Device. It accounts for the n elements only.
 func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
 	b := device.Buffer{Type: t, Use: use, N: n}
 	if n == 0 {
@@ -140,7 +140,7 @@ func (d *Device) Free(b device.Buffer) {
 	delete(d.held, b.Ptr)
 	d.usage.Add(b.Use, -int64(b.Bytes()))
 	if h.from == nil {
-		_ = d.gpu.Free(b.Ptr) // it fails where the context has, which has been reported
+		_ = d.gpu.Free(b.Ptr) // it fails if the context has failed, which has been reported
 	}
 }
 
@@ -151,8 +151,7 @@ func (d *Device) Usage() device.Usage {
 	return d.usage
 }
 
-// Close gives back what Reserve took and the share of the GPU; queues are closed
-// before.
+// Close frees the reserved memory and the share of the GPU; queues must be closed before.
 func (d *Device) Close() {
 	for _, b := range d.work {
 		d.Free(b)
@@ -175,8 +174,8 @@ func (d *Device) Close() {
 
 func (d *Device) String() string { return d.gpu.Info.String() }
 
-// ReachAll lets the device's kernels address the memory of GPUs, its own among
-// them, until Close.
+// ReachAll lets the device's kernels address the memory of other GPUs until Close. Its own GPU may
+// be among them.
 func (d *Device) ReachAll(ordinals []int) error {
 	for _, o := range ordinals {
 		if o == d.gpu.Ordinal {
@@ -197,17 +196,16 @@ func (d *Device) ReachAll(ordinals []int) error {
 	return nil
 }
 
-// Pinned is host memory that copies to and from the device read and write
-// directly, while both go on.
+// Pinned allocates pinned host memory, which the GPU copies directly and asynchronously.
 type Pinned struct{ gpu *shared }
 
-// OpenPinned opens the host's memory beside a GPU.
+// OpenPinned opens the pinned host memory of a GPU.
 func OpenPinned(ordinal int) (Pinned, error) {
 	gpu, err := openShared(ordinal)
 	return Pinned{gpu}, err
 }
 
-// Take is n cleared bytes, at a multiple of 4096.
+// Take returns n cleared bytes, aligned to 4096.
 func (p Pinned) Take(n int) ([]byte, error) {
 	at, err := p.gpu.AllocHost(int64(n))
 	if err != nil {
@@ -218,8 +216,8 @@ func (p Pinned) Take(n int) ([]byte, error) {
 	return mem, nil
 }
 
-// Give gives back what Take gave.
+// Give frees memory from Take.
 func (p Pinned) Give(mem []byte) { _ = p.gpu.FreeHost(unsafe.Pointer(unsafe.SliceData(mem))) }
 
-// Close ends it; all memory has been given back.
+// Close ends it; all memory must have been freed.
 func (p Pinned) Close() { p.gpu.close() }

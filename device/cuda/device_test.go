@@ -107,7 +107,7 @@ func TestOldGPUIsRefused(t *testing.T) {
 	fake.Again(t, "TestOpensSayWhy", "FAKECUDA_CAPABILITY=75", "WANT=GPU 0 (Emulated GPU) has compute capability 7.5, and the kernels want 8.0")
 }
 
-// A driver takes no PTX that is newer than it.
+// TestOldDriverIsRefused checks that a driver refuses PTX that is newer.
 func TestOldDriverIsRefused(t *testing.T) {
 	fake.Only(t)
 	fake.Again(t, "TestOpensSayWhy", "FAKECUDA_DRIVER=12030", "WANT=load the kernels base on GPU 0 (Emulated GPU): CUDA_ERROR_UNSUPPORTED_PTX_VERSION")

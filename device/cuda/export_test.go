@@ -2,7 +2,7 @@
 
 package cuda
 
-// FreeKnown gives back the memory that NCCL can register, and says what NCCL says of it.
+// FreeKnown frees the memory that NCCL can register, and returns NCCL's error.
 func (d *Device) FreeKnown() error {
 	err := d.gpu.FreeNCCL(d.known.at)
 	if err == nil {

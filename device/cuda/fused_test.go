@@ -23,8 +23,8 @@ type twins struct {
 	tol  []float64
 }
 
-// mat is a matrix of both, of drawn numbers, of NaN where it is only written: it begins
-// shift elements after an aligned address and has gaps between rows.
+// mat adds a matrix on both, of random numbers, or NaN if it is only written, which begins shift
+// elements after an aligned address and has gaps between rows.
 func (w *twins) mat(t device.DType, rows, cols, gap, shift int, read bool) int {
 	n := max(0, (rows-1)*(cols+gap)+cols)
 	whole := floats(shift+n, func(int) float32 {
@@ -48,8 +48,8 @@ func (w *twins) mat(t device.DType, rows, cols, gap, shift int, read bool) int {
 	return len(w.gpu) - 1
 }
 
-// same compares both sides' matrix, which may differ by tol and some last places, and
-// returns the largest difference.
+// same compares both sides' matrix, which may differ by tol and a few ulps, and returns the largest
+// difference.
 func (w *twins) same(what string, i int, tol float64) (worst float64) {
 	w.t.Helper()
 	got, want := w.fetch(w.gpu[i].Buf), w.here[i].Buf
@@ -83,12 +83,12 @@ func (w *twins) same(what string, i int, tol float64) (worst float64) {
 	return worst
 }
 
-// geluTol allows for tanh.approx.f32 in cuBLASLt's GELU: its relative error is up to
-// 2^-11, and GELU and its slope multiply it by inputs of about 1.
+// geluTol allows for tanh.approx.f32 in cuBLASLt's GELU: its relative error is up to 2^-11, and
+// GELU and its slope multiply it by inputs of about 1.
 const geluTol = 0x1p-10
 
-// TestFused has every operation that is one product where cuBLASLt can, on shapes it
-// takes and does not take, beside the CPU's.
+// TestFused compares every operation that cuBLASLt may fuse with the CPU's, for shapes that it
+// supports and does not support.
 func TestFused(t *testing.T) {
 	b := open(t)
 	w := &twins{bench: b, hq: b.host.NewQueue("host"), rng: rand.New(rand.NewPCG(3, 4))}
@@ -161,7 +161,7 @@ func TestFused(t *testing.T) {
 	}
 }
 
-// m0 is a vector, or nothing.
+// m0 returns a vector, or an empty one.
 func m0(m device.Mat, none bool) device.Buffer {
 	if none {
 		return device.Buffer{}
@@ -169,13 +169,13 @@ func m0(m device.Mat, none bool) device.Buffer {
 	return m.Buf
 }
 
-// TestUnfused computes the same where cuBLASLt has no algorithm at all.
+// TestUnfused compares the same operations if cuBLASLt has no algorithm.
 func TestUnfused(t *testing.T) {
 	fake.Only(t)
 	fake.Again(t, "TestFused", "UNFUSED=1", "FAKECUBLAS_LACKS=1,4,164,192,256,512")
 }
 
-// TestFusedInEveryOrder splits sums otherwise, whose parts lie in the work space.
+// TestFusedInEveryOrder divides sums differently, with parts in the working space.
 func TestFusedInEveryOrder(t *testing.T) {
 	fake.Only(t)
 	for _, seed := range []string{"1", "2", "3"} {
@@ -183,8 +183,8 @@ func TestFusedInEveryOrder(t *testing.T) {
 	}
 }
 
-// TestFusedIssuesNothingElse: where all is fused an operation is one task, and what was
-// planned once allocates nothing.
+// TestFusedIssuesNothingElse checks that a fused operation is one task, and that planned operations
+// allocate nothing.
 func TestFusedIssuesNothingElse(t *testing.T) {
 	fake.Only(t)
 	b := open(t)

@@ -13,8 +13,8 @@ import (
 	"zeroth/device/cuda/kernel"
 )
 
-// ReserveWork takes the work space for kernels of the given sizes, and loads those of
-// their attention.
+// ReserveWork allocates the working space for kernels of the given sizes, and loads those of
+// attention.
 func (d *Device) ReserveWork(s device.Sizes) (err error) {
 	if s == (device.Sizes{}) {
 		return nil
@@ -33,8 +33,8 @@ func (d *Device) ReserveWork(s device.Sizes) (err error) {
 	return err
 }
 
-// ownWork is the queue's work space for products. It panics if other queues of the
-// device have all there is: two would write over each other.
+// ownWork returns the queue's working space for products. It panics if other queues of the device
+// use all of it, since two would overwrite each other.
 func (q *Queue) ownWork(op string) device.Buffer {
 	d := q.dev
 	if len(d.work) == 0 {
@@ -47,10 +47,9 @@ func (q *Queue) ownWork(op string) device.Buffer {
 	return d.work[len(d.product)-1]
 }
 
-// MatMul sets c = a·b, plus bias in every row if bias is not empty, plus the old c
-// if add is set. a and b are of one float type, c of that or float32, the bias of
-// c's; sums are in float32. c is not transposed and shares no memory with the
-// others.
+// MatMul sets c = a·b, plus bias in every row if bias is not empty, plus the old c if add is set. a
+// and b must have the same float type, c that type or float32, and the bias c's; sums are in
+// float32. c must not be transposed or share memory with the others.
 func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	const op = "matmul"
 	g := gemm(&c, &a, &b)
@@ -79,8 +78,8 @@ func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	q.end()
 }
 
-// MatMulOnto sets y = x + a·b, plus bias in every row if bias is not empty: x, of y's
-// type, is the product's third operand, so that no copy of it is made.
+// MatMulOnto sets y = x + a·b, plus bias in every row if bias is not empty: x, of y's type, is the
+// product's third operand, which avoids a copy.
 func (q *Queue) MatMulOnto(y, x, a, b device.Mat, bias device.Buffer) {
 	g := gemm(&y, &a, &b)
 	wantBias(y, bias)
@@ -95,8 +94,8 @@ func (q *Queue) MatMulOnto(y, x, a, b device.Mat, bias device.Buffer) {
 	}
 }
 
-// MatMulActivate sets x = a·b, plus bias, and y = f(x): GELU by tanh, of x before it is
-// rounded, as the product's epilogue.
+// MatMulActivate sets x = a·b, plus bias, and y = f(x); GELU (tanh), of x before it is rounded, is
+// fused as the product's epilogue.
 func (q *Queue) MatMulActivate(y, x, a, b device.Mat, bias device.Buffer, f device.Activation) {
 	g := gemm(&y, &a, &b)
 	wantBias(y, bias)
@@ -106,8 +105,7 @@ func (q *Queue) MatMulActivate(y, x, a, b device.Mat, bias device.Buffer, f devi
 	}
 }
 
-// MatMulActivateGrad sets dx = (a·b) * f'(x), for GELU by tanh as the product's
-// epilogue.
+// MatMulActivateGrad sets dx = (a·b) * f'(x); GELU (tanh) is fused as the product's epilogue.
 func (q *Queue) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activation) {
 	g := gemm(&dx, &a, &b)
 	wantBeside("matmul, activation gradient", dx, x)
@@ -116,8 +114,8 @@ func (q *Queue) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activation) 
 	}
 }
 
-// WeightGrad sets dw = dyᵀ·x and db, of dw's type, to the sum of the rows of dy, which
-// the product reads anyway. dw may be transposed, db empty.
+// WeightGrad sets dw = dyᵀ·x and db, of dw's type, to the sum of the rows of dy, which the product
+// reads anyway. dw may be transposed, db empty.
 func (q *Queue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
 	c, a, b := device.GradOperands(dw, dy, x)
 	g := gemm(&c, &a, &b)
@@ -133,16 +131,16 @@ func (q *Queue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
 	}
 }
 
-// chosen says whether the device's table has an algorithm for c = a·b, which is then
-// cuBLASLt's. That takes no product of a matrix with itself.
+// chosen reports whether the device's table has an algorithm of cuBLASLt for c = a·b. cuBLASLt does
+// not support products of a matrix with itself.
 func (q *Queue) chosen(g *driver.Gemm, c, a, b *device.Mat) bool {
 	g.Epilogue, g.LdC = driver.Plain, int32(c.Ld)
 	g.Align = alignment(uintptr(a.Buf.Ptr) | uintptr(b.Buf.Ptr) | uintptr(c.Buf.Ptr))
 	return a.Buf.Ptr != b.Buf.Ptr && q.blas.Chosen(g)
 }
 
-// fused has cuBLASLt put d = a·b, or a·b + c, with an epilogue into the stream. It is false
-// where that has no algorithm, which Unfused tells.
+// fused enqueues d = a·b, or a·b + c, with an epilogue by cuBLASLt. It returns false if cuBLASLt
+// has no algorithm, which Unfused reports.
 func (q *Queue) fused(op string, e driver.Epilogue, g *driver.Gemm, d, a, b, c *device.Mat, vector device.Buffer, beside *device.Mat) bool {
 	if g.M == 0 || g.N == 0 || !q.canMultiply() || !q.begin(op) {
 		return true
@@ -156,8 +154,8 @@ func (q *Queue) fused(op string, e driver.Epilogue, g *driver.Gemm, d, a, b, c *
 	return ok || err != nil
 }
 
-// Unfused is what cuBLASLt has no algorithm for, a line each, of the products that were
-// issued so far: they took kernels of their own beside them.
+// Unfused describes the issued products for which cuBLASLt has no algorithm, one per line: they
+// needed additional kernels.
 func (d *Device) Unfused() (all []string) {
 	for _, q := range d.product {
 		if q.blas != nil {
@@ -167,8 +165,7 @@ func (d *Device) Unfused() (all []string) {
 	return all
 }
 
-// Choices are how the products that were issued so far are computed. Whoever asks issues
-// none meanwhile.
+// Choices returns how the products issued so far are computed. None may be issued meanwhile.
 func (d *Device) Choices() map[driver.Gemm]driver.Choice {
 	all := map[driver.Gemm]driver.Choice{}
 	for _, q := range d.product {
@@ -179,7 +176,7 @@ func (d *Device) Choices() map[driver.Gemm]driver.Choice {
 	return all
 }
 
-// Planned is how many shapes of products were issued so far.
+// Planned returns the number of shapes of products issued so far.
 func (d *Device) Planned() (n int) {
 	for _, q := range d.product {
 		if q.blas != nil {
@@ -189,24 +186,24 @@ func (d *Device) Planned() (n int) {
 	return n
 }
 
-// Choose has products use a table's algorithms. It is called before the first of them.
+// Choose sets the algorithms of a table. It must be called before the first product.
 func (d *Device) Choose(t driver.Table) { d.table = t }
 
-// wantBias panics unless a bias is one of c's rows, or empty.
+// wantBias panics unless bias fits a row of c or is empty.
 func wantBias(c device.Mat, bias device.Buffer) {
 	if bias.N > 0 && (bias.N != c.Cols || bias.Type != c.Buf.Type) {
 		panic(fmt.Sprintf("cuda: a bias of %d %v for %d columns of %v", bias.N, bias.Type, c.Cols, c.Buf.Type))
 	}
 }
 
-// wantBeside panics unless both matrices have one shape and no gaps.
+// wantBeside panics unless both matrices have equal shapes and no gaps.
 func wantBeside(op string, y, x device.Mat) {
 	if y.Trans || x.Trans || y.Rows != x.Rows || y.Cols != x.Cols || y.Ld != y.Cols || x.Ld != x.Cols {
 		panic(fmt.Sprintf("cuda: %s of (%d, %d), rows %d apart, beside (%d, %d), rows %d apart", op, y.Rows, y.Cols, y.Ld, x.Rows, x.Cols, x.Ld))
 	}
 }
 
-// canMultiply is whether the queue can, which makes its handle.
+// canMultiply reports whether the queue can compute products, after opening its handle.
 func (q *Queue) canMultiply() bool {
 	if q.failed() != nil {
 		return false
@@ -217,7 +214,7 @@ func (q *Queue) canMultiply() bool {
 	return q.blas != nil
 }
 
-// openBLAS makes the queue's handle, with the device's work space.
+// openBLAS opens the queue's handle, with the device's working space.
 func (q *Queue) openBLAS() {
 	work := q.ownWork("matmul")
 	var err error
@@ -225,7 +222,7 @@ func (q *Queue) openBLAS() {
 	q.fail(err)
 }
 
-// blasType is a type as cuBLAS calls it; -1 if it does not multiply such.
+// blasType returns cuBLAS's name of a type, or -1 if it does not multiply it.
 func blasType(t device.DType) int32 {
 	switch t {
 	case device.F32:
@@ -238,8 +235,7 @@ func blasType(t device.DType) int32 {
 	return -1
 }
 
-// gemm is a row-major c = a·b as a column-major product: the transposes, in the
-// other order.
+// gemm converts a row-major c = a·b to a column-major product: the transposes, in reverse order.
 func gemm(c, a, b *device.Mat) driver.Gemm {
 	m, k := a.Dims()
 	k2, n := b.Dims()
@@ -251,7 +247,7 @@ func gemm(c, a, b *device.Mat) driver.Gemm {
 	return driver.Gemm{TransA: b.Trans, TransB: a.Trans, M: int32(n), N: int32(m), K: int32(k), LdA: int32(b.Ld), LdB: int32(a.Ld), LdD: int32(c.Ld), Type: typ, TypeD: typeC}
 }
 
-// alignment is the greatest power of two up to 16 that divides addresses or-ed together:
-// no algorithm asks for more, and which is chosen, and so a sum's order, should not
-// depend on where a stage has put something.
+// alignment returns the greatest power of two up to 16 that divides addresses or-ed together: no
+// algorithm needs more, and the choice of an algorithm, and so a sum's order, should not depend on
+// where a stage stores something.
 func alignment(p uintptr) int32 { return 1 << min(4, bits.TrailingZeros64(uint64(p))) }

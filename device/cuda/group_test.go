@@ -18,14 +18,14 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-// member is a rank whose device is a GPU, and the same rank on the CPU, the oracle.
+// member is a rank on a GPU, and the same rank on the CPU as the oracle.
 type member struct {
 	*bench
 	g, oracle collective.Group
 	hq        *cpu.Queue
 }
 
-// together runs f on ranks of a group that share GPUs, in turn those of ordinals.
+// together runs f on ranks of a group that share GPUs, assigned round-robin from ordinals.
 func together(t *testing.T, ranks int, ordinals []int, f func(m member) error) []error {
 	t.Helper()
 	fake.Need(t)
@@ -65,8 +65,8 @@ func together(t *testing.T, ranks int, ordinals []int, f func(m member) error) [
 	return errs
 }
 
-// sums is operations of random lengths, types and places, each rank's on its GPU
-// and on the CPU.
+// sums performs operations of random lengths, types and placements, on each rank's GPU and on the
+// CPU.
 func sums(m member) error {
 	rng := rand.New(rand.NewPCG(3, 4)) // the same on all ranks
 	mine := rand.New(rand.NewPCG(5, uint64(m.g.Rank())))
@@ -104,7 +104,7 @@ func sums(m member) error {
 			m.g.ReduceScatter(m.q, own, d)
 			m.oracle.ReduceScatter(m.hq, hown, h)
 		}
-		m.q.Zero(m.alloc(typ, 3)) // another kernel behind it
+		m.q.Zero(m.alloc(typ, 3)) // another kernel after it
 		if err := m.hq.Wait(); err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func TestGroupsOverSeveralGPUs(t *testing.T) {
 	}
 }
 
-// On a machine with several GPUs the first and the last of them are a group.
+// TestGroupsOverTheGPUsThereAre makes a group of the first and the last of several GPUs.
 func TestGroupsOverTheGPUsThereAre(t *testing.T) {
 	fake.Need(t)
 	n := gpus(t)
@@ -166,7 +166,7 @@ func TestGroupsHoldInEveryOrder(t *testing.T) {
 	}
 }
 
-// A rank that fails between others' operations ends them, too.
+// TestLostPeer fails a rank between others' operations, which must end, too.
 func TestLostPeer(t *testing.T) {
 	broken := errors.New("broken")
 	errs := together(t, 3, []int{0}, func(m member) error {
@@ -193,8 +193,8 @@ func TestLostPeer(t *testing.T) {
 	}
 }
 
-// Ranks that issue different operations are told so, and a rank that is late is
-// named.
+// TestDivergenceAndDeadline checks that ranks that issue different operations get an error, and
+// that a late rank is named.
 func TestDivergenceAndDeadline(t *testing.T) {
 	errs := together(t, 2, []int{0}, func(m member) error {
 		collective.AllGather(m.g, m.q, m.alloc(device.F32, 4+2*m.g.Rank()))

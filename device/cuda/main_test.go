@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(fake.Main(m)) }
 
-// bench is a device with queues, and memory of the host's beside it.
+// bench is a device with queues, and host memory.
 type bench struct {
 	t    testing.TB
 	dev  *cuda.Device
@@ -45,7 +45,7 @@ func open(t testing.TB) *bench {
 	return b
 }
 
-// alloc is n elements on the device.
+// alloc returns n elements on the device.
 func (b *bench) alloc(t device.DType, n int) device.Buffer {
 	b.t.Helper()
 	x, err := b.dev.Alloc(t, n, device.Params)
@@ -55,14 +55,14 @@ func (b *bench) alloc(t device.DType, n int) device.Buffer {
 	return x
 }
 
-// send is a device's copy of what the host has.
+// send returns a device copy of host memory.
 func (b *bench) send(h device.Buffer) device.Buffer {
 	d := b.alloc(h.Type, h.N)
 	b.q.Copy(d, h)
 	return d
 }
 
-// fetch is the host's copy of what the device has, after all that was issued.
+// fetch returns a host copy of device memory, after all issued work.
 func (b *bench) fetch(d device.Buffer) device.Buffer {
 	b.t.Helper()
 	b.q.After(b.r.Mark())
@@ -77,7 +77,7 @@ func (b *bench) fetch(d device.Buffer) device.Buffer {
 	return h
 }
 
-// say fails unless the error says all of it.
+// say fails unless the error contains all strings.
 func say(t testing.TB, err error, all ...string) {
 	t.Helper()
 	for _, s := range all {

@@ -4,24 +4,24 @@ package cuda
 
 import "sync"
 
-// Wait is a wait for an event as it is issued.
+// Wait describes a wait for an event that is being issued.
 type Wait struct {
 	Device *Device
-	Queue  string // that waits; "host" is the host itself
+	Queue  string // the queue that waits; "host" for the host
 	Label  string // of the queue that waits; of the mark, if the host waits
-	On     string // queue whose mark it is; "host" is one of the host's
+	On     string // the queue of the mark; "host" for the host's
 }
 
-// LeaveOut, with the tag mutation, is asked before each wait whether that is left out:
-// tests should notice. It is called by many goroutines, and nil leaves out none.
+// LeaveOut, with the tag mutation, is called before each wait and reports whether to omit it: tests
+// should detect that. It is called from many goroutines; nil omits none.
 var LeaveOut func(Wait) bool
 
 func (q *Queue) leftOut(waits, label, on string) bool {
 	return LeaveOut != nil && LeaveOut(Wait{q.dev, waits, label, on})
 }
 
-// markLabels are what a queue's last marks were called. Whoever waits for one on the
-// host is another goroutine, and the queue has gone on to other work.
+// markLabels remembers the labels of a queue's last marks, since another goroutine may wait for one
+// on the host after the queue's label has changed.
 type markLabels struct {
 	mu sync.Mutex
 	at [markRing]string
@@ -39,5 +39,5 @@ func (m *markLabels) of(seq uint64) string {
 	return m.at[seq%markRing]
 }
 
-// On is the device whose queue it is.
+// On returns the queue's device.
 func (q *Queue) On() *Device { return q.dev }

@@ -2,10 +2,10 @@
 
 package cuda
 
-// leftOut says whether a mutation leaves a wait out; without the tag there are none.
+// leftOut returns false: without the tag mutation no wait is omitted.
 func (q *Queue) leftOut(_, _, _ string) bool { return false }
 
-// markLabels are wanted by mutations alone.
+// markLabels is used only by mutations.
 type markLabels struct{}
 
 func (*markLabels) note(uint64, string) {}

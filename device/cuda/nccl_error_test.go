@@ -14,7 +14,7 @@ import (
 	"zeroth/device/cuda"
 )
 
-// breaks is an engine that says what err says, and whose rank's gathers move nothing.
+// breaks is an engine with the error returned by err, whose rank's gathers move nothing.
 type breaks struct {
 	*cuda.Communicator
 	err   func() error
@@ -33,8 +33,8 @@ func (b *breaks) Abort() {
 	b.over.Do(func() { close(b.ended) })
 }
 
-// broken is three ranks, of which rank 1 breaks when all have begun a gather. What each is
-// told then, and of the next operation, comes back.
+// broken runs three ranks, of which rank 1 breaks when all have begun a gather. It returns each
+// rank's error, and that of its next operation.
 func broken(t *testing.T, err func(all []*collective.Engined) error) (errs, next []error) {
 	c := newClique(t, overWires)
 	ends, errs := c.join(3, mustID(t), never)
@@ -92,8 +92,8 @@ func broken(t *testing.T, err func(all []*collective.Engined) error) (errs, next
 	return errs, next
 }
 
-// What NCCL finds out by itself is the failure of the rank whose NCCL it is: the others are
-// told that it is lost, and it what NCCL says.
+// TestNCCLErrorIsItsRanks checks that an error detected by NCCL is the failure of its rank: the
+// others see it as lost, and it gets NCCL's error.
 func TestNCCLErrorIsItsRanks(t *testing.T) {
 	if !again(t, 3) {
 		return
@@ -108,15 +108,15 @@ func TestNCCLErrorIsItsRanks(t *testing.T) {
 	}
 }
 
-// Where it finds out that a peer is gone the group hears of that, too, and the peer is
-// named.
+// TestNCCLErrorOfAPeer checks that if the error is caused by a lost peer, of which the group
+// learns, too, the peer is named.
 func TestNCCLErrorOfAPeer(t *testing.T) {
 	if !again(t, 3) {
 		return
 	}
 	_, next := broken(t, func(all []*collective.Engined) error {
 		all[2].Close()
-		for collective.Ended(all[1]) == nil { // rank 1 has just been asked whether it has
+		for collective.Ended(all[1]) == nil { // rank 1 has just been polled
 			time.Sleep(time.Millisecond)
 		}
 		return errLink

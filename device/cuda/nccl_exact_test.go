@@ -15,8 +15,8 @@ import (
 	"zeroth/device/cuda"
 )
 
-// Exact sums that NCCL moves have the bits of ranks that add in their order, whatever
-// NCCL's own order is, of every type, in chunks and at once, in place and apart.
+// TestNCCLExactSums checks that exact sums over NCCL have the bits of sums in rank order, whatever
+// NCCL's own order is, for every type, in chunks and at once, in place and not.
 func TestNCCLExactSums(t *testing.T) {
 	if !again(t, 1, "FAKENCCL_RING=1") {
 		return
@@ -93,7 +93,7 @@ func exactSums(t *testing.T, name string, c *clique, ends []*cuda.Communicator, 
 	}
 }
 
-// as is numbers as elements of a type, in host memory.
+// as returns numbers as elements of a type, in host memory.
 func as(x []float32, dt device.DType) device.Buffer {
 	if dt != device.F64 {
 		return device.Narrow(slices.Clone(x), dt)
@@ -105,8 +105,8 @@ func as(x []float32, dt device.DType) device.Buffer {
 	return device.OfF64(wide)
 }
 
-// inOrder is the sum of part r of all ranks' values, by collective's own oracle: the
-// processors' kernel.
+// inOrder returns the sum of part r of all ranks' values, computed by collective's oracle: the
+// CPU's kernel.
 func inOrder(t *testing.T, d *cuda.Device, values []device.Buffer, r, part int) []byte {
 	q := d.NewQueue("host")
 	defer q.Close()
@@ -127,7 +127,8 @@ func on(t *testing.T, d *cuda.Device, dt device.DType, n int) device.Buffer {
 	return b
 }
 
-// Too little bounce memory, and sums that would be rounded on the way, are refused.
+// TestNCCLExactRefuses checks that too little bounce memory, and sums that would be rounded, are
+// refused.
 func TestNCCLExactRefuses(t *testing.T) {
 	if !again(t, 2) {
 		return

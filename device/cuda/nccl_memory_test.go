@@ -15,9 +15,9 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-// Memory that collectives move is registered, as windows, as buffers or not at all, by
-// what the library has; sums by it have the bits of others, the plan gives out as much,
-// and what a communicator knows is given back after it only.
+// TestNCCLRegistersMemory checks that memory moved by collectives is registered, as windows, as
+// buffers or not at all, as the library supports; that sums with it have the same bits, that the
+// plan provides the same memory, and that registered memory is freed only after the communicator.
 func TestNCCLRegistersMemory(t *testing.T) {
 	if env("FAKENCCL_DIR") == "" {
 		fake.Only(t) // it opens three versions of the library
@@ -30,7 +30,7 @@ func TestNCCLRegistersMemory(t *testing.T) {
 		return
 	}
 	c := newClique(t, overMemory)
-	mustID(t) // which looks for the library
+	mustID(t) // finds the library
 	if got := driver.NCCLRegisters().String(); got != env("WANT") {
 		t.Fatalf("it registers %s, want %s", got, env("WANT"))
 	}
@@ -44,7 +44,7 @@ func TestNCCLRegistersMemory(t *testing.T) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	for again := range 2 { // the second finds it registered, where anything is
+	for again := range 2 { // the second finds it registered, if anything is
 		err := registerAll(ends)
 		if refused := again == 1 && env("WANT") != "nothing"; refused != (err != nil) {
 			t.Fatalf("registering, time %d: %v", again, err)
@@ -109,10 +109,10 @@ func registerAll(ends []*cuda.Communicator) error {
 	return errors.Join(errs...)
 }
 
-// Ranks whose memory differs, and memory that is freed while it is registered, are
-// refused; so is a rank that does not come, when the others have waited enough.
+// TestNCCLRefusesMemory checks that different sizes on ranks, and freeing registered memory, are
+// refused, and that a missing rank is given up after a while.
 func TestNCCLRefusesMemory(t *testing.T) {
-	fake.Only(t) // NCCL words its refusals otherwise
+	fake.Only(t) // NCCL words its refusals differently
 	if !again(t, 2) {
 		return
 	}

@@ -22,8 +22,8 @@ import (
 	"zeroth/shard"
 )
 
-// ncclRanks is what the fake NCCL needs: operations that block, and a GPU for each
-// rank.
+// ncclRanks returns the environment that the fake NCCL needs: operations that block, and a GPU for
+// each rank.
 func ncclRanks(t *testing.T) []string {
 	return []string{"FAKECUDA_MODE=threads", "FAKECUDA_DEVICES=8", "FAKENCCL_DIR=" + t.TempDir()}
 }
@@ -37,11 +37,11 @@ type clique struct {
 	late *time.Timer // see hangs
 }
 
-// hangs is how long a test may be at the groups that it has opened, hundreds of times what
-// they take on an idle machine: NCCL that nobody aborts, or that no deadline ends, holds a thread in C for good.
+// hangs is how long a test may use the groups that it has opened, hundreds of times what they need
+// on an idle machine: without an abort or a deadline, NCCL blocks a thread in C forever.
 const hangs = 2 * time.Minute
 
-// hung ends the process, a child of the test, with what every goroutine does.
+// hung ends the process, a child of the test, with the stacks of all goroutines.
 func hung() {
 	debug.SetTraceback("all")
 	panic(fmt.Sprintf("it hangs: its groups have not ended within %v", hangs))
@@ -61,7 +61,7 @@ func newClique(t *testing.T, over func(int) ([]collective.Group, func())) *cliqu
 	return c
 }
 
-// gpus is how many the driver has.
+// gpus returns the driver's number of GPUs.
 func gpus(t *testing.T) int {
 	t.Helper()
 	n, err := driver.Count()
@@ -81,7 +81,7 @@ func (c *clique) close() {
 	c.late.Stop()
 }
 
-// overMemory and overWires are what ranks of one process can meet in.
+// overMemory and overWires open groups for ranks of one process.
 func overMemory(size int) (groups []collective.Group, close func()) {
 	for _, l := range collective.NewLocal(size) {
 		groups = append(groups, l)
@@ -101,7 +101,7 @@ func overWires(size int) (groups []collective.Group, close func()) {
 	return groups, net.Close
 }
 
-// join is the ranks' ends of a communicator, or what each was told.
+// join returns the ranks' ends of a communicator, and their errors.
 func (c *clique) join(size int, id []byte, stop func() error) (ends []*cuda.Communicator, errs []error) {
 	ends, errs = make([]*cuda.Communicator, size), make([]error, size)
 	var all sync.WaitGroup
@@ -114,7 +114,7 @@ func (c *clique) join(size int, id []byte, stop func() error) (ends []*cuda.Comm
 
 func never() error { return nil }
 
-// open is a group of ranks on GPUs, over which tests of host memory can be run.
+// open returns a group of ranks on GPUs, with which tests of host memory can run.
 func (c *clique) open(size int) []collective.Group {
 	c.t.Helper()
 	under, end := c.over(size)
@@ -123,7 +123,7 @@ func (c *clique) open(size int) []collective.Group {
 	return groups
 }
 
-// onGPUs has a communicator work for groups, the ends of one, in rank order.
+// onGPUs makes communicators work for groups, in rank order.
 func (c *clique) onGPUs(under []collective.Group) []collective.Group {
 	c.t.Helper()
 	c.late.Reset(hangs)
@@ -148,7 +148,7 @@ func (c *clique) onGPUs(under []collective.Group) []collective.Group {
 	return groups
 }
 
-// openLinks is the ranks of a mesh whose links are on GPUs.
+// openLinks returns the ranks of a mesh with links on GPUs.
 func (c *clique) openLinks(m shard.Mesh) (ranks []collective.Ranks, end func()) {
 	ranks = collective.LocalWorld(m)
 	for r := range ranks {
@@ -162,13 +162,13 @@ func (c *clique) openLinks(m shard.Mesh) (ranks []collective.Ranks, end func()) 
 	return ranks, func() {}
 }
 
-// hosted is a group on a GPU that takes operations on host memory.
+// hosted is a group on a GPU that accepts operations on host memory.
 type hosted struct {
 	*collective.Engined
 	dev        *cuda.Device
 	q          *cuda.Queue
-	whole, own device.Buffer // memory of the GPU, as much as operations have needed
-	bounce     device.Buffer // likewise
+	whole, own device.Buffer // GPU memory, as much as operations have needed
+	bounce     device.Buffer // GPU memory, as much as operations have needed
 
 	mu    sync.Mutex
 	spare []*hostedCall
@@ -214,7 +214,7 @@ func (h *hosted) take() (c *hostedCall) {
 	return c
 }
 
-// do is the operation by way of the GPU.
+// do performs the operation by way of the GPU.
 func (c *hostedCall) do() error {
 	h := c.g
 	whole, err := h.memory(&h.whole, c.whole)
@@ -254,7 +254,7 @@ func (c *hostedCall) do() error {
 	return err
 }
 
-// memory is memory of the GPU for what the host has.
+// memory returns GPU memory for host data.
 func (h *hosted) memory(mem *device.Buffer, like device.Buffer) (device.Buffer, error) {
 	if mem.Bytes() < like.Bytes() {
 		h.dev.Free(*mem)
@@ -281,7 +281,7 @@ func (h *hosted) end() {
 	h.dev.Free(h.bounce)
 }
 
-// addExactly has the ranks add up, in chunks of a KiB.
+// addExactly makes the ranks add in order, in chunks of 1 KiB.
 func (h *hosted) addExactly(t *testing.T, end *cuda.Communicator, size int) {
 	var err error
 	if h.bounce, err = h.dev.Alloc(device.F32, cuda.ExactBounce(size, 1<<10)/4, device.Bounce); err != nil {
@@ -300,8 +300,8 @@ func TestNCCLConforms(t *testing.T) {
 		fake.Again(t, "TestNCCLConforms", append(ncclRanks(t), "OVER=wires", "EXACT=1", "FAKENCCL_RING=1")...)
 		return
 	}
-	// A queue of the host's skips hosted's operations, so the engine does not count them:
-	// TestNCCLCounts looks at that. Reuse is slow, and Interleaved finds the same.
+	// A host queue skips hosted's operations, so the engine does not count them: TestNCCLCounts
+	// checks that. Reuse is slow, and Interleaved finds the same.
 	over, except := overWires, []string{"DivergenceOfSeveral", "Reuse"}
 	if os.Getenv("OVER") == "memory" {
 		over, except = overMemory, append(except, "Interleaved", "CloseWhenDone", "Allocations")
@@ -320,8 +320,8 @@ func TestNCCLLinksConform(t *testing.T) {
 	}
 }
 
-// again runs the test in a process with the environment of ncclRanks, and reports whether
-// this is that process. On hardware it always is; a test that needs more GPUs is skipped.
+// again runs the test in a process with the environment of ncclRanks, and reports whether this is
+// that process. On hardware it always is; a test that needs more GPUs is skipped.
 func again(t *testing.T, needs int, more ...string) bool {
 	t.Helper()
 	if fake.OnHardware() {
@@ -338,10 +338,10 @@ func again(t *testing.T, needs int, more ...string) bool {
 	return false
 }
 
-// What cannot begin is told: an id that is none, or nobody's; ranks that share a GPU,
-// or a number; one that does not come.
+// TestNCCLBegins checks errors during setup: an invalid or unknown id; ranks that share a GPU or a
+// number; a rank that does not join.
 func TestNCCLBegins(t *testing.T) {
-	fake.Only(t) // NCCL words its refusals otherwise, and waits longer
+	fake.Only(t) // NCCL words its refusals differently, and waits longer
 	if !again(t, 2) {
 		return
 	}
@@ -390,10 +390,10 @@ func TestNCCLBegins(t *testing.T) {
 	}
 }
 
-// What NCCL refuses of an operation fails on all ranks, and who is not in the wrong
-// is told who is.
+// TestNCCLRefuses checks that an operation refused by NCCL fails on all ranks, and that the others
+// name the culprit.
 func TestNCCLRefuses(t *testing.T) {
-	fake.Only(t) // NCCL words its refusals otherwise
+	fake.Only(t) // NCCL words its refusals differently
 	if !again(t, 3) {
 		return
 	}
@@ -409,7 +409,7 @@ func TestNCCLRefuses(t *testing.T) {
 		}
 		defer h.dev.Free(x)
 		if r == 1 {
-			x.Ptr = floats(3, func(int) float32 { return 0 }).Ptr // no memory of its GPU
+			x.Ptr = floats(3, func(int) float32 { return 0 }).Ptr // not memory of its GPU
 		}
 		all.Go(func() {
 			h.q.Label("unit h.0: all-gather")
@@ -454,8 +454,8 @@ func mustID(t *testing.T) []byte {
 	return id
 }
 
-// A rank that skips an operation, because its queue has failed, is named with those that
-// are not its like.
+// TestNCCLCounts checks that a rank that skips an operation, because its queue has failed, is
+// named.
 func TestNCCLCounts(t *testing.T) {
 	if !again(t, 3) {
 		return
@@ -487,13 +487,13 @@ func TestNCCLCounts(t *testing.T) {
 	}
 }
 
-// idle is an engine whose rank has come and does nothing.
+// idle is an engine whose rank arrives and does nothing.
 type idle struct{ *cuda.Communicator }
 
 func (idle) AllGather(_ device.Queue, _, _ device.Buffer) error { return nil }
 
-// An operation in which a rank is stuck, though all have come, is late, and whoever
-// waits for its stream is told within the deadline.
+// TestNCCLStuck checks that an operation in which a rank is stuck, though all have arrived, is
+// late, and that waiting for its stream fails within the deadline.
 func TestNCCLStuck(t *testing.T) {
 	if !again(t, 2) {
 		return
@@ -543,7 +543,7 @@ func TestNCCLStuck(t *testing.T) {
 	}
 }
 
-// Libraries that are not there, or are too old, are told with all places.
+// TestNCCLIsLookedFor checks that the error for missing or outdated libraries lists all places.
 func TestNCCLIsLookedFor(t *testing.T) {
 	fake.Only(t)
 	if at := env("NCCL_TEST"); at != "" {

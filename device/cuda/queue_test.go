@@ -47,8 +47,8 @@ func TestCopiesGoEverywhere(t *testing.T) {
 	}
 }
 
-// Every pair of queues is unordered, but for marks. Pinned memory is what copies
-// really are asynchronous with.
+// TestOrder checks that pairs of queues are unordered except for marks. With pinned memory, copies
+// are really asynchronous.
 func TestOrder(t *testing.T) {
 	b := open(t)
 	p, err := cuda.OpenPinned(0)
@@ -94,7 +94,7 @@ func TestOrderHoldsInEveryOrder(t *testing.T) {
 		fake.Again(t, "TestOrder", mode)
 	}
 	unseen := 0
-	for _, mode := range seeds(3)[:3] { // the fakes do notice
+	for _, mode := range seeds(3)[:3] { // the fakes detect it
 		if out, err := fake.Output("TestOrder", mode, "NO_MARK=1"); err == nil {
 			t.Logf("%s\n%s", mode, out)
 			unseen++
@@ -135,8 +135,8 @@ func TestDoWaitsAndItsErrorSticks(t *testing.T) {
 	}
 }
 
-// The driver tells of an error when it is asked next: it is the context's, and so
-// every queue's.
+// TestDriversErrorsSayWhatAndWhere checks that a driver error, reported on the next call, is the
+// context's, and so every queue's.
 func TestDriversErrorsSayWhatAndWhere(t *testing.T) {
 	fake.Only(t)
 	fake.Again(t, "TestIllegalAddress", "ALONE=1")
@@ -157,7 +157,7 @@ func TestIllegalAddress(t *testing.T) {
 	say(t, b.r.Wait(), "CUDA_ERROR_ILLEGAL_ADDRESS")
 }
 
-// A host's queue and a GPU's wait for each other.
+// TestQueuesOfTwoKinds makes a host queue and a GPU queue wait for each other.
 func TestQueuesOfTwoKinds(t *testing.T) {
 	b := open(t)
 	hq := b.host.NewQueue("host")
@@ -204,7 +204,7 @@ func TestTraceTellsEachTask(t *testing.T) {
 	var spans []device.Span
 	begin := time.Now()
 	b.q.Trace(func(s device.Span) { spans = append(spans, s) })
-	late := time.Since(begin) // no time of a span is further off than Trace took to compare clocks
+	late := time.Since(begin) // no time of a span is off by more than Trace took to compare clocks
 	x := b.alloc(device.F32, 64)
 	b.q.Label("unit a")
 	b.q.AddTo(x, x, x)
@@ -230,8 +230,9 @@ func TestTraceTellsEachTask(t *testing.T) {
 
 var blasTypes = []device.DType{device.F32, device.BF16, device.F16}
 
-// Updates of whole matrices multiply beside modules: a device that foresees them has work
-// space for products of two queues, others for one, and there is no more.
+// TestQueuesThatMultiply checks that a device reserves working space for products of two queues if
+// updates of whole matrices, which multiply in parallel with modules, are planned, otherwise for
+// one, and no more.
 func TestQueuesThatMultiply(t *testing.T) {
 	fake.Need(t)
 	for _, whole := range []bool{false, true} {
@@ -267,8 +268,8 @@ func TestQueuesThatMultiply(t *testing.T) {
 	}
 }
 
-// Products against the CPU's, which have other sums of the same: the difference of
-// float32 sums, and of 16-bit results a last place.
+// TestMatMul compares products with the CPU's, whose sums have another order: float32 sums may
+// differ, and 16-bit results by an ulp.
 func TestMatMul(t *testing.T) {
 	b := open(t)
 	hq := b.host.NewQueue("host")
@@ -330,8 +331,8 @@ func TestMatMul(t *testing.T) {
 	}
 }
 
-// Who issues copies that wait for the host does not wait, and what waits for them
-// does.
+// TestTransfersWaitForTheHostThemselves checks that issuing copies that wait for the host does not
+// block, and that waiting for them does.
 func TestTransfersWaitForTheHostThemselves(t *testing.T) {
 	b := open(t)
 	hq, tr := b.host.NewQueue("host"), b.dev.NewTransfer("to device")
@@ -343,7 +344,7 @@ func TestTransfersWaitForTheHostThemselves(t *testing.T) {
 	x := b.alloc(device.F32, 64)
 	tr.Label("unit h.1: to the device")
 	tr.After(hq.Mark())
-	tr.Copy(x, h) // issued at once
+	tr.Copy(x, h) // issued immediately
 	copied := tr.Mark()
 	hq.After(copied)
 	hq.Do(func() error { h.F32()[0] = 7; return nil })

@@ -19,8 +19,8 @@ import (
 	"zeroth/device/cuda/kernel"
 )
 
-// What a driver refuses the fake one refuses, in the driver's words: tests on a fake
-// that took it would hold nothing.
+// TestFakesRefuse checks that the fake driver refuses the same things as a real one, with the same
+// words: otherwise tests with the fake would prove nothing.
 func TestFakesRefuse(t *testing.T) {
 	fake.Only(t)
 	g, m := loaded(t)
@@ -42,7 +42,8 @@ func TestFakesRefuse(t *testing.T) {
 	say(t, err, "CUDA_ERROR_INVALID_PTX", "fill")
 }
 
-// More than 48 KiB of shared memory has to be announced, and no grid is empty.
+// TestFakesRefuseLaunches checks that more than 48 KiB of shared memory must be announced, and that
+// no grid may be empty.
 func TestFakesRefuseLaunches(t *testing.T) {
 	fake.Only(t)
 	g, m := loaded(t)
@@ -79,7 +80,7 @@ func TestFakesRefuseLaunches(t *testing.T) {
 	}
 }
 
-// launched launches fill, of nothing, as a kernel of so many threads.
+// launched launches fill, of nothing, as a kernel with that number of threads.
 func launched(t *testing.T, threads, shared uint32, params []byte) error {
 	t.Helper()
 	g, m := loaded(t)
@@ -98,8 +99,8 @@ func launched(t *testing.T, threads, shared uint32, params []byte) error {
 	return errors.Join(c.Run(), s.Wait())
 }
 
-// A launch has the threads that its kernel was compiled for at most, registers for them,
-// and 48 KiB of shared memory with the kernel's own.
+// TestFakesRefuseResources checks that a launch may have at most the threads for which its kernel
+// was compiled, registers for them, and 48 KiB of shared memory including the kernel's own.
 func TestFakesRefuseResources(t *testing.T) {
 	fake.Only(t)
 	list := filepath.Join(t.TempDir(), "kernels.txt")
@@ -126,7 +127,8 @@ func TestFakesRefuseResources(t *testing.T) {
 	}
 }
 
-// A kernel that is given an address of nobody's, as of the Go heap, ends the context.
+// TestFakesRefuseStrays checks that an invalid address, for example of the Go heap, ends the
+// context.
 func TestFakesRefuseStrays(t *testing.T) {
 	fake.Only(t)
 	if env("STRAY") == "" {
@@ -138,8 +140,8 @@ func TestFakesRefuseStrays(t *testing.T) {
 	say(t, launched(t, 256, 0, params), "CUDA_ERROR_ILLEGAL_ADDRESS")
 }
 
-// cuBLAS refuses work space that does not begin at a multiple of 256 bytes, rows that
-// overlap, and operands that do not begin with an element.
+// TestFakesRefuseProducts checks that cuBLAS refuses working space not aligned to 256 bytes,
+// overlapping rows, and misaligned operands.
 func TestFakesRefuseProducts(t *testing.T) {
 	fake.Only(t)
 	g, _ := loaded(t)
@@ -194,8 +196,8 @@ func TestFakesRefuseProducts(t *testing.T) {
 	}
 }
 
-// TestSumsAreFloat32 has libraries that do not do what they were told: what was set is read
-// back, and what an algorithm is.
+// TestSumsAreFloat32 uses libraries that ignore settings: settings, and the properties of
+// algorithms, are read back.
 func TestSumsAreFloat32(t *testing.T) {
 	fake.Only(t)
 	want := map[string]string{"math": "the math mode is not the float32 that was set", "reduction": "the algorithm adds parts of a sum in 16 bits, which was not allowed"}
@@ -212,7 +214,8 @@ func TestSumsAreFloat32(t *testing.T) {
 	say(t, b.q.Wait(), want[what])
 }
 
-// TestUrgentQueues has the streams of collectives the highest priority, and others the least.
+// TestUrgentQueues checks that the streams of collectives have the highest priority, and others the
+// lowest.
 func TestUrgentQueues(t *testing.T) {
 	fake.Only(t)
 	b, file := open(t), filepath.Join(t.TempDir(), "streams")
@@ -225,7 +228,8 @@ func TestUrgentQueues(t *testing.T) {
 	}
 }
 
-// Memory is given back once, and nothing is copied to where none is.
+// TestFakesRefuseMemory checks that memory can be freed once, and that copies to invalid addresses
+// are refused.
 func TestFakesRefuseMemory(t *testing.T) {
 	fake.Only(t)
 	g, _ := loaded(t)
@@ -249,8 +253,8 @@ func TestFakesRefuseMemory(t *testing.T) {
 	say(t, c.Run(), "CUDA_ERROR_INVALID_VALUE", "clear 64 bytes")
 }
 
-// To host memory that is not pinned the driver has copied when it returns; to pinned
-// memory the copy waits for its turn in the stream, which in this order is the wait's.
+// TestFakesCopyLate checks that a copy to host memory that is not pinned is complete when the call
+// returns; to pinned memory, it waits for its turn in the stream, in this order until the wait.
 func TestFakesCopyLate(t *testing.T) {
 	fake.Only(t)
 	if env("FAKECUDA_MODE") == "" {
@@ -295,13 +299,13 @@ func TestFakesCopyLate(t *testing.T) {
 	}
 }
 
-// base is the family that fill is of.
+// base returns the family of fill.
 func base() *kernel.Family {
 	all := kernel.Families()
 	return all[slices.IndexFunc(all, func(f *kernel.Family) bool { return f.Name == kernel.Base })]
 }
 
-// loaded is a GPU with the kernels of base.
+// loaded returns a GPU with the kernels of base.
 func loaded(t testing.TB) (*driver.GPU, *driver.Module) {
 	t.Helper()
 	g, err := driver.Open(0)
@@ -317,7 +321,7 @@ func loaded(t testing.TB) (*driver.GPU, *driver.Module) {
 	return g, m
 }
 
-// named is a kernel.
+// named returns a kernel.
 func named(name string) *kernel.Kernel {
 	all := kernel.Table()
 	return all[slices.IndexFunc(all, func(k *kernel.Kernel) bool { return k.Name == name })]

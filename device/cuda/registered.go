@@ -10,20 +10,20 @@ import (
 	"zeroth/device/cuda/driver"
 )
 
-// Registered memory. What NCCL knows of it sends and receives where it is, without
-// copies by way of its own buffers. A plan's memory lives as long as the job, so it is
-// registered once: what collectives move is one piece, that NCCL allocates, and each
-// communicator registers it whole. In one piece, because NCCL rounds what it allocates up
-// to what the GPU maps at once, 512 MiB where there are multicasts.
+// Registered memory. NCCL sends and receives registered memory directly, without copies through its
+// own buffers. A plan's memory lives as long as the job, so it is registered once: everything that
+// collectives move is one piece, allocated by NCCL, which each communicator registers as a whole.
+// One piece, because NCCL rounds allocations up to the GPU's mapping granularity, 512 MiB with
+// multicast.
 
-// moved are the categories of which collectives read or write.
+// moved lists the categories that collectives read or write.
 var moved = [...]device.Use{device.Params, device.Gathered, device.Grads, device.UnitGrads, device.Updates, device.Bounce}
 
-// knownPage is what the size of registered memory is a multiple of.
+// knownPage divides the size of registered memory.
 const knownPage = 2 << 20
 
-// ReserveKnown is ReservePlan, with what collectives move where NCCL can register it, if
-// the library can.
+// ReserveKnown is ReservePlan, with everything that collectives move in memory that NCCL can
+// register, if the library supports that.
 func (d *Device) ReserveKnown(plan device.Bytes, allocs int) error {
 	var size int64
 	for _, use := range moved {
@@ -51,8 +51,8 @@ func (d *Device) ReserveKnown(plan device.Bytes, allocs int) error {
 	return d.ReservePlan(plan, allocs)
 }
 
-// Register makes the device's memory that can be known to the communicator, all ranks at
-// once. It gives up when stop says why.
+// Register registers the device's memory with the communicator, on all ranks at the same time. It
+// gives up with stop's error.
 func (c *Communicator) Register(stop func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *Communicator) Register(stop func() error) error {
 	return nil
 }
 
-// Registered is what the communicator knows, in words; empty if it knows nothing.
+// Registered describes the memory registered with the communicator; empty if there is none.
 func (c *Communicator) Registered() string {
 	if len(c.known) == 0 {
 		return ""
@@ -81,8 +81,8 @@ func (c *Communicator) Registered() string {
 	return fmt.Sprintf("%d bytes as %v", c.dev.known.size, driver.NCCLRegisters())
 }
 
-// forget has the communicator know no memory any more. What it cannot be told, as after
-// an error, its end makes so.
+// forget deregisters all memory. If that fails, for example after an error, the communicator's end
+// does so.
 func (c *Communicator) forget() {
 	for _, r := range c.known {
 		_ = r.Deregister()

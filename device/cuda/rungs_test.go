@@ -18,11 +18,11 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-// These tests are rungs of the ladder of tests/gpu: each asks a GPU for a little more than
-// the one before, and prints what it finds as rows of the ladder's table.
+// These tests are rungs of the ladder of tests/gpu: each uses a little more of a GPU than the
+// previous one, and prints its findings as rows of the ladder's table.
 
-// row prints a row of the ladder's table at once, where tests are verbose, as the ladder
-// has them: a process that hangs later has said it.
+// row prints a row of the ladder's table immediately if tests are verbose, so that it is visible
+// even if the process hangs later.
 func row(what, measured, beside string) {
 	if testing.Verbose() {
 		fmt.Printf("row\t%s\t%s\t%s\n", what, measured, strings.ReplaceAll(beside, "\n", " "))
@@ -66,7 +66,7 @@ func TestOpens(t *testing.T) {
 	})
 }
 
-// copies takes n bytes to the GPU and back, and compares.
+// copies copies n bytes to the GPU and back, and compares.
 func copies(g *driver.GPU, s driver.Stream, n int) (string, error) {
 	mem, err := g.Alloc(int64(n))
 	if err != nil {
@@ -109,7 +109,7 @@ func copies(g *driver.GPU, s driver.Stream, n int) (string, error) {
 	return fmt.Sprintf("%d MiB, %.3g GB/s to the GPU, %.3g GB/s back", n>>20, rate(up), rate(time.Since(begin))), nil
 }
 
-// TestFirstKernels fills, casts and adds, the simplest kernels there are.
+// TestFirstKernels fills, casts and adds with the simplest kernels.
 func TestFirstKernels(t *testing.T) {
 	b := open(t)
 	const n = 100_003 // not a multiple of a block
@@ -126,7 +126,7 @@ func TestFirstKernels(t *testing.T) {
 	b.q.Copy(x, floats(n, func(i int) float32 { return float32(i) }))
 	b.q.Zero(x)
 	want("fill", x, func(int) float32 { return 0 })
-	whole := func(i int) float32 { return float32(128 + i%128) } // at which bf16 has no fractions
+	whole := func(i int) float32 { return float32(128 + i%128) } // where bf16 has no fractions
 	b.q.Copy(x, floats(n, func(i int) float32 { return whole(i) + 1.0/8 }))
 	b.q.Cast(y, x)
 	b.q.Cast(z, y)
@@ -135,8 +135,8 @@ func TestFirstKernels(t *testing.T) {
 	want("add", x, func(i int) float32 { return 2 * whole(i) })
 }
 
-// placed is how the operands of a product lie: begin is elements after an aligned
-// address, gap elements between rows.
+// placed describes the layout of a product's operands: begin is elements after an aligned address,
+// gap elements between rows.
 type placed struct {
 	name       string
 	begin, gap int
@@ -144,7 +144,7 @@ type placed struct {
 
 var places = []placed{{"aligned", 0, 0}, {"rows apart by 8 more", 0, 8}, {"rows apart by 1 more", 0, 1}, {"begins at element 1", 1, 0}}
 
-// newTwins are operands on the first GPU and on the CPU.
+// newTwins returns operands on the first GPU and on the CPU.
 func newTwins(t *testing.T) *twins {
 	b := open(t)
 	w := &twins{bench: b, hq: b.host.NewQueue("host"), rng: rand.New(rand.NewPCG(5, 6))}
@@ -152,8 +152,8 @@ func newTwins(t *testing.T) *twins {
 	return w
 }
 
-// TestProducts multiplies every type into every result, with every transpose, in operands
-// that lie as they do in jobs and worse.
+// TestProducts multiplies every type to every result type, with every transpose, with operands laid
+// out as in jobs and worse.
 func TestProducts(t *testing.T) {
 	for _, typ := range blasTypes {
 		t.Run(typ.String(), func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestProducts(t *testing.T) {
 	}
 }
 
-// product is how far a product is from the CPU's, at most.
+// product returns the maximum difference of a product from the CPU's.
 func (w *twins) product(typ, out device.DType, p placed, ta, tb bool) float64 {
 	const M, N, K = 64, 48, 80
 	mat := func(rows, cols int, trans bool) int {
@@ -191,7 +191,7 @@ func (w *twins) product(typ, out device.DType, p placed, ta, tb bool) float64 {
 	return w.same(fmt.Sprintf("%s, transposed %v and %v", p.name, ta, tb), c, tol)
 }
 
-// epilogues are what cuBLASLt may compute beside a product.
+// epilogues are the operations that cuBLASLt may fuse with a product.
 var epilogues = []struct {
 	name string
 	run  func(q products, m func(i int) device.Mat)
@@ -239,8 +239,8 @@ const (
 	operands
 )
 
-// TestEpilogues has each epilogue of each type in shapes that cuBLASLt is likely to fuse
-// and unlikely to, and tells which algorithm it was.
+// TestEpilogues tests each epilogue for each type with shapes that cuBLASLt is likely and unlikely
+// to fuse, and reports the algorithm.
 func TestEpilogues(t *testing.T) {
 	for _, e := range epilogues {
 		t.Run(e.name, func(t *testing.T) {
@@ -261,8 +261,8 @@ func TestEpilogues(t *testing.T) {
 	}
 }
 
-// epilogueOperands are drawn, and of NaN where they are only written; the first one's
-// number comes back.
+// epilogueOperands adds random operands, NaN if they are only written, and returns the number of
+// the first.
 func (w *twins) epilogueOperands(typ device.DType, rows, in, out int) (from int) {
 	from = w.mat(typ, rows, in, 0, 0, true)
 	w.mat(typ, in, out, 0, 0, true)
@@ -278,14 +278,14 @@ func (w *twins) epilogueOperands(typ device.DType, rows, in, out int) (from int)
 	return from
 }
 
-// written is how far what an epilogue writes is from the CPU's, at most. What it does not
-// write is NaN on both sides.
+// written returns the maximum difference of an epilogue's results from the CPU's. Operands that are
+// not written are NaN on both sides.
 func (w *twins) written(name string, from int, typ device.DType, gelu bool) (worst float64) {
 	w.t.Helper()
 	for i := outY; i < operands; i++ {
 		tol := map[device.DType]float64{device.F32: 1e-5, device.F16: 4e-3, device.BF16: 4e-2}[w.gpu[from+i].Buf.Type]
 		if i >= outDW {
-			tol *= 4 // these sum over rows, and not over columns
+			tol *= 4 // these sum over rows instead of columns
 		}
 		if gelu && i == outY && fake.OnHardware() {
 			tol = max(tol, geluTol)
@@ -295,8 +295,8 @@ func (w *twins) written(name string, from int, typ device.DType, gelu bool) (wor
 	return worst
 }
 
-// algorithms are those of the products so far, which are of one shape. None of them may
-// add parts of a sum in another type than float32.
+// algorithms returns those of the products so far, which have one shape. None of them may add parts
+// of a sum in a type other than float32.
 func (w *twins) algorithms(t *testing.T) string {
 	var all []string
 	for g, c := range w.dev.Choices() {
@@ -311,8 +311,8 @@ func (w *twins) algorithms(t *testing.T) string {
 	return strings.Join(all, "; ")
 }
 
-// TestNCCLOneRank is a communicator of one rank: NCCL starts, registers memory, moves it
-// and ends.
+// TestNCCLOneRank uses a communicator of one rank: NCCL starts, registers memory, moves it and
+// ends.
 func TestNCCLOneRank(t *testing.T) {
 	if !again(t, 1) {
 		return
@@ -342,7 +342,7 @@ func TestNCCLOneRank(t *testing.T) {
 	row("the end", "ok", "")
 }
 
-// oneRank gathers and adds up among one rank, which copies.
+// oneRank gathers and reduces on one rank, which copies.
 func oneRank(t *testing.T, d *cuda.Device, end collective.Engine) {
 	const n = 1000
 	from, to := on(t, d, device.F32, n), on(t, d, device.F32, n)

@@ -11,24 +11,23 @@ import (
 	"zeroth/device/cuda/kernel"
 )
 
-// shared is an open GPU and its kernels, which all devices and pinned memory of it
-// share. Kernels are loaded a family at a time, when the first of a family is launched or
-// wanted: a job uses a few of them, and a driver takes seconds to compile all.
+// shared is an open GPU with its kernels, shared by all of its devices and pinned memory. Kernels
+// are loaded one family at a time, when the first of a family is launched or requested: a job uses
+// few of them, and a driver takes seconds to compile all.
 type shared struct {
 	*driver.GPU
-	users     int                               // under opened
-	families  []family                          // as kernel.Families
-	functions []atomic.Pointer[driver.Function] // as kernel.Table; nil before its family is loaded
+	users     int                               // guarded by opened
+	families  []family                          // in the order of kernel.Families
+	functions []atomic.Pointer[driver.Function] // in the order of kernel.Table; nil before the family is loaded
 }
 
-// family is kernels of a GPU that are loaded together.
+// family is a set of kernels of a GPU that are loaded together.
 type family struct {
-	load   func() error   // once, however often and from wherever it is called
-	module *driver.Module // nil where it is not loaded
+	load   func() error   // runs once; may be called from any goroutine
+	module *driver.Module // nil if it is not loaded
 }
 
-// opened are the GPUs this process has open: the driver, too, has one context of
-// each.
+// opened contains the GPUs that this process has open: the driver, too, has one context for each.
 var opened = struct {
 	sync.Mutex
 	gpus map[int]*shared
@@ -63,7 +62,7 @@ func newShared(g *driver.GPU) *shared {
 	return s
 }
 
-// start loads what every job needs, which shows whether the driver takes the kernels.
+// start loads the kernels that every job needs, to check that the driver accepts them.
 func (s *shared) start() error {
 	if s.Major < driver.LeastMajor {
 		return fmt.Errorf("%v has compute capability %d.%d, and the kernels want %d.0 or newer (A100, RTX 30, and since)", s.GPU, s.Major, s.Minor, driver.LeastMajor)
@@ -85,8 +84,8 @@ func (s *shared) close() {
 	}
 }
 
-// end unloads the kernels and gives the GPU back. Errors are of a context that has failed,
-// which has been reported.
+// end unloads the kernels and releases the GPU. Errors come from a failed context, which has been
+// reported.
 func (s *shared) end() {
 	for _, f := range s.families {
 		if f.module != nil {
@@ -96,10 +95,10 @@ func (s *shared) end() {
 	_ = s.GPU.Close()
 }
 
-// want has a family loaded when it returns, unless it cannot be. Any goroutine may.
+// want loads a family, unless it is already loaded. It may be called from any goroutine.
 func (s *shared) want(f *kernel.Family) error { return s.families[f.Index].load() }
 
-// function is a kernel on the GPU. Any goroutine may ask for it.
+// function returns a kernel on the GPU. It may be called from any goroutine.
 func (s *shared) function(k *kernel.Kernel) (*driver.Function, error) {
 	at := &s.functions[k.Index]
 	if f := at.Load(); f != nil {
@@ -111,7 +110,7 @@ func (s *shared) function(k *kernel.Kernel) (*driver.Function, error) {
 	return at.Load(), nil
 }
 
-// load compiles a family for the GPU, or has what the driver keeps of it.
+// load compiles a family for the GPU, or uses the driver's cache.
 func (s *shared) load(family *kernel.Family) error {
 	m, err := s.Load(family.Name, family.PTX())
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-// modules has the fake note what becomes of modules from now on, and says what it noted,
-// sorted: "load NAME" and "unload NAME" of each, by its first kernel.
+// modules makes the fake record loading and unloading of modules from now on, and returns a
+// function for the sorted records: "load NAME" and "unload NAME" of each, by its first kernel.
 func modules(t *testing.T) func() []string {
 	fake.Only(t)
 	file := filepath.Join(t.TempDir(), "modules")
@@ -32,7 +32,7 @@ func modules(t *testing.T) func() []string {
 	}
 }
 
-// normGrad is a launch of a family of its own on 8 rows.
+// normGrad launches a separate family on 8 rows.
 func normGrad(q *cuda.Queue, x device.Buffer) {
 	w := x.N / 8
 	m := device.Matrix(x, 8, w)
@@ -46,8 +46,8 @@ func wantModules(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// A GPU has what every job needs, then the attention that is announced, then what is
-// launched, each once; at the end nothing.
+// TestFamiliesAreLoadedWhenTheyAreUsed checks that a GPU loads what every job needs, then the
+// announced attention, then what is launched, each once, and unloads everything at the end.
 func TestFamiliesAreLoadedWhenTheyAreUsed(t *testing.T) {
 	noted := modules(t)
 	d, err := cuda.Open(0)
@@ -76,8 +76,8 @@ func TestFamiliesAreLoadedWhenTheyAreUsed(t *testing.T) {
 	wantModules(t, noted(), "load dropout", "load flash_bf16_64", "load norm_grad_1", "unload dropout", "unload flash_bf16_64", "unload norm_grad_1")
 }
 
-// Families that the driver refuses are named: where a device wants them, and by the queue
-// that launches them, while others go on.
+// TestFamilyThatDoesNotLoadIsNamed checks that families refused by the driver are named, when a
+// device requests them and by the queue that launches them, while others continue.
 func TestFamilyThatDoesNotLoadIsNamed(t *testing.T) {
 	modules(t)
 	t.Setenv("FAKECUDA_BAD_KERNEL", "adamw")
@@ -104,8 +104,8 @@ func TestFamilyThatDoesNotLoadIsNamed(t *testing.T) {
 	}
 }
 
-// Ranks that share a GPU launch the first kernel of a family at once: it is loaded once,
-// and each has its kernel.
+// TestFamilyIsLoadedOnceByManyRanks launches the first kernel of a family concurrently on ranks
+// that share a GPU: it must be loaded once and be available to each.
 func TestFamilyIsLoadedOnceByManyRanks(t *testing.T) {
 	noted := modules(t)
 	var devices []*cuda.Device

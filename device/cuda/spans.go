@@ -9,9 +9,8 @@ import (
 	"zeroth/device/cuda/driver"
 )
 
-// spans is a queue's trace: events around each piece of work, whose times are read
-// when the host waits for the queue. Host functions have the host's time. Nothing
-// is recorded while there is nobody to tell.
+// spans is a queue's trace: events around each task, whose times are read when the host waits for
+// the queue. Host functions have the host's time. Nothing is recorded without a listener.
 type spans struct {
 	told  func(device.Span)
 	zero  driver.Event // recorded at about the host's time at
@@ -20,15 +19,14 @@ type spans struct {
 	spare []driver.Event
 }
 
-// span is work on its way through the stream.
+// span is a task in the stream.
 type span struct {
 	queue, label, task string
 	from, to           driver.Event
 }
 
-// Trace calls f after each task from now on, when the host waits for the queue, or
-// stops if f is nil. It must be called while the queue is idle. Waits for other
-// queues are not seen: they are between the spans.
+// Trace calls f after each subsequent task, when the host waits for the queue, or stops if f is
+// nil. The queue must be idle. Waits for other queues have no spans: they are between the spans.
 func (q *Queue) Trace(f func(device.Span)) {
 	s := &q.spans
 	s.flush()
@@ -56,7 +54,7 @@ func (s *spans) event(q *Queue) driver.Event {
 	return e
 }
 
-// begin notes the beginning of a task, end its end.
+// begin records the beginning of a task, end its end.
 func (s *spans) begin(q *Queue, task string) {
 	sp := span{q.name, q.label, task, s.event(q), s.event(q)}
 	q.commands().Record(sp.from)
@@ -67,14 +65,14 @@ func (s *spans) end(q *Queue) {
 	q.commands().Record(s.open[len(s.open)-1].to)
 }
 
-// host tells of a function of the host's that began at start.
+// host reports a host function that began at start.
 func (s *spans) host(q *Queue, task string, start time.Time) {
 	if s.told != nil && task != "" {
 		s.told(device.Span{Queue: q.name, Label: q.label, Task: task, Start: start, End: time.Now()})
 	}
 }
 
-// flush tells what has been done. The stream is idle.
+// flush reports completed tasks. The stream must be idle.
 func (s *spans) flush() {
 	for _, sp := range s.open {
 		from, err := sp.from.Since(s.zero)

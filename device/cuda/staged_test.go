@@ -17,8 +17,7 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-// wiredOnGPU runs f on ranks of a group over wires, whose device is a GPU and whose
-// stage has so many bytes.
+// wiredOnGPU runs f on ranks of a group over wires, on a GPU, with that size of stage.
 func wiredOnGPU(t *testing.T, ranks, stage int, f func(m member, tr *cuda.Transfer) error) (errs []error) {
 	t.Helper()
 	fake.Need(t)
@@ -51,7 +50,8 @@ func wiredOnGPU(t *testing.T, ranks, stage int, f func(m member, tr *cuda.Transf
 	return errs
 }
 
-// Operations in pieces have the bits of whole ones among ranks of a process.
+// TestStagedHasTheBitsOfTheCPU checks that operations in pieces have the bits of whole ones between
+// ranks of a process.
 func TestStagedHasTheBitsOfTheCPU(t *testing.T) {
 	for _, c := range []struct{ ranks, stage int }{{1, 8}, {2, 1 << 10}, {3, 24}, {4, 1 << 20}} {
 		errs := wiredOnGPU(t, c.ranks, c.stage, func(m member, tr *cuda.Transfer) error {
@@ -70,8 +70,8 @@ func TestStagedHasTheBitsOfTheCPU(t *testing.T) {
 	}
 }
 
-// stagedCase is one operation of a random length, type and place on the GPU and on
-// the CPU, with work of the comm and of another queue around it.
+// stagedCase performs one operation of random length, type and placement on the GPU and on the CPU,
+// with work of the comm queue and of another queue around it.
 func stagedCase(m member, tr *cuda.Transfer, i int, rng, mine *rand.Rand) error {
 	typ, n, size := []device.DType{device.F32, device.BF16, device.F16, device.F64}[i%4], rng.IntN(300), m.g.Size()
 	gather, inPlace := rng.IntN(2) == 0, rng.IntN(2) == 0
@@ -120,8 +120,8 @@ func TestStagedHoldsInEveryOrder(t *testing.T) {
 	}
 }
 
-// A rank that fails ends the others' operations, and the error reaches who waits for
-// a mark of theirs.
+// TestStagedLosesAPeer checks that a rank that fails ends the others' operations, and that waiting
+// for their marks returns the error.
 func TestStagedLosesAPeer(t *testing.T) {
 	broken := errors.New("broken")
 	errs := wiredOnGPU(t, 3, 1<<10, func(m member, tr *cuda.Transfer) error {
@@ -151,7 +151,7 @@ func TestStagedLosesAPeer(t *testing.T) {
 	}
 }
 
-// Host memory goes straight through.
+// TestStagedLeavesHostMemoryAlone checks that host memory is not staged.
 func TestStagedLeavesHostMemoryAlone(t *testing.T) {
 	errs := wiredOnGPU(t, 2, 1<<10, func(m member, tr *cuda.Transfer) error {
 		x := floats(2, func(int) float32 { return float32(1 + m.g.Rank()) })

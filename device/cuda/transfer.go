@@ -10,33 +10,32 @@ import (
 	"zeroth/device/cuda/kernel"
 )
 
-// Transfer is a queue of work that waits for the host: copies of offload, which wait
-// for what the host computes, and collectives that the host carries. Whoever issues
-// it is not to wait: so a goroutine puts it into a stream, in its order, each piece
-// once the host's work is done that it waits for. Whoever waits for a mark waits
-// until it is in the stream, and no longer.
+// Transfer is a queue for work that waits for the host: copies for offloading, which wait for the
+// host's computations, and collectives carried by the host. The issuer must not block, so a
+// goroutine passes the work to a stream, in order, each piece once the host's work that it waits
+// for is done. Waiting for a mark waits until it is in the stream, and no longer.
 type Transfer struct {
 	kernel.Ops
-	stream *Queue // the goroutine's
+	stream *Queue // used by the goroutine
 	tasks  chan transfer
 	ended  chan struct{}
 	label  string
 	calls  sync.Pool // of *kernel.Call
 
 	mu     sync.Mutex
-	moved  sync.Cond // sunk changed
-	issued uint64    // marks
-	sunk   uint64    // of these, in the stream
+	moved  sync.Cond // signals changes of sunk
+	issued uint64    // number of marks
+	sunk   uint64    // number of marks in the stream
 }
 
-// transfer is one entry, of a kind.
+// transfer is an entry of one kind.
 type transfer struct {
 	kind     kind
 	label    string
 	name     string // of fn
 	fn       func() error
 	call     *kernel.Call
-	dst, src device.Buffer // src of a copy alone
+	dst, src device.Buffer // src: only for copies
 	after    device.Event
 }
 
@@ -51,7 +50,7 @@ const (
 	marking
 )
 
-// transfersAhead bounds how far who issues is ahead of the stream.
+// transfersAhead is the maximum number of entries by which the issuer may be ahead of the stream.
 const transfersAhead = 256
 
 // NewTransfer opens a stream for work that waits for the host; Close ends it.
@@ -64,10 +63,10 @@ func (d *Device) NewTransfer(name string) *Transfer {
 	return t
 }
 
-// Name is what NewTransfer called the queue.
+// Name returns the name passed to NewTransfer.
 func (t *Transfer) Name() string { return t.stream.Name() }
 
-// Trace is Queue's.
+// Trace is like Queue's.
 func (t *Transfer) Trace(f func(device.Span)) { t.stream.Trace(f) }
 
 func (t *Transfer) serve() {
@@ -76,12 +75,12 @@ func (t *Transfer) serve() {
 		t.stream.Label(x.label)
 		t.put(x)
 		if len(t.tasks) == 0 {
-			t.stream.flush() // there may not be more for long
+			t.stream.flush() // more may not come for long
 		}
 	}
 }
 
-// put brings an entry into the stream.
+// put passes an entry to the stream.
 func (t *Transfer) put(x transfer) {
 	switch x.kind {
 	case run:
@@ -135,7 +134,7 @@ func (t *Transfer) Zero(b device.Buffer) { t.issue(transfer{kind: zeroing, dst: 
 
 const noProducts = "cuda: a product on a queue of copies"
 
-// MatMul panics, as all of its kind do: products are the compute queue's.
+// MatMul panics, like all products: they belong to the compute queue.
 func (t *Transfer) MatMul(_, _, _ device.Mat, _ device.Buffer, _ bool) { panic(noProducts) }
 
 // MatMulOnto panics.
@@ -160,7 +159,7 @@ func (t *Transfer) Call(name string, f func() error) {
 	t.issue(transfer{kind: run, name: name, fn: f})
 }
 
-// AddUp sets dst to the sum of src, now and in host memory, as collective.Group says.
+// AddUp sets dst to the sum of src, immediately and in host memory, as defined by collective.Group.
 func (t *Transfer) AddUp(dst device.Buffer, src []device.Buffer) { t.stream.AddUp(dst, src) }
 
 // After implements device.Queue.

@@ -12,10 +12,10 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-// TestEveryWaitIsNeeded leaves the waits of TestWaits out, one at a time, in several
-// orders of the work, and tells those that no order has missed. It is run on demand:
-// which wait has which number depends on which rank issues first, and one that another
-// rank's wait stands for is missed in some of these interleavings alone.
+// TestEveryWaitIsNeeded omits the waits of TestWaits one at a time, in several orders of the work,
+// and reports those that no order has detected. It is run on demand: which wait has which number
+// depends on the rank that issues first, and a wait for which another rank's substitutes is only
+// detected in some interleavings.
 func TestEveryWaitIsNeeded(t *testing.T) {
 	fake.Only(t)
 	count := filepath.Join(t.TempDir(), "count")

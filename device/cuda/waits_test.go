@@ -12,8 +12,8 @@ import (
 	"zeroth/device/cuda"
 )
 
-// TestWaits is operations of which each wait for an event matters: right before one
-// each rank fills what the others read, right after it writes over that.
+// TestWaits runs operations for which each wait for an event matters: each rank fills what others
+// read right before one, and overwrites it right after.
 func TestWaits(t *testing.T) {
 	const ranks, n = 3, 64
 	for r, err := range together(t, ranks, []int{0}, func(m member) error {
@@ -41,7 +41,7 @@ func TestWaits(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		collective.AllGather(m.oracle, m.hq, start) // nobody waits for anything any more, so nothing runs before all is issued
+		collective.AllGather(m.oracle, m.hq, start) // no rank waits anymore, so nothing runs before everything is issued
 		if err := m.hq.Wait(); err != nil {
 			return err
 		}

@@ -5,14 +5,14 @@ import (
 	"zeroth/device/cuda/kernel"
 )
 
-// What a plan has to know, on machines without a GPU, too.
+// Constants that a plan needs, also on machines without a GPU.
 
-// productWork is the bytes of work space of the products of a queue: what cuBLAS
-// recommends for Hopper, and more than it takes on others.
+// productWork is the working space for a queue's products in bytes: cuBLAS's recommendation for
+// Hopper, and more than it uses on others.
 const productWork = 32 << 20
 
-// Workspace is the bytes a device takes for kernels of the given sizes, whatever
-// they are: none where there are none.
+// Workspace returns the bytes that a device allocates for kernels of the given sizes: a constant,
+// or 0 without kernels.
 func Workspace(s device.Sizes) int64 {
 	if s == (device.Sizes{}) {
 		return 0
@@ -20,8 +20,8 @@ func Workspace(s device.Sizes) int64 {
 	return int64(multiplying(s))*productWork + 4*kernel.WorkLen
 }
 
-// multiplying is how many queues have products, each with work space of its own: that
-// of modules, and that of updates of whole matrices.
+// multiplying returns the number of queues with products, each with its own working space: that of
+// modules, and that of updates of whole matrices.
 func multiplying(s device.Sizes) int {
 	if s.Whole {
 		return 2
@@ -29,12 +29,12 @@ func multiplying(s device.Sizes) int {
 	return 1
 }
 
-// mostExact is the bytes of bounce memory of exact sums at most, leastExact of a slot in
-// it: what a message should have at the least.
+// mostExact is the maximum bounce memory of exact sums in bytes, leastExact the minimum of a slot
+// in it: a good minimum for a message.
 const mostExact, leastExact = 64 << 20, 64 << 10
 
-// ExactBounce is the bytes of bounce memory that a communicator of so many ranks takes to
-// add up parts of so many bytes in rank order: a slot for each other rank.
+// ExactBounce returns the bytes of bounce memory that a communicator needs to add parts of part
+// bytes in rank order: a slot for each other rank.
 func ExactBounce(ranks, part int) int {
 	if ranks == 1 {
 		return 0
@@ -43,6 +43,5 @@ func ExactBounce(ranks, part int) int {
 	return (ranks - 1) * min(slot, max(leastExact, mostExact/(ranks-1)/memoryAlign*memoryAlign))
 }
 
-// memoryAlign is what memory that Alloc gives begins at a multiple of, as the
-// driver's own does.
+// memoryAlign is the alignment of memory from Alloc, which equals the driver's.
 const memoryAlign = 256

@@ -1,17 +1,17 @@
-// Package dry is a device that only counts: it runs the real schedule without
-// memory or arithmetic, to learn how many bytes each category will need.
+// Package dry implements a device that only counts: it runs the real schedule without memory or
+// arithmetic, to determine how many bytes each category needs.
 package dry
 
 import "zeroth/device"
 
-// Device counts the bytes that would be allocated. Its buffers have no memory.
-// It is used from one goroutine.
+// Device counts the bytes that would be allocated. Its buffers have no memory. It may be used from
+// one goroutine only.
 type Device struct {
-	Host  bool // it stands for memory that the host may address
+	Host  bool // it represents memory that the host can address
 	usage device.Usage
 }
 
-// Alloc implements device.Device; it cannot fail.
+// Alloc implements device.Device; it never fails.
 func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
 	b := device.Buffer{Type: t, Host: d.Host, Use: use, N: n}
 	d.usage.Add(use, int64(b.Bytes()))
@@ -24,7 +24,7 @@ func (d *Device) Free(b device.Buffer) { d.usage.Add(b.Use, -int64(b.Bytes())) }
 // Usage implements device.Device.
 func (d *Device) Usage() device.Usage { return d.usage }
 
-// Queue accepts all work and does none of it.
+// Queue accepts all work and does nothing.
 type Queue struct{}
 
 func (Queue) Do(func() error)                                         {}

@@ -11,9 +11,8 @@ import (
 	"zeroth/device/dry"
 )
 
-// Whatever is allocated and freed, a device that only counts and one that has
-// memory give the same account at every instant, and the same buffers but for
-// the memory.
+// TestCountsAsMemoryDoes checks that a device that only counts and one with memory have the same
+// account after every allocation and free, and the same buffers except for the memory.
 func TestCountsAsMemoryDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		real, plan := cpu.New(1), &dry.Device{Host: !cpu.Separate}
@@ -57,8 +56,8 @@ func TestCountsAsMemoryDoes(t *testing.T) {
 	})
 }
 
-// The queue of such a device does nothing: host work is not called either,
-// nothing is waited for, and there is no error.
+// TestQueueDoesNothing checks that the queue executes nothing, including host functions, waits for
+// nothing, and has no error.
 func TestQueueDoesNothing(t *testing.T) {
 	var q dry.Queue
 	q.Label("unit h.0")

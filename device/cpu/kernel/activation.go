@@ -6,16 +6,16 @@ import (
 	"zeroth/device"
 )
 
-// Elementwise functions that are the same loops in Go on every instruction set.
+// Elementwise functions implemented in Go on every instruction set.
 
-// Mul is a*b, AddScalar a+s.
+// Mul computes a*b, AddScalar a+s.
 var (
 	Mul       = [3]EachFunc{eachGo(func(a, b, _ float32) float32 { return a * b })}
 	AddScalar = [3]EachFunc{eachGo(func(a, _, s float32) float32 { return a + s })}
 )
 
-// Activations are f(a) and ActivationGrads b f'(a), by activation; those of GeluTanh
-// are VecISA's.
+// Activations compute f(a) and ActivationGrads b f'(a), by activation; VecISA has those of
+// GeluTanh.
 var (
 	Activations = [...][3]EachFunc{
 		device.GeluErf: {eachGo(func(a, _, _ float32) float32 { return float32(float64(a) * normal(float64(a))) })},
@@ -31,7 +31,7 @@ var (
 	}
 )
 
-// normal is the distribution function of the standard normal distribution.
+// normal returns the distribution function of the standard normal distribution.
 func normal(x float64) float64 { return (1 + math.Erf(x/math.Sqrt2)) / 2 }
 
 func geluErfGrad(a, b, _ float32) float32 {

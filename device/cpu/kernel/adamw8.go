@@ -6,46 +6,46 @@ import (
 	"zeroth/device"
 )
 
-// RuleScratch is the floats that an update rule takes: its constants spread and, of
-// AdamW8, a block of the moments and what a last block is filled up in.
+// RuleScratch is the number of floats that an update rule needs: its constants, replicated, and for
+// AdamW8 a block of moments and the padding of a last block.
 const RuleScratch = 16*len(Args{}.K) + 5*device.BlockLen
 
-// RunAdamW8 works on blocks [lo, hi) of device.BlockLen elements.
+// RunAdamW8 updates blocks [lo, hi) of device.BlockLen elements.
 func RunAdamW8(t *Args, w *Worker, lo, hi int) {
 	const n = device.BlockLen
 	mem := w.Floats(RuleScratch)[16*len(t.K):]
 	m, v := mem[:n], mem[n:2*n]
-	end := mem[2*n:] // for a last block that is no multiple of a vector
+	end := mem[2*n:] // for a last block that is not a multiple of a vector
 	r := &w.args.rule
 	r.K, r.Kind = t.spread(w), int(t.B[1].Type)
 	for b := lo; b < hi; b++ {
 		at := b * n
-		left := min(n, t.B[0].N-at)
+		size := min(n, t.B[0].N-at)
 		mostM, codesM := t.B[3].Block8(b)
 		mostV, codesV := t.B[4].Block8(b)
 		decode(device.Q8, m, *mostM, codesM)
 		decode(device.U8, v, *mostV, codesV)
-		if left%16 == 0 {
-			r.W, r.P, r.G, r.M, r.V, r.N = t.from(0, at), t.from(1, at), t.from(2, at), FloatPtr(m, 0), FloatPtr(v, 0), left
+		if size%16 == 0 {
+			r.W, r.P, r.G, r.M, r.V, r.N = t.from(0, at), t.from(1, at), t.from(2, at), FloatPtr(m, 0), FloatPtr(v, 0), size
 			BestVec.AdamW(r)
 		} else {
-			t.lastBlock(r, at, left, m, v, end)
+			t.lastBlock(r, at, size, m, v, end)
 		}
-		encode(device.Q8, mostM, codesM, m[:left])
-		encode(device.U8, mostV, codesV, v[:left])
+		encode(device.Q8, mostM, codesM, m[:size])
+		encode(device.U8, mostV, codesV, v[:size])
 	}
 }
 
-// codeISA is what one instruction set contributes to coding elements in 8 bits, n of
-// them, a positive multiple of 16; see device.Code8. Where there is none it is nil.
+// codeISA contains an instruction set's functions for coding n elements in 8 bits, a positive
+// multiple of 16; see device.Code8. They may be nil.
 type codeISA struct {
 	decode func(x, codes, values unsafe.Pointer, n int, largest float32)
-	// encode adds to codes that are not 0 the sign at bit 7 if signed is 0x80, else 0.
+	// encode sets the sign at bit 7 of nonzero codes if signed is 0x80; otherwise it is 0.
 	encode func(codes, x, limits, first unsafe.Pointer, n, signed int, inverse float32)
-	most   func(x unsafe.Pointer, n int) float32 // the largest magnitude
+	most   func(x unsafe.Pointer, n int) float32 // returns the largest magnitude
 }
 
-// decode is device's Decode: what is left after whole vectors is done by that.
+// decode is device's Decode, which processes the elements after the last whole vector.
 func decode(t device.DType, x []float32, largest float32, codes []uint8) {
 	n := len(codes) &^ 15
 	if n > 0 && BestVec.decode != nil {
@@ -57,7 +57,7 @@ func decode(t device.DType, x []float32, largest float32, codes []uint8) {
 	t.Decode(x[n:], largest, codes[n:])
 }
 
-// encode is device's Encode, alike.
+// encode is device's Encode, with whole vectors in assembly.
 func encode(t device.DType, largest *float32, codes []uint8, x []float32) {
 	n := len(x) &^ 15
 	if n < len(x) || BestVec.encode == nil {
@@ -76,7 +76,7 @@ func encode(t device.DType, largest *float32, codes []uint8, x []float32) {
 	BestVec.encode(unsafe.Pointer(&codes[0]), FloatPtr(x, 0), unsafe.Pointer(limits), unsafe.Pointer(&first[0]), n, signed, 1 / *largest)
 }
 
-// lastBlock updates n elements from at on by way of memory that has whole vectors.
+// lastBlock updates n elements from at on in memory padded to whole vectors.
 func (t *Args) lastBlock(r *Rule, at, n int, m, v, mem []float32) {
 	const most = device.BlockLen
 	x, g, p := mem[:most], mem[most:2*most], mem[2*most:3*most]

@@ -2,5 +2,5 @@
 
 package kernel
 
-// permitAMX: other systems are not asked, because nothing here could test it.
+// permitAMX returns false: AMX is untested on other systems.
 func permitAMX() bool { return false }

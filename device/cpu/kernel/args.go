@@ -2,14 +2,13 @@ package kernel
 
 import "unsafe"
 
-// The arguments of functions in assembly that have many; they get a pointer. The
-// generator reads this file. A worker has one of each, so that nothing is
-// allocated, and is filled in field by field: a struct that is copied is read in
-// wider pieces than it was just written in, which waits until all stores before
-// it, those of the last tile among them, have reached the cache.
+// Arguments of assembly functions with many parameters, passed by pointer. The generator reads this
+// file. Each worker has one of each, to avoid allocations, filled in field by field: copying a
+// struct would read it in wider pieces than it was just written, which stalls until all previous
+// stores, including those of the last tile, have reached the cache.
 
-// Tile is a tile of C: rows by cols elements, at most mr by nr of the
-// instruction set. k is in words, strides in floats. See tileFunc.
+// Tile is a tile of C: rows by cols elements, at most mr by nr of the instruction set. k is in
+// words, strides in floats. See tileFunc.
 type Tile struct {
 	K          int
 	A, B, Base unsafe.Pointer
@@ -27,39 +26,39 @@ type TileRow struct {
 	Next, B   unsafe.Pointer // the rows of A of the next call; n panels of B
 	Panel     int            // bytes from a panel of B to the next
 	Bias, C   unsafe.Pointer
-	Ld, N     int // elements from a row of C to the next; tiles
+	Ld, N     int // elements from a row of C to the next; number of tiles
 	Add       int
-	Stage     unsafe.Pointer // room for two tiles
+	Stage     unsafe.Pointer // memory for two tiles
 }
 
-// Chain is four rows of A, and of sums, by n columns of B, a positive multiple of those
-// that the function has; k is in words, at least 1. See chainFunc.
+// Chain is a product of four rows of A by n columns of B, added to four rows of sums; n is a
+// positive multiple of the function's columns, and k, in words, at least 1. See chainFunc.
 type Chain struct {
 	Y, A       [4]unsafe.Pointer
 	B          unsafe.Pointer
-	Ldb, Panel int // words from a row of B to the next, and from so many columns to the next
+	Ldb, Panel int // words from a row of B to the next, and from a panel of columns to the next
 	K, N       int
 }
 
-// Dots is m rows of A by 32 of B, along k words of both, a positive multiple of 16. See
-// dotsFunc.
+// Dots is a product of m rows of A by 32 rows of B, along k words of both, a positive multiple of
+// 16. See dotsFunc.
 type Dots struct {
 	Y, A, B       unsafe.Pointer
 	Ldy, Lda, Ldb int // bytes from a row to the next
 	M, K          int
-	Missing       int // of the first 16 words of rows of B, which begin at the others: they count as 0
-	Next          int // bytes from B to what is fetched meanwhile: as many as are read
+	Missing       int // number of the first 16 words of B's rows that are absent and count as 0
+	Next          int // bytes from B to the data to prefetch, as much as is read
 }
 
-// Rule is n elements, a positive multiple of 16, of what an update rule works on;
-// see RuleFunc. What it does not have is nil.
+// Rule is the n elements of an update rule, a positive multiple of 16; see RuleFunc. Unused
+// operands are nil.
 type Rule struct {
 	W, P, G, M, V unsafe.Pointer
-	K             unsafe.Pointer // constants, 16 times each
-	N, Kind       int            // of elements; device.DType of p: F32, BF16 or F16
+	K             unsafe.Pointer // constants, 16 copies of each
+	N, Kind       int            // number of elements; device.DType of p: F32, BF16 or F16
 }
 
-// MicroTile is a tile of a product of attention; see microFunc.
+// MicroTile is a tile of a product in attention; see microFunc.
 type MicroTile struct {
 	K                     int
 	A, B, C               unsafe.Pointer
@@ -70,7 +69,7 @@ type MicroTile struct {
 type SoftmaxRows struct {
 	S            unsafe.Pointer
 	Ld, Rows     int
-	N, Most, End int // elements the first row sees; any row at most; are set at least
+	N, Most, End int // elements visible to the first row; maximum for any row; elements set at least
 	M, L, Shrink unsafe.Pointer
 }
 
@@ -97,16 +96,16 @@ type ColumnGrads struct {
 	Mean, Rstd      unsafe.Pointer
 }
 
-// DropBits is so many words of 64 columns each, from group Group of eight on, of a
-// row that drops Drop of 65536; see dropISA.
+// DropBits requests the mask of Words words of 64 columns each, from group Group of eight columns
+// on, in a row that drops Drop of 65536; see dropISA.
 type DropBits struct {
 	Keys              unsafe.Pointer // (10, 2) uint32: Philox's
-	Keep              unsafe.Pointer // (Words) uint64: set
+	Keep              unsafe.Pointer // (Words) uint64: result
 	Words, Group, Row int
 	Place, Drop       int
 }
 
-// callArgs is a worker's.
+// callArgs are a worker's argument structs.
 type callArgs struct {
 	tile  Tile
 	row   TileRow

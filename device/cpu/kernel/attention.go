@@ -7,27 +7,26 @@ import (
 	"zeroth/device"
 )
 
-// Attention works on blocks of query positions against blocks of key
-// positions, so that all it touches at a time is in cache, and keeps for each
-// query the largest score so far and the sum of exponentials relative to it
-// (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135).
-// Nothing is computed for keys after the last query of a tile of a few rows;
-// within the tile, what a query does not see is zeroed.
+// Attention processes blocks of query positions against blocks of key positions, so that the
+// current data stays in cache, and keeps for each query the largest score so far and the sum of
+// exponentials relative to it (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv
+// 2205.14135). Keys after the last query of a tile of a few rows are skipped; within the tile,
+// elements of invisible keys are zeroed.
 //
-// Letters: B sequences, T positions, H query heads, KV key and value heads, D
-// head width, Dp that width padded to whole vectors, Q, K, V, O their
-// matrices, S scores, P probabilities, M and L the running maximum and sum.
+// Letters: B sequences, T positions, H query heads, KV key and value heads, D head width, Dp that
+// width padded to whole vectors, Q, K, V, O their matrices, S scores, P probabilities, M and L the
+// running maximum and sum.
 //
-// Block borders lie at multiples of every tile and vector, and each of them is
-// computed whole, so bits depend on the instruction set alone.
+// Block boundaries are at multiples of every tile and vector, and each block is computed as a
+// whole, so the bits depend only on the instruction set.
 //
-// Where everything is bf16 and tiles of bf16 are multiplied by hardware, so are
-// the products of attention; see attention_tiles.go.
+// If everything is bf16 and hardware multiplies tiles of bf16, the products of attention use them;
+// see attention_tiles.go.
 const (
 	queryBlock = 64  // positions; a multiple of every tile's rows
 	keyBlock   = 128 // positions, forward; a multiple of queryBlock
 	gradBlock  = 64  // query and key positions, backward
-	rowUnit    = 16  // elements that rows in work space are padded to
+	rowUnit    = 16  // rows in working space are padded to this many elements
 )
 
 // AttnRows panics unless the matrices are (B*positions, heads*D).
@@ -44,7 +43,7 @@ func WantAttn(op string, a *device.Attn, lse device.Buffer) {
 	WantLen(op, lse, device.F32, a.B*a.H*a.T)
 }
 
-// starts is what Start says of sequence b of T positions, nil where it is empty.
+// starts returns the part of Start for sequence b of T positions, or nil if it is empty.
 func starts(start *device.Buffer, b, T int) []int32 {
 	if start.N == 0 {
 		return nil
@@ -52,18 +51,18 @@ func starts(start *device.Buffer, b, T int) []int32 {
 	return start.I32()[b*T:][:T]
 }
 
-// take cuts the next n elements off mem.
+// take returns the next n elements of mem.
 func take(mem *[]float32, n int) []float32 {
 	x := (*mem)[:n:n]
 	*mem = (*mem)[n:]
 	return x
 }
 
-// padded is n rounded up to a multiple of unit.
+// padded returns n rounded up to a multiple of unit.
 func padded(n, unit int) int { return Ceil(n, unit) * unit }
 
-// loadRows reads n rows of D elements from (row, col) of m on into rows of dst,
-// ld apart, and multiplies them by scale.
+// loadRows reads n rows of D elements from (row, col) of m on into rows of dst, ld apart,
+// multiplied by scale.
 func (s *attnISA) loadRows(dst []float32, ld int, m *device.Mat, row, col, n, D int, scale float32) {
 	part := m.Buf.Slice(row*m.Ld+col, (row+n-1)*m.Ld+col+D)
 	whole := D / rowUnit * rowUnit
@@ -79,8 +78,8 @@ func (s *attnISA) loadRows(dst []float32, ld int, m *device.Mat, row, col, n, D 
 	}
 }
 
-// storeRows multiplies n rows of D elements, ld apart, by scale and writes
-// them to m from (row, col) on; src is work space that may be changed.
+// storeRows multiplies n rows of D elements, ld apart, by scale and writes them to m from (row,
+// col) on; it may modify src.
 func (s *attnISA) storeRows(m *device.Mat, row, col int, src []float32, ld, n, D int, scale float32) {
 	part := m.Buf.Slice(row*m.Ld+col, (row+n-1)*m.Ld+col+D)
 	whole := D / rowUnit * rowUnit
@@ -96,8 +95,8 @@ func (s *attnISA) storeRows(m *device.Mat, row, col int, src []float32, ld, n, D
 	}
 }
 
-// panels is the transpose of rows, k elements each, ld apart: panels of 2
-// lanes columns, (k, 2 lanes) each.
+// panels transposes rows of k elements, ld apart, into panels of 2 lanes columns, (k, 2 lanes)
+// each.
 func (s *attnISA) panels(dst, rows []float32, ld, n, k int) {
 	for i := 0; i < n; i += s.Lanes {
 		panel := i / (2 * s.Lanes) * (2 * s.Lanes)
@@ -105,9 +104,9 @@ func (s *attnISA) panels(dst, rows []float32, ld, n, k int) {
 	}
 }
 
-// scores sets c (nq, nk), rows ldc apart, to a·b for what queries see: a is
-// rows of k elements, ld apart, b panels. The first query sees the first n keys.
-// t is the caller's, as of all that call assembly.
+// scores sets c (nq, nk), rows ldc apart, to a·b for visible keys: a is rows of k elements, ld
+// apart, b panels. The first query sees the first n keys. t belongs to the caller, as in all calls
+// of assembly.
 func (s *attnISA) scores(t *MicroTile, c []float32, ldc int, a []float32, ld int, b []float32, nq, nk, n, k int) {
 	width := 2 * s.Lanes
 	t.K, t.Ai, t.Ak, t.Ldb, t.Ldc, t.Add = k, ld, 1, width, ldc, 0
@@ -121,9 +120,9 @@ func (s *attnISA) scores(t *MicroTile, c []float32, ldc int, a []float32, ld int
 	}
 }
 
-// pvProduct sets c (nq, n), or adds to it, to p·b for what queries see: p (nq, nk)
-// is rows ldp apart, b (nk, n) and c rows ld apart. It is probabilities by values
-// and, backward, the gradients of scores by keys.
+// pvProduct sets c (nq, n) to p·b, or adds it, for visible keys: p (nq, nk) is rows ldp apart, b
+// (nk, n) and c rows ld apart. It multiplies probabilities by values and, backward, gradients of
+// scores by keys.
 func (s *attnISA) pvProduct(t *MicroTile, c, p []float32, ldp int, b []float32, ld, nq, nk, see, n, add int) {
 	t.Ai, t.Ak, t.Ldb, t.Ldc, t.Add = ldp, 1, ld, ld, add
 	for j := 0; j < n; j += 2 * s.Lanes {
@@ -136,7 +135,7 @@ func (s *attnISA) pvProduct(t *MicroTile, c, p []float32, ldp int, b []float32, 
 	}
 }
 
-// QueryBlocks is how many blocks of positions have queries.
+// QueryBlocks returns the number of blocks of positions that contain queries.
 func QueryBlocks(a *device.Attn) int {
 	if a.T == 0 {
 		return 0
@@ -154,7 +153,7 @@ func RunAttention(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// attnForward is the work space of one worker.
+// attnForward is a worker's working space.
 type attnForward struct {
 	t            *Args
 	args         *callArgs
@@ -165,11 +164,11 @@ type attnForward struct {
 	Kt           []float32 // panels of 2 lanes keys
 	S            []float32 // (queryBlock, keyBlock): scores, then exponentials
 	M, L, shrink []float32 // (queryBlock), (queryBlock, lanes), (queryBlock)
-	head, packed int       // the head whose first packed keys and values are in Kt and V
+	head, packed int       // the key head whose first packed keys and values are in Kt and V
 	start        []int32   // (T) of the sequence, or nil
 	drop         scoreDrop
 
-	tiles tileForward // if in use, what takes the place of Q, V and Kt
+	tiles tileForward // if in use, replaces Q, V and Kt
 }
 
 func newAttnForward(t *Args, w *Worker) attnForward {
@@ -188,7 +187,7 @@ func newAttnForward(t *Args, w *Worker) attnForward {
 	return f
 }
 
-// pack makes the first n keys and values of key head kv of sequence b ready.
+// pack prepares the first n keys and values of key head kv of sequence b.
 func (f *attnForward) pack(b, kv, n int) {
 	a := &f.t.Attn
 	if head := b*a.KV + kv; head != f.head {
@@ -238,12 +237,12 @@ func (f *attnForward) block(b, h, q0, end int) {
 	f.isa.storeRows(&f.t.M[0], row, h*a.D, f.O, f.Dp, nq, a.D, 1)
 }
 
-// unseen is the score of a key before a query's window or document: so low that its
-// exponential is 0 beside that of any key in it, the query's own among them.
+// unseen is the score of a key before a query's window or document: so low that its exponential is
+// 0 compared with that of any visible key, including the query's own.
 const unseen = -1e30
 
-// hide sets the scores (nq, ·), rows ld apart, of keys that are before the windows or
-// documents of queries; the first is position q0, the first key is position k0.
+// hide sets the scores (nq, ·), rows ld apart, of keys before the windows or documents of queries;
+// the first query is at position q0, the first key at k0.
 func hide(a *device.Attn, start []int32, s []float32, ld, q0, k0, nq, nk int) {
 	for i := range nq {
 		row := s[i*ld:][:nk]
@@ -253,8 +252,7 @@ func hide(a *device.Attn, start []int32, s []float32, ld, q0, k0, nq, nk int) {
 	}
 }
 
-// keys goes on to the keys and values from position k0 on; more says that there
-// were some before.
+// keys processes the keys and values from position k0 on; more means that there were previous ones.
 func (f *attnForward) keys(q0, k0, nq int, more bool) {
 	a, isa := &f.t.Attn, f.isa
 	nk, see, add := min(keyBlock, q0+nq-k0), q0-k0+1, 0
@@ -278,7 +276,7 @@ func (f *attnForward) keys(q0, k0, nq int, more bool) {
 		r.M, r.L, r.Shrink = FloatPtr(f.M, i), FloatPtr(f.L, i*isa.Lanes), FloatPtr(f.shrink, i)
 		isa.online(r)
 	}
-	if f.drop.w != nil { // what was summed up is all of it
+	if f.drop.w != nil { // sums include dropped elements
 		f.drop.mask(f.drop.row, k0, keyBlock, nq, nk, see)
 		f.drop.apply(f.S, keyBlock, nq, nk, see)
 	}

@@ -6,10 +6,10 @@ import (
 	"zeroth/device"
 )
 
-// scoreDrop is attention's dropout: which elements of a tile of scores (queries, keys)
-// are kept after softmax.
+// scoreDrop is attention's dropout: it selects elements of a tile of scores (queries, keys) after
+// softmax.
 type scoreDrop struct {
-	w     *Worker // nil: nothing is dropped
+	w     *Worker // nil: no dropout
 	scale float32
 	row   uint64 // see device.Attn's DropRow
 }
@@ -23,9 +23,8 @@ func newScoreDrop(t *Args, w *Worker) scoreDrop {
 	return scoreDrop{w: w, scale: d.Scale()}
 }
 
-// mask sets which elements are kept of a tile (nq, nk) whose rows have room for ld, a
-// multiple of 64: those of keys from k0 on and of rows from row on, the first of which
-// sees see keys.
+// mask computes the mask of a tile (nq, nk) with ld elements per row, a multiple of 64, for keys
+// from k0 on and rows from row on, the first of which sees see keys.
 func (x *scoreDrop) mask(row uint64, k0, ld, nq, nk, see int) {
 	p := &x.w.args.drop
 	p.Group = k0 / 8
@@ -36,7 +35,7 @@ func (x *scoreDrop) mask(row uint64, k0, ld, nq, nk, see int) {
 	}
 }
 
-// apply drops what the mask says of such a tile s, and scales what it keeps.
+// apply drops elements of such a tile s according to the mask, and scales the others.
 func (x *scoreDrop) apply(s []float32, ld, nq, nk, see int) {
 	for i := range nq {
 		row := FloatPtr(s, i*ld)

@@ -1,7 +1,7 @@
 package kernel
 
-// attnBackward is the work space of one worker: keys and values of a head,
-// packed once, and a block of queries.
+// attnBackward is a worker's working space: keys and values of a head, packed once, and a block of
+// queries.
 type attnBackward struct {
 	t            *Args
 	args         *callArgs
@@ -12,15 +12,15 @@ type attnBackward struct {
 	Q, dO, dQ    []float32 // (gradBlock, Dp); Q times Scale, dQ without
 	P, dS        []float32 // (gradBlock, gradBlock)
 	slopes       []float32 // (gradBlock, gradBlock) of a cap
-	delta, lse   []float32 // (B, H, T)
+	delta, lse   []float32 // (B, H, T) float32
 	first        int       // row of the sequence's first query
-	keys         int       // and of its first key
+	keys         int       // row of the sequence's first key
 	head, shared int       // first column of the query head and of its key head
 	start        []int32   // (T) of the sequence, or nil
 	drop         scoreDrop
-	add          int // 1 if dK and dV have parts of another query head already
+	add          int // 1 if dK and dV contain parts of another query head
 
-	tiles tileBackward // if in use, what takes the place of K, Kt, Vt and products
+	tiles tileBackward // if in use, replaces K, Kt, Vt and products
 }
 
 func RunAttentionGrad(t *Args, w *Worker, lo, hi int) {
@@ -47,14 +47,14 @@ func (f *attnBackward) keyHead(b, kv int) {
 	a, t, share := &f.t.Attn, f.t, f.t.Attn.H/f.t.Attn.KV
 	f.first, f.keys, f.shared, f.add = b*a.T, b*a.Keys(), kv*a.D, 0
 	f.start = starts(&t.B[2], b, a.T)
-	scale := float32(1) // of dK, which tiles leave without
+	scale := float32(1) // of dK, which tiles compute without scale
 	if f.tiles.use {
 		f.tiles.pack(f)
 		scale = a.Scale
 	} else {
 		f.pack()
 	}
-	if a.Past > 0 { // there are keys that no query meets first, or at all
+	if a.Past > 0 { // some keys may not be visible to the first queries, or to any
 		clear(f.dK)
 		clear(f.dV)
 		f.add = 1
@@ -71,7 +71,7 @@ func (f *attnBackward) keyHead(b, kv int) {
 	f.isa.storeRows(&t.M[2], f.keys, f.shared, f.dV, f.Dp, a.Keys(), a.D, 1)
 }
 
-// pack makes the head's keys and values ready.
+// pack prepares the head's keys and values.
 func (f *attnBackward) pack() {
 	a := &f.t.Attn
 	for k0 := 0; k0 < a.Keys(); k0 += gradBlock {
@@ -83,13 +83,13 @@ func (f *attnBackward) pack() {
 	}
 }
 
-// queries computes dq of nq queries from position q0 on and what they add to dK and dV;
-// stat is where the head's rows begin in delta and lse.
+// queries computes dq of nq queries from position q0 on, and their contributions to dK and dV; the
+// head's rows in delta and lse begin at stat.
 func (f *attnBackward) queries(stat, q0, nq int) {
 	a, isa, Dp, at := &f.t.Attn, f.isa, f.Dp, q0-f.t.Attn.Past
 	isa.loadRows(f.Q, Dp, &f.t.M[4], f.first+at, f.head, nq, a.D, 1)
 	isa.loadRows(f.dO, Dp, &f.t.M[3], f.first+at, f.head, nq, a.D, 1)
-	for i := range nq { // Q has o for now
+	for i := range nq { // Q temporarily contains o
 		clear(f.Q[i*Dp+a.D : (i+1)*Dp])
 		clear(f.dO[i*Dp+a.D : (i+1)*Dp])
 		f.delta[stat+at+i] = isa.dot(FloatPtr(f.Q, i*Dp), FloatPtr(f.dO, i*Dp), Dp)
@@ -106,9 +106,8 @@ func (f *attnBackward) queries(stat, q0, nq int) {
 	isa.storeRows(&f.t.M[0], f.first+at, f.head, f.dQ, Dp, nq, a.D, a.Scale)
 }
 
-// pair adds what nq queries from q0 on and nk keys from k0 on have to do with
-// each other; row is the first query's in delta and lse, again says that there were
-// keys before.
+// pair adds the contributions of nq queries from q0 on with nk keys from k0 on; row is the first
+// query's in delta and lse, and again means that there were previous keys.
 func (f *attnBackward) pair(row, q0, k0, nq, nk int, again bool) {
 	a, isa, Dp, see := &f.t.Attn, f.isa, f.Dp, q0-k0+1
 	if f.tiles.use {
@@ -127,7 +126,7 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int, again bool) {
 	}
 	r := &f.args.softmaxGrad
 	r.Ld, r.Most = gradBlock, nk
-	more := (isa.Rows - (see-1)%isa.Rows) % isa.Rows // that spread reads where tiles of queries and keys begin apart
+	more := (isa.Rows - (see-1)%isa.Rows) % isa.Rows // spread reads these elements if tiles of queries and keys are not aligned
 	for i := 0; i < nq; i += isa.Rows {
 		end := min(nk, see+i+isa.Rows-1+more)
 		if f.tiles.use {
@@ -137,7 +136,7 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int, again bool) {
 		r.Lse, r.Delta = FloatPtr(f.lse, row+i), FloatPtr(f.delta, row+i)
 		isa.SoftmaxGrad(r)
 	}
-	if f.drop.w != nil { // for dV, which is of what was kept
+	if f.drop.w != nil { // dV uses the remaining probabilities
 		f.drop.apply(f.P, gradBlock, nq, nk, see)
 	}
 	if a.Cap > 0 {
@@ -159,8 +158,8 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int, again bool) {
 	isa.pvProduct(&f.args.micro, f.dQ, f.dS, gradBlock, f.K[k0*Dp:], Dp, nq, nk, see, Dp, addQ)
 }
 
-// spread sets c (nk, Dp), or adds to it, to the transpose of p (nq, nk) times
-// b (nq, Dp), for the queries that see a key.
+// spread sets c (nk, Dp) to the transpose of p (nq, nk) times b (nq, Dp), or adds it, for the
+// queries that see a key.
 func (f *attnBackward) spread(c, p, b []float32, nq, nk, see, add int) {
 	isa, Dp, t := f.isa, f.Dp, &f.args.micro
 	t.Ai, t.Ak, t.Ldb, t.Ldc, t.Add = 1, gradBlock, Dp, Dp, add

@@ -6,17 +6,15 @@ import (
 	"zeroth/device"
 )
 
-// Attention of bf16 on tiles of hardware: its products have bf16 operands and
-// float32 sums, as the matrix products of the model have. So probabilities and
-// their gradients are rounded to bf16 before they are multiplied on, as in
-// FlashAttention-2 (Dao, arXiv 2307.08691); scores, exponentials, maxima and
-// sums are float32. Scale is applied to scores and to results.
+// Attention of bf16 on hardware tiles: its products have bf16 operands and float32 sums, like the
+// model's matrix products. So probabilities and their gradients are rounded to bf16 before further
+// products, as in FlashAttention-2 (Dao, arXiv 2307.08691); scores, exponentials, maxima and sums
+// are float32. Scale is applied to scores and to results.
 //
-// Operands are packed as those of a matrix product: panels of 32 rows of A, of
-// 32 columns of B, which have no bias. W is D up to a multiple of 32, which
-// is words = W/2 words of two.
+// Operands are packed like those of a matrix product: panels of 32 rows of A or 32 columns of B,
+// without bias. W is D rounded up to a multiple of 32, and words = W/2 words of two elements.
 
-// tilesFor is whether products of such matrices are by tiles of hardware.
+// tilesFor reports whether products of these matrices use hardware tiles.
 func tilesFor(ms []device.Mat) bool {
 	for _, m := range ms {
 		if m.Buf.Type != device.BF16 {
@@ -26,24 +24,24 @@ func tilesFor(ms []device.Mat) bool {
 	return BestBF16 != nil && BestBF16.Narrow != nil
 }
 
-// tilesSeen is the number of tiles of 32 keys, of nk, that the 32 queries around
-// query i see, of which the first of all sees see keys.
+// tilesSeen returns the number of tiles of 32 keys, of nk, visible to the 32 queries around query
+// i, if the first of all queries sees see keys.
 func tilesSeen(i, nk, see int) int { return Ceil(min(nk, see+i&^31+31), 32) }
 
-// rowAt is element (row, col) of m.
+// rowAt returns the address of element (row, col) of m.
 func rowAt(m *device.Mat, row, col int) unsafe.Pointer {
 	return m.Buf.Slice(row*m.Ld+col, m.Buf.N).Ptr
 }
 
-// tileShape is what is common to both directions.
+// tileShape contains the parameters common to both directions.
 type tileShape struct {
 	use        bool
 	isa        *ISA
 	D, W       int
 	words      int
 	keyPanel   int // floats of a panel of 32 keys by W
-	across     int // rows of a panel that has D for its columns
-	acrossEach int // floats of it
+	across     int // rows of a panel whose columns are D's
+	acrossEach int // floats of such a panel
 	row        *TileRow
 }
 
@@ -52,7 +50,7 @@ func newTileShape(w *Worker, D, across int) tileShape {
 	return tileShape{use: true, isa: BestBF16, D: D, W: W, words: W / 2, keyPanel: W / 2 * 32, across: across, acrossEach: across / 2 * 32, row: &w.args.row}
 }
 
-// acrossAll is the floats of the panels that hold across rows of W columns.
+// acrossAll returns the floats of the panels for across rows of W columns.
 func (s *tileShape) acrossAll() int { return s.W / 32 * s.acrossEach }
 
 // rows packs n rows of D as panels of A.
@@ -62,7 +60,7 @@ func (s *tileShape) rows(dst []float32, m *device.Mat, row, col, n int) {
 	}
 }
 
-// columns packs n rows of D as the columns of panels of B, 32 a panel.
+// columns packs n rows of D as the columns of panels of B, 32 per panel.
 func (s *tileShape) columns(dst []float32, m *device.Mat, row, col, n int) {
 	for j := 0; j < n; j += 32 {
 		panel := dst[j/32*s.keyPanel:][:s.keyPanel]
@@ -73,8 +71,8 @@ func (s *tileShape) columns(dst []float32, m *device.Mat, row, col, n int) {
 	}
 }
 
-// below packs n <= across rows of D as panels of B with 32 columns of D each;
-// rows that are missing are zero.
+// below packs n <= across rows of D as panels of B with 32 columns of D each; missing rows are
+// zero.
 func (s *tileShape) below(dst []float32, m *device.Mat, row, col, n int) {
 	for j := 0; j < s.W; j += 32 {
 		panel := dst[j/32*s.acrossEach:][:s.acrossEach]
@@ -83,8 +81,8 @@ func (s *tileShape) below(dst []float32, m *device.Mat, row, col, n int) {
 	}
 }
 
-// multiply sets n tiles of 32 columns side by side, ld apart, to the product of
-// a panel of A of so many words by panels of B, plus what they were with add.
+// multiply sets n tiles of 32 columns side by side, ld apart, to the product of a panel of A of
+// words words by panels of B, or adds it with add.
 func (s *tileShape) multiply(c []float32, ld int, a, b []float32, words, panel, n, add int) {
 	how := AddNone
 	if add != 0 {
@@ -97,7 +95,7 @@ func (s *tileShape) multiply(c []float32, ld int, a, b []float32, words, panel, 
 	s.isa.Row[device.F32](r)
 }
 
-// tileForward is a worker's packed operands.
+// tileForward contains a worker's packed operands.
 type tileForward struct {
 	tileShape
 	K, V []float32 // panels: keys as columns; blocks of keyBlock values as rows
@@ -116,8 +114,7 @@ func (f *attnForward) useTiles(w *Worker) {
 	f.L, f.M, f.shrink = take(&mem, queryBlock*f.isa.Lanes), take(&mem, queryBlock), take(&mem, queryBlock)
 }
 
-// pack packs nk keys and values from position k0 of the sequence that begins
-// at row first.
+// pack packs nk keys and values from position k0 of the sequence that begins at row first.
 func (x *tileForward) pack(t *Args, first, col, k0, nk int) {
 	x.columns(x.K[k0/32*x.keyPanel:], &t.M[2], first+k0, col, nk)
 	x.below(x.V[k0/keyBlock*x.acrossAll():], &t.M[3], first+k0, col, nk)
@@ -125,7 +122,7 @@ func (x *tileForward) pack(t *Args, first, col, k0, nk int) {
 
 func (x *tileForward) queries(t *Args, row, col, n int) { x.rows(x.Q, &t.M[1], row, col, n) }
 
-// scores sets S for keys from k0 on, as far as anything of a tile is seen.
+// scores sets S for keys from k0 on, for tiles with any visible element.
 func (x *tileForward) scores(f *attnForward, k0, nq, nk, see int) {
 	for i := 0; i < nq; i += 32 {
 		S := f.S[i*keyBlock:]
@@ -143,7 +140,7 @@ func (x *tileForward) pvProduct(f *attnForward, k0, nq, nk, see, add int) {
 	}
 }
 
-// tileBackward is a worker's packed operands.
+// tileBackward contains a worker's packed operands.
 type tileBackward struct {
 	tileShape
 	Kt, Vt  []float32 // panels: keys and values as columns
@@ -182,7 +179,7 @@ func (x *tileBackward) pack(f *attnBackward) {
 	}
 }
 
-// queries packs n queries and the gradients of what they gave.
+// queries packs n queries and the gradients of their outputs.
 func (x *tileBackward) queries(f *attnBackward, row, n int) {
 	q, do := &f.t.M[5], &f.t.M[3]
 	x.rows(x.Q, q, row, f.head, n)
@@ -191,7 +188,7 @@ func (x *tileBackward) queries(f *attnBackward, row, n int) {
 	x.below(x.dOb, do, row, f.head, n)
 }
 
-// scores sets P and dS to the scaled scores and to do·v.
+// scores sets P to the scaled scores and dS to do·v.
 func (x *tileBackward) scores(f *attnBackward, k0, nq, nk, see int) {
 	keys := k0 / 32 * x.keyPanel
 	for i := 0; i < nq; i += 32 {
@@ -202,7 +199,7 @@ func (x *tileBackward) scores(f *attnBackward, k0, nq, nk, see int) {
 	}
 }
 
-// gradients adds what P and dS of nq queries mean for dV, dK and dQ.
+// gradients adds the contributions of P and dS of nq queries to dV, dK and dQ.
 func (x *tileBackward) gradients(f *attnBackward, k0, nq, add, addQ int) {
 	clear(f.P[nq*gradBlock:])
 	clear(f.dS[nq*gradBlock:])
@@ -214,8 +211,7 @@ func (x *tileBackward) gradients(f *attnBackward, k0, nq, add, addQ int) {
 	}
 }
 
-// spread sets c (gradBlock, W), or adds to it, to the transpose of p (gradBlock,
-// gradBlock) times b.
+// spread sets c (gradBlock, W) to the transpose of p (gradBlock, gradBlock) times b, or adds it.
 func (x *tileBackward) spread(c, p, b []float32, add int) {
 	half := RawBuffer(device.BF16, FloatPtr(x.half, 0), gradBlock*gradBlock)
 	Store(half, p[:gradBlock*gradBlock])

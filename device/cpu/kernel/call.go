@@ -38,9 +38,9 @@ type Args struct {
 	M     [8]device.Mat
 	T     int // positions of a sequence
 	F     float32
-	Cap   float32 // of logits; 0 is none
+	Cap   float32 // of logits; 0: none
 	Vocab device.Vocab
-	Add   bool // to what is there
+	Add   bool // add to the old contents
 	Attn  device.Attn
 	Rope  device.Rope
 	Drop  device.Dropout
@@ -56,9 +56,9 @@ func RunCopy(t *Args, _ *Worker, lo, hi int) {
 	copyBytes(t.B[0].Raw()[lo:hi], t.B[1].Raw()[lo:hi], t.B[0].Bytes() >= StreamMin)
 }
 
-// RunCopyAll copies each of the sources, on one worker.
+// RunCopyAll copies all sources, on one worker.
 func RunCopyAll(t *Args, _ *Worker, _, _ int) {
-	whole := 0 // decides whether they go past the caches
+	whole := 0 // determines whether stores bypass the caches
 	for _, b := range t.Many[0] {
 		whole += b.Bytes()
 	}
@@ -73,7 +73,7 @@ func RunCopyAll(t *Args, _ *Worker, _, _ int) {
 	}
 }
 
-// RunSumAll adds up the sources, on one worker.
+// RunSumAll sums all sources, on one worker.
 func RunSumAll(t *Args, _ *Worker, _, _ int) {
 	for _, bufs := range t.Many {
 		for i := range bufs {
@@ -83,7 +83,7 @@ func RunSumAll(t *Args, _ *Worker, _, _ int) {
 	AddUp(t.Many[0][0], t.Many[1])
 }
 
-// raw is the bytes of a buffer, for a kernel.
+// raw returns the bytes of a buffer, for a kernel.
 func raw(b device.Buffer) []byte {
 	b.Host = true
 	return b.Raw()

@@ -2,12 +2,12 @@ package kernel
 
 import "math"
 
-// Soft caps, as Gemma 2 has them (arXiv 2408.00118, section 2): a score or a logit x
-// becomes c tanh(x/c). The same loops on every instruction set: a score costs a head's
-// width of products, a logit the model's.
+// Soft caps as in Gemma 2 (arXiv 2408.00118, section 2): a score or a logit x becomes c tanh(x/c).
+// They are loops in Go on every instruction set, since a score costs a head's width of products,
+// and a logit the model's.
 
-// Tanh32 is the hyperbolic tangent within 1.3 units in the last place: below 0.625 a
-// polynomial, Cephes' tanhf (S. Moshier, 1984-1992), else 1 - 2/(e^2x + 1).
+// Tanh32 returns the hyperbolic tangent within 1.3 ulp: below 0.625 with the polynomial of Cephes'
+// tanhf (S. Moshier, 1984-1992), else 1 - 2/(e^2x + 1).
 func Tanh32(x float32) float32 {
 	a := math.Float32frombits(math.Float32bits(x) &^ (1 << 31))
 	if a < 0.625 {
@@ -18,7 +18,7 @@ func Tanh32(x float32) float32 {
 	return math.Float32frombits(math.Float32bits(y) | math.Float32bits(x)&(1<<31))
 }
 
-// capped turns every x into cap tanh(x/cap).
+// capped replaces every x by cap tanh(x/cap).
 func capped(x []float32, cap float32) {
 	by := 1 / cap
 	for i, v := range x {
@@ -26,15 +26,14 @@ func capped(x []float32, cap float32) {
 	}
 }
 
-// capSlope is the derivative of a cap where it gave y; by is 1/cap.
+// capSlope returns the derivative of a cap, given its result y; by is 1/cap.
 func capSlope(y, by float32) float32 {
 	t := y * by
 	return 1 - t*t
 }
 
-// capScores caps what nq queries see of scores (nq, nk), rows ld apart: the first
-// sees n keys, each a key more than the one before. In slopes, unless that is nil,
-// are then the derivatives.
+// capScores caps the visible scores (nq, nk), rows ld apart: the first query sees n keys, each
+// further query one more. If slopes is not nil, it receives the derivatives.
 func capScores(s, slopes []float32, ld, nq, nk, n int, cap float32) {
 	by := 1 / cap
 	for i := range nq {
@@ -50,7 +49,7 @@ func capScores(s, slopes []float32, ld, nq, nk, n int, cap float32) {
 	}
 }
 
-// mulScores multiplies what queries see of scores by others.
+// mulScores multiplies visible scores by others.
 func mulScores(s, by []float32, ld, nq, nk, n int) {
 	for i := range nq {
 		row := s[i*ld:][:min(nk, n+i)]

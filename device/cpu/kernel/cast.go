@@ -7,11 +7,11 @@ import (
 	"zeroth/device"
 )
 
-// CastGrain is the number of elements worth another worker.
+// CastGrain is the minimum number of elements that justifies another worker.
 const CastGrain = 1 << 15
 
-// castBlock is the number of elements converted at a time when the way from
-// one type to another leads through float32.
+// castBlock is the number of elements converted at a time between types that have no direct
+// conversion, through float32.
 const castBlock = 512
 
 func MustFloat(op string, t device.DType) {
@@ -37,7 +37,7 @@ func RunCast(t *Args, _ *Worker, lo, hi int) {
 	}
 }
 
-// castF32 is for pairs of which one type is float32.
+// castF32 converts between float32 and another type.
 func castF32(dst, src device.Buffer) {
 	if dst.Type == device.F32 {
 		Load(dst.F32(), src)
@@ -46,7 +46,7 @@ func castF32(dst, src device.Buffer) {
 	}
 }
 
-// CastThroughF32 is for the pairs that have no conversion of their own.
+// CastThroughF32 converts between types that have no direct conversion.
 func CastThroughF32(dst, src device.Buffer) {
 	var mem [castBlock]float32
 	for lo := 0; lo < dst.N; lo += castBlock {
@@ -98,9 +98,9 @@ func Store(dst device.Buffer, src []float32) {
 	}
 }
 
-// roundToOdd sets dst to src cut to float32, with the last bit set wherever the
-// cut lost something. Rounding that again to 16 bits gives what rounding src
-// once would (Boldo and Melquiond, "When double rounding is odd", 2005).
+// roundToOdd sets dst to src truncated to float32, with the last bit set if that was inexact.
+// Rounding the result to 16 bits gives the correctly rounded src (Boldo and Melquiond, "When double
+// rounding is odd", 2005).
 func roundToOdd(dst []float32, src []float64) {
 	for i, x := range src {
 		f := float32(x)
@@ -114,7 +114,7 @@ func roundToOdd(dst []float32, src []float64) {
 	}
 }
 
-// bf16ToF32 widens; exact, the bits of a NaN included.
+// bf16ToF32 widens exactly, including the bits of NaN.
 func bf16ToF32(dst []float32, src []uint16) {
 	dst = dst[:len(src)]
 	n := castFast(WidenBF16, SliceAt(dst), SliceAt(src), len(src))
@@ -128,15 +128,15 @@ func f32ToBF16(dst []uint16, src []float32) {
 	F32ToBF16Go(dst[n:], src[n:])
 }
 
-// f16ToF32 widens; exact, except that a signalling NaN becomes quiet.
+// f16ToF32 widens exactly, except that a signaling NaN becomes quiet.
 func f16ToF32(dst []float32, src []uint16) {
 	dst = dst[:len(src)]
 	n := castFast(WidenF16, SliceAt(dst), SliceAt(src), len(src))
 	F16ToF32Go(dst[n:], src[n:])
 }
 
-// f32ToF16 rounds to nearest even, into subnormals and infinity where the
-// range demands; a NaN becomes quiet and keeps its upper bits.
+// f32ToF16 rounds to nearest even, with subnormals and infinity; a NaN becomes quiet and keeps its
+// upper bits.
 func f32ToF16(dst []uint16, src []float32) {
 	dst = dst[:len(src)]
 	n := castFast(roundF16, SliceAt(dst), SliceAt(src), len(src))
@@ -171,7 +171,7 @@ func F16ToF32Go(dst []float32, src []uint16) {
 			u = 0x7f800000
 		case a < 0x0400: // subnormal: a units of 2^-24
 			u = math.Float32bits(float32(a) * (1.0 / (1 << 24)))
-		default: // the exponent's bias grows from 15 to 127
+		default: // the exponent's bias changes from 15 to 127
 			u = a<<13 + 112<<23
 		}
 		dst[i] = math.Float32frombits(sign | u)
@@ -193,9 +193,9 @@ func F32ToF16Go(dst []uint16, src []float32) {
 			h = 0x7e00 | uint16(a>>13)&0x3ff
 		case a >= past:
 			h = 0x7c00
-		case a >= normal: // a carry goes on into the exponent, up to infinity
+		case a >= normal: // a carry increments the exponent, up to infinity
 			h = uint16((a + 0xfff + a>>13&1 - 112<<23) >> 13)
-		default: // 0.5 has a last place of 2^-24, the unit of subnormals
+		default: // the ulp of 0.5 is 2^-24, the unit of subnormals
 			h = uint16(math.Float32bits(math.Float32frombits(a)+0.5) - 0x3f000000)
 		}
 		dst[i] = sign | h

@@ -16,7 +16,8 @@ var castAVX512 = CastISA{
 	copy:   copyStream,
 }
 
-// nativeCasts: every processor with AVX2 also converts binary16 (F16C).
+// nativeCasts returns the instruction sets available: every processor with AVX2 also converts
+// binary16 (F16C).
 func nativeCasts() (found []*CastISA) {
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
 		found = append(found, &castAVX2)

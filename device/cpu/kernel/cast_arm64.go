@@ -2,7 +2,7 @@ package kernel
 
 import "unsafe"
 
-// castNEON has no stores past the caches: NEON's are only a hint.
+// castNEON has no stores that bypass the caches: in NEON they are only a hint.
 var castNEON = CastISA{
 	Name:   "neon",
 	Plain:  [CastKinds]CastFunc{bf16ToF32NEON, f16ToF32NEON, f32ToBF16NEON, f32ToF16NEON},

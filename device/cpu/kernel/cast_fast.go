@@ -6,9 +6,8 @@ import (
 	"zeroth/device"
 )
 
-// StreamMin is the size of an output, in bytes, from which stores go past the
-// caches: it would not stay there until it is read, and a store that does not
-// first fetch the line halves the traffic.
+// StreamMin is the minimum size of an output, in bytes, for stores that bypass the caches: it would
+// be evicted before it is read, and not fetching the line before the store halves the traffic.
 const StreamMin = 8 << 20
 
 // castKind is a conversion that may be in assembly.
@@ -22,27 +21,27 @@ const (
 	CastKinds
 )
 
-// CastFunc converts n elements, a positive multiple of 16, or copies n bytes,
-// a positive multiple of 64.
+// CastFunc converts n elements, a positive multiple of 16, or copies n bytes, a positive multiple
+// of 64.
 type CastFunc func(dst, src unsafe.Pointer, n int)
 
-// CastISA is what one instruction set contributes; every entry gives the bits
-// of the portable functions. Streaming ones want dst aligned to 64 bytes.
+// CastISA contains an instruction set's conversions, with the bits of the portable functions.
+// Streaming ones need dst aligned to 64 bytes.
 type CastISA struct {
 	Name          string
 	Plain, Stream [CastKinds]CastFunc
 	copy          CastFunc
 }
 
-// BestCasts is nil where everything is portable; tests set it to others of CastISAs.
+// BestCasts is nil if everything is portable; tests set it to others of CastISAs.
 var BestCasts = CastISAs[len(CastISAs)-1]
 
-// CastISAs are the instruction sets this machine can run, the fastest last.
+// CastISAs are the instruction sets that this machine supports, the fastest last.
 var CastISAs = append([]*CastISA{nil}, nativeCasts()...)
 
 func SliceAt[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
 
-// castFast converts the first elements by assembly and returns how many.
+// castFast converts the first elements in assembly and returns their number.
 func castFast(k castKind, dst, src unsafe.Pointer, n int) int {
 	if BestCasts == nil || n < 16 {
 		return 0
@@ -51,8 +50,8 @@ func castFast(k castKind, dst, src unsafe.Pointer, n int) int {
 	return n &^ 15
 }
 
-// castStream converts the first elements of src with stores past the caches
-// and returns how many.
+// castStream converts the first elements of src with stores that bypass the caches and returns
+// their number.
 func castStream(dst, src device.Buffer) int {
 	k, ok := kindOf(dst.Type, src.Type)
 	head, ok2 := UntilAligned(dst.Ptr, dst.Type.Size())
@@ -79,13 +78,14 @@ func kindOf(dst, src device.DType) (castKind, bool) {
 	return 0, false
 }
 
-// UntilAligned is the number of elements before p is a multiple of 64 bytes, if it ever is.
+// UntilAligned returns the number of elements before p is a multiple of 64 bytes, and false if it
+// never is.
 func UntilAligned(p unsafe.Pointer, size int) (elements int, ok bool) {
 	bytes := int(-uintptr(p) & 63)
 	return bytes / size, bytes%size == 0
 }
 
-// copyBytes copies src to dst, which do not overlap, past the caches if stream is set.
+// copyBytes copies src to dst, which must not overlap, bypassing the caches if stream is set.
 func copyBytes(dst, src []byte, stream bool) {
 	if stream && BestCasts != nil {
 		head, _ := UntilAligned(SliceAt(dst), 1)

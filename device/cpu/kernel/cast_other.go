@@ -2,5 +2,5 @@
 
 package kernel
 
-// nativeCasts: only amd64 and arm64 have assembly.
+// nativeCasts returns nil: only amd64 and arm64 have assembly.
 func nativeCasts() []*CastISA { return nil }

@@ -8,19 +8,18 @@ import (
 	"zeroth/device"
 )
 
-// dropISA is the parts of dropout.
+// dropISA contains the functions of dropout.
 type dropISA struct {
-	// keeps sets bits of whole words: those of columns that are kept, from a
-	// multiple of 64 on.
+	// keeps sets the mask bits of whole words, for columns from a multiple of 64 on.
 	keeps func(p *DropBits)
-	// drop, for elements of F32, BF16 and F16, sets y to x times s where a bit of keep
-	// is set, else to 0, plus add unless that is nil; n is a positive multiple of 16.
+	// drop, for elements of F32, BF16 and F16, sets y to x times s where the bit of keep is set,
+	// else to 0, plus add unless that is nil; n is a positive multiple of 16.
 	drop [3]dropFunc
 }
 
 type dropFunc func(y, x, add, keep unsafe.Pointer, n int, s float32)
 
-// RunDropout works on rows [lo, hi).
+// RunDropout processes rows [lo, hi).
 func RunDropout(t *Args, w *Worker, lo, hi int) {
 	d, p := &t.Drop, &w.args.drop
 	p.Keys, p.Keep = unsafe.Pointer(w.roundKeys(d.Key())), unsafe.Pointer(&w.keep)
@@ -36,7 +35,7 @@ func RunDropout(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// roundKeys are Philox's keys of its ten rounds, first words and second ones.
+// roundKeys returns Philox's keys for its ten rounds, first words and second ones.
 func (w *Worker) roundKeys(key [2]uint32) *[10][2]uint32 {
 	for i := range w.keys {
 		w.keys[i] = key
@@ -46,7 +45,7 @@ func (w *Worker) roundKeys(key [2]uint32) *[10][2]uint32 {
 	return &w.keys
 }
 
-// drop works on n elements from at on, of which w.keep says what is kept.
+// drop processes n elements from at on, with the mask in w.keep.
 func (t *Args) drop(w *Worker, at, n int) {
 	y, add := t.B[0].Slice(at, at+n), t.B[2]
 	x := t.B[1].Slice(at, at+n)
@@ -68,8 +67,8 @@ func (t *Args) drop(w *Worker, at, n int) {
 	keep(y, 0, to)
 }
 
-// drop calls f on buffers of one length and type; what is left after whole vectors
-// goes through vectors of its own.
+// drop calls f on buffers of equal length and type; elements after the last whole vector are
+// processed in a padded vector.
 func (w *Worker) drop(f dropFunc, y, x, add device.Buffer, s float32) {
 	n := y.N &^ 15
 	if n > 0 {
@@ -88,7 +87,7 @@ func (w *Worker) drop(f dropFunc, y, x, add device.Buffer, s float32) {
 	copy(y.Slice(n, y.N).Raw(), w.end(0))
 }
 
-// dropped is x times s if the lowest bit is set, else 0.
+// dropped returns x times s if the lowest bit is set, else 0.
 func dropped(x, s float32, bit uint16) float32 {
 	return math.Float32frombits(math.Float32bits(x*s) & -uint32(bit&1))
 }
@@ -117,7 +116,7 @@ func keepsGo(p *DropBits) {
 	}
 }
 
-// keepsOf is the bits of the eight columns of a group; see device.Dropout.
+// keepsOf returns the mask of the eight columns of a group; see device.Dropout.
 func keepsOf(keys *[10][2]uint32, p *DropBits, group int) (kept uint32) {
 	const m0, m1 = device.PhiloxM0, device.PhiloxM1
 	a, b, c, d := uint32(group), uint32(p.Place), uint32(p.Row), uint32(p.Row>>32)
@@ -128,7 +127,7 @@ func keepsOf(keys *[10][2]uint32, p *DropBits, group int) (kept uint32) {
 	}
 	limit := uint32(p.Drop)
 	for i, r := range [4]uint32{a, b, c, d} {
-		low, high := ^(r&0xffff-limit)>>31, ^(r>>16-limit)>>31 // 1 where it is at least the limit
+		low, high := ^(r&0xffff-limit)>>31, ^(r>>16-limit)>>31 // 1 if it is at least the limit
 		kept |= (low | high<<1) << (2 * i)
 	}
 	return kept

@@ -9,11 +9,10 @@ import (
 
 func RunZero(t *Args, _ *Worker, lo, hi int) { clear(t.B[0].Raw()[lo:hi]) }
 
-// eachAtOnce is the number of blocks given to one call of assembly, which
-// cannot be interrupted while it runs.
+// eachAtOnce is the number of blocks passed to one call of assembly, which cannot be preempted.
 const eachAtOnce = 16
 
-// RunEach works on blocks [lo, hi).
+// RunEach processes blocks [lo, hi).
 func RunEach(t *Args, w *Worker, lo, hi int) {
 	y, a, b := t.B[0], t.B[1], t.B[2]
 	f, last := t.directly()
@@ -34,8 +33,8 @@ func RunEach(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// directly is the function for the types of the operands, nil if there is
-// none, and the one for a last vector that is not aligned.
+// directly returns the function for the types of the operands, or nil, and the one for a last,
+// unaligned vector.
 func (t *Args) directly() (f, last EachFunc) {
 	y, a, b := t.B[0], t.B[1], t.B[2]
 	adding := t.Each == &BestVec.Add
@@ -56,8 +55,7 @@ func (t *Args) directly() (f, last EachFunc) {
 	return f, last
 }
 
-// adder is the function that adds elements of two types to a third, nil if
-// there is none.
+// adder returns the function that adds elements of two types to a third, or nil.
 func adder(y, a, b device.DType) EachFunc {
 	switch {
 	case y == a && y == b:
@@ -68,7 +66,7 @@ func adder(y, a, b device.DType) EachFunc {
 	return nil
 }
 
-// addRow sets y = a + b, all of one length; y may be a.
+// addRow sets y = a + b, all of equal length; y may be a.
 func (w *Worker) addRow(y, a, b device.Buffer) {
 	if f := adder(y.Type, a.Type, b.Type); f != nil {
 		w.each(f, f, y, a, b, 0)
@@ -81,9 +79,8 @@ func (w *Worker) addRow(y, a, b device.Buffer) {
 	keep(y, 0, to)
 }
 
-// each calls f on buffers of one length; what is left after whole vectors is
-// copied into a vector of its own for last, so that every element goes through
-// the same arithmetic.
+// each calls f on buffers of equal length; elements after the last whole vector are copied to a
+// padded vector for last, so that every element is computed with the same arithmetic.
 func (w *Worker) each(f, last EachFunc, y, a, b device.Buffer, s float32) {
 	n := y.N &^ 15
 	if n > 0 {
@@ -97,10 +94,10 @@ func (w *Worker) each(f, last EachFunc, y, a, b device.Buffer, s float32) {
 	}
 }
 
-// end is the bytes of an end.
+// end returns the bytes of a padded vector.
 func (w *Worker) end(i int) []byte { return (*[64]byte)(unsafe.Pointer(&w.ends[i]))[:] }
 
-// WantSame panics unless all operands have a float type and one length.
+// WantSame panics unless all operands have float types and equal lengths.
 func WantSame(op string, y, a, b device.Buffer) {
 	WantFloat(op, y)
 	WantFloat(op, a)
@@ -114,7 +111,7 @@ func WantSame(op string, y, a, b device.Buffer) {
 //
 //	x/2 (1 + tanh u) = x s(2u),  s(z) = 1/(1 + e^-z),  u = GeluU (x + GeluX x^3),
 //
-// which needs one exponential and loses no digits where x is negative.
+// which needs one exponential and loses no digits for negative x.
 const (
 	GeluU = 0.7978845608028654 // sqrt(2/pi)
 	GeluX = 0.044715
@@ -122,8 +119,8 @@ const (
 
 func Gelu(x float32) float32 { return x / (1 + Exp32(-2*GeluU*(x+GeluX*x*x*x))) }
 
-// GeluSlope is the derivative of gelu: s + x s (1-s) 2u'. Beyond geluFlat it
-// is 0 or 1 to float32, and there its factors would overflow.
+// GeluSlope returns the derivative of gelu: s + x s (1-s) 2u'. Beyond geluFlat it is 0 or 1 in
+// float32, and its factors would overflow.
 func GeluSlope(x float32) float32 {
 	if x > geluFlat {
 		x = geluFlat

@@ -41,10 +41,9 @@ func RunEmbed(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// places is the positions of rows: of sequences of T, from where their documents
-// start.
+// places returns the positions of rows in sequences of T, relative to the starts of documents.
 type places struct {
-	start []int32 // nil: each is one document
+	start []int32 // nil: one document per sequence
 	T     int
 }
 
@@ -62,10 +61,10 @@ func (p *places) of(row int) int {
 	return row%p.T - int(p.start[row])
 }
 
-// rowOf is the n elements of row i.
+// rowOf returns the n elements of row i.
 func rowOf(m *device.Mat, i, n int) device.Buffer { return m.Buf.Slice(i*m.Ld, i*m.Ld+n) }
 
-// RunEmbedGrad fills rows [lo, hi) of dwte: it looks through all ids for its own.
+// RunEmbedGrad computes rows [lo, hi) of dwte: it searches all ids for its own.
 func RunEmbedGrad(t *Args, w *Worker, lo, hi int) {
 	dwte, dy, n := &t.M[0], &t.M[1], t.M[1].Cols
 	for v := lo; v < hi && !t.Add; v++ {
@@ -79,8 +78,7 @@ func RunEmbedGrad(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// RunPositionGrad fills rows [lo, hi) of dwpe: it looks at all rows for their
-// positions.
+// RunPositionGrad computes rows [lo, hi) of dwpe: it searches all rows for its positions.
 func RunPositionGrad(t *Args, w *Worker, lo, hi int) {
 	dwpe, dy, n, at := &t.M[0], &t.M[1], t.M[1].Cols, placesOf(&t.B[0], t.T)
 	for p := lo; p < hi && !t.Add; p++ {

@@ -2,9 +2,8 @@ package kernel
 
 import "math"
 
-// Exp32 is e^x within 1.1 units in the last place; below -87.33, where the
-// result would leave the normal numbers, it is 0. Reduction and coefficients
-// are those of Cephes' expf (S. Moshier, 1984-1992): x = n ln 2 + r with
+// Exp32 returns e^x within 1.1 ulp; below -87.33, where the result would be subnormal, it is 0.
+// Reduction and coefficients are those of Cephes' expf (S. Moshier, 1984-1992): x = n ln 2 + r with
 // |r| <= ln 2 / 2, then a polynomial in r, then n added to the exponent.
 func Exp32(x float32) float32 {
 	if !(x <= ExpMax) {
@@ -31,8 +30,8 @@ const (
 
 var Inf = float32(math.Inf(1))
 
-// ExpSum sets dst[i] = exp(x[i]-top) and returns their sum, taken in order;
-// dst may be x. Runs of a few hundred elements keep the sum accurate.
+// ExpSum sets dst[i] = exp(x[i]-top) and returns their sum, added in order; dst may be x. Runs of a
+// few hundred elements keep the sum accurate.
 func ExpSum(dst, x []float32, top float32) float32 {
 	var sum float32
 	dst = dst[:len(x)]
@@ -44,7 +43,7 @@ func ExpSum(dst, x []float32, top float32) float32 {
 	return sum
 }
 
-// Largest is the maximum of x, NaN left out; -Inf of none.
+// Largest returns the maximum of x, ignoring NaN; -Inf if x is empty.
 func Largest(x []float32) float32 {
 	top := float32(math.Inf(-1))
 	for _, v := range x {

@@ -7,40 +7,36 @@ import (
 	"zeroth/device"
 )
 
-// Matrix multiplication after Goto and van de Geijn, "Anatomy of
-// High-Performance Matrix Multiplication" (2008), and BLIS, with the roles of
-// the operands exchanged.
+// Matrix multiplication after Goto and van de Geijn, "Anatomy of High-Performance Matrix
+// Multiplication" (2008), and BLIS, with the roles of the operands exchanged.
 //
-// Letters: C (m, n) = A (m, k) · B (k, n). k is cut into blocks. For each the
-// workers first pack A into panels of mr rows that they share (in the device's
-// memory); AMX reads rows of A where they lie instead, if they lie whole and one
-// after the other. Then each takes groups of columns of B, packs them into panels
-// of nr columns of its own, which stay in its cache, and multiplies panel by
-// panel: a tile of mr by nr sums stays in registers while the inner loop runs
-// down k. So what is packed of B, mostly weights, never leaves the cache of who
-// packed it, C is written a few rows at a time, and workers wait for each other
-// only between blocks of k.
+// Letters: C (m, n) = A (m, k) · B (k, n). k is cut into blocks. For each, the workers first pack A
+// into panels of mr rows that they share (in the device's memory); AMX instead reads rows of A in
+// place if they are contiguous and complete. Then each worker takes groups of columns of B, packs
+// them into its own panels of nr columns, which stay in its cache, and multiplies panel by panel: a
+// tile of mr by nr sums stays in registers while the inner loop runs along k. So packed B, mostly
+// weights, never leaves the cache of the worker that packed it, C is written a few rows at a time,
+// and workers synchronize only between blocks of k.
 //
-// One element of C is one chain of multiply-adds in the order of k, broken
-// only at the borders of k blocks, which depend on k alone. So its bits
-// depend neither on the number of workers nor on the other rows and columns.
-// Sums are float32; a C of another type is rounded once, at the end.
+// An element of C is one chain of multiply-adds in the order of k, broken only at the boundaries of
+// k blocks, which depend only on k. So its bits depend neither on the number of workers nor on the
+// other rows and columns. Sums are float32; a C of another type is rounded once, at the end.
 
 const (
 	KcF32    = 512     // k of a block of float32
-	KcBF16   = 4096    // of bf16 by AMX, at most
+	KcBF16   = 4096    // maximum k of a block of bf16 with AMX
 	NcMax    = 3072    // columns of a block if C is not float32 and k has several blocks
-	GroupMax = 256     // columns a worker packs at a time
-	GroupAll = 1 << 18 // words of them
+	GroupMax = 256     // columns that a worker packs at a time
+	GroupAll = 1 << 18 // words of these columns
 	AMax     = 3 << 19 // words of the packed block of A
-	AccMax   = 2 << 20 // elements of the float32 sums behind such a C
-	Edge     = 16      // words a packing routine may write past its panel
+	AccMax   = 2 << 20 // elements of the float32 sums for such a C
+	Edge     = 16      // words that a packing routine may write past its panel
 )
 
 // WholeMax is the number of multiply-adds below which waking a worker does not pay.
 const WholeMax = 1 << 20
 
-// Gemm is one product and the block of it that is being computed.
+// Gemm is a product and its current block.
 type Gemm struct {
 	ISA     *ISA
 	C, A, B device.Mat
@@ -48,8 +44,8 @@ type Gemm struct {
 	add     bool
 	M, N, K int
 	Workers int
-	InPlace bool // rows of A are read where they lie, not packed
-	kc      int  // elements of k in a block, but the last
+	InPlace bool // rows of A are read in place, not packed
+	kc      int  // elements of k in a block, except the last
 	words   int  // length of a packed lane of such a block
 
 	j0, j1 int // columns of C and B; all of them unless C needs an accumulator
@@ -57,11 +53,11 @@ type Gemm struct {
 	p0, p1 int // the k block
 	Panels int // of rows
 
-	Groups, Splits int    // pieces of work: groups of columns by parts of the rows
-	Block          uint64 // its number among the device's
+	Groups, Splits int    // pieces of work: groups of columns times parts of the rows
+	Block          uint64 // its number on the device
 
 	Packed []float32 // panels of the block of A
-	Acc    []float32 // rows i0..i1 by columns j0..j1 in float32, if C is of another type and k has several blocks
+	Acc    []float32 // rows i0..i1 by columns j0..j1 in float32, if C has another type and k has several blocks
 }
 
 func NewGemm(c, a, b device.Mat, bias device.Buffer, add bool) Gemm {
@@ -91,8 +87,8 @@ func NewGemm(c, a, b device.Mat, bias device.Buffer, add bool) Gemm {
 	return g
 }
 
-// Cut is the length of the pieces, a multiple of unit, that cut n into as few
-// equal pieces of at most most elements as possible.
+// Cut returns the length of pieces, a multiple of unit, that divides n into as few equal pieces of
+// at most most elements as possible.
 func Cut(n, most, unit int) int {
 	pieces := max(1, Ceil(n, most))
 	return max(unit, Ceil(Ceil(n, pieces), unit)*unit)
@@ -100,7 +96,7 @@ func Cut(n, most, unit int) int {
 
 func Ceil(a, b int) int { return (a + b - 1) / b }
 
-// Nc is the number of columns computed before going on to the next rows.
+// Nc returns the number of columns computed before the next rows.
 func (g *Gemm) Nc() int {
 	if g.Accumulates() {
 		return Cut(g.N, NcMax, g.ISA.nr)
@@ -108,13 +104,13 @@ func (g *Gemm) Nc() int {
 	return g.N
 }
 
-// direct is whether tiles are written to C itself.
+// direct reports whether tiles are written directly to C.
 func (g *Gemm) direct() bool { return g.C.Buf.Type == device.F32 }
 
-// Accumulates is whether sums wait in an accumulator for the next block of k.
+// Accumulates reports whether sums are kept in an accumulator between blocks of k.
 func (g *Gemm) Accumulates() bool { return !g.direct() && g.K > g.kc }
 
-// BlockRows is the number of rows of a block of A, of whole panels.
+// BlockRows returns the number of rows of a block of A, in whole panels.
 func (g *Gemm) BlockRows() int {
 	panels := AMax / g.Slot()
 	if g.InPlace {
@@ -126,8 +122,8 @@ func (g *Gemm) BlockRows() int {
 	return max(1, panels) * g.ISA.MR
 }
 
-// Ends sets where the block that begins at (i0, j0), at p0 in k, ends, and what
-// workers take of it. A product begins at 0; the blocks of k come innermost.
+// Ends sets the end of the block that begins at (i0, j0), at p0 in k, and its pieces of work. A
+// product begins at 0; the blocks of k are innermost.
 func (g *Gemm) Ends() {
 	g.j1 = min(g.N, g.j0+g.Nc())
 	g.i1 = min(g.M, g.i0+g.BlockRows())
@@ -136,7 +132,7 @@ func (g *Gemm) Ends() {
 	g.share()
 }
 
-// Next goes on to the next block and reports whether there is one.
+// Next advances to the next block and reports whether there is one.
 func (g *Gemm) Next() bool {
 	if g.p0 = g.p1; g.p0 >= g.K {
 		g.p0 = 0
@@ -154,12 +150,11 @@ func (g *Gemm) Next() bool {
 func (g *Gemm) first() bool { return g.p0 == 0 }
 func (g *Gemm) last() bool  { return g.p1 == g.K }
 
-// ColumnPanels is the number of panels of nr columns in the block.
+// ColumnPanels returns the number of panels of nr columns in the block.
 func (g *Gemm) ColumnPanels() int { return Ceil(g.j1-g.j0, g.ISA.nr) }
 
-// panelRow is the first row of panel p. All have mr rows but the last, or, unless
-// tiles are whole, the last two, which share theirs evenly: a tile of a few rows
-// waits for its own sums.
+// panelRow returns the first row of panel p. All have mr rows except the last or, unless tiles must
+// be whole, the last two, which share theirs evenly: a tile of few rows is limited by latency.
 func (g *Gemm) panelRow(p int) int {
 	row := g.i0 + p*g.ISA.MR
 	if p > 0 && p == g.Panels-1 && g.ISA.Row == nil {
@@ -168,10 +163,9 @@ func (g *Gemm) panelRow(p int) int {
 	return min(g.i1, row)
 }
 
-// share sets the pieces of work that workers take, two each or more; it never
-// changes what is computed. Whoever takes a piece packs its group of columns, so
-// rows are parted only where there are few columns: rows of fewer than four
-// tiles would cost more than packing twice.
+// share sets the pieces of work, at least two per worker; it never changes the result. Whoever
+// takes a piece packs its group of columns, so rows are divided only if there are few columns: rows
+// of fewer than four tiles would cost more than packing twice.
 func (g *Gemm) share() {
 	columns, most := g.ColumnPanels(), max(1, min(GroupMax, GroupAll/g.words)/g.ISA.nr)
 	g.Groups, g.Splits = Ceil(columns, most), 1
@@ -184,9 +178,8 @@ func (g *Gemm) share() {
 	g.Splits = max(1, min(g.Panels/2, Ceil(2*g.Workers, g.Groups)))
 }
 
-// piece is the group and the part of the rows that are piece p. As many groups
-// as there are workers come side by side, so that as long as workers are equally
-// fast each stays with a group.
+// piece returns the group and the part of the rows of piece p. Pieces of as many groups as there
+// are workers are adjacent, so that workers of equal speed each stay with a group.
 func (g *Gemm) piece(p int) (group, part int) {
 	first := p / (g.Workers * g.Splits) * g.Workers
 	beside := min(g.Workers, g.Groups-first)
@@ -194,14 +187,14 @@ func (g *Gemm) piece(p int) (group, part int) {
 	return first + p%beside, p / beside
 }
 
-// groupPanels is the number of panels of the largest group.
+// groupPanels returns the number of panels of the largest group.
 func (g *Gemm) groupPanels() int { return Ceil(g.ColumnPanels(), g.Groups) }
 
-// Slot is from one packed panel of A to the next: workers pack them at the same
-// time, so none may write into its neighbour's.
+// Slot returns the distance between packed panels of A: workers pack them concurrently, so none may
+// write into the next.
 func (g *Gemm) Slot() int { return g.words*g.ISA.MR + Edge }
 
-// panelLen is the length of a packed panel of B.
+// panelLen returns the length of a packed panel of B.
 func (g *Gemm) panelLen() int { return g.words * g.ISA.nr }
 
 func RunPack(t *Args, w *Worker, lo, hi int)  { t.Gemm.PackA(t.Gemm.Memory(w), lo, hi) }
@@ -229,16 +222,16 @@ func (g *Gemm) pieces(w *Worker, lo, hi int) {
 	}
 }
 
-// rowsOfA are mr rows of the block of A for a RowFunc.
+// rowsOfA locates mr rows of the block of A for a RowFunc.
 type rowsOfA struct {
 	p         unsafe.Pointer
 	row, step int
 }
 
-// tilesOfA are its steps where A is packed in tiles of AMX.
+// tilesOfA has the strides of A packed in tiles of AMX.
 var tilesOfA = rowsOfA{row: 64, step: 2048}
 
-// rowsOf is row panel p of the block.
+// rowsOf returns row panel p of the block.
 func (g *Gemm) rowsOf(p int) rowsOfA {
 	if g.InPlace {
 		at := g.panelRow(p)*g.A.Ld + g.p0
@@ -247,7 +240,7 @@ func (g *Gemm) rowsOf(p int) rowsOfA {
 	return rowsOfA{unsafe.Pointer(&g.Packed[p*g.Slot()]), tilesOfA.row, tilesOfA.step}
 }
 
-// sums is where tiles are summed: element (0, j) of a row panel is at p[j-j0].
+// sums locates the sums of tiles: element (0, j) of a row panel is at p[j-j0].
 type sums struct {
 	p      unsafe.Pointer
 	ld, j0 int
@@ -255,8 +248,8 @@ type sums struct {
 
 func (s sums) at(j int) unsafe.Pointer { return unsafe.Add(s.p, (j-s.j0)*4) }
 
-// total is where the blocks of k add up for the rows from i on: in C, in the
-// accumulator, or, with one block and a C of another type, nowhere: p is nil.
+// total returns where the blocks of k are accumulated for the rows from i on: in C, in the
+// accumulator or, with one block and a C of another type, nowhere: p is nil.
 func (g *Gemm) total(i int) sums {
 	switch {
 	case g.direct():
@@ -275,8 +268,8 @@ func (g *Gemm) total(i int) sums {
 //	   +-------+-------+----+   fewer rows, and then all its tiles are cut
 //	     s0      ..     s1-1
 //
-// An instruction set with a RowFunc computes the whole tiles of the panel in one
-// go; others, and what is cut, go tile by tile.
+// An instruction set with a RowFunc computes the whole tiles of the panel at once; others, and cut
+// tiles, are computed tile by tile.
 func (g *Gemm) RowPanel(mem *GemmScratch, p, s0, s1 int) {
 	s := s0
 	if g.ISA.Row != nil && g.panelRow(p)+g.ISA.MR <= g.i1 {
@@ -298,9 +291,9 @@ func (g *Gemm) RowPanel(mem *GemmScratch, p, s0, s1 int) {
 	}
 }
 
-// place sets where the sums of the tile of column panel s, the nth of its group,
-// begin and where they go: to the total of its row panel, or, where there is none,
-// to the worker's memory. They begin with what is there, or with the bias.
+// place sets the initial values and the destination of the sums in the tile of column panel s, the
+// nth of its group: the total of its row panel or, without one, the worker's memory. They begin
+// with the old contents or with the bias.
 func (g *Gemm) place(mem *GemmScratch, t *Tile, total sums, s, n int) {
 	j, nr := g.j0+s*g.ISA.nr, g.ISA.nr
 	t.Cols = min(nr, g.j1-j)
@@ -314,11 +307,11 @@ func (g *Gemm) place(mem *GemmScratch, t *Tile, total sums, s, n int) {
 	}
 }
 
-// addsOld is whether sums begin with what is where they go.
+// addsOld reports whether sums begin with the old contents of their destination.
 func (g *Gemm) addsOld() bool { return !g.first() || g.add && g.direct() }
 
-// tileByRow computes a tile of some rows of A in the worker's memory, for a
-// RowFunc has only whole ones.
+// tileByRow computes a tile of some rows of A in the worker's memory, since a RowFunc computes only
+// whole ones.
 func (g *Gemm) tileByRow(mem *GemmScratch, t *Tile, a rowsOfA) {
 	nr, r := g.ISA.nr, &mem.args.row
 	whole := unsafe.Pointer(&mem.tile[g.ISA.MR*nr])
@@ -329,8 +322,8 @@ func (g *Gemm) tileByRow(mem *GemmScratch, t *Tile, a rowsOfA) {
 	g.ISA.move(t.C, t.Ldc, whole, nr, t.Rows, t.Cols)
 }
 
-// wholeTiles computes the tiles of row panel p that lie whole in C in one go,
-// where the instruction set can, and returns how many these are.
+// wholeTiles computes the tiles of row panel p that are entirely within C at once, if the
+// instruction set can, and returns their number.
 func (g *Gemm) wholeTiles(mem *GemmScratch, p, s0, s1 int) int {
 	nr, n := g.ISA.nr, s1-s0
 	if g.j0+s1*nr > g.j1 {
@@ -347,7 +340,7 @@ func (g *Gemm) wholeTiles(mem *GemmScratch, p, s0, s1 int) int {
 	if g.Bias.N == 0 {
 		r.Add = AddNone
 	}
-	if total.p == nil { // rounded on the way out of registers
+	if total.p == nil { // rounded when leaving registers
 		if g.add {
 			r.Add |= AddOld
 		}
@@ -370,9 +363,8 @@ func (g *Gemm) wholeTiles(mem *GemmScratch, p, s0, s1 int) int {
 	return n
 }
 
-// finish makes of a tile of sums the result: to sums in C itself that began with
-// the old C it adds the bias, if there is one; others it rounds, with the old C if
-// that is added. The tile is where place put it.
+// finish completes a tile of sums, located by place: to sums in C that began with the old C it adds
+// the bias, if any; others it rounds, with the old C if that is added.
 func (g *Gemm) finish(mem *GemmScratch, t *Tile, p, s, n int) {
 	nr := g.ISA.nr
 	if g.direct() {
@@ -390,8 +382,8 @@ func (g *Gemm) finish(mem *GemmScratch, t *Tile, p, s, n int) {
 	g.ISA.round(c, g.C.Ld, t.C, t.Ldc, t.Rows, t.Cols)
 }
 
-// addRows adds rows of cols floats to others; ldx and ldy are from one row to the
-// next, 0 for one row to be added to all.
+// addRows adds rows of cols floats to others; ldx and ldy are the row strides, 0 to add the same
+// row to all.
 func addRows(x unsafe.Pointer, ldx int, y unsafe.Pointer, ldy, rows, cols int) {
 	for i := range rows {
 		to, from := FloatsAt(unsafe.Add(x, 4*i*ldx), cols), FloatsAt(unsafe.Add(y, 4*i*ldy), cols)

@@ -39,8 +39,8 @@ var moves512 = moves{
 	from: [3]moveFunc{moveF32, moveFromBF16, moveFromF16},
 }
 
-// avx512bf16 has the tiles of avx512 with two of k in every word: a multiply-add
-// of pairs. It takes subnormal operands and sums for zero.
+// avx512bf16 has the tiles of avx512 with two elements of k per word: multiply-adds of pairs. It
+// treats subnormal operands and sums as zero.
 var avx512bf16 = ISA{
 	Name: "avx512_bf16", MR: 14, nr: 32, KC: 2 * KcF32, pair: 2, unit: 1,
 	a: packPairs, b: packPairs,
@@ -52,8 +52,8 @@ var avx512bf16 = ISA{
 
 var packPairs = packing{copy: [3]packCopyFunc{device.BF16: copyPairs}, trans: [3]packTransFunc{device.BF16: transPairs}, transLanes: 16}
 
-// AMX has tiles of 32 by 32: four tile registers of sums, two of A, two of B.
-// Every processor that has it has the bf16 instructions of AVX-512.
+// AMX has tiles of 32 by 32: four tile registers of sums, two of A, two of B. Every processor with
+// AMX has the bf16 instructions of AVX-512.
 var AMX = ISA{
 	Name: "amx", MR: 32, nr: 32, KC: KcBF16, pair: 2, unit: 16,
 	a: packing{copy: [3]packCopyFunc{device.BF16: amxColumns}, trans: [3]packTransFunc{device.BF16: amxRows}, transLanes: 32, tiles: true},
@@ -62,9 +62,9 @@ var AMX = ISA{
 	peak: Peak{Name: "bf16 amx", ops: 16 * 2 * 16 * 16 * 32, loop: tileLoop},
 }
 
-// nativeBF16: on AMD's processors (Zen 4 and later) vdpbf16ps does twice the
-// work of a float32 multiply-add at the same rate; on Intel's it was measured
-// at half of float32's speed (Granite Rapids), so there only AMX counts.
+// nativeBF16 returns the instruction sets for bf16 products. On AMD's processors (Zen 4 and later)
+// vdpbf16ps does twice the work of a float32 multiply-add at the same rate; on Intel's it was
+// measured at half of float32's speed (Granite Rapids), so only AMX is used there.
 func nativeBF16() (found []*ISA) {
 	x := &cpu.X86
 	if b, d, c := cpuVendor(); HasAVX512() && x.HasAVX512BF16 && b == 0x68747541 && d == 0x69746e65 && c == 0x444d4163 { // AuthenticAMD

@@ -6,8 +6,8 @@ import (
 	"zeroth/device"
 )
 
-// neon has tiles of 8 by 12: 24 registers of sums, 3 of B, 2 of A. Every
-// processor of arm64 has it.
+// neon has tiles of 8 by 12: 24 registers of sums, 3 of B, 2 of A. Every arm64 processor supports
+// it.
 var neon = ISA{
 	Name: "neon", MR: 8, nr: 12, KC: KcF32, pair: 1, unit: 1,
 	a: packNEON, b: packNEON,
@@ -27,9 +27,9 @@ var movesNEON = moves{
 	from: [3]moveFunc{moveFromF32NEON, moveFromBF16NEON, moveFromF16NEON},
 }
 
-// copiesBy packs elements of a type that lie side by side as move copies rows. Of
-// a few rows all panels take their part before the next: what is next to it in
-// memory is fetched with it.
+// copiesBy returns a function that packs contiguous elements of a type with a function that moves
+// rows. All panels take their part of a few rows before the next rows, since adjacent memory is
+// fetched together.
 func copiesBy(move moveFunc, t device.DType) packCopyFunc {
 	const few = 32
 	return func(dst, src unsafe.Pointer, ld, k, width, stride, panel int) {
@@ -44,5 +44,5 @@ func copiesBy(move moveFunc, t device.DType) packCopyFunc {
 
 func nativeISAs() []*ISA { return []*ISA{&neon} }
 
-// nativeBF16: products of bf16 are those of float32, widened as they are packed.
+// nativeBF16 returns nil: products of bf16 are those of float32, widened during packing.
 func nativeBF16() []*ISA { return nil }

@@ -6,43 +6,41 @@ import (
 	"zeroth/device"
 )
 
-// A product of few rows, such as a model that generates has, reads B once and
-// does little with it, so the memory's rate is the limit, and packing B into
-// memory would take longer than the product. Here a worker goes through its
-// columns of B where they lie, some words of k at a time, or, where there is no
-// routine for that, packs so much into its nearest cache. Sums wait in memory
-// meanwhile. An element of C is the chain of multiply-adds that it is by tiles, broken
-// at the same blocks of k: its bits are the same.
+// A product with few rows, as in text generation, reads B once with little computation, so memory
+// bandwidth is the limit, and packing B would take longer than the product. Here a worker goes
+// through its columns of B in place, some words of k at a time or, without a routine for that,
+// packs that many into its nearest cache. Sums stay in memory. An element of C is the same chain of
+// multiply-adds as with tiles, broken at the same blocks of k, so its bits are the same.
 
 const (
-	FewRows  = 8       // of A and C at most
+	FewRows  = 8       // maximum rows of A and C
 	FewWhole = 1 << 18 // elements of B below which waking a worker does not pay
 
-	fewSpan  = 256 // columns of B gone through at a time
-	fewAdded = 4   // words of their rows at a time: so many streams from memory
-	fewDepth = 128 // words of k at a time where a panel of a transposed B is packed
+	fewSpan  = 256 // columns of B processed at a time
+	fewAdded = 4   // words of their rows at a time: the number of streams from memory
+	fewDepth = 128 // words of k at a time when packing a panel of a transposed B
 
 	dotsLanes = 32 // columns of a dotsFunc
-	dotsWords = 16 // of k that it has at a time
+	dotsWords = 16 // words of k that it processes at a time
 )
 
-// Few is whether the product is computed so.
+// Few reports whether the product is computed this way.
 func (g *Gemm) Few() bool {
 	there := g.ISA.chain != nil && (g.ISA.pair == 1 || g.dots() || !g.B.Trans && g.N%g.ISA.nr == 0)
 	return there && g.M <= FewRows && g.K > 0 && g.K%g.ISA.pair == 0 && !g.A.Trans
 }
 
-// native is whether words of x are those of the instruction set.
+// native reports whether x consists of the instruction set's words.
 func (g *Gemm) native(x device.Mat) bool {
 	return g.ISA.pair == 2 || x.Buf.Type == device.F32
 }
 
-// dots is whether a dotsFunc computes it.
+// dots reports whether a dotsFunc computes it.
 func (g *Gemm) dots() bool {
 	return g.B.Trans && g.ISA.dots != nil && g.native(g.B) && g.N >= dotsLanes
 }
 
-// FewPieces is the pieces of work, of columns.
+// FewPieces returns the number of pieces of work, which are ranges of columns.
 func (g *Gemm) FewPieces() int {
 	if g.Workers == 1 {
 		return 1
@@ -50,14 +48,14 @@ func (g *Gemm) FewPieces() int {
 	return min(2*g.Workers, Ceil(g.N, g.ISA.nr))
 }
 
-// fewColumn is the first column of a piece.
+// fewColumn returns the first column of a piece.
 func (g *Gemm) fewColumn(piece int) int {
 	return min(g.N, piece*Ceil(g.N, g.ISA.nr)/g.FewPieces()*g.ISA.nr)
 }
 
 // RunFew computes pieces [lo, hi) of the columns.
 func RunFew(t *Args, w *Worker, lo, hi int) {
-	g := t.Gemm // a copy, whose block of k is what is at hand
+	g := t.Gemm // a copy, with its own block of k
 	step := fewSpan
 	if g.B.Trans {
 		step = g.ISA.nr
@@ -67,22 +65,22 @@ func RunFew(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// fewMem is a worker's memory for columns [j0, j1), all of words.
+// fewMem is a worker's memory for columns [j0, j1), in words.
 type fewMem struct {
 	j0, j1 int
-	first  int       // the column that sums begin with: below j0 at the end of a transposed B, whose last 32 go together
-	lanes  int       // columns of sums, of whole panels
+	first  int       // first column of the sums: less than j0 at the end of a transposed B, whose last 32 columns are computed together
+	lanes  int       // columns of sums, in whole panels
 	depth  int       // words of k at a time
 	sums   []float32 // (M, lanes): of a block of k
-	total  []float32 // (M, lanes): of those before, where C is not float32
+	total  []float32 // (M, lanes): of previous blocks, if C is not float32
 	old    []float32 // (lanes): a row of such a C, or the bias
-	a      []float32 // (M, depth): rows of A, where they cannot be read in place
-	b      []float32 // panels of B (depth, nr), where they are packed
+	a      []float32 // (M, depth): rows of A, if they cannot be read in place
+	b      []float32 // panels of B (depth, nr), if they are packed
 	wide   []float32 // (nr, depth): rows of B that are widened first
 	args   *callArgs
 }
 
-// fewMemory is that for columns [j0, j1).
+// fewMemory returns the memory for columns [j0, j1).
 func (g *Gemm) fewMemory(w *Worker, j0, j1 int) fewMem {
 	nr := g.ISA.nr
 	m := fewMem{j0: j0, j1: j1, first: j0, lanes: Ceil(j1-j0, nr) * nr, depth: fewAdded, args: &w.args}
@@ -124,7 +122,7 @@ func (g *Gemm) fewColumns(w *Worker, j0, j1 int) {
 	}
 }
 
-// fewChain adds the block of k to the sums, by a chainFunc.
+// fewChain adds the block of k to the sums, with a chainFunc.
 func (g *Gemm) fewChain(mem *fewMem) {
 	nr, t := g.ISA.nr, &mem.args.chain
 	if !g.B.Trans && g.native(g.B) && mem.j1-mem.j0 == mem.lanes {
@@ -144,8 +142,8 @@ func (g *Gemm) fewChain(mem *fewMem) {
 	}
 }
 
-// fewDots adds the block of k to the sums, by a dotsFunc, which has 16 words at a time:
-// the first may be fewer, behind zeros, which leave a sum that begins with 0 as it is.
+// fewDots adds the block of k to the sums, with a dotsFunc, which processes 16 words at a time: the
+// first may be fewer, preceded by zeros, which do not change a sum that begins with 0.
 func (g *Gemm) fewDots(mem *fewMem) {
 	words := (g.p1 - g.p0) / g.ISA.pair
 	zeros := Ceil(words, dotsWords)*dotsWords - words
@@ -166,8 +164,8 @@ func (g *Gemm) fewDots(mem *fewMem) {
 	}
 }
 
-// fewA is the block of k of A's rows, behind so many words of zeros, and the bytes from
-// one to the next.
+// fewA returns the block of k of A's rows, preceded by a number of zero words, and the row stride
+// in bytes.
 func (g *Gemm) fewA(mem *fewMem, zeros int) (a unsafe.Pointer, lda int) {
 	from := g.A.Buf.Slice(g.p0, g.A.Buf.N)
 	if zeros == 0 && g.native(g.A) {
@@ -186,8 +184,8 @@ func (g *Gemm) fewA(mem *fewMem, zeros int) (a unsafe.Pointer, lda int) {
 	return unsafe.Pointer(&mem.a[0]), 4 * mem.depth
 }
 
-// fewTotal adds the sums of a block of k to row i of C, as place and finish do for tiles:
-// of a C that is not float32 by way of the total.
+// fewTotal adds the sums of a block of k to row i of C, as place and finish do for tiles; if C is
+// not float32, by way of the total.
 func (g *Gemm) fewTotal(mem *fewMem, i int, first, last bool) {
 	j0, j1 := mem.j0, mem.j1
 	row, sums := g.C.Buf.Slice(i*g.C.Ld+j0, i*g.C.Ld+j1), mem.sums[i*mem.lanes+j0-mem.first:]
@@ -209,7 +207,7 @@ func (g *Gemm) fewTotal(mem *fewMem, i int, first, last bool) {
 		}
 	default:
 		for j := range c {
-			c[j] = 0 + sums[j] // as tiles do: -0 becomes 0
+			c[j] = 0 + sums[j] // like tiles: -0 becomes 0
 		}
 	}
 	switch {

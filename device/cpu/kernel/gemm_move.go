@@ -6,11 +6,11 @@ import (
 	"zeroth/device"
 )
 
-// A tile that does not go straight to C, because it is rounded on the way or
-// because only a part of it lies inside C, goes through a worker's stage.
+// A tile that is rounded on the way to C, or only partly inside C, is first stored in a worker's
+// memory.
 
-// moveFunc copies rows by cols elements, 1 <= cols <= 32; ldd and lds are
-// elements from one row to the next.
+// moveFunc copies rows by cols elements, 1 <= cols <= 32; ldd and lds are the row strides in
+// elements.
 type moveFunc func(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
 // moves are the copies between float32 and F32, BF16 or F16.
@@ -29,7 +29,7 @@ func (s *ISA) move(dst unsafe.Pointer, ldd int, src unsafe.Pointer, lds, rows, c
 	}
 }
 
-// round stores floats into rows of dst, ldd apart.
+// round stores floats in rows of dst, ldd apart.
 func (s *ISA) round(dst device.Buffer, ldd int, src unsafe.Pointer, lds, rows, cols int) {
 	if t := dst.Type; s.moves != nil && t <= device.F16 {
 		s.moves.to[t](dst.Ptr, src, ldd, lds, rows, cols)

@@ -6,93 +6,91 @@ import (
 	"zeroth/device"
 )
 
-// ISA is what one instruction set contributes to a product. A panel is packed
-// in words of 32 bits: a float32, or two neighbours in k as bf16.
+// ISA contains an instruction set's functions for products. A panel is packed in words of 32 bits:
+// a float32, or two bf16 adjacent in k.
 type ISA struct {
 	Name   string
 	MR, nr int
 	KC     int // elements of k in a block
 	pair   int // elements of k in a word: 1, or 2 if both operands must be bf16
-	unit   int // words of k that a panel is filled up to with zeros
+	unit   int // panels are padded with zeros to multiples of this many words of k
 	a, b   packing
 	tile   tileFunc
-	chain  chainFunc // for few rows; nil: there is none
-	dots   dotsFunc  // for few rows and a transposed B, of float32, or of bf16 if words are pairs; nil: there is none
+	chain  chainFunc // for few rows; may be nil
+	dots   dotsFunc  // for few rows and a transposed B, of float32, or of bf16 if words are pairs; may be nil
 	moves  *moves    // nil: in Go
-	Row    []RowFunc // of C of F32 and of BF16, if it has these instead of tile
-	// Narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of
-	// A of bf16; subnormals may become zero. nil if row is.
+	Row    []RowFunc // for C of F32 and of BF16; replaces tile if not nil
+	// Narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of A of bf16;
+	// subnormals may become zero. It is nil if Row is.
 	Narrow func(dst, src unsafe.Pointer, ld, k int)
-	peak   Peak // of multiply-adds, however long
+	peak   Peak // of multiply-adds
 }
 
-// packing is how panels are packed, by type of the source: F32, BF16, F16. A
-// type without an entry is widened to float32 first.
+// packing contains the functions that pack panels, by type of the source: F32, BF16, F16. A type
+// without an entry is widened to float32 first.
 type packing struct {
 	copy       [3]packCopyFunc
 	trans      [3]packTransFunc
-	transLanes int // at most in a call
-	// tiles: the panel is in tiles of AMX and filled up with zeros by its routines.
+	transLanes int // maximum lanes per call
+	// tiles: the panel consists of tiles of AMX, padded with zeros by the functions.
 	tiles bool
 }
 
-// packCopyFunc packs lanes that are neighbours in memory, by copying: lane i of panel s, which begins
-// panel words after the one before, is column s*stride+i of the source, and
-// becomes dst[s*panel+p*stride+i] = src[p*ld+s*stride+i], p < k. It goes through
-// rows in order and may also write what follows a row of dst, up to edge words.
-// k and width >= 1; ld is in elements of the source, stride and panel in words.
-// More than one panel has a stride of its instruction set's lanes.
+// packCopyFunc packs lanes that are adjacent in memory, by copying: lane i of panel s, which begins
+// panel words after the previous one, is column s*stride+i of the source and becomes
+// dst[s*panel+p*stride+i] = src[p*ld+s*stride+i], p < k. It processes rows in order and may also
+// write up to Edge words after a row of dst. k and width >= 1; ld is in elements of the source,
+// stride and panel in words. With several panels, the stride is the instruction set's lanes.
 type packCopyFunc func(dst, src unsafe.Pointer, ld, k, width, stride, panel int)
 
-// packTransFunc packs lanes that are ld elements from each other, by transposing: dst[p*stride+i] becomes src[i*ld+p].
+// packTransFunc packs lanes that are ld elements apart, by transposing: dst[p*stride+i] becomes
+// src[i*ld+p].
 type packTransFunc func(dst, src unsafe.Pointer, ld, k, width, stride int)
 
-// tileFunc sets c[i*ldc+j] = base[i*ldb+j] + sum over p < k of a[p*mr+i] *
-// b[p*nr+j] for i < rows and j < cols.
+// tileFunc sets c[i*ldc+j] = base[i*ldb+j] + sum over p < k of a[p*mr+i] * b[p*nr+j] for i < rows
+// and j < cols.
 type tileFunc func(t *Tile)
 
 // chainFunc adds k words of four rows of A times B to sums: y[i][j] += a[i][p] *
-// b[j/nr*panel+p*ldb+j%nr] for j < n, by multiply-adds in order of p; a row of words of
-// pairs is two of bf16. Rows may be the same ones. Meanwhile it fetches what is eight
-// rows of B on.
+// b[j/nr*panel+p*ldb+j%nr] for j < n, with multiply-adds in the order of p; a row of words of pairs
+// is two of bf16. Rows may coincide. It prefetches the data eight rows of B ahead.
 type chainFunc func(t *Chain)
 
-// dotsFunc is as chainFunc with a transposed B: y[i][j] += a[i][p] * b[j][p], j < 32.
+// dotsFunc is like chainFunc with a transposed B: y[i][j] += a[i][p] * b[j][p], j < 32.
 type dotsFunc func(t *Dots)
 
-// RowFunc computes n whole tiles side by side, from mr rows of A and n panels of
-// B that are panel bytes apart. Words p to p+unit of row i of A begin at a + i*row
-// + p/unit*step bytes. Sums begin with the bias, or with nothing with AddNone.
-// With AddOld sums of float32 begin with the old C, and to sums of bf16 it is
-// added before they are rounded. Meanwhile it fetches the rows of A at next.
-// stage is room for two tiles.
+// RowFunc computes n whole tiles side by side, from mr rows of A and n panels of B that are panel
+// bytes apart. Words p to p+unit of row i of A begin at a + i*row + p/unit*step bytes. Sums begin
+// with the bias, or with 0 with AddNone. With AddOld, sums of float32 begin with the old C, and to
+// sums of bf16 it is added before they are rounded. It prefetches the rows of A at next. stage is
+// memory for two tiles.
 type RowFunc func(r *TileRow)
 
-// What add of a RowFunc may have set.
+// Flags of Add in TileRow.
 const (
 	AddOld  = 1
 	AddNone = 2
 )
 
-// GemmScratch is a worker's share of its scratch memory.
+// GemmScratch divides a worker's scratch memory.
 type GemmScratch struct {
-	tile []float32 // two tiles on their way to C
+	tile []float32 // two tiles on the way to C
 	B    []float32 // packed panels of B
 	bias []float32 // of their columns, zero if there is none
-	wide []float32 // room for a panel that is widened before it is packed
+	wide []float32 // a panel that is widened before it is packed
 	args *callArgs
 }
 
 func (m *GemmScratch) biasOf(j int) unsafe.Pointer { return unsafe.Pointer(&m.bias[j]) }
 
-// Memory is the worker's work space; asking again gives the same.
+// Memory returns the worker's working space; repeated calls return the same.
 func (g *Gemm) Memory(w *Worker) GemmScratch {
 	tile, b, bias, wide := 2*g.ISA.MR*g.ISA.nr, g.groupPanels()*g.panelLen()+Edge, g.groupPanels()*g.ISA.nr, g.widened()
 	s := w.Floats(tile + b + bias + wide)
 	return GemmScratch{take(&s, tile), take(&s, b), take(&s, bias), s, &w.args}
 }
 
-// widened is the elements of a panel that has to be widened first.
+// widened returns the number of elements of a panel that has to be widened first, or 0.
 func (g *Gemm) widened() int {
 	needs := func(how *packing, x device.Mat, side bool) bool {
 		return !side && native(&how.trans, x.Buf.Type) == nil
@@ -103,8 +101,7 @@ func (g *Gemm) widened() int {
 	return 0
 }
 
-// PackB packs column panels [lo, hi) of the block of B and of the bias into the
-// worker's memory.
+// PackB packs column panels [lo, hi) of the block of B and of the bias into the worker's memory.
 func (g *Gemm) PackB(mem GemmScratch, lo, hi int) {
 	nr := g.ISA.nr
 	j, width := g.j0+lo*nr, min(hi*nr, g.j1-g.j0)-lo*nr
@@ -125,9 +122,9 @@ func (g *Gemm) PackA(mem GemmScratch, lo, hi int) {
 
 func (g *Gemm) wordsOf(k int) int { return Ceil(Ceil(k, g.ISA.pair), g.ISA.unit) * g.ISA.unit }
 
-// pack packs lanes [lane, lane+width) of x, for the block's k, into panels of so
-// many lanes, panel words apart. The lanes are columns as stored if side is set,
-// else rows. What is missing of the last words is zero.
+// pack packs lanes [lane, lane+width) of x, for the block's k, into panels of lanes lanes, panel
+// words apart. The lanes are columns as stored if side is set, else rows. The last words are padded
+// with zeros.
 func (g *Gemm) pack(mem GemmScratch, how *packing, dst []float32, lanes, panel int, x device.Mat, side bool, lane, width int) {
 	k := g.p1 - g.p0
 	if k == 0 {
@@ -147,7 +144,7 @@ func (g *Gemm) pack(mem GemmScratch, how *packing, dst []float32, lanes, panel i
 	}
 }
 
-// native is the routine of fs for a type, or nil.
+// native returns the function of fs for a type, or nil.
 func native[F packCopyFunc | packTransFunc](fs *[3]F, t device.DType) F {
 	if t > device.F16 {
 		return nil

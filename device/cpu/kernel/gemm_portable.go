@@ -2,7 +2,7 @@ package kernel
 
 import "unsafe"
 
-// Portable runs everywhere; it is also what the assembly is tested against.
+// Portable runs everywhere; the assembly is tested against it.
 var Portable = ISA{
 	Name: "portable", MR: 4, nr: 4, KC: KcF32, pair: 1, unit: 1,
 	a: packGo, b: packGo,
@@ -33,7 +33,7 @@ func transGo(dst, src unsafe.Pointer, ld, k, width, stride int) {
 	}
 }
 
-// tileGo computes 4 by 4 elements and stores those there are.
+// tileGo computes 4 by 4 elements and stores those within C.
 func tileGo(t *Tile) {
 	sum := dot4x4(unsafe.Slice((*[4]float32)(t.A), t.K), unsafe.Slice((*[4]float32)(t.B), t.K))
 	from := unsafe.Slice((*float32)(t.Base), (t.Rows-1)*t.Ldb+t.Cols)

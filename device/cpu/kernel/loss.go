@@ -8,7 +8,7 @@ import (
 	"zeroth/device"
 )
 
-// Ignored is the target of a position that has no loss and no gradient.
+// Ignored is the target of a position without loss and gradient.
 const Ignored = -1
 
 func RunCrossEntropy(t *Args, w *Worker, lo, hi int) {
@@ -37,11 +37,11 @@ func RunCrossEntropyGrad(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// LossStats is how many numbers a row of part of the logits contributes to its loss.
+// LossStats is the number of values that a row of part of the logits contributes to its loss.
 const LossStats = 3
 
-// RunCrossEntropyPart sets each row's stats: its largest logit, the sum of exponentials
-// relative to that, and the target's logit, 0 if this part does not have it.
+// RunCrossEntropyPart sets each row's stats: its largest logit, the sum of exponentials relative to
+// that, and the target's logit, or 0 if it is in another part.
 func RunCrossEntropyPart(t *Args, w *Worker, lo, hi int) {
 	m, stats, target := &t.M[0], t.B[0].F32(), t.B[1].I32()
 	for i := lo; i < hi; i++ {
@@ -56,8 +56,8 @@ func RunCrossEntropyPart(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// RunCrossEntropyMerge sets losses from the stats of all parts, in their order, and with
-// t.Add turns logits into their gradient.
+// RunCrossEntropyMerge sets losses from the stats of all parts in order, and with t.Add replaces
+// logits by their gradient.
 func RunCrossEntropyMerge(t *Args, w *Worker, lo, hi int) {
 	m, loss, target, stats := &t.M[0], t.B[0].F32(), t.B[1].I32(), t.B[2].F32()
 	for i := lo; i < hi; i++ {
@@ -90,8 +90,8 @@ func RunCrossEntropyMerge(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// logits is a row of them, in memory or converted or capped in a worker's scratch, with
-// the largest and the sum of exponentials relative to it.
+// logits is a row of logits, in place or converted or capped in a worker's scratch, with the
+// largest and the sum of exponentials relative to it.
 type logits struct {
 	w   *Worker
 	row device.Buffer
@@ -99,9 +99,8 @@ type logits struct {
 	sum float64
 }
 
-// LogitsChunk is the number of logits looked at at a time: they stay in cache
-// between the search for the largest and the sum, which is float32 within the
-// chunk and float64 beyond.
+// LogitsChunk is the number of logits processed at a time: they stay in cache between the search
+// for the largest and the sum, which is float32 within the chunk and float64 beyond.
 const LogitsChunk = 4096
 
 func logitsOf(w *Worker, m *device.Mat, i int, cap float32) logits {
@@ -113,7 +112,7 @@ func logitsOf(w *Worker, m *device.Mat, i int, cap float32) logits {
 	return x
 }
 
-// load converts or caps the row, where that is needed.
+// load converts or caps the row if needed.
 func (x *logits) load(cap float32) {
 	switch {
 	case cap > 0:
@@ -126,7 +125,7 @@ func (x *logits) load(cap float32) {
 	}
 }
 
-// more goes on to the next chunk: the sum so far is brought to the new largest.
+// more processes the next chunk: it rescales the sum to the new largest.
 func (x *logits) more(chunk device.Buffer) {
 	whole, end := x.cut(chunk)
 	top, t := x.top, chunk.Type
@@ -146,8 +145,7 @@ func (x *logits) more(chunk device.Buffer) {
 	}
 }
 
-// cut is the whole vectors of x and, if elements are left, a vector of those
-// filled up with -Inf.
+// cut returns the whole vectors of x and, if elements remain, a vector of these padded with -Inf.
 func (x *logits) cut(chunk device.Buffer) (whole device.Buffer, end unsafe.Pointer) {
 	n := chunk.N &^ 15
 	if n < chunk.N {
@@ -162,7 +160,7 @@ func (x *logits) cut(chunk device.Buffer) (whole device.Buffer, end unsafe.Point
 	return chunk.Slice(0, n), end
 }
 
-// at is logit i.
+// at returns logit i.
 func (x *logits) at(i int) float32 {
 	v := x.w.ends[2][:1]
 	Load(v, x.row.Slice(i, i+1))
@@ -173,7 +171,7 @@ func (x *logits) loss(target int) float32 {
 	return float32(math.Log(x.sum) + float64(x.top) - float64(x.at(target)))
 }
 
-// replace puts the gradient of the logits in place of them, in row.
+// replace overwrites the logits in row with their gradient.
 func (x *logits) replace(row device.Buffer, target int, scale, cap float32) {
 	if cap > 0 {
 		x.cappedGradient(target, scale, cap)
@@ -185,8 +183,8 @@ func (x *logits) replace(row device.Buffer, target int, scale, cap float32) {
 	}
 }
 
-// gradient turns the logits into scale*(softmax - onehot(target)). A target below 0 is not
-// among them.
+// gradient replaces the logits by scale*(softmax - onehot(target)). A negative target is in another
+// part.
 func (x *logits) gradient(target int, scale float32) {
 	r, t := float32(float64(scale)/x.sum), x.row.Type
 	own := float32(0)
@@ -208,7 +206,7 @@ func (x *logits) gradient(target int, scale float32) {
 	}
 }
 
-// cappedGradient is gradient of logits that are cap tanh(x/cap), by x.
+// cappedGradient is gradient for logits capped by cap tanh(x/cap), with respect to x.
 func (x *logits) cappedGradient(target int, scale, cap float32) {
 	r, row := float32(float64(scale)/x.sum), x.row.F32()
 	for j, v := range row {
@@ -220,7 +218,7 @@ func (x *logits) cappedGradient(target int, scale, cap float32) {
 	}
 }
 
-// WantTarget is the target, which must be an index of the n logits of row i.
+// WantTarget returns the target and panics unless it is an index of the n logits of row i.
 func WantTarget(target, i, n int) int {
 	if target < 0 || target >= n {
 		panic(fmt.Sprintf("cpu: cross-entropy: target %d at %d, %d logits", target, i, n))

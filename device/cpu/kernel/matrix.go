@@ -6,20 +6,20 @@ import (
 	"zeroth/device"
 )
 
-// What updates of whole matrices need beside products: sums of two vectors, and a
-// matrix over its norm.
+// Operations for updates of whole matrices, in addition to products: sums of two vectors, and
+// division by the norm.
 
-// axpbyLen is the elements of a piece of Axpby: four of them fit in the scratch of
-// every worker.
+// axpbyLen is the number of elements in a piece of Axpby: four of them fit in every worker's
+// scratch.
 const axpbyLen = 256
 
-// AxpbyGrain is the pieces that are worth another worker.
+// AxpbyGrain is the number of pieces that justifies another worker.
 const AxpbyGrain = PieceWork / axpbyLen
 
-// AxpbyPieces is the pieces of n elements.
+// AxpbyPieces returns the number of pieces of n elements.
 func AxpbyPieces(n int) int { return Ceil(n, axpbyLen) }
 
-// RunAxpby works on pieces [lo, hi): y, p, a and b by alpha and beta.
+// RunAxpby processes pieces [lo, hi) of y, p, a and b with alpha and beta.
 func RunAxpby(t *Args, w *Worker, lo, hi int) {
 	y, p := t.B[0], t.B[1]
 	mem := w.Floats(4 * axpbyLen)
@@ -41,7 +41,7 @@ func RunAxpby(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// NormLen is the elements of a piece of a norm: whole blocks of an exact sum.
+// NormLen is the number of elements in a piece of a norm: whole blocks of an exact sum.
 const NormLen = 16 * device.ExactBlock
 
 // RunSquares adds the squares of pieces [lo, hi) of x to the exact sum.
@@ -59,8 +59,8 @@ func RunSquares(t *Args, w *Worker, lo, hi int) {
 	addShared(t.B[0], &sum)
 }
 
-// Norm is what x is divided by: its norm, rounded to its type, or F if that is more.
-// It is not a number if an element of x is not finite.
+// Norm returns the divisor of x: its norm, rounded to its type, or F if that is larger. It is NaN
+// if an element of x is not finite.
 func Norm(t *Args, w *Worker) float32 {
 	sum := device.ExactAt(t.B[0], 0)
 	if sum.NotFinite() > 0 {

@@ -30,9 +30,8 @@ func RunLayerNorm(t *Args, work *Worker, lo, hi int) {
 	}
 }
 
-// directRows is whether functions work on the rows of matrices where they lie:
-// of one type that the instruction set reads, n elements a whole number of
-// vectors.
+// directRows reports whether functions can work on the rows of matrices in place: of one type
+// supported by the instruction set, n elements being a whole number of vectors.
 func directRows(n int, ms ...*device.Mat) bool {
 	kind := ms[0].Buf.Type
 	for _, m := range ms {
@@ -43,8 +42,8 @@ func directRows(n int, ms ...*device.Mat) bool {
 	return n%rowUnit == 0 && BestVec.norm[kind] != nil
 }
 
-// normRows is how rows of n elements are read and written: in place if direct
-// is set, else by way of np float32, the last of them 0.
+// normRows describes how rows of n elements are accessed: in place if direct is set, else through
+// np float32 padded with 0.
 type normRows struct {
 	isa    *normISA
 	n, np  int
@@ -61,7 +60,7 @@ func (rows *normRows) read(mem []float32, m *device.Mat, i int) (unsafe.Pointer,
 	return unsafe.Pointer(&mem[0]), device.F32
 }
 
-// place is where the row is computed, and write puts it where it belongs.
+// place returns where the row is computed; write then stores it.
 func (rows *normRows) place(mem []float32, m *device.Mat, i int) unsafe.Pointer {
 	if rows.direct {
 		return rowOf(m, i, rows.n).Ptr
@@ -81,13 +80,13 @@ func fill(x []float32, v float32) {
 	}
 }
 
-// RunLayerNormGradW sums down chunks of columns; see sum.go.
+// RunLayerNormGradW sums chunks of columns; see sum.go.
 func RunLayerNormGradW(t *Args, work *Worker, lo, hi int) {
 	c := newNormColumns(work, &t.M[0], &t.M[1])
 	c.chunks(lo, hi, t.B[0].F32(), t.B[1].F32(), t.B[2].F32(), t.B[3].F32())
 }
 
-// normColumns is a worker's sums down the columns of dy and x.
+// normColumns contains a worker's sums over the columns of dy and x.
 type normColumns struct {
 	isa            *normISA
 	dy, x          *device.Mat
@@ -110,8 +109,8 @@ func newNormColumns(work *Worker, dy, x *device.Mat) normColumns {
 	return c
 }
 
-// chunks sets chunks [lo, hi) of dw to the sums of dy*(x-mean)*rstd, and of db to
-// those of dy. db nil is not wanted, mean nil is zeros.
+// chunks sets chunks [lo, hi) of dw to the sums of dy*(x-mean)*rstd, and of db to those of dy. A
+// nil db is not computed; a nil mean means zeros.
 func (c *normColumns) chunks(lo, hi int, dw, db, mean, rstd []float32) {
 	columns := c.isa.columns
 	at, c1 := lo*ChunkCols, min(hi*ChunkCols, c.x.Cols)
@@ -144,8 +143,8 @@ func (c *normColumns) chunks(lo, hi int, dw, db, mean, rstd []float32) {
 	}
 }
 
-// whole does so for columns from at on, as many as go without a rest, and returns
-// where that ends: whole rows of a group, as they lie in memory.
+// whole processes columns from at on in place, as many as make whole vectors, in whole rows of a
+// group, and returns where it ends.
 func (c *normColumns) whole(at, end int, dw, db, mean, rstd []float32) int {
 	columns, x, dy := c.isa.columns, c.x, c.dy
 	end = at + (end-at)/columns*columns
@@ -177,8 +176,8 @@ func RunLayerNormGradX(t *Args, work *Worker, lo, hi int) {
 	runNormGrad(t, work, lo, hi, t.B[1].F32(), t.B[2].F32())
 }
 
-// runNormGrad is dx of rows [lo, hi); mean nil stands for RMSNorm, whose rows
-// have no mean and whose gradient none taken off.
+// runNormGrad computes dx of rows [lo, hi); a nil mean means RMSNorm, without the mean and its part
+// of the gradient.
 func runNormGrad(t *Args, work *Worker, lo, hi int, mean, rstd []float32) {
 	dxm, dym, xm, n := &t.M[0], &t.M[1], &t.M[2], t.M[2].Cols
 	np, a := padded(n, rowUnit), &work.args.normGrad

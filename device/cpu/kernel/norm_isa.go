@@ -2,11 +2,11 @@ package kernel
 
 import "unsafe"
 
-// normISA is layer norm by rows of n elements, a positive multiple of 16, and
-// sums down columns, for elements of F32, BF16 and F16; weights are float32.
-// Where an entry is nil, elements are converted and the one for F32 is taken.
+// normISA contains functions for layer norm on rows of n elements, a positive multiple of 16, and
+// for sums over columns, for elements of F32, BF16 and F16; weights are float32. If an entry is
+// nil, elements are converted and the entry for F32 is used.
 type normISA struct {
-	columns     int // of a call of sumColumns and normColumns
+	columns     int // columns per call of sumColumns and normColumns
 	sum         [3]rowSumFunc
 	squares     [3]rowSquaresFunc
 	norm        [3]normFunc
@@ -17,7 +17,7 @@ type normISA struct {
 }
 
 type (
-	// rowSumFunc is the sum of x, rowSquaresFunc that of (x-m)^2.
+	// rowSumFunc returns the sum of x, rowSquaresFunc that of (x-m)^2.
 	rowSumFunc     func(x unsafe.Pointer, n int) float32
 	rowSquaresFunc func(x unsafe.Pointer, n int, m float32) float32
 	// normFunc sets y = (x-m)*r*w + b.
@@ -26,7 +26,7 @@ type (
 	normSumsFunc func(sums, dy, x, w unsafe.Pointer, n int, m float32)
 	// normGradFunc sets dx = r*(dy*w - g - (x-m)*gn), plus the old dx if add is not 0.
 	normGradFunc func(a *NormGradRow)
-	// sumColumnsFunc adds to sum the sum of rows, ld elements apart, taken in order.
+	// sumColumnsFunc adds to sum the sum of rows, ld elements apart, in order.
 	sumColumnsFunc func(sum, x unsafe.Pointer, ld, rows int)
 	// normColumnsFunc adds to dw the sum over rows of dy*(x-mean)*rstd, and to db that of dy.
 	normColumnsFunc func(a *ColumnGrads)
@@ -45,7 +45,7 @@ var normGo = normISA{
 	normColumns: [3]normColumnsFunc{normColumnsGo},
 }
 
-// sum4 is the sum of x in four lanes.
+// sum4 returns the sum of x in four lanes.
 func sum4(x []float32) float32 {
 	var a, b, c, d float32
 	for ; len(x) >= 4; x = x[4:] {
@@ -54,7 +54,7 @@ func sum4(x []float32) float32 {
 	return (a + b) + (c + d)
 }
 
-// squares4 is the sum of (x-m)^2 in four lanes.
+// squares4 returns the sum of (x-m)^2 in four lanes.
 func squares4(x []float32, m float32) float32 {
 	var a, b, c, d float32
 	for ; len(x) >= 4; x = x[4:] {
@@ -86,7 +86,7 @@ func normSumsGo(sums, dy, x, w unsafe.Pointer, n int, m float32) {
 func normGradGo(a *NormGradRow) {
 	dxs, dys, xs, ws := FloatsAt(a.Dx, a.N), FloatsAt(a.Dy, a.N), FloatsAt(a.X, a.N), FloatsAt(a.W, a.N)
 	for j := range dxs {
-		d := a.R * (float32(dys[j]*ws[j]) - a.G - (xs[j]-a.M)*a.Gn) // rounded, as in normSumsGo: one column has no gradient
+		d := a.R * (float32(dys[j]*ws[j]) - a.G - (xs[j]-a.M)*a.Gn) // rounded as in normSumsGo: a single column has no gradient
 		if a.Add != 0 {
 			d += dxs[j]
 		}

@@ -7,13 +7,13 @@ import (
 	"zeroth/device"
 )
 
-// ruleISA is the update rules. All of them multiply and add in two roundings, and
-// divide and take roots as IEEE 754 has it, so that a rule's bits are the same on
-// every machine and however a vector is cut.
+// ruleISA contains the update rules. All round products and sums separately, and divide and take
+// roots according to IEEE 754, so that a rule's bits are the same on every machine and for any
+// division of a vector.
 type ruleISA struct{ AdamW, Sgd, Momentum, Lion RuleFunc }
 
-// RuleFunc updates the float32 arrays w, m and v from g; p receives w rounded to
-// its type. The constants are those of AdamW, sgd, momentum and lion.
+// RuleFunc updates the float32 arrays w, m and v from g; p receives w rounded to its type. The
+// constants are those of AdamW, sgd, momentum and lion.
 type RuleFunc func(r *Rule)
 
 func RunRule(t *Args, w *Worker, lo, hi int) {
@@ -38,7 +38,7 @@ func RunRule(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// from is the address of element i of operand o, nil if it is empty.
+// from returns the address of element i of operand o, or nil if it is empty.
 func (t *Args) from(o, i int) unsafe.Pointer {
 	if t.B[o].N == 0 {
 		return nil
@@ -46,8 +46,8 @@ func (t *Args) from(o, i int) unsafe.Pointer {
 	return t.B[o].Slice(i, t.B[o].N).Ptr
 }
 
-// toEnds copies the n < 16 elements from at on of five operands into the worker's
-// ends, a vector each, and fromEnds those of the first so many back.
+// toEnds copies the n < 16 elements from at on of five operands to the worker's padded vectors, and
+// fromEnds copies the first operands back.
 func (t *Args) toEnds(w *Worker, at, n int) {
 	for o := range w.ends {
 		copy(w.end(o), t.part(o, at, n))
@@ -60,7 +60,7 @@ func (t *Args) fromEnds(w *Worker, at, n, results int) {
 	}
 }
 
-// part is the bytes of n elements from at on of operand o, none if it is empty.
+// part returns the bytes of n elements from at on of operand o, or nil if it is empty.
 func (t *Args) part(o, at, n int) []byte {
 	if t.B[o].N == 0 {
 		return nil
@@ -68,7 +68,7 @@ func (t *Args) part(o, at, n int) []byte {
 	return t.B[o].Slice(at, at+n).Raw()
 }
 
-// spread is the rule's constants, 16 times each, in scratch.
+// spread returns the rule's constants, 16 copies of each, in scratch.
 func (t *Args) spread(w *Worker) unsafe.Pointer {
 	mem := w.Floats(16 * len(t.K))
 	for i, k := range t.K {
@@ -79,7 +79,7 @@ func (t *Args) spread(w *Worker) unsafe.Pointer {
 	return unsafe.Pointer(&mem[0])
 }
 
-// ruleGo is a portable rule; k is every 16th constant.
+// ruleGo returns a portable rule; k is every 16th constant.
 func ruleGo(update func(w, g, m, v []float32, k []float32)) RuleFunc {
 	return func(r *Rule) {
 		floats := func(p unsafe.Pointer) []float32 {
@@ -95,7 +95,7 @@ func ruleGo(update func(w, g, m, v []float32, k []float32)) RuleFunc {
 	}
 }
 
-// The conversions to float32 keep the compiler from fusing products and sums.
+// The conversions to float32 prevent the compiler from fusing products and sums.
 
 func adamW(w, g, m, v []float32, k []float32) {
 	scale, l2, b1, c1, b2, c2 := k[0], k[16], k[32], k[48], k[64], k[80]
@@ -137,8 +137,8 @@ func lion(w, g, m, _ []float32, k []float32) {
 	}
 }
 
-// Sign is 1, -1 or 0; NaN stays NaN, so that a bad gradient shows. Its branch
-// is nearly never taken, unlike one on the sign.
+// Sign returns 1, -1 or 0; NaN stays NaN, so that a bad gradient is noticed. Its branch is almost
+// never taken, unlike a branch on the sign.
 func Sign(x float32) float32 {
 	if x == 0 || x != x {
 		return x

@@ -4,5 +4,5 @@ package kernel
 
 import "runtime"
 
-// Pause gives others a chance; n is of no use here.
+// Pause yields the processor; n is ignored.
 func Pause(int) { runtime.Gosched() }

@@ -4,7 +4,7 @@ import (
 	"math"
 )
 
-// The rows are those of layer norm with no mean and no bias.
+// RunRMSNorm normalizes rows like layer norm without mean and bias.
 func RunRMSNorm(t *Args, work *Worker, lo, hi int) {
 	ym, xm, n := &t.M[0], &t.M[1], t.M[1].Cols
 	np, rstd := padded(n, rowUnit), t.B[0].F32()
@@ -23,7 +23,7 @@ func RunRMSNorm(t *Args, work *Worker, lo, hi int) {
 	}
 }
 
-// RunRMSNormGradW sums down chunks of columns; see sum.go.
+// RunRMSNormGradW sums chunks of columns; see sum.go.
 func RunRMSNormGradW(t *Args, work *Worker, lo, hi int) {
 	c := newNormColumns(work, &t.M[0], &t.M[1])
 	c.chunks(lo, hi, t.B[0].F32(), nil, nil, t.B[1].F32())

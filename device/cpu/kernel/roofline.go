@@ -6,20 +6,19 @@ import (
 	"unsafe"
 )
 
-// The machine's roofline: the limits that kernels are measured against. Nothing here
-// knows what a kernel is.
+// The machine's roofline: the limits that kernels are measured against, independent of the kernels.
 
-// Peak is arithmetic that touches no memory: the most multiply-adds the
-// machine does. It is also what tells whether somebody else has the processor.
+// Peak is arithmetic without memory access: the machine's maximum rate of multiply-adds. It also
+// reveals whether other programs use the processor.
 type Peak struct {
 	Name string // "fp32 avx512"
 	ops  float64
 	loop func(n int)
-	n    int // about a tenth of a millisecond: assembly is not interrupted
+	n    int // about a tenth of a millisecond: assembly cannot be preempted
 }
 
-// Rate is operations a second, two a multiply-add, on so many goroutines for
-// about a millisecond.
+// Rate returns operations per second, two per multiply-add, on a number of goroutines for about a
+// millisecond.
 func (p Peak) Rate(workers int) float64 {
 	const times = 10
 	start := time.Now()
@@ -31,7 +30,7 @@ func (p Peak) Rate(workers int) float64 {
 	return float64(workers) * times * p.ops * float64(p.n) / time.Since(start).Seconds()
 }
 
-// Together runs f on so many goroutines, the caller's among them.
+// Together runs f on a number of goroutines, including the caller's.
 func Together(workers int, f func(worker int)) {
 	var wg sync.WaitGroup
 	for w := 1; w < workers; w++ {
@@ -41,10 +40,10 @@ func Together(workers int, f func(worker int)) {
 	wg.Wait()
 }
 
-// PeakF32 is multiply-adds of float32.
+// PeakF32 returns the peak of float32 multiply-adds.
 func PeakF32() Peak { return peakOf(BestISA.peak) }
 
-// PeakBF16 is multiply-adds of bf16 into float32, where the machine has them.
+// PeakBF16 returns the peak of bf16 multiply-adds into float32, if the machine supports them.
 func PeakBF16() (p Peak, ok bool) {
 	if BestBF16 == nil {
 		return Peak{}, false
@@ -52,7 +51,7 @@ func PeakBF16() (p Peak, ok bool) {
 	return peakOf(BestBF16.peak), true
 }
 
-// peakOf sets how long the loop is.
+// peakOf sets the length of the loop.
 func peakOf(p Peak) Peak {
 	const long = 100 * time.Microsecond
 	best := time.Hour
@@ -65,29 +64,28 @@ func peakOf(p Peak) Peak {
 	return p
 }
 
-// Stream is a pass over memory that is as fast as the machine can.
+// Stream is a pass over memory at the machine's maximum speed.
 type Stream struct {
 	Name  string // "copy"
-	Bytes int    // read and written for each float
+	Bytes int    // read and written per float
 	Piece func(dst, a, b []float32)
 }
 
-// Streams are a copy and a sum of two that write past the caches, a change in
-// place, as an optimizer's of its state, one by what another array says, as of
-// parameters by gradients, and reading alone.
+// Streams returns a copy and a sum of two arrays that bypass the caches, an update in place, like
+// an optimizer's of its state, one that depends on another array, like that of parameters by
+// gradients, and a read.
 func Streams() []Stream {
 	return []Stream{{"copy", 8, streamCopy}, {"triad", 12, streamTriad}, {"in place", 8, streamRewrite},
 		{"update", 12, streamUpdate}, {"read", 4, streamRead}}
 }
 
-// StreamLen is a length, in floats, for which a pass leaves the caches behind:
-// there are processors with 100 MiB and more of them.
+// StreamLen is a length in floats that exceeds the caches: some processors have 100 MiB or more.
 const StreamLen = 64 << 20
 
 const StreamUnit = 1 << 16
 
-// Pass runs over dst, a and b, of one length, a multiple of 65536 floats, on so
-// many goroutines.
+// Pass runs over dst, a and b, of equal length, a multiple of 65536 floats, on a number of
+// goroutines.
 func (s Stream) Pass(workers int, dst, a, b []float32) {
 	const unit = StreamUnit
 	n := len(a)
@@ -104,8 +102,7 @@ func streamCopy(dst, a, _ []float32) {
 	copyBytes(bytes(dst), bytes(a), true)
 }
 
-// Instructions names the instruction sets products run on: of float32 and, if
-// it is another, of bf16.
+// Instructions names the instruction sets used for products of float32 and, if different, of bf16.
 func Instructions() (f32, bf16 string) {
 	f32, bf16 = BestISA.Name, BestISA.Name
 	if BestBF16 != nil {

@@ -10,7 +10,7 @@ import (
 // SinkGo keeps the loop's results alive.
 var SinkGo atomic.Uint32
 
-// FmaGo does 16 n independent multiply-adds.
+// FmaGo performs 16 n independent multiply-adds.
 func FmaGo(n int) {
 	a0, a1, a2, a3, a4, a5, a6, a7 := float32(0), float32(0), float32(0), float32(0), float32(0), float32(0), float32(0), float32(0)
 	for i := range 2 * n {

@@ -7,30 +7,29 @@ import (
 	"zeroth/device"
 )
 
-// ropePairs is the number of pairs of a head that are turned at a time in Go.
+// ropePairs is the number of pairs of a head that Go rotates at a time.
 const ropePairs = 64
 
-// ropeFunc turns heads heads of 2*half elements each, one behind the other at x,
-// by the cosines and sines of half pairs; half is a positive multiple of 16.
-// sign is 1, or -1 to turn back.
+// ropeFunc rotates heads heads of 2*half consecutive elements at x by the cosines and sines of half
+// pairs; half is a positive multiple of 16. A sign of -1 rotates back.
 type ropeFunc func(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
 
-// Turns is a table of the cosines and sines of angles: row t, of D floats, has
-// those of position t, W/2 cosines and then the sines, with W the elements that turn.
+// Turns is a table of cosines and sines of angles: row t, of D floats, has those of position t, W/2
+// cosines and then the sines, where W is the number of rotated elements.
 type Turns struct {
 	Table []float32
-	Rope  device.Rope // of the first rope.T rows
+	Rope  device.Rope // of the first Rope.T rows
 }
 
-// Has is whether the table is good for r: an angle does not depend on how many
-// positions there are.
+// Has reports whether the table contains the angles of r, which do not depend on the number of
+// positions.
 func (t *Turns) Has(r device.Rope) bool {
 	return t.Rope.Alike(r) && max(r.Span, r.Past+r.T) <= t.Rope.T
 }
 
-// row is the cosines and sines of a position.
+// row returns the cosines and sines of a position.
 func (t *Turns) row(at int) (cos, sin []float32) {
-	D, W := t.Rope.D, t.Rope.Turned()
+	D, W := t.Rope.D, t.Rope.RotaryDim()
 	row := t.Table[at*D:][:W]
 	return row[:W/2], row[W/2:]
 }
@@ -39,7 +38,7 @@ func (t *Turns) row(at int) (cos, sin []float32) {
 func RunAngles(t *Args, w *Worker, lo, hi int) {
 	table := w.Turns
 	r, amplitude := &table.Rope, table.Rope.Amplitude()
-	for j := range r.Turned() / 2 {
+	for j := range r.RotaryDim() / 2 {
 		f := r.Freq(j)
 		for at := lo; at < hi; at++ {
 			s, c := math.Sincos(float64(at) * f)
@@ -49,10 +48,10 @@ func RunAngles(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// RunRope turns all heads of rows [lo, hi).
+// RunRope rotates all heads of rows [lo, hi).
 func RunRope(t *Args, w *Worker, lo, hi int) {
 	m, r, sign, at := &t.M[0], &t.Rope, t.F, placesOf(&t.B[0], t.Rope.T)
-	f, half := BestVec.rope[m.Buf.Type], r.Turned()/2
+	f, half := BestVec.rope[m.Buf.Type], r.RotaryDim()/2
 	mem := w.Floats(2 * ropePairs)
 	for row := lo; row < hi; row++ {
 		cos, sin := w.Turns.row(r.Past + at.of(row))
@@ -67,8 +66,8 @@ func RunRope(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// turnHeads turns pairs j0 and on, as many as there are sines, of every head of
-// width D in a row; half is how many turn.
+// turnHeads rotates the pairs from j0 on, as many as there are sines, of every head of width D in a
+// row; half is the number of rotated pairs.
 func turnHeads(m *device.Mat, row, j0, D, half int, mem, cos, sin []float32, sign float32) {
 	n := len(sin)
 	cos = cos[:n]
@@ -77,7 +76,7 @@ func turnHeads(m *device.Mat, row, j0, D, half int, mem, cos, sin []float32, sig
 		y = y[:n]
 		for j, a := range x {
 			b, c, s := y[j], cos[j], sign*sin[j]
-			// The conversions keep the compiler from fusing products and sums.
+			// The conversions prevent the compiler from fusing products and sums.
 			x[j], y[j] = float32(a*c)-float32(b*s), float32(b*c)+float32(a*s)
 		}
 		keep(m.Buf, at, x)

@@ -6,12 +6,12 @@ import (
 	"zeroth/device"
 )
 
-// Kernels compute in float32 on runs of consecutive elements: floatsOf gives the
-// run as float32, place is where to compute a result, keep puts it into
-// memory. Where memory is float32 all three are the memory itself.
+// Kernels compute in float32 on runs of consecutive elements: floatsOf returns a run as float32,
+// place where to compute a result, and keep stores it. If the memory is float32, all three use it
+// directly.
 
-// floatsOf is elements [at, at+n) of b as float32, to be read: the memory itself,
-// or a conversion in buf (at least n).
+// floatsOf returns elements [at, at+n) of b as float32 for reading: the memory itself, or converted
+// in buf (at least n).
 func floatsOf(buf []float32, b device.Buffer, at, n int) []float32 {
 	part := b.Slice(at, at+n)
 	if b.Type == device.F32 {
@@ -21,8 +21,8 @@ func floatsOf(buf []float32, b device.Buffer, at, n int) []float32 {
 	return buf[:n]
 }
 
-// place is where elements [at, at+n) of b are to be written before keep: the
-// memory itself, or buf (at least n).
+// place returns where elements [at, at+n) of b are to be written before keep: the memory itself, or
+// buf (at least n).
 func place(buf []float32, b device.Buffer, at, n int) []float32 {
 	if b.Type == device.F32 {
 		return b.Slice(at, at+n).F32()
@@ -30,27 +30,27 @@ func place(buf []float32, b device.Buffer, at, n int) []float32 {
 	return buf[:n]
 }
 
-// keep rounds x, which came from place, into the elements of b from at on.
+// keep rounds x, from place, into the elements of b from at on.
 func keep(b device.Buffer, at int, x []float32) {
 	if b.Type != device.F32 {
 		Store(b.Slice(at, at+len(x)), x)
 	}
 }
 
-// BlockLen is the number of elements an elementwise kernel works on at a time;
-// its pieces are blocks, so that conversions fit in a little scratch.
+// BlockLen is the number of elements that an elementwise kernel processes at a time; its pieces are
+// blocks, so that conversions need little scratch.
 const BlockLen = 1024
 
-// PieceWork is the number of cheap element operations that are worth another
-// worker, whose waking takes some microseconds.
+// PieceWork is the number of cheap element operations that justifies another worker, whose waking
+// takes some microseconds.
 const PieceWork = 1 << 14
 
 func Blocks(n int) int { return (n + BlockLen - 1) / BlockLen }
 
-// RowGrain is the number of rows of n elements worth another worker.
+// RowGrain returns the number of rows of n elements that justifies another worker.
 func RowGrain(n int) int { return PieceWork/max(1, n) + 1 }
 
-// WantFloat panics unless b has a float type that kernels compute in.
+// WantFloat panics unless b has a float type that kernels support.
 func WantFloat(op string, b device.Buffer) {
 	if b.Type > device.F16 {
 		panic(fmt.Sprintf("cpu: %s: %v elements, want fp32, bf16 or fp16", op, b.Type))
@@ -72,8 +72,8 @@ func WantVec(op string, b device.Buffer, n int) {
 	}
 }
 
-// WantMat panics unless m is a (rows, cols) matrix of a float type, not
-// transposed, whose elements are all in its buffer.
+// WantMat panics unless m is a (rows, cols) matrix of a float type, not transposed, with all
+// elements in its buffer.
 func WantMat(op string, m device.Mat, rows, cols int) {
 	WantFloat(op, m.Buf)
 	if m.Trans || m.Rows != rows || m.Cols != cols {

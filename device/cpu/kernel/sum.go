@@ -7,9 +7,9 @@ import (
 	"zeroth/device"
 )
 
-// Sums down the columns of a matrix go by chunks of ChunkCols columns. Rows are
-// added in groups of groupLen whose sums are then added up: always the same
-// order, and more accurate in float32 than one long chain.
+// Sums over the columns of a matrix are computed in chunks of ChunkCols columns. Rows are added in
+// groups of groupLen, whose sums are then added: always the same order, and more accurate in
+// float32 than one long chain.
 const (
 	ChunkCols = 64 // a multiple of every normISA's columns
 	groupLen  = 64
@@ -17,8 +17,8 @@ const (
 
 func Chunks(cols int) int { return Ceil(cols, ChunkCols) }
 
-// columnSums is where n sums are added up: sum itself, cleared, or mem if
-// functions would write more columns than it has.
+// columnSums returns where n sums are accumulated: sum itself, cleared, or mem if functions would
+// write more columns than it has.
 func columnSums(mem, sum []float32, columns int) []float32 {
 	if len(sum) < columns {
 		sum = mem[:columns]
@@ -27,9 +27,8 @@ func columnSums(mem, sum []float32, columns int) []float32 {
 	return sum
 }
 
-// columnBlock is elements (row, col) to (row+rows, col+n) of m for a function
-// over columns columns: in place if direct is set and n is columns, else
-// converted into mem (rows, columns).
+// columnBlock returns elements (row, col) to (row+rows, col+n) of m for a function over columns
+// columns: in place if direct is set and n is columns, else converted in mem (rows, columns).
 func columnBlock(mem []float32, m *device.Mat, row, col, rows, n, columns int, direct bool) (at unsafe.Pointer, ld int, kind device.DType) {
 	if direct && n == columns {
 		return m.Buf.Slice(row*m.Ld+col, m.Buf.N).Ptr, m.Ld, m.Buf.Type
@@ -46,7 +45,7 @@ func RunSumRows(t *Args, w *Worker, lo, hi int) {
 	columns, direct := isa.columns, isa.sumColumns[dy.Buf.Type] != nil
 	mem := w.Floats((groupLen + 1) * columns)
 	c, c1 := lo*ChunkCols, min(hi*ChunkCols, dy.Cols)
-	if direct { // whole rows of a group, as they lie in memory
+	if direct { // whole rows of a group, in place
 		whole := c + (c1-c)/columns*columns
 		clear(db[c:whole])
 		for r := 0; r < dy.Rows; r += groupLen {
@@ -69,7 +68,7 @@ func RunSumRows(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// addShared adds a worker's part of a sum to the accumulator it shares with others.
+// addShared adds a worker's part of a sum to the shared accumulator.
 func addShared(acc device.Buffer, own *device.Exact) {
 	own.Carry()
 	to := device.ExactAt(acc, 0)
@@ -80,12 +79,12 @@ func addShared(acc device.Buffer, own *device.Exact) {
 	}
 }
 
-// blockRange is the elements of blocks [lo, hi).
+// blockRange returns the elements of blocks [lo, hi).
 func blockRange(x device.Buffer, lo, hi int) []float32 {
 	return x.F32()[lo*device.ExactBlock : min(hi*device.ExactBlock, x.N)]
 }
 
-// LastBlock is what is left of a vector, filled up with zeros.
+// LastBlock returns the rest of a vector, padded with zeros.
 func LastBlock(x []float32) (b [device.ExactBlock]float32) {
 	copy(b[:], x)
 	return b
@@ -102,13 +101,13 @@ func RunSum(t *Args, _ *Worker, lo, hi int) {
 	addShared(t.B[0], &sum)
 }
 
-// SquaresAtOnce is the number of blocks given to one call of assembly.
+// SquaresAtOnce is the number of blocks passed to one call of assembly.
 const SquaresAtOnce = 128
 
-// squareWindow is where one call of assembly adds most sums of blocks: a number
-// of 117 bits and more in units of 2^32^limb of a device.Exact, that is, the sum
-// over its lanes of [0][l] + [1][l]*2^32 + [2][l]*2^64. Sums that begin outside,
-// 0 and what is not finite are left to the caller, one by one.
+// squareWindow accumulates most sums of blocks in one call of assembly: a number of at least 117
+// bits in units of 2^32^limb of a device.Exact, that is, the sum over its lanes of [0][l] +
+// [1][l]*2^32 + [2][l]*2^64. The caller adds sums outside of that range, 0 and values that are not
+// finite individually.
 type squareWindow [3][8]uint64
 
 func RunSumSquares(t *Args, w *Worker, lo, hi int) {

@@ -7,24 +7,22 @@ import (
 	"zeroth/device"
 )
 
-// addUpFunc sets elements [at, at+n) of dst to the sum of count sources, in
-// their order; n is a positive multiple of 16. src is where the address of the
-// first source is, the next are apart bytes from each other. dst may be one of
-// them.
+// addUpFunc sets elements [at, at+n) of dst to the sum of count sources, in their order; n is a
+// positive multiple of 16. src points to the address of the first source; the addresses of the next
+// are apart bytes from each other. dst may be one of them.
 type addUpFunc func(dst, src unsafe.Pointer, apart, count, at, n int)
 
-// sumISA is what one instruction set contributes to AddUp, for F32, BF16 and
-// F16; addStream writes past the caches, to a dst that is aligned to 64 bytes.
+// sumISA contains an instruction set's functions for AddUp, for F32, BF16 and F16; addUpStream
+// bypasses the caches and needs a dst aligned to 64 bytes.
 type sumISA struct{ addUp, addUpStream [3]addUpFunc }
 
 // AddAtOnce is the number of elements summed by one call of assembly.
 const AddAtOnce = 1 << 14
 
-// AddUp sets dst to the sum of the sources, of one type and length, on the
-// caller's goroutine: element by element, in the sources' order, and in
-// float32, rounded once to the type; F64 in float64. Of 16-bit types, sources and
-// dst may be F32, as sums so far are. dst may be one of the sources, or else
-// overlaps none. Its bits are the same on every machine.
+// AddUp sets dst to the sum of the sources, of equal type and length, on the caller's goroutine:
+// element by element, in the sources' order, in float32, rounded once to the type; F64 in float64.
+// For 16-bit types, sources and dst may be F32, as partial sums are. dst may be one of the sources;
+// otherwise it must not overlap them. The bits are the same on every machine.
 func AddUp(dst device.Buffer, src []device.Buffer) {
 	alike := true
 	for _, b := range src {
@@ -48,7 +46,7 @@ func AddUp(dst device.Buffer, src []device.Buffer) {
 	}
 }
 
-// addUpFast sums the first elements by assembly and returns how many.
+// addUpFast sums the first elements in assembly and returns their number.
 func addUpFast(dst device.Buffer, src []device.Buffer) int {
 	f := BestVec.addUp[dst.Type]
 	if dst.Bytes() >= StreamMin && uintptr(dst.Ptr)%64 == 0 && !amongst(src, dst) {
@@ -61,8 +59,8 @@ func addUpFast(dst device.Buffer, src []device.Buffer) int {
 	return n
 }
 
-// amongst is whether b is one of the sources: then its lines are in cache when
-// its sums are stored.
+// amongst reports whether b is one of the sources: then its lines are in cache when its sums are
+// stored.
 func amongst(src []device.Buffer, b device.Buffer) bool {
 	for _, s := range src {
 		if s.Ptr == b.Ptr {
@@ -72,8 +70,8 @@ func amongst(src []device.Buffer, b device.Buffer) bool {
 	return false
 }
 
-// addBlock is the number of elements summed at a time in Go: their sums stay in
-// the first-level cache while the sources stream by.
+// addBlock is the number of elements summed at a time in Go: their sums stay in the first-level
+// cache while the sources stream by.
 const addBlock = 1024
 
 // addUpGo sums elements [lo, hi).
@@ -97,8 +95,8 @@ func addUpGo(dst device.Buffer, src []device.Buffer, lo, hi int, alike bool) {
 	}
 }
 
-// widenGo and roundGo convert from and to 16 bits as load and store do, copy float32,
-// and let their operands stay on the stack.
+// widenGo and roundGo convert from and to 16 bits like load and store, copy float32, and let their
+// operands stay on the stack.
 func widenGo(dst []float32, b device.Buffer) {
 	switch b.Type {
 	case device.BF16:
@@ -121,7 +119,7 @@ func roundGo(b device.Buffer, src []float32) {
 	}
 }
 
-// addBlocks keeps partial sums in acc and puts the last into dst.
+// addBlocks accumulates partial sums in acc and stores the last in dst.
 func addBlocks[T float32 | float64](dst device.Buffer, src []device.Buffer, lo, hi int, acc []T, view func(device.Buffer) []T) {
 	part := view(src[0])[lo:hi]
 	for i, b := range src[1:] {
@@ -139,7 +137,7 @@ func addBlocks[T float32 | float64](dst device.Buffer, src []device.Buffer, lo, 
 
 // addInto sets dst = a + b, of equal length.
 func addInto[T float32 | float64](dst, a, b []T) {
-	a, b = a[:len(dst)], b[:len(dst)] // no bounds checks below; unrolling is slower
+	a, b = a[:len(dst)], b[:len(dst)] // avoids bounds checks below; unrolling is slower
 	for i := range dst {
 		dst[i] = a[i] + b[i]
 	}

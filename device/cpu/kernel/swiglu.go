@@ -6,12 +6,12 @@ import (
 	"zeroth/device"
 )
 
-// Silu is x s(x) with s(x) = 1/(1 + e^-x): SiLU, or Swish (Ramachandran et al.,
-// arXiv 1710.05941).
+// Silu returns x s(x) with s(x) = 1/(1 + e^-x): SiLU, or Swish (Ramachandran et al., arXiv
+// 1710.05941).
 func Silu(x float32) float32 { return x / (1 + Exp32(-x)) }
 
-// SiluSlope is silu and its derivative, s + x s (1-s). Beyond siluFlat they are 0
-// and 0, or x and 1, to float32, and there the factors would overflow.
+// SiluSlope returns silu and its derivative, s + x s (1-s). Beyond siluFlat they are 0 and 0, or x
+// and 1, in float32, and the factors would overflow.
 func SiluSlope(x float32) (y, slope float32) {
 	if x < -siluFlat {
 		x = -siluFlat

@@ -7,9 +7,8 @@ import (
 	"zeroth/device"
 )
 
-// VecISA is what one instruction set contributes to kernels other than the
-// matrix product. Rows in work space are padded to whole multiples of 16
-// elements; what lies in the padding is of no account.
+// VecISA contains an instruction set's functions for kernels other than matrix products. Rows in
+// working space are padded to multiples of 16 elements; the content of the padding is irrelevant.
 type VecISA struct {
 	Name string
 	attnISA
@@ -21,8 +20,8 @@ type VecISA struct {
 	codeISA
 }
 
-// attnISA is the parts of attention. A tile of the microkernel is rows query or
-// key positions, lanes the elements of a vector.
+// attnISA contains the functions of attention. A tile of the microkernel has Rows query or key
+// positions; Lanes is the number of elements in a vector.
 type attnISA struct {
 	Rows, Lanes int
 	Micro       [3]microFunc // by number of vectors, 1 or 2
@@ -34,57 +33,54 @@ type attnISA struct {
 	trans       func(dst, src unsafe.Pointer, ld, k, n int) // dst[p*2*lanes+i] = src[i*ld+p] for p < k, i < n <= lanes
 }
 
-// eachISA is elementwise kernels and sums, for elements of F32, BF16 and F16;
-// where one is nil, elements are converted and the one for F32 is taken.
-// Conversions and roundings are those of load and store.
+// eachISA contains elementwise functions and sums, for elements of F32, BF16 and F16; if one is
+// nil, elements are converted and the one for F32 is used. Conversions and roundings are those of
+// load and store.
 type eachISA struct {
 	Gelu, GeluGrad, Times, Add [3]EachFunc // y = gelu(a); a gelu'(b): b * slope of gelu at a; a*s; a + b
 	Swiglu                     [3]EachFunc // silu(a) * b
 	swigluGrad                 [3]swigluGradFunc
-	addStream                  [3]EachFunc // past the caches, y aligned to 64 bytes
+	addStream                  [3]EachFunc // bypasses the caches, y aligned to 64 bytes
 	addF32                     [3]EachFunc // y and a float32, b of the type
 	largest                    [3]func(x unsafe.Pointer, n int) float32
 	expSum                     [3]func(x unsafe.Pointer, n int, top float32) float32 // sum of exp(x-top)
 	softmax                    [3]func(x unsafe.Pointer, n int, top, r float32)      // x = r*exp(x-top)
-	rope                       [3]ropeFunc                                           // nil is Go
-	// sumSquares sets a squareWindow that begins where the exponent of a float64
-	// is base, and the others' sums in odd, of which it returns the number.
+	rope                       [3]ropeFunc                                           // nil: in Go
+	// sumSquares sets a squareWindow that begins at the exponent base of a float64, and stores the
+	// sums outside of it in odd, whose number it returns.
 	sumSquares func(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int
 }
 
-// EachFunc works on n elements, a positive multiple of 16; y may be a or b. Not
-// all use b and s.
+// EachFunc processes n elements, a positive multiple of 16; y may be a or b. Not all use b and s.
 type EachFunc func(y, a, b unsafe.Pointer, n int, s float32)
 
-// swigluGradFunc sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate) for
-// n elements, a positive multiple of 16; each may be one of the others.
+// swigluGradFunc sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate) for n elements, a
+// positive multiple of 16; each may be one of the others.
 type swigluGradFunc func(dgate, dup, dy, gate, up unsafe.Pointer, n int)
 
-// microFunc sets c[i*ldc+j] to the sum over p < k of a[i*ai+p*ak] * b[p*ldb+j],
-// taken in order of p, for rows of i and vectors of j, plus the old c if add is
-// not 0; k >= 1.
+// microFunc sets c[i*ldc+j] to the sum over p < k of a[i*ai+p*ak] * b[p*ldb+j], added in the order
+// of p, for rows of i and vectors of j, plus the old c if add is not 0; k >= 1.
 type microFunc func(t *MicroTile)
 
-// rowsFunc copies rows of n elements, a positive multiple of 16, between work
-// space and a matrix, multiplied by a number; ldd and lds are elements between
-// rows.
+// rowsFunc copies rows of n elements, a positive multiple of 16, between working space and a
+// matrix, multiplied by a number; ldd and lds are the row strides in elements.
 type rowsFunc func(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)
 
-// onlineSoftmaxFunc turns scores into exponentials. Row i, s[i*ld:], sees the
-// first min(n+i, most) >= 1 elements. m[i] becomes the larger of itself and the
-// scores seen, shrink[i] = exp(old m[i] - m[i]), and each score exp(score -
-// m[i]); elements not seen become 0, up to end at least. l is lanes partial
-// sums a row: they are multiplied by shrink[i] and the exponentials added.
+// onlineSoftmaxFunc replaces scores by exponentials. Row i, s[i*ld:], sees the first min(n+i, most)
+// >= 1 elements. m[i] becomes the maximum of itself and the visible scores, shrink[i] = exp(old
+// m[i] - m[i]), and each score exp(score - m[i]); invisible elements become 0, up to end at least.
+// l has lanes partial sums per row: they are multiplied by shrink[i], and the exponentials are
+// added.
 type onlineSoftmaxFunc func(r *SoftmaxRows)
 
-// softmaxGradFunc turns scores p into probabilities exp(p - lse[i]) and ds into
-// p*(ds - delta[i]); what row i does not see becomes 0, as in onlineSoftmaxFunc.
+// softmaxGradFunc replaces scores p by probabilities exp(p - lse[i]) and ds by p*(ds - delta[i]);
+// elements invisible to row i become 0, as in onlineSoftmaxFunc.
 type softmaxGradFunc func(r *SoftmaxGradRows)
 
-// BestVec is what kernels run on; tests set it to others of VecISAs.
+// BestVec is the instruction set for kernels; tests set it to others of VecISAs.
 var BestVec = VecISAs[len(VecISAs)-1]
 
-// VecISAs are the instruction sets this machine can run, the fastest last.
+// VecISAs are the instruction sets that this machine supports, the fastest last.
 var VecISAs = append([]*VecISA{&portableVec}, nativeVecs()...)
 
 var portableVec = VecISA{
@@ -110,15 +106,15 @@ var portableVec = VecISA{
 	},
 }
 
-// FloatsAt is n floats at p.
+// FloatsAt returns n floats at p.
 func FloatsAt(p unsafe.Pointer, n int) []float32 { return unsafe.Slice((*float32)(p), n) }
 
-// FloatPtr is the address of element i of x, which may be its end.
+// FloatPtr returns the address of element i of x, which may be its end.
 func FloatPtr(x []float32, i int) unsafe.Pointer {
 	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(x)), 4*i)
 }
 
-// microGo is 4 rows by cols columns, two columns at a time.
+// microGo returns a microkernel of 4 rows by cols columns, two columns at a time.
 func microGo(cols int) microFunc {
 	return func(t *MicroTile) {
 		as, bs := FloatsAt(t.A, 3*t.Ai+(t.K-1)*t.Ak+1), FloatsAt(t.B, (t.K-1)*t.Ldb+cols)
@@ -134,7 +130,7 @@ func microGo(cols int) microFunc {
 	}
 }
 
-// tile4x2 adds four rows and two columns: eight sums fit in registers.
+// tile4x2 adds the product for four rows and two columns: eight sums fit in registers.
 func tile4x2(c []float32, ldc int, a []float32, ai, ak int, b []float32, ldb, k int) {
 	var s00, s01, s10, s11, s20, s21, s30, s31 float32
 	at, bt := 0, 0
@@ -162,7 +158,7 @@ func tile4x2(c []float32, ldc int, a []float32, ai, ak int, b []float32, ldb, k 
 	c[3*ldc+1] += s31
 }
 
-// onlineSoftmaxGo keeps the whole sum in the first of a row's partial sums.
+// onlineSoftmaxGo stores the whole sum in the first of a row's partial sums.
 func onlineSoftmaxGo(r *SoftmaxRows) {
 	const lanes = 8
 	ms, ls, shrinks := FloatsAt(r.M, r.Rows), FloatsAt(r.L, r.Rows*lanes), FloatsAt(r.Shrink, r.Rows)
@@ -191,7 +187,7 @@ func softmaxGradGo(r *SoftmaxGradRows) {
 	}
 }
 
-// RawBuffer is n elements at p.
+// RawBuffer returns n elements at p.
 func RawBuffer(t device.DType, p unsafe.Pointer, n int) device.Buffer {
 	return device.Buffer{Type: t, Host: true, N: n, Ptr: p}
 }
@@ -208,7 +204,7 @@ func loadGo(t device.DType) rowsFunc {
 	}
 }
 
-// storeGo leaves the rows multiplied in work space too.
+// storeGo also leaves the rows in working space multiplied.
 func storeGo(t device.DType) rowsFunc {
 	return func(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32) {
 		for i := range rows {
@@ -262,7 +258,7 @@ func addGo(y, a, b unsafe.Pointer, n int, _ float32) {
 
 func largestGo(x unsafe.Pointer, n int) float32 { return Largest(FloatsAt(x, n)) }
 
-// expSumGo adds up runs of 64, which keeps long sums accurate.
+// expSumGo sums in runs of 64, which keeps long sums accurate.
 func expSumGo(x unsafe.Pointer, n int, top float32) (sum float32) {
 	for xs := FloatsAt(x, n); len(xs) > 0; xs = xs[min(64, len(xs)):] {
 		var part float32
@@ -281,7 +277,7 @@ func softmaxGo(x unsafe.Pointer, n int, top, r float32) {
 	}
 }
 
-// sumSquaresGo leaves all to the caller.
+// sumSquaresGo leaves all sums to the caller.
 func sumSquaresGo(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, _ int) int {
 	*(*squareWindow)(window) = squareWindow{}
 	for i := range blocks {
@@ -291,5 +287,5 @@ func sumSquaresGo(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, _ in
 	return blocks
 }
 
-// negInf is less than any number.
+// negInf is less than any finite number.
 var negInf = float32(math.Inf(-1))

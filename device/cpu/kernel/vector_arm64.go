@@ -2,8 +2,8 @@ package kernel
 
 import "unsafe"
 
-// vecNEON takes two registers for a vector. Its sums of squares are added up
-// block by block, and all of them left to the caller.
+// vecNEON uses two registers per vector. Its sums of squares are computed block by block, and all
+// of them left to the caller.
 var vecNEON = VecISA{
 	Name: "neon",
 	attnISA: attnISA{Rows: 4, Lanes: 8, Micro: [3]microFunc{nil, micro1xNEON, micro2xNEON},

@@ -2,5 +2,5 @@
 
 package kernel
 
-// nativeVecs: only amd64 and arm64 have assembly.
+// nativeVecs returns nil: only amd64 and arm64 have assembly.
 func nativeVecs() []*VecISA { return nil }

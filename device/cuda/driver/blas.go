@@ -16,7 +16,7 @@ var statusNames = map[C.int]string{
 	1001: "the algorithm adds parts of a sum in 16 bits, which was not allowed", 1002: "the math mode is not the float32 that was set",
 }
 
-// refused is the error of a cublasStatus_t; of a negative one, that of the context.
+// refused returns the error of a cublasStatus_t; a negative code is an error of the context.
 func refused(code C.int, call string, args ...any) error {
 	if code <= 0 {
 		return failed(-code, call, args...)
@@ -28,12 +28,11 @@ func refused(code C.int, call string, args ...any) error {
 	return Error{Code: int(code), Name: name, Call: fmt.Sprintf(call, args...)}
 }
 
-// Operands are where those of Fused are. The vector has M elements of d's type, for
-// SumsB N; the matrix beside d is (M, N) of d's type. What an epilogue does not have is
-// nil.
+// Operands locates the operands of Fused. The vector has M elements of d's type, for SumsB N; the
+// matrix Beside has (M, N) elements of d's type. Operands without a role in the epilogue are nil.
 type Operands struct{ A, B, C, D, Vector, Beside unsafe.Pointer }
 
-// put has C know the shape.
+// put copies the shape to C.
 func (g *Gemm) put(s *C.z_gemm_shape) {
 	s.ta, s.tb = flag(g.TransA), flag(g.TransB)
 	s.m, s.n, s.k = C.int32_t(g.M), C.int32_t(g.N), C.int32_t(g.K)
@@ -42,7 +41,7 @@ func (g *Gemm) put(s *C.z_gemm_shape) {
 	s.epilogue, s.align = C.int32_t(g.Epilogue), C.int32_t(g.Align)
 }
 
-// beta is what c counts.
+// beta returns the factor of c.
 func (g *Gemm) beta() C.float { return C.float(flag(g.Add)) }
 
 func flag(b bool) C.int32_t {
@@ -52,13 +51,13 @@ func flag(b bool) C.int32_t {
 	return 0
 }
 
-// BLAS is a cuBLAS handle for one stream, with its work space and the plans that
-// cuBLASLt has made, of 0 where it has none. The table has algorithms that were chosen for
-// some; plain are products that cuBLAS computed without a plan.
+// BLAS is a cuBLAS handle for one stream, with its working space and the plans made by cuBLASLt, 0
+// if it has none. The table contains chosen algorithms for some products; plain contains products
+// that cuBLAS computed without a plan.
 type BLAS struct {
 	table   Table
 	plain   map[Gemm]bool
-	usual   [recentPlans]Gemm // plain ones, at their places
+	usual   [recentPlans]Gemm // recent plain products, by index
 	s       Stream
 	h       C.uintptr_t
 	work    unsafe.Pointer
@@ -67,23 +66,23 @@ type BLAS struct {
 	recent  [recentPlans]recent
 }
 
-// recent is a plan that was used last of those at its place: a step has a dozen or two
-// shapes, and to look one up in the map takes as long as half a launch.
+// recent is the last used plan at its index: a step has a dozen or two shapes, and a map lookup
+// takes as long as half a launch.
 type recent struct {
 	g    Gemm
-	plan C.uintptr_t // 0: there is none here
+	plan C.uintptr_t // 0: none
 }
 
 const recentPlans = 64
 
-// at is a shape's place among the recent plans. Sizes are mostly multiples of powers of two.
+// at returns a shape's index among the recent plans. Sizes are mostly multiples of powers of two.
 func (g *Gemm) at() uint32 {
 	x := uint32(g.M) + uint32(g.N)*3 + uint32(g.K)*5 + uint32(g.Epilogue)*7 + uint32(g.Align)
 	return x * 0x9E3779B1 >> 26 % recentPlans
 }
 
-// NewBLAS makes a handle; the work space, bytes on the stream's GPU, stays the
-// caller's, to be freed after Close, as does the table, which may be nil.
+// NewBLAS opens a handle. The caller keeps the working space, workLen bytes on the stream's GPU,
+// and the table, which may be nil, and may free them after Close.
 func NewBLAS(s Stream, work unsafe.Pointer, workLen int, table Table) (*BLAS, error) {
 	if _, err := OpenBLAS(); err != nil {
 		return nil, err
@@ -106,8 +105,8 @@ func (b *BLAS) Close() error {
 	return refused(C.z_blas_destroy(b.s.gpu.ctx, b.h), "end a cuBLAS handle")
 }
 
-// Chosen says whether the table has an algorithm for a product without an epilogue, which
-// Fused then computes; others are Product's.
+// Chosen reports whether the table has an algorithm for a product without an epilogue, to be
+// computed by Fused; otherwise use Product.
 func (b *BLAS) Chosen(g *Gemm) bool {
 	if last := &b.usual[g.at()]; *last != *g {
 		if _, chosen := b.table[*g]; chosen {
@@ -118,15 +117,15 @@ func (b *BLAS) Chosen(g *Gemm) bool {
 	return false
 }
 
-// Product puts a product into the commands, of the handle's stream.
+// Product enqueues a product in commands of the handle's stream.
 func (b *BLAS) Product(to *Commands, g *Gemm, x, y, d unsafe.Pointer) {
 	p := (*C.z_product)(to.next(C.Z_PRODUCT, unsafe.Sizeof(C.z_product{})))
 	p.handle, p.a, p.b, p.d = b.h, address(x), address(y), address(d)
 	g.put(&p.s)
 }
 
-// Fused puts a product with an epilogue, or with a c that is not d, into the commands. It
-// does nothing and says so where cuBLASLt has no algorithm for the shape.
+// Fused enqueues a product with an epilogue, or with c different from d. It returns false and does
+// nothing if cuBLASLt has no algorithm for the shape.
 func (b *BLAS) Fused(to *Commands, g *Gemm, o Operands) (done bool, err error) {
 	last := &b.recent[g.at()]
 	if last.plan == 0 || last.g != *g {
@@ -145,12 +144,11 @@ func (b *BLAS) Fused(to *Commands, g *Gemm, o Operands) (done bool, err error) {
 	return true, nil
 }
 
-// What cuBLASLt answers where it does not have what is asked for; older versions do not
-// know some epilogues.
+// cuBLASLt's answers if it does not support a request; older versions do not know some epilogues.
 const invalidValue, notSupported = 7, 15
 
-// newPlan is apart: what C fills in is on the heap. It is 0 where there is none, unless the
-// table has an algorithm, which then has to work.
+// newPlan is a separate function, since memory filled by C is on the heap. It returns 0 if there is
+// no plan, unless the table has an algorithm, which then must work.
 func (b *BLAS) newPlan(g *Gemm) (p C.uintptr_t, err error) {
 	var c C.z_gemm_shape
 	var algo *C.uint64_t
@@ -173,8 +171,7 @@ func (b *BLAS) newPlan(g *Gemm) (p C.uintptr_t, err error) {
 	return p, nil
 }
 
-// Candidates are the algorithms for a product that cuBLASLt likes best, at most so many; none
-// if it has none.
+// Candidates returns at most most algorithms for a product, in cuBLASLt's order of preference.
 func (b *BLAS) Candidates(g *Gemm, most int) ([]Algorithm, error) {
 	var c C.z_gemm_shape
 	var n C.int
@@ -187,10 +184,10 @@ func (b *BLAS) Candidates(g *Gemm, most int) ([]Algorithm, error) {
 	return all[:n], refused(code, "look for algorithms of a %v", *g)
 }
 
-// Planned is how many shapes of products there were so far.
+// Planned returns the number of shapes of products so far.
 func (b *BLAS) Planned() int { return len(b.plans) + len(b.plain) }
 
-// Use has a product computed by an algorithm from now on, whatever it was before.
+// Use sets the algorithm for a product.
 func (b *BLAS) Use(g *Gemm, a Algorithm) error {
 	if p := b.plans[*g]; p != 0 {
 		C.z_lt_end(p)
@@ -202,7 +199,7 @@ func (b *BLAS) Use(g *Gemm, a Algorithm) error {
 	return err
 }
 
-// Choices are how the products so far are computed.
+// Choices returns how the products so far are computed.
 func (b *BLAS) Choices() map[Gemm]Choice {
 	all := map[Gemm]Choice{}
 	for g := range b.plain {
@@ -222,14 +219,14 @@ func (b *BLAS) Choices() map[Gemm]Choice {
 	return all
 }
 
-// String is the algorithm in words.
+// String describes the algorithm.
 func (a Algorithm) String() string {
 	of := func(part C.int) C.int { return C.z_lt_algorithm((*C.uint64_t)(unsafe.Pointer(&a[0])), part) }
 	return fmt.Sprintf("algorithm %d, tile %d, stages %d, split-k %d, reduction %d", of(0), of(1), of(6), of(2), of(3))
 }
 
-// Unfused is what cuBLASLt had no algorithm for: of each epilogue a line, about the
-// first shape in order of size.
+// Unfused describes products for which cuBLASLt had no algorithm: a line per epilogue, about the
+// smallest shape.
 func (b *BLAS) Unfused() (lines []string) {
 	for _, e := range []Epilogue{Plain, Bias, GeluBias, GeluGrad, SumsA, SumsB} {
 		var least *Gemm

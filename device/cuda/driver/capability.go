@@ -1,5 +1,5 @@
 package driver
 
-// LeastMajor is the compute capability that our kernels are compiled for, 8.0 of
-// Ampere: the first with bf16 products. It runs on all that are newer.
+// LeastMajor is the compute capability for which our kernels are compiled: 8.0 of Ampere, the first
+// with bf16 products. They run on all newer ones.
 const LeastMajor = 8

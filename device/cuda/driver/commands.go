@@ -12,30 +12,30 @@ import (
 	"unsafe"
 )
 
-// Commands is work for a stream that the driver is given in one call: to go to C and back
-// takes as long as half a dozen launches take us. They are in memory of Go's that C reads,
-// each with its parameters. They belong to one goroutine.
+// Commands collects work for a stream that is passed to the driver in one call, since a call of C
+// takes as long as half a dozen of our launches. They are stored with their parameters in Go memory
+// that C reads. They belong to one goroutine.
 type Commands struct {
 	s      Stream
-	n, end int // commands; the bytes of them
+	n, end int // number of commands; their bytes
 	buf    [bufferLen / 8]uint64
 }
 
 const (
-	// mostCommands bounds how long the first of them waits while others are put behind
-	// it, to a part of what the driver takes for one launch.
+	// mostCommands limits how long the first of them waits while others are added, to a fraction of
+	// the time that the driver takes for one launch.
 	mostCommands = 16
 	bufferLen    = 8192 // bytes
-	longest      = 2560 // of a command: the longest list of parameters has 2,112
+	longest      = 2560 // maximum length of a command: the longest list of parameters has 2,112
 )
 
-// Commands is a place for work of the stream, with nothing in it.
+// Commands returns an empty list of commands for the stream.
 func (s Stream) Commands() *Commands { return &Commands{s: s} }
 
-// Full says whether Run has to come before anything is put behind the commands.
+// Full reports whether Run must be called before further commands are added.
 func (c *Commands) Full() bool { return c.n >= mostCommands || c.end > bufferLen-longest }
 
-// next is the room of a command, behind those that there are, with its kind and size.
+// next returns memory for a command with that kind and size, after the existing ones.
 func (c *Commands) next(kind C.uint32_t, bytes uintptr) unsafe.Pointer {
 	bytes = (bytes + 7) &^ 7
 	if c.n >= mostCommands || uintptr(c.end)+bytes > bufferLen {
@@ -47,8 +47,8 @@ func (c *Commands) next(kind C.uint32_t, bytes uintptr) unsafe.Pointer {
 	return p
 }
 
-// Launch launches a kernel: grid blocks, with shared bytes of dynamic shared memory each.
-// The parameters are copied.
+// Launch launches a kernel with grid blocks and shared bytes of dynamic shared memory each. The
+// parameters are copied.
 func (c *Commands) Launch(f Function, grid [3]uint32, shared uint32, params []byte) {
 	const head = unsafe.Sizeof(C.z_launch{})
 	p := c.next(C.Z_LAUNCH, head+uintptr(len(params)))
@@ -58,15 +58,15 @@ func (c *Commands) Launch(f Function, grid [3]uint32, shared uint32, params []by
 	copy(unsafe.Slice((*byte)(unsafe.Add(p, head)), len(params)), params)
 }
 
-// ToDevice, ToHost and OnDevice copy n bytes. Host memory that is not pinned may be
-// copied before Run returns, and stays as it is until then.
+// ToDevice, ToHost and OnDevice copy n bytes. Host memory that is not pinned may be copied before
+// Run returns, and must not change until then.
 func (c *Commands) ToDevice(dst, src unsafe.Pointer, n int) { c.copy(C.Z_TO_DEVICE, dst, src, n) }
 
 func (c *Commands) ToHost(dst, src unsafe.Pointer, n int) { c.copy(C.Z_TO_HOST, dst, src, n) }
 
 func (c *Commands) OnDevice(dst, src unsafe.Pointer, n int) { c.copy(C.Z_ON_DEVICE, dst, src, n) }
 
-// Zero clears n bytes of the device's.
+// Zero clears n bytes of device memory.
 func (c *Commands) Zero(p unsafe.Pointer, n int) { c.copy(C.Z_ZERO, p, nil, n) }
 
 func (c *Commands) copy(kind C.uint32_t, dst, src unsafe.Pointer, n int) {
@@ -74,19 +74,19 @@ func (c *Commands) copy(kind C.uint32_t, dst, src unsafe.Pointer, n int) {
 	m.dst, m.src, m.n = address(dst), address(src), C.size_t(n)
 }
 
-// Record puts the event behind what was put into the stream before.
+// Record records the event after the previous work of the stream.
 func (c *Commands) Record(e Event) { c.event(C.Z_RECORD, e) }
 
-// After has what is put into the stream later wait for what the event's last Record, of
-// those that have been run, is behind. It waits for nothing if there was none.
+// After makes later work of the stream wait for the event's last Record that has been run. It waits
+// for nothing if there was none.
 func (c *Commands) After(e Event) { c.event(C.Z_AFTER, e) }
 
 func (c *Commands) event(kind C.uint32_t, e Event) {
 	(*C.z_event_command)(c.next(kind, unsafe.Sizeof(C.z_event_command{}))).event = e.h
 }
 
-// Run puts the commands into the stream, in their order. Once one fails, with the error
-// that Run returns, only events are still recorded and waited for.
+// Run passes the commands to the stream, in order. If one fails, Run returns its error, and of the
+// remaining ones only events are still recorded and waited for.
 func (c *Commands) Run() error {
 	if c.n == 0 {
 		return nil
@@ -99,7 +99,7 @@ func (c *Commands) Run() error {
 	return c.failure(int(r.at), C.int(r.code))
 }
 
-// failure is what the command at so many bytes, or what all of them wanted, has failed with.
+// failure returns the error of the command at a byte offset or, if negative, of all of them.
 func (c *Commands) failure(at int, code C.int) error {
 	if at < 0 {
 		return failed(code, "make the context of %v current", c.s.gpu)

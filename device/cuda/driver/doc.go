@@ -1,11 +1,9 @@
-// Package driver binds the CUDA driver and cuBLAS, with the build tag cuda; without
-// it there is nothing here.
+// Package driver binds the CUDA driver and cuBLAS, with the build tag cuda; without it the package
+// is empty.
 //
-// What sets a device up is gorgonia.org/cu's. What a training step calls, and what
-// that package lacks, is a thin C shim: each call makes the device's primary
-// context the thread's current one and then does one thing, so goroutines need not
-// be locked to threads. libcuda and cuBLAS are found when the program runs
-// (trampolines.c, libraries.go); where they are missing, what needs them says so.
-//
-// What never enters: buffers, queues, kernels of ours.
+// Devices are set up with gorgonia.org/cu. Calls during a training step, and functions missing in
+// that package, use a thin C shim: each call makes the device's primary context the thread's
+// current one and then performs one operation, so goroutines need not be locked to threads. libcuda
+// and cuBLAS are loaded at run time (trampolines.c, libraries.go); if they are missing, functions
+// that need them return errors.
 package driver

@@ -16,7 +16,7 @@ import (
 	"gorgonia.org/cu"
 )
 
-// Error is what the driver, or cuBLAS, says of a call.
+// Error is an error of the driver or cuBLAS.
 type Error struct {
 	Code int
 	Name string // "CUDA_ERROR_OUT_OF_MEMORY"
@@ -31,7 +31,7 @@ func (e Error) Error() string {
 	return fmt.Sprintf("%s: %s (%s)", e.Call, e.Name, e.Text)
 }
 
-// failed is the error of a CUresult; nil for success. Calls of a step look for
+// failed returns the error of a CUresult; nil for success. Calls during a step check the code
 // themselves, so that only errors allocate.
 func failed(code C.int, call string, args ...any) error {
 	if code == 0 {
@@ -44,8 +44,8 @@ func failed(code C.int, call string, args ...any) error {
 	return e
 }
 
-// Available is nil where there is a driver that answers, else it says why there
-// is none and what helps.
+// Available returns nil if there is a working driver, else an error that describes the problem and
+// the remedy.
 func Available() error {
 	if C.z_loaded() == 0 {
 		return fmt.Errorf("the NVIDIA driver's library was not found (%s): install the driver, or set ZEROTH_CUDA_PATH to its libcuda.so.1", C.GoString(C.z_why()))
@@ -59,29 +59,29 @@ func Available() error {
 	return nil
 }
 
-// Path is the driver's library, as it was looked for.
+// Path returns the driver's library that was searched for.
 func Path() string { return C.GoString(C.z_path()) }
 
-// Version is the newest CUDA version the driver serves, 12040 for 12.4.
+// Version returns the newest CUDA version that the driver supports, 12040 for 12.4.
 func Version() int { return cu.Version() }
 
-// Count is the number of GPUs, 0 without a driver.
+// Count returns the number of GPUs, 0 without a driver.
 func Count() (int, error) { return cu.NumDevices() }
 
-// Info is what a GPU is.
+// Info describes a GPU.
 type Info struct {
 	Ordinal      int
 	Name         string
 	Major, Minor int // compute capability
 	Memory       int64
 	Processors   int // streaming multiprocessors
-	SharedMax    int // bytes of shared memory a block may ask for
+	SharedMax    int // maximum bytes of shared memory per block
 	PCI          string
 }
 
 func (i Info) String() string { return fmt.Sprintf("GPU %d (%s)", i.Ordinal, i.Name) }
 
-// Describe tells what a GPU is without opening it.
+// Describe returns the description of a GPU without opening it.
 func Describe(ordinal int) (i Info, err error) {
 	d, err := cu.GetDevice(ordinal)
 	if err != nil {
@@ -109,14 +109,14 @@ func Describe(ordinal int) (i Info, err error) {
 	return i, nil
 }
 
-// GPU is an open one: its primary context, which is shared by all who open it.
+// GPU is an open GPU: its primary context, which is shared by all who open it.
 type GPU struct {
 	Info
 	dev cu.Device
 	ctx C.uintptr_t
 }
 
-// Open opens a GPU; Close ends it.
+// Open opens a GPU; Close closes it.
 func Open(ordinal int) (*GPU, error) {
 	if err := Available(); err != nil {
 		return nil, err
@@ -139,10 +139,10 @@ func Open(ordinal int) (*GPU, error) {
 // A cu.CUContext is one word, which is the handle.
 var _ [unsafe.Sizeof(uintptr(0))]byte = [unsafe.Sizeof(cu.CUContext{})]byte{}
 
-// Close gives the primary context back.
+// Close releases the primary context.
 func (g *GPU) Close() error { return g.dev.ReleasePrimaryCtx() }
 
-// CanReach says whether kernels of g may address memory of another GPU.
+// CanReach reports whether kernels of g may address memory of another GPU.
 func (g *GPU) CanReach(other *GPU) bool {
 	if g.Ordinal == other.Ordinal {
 		return true
@@ -159,54 +159,54 @@ func (g *GPU) Reach(other *GPU) error {
 	return failed(C.z_peer(g.ctx, other.ctx), "let %v address the memory of %v", g, other)
 }
 
-// Alloc is n bytes of memory of the GPU with undefined contents.
+// Alloc returns n bytes of GPU memory with undefined contents.
 func (g *GPU) Alloc(n int64) (unsafe.Pointer, error) {
 	var p C.uintptr_t
 	err := failed(C.z_alloc(g.ctx, &p, C.size_t(n)), "allocate %d bytes on %v", n, g)
 	return pointer(p), err
 }
 
-// Free gives back what Alloc gave.
+// Free frees memory from Alloc.
 func (g *GPU) Free(p unsafe.Pointer) error {
 	return failed(C.z_free(g.ctx, address(p)), "free memory of %v", g)
 }
 
-// AllocHost is n bytes of pinned host memory with undefined contents.
+// AllocHost returns n bytes of pinned host memory with undefined contents.
 func (g *GPU) AllocHost(n int64) (unsafe.Pointer, error) {
 	var p C.uintptr_t
 	err := failed(C.z_host_alloc(g.ctx, &p, C.size_t(n)), "allocate %d bytes of pinned host memory", n)
 	return pointer(p), err
 }
 
-// FreeHost gives back what AllocHost gave.
+// FreeHost frees memory from AllocHost.
 func (g *GPU) FreeHost(p unsafe.Pointer) error {
 	return failed(C.z_host_free(g.ctx, address(p)), "free pinned host memory")
 }
 
-// Memory is what is free on the GPU, of all processes, and what there is; bytes.
+// Memory returns the free and the total memory of the GPU, for all processes, in bytes.
 func (g *GPU) Memory() (free, total int64, err error) {
 	var f, t C.size_t
 	err = failed(C.z_memory(g.ctx, &f, &t), "memory of %v", g)
 	return int64(f), int64(t), err
 }
 
-// Memory of C's is addressed by unsafe.Pointer, and never the collector's.
+// C memory is addressed by unsafe.Pointer, and is never collected.
 func pointer(p C.uintptr_t) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 func address(p unsafe.Pointer) C.uintptr_t { return C.uintptr_t(uintptr(p)) }
 
-// Function is a kernel on a GPU, of a module.
+// Function is a kernel of a module on a GPU.
 type Function struct{ k *C.z_kernel }
 
-// Module is kernels, loaded.
+// Module is a set of loaded kernels.
 type Module struct {
-	Log       string // the driver's compiler's notes, if any
+	Log       string // notes of the driver's compiler
 	gpu       *GPU
 	h         C.uintptr_t
 	functions []Function
 }
 
-// Load compiles PTX, which ends with a zero byte, for the GPU; errors have the kernels'
-// name. Unload ends it.
+// Load compiles PTX, which must end with a zero byte, for the GPU; errors contain name. Unload
+// unloads it.
 func (g *GPU) Load(name string, ptx []byte) (*Module, error) {
 	var log [2][8192]byte
 	m := &Module{gpu: g}
@@ -225,15 +225,15 @@ func (g *GPU) Load(name string, ptx []byte) (*Module, error) {
 	return m, nil
 }
 
-// Uses is the registers of a thread of the module's kernel, and its bytes of local memory:
-// its stack and what the compiler spilled.
+// Uses returns the registers per thread of the module's kernel, and its bytes of local memory, for
+// its stack and spilled registers.
 func (m *Module) Uses(f Function) (registers, local int, err error) {
 	var r, l C.int
 	err = failed(C.z_function_uses(m.gpu.ctx, f.k, &r, &l), "read the attributes of a kernel on %v", m.gpu)
 	return int(r), int(l), err
 }
 
-// Unload ends a module: none of its kernels runs or is launched any more.
+// Unload unloads a module: none of its kernels may be running or launched anymore.
 func (m *Module) Unload() error {
 	for _, f := range m.functions {
 		C.z_function_end(f.k)
@@ -241,10 +241,9 @@ func (m *Module) Unload() error {
 	return failed(C.z_module_end(m.gpu.ctx, m.h), "unload kernels from %v", m.gpu)
 }
 
-// Function is the kernel of a name, with blocks of so many threads in one dimension and
-// parameters, one at least, that begin at so many bytes each. If shared, bytes of dynamic
-// shared memory, is not 0, launches may ask for as much. It belongs to one goroutine at a
-// time.
+// Function returns the kernel with a name, for one-dimensional blocks of threads threads. Params
+// are the byte offsets of its parameters, at least one. If shared is not 0, launches may use that
+// many bytes of dynamic shared memory. It belongs to one goroutine at a time.
 func (m *Module) Function(name string, threads uint32, params []int32, shared int) (f Function, err error) {
 	c := append([]byte(name), 0)
 	code := C.z_function(m.gpu.ctx, &f.k, m.h, (*C.char)(unsafe.Pointer(&c[0])), C.uint32_t(threads), (*C.int32_t)(unsafe.Pointer(&params[0])), C.int(len(params)), C.int(shared))
@@ -260,15 +259,14 @@ type Stream struct {
 	h   C.uintptr_t
 }
 
-// NewStream is a stream that does not wait for others. If it is urgent its work goes first
-// wherever that of others could go on, too: of blocks that wait for a multiprocessor, not of
-// those that run.
+// NewStream returns a stream that does not wait for others. If urgent, its blocks that wait for a
+// multiprocessor take precedence over those of other streams; running blocks are not interrupted.
 func (g *GPU) NewStream(urgent bool) (s Stream, err error) {
 	s.gpu = g
 	return s, failed(C.z_stream(g.ctx, &s.h, C.int(flag(urgent))), "make a stream on %v", g)
 }
 
-// Wait returns when all work put into the stream is done.
+// Wait returns when all work of the stream is done.
 func (s Stream) Wait() error { return failed(C.z_stream_wait(s.gpu.ctx, s.h), "wait for a stream") }
 
 // Close ends the stream.
@@ -280,7 +278,7 @@ type Event struct {
 	h   C.uintptr_t
 }
 
-// NewEvent is an event; only timed ones know their time.
+// NewEvent returns an event; only timed ones have a time.
 func (g *GPU) NewEvent(timed bool) (e Event, err error) {
 	e.gpu = g
 	var t C.int
@@ -293,15 +291,15 @@ func (g *GPU) NewEvent(timed bool) (e Event, err error) {
 // Await returns when the event's last Record is reached.
 func (e Event) Await() error { return failed(C.z_await(e.gpu.ctx, e.h), "wait for an event") }
 
-// Reached says whether the event's last Record is reached, or never will be: the
-// context has failed.
+// Reached reports whether the event's last Record is reached, or never will be because the context
+// has failed.
 func (e Event) Reached() bool {
 	const notReady = 600 // CUDA_ERROR_NOT_READY
 	return C.z_event_reached(e.gpu.ctx, e.h) != notReady
 }
 
-// Since is the time from another event of the same GPU, in milliseconds. Both
-// have been reached.
+// Since returns the time since another event of the same GPU, in milliseconds. Both must have been
+// reached.
 func (e Event) Since(from Event) (ms float32, err error) {
 	var t C.float
 	err = failed(C.z_elapsed(e.gpu.ctx, &t, from.h, e.h), "time between events")

@@ -2,20 +2,19 @@ package driver
 
 import "fmt"
 
-// Types as cuBLAS calls them.
+// cuBLAS's names of types.
 const (
 	Float32  = 0
 	Float16  = 2
 	BFloat16 = 14
 )
 
-// Epilogue is what a product does beside multiplying, as cublasLtEpilogue_t has it.
+// Epilogue is an operation fused with a product; values are those of cublasLtEpilogue_t.
 type Epilogue int32
 
-// Bias adds one to each row. GeluBias adds it, writes the sum to the matrix beside d and
-// GELU (by tanh) of the sum to d; GeluGrad multiplies by GELU's slope at what is in that
-// matrix. SumsA and SumsB write the sums of op(a) and of op(b) over k, of which a is not
-// transposed, or b is.
+// Bias adds a bias to each row. GeluBias adds it, writes the sum to the matrix Beside and GELU
+// (tanh) of the sum to d; GeluGrad multiplies by GELU's slope at that matrix. SumsA and SumsB write
+// the sums of op(a) and of op(b) over k; a must not be transposed, or b must be.
 const (
 	Plain    Epilogue = 1
 	Bias     Epilogue = 4
@@ -25,7 +24,7 @@ const (
 	SumsB    Epilogue = 512 // CUBLASLT_EPILOGUE_BGRADB
 )
 
-// String is what is beside the product.
+// String describes the fused operation.
 func (e Epilogue) String() string {
 	switch e {
 	case Bias:
@@ -40,10 +39,9 @@ func (e Epilogue) String() string {
 	return "another matrix"
 }
 
-// Gemm is the shape of a product of column-major matrices, d (M, N) = a (M, K)
-// b (K, N), plus c if Add is set; a and b are stored transposed where it says so. The
-// second part is of Fused alone, which looks its plans up by all of it: there is nothing
-// between the fields, so that it is hashed as one piece.
+// Gemm is the shape of a product of column-major matrices, d (M, N) = a (M, K) b (K, N), plus c if
+// Add is set; a and b may be stored transposed. The second part is used only by Fused, which looks
+// up its plans by the whole struct: it has no padding, so that it is hashed as one piece.
 type Gemm struct {
 	M     int32 `json:"m"`
 	N     int32 `json:"n"`
@@ -56,7 +54,7 @@ type Gemm struct {
 
 	LdC      int32    `json:"ld_c"`
 	LdAux    int32    `json:"ld_aux"`
-	Align    int32    `json:"align"` // bytes that the operands' addresses are multiples of
+	Align    int32    `json:"align"` // alignment of the operands' addresses in bytes
 	Epilogue Epilogue `json:"epilogue"`
 
 	TransA bool `json:"trans_a"`
@@ -64,30 +62,30 @@ type Gemm struct {
 	Add    bool `json:"add"`
 }
 
-// String is the product in words.
+// String describes the product.
 func (g Gemm) String() string {
 	return fmt.Sprintf("product (%d,%d) by (%d,%d) with %v", g.N, g.K, g.K, g.M, g.Epilogue)
 }
 
-// Plain says whether the product is one that cuBLAS computes without cuBLASLt, unless a table
-// has an algorithm.
+// Plain reports whether cuBLAS can compute the product without cuBLASLt, unless a table has an
+// algorithm.
 func (g *Gemm) Plain() bool { return g.Epilogue == Plain && g.LdC == g.LdD }
 
-// Algorithm is a cublasLtMatmulAlgo_t, which the same version of cuBLASLt understands on the
-// same model of GPU.
+// Algorithm is a cublasLtMatmulAlgo_t, valid for the same version of cuBLASLt on the same GPU
+// model.
 type Algorithm [8]uint64
 
-// Table is the algorithms that were chosen for products.
+// Table contains chosen algorithms for products.
 type Table map[Gemm]Algorithm
 
-// Choice is how a product is computed, and who chose that: one of the By words.
+// Choice describes how a product is computed, and who chose that: one of the By constants.
 type Choice struct {
 	Algorithm Algorithm // zero if it is not cuBLASLt's
-	Config    string    // what it is, in words
+	Config    string    // description
 	By        string
 }
 
-// Who chooses: a table, cuBLASLt's heuristic, or cuBLAS, in a call that tells nobody.
+// Sources of a choice: a table, cuBLASLt's heuristic, or cuBLAS, which does not reveal its choice.
 const (
 	ByTable     = "table"
 	ByHeuristic = "heuristic"

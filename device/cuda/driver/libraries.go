@@ -17,13 +17,12 @@ import (
 	"unsafe"
 )
 
-// Library is a pair of libraries, found, and its version: "12.4.5".
+// Library is a pair of libraries and its version, for example "12.4.5".
 type Library struct{ Path, Lt, Version string }
 
-// OpenBLAS finds cuBLAS and cuBLASLt, once. It looks at $ZEROTH_CUBLAS_PATH, a
-// libcublas.so.*, and nowhere else if that is set; then, newest version first, for a
-// library the loader finds by name; then in Places. The error gives the reason for each
-// file that could not be used.
+// OpenBLAS finds cuBLAS and cuBLASLt, once. It uses only $ZEROTH_CUBLAS_PATH, a libcublas.so.*, if
+// that is set; otherwise it tries, newest version first, the loader's search path, then Places. The
+// error gives the reason for each file that could not be used.
 func OpenBLAS() (Library, error) { return blas() }
 
 var blas = sync.OnceValues(func() (Library, error) {
@@ -57,8 +56,8 @@ func open(l Library) error {
 	return nil
 }
 
-// blasFiles are cuBLAS's file names, newest version first. A version newer than the
-// driver's CUDA would open and then fail to start, so without a driver all are named.
+// blasFiles returns cuBLAS's file names, newest version first. A version newer than the driver's
+// CUDA would open and then fail to start, so without a driver all are returned.
 func blasFiles() (files []string) {
 	newest := Version() / 1000
 	for _, v := range []int{13, 12, 11} {
@@ -71,9 +70,9 @@ func blasFiles() (files []string) {
 
 var ncclFiles = []string{"libnccl.so.2"}
 
-// candidates are the paths at which to try to open a library, in order: the one that the
-// environment names, and no other if that is set; else the file names, for the loader,
-// and the files of those names in Places, which are searched only if it comes to that.
+// candidates yields the paths to try for a library, in order: only the one named by the environment
+// variable, if set; otherwise the file names, for the loader, and then the matching files in
+// Places, which are searched only if needed.
 func candidates(variable string, files []string) iter.Seq[string] {
 	if p := os.Getenv(variable); p != "" {
 		return slices.Values([]string{p})
@@ -94,17 +93,17 @@ func candidates(variable string, files []string) iter.Seq[string] {
 	}
 }
 
-// Place is where libraries are looked for: folders below a root, all of them patterns.
+// Place describes where libraries are searched for: folders below a root, all of them patterns.
 type Place struct {
 	Root  string
 	Below []string
 }
 
-// String is the place as a shell understands it.
+// String formats the place as a shell pattern.
 func (p Place) String() string { return p.Root + "/{" + strings.Join(p.Below, ",") + "}" }
 
-// matching are the files of the given names in the place. Newer toolkits and Pythons come
-// first.
+// matching returns the files with the given names in the place, from newer toolkits and Python
+// versions first.
 func (p Place) matching(files []string) (found []string) {
 	for _, dir := range p.Below {
 		for _, file := range files {
@@ -116,16 +115,17 @@ func (p Place) matching(files []string) (found []string) {
 	return found
 }
 
-// Libraries are the files of cuBLAS and NCCL in the place.
+// Libraries returns the files of cuBLAS and NCCL in the place.
 func (p Place) Libraries() (cublas, nccl []string) {
 	return p.matching(blasFiles()), p.matching(ncclFiles)
 }
 
-// Packages is a folder of Python packages: NVIDIA's own bring libraries, and PyTorch.
+// Packages returns the place of libraries in a folder of Python packages: NVIDIA's own and
+// PyTorch's.
 func Packages(dir string) Place { return Place{dir, []string{"nvidia/*/lib", "torch/lib"}} }
 
-// Places are where libraries are looked for, in order: CUDA toolkits, and what Python
-// environments contain. No program is run to find them.
+// Places returns where libraries are searched for, in order: CUDA toolkits, and Python
+// environments. No program is run to find them.
 func Places() (all []Place) {
 	for _, toolkit := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda*", "/opt/cuda*"} {
 		all = append(all, Place{toolkit, []string{"lib64", "targets/*/lib"}})
@@ -138,15 +138,15 @@ func Places() (all []Place) {
 		all = append(all, Place{prefix, []string{"lib", "targets/*/lib", "lib*/python3*/*-packages/nvidia/*/lib", "lib*/python3*/*-packages/torch/lib"}})
 	}
 	seen := map[string]bool{}
-	return slices.DeleteFunc(all, func(p Place) bool { // nothing is loaded because of the folder a run was started in
+	return slices.DeleteFunc(all, func(p Place) bool { // the current folder must not affect what is loaded
 		again := seen[p.String()]
 		seen[p.String()] = true
 		return again || !filepath.IsAbs(p.Root)
 	})
 }
 
-// prefixes are where Pythons may be installed: the active environment, those of PATH, and
-// the usual places of virtual environments, conda and pip.
+// prefixes returns where Python may be installed: the active environment, those of PATH, and the
+// usual places of virtual environments, conda and pip.
 func prefixes() (all []string) {
 	all = append(all, os.Getenv("VIRTUAL_ENV"), os.Getenv("CONDA_PREFIX"))
 	for _, bin := range filepath.SplitList(os.Getenv("PATH")) {

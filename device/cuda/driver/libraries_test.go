@@ -56,7 +56,7 @@ func touch(t *testing.T, path string) {
 	}
 }
 
-// TestPlacesAreAbsolute: nothing is loaded from where a run happens to be started.
+// TestPlacesAreAbsolute checks that nothing is loaded relative to the current folder.
 func TestPlacesAreAbsolute(t *testing.T) {
 	for _, name := range []string{"CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH", "PYTHONPATH", "HOME"} {
 		t.Setenv(name, ".")

@@ -25,22 +25,22 @@ import (
 	"unsafe"
 )
 
-// ErrInProgress says that a communicator has not done yet what it was told.
+// ErrInProgress reports that a communicator has not completed an operation.
 var ErrInProgress = errors.New("NCCL is still at it")
 
-// ncclInProgress is the status of that.
+// ncclInProgress is the corresponding status.
 const ncclInProgress = 7
 
 var ncclNames = map[C.int]string{
 	1: "ncclUnhandledCudaError", 2: "ncclSystemError", 3: "ncclInternalError", 4: "ncclInvalidArgument", 5: "ncclInvalidUsage", 6: "ncclRemoteError",
 }
 
-// leastNCCL is the oldest version that is used, as NCCL counts: it has bfloat16.
+// leastNCCL is the oldest supported version, in NCCL's numbering: it has bfloat16.
 const leastNCCL = 21000
 
-// OpenNCCL finds NCCL, once: at $ZEROTH_NCCL_PATH, and nowhere else if that is set; else
-// the library that the loader finds as libnccl.so.2, or one in Places. The error gives
-// the reason for each file that could not be used.
+// OpenNCCL finds NCCL, once: only at $ZEROTH_NCCL_PATH if that is set, else the library found by
+// the loader as libnccl.so.2, or one in Places. The error gives the reason for each file that could
+// not be used.
 func OpenNCCL() (Library, error) { return nccl() }
 
 var nccl = sync.OnceValues(func() (Library, error) {
@@ -72,11 +72,11 @@ func openNCCL(path string) (l Library, err error) {
 	return Library{Path: path, Version: ncclVersion(int(v))}, nil
 }
 
-// ncclVersion is a version as NCCL counts since 2.9: 22809 is 2.28.9.
+// ncclVersion formats a version in NCCL's numbering since 2.9: 22809 is 2.28.9.
 func ncclVersion(v int) string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100) }
 
-// NCCLID is what the ranks of a communicator find each other by, a secret: whoever has
-// it can take a rank's place.
+// NCCLID returns the id by which the ranks of a communicator find each other. It is a secret:
+// anyone who has it can take a rank's place.
 func NCCLID() ([]byte, error) {
 	var id [C.Z_NCCL_ID]byte
 	err := (*Comm)(nil).refused(C.z_nccl_id((*C.char)(unsafe.Pointer(&id[0]))), "begin a communicator")
@@ -89,8 +89,8 @@ type Comm struct {
 	h   C.uintptr_t
 }
 
-// NewComm begins a communicator, which State tells when it is done; the error is not
-// ErrInProgress. Old versions return when all ranks have come.
+// NewComm starts to open a communicator; State reports when it is ready. The error is never
+// ErrInProgress. Old versions block until all ranks have joined.
 func (g *GPU) NewComm(ranks int, id []byte, rank int) (*Comm, error) {
 	c := &Comm{gpu: g}
 	if len(id) != C.Z_NCCL_ID {
@@ -103,7 +103,7 @@ func (g *GPU) NewComm(ranks int, id []byte, rank int) (*Comm, error) {
 	return c, nil
 }
 
-// refused is the error of an ncclResult_t.
+// refused returns the error of an ncclResult_t.
 func (c *Comm) refused(code C.int, call string, args ...any) error {
 	switch {
 	case code <= 0:
@@ -123,7 +123,7 @@ func (c *Comm) refused(code C.int, call string, args ...any) error {
 	return e
 }
 
-// State is how the communicator is: nil, ErrInProgress, or what has gone wrong.
+// State returns the communicator's state: nil, ErrInProgress, or an error.
 func (c *Comm) State() error {
 	if code := C.z_nccl_state(c.h); code != 0 {
 		return c.refused(code, "working with other ranks")
@@ -131,7 +131,7 @@ func (c *Comm) State() error {
 	return nil
 }
 
-// Types as NCCL calls them.
+// NCCL's names of types.
 const (
 	NCCLInt32    = 2
 	NCCLInt64    = 4
@@ -157,7 +157,7 @@ func (c *Comm) ReduceScatter(s Stream, own, whole unsafe.Pointer, n, typ int) er
 	return nil
 }
 
-// Broadcast sends n bytes of rank 0 of so many to the others, in the order of the stream.
+// Broadcast sends n bytes of rank 0 to the other ranks, in the order of the stream.
 func (c *Comm) Broadcast(s Stream, rank, ranks int, b unsafe.Pointer, n int) error {
 	if code := C.z_nccl_broadcast(c.gpu.ctx, c.h, s.h, C.int(rank), C.int(ranks), address(b), C.size_t(n)); code != 0 {
 		return c.refused(code, "broadcast of %d bytes", n)
@@ -173,8 +173,8 @@ func (c *Comm) Reduce(s Stream, rank int, b unsafe.Pointer, n, typ int) error {
 	return nil
 }
 
-// Parts is what the ranks of a communicator send each other: N bytes of each part of Whole, whose
-// parts are Stride bytes apart, for Slots, which are Slot bytes apart, one for each other
+// Parts describes an exchange between the ranks of a communicator: N bytes of each part of Whole,
+// whose parts are Stride bytes apart, are received in Slots, Slot bytes apart, one for each other
 // rank, ascending.
 type Parts struct {
 	Rank, Ranks     int
@@ -182,7 +182,7 @@ type Parts struct {
 	Stride, Slot, N int // bytes
 }
 
-// SendParts has each rank send every other its part, in the order of the stream.
+// SendParts makes each rank send every other its part, in the order of the stream.
 func (c *Comm) SendParts(s Stream, p Parts) error {
 	code := C.z_nccl_send_parts(c.gpu.ctx, c.h, s.h, C.int(p.Rank), C.int(p.Ranks), address(p.Whole), C.size_t(p.Stride), address(p.Slots), C.size_t(p.Slot), C.size_t(p.N))
 	if code != 0 {
@@ -191,7 +191,7 @@ func (c *Comm) SendParts(s Stream, p Parts) error {
 	return nil
 }
 
-// Collect has each other rank send rank 0 its Whole, of N bytes, in the order of the stream.
+// Collect makes each other rank send rank 0 its Whole, of N bytes, in the order of the stream.
 func (c *Comm) Collect(s Stream, p Parts) error {
 	code := C.z_nccl_collect(c.gpu.ctx, c.h, s.h, C.int(p.Rank), C.int(p.Ranks), address(p.Whole), address(p.Slots), C.size_t(p.Slot), C.size_t(p.N))
 	if code != 0 {
@@ -200,17 +200,17 @@ func (c *Comm) Collect(s Stream, p Parts) error {
 	return nil
 }
 
-// Finalize begins to send what is still to be sent; State tells when that is done.
+// Finalize starts to send pending data; State reports when that is done.
 func (c *Comm) Finalize() error {
 	return c.refused(C.z_nccl_finalize(c.gpu.ctx, c.h), "finish")
 }
 
-// Close gives the communicator back: after Finalize, once nothing is pending.
+// Close frees the communicator, after Finalize, once nothing is pending.
 func (c *Comm) Close() error {
 	return c.refused(C.z_nccl_destroy(c.gpu.ctx, c.h), "end")
 }
 
-// Abort ends what is pending, and gives the communicator back.
+// Abort ends pending operations and frees the communicator.
 func (c *Comm) Abort() error {
 	return c.refused(C.z_nccl_abort(c.gpu.ctx, c.h), "abort")
 }

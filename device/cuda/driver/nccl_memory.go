@@ -10,11 +10,11 @@ import (
 	"unsafe"
 )
 
-// Registering is how memory can be made known to NCCL, so that it needs no copies of its
-// own.
+// Registering is a way to register memory with NCCL, which then needs no copies through its own
+// buffers.
 type Registering int
 
-// What there is: of libraries since 2.19 buffers, since 2.27 windows.
+// Libraries since 2.19 register buffers, since 2.27 windows.
 const (
 	RegistersNothing Registering = C.Z_NCCL_NOTHING
 	RegistersBuffers Registering = C.Z_NCCL_BUFFERS
@@ -25,7 +25,7 @@ func (r Registering) String() string {
 	return [...]string{"nothing", "buffers", "windows"}[r]
 }
 
-// NCCLRegisters is what the library that OpenNCCL has found can register; nothing with
+// NCCLRegisters returns what the library found by OpenNCCL can register; nothing with
 // ZEROTH_NCCL_REGISTER=0 in the environment.
 func NCCLRegisters() Registering {
 	if os.Getenv("ZEROTH_NCCL_REGISTER") == "0" {
@@ -34,8 +34,8 @@ func NCCLRegisters() Registering {
 	return Registering(C.z_nccl_registers())
 }
 
-// AllocNCCL is memory of the GPU that NCCL can register, which may take more than n bytes
-// of it: NCCL rounds to what the GPU maps at once. FreeNCCL gives it back.
+// AllocNCCL returns GPU memory that NCCL can register. It may allocate more than n bytes: NCCL
+// rounds up to the GPU's mapping granularity. FreeNCCL frees it.
 func (g *GPU) AllocNCCL(n int64) (unsafe.Pointer, error) {
 	var at C.uintptr_t
 	if err := (*Comm)(nil).refused(C.z_nccl_alloc(g.ctx, &at, C.size_t(n)), "allocate %d bytes on %v", n, g); err != nil {
@@ -44,19 +44,19 @@ func (g *GPU) AllocNCCL(n int64) (unsafe.Pointer, error) {
 	return pointer(at), nil
 }
 
-// FreeNCCL gives memory back, which no communicator knows any more.
+// FreeNCCL frees memory, which must not be registered anymore.
 func (g *GPU) FreeNCCL(at unsafe.Pointer) error {
 	return (*Comm)(nil).refused(C.z_nccl_free(g.ctx, address(at)), "free memory of %v", g)
 }
 
-// Registration is memory that a communicator knows.
+// Registration is memory registered with a communicator.
 type Registration struct {
 	comm *Comm
 	h    C.uintptr_t
 }
 
-// Register makes n bytes known, all that AllocNCCL gave. All ranks do so at once, with as
-// many; State tells when it is done, and the error is not ErrInProgress.
+// Register registers n bytes, all of an AllocNCCL. All ranks must do so at the same time, with the
+// same size; State reports when it is done, and the error is never ErrInProgress.
 func (c *Comm) Register(at unsafe.Pointer, n int64) (Registration, error) {
 	r := Registration{comm: c}
 	err := c.refused(C.z_nccl_register(c.gpu.ctx, c.h, address(at), C.size_t(n), &r.h), "register %d bytes", n)
@@ -66,7 +66,7 @@ func (c *Comm) Register(at unsafe.Pointer, n int64) (Registration, error) {
 	return r, err
 }
 
-// Deregister ends it, before the communicator and the memory do.
+// Deregister ends the registration, before the communicator and the memory are freed.
 func (r Registration) Deregister() error {
 	return r.comm.refused(C.z_nccl_deregister(r.comm.gpu.ctx, r.comm.h, r.h), "deregister memory")
 }

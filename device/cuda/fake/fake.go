@@ -1,15 +1,15 @@
 //go:build cuda
 
-// Package fake runs tests of GPU code where there is no GPU: on a libcuda, a cuBLAS,
-// an NVML and an NCCL that tests compile (lib/), with kernels emulated on the processor.
+// Package fake runs tests of GPU code without a GPU: on a libcuda, a cuBLAS, an NVML and an NCCL
+// that tests compile (lib/), with kernels emulated on the CPU.
 //
-// The libraries are loaded when a program starts, so a test's TestMain calls Main,
-// which builds them and runs the test's binary again with their paths in its
-// environment. Without g++ tests that Need them are skipped. With the tag gpu tests
-// run on the driver there is, but for those that are about the fakes (Only).
+// The libraries are loaded when a program starts, so a test's TestMain calls Main, which builds
+// them and runs the test's binary again with their paths in its environment. Without g++, tests
+// that Need them are skipped. With the tag gpu, tests run on the installed driver, except those
+// that are about the fakes (Only).
 //
-// For another processor CXX names its compiler and ZEROTH_EMULATOR what runs its
-// programs, as qemu-aarch64-static.
+// For another processor, CXX names its compiler, and ZEROTH_EMULATOR the program that runs its
+// binaries, for example qemu-aarch64-static.
 package fake
 
 import (
@@ -28,10 +28,10 @@ import (
 	"testing"
 )
 
-// inside marks the environment of a binary that Main runs.
+// inside marks the environment of a binary run by Main.
 const inside = "ZEROTH_FAKE_CUDA"
 
-// Main runs a test binary on the fakes and returns how it is to exit.
+// Main runs a test binary on the fakes and returns its exit code.
 func Main(m *testing.M) int {
 	if onHardware || os.Getenv(inside) != "" {
 		return m.Run()
@@ -54,7 +54,7 @@ func Main(m *testing.M) int {
 	return 0
 }
 
-// Need skips a test where there are no fakes.
+// Need skips a test if there are no fakes.
 func Need(t testing.TB) {
 	t.Helper()
 	if os.Getenv(inside) == "none" {
@@ -63,15 +63,15 @@ func Need(t testing.TB) {
 	readSources()
 }
 
-// readSources has go test run tests again when the fakes change: it remembers the files
-// that tests read, and Main reads these in a process that runs none.
+// readSources makes go test run tests again when the fakes change: it remembers the files that
+// tests read, and Main reads these in a process that runs none.
 var readSources = sync.OnceFunc(func() {
 	if !onHardware {
 		_, _ = sources() // Main's child: they were readable
 	}
 })
 
-// Only skips a test that asks something of the fakes that no driver does.
+// Only skips a test of the fakes on hardware.
 func Only(t testing.TB) {
 	t.Helper()
 	if onHardware {
@@ -80,10 +80,10 @@ func Only(t testing.TB) {
 	Need(t)
 }
 
-// OnHardware is true if tests run on the driver there is, and not on the fakes.
+// OnHardware reports whether tests run on the installed driver instead of the fakes.
 func OnHardware() bool { return onHardware }
 
-// Self is this binary as a process of its own.
+// Self returns a command that runs this binary.
 func Self(args ...string) *exec.Cmd {
 	if by := os.Getenv("ZEROTH_EMULATOR"); by != "" {
 		return exec.Command(by, append([]string{os.Args[0]}, args...)...)
@@ -91,11 +91,11 @@ func Self(args ...string) *exec.Cmd {
 	return exec.Command(os.Args[0], args...)
 }
 
-// compiler is of C++.
+// compiler returns the C++ compiler.
 func compiler() string { return cmp.Or(os.Getenv("CXX"), "g++") }
 
-// Environment is what a program needs in its environment to find the fakes. They
-// are compiled once for each state of their sources.
+// Environment returns the environment variables with which a program finds the fakes. They are
+// compiled once for each state of their sources.
 func Environment() ([]string, error) {
 	if _, err := exec.LookPath(compiler()); err != nil {
 		return []string{inside + "=none"}, nil
@@ -107,17 +107,17 @@ func Environment() ([]string, error) {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	return []string{inside + "=1", "ZEROTH_CUDA_PATH=" + at("libcuda.so.1"), "ZEROTH_CUBLAS_PATH=" + at("libcublas.so.12"), "ZEROTH_NCCL_PATH=" + at("libnccl.so.2"), "ZEROTH_EMU_KERNELS=" + at("libemukernels.so"),
 		"FAKECUDA_KERNELS=" + filepath.Join(here(), "..", "kernel", "kernels.txt"),
-		"LD_LIBRARY_PATH=" + dir + ":" + os.Getenv("LD_LIBRARY_PATH")}, nil // NVML has no other way to be told
+		"LD_LIBRARY_PATH=" + dir + ":" + os.Getenv("LD_LIBRARY_PATH")}, nil // NVML has no other setting
 }
 
-// OldNCCL is the path of an NCCL of version "2.26", which registers buffers but no windows,
-// or "2.18", which registers nothing, beside the one of Environment.
+// OldNCCL returns the path of an NCCL of version "2.26", which registers buffers but no windows, or
+// "2.18", which registers nothing, next to the one of Environment.
 func OldNCCL(version string) string {
 	return filepath.Join(filepath.Dir(os.Getenv("ZEROTH_NCCL_PATH")), "libnccl-"+version+".so")
 }
 
-// Again runs one test of this binary again, as a process of its own, with more in
-// its environment, and fails t with what it said.
+// Again runs one test of this binary in a separate process with additional environment variables,
+// and fails t with its output.
 func Again(t *testing.T, test string, env ...string) {
 	t.Helper()
 	out, err := Output(test, env...)
@@ -126,7 +126,7 @@ func Again(t *testing.T, test string, env ...string) {
 	}
 }
 
-// Output is what a test of this binary says as a process of its own.
+// Output returns the output of a test of this binary in a separate process.
 func Output(test string, env ...string) (string, error) {
 	cmd := Self("-test.run=^"+test+"$", "-test.count=1")
 	cmd.Env = append(os.Environ(), env...)
@@ -134,13 +134,13 @@ func Output(test string, env ...string) (string, error) {
 	return string(out), err
 }
 
-// here is the folder of this file.
+// here returns the folder of this file.
 func here() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(file)
 }
 
-// libraries is a folder with the compiled libraries, named by their sources.
+// libraries returns a folder with the compiled libraries, named by their sources' hash.
 func libraries() (string, error) {
 	sum, err := sources()
 	if err != nil {
@@ -165,7 +165,7 @@ func libraries() (string, error) {
 	return dir, install(tmp, dir)
 }
 
-// sources is a hash of all that the libraries are made of.
+// sources returns a hash of everything that the libraries are built from.
 func sources() (string, error) {
 	h, root := sha256.New(), filepath.Join(here(), "..")
 	fmt.Fprintln(h, compiler())
@@ -176,7 +176,7 @@ func sources() (string, error) {
 		switch filepath.Ext(path) {
 		case ".cc", ".h", ".cu", ".cuh":
 		default:
-			if path != filepath.Join(here(), "fake.go") { // which says how they are compiled
+			if path != filepath.Join(here(), "fake.go") { // it contains the compiler's flags
 				return nil
 			}
 		}
@@ -214,7 +214,7 @@ func run(name string, args ...string) error {
 	return nil
 }
 
-// install puts the folder into the cache, at once; whoever is first has done it.
+// install moves the folder to the cache atomically; the first process to do so wins.
 func install(tmp, dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o777); err != nil {
 		return err

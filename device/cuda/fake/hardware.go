@@ -2,5 +2,5 @@
 
 package fake
 
-// onHardware has tests run on the driver there is, whatever it is.
+// onHardware is true: tests run on the installed driver.
 const onHardware = true

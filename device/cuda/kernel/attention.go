@@ -12,7 +12,7 @@ var (
 	attentionDeltaKernel = entryOf("attention_delta")
 )
 
-// attnKernels are the kernels for heads up to width wide. Those that drop have a Dropping as
+// attnKernels are the kernels for heads up to width wide. Those with dropout take a Dropping as
 // their parameter.
 type attnKernels struct {
 	width            int
@@ -20,17 +20,17 @@ type attnKernels struct {
 	forward, dq, dkv attnKernel
 }
 
-// attnKernel is a kernel whose blocks own so many positions and have so many bytes of
-// shared memory.
+// attnKernel is a kernel whose blocks own a number of positions and have a size of shared memory in
+// bytes.
 type attnKernel struct {
 	entry  *entry
 	owns   int
 	shared uint32
 }
 
-// Kernels by the widths of heads, as they are instantiated: attention.cu's on ordinary cores,
-// which take every shape, and flash.cu's on tensor cores, for bf16 and for fp16. Of those that
-// drop probabilities there are GPT-2's, which alone was trained so.
+// Kernels by the widths of heads, as instantiated: attention.cu's on ordinary cores, which support
+// every shape, and flash.cu's on tensor cores, for bf16 and for fp16. With dropout there are those
+// of GPT-2, the only family trained with it.
 var (
 	onCores       = [...]attnKernels{coreKernels(64, 64, 32, 64, 32), coreKernels(128, 64, 32, 32, 32), coreKernels(256, 32, 16, 16, 16)}
 	onTensorCores = [...][2]attnKernels{
@@ -38,7 +38,7 @@ var (
 	}
 )
 
-// allAttention are the kernels of each width and type.
+// allAttention returns the kernels of each width and type.
 func allAttention() []attnKernels {
 	sets := onCores[:]
 	for _, both := range onTensorCores {
@@ -47,11 +47,11 @@ func allAttention() []attnKernels {
 	return sets
 }
 
-// MaxAttn is the widest head that attends.
+// MaxAttn is the maximum width of a head.
 const MaxAttn = 256
 
-// coreKernels have tiles of q queries and k keys forward; backward big is what a block
-// owns, small what it goes through. Tiles are float32, scores beside them.
+// coreKernels have forward tiles of q queries and k keys; backward, a block owns big positions and
+// iterates over small ones. Tiles and scores are float32.
 func coreKernels(width, q, k, big, small int) attnKernels {
 	of := func(name string, owns, positions, scores int) attnKernel {
 		return attnKernel{entryOf(fmt.Sprintf("attention%s_%d", name, width)), owns, uint32(4 * (positions*(width+4) + scores))}
@@ -60,8 +60,8 @@ func coreKernels(width, q, k, big, small int) attnKernels {
 		of("_dkv", big, 2*big+2*small, 2*small*(big+4))}
 }
 
-// flashKernels own 64 times forward, dq or dkv positions and go through tiles of so
-// many others, of which two are there, with two float32 for each query.
+// flashKernels own 64 times forward, dq or dkv positions and iterate over tiles of tile others, two
+// of which are in memory, with two float32 for each query.
 func flashKernels(drop string, width, forward, dq, dkv, tile int) (both [2]attnKernels) {
 	for i, typ := range [...]string{"bf16", "f16"} {
 		of := func(name string, owns, own, stats int) attnKernel {
@@ -72,8 +72,8 @@ func flashKernels(drop string, width, forward, dq, dkv, tile int) (both [2]attnK
 	return both
 }
 
-// Shared is the most dynamic shared memory, in bytes, that each kernel is launched
-// with, for those that have any. Above 48 KiB a driver wants it announced.
+// Shared returns the maximum dynamic shared memory, in bytes, of the kernels that use any. Above 48
+// KiB it must be announced to the driver.
 func Shared() map[*Kernel]uint32 {
 	most := map[*Kernel]uint32{}
 	for _, s := range allAttention() {
@@ -84,8 +84,8 @@ func Shared() map[*Kernel]uint32 {
 	return most
 }
 
-// kernelsFor are the kernels for these operands: tensor cores multiply one 16-bit type
-// in rows of whole words of 16 bytes, and their kernels cap no scores.
+// kernelsFor returns the kernels for these operands: tensor cores multiply one 16-bit type in rows
+// aligned to 16 bytes, and their kernels do not cap scores.
 func kernelsFor(a *device.Attn, operands ...*device.Mat) *attnKernels {
 	if a.D > MaxAttn {
 		panic(fmt.Sprintf("cuda: attention with heads of width %d; kernels have up to %d", a.D, MaxAttn))
@@ -94,7 +94,7 @@ func kernelsFor(a *device.Attn, operands ...*device.Mat) *attnKernels {
 	return kernelsOf(typ, a, lie(typ, operands...))
 }
 
-// lie says whether matrices of a type lie as tensor cores want them.
+// lie reports whether matrices have a type and are laid out as tensor cores require.
 func lie(typ device.DType, ms ...*device.Mat) bool {
 	for _, m := range ms {
 		if m.Buf.Type != typ || m.Ld%8 != 0 || uintptr(m.Buf.Ptr)%16 != 0 {
@@ -104,14 +104,13 @@ func lie(typ device.DType, ms ...*device.Mat) bool {
 	return true
 }
 
-// ForHeads is the family that attention of a type is launched with, if its operands lie
-// as those of our models.
+// ForHeads returns the family used for attention of a type, if its operands are laid out like our
+// models'.
 func ForHeads(typ device.DType, a *device.Attn) *Family {
 	return kernelsOf(typ, a, true).forward.entry.kernel().Family
 }
 
-// kernelsOf are the kernels for heads of a type, whose operands lie as tensor cores want
-// them or not.
+// kernelsOf returns the kernels for heads of a type, whose operands may fit tensor cores or not.
 func kernelsOf(typ device.DType, a *device.Attn, fits bool) *attnKernels {
 	fits = fits && a.Cap == 0 && a.D%8 == 0 && (typ == device.BF16 || typ == device.F16)
 	for i := range onTensorCores {
@@ -134,12 +133,12 @@ func wantAttn(op string, a *device.Attn, stats ...*device.Buffer) {
 		panic(fmt.Sprintf("cuda: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
 	wantLen(op, device.F32, a.B*a.H*a.T, stats...)
-	if a.Start.N > 0 { // a copy of it takes as long as half of the rest
+	if a.Start.N > 0 { // copying it would take as long as half of the rest
 		device.Starts(op, a.Start, a.B*a.T, 0)
 	}
 }
 
-// head is a matrix of heads: their elements lie in words if D allows it.
+// head passes a matrix of heads: elements are accessed in words if D allows it.
 func (l list) head(m *device.Mat, a *device.Attn) list {
 	switch {
 	case a.D%8 == 0:
@@ -150,7 +149,7 @@ func (l list) head(m *device.Mat, a *device.Attn) list {
 	return l.matUpTo(m, 0)
 }
 
-// attn is attention.cu's Attn, or with drop its Dropping.
+// attn passes attention.cu's Attn, or with drop its Dropping.
 func (l list) attn(a *device.Attn, drop bool) list {
 	two := func(low, high int) uint64 { return uint64(uint32(low)) | uint64(high)<<32 }
 	bytes := 48
@@ -170,7 +169,7 @@ func (l list) attn(a *device.Attn, drop bool) list {
 	return l.then()
 }
 
-// reach is the key that the window of query 0 begins with; see attention.cu's Attn.
+// reach returns the first key in the window of query 0; see attention.cu's Attn.
 func reach(a *device.Attn) int {
 	if a.Window == 0 {
 		return -1 << 30
@@ -178,18 +177,18 @@ func reach(a *device.Attn) int {
 	return a.Past - a.Window + 1
 }
 
-// capFlops are the operations of a score or logit that a soft cap adds, slopeFlops
-// those of its derivative: see rt.cuh's capped and cap_slope. dropFlops are those of a
-// weight that is drawn: an eighth of Philox, and of its comparisons.
+// capFlops are the operations per score or logit of a soft cap, slopeFlops those of its derivative:
+// see rt.cuh's capped and cap_slope. dropFlops are those per weight of dropout: an eighth of Philox
+// and of its comparisons.
 const (
 	capFlops   = 26
 	slopeFlops = 4
 	dropFlops  = 13
 )
 
-// beside is the operations of a score that a cap and dropout add, with the cap's slope
-// or without.
-func beside(a *device.Attn, slope int) (flops int) {
+// extraFlops returns the operations per score of a cap and of dropout; slope is added for the cap's
+// slope.
+func extraFlops(a *device.Attn, slope int) (flops int) {
 	if a.Cap > 0 {
 		flops += capFlops + slope
 	}
@@ -199,7 +198,7 @@ func beside(a *device.Attn, slope int) (flops int) {
 	return flops
 }
 
-// pairs are a's, for costs.
+// pairs returns a's pairs, for costs.
 func (o *Ops) pairs(a *device.Attn) int64 {
 	if !o.Weigh {
 		return 0
@@ -207,9 +206,9 @@ func (o *Ops) pairs(a *device.Attn) int64 {
 	return a.Pairs()
 }
 
-// Attention sets o = softmax(Scale q·k)·v, each position seeing itself and those
-// before it, as far as the window goes and its document; lse (B, H, T) float32 receives the log-sum-exp of its scores. Values
-// that a query does not see must be finite.
+// Attention sets o = softmax(Scale q·k)·v, where each position attends to itself and the previous
+// ones, within the window and its document; lse (B, H, T) float32 receives the log-sum-exp of its
+// scores. Values at invisible positions must be finite.
 func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
 	wantAttn("attention", &a, &lse)
 	wantMat("attention", a.B*a.T, a.H*a.D, &out, &q)
@@ -219,11 +218,11 @@ func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a
 	l := o.begin(s.entry).head(&out, &a).ptr(&lse).head(&q, &a).head(&k, &a).head(&v, &a).attn(&a, ks.drop)
 	o.call.Shared = s.shared
 	cost := o.plus(o.over(0, &out, &q, &k, &v), &lse)
-	cost.Flops = o.pairs(&a) * int64(4*a.D+20+beside(&a, 0))
+	cost.Flops = o.pairs(&a) * int64(4*a.D+20+extraFlops(&a, 0))
 	o.run(l, ceil(a.T, s.owns), a.H, a.B, cost)
 }
 
-// deltaRows are the rows of heads that a warp of attention_delta has at once.
+// deltaRows returns the rows of heads that a warp of attention_delta processes at once.
 func deltaRows(width int) int {
 	switch {
 	case width > 128:
@@ -234,14 +233,14 @@ func deltaRows(width int) int {
 	return 4
 }
 
-// AttentionGrad overwrites dq, dk and dv with the gradients of Attention, those of keys that
-// no query sees with 0; delta (B, H, T) float32 is work space.
+// AttentionGrad overwrites dq, dk and dv with the gradients of Attention; those of keys to which no
+// query attends are 0. delta (B, H, T) float32 is working space.
 func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
 	const op = "attention gradient"
 	wantAttn(op, &a, &lse, &delta)
 	wantMat(op, a.B*a.T, a.H*a.D, &dq, &do, &out, &q)
 	wantMat(op, a.B*a.Keys(), a.KV*a.D, &dk, &dv, &k, &v)
-	s, pairs, more := kernelsFor(&a, &dq, &do, &q, &k, &v), o.pairs(&a), beside(&a, slopeFlops)
+	s, pairs, more := kernelsFor(&a, &dq, &do, &q, &k, &v), o.pairs(&a), extraFlops(&a, slopeFlops)
 	if !lie(q.Buf.Type, &dk, &dv) && !lie(device.F32, &dk, &dv) {
 		s = kernelsOf(q.Buf.Type, &a, false)
 	}

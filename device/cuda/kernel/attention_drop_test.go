@@ -12,8 +12,8 @@ import (
 	"zeroth/device/cpu"
 )
 
-// TestDroppedAreTheCPUs reads which probabilities were kept out of o, dq, dk and dv of
-// every kernel: they are those that package cpu keeps, all of them.
+// TestDroppedAreTheCPUs determines from o, dq, dk and dv of every kernel which probabilities were
+// kept: they must be those that package cpu keeps.
 func TestDroppedAreTheCPUs(t *testing.T) {
 	e := started(t)[0]
 	for _, on := range []struct {
@@ -42,9 +42,9 @@ func TestDroppedAreTheCPUs(t *testing.T) {
 	}
 }
 
-// keptBy has all scores 0, so that the probabilities of query t are 1/(t+1), and one
-// operand of each product hold powers of 2: position i 2^(i/D) in column i%D. So a result
-// is a sum of those that belong to what was kept. It is by the result, (B*H, T, T) each.
+// keptBy uses equal scores, so that the probabilities of query t are 1/(t+1), and powers of 2 in
+// one operand of each product: position i has 2^(i/D) in column i%D. So a result is a sum of those
+// of the kept positions. It returns the mask by result, (B*H, T, T) each.
 func keptBy(t *testing.T, b *bench, ops operations, wait func() error, typ device.DType, a device.Attn) map[string][]bool {
 	t.Helper()
 	mat := func(f func(t, c int) float64) device.Mat {
@@ -65,7 +65,7 @@ func keptBy(t *testing.T, b *bench, ops operations, wait func() error, typ devic
 	o, dq, dk, dv, rest := out(), out(), out(), out(), out()
 	ops.Attention(o.Mat, lse, mat(zero), mat(zero), mat(power), a)
 	none, ones := mat(zero), mat(first)
-	ops.AttentionGrad(dq.Mat, rest.Mat, rest.Mat, delta, ones, none, lse, none, mat(power), ones, a) // where o is 0 so is delta
+	ops.AttentionGrad(dq.Mat, rest.Mat, rest.Mat, delta, ones, none, lse, none, mat(power), ones, a) // where o is 0, so is delta
 	ops.AttentionGrad(rest.Mat, dk.Mat, rest.Mat, delta, ones, none, lse, mat(times), none, ones, a)
 	ops.AttentionGrad(rest.Mat, rest.Mat, dv.Mat, delta, mat(times), none, lse, none, none, none, a)
 	if err := wait(); err != nil {

@@ -26,9 +26,8 @@ var attnShapes = []device.Attn{
 	{B: 1, T: 33, H: 1, KV: 1, D: 256},
 }
 
-// attnOf makes the matrices of a shape, queries, keys and values side by side in
-// one half of the time, as modules have them; some scores are far larger than
-// others.
+// attnOf returns the matrices of a shape, half of the time with queries, keys and values side by
+// side in one, as in modules; some scores are far larger than others.
 func (b *bench) attnOf(dt device.DType, a device.Attn) (q, k, v device.Mat) {
 	std := 1.5 / math.Sqrt(math.Sqrt(float64(a.D))*float64(a.Scale))
 	if a.Past == 0 && b.flip() {
@@ -41,11 +40,10 @@ func (b *bench) attnOf(dt device.DType, a device.Attn) (q, k, v device.Mat) {
 	return q, k, b.mat("v", dt, a.B*a.Keys(), a.KV*a.D, 1).Mat
 }
 
-// half drops probabilities; its scale is exact, for one weight alone has no gradient.
+// half drops probabilities with an exact scale, since a single weight has no gradient.
 var half = device.Dropout{Seed: 1<<40 + 9, Place: 1<<31 | 2, Drop: device.DropOf(0.5), Row: 1<<33 - 20}
 
-// eachAttn runs f with every shape and type, and with drawn shapes, some of which drop
-// probabilities.
+// eachAttn runs f with every shape and type, and with random shapes, some with dropout.
 func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a device.Attn) func(q operations)) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	shapes := attnShapes
@@ -78,8 +76,8 @@ func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a devic
 	}
 }
 
-// rounded is how far a sum with weights that tensor cores take rounded to dt may be
-// from one with exact weights.
+// rounded returns the maximum difference of a sum with weights rounded to dt by tensor cores from
+// one with exact weights.
 func rounded(dt device.DType) float64 { return max(1e-5, epsilon(dt)) }
 
 // gradTolerance bounds attention's gradients: o and ds are rounded to the type, and an element
@@ -95,8 +93,7 @@ func TestAttention(t *testing.T) {
 	})
 }
 
-// TestAttentionGrad has lse and o as the forward pass, on the same device, left
-// them.
+// TestAttentionGrad uses lse and o from the forward pass on the same device.
 func TestAttentionGrad(t *testing.T) {
 	eachAttn(t, true, func(b *bench, dt device.DType, a device.Attn) func(operations) {
 		a.Start = b.starts(a.B, a.T, a.Past)
@@ -120,8 +117,8 @@ func TestAttentionGrad(t *testing.T) {
 	})
 }
 
-// TestAttentionOfAGrowingCache wants the bits of all positions at once from one after
-// the other: tiles of keys begin at the same places.
+// TestAttentionOfAGrowingCache checks that computing positions one after the other gives the bits
+// of all at once: tiles of keys begin at the same places.
 func TestAttentionOfAGrowingCache(t *testing.T) {
 	e := started(t)[0]
 	e.reset()

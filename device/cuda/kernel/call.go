@@ -9,48 +9,45 @@ import (
 	"zeroth/device"
 )
 
-// threads are in the blocks of all kernels but flash.cu's.
+// threads is the number of threads per block of all kernels except flash.cu's.
 const threads = 256
 
 // Call is a launch of a kernel.
 type Call struct {
 	Kernel *Kernel
 	Grid   [3]uint32 // blocks
-	Shared uint32    // bytes of dynamic shared memory of a block
+	Shared uint32    // bytes of dynamic shared memory per block
 	Cost   Cost
 
 	args [maxArgs]byte
 }
 
-// maxArgs is the bytes of the longest parameter list, rope's: it has as many
-// frequencies as a head may have pairs.
+// maxArgs is the size in bytes of the longest parameter list, rope's: it contains the frequencies
+// of all pairs of a head.
 const maxArgs = 2112
 
-// Cost is what a launch does at the least: bytes of device memory read and written
-// once each, and operations of floating point, of which a multiply-add is two.
+// Cost is the minimum work of a launch: bytes of device memory read and written once each, and
+// floating-point operations, two per multiply-add.
 type Cost struct{ Bytes, Flops int64 }
 
-// Args are the parameters, each at its Offset. They are the call's: a Launcher
-// copies them.
+// Args returns the parameters, each at its Offset. They belong to the call: a Launcher copies them.
 func (c *Call) Args() []byte {
 	last := c.Kernel.Params[len(c.Kernel.Params)-1]
 	return c.args[:last.Offset+last.Bytes]
 }
 
-// Launcher brings calls to a GPU, in the order in which they are given. A call is
-// the caller's again when Launch returns.
+// Launcher passes calls to a GPU, in order. The caller may reuse a call after Launch.
 type Launcher interface{ Launch(*Call) }
 
-// list is a call and its parameter that is to come, of 0 bytes behind the last one. It is
-// a value, so that each parameter finds its place in registers and not where the one
-// before has left it.
+// list is a call and its next parameter, of 0 bytes after the last one. It is a value, so that the
+// position of each parameter is found in registers instead of memory.
 type list struct {
 	c *Call
 	p *Param
 }
 
-// place is where the next parameter goes, of so many bytes. TestTable holds that all of them
-// are within the arguments.
+// place returns where to store the next parameter, of that many bytes. TestTable checks that all of
+// them fit the arguments.
 func (l list) place(bytes int) unsafe.Pointer {
 	if l.p.Bytes != bytes {
 		l.misfit(bytes)
@@ -58,18 +55,18 @@ func (l list) place(bytes int) unsafe.Pointer {
 	return unsafe.Add(unsafe.Pointer(&l.c.args), l.p.Offset)
 }
 
-// then is the list from behind a parameter that has been put down.
+// then returns the list after the current parameter.
 func (l list) then() list {
 	return list{l.c, (*Param)(unsafe.Add(unsafe.Pointer(l.p), unsafe.Sizeof(Param{})))}
 }
 
-// misfit panics; it is apart so that place, which every parameter needs, is inlined.
+// misfit panics; it is a separate function so that place, which every parameter needs, is inlined.
 func (l list) misfit(bytes int) {
 	k := l.c.Kernel
 	panic(fmt.Sprintf("kernel: a parameter of %d bytes of %s, where %d come, of %v", bytes, k.Name, l.p.Bytes, k.Params))
 }
 
-// put32 and put64 are how GPUs have words, whatever the host's are.
+// put32 and put64 write words in the GPU's byte order.
 func put32(to unsafe.Pointer, x uint32) { binary.LittleEndian.PutUint32((*[4]byte)(to)[:], x) }
 
 func put64(to unsafe.Pointer, x uint64) { binary.LittleEndian.PutUint64((*[8]byte)(to)[:], x) }
@@ -112,7 +109,7 @@ func (l list) f64(x float64) list {
 	return l.then()
 }
 
-// floats is a struct of float32.
+// floats passes a struct of float32.
 func (l list) floats(x ...float32) list {
 	to := l.place(4 * len(x))
 	for i, v := range x {
@@ -121,14 +118,14 @@ func (l list) floats(x ...float32) list {
 	return l.then()
 }
 
-// ptr is where a buffer begins; an empty one is null.
+// ptr passes the address of a buffer; an empty one is null.
 func (l list) ptr(b *device.Buffer) list {
 	to := l.place(8)
 	put64(to, begins(b))
 	return l.then()
 }
 
-// begins is the address of a buffer, or 0 of an empty one.
+// begins returns the address of a buffer, or 0 if it is empty.
 func begins(b *device.Buffer) uint64 {
 	if b.N > 0 {
 		return uint64(uintptr(b.Ptr))
@@ -136,13 +133,13 @@ func begins(b *device.Buffer) uint64 {
 	return 0
 }
 
-// mat is rt.cuh's Mat: elements go in words where those are aligned.
+// mat passes rt.cuh's Mat: elements are accessed in words if they are aligned.
 func (l list) mat(m *device.Mat) list { return l.rows(&m.Buf, m.Ld, 2) }
 
-// matUpTo is mat with words of so many fours of elements at the most.
+// matUpTo is mat with words of at most words times four elements.
 func (l list) matUpTo(m *device.Mat, words int) list { return l.rows(&m.Buf, m.Ld, words) }
 
-// vec is a Mat of one row.
+// vec passes a Mat of one row.
 func (l list) vec(b *device.Buffer) list { return l.rows(b, 0, 2) }
 
 func (l list) rows(b *device.Buffer, ld, words int) list {
@@ -152,8 +149,8 @@ func (l list) rows(b *device.Buffer, ld, words int) list {
 	return l.then()
 }
 
-// aligned is how many fours of elements, whose size is a power of two, lie in one word or,
-// eight of float32, in two.
+// aligned returns how many groups of four elements, whose size is a power of two, fit in one word
+// or, for eight float32, in two.
 func aligned(b *device.Buffer, ld int) int {
 	four := uintptr(4*b.Type.Size() - 1)
 	switch at := uintptr(b.Ptr) | uintptr(ld*b.Type.Size()); {

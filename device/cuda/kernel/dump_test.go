@@ -13,11 +13,10 @@ import (
 	"zeroth/device"
 )
 
-// dump writes what a failed comparison was about into the folder that ZEROTH_DUMP names,
-// if any: operand k of got, whose element at is the first wrong one, and all operands
-// around that place, before, as wanted and as they are. The bytes of the wrong operand lie
-// beside it, as wanted and as they are. Operands are drawn by seed, so the test has the
-// rest of them on any machine.
+// dump writes the details of a failed comparison to the folder named by ZEROTH_DUMP, if any:
+// operand k of got, with its first wrong element at, and all operands around that position, before,
+// as wanted and as they are, and the bytes of the wrong operand, as wanted and as they are.
+// Operands are determined by seed, so the test can reproduce the rest on any machine.
 func dump(t *testing.T, seed uint64, got, want *bench, k, at int) {
 	dir := os.Getenv("ZEROTH_DUMP")
 	if dir == "" {
@@ -41,7 +40,7 @@ func dump(t *testing.T, seed uint64, got, want *bench, k, at int) {
 func around(text *strings.Builder, is, want *operand, row, col int) {
 	switch is.Buf.Type {
 	case device.F32, device.BF16, device.F16, device.F64, device.I32:
-	default: // of codes and exact sums single elements say nothing
+	default: // single elements of codes and exact sums are meaningless
 		fmt.Fprintf(text, "\n%s: %v, %d elements\n", is.what, is.Buf.Type, is.Buf.N)
 		return
 	}

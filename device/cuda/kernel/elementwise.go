@@ -28,7 +28,7 @@ var (
 
 // Zero sets every element of b, of any type, to 0.
 func (o *Ops) Zero(b device.Buffer) {
-	if b.Type.Size() > 2 { // zeros of every type are those of float32
+	if b.Type.Size() > 2 { // zeros of every type have the bits of float32's
 		b = device.Buffer{Type: device.F32, N: b.Bytes() / 4, Ptr: b.Ptr}
 	}
 	l := o.begin(fillKernel).vec(&b).i64(b.N).f32(0)
@@ -62,12 +62,12 @@ func (o *Ops) Scale(x device.Buffer, s float32) {
 	o.run(l, blocks(x.N, 8), 1, 1, o.passes(1, &x, &x))
 }
 
-// MaxSources is the number of buffers that SumInto adds at most.
+// MaxSources is the maximum number of buffers that SumInto adds.
 const MaxSources = 128
 
-// SumInto sets dst to the sum of the sources, of its type and length: element by
-// element, in their order, in float32 rounded once; F64 in float64. dst may be one
-// of them, or else overlaps none. The bits are those of package cpu's AddUp.
+// SumInto sets dst to the sum of the sources, of its type and length: element by element, in order,
+// in float32 rounded once; F64 in float64. dst may be one of them; otherwise it must not overlap
+// them. The bits are those of package cpu's AddUp.
 func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 	if len(src) < 1 || len(src) > MaxSources {
 		panic(fmt.Sprintf("cuda: sum of %d buffers, want 1 to %d", len(src), MaxSources))
@@ -99,8 +99,8 @@ func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 	o.run(l, blocks(dst.N, each), 1, 1, cost)
 }
 
-// AddRow adds v to every row of y, or with set sets every row to it: a bias beside
-// a matrix product that has none.
+// AddRow adds v to every row of y, or with set sets every row to it: a bias for a matrix product
+// without one.
 func (o *Ops) AddRow(y device.Mat, v device.Buffer, set bool) {
 	wantMat("add of a row", y.Rows, y.Cols, &y)
 	wantVec("add of a row", y.Cols, &v)
@@ -126,8 +126,8 @@ func (o *Ops) AddScalar(y, x device.Buffer, s float32) {
 	o.run(l, blocks(y.N, 8), 1, 1, o.passes(1, &y, &x))
 }
 
-// Dropout sets y to what d keeps of x, scaled, plus add if that is not empty; y may
-// be x or add. The bits are those of package cpu.
+// Dropout sets y to the kept elements of x, scaled, plus add if that is not empty; y may be x or
+// add. The bits are those of package cpu.
 func (o *Ops) Dropout(y, x, add device.Buffer, d device.Dropout) {
 	wantVec("dropout", y.N, &y, &x)
 	if add.N > 0 {
@@ -139,7 +139,7 @@ func (o *Ops) Dropout(y, x, add device.Buffer, d device.Dropout) {
 	o.run(l.then(), blocks(y.N, 8), 1, 1, o.plus(o.passes(3, &y, &x), &add))
 }
 
-// dropBytes are dropout.cu's Drop, which putDrop writes.
+// dropBytes is the size of dropout.cu's Drop, which putDrop writes.
 const dropBytes = 32
 
 func putDrop(to unsafe.Pointer, d device.Dropout) {
@@ -170,8 +170,8 @@ func (o *Ops) SwiGLU(y, gate, up device.Buffer) {
 	o.run(l, blocks(y.N, 8), 1, 1, o.passes(20, &y, &gate, &up))
 }
 
-// SwiGLUGrad sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate). Each may
-// be any one of dy, gate and up.
+// SwiGLUGrad sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate). Each may be any one of
+// dy, gate and up.
 func (o *Ops) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
 	wantVec("swiglu gradient", dy.N, &dgate, &dup, &dy, &gate, &up)
 	if dgate.Ptr == dup.Ptr && dy.N > 0 && dy.Ptr != nil {

@@ -21,13 +21,13 @@ import (
 	"zeroth/device"
 )
 
-// The kernels run in a process that scripts/build-emu makes of them, for which
-// g++ is enough. ZEROTH_EMU=asan or tsan builds it with a sanitizer; then an
-// access outside of operands, or a race, ends it and fails the test.
+// The kernels run in a process that scripts/build-emu builds from them, which needs only g++.
+// ZEROTH_EMU=asan or tsan builds it with a sanitizer; then an access outside of operands, or a
+// race, ends it and fails the test.
 
 func emuKind() string { return os.Getenv("ZEROTH_EMU") }
 
-// buildEmulator compiles the emulator into a folder of its own.
+// buildEmulator compiles the emulator to a folder of its own.
 func buildEmulator() (string, error) {
 	if _, err := exec.LookPath("g++"); err != nil {
 		return "", errors.New("no g++ to compile the emulator of CUDA kernels with")
@@ -40,7 +40,7 @@ func buildEmulator() (string, error) {
 	if kind := emuKind(); kind != "" {
 		build.Args = append(build.Args, kind)
 	}
-	for _, pattern := range []string{"*.cu*", "../emu/*"} { // what is read here makes go test run again when it changes
+	for _, pattern := range []string{"*.cu*", "../emu/*"} { // reading these makes go test run again when they change
 		names, _ := filepath.Glob(pattern)
 		for _, name := range names {
 			if _, err := os.ReadFile(name); err != nil {
@@ -54,7 +54,7 @@ func buildEmulator() (string, error) {
 	return dir, nil
 }
 
-// process runs kernels on memory it shares with the test.
+// process runs kernels on memory that it shares with the test.
 type process struct {
 	run  *exec.Cmd
 	in   *bufio.Writer
@@ -64,8 +64,7 @@ type process struct {
 
 const machinesAre = "emulated"
 
-// startMachines are emulators that run threads in order, and in an order drawn by
-// seeds.
+// startMachines returns emulators that run threads in order, and in random orders.
 func startMachines(t testing.TB) (all []*machine) {
 	dir, err := buildEmulator()
 	if dir == "" {
@@ -96,8 +95,7 @@ var (
 	emulatorIn   string   // the folder
 )
 
-// startEmulator maps a file wherever there is room, and tries again where that is
-// taken in the process.
+// startEmulator maps a file at a free address, and tries again if that is taken in the process.
 func startEmulator(t testing.TB, dir, order string, stderr io.Writer) (e *machine, p *process) {
 	t.Helper()
 	var err error
@@ -152,7 +150,7 @@ func tryEmulator(dir, order string, stderr io.Writer) (*machine, *process, error
 	return e, p, nil
 }
 
-// answer is the next line.
+// answer returns the next line.
 func (p *process) answer() (string, error) {
 	p.in.Flush()
 	if !p.out.Scan() {
@@ -161,7 +159,7 @@ func (p *process) answer() (string, error) {
 	return p.out.Text(), nil
 }
 
-// sizes are those of a kernel's parameters, as g++ sees them, their number first.
+// sizes returns the sizes of a kernel's parameters according to g++, preceded by their number.
 func (p *process) sizes(name string) (string, error) {
 	fmt.Fprintf(p.in, "P%s\x00", name)
 	return p.answer()
@@ -193,7 +191,7 @@ func (p *process) allow(b []byte, use bool) {
 	binary.Write(p.in, binary.LittleEndian, [2]uint64{uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), uint64(len(b))})
 }
 
-// TestOutsideOfTheVocabulary is what the CPU panics at; a GPU's context would end.
+// TestOutsideOfTheVocabulary tests ids for which the CPU panics; a GPU's context would end.
 func TestOutsideOfTheVocabulary(t *testing.T) {
 	e := started(t)[0]
 	for _, id := range []int{-1, 7} {
@@ -216,8 +214,8 @@ func TestOutsideOfTheVocabulary(t *testing.T) {
 	}
 }
 
-// TestSanitizerSees an element written behind an operand; it is only for a build with
-// ASan, which must end the process.
+// TestSanitizerSees writes an element after an operand; in a build with ASan, this must end the
+// process.
 func TestSanitizerSees(t *testing.T) {
 	if emuKind() != "asan" {
 		t.Skip("without ZEROTH_EMU=asan nobody watches")

@@ -12,18 +12,17 @@ import (
 	"zeroth/device"
 )
 
-// flashWidths are the heads' widths of the tests on tensor cores: of each kernel the
-// widest and narrower ones.
+// flashWidths are the head widths of the tests on tensor cores: the widest of each kernel, and
+// narrower ones.
 var flashWidths = []int{64, 96, 128, 32, 8, 40, 80, 120}
 
-// aligned is a matrix without gaps, as tensor cores take it.
+// aligned returns a matrix without gaps, as needed by tensor cores.
 func (b *bench) aligned(what string, dt device.DType, rows, cols int, std float64) *operand {
 	return b.makeWith(what, dt, rows, cols, 0, 0).fill(func(int) float64 { return std * b.rng.NormFloat64() })
 }
 
-// eachFlash runs f with shapes of every width and type, documents, windows, shared
-// heads and, if cached, positions before the first; heads up to 64 drop probabilities and keep
-// them.
+// eachFlash runs f with shapes of every width and type, documents, windows, shared heads and, if
+// cached, positions before the first; heads up to 64 run with and without dropout.
 func eachFlash(t *testing.T, cached bool, f func(b *bench, dt device.DType, a device.Attn) func(q operations)) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for i := range 4 * len(flashWidths) {
@@ -50,7 +49,7 @@ func eachFlash(t *testing.T, cached bool, f func(b *bench, dt device.DType, a de
 	}
 }
 
-// flashes are the launches of kernels on tensor cores so far.
+// flashes returns the number of launches of kernels on tensor cores so far.
 func flashes(t *testing.T) (n int) {
 	for name, times := range started(t)[0].launches {
 		if strings.HasPrefix(name, "flash") {
@@ -71,8 +70,7 @@ func TestAttentionOnTensorCores(t *testing.T) {
 	})
 }
 
-// onlyFlash wants so many launches of kernels on tensor cores of f, if it is not the
-// processor that computes.
+// onlyFlash checks that f launches that number of kernels on tensor cores, unless the CPU computes.
 func onlyFlash(t *testing.T, want int, ops operations, f func()) {
 	before := flashes(t)
 	f()
@@ -94,7 +92,7 @@ func TestAttentionGradOnTensorCores(t *testing.T) {
 		dq, dk, dv := b.aligned("dq", dt, rows, c, math.NaN()), b.aligned("dk", to, keys, kv, math.NaN()), b.aligned("dv", to, keys, kv, math.NaN())
 		tol := gradTolerance[dt]
 		if a.Drop.Drop > 0 {
-			tol *= float64(a.Drop.Scale()) // so much larger is what is rounded
+			tol *= float64(a.Drop.Scale()) // rounded values are larger by this factor
 		}
 		for _, g := range []*operand{delta, dq, dk, dv} {
 			g.near(tol)
@@ -108,8 +106,8 @@ func TestAttentionGradOnTensorCores(t *testing.T) {
 	})
 }
 
-// TestTensorCoresWithAGrowingCache wants the bits of all positions at once from one
-// after the other.
+// TestTensorCoresWithAGrowingCache checks that computing positions one after the other gives the
+// bits of all at once.
 func TestTensorCoresWithAGrowingCache(t *testing.T) {
 	e := started(t)[0]
 	e.reset()

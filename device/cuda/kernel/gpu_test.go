@@ -13,9 +13,9 @@ import (
 	"zeroth/device/cuda/driver"
 )
 
-// With the tag gpu the tests run on the first GPU, twice, and both times have to
-// agree to the bit. Operands are in pinned memory, which a GPU addresses as the host
-// does: this is about results, not speed.
+// With the tag gpu the tests run on the first GPU, twice, and both runs must agree to the bit.
+// Operands are in pinned memory, which a GPU can address like the host: this tests results, not
+// speed.
 
 const machinesAre = "on a GPU"
 
@@ -28,8 +28,8 @@ func startMachines(t testing.TB) []*machine {
 	return []*machine{l.machine(t), l.machine(t)}
 }
 
-// loader loads a family when the first of its kernels is launched: one that the driver
-// refuses fails only the tests that need it.
+// loader loads a family when the first of its kernels is launched: one that the driver refuses
+// fails only the tests that need it.
 type loader struct {
 	g         *driver.GPU
 	functions map[*Kernel]driver.Function
@@ -76,8 +76,8 @@ func (l *loader) machine(t testing.TB) *machine {
 		allow: func([]byte, bool) {}, close: func() { _ = s.Close(); _ = l.g.FreeHost(p) }}
 }
 
-// TestFamilyLoads is a rung of the ladder of tests/gpu: each family is compiled alone, with
-// the compiler's notes, the time, and what kernels use beside what ptxas says.
+// TestFamilyLoads is a rung of the ladder of tests/gpu: each family is compiled alone, reporting
+// the compiler's notes, the time, and the kernels' resources compared with ptxas's.
 func TestFamilyLoads(t *testing.T) {
 	_, on := readAssembled(t)
 	for _, f := range Families() {

@@ -1,20 +1,19 @@
-// Package kernel is what a GPU computes: kernels in CUDA C, the PTX that NVRTC
-// makes of them for every GPU from compute capability 8.0 on, and Ops, by which an
-// operation of nn, optim or zero becomes launches.
+// Package kernel contains the GPU's kernels: their sources in CUDA C, the PTX that NVRTC compiles
+// from them for every GPU from compute capability 8.0 on, and Ops, which implements operations of
+// nn, optim and zero by launches.
 //
-// It needs neither a driver nor a C compiler: a Launcher, such as a queue of
-// device/cuda, brings calls to a GPU. scripts/build-ptx makes kernels.ptx.zst, the PTX of all
-// families of kernels; kernels.sha256 has the hash of every source and family, and a test
-// compares them.
-// scripts/build-emu makes the same sources into a library for the processor.
+// It needs neither a driver nor a C compiler: a Launcher, such as a queue of device/cuda, passes
+// calls to a GPU. scripts/build-ptx builds kernels.ptx.zst, the PTX of all families of kernels;
+// kernels.sha256 contains the hash of every source and family, and a test compares them.
+// scripts/build-emu compiles the same sources to a library for the CPU.
 //
-// Bits. Kernels use operations of IEEE 754 in one order, so that a result does not
-// depend on the GPU or the number of its processors; activations, norms, cross-entropy and
-// attention on tensor cores also use the GPU's own 2^x, 1/x and 1/sqrt(x). Updates, sums of many
-// buffers, exact sums and the gradients of embeddings have the bits of package
-// cpu; the others add up in another order than it.
+// Bits: kernels use operations of IEEE 754 in a fixed order, so that a result does not depend on
+// the GPU or the number of its processors; activations, norms, cross-entropy and attention on
+// tensor cores also use the GPU's own 2^x, 1/x and 1/sqrt(x). Updates, sums of many buffers, exact
+// sums and the gradients of embeddings have the bits of package cpu; the others add in a different
+// order.
 //
-// Matrix products are not here: they are cuBLAS's.
+// Matrix products use cuBLAS instead.
 package kernel
 
 import (
@@ -28,15 +27,15 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// archive is the PTX of all families, one after the other by name, compressed with zstd.
-// The line "// family NAME" comes before each.
+// archive contains the PTX of all families, concatenated by name, each preceded by the line "//
+// family NAME", and compressed with zstd.
 //
 //go:embed kernels.ptx.zst
 var archive []byte
 
-// Family is kernels that a job needs together: a driver loads them as one module. Base is
-// what every job needs; another one is attention for one type and width of heads, or
-// norms' gradients for a range of widths.
+// Family is a set of kernels that a job needs together: a driver loads them as one module. Base is
+// what every job needs; another one is attention for one type and width of heads, or norms'
+// gradients for a range of widths.
 type Family struct {
 	Name    string
 	Index   int       // in Families
@@ -47,14 +46,14 @@ type Family struct {
 // Base is the family that every job needs.
 const Base = "base"
 
-// PTX returns the family's text with a zero byte at its end, as cuModuleLoadData takes it.
+// PTX returns the family's text with a zero byte at its end, as required by cuModuleLoadData.
 func (f *Family) PTX() []byte { return append([]byte(f.ptx), 0) }
 
 // unpack returns the text of the archive.
 func unpack() string {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
 	if err != nil {
-		panic(fmt.Sprintf("kernel: %v", err)) // the options are ours
+		panic(fmt.Sprintf("kernel: %v", err)) // cannot fail with these options
 	}
 	defer d.Close()
 	text, err := d.DecodeAll(archive, nil)
@@ -69,15 +68,14 @@ type Kernel struct {
 	Name    string
 	Family  *Family
 	Index   int     // in Table
-	Threads uint32  // of a block, in one dimension
-	Params  []Param // behind the last there is one of 0 bytes, where lists end
+	Threads uint32  // threads per block, in one dimension
+	Params  []Param // followed by one of 0 bytes, where lists end
 }
 
-// Param is a parameter of a kernel. Offset is where it lies among all of them, each
-// aligned as C would; Bytes is its size.
+// Param is a parameter of a kernel: its offset among all parameters, aligned as in C, and its size.
 type Param struct{ Offset, Bytes int }
 
-// Offsets are where the parameters lie.
+// Offsets returns the offsets of the parameters.
 func (k *Kernel) Offsets() (at []int32) {
 	for _, p := range k.Params {
 		at = append(at, int32(p.Offset))
@@ -85,8 +83,8 @@ func (k *Kernel) Offsets() (at []int32) {
 	return at
 }
 
-// The table is read when it is first asked for: a program that computes on no GPU
-// has neither it nor the PTX.
+// The table is parsed on first use: a program that uses no GPU needs neither it nor the PTX in
+// memory.
 var (
 	tableOnce sync.Once
 	families  []*Family
@@ -94,13 +92,13 @@ var (
 	named     map[string]*Kernel
 )
 
-// Table is all kernels, family by family.
+// Table returns all kernels, family by family.
 func Table() []*Kernel {
 	tableOnce.Do(fillTable)
 	return inOrder
 }
 
-// Families is all families, by their names.
+// Families returns all families, sorted by name.
 func Families() []*Family {
 	tableOnce.Do(fillTable)
 	return families
@@ -150,7 +148,7 @@ func byName(name string) *Kernel {
 //	.param .align 8 .b8 add_param_0[16],
 //	.param .u64 add_param_3
 //
-// and the line behind the last one has the threads: .maxntid 256, 1, 1
+// and the line after the last one contains the threads: .maxntid 256, 1, 1
 func parse(text string) (all []*Kernel) {
 	for {
 		_, rest, ok := strings.Cut(text, ".entry ")

@@ -14,8 +14,8 @@ import (
 	"zeroth/device"
 )
 
-// TestPTXIsOfTheSources needs no tools: kernels.sha256 has the hash of every source
-// and of the PTX that scripts/build-ptx made of them.
+// TestPTXIsOfTheSources needs no tools: kernels.sha256 contains the hash of every source and of the
+// PTX that scripts/build-ptx built from them.
 func TestPTXIsOfTheSources(t *testing.T) {
 	f, err := os.Open("kernels.sha256")
 	if err != nil {
@@ -81,7 +81,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestFamilies: each is a text of its own, with what a job needs together and no more.
+// TestFamilies checks that each family is a separate text with the kernels that a job needs
+// together, and no others.
 func TestFamilies(t *testing.T) {
 	count := 0
 	for i, f := range Families() {
@@ -122,7 +123,7 @@ func TestFamilies(t *testing.T) {
 	same("fill", "attention_delta", "row_norm", "adamw8", "cast64")
 }
 
-// TestForHeads: the family of what attention is launched with, from sizes alone.
+// TestForHeads checks the family returned for attention, given sizes only.
 func TestForHeads(t *testing.T) {
 	for _, a := range []struct {
 		want string
@@ -142,12 +143,12 @@ func TestForHeads(t *testing.T) {
 	}
 }
 
-// dropped takes launches and does nothing.
+// dropped counts launches and does nothing.
 type dropped struct{ calls int }
 
 func (d *dropped) Launch(*Call) { d.calls++ }
 
-// TestNothingIsAllocated issues operations of every kind of parameter.
+// TestNothingIsAllocated issues operations with every kind of parameter.
 func TestNothingIsAllocated(t *testing.T) {
 	d := &dropped{}
 	o := &Ops{To: d, Work: device.OfF32(make([]float32, 1<<16))}
@@ -167,7 +168,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 }
 
-// TestWorkLenIsEnough for matrices of every size.
+// TestWorkLenIsEnough tests matrices of every size.
 func TestWorkLenIsEnough(t *testing.T) {
 	for rows := 1; rows < 1<<22; rows = rows*5/4 + 1 {
 		for cols := 1; cols < 1<<20; cols = cols*5/4 + 1 {
@@ -183,8 +184,8 @@ func TestWorkLenIsEnough(t *testing.T) {
 	}
 }
 
-// TestSharedFitsEveryGPU: a block has up to 99 KiB where the compute capability is 8.6
-// or 8.9, which is the least since 8.0.
+// TestSharedFitsEveryGPU checks the limit of 99 KiB per block with compute capability 8.6 or 8.9,
+// the lowest since 8.0.
 func TestSharedFitsEveryGPU(t *testing.T) {
 	for k, n := range Shared() {
 		if n > 99<<10 {
@@ -193,7 +194,7 @@ func TestSharedFitsEveryGPU(t *testing.T) {
 	}
 }
 
-// panics returns what f panics with.
+// panics returns the value with which f panics.
 func panics(f func()) (said any) {
 	defer func() { said = recover() }()
 	f()

@@ -12,30 +12,30 @@ import (
 	"zeroth/device"
 )
 
-// machine runs kernels on memory that the test sees too: an emulator's process (see
-// emu_test.go) or, with the tag gpu, a GPU.
+// machine runs kernels on memory shared with the test: an emulator's process (see emu_test.go) or,
+// with the tag gpu, a GPU.
 type machine struct {
 	mem      []byte
 	used     int
 	launches map[string]int
-	shapes   map[shape]bool           // that were launched
+	shapes   map[shape]bool           // launched so far
 	err      error                    // the first launch that failed since the last reset
-	run      func(*Call) error        // a launch, to its end
-	allow    func(b []byte, use bool) // kernels may use b, or not: for sanitizers
+	run      func(*Call) error        // runs a launch to its end
+	allow    func(b []byte, use bool) // allows or forbids kernels to access b, for sanitizers
 	close    func()
 }
 
-// shape tells launches of a kernel on different operands apart.
+// shape distinguishes launches of a kernel on different operands.
 type shape struct {
 	kernel string
 	grid   [3]uint32
 	cost   Cost
 }
 
-// machineMemory is the bytes a machine has.
+// machineMemory is the memory of a machine in bytes.
 const machineMemory = 192 << 20
 
-// machines are started when they are first needed. All have to agree to the bit.
+// machines are started on first use. All must agree to the bit.
 var machines []*machine
 
 func started(t testing.TB) []*machine {
@@ -46,7 +46,7 @@ func started(t testing.TB) []*machine {
 	return machines
 }
 
-// TestMain ends the machines. Where all tests ran, every kernel has to have run.
+// TestMain ends the machines. If all tests ran, every kernel must have run.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if machines != nil && flag.Lookup("test.run").Value.String() == "" {
@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// covered says how much has run, and is 1 if a kernel has not.
+// covered reports how much has run, and returns 1 if a kernel has not.
 func covered() (code int) {
 	launches := 0
 	for _, k := range Table() {
@@ -83,14 +83,14 @@ func (e *machine) Launch(c *Call) {
 	}
 }
 
-// reset takes all memory back.
+// reset frees all memory.
 func (e *machine) reset() {
 	e.used, e.err = 0, nil
 	e.allow(e.mem, false)
 }
 
-// alloc is n elements, shift elements after an aligned address, with a gap before
-// and behind that kernels must not touch.
+// alloc returns n elements, shift elements after an aligned address, with a gap before and after
+// that kernels must not access.
 func (e *machine) alloc(dt device.DType, n, shift int) device.Buffer {
 	at := (e.used+127)&^63 + shift*dt.Size()
 	b := device.Buffer{Type: dt, Host: true, N: n, Ptr: unsafe.Pointer(&e.mem[at])}
@@ -106,7 +106,7 @@ func (e *machine) alloc(dt device.DType, n, shift int) device.Buffer {
 
 const guard = 0xa5
 
-// guards are the bytes before and behind a buffer that are nobody's.
+// guards returns the unused bytes before and after a buffer.
 func (e *machine) guards(b device.Buffer) [2][]byte {
 	at := int(uintptr(b.Ptr) - uintptr(unsafe.Pointer(&e.mem[0])))
 	return [2][]byte{e.mem[at-16 : at], e.mem[at+b.Bytes():][:48]}

@@ -27,9 +27,8 @@ func wantPositions(op string, wpe device.Mat, n, T int) {
 	}
 }
 
-// Embed sets y[i] = wte[ids[i]] + wpe[i mod T], or with start wpe[i mod T - start[i]];
-// wpe may be empty. Of start see device.Starts. What the part of the vocabulary in wte does
-// not have counts as 0.
+// Embed sets y[i] = wte[ids[i]] + wpe[i mod T], or with start wpe[i mod T - start[i]]; wpe may be
+// empty. For start see device.Starts. If wte is part of the vocabulary, other ids count as 0.
 func (o *Ops) Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer) {
 	const op = "embedding"
 	wantMat(op, y.Rows, y.Cols, &y)
@@ -46,7 +45,7 @@ func (o *Ops) Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buffer
 	o.run(l, rowBlocks(y.Rows), 1, 1, o.plus(cost, &ids, &start, &wpe.Buf))
 }
 
-// size is that of the vocabulary of which a table has n rows.
+// size returns the size of the vocabulary of which a table has n rows.
 func size(part device.Vocab, n int) int {
 	if part.Size == 0 {
 		return n
@@ -54,16 +53,16 @@ func size(part device.Vocab, n int) int {
 	return part.Size
 }
 
-// embedBlocks is how many blocks share a vocabulary, each with every embedBlocks-th
-// id: enough that frequent ids are apart. embedCols are the columns of a block.
+// embedBlocks is the number of blocks that divide a vocabulary, each with every embedBlocks-th id:
+// enough to separate frequent ids. embedCols is the number of columns per block.
 const (
 	embedBlocks = 256
 	embedCols   = 256
 )
 
-// EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to, or with add adds to
-// them, the sums of the rows of dy with one id or position, in their order. Of a part of
-// the vocabulary rows count from its first id.
+// EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to the sums of the rows of dy with one
+// id or position, in order, or with add adds to them. For part of the vocabulary, rows count from
+// its first id.
 func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer, add bool) {
 	const op = "embedding gradient"
 	wantMat(op, dy.Rows, dy.Cols, &dy)
@@ -73,7 +72,7 @@ func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device
 	wantPositions(op, dwpe, dy.Cols, T)
 	device.Starts(op, start, dy.Rows, 0)
 	l := o.begin(embedGradKernel).ptr(&dwte.Buf).i32(dwte.Ld).mat(&dy).ptr(&ids).i32(dy.Rows).i32(dy.Cols).i32(dwte.Rows).i32(part.First).flag(add)
-	some := device.Mat{Buf: dwte.Buf, Rows: min(dy.Rows, dwte.Rows), Cols: dy.Cols} // rows that ids name, at most
+	some := device.Mat{Buf: dwte.Buf, Rows: min(dy.Rows, dwte.Rows), Cols: dy.Cols} // maximum number of rows referenced by ids
 	cost := o.over(1, &dy, &some, &some)
 	if !add {
 		cost = o.over(1, &dy, &dwte)
@@ -91,12 +90,11 @@ func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device
 	o.run(l, rowBlocks(dwpe.Rows), 1, 1, o.plus(cost, &start))
 }
 
-// MaxHead is the widest head of Rope, twice the frequencies that it has room for.
+// MaxHead is the maximum width of a head for Rope, twice the number of frequencies that fit.
 // Attention's are up to MaxAttn wide.
 const MaxHead = 512
 
-// Rope turns the heads of x (B*T, heads*D) in place by their positions, or with
-// inverse back.
+// Rope rotates the heads of x (B*T, heads*D) in place by their positions, or with inverse back.
 func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
 	wantMat("rope", x.Rows, x.Cols, &x)
 	if r.D < 2 || r.D > MaxHead || r.D%2 != 0 || x.Cols%r.D != 0 || r.Part%2 != 0 || r.Part < 0 || r.Part > r.D || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
@@ -105,25 +103,25 @@ func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
 	device.Starts("rope", r.Start, x.Rows, r.Past)
 	l := o.begin(ropeKernel).mat(&x)
 	freq := l.place(8 * MaxHead / 2)
-	for j := range r.Turned() / 2 {
+	for j := range r.RotaryDim() / 2 {
 		put64(unsafe.Add(freq, 8*j), math.Float64bits(r.Freq(j)))
 	}
 	sign := float32(1)
 	if inverse {
 		sign = -1
 	}
-	l = l.then().ptr(&r.Start).i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.Turned() / 2).i32(r.T).i32(r.Past).f32(sign).f64(r.Amplitude())
+	l = l.then().ptr(&r.Start).i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.RotaryDim() / 2).i32(r.T).i32(r.Past).f32(sign).f64(r.Amplitude())
 	o.run(l, rowBlocks(x.Rows), 1, 1, o.plus(o.over(3, &x, &x), &r.Start))
 }
 
-// CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]],
-// 0 where target[i] is -1. With a cap above 0 a logit x counts as cap tanh(x/cap).
+// CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]], and to 0 if
+// target[i] is -1. With a cap above 0, a logit x counts as cap tanh(x/cap).
 func (o *Ops) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32) {
 	o.crossEntropy(loss, logits, target, 0, cap, false)
 }
 
-// CrossEntropyGrad does the same and replaces logits[i] by scale*(softmax(logits[i])
-// - onehot(target[i])), with a cap times its slope, by zeros where target[i] is -1.
+// CrossEntropyGrad also replaces logits[i] by scale*(softmax(logits[i]) - onehot(target[i])), times
+// the slope of a cap, or by zeros if target[i] is -1.
 func (o *Ops) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32) {
 	o.crossEntropy(loss, logits, target, scale, cap, true)
 }
@@ -134,7 +132,7 @@ func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.
 	wantLen(op, device.F32, logits.Rows, &loss)
 	wantLen(op, device.I32, logits.Rows, &target)
 	l := o.begin(crossEntropyKernel).ptr(&loss).mat(&logits).ptr(&target).i32(logits.Rows).i32(logits.Cols).f32(scale).f32(cap).flag(grad)
-	more := 0 // of each time that a logit is read
+	more := 0 // each time a logit is read
 	if cap > 0 {
 		more = capFlops
 	}
@@ -148,27 +146,27 @@ func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.
 	o.run(l, min(logits.Rows, mostBlocks), 1, 1, o.plus(cost, &loss, &target))
 }
 
-// lossStats is how many numbers a row of part of the logits contributes to its loss.
+// lossStats is the number of values that a row of part of the logits contributes to its loss.
 const lossStats = 3
 
-// CrossEntropyPart sets stats[i], three float32, to what a row of part of the vocabulary's
-// logits contributes to its loss: the largest logit, the sum of exponentials relative to it,
-// and the target's logit, 0 if the part does not have it. Rows whose target is -1 are left.
+// CrossEntropyPart sets stats[i], three float32, to the contribution of a row of logits for part of
+// the vocabulary: the largest logit, the sum of exponentials relative to it, and the target's
+// logit, or 0 if it is in another part. Rows whose target is -1 are skipped.
 func (o *Ops) CrossEntropyPart(stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, cap float32) {
 	const op = "cross-entropy of a part"
 	wantMat(op, logits.Rows, logits.Cols, &logits)
 	wantLen(op, device.F32, lossStats*logits.Rows, &stats)
 	wantLen(op, device.I32, logits.Rows, &target)
 	l := o.begin(crossPartKernel).ptr(&stats).mat(&logits).ptr(&target).i32(logits.Rows).i32(logits.Cols).i32(part.First).i32(size(part, logits.Cols)).f32(cap)
-	more := 0 // of each time that a logit is read
+	more := 0 // each time a logit is read
 	if cap > 0 {
 		more = capFlops
 	}
 	o.run(l, min(logits.Rows, mostBlocks), 1, 1, o.plus(o.over(22+more, &logits), &stats, &target))
 }
 
-// CrossEntropyMerge sets loss[i] to what CrossEntropy does, given the stats of all parts, one
-// after the other, and with grad replaces the logits of this part as CrossEntropyGrad does.
+// CrossEntropyMerge sets loss[i] as CrossEntropy does, from the concatenated stats of all parts,
+// and with grad replaces the logits of this part as CrossEntropyGrad does.
 func (o *Ops) CrossEntropyMerge(loss, stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, scale, cap float32, grad bool) {
 	const op = "cross-entropy of all parts"
 	wantMat(op, logits.Rows, logits.Cols, &logits)

@@ -13,16 +13,16 @@ var (
 	sumPartsKernel = entryOf("sum_parts")
 )
 
-// LayerNorm normalises the rows of x: y = (x-mean)*rstd*w + b with rstd =
-// 1/sqrt(variance + eps); y may be x.
+// LayerNorm normalizes the rows of x: y = (x-mean)*rstd*w + b with rstd = 1/sqrt(variance + eps); y
+// may be x.
 func (o *Ops) LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32) {
 	wantLen("layer norm", device.F32, x.Rows, &mean)
 	wantVec("layer norm", x.Cols, &b)
 	o.norm("layer norm", y, mean, rstd, x, w, b, eps)
 }
 
-// RMSNorm scales the rows of x: y = x*rstd*w with rstd = 1/sqrt(average(x^2) +
-// eps); y may be x.
+// RMSNorm normalizes the rows of x: y = x*rstd*w with rstd = 1/sqrt(average(x^2) + eps); y may be
+// x.
 func (o *Ops) RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device.Buffer, eps float32) {
 	o.norm("rms norm", y, device.Buffer{}, rstd, x, w, device.Buffer{}, eps)
 }
@@ -35,25 +35,25 @@ func (o *Ops) norm(op string, y device.Mat, mean, rstd device.Buffer, x device.M
 	o.run(l, rowBlocks(x.Rows), 1, 1, o.plus(o.over(8, &y, &x), &mean, &rstd, &w, &b))
 }
 
-// LayerNormGrad sets dx to (or, with add, adds to dx) the gradient of x and
-// overwrites dw and db (float32); dx may be dy.
+// LayerNormGrad sets dx to the gradient of x (or, with add, adds to dx) and overwrites dw and db
+// (float32); dx may be dy.
 func (o *Ops) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
 	wantLen("layer norm gradient", device.F32, x.Cols, &db)
 	wantLen("layer norm gradient", device.F32, x.Rows, &mean)
 	o.normGrad("layer norm gradient", dx, dw, db, dy, x, w, mean, rstd, add)
 }
 
-// RMSNormGrad sets dx to (or, with add, adds to dx) the gradient of x and
-// overwrites dw (float32); dx may be dy or x.
+// RMSNormGrad sets dx to the gradient of x (or, with add, adds to dx) and overwrites dw (float32);
+// dx may be dy or x.
 func (o *Ops) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, rstd device.Buffer, add bool) {
 	o.normGrad("rms norm gradient", dx, dw, device.Buffer{}, dy, x, w, device.Buffer{}, rstd, add)
 }
 
-// MaxNorm is the widest row whose gradient there is a kernel for.
+// MaxNorm is the maximum width of a row for gradients of norms.
 const MaxNorm = 16 * 4 * threads
 
-// normGrads are the kernels by the powers of two of words of four that a thread has of
-// a row.
+// normGrads are the kernels by the binary logarithm of the words of four elements that a thread has
+// of a row.
 var normGrads = [...]*entry{entryOf("norm_grad_1"), entryOf("norm_grad_2"), entryOf("norm_grad_4"), entryOf("norm_grad_8"), entryOf("norm_grad_16")}
 
 func (o *Ops) normGrad(op string, dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
@@ -87,34 +87,34 @@ func (o *Ops) SumRows(db device.Buffer, dy device.Mat) {
 	o.sumParts(count, db, to, device.Buffer{}, device.Buffer{})
 }
 
-// Sums down columns are in two steps: of parts of the rows, and of these. How many
-// parts there are depends on the matrix alone, so that every GPU has the same bits:
-// enough blocks for any, and no more than the work space has room for.
+// Sums over columns have two steps: sums of parts of the rows, and the sums of these. The number of
+// parts depends only on the matrix, so that every GPU gives the same bits: enough blocks for any
+// GPU, and no more than fit the working space.
 const (
-	colsBlock = 256 // columns of a block of columns
+	colsBlock = 256 // columns per block of columns
 
-	// WorkLen is the floats of Ops.Work: the sums of parts for each of two results.
+	// WorkLen is the number of floats in Ops.Work: the sums of parts for each of two results.
 	WorkLen = 1 << 21
 )
 
-// partsOf cuts rows into at most so many parts of at least so many, and says how many
-// there are and the rows of each.
+// partsOf divides rows into at most most parts of at least least rows, and returns the number of
+// parts and the rows of each.
 func partsOf(rows, most, least int) (count, each int) {
 	each = max(least, ceil(rows, max(1, most)))
 	return max(1, ceil(rows, each)), each
 }
 
-// normParts are of whole rows: four blocks for each multiprocessor of the largest GPUs.
+// normParts divides into whole rows: four blocks for each multiprocessor of the largest GPUs.
 func normParts(rows, cols int) (count, each int) {
 	return partsOf(rows, min(512, WorkLen/(2*cols)), 32)
 }
 
-// columnParts are of blocks of columns, up to 1024 of them together.
+// columnParts divides into blocks of columns, up to 1024 of them together.
 func columnParts(rows, cols int) (count, each int) {
 	return partsOf(rows, min(256, 1024/max(1, ceil(cols, colsBlock)), WorkLen/max(1, cols)), 64)
 }
 
-// parts is where the parts of one or two results go: of a single part to the results
+// parts returns where the parts of one or two results are stored: a single part in the results
 // themselves.
 func (o *Ops) parts(count int, x, y device.Buffer) (ofX, ofY device.Buffer) {
 	if count == 1 {
@@ -127,7 +127,7 @@ func (o *Ops) parts(count int, x, y device.Buffer) (ofX, ofY device.Buffer) {
 	return o.Work.Slice(0, count*x.N), o.Work.Slice(count*x.N, n)
 }
 
-// sumParts adds up the parts of one or two results, unless there is one.
+// sumParts adds the parts of one or two results, unless there is only one.
 func (o *Ops) sumParts(count int, x, ofX, y, ofY device.Buffer) {
 	if count == 1 {
 		return

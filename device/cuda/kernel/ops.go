@@ -6,16 +6,16 @@ import (
 	"zeroth/device"
 )
 
-// Ops are the operations of nn.Ops but for MatMul, of optim.Ops, of zero's queues
-// and of collectives among ranks that share memory. They say what package nn says
-// of them, and refuse what package cpu refuses, with one difference: an id or a
-// target outside of the vocabulary ends the GPU's context. Sizes are below 2^31.
+// Ops implements the operations of nn.Ops except MatMul, of optim.Ops, of zero's queues and of
+// collectives among ranks that share memory. They behave as described in package nn and refuse what
+// package cpu refuses, with one difference: an id or a target outside of the vocabulary ends the
+// GPU's context. Sizes must be below 2^31.
 //
-// Ops belong to one goroutine. Nothing is allocated.
+// Ops must be used from one goroutine. Nothing is allocated.
 type Ops struct {
 	To    Launcher
-	Work  device.Buffer // (WorkLen) float32, for sums down columns
-	Weigh bool          // calls have their Cost, which a launch would take a sixth longer for
+	Work  device.Buffer // (WorkLen) float32, for sums over columns
+	Weigh bool          // calls have their Cost, which would make a launch a sixth slower
 
 	call Call
 }
@@ -27,8 +27,7 @@ func (o *Ops) begin(e *entry) list {
 	return list{&o.call, &k.Params[0]}
 }
 
-// run launches the call, whose parameters are all there, on so many blocks along x, y and
-// z. A pass over operands costs their bytes.
+// run launches the call, whose parameters must be complete, with x, y and z blocks.
 func (o *Ops) run(l list, x, y, z int, cost Cost) {
 	if l.p.Bytes != 0 {
 		panic(fmt.Sprintf("kernel: parameters of %s are missing, from that of %d bytes at %d on", o.call.Kernel.Name, l.p.Bytes, l.p.Offset))
@@ -46,19 +45,19 @@ func (o *Ops) run(l list, x, y, z int, cost Cost) {
 	o.To.Launch(&o.call)
 }
 
-// mostBlocks is enough for every GPU: blocks go on to further work.
+// mostBlocks is enough for every GPU: blocks process further work in a loop.
 const mostBlocks = 1 << 14
 
-// blocks is for n elements, each thread having so many at a time.
+// blocks returns the number of blocks for n elements, each per thread and iteration.
 func blocks(n, each int) int { return min(ceil(n, each*threads), mostBlocks) }
 
-// rowBlocks is for rows of which a warp has one.
+// rowBlocks returns the number of blocks for rows, one per warp.
 func rowBlocks(rows int) int { return min(ceil(rows, threads/32), mostBlocks) }
 
 func ceil(a, b int) int { return (a + b - 1) / b }
 
-// passes is the bytes of buffers, each read or written once, and flops an element
-// of the first.
+// passes returns the cost of reading or writing buffers once each, with flops operations per
+// element of the first.
 func (o *Ops) passes(flops int, bs ...*device.Buffer) (c Cost) {
 	if !o.Weigh {
 		return c
@@ -67,8 +66,8 @@ func (o *Ops) passes(flops int, bs ...*device.Buffer) (c Cost) {
 	return o.plus(c, bs...)
 }
 
-// over is the bytes of matrices, each read or written once, and flops an element of
-// the first.
+// over returns the cost of reading or writing matrices once each, with flops operations per element
+// of the first.
 func (o *Ops) over(flops int, ms ...*device.Mat) (c Cost) {
 	if !o.Weigh {
 		return c
@@ -91,8 +90,8 @@ func (o *Ops) plus(c Cost, bs ...*device.Buffer) Cost {
 	return c
 }
 
-// wantMat panics unless the matrices are (rows, cols), of a float type, not
-// transposed, and in their buffers.
+// wantMat panics unless the matrices are (rows, cols), of a float type, not transposed, and within
+// their buffers.
 func wantMat(op string, rows, cols int, ms ...*device.Mat) {
 	for _, m := range ms {
 		wantFloat(op, &m.Buf)

@@ -10,15 +10,14 @@ import (
 	"zeroth/device"
 )
 
-// lengths are of vectors: less than a word of four, not a multiple of it, and more
-// than a block has.
+// lengths of vectors: less than a word of four, not a multiple of it, and more than a block has.
 var lengths = []int{1, 3, 4, 5, 255, 1024, 4099}
 
 func (b *bench) activation() device.Activation { return device.Activation(b.rng.IntN(5)) }
 
 func (b *bench) length() int { return lengths[b.rng.IntN(len(lengths))] }
 
-// flat is a matrix without gaps, as elementwise operations want it.
+// flat returns a matrix without gaps, as required by elementwise operations.
 func (b *bench) flat(what string, dt device.DType, n int, std float64) *operand {
 	return b.makeWith(what, dt, 1, n, 0, b.rng.IntN(5)*b.rng.IntN(2)).fill(func(int) float64 { return std * b.rng.NormFloat64() })
 }
@@ -27,7 +26,7 @@ func (b *bench) flatOut(what string, dt device.DType, n int) *operand {
 	return b.makeWith(what, dt, 1, n, 0, b.rng.IntN(5)*b.rng.IntN(2))
 }
 
-// drops is a dropout of n elements, in rows of some length that divides them.
+// drops returns a dropout of n elements, in rows of some length that divides them.
 func (b *bench) drops(n int) device.Dropout {
 	d := device.Dropout{Seed: b.rng.Uint64(), Place: b.rng.Uint32(), Drop: 1 + b.rng.Uint32N(65535), Row: b.rng.Uint64() >> 1, Cols: max(1, n)}
 	for range 20 {
@@ -121,7 +120,7 @@ func TestElementwise(t *testing.T) {
 	}
 }
 
-// TestCast goes from every float type to every other, special values included.
+// TestCast casts every float type to every other, including special values.
 func TestCast(t *testing.T) {
 	types := []device.DType{device.F32, device.BF16, device.F16, device.F64}
 	special := []float64{0, math.Copysign(0, -1), math.NaN(), math.Inf(1), math.Inf(-1), 1e300, -1e300, 1e-300, 65504, 65519.99, 65520,
@@ -176,8 +175,8 @@ func TestAddRow(t *testing.T) {
 	}
 }
 
-// shape is of a matrix: small, one row or column, or more rows than a part of a sum
-// down columns has.
+// shape returns the shape of a matrix: small, one row or column, or more rows than a part of a sum
+// over columns has.
 func (b *bench) shape() (rows, cols int) {
 	switch b.rng.IntN(4) {
 	case 0:
@@ -206,8 +205,8 @@ func TestNorms(t *testing.T) {
 	}
 }
 
-// normWidths are of each kernel of norms' gradients, whose threads have so many words of
-// a row; and a row of which many groups of threads have parts.
+// normWidths contains a width for each kernel of norms' gradients, which differ in the words per
+// thread, and a row divided between many groups of threads.
 var normWidths = []int{16, 768, 1025, 2049, 4100, 9000, MaxNorm}
 
 func TestNormGradients(t *testing.T) {
@@ -242,7 +241,7 @@ func TestSumRows(t *testing.T) {
 		check(t, uint64(i), func(b *bench) func(operations) {
 			rows, cols := b.shape()
 			if i == 0 {
-				rows, cols = 9000, 130 // parts of more rows than the least
+				rows, cols = 9000, 130 // parts of more than the minimum number of rows
 			}
 			dy, db := b.mat("dy", b.float(), rows, cols, 1), b.make("db", device.F32, 1, cols).near(1e-5)
 			return func(q operations) { q.SumRows(db.Buf, dy.Mat) }
@@ -270,14 +269,14 @@ func TestEmbed(t *testing.T) {
 	}
 }
 
-// TestEmbedGrad wants the CPU's bits: sums are in the order of positions.
+// TestEmbedGrad checks for the CPU's bits: sums are in the order of positions.
 func TestEmbedGrad(t *testing.T) {
 	for i := range times(40) {
 		check(t, uint64(i), func(b *bench) func(operations) {
 			T := 1 + b.rng.IntN(40)
 			rows, cols, vocab := T*(1+b.rng.IntN(5)), b.length()/16+1, 1+b.rng.IntN(3000)
 			if i%5 == 0 {
-				T, rows, vocab = 100, 100*(20+b.rng.IntN(40)), 1+b.rng.IntN(3) // lists run over
+				T, rows, vocab = 100, 100*(20+b.rng.IntN(40)), 1+b.rng.IntN(3) // lists overflow
 			}
 			dwte, dy, ids := b.mat("dwte", device.F32, vocab, cols, 1).bits(), b.mat("dy", b.float(), rows, cols, 1), b.ints("ids", rows, 0, vocab)
 			var dwpe device.Mat
@@ -312,7 +311,7 @@ func TestRope(t *testing.T) {
 			}
 			if b.rng.IntN(4) == 0 {
 				r.Scaling = device.RopeScaling{Kind: device.RopeLong, Context: 9, Amplitude: 1.2}
-				for range r.Turned() / 2 {
+				for range r.RotaryDim() / 2 {
 					r.Scaling.Factors = append(r.Scaling.Factors, 1+b.rng.Float64())
 				}
 			}
@@ -346,7 +345,7 @@ func TestCrossEntropy(t *testing.T) {
 	}
 }
 
-// TestCrossEntropyOfParts checks both kernels on a part of the vocabulary's logits, with stats of
+// TestCrossEntropyOfParts checks both kernels on logits for part of the vocabulary, with stats of
 // three parts.
 func TestCrossEntropyOfParts(t *testing.T) {
 	for i := range times(40) {
@@ -361,7 +360,7 @@ func TestCrossEntropyOfParts(t *testing.T) {
 				return func(q operations) { q.CrossEntropyPart(stats.Buf, logits.Mat, part, target.Buf, cap) }
 			}
 			stats, loss, grad := b.flat("stats", device.F32, 9*rows, 1), b.make("loss", device.F32, 1, rows).near(tol), b.flip()
-			for k, s := 0, stats.Buf; k < s.N; k += 3 { // a sum is positive, and no logit is above the largest
+			for k, s := 0, stats.Buf; k < s.N; k += 3 { // a sum is positive, and no logit exceeds the largest
 				s.F32()[k], s.F32()[k+1] = 200, 1+s.F32()[k+1]*s.F32()[k+1]
 			}
 			if grad {
@@ -374,7 +373,7 @@ func TestCrossEntropyOfParts(t *testing.T) {
 	}
 }
 
-// TestUpdates wants the CPU's bits.
+// TestUpdates checks for the CPU's bits.
 func TestUpdates(t *testing.T) {
 	for i := range times(60) {
 		check(t, uint64(i), func(b *bench) func(operations) {
@@ -406,8 +405,8 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-// TestAdamW8 wants the CPU's bits, of blocks that are whole, cut off, zero, tiny and hold
-// the largest numbers there are.
+// TestAdamW8 checks for the CPU's bits, with blocks that are whole, incomplete, zero, tiny or
+// contain the largest numbers.
 func TestAdamW8(t *testing.T) {
 	for i := range times(40) {
 		check(t, uint64(i), func(b *bench) func(operations) {
@@ -429,7 +428,7 @@ func TestAdamW8(t *testing.T) {
 	}
 }
 
-// TestAxpby wants the CPU's bits, of all types, also where the result is an operand.
+// TestAxpby checks for the CPU's bits, for all types, in place and not.
 func TestAxpby(t *testing.T) {
 	for i := range times(60) {
 		check(t, uint64(i), func(b *bench) func(operations) {
@@ -456,8 +455,8 @@ func TestCopyBlock(t *testing.T) {
 	}
 }
 
-// TestNormalize wants the CPU's bits: of numbers of one size and of all, of none, of so
-// small ones that eps is more, and NaN where one is not finite.
+// TestNormalize checks for the CPU's bits: for numbers of one size and of all sizes, for none, for
+// numbers so small that eps is larger, and for NaN if one is not finite.
 func TestNormalize(t *testing.T) {
 	for i := range times(80) {
 		check(t, uint64(i), func(b *bench) func(operations) {
@@ -473,7 +472,7 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// coded is n numbers in blocks of 8 bits, whose words are compared.
+// coded returns n numbers in blocks of 8 bits, whose words are compared.
 func (b *bench) coded(what string, dt device.DType, n int, draw func() float64) device.Buffer {
 	x := make([]float32, n)
 	for i := range x {
@@ -486,7 +485,7 @@ func (b *bench) coded(what string, dt device.DType, n int, draw func() float64) 
 	return device.Buffer{Type: dt, Host: true, N: n, Ptr: o.Buf.Ptr}
 }
 
-// TestExactSums wants the limbs of package device, once carried.
+// TestExactSums checks for the limbs of package device, after a carry.
 func TestExactSums(t *testing.T) {
 	for i := range times(40) {
 		on, n := started(t), []int{1, 63, 64, 65, 1000, 70000}[i%6]

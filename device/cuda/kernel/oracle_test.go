@@ -16,13 +16,12 @@ import (
 	"zeroth/optim"
 )
 
-// Each test issues an operation twice on equal operands: on package cpu's queue
-// and on the emulated kernels. Operands lie in memory of exactly their size, with
-// gaps between rows, at addresses that are aligned or not; gaps and outputs are NaN
-// before. The emulator runs once in order and then in drawn ones, which must agree
-// to the bit.
+// Each test issues an operation twice on equal operands: on package cpu's queue and on the emulated
+// kernels. Operands are in memory of exactly their size, with gaps between rows, at addresses that
+// are aligned or not; gaps and outputs are initially NaN. The emulator runs once in order and then
+// in random orders, which must agree to the bit.
 
-// operations are Ops', as package cpu has them.
+// operations are those of Ops that package cpu also has.
 type operations interface {
 	Zero(b device.Buffer)
 	Cast(dst, src device.Buffer)
@@ -58,7 +57,7 @@ type operations interface {
 	AddRow(y device.Mat, v device.Buffer, set bool)
 }
 
-// Nothing is missing but products and host functions, which are a queue's.
+// Everything except products and host functions, which belong to a queue.
 type (
 	queue interface {
 		MatMul(c, a, b device.Mat, bias device.Buffer, add bool)
@@ -76,7 +75,7 @@ type (
 
 var _ nn.Ops = whole{}
 
-// onCPU is package cpu's queue, and what it calls otherwise.
+// onCPU is package cpu's queue, with operations of other names.
 type onCPU struct{ *cpu.Queue }
 
 func (q onCPU) SumInto(dst device.Buffer, src []device.Buffer) {
@@ -108,7 +107,7 @@ type operand struct {
 	device.Mat
 	before []byte
 	guards [2][]byte // the bytes around it
-	exact  bool      // equal bits are wanted
+	exact  bool      // bits must be equal
 	tol    float64
 }
 
@@ -121,13 +120,13 @@ type bench struct {
 
 var anyFloat = []device.DType{device.F32, device.BF16, device.F16}
 
-// float is any float type.
+// float returns a random float type.
 func (b *bench) float() device.DType { return anyFloat[b.rng.IntN(3)] }
 
-// flip is true half of the times.
+// flip returns true half of the time.
 func (b *bench) flip() bool { return b.rng.IntN(2) == 0 }
 
-// make is a (rows, cols) matrix of NaN, half of the times without gaps.
+// make returns a (rows, cols) matrix of NaN, half of the time without gaps.
 func (b *bench) make(what string, dt device.DType, rows, cols int) *operand {
 	gap, shift := 0, 0
 	if b.flip() {
@@ -147,7 +146,7 @@ func (b *bench) makeWith(what string, dt device.DType, rows, cols, gap, shift in
 	return o
 }
 
-// mat is random normals, vec those of one row.
+// mat returns random normals, vec one row of them.
 func (b *bench) mat(what string, dt device.DType, rows, cols int, std float64) *operand {
 	return b.make(what, dt, rows, cols).fill(func(int) float64 { return std * b.rng.NormFloat64() })
 }
@@ -156,7 +155,7 @@ func (b *bench) vec(what string, dt device.DType, n int, std float64) *operand {
 	return b.mat(what, dt, 1, n, std)
 }
 
-// ints are n integers from lo to hi-1.
+// ints returns n integers from lo to hi-1.
 func (b *bench) ints(what string, n, lo, hi int) *operand {
 	o := b.make(what, device.I32, 1, n)
 	for i := range o.Buf.I32() {
@@ -166,10 +165,10 @@ func (b *bench) ints(what string, n, lo, hi int) *operand {
 	return o
 }
 
-// starts are where documents of drawn lengths start, half of the times of one each.
+// starts returns the starts of documents of random lengths, half of the time one per sequence.
 func (b *bench) starts(B, T, past int) device.Buffer {
 	o := b.make("start", device.I32, 1, B*T)
-	most, first := 2+b.rng.IntN(T), 0 // positions all alone would have no gradients
+	most, first := 2+b.rng.IntN(T), 0 // positions that are all alone would have no gradients
 	for i := range B * T {
 		if at := i % T; at == 0 || b.rng.IntN(most) == 0 || b.rng.IntN(20) == 0 {
 			first = at
@@ -204,7 +203,7 @@ func (o *operand) fill(f func(i int) float64) *operand {
 	return o
 }
 
-// bits wants equal bits; near allows tol of the root mean square beside a rounding.
+// bits requires equal bits; near allows tol of the root mean square in addition to a rounding.
 func (o *operand) bits() *operand            { o.exact = true; return o }
 func (o *operand) near(tol float64) *operand { o.tol = tol; return o }
 
@@ -221,7 +220,7 @@ func (o *operand) at(i int) float64 {
 	return float64(x[0])
 }
 
-// gaps fails if a byte that is no element's was changed.
+// gaps fails if a byte outside of the elements was changed.
 func (o *operand) gaps(t *testing.T, where string) {
 	for _, g := range o.guards {
 		if bytes.Count(g, []byte{guard}) != len(g) {
@@ -236,7 +235,7 @@ func (o *operand) gaps(t *testing.T, where string) {
 	}
 }
 
-// epsilon is a last place, relative: both sides round, at worst apart.
+// epsilon returns the relative size of an ulp: both sides round, at worst in different directions.
 func epsilon(dt device.DType) float64 {
 	switch dt {
 	case device.BF16:
@@ -247,12 +246,12 @@ func epsilon(dt device.DType) float64 {
 	return 2e-6
 }
 
-// compare is the first element of o that is not as want allows, or -1.
+// compare returns the first element of o that want does not allow, or -1.
 func (o *operand) compare(t *testing.T, want *operand) int {
 	o.gaps(t, machinesAre)
 	want.gaps(t, "cpu")
 	if want.exact && o.Buf.Type == device.I64 {
-		return -1 // an exact sum; its test compares
+		return -1 // an exact sum, which its test compares
 	}
 	var square float64
 	n := o.Rows * o.Cols
@@ -278,7 +277,7 @@ func (o *operand) compare(t *testing.T, want *operand) int {
 	return -1
 }
 
-// differs is the first element of o whose bits are not other's, or -1.
+// differs returns the first element of o whose bits differ from other's, or -1.
 func (o *operand) differs(other *operand) int {
 	a, b := o.Buf.Raw(), other.Buf.Raw()
 	for i := range a {
@@ -290,7 +289,7 @@ func (o *operand) differs(other *operand) int {
 	return -1
 }
 
-// check issues what f returns on equal operands everywhere and compares them all.
+// check issues the operation returned by f on equal operands everywhere and compares them all.
 func check(t *testing.T, seed uint64, f func(b *bench) func(q operations)) {
 	t.Helper()
 	on := started(t)
@@ -328,7 +327,7 @@ func check(t *testing.T, seed uint64, f func(b *bench) func(q operations)) {
 	}
 }
 
-// workSpace is full of NaN.
+// workSpace returns memory full of NaN.
 func (b *bench) workSpace() device.Buffer {
 	w := b.e.alloc(device.F32, WorkLen, 0)
 	for i := range w.F32() {
@@ -337,7 +336,7 @@ func (b *bench) workSpace() device.Buffer {
 	return w
 }
 
-// times is how many draws a test makes.
+// times returns the number of random draws of a test.
 func times(n int) int {
 	if testing.Short() {
 		return max(2, n/5)

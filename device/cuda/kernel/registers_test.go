@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// assembled is what ptxas makes of a kernel on one GPU: registers of a thread, and bytes
-// of its stack and of what it spills.
+// assembled contains ptxas's results for a kernel on one GPU: registers per thread, and bytes of
+// its stack and of spills.
 type assembled struct{ registers, stack, spilled int }
 
-// readAssembled reads kernels.txt: the shared memory of each kernel's own, and what it is
-// on sm_80 and on sm_90. scripts/build-ptx --check holds the file against the PTX.
+// readAssembled reads kernels.txt: each kernel's static shared memory, and its results on sm_80 and
+// on sm_90. scripts/build-ptx --check compares the file with the PTX.
 func readAssembled(t *testing.T) (shared map[string]int, on map[string][2]assembled) {
 	t.Helper()
 	f, err := os.Open("kernels.txt")
@@ -26,7 +26,7 @@ func readAssembled(t *testing.T) (shared map[string]int, on map[string][2]assemb
 	for s := bufio.NewScanner(f); s.Scan(); {
 		words := strings.Fields(s.Text())
 		if len(words) != 8 {
-			continue // the head
+			continue // the header
 		}
 		var n [7]int
 		numbers := true
@@ -41,16 +41,15 @@ func readAssembled(t *testing.T) (shared map[string]int, on map[string][2]assemb
 	return shared, on
 }
 
-// spills are the kernels that may have a stack, with the most bytes of it and of spills on
-// either GPU. rope's is that of its argument, which sincos reduces; attention's is an array of ordinary
+// spills lists the kernels that may have a stack, with the maximum bytes of it and of spills on
+// either GPU. rope's is for its argument, which sincos reduces; attention's is an array in ordinary
 // cores' kernels that is indexed by a variable.
 var spills = map[string]assembled{
 	"rope":             {stack: 56, spilled: 24},
 	"attention_dkv_64": {stack: 64}, "attention_dkv_128": {stack: 32},
 }
 
-// TestNothingIsSpilled: ptxas gives no kernel a stack but those above, to which nothing is
-// added without a look at it.
+// TestNothingIsSpilled checks that no other kernel has a stack; adding to the list needs a review.
 func TestNothingIsSpilled(t *testing.T) {
 	_, on := readAssembled(t)
 	for _, k := range Table() {
@@ -74,27 +73,27 @@ func TestNothingIsSpilled(t *testing.T) {
 	}
 }
 
-// targets are GPUs as ptxas calls them, with the registers and the bytes of shared memory
-// of a multiprocessor. A block takes 1 KiB of it for itself.
+// targets are GPUs by ptxas's names, with the registers and the bytes of shared memory of a
+// multiprocessor. A block needs an additional 1 KiB.
 var targets = [2]struct {
 	name              string
 	registers, shared int
 }{{"sm_80", 64 << 10, 164 << 10}, {"sm_90", 64 << 10, 228 << 10}}
 
-// sharing is how many blocks of a kernel are on a multiprocessor at once, at the least of
-// both GPUs, by what they take of it.
+// sharing returns how many blocks of a kernel fit a multiprocessor at once, the minimum of both
+// GPUs, according to their resources.
 func sharing(k *Kernel, own int, dynamic uint32, both [2]assembled) int {
 	least := 2048 / int(k.Threads)
 	for i, a := range both {
-		warp := (32*a.registers + 255) / 256 * 256 // registers are given out so
+		warp := (32*a.registers + 255) / 256 * 256 // granularity of register allocation
 		least = min(least, targets[i].registers/(warp*int(k.Threads)/32), targets[i].shared/(own+int(dynamic)+1<<10))
 	}
 	return least
 }
 
-// leastSharing is what kernels have of a multiprocessor if they do not only pass over
-// memory: attention's tiles are chosen for two blocks or more, norms' gradients have a row in
-// registers, which wider rows have more of.
+// leastSharing returns the minimum occupancy of kernels that do more than a pass over memory:
+// attention's tiles are chosen for at least two blocks, and norms' gradients hold a row in
+// registers, of which wider rows need more.
 func leastSharing(k *Kernel) int {
 	name, width, _ := strings.Cut(k.Name, "_")
 	if last := strings.LastIndexByte(k.Name, '_'); last >= 0 {
@@ -105,7 +104,7 @@ func leastSharing(k *Kernel) int {
 		return map[string]int{"1": 4, "2": 4, "4": 3, "8": 2, "16": 1}[width]
 	case slices.Contains(passes, k.Name):
 		return 4
-	case k.Name == "cross_entropy_merge", k.Name == "embed_grad": // which has eight rows on their way
+	case k.Name == "cross_entropy_merge", k.Name == "embed_grad": // it has eight rows in flight
 		return 2
 	case strings.HasPrefix(k.Name, "cross_entropy"): // of 512 threads, which have as many warps as six others
 		return 3
@@ -114,11 +113,11 @@ func leastSharing(k *Kernel) int {
 	case name == "flash" || name == "attention" && k.Name != "attention_delta":
 		return 2
 	}
-	return 6 // 48 of 64 warps, which hide memory's latency
+	return 6 // 48 of 64 warps, which hide memory latency
 }
 
-// passes are kernels whose threads have 16 bytes or more of each operand on their way at once,
-// so that half as many keep memory busy.
+// passes are kernels whose threads have at least 16 bytes of each operand in flight, so that half
+// as many keep memory busy.
 var passes = []string{"add_row", "attention_delta", "embed", "row_norm"}
 
 func TestOccupancy(t *testing.T) {

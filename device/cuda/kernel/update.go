@@ -13,8 +13,8 @@ var (
 	divideKernel    = entryOf("divide_by_norm")
 )
 
-// wantRule panics unless all have w's length: states and gradient float32, p of any
-// float type or empty.
+// wantRule panics unless all operands have w's length: states and gradient float32, p of any float
+// type or empty.
 func wantRule(op string, w, p *device.Buffer, more ...*device.Buffer) {
 	wantLen(op, device.F32, w.N, w)
 	wantLen(op, device.F32, w.N, more...)
@@ -23,7 +23,7 @@ func wantRule(op string, w, p *device.Buffer, more ...*device.Buffer) {
 	}
 }
 
-// AdamW is one step of Adam with decoupled decay; see device.AdamW.
+// AdamW performs one step of Adam with decoupled decay; see device.AdamW.
 func (o *Ops) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	wantRule("adamw", &w, &p, &g, &m, &v)
 	l := o.begin(adamwKernel).vec(&w).vec(&p).vec(&g).vec(&m).vec(&v).i64(w.N).
@@ -31,7 +31,7 @@ func (o *Ops) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	o.run(l, blocks(w.N, 4), 1, 1, o.passes(17, &w, &w, &p, &g, &m, &m, &v, &v))
 }
 
-// magnitudes are what codes of device.Q8, without the sign, and of device.U8 stand for.
+// magnitudes are the values of the codes of device.Q8, without the sign, and of device.U8.
 var magnitudes = func() (all [128 + 256]float32) {
 	q, _, _ := device.Q8.Code8()
 	u, _, _ := device.U8.Code8()
@@ -39,9 +39,8 @@ var magnitudes = func() (all [128 + 256]float32) {
 	return all
 }()
 
-// AdamW8 is AdamW on moments that are coded by blocks: m is Q8, v is U8. A block is
-// decoded, updated as by AdamW, and coded. A code of NaN has the sign of 0, the CPU's the
-// processor's.
+// AdamW8 is AdamW with moments coded in blocks: m is Q8, v is U8. Each block is decoded, updated as
+// by AdamW, and coded. The code of NaN has the sign of 0; on the CPU it has the CPU's sign.
 func (o *Ops) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
 	wantRule("adamw in 8 bits", &w, &p, &g)
 	wantLen("adamw in 8 bits", device.Q8, w.N, &m)

@@ -12,7 +12,7 @@ import (
 
 var attnConstants = slices.Concat([]constant{float("-inf", negInf)}, expConstants, roundConstants)
 
-// attention writes what blocks of attention are computed with; see VecISA.
+// attention generates the functions for blocks of attention; see VecISA.
 func attention(c *build.Context) {
 	k := declare(c, "attnConstants", attnConstants...)
 	declareWindow(c, "attnSeen", 0x7f800000, 0xff800000)
@@ -43,7 +43,7 @@ func declareWindow(c *build.Context, name string, seen, unseen uint32) {
 	}
 }
 
-// window points so that a vector from it has the first value in n lanes, n < 16.
+// window returns a pointer such that a vector from it has the first value in n lanes, n < 16.
 func window(c *build.Context, name string, n reg.GPVirtual) reg.GPVirtual {
 	p, back := c.GP64(), c.GP64()
 	c.LEAQ(operand.Mem{Symbol: operand.NewStaticSymbol(name), Base: reg.StaticBase, Disp: 64}, p)
@@ -53,7 +53,7 @@ func window(c *build.Context, name string, n reg.GPVirtual) reg.GPVirtual {
 	return p
 }
 
-// micro is a tile of rows by vectors: eight rows on AVX-512, four on AVX2.
+// micro generates a tile of rows by vectors: eight rows on AVX-512, four on AVX2.
 func micro(c *build.Context, w width, vectors int) {
 	rows := w.lanes / 2
 	name := fmt.Sprintf("micro%dx%s", vectors, w.suffix)
@@ -109,8 +109,8 @@ func micro(c *build.Context, w width, vectors int) {
 	store(false)
 }
 
-// seen is the number of lanes that row i sees, min(n, most), and how many
-// vectors they take; lanes of the last vector that it does not see are hidden.
+// seen returns the number of vectors for the lanes that row i sees, min(n, most); lanes of the last
+// vector that it does not see are passed to hide.
 func seen(c *build.Context, w width, n, most reg.GPVirtual, hide func(lane, left reg.GPVirtual)) (vectors reg.GPVirtual) {
 	count, left := c.GP64(), c.GP64()
 	vectors = c.GP64()
@@ -129,7 +129,7 @@ func seen(c *build.Context, w width, n, most reg.GPVirtual, hide func(lane, left
 	return vectors
 }
 
-// clearRest stores zeros from vector number at on, up to lane end.
+// clearRest stores zeros from vector number vectors on, up to lane end.
 func clearRest(c *build.Context, w width, vectors, end reg.GPVirtual, rows ...reg.GPVirtual) {
 	zero, lane := zeroed(c, w), c.GP64()
 	c.MOVQ(vectors, lane)

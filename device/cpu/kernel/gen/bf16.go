@@ -10,8 +10,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// bf16 writes products of bf16 operands: by vdpbf16ps and by AMX, for which
-// Go's assembler has no names. The encodings are checked by main_test.go.
+// bf16 generates products of bf16 operands, with vdpbf16ps and with AMX, which Go's assembler does
+// not support. The encodings are checked by main_test.go.
 func bf16(c *build.Context) {
 	dot := func(b, x, acc reg.VecPhysical) { emit(c, vdpbf16ps(acc, x, b)) }
 	tile512(c, "tileDot", "pairs of bf16", dot)
@@ -37,7 +37,7 @@ func bf16(c *build.Context) {
 	cpuVendor(c)
 }
 
-// emit writes an instruction by its bytes, as many in a line as Go's assembler takes.
+// emit writes an instruction by its bytes, as many per line as Go's assembler supports.
 func emit(c *build.Context, code []byte) {
 	for len(code) > 0 {
 		n, op, bits := 1, "BYTE", operand.Op(operand.U8(code[0]))
@@ -52,14 +52,13 @@ func emit(c *build.Context, code []byte) {
 	}
 }
 
-// vdpbf16ps is acc += x·y in pairs: EVEX.512.F3.0F38.W0 52 /r.
+// vdpbf16ps encodes acc += x·y in pairs: EVEX.512.F3.0F38.W0 52 /r.
 func vdpbf16ps(acc, x, y reg.VecPhysical) []byte { return evex38(2, 0x52, acc, x, y) }
 
-// vcvtne2ps2bf16 is dst = y, x as bf16, y in the lower half: EVEX.512.F2.0F38.W0
-// 72 /r.
+// vcvtne2ps2bf16 encodes dst = y, x as bf16, y in the lower half: EVEX.512.F2.0F38.W0 72 /r.
 func vcvtne2ps2bf16(dst, x, y reg.VecPhysical) []byte { return evex38(3, 0x72, dst, x, y) }
 
-// evex38 is an instruction of three 512-bit registers in map 0F38.
+// evex38 encodes an instruction with three 512-bit registers in map 0F38.
 func evex38(prefix, op byte, dst, x, y reg.VecPhysical) []byte {
 	a, v, b := byte(dst.PhysicalIndex()), byte(x.PhysicalIndex()), byte(y.PhysicalIndex())
 	not := func(r, bit byte) byte { return ^r >> bit & 1 }
@@ -86,13 +85,13 @@ const (
 	r15 = 15
 )
 
-// tdpbf16ps is C += A·B of tiles: VEX.128.F3.0F38.W0 5C /r.
+// tdpbf16ps encodes C += A·B of tiles: VEX.128.F3.0F38.W0 5C /r.
 func tdpbf16ps(tc, ta, tb byte) []byte {
 	return []byte{0xc4, 0xe2, ^tb&15<<3 | 2, 0x5c, 0xc0 | tc<<3 | ta}
 }
 
-// tileMove is tileloadd (prefix 3, F2) or tilestored (prefix 2, F3) of a tile
-// whose rows are index bytes apart: VEX.128.W0 0F38 4B /r with a SIB.
+// tileMove encodes tileloadd (prefix 3, F2) or tilestored (prefix 2, F3) of a tile whose rows are
+// index bytes apart: VEX.128.W0 0F38 4B /r with a SIB.
 func tileMove(prefix, tile, base, index byte, disp int32) []byte {
 	high := base>>3<<5 | index>>3<<6
 	code := []byte{0xc4, 0xe2 &^ high, 0x78 | prefix, 0x4b, 0x80 | tile<<3 | 4, index&7<<3 | base&7}
@@ -104,7 +103,7 @@ func tileStore(tile, base, index byte, disp int32) []byte {
 	return tileMove(2, tile, base, index, disp)
 }
 
-// prefetchW is prefetchw: 0F 0D /1. base is one of R8 to R15, but not R12.
+// prefetchW encodes prefetchw: 0F 0D /1. base is one of R8 to R15, but not R12.
 func prefetchW(base byte, disp int8) []byte {
 	return []byte{0x41, 0x0f, 0x0d, 0x48 | base&7, byte(disp)}
 }
@@ -163,19 +162,19 @@ func transPairs(c *build.Context) {
 		func(p int, dst operand.Mem) { c.VMOVUPS(turned[p], dst) })
 }
 
-// roundingBF16 are the constants of narrowBF16.
+// roundingBF16 contains the constants of narrowBF16.
 var roundingBF16 *constants
 
 var tileConfig = operand.Mem{Symbol: operand.NewStaticSymbol("tileConfig"), Base: reg.StaticBase}
 
-// declareTileConfig: palette 1, every tile 16 rows of 64 bytes.
+// declareTileConfig declares palette 1, with tiles of 16 rows of 64 bytes.
 func declareTileConfig(c *build.Context) {
 	c.StaticGlobal(tileConfig.Symbol.Name)
 	c.DataAttributes(attr.RODATA | attr.NOPTR)
 	var config [64]byte
 	config[0] = 1
 	for t := range 8 {
-		config[16+2*t] = 64 // bytes of a row, uint16
+		config[16+2*t] = 64 // bytes per row, uint16
 		config[48+t] = 16   // rows
 	}
 	for i := 0; i < len(config); i += 8 {
@@ -183,7 +182,7 @@ func declareTileConfig(c *build.Context) {
 	}
 }
 
-// moveSums moves tiles 0 to 3 from or to RDI, rows R9 bytes apart; it changes R10.
+// moveSums moves tiles 0 to 3 from or to RDI, with rows R9 bytes apart; it changes R10.
 func moveSums(c *build.Context, move func(tile, base, index byte, disp int32) []byte) {
 	c.MOVQ(reg.R9, reg.R10)
 	c.SHLQ(operand.U8(4), reg.R10)
@@ -194,10 +193,9 @@ func moveSums(c *build.Context, move func(tile, base, index byte, disp int32) []
 	emit(c, move(3, r10, r9, 64))
 }
 
-// tileProducts adds to tiles 0 to 3 the products of R11 words, 0 in the end, of 32
-// rows of A at RSI, RCX bytes apart and the second half R12 bytes on, and of a panel
-// of B at RDX, rows RBX = 128 bytes apart. What meanwhile does is done every 16 words; it
-// may change R10.
+// tileProducts adds to tiles 0 to 3 the products of R11 words, 0 at the end, of 32 rows of A at
+// RSI, RCX bytes apart with the second half R12 bytes further, and of a panel of B at RDX, with
+// rows RBX = 128 bytes apart. It runs meanwhile every 16 words, which may change R10.
 func tileProducts(c *build.Context, label string, step operand.Mem, meanwhile func()) {
 	c.TESTQ(reg.R11, reg.R11)
 	c.JZ(operand.LabelRef(label + "done"))
@@ -219,18 +217,18 @@ func tileProducts(c *build.Context, label string, step operand.Mem, meanwhile fu
 	c.Label(label + "done")
 }
 
-// What the parameter add of a RowFunc may have set; see gemm_pack.go.
+// Flags of a RowFunc's parameter add; see gemm_pack.go.
 const (
 	addOld  = 1
 	addNone = 2
 )
 
-// amxRow writes products of 32 rows of A by several panels of B. Results of bf16 are
-// rounded on their way: a tile's while the tile units work at the next one. No
-// tile state is kept between calls: a goroutine may change threads.
+// amxRow generates products of 32 rows of A by several panels of B. Results of bf16 are rounded on
+// their way: a tile's while the tile units compute the next one. No tile state is kept between
+// calls, since a goroutine may change threads.
 //
-// Meanwhile it fetches four of the next 32 rows of A with every tile, and the
-// lines of C that are written soon.
+// It prefetches four of the next 32 rows of A with every tile, and the lines of C that are written
+// soon.
 func amxRow(c *build.Context, name string, round bool) {
 	out := "float32"
 	if round {
@@ -247,7 +245,7 @@ func amxRow(c *build.Context, name string, round bool) {
 	if round {
 		c.ADDQ(ld, ld)
 		c.MOVQ(arg("stage"), stage)
-		c.XORQ(last, last) // of the tile before, if there is one
+		c.XORQ(last, last) // of the previous tile, if there is one
 	} else {
 		c.SHLQ(operand.U8(2), ld)
 	}
@@ -293,8 +291,8 @@ func amxRow(c *build.Context, name string, round bool) {
 		}
 		c.ADDQ(arg("step"), ahead)
 	}
-	// With the first 8 × 16 words come the lines of C, four rows at a time: the
-	// tile's own if it is rounded later on, else the next tile's.
+	// With the first 8 × 16 words come the lines of C, four rows at a time: the tile's own if it is
+	// rounded later on, else the next tile's.
 	c.MOVQ(dst, lines)
 	if round {
 		c.TESTQ(last, last)
@@ -352,10 +350,9 @@ func amxRow(c *build.Context, name string, round bool) {
 	c.RET()
 }
 
-// narrowTile rounds the tile at src to dst, rows ld bytes apart, plus what was
-// there if the parameter add is set; it changes RSI, RDX and RCX. Without that,
-// what the tile units give has no subnormals, which vcvtne2ps2bf16 would take
-// for zero.
+// narrowTile rounds the tile at src to dst, with rows ld bytes apart, plus the old contents if the
+// parameter add is set; it changes RSI, RDX and RCX. Without add, the results of the tile units
+// contain no subnormals, which vcvtne2ps2bf16 would treat as zero.
 func narrowTile(c *build.Context, label string, src, dst, ld reg.Register, add operand.Mem) {
 	row := func(name string, body func()) {
 		c.MOVQ(operand.U32(32), reg.RCX)
@@ -394,9 +391,8 @@ func narrowTile(c *build.Context, label string, src, dst, ld reg.Register, add o
 	c.Label(label + "done")
 }
 
-// The panel of A for AMX is, for each 32 of k, two tiles of 16 rows of 32
-// bf16: row i is 64 bytes at 64*i, and the next 32 of k are 2048 bytes on.
-// What is missing of k is zero.
+// A panel of A for AMX has, for each 32 of k, two tiles of 16 rows of 32 bf16: row i is 64 bytes at
+// 64*i, and the next 32 of k begin 2048 bytes later. It is padded with zeros along k.
 
 func amxRows(c *build.Context) {
 	text(c, "amxRows", transSignature, "amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.")

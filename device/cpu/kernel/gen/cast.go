@@ -6,14 +6,14 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// cast writes the conversions: for each direction, vector width and kind of
-// store a function over n elements, n a positive multiple of 16. Functions
-// that stream want dst aligned to a vector and end with a fence.
+// cast generates the conversions: for each direction, vector width and kind of store, a function on
+// n elements, a positive multiple of 16. Functions that stream need dst aligned to a vector and end
+// with a fence.
 func cast(c *build.Context) {
 	for _, w := range widths {
 		for _, stream := range []bool{false, true} {
 			castLoop(c, w, stream, "bf16ToF32", 2, 4, bf16ToF32)
-			if !stream || w == widths[0] { // there is no other width of what is rare or long
+			if !stream || w == widths[0] { // rare or long functions have only one width
 				castLoop(c, w, stream, "f16ToF32", 2, 4, f16ToF32)
 				castLoop(c, w, stream, "f32ToF16", 4, 2, f32ToF16)
 				castLoop(c, w, stream, "f32ToBF16", 4, 2, roundBF16(c, w))
@@ -23,7 +23,7 @@ func cast(c *build.Context) {
 	streamCopy(c)
 }
 
-// width is a vector width: its suffix in names and its lanes of 32 bits.
+// width is a vector width: its suffix in names and its number of 32-bit lanes.
 type width struct {
 	suffix string
 	lanes  int
@@ -36,7 +36,7 @@ func (w width) vec(c *build.Context) reg.VecVirtual {
 	return c.YMM()
 }
 
-// half is the lower half of a vector of this width.
+// half returns the lower half of a vector of this width.
 func (w width) half(v reg.VecVirtual) reg.Register {
 	if w.lanes == 16 {
 		return v.AsY()
@@ -46,13 +46,13 @@ func (w width) half(v reg.VecVirtual) reg.Register {
 
 const castSignature = "func(dst, src *byte, n int)"
 
-// convert turns the elements at src into a register of which out bytes a lane count.
+// convert loads the elements at src into a register and converts them to out bytes per lane.
 type convert func(c *build.Context, w width, src operand.Mem) reg.Register
 
-// pagesAtOnce is how many pages of src a streaming function goes through at a
-// time, pageLines the lines of one before it goes on to the next: one core has
-// more lines of several pages under way than of one, up to half as many again.
-// Where several arrays are read, fewer pages of each will do.
+// pagesAtOnce is the number of pages of src that a streaming function processes at a time, and
+// pageLines the number of lines of a page before it switches to the next: a core can fetch more
+// lines in parallel from several pages than from one, up to half as many again. With several
+// arrays, fewer pages of each suffice.
 const (
 	pagesAtOnce = 8
 	pagesOfEach = 4
@@ -108,8 +108,8 @@ func castLoop(c *build.Context, w width, stream bool, name string, in, out int, 
 	c.RET()
 }
 
-// byPages takes so many pages of page units at once off n, as long as it has them:
-// run works on some units of each in turn, on moves all pointers.
+// byPages processes n by pages pages of page units at once, as long as there are that many: run
+// processes some units of each in turn, and on advances all pointers.
 func byPages(c *build.Context, n reg.GPVirtual, pages, page, some int, run func(from, units int), on func(units int)) {
 	pageRounds(c, n, pages, page, some, func() {
 		for p := range pages {
@@ -118,7 +118,7 @@ func byPages(c *build.Context, n reg.GPVirtual, pages, page, some int, run func(
 	}, on)
 }
 
-// pageRounds is byPages where round works on some units of every page.
+// pageRounds is byPages with round processing some units of every page.
 func pageRounds(c *build.Context, n reg.GPVirtual, pages, page, some int, round func(), on func(units int)) {
 	left := c.GP64()
 	c.CMPQ(n, operand.U32(uint32(pages*page)))
@@ -177,9 +177,8 @@ func f32ToF16() (func(), convert) {
 	})
 }
 
-// roundBF16 adds half a unit, less one where the last kept bit is even, and
-// keeps the upper half; a NaN is made quiet instead. vcvtneps2bf16 will not
-// do: it takes subnormals for zero.
+// roundBF16 adds half a unit, less one if the last kept bit is even, and keeps the upper half; a
+// NaN is made quiet instead. vcvtneps2bf16 is unsuitable: it treats subnormals as zero.
 func roundBF16(c *build.Context, w width) func() (func(), convert) {
 	var one, half, quiet reg.VecVirtual
 	prepare := func() { one, half, quiet = spread(c, w, 1), spread(c, w, 0x7fff), spread(c, w, 0x400000) }
@@ -192,7 +191,7 @@ func roundBF16(c *build.Context, w width) func() (func(), convert) {
 	}
 }
 
-// spread is a constant in every lane.
+// spread returns a constant in every lane.
 func spread(c *build.Context, w width, bits uint32) reg.VecVirtual {
 	r, v := c.GP32(), w.vec(c)
 	c.MOVL(operand.U32(bits), r)
@@ -201,7 +200,7 @@ func spread(c *build.Context, w width, bits uint32) reg.VecVirtual {
 	return v
 }
 
-// narrowBF16 is u rounded, in the lower half of a register.
+// narrowBF16 returns u rounded, in the lower half of a register.
 func narrowBF16(c *build.Context, w width, u reg.VecVirtual, one, half, quiet operand.Op) reg.Register {
 	r := w.vec(c)
 	c.VPSRLD(operand.U8(16), u, r)

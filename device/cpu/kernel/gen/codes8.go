@@ -6,14 +6,13 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// code8From and code8Last are those of device.Code8's third table: what it begins
-// with, and its last index.
+// code8From and code8Last are the first and the last index of device.Code8's third table.
 const (
 	code8From = 101 << 7
 	code8Last = 27 << 7
 )
 
-// codes8 writes what codes elements in 8 bits and back; n is a positive multiple of 16.
+// codes8 generates coding of elements in 8 bits and decoding; n is a positive multiple of 16.
 func codes8(c *build.Context) {
 	t := declare(c, "codeConstants", constant{"magnitude", 1<<31 - 1}, constant{"from", code8From}, constant{"last", code8Last},
 		constant{"byte", 0xff}, constant{"sign", 0x80}, constant{"bit", 1})
@@ -24,7 +23,7 @@ func codes8(c *build.Context) {
 	}
 }
 
-// gather8 is the 32 bits at base + index × scale of every lane.
+// gather8 returns the 32 bits at base + index × scale for every lane.
 func gather8(c *build.Context, w width, base reg.GPVirtual, index reg.VecVirtual, scale uint8) reg.VecVirtual {
 	v, from := w.vec(c), operand.Mem{Base: base, Index: index, Scale: scale}
 	if w.lanes == 16 {
@@ -41,9 +40,9 @@ func gather8(c *build.Context, w width, base reg.GPVirtual, index reg.VecVirtual
 	return v
 }
 
-// table8 looks codes up in a table of 256 words: by a gather, which on AVX-512 takes
-// longer than the table's 16 registers, permuted by pairs and chosen from by the
-// codes' three upper bits.
+// table8 looks up codes in a table of 256 words: on AVX2 with a gather; on AVX-512 that takes
+// longer than permuting the table's 16 registers in pairs and selecting by the codes' three upper
+// bits.
 func table8(c *build.Context, w width, base reg.GPVirtual) func(code reg.VecVirtual) reg.VecVirtual {
 	if w.lanes == 8 {
 		return func(code reg.VecVirtual) reg.VecVirtual { return gather8(c, w, base, code, 4) }

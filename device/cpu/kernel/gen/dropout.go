@@ -7,9 +7,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// dropout writes the parts of dropout; see package kernel's dropISA. There is one width,
-// since what is dropped is a small part of a step in Go, too, and no fp16, which goes
-// through float32.
+// dropout generates the functions of dropout; see package kernel's dropISA. There is only one
+// width, since even in Go dropout is a small part of a step, and no fp16, which is converted to
+// float32.
 func dropout(c *build.Context) {
 	t := declare(c, "dropConstants", roundConstants...)
 	words, w := declareWords(c, "dropWords"), widths[0]
@@ -19,8 +19,8 @@ func dropout(c *build.Context) {
 	}
 }
 
-// dropWords are a table of words of 64 bits: Philox's multipliers, and the groups of
-// the lanes, so that those of even lanes come before those of odd ones.
+// dropWords is a table of 64-bit words: Philox's multipliers, and the groups of the lanes, such
+// that those of even lanes come before those of odd ones.
 var dropWords = []struct {
 	name  string
 	words []uint64
@@ -42,8 +42,8 @@ func declareWords(c *build.Context, name string) map[string]operand.Mem {
 	return place
 }
 
-// keeps computes Philox of as many groups as there are lanes of 64 bits, in the lower
-// half of each, and makes bits of the eight halves of their four words.
+// keeps computes Philox for as many groups as there are 64-bit lanes, in the lower half of each,
+// and converts the eight halves of their four words to bits.
 func keeps(c *build.Context, w width, words map[string]operand.Mem) {
 	name := "keeps" + w.suffix
 	text(c, name, "func(p *DropBits)", name+" is dropISA's keeps.")
@@ -80,8 +80,8 @@ func keeps(c *build.Context, w width, words map[string]operand.Mem) {
 	c.RET()
 }
 
-// philox is the four words of each lane's group as halves in order: lo those of the
-// even lanes, hi those of the odd ones.
+// philox returns the four words of each lane's group as halves in order: lo those of the even
+// lanes, hi those of the odd ones.
 func philox(c *build.Context, w width, keys reg.GPVirtual, m0, m1, groups, places, rowLow, rowHigh reg.VecVirtual, odd reg.Register) (lo, hi reg.VecVirtual) {
 	a, b, r, d := groups, places, rowLow, rowHigh
 	for i := range 10 {
@@ -119,7 +119,7 @@ func atLeast(c *build.Context, lo, hi, limits reg.VecVirtual, dst operand.Mem) {
 	}
 }
 
-// drop works on n elements, a positive multiple of 16, all of one type.
+// drop generates dropout of n elements, a positive multiple of 16, all of one type.
 func drop(c *build.Context, w width, t *constants, e elem) {
 	name := "drop" + e.name + w.suffix
 	text(c, name, "func(y, x, add, keep *byte, n int, s float32)", name+" is dropISA's drop.")

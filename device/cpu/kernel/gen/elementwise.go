@@ -21,7 +21,7 @@ const (
 	siluFlat = 80 // see swiglu.go of package kernel
 )
 
-// elementwise writes functions over n elements, a positive multiple of 16.
+// elementwise generates functions on n elements, a positive multiple of 16.
 func elementwise(c *build.Context) {
 	t := declare(c, "eachConstants", slices.Concat(expConstants, roundConstants, logisticConstants, halfConstants, []constant{
 		float("geluZ", -2*geluU*math.Log2E), float("geluZx", -2*geluU*geluX*math.Log2E), float("2u", 2*geluU), float("6ux", 6*geluU*geluX),
@@ -56,11 +56,11 @@ func elementwise(c *build.Context) {
 	}
 }
 
-// What has functions of its own. The rest is converted to float32 and back, which
-// gives the same bits.
+// The types with functions of their own. Others are converted to float32 and back, which gives the
+// same bits.
 
-// computed is the types of what computes much. On AVX2, bf16 stays where products
-// of bf16 are shorter than float32's.
+// computed returns the types of expensive functions. On AVX2, bf16 is included since products of
+// bf16 are shorter than float32's there.
 func computed(w width) []elem {
 	if w == widths[0] {
 		return elems
@@ -68,7 +68,7 @@ func computed(w width) []elem {
 	return []elem{f32, bf16s}
 }
 
-// rowwise is the types of the rest.
+// rowwise returns the types of the other functions.
 func rowwise(w width) []elem {
 	if w == widths[0] {
 		return elems
@@ -76,8 +76,8 @@ func rowwise(w width) []elem {
 	return []elem{f32}
 }
 
-// body turns the elements of the sources, and the number s, into those of the
-// destination, to be rounded to ey.
+// body computes the elements of the destination, to be rounded to ey, from those of the sources and
+// the number s.
 type body func(c *build.Context, w width, t *constants, ey elem, x []reg.VecVirtual, s reg.VecVirtual) reg.VecVirtual
 
 func each(c *build.Context, w width, t *constants, name string, ey, ea, eb elem, sources int, stream, halves bool, f body) {
@@ -100,15 +100,15 @@ func each(c *build.Context, w width, t *constants, name string, ey, ea, eb elem,
 	c.RET()
 }
 
-// getVec is a vector of the elements of an array that a step of a walk works on,
-// putVec stores it; all of them are got before any is put.
+// getVec loads a vector of an array's elements for a step of a walk, putVec stores it; all loads
+// come before all stores.
 type (
 	getVec func(e elem, from reg.GPVirtual) reg.VecVirtual
 	putVec func(v reg.VecVirtual, e elem, to reg.GPVirtual)
 )
 
-// walk has step work on n elements, a positive multiple of 16: on AVX-512 on four
-// vectors in turns, which if all arrays are bf16 are the halves of words.
+// walk runs step on n elements, a positive multiple of 16: on AVX-512 on four interleaved vectors,
+// which are the halves of words if all arrays are bf16.
 func walk(c *build.Context, w width, t *constants, at, n reg.GPVirtual, stream, halves bool, step func(get getVec, put putVec)) {
 	one := func(i int) {
 		step(func(e elem, from reg.GPVirtual) reg.VecVirtual { return e.widen(c, w, e.mem(from, at, i)) },
@@ -121,14 +121,13 @@ func walk(c *build.Context, w width, t *constants, at, n reg.GPVirtual, stream, 
 	}
 }
 
-// halfConstants are those of byHalves.
+// halfConstants contains the constants of byHalves.
 var halfConstants = []constant{{"high", 0xffff0000}, {"last", 0x10000}}
 
-// byHalves has step work on the 32 elements of bf16 from at+i on, those that are
-// the upper halves of words beside the lower ones: so they need no moving between
-// lanes. Rounding adds half a unit, less one where the last kept bit is even. It
-// need not look for NaN: one that comes from bf16 has zeros there, which nothing
-// is carried from.
+// byHalves runs step on the 32 elements of bf16 from at+i on: those in the upper halves of words
+// separately from the lower ones, so that they need not move between lanes. Rounding adds half a
+// unit, less one if the last kept bit is even. NaN needs no check: one that comes from bf16 has
+// zeros there, from which nothing is carried.
 func byHalves(c *build.Context, w width, t *constants, at reg.GPVirtual, i int, stream bool, step func(get getVec, put putVec)) {
 	var rounded [2][]reg.VecVirtual
 	var dst []operand.Mem
@@ -161,21 +160,20 @@ func byHalves(c *build.Context, w width, t *constants, at reg.GPVirtual, i int, 
 	}
 }
 
-// mem is element at+i of the array at base.
+// mem returns element at+i of the array at base.
 func (e elem) mem(base, at reg.GPVirtual, i int) operand.Mem {
 	return operand.Mem{Base: base, Index: at, Scale: uint8(e.size), Disp: i * e.size}
 }
 
-// next16 goes on to the next 16 of n elements, at "loop".
+// next16 advances to the next 16 of n elements, at "loop".
 func next16(c *build.Context, at, n reg.GPVirtual) {
 	c.ADDQ(operand.U8(16), at)
 	c.CMPQ(at, n)
 	c.JLT(operand.LabelRef("loop"))
 }
 
-// broadcastParam and returnFloat keep to instructions of AVX. What avo's Load and
-// Store take for a float is of SSE, which waits for the upper halves of registers
-// some hundred cycles once they are in use.
+// broadcastParam and returnFloat use only instructions of AVX. avo's Load and Store use SSE for
+// floats, which waits some hundred cycles for the upper halves of registers once they are in use.
 func broadcastParam(c *build.Context, w width, name string) reg.VecVirtual {
 	return broadcast(c, w, address(param(c, name)))
 }
@@ -200,8 +198,8 @@ func plus(c *build.Context, _ width, _ *constants, _ elem, x []reg.VecVirtual, _
 	return x[0]
 }
 
-// geluPower is the power of two in gelu, as logistic takes it, of x and its
-// square. e^(-2u) is 2^z, and z is rounded as often as u would be.
+// geluPower returns the power of two in gelu, for logistic, given x and its square. e^(-2u) is 2^z,
+// and z is rounded as often as u would be.
 func geluPower(c *build.Context, w width, t *constants, x, square reg.VecVirtual) (n, f reg.VecVirtual) {
 	z := t.get(c, w, "geluZx")
 	c.VFMADD213PS(t.mem("geluZ"), square, z)
@@ -236,9 +234,9 @@ func geluGrad(c *build.Context, w width, t *constants, e elem, in []reg.VecVirtu
 	return s
 }
 
-// siluPower is the power of two in silu, e^-x = 2^z, as logistic takes it, of an x
-// between its ends. For more than bf16, f is exact but for its own rounding, where
-// the product's would weigh with the size of x.
+// siluPower returns the power of two in silu, e^-x = 2^z, for logistic, given an x within its
+// limits. For more than bf16, f is exact except for its own rounding, since the product's would
+// scale with x.
 func siluPower(c *build.Context, w width, t *constants, x reg.VecVirtual, e elem) (n, f reg.VecVirtual) {
 	z := w.vec(c)
 	c.VMULPS(t.mem("siluZ"), x, z)
@@ -296,7 +294,7 @@ func largest(c *build.Context, w width, t *constants, e elem) {
 	c.Label("loop")
 	for i, top := range tops {
 		v := e.widen(c, w, e.mem(x, at, i*w.lanes))
-		c.VMAXPS(top, v, top) // NaN: the first as written, which never is one
+		c.VMAXPS(top, v, top) // NaN: the first operand as written, which never is one
 	}
 	next16(c, at, n)
 	if len(tops) == 2 {
@@ -314,8 +312,8 @@ func expSum(c *build.Context, w width, t *constants, e elem) {
 	x, n, at, top := load64(c, "x"), load64(c, "n"), c.GP64(), broadcastParam(c, w, "top")
 	sums := []reg.VecVirtual{zeroed(c, w), zeroed(c, w)}[:16/w.lanes]
 	step := func(i int) {
-		c.PREFETCHT0(e.mem(x, at, i).Offset(4096 * e.size)) // what is looked at next; see logitsChunk
-		sum := sums[i/w.lanes%len(sums)]                    // of one width in one order
+		c.PREFETCHT0(e.mem(x, at, i).Offset(4096 * e.size)) // the data needed next; see LogitsChunk
+		sum := sums[i/w.lanes%len(sums)]                    // each width in a fixed order
 		v := e.widen(c, w, e.mem(x, at, i))
 		c.VSUBPS(top, v, v)
 		exp(c, w, t, v, false)
@@ -348,7 +346,7 @@ func softmax(c *build.Context, w width, t *constants, e elem) {
 	c.RET()
 }
 
-// rope multiplies and adds in two roundings, as rope.go does.
+// rope multiplies and adds with two roundings, like rope.go.
 func rope(c *build.Context, w width, t *constants, e elem) {
 	name := "rope" + e.name + w.suffix
 	text(c, name, "func(x, cos, sin *byte, half, heads int, sign float32)", name+" is a ropeFunc.")
@@ -379,16 +377,15 @@ func rope(c *build.Context, w width, t *constants, e elem) {
 	c.RET()
 }
 
-// sumSquares has eight lanes of float64 a block, one register on AVX-512 and two
-// on AVX2, that are added as sumSquares of sum.go adds them, for a group of
-// blocks at once, so that the fold costs little more than for one. Products of
-// float32 are exact in float64, so that a multiply-add rounds no less often.
-// The blocks of a group are far from each other: one core reads several pages at
-// a time half as fast again as one page after the other.
+// sumSquares uses eight lanes of float64 per block, one register on AVX-512 and two on AVX2, that
+// are added like sumSquares of sum.go, for a group of blocks at once, so that the fold costs little
+// more than for one. Products of float32 are exact in float64, so a multiply-add rounds as often.
+// The blocks of a group are far apart: a core reads several pages in parallel half as fast again as
+// one page after the other.
 //
-// A sum m * 2^e, of an integer m < 2^53, that has its last bit in the window is
-// added to it as the halves of the lower 64 bits of m * 2^(e - window's begin),
-// and what is above; others are left to the caller, among zeros.
+// A sum m * 2^e, of an integer m < 2^53, whose last bit is in the window is added to it as the
+// halves of the lower 64 bits of m * 2^(e - window's begin), and the bits above; others are left to
+// the caller, among zeros.
 func sumSquares(c *build.Context, w width, t *constants) {
 	name := "sumSquares" + w.suffix
 	text(c, name, "func(odd, x *byte, blocks int, window *byte, base int) int",
@@ -401,7 +398,7 @@ func sumSquares(c *build.Context, w width, t *constants) {
 	}
 	v := w.vec(c)
 	win := newSquareWindow(c, w, t)
-	// Stream i of a group begins i*apart bytes behind the first.
+	// Stream i of a group begins i*apart bytes after the first.
 	apart, apart3, half, groups := c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	c.MOVQ(blocks, groups)
 	c.SHRQ(operand.U8(bits.TrailingZeros(uint(group))), groups)
@@ -432,7 +429,7 @@ func sumSquares(c *build.Context, w width, t *constants) {
 	c.DECQ(groups)
 	c.JNZ(operand.LabelRef("group"))
 	c.SUBQ(apart, x)
-	c.LEAQ(operand.Mem{Base: x, Index: apart, Scale: uint8(group)}, x) // behind the last stream
+	c.LEAQ(operand.Mem{Base: x, Index: apart, Scale: uint8(group)}, x) // after the last stream
 	c.Label("few")
 	win.keep(c, w)
 	c.ANDQ(operand.U8(group-1), blocks)
@@ -462,8 +459,8 @@ func sumSquares(c *build.Context, w width, t *constants) {
 	c.RET()
 }
 
-// squareWindow is the registers of a window: three sums, whose lanes are stored
-// one sum after the other at the end, and in every lane where it begins.
+// squareWindow contains the registers of a window: three sums, whose lanes are stored one sum after
+// the other at the end, and in every lane its begin.
 type squareWindow struct {
 	sums [3]reg.VecVirtual
 	base reg.VecVirtual
@@ -530,7 +527,7 @@ func (s *squareWindow) add(c *build.Context, w width, x reg.VecVirtual, free []r
 	c.VPADDQ(m, s.sums[0], s.sums[0])
 }
 
-// keep stores the window, eight lanes a sum.
+// keep stores the window, eight lanes per sum.
 func (s *squareWindow) keep(c *build.Context, w width) {
 	window := load64(c, "window")
 	for i, v := range s.sums {
@@ -538,8 +535,7 @@ func (s *squareWindow) keep(c *build.Context, w width) {
 	}
 }
 
-// blockSquares sets the eight lanes of acc to the sums of squares of the block
-// at x.
+// blockSquares sets the eight lanes of acc to the sums of squares of the block at x.
 func blockSquares(c *build.Context, w width, x operand.Mem, v reg.VecVirtual, acc []reg.VecVirtual) {
 	half := w.lanes / 2
 	for i := 0; i < 64; i += half {
@@ -556,8 +552,8 @@ func blockSquares(c *build.Context, w width, x operand.Mem, v reg.VecVirtual, ac
 	}
 }
 
-// foldSquares8 adds lanes i and i+4, then i and i+2, then i and i+1, of each of
-// eight registers; the eight sums are left in the first.
+// foldSquares8 adds lanes i and i+4, then i and i+2, then i and i+1, of each of eight registers,
+// with the eight sums in the first.
 func foldSquares8(c *build.Context, a []reg.VecVirtual, v reg.VecVirtual) {
 	for i := 0; i < 8; i += 2 { // quarters of 128 bits: 0 and 1 of both against 2 and 3
 		c.VSHUFF64X2(operand.U8(0x44), a[i+1], a[i], v)

@@ -8,26 +8,25 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Products of few rows.
+// Products with few rows.
 
-// A chainFunc has so many rows, and fetches what is so many rows of B on.
+// The rows of a chainFunc, and how many rows of B ahead it prefetches.
 const (
 	chainRows  = 4
 	chainAhead = 8
 )
 
-// chaining is what a chainFunc adds up: the products, by mul, of words in registers b
-// and x to register acc. Two registers have the columns of B that are gone through
-// at a time.
+// chaining describes a chainFunc: mul adds the products of words in registers b and x to register
+// acc. Two registers contain the current columns of B.
 type chaining struct {
 	what  string
 	regs  []reg.VecPhysical
 	lanes int
 	mul   func(b, x, acc reg.VecPhysical)
-	pair  func(src, second reg.GPVirtual, b, x reg.VecPhysical, disp int) // sets b to words of two rows, by way of x; nil: a row is of words
+	pair  func(src, second reg.GPVirtual, b, x reg.VecPhysical, disp int) // sets b to words of two rows, by way of x; nil: a row consists of words
 }
 
-// chain writes a chainFunc: four rows of A by two registers of columns.
+// chain generates a chainFunc: four rows of A by two registers of columns.
 func chain(c *build.Context, suffix string, of chaining) {
 	name := "chain" + suffix
 	text(c, name, "func(t *Chain)", fmt.Sprintf("%s is a chainFunc of %d columns, of %s.", name, 2*of.lanes, of.what))
@@ -74,8 +73,8 @@ func chain(c *build.Context, suffix string, of chaining) {
 	c.RET()
 }
 
-// next gives what loads the next row of words at q, by way of x, and fetches one
-// that comes later.
+// next returns a function that loads the next row of words at q, by way of x, and prefetches a
+// later one.
 func (of chaining) next(c *build.Context, ldb reg.GPVirtual) func(q reg.GPVirtual, b0, b1, x reg.VecPhysical) {
 	ahead := func(q reg.GPVirtual, disp int) {
 		c.PREFETCHT0(operand.Mem{Base: q, Index: ldb, Scale: chainAhead, Disp: disp})
@@ -102,10 +101,10 @@ func (of chaining) next(c *build.Context, ldb reg.GPVirtual) func(q reg.GPVirtua
 	}
 }
 
-// dots writes a dotsFunc in which mul adds the products of the words in register
-// b and the one at a to register acc. The words of 16 rows of B are turned in
-// registers, and then all rows of A go through them; the other 16 rows of B come
-// next, so that one chain need not wait for the other.
+// dots generates a dotsFunc in which mul adds the products of the words in register b and the one
+// at a to register acc. The words of 16 rows of B are transposed in registers, then all rows of A
+// are multiplied by them; then come the other 16 rows of B, so that the chains need not wait for
+// each other.
 func dots(c *build.Context, suffix, what string, mul func(b reg.VecPhysical, a operand.Mem, acc reg.VecPhysical)) {
 	name := "dots" + suffix
 	text(c, name, "func(t *Dots)", fmt.Sprintf("%s is a dotsFunc of %s.", name, what))

@@ -48,7 +48,7 @@ func text(c *build.Context, name, signature, doc string) {
 
 func at(base reg.Register, disp int) operand.Mem { return operand.Mem{Base: base, Disp: disp} }
 
-// times4 turns a number of floats into bytes.
+// times4 converts a number of floats to bytes.
 func times4(c *build.Context, r reg.GPVirtual) reg.GPVirtual {
 	c.SHLQ(operand.U8(2), r)
 	return r
@@ -62,8 +62,8 @@ func load64(c *build.Context, name string) reg.GPVirtual {
 
 const unroll = 4 // words of k in the inner loop
 
-// sumLoop runs word for each word of k: unroll at a time, then one at a time.
-// word gets its number within the iteration. aStep and bStep are bytes.
+// sumLoop runs word for each word of k: unroll at a time, then one at a time. word gets its number
+// within the iteration. aStep and bStep are bytes.
 func sumLoop(c *build.Context, k, a, b reg.GPVirtual, aStep, bStep int, word func(u int)) {
 	main, tail, done := "main", "tail", "done"
 	c.SUBQ(operand.U8(unroll), k)
@@ -88,14 +88,14 @@ func sumLoop(c *build.Context, k, a, b reg.GPVirtual, aStep, bStep int, word fun
 	c.Label(done)
 }
 
-// Rows of the largest tiles; so many words of A lie side by side.
+// Rows of the largest tiles: the number of words of A side by side.
 const (
 	rows512 = 14
 	rows256 = 6
 )
 
-// tile512 writes a tileFunc in which mul adds the products of the words in
-// registers b and x to register acc: floats, or pairs of bf16.
+// tile512 generates a tileFunc in which mul adds the products of the words in registers b and x to
+// register acc: floats, or pairs of bf16.
 func tile512(c *build.Context, name, what string, mul func(b, x, acc reg.VecPhysical)) {
 	text(c, name, "func(t *Tile)", fmt.Sprintf("%s is a tileFunc of %d rows by 32 columns, of %s.", name, rows512, what))
 	k, a, b, rows := load64(c, "t.k"), load64(c, "t.a"), load64(c, "t.b"), load64(c, "t.rows")
@@ -129,9 +129,9 @@ func tile512(c *build.Context, name, what string, mul func(b, x, acc reg.VecPhys
 	c.RET()
 }
 
-// tileSums is the inner loop of a tile of at most most rows: columns loads a word
-// of B, bStep bytes, and row adds its products with that of one row of A. A tile
-// of fewer rows, the last of a block, looks after each of them whether it has more.
+// tileSums generates the inner loop of a tile of at most most rows: columns loads a word of B,
+// bStep bytes, and row adds its products with that of one row of A. A tile of fewer rows, the last
+// of a block, checks after each row whether there are more.
 func tileSums(c *build.Context, most int, rows, k, a, b reg.GPVirtual, bStep int, columns func(u int), row func(u, i int)) {
 	c.CMPQ(rows, operand.U8(uint8(most)))
 	c.JNE(operand.LabelRef("fewer"))
@@ -159,7 +159,7 @@ func tileSums(c *build.Context, most int, rows, k, a, b reg.GPVirtual, bStep int
 	c.Label("summed")
 }
 
-// untilRow goes to done if row i of at most most is the last.
+// untilRow jumps to done if row i of at most most is the last.
 func untilRow(c *build.Context, done string, most int, rows reg.GPVirtual, i int) {
 	if i < most-1 {
 		c.CMPQ(rows, operand.U8(uint8(i+1)))
@@ -175,7 +175,7 @@ var zmm = [...]reg.VecPhysical{reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, r
 // ymm are registers of 256 bits.
 var ymm = [...]reg.VecPhysical{reg.Y0, reg.Y1, reg.Y2, reg.Y3, reg.Y4, reg.Y5, reg.Y6, reg.Y7, reg.Y8, reg.Y9, reg.Y10}
 
-// masks32 are the masks of the first n of 32 lanes, 0 <= n <= 32.
+// masks32 returns the masks of the first n of 32 lanes, 0 <= n <= 32.
 func masks32(c *build.Context, n reg.GPVirtual) (lo, hi reg.OpmaskVirtual) {
 	ones := c.GP64()
 	c.MOVQ(operand.I64(-1), ones)
@@ -238,8 +238,8 @@ func tile256(c *build.Context) {
 	})
 }
 
-// masks16 are the masks of the first n of 16 lanes of 32 bits, 0 <= n <= 16,
-// read from a window into 16 lanes of ones followed by 16 of zeros.
+// masks16 returns the masks of the first n of 16 lanes of 32 bits, 0 <= n <= 16, read from a window
+// into 16 lanes of ones followed by 16 of zeros.
 func masks16(c *build.Context, n reg.GPVirtual) [2]reg.VecVirtual {
 	window := c.GP64()
 	c.LEAQ(ones, window)
@@ -254,7 +254,7 @@ func masks16(c *build.Context, n reg.GPVirtual) [2]reg.VecVirtual {
 	return m
 }
 
-// ones is 16 lanes of ones followed by 16 of zeros; gemm declares it.
+// ones contains 16 lanes of ones followed by 16 of zeros; gemm declares it.
 var ones = operand.Mem{Symbol: operand.NewStaticSymbol("ones"), Base: reg.StaticBase}
 
 func declareOnes(c *build.Context) {
@@ -287,7 +287,7 @@ func widen512(c *build.Context, source string, src operand.Op, mask, z reg.Regis
 	}
 }
 
-// peak is a loop of 12 independent multiply-adds, four times over.
+// peak generates a loop of 12 independent multiply-adds, four times unrolled.
 func peak(c *build.Context, suffix string, vec func() reg.VecVirtual) {
 	name := "fmaLoop" + suffix
 	text(c, name, "func(n int)", name+" does 48 n independent multiply-adds of whole registers: the machine's peak.")

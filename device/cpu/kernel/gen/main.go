@@ -1,10 +1,10 @@
-// The generator of the assembly of device/cpu, a module of its own so that the
-// product does not depend on avo. Run it from this directory:
+// Command gen generates the assembly of device/cpu. It is a separate module so that the product
+// does not depend on avo. Run it from this directory:
 //
 //	go run .
 //
-// It writes gemm_amd64.s, gemm_stubs_amd64.go and the like by avo, and
-// gemm_arm64.s and the like by what is in neon.go.
+// It generates gemm_amd64.s, gemm_stubs_amd64.go and so on with avo, and gemm_arm64.s and so on
+// with the code in neon.go.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/mmcloughlin/avo/printer"
 )
 
-// files are what is written: for amd64, and for arm64 if neon is set.
+// files are generated for amd64, and for arm64 if neon is set.
 var files = []struct {
 	name string
 	avo  func(*build.Context)
@@ -78,7 +78,7 @@ func generateAMD64(base string, body func(*build.Context)) error {
 	if err != nil {
 		return err
 	}
-	// avo knows no unsafe.Pointer without loading the package it writes for.
+	// avo does not know unsafe.Pointer without loading the package it writes for.
 	stubs = bytes.ReplaceAll(stubs, []byte("*byte"), []byte("unsafe.Pointer"))
 	if bytes.Contains(stubs, []byte("unsafe.Pointer")) {
 		stubs = bytes.Replace(stubs, []byte("package kernel\n"), []byte("package kernel\n\nimport \"unsafe\"\n"), 1)
@@ -86,7 +86,7 @@ func generateAMD64(base string, body func(*build.Context)) error {
 	return write(base, "amd64", text, stubs)
 }
 
-// write puts a file of assembly and its declarations beside each other.
+// write writes a file of assembly and its declarations.
 func write(base, processor string, text, stubs []byte) error {
 	if err := os.WriteFile(base+"_"+processor+".s", text, 0o644); err != nil {
 		return err

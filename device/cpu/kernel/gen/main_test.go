@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// The committed assembly is what the generator writes, and there is no other.
+// TestCommittedFilesMatch checks that the committed assembly is what the generator writes, and that
+// there is no other.
 func TestCommittedFilesMatch(t *testing.T) {
 	dir := t.TempDir()
 	if err := generate(dir); err != nil {
@@ -50,8 +51,8 @@ func TestCommittedFilesMatch(t *testing.T) {
 	}
 }
 
-// The assembly stays short enough to be gone through: one routine for what differs
-// in a number or a type, and none for what is rare.
+// TestAssemblyIsShort limits the assembly so that it can be reviewed: one routine for variants in a
+// number or a type, and none for rare cases.
 func TestAssemblyIsShort(t *testing.T) {
 	const most = 25000
 	paths, err := filepath.Glob("../*.s")
@@ -71,7 +72,7 @@ func TestAssemblyIsShort(t *testing.T) {
 	}
 }
 
-// What binutils 2.40 assembles these as.
+// TestNEONEncodings compares with binutils 2.40.
 func TestNEONEncodings(t *testing.T) {
 	for want, got := range map[uint32]inst{
 		0x4e3fd7a1: fadd.three(1, 29, 31), // fadd v1.4s, v29.4s, v31.4s
@@ -124,7 +125,8 @@ func TestNEONEncodings(t *testing.T) {
 	}
 }
 
-// Every word in the files is what GNU's assembler makes of the text beside it.
+// TestNEONWordsAreTheirText compares every word in the files with GNU assembler's encoding of the
+// text next to it.
 func TestNEONWordsAreTheirText(t *testing.T) {
 	as, err := exec.LookPath("aarch64-linux-gnu-as")
 	if err != nil {
@@ -166,7 +168,7 @@ func TestNEONWordsAreTheirText(t *testing.T) {
 	}
 }
 
-// What binutils 2.40 disassembles these bytes as.
+// TestEncodings compares with the disassembly of binutils 2.40.
 func TestEncodings(t *testing.T) {
 	for want, got := range map[string][]byte{
 		"62 02 0e 40 52 dd":             vdpbf16ps(zmm[27], zmm[30], zmm[29]), // vdpbf16ps zmm27, zmm30, zmm29

@@ -2,21 +2,20 @@ package main
 
 import "fmt"
 
-// inst is an instruction of NEON that Go's assembler does not know, or knows
-// under a name and an order of operands of its own: as GNU's assembler writes
-// it, and its 32 bits.
+// inst is a NEON instruction that Go's assembler does not support, or supports with a different
+// name and order of operands: its text for GNU's assembler, and its 32 bits.
 type inst struct {
 	text string
 	bits uint32
 }
 
-// form is an instruction on registers: its name, how registers are written, and
-// its bits where all of them are 0.
+// form is an instruction on registers: its name, the notation of registers, and its bits if all of
+// them are 0.
 type form struct {
 	name  string
 	shape string // of the destination
 	bits  uint32
-	from  string // shape of the sources, if it is another
+	from  string // shape of the sources, if different
 }
 
 func (f form) sources() string {
@@ -70,13 +69,13 @@ var (
 	fcvtn2H = form{"fcvtn2", "8h", 0x4e216800, "4s"} // into the upper half of d
 )
 
-// three has a destination and two sources.
+// three encodes a destination and two sources.
 func (f form) three(d, n, m vreg) inst {
 	return inst{fmt.Sprintf("%s v%d.%s, v%d.%s, v%d.%s", f.name, d, f.shape, n, f.sources(), m, f.sources()),
 		f.bits | uint32(m)<<16 | uint32(n)<<5 | uint32(d)}
 }
 
-// two has a destination and a source.
+// two encodes a destination and a source.
 func (f form) two(d, n vreg) inst {
 	return inst{fmt.Sprintf("%s v%d.%s, v%d.%s", f.name, d, f.shape, n, f.sources()), f.bits | uint32(n)<<5 | uint32(d)}
 }
@@ -87,8 +86,7 @@ func fmlaLane(d, n, m vreg, i int) inst {
 		0x4f801000 | uint32(i&1)<<21 | uint32(i>>1)<<11 | uint32(m)<<16 | uint32(n)<<5 | uint32(d)}
 }
 
-// shl16 puts the lower four halves of n, or the upper, into the upper halves of
-// the lanes of d.
+// shl16 moves the lower four halves of n, or the upper, to the upper halves of the lanes of d.
 func shl16(d, n vreg, upper bool) inst {
 	if upper {
 		return inst{fmt.Sprintf("shll2 v%d.4s, v%d.8h, #16", d, n), 0x6e613800 | uint32(n)<<5 | uint32(d)}
@@ -105,7 +103,7 @@ func ushr(d, n vreg, by int) inst {
 	return inst{fmt.Sprintf("ushr v%d.4s, v%d.4s, #%d", d, n, by), 0x6f000400 | uint32(64-by)<<16 | uint32(n)<<5 | uint32(d)}
 }
 
-// fmaxLanes is the largest lane of n; addPair the sum of its two float64.
+// fmaxLanes sets d to the largest lane of n; addPair to the sum of its two float64.
 func fmaxLanes(d, n vreg) inst {
 	return inst{fmt.Sprintf("fmaxv s%d, v%d.4s", d, n), 0x6e30f800 | uint32(n)<<5 | uint32(d)}
 }

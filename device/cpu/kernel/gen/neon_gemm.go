@@ -7,8 +7,8 @@ const (
 	neonColumns = 12
 )
 
-// neonGemm writes the tiles of a product, and what packs its operands and rounds
-// its sums.
+// neonGemm generates the tiles of a product, and the functions that pack its operands and round its
+// sums.
 func neonGemm(file *neonFile) {
 	file.constants(roundConstants...)
 	neonTile(file)
@@ -21,8 +21,8 @@ func neonGemm(file *neonFile) {
 	}
 }
 
-// neonTile has a register of sums for each row and four columns. A tile of fewer
-// rows, the last of a block, looks after each of them whether it has more.
+// neonTile uses a register of sums for each row and four columns. A tile of fewer rows, the last of
+// a block, checks after each row whether there are more.
 func neonTile(file *neonFile) {
 	doc := fmt.Sprintf("tileNEON is a tileFunc of %d rows by %d columns.", neonRows, neonColumns)
 	file.function("tileNEON", "func(t *Tile)", doc, stackBytes, func(f *fn) {
@@ -100,7 +100,7 @@ func neonTile(file *neonFile) {
 			f.emit("FMOVQ %s, 32(%v)", s[2].f(), dst)
 		})
 		f.emit("RET")
-		f.here("partial") // by way of memory, one column at a time
+		f.here("partial") // through memory, one column at a time
 		mem, j := f.gp(), f.gp()
 		f.emit("MOVD $row-%d(SP), %v", stackBytes, mem)
 		store(func(s vec) {
@@ -121,8 +121,7 @@ func neonTile(file *neonFile) {
 	})
 }
 
-// neonMove writes a moveFunc: eight elements of a row at a time, then four, then
-// one.
+// neonMove generates a moveFunc: eight elements of a row at a time, then four, then one.
 func neonMove(file *neonFile, name string, from, to elem) {
 	file.function(name, "func(dst, src unsafe.Pointer, ldd, lds, rows, cols int)", name+" is a moveFunc.", 0, func(f *fn) {
 		dst, src, ldd, lds := f.word("dst"), f.word("src"), f.word("ldd"), f.word("lds")
@@ -155,8 +154,8 @@ func neonMove(file *neonFile, name string, from, to elem) {
 	})
 }
 
-// neonTranspose writes a packTransFunc of four lanes, by blocks of four
-// of k. For lanes that are missing it packs the first again.
+// neonTranspose generates a packTransFunc of four lanes, in blocks of four of k. For missing lanes
+// it packs the first again.
 func neonTranspose(file *neonFile, e elem) {
 	name := "trans" + e.name + "NEON"
 	doc := name + " is a packTransFunc of at most 4 lanes; it always writes 4."

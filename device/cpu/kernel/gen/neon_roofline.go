@@ -1,6 +1,6 @@
 package main
 
-// neonRoofline writes what the machine's own limits are measured with.
+// neonRoofline generates the functions that measure the machine's limits.
 func neonRoofline(file *neonFile) {
 	neonPeak(file)
 	neonPlusHalf(file, "triad", "func(dst, a, b unsafe.Pointer, n int)", "triad sets dst = a + b/2: n floats, a multiple of 16.", "dst", "a", "b")
@@ -9,7 +9,7 @@ func neonRoofline(file *neonFile) {
 	neonReadAll(file)
 }
 
-// neonPeak writes 48 independent multiply-adds of a register.
+// neonPeak generates 48 independent multiply-adds on registers.
 func neonPeak(file *neonFile) {
 	const doc = "fmaLoopNEON does 48 n independent multiply-adds of whole registers."
 	file.function("fmaLoopNEON", "func(n int)", doc, 0, func(f *fn) {
@@ -23,7 +23,7 @@ func neonPeak(file *neonFile) {
 	})
 }
 
-// neonPlusHalf adds half of b to a, into dst; these are names of parameters.
+// neonPlusHalf adds half of b to a, in dst; these are names of parameters.
 func neonPlusHalf(file *neonFile, name, signature, doc, dst, a, b string) {
 	file.function(name, signature, doc, 0, func(f *fn) {
 		to, from, by, n := f.word(dst), f.word(a), f.word(b), f.word("n")

@@ -2,15 +2,15 @@ package main
 
 import "fmt"
 
-// neonNorm writes layer norm by rows of n elements, a positive multiple of 16, and
-// sums down columns; see normISA.
+// neonNorm generates layer norm on rows of n elements, a positive multiple of 16, and sums over
+// columns; see normISA.
 func neonNorm(file *neonFile) {
 	file.constants(roundConstants...)
 	for _, e := range elems {
 		neonSumColumns(file, e)
 		neonNormColumns(file, e)
 		if e == f16s {
-			continue // is converted, a row at a time
+			continue // it is converted, a row at a time
 		}
 		neonRowSum(file, e)
 		neonRowSquares(file, e)
@@ -109,7 +109,7 @@ func neonNormGrad(file *neonFile, e elem) {
 				e.read(f, d, dy, 0)
 				e.read(f, v, x, 0)
 				f32.read(f, weight, w, 0)
-				f.op(fmul, d, d, weight) // rounded, as in normSums: one column has no gradient
+				f.op(fmul, d, d, weight) // rounded as in normSums: a single column has no gradient
 				f.op(fsub, d, d, g)
 				f.op(fsub, v, v, m)
 				f.op(fmls, d, v, gn)
@@ -134,7 +134,7 @@ func neonNormGrad(file *neonFile, e elem) {
 	})
 }
 
-// neonAcross is the columns that sums go down at a time.
+// neonAcross is the number of columns summed at a time.
 const neonAcross = 32
 
 func neonSumColumns(file *neonFile, e elem) {
@@ -199,10 +199,10 @@ func neonNormColumns(file *neonFile, e elem) {
 	})
 }
 
-// neonLanes is the elements of what attention takes for a vector: two registers.
+// neonLanes is the number of elements in a vector of attention: two registers.
 const neonLanes = 8
 
-// neonAttention writes what blocks of attention are computed with; see attnISA.
+// neonAttention generates the functions for blocks of attention; see attnISA.
 func neonAttention(file *neonFile) {
 	file.constants(attnConstants...)
 	for vectors := 1; vectors <= 2; vectors++ {
@@ -218,7 +218,7 @@ func neonAttention(file *neonFile) {
 	}
 }
 
-// neonMicro is four rows by one or two vectors.
+// neonMicro generates four rows by one or two vectors.
 func neonMicro(file *neonFile, vectors int) {
 	const rows = 4
 	name := fmt.Sprintf("micro%dxNEON", vectors)
@@ -271,8 +271,8 @@ func neonMicro(file *neonFile, vectors int) {
 	})
 }
 
-// seen sets count to the min(n, most) elements that a row sees, up to whole
-// vectors; in those of the last that it does not see it stores hide.
+// seen sets count to the min(n, most) elements that a row sees, up to whole vectors; in the
+// invisible lanes of the last it stores hide.
 func (f *fn) seen(count, n, most gp, hide vreg, row gp) {
 	f.emit("CMP %v, %v", n, most)
 	f.emit("CSEL LT, %v, %v, %v", most, n, count)
@@ -286,8 +286,7 @@ func (f *fn) seen(count, n, most gp, hide vreg, row gp) {
 	f.here(done)
 }
 
-// clearRest stores zeros in rows from element at, of a multiple of a vector, to
-// end.
+// clearRest stores zeros in rows from element at, a multiple of a vector, to end.
 func (f *fn) clearRest(at, end gp, rows ...gp) {
 	top, done, p := f.label("clear"), f.label("cleared"), f.gp()
 	zero := f.vec(2)

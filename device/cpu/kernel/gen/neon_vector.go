@@ -2,7 +2,7 @@ package main
 
 import "slices"
 
-// neonCast writes the conversions.
+// neonCast generates the conversions.
 func neonCast(file *neonFile) {
 	file.constants(roundConstants...)
 	for _, c := range []struct {
@@ -24,7 +24,7 @@ func neonCast(file *neonFile) {
 	}
 }
 
-// neonSums writes sums of many vectors.
+// neonSums generates sums of many vectors.
 func neonSums(file *neonFile) {
 	file.constants(roundConstants...)
 	for _, e := range elems {
@@ -32,8 +32,8 @@ func neonSums(file *neonFile) {
 	}
 }
 
-// neonAddUp goes by steps of 64 elements, whose sums stay in registers while the
-// sources pass by, and then of 16.
+// neonAddUp processes 64 elements at a time, whose sums stay in registers while the sources stream
+// by, and then 16.
 func neonAddUp(file *neonFile, e elem) {
 	name := "addUp" + e.name + "NEON"
 	file.function(name, "func(dst, src unsafe.Pointer, apart, count, at, n int)", name+" is an addUpFunc.", 0, func(f *fn) {
@@ -73,7 +73,7 @@ func neonAddUp(file *neonFile, e elem) {
 	})
 }
 
-// neonOptim writes the update rules, which multiply and add in two roundings.
+// neonOptim generates the update rules, which multiply and add with two roundings.
 func neonOptim(file *neonFile) {
 	file.constants(ruleConstants...)
 	neonRule(file, "adamW", true, true, 10, (*neonStep).adamW)
@@ -82,7 +82,7 @@ func neonOptim(file *neonFile) {
 	neonRule(file, "lion", true, false, 7, (*neonStep).lion, "sign", "1")
 }
 
-// neonStep is eight elements of a rule; k is the rule's constants.
+// neonStep processes eight elements of a rule; k contains the rule's constants.
 type neonStep struct {
 	*fn
 	k          vec
@@ -144,8 +144,8 @@ func neonRule(file *neonFile, name string, hasM, hasV bool, constants int, step 
 	})
 }
 
-// scale multiplies x by constant i; sum adds the products of x and y with two
-// constants into x, and leaves y as it is.
+// scale multiplies x by constant i; sum sets x to the sum of the products of x and y with two
+// constants, and does not change y.
 func (s *neonStep) scale(x vec, i int) { s.op(fmul, x, x, s.k[i:i+1]) }
 
 func (s *neonStep) sum(x vec, i int, y vec, j int) {
@@ -157,7 +157,7 @@ func (s *neonStep) sum(x vec, i int, y vec, j int) {
 	})
 }
 
-// move takes the product of y and constant i off x.
+// move subtracts the product of y and constant i from x.
 func (s *neonStep) move(y vec, i int) {
 	s.scope(func() {
 		t := s.vec(2)
@@ -208,7 +208,7 @@ func (s *neonStep) lion() {
 	s.op(and, sign, u, s.held["sign"])
 	s.op(orr, sign, sign, s.held["1"])
 	s.op(facgt, large, u, zero)
-	s.op(bif, sign, u, large) // 0 and NaN are their own
+	s.op(bif, sign, u, large) // 0 and NaN are unchanged
 	s.scale(s.x, 5)
 	s.move(sign, 6)
 }
@@ -217,7 +217,7 @@ var neonEachConstants = slices.Concat(expConstants, roundConstants, []constant{
 	float("-2u", -2*geluU), float("-2ux", -2*geluU*geluX), float("2u", 2*geluU), float("6ux", 6*geluU*geluX),
 	float("flat", geluFlat), float("-flat", -geluFlat), float("silu", siluFlat), float("-silu", -siluFlat), float("-inf", negInf)})
 
-// neonElementwise writes functions over n elements, a positive multiple of 16.
+// neonElementwise generates functions on n elements, a positive multiple of 16.
 func neonElementwise(file *neonFile) {
 	file.constants(neonEachConstants...)
 	for _, e := range elems {
@@ -227,7 +227,7 @@ func neonElementwise(file *neonFile) {
 			neonEach(file, "addF32"+e.name, f32, f32, e, nil, (*fn).plus)
 		}
 		neonRope(file, e)
-		if e == f16s { // which is computed in float32
+		if e == f16s { // computed in float32
 			continue
 		}
 		neonEach(file, "gelu"+e.name, e, e, e, geluNames, (*fn).gelu)
@@ -241,8 +241,8 @@ func neonElementwise(file *neonFile) {
 	neonSumSquares(file)
 }
 
-// neonBody turns x and the number s into the result, in x. second reads the other
-// source: when it is wanted, for an exponential takes many registers.
+// neonBody computes the result in x from x and the number s. second loads the other source when
+// needed, since an exponential uses many registers.
 type neonBody func(f *fn, k map[string]vec, x, s vec, second func() vec)
 
 func neonEach(file *neonFile, name string, ey, ea, eb elem, constants []string, body neonBody) {
@@ -277,7 +277,7 @@ var (
 	geluGradNames = append([]string{"6ux", "flat", "-flat"}, geluNames...)
 )
 
-// geluExp is e^(-2u), u = geluU (x + geluX x^3), of x and its square.
+// geluExp returns e^(-2u), u = geluU (x + geluX x^3), given x and its square.
 func (f *fn) geluExp(k map[string]vec, x, square vec) vec {
 	e := f.vec(2)
 	f.use("-2u", e)
@@ -416,7 +416,7 @@ func neonSoftmax(file *neonFile, e elem) {
 	})
 }
 
-// neonRope multiplies and adds in two roundings, as rope.go does.
+// neonRope multiplies and adds with two roundings, like rope.go.
 func neonRope(file *neonFile, e elem) {
 	name := "rope" + e.name + "NEON"
 	file.function(name, "func(x, cos, sin unsafe.Pointer, half, heads int, sign float32)", name+" is a ropeFunc.", 0, func(f *fn) {
@@ -453,9 +453,8 @@ func neonRope(file *neonFile, e elem) {
 	})
 }
 
-// neonSumSquares adds up the squares of each block as sumSquares of sum.go does,
-// and leaves all sums to the caller. Products of float32 are exact in float64,
-// so that a multiply-add rounds no less often.
+// neonSumSquares adds the squares of each block like sumSquares of sum.go, and leaves all sums to
+// the caller. Products of float32 are exact in float64, so a multiply-add rounds as often.
 func neonSumSquares(file *neonFile) {
 	const doc = "sumSquaresNEON leaves the sums of the squares of blocks of 64 floats in odd; the window stays empty."
 	file.function("sumSquaresNEON", "func(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int", doc, 0, func(f *fn) {

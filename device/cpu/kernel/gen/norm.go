@@ -6,8 +6,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// norm writes layer norm by rows of n elements, a positive multiple of 16, and
-// sums down columns; see normISA.
+// norm generates layer norm on rows of n elements, a positive multiple of 16, and sums over
+// columns; see normISA.
 func norm(c *build.Context) {
 	t := declare(c, "normConstants", roundConstants...)
 	for _, w := range widths {
@@ -15,7 +15,7 @@ func norm(c *build.Context) {
 			sumColumns(c, w, e)
 			normColumns(c, w, e)
 			if w == widths[1] && e != f32 {
-				continue // is converted, a row at a time
+				continue // it is converted, a row at a time
 			}
 			rowSum(c, w, e)
 			rowSquares(c, w, e)
@@ -26,11 +26,10 @@ func norm(c *build.Context) {
 	}
 }
 
-const chains = 4 // independent sums, for an addition takes some cycles
+const chains = 4 // independent sums, since an addition takes several cycles
 
-// overRow calls step for each vector of n elements, with the number of the
-// chain it belongs to: 64 elements at a time, then 16, of which the first
-// chains take their part.
+// overRow calls step for each vector of n elements, with the number of its chain: 64 elements at a
+// time, then 16, which belong to the first chains.
 func overRow(c *build.Context, w width, at, n reg.GPVirtual, step func(lane, chain int)) {
 	end := c.GP64()
 	c.XORQ(at, at)
@@ -63,7 +62,7 @@ func zeros(c *build.Context, w width) []reg.VecVirtual {
 	return sums
 }
 
-// total adds the chains and their lanes into the lowest lane of the first.
+// total adds the chains and their lanes in the lowest lane of the first.
 func total(c *build.Context, w width, sums []reg.VecVirtual) reg.VecVirtual {
 	c.VADDPS(sums[1], sums[0], sums[0])
 	c.VADDPS(sums[3], sums[2], sums[2])
@@ -120,8 +119,8 @@ func normRow(c *build.Context, w width, t *constants, e elem) {
 	c.RET()
 }
 
-// nextRow is what lies behind the n elements at x: in most matrices the next
-// row, which the last pass over a row fetches.
+// nextRow returns the address after the n elements at x: in most matrices the next row, which the
+// last pass over a row prefetches.
 func nextRow(c *build.Context, x, n reg.GPVirtual, e elem) reg.GPVirtual {
 	next := c.GP64()
 	c.LEAQ(operand.Mem{Base: x, Index: n, Scale: uint8(e.size)}, next)
@@ -165,7 +164,7 @@ func normGrad(c *build.Context, w width, t *constants, e elem) {
 			c.PREFETCHT0(e.mem(nextD, at, lane))
 			c.PREFETCHT0(e.mem(nextX, at, lane))
 			d, v := e.widen(c, w, e.mem(dy, at, lane)), e.widen(c, w, e.mem(x, at, lane))
-			c.VMULPS(f32.mem(weight, at, lane), d, d) // rounded, as in normSums: one column has no gradient
+			c.VMULPS(f32.mem(weight, at, lane), d, d) // rounded as in normSums: a single column has no gradient
 			c.VSUBPS(g, d, d)
 			c.VSUBPS(m, v, v)
 			c.VFNMADD231PS(v, gn, d)
@@ -187,8 +186,8 @@ func normGrad(c *build.Context, w width, t *constants, e elem) {
 	pass("add", true)
 }
 
-// downRows calls step for each row, and then adds the sums of chains vectors
-// side by side to those at dst.
+// downRows calls step for each row, and then adds the sums of chains vectors side by side to those
+// at dst.
 func downRows(c *build.Context, w width, rows reg.GPVirtual, step func(), dst ...reg.GPVirtual) func(sums ...[]reg.VecVirtual) {
 	c.Label("row")
 	step()
@@ -206,8 +205,8 @@ func downRows(c *build.Context, w width, rows reg.GPVirtual, step func(), dst ..
 	}
 }
 
-// fetchDown fetches what lies eight rows below: a walk down some columns is none
-// that the processor foresees.
+// fetchDown prefetches data eight rows below: the processor does not predict a walk down some
+// columns.
 func fetchDown(c *build.Context, w width, x, ld reg.GPVirtual, e elem) {
 	for line := 0; line < chains*w.lanes*e.size; line += 64 {
 		c.PREFETCHT0(operand.Mem{Base: x, Index: ld, Scale: 8, Disp: line})

@@ -6,13 +6,13 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// ahead is how far before their use the operands of a rule are fetched, elements.
+// ahead is the prefetch distance of a rule's operands in elements.
 const ahead = 256
 
 var ruleConstants = append([]constant{{"sign", 1 << 31}, float("1", 1)}, roundConstants...)
 
-// optim writes the update rules. They multiply and add in two roundings, as
-// package kernel's portable rules do, so that their bits are the same everywhere.
+// optim generates the update rules. They multiply and add with two roundings, like package kernel's
+// portable rules, so that their bits are the same everywhere.
 func optim(c *build.Context) {
 	t := declare(c, "ruleConstants", ruleConstants...)
 	for _, w := range widths {
@@ -32,7 +32,7 @@ type ruleStep struct {
 	x, g, m, v reg.VecVirtual
 }
 
-// times multiplies x by constant i into a register of its own.
+// times multiplies x by constant i into a new register.
 func (s *ruleStep) times(x reg.VecVirtual, i int) reg.VecVirtual {
 	y := s.w.vec(s.c)
 	s.c.VMULPS(at(s.k, 64*i), x, y)
@@ -45,7 +45,7 @@ func (s *ruleStep) plus(x, y reg.VecVirtual) reg.VecVirtual {
 	return x
 }
 
-// rule writes a RuleFunc. What is no copy in another type goes by pages.
+// rule generates a RuleFunc. Operands other than a copy of another type are processed by pages.
 func rule(c *build.Context, w width, t *constants, name string, pages int, hasM, hasV bool, step func(s *ruleStep)) {
 	name += w.suffix
 	text(c, name, "func(r *Rule)", name+" is a RuleFunc.")

@@ -8,17 +8,17 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// copying is what a packCopyFunc does with a row of words: those of a whole panel,
-// and those of the last one, of more than half of the lanes or not.
+// copying describes how a packCopyFunc copies a row of words: in a whole panel, and in the last
+// one, with more than half of the lanes or fewer.
 type copying struct {
 	lanes, size, pair   int
 	setMasks            func(width reg.GPVirtual) // of the last panel; width may be 0
-	last                func()                    // before the last row of words if it has only one of two k
+	last                func()                    // runs before the last row of words if it has only one of two k
 	whole, wide, narrow func(src, ld, dst reg.GPVirtual)
 }
 
-// packCopies writes a packCopyFunc. It goes along the rows of the source, and what is
-// eight rows of words on is fetched meanwhile.
+// packCopies generates a packCopyFunc. It processes the rows of the source in order and prefetches
+// eight rows of words ahead.
 func packCopies(c *build.Context, name, doc string, do copying) {
 	text(c, name, copySignature, name+" is a packCopyFunc of "+doc+".")
 	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
@@ -71,7 +71,7 @@ func packCopies(c *build.Context, name, doc string, do copying) {
 	c.RET()
 }
 
-// allLanes is the mask of 32 lanes.
+// allLanes returns the mask of 32 lanes.
 func allLanes(c *build.Context) reg.OpmaskVirtual {
 	m := c.K()
 	c.KXNORD(m, m, m)
@@ -110,9 +110,8 @@ func scale(c *build.Context, r reg.GPVirtual, size int) {
 	}
 }
 
-// transLoop is the frame of a transposition of n by n blocks: it loads up to
-// width rows of n words of pair elements
-// of k each, and stores up to n rows of n lanes.
+// transLoop generates a transposition of n by n blocks: it loads up to width rows of n words of
+// pair elements of k each, and stores up to n rows of n lanes.
 func transLoop(c *build.Context, n, size, pair int, setMask func(k reg.GPVirtual), load func(i int, src operand.Mem), turn func(), store func(p int, dst operand.Mem)) {
 	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
 	ld, stride, width := load64(c, "ld"), times4(c, load64(c, "stride")), load64(c, "width")
@@ -168,8 +167,8 @@ func maskFirst(c *build.Context, n reg.GPVirtual, most uint32, mask reg.OpmaskVi
 	c.KMOVD(ones.As32(), mask)
 }
 
-// turn16 writes a routine of the assembly alone that transposes the 16 by 16 words in
-// the registers turned, by way of the other 16.
+// turn16 generates a function, for assembly only, that transposes the 16 by 16 words in the
+// registers turned, using the other 16.
 func turn16(c *build.Context) {
 	text(c, "turn16", "func()", "turn16 transposes 16 by 16 words in registers, for other functions in assembly.")
 	x, y := zmm[:16], zmm[16:]
@@ -198,13 +197,13 @@ func turn16(c *build.Context) {
 	c.RET()
 }
 
-// turned is the registers that turn transposes.
+// turned are the registers that turn transposes.
 var turned = zmm[:16]
 
 // turn calls turn16, which changes all 32 registers.
 func turn(c *build.Context) { c.CALL(operand.LabelRef("·turn16(SB)")) }
 
-// moves512 writes the moveFuncs.
+// moves512 generates the moveFuncs.
 func moves512(c *build.Context) {
 	w := widths[0]
 	plain := func(z reg.VecVirtual) reg.Register { return z }
@@ -223,7 +222,7 @@ func moves512(c *build.Context) {
 	})
 }
 
-// move512 writes a moveFunc from a type of source to elements of size bytes.
+// move512 generates a moveFunc from a type of source to elements of size bytes.
 func move512(c *build.Context, name, source string, size int, prepare func() func(z reg.VecVirtual) reg.Register) {
 	text(c, name, "func(dst, src *byte, ldd, lds, rows, cols int)", name+" is a moveFunc.")
 	dst, src, rows := load64(c, "dst"), load64(c, "src"), load64(c, "rows")

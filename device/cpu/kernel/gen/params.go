@@ -15,11 +15,11 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// argsFile declares the structs that functions of many arguments have pointers to.
+// argsFile declares the structs whose addresses functions with many arguments get.
 const argsFile = "../args.go"
 
-// argStructs are those structs, as types of a package of their own: their
-// pointers are *byte, for avo knows no unsafe.Pointer.
+// argStructs contains these structs as types of a separate package, with pointers as *byte, since
+// avo does not know unsafe.Pointer.
 var argStructs = readArgs()
 
 func readArgs() *types.Package {
@@ -40,7 +40,7 @@ func readArgs() *types.Package {
 	return pkg
 }
 
-// parsed is a signature whose parameters may be argStructs.
+// parsed returns a signature whose parameters may be argStructs.
 func parsed(signature string) *gotypes.Signature {
 	s, err := gotypes.ParseSignatureInPackage(argStructs, signature)
 	if err != nil {
@@ -49,8 +49,8 @@ func parsed(signature string) *gotypes.Signature {
 	return s
 }
 
-// param is a parameter, or with a dot a field of the struct that one points to,
-// whose address stays in a register.
+// param returns a parameter or, with a dot, a field of the struct that one points to, whose address
+// stays in a register.
 func param(c *build.Context, name string) gotypes.Component {
 	of, field, ok := strings.Cut(name, ".")
 	if !ok {
@@ -68,8 +68,8 @@ func param(c *build.Context, name string) gotypes.Component {
 // pointers are the registers of a function's structs.
 var pointers = map[string]reg.GPVirtual{}
 
-// wordsOf copies a struct of words that a parameter points to into the function's
-// own memory, by way of two registers, and gives the place of a field.
+// wordsOf copies a struct of words that a parameter points to onto the stack, using two registers,
+// and returns a function for the place of a field.
 func wordsOf(c *build.Context, name, of string, base, word reg.Register) func(field string) operand.Mem {
 	fields := argStructs.Scope().Lookup(of).Type().Underlying().(*types.Struct)
 	local, place := c.AllocLocal(8*fields.NumFields()), map[string]operand.Mem{}
@@ -89,5 +89,5 @@ func wordsOf(c *build.Context, name, of string, base, word reg.Register) func(fi
 	}
 }
 
-// exported is the name of a field, which here begins with a small letter.
+// exported returns the name of a field, which is given with a lower-case first letter.
 func exported(field string) string { return strings.ToUpper(field[:1]) + field[1:] }

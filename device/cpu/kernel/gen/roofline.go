@@ -8,8 +8,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// roofline writes what the machine's own limits, its roofline, are measured with, and the pause
-// of a worker that looks out for work.
+// roofline generates the functions that measure the machine's limits, its roofline, and the pause
+// of a spinning worker.
 func roofline(c *build.Context) {
 	declareTileConfig(c)
 	dotLoop(c)
@@ -58,8 +58,8 @@ func tileLoop(c *build.Context) {
 	c.RET()
 }
 
-// stream runs body over n floats, a positive multiple of 16, in halves of 8; of so
-// many pages at a time, where there are enough, of which it fetches what is read.
+// stream runs body on n floats, a positive multiple of 16, in halves of 8, for several pages at a
+// time if there are enough, and prefetches what is read.
 func stream(c *build.Context, n reg.GPVirtual, pages int, written, read []reg.GPVirtual, body func(disp int)) {
 	run := func(from, floats int) {
 		for i := from; i < from+floats; i += 8 {
@@ -125,8 +125,8 @@ func update(c *build.Context) {
 	})
 }
 
-// readAll reads eight pages at a time: one core has more of them under way than
-// of one stream.
+// readAll reads eight pages at a time: a core can fetch more in parallel from several pages than
+// from one stream.
 func readAll(c *build.Context) {
 	const page, streams = 4096, 8
 	text(c, "readAll", "func(x *byte, pages int) float32", "readAll adds up pages of 1024 floats, a multiple of 8.")
@@ -158,7 +158,7 @@ func readAll(c *build.Context) {
 	c.RET()
 }
 
-// everyLane is a float, by its bits, in every lane.
+// everyLane returns a float, given its bits, in every lane.
 func everyLane(c *build.Context, bits uint32) reg.VecVirtual {
 	r, v := c.GP32(), c.YMM()
 	c.MOVL(operand.U32(bits), r)

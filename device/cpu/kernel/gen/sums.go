@@ -6,7 +6,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// sums writes sums of many vectors, n elements of each, a positive multiple of 16.
+// sums generates sums of many vectors, n elements of each, a positive multiple of 16.
 func sums(c *build.Context) {
 	t := declare(c, "sumsConstants", roundConstants...)
 	for _, w := range widths {
@@ -21,13 +21,12 @@ func sums(c *build.Context) {
 	}
 }
 
-// pagedSources is how many sources are too many for several pages of each: their
-// lines would drive each other out of the first-level cache.
+// pagedSources is the number of sources that is too large for several pages of each: their lines
+// would evict each other from the first-level cache.
 const pagedSources = 7
 
-// addUp goes by steps of 64 elements, whose sums stay in registers while the
-// sources pass by, and then of 16; past the caches, before that, by steps of some
-// lines of several pages.
+// addUp processes 64 elements at a time, whose sums stay in registers while the sources stream by,
+// and then 16; if it bypasses the caches, first some lines of several pages at a time.
 func addUp(c *build.Context, w width, t *constants, e elem, stream bool) {
 	name := "addUp" + e.name + w.suffix
 	if stream {
@@ -38,7 +37,7 @@ func addUp(c *build.Context, w width, t *constants, e elem, stream bool) {
 	others := load64(c, "count")
 	c.DECQ(others)
 	scale(c, i, e.size)
-	// step adds up vectors at these bytes from element i on.
+	// step adds vectors at these byte offsets from element i on.
 	step := func(label string, vectors []int, ahead int) {
 		sums := make([]reg.VecVirtual, len(vectors))
 		x, from, left := c.GP64(), c.GP64(), c.GP64()
@@ -78,7 +77,7 @@ func addUp(c *build.Context, w width, t *constants, e elem, stream bool) {
 		}
 	}
 	line := 64 * pageLines * w.lanes / 16 // bytes
-	// row is vectors side by side in each of some pages.
+	// row returns vectors side by side in each of some pages.
 	row := func(bytes, pages int) (at []int) {
 		for p := range pages {
 			for b := 0; b < bytes; b += w.lanes * e.size {

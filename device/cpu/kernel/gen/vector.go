@@ -14,14 +14,14 @@ import (
 
 var negInf = math.Inf(-1)
 
-// widths are the vectors that elementwise code is written for.
+// widths are the vector widths of elementwise code.
 var widths = []width{{"AVX512", 16}, {"AVX2", 8}}
 
-// bytes is the size of a vector.
+// bytes returns the size of a vector.
 func (w width) bytes() int { return 4 * w.lanes }
 
-// constants is a static table of them, each in the eight lanes that an instruction of AVX2
-// takes from memory; one of AVX-512 spreads the first, see broadcastConstants.
+// constants is a static table of constants, each in the eight lanes that an AVX2 instruction takes
+// from memory; AVX-512 broadcasts the first, see broadcastConstants.
 type constants struct {
 	symbol operand.Symbol
 	at     map[string]int
@@ -48,7 +48,7 @@ func declare(c *build.Context, name string, list ...constant) *constants {
 	return t
 }
 
-// declare64 is a table of constants of 64 bits, each in four lanes.
+// declare64 declares a table of 64-bit constants, each in four lanes.
 func declare64(c *build.Context, name string, list map[string]uint64) *constants {
 	t := &constants{operand.NewStaticSymbol(name), map[string]int{}}
 	c.StaticGlobal(name)
@@ -70,8 +70,8 @@ func (t *constants) mem(name string) operand.Mem {
 	return operand.Mem{Symbol: t.symbol, Base: reg.StaticBase, Disp: at}
 }
 
-// broadcastConstants has instructions of AVX-512 spread the first lane of what
-// they take from these tables, whose lanes are as many as AVX2's.
+// broadcastConstants makes AVX-512 instructions broadcast the first lane of operands in these
+// tables, which have only as many lanes as AVX2's.
 func broadcastConstants(file *ir.File) {
 	for _, f := range file.Functions() {
 		for _, i := range f.Instructions() {
@@ -99,7 +99,7 @@ func broadcastConstants(file *ir.File) {
 
 const squareConstants = "squareConstants"
 
-// alike are the tables whose lanes are alike.
+// alike are the tables whose lanes are equal.
 var alike = []string{"eachConstants", "ruleConstants", "normConstants", "sumsConstants", "attnConstants", "dropConstants", "roundingBF16", squareConstants}
 
 // get loads a constant.
@@ -119,14 +119,14 @@ func zeroed(c *build.Context, w width) reg.VecVirtual {
 	return v
 }
 
-// broadcast is the float at m in every lane.
+// broadcast returns the float at m in every lane.
 func broadcast(c *build.Context, w width, m operand.Mem) reg.VecVirtual {
 	v := w.vec(c)
 	c.VBROADCASTSS(m, v)
 	return v
 }
 
-// expConstants are those of exp32 in exp.go.
+// expConstants are those of Exp32 in exp.go.
 var expConstants = []constant{
 	float("1", 1), float("expMin", -87.33), float("expTop", 88.5),
 	float("log2e", math.Log2E), float("ln2High", 0.693359375), float("ln2Low", -2.12194440e-4), float("magic", 3<<22),
@@ -134,9 +134,8 @@ var expConstants = []constant{
 	float("exp3", 4.1665795894e-2), float("exp4", 1.6666665459e-1), float("exp5", 5.0000001201e-1),
 }
 
-// exp turns x into e^x: exp32 with multiply-adds, and with infinity from 88.38
-// on, where the power of two alone leaves the range. With big unset, x must be
-// at most 88. NaN stays NaN.
+// exp replaces x by e^x: Exp32 with multiply-adds, and with infinity from 88.38 on, where the power
+// of two alone leaves the range. With big unset, x must be at most 88. NaN stays NaN.
 func exp(c *build.Context, w width, t *constants, x reg.VecVirtual, big bool) {
 	if big {
 		top := t.get(c, w, "expTop")
@@ -163,7 +162,7 @@ func exp(c *build.Context, w width, t *constants, x reg.VecVirtual, big bool) {
 	c.VANDPS(keep, x, x)
 }
 
-// notLess is the lanes where x is not less than m.
+// notLess returns the mask of lanes where x is not less than m.
 func notLess(c *build.Context, w width, x reg.VecVirtual, m operand.Mem) reg.Register {
 	const notLessThan = 5
 	if w.lanes == 16 {
@@ -176,8 +175,8 @@ func notLess(c *build.Context, w width, x reg.VecVirtual, m operand.Mem) reg.Reg
 	return k
 }
 
-// across folds the lanes of v into its lowest by op, halves onto each other:
-// lane i with i+8, then i+4, i+2, i+1. op takes (source, source, destination).
+// across folds the lanes of v into its lowest by op, in halves: lane i with i+8, then i+4, i+2,
+// i+1. op takes (source, source, destination).
 func across(c *build.Context, w width, v reg.VecVirtual, op func(...operand.Op)) {
 	half := w.vec(c)
 	if w.lanes == 16 {
@@ -192,10 +191,9 @@ func across(c *build.Context, w width, v reg.VecVirtual, op func(...operand.Op))
 	op(half.AsX(), v.AsX(), v.AsX())
 }
 
-// inTurns writes independent chains of instructions, without labels, one
-// instruction of each at a time. A long chain, as of an exponential, keeps the
-// processor's window full of instructions that wait for each other; of several
-// side by side each has some that need not.
+// inTurns interleaves independent chains of instructions, without labels, one instruction of each
+// at a time. A single long chain, such as an exponential, fills the processor's window with
+// instructions that wait for each other; several side by side always have some that need not wait.
 func inTurns(c *build.Context, chains int, chain func(i int)) {
 	file, _ := c.Result()
 	all := file.Functions()
@@ -220,9 +218,8 @@ func inTurns(c *build.Context, chains int, chain func(i int)) {
 	}
 }
 
-// byVectors goes through n elements, a positive multiple of 16: on AVX-512 by
-// many of some elements, so many times in turns, as long as there are, then a
-// vector at a time by one.
+// byVectors processes n elements, a positive multiple of 16: on AVX-512 with many, some elements
+// times times interleaved, as long as there are enough, then one vector at a time with one.
 func byVectors(c *build.Context, w width, at, n reg.GPVirtual, times, some int, many, one func(i int)) {
 	c.XORQ(at, at)
 	if w.lanes == 16 {
@@ -247,15 +244,15 @@ func byVectors(c *build.Context, w width, at, n reg.GPVirtual, times, some int, 
 	c.Label("done")
 }
 
-// logisticConstants are those of logistic: polynomials for 2^f, |f| <= 1/2, of
-// least relative error, 2^-28.5 of degree 6 and 2^-18.1 of degree 4.
+// logisticConstants are those of logistic: polynomials for 2^f, |f| <= 1/2, of minimum relative
+// error, 2^-28.5 of degree 6 and 2^-18.1 of degree 4.
 var logisticConstants = []constant{float("2", 2),
 	float("long1", 0.69314721497), float("long2", 0.24022652783), float("long3", 0.055503105511),
 	float("long4", 0.0096176929736), float("long5", 0.0013406643871), float("long6", 0.00015594677893),
 	float("short1", 0.69311360455), float("short2", 0.24020711074), float("short3", 0.055976882928), float("short4", 0.0097829121931)}
 
-// logistic is s = 1/(1+2^z) and the power, of z = n + f, n an integer between -126
-// and 126 and |f| <= 1/2, for a result that is rounded to e. NaN stays NaN.
+// logistic returns s = 1/(1+2^z) and the power, of z = n + f, n an integer between -126 and 126 and
+// |f| <= 1/2, for a result that is rounded to e. NaN stays NaN.
 func logistic(c *build.Context, w width, t *constants, n, f reg.VecVirtual, e elem) (s, power reg.VecVirtual) {
 	terms := []string{"long6", "long5", "long4", "long3", "long2", "long1", "1"}
 	if e == bf16s {
@@ -269,7 +266,7 @@ func logistic(c *build.Context, w width, t *constants, n, f reg.VecVirtual, e el
 	if w.lanes == 16 {
 		c.VSCALEFPS(n, p, p)
 		c.VADDPS(t.mem("1"), p, sum)
-		c.VRCP14PS(sum, r) // and a step of Newton's
+		c.VRCP14PS(sum, r) // and a Newton step
 		c.VFNMADD213PS(t.mem("2"), r, sum)
 		c.VMULPS(sum, r, r)
 		return r, p
@@ -282,7 +279,7 @@ func logistic(c *build.Context, w width, t *constants, n, f reg.VecVirtual, e el
 	return r, p
 }
 
-// split is z as an integer and what is left, at most 1/2; it changes z.
+// split returns z as an integer and the rest, at most 1/2; it changes z.
 func split(c *build.Context, w width, z reg.VecVirtual) (n, f reg.VecVirtual) {
 	const toEven, quiet = 0, 8
 	v := w.vec(c)
@@ -308,7 +305,7 @@ var (
 	f16s  = elem{"F16", 2}
 )
 
-// kind is the number that package device has for the type.
+// kind returns package device's number of the type.
 func (e elem) kind() int { return slices.Index(elems, e) }
 
 // roundConstants are those of narrowBF16.
