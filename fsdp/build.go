@@ -12,9 +12,8 @@ import (
 	"zeroth/shard"
 )
 
-// LayOut cuts a model's units for the ranks that each belongs to, as groups says.
-// The units have no memory yet; New gives it to them.
-// Parameters begin at multiples of begin.
+// LayOut lays out a model's units for the groups that each belongs to. Parameters begin at
+// multiples of begin. The units have no memory until New.
 func LayOut(m *nn.Model, p Policy, begin int, groups func(unit nn.Unit) Groups) (units []*Unit) {
 	for i, of := range m.Units() {
 		u := &Unit{
@@ -45,13 +44,12 @@ func LayOut(m *nn.Model, p Policy, begin int, groups func(unit nn.Unit) Groups) 
 // Own returns the elements of this rank's shard.
 func (u *Unit) Own() shard.Range { return u.Layout.Shard(u.Shard.Rank()) }
 
-// own returns them in a buffer that holds the unit whole.
+// own returns this rank's shard within a buffer that contains the whole unit.
 func (u *Unit) own(whole device.Buffer) device.Buffer {
 	return whole.Slice(u.Own().Lo, u.Own().Hi)
 }
 
-// New allocates everything a step over laid out and placed units needs, or
-// nothing.
+// New allocates everything that steps over the units need, or nothing.
 func New(cfg Config) (*Runner, error) {
 	r := &Runner{cfg: cfg, Units: cfg.Units}
 	r.layOutSteps()
@@ -63,7 +61,7 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
-// Free gives back what New allocated. The queues must be idle.
+// Free releases what New allocated. The queues must be idle.
 func (r *Runner) Free() {
 	for _, h := range r.held {
 		h.dev.Free(h.buf)
@@ -85,22 +83,21 @@ func (r *Runner) layOutSteps() {
 		}
 		if split, ok := mod.(nn.Splitter); ok && r.cfg.Split {
 			for k := range mod.Params() {
-				s.left = append(s.left, split.Leaves(k))
+				s.deferred = append(s.deferred, split.Defers(k))
 			}
 		}
 		r.steps = append(r.steps, s)
 	}
 }
 
-// lay gives every unit that takes one a slot: those that own says one of their
-// own, the others one of the first shared ones, in turn. It returns the elements of
-// each slot, which are those of its longest unit. Of a step that uses several
-// units each takes turns in slots of its own. A first unit that is only looked up
-// takes the turn of the last, so that the two, which are an embedding and an output
-// layer and longer than what is between them, are not both provided for: their
-// uses are a whole pass apart.
+// lay assigns slots to the units selected by takes: one of its own to each unit selected by own,
+// the others use shared slots in rotation. It returns the length of each slot, which is that of its
+// longest unit. If a step uses several units, each rotates through slots of its own. A first unit
+// that is only looked up takes the turn of the last one, so that memory is not reserved for both:
+// they are an embedding and an output layer, longer than the units between them, and their uses are
+// a whole pass apart.
 func (r *Runner) lay(shared int, takes, own func(*Unit) bool, slot func(*Unit) *int) (lens []int) {
-	var turns [][]*Unit // by place among the units of a step
+	var turns [][]*Unit // by index of the unit within its step
 	for i, s := range r.steps {
 		at := 0
 		for _, u := range s.units {
@@ -136,7 +133,7 @@ func (r *Runner) lay(shared int, takes, own func(*Unit) bool, slot func(*Unit) *
 	return lens
 }
 
-// allocation collects what is allocated and what could not be.
+// allocation collects allocated buffers and errors.
 type allocation struct {
 	held []owned
 	errs []error
@@ -152,13 +149,13 @@ func (a *allocation) take(d device.Device, t device.DType, n int, use device.Use
 	return b
 }
 
-// allocate gives every unit its slots and shards.
+// allocate allocates the slots and shards of all units.
 func (r *Runner) allocate() error {
 	p, dev, a := r.cfg.Policy, r.cfg.Device, &allocation{}
 	slots := r.lay(p.ParamSlots(), func(*Unit) bool { return true }, (*Unit).Whole, func(u *Unit) *int { return &u.slot })
 	grads := r.lay(p.GradSlots(), (*Unit).trained, (*Unit).shared, func(u *Unit) *int { return &u.dwSlot })
 	if r.cfg.Micro == 0 || p.KeepGrads && r.cfg.Micro == 1 {
-		clear(grads) // the only micro-batch writes where the gradient is kept
+		clear(grads) // the only micro-batch writes directly to the kept gradient
 	}
 	whole := device.Gathered
 	if p.KeepParams {
@@ -179,8 +176,8 @@ func (r *Runner) allocate() error {
 	return nil
 }
 
-// allocateFlights takes memory for work, for flights and for streams. A single flight
-// keeps what it keeps below the work.
+// allocateFlights allocates memory for working space, flights and streams. A single flight keeps
+// its data below the working space.
 func (r *Runner) allocateFlights(a *allocation) {
 	chunks := r.cfg.Chunks
 	if chunks == nil {
@@ -215,24 +212,24 @@ func (r *Runner) allocateFlights(a *allocation) {
 	}
 }
 
-// endless is more elements than an arena needs.
+// endless exceeds the length of any arena.
 const endless = math.MaxInt / 8
 
 // Flight returns one of a chunk's flights.
 func (r *Runner) Flight(chunk, i int) *Flight { return r.flights[chunk][i] }
 
-// OpenStream returns the memory of a slot for the residual stream of so many positions, or for
-// its gradient, until CloseStream.
+// OpenStream returns a slot's memory for the residual stream of rows positions, or for its
+// gradient, until CloseStream.
 func (r *Runner) OpenStream(i, rows int) device.Buffer {
 	return r.stream(i).Take(r.cfg.DType, rows*r.cfg.Model.Width)
 }
 
-// CloseStream says that what is issued next may use a slot again.
+// CloseStream allows operations issued later to reuse a slot.
 func (r *Runner) CloseStream(i int) { r.stream(i).Release(0) }
 
 func (r *Runner) stream(i int) *device.Arena { return r.arenas[len(r.arenas)-r.cfg.Streams+i] }
 
-// Peaks returns the most bytes of each arena that any pass has used.
+// Peaks returns the maximum bytes of each arena used by any pass.
 func (r *Runner) Peaks() (bytes []int) {
 	for _, a := range r.arenas {
 		bytes = append(bytes, a.Peak())
@@ -240,11 +237,11 @@ func (r *Runner) Peaks() (bytes []int) {
 	return bytes
 }
 
-// Peak returns the most bytes that the arenas use together where so many of each chunk's
-// flights and so many streams are used, each as much as any of its like has been so far.
+// Peak returns the maximum bytes of all arenas together for the given numbers of flights per chunk
+// and of streams, each using as much as the largest of its kind so far.
 func (r *Runner) Peak(flights []int, streams int) (bytes int) {
 	all := r.Peaks()
-	if len(all) > 1+r.cfg.Streams { // flights have arenas of their own
+	if len(all) > 1+r.cfg.Streams { // flights have their own arenas
 		at := 1
 		for c, chunk := range r.cfg.Chunks {
 			bytes += flights[c] * slices.Max(all[at:at+chunk.Flights])
@@ -257,8 +254,7 @@ func (r *Runner) Peak(flights []int, streams int) (bytes int) {
 	return bytes + all[0]
 }
 
-// allocateShards gives every unit its parameter shard and its gradient, each
-// where it rests.
+// allocateShards allocates each unit's parameter shard and gradient, on the device or the host.
 func (r *Runner) allocateShards(a *allocation) {
 	keep, back := r.cfg.Policy.KeepGrads, 0
 	for _, u := range r.Units {
@@ -285,8 +281,8 @@ func (r *Runner) allocateShards(a *allocation) {
 	}
 }
 
-// view cuts the slots into the parameters and gradients of each step, and what
-// is kept whole into this rank's shards.
+// view creates the views of each step's parameters and gradients in the slots, and of this rank's
+// shards in whole buffers.
 func (r *Runner) view() {
 	for _, u := range r.Units {
 		mine := u.Own()
@@ -314,8 +310,8 @@ func (r *Runner) view() {
 	}
 }
 
-// put puts the views of a unit's parameters in a buffer that holds it whole to their
-// places; empty ones of an empty buffer.
+// put stores views of a unit's parameters in a whole buffer at their indices; empty ones if the
+// buffer is empty.
 func put(views []device.Buffer, at []int, u *Unit, whole device.Buffer) {
 	for i, p := range u.Layout.Params {
 		if whole.N > 0 {

@@ -6,28 +6,28 @@ import (
 	"zeroth/device"
 )
 
-// Op is what a rank does for a unit.
+// Op is an operation of a rank for a unit.
 type Op uint8
 
 const (
 	Forward   Op = iota
 	Recompute    // Forward again, before Backward
 	Backward
-	Weights   // the rest of a Backward that has left gradients of weights
-	Gather    // the unit becomes whole in its slot
-	Reduce    // its gradient is summed over the ranks of a shard group
+	Weights   // the weight gradients that a Backward has deferred
+	Gather    // all-gather the unit into its slot
+	Reduce    // sum its gradient over the ranks of a shard group
 	Replicate // and over its replicas
-	ToHost    // its gradient goes to the host
-	FromHost  // and comes back to be added to
-	Vacate    // its gradient of a micro-batch leaves its slot, which another unit's takes
-	Norm      // of its gradient; told by who updates
+	ToHost    // copy its gradient to the host
+	FromHost  // copy it back, to be added to
+	Vacate    // a micro-batch's gradient leaves its slot for another unit's
+	Norm      // of its gradient; reported by the trainer
 	Update
-	GatherUpdate  // what the update of its matrices depends on becomes whole; told by who updates
-	ScatterUpdate // and what that came to goes to the shards,
-	ShareUpdate   // and to its replicas
-	Exchange      // modules gather or add up activations; of no unit
-	ExchangeKeys  // keys and values, or their gradients; likewise
-	InUse         // the memory in use for it changes: Event.Of and Bytes
+	GatherUpdate  // gather the input of the update of whole matrices; reported by the trainer
+	ScatterUpdate // distribute the result to the shards
+	ShareUpdate   // and to the replicas
+	Exchange      // modules gather or reduce activations; belongs to no unit
+	ExchangeKeys  // keys and values, or their gradients; belongs to no unit
+	InUse         // the memory in use for it changes: see Event.Of and Bytes
 	ops
 )
 
@@ -37,28 +37,28 @@ var opNames = [ops]string{"forward", "recompute", "backward", "weight gradient",
 
 func (o Op) String() string { return opNames[o] }
 
-// Label is what an operation is called on queues, in errors and traces.
+// Label returns the name of an operation on queues, in errors and in traces.
 func Label(unit string, o Op) string { return "unit " + unit + ": " + o.String() }
 
-// Event is an operation that a rank has issued. Passes of a step are told twice,
-// before and after, so that what is between is theirs.
+// Event describes an operation that a rank has issued. Passes of a step are reported twice, before
+// and after, so that events in between belong to them.
 type Event struct {
 	Op    Op
-	Units []*Unit // of the step, or the one; nil of an exchange
-	Step  int     // of a pass: its module; else -1
+	Units []*Unit // of the step, or a single one; nil for an exchange
+	Step  int     // for a pass: index of its module; else -1
 	Saves bool    // a Forward keeps its activations
-	Done  bool    // of a pass: it is issued
-	Sent  int64   // bytes this rank sends for it, if parts go around a ring, or from each rank to each
+	Done  bool    // for a pass: it has been issued
+	Sent  int64   // bytes this rank sends for it, around a ring or directly to each rank
 	Queue device.Queue
 
 	Micro int // the micro-batch, from 0; -1 after all of them
 
-	Of    device.Use // InUse: what the memory is
-	Bytes int64      // by which it changes
-	Stays bool       // it had been given back since the unit was used last, too soon: it was in use all the time
+	Of    device.Use // for InUse: the purpose of the memory
+	Bytes int64      // for InUse: the change
+	Stays bool       // for InUse: it was released too early since the unit's last use, and was in use all the time
 }
 
-// place is where something of a unit is.
+// place identifies the memory of a unit's parameters or gradients.
 type place uint8
 
 const (
@@ -69,7 +69,7 @@ const (
 	places
 )
 
-// use notes that a place has begun or ceased to be in use, and tells it.
+// use records whether memory of a unit is in use, and reports changes.
 func (r *Runner) use(u *Unit, at place, now bool) {
 	if u.inUse[at] == now {
 		return
@@ -89,15 +89,15 @@ func (r *Runner) use(u *Unit, at place, now bool) {
 	r.tell(e)
 }
 
-// hold notes that a unit is whole in a slot and will be used.
+// hold records that a unit has been gathered into a slot for use.
 func (r *Runner) hold(u *Unit) {
 	if !r.cfg.Policy.KeepParams {
 		r.use(u, paramSlot, true)
 	}
 }
 
-// usePass notes what a pass of a step uses, or once it is done no longer does. A unit that
-// several modules use keeps its slot until it is updated.
+// usePass records the memory used by a pass of a step, or released by it once it is done. A unit
+// used by several modules keeps its slot until it is updated.
 func (r *Runner) usePass(o Op, i int, done bool) {
 	s, keep := &r.steps[i], r.cfg.Policy.KeepGrads
 	for _, u := range s.units {
@@ -107,8 +107,8 @@ func (r *Runner) usePass(o Op, i int, done bool) {
 			if !u.shared() && o != Weights {
 				r.use(u, paramSlot, false)
 			}
-			if (o == Weights || o == Backward && s.left == nil) && i == u.first && keep && r.micro > 0 {
-				r.use(u, gradSlotted, false) // it is added to what is kept
+			if (o == Weights || o == Backward && s.deferred == nil) && i == u.first && keep && r.micro > 0 {
+				r.use(u, gradSlotted, false) // it is added to the kept gradient
 			}
 		case o != Backward && o != Weights:
 			r.hold(u)
@@ -116,7 +116,7 @@ func (r *Runner) usePass(o Op, i int, done bool) {
 			if s.reads(-1) && o == Backward {
 				r.hold(u)
 			}
-			if o == Backward && s.left != nil {
+			if o == Backward && s.deferred != nil {
 				continue
 			}
 			if u.trained() && keep && r.micro == 0 {
@@ -128,7 +128,7 @@ func (r *Runner) usePass(o Op, i int, done bool) {
 	}
 }
 
-// Begin begins a step. It forgets what was in use: the step before may not have come to its
+// Begin starts a step. It resets what is in use, since the previous step may not have reached its
 // updates.
 func (r *Runner) Begin() {
 	r.micro = 0
@@ -137,8 +137,8 @@ func (r *Runner) Begin() {
 	}
 }
 
-// End issues what follows the last backward pass of a step: tied units are summed over all
-// stages that use them, after everything that a stage waits for in the others.
+// End completes the backward passes of a step: it sums the gradients of tied units over all stages
+// that use them, after everything for which other stages wait.
 func (r *Runner) End() {
 	for _, u := range r.Units {
 		if !u.Tied || u.Frozen {
@@ -159,7 +159,7 @@ func (r *Runner) End() {
 	r.micro = 0
 }
 
-// Spent notes that a unit's gradient is used up and its parameters in a slot are old.
+// Spent records that a unit's gradient has been consumed and its parameters in a slot are outdated.
 func (r *Runner) Spent(u *Unit) {
 	for at := range places {
 		if at != gradSlotted {
@@ -169,15 +169,15 @@ func (r *Runner) Spent(u *Unit) {
 	u.stays = false
 }
 
-// Listener hears what a Runner does, from the goroutine that issues it.
+// Listener receives the events of a Runner, on the goroutine that issues the operations.
 type Listener interface {
 	Event(Event)
-	// Arena tells the height of one of the activations' arenas, in bytes, whenever it has
-	// changed, and what was taken for, if who took it says.
+	// Arena reports the height of one of the activations' arenas, in bytes, whenever it changes,
+	// and the purpose of the allocation, if known.
 	Arena(arena int, what string, height int)
 }
 
-// tell tells an event to who listens.
+// tell reports an event to the listener.
 func (r *Runner) tell(e Event) {
 	if r.cfg.Listener != nil {
 		e.Micro = r.micro
@@ -185,16 +185,16 @@ func (r *Runner) tell(e Event) {
 	}
 }
 
-// tellOf tells of an operation on one unit, for which the rank sends so many bytes.
+// tellOf reports an operation on one unit for which the rank sends sent bytes.
 func (r *Runner) tellOf(o Op, u *Unit, q device.Queue, sent int) {
 	r.tell(Event{Op: o, Units: u.self[:], Step: -1, Sent: int64(sent), Queue: q})
 }
 
-// around is the bytes a rank sends whose parts of so many go once around a ring.
+// around returns the bytes that a rank sends if its share of bytes goes once around a ring.
 func around(ranks, bytes int) int { return bytes / ranks * (ranks - 1) }
 
-// sends is the bytes the rank sends of so many that a unit has, to gather or to reduce them
-// in its shard group: a master sends all to each of the others and gets all from each.
+// sends returns the bytes that the rank sends to gather or reduce a unit of that many bytes in its
+// shard group. A master sends everything to each of the others and receives everything from each.
 func (u *Unit) sends(o Op, bytes int) int {
 	n := u.Shard.Size()
 	switch master := u.Shard.Rank() == 0; {
@@ -208,7 +208,7 @@ func (u *Unit) sends(o Op, bytes int) int {
 	return bytes
 }
 
-// pass tells of a pass of a step.
+// pass reports a pass of a step.
 func (r *Runner) pass(o Op, i int, saves, done bool) {
 	if r.in, r.op = &r.steps[i], o; done {
 		r.in = nil
@@ -217,7 +217,7 @@ func (r *Runner) pass(o Op, i int, saves, done bool) {
 	r.usePass(o, i, done)
 }
 
-// blame names the module that panics, and its unit: it may be a user's.
+// blame adds the module, which may be a user's, and its unit to a panic.
 func (r *Runner) blame() {
 	if r.in == nil {
 		return

@@ -1,19 +1,17 @@
-// Package fsdp keeps parameters sharded at rest and whole while they are used.
+// Package fsdp keeps parameters sharded at rest and gathers them for use.
 //
-// A unit is the parameters of one module, or of several that share them, laid
-// end to end and cut into equal shards between the ranks that it belongs to. A
-// module may use several units. The schedule is two loops over the
-// model's modules, Runner.Forward and Runner.Backward: each gathers the units
-// of modules to come into slots on the communication queue while the compute
-// queue works on the present one, and reduce-scatters each unit's gradient
-// while the next is computed.
+// A unit contains the parameters of one module, or of several that share them, concatenated and cut
+// into equal shards for the ranks that it belongs to. A module may use several units. The schedule
+// is two loops over the model's modules, Runner.Forward and Runner.Backward: each gathers the units
+// of upcoming modules into slots on the communication queue while the compute queue works on the
+// current one, and reduce-scatters each unit's gradient while the next is computed.
 //
-// ZeRO stages are choices of what outlives its use, see Policy. Everything is
-// allocated by New; a pass allocates nothing.
+// ZeRO stages are choices of what is kept after use; see Policy. New allocates everything; passes
+// allocate nothing.
 //
-// A unit that several modules use (a tied embedding: first and last) has a
-// slot and a gradient of its own at every stage: it is gathered once for all
-// its uses, the uses add up in the one gradient, and that is reduced once.
+// A unit used by several modules (a tied embedding, used first and last) has its own slot and
+// gradient at every stage: it is gathered once for all uses, which add to the same gradient, and
+// that is reduced once.
 package fsdp
 
 import (
@@ -23,20 +21,20 @@ import (
 	"zeroth/shard"
 )
 
-// Policy is what outlives its use.
+// Policy selects what is kept after use.
 type Policy struct {
-	KeepParams bool // every unit has a slot of its own and stays whole until it is updated
-	KeepGrads  bool // gradients stay whole over the micro-batches and are reduced once, at the last
-	Prefetch   int  // units gathered ahead of the one in use: Prefetch+1 slots are shared
+	KeepParams bool // every unit has its own slot and stays whole until it is updated
+	KeepGrads  bool // gradients stay whole across micro-batches and are reduced once, at the last
+	Prefetch   int  // number of units gathered ahead: Prefetch+1 slots are shared
 	Recompute  bool // blocks save only their input and run Forward again in Backward
 }
 
-// ParamSlots is how many slots the units that are not kept whole take in turn.
+// ParamSlots returns the number of slots shared by units that are not kept whole.
 func (p Policy) ParamSlots() int { return p.Prefetch + 1 }
 
-// GradSlots is the same for gradients of one micro-batch: with two, one is
-// reduced while the other is written. What is kept is added up by the queue that
-// writes the next, so one is enough.
+// GradSlots returns the number of shared slots for gradients of one micro-batch: with two, one is
+// reduced while the other is written. Kept gradients need only one, since they are accumulated on
+// the queue that writes the next.
 func (p Policy) GradSlots() int {
 	if p.KeepGrads {
 		return 1
@@ -44,165 +42,162 @@ func (p Policy) GradSlots() int {
 	return min(2, p.Prefetch+1)
 }
 
-// Compute is the queue modules run on.
+// Compute is the queue on which modules run.
 type Compute interface {
 	device.Queue
 	nn.Ops
 }
 
-// Comm is the queue collectives run on, and the sums of what they reduce.
+// Comm is the queue for collectives and for sums of their results.
 type Comm interface {
 	device.Queue
 	AddTo(y, a, b device.Buffer)
 }
 
-// Config is what a Runner is built from. The queues and groups are the
-// caller's to close, after Free.
+// Config describes a Runner. The caller closes the queues and groups, after Free.
 type Config struct {
 	Device  device.Device
 	Compute Compute
 	Comm    Comm
 	Model   *nn.Model    // or a part of one, see nn.Model.Part
-	Units   []*Unit      // LayOut's, with what rests elsewhere noted
+	Units   []*Unit      // from LayOut, with offloading set
 	DType   device.DType // of parameters in use, and of activations
 	Policy  Policy
-	Micro   int     // micro-batches a step; 0 for a model that only runs forward
-	Split   bool    // backward passes are in two parts: InputGrad and WeightGrad
-	Chunks  []Chunk // of Model, one after the other; nil: all of it is one, with one flight
-	Streams int     // slots for the residual stream, or its gradient, between chunks; see Stream
-	Arenas  []int   // bytes of each arena: Peaks of a dry run; nil: as much as is wanted, of a device that only counts
+	Micro   int     // micro-batches per step; 0 for forward passes only
+	Split   bool    // backward passes are split into InputGrad and WeightGrad
+	Chunks  []Chunk // consecutive chunks of Model; nil: one chunk with one flight
+	Streams int     // slots for the residual stream, or its gradient, between chunks; see OpenStream
+	Arenas  []int   // bytes of each arena, from Peaks of a dry run; nil: unlimited, on a device that only counts
 
-	Host     Host     // where what is offloaded rests; needed if anything is
+	Host     Host     // for offloaded state; unused without it
 	Listener Listener // may be nil
 }
 
-// Chunk is modules that a micro-batch passes one after the other: the whole model, or a stage
-// of a pipeline.
+// Chunk is a range of consecutive modules: the whole model, or a stage of a pipeline.
 type Chunk struct {
 	Lo, Hi  int // modules of Config.Model
-	Flights int // micro-batches that are forward and not yet backward, at most
+	Flights int // maximum number of micro-batches between their forward and backward passes
 }
 
 // Groups are the ranks that a unit belongs to.
 type Groups struct {
-	Shard   collective.Group // its ranks hold one copy of the unit between them
-	Replica collective.Group // its ranks hold the same shard
-	// Tied says that modules of another stage use the unit, too, whose ranks are among
-	// Replica. Its gradient is summed over Replica at the end of a step.
+	Shard   collective.Group // ranks that together hold one copy of the unit
+	Replica collective.Group // ranks that hold the same shard
+	// Tied means that modules of another stage, whose ranks are in Replica, use the unit, too. Its
+	// gradient is summed over Replica at the end of a step.
 	Tied bool
 }
 
-// Host is memory beside the device, and the ways there and back.
+// Host is memory outside the device, with the queues that copy to and from it.
 type Host struct {
 	Device   device.Device
 	ToHost   device.Queue // copies from Config.Device
-	ToDevice device.Queue // copies to it
+	ToDevice device.Queue // copies to Config.Device
 	Params   Source
 }
 
-// Source holds the parameter shards of the units that are ParamOffloaded.
+// Source holds the parameter shards of units with ParamOffloaded.
 type Source interface {
-	// Fetch fills dst with a unit's shard once both events have fired: dst is
-	// free, the shard has its newest value. It returns when that is done.
+	// Fetch copies a unit's shard to dst after two events: dst is free, and the shard has its
+	// newest value. It returns the event of completion.
 	Fetch(unit int, dst device.Buffer, free, updated device.Event) device.Event
 }
 
-// Align is the multiple of elements every shard has. Sums of squares are taken
-// over blocks of this many, so that no sharding divides a block.
+// Align divides the length of every shard. Sums of squares are computed over blocks of this length,
+// so that no sharding divides a block.
 const Align = 64
 
-// Unit is the parameters of one module, or of several that share them.
+// Unit holds the parameters of one module, or of several that share them.
 type Unit struct {
 	Name string
 	Groups
 	Layout *shard.Layout
-	Frozen bool          // it has neither gradient nor update
-	Rule   int           // shard.Param's, of all its parameters
+	Frozen bool          // it has no gradient and no update
+	Rule   int           // shard.Param's rule, the same for all parameters
 	Param  device.Buffer // (ShardLen) compute dtype: this rank's shard; empty if ParamOffloaded
 	Grad   device.Buffer // (ShardLen) float32: once Reduced fires, summed over all ranks and micro-batches; in host memory if GradOffloaded
 
 	Reduced device.Event
 
-	// What rests outside of the device, set between LayOut and New. The parameter
-	// of a unit that is Whole cannot.
+	// Set between LayOut and New. The parameter of a unit that is Whole cannot be offloaded.
 	ParamOffloaded, GradOffloaded bool
 
 	index   int           // in Runner.Units
-	whole   bool          // it has a slot to itself
+	whole   bool          // it has its own slot
 	updated device.Event  // the shard has its newest value
-	stale   bool          // and its slot has not
-	read    device.Event  // the gradient of the step before may be written over
+	stale   bool          // its slot does not have the newest value
+	read    device.Event  // the previous step's gradient may be overwritten
 	slot    int           // of its parameters
 	dwSlot  int           // of its unsharded gradient in one micro-batch
-	kept    device.Buffer // (Len) float32: the unsharded gradient over micro-batches, with KeepGrads
-	sent    device.Event  // Grad has the sum so far, if GradOffloaded
-	partial device.Buffer // (ShardLen) float32: of a tied unit, the sum that is to be replicated and sent
-	first   int           // the first step that uses the unit,
-	last    int           // and the last
+	kept    device.Buffer // (Len) float32: with KeepGrads, the unsharded gradient across micro-batches
+	sent    device.Event  // if GradOffloaded, Grad contains the sum so far
+	partial device.Buffer // (ShardLen) float32: for a tied unit, the sum to be replicated and sent
+	first   int           // the first step that uses the unit
+	last    int           // the last step that uses the unit
 	labels  [ops]string
-	gaps    []shard.Range // of Layout: elements that are no parameter's
+	gaps    []shard.Range // of Layout
 	self    [1]*Unit
 	inUse   [places]bool
 	stays   bool // in its slot, since its last use
 }
 
-// trained says whether the unit has a gradient.
+// trained reports whether the unit has a gradient.
 func (u *Unit) trained() bool { return !u.Frozen }
 
-// shared says whether several steps use the unit, here or at another stage.
+// shared reports whether several steps use the unit, on this or another stage.
 func (u *Unit) shared() bool { return u.first != u.last || u.Tied }
 
-// Steps are the first and the last step that uses the unit.
+// Steps returns the first and the last step that uses the unit.
 func (u *Unit) Steps() (first, last int) { return u.first, u.last }
 
-// Itself is the unit as Event.Units has it.
+// Itself returns the unit in the form of Event.Units.
 func (u *Unit) Itself() []*Unit { return u.self[:] }
 
-// Whole says whether the unit's parameters stay whole on the device.
+// Whole reports whether the unit's parameters stay whole on the device.
 func (u *Unit) Whole() bool { return u.whole }
 
-// Label is what an operation on the unit is called on queues.
+// Label returns the name of an operation on the unit on queues.
 func (u *Unit) Label(o Op) string { return u.labels[o] }
 
-// MarkUpdated tells the schedule that the shard has a new value once e fires.
+// MarkUpdated records that the shard has a new value once e fires.
 func (u *Unit) MarkUpdated(e device.Event) { u.updated, u.stale = e, true }
 
-// MarkRead tells the schedule that the gradient is read until e fires, where the shard has its
-// new value before: the next step writes no gradient before that.
+// MarkRead records that the gradient is read until e fires, after the shard has its new value: the
+// next step writes no gradient before that.
 func (u *Unit) MarkRead(e device.Event) { u.read = e }
 
-// step is one module in the schedule.
+// step is a module in the schedule.
 type step struct {
 	mod       nn.Module
-	units     []*Unit         // the first is what the step is called by
+	units     []*Unit         // the first names the step
 	w         []device.Buffer // views of the units' parameters in their slots
 	dw        []device.Buffer // views of their gradients in their gradient slots
 	kept      []device.Buffer // views of their gradients in Unit.kept
 	recompute bool            // saves only its input and runs Forward again in Backward
 	lookup    bool            // Backward does not read the parameters
-	left      []bool          // whether InputGrad leaves the gradient of a parameter to WeightGrad; nil: it leaves none
+	deferred  []bool          // by parameter, whether InputGrad defers its gradient to WeightGrad; nil: none
 }
 
-// passed is a step in one micro-batch.
+// passed is the state of a step for one micro-batch.
 type passed struct {
-	mark  int           // the height of what is kept before y
+	mark  int           // height of kept data before y
 	x, y  device.Buffer // input and output
 	saved nn.Saved
 
 	noted [2]int          // gradients [lo, hi) of Flight.later
-	rest  []device.Buffer // of the parameters whose gradients are not left, these
+	rest  []device.Buffer // gradients of parameters that are not deferred
 }
 
-// Flight is memory for a micro-batch between its passes forward and backward through a chunk.
+// Flight is memory for a micro-batch between its forward and backward passes through a chunk.
 type Flight struct {
 	Chunk
-	kept             *device.Arena // what is there from one pass to the other
+	kept             *device.Arena // data kept from the forward to the backward pass
 	passed           []passed      // by module of the chunk
 	later            nn.Later      // between InputGrad and WeightGrad
-	keeping, working scratch       // of passes that save and of others
+	keeping, working scratch       // for passes that save, and for others
 }
 
-// scratch is memory for a pass: an arena for work and one for what is kept.
+// scratch is memory for a pass: an arena for working space and one for kept data.
 type scratch struct {
 	*device.Arena
 	kept *device.Arena
@@ -211,10 +206,10 @@ type scratch struct {
 // Keep implements nn.Scratch.
 func (s *scratch) Keep(t device.DType, n int) device.Buffer { return s.kept.Take(t, n) }
 
-// reads says whether a pass in this direction reads the unit's parameters.
+// reads reports whether a pass in this direction reads the unit's parameters.
 func (s *step) reads(dir int) bool { return dir > 0 || !s.lookup }
 
-// slot is memory that holds one whole unit at a time.
+// slot is memory for one whole unit at a time.
 type slot struct {
 	buf   device.Buffer // (longest Len of its units) compute dtype
 	owner *Unit
@@ -225,7 +220,7 @@ type slot struct {
 // gradSlot is memory for the unsharded gradient of one unit at a time.
 type gradSlot struct {
 	buf   device.Buffer // (longest Len of its units) float32
-	owner *Unit         // whose gradient was written to buf last
+	owner *Unit         // the unit whose gradient was last written to buf
 	free  device.Event  // the reduction is done with buf
 }
 
@@ -236,26 +231,26 @@ type Runner struct {
 	steps []step
 	slots []slot
 	grads []gradSlot
-	back  gradSlot // (longest ShardLen) float32: a sum that rests on the host, to be added to
+	back  gradSlot // (longest ShardLen) float32: a sum from the host, to be added to
 
-	arenas  []*device.Arena // of work; then of flights, unless there is but one; of streams
+	arenas  []*device.Arena // working space; then flights, if there are several; then streams
 	flights [][]*Flight     // of each chunk
-	in      *step           // whose module runs; nil between
-	op      Op              // in which pass
+	in      *step           // whose module is running; nil in between
+	op      Op              // the current pass
 	micro   int             // the micro-batch of the pass
 	held    []owned
 }
 
-// owned is memory and the device to give it back to.
+// owned is memory and the device that frees it.
 type owned struct {
 	dev device.Device
 	buf device.Buffer
 }
 
-// Forward issues the pass of a micro-batch forward through a flight's chunk. x is what the chunk
-// reads, empty at the model's first; it returns what it puts out, empty at the model's last.
-// With train set everything Backward needs is saved, and Backward must follow; otherwise the
-// result is good until the flight's next pass.
+// Forward issues a micro-batch's forward pass through a flight's chunk. x is the chunk's input,
+// empty at the model's first; Forward returns its output, empty at the model's last. With train,
+// everything that Backward needs is saved, and Backward must follow; otherwise the output is valid
+// until the flight's next pass.
 func (r *Runner) Forward(f *Flight, bt *nn.Batch, micro int, x device.Buffer, train bool) device.Buffer {
 	defer r.blame()
 	r.micro = micro
@@ -263,7 +258,7 @@ func (r *Runner) Forward(f *Flight, bt *nn.Batch, micro int, x device.Buffer, tr
 	floor := f.kept.Mark()
 	next := f.Lo
 	for i := f.Lo; i < f.Hi; i++ {
-		next = r.ahead(f, next, i, 1) // into slots that steps before i have left, while step i computes
+		next = r.ahead(f, next, i, 1) // into slots released by steps before i, while step i computes
 		s := r.await(i, 1)
 		p := &f.passed[i-f.Lo]
 		p.mark, p.x, p.y = f.kept.Mark(), x, device.Buffer{}
@@ -292,10 +287,10 @@ func (r *Runner) Forward(f *Flight, bt *nn.Batch, micro int, x device.Buffer, tr
 	return x
 }
 
-// Backward issues the pass of a micro-batch backward through a flight's chunk, whose units
-// the forward pass before it may have left in the slots, and the reduction of its gradients;
-// micro counts the step's micro-batches from 0, in order. It turns d, the gradient of what
-// Forward returned, into that of what it read.
+// Backward issues a micro-batch's backward pass through a flight's chunk and the reduction of its
+// gradients. Units may still be in slots from the forward pass. Micro counts the step's
+// micro-batches from 0, in order. Backward replaces d, the gradient of Forward's output, by that of
+// its input.
 func (r *Runner) Backward(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 	defer r.blame()
 	r.micro = micro
@@ -321,8 +316,8 @@ func (r *Runner) Backward(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 	}
 }
 
-// InputGrad is the part of Backward that turns d into the gradient of what the chunk read.
-// WeightGrad is the rest, of the same micro-batch.
+// InputGrad is the part of Backward that replaces d by the gradient of the chunk's input.
+// WeightGrad must follow for the same micro-batch.
 func (r *Runner) InputGrad(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 	defer r.blame()
 	r.micro = micro
@@ -331,13 +326,13 @@ func (r *Runner) InputGrad(f *Flight, bt *nn.Batch, micro int, d device.Buffer) 
 	for i := next; i >= f.Lo; i-- {
 		next = r.ahead(f, next, i, -1)
 		s := r.await(i, -1)
-		p, floor, dw := &f.passed[i-f.Lo], work.Mark(), r.leaving(f, i, micro)
+		p, floor, dw := &f.passed[i-f.Lo], work.Mark(), r.deferring(f, i, micro)
 		if s.recompute {
 			r.pass(Recompute, i, true, false)
 			s.mod.Forward(c, &f.keeping, s.w, bt, p.x, p.y, &p.saved)
 			r.pass(Recompute, i, true, true)
 		}
-		if s.left == nil {
+		if s.deferred == nil {
 			dw = r.gradient(s, micro)
 		} else {
 			bt.Later = &f.later
@@ -348,28 +343,28 @@ func (r *Runner) InputGrad(f *Flight, bt *nn.Batch, micro int, d device.Buffer) 
 		bt.Later, p.noted[1] = nil, f.later.Len()
 		work.Release(floor)
 		r.leave(s)
-		if s.left == nil {
+		if s.deferred == nil {
 			r.reduceAll(s, i, micro)
 		}
 	}
 }
 
-// WeightGrad is the part of Backward that InputGrad has left.
+// WeightGrad is the part of Backward that InputGrad has deferred.
 func (r *Runner) WeightGrad(f *Flight, micro int) {
 	defer r.blame()
 	r.micro = micro
 	c := r.cfg.Compute
 	for i := f.Hi - 1; i >= f.Lo; i-- {
 		s, p := &r.steps[i], &f.passed[i-f.Lo]
-		if s.left == nil {
+		if s.deferred == nil {
 			continue
 		}
 		c.Label(s.units[0].labels[Weights])
 		dw := r.gradient(s, micro)
 		r.pass(Weights, i, false, false)
 		f.later.Compute(c, p.noted[0], p.noted[1])
-		for k, left := range s.left {
-			if !left && dw[k].N > 0 {
+		for k, later := range s.deferred {
+			if !later && dw[k].N > 0 {
 				c.Cast(dw[k], p.rest[k])
 			}
 		}
@@ -380,12 +375,12 @@ func (r *Runner) WeightGrad(f *Flight, micro int) {
 	f.kept.Release(f.passed[0].mark)
 }
 
-// leaving returns where the Backward of a step writes whose gradients of weights are left:
-// the others stay with the flight.
-func (r *Runner) leaving(f *Flight, i, micro int) []device.Buffer {
+// deferring returns the buffers for gradients in the Backward of a step that defers weight
+// gradients: those that are not deferred stay with the flight.
+func (r *Runner) deferring(f *Flight, i, micro int) []device.Buffer {
 	s, p := &r.steps[i], &f.passed[i-f.Lo]
 	p.noted[0] = f.later.Len()
-	if s.left == nil {
+	if s.deferred == nil {
 		return nil
 	}
 	own := s.dw
@@ -393,15 +388,15 @@ func (r *Runner) leaving(f *Flight, i, micro int) []device.Buffer {
 		own = s.kept
 	}
 	p.rest = append(p.rest[:0], own...)
-	for k, left := range s.left {
-		if !left && own[k].N > 0 {
+	for k, later := range s.deferred {
+		if !later && own[k].N > 0 {
 			p.rest[k] = f.kept.Take(device.F32, own[k].N)
 		}
 	}
 	return p.rest
 }
 
-// reduceAll reduces the units of a step that no step before it uses.
+// reduceAll reduces the units of a step that no earlier step uses.
 func (r *Runner) reduceAll(s *step, i, micro int) {
 	for _, u := range s.units {
 		if i == u.first && u.trained() {
@@ -410,10 +405,9 @@ func (r *Runner) reduceAll(s *step, i, micro int) {
 	}
 }
 
-// ahead gathers the units of the steps from next on, in the pass's direction,
-// as far as Prefetch after step i, which is about to be issued; it stops before
-// a slot that one of the steps from i to there still needs. It returns the step
-// to go on with.
+// ahead gathers the units of the steps from next on, in the pass's direction, up to Prefetch steps
+// after step i, which is about to be issued. It stops before a slot that a step from i to there
+// still needs. It returns the next step to gather.
 func (r *Runner) ahead(f *Flight, next, i, dir int) int {
 	for ; next >= f.Lo && next < f.Hi && (next-i)*dir <= r.cfg.Policy.Prefetch; next += dir {
 		s := &r.steps[next]
@@ -432,8 +426,7 @@ func (r *Runner) ahead(f *Flight, next, i, dir int) int {
 	return next
 }
 
-// gather makes a unit whole in its slot, on the communication queue, if it is
-// not.
+// gather makes a unit whole in its slot, on the communication queue, unless it already is.
 func (r *Runner) gather(u *Unit) {
 	s := &r.slots[u.slot]
 	if s.owner == u && !u.stale {
@@ -456,8 +449,7 @@ func (r *Runner) gather(u *Unit) {
 	s.owner, s.ready, u.stale = u, q.Mark(), false
 }
 
-// await makes the compute queue, which goes on to step i of a pass, wait until
-// the step's units are whole.
+// await makes the compute queue wait until the units of step i are whole.
 func (r *Runner) await(i, dir int) *step {
 	s := &r.steps[i]
 	label := s.units[0].labels[Forward]
@@ -478,7 +470,7 @@ func (r *Runner) await(i, dir int) *step {
 	return s
 }
 
-// leave notes that what is issued so far was the last use of a step's units.
+// leave records that the operations issued so far include the last use of a step's units.
 func (r *Runner) leave(s *step) {
 	done := r.cfg.Compute.Mark()
 	for _, u := range s.units {
@@ -486,9 +478,9 @@ func (r *Runner) leave(s *step) {
 	}
 }
 
-// gradient is where a step's Backward writes: where gradients are kept, at the
-// first micro-batch, else the units' slots, once their last reductions are done.
-// A module that adds to what another stage's has begun adds to zero.
+// gradient returns the buffers for gradients in a step's Backward: at the first micro-batch the
+// kept ones, if any, else the units' slots, once their last reductions are done. A module that adds
+// to a gradient begun by another stage's starts with zeros.
 func (r *Runner) gradient(s *step, micro int) []device.Buffer {
 	dw := s.dw
 	for _, u := range s.units {
@@ -515,7 +507,7 @@ func (r *Runner) gradient(s *step, micro int) []device.Buffer {
 	return dw
 }
 
-// whole is the memory of a unit's unsharded gradient in a micro-batch.
+// whole returns the memory of a unit's unsharded gradient for a micro-batch.
 func (r *Runner) whole(u *Unit, micro int) device.Buffer {
 	if r.cfg.Policy.KeepGrads && micro == 0 {
 		return u.kept
@@ -523,8 +515,8 @@ func (r *Runner) whole(u *Unit, micro int) device.Buffer {
 	return r.grads[u.dwSlot].buf.Slice(0, u.Layout.Len())
 }
 
-// reduce adds the unit's gradient in this micro-batch, complete on this rank,
-// to its sum over ranks and micro-batches.
+// reduce adds the unit's gradient of this micro-batch, complete on this rank, to its sum over ranks
+// and micro-batches.
 func (r *Runner) reduce(u *Unit, micro int) {
 	c, q, p := r.cfg.Compute, r.cfg.Comm, r.cfg.Policy
 	last, g, buf := micro == r.cfg.Micro-1, &r.grads[u.dwSlot], r.whole(u, micro)
@@ -575,7 +567,7 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	}
 }
 
-// replicate sums a shard of a unit's gradient over the ranks that hold the same one.
+// replicate sums a shard of a unit's gradient over its replicas.
 func (r *Runner) replicate(u *Unit, grad device.Buffer) {
 	q := r.cfg.Comm
 	q.Label(u.labels[Replicate])
@@ -583,9 +575,8 @@ func (r *Runner) replicate(u *Unit, grad device.Buffer) {
 	r.tellOf(Replicate, u, q, 2*around(u.Replica.Size(), grad.Bytes()))
 }
 
-// send adds what this micro-batch has left in own, on the device, to the sum
-// that rests on the host: the sum so far is brought back, added on the device
-// as ever, and sent.
+// send adds this micro-batch's gradient shard, in own on the device, to the sum on the host: the
+// sum is copied back, added on the device, and sent.
 func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 	q, h := r.cfg.Comm, r.cfg.Host
 	if micro > 0 && !r.cfg.Policy.KeepGrads {
@@ -598,7 +589,7 @@ func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 	last := micro == r.cfg.Micro-1
 	if last {
 		if u.Tied {
-			u.partial = own // End goes on
+			u.partial = own // End continues
 			return
 		}
 		r.replicate(u, own)
@@ -612,14 +603,14 @@ func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 	}
 }
 
-// toHost sends a shard of a unit's gradient to where it rests.
+// toHost sends a shard of a unit's gradient to host memory.
 func (r *Runner) toHost(u *Unit, own device.Buffer) {
 	q, h := r.cfg.Comm, r.cfg.Host
 	u.sent = move(h.ToHost, u.labels[ToHost], q.Mark(), u.read, u.Grad, own)
 	r.tellOf(ToHost, u, h.ToHost, 0)
 }
 
-// move issues a copy after both events and says when it is done.
+// move issues a copy after two events and returns the event of its completion.
 func move(q device.Queue, label string, a, b device.Event, dst, src device.Buffer) device.Event {
 	q.Label(label)
 	q.After(a)

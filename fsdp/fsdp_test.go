@@ -15,9 +15,9 @@ import (
 	"zeroth/shard"
 )
 
-// Losses and gradients of several steps are the oracle's under every policy,
-// whatever was in the memory before, with evaluations in between, and with
-// updates that come late: the padding of gradients is zero.
+// TestStepsAreTheOracles compares losses and gradients of several steps with the oracle's under
+// every policy, with arbitrary initial memory, evaluations in between, and delayed updates. The
+// padding of gradients must be zero.
 func TestStepsAreTheOracles(t *testing.T) {
 	for _, s := range setups(4, shard.Mesh{Shard: 3, Replicate: 1}, shard.Mesh{Shard: 1, Replicate: 2}, shard.Mesh{Shard: 2, Replicate: 2}) {
 		o := newOracle(s.layers)
@@ -39,12 +39,12 @@ func TestStepsAreTheOracles(t *testing.T) {
 					return fmt.Errorf("step %d: losses %v, want %v (error %v)", step, loss, losses[step][r.at], err)
 				}
 				r.descend()
-				if (step+s.micro)%2 > 0 { // after the others the next pass follows while updates are under way
+				if (step+s.micro)%2 > 0 { // in the other cases the next pass follows while updates are in progress
 					if err := r.sameGradients(grads[step]); err != nil {
 						return fmt.Errorf("step %d: %w", step, err)
 					}
 				}
-				if step == 1 { // the others are followed by a step at once
+				if step == 1 { // in the other cases a step follows immediately
 					loss, err := r.eval(step + 7)
 					if err != nil || !slices.Equal(loss, evals[step][r.at]) {
 						return fmt.Errorf("evaluation after step %d: losses %v, want %v (error %v)", step, loss, evals[step][r.at], err)
@@ -59,14 +59,12 @@ func TestStepsAreTheOracles(t *testing.T) {
 	}
 }
 
-// A unit is gathered as often as its slot loses it. Units with slots of their
-// own: once after an update. L units that take turns in S slots: the first
-// pass after an update gathers all, every pass in the opposite direction all
-// but the S that the pass before left in the slots, and a forward pass after a
-// forward pass all but those S of which nothing has taken the slot before
-// their turn, which are 2S-L if any. A gradient is reduced between the ranks
-// of a shard group once a step if it is kept, else once a micro-batch, and
-// between replicas once.
+// TestOperationsPerStep counts operations. A unit is gathered whenever its slot was reused. Units
+// with their own slots are gathered once after an update. For L units in rotation over S slots, the
+// first pass after an update gathers all of them; every pass in the opposite direction all but the
+// S still in slots; and a forward pass after a forward pass all but those of the S whose slot was
+// not reused before their turn, 2S-L if positive. A gradient is reduced within a shard group once
+// per step if it is kept, else once per micro-batch, and once across replicas.
 func TestOperationsPerStep(t *testing.T) {
 	for _, s := range setups(5, shard.Mesh{Shard: 1, Replicate: 1}, shard.Mesh{Shard: 2, Replicate: 2}) {
 		if s.form != plain {
@@ -122,16 +120,17 @@ func TestOperationsPerStep(t *testing.T) {
 	}
 }
 
-// Passes give back all activation memory: many use as much as one.
+// TestPassesBalanceTheArena checks that passes release all activation memory: many use as much as
+// one.
 func TestPassesBalanceTheArena(t *testing.T) {
 	for _, recompute := range []bool{false, true} {
 		s := setup{shard.Mesh{Shard: 1, Replicate: 1}, fsdp.Policy{Recompute: recompute, Prefetch: 1}, 1, 4, false, plain}
 		onRanks(t, s, newOracle(s.layers), func(r *rank) error {
 			const stream = rows * width * 4 // bytes of x; an arena rounds up to 64
 			const each = (stream + 63) / 64 * 64
-			want := (1 + 4 + 4) * each // every module's y but the head's, what layers save
+			want := (1 + 4 + 4) * each // every module's y except the head's, and what layers save
 			if recompute {
-				want -= 3 * each // the head's backward needs none, a layer's its own
+				want -= 3 * each // the head's backward needs none, a layer's only its own
 			}
 			for step := range 5 {
 				if _, err := r.train(step); err != nil {
@@ -149,7 +148,7 @@ func TestPassesBalanceTheArena(t *testing.T) {
 	}
 }
 
-// A runner that only runs forward has no memory for gradients.
+// TestForwardOnly checks that a runner for forward passes has no memory for gradients.
 func TestForwardOnly(t *testing.T) {
 	o := newOracle(3)
 	want, _ := o.step(2, 2, 1)
@@ -167,8 +166,8 @@ func TestForwardOnly(t *testing.T) {
 	}
 }
 
-// Units come in the order of their first use, cut for the shard group into
-// multiples of Align that the replicas can divide again.
+// TestUnits checks that units are in order of first use, with shards that are multiples of Align
+// and that the replicas can divide again.
 func TestUnits(t *testing.T) {
 	s := setup{shard.Mesh{Shard: 2, Replicate: 3}, fsdp.Policy{}, 1, 2, false, plain}
 	onRanks(t, s, newOracle(s.layers), func(r *rank) error {
@@ -187,9 +186,9 @@ func TestUnits(t *testing.T) {
 	})
 }
 
-// A step that uses two units gathers both; units of a step that take turns have
-// slots apart, norms are one unit that every rank has whole. A frozen unit has no
-// gradient, and nothing of it is reduced.
+// TestUnitsOfAStep checks steps with two units: both are gathered, and rotating units have separate
+// slots. Norms form one unit that every rank holds whole. A frozen unit has no gradient, and
+// nothing of it is reduced.
 func TestUnitsOfAStep(t *testing.T) {
 	policy := fsdp.Policy{Prefetch: 1}
 	for f, want := range map[form][]string{
@@ -210,7 +209,7 @@ func TestUnitsOfAStep(t *testing.T) {
 					return fmt.Errorf("unit %s of %d elements: %d shards and %d replicas, parameter %d, gradient %d", u.Name, u.Layout.Len(), u.Shard.Size(), u.Replica.Size(), u.Param.N, u.Grad.N)
 				}
 			}
-			for _, own := range []string{"h.", "g."} { // two slots each of parameters and of gradients, by the longest
+			for _, own := range []string{"h.", "g."} { // two slots each for parameters and gradients, of the longest length
 				var most [2]int
 				turn := 0
 				for _, u := range r.run.Units {
@@ -230,7 +229,8 @@ func TestUnitsOfAStep(t *testing.T) {
 	}
 }
 
-// A frozen unit is gathered and used, and has neither gradient nor reduction.
+// TestFrozenUnit checks that a frozen unit is gathered and used, but has no gradient and no
+// reduction.
 func TestFrozenUnit(t *testing.T) {
 	m := toyOf(2, pairs)
 	for i, mod := range m.Modules {
@@ -274,7 +274,7 @@ func TestFrozenUnit(t *testing.T) {
 	}
 }
 
-// frozen is a layer whose u is.
+// frozen is a layer whose u is frozen.
 type frozen struct{ layer }
 
 func (l frozen) Params() []shard.Param {
@@ -283,12 +283,12 @@ func (l frozen) Params() []shard.Param {
 	return all
 }
 
-// heard listens to a rank.
+// heard records the events of a rank.
 type heard struct {
 	count  [18]int // of each op
 	inUse  map[string]int64
 	passes []string
-	inside bool // a pass is begun and not done
+	inside bool // between the begin and the end of a pass
 	height int
 	sent   int64
 	err    error
@@ -322,8 +322,8 @@ func (h *heard) Event(e fsdp.Event) {
 
 func (h *heard) Arena(_ int, _ string, height int) { h.height = height }
 
-// A listener hears every operation: passes in order, each begun and ended, what
-// is exchanged as often as groups are asked to, and the arena down to its floor.
+// TestListener checks that every operation is reported: passes in order with begin and end, as many
+// exchanges as groups execute, and the arena down to its floor.
 func TestListener(t *testing.T) {
 	for _, recompute := range []bool{false, true} {
 		s := setup{shard.Mesh{Shard: 2, Replicate: 2}, fsdp.Policy{Prefetch: 1, Recompute: recompute}, 2, 3, true, plain}
@@ -379,7 +379,7 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// full is a device that has no memory left after some allocations.
+// full is a device that runs out of memory after some allocations.
 type full struct {
 	*cpu.Device
 	left int
@@ -395,7 +395,7 @@ func (d *full) Alloc(t device.DType, n int, use device.Use) (device.Buffer, erro
 	return d.Device.Alloc(t, n, use)
 }
 
-// New fails if any allocation does, and holds nothing then.
+// TestAllocationFails checks that New fails if any allocation does, and then holds nothing.
 func TestAllocationFails(t *testing.T) {
 	for bits := range 4 {
 		for n := 0; ; n++ {

@@ -18,7 +18,7 @@ import (
 	"zeroth/shard"
 )
 
-// spoilt is a device whose memory, but for parameters, starts as NaN.
+// spoilt is a device whose memory, except for parameters, starts as NaN.
 type spoilt struct{ *cpu.Device }
 
 func (d spoilt) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
@@ -36,9 +36,9 @@ func spoil(b device.Buffer) {
 	}
 }
 
-// counted is a group that counts its operations by the length of what they are
-// on, delays them, and spoils what they leave undefined: the parts that a
-// gather is going to fill before it, those that a reduction does not after it.
+// counted is a group that counts its operations by length, delays them, and overwrites what they
+// leave undefined: the parts that a gather will fill, before it, and those that a reduction leaves
+// undefined, after it.
 type counted struct {
 	collective.Group
 	rng              *rand.Rand
@@ -74,13 +74,13 @@ func (w *counted) spoilOthers(q device.Queue, whole, own device.Buffer) {
 	})
 }
 
-// setup is a case: a policy and all it meets.
+// setup is a test case: a policy with its environment.
 type setup struct {
 	mesh      shard.Mesh
 	policy    fsdp.Policy
 	micro     int
 	layers    int
-	offloaded bool // gradients, and parameters that are not whole, rest on a host
+	offloaded bool // gradients, and parameters that are not whole, are on a host
 	form      form
 }
 
@@ -103,7 +103,7 @@ type rank struct {
 
 const arenaSize = 1 << 14
 
-// newRank opens a rank, with the oracle's parameters.
+// newRank opens a rank with the oracle's parameters.
 func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 	r := &rank{setup: s, at: at, groups: g, dev: cpu.NewHost(1), heard: &heard{}}
 	r.compute, r.comm, r.update = r.dev.NewQueue("compute"), r.dev.NewQueue("comm"), r.dev.NewQueue("update")
@@ -141,7 +141,7 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 	return r, nil
 }
 
-// members are the ranks a unit belongs to: norms are whole on every rank.
+// members returns the ranks that a unit belongs to: norms are whole on every rank.
 func (r *rank) members(unit nn.Unit) fsdp.Groups {
 	if unit.Name == "norms" {
 		return fsdp.Groups{Shard: collective.NewLocal(1)[0], Replica: count(r.groups.World, 3)}
@@ -149,7 +149,7 @@ func (r *rank) members(unit nn.Unit) fsdp.Groups {
 	return fsdp.Groups{Shard: r.shards, Replica: r.replicas}
 }
 
-// place says what rests on the host, and has memory for the parameters there.
+// place selects what is offloaded and allocates memory for the parameters there.
 func (r *rank) place(units []*fsdp.Unit) {
 	r.rest = make([]device.Buffer, len(units))
 	for i, u := range units {
@@ -172,8 +172,7 @@ func (r *rank) Fetch(unit int, dst device.Buffer, free, updated device.Event) de
 	return q.Mark()
 }
 
-// slow is a queue whose copies take a while, and which spoils what they go to
-// before.
+// slow is a queue with slow copies, which overwrites their destinations first.
 type slow struct {
 	*cpu.Queue
 	by time.Duration
@@ -200,8 +199,8 @@ func (r *rank) close() {
 	r.host.Close()
 }
 
-// train is a step on the real schedule, up to the gradients; it returns the
-// losses of its micro-batches, end to end.
+// train runs a step on the real schedule, up to the gradients. It returns the concatenated losses
+// of its micro-batches.
 func (r *rank) train(step int) (loss []float32, err error) {
 	r.run.Begin()
 	d := r.run.OpenStream(0, rows)
@@ -224,7 +223,7 @@ func (r *rank) train(step int) (loss []float32, err error) {
 	return loss, nil
 }
 
-// eval is the losses of a micro-batch.
+// eval returns the losses of a micro-batch.
 func (r *rank) eval(step int) ([]float32, error) {
 	if err := r.fill(step, 0); err != nil {
 		return nil, err
@@ -240,8 +239,7 @@ func (r *rank) fill(step, micro int) error {
 	return err
 }
 
-// descend updates every unit as soon as its gradient is reduced, at a pace of
-// its own.
+// descend updates every unit as soon as its gradient is reduced, with random delays.
 func (r *rank) descend() {
 	for i := len(r.run.Units) - 1; i >= 0; i-- {
 		u := r.run.Units[i]
@@ -255,7 +253,7 @@ func (r *rank) descend() {
 	}
 }
 
-// sameGradients compares a rank's gradient shards, and their padding to zero.
+// sameGradients compares a rank's gradient shards, and their padding with zero.
 func (r *rank) sameGradients(want map[string][]float32) error {
 	for _, q := range []*cpu.Queue{r.comm, r.toHost} {
 		if err := q.Wait(); err != nil {
@@ -306,7 +304,7 @@ func onRanks(t *testing.T, s setup, o *oracle, f func(*rank) error) {
 	})
 }
 
-// setups are all policies on several meshes.
+// setups returns all policies on several meshes.
 func setups(layers int, meshes ...shard.Mesh) (all []setup) {
 	for i, mesh := range meshes {
 		for _, prefetch := range []int{0, 1, 2, layers + 3} {
@@ -328,7 +326,7 @@ func setups(layers int, meshes ...shard.Mesh) (all []setup) {
 	return all
 }
 
-// reductions checks the reductions of a step, and forgets them.
+// reductions checks the reductions of a step and resets the counts.
 func (r *rank) reductions() error {
 	each := r.micro
 	if r.policy.KeepGrads {

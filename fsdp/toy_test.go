@@ -9,35 +9,35 @@ import (
 	"zeroth/shard"
 )
 
-// The toy model has the shape of a language model and arithmetic that a person
-// can follow: with x, y (rows, width) float32,
+// The toy model has the shape of a language model with simple arithmetic: with x, y (rows, width)
+// float32,
 //
 //	embed   y[i] = E[input[i]]
 //	layer   y[i] = x[i]∘a + b          and a parameter u that is not used, with gradient 1, 2, 3, …
 //	head    loss[i] = x[i]·E[target[i]]
 //
-// E is the parameter of unit "root", which embed and head share; layer k is
-// unit "h.k", or by its form has its a and b in another. All numbers are small integers, so that float32 is exact and the
-// order of sums does not matter.
+// E is the parameter of unit "root", which embed and head share; layer k is unit "h.k", or has its
+// a and b in another unit, depending on its form. All numbers are small integers, so that float32
+// is exact and the order of sums does not matter.
 const (
 	width = 4
 	vocab = 5
 	rows  = 6 // of a micro-batch: 2 sequences of 3
 )
 
-// unused is the number of elements of layer k's u: no two units have the same
-// length, on any of the tests' meshes.
+// unused returns the number of elements of layer k's u: no two units have the same length, on any
+// of the tests' meshes.
 func unused(k int) int { return 301 + 260*k }
 
 func param(name string, n int) shard.Param { return shard.Param{Name: name, Shape: []int{n}} }
 
-// form is which units a layer uses.
+// form selects the units of a layer.
 type form int
 
 const (
 	plain form = iota // h.k: a, b, u
 	pairs             // h.k: u, and g.k: a, b
-	norms             // h.k: u, and norms, which all layers share: a and b of every layer
+	norms             // h.k: u, and norms, shared by all layers: a and b of every layer
 	forms
 )
 
@@ -108,7 +108,7 @@ func (l layer) Params() []shard.Param {
 	return all
 }
 
-// of are a, b and u among the module's parameters.
+// of returns a, b and u among the module's parameters.
 func (l layer) of(w []device.Buffer) (a, b, u device.Buffer) {
 	switch l.form {
 	case plain:
@@ -119,7 +119,7 @@ func (l layer) of(w []device.Buffer) (a, b, u device.Buffer) {
 	return w[1+2*l.k], w[2+2*l.k], w[0]
 }
 
-// Forward saves a copy of x, so that what it saves is its own memory.
+// Forward saves a copy of x, to test saved memory.
 func (l layer) Forward(q nn.Ops, mem nn.Scratch, w []device.Buffer, _ *nn.Batch, x, y device.Buffer, s *nn.Saved) {
 	floor := mem.Mark()
 	mine := mem.Take(device.F32, x.N)
@@ -145,7 +145,7 @@ func (l layer) Backward(q nn.Ops, mem nn.Scratch, w, dw []device.Buffer, _ *nn.B
 	da, db, du := l.of(dw)
 	others := []device.Buffer{da, db}
 	if l.form == norms && l.k == l.layers-1 {
-		others = dw[1:] // of layers that follow in this pass
+		others = dw[1:] // of layers later in this pass
 	}
 	on(q, func() {
 		for _, g := range others {
@@ -190,7 +190,7 @@ func losses(bt *nn.Batch, e, x device.Buffer) {
 	}
 }
 
-// on runs f on the queue that kernels are issued on.
+// on runs f on the queue on which kernels are issued.
 func on(q nn.Ops, f func()) { q.(*cpu.Queue).Do(func() error { f(); return nil }) }
 
 func row(b device.Buffer, i int) []float32 { return b.F32()[i*width : (i+1)*width] }
@@ -208,7 +208,7 @@ func dot(x, y []float32) (sum float32) {
 	return sum
 }
 
-// tokens are rank's ids of a micro-batch of a step, different in all three.
+// tokens returns a rank's ids of a micro-batch of a step, different for each.
 func tokens(step, rank, micro int, input, target []int32) {
 	for i := range input {
 		input[i] = int32((i + step + 2*rank + 3*micro) % vocab)
@@ -280,8 +280,8 @@ func (o *oracle) pass(input, target []int32, grad map[string][]float32) (loss []
 	return loss
 }
 
-// step returns every rank's losses of its micro-batches, end to end, and the
-// gradients, summed over both.
+// step returns every rank's losses of its micro-batches, concatenated, and the gradients summed
+// over both.
 func (o *oracle) step(step, ranks, micros int) (loss [][]float32, grad map[string][]float32) {
 	grad = map[string][]float32{}
 	for name, v := range o.p {

@@ -2,16 +2,17 @@ package nn
 
 import "zeroth/device"
 
-// Where ranks divide the positions of sequences (context parallelism as in Llama 3, arXiv
-// 2407.21783, section 3.3.2), each of n ranks has two of 2n equal chunks of every sequence: rank r
-// chunks r and 2n-1-r, whose positions together see as many keys on every rank. The chunks are
-// the sequences of its Batch: 2 for each, of T positions, with the places of their documents in
-// Start. Attention gathers the keys and values of all ranks; everything else is of rows alone.
+// If ranks divide the positions of sequences (context parallelism as in Llama 3, arXiv 2407.21783,
+// section 3.3.2), each of n ranks has two of 2n equal chunks of every sequence: rank r has chunks r
+// and 2n-1-r, whose positions together attend to as many keys on every rank. The chunks are the
+// sequences of its Batch: two per sequence, of T positions, with the starts of their documents in
+// Start. Attention gathers the keys and values of all ranks; everything else works on each row
+// separately.
 
-// Chunks returns the chunks of a sequence that a rank has, of so many ranks.
+// Chunks returns the chunks of a sequence that a rank has.
 func Chunks(rank, ranks int) [2]int { return [2]int{rank, 2*ranks - 1 - rank} }
 
-// length returns the positions of a whole sequence.
+// length returns the number of positions in a whole sequence.
 func (b *Batch) length() int {
 	if b.Context == nil {
 		return b.past() + b.T
@@ -19,8 +20,8 @@ func (b *Batch) length() int {
 	return 2 * b.Context.Size() * b.T
 }
 
-// before returns the positions before those of piece i in its sequence, and before those among
-// all rows of all ranks.
+// before returns the number of positions before those of piece i in its sequence, and before them
+// among the rows of all ranks.
 func (b *Batch) before(i int) (inSequence, inAll int) {
 	if b.Context == nil {
 		return 0, 0
@@ -29,14 +30,14 @@ func (b *Batch) before(i int) (inSequence, inAll int) {
 	return past, i/2*b.length() + past
 }
 
-// chunk returns the rows, in the order of positions and in that of ranks, that begin piece i
-// of a rank.
+// chunk returns the first row of piece i of a rank, in the order of positions and in the order of
+// ranks.
 func (b *Batch) chunk(rank, i int) (ordered, ranked int) {
 	return i/2*b.length() + Chunks(rank, b.Context.Size())[i%2]*b.T, (rank*b.B + i) * b.T
 }
 
-// gathered returns the keys and values of all positions, side by side, in the order of
-// positions; empty where ranks do not divide them.
+// gathered returns the keys and values of all positions, side by side, in the order of positions;
+// empty if ranks do not divide positions.
 func (p pass) gathered(k, v device.Mat) (all device.Mat) {
 	bt, g := p.bt, p.bt.Context
 	if g == nil {
@@ -59,7 +60,8 @@ func (p pass) gathered(k, v device.Mat) (all device.Mat) {
 	return all
 }
 
-// seenBy returns of all gathered keys and values, k columns of keys, those that piece i sees.
+// seenBy returns the part of the gathered keys (the first k columns) and values to which piece i
+// attends.
 func (b *Batch) seenBy(i int, all device.Mat, k int) (keys, values device.Mat) {
 	past, _ := b.before(i)
 	first := i / 2 * b.length()
@@ -67,7 +69,7 @@ func (b *Batch) seenBy(i int, all device.Mat, k int) (keys, values device.Mat) {
 	return seen.Columns(0, k), seen.Columns(k, all.Cols)
 }
 
-// piece returns attention of piece i, given that of any of the batch; without Context itself.
+// piece returns the attention of piece i, given that of the batch; without Context, a itself.
 func (b *Batch) piece(a device.Attn, i int) device.Attn {
 	if b.Context == nil {
 		return a
@@ -80,7 +82,8 @@ func (b *Batch) piece(a device.Attn, i int) device.Attn {
 	return a
 }
 
-// attentionGrad sets dq, dk and dv to the gradients of attention. The gradients of gathered keys and values are added up over ranks in float32.
+// attentionGrad sets dq, dk and dv to the gradients of attention. Gradients of gathered keys and
+// values are summed over ranks in float32.
 func (p pass) attentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
 	bt, g := p.bt, p.bt.Context
 	if g == nil {

@@ -15,12 +15,12 @@ type circle struct {
 	all  *meeting
 }
 
-// meeting is where ranks show each other buffers, in turns.
+// meeting is where ranks exchange buffers, in rounds.
 type meeting struct {
 	mu    sync.Mutex
 	came  *sync.Cond
 	n     int // ranks
-	count int // that have come, ever
+	count int // arrivals in total
 	shown []device.Buffer
 }
 
@@ -30,7 +30,7 @@ func newMeeting(n int) *meeting {
 	return m
 }
 
-// wait returns when all ranks have come as often as this one.
+// wait returns when all ranks have arrived as often as this one.
 func (m *meeting) wait() {
 	m.count++
 	for all := (m.count + m.n - 1) / m.n * m.n; m.count < all; {
@@ -39,7 +39,7 @@ func (m *meeting) wait() {
 	m.came.Broadcast()
 }
 
-// meet calls f when all ranks have shown a buffer.
+// meet calls f when all ranks have passed a buffer.
 func (c circle) meet(b device.Buffer, f func(all []device.Buffer)) {
 	c.q.Do(func() error {
 		m := c.all
@@ -76,9 +76,9 @@ func (c circle) Reduce(own, whole device.Buffer) {
 	c.q.Do(func() error { copy(own.F32(), sum); return nil })
 }
 
-// TestContextIsWhole divides the positions of sequences over ranks: losses are those of whole
-// sequences, and gradients add up to theirs, but for the order of sums; whether there is one
-// document in a sequence or several.
+// TestContextIsWhole divides the positions of sequences over ranks: losses must equal those of
+// whole sequences, and gradients must add up to theirs, except for the order of sums, with one
+// document per sequence or several.
 func TestContextIsWhole(t *testing.T) {
 	starts := []int32{0, 0, 0, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 13, 13, 13 /**/, 0, 1, 1, 1, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12}
 	for _, c := range subjects {
@@ -141,7 +141,7 @@ func contextIsWhole(t *testing.T, c subject, whole *rig, start []int32, n int) {
 	}
 }
 
-// places returns where the rows of a rank of n lie among all.
+// places returns the positions of a rank's rows, of n ranks.
 func places(rank, n int) (at []int) {
 	each := tinyContext / (2 * n)
 	for s := range tinyB {
@@ -154,7 +154,8 @@ func places(rank, n int) (at []int) {
 	return at
 }
 
-// TestContextIsEven wants the same number of scores on every rank, forward and backward.
+// TestContextIsEven checks that every rank computes the same number of scores, forward and
+// backward.
 func TestContextIsEven(t *testing.T) {
 	const positions = 64
 	for _, n := range []int{1, 2, 4, 8} {

@@ -2,50 +2,48 @@ package nn
 
 import "zeroth/device"
 
-// Dropout is the probabilities with which training drops elements: of what the
-// embedding puts out, of what each half of a block adds to the residual stream, and of
-// the weights with which attention adds up values. See device.Dropout, to whose multiples of
-// 1/65536 they are rounded.
+// Dropout contains the probabilities with which training drops elements: of the embedding's output,
+// of what each half of a block adds to the residual stream, and of attention weights. They are
+// rounded to multiples of 1/65536; see device.Dropout.
 type Dropout struct{ Embed, Residual, Attention float64 }
 
-// Drops is what the dropped elements of a training pass follow from, beside their
-// place in the model.
+// Drops determines the dropout masks of a training pass, together with the place in the model.
 type Drops struct {
-	Train bool // the pass is one: else nothing is dropped
+	Train bool // the pass is for training; otherwise nothing is dropped
 	Seed  uint64
-	Row   uint64 // number of the batch's first position among all that are trained on
+	Row   uint64 // number of the batch's first position among all training positions
 }
 
-// The places where a model drops elements: the embedding, and of each block what
-// attention adds and what the MLP does.
+// The places where a model drops elements: the embedding, and in each block the outputs of
+// attention and of the MLP.
 const (
 	placeEmbed = 0
 	placeAttn  = 1
 	placeMLP   = 2
 )
 
-// placeWeights is the place of attention's weights in layer 0; those of the next follow.
+// placeWeights is the place of layer 0's attention weights; those of other layers follow.
 const placeWeights = 1 << 31
 
-// placeOf is a place in a block.
+// placeOf returns a place in a block.
 func placeOf(layer, which int) int { return 2*layer + which }
 
-// dropping says whether a pass drops anything with a probability.
+// dropping reports whether a pass drops elements with a probability.
 func (b *Batch) dropping(p float64) bool { return b.Drops.Train && device.DropOf(p) > 0 }
 
-// dropout is what a pass drops at a place, of rows from one on.
+// dropout returns the dropout of a pass at a place, for rows from row on.
 func (b *Batch) dropout(p float64, place, cols int, row uint64) device.Dropout {
 	return device.Dropout{Seed: b.Drops.Seed, Place: uint32(place), Drop: device.DropOf(p), Row: row, Cols: cols}
 }
 
-// drop sets y to what is kept at a place of x, which has the rank's rows of the stream, plus
-// add if that is not empty, and returns true; or does nothing, if a pass drops nothing.
+// drop sets y to the kept elements of x, which has the rank's rows of the stream, plus add if that
+// is not empty, and returns true. If the pass drops nothing, it does nothing.
 func (b *Batch) drop(q Ops, y, x, add device.Buffer, p float64, place, cols int) bool {
 	if !b.dropping(p) {
 		return false
 	}
 	own, end := b.Own()
-	for at := own; at < end; { // rows whose numbers follow each other
+	for at := own; at < end; { // rows with consecutive numbers
 		hi, row := end, b.Drops.Row+uint64(at)
 		if b.Context != nil {
 			hi = min(end, (at/b.T+1)*b.T)
@@ -64,7 +62,7 @@ func (b *Batch) drop(q Ops, y, x, add device.Buffer, p float64, place, cols int)
 	return true
 }
 
-// dropsWeights is what a pass drops of attention's weights in a layer, of heads from first on.
+// dropsWeights returns the dropout of attention weights in a layer, for heads from first on.
 func (b *Batch) dropsWeights(p float64, layer, first int) device.Dropout {
 	if !b.dropping(p) {
 		return device.Dropout{}
@@ -72,8 +70,8 @@ func (b *Batch) dropsWeights(p float64, layer, first int) device.Dropout {
 	return b.dropout(p, placeWeights|layer, 0, b.Drops.Row+uint64(first)<<44) // see device.Attn
 }
 
-// dropped is the gradient d of what was added where the pass dropped some of it, in
-// memory of its own then.
+// dropped returns the gradient of a sum's term, given the gradient d of the sum: in new memory if
+// the pass drops elements of it, else d.
 func (b *Batch) dropped(q Ops, mem Scratch, d device.Mat, p float64, place int) device.Mat {
 	if !b.dropping(p) {
 		return d

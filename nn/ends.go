@@ -8,8 +8,7 @@ import (
 	"zeroth/shard"
 )
 
-// What the families have in common: how their parameters are declared, and the
-// two ends of the trunk.
+// Code shared by all families: declarations of parameters, and both ends of the trunk.
 
 const initStd = 0.02 // Hugging Face's initializer_range
 
@@ -31,8 +30,8 @@ func (m *Model) add(mod Module, uses ...Use) {
 	m.Modules, m.Uses = append(m.Modules, mod), append(m.Uses, uses)
 }
 
-// addBlock adds a block. Where matrices are divided, what every rank has whole is a unit of its
-// own.
+// addBlock adds a block. With tensor parallelism, parameters that every rank has whole form a
+// separate unit.
 func (m *Model) addBlock(unit string, block Module, cut Cut) {
 	if !cut.some() {
 		m.add(block, Use{Unit: unit})
@@ -49,13 +48,12 @@ func (m *Model) addBlock(unit string, block Module, cut Cut) {
 	m.add(block, part, whole)
 }
 
-// wholeUnit names the unit of a module's parameters that are whole where its matrices are
-// divided.
+// wholeUnit names the unit of a module's undivided parameters with tensor parallelism.
 func wholeUnit(unit string) string { return unit + " (whole)" }
 
-// around adds e, what blocks adds, and h with the final norm. A head without a matrix of its
-// own has the embedding's, in a unit that both use, with the positions and the norm; where
-// matrices are divided these are units of their own.
+// around adds e, the modules added by blocks, and h with the final norm. If the head shares the
+// embedding's matrix, that is in a unit used by both, together with positions and norm; with tensor
+// parallelism, positions and norm have separate units.
 func (m *Model) around(cut Cut, e embedding, h head, norm []shard.Param, blocks func()) {
 	front, back := []Use{{Unit: "embed"}}, []Use{{Unit: "head"}}
 	if e.shared {
@@ -97,19 +95,19 @@ func matrix(b device.Buffer, p shard.Param) device.Mat {
 // The indices of parameters in the units of both ends.
 const (
 	table     = 0 // (V, C): the token embedding, the output layer, or both
-	positions = 1 // (Context, C), of an embedding that has them
+	positions = 1 // (Context, C), of an embedding with learned positions
 )
 
-// embedding is table[token], plus positions[t] where it has them.
+// embedding computes table[token], plus positions[t] if it has them.
 type embedding struct {
 	params    []shard.Param
 	positions bool
-	part      device.Vocab // that the table has
+	part      device.Vocab // the part of the vocabulary in the table
 	shared    bool         // its unit is also the head's, whose Backward comes first
 	padded    bool         // looking up the token pad gives its row no gradient
 	pad       int
-	scale     float32 // of what is looked up; 0 is 1
-	drop      float64 // probability with which training drops an element of what it puts out
+	scale     float32 // factor of the embeddings; 0 means 1
+	drop      float64 // dropout probability of the output
 }
 
 func (e embedding) Params() []shard.Param { return e.params }
@@ -118,7 +116,7 @@ func (e embedding) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, _, 
 	p := pass{q: q, mem: mem, w: w, bt: bt}
 	words, places := e.tables(w)
 	if !bt.first() {
-		places = device.Mat{} // they are in the sum once
+		places = device.Mat{} // only one rank adds them to the sum
 	}
 	p.summed(device.Matrix(y, bt.Held(), words.Cols), false, func(all device.Mat, _ bool) {
 		for i := range bt.parts() {
@@ -144,7 +142,7 @@ func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch
 		q.Scale(d, e.scale)
 	}
 	if bt.Tensor != nil && places.Rows > 0 && (e.shared || !bt.first()) {
-		q.Zero(places.Buf) // their unit is their own; their gradient is the first rank's
+		q.Zero(places.Buf) // only the first rank has their gradient, in a separate unit
 	}
 	if !bt.first() {
 		places = device.Mat{}
@@ -169,7 +167,7 @@ func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch
 	q.Cast(row, before)
 }
 
-// tables are the two matrices among a unit's parameters or gradients.
+// tables returns the two matrices among a unit's parameters or gradients.
 func (e embedding) tables(w []device.Buffer) (words, places device.Mat) {
 	if e.positions {
 		places = matrix(w[positions], e.params[positions])
@@ -177,8 +175,8 @@ func (e embedding) tables(w []device.Buffer) (words, places device.Mat) {
 	return matrix(w[table], e.params[table]), places
 }
 
-// gradients are those of the two matrices. For a frozen table there is memory for
-// its gradient all the same; the positions' is not computed where they are frozen.
+// gradients returns the gradients of the two matrices. A frozen table's gradient goes to working
+// space; that of frozen positions is not computed.
 func (e embedding) gradients(mem Scratch, dw []device.Buffer) (words, places device.Mat) {
 	if e.positions && dw[positions].N > 0 {
 		places = matrix(dw[positions], e.params[positions])
@@ -186,8 +184,8 @@ func (e embedding) gradients(mem Scratch, dw []device.Buffer) (words, places dev
 	return matrix(wanted(mem, dw[table], e.params[table].Numel()), e.params[table]), places
 }
 
-// wanted is the gradient of n elements, or where it is empty, because they are
-// frozen, memory for what a kernel computes all the same.
+// wanted returns dw or, if it is empty because the parameter is frozen, working space for n
+// elements that a kernel computes anyway.
 func wanted(mem Scratch, dw device.Buffer, n int) device.Buffer {
 	if dw.N > 0 {
 		return dw
@@ -195,7 +193,7 @@ func wanted(mem Scratch, dw device.Buffer, n int) device.Buffer {
 	return mem.Take(device.F32, n)
 }
 
-// shifted is w plus a number, in memory of its own unless that is 0.
+// shifted returns w plus a number, in new memory unless that is 0.
 func shifted(q Ops, mem Scratch, w device.Buffer, plus float32) device.Buffer {
 	if plus == 0 {
 		return w
@@ -205,15 +203,15 @@ func shifted(q Ops, mem Scratch, w device.Buffer, plus float32) device.Buffer {
 	return v
 }
 
-// head is the final norm, the output layer and the loss.
+// head computes the final norm, the output layer and the loss.
 type head struct {
 	params []shard.Param
-	part   device.Vocab // that the table has
+	part   device.Vocab // the part of the vocabulary in the table
 	weight int          // index of the norm's weight
-	bias   int          // and of its bias; 0: the norm is RMSNorm
+	bias   int          // index of its bias; 0 means RMSNorm
 	eps    float32
 	plus   float32 // added to the norm's weight
-	cap    float32 // of logits, see Llama.CapLogits; 0 is none
+	cap    float32 // of logits, see Llama.CapLogits; 0: none
 }
 
 func (h head) Params() []shard.Param { return h.params }
@@ -233,7 +231,7 @@ func (h head) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Bu
 	return norm
 }
 
-// normGrad overwrites d with the gradient of the norm's input x.
+// normGrad sets d to the gradient of the norm's input x.
 func (h head) normGrad(q Ops, mem Scratch, w, dw []device.Buffer, d, dnorm, x device.Mat, s *Saved) {
 	gain := wanted(mem, dw[h.weight], d.Cols)
 	if h.bias == 0 {
@@ -268,7 +266,7 @@ func (h head) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, _ dev
 	h.eachChunk(p, p.whole(norm), h.padded(p, out), func(logits device.Mat, lo, hi int) { h.loss(p, logits, lo, hi, false) })
 }
 
-// loss sets the losses of positions [lo, hi), given their logits, and with grad turns these into
+// loss computes the losses of positions [lo, hi) from their logits, and with grad replaces these by
 // their gradient.
 func (h head) loss(p pass, logits device.Mat, lo, hi int, grad bool) {
 	losses, target := p.bt.Loss.Slice(lo, hi), p.bt.Target.Slice(lo, hi)
@@ -276,7 +274,7 @@ func (h head) loss(p pass, logits device.Mat, lo, hi int, grad bool) {
 	switch t := p.bt.Tensor; {
 	case t != nil:
 		defer p.mem.Release(p.mem.Mark())
-		const each = 3 // of CrossEntropyPart, a row
+		const each = 3 // values of CrossEntropyPart per row
 		n := each * (hi - lo)
 		all := p.mem.Take(device.F32, t.Size()*n)
 		own := all.Slice(t.Rank()*n, (t.Rank()+1)*n)
@@ -319,18 +317,18 @@ func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, 
 	h.normGrad(q, mem, w, dw, device.Matrix(d, r, c), dnorm, device.Matrix(x, r, c), s)
 	for i := range dw {
 		if i != table && i != h.weight && i != h.bias && dw[i].N > 0 {
-			q.Zero(dw[i]) // another module's, which adds to it
+			q.Zero(dw[i]) // another module's parameter, which adds its gradient to zero
 		}
 	}
 }
 
-// most returns the rows of the output layer on the rank that has most of them, for which every
-// rank has memory.
+// most returns the maximum number of rows of the output layer on any rank; every rank allocates
+// memory for that many.
 func (h head) most() int { return h.params[table].Reserved() / h.params[table].Shape[1] }
 
-// padded returns the output layer's matrix out, or where bt.Pad does not divide every rank's rows
-// a copy with rows of zeros behind it: a GPU multiplies rows of logits that are not aligned at a
-// fraction of its speed.
+// padded returns the output layer's matrix out, or, if bt.Pad does not divide every rank's rows, a
+// copy with rows of zeros appended: GPUs multiply unaligned rows of logits at a fraction of their
+// speed.
 func (h head) padded(p pass, out device.Mat) device.Mat {
 	all, ranks, pad := max(h.part.Size, out.Rows), 1, p.bt.Pad
 	if p.bt.Tensor != nil {
@@ -346,8 +344,8 @@ func (h head) padded(p pass, out device.Mat) device.Mat {
 	return copied
 }
 
-// eachChunk calls f with the logits norm·tableᵀ of positions [lo, hi), chunk
-// after chunk, in the same memory.
+// eachChunk calls f with the logits norm·tableᵀ of positions [lo, hi), chunk by chunk, in the same
+// memory.
 func (h head) eachChunk(p pass, norm, table device.Mat, f func(logits device.Mat, lo, hi int)) {
 	q, mem, bt := p.q, p.mem, p.bt
 	defer mem.Release(mem.Mark())

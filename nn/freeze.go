@@ -7,16 +7,15 @@ import (
 	"zeroth/shard"
 )
 
-// Frozen is the model with those parameters frozen that is says: they are used,
-// and neither trained nor updated. A unit that has both kinds is divided where
-// they meet, so that each of its parts is of one kind; the first keeps the name.
+// Frozen returns a copy of the model in which the parameters selected by is are used but not
+// trained. A unit that mixes both kinds is split where they meet; the first part keeps its name.
 func (m *Model) Frozen(is func(shard.Param) bool) *Model {
 	return m.mark(func(p *shard.Param) { p.Frozen = p.Frozen || is(*p) }, runs)
 }
 
-// Ruled is the model with those rules, by which of some names, for its trained
-// parameters. A unit with parameters of several rules is divided into one for each,
-// which but the first rule's are called by the rule too.
+// Ruled returns a copy of the model in which rule selects the update rule of each trained
+// parameter. A unit that mixes rules is split into one unit per rule; all but the first get the
+// rule's name as a suffix.
 func (m *Model) Ruled(names []string, rule func(shard.Param) int) *Model {
 	return m.mark(func(p *shard.Param) {
 		if !p.Frozen {
@@ -25,8 +24,8 @@ func (m *Model) Ruled(names []string, rule func(shard.Param) int) *Model {
 	}, func(use Use, at []int, params []shard.Param) []Use { return byRule(names, use, at, params) })
 }
 
-// mark is the model with marks on its parameters, and its units divided: divide gets a
-// use of one, the parameters' places and the module's parameters.
+// mark returns a copy of the model in which put has changed the parameters and divide has split the
+// units: it gets a use of one, the parameters' indices and the module's parameters.
 func (m *Model) mark(put func(*shard.Param), divide func(use Use, at []int, params []shard.Param) []Use) *Model {
 	x := *m
 	x.Modules, x.Uses = nil, nil
@@ -44,7 +43,7 @@ func (m *Model) mark(put func(*shard.Param), divide func(use Use, at []int, para
 	return &x
 }
 
-// runs is a use of a unit by runs of parameters that are all frozen or none.
+// runs splits a use of a unit into runs of parameters that are all frozen or all trained.
 func runs(use Use, at []int, params []shard.Param) (uses []Use) {
 	for i, p := range at {
 		n := len(uses)
@@ -61,7 +60,7 @@ func runs(use Use, at []int, params []shard.Param) (uses []Use) {
 	return uses
 }
 
-// byRule is a use of a unit by the rules of its parameters.
+// byRule splits a use of a unit by the rules of its parameters.
 func byRule(names []string, use Use, at []int, params []shard.Param) (uses []Use) {
 	for rule, name := range names {
 		of := Use{Unit: use.Unit}
@@ -80,7 +79,7 @@ func byRule(names []string, use Use, at []int, params []shard.Param) (uses []Use
 	return uses
 }
 
-// marked is a module with other marks on its parameters.
+// marked is a module with changed parameter declarations.
 type marked struct {
 	Module
 	params []shard.Param

@@ -10,8 +10,8 @@ import (
 	"zeroth/shard"
 )
 
-// A parameter that is frozen alone, of any model, has no gradient, and those of all
-// others are the same bits.
+// TestOneFrozen freezes each parameter of each model: it must have no gradient, and those of all
+// others must have the same bits.
 func TestOneFrozen(t *testing.T) {
 	for _, c := range subjects {
 		t.Run(c.name, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestOneFrozen(t *testing.T) {
 			for i, m := range r.model.Modules {
 				for j, p := range m.Params() {
 					had := r.dw[i][j]
-					r.dw[i][j] = device.Buffer{} // also of modules that share the unit
+					r.dw[i][j] = device.Buffer{} // also for modules that share the unit
 					for k, own := range grads() {
 						for l, g := range own {
 							if g != nil && !bytes.Equal(g, want[k][l]) {
@@ -50,8 +50,8 @@ func TestOneFrozen(t *testing.T) {
 	}
 }
 
-// Units with both kinds of parameters are divided where they meet, alike in all
-// modules that use them.
+// TestFrozenUnits checks that units with both kinds of parameters are split where they meet,
+// consistently in all modules that use them.
 func TestFrozenUnits(t *testing.T) {
 	g := GPT2{Shape: Shape{Layers: 2, Heads: 1, Width: 4, Context: 4, Vocab: 5}}
 	m := g.Model().Frozen(func(p shard.Param) bool { return strings.Contains(p.Name, "wpe") || strings.Contains(p.Name, ".h.1.") })

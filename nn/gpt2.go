@@ -9,8 +9,9 @@ import (
 	"zeroth/shard"
 )
 
-// GPT2 is the shape of a GPT-2 model (Radford et al. 2019): learned positions, pre-norm blocks, tied embedding. Parameter names, shapes
-// and initialisation are Hugging Face's GPT2LMHeadModel.
+// GPT2 is the shape of a GPT-2 model (Radford et al. 2019): learned positions, pre-norm blocks,
+// tied embedding. Parameter names, shapes and initialization are those of Hugging Face's
+// GPT2LMHeadModel.
 type GPT2 struct {
 	Shape
 	Inner   int               `says:"the width of the hidden layer"` // 0: 4 Width
@@ -19,9 +20,8 @@ type GPT2 struct {
 	ByLayer bool              `says:"whether scores are divided by the number of the layer"` // those of layer i by i+1
 }
 
-// Model lists the modules: the token embedding's unit ("root", with positions
-// and the final norm) is used first and last, each block is a unit. Untied, final
-// norm and output layer are a unit.
+// Model returns the model. The token embedding's unit ("root", with positions and the final norm)
+// is used first and last; each block is a unit. If untied, final norm and output layer are a unit.
 func (g GPT2) Model() *Model {
 	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context, Lookup: true, Blocks: g.Layers, QKV: 3 * g.queries()}
 	words, part := g.Cut.vocab(weight("transformer.wte.weight", initStd, g.Vocab, g.Width))
@@ -41,8 +41,8 @@ func (g GPT2) Model() *Model {
 	return m
 }
 
-// head returns the width D of a head, heads how many heads the rank has, queries the width of
-// their queries, and inner F, that of the hidden layer on the rank.
+// head returns the width D of a head, heads the number of this rank's heads, queries the width of
+// their queries, and inner the width F of this rank's hidden layer.
 func (g GPT2) head() int    { return g.Width / g.Heads }
 func (g GPT2) heads() int   { return g.Cut.narrow(g.Heads, "heads") }
 func (g GPT2) queries() int { return g.head() * g.heads() }
@@ -50,7 +50,7 @@ func (g GPT2) inner() int {
 	return g.Cut.narrow(cmp.Or(g.Inner, 4*g.Width), "columns of the hidden layer")
 }
 
-// gptBlock is x2 = x + proj(attention(norm(x))), y = x2 + out(act(fc(norm(x2)))).
+// gptBlock computes x2 = x + proj(attention(norm(x))), y = x2 + out(act(fc(norm(x2)))).
 type gptBlock struct {
 	params
 	g                   GPT2
@@ -59,16 +59,16 @@ type gptBlock struct {
 	qkv, proj, fc, down linear
 }
 
-// Leaves implements Splitter.
-func (b *gptBlock) Leaves(param int) bool {
-	return b.qkv.leaves(param, b.params) || b.proj.leaves(param, b.params) || b.fc.leaves(param, b.params) || b.down.leaves(param, b.params)
+// Defers implements Splitter.
+func (b *gptBlock) Defers(param int) bool {
+	return b.qkv.defers(param, b.params) || b.proj.defers(param, b.params) || b.fc.defers(param, b.params) || b.down.defers(param, b.params)
 }
 
-// layerNorm is where the parameters of a LayerNorm are in the block's list.
+// layerNorm locates the parameters of a LayerNorm in the block's list.
 type layerNorm struct{ weight, bias rows }
 
-// block builds layer i. The two weights that write to the residual stream start smaller
-// by sqrt(2*Layers), one for each of them.
+// block returns layer i. The two weights that write to the residual stream are initialized smaller
+// by sqrt(2*Layers).
 func (g GPT2) block(i int) *gptBlock {
 	b, p := &gptBlock{g: g, layer: i}, fmt.Sprintf("transformer.h.%d.", i)
 	c, a, f := g.Width, g.queries(), g.inner()
@@ -116,7 +116,7 @@ func split(m device.Mat) (q, k, v device.Mat) {
 	return m.Columns(0, c), m.Columns(c, 2*c), m.Columns(2*c, 3*c)
 }
 
-// take takes the memory of all that a block saves.
+// take allocates memory for everything a block saves.
 func (b *gptBlock) take(p pass, s *Saved) {
 	r, own, c, a, f := p.bt.Rows(), p.bt.Held(), b.g.Width, b.g.queries(), b.g.inner()
 	f32 := func(n int) device.Buffer { return p.mem.Keep(device.F32, n) }
@@ -128,14 +128,14 @@ func (b *gptBlock) take(p pass, s *Saved) {
 	s.hidden, s.act = act(f), act(f)
 }
 
-// norm sets and returns the normalised x.
+// norm computes and returns the normalized x.
 func (b *gptBlock) norm(p pass, n layerNorm, s savedNorm, x device.Mat) device.Mat {
 	y := device.Matrix(s.y, x.Rows, x.Cols)
 	p.q.LayerNorm(y, s.mean, s.rstd, x, n.weight.of(p.w).Buf, n.bias.of(p.w).Buf, float32(b.g.Eps))
 	return y
 }
 
-// normGrad adds the gradient of x, the input of a norm, to d, given that of its output.
+// normGrad adds the gradient of a norm's input x to d, given that of its output.
 func (b *gptBlock) normGrad(p pass, n layerNorm, s savedNorm, d, dy, x device.Mat) {
 	p.q.LayerNormGrad(d, n.weight.gradient(p), n.bias.gradient(p), dy, x, n.weight.of(p.w).Buf, s.mean, s.rstd, true)
 }
@@ -167,7 +167,7 @@ func (b *gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, 
 	b.addTo(p, &b.down, placeMLP, device.Matrix(y, own, c), x2, act)
 }
 
-// attend sets o to the attention of part i of a batch; all are keys and values that are gathered.
+// attend sets o to the attention of part i of a batch; all contains gathered keys and values.
 func (b *gptBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv, all device.Mat) {
 	one, lo, hi := p.bt.part(i)
 	qkv = qkv.RowRange(lo, hi)
@@ -179,8 +179,8 @@ func (b *gptBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv, a
 	p.q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.g.heads(), hi*b.g.heads()), qm, km, vm, p.bt.piece(b.attn(&one), i))
 }
 
-// addTo sets y = x + l(in), the end of a half of the block; a training pass may drop some
-// of what is added.
+// addTo sets y = x + l(in), the end of a half of the block, with dropout of the added term in
+// training.
 func (b *gptBlock) addTo(p pass, l *linear, place int, y, x, in device.Mat) {
 	if !p.bt.dropping(b.g.Dropout.Residual) {
 		l.forwardOnto(p, y, x, in)
@@ -227,7 +227,7 @@ func (b *gptBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 	qm, km, vm := split(device.Matrix(s.qkv, r, 3*a))
 	dq, dk, dv := split(dqkv)
 	p.attentionGrad(dq, dk, dv, delta, do, o, s.lse, qm, km, vm, b.attn(p.bt))
-	dln := device.Matrix(do.Buf, own, c) // its own gradient is spent
+	dln := device.Matrix(do.Buf, own, c) // its own gradient is no longer needed
 	b.qkv.paramGrads(p, dqkv, p.whole(device.Matrix(s.attn.before.y, own, c)))
 	p.summed(dln, false, func(all device.Mat, _ bool) { b.qkv.inputGrad(p, all, dqkv, false) })
 	b.normGrad(p, b.ln1, s.attn.before, dm, dln, device.Matrix(x, own, c))

@@ -12,12 +12,11 @@ import (
 	"zeroth/shard"
 )
 
-// The shapes are small and odd: no two of them are equal, and none is a
-// multiple of a vector register.
+// The shapes are small and odd: no two of them are equal, and none is a multiple of a vector
+// register.
 var tiny = GPT2{Shape: Shape{Layers: 2, Heads: 3, Width: 12, Context: 7, Vocab: 11, Eps: 1e-5}}
 
-// TestForward compares every module with the oracle, with and without keeping
-// what Backward needs.
+// TestForward compares every module with the oracle, with and without saving for Backward.
 func TestForward(t *testing.T) {
 	eachType(t, func(r *rig) {
 		n, rng := r.B*r.T*r.width, rand.New(rand.NewPCG(1, 1))
@@ -46,10 +45,9 @@ func TestForward(t *testing.T) {
 	})
 }
 
-// TestBackward compares every module's gradients with the oracle's slopes in
-// the elements of its input and its parameters, in all of them where they are
-// few. Outputs are poisoned but for those that a first user of a shared unit
-// adds to.
+// TestBackward compares every module's gradients with the oracle's slopes in the elements of its
+// input and its parameters, in all of them if they are few. Outputs are poisoned, except those to
+// which a first user of a shared unit adds.
 func TestBackward(t *testing.T) {
 	eachType(t, func(r *rig) {
 		n, rng := r.B*r.T*r.width, rand.New(rand.NewPCG(2, 2))
@@ -78,9 +76,9 @@ func TestBackward(t *testing.T) {
 	})
 }
 
-// TestGradientsOfTheModel compares the losses and the gradient of the whole
-// model with the oracle's, in some elements of every parameter, for chunks of
-// logits that divide the positions, that do not, and that hold all of them.
+// TestGradientsOfTheModel compares the losses and the gradient of the whole model with the
+// oracle's, in some elements of every parameter, for chunks of logits that divide the positions,
+// that do not, and that hold all of them.
 func TestGradientsOfTheModel(t *testing.T) {
 	eachType(t, func(r *rig) {
 		want := map[string][]float64{"losses": r.all()}
@@ -100,8 +98,8 @@ func TestGradientsOfTheModel(t *testing.T) {
 	})
 }
 
-// TestChunksOfLogits bounds what the size of the chunks changes: nothing but
-// the order of float32 sums over positions in the embedding's gradient.
+// TestChunksOfLogits checks that the size of the chunks only changes the order of float32 sums over
+// positions in the embedding's gradient.
 func TestChunksOfLogits(t *testing.T) {
 	eachType(t, func(r *rig) {
 		r.bt.Chunk = r.B * r.T
@@ -120,8 +118,8 @@ func TestChunksOfLogits(t *testing.T) {
 	})
 }
 
-// TestPaddedLogits gives rows of logits a length that is a multiple of 56: losses and gradients
-// are those of rows without padding, but for the order of sums, and products see no other length.
+// TestPaddedLogits pads rows of logits to a multiple of 56: losses and gradients equal those without
+// padding, up to the order of sums, and no product is of an unpadded length.
 func TestPaddedLogits(t *testing.T) {
 	eachType(t, func(r *rig) {
 		r.train(false)
@@ -144,7 +142,7 @@ func TestPaddedLogits(t *testing.T) {
 	})
 }
 
-// widths counts products of matrices that are as wide as the vocabulary, and as its padding.
+// widths counts products of matrices as wide as the vocabulary, and as the padded vocabulary.
 type widths struct {
 	Ops
 	vocab, padded, odd int
@@ -162,8 +160,8 @@ func (w *widths) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	w.Ops.MatMul(c, a, b, bias, add)
 }
 
-// TestLogitsOfOnePosition compares the logits that sampling asks for, of the last
-// rows of two sequences, with the oracle's rows, and with the losses the model has there.
+// TestLogitsOfOnePosition compares logits for sampling, of the last rows of two sequences, with the
+// oracle's, and with the model's losses there.
 func TestLogitsOfOnePosition(t *testing.T) {
 	eachType(t, func(r *rig) {
 		head, rng := len(r.model.Modules)-1, rand.New(rand.NewPCG(3, 3))
@@ -206,11 +204,10 @@ func TestChunkOfNothingPanics(t *testing.T) {
 	r.train(false)
 }
 
-// TestParameters pins names, shapes, initial distributions and weight decay of
-// a model of two layers. They are those of transformers' GPT2LMHeadModel
-// (modeling_gpt2.py, _init_weights): linear and embedding weights normal with
-// standard deviation 0.02, the two that write to the residual stream of each
-// layer with 0.02/sqrt(2*layers), norms 1 and 0, biases 0.
+// TestParameters pins names, shapes, initial distributions and weight decay of a model of two
+// layers. They are those of transformers' GPT2LMHeadModel (modeling_gpt2.py, _init_weights): linear
+// and embedding weights normal with standard deviation 0.02, the two that write to the residual
+// stream of each layer with 0.02/sqrt(2*layers), norms 1 and 0, biases 0.
 func TestParameters(t *testing.T) {
 	const mean, std, residual = 1, 0.02, 0.01 // 0.02/sqrt(4)
 	want := []shard.Param{
@@ -253,7 +250,7 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// unique is the parameters of every unit, once.
+// unique returns the parameters of every unit, once.
 func unique(m *Model) (params []shard.Param) {
 	for _, u := range m.Units() {
 		params = append(params, u.Params...)
@@ -261,7 +258,7 @@ func unique(m *Model) (params []shard.Param) {
 	return params
 }
 
-// unitsOf is the unit of each module, which has one.
+// unitsOf returns the unit of each module, which has one.
 func unitsOf(m *Model) (names []string) {
 	for _, uses := range m.Uses {
 		names = append(names, uses[0].Unit)
@@ -269,8 +266,8 @@ func unitsOf(m *Model) (names []string) {
 	return names
 }
 
-// A module's parameters are its units', one after the other; what is of no unit,
-// or not the same everywhere, is refused.
+// TestUnitsOfModules checks that a module's parameters are the concatenation of its units', and
+// that parameters without a unit, or units that differ between modules, are refused.
 func TestUnitsOfModules(t *testing.T) {
 	a, b, c := listed{{Name: "a"}, {Name: "b"}}, listed{{Name: "b"}}, listed{{Name: "c"}, {Name: "b"}}
 	m := &Model{Modules: []Module{a, b, c}, Uses: [][]Use{{{Unit: "own", Params: 1}, {Unit: "shared", Params: 1}}, {{Unit: "shared", Params: 1}}, {{Unit: "last", Params: 1}, {Unit: "shared", Params: 1}}}}
@@ -279,7 +276,7 @@ func TestUnitsOfModules(t *testing.T) {
 		t.Errorf("units %+v, want %+v", got, want)
 	}
 	for want, uses := range map[string][]Use{
-		"2 parameters of module 2, from c on, are of no unit":        {},
+		"2 parameters of module 2, from c on, belong to no unit":        {},
 		"unit shared has 1 parameters in module 0 and 2 in module 2": {{Unit: "shared", Params: 2}},
 	} {
 		func() {
@@ -294,7 +291,7 @@ func TestUnitsOfModules(t *testing.T) {
 	}
 }
 
-// listed is a module of which only the parameters count.
+// listed is a module with parameters only.
 type listed []shard.Param
 
 func (l listed) Params() []shard.Param { return l }
@@ -303,8 +300,8 @@ func (listed) Forward(Ops, Scratch, []device.Buffer, *Batch, device.Buffer, devi
 func (listed) Backward(Ops, Scratch, []device.Buffer, []device.Buffer, *Batch, device.Buffer, device.Buffer, *Saved) {
 }
 
-// TestPublishedSizes has the numbers of parameters of the four models OpenAI
-// published, as transformers counts them.
+// TestPublishedSizes compares parameter counts of the four models published by OpenAI with
+// transformers'.
 func TestPublishedSizes(t *testing.T) {
 	for _, c := range []struct{ layers, heads, width, want int }{
 		{12, 12, 768, 124_439_808},

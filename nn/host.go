@@ -6,11 +6,10 @@ import (
 	"zeroth/device"
 )
 
-// OnHost issues work of a module's own: f, in Go, once all that was issued before it
-// is done. The buffers it reads and writes must be memory that the host may address,
-// as all of a CPU's are; on another device the step fails with an error that says so,
-// and the work has to be put into Ops, or into a kernel of that device. F must not
-// keep views of them. An error of f, or a panic, begins with what.
+// OnHost runs f, part of a module written in Go, on the host, after all previously issued work. The
+// buffers that f accesses must be addressable by the host, as on a CPU; on other devices the step
+// fails with an error, and f must be implemented with Ops or a kernel of the device. F must not
+// retain views of them. Errors and panics of f are prefixed with what.
 func OnHost(q Ops, what string, f func() error, over ...device.Buffer) {
 	for _, b := range over {
 		if b.N > 0 && !b.Host {

@@ -10,8 +10,8 @@ import (
 	"zeroth/nn"
 )
 
-// Work of a module's own runs in the order it was issued in, its error says what it
-// was, and over memory the host cannot address it is refused, not run.
+// TestOnHost checks that a module's own host work runs in order, that its error names it, and that
+// it is refused for memory that the host cannot address.
 func TestOnHost(t *testing.T) {
 	d := cpu.NewHost(2)
 	defer d.Close()

@@ -8,10 +8,9 @@ import (
 	"zeroth/shard"
 )
 
-// Fill writes the initial values of elements at of a parameter into dst. A
-// value depends on the seed, the parameter's name and the element's index in
-// its tensor alone, so every rank makes its own part and any sharding or cut
-// starts alike.
+// Fill writes the initial values of the elements at of a parameter to dst. A value depends only on
+// the seed, the parameter's name and the element's index in its tensor, so every rank computes its
+// own part, and the result is the same for any sharding or cut.
 func Fill(seed uint64, p shard.Param, at shard.Range, dst []float32) {
 	if p.Init.Std == 0 {
 		for i := range dst {
@@ -35,8 +34,8 @@ func Fill(seed uint64, p shard.Param, at shard.Range, dst []float32) {
 	}
 }
 
-// normals is the pair of independent standard normal numbers at a place in a
-// stream, by the Box-Muller transform.
+// normals returns a pair of independent standard normal numbers at a position of a stream, with the
+// Box-Muller transform.
 func normals(seed, stream, at uint64) [2]float64 {
 	r := device.Philox([4]uint32{uint32(at), uint32(at >> 32), uint32(stream), uint32(stream >> 32)}, [2]uint32{uint32(seed), uint32(seed >> 32)})
 	u := (float64(uint64(r[0])<<20|uint64(r[1])>>12) + 1) / (1 << 52) // (0, 1]

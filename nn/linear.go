@@ -5,22 +5,22 @@ import (
 	"zeroth/shard"
 )
 
-// pass is one call of a module's Forward or Backward: its arguments but x, y, d and s. (With s
-// among them a Forward that saves nothing would allocate its Saved on the heap.)
+// pass contains the arguments of a module's Forward or Backward except x, y, d and s. (With s
+// included, a Forward that saves nothing would allocate its Saved on the heap.)
 type pass struct {
 	q     Ops
 	mem   Scratch
-	w, dw []device.Buffer // as Module has them; dw is nil in Forward
+	w, dw []device.Buffer // as in Module; dw is nil in Forward
 	bt    *Batch
 }
 
-// rows are rows [lo, hi) of one of a block's parameters; the zero rows are none. A
-// vector has one column.
+// rows identifies rows [lo, hi) of one of a block's parameters; the zero rows mean none. A vector
+// has one column.
 type rows struct{ param, lo, hi, cols int }
 
 func (r rows) exist() bool { return r.hi > 0 }
 
-// of views the rows in w, which holds a block's parameters or their gradients.
+// of views the rows in w, which contains a block's parameters or their gradients.
 func (r rows) of(w []device.Buffer) device.Mat {
 	return device.Matrix(w[r.param].Slice(r.lo*r.cols, r.hi*r.cols), r.hi-r.lo, r.cols)
 }
@@ -28,8 +28,8 @@ func (r rows) of(w []device.Buffer) device.Mat {
 // trained reports whether the gradient of the parameter is wanted.
 func (r rows) trained(p pass) bool { return r.exist() && p.dw[r.param].N > 0 }
 
-// gradient returns the buffer for a norm's gradient: work space if the norm is frozen,
-// because its kernel computes the gradient anyway.
+// gradient returns the buffer for a norm's gradient: working space if the norm is frozen, because
+// its kernel computes the gradient anyway.
 func (r rows) gradient(p pass) device.Buffer {
 	if r.trained(p) {
 		return r.of(p.dw).Buf
@@ -52,23 +52,22 @@ func (l *params) add(p shard.Param) rows {
 	return r
 }
 
-// linear is a linear layer with its bias and its LoRA adapter, either of which may be
-// missing: where their parameters are in the block's list. Layers whose weights are rows
-// of one parameter (Phi-3's qkv_proj) share the adapter's first matrix.
+// linear locates the parameters of a linear layer in the block's list, including its bias and its
+// LoRA adapter, either of which may be missing. Layers whose weights are rows of one parameter
+// (Phi-3's qkv_proj) share the adapter's first matrix.
 type linear struct {
 	weight rows // (out, in); with conv (in, out), as in Hugging Face's Conv1D
 	conv   bool
-	inner  bool // it is divided by its inputs, where matrices are: its output is part of a sum
+	inner  bool // with tensor parallelism it is divided by its inputs: its output is a partial sum
 	bias   rows // (out)
 	down   rows // (rank, in): the adapter's first matrix, lora_A
-	up     rows // (out, rank): its second, lora_B
+	up     rows // (out, rank): its second matrix, lora_B
 	rank   int
 	scale  float32 // of the adapter: alpha/rank
 }
 
-// leaves says whether the layer's Backward leaves the gradient of a parameter of the block
-// for later, if it may.
-func (l *linear) leaves(param int, of params) bool {
+// defers reports whether the layer's Backward may defer the gradient of a parameter of the block.
+func (l *linear) defers(param int, of params) bool {
 	return l.weight.exist() && !of[l.weight.param].Frozen && (param == l.weight.param || l.bias.exist() && param == l.bias.param)
 }
 
@@ -91,13 +90,13 @@ func (l *linear) biasOf(w []device.Buffer) (b device.Buffer) {
 func (l *linear) forward(p pass, y, x device.Mat) {
 	bias := l.biasOf(p.w)
 	if l.inner && !p.bt.first() {
-		bias = device.Buffer{} // it is in the sum once
+		bias = device.Buffer{} // only one rank adds it to the sum
 	}
 	p.q.MatMul(y, x, l.matrix(p.w).T(), bias, false)
 	l.adapt(p, y, x)
 }
 
-// forwardSummed sets y = x·weightᵀ + bias + adapter(x), this rank's rows of it.
+// forwardSummed sets y to this rank's rows of x·weightᵀ + bias + adapter(x).
 func (l *linear) forwardSummed(p pass, y, x device.Mat) {
 	p.summed(y, false, func(all device.Mat, _ bool) { l.forward(p, all, x) })
 }
@@ -132,7 +131,7 @@ func (l *linear) adapt(p pass, y, x device.Mat) {
 	p.q.MatMul(y, l.low(p, x, l.down.of(p.w)), l.up.of(p.w).T(), device.Buffer{}, true)
 }
 
-// low returns scale·x·aᵀ, (R, rank), in memory of its own.
+// low returns scale·x·aᵀ, (R, rank), in new memory.
 func (l *linear) low(p pass, x, a device.Mat) device.Mat {
 	u := device.Matrix(p.mem.Take(x.Buf.Type, x.Rows*l.rank), x.Rows, l.rank)
 	p.q.MatMul(u, x, a.T(), device.Buffer{}, false)
@@ -140,12 +139,12 @@ func (l *linear) low(p pass, x, a device.Mat) device.Mat {
 	return u
 }
 
-// paramGrads sets the gradients of the parameters that are trained, given that of the
-// output, dy, and the input, x.
+// paramGrads sets the gradients of the trained parameters, given that of the output, dy, and the
+// input, x.
 func (l *linear) paramGrads(p pass, dy, x device.Mat) {
 	db := l.biasOf(p.dw)
 	if l.inner && !p.bt.first() && db.N > 0 {
-		p.q.Zero(db) // of all rows, which the first rank has, too
+		p.q.Zero(db) // it covers all rows; the first rank computes it
 		db = device.Buffer{}
 	}
 	switch {
@@ -161,15 +160,15 @@ func (l *linear) paramGrads(p pass, dy, x device.Mat) {
 		p.q.MatMul(l.up.of(p.dw), dy.T(), l.low(p, x, l.down.of(p.w)), device.Buffer{}, false)
 		p.mem.Release(mark)
 	}
-	if l.down.trained(p) { // the layers that share it add, all but the first
+	if l.down.trained(p) { // layers that share it add, except the first
 		mark := p.mem.Mark()
 		p.q.MatMul(l.down.of(p.dw), l.low(p, dy, l.up.of(p.w).T()).T(), x, device.Buffer{}, l.up.lo > 0)
 		p.mem.Release(mark)
 	}
 }
 
-// inputGrad sets dx to the gradient of the input, given that of the output, dy; or, with
-// add, adds it to dx.
+// inputGrad sets dx to the gradient of the input or, with add, adds it to dx, given the gradient of
+// the output, dy.
 func (l *linear) inputGrad(p pass, dx, dy device.Mat, add bool) {
 	p.q.MatMul(dx, dy, l.matrix(p.w), device.Buffer{}, add)
 	if l.up.exist() {
@@ -178,7 +177,7 @@ func (l *linear) inputGrad(p pass, dx, dy device.Mat, add bool) {
 	}
 }
 
-// activationInputGrad sets dx to the gradient of h, where the layer's input is f(h).
+// activationInputGrad sets dx to the gradient of h if the layer's input is f(h).
 func (l *linear) activationInputGrad(p pass, dx, dy, h device.Mat, f device.Activation) {
 	if !l.up.exist() {
 		p.q.MatMulActivateGrad(dx, dy, l.matrix(p.w), h, f)

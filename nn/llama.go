@@ -9,52 +9,51 @@ import (
 	"zeroth/shard"
 )
 
-// Llama is the shape of a Llama model (Touvron et al., arXiv 2302.13971; with grouped
-// queries as in arXiv 2307.09288), with RMSNorm before each half of a block, rotary
-// positions, SwiGLU and no biases; and of the families that are made of the same parts. The
-// fields after Pad are zero in Llama. Parameter names, shapes and initialisation are
-// Hugging Face's.
+// Llama is the shape of a Llama model (Touvron et al., arXiv 2302.13971; with grouped queries as in
+// arXiv 2307.09288), with RMSNorm before each half of a block, rotary positions, SwiGLU and no
+// biases; and of families built from the same parts. The fields after Pad are zero for Llama.
+// Parameter names, shapes and initialization are those of Hugging Face.
 type Llama struct {
 	Shape
-	Name    string             // of the family, for people; empty is Llama
-	KV      int                `says:"kv_heads"`            // heads of keys and values; divides Heads
-	Head    int                `says:"the width of a head"` // even; 0: Width/Heads
-	FFN     int                `says:"ffn"`                 // width of the hidden layer
-	Theta   float64            `says:"rope_theta"`          // of the rotary positions
-	Scaling device.RopeScaling `says:"the scaling of rotary positions"`
-	Turned  int                `says:"the number of elements of a head that turn"` // see device.Rope; 0: all
-	Tied    bool               `says:"tied"`                                       // the output layer is the token embedding
-	Padded  bool               `says:"whether the padding token is not trained"`   // as nn.Embedding(padding_idx=Pad) of PyTorch: looking up
-	Pad     int                `says:"the padding token"`                          // the token Pad gives its embedding no gradient; the output layer does
+	Name      string             // of the family, for messages; empty means Llama
+	KV        int                `says:"kv_heads"`            // key and value heads; divides Heads
+	Head      int                `says:"the width of a head"` // even; 0: Width/Heads
+	FFN       int                `says:"ffn"`                 // width of the hidden layer
+	Theta     float64            `says:"rope_theta"`          // of rotary positions
+	Scaling   device.RopeScaling `says:"the scaling of rotary positions"`
+	RotaryDim int                `says:"the number of rotated elements of a head"` // see device.Rope; 0: all
+	Tied      bool               `says:"tied"`                                     // the output layer is the token embedding
+	Padded    bool               `says:"whether the padding token is not trained"` // like PyTorch's nn.Embedding(padding_idx=Pad): looking up
+	Pad       int                `says:"the padding token"`                        // the token Pad gives its embedding no gradient; the output layer does
 
 	BiasQKV    bool     `says:"biases of queries, keys and values"`   // Qwen2, arXiv 2407.10671
 	BiasOut    bool     `says:"biases of the output of attention"`    //
 	BiasMLP    bool     `says:"biases of the MLP"`                    //
-	HeadNorm   HeadNorm `says:"the norms of queries and keys"`        // before they are turned
+	HeadNorm   HeadNorm `says:"the norms of queries and keys"`        // before the rotation
 	Norms      Norms    `says:"the places of norms"`                  // of each half of a block
 	Fused      bool     `says:"whether weights are fused"`            // queries, keys and values are one matrix, gate and up are one (Phi-3, arXiv 2404.14219)
 	Layout     string   `says:"the kinds of layers"`                  // a letter for each, see Full; repeated; empty: all are Full
-	Window     int      `says:"the window of attention"`              // positions that a Windowed layer sees
+	Window     int      `says:"the window of attention"`              // positions to which a Windowed layer attends
 	LocalTheta float64  `says:"rope_theta of layers with a window"`   // whose positions are not scaled; 0: Theta, scaled
 	CapScores  float64  `says:"the soft cap of scores"`               // x becomes c tanh(x/c) (Gemma 2, arXiv 2408.00118); 0: none
-	CapLogits  float64  `says:"the soft cap of logits"`               // likewise
+	CapLogits  float64  `says:"the soft cap of logits"`               // like CapScores
 	Gemma      bool     `says:"whether norms add 1 to their weights"` // and embeddings are scaled by the root of Width, and the gate is GELU, not SiLU (Gemma, arXiv 2403.08295)
 }
 
-// What a layer is, a letter each, again and again if there are more layers: one that sees all positions before, one that sees
-// a window of them, one that sees all and has no positions (SmolLM3).
+// The kinds of layers in Layout: attention to all previous positions; attention to a window of
+// them; attention to all without position embedding (SmolLM3).
 const (
 	Full     = 'f'
 	Windowed = 'w'
-	Unturned = 'u'
+	NoPE     = 'u'
 )
 
-// String says of what.
+// String describes what the norm covers.
 func (n HeadNorm) String() string {
 	return [...]string{"none", "of each head", "of all heads together"}[n]
 }
 
-// Norms is where the norms of a block's halves are.
+// Norms selects the positions of the norms in a block's halves.
 type Norms uint8
 
 // Before each half; after it (OLMo 2, arXiv 2501.00656); both (Gemma 2).
@@ -64,23 +63,22 @@ const (
 	NormBoth
 )
 
-// String says where, of each half of a block.
+// String returns the positions relative to each half of a block.
 func (n Norms) String() string { return [...]string{"before", "after", "before and after"}[n] }
 
-// HeadNorm is an RMSNorm of queries and keys.
+// HeadNorm selects an RMSNorm of queries and keys.
 type HeadNorm uint8
 
-// None of them; of each head, with one weight for all heads (Qwen3, arXiv
-// 2505.09388); of all heads of a position together (OLMo 2).
+// No norm; of each head, with one weight for all heads (Qwen3, arXiv 2505.09388); of all heads of a
+// position together (OLMo 2).
 const (
 	NoHeadNorm HeadNorm = iota
 	EachHead
 	AllHeads
 )
 
-// Model lists the modules. Embedding, every block, and final norm with output
-// layer are units; tied, embedding and final norm are one unit, "root", used
-// first and last.
+// Model returns the model. The embedding, every block, and the final norm with the output layer are
+// units; if tied, embedding and final norm are one unit, "root", used first and last.
 func (l Llama) Model() *Model {
 	l = l.part()
 	m := &Model{Name: cmp.Or(l.Name, "Llama"), Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true, Blocks: l.Layers, QKV: l.columns()}
@@ -105,7 +103,7 @@ func (l Llama) Model() *Model {
 	return m
 }
 
-// part returns the shape of the rank's part of each block.
+// part returns the shape of this rank's part of each block.
 func (l Llama) part() Llama {
 	if l.Cut.some() && l.HeadNorm == AllHeads {
 		panic("nn: a norm of all heads together cannot be divided")
@@ -115,8 +113,8 @@ func (l Llama) part() Llama {
 	return l
 }
 
-// fused is a matrix parameter and the linear layers whose weights are its rows, one after
-// the other: one layer, or with Llama.Fused several.
+// fused is a matrix parameter with the linear layers whose weights are consecutive rows of it: one
+// layer or, with Llama.Fused, several.
 type fused struct {
 	name  string
 	in    int
@@ -131,7 +129,7 @@ type part struct {
 	out   int
 }
 
-// outs lists the width of each layer's output, and out adds them up.
+// outs lists the widths of the layers' outputs, and out returns their sum.
 func (f fused) outs() (all []int) {
 	for _, p := range f.parts {
 		all = append(all, p.out)
@@ -146,7 +144,7 @@ func (f fused) out() (n int) {
 	return n
 }
 
-// whole returns the widths of its input and its output on all ranks together.
+// whole returns the widths of its input and output over all ranks.
 func (f fused) whole(c Cut) (in, out int) {
 	in, out = f.in, f.out()
 	switch {
@@ -159,8 +157,8 @@ func (f fused) whole(c Cut) (in, out int) {
 	return in, out
 }
 
-// divide returns the rank's part of a parameter of the layers with whole dimensions, of which
-// dimension outs is that of their outputs and ins that of their inputs; below 0 there is none.
+// divide returns this rank's part of a parameter of the layers with whole dimensions; outs is the
+// dimension of their outputs and ins that of their inputs, or negative if there is none.
 func (f fused) divide(c Cut, p shard.Param, outs, ins int) shard.Param {
 	switch {
 	case f.inner && ins >= 0:
@@ -171,7 +169,7 @@ func (f fused) divide(c Cut, p shard.Param, outs, ins int) shard.Param {
 	return p
 }
 
-// cut gives each layer its rows of a parameter that has the rows of all of them.
+// cut gives each layer its rows of a parameter.
 func (f fused) cut(all rows, give func(l *linear, r rows)) {
 	for _, p := range f.parts {
 		all.hi = all.lo + p.out
@@ -197,15 +195,15 @@ func (b *llamaBlock) linears() (attn, mlp []fused) {
 		append(mlp, fused{"mlp.down_proj", l.FFN, l.BiasMLP, []part{{&b.down, c}}, true})
 }
 
-// normNames are the names of the norms before and after each half of a block, without
-// "_layernorm"; "post_attention" has two meanings.
+// normNames are the names of the norms before and after each half of a block, without "_layernorm";
+// "post_attention" has two meanings.
 var normNames = [...]struct{ attn, mlp [2]string }{
 	NormBefore: {[2]string{"input", ""}, [2]string{"post_attention", ""}},
 	NormAfter:  {[2]string{"", "post_attention"}, [2]string{"", "post_feedforward"}},
 	NormBoth:   {[2]string{"input", "post_attention"}, [2]string{"pre_feedforward", "post_feedforward"}},
 }
 
-// plus is what is added to the weight of a norm.
+// plus returns the constant added to the weight of a norm.
 func (l Llama) plus() float32 {
 	if l.Gemma {
 		return 1
@@ -213,14 +211,14 @@ func (l Llama) plus() float32 {
 	return 0
 }
 
-// gain is the weight of a norm, which begins so that the norm multiplies by 1.
+// gain returns the weight of a norm, initialized such that the norm multiplies by 1.
 func (l Llama) gain(name string, n int) shard.Param {
 	p := gain(name, n)
 	p.Init.Mean -= l.plus()
 	return p
 }
 
-// block builds layer i.
+// block returns layer i.
 func (l Llama) block(i int) *llamaBlock {
 	b, prefix := &llamaBlock{l: l, layer: i}, fmt.Sprintf("model.layers.%d.", i)
 	b.attn.place, b.mlp.place = placeAttn, placeMLP
@@ -270,8 +268,8 @@ func (l Llama) block(i int) *llamaBlock {
 	return b
 }
 
-// head returns the width D of a head, queries and keys that of all query and key heads,
-// columns that of queries, keys and values together.
+// head returns the width D of a head, queries and keys those of all query and key heads, columns
+// that of queries, keys and values together.
 func (l Llama) head() int {
 	if l.Head != 0 {
 		return l.Head
@@ -282,7 +280,7 @@ func (l Llama) queries() int { return l.head() * l.Heads }
 func (l Llama) keys() int    { return l.head() * l.KV }
 func (l Llama) columns() int { return l.queries() + 2*l.keys() }
 
-// kind is what a layer is.
+// kind returns the kind of a layer.
 func (l Llama) kind(layer int) byte {
 	if l.Layout == "" {
 		return Full

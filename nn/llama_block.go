@@ -7,8 +7,8 @@ import (
 	"zeroth/device"
 )
 
-// llamaBlock is x2 = x + o(attention(norm(x))), y = x2 + down(silu(gate(n)) * up(n))
-// with n = norm(x2). Norms may come after what is added instead, or also: x2 = x +
+// llamaBlock computes x2 = x + o(attention(norm(x))), y = x2 + down(silu(gate(n)) * up(n)) with n =
+// norm(x2). Norms may be applied to the added terms instead, or also: x2 = x +
 // norm(o(attention(x))).
 type llamaBlock struct {
 	params
@@ -20,17 +20,17 @@ type llamaBlock struct {
 	o, gate, up, down linear
 }
 
-// Leaves implements Splitter.
-func (b *llamaBlock) Leaves(param int) bool {
+// Defers implements Splitter.
+func (b *llamaBlock) Defers(param int) bool {
 	for _, l := range []*linear{&b.qkv[0], &b.qkv[1], &b.qkv[2], &b.o, &b.gate, &b.up, &b.down} {
-		if l.leaves(param, b.params) {
+		if l.defers(param, b.params) {
 			return true
 		}
 	}
 	return false
 }
 
-// half is the norms of one half of a block, and its place for dropout.
+// half contains the norms of one half of a block, and its place for dropout.
 type half struct {
 	before, after rows // weights; none if there is no such norm
 	place         int
@@ -47,29 +47,29 @@ func (b *llamaBlock) attention(bt *Batch) device.Attn {
 }
 
 func (b *llamaBlock) rope(bt *Batch) device.Rope {
-	r := device.Rope{T: bt.T, Past: bt.past(), Span: bt.length(), Start: bt.Start, D: b.l.head(), Part: b.l.Turned, Theta: b.l.Theta, Scaling: b.l.Scaling.For(bt.length())}
+	r := device.Rope{T: bt.T, Past: bt.past(), Span: bt.length(), Start: bt.Start, D: b.l.head(), Part: b.l.RotaryDim, Theta: b.l.Theta, Scaling: b.l.Scaling.For(bt.length())}
 	if b.l.kind(b.layer) == Windowed && b.l.LocalTheta != 0 {
 		r.Theta, r.Scaling = b.l.LocalTheta, device.RopeScaling{}
 	}
 	return r
 }
 
-// turn turns queries and keys by their positions, where the layer has some.
-func (b *llamaBlock) turn(q Ops, x device.Mat, bt *Batch, back bool) {
-	if b.l.kind(b.layer) != Unturned {
+// rotate applies rotary positions to queries and keys, if the layer has them.
+func (b *llamaBlock) rotate(q Ops, x device.Mat, bt *Batch, back bool) {
+	if b.l.kind(b.layer) != NoPE {
 		q.Rope(x, b.rope(bt), back)
 	}
 }
 
-// split views (R, A+2K) as its queries, keys and values, and as the columns that
-// have positions: the first two.
+// split views (R, A+2K) as its queries, keys and values, and returns the columns with rotary
+// positions: the first two.
 func (b *llamaBlock) split(m device.Mat) (parts [3]device.Mat, turned device.Mat) {
 	a, k := b.l.queries(), b.l.keys()
 	return [3]device.Mat{m.Columns(0, a), m.Columns(a, a+k), m.Columns(a+k, a+2*k)}, m.Columns(0, a+k)
 }
 
-// normed is the columns of queries and keys, one after the other, that a HeadNorm
-// normalises together; and how many of them are queries.
+// normed returns the column groups of queries and keys that a HeadNorm normalizes separately, and
+// how many of them are queries.
 func (b *llamaBlock) normed(m device.Mat) (groups []device.Mat, queries int) {
 	if b.l.HeadNorm == AllHeads {
 		a := b.l.queries()
@@ -81,12 +81,12 @@ func (b *llamaBlock) normed(m device.Mat) (groups []device.Mat, queries int) {
 	return groups, b.l.Heads
 }
 
-// gain returns what a norm multiplies by: its weight, for Gemma 1 + weight.
+// gain returns the factor of a norm: its weight, for Gemma 1 + weight.
 func (b *llamaBlock) gain(p pass, norm rows) device.Buffer {
 	return shifted(p.q, p.mem, norm.of(p.w).Buf, b.l.plus())
 }
 
-// take takes the memory of all that a block saves.
+// take allocates memory for everything a block saves.
 func (b *llamaBlock) take(p pass, s *Saved) {
 	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.l.Width, b.l.FFN
 	f32 := func(n int) device.Buffer { return p.mem.Keep(device.F32, n) }
@@ -129,8 +129,8 @@ func (b *llamaBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x
 	b.forwardMLP(p, y, s)
 }
 
-// input returns the memory of what a half of the block reads: x, or the output of the
-// norm before it.
+// input returns the memory of the input of a half of the block: x, or the output of the norm before
+// it.
 func (b *llamaBlock) input(h half, s savedHalf, x device.Mat) device.Mat {
 	if !h.before.exist() {
 		return x
@@ -138,7 +138,7 @@ func (b *llamaBlock) input(h half, s savedHalf, x device.Mat) device.Mat {
 	return device.Matrix(s.before.y, x.Rows, x.Cols)
 }
 
-// normBefore sets and returns what a half of the block reads.
+// normBefore computes and returns the input of a half of the block.
 func (b *llamaBlock) normBefore(p pass, h half, s savedHalf, x device.Mat) device.Mat {
 	in := b.input(h, s, x)
 	if h.before.exist() {
@@ -147,8 +147,8 @@ func (b *llamaBlock) normBefore(p pass, h half, s savedHalf, x device.Mat) devic
 	return in
 }
 
-// addTo sets y = x + l(in), the end of a half of the block; where it has a norm after, that
-// of l(in) is added. A training pass may drop some of what is added.
+// addTo sets y = x + l(in), the end of a half of the block, or adds the norm of l(in) if there is
+// one after. In training, dropout applies to the added term.
 func (b *llamaBlock) addTo(p pass, h half, s savedHalf, l *linear, y, x, in device.Mat) {
 	some := p.bt.dropping(b.l.Dropout.Residual)
 	switch {
@@ -193,7 +193,7 @@ func (b *llamaBlock) forwardAttention(p pass, x device.Buffer, s *Saved) {
 	for i := range p.bt.parts() {
 		one, lo, hi := p.bt.part(i)
 		_, turned := b.split(qkv.RowRange(lo, hi))
-		b.turn(p.q, turned, &one, false)
+		b.rotate(p.q, turned, &one, false)
 	}
 	all := p.gathered(parts[1], parts[2])
 	for i := range p.bt.parts() {
@@ -203,7 +203,7 @@ func (b *llamaBlock) forwardAttention(p pass, x device.Buffer, s *Saved) {
 	b.addTo(p, b.attn, s.attn, &b.o, device.Matrix(s.x2, own, c), xm, o)
 }
 
-// attend sets o to the attention of part i of a batch; all are keys and values that are gathered.
+// attend sets o to the attention of part i of a batch; all contains gathered keys and values.
 func (b *llamaBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv, all device.Mat) {
 	one, lo, hi := p.bt.part(i)
 	qkv = qkv.RowRange(lo, hi)
@@ -215,7 +215,7 @@ func (b *llamaBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv,
 	p.q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.l.Heads, hi*b.l.Heads), parts[0], seen[1], seen[2], p.bt.piece(b.attention(&one), i))
 }
 
-// normHeads sets queries and keys of qkv to the normalised raw ones.
+// normHeads sets queries and keys of qkv to the normalized raw ones.
 func (b *llamaBlock) normHeads(p pass, qkv device.Mat, s *Saved) {
 	from, queries := b.normed(device.Matrix(s.raw, qkv.Rows, s.raw.N/qkv.Rows))
 	to, _ := b.normed(qkv)
@@ -225,7 +225,7 @@ func (b *llamaBlock) normHeads(p pass, qkv device.Mat, s *Saved) {
 	}
 }
 
-// normOf returns which weight normalises group i of normed: 0 the queries', 1 the keys'.
+// normOf returns which weight normalizes group i of normed: 0 the queries', 1 the keys'.
 func normOf(i, queries int) int {
 	if i < queries {
 		return 0
@@ -251,17 +251,17 @@ func (b *llamaBlock) forwardMLP(p pass, y device.Buffer, s *Saved) {
 	b.addTo(p, b.mlp, s.mlp, &b.down, device.Matrix(y, own, c), x2, device.Matrix(s.act, r, f))
 }
 
-// Backward writes gradients over what was saved as soon as that is spent. Its work space
-// is the gradient of queries, keys and values, and what the gradients of head norms and of
-// Gemma's MLP need.
+// Backward overwrites saved activations with gradients as soon as they are no longer needed. Its
+// working space is the gradient of queries, keys and values, and whatever head norms and Gemma's
+// MLP need.
 func (b *llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
 	p := pass{q, mem, w, dw, bt}
 	b.backwardMLP(p, d, s)
 	b.backwardAttention(p, x, d, s)
 }
 
-// outputGrad returns the gradient of the last linear layer of a half, given d, that of the
-// half's sum. After a norm it lies where the norm's input was saved.
+// outputGrad returns the gradient of the output of a half's last linear layer, given d, that of the
+// half's sum. With a norm after, it overwrites the norm's saved input.
 func (b *llamaBlock) outputGrad(p pass, h half, s savedHalf, d device.Mat) device.Mat {
 	d = p.bt.dropped(p.q, p.mem, d, b.l.Dropout.Residual, placeOf(b.layer, h.place))
 	if !h.after.exist() {
@@ -272,8 +272,8 @@ func (b *llamaBlock) outputGrad(p pass, h half, s savedHalf, d device.Mat) devic
 	return out
 }
 
-// inputGrad adds to d the gradient of x, the input of a half of the block, given the
-// gradients dys of the outputs of the layers that read it.
+// inputGrad adds the gradient of x, the input of a half of the block, to d, given the gradients dys
+// of the outputs of the layers that read it.
 func (b *llamaBlock) inputGrad(p pass, h half, s savedHalf, d, x device.Mat, dys []device.Mat, layers ...*linear) {
 	to, has := d, h.before.exist()
 	if has {
@@ -329,7 +329,7 @@ func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 	do := b.attentionGrad(p, s)
 	b.o.inputGrad(p, do, dout, false)
 	p.attentionGrad(dparts[0], dparts[1], dparts[2], delta, do, o, s.lse, parts[0], parts[1], parts[2], b.attention(p.bt))
-	b.turn(p.q, turned, p.bt, true)
+	b.rotate(p.q, turned, p.bt, true)
 	if b.normQ.exist() {
 		b.normHeadsGrad(p, dqkv, s)
 	}
@@ -340,8 +340,8 @@ func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 	b.inputGrad(p, b.attn, s.attn, dm, xm, dparts[:], &b.qkv[0], &b.qkv[1], &b.qkv[2])
 }
 
-// attentionGrad returns memory for the gradient of attention's output, (R, A): that of x2,
-// which is spent, if it is as large.
+// attentionGrad returns memory for the gradient of attention's output, (R, A): that of x2, which is
+// no longer needed, if it has the right size.
 func (b *llamaBlock) attentionGrad(p pass, s *Saved) device.Mat {
 	r, a := p.bt.Rows(), b.l.queries()
 	if s.x2.N == r*a {
@@ -350,8 +350,8 @@ func (b *llamaBlock) attentionGrad(p pass, s *Saved) device.Mat {
 	return device.Matrix(p.mem.Take(p.bt.Compute, r*a), r, a)
 }
 
-// normHeadsGrad turns the gradient of normalised queries and keys, columns of dqkv, into
-// that of the raw ones.
+// normHeadsGrad replaces the gradient of normalized queries and keys, columns of dqkv, by that of
+// the raw ones.
 func (b *llamaBlock) normHeadsGrad(p pass, dqkv device.Mat, s *Saved) {
 	raw, queries := b.normed(device.Matrix(s.raw, dqkv.Rows, s.raw.N/dqkv.Rows))
 	d, _ := b.normed(dqkv)

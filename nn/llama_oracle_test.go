@@ -8,13 +8,13 @@ import (
 	"zeroth/device"
 )
 
-// llamaTrunk is Touvron et al.'s Llama as transformers computes it.
+// llamaTrunk computes Touvron et al.'s Llama like transformers.
 type llamaTrunk struct {
 	*oracle
 	l Llama
 }
 
-// llamaSubject is a small model of odd shape: two query heads share a key head.
+// llamaSubject returns a small model of odd shape: two query heads share a key head.
 func llamaSubject(name string, l Llama) subject {
 	l.Layers, l.Width, l.Context, l.Vocab, l.Heads, l.KV, l.FFN, l.Eps, l.Theta = 2, 24, tinyContext, 13, 4, 2, 21, 1e-5, 50
 	return subject{name, l.Model, func(o *oracle) trunk { return llamaTrunk{o, l} }}
@@ -48,7 +48,8 @@ func (o llamaTrunk) block(n int, x []float64) []float64 {
 	return o.half(2*n+2, p, second, x, func(x []float64) []float64 { return o.mlp(p+"mlp.", x) })
 }
 
-// half is x plus f of it, with the norms there are, before and after f; what is added is dropped in training.
+// half returns x plus f of it, with the norms before and after f, if any; the added term is dropped
+// in training.
 func (o llamaTrunk) half(place int, p string, norms [2]string, x []float64, f func([]float64) []float64) []float64 {
 	y := x
 	if o.l.Norms != NormAfter {
@@ -79,7 +80,7 @@ func (o llamaTrunk) mlp(p string, x []float64) []float64 {
 	return o.linear(p+"down_proj", o.l.FFN, up)
 }
 
-// columns are columns [lo, hi) of rows of n.
+// columns returns columns [lo, hi) of rows of n.
 func columns(x []float64, n, lo, hi int) (y []float64) {
 	for ; len(x) > 0; x = x[n:] {
 		y = append(y, x[lo:hi]...)
@@ -115,7 +116,7 @@ func (o llamaTrunk) attend(p string, layer int, x []float64) []float64 {
 	return o.linear(p+"o_proj", a, o.attention(layer, q, k, v))
 }
 
-// norm normalises rows of n elements.
+// norm normalizes rows of n elements.
 func (o llamaTrunk) norm(name string, n int, x []float64) []float64 {
 	w, y := o.w[name+".weight"], make([]float64, len(x))
 	for i := range x {
@@ -128,8 +129,7 @@ func (o llamaTrunk) norm(name string, n int, x []float64) []float64 {
 	return y
 }
 
-// linear is x·weightᵀ, rows of in elements, weight (out, in), plus the bias if there
-// is one.
+// linear returns x·weightᵀ, rows of in elements, weight (out, in), plus the bias if there is one.
 func (o llamaTrunk) linear(name string, in int, x []float64) []float64 {
 	weight, bias := o.w[name+".weight"], o.w[name+".bias"]
 	var y []float64
@@ -145,8 +145,7 @@ func (o llamaTrunk) linear(name string, in int, x []float64) []float64 {
 	return add(y, more)
 }
 
-// turn multiplies the complex numbers whose parts are elements j and j+D/2 of a
-// head by e^(i position frequency).
+// turn multiplies the complex numbers with parts j and j+D/2 of a head by e^(i position frequency).
 func (o llamaTrunk) turn(layer int, x []float64) []float64 {
 	D, cols := o.head(), len(x)/(o.B*o.T)
 	amplitude := complex(1, 0)
@@ -164,8 +163,8 @@ func (o llamaTrunk) turn(layer int, x []float64) []float64 {
 	return y
 }
 
-// frequency is theta^(-2j/D), scaled as transformers' _compute_linear_scaling_...,
-// _compute_llama3_parameters and _compute_yarn_parameters do it.
+// frequency returns theta^(-2j/D), scaled like transformers' _compute_linear_scaling_...,
+// _compute_llama3_parameters and _compute_yarn_parameters.
 func (o llamaTrunk) frequency(layer, j int) float64 {
 	theta, s := o.l.Theta, o.l.Scaling
 	if o.l.LocalTheta > 0 && o.l.Layout[layer] == 'w' {
@@ -193,7 +192,7 @@ func (o llamaTrunk) frequency(layer, j int) float64 {
 	}
 }
 
-// attention is each query head's causal softmax(q·k/sqrt(D))·v, (B*T, A).
+// attention returns each query head's causal softmax(q·k/sqrt(D))·v, (B*T, A).
 func (o llamaTrunk) attention(layer int, q, k, v []float64) []float64 {
 	D, H, KV := o.head(), o.l.Heads, o.l.KV
 	scale := float64(D)

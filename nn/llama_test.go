@@ -7,10 +7,9 @@ import (
 	"zeroth/shard"
 )
 
-// TestLlamaParameters pins names, shapes, initial distributions and weight
-// decay. They are those of transformers' LlamaForCausalLM, and with biases of
-// Qwen2ForCausalLM: linear and embedding weights normal with standard deviation
-// 0.02, norms 1, biases 0.
+// TestLlamaParameters pins names, shapes, initial distributions and weight decay. They are those of
+// transformers' LlamaForCausalLM, and with biases of Qwen2ForCausalLM: linear and embedding weights
+// normal with standard deviation 0.02, norms 1, biases 0.
 func TestLlamaParameters(t *testing.T) {
 	matrix := func(name string, shape ...int) shard.Param {
 		return shard.Param{Name: name, Shape: shape, Init: shard.Init{Std: 0.02}, Group: shard.Decayed}
@@ -58,8 +57,8 @@ func TestLlamaParameters(t *testing.T) {
 	}
 }
 
-// TestLlamaPublishedSizes has the numbers of parameters of published models,
-// as transformers counts them, and of one block.
+// TestLlamaPublishedSizes compares parameter counts of published models, and of one block, with
+// transformers'.
 func TestLlamaPublishedSizes(t *testing.T) {
 	for _, c := range []struct {
 		name        string

@@ -8,14 +8,14 @@ import (
 	"zeroth/shard"
 )
 
-// LoRA adds low-rank adapters to linear layers (Hu et al., arXiv 2106.09685). An adapted
-// layer adds Alpha/Rank · x·Aᵀ·Bᵀ to its output, with A (Rank, in) and B (out, Rank).
-// Their parameters have PEFT's names: the layer's name with lora_A.weight and
-// lora_B.weight. B starts at 0, A with the variance of PEFT's.
+// LoRA adds low-rank adapters to linear layers (Hu et al., arXiv 2106.09685). An adapted layer adds
+// Alpha/Rank · x·Aᵀ·Bᵀ to its output, with A (Rank, in) and B (out, Rank). Their parameters have
+// PEFT's names: the layer's name with lora_A.weight and lora_B.weight. B starts at 0, A with the
+// variance of PEFT's.
 type LoRA struct {
 	Rank    int // 0: no adapters
 	Alpha   float64
-	Targets []string // ends of layers' names: "q_proj", "attn.c_proj"; or AllLinear alone
+	Targets []string // suffixes of layers' names: "q_proj", "attn.c_proj"; or only AllLinear
 }
 
 // AllLinear targets every linear layer of the blocks.
@@ -39,7 +39,7 @@ func (l LoRA) params(layer string, in, out int) (a, b shard.Param) {
 	return a, weight(layer+".lora_B.weight", 0, out, l.Rank)
 }
 
-// attach makes the adapter whose first matrix is down and whose second is up the layer's.
+// attach gives a layer the adapter with the matrices down (A) and up (B).
 func (l LoRA) attach(to *linear, down, up rows) {
 	to.down, to.up, to.rank, to.scale = down, up, l.Rank, float32(l.Alpha/float64(l.Rank))
 }

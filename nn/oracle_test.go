@@ -7,9 +7,9 @@ import (
 	"zeroth/device"
 )
 
-// oracle is a model in float64, one plain loop after another, with the mean loss
-// as transformers computes it. Its gradients are central differences: it has no
-// backward pass that could share a mistake with the one under test.
+// oracle is a model in float64, in plain loops, with the mean loss as computed by transformers. Its
+// gradients are central differences: there is no backward pass that could share a mistake with the
+// one under test.
 type oracle struct {
 	trunk
 	layers, width, vocab int
@@ -17,23 +17,23 @@ type oracle struct {
 	drops                Drops
 	input, target        []int32              // (B*T)
 	w                    map[string][]float64 // by parameter name
-	constant             map[string][]float64 // the same, which no slope changes
+	constant             map[string][]float64 // the same, but not differentiated
 }
 
-// trunk is what a family computes.
+// trunk is the computation of a family.
 type trunk interface {
 	embed() []float64                   // (B*T, C)
 	block(n int, x []float64) []float64 // layer n of x, (B*T, C)
 	logits(x []float64) []float64       // (B*T, V)
 }
 
-// gptTrunk is Radford et al.'s GPT-2.
+// gptTrunk computes Radford et al.'s GPT-2.
 type gptTrunk struct {
 	*oracle
 	g GPT2
 }
 
-// embed is wte[token] + wpe[position], (B*T, C).
+// embed returns wte[token] + wpe[position], (B*T, C).
 func (o gptTrunk) embed() []float64 {
 	C := o.g.Width
 	y := make([]float64, o.B*o.T*C)
@@ -45,8 +45,8 @@ func (o gptTrunk) embed() []float64 {
 	return o.drop(0, o.g.Dropout.Embed, y)
 }
 
-// drop is x, (B*T, C), as training drops elements of it at a place of the model:
-// device.Dropout's definition, element by element.
+// drop returns x, (B*T, C), with training's dropout at a place of the model: device.Dropout's
+// definition, element by element.
 func (o *oracle) drop(place int, p float64, x []float64) []float64 {
 	d := device.Dropout{Seed: o.drops.Seed}
 	limit, y := math.Round(p*65536), make([]float64, len(x))
@@ -60,8 +60,8 @@ func (o *oracle) drop(place int, p float64, x []float64) []float64 {
 	return y
 }
 
-// kept is what training multiplies the weight of a key for a query of a head by, where it
-// drops some with probability p: device.Attn's definition.
+// kept returns training's factor of the weight of a key for a query of a head, with dropout of
+// probability p: device.Attn's definition.
 func (o *oracle) kept(layer int, p float64, b, h, t, s int) float64 {
 	d := device.Dropout{Seed: o.drops.Seed}
 	limit, row := math.Round(p*65536), o.drops.Row+uint64(b*o.T+t)+uint64(h)<<44
@@ -72,7 +72,7 @@ func (o *oracle) kept(layer int, p float64, b, h, t, s int) float64 {
 	return 1 / (1 - limit/65536)
 }
 
-// block is layer n of x, (B*T, C).
+// block returns layer n of x, (B*T, C).
 func (o gptTrunk) block(n int, x []float64) []float64 {
 	p := fmt.Sprintf("transformer.h.%d.", n)
 	qkv := o.linear(p+"attn.c_attn", o.norm(p+"ln_1", x))
@@ -106,7 +106,7 @@ func add(a, b []float64) []float64 {
 	return sum
 }
 
-// norm is LayerNorm with the parameters name.weight and name.bias.
+// norm computes LayerNorm with the parameters name.weight and name.bias.
 func (o gptTrunk) norm(name string, x []float64) []float64 {
 	C := o.g.Width
 	y := make([]float64, len(x))
@@ -125,7 +125,7 @@ func (o gptTrunk) norm(name string, x []float64) []float64 {
 	return y
 }
 
-// linear is x·weight + bias, where weight is (in, out).
+// linear returns x·weight + bias, where weight is (in, out).
 func (o gptTrunk) linear(name string, x []float64) []float64 {
 	weight, bias := o.w[name+".weight"], o.w[name+".bias"]
 	out := len(bias)
@@ -142,8 +142,7 @@ func (o gptTrunk) linear(name string, x []float64) []float64 {
 	return add(y, o.adapted(o.g.LoRA, name, in, out, x))
 }
 
-// adapted is what an adapter adds to a linear layer with so many inputs and outputs:
-// alpha/rank B·A·x.
+// adapted returns the output of an adapter of a linear layer: alpha/rank B·A·x.
 func (o *oracle) adapted(l LoRA, name string, in, out int, x []float64) []float64 {
 	a, b := o.w[name+".lora_A.weight"], o.w[name+".lora_B.weight"]
 	y := make([]float64, len(x)/in*out)
@@ -158,8 +157,8 @@ func (o *oracle) adapted(l LoRA, name string, in, out int, x []float64) []float6
 	return y
 }
 
-// attention is each head's causal softmax(q·k/sqrt(D))·v, (B*T, C), of qkv
-// (B*T, 3C): the queries of all heads, their keys, their values.
+// attention returns each head's causal softmax(q·k/sqrt(D))·v, (B*T, C), of qkv (B*T, 3C): the
+// queries of all heads, their keys, their values.
 func (o gptTrunk) attention(layer int, qkv []float64) []float64 {
 	C, D := o.g.Width, o.g.Width/o.g.Heads
 	y := make([]float64, o.B*o.T*C)
@@ -187,7 +186,7 @@ func (o gptTrunk) attention(layer int, qkv []float64) []float64 {
 	return y
 }
 
-// logits is the final norm of x times the token embedding, (B*T, V).
+// logits returns the final norm of x times the token embedding, (B*T, V).
 func (o gptTrunk) logits(x []float64) []float64 {
 	C, V := o.g.Width, o.g.Vocab
 	x = o.norm("transformer.ln_f", x)
@@ -204,7 +203,7 @@ func (o gptTrunk) logits(x []float64) []float64 {
 	return y
 }
 
-// losses is -log softmax(logits)[target] of each position, (B*T).
+// losses returns -log softmax(logits)[target] of each position, (B*T).
 func (o *oracle) losses(x []float64) []float64 {
 	logits, loss := o.logits(x), make([]float64, o.B*o.T)
 	for i := range loss {
@@ -217,8 +216,8 @@ func (o *oracle) losses(x []float64) []float64 {
 	return loss
 }
 
-// module is what module i of the model makes of x: the residual stream, of the
-// last one the losses.
+// module returns the output of module i of the model for x: the residual stream, or for the last
+// one the losses.
 func (o *oracle) module(i int, x []float64) []float64 {
 	switch i {
 	case 0:
@@ -229,7 +228,7 @@ func (o *oracle) module(i int, x []float64) []float64 {
 	return o.block(i-1, x)
 }
 
-// all is the losses of the whole model.
+// all returns the losses of the whole model.
 func (o *oracle) all() []float64 {
 	var x []float64
 	for i := range o.layers + 2 {
@@ -238,9 +237,8 @@ func (o *oracle) all() []float64 {
 	return x
 }
 
-// slopes is the derivatives of f in every step-th element of x, by central
-// differences. In float64 their error is about 1e-10: h² of the third
-// derivative and 1e-16/h of the value.
+// slopes returns the derivatives of f in every step-th element of x, by central differences. In
+// float64 their error is about 1e-10: h² of the third derivative and 1e-16/h of the value.
 func slopes(x []float64, step int, f func() float64) []float64 {
 	const h = 1e-5
 	var d []float64

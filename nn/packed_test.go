@@ -7,15 +7,15 @@ import (
 	"zeroth/device"
 )
 
-// TestPackedIsSeparate packs documents into sequences: losses and the sums of gradients
-// are those of the documents as sequences of their own, in float32 up to the order of
-// sums over positions; and with several of them in a sequence the losses are others
-// than those of one long document.
+// TestPackedIsSeparate packs documents into sequences: losses and the sums of gradients must equal
+// those of the documents as separate sequences, in float32 except for the order of sums over
+// positions; and with several documents per sequence, the losses must differ from those of one long
+// document.
 func TestPackedIsSeparate(t *testing.T) {
 	for _, c := range subjects {
 		t.Run(c.name, func(t *testing.T) {
 			packed, whole := newRig(t, c, device.F32), newRig(t, c, device.F32)
-			packed.bt.Drops, whole.bt.Drops = Drops{}, Drops{} // what is dropped depends on the place in a batch
+			packed.bt.Drops, whole.bt.Drops = Drops{}, Drops{} // dropout depends on the place in a batch
 			packed.bt.Start = device.OfI32([]int32{0, 0, 2, 3, 3 /**/, 0, 0, 0, 0, 4})
 			for _, recompute := range []bool{false, true} {
 				packed.train(recompute)
@@ -26,7 +26,7 @@ func TestPackedIsSeparate(t *testing.T) {
 					one.bt.B, one.bt.T, one.bt.Drops = one.B, one.T, Drops{}
 					one.bt.Input, one.bt.Target = one.bt.Input.Slice(at[0], at[1]), one.bt.Target.Slice(at[0], at[1])
 					one.bt.Loss = one.bt.Loss.Slice(0, one.T)
-					one.bt.Drops.Row += uint64(at[0]) // the same positions drop the same
+					one.bt.Drops.Row += uint64(at[0]) // the same positions have the same dropout
 					one.train(false)
 					for name, b := range one.named() {
 						sums[name] = add64(sums[name], one.values(b), name == "losses")
@@ -47,7 +47,7 @@ func TestPackedIsSeparate(t *testing.T) {
 	}
 }
 
-// add64 adds up two vectors, or puts one behind the other.
+// add64 adds two vectors, or concatenates them.
 func add64(sum, x []float64, behind bool) []float64 {
 	if behind || sum == nil {
 		return append(sum, x...)

@@ -8,13 +8,12 @@ import (
 	"zeroth/device"
 )
 
-// TestPadding: as an input the token of padding gives its embedding no gradient
-// at all; as an output, where that is tied, the gradient it had before. All other
-// rows have the bits they have without padding.
+// TestPadding checks that as an input, the padding token gives its embedding no gradient, and as an
+// output, if tied, an unchanged one. All other rows must have the same bits as without padding.
 func TestPadding(t *testing.T) {
 	const pad = 12
 	for _, tied := range []bool{false, true} {
-		var got [2][]float32 // without padding, with
+		var got [2][]float32 // without padding, with padding
 		for i := range got {
 			r := newRig(t, llamaSubject("", Llama{Tied: tied, Padded: i == 1, Pad: pad}), device.F32)
 			if !slices.Contains(r.input, pad) {

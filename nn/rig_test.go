@@ -20,18 +20,17 @@ const (
 
 var computeTypes = []device.DType{device.F32, device.BF16, device.F16}
 
-// tolerance is how far an element that one module computes may be from the
-// float64 oracle, which has the same rounded parameters and inputs, as a part
-// of the root mean square of its tensor: activations are rounded some ten
-// times on the way, each time by up to 2^-24, 2^-9 or 2^-12 of themselves.
-// Three times the largest difference that was measured.
+// tolerance is the maximum difference of an element computed by one module from the float64 oracle,
+// with the same rounded parameters and inputs, relative to the root mean square of its tensor:
+// activations are rounded some ten times, each time by up to 2^-24, 2^-9 or 2^-12. It is three
+// times the largest measured difference.
 var tolerance = map[device.DType]float64{device.F32: 4e-6, device.BF16: 0.09, device.F16: 0.012}
 
-// deep is the same for the gradients of the whole model, in which the roundings
-// of four modules, forward and backward, have grown.
+// deep is the same for the gradients of the whole model, with the accumulated roundings of four
+// modules, forward and backward.
 var deep = map[device.DType]float64{device.F32: 1.2e-5, device.BF16: 0.2, device.F16: 0.045}
 
-// rig runs modules on a CPU queue over poisoned memory, next to the oracle.
+// rig runs modules on a CPU queue with poisoned memory, together with the oracle.
 type rig struct {
 	*oracle
 	t     *testing.T
@@ -42,14 +41,14 @@ type rig struct {
 	bt    Batch
 	mem   *device.Arena
 	base  device.Buffer     // mem's
-	held  []device.Buffer   // to free
+	held  []device.Buffer   // to be freed
 	w, dw [][]device.Buffer // of each module; modules that share a unit share the buffers
 }
 
-// newRig has random parameters, none of which is zero, and random tokens.
+// newRig returns a rig with random nonzero parameters and random tokens.
 func newRig(t *testing.T, c subject, dt device.DType) *rig { return newRigOf(t, c, dt, tinyB, tinyT) }
 
-// newRigOf is of so many sequences and positions.
+// newRigOf returns a rig with that number of sequences and positions.
 func newRigOf(t *testing.T, c subject, dt device.DType, B, T int) *rig {
 	m := c.model()
 	r := &rig{oracle: &oracle{layers: len(m.Modules) - 2, width: m.Width, vocab: m.Vocab, B: B, T: T, w: map[string][]float64{}}, t: t, dt: dt, model: m}
@@ -95,7 +94,7 @@ func newRigOf(t *testing.T, c subject, dt device.DType, B, T int) *rig {
 }
 
 func (r *rig) close() {
-	r.q.Close() // first: work may still be under way
+	r.q.Close() // first, since work may still be running
 	for _, b := range r.held {
 		r.dev.Free(b)
 	}
@@ -110,7 +109,7 @@ func normal(rng *rand.Rand, n int, mean, std float64) []float64 {
 	return x
 }
 
-// poisoned is n elements of NaN.
+// poisoned returns n elements of NaN.
 func (r *rig) poisoned(dt device.DType, n int) device.Buffer {
 	b, err := r.dev.Alloc(dt, n, device.Activations)
 	if err != nil {
@@ -128,7 +127,7 @@ func poison(b device.Buffer) {
 	}
 }
 
-// buffer is x in the compute type, and rounds x to it.
+// buffer returns x in the compute type, and rounds x to it.
 func (r *rig) buffer(x []float64) device.Buffer {
 	b, f := r.poisoned(r.dt, len(x)), make([]float32, len(x))
 	for i := range x {
@@ -156,8 +155,8 @@ func (r *rig) wait() {
 	}
 }
 
-// near fails unless every step-th element of got is within tol times the root
-// mean square of want; where want is zeros, it is zero.
+// near fails unless every step-th element of got is within tol times the root mean square of want;
+// if want is zero, got must be, too.
 func (r *rig) near(what string, got device.Buffer, step int, want []float64, tol float64) {
 	r.t.Helper()
 	limit := tol * math.Sqrt(dot(want, want)/float64(len(want)))
@@ -173,8 +172,8 @@ func (r *rig) near(what string, got device.Buffer, step int, want []float64, tol
 	}
 }
 
-// level fails unless the arena is as high after f as before; what f took and
-// gave back is poisoned, so that nothing can depend on it.
+// level fails unless f leaves the arena at the same height; memory released by f is poisoned, so
+// that nothing can depend on it.
 func (r *rig) level(what string, f func()) {
 	r.t.Helper()
 	before := r.mem.Mark()
@@ -188,7 +187,7 @@ func (r *rig) level(what string, f func()) {
 
 func (r *rig) poisonAbove() { poison(r.base.Slice(r.mem.Mark()/4, r.base.N)) }
 
-// last says whether module i is the one that writes the losses.
+// last reports whether module i writes the losses.
 func (r *rig) last(i int) bool { return i == len(r.model.Modules)-1 }
 
 func (r *rig) eachModule(f func(i int, name string)) {
@@ -197,14 +196,14 @@ func (r *rig) eachModule(f func(i int, name string)) {
 	}
 }
 
-// subject is a model under test and what computes the same in float64.
+// subject is a model under test with its computation in float64.
 type subject struct {
 	name  string
 	model func() *Model
 	trunk func(*oracle) trunk
 }
 
-// gptSubject is tiny with something else about it.
+// gptSubject returns tiny with a modification.
 func gptSubject(name string, g GPT2) subject {
 	g.Layers, g.Heads, g.Width, g.Context, g.Vocab, g.Eps = tiny.Layers, tiny.Heads, tiny.Width, tinyContext, tiny.Vocab, tiny.Eps
 	return subject{name, g.Model, func(o *oracle) trunk { return gptTrunk{o, g} }}
@@ -245,8 +244,8 @@ func eachType(t *testing.T, f func(r *rig)) {
 	}
 }
 
-// stride is a step through n elements that takes at most most of them, and has
-// no factor in common with the widths, so that every column has its turn.
+// stride returns a step with which n elements take at most most steps, coprime to the widths, so
+// that every column is visited.
 func stride(n, most int) int {
 	for _, step := range []int{1, 5, 7, 13, 17, 23, 29, 37, 43, 53, 71, 89} {
 		if n <= step*most {
@@ -263,9 +262,8 @@ func scaled(scale float32, losses []float64) (sum float64) {
 	return sum
 }
 
-// prepare sets the gradients of module i before its Backward and returns what
-// it adds to: something of every kind for the first user of a shared unit;
-// else poison, and nothing.
+// prepare sets the gradients of module i before its Backward and returns what it adds to: values of
+// all kinds for the first user of a shared unit; otherwise poison, and nothing.
 func (r *rig) prepare(i int, rng *rand.Rand) (before [][]float64) {
 	for _, dw := range r.dw[i] {
 		old := make([]float64, dw.N)
@@ -281,9 +279,8 @@ func (r *rig) prepare(i int, rng *rand.Rand) (before [][]float64) {
 	return before
 }
 
-// backward runs module i forward over x and back over d, and checks that all
-// memory but what Forward saved is given back and that nothing is written to
-// the parameters or the input.
+// backward runs module i forward on x and backward on d, and checks that all memory except Saved is
+// released and that neither parameters nor the input are written.
 func (r *rig) backward(i int, name string, x, d device.Buffer) {
 	mod, saved, y := r.model.Modules[i], new(Saved), r.poisoned(r.dt, d.N)
 	floor := r.mem.Mark()
@@ -294,7 +291,7 @@ func (r *rig) backward(i int, name string, x, d device.Buffer) {
 	for _, w := range r.w[i] {
 		params = append(params, bytes.Clone(w.Raw()))
 	}
-	poison(y) // is not kept for Backward
+	poison(y) // not kept for Backward
 	r.poisonAbove()
 	r.level(name+": backward", func() { mod.Backward(r.q, r.mem, r.w[i], r.dw[i], &r.bt, x, d, saved) })
 	r.mem.Release(floor)
@@ -309,9 +306,8 @@ func (r *rig) backward(i int, name string, x, d device.Buffer) {
 	}
 }
 
-// train runs the whole model forward and backward, as a schedule does, with
-// every gradient poisoned before. With recompute, blocks save nothing and run
-// Forward again.
+// train runs the whole model forward and backward, like a schedule, with all gradients poisoned
+// before. With recompute, blocks save nothing and run Forward again.
 func (r *rig) train(recompute bool) { r.trainOn(r.q, recompute) }
 
 func (r *rig) trainOn(q Ops, recompute bool) {
@@ -349,7 +345,7 @@ func (r *rig) trainOn(q Ops, recompute bool) {
 	})
 }
 
-// named is the losses and all gradients, by parameter.
+// named returns the losses and all gradients, by parameter.
 func (r *rig) named() map[string]device.Buffer {
 	all := map[string]device.Buffer{"losses": r.bt.Loss}
 	for i, m := range r.model.Modules {

@@ -7,32 +7,31 @@ import (
 	"zeroth/shard"
 )
 
-// Group is ranks that divide the work of modules between them. Its operations are issued on
-// the queue of the pass.
+// Group is a set of ranks that divide the work of modules. Its operations are issued on the queue
+// of the pass.
 type Group interface {
 	Rank() int
 	Size() int
-	Gather(whole, own device.Buffer) // sets whole to the own of all ranks, in their order
-	Reduce(own, whole device.Buffer) // sets own to its part of the sum of whole over all ranks
+	Gather(whole, own device.Buffer) // sets whole to the concatenated own of all ranks
+	Reduce(own, whole device.Buffer) // sets own to this rank's part of the sum of whole over all ranks
 }
 
-// Cut is which part of each matrix a rank has, of so many (tensor parallelism, Shoeybi et al.,
-// arXiv 1909.08053). The zero Cut is all of it. Layers that read the residual stream are
-// divided by their outputs, whole heads and a part of the hidden layer; those that write to it
-// by their inputs. So a block of a rank is that of a narrower model, whose output is a part of
-// a sum. The embedding and the output layer are divided by the vocabulary. What is not a
-// matrix is whole on every rank, in units of its own, and each rank's gradient of it is part
-// of a sum.
+// Cut is the part of each matrix that a rank has (tensor parallelism, Shoeybi et al., arXiv
+// 1909.08053). The zero Cut is the whole matrix. Layers that read the residual stream are divided
+// by their outputs, in whole heads and parts of the hidden layer; those that write to it by their
+// inputs. So a rank's block is that of a narrower model, whose output is a partial sum. The
+// embedding and the output layer are divided by the vocabulary. Parameters other than matrices are
+// whole on every rank, in separate units, and each rank's gradient of them is a partial sum.
 //
-// Between the matrices a rank has some rows of the residual stream (sequence parallelism,
-// Korthikanti et al., arXiv 2205.05198), see Batch.Held: it gathers those of all ranks before
-// a matrix and adds up its own of all ranks' outputs behind it.
+// Between the matrices, a rank has some rows of the residual stream (sequence parallelism,
+// Korthikanti et al., arXiv 2205.05198), see Batch.Held: it gathers those of all ranks before a
+// matrix, and reduce-scatters the outputs after it.
 type Cut struct{ Index, Of int }
 
-// some says whether there is more than one part.
+// some reports whether there is more than one part.
 func (c Cut) some() bool { return c.Of > 1 }
 
-// narrow returns the part of n that a rank has.
+// narrow returns this rank's share of n.
 func (c Cut) narrow(n int, what string) int {
 	if !c.some() {
 		return n
@@ -43,8 +42,8 @@ func (c Cut) narrow(n int, what string) int {
 	return n / c.Of
 }
 
-// part returns the rank's part of a parameter, whose dimension dim has pieces of so many
-// indices on this rank, one after the other.
+// part returns this rank's part of a parameter whose dimension dim consists of concatenated pieces
+// with the given lengths on this rank.
 func (c Cut) part(p shard.Param, dim int, own ...int) shard.Param {
 	if !c.some() {
 		return p
@@ -58,8 +57,8 @@ func (c Cut) part(p shard.Param, dim int, own ...int) shard.Param {
 	return p.Part(dim, take...)
 }
 
-// vocab returns the rank's part of a matrix with a row for each token: as many rows on every
-// rank but the last, which may have fewer.
+// vocab returns this rank's part of a matrix with a row per token: the same number of rows on every
+// rank, except that the last may have fewer.
 func (c Cut) vocab(p shard.Param) (shard.Param, device.Vocab) {
 	if !c.some() {
 		return p, device.Vocab{}
@@ -72,7 +71,7 @@ func (c Cut) vocab(p shard.Param) (shard.Param, device.Vocab) {
 	return p, device.Vocab{First: own.Lo, Size: size}
 }
 
-// Own returns rows [lo, hi) of the batch: those of the residual stream that the rank has.
+// Own returns the range [lo, hi) of the batch's rows that this rank has in the residual stream.
 func (b *Batch) Own() (lo, hi int) {
 	if b.Tensor == nil {
 		return 0, b.Rows()
@@ -81,15 +80,15 @@ func (b *Batch) Own() (lo, hi int) {
 	return b.Tensor.Rank() * n, (b.Tensor.Rank() + 1) * n
 }
 
-// Held returns how many rows Own are.
+// Held returns the number of Own rows.
 func (b *Batch) Held() int { lo, hi := b.Own(); return hi - lo }
 
-// first says whether the rank is the only one, or the first, of those that divide matrices:
-// what must be added once to a sum is added by it.
+// first reports whether this rank is the only or the first one that divides matrices: it adds terms
+// that must be added only once to a sum.
 func (b *Batch) first() bool { return b.Tensor == nil || b.Tensor.Rank() == 0 }
 
-// whole returns the rows that all ranks have of x: x itself, where matrices are not divided.
-// Gradients that are left for later may be computed from them.
+// whole returns the rows of x on all ranks: x itself without tensor parallelism. Deferred gradients
+// may be computed from them.
 func (p pass) whole(x device.Mat) device.Mat {
 	if p.bt.Tensor == nil {
 		return x
@@ -99,8 +98,9 @@ func (p pass) whole(x device.Mat) device.Mat {
 	return all
 }
 
-// summed sets y, or with add adds to it, the rank's rows of the sum over all ranks of what f
-// writes, or with its add adds, to all rows. Where matrices are not divided f writes to y.
+// summed sets y to this rank's rows of the sum over all ranks of f's result, or adds them with add.
+// F writes all rows, or adds to them with its add. Without tensor parallelism, f writes directly to
+// y.
 func (p pass) summed(y device.Mat, add bool, f func(all device.Mat, add bool)) {
 	if p.bt.Tensor == nil {
 		f(y, add)

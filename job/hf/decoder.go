@@ -241,8 +241,8 @@ func (o *object) rotation(above *object, theta float64, m *Model) rotation {
 	if t.theta != theta && !above.null("rope_theta") {
 		o.refuse("rope_theta %v and %srope_theta %v differ: keep the one that the model was trained with", theta, o.in, t.theta)
 	}
-	if p := maybe(o, "partial_rotary_factor", 1.0); !o.null("partial_rotary_factor") && int(p*float64(m.Head())) != cmp.Or(m.Turned, m.Head()) {
-		o.refuse("%spartial_rotary_factor %v is not supported; want %v", o.in, p, float64(cmp.Or(m.Turned, m.Head()))/float64(m.Head()))
+	if p := maybe(o, "partial_rotary_factor", 1.0); !o.null("partial_rotary_factor") && int(p*float64(m.Head())) != cmp.Or(m.RotaryDim, m.Head()) {
+		o.refuse("%spartial_rotary_factor %v is not supported; want %v", o.in, p, float64(cmp.Or(m.RotaryDim, m.Head()))/float64(m.Head()))
 	}
 	name, old := maybe(o, "rope_type", ""), maybe(o, "type", "")
 	if name != "" && old != "" && name != old {

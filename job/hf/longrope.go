@@ -41,7 +41,7 @@ func (o *object) longrope(above *object, m *Model) device.RopeScaling {
 // factors reads a list of numbers, one for each rotated pair of a head.
 func (o *object) factors(key string, m *Model) []float64 {
 	all := get[[]float64](o, key, nil)
-	if pairs := cmp.Or(m.Turned, m.Head()) / 2; len(all) != pairs {
+	if pairs := cmp.Or(m.RotaryDim, m.Head()) / 2; len(all) != pairs {
 		o.refuse("%s%s has %d numbers; want one for each of the %d rotated pairs", o.in, key, len(all), pairs)
 	}
 	for _, x := range all {
@@ -68,6 +68,6 @@ func (o *object) partial(m *Model) {
 	case turned < 2 || turned > m.Head() || turned%2 != 0:
 		o.refuse("%s %v is out of range: it rotates %d of the %d elements of a head; want an even number", key, part, turned, m.Head())
 	default:
-		m.Turned = turned
+		m.RotaryDim = turned
 	}
 }

@@ -30,7 +30,7 @@ func readSmolLM3(o *object) (Model, []string) {
 	for i := range layout {
 		layout[i] = nn.Full
 		if rotated != nil && rotated[i] == 0 || rotated == nil && (i+1)%every == 0 {
-			layout[i] = nn.Unturned
+			layout[i] = nn.NoPE
 		}
 	}
 	m.Layout = string(layout)
