@@ -53,7 +53,7 @@ func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
 		panic(fmt.Sprintf("collective: %v with %d %v as the rank's own part, which has %d", c, own.N, own.Type, n))
 	}
 	if (o == reduceScatter || o == reduce) && whole.Type.Integer() {
-		panic(fmt.Sprintf("collective: %v: sums are of float types", c))
+		panic(fmt.Sprintf("collective: %v: sums need float types", c))
 	}
 	copy(c.label[:], q.Labelled())
 	return c

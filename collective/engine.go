@@ -139,7 +139,7 @@ func (g *Engined) issue(q device.Queue, o op, whole, own device.Buffer) {
 	what.seq = g.number()
 	on, ok := q.(EngineQueue)
 	if !ok {
-		panic(fmt.Sprintf("collective: %v by an engine on a %T, which is no EngineQueue", what, q))
+		panic(fmt.Sprintf("collective: %v by an engine on a %T, which is not an EngineQueue", what, q))
 	}
 	c := g.calls.take()
 	if c == nil {
@@ -313,7 +313,7 @@ func (g *Engined) Wait() { <-g.ended }
 // ranks. It waits for q, up to limit.
 func Introduce(g Group, q device.Queue, limit time.Duration, secret func() ([]byte, error)) ([]byte, error) {
 	in := inspectable(g)
-	late := time.AfterFunc(limit, func() { in.Abort(fmt.Errorf("not all ranks have come within %v", limit)) })
+	late := time.AfterFunc(limit, func() { in.Abort(fmt.Errorf("not all ranks joined within %v", limit)) })
 	defer late.Stop()
 	var mine []byte
 	var failed error
@@ -329,7 +329,7 @@ func Introduce(g Group, q device.Queue, limit time.Duration, secret func() ([]by
 	case err != nil:
 		return nil, err
 	case len(all[0]) == 0:
-		return nil, errors.New("rank 0 has nothing to begin with")
+		return nil, errors.New("rank 0 has no secret")
 	}
 	return all[0], nil
 }

@@ -167,7 +167,7 @@ func (l *Local) issue(q device.Queue, o op, whole, own device.Buffer) {
 	what := newCall(l, q, o, whole, own)
 	on, ok := q.(LocalQueue)
 	if !ok {
-		panic(fmt.Sprintf("collective: %v between goroutine ranks on a %T, which is no LocalQueue", what, q))
+		panic(fmt.Sprintf("collective: %v between goroutine ranks on a %T, which is not a LocalQueue", what, q))
 	}
 	what.seq = l.number()
 	c := l.newCall(what)

@@ -187,11 +187,11 @@ func TestMisuse(t *testing.T) {
 	defer q.Close()
 	f32 := device.OfF32(make([]float32, 3))
 	tests := map[string]func(){
-		"group of 0 ranks":       func() { collective.NewLocal(0) },
-		"3 elements for 2 ranks": func() { collective.AllGather(l, q, f32) },
-		"of 2 int32: sums":       func() { collective.ReduceScatter(l, q, device.OfI32(make([]int32, 2))) },
-		"which is no LocalQueue": func() { collective.AllGather(l, struct{ device.Queue }{q}, f32.Slice(0, 2)) },
-		"no Missing and Abort":   func() { collective.Watchdog(nobody{}, 0) },
+		"group of 0 ranks":          func() { collective.NewLocal(0) },
+		"3 elements for 2 ranks":    func() { collective.AllGather(l, q, f32) },
+		"of 2 int32: sums":          func() { collective.ReduceScatter(l, q, device.OfI32(make([]int32, 2))) },
+		"which is not a LocalQueue": func() { collective.AllGather(l, struct{ device.Queue }{q}, f32.Slice(0, 2)) },
+		"no Missing and Abort":      func() { collective.Watchdog(nobody{}, 0) },
 	}
 	for want, f := range tests {
 		t.Run(want, func(t *testing.T) {

@@ -104,7 +104,7 @@ func (c call) encode(n *Note, chunkBytes int) {
 // is invalid.
 func decodeCall(n *Note, name int) (c call, err error) {
 	if op(n[1]) >= ops || device.DType(n[2]) > device.I64 {
-		return c, fmt.Errorf("collective: rank %d calls an operation %d of type %d, which is none: it is not of this version", name, n[1], n[2])
+		return c, fmt.Errorf("collective: rank %d calls unknown operation %d of type %d; all processes must run the same version", name, n[1], n[2])
 	}
 	c.op, c.t = op(n[1]), device.DType(n[2])
 	c.seq, c.n = int(binary.LittleEndian.Uint64(n[8:])), int(binary.LittleEndian.Uint64(n[16:]))

@@ -149,10 +149,10 @@ func (g *Wired) issue(q device.Queue, o op, whole, own device.Buffer) {
 	what := newCall(g, q, o, whole, own)
 	on, ok := q.(WireQueue)
 	if !ok {
-		panic(fmt.Sprintf("collective: %v between processes on a %T, which is no WireQueue", what, q))
+		panic(fmt.Sprintf("collective: %v between processes on a %T, which is not a WireQueue", what, q))
 	}
 	if whole.N > 0 && (!whole.Host || !own.Host) {
-		panic(fmt.Sprintf("collective: %v between processes of memory that the host cannot address: wants Staged", what))
+		panic(fmt.Sprintf("collective: %v between processes of memory that the host cannot address; use Staged", what))
 	}
 	what.seq = g.number()
 	c := g.newCall(what)

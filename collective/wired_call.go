@@ -72,7 +72,7 @@ func (c *wiredCall) handle(e Event) error {
 		p.written++
 	case Received:
 		if p.received++; p.received > c.incoming(e.Peer) {
-			return fmt.Errorf("rank %d sends more than its %d messages", g.Name(e.Peer), c.incoming(e.Peer))
+			return fmt.Errorf("rank %d sends more than %d messages", g.Name(e.Peer), c.incoming(e.Peer))
 		}
 		c.received(e.Peer, e.Lent)
 	case Left:

@@ -32,7 +32,7 @@ func (a *Arena) TakeFor(what string, t DType, n int) Buffer {
 	b := Buffer{Type: t, Host: a.base.Host, Use: a.base.Use, N: n, Ptr: a.base.Ptr}
 	top := a.used + (b.Bytes()+arenaAlign-1)/arenaAlign*arenaAlign
 	if top > a.size {
-		panic(fmt.Sprintf("device: arena of %d bytes asked for %d", a.size, top))
+		panic(fmt.Sprintf("device: arena of %d bytes needs %d", a.size, top))
 	}
 	if n > 0 && b.Ptr != nil {
 		b.Ptr = unsafe.Add(b.Ptr, a.used)

@@ -92,7 +92,7 @@ func TestArenaRefuses(t *testing.T) {
 	a.Take(device.F32, 16)
 	a.Take(device.F32, 0) // empty allocations need no space
 	for want, f := range map[string]func(){
-		"device: arena of 128 bytes asked for 192":   func() { a.Take(device.BF16, 1) },
+		"device: arena of 128 bytes needs 192":       func() { a.Take(device.BF16, 1) },
 		"device: arena released to 129 of 128 bytes": func() { a.Release(129) },
 		"device: arena released to -1 of 128 bytes":  func() { a.Release(-1) },
 	} {
@@ -150,7 +150,7 @@ func TestHostViews(t *testing.T) {
 		"device: a fp32 buffer viewed as bf16":      func() { b.U16() },
 		"device: a fp32 buffer viewed as fp64":      func() { b.F64() },
 		"device: the host looks into device memory": func() { far.F32() },
-		"device: 16-bit elements called int32":      func() { device.OfU16(device.I32, u16) },
+		"device: int32 is not a 16-bit type":        func() { device.OfU16(device.I32, u16) },
 	} {
 		if got := panics(f); got != want {
 			t.Errorf("%q, want %q", got, want)

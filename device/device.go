@@ -108,7 +108,7 @@ func (b Buffer) Slice(lo, hi int) Buffer {
 		panic(fmt.Sprintf("device: slice [%d:%d) of %d elements", lo, hi, b.N))
 	}
 	if b.Type.Coded() && lo%BlockLen != 0 && lo < hi {
-		panic(fmt.Sprintf("device: a slice from element %d on of blocks of %d", lo, BlockLen))
+		panic(fmt.Sprintf("device: a slice from element %d, which does not begin a block of %d", lo, BlockLen))
 	}
 	if lo < hi && b.Ptr != nil { // a pointer past the end would refer to other memory
 		b.Ptr = unsafe.Add(b.Ptr, b.Type.Bytes(lo))
@@ -166,7 +166,7 @@ func OfF64(s []float64) Buffer { return of(F64, s) }
 // OfU16 views bf16 or fp16 bits as a buffer.
 func OfU16(t DType, s []uint16) Buffer {
 	if t != BF16 && t != F16 {
-		panic(fmt.Sprintf("device: 16-bit elements called %v", t))
+		panic(fmt.Sprintf("device: %v is not a 16-bit type", t))
 	}
 	return of(t, s)
 }

@@ -276,7 +276,7 @@ func TestUnitsOfModules(t *testing.T) {
 		t.Errorf("units %+v, want %+v", got, want)
 	}
 	for want, uses := range map[string][]Use{
-		"2 parameters of module 2, from c on, belong to no unit":        {},
+		"2 parameters of module 2, from c on, belong to no unit":     {},
 		"unit shared has 1 parameters in module 0 and 2 in module 2": {{Unit: "shared", Params: 2}},
 	} {
 		func() {

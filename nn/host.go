@@ -14,7 +14,7 @@ func OnHost(q Ops, what string, f func() error, over ...device.Buffer) {
 	for _, b := range over {
 		if b.N > 0 && !b.Host {
 			q.Do(func() error {
-				return fmt.Errorf("%s: it is computed on the host, which cannot address the device's memory: use a CPU device, or kernels of the device", what)
+				return fmt.Errorf("%s: this runs on the host, which cannot address the device's memory: use a CPU device, or kernels of the device", what)
 			})
 			return
 		}

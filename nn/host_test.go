@@ -20,7 +20,7 @@ func TestOnHost(t *testing.T) {
 		host bool
 		err  error
 		want string
-	}{{"adding", true, nil, ""}, {"adding", true, errors.New("too large"), "adding: too large"}, {"adding", false, nil, "adding: it is computed on the host, which cannot address the device's memory"}} {
+	}{{"adding", true, nil, ""}, {"adding", true, errors.New("too large"), "adding: too large"}, {"adding", false, nil, "adding: this runs on the host, which cannot address the device's memory"}} {
 		q := d.NewQueue("compute")
 		x, y := device.OfF32([]float32{1, 2, 3}), device.OfF32(make([]float32, 3))
 		over := y

@@ -373,7 +373,7 @@ func TestBudget(t *testing.T) {
 		t.Errorf("New allocates %d bytes", live)
 	}
 	err := s.Allocate(make([]offload.Shard, 1))
-	if err == nil || err.Error() != "offload: 2.93 KiB budget: 1.17 KiB of optimizer do not fit beside 2.34 KiB" {
+	if err == nil || err.Error() != "offload: 2.93 KiB budget: 1.17 KiB of optimizer do not fit in addition to 2.34 KiB" {
 		t.Errorf("error %v", err)
 	}
 	if live := host.Usage().Live.Total(); live != 0 {

@@ -68,11 +68,11 @@ func (s Shape) Check() error {
 	case !slices.Contains(Schedules, string(s.Schedule)):
 		return fmt.Errorf("pipe: no schedule %q", s.Schedule)
 	case s.Schedule != Interleaved && s.Virtual > 1:
-		return fmt.Errorf("%s has one stage a rank, not %d", s.Schedule, s.Virtual)
+		return fmt.Errorf("%s has one stage per rank, not %d", s.Schedule, s.Virtual)
 	case s.Schedule == Interleaved && s.Virtual == 1:
-		return fmt.Errorf("%s has several stages a rank, not one", s.Schedule)
+		return fmt.Errorf("%s needs several stages per rank, not one", s.Schedule)
 	case s.Virtual > 1 && s.Micro%s.Ranks != 0:
-		return fmt.Errorf("%d micro-batches are no whole rounds of %d stages", s.Micro, s.Ranks)
+		return fmt.Errorf("%d micro-batches are not a multiple of %d ranks", s.Micro, s.Ranks)
 	case s.Stages() > Most/s.Micro:
 		return fmt.Errorf("%d stages × %d micro-batches are more than %d", s.Stages(), s.Micro, Most)
 	}
@@ -284,7 +284,7 @@ func (p *player) tick() (more bool) {
 		}
 	}
 	if more && !began && !slices.ContainsFunc(p.until, func(t int) bool { return t > p.now }) {
-		panic(fmt.Sprintf("pipe: %+v: every rank waits", p.Shape))
+		panic(fmt.Sprintf("pipe: %+v: deadlock", p.Shape))
 	}
 	p.now++
 	return more

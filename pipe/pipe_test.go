@@ -337,12 +337,12 @@ func TestSwappedActionsAreCaught(t *testing.T) {
 
 func TestShapesThatCannotBe(t *testing.T) {
 	for want, s := range map[string]Shape{
-		"6 micro-batches are no whole rounds of 4 stages":       {Interleaved, 4, 2, 6},
-		"1F1B has one stage a rank, not 2":                      {OneF1B, 4, 2, 8},
-		"Interleaved1F1B has several stages a rank, not one":    {Interleaved, 4, 1, 8},
-		"1024 stages × 1024 micro-batches are more than 262144": {GPipe, 1024, 1, 1024},
-		`no schedule "ZBV"`:                                     {"ZBV", 2, 1, 2},
-		"Ranks:0":                                               {GPipe, 0, 1, 2},
+		"6 micro-batches are not a multiple of 4 ranks":          {Interleaved, 4, 2, 6},
+		"1F1B has one stage per rank, not 2":                     {OneF1B, 4, 2, 8},
+		"Interleaved1F1B needs several stages per rank, not one": {Interleaved, 4, 1, 8},
+		"1024 stages × 1024 micro-batches are more than 262144":  {GPipe, 1024, 1, 1024},
+		`no schedule "ZBV"`: {"ZBV", 2, 1, 2},
+		"Ranks:0":           {GPipe, 0, 1, 2},
 	} {
 		if err := s.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", s, err, want)

@@ -81,7 +81,7 @@ func (t *Trainer) layOutMatrices() {
 		if n := updaters(u).Size() * u.Replica.Size() * across; ranks == 0 {
 			ranks = n
 		} else if n != ranks {
-			panic(fmt.Sprintf("zero: unit %s, whose matrices are whole in its update, is of %d ranks, others of %d", u.Name, n, ranks))
+			panic(fmt.Sprintf("zero: the matrices of unit %s are updated by %d ranks, others by %d", u.Name, n, ranks))
 		}
 		m.units, m.input, longest = append(m.units, i), rule.Input(), max(longest, across*u.Layout.Len())
 		if t.store.OnHost(i) {

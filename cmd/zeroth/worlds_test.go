@@ -284,7 +284,7 @@ func TestBeforeAllHaveCome(t *testing.T) {
 		code int // of process 0
 		says string
 	}{
-		"killed": {syscall.SIGKILL, -1, "connection lost before all had come"},
+		"killed": {syscall.SIGKILL, -1, "connection lost before all had joined"},
 		"asked":  {syscall.SIGTERM, 75, "rank 2 has not joined: stopped by SIGTERM"},
 		"Ctrl-C": {syscall.SIGINT, 130, "rank 2 has not joined: stopped by Ctrl-C"},
 	} {

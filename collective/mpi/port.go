@@ -306,7 +306,7 @@ func (p *port) handleControl(from int, b []byte) (e collective.Event, is bool) {
 		p.checkLeft(from)
 		return e, false
 	}
-	p.end(fmt.Errorf("rank %d sends %d bytes that are no message", p.names[from], n))
+	p.end(fmt.Errorf("rank %d sends %d invalid bytes", p.names[from], n))
 	return e, false
 }
 

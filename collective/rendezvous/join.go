@@ -254,7 +254,7 @@ func (s *Star) learn(ctx context.Context, p *peer) error {
 		return fmt.Errorf("rank 0 at %v: %w", p.conn.RemoteAddr(), context.Cause(ctx))
 	}
 	if err != nil {
-		return Missing(fmt.Sprintf("rank 0 at %v: connection lost before all had come: %v", p.conn.RemoteAddr(), err))
+		return Missing(fmt.Sprintf("rank 0 at %v: connection lost before all had joined: %v", p.conn.RemoteAddr(), err))
 	}
 	var t table
 	var m message

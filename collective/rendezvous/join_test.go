@@ -78,7 +78,7 @@ func TestGoneBeforeAllHadCome(t *testing.T) {
 		}
 	}
 	r.cut()
-	if err := <-first; !errors.As(err, new(rendezvous.Missing)) || !strings.Contains(err.Error(), "connection lost before all had come") {
+	if err := <-first; !errors.As(err, new(rendezvous.Missing)) || !strings.Contains(err.Error(), "connection lost before all had joined") {
 		t.Errorf("who is lost: %v", err)
 	}
 	for !strings.Contains(<-notes, `ranks 2,3 ("lost") disconnected before all had joined`) {

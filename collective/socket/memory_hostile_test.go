@@ -69,7 +69,7 @@ func TestBadMemory(t *testing.T) {
 			f := memfd(t, 4096, unix.F_SEAL_SHRINK)
 			return unix.UnixRights(int(f.Fd()), int(f.Fd()))
 		}, nil, "no shared memory"},
-		{"no seal", func(t *testing.T) []byte { return unix.UnixRights(int(memfd(t, 4096, 0).Fd())) }, nil, "take away"},
+		{"no seal", func(t *testing.T) []byte { return unix.UnixRights(int(memfd(t, 4096, 0).Fd())) }, nil, "truncate"},
 		{"beyond its end", sealed, called(lentAt(4096, 16)), "is used up to 4112"},
 		{"over its end", sealed, called(lentAt(4090, 16)), "is used up to 4106"},
 		{"far away", sealed, called(lentAt(1<<63-1, 16)), "of shared memory"},

@@ -82,7 +82,7 @@ func (m *Memory) Give(mem []byte) {
 	defer m.mu.Unlock()
 	i, ok := m.find(mem)
 	if !ok {
-		panic(fmt.Sprintf("socket: %d bytes given back that nobody took", len(mem)))
+		panic(fmt.Sprintf("socket: %d bytes freed that were not allocated", len(mem)))
 	}
 	at := m.held[i].at
 	m.held = slices.Delete(m.held, i, i+1)
@@ -177,7 +177,7 @@ func (l *link) meet() error {
 	seals, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GET_SEALS, 0)
 	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
 		l.theirs.close()
-		return unexpected{fmt.Sprintf("shared memory that it can take away (%v)", err)}
+		return unexpected{fmt.Sprintf("shared memory that it can truncate (%v)", err)}
 	}
 	return nil
 }

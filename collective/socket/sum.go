@@ -86,7 +86,7 @@ func compare(sum uint32, received []byte) error {
 type mismatch struct{ is, sent uint32 }
 
 func (m mismatch) Error() string {
-	return fmt.Sprintf("its CRC32C is %08x and was sent as %08x", m.is, m.sent)
+	return fmt.Sprintf("its CRC32C is %08x but was sent as %08x", m.is, m.sent)
 }
 
 // Damaged reports a frame that was damaged in transit.

@@ -25,7 +25,7 @@ func TestBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := alloc(1<<17+1, device.States)
-	if want := "1 MiB budget: 512 KiB of optimizer do not fit beside 512 KiB"; err == nil || err.Error() != want {
+	if want := "1 MiB budget: 512 KiB of optimizer do not fit in addition to 512 KiB"; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	if err := alloc(1<<17, device.Master); err != nil {

@@ -103,7 +103,7 @@ func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, er
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if live := d.usage.Live.Total(); d.budget > 0 && live+int64(b.Bytes()) > d.budget {
-		return device.Buffer{}, fmt.Errorf("%s budget: %s of %v do not fit beside %s", size(d.budget), size(int64(b.Bytes())), use, size(live))
+		return device.Buffer{}, fmt.Errorf("%s budget: %s of %v do not fit in addition to %s", size(d.budget), size(int64(b.Bytes())), use, size(live))
 	}
 	mem, err := d.from(use).Take(b.Bytes())
 	if err != nil {

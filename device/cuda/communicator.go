@@ -142,7 +142,7 @@ func (c *Communicator) streamOf(on device.Queue, bs ...device.Buffer) *Queue {
 	}
 	q, ok := on.(*Queue)
 	if !ok || q.dev != c.dev {
-		panic(fmt.Sprintf("cuda: a communicator of %v on a %T that is not of it", c.dev, on))
+		panic(fmt.Sprintf("cuda: a communicator of %v on a %T of another device", c.dev, on))
 	}
 	for _, b := range bs {
 		if b.Host {

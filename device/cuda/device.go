@@ -96,7 +96,7 @@ func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, er
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if live := d.usage.Live.Total(); d.budget > 0 && live+int64(b.Bytes()) > d.budget {
-		return device.Buffer{}, fmt.Errorf("a budget of %d bytes: %d of %v do not fit beside %d", d.budget, b.Bytes(), use, live)
+		return device.Buffer{}, fmt.Errorf("budget of %d bytes: %d bytes of %v do not fit in addition to %d", d.budget, b.Bytes(), use, live)
 	}
 	h := held{bytes: b.Bytes(), from: d.plan[use]}
 	var err error
@@ -119,7 +119,7 @@ func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, er
 
 func (r *reservation) take(bytes int64) (unsafe.Pointer, error) {
 	if r.used+bytes > r.size {
-		return nil, fmt.Errorf("the plan has %d bytes, of which %d are taken, and %d more are asked for", r.size, r.used, bytes)
+		return nil, fmt.Errorf("the plan has %d bytes, of which %d are in use; %d more were requested", r.size, r.used, bytes)
 	}
 	p := unsafe.Add(r.at, r.used)
 	r.used += (bytes + memoryAlign - 1) / memoryAlign * memoryAlign
@@ -187,7 +187,7 @@ func (d *Device) ReachAll(ordinals []int) error {
 		}
 		d.peers = append(d.peers, other)
 		if !d.gpu.CanReach(other.GPU) {
-			return fmt.Errorf("%v cannot address the memory of %v: choose GPUs of which each reaches the others (nvidia-smi topo -p2p r)", d, other)
+			return fmt.Errorf("%v cannot address the memory of %v: choose GPUs with peer access to each other (nvidia-smi topo -p2p r)", d, other)
 		}
 		if err := d.gpu.Reach(other.GPU); err != nil {
 			return err

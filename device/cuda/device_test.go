@@ -104,7 +104,7 @@ func TestPinnedMemoryIsClearedAndGivenBack(t *testing.T) {
 
 func TestOldGPUIsRefused(t *testing.T) {
 	fake.Only(t)
-	fake.Again(t, "TestOpensSayWhy", "FAKECUDA_CAPABILITY=75", "WANT=GPU 0 (Emulated GPU) has compute capability 7.5, and the kernels want 8.0")
+	fake.Again(t, "TestOpensSayWhy", "FAKECUDA_CAPABILITY=75", "WANT=GPU 0 (Emulated GPU) has compute capability 7.5, but the kernels need 8.0")
 }
 
 // TestOldDriverIsRefused checks that a driver refuses PTX that is newer.

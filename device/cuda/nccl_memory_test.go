@@ -50,7 +50,7 @@ func TestNCCLRegistersMemory(t *testing.T) {
 			t.Fatalf("registering, time %d: %v", again, err)
 		}
 		if again == 1 && err != nil {
-			say(t, err, "memory that is registered already", "ZEROTH_NCCL_REGISTER=0 does without")
+			say(t, err, "memory that is registered already", "set ZEROTH_NCCL_REGISTER=0 to avoid it")
 		}
 	}
 	var all sync.WaitGroup
@@ -135,7 +135,7 @@ func TestNCCLRefusesMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := errors.New("rank 1 is lost")
-	if err := ends[0].Register(func() error { return other }); !errors.Is(err, other) || !strings.Contains(err.Error(), "does without") {
+	if err := ends[0].Register(func() error { return other }); !errors.Is(err, other) || !strings.Contains(err.Error(), "to avoid it") {
 		t.Errorf("%v, want that rank 1 is lost", err)
 	}
 	for _, e := range ends {

@@ -37,7 +37,7 @@ func (d *Device) ReserveKnown(plan device.Bytes, allocs int) error {
 	size = (size + knownPage - 1) / knownPage * knownPage
 	at, err := d.gpu.AllocNCCL(size)
 	if err != nil {
-		return fmt.Errorf("what collectives move, %d bytes: %w; ZEROTH_NCCL_REGISTER=0 does without", size, err)
+		return fmt.Errorf("memory for collectives, %d bytes: %w; set ZEROTH_NCCL_REGISTER=0 to avoid it", size, err)
 	}
 	d.known = &reservation{at: at, size: size}
 	for _, use := range moved {
@@ -68,7 +68,7 @@ func (c *Communicator) Register(stop func() error) error {
 		err = c.settled(stop)
 	}
 	if err != nil {
-		return fmt.Errorf("%w; ZEROTH_NCCL_REGISTER=0 does without", err)
+		return fmt.Errorf("%w; set ZEROTH_NCCL_REGISTER=0 to avoid it", err)
 	}
 	return nil
 }

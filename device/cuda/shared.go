@@ -65,7 +65,7 @@ func newShared(g *driver.GPU) *shared {
 // start loads the kernels that every job needs, to check that the driver accepts them.
 func (s *shared) start() error {
 	if s.Major < driver.LeastMajor {
-		return fmt.Errorf("%v has compute capability %d.%d, and the kernels want %d.0 or newer (A100, RTX 30, and since)", s.GPU, s.Major, s.Minor, driver.LeastMajor)
+		return fmt.Errorf("%v has compute capability %d.%d, but the kernels need %d.0 or newer (since A100, RTX 30)", s.GPU, s.Major, s.Minor, driver.LeastMajor)
 	}
 	for _, f := range kernel.Families() {
 		if f.Name == kernel.Base {

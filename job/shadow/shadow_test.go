@@ -17,7 +17,7 @@ type gpu struct {
 }
 
 func (g gpu) Now(name string, f func() error) { g.Call(name, f) }
-func (g gpu) AfterPeer(e device.Event)           { g.After(e) }
+func (g gpu) AfterPeer(e device.Event)        { g.After(e) }
 
 func (g gpu) AddTo(y, a, b device.Buffer) {
 	g.Queue.AddTo(y, a, b)

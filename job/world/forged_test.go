@@ -61,8 +61,8 @@ func TestForgedFrames(t *testing.T) {
 		"too long":   {frame(2, 1<<30), "rank 1 sends 1073741824 bytes"},
 		"wrong kind": {frame(77, 1<<30), "rank 1 (\"forger\"): its data connection was given up: a frame of kind 77 and 1073741824 bytes"},
 		"wrong op":   {note(0, 0), "rank 1 all-gather of 2 fp32"},
-		"no op":      {note(200, 0), "rank 1 calls an operation 200"},
-		"no type":    {note(0, 99), "rank 1 calls an operation 0 of type 99"},
+		"no op":      {note(200, 0), "rank 1 calls unknown operation 200"},
+		"no type":    {note(0, 99), "rank 1 calls unknown operation 0 of type 99"},
 		"no frame":   {[]byte(strings.Repeat("GET / HTTP/1.1", 10)), "a frame from rank 1 to rank 0 arrived damaged"},
 	} {
 		w, forger, c1 := withForger(t)

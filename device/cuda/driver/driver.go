@@ -54,7 +54,7 @@ func Available() error {
 		return err
 	}
 	if n, err := Count(); err != nil || n == 0 {
-		return errors.Join(errors.New("the NVIDIA driver knows no GPU that this process may use (CUDA_VISIBLE_DEVICES?)"), err)
+		return errors.Join(errors.New("the NVIDIA driver has no GPU for this process (check CUDA_VISIBLE_DEVICES)"), err)
 	}
 	return nil
 }

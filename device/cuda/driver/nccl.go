@@ -26,7 +26,7 @@ import (
 )
 
 // ErrInProgress reports that a communicator has not completed an operation.
-var ErrInProgress = errors.New("NCCL is still at it")
+var ErrInProgress = errors.New("NCCL operation in progress")
 
 // ncclInProgress is the corresponding status.
 const ncclInProgress = 7
