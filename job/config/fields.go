@@ -148,7 +148,7 @@ func (c *Config) fields() []field {
 		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0 is never",
 			also{like: "100", then: func() { t.EvalEvery = pick(d.Validation > 0, 50, 0) }, not: refusal{d.Validation == 0 && t.EvalEvery > 0, fmt.Sprintf("eval_every is %d, but data.validation is 0: there is no text to evaluate on", t.EvalEvery), "want eval_every: 0, or a data.validation such as 0.01", []string{"data.validation"}}}},
 		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "batches that are evaluated each time, of as many sequences as a step: the same ones on any number of ranks", also{}},
-		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "1024", "", "tokens whose logits are in memory at once", also{flag: "loss-chunk"}},
+		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "", "1024; on GPUs 4 × the model's width, from 1024 to 4096", "tokens whose logits are in memory at once", also{like: "1024", flag: "loss-chunk"}},
 		{"train.early_stop.metric", choice{&t.EarlyStop.Metric, metrics[:1]}, "val_loss", "", "what is to improve",
 			also{only: []only{{"with train.early_stop.patience", t.EarlyStop.Patience > 0, "train.early_stop.patience", "train.early_stop.patience is 0: the run never ends early"}}, lasts: true}},
 		{"train.early_stop.patience", count{&t.EarlyStop.Patience, 0, mostSteps}, "0", "", "end after so many evaluations in a row that are no better than the best; 0 is never",

@@ -304,9 +304,20 @@ func (r *reader) share(name string, known int, unknown string) int {
 	return 1
 }
 
+// leastChunk is the default of train.loss_chunk on CPUs. GPUs take longer chunks: for each the float32
+// gradient of the output layer is read and written, which costs as much as the logits' own passes
+// where a chunk has as many tokens as the model is wide.
+const leastChunk = 1024
+
 func (r *reader) resolveTraining() {
 	t := &r.Config.Train
 	r.unfit("train")
+	if !r.has("train.loss_chunk") {
+		t.LossChunk = leastChunk
+		if r.Config.on == "cuda" {
+			t.LossChunk = min(4*leastChunk, max(leastChunk, 4*r.Config.Model.Width))
+		}
+	}
 	if r.has("train.epochs") {
 		t.Steps = 0
 		return // what follows from steps is for Settle
