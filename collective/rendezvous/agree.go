@@ -70,7 +70,7 @@ func (s *Star) compare(ctx context.Context, mine []Fact) error {
 		select {
 		case f := <-s.facts:
 			if f.done {
-				s.end(Lost{Process: f.process, Why: "it ended while others were waiting for it"})
+				s.end(Lost{Process: f.process, Why: "it has ended while others were waiting for it"})
 				return s.Err()
 			}
 			all[f.process] = f.facts

@@ -464,7 +464,7 @@ func TestNobodyWaitsForWhoIsDone(t *testing.T) {
 		}
 		stars[leaves].Close()
 		for range 2 {
-			if err := <-errs; err == nil || !strings.Contains(err.Error(), "it ended") {
+			if err := <-errs; err == nil || !strings.Contains(err.Error(), "has ended") {
 				t.Errorf("process %d leaves: %v", leaves, err)
 			}
 		}

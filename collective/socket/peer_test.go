@@ -107,7 +107,7 @@ func TestBadFrames(t *testing.T) {
 				r.conn.Close()
 			}
 			if name == "unknown operation" {
-				if err := r.q.Wait(); err == nil || !strings.Contains(err.Error(), "not of this version") {
+				if err := r.q.Wait(); err == nil || !strings.Contains(err.Error(), "all processes must run the same version") {
 					t.Errorf("error %v", err)
 				}
 				return
