@@ -116,8 +116,7 @@ func (r *rooflined) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activati
 }
 
 func (r *rooflined) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
-	c, a, b := device.GradOperands(dw, dy, x)
-	r.multiplied(c, a, b, device.Mat{}, db)
+	device.WeightGrad(r, dw, db, dy, x)
 }
 
 // multiplied counts c = a·b with a matrix and a vector beside it.

@@ -69,7 +69,7 @@ func TestAbsurdInputs(t *testing.T) {
 		args []string
 	}{
 		{2, "2147483648 is more than 1073741824; want a whole number from 1 to 1073741824", plan("train.batch=2147483648", "train.micro_batch=null")},
-		{0, "accumulate 268435456 × 4 ranks", plan("train.batch=1073741824")},
+		{0, "accumulate 262144 × 4 ranks", plan("train={batch: 1073741824, micro_batch: 1024}")},
 		{2, "65536 is more than 10000", plan("model.layers=65536")},
 		{0, "parameters", plan("model.layers=10000")},
 		{2, "1000000 layers exceed the limit of 10000", []string{"plan", "--model", "model"}},

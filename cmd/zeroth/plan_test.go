@@ -211,7 +211,7 @@ func TestPlanMistakes(t *testing.T) {
 		"no.json: no such file or directory; want here":     {"plan", "tiny.yaml", "--machine", "no.json"},
 		"open /dev/zero: it is a device, not a regular":     {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--machine", "/dev/zero"},
 		`--set \x1b[31m: there is no key=value here`:        {"plan", "tiny.yaml", "--set", "\x1b[31m"},
-		"tokens in all steps are more than 4.61e+18":        {"plan", "tiny.yaml", "--set", "train.steps=1000000000", "--set", "train.batch=1073741824", "--set", "model.context=1024"},
+		"tokens in all steps are more than 4.61e+18":        {"plan", "tiny.yaml", "--set", "train={steps: 1000000000, batch: 1073741824, micro_batch: 4096}", "--set", "model.context=1024"},
 		"config.json cannot be read":                        {"plan", "--model", "nowhere"},
 		"there is no stage 4":                               {"plan", "tiny.yaml", "--stage", "4"},
 		"--gpu-memory is missing":                           {"fit", "tiny.yaml", "--gpus", "2"},

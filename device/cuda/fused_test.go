@@ -125,8 +125,12 @@ func TestFused(t *testing.T) {
 			side.q.MatMulOnto(m[onto], m[res], m[x], m[weight], vec)
 			side.q.MatMulActivate(m[act], m[pre], m[x], m[weight], vec, f)
 			side.q.MatMulActivateGrad(m[dpre], m[x], m[weight], m[before], f)
-			side.q.WeightGrad(m[dw].T(), m[db].Buf, m[dy], m[x])
-			side.q.WeightGrad(m[dwt], m[dbt].Buf, m[dy], m[x])
+			grad := side.q.WeightGrad
+			if side.q == w.q {
+				grad = w.q.FusedWeightGrad
+			}
+			grad(m[dw].T(), m[db].Buf, m[dy], m[x])
+			grad(m[dwt], m[dbt].Buf, m[dy], m[x])
 			side.q.WeightGrad(m[alone], device.Buffer{}, m[dy], m[back])
 		}
 		if err := w.hq.Wait(); err != nil {
@@ -197,8 +201,8 @@ func TestFusedIssuesNothingElse(t *testing.T) {
 		b.q.MatMulOnto(ym, pm, xm, wm, device.Buffer{})
 		b.q.MatMulActivate(ym, pm, xm, wm, out.Slice(0, 32), device.GeluTanh)
 		b.q.MatMulActivateGrad(ym, xm, wm, pm, device.GeluTanh)
-		b.q.WeightGrad(dwm, db, ym, xm)
-		b.q.WeightGrad(dwm.T(), db, ym, xm)
+		b.q.FusedWeightGrad(dwm, db, ym, xm)
+		b.q.FusedWeightGrad(dwm.T(), db, ym, xm)
 	}
 	var tasks []string
 	b.q.Trace(func(s device.Span) { tasks = append(tasks, s.Task) })

@@ -114,9 +114,16 @@ func (q *Queue) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Activation) 
 	}
 }
 
-// WeightGrad sets dw = dyᵀ·x and db, of dw's type, to the sum of the rows of dy, which the product
-// reads anyway. dw may be transposed, db empty.
+// WeightGrad sets dw = dyᵀ·x and db, of dw's type, to the sum of the rows of dy, by a kernel of
+// its own: the epilogues that sum rows exist only in kernels of older GPUs. dw may be transposed, db
+// empty.
 func (q *Queue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
+	device.WeightGrad(q, dw, db, dy, x)
+}
+
+// FusedWeightGrad is WeightGrad with db summed by the product, which reads dy anyway. It is there to be
+// measured.
+func (q *Queue) FusedWeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
 	c, a, b := device.GradOperands(dw, dy, x)
 	g := gemm(&c, &a, &b)
 	e := driver.SumsB

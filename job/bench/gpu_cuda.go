@@ -349,7 +349,7 @@ func (g *gpuBench) fused() error {
 			func() { device.MatMulActivate(g.q, act, pre, x, weight, bias, device.GeluTanh) }},
 		{"the slope of GELU", func() { g.q.MatMulActivateGrad(act, x, back.T(), pre, device.GeluTanh) },
 			func() { device.MatMulActivateGrad(g.q, act, x, back.T(), pre, device.GeluTanh) }},
-		{"a bias's gradient", func() { g.q.WeightGrad(dw.T(), db, act, x) },
+		{"a bias's gradient", func() { g.q.FusedWeightGrad(dw.T(), db, act, x) },
 			func() { device.WeightGrad(g.q, dw.T(), db, act, x) }},
 	} {
 		if err := g.line("product with "+l.name, flops, "FLOP/s", "bf16 product", l.fused); err != nil {
