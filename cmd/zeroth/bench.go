@@ -51,7 +51,7 @@ turns, and process 0 reports.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			for _, arg := range args {
 				if !slices.Contains(cmd.ValidArgs, arg) {
-					return fmt.Errorf("there is no bench %q; want some of %s", arg, strings.Join(cmd.ValidArgs, ", "))
+					return fmt.Errorf("unknown group %q; want one or more of %s", arg, strings.Join(cmd.ValidArgs, ", "))
 				}
 			}
 			return nil
@@ -69,15 +69,15 @@ turns, and process 0 reports.`,
 	f.StringVar(&o.machineFile, "write-machine", "", "describe the GPU in a `file` for 'zeroth plan --machine'; with gpu")
 	f.StringVar(&o.products, "products", "", "time algorithms for the matrix products in a `file`: a run's algorithms.json; with gpu and --write-algorithms")
 	f.StringVar(&o.algorithms, "write-algorithms", "", "write the fastest algorithms to a `file` for parallel.algorithms; with --products")
-	f.StringVar(&o.Dir, "dir", "", "`folder` on the disk to measure (default: temporary files)")
-	o.in.options(f)
+	f.StringVar(&o.Dir, "dir", "", "`folder` on the disk to measure (default: that of temporary files)")
+	o.in.addFlags(f)
 	must(cmd.MarkFlagDirname("dir"))
 	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
 	cmd.AddCommand(a.benchParallel())
 	return cmd
 }
 
-// benching is the flags of bench.
+// benching holds the flags of bench.
 type benching struct {
 	bench.Options
 	in             joining
@@ -97,8 +97,8 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 	}
 	ctx, release := a.untilSignal(ctx, func() {}, nil)
 	defer release()
-	tell, clean := a.showProgress(0)
-	o.Tell = func(doing string) { tell("measuring " + doing) }
+	progress, erase := a.showProgress(0)
+	o.Tell = func(doing string) { progress("measuring " + doing) }
 	show := func(r *bench.Report) error {
 		if o.json {
 			return r.JSON(a.out)
@@ -106,10 +106,10 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 		return r.Table(a.out, o.markdown)
 	}
 	if o.in.World > 1 {
-		return stopped(ctx, a.benchAcross(ctx, &o.in, o.Options, func(r *bench.Report) error { clean(); return show(r) }))
+		return stopped(ctx, a.benchAcross(ctx, &o.in, o.Options, func(r *bench.Report) error { erase(); return show(r) }))
 	}
 	report, err := bench.Run(ctx, o.Options)
-	clean()
+	erase()
 	err = errors.Join(err, show(report))
 	if err == nil && o.machineFile != "" {
 		err = writeFile(o.machineFile, func(w io.Writer) error { return writeJSON(w, report.Machine()) })
@@ -120,10 +120,10 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 	return stopped(ctx, err)
 }
 
-// readProducts reads the products whose algorithms are to be timed.
+// readProducts reads the matrix products whose algorithms are timed.
 func (o *benching) readProducts() error {
 	if (o.products == "") != (o.algorithms == "") || o.products != "" && !o.Asks("gpu") {
-		return errors.New("--products and --write-algorithms go together, with the group gpu: bench gpu --products runs/a/algorithms.json --write-algorithms fast.json")
+		return errors.New("--products and --write-algorithms need each other and the group gpu: bench gpu --products runs/a/algorithms.json --write-algorithms fast.json")
 	}
 	if o.products == "" {
 		return nil
@@ -142,7 +142,7 @@ func (o *benching) readProducts() error {
 func checkBench(o *benching) error {
 	var wrong []error
 	if o.machineFile != "" && !o.Asks("gpu") {
-		wrong = append(wrong, errors.New("--write-machine describes a GPU; want it with the group gpu"))
+		wrong = append(wrong, errors.New("--write-machine describes a GPU; add the group gpu"))
 	}
 	if err := o.readProducts(); err != nil {
 		wrong = append(wrong, err)
@@ -154,7 +154,7 @@ func checkBench(o *benching) error {
 		wrong = append(wrong, fmt.Errorf("--seconds %v; want more than 0 and at most 3600", o.Seconds))
 	}
 	if n := runtime.GOMAXPROCS(0); slices.ContainsFunc(o.Workers, func(w int) bool { return w < 1 || w > n }) {
-		wrong = append(wrong, fmt.Errorf("--workers %v; want numbers from 1 to %d, the processors there are", o.Workers, n))
+		wrong = append(wrong, fmt.Errorf("--workers %v; want numbers from 1 to %d, the number of processors", o.Workers, n))
 	}
 	if info, err := os.Stat(o.Dir); o.Dir != "" && (err != nil || !info.IsDir()) {
 		wrong = append(wrong, fmt.Errorf("--dir %s; want an existing folder", o.Dir))
@@ -166,9 +166,9 @@ func checkBench(o *benching) error {
 }
 
 // showProgress returns a function that shows on a terminal what is being done, and one that
-// erases it. Without a terminal it prints at most one line per interval, or none if that is
-// 0.
-func (a *app) showProgress(every time.Duration) (tell func(doing string), clean func()) {
+// erases it. Without a terminal it prints at most one line per interval, or none if the
+// interval is 0.
+func (a *app) showProgress(every time.Duration) (progress func(doing string), erase func()) {
 	f, ok := a.side().(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
 		last := time.Time{}

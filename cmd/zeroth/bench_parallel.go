@@ -19,7 +19,7 @@ import (
 	"zeroth/job/sim"
 )
 
-// comparing is the flags of bench parallel.
+// comparing holds the flags of bench parallel.
 type comparing struct {
 	file           string
 	sets, ways     []string
@@ -34,9 +34,8 @@ func (a *app) benchParallel() *cobra.Command {
 		Use:   "parallel JOB.yaml",
 		Short: "Compare all ways to train a job on several ranks",
 		Long: `Train a job for a few steps in each way of parallel training, and compare tokens
-per second, memory, bytes sent and time spent waiting, each beside its prediction
-('zeroth plan --machine here'). All ways have the job's model, ranks and global
-batch:
+per second, memory, bytes sent and time spent waiting, each with its prediction by
+'zeroth plan --machine here'. All ways have the job's model, ranks and global batch:
 
   master            one rank gathers the gradients, updates and sends parameters back
   ddp               every rank stores all state (ZeRO stage 0)
@@ -50,12 +49,11 @@ batch:
 The last six use as many ranks as the job allows; the others shard the optimizer
 state (stage 1). Ways that the job does not allow are listed with the reason.
 
-Each way is a run of 'zeroth train' in a temporary folder that is removed. Figures are
-medians without the first two steps; memory and bytes are those of the rank with the
-most. Waiting is the share of a step in which a rank communicates without computing,
-or does nothing. All ways must learn the same: the last column is the largest
-difference between a way's losses and those of the first way, which add up in another
-order.`,
+Each way is a run of 'zeroth train' in a temporary folder. Figures are medians without
+the first two steps; memory and bytes are those of the rank with the most. Waiting is
+the share of a step in which a rank communicates without computing, or is idle. All
+ways must learn the same: the last column is the largest difference from the losses of
+the first way, caused by a different order of sums.`,
 		Example: `  zeroth bench parallel examples/quickstart.yaml
   zeroth bench parallel examples/quickstart.yaml --ways ddp,zero1,zero3 --set parallel.ranks=2 --steps 10
   zeroth bench parallel examples/quickstart.yaml --markdown > table.md`,
@@ -88,7 +86,7 @@ func (o *comparing) check() (hardware *sim.Hardware, err error) {
 	var wrong []error
 	for _, name := range o.ways {
 		if !slices.Contains(bench.Ways(), name) {
-			wrong = append(wrong, fmt.Errorf("--ways: there is no way %q; want some of %s", name, strings.Join(bench.Ways(), ", ")))
+			wrong = append(wrong, fmt.Errorf("--ways: unknown way %q; want one or more of %s", name, strings.Join(bench.Ways(), ", ")))
 		}
 	}
 	if o.steps < 1 || o.steps > 1000 {
@@ -122,12 +120,12 @@ func (a *app) runParallel(ctx context.Context, o *comparing) error {
 			late.Stop()
 		}
 	}()
-	tell, clean := a.showProgress(5 * time.Second)
+	progress, erase := a.showProgress(5 * time.Second)
 	load := func(sets []string) (*config.Config, error) {
 		return setup.Here(1, 0).Load(o.file, slices.Concat(o.sets, sets))
 	}
-	x, err := bench.Compare(ctx, load, o.ways, o.steps, hardware, tell)
-	if clean(); x == nil || ctx.Err() != nil {
+	x, err := bench.Compare(ctx, load, o.ways, o.steps, hardware, progress)
+	if erase(); x == nil || ctx.Err() != nil {
 		return stopped(ctx, err)
 	}
 	show := func() error { return x.Table(a.out, o.markdown) }

@@ -110,7 +110,7 @@ func TestBenchParallelRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"job.yaml", "--ways", "ddp,dpp", "--steps", "0"}, "--ways: there is no way \"dpp\"; want some of master, ddp, "},
+		{[]string{"job.yaml", "--ways", "ddp,dpp", "--steps", "0"}, "--ways: unknown way \"dpp\"; want one or more of master, ddp, "},
 		{[]string{"job.yaml", "--steps", "1001"}, "--steps 1001; want 1 to 1000"},
 		{[]string{"job.yaml", "--set", "parallel={ranks: 1}"}, "the job has one rank, and nothing to divide"},
 		{[]string{"job.yaml", "--machine", "none"}, "--machine none: no such file"},

@@ -13,22 +13,21 @@ import (
 	"zeroth/job/show"
 )
 
-const aboutCheckpoints = `Look at, check, compare, convert and delete checkpoints.
+const aboutCheckpoints = `List, inspect, verify, compare, convert and delete checkpoints.
 
-DIR is a checkpoint's own folder (ckpt/step-00001000), a folder of checkpoints
-(ckpt), or the folder of a run; of the latter two the newest checkpoint is meant.
+DIR is one checkpoint (run1/ckpt/step-00001000), a folder of checkpoints (run1/ckpt)
+or a run folder (run1); the latter two mean their newest checkpoint.
 
-Progress goes to the standard error, results to the standard output, with --json
-as one JSON value. Ctrl-C ends long work early and leaves nothing half done.
+Progress goes to standard error, results to standard output, with --json as one JSON
+value. Ctrl-C stops early and leaves nothing half done.
 
-Exit codes: 0 done, nothing wrong; 1 damage, a difference or something that is
-not to be deleted was found, or the work failed; 2 a mistake in the command line;
-130 stopped.`
+Exit codes: 0 done; 1 failed, or found damage, a difference or something that must not
+be deleted; 2 a mistake in the command line; 130 stopped by Ctrl-C.`
 
 func (a *app) ckpt() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "ckpt",
-		Short:      "Look at, check, convert and delete checkpoints",
+		Short:      "List, verify, compare, convert and delete checkpoints",
 		Long:       aboutCheckpoints,
 		SuggestFor: []string{"checkpoint", "checkpoints", "export", "import", "convert", "verify", "diff", "prune"},
 		Args:       knownCommand,
@@ -39,18 +38,17 @@ func (a *app) ckpt() *cobra.Command {
 	return cmd
 }
 
-// folders is the arguments of a command that takes so many folders, named by
-// its Use line.
+// folders accepts exactly n folders. The error shows the command's Use line.
 func folders(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == n {
 			return nil
 		}
-		return fmt.Errorf("the form is: zeroth ckpt %s (%d folders were given)", cmd.Use, len(args))
+		return fmt.Errorf("%d folders given; usage: zeroth ckpt %s", len(args), cmd.Use)
 	}
 }
 
-// onlyFolders completes folders, as many as the command takes.
+// onlyFolders completes up to n folders.
 func onlyFolders(n int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= n {
@@ -60,14 +58,14 @@ func onlyFolders(n int) cobra.CompletionFunc {
 	}
 }
 
-// onFolders is a command that works on so many folders.
+// onFolders returns a command that works on n folders.
 func (a *app) onFolders(n int, use, short string, work func(cmd *cobra.Command, args []string) error) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: folders(n), RunE: a.do(work), ValidArgsFunction: onlyFolders(n),
 		DisableFlagsInUseLine: true}
 }
 
 func jsonFlag(cmd *cobra.Command, p *bool) {
-	cmd.Flags().BoolVar(p, "json", false, "write the result as JSON, for programs")
+	cmd.Flags().BoolVar(p, "json", false, "print JSON")
 }
 
 func toFlag(cmd *cobra.Command, p *string, usage string) {
@@ -76,8 +74,8 @@ func toFlag(cmd *cobra.Command, p *string, usage string) {
 	must(cmd.MarkFlagDirname("to"))
 }
 
-// writeJSON writes the result for programs. JSON leaves control characters
-// beyond ASCII as they are; here they are escaped, as a terminal may obey them.
+// writeJSON writes the result as JSON. It also escapes control characters beyond ASCII,
+// which a terminal may obey.
 func (a *app) writeJSON(v any) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -90,8 +88,8 @@ func (a *app) writeJSON(v any) error {
 	return err
 }
 
-// long does work over many bytes with a bar, until a signal. It returns what
-// was done in which time.
+// long runs work that reads or writes total bytes, with a progress bar, until a signal
+// stops it. speed describes how much was done in which time.
 func (a *app) long(cmd *cobra.Command, verb string, total int64, work func(ctx context.Context, done func(int64)) error) (speed string, err error) {
 	ctx, release := a.untilSignal(cmd.Context(), func() { afterEcho(a.side()) }, nil)
 	defer release()
@@ -101,7 +99,7 @@ func (a *app) long(cmd *cobra.Command, verb string, total int64, work func(ctx c
 	return speed, stopped(ctx, err)
 }
 
-// print writes a table as wide as the terminal has room for.
+// print writes a table that fits the width of the terminal.
 func (a *app) print(t *show.Columns) error {
 	return show.Print(a.out, t.Within(show.Width(a.out)))
 }

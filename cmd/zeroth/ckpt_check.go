@@ -16,20 +16,19 @@ import (
 
 func (a *app) ckptVerify() *cobra.Command {
 	var asJSON bool
-	cmd := a.onFolders(1, "verify DIR", "Read every byte of a checkpoint and name what is damaged", func(cmd *cobra.Command, args []string) error {
+	cmd := a.onFolders(1, "verify DIR", "Read every byte of a checkpoint and report damage", func(cmd *cobra.Command, args []string) error {
 		return a.verify(cmd, args[0], asJSON)
 	})
-	cmd.Long = `Read every byte of a checkpoint and check it against what was written. Every bad
-block is named: its file and offset, its tensor and the range of elements that
-are lost. The exit code is 1 if there is any, or if of a folder's checkpoints it
-is not certain which is the newest, because COMMIT or MANIFEST.json of one is
-damaged.`
+	cmd.Long = `Read every byte of a checkpoint and compare it with its checksums. Each bad block is
+reported with its file and offset, its tensor and the range of elements that are lost.
+The exit code is 1 if there is damage, or if a damaged COMMIT or MANIFEST.json leaves
+it uncertain which checkpoint of a folder is the newest.`
 	cmd.Example = "  zeroth ckpt verify run1\n  zeroth ckpt verify run1/ckpt/step-00001000 --json"
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
-// What verify has for programs.
+// The JSON of verify.
 type (
 	verification struct {
 		Path   string   `json:"path"`
@@ -38,11 +37,11 @@ type (
 	}
 	damage struct {
 		File   string `json:"file"`
-		Offset int64  `json:"offset"`           // bytes, of the block
-		Tensor string `json:"tensor,omitempty"` // empty where no tensor is concerned
+		Offset int64  `json:"offset"`           // of the block, in bytes
+		Tensor string `json:"tensor,omitempty"` // empty if the damage is not in a tensor
 		Kind   string `json:"kind,omitempty"`
-		Lo     int    `json:"lo"` // elements of the tensor that are lost
-		Hi     int    `json:"hi"` // not included
+		Lo     int    `json:"lo"` // elements [lo, hi) of the tensor are lost
+		Hi     int    `json:"hi"`
 		Why    string `json:"why"`
 	}
 )
@@ -59,7 +58,7 @@ func (a *app) verify(cmd *cobra.Command, dir string, asJSON bool) error {
 		}
 		err = a.writeJSON(v)
 	} else {
-		a.damaged(path, found, speed)
+		a.printDamage(path, found, speed)
 	}
 	if err == nil && len(found) > 0 {
 		return errFound
@@ -67,9 +66,10 @@ func (a *app) verify(cmd *cobra.Command, dir string, asJSON bool) error {
 	return err
 }
 
-// verified is what is wrong with the checkpoint meant by a path, also what only
-// a look at all checkpoints of its folder shows. If it is deleted meanwhile, as
-// by a run that keeps only the newest, the one that is newest then is verified.
+// verified verifies the checkpoint that dir means and returns the damage it found, including
+// what only a look at all checkpoints of the folder shows. If the checkpoint is deleted
+// meanwhile, for example by a run that keeps only the newest, it starts again with the one
+// that is then the newest.
 func (a *app) verified(cmd *cobra.Command, dir string) (path string, found []*checkpoint.Damage, speed string, err error) {
 	for {
 		e, err := state.FindCheckpoint(dir)
@@ -91,15 +91,15 @@ func (a *app) verified(cmd *cobra.Command, dir string) (path string, found []*ch
 	}
 }
 
-func (a *app) damaged(path string, found []*checkpoint.Damage, speed string) {
+func (a *app) printDamage(path string, found []*checkpoint.Damage, speed string) {
 	for _, d := range found {
 		a.say("%v\n", d)
 	}
 	if len(found) > 0 {
-		a.say("%s is damaged in %s (%s)\n", path, places(len(found)), speed)
+		a.say("%s: damaged in %s (%s)\n", path, places(len(found)), speed)
 		return
 	}
-	a.say("%s is as it was written (%s)\n", path, speed)
+	a.say("%s: verified, no damage (%s)\n", path, speed)
 }
 
 func places(n int) string {
@@ -114,10 +114,10 @@ func (a *app) ckptDiff() *cobra.Command {
 	cmd := a.onFolders(2, "diff A B", "Compare two checkpoints tensor by tensor", func(cmd *cobra.Command, args []string) error {
 		return a.diff(cmd, args, all, asJSON)
 	})
-	cmd.Long = `Compare two checkpoints tensor by tensor, to the bit, whatever ranks wrote them:
-how many elements differ and by how much at most, absolutely and relative to the
-larger of the two, and which tensors only one of them has. The exit code is 1 if
-they differ.`
+	cmd.Long = `Compare two checkpoints tensor by tensor, to the bit, whatever ranks wrote them: how
+many elements differ, the largest absolute difference, the largest relative to the
+larger element, and which tensors only one of them has. The exit code is 1 if they
+differ.`
 	cmd.Example = "  zeroth ckpt diff run1/ckpt/step-00000100 run2/ckpt/step-00000100\n  zeroth ckpt diff run1 run2 --json"
 	jsonFlag(cmd, &asJSON)
 	cmd.Flags().BoolVar(&all, "all", false, "also list the tensors that are equal (--json always does)")
@@ -136,7 +136,7 @@ func (a *app) diff(cmd *cobra.Command, dirs []string, all, asJSON bool) error {
 	}
 	defer y.Close()
 	var ds []checkpoint.Difference
-	speed, err := a.long(cmd, "diff", shared(x, y), func(ctx context.Context, done func(int64)) error {
+	speed, err := a.long(cmd, "diff", sharedBytes(x, y), func(ctx context.Context, done func(int64)) error {
 		ds, err = checkpoint.Diff(ctx, x, y, checkpoint.Walk{Progress: done})
 		return err
 	})
@@ -147,7 +147,7 @@ func (a *app) diff(cmd *cobra.Command, dirs []string, all, asJSON bool) error {
 	if asJSON {
 		err = a.writeJSON(ds)
 	} else {
-		a.differences(x, y, ds, all, speed)
+		a.printDifferences(x, y, ds, all, speed)
 	}
 	if err == nil && differ {
 		return errFound
@@ -155,8 +155,8 @@ func (a *app) diff(cmd *cobra.Command, dirs []string, all, asJSON bool) error {
 	return err
 }
 
-// shared is the bytes of the tensors that both have.
-func shared(x, y *checkpoint.Checkpoint) (n int64) {
+// sharedBytes returns the total size of the tensors that both checkpoints have.
+func sharedBytes(x, y *checkpoint.Checkpoint) (n int64) {
 	for _, t := range x.Tensors {
 		if u, ok := y.Tensor(t.Name, t.Kind); ok && u.DType == t.DType && slices.Equal(u.Shape, t.Shape) {
 			n += 2 * t.Bytes()
@@ -165,7 +165,7 @@ func shared(x, y *checkpoint.Checkpoint) (n int64) {
 	return n
 }
 
-func (a *app) differences(x, y *checkpoint.Checkpoint, ds []checkpoint.Difference, all bool, speed string) {
+func (a *app) printDifferences(x, y *checkpoint.Checkpoint, ds []checkpoint.Difference, all bool, speed string) {
 	t := &show.Columns{Align: "lllrrr"}
 	t.Add("tensor", "kind", "", "elements", "max |a-b|", "max relative")
 	equal := 0
@@ -185,8 +185,8 @@ func (a *app) differences(x, y *checkpoint.Checkpoint, ds []checkpoint.Differenc
 		}
 	}
 	if t.Rows() > 1 {
-		_ = a.print(t) // the output keeps its errors
+		_ = a.print(t) // a.out remembers its first error
 		fmt.Fprintln(a.out)
 	}
-	a.say("A %s, step %d\nB %s, step %d\n%d tensors: %d equal, %d not (%s)\n", x.Path, x.Step, y.Path, y.Step, len(ds), equal, len(ds)-equal, speed)
+	a.say("A: %s, step %d\nB: %s, step %d\n%d tensors: %d equal, %d differ (%s)\n", x.Path, x.Step, y.Path, y.Step, len(ds), equal, len(ds)-equal, speed)
 }

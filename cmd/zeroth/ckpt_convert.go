@@ -24,7 +24,7 @@ import (
 	"zeroth/nn"
 )
 
-// dtypes are the element types of an export, by the names of job files.
+// dtypes lists the element types of an export by their names in job files.
 var dtypes = map[string]checkpoint.DType{"fp32": checkpoint.F32, "bf16": checkpoint.BF16, "fp16": checkpoint.F16}
 
 func (a *app) ckptExport() *cobra.Command {
@@ -53,7 +53,7 @@ func (a *app) ckptExport() *cobra.Command {
 			return a.exportTorch(cmd, args[0], to, form, e)
 		}
 		if adapter && (cmd.Flags().Changed("dtype") || cmd.Flags().Changed("shard-size")) {
-			err = input.BadInput(errors.New("--adapter writes one file in float32; want it without --dtype and --shard-size"))
+			err = input.BadInput(errors.New("--adapter writes one file in float32; leave out --dtype and --shard-size"))
 		}
 		if err != nil {
 			return err
@@ -61,22 +61,22 @@ func (a *app) ckptExport() *cobra.Command {
 		return a.export(cmd, args[0], to, e, adapter, asJSON)
 	})
 	cmd.Long = `Write the parameters of a checkpoint as a Hugging Face folder: config.json and
-model.safetensors, or numbered parts and their index. transformers reads it, and
-so do model.from of a job and 'zeroth sample --run'. A few MiB of memory do for
-a model of any size. Adapters (train.lora) are merged; with --adapter they are
-written alone, in PEFT's files.
+model.safetensors, or numbered parts and their index. transformers, model.from of a
+job and 'zeroth sample --run' read it. A few MiB of memory are enough for a model of
+any size. LoRA adapters (train.lora) are merged; --adapter writes only the adapters, in
+PEFT's format.
 
 DIR may also be a checkpoint of DeepSpeed (ZeRO 0 to 3, universal), of FSDP
-(torch.distributed.checkpoint) or of torch.save. --format dcp writes a folder
-for torch.distributed.checkpoint with the optimizer's state, --format torch a
+(torch.distributed.checkpoint) or of torch.save. --format dcp writes a folder for
+torch.distributed.checkpoint with the optimizer state, --format torch a
 pytorch_model.bin.`
 	cmd.Example = "  zeroth ckpt export run1 --to model\n  zeroth ckpt export run1/ckpt/step-00001000 --to model --dtype bf16 --shard-size 5GB\n  zeroth ckpt export global_step500 --to model --dtype bf16"
 	toFlag(cmd, &to, "`folder` to write, new or empty")
 	jsonFlag(cmd, &asJSON)
-	cmd.Flags().BoolVar(&adapter, "adapter", false, "write the adapters of train.lora alone: adapter_config.json and adapter_model.safetensors, for PEFT")
+	cmd.Flags().BoolVar(&adapter, "adapter", false, "write only the LoRA adapters: adapter_config.json and adapter_model.safetensors, for PEFT")
 	cmd.Flags().StringVar(&dtype, "dtype", "fp32", "`type` of the elements: fp32, bf16 or fp16, rounded to nearest even")
-	cmd.Flags().StringVar(&size, "shard-size", "5GB", "most `bytes` of a part, such as 500MB or 2GiB")
-	cmd.Flags().StringVar(&form, "format", "hf", "`form` of the folder: hf, dcp or torch")
+	cmd.Flags().StringVar(&size, "shard-size", "5GB", "maximum `bytes` of a part, such as 500MB or 2GiB")
+	cmd.Flags().StringVar(&form, "format", "hf", "`format` of the folder: hf, dcp or torch")
 	names.add(cmd)
 	must(cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("dtype", cobra.FixedCompletions([]string{"fp32", "bf16", "fp16"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -101,13 +101,13 @@ func exportOptions(dtype, size string) (e checkpoint.Export, err error) {
 	return e, nil
 }
 
-// units of sizes, longest names first.
+// units lists the units of sizes, the longest names first.
 var units = []struct {
 	name  string
 	bytes float64
 }{{"KIB", 1 << 10}, {"MIB", 1 << 20}, {"GIB", 1 << 30}, {"TIB", 1 << 40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
 
-// parseSize reads a number of bytes of at least 1, as in 5GB or 1.5GiB.
+// parseSize parses a size of at least 1 byte, such as 5GB or 1.5GiB.
 func parseSize(s string) (int64, error) {
 	for _, u := range units {
 		digits, ok := strings.CutSuffix(strings.ToUpper(s), u.name)
@@ -119,8 +119,8 @@ func parseSize(s string) (int64, error) {
 	return 0, fmt.Errorf("%s; want a size such as 500MB, 5GB or 2GiB", s)
 }
 
-// What the conversions have for programs. Bytes are those of the files written,
-// checkpoints and folders the paths of what was read and of what was made.
+// The JSON of export and import. Bytes are those of the files written; Checkpoint and Folder
+// are the paths that were read and written.
 type (
 	exported struct {
 		Checkpoint string           `json:"checkpoint"`
@@ -135,7 +135,7 @@ type (
 		Folder     string   `json:"folder"`
 		Checkpoint string   `json:"checkpoint"`
 		Step       int64    `json:"step"`
-		LeftOut    []string `json:"left_out"` // tensors that are no parameters of the model
+		LeftOut    []string `json:"left_out"` // tensors that the model does not have
 		Bytes      int64    `json:"bytes"`
 		Seconds    float64  `json:"seconds"`
 	}
@@ -175,11 +175,11 @@ func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, ad
 		x.Files, x.Bytes, err = written(to)
 		return cmp.Or(err, a.writeJSON(x))
 	}
-	a.say("%s, step %d, is exported to %s (%s)\n", ck.Path, ck.Step, to, speed)
+	a.say("exported %s to %s (%s)\n", ck.Path, to, speed)
 	return nil
 }
 
-// written are the files of a folder and their size.
+// written returns the files of a folder and their total size.
 func written(path string) (names []string, bytes int64, err error) {
 	files, err := os.ReadDir(path)
 	for _, f := range files {
@@ -195,12 +195,12 @@ func written(path string) (names []string, bytes int64, err error) {
 	return names, bytes, err
 }
 
-// lockFile is in a folder as long as an export writes there: of two, the one that fails
-// would take away what the other has written.
+// lockFile exists while an export writes to a folder. Without it, of two exports the one
+// that fails would remove the other's files.
 const lockFile = ".lock"
 
-// newFolder makes a folder, or takes an empty one, for this process alone. leave gives
-// it up, and takes it away again if it stayed empty.
+// newFolder creates a folder, or uses an empty one, and locks it. leave unlocks it, and
+// removes it again if it is still empty.
 func newFolder(flag, path string) (leave func(), err error) {
 	made := job.Missing(path)
 	undo := func() {
@@ -216,7 +216,7 @@ func newFolder(flag, path string) (leave func(), err error) {
 		err = os.MkdirAll(path, 0o777)
 	}
 	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("%s: %w; name a folder that can be made", flag, err))
+		return nil, input.BadInput(fmt.Errorf("%s: %w; name a folder that can be created", flag, err))
 	}
 	lock, err := vfs.OS{}.Lock(filepath.Join(path, lockFile))
 	if held := (*vfs.Locked)(nil); errors.As(err, &held) {
@@ -239,7 +239,7 @@ func newFolder(flag, path string) (leave func(), err error) {
 	return leave, nil
 }
 
-// isEmpty is an error of a folder that has more than a lock.
+// isEmpty returns an error if a folder contains more than a lock.
 func isEmpty(flag, path string) error {
 	files, err := os.ReadDir(path)
 	if err != nil {
@@ -247,7 +247,7 @@ func isEmpty(flag, path string) error {
 	}
 	files = slices.DeleteFunc(files, func(f os.DirEntry) bool { return f.Name() == lockFile })
 	if i := slices.IndexFunc(files, func(f os.DirEntry) bool { return strings.HasSuffix(f.Name(), ".safetensors.tmp") }); i >= 0 {
-		return input.BadInput(fmt.Errorf("%s %s: the folder has %s, of an export that was killed or is still writing; remove the folder or name a new one", flag, path, files[i].Name()))
+		return input.BadInput(fmt.Errorf("%s %s: the folder contains %s of an export that was killed or is still writing; remove the folder or name a new one", flag, path, files[i].Name()))
 	}
 	if len(files) > 0 {
 		return input.BadInput(fmt.Errorf("%s %s: the folder is not empty (%s); name a new folder", flag, path, job.Some(files, 3)))
@@ -259,7 +259,7 @@ func (a *app) ckptImport() *cobra.Command {
 	var to string
 	var asJSON bool
 	var names theirs
-	cmd := a.onFolders(1, "import FOLDER --to DIR", "Make a checkpoint of a Hugging Face folder or another program's checkpoint", func(cmd *cobra.Command, args []string) error {
+	cmd := a.onFolders(1, "import FOLDER --to DIR", "Convert a Hugging Face folder or another program's checkpoint", func(cmd *cobra.Command, args []string) error {
 		if state.IsForeign(args[0]) {
 			return a.importForeign(cmd, args[0], to, names, asJSON)
 		}
@@ -268,10 +268,10 @@ func (a *app) ckptImport() *cobra.Command {
 		}
 		return a.importModel(cmd, args[0], to, asJSON)
 	})
-	cmd.Long = `Make a checkpoint of step 0 from a Hugging Face folder: config.json with
-model.safetensors, or parts and their index. A job of that model starts from it
-with --resume and the checkpoint's folder, with an optimizer that knows nothing
-yet. (model.from of a job starts from such a folder without an import.)
+	cmd.Long = `Convert a Hugging Face folder (config.json with model.safetensors, or parts and their
+index) to a checkpoint of step 0. A job of that model starts from it with --resume and
+the checkpoint's folder, with fresh optimizer state. You rarely need this: model.from of
+a job starts from the folder directly.
 
 FOLDER may also be a checkpoint of DeepSpeed (ZeRO 0 to 3, universal), of FSDP
 (torch.distributed.checkpoint) or of torch.save: parameters, both moments, step
@@ -281,7 +281,7 @@ the folder --model.`
   zeroth train job.yaml --resume start/step-00000000 --out run1
   zeroth ckpt import global_step500 --model llama --to start`
 	names.add(cmd)
-	toFlag(cmd, &to, "`folder` of checkpoints, without any yet")
+	toFlag(cmd, &to, "new or empty `folder` of checkpoints")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
@@ -315,14 +315,14 @@ func (a *app) importModel(cmd *cobra.Command, folder, to string, asJSON bool) er
 		a.say("%v\n", note)
 	}
 	if len(src.Unfit) > 0 {
-		a.say("left out, as they are no parameters of the model: %s\n", plain(src.Unfit))
+		a.say("left out, because the model does not have them: %s\n", printable(src.Unfit))
 	}
-	a.say("%s is imported as %s (%s)\n", folder, path, speed)
+	a.say("imported %s as %s (%s)\n", folder, path, speed)
 	return nil
 }
 
-// plain is names from a file, for people.
-func plain(names []string) string {
+// printable joins names that come from a file, with control characters escaped.
+func printable(names []string) string {
 	var out []string
 	for _, s := range names {
 		out = append(out, checkpoint.Plain(s))
@@ -330,11 +330,10 @@ func plain(names []string) string {
 	return strings.Join(out, ", ")
 }
 
-// newCheckpoint locks a folder for a checkpoint of a step, which must become
-// its latest, and returns what gives the lock up and takes the folder away
-// again if no checkpoint comes to be in it.
+// newCheckpoint creates and locks a folder for a checkpoint of a step, which must become
+// its latest. undo unlocks it, and removes it again if it is still empty.
 func newCheckpoint(root string, step int64) (hold *checkpoint.Hold, undo func(), err error) {
-	if err := becomesLatest(root, step); err != nil { // before a folder is made
+	if err := becomesLatest(root, step); err != nil { // before a folder is created
 		return nil, nil, err
 	}
 	made := job.Missing(root)
@@ -354,19 +353,19 @@ func newCheckpoint(root string, step int64) (hold *checkpoint.Hold, undo func(),
 	return hold, undo, nil
 }
 
-// becomesLatest refuses a folder in which a checkpoint of a step would not
-// become the latest.
+// becomesLatest returns an error if a checkpoint of a step would not become the latest of a
+// folder.
 func becomesLatest(root string, step int64) error {
 	list, err := checkpoint.List(root)
 	if err != nil {
-		return input.BadInput(fmt.Errorf("--to: %w; name a folder that can be made", err))
+		return input.BadInput(fmt.Errorf("--to: %w; name a folder that can be created", err))
 	}
 	e, ok := checkpoint.Newest(list)
 	if ok && e.Status == checkpoint.Damaged {
 		return input.BadInput(fmt.Errorf("--to %s: %s is damaged: %s; name another folder", root, filepath.Base(e.Path), e.Why))
 	}
 	if ok && e.Step >= step {
-		return input.BadInput(fmt.Errorf("--to %s: its latest checkpoint is of step %d; one of step %d would become the latest instead: name another folder", root, e.Step, step))
+		return input.BadInput(fmt.Errorf("--to %s: it has a checkpoint of step %d, and the import would become the latest at step %d; name another folder", root, e.Step, step))
 	}
 	return nil
 }

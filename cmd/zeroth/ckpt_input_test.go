@@ -26,27 +26,27 @@ func TestCkptBadInput(t *testing.T) {
 	}
 	const keeps = `; want a number of checkpoints, or {last: 3, every_steps: 1000, best: val_loss}` + "\n"
 	for args, want := range map[string]string{
-		"ls":             "zeroth: the form is: zeroth ckpt ls DIR (0 folders were given)\nSee 'zeroth ckpt ls --help'.\n",
-		"ls a b":         "zeroth: the form is: zeroth ckpt ls DIR (2 folders",
+		"ls":             "zeroth: 0 folders given; usage: zeroth ckpt ls DIR\nSee 'zeroth ckpt ls --help'.\n",
+		"ls a b":         "zeroth: 2 folders given; usage: zeroth ckpt ls DIR",
 		"lss r":          "zeroth: unknown command \"lss\" for \"zeroth ckpt\"\n\nDid you mean this?\n\tls\n",
 		"ls gone":        "gone cannot be read: no such file or directory\n",
 		"ls a.txt":       "a.txt is a file; want a folder of checkpoints or a run folder\n",
 		"verify r/model": "r/model has no checkpoints; want a checkpoint's folder, a folder of them, or the folder of a run that made some (checkpoint.every)\n",
 		"inspect r/ckpt/.tmp-step-00000007-0123456789abcdef": "r/ckpt/.tmp-step-00000007-0123456789abcdef: a save in progress or interrupted: it was never committed\n",
-		"diff r":                "zeroth: the form is: zeroth ckpt diff A B (1 folders",
+		"diff r":                "zeroth: 1 folders given; usage: zeroth ckpt diff A B",
 		"diff r gone":           "gone cannot be read",
 		"export r":              "zeroth: required flag(s) \"to\" not set\n",
 		"export r --to r":       "--to r: the folder is not empty (ckpt, job.yaml, loss.svg, ...); name a new folder\n",
 		"export r --to a.txt":   "--to a.txt is a file; name a new folder\n",
-		"export r --to loop":    "--to: stat loop: too many levels of symbolic links; name a folder that can be made\n",
-		"export r --to nowhere": "--to: mkdir nowhere: file exists; name a folder that can be made\n",
-		"export r --to a.txt/n": "--to: stat a.txt/n: not a directory; name a folder that can be made\n",
+		"export r --to loop":    "--to: stat loop: too many levels of symbolic links; name a folder that can be created\n",
+		"export r --to nowhere": "--to: mkdir nowhere: file exists; name a folder that can be created\n",
+		"export r --to a.txt/n": "--to: stat a.txt/n: not a directory; name a folder that can be created\n",
 		"export r --to n --dtype f8 --shard-size lots": "--dtype f8; want fp32, bf16 or fp16\n--shard-size lots; want a size such as 500MB, 5GB or 2GiB\n",
 		"prune r":                             "zeroth: required flag(s) \"keep\" not set\n",
 		"prune r --keep none":                 "--keep: none is not a whole number" + keeps,
 		"prune r --keep 0":                    "--keep: 0 is less than 1" + keeps,
 		"prune r --keep {lst:1}":              `--keep: there is no rule "lst"` + keeps,
-		"prune r/ckpt/step-00000002 --keep 1": "r/ckpt/step-00000002 is one checkpoint; want the folder it is in, or the run's\n",
+		"prune r/ckpt/step-00000002 --keep 1": "r/ckpt/step-00000002 is a single checkpoint; want a folder of checkpoints or a run folder\n",
 	} {
 		out, errs := zeroth(t, 2, append([]string{"ckpt"}, strings.Fields(args)...)...)
 		if out != "" || !strings.HasPrefix(errs, want) {
@@ -55,7 +55,7 @@ func TestCkptBadInput(t *testing.T) {
 	}
 	write(t, "cut/model.safetensors.tmp", "half")
 	_, errs := zeroth(t, 2, "ckpt", "export", "r", "--to", "cut")
-	if want := "--to cut: the folder has model.safetensors.tmp, of an export that was killed or is still writing; remove the folder or name a new one\n"; errs != want {
+	if want := "--to cut: the folder contains model.safetensors.tmp of an export that was killed or is still writing; remove the folder or name a new one\n"; errs != want {
 		t.Errorf("got %swant %s", errs, want)
 	}
 	write(t, "taken/.lock", "")
@@ -102,7 +102,7 @@ func TestLongStops(t *testing.T) {
 func TestCkptHelpAndCompletion(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for args, wants := range map[string][]string{
-		"ckpt":             {"Exit codes: 0 done, nothing wrong; 1 damage", "verify      Read every byte", "zeroth ckpt [command] --help"},
+		"ckpt":             {"Exit codes: 0 done; 1 failed", "verify      Read every byte", "zeroth ckpt [command] --help"},
 		"ckpt export -h":   {"Usage:\n  zeroth ckpt export DIR --to FOLDER\n", "--shard-size bytes", "(default \"5GB\")", "--dtype type"},
 		"ckpt prune -h":    {"Usage:\n  zeroth ckpt prune DIR --keep RULES\n", "best: val_loss", "--dry-run"},
 		"help ckpt verify": {"The exit code is 1 if", "--json"},

@@ -20,7 +20,7 @@ import (
 
 func (a *app) ckptLs() *cobra.Command {
 	var asJSON bool
-	cmd := a.onFolders(1, "ls DIR", "List checkpoints: steps, sizes, ages, complete or not and why", func(_ *cobra.Command, args []string) error {
+	cmd := a.onFolders(1, "ls DIR", "List checkpoints with their sizes, ages and status", func(_ *cobra.Command, args []string) error {
 		list, err := entries(args[0])
 		switch {
 		case err != nil:
@@ -30,15 +30,15 @@ func (a *app) ckptLs() *cobra.Command {
 		}
 		return a.list(list)
 	})
-	cmd.Long = `List the checkpoints of a folder, the newest commit last, with those that cannot
-be loaded and why. It looks at names and sizes; 'zeroth ckpt verify' reads every
+	cmd.Long = `List the checkpoints of a folder, the newest last, including those that cannot be
+loaded, with the reason. It checks names and sizes; 'zeroth ckpt verify' reads every
 byte.`
 	cmd.Example = "  zeroth ckpt ls run1\n  zeroth ckpt ls run1/ckpt --json"
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
-// entries are what a folder of checkpoints has, or one checkpoint alone.
+// entries returns the checkpoints of a folder, or the one checkpoint that path is.
 func entries(path string) ([]checkpoint.Entry, error) {
 	if e, ok := checkpoint.Stat(path); ok {
 		return []checkpoint.Entry{e}, nil
@@ -49,7 +49,7 @@ func entries(path string) ([]checkpoint.Entry, error) {
 	}
 	list, err := checkpoint.List(root)
 	if list == nil {
-		list = []checkpoint.Entry{} // in JSON a list, not null
+		list = []checkpoint.Entry{} // [] in JSON, not null
 	}
 	return list, err
 }
@@ -63,7 +63,7 @@ func (a *app) list(list []checkpoint.Entry) error {
 	t := &show.Columns{Align: "rrrrlll"}
 	t.Add("step", "size", "age", "ranks", "metrics", "status", "folder")
 	for _, e := range list {
-		row := []string{fmt.Sprint(e.Step), "-", "-", "-", numbers(e.Metrics), e.Status.String(), filepath.Base(e.Path)}
+		row := []string{fmt.Sprint(e.Step), "-", "-", "-", metricsText(e.Metrics), e.Status.String(), filepath.Base(e.Path)}
 		if !e.Created.IsZero() {
 			row[1], row[2], row[3] = show.BriefSize(e.Bytes), report.Age(e.Created), fmt.Sprint(e.Writers)
 		}
@@ -78,8 +78,8 @@ func (a *app) list(list []checkpoint.Entry) error {
 	return a.print(t)
 }
 
-// numbers are metrics in the order of their names.
-func numbers(m map[string]float64) string {
+// metricsText returns metrics as text, sorted by name.
+func metricsText(m map[string]float64) string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		words = append(words, fmt.Sprintf("%s %.4f", checkpoint.Plain(name), m[name]))
@@ -107,18 +107,17 @@ func (a *app) ckptInspect() *cobra.Command {
 		}
 		return a.writeJSON(out)
 	})
-	cmd.Long = `Show what a checkpoint has: its tensors with kind (master is the parameter, the
-others are the optimizer's), type and shape, and which rank wrote which elements
-of them. --json adds files, offsets, codecs and all that a resume needs.
-Checkpoints of DeepSpeed, FSDP and torch.save are shown, too: whose they are,
-version, stage, ranks, step and tensors.`
+	cmd.Long = `Show the tensors of a checkpoint: kind (master is the parameter, the others belong to
+the optimizer), type, shape, and which rank wrote which elements. --json adds files,
+offsets, codecs and the state that a resume needs. Checkpoints of DeepSpeed, FSDP and torch.save
+are shown with their origin, version, stage, ranks, step and tensors.`
 	cmd.Example = "  zeroth ckpt inspect run1\n  zeroth ckpt inspect run1/ckpt/step-00001000 --json | jq .state.tokens"
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
-// pieces shows the first few of a tensor's ranges; JSON has all.
-const pieces = 4
+// maxRanges is how many of a tensor's ranges inspect prints; --json lists all.
+const maxRanges = 4
 
 func (a *app) inspect(ck *checkpoint.Checkpoint) error {
 	facts, err := state.Facts(ck)
@@ -133,11 +132,11 @@ func (a *app) inspect(ck *checkpoint.Checkpoint) error {
 	}
 	head := []state.Fact{
 		{"folder", ck.Path},
-		{"step", fmt.Sprintf("%d, commit %d of %s (%s ago)", ck.Step, ck.Seq, ck.Created.Local().Format(time.DateTime), report.Age(ck.Created))},
-		{"size", fmt.Sprintf("%s, %d tensors and %d files, written by %d ranks", show.BriefSize(ck.Bytes()), len(ck.Tensors)-files, files, ck.Writers())},
+		{"step", fmt.Sprintf("%d, saved %s (%s ago), commit %d", ck.Step, ck.Created.Local().Format(time.DateTime), report.Age(ck.Created), ck.Seq)},
+		{"size", fmt.Sprintf("%s in %d tensors and %d files, written by %d ranks", show.BriefSize(ck.Bytes()), len(ck.Tensors)-files, files, ck.Writers())},
 	}
 	if len(ck.Metrics) > 0 {
-		head = append(head, state.Fact{"metrics", numbers(ck.Metrics)})
+		head = append(head, state.Fact{"metrics", metricsText(ck.Metrics)})
 	}
 	for _, f := range append(head, facts...) {
 		a.say("%-10s %s\n", f[0], f[1])
@@ -151,7 +150,7 @@ func (a *app) inspect(ck *checkpoint.Checkpoint) error {
 	return a.print(t)
 }
 
-// byRank is who wrote which elements; neighbours of one rank are one range.
+// byRank describes which rank wrote which elements. It joins adjacent ranges of a rank.
 func byRank(ps []checkpoint.Piece) string {
 	var joined []checkpoint.Piece
 	for _, p := range ps {
@@ -162,16 +161,16 @@ func byRank(ps []checkpoint.Piece) string {
 		joined = append(joined, p)
 	}
 	var words []string
-	for _, p := range joined[:min(pieces, len(joined))] {
+	for _, p := range joined[:min(maxRanges, len(joined))] {
 		words = append(words, fmt.Sprintf("%d: %s[%d, %d)", p.Writer, p.Part, p.Range.Lo, p.Range.Hi))
 	}
-	if more := len(joined) - pieces; more > 0 {
+	if more := len(joined) - maxRanges; more > 0 {
 		words = append(words, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(words, "  ")
 }
 
-// What inspect has for programs.
+// The JSON of inspect.
 type (
 	inspection struct {
 		Path    string             `json:"path"`
@@ -191,7 +190,7 @@ type (
 	inspectedPiece struct {
 		Part   string `json:"part,omitempty"`
 		Lo     int    `json:"lo"`
-		Hi     int    `json:"hi"` // not included
+		Hi     int    `json:"hi"` // exclusive
 		Writer int    `json:"writer"`
 		File   string `json:"file"`
 		Offset int64  `json:"offset"`
@@ -200,18 +199,18 @@ type (
 	}
 )
 
-// What a state.json may have to be shown: bytes, and values one in the other,
-// each of which indents all that is in it.
+// Limits of the state.json that inspect prints: bytes, and levels of nesting, because each
+// level indents everything in it.
 const (
-	longest = 4 << 20
-	deepest = 16
+	maxStateBytes = 4 << 20
+	maxStateDepth = 16
 )
 
-// depth is how many objects and lists of a JSON text are one in the other, or
-// more than deepest.
+// depth returns how deeply the objects and lists of a JSON text are nested. It stops
+// counting above maxStateDepth.
 func depth(raw []byte) (most int) {
 	d, now := json.NewDecoder(bytes.NewReader(raw)), 0
-	for most <= deepest {
+	for most <= maxStateDepth {
 		t, err := d.Token()
 		if err != nil {
 			break
@@ -229,11 +228,11 @@ func depth(raw []byte) (most int) {
 
 func inspected(ck *checkpoint.Checkpoint) (inspection, error) {
 	out := inspection{ck.Path, ck.Step, ck.Seq, ck.Created, ck.Writers(), ck.Bytes(), ck.Metrics, nil, []inspectedTensor{}}
-	if n := len(ck.State); n > longest {
-		return out, fmt.Errorf("%s: state.json has %d bytes, at most %d expected", ck.Path, n, longest)
+	if n := len(ck.State); n > maxStateBytes {
+		return out, fmt.Errorf("%s: state.json has %d bytes, more than the limit of %d", ck.Path, n, maxStateBytes)
 	}
-	if depth(ck.State) > deepest {
-		return out, fmt.Errorf("%s: state.json has values within values, more than %d deep", ck.Path, deepest)
+	if depth(ck.State) > maxStateDepth {
+		return out, fmt.Errorf("%s: state.json is nested more than %d levels deep", ck.Path, maxStateDepth)
 	}
 	if json.Valid(ck.State) {
 		out.State = ck.State

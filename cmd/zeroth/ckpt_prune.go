@@ -15,7 +15,7 @@ import (
 	"zeroth/job/state"
 )
 
-// pruning is what the command line of ckpt prune asks for.
+// pruning holds the flags of ckpt prune.
 type pruning struct {
 	keep        checkpoint.Keep
 	ignore, dry bool
@@ -32,43 +32,41 @@ func (a *app) ckptPrune() *cobra.Command {
 		return a.prune(args[0], p)
 	})
 	cmd.Long = `Delete the checkpoints in a folder that no rule keeps, and the leftovers of
-interrupted saves. The list of what goes is printed first. The rules are those
-of checkpoint.keep in a job file: the number of newest checkpoints, or {last: 3,
-every_steps: 1000, best: val_loss}; a checkpoint stays if any rule keeps it. The
-rules every_steps and best of the run's own job.yaml also apply, unless
---ignore-job-rules is given. The newest checkpoint always stays, and so do
-damaged ones, for you to inspect. Nothing is deleted while a run uses the
-folder.
+interrupted saves, after listing them. The rules are those of checkpoint.keep in a job
+file: the number of newest checkpoints, or {last: 3, every_steps: 1000, best: val_loss}.
+A checkpoint stays if any rule keeps it. The rules every_steps and best of the run's own
+job.yaml also apply, unless --ignore-job-rules is given. The newest checkpoint always
+stays, and so do damaged ones, for you to inspect. Nothing is deleted while a run uses
+the folder.
 
-Only files of checkpoints are deleted and no link is followed: a folder that is a
-symbolic link or has anything else in it stays, and is named; the exit code is
-then 1.`
+Only files of checkpoints are deleted, and no links are followed. A folder that is a
+symbolic link or contains other files is reported and stays; the exit code is then 1.`
 	cmd.Example = "  zeroth ckpt prune run1 --keep 3 --dry-run\n  zeroth ckpt prune run1 --keep '{last: 2, every_steps: 1000, best: val_loss}'"
 	cmd.Flags().StringVar(&keep, "keep", "", "`rules`: a number of checkpoints, or a mapping")
 	cmd.Flags().BoolVar(&p.ignore, "ignore-job-rules", false, "also delete what only the rules of the run's job.yaml keep")
-	cmd.Flags().BoolVar(&p.dry, "dry-run", false, "only say what would be deleted")
+	cmd.Flags().BoolVar(&p.dry, "dry-run", false, "only print what would be deleted")
 	jsonFlag(cmd, &p.json)
 	must(cmd.MarkFlagRequired("keep"))
 	must(cmd.RegisterFlagCompletionFunc("keep", cobra.NoFileCompletions))
 	return cmd
 }
 
-// pruned is what prune has for programs: names of checkpoints and of what saves
-// cut short have left.
+// pruned is the JSON of prune. Names are those of checkpoints and of the leftovers of
+// interrupted saves. Protected, Left and Damaged are subsets of Kept.
 type pruned struct {
 	Folder    string            `json:"folder"`
-	DryRun    bool              `json:"dry_run"` // then deleted is what would be
+	DryRun    bool              `json:"dry_run"` // Deleted would be deleted
 	Deleted   []string          `json:"deleted"`
 	Kept      []string          `json:"kept"`
-	Protected []checkpoint.Left `json:"protected"` // of those kept, what only rules of the run's job keep
-	Left      []checkpoint.Left `json:"left"`      // of those kept, what the rules do not keep
-	Damaged   []checkpoint.Left `json:"damaged"`   // of those kept, what no rule can tell of
+	Protected []checkpoint.Left `json:"protected"` // kept only by rules of the run's job
+	Left      []checkpoint.Left `json:"left"`      // kept by no rule, but not safe to delete
+	Damaged   []checkpoint.Left `json:"damaged"`   // too damaged for rules to apply
 	Freed     int64             `json:"freed_bytes"`
 }
 
 func (a *app) prune(dir string, p pruning) error {
 	if _, ok := checkpoint.Stat(dir); ok {
-		return input.BadInput(fmt.Errorf("%s is one checkpoint; want the folder it is in, or the run's", dir))
+		return input.BadInput(fmt.Errorf("%s is a single checkpoint; want a folder of checkpoints or a run folder", dir))
 	}
 	root, err := state.FindCheckpoints(dir)
 	if err != nil {
@@ -79,7 +77,7 @@ func (a *app) prune(dir string, p pruning) error {
 	if !p.ignore {
 		more, in, err := state.KeepRules(dir, root)
 		if err != nil {
-			return input.BadInput(fmt.Errorf("the rules of the run's job are unknown: %w; correct the file, or give --ignore-job-rules", err))
+			return input.BadInput(fmt.Errorf("the rules of the run's job cannot be read: %w; correct the file, or use --ignore-job-rules", err))
 		}
 		rules, file = append(rules, more...), in
 	}
@@ -94,8 +92,8 @@ func (a *app) prune(dir string, p pruning) error {
 	return a.pruneBy(h, root, rules, file, p.json)
 }
 
-// pruneBy prints what goes by the rules, the last of which come from the job in file,
-// and then deletes it if there is a hold.
+// pruneBy prints which checkpoints no rule keeps and, with a hold, deletes them. Rules after
+// the first come from the job in file.
 func (a *app) pruneBy(h *checkpoint.Hold, root string, rules []checkpoint.Keep, file string, asJSON bool) error {
 	list, err := checkpoint.List(root)
 	if err != nil {
@@ -107,24 +105,28 @@ func (a *app) pruneBy(h *checkpoint.Hold, root string, rules []checkpoint.Keep, 
 	}
 	x := pruned{Folder: root, DryRun: h == nil, Protected: protected(list, rules, file)}
 	if !asJSON {
-		a.tellPlan(x, plan)
+		a.printPlan(x, plan)
 	}
 	gone := plan
 	if h != nil {
 		if gone, err = h.Prune(rules...); err != nil {
-			err = fmt.Errorf("%w (deleted before: %d)", err, len(gone.Deleted))
+			err = fmt.Errorf("%w (after deleting %d)", err, len(gone.Deleted))
 		}
 	}
 	x.fill(list, gone)
 	stays := slices.ContainsFunc(plan.Deleted, func(name string) bool { return !slices.Contains(gone.Deleted, name) })
 	if stays && err == nil && !asJSON {
-		a.tellChange(plan, gone)
+		a.printChange(plan, gone)
 	}
 	switch {
 	case asJSON:
-		err = cmp.Or(err, a.writeJSON(x)) // without err all that was to go is gone, but for what is left
+		err = cmp.Or(err, a.writeJSON(x))
 	case err == nil:
-		a.say("%d of %d stay in %s; %s freed\n", len(x.Kept), len(x.Kept)+len(x.Deleted), x.Folder, show.BriefSize(x.Freed))
+		verb := "deleted"
+		if x.DryRun {
+			verb = "would delete"
+		}
+		a.say("%s: %s %d (%s), kept %d\n", x.Folder, verb, len(x.Deleted), show.BriefSize(x.Freed), len(x.Kept))
 	}
 	if err == nil && (stays || len(x.Left) > 0) {
 		return errFound
@@ -132,9 +134,9 @@ func (a *app) pruneBy(h *checkpoint.Hold, root string, rules []checkpoint.Keep, 
 	return err
 }
 
-// tellChange prints what the plan said would go and is still there, because a checkpoint
-// could not be read any longer.
-func (a *app) tellChange(plan, gone checkpoint.Pruned) {
+// printChange prints the checkpoints that were listed for deletion and stay after all,
+// because one of them could not be read any longer.
+func (a *app) printChange(plan, gone checkpoint.Pruned) {
 	known := slices.Concat(plan.Left, plan.Damaged)
 	for _, l := range slices.Concat(gone.Left, gone.Damaged) {
 		if !slices.Contains(known, l) {
@@ -148,7 +150,7 @@ func (a *app) tellChange(plan, gone checkpoint.Pruned) {
 	}
 }
 
-// fill sets what became of the checkpoints in a list.
+// fill records which checkpoints of a list were deleted and which were kept.
 func (x *pruned) fill(list []checkpoint.Entry, gone checkpoint.Pruned) {
 	x.Deleted, x.Kept = append([]string{}, gone.Deleted...), []string{}
 	x.Left, x.Damaged = append([]checkpoint.Left{}, gone.Left...), append([]checkpoint.Left{}, gone.Damaged...)
@@ -161,7 +163,8 @@ func (x *pruned) fill(list []checkpoint.Entry, gone checkpoint.Pruned) {
 	}
 }
 
-// protected returns what the first rule drops and a later one, of the job in file, keeps.
+// protected returns the checkpoints that the first rule drops and a later one, from the job
+// in file, keeps.
 func protected(list []checkpoint.Entry, rules []checkpoint.Keep, file string) []checkpoint.Left {
 	all := []checkpoint.Left{}
 	for _, e := range rules[0].Drop(list) {
@@ -181,8 +184,8 @@ func protected(list []checkpoint.Entry, rules []checkpoint.Keep, file string) []
 	return all
 }
 
-// tellPlan prints what goes, and what stays though --keep does not keep it.
-func (a *app) tellPlan(x pruned, plan checkpoint.Pruned) {
+// printPlan prints what will be deleted, and what stays although --keep does not keep it.
+func (a *app) printPlan(x pruned, plan checkpoint.Pruned) {
 	verb := "deleting"
 	if x.DryRun {
 		verb = "would delete"

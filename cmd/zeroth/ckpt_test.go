@@ -122,7 +122,7 @@ func TestCkptLs(t *testing.T) {
 // The run folder says where its checkpoints are, if they are elsewhere.
 func TestCkptOfAnotherFolder(t *testing.T) {
 	trained(t, "checkpoint.dir=far/away")
-	if out, _ := zeroth(t, 0, "ckpt", "verify", "r"); !strings.HasPrefix(out, "far/away/step-00000006 is as it was written (") {
+	if out, _ := zeroth(t, 0, "ckpt", "verify", "r"); !strings.HasPrefix(out, "far/away/step-00000006: verified, no damage (") {
 		t.Errorf("got %s", out)
 	}
 }
@@ -130,7 +130,7 @@ func TestCkptOfAnotherFolder(t *testing.T) {
 func TestCkptInspect(t *testing.T) {
 	trained(t)
 	out, errs := zeroth(t, 0, "ckpt", "inspect", "r")
-	matches(t, out, `folder r/ckpt/step-00000006\n`, `step 6, commit 3 of 20`, `size .* kB, 48 tensors and 3 files, written by 3 ranks\n`,
+	matches(t, out, `folder r/ckpt/step-00000006\n`, `step 6, saved 20`, `size .* kB, 48 tensors and 3 files, written by 3 ranks\n`,
 		`trained 6 steps, 144 tokens, 0 skipped\n`, `data fingerprint [0-9a-f]{12}, seed 1, 18 samples read\n`, `written by zeroth .*go1`,
 		`tensor kind type shape elements by rank\n`, `transformer.wte.weight exp_avg_sq F32 \[256 8\] 0: \[0, \d+\) 1: \[\d+, \d+\) 2: \[\d+, 2048\)\n`)
 	if errs != "" {
@@ -176,7 +176,7 @@ func TestByRank(t *testing.T) {
 func TestCkptVerify(t *testing.T) {
 	trained(t)
 	out, errs := zeroth(t, 0, "ckpt", "verify", "r")
-	matches(t, out, `^r/ckpt/step-00000006 is as it was written \(\d+.\d kB in \d+m?s, \d.\d\d GB/s\)\n$`)
+	matches(t, out, `^r/ckpt/step-00000006: verified, no damage \(\d+.\d kB in \d+m?s, \d.\d\d GB/s\)\n$`)
 	if errs != "" {
 		t.Errorf("stderr of short work: %s", errs)
 	}
@@ -190,7 +190,7 @@ func TestCkptVerify(t *testing.T) {
 	flip(t, filepath.Join(last, "data-00000-000.safetensors"), 20)
 	out, _ = zeroth(t, 1, "ckpt", "verify", "r")
 	where := fmt.Sprintf(`%s: offset %d: transformer.wte.weight \(exp_avg\), elements \[%d, %d\): CRC32C of \d+ bytes is `, p.File, p.Offset, p.Range.Lo, p.Range.Hi)
-	matches(t, out, `^data-00000-000.safetensors: header: CRC32C of 65536 bytes is `, "\n"+where, `r/ckpt/step-00000006 is damaged in 2 places`)
+	matches(t, out, `^data-00000-000.safetensors: header: CRC32C of 65536 bytes is `, "\n"+where, `r/ckpt/step-00000006: damaged in 2 places`)
 	out, _ = zeroth(t, 1, "ckpt", "verify", last, "--json")
 	v := decoded[verification](t, out)
 	if d := v.Damage; v.Whole || len(d) != 2 || d[1].File != p.File || d[1].Offset != p.Offset || d[1].Tensor != "transformer.wte.weight" || d[1].Kind != "exp_avg" || d[1].Lo != p.Range.Lo || d[1].Hi != p.Range.Hi {
@@ -202,7 +202,7 @@ func TestCkptVerify(t *testing.T) {
 	}
 	flip(t, second+"/MANIFEST.json", 100)
 	out, _ = zeroth(t, 1, "ckpt", "verify", second)
-	matches(t, out, `^MANIFEST.json: SHA-256 is `, `is damaged in 1 place `)
+	matches(t, out, `^MANIFEST.json: SHA-256 is `, `: damaged in 1 place `)
 	// What is damaged is not converted, and nothing is left of the attempt.
 	_, errs = zeroth(t, 1, "ckpt", "export", second, "--to", "new/m")
 	matches(t, errs, `^zeroth: checkpoint r/ckpt/step-00000002: MANIFEST.json: SHA-256`)
@@ -219,12 +219,12 @@ func TestCkptVerify(t *testing.T) {
 func TestCkptDiff(t *testing.T) {
 	trained(t)
 	out, _ := zeroth(t, 0, "ckpt", "diff", last, "r")
-	matches(t, out, `^A r/ckpt/step-00000006, step 6\nB r/ckpt/step-00000006, step 6\n51 tensors: 51 equal, 0 not \(`)
+	matches(t, out, `^A: r/ckpt/step-00000006, step 6\nB: r/ckpt/step-00000006, step 6\n51 tensors: 51 equal, 0 differ \(`)
 	if out, _ := zeroth(t, 0, "ckpt", "diff", last, "r", "--all"); strings.Count(out, " equal\n") != 51 {
 		t.Errorf("--all:\n%s", out)
 	}
 	out, _ = zeroth(t, 1, "ckpt", "diff", second, last)
-	matches(t, out, `tensor kind elements max \|a-b\| max relative\n`, `transformer.wte.weight master differs \d+ \d\S+ \d\S*\n`, `51 tensors: \d+ equal, \d\d not`)
+	matches(t, out, `tensor kind elements max \|a-b\| max relative\n`, `transformer.wte.weight master differs \d+ \d\S+ \d\S*\n`, `51 tensors: \d+ equal, \d\d differ`)
 	out, _ = zeroth(t, 1, "ckpt", "diff", second, last, "--json")
 	if ds := decoded[[]checkpoint.Difference](t, out); len(ds) != 51 || ds[49].Name != "transformer.wte.weight" || ds[49].MaxAbs == 0 || ds[49].MaxRel == 0 {
 		t.Errorf("%s", out)
@@ -232,7 +232,7 @@ func TestCkptDiff(t *testing.T) {
 	// A model that was imported has no optimizer state; another is wider.
 	zeroth(t, 0, "ckpt", "import", "r/model", "--to", "imported")
 	out, _ = zeroth(t, 1, "ckpt", "diff", last, "imported")
-	matches(t, out, `transformer.wte.weight exp_avg only in A\n`, `51 tensors: 19 equal, 32 not`)
+	matches(t, out, `transformer.wte.weight exp_avg only in A\n`, `51 tensors: 19 equal, 32 differ`)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "wide", "--set", "model.width=16", "--set", "checkpoint.save_on_exit=true")
 	out, _ = zeroth(t, 1, "ckpt", "diff", "imported", "wide")
 	matches(t, out, `transformer.wte.weight exp_avg only in B\n`, `transformer.wte.weight master F32\[256 8\] in A, F32\[256 16\] in B\n`)
@@ -259,7 +259,7 @@ func same(t *testing.T, a, b string) {
 func TestCkptExportImport(t *testing.T) {
 	trained(t)
 	out, _ := zeroth(t, 0, "ckpt", "export", "r", "--to", "new/m")
-	matches(t, out, `^r/ckpt/step-00000006, step 6, is exported to new/m \(`)
+	matches(t, out, `^exported r/ckpt/step-00000006 to new/m \(`)
 	zeroth(t, 0, "ckpt", "import", "new/m", "--to", "start")
 	zeroth(t, 0, "ckpt", "export", "start", "--to", "again")
 	for _, folder := range []string{"new/m", "again"} {
@@ -424,7 +424,7 @@ func TestCkptImportNames(t *testing.T) {
 	}
 	write("bare", func(*safetensors.Spec) {})
 	out, _ := zeroth(t, 0, "ckpt", "import", "bare", "--to", "start")
-	matches(t, out, `^left out, as they are no parameters of the model: h.0.attn.bias, lm_head.weight\nbare is imported as start/step-00000000 \(`)
+	matches(t, out, `^left out, because the model does not have them: h.0.attn.bias, lm_head.weight\nimported bare as start/step-00000000 \(`)
 	zeroth(t, 0, "ckpt", "export", "start", "--to", "again")
 	same(t, "r/model/model.safetensors", "again/model.safetensors")
 
@@ -445,8 +445,8 @@ func TestCkptImportNames(t *testing.T) {
 		"quantised --to new": "^quantised does not contain the model described by its config.json: transformer.wpe.weight is I8; want F32, BF16 or F16: use the unquantized model",
 		"cut --to new":       `^cut does not contain the model described by its config.json: transformer.wpe.weight has shape \[4 8\]`,
 		"bare --to new":      "^bare/config.json cannot be read: no such file",
-		"r/model --to start": "^--to start: its latest checkpoint is of step 0; one of step 0 would become the latest instead: name another folder\n",
-		"r/model --to a.txt": "^--to: .*a.txt: not a directory; name a folder that can be made\n",
+		"r/model --to start": "^--to start: it has a checkpoint of step 0, and the import would become the latest at step 0; name another folder\n",
+		"r/model --to a.txt": "^--to: .*a.txt: not a directory; name a folder that can be created\n",
 	} {
 		_, errs := zeroth(t, 2, append([]string{"ckpt", "import"}, strings.Fields(args)...)...)
 		matches(t, errs, want)
@@ -468,7 +468,7 @@ func TestCkptPrune(t *testing.T) {
 	}
 	before := steps()
 	out, _ := zeroth(t, 0, "ckpt", "prune", "r", "--keep", "{last: 2, every_steps: 3}", "--dry-run")
-	want := `^would delete step-00000001\nwould delete step-00000002\nwould delete step-00000004\nwould delete .tmp-step-00000009-0123456789abcdef\n3 of 7 stay in r/ckpt; \d+.\d kB freed\n$`
+	want := `^would delete step-00000001\nwould delete step-00000002\nwould delete step-00000004\nwould delete .tmp-step-00000009-0123456789abcdef\nr/ckpt: would delete 4 \(\d+.\d kB\), kept 3\n$`
 	matches(t, out, want)
 	if _, err := os.Stat(partial); err != nil || steps() != before {
 		t.Errorf("--dry-run: %v, left %s", err, steps())
@@ -482,7 +482,7 @@ func TestCkptPrune(t *testing.T) {
 	matches(t, errs, "^zeroth: prune other/ckpt: .*lock")
 	s.Abort()
 	out, _ = zeroth(t, 0, "ckpt", "prune", "r", "--keep", "{last: 2, every_steps: 3}")
-	matches(t, out, strings.ReplaceAll(want, "would delete", "deleting"))
+	matches(t, out, strings.Replace(strings.ReplaceAll(want, "would delete", "deleting"), "r/ckpt: deleting", "r/ckpt: deleted", 1))
 	if _, err := os.Stat(partial); err == nil || steps() != "r/ckpt/step-00000003 r/ckpt/step-00000005 r/ckpt/step-00000006" {
 		t.Errorf("left %s, %v", steps(), err)
 	}
@@ -516,7 +516,7 @@ func TestCkptPruneKeepsWhatTheJobProtects(t *testing.T) {
 			t.Errorf("%+v: protected %v", c, p.Protected)
 		}
 		out, _ = zeroth(t, 0, "ckpt", "prune", c.dir, "--keep", "1")
-		matches(t, out, `(?m)^step-00000004 stays: every_steps: 4 protects it`, fmt.Sprintf(`(?m)^%d of 6 stay in `, len(kept)))
+		matches(t, out, `(?m)^step-00000004 stays: every_steps: 4 protects it`, fmt.Sprintf(`(?m): deleted %d .*, kept %d$`, 6-len(kept), len(kept)))
 		out, _ = zeroth(t, 0, "ckpt", "prune", c.dir, "--keep", "1", "--ignore-job-rules", "--json")
 		if p := decoded[pruned](t, out); fmt.Sprint(p.Kept) != "[step-00000006]" || len(p.Protected) > 0 {
 			t.Errorf("%+v: --ignore-job-rules kept %v, protected %v", c, p.Kept, p.Protected)

@@ -53,11 +53,11 @@ Fails if some never join, naming them.`,
 			row := a.row
 			row("version", "%s", strings.TrimPrefix(state.Version(), "zeroth "))
 			row("machine", "%s/%s, %s", runtime.GOOS, runtime.GOARCH, cores(machine.Processors()))
-			row("has", "%s", strings.Join(instructionSets(), " "))
-			row("kernels", "fp32 and fp16 products by %s, bf16 by %s", f32, bf16)
+			row("vectors", "%s", strings.Join(instructionSets(), " "))
+			row("kernels", "matrix products use %s in fp32 and fp16, %s in bf16", f32, bf16)
 			row("memory", "%s", memory(machine.Machine()))
 			row("disk", "%s", disk(folder))
-			row("limits", "%s", bounds(machine.Ulimits()))
+			row("limits", "%s", limits(machine.Ulimits()))
 			for _, r := range machine.GPUReport() {
 				row(r[0], "%s", r[1])
 			}
@@ -66,32 +66,32 @@ Fails if some never join, naming them.`,
 		ValidArgsFunction: onlyFolders(1),
 	}
 	cmd.Flags().BoolVar(&cluster, "cluster", false, "show and measure the connections between processes")
-	in.options(cmd.Flags())
+	in.addFlags(cmd.Flags())
 	return cmd
 }
 
 // row prints a line of the report.
 func (a *app) row(word, format string, args ...any) {
-	_ = show.Print(a.out, fmt.Sprintf("%-8s %s\n", word, fmt.Sprintf(format, args...))) // the output keeps its errors
+	_ = show.Print(a.out, fmt.Sprintf("%-8s %s\n", word, fmt.Sprintf(format, args...))) // a.out remembers its first error
 }
 
 // cores describes how many processors a run would use, and what limits that.
 func cores(c machine.Cores) string {
 	words := fmt.Sprintf("%d processors", runtime.NumCPU())
 	if c.Bound > 0 {
-		words = fmt.Sprintf("%d processors this process may run on", c.Bound)
+		words = fmt.Sprintf("%d processors available to this process", c.Bound)
 	}
 	if c.Quota > 0 {
-		words += fmt.Sprintf(", for %.3g processors' time by %s", c.Quota, c.Limit)
+		words += fmt.Sprintf(", limited to the time of %.3g by %s", c.Quota, c.Limit)
 	}
 	return words + fmt.Sprintf("; kernels use %d", runtime.GOMAXPROCS(0))
 }
 
 func memory(m machine.Memory) string {
 	if m.Total == 0 {
-		return "not known on this system"
+		return "unknown on this system"
 	}
-	return fmt.Sprintf("%s free of %s with swap, by %s", show.ByteSize(m.Free), show.ByteSize(m.Total), m.Limit)
+	return fmt.Sprintf("%s free of %s with swap, limited by %s", show.ByteSize(m.Free), show.ByteSize(m.Total), m.Limit)
 }
 
 // disk returns the free space where a folder is, or would be created.
@@ -114,9 +114,10 @@ func disk(folder string) string {
 	return fmt.Sprintf("%s free for %s", show.ByteSize(free), folder)
 }
 
-func bounds(b machine.Bounds) string {
+// limits describes the limits of this process.
+func limits(b machine.Bounds) string {
 	if b == (machine.Bounds{}) {
-		return "not known on this system"
+		return "unknown on this system"
 	}
 	size := func(n uint64) string {
 		if n > 1<<62 {

@@ -16,7 +16,7 @@ import (
 	"zeroth/job/world"
 )
 
-// cluster is "zeroth doctor --cluster".
+// cluster runs "zeroth doctor --cluster".
 func (a *app) cluster(ctx context.Context, m *joining) (err error) {
 	ctx, release := a.untilSignal(ctx, func() {}, nil)
 	defer release()
@@ -25,20 +25,20 @@ func (a *app) cluster(ctx context.Context, m *joining) (err error) {
 	if m.Rank > 0 {
 		a.quiet, row = true, func(string, string, ...any) {}
 	}
-	row("launcher", "%s", launcherOf(m))
+	row("launcher", "%s", describeLauncher(m))
 	for _, n := range m.Notes {
 		row("", "%s", n)
 	}
 	if m.World > 1 {
-		row("place", "process %d of %d", m.Rank, m.World)
-		row("address", "%s", addressOf(m))
-		row("token", "%s", tokenOf())
+		row("process", "%d of %d", m.Rank, m.World)
+		row("address", "%s", describeAddress(m))
+		row("token", "%s", describeToken())
 	}
-	row("carrier", "%s", carrierOf(m))
+	row("data", "%s", describeTransport(m))
 	row("cores", "%s", cores(machine.Processors()))
-	row("network", "%s", networkOf("/"))
+	row("network", "%s", describeNetwork("/"))
 	if m.World == 1 {
-		row("", "one process: there is nothing to measure; zeroth launch -n 2 -- doctor --cluster measures this machine")
+		row("", "nothing to measure with one process; zeroth launch -n 2 -- doctor --cluster measures this machine")
 		return nil
 	}
 	w, err := m.meet(ctx, func(string) {})
@@ -46,8 +46,8 @@ func (a *app) cluster(ctx context.Context, m *joining) (err error) {
 		return err
 	}
 	defer w.Close()
-	fast, speed := network("/")
-	links, said, err := bench.Links(w, []float64{float64(runtime.NumCPU()), float64(processors()), float64(len(fast)), speed})
+	rdma, speed := network("/")
+	links, reports, err := bench.Links(w, []float64{float64(runtime.NumCPU()), float64(hostProcessors()), float64(len(rdma)), speed})
 	if err != nil {
 		w.Fail(err)
 		return w.Explain(err)
@@ -58,32 +58,32 @@ func (a *app) cluster(ctx context.Context, m *joining) (err error) {
 	if mpi.Version() != "" {
 		row("library", "%s", mpi.Version())
 	}
-	a.findings(m, w, links, said)
+	a.findings(m, w, links, reports)
 	return nil
 }
 
-// What a process says of itself, in the order of the numbers.
+// Indexes of the numbers that each process reports about itself.
 const (
-	saysMay   = iota // processors it may run on
-	saysAll          // processors of its host
-	saysFast         // devices of fast networks
-	saysSpeed        // bytes a second of the fastest Ethernet
+	reportAllowed = iota // processors it may run on
+	reportTotal          // processors of its host
+	reportRDMA           // devices for remote memory
+	reportSpeed          // bytes per second of the fastest Ethernet
 )
 
-func launcherOf(m *joining) string {
+func describeLauncher(m *joining) string {
 	switch m.By {
 	case "":
-		return "none: no launcher's variables are set, and no --world"
+		return "none: neither a launcher's variables nor --world are set"
 	case "flags":
-		return "none: --world, --rank and --addr say it"
+		return "none: --world, --rank and --addr are given"
 	}
-	return m.By + ", by the variables it sets"
+	return m.By + ", found by the variables it sets"
 }
 
-func addressOf(m *joining) string {
+func describeAddress(m *joining) string {
 	s := "process 0 listens at " + m.Addrs()[0]
 	if n := len(m.Ports) - 1; n > 0 {
-		s += fmt.Sprintf(", or if that is taken at one of %d other ports", n)
+		s += fmt.Sprintf(", or at one of %d other ports if that is in use", n)
 	}
 	if m.bind != "" {
 		s += "; this host is reached at " + m.bind
@@ -91,7 +91,7 @@ func addressOf(m *joining) string {
 	return s
 }
 
-func tokenOf() string {
+func describeToken() string {
 	for _, name := range []string{"ZEROTH_TOKEN", "ZEROTH_TOKEN_FILE"} {
 		if _, ok := os.LookupEnv(name); ok {
 			return "from " + name
@@ -100,29 +100,27 @@ func tokenOf() string {
 	return "none: only processes of this user on this host can join"
 }
 
-// carrierOf is what would carry data, and why.
-func carrierOf(m *joining) string {
-	built := "CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth"
+// describeTransport describes what would carry data, and why.
+func describeTransport(m *joining) string {
 	switch {
 	case m.World == 1:
-		return "memory: the ranks of one process share it"
+		return "through memory, within one process"
 	case m.transport != "auto":
-		return m.transport + ", as --transport says"
+		return "over " + m.transport + ", set by --transport"
 	case m.UnderMPI() && mpi.Built:
-		return "MPI, which has launched the processes"
+		return "over MPI, which launched the processes"
 	case m.UnderMPI():
-		return "sockets, though " + m.By + " has launched the processes: this zeroth is built without it (" + built + ")"
+		return "over sockets: " + m.By + " launched the processes, but this binary was built without MPI (CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth)"
 	}
-	return "Unix sockets between processes of one host, TCP between others: no MPI has launched them"
+	return "over Unix sockets within a host and TCP between hosts; MPI did not launch the processes"
 }
 
-// network is this host's devices of networks that remote memory is reached by
-// (InfiniBand, RoCE, and what else the kernel lists there), and the bytes a second of
-// its fastest other interface, 0 where the system does not tell.
-func network(root string) (fast []string, speed float64) {
+// network returns the names of this host's devices for remote memory (InfiniBand, RoCE), and
+// the bytes per second of its fastest other interface, 0 if unknown.
+func network(root string) (rdma []string, speed float64) {
 	all, _ := filepath.Glob(filepath.Join(root, "sys/class/infiniband/*")) // the pattern is well formed
 	for _, dir := range all {
-		fast = append(fast, filepath.Base(dir))
+		rdma = append(rdma, filepath.Base(dir))
 	}
 	all, _ = filepath.Glob(filepath.Join(root, "sys/class/net/*/speed"))
 	for _, file := range all {
@@ -132,85 +130,85 @@ func network(root string) (fast []string, speed float64) {
 			speed = max(speed, mbit*1e6/8)
 		}
 	}
-	return fast, speed
+	return rdma, speed
 }
 
-func networkOf(root string) string {
-	fast, speed := network(root)
+func describeNetwork(root string) string {
+	rdma, speed := network(root)
 	var words []string
 	if speed > 0 {
-		words = append(words, fmt.Sprintf("its fastest interface carries %.3g GB/s", speed/1e9))
+		words = append(words, fmt.Sprintf("the fastest interface carries %.3g GB/s", speed/1e9))
 	}
-	if len(fast) > 0 {
-		words = append(words, "devices for remote memory: "+strings.Join(fast, " "))
+	if len(rdma) > 0 {
+		words = append(words, "RDMA devices: "+strings.Join(rdma, " "))
 	}
 	if len(words) == 0 {
-		return "this system tells of no interface's speed and of no device for remote memory"
+		return "no RDMA devices found, and the speed of interfaces is unknown"
 	}
 	return strings.Join(words, "; ")
 }
 
-// mostShown is how many processes are listed.
-const mostShown = 64
+// maxListed is the most processes that are listed.
+const maxListed = 64
 
-// findings are the tables of what was measured, and what follows.
-func (a *app) findings(m *joining, w *world.World, links []bench.Link, said [][]float64) {
+// findings prints tables of processes and connections, and advice.
+func (a *app) findings(m *joining, w *world.World, links []bench.Link, reports [][]float64) {
 	t := show.Columns{Align: "rlrl"}
 	t.Add("process", "host", "pid", "processors")
 	members := w.Members()
-	for p, it := range members[:min(len(members), mostShown)] {
-		may, all := int(said[p][saysMay]), int(said[p][saysAll])
-		words := bound(m.By, may, all, w.OnHostOf(p))
+	for p, process := range members[:min(len(members), maxListed)] {
+		allowed, total := int(reports[p][reportAllowed]), int(reports[p][reportTotal])
+		words := bindingWarning(m.By, allowed, total, w.OnHostOf(p))
 		if words == "" {
-			words = fmt.Sprintf("%d of %d", may, max(may, all))
+			words = fmt.Sprintf("%d of %d", allowed, max(allowed, total))
 		}
-		t.Add(strconv.Itoa(p), show.Brief(it.Host), strconv.Itoa(it.Pid), words)
+		t.Add(strconv.Itoa(p), show.Brief(process.Host), strconv.Itoa(process.Pid), words)
 	}
 	a.say("\n%s", &t)
-	if more := len(members) - mostShown; more > 0 {
+	if more := len(members) - maxListed; more > 0 {
 		a.say("and %d more\n", more)
 	}
 	t = show.Columns{Align: "llrr"}
-	t.Add("between", "over", "round trip", "both ways, each")
+	t.Add("processes", "over", "round trip", "rate each way")
 	for _, l := range links {
-		where := "other hosts"
+		where := "two hosts"
 		if l.SameHost {
 			where = "one host"
 		}
 		t.Add(fmt.Sprintf("%d and %d, %s", l.A, l.B, where), l.By, fmt.Sprintf("%.1f µs", 1e6*l.RoundTrip), fmt.Sprintf("%.2f GB/s", l.Rate/1e9))
 	}
 	a.say("\n%s\n", &t)
-	for _, line := range advice(links, said) {
+	for _, line := range advice(links, reports) {
 		a.say("%v\n", line)
 	}
 }
 
 // advice recommends faster transports, from the measurements and the devices of hosts.
-func advice(links []bench.Link, said [][]float64) (lines []string) {
-	var fast, speed, reached float64
-	for _, s := range said {
-		fast, speed = max(fast, s[saysFast]), max(speed, s[saysSpeed])
+func advice(links []bench.Link, reports [][]float64) (lines []string) {
+	var rdma, speed, reached float64
+	for _, r := range reports {
+		rdma, speed = max(rdma, r[reportRDMA]), max(speed, r[reportSpeed])
 	}
-	apart, near := false, false
+	between, within := false, false // hosts, over TCP
 	for _, l := range links {
 		switch {
 		case l.SameHost && l.By == "tcp":
-			near = true
+			within = true
 		case !l.SameHost && l.By == "tcp":
-			apart, reached = true, max(reached, l.Rate)
+			between, reached = true, max(reached, l.Rate)
 		}
 	}
-	if near {
+	if within {
 		lines = append(lines, "processes of one host use TCP; Unix sockets would be faster: use transport auto and a shared folder for temporary files (TMPDIR)")
 	}
 	switch {
-	case apart && fast > 0:
+	case between && rdma > 0:
 		lines = append(lines, "hosts use TCP, but have RDMA devices that MPI would use: build with CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth and start with mpirun or mpiexec")
-	case apart && speed > 0 && reached < speed/2:
+	case between && speed > 0 && reached < speed/2:
 		lines = append(lines, fmt.Sprintf("TCP reaches %.2f of the %.2f GB/s of the fastest interface; check for a slower interface on the way (--bind, parallel.bind) and busy processors", reached/1e9, speed/1e9))
-	case apart:
+	case between:
 		lines = append(lines, "no faster option found than TCP between hosts")
-	case !near:
+	case !within:
 		lines = append(lines, "no faster option found")
 	}
 	return lines

@@ -20,12 +20,12 @@ import (
 func TestDoctorCluster(t *testing.T) {
 	t.Chdir(t.TempDir())
 	out, _ := zeroth(t, 0, "doctor", "--cluster")
-	for _, want := range []string{"launcher none: ", "carrier  memory", "network  ", "one process: there is nothing to measure"} {
+	for _, want := range []string{"launcher none: ", "data     through memory", "network  ", "nothing to measure with one process"} {
 		contains(t, out, want)
 	}
 	for by, want := range map[string]string{"auto": "0 and 1, one host +unix ", "tcp": "0 and 1, one host +tcp "} {
 		out, errs := process(t, 0, "launch", "-n", "2", "--", "doctor", "--cluster", "--transport", by)
-		for _, want := range []string{"launcher zeroth, by the variables it sets\n", "place    process 0 of 2\n", "address  process 0 listens at 127.0.0.1:", "token    from ZEROTH_TOKEN\n", want + `+\d+\.\d µs +\d+\.\d\d GB/s\n`} {
+		for _, want := range []string{"launcher zeroth, found by the variables it sets\n", "process  0 of 2\n", "address  process 0 listens at 127.0.0.1:", "token    from ZEROTH_TOKEN\n", want + `+\d+\.\d µs +\d+\.\d\d GB/s\n`} {
 			if n := len(regexp.MustCompile(want).FindAllString(out, -1)); n != 1 {
 				t.Errorf("%s: %d times %q in\n%s%s", by, n, want, out, errs)
 			}
@@ -36,50 +36,50 @@ func TestDoctorCluster(t *testing.T) {
 	process(t, 2, "doctor", "--cluster", "--world", "3", "--rank", "1", "--addr", "127.0.0.1:1", "--join", "0s")
 }
 
-func TestCarrierOf(t *testing.T) {
-	built := "MPI, which has launched the processes"
+func TestDescribeTransport(t *testing.T) {
+	built := "over MPI, which launched the processes"
 	if !mpi.Built {
-		built = "sockets, though Open MPI has launched the processes: this zeroth is built without it (CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth)"
+		built = "over sockets: Open MPI launched the processes, but this binary was built without MPI (CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth)"
 	}
 	for _, c := range []struct {
 		place     launch.Place
 		transport string
 		want      string
 	}{
-		{launch.Place{World: 1}, "auto", "memory: the ranks of one process share it"},
-		{launch.Place{World: 2, By: "Slurm"}, "auto", "Unix sockets between processes of one host, TCP between others: no MPI has launched them"},
-		{launch.Place{World: 2, By: "Slurm"}, "tcp", "tcp, as --transport says"},
+		{launch.Place{World: 1}, "auto", "through memory, within one process"},
+		{launch.Place{World: 2, By: "Slurm"}, "auto", "over Unix sockets within a host and TCP between hosts; MPI did not launch the processes"},
+		{launch.Place{World: 2, By: "Slurm"}, "tcp", "over tcp, set by --transport"},
 		{launch.Place{World: 2, By: "Open MPI"}, "auto", built},
 	} {
-		if got := carrierOf(&joining{place: place{Place: c.place}, transport: c.transport}); got != c.want {
+		if got := describeTransport(&joining{member: member{Place: c.place}, transport: c.transport}); got != c.want {
 			t.Errorf("%+v, %s: %s\nwant %s", c.place, c.transport, got, c.want)
 		}
 	}
 }
 
-func TestBound(t *testing.T) {
+func TestBindingWarning(t *testing.T) {
 	for _, c := range []struct {
 		by                  string
 		may, all, processes int
 		want                string
 	}{
-		{"Open MPI", 1, 8, 2, "Open MPI has bound this process to 1 of 8 processors, and its share among 2 processes of the host is 4: with mpirun say --bind-to none"},
-		{"Slurm", 2, 64, 4, "Slurm has bound this process to 2 of 64 processors, and its share among 4 processes of the host is 16: with srun say --cpus-per-task, or --cpu-bind=none"},
-		{"torchrun", 2, 64, 4, "this process may run on 2 of 64 processors, and its share among 4 processes of the host is 16"},
+		{"Open MPI", 1, 8, 2, "Open MPI has bound this process to 1 of 8 processors; its share among the host's 2 processes is 4: use mpirun --bind-to none"},
+		{"Slurm", 2, 64, 4, "Slurm has bound this process to 2 of 64 processors; its share among the host's 4 processes is 16: use srun --cpus-per-task or --cpu-bind=none"},
+		{"torchrun", 2, 64, 4, "this process may run on 2 of 64 processors; its share among the host's 4 processes is 16"},
 		{"Open MPI", 4, 8, 2, ""},
 		{"Open MPI", 1, 2, 4, ""},
 		{"Open MPI", 1, 0, 2, ""},
 	} {
-		if got := bound(c.by, c.may, c.all, c.processes); got != c.want {
+		if got := bindingWarning(c.by, c.may, c.all, c.processes); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
 }
 
 // A host's networks are those of its files.
-func TestNetworkOf(t *testing.T) {
+func TestDescribeNetwork(t *testing.T) {
 	root := t.TempDir()
-	contains(t, networkOf(root), "this system tells of no interface's speed")
+	contains(t, describeNetwork(root), "no RDMA devices found")
 	for name, text := range map[string]string{"net/eth0/speed": "25000\n", "net/eth1/speed": "1000\n", "net/down/speed": "-1\n", "infiniband/mlx5_0/fw_ver": "1"} {
 		file := filepath.Join(root, "sys/class", name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
@@ -89,7 +89,7 @@ func TestNetworkOf(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, want := networkOf(root), "its fastest interface carries 3.12 GB/s; devices for remote memory: mlx5_0"; got != want {
+	if got, want := describeNetwork(root), "the fastest interface carries 3.12 GB/s; RDMA devices: mlx5_0"; got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 }
@@ -138,7 +138,7 @@ func TestShareOfProcessors(t *testing.T) {
 	for _, c := range []struct{ may, all, processes, want int }{
 		{8, 8, 1, 8}, {8, 8, 2, 4}, {8, 8, 3, 2}, {2, 2, 4, 1}, {2, 8, 2, 2}, {4, 64, 4, 4}, {8, 0, 2, 4}, {1, 0, 0, 1},
 	} {
-		if got := shareOf(c.may, c.all, c.processes); got != c.want {
+		if got := fairShare(c.may, c.all, c.processes); got != c.want {
 			t.Errorf("%d of %d processors, %d processes: %d, want %d", c.may, c.all, c.processes, got, c.want)
 		}
 	}

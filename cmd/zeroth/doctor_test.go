@@ -16,7 +16,7 @@ import (
 func TestDoctor(t *testing.T) {
 	t.Chdir(t.TempDir())
 	out, errs := zeroth(t, 0, "doctor")
-	for _, want := range []string{"version  ", "machine  ", "; kernels use ", "has      ", "kernels  ", "memory   ", "disk     ", " free for runs\n", "limits   ", "gpus     "} {
+	for _, want := range []string{"version  ", "machine  ", "; kernels use ", "vectors  ", "kernels  ", "memory   ", "disk     ", " free for runs\n", "limits   ", "gpus     "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("doctor says\n%s%s\nwithout %q", out, errs, want)
 		}
@@ -34,10 +34,10 @@ func TestDoctor(t *testing.T) {
 }
 
 func TestDoctorsWords(t *testing.T) {
-	contains(t, cores(machine.Cores{Bound: 8, Quota: 1.5, Limit: "the control group /x"}), "8 processors this process may run on, for 1.5 processors' time by the control group /x; kernels use ")
-	contains(t, bounds(machine.Bounds{Files: 1024, Address: machine.Unlimited, Locked: 8 << 20, File: 1 << 63}), "open files (ulimit -n) 1024, address space (-v) unlimited, locked memory (-l) 8.0 MiB, file size (-f) unlimited")
-	contains(t, memory(machine.Memory{Free: 1 << 30, Total: 4 << 30, Limit: "this machine"}), "1.0 GiB free of 4.0 GiB with swap, by this machine")
-	if memory(machine.Memory{}) != bounds(machine.Bounds{}) {
+	contains(t, cores(machine.Cores{Bound: 8, Quota: 1.5, Limit: "the control group /x"}), "8 processors available to this process, limited to the time of 1.5 by the control group /x; kernels use ")
+	contains(t, limits(machine.Bounds{Files: 1024, Address: machine.Unlimited, Locked: 8 << 20, File: 1 << 63}), "open files (ulimit -n) 1024, address space (-v) unlimited, locked memory (-l) 8.0 MiB, file size (-f) unlimited")
+	contains(t, memory(machine.Memory{Free: 1 << 30, Total: 4 << 30, Limit: "this machine"}), "1.0 GiB free of 4.0 GiB with swap, limited by this machine")
+	if memory(machine.Memory{}) != limits(machine.Bounds{}) {
 		t.Error("what is not told is told")
 	}
 }

@@ -24,7 +24,7 @@ func TestLaunchGoesOnWithFewer(t *testing.T) {
 	sets := []string{"train", "tiny.yaml", "--set", "train.batch=12", "--set", "schedule={type: constant, warmup: 0}", "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--set", fmt.Sprint("train.steps=", steps)}
 	over := append(slices.Clone(sets), "--set", "parallel={ranks: null, heartbeat: 200ms, dead_after: 8s}", "--out", "r")
 	code, said, errs := signalOne(t, "r", syscall.SIGKILL, 2, 0, append([]string{"launch", "-n", "4", "--restarts", "3", "--min-ranks", "3", "--"}, over...)...)
-	if code != 0 || !strings.Contains(errs, "zeroth: going on with 3 of 4 processes\nzeroth: starting again from the last checkpoint, 2 of 3\n") {
+	if code != 0 || !strings.Contains(errs, "zeroth: continuing with 3 of 4 processes\nzeroth: restarting from the last checkpoint, restart 2 of 3\n") {
 		t.Fatalf("exit code %d\n%s", code, errs)
 	}
 	all, err := os.ReadFile("r/job.yaml")
@@ -64,14 +64,14 @@ func TestAble(t *testing.T) {
 	}{
 		{[]string{"parallel.ranks=null", "train.batch=12"}, 1, []int{0, 1, 3}, []int{0, 1, 3}, ""},
 		{[]string{"parallel.ranks=null", "train.batch=8"}, 1, []int{0, 1, 3}, []int{0, 1}, ""},
-		{[]string{"parallel.ranks=null", "train.batch=8"}, 3, []int{0, 1, 3}, nil, "2 processes are left, which is 2 ranks, and --min-ranks is 3\ntrain.batch: batch 8 = micro_batch 1 × accumulate ? × ranks 3 has no whole solution"},
+		{[]string{"parallel.ranks=null", "train.batch=8"}, 3, []int{0, 1, 3}, nil, "the remaining 2 processes have 2 ranks, fewer than --min-ranks 3\ntrain.batch: batch 8 = micro_batch 1 × accumulate ? × ranks 3 has no whole solution"},
 		{[]string{"parallel.ranks=4"}, 4, []int{0, 1, 3}, []int{0, 1}, ""},
-		{[]string{"parallel.ranks=7"}, 1, []int{}, nil, "the job cannot be run by fewer processes"},
+		{[]string{"parallel.ranks=7"}, 1, []int{}, nil, "the job cannot use fewer processes"},
 		{nil, 0, []int{0, 1, 2, 3}, []int{0, 1, 2, 3}, ""},
 	} {
 		s := newSupervisor(4, command{file: "tiny.yaml", sets: c.sets})
-		s.least = c.least
-		got, err := s.able(c.left)
+		s.minRanks = c.least
+		got, err := s.usable(c.left)
 		if !slices.Equal(got, c.want) || c.wrong == "" && err != nil || c.wrong != "" && (err == nil || !strings.Contains(tail(err.Error()), c.wrong)) {
 			t.Errorf("%v: slots %v, want %v (%v)", c, got, c.want, err)
 		}
@@ -96,7 +96,7 @@ func TestBlamed(t *testing.T) {
 		for i, code := range c.codes {
 			s.children = append(s.children, &child{code: code, ended: c.order[i]})
 		}
-		if got := s.blamed(); got != c.want {
+		if got := s.culprit(); got != c.want {
 			t.Errorf("%v in order %v: slot %d, want %d", c.codes, c.order, got, c.want)
 		}
 	}

@@ -27,7 +27,7 @@ func (a *app) eval() *cobra.Command {
 		Long: `Compute the loss and perplexity of a model on all validation data of a job, or with
 --all on all of its data. The model is that of a finished run or a Hugging Face
 folder ('zeroth ckpt export' makes one from a checkpoint). Of the job only data,
-model.context, batch sizes, ranks, device and precision count.`,
+model.context, batch sizes, ranks, device and precision are used.`,
 		Example: `  zeroth eval examples/quickstart.yaml --run run1
   zeroth eval job.yaml --run ./Qwen3-0.6B --set 'data={text: ["test/*.txt"]}' --all`,
 		Args: arguments(1, 1),

@@ -10,30 +10,30 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// arguments are those of a command that takes so many, as its Use line says.
+// arguments accepts from least to most arguments. The error shows the command's Use line.
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if least <= len(args) && len(args) <= most {
 			return nil
 		}
-		return fmt.Errorf("the form is: %s (arguments: %d)", cmd.UseLine(), len(args))
+		return fmt.Errorf("%d arguments given; usage: %s", len(args), cmd.UseLine())
 	}
 }
 
-// whole is a flag that is a whole number in decimal. pflag's own reads 010 as 8
-// and 0x10 as 16, which a job file refuses.
-type whole[T int | uint64] struct {
+// decimal is a flag's value that must be written in decimal. pflag would read 010 as 8
+// and 0x10 as 16, which are errors in a job file.
+type decimal[T int | uint64] struct {
 	p     *T
 	parse func(string) (T, error)
 }
 
 // Set implements pflag.Value.
-func (v whole[T]) Set(s string) error {
+func (v decimal[T]) Set(s string) error {
 	digits := strings.TrimLeft(s, "+-")
 	n, err := v.parse(s)
 	switch {
 	case len(digits) > 1 && digits[0] == '0':
-		return errors.New("it begins with a 0, which may mean octal")
+		return errors.New("a leading 0 could mean octal; leave it out")
 	case errors.Is(err, strconv.ErrRange):
 		return errors.New("it is out of range")
 	case err != nil:
@@ -43,11 +43,11 @@ func (v whole[T]) Set(s string) error {
 	return nil
 }
 
-// Type implements pflag.Value: what help calls the value.
-func (v whole[T]) Type() string { return "int" }
+// Type returns the name of the value in help.
+func (v decimal[T]) Type() string { return "int" }
 
 // String implements pflag.Value.
-func (v whole[T]) String() string {
+func (v decimal[T]) String() string {
 	if v.p == nil {
 		return "0"
 	}
@@ -56,10 +56,10 @@ func (v whole[T]) String() string {
 
 func intVar(f *pflag.FlagSet, p *int, name string, value int, usage string) {
 	*p = value
-	f.Var(whole[int]{p, strconv.Atoi}, name, usage)
+	f.Var(decimal[int]{p, strconv.Atoi}, name, usage)
 }
 
 func uintVar(f *pflag.FlagSet, p *uint64, name string, value uint64, usage string) {
 	*p = value
-	f.Var(whole[uint64]{p, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }}, name, usage)
+	f.Var(decimal[uint64]{p, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }}, name, usage)
 }

@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// dumpSignals ask for dumps of what ranks did last; there are none here.
+// dumpSignals is empty: this system has no signal that asks for dumps.
 var dumpSignals []os.Signal

@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// dumpSignals ask for dumps of what ranks did last.
+// dumpSignals are the signals that ask for dumps of the last operations.
 var dumpSignals = []os.Signal{syscall.SIGUSR1}

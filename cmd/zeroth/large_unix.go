@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// tellLarge has a file that grows beyond ulimit -f be an error of its writer's, not the
-// end of the process.
-func tellLarge() { signal.Ignore(syscall.SIGXFSZ) }
+// ignoreFileSizeSignal makes writes beyond ulimit -f return errors instead of ending the
+// process.
+func ignoreFileSizeSignal() { signal.Ignore(syscall.SIGXFSZ) }

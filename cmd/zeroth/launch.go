@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) launch() *cobra.Command {
-	var n, restarts, least int
+	var n, restarts, minRanks int
 	cmd := &cobra.Command{
 		Use:   "launch -n PROCESSES -- train JOB.yaml ...",
 		Short: "Train in several processes on this machine",
@@ -36,11 +36,11 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
   zeroth launch -n 4 --restarts 5 --min-ranks 2 -- train job.yaml --set checkpoint.every=100 --out run1`,
 		Args: cobra.ArbitraryArgs,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			if n < 1 || n > mostProcesses || restarts < 0 {
-				return input.BadInput(fmt.Errorf("-n %d --restarts %d: want 1 to %d processes, and at least 0 restarts", n, restarts, mostProcesses))
+			if n < 1 || n > maxProcesses || restarts < 0 {
+				return input.BadInput(fmt.Errorf("-n %d --restarts %d; want 1 to %d processes and at least 0 restarts", n, restarts, maxProcesses))
 			}
-			if cmd.Flags().Changed("min-ranks") && (least < 1 || restarts == 0) {
-				return input.BadInput(fmt.Errorf("--min-ranks %d --restarts %d: want at least 1 rank, and restarts to leave others out", least, restarts))
+			if cmd.Flags().Changed("min-ranks") && (minRanks < 1 || restarts == 0) {
+				return input.BadInput(fmt.Errorf("--min-ranks %d --restarts %d; want at least 1 rank, and at least 1 restart that may leave processes out", minRanks, restarts))
 			}
 			l, err := launched(args)
 			if err == nil && args[0] != "train" && restarts > 0 {
@@ -50,45 +50,45 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 				return input.BadInput(err)
 			}
 			s := newSupervisor(n, l)
-			s.restarts, s.least, s.out, s.errs = restarts, least, a.out, a.errs
+			s.restarts, s.minRanks, s.out, s.errs = restarts, minRanks, a.out, a.errs
 			a.trains = args[0] == "train"
-			defer a.by(func(os.Signal) {})() // the processes get signals, too
+			defer a.handle(func(os.Signal) {})() // the supervisor forwards signals to the processes
 			return s.inFolder()
 		}),
 	}
-	cmd.Flags().SetInterspersed(false) // what follows train is train's, with or without --
-	cmd.Flags().IntVarP(&n, "processes", "n", 2, "`processes` to start")
-	cmd.Flags().IntVar(&restarts, "restarts", 0, "`times` to start all processes again after one was lost")
-	cmd.Flags().IntVar(&least, "min-ranks", 0, "continue without lost processes, with at least this many `ranks` (default all)")
+	cmd.Flags().SetInterspersed(false) // flags after train belong to train, with or without --
+	cmd.Flags().IntVarP(&n, "processes", "n", 2, "number of `processes` to start")
+	cmd.Flags().IntVar(&restarts, "restarts", 0, "how many `times` to start all processes again after one was lost")
+	cmd.Flags().IntVar(&minRanks, "min-ranks", 0, "continue without lost processes, with at least this many `ranks` (default all)")
 	return cmd
 }
 
-// mostProcesses bounds -n.
-const mostProcesses = 4096
+// maxProcesses bounds -n.
+const maxProcesses = 4096
 
 // launchable lists the commands that launch can start.
 var launchable = []string{"train", "bench", "doctor"}
 
-// command is what each process runs.
+// command is the command that each process runs.
 type command struct {
 	args    []string // of zeroth
-	resumes bool     // args have --resume
-	file    string   // the job file, of train
-	sets    []string // values of --set
-	unnamed bool     // train without --out
+	resumes bool     // args contain --resume
+	file    string   // train: the job file
+	sets    []string // train: values of --set
+	unnamed bool     // train: there is no --out
 }
 
-// launched parses the command that launch was given.
+// launched parses the command to launch.
 func launched(args []string) (c command, err error) {
 	if len(args) == 0 || !slices.Contains(launchable, args[0]) {
-		return c, errors.New("launch starts zeroth train, bench or doctor, like: zeroth launch -n 2 -- train examples/quickstart.yaml")
+		return c, errors.New("want train, bench or doctor to launch, such as: zeroth launch -n 2 -- train examples/quickstart.yaml")
 	}
 	train, flags, err := new(app).root().Find(args)
 	if err != nil {
 		return c, err
 	}
 	if err := train.ParseFlags(flags); err != nil {
-		return c, fmt.Errorf("%w; flags of launch go before %s, as in: zeroth launch -n 2 %[2]s JOB.yaml", err, args[0])
+		return c, fmt.Errorf("%w; write launch's own flags before %s: zeroth launch -n 2 %[2]s JOB.yaml", err, args[0])
 	}
 	if args[0] != "train" {
 		return command{args: args}, nil
@@ -98,15 +98,15 @@ func launched(args []string) (c command, err error) {
 	}
 	c.args, c.resumes, c.file = slices.Clone(args), train.Flags().Changed("resume"), train.Flags().Arg(0)
 	if c.file == "-" {
-		return c, errors.New("launch: every process reads the job file, so it cannot be standard input; want a file")
+		return c, errors.New("every process reads the job file, so it cannot be standard input; want a file")
 	}
 	c.unnamed = !train.Flags().Changed("out")
 	c.sets, err = train.Flags().GetStringArray("set")
 	return c, err
 }
 
-// inFolder runs the processes. If they need a run folder and none was named, it creates
-// one for all processes and restarts.
+// inFolder runs the processes. If train has no --out, it creates one run folder for all
+// processes and restarts.
 func (s *supervisor) inFolder() error {
 	if s.unnamed {
 		own, undo := ownFolder(defaultFolder(s.file, time.Now()))
@@ -116,7 +116,7 @@ func (s *supervisor) inFolder() error {
 	return s.run()
 }
 
-// ranks returns how many ranks the job has in that many processes.
+// ranks returns the number of ranks that the job has in a number of processes.
 func (c command) ranks(processes int) (int, error) {
 	job, err := setup.Here(processes, 0).Load(c.file, c.sets)
 	if err != nil {

@@ -176,7 +176,7 @@ func TestLaunchNamesWhoWasKilled(t *testing.T) {
 	inFolder(t)
 	t.Setenv("ZEROTH_FAULT", "0 killed-at-once 0")
 	_, errs := process(t, 1, "launch", "-n", "1", "train", "tiny.yaml", "--out", "r")
-	if want := "zeroth: process 0 of 1 was ended by a signal: killed"; !strings.Contains(errs, want) {
+	if want := "zeroth: process 0 of 1 ended by signal: killed"; !strings.Contains(errs, want) {
 		t.Errorf("it says %q, want %q", errs, want)
 	}
 }
@@ -196,8 +196,8 @@ func TestLaunchRefuses(t *testing.T) {
 		"--rank 2 in a world of 2 processes":                  {"train", "tiny.yaml", "--world", "2", "--rank", "2", "--addr", "127.0.0.1:1"},
 		"can be reached from other hosts, and the job has no": {"train", "tiny.yaml", "--world", "2", "--rank", "0", "--addr", "192.0.2.1:29400"},
 		"unknown flag: --nonsense":                            {"launch", "--", "train", "tiny.yaml", "--nonsense"},
-		"unknown flag: --restarts; flags of launch go before": {"launch", "-n", "2", "train", "tiny.yaml", "--out", "y", "--restarts", "2"},
-		"unknown shorthand flag: 'n' in -n; flags of launch":  {"launch", "train", "tiny.yaml", "-n", "2"},
+		"unknown flag: --restarts; write launch's own flags before": {"launch", "-n", "2", "train", "tiny.yaml", "--out", "y", "--restarts", "2"},
+		"unknown shorthand flag: 'n' in -n; write launch's own flags":  {"launch", "train", "tiny.yaml", "-n", "2"},
 		"parallel.dead_after":                                 {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel={ranks: 2, dead_after: 1s}"},
 		"the job's token: none is empty; want at least 16":    {"train", "tiny.yaml", "--world", "2", "--addr", "127.0.0.1:1", "--set", "parallel.token_file=none"},
 	} {
@@ -364,7 +364,7 @@ func TestLaunchRestarts(t *testing.T) {
 	inFolder(t)
 	process(t, 0, steady(400, "whole")...)
 	code, errs := fault(t, "r", 400, syscall.SIGKILL, 1, 0, "--restarts", "2")
-	if code != 0 || !strings.Contains(errs, "zeroth: starting again from the last checkpoint, 1 of 2") {
+	if code != 0 || !strings.Contains(errs, "zeroth: restarting from the last checkpoint, restart 1 of 2") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
 	if outcomeOf(t, "r") != outcomeOf(t, "whole") {

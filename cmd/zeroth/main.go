@@ -36,15 +36,15 @@ const (
 	exitDone    = 0
 	exitFailure = 1
 	exitInput   = 2
-	exitAgain   = 75  // sysexits' EX_TEMPFAIL: stopped by SIGTERM, SIGHUP or a lost process, with a checkpoint to resume from; or some process never joined
-	exitStopped = 130 // 128 + SIGINT, as shells have it
+	exitAgain   = 75  // EX_TEMPFAIL: stopped by SIGTERM, SIGHUP or a lost process, with a checkpoint to resume from; or some process never joined
+	exitStopped = 130 // 128 + SIGINT, as in shells
 )
 
 func main() {
-	// A panic ends the process by SIGABRT, with the stacks of all goroutines:
-	// Go's own exit code for it is 2, which here is the user's mistake.
+	// A panic ends the process by SIGABRT and prints the stacks of all goroutines.
+	// Go's exit code for a panic is 2, which here means a user's mistake.
 	debug.SetTraceback("crash")
-	tellLarge()
+	ignoreFileSizeSignal()
 	code := run(os.Args[1:], os.Stdout, os.Stderr)
 	time.AfterFunc(time.Second, func() { os.Exit(code) }) // MPI may hang while it shuts down
 	mpi.Exit(code)
@@ -72,7 +72,7 @@ type app struct {
 	trains  bool                   // results are files, so losing the output does not change the exit code
 	started bool                   // arguments and flags were right; errors before that are the user's
 
-	quiet  bool         // print only results and errors
+	quiet  bool         // --quiet: print only results and errors
 	format string       // of --log: "json", "text", or empty
 	log    *slog.Logger // records for --log; nil if people read the output
 }
@@ -100,7 +100,7 @@ func run(args []string, out, errs io.Writer) int {
 		code, message = exitInput, message+"\n"+wrong
 	}
 	if errors.Is(err, syscall.EFBIG) {
-		message += "\na file grew beyond what this process may write (ulimit -f), or what its file system takes"
+		message += "\na file is larger than the limit of this process (ulimit -f) or of its file system"
 	}
 	if message != "" {
 		a.complain(code, message)
@@ -179,7 +179,7 @@ func (e escaped) Write(b []byte) (int, error) {
 
 // say prints lines for people; see show.Print.
 func (a *app) say(format string, args ...any) {
-	_ = show.Print(a.out, fmt.Sprintf(format, args...)) // the output keeps its errors
+	_ = show.Print(a.out, fmt.Sprintf(format, args...)) // a.out remembers its first error
 }
 
 // verdict returns the exit code for an error and the message to print. Problems of a
@@ -312,7 +312,7 @@ func (a *app) helpKey(name string) error {
 	if near := config.NearestKey(name); near != "" {
 		advice = fmt.Sprintf("did you mean 'zeroth help %s'?", near)
 	}
-	return input.BadInput(fmt.Errorf("no command or key %q to help with; %s", name, advice))
+	return input.BadInput(fmt.Errorf("there is no command or key %q; %s", name, advice))
 }
 
 // do returns f as the RunE of a command, after the checks that all commands share.

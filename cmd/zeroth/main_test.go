@@ -258,7 +258,7 @@ func TestDiskFullForTheTrace(t *testing.T) {
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	cmd.Run()
-	want := regexp.MustCompile(`^zeroth: --trace: it is not written: write trace\.json: file too large\nsaved to r: job\.yaml, loss\.svg, metrics\.jsonl, model\n`)
+	want := regexp.MustCompile(`^zeroth: --trace: cannot write the file: write trace\.json: file too large\nsaved to r: job\.yaml, loss\.svg, metrics\.jsonl, model\n`)
 	if code := cmd.ProcessState.ExitCode(); code != 1 || !want.MatchString(errs.String()) {
 		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
 	}
@@ -338,11 +338,11 @@ func TestBadInput(t *testing.T) {
 		{"train tiny.yaml --set zero.stage=5 --set model.heads=3", "--set model.heads=3: model.heads: 3 heads do not divide width 8; want 2 or 4 heads\n"},
 		{"train tiny.yaml --set zero.stage=5", "--set zero.stage=5: zero.stage: there is no stage 5; want 0 (nothing sharded), 1 "},
 		{"train gone.yaml", "gone.yaml: the job file cannot be read: no such file or directory"},
-		{"train", "zeroth: train takes one job file, like: zeroth train examples/quickstart.yaml (there are 0); 'zeroth init' writes one\nSee 'zeroth train --help'.\n"},
+		{"train", "zeroth: want one job file, such as: zeroth train examples/quickstart.yaml (0 arguments given); 'zeroth init' writes one\nSee 'zeroth train --help'.\n"},
 		{"train a b", "zeroth: train takes one job file"},
 		{"train tiny.yaml --otu x", "zeroth: unknown flag: --otu; did you mean --out?\nSee 'zeroth train --help'.\n"},
 		{"trian", "zeroth: unknown command \"trian\" for \"zeroth\"\n\nDid you mean this?\n\ttrain\n"},
-		{"sample r", "zeroth: sample takes no arguments; did you mean: zeroth sample --run r\n"},
+		{"sample r", "zeroth: sample has no arguments; did you mean: zeroth sample --run r\n"},
 		{"plan tiny.yaml -gpus 2", "zeroth: unknown shorthand flag: 'g' in -gpus; did you mean --gpus?\n"},
 		{"sample", "zeroth: required flag(s) \"run\" not set\nSee 'zeroth sample --help'.\n"},
 		{"sample --run r --tokens many", "zeroth: invalid argument \"many\" for \"--tokens\" flag"},
@@ -353,15 +353,15 @@ func TestBadInput(t *testing.T) {
 		{"train tiny.yaml --set model=null --set model.from=hf", "--set model.from=hf: model.from: text needs the tokenizer that the model of hf was trained with, and there is none in that folder; want "},
 		{"train tiny.yaml --set data.text=[a.txt.gz]", "--set data.text=[a.txt.gz]: data.text: a.txt.gz is compressed with gzip; unpack it: gzip -d\n"},
 		{"plan tiny.yaml --set data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, and data.tokenizer is none; want bytes or gpt2\n"},
-		{"bench gem", "zeroth: there is no bench \"gem\"; want some of compute, "},
-		{"eval", "zeroth: the form is: zeroth eval "},
-		{"model a b", "zeroth: the form is: zeroth model "},
-		{"flight", "zeroth: the form is: zeroth flight "},
-		{"tokenize", "zeroth: the form is: zeroth tokenize "},
+		{"bench gem", "zeroth: unknown group \"gem\"; want one or more of compute, "},
+		{"eval", "zeroth: 0 arguments given; usage: zeroth eval "},
+		{"model a b", "zeroth: 2 arguments given; usage: zeroth model "},
+		{"flight", "zeroth: 0 arguments given; usage: zeroth flight "},
+		{"tokenize", "zeroth: 0 arguments given; usage: zeroth tokenize "},
 		{"bench disk --seconds 0 --workers 0 --dir gone", "--seconds 0; want more than 0 and at most 3600\n--workers [0]; want numbers from 1 to "},
-		{"bench disk --write-machine m.json", "--write-machine describes a GPU; want it with the group gpu"},
+		{"bench disk --write-machine m.json", "--write-machine describes a GPU; add the group gpu"},
 		{"bench --json --markdown", "zeroth: if any flags in the group [json markdown] are set none of the others can be;"},
-		{"version now", "zeroth: the form is: zeroth version [flags] (arguments: 1)\n"},
+		{"version now", "zeroth: 1 arguments given; usage: zeroth version [flags]\n"},
 	} {
 		out, errs := zeroth(t, 2, strings.Fields(c.args)...)
 		if out != "" || !strings.Contains("\n"+errs, "\n"+c.errs) {
@@ -658,7 +658,7 @@ func TestHome(t *testing.T) {
 // Help of what there is not is an error, which commands no terminal.
 func TestHelpOfNothing(t *testing.T) {
 	_, errs := zeroth(t, 2, "help", "run\u202e")
-	if errs != "no command or key \"run\\u202e\" to help with; 'zeroth help' lists commands, 'zeroth help job' keys\n" {
+	if errs != "there is no command or key \"run\\u202e\"; 'zeroth help' lists commands, 'zeroth help job' keys\n" {
 		t.Errorf("said %q", errs)
 	}
 	zeroth(t, 2, "help", "ckpt", "nothing")

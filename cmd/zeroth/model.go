@@ -18,33 +18,32 @@ import (
 func (a *app) model() *cobra.Command {
 	return &cobra.Command{
 		Use:   "model FOLDER",
-		Short: "Say what a Hugging Face folder has, and whether it runs here",
-		Long: `Say what the folder of a Hugging Face model has: its family, shape, parameters and
-their types, bytes, tokenizer and chat template. What keeps a job from starting with it is told
-by name, all at once, and the exit code is then 2. Values of parameters are not
-read: a run does that.`,
+		Short: "Show what a Hugging Face folder contains, and whether zeroth can train it",
+		Long: `Show the family, shape, parameters, types, size, tokenizer and chat template of a
+Hugging Face model. Everything that keeps zeroth from training it is reported at once,
+with exit code 2. The values of parameters are not read.`,
 		Example: "  zeroth model ./Qwen3-0.6B",
 		Args:    arguments(1, 1),
 		RunE: a.do(func(_ *cobra.Command, args []string) error {
 			row := func(word, format string, args ...any) {
-				_ = show.Print(a.out, fmt.Sprintf("%-10s %s\n", word, fmt.Sprintf(format, args...))) // the output keeps its errors
+				_ = show.Print(a.out, fmt.Sprintf("%-10s %s\n", word, fmt.Sprintf(format, args...))) // a.out remembers its first error
 			}
 			folder := args[0]
 			m, carried, err := hf.ReadConfig(folder)
 			if err != nil && input.Exists(folder) {
-				err = errors.Join(err, tokenizerOf(folder, row))
+				err = errors.Join(err, printTokenizer(folder, row))
 			}
 			if err != nil {
 				return err
 			}
 			row("family", "%s", m.Describe())
-			row("shape", "%s", shapeOf(m))
-			err = errors.Join(parametersOf(folder, m, row), tokenizerOf(folder, row))
+			row("shape", "%s", describeShape(m))
+			err = errors.Join(printParameters(folder, m, row), printTokenizer(folder, row))
 			for _, note := range carried.Notes {
 				row("note", "%s", show.Printable(note))
 			}
 			if err == nil {
-				row("runs", "with model: {from: %q}", folder)
+				row("trains", "with model: {from: %q}", folder)
 			}
 			return err
 		}),
@@ -52,26 +51,26 @@ read: a run does that.`,
 	}
 }
 
-// shapeOf is a model's shape in words.
-func shapeOf(m hf.Model) string {
+// describeShape returns a model's shape in words.
+func describeShape(m hf.Model) string {
 	words := []string{fmt.Sprintf("%d layers", m.Layers), fmt.Sprintf("width %d", m.Width), fmt.Sprintf("%d heads of %d", m.Heads, m.Head())}
 	if m.Family == "llama" {
-		words[2] += fmt.Sprintf(" (%d of keys and values)", m.KV)
+		words[2] += fmt.Sprintf(" (%d for keys and values)", m.KV)
 		words = append(words, fmt.Sprintf("MLP %d", m.FFN))
 	}
 	words = append(words, fmt.Sprintf("context %d", m.Context), fmt.Sprintf("vocabulary %d", m.Vocab))
 	if m.Window > 0 {
 		n := len(m.Layout) - len(strings.ReplaceAll(m.Layout, "w", ""))
-		words = append(words, fmt.Sprintf("%d layers see a window of %d", n, m.Window))
+		words = append(words, fmt.Sprintf("%d layers attend to a window of %d", n, m.Window))
 	}
 	if m.Tied {
-		words = append(words, "tied")
+		words = append(words, "tied embeddings")
 	}
 	return strings.Join(words, ", ")
 }
 
-// parametersOf tells of the folder's tensors.
-func parametersOf(folder string, m hf.Model, row func(word, format string, args ...any)) error {
+// printParameters prints the number, size and types of the folder's tensors.
+func printParameters(folder string, m hf.Model, row func(word, format string, args ...any)) error {
 	t, err := hf.OpenModel(folder, m)
 	if err != nil {
 		return err
@@ -95,22 +94,22 @@ func parametersOf(folder string, m hf.Model, row func(word, format string, args 
 	return nil
 }
 
-// tokenizerOf tells of the folder's tokenizer, if it has one.
-func tokenizerOf(folder string, row func(word, format string, args ...any)) error {
+// printTokenizer prints what tokenizer and chat template the folder has.
+func printTokenizer(folder string, row func(word, format string, args ...any)) error {
 	files := data.TokenizerFiles(folder)
 	if len(files) == 0 {
-		row("tokenizer", "none: train on tokens, or name one with data.tokenizer")
+		row("tokenizer", "none; train on token files, or choose one with data.tokenizer")
 		return nil
 	}
 	t, err := data.NewTokenizer(folder)
 	if err != nil {
 		return input.BadInput(fmt.Errorf("tokenizer: %w", err))
 	}
-	row("tokenizer", "%s, %d tokens", strings.Join(files, " and "), t.Vocab())
+	row("tokenizer", "%s, %d tokens", strings.Join(files, ", "), t.Vocab())
 	if _, err := data.NewChat(t); err != nil {
 		row("chat", "no: %s", show.Printable(err.Error()))
 	} else {
-		row("chat", "its template is rendered here: data.format chat, sample --chat")
+		row("chat", "has a template, for data.format: chat and sample --chat")
 	}
 	return nil
 }

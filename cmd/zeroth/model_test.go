@@ -18,7 +18,7 @@ func TestModel(t *testing.T) {
 	inFolder(t)
 	out, _ := zeroth(t, 0, "model", tiny)
 	contains(t, out, "GPT-2 (model_type gpt2)\n", "2 layers, width 48, 3 heads of 16, context 32, vocabulary 97\n", "62.8k (62832) in 28 tensors, 245.4 KiB of F32\n",
-		"tokenizer  none: ", `with model: {from: "`)
+		"tokenizer  none; ", `with model: {from: "`)
 
 	if err := os.CopyFS("hf", os.DirFS(tiny)); err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestModel(t *testing.T) {
 	if out, errs := zeroth(t, 2, "model", "nowhere"); !strings.Contains(errs, "nowhere/config.json cannot be read") || out != "" {
 		t.Error(out, errs)
 	}
-	for template, want := range map[string]string{"{{ messages }}": "chat       its template is rendered here", "{% bad %}": "chat       no: chat_template.jinja: chat template: line 1, column "} {
+	for template, want := range map[string]string{"{{ messages }}": "chat       has a template", "{% bad %}": "chat       no: chat_template.jinja: chat template: line 1, column "} {
 		chatTokenizer(t, "hf", template)
 		out, _ := zeroth(t, 2, "model", "hf")
 		contains(t, out, want)

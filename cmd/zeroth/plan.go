@@ -44,8 +44,8 @@ type planned struct {
 // shortcuts maps flags to the keys of the job file that they set.
 var shortcuts = config.Shortcuts()
 
-// flags declares the flags that both commands have.
-func (p *planned) flags(f *pflag.FlagSet) {
+// addFlags declares the flags that plan and fit share.
+func (p *planned) addFlags(f *pflag.FlagSet) {
 	p.given = f.Changed
 	f.StringArrayVar(&p.sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
 	f.StringVar(&p.model, "model", "", "a Hugging Face `folder` or config.json, or a published model such as Llama-3-8B, instead of a job file")
@@ -59,7 +59,7 @@ func (p *planned) flags(f *pflag.FlagSet) {
 	}
 }
 
-// completePlanned completes the values of the flags that flags declares.
+// completePlanned completes the values of the flags that addFlags declares.
 func completePlanned(cmd *cobra.Command) {
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	for flag, key := range shortcuts {
@@ -88,7 +88,7 @@ func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
 	case len(args) > 0:
 		return nil, m, input.BadInput(errors.New("--model replaces the job file; want only one of them"))
 	case p.model == "":
-		return nil, m, input.BadInput(errors.New("nothing to plan; want a job file, or --model with a folder that has a config.json, or with the name of a published model"))
+		return nil, m, input.BadInput(errors.New("nothing to plan; want a job file, or --model with a Hugging Face folder or the name of a published model"))
 	}
 	for _, f := range []struct {
 		name string
@@ -176,12 +176,12 @@ name lists them all.`,
 		Args: arguments(0, 1),
 		RunE: a.do(func(_ *cobra.Command, args []string) error { return a.runPlan(p, o, args) }),
 	}
-	p.flags(cmd.Flags())
+	p.addFlags(cmd.Flags())
 	f := cmd.Flags()
 	intVar(f, &p.world, "world", 0, "number of ranks to plan for, on machines like this one")
 	intVar(f, &p.processes, "processes", 0, "number of processes to divide the ranks over; transfers between them need memory")
 	intVar(f, &p.hosts, "hosts", 0, "number of hosts to divide the processes over")
-	o.pictures.flags(f)
+	o.pictures.addFlags(f)
 	f.StringVar(&o.machine, "machine", "", "simulate the step time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f.StringVar(&o.trace, "trace", "", "write the simulated queues of a rank to a `file` for ui.perfetto.dev; needs --machine")
 	cmd.MarkFlagsMutuallyExclusive("world", "gpus")
@@ -199,18 +199,18 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 	if err := o.check(m); err != nil {
 		return err
 	}
-	of := fit.PlanHere
-	if m.GPU || p.given("world") || p.hosts > 1 { // not this machine's memory
-		of = plan.New
+	newPlan := fit.PlanHere
+	if m.GPU || p.given("world") || p.hosts > 1 { // not limited by this machine's memory
+		newPlan = plan.New
 	}
-	planned, err := of(c, m)
+	planned, err := newPlan(c, m)
 	if err != nil {
 		return err
 	}
 	if planned.Simulated, err = a.simulated(c, m, o.machine); err != nil {
 		return err
 	}
-	stages, err := p.compare(o.stages, m, of)
+	stages, err := p.compare(o.stages, m, newPlan)
 	if err != nil {
 		return err
 	}
@@ -235,17 +235,17 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 	return planned.Fits()
 }
 
-// planning is what a plan is asked for besides the plan.
+// planning holds the flags that ask for more than the plan.
 type planning struct {
 	pictures
 	trace, machine string
 }
 
-// check refuses flags that exclude each other, before anything is written.
+// check reports flags that exclude each other, before anything is written.
 func (o *planning) check(m plan.Machine) error {
 	switch {
 	case m.GPU && o.machine == "here":
-		return input.BadInput(errors.New("--machine here measures processors, not GPUs; want it without --gpus and --gpu-memory, or another machine"))
+		return input.BadInput(errors.New("--machine here measures processors, not GPUs; leave out --gpus and --gpu-memory, or name another machine"))
 	case o.trace != "" && o.machine == "":
 		return input.BadInput(errors.New("--trace needs the speed of some hardware; add --machine here, or one of " + strings.Join(sim.HardwareNames(), ", ")))
 	}
@@ -259,7 +259,7 @@ func (a *app) simulated(c *config.Config, m plan.Machine, machine string) (*sim.
 		return nil, nil
 	case "here":
 		if c.On() == "cuda" {
-			return nil, input.BadInput(errors.New("--machine here measures kernels of processors, and the job's ranks are on GPUs; want device: cpu, or what 'zeroth bench gpu --write-machine FILE' says of this machine's: --machine FILE"))
+			return nil, input.BadInput(errors.New("--machine here measures processors, but the job runs on GPUs; set device: cpu, or measure the GPU with 'zeroth bench gpu --write-machine FILE' and use --machine FILE"))
 		}
 		h, err := bench.Measure(c, func(doing string) { a.note("measuring " + doing) })
 		if err != nil {
@@ -278,8 +278,7 @@ func (a *app) simulated(c *config.Config, m plan.Machine, machine string) (*sim.
 	return sim.Simulate(setup.Planned(c), h)
 }
 
-// openHardware is a machine by its name, whose ranks are on GPUs if that is what is planned
-// for.
+// openHardware opens a machine by its name or file. Its ranks are on GPUs if m's are.
 func openHardware(name string, m plan.Machine) (*sim.Hardware, error) {
 	h, err := sim.OpenHardware(name)
 	if err == nil {
@@ -288,8 +287,8 @@ func openHardware(name string, m plan.Machine) (*sim.Hardware, error) {
 	return h, err
 }
 
-// adviseRatio prints what part of the optimizer a job for GPUs of a known memory
-// should offload, and what that saves at the speed of a machine, if one is named.
+// adviseRatio prints how much of the optimizer a job should offload to GPUs with a known
+// memory and, if a machine is named, what that saves.
 func (a *app) adviseRatio(c *config.Config, m plan.Machine, machine string) (err error) {
 	if !m.GPU || c.Zero.Offload.Optimizer == "none" {
 		return nil
@@ -307,7 +306,7 @@ func (a *app) adviseRatio(c *config.Config, m plan.Machine, machine string) (err
 	return err
 }
 
-// writeJSON writes a value for programs, with nothing in it that a terminal obeys.
+// writeJSON writes v as indented JSON and escapes control characters.
 func writeJSON(out io.Writer, v any) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -319,7 +318,7 @@ func writeJSON(out io.Writer, v any) error {
 	return err
 }
 
-// write writes the files that are asked for.
+// write writes the files that flags ask for.
 func (o *planning) write(plan *plan.Plan) error {
 	err := o.pictures.draw(plan)
 	if o.trace != "" {

@@ -30,8 +30,7 @@ schedule, stage, micro-batch, recomputation, prefetch, loss chunks, offload) for
 fastest that fit. The search runs a few layers dry; everything that is listed has had
 a dry run of all layers and a simulated step at the speed of --machine (see 'zeroth
 plan'), except that times after ≈ are estimates for long pipelines. The global batch
-stays the job's. --flops, --link and the like replace single figures of the machine.
-
+stays the same. --flops, --link and the like replace single figures of the machine.
 
 Exit codes: 0 something fits, 1 nothing fits, 2 a mistake in the command line or the
 job.`,
@@ -48,7 +47,7 @@ job.`,
 			if err != nil {
 				return err
 			}
-			debug.SetGCPercent(300) // dry runs leave much behind and hold little
+			debug.SetGCPercent(300) // dry runs allocate much and keep little
 			if largest != "" {
 				return a.largest(c, l, largest, p.json)
 			}
@@ -64,9 +63,9 @@ job.`,
 			return cmp.Or(err, found(len(f.Fits) > 0))
 		}),
 	}
-	p.flags(cmd.Flags())
+	p.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&o.host, "host-memory", "", "host memory of each machine, such as 1TiB, for offloaded optimizer state and parameters")
-	cmd.Flags().StringVar(&o.disk, "disk", "", "disk of each machine, such as 4TB, for the same")
+	cmd.Flags().StringVar(&o.disk, "disk", "", "disk space of each machine, such as 4TB, for the same")
 	intVar(cmd.Flags(), &o.node, "gpus-per-node", 8, "GPUs per machine, which share its memory and disk")
 	cmd.Flags().StringVar(&o.machine, "machine", "h100", "hardware to simulate: "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f := cmd.Flags()
@@ -83,17 +82,17 @@ job.`,
 	return cmd
 }
 
-// fitting describes the machines, as given by flags.
+// fitting holds the flags that describe the machines.
 type fitting struct {
 	machine                            string
-	replaced                           func(flag string) bool
-	flops                              float64
-	host, disk                         string // of a machine
-	link, hostLink, hostRate, diskRate string // bytes a second
-	node                               int    // GPUs of a machine
+	replaced                           func(flag string) bool // whether a flag replaces a figure of the machine
+	flops                              float64                // operations per second
+	host, disk                         string                 // bytes of a machine
+	link, hostLink, hostRate, diskRate string                 // bytes per second
+	node                               int                    // GPUs per machine
 }
 
-// limits returns the limits of a rank, which shares its machine with others.
+// limits returns the limits of one rank: its share of its machine.
 func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 	ranks := c.Parallel.Ranks
 	h, err := openHardware(f.machine, plan.Machine{GPU: true})
@@ -111,7 +110,7 @@ func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 		}
 		return n / int64(max(1, share))
 	}
-	here := min(f.node, ranks)
+	sharers := min(f.node, ranks) // ranks of a machine
 	replace := func(flag, s string, share int, rate *float64) {
 		if f.replaced(flag) {
 			*rate = float64(read(flag, s, share))
@@ -127,12 +126,12 @@ func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 		h.Links[0].Ranks = min(h.Links[0].Ranks, max(1, f.node))
 	}
 	replace("host-link", f.hostLink, 1, &h.HostLink)
-	replace("host-rate", f.hostRate, here, &h.HostMemory)
-	replace("disk-rate", f.diskRate, here, &h.Disk)
+	replace("host-rate", f.hostRate, sharers, &h.HostMemory)
+	replace("disk-rate", f.diskRate, sharers, &h.Disk)
 	if f.replaced("flops") {
 		h.Flops = map[string]float64{c.Precision.String(): f.flops}
 	}
-	l := fit.Limits{Ranks: ranks, Memory: memory, GPU: true, Host: read("host-memory", f.host, here), Disk: read("disk", f.disk, here),
+	l := fit.Limits{Ranks: ranks, Memory: memory, GPU: true, Host: read("host-memory", f.host, sharers), Disk: read("disk", f.disk, sharers),
 		Rates: h.Rates(c.Precision), Hardware: h}
 	if memory == 0 {
 		errs = append(errs, errors.New("--gpu-memory is missing; want the memory of each GPU, such as --gpu-memory 80GiB"))
@@ -157,8 +156,8 @@ func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 	return l, nil
 }
 
-func (a *app) largest(c *config.Config, l fit.Limits, of string, asJSON bool) error {
-	r, err := fit.FindLargest(c, of, l)
+func (a *app) largest(c *config.Config, l fit.Limits, quantity string, asJSON bool) error {
+	r, err := fit.FindLargest(c, quantity, l)
 	if err != nil {
 		return err
 	}

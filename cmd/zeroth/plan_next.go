@@ -11,13 +11,13 @@ import (
 	"zeroth/job/plan"
 )
 
-// next is the command to type after a plan: train, if the job is planned for this
-// machine and fits, or fit for so many GPUs. It is empty where neither helps.
-func (p *planned) next(c *config.Config, of *plan.Plan) string {
+// next returns the command to run after a plan: train if the job is planned for this machine
+// and fits, fit if it is planned for GPUs, "" if neither helps.
+func (p *planned) next(c *config.Config, x *plan.Plan) string {
 	words := []string{"zeroth"}
-	gpus := of.Machine.GPU || p.given("world")
+	gpus := x.Machine.GPU || p.given("world")
 	switch {
-	case !gpus && (p.file == "" || of.Fits() != nil):
+	case !gpus && (p.file == "" || x.Fits() != nil):
 		return ""
 	case gpus:
 		words = append(words, "fit")
@@ -29,7 +29,7 @@ func (p *planned) next(c *config.Config, of *plan.Plan) string {
 	}
 	sets := p.sets
 	if gpus {
-		words = append(words, p.flagsOfFit(c)...)
+		words = append(words, p.fitFlags(c)...)
 	} else {
 		sets = append(p.shortened(), sets...)
 	}
@@ -42,9 +42,8 @@ func (p *planned) next(c *config.Config, of *plan.Plan) string {
 	return strings.Join(words, " ")
 }
 
-// flagsOfFit are those of the plan, as fit takes them. How much memory a GPU has
-// fit must know.
-func (p *planned) flagsOfFit(c *config.Config) (words []string) {
+// fitFlags converts the flags of plan to those of fit, which also needs the memory of a GPU.
+func (p *planned) fitFlags(c *config.Config) (words []string) {
 	if p.model != "" {
 		words = append(words, "--model", p.model)
 	}
@@ -64,7 +63,7 @@ func (p *planned) flagsOfFit(c *config.Config) (words []string) {
 
 var unquoted = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
 
-// quoted is a word as a POSIX shell reads it.
+// quoted returns a word as it must be written in a POSIX shell.
 func quoted(s string) string {
 	if unquoted.MatchString(s) {
 		return s

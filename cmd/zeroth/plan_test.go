@@ -95,7 +95,7 @@ func TestPlanOfStages(t *testing.T) {
 	}
 	contains(t, string(drawing), ">Memory of a rank at each stage of ZeRO: ", ">float32 master copy<")
 	out, _ = zeroth(t, 0, "plan", "tiny.yaml", "--stages", "s.svg", "--set", "zero.offload={optimizer: host, parameters: host}")
-	contains(t, out, "\nstage 0 does not go with this job: ", "\nstage 3 ")
+	contains(t, out, "\nstage 0 is not possible for this job: ", "\nstage 3 ")
 }
 
 func TestFit(t *testing.T) {
@@ -221,12 +221,12 @@ func TestPlanMistakes(t *testing.T) {
 		"--machine here measures processors, not GPUs":      {"plan", "tiny.yaml", "--gpus", "2", "--machine", "here"},
 		"want here, one of h100, h200, or a file that desc": {"plan", "tiny.yaml", "--machine", "b200"},
 		"want here, one of h100, h200, or a file":           {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--machine", "h99"},
-		"--gpus\" flag: it begins with a 0, which may mean": {"plan", "tiny.yaml", "--gpus", "010"},
+		"--gpus\" flag: a leading 0 could mean": {"plan", "tiny.yaml", "--gpus", "010"},
 		"--world\" flag: want a whole number":               {"plan", "tiny.yaml", "--world", "1e3"},
 		"run 'hf download a/b --local-dir b'":               {"plan", "--model", "a/b"},
 		"--trace needs the speed of some hardware":          {"plan", "tiny.yaml", "--trace", "t.json"},
-		"--timeline t.png: want a file that ends in .html":  {"train", "tiny.yaml", "--timeline", "t.png"},
-		"--timeline p.png: want a file that ends in .html, .svg or .csv\n--stages s.html: want a file that ends in .svg": {"plan", "tiny.yaml", "--timeline", "p.png", "--stages", "s.html"},
+		"--timeline t.png: want a file name that ends in .html":  {"train", "tiny.yaml", "--timeline", "t.png"},
+		"--timeline p.png: want a file name that ends in .html, .svg or .csv\n--stages s.html: want a file name that ends in .svg": {"plan", "tiny.yaml", "--timeline", "p.png", "--stages", "s.html"},
 		"--link is empty; give it a value or leave it out":                                                               {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--link", ""},
 		"--largest head; want model, seq or micro_batch":                                                                 {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--largest", "head"},
 		"no.yaml: the job file cannot be read: no such":                                                                  {"plan", "no.yaml"},

@@ -18,9 +18,8 @@ func (a *app) plot() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plot RUN...",
 		Short: "Draw the losses, gradient norms, learning rates and speeds of runs",
-		Long: `Draw the losses, gradient norms, learning rates and speeds of one run, or of
-several over each other, as their metrics.jsonl has them. A run may still be
-training. The drawing is an SVG: any browser shows it.`,
+		Long: `Draw the losses, gradient norms, learning rates and speeds in the metrics.jsonl of one
+or more runs as an SVG. Runs may still be training.`,
 		Example: `  zeroth plot run1 --out run1.svg
   zeroth plot runs/* --out runs.svg`,
 		RunE: a.do(func(_ *cobra.Command, args []string) error {
@@ -40,42 +39,42 @@ training. The drawing is an SVG: any browser shows it.`,
 			if err != nil {
 				return err
 			}
-			return show.Print(a.out, report.RunsTable(runs).Within(show.Width(a.out))+"drawn in "+show.Printable(out)+"\n")
+			return show.Print(a.out, report.RunsTable(runs).Within(show.Width(a.out))+"drawn to "+show.Printable(out)+"\n")
 		}),
 	}
-	cmd.Flags().StringVar(&out, "out", "", "the drawing, a `file` that ends in .svg")
+	cmd.Flags().StringVar(&out, "out", "", "`file` to draw to, which ends in .svg")
 	return cmd
 }
 
-// plottable refuses what cannot be drawn, before anything is read.
+// plottable reports invalid arguments before anything is read.
 func plottable(folders []string, out string) error {
 	var errs []error
 	if n := len(folders); n < 1 || n > report.MostRuns {
-		errs = append(errs, fmt.Errorf("plot takes 1 to %d run folders, like: zeroth plot run1 --out run1.svg (there are %d)", report.MostRuns, n))
+		errs = append(errs, fmt.Errorf("want 1 to %d run folders, such as: zeroth plot run1 --out run1.svg (%d given)", report.MostRuns, n))
 	}
 	switch {
 	case out == "":
-		errs = append(errs, errors.New("--out is missing: where to draw? For example --out run1.svg"))
+		errs = append(errs, errors.New("--out is missing; name the file to draw to, such as --out run1.svg"))
 	case filepath.Ext(out) != ".svg":
-		errs = append(errs, fmt.Errorf("--out %s: want a file that ends in .svg", out))
+		errs = append(errs, fmt.Errorf("--out %s: want a file name that ends in .svg", out))
 	}
 	return errors.Join(errs...)
 }
 
-// metricsOf reads what a run has written so far. Lines that cannot be read are
-// told and left out.
+// metricsOf reads the metrics that a run has written so far. It prints how many lines cannot
+// be read, and skips them.
 func (a *app) metricsOf(folder string) (report.Run, error) {
 	path := filepath.Join(folder, "metrics.jsonl")
 	l, err := report.ReadLog(path)
 	switch {
 	case err != nil:
-		return report.Run{}, fmt.Errorf("%w; want the folder of a run", err)
+		return report.Run{}, fmt.Errorf("%w; want a run folder", err)
 	case len(l.Steps) == 0 && l.Damage != nil:
 		return report.Run{}, l.Damage
 	case len(l.Steps) == 0:
 		return report.Run{}, fmt.Errorf("metrics: %s has no steps yet", path)
 	case l.Damage != nil:
-		a.say("%s\n", show.Printable(fmt.Sprintf("%v; lines that cannot be read and are not drawn: %d", l.Damage, l.Lost)))
+		a.say("%s\n", show.Printable(fmt.Sprintf("%v; skipped %d lines that cannot be read", l.Damage, l.Lost)))
 	}
 	return report.Run{Name: filepath.Clean(folder), Steps: l.Steps, Evals: l.Evals}, nil
 }

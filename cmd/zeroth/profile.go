@@ -17,23 +17,22 @@ import (
 	"zeroth/job/sim"
 )
 
-// probes are the files a run is looked into with; empty is off.
+// probes holds the files that profiles and traces of a run are written to; empty means none.
 type probes struct{ cpuProfile, trace, timeline string }
 
-func (p *probes) flags(f *pflag.FlagSet) {
+func (p *probes) addFlags(f *pflag.FlagSet) {
 	p.profileFlag(f)
-	f.StringVar(&p.timeline, "timeline", "", "write what the first rank had in use at every event of its first step, over what was planned, to a `file`: .html, .svg or .csv")
-	f.StringVar(&p.trace, "trace", "", "write what the queues of every rank did, and the memory in use by category, to a `file` that ui.perfetto.dev opens, the last 32768 tasks of each, and say how much communication was not hidden")
+	f.StringVar(&p.timeline, "timeline", "", "draw the planned and the used memory of the first rank over its first step to a `file`: .html, .svg or .csv")
+	f.StringVar(&p.trace, "trace", "", "write the last 32768 tasks of every queue and the memory in use to a `file` for ui.perfetto.dev, and print how much communication was not hidden")
 }
 
 func (p *probes) profileFlag(f *pflag.FlagSet) {
 	f.StringVar(&p.cpuProfile, "cpuprofile", "", "write a CPU profile to a `file`, for go tool pprof")
 }
 
-// start begins what is asked for, and has run tell it. Files are opened at once, so
-// that one that cannot be written is known before the first step, and an older one
-// stays until the new one is whole. Stop writes and closes them; of a run that was
-// refused nothing is written.
+// start opens the files and attaches the probes to a run. A file that cannot be written is
+// thus an error before the first step, and an existing one stays until the new one is
+// complete. stop writes and closes the files, or writes nothing if the run was refused.
 func (p *probes) start(run *job.Options) (stop func(refused error) error, err error) {
 	var ends []func(written bool) error
 	stop = func(refused error) error {
@@ -68,7 +67,7 @@ func startProfile(f *probeFile, _ *job.Options) (func(bool) error, error) {
 		return nil, fmt.Errorf("--cpuprofile: %w", err)
 	}
 	return func(written bool) error {
-		f.off.Store(!written) // the profile is written by a goroutine of its own
+		f.off.Store(!written) // pprof writes from its own goroutine
 		pprof.StopCPUProfile()
 		return nil
 	}, nil
@@ -83,7 +82,7 @@ func startTimeline(f *probeFile, run *job.Options) (func(bool) error, error) {
 	run.Timeline = o
 	return func(bool) error {
 		if o.Plan == nil {
-			return nil // the run did not come to it
+			return nil // the run ended before its first step
 		}
 		return write(o.Plan, f)
 	}, nil
@@ -100,18 +99,18 @@ func startTrace(f *probeFile, run *job.Options) (func(bool) error, error) {
 	}, nil
 }
 
-// probeFile is a file that takes its place once it is whole.
+// probeFile is a file that gets its name once it is complete.
 type probeFile struct {
 	*input.File
 	flag  string
-	asked string      // where it is to be
+	asked string      // path given by the flag
 	begun bool        // something was written
-	off   atomic.Bool // nothing is to be
-	err   error       // of writing, the first
+	off   atomic.Bool // drop what is written
+	err   error       // first error of writing
 }
 
-// create begins a file that a flag names. If that is a link to a file, it is followed,
-// but not in the folder of a run: what is in there may have come from somebody else.
+// create starts a file that a flag names. It follows a symbolic link, except in a run folder,
+// whose files may come from somebody else.
 func create(path string) (*input.File, error) {
 	to := path
 	if _, err := os.Readlink(path); err == nil && !input.Exists(filepath.Join(filepath.Dir(path), "job.yaml")) {
@@ -126,7 +125,7 @@ func create(path string) (*input.File, error) {
 	return f, nil
 }
 
-// writeFile makes a file that a flag names, of what write gives.
+// writeFile creates the file at path, a flag's value, with what write writes.
 func writeFile(path string, write func(io.Writer) error) error {
 	f, err := create(path)
 	if err != nil {
@@ -144,7 +143,7 @@ func openProbe(flag, path string) (*probeFile, error) {
 	return &probeFile{File: f, flag: flag, asked: path}, nil
 }
 
-// Write implements io.Writer.
+// Write drops b after off was set.
 func (f *probeFile) Write(b []byte) (int, error) {
 	if f.off.Load() {
 		return len(b), nil
@@ -155,14 +154,14 @@ func (f *probeFile) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// end gives the file its place, if there is something in it and that is whole.
+// end gives the file its name if it is complete and not empty, and removes it otherwise.
 func (f *probeFile) end(err error) error {
 	end := f.File.Keep
 	if err = cmp.Or(err, f.err); err != nil || !f.begun {
 		end = f.File.Drop
 	}
 	if err = cmp.Or(err, end()); err != nil {
-		return fmt.Errorf("--%s: it is not written: %w", f.flag, err)
+		return fmt.Errorf("--%s: cannot write the file: %w", f.flag, err)
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ end-of-text token) or stop.`,
 			if len(args) == 0 {
 				return nil
 			}
-			return fmt.Errorf("sample takes no arguments; did you mean: zeroth sample --run %s", quoted(args[0]))
+			return fmt.Errorf("sample has no arguments; did you mean: zeroth sample --run %s", quoted(args[0]))
 		},
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			o.given = cmd.Flags().Changed("prompt")
@@ -67,7 +67,7 @@ end-of-text token) or stop.`,
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	o.flags(cmd.Flags())
+	o.addFlags(cmd.Flags())
 	must(cmd.MarkFlagRequired("run"))
 	must(cmd.MarkFlagDirname("run"))
 	must(cmd.RegisterFlagCompletionFunc("precision", cobra.FixedCompletions([]string{"fp32", "bf16"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -75,8 +75,8 @@ end-of-text token) or stop.`,
 	return cmd
 }
 
-// flags declares the flags of sample.
-func (o *sampling) flags(f *pflag.FlagSet) {
+// addFlags declares the flags of sample.
+func (o *sampling) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Run, "run", "", "run `folder`, checkpoint or Hugging Face folder")
 	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2) or folder of the tokenizer (default the model's)")
 	f.StringArrayVar(&o.prompts, "prompt", []string{"\n"}, "`text` to continue (repeatable; default a line feed)")
@@ -84,12 +84,12 @@ func (o *sampling) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.file, "prompts", "", "`file` with one prompt per line, plain or as a JSON string")
 	f.BoolVar(&o.Chat, "chat", false, "answer the prompt as a user's message, with the model's chat template")
 	f.StringVar(&o.System, "system", "", "`text` of the system message, with --chat")
-	intVar(f, &o.Tokens, "tokens", 200, "most tokens to generate")
+	intVar(f, &o.Tokens, "tokens", 200, "maximum number of tokens to generate")
 	f.Float64Var(&o.Temperature, "temperature", 0.8, "0 is greedy, 1 the model's own distribution")
-	intVar(f, &o.TopK, "top-k", 0, "sample from the `k` likeliest tokens; 0 is all")
-	f.Float64Var(&o.TopP, "top-p", 1, "sample from the likeliest tokens with this total probability, after --top-k; 1 is all")
+	intVar(f, &o.TopK, "top-k", 0, "sample from the `k` likeliest tokens; 0 means all")
+	f.Float64Var(&o.TopP, "top-p", 1, "sample from the likeliest tokens with this total probability, after --top-k; 1 means all")
 	f.StringArrayVar(&o.Stop, "stop", nil, "stop before this `text` (repeatable)")
-	intVar(f, &o.Batch, "batch", 8, "most prompts to process at once; each answer is what it would be alone")
+	intVar(f, &o.Batch, "batch", 8, "prompts to process at once; does not change the answers")
 	f.StringVar(&o.Precision, "precision", "fp32", "`type` of parameters and activations: fp32, or bf16 for half the memory")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per prompt")
 	uintVar(f, &o.Seed, "seed", 1, "seed of the random choices")
@@ -97,7 +97,7 @@ func (o *sampling) flags(f *pflag.FlagSet) {
 	o.probes.profileFlag(f)
 }
 
-// sampling is the flags of sample.
+// sampling holds the flags of sample.
 type sampling struct {
 	generate.Options
 	prompts []string

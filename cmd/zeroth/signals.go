@@ -37,10 +37,10 @@ const (
 // stopping handles Ctrl-C, SIGTERM and SIGHUP. By default each ends the process at once; a
 // command that must end in its own way handles them instead.
 type stopping struct {
-	mu    sync.Mutex
-	hear  func(os.Signal) // the command's handler; nil ends the process
-	first os.Signal       // first signal; later ones are ignored
-	stop  chan struct{}   // closed by the first signal
+	mu      sync.Mutex
+	handler func(os.Signal) // of the running command; nil ends the process
+	first   os.Signal       // first signal; later ones are ignored
+	stop    chan struct{}   // closed by the first signal
 }
 
 // begin starts handling signals for one command; end stops.
@@ -55,7 +55,7 @@ func (s *stopping) begin() (end func()) {
 		for {
 			select {
 			case sig := <-signals:
-				s.take(sig)
+				s.deliver(sig)
 			case <-over:
 				return
 			}
@@ -67,13 +67,13 @@ func (s *stopping) begin() (end func()) {
 	}
 }
 
-// take passes the first signal to the handler, or ends the process.
-func (s *stopping) take(sig os.Signal) {
+// deliver passes the first signal to the handler, or ends the process.
+func (s *stopping) deliver(sig os.Signal) {
 	s.mu.Lock()
-	if s.hear == nil && s.first == nil {
-		quit(exitStopped) // and keeps the lock
+	if s.handler == nil && s.first == nil {
+		quit(exitStopped) // still holding the lock
 	}
-	hear, again := s.hear, s.first != nil
+	handler, again := s.handler, s.first != nil
 	s.first = sig
 	s.mu.Unlock()
 	if again {
@@ -81,18 +81,18 @@ func (s *stopping) take(sig os.Signal) {
 	}
 	signal.Ignore(syscall.SIGPIPE) // a closed output must not end the process
 	close(s.stop)
-	hear(sig)
+	handler(sig)
 }
 
-// by sets the handler of the first signal until release is called.
-func (s *stopping) by(hear func(os.Signal)) (release func()) {
+// handle sets the handler of the first signal until release is called.
+func (s *stopping) handle(handler func(os.Signal)) (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hear = hear
+	s.handler = handler
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.hear = nil
+		s.handler = nil
 	}
 }
 
@@ -114,7 +114,7 @@ func (s *stopping) untilSignal(parent context.Context, onSignal func(), late fun
 	}
 	var mu sync.Mutex
 	var timer *time.Timer
-	release = s.by(func(sig os.Signal) {
+	release = s.handle(func(sig os.Signal) {
 		signal.Reset(os.Interrupt)
 		cancel(signalled{sig})
 		mu.Lock()
@@ -152,7 +152,7 @@ type output struct {
 	lost bool // a write did not return after a signal; later ones are dropped
 }
 
-// Write implements io.Writer. After a signal it waits only a second for a reader.
+// Write waits for a reader, after a signal only for a second.
 func (o *output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

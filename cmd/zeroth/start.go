@@ -15,7 +15,7 @@ import (
 	"zeroth/job/config"
 )
 
-// initJob is "zeroth init": a job file to start from.
+// initJob returns "zeroth init", which writes a job file for a goal.
 func (a *app) initJob() *cobra.Command {
 	var names []string
 	list, model := "", ""
@@ -27,8 +27,8 @@ func (a *app) initJob() *cobra.Command {
 		Use:        "init [GOAL] [FILE]",
 		Short:      "Write a commented job file for a goal",
 		SuggestFor: []string{"new", "create"},
-		Long: `Write a commented job file for a goal, to be edited: GOAL.yaml, or another file,
-or - for the standard output. A file that is there is never written over. Goals:
+		Long: `Write a commented job file for a goal, for you to edit: GOAL.yaml, another FILE, or
+- for standard output. Existing files are never overwritten. Goals:
 
 ` + strings.TrimRight(list, "\n"),
 		Example: "  zeroth init quickstart\n  zeroth init chat --model Qwen3-1.7B\n  zeroth init pretrain - | less",
@@ -47,7 +47,7 @@ or - for the standard output. A file that is there is never written over. Goals:
 					return a.writeGoal(g, args[1:])
 				}
 			}
-			return input.BadInput(fmt.Errorf("there is no goal %q; want one of\n%s", args[0], strings.TrimRight(list, "\n")))
+			return input.BadInput(fmt.Errorf("unknown goal %q; want one of\n%s", args[0], strings.TrimRight(list, "\n")))
 		}),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
@@ -61,7 +61,7 @@ or - for the standard output. A file that is there is never written over. Goals:
 	return cmd
 }
 
-// writeGoal writes a goal's job to a file, which must not be there.
+// writeGoal writes a goal's job to a new file.
 func (a *app) writeGoal(g config.Goal, to []string) error {
 	file := g.Name + ".yaml"
 	if len(to) > 0 {
@@ -74,28 +74,28 @@ func (a *app) writeGoal(g config.Goal, to []string) error {
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if errors.Is(err, os.ErrExist) {
-		return input.BadInput(fmt.Errorf("%s is there already and is not written over; name another file, like: zeroth init %s my-%s.yaml", file, g.Name, g.Name))
+		return input.BadInput(fmt.Errorf("%s exists and is not overwritten; name another file, such as: zeroth init %s my-%s.yaml", file, g.Name, g.Name))
 	}
 	if err != nil {
 		return input.BadInput(fmt.Errorf("%w; name a file that can be written", err))
 	}
 	_, err = f.WriteString(text)
 	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(file)) // half of it is not to be run
+		return errors.Join(err, os.Remove(file)) // nobody should run half a job
 	}
 	if !a.quiet {
-		a.say("%s is written. Name your files where it says YOUR, then: zeroth plan %s\n", file, quoted(file))
+		a.say("wrote %s. Replace the paths marked YOUR, then run: zeroth plan %s\n", file, quoted(file))
 	}
 	return nil
 }
 
-// schema is "zeroth schema".
+// schema returns "zeroth schema", which prints the JSON Schema of the job file.
 func (a *app) schema() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of the job file, for editors",
-		Long: `Print the JSON Schema of the job file, made from the table of its keys. An editor
-with a YAML language server checks and completes a job that begins with the line
+		Long: `Print the JSON Schema of the job file. An editor with a YAML language server checks
+and completes a job that begins with the line
 
   # yaml-language-server: $schema=zeroth.schema.json`,
 		Example: "  zeroth schema > zeroth.schema.json",
@@ -107,7 +107,7 @@ with a YAML language server checks and completes a job that begins with the line
 	}
 }
 
-// man is "zeroth man": the manual of every command.
+// man returns "zeroth man", which writes the manual pages.
 func (a *app) man(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:     "man FOLDER",
@@ -115,13 +115,13 @@ func (a *app) man(root *cobra.Command) *cobra.Command {
 		Example: "  zeroth man ~/.local/share/man/man1",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return fmt.Errorf("man takes one folder, like: zeroth man ~/.local/share/man/man1 (there are %d)", len(args))
+				return fmt.Errorf("want one folder, such as: zeroth man ~/.local/share/man/man1 (%d arguments given)", len(args))
 			}
 			return nil
 		},
 		RunE: a.do(func(_ *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o777); err != nil {
-				return input.BadInput(fmt.Errorf("%w; name a folder that can be made", err))
+				return input.BadInput(fmt.Errorf("%w; name a folder that can be created", err))
 			}
 			root.DisableAutoGenTag = true
 			return writeMan(root, args[0])
@@ -132,7 +132,7 @@ func (a *app) man(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// writeMan writes the page of a command, and those of the commands below it.
+// writeMan writes the pages of a command and its subcommands.
 func writeMan(cmd *cobra.Command, folder string) error {
 	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
 	err := writeFile(filepath.Join(folder, name+".1"), func(w io.Writer) error {

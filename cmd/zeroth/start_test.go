@@ -64,10 +64,10 @@ func TestInit(t *testing.T) {
 	for _, g := range config.Goals() {
 		contains(t, list, "  "+g.Name+" ", g.For)
 		out, _ := zeroth(t, 0, "init", g.Name)
-		contains(t, out, g.Name+".yaml is written", "zeroth plan "+g.Name+".yaml\n")
+		contains(t, out, "wrote "+g.Name+".yaml. ", "zeroth plan "+g.Name+".yaml\n")
 		args := []string{"plan", g.Name + ".yaml", "--gpus", "8", "--gpu-memory", "80GiB"}
 		contains(t, first(zeroth(t, 0, args...)), ": fits\n")
-		if _, errs := zeroth(t, 2, "init", g.Name); !strings.Contains(errs, "is there already and is not written over") {
+		if _, errs := zeroth(t, 2, "init", g.Name); !strings.Contains(errs, "exists and is not overwritten") {
 			t.Error(errs)
 		}
 		zeroth(t, 0, "init", g.Name, "my job.yaml", "--quiet")
@@ -79,7 +79,7 @@ func TestInit(t *testing.T) {
 		}
 	}
 	_, errs := zeroth(t, 2, "init", "world peace")
-	contains(t, errs, `there is no goal "world peace"; want one of`, "quickstart")
+	contains(t, errs, `unknown goal "world peace"; want one of`, "quickstart")
 	zeroth(t, 2, "init", "quickstart", "no/such/folder.yaml")
 	zeroth(t, 0, "init", "lora", "small.yaml", "--model", "Llama-3.2-1B")
 	contains(t, first(zeroth(t, 0, "plan", "small.yaml", "--gpus", "8", "--gpu-memory", "80GiB")), "Llama 1.2B", ": fits\n")

@@ -23,29 +23,29 @@ import (
 	"zeroth/job/show"
 )
 
-// childFailed is the exit code of a launch whose processes have said what was
-// wrong.
+// childFailed is the exit code of a launch whose processes have already printed their
+// errors.
 type childFailed int
 
 func (e childFailed) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// supervisor starts the processes of a world and sees them end.
+// supervisor starts the processes of a world, waits for them, and restarts them.
 type supervisor struct {
 	command
 	restarts  int
-	least     int   // ranks to go on with; 0: all processes
-	slots     []int // of processes that are started, from 0 to n - 1 at first; their local ranks
-	n         int   // of slots at first
+	minRanks  int   // fewest ranks to continue with; 0 needs all processes
+	slots     []int // local ranks of the processes to start: 0 to n - 1, without those left out
+	n         int   // processes of the first start
 	token     string
 	out, errs io.Writer
 
 	mu       sync.Mutex
-	children []*child // by rank; process r is of slot slots[r]
-	asked    bool     // to stop, by a signal
-	byHand   bool     // by Ctrl-C
+	children []*child // by rank; children[r] has slots[r]
+	asked    bool     // a signal asked the launch to stop
+	byCtrlC  bool     // and it was Ctrl-C
 }
 
-// newSupervisor is for n processes.
+// newSupervisor returns a supervisor of n processes that run c.
 func newSupervisor(n int, c command) *supervisor {
 	s := &supervisor{command: c, n: n}
 	for slot := range n {
@@ -54,16 +54,16 @@ func newSupervisor(n int, c command) *supervisor {
 	return s
 }
 
-// child is a process.
+// child is a process of the world.
 type child struct {
-	cmd   *exec.Cmd
-	errs  capped // what it complains about
-	put   bool   // an end to, by the supervisor
-	code  int    // -1: ended by a signal
-	ended int    // after how many others
+	cmd    *exec.Cmd
+	errs   capped // its standard error
+	killed bool   // by the supervisor
+	code   int    // exit code; -1 if a signal ended it
+	ended  int    // how many children ended before it
 }
 
-// run starts the world, and again while it may.
+// run starts the world, and restarts it after failures.
 func (s *supervisor) run() error {
 	if s.token = os.Getenv("ZEROTH_TOKEN"); s.token == "" {
 		var b [32]byte
@@ -74,8 +74,8 @@ func (s *supervisor) run() error {
 	signal.Notify(signals, append(slices.Clone(dumpSignals), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)...)
 	defer signal.Stop(signals)
 	defer close(done)
-	go s.pass(signals, done)
-	failed := -1 // slot that ended the start before
+	go s.forward(signals, done)
+	failed := -1 // slot that ended the previous start
 	for start := 0; ; start++ {
 		code, err := s.once(start)
 		switch {
@@ -84,36 +84,36 @@ func (s *supervisor) run() error {
 		case code == exitDone:
 			return nil
 		case s.interrupted():
-			return errStopped // whatever its processes made of it, which hear of it one after the other
-		case s.toStop() || code == exitInput && len(s.slots) == s.n || start == s.restarts:
+			return errStopped // whatever the exit codes: processes get the signal one after the other
+		case s.askedToStop() || code == exitInput && len(s.slots) == s.n || start == s.restarts:
 			return childFailed(code)
 		}
-		slot := s.blamed()
-		left := s.slots
+		slot := s.culprit()
+		slots := s.slots
 		switch {
-		case s.least > 0 && slot >= 0 && slot == failed:
-			left = slices.DeleteFunc(slices.Clone(left), func(other int) bool { return other == slot })
-		case code == exitInput: // the job cannot be run by so many, and they have said why
-			left = left[:len(left)-1]
+		case s.minRanks > 0 && slot >= 0 && slot == failed:
+			slots = slices.DeleteFunc(slices.Clone(slots), func(other int) bool { return other == slot })
+		case code == exitInput: // the job cannot use this many processes, as they have reported
+			slots = slots[:len(slots)-1]
 		}
-		if s.slots, err = s.able(left); err != nil {
-			fmt.Fprintf(s.errs, "zeroth: not starting again: %s\n", show.Escape(err.Error()))
+		if s.slots, err = s.usable(slots); err != nil {
+			fmt.Fprintf(s.errs, "zeroth: not restarting: %s\n", show.Escape(err.Error()))
 			return childFailed(code)
 		}
 		if failed = slot; len(s.slots) < s.n {
 			failed = -1
-			fmt.Fprintf(s.errs, "zeroth: going on with %d of %d processes\n", len(s.slots), s.n)
+			fmt.Fprintf(s.errs, "zeroth: continuing with %d of %d processes\n", len(s.slots), s.n)
 		}
-		fmt.Fprintf(s.errs, "zeroth: starting again from the last checkpoint, %d of %d\n", start+1, s.restarts)
+		fmt.Fprintf(s.errs, "zeroth: restarting from the last checkpoint, restart %d of %d\n", start+1, s.restarts)
 		if !s.resumes {
 			s.args, s.resumes = append(s.args, "--resume", "latest"), true
 		}
 	}
 }
 
-// blamed is the slot of the process that ended the world: the first that did so by
-// itself, not because of others; -1 where there is none.
-func (s *supervisor) blamed() int {
+// culprit returns the slot of the first process that failed by itself, not because it lost
+// another, or -1.
+func (s *supervisor) culprit() int {
 	slot, first := -1, len(s.children)
 	for rank, c := range s.children {
 		if c.code != exitDone && c.code != exitAgain && c.ended < first {
@@ -123,47 +123,48 @@ func (s *supervisor) blamed() int {
 	return slot
 }
 
-// able is as many of the slots that are left as the job can be run by, which is all
-// of them where none has been left out.
-func (s *supervisor) able(left []int) ([]int, error) {
+// usable returns the largest prefix of slots whose length the job can use as its number of
+// processes. If no process was left out, that is all of them.
+func (s *supervisor) usable(slots []int) ([]int, error) {
 	var wrong error
-	for n := len(left); n > 0 && len(left) < s.n; n-- {
+	for n := len(slots); n > 0 && len(slots) < s.n; n-- {
 		ranks, err := s.ranks(n)
-		if err == nil && ranks < s.least {
-			return nil, errors.Join(fmt.Errorf("%d processes are left, which is %d ranks, and --min-ranks is %d", n, ranks, s.least), wrong)
+		if err == nil && ranks < s.minRanks {
+			return nil, errors.Join(fmt.Errorf("the remaining %d processes have %d ranks, fewer than --min-ranks %d", n, ranks, s.minRanks), wrong)
 		}
 		if err == nil {
-			return left[:n], nil
+			return slots[:n], nil
 		}
 		wrong = cmp.Or(wrong, err)
 	}
-	if len(left) == s.n {
-		return left, nil
+	if len(slots) == s.n {
+		return slots, nil
 	}
-	return nil, errors.Join(errors.New("the job cannot be run by fewer processes"), wrong)
+	return nil, errors.Join(errors.New("the job cannot use fewer processes"), wrong)
 }
 
 // interrupted reports whether Ctrl-C asked the launch to stop.
 func (s *supervisor) interrupted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.byHand
+	return s.byCtrlC
 }
 
-func (s *supervisor) toStop() bool {
+// askedToStop reports whether a signal asked the launch to stop.
+func (s *supervisor) askedToStop() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked
 }
 
-// pass passes signals on to the processes.
-func (s *supervisor) pass(signals chan os.Signal, done chan struct{}) {
+// forward passes signals on to the processes until done is closed.
+func (s *supervisor) forward(signals chan os.Signal, done chan struct{}) {
 	for {
 		select {
 		case sig := <-signals:
 			ask := !slices.Contains(dumpSignals, sig)
 			s.mu.Lock()
-			s.asked, s.byHand = s.asked || ask, s.byHand || sig == os.Interrupt
+			s.asked, s.byCtrlC = s.asked || ask, s.byCtrlC || sig == os.Interrupt
 			s.mu.Unlock()
 			s.signal(sig)
 			if ask {
@@ -175,25 +176,26 @@ func (s *supervisor) pass(signals chan os.Signal, done chan struct{}) {
 	}
 }
 
+// signal sends a signal to all processes.
 func (s *supervisor) signal(sig os.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.children {
-		if err := c.cmd.Process.Signal(sig); err == nil && sig == syscall.SIGKILL { // who has ended needs none
-			c.put = true
+		if err := c.cmd.Process.Signal(sig); err == nil && sig == syscall.SIGKILL { // an error means that it has ended
+			c.killed = true
 		}
 	}
 }
 
-// How long processes have, after the first has failed, until SIGTERM, which ends those
-// that still wait for all to come, and changes nothing for others; and from there to
-// SIGKILL: where one is silent it takes them parallel.dead_after to end by themselves.
+// After the first failure, processes get SIGTERM after termDelay, which ends those that
+// still wait for others to join, and SIGKILL killDelay later. Between the two, survivors of
+// a silent process need parallel.dead_after to end by themselves.
 const (
-	toTerm = 3 * time.Second
-	toEnd  = time.Minute
+	termDelay = 3 * time.Second
+	killDelay = time.Minute
 )
 
-// once starts the processes, sees all of them end and returns the exit code.
+// once starts the processes, waits for all of them and returns the exit code.
 func (s *supervisor) once(start int) (code int, err error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -201,7 +203,7 @@ func (s *supervisor) once(start int) (code int, err error) {
 	}
 	ends := make(chan *child)
 	err = s.start(ln.(*net.TCPListener), start, ends)
-	_ = ln.Close() // process 0 has it
+	_ = ln.Close() // process 0 has inherited it
 	if err != nil {
 		s.signal(syscall.SIGKILL)
 	}
@@ -213,8 +215,8 @@ func (s *supervisor) once(start int) (code int, err error) {
 	return s.code(), nil
 }
 
-// start starts the processes, from a thread that lives as long as they do: the
-// system ends them where it ends.
+// start starts the processes from a thread that lives as long as they do, because Linux
+// ends a process when the thread that started it ends (Pdeathsig).
 func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -258,7 +260,7 @@ func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 	return err
 }
 
-// child is a process that is not yet started.
+// child returns a process that is not started yet.
 func (s *supervisor) child(exe string, rank, start int, addr string) *child {
 	c := &child{cmd: exec.Command(exe, s.args...)}
 	c.cmd.Env = append(os.Environ(), "ZEROTH_TOKEN="+s.token, "ZEROTH_ADDR="+addr, "ZEROTH_RANK="+strconv.Itoa(rank), "ZEROTH_WORLD_SIZE="+strconv.Itoa(len(s.slots)),
@@ -268,55 +270,52 @@ func (s *supervisor) child(exe string, rank, start int, addr string) *child {
 		c.cmd.Env = append(c.cmd.Env, "ZEROTH_LISTEN_FD=3")
 		c.cmd.Stderr = io.MultiWriter(s.errs, &c.errs)
 	}
-	c.cmd.SysProcAttr = ownGroup() // Ctrl-C reaches it from here alone
+	c.cmd.SysProcAttr = ownGroup() // Ctrl-C reaches it only through the supervisor
 	return c
 }
 
-// capped keeps the first of what is written.
+// capped is a writer that keeps only the first 64 KiB.
 type capped struct{ kept bytes.Buffer }
 
-// mostComplaints is the bytes that are kept.
-const mostComplaints = 64 << 10
-
-// Write implements io.Writer.
+// Write implements io.Writer and never fails.
 func (c *capped) Write(b []byte) (int, error) {
-	c.kept.Write(b[:min(len(b), mostComplaints-c.kept.Len())])
+	c.kept.Write(b[:min(len(b), 64<<10-c.kept.Len())])
 	return len(b), nil
 }
 
 func (c *child) wait() {
-	_ = c.cmd.Wait() // its state says how it ended
+	_ = c.cmd.Wait() // ProcessState says how it ended
 	c.code = c.cmd.ProcessState.ExitCode()
 }
 
-// wait sees all processes end. When one has failed the others have a while; where
-// those that are left cannot end, because they are stopped, they are ended at once.
+// wait waits for all processes. After one has failed, the others have termDelay and
+// killDelay to end; if the remaining ones are all stopped (SIGSTOP), they are killed at once.
 func (s *supervisor) wait(ends chan *child) {
 	var limit <-chan time.Time
 	next := syscall.SIGTERM
-	for left := len(s.children); left > 0; {
+	for running := len(s.children); running > 0; {
 		select {
 		case c := <-ends:
-			c.ended = len(s.children) - left
-			if left--; c.code == 0 {
+			c.ended = len(s.children) - running
+			if running--; c.code == 0 {
 				break
 			}
 			if limit == nil {
-				limit = time.After(toTerm)
+				limit = time.After(termDelay)
 			}
-			if left > 0 && s.onlyStopped() {
+			if running > 0 && s.onlyStopped() {
 				s.signal(syscall.SIGKILL)
 			}
 		case <-limit:
 			s.signal(next)
-			next, limit = syscall.SIGKILL, time.After(toEnd)
+			next, limit = syscall.SIGKILL, time.After(killDelay)
 		}
 	}
 }
 
-// complain prints what processes had to say that process 0 has not said, each line
-// once, with the processes that say it: "[1,3] zeroth: peer 2 lost"; and which ones a
-// signal of somebody else's has ended.
+// complain prints the errors of all processes but 0, which prints its own: each line once,
+// preceded by the processes that printed it, as in "[1,3] zeroth: peer 2 lost". Then it
+// names the processes that a signal ended.
 func (s *supervisor) complain() {
 	var lines []string
 	by := map[string][]string{}
@@ -336,18 +335,18 @@ func (s *supervisor) complain() {
 	}
 	for rank, c := range s.children {
 		switch how := c.cmd.ProcessState.String(); {
-		case c.code >= 0: // it said why itself
-		case c.put:
+		case c.code >= 0: // it printed the reason itself
+		case c.killed:
 			fmt.Fprintf(s.errs, "zeroth: process %d of %d did not end by itself and was killed\n", rank, len(s.children))
 		case how == "signal: killed":
-			fmt.Fprintf(s.errs, "zeroth: process %d of %d was ended by a %s, which the system also sends when memory runs out\n", rank, len(s.children), how)
+			fmt.Fprintf(s.errs, "zeroth: process %d of %d ended by %s, which the system also sends when memory runs out\n", rank, len(s.children), how)
 		default:
-			fmt.Fprintf(s.errs, "zeroth: process %d of %d was ended by a %s\n", rank, len(s.children), how)
+			fmt.Fprintf(s.errs, "zeroth: process %d of %d ended by %s\n", rank, len(s.children), how)
 		}
 	}
 }
 
-// code is the exit code of all.
+// code returns the exit code of the launch.
 func (s *supervisor) code() int {
 	code := exitDone
 	for _, c := range s.children {

@@ -7,16 +7,15 @@ import (
 	"syscall"
 )
 
-// wake is for processes that are to end and may be stopped.
+// wake continues a stopped process, so that it receives the signal that ends it.
 const wake = syscall.SIGCONT
 
-// ownGroup has a process in a group of its own, and end where its launcher does.
+// ownGroup makes a process the leader of a new process group that ends with its launcher.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
 
-// onlyStopped tells whether every process that has not ended is stopped by a
-// signal.
+// onlyStopped reports whether every process that has not ended is stopped by a signal.
 func (s *supervisor) onlyStopped() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,11 +4,11 @@ package main
 
 import "syscall"
 
-// wake is no signal here.
+// wake does nothing: this system has no signal that continues a process.
 const wake = syscall.Signal(0)
 
-// ownGroup has nothing to say here, where there are no groups of processes.
+// ownGroup returns nil: this system has no process groups.
 func ownGroup() *syscall.SysProcAttr { return nil }
 
-// onlyStopped is not known here: the supervisor waits.
+// onlyStopped returns false, because this system does not report it.
 func (s *supervisor) onlyStopped() bool { return false }

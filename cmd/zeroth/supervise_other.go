@@ -4,11 +4,11 @@ package main
 
 import "syscall"
 
-// wake is for processes that are to end and may be stopped.
+// wake continues a stopped process, so that it receives the signal that ends it.
 const wake = syscall.SIGCONT
 
-// ownGroup has a process in a group of its own.
+// ownGroup makes a process the leader of a new process group.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// onlyStopped is not known here: the supervisor waits.
+// onlyStopped returns false, because this system does not report it.
 func (s *supervisor) onlyStopped() bool { return false }

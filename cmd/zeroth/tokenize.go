@@ -15,13 +15,15 @@ func (a *app) tokenize() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tokenize --tokenizer NAME FILE... --out FILE.bin",
 		Short: "Encode text files or records into a token file",
-		Long: `Encode text files into one token file, which a job names with data.tokens. Files
-are documents, in the order of their paths; patterns such as 'docs/**/*.md' are
-matched here if the shell leaves them. With --format the files are records instead,
-JSON one a line (also compressed with gzip or zstd) or Parquet, as data.documents
-takes them: each is a document, and what is broken is named by file and line. The file is llm.c's: a header of 1,024
-bytes that says how many ids there are and how wide, then ids of two bytes, or of
-four if the vocabulary has more than 65,536. An existing file is not replaced.`,
+		Long: `Encode text files into one token file for data.tokens of a job. Each file is a
+document, in the order of paths; zeroth expands patterns such as 'docs/**/*.md' if the
+shell does not. With --format the files contain records instead, as for
+data.documents: JSON Lines (also compressed with gzip or zstd) or Parquet. Each record
+is a document, and broken ones are reported with file and line.
+
+The token file has llm.c's format: a header of 1,024 bytes with the number and width
+of the ids, then ids of two bytes, or of four if the vocabulary has more than 65,536.
+An existing file is not replaced.`,
 		Example: `  zeroth tokenize --tokenizer gpt2 'corpus/**/*.txt' --out corpus.bin
   zeroth tokenize --tokenizer ./Qwen3-0.6B a.txt b.txt --out ab.bin
   zeroth tokenize --tokenizer gpt2 --format text --key text=body 'web/*.jsonl.gz' --out web.bin`,
@@ -39,28 +41,28 @@ four if the vocabulary has more than 65,536. An existing file is not replaced.`,
 			for _, n := range done.Notes {
 				a.note(n)
 			}
-			a.say("%s: %d documents of %d bytes, %d tokens of %d bytes, vocabulary %d, in %.1f s\n",
-				e.Out, done.Documents, done.Bytes, done.Tokens, done.Width, done.Vocab, time.Since(begin).Seconds())
+			a.say("%s: %d tokens of %d bytes each, from %d documents (%d bytes), vocabulary %d, in %.1f s\n",
+				e.Out, done.Tokens, done.Width, done.Documents, done.Bytes, done.Vocab, time.Since(begin).Seconds())
 			return nil
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&e.Tokenizer, "tokenizer", "", "`name` bytes or gpt2, or a folder with tokenizer.json, or vocab.json and merges.txt")
-	f.StringVar(&e.Format, "format", "", "the files are records of the `format` text, prompt or chat, as data.format has it; without it text files")
-	f.StringToStringVar(&e.Keys, "key", nil, "`usual=other` name of a record's key, as data.keys has it: messages=conversations")
+	f.StringVar(&e.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2), or a folder with tokenizer.json, or vocab.json and merges.txt")
+	f.StringVar(&e.Format, "format", "", "`format` of records: text, prompt or chat, as data.format (default: text files)")
+	f.StringToStringVar(&e.Keys, "key", nil, "`name=key` of a record, as data.keys: messages=conversations")
 	f.StringVar(&e.Out, "out", "", "`file` to write")
 	must(cmd.MarkFlagRequired("tokenizer"))
 	must(cmd.MarkFlagRequired("out"))
 	return cmd
 }
 
-// encoding notes now and then how far it is.
+// encoding returns a function that prints the progress of an encoding every two seconds.
 func (a *app) encoding(begin time.Time) func(done, total int64) {
 	next := begin.Add(2 * time.Second)
 	return func(done, total int64) {
 		if now := time.Now(); now.After(next) {
 			next = now.Add(2 * time.Second)
-			a.note(fmt.Sprintf("encoding: %d of %d MB, %.1f MB/s", done/1e6, total/1e6, float64(done)/1e6/now.Sub(begin).Seconds()))
+			a.note(fmt.Sprintf("encoded %d of %d MB, %.1f MB/s", done/1e6, total/1e6, float64(done)/1e6/now.Sub(begin).Seconds()))
 		}
 	}
 }

@@ -32,7 +32,7 @@ func (a *app) train() *cobra.Command {
 	var sets []string
 	var out, resume string
 	var look probes
-	var in place
+	var in member
 	var shadow bool
 	cmd := &cobra.Command{
 		Use:        "train JOB.yaml",
@@ -50,10 +50,10 @@ func (a *app) train() *cobra.Command {
   flight/              the last operations of each rank, if a rank was lost or
                        diverged, and on SIGUSR1: see 'zeroth flight'
 
-While a run is alive, no other run, save or prune may use its folder. Ctrl-C,
-SIGTERM and SIGHUP stop after the current step and keep what is there; a second
-Ctrl-C quits at once. 'zeroth help job' lists the keys of a job file. The file -
-is standard input.`,
+No other run, save or prune may use the folder of a live run. Ctrl-C, SIGTERM and
+SIGHUP stop after the current step and write the results so far; a second Ctrl-C
+quits at once. 'zeroth help job' lists the keys of a job file. The file - is
+standard input.`,
 		Example: `  zeroth train examples/quickstart.yaml
   zeroth train job.yaml --set zero.stage=1 --set parallel.ranks=2 --out run1
   zeroth train job.yaml --set checkpoint.every=100 --out run1 --resume latest
@@ -88,7 +88,7 @@ is standard input.`,
 				return err
 			}
 			if in.Rank > 0 {
-				look = probes{} // they look at rank 0
+				look = probes{} // process 0 writes them
 			}
 			stop, err := look.start(&o)
 			if err == nil {
@@ -102,8 +102,8 @@ is standard input.`,
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
 	cmd.Flags().StringVar(&resume, "resume", "", "continue from a `checkpoint`: latest, a step, or its folder; with the same --out, in the same files")
 	cmd.Flags().BoolVar(&shadow, "shadow", false, "run each GPU operation on the CPU, too, and stop at the first that differs")
-	look.flags(cmd.Flags())
-	in.options(cmd.Flags())
+	look.addFlags(cmd.Flags())
+	in.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&in.logAll, "log-all-ranks", false, "let every process print, not only that of rank 0")
 	must(cmd.MarkFlagDirname("out"))
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
@@ -141,7 +141,7 @@ func (a *app) giveUp(w *waiting, by signalled) {
 	quit(code)
 }
 
-// completeJob completes the job file.
+// completeJob completes the argument of a command that takes a job file.
 func completeJob(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -153,7 +153,7 @@ func oneJob(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	return fmt.Errorf("train takes one job file, like: zeroth train examples/quickstart.yaml (there are %d); 'zeroth init' writes one", len(args))
+	return fmt.Errorf("want one job file, such as: zeroth train examples/quickstart.yaml (%d arguments given); 'zeroth init' writes one", len(args))
 }
 
 // words completes a flag whose value is one of names.
@@ -207,7 +207,7 @@ func (a *app) progress() report.Progress {
 
 // prepare reads the job before it touches any file, names the run folder and joins the
 // other processes. The caller must call leave after the run, or after an error.
-func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Options, in *place) (c *config.Config, leave func(), err error) {
+func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Options, in *member) (c *config.Config, leave func(), err error) {
 	undo := func() {}
 	leave = func() { undo() }
 	if f := os.Stdin; file == "-" && term.IsTerminal(int(f.Fd())) {
@@ -217,7 +217,7 @@ func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Op
 		return nil, leave, err
 	}
 	if o.Resume == "latest" && o.Out == "" && c.Checkpoint.Dir == "" {
-		return nil, leave, input.BadInput(errors.New("--resume latest: no folder to look for checkpoints; want --out with the run folder, or checkpoint.dir in the job file"))
+		return nil, leave, input.BadInput(errors.New("--resume latest needs a folder of checkpoints; name the run folder with --out, or set checkpoint.dir in the job file"))
 	}
 	switch {
 	case o.Out != "":

@@ -12,7 +12,7 @@ import (
 	"zeroth/job/config"
 )
 
-// wrongFlag adds to the error of an unknown flag what the user may have meant.
+// wrongFlag adds a suggestion to the error of an unknown flag.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
@@ -41,7 +41,7 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	err := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
 	near := cmd.SuggestionsFor(args[0])
 	if len(near) == 0 && !cmd.HasParent() {
-		near = meant(args[0])
+		near = suggestions(args[0])
 	}
 	if len(near) > 0 {
 		err += "\n\nDid you mean this?\n\t" + strings.Join(near, "\n\t") + "\n"
@@ -49,8 +49,8 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	return errors.New(err)
 }
 
-// meant returns commands for a word in the place of one: a job file, or a key.
-func meant(word string) []string {
+// suggestions returns commands for an argument that is a job file or a key.
+func suggestions(word string) []string {
 	if _, ok := config.Explain(word); ok {
 		return []string{"help " + word}
 	}

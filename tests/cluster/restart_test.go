@@ -55,7 +55,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-var again = regexp.MustCompile(`(?s)starting again.*\nstep \d+/`)
+var again = regexp.MustCompile(`(?s)restarting.*\nstep \d+/`)
 
 // until waits for something that a process is to do.
 func until(t *testing.T, p *process, what string, is func() bool) {
