@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"zeroth/job/config"
+	"zeroth/job/testjob"
 )
 
 // The commands that pages show. In a page a fenced block with the tag
@@ -360,6 +361,7 @@ func runPage(t *testing.T, bin string, all []block) {
 	if err := os.CopyFS(filepath.Join(dir, "examples"), os.DirFS("../examples")); err != nil {
 		t.Fatal(err)
 	}
+	writeChatModel(t, bin, dir)
 	for _, b := range all {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", b.text)
@@ -372,6 +374,31 @@ func runPage(t *testing.T, bin string, all []block) {
 		}
 		t.Logf("%v: %.1f s", b, time.Since(begin).Seconds())
 	}
+}
+
+// writeChatModel writes a tiny chat model to the folder that examples name, Qwen3-0.6B.
+func writeChatModel(t *testing.T, bin, dir string) {
+	t.Helper()
+	job := `model: {family: llama, layers: 1, width: 32, heads: 2, kv_heads: 1, ffn: 64, context: 512, vocab: 424}
+data: {text: [examples/*.yaml], tokenizer: bytes, validation: 0}
+train: {steps: 1, micro_batch: 1}
+parallel: {ranks: 1}
+`
+	cmd := exec.Command(bin, "train", "-", "--quiet", "--out", "made")
+	cmd.Dir, cmd.Stdin = dir, strings.NewReader(job)
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	folder := filepath.Join(dir, "Qwen3-0.6B")
+	if err := os.Rename(filepath.Join(dir, "made", "model"), folder); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"../made", "vocab.json", "merges.txt"} {
+		if err := os.RemoveAll(filepath.Join(folder, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testjob.WriteTokenizer(t, folder, "qwen", `{"eos_token": "<|im_end|>", "chat_template": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"}`)
 }
 
 // tableCommands are the commands in tables of README.md, without those that need

@@ -130,7 +130,7 @@ func TestCkptOfAnotherFolder(t *testing.T) {
 func TestCkptInspect(t *testing.T) {
 	trained(t)
 	out, errs := zeroth(t, 0, "ckpt", "inspect", "r")
-	matches(t, out, `folder r/ckpt/step-00000006\n`, `step 6, saved 20`, `size .* kB, 48 tensors and 3 files, written by 3 ranks\n`,
+	matches(t, out, `folder r/ckpt/step-00000006\n`, `step 6, saved 20`, `size .* kB in 48 tensors and 3 files, written by 3 ranks\n`,
 		`trained 6 steps, 144 tokens, 0 skipped\n`, `data fingerprint [0-9a-f]{12}, seed 1, 18 samples read\n`, `written by zeroth .*go1`,
 		`tensor kind type shape elements by rank\n`, `transformer.wte.weight exp_avg_sq F32 \[256 8\] 0: \[0, \d+\) 1: \[\d+, \d+\) 2: \[\d+, 2048\)\n`)
 	if errs != "" {

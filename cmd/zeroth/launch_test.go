@@ -185,21 +185,21 @@ func TestLaunchNamesWhoWasKilled(t *testing.T) {
 func TestLaunchRefuses(t *testing.T) {
 	inFolder(t)
 	for want, args := range map[string][]string{
-		"3 ranks cannot be split evenly over 2 processes":     {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=3"},
-		"local carries nothing between processes":             {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=local"},
-		"launch starts zeroth train, bench or doctor":         {"launch", "--", "plan", "tiny.yaml"},
-		"bench has no checkpoint to continue from":            {"launch", "--restarts", "1", "--", "bench", "collective"},
-		"want bench collective, not":                          {"launch", "--", "bench", "disk"},
-		"--transport local; want auto":                        {"launch", "--", "doctor", "--cluster", "--transport", "local"},
-		"want 1 to 4096 processes":                            {"launch", "-n", "0", "--", "train", "tiny.yaml"},
-		"so it cannot be standard input; want a file":         {"launch", "--", "train", "-"},
-		"--rank 2 in a world of 2 processes":                  {"train", "tiny.yaml", "--world", "2", "--rank", "2", "--addr", "127.0.0.1:1"},
-		"can be reached from other hosts, and the job has no": {"train", "tiny.yaml", "--world", "2", "--rank", "0", "--addr", "192.0.2.1:29400"},
-		"unknown flag: --nonsense":                            {"launch", "--", "train", "tiny.yaml", "--nonsense"},
-		"unknown flag: --restarts; write launch's own flags before": {"launch", "-n", "2", "train", "tiny.yaml", "--out", "y", "--restarts", "2"},
-		"unknown shorthand flag: 'n' in -n; write launch's own flags":  {"launch", "train", "tiny.yaml", "-n", "2"},
-		"parallel.dead_after":                                 {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel={ranks: 2, dead_after: 1s}"},
-		"the job's token: none is empty; want at least 16":    {"train", "tiny.yaml", "--world", "2", "--addr", "127.0.0.1:1", "--set", "parallel.token_file=none"},
+		"3 ranks cannot be split evenly over 2 processes":             {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=3"},
+		"local carries nothing between processes":                     {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=local"},
+		"launch starts zeroth train, bench or doctor":                 {"launch", "--", "plan", "tiny.yaml"},
+		"bench has no checkpoint to continue from":                    {"launch", "--restarts", "1", "--", "bench", "collective"},
+		"want bench collective, not":                                  {"launch", "--", "bench", "disk"},
+		"--transport local; want auto":                                {"launch", "--", "doctor", "--cluster", "--transport", "local"},
+		"want 1 to 4096 processes":                                    {"launch", "-n", "0", "--", "train", "tiny.yaml"},
+		"so it cannot be standard input; want a file":                 {"launch", "--", "train", "-"},
+		"--rank 2 in a world of 2 processes":                          {"train", "tiny.yaml", "--world", "2", "--rank", "2", "--addr", "127.0.0.1:1"},
+		"can be reached from other hosts, and the job has no":         {"train", "tiny.yaml", "--world", "2", "--rank", "0", "--addr", "192.0.2.1:29400"},
+		"unknown flag: --nonsense":                                    {"launch", "--", "train", "tiny.yaml", "--nonsense"},
+		"unknown flag: --restarts; write launch's own flags before":   {"launch", "-n", "2", "train", "tiny.yaml", "--out", "y", "--restarts", "2"},
+		"unknown shorthand flag: 'n' in -n; write launch's own flags": {"launch", "train", "tiny.yaml", "-n", "2"},
+		"parallel.dead_after":                                         {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel={ranks: 2, dead_after: 1s}"},
+		"the job's token: none is empty; want at least 16":            {"train", "tiny.yaml", "--world", "2", "--addr", "127.0.0.1:1", "--set", "parallel.token_file=none"},
 	} {
 		if err := os.WriteFile("none", nil, 0o600); err != nil {
 			t.Fatal(err)

@@ -30,8 +30,8 @@ func TestPlot(t *testing.T) {
 	contains(t, string(drawing), ">run1<", ">run2<", ">Gradient norm<")
 	for want, args := range map[string][]string{
 		"want 1 to 8 run folders, such as: zeroth plot run1 --out run1.svg (0 given)\n--out is missing": {"plot"},
-		"--out q.png: want a file name that ends in .svg":                                                           {"plot", "run1", "--out", "q.png"},
-		"nowhere/metrics.jsonl: no such file or directory; want a":                               {"plot", "nowhere", "run1", "--out", "q.svg"},
+		"--out q.png: want a file name that ends in .svg":                                               {"plot", "run1", "--out", "q.png"},
+		"nowhere/metrics.jsonl: no such file or directory; want a":                                      {"plot", "nowhere", "run1", "--out", "q.svg"},
 	} {
 		if out, errs := zeroth(t, 2, args...); !strings.Contains(errs, want) || out != "" {
 			t.Errorf("zeroth %v: %s%s\nwant %s", args, out, errs, want)

@@ -132,9 +132,34 @@ func (a *app) man(root *cobra.Command) *cobra.Command {
 	}
 }
 
+// literal converts a help text to Markdown that renders as it is: indented lines become
+// code blocks, which keep columns, and punctuation loses its meaning.
+func literal(help string) string {
+	var out strings.Builder
+	block := true // whether a code block may follow without a blank line
+	for line := range strings.Lines(help) {
+		switch {
+		case strings.HasPrefix(line, "  "):
+			if !block {
+				out.WriteByte('\n')
+			}
+			block = true
+			out.WriteString("  " + line)
+		default:
+			block = strings.TrimSpace(line) == ""
+			out.WriteString(markdown.Replace(line))
+		}
+	}
+	return out.String()
+}
+
+// markdown escapes the punctuation that Markdown gives a meaning.
+var markdown = strings.NewReplacer("*", `\*`, "_", `\_`, "<", `\<`, "[", `\[`, "#", `\#`)
+
 // writeMan writes the pages of a command and its subcommands.
 func writeMan(cmd *cobra.Command, folder string) error {
 	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
+	cmd.Long = literal(cmd.Long)
 	err := writeFile(filepath.Join(folder, name+".1"), func(w io.Writer) error {
 		return doc.GenMan(cmd, &doc.GenManHeader{Title: "ZEROTH", Section: "1", Source: "zeroth", Manual: "zeroth"}, w)
 	})

@@ -8,14 +8,13 @@ import (
 	"zeroth/job/show"
 )
 
-// Stages are the plans of a job that differ in the stage alone, and why others of
-// its stages cannot be planned.
+// Stages contains the plans of a job at several ZeRO stages.
 type Stages struct {
-	Plans   []*Plan // one or more
-	Refused []string
+	Plans   []*Plan  // at least one
+	Refused []string // why each of the other stages cannot be planned
 }
 
-// Lines are a line for each stage, for people.
+// Lines returns a line for each stage.
 func (s *Stages) Lines() (lines []string) {
 	for _, p := range s.Plans {
 		line := fmt.Sprintf("stage %d %s of a rank's device", p.Config.Zero.Stage, show.BothUnits(p.Allocated.Total()))
@@ -27,8 +26,8 @@ func (s *Stages) Lines() (lines []string) {
 	return append(lines, s.Refused...)
 }
 
-// WriteSVG draws what a rank has to have at each stage, use upon use, side by
-// side, with the line of what its device has.
+// WriteSVG draws the memory of a rank at each stage as stacked bars, with a line at the
+// memory of its device.
 func (s *Stages) WriteSVG(out io.Writer) error {
 	if _, err := io.WriteString(out, show.SVG(s.chart())); err != nil {
 		return fmt.Errorf("stages: %w", err)
@@ -45,10 +44,13 @@ func (s *Stages) chart() *show.Chart {
 	unit, name := scale(most)
 	c := &show.Chart{Title: "Memory of a rank at each stage of ZeRO: " + first.Model, Notes: []string{first.setting()}}
 	if len(s.Refused) > 0 {
-		c.Notes = append(c.Notes, "stages that are missing do not go with the job's other settings")
+		c.Notes = append(c.Notes, "the job's other settings exclude the missing stages")
+	}
+	if _, high := Sum(first.Outside); high > 0 {
+		c.Notes = append(c.Notes, "above each bar: memory that is allocated + at most estimated outside the allocator")
 	}
 	c.X = show.Axis{Label: "stage", Hi: float64(len(s.Plans))}
-	c.Y = show.Axis{Label: "memory allocated (" + name + ")", Hi: float64(most) / unit * 1.12}
+	c.Y = show.Axis{Label: "memory (" + name + ")", Hi: float64(most) / unit * 1.12}
 	c.Series = s.bars(unit)
 	for i, p := range s.Plans {
 		at := float64(i)
@@ -58,14 +60,18 @@ func (s *Stages) chart() *show.Chart {
 		}
 		_, high := Sum(p.Outside)
 		top := show.XY{X: at + 0.5, Y: float64(p.Allocated.Total()+high) / unit}
-		c.Marks = append(c.Marks, show.Mark{XY: top, Label: show.ByteSize(p.Allocated.Total())})
+		label := show.ByteSize(p.Allocated.Total())
+		if high > 0 {
+			label += " + " + show.ByteSize(high)
+		}
+		c.Marks = append(c.Marks, show.Mark{XY: top, Label: label})
 	}
 	drawLimit(c, first.Machine.Memory, most, unit)
 	return c
 }
 
-// bars are what is allocated at each stage, use upon use, and above it an
-// estimate of what is outside.
+// bars returns stacked areas for the memory allocated at each stage by use, and on top the
+// estimate of memory outside the allocator.
 func (s *Stages) bars(unit float64) (list []show.Series) {
 	below := make([]float64, len(s.Plans))
 	add := func(name string, color show.Color, bytes func(*Plan) int64) {

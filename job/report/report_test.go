@@ -397,7 +397,7 @@ func TestSmoothAndThin(t *testing.T) {
 		}
 	}
 	ramp := point(point(point(point(nil, 1, 0), 2, 3), 3, 6), 4, 30)
-	if got := smooth(ramp, 1); got[0].Y != 0 || got[1].Y != 3 || got[2].Y != 13 || got[3].Y != 30 {
+	if got := smooth(ramp, 1); got[0].Y != 0 || got[1].Y != 3 || got[2].Y != 13 || got[3].Y != 18 {
 		t.Errorf("smooth of 0 3 6 30: %v", got)
 	}
 	few, _ := thin(xy, 1000)

@@ -10,15 +10,14 @@ import (
 	"zeroth/job/show"
 )
 
-// Run is what a run's metrics say, under a name that tells it from others.
+// Run contains the metrics of a run and its name in a drawing.
 type Run struct {
 	Name  string
 	Steps []Step
 	Evals []Eval
 }
 
-// MostRuns is how many runs a drawing compares: as many as there are colors to
-// tell apart.
+// MostRuns is the most runs in a drawing, limited by the number of distinguishable colors.
 const MostRuns = 8
 
 var runColors = [MostRuns]show.Color{
@@ -35,26 +34,23 @@ func WriteRunsSVG(out io.Writer, runs []Run) error {
 		loss.Title += " of " + runs[0].Name
 	}
 	charts := []*show.Chart{loss}
-	for _, of := range []struct {
-		title, unit string
-		value       func(Step) float64
-	}{
-		{"Gradient norm", "norm before clipping", func(s Step) float64 { return s.GradNorm }},
-		{"Learning rate", "learning rate", func(s Step) float64 { return s.LR }},
-		{"Speed", "tokens a second", func(s Step) float64 { return s.TokensPerSecond }},
-	} {
-		charts = append(charts, panel(runs, of.title, of.unit, of.value))
-	}
+	norm := panel(runs, "Gradient norm", "norm before clipping", func(s Step) float64 { return s.GradNorm })
+	fitAxes(norm)
+	rate := panel(runs, "Learning rate", "learning rate", func(s Step) float64 { return s.LR })
+	fitFromZero(rate)
+	speed := panel(runs, "Speed", "tokens per second", func(s Step) float64 { return s.TokensPerSecond })
+	fitFromZero(speed)
+	charts = append(charts, norm, rate, speed)
 	if _, err := io.WriteString(out, show.SVG(charts...)); err != nil {
 		return fmt.Errorf("plot: %w", err)
 	}
 	return nil
 }
 
-// compared is the losses of several runs: of training smoothed, of validation
+// compared draws the losses of several runs: training losses smoothed, validation losses
 // dashed.
 func compared(runs []Run) *show.Chart {
-	c := &show.Chart{Title: "Training and validation loss", Notes: []string{"training is smoothed: means around each step of a twentieth of the run; validation is dashed"},
+	c := &show.Chart{Title: "Training and validation loss", Notes: []string{"training losses are moving averages over a twentieth of the run; validation losses are dashed"},
 		X: show.Axis{Label: "step"}, Y: show.Axis{Label: "loss (nats per token)"}}
 	for i, r := range runs {
 		lines := trainLines(pointsOf(r.Steps, func(s Step) float64 { return s.Loss }))
@@ -70,8 +66,8 @@ func compared(runs []Run) *show.Chart {
 	return c
 }
 
-// panel is one figure of every run, smaller, over the steps. Of long runs it has
-// means, 400 a run.
+// panel draws one value of every run over the steps in a small chart, whose axes the caller
+// fits. A long run is drawn as 400 means.
 func panel(runs []Run, title, unit string, value func(Step) float64) *show.Chart {
 	c := &show.Chart{Title: title, Height: 150, X: show.Axis{Label: "step"}, Y: show.Axis{Label: unit}}
 	longest := 1
@@ -87,22 +83,33 @@ func panel(runs []Run, title, unit string, value func(Step) float64) *show.Chart
 	if longest > 1 {
 		c.Y.Label += fmt.Sprintf(", means of up to %s steps", show.Grouped(int64(longest)))
 	}
-	fitAxes(c)
 	return c
 }
 
-// fitAxes makes the axes span what is drawn.
+// fitAxes makes the axes span all points, the Y axis logarithmically if they span a wide
+// range.
 func fitAxes(c *show.Chart) {
+	c.Y.FitWide(fitSteps(c)...)
+}
+
+// fitFromZero makes the axes span all points and 0, linearly.
+func fitFromZero(c *show.Chart) {
+	c.Y.Fit(append(fitSteps(c), 0)...)
+	c.Y.Lo = 0
+}
+
+// fitSteps makes the X axis span all points, and returns their Y values.
+func fitSteps(c *show.Chart) []float64 {
 	var all []show.XY
 	for _, s := range c.Series {
 		all = append(all, s.Points...)
 	}
 	xs, ys := show.Extent(all)
 	c.X.Hi = 1.02 * slices.Max(append(xs, 1))
-	c.Y.FitWide(ys...)
+	return ys
 }
 
-// pointsOf are a figure's finite values over the steps.
+// pointsOf returns the finite values of a quantity over the steps.
 func pointsOf(steps []Step, value func(Step) float64) (xy []show.XY) {
 	for _, s := range steps {
 		xy = point(xy, s.Step, value(s))
@@ -110,7 +117,7 @@ func pointsOf(steps []Step, value func(Step) float64) (xy []show.XY) {
 	return xy
 }
 
-// RunsTable is the runs side by side, for people.
+// RunsTable returns a table with a row for each run.
 func RunsTable(runs []Run) *show.Columns {
 	t := &show.Columns{Align: "lrrrr"}
 	t.Add("run", "steps", "last loss", "lowest validation loss", "median tokens/s")
@@ -130,7 +137,7 @@ func RunsTable(runs []Run) *show.Columns {
 	return t
 }
 
-// MedianSpeed is the median of the tokens per second; 0 if there is none.
+// MedianSpeed returns the median of the tokens per second, 0 if there is none.
 func MedianSpeed(steps []Step) float64 {
 	rates := pointsOf(steps, func(s Step) float64 { return s.TokensPerSecond })
 	slices.SortFunc(rates, func(a, b show.XY) int { return cmp.Compare(a.Y, b.Y) })
@@ -140,7 +147,7 @@ func MedianSpeed(steps []Step) float64 {
 	return rates[len(rates)/2].Y
 }
 
-// lowest is the evaluation with the lowest loss that is a number.
+// lowest returns the evaluation with the lowest loss, ignoring NaN.
 func lowest(evals []Eval) (best Eval, ok bool) {
 	for _, e := range evals {
 		if !math.IsNaN(e.ValLoss) && (!ok || e.ValLoss < best.ValLoss) {

@@ -9,14 +9,14 @@ import (
 	"zeroth/job/show"
 )
 
-// blue and red are the colors of what is trained on and of what is not.
+// blue and red are the colors of training and validation.
 var (
 	blue = show.Color{Light: "#1f5aa6", Dark: "#6cb0f5"}
 	red  = show.Color{Light: "#c83c28", Dark: "#ff7b6b"}
 )
 
-// WriteLossSVG draws the training loss, its moving average and the validation
-// loss over the steps. Where the losses are far apart the axis is logarithmic.
+// WriteLossSVG draws the training loss, its moving average and the validation loss over the
+// steps, on a logarithmic axis if the losses span a wide range.
 func WriteLossSVG(path string, steps []Step, evals []Eval) error {
 	if err := input.WriteBytes(path, []byte(show.SVG(lossChart(steps, evals)))); err != nil {
 		return fmt.Errorf("drawing: %w", err)
@@ -39,9 +39,9 @@ func lossChart(steps []Step, evals []Eval) *show.Chart {
 	return c
 }
 
-// trainLines are the loss of every step and, of many steps, its moving average.
+// trainLines returns the loss of every step and, if there are many, its moving average.
 func trainLines(train []show.XY) []show.Series {
-	const window = 20 // as many averages of their own does the curve show
+	const window = 20 // independent averages in the curve
 	half := len(train) / window / 2
 	drawn, run := thin(train, 1000)
 	line := show.Series{Name: "training", Color: blue, Points: drawn, Width: 2, Dots: len(drawn) <= 30}
@@ -52,11 +52,14 @@ func trainLines(train []show.XY) []show.Series {
 		return []show.Series{line}
 	}
 	line.Width, line.Faint, line.Dots = 1, true, false
-	average, _ := thin(smooth(train, half)[:len(train)-half/2], 1000) // the last ones are of few points
+	average, run := thin(smooth(train, half), 1000)
+	if last := len(train) - 1; run > 1 { // thinning moves the end of the curve away from the last step
+		average = append(average, smooth(train, half)[last])
+	}
 	return []show.Series{line, {Name: fmt.Sprintf("training, mean of %s steps", show.Grouped(int64(2*half+1))), Color: blue, Points: average, Width: 2}}
 }
 
-// point appends a finite value.
+// point appends a value if it is finite.
 func point(xy []show.XY, step int, y float64) []show.XY {
 	if math.IsNaN(y) || math.IsInf(y, 0) {
 		return xy
@@ -64,8 +67,9 @@ func point(xy []show.XY, step int, y float64) []show.XY {
 	return append(xy, show.XY{X: float64(step), Y: y})
 }
 
-// smooth is the mean of each point and up to half points on either side, as
-// many on one as on the other.
+// smooth returns the mean of each point and up to half points on either side. Near the
+// beginning, where losses fall fast, both sides have equally many; near the end there are
+// fewer points after than before.
 func smooth(xy []show.XY, half int) []show.XY {
 	sums := make([]float64, len(xy)+1) // of all points before
 	for i, p := range xy {
@@ -73,13 +77,15 @@ func smooth(xy []show.XY, half int) []show.XY {
 	}
 	out := make([]show.XY, len(xy))
 	for i, p := range xy {
-		k := min(half, i, len(xy)-1-i)
-		out[i] = show.XY{X: p.X, Y: (sums[i+k+1] - sums[i-k]) / float64(2*k+1)}
+		before := min(half, i)
+		after := min(before, len(xy)-1-i)
+		out[i] = show.XY{X: p.X, Y: (sums[i+after+1] - sums[i-before]) / float64(before+after+1)}
 	}
 	return out
 }
 
-// thin replaces runs of points by their means until at most n are left.
+// thin replaces runs of points by their means so that at most n are left, and returns the
+// length of a run.
 func thin(xy []show.XY, n int) (out []show.XY, run int) {
 	run = (len(xy) + n - 1) / n
 	if run <= 1 {
