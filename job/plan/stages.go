@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"zeroth/device"
 	"zeroth/job/show"
@@ -47,7 +48,7 @@ func (s *Stages) chart() *show.Chart {
 		c.Notes = append(c.Notes, "the job's other settings exclude the missing stages")
 	}
 	if _, high := Sum(first.Outside); high > 0 {
-		c.Notes = append(c.Notes, "above each bar: memory that is allocated + at most estimated outside the allocator")
+		c.Notes = append(c.Notes, "above each bar: allocated + estimated outside the allocator")
 	}
 	c.X = show.Axis{Label: "stage", Hi: float64(len(s.Plans))}
 	c.Y = show.Axis{Label: "memory (" + name + ")", Hi: float64(most) / unit * 1.12}
@@ -62,7 +63,8 @@ func (s *Stages) chart() *show.Chart {
 		top := show.XY{X: at + 0.5, Y: float64(p.Allocated.Total()+high) / unit}
 		label := show.ByteSize(p.Allocated.Total())
 		if high > 0 {
-			label += " + " + show.ByteSize(high)
+			number, _, _ := strings.Cut(label, " ")
+			label = fmt.Sprintf("%s + %.1f %s", number, float64(high)/unit, name)
 		}
 		c.Marks = append(c.Marks, show.Mark{XY: top, Label: label})
 	}
