@@ -98,7 +98,7 @@ func notesOn(f *state.Foreign) string {
 			if n := len(x.names) - len(shown); n > 0 {
 				more = fmt.Sprintf(" and %d more", n)
 			}
-			fmt.Fprintf(&b, "left out, %s: %s%s\n", x.what, plain(shown), more)
+			fmt.Fprintf(&b, "left out, %s: %s%s\n", x.what, printable(shown), more)
 		}
 	}
 	return b.String()
@@ -136,7 +136,7 @@ func (a *app) exportForeign(cmd *cobra.Command, path, to, form string, e checkpo
 	if f.Model == nil && form == "hf" {
 		a.say("without config.json: none is in or beside the checkpoint; name the model's folder with --model\n")
 	}
-	a.say("%s (%s), step %d, is exported to %s (%s)\n", path, f.Form, f.Step, to, speed)
+	a.say("exported %s (%s, step %d) to %s (%s)\n", path, f.Form, f.Step, to, speed)
 	return nil
 }
 
@@ -177,7 +177,7 @@ func (a *app) importForeign(cmd *cobra.Command, path, to string, names theirs, a
 		a.say("%v\n", note)
 	}
 	a.say("%s", notesOn(f))
-	a.say("%s (%s), step %d, is imported as %s (%s)\n", path, f.Form, step, made, speed)
+	a.say("imported %s (%s, step %d) as %s (%s)\n", path, f.Form, step, made, speed)
 	return nil
 }
 
@@ -208,6 +208,6 @@ func (a *app) exportTorch(cmd *cobra.Command, dir, to, form string, e checkpoint
 	if err != nil {
 		return err
 	}
-	a.say("%s, step %d, is exported to %s (%s)\n", ck.Path, ck.Step, to, speed)
+	a.say("exported %s to %s (%s)\n", ck.Path, to, speed)
 	return nil
 }
