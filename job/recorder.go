@@ -127,6 +127,7 @@ func (r *recorder) step(s report.Step) error {
 	r.sum.Seconds += s.StepSeconds
 	if peak := r.begun.PeakFlops; peak > 0 {
 		s.MFU = r.begun.ModelFlops / s.StepSeconds / peak
+		r.sum.MFU = r.begun.ModelFlops * float64(s.Step-r.begun.Step) / r.sum.Seconds / peak
 	}
 	r.Step(s)
 	return r.wrote()

@@ -125,6 +125,7 @@ type Summary struct {
 	ValLoss       float64 // the last one; NaN if there was none
 	Tokens        int64
 	Seconds       float64
+	MFU           float64      // mean over the steps of this start; 0 if the peak is unknown
 	MemoryPerRank int64        // bytes, the peak of the rank with the highest
 	Memory        *Account     // at the end; nil if the run failed
 	Out           string       // the run folder
@@ -253,6 +254,9 @@ func (s Summary) Lines() []string {
 	if !math.IsNaN(s.ValLoss) {
 		out += fmt.Sprintf(", validation loss %.4f", s.ValLoss)
 	}
+	if s.MFU > 0 {
+		out += fmt.Sprintf(", MFU %.1f %%", 100*s.MFU)
+	}
 	if s.MemoryPerRank > 0 {
 		out += fmt.Sprintf(", peak %s a rank", show.ByteSize(s.MemoryPerRank))
 	}
@@ -269,16 +273,20 @@ func (s Summary) Lines() []string {
 	return lines
 }
 
-// status is a step in words, as many as fit into width columns; the most
-// telling come first.
+// status describes a step in as many words as fit into width columns, the most important
+// first.
 func (s Step) status(eta time.Duration, width int) string {
 	words := []string{
 		fmt.Sprintf("loss %.4f", s.Loss),
 		show.Compact(s.TokensPerSecond) + " tokens/s",
-		"ETA " + show.Span(eta.Seconds()),
-		fmt.Sprintf("lr %.2e", s.LR),
-		fmt.Sprintf("norm %.3f", s.GradNorm),
 	}
+	if s.MFU > 0 {
+		words = append(words, fmt.Sprintf("MFU %.1f %%", 100*s.MFU))
+	}
+	words = append(words,
+		"ETA "+show.Span(eta.Seconds()),
+		fmt.Sprintf("lr %.2e", s.LR),
+		fmt.Sprintf("norm %.3f", s.GradNorm))
 	if s.Skipped > 0 {
 		words = append(words, fmt.Sprintf("skipped %d", s.Skipped))
 	}

@@ -291,6 +291,17 @@ func TestNewProgress(t *testing.T) {
 	}
 }
 
+// The same share of the peak is on the progress line and, as a mean, in the summary.
+func TestMFUIsPrinted(t *testing.T) {
+	step := Step{Loss: 2.5, TokensPerSecond: 1e3, MFU: 0.383}
+	if got := step.status(0, 200); !strings.HasPrefix(got, "loss 2.5000  1.0k tokens/s  MFU 38.3 %  ETA ") {
+		t.Error(got)
+	}
+	if got := (Summary{Loss: 2.5, ValLoss: math.NaN(), MFU: 0.383}).Lines()[0]; !strings.HasSuffix(got, ", loss 2.5000, MFU 38.3 %") {
+		t.Error(got)
+	}
+}
+
 func TestStatusFitsWidth(t *testing.T) {
 	s := Step{Loss: 2.5, TokensPerSecond: 1.2e6, LR: 1e-4, GradNorm: 3}
 	full := s.status(0, 200)
