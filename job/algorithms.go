@@ -11,11 +11,13 @@ import (
 	"zeroth/job/setup"
 )
 
-// algorithmsFile is, in the run folder, how the run's products on GPUs are computed.
+// algorithmsFile is the file in the run folder that records the GPU algorithms of matrix
+// products.
 const algorithmsFile = "algorithms.json"
 
-// chooseAlgorithms decides how all ranks compute products on GPUs: as process 0 has it in the
-// job's file, or as the run did that this one goes on from, so that they have the same bits.
+// chooseAlgorithms decides which algorithms all ranks use for matrix products on GPUs: those
+// that the job names, or those of the run that this one continues, so that both give the same
+// bits.
 func (r *run) chooseAlgorithms(ctx context.Context) error {
 	if r.c.On() != "cuda" {
 		return nil
@@ -43,7 +45,7 @@ func (r *run) chooseAlgorithms(ctx context.Context) error {
 	return r.useAlgorithms(a)
 }
 
-// algorithms are those of process 0; nil if there are none.
+// algorithms returns the algorithms of process 0, or nil if there are none.
 func (r *run) algorithms() (*setup.Algorithms, error) {
 	from := r.c.Parallel.Algorithms
 	if from == "" && r.start.from != nil {
@@ -63,8 +65,8 @@ func (r *run) algorithms() (*setup.Algorithms, error) {
 	return a, nil
 }
 
-// recorded is the record of the run that this one goes on from: in its own folder, or in that
-// of the checkpoint's run; empty if there is none.
+// recorded returns the path of the algorithms file of the run that this one continues, in its
+// own folder or in that of the checkpoint's run, or "".
 func (r *run) recorded() string {
 	for _, folder := range []string{r.Out, filepath.Dir(filepath.Dir(r.start.from.Path))} {
 		if file := filepath.Join(folder, algorithmsFile); input.Exists(file) {
@@ -74,8 +76,8 @@ func (r *run) recorded() string {
 	return ""
 }
 
-// useAlgorithms has the ranks use them, if they are of this GPU and library. Those that a run
-// recorded on others are of no use; those that the job names are refused.
+// useAlgorithms gives the algorithms to the ranks if they are for this GPU and library.
+// Otherwise those that a run recorded are ignored, and those that the job names are an error.
 func (r *run) useAlgorithms(a *setup.Algorithms) error {
 	here, err := newAlgorithms(r.job)
 	if err != nil {
@@ -93,7 +95,7 @@ func (r *run) useAlgorithms(a *setup.Algorithms) error {
 	return nil
 }
 
-// newAlgorithms is a record, of this machine, without products.
+// newAlgorithms returns an empty record for this machine.
 func newAlgorithms(j *setup.Job) (*setup.Algorithms, error) {
 	usable, err := machine.UsableGPUs()
 	if err != nil {
@@ -109,8 +111,8 @@ func newAlgorithms(j *setup.Job) (*setup.Algorithms, error) {
 	return nil, err
 }
 
-// chosen records how the ranks of process 0 compute products, in the run folder, as soon as
-// they have: a run that is killed goes on with the same.
+// chosen records in the run folder how the ranks of process 0 compute matrix products, as soon
+// as they have done so: a run that is killed then continues with the same algorithms.
 type chosen struct {
 	mu   sync.Mutex
 	file string
@@ -118,7 +120,7 @@ type chosen struct {
 	seen map[*setup.Rank]int
 }
 
-// recordAlgorithms begins the record.
+// recordAlgorithms starts the record.
 func (r *run) recordAlgorithms(context.Context) (err error) {
 	r.chosen = &chosen{file: filepath.Join(r.Out, algorithmsFile), seen: map[*setup.Rank]int{}}
 	if r.c.On() != "cuda" || r.self.Process > 0 {
@@ -130,7 +132,7 @@ func (r *run) recordAlgorithms(context.Context) (err error) {
 	return err
 }
 
-// hear is called by a rank between its steps.
+// hear records the products that a rank has computed. Ranks call it between steps.
 func (c *chosen) hear(rank *setup.Rank) error {
 	if c == nil || c.all == nil {
 		return nil

@@ -11,9 +11,8 @@ import (
 	"zeroth/job/setup"
 )
 
-// inherit takes over what a checkpoint carries: the config.json that the run
-// began with, and the files. Checkpoints made before have no files; then it is
-// those of the folder, as long as that is there.
+// inherit takes over the files and the config.json that a checkpoint carries. Old checkpoints
+// have no files; those of the model's folder are used if it still exists.
 func inherit(j *setup.Job, b *beginning) error {
 	if b.from == nil {
 		return nil
@@ -41,8 +40,8 @@ func inherit(j *setup.Job, b *beginning) error {
 	return nil
 }
 
-// carryTokenizer makes the data's tokenizer, if it is known, the one that is
-// carried with the model. A run that goes on carries it already.
+// carryTokenizer carries the data's tokenizer with the model, unless a checkpoint carries one
+// already.
 func carryTokenizer(j *setup.Job, set *data.Set, b *beginning) error {
 	if set.Tokenizer == nil || b.from != nil && b.Trained() && len(j.Carried.Files) > 0 {
 		return nil

@@ -6,6 +6,5 @@
 // larger than other packages because all that a run is made of meets here, in
 // several processes as in one.
 //
-// Begin with run.go, a run from its first check to its last file; loop.go is the
-// training loop.
+// Begin with run.go, which lists the steps of a run in order; loop.go has the training loop.
 package job

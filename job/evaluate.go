@@ -17,19 +17,18 @@ import (
 	"zeroth/zero"
 )
 
-// Evaluation is how well a model knows a job's data.
+// Evaluation contains the loss of a model on a job's data.
 type Evaluation struct {
 	Loss    float64 // mean over all tokens that have a target, nats
 	Tokens  int64   // that have one
 	Seconds float64
 }
 
-// Perplexity is e to the power of the loss.
+// Perplexity returns e to the power of the loss.
 func (e Evaluation) Perplexity() float64 { return math.Exp(e.Loss) }
 
-// Evaluate computes the loss of the model that the job starts from, model.from, on
-// the job's validation data, or with whole on what it trains on, too. Nothing is
-// written. tell hears what is worth to know, and now and then how far it is.
+// Evaluate computes the loss of the model in model.from on the job's validation data, or with
+// whole on all of its data. It writes nothing. tell receives notices and occasional progress.
 func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(string)) (e Evaluation, err error) {
 	if c.Model.From == "" {
 		return e, input.BadInput(errors.New("there is no model to evaluate: model.from names none"))
@@ -82,7 +81,7 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	return e, err
 }
 
-// told is an observer that hears notes alone.
+// told is an observer that only receives notes.
 type told struct {
 	report.Observers
 	tell func(string)
@@ -90,7 +89,7 @@ type told struct {
 
 func (t told) Note(line string) { t.tell(line) }
 
-// evaluated are the parts of the data that count.
+// evaluated returns the parts of the data to evaluate.
 func evaluated(set *data.Set, whole bool) (parts []*data.Split) {
 	if whole {
 		parts = append(parts, set.Train)
@@ -101,7 +100,7 @@ func evaluated(set *data.Set, whole bool) (parts []*data.Split) {
 	return parts
 }
 
-// evaluation goes through windows in their order.
+// evaluation reads windows of the data in order, divided among ranks.
 type evaluation struct {
 	c     *config.Config
 	tell  func(string)
@@ -116,11 +115,11 @@ func (x *evaluation) windows() (n int64) {
 	return n
 }
 
-// batches is how many micro-batches every rank has. The last are filled up with
-// samples that have no loss.
+// batches returns the number of micro-batches of every rank. The last ones are padded with
+// samples without loss.
 func (x *evaluation) batches() int64 { return (x.windows() + x.share.Global() - 1) / x.share.Global() }
 
-// atOnce is the micro-batches of which ranks exchange the loss.
+// atOnce is the number of micro-batches after which ranks exchange their losses.
 const atOnce = 64
 
 func (x *evaluation) run(ctx context.Context, r *setup.Rank) (float64, error) {
@@ -148,7 +147,7 @@ func (x *evaluation) run(ctx context.Context, r *setup.Rank) (float64, error) {
 	return sum / counted, nil
 }
 
-// learned is the tokens with a target in n windows from one on.
+// learned returns the number of tokens with a target in n windows, starting at first.
 func (x *evaluation) learned(first, n int64) (sum int64) {
 	for _, p := range x.parts {
 		of := min(max(0, p.Windows()-first), n)
@@ -160,7 +159,7 @@ func (x *evaluation) learned(first, n int64) (sum int64) {
 	return sum
 }
 
-// read reads windows from number first on, and pads behind the last.
+// read reads windows starting at first, and pads after the last one.
 func (x *evaluation) read(first int64, input, target, start []int32) error {
 	T := x.c.Model.Context
 	for i := range x.share.MicroBatch {

@@ -16,9 +16,8 @@ import (
 	"zeroth/job/setup"
 )
 
-// flights writes dumps of what the recorders of this process's ranks have kept into
-// the run folder: when the world ends by the fault of another process, when the run
-// does by one of ranks, and when somebody asks.
+// flights dumps what the recorders of this process's ranks have kept to the run folder: when
+// another process or one of its own ranks fails, and when somebody asks.
 type flights struct {
 	r       *run
 	ranks   []*setup.Rank
@@ -31,7 +30,7 @@ type flights struct {
 	all     sync.WaitGroup
 }
 
-// recordFlights begins to wait for reasons to dump; end ends that.
+// recordFlights starts to wait for reasons to dump, until end is called.
 func (r *run) recordFlights(ranks []*setup.Rank) *flights {
 	host, err := os.Hostname()
 	if err != nil {
@@ -42,8 +41,8 @@ func (r *run) recordFlights(ranks []*setup.Rank) *flights {
 	return f
 }
 
-// wait serves reasons from elsewhere: of the ends of the world the first alone. Who asks
-// this process for dumps asks all: this one dumps at once, for others may not answer.
+// wait dumps for reasons from outside: requests, and the first failure of the world. A request
+// to this process asks all processes; this one dumps at once, because others may not answer.
 func (f *flights) wait() {
 	ended, fault := f.r.self.Ended, false // a dump after a fault is of it, too
 	for {
@@ -64,7 +63,7 @@ func (f *flights) wait() {
 	}
 }
 
-// asked dumps because somebody has asked, and says so if all ranks do.
+// asked dumps on request, and reports whether all ranks do.
 func (f *flights) asked(fault, all bool) {
 	since := time.Now()
 	f.dump("asked", fault)
@@ -120,8 +119,8 @@ func (f *flights) sleep() bool {
 	}
 }
 
-// end dumps once more where the run ends by a fault: all that its ranks have done is
-// known now. In a world of several processes any failure is one to the others.
+// end dumps once more if the run failed, when all operations of its ranks are known. With
+// several processes every error counts as a failure, because it is one to the others.
 func (f *flights) end(ctx context.Context, err error) {
 	close(f.over)
 	f.all.Wait()
@@ -139,7 +138,7 @@ func (f *flights) end(ctx context.Context, err error) {
 
 func (f *flights) dir() string { return filepath.Join(f.r.Out, flight.Folder) }
 
-// dump writes a file for each rank. What cannot be written is told and keeps nobody.
+// dump writes one file per rank. Write errors are reported and do not stop the run.
 func (f *flights) dump(why string, fault bool) {
 	if fault && !f.begun.Load() {
 		return

@@ -24,15 +24,15 @@ import (
 	"zeroth/job/watch"
 )
 
-// lockFile is in a folder that a run writes to; see vfs.OS.Lock.
+// lockFile exists in every folder that a run writes to; see vfs.OS.Lock.
 const lockFile = ".lock"
 
-// probeName is of what is made to see whether a folder can be written to; of processes
-// other than 0 it has their number.
+// probeName names the file that tests whether a folder is writable; processes other than 0
+// append their number.
 const probeName = ".zeroth-probe"
 
-// folders are those a run writes to. They are its own as long as it lives: no
-// other run, save or prune touches them.
+// folders contains the locked folders of a run. While the run lives, no other run, save or
+// prune uses them.
 type folders struct {
 	out  string
 	lock io.Closer        // of out; nil where that is also the folder of checkpoints
@@ -40,7 +40,7 @@ type folders struct {
 	made []string         // that were not there, the deepest first
 }
 
-// inUse is the error of a folder that another process has.
+// inUse is the error for a folder that another process has locked.
 type inUse struct {
 	folder string
 	*vfs.Locked
@@ -52,10 +52,9 @@ func (e inUse) Error() string {
 
 func (e inUse) Unwrap() error { return e.Locked }
 
-// lockFolders makes and locks the folders of a run. What cannot be written to is known
-// here, before any work is put in. A fresh run gets a run folder without
-// anything in it, and a folder without checkpoints: it is never written over
-// another.
+// lockFolders creates and locks the folders of a run, so that a folder that cannot be written
+// to is an error before any work. A fresh run needs an empty run folder and a folder without
+// checkpoints; it never overwrites another run.
 func lockFolders(c *config.Config, out string, fresh bool, saves vfs.FS) (*folders, error) {
 	f := &folders{out: out, made: Missing(out)}
 	err := cmp.Or(namesFit(c, out), probeOffload(c))
@@ -72,8 +71,8 @@ func lockFolders(c *config.Config, out string, fresh bool, saves vfs.FS) (*folde
 	return f, nil
 }
 
-// namesFit refuses folders whose paths are so long that the system would not take
-// those of the files in them, the last of which are written after all steps.
+// namesFit returns an error if the paths of files in a folder would be longer than the system
+// allows. The last of them are written after all steps.
 func namesFit(c *config.Config, out string) error {
 	if tooLong(out) {
 		return input.BadInput(fmt.Errorf("--out has %d bytes, and the names of files in it would be longer than the system takes; name a folder with a shorter path", len(out)))
@@ -84,8 +83,8 @@ func namesFit(c *config.Config, out string) error {
 	return nil
 }
 
-// tooLong tells whether the system does not take the longest path that a run may write in
-// a folder, which is that of a file carried along with a model: two names.
+// tooLong reports whether the longest path that a run may write in a folder, of a file carried
+// with a model, exceeds the system's limit.
 func tooLong(folder string) bool {
 	name := strings.Repeat("x", 250)
 	_, err := os.Lstat(filepath.Join(folder, name, name))
@@ -124,9 +123,8 @@ func (f *folders) takeOut(fresh bool, checkpoints string) (err error) {
 	return nil
 }
 
-// ownOutputs refuses a run folder in which something else than a file, or a folder, has
-// the name of one that a run writes. A damaged metrics.jsonl is set aside, unless it is a
-// link.
+// ownOutputs returns an error if something in the run folder has the name of an output but is
+// not a regular file or folder. A damaged metrics.jsonl is set aside unless it is a link.
 func ownOutputs(out string) error {
 	errs := []error{input.Replaceable(filepath.Join(out, "job.yaml")), input.Replaceable(filepath.Join(out, "loss.svg"))}
 	inside, _ := os.ReadDir(out)
@@ -156,8 +154,8 @@ func ownOutputs(out string) error {
 	return errors.Join(errs...)
 }
 
-// vacant reports whether a folder is one of checkpoints that a run has made, and died
-// before it wrote anything. Before it locked the folder, it is empty.
+// vacant reports whether a folder of checkpoints is empty but for a lock, as a run leaves it
+// that dies before its first save.
 func vacant(folder, checkpoints string) bool {
 	in, err := os.ReadDir(folder)
 	return err == nil && (len(in) > 0 || same(folder, checkpoints)) && !slices.ContainsFunc(in, func(e os.DirEntry) bool {
@@ -178,7 +176,7 @@ func Held(out string) error {
 	return err
 }
 
-// takeCheckpoints holds the folder of checkpoints.
+// takeCheckpoints locks the folder of checkpoints.
 func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err error) {
 	dir := c.Checkpoint.Dir
 	f.made = append(Missing(dir), f.made...)
@@ -202,7 +200,7 @@ func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err
 	return nil
 }
 
-// probe makes a folder and takes it away. Others may do so at the same time.
+// probe creates and removes a folder. Other processes may do so at the same time.
 func probe(fsys vfs.FS, name string) error {
 	if err := fsys.Mkdir(name); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -213,7 +211,7 @@ func probe(fsys vfs.FS, name string) error {
 	return nil
 }
 
-// probeOffload refuses a folder to offload to that nothing can be written to.
+// probeOffload returns an error if the folder to offload to is not writable.
 func probeOffload(c *config.Config) error {
 	o := c.Zero.Offload
 	if !o.Disk() {
@@ -225,7 +223,7 @@ func probeOffload(c *config.Config) error {
 	return nil
 }
 
-// without refuses a folder with the checkpoints of another run, which retention
+// without returns an error if a folder contains checkpoints of another run, which retention
 // would delete.
 func without(c *config.Config, dir string, fsys vfs.FS) error {
 	list, err := checkpoint.ListIn(fsys, dir)
@@ -238,13 +236,13 @@ func without(c *config.Config, dir string, fsys vfs.FS) error {
 	return nil
 }
 
-// badFolder is a problem with the folder of checkpoints.
+// badFolder returns a problem with the folder of checkpoints.
 func badFolder(c *config.Config, wrong, right string) error {
 	return config.Problems{config.ProblemOf(c, "checkpoint.dir", wrong, right)}
 }
 
-// release gives the folders up. Those that were made and stayed empty are
-// taken away again.
+// release unlocks the folders, and removes those that this run created and that are still
+// empty.
 func (f *folders) release() {
 	if f.hold != nil {
 		_ = f.hold.Close() // what was saved is committed
@@ -258,7 +256,7 @@ func (f *folders) release() {
 	}
 }
 
-// same tells whether two paths are one folder.
+// same reports whether two paths name the same folder.
 func same(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {
@@ -268,8 +266,8 @@ func same(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// Missing returns the folders of a path that do not exist, the deepest first. A link to
-// nothing exists: it is not to be removed like a folder that was created.
+// Missing returns the folders of a path that do not exist, the deepest first. A dangling link
+// counts as existing, because a run that created folders must not remove it.
 func Missing(path string) (folders []string) {
 	for {
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -280,7 +278,7 @@ func Missing(path string) (folders []string) {
 	}
 }
 
-// Some are the first n names, as a terminal can show them.
+// Some returns the first n names, safe to print on a terminal.
 func Some(files []os.DirEntry, n int) string {
 	var names []string
 	for _, f := range files[:min(n, len(files))] {
@@ -292,8 +290,8 @@ func Some(files []os.DirEntry, n int) string {
 	return strings.Join(names, ", ")
 }
 
-// diskSpace says before training whether the disk has space for a checkpoint at all: an
-// error, or where the job goes on without checkpoints a warning.
+// diskSpace compares the size of a checkpoint with the free space before training. Too little
+// is an error, or a warning if the job continues without checkpoints.
 func diskSpace(c *setup.Job, s *state.Saver, obs report.Observer) error {
 	if s == nil {
 		return nil

@@ -28,9 +28,9 @@ func (r *run) openInputs(ctx context.Context) error {
 	return err
 }
 
-// openInputs opens what a job reads, on a machine whose ranks need so many bytes: its data
-// and, unless it goes on from a checkpoint, its parameters. All problems are reported at
-// once.
+// openInputs opens the data and, unless the run continues from a checkpoint, the initial
+// parameters. Ranks of this machine need so many bytes of memory beside the data. All problems
+// are reported at once.
 func openInputs(j *setup.Job, ctx context.Context, needs int64, goesOn bool, obs report.Observer) (*data.Set, *hf.Weights, error) {
 	c := j.Config
 	s := config.Source(c)
@@ -61,7 +61,7 @@ func openInputs(j *setup.Job, ctx context.Context, needs int64, goesOn bool, obs
 	return nil, nil, err
 }
 
-// openWeights opens the parameters and reads what a run carries of their folder.
+// openWeights opens the initial parameters and reads the files that are carried with them.
 func openWeights(j *setup.Job) (*hf.Weights, error) {
 	c := j.Config
 	w := &hf.Weights{Seed: c.Train.Seed}
@@ -76,8 +76,8 @@ func openWeights(j *setup.Job) (*hf.Weights, error) {
 	return w, errors.Join(err, j.Carried.ReadFiles(c.Model.From))
 }
 
-// rounded says that frozen parameters lose digits, which they do where a folder has
-// more than the job computes with.
+// rounded returns notices about frozen parameters that are stored with more digits than the
+// job computes with.
 func rounded(c *config.Config, from *hf.ModelTensors) []string {
 	if !config.Tunes(c) || c.Precision == device.F32 {
 		return nil
@@ -91,8 +91,7 @@ func rounded(c *config.Config, from *hf.ModelTensors) []string {
 	return nil
 }
 
-// reading tells the observer now and then how far reading the data is, if it
-// takes long enough to wonder.
+// reading returns a function that reports progress of reading the data if it takes long.
 func reading(obs report.Observer) func(done, total int64) {
 	next := time.Now().Add(2 * time.Second)
 	return func(done, total int64) {

@@ -83,9 +83,9 @@ func newLoop(of *run, r *setup.Rank) *loop {
 	return l
 }
 
-// run is the loop: it trains until the last step, or until all ranks agree to
-// stop because ctx was cancelled. An evaluation that is due then is left to the
-// run that goes on: there may be little time to save in.
+// run trains until the last step, or until all ranks agree to stop because ctx was cancelled.
+// An evaluation that is due then is left to the next start, because there may be little time
+// to save.
 func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	if l.owed && l.evaluates() {
 		if err := l.evaluate(); err != nil {
@@ -150,17 +150,17 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	return stopped, l.settled()
 }
 
-// stale says whether the run ends before its last step, because evaluations do not
-// improve. All ranks have the same ones.
+// stale reports whether the run ends before its last step because evaluations do not improve.
+// All ranks see the same evaluations.
 func (l *loop) stale() bool { return l.at < l.c.Train.Steps && isStale(l.c, &l.early) }
 
-// isStale says whether a job has had enough of evaluations that are no better.
+// isStale reports whether the job's patience with evaluations that do not improve is used up.
 func isStale(c *config.Config, e *state.Early) bool {
 	patience := c.Train.EarlyStop.Patience
 	return patience > 0 && e != nil && e.Stale >= patience
 }
 
-// endedEarly says so, in a line.
+// endedEarly returns a line about an early stop.
 func endedEarly(e state.Early) string {
 	return fmt.Sprintf("ended early: the last %d evaluations are no better than that of step %d, with a validation loss of %.4f", e.Stale, e.Step, e.Best)
 }
@@ -188,16 +188,14 @@ func (l *loop) report(s zero.Stats, lr float64, took time.Duration, parts sim.Ex
 	})
 }
 
-// evaluates says whether validation is due: every EvalEvery steps and after
-// the last.
+// evaluates reports whether an evaluation is due: every EvalEvery steps and after the last.
 func (l *loop) evaluates() bool {
 	e := l.c.Train.EvalEvery
 	return l.set.Validation != nil && e > 0 && (l.at%e == 0 || l.at == l.c.Train.Steps)
 }
 
-// evaluate computes the validation loss. One that is no number is told and kept
-// from the checkpoints' metrics; training goes on, and ends where its own loss
-// is none.
+// evaluate computes the validation loss. One that is not finite is reported and left out of
+// the checkpoint's metrics; training continues until its own loss is not finite.
 func (l *loop) evaluate() error {
 	l.looked = true
 	l.rank.Trainer.Counted = l.validated()
@@ -218,7 +216,7 @@ func (l *loop) evaluate() error {
 	return l.rec.eval(report.Eval{Step: l.at, ValLoss: mean})
 }
 
-// checkpoint begins to save the state, once the save before has ended.
+// checkpoint starts a save, once the previous one has ended.
 func (l *loop) checkpoint() error {
 	if err := l.settled(); err != nil {
 		return err
@@ -245,9 +243,9 @@ func (l *loop) checkpoint() error {
 	return l.failed
 }
 
-// hearSave takes note of how the save in flight ended, if it has or if wait is set. Ranks that
-// do not wait learn at different steps that it failed, so it stays in failed until all have
-// agreed to stop after the same step.
+// hearSave records how the save in flight ended, if it has or if wait is set. Ranks that do
+// not wait learn of a failure at different steps; it stays in failed until all have agreed to
+// stop after the same step.
 func (l *loop) hearSave(wait bool) {
 	if l.saver == nil || l.failed != nil {
 		return
@@ -272,7 +270,7 @@ func (l *loop) hearSave(wait bool) {
 	}
 }
 
-// common is an error that every rank finds out by itself, at the same step.
+// common is an error that every rank finds by itself, at the same step.
 type common struct{ error }
 
 func (c common) Unwrap() error { return c.error }
@@ -280,7 +278,7 @@ func (c common) Unwrap() error { return c.error }
 // Common marks the error for World.Fail: other processes need not be interrupted.
 func (common) Common() {}
 
-// settled waits until a save in flight has ended, and the retention after it.
+// settled waits for the save in flight and the retention after it.
 func (l *loop) settled() error {
 	if l.saver == nil {
 		return nil
@@ -299,18 +297,19 @@ func (l *loop) settled() error {
 	return err
 }
 
-// evaluated is the samples of an evaluation: as many on any number of ranks.
+// evaluated returns the number of samples of an evaluation, which does not depend on the
+// number of ranks.
 func (l *loop) evaluated() int64 { return l.share.Global() * int64(l.c.Train.EvalBatches) }
 
-// window is the validation window that is sample i of every evaluation. They are
-// spread evenly over all windows.
+// window returns the validation window of sample i of every evaluation. The samples are spread
+// evenly over all windows.
 func (l *loop) window(i int64) int64 {
 	hi, lo := bits.Mul64(uint64(i), uint64(l.set.Validation.Windows()))
 	w, _ := bits.Div64(hi, lo, uint64(l.evaluated()))
 	return int64(w)
 }
 
-// validated is the number of targets with a loss in an evaluation.
+// validated returns the number of targets with a loss in an evaluation.
 func (l *loop) validated() (sum int) {
 	for i := range l.evaluated() {
 		sum += l.set.Validation.Learned(l.window(i), 1)
@@ -318,7 +317,7 @@ func (l *loop) validated() (sum int) {
 	return sum
 }
 
-// part is elements [lo, hi) of start, or nil where there is none.
+// part returns start[lo:hi], or nil if start is nil.
 func part(start []int32, lo, hi int) []int32 {
 	if start == nil {
 		return nil

@@ -8,9 +8,9 @@ import (
 	"zeroth/zero"
 )
 
-// Observation watches a run as a plan is made. After the run Plan is its plan
-// with what was measured, of its first step that no evaluation comes before: one
-// finds units where that left them, which no plan of a step has.
+// Observation records the memory in use during one step. After the run, Plan is the run's plan
+// with what was measured in the first step that does not follow an evaluation, because an
+// evaluation leaves units in other places.
 type Observation struct {
 	Plan *plan.Plan
 
@@ -18,8 +18,8 @@ type Observation struct {
 	got plan.Measured
 }
 
-// wrap puts a watch between the first rank and its devices, within what a test
-// hook puts there; next may be nil.
+// wrap returns a hook that observes the first rank's devices and then calls next, which may be
+// nil.
 func (o *Observation) wrap(next func(rank int, z *zero.Config)) func(rank int, z *zero.Config) {
 	return func(rank int, z *zero.Config) {
 		if next != nil {
@@ -31,7 +31,7 @@ func (o *Observation) wrap(next func(rank int, z *zero.Config)) func(rank int, z
 	}
 }
 
-// begin is called before a step.
+// begin starts observing before a step.
 func (o *Observation) begin(l *loop) {
 	if o == nil || l.rank.Rank != 0 || o.got.Step != 0 || l.looked {
 		return
@@ -39,7 +39,7 @@ func (o *Observation) begin(l *loop) {
 	o.w.Begin(l.rank.Device.Usage().Live)
 }
 
-// end is called after it.
+// end stops observing after a step.
 func (o *Observation) end(l *loop) {
 	if o == nil || l.rank.Rank != 0 || !o.w.On {
 		return
@@ -51,9 +51,8 @@ func (o *Observation) end(l *loop) {
 	}
 }
 
-// compare makes the plan of the run and puts what was measured beside it. If the run issued
-// other work than planned, the two cannot be compared: then Plan.Measured stays nil, and
-// differs says where they part.
+// compare plans the run and adds what was measured. If the run issued other work than planned,
+// differs says where, and Plan.Measured stays nil.
 func (o *Observation) compare(c *config.Config) (differs string, err error) {
 	if o == nil || o.got.Step == 0 {
 		return "", nil

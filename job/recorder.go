@@ -56,8 +56,8 @@ func record(out string, job []byte, fresh bool, step int, obs report.Observer) (
 		sum: report.Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}, nil
 }
 
-// writeJob writes the effective configuration, whole or not at all. In a fresh
-// run it must not be there.
+// writeJob writes the effective configuration atomically. In a fresh run the file must not
+// exist.
 func writeJob(path string, content []byte, fresh bool) error {
 	if fresh && input.Exists(path) {
 		return fmt.Errorf("%s: %w", path, os.ErrExist)
@@ -83,8 +83,7 @@ func (r *recorder) begin(s report.Start) error {
 	return r.wrote()
 }
 
-// memory writes down what the ranks hold beside what was planned: after the
-// first step, and at the end.
+// memory records the memory that ranks hold and the plan, after the first step and at the end.
 func (r *recorder) memory(step int) (*report.Account, error) {
 	a := r.account(step)
 	r.metrics.Memory(a)
@@ -92,8 +91,8 @@ func (r *recorder) memory(step int) (*report.Account, error) {
 	return a, r.wrote()
 }
 
-// wrote is the error of the last line of the metrics. A job that goes on without
-// checkpoints goes on without it, too; the line is written with the next ones.
+// wrote returns the error of the last line of the metrics, or nil if the job continues without
+// its files; the line is then written with the next ones.
 func (r *recorder) wrote() error {
 	err := r.metrics.Err()
 	if r.events != nil && r.events.Err() != nil {
@@ -139,7 +138,7 @@ func (r *recorder) eval(e report.Eval) error {
 	return r.wrote()
 }
 
-// close ends the metrics with how the run ended, and draws them if that is not done.
+// close closes the metrics and draws them unless that was done.
 func (r *recorder) close(end report.End) error {
 	r.metrics.End(end)
 	r.watch.End(end)
@@ -165,7 +164,7 @@ func (r *recorder) closeEvents() error {
 	return e.Close()
 }
 
-// draw draws the metrics so far, once.
+// draw draws the metrics once.
 func (r *recorder) draw() error {
 	if r.drawn {
 		return nil

@@ -19,14 +19,14 @@ import (
 	"zeroth/zero"
 )
 
-// resumed is a checkpoint, and what a run goes on from.
+// resumed is an open checkpoint and its progress.
 type resumed struct {
 	*checkpoint.Checkpoint
 	state.Progress
 }
 
-// find opens the checkpoint a user asks to resume from: "latest", a step, or a
-// folder. It is nil, without an error, for "latest" where there is none yet.
+// find opens the checkpoint to resume from: "latest", a step, or a folder. It returns nil for
+// "latest" if there is none yet.
 func find(c *config.Config, which string) (*resumed, error) {
 	path, err := checkpoint.Resolve(c.Checkpoint.Dir, which)
 	if errors.Is(err, checkpoint.ErrNone) && which == "latest" {
@@ -54,7 +54,7 @@ func find(c *config.Config, which string) (*resumed, error) {
 	return r, nil
 }
 
-// beginning is what a run starts from: initial parameters, or a checkpoint.
+// beginning is the state that a run starts from: initial parameters, or a checkpoint.
 type beginning struct {
 	weights *hf.Weights
 	from    *resumed // nil without a checkpoint
@@ -70,7 +70,7 @@ func (b *beginning) close() {
 	}
 }
 
-// set gives a rank its part of the state.
+// set loads a rank's part of the state.
 func (b *beginning) set(t *zero.Trainer, ranks int) error {
 	if b.from == nil {
 		return t.Fill(zero.Master, b.weights.Fill)
@@ -105,7 +105,7 @@ func restore(r *resumed, t *zero.Trainer, workers int) error {
 	})
 }
 
-// startOf returns the job as it starts from the checkpoint a user asks for; from nothing if
+// startOf returns the job as it continues from the checkpoint that which names, or as it is if
 // which is empty.
 func startOf(c *config.Config, which string) (*config.Config, *beginning, error) {
 	b := &beginning{}
@@ -127,9 +127,9 @@ func startOf(c *config.Config, which string) (*config.Config, *beginning, error)
 	return next, b, nil
 }
 
-// goingOn is the job as it goes on from a checkpoint: what it does not say comes
-// from there. What it says other than the checkpoint is an error where the state
-// would mean something else, and news where it may change.
+// goingOn returns the job for a run that continues from a checkpoint. Keys that the job leaves
+// out are taken from there. A changed key is an error if the state would mean something else,
+// and a notice otherwise.
 func goingOn(c *config.Config, r *resumed, was *config.Config) (next *config.Config, news []string, err error) {
 	model, err := state.ModelOf(r.Checkpoint, r.Progress)
 	if err != nil {
@@ -146,7 +146,7 @@ func goingOn(c *config.Config, r *resumed, was *config.Config) (next *config.Con
 	return next, whatIsNew(c, next, was, r.Progress), nil
 }
 
-// unlike are the differences with which the state would mean something else.
+// unlike returns errors for changed keys that would give the state another meaning.
 func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) (errs []error) {
 	for _, d := range differs {
 		errs = append(errs, fmt.Errorf("  %s", d))
@@ -211,8 +211,8 @@ func newRate(was, next *config.Config, p state.Progress) string {
 	return fmt.Sprintf("learning rate of step %d: %.3g → %.3g", p.Step+1, a.At(p.Updates), b.At(p.Updates))
 }
 
-// goesOn refuses a checkpoint that a job with this data cannot go on from; nil
-// fits any.
+// goesOn returns an error if a job with this data cannot continue from a checkpoint. r may be
+// nil.
 func goesOn(c *config.Config, r *resumed, which, data string) error {
 	if r == nil {
 		return nil
@@ -223,8 +223,8 @@ func goesOn(c *config.Config, r *resumed, which, data string) error {
 	return nil
 }
 
-// sameBase refuses a folder with other parameters than those that a checkpoint has
-// frozen: the job would go on from the checkpoint's, and not from what it names.
+// sameBase returns an error if the folder of the frozen model has other parameters than the
+// checkpoint: the run would continue with the checkpoint's.
 func sameBase(ctx context.Context, c *config.Config, b *beginning, which string) error {
 	if b.base == "" || b.Base == "" || !config.Tunes(c) {
 		return nil
@@ -248,7 +248,7 @@ func sameBase(ctx context.Context, c *config.Config, b *beginning, which string)
 	return wrong(err)
 }
 
-// fits lists what of tensors and data keeps a job from going on from a
+// fits returns an error that lists which tensors and data keep a job from continuing from a
 // checkpoint.
 func fits(c *config.Config, r *resumed, data string) error {
 	var errs []error

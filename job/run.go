@@ -72,7 +72,7 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 	return cmp.Or(err, r.whyStopped(ctx))
 }
 
-// run is one call of Run. Fields are set by the steps named beside them.
+// run is one call of Run. Each field names the step that sets it.
 type run struct {
 	Options
 	self  setup.Self     // of World
@@ -199,8 +199,8 @@ func (r *run) whyStopped(ctx context.Context) error {
 	return cmp.Or(context.Cause(ctx), ErrElsewhere)
 }
 
-// findStart finds where the run starts, and which job it is from there. It changes nothing
-// on disk.
+// findStart finds where the run starts, and the job as it continues from there. It changes
+// nothing on disk.
 func (r *run) findStart(context.Context) error {
 	c := r.given.Copy()
 	c.Checkpoint.Dir = cmp.Or(c.Checkpoint.Dir, filepath.Join(r.Out, state.CheckpointFolder))

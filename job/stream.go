@@ -13,17 +13,17 @@ import (
 	"zeroth/zero"
 )
 
-// stream brings the parameters of ranks in other processes to rank 0, round by
-// round: in each every rank has a piece of its own, or nothing any more; it ends
-// with the round in which nobody has. So memory is bounded, by mostRound.
+// stream sends the parameters of ranks in other processes to rank 0 in rounds. In each round
+// every rank sends one piece or nothing; the stream ends after a round without pieces. A round
+// has at most mostRound bytes, which bounds the memory.
 type stream struct {
 	rank *setup.Rank
 	want map[string]shard.Param                 // by name: what is brought
 	take func(p zero.Part, src []float32) error // takes the pieces, on rank 0
 }
 
-// collect brings the parameters whose names which takes to the process of rank 0, where
-// take has their parts, from any goroutine. Other processes give theirs away.
+// collect sends the parameters selected by which to the process of rank 0, which calls take
+// for each part, from any goroutine.
 func collect(c *config.Config, ranks []*setup.Rank, which func(name string) bool, take func(zero.Part, []float32) error) error {
 	want := map[string]shard.Param{}
 	for _, p := range config.Parameters(c) {
@@ -44,7 +44,7 @@ func collect(c *config.Config, ranks []*setup.Rank, which func(name string) bool
 	})
 }
 
-// each goes through the rank's own parts, as elements of whole parameters.
+// each calls take for the rank's own parts, as ranges of whole parameters.
 func (s *stream) each(take func(zero.Part, []float32) error) error {
 	return s.rank.Trainer.Each(zero.Master, zero.Staging(), func(p zero.Part, src []float32) error {
 		param, ok := s.want[p.Param.Name]
@@ -60,10 +60,10 @@ func (s *stream) each(take func(zero.Part, []float32) error) error {
 	})
 }
 
-// mostRound is the bytes of a round, of all ranks.
+// mostRound is the size of a round over all ranks, in bytes.
 const mostRound = 64 << 20
 
-// round tells all ranks this one's piece and whether anybody had one.
+// round exchanges a piece and reports whether any rank had one.
 func (s *stream) round(mine []byte) (more bool, err error) {
 	all, err := collective.GatherBytes(s.rank.Groups.World, s.rank.Queues[1], mine)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *stream) round(mine []byte) (more bool, err error) {
 	return more, nil
 }
 
-// send gives the rank's parameters away.
+// send sends the rank's parameters.
 func (s *stream) send() error {
 	most := mostRound / s.rank.Groups.World.Size()
 	var pieces []byte
@@ -114,7 +114,7 @@ func (s *stream) send() error {
 	return s.receive()
 }
 
-// receive takes part until all is there.
+// receive takes part in rounds until no rank has a piece left.
 func (s *stream) receive() error {
 	for {
 		if more, err := s.round(nil); err != nil || !more {
@@ -133,7 +133,7 @@ func appendPiece(b []byte, name string, lo int, src []float32) []byte {
 	return append(b, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(src))), 4*len(src))...)
 }
 
-// unpack takes another rank's pieces.
+// unpack reads another rank's pieces.
 func (s *stream) unpack(b []byte) error {
 	for len(b) > 0 {
 		rest, err := s.unpackOne(b)
@@ -145,7 +145,7 @@ func (s *stream) unpack(b []byte) error {
 	return nil
 }
 
-// unpackOne takes the first piece and returns the others.
+// unpackOne reads the first piece and returns the rest.
 func (s *stream) unpackOne(b []byte) (rest []byte, err error) {
 	if len(b) < 2 {
 		return nil, errors.New("a piece of a parameter without a name")

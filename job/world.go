@@ -20,8 +20,7 @@ import (
 	"zeroth/job/state"
 )
 
-// Lost is the error of a run that ended because it lost another process, or parted
-// from it.
+// Lost is the error of a run that lost or diverged from another process.
 type Lost struct {
 	Checkpoint string // that --resume latest continues from; empty if there is none
 	cause      error
@@ -36,10 +35,11 @@ func (l *Lost) Error() string {
 
 func (l *Lost) Unwrap() error { return l.cause }
 
-// ErrElsewhere is why a run stops whose own process nobody asked to.
+// ErrElsewhere is the reason for a stop that another process was asked for.
 var ErrElsewhere = errors.New("another process of the run was asked to stop")
 
-// failed explains the error of a run, and tells the other processes if it is this one's own.
+// failed explains the error of a run, and reports it to the other processes if it is this
+// one's own.
 func (r *run) failed(err error) error {
 	if err == nil {
 		return nil
@@ -57,7 +57,7 @@ func (r *run) failed(err error) error {
 	return l
 }
 
-// where is the host of a rank, for notices.
+// where returns the host of a rank, for notices.
 func (r *run) where(rank int) string {
 	if r.self.Alone() {
 		return ""
@@ -65,13 +65,13 @@ func (r *run) where(rank int) string {
 	return fmt.Sprintf("; it is on %q", r.self.Hosts[rank])
 }
 
-// parted is whether a run ended because of other ranks than the process's own, or
-// because its ranks did not do the same.
+// parted reports whether a run ended because of ranks of other processes, or because ranks
+// diverged.
 func parted(err error) bool {
 	return errors.Is(err, collective.ErrClosed) || errors.As(err, new(rendezvous.Lost)) || errors.As(err, new(collective.ErrDiverged))
 }
 
-// shareFolder makes process 0's run folder that of all.
+// shareFolder gives process 0's run folder to all processes.
 func (r *run) shareFolder(ctx context.Context) error {
 	out := r.Out
 	if !r.self.Alone() {
@@ -87,8 +87,8 @@ func (r *run) shareFolder(ctx context.Context) error {
 	return err
 }
 
-// mostFact is the bytes of a fact that are told as they are; of longer ones a hash
-// is.
+// mostFact is the longest fact, in bytes, that is exchanged as it is; a longer one is
+// exchanged as a hash.
 const mostFact = 100
 
 // agreeOnJob fails if the processes were given different jobs, programs or checkpoints.
@@ -111,7 +111,7 @@ func (r *run) agreeOnJob(ctx context.Context) error {
 	return r.agree(ctx, facts)
 }
 
-// agree is the World's; what the processes differ in is theirs who started them.
+// agree compares facts among processes. A difference is an error of whoever started them.
 func (r *run) agree(ctx context.Context, facts []rendezvous.Fact) error {
 	err := r.World.Agree(ctx, facts)
 	if differ := rendezvous.Differences(""); errors.As(err, &differ) {
