@@ -14,8 +14,8 @@ import (
 	"zeroth/job/show"
 )
 
-// FindCheckpoints is the folder of checkpoints that a user means by a path:
-// that folder, or the folder of a run which has made some.
+// FindCheckpoints returns the folder of checkpoints that a path means: that folder itself, or
+// the run folder that contains it.
 func FindCheckpoints(path string) (string, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -76,12 +76,11 @@ func sameFolder(a, b string) bool {
 	return err == nil && wrong == nil && os.SameFile(x, y)
 }
 
-// CheckpointFolder is where in a run folder its checkpoints are, unless the
-// job says otherwise.
+// CheckpointFolder is the default folder of checkpoints in a run folder.
 const CheckpointFolder = "ckpt"
 
-// Holds says in a word or two what a folder of a run has that is whole: its
-// name and, of checkpoints, the newest step. It is empty for nothing.
+// Holds describes what a folder of a run contains: its name and, for checkpoints, the newest
+// step. It returns "" if nothing in it is complete.
 func Holds(folder string) string {
 	name := filepath.Base(folder)
 	if list, err := checkpoint.List(folder); err == nil {
@@ -96,9 +95,8 @@ func Holds(folder string) string {
 	return ""
 }
 
-// FindCheckpoint is the checkpoint that a user means by a path: its own
-// folder, or the newest commit of a folder of checkpoints or of a run. That
-// may be a damaged one.
+// FindCheckpoint returns the checkpoint that a path means: its own folder, or the newest
+// commit of a folder of checkpoints or a run folder, which may be damaged.
 func FindCheckpoint(path string) (checkpoint.Entry, error) {
 	if e, ok := checkpoint.Stat(path); ok {
 		if e.Status > checkpoint.Damaged {
@@ -121,8 +119,8 @@ func FindCheckpoint(path string) (checkpoint.Entry, error) {
 	return e, nil
 }
 
-// OpenCheckpoint opens what FindCheckpoint finds. A damaged one is an error,
-// which says which older one could be named.
+// OpenCheckpoint opens the checkpoint that FindCheckpoint returns. The error for a damaged one
+// names an older one to use instead.
 func OpenCheckpoint(path string) (*checkpoint.Checkpoint, error) {
 	e, err := FindCheckpoint(path)
 	if err != nil {
@@ -134,10 +132,10 @@ func OpenCheckpoint(path string) (*checkpoint.Checkpoint, error) {
 	return checkpoint.Find(filepath.Dir(e.Path), "latest")
 }
 
-// Fact is something to know about a checkpoint: a word and what it is.
+// Fact is a word about a checkpoint and its value.
 type Fact [2]string
 
-// Facts are what state.json of a checkpoint tells people.
+// Facts returns what people may want to know from a checkpoint's state.json.
 func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 	p, err := ReadProgress(ck)
 	if err != nil {

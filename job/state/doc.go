@@ -3,6 +3,6 @@
 //
 // What never enters: the format on disk (checkpoint), when to save (job).
 //
-// Begin with state.go: Progress is what is kept besides tensors. save.go writes while
-// training goes on; model.go exports parameters.
+// Begin with state.go: Progress is the state besides tensors. save.go writes checkpoints while
+// training continues; model.go exports parameters.
 package state

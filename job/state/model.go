@@ -18,9 +18,8 @@ import (
 	"zeroth/zero"
 )
 
-// ExportModel writes the parameters of a checkpoint as a Hugging Face folder:
-// safetensors and config.json. Adapters are merged. After an error, ctx's too, it has
-// neither.
+// ExportModel writes the parameters of a checkpoint as a Hugging Face folder: safetensors and
+// config.json. Adapters are merged. After an error, including ctx's, it contains neither.
 func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, e checkpoint.Export) error {
 	p, adapters, err := described(ck)
 	if err != nil {
@@ -47,7 +46,7 @@ func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, 
 	return err
 }
 
-// ExportAdapter writes the adapters of a checkpoint alone, in PEFT's files.
+// ExportAdapter writes only the adapters of a checkpoint, in PEFT's format.
 func ExportAdapter(ck *checkpoint.Checkpoint, folder string) error {
 	p, adapters, err := described(ck)
 	if err != nil {
@@ -59,7 +58,7 @@ func ExportAdapter(ck *checkpoint.Checkpoint, folder string) error {
 	return adapters.Write(folder, config.SettingsOf(p.Config).Model.From)
 }
 
-// described is what a checkpoint says of itself, which its tensors are, and its
+// described returns the progress of a checkpoint, checked against its tensors, and its
 // adapters.
 func described(ck *checkpoint.Checkpoint) (p Progress, a *hf.Adapters, err error) {
 	if p, err = ReadProgress(ck); err != nil {
@@ -76,7 +75,7 @@ func described(ck *checkpoint.Checkpoint) (p Progress, a *hf.Adapters, err error
 	return p, a, err
 }
 
-// ModelFolder is a Hugging Face folder, open to be imported.
+// ModelFolder is a Hugging Face folder that is open to be imported.
 type ModelFolder struct {
 	Bytes int64    // of the parameters as float32
 	Unfit []string // tensors that are no parameters of the model, such as the output layer if it is the embedding
@@ -87,8 +86,8 @@ type ModelFolder struct {
 	src     *hf.ModelTensors
 }
 
-// OpenModelFolder opens a folder and checks that it has the whole model that
-// its config.json describes.
+// OpenModelFolder opens a folder and checks that it contains the whole model that its
+// config.json describes.
 func OpenModelFolder(folder string) (*ModelFolder, error) {
 	m, kept, err := hf.ReadConfig(folder)
 	if err != nil {
@@ -111,9 +110,9 @@ func OpenModelFolder(folder string) (*ModelFolder, error) {
 // Close closes the files.
 func (f *ModelFolder) Close() error { return f.src.Close() }
 
-// Import makes a checkpoint of step 0 in a folder of checkpoints, without
-// optimizer state, and returns its folder. A job of that model which resumes
-// from it begins its training there. After an error there is no checkpoint.
+// Import writes a checkpoint of step 0 without optimizer state to a folder of checkpoints and
+// returns its path. A job of that model that resumes from it starts training there. After an
+// error there is no checkpoint.
 func (f *ModelFolder) Import(ctx context.Context, root string, o checkpoint.Options, progressed func(add int64)) (string, error) {
 	base, err := f.src.Check(ctx, f.model)
 	if err != nil {
@@ -133,8 +132,8 @@ func (f *ModelFolder) Import(ctx context.Context, root string, o checkpoint.Opti
 	return im.Import(ctx, checkpoint.Parameters(f.src.Reader), root)
 }
 
-// ModelOf is the model that a checkpoint says it is of, which its tensors are;
-// nil if it does not say.
+// ModelOf returns the model that a checkpoint's state describes, checked against its tensors,
+// or nil if it describes none.
 func ModelOf(ck *checkpoint.Checkpoint, p Progress) (*hf.Model, error) {
 	if len(p.Model) == 0 {
 		return nil, nil
@@ -146,8 +145,8 @@ func ModelOf(ck *checkpoint.Checkpoint, p Progress) (*hf.Model, error) {
 	return &m, nil
 }
 
-// AdaptersOf are the adapters of a checkpoint of a model: those that its job asks for,
-// in their shapes, and no other. It may have none.
+// AdaptersOf returns the adapters of a checkpoint of a model: exactly those that its job asks
+// for, in their shapes. It may have none.
 func AdaptersOf(ck *checkpoint.Checkpoint, p Progress, m hf.Model) (*hf.Adapters, error) {
 	a := &hf.Adapters{Family: m.Family}
 	if !hf.Adapted(ck) {
@@ -173,7 +172,7 @@ func AdaptersOf(ck *checkpoint.Checkpoint, p Progress, m hf.Model) (*hf.Adapters
 	return a, nil
 }
 
-// adaptersOf are the parameters of adapters beside a model, which a checkpoint has.
+// adaptersOf returns the parameters of adapters that a checkpoint has in addition to a model.
 func adaptersOf(ck *checkpoint.Checkpoint, m hf.Model, l nn.LoRA) (want []shard.Param, err error) {
 	if l.Rank < 1 || !hf.Positive(l.Alpha) {
 		return nil, fmt.Errorf("alpha is %v", l.Alpha)
@@ -195,9 +194,8 @@ func adaptersOf(ck *checkpoint.Checkpoint, m hf.Model, l nn.LoRA) (want []shard.
 	return want, nil
 }
 
-// ModelDir is where in a run folder the final parameters are, in Hugging
-// Face's files.
+// ModelDir is the folder of the final parameters in a run folder, in Hugging Face format.
 const ModelDir = "model"
 
-// AdapterDir is where in a run folder the final adapters are, in PEFT's files.
+// AdapterDir is the folder of the final adapters in a run folder, in PEFT's format.
 const AdapterDir = "adapter"

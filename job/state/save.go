@@ -17,11 +17,11 @@ import (
 	"zeroth/zero"
 )
 
-// Saver makes the checkpoints of one rank, together with those of the others.
-// A save copies the rank's share of the state into staging memory and writes it
-// from there, or from where it rests if that is memory and training waits. With async the staging memory holds all of it and the copy is
-// made beside the next step, ahead of its update, so that the training loop
-// waits for next to nothing; without, it is small and used over and over.
+// Saver writes the checkpoints of one rank, together with those of the others. A save copies
+// the rank's share of the state into staging memory and writes it from there, or directly if
+// it rests in memory and training waits. With async the staging memory holds all of the state
+// and is filled during the next step, before its update, so that training hardly waits.
+// Without async it is small and reused.
 type Saver struct {
 	J     *setup.Job
 	Rank  *setup.Rank
@@ -40,7 +40,7 @@ type Saver struct {
 	left bool // no other will begin
 }
 
-// Saved is how a save ended.
+// Saved describes how a save ended.
 type Saved struct {
 	Step    int
 	path    string
@@ -50,8 +50,8 @@ type Saved struct {
 	Took    time.Duration // from its begin
 }
 
-// OpenSavers makes a saver of each rank of this process, closed with it; they are nil
-// for a job that makes no checkpoints.
+// OpenSavers returns a saver for each rank of this process, closed with the rank, or nils for
+// a job without checkpoints.
 func OpenSavers(j *setup.Job, ranks []*setup.Rank) (savers []*Saver, err error) {
 	savers = make([]*Saver, len(ranks))
 	if !setup.Saves(j.Config) {
@@ -80,9 +80,8 @@ func newSaver(j *setup.Job, r *setup.Rank, g collective.Group, tuner *checkpoint
 	return s, nil
 }
 
-// Save begins a checkpoint of the state as it is at this step boundary; end
-// says how it ended. No other save may be in flight, nor retention. Without
-// async it is written when save returns.
+// Save starts a checkpoint of the state at this step boundary; End returns how it ended. No
+// other save or retention may be in flight. Without async it is written when Save returns.
 func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 	begin := time.Now()
 	var took time.Duration
@@ -137,8 +136,8 @@ func (s *Saver) ends() {
 	}
 }
 
-// Leave is called where the rank has failed: ranks that begin a save without it
-// hear so at once. One that it has begun comes to its end first.
+// Leave is called after the rank has failed: ranks that start a save without it learn so at
+// once. A save that it has started is finished first.
 func (s *Saver) Leave() {
 	if s == nil {
 		return
@@ -150,8 +149,7 @@ func (s *Saver) Leave() {
 	}
 }
 
-// Retain deletes the checkpoints that are not to be kept, after a save that
-// ended with err.
+// Retain deletes the checkpoints that no rule keeps, after a save that ended with err.
 func (s *Saver) Retain(err error) error {
 	if err != nil || s.Rank.Rank != 0 {
 		return nil
@@ -166,8 +164,8 @@ func (s *Saver) Retain(err error) error {
 	return err
 }
 
-// Stays is what the retention that tidy has waited for left as it is, each
-// folder once in a run.
+// Stays returns the folders that the retention which Tidy waited for could not delete, each
+// once per run.
 func (s *Saver) Stays() (news []checkpoint.Left) {
 	for _, x := range s.stays {
 		if !s.Told[x.Name] {
@@ -179,8 +177,7 @@ func (s *Saver) Stays() (news []checkpoint.Left) {
 	return news
 }
 
-// Tidy waits until the retention after the last save, which end has told of,
-// is done.
+// Tidy waits for the retention after the last save that End has returned.
 func (s *Saver) Tidy() error {
 	if s.Kept == nil {
 		return nil
@@ -199,8 +196,8 @@ func putAll(parts []zero.Staged, to func(zero.Part, []float32) error) error {
 	return nil
 }
 
-// End is how the save in flight ended; nil if there is none, or if it goes on
-// and wait is not set.
+// End returns how the save in flight ended, or nil if there is none, or if it has not ended
+// and wait is false.
 func (s *Saver) End(wait bool) *Saved {
 	if s.done == nil || !wait && len(s.done) == 0 {
 		return nil
@@ -214,7 +211,7 @@ func (s *Saver) End(wait bool) *Saved {
 	return &end
 }
 
-// String is the end of a save in words.
+// String describes the end of a save.
 func (e Saved) String() string {
 	if e.Err != nil {
 		return fmt.Sprintf("checkpoint of step %d failed: %v", e.Step, e.Err)
@@ -222,8 +219,8 @@ func (e Saved) String() string {
 	return fmt.Sprintf("checkpoint %s written in %s, training waited %s", e.path, show.Span(e.Took.Seconds()), e.Blocked.Round(100*time.Microsecond))
 }
 
-// putter hands parts to a checkpoint's writer, which gives them back to the
-// staging they are in when they are written; nil takes none back.
+// putter returns a function that passes parts to a checkpoint's writer, which returns their
+// staging memory when they are written. A nil stage gets nothing back.
 func putter(w *checkpoint.Writer, stage *staging) func(zero.Part, []float32) error {
 	return func(p zero.Part, data []float32) error {
 		t := checkpoint.Tensor{Name: p.Param.Name, Kind: p.Kind, DType: checkpoint.F32, Shape: p.Param.Tensor()}
@@ -253,7 +250,7 @@ func (s *Saver) write(p Progress, metrics map[string]float64, put func(*checkpoi
 	})
 }
 
-// attach puts the files that go with the model, which the first rank does.
+// attach adds the files that belong to the model. Only the first rank calls it.
 func (s *Saver) attach(w *checkpoint.Writer) error {
 	if s.Rank.Rank != 0 {
 		return nil
@@ -266,8 +263,8 @@ func (s *Saver) attach(w *checkpoint.Writer) error {
 	return nil
 }
 
-// Expects is the bytes that a checkpoint takes, about: those of all state, or
-// where it may be compressed what the newest one has, if that is less.
+// Expects returns the approximate size of a checkpoint in bytes: that of all state or, if
+// compression is possible, that of the newest checkpoint if it is smaller.
 func Expects(c *setup.Job) (n int64) {
 	for _, t := range Tensors(c.Config) {
 		n += t.Bytes()
@@ -289,7 +286,7 @@ func Expects(c *setup.Job) (n int64) {
 	return n
 }
 
-// Tensors are all that a checkpoint of the job has.
+// Tensors returns all tensors of a checkpoint of the job.
 func Tensors(c *config.Config) (all []checkpoint.Tensor) {
 	rules := setup.Rules(c.Optimizer)
 	for _, p := range config.Parameters(c) {
@@ -300,9 +297,9 @@ func Tensors(c *config.Config) (all []checkpoint.Tensor) {
 	return all
 }
 
-// FinishSaves waits for the save that all ranks had in flight when a run failed:
-// its state is in staging memory, so that nothing of what failed can reach it.
-// Where a rank had not begun it, it cannot end.
+// FinishSaves waits for the save that all ranks had in flight when a run failed. Its state is
+// in staging memory, which the failure cannot reach. A save that some rank never started is
+// abandoned.
 func FinishSaves(savers []*Saver, tell func(Saved)) {
 	for _, s := range savers {
 		if s == nil || s.done == nil || s.step != savers[0].step {
@@ -316,8 +313,8 @@ func FinishSaves(savers []*Saver, tell func(Saved)) {
 	}
 }
 
-// close ends the saver. A save in flight, which nobody has waited for, fails
-// unless all its parts are written.
+// close closes the saver. A save in flight that nobody waited for fails unless all its parts
+// are written.
 func (s *Saver) close() {
 	_ = s.group.Close() // in-process groups cannot fail to close
 	s.End(true)
@@ -326,9 +323,8 @@ func (s *Saver) close() {
 	s.Rank.HostMemory().Free(s.stage.buf)
 }
 
-// staging is memory that parts are copied into and written from. It is used
-// from its start to its end, or, where it is small, by halves: one is filled
-// while the other is written.
+// staging is memory that parts are copied to and written from. It is used once from start to
+// end or, if it is small, in halves: one is filled while the other is written.
 type staging struct {
 	buf    device.Buffer // float32
 	halved bool
@@ -337,7 +333,7 @@ type staging struct {
 	out    [2]sync.WaitGroup // parts of each half that are not given back
 }
 
-// take is memory for n elements, at most a half. It waits until there is some.
+// take returns memory for n elements, at most a half, and waits until it is free.
 func (s *staging) take(n int) []float32 {
 	end := s.buf.N
 	if s.halved && s.half == 0 {
@@ -356,10 +352,10 @@ func (s *staging) take(n int) []float32 {
 	return s.buf.Slice(s.used-n, s.used).F32()
 }
 
-// giver gives a part back: the last one taken, where there are halves.
+// giver returns the function that releases the part that was taken last.
 func (s *staging) giver() func() { return s.out[s.half].Done }
 
-// reset takes back all parts, whether given back or not: nobody reads them.
+// reset takes back all parts, because nobody reads them any more.
 func (s *staging) reset() {
 	s.used, s.half, s.out = 0, 0, [2]sync.WaitGroup{}
 }

@@ -19,8 +19,7 @@ import (
 // before there was one; see Legacy.
 const Format = 1
 
-// Progress is what a run needs to go on, beside its tensors: state.json of a
-// checkpoint.
+// Progress is the state of a run besides its tensors: state.json of a checkpoint.
 type Progress struct {
 	Format  int             `json:"format"`  // see Format
 	Step    int             `json:"step"`    // steps done
@@ -40,14 +39,14 @@ type Progress struct {
 	Version string          `json:"version"`          // of the program
 }
 
-// Early is how the evaluations of a run go that ends when they do not improve.
+// Early counts evaluations for an early stop.
 type Early struct {
 	Best  float64 `json:"best"`  // nats a token
 	Step  int     `json:"step"`  // of the best
 	Stale int     `json:"stale"` // evaluations after it, none of them better
 }
 
-// Add counts an evaluation; one that is no number is no better.
+// Add counts an evaluation. NaN does not count as an improvement.
 func (e *Early) Add(step int, loss float64) {
 	finite := !math.IsNaN(loss) && !math.IsInf(loss, 0)
 	switch {
@@ -65,11 +64,11 @@ const (
 	maxPosition = 1 << 60 // samples and tokens: far from overflow also in the steps to come
 )
 
-// Trained is false for an imported model, with which a run begins at step 0.
+// Trained reports whether the state comes from training; an imported model starts at step 0.
 func (p *Progress) Trained() bool { return p.Data != "" || p.Origin != "" }
 
-// ReadProgress reads state.json, which the checkpoint of another program need
-// not have. Its numbers are not checked: that is for who goes on from them.
+// ReadProgress reads state.json, which a checkpoint of another program may lack. It does not
+// check the numbers; see Check.
 func ReadProgress(ck *checkpoint.Checkpoint) (p Progress, err error) {
 	if len(ck.State) == 0 {
 		return p, nil
@@ -80,8 +79,8 @@ func ReadProgress(ck *checkpoint.Checkpoint) (p Progress, err error) {
 	return p, nil
 }
 
-// GoesOnFrom is what keeps a run from going on from a checkpoint whose
-// state.json this is.
+// GoesOnFrom returns an error if a run cannot continue from the checkpoint with this
+// state.json.
 func (p *Progress) GoesOnFrom(ck *checkpoint.Checkpoint) error {
 	if len(ck.State) == 0 && ck.Step > 0 {
 		return errors.New("it is empty, so that nothing tells where in its data training was; start a new run from the parameters with `zeroth ckpt export` and model.from")
@@ -98,13 +97,13 @@ func (p *Progress) GoesOnFrom(ck *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// hasStates tells whether a checkpoint has any optimizer's state.
+// hasStates reports whether a checkpoint contains optimizer state.
 func hasStates(ck *checkpoint.Checkpoint) bool {
 	kinds := append(optim.AdamW{}.States(), optim.SGD{Momentum: 1}.States()...)
 	return slices.ContainsFunc(ck.Tensors, func(t checkpoint.Tensor) bool { return slices.Contains(kinds, t.Kind) })
 }
 
-// parseProgress reads an object with numbers where there should be numbers.
+// parseProgress parses a JSON object that has numbers where numbers are expected.
 func parseProgress(raw []byte) (p Progress, err error) {
 	if len(raw) > MaxState {
 		return p, fmt.Errorf("%d bytes, at most %d expected", len(raw), MaxState)
@@ -140,20 +139,20 @@ func (p *Progress) Legacy() bool {
 	return p.Base == ""
 }
 
-// JSON returns the content of state.json, in the current format.
+// JSON returns state.json in the current format.
 func (p Progress) JSON() []byte {
 	p.Format = Format
 	return hf.MustJSON(p)
 }
 
-// isObject tells whether something is a JSON object; null is none.
+// isObject reports whether raw is a JSON object; null is not.
 func isObject(raw []byte) bool {
 	var all map[string]json.RawMessage
 	return json.Unmarshal(raw, &all) == nil && all != nil
 }
 
-// Check takes what a run or an import can have written, and nothing else: what
-// goes on from it need not look at its numbers again.
+// Check returns an error unless a run or an import can have written these numbers, so that
+// they need no further checks.
 func (p *Progress) Check() error {
 	for _, x := range []struct {
 		name    string
@@ -185,7 +184,7 @@ func (p *Progress) Check() error {
 	return nil
 }
 
-// checkScale is what is wrong with a loss scale.
+// checkScale returns an error for an invalid loss scale.
 func checkScale(s optim.LossScale) error {
 	dynamic := s.Min > 0 && s.Scale >= s.Min && s.Window > 0 && 0 < s.Left && s.Left <= s.Hysteresis && 0 <= s.Clean && s.Clean < s.Window
 	if !(s.Scale > 0) || math.IsInf(s.Scale, 0) || s.Dynamic && !dynamic {

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// number is the version that is being worked on.
+// number is the version in development.
 const number = "0.1.0-devel"
 
-// Stamp is the version of a release, which its build gives with
-// -ldflags "-X zeroth/job/state.Stamp=v1.2.3"; empty: the build information tells.
+// Stamp is the version of a release, set by its build with -ldflags "-X
+// zeroth/job/state.Stamp=v1.2.3". If empty, the build information is used.
 var Stamp string
 
-// Version is the program's: its version, the commit if the build noted it, Go
-// and platform.
+// Version returns the program's version, the commit if the build recorded it, Go's version and
+// the platform.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -68,7 +68,8 @@ func version(info *debug.BuildInfo) string {
 	return cmp.Or(Stamp, tagged, number)
 }
 
-// describe is the version that the stamp or build information tells.
+// describe returns the version of the stamp or the build information. A version that Go
+// derives from a commit adds nothing to the commit.
 func describe(info *debug.BuildInfo) string {
 	set := map[string]string{}
 	for _, s := range info.Settings {

@@ -13,13 +13,13 @@ import (
 	"zeroth/collective/rendezvous"
 )
 
-// local is an address of this host, and the interface that has it.
+// local is an address of this host and the interface that has it.
 type local struct {
 	netip.Addr
 	on string
 }
 
-// locals are the addresses of this host.
+// locals returns the addresses of this host.
 func locals() (all []local, err error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -45,9 +45,9 @@ func locals() (all []local, err error) {
 	return all, nil
 }
 
-// BindAddress is the address of this host that parallel.bind means: it is an address,
-// a network such as 10.0.0.0/16, or the name of an interface or a host. Of several
-// addresses that of process 0 is preferred, then those of its family.
+// BindAddress returns the address of this host that parallel.bind names: an address, a network
+// such as 10.0.0.0/16, an interface or a host. Of several addresses it prefers that of process
+// 0, then those of the same family.
 func BindAddress(bind, process0 string) (string, error) {
 	if _, err := netip.ParseAddr(bind); err == nil || bind == "" {
 		return bind, nil
@@ -80,7 +80,7 @@ func BindAddress(bind, process0 string) (string, error) {
 	return "", fmt.Errorf("this host has no address in %s; its addresses are %s", bind, strings.Join(here, ", "))
 }
 
-// preferred is the address that fits that of process 0 best.
+// preferred returns the address that best fits that of process 0.
 func preferred(mine []local, process0 string) netip.Addr {
 	to, err := netip.ParseAddr(process0)
 	distance := func(l local) int {
@@ -97,8 +97,7 @@ func preferred(mine []local, process0 string) netip.Addr {
 	return slices.MinFunc(mine, func(a, b local) int { return distance(a) - distance(b) }).Addr
 }
 
-// advice is what may be wrong with the address of process 0, as this host sees it;
-// empty where nothing is.
+// advice returns what may be wrong with the address of process 0 as this host sees it, or "".
 func (c Config) advice() string {
 	set := "ZEROTH_ADDR"
 	if c.By == "flags" {
@@ -124,8 +123,8 @@ func (c Config) advice() string {
 	return ""
 }
 
-// unreachable is an error, the same on all, if a process takes data connections at an
-// address that others cannot reach it at.
+// unreachable returns an error, the same on all processes, if a process accepts data
+// connections at an address that others cannot reach.
 func unreachable(all []rendezvous.Member) error {
 	for p, m := range all {
 		at, err := netip.ParseAddrPort(m.TCP)

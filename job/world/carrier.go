@@ -16,16 +16,16 @@ import (
 	"zeroth/collective/socket"
 )
 
-// carrier is what carries frames between processes.
+// carrier carries frames between processes.
 type carrier interface {
 	Wire(group, rank int) collective.Wire
 	End(process int) // every wire, as that process was lost
 	Close()
 }
 
-// chooseMPI sets the transport to mpi where it is auto, mpirun or mpiexec has
-// started a zeroth that is built with MPI, and the library is there. A job that says
-// mpi itself gets it or an error.
+// chooseMPI sets the transport to mpi if it is auto, the launcher is mpirun or mpiexec, this
+// binary is built with MPI and the library is found. A job that asks for mpi gets it or an
+// error.
 func (w *World) chooseMPI() error {
 	c := &w.cfg
 	auto := c.Transport == "auto" && c.UnderMPI() && mpi.Built
@@ -54,8 +54,8 @@ func (w *World) note(text string) {
 	}
 }
 
-// libraries are the files of the MPI to which a launcher belongs, those likely to
-// be there first.
+// libraries returns the library files of the MPI that a launcher belongs to, the likeliest
+// first.
 func libraries(by string) []string {
 	if file := os.Getenv("ZEROTH_MPI"); file != "" {
 		return []string{file}
@@ -70,7 +70,7 @@ func libraries(by string) []string {
 	return slices.Concat(openMPI, mpich, standard)
 }
 
-// agreeOnCarrier is an error, on all, if some processes would use MPI and some not.
+// agreeOnCarrier returns an error, on all processes, if only some would use MPI.
 func (w *World) agreeOnCarrier(ctx context.Context) error {
 	by := "sockets"
 	if w.cfg.Transport == "mpi" {
@@ -115,7 +115,7 @@ func (w *World) broke(process int, err error) {
 	w.star.Broke(b)
 }
 
-// cause is what the system says of a connection that broke.
+// cause returns the system's error for a connection that broke.
 func cause(err error) string {
 	if no := syscall.Errno(0); errors.As(err, &no) {
 		return no.Error()
@@ -126,7 +126,7 @@ func cause(err error) string {
 	return err.Error()
 }
 
-// carryByMPI waits for all processes to begin MPI, or for one of them to be lost.
+// carryByMPI waits until all processes have started MPI or one of them is lost.
 func (w *World) carryByMPI(groups [][]int) (carrier, error) {
 	w.shut()
 	joined := make(chan error, 1)
@@ -142,8 +142,8 @@ func (w *World) carryByMPI(groups [][]int) (carrier, error) {
 	return overMPI{mpi.New(mpi.Config{Process: w.cfg.Rank, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts, Hurry: w.hurry}), w.hurry}, nil
 }
 
-// overMPI is MPI as a carrier. It is left when all processes have ended well: one
-// that exits without that has the launcher end the others.
+// overMPI is a carrier that uses MPI. It is finalized when all processes have ended normally;
+// if one exits without, the launcher ends the others.
 type overMPI struct {
 	*mpi.Net
 	hurry <-chan struct{}

@@ -20,10 +20,10 @@ import (
 // not that; what they share is a folder, where somebody has given them one. Where it is
 // not known a process is by itself.
 
-// longestPath is what the address of a Unix socket has room for.
+// longestPath is the longest path of a Unix socket, in bytes.
 const longestPath = 100
 
-// folder is where this process's socket is, in a folder of its own.
+// folder returns the folder of this process's socket.
 func folder() string {
 	if dir := os.TempDir(); len(dir) <= longestPath-40 {
 		return dir
@@ -31,8 +31,8 @@ func folder() string {
 	return "/tmp"
 }
 
-// numbers are those of the members' hosts: that of the first member which sees the same
-// files.
+// numbers returns the number of each member's host: the index of the first member that sees
+// the same files.
 func numbers(all []rendezvous.Member) []int {
 	of, first := make([]int, len(all)), map[string]int{}
 	for p, m := range all {
@@ -51,17 +51,17 @@ func numbers(all []rendezvous.Member) []int {
 	return of
 }
 
-// SameHost is whether two processes are on one host.
+// SameHost reports whether two processes are on one host.
 func (w *World) SameHost(p, q int) bool { return w.hosts[p] == w.hosts[q] }
 
-// together is whether two processes share a host's memory and processors: those of one
-// host, or, where neither knows what it sees, of hosts of one name.
+// together reports whether two processes share memory and processors: they are on one host or,
+// if that is unknown, on hosts of the same name.
 func (w *World) together(p, q int) bool {
 	a, b := w.star.Members[p], w.star.Members[q]
 	return w.SameHost(p, q) || len(a.Sees)+len(b.Sees) == 0 && a.Host == b.Host
 }
 
-// OnHostOf is how many processes share the host of one, that one among them.
+// OnHostOf returns the number of processes on the host of process p, including p.
 func (w *World) OnHostOf(p int) (n int) {
 	for q := range w.star.Members {
 		if w.together(p, q) {
@@ -71,7 +71,7 @@ func (w *World) OnHostOf(p int) (n int) {
 	return n
 }
 
-// before is how many of those come before it.
+// before returns the number of those processes that come before p.
 func (w *World) before(p int) (n int) {
 	for q := range p {
 		if w.together(p, q) {
@@ -81,7 +81,7 @@ func (w *World) before(p int) (n int) {
 	return n
 }
 
-// place is where the ranks are. Frames are in the host's memory; what NCCL sends is not.
+// place returns where ranks are. Frames are in host memory, except those that NCCL sends.
 func (w *World) place() collective.Placement {
 	me, per := w.cfg.Rank, w.cfg.PerProcess
 	at := collective.Placement{Local: w.here(), HostRanks: w.OnHostOf(me) * per, HostOffset: w.before(me) * per, NCCL: w.nccl != "", Staged: w.nccl == ""}
@@ -91,7 +91,7 @@ func (w *World) place() collective.Placement {
 	return at
 }
 
-// tellContainers says which processes share a machine and nothing on it.
+// tellContainers reports processes that share a machine but no files.
 func (w *World) tellContainers() {
 	if w.cfg.Transport != "auto" {
 		return
@@ -115,12 +115,11 @@ const (
 	socketName   = "data"
 )
 
-// deadAfter is the age from which on a socket that nobody listens at is taken for one of a
-// dead process: others are about to listen.
+// deadAfter is the age from which a socket that nobody listens at counts as one of a dead
+// process; a younger one may be about to be listened at.
 const deadAfter = time.Minute
 
-// removeDead removes the folders of sockets of this user's processes that were killed
-// before they could do so.
+// removeDead removes the socket folders of this user's processes that were killed.
 func removeDead(folder string) {
 	all, err := filepath.Glob(filepath.Join(folder, socketFolder+"*", socketName))
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// bootID is equal in processes that share a kernel; "" where that cannot be known.
+// bootID returns a text that is equal in processes that share a kernel, or "" if it is
+// unknown.
 func bootID() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -19,8 +20,8 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// sees are names of what files this process sees; two that have one in common see the
-// same ones, all of them or those of the folder.
+// sees returns names of the files that this process sees. Two processes with a name in common
+// see the same files, all of them or those of the folder.
 func sees(folder string) (names []string) {
 	boot := bootID()
 	if boot == "" {
@@ -40,7 +41,7 @@ func sees(folder string) (names []string) {
 	return names
 }
 
-// fileID tells a file from all others of a kernel.
+// fileID returns a text that identifies a file among all of a kernel.
 func fileID(path string) (id string, ok bool) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -55,9 +56,9 @@ func fileID(path string) (id string, ok bool) {
 
 const tcpUserTimeout = 18 // of linux/tcp.h
 
-// giveUpAfter has a TCP connection break when the peer's system acknowledges nothing for so
-// long of what was sent. Control messages go to and from process 0 alone, so nothing else
-// finds out that two other hosts do not hear each other.
+// giveUpAfter makes a TCP connection fail if the peer's system acknowledges nothing for so
+// long. Control messages only go to and from process 0, so nothing else notices that two other
+// hosts cannot reach each other.
 func giveUpAfter(c net.Conn, limit time.Duration) {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
 		c = t.NetConn()

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// bootID is not known.
+// bootID returns "": it is unknown on this system.
 func bootID() string { return "" }
 
-// sees is not known.
+// sees returns nil: it is unknown on this system.
 func sees(string) []string { return nil }
 
-// giveUpAfter leaves the connection to the system's own, longer limits.
+// giveUpAfter does nothing: the system's own, longer limits apply.
 func giveUpAfter(net.Conn, time.Duration) {}

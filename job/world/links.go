@@ -20,15 +20,14 @@ import (
 // host can send. Then all ranks add the numbers up and choose alike. Bits do not depend
 // on it.
 
-// linkProbe takes a tenth of a second where links carry more than 10 MB/s, 20 ms to and fro
-// at most.
+// linkProbe takes 0.1 s on links of more than 10 MB/s and round trips of at most 20 ms.
 var linkProbe = Probe{Trips: 5, From: 64 << 10, Most: 64 << 20, Long: 8 * time.Millisecond}
 
-// mostBetween is how many processes of two hosts are measured at once.
+// mostBetween is the most processes of two hosts that are measured at once.
 const mostBetween = 16
 
-// pairs are the processes that measure, the first of each begins: within a host, of which
-// there is one pair at most, and between two. There are several hosts.
+// pairs returns the pairs of processes that measure: at most one within a host (near), and
+// those between hosts (far). The first of a pair starts.
 func pairs(hosts []int) (near, far [][2]int) {
 	of := map[int][]int{} // by host: its processes
 	for p, h := range hosts {
@@ -48,8 +47,8 @@ func pairs(hosts []int) (near, far [][2]int) {
 	return near, far
 }
 
-// measure finds out what links carry, the same on all, and says so. The groups have been
-// opened and not used.
+// measure measures the links, with the same result on all processes, and reports them. The
+// groups are open and not in use.
 func (w *World) measure(ranks []collective.Ranks, spread collective.Spread) error {
 	begin := time.Now()
 	near, far := pairs(w.hosts)
@@ -79,8 +78,8 @@ func (w *World) measure(ranks []collective.Ranks, spread collective.Spread) erro
 	return nil
 }
 
-// probe measures one connection of this process; the first of the two notes it. Inside a
-// host it sends memory that the other reads, as collectives do.
+// probe measures one connection of this process; the first of the pair records the result.
+// Within a host it sends memory that the other reads, as collectives do.
 func (w *World) probe(pair [2]int, near bool, found []float64) error {
 	first, peer := pair[0] == w.cfg.Rank, pair[0]
 	if first {
@@ -102,7 +101,7 @@ func (w *World) probe(pair [2]int, near bool, found []float64) error {
 	return err
 }
 
-// sums adds up, over processes, what each has found.
+// sums returns the sum over processes of what each has found.
 func sums(ranks []collective.Ranks, found []float64) (sum []float64, err error) {
 	d := cpu.NewHost(1)
 	defer d.Close()
@@ -126,8 +125,8 @@ func sums(ranks []collective.Ranks, found []float64) (sum []float64, err error) 
 	return sum, errors.Join(errs...)
 }
 
-// useLinks has the groups choose by what the world's links carry; they are measured before,
-// where that is of any use.
+// useLinks lets the groups choose algorithms by the rates of links, which it measures first if
+// that is of use.
 func (w *World) useLinks(ranks []collective.Ranks) error {
 	spread := collective.SpreadOf(w.place().Hosts)
 	if !spread.HasChoice() || w.nccl != "" {

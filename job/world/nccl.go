@@ -12,8 +12,8 @@ import (
 	"zeroth/job/machine"
 )
 
-// chooseNCCL sets whether ranks on GPUs use NCCL, which adds up or moves what they add up
-// in their order: where each has a GPU of its own, and the library is here.
+// chooseNCCL decides whether ranks on GPUs use NCCL, and whether it also adds up: each rank
+// must have its own GPU, and the library must be found.
 func (w *World) chooseNCCL() error {
 	c := &w.cfg
 	if len(c.GPUs) == 0 {
@@ -42,8 +42,8 @@ func (w *World) chooseNCCL() error {
 	return nil
 }
 
-// aGPUEach is an error if two ranks share a GPU: those of one host share its GPUs evenly,
-// and of hosts that are containers of one machine each may have the same.
+// aGPUEach returns an error if two ranks share a GPU. Ranks of a host divide its GPUs evenly,
+// and containers of one machine may see the same ones.
 func (w *World) aGPUEach() error {
 	type gpu struct{ machine, at string }
 	has := map[gpu]int{}
@@ -65,8 +65,8 @@ func (w *World) aGPUEach() error {
 	return nil
 }
 
-// ownNetwork keeps NCCL, whose connections ask for no token, to this host where all
-// processes are on it, and has it make ids of its own.
+// ownNetwork restricts NCCL, whose connections need no token, to this host if all processes
+// are on it.
 func (w *World) ownNetwork() {
 	if _, ok := os.LookupEnv("NCCL_COMM_ID"); ok {
 		_ = os.Unsetenv("NCCL_COMM_ID") // fails for no such name
@@ -78,7 +78,7 @@ func (w *World) ownNetwork() {
 	}
 }
 
-// addsUp says, for all to agree on, who adds up.
+// addsUp returns who adds up, for all processes to agree on.
 func (w *World) addsUp() string {
 	if w.nccl == "" {
 		return "ranks, in their order"

@@ -4,5 +4,6 @@ package world
 
 import "io/fs"
 
-// private checks nothing here: the folder for temporary files is its user's alone.
+// private returns nil: on this system the folder for temporary files belongs to its user
+// alone.
 func private(fs.FileInfo) error { return nil }

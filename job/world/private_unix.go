@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// private is an error if anybody but this process's user can use a file or folder.
+// private returns an error if anybody but this process's user can access a file or folder.
 func private(info fs.FileInfo) error {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	switch {

@@ -16,7 +16,7 @@ const (
 	streamBytes = 256 << 20
 )
 
-// Stream is a rank's frames to and from its peers.
+// Stream sends and receives frames between a rank and its peers.
 type Stream struct {
 	wire  collective.Wire
 	out   []byte
@@ -25,8 +25,8 @@ type Stream struct {
 	early []collective.Note // of a peer that was done first
 }
 
-// NewStream has memory for frames to and from peers. Frames are sent from out, of at most
-// FrameBytes, which may be memory that peers read; nil: from memory of its own.
+// NewStream allocates memory for frames to and from peers. Frames are sent from out, of at
+// most FrameBytes, which may be memory that peers read; nil allocates it.
 func NewStream(w collective.Wire, peers []int, out []byte) *Stream {
 	if out == nil {
 		out = make([]byte, min(FrameBytes, streamBytes/framesAhead/max(1, len(peers))))
@@ -41,12 +41,12 @@ func NewStream(w collective.Wire, peers []int, out []byte) *Stream {
 	return s
 }
 
-// flow is what has gone to a peer and come from it, in frames.
+// flow counts frames sent to and received from a peer.
 type flow struct{ allowed, sent, written, posted, received int }
 
-// Run sends so many bytes to each peer and receives as many, at most two frames in
-// flight to each, and returns the seconds that took. Nothing is added: it is what
-// the wire can carry. What a peer lends is copied.
+// Run sends bytes to each peer and receives as many, with at most two frames in flight to
+// each, and returns the seconds. Nothing is added up: this is the rate of the wire. Memory
+// that a peer lends is copied.
 func (s *Stream) Run(bytes int) (seconds float64, err error) {
 	frames := (bytes + len(s.out) - 1) / len(s.out)
 	flows := map[int]*flow{}
@@ -95,15 +95,15 @@ func (s *Stream) Run(bytes int) (seconds float64, err error) {
 	return time.Since(begin).Seconds(), nil
 }
 
-// post has memory for the peer's next frame and lets it know.
+// post provides memory for the peer's next frame and notifies the peer.
 func (s *Stream) post(peer int, f *flow, n int) {
 	s.wire.Recv(peer, s.in[peer][f.posted%framesAhead][:n])
 	f.posted++
 	s.wire.Note(peer, collective.Note{})
 }
 
-// roundTrips sends a note to and fro, times; the second of the two answers. It
-// returns the seconds of the median one.
+// roundTrips sends a note back and forth, times; the second of the pair answers. It returns
+// the median seconds.
 func roundTrips(w collective.Wire, peer int, first bool, times int) (seconds float64, err error) {
 	took := make([]float64, times)
 	for i := range took {
@@ -129,7 +129,7 @@ func roundTrips(w collective.Wire, peer int, first bool, times int) (seconds flo
 	return took[times/2], nil
 }
 
-// goOn is the first one's word, on both.
+// goOn returns the decision of the first of a pair on both.
 func (s *Stream) goOn(peer int, first, more bool) (bool, error) {
 	if first {
 		n := collective.Note{}
@@ -151,15 +151,15 @@ func (s *Stream) goOn(peer int, first, more bool) (bool, error) {
 	return e.Note[0] == 1, err
 }
 
-// Probe is how a connection is measured: by so many round trips of a note, and by streams
-// of From bytes and of four times as many each, until one is Long or has Most bytes.
+// Probe describes how a connection is measured: by Trips round trips of a note, and by streams
+// of From bytes and four times as many each, until one takes Long or has Most bytes.
 type Probe struct {
 	Trips, From, Most int
 	Long              time.Duration
 }
 
-// Run measures a wire to a peer, of which one is first: the seconds of a round trip, and
-// the bytes a second in each direction, both at once. out is NewStream's.
+// Run measures a wire to a peer: the seconds of a round trip, and the bytes per second in each
+// direction at once. first is true on one side; out is as in NewStream.
 func (p Probe) Run(w collective.Wire, peer int, first bool, out []byte) (trip, rate float64, err error) {
 	if trip, err = roundTrips(w, peer, first, p.Trips); err != nil {
 		return 0, 0, err

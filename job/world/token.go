@@ -20,8 +20,7 @@ const (
 	tokenBytes = 32 // random; the file has them in hexadecimal
 )
 
-// useToken gives a world that has no token, and that no other host can reach, its
-// user's token.
+// useToken sets the token of this user if the world has none and no other host can reach it.
 func (c *Config) useToken() (err error) {
 	if len(c.Token) > 0 || c.Insecure || c.TLS != nil {
 		return nil
@@ -32,7 +31,7 @@ func (c *Config) useToken() (err error) {
 	return nil
 }
 
-// tokenHint explains a token that is refused; empty where the job has its own.
+// tokenHint explains a refused token, or returns "" if the job has its own.
 func (c *Config) tokenHint() string {
 	if c.tokenFile == "" {
 		return ""
@@ -40,7 +39,7 @@ func (c *Config) tokenHint() string {
 	return fmt.Sprintf("this process has no ZEROTH_TOKEN and uses its user's, %s; processes of other users, and containers that do not share that file, need ZEROTH_TOKEN, set to the same secret in every process", c.tokenFile)
 }
 
-// userToken is the token of this process's user, and the file that it is in.
+// userToken returns the token of this process's user and its file.
 func userToken() (token []byte, file string, err error) {
 	folder, err := runtimeFolder()
 	if err != nil {
@@ -55,9 +54,9 @@ func userToken() (token []byte, file string, err error) {
 	return token, file, err
 }
 
-// runtimeFolder is a folder of this user's alone, the same for all processes of the user
-// that see the same files: that of the login session where there is one, whether or not
-// this process's environment names it.
+// runtimeFolder returns a folder that only this user can access, the same for all of the
+// user's processes that see the same files: that of the login session if there is one, whether
+// or not the environment names it.
 func runtimeFolder() (string, error) {
 	session := []string{os.Getenv("XDG_RUNTIME_DIR"), fmt.Sprint("/run/user/", os.Getuid())}
 	for _, parent := range session {
@@ -70,7 +69,7 @@ func runtimeFolder() (string, error) {
 	return folder, ownFolder(folder)
 }
 
-// ownFolder makes a folder of this user's alone, or finds out that it is one.
+// ownFolder creates a folder that only this user can access, or checks that it is one.
 func ownFolder(folder string) error {
 	if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -88,7 +87,7 @@ func ownFolder(folder string) error {
 	return nil
 }
 
-// readToken reads the token from a file that is this user's alone.
+// readToken reads the token from a file that only this user can access.
 func readToken(file string) ([]byte, error) {
 	info, err := os.Lstat(file) // nobody else can replace it: the folder is the user's
 	if err != nil {
@@ -107,7 +106,7 @@ func readToken(file string) ([]byte, error) {
 	return text, err
 }
 
-// makeToken makes the file, whole at once. One that another process has made meanwhile
+// makeToken creates the file atomically. A file that another process has created meanwhile
 // stays.
 func makeToken(file string) error {
 	var random [tokenBytes]byte

@@ -33,7 +33,7 @@ import (
 	"zeroth/shard"
 )
 
-// Config is a process's place and what its job says of the world.
+// Config describes this process and its world.
 type Config struct {
 	launch.Place
 	PerProcess int          // ranks of a process
@@ -53,7 +53,7 @@ type Config struct {
 	Note                 func(string) // hears what is worth telling
 }
 
-// patience is how long processes that have come wait for each other to connect.
+// patience is how long processes that have joined wait for each other to connect.
 const patience = time.Minute
 
 // World is one process's view of a world of several.
@@ -77,7 +77,7 @@ type World struct {
 	nccl  string         // its version and what it registers, where it adds up or moves; else empty
 }
 
-// Enter joins the world and waits until all of it is there.
+// Enter joins the world and waits until all processes have joined.
 func Enter(ctx context.Context, cfg Config) (*World, error) {
 	cfg.Join = cmp.Or(cfg.Join, time.Minute)
 	w := &World{cfg: cfg, links: collective.Usual, by: make([]string, cfg.World), left: make(chan struct{}), hurry: make(chan struct{})}
@@ -132,8 +132,8 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 	return w, nil
 }
 
-// Safe refuses a world that others could join: one that is not on this host alone
-// and has no token, or one that can be guessed; and addresses that are no host's.
+// Safe returns an error for a world that others could join, because it is not confined to this
+// host and has no token or one that can be guessed, and for addresses that belong to no host.
 func (c Config) Safe(ctx context.Context) error {
 	for _, host := range []string{c.Host, c.Bind} {
 		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -162,9 +162,8 @@ func (c Config) Safe(ctx context.Context) error {
 	return nil
 }
 
-// listen opens where process 0 waits for the others: at its own address alone. The
-// name of that may not be known yet: Kubernetes tells it some seconds after it has
-// started the pod.
+// listen opens the address where process 0 waits for the others. Its name may not resolve yet:
+// Kubernetes publishes it some seconds after the pod starts.
 func (w *World) listen(ctx context.Context) (net.Listener, error) {
 	end := time.Now().Add(w.cfg.Join)
 	for told := false; ; told = true {
@@ -209,8 +208,8 @@ func (w *World) listenOnce() (net.Listener, error) {
 	return nil, fmt.Errorf("process 0 cannot listen: %w; it is at %s for the others: if that is another machine's address, start process 0 there; parallel.bind names an address to listen at", err, w.cfg.Host)
 }
 
-// open opens where other processes connect for data: a Unix socket in a folder of
-// this user's alone, and TCP at the address that the world knows this host by.
+// open opens the addresses where other processes connect for data: a Unix socket in a folder
+// of this user, and TCP at the address by which the world knows this host.
 func (w *World) open(local net.Addr, me *rendezvous.Member) error {
 	if w.cfg.Transport == "mpi" {
 		return nil
@@ -253,7 +252,7 @@ func (w *World) openUnix(me *rendezvous.Member) (err error) {
 	return nil
 }
 
-// shut closes what accepts connections.
+// shut closes the listeners.
 func (w *World) shut() {
 	for _, ln := range w.listeners {
 		_ = ln.Close() // closing twice is fine
@@ -266,12 +265,12 @@ func (w *World) shut() {
 	}
 }
 
-// hearsay is how long what ended a world may take on its way to a process.
+// hearsay is how long the news of what ended a world may take to reach a process.
 const hearsay = 2 * time.Second
 
-// follow ends every wire of this process when the world has ended, whoever was lost and
-// however that was found out. One process is named, and others may be lost with it, as
-// those of its host: no operation waits for any of them.
+// follow closes every wire of this process when the world has ended, so that no operation
+// waits for a lost process. One process is named; others, such as those of its host, may be
+// lost with it.
 func (w *World) follow() {
 	select {
 	case <-w.star.Ended():
@@ -295,22 +294,22 @@ func (w *World) follow() {
 	}
 }
 
-// lost is what ended the world, which it has.
+// lost returns what ended the world.
 func (w *World) lost() (lost rendezvous.Lost) {
 	_ = errors.As(w.star.Err(), &lost) // it is one
 	return lost
 }
 
-// rush has nobody wait for others any longer.
+// rush releases everyone who is waiting for another process.
 func (w *World) rush() { w.fails.Do(func() { close(w.hurry) }) }
 
-// Members are all processes.
+// Members returns all processes.
 func (w *World) Members() []rendezvous.Member { return w.star.Members }
 
-// Carriers are what can carry data between two processes.
+// Carriers lists what can carry data between two processes.
 var Carriers = []string{"unix", "tcp", "mpi"}
 
-// Carrier is what carries data to another process; Connect comes before.
+// Carrier returns what carries data to another process. Connect must have been called.
 func (w *World) Carrier(process int) string {
 	if w.cfg.Transport == "mpi" {
 		return "mpi"
@@ -318,8 +317,8 @@ func (w *World) Carrier(process int) string {
 	return w.by[process]
 }
 
-// Wire is a wire between all ranks, beside the groups, of a rank of this process;
-// Connect comes before, and its Saves is not called.
+// Wire returns a wire between all ranks, in addition to the groups, for a rank of this
+// process. Connect must have been called, and Saves must not be.
 func (w *World) Wire(rank int) collective.Wire { return w.net.Wire(collective.SavesGroup, rank) }
 
 // Self implements setup.World.
@@ -331,18 +330,18 @@ func (w *World) Self() setup.Self {
 	return s
 }
 
-// Agree is an error, the same on all, if the processes state different facts.
+// Agree returns an error, the same on all processes, if they state different facts.
 func (w *World) Agree(ctx context.Context, facts []rendezvous.Fact) error {
 	return w.star.Agree(ctx, facts)
 }
 
-// Share is what process 0 passes to it.
+// Share returns what process 0 passes to it.
 func (w *World) Share(ctx context.Context, mine string) (string, error) {
 	return w.star.Share(ctx, mine)
 }
 
-// Fail tells the others why this process ends; not if it has lost another, which
-// they find out, too.
+// Fail tells the other processes why this one ends, unless it has lost another, which they
+// find themselves.
 func (w *World) Fail(err error) {
 	w.rush()
 	switch {
@@ -359,7 +358,7 @@ func told(err error) bool {
 	return errors.As(err, new(interface{ Common() })) || errors.As(err, new(collective.ErrLate)) || errors.As(err, new(collective.ErrDiverged))
 }
 
-// Explain adds to an error what is known of its cause: who was lost, and how.
+// Explain adds to an error what is known of its cause: which process was lost, and how.
 func (w *World) Explain(err error) error {
 	if !errors.Is(err, collective.ErrClosed) || told(err) {
 		return err
@@ -376,7 +375,7 @@ func (w *World) Explain(err error) error {
 	return fmt.Errorf("%w: %w", err, w.star.Err())
 }
 
-// Close leaves the world. Its groups are closed before.
+// Close leaves the world. Its groups must be closed.
 func (w *World) Close() {
 	w.shut()
 	w.mu.Lock()
@@ -392,7 +391,7 @@ func (w *World) Close() {
 	w.star.Close()
 }
 
-// Connect implements setup.World: it connects all processes.
+// Connect connects all processes.
 func (w *World) Connect(m shard.Mesh) (*setup.Connection, error) {
 	n, err := w.carry(collective.MeshGroups(m))
 	if err != nil {
@@ -417,7 +416,7 @@ func (w *World) Connect(m shard.Mesh) (*setup.Connection, error) {
 	return c, nil
 }
 
-// here are the ranks of this process.
+// here returns the ranks of this process.
 func (w *World) here() (ranks []int) {
 	for i := range w.cfg.PerProcess {
 		ranks = append(ranks, w.cfg.Rank*w.cfg.PerProcess+i)
@@ -425,7 +424,8 @@ func (w *World) here() (ranks []int) {
 	return ranks
 }
 
-// onLate has the ranks' recorders ask whom all wait for, and answers for them.
+// onLate connects the ranks' recorders, which ask which ranks all wait for, and answers for
+// them.
 func (w *World) onLate(recs []*collective.Recorder) {
 	w.star.Answer(func() []collective.Wait { return collective.Waits(recs, w.here()[0]) })
 	collective.OnLate(recs, func() string {
@@ -434,7 +434,7 @@ func (w *World) onLate(recs []*collective.Recorder) {
 	})
 }
 
-// saves is the group in which checkpoints are made.
+// saves returns the group in which checkpoints are made.
 func (w *World) saves() (all []collective.Group) {
 	for _, r := range w.here() {
 		g := collective.NewWired(w.net.Wire(collective.SavesGroup, r))
@@ -489,7 +489,7 @@ func (w *World) connect(n *socket.Net) error {
 	return w.because(w.accept(ctx, n, guests))
 }
 
-// accept takes the connections of the processes after this one.
+// accept accepts the connections of the processes after this one.
 func (w *World) accept(ctx context.Context, n *socket.Net, guests chan rendezvous.Guest) error {
 	have := make([]bool, w.cfg.World)
 	for missing := w.cfg.World - 1 - w.cfg.Rank; missing > 0; {
@@ -515,7 +515,7 @@ func (w *World) add(n *socket.Net, process int, c net.Conn) {
 	n.Add(process, c)
 }
 
-// because is the error, or that of the world's end, which explains it.
+// because returns the error of the world's end if there is one, because it explains err.
 func (w *World) because(err error) error {
 	if why := w.star.Err(); err != nil && why != nil {
 		return why
@@ -541,8 +541,8 @@ func (w *World) dial(ctx context.Context, p int, about string) (net.Conn, error)
 	return caller.Dial(ctx, "tcp", []string{it.TCP}, about)
 }
 
-// dialUnix is an error, soon, where the socket cannot be reached or its process lets
-// nobody in from here, as from another user namespace.
+// dialUnix connects to a Unix socket. It fails soon if the socket cannot be reached or its
+// process refuses this one, as from another user namespace.
 func dialUnix(ctx context.Context, caller rendezvous.Caller, addr, about string) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", addr)
 	if err != nil {
