@@ -15,7 +15,7 @@ import (
 	"zeroth/job/world"
 )
 
-// acrossSizes are the bytes of the buffers that are gathered and reduced.
+// acrossSizes lists the sizes of buffers that are gathered and reduced, in bytes.
 var acrossSizes = []int{1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20}
 
 // Across measures collectives between the processes of a world, one rank each; all
@@ -42,7 +42,7 @@ func Across(ctx context.Context, w *world.World, o Options) (*Report, error) {
 	return r, nil
 }
 
-// between says what is measured: "4 processes on 2 hosts, over tcp, unix".
+// between describes the world: "4 processes on 2 hosts, over tcp, unix".
 func (f *member) between() string {
 	hosts, by := map[int]bool{}, []string{}
 	for p, host := range f.Self().At.Hosts {
@@ -58,7 +58,7 @@ func (f *member) between() string {
 	return fmt.Sprintf("%d processes on %d hosts, over %s", f.ranks, len(hosts), strings.Join(by, ", "))
 }
 
-// size measures buffers of so many bytes, as near as the ranks divide them.
+// size measures buffers of about so many bytes, as ranks divide them.
 func (f *member) size(ctx context.Context, r *Report, bytes int, o Options) error {
 	n := max(1, bytes/4/f.ranks) * f.ranks
 	buf, err := f.host.Alloc(device.F32, n, device.Grads)
@@ -109,9 +109,9 @@ func (f *member) size(ctx context.Context, r *Report, bytes int, o Options) erro
 	return nil
 }
 
-// turns runs the functions in turn on all ranks, until process 0 has had so many
-// seconds, at least twice and at most 1,000 times, and returns the seconds of each
-// run of each, without the first.
+// turns runs the functions in turn on all ranks for so many seconds of process 0, at least
+// twice and at most 1,000 times, and returns the seconds of each run of each function, without
+// the first.
 func (f *member) turns(ctx context.Context, seconds float64, did []func() error, tell func(int)) (took [][]float64, err error) {
 	took = make([][]float64, len(did))
 	end := time.Now().Add(time.Duration(seconds * float64(time.Second)))

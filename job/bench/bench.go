@@ -18,7 +18,7 @@ import (
 // waitShare of the time, somebody else had one, and the sample is dropped. The
 // report has medians of the remaining samples.
 
-// Groups are what can be measured, in order.
+// Groups returns the groups of measurements, in order.
 func Groups() []string {
 	var names []string
 	for _, g := range benchGroups {
@@ -34,7 +34,7 @@ var benchGroups = []struct {
 	{"compute", (*bench).compute}, {"memory", (*bench).passes}, {"collective", (*bench).collective}, {"disk", (*bench).disk}, {gpuGroup, (*bench).gpu},
 }
 
-// Options are what to measure and how long.
+// Options selects what to measure and for how long.
 type Options struct {
 	Groups  []string // of Groups; none is all
 	Workers []int    // that compute and pass over memory; none is 1 and all processors
@@ -45,7 +45,7 @@ type Options struct {
 	Tell     func(doing string)
 }
 
-// Report is what was measured.
+// Report contains the results.
 type Report struct {
 	Host  Host  `json:"machine"`
 	Lines []Row `json:"lines"`
@@ -56,7 +56,7 @@ type Report struct {
 	gpus       int
 }
 
-// Host is what was measured on.
+// Host describes the machine that was measured.
 type Host struct {
 	OS, Arch   string
 	Processors int
@@ -66,8 +66,7 @@ type Host struct {
 	GPU        string `json:",omitempty"` // that was measured
 }
 
-// Row is one figure. Rate and Limit are in Unit, except where lower is
-// better: then Limit is 0.
+// Row is one result. Rate and Limit are in Unit; if lower is better, Limit is 0.
 type Row struct {
 	Group   string  `json:"group"`
 	Name    string  `json:"name"`
@@ -90,7 +89,7 @@ const (
 	sampleTime  = 20 * time.Millisecond // at least, of repeated short work
 )
 
-// bench is a run of Run.
+// bench is the state of one call of Run.
 type bench struct {
 	Options
 	ctx    context.Context
@@ -102,8 +101,8 @@ type bench struct {
 	report Report
 }
 
-// Run measures the groups asked for. When ctx ends it returns what it has and
-// the cause.
+// Run measures the groups that o names. When ctx ends it returns the results so far and the
+// cause.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	b := &bench{Options: o, ctx: ctx, peak: cpu.PeakF32(), best: map[int]float64{}, limits: map[string]float64{}}
 	if len(b.Workers) == 0 {
@@ -132,8 +131,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return &b.report, nil
 }
 
-// open allocates the memory that streams pass over, n floats three times, and
-// touches its pages. close frees it.
+// open allocates and touches the memory that streams read and write, three times n floats;
+// close frees it.
 func (b *bench) open(n int) (err error) {
 	b.memory = cpu.NewHost(1)
 	for i := range b.stream {
@@ -154,10 +153,10 @@ func (b *bench) close() {
 	b.memory.Close()
 }
 
-// processors is how many workers a machine-wide limit has.
+// processors returns the number of workers that a machine-wide limit is measured with.
 func (b *bench) processors() int { return slices.Max(b.Workers) }
 
-// sample is a median over the samples that count.
+// sample is a median over the undisturbed samples.
 type sample struct {
 	seconds float64
 	n       int
@@ -165,8 +164,8 @@ type sample struct {
 	noisy   bool
 }
 
-// gatedRuns runs the functions in turn, each of which works on so many processors,
-// until enough samples of each count or the time is over.
+// gatedRuns runs the functions in turn, each on so many processors, until each has enough
+// samples or time is up.
 func (b *bench) gatedRuns(workers int, seconds float64, fs ...func() error) ([]gatedRun, error) {
 	runs := make([]gatedRun, len(fs))
 	for i, f := range fs {
@@ -199,7 +198,7 @@ type gatedRun struct {
 	rounds    []float64 // all samples, in order
 }
 
-// warm runs f for caches and pages, and finds out how often a sample repeats it.
+// warm runs f to fill caches and touch pages, and finds out how often a sample repeats it.
 func (r *gatedRun) warm() error {
 	for try := 0; try < 2 && r.reps != 1; try++ { // the first is slow for its being first
 		start := time.Now()
@@ -211,7 +210,7 @@ func (r *gatedRun) warm() error {
 	return nil
 }
 
-// once takes a sample.
+// once measures one sample.
 func (b *bench) once(workers int, r *gatedRun) error {
 	before := b.peak.Rate(workers)
 	queued, start := cpu.Waited(), time.Now()
@@ -235,8 +234,8 @@ func (b *bench) once(workers int, r *gatedRun) error {
 	return nil
 }
 
-// settle is the median of the good samples or, if there are none, the best of
-// the others.
+// settle returns the median of the good samples or, if there are none, the best of the bad
+// ones.
 func settle(good, bad []float64) sample {
 	s := sample{n: len(good), dropped: len(bad)}
 	if len(good) == 0 && len(bad) > 0 {
@@ -246,9 +245,9 @@ func settle(good, bad []float64) sample {
 	return s
 }
 
-// line measures f, which moves so many bytes, and reports bytes a second. If a limit
-// is named, that stream runs in turns with f: the share is the median of the
-// rounds' shares, and the limit follows from it.
+// line measures f, which moves so many bytes, and reports bytes per second. If it names a
+// limit, that stream runs in turns with f: the share is the median of the rounds' shares, and
+// the limit follows from it.
 func (b *bench) line(group, name string, workers int, bytes float64, limit string, f func() error) error {
 	if b.ctx.Err() != nil {
 		return nil
@@ -275,8 +274,8 @@ func (b *bench) line(group, name string, workers int, bytes float64, limit strin
 	return nil
 }
 
-// pass is a pass of the stream of that name and the bytes it moves, nil if
-// there is none.
+// pass returns a pass of the stream with that name and the bytes it moves, or nil if there is
+// none.
 func (b *bench) pass(name string, workers int) (f func() error, bytes float64) {
 	for _, s := range cpu.Streams() {
 		if s.Name == name {
@@ -289,7 +288,7 @@ func (b *bench) pass(name string, workers int) (f func() error, bytes float64) {
 	return nil, 0
 }
 
-// row adds a line of the report.
+// row adds a row to the report.
 func (b *bench) row(group, name string, workers int, work float64, unit, limit string, s sample) {
 	r := Row{Group: group, Name: name, Workers: workers, Seconds: s.seconds, Rate: work / s.seconds, Unit: unit,
 		Samples: s.n, Dropped: s.dropped, Noisy: s.noisy, Of: limit, Limit: b.limits[limitKey(limit, workers)]}
@@ -332,8 +331,8 @@ func (b *bench) passes() error {
 	return nil
 }
 
-// peakLine measures a peak: the best of many runs, because nothing but others
-// makes one slower.
+// peakLine measures a peak: the best of many runs, because only other programs make one
+// slower.
 func (b *bench) peakLine(p cpu.Peak, workers int) {
 	rate := 0.0
 	for range 50 {

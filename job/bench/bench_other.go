@@ -4,5 +4,5 @@ package bench
 
 import "os"
 
-// forget reports that nothing was forgotten: there is no way to ask for it.
+// forget returns false: this system has no way to drop a file's cache.
 func forget(*os.File) bool { return false }

@@ -9,9 +9,9 @@ import (
 	"zeroth/device/cpu"
 )
 
-// collective measures groups of goroutine ranks. The limit is that of the
-// memory they must touch: a gather's copies, each rank's from all others, and a
-// reduction's reads of all buffers and writes of a part of each.
+// collective measures groups of ranks in goroutines. The limit is the memory they must touch:
+// for a gather, each rank's copies from all others; for a reduction, reading all buffers and
+// writing a part of each.
 func (b *bench) collective() error {
 	w := b.processors()
 	for _, ranks := range []int{2, 4} {
@@ -38,8 +38,8 @@ func (b *bench) collective() error {
 	return nil
 }
 
-// onGroup runs f with a group of ranks, each with n floats; each issues an
-// operation on all ranks and waits for it.
+// onGroup runs f with a group of ranks that have n floats each. each issues an operation on
+// all ranks and waits for it.
 func onGroup(size, n int, f func(each func(op func(collective.Group, device.Queue, device.Buffer)) error) error) error {
 	groups := collective.NewLocal(size)
 	queues, bufs, errs := make([]*cpu.Queue, size), make([]device.Buffer, size), make([]error, size)

@@ -13,8 +13,8 @@ const (
 	diskBlock = 8 << 20
 )
 
-// disk measures writing a file until it is on the disk, and reading it back;
-// where the system can be told to forget what it keeps of a file, from the disk.
+// disk measures writing a file to the disk and reading it back, from the disk if the system
+// can drop its cache.
 func (b *bench) disk() (err error) {
 	f, err := os.CreateTemp(b.Dir, "zeroth-bench-*")
 	if err != nil {

@@ -5,6 +5,6 @@
 // What never enters: a way to compute, move or train of its own. Measurements are of the
 // queues and groups that training uses, and what is compared are runs as of zeroth train.
 //
-// Begin with bench.go, the groups of measurements behind zeroth bench; measure.go
-// has those that simulating one job needs, parallel.go compares.
+// Begin with bench.go, the groups of zeroth bench; measure.go measures what the simulation of
+// one job needs, parallel.go compares ways to train.
 package bench

@@ -14,10 +14,10 @@ import (
 
 const gpuGroup = "gpu"
 
-// Asks says whether the options name a group.
+// Asks reports whether the options name a group.
 func (o Options) Asks(group string) bool { return slices.Contains(o.Groups, group) }
 
-// CheckGPU is an error where a GPU is asked for and there is none to measure.
+// CheckGPU returns an error if the options ask for a GPU and there is none.
 func (o Options) CheckGPU() error {
 	if !o.Asks(gpuGroup) {
 		return nil
@@ -31,7 +31,7 @@ func (o Options) CheckGPU() error {
 	return nil
 }
 
-// gpu measures the first GPU there is; without one it measures nothing.
+// gpu measures the first GPU, if there is one.
 func (b *bench) gpu() error {
 	all, err := machine.UsableGPUs()
 	if err != nil {
@@ -41,7 +41,7 @@ func (b *bench) gpu() error {
 	return b.measureGPU(all)
 }
 
-// rate is what a line of a GPU has, in units a second; 0 where there is none.
+// rate returns the rate of a row of the GPU, 0 if there is none.
 func (r *Report) rate(name string) float64 {
 	for _, l := range r.Lines {
 		if l.Group == gpuGroup && l.Name == name {
@@ -60,11 +60,11 @@ const (
 
 func squareOf(t device.DType) string { return fmt.Sprintf("square product %v", t) }
 
-// Algorithms are those chosen for Options.Products; nil if none were measured.
+// Algorithms returns the algorithms chosen for Options.Products, or nil if none were measured.
 func (r *Report) Algorithms() *setup.Algorithms { return r.algorithms }
 
-// Machine describes the measured GPU for 'zeroth plan --machine', nil if none was
-// measured. Ranks are one a GPU: of a single GPU there is no link.
+// Machine describes the measured GPU for 'zeroth plan --machine', or returns nil. There is one
+// rank per GPU, and a single GPU has no link.
 func (r *Report) Machine() *sim.Hardware {
 	if r.rate(onDevice) == 0 {
 		return nil

@@ -25,9 +25,8 @@ import (
 	"zeroth/zero"
 )
 
-// Here is this machine as the kernels of a job see it: how long each takes in a
-// training step, while as many others work as there are processors for, and
-// how long the ranks' collectives take.
+// Here contains measurements of this machine for a job: the time of each kernel in a training
+// step while all processors work, and the time of collectives.
 type Here struct {
 	workers int // of a rank's kernels
 	ranks   int
@@ -56,9 +55,9 @@ const (
 	measuredRanks  = 16
 )
 
-// Measure measures what simulating the job on this machine needs, and others with its model
-// and ranks. That takes about half a minute at most, if nobody else uses the processors. tell
-// hears what is being measured; nil: nobody does.
+// Measure measures what a simulation of the job on this machine needs, and of others with its
+// model and ranks. It takes at most about half a minute on an otherwise idle machine. tell,
+// which may be nil, receives what is being measured.
 func Measure(c *config.Config, tell func(doing string), others ...*config.Config) (*Here, error) {
 	if tell == nil {
 		tell = func(string) {}
@@ -77,7 +76,7 @@ func Measure(c *config.Config, tell func(doing string), others ...*config.Config
 	return h, nil
 }
 
-// peakRate is the best of many runs on all processors.
+// peakRate returns the best rate of many runs on all processors.
 func peakRate(t device.DType) (name string, rate float64) {
 	p := cpu.PeakF32()
 	if q, ok := cpu.PeakBF16(); ok && t == device.BF16 {
@@ -89,7 +88,7 @@ func peakRate(t device.DType) (name string, rate float64) {
 	return p.Name, rate
 }
 
-// alone is the job as the kernels are measured: a single rank, few layers, whole matrices.
+// alone returns the job for measuring kernels: a single rank, few layers, whole matrices.
 func alone(c *config.Config) *config.Config {
 	x := c.Copy()
 	x.Model.Layers = min(x.Model.Layers, measuredLayers)
@@ -102,9 +101,9 @@ func alone(c *config.Config) *config.Config {
 	return x
 }
 
-// shortened makes the sequences of a step fewer, and then shorter, until so many ranks of
-// x at once take no longer than measuredPeak at the peak of the processors, as long as
-// there is something to cut. The time of a kernel of the job then follows from its work.
+// shortened reduces the sequences of a step, and then their length, until so many concurrent
+// ranks of x take at most measuredPeak at the processors' peak, or nothing is left to reduce.
+// The time of a kernel of the job follows from its work.
 func (h *Here) shortened(x *config.Config, copies int) error {
 	for {
 		places, err := sim.Recorded(setup.Planned(x), 1)
@@ -185,8 +184,8 @@ func (h *Here) measureKernels(c *config.Config, tell func(string)) error {
 	return nil
 }
 
-// usual is the mean of the times that are not more than twice the median: those
-// that are had to wait for something that is not ours.
+// usual returns the mean of the times that are at most twice the median. The others had to
+// wait for something else.
 func usual(times []float64) float64 {
 	slices.Sort(times)
 	sum, n, limit := 0.0, 0, 2*times[len(times)/2]
@@ -198,7 +197,7 @@ func usual(times []float64) float64 {
 	return sum / float64(n)
 }
 
-// measuring is one rank at the work that is measured.
+// measuring is one rank that runs the work to measure.
 type measuring struct {
 	ranks []*setup.Rank
 	log   *sim.Recording
@@ -280,7 +279,7 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work)
 	}
 }
 
-// measureCollectives measures those of the job's groups.
+// measureCollectives measures the collectives of the job's groups.
 func (h *Here) measureCollectives(c *config.Config) error {
 	places, err := sim.Recorded(setup.Micros(setup.Planned(c), setup.FewMicro(c)), 1)
 	if err != nil {
@@ -299,18 +298,18 @@ func (h *Here) measureCollectives(c *config.Config) error {
 	return nil
 }
 
-// sent is a collective by what its time depends on in the memory of one process, where all
+// sent returns a collective reduced to what its time depends on within one process, where all
 // ranks are equally far from each other.
 func sent(k sim.Kernel) timed {
 	k.Link, k.Group.Stride = [2]int{}, 1
 	return timed{setup.Queues[1], k}
 }
 
-// free says that k is a collective that has nothing to do.
+// free reports whether the collective k has nothing to do.
 func free(k sim.Kernel) bool { return k.Group.Size == 1 && k.Form != sim.Apart }
 
-// measureCollective measures an operation that all groups of a world do at once; groups of
-// many ranks, and of large buffers, by smaller ones. A rank has a processor for some of the time.
+// measureCollective measures an operation that all groups of a world run at once. Groups of
+// many ranks and large buffers are measured by smaller ones.
 func (h *Here) measureCollective(t timed, w sim.Work, world int) error {
 	if _, known := h.kernels[t]; known {
 		return nil
@@ -332,8 +331,8 @@ func (h *Here) measureCollective(t timed, w sim.Work, world int) error {
 	return nil
 }
 
-// timeCollective is the usual time of an operation that all shard groups of the mesh do at
-// once.
+// timeCollective returns the usual time of an operation that all shard groups of the mesh run
+// at once.
 func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
 	var each []func() error
 	for _, g := range collective.LocalWorld(mesh) {
@@ -385,8 +384,8 @@ func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
 	return usual(times[1:]), nil
 }
 
-// seconds is what was measured of a kernel, of one that is like it but for its
-// size, or of another on the same queue that has as much to read and write.
+// seconds returns the measured time of a kernel, scaled from one of another size or, failing
+// that, from another on the same queue that moves as much.
 func (h *Here) seconds(queue string, k sim.Kernel, w sim.Work) float64 {
 	if free(k) {
 		return 0
@@ -424,10 +423,10 @@ func (h *Here) seconds(queue string, k sim.Kernel, w sim.Work) float64 {
 	return h.kernels[best] * amount(w) / amount(h.work[best])
 }
 
-// amount is the size of work of a kind, and never 0.
+// amount returns the size of work, never 0.
 func amount(w sim.Work) float64 { return max(1, w.Flops, w.Bytes) }
 
-// SimulateHere is how long the job takes on this machine: its ranks share the processors.
+// SimulateHere simulates the job on this machine, whose processors the ranks share.
 func SimulateHere(c *config.Config, h *Here) (*sim.Result, error) {
 	cores := runtime.GOMAXPROCS(0)
 	wants := func(queue string) float64 {

@@ -19,10 +19,10 @@ import (
 	"zeroth/shard"
 )
 
-// warmSteps are the first steps of a run that do not count.
+// warmSteps is the number of first steps of a run that do not count.
 const warmSteps = 2
 
-// Comparison is a job trained in several ways, each beside what was planned and simulated.
+// Comparison is a job trained in several ways, each with its plan and simulation.
 type Comparison struct {
 	Ranks     int        `json:"ranks"`
 	Batch     int        `json:"batch"`   // sequences of a step
@@ -34,7 +34,7 @@ type Comparison struct {
 	Ways      []Compared `json:"ways"`
 }
 
-// Compared is one way.
+// Compared is the result of one way.
 type Compared struct {
 	Way       string   `json:"way"`
 	Mesh      string   `json:"mesh,omitempty"`
@@ -46,8 +46,8 @@ type Compared struct {
 	Apart     float64  `json:"loss_difference"` // from the first way's losses, the largest of all steps
 }
 
-// Figures are what a way takes: medians over steps, and of memory and bytes those of the rank
-// with most.
+// Figures are the results of a run: medians over steps; memory and bytes are those of the rank
+// with the most.
 type Figures struct {
 	Tokens  float64 `json:"tokens_per_second"` // of all ranks; 0: unknown
 	Memory  int64   `json:"memory_bytes"`      // that a rank has allocated
@@ -55,9 +55,9 @@ type Figures struct {
 	Waiting float64 `json:"waiting"`           // share of a step in which a rank communicates and computes nothing, or nothing is at work; a mean over ranks
 }
 
-// Compare trains the job of a load in each of the ways with these names, after it has measured
-// what simulating them needs, unless hardware names another machine. A way that the job cannot
-// have is in the result with the reason. tell hears what is being done.
+// Compare trains the job of a load in each of the named ways. It first measures what the
+// simulations need, unless hardware is given. A way that the job does not allow is in the
+// result with the reason. tell receives what is being done.
 func Compare(ctx context.Context, load Load, names []string, steps int, hardware *sim.Hardware, tell func(doing string)) (*Comparison, error) {
 	c, err := load(nil)
 	if err != nil {
@@ -87,7 +87,8 @@ func Compare(ctx context.Context, load Load, names []string, steps int, hardware
 	return x, nil
 }
 
-// simulator returns what simulates a way; its result is nil where the machine cannot be measured.
+// simulator returns a function that simulates a way; its result is nil if the machine cannot
+// be measured.
 func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, tell func(string)) func(*config.Config) (*sim.Result, error) {
 	if hardware != nil {
 		x.Hardware = hardware.Name
@@ -117,8 +118,7 @@ func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, tell func(s
 	return func(c *config.Config) (*sim.Result, error) { return SimulateHere(c, h) }
 }
 
-// Planned is what Compare would plan for each way of the job of a load, without running or
-// simulating it.
+// Planned returns what Compare would plan for each way, without running or simulating it.
 func Planned(load Load, names []string, m plan.Machine) (planned []Compared, err error) {
 	c, err := load(nil)
 	if err != nil {
@@ -138,7 +138,7 @@ func Planned(load Load, names []string, m plan.Machine) (planned []Compared, err
 	return planned, nil
 }
 
-// plan plans the job of a way.
+// plan plans the job in a way.
 func (w chosen) plan(m plan.Machine) (*Compared, error) {
 	x := &Compared{Way: w.name, Stage: w.stage}
 	if w.refuse != nil {
@@ -157,7 +157,7 @@ func (w chosen) plan(m plan.Machine) (*Compared, error) {
 	return x, nil
 }
 
-// compare plans the job of a way, simulates it and runs it.
+// compare plans, simulates and runs the job in a way.
 func (w chosen) compare(ctx context.Context, simulate func(*config.Config) (*sim.Result, error), tell func(string)) (*Compared, []float64, error) {
 	tell(w.name + ": planning")
 	x, err := w.plan(plan.Machine{})
@@ -195,7 +195,7 @@ func (w chosen) run(ctx context.Context, tell func(string)) (*Figures, []float64
 	return l.figures(), l.losses, nil
 }
 
-// listener hears a run.
+// listener records what a run reports.
 type listener struct {
 	report.Observers
 	trace  *sim.Trace
@@ -214,7 +214,7 @@ func (l *listener) Step(s report.Step) {
 // Done implements report.Observer.
 func (l *listener) Done(s report.Summary) { l.memory = s.Memory }
 
-// figures are those of the run, which is over.
+// figures returns the results of the finished run.
 func (l *listener) figures() *Figures {
 	f := &Figures{Tokens: median(l.tokens[warmSteps:]), Sent: slices.Max(l.trace.Sent)}
 	if slices.Contains(l.trace.Sent, -1) {
@@ -231,7 +231,7 @@ func (l *listener) figures() *Figures {
 	return f
 }
 
-// apart is the largest difference of losses.
+// apart returns the largest difference between losses.
 func apart(first, losses []float64) (most float64) {
 	for i, x := range losses {
 		most = max(most, math.Abs(x-first[i]))
@@ -239,7 +239,7 @@ func apart(first, losses []float64) (most float64) {
 	return most
 }
 
-// dimensions are those of a mesh in which there are several ranks, in words.
+// dimensions describes the dimensions of a mesh that have several ranks.
 func dimensions(m shard.Mesh) string {
 	words := strings.Split(m.Dimensions(), " × ")
 	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return strings.HasSuffix(w, " 1") }), " × ")

@@ -10,7 +10,7 @@ import (
 	"zeroth/job/show"
 )
 
-// Table writes the comparison for people, as Markdown if that is set.
+// Table writes the comparison as a table, in Markdown if markdown is set.
 func (x *Comparison) Table(w io.Writer, markdown bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d ranks, %d sequences of %s tokens a step, %s; medians of steps %d to %d\n", x.Ranks, x.Batch, show.Grouped(int64(x.Context)), x.Precision, warmSteps+1, warmSteps+x.Steps)
@@ -45,7 +45,7 @@ func (x *Comparison) Table(w io.Writer, markdown bool) error {
 	return show.Print(w, b.String())
 }
 
-// prefixed is a line of a text with something before it; nothing without the text.
+// prefixed returns text with before in front of it, or "" if text is empty.
 func prefixed(before, text string) string {
 	if text == "" {
 		return ""
@@ -53,7 +53,7 @@ func prefixed(before, text string) string {
 	return before + text + "\n"
 }
 
-// rows are a row of names and one for each way that was run.
+// rows returns a row of titles and one for each way that was run.
 func (x *Comparison) rows() [][]string {
 	rows := [][]string{{"way", "ranks", "tokens/s", "predicted", "ratio", "memory a rank", "planned", "sent a step", "planned", "waiting", "predicted", "loss differs by"}}
 	for _, y := range x.Ways {
@@ -70,7 +70,7 @@ func (x *Comparison) rows() [][]string {
 	return rows
 }
 
-// asMarkdown is a table whose columns, but for the first two, are of figures.
+// asMarkdown returns a Markdown table. All columns but the first two contain numbers.
 func asMarkdown(rows [][]string) string {
 	var b strings.Builder
 	for i, row := range rows {
@@ -82,7 +82,7 @@ func asMarkdown(rows [][]string) string {
 	return b.String()
 }
 
-// words are the figures, nothing for those that are unknown.
+// words returns the figures as text, "" for unknown ones.
 func (f *Figures) words() (w [4]string) {
 	w[1] = show.ByteSize(f.Memory)
 	if f.Sent >= 0 {
@@ -94,8 +94,8 @@ func (f *Figures) words() (w [4]string) {
 	return w
 }
 
-// apart is the way whose losses differ most from those of the first; without figures if no way
-// has been run.
+// apart returns the way whose losses differ most from those of the first. It has no figures if
+// no way was run.
 func (x *Comparison) apart() (most Compared) {
 	ran := slices.DeleteFunc(slices.Clone(x.Ways), func(y Compared) bool { return y.Run == nil })
 	if len(ran) == 0 {
@@ -104,5 +104,5 @@ func (x *Comparison) apart() (most Compared) {
 	return slices.MaxFunc(ran, func(a, b Compared) int { return cmp.Compare(a.Apart, b.Apart) })
 }
 
-// Ran says whether any way could be run.
+// Ran reports whether any way was run.
 func (x *Comparison) Ran() bool { return x.apart().Run != nil }

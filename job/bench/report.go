@@ -9,14 +9,14 @@ import (
 	align "github.com/jedib0t/go-pretty/v6/text"
 )
 
-// JSON writes the report for programs.
+// JSON writes the report as JSON.
 func (r *Report) JSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(r)
 }
 
-// Table writes the report for people, as Markdown if that is set.
+// Table writes the report as a table, in Markdown if markdown is set.
 func (r *Report) Table(w io.Writer, markdown bool) error {
 	m := r.Host
 	fmt.Fprintf(w, "%s/%s, %d processors, %s; products: fp32 %s, bf16 %s\n", m.OS, m.Arch, m.Processors, m.Go, m.F32, m.BF16)

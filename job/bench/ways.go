@@ -17,7 +17,7 @@ type way struct {
 	copies int    // of the sharded state; 0: one
 }
 
-// ways are those that Compare knows, in the order of its table.
+// ways lists what Compare knows, in the order of its table.
 var ways = []way{
 	{name: "master", extra: "parallel.master=true"},
 	{name: "ddp"},
@@ -33,7 +33,7 @@ var ways = []way{
 	{name: "zbh1", stage: 1, along: "parallel.pipeline", extra: "pipeline.schedule=ZBH1"},
 }
 
-// Ways are the names of the ways to train that Compare knows.
+// Ways returns the names of all ways to train.
 func Ways() (names []string) {
 	for _, w := range ways {
 		names = append(names, w.name)
@@ -49,7 +49,7 @@ var (
 	untimed = []string{"train.eval_every=0", "sample.tokens=0"}
 )
 
-// sets are the job's keys for a way, with so many ranks along its dimension.
+// sets returns the settings of a way with so many ranks along its dimension.
 func (w way) sets(of *config.Config, steps, along int) []string {
 	var sets []string
 	for _, key := range placed {
@@ -64,7 +64,7 @@ func (w way) sets(of *config.Config, steps, along int) []string {
 	return append(sets, w.own(along)...)
 }
 
-// own are the keys that make the way of a job that has neither.
+// own returns the settings that make the way of a job that has neither.
 func (w way) own(along int) []string {
 	sets := []string{fmt.Sprintf("zero.stage=%d", w.stage)}
 	if w.copies > 1 {
@@ -79,7 +79,7 @@ func (w way) own(along int) []string {
 	return sets
 }
 
-// largestDivisor is the largest divisor of n that is at most so much.
+// largestDivisor returns the largest divisor of n that is at most most.
 func largestDivisor(n, most int) int {
 	for d := min(n, most); d > 1; d-- {
 		if n%d == 0 {
@@ -92,7 +92,7 @@ func largestDivisor(n, most int) int {
 // Load reads a job with some keys set.
 type Load func(sets []string) (*config.Config, error)
 
-// chosen is a way with the job that it makes, or the reason why there is none.
+// chosen is a way with its job, or the reason why there is none.
 type chosen struct {
 	way
 	set    []string // that make the job
@@ -100,8 +100,8 @@ type chosen struct {
 	refuse error
 }
 
-// choose makes a job of each way. Ways along one dimension have the most ranks along it that most
-// of them can have, so that they can be compared.
+// choose makes a job for each way. Ways along one dimension get the most ranks along it that
+// most of them allow, so that they can be compared.
 func choose(of *config.Config, load Load, names []string, steps int) (all []chosen, err error) {
 	along := map[string]int{"": 1}
 	for _, w := range ways {
@@ -122,7 +122,7 @@ func choose(of *config.Config, load Load, names []string, steps int) (all []chos
 	return all, nil
 }
 
-// longest is the most ranks along a dimension with which most ways can train the job.
+// longest returns the most ranks along a dimension that most ways allow.
 func longest(of *config.Config, load Load, along string, names []string, steps int) (best int, err error) {
 	most := -1
 	for n := of.Parallel.Ranks; n > 1; n-- {
@@ -148,7 +148,7 @@ func longest(of *config.Config, load Load, along string, names []string, steps i
 	return best, nil
 }
 
-// load is the job in a way.
+// load returns the job in a way.
 func (w way) load(of *config.Config, load Load, steps, along int) (*config.Config, error) {
 	if n := of.Parallel.Ranks; w.copies > 1 && n < 2*w.copies {
 		return nil, input.BadInput(fmt.Errorf("%d copies of shards on %d ranks: a shard would be all of the state; want parallel.ranks of %d or more", w.copies, n, 2*w.copies))

@@ -12,7 +12,7 @@ import (
 	"zeroth/shard"
 )
 
-// member is this process's end of a world of one rank a process, as it is measured.
+// member is this process in a world with one rank per process.
 type member struct {
 	*world.World
 	ranks  int
@@ -51,7 +51,7 @@ func (f *member) do(op func(collective.Group, device.Queue, device.Buffer), b de
 	return f.queue.Wait()
 }
 
-// together is process 0's x on all, and no process goes on before all have come.
+// together returns process 0's x on all processes. It also is a barrier.
 func (f *member) together(x float32) (float32, error) {
 	all := make([]float32, f.ranks)
 	all[f.me] = x
@@ -59,7 +59,7 @@ func (f *member) together(x float32) (float32, error) {
 	return all[0], err
 }
 
-// sum adds up what processes have measured.
+// sum returns the sums over processes of what each has measured.
 func (f *member) sum(x []float64) ([]float64, error) {
 	n := (len(x) + f.ranks - 1) / f.ranks * f.ranks
 	all := append(slices.Clone(x), make([]float64, n-len(x))...)
@@ -67,7 +67,7 @@ func (f *member) sum(x []float64) ([]float64, error) {
 	return all[:len(x)], err
 }
 
-// Link is what the connection of two processes was measured to carry.
+// Link contains the measurements of a connection between two processes.
 type Link struct {
 	A, B      int     // processes
 	SameHost  bool    // they see the same files, and each other's sockets
@@ -76,11 +76,11 @@ type Link struct {
 	Rate      float64 // bytes a second in each direction, both at once
 }
 
-// mostLinks is how many connections are measured, one after the other.
+// mostLinks is the most connections that are measured, one after the other.
 const mostLinks = 64
 
-// pairs are the connections to measure: the first two processes of each host, and
-// the first ones of the first host and of each other.
+// pairs returns the connections to measure: the first two processes of each host, and the
+// first process of the first host with that of every other.
 func pairs(hosts []int) (all [][2]int) {
 	first, second := map[int]int{}, map[int]bool{}
 	for p, host := range hosts {
@@ -99,12 +99,12 @@ func pairs(hosts []int) (all [][2]int) {
 	return all[:min(len(all), mostLinks)]
 }
 
-// linkProbe is what a link is measured by.
+// linkProbe describes how a link is measured.
 var linkProbe = world.Probe{Trips: 200, From: 4 * world.FrameBytes, Most: 1 << 30, Long: 100 * time.Millisecond}
 
-// Links measures the connections of a world of one rank a process, one after the
-// other; all processes call it, and all get the result. What each says of itself, a
-// few numbers, as many from all, all get as well, by process.
+// Links measures the connections of a world with one rank per process, one after the other.
+// All processes call it and get the result. They also exchange a few numbers about themselves,
+// as many from each.
 func Links(w *world.World, mine []float64) (links []Link, said [][]float64, err error) {
 	f, err := join(w)
 	if err != nil {
@@ -137,7 +137,7 @@ func Links(w *world.World, mine []float64) (links []Link, said [][]float64, err 
 	return links, said, nil
 }
 
-// tell is what all processes say.
+// tell exchanges the numbers that processes report about themselves.
 func (f *member) tell(mine []float64) (all [][]float64, err error) {
 	b := device.OfF64(make([]float64, f.ranks*len(mine)))
 	copy(collective.Own(f.group, b).F64(), mine)
@@ -148,8 +148,8 @@ func (f *member) tell(mine []float64) (all [][]float64, err error) {
 	return all, err
 }
 
-// link measures a connection of this process; the first of the two notes what it
-// was: seconds of a round trip, bytes a second, the number of what carries it.
+// link measures a connection of this process. The first of the pair records the seconds of a
+// round trip, the bytes per second and what carries data.
 func (f *member) link(pair [2]int, found []float64) error {
 	first, peer := pair[0] == f.me, pair[0]
 	if first {

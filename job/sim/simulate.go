@@ -12,8 +12,8 @@ import (
 	"zeroth/zero"
 )
 
-// Result is how long a step of a job will take, found by simulating what its
-// queues do, as a dry run tells it, at the speed of some hardware.
+// Result is the simulated time of a training step on some hardware. The simulation runs what a
+// dry run issues on each queue.
 type Result struct {
 	Hardware string  `json:"hardware"`
 	Source   string  `json:"source,omitempty"`
@@ -34,7 +34,7 @@ type Result struct {
 	Of    *config.Config // whose steps these are: with fewer micro-batches, where there are many
 }
 
-// CostModel is what a simulation asks of hardware.
+// CostModel gives the times of kernels on some hardware.
 type CostModel struct {
 	Name, Source string
 	Seconds      func(queue string, k Kernel, w Work) float64 // seconds on processors of its own
@@ -53,8 +53,7 @@ type CostModel struct {
 	Untraced bool // the result is to have no trace
 }
 
-// costs is a device for each rank. What is not its own kernels takes none of
-// it.
+// costs returns the cost model of one device per rank. Only the device's own kernels use it.
 func (m *moving) costs() CostModel {
 	wants := func(queue string) float64 {
 		if queue == setup.Queues[0] || queue == setup.Queues[2] {
@@ -66,11 +65,11 @@ func (m *moving) costs() CostModel {
 		Planned: func(bounce map[Group]int) { m.bounce = bounce }}
 }
 
-// Simulate runs the job on paper on hardware that someone describes.
+// Simulate simulates the job on some hardware.
 func Simulate(c *setup.Job, h *Hardware) (*Result, error) { return simulate(c, h, false) }
 
-// SimulateUntraced is Simulate whose result has no trace: of thousands of layers and many
-// settings there would be much.
+// SimulateUntraced is like Simulate but keeps no trace, which would be large for thousands of
+// layers and many settings.
 func SimulateUntraced(c *setup.Job, h *Hardware) (*Result, error) { return simulate(c, h, true) }
 
 func simulate(c *setup.Job, h *Hardware, untraced bool) (*Result, error) {
@@ -83,18 +82,18 @@ func simulate(c *setup.Job, h *Hardware, untraced bool) (*Result, error) {
 	return SimulateWith(m.job, costs)
 }
 
-// mostSeconds is the most seconds a simulation counts in whole nanoseconds.
+// mostSeconds is the longest simulation in seconds, limited by whole nanoseconds.
 const mostSeconds = 1e9
 
-// simulatedSteps is how many steps are simulated. The first begins with nothing
-// gathered and nothing to update behind it.
+// simulatedSteps is the number of simulated steps. The first starts with nothing gathered and
+// no updates in flight.
 const simulatedSteps = 3
 
-// Recorded is what some steps of the job's first rank issue, at each place of a pipeline. Of
-// more than two the second stands for the others: from there on all are alike.
+// Recorded returns what some steps of the job's first rank issue, at each pipeline stage. From
+// the second step on all are alike, so only two are issued.
 func Recorded(c *setup.Job, steps int) ([]*Recording, error) { return recorded(c, steps, 2) }
 
-// recorded is Recorded by so many steps that are issued.
+// recorded is like Recorded but issues so many steps.
 func recorded(c *setup.Job, steps, issued int) (places []*Recording, err error) {
 	tasks := 0
 	for at := range setup.Pipeline(c.Config) {
@@ -107,7 +106,7 @@ func recorded(c *setup.Job, steps, issued int) (places []*Recording, err error) 
 	return places, nil
 }
 
-// recordedAt is recorded at one place. It adds to the tasks of the places before it.
+// recordedAt is recorded for one pipeline stage. It adds to tasks.
 func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, error) {
 	var l *Recording
 	t, _, _, err := setup.DryRank(c, at, func(z *zero.Config) { l = RecordAll(z) })
@@ -152,16 +151,16 @@ func groups(m shard.Mesh) map[collective.Role]Group {
 	}
 }
 
-// fewSimulated is how many micro-batches are simulated; of more, each takes as long
-// as the last of these, which like the one before it waits for a buffer of ids.
+// fewSimulated is the most micro-batches that are simulated. Further ones take as long as the
+// last of these, which like the one before it waits for a buffer of ids.
 const fewSimulated = 4
 
-// filledPipelines is how many micro-batches are simulated for each rank of a pipeline. Those
-// that follow come in rounds of one for each rank; a round takes as long as the last of these.
+// filledPipelines is the most micro-batches that are simulated per rank of a pipeline. Further
+// ones come in rounds of one per rank, each as long as the last round of these.
 const filledPipelines = 8
 
-// Few is how many of a step's micro-batches are simulated, and how many are a round of those
-// that are not.
+// Few returns how many of a step's micro-batches are simulated, and how many further ones make
+// a round.
 func Few(c *config.Config) (all, round int) {
 	p, most := setup.Pipeline(c), fewSimulated
 	if p > 1 {
@@ -173,8 +172,8 @@ func Few(c *config.Config) (all, round int) {
 	return most - (most+p-c.Train.Accumulate%p)%p, p
 }
 
-// SimulateWith is Simulate by a given cost model. Of many micro-batches it
-// simulates a few.
+// SimulateWith is like Simulate with a given cost model. Of many micro-batches it simulates a
+// few.
 func SimulateWith(c *setup.Job, p CostModel) (*Result, error) {
 	n, round := Few(c.Config)
 	if c.Train.Accumulate == n {
@@ -201,7 +200,7 @@ func SimulateWith(c *setup.Job, p CostModel) (*Result, error) {
 	return f, nil
 }
 
-// simulateAll is SimulateWith of every micro-batch.
+// simulateAll is like SimulateWith but simulates every micro-batch.
 func simulateAll(c *setup.Job, p CostModel) (*Result, error) {
 	places, err := Recorded(c, simulatedSteps)
 	if err != nil {
@@ -238,7 +237,7 @@ func ModelFlops(c *setup.Job) (flops float64, err error) {
 	return flops * float64(c.Train.Accumulate) / float64(n), nil
 }
 
-// newPlace is a place whose kernels take as long as the cost model says.
+// newPlace returns a pipeline stage whose kernels take the times of the cost model.
 func newPlace(l *Recording, p CostModel) *place {
 	if p.Planned != nil {
 		p.Planned(l.bounce)
@@ -253,8 +252,8 @@ func newPlace(l *Recording, p CostModel) *place {
 	return r
 }
 
-// sum is what the places' steps come to: how long they take, and how they divide where most
-// is computed.
+// sum adds up the steps of all pipeline stages: their time, and how it divides on the one that
+// computes most.
 func (r *simulation) sum(f *Result, p CostModel) {
 	const scale = 1e-9 / (simulatedSteps - 1)
 	most, n, idle := r.places[0].spent, float64(len(r.places)), 0.0
@@ -280,7 +279,7 @@ func (r *simulation) sum(f *Result, p CostModel) {
 	}
 }
 
-// steps is the track of steps.
+// steps returns the track of steps.
 func (r *place) steps() *Track {
 	t, from := &Track{name: "step", spans: make([]ran, len(r.ended))}, 0.0
 	for i, end := range r.ended {
@@ -290,8 +289,8 @@ func (r *place) steps() *Track {
 	return t
 }
 
-// between is the bytes that the first host sends to others in the last step, of the groups of
-// all places, which are alike, and of the links from this place.
+// between returns the bytes that the first host sends to others in the last step: those of the
+// groups of all pipeline stages, which are alike, and of this stage's links.
 func (l *Recording) between(p CostModel) (bytes int64) {
 	if p.Between == nil {
 		return 0
@@ -309,7 +308,7 @@ func (l *Recording) between(p CostModel) (bytes int64) {
 	return bytes
 }
 
-// rate is what the seconds come to.
+// rate sets the speed and MFU from the seconds.
 func (f *Result) rate(c *config.Config, p CostModel) {
 	f.Tokens = float64(c.Train.MicroBatch*c.Train.Accumulate*c.Model.Context*c.Parallel.DataRanks()) / f.Seconds
 	f.Used = 0
