@@ -12,8 +12,8 @@ import (
 	"zeroth/job/show"
 )
 
-// Account is what the ranks of this process hold, beside what was planned, and
-// what the process takes in all.
+// Account compares the memory that the ranks of this process hold with the plan, and with the
+// memory of the process.
 type Account struct {
 	Step    int // after which
 	Ranks   []Held
@@ -21,7 +21,7 @@ type Account struct {
 	onGPU   bool // Held.Device is not in the machine's memory
 }
 
-// Held is what the allocators of one rank have given out.
+// Held is the memory that the allocators of one rank have handed out.
 type Held struct {
 	Rank         int
 	Planned      setup.Footprint
@@ -29,7 +29,8 @@ type Held struct {
 	Disk         int64 // bytes of its file
 }
 
-// Process is a process's memory as its system and its runtime count it, bytes.
+// Process is the memory of this process as the operating system and Go's runtime count it, in
+// bytes.
 type Process struct {
 	Peak  int64 // the most that was resident so far; 0 where the system does not tell
 	Files int64 // resident now of what is mapped from files: the program itself, and data
@@ -54,7 +55,7 @@ func NewAccount(j *setup.Job, step int, ranks []*setup.Rank) *Account {
 	return a
 }
 
-// process asks the system and the runtime.
+// process reads the memory of this process from the operating system and the runtime.
 func process() Process {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -63,7 +64,7 @@ func process() Process {
 	return p
 }
 
-// Held is the sum over the ranks, bytes of the machine's memory at their peaks.
+// Held returns the ranks' peak use of the machine's memory, in bytes.
 func (a *Account) Held() (n int64) {
 	for _, r := range a.Ranks {
 		n += r.Host.Peak.Total()
@@ -74,7 +75,7 @@ func (a *Account) Held() (n int64) {
 	return n
 }
 
-// heldOnGPUs is the same of their memory on GPUs.
+// heldOnGPUs returns the ranks' peak use of GPU memory, in bytes.
 func (a *Account) heldOnGPUs() (n int64) {
 	for _, r := range a.Ranks {
 		if a.onGPU {
@@ -84,9 +85,8 @@ func (a *Account) heldOnGPUs() (n int64) {
 	return n
 }
 
-// Unattributed is what is resident beyond what the ranks hold: Go's runtime, the
-// program, its data, and whatever leaks. It is 0 where ranks hold memory that
-// nothing was written to yet, and more of it than all that is.
+// Unattributed returns the resident memory beyond what ranks hold: Go's runtime, the program,
+// its data, and leaks. It is 0 if ranks hold more memory that was not written to yet.
 func (a *Account) Unattributed() int64 { return max(0, a.Process.Peak-a.Held()) }
 
 // surplus is, for each category in which a rank holds other than what was
@@ -108,7 +108,7 @@ func (a *Account) surplus() (words []string) {
 	return words
 }
 
-// String is the account in words, for the end of a run.
+// String describes the account for the end of a run.
 func (a *Account) String() string {
 	least, most := a.Ranks[0].Planned.Memory(), int64(0)
 	for _, r := range a.Ranks {
@@ -179,7 +179,7 @@ func (a *Account) MarshalJSON() ([]byte, error) {
 	return json.Marshal(m)
 }
 
-// byName are the categories that have something.
+// byName returns the categories that are not empty.
 func byName(b device.Bytes) map[string]int64 {
 	m := map[string]int64{}
 	for use, n := range b {

@@ -14,8 +14,8 @@ import (
 	"zeroth/job/show"
 )
 
-// Bytes tells people how far work over many bytes is: as a bar on a terminal,
-// elsewhere in a line every few seconds.
+// Bytes shows the progress of work over many bytes: a bar on a terminal, otherwise a line
+// every few seconds.
 type Bytes struct {
 	w     io.Writer
 	verb  string
@@ -29,11 +29,10 @@ type Bytes struct {
 	next time.Time // of the next line
 }
 
-// linePace is the time between lines, and before the first.
+// linePace is the time before the first line and between lines.
 const linePace = 2 * time.Second
 
-// NewBytes begins work that goes over so many bytes and is called by a verb:
-// "verify".
+// NewBytes starts the progress of work over total bytes, named by a verb such as "verify".
 func NewBytes(out io.Writer, verb string, total int64) *Bytes {
 	if terminal(out) {
 		return newBytesBar(out, verb, total)
@@ -41,7 +40,7 @@ func NewBytes(out io.Writer, verb string, total int64) *Bytes {
 	return newBytes(out, verb, total)
 }
 
-// terminal tells whether out can have a bar.
+// terminal reports whether out can show a bar.
 func terminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
@@ -61,7 +60,7 @@ func newBytesBar(out io.Writer, verb string, total int64) *Bytes {
 	return b
 }
 
-// far is how much is done, of how much.
+// far describes how much is done.
 func (b *Bytes) far(done int64) string {
 	return fmt.Sprintf("%s / %s", show.BriefSize(done), show.BriefSize(b.total))
 }
@@ -70,7 +69,7 @@ func (b *Bytes) speed(done int64) string {
 	return fmt.Sprintf("%.2f GB/s", float64(done)/1e9/max(time.Since(b.begin).Seconds(), 1e-6))
 }
 
-// Add notes that so many more bytes are done. Any goroutine may call it.
+// Add counts bytes that are done. Any goroutine may call it.
 func (b *Bytes) Add(n int64) {
 	if b.bar != nil {
 		b.bar.IncrInt64(n)
@@ -84,8 +83,7 @@ func (b *Bytes) Add(n int64) {
 	}
 }
 
-// Close removes the bar and says what was done in which time, for a line
-// about the end: "1.5 GB in 2.0s, 0.75 GB/s".
+// Close removes the bar and returns what was done in which time: "1.5 GB in 2.0s, 0.75 GB/s".
 func (b *Bytes) Close() string {
 	if b.bar != nil {
 		b.bar.Abort(true)
@@ -101,7 +99,7 @@ func (b *Bytes) Close() string {
 	return fmt.Sprintf("%s in %s, %s", show.BriefSize(b.done), words, b.speed(b.done))
 }
 
-// Age is how long ago something was, as people say it.
+// Age returns the time since then in words.
 func Age(t time.Time) string {
 	return show.Span(max(0, time.Since(t).Seconds()))
 }

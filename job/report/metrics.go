@@ -42,10 +42,10 @@ type Metrics struct {
 	lost int          // lines, because more than mostLate bytes waited
 }
 
-// mostLate is how many bytes wait for a file that does not grow.
+// mostLate is the most bytes that wait for a file that cannot be written.
 const mostLate = 16 << 20
 
-// OpenMetrics appends to a metrics file, made if it is not there.
+// OpenMetrics opens a metrics file for appending, and creates it if needed.
 func OpenMetrics(path string) (*Metrics, error) {
 	f, err := input.OpenOwn(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
 	if err != nil {
@@ -180,13 +180,13 @@ func (m *Metrics) write() {
 	}
 }
 
-// Err is the error of the last write. The line is written again with the next one.
+// Err returns the error of the last write. The line is written again with the next one.
 func (m *Metrics) Err() error { return m.err }
 
-// Late is how many lines are not in the file, those that are lost included.
+// Late returns the number of lines that are not in the file, including lost ones.
 func (m *Metrics) Late() int { return m.lost + bytes.Count(m.line, []byte("\n")) }
 
-// Close tries once more to write what is not in the file, and closes it.
+// Close tries once more to write what is missing, and closes the file.
 func (m *Metrics) Close() error {
 	if len(m.line) > 0 {
 		m.write()
@@ -197,9 +197,9 @@ func (m *Metrics) Close() error {
 	return m.err
 }
 
-// ReadMetrics reads the steps and evaluations Metrics wrote; null becomes NaN. A last line without
-// its line feed, left by a process that was killed, is not there. A line that
-// cannot be read is an error.
+// ReadMetrics reads the steps and evaluations of a metrics file; null becomes NaN. It ignores
+// a last line without line feed, left by a killed process. Any other line that cannot be read
+// is an error.
 func ReadMetrics(path string) ([]Step, []Eval, error) {
 	l, err := ReadLog(path)
 	if err == nil && l.Damage != nil {
@@ -211,11 +211,11 @@ func ReadMetrics(path string) ([]Step, []Eval, error) {
 	return l.Steps, l.Evals, nil
 }
 
-// longestLine is the most bytes of a line of a step or an evaluation. Those of
-// memory, which nothing reads again, may be longer.
+// longestLine is the longest line of a step or evaluation, in bytes. Lines about memory are
+// not read and may be longer.
 const longestLine = 1 << 16
 
-// Log is what can be read of a metrics file.
+// Log is the readable content of a metrics file.
 type Log struct {
 	Steps  []Step
 	Evals  []Eval
@@ -227,15 +227,15 @@ type Log struct {
 	Damage error  // the first of them, and why
 }
 
-// LacksEval tells whether a log, which may be nil, ends with a step after which
-// there was no evaluation.
+// LacksEval reports whether a log, which may be nil, ends with a step that no evaluation
+// follows.
 func (l *Log) LacksEval(step int) bool {
 	return l != nil && slices.ContainsFunc(l.Steps, func(s Step) bool { return s.Step == step }) &&
 		!slices.ContainsFunc(l.Evals, func(e Eval) bool { return e.Step == step })
 }
 
-// ReadLog reads a metrics.jsonl as far as it is whole. What is damaged is in the
-// log, not an error.
+// ReadLog reads the readable lines of a metrics.jsonl. Damage is recorded in the log and is
+// not an error.
 func ReadLog(path string) (*Log, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
@@ -279,8 +279,8 @@ func ReadLog(path string) (*Log, error) {
 	}
 }
 
-// nextLine is the next line, valid until the next call; of one that is too long
-// its beginning and bufio.ErrBufferFull.
+// nextLine returns the next line, valid until the next call. For one that is too long it
+// returns its beginning and bufio.ErrBufferFull.
 func nextLine(in *bufio.Reader) ([]byte, error) {
 	line, err := in.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
@@ -343,8 +343,8 @@ func (l *Log) Run() string {
 	return l.Starts[0].Run
 }
 
-// trim removes all that comes after a step: what is left has every step up to it once. Of starts
-// without steps the first is kept, which names the run.
+// trim removes everything after a step, so that every step up to it remains once. If all
+// starts are removed, the first stays, because it names the run.
 func (l *Log) trim(step int) {
 	l.Steps = slices.DeleteFunc(l.Steps, func(s Step) bool { return s.Step > step })
 	l.Evals = slices.DeleteFunc(l.Evals, func(e Eval) bool { return e.Step > step })
@@ -425,14 +425,14 @@ func (m *Metrics) all(l *Log) {
 	}
 }
 
-// errNoStep and errNoObject are of lines that are not read as JSON: a damaged file may
-// have very many.
+// errNoStep and errNoObject are errors of lines that are rejected without parsing: a damaged
+// file may have very many.
 var (
 	errNoStep   = errors.New("there is no step in it")
 	errNoObject = errors.New("it is not a JSON object")
 )
 
-// parseMetric reads a line: an evaluation if it has a val_loss, else a step.
+// parseMetric parses a line as an evaluation if it has a val_loss, otherwise as a step.
 func parseMetric(line []byte) (Step, *Eval, error) {
 	switch {
 	case !bytes.HasPrefix(bytes.TrimLeft(line, " \t"), []byte("{")):

@@ -13,8 +13,8 @@ import (
 	"zeroth/job/show"
 )
 
-// Progress is an Observer for people. Close ends what it draws, also when a
-// run ends without Done; it may be called twice.
+// Progress is an Observer that prints for people. Close ends it, also after a run that failed
+// before Done; it may be called twice.
 type Progress interface {
 	Observer
 	Close()
@@ -121,7 +121,7 @@ func (b *Bar) Start(h Header) {
 		mpb.AppendDecorators(decor.Any(b.status)))
 }
 
-// status is what stands behind the bar, in what is left of the line.
+// status returns the text behind the bar, shortened to fit the line.
 func (b *Bar) status(s decor.Statistics) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,8 +131,7 @@ func (b *Bar) status(s decor.Statistics) string {
 	return b.step.status(b.pace.eta(b.steps-b.step.Step), s.AvailableWidth-barWidth(b.w)-2) // and its spaces
 }
 
-// barWidth is how many columns a bar takes: fewer of a narrow terminal, so that
-// there is room for words.
+// barWidth returns the width of a bar in columns, less on a narrow terminal.
 func barWidth(out io.Writer) int {
 	if width := show.Width(out); width > 0 {
 		return max(8, min(30, width-70))
@@ -140,10 +139,10 @@ func barWidth(out io.Writer) int {
 	return 30
 }
 
-// fitted is a text as the terminal can have it.
+// fitted returns a text in a form that the terminal can show.
 func (b *Bar) fitted(text string) string { return show.Fitted(b.w, text) }
 
-// running is the container while it draws, else nil.
+// running returns the container while it draws, otherwise nil.
 func (b *Bar) running() (*mpb.Progress, *mpb.Bar) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,7 +189,7 @@ func (b *Bar) Done(s Summary) {
 	}
 }
 
-// Close leaves the bar as it is, on a line of its own.
+// Close leaves the bar on a line of its own.
 func (b *Bar) Close() {
 	p, bar := b.running()
 	if p == nil {

@@ -51,7 +51,7 @@ func (l *Records) Done(s Summary) {
 // Close implements Progress.
 func (l *Records) Close() {}
 
-// finite is x, or null where it is no number, which JSON has not.
+// finite returns x, or nil if x is not finite, because JSON has no such numbers.
 func finite(x float64) any {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return nil
@@ -59,8 +59,8 @@ func finite(x float64) any {
 	return x
 }
 
-// due chooses the steps that are told: one about every second, at most some 200
-// of a run, the first and the last.
+// due selects the steps to print: about one per second, at most some 200 of a run, the first
+// and the last.
 type due struct {
 	last    int
 	seconds float64 // of steps since the last that was told

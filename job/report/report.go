@@ -11,7 +11,7 @@ import (
 	"zeroth/shard"
 )
 
-// Header is what a run is, known before its first step.
+// Header describes a run before its first step.
 type Header struct {
 	Model         string // "GPT-2 10.7M"
 	Parameters    int64
@@ -38,7 +38,7 @@ type Header struct {
 	Offload       string // what is, in words; empty for nothing
 }
 
-// Step is one update, as a line of metrics.jsonl has it.
+// Step is one update, as in a line of metrics.jsonl.
 type Step struct {
 	Step            int     // from 1
 	Loss            float64 // nats per token, mean over the global batch
@@ -63,7 +63,7 @@ type Step struct {
 	RankSeconds, RankWaits Spread // likewise of that step: how long it took each rank, and how long each waited
 }
 
-// Spread is the least and the greatest of one number of every rank, and whose they are.
+// Spread is the smallest and the largest value of a quantity over ranks, with their ranks.
 type Spread struct {
 	Least, Most Of
 }
@@ -74,7 +74,7 @@ type Of struct {
 	Rank    int
 }
 
-// Start is what a run is when one of its starts begins, as metrics.jsonl has it.
+// Start describes a run at one of its starts, as in metrics.jsonl.
 type Start struct {
 	Step          int     `json:"-"`    // steps done before
 	Run           string  `json:"run"`  // name of the run, the same in all its starts
@@ -104,7 +104,7 @@ func (s Start) Rows() [][2]string {
 	}
 }
 
-// End is how a start of a run ended.
+// End describes how a start of a run ended.
 type End struct {
 	Step  int     `json:"-"` // steps done
 	Time  float64 `json:"time"`
@@ -118,7 +118,7 @@ type Eval struct {
 	ValLoss float64 // nats per token
 }
 
-// Summary is how a run ended.
+// Summary describes how a run ended.
 type Summary struct {
 	Steps         int     // done, those of the runs before included
 	Loss          float64 // NaN if there was no step
@@ -137,8 +137,8 @@ type Summary struct {
 // Now is the time as records of a run have it: seconds since 1970, in whole milliseconds.
 func Now() float64 { return float64(time.Now().UnixMilli()) / 1000 }
 
-// Observer hears how a run goes. Start comes first, Done last; the loop calls
-// all but Note from one goroutine. Note, a line for people, may come from any.
+// Observer receives the progress of a run. Start comes first, Done last; the loop calls all
+// methods but Note from one goroutine. Note, a line for people, may come from any goroutine.
 type Observer interface {
 	Start(Header)
 	Step(Step)
@@ -147,7 +147,7 @@ type Observer interface {
 	Done(Summary)
 }
 
-// Observers pass everything on to each of them, in order.
+// Observers passes everything on to each observer, in order.
 type Observers []Observer
 
 // Start passes on that a run begins.
@@ -185,7 +185,7 @@ func (os Observers) Done(s Summary) {
 	}
 }
 
-// pace is how long a step takes, an average that forgets slowly.
+// pace is a moving average of step times.
 type pace struct{ seconds float64 }
 
 func (p *pace) add(seconds float64) {
@@ -195,12 +195,12 @@ func (p *pace) add(seconds float64) {
 	p.seconds += 0.1 * (seconds - p.seconds)
 }
 
-// eta is the time the steps that are left will take.
+// eta returns the time that the remaining steps will take.
 func (p *pace) eta(left int) time.Duration {
 	return time.Duration(p.seconds * float64(left) * float64(time.Second))
 }
 
-// Rows are the header's lines: a word and what it is.
+// Rows returns the header's lines, each a word and its value.
 func (h Header) Rows() [][2]string {
 	ranks := fmt.Sprintf("%d, stage %d, %s", h.Ranks, h.Stage, h.Precision)
 	if h.Pipeline > 1 || h.Context > 1 || h.Tensor > 1 {
@@ -241,7 +241,7 @@ func (h Header) Rows() [][2]string {
 	return append(rows, [2]string{"out", h.Out})
 }
 
-// Lines are the end of a run in words.
+// Lines returns the end of a run in words.
 func (s Summary) Lines() []string {
 	verb := "done:"
 	if s.Stopped {

@@ -9,9 +9,8 @@ import (
 	"zeroth/collective"
 )
 
-// Behind is how far one rank of a step was behind the others: who is slow waits
-// least, and the others wait for it. The zero value is of a step that nobody
-// measured.
+// Behind describes how far the slowest rank of a step was behind: it waits least, and the
+// others wait for it. The zero value means that nothing was measured.
 type Behind struct {
 	Rank   int           // that waited least
 	Lag    time.Duration // how much less than the others, by their median
@@ -21,8 +20,8 @@ type Behind struct {
 	Took   time.Duration // the step
 }
 
-// BehindOf finds the slowest rank of a step by the paces of all; there is none of
-// one rank, nor where nothing was measured.
+// BehindOf finds the slowest rank of a step from the paces of all ranks. It returns zero for
+// one rank, or if nothing was measured.
 func BehindOf(paces []collective.Pace) (b Behind) {
 	if len(paces) < 2 || paces[0].Took == 0 {
 		return b
@@ -39,7 +38,7 @@ func BehindOf(paces []collective.Pace) (b Behind) {
 	return b
 }
 
-// Spreads are how long a step took the ranks, and how long they waited; zero for one rank, and
+// Spreads returns how long a step took and how long ranks waited in it; zero for one rank, or
 // if nothing was measured.
 func Spreads(paces []collective.Pace) (took, waited Spread) {
 	if len(paces) < 2 || paces[0].Took == 0 {
@@ -62,7 +61,7 @@ func (s *Spread) add(x Of) {
 	}
 }
 
-// median is the lower one of all ranks but one.
+// median returns the lower median of all ranks but one.
 func median(paces []collective.Pace, but int, of func(collective.Pace) time.Duration) time.Duration {
 	var all []time.Duration
 	for r, p := range paces {
@@ -74,8 +73,8 @@ func median(paces []collective.Pace, but int, of func(collective.Pace) time.Dura
 	return all[(len(all)-1)/2]
 }
 
-// Part is how much longer the rank takes for a step than the others would without
-// it: 0.2 is 20 % behind.
+// Part returns how much longer the rank takes for a step than the others would without it: 0.2
+// means 20 %.
 func (b Behind) Part() float64 {
 	if b.Took <= b.Lag {
 		return 0
@@ -94,14 +93,13 @@ const (
 	stragglerSteps = 100
 )
 
-// Stragglers names a rank that is slow, once a spell, which ends when the rank has kept up
-// for stragglerSteps.
+// Stragglers reports a slow rank once, until it has kept up for stragglerSteps.
 type Stragglers struct {
 	last        []Behind // the last steps, at most stragglerSteps
 	named, kept int      // rank + 1 of the spell's; steps it has kept up
 }
 
-// Add takes a step, and is a line for people when the rank is to be named.
+// Add adds a step, and returns a line to print if a rank is to be reported.
 func (s *Stragglers) Add(b Behind) string {
 	if len(s.last) == stragglerSteps {
 		s.last = s.last[:copy(s.last, s.last[1:])]
@@ -151,7 +149,7 @@ func (s *Stragglers) slow(rank int) (of int, part float64) {
 	return 0, 0
 }
 
-// short is a time with few digits.
+// short returns a time with few digits.
 func short(d time.Duration) time.Duration {
 	for unit := time.Microsecond; unit <= time.Second; unit *= 10 {
 		if d < 1000*unit {

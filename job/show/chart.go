@@ -8,17 +8,17 @@ import (
 	"unicode/utf8"
 )
 
-// Color is a CSS color on a light ground and one on a dark ground.
+// Color is a CSS color for a light background and one for a dark background.
 type Color struct{ Light, Dark string }
 
-// Ink is the color of text, and of lines that stand for no series.
+// Ink is the color of text and of lines that belong to no series.
 var Ink = Color{"#1f2328", "#e6edf3"}
 
-// XY is a point in the units of the axes.
+// XY is a point in axis units.
 type XY struct{ X, Y float64 }
 
-// Chart is a drawing: a title, notes, two axes, series, and a legend of them.
-// Several charts may share a file, one below the other.
+// Chart is a drawing with a title, notes, two axes, series and a legend. A file may contain
+// several charts, one below the other.
 type Chart struct {
 	Title  string
 	Notes  []string // lines below the title; long ones are broken
@@ -28,7 +28,7 @@ type Chart struct {
 	Marks  []Mark
 }
 
-// Axis goes from Lo to Hi.
+// Axis spans Lo to Hi.
 type Axis struct {
 	Label  string // what it is, its unit in parentheses
 	Lo, Hi float64
@@ -36,8 +36,8 @@ type Axis struct {
 	Bands  []Band // named stretches instead of numbers
 }
 
-// Band is a named stretch of an axis. Row 0 is next to an X axis; a Y axis has no
-// other, and no short names.
+// Band is a named interval of an axis. Row 0 is next to an X axis; a Y axis has only row 0 and
+// no short names.
 type Band struct {
 	From, To float64
 	Label    string
@@ -45,8 +45,8 @@ type Band struct {
 	Row      int
 }
 
-// Series is a line, or the outline of a filled area. Series of one name have one
-// entry in the legend; one without a name has none.
+// Series is a line or the outline of a filled area. Series with the same name share an entry
+// of the legend; those without a name have none.
 type Series struct {
 	Name   string
 	Color  Color
@@ -58,14 +58,13 @@ type Series struct {
 	Dots   bool // a dot at each point
 }
 
-// Mark is a text above a point, centered there.
+// Mark is a text centered above a point.
 type Mark struct {
 	XY
 	Label string
 }
 
-// Fit makes an axis span some values, with room at both ends. Without any it is
-// from 0 to 1.
+// Fit makes an axis span the values with a margin. Without values it spans 0 to 1.
 func (a *Axis) Fit(values ...float64) {
 	if len(values) == 0 {
 		a.Lo, a.Hi, a.Log = 0, 1, false
@@ -85,7 +84,7 @@ func (a *Axis) Fit(values ...float64) {
 	}
 }
 
-// FitWide is Fit, on a logarithmic axis if the values are that far apart.
+// FitWide is like Fit, but makes the axis logarithmic if the values span a wide range.
 func (a *Axis) FitWide(values ...float64) {
 	if len(values) > 0 {
 		lo := slices.Min(values)
@@ -97,7 +96,7 @@ func (a *Axis) FitWide(values ...float64) {
 	a.Fit(values...)
 }
 
-// at is where a value is between the ends of the axis, 0 to 1 inside.
+// at returns the position of a value on the axis: 0 at Lo, 1 at Hi.
 func (a *Axis) at(v float64) float64 {
 	if a.Log {
 		return math.Log(v/a.Lo) / math.Log(a.Hi/a.Lo)
@@ -105,7 +104,7 @@ func (a *Axis) at(v float64) float64 {
 	return (v - a.Lo) / (a.Hi - a.Lo)
 }
 
-// Ticks are the numbers at an axis.
+// Ticks returns the numbers to print at an axis.
 func (a *Axis) Ticks() []float64 {
 	if !a.Log || a.Hi/a.Lo < 3 {
 		return ticks(a.Lo, a.Hi)
@@ -125,7 +124,7 @@ func (a *Axis) Ticks() []float64 {
 	return out
 }
 
-// ticks are some five to ten multiples of 1, 2 or 5 times a power of ten.
+// ticks returns about five to ten multiples of 1, 2 or 5 times a power of ten.
 func ticks(lo, hi float64) (out []float64) {
 	step := math.Pow(10, math.Floor(math.Log10((hi-lo)/5)))
 	for _, m := range []float64{5, 2} {
@@ -140,7 +139,7 @@ func ticks(lo, hi float64) (out []float64) {
 	return out
 }
 
-// tickLabel is a number at an axis: 2.5, 12,000, 1.5M, 3e-05.
+// tickLabel formats a number at an axis: 2.5, 12,000, 1.5M, 3e-05.
 func tickLabel(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 1e15 || a > 0 && a < 1e-3:
@@ -155,7 +154,7 @@ func tickLabel(v float64) string {
 	return fmt.Sprintf("%.6g", v)
 }
 
-// Extent are the x and the y values of points.
+// Extent returns the x and y values of points.
 func Extent(points []XY) (xs, ys []float64) {
 	for _, p := range points {
 		xs, ys = append(xs, p.X), append(ys, p.Y)
@@ -163,11 +162,11 @@ func Extent(points []XY) (xs, ys []float64) {
 	return xs, ys
 }
 
-// broken breaks a text into lines of at most so many characters, between words.
+// broken breaks a text between words into lines of at most most characters.
 func broken(text string, most int) []string { return lined(strings.Fields(text), most) }
 
-// lined puts pieces of text into lines of at most so many characters, where they
-// are that short.
+// lined joins pieces of text to lines of at most most characters; a longer piece gets its own
+// line.
 func lined(pieces []string, most int) (lines []string) {
 	line := ""
 	for _, piece := range pieces {

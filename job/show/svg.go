@@ -20,8 +20,8 @@ const (
 	character = 9.2 // the mean width of one there
 )
 
-// style is what every drawing begins with. Browsers take the colors that suit the
-// reader's ground; other programs see the light ones.
+// style begins every drawing. Browsers choose the colors for the reader's background; other
+// programs use the light ones.
 const style = `svg{width:100%;height:auto;max-height:100vh;background:#fff;font-family:system-ui,-apple-system,"Segoe UI",Arial,sans-serif;font-size:15px}
 .ground{fill:#fff}.ink{fill:#1f2328}.soft{fill:#57606a}.rule{stroke:#d0d7de;fill:none}.frame{stroke:#8c959f;fill:none}
 .title{font-size:1.15em;font-weight:600}.halo{stroke:#fff;stroke-width:4px;paint-order:stroke}.seam{stroke:#fff;stroke-width:.6px;stroke-linejoin:round}
@@ -30,7 +30,7 @@ const style = `svg{width:100%;height:auto;max-height:100vh;background:#fff;font-
 @media (prefers-color-scheme:dark){svg{background:#0d1117}.ground{fill:#0d1117}.ink{fill:#e6edf3}.soft{fill:#9da7b3}.rule{stroke:#30363d}.frame{stroke:#6e7681}.halo{stroke:#0d1117}.seam{stroke:#0d1117}}
 `
 
-// svg is a drawing that is being written.
+// svg is a drawing in progress.
 type svg struct {
 	strings.Builder
 	colors []Color
@@ -44,10 +44,10 @@ func (s *svg) text(x, y float64, anchor, class, text string) {
 	s.add(`<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`, x, y, anchor, class, inXML(text))
 }
 
-// inXML is text as XML has it.
+// inXML escapes a text for XML.
 func inXML(text string) string { return html.EscapeString(Printable(text)) }
 
-// color is the number of a color among those of the drawing.
+// color returns the index of a color in the drawing.
 func (s *svg) color(c Color) int {
 	i := slices.Index(s.colors, c)
 	if i < 0 {
@@ -98,7 +98,7 @@ func (s *svg) chart(c *Chart) {
 	s.y += 10
 }
 
-// heading is the title, the notes and what the Y axis is.
+// heading writes the title, the notes and the label of the Y axis.
 func (s *svg) heading(c *Chart) {
 	s.y += 32
 	for _, line := range broken(c.Title, textMost*9/10) {
@@ -116,7 +116,7 @@ func (s *svg) heading(c *Chart) {
 	s.y += 12
 }
 
-// x and y are where values are in the drawing.
+// x and y return the position of values in the drawing.
 func (c *Chart) x(v float64) float64 { return plotLeft + (plotRight-plotLeft)*c.X.at(v) }
 
 func (c *Chart) y(v, top float64) float64 { return top + c.height()*(1-c.Y.at(v)) }
@@ -148,8 +148,7 @@ func (s *svg) axes(c *Chart, top float64) {
 	s.y += 14
 }
 
-// rungs are the numbers at the Y axis, as many as there is room for; none where
-// there are bands.
+// rungs returns the numbers at the Y axis, as many as fit, or none if the axis has bands.
 func (c *Chart) rungs() []float64 {
 	if c.Y.Bands != nil {
 		return nil
@@ -204,7 +203,7 @@ func (s *svg) series(c *Chart, x Series, top float64) {
 	}
 }
 
-// looks are the attributes of a series besides its color.
+// looks returns the attributes of a series besides its color.
 func (x Series) looks() (a string) {
 	if !x.Fill {
 		a = fmt.Sprintf(` stroke-width="%.1f" stroke-linejoin="round"`, x.Width)
@@ -218,8 +217,8 @@ func (x Series) looks() (a string) {
 	return a
 }
 
-// legend names the series in as many columns as there is room for: lines first,
-// then areas from the top to the bottom.
+// legend writes the names of series in as many columns as fit: lines first, then areas from
+// top to bottom.
 func (s *svg) legend(c *Chart) {
 	list := c.named()
 	longest := 1
@@ -245,7 +244,7 @@ func (s *svg) legend(c *Chart) {
 	s.y += 10
 }
 
-// named are the series of the legend.
+// named returns the series that the legend lists.
 func (c *Chart) named() (list []Series) {
 	var areas []Series
 	same := func(name string) func(Series) bool { return func(x Series) bool { return x.Name == name } }

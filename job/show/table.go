@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// Columns is text in columns. Of "lrr" the first is set flush left and the others
-// flush right. The first row names the columns.
+// Columns is a table as text. Align has a letter per column: "lrr" aligns the first left and
+// the others right. The first row contains the titles.
 type Columns struct {
 	Align string
 	rows  [][]string
@@ -15,15 +15,14 @@ type Columns struct {
 // Add adds a row, a cell for each column.
 func (t *Columns) Add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// Rows is how many there are, with that of the names.
+// Rows returns the number of rows, including the titles.
 func (t *Columns) Rows() int { return len(t.rows) }
 
 func (t *Columns) String() string { return set(t.Align, t.rows) }
 
-// Within is the table in so many characters a line, 0 for any number. Where it is
-// too wide, what stands in the last column, flush left, goes below its row; where
-// that is not enough, each row becomes a paragraph, in which the cells have their
-// columns' names.
+// Within returns the table in lines of at most width characters, 0 for any width. If it is too
+// wide, the last column moves below its row if it is aligned left; if that is not enough, each
+// row becomes a paragraph that repeats the titles.
 func (t *Columns) Within(width int) string {
 	text := t.String()
 	if width == 0 || widest(text) <= width {
@@ -38,7 +37,7 @@ func (t *Columns) Within(width int) string {
 	return t.paragraphs(width)
 }
 
-// lastBelow puts the cells of the last column below those of the others.
+// lastBelow moves the cells of the last column below the others.
 func (t *Columns) lastBelow(last, width int) string {
 	var rows [][]string
 	for _, row := range t.rows {
@@ -57,8 +56,8 @@ func (t *Columns) lastBelow(last, width int) string {
 	return b.String()
 }
 
-// paragraphs are the rows, cell by cell; one is broken between cells, and the last
-// column between words.
+// paragraphs returns the rows cell by cell, broken between cells, and in the last column
+// between words.
 func (t *Columns) paragraphs(width int) string {
 	var b strings.Builder
 	names, last := t.rows[0], len(t.Align)-1
@@ -82,7 +81,7 @@ func (t *Columns) paragraphs(width int) string {
 	return b.String()
 }
 
-// widest is how many characters the longest line has.
+// widest returns the length of the longest line in characters.
 func widest(text string) (n int) {
 	for line := range strings.Lines(text) {
 		n = max(n, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")))
@@ -90,7 +89,7 @@ func widest(text string) (n int) {
 	return n
 }
 
-// set is rows in columns.
+// set returns rows in columns.
 func set(align string, rows [][]string) string {
 	widths := make([]int, len(align))
 	for _, row := range rows {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Width is how many columns a terminal has; 0 if out is none.
+// Width returns the number of columns of a terminal, 0 if out is none.
 func Width(out io.Writer) int {
 	f, ok := out.(*os.File)
 	if !ok {
@@ -30,9 +30,9 @@ func Print(out io.Writer, text string) error {
 	return err
 }
 
-// Fitted is a text as out can have it. On a terminal long lines are broken between
-// words, and characters that its locale lacks are written with those it has;
-// elsewhere the text stays as it is, for other programs.
+// Fitted returns a text as out can show it. For a terminal it breaks long lines between words
+// and replaces characters that its locale lacks; otherwise the text is unchanged, for other
+// programs.
 func Fitted(out io.Writer, text string) string {
 	width := Width(out)
 	if width == 0 {
@@ -44,8 +44,7 @@ func Fitted(out io.Writer, text string) string {
 	return plain(text)
 }
 
-// unicodeLocale tells whether the locale can show all characters, as far as it
-// says what it can.
+// unicodeLocale reports whether the locale can show all characters, as far as it says.
 func unicodeLocale() bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if v := os.Getenv(name); v != "" {
@@ -56,10 +55,10 @@ func unicodeLocale() bool {
 	return true
 }
 
-// likeness are characters of ours in ASCII.
+// likeness maps characters that zeroth prints to ASCII.
 var likeness = map[rune]string{'×': "x", 'µ': "u", '–': "-", '−': "-", '…': "...", '·': "*", '≥': ">=", '≤': "<=", '→': "->", '↑': "^"}
 
-// plain is a text in ASCII.
+// plain returns a text in ASCII.
 func plain(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -75,8 +74,8 @@ func plain(text string) string {
 	return b.String()
 }
 
-// hang is how far the rest of a broken line is indented: to where words begin
-// that stand behind a name of up to seven letters.
+// hang returns the indent of the rest of a broken line: where words begin after a name of up
+// to seven letters.
 const hang = 8
 
 // within breaks lines of more than width characters between words.
@@ -92,8 +91,8 @@ func within(text string, width int) string {
 	return b.String()
 }
 
-// brokenLine breaks a line at spaces, which it otherwise leaves as they are. A
-// word that is longer than a line stays whole.
+// brokenLine breaks a line at spaces and changes nothing else. A word that is longer than a
+// line stays whole.
 func brokenLine(line string, width int) string {
 	if utf8.RuneCountInString(line) <= width {
 		return line
@@ -110,8 +109,8 @@ func brokenLine(line string, width int) string {
 	return strings.TrimRight(line[:at], " ") + "\n" + brokenLine(rest+strings.TrimLeft(line[at:], " "), width)
 }
 
-// lastSpace is the index of the last space behind the indent with which a line is
-// at most so wide, or else of the first there is; -1 for none.
+// lastSpace returns the index of the last space after the indent at which a line has at most
+// width characters, otherwise of the first space, or -1.
 func lastSpace(line string, width, indent int) int {
 	at, column := -1, 0
 	for i, r := range line {

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Grouped is 1234567 as 1,234,567.
+// Grouped formats 1234567 as 1,234,567.
 func Grouped(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -20,7 +20,7 @@ func Grouped(n int64) string {
 	return s
 }
 
-// Compact is 12345 as 12.3k, and a billion as 1.0B.
+// Compact formats 12345 as 12.3k, and a billion as 1.0B.
 func Compact(x float64) string {
 	switch {
 	case x >= 1e9:
@@ -33,7 +33,7 @@ func Compact(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// ByteSize is bytes in units of 1024.
+// ByteSize formats bytes in units of 1024.
 func ByteSize(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	x, i := float64(n), 0
@@ -46,7 +46,7 @@ func ByteSize(n int64) string {
 	return fmt.Sprintf("%.1f %s", x, units[i])
 }
 
-// Span is a length of time as people say it: 4.2s, 3m05s, 2h10m.
+// Span formats a duration: 4.2s, 3m05s, 2h10m.
 func Span(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second)).Round(time.Second)
 	switch {
@@ -60,7 +60,7 @@ func Span(seconds float64) string {
 	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
 }
 
-// Seconds is a time in the unit that suits it.
+// Seconds formats seconds in a suitable unit.
 func Seconds(s float64) string {
 	switch {
 	case s < 1e-3:
@@ -71,17 +71,16 @@ func Seconds(s float64) string {
 	return fmt.Sprintf("%.2f s", s)
 }
 
-// Brief is the beginning of a text that came from a file, in characters that
-// print.
+// Brief returns the beginning of a text from a file, in printable characters.
 func Brief(s string) string { return Printable(Cut(strings.ToValidUTF8(s, "\uFFFD"), 100)) }
 
-// BothUnits is bytes in units of 1024 and of 1000, which are easily confused.
+// BothUnits formats bytes in units of 1024 and of 1000, which are easily confused.
 func BothUnits(n int64) string { return fmt.Sprintf("%s (%s)", ByteSize(n), DecimalSize(n)) }
 
-// DecimalSize is bytes in units of 1000, to two places.
+// DecimalSize formats bytes in units of 1000 with two digits.
 func DecimalSize(n int64) string { return decimal(n, 2) }
 
-// BriefSize is bytes in units of 1000, to one place.
+// BriefSize formats bytes in units of 1000 with one digit.
 func BriefSize(n int64) string { return decimal(n, 1) }
 
 func decimal(n int64, places int) string {
@@ -96,8 +95,8 @@ func decimal(n int64, places int) string {
 	return fmt.Sprintf("%.*f %s", places, x, units[0])
 }
 
-// Printable is s in one line, with what does not print written as Go does: \n,
-// \x1b, \u200b.
+// Printable returns s in one line, with unprintable characters escaped as in Go: \n, \x1b,
+// \u200b.
 func Printable(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -110,8 +109,8 @@ func Printable(s string) string {
 	return b.String()
 }
 
-// Escape is a text of several lines in which what a terminal may obey or cannot show is
-// written by its code, as JSON and Go do it: \u001b, \u202e.
+// Escape returns a text of several lines in which characters that a terminal may obey or
+// cannot show are escaped as in JSON and Go: \u001b, \u202e.
 func Escape(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -128,7 +127,7 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// Either is "a, b or c".
+// Either returns "a, b or c".
 func Either(names []string) string {
 	last := len(names) - 1
 	if last == 0 {
@@ -137,7 +136,7 @@ func Either(names []string) string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// Cut is s, or its first runes in so many bytes and three dots.
+// Cut returns s, or as many of its first runes as fit into most bytes, and three dots.
 func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s
