@@ -10,6 +10,7 @@ import (
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
+	"zeroth/tests/nightly"
 )
 
 // While a run saves and keeps only the newest checkpoint, readers find an intact one or get an
@@ -31,7 +32,7 @@ func TestReadDuringDeletion(t *testing.T) {
 	}()
 	last, opened, gone := int64(0), 0, 0
 	end := time.Now().Add(3 * time.Second)
-	if testing.Short() {
+	if !nightly.All() {
 		end = time.Now().Add(time.Second)
 	}
 	few := func() bool { return opened < 5 || gone == 0 || last < 5 }

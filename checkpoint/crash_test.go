@@ -13,6 +13,7 @@ import (
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
+	"zeroth/tests/nightly"
 )
 
 var errCrash = errors.New("crashed")
@@ -144,7 +145,7 @@ func TestPowerLossAtEveryOperation(t *testing.T) {
 		t.Fatal(err)
 	}
 	states, seeds := 0, 12
-	if testing.Short() {
+	if !nightly.All() {
 		seeds = 3
 	}
 	for n := start; n <= mem.Ops(); n++ {

@@ -13,6 +13,7 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // saved creates a small checkpoint on the real disk, with its second writer encoded.
@@ -46,7 +47,7 @@ func saved(t *testing.T, seed uint64) (m *model, root, path string) {
 }
 
 // Verify finds any single flipped bit and names file, tensor and elements. A load finds it, too,
-// unless it is in a header that loads do not read. With ZEROTH_FLIPS=all every bit of every file is
+// unless it is in a header that loads do not read. In a nightly run every bit of every file is
 // flipped, which takes ten minutes.
 func TestBitFlips(t *testing.T) {
 	m, _, path := saved(t, 1)
@@ -60,20 +61,16 @@ func TestBitFlips(t *testing.T) {
 	}
 	defer c.Close()
 	rnd := rand.New(rand.NewPCG(1, 2))
-	per := 1000/len(files) + 1
-	if testing.Short() {
-		per = 40
-	}
-	all := os.Getenv("ZEROTH_FLIPS") == "all"
+	per := 40
 	for _, name := range files {
 		full := filepath.Join(path, name)
 		b, _ := os.ReadFile(full)
-		if all {
+		if nightly.All() {
 			per = 8 * len(b)
 		}
 		for i := range per {
 			at, bit := rnd.IntN(len(b)), byte(1)<<rnd.IntN(8)
-			if all {
+			if nightly.All() {
 				at, bit = i/8, byte(1)<<(i%8)
 			}
 			poke(t, full, at, b[at]^bit)

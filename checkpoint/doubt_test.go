@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/tests/nightly"
 )
 
 // wentBack creates checkpoints of steps 100, 200 and again 100; the last is the newest commit.
@@ -62,7 +63,7 @@ func TestDamagedOrder(t *testing.T) {
 			b, err := os.ReadFile(full)
 			must(t, err)
 			step := 1
-			if testing.Short() {
+			if !nightly.All() {
 				step = 13
 			}
 			for i := 0; i < 8*len(b); i += step {

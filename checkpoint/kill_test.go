@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/tests/nightly"
 )
 
 // TestMain is also the process that TestKill kills: it saves step after step.
@@ -37,7 +38,7 @@ func TestKill(t *testing.T) {
 	root := t.TempDir()
 	rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	kills, partial, first := 15, 0, int64(1)
-	if testing.Short() {
+	if !nightly.All() {
 		kills = 4
 	}
 	for range kills {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"zeroth/tests/nightly"
 )
 
 // all returns the tokens of a set's corpus.
@@ -477,7 +479,7 @@ func TestSameSamplesEverywhere(t *testing.T) {
 
 // TestGoSource opens the quickstart's data.
 func TestGoSource(t *testing.T) {
-	if testing.Short() {
+	if !nightly.All() {
 		t.Skip("reads 90 MB")
 	}
 	root(t)

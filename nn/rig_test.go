@@ -10,6 +10,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/tests/nightly"
 )
 
 const (
@@ -236,7 +237,7 @@ var subjects = []subject{
 func eachType(t *testing.T, f func(r *rig)) {
 	for i, c := range subjects {
 		for _, dt := range computeTypes {
-			if testing.Short() && i > 9 && dt != device.F32 {
+			if !nightly.All() && i > 9 && dt != device.F32 {
 				continue
 			}
 			t.Run(c.name+"/"+dt.String(), func(t *testing.T) { f(newRig(t, c, dt)) })

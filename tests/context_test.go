@@ -2,9 +2,12 @@ package tests
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 // long is a model of sequences that four ranks can divide.
@@ -29,15 +32,16 @@ func contexts() map[string][]string {
 // Divided sequences compute what whole ones do, but for rounding, at every stage. For a number
 // of ranks that divide them stages agree to the bit as far as they do for whole ones.
 func TestContextAgreesWithWhole(t *testing.T) {
-	for name, job := range contexts() {
+	jobs := contexts()
+	for i, name := range slices.Sorted(maps.Keys(jobs)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "train.accumulate=2", "optimizer.type=sgd", "optimizer.lr=0.05", "device=cpu"}, long...), job...)
+			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "train.accumulate=2", "optimizer.type=sgd", "optimizer.lr=0.05", "device=cpu"}, long...), jobs[name]...)
 			want := train(t, cfg(t, sets...), nil)
 			for _, n := range []int{2, 4} {
 				var alike [2]*outcome // gradients stay whole over micro-batches, or do not
 				for stage := range 4 {
-					if n == 4 && (testing.Short() || stage%3 > 0) {
+					if n == 4 && (!nightly.All() || stage%3 > 0) || !nightly.Every(2, i+stage/2) {
 						continue
 					}
 					what := fmt.Sprintf("context %d, stage %d", n, stage)
@@ -54,7 +58,10 @@ func TestContextAgreesWithWhole(t *testing.T) {
 					sameBits(t, what, got, *alike[stage/2])
 				}
 			}
-			for _, with := range [][]string{{"parallel.tensor=2"}, {"parallel.pipeline=2"}, {"parallel.tensor=2", "parallel.pipeline=2", "pipeline.schedule=ZBH1"}, {"parallel.shard=1", "train.micro_batch=4"}} {
+			for k, with := range [][]string{{"parallel.tensor=2"}, {"parallel.pipeline=2"}, {"parallel.tensor=2", "parallel.pipeline=2", "pipeline.schedule=ZBH1"}, {"parallel.shard=1", "train.micro_batch=4"}} {
+				if !nightly.Every(4, i+k) {
+					continue
+				}
 				got := train(t, cfg(t, append(append(sets[:len(sets):len(sets)], "parallel.context=2", "zero.stage=3"), with...)...), nil)
 				near(t, fmt.Sprint(with), got, want, 1e-5)
 			}
@@ -67,19 +74,26 @@ func TestContextAgreesWithWhole(t *testing.T) {
 func TestContextBits(t *testing.T) {
 	base := append([]string{"model.family=llama", "model.ffn=32", "precision=bf16", "parallel.context=2", "parallel.shard=2", "train.accumulate=4", "device=cpu", "model.dropout=0.1"}, long...)
 	base = append(base, "model.layers=4")
-	for name, sets := range map[string][]string{
+	jobs := map[string][]string{
 		"adamw": {}, "muon": {"optimizer.type=muon"}, "adamw8bit": {"optimizer.type=adamw8bit"}, "fp16": {"precision=fp16"}, "replicas": {"parallel.replicate=2"},
 		"prefetch": {"zero.prefetch=0"}, "tensor": {"parallel.tensor=2"}, "packed": packs, "clip": {"train.clip=0.01"},
-	} {
+	}
+	for i, name := range slices.Sorted(maps.Keys(jobs)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, stage := range []int{1, 3} {
-				sets := append(append(base[:len(base):len(base)], fmt.Sprint("zero.stage=", stage)), sets...)
+				if !nightly.Every(2, i+stage/2) {
+					continue
+				}
+				sets := append(append(base[:len(base):len(base)], fmt.Sprint("zero.stage=", stage)), jobs[name]...)
 				want := train(t, cfg(t, sets...), nil)
-				for _, way := range [][]string{
+				for j, way := range [][]string{
 					{"zero.recompute=block"}, {"zero.offload.optimizer=host"},
 					{"parallel.pipeline=2", "pipeline.schedule=GPipe"}, {"parallel.pipeline=2", "pipeline.schedule=ZBH1"}, {"parallel.pipeline=2", "pipeline.schedule=Interleaved1F1B"},
 				} {
+					if !nightly.Every(5, i+j) {
+						continue
+					}
 					sameBits(t, fmt.Sprintf("stage %d, %v", stage, way), train(t, cfg(t, append(sets[:len(sets):len(sets)], way...)...), nil), want)
 				}
 			}

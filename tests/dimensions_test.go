@@ -12,6 +12,7 @@ import (
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // byDimension is a process of one rank, which counts what it sends by the dimension of the mesh.
@@ -48,10 +49,7 @@ func rolesOf(m shard.Mesh) (roles []collective.Role) {
 // carry in a step, at each place of the pipeline, on drawn meshes whose ranks are all on hosts
 // of their own, flat.
 func TestBytesByDimensionArePlanned(t *testing.T) {
-	draws := 30
-	if testing.Short() {
-		draws = 8
-	}
+	draws := nightly.Of(6, 30)
 	for i := range draws {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()

@@ -1,7 +1,5 @@
 // Package tests has the promises of the README as tests of the whole program, and
-// the rules of its source: who imports whom, and what every package says of itself.
-//
-// What never enters: code that another package uses.
+// the rules of its source, such as the import table.
 //
 // Begin with stages_test.go, stages that agree to the bit, and imports_test.go, the
 // table of packages.

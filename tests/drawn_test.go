@@ -15,6 +15,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/state"
+	"zeroth/tests/nightly"
 )
 
 // TestDrawnJobs runs jobs that are drawn at random, each at every stage and once more
@@ -23,10 +24,7 @@ import (
 // event of its first step. What a run leaves is the same to the bit at the stages of its class
 // (see TestStagesAgreeToTheBit): metrics, final parameters, adapters.
 func TestDrawnJobs(t *testing.T) {
-	jobs := 30
-	if testing.Short() {
-		jobs = 4
-	}
+	jobs := nightly.Of(4, 30)
 	families := familyFolders(t)
 	for i := range jobs {
 		rng := rand.New(rand.NewPCG(22, uint64(i)))

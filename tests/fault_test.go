@@ -16,6 +16,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
 
@@ -171,7 +172,7 @@ func everywhere(t *testing.T, f func(t *testing.T, c *config.Config, s site)) {
 			t.Parallel()
 			c := cfg(t, append([]string{"model.layers=2", "model.width=4", "model.context=4", "parallel.timeout=" + limit.String()}, sets...)...)
 			for i, s := range sites(t, c) {
-				if testing.Short() && i%5 != 0 {
+				if !nightly.Every(12, i) {
 					continue
 				}
 				f(t, c, s)

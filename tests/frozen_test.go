@@ -16,6 +16,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
 
@@ -158,6 +159,9 @@ func TestFrozenOffloaded(t *testing.T) {
 	for _, names := range manyFrozen {
 		for stage := 1; stage < 4; stage++ {
 			for i, way := range append(offloads(t, stage), []string{"zero.prefetch=2"}) {
+				if !nightly.Every(5, i+stage) {
+					continue
+				}
 				sets := append([]string{fmt.Sprint("zero.stage=", stage), "parallel.ranks=2", []string{"precision=bf16", "precision=fp32"}[i%2]}, way...)
 				t.Run(fmt.Sprint(names, sets), func(t *testing.T) {
 					t.Parallel()

@@ -21,6 +21,7 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
 
@@ -73,11 +74,11 @@ func TestGPUOrder(t *testing.T) {
 	}
 }
 
-// With ZEROTH_ORDERS=all it is the same of all jobs, in minutes.
+// In a nightly run it is the same of all jobs.
 func TestGPUHoldsInEveryOrder(t *testing.T) {
 	fake.Need(t)
 	jobs := "TestGPUOrder"
-	if os.Getenv("ZEROTH_ORDERS") == "all" {
+	if nightly.All() {
 		jobs = "TestGPU(Order|StagesAgreeToTheBit|MuonAgreesToTheBit|OffloadAgreesToTheBit|Resume|Sample)"
 	}
 	for seed, mode := range []string{"lazy:1", "lazy:2", "lazy:3", "lazy:4", "lazy:5", "threads:100"} {

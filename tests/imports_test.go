@@ -21,7 +21,7 @@ import (
 // package imports packages of lower lines, and of its own line those that an
 // arrow leads to.
 var table = [][]string{
-	{"input", "input/jsonread", "device", "shard", "pipe", "data → data/chat data/parquet data/tokenizer input input/jsonread", "data/chat → input/jsonread", "data/parquet → input/jsonread", "data/tokenizer → input/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob"},
+	{"input", "input/jsonread", "device", "shard", "pipe", "data → data/chat data/parquet data/tokenizer input input/jsonread", "data/chat → input/jsonread", "data/parquet → input/jsonread", "data/tokenizer → input/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob", "tests/nightly"},
 	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
 		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/vfs", "checkpoint/safetensors/safetensorstest → checkpoint/safetensors", "checkpoint/torchfile → checkpoint/safetensors checkpoint/vfs", "checkpoint/vfs", "checkpoint/vfs/vfstest → checkpoint/vfs"},
@@ -66,7 +66,7 @@ var foreign = map[string][]string{
 }
 
 // forTests are packages that only tests import, and each other.
-var forTests = []string{"checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "job/testjob", "job/config/configtest", "collective/collectivetest", "device/cuda/fake"}
+var forTests = []string{"tests/nightly", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "job/testjob", "job/config/configtest", "collective/collectivetest", "device/cuda/fake"}
 
 // empty are names that say nothing about what is inside.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}

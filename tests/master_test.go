@@ -12,6 +12,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
 
@@ -45,10 +46,7 @@ func drawnMaster(rng *rand.Rand, folder string, ranks int) (sets []string) {
 // A master has the bits of stage 0: losses, norms, and all state, whatever else a job asks for,
 // and every rank allocates what is planned for it.
 func TestMasterAgreesToTheBit(t *testing.T) {
-	draws := 8
-	if testing.Short() {
-		draws = 1
-	}
+	draws := nightly.Of(1, 8)
 	for ranks := 1; ranks <= 8; ranks++ {
 		for i := range draws {
 			sets := drawnMaster(rand.New(rand.NewPCG(uint64(ranks), uint64(i))), t.TempDir(), ranks)

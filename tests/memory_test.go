@@ -18,6 +18,7 @@ import (
 	"zeroth/nn"
 	"zeroth/offload"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
 
@@ -206,7 +207,7 @@ func TestUnitsOfAllRanksAreFormula(t *testing.T) {
 
 // So it is on both accounts, and on disk, whatever is offloaded.
 func TestOffloadedIsPlannedIsFormula(t *testing.T) {
-	for _, sets := range memoryJobs {
+	for n, sets := range memoryJobs {
 		if slices.Contains(sets, "train.delayed_update=true") {
 			continue // little of it can be offloaded: see offloadJobs
 		}
@@ -214,6 +215,9 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 			t.Parallel()
 			stage := cfg(t, sets...).Zero.Stage
 			for i, way := range offloads(t, stage) {
+				if !nightly.Every(4, n+i) {
+					continue
+				}
 				c := cfg(t, append(append(slices.Clone(sets), way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%5))...)
 				offloadedIsPlanned(t, fmt.Sprint(way), c, 500*(i%2))
 			}

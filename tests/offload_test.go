@@ -20,6 +20,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/setup"
+	"zeroth/tests/nightly"
 )
 
 // trainWith is train with test hooks, and the ranks' memory after it.
@@ -59,7 +60,7 @@ func offloads(t *testing.T, stage int) (ways [][]string) {
 // shorter, and slots so few that tiles wait for each other.
 func TestOffloadAgreesToTheBit(t *testing.T) {
 	worlds := []int{1, 2, 3}
-	if testing.Short() {
+	if !nightly.All() {
 		worlds = []int{3}
 	}
 	for _, precision := range []string{"fp32", "bf16", "fp16"} {
@@ -70,6 +71,9 @@ func TestOffloadAgreesToTheBit(t *testing.T) {
 					sets := []string{"precision=" + precision, fmt.Sprintf("parallel.ranks=%d", world), fmt.Sprintf("zero.stage=%d", stage)}
 					want := train(t, cfg(t, sets...), nil)
 					for i, way := range offloads(t, stage) {
+						if !nightly.Every(4, i+stage) {
+							continue
+						}
 						c := cfg(t, append(append(sets, way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%3))...)
 						sameBits(t, fmt.Sprint(way), trainWith(t, c, setup.Hooks{Tile: 200}), want)
 					}
@@ -84,7 +88,7 @@ func TestOffloadAgreesToTheBit(t *testing.T) {
 // with rules of one state and of none, and of whole matrices, which are turned on the
 // device; and with recompute and deeper prefetch.
 func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
-	for _, sets := range [][]string{
+	for i, sets := range [][]string{
 		{"parallel.ranks=2", "zero.stage=3", "train.accumulate=3"},
 		{"parallel.ranks=3", "zero.stage=2", "train.accumulate=2", "precision=fp16"},
 		{"parallel.ranks=2", "zero.stage=1", "train.accumulate=2"},
@@ -111,7 +115,10 @@ func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 				}
 			}
 			want := train(t, cfg(t, sets...), nil)
-			for _, way := range offloads(t, stage) {
+			for k, way := range offloads(t, stage) {
+				if !nightly.Every(4, i+k) {
+					continue
+				}
 				c := cfg(t, append(append(sets, way...), "zero.offload.buffers=2")...)
 				sameBits(t, fmt.Sprint(way), trainWith(t, c, setup.Hooks{Tile: 200}), want)
 			}

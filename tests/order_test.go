@@ -9,6 +9,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/job/setup"
+	"zeroth/tests/nightly"
 )
 
 // The operations that each rank issues are part of one order of all operations of all ranks,
@@ -16,10 +17,7 @@ import (
 // operation may wait until all ranks of its group have issued it, as on GPUs. What else a rank
 // waits for are marks of its own queues, which are behind what it has issued before.
 func TestOperationsHaveOneOrder(t *testing.T) {
-	draws := 40
-	if testing.Short() {
-		draws = 8
-	}
+	draws := nightly.Of(6, 40)
 	for i := range draws {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()

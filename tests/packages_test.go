@@ -81,8 +81,8 @@ func receiver(d *ast.FuncDecl) string {
 	return fmt.Sprint(id)
 }
 
-// What packages under job export says what it is.
-func TestHouseExportedNamesAreExplained(t *testing.T) {
+// Exported names of packages under job have comments that begin with them.
+func TestExportedNamesHaveComments(t *testing.T) {
 	for name := range places {
 		if name != "job" && name != "input" && !strings.HasPrefix(name, "job/") {
 			continue

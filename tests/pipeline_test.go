@@ -11,6 +11,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
+	"zeroth/tests/nightly"
 )
 
 // deep is an untied model of eight layers, which drops elements.
@@ -34,22 +35,25 @@ var pipelines = [][]string{
 // bits, at every stage: losses, norms, parameters and state.
 func TestPipelinesAgreeToTheBit(t *testing.T) {
 	for _, accumulate := range []int{4, 8} {
-		for _, ways := range [][]string{{"precision=fp32"}, {"precision=bf16"}, {"precision=fp16", "zero.recompute=block"},
+		for i, ways := range [][]string{{"precision=fp32"}, {"precision=bf16"}, {"precision=fp16", "zero.recompute=block"},
 			{"precision=bf16", "optimizer.type=muon", "zero.prefetch=2", "device=cpu"}, {"precision=fp32", "zero.offload.optimizer=host", "parallel.replicate=2"},
 			{"precision=bf16", "zero.offload.optimizer=disk", "zero.offload.path=."}, {"precision=bf16", "data.text=", "data.documents=[testdata/documents.jsonl]", "data.pack=true"},
 			{"precision=bf16", "train.freeze=[\"*.mlp.*\"]"}, {"precision=bf16", "train.lora.rank=2", "train.lora.targets=[all-linear]"}} {
-			if len(ways) > 1 && accumulate == 8 || testing.Short() && (len(ways) > 1 || accumulate == 8) {
+			if accumulate == 8 && (len(ways) > 1 || !nightly.All()) {
 				continue
 			}
 			t.Run(fmt.Sprint(accumulate, ways), func(t *testing.T) {
 				t.Parallel()
 				for stage := 1; stage <= 3; stage++ {
-					if testing.Short() && stage == 2 {
+					if !nightly.Every(3, i+stage) {
 						continue
 					}
 					sets := append(append([]string{fmt.Sprint("zero.stage=", stage), fmt.Sprint("train.accumulate=", accumulate), "parallel.shard=2"}, deep...), ways...)
 					want := train(t, cfg(t, sets...), nil)
-					for _, p := range pipelines {
+					for j, p := range pipelines {
+						if !nightly.Every(5, i+j) {
+							continue
+						}
 						if disk := slices.Contains(ways, "zero.offload.path=."); disk && slices.Contains(p, "pipeline.schedule=GPipe") {
 							continue // a disk is slow
 						}
@@ -68,13 +72,13 @@ func TestTiedPipelines(t *testing.T) {
 	for stage := range 4 {
 		t.Run(fmt.Sprint("stage ", stage), func(t *testing.T) {
 			t.Parallel()
-			if testing.Short() && stage%2 == 0 {
-				t.Skip("stages 0 and 2 are as 1 and 3")
-			}
 			sets := []string{fmt.Sprint("zero.stage=", stage), "precision=fp32", "model.layers=8", "model.dropout=0.1", "train.accumulate=4", "parallel.shard=2", "optimizer.type=sgd", "optimizer.lr=0.1"}
 			alone := train(t, cfg(t, sets...), nil)
 			var want *outcome
-			for _, p := range pipelines {
+			for i, p := range pipelines {
+				if !nightly.Every(4, i+stage) {
+					continue
+				}
 				got := train(t, cfg(t, append(sets[:len(sets):len(sets)], p...)...), nil)
 				if want == nil {
 					want = &got
@@ -152,10 +156,7 @@ func allocatesAsPlanned(t *testing.T, c *config.Config, job string) {
 
 // Of every rank of drawn pipelines as much is allocated as the plan of its place says, and used.
 func TestPipelinesAllocateAsPlanned(t *testing.T) {
-	draws := 200
-	if testing.Short() {
-		draws = 10
-	}
+	draws := nightly.Of(8, 200)
 	for i := range draws {
 		rng := rand.New(rand.NewPCG(25, uint64(i)))
 		sets := drawnMesh(rng)

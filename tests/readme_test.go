@@ -33,6 +33,7 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 	if cpu.Separate {
 		t.Skip("pages are about memory that the host may address")
 	}
+	t.Setenv("GOROOT", goSource(t))
 	for page, parts := range map[string]map[string]string{
 		"../README.md": {
 			"quickstart-size": quickstartSize(t),

@@ -25,6 +25,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/tests/nightly"
 )
 
 // saving is a job over a small file that saves every 3 of 6 steps.
@@ -157,14 +158,14 @@ func TestResumeOfStateOnAnotherTopology(t *testing.T) {
 	}
 }
 
-// resumeOn resumes each run of some topologies on each other.
+// resumeOn resumes each run of some topologies on the next one, in a nightly run on each.
 func resumeOn(t *testing.T, topologies [][]string, sets ...string) {
 	t.Helper()
 	for i, from := range topologies {
 		first, from := t.TempDir(), slices.Concat(from, sets)
 		whole := losses(t, run(t, saving(t, first, append(from, "precision=bf16")...), ""), 3)
 		for j, to := range topologies {
-			if testing.Short() && (i+j)%3 != 1 {
+			if !nightly.All() && j != (i+1)%len(topologies) {
 				continue
 			}
 			to := slices.Concat(to, sets)
@@ -348,16 +349,13 @@ func TestSaveIsTriedAgain(t *testing.T) {
 // Killed at random instants, again and again, a run that is resumed each time
 // from the newest checkpoint ends as one that was never killed. It is offloaded
 // to disk, and what the killed ones leave there is reclaimed; the other is not.
-// -short kills 3 times, otherwise 50.
+// It kills 3 times, in a nightly run 50.
 func TestKilledAtAnyInstant(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "zeroth")
 	if msg, err := exec.Command("go", "build", "-o", bin, "../cmd/zeroth").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, msg)
 	}
-	kills := 50
-	if testing.Short() {
-		kills = 3
-	}
+	kills := nightly.Of(3, 50)
 	text, err := filepath.Abs("train_test.go")
 	if err != nil {
 		t.Fatal(err)

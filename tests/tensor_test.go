@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/state"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // divisible is a model whose matrices four ranks can divide, of which the last has fewer tokens.
@@ -37,14 +39,17 @@ var families = map[string][]string{
 // Divided matrices compute what whole ones do, but for rounding, at every stage. For a number
 // of ranks that divide them stages agree to the bit as far as they do for whole ones.
 func TestTensorAgreesWithWhole(t *testing.T) {
-	for name, family := range families {
+	for i, name := range slices.Sorted(maps.Keys(families)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "train.accumulate=2", "optimizer.type=sgd", "optimizer.lr=0.05", "device=cpu"}, divisible...), family...)
+			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "train.accumulate=2", "optimizer.type=sgd", "optimizer.lr=0.05", "device=cpu"}, divisible...), families[name]...)
 			want := train(t, cfg(t, sets...), nil)
 			for _, n := range []int{2, 4} {
 				var alike [2]*outcome // gradients stay whole over micro-batches, or do not
 				for stage := range 4 {
+					if !nightly.Every(2, i/2+n/4) || !nightly.Every(2, i+stage/2) {
+						continue
+					}
 					what := fmt.Sprintf("tensor %d, stage %d", n, stage)
 					got := train(t, cfg(t, append(sets[:len(sets):len(sets)], fmt.Sprint("parallel.tensor=", n), fmt.Sprint("zero.stage=", stage))...), nil)
 					near(t, what, got, want, 1e-5)
@@ -65,10 +70,7 @@ func TestTensorAgreesWithWhole(t *testing.T) {
 
 // Of every rank of drawn meshes with divided matrices and sequences as much is allocated as planned, and used.
 func TestTensorsAllocateAsPlanned(t *testing.T) {
-	draws := 200
-	if testing.Short() {
-		draws = 10
-	}
+	draws := nightly.Of(8, 200)
 	for i := range draws {
 		rng := rand.New(rand.NewPCG(26, uint64(i)))
 		sets := append([]string{}, divisible...)
@@ -104,19 +106,26 @@ func TestTensorsAllocateAsPlanned(t *testing.T) {
 func TestTensorBits(t *testing.T) {
 	base := append([]string{"model.family=llama", "model.ffn=32", "precision=bf16", "parallel.tensor=2", "parallel.shard=2", "train.accumulate=4", "device=cpu", "model.dropout=0.1"}, divisible...)
 	base = append(base, "model.layers=4")
-	for name, sets := range map[string][]string{
+	jobs := map[string][]string{
 		"adamw": {}, "muon": {"optimizer.type=muon"}, "adamw8bit": {"optimizer.type=adamw8bit"}, "fp16": {"precision=fp16"}, "replicas": {"parallel.replicate=2"},
 		"prefetch": {"zero.prefetch=0"},
-	} {
+	}
+	for i, name := range slices.Sorted(maps.Keys(jobs)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, stage := range []int{1, 3} {
-				sets := append(append(base[:len(base):len(base)], fmt.Sprint("zero.stage=", stage)), sets...)
+				if !nightly.Every(2, i+stage/2) {
+					continue
+				}
+				sets := append(append(base[:len(base):len(base)], fmt.Sprint("zero.stage=", stage)), jobs[name]...)
 				want := train(t, cfg(t, sets...), nil)
-				for _, way := range [][]string{
+				for j, way := range [][]string{
 					{"zero.recompute=block"}, {"zero.offload.optimizer=host"},
 					{"parallel.pipeline=2", "pipeline.schedule=GPipe"}, {"parallel.pipeline=2", "pipeline.schedule=ZBH1"}, {"parallel.pipeline=2", "pipeline.schedule=Interleaved1F1B"},
 				} {
+					if !nightly.Every(5, i+j) {
+						continue
+					}
 					sameBits(t, fmt.Sprintf("stage %d, %v", stage, way), train(t, cfg(t, append(sets[:len(sets):len(sets)], way...)...), nil), want)
 				}
 			}
@@ -173,8 +182,8 @@ func TestMeshesBeginAlike(t *testing.T) {
 				sets = append(sets, "model.family="+family)
 			}
 			var want map[string][]byte
-			for _, m := range meshes(8) {
-				if odd := m.Tensor == 5 || m.Tensor == 7; odd != (family == "odd") && m.World() > 1 || family == "odd" && m.Context > 1 {
+			for i, m := range meshes(8) {
+				if odd := m.Tensor == 5 || m.Tensor == 7; odd != (family == "odd") && m.World() > 1 || family == "odd" && m.Context > 1 || family != "odd" && !nightly.Every(6, i) {
 					continue
 				}
 				dir := t.TempDir()
@@ -270,7 +279,7 @@ func TestDrawnResumes(t *testing.T) {
 			sets = append(append(sets, divisible...), "model.layers=4", "train.batch=48", "device=cpu")
 			run(t, saving(t, dir, append(sets[:len(sets):len(sets)], "parallel={pipeline: 2, shard: 2, tensor: 2}", "zero.stage=2", "train.accumulate=2")...), "")
 			want, drawn := digest(t, dir, "3"), map[string]bool{}
-			for i := uint64(0); len(drawn) < 10; i++ {
+			for i := uint64(0); len(drawn) < nightly.Of(3, 10); i++ {
 				rng := rand.New(rand.NewPCG(4, i))
 				of := func(n ...int) int { return n[rng.IntN(len(n))] }
 				mesh := fmt.Sprintf("parallel={pipeline: %d, replicate: %d, shard: %d, tensor: %d}", of(1, 2, 4), of(1, 2), of(1, 2, 3), of(1, 2, 4))

@@ -168,7 +168,7 @@ func TestBenchParallelEndsOnASignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != exitStopped || time.Since(asked) > 8*time.Second {
+	if code := cmd.ProcessState.ExitCode(); code != exitStopped || time.Since(asked) > time.Minute {
 		t.Errorf("%v after %v", cmd.ProcessState, time.Since(asked))
 	}
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {

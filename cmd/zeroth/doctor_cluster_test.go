@@ -117,9 +117,6 @@ func TestAdvice(t *testing.T) {
 
 // Collectives between processes are measured beside a stream, and told once.
 func TestBenchAcross(t *testing.T) {
-	if testing.Short() {
-		t.Skip("moves 64 MiB some dozen times")
-	}
 	t.Chdir(t.TempDir())
 	out, _ := process(t, 0, "launch", "-n", "2", "--", "bench", "collective", "--seconds", "0.001", "--json")
 	var r bench.Report

@@ -23,6 +23,7 @@ import (
 	"zeroth/collective/collectivetest"
 	"zeroth/collective/flight"
 	"zeroth/job/setup"
+	"zeroth/tests/nightly"
 )
 
 // faults are hooks of a process: "RANK drop N" forgets the rank's operation N of its
@@ -127,7 +128,7 @@ func TestFlightTellsWhoParted(t *testing.T) {
 		{"1 drop 40", "60s", `^rank 1 diverged from the others in operation 40 of (world|shard of ranks 0-2|shard) `, true},
 		{"1 stuck 40", "8s", `^rank 1 has not reached operation 40 of shard .*in which ranks 0,2 wait: its last was operation `, false},
 	} {
-		if testing.Short() && !c.parted {
+		if !nightly.All() && !c.parted {
 			continue // it takes twice the timeout
 		}
 		t.Setenv("ZEROTH_FAULT", c.fault)

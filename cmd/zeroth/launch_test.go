@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"zeroth/checkpoint"
+	"zeroth/tests/nightly"
 )
 
 // process runs the command as a process of its own, to its end.
@@ -73,7 +74,7 @@ func outcomeOf(t *testing.T, out string) string {
 func TestLaunchGivesTheSameBits(t *testing.T) {
 	inFolder(t)
 	stages, precisions := []string{"0", "1", "2", "3"}, []string{"fp32", "bf16"}
-	if testing.Short() {
+	if !nightly.All() {
 		stages, precisions = []string{"0", "3"}, precisions[1:]
 	}
 	for _, stage := range stages {
@@ -330,7 +331,7 @@ func namedBy(victim int, why, errs string) (by []string) {
 func TestLaunchSurvivesFaults(t *testing.T) {
 	inFolder(t)
 	rng, runs := rand.New(rand.NewPCG(15, 1)), 8
-	if testing.Short() {
+	if !nightly.All() {
 		runs = 2
 	}
 	for i := range runs {

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"zeroth/tests/nightly"
 )
 
 // absurdMemory is the bytes of memory, and absurdTime the time of processors, that
@@ -25,9 +27,6 @@ const (
 // Small inputs take little: a process that has 2 GiB refuses them, or plans what
 // can be planned, in seconds.
 func TestAbsurdInputs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("processes")
-	}
 	inFolder(t)
 	r := strings.Repeat
 	if err := syscall.Mkfifo("pipe", 0o600); err != nil {
@@ -63,7 +62,7 @@ func TestAbsurdInputs(t *testing.T) {
 		}
 		return args
 	}
-	for _, c := range []struct {
+	for i, c := range []struct {
 		code int
 		said string
 		args []string
@@ -99,6 +98,9 @@ func TestAbsurdInputs(t *testing.T) {
 		{2, "it is a device, not a regular file", []string{"plan", "tiny.yaml", "--machine", "/dev/zero"}},
 		{2, "it is larger than the limit of 65536 bytes", []string{"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--machine", "machine.json"}},
 	} {
+		if !nightly.Every(4, i) {
+			continue
+		}
 		t.Run(fmt.Sprintf("%.60q", c.args), func(t *testing.T) {
 			code, said, used := confined(t, c.args)
 			if code != c.code || !strings.Contains(said, c.said) || len(said) > 30_000 {

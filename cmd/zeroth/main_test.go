@@ -31,6 +31,7 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/state"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 )
 
 // tiny is a job of a few milliseconds a step.
@@ -590,7 +591,7 @@ func TestSecondSignalQuits(t *testing.T) {
 // A command that hears a signal, but does something that does not, is given up after a while,
 // with what it was writing.
 func TestStuckCommandIsGivenUp(t *testing.T) {
-	if testing.Short() {
+	if !nightly.All() {
 		t.Skip("it takes that while")
 	}
 	inFolder(t)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"zeroth/tests/nightly"
 )
 
 // hostile is a model's folder that is not what it says: a good one of GPT-2 with some
@@ -26,14 +28,14 @@ type hostile struct {
 // and what of it, with exit code 2; little memory and time is taken, and nothing is
 // written.
 func TestHostileModels(t *testing.T) {
-	if testing.Short() {
-		t.Skip("processes")
-	}
 	tiny, err := filepath.Abs("../../tests/testdata/hf/tiny")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range hostileModels() {
+	for i, c := range hostileModels() {
+		if !nightly.Every(6, i) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			inFolder(t)
 			if err := os.CopyFS("hf", os.DirFS(tiny)); err != nil {

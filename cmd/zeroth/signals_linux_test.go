@@ -13,6 +13,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/input"
+	"zeroth/tests/nightly"
 )
 
 // fullPipe is the end to write to of a pipe that nobody reads and that is full.
@@ -76,7 +77,7 @@ func TestEveryCommandEndsOnASignal(t *testing.T) {
 		"ckpt ls r", "ckpt inspect r", "ckpt verify r", "ckpt diff r r", "ckpt export r --to e", "ckpt import m --to i", "ckpt prune r --keep 9",
 		"sample --run r --tokens 5", "eval tiny.yaml --run r", "tokenize tiny.yaml --tokenizer bytes --out t.bin", "bench memory --seconds 3600", "bench parallel tiny.yaml --steps 1000",
 	} {
-		if testing.Short() && i%5 > 0 {
+		if !nightly.Every(5, i) {
 			continue
 		}
 		words := strings.Fields(args)
@@ -104,7 +105,7 @@ func TestEveryCommandEndsOnASignal(t *testing.T) {
 // A run whose output nobody reads stops as any other.
 func TestTrainEndsThoughItsOutputBlocks(t *testing.T) {
 	inFolder(t)
-	for i, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+	for i, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}[:nightly.Of(2, 3)] {
 		for _, args := range [][]string{long, append([]string{"launch", "-n", "2", "--"}, append(slices.Clone(long), "--set", "parallel.ranks=2")...)} {
 			out := fmt.Sprint("r", i, len(args))
 			code, errs := interrupted(t, s, append(slices.Clone(args), "--out", out)...)

@@ -15,6 +15,7 @@ import (
 	"unicode"
 
 	"zeroth/job/config"
+	"zeroth/tests/nightly"
 )
 
 // stdin makes a text the standard input.
@@ -218,7 +219,7 @@ func TestProbesOfRefusedRuns(t *testing.T) {
 
 // A build that notes its commit says it, and a release its version.
 func TestVersionIsStamped(t *testing.T) {
-	if testing.Short() {
+	if !nightly.All() {
 		t.Skip("builds")
 	}
 	if info, err := os.Stat("../../.git"); err != nil || !info.IsDir() {

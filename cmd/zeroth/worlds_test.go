@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"zeroth/checkpoint"
+	"zeroth/tests/nightly"
 )
 
 // joiner is a process of a world that its test starts by itself.
@@ -405,7 +406,7 @@ func TestLaunchEndsWell(t *testing.T) {
 		"all stopped, then asked":       {[]syscall.Signal{syscall.SIGSTOP, syscall.SIGSTOP, syscall.SIGSTOP, syscall.SIGTERM}, []int{0, 1, 2, launcher}, 75, "stopped by SIGTERM"},
 		"process 0 stopped, none asked": {[]syscall.Signal{syscall.SIGSTOP}, []int{0}, 75, `rank 0 ("`},
 	}
-	if testing.Short() {
+	if !nightly.All() {
 		delete(cases, "the launcher interrupted")
 		delete(cases, "process 0 stopped, none asked")
 	}

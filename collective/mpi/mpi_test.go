@@ -22,6 +22,7 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // launcher starts processes under an MPI.
@@ -95,7 +96,7 @@ func under(t *testing.T, tests string, sizes ...int) {
 		}
 		for _, n := range sizes {
 			t.Run(fmt.Sprint(filepath.Base(l.path), " ", filepath.Base(l.library), " ", n), func(t *testing.T) {
-				args := append(l.args[:len(l.args):len(l.args)], "-n", strconv.Itoa(n), os.Args[0], "-test.run", tests, "-test.short="+strconv.FormatBool(testing.Short()))
+				args := append(l.args[:len(l.args):len(l.args)], "-n", strconv.Itoa(n), os.Args[0], "-test.run", tests)
 				cmd := exec.Command(path, args...)
 				cmd.Env = append(os.Environ(), "ZEROTH_MPI_TEST=1", "ZEROTH_MPI="+l.library)
 				out, err := cmd.CombinedOutput()
@@ -200,7 +201,7 @@ func library(t *testing.T, code string) string {
 
 func TestConforms(t *testing.T) {
 	sizes := []int{1, 2, 3, 4}
-	if testing.Short() {
+	if !nightly.All() {
 		sizes = []int{3} // some processes have several ranks, some one, some none
 	}
 	under(t, "^TestRankConforms$", sizes...)

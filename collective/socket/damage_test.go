@@ -5,8 +5,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,22 +13,14 @@ import (
 	"zeroth/collective/socket"
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/tests/nightly"
 )
-
-// flips returns the number of bits that TestDamageIsNamed flips: ZEROTH_DAMAGE, or a few.
-func flips(t *testing.T) int {
-	n, err := strconv.Atoi(os.Getenv("ZEROTH_DAMAGE"))
-	if err != nil {
-		n = 12
-	}
-	return n
-}
 
 // TestDamageIsNamed flips one bit of what a process receives over TCP, anywhere in headers, notes
 // and data: no operation may return a wrong sum, both ranks must fail, and the receiver must name
 // the sender and the operation.
 func TestDamageIsNamed(t *testing.T) {
-	for seed := range flips(t) {
+	for seed := range nightly.Of(12, 500) {
 		rng := rand.New(rand.NewPCG(uint64(seed), 23))
 		n := 2 << (2 + rng.IntN(18)) // float32, up to 2 MiB
 		d := newDamaged(t, rng.IntN(3*4*n), byte(1)<<rng.IntN(8))

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // TestAttentionGradAfterOthers divides a sequence into pieces of any length: gradients of queries
@@ -18,7 +19,7 @@ func TestAttentionGradAfterOthers(t *testing.T) {
 				for _, a := range attnShapes {
 					a.B = 1
 					for _, a := range variants(a) {
-						if dt == device.BF16 && !(testing.Short() && tol == exact) || dt == device.F32 && tol == exact {
+						if dt == device.BF16 && !(!nightly.All() && tol == exact) || dt == device.F32 && tol == exact {
 							all := newAttnCase(dt, a, true)
 							all.gradAfter(t, 1+a.T/5, tol)
 							all.gradAfter(t, 64, tol)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // kept returns the factor of a probability: device.Attn's definition of Drop.
@@ -30,7 +31,7 @@ func dropping(a device.Attn) device.Attn {
 // variants returns the shape alone, with documents, with dropout and with both; a short run drops
 // only weights of short sequences.
 func variants(a device.Attn) []device.Attn {
-	if testing.Short() && a.T > 100 {
+	if !nightly.All() && a.T > 100 {
 		return []device.Attn{a, packed(a)}
 	}
 	return []device.Attn{a, packed(a), dropping(a), dropping(packed(a))}

@@ -8,6 +8,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 // attn64 computes attention by its definition, on dense matrices: q, o (B*T, H*D) and k, v (B*T,
@@ -337,7 +338,7 @@ func TestDocumentsAreAlone(t *testing.T) {
 			eachType(t, func(t *testing.T, dt device.DType) {
 				for i, begin := range []int{0, 5, 64, 128, 200, 63} {
 					for _, window := range []int{0, 60} {
-						if testing.Short() && (window > 0) != (i%2 > 0) {
+						if !nightly.All() && (window > 0) != (i%2 > 0) {
 							continue
 						}
 						documentAlone(t, dt, device.Attn{B: 2, T: 290, H: 4, KV: 2, D: 24, Scale: 0.3, Window: window}, begin, begin+77)

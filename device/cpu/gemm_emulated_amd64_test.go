@@ -2,17 +2,17 @@ package cpu
 
 import (
 	"math"
-	"testing"
 	"unsafe"
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 // emulatedBF16 is AMX with its tile instructions replaced by Go, to test packing and edges on
 // machines with AVX-512 but without AMX. With the race detector it takes minutes.
 func emulatedBF16() []*kernel.ISA {
-	if !kernel.HasAVX512() || testing.Short() {
+	if !kernel.HasAVX512() || !nightly.All() {
 		return nil
 	}
 	e := kernel.AMX

@@ -8,6 +8,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 // fewTypes are types of operands: those of text generation in float32 and in bf16, whose logits are
@@ -25,7 +26,7 @@ func TestFewRowsHaveTheBitsOfMany(t *testing.T) {
 				if form >= 8 && i%3 != 1 {
 					continue // some shapes need not run: with one block of k and with several
 				}
-				if testing.Short() && form%8 != (i+form/8)%8 {
+				if !nightly.All() && form%8 != (i+form/8)%8 {
 					continue // each form has some shapes
 				}
 				p := newProduct(rng, 11, s[0], s[1], fewTypes[form/8], false, form&1 != 0, form&2 != 0, form&4 != 0, i%3)

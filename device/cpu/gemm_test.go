@@ -10,12 +10,13 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 // ends returns the first and the last instruction set for short tests: those in between differ in
 // assembly, which the race detector does not check.
 func ends[T any](sets []T) []T {
-	if testing.Short() && len(sets) > 2 {
+	if !nightly.All() && len(sets) > 2 {
 		return []T{sets[0], sets[len(sets)-1]}
 	}
 	return sets
@@ -258,7 +259,7 @@ func TestMatMulManyBlocks(t *testing.T) {
 		if ct != device.F32 {
 			m, n = kernel.AccMax/kernel.NcMax+40, kernel.NcMax+5
 		}
-		if kernel.BestISA == &kernel.Portable || testing.Short() {
+		if kernel.BestISA == &kernel.Portable || !nightly.All() {
 			m, n, k = 230, kernel.GroupMax+5, 20
 		}
 		p := newProduct(rng, m, n, k, [4]device.DType{ct}, false, true, true, true, 1)
@@ -421,7 +422,7 @@ func TestMatMulRefusesWhatItCannotDo(t *testing.T) {
 func TestMatMulKeepsItsBitsUnderCollection(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		products := 150
-		if testing.Short() || kernel.BestISA == &kernel.Portable {
+		if !nightly.All() || kernel.BestISA == &kernel.Portable {
 			products = 15
 		}
 		if kernel.BestBF16 != nil && strings.HasSuffix(kernel.BestBF16.Name, "emulated") {

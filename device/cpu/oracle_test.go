@@ -8,6 +8,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 // The kernels' tests run each kernel on operands in guarded memory with gaps between rows and
@@ -125,7 +126,7 @@ func onWorkers(t *testing.T, f func(q *Queue) []*guarded) []*guarded {
 	t.Helper()
 	var first []*guarded
 	several := []int{1, 2, 3, 5}
-	if testing.Short() {
+	if !nightly.All() {
 		several = []int{1, 3}
 	}
 	for _, workers := range several {

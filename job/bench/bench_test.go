@@ -16,6 +16,7 @@ import (
 	"zeroth/job/machine"
 	"zeroth/job/sim"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 )
 
 func quickBench(ctx context.Context) *bench {
@@ -172,7 +173,7 @@ func TestBenchReport(t *testing.T) {
 
 // Every group measures something, and its rates and limits are positive.
 func TestBenchGroups(t *testing.T) {
-	if testing.Short() {
+	if !nightly.All() {
 		t.Skip("several seconds: 256 MiB on the disk")
 	}
 	b := quickBench(t.Context())

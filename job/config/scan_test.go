@@ -86,7 +86,7 @@ func TestCrowdedJobs(t *testing.T) {
 		if n := len(err.Error()); n > 20_000 {
 			t.Errorf("%s: a message of %d bytes", what, n)
 		}
-		if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 300<<20 || took > 10*time.Second {
+		if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 300<<20 || took > time.Minute {
 			t.Errorf("%s: took %v and %d MB", what, took, bytes>>20)
 		}
 	}

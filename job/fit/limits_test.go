@@ -9,6 +9,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/testjob"
+	"zeroth/tests/nightly"
 )
 
 // What is at a limit is taken and what is over it refused, at a key that can
@@ -80,7 +81,7 @@ func TestNothingOverflows(t *testing.T) {
 		if x := one(t, c, l); x.Needs.Device.Total() != p.Allocated.Total() || x.Cost.Sent != p.Sent || x.Cost.Sent < 0 || x.Cost.Moved < 0 || x.Cost.Disk < 0 || !(x.Cost.Seconds() > 0) {
 			t.Errorf("%v: %+v", sets, x)
 		}
-		if searchable(c) != nil || testing.Short() {
+		if searchable(c) != nil || !nightly.All() {
 			continue
 		}
 		for _, x := range searched(t, c, l).all {

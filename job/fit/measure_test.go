@@ -3,7 +3,6 @@ package fit
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"zeroth/job/sim"
 	"zeroth/nn"
 	"zeroth/offload"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
 
@@ -77,9 +77,9 @@ func TestFewLayersAreAll(t *testing.T) {
 		s := bareOf(t, c, Limits{Ranks: 4, Rates: here})
 		var all, some []*config.Config
 		settings(s.job, func(x config.Config) { all = append(all, &x) })
-		every := map[bool]int{false: 3, true: 30}[testing.Short()] // ZEROTH_SETTINGS=all: none is left out
+		every := nightly.Of(40, 3)
 		for i := range all {
-			if i%every == len(name)%every || os.Getenv("ZEROTH_SETTINGS") == "all" {
+			if i%every == len(name)%every {
 				some = append(some, all[i])
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
 
@@ -50,7 +51,7 @@ func drawnMesh(t *testing.T, r *rand.Rand) *config.Config {
 // Also on pipelines and where matrices are divided, what settings need, do and move is what a
 // run of all says, to the byte; and the places that are left out need no more.
 func TestFewLayersAreAllOnMeshes(t *testing.T) {
-	r, n := rand.New(rand.NewPCG(1, 2)), map[bool]int{false: 150, true: 25}[testing.Short()]
+	r, n := rand.New(rand.NewPCG(1, 2)), nightly.Of(15, 150)
 	for done := 0; done < n; {
 		if c := drawnMesh(t, r); c != nil {
 			s := bareOf(t, c, Limits{Ranks: c.Parallel.Ranks, Rates: here})

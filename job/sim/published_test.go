@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"zeroth/job/setup"
+	"zeroth/tests/nightly"
 )
 
 // TestPublishedPipelines compares simulated pipelines with the measured ones of Qi et al.,
@@ -31,7 +32,7 @@ func TestPublishedPipelines(t *testing.T) {
 		{46, 40, 5120, 16, 1, 48, 3, 1.40, 1.61},
 		{62, 48, 6144, 32, 1, 96, 2, 0.76, 0.87},
 	} {
-		if testing.Short() && m.ranks > 8 {
+		if !nightly.All() && m.ranks > 8 {
 			continue
 		}
 		layers := fmt.Sprint(m.each - 1) // the first and the last stage have one less
@@ -107,7 +108,7 @@ func TestPublishedMegatron(t *testing.T) {
 		{24, 2304, 24, 1, 1, 32, 512, 137}, {32, 3072, 30, 2, 1, 64, 512, 138}, {32, 4096, 36, 4, 1, 128, 512, 142}, {48, 6144, 40, 8, 1, 256, 1024, 135},
 		{64, 8192, 48, 8, 2, 512, 1536, 138}, {80, 10240, 60, 8, 4, 1024, 1792, 140}, {96, 12288, 80, 8, 8, 1536, 2304, 148}, {128, 16384, 96, 8, 16, 1920, 2160, 155},
 	} {
-		if testing.Short() && m.gpus > 512 {
+		if !nightly.All() && m.gpus > 512 {
 			continue
 		}
 		data := m.gpus / m.tensor / m.pipeline

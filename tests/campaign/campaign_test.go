@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"zeroth/tests/nightly"
 )
 
 var (
@@ -93,13 +95,8 @@ type trial struct {
 	user   *syscall.Credential // of its processes; nil: the trial's own
 }
 
-// count is how many of so many cases are run: with -short a twentieth.
-func count(n int) int {
-	if testing.Short() {
-		return max(1, n/20)
-	}
-	return n
-}
+// count returns how many of n cases run: a twentieth by default.
+func count(n int) int { return nightly.Of(max(1, n/20), n) }
 
 // trials runs n cases as subtests named by their numbers, as many at once as
 // there are processors. A case is of each kind in turn, and says how it ended.

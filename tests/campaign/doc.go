@@ -2,9 +2,9 @@
 // damaged checkpoints, kills, odd job files and forged files, each given to the
 // built binary in processes of their own. docs/lab/campaign.md has what came of it.
 //
-//	go test -tags campaign -timeout 2h ./tests/campaign           all of it
-//	go test -tags campaign -short ./tests/campaign                a twentieth
-//	go test -tags campaign ./tests/campaign -run Jobs -jobs 300   some of one trial
+//	ZEROTH_NIGHTLY=1 go test -tags campaign -timeout 2h ./tests/campaign   all of it
+//	go test -tags campaign ./tests/campaign                                a twentieth
+//	go test -tags campaign ./tests/campaign -run Jobs -jobs 6000           a twentieth of more
 //
 // # What is held against every process
 //

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -66,7 +67,7 @@ func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a devic
 			a.Past = rng.IntN(3) * rng.IntN(90)
 		}
 		for j, dt := range anyFloat {
-			if testing.Short() && j != i%3 {
+			if !nightly.All() && j != i%3 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%v B%d T%d+%d of %d H%d/%d D%d cap %.1f drops %v", dt, a.B, a.Past, a.T, a.Window, a.H, a.KV, a.D, a.Cap, a.Drop.Drop > 0), func(t *testing.T) {

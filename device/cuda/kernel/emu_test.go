@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // The kernels run in a process that scripts/build-emu builds from them, which needs only g++.
@@ -74,7 +75,7 @@ func startMachines(t testing.TB) (all []*machine) {
 		t.Fatal(err)
 	}
 	orders := []string{"", "EMU_SEED=1", "EMU_SEED=77"}
-	if testing.Short() {
+	if !nightly.All() {
 		orders = orders[:2]
 	}
 	for i, order := range orders {

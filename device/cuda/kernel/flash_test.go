@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // flashWidths are the head widths of the tests on tensor cores: the widest of each kernel, and
@@ -27,7 +28,7 @@ func eachFlash(t *testing.T, cached bool, f func(b *bench, dt device.DType, a de
 	rng := rand.New(rand.NewPCG(11, 12))
 	for i := range 4 * len(flashWidths) {
 		width, dt, drops := flashWidths[i/4], []device.DType{device.BF16, device.F16}[i%2], i/2%2 == 1
-		if narrow := i/4 > 2; (!drops || width <= 64) && (!narrow || !testing.Short() && (width > 64 || drops == ((i/4+i)%2 == 1))) {
+		if narrow := i/4 > 2; (!drops || width <= 64) && (!narrow || nightly.All() && (width > 64 || drops == ((i/4+i)%2 == 1))) {
 			kv := 1 + rng.IntN(2)
 			a := device.Attn{B: 1 + rng.IntN(2), T: 1 + rng.IntN(160), H: kv * (1 + rng.IntN(2)), KV: kv, D: width, Scale: float32(1 / math.Sqrt(float64(width)))}
 			if rng.IntN(2) == 0 {

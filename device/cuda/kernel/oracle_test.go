@@ -14,6 +14,7 @@ import (
 	cpukernel "zeroth/device/cpu/kernel"
 	"zeroth/nn"
 	"zeroth/optim"
+	"zeroth/tests/nightly"
 )
 
 // Each test issues an operation twice on equal operands: on package cpu's queue and on the emulated
@@ -338,7 +339,7 @@ func (b *bench) workSpace() device.Buffer {
 
 // times returns the number of random draws of a test.
 func times(n int) int {
-	if testing.Short() {
+	if !nightly.All() {
 		return max(2, n/5)
 	}
 	return n

@@ -1,0 +1,19 @@
+// Package nightly says how much of a long test runs. By default a test that could run hundreds of
+// cases runs a few fixed ones; with ZEROTH_NIGHTLY=1, as .ci/nightly sets it, it runs all of them.
+package nightly
+
+import "os"
+
+// All reports whether tests run all of their cases.
+func All() bool { return os.Getenv("ZEROTH_NIGHTLY") != "" }
+
+// Of returns how many of all cases run: some by default.
+func Of(some, all int) int {
+	if All() {
+		return all
+	}
+	return some
+}
+
+// Every reports whether case i runs: by default one of each n.
+func Every(n, i int) bool { return All() || i%n == 0 }
