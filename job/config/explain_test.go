@@ -175,53 +175,6 @@ func TestJobWithoutItsExtension(t *testing.T) {
 	}
 }
 
-// A configuration of DeepSpeed is recognised, and every key of it is told with what
-// it is in a job; each key that is named there is one.
-func TestDeepSpeed(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
-	testjob.Write(t, "ds.json", `{
-  "train_batch_size": 64,
-  "train_micro_batch_size_per_gpu": "auto",
-  "bf16": {"enabled": true},
-  "zero_optimization": {
-    "stage": 3,
-    "overlap_comm": true,
-    "offload_optimizer": {"device": "cpu", "pin_memory": true}
-  },
-  "optimizer": {"type": "AdamW", "params": {"lr": 3e-5, "betas": [0.9, 0.999]}},
-  "scheduler": {"type": "OneCycle"},
-  "flops_profiler": {"enabled": false}
-}`)
-	_, err := Load("ds.json", []string{"train.steps=3"})
-	want := `ds.json: this is a configuration of DeepSpeed, not a job of zeroth; its keys are below with what they are in a job; 'zeroth init' writes a job to begin with
-ds.json:2:3: train_batch_size: of DeepSpeed; in a job train: {batch: 64}
-ds.json:3:3: train_micro_batch_size_per_gpu: of DeepSpeed; in a job train.micro_batch, which has a default: leave it out
-ds.json:4:12: bf16.enabled: of DeepSpeed; in a job precision: bf16
-ds.json:6:5: zero_optimization.stage: of DeepSpeed; in a job zero: {stage: 3}
-ds.json:7:5: zero_optimization.overlap_comm: of DeepSpeed; nothing to set: a unit is a bucket, and communication always overlaps computing
-ds.json:8:27: zero_optimization.offload_optimizer.device: of DeepSpeed; in a job zero: {offload: {optimizer: host}}
-ds.json:8:44: zero_optimization.offload_optimizer.pin_memory: of DeepSpeed; nothing to set; zero.offload.buffers is how much is staged at once
-ds.json:10:17: optimizer.type: of DeepSpeed; in a job optimizer: {type: adamw}
-ds.json:10:45: optimizer.params.lr: of DeepSpeed; in a job optimizer: {lr: 3e-5}
-ds.json:10:57: optimizer.params.betas: of DeepSpeed; in a job optimizer: {betas: [0.9, 0.999]}
-ds.json:11:17: scheduler.type: of DeepSpeed; in a job schedule.type, which has no "OneCycle"
-ds.json:12:22: flops_profiler.enabled: of DeepSpeed; there is no such thing here`
-	if err == nil || err.Error() != want {
-		t.Errorf("got\n%v\nwant\n%s", err, want)
-	}
-	for theirs, ours := range deepSpeedKeys {
-		f, ok := Explain(ours.key)
-		if ours.key != "" && !ok || ours.key == "" && ours.note == "" {
-			t.Errorf("%s: there is no key %q", theirs, ours.key)
-		}
-		for _, word := range ours.words {
-			if !strings.Contains(f.Value, word) {
-				t.Errorf("%s: %s does not take %s", theirs, ours.key, word)
-			}
-		}
-	}
-}
-
 // Rules of retention are read as a job file and as a command line has them.
 func TestKeepOnACommandLine(t *testing.T) {
 	for text, want := range map[string]string{"3": "3", "last=1": "1", "last=1,best=val_loss": "{last: 1, best: val_loss}", "every_steps=1000,last=2": "{last: 2, every_steps: 1000}",

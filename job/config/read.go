@@ -195,6 +195,9 @@ func (r *reader) unknown(section string, p *pair) {
 			advice = "did you mean " + show.Either(elsewhere) + "?"
 		}
 	}
+	if said := saidElsewhere(key); said != "" && strings.Contains(p.key, "_") {
+		advice = said
+	}
 	if slices.ContainsFunc(r.fields, func(f field) bool { return f.key == key }) {
 		advice = "write it as " + nest(key)
 	}

@@ -91,7 +91,7 @@ func readFile(file string) (*node, Problems) {
 		}
 		return root, fatal(root.at, "the job file cannot be read: "+input.Cause(err).Error(), want)
 	}
-	top, problems := parse(raw, root.at)
+	top, problems := parse(withoutComments(raw), root.at)
 	switch {
 	case problems.Fatal():
 		return root, problems
@@ -100,8 +100,8 @@ func readFile(file string) (*node, Problems) {
 	case top.kind != mapping:
 		return root, append(problems, fatal(top.at, "the job file is "+top.what()+", not a mapping", `want sections like: data: {text: ["*.txt"]}`)...)
 	}
-	if theirs := deepSpeed(top); theirs != nil {
-		return root, theirs
+	if t := translated(top); t != nil {
+		return t.job, append(problems, t.problems...)
 	}
 	return top, problems
 }
