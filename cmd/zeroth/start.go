@@ -18,7 +18,7 @@ import (
 // initJob returns "zeroth init", which writes a job file for a goal.
 func (a *app) initJob() *cobra.Command {
 	var names []string
-	list, model := "", ""
+	list, model, from := "", "", ""
 	for _, g := range config.Goals() {
 		names = append(names, g.Name)
 		list += fmt.Sprintf("  %-11s %s\n", g.Name, g.For)
@@ -28,12 +28,16 @@ func (a *app) initJob() *cobra.Command {
 		Short:      "Write a commented job file for a goal",
 		SuggestFor: []string{"new", "create"},
 		Long: `Write a commented job file for a goal, for you to edit: GOAL.yaml, another FILE, or
-- for standard output. Existing files are never overwritten. Goals:
+- for standard output. Existing files are never overwritten. --from prints the job of a
+configuration of DeepSpeed or Accelerate, or of TrainingArguments. Goals:
 
 ` + strings.TrimRight(list, "\n"),
-		Example: "  zeroth init quickstart\n  zeroth init chat --model Qwen3-1.7B\n  zeroth init pretrain - | less",
+		Example: "  zeroth init quickstart\n  zeroth init chat --model Qwen3-1.7B\n  zeroth init pretrain - | less\n  zeroth init --from ds_config.json > job.yaml",
 		Args:    arguments(0, 2),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
+			if from != "" {
+				return a.translate(from, args)
+			}
 			if len(args) == 0 {
 				a.say("zeroth init GOAL writes GOAL.yaml. Goals:\n\n%s", list)
 				return nil
@@ -58,7 +62,24 @@ func (a *app) initJob() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&model, "model", "", "published `model` to start from, such as Llama-3.2-1B, for goals that fine-tune")
 	must(cmd.RegisterFlagCompletionFunc("model", words(publishedNames()...)))
+	cmd.Flags().StringVar(&from, "from", "", "`file` of DeepSpeed, Accelerate or TrainingArguments whose job is printed")
 	return cmd
+}
+
+// translate prints the job of another program's configuration.
+func (a *app) translate(file string, more []string) error {
+	if len(more) > 0 {
+		return input.BadInput(fmt.Errorf("init --from prints the job of one file; want no goal (%s)", strings.Join(more, " ")))
+	}
+	text, ok, err := config.Translate(file)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return input.BadInput(fmt.Errorf("%s is not a configuration of DeepSpeed or Accelerate, nor TrainingArguments", file))
+	}
+	_, err = io.WriteString(a.out, text)
+	return err
 }
 
 // writeGoal writes a goal's job to a new file.
