@@ -253,12 +253,12 @@ func hostileTexts() []hostile {
 		{"a model of another kind", put("tokenizer.json", `{"model": {"type": "Unigram"}}`), "", "hf/tokenizer.json: model: type "},
 		{"a generation_config.json of other things", put("generation_config.json", `{"eos_token_id": {"a": [1e99]}}`), "bytes", "hf/generation_config.json: eos_token_id is "},
 		{"a broken generation_config.json", put("generation_config.json", `{"eos_token_id": `), "bytes", "hf/generation_config.json: "},
-		{"a template without an end", chat("{% for i in range(100000000000) %}{% endfor %}"), "chat", "chat template: line 1, column 1: the template exceeds the limit of"},
-		{"loops in loops", chat(strings.Repeat("{% for i in range(1000) %}", 20) + strings.Repeat("{% endfor %}", 20)), "chat", "chat template: line 1, column 1: the template exceeds the limit of"},
+		{"a template without an end", chat("{% for i in range(100000000000) %}{% endfor %}"), "chat", "chat template: line 1, column 18: the values that the template makes need more than"},
+		{"loops in loops", chat(strings.Repeat("{% for i in range(1000) %}", 20) + strings.Repeat("{% endfor %}", 20)), "chat", "chat template: line 1, column 512: the values that the template makes need more than"},
 		{"a macro that calls itself", chat("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), "chat", "chat template: line 1, column 20: more than 200 nested calls"},
-		{"a text that doubles", chat("{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}"), "chat", "chat template: line 1, column 82: a value of more than 16777216 bytes"},
+		{"a text that doubles", chat("{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}"), "chat", "chat template: line 1, column 82: a value of more than 8388608 bytes"},
 		{"parentheses", chat("{{ " + strings.Repeat("(", 100_000) + " }}"), "chat", "chat template: line 1, column "},
 		{"a template that reaches out", chat("{{ ''.__class__.__mro__[1].__subclasses__() }}"), "chat", "chat template: line 1, column 27: the method __subclasses__ is not supported"},
-		{"a template of 2 MB", chat(strings.Repeat("a", 2<<20)), "chat", "chat template: line 1, column 1: 2097152 bytes; a template has at most 1048576"},
+		{"a template of 2 MB", chat(strings.Repeat("a", 2<<20)), "chat", "chat template: line 1, column 1: 2097152 bytes; a template has at most 131072"},
 	}
 }

@@ -10,18 +10,29 @@
 // value.go   values, printed and compared as in Python
 // filter.go  filters, tests and methods
 //
-// Templates are untrusted: their depth, their steps and their output are limited.
+// Templates are untrusted: their depth, their work and the memory of what they make are limited,
+// so that a rendering takes about a second and 64 MiB at most. Work and memory are counted before
+// they are used. Memory is counted as if all values were kept until the end.
 package chat
 
 import "fmt"
 
 // Limits of a template and of a rendering.
 const (
-	MaxTemplate = 1 << 20 // bytes
-	MaxOutput   = 1 << 24 // bytes, of the output or any string
+	MaxTemplate = 1 << 17 // bytes
+	MaxOutput   = 1 << 23 // bytes, of the output or any string
 	maxDepth    = 200     // of nested expressions, blocks and calls
 	maxWork     = 1 << 28 // per rendering: bytes read or produced, plus stepWork per step
 	stepWork    = 64
+	maxMade     = 32 << 20 // bytes of all values made by a rendering
+	maxName     = 1 << 10  // bytes of an attribute's name or of a date's format
+)
+
+// Approximate sizes in bytes of what values consist of.
+const (
+	itemSize  = 48  // of a list, with a string's header
+	entrySize = 160 // of a map
+	scopeSize = 512 // of variables that a macro keeps
 )
 
 // Error is an error in a template or in a rendering.

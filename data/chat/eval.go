@@ -1,8 +1,10 @@
 package chat
 
 import (
+	"math"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // maxNumber is the largest integer; larger ones would not always be exact.
@@ -47,6 +49,7 @@ type run struct {
 	captures  int    // enclosing set blocks and macros, whose text is captured
 	leave     string // pending break or continue
 	work      int
+	held      int // bytes of values made
 	depth     int // of calls
 }
 
@@ -64,10 +67,18 @@ func (r *run) spend(at, n int) {
 	}
 }
 
+// hold counts n bytes of a value to be made, and the work of making it, and fails at the limit.
+func (r *run) hold(at, n int) {
+	r.spend(at, n)
+	if r.held += n; r.held > maxMade {
+		r.fail(at, "the values that the template makes need more than %d bytes", maxMade)
+	}
+}
+
 // look counts the work of reading a whole value.
 func (r *run) look(at int, v Value) { r.spend(at, measure(v).weight) }
 
-// made measures a new list or map, and fails if it is nested too deeply.
+// made measures a list or map, and fails if it is nested too deeply.
 func (r *run) made(at int, v Value) Value {
 	switch v.(type) {
 	case *List, *Dict:
@@ -80,18 +91,21 @@ func (r *run) made(at int, v Value) Value {
 
 func (r *run) write(at int, s string) {
 	r.spend(at, len(s))
+	if r.captures > 0 {
+		r.hold(at, len(s))
+	}
 	if r.out.Len()+len(s) > MaxOutput {
 		r.fail(at, "the text is longer than %d bytes", MaxOutput)
 	}
 	r.out.WriteString(s)
 }
 
-// long fails if a value of n bytes is too long.
+// long counts a string of n bytes to be made, and fails if it is too long.
 func (r *run) long(at int, n int) {
 	if n > MaxOutput {
 		r.fail(at, "a value of more than %d bytes", MaxOutput)
 	}
-	r.spend(at, n)
+	r.hold(at, n)
 }
 
 // capture runs statements and returns their output.
@@ -141,13 +155,8 @@ func (r *run) assign(at int, s *scope, names []string, v Value) {
 // iterate returns the items of a value for a loop.
 func (r *run) iterate(at int, v Value) []Value {
 	switch v := v.(type) {
-	case string:
-		r.spend(at, 32*len(v))
 	case *List:
 		r.spend(at, len(v.Items))
-	}
-	switch v := v.(type) {
-	case *List:
 		return v.Items
 	case *iterator:
 		if v.used {
@@ -158,7 +167,9 @@ func (r *run) iterate(at int, v Value) []Value {
 	case *Dict:
 		return v.keys
 	case string:
-		var all []Value
+		n := utf8.RuneCountInString(v)
+		r.hold(at, itemSize*n)
+		all := make([]Value, 0, n)
 		for _, c := range v {
 			all = append(all, string(c))
 		}
@@ -195,9 +206,9 @@ func (l *loop) run(r *run, s *scope) {
 	}
 	ended := false // whether an iteration completed; as in the reference, else runs if all were left early
 	for i := range items {
-		r.step()
+		r.hold(l.at, stepWork)
 		in := s.inner()
-		in.values["loop"] = position(items, i)
+		in.values["loop"] = &position{items, i}
 		r.assign(l.at, in, l.names, items[i])
 		do(l.body, r, in)
 		leave := r.leave
@@ -212,27 +223,44 @@ func (l *loop) run(r *run, s *scope) {
 	}
 }
 
-// position returns the variable loop.
-func position(items []Value, i int) Value {
-	d := &space{}
-	n := int64(len(items))
-	at := int64(i)
-	d.Set("index", at+1)
-	d.Set("index0", at)
-	d.Set("revindex", n-at)
-	d.Set("revindex0", n-at-1)
-	d.Set("first", at == 0)
-	d.Set("last", at == n-1)
-	d.Set("length", n)
-	d.Set("depth", int64(1))
-	d.Set("depth0", int64(0))
-	if i > 0 {
-		d.Set("previtem", items[i-1])
+// position is the variable loop.
+type position struct {
+	items []Value
+	i     int
+}
+
+// get returns one of its attributes.
+func (p *position) get(name string) Value {
+	i, n := int64(p.i), int64(len(p.items))
+	switch name {
+	case "index":
+		return i + 1
+	case "index0":
+		return i
+	case "revindex":
+		return n - i
+	case "revindex0":
+		return n - i - 1
+	case "first":
+		return i == 0
+	case "last":
+		return i == n-1
+	case "length":
+		return n
+	case "depth":
+		return int64(1)
+	case "depth0":
+		return int64(0)
+	case "previtem":
+		if i > 0 {
+			return p.items[i-1]
+		}
+	case "nextitem":
+		if i+1 < n {
+			return p.items[i+1]
+		}
 	}
-	if i+1 < len(items) {
-		d.Set("nextitem", items[i+1])
-	}
-	return d
+	return undefined{name}
 }
 
 // macro is a function defined in a template.
@@ -292,9 +320,7 @@ func (r *run) call(at int, f Value, g given) Value {
 	case *macro:
 		return r.callMacro(at, f, g)
 	case function:
-		for _, v := range g.values {
-			r.look(at, v)
-		}
+		r.lookAll(at, g)
 		return r.made(at, f(&caller{r, at, "the call"}, g))
 	case Function:
 		var values []Value
@@ -307,6 +333,16 @@ func (r *run) call(at int, f Value, g given) Value {
 	}
 	r.fail(at, "%s cannot be called", describe(f))
 	return nil
+}
+
+// lookAll counts the work of reading all arguments.
+func (r *run) lookAll(at int, g given) {
+	for _, v := range g.values {
+		r.look(at, v)
+	}
+	for _, k := range g.named.keys {
+		r.look(at, g.named.values[k])
+	}
 }
 
 // Function is a variable that a template can call.
@@ -324,6 +360,7 @@ var functions = map[string]Value{
 	}),
 	"namespace": function(func(c *caller, g given) Value {
 		s := &space{}
+		c.r.hold(c.at, entrySize*(1+len(g.named.keys)))
 		for _, k := range g.named.keys {
 			s.Set(k, g.named.values[k])
 		}
@@ -336,6 +373,7 @@ var functions = map[string]Value{
 		if len(g.values) > 0 {
 			c.fail("a dict takes only named arguments")
 		}
+		c.r.hold(c.at, entrySize*(1+len(g.named.keys)))
 		return &g.named
 	}),
 	"range": function(func(c *caller, g given) Value {
@@ -360,7 +398,7 @@ var functions = map[string]Value{
 		}
 		l := &List{kind: span}
 		for i := from; by > 0 && i < to || by < 0 && i > to; i += by {
-			c.r.step()
+			c.r.hold(c.at, itemSize)
 			l.Items = append(l.Items, i)
 		}
 		return l
@@ -385,6 +423,8 @@ func (r *run) attribute(at int, v Value, name string) Value {
 		if x, ok := v.Get(name); ok {
 			return x
 		}
+	case *position:
+		return v.get(name)
 	case undefined:
 		r.fail(at, "%s is not defined, so it has no %s", v.what, name)
 	}
@@ -393,9 +433,12 @@ func (r *run) attribute(at int, v Value, name string) Value {
 
 // item evaluates v[key].
 func (r *run) item(at int, v, key Value) Value {
+	r.step()
+	r.look(at, key)
 	switch v := v.(type) {
 	case *List, string:
-		if l, ok := v.(*List); ok && l.kind == view {
+		l, isList := v.(*List)
+		if isList && l.kind == view {
 			break
 		}
 		i, ok := key.(int64)
@@ -405,14 +448,17 @@ func (r *run) item(at int, v, key Value) Value {
 			}
 			return undefined{printed(key)}
 		}
-		items := r.iterate(at, v)
+		size := r.size(at, v)
 		if i < 0 {
-			i += int64(len(items))
+			i += size
 		}
-		if i < 0 || i >= int64(len(items)) {
+		switch {
+		case i < 0 || i >= size:
 			return undefined{"item " + printed(key)}
+		case isList:
+			return l.Items[i]
 		}
-		return items[i]
+		return r.characters(at, v.(string), i, i+1)
 	case *Dict:
 		if x, ok := v.Get(key); ok {
 			return x
@@ -424,10 +470,40 @@ func (r *run) item(at int, v, key Value) Value {
 		if x, ok := v.Get(key); ok {
 			return x
 		}
+	case *position:
+		if s, ok := key.(string); ok {
+			return v.get(s)
+		}
 	case undefined:
 		r.fail(at, "%s is not defined, so it has no item %s", v.what, printed(key))
 	}
 	return undefined{"item " + printed(key)}
+}
+
+// size returns the number of items or characters of a list or string.
+func (r *run) size(at int, v Value) int64 {
+	if l, ok := v.(*List); ok {
+		return int64(len(l.Items))
+	}
+	r.spend(at, len(v.(string)))
+	return int64(utf8.RuneCountInString(v.(string)))
+}
+
+// characters returns characters [from, to) of s.
+func (r *run) characters(at int, s string, from, to int64) string {
+	r.spend(at, len(s))
+	begin, end, n := len(s), len(s), int64(0)
+	for i := range s {
+		if n == from {
+			begin = i
+		}
+		if n == to {
+			end = i
+			break
+		}
+		n++
+	}
+	return s[min(begin, end):end]
 }
 
 // slice evaluates v[a:b:c].
@@ -440,13 +516,12 @@ func (r *run) slice(at int, v Value, bounds [3]Value) Value {
 		}
 		n[i] = x
 	}
-	_, isString := v.(string)
+	text, isString := v.(string)
 	l, isList := v.(*List)
 	if !isString && (!isList || l.kind == view) {
 		r.fail(at, "a slice of %s", describe(v))
 	}
-	items := r.iterate(at, v)
-	size, by := int64(len(items)), n[2]
+	size, by := r.size(at, v), n[2]
 	if bounds[2] == nil {
 		by = 1
 	}
@@ -472,9 +547,17 @@ func (r *run) slice(at int, v Value, bounds [3]Value) Value {
 		from, to = high, low
 	}
 	from, to = clamp(0, from), clamp(1, to)
+	if isString && by == 1 {
+		return r.characters(at, text, from, max(from, to))
+	}
+	items := r.iterate(at, v)
 	var some []Value
 	for i := from; by > 0 && i < to || by < 0 && i > to; i += by {
+		r.hold(at, itemSize)
 		some = append(some, items[i])
+		if i > math.MaxInt64-max(by, 0) || i < math.MinInt64-min(by, 0) {
+			break
+		}
 	}
 	if !isString {
 		return &List{Items: some, kind: l.kind}

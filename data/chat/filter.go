@@ -49,7 +49,9 @@ type filter func(c *caller, v Value, g given) Value
 func plainText(f func(string) string) filter {
 	return func(c *caller, v Value, g given) Value {
 		c.none(g)
-		return f(c.r.printed(c.at, v))
+		s := c.r.printed(c.at, v)
+		c.r.long(c.at, len(s))
+		return f(s)
 	}
 }
 
@@ -65,7 +67,7 @@ func filters() map[string]filter {
 		"upper":   plainText(strings.ToUpper),
 		"lower":   plainText(strings.ToLower),
 		"safe":    plainText(func(s string) string { return s }),
-		"list":    func(c *caller, v Value, g given) Value { c.none(g); return &List{Items: c.r.iterate(c.at, v)} },
+		"list":    listed,
 		"reverse": reversed, "first": first, "last": last,
 		"join": joined, "default": initial, "d": initial,
 		"items": func(c *caller, v Value, g given) Value {
@@ -84,6 +86,11 @@ func filters() map[string]filter {
 			return strings.ToUpper(s[:n]) + strings.ToLower(s[n:])
 		}),
 	}
+}
+
+func listed(c *caller, v Value, g given) Value {
+	c.none(g)
+	return &List{Items: c.r.iterate(c.at, v)}
 }
 
 func length(c *caller, v Value, g given) Value {
@@ -116,6 +123,7 @@ func asJSON(c *caller, v Value, g given) Value {
 	if len(g.values) > 0 {
 		c.fail("positional arguments")
 	}
+	c.r.brief(c.at, v)
 	var b strings.Builder
 	if err := toJSON(&b, v, indent, 0); err != nil {
 		c.fail("%v", err)
@@ -126,7 +134,9 @@ func asJSON(c *caller, v Value, g given) Value {
 
 func reversed(c *caller, v Value, g given) Value {
 	c.none(g)
-	back := slices.Clone(c.r.iterate(c.at, v))
+	all := c.r.iterate(c.at, v)
+	c.r.hold(c.at, itemSize*len(all))
+	back := slices.Clone(all)
 	slices.Reverse(back)
 	switch v.(type) {
 	case string:
@@ -160,13 +170,16 @@ func last(c *caller, v Value, g given) Value {
 
 func joined(c *caller, v Value, g given) Value {
 	between := c.r.printed(c.at, c.one(g, "d", ""))
-	var parts []string
-	n := 0
-	for _, x := range c.r.iterate(c.at, v) {
+	all := c.r.iterate(c.at, v)
+	c.r.hold(c.at, itemSize*len(all))
+	parts, n := make([]string, 0, len(all)), 0
+	for _, x := range all {
 		parts = append(parts, c.r.printed(c.at, x))
-		n += len(between) + len(parts[len(parts)-1])
-		c.r.long(c.at, n)
+		if n += len(between) + len(parts[len(parts)-1]); n > MaxOutput {
+			break
+		}
 	}
+	c.r.long(c.at, n)
 	return strings.Join(parts, between)
 }
 
@@ -227,6 +240,9 @@ func replaceText(c *caller, s, from, to string) string {
 
 // part returns an attribute of a value, given a dotted name.
 func (c *caller) part(v Value, name string) Value {
+	if len(name) > maxName {
+		c.fail("an attribute's name of more than %d bytes", maxName)
+	}
 	for _, key := range strings.Split(name, ".") {
 		v = c.r.item(c.at, v, key)
 	}
@@ -239,7 +255,7 @@ func mapped(c *caller, v Value, g given) Value {
 	if byName {
 		other, has := g.named.Get("default")
 		for _, x := range c.r.iterate(c.at, v) {
-			c.r.step()
+			c.r.hold(c.at, itemSize)
 			x = c.part(x, c.text(attribute))
 			if _, missing := x.(undefined); missing && has {
 				x = other
@@ -256,7 +272,7 @@ func mapped(c *caller, v Value, g given) Value {
 		c.fail("the filter %s is not supported", printed(g.values[0]))
 	}
 	for _, x := range c.r.iterate(c.at, v) {
-		c.r.step()
+		c.r.hold(c.at, itemSize+stepWork)
 		c.r.look(c.at, x)
 		out.items = append(out.items, f(c, x, given{values: g.values[1:], named: g.named}))
 	}
@@ -285,7 +301,7 @@ func selected(c *caller, v Value, g given, attribute, want bool) Value {
 	}
 	out := &iterator{}
 	for _, x := range c.r.iterate(c.at, v) {
-		c.r.step()
+		c.r.hold(c.at, itemSize+stepWork)
 		y := x
 		if attribute {
 			y = c.part(x, name)
@@ -371,12 +387,21 @@ func textMethod(f func(c *caller, s string, g given) Value) method {
 	return method{ofText, func(c *caller, v Value, g given) Value { return f(c, v.(string), g) }}
 }
 
+// cased returns a method that applies f, whose result is about as long as the text.
+func cased(f func(string) string) func(*caller, string, given) Value {
+	return func(c *caller, s string, g given) Value {
+		c.none(g)
+		c.r.long(c.at, len(s))
+		return f(s)
+	}
+}
+
 var methods = map[string]method{
 	"strip":      textMethod(func(c *caller, s string, g given) Value { return stripped(c, s, c.one(g, "", nil), true, true) }),
 	"lstrip":     textMethod(func(c *caller, s string, g given) Value { return stripped(c, s, c.one(g, "", nil), true, false) }),
 	"rstrip":     textMethod(func(c *caller, s string, g given) Value { return stripped(c, s, c.one(g, "", nil), false, true) }),
-	"upper":      textMethod(func(c *caller, s string, g given) Value { c.none(g); return strings.ToUpper(s) }),
-	"lower":      textMethod(func(c *caller, s string, g given) Value { c.none(g); return strings.ToLower(s) }),
+	"upper":      textMethod(cased(strings.ToUpper)),
+	"lower":      textMethod(cased(strings.ToLower)),
 	"startswith": textMethod(func(c *caller, s string, g given) Value { return affix(c, s, g, strings.HasPrefix) }),
 	"endswith":   textMethod(func(c *caller, s string, g given) Value { return affix(c, s, g, strings.HasSuffix) }),
 	"split":      textMethod(split),
@@ -396,6 +421,7 @@ var methods = map[string]method{
 	"values": {ofDict, func(c *caller, v Value, g given) Value {
 		c.none(g)
 		out := &List{kind: view}
+		c.r.hold(c.at, itemSize*len(v.(*Dict).keys))
 		for _, k := range v.(*Dict).keys {
 			out.Items = append(out.Items, v.(*Dict).values[k])
 		}
@@ -422,6 +448,7 @@ func items(c *caller, v Value, g given) Value {
 		c.fail("%s has no items", describe(v))
 	}
 	out := &List{kind: view}
+	c.r.hold(c.at, (entrySize+itemSize)*len(d.keys))
 	for _, k := range d.keys {
 		out.Items = append(out.Items, &List{Items: []Value{k, d.values[k]}, kind: tuple})
 	}
@@ -434,8 +461,12 @@ func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f 
 func stripped(c *caller, s string, chars Value, left, right bool) Value {
 	drop := isSpace
 	if chars != nil {
-		set := c.text(chars)
-		drop = func(r rune) bool { return strings.ContainsRune(set, r) }
+		set := map[rune]bool{}
+		c.r.hold(c.at, itemSize*len(c.text(chars)))
+		for _, r := range c.text(chars) {
+			set[r] = true
+		}
+		drop = func(r rune) bool { return set[r] }
 	}
 	if left {
 		s = strings.TrimLeftFunc(s, drop)
@@ -459,6 +490,20 @@ func affix(c *caller, s string, g given, has func(s, part string) bool) Value {
 	return has(s, c.text(arg))
 }
 
+// fieldsOf returns the number of words of s.
+func fieldsOf(s string) (n int) {
+	inside := false
+	for _, r := range s {
+		if space := isSpace(r); space || inside {
+			inside = !space
+			continue
+		}
+		inside = true
+		n++
+	}
+	return n
+}
+
 // split implements Python's str.split: without a separator it splits at runs of white space.
 func split(c *caller, s string, g given) Value {
 	most := -1
@@ -474,6 +519,7 @@ func split(c *caller, s string, g given) Value {
 		if most >= 0 {
 			c.fail("limiting splits at white space is not supported")
 		}
+		c.r.hold(c.at, itemSize*fieldsOf(s))
 		for _, f := range strings.FieldsFunc(s, isSpace) {
 			out.Items = append(out.Items, f)
 		}
@@ -483,9 +529,12 @@ func split(c *caller, s string, g given) Value {
 		c.fail("an empty separator")
 	}
 	n := -1
+	parts := 1 + strings.Count(s, c.text(at))
 	if most >= 0 {
 		n = most + 1
+		parts = min(parts, n)
 	}
+	c.r.hold(c.at, 2*itemSize*parts)
 	for _, part := range strings.SplitN(s, c.text(at), n) {
 		out.Items = append(out.Items, part)
 	}

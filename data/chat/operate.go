@@ -68,9 +68,9 @@ func (r *run) contains(at int, v, x Value) bool {
 func (r *run) operate(at int, op string, a, b Value) Value {
 	r.step()
 	if op == "~" {
-		s := r.printed(at, a) + r.printed(at, b)
-		r.long(at, len(s))
-		return s
+		s, t := r.printed(at, a), r.printed(at, b)
+		r.long(at, len(s)+len(t))
+		return s + t
 	}
 	x, n, whole, ok := number(a)
 	y, m, whole2, ok2 := number(b)
@@ -88,7 +88,7 @@ func (r *run) operate(at int, op string, a, b Value) Value {
 		}
 		if s, ok := a.(*List); ok {
 			if t, ok := b.(*List); ok && s.kind == t.kind && s.kind <= tuple {
-				r.long(at, len(s.Items)+len(t.Items))
+				r.hold(at, itemSize*(1+len(s.Items)+len(t.Items)))
 				return r.made(at, &List{Items: slices.Concat(s.Items, t.Items), kind: s.kind})
 			}
 		}

@@ -326,6 +326,7 @@ func (p *parser) macro() stmt {
 	p.endTag()
 	p.closeBlock()
 	return func(r *run, s *scope) {
+		r.hold(at, scopeSize)
 		defined := *m
 		defined.in = s
 		r.assign(at, s, []string{m.name}, &defined)
@@ -333,6 +334,7 @@ func (p *parser) macro() stmt {
 }
 
 func (p *parser) generation() stmt {
+	at := p.next().at
 	p.closeBlock()
 	loops := p.loops
 	p.loops = 0
@@ -344,6 +346,7 @@ func (p *parser) generation() stmt {
 		from := r.out.Len()
 		do(body, r, s.inner())
 		if r.captures == 0 {
+			r.hold(at, itemSize)
 			r.generated = append(r.generated, [2]int{from, r.out.Len()})
 		}
 	}

@@ -21,7 +21,8 @@ func (p *parser) tuple() expr {
 
 func listOf(at int, kind sequence, all []expr) expr {
 	return func(r *run, s *scope) Value {
-		l := &List{kind: kind}
+		r.hold(at, itemSize*(1+len(all)))
+		l := &List{kind: kind, Items: make([]Value, 0, len(all))}
 		for _, e := range all {
 			l.Items = append(l.Items, e(r, s))
 		}
@@ -261,8 +262,10 @@ func (p *parser) dict(at int) expr {
 	}
 	return func(r *run, s *scope) Value {
 		d := &Dict{}
+		r.hold(at, entrySize*(1+len(keys)))
 		for i := range keys {
 			k := keys[i](r, s)
+			r.look(at, k)
 			switch k.(type) {
 			case string, int64, bool, nil:
 			default:
@@ -405,8 +408,11 @@ func (p *parser) filter(operand expr) expr {
 	}
 	return func(r *run, s *scope) Value {
 		v := operand(r, s)
+		r.step()
 		r.look(at, v)
-		return r.made(at, f(&caller{r, at, word}, v, a.eval(r, s)))
+		g := a.eval(r, s)
+		r.lookAll(at, g)
+		return r.made(at, f(&caller{r, at, word}, v, g))
 	}
 }
 
@@ -429,6 +435,8 @@ func (p *parser) test(operand expr) expr {
 	return func(r *run, s *scope) Value {
 		v := operand(r, s)
 		r.step()
-		return f(&caller{r, at, word}, v, a.eval(r, s)) != not
+		g := a.eval(r, s)
+		r.lookAll(at, g)
+		return f(&caller{r, at, word}, v, g) != not
 	}
 }

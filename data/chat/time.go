@@ -20,8 +20,8 @@ func At(now time.Time) Function {
 			format = arguments[0]
 		}
 		text, ok := format.(string)
-		if !ok {
-			return nil, fmt.Errorf("strftime_now takes a format")
+		if !ok || len(text) > maxName {
+			return nil, fmt.Errorf("strftime_now takes a format of at most %d bytes", maxName)
 		}
 		var b strings.Builder
 		for i := 0; i < len(text); i++ {

@@ -2,6 +2,7 @@ package chat
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strconv"
@@ -75,7 +76,7 @@ func measure(v Value) size {
 			}
 		})
 	}
-	return size{1, 0}
+	return size{24, 0} // the digits of a number
 }
 
 // Dict is a map that keeps the order of its keys.
@@ -104,6 +105,17 @@ func (d *Dict) Get(key Value) (Value, bool) {
 		return v, ok
 	}
 	return nil, false
+}
+
+// All iterates over the keys that are strings, and their values.
+func (d *Dict) All() iter.Seq2[string, Value] {
+	return func(yield func(string, Value) bool) {
+		for _, k := range d.keys {
+			if s, ok := k.(string); ok && !yield(s, d.values[k]) {
+				return
+			}
+		}
+	}
 }
 
 // undefined is a missing value; what is its name in errors.
@@ -241,13 +253,25 @@ func strange(v Value) bool {
 	return true
 }
 
+// brief fails if the text of a value may be much longer than MaxOutput.
+func (r *run) brief(at int, v Value) {
+	if _, whole := v.(string); !whole && measure(v).weight > MaxOutput/4 {
+		r.fail(at, "printing a value of more than %d bytes", MaxOutput/4)
+	}
+}
+
 // printed returns str(v), or fails if v is strange.
 func (r *run) printed(at int, v Value) string {
 	r.look(at, v)
+	r.brief(at, v)
 	if strange(v) {
 		r.fail(at, "cannot print %s that is or contains a range, an iterator, a part of a map or a function; make it a list", describe(v))
 	}
-	return printed(v)
+	text := printed(v)
+	if _, whole := v.(string); !whole {
+		r.long(at, len(text))
+	}
+	return text
 }
 
 // printed returns str(v).
@@ -361,6 +385,9 @@ func toJSON(b *strings.Builder, v Value, indent, level int) error {
 	if indent >= 0 {
 		comma = ","
 		line = func(level int) { b.WriteString("\n" + strings.Repeat(" ", indent*level)) }
+	}
+	if b.Len() > MaxOutput {
+		return fmt.Errorf("its text has more than %d bytes", MaxOutput)
 	}
 	switch v := v.(type) {
 	case nil:
