@@ -217,8 +217,8 @@ func TestRecognizedTokenizers(t *testing.T) {
 		"no JSON":      {files{"tokenizer_config.json": `{"tokenizer_class": 5}`}, "tokenizer_config.json: unexpected content"},
 		"no record":    {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "zeroth": {"sha256": "x"}}`}, "was changed"},
 
-		"normalizer":  {files{"tokenizer.json": whole(t, vocab, pairs, "normalizer", map[string]any{"type": "NFKC"})}, `normalizer: type "NFKC" is not supported`},
-		"digits":      {files{"tokenizer_config.json": class, "tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", split)}, "pre_tokenizer.pretokenizers[0]: keeping digits together"},
+		"normalizer":  {files{"tokenizer.json": whole(t, vocab, pairs, "normalizer", map[string]any{"type": "Nmt"})}, `normalizer: type "Nmt" is not supported`},
+		"digits":      {files{"tokenizer_config.json": class, "tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", split)}, "pre_tokenizer.pretokenizers[0]: individual_digits: false at this place"},
 		"no cut":      {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", nil)}, "no token <0x00>"},
 		"no template": {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"Sequence": map[string]any{"id": "A"}}}})}, ""},
 		"template":    {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"SpecialToken": map[string]any{"id": EndOfText}}}})}, `post_processor.special_tokens has no "<|endoftext|>"`},
@@ -260,8 +260,8 @@ func TestTokenizerJSONAlone(t *testing.T) {
 		"whole":       {whole(t, vocab, lines), "GPT2Tokenizer", ""},
 		"added":       {whole(t, base, lines, "added_tokens", two), "GPT2Tokenizer", ""},
 		"Llama":       {whole(t, vocab, lines), "LlamaTokenizer", ""},
-		"unigram":     {whole(t, nil, nil, "model", map[string]any{"type": "Unigram", "vocab": []any{[]any{"a", -1.5}}}), "LlamaTokenizer", `tokenizer.json: model: type "Unigram" is not supported; only BPE is`},
-		"no tokens":   {whole(t, nil, lines), "", "tokenizer.json: model: vocab is not valid for BPE"},
+		"unigram":     {whole(t, nil, nil, "model", map[string]any{"type": "Unigram", "vocab": []any{[]any{"a", -1.5}}}), "LlamaTokenizer", `tokenizer.json: model: unk_id "" is not the id of a piece`},
+		"no tokens":   {whole(t, nil, lines), "", "model.vocab: null where an object is wanted"},
 		"other added": {whole(t, vocab, lines, "added_tokens", []any{map[string]any{"id": 3, "content": "[PAD]", "special": true}}), "", `added_tokens: "[PAD]" has id 3, but the reference gives it id 258`},
 		"no merge":    {whole(t, vocab, []string{"t x"}), "", `line 1, column 260: the merge of "t" and "x": "tx" is not in the vocabulary`},
 	} {

@@ -9,40 +9,65 @@ import (
 // finder finds the leftmost, and there the longest, of a set of strings, using a trie of their
 // bytes.
 type finder struct {
-	next  []map[byte]int32 // by node; the first is the root
-	leaf  []int            // by node: value of the string that ends there, or -1
-	heads []byte           // first bytes of the strings
+	nodes []trieNode // the first is the root
+	heads []byte     // first bytes of the strings
 	head  [256]bool
+}
+
+// trieNode is a node of a trie. Most have one child.
+type trieNode struct {
+	value int32 // of the string that ends here, or -1
+	child int32 // by the byte next; 0 if there is none
+	next  byte
+	more  []edge // to further children
+}
+
+type edge struct {
+	by byte
+	to int32
+}
+
+func (n *trieNode) to(b byte) int32 {
+	if n.next == b {
+		return n.child
+	}
+	for _, e := range n.more {
+		if e.by == b {
+			return e.to
+		}
+	}
+	return 0
 }
 
 func (f *finder) add(s string, value int) {
 	if s == "" {
 		return
 	}
-	if f.next == nil {
-		f.grow()
+	if f.nodes == nil {
+		f.nodes = []trieNode{{value: -1}}
 	}
-	n := int32(0)
+	at := int32(0)
 	for i := range len(s) {
-		to, ok := f.next[n][s[i]]
-		if !ok {
-			to = f.grow()
-			f.next[n][s[i]] = to
+		n := &f.nodes[at]
+		to := n.to(s[i])
+		if to == 0 {
+			to = int32(len(f.nodes))
+			if n.child == 0 {
+				n.next, n.child = s[i], to
+			} else {
+				n.more = append(n.more, edge{s[i], to})
+			}
+			f.nodes = append(f.nodes, trieNode{value: -1})
 		}
-		n = to
+		at = to
 	}
-	if f.leaf[n] < 0 {
-		f.leaf[n] = value
+	if f.nodes[at].value < 0 {
+		f.nodes[at].value = int32(value)
 	}
 	if !f.head[s[0]] {
 		f.head[s[0]] = true
 		f.heads = append(f.heads, s[0])
 	}
-}
-
-func (f *finder) grow() int32 {
-	f.next, f.leaf = append(f.next, map[byte]int32{}), append(f.leaf, -1)
-	return int32(len(f.next) - 1)
 }
 
 // find returns the first occurrence of any string at or after from; at is -1 if there is none.
@@ -68,13 +93,11 @@ func (f *finder) find(b []byte, from int) (at, end, value int) {
 func (f *finder) longest(b []byte, at int) (end, value int) {
 	value = -1
 	for n, i := int32(0), at; i < len(b); {
-		to, ok := f.next[n][b[i]]
-		if !ok {
+		if n = f.nodes[n].to(b[i]); n == 0 {
 			break
 		}
-		n = to
-		if i++; f.leaf[n] >= 0 {
-			end, value = i, f.leaf[n]
+		if i++; f.nodes[n].value >= 0 {
+			end, value = i, int(f.nodes[n].value)
 		}
 	}
 	return end, value

@@ -21,7 +21,10 @@ const (
 	upper class = 4  // \p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}
 	lower class = 8  // \p{Ll}\p{Lm}\p{Lo}\p{M}
 	word  class = 16 // an added token with single_word must not touch it
+	sign  class = 64 // \p{P}\p{S}
 	moves class = 32 // NFC may change it, move it, or compose it with preceding characters
+
+	punctuation class = 128 // the pre-tokenizer Punctuation splits at it
 )
 
 // runs encodes the classes of all characters in order: a class, and as a varint the number of

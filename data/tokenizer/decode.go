@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -28,8 +29,9 @@ func (t *Tokenizer) readDecoder(s step) error {
 	if err != nil {
 		return err
 	}
+	times := 1
 	for _, s := range all {
-		f, err := decoder(s)
+		f, err := decoder(s, &times)
 		if err != nil {
 			return err
 		}
@@ -41,7 +43,8 @@ func (t *Tokenizer) readDecoder(s step) error {
 	return nil
 }
 
-func decoder(s step) (decode, error) {
+// decoder reads a step; times is how much longer the text may be after it.
+func decoder(s step, times *int) (decode, error) {
 	switch s.kind() {
 	case "ByteLevel":
 		return fromBytes, s.only("add_prefix_space", "use_regex", "trim_offsets")
@@ -51,6 +54,7 @@ func decoder(s step) (decode, error) {
 		return func(t []string) []string { return []string{strings.Join(t, "")} }, s.only()
 	case "Replace":
 		from, to, err := s.literal()
+		err = cmp.Or(err, s.grow(times, from, to))
 		return func(t []string) []string {
 			for i := range t {
 				t[i] = strings.ReplaceAll(t[i], from, to)

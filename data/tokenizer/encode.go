@@ -86,6 +86,8 @@ func (e *Encoder) piece(ids []uint32, p []byte) []uint32 {
 	from := len(ids)
 	if id, ok := e.ids[string(p)]; ok && e.ignoreMerges {
 		ids = append(ids, id)
+	} else if e.uni != nil {
+		ids = e.unigrams(ids, p)
 	} else {
 		ids = e.merge(ids, p)
 	}
@@ -162,7 +164,7 @@ const mark = "▁"
 // over such a position. The ids are the same, and the cache of pieces becomes effective.
 func (t *Tokenizer) cutWords() {
 	_, known := t.ids[mark]
-	if known && t.marked == mark && len(t.cuts) == 0 && !t.ignoreMerges && !t.mergesAcrossMarks {
+	if known && t.uni == nil && t.marked == mark && len(t.cuts) == 0 && !t.ignoreMerges && !t.mergesAcrossMarks {
 		t.cuts = []cut{{split: words(mark), words: true}}
 	}
 }

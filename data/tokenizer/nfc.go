@@ -15,8 +15,9 @@ import (
 // (golang.org/x/text v0.28.0). So we implement the algorithm (Unicode Standard Annex 15) with
 // the reference's tables.
 
-// composing has lines of three kinds: the decomposition of a character (=), the class of a mark
-// (#), and the composition of two characters (+).
+// composing has lines of six kinds: the decomposition of a character (=), or its compatible one if
+// that differs (~), the class of a mark (#), the composition of two characters (+), the lower case
+// of a character (>), and a range [from, to) of marks that StripAccents removes (!).
 //
 //go:embed nfc.txt
 var composing string
@@ -25,6 +26,9 @@ var (
 	decomposed = map[rune][]rune{}  // complete decompositions
 	markClass  = map[rune]int{}     // canonical combining class; 0 for all others
 	composed   = map[[2]rune]rune{} // primary composites
+	compatible = map[rune][]rune{}  // complete compatible decompositions that differ from decomposed
+	lowered    = map[rune][]rune{}  // lower case, if it differs
+	accents    [][2]rune            // ranges, in order
 )
 
 var loadNFC = sync.OnceFunc(func() {
@@ -44,6 +48,12 @@ var loadNFC = sync.OnceFunc(func() {
 			markClass[r[0]] = int(r[1])
 		case '+':
 			composed[[2]rune(r)] = r[2]
+		case '~':
+			compatible[r[0]] = r[1:]
+		case '>':
+			lowered[r[0]] = r[1:]
+		case '!':
+			accents = append(accents, [2]rune(r))
 		}
 	}
 })
@@ -131,7 +141,8 @@ func decompose(all []rune, r rune) []rune {
 	return append(all, r)
 }
 
-func recompose(all []rune) []rune {
+// ordered sorts marks by their class, between others.
+func ordered(all []rune) []rune {
 	for i := 0; i < len(all); i++ {
 		end := i
 		for end < len(all) && markClass[all[end]] > 0 {
@@ -140,6 +151,11 @@ func recompose(all []rune) []rune {
 		slices.SortStableFunc(all[i:end], func(a, b rune) int { return cmp.Compare(markClass[a], markClass[b]) })
 		i = end
 	}
+	return all
+}
+
+func recompose(all []rune) []rune {
+	all = ordered(all)
 	starter, last := -1, 0 // index marks compose with; class of the last character kept
 	kept := all[:0]
 	for _, r := range all {

@@ -15,12 +15,18 @@ const (
 	maxMerges = 1 << 20
 	maxAdded  = 1 << 16
 	maxToken  = 1 << 10 // bytes of a token's text
+	maxFound  = 1 << 7  // bytes of an added token, which is searched for at every position
+	allFound  = 1 << 19 // bytes of all added tokens
+	maxMark   = 8       // bytes that Metaspace writes for a space
+	maxSteps  = 32      // of a sequence of steps
+	maxGrowth = 16      // times that replacing may make a text longer
 )
 
 // Tokenizer is a parsed tokenizer.json. It is immutable and safe for concurrent use.
 type Tokenizer struct {
 	added       []Added
 	raw, normed finder // finders of added, in the original and in the normalized text
+	found       int    // bytes of added
 
 	normalizers []normalizer
 	meta        *metaspace // nil if none
@@ -28,9 +34,11 @@ type Tokenizer struct {
 	cuts        []cut
 	removes     bool // normalizing may remove text
 	splittable  bool // no searched string extends from other text into white space
+	composes    bool // NFC is a normalizer
 	bytes       bool // the model's alphabet is bytes (ByteLevel) rather than characters
 
 	ids               map[string]uint32 // by text; if bytes is set, by the bytes represented
+	uni               *unigram          // nil for BPE
 	merges            Merges
 	fallback          [256]int64 // id of a byte, or -1
 	fallsBack         bool       // characters without a token fall back to bytes
@@ -152,8 +160,8 @@ func (f *fileReader) readAdded() error {
 			return err
 		case i == maxAdded:
 			return f.Wrong("more than %d added tokens", maxAdded)
-		case len(a.Content) > maxToken:
-			return f.Wrong("the added token %.40q... is longer than %d bytes", a.Content, maxToken)
+		case len(a.Content) > maxFound:
+			return f.Wrong("the added token %.40q... is longer than %d bytes", a.Content, maxFound)
 		}
 		f.added = append(f.added, a)
 		return nil
@@ -172,6 +180,8 @@ type modelReader struct {
 	ids            map[string]uint32
 	merges         [][3]uint32      // left, right, both
 	early          *jsonread.Reader // at the merges, if they came before the vocabulary
+	uni            *unigram         // if the vocabulary has scores
+	unknownID      string           // of a Unigram model
 	otherModel     string           // a key of another model type
 }
 
@@ -203,7 +213,13 @@ func (m *modelReader) read() error {
 			}
 			return err
 		},
-		"unk_id": m.pass("unk_id"), "max_input_chars_per_word": m.pass("max_input_chars_per_word"), // keys of other models
+		"unk_id": func() (err error) {
+			if !m.Null() {
+				m.unknownID, err = m.Number()
+			}
+			return err
+		},
+		"max_input_chars_per_word": m.pass("max_input_chars_per_word"), // keys of other models
 	})
 }
 
@@ -217,8 +233,8 @@ func (m *modelReader) pass(key string) func() error {
 }
 
 func (m *modelReader) readVocab() error {
-	if m.Next() != jsonread.Object { // such as the Unigram model's; check reports it
-		return m.pass("vocab")()
+	if m.Next() == jsonread.Array {
+		return m.readScores()
 	}
 	return m.Object(func(s string) error {
 		id, err := m.Int(maxVocab - 1)
@@ -302,8 +318,12 @@ func (m *modelReader) check() error {
 	}
 	dropout, err := strconv.ParseFloat("0"+m.dropout, 64)
 	switch {
+	case m.kind == "Unigram" && m.uni != nil && m.otherModel == "" && len(m.merges) == 0:
+		return m.checkUnigram()
 	case m.kind != "BPE" && m.kind != "":
-		return fmt.Errorf("model: type %.40q is not supported; only BPE is", m.kind)
+		return fmt.Errorf("model: type %.40q is not supported; only BPE and Unigram are", m.kind)
+	case m.uni != nil || m.unknownID != "":
+		return fmt.Errorf("model: scores and unk_id are not valid for BPE")
 	case m.otherModel != "":
 		return fmt.Errorf("model: %s is not valid for BPE", m.otherModel)
 	case len(m.ids) == 0:
@@ -324,6 +344,13 @@ func (t *Tokenizer) setModel(m *modelReader) error {
 	}
 	if id, ok := m.ids[m.unknown]; ok {
 		t.unknown = int64(id)
+	}
+	if t.uni = m.uni; t.uni != nil {
+		id, _ := strconv.Atoi(m.unknownID) // it was checked
+		t.unknown = int64(id)
+	}
+	if t.bytes && t.uni != nil {
+		return fmt.Errorf("model: Unigram with ByteLevel is not supported")
 	}
 	if err := t.setTokens(m.ids); err != nil {
 		return err
@@ -427,7 +454,9 @@ func (t *Tokenizer) setAdded(all []Added, vocab int) error {
 		if err := t.setToken(id, a.Content); err != nil {
 			return fmt.Errorf("added_tokens: %w", err)
 		}
-		t.add(a)
+		if t.add(a); t.found > allFound {
+			return fmt.Errorf("added_tokens: more than %d bytes of tokens", allFound)
+		}
 	}
 	return nil
 }
@@ -435,6 +464,7 @@ func (t *Tokenizer) setAdded(all []Added, vocab int) error {
 func (t *Tokenizer) add(a Added) {
 	i := len(t.added)
 	t.added = append(t.added, a)
+	t.found += len(a.Content)
 	if a.Normalized {
 		t.tokens[a.ID] = string(t.normalize([]byte(a.Content), false)) // as the reference decodes it
 		t.normed.add(t.tokens[a.ID], i)
@@ -480,6 +510,20 @@ func (t *Tokenizer) IsGPT2() bool {
 	return len(t.normalizers) == 0 && t.meta == nil && t.bytes && len(t.cuts) == 1 && t.cuts[0].gpt2 && !t.cuts[0].prefix &&
 		!t.ignoreMerges && t.before == nil && t.after == nil && t.unknown < 0 &&
 		(len(t.added) == 0 || len(t.added) == 1 && t.added[0].Special)
+}
+
+// Splits reports whether text is normalized and split as by the class of transformers with the
+// given name; it is true for classes that leave this to the file.
+func (t *Tokenizer) Splits(class string) bool {
+	switch class {
+	case "GPT2Tokenizer":
+		return len(t.normalizers) == 0 && len(t.cuts) == 1 && t.cuts[0].gpt2
+	case "Qwen2Tokenizer":
+		return t.composes && len(t.normalizers) == 1 && len(t.cuts) == 2 && t.cuts[0].qwen
+	case "GemmaTokenizer":
+		return !t.bytes && t.meta == nil && t.marked == mark && len(t.normalizers) == 1
+	}
+	return true
 }
 
 // Token returns the token of an id as written in the file, or "".

@@ -155,7 +155,7 @@ func TestParts(t *testing.T) {
 		if !slices.Equal(ids, tok.Encode(whole)) {
 			t.Errorf("%s: different ids in %d parts", path, parts)
 		}
-		one := strings.Contains(path, "never0") // a mark in the text may begin a token
+		one := strings.Contains(path, "never0") || strings.Contains(path, "strip") || strings.Contains(path, "unigrambytes") // a mark in the text may begin a token
 		if !one && parts < 100 {
 			t.Errorf("%s: %d parts", path, parts)
 		}

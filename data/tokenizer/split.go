@@ -11,15 +11,30 @@ import (
 // matcher. A byte that is not UTF-8 counts as a character of class other.
 type splitter func(text []byte) int
 
+const qwen2 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+
 // patterns are the supported expressions, as written in the files.
 var patterns = map[string]splitter{
 	// GPT-2, where it is given explicitly.
 	`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`: gpt2,
 	// Llama 3 and OLMo 2; then Qwen 2 to 3, which splits off each digit.
 	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func(b []byte) int { return cl100k(b, 3) },
-	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`:      func(b []byte) int { return cl100k(b, 1) },
+	qwen2: func(b []byte) int { return cl100k(b, 1) },
 	// Mistral Nemo.
-	`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`: tekken,
+	`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func(b []byte) int { return cased(b, 1, false) },
+	// o200k: GPT-4o, gpt-oss, Phi-4-mini.
+	`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func(b []byte) int { return cased(b, 3, true) },
+	// Qwen 3.5.
+	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: qwen35,
+}
+
+// parts are the expressions that match only some of a text: what is between matches is a piece,
+// too. DeepSeek 3 has the first three, Falcon the last.
+var parts = map[string]splitter{
+	`\p{N}{1,3}`:        threes,
+	"[一-龥\u3040-ゟ゠-ヿ]+": between(eastern),
+	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+": between(deepseek),
+	`[0-9][0-9][0-9]`: between(threeDigits),
 }
 
 // first returns the class and the length of the first character.
@@ -136,13 +151,14 @@ func newlines(b []byte) int {
 	return end
 }
 
-// symbols matches  ?[^\s\p{L}\p{N}]+ followed by any of the bytes in tail.
-func symbols(b []byte, tail string) int {
+// symbols matches an optional space and symbols, whose class, masked, equals want, followed by any
+// of the bytes in tail.
+func symbols(b []byte, tail string, mask, want class) int {
 	from := 0
 	if b[0] == ' ' {
 		from = 1
 	}
-	end := run(b, from, kind, other)
+	end := run(b, from, mask, want)
 	if end == from {
 		return 0
 	}
@@ -172,21 +188,15 @@ func cl100k(b []byte, most int) int {
 		}
 	}
 	if c&kind == number {
-		for k := 1; k < most && n < len(b); k++ {
-			next, more := first(b[n:])
-			if next&kind != number {
-				break
-			}
-			n += more
-		}
-		return n
+		return numbers(b, most)
 	}
-	return rest(b, "\r\n")
+	return rest(b, "\r\n", kind)
 }
 
-// rest matches the end of both long expressions: symbols, lines, white space.
-func rest(b []byte, tail string) int {
-	if n := symbols(b, tail); n > 0 {
+// rest matches the end of all long expressions: symbols, lines, white space. Symbols have none of
+// the classes in not.
+func rest(b []byte, tail string, not class) int {
+	if n := symbols(b, tail, not, other); n > 0 {
 		return n
 	}
 	if n := newlines(b); n > 0 {
@@ -195,25 +205,188 @@ func rest(b []byte, tail string) int {
 	return spaces(b)
 }
 
-// tekken matches the expression of Mistral Nemo, which splits words where a capital follows
-// small letters.
-func tekken(b []byte) int {
+// cased matches the expressions of Mistral Nemo and o200k, which split words where a capital
+// follows small letters, with \p{N}{1,most}. With short, a word includes a contraction after it.
+func cased(b []byte, most int, short bool) int {
 	c, n := first(b)
 	led := lead(c, b[0]) && n < len(b)
 	for _, match := range [...]func([]byte, int) int{smallEnd, capitals} {
+		end := 0
 		if led {
-			if end := match(b, n); end > 0 {
-				return end
-			}
+			end = match(b, n)
 		}
-		if end := match(b, 0); end > 0 {
+		if end == 0 {
+			end = match(b, 0)
+		}
+		if end > 0 && short {
+			end += contraction(b[end:], true)
+		}
+		if end > 0 {
 			return end
 		}
 	}
 	if c&kind == number {
+		return numbers(b, most)
+	}
+	return rest(b, "\r\n/", kind)
+}
+
+// numbers matches \p{N}{1,most}, or returns 0.
+func numbers(b []byte, most int) (end int) {
+	for ; most > 0 && end < len(b); most-- {
+		c, n := first(b[end:])
+		if c&kind != number {
+			break
+		}
+		end += n
+	}
+	return end
+}
+
+// The class of \p{M}, and its mask.
+const (
+	marked = upper | lower
+	marks  = kind | upper | lower
+)
+
+// inWord reports whether a character matches [\p{L}\p{M}].
+func inWord(c class) bool { return c&kind == letter || c&marks == marked }
+
+// wordEnd returns the end of the characters from i on that match [\p{L}\p{M}].
+func wordEnd(b []byte, i int) int {
+	for i < len(b) {
+		c, n := first(b[i:])
+		if !inWord(c) {
+			break
+		}
+		i += n
+	}
+	return i
+}
+
+// ledWord matches a word of letters and marks, with one character before it if lead is set, or
+// returns 0.
+func ledWord(b []byte, lead bool) int {
+	c, n := first(b)
+	if lead {
+		if end := wordEnd(b, n); end > n {
+			return end
+		}
+	}
+	if inWord(c) {
+		return wordEnd(b, n)
+	}
+	return 0
+}
+
+// qwen35 matches the expression of Qwen 3.5.
+func qwen35(b []byte) int {
+	if n := contraction(b, true); n > 0 {
 		return n
 	}
-	return rest(b, "\r\n/")
+	c, n := first(b)
+	if end := ledWord(b, lead(c, b[0])); end > 0 {
+		return end
+	}
+	if c&kind == number {
+		return n
+	}
+	return rest(b, "\r\n", marks)
+}
+
+// deepseek matches the third expression of DeepSeek 3, or returns 0.
+func deepseek(b []byte) int {
+	c, _ := first(b)
+	if b[0] < utf8.RuneSelf && c&sign != 0 {
+		end := 1
+		for end < len(b) && 'a' <= b[end]|0x20 && b[end]|0x20 <= 'z' {
+			end++
+		}
+		if end > 1 {
+			return end
+		}
+	}
+	if end := ledWord(b, c&kind != letter && c&sign == 0 && b[0] != '\r' && b[0] != '\n'); end > 0 {
+		return end
+	}
+	if n := symbols(b, "\r\n", sign, sign); n > 0 {
+		return n
+	}
+	if n := newlines(b); n > 0 {
+		return n
+	}
+	return spaces(b)
+}
+
+// eastern matches [一-龥぀-ゟ゠-ヿ]+, or returns 0.
+func eastern(b []byte) (end int) {
+	for end < len(b) {
+		r, n := utf8.DecodeRune(b[end:])
+		if !(r >= 0x4e00 && r <= 0x9fa5 || r >= 0x3040 && r <= 0x30ff) {
+			break
+		}
+		end += n
+	}
+	return end
+}
+
+// threes matches \p{N}{1,3}, or what is before it.
+func threes(b []byte) int {
+	if n := numbers(b, 3); n > 0 {
+		return n
+	}
+	end := 0
+	for end < len(b) {
+		c, n := first(b[end:])
+		if c&kind == number {
+			break
+		}
+		end += n
+	}
+	return end
+}
+
+// threeDigits matches [0-9][0-9][0-9], or returns 0.
+func threeDigits(b []byte) int {
+	for i := range 3 {
+		if i >= len(b) || b[i] < '0' || b[i] > '9' {
+			return 0
+		}
+	}
+	return 3
+}
+
+// between returns a splitter at the matches of an expression and at what is between them.
+func between(match splitter) splitter {
+	return func(b []byte) int {
+		if n := match(b); n > 0 {
+			return n
+		}
+		end := 0
+		for end < len(b) && (end == 0 || match(b[end:]) == 0) {
+			_, n := utf8.DecodeRune(b[end:])
+			end += n
+		}
+		return end
+	}
+}
+
+// punctuated splits text into runs of punctuation and of other characters.
+func punctuated(b []byte) int {
+	c, n := first(b)
+	return run(b, n, punctuation, c&punctuation)
+}
+
+// digitRuns splits bytes, written in Alphabet, into runs of numeric characters and of others.
+func digitRuns(b []byte) int {
+	numeric := func(c byte) bool {
+		return '0' <= c && c <= '9' || c == 0xb2 || c == 0xb3 || c == 0xb9 || 0xbc <= c && c <= 0xbe
+	}
+	n := 1
+	for n < len(b) && numeric(b[n]) == numeric(b[0]) {
+		n++
+	}
+	return n
 }
 
 // smallEnd returns the end of [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+

@@ -36,7 +36,9 @@ func (s step) steps(list string) (all []step, err error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, more...)
+		if all = append(all, more...); len(all) > maxSteps {
+			return nil, fmt.Errorf("%s has more than %d steps", s.at, maxSteps)
+		}
 	}
 	return all, nil
 }
@@ -98,6 +100,19 @@ func (s step) literal() (from, to string, err error) {
 	return from, to, err
 }
 
+// grow counts how much longer a text may become by replacing, and refuses a step that makes it too
+// long.
+func (s step) grow(times *int, from, to string) error {
+	if from == "" {
+		return nil // which is refused
+	}
+	*times *= max(1, (len(to)+len(from)-1)/len(from))
+	if *times > maxGrowth {
+		return s.refuse("making a text more than %d times as long by replacing", maxGrowth)
+	}
+	return nil
+}
+
 // count returns the value of a key that is a small number.
 func (s step) count(key string) (int, error) {
 	n, err := strconv.Atoi(s.Get(key).Text)
@@ -115,8 +130,9 @@ func (t *Tokenizer) readNormalizer(s step) error {
 	if err != nil {
 		return err
 	}
+	times := 1
 	for _, s := range all {
-		f, err := t.normalizer(s)
+		f, err := t.normalizer(s, &times)
 		if err != nil {
 			return err
 		}
@@ -125,16 +141,38 @@ func (t *Tokenizer) readNormalizer(s step) error {
 	return nil
 }
 
-func (t *Tokenizer) normalizer(s step) (normalizer, error) {
+// normalizer reads a step; times is how much longer the text may be after it.
+func (t *Tokenizer) normalizer(s step, times *int) (normalizer, error) {
 	switch s.kind() {
 	case "NFC":
 		loadNFC()
+		t.composes = true
 		return func(b []byte, _ bool) []byte { return nfc(b) }, s.only()
+	case "NFD", "NFKC", "NFKD":
+		loadNFC()
+		f := forms[s.kind()]
+		if f.compatible {
+			t.marked = "" // it may make spaces
+		}
+		return func(b []byte, _ bool) []byte { return f.apply(b) }, s.only()
+	case "Lowercase":
+		loadNFC()
+		return func(b []byte, _ bool) []byte { return lowercase(b) }, s.only()
+	case "StripAccents":
+		loadNFC()
+		t.removes = true
+		return func(b []byte, _ bool) []byte { return withoutAccents(b) }, s.only()
+	case "Strip":
+		left, err := s.flag("strip_left", true)
+		right, err2 := s.flag("strip_right", true)
+		t.removes, t.splittable = true, false
+		return func(b []byte, _ bool) []byte { return stripped(b, left, right) }, cmp.Or(err, err2, s.only("strip_left", "strip_right"))
 	case "Prepend":
 		mark, err := s.text("prepend")
-		if err == nil {
-			err = s.only("prepend")
+		if err == nil && len(mark) > maxToken {
+			err = s.refuse("a text of more than %d bytes", maxToken)
 		}
+		err = cmp.Or(err, s.only("prepend"))
 		return func(b []byte, continued bool) []byte {
 			if len(b) == 0 || continued {
 				return b
@@ -143,6 +181,7 @@ func (t *Tokenizer) normalizer(s step) (normalizer, error) {
 		}, err
 	case "Replace":
 		from, to, err := s.literal()
+		err = cmp.Or(err, s.grow(times, from, to))
 		t.splittable = t.splittable && !splits(from)
 		if from == " " && !strings.Contains(to, " ") {
 			t.marked = to
@@ -160,6 +199,7 @@ type cut struct {
 	prefix bool
 	words  bool // splits between a letter and a space
 	gpt2   bool // GPT-2's, built into ByteLevel
+	qwen   bool // Qwen 2's
 }
 
 func (t *Tokenizer) readPreTokenizer(s step) error {
@@ -169,7 +209,7 @@ func (t *Tokenizer) readPreTokenizer(s step) error {
 	}
 	for i, s := range all {
 		switch {
-		case t.bytes:
+		case t.bytes && !ofDigits(s):
 			return s.refuse("a step after ByteLevel")
 		case s.kind() == "Metaspace" && len(all) > 1:
 			return s.refuse("Metaspace combined with other steps")
@@ -187,17 +227,33 @@ func (t *Tokenizer) preTokenizer(s step) error {
 		return t.byteLevel(s)
 	case "Digits":
 		alone, err := s.flag("individual_digits", false)
-		if err == nil && !alone {
-			err = s.refuse("keeping digits together")
+		split := digits
+		switch {
+		case t.bytes && !alone:
+			split = digitRuns
+		case t.bytes == alone:
+			err = cmp.Or(err, s.refuse("individual_digits: %v at this place", alone))
 		}
-		t.cuts = append(t.cuts, cut{split: digits})
+		t.cuts = append(t.cuts, cut{split: split})
 		return cmp.Or(err, s.only("individual_digits"))
+	case "Punctuation":
+		behavior, err := s.text("behavior")
+		if err == nil && behavior != "Contiguous" {
+			err = s.refuse("the behavior %.40q", behavior)
+		}
+		t.cuts = append(t.cuts, cut{split: punctuated})
+		return cmp.Or(err, s.only("behavior"))
 	case "Split":
 		return t.split(s)
 	case "Metaspace":
 		return t.metaspace(s)
 	}
 	return s.refuse("type %.40q", s.kind())
+}
+
+// ofDigits reports whether a step only splits off digits, as Falcon's do after ByteLevel.
+func ofDigits(s step) bool {
+	return s.kind() == "Digits" || s.kind() == "Split" && s.Get("pattern").Get("Regex").Text == "[0-9][0-9][0-9]"
 }
 
 func (t *Tokenizer) byteLevel(s step) error {
@@ -228,14 +284,17 @@ func (t *Tokenizer) split(s step) error {
 	}
 	expression := pattern.Get("Regex")
 	whole := behavior == "Isolated" || behavior == "Removed" && invert // equivalent, because the expressions match everything
-	f := patterns[expression.Text]
+	f, words := patterns[expression.Text], true
+	if part := parts[expression.Text]; part != nil {
+		f, words, whole = part, len(expression.Text) > 40, behavior == "Isolated" && !invert
+	}
 	switch {
 	case expression.Kind != jsonread.String || !whole:
 		return s.refuse("splitting at %.40q (%.40q, inverted: %v)", pattern.Get("String").Text+expression.Text, behavior, invert)
 	case f == nil:
 		return s.refuse("the regular expression %.400q", expression.Text)
 	}
-	t.cuts = append(t.cuts, cut{split: f, words: true})
+	t.cuts = append(t.cuts, cut{split: f, words: words, qwen: expression.Text == qwen2})
 	return nil
 }
 
@@ -275,8 +334,8 @@ func readMetaspace(s step) (m metaspace, err error) {
 		}
 		m.scheme = v.Text
 	}
-	if m.mark == "" {
-		err = s.refuse("an empty replacement")
+	if m.mark == "" || len(m.mark) > maxMark {
+		err = s.refuse("a replacement of %d bytes", len(m.mark))
 	}
 	return m, err
 }

@@ -2,9 +2,10 @@
 reference library: pip install tokenizers==0.23.3
 
   reference.py tables              writes ../classes.bin and ../nfc.txt
-  reference.py fixtures            writes strings.gz, NAME.json.gz and NAME.ref here
+  reference.py fixtures [NAME...]  writes strings.gz, NAME.json.gz and NAME.ref here, of all families or of those named
   reference.py real FOLDER         of every FOLDER/NAME/tokenizer.json: writes FOLDER/NAME/reference.bin,
                                    of 24,000 strings (FOLDER/strings.bin) and FOLDER/text.txt, if that is there
+  reference.py kinds FOLDER        makes 63 kinds of tokenizers in a new FOLDER, and what real writes
   reference.py drawn FOLDER SEED COUNT
                                    changes the fixtures at random; writes FOLDER/N/tokenizer.json, and what the
                                    library makes of 300 strings (FOLDER/strings.bin), or says: reference.bin or refused
@@ -26,6 +27,15 @@ def members(pattern):
         rest = {ord(c) for piece, _ in split.pre_tokenize_str("".join(map(chr, part))) for c in piece}
         out.update(c for c in part if c not in rest)
     return out
+
+
+def punctuation():
+    """The characters that Punctuation splits at."""
+    split = pre_tokenizers.Punctuation("removed")
+    for i in range(0, len(RUNES), 4096):
+        part = RUNES[i:i + 4096]
+        rest = {ord(c) for piece, _ in split.pre_tokenize_str("".join(map(chr, part))) for c in piece}
+        yield from (c for c in part if c not in rest)
 
 
 def words():
@@ -69,10 +79,23 @@ def tables():
             f.write(f"# {c:x} {k:x}\n")
         for (a, b), c in sorted(pairs.items()):
             f.write(f"+ {a:x} {b:x} {c:x}\n")
+        for sign, old, new in ("~", normalizers.NFD(), normalizers.NFKD()), (">", None, normalizers.Lowercase()):
+            for c in RUNES:
+                s = new.normalize_str(chr(c))
+                if s != (old.normalize_str(chr(c)) if old else chr(c)) and not 0xAC00 <= c < 0xD7A4:
+                    f.write(f"{sign} {c:x} {' '.join(f'{ord(x):x}' for x in s)}\n")
+        strip, begin = normalizers.StripAccents(), None
+        for c in [*RUNES, 0x110000]:
+            gone = c < 0x110000 and strip.normalize_str(chr(c)) == ""
+            if gone and begin is None:
+                begin = c
+            elif not gone and begin is not None:
+                f.write(f"! {begin:x} {c:x}\n")
+                begin = None
     kinds = [0] * 0x110000
     for bits, cs in [(1, members(r"\p{L}")), (2, members(r"\p{N}")), (3, members(r"\s")),
                      (4, members(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]")), (8, members(r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]")),
-                     (16, words()), (32, moves)]:
+                     (16, words()), (32, moves), (64, members(r"[\p{P}\p{S}]")), (128, punctuation())]:
         for c in cs:
             kinds[c] |= bits
     out, i = bytearray(), 0
@@ -190,6 +213,14 @@ NEMO = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\
         r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN35 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+DEEPSEEK = (r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^@\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[@]*|\s*[@]+|\s+(?!\S)|\s+""")
+DEEPSEEK = (*DEEPSEEK[:2], DEEPSEEK[2].replace("[@", "[\r\n").replace("[^@", "[^\r\n"))
+
+
 def split(pattern, behavior="isolated", invert=False):
     return pre_tokenizers.Split(Regex(pattern), behavior, invert)
 
@@ -221,6 +252,20 @@ def pieces(strings, normalizer, pre, decoder, added=(), template=(), tweak=None)
     tok = Tokenizer.from_str(json.dumps(d))
     tok.normalizer, tok.pre_tokenizer, tok.decoder = normalizer, pre, decoder
     return finished(tok, added, template, tweak)
+
+
+def scored(strings, normalizer, pre, decoder, fallback, added=(), template=()):
+    """A Unigram tokenizer, with byte fallback or without."""
+    tok = Tokenizer(models.Unigram())
+    tok.normalizer, tok.pre_tokenizer = normalizer, pre or pre_tokenizers.Metaspace(prepend_scheme="never")
+    special = ["<unk>", "<s>", "</s>"] + ([f"<0x{b:02X}>" for b in range(256)] if fallback else [])
+    tok.train_from_iterator([s for s in strings if s.isascii() and s.strip() and "<0x" not in s and "<unk>" not in s and "s>" not in s] + WORDS[:12], trainers.UnigramTrainer(vocab_size=900, special_tokens=special, unk_token="<unk>", show_progress=False))
+    d = json.loads(tok.to_str())
+    d["added_tokens"] = d["added_tokens"][:3]
+    d["model"]["byte_fallback"] = fallback
+    tok = Tokenizer.from_str(json.dumps(d))
+    tok.pre_tokenizer, tok.decoder = pre, decoder
+    return finished(tok, added, template, None)
 
 
 def finished(tok, added, template, tweak):
@@ -258,6 +303,10 @@ def families(strings):
     yield "olmo2", trained(strings, seq([split(LLAMA3, "removed", True), level()]), added=chat)
     yield "qwen", trained(strings, seq([split(QWEN), level()]), normalizers.NFC(), chat + [AddedToken("<tool_call>", normalized=False)])
     yield "nemo", trained(strings, seq([split(NEMO), level()]), added=special("<s>", "</s>", "[INST]"), template=(["<s>"], ["</s>"]), tweak=whole)
+    yield "o200k", trained(strings, seq([split(O200K), level()]), added=special("<|endoftext|>"), tweak=whole)
+    yield "qwen35", trained(strings, seq([split(QWEN35), level()]), normalizers.NFC(), chat)
+    yield "deepseek", trained(strings, seq([split(x) for x in DEEPSEEK] + [level()]), added=special("<｜begin▁of▁sentence｜>"), template=(["<｜begin▁of▁sentence｜>"], []))
+    yield "falcon", trained(strings, seq([pre_tokenizers.Punctuation("contiguous"), level(use_regex=True), pre_tokenizers.Digits(individual_digits=False), split("[0-9][0-9][0-9]")]), added=special("<|endoftext|>"))
     yield "smollm", trained(strings, seq([pre_tokenizers.Digits(individual_digits=True), level(use_regex=True)]), added=chat)
     yield "prefix", trained(strings, level(use_regex=True, add_prefix_space=True), added=chat)
     yield "odd", trained(strings, seq([split(QWEN), level()]), normalizers.NFC(), odd)
@@ -266,21 +315,82 @@ def families(strings):
     yield "llama2odd", pieces(strings, spaced, None, decoders.Sequence(bytes_back + [decoders.Strip(" ", 1, 0)]), added=odd)
     yield "gemma", pieces(strings, normalizers.Replace(" ", "▁"), None, decoders.Sequence(bytes_back), template=(["<s>"], []))
     yield "gemma2", pieces(strings, normalizers.Replace(" ", "▁"), pre_tokenizers.Split(" ", "merged_with_previous"), decoders.Sequence(bytes_back), added=odd)
+    norm = normalizers
+    meta = decoders.Metaspace(prepend_scheme="always")
+    yield "unigram", scored(strings, None, pre_tokenizers.Metaspace(prepend_scheme="always"), meta, False, added=odd[:2], template=([], ["</s>"]))
+    yield "unigrambytes", scored(strings, norm.Sequence([norm.NFKC(), norm.Replace(" ", "▁")]), None, decoders.Sequence(bytes_back), True, template=(["<s>"], []))
+    for name, steps in {"nfd": [norm.NFD()], "nfkc": [norm.NFKC(), norm.Lowercase()], "nfkd": [norm.NFKD(), norm.StripAccents()], "strip": [norm.Strip(True, True), norm.Lowercase(), norm.NFC()]}.items():
+        yield name, trained(strings, seq([split(QWEN), level()]), norm.Sequence(steps), chat)
     for scheme in "first", "always", "never":
         for cut in True, False:
             yield f"meta{scheme}{cut:d}", pieces(strings, None, pre_tokenizers.Metaspace(prepend_scheme=scheme, split=cut), decoders.Metaspace(prepend_scheme=scheme), added=odd[:2])
 
 
-def fixtures():
+def fixtures(*names):
     strings = nasty(2000)
     with gzip.GzipFile(f"{HERE}/strings.gz", "wb", mtime=0) as f:
         f.write(packed(strings))
     words = [s for s in strings if len(s) < 200] + WORDS * 20 + open(f"{HERE}/../../../docs/training.md").read().splitlines()
     for name, text in families(words):
+        if names and name not in names:
+            continue
         with gzip.GzipFile(f"{HERE}/{name}.json.gz", "wb", mtime=0) as f:
             f.write(text.encode())
         open(f"{HERE}/{name}.ref", "wb").write(reference(Tokenizer.from_str(text), strings))
         print(name, len(text))
+
+
+def kinds(strings):
+    """63 kinds of tokenizers: patterns, normal forms and models, of which the last seven are to be refused."""
+    norm, seq, chat = normalizers, pre_tokenizers.Sequence, special("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    meta = lambda scheme, cut=True: pre_tokenizers.Metaspace(prepend_scheme=scheme, split=cut)
+    back = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    falcon = [pre_tokenizers.Punctuation("contiguous"), level(use_regex=True), pre_tokenizers.Digits(individual_digits=False), split("[0-9][0-9][0-9]")]
+    patterns = {"gpt2": [level(use_regex=True)], "gpt2split": [split(GPT2), level()], "cl100k": [split(LLAMA3), level()], "qwen2": [split(QWEN), level()], "qwen35": [split(QWEN35), level()],
+                "nemo": [split(NEMO), level()], "o200k": [split(O200K), level()], "o200kremoved": [split(O200K, "removed", True), level()], "deepseek": [split(x) for x in DEEPSEEK] + [level()],
+                "falcon": falcon, "digits": [pre_tokenizers.Digits(individual_digits=True), level(use_regex=True)], "prefix": [level(use_regex=True, add_prefix_space=True)]}
+    for name, steps in patterns.items():
+        yield "pattern-" + name, trained(strings, seq(steps) if len(steps) > 1 else steps[0], added=chat)
+    steps = {"nfc": [norm.NFC()], "nfd": [norm.NFD()], "nfkc": [norm.NFKC()], "nfkd": [norm.NFKD()], "lower": [norm.Lowercase()], "strip": [norm.Strip(True, True)], "left": [norm.Strip(True, False)],
+             "accents": [norm.NFD(), norm.StripAccents()], "bert": [norm.NFD(), norm.Lowercase(), norm.StripAccents()], "all": [norm.NFKC(), norm.Lowercase(), norm.Strip(True, True), norm.Replace("a", "bb")],
+             "prepend": [norm.Prepend("x"), norm.NFKD()], "right": [norm.Strip(False, True), norm.NFC()], "lowernfc": [norm.Lowercase(), norm.NFC()], "replace": [norm.Replace("e", ""), norm.Replace("  ", " ")]}
+    for name, some in steps.items():
+        yield "normal-" + name, trained(strings, seq([split(QWEN), level()]), norm.Sequence(some), added=chat)
+    spaced = norm.Sequence([norm.Prepend("▁"), norm.Replace(" ", "▁")])
+    yield "bpe-spaced", pieces(strings, spaced, None, back)
+    yield "bpe-gemma", pieces(strings, norm.Replace(" ", "▁"), pre_tokenizers.Split(" ", "merged_with_previous"), back)
+    for scheme in "first", "always", "never":
+        for cut in True, False:
+            yield f"bpe-{scheme}{cut:d}", pieces(strings, None, meta(scheme, cut), decoders.Metaspace(prepend_scheme=scheme))
+    yield "bpe-nfkc", pieces(strings, norm.NFKC(), meta("always"), decoders.Metaspace(prepend_scheme="always"))
+    for fallback in True, False:
+        for scheme in "first", "always", "never":
+            for cut in True, False:
+                yield f"unigram-{scheme}{cut:d}{fallback:d}", scored(strings, None, meta(scheme, cut), decoders.Metaspace(prepend_scheme=scheme), fallback)
+        yield f"unigram-spaced{fallback:d}", scored(strings, spaced, None, back, fallback)
+        for name, some in {"nfkc": [norm.NFKC()], "lower": [norm.NFKD(), norm.Lowercase(), norm.StripAccents()], "strip": [norm.Strip(True, True), norm.NFC()]}.items():
+            yield f"unigram-{name}{fallback:d}", scored(strings, norm.Sequence(some), meta("always"), decoders.Metaspace(prepend_scheme="always"), fallback)
+    yield "unigram-template", scored(strings, norm.NFKC(), meta("always"), decoders.Metaspace(prepend_scheme="always"), False, template=([], ["</s>"]))
+    for name, pre in {"whitespace": pre_tokenizers.Whitespace(), "bert": pre_tokenizers.BertPreTokenizer(), "level": level(use_regex=True)}.items():
+        tok = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tok.pre_tokenizer = pre
+        tok.train_from_iterator(strings, trainers.WordPieceTrainer(vocab_size=900, special_tokens=["[UNK]"], limit_alphabet=200, show_progress=False))
+        yield "refused-wordpiece-" + name, tok.to_str()
+    for name, pre in {"whitespace": pre_tokenizers.Whitespace(), "split": pre_tokenizers.WhitespaceSplit()}.items():
+        tok = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+        tok.pre_tokenizer = pre
+        tok.train_from_iterator(strings, trainers.WordLevelTrainer(vocab_size=900, special_tokens=["[UNK]"], show_progress=False))
+        yield "refused-wordlevel-" + name, tok.to_str()
+    for name, pattern in {"word": r"\w+|[^\w\s]+|\s+", "other": r"\p{L}+|\P{L}+"}.items():
+        yield "refused-pattern-" + name, trained(strings, seq([split(pattern), level()]))
+
+
+def write_kinds(folder):
+    words = [s for s in nasty(2000) if len(s) < 200] + WORDS * 20
+    for name, text in kinds(words):
+        os.makedirs(f"{folder}/{name}")
+        open(f"{folder}/{name}/tokenizer.json", "w").write(text)
+    real(folder)
 
 
 def real(folder):
@@ -404,4 +514,4 @@ def drawn(folder, seed, count):
 
 
 if __name__ == "__main__":
-    {"tables": tables, "fixtures": fixtures, "real": lambda: real(sys.argv[2]), "drawn": lambda: drawn(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))}[sys.argv[1]]()
+    {"tables": tables, "fixtures": lambda: fixtures(*sys.argv[2:]), "real": lambda: real(sys.argv[2]), "kinds": lambda: write_kinds(sys.argv[2]), "drawn": lambda: drawn(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))}[sys.argv[1]]()
