@@ -3,7 +3,6 @@ package data
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"zeroth/data/chat"
@@ -11,166 +10,148 @@ import (
 
 // Chat is a folder's tokenizer with its chat template.
 type Chat struct {
-	tok      *Folder
-	template *chat.Template
-	file     string                // containing the template
-	tokens   map[string]chat.Value // the template's variables bos_token and so on
+	tok    *Folder
+	usual  template
+	tools  template              // for conversations with tools; often the same
+	tokens map[string]chat.Value // the templates' variables bos_token and so on
+	now    time.Time             // that templates see
 }
 
-// Message is one message of a conversation.
-type Message struct{ Role, Content string }
+// template is a template and the name of the file containing it.
+type template struct {
+	*chat.Template
+	file string
+}
+
+// Talk is a conversation.
+type Talk struct {
+	Messages chat.Value // a list of messages
+	Tools    chat.Value // list of tools the model may call; nil if none are given
+	More     *chat.Dict // further variables of the template, such as enable_thinking; may be nil
+}
+
+// Said returns a conversation, given each message's role and content.
+func Said(rolesAndContents ...string) Talk {
+	list := &chat.List{}
+	for i := 0; i+1 < len(rolesAndContents); i += 2 {
+		d := &chat.Dict{}
+		d.Set("role", rolesAndContents[i])
+		d.Set("content", rolesAndContents[i+1])
+		list.Items = append(list.Items, d)
+	}
+	return Talk{Messages: list}
+}
 
 // NewChat reads the chat template of a tokenizer's folder: chat_template.jinja, or
-// chat_template in tokenizer_config.json; of several templates, the one named default.
-func NewChat(t Tokenizer) (*Chat, error) {
+// chat_template in tokenizer_config.json; of several templates, the one named default and, for
+// conversations with tools, the one named tool_use. Templates see the time now.
+func NewChat(t Tokenizer, now time.Time) (*Chat, error) {
 	f, ok := t.(*Folder)
 	if !ok {
 		return nil, fmt.Errorf("the tokenizer has no chat template; one comes with a folder's tokenizer.json, in chat_template.jinja or tokenizer_config.json")
 	}
-	text, file, config, err := f.chatTemplate()
+	texts, file, d, err := f.chatTemplates()
 	if err != nil {
 		return nil, err
 	}
-	template, err := chat.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+	c := &Chat{tok: f, tokens: map[string]chat.Value{}, now: now}
+	parse := func(text string) (template, error) {
+		t, err := chat.Parse(text)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", file, err)
+		}
+		return template{t, file}, err
 	}
-	c := &Chat{f, template, file, map[string]chat.Value{}}
-	for name, s := range map[string]special{"bos": config.BOS, "eos": config.EOS, "unk": config.UNK, "sep": config.SEP, "pad": config.PAD, "cls": config.CLS, "mask": config.Mask} {
+	if c.usual, err = parse(texts["default"]); err != nil {
+		return nil, err
+	}
+	if c.tools = c.usual; texts["tool_use"] != "" {
+		if c.tools, err = parse(texts["tool_use"]); err != nil {
+			return nil, err
+		}
+	}
+	for name, s := range d.config.named() {
 		if s != "" {
-			c.tokens[name+"_token"] = string(s)
+			c.tokens[name] = string(s)
 		}
 	}
 	return c, nil
 }
 
-// chatTemplate returns the text of the template, the name of the file containing it, and
-// the content of tokenizer_config.json.
-func (f *Folder) chatTemplate() (text, from string, config tokenizerConfig, err error) {
+// chatTemplates returns the texts of the templates by name, the name of the file containing
+// them, and what else the files say.
+func (f *Folder) chatTemplates() (texts map[string]string, from string, d description, err error) {
 	const templateFile, configFile = "chat_template.jinja", "tokenizer_config.json"
-	for _, file := range f.files {
-		switch file.Name {
-		case templateFile:
-			text = string(file.Text)
-		case configFile:
-			if err := json.Unmarshal(file.Text, &config); err != nil {
-				return "", "", config, fmt.Errorf("%s: %w", configFile, err)
-			}
-		}
+	if d, err = describe(f.files); err != nil {
+		return nil, "", d, err
 	}
-	if text != "" {
-		return text, templateFile, config, nil
+	if text := d.texts[templateFile]; len(text) > 0 {
+		return map[string]string{"default": string(text)}, templateFile, d, nil
 	}
-	if isNull(config.Template) {
-		return "", "", config, fmt.Errorf("the tokenizer's folder has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json; add the template the model was trained with")
+	if isNull(d.config.Template) {
+		return nil, "", d, fmt.Errorf("the tokenizer's folder has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json; add the template the model was trained with")
+	}
+	var text string
+	if json.Unmarshal(d.config.Template, &text) == nil {
+		return map[string]string{"default": text}, configFile, d, nil
 	}
 	var named []struct{ Name, Template string }
-	if json.Unmarshal(config.Template, &text) == nil {
-		return text, configFile, config, nil
+	if err := json.Unmarshal(d.config.Template, &named); err != nil {
+		return nil, "", d, fmt.Errorf("tokenizer_config.json: chat_template is neither a string nor a list of named templates: %w", err)
 	}
-	if err := json.Unmarshal(config.Template, &named); err != nil {
-		return "", "", config, fmt.Errorf("tokenizer_config.json: chat_template is neither a string nor a list of named templates: %w", err)
-	}
+	texts = map[string]string{}
 	for _, n := range named {
-		if n.Name == "default" {
-			return n.Template, configFile, config, nil
-		}
+		texts[n.Name] = n.Template
 	}
-	return "", "", config, fmt.Errorf("tokenizer_config.json: none of its chat templates is named default")
+	if _, ok := texts["default"]; !ok {
+		return nil, "", d, fmt.Errorf("tokenizer_config.json: none of its chat templates is named default")
+	}
+	return texts, configFile, d, nil
+}
+
+// arguments are the names of apply_chat_template's own parameters and what a conversation
+// has beside its further variables.
+var arguments = map[string]bool{
+	"messages": true, "conversation": true, "tools": true, "chat_template": true, "add_generation_prompt": true, "continue_final_message": true,
+	"tokenize": true, "sanitize_control_tokens": true, "padding": true, "truncation": true, "max_length": true, "return_tensors": true,
+	"return_dict": true, "return_assistant_tokens_mask": true, "tokenizer_kwargs": true,
 }
 
 // render returns the text of a conversation, which ends with a request for an answer if
-// answer is set. now is available to the template unless it is the zero time.
-func (c *Chat) render(messages chat.Value, answer bool, now time.Time) (chat.Text, error) {
-	vars := map[string]chat.Value{"messages": messages, "tools": nil, "documents": nil, "add_generation_prompt": answer}
-	if !now.IsZero() {
-		vars["strftime_now"] = chat.At(now)
+// answer is set.
+func (c *Chat) render(talk Talk, answer bool) (chat.Text, error) {
+	messages, err := chat.Messages(talk.Messages)
+	if err != nil {
+		return chat.Text{}, err
 	}
+	vars := map[string]chat.Value{"messages": messages, "tools": talk.Tools, "documents": nil, "add_generation_prompt": answer, "strftime_now": chat.At(c.now)}
 	for name, s := range c.tokens {
 		vars[name] = s
 	}
-	text, err := c.template.Render(vars)
+	if talk.More != nil {
+		for name, v := range talk.More.All() {
+			if arguments[name] {
+				return chat.Text{}, fmt.Errorf("%q cannot be a variable of the template", name)
+			}
+			vars[name] = v
+		}
+	}
+	t := c.usual
+	if talk.Tools != nil {
+		t = c.tools
+	}
+	text, err := t.Render(vars)
 	if err != nil {
-		return text, fmt.Errorf("%s: %w", c.file, err)
+		return text, fmt.Errorf("%s: %w", t.file, err)
 	}
 	return text, nil
 }
 
 // Prompt returns the ids of a conversation up to the beginning of the model's answer.
-func (c *Chat) Prompt(messages []Message, now time.Time) ([]int32, error) {
-	list := &chat.List{}
-	for _, m := range messages {
-		d := &chat.Dict{}
-		d.Set("role", m.Role)
-		d.Set("content", m.Content)
-		list.Items = append(list.Items, d)
-	}
-	text, err := c.render(list, true, now)
+func (c *Chat) Prompt(talk Talk) ([]int32, error) {
+	text, err := c.render(talk, true)
 	if err != nil {
 		return nil, err
 	}
 	return c.tok.Plain([]byte(text.Text)), nil
-}
-
-// Example returns the ids of a whole conversation and whether the model learns each: those
-// in the template's generation blocks or, if it has none, those of assistant messages with
-// the tokens that end them.
-func (c *Chat) Example(messages *chat.List) (ids []int32, learn []bool, err error) {
-	text, err := c.render(messages, false, time.Time{})
-	if err != nil {
-		return nil, nil, err
-	}
-	spans := text.Generated
-	if len(spans) == 0 {
-		if spans, err = c.answers(messages, text.Text); err != nil {
-			return nil, nil, err
-		}
-	}
-	ids = c.tok.Plain([]byte(text.Text))
-	learn = make([]bool, len(ids))
-	for _, s := range spans {
-		from, to := c.countOf(ids, text.Text[:s[0]], false), c.countOf(ids, text.Text[:s[1]], true)
-		for i := from; i < to; i++ {
-			learn[i] = true
-		}
-	}
-	return ids, learn, nil
-}
-
-// countOf returns how many of ids make up the given beginning of their text. If the
-// beginning ends within a token, whole includes that token.
-func (c *Chat) countOf(ids []int32, beginning string, whole bool) int {
-	prefix := c.tok.Plain([]byte(beginning))
-	n := 0
-	for n < min(len(prefix), len(ids)) && prefix[n] == ids[n] {
-		n++
-	}
-	if n < len(prefix) && whole {
-		n = min(n+1, len(ids))
-	}
-	return n
-}
-
-// answers returns the byte ranges of the assistant's messages in the text, each from the end
-// of the prompt that the messages before it make.
-func (c *Chat) answers(messages *chat.List, text string) (spans [][2]int, err error) {
-	for i, m := range messages.Items {
-		d, ok := m.(*chat.Dict)
-		if role, _ := d.Get("role"); !ok || role != "assistant" {
-			continue
-		}
-		head, err := c.render(&chat.List{Items: messages.Items[:i]}, true, time.Time{})
-		if err != nil {
-			return nil, err
-		}
-		upTo, err := c.render(&chat.List{Items: messages.Items[:i+1]}, false, time.Time{})
-		if err != nil {
-			return nil, err
-		}
-		if !strings.HasPrefix(upTo.Text, head.Text) || !strings.HasPrefix(text, upTo.Text) {
-			return nil, fmt.Errorf("the template renders message %d differently depending on what follows, so its position in the text is unknown; mark it in the template with {%% generation %%}, or train on conversations that end with it", i+1)
-		}
-		spans = append(spans, [2]int{len(head.Text), len(upTo.Text)})
-	}
-	return spans, nil
 }

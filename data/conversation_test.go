@@ -18,6 +18,8 @@ func TestPrompt(t *testing.T) {
 		"file":     {map[string]string{"chat_template.jinja": chatML, "tokenizer_config.json": `{"chat_template": "other"}`}, "<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n"},
 		"config":   {map[string]string{"tokenizer_config.json": `{"eos_token": "<|im_end|>", "chat_template": "{{ messages[0].content }}{{ eos_token }}{{ bos_token }}"}`}, "Hi!<|im_end|>"},
 		"named":    {map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "{{ strftime_now('%Y') }}"}]}`}, "2026"},
+		"map":      {map[string]string{"tokenizer_config.json": `{"chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", "eos_token": null}`, "special_tokens_map.json": `{"bos_token": {"content": "<|im_start|>"}, "eos_token": "<|im_end|>"}`}, "<|im_start|>Hi!<|im_end|>"},
+		"own":      {map[string]string{"tokenizer_config.json": `{"chat_template": "{{ a_token }}{{ messages[0].content }}{{ b_token }}", "a_token": "<|im_start|>", "extra_special_tokens": {"b_token": "<|im_end|>"}}`}, "<|im_start|>Hi!<|im_end|>"},
 		"none":     {nil, "the tokenizer's folder has no chat template"},
 		"unnamed":  {map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "rag", "template": "x"}]}`}, "none of its chat templates is named default"},
 		"no text":  {map[string]string{"tokenizer_config.json": `{"chat_template": 5}`}, "chat_template is neither a string nor a list"},
@@ -30,10 +32,10 @@ func TestPrompt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		talk, err := NewChat(tok)
+		talk, err := NewChat(tok, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 		var ids []int32
 		if err == nil {
-			ids, err = talk.Prompt([]Message{{"user", "Hi!"}}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+			ids, err = talk.Prompt(Said("user", "Hi!"))
 		}
 		if got := string(tok.Decode(ids)); got != c.want && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %q, %v, want %s", name, got, err, c.want)
@@ -42,7 +44,32 @@ func TestPrompt(t *testing.T) {
 			t.Errorf("%s: %v", name, ids)
 		}
 	}
-	if _, err := NewChat(gpt2()); err == nil || !strings.Contains(err.Error(), "the tokenizer has no chat template") {
+	if _, err := NewChat(gpt2(), time.Time{}); err == nil || !strings.Contains(err.Error(), "the tokenizer has no chat template") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestFolderContradictions checks that files beside tokenizer.json that would make other programs
+// encode differently are refused.
+func TestFolderContradictions(t *testing.T) {
+	for config, want := range map[string]string{
+		`{"split_special_tokens": true}`:                   "split_special_tokens in tokenizer_config.json is set",
+		`{"extra_special_tokens": ["<new>"]}`:              `the special token "<new>" is not among the added tokens`,
+		`{"extra_special_tokens": {"new_token": "<new>"}}`: `the special token "<new>" is not among the added tokens`,
+		`{"additional_special_tokens": ["<new>"]}`:         `the special token "<new>" is not among the added tokens`,
+		`{"new_token": "<new>"}`:                           `the special token "<new>" is not among the added tokens`,
+		`{"tokenizer_class": "GPT2TokenizerFast"}`:         "GPT2Tokenizer, which splits text otherwise than tokenizer.json",
+		`{"tokenizer_class": "LlamaTokenizer"}`:            "",
+		`{"tokenizer_class": "GemmaTokenizer"}`:            "GemmaTokenizer, which splits text otherwise than tokenizer.json",
+		`{"tokenizer_class": "Qwen2Tokenizer"}`:            "",
+		`{"extra_special_tokens": ["<|im_end|>"]}`:         "",
+		`{"tokenizer_class": "PreTrainedTokenizerFast"}`:   "",
+	} {
+		dir := t.TempDir()
+		ownFolder(t, dir, "qwen", map[string]string{"tokenizer_config.json": config})
+		_, err := NewTokenizer(dir)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %s", config, err, want)
+		}
 	}
 }

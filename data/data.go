@@ -50,6 +50,7 @@ type Source struct {
 	DType      string    // of ids in token files without a header: "uint16", "uint32", "int32", "int64"; "" means uint16, unless the file is ambiguous
 	Validation float64   // fraction of the tokens used for validation, in [0, 0.5]
 	Context    int       // T: tokens per sample, >= 1
+	Fit        int       // if not 0, samples of documents are as long as the longest one, rounded up to a multiple of Fit, and at most Context
 	Batch      int       // samples per step over all ranks; the training set must have at least as many
 	Vocab      int       // the model's ids are [0, Vocab); 0 if the model adopts Set.Vocab
 	Seed       uint64    // of the training order
@@ -65,6 +66,7 @@ type Source struct {
 type Set struct {
 	Train      *Split
 	Validation *Split // nil if there is none
+	Context    int    // tokens per sample: Source.Context, or less if Source.Fit asks for it
 	Tokenizer  Tokenizer
 	Files      int
 	Tokens     int64
@@ -171,7 +173,7 @@ func (s Source) inspect(ctx context.Context) (set *Set, files []file, errs []err
 		errs = append(errs, problem("validation", "%v is not a fraction from 0 to 0.5", s.Validation))
 	}
 	errs = append(errs, s.Documents.wrongWeights()...)
-	set = new(Set)
+	set = &Set{Context: s.Context}
 	if s.Tokenizer != "" || len(s.Text)+len(s.Documents.Files) > 0 {
 		tok, err := openTokenizer(s.Dir, s.Tokenizer)
 		if err != nil {

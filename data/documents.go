@@ -14,12 +14,13 @@ import (
 	"io"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
-	"zeroth/data/chat"
 	"zeroth/data/parquet"
 	"zeroth/input"
 	"zeroth/input/jsonread"
@@ -37,13 +38,16 @@ const Ignored = -1
 //
 //	text    text                 all tokens are learned
 //	prompt  prompt, completion   the completion is learned, with the token that ends it
-//	chat    messages             the assistant's messages are learned, see Chat.Example
+//	chat    messages             the assistant's messages are learned, see Chat.Examples
 type Documents struct {
 	Files      []string          // patterns; empty if the source is text or tokens
 	Validation []string          // patterns of validation files; if empty, a fraction of Files is used
 	Format     string            // "text", "prompt" or "chat"
 	Keys       map[string]string // keys of the records by their default names, if they differ
+	Learn      string            // of chats: "assistant", "last" or "all", see Chat.Examples; "" is assistant
+	Date       time.Time         // that chat templates see
 	Pack       bool              // a sample may contain several documents
+	Skip       bool              // documents longer than a sample are left out instead of cut
 	Weights    []float64         // relative frequency of samples from each of Files, see mixture; if empty, all documents count equally
 }
 
@@ -61,7 +65,10 @@ type documents struct {
 	learn   []bool  // by token: whether it is to be predicted
 	starts  []int64 // (documents+1) tokens before each; the last is the total
 	learned []int32 // by document: number of targets with a loss
+	records []int32 // by document: the record it is from; a conversation may be several documents
 	groups  []int32 // number of documents before the end of each group
+	read    int32   // number of records with a document
+	skip    bool    // documents longer than a sample are left out
 }
 
 func (d *documents) len() int { return len(d.learned) }
@@ -84,16 +91,22 @@ func (d *documents) fill(input, target []int32, i int32) int {
 	return n
 }
 
-// example is an encoded document, or the reason why it could not be read.
+// example is an encoded record, or the reason why it could not be read.
 type example struct {
-	ids   []int32
-	learn []bool
-	err   error
+	documents []tokens
+	form      string // of a conversation, unless it is the usual one
+	err       error
 }
 
-// counts are the numbers of documents cut, tokens dropped by cutting, and documents without
-// a token to learn.
-type counts struct{ cut, cutTokens, empty int64 }
+// counts are the numbers of documents cut, tokens dropped by cutting, documents without a
+// token to learn, records by their form, and conversations that are several documents, with
+// the number of these.
+type counts struct {
+	cut, cutTokens, empty int64
+	skipped               int64 // documents too long
+	forms                 map[string]int64
+	divided, parts        int64
+}
 
 // docReader turns records into examples.
 type docReader struct {
@@ -117,7 +130,7 @@ func (s Source) newDocReader(tok Tokenizer) (*docReader, error) {
 		return d, nil
 	}
 	var err error
-	if d.chat, err = NewChat(tok); err != nil {
+	if d.chat, err = NewChat(tok, d.Date); err != nil {
 		return nil, problem("format", "chat: %w", err)
 	}
 	return d, nil
@@ -125,17 +138,6 @@ func (s Source) newDocReader(tok Tokenizer) (*docReader, error) {
 
 // key returns the name of a record's value, given its default name.
 func (d *docReader) key(usual string) string { return cmp.Or(d.Keys[usual], usual) }
-
-// columns returns the keys of a record that are read.
-func (d *docReader) columns() []string {
-	switch d.Format {
-	case "chat":
-		return []string{d.key("messages")}
-	case "prompt":
-		return []string{d.key("prompt"), d.key("completion")}
-	}
-	return []string{d.key("text")}
-}
 
 // example encodes a record.
 func (d *docReader) example(e partEncoder, l line) (x example) {
@@ -151,19 +153,19 @@ func (d *docReader) example(e partEncoder, l line) (x example) {
 	}
 	switch d.Format {
 	case "chat":
-		x = d.conversation(record)
+		x = d.chatExample(record, l.text == nil)
 	case "prompt":
 		x = d.completion(e, record)
 	default:
 		text, err := d.text(record, "text")
-		x = example{ids: d.encode(e, text), err: err}
-		for range x.ids {
-			x.learn = append(x.learn, true)
-		}
+		ids := d.encode(e, text)
+		x = example{documents: []tokens{{ids, slices.Repeat([]bool{true}, len(ids))}}, err: err}
 	}
-	for _, id := range x.ids {
-		if int(id) >= d.vocab && x.err == nil {
-			x.err = fmt.Errorf("token %q has id %d, but the model's vocabulary is %d", d.tok.Decode([]int32{id}), id, d.vocab)
+	for _, part := range x.documents {
+		for _, id := range part.ids {
+			if int(id) >= d.vocab && x.err == nil {
+				x.err = fmt.Errorf("token %q has id %d, but the model's vocabulary is %d", d.tok.Decode([]int32{id}), id, d.vocab)
+			}
 		}
 	}
 	return x
@@ -176,7 +178,11 @@ func (d *docReader) text(record jsonread.Value, usual string) (string, error) {
 	case jsonread.String:
 		return v.Text, nil
 	case jsonread.None:
-		return "", fmt.Errorf("no key %q", key)
+		return "", d.lacks(key, hasKey(record))
+	case jsonread.Array:
+		if usual != "text" {
+			return "", fmt.Errorf("%q is a list of messages; want data.format: chat", key)
+		}
 	}
 	return "", fmt.Errorf("%q is %v, not a string", key, v.Kind)
 }
@@ -189,7 +195,7 @@ func (d *docReader) encode(e partEncoder, text string) []int32 {
 func (d *docReader) completion(e partEncoder, record jsonread.Value) example {
 	prompt, err := d.text(record, "prompt")
 	answer, err2 := d.text(record, "completion")
-	if err := cmp.Or(err, err2); err != nil {
+	if err := cmp.Or(err, err2, unlabeled(record)); err != nil {
 		return example{err: err}
 	}
 	ids := d.encode(e, prompt+answer)
@@ -201,25 +207,46 @@ func (d *docReader) completion(e partEncoder, record jsonread.Value) example {
 	for i := n; i < len(ids); i++ {
 		learn[i] = true
 	}
-	return example{ids: ids, learn: learn}
+	return example{documents: []tokens{{ids, learn}}}
 }
 
-func (d *docReader) conversation(record jsonread.Value) (x example) {
-	key := d.key("messages")
-	v, err := chat.FromJSON(record.Get(key))
-	messages, ok := v.(*chat.List)
-	if err == nil && !ok {
-		err = fmt.Errorf("%q is not a list of messages", key)
-	}
+// chatExample encodes a conversation; dense is set for a row of Parquet.
+func (d *docReader) chatExample(record jsonread.Value, dense bool) (x example) {
+	c, err := d.conversation(record, dense)
 	if err != nil {
 		return example{err: err}
 	}
-	x.ids, x.learn, x.err = d.chat.Example(messages)
+	x.form = c.form
+	x.documents, x.err = d.chat.Examples(c.talk, c.first, d.Learn)
 	return x
 }
 
-// add stores an example, cut to the length of a sample.
+// add stores the documents of a record, cut to the length of a sample.
 func (d *documents) add(x example, context int, n *counts) {
+	if x.form != "" {
+		if n.forms == nil {
+			n.forms = map[string]int64{}
+		}
+		n.forms[x.form]++
+	}
+	if parts := int64(len(x.documents)); parts > 1 {
+		n.divided, n.parts = n.divided+1, n.parts+parts
+	}
+	kept := false
+	for _, part := range x.documents {
+		kept = d.addDocument(part, context, n) || kept
+	}
+	if kept {
+		d.read++
+	}
+}
+
+// addDocument stores a document and reports whether it has a token to learn.
+func (d *documents) addDocument(x tokens, context int, n *counts) bool {
+	if d.skip && len(x.ids) > context+1 {
+		n.skipped++
+		return false
+	}
 	if len(x.ids) > context+1 {
 		n.cut++
 		n.cutTokens += int64(len(x.ids) - context - 1)
@@ -233,10 +260,11 @@ func (d *documents) add(x example, context int, n *counts) {
 	}
 	if learned == 0 {
 		n.empty++
-		return
+		return false
 	}
 	d.ids, d.learn = append(d.ids, x.ids...), append(d.learn, x.learn...)
-	d.starts, d.learned = append(d.starts, int64(len(d.ids))), append(d.learned, learned)
+	d.starts, d.learned, d.records = append(d.starts, int64(len(d.ids))), append(d.learned, learned), append(d.records, d.read)
+	return true
 }
 
 // line is a record with its position.
@@ -401,7 +429,7 @@ func (d *docReader) eachLine(ctx context.Context, f file, m *meter, emit func(li
 	var r io.Reader = head
 	switch magic, _ := head.Peek(4); {
 	case string(magic) == "PAR1":
-		return 0, parquet.Rows(ctx, h, f.size, d.columns(), func(row int, record jsonread.Value, wrong error) {
+		return 0, parquet.Rows(ctx, h, f.size, d.columns, func(row int, record jsonread.Value, wrong error) {
 			emit(line{number: row, record: record, wrong: wrong})
 		})
 	case strings.HasPrefix(string(magic), "\x1f\x8b"):

@@ -91,7 +91,7 @@ func TestChatDocuments(t *testing.T) {
 	for name, c := range map[string]struct{ template, want string }{
 		"plain":   {chatML, "you<|im_end|>\nme<|im_end|>\n"},
 		"marked":  {marked, "youme"},
-		"hiding":  {"{% for m in messages %}{% if loop.last %}!{% endif %}{{ m.content }}{% endfor %}", "the template renders message 2 differently depending on what follows"},
+		"hiding":  {"{% for m in messages %}{{ messages | length }}{% endfor %}", "the template renders the messages before message 4 differently depending on it"},
 		"failing": {"{{ raise_exception('no') }}", "a.jsonl:1: chat_template.jinja: chat template: line 1, column 19: the template refuses: no"},
 	} {
 		dir := tree(t, map[string]string{"a.jsonl": records(t, talk)})
@@ -246,7 +246,33 @@ func TestParquetDocuments(t *testing.T) {
 		t.Errorf("%v\nof lines: %v", err, same)
 	}
 	_, err = Open(t.Context(), Source{Documents: Documents{Files: []string{"rows.*"}, Format: "text", Keys: map[string]string{"text": "body"}}, Dir: dir, Tokenizer: "bytes", Context: 40})
-	if err == nil || !strings.Contains(err.Error(), `rows.parquet: no column "body"; the file has "text", "maybe"`) {
+	if err == nil || !strings.Contains(err.Error(), `rows.parquet: no key "body"; its other keys are those of data.format: chat; the file has the columns "text", "maybe"`) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestFit checks that samples are as long as the longest document, if asked for, and that longer
+// documents are cut or left out.
+func TestFit(t *testing.T) {
+	type m = map[string]string
+	dir := tree(t, map[string]string{"a.jsonl": records(t, m{"text": strings.Repeat("a", 40)}, m{"text": strings.Repeat("b", 11)}, m{"text": "c"}, m{"text": "dd"})})
+	for _, c := range []struct {
+		context, fit  int
+		skip          bool
+		want, windows int
+		notes         string
+	}{
+		{100, 0, false, 100, 3, "1 documents have no token to learn within that length and are skipped\ndocuments fill 17 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
+		{100, 16, false, 48, 3, "1 documents have no token to learn within that length and are skipped\ndocuments fill 35 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
+		{16, 64, false, 16, 3, "1 documents are longer than 17 tokens and are cut: 23 tokens are not trained on\n1 documents have no token to learn within that length and are skipped\ndocuments fill 56 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
+		{16, 8, true, 16, 2, "1 documents are longer than 17 tokens and are left out (data.too_long)\n1 documents have no token to learn within that length and are skipped\ndocuments fill 34 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
+	} {
+		set := open(t, Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "text", Skip: c.skip}, Dir: dir, Tokenizer: "bytes", Context: c.context, Fit: c.fit})
+		if notes := strings.Join(set.Notes, "\n"); set.Context != c.want || int(set.Train.context) != c.want || set.Train.Windows() != int64(c.windows) || notes != c.notes {
+			t.Errorf("%+v: context %d, %d windows\n%s", c, set.Context, set.Train.Windows(), notes)
+		}
+		if n, want := set.Train.Positions(0, set.Train.Windows()), map[int]int{100: 50, 48: 50, 16: 27}[c.want]; !c.skip && n != want {
+			t.Errorf("%+v: %d positions, want %d", c, n, want)
+		}
 	}
 }

@@ -1,10 +1,13 @@
 package data
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -74,7 +77,7 @@ func readFolder(dir string) (Tokenizer, error) {
 	if reasons := desc.mismatches(v, ids); len(reasons) > 0 {
 		return nil, unsupported(reasons...)
 	}
-	if eos := desc.endOfText(); eos != "" {
+	if eos := string(desc.config.EOS); eos != "" {
 		v.separator = int32(ids[eos])
 	}
 	return v, desc.config.Record.check(dir, v)
@@ -121,28 +124,52 @@ type description struct {
 	added   map[string]uint32 // added_tokens.json
 	whole   *tokenizerJSON    // GPT-2's kind; nil if there is none
 	texts   map[string][]byte // of ownFiles
+	model   string            // model_type in config.json; "" if there is none
 }
 
-func readDescription(dir string) (d description, err error) {
-	d.texts = map[string][]byte{}
-	into := map[string]any{"tokenizer_config.json": &d.config, "special_tokens_map.json": &d.special, "added_tokens.json": &d.added}
+func readDescription(dir string) (description, error) {
+	var files []Recorded
 	for _, name := range folderFiles {
-		path := filepath.Join(dir, name)
-		text, err := input.Read(path, maxVocabFile)
+		text, err := input.Read(filepath.Join(dir, name), maxVocabFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err == nil && into[name] != nil {
-			err = json.Unmarshal(text, into[name])
-			if err != nil {
-				err = fmt.Errorf("%s: unexpected content: %w", path, err)
-			}
-		}
 		if err != nil {
-			return d, err
+			return description{}, err
 		}
-		d.texts[name] = text
+		files = append(files, Recorded{name, text})
 	}
+	d, err := describe(files)
+	if err != nil {
+		return d, fmt.Errorf("%s%c%w", dir, filepath.Separator, err)
+	}
+	var model struct {
+		Type string `json:"model_type"`
+	}
+	if text, err := input.Read(filepath.Join(dir, "config.json"), maxVocabFile); err == nil && json.Unmarshal(text, &model) == nil {
+		d.model = model.Type
+	}
+	return d, nil
+}
+
+// describe reads files of folderFiles. As in transformers, special_tokens_map.json counts where
+// tokenizer_config.json has no added_tokens_decoder.
+func describe(files []Recorded) (d description, err error) {
+	d.texts = map[string][]byte{}
+	into := map[string]any{"tokenizer_config.json": &d.config, "special_tokens_map.json": &d.special, "added_tokens.json": &d.added}
+	for _, f := range files {
+		d.texts[f.Name] = f.Text
+		if into[f.Name] == nil {
+			continue
+		}
+		if err := json.Unmarshal(f.Text, into[f.Name]); err != nil {
+			return d, fmt.Errorf("%s: unexpected content: %w", f.Name, err)
+		}
+	}
+	if d.config.Added == nil {
+		d.config.specialTokens.overlay(d.special)
+	}
+	d.config.Extra.addNamed(d.texts["tokenizer_config.json"])
 	return d, nil
 }
 
@@ -154,6 +181,7 @@ type tokenizerConfig struct {
 	AddBOS      *bool               `json:"add_bos_token"` // nil if missing
 	AddEOS      *bool               `json:"add_eos_token"`
 	LowerCase   bool                `json:"do_lower_case"`
+	Split       bool                `json:"split_special_tokens"`
 	Added       map[uint32]addition `json:"added_tokens_decoder"`
 	Record      *tokenizerRecord    `json:"zeroth"`
 	Template    json.RawMessage     `json:"chat_template"`
@@ -162,18 +190,74 @@ type tokenizerConfig struct {
 
 // specialTokens are the tokens designated for special purposes.
 type specialTokens struct {
-	BOS        special   `json:"bos_token"`
-	EOS        special   `json:"eos_token"`
-	UNK        special   `json:"unk_token"`
-	SEP        special   `json:"sep_token"`
-	PAD        special   `json:"pad_token"`
-	CLS        special   `json:"cls_token"`
-	Mask       special   `json:"mask_token"`
-	Additional []special `json:"additional_special_tokens"`
+	BOS        special      `json:"bos_token"`
+	EOS        special      `json:"eos_token"`
+	UNK        special      `json:"unk_token"`
+	SEP        special      `json:"sep_token"`
+	PAD        special      `json:"pad_token"`
+	CLS        special      `json:"cls_token"`
+	Mask       special      `json:"mask_token"`
+	Additional []special    `json:"additional_special_tokens"`
+	Extra      extraSpecial `json:"extra_special_tokens"`
 }
 
-func (s specialTokens) all() []special {
-	return append([]special{s.BOS, s.EOS, s.UNK, s.SEP, s.PAD, s.CLS, s.Mask}, s.Additional...)
+// named returns the tokens that have a name, which templates know them by.
+func (s *specialTokens) named() map[string]special {
+	all := map[string]special{"bos_token": s.BOS, "eos_token": s.EOS, "unk_token": s.UNK, "sep_token": s.SEP, "pad_token": s.PAD, "cls_token": s.CLS, "mask_token": s.Mask}
+	for name, t := range s.Extra.named {
+		all[name] = t
+	}
+	return all
+}
+
+// unnamed returns the tokens that have no name.
+func (s *specialTokens) unnamed() []special { return slices.Concat(s.Additional, s.Extra.list) }
+
+func (s *specialTokens) all() []special {
+	return append(slices.Collect(maps.Values(s.named())), s.unnamed()...)
+}
+
+// overlay replaces tokens by those of o, as far as it has them.
+func (s *specialTokens) overlay(o specialTokens) {
+	for _, x := range []struct{ to, from *special }{{&s.BOS, &o.BOS}, {&s.EOS, &o.EOS}, {&s.UNK, &o.UNK}, {&s.SEP, &o.SEP}, {&s.PAD, &o.PAD}, {&s.CLS, &o.CLS}, {&s.Mask, &o.Mask}} {
+		*x.to = cmp.Or(*x.from, *x.to)
+	}
+	s.Additional, s.Extra.list = append(s.Additional, o.Additional...), append(s.Extra.list, o.Extra.list...)
+	if s.Extra.named == nil {
+		s.Extra.named = o.Extra.named
+	}
+}
+
+// extraSpecial is a list of tokens, or an object with a name for each.
+type extraSpecial struct {
+	list  []special
+	named map[string]special
+}
+
+// addNamed adds the tokens of a tokenizer_config.json that have names of their own, such as
+// image_token.
+func (s *extraSpecial) addNamed(config []byte) {
+	var keys map[string]json.RawMessage
+	_ = json.Unmarshal(config, &keys) // it was read before
+	var usual specialTokens
+	for name, raw := range keys {
+		var t special
+		_, known := usual.named()[name]
+		if !known && strings.HasSuffix(name, "_token") && raw[0] == '"' && json.Unmarshal(raw, &t) == nil {
+			if s.named == nil {
+				s.named = map[string]special{}
+			}
+			s.named[name] = t
+		}
+	}
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *extraSpecial) UnmarshalJSON(raw []byte) error {
+	if bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) {
+		return json.Unmarshal(raw, &s.named)
+	}
+	return json.Unmarshal(raw, &s.list)
 }
 
 // special is a token, given as its text or as an object with its content; null is empty.
@@ -209,14 +293,6 @@ func (d description) name() string {
 	return "no file names its class"
 }
 
-// endOfText returns the token designated to end a text, or "".
-func (d description) endOfText() string {
-	if d.config.EOS != "" {
-		return string(d.config.EOS)
-	}
-	return string(d.special.EOS)
-}
-
 // mismatches returns the reasons why a vocabulary is not known to be encoded as GPT-2's.
 func (d description) mismatches(v *BPE, ids map[string]uint32) (reasons []string) {
 	add := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
@@ -235,7 +311,7 @@ func (d description) mismatches(v *BPE, ids map[string]uint32) (reasons []string
 	for _, x := range []struct {
 		set bool
 		key string
-	}{{c.PrefixSpace, "add_prefix_space"}, {c.AddBOS != nil && *c.AddBOS, "add_bos_token"}, {c.AddEOS != nil && *c.AddEOS, "add_eos_token"}, {c.LowerCase, "do_lower_case"},
+	}{{c.PrefixSpace, "add_prefix_space"}, {c.AddBOS != nil && *c.AddBOS, "add_bos_token"}, {c.AddEOS != nil && *c.AddEOS, "add_eos_token"}, {c.LowerCase, "do_lower_case"}, {c.Split, "split_special_tokens"},
 		{!isNull(c.Code), "auto_map"}} {
 		if x.set {
 			add("%s in tokenizer_config.json is set", x.key)

@@ -81,11 +81,17 @@ func (f *Folder) cut(text []byte) int { return f.Cut(text, chunkBytes) }
 // part appends the ids of a part of a file.
 func (e folderEncoder) part(ids []uint32, t task) []uint32 {
 	head, tail := e.frame(t)
-	return append(e.texts.Append(append(ids, head...), t.text, !t.first), tail...)
+	ids = append(ids, head...)
+	begin := len(ids)
+	ids = e.texts.Append(ids, t.text, !t.first)
+	if len(ids) > begin && len(tail) == 1 && ids[len(ids)-1] == tail[0] {
+		return ids // the text spells its end
+	}
+	return append(ids, tail...)
 }
 
 // frame returns the tokens before and after a task's text: those the tokenizer puts around a
-// document, and the separator at its end, unless it is there already.
+// document, and the separator at its end, unless it is among them.
 func (f *Folder) frame(t task) (head, tail []uint32) {
 	before, after := f.Around()
 	if t.first {
@@ -163,7 +169,7 @@ func (d description) folder(dir string, t *tokenizer.Tokenizer) (*Folder, error)
 		return nil, fmt.Errorf("%s: %s; encode the text elsewhere, with its own tokenizer, and give data.tokens", dir, strings.Join(reasons, "; "))
 	}
 	f := &Folder{t, -1, nil}
-	if id, ok := t.ID(cmp.Or(d.endOfText(), EndOfText)); ok {
+	if id, ok := t.ID(cmp.Or(string(d.config.EOS), EndOfText)); ok {
 		f.separator = id
 	}
 	for _, name := range folderFiles {
@@ -173,6 +179,11 @@ func (d description) folder(dir string, t *tokenizer.Tokenizer) (*Folder, error)
 	}
 	return f, nil
 }
+
+// asItIs are the types of models whose tokenizer.json transformers 5.23 uses whatever class
+// tokenizer_config.json names. For others, some classes build a tokenizer of their own from its
+// vocabulary.
+var asItIs = map[string]bool{"phi3": true, "olmo2": true, "olmo3": true}
 
 // conflicts lists where the other files contradict tokenizer.json, so that programs would
 // encode differently.
@@ -184,6 +195,12 @@ func (d description) conflicts(t *tokenizer.Tokenizer) (reasons []string) {
 	}
 	if c.LowerCase {
 		add("do_lower_case in tokenizer_config.json is set")
+	}
+	if c.Split {
+		add("split_special_tokens in tokenizer_config.json is set")
+	}
+	if class := strings.TrimSuffix(c.Class, "Fast"); !asItIs[d.model] && !t.Splits(class) {
+		add("tokenizer_config.json names %s, which splits text otherwise than tokenizer.json; if tokenizer.json is right, name PreTrainedTokenizerFast there", class)
 	}
 	before, after := t.Around()
 	for _, x := range []struct {
@@ -201,6 +218,11 @@ func (d description) conflicts(t *tokenizer.Tokenizer) (reasons []string) {
 	for _, s := range append(c.all(), d.special.all()...) {
 		if _, ok := t.ID(string(s)); s != "" && !ok {
 			add("the special token %.40q is not among the added tokens of tokenizer.json", s)
+		}
+	}
+	for _, s := range c.unnamed() {
+		if !slices.ContainsFunc(t.Added(), func(a tokenizer.Added) bool { return a.Content == string(s) }) {
+			add("extra_special_tokens has %.40q, which is not among the added tokens of tokenizer.json", s)
 		}
 	}
 	for s, id := range d.added {

@@ -33,7 +33,8 @@ var formats = []struct{ magic, ext, what, advice string }{
 	{"PK\x03\x04", ".zip", "a zip archive", "unpack it"},
 	{"PK\x05\x06", ".npz", "a zip archive", "unpack it"},
 	{"PAR1", ".parquet", "a parquet file", jsonAdvice},
-	{"ARROW1\x00\x00", ".arrow", "an Arrow file", "export its text column to a text file first"},
+	{"ARROW1\x00\x00", ".arrow", "an Arrow file", arrowAdvice},
+	{"\xff\xff\xff\xff", ".arrow", "an Arrow stream, as the library datasets writes it", arrowAdvice},
 	{"\x93NUMPY", ".npy", "a NumPy array", "write only its elements, with array.tofile(FILE), and give that as data.tokens"},
 	{"\x89HDF\r\n\x1a\n", ".h5", "an HDF5 file", "write only its elements to a file"},
 	{"MMIDIDX\x00\x00", "", "the index of a Megatron data set", "give its .bin file as data.tokens, with data.dtype"},
@@ -51,6 +52,8 @@ var formats = []struct{ magic, ext, what, advice string }{
 	{"\xff\xfe", "", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"},
 	{"\xfe\xff", "", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"},
 }
+
+const arrowAdvice = `write it as Parquet: datasets.load_from_disk(FOLDER).to_parquet("data.parquet"), and give that as data.documents`
 
 const jsonAdvice = "give it as data.documents (zeroth tokenize: with --format)"
 

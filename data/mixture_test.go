@@ -82,7 +82,8 @@ func TestMixture(t *testing.T) {
 					t.Errorf("pack %t, %v: windows of component %d were drawn %d to %d times", pack, weights, k, least, most)
 				}
 			}
-			if len(set.Notes) < 3 || !strings.HasPrefix(set.Notes[len(set.Notes)-1], fmt.Sprintf("2.jsonl: weight %g: %.1f %% of the samples", weights[2], 100*float64(s.mix[2].samples)/float64(s.Windows()))) {
+			notes := slices.DeleteFunc(slices.Clone(set.Notes), func(n string) bool { return strings.HasPrefix(n, "documents fill ") })
+			if len(notes) < 3 || !strings.HasPrefix(notes[len(notes)-1], fmt.Sprintf("2.jsonl: weight %g: %.1f %% of the samples", weights[2], 100*float64(s.mix[2].samples)/float64(s.Windows()))) {
 				t.Errorf("notes %q", set.Notes)
 			}
 		}

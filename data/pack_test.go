@@ -13,11 +13,11 @@ import (
 func drawn(lengths []int) (*documents, []int32) {
 	d, all := &documents{starts: []int64{0}}, []int32(nil)
 	for i, n := range lengths {
-		x := example{}
+		x := tokens{}
 		for k := range n + 1 {
 			x.ids, x.learn = append(x.ids, int32(1000*i+k)), append(x.learn, k == n || (i+k)%3 > 0)
 		}
-		d.add(x, n, &counts{})
+		d.add(example{documents: []tokens{x}}, n, &counts{})
 		all = append(all, int32(i))
 	}
 	return d, all

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -93,7 +95,7 @@ func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error
 	}
 	var n counts
 	var errs []error
-	train, validation := &documents{starts: []int64{0}}, &documents{starts: []int64{0}}
+	train, validation := &documents{starts: []int64{0}, skip: s.Documents.Skip}, &documents{starts: []int64{0}, skip: s.Documents.Skip}
 	for _, group := range s.Documents.groups(files) {
 		if err := r.read(ctx, train, group, s.Memory, &n, m); err != nil {
 			errs = append(errs, &Problem{"documents", err})
@@ -105,11 +107,24 @@ func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
+	if s.Fit > 0 {
+		longest := max(1, train.longest(), validation.longest())
+		s.Context = min(s.Context, (longest+s.Fit-1)/s.Fit*s.Fit)
+		set.Context = s.Context
+	}
 	set.Files, set.Tokens, set.Vocab = len(files)+len(held), int64(len(train.ids)+len(validation.ids)), set.Tokenizer.Vocab()
 	set.Fingerprint = train.sum(s.Documents.Weights)
 	set.splitDocuments(s, train, validation)
 	set.Notes = append(set.Notes, n.notes(s.Context)...)
 	return set.mix(s)
+}
+
+// longest returns the positions of the longest document.
+func (d *documents) longest() (most int) {
+	for i := range d.len() {
+		most = max(most, d.positions(int32(i)))
+	}
+	return most
 }
 
 // groups returns the files by pattern if patterns have weights, otherwise all in one group.
@@ -125,7 +140,7 @@ func (d Documents) groups(files []file) [][]file {
 }
 
 // splitDocuments assigns documents to training and validation. Validation uses its own files
-// or, without them, each document at which the accumulated fraction reaches another integer.
+// or, without them, each record at which the accumulated fraction reaches another integer.
 func (set *Set) splitDocuments(s Source, train, validation *documents) {
 	fraction := s.Validation
 	if len(s.Documents.Validation) > 0 {
@@ -137,7 +152,8 @@ func (set *Set) splitDocuments(s Source, train, validation *documents) {
 		for len(trains) == 0 || i >= int(train.groups[len(trains)-1]) {
 			trains = append(trains, nil)
 		}
-		if before, after := math.Floor(float64(i)*fraction), math.Floor(float64(i+1)*fraction); after > before {
+		record := float64(train.records[i])
+		if before, after := math.Floor(record*fraction), math.Floor((record+1)*fraction); after > before {
 			held = append(held, int32(i))
 			continue
 		}
@@ -181,19 +197,34 @@ func (set *Set) mix(s Source) error {
 	if docs.packed {
 		set.Notes = append(set.Notes, fmt.Sprintf("%d documents are packed into %d sequences of %d tokens, %.1f %% full", len(docs.index), docs.len(), s.Context, 100*docs.fillRatio(s.Context)))
 	}
-	if len(s.Documents.Weights) == 0 {
-		return nil
-	}
-	var err error
-	if set.Train.mix, err = newMixture(s.Documents, docs.groups); err == nil {
+	if len(s.Documents.Weights) > 0 {
+		var err error
+		if set.Train.mix, err = newMixture(s.Documents, docs.groups); err != nil {
+			return err
+		}
 		set.Notes = append(set.Notes, set.Train.mix.notes(s.Documents, docs)...)
 	}
-	return err
+	if full := docs.fillRatio(s.Context); !docs.packed && full < mostPadding {
+		set.Notes = append(set.Notes, fmt.Sprintf("documents fill %.0f %% of the positions, the rest is padding; data.pack: true puts several of them into a sequence", 100*full))
+	}
+	return nil
 }
 
+// mostPadding is the fill below which packing is suggested.
+const mostPadding = 0.7
+
 func (n counts) notes(context int) (notes []string) {
+	if n.skipped > 0 {
+		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are left out (data.too_long)", n.skipped, context+1))
+	}
 	if n.cut > 0 {
 		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are cut: %d tokens are not trained on", n.cut, context+1, n.cutTokens))
+	}
+	for _, form := range slices.Sorted(maps.Keys(n.forms)) {
+		notes = append(notes, fmt.Sprintf("%d records are read as %s", n.forms[form], formNotes[form]))
+	}
+	if n.divided > 0 {
+		notes = append(notes, fmt.Sprintf("%d conversations are %d documents, because the template renders answers differently once others follow: each is learned as the model sees it at its turn", n.divided, n.parts))
 	}
 	if n.empty > 0 {
 		notes = append(notes, fmt.Sprintf("%d documents have no token to learn within that length and are skipped", n.empty))
@@ -207,6 +238,36 @@ func (s *sequences) learnedIn(i int64) (sum int) {
 		sum += int(s.learned[doc])
 	}
 	return sum
+}
+
+// Positions returns the number of positions in n samples, starting at sample, that are not padding.
+func (s *Split) Positions(sample, n int64) (sum int) {
+	if s.docs == nil {
+		return int(n * s.context)
+	}
+	for i := range n {
+		for _, doc := range s.docs.documentsOf(s.Window(sample + i)) {
+			sum += s.docs.positions(doc)
+		}
+	}
+	return sum
+}
+
+// Lengths returns the positions of the longest of n samples, starting at sample, and the tokens of
+// the longest document in them.
+func (s *Split) Lengths(sample, n int64) (positions, tokens int) {
+	if s.docs == nil {
+		return int(s.context), int(s.context)
+	}
+	for i := range n {
+		sum := 0
+		for _, doc := range s.docs.documentsOf(s.Window(sample + i)) {
+			sum += s.docs.positions(doc)
+			tokens = max(tokens, s.docs.positions(doc)+1)
+		}
+		positions = max(positions, sum)
+	}
+	return positions, tokens
 }
 
 // Learned returns the number of targets with a loss in n samples, starting at sample.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"zeroth/input"
 )
@@ -111,15 +112,19 @@ func (done *Encoded) encodeRecords(ctx context.Context, r *docReader, files []fi
 	var failed error // of writing; any other error is about the input
 	ignored := 0
 	err := r.each(ctx, files, m, func(x example) error {
-		ids = ids[:0]
-		for i, id := range x.ids {
-			ids = append(ids, uint32(id))
-			if !x.learn[i] {
-				ignored++
+		for _, part := range x.documents {
+			ids = ids[:0]
+			for i, id := range part.ids {
+				ids = append(ids, uint32(id))
+				if !part.learn[i] {
+					ignored++
+				}
+			}
+			done.Documents++
+			if failed = add(littleEndian(ids, done.Width)); failed != nil {
+				break
 			}
 		}
-		done.Documents++
-		failed = add(littleEndian(ids, done.Width))
 		return failed
 	})
 	if ignored > 0 {
@@ -154,7 +159,7 @@ func (e Encoding) records(tok Tokenizer) (*docReader, []error) {
 	if tok == nil {
 		return nil, errs
 	}
-	r, err := Source{Documents: Documents{Format: e.Format, Keys: e.Keys}}.newDocReader(tok)
+	r, err := Source{Documents: Documents{Format: e.Format, Keys: e.Keys, Date: time.Now()}}.newDocReader(tok)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("--format %w", errors.Unwrap(err))) // without the job's key
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -106,7 +107,7 @@ func printTokenizer(folder string, row func(word, format string, args ...any)) e
 		return input.BadInput(fmt.Errorf("tokenizer: %w", err))
 	}
 	row("tokenizer", "%s, %d tokens", strings.Join(files, ", "), t.Vocab())
-	if _, err := data.NewChat(t); err != nil {
+	if _, err := data.NewChat(t, time.Now()); err != nil {
 		row("chat", "no: %s", show.Printable(err.Error()))
 	} else {
 		row("chat", "has a template, for data.format: chat and sample --chat")

@@ -48,10 +48,11 @@ type group struct {
 	chunks []chunk // by requested column
 }
 
-// Rows calls emit for every row of a file, numbered from 1, with an object of the named
-// columns, which must exist, or with the error in this row. It returns errors of the file.
-func Rows(ctx context.Context, r io.ReaderAt, size int64, names []string, emit func(row int, record jsonread.Value, wrong error)) error {
-	f, err := open(r, size, names)
+// Rows calls emit for every row of a file, numbered from 1, with an object of the columns that
+// choose names, given those the file has, or with the error in this row. It returns errors of
+// choose and of the file.
+func Rows(ctx context.Context, r io.ReaderAt, size int64, choose func(have []string) ([]string, error), emit func(row int, record jsonread.Value, wrong error)) error {
+	f, err := open(r, size, choose)
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func Rows(ctx context.Context, r io.ReaderAt, size int64, names []string, emit f
 	return nil
 }
 
-func open(r io.ReaderAt, size int64, names []string) (*file, error) {
+func open(r io.ReaderAt, size int64, choose func([]string) ([]string, error)) (*file, error) {
 	var ends [12]byte
 	if size < int64(len(ends)) {
 		return nil, fmt.Errorf("%d bytes are too short for a parquet file", size)
@@ -113,14 +114,14 @@ func open(r io.ReaderAt, size int64, names []string) (*file, error) {
 		return nil, err
 	}
 	f := &file{}
-	if err := f.read(footer, size-8-n, names); err != nil {
+	if err := f.read(footer, size-8-n, choose); err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
 // read parses a footer; all pages must be before byte end.
-func (f *file) read(footer []byte, end int64, names []string) error {
+func (f *file) read(footer []byte, end int64, choose func([]string) ([]string, error)) error {
 	d := &decoder{b: footer}
 	var wrong error
 	d.fields(kindStruct, func(id int, kind byte) bool {
@@ -137,7 +138,7 @@ func (f *file) read(footer []byte, end int64, names []string) error {
 				all[len(all)-1].read(d, kind)
 			})
 			if d.err == nil {
-				wrong = f.schema(all, names)
+				wrong = f.schema(all, choose)
 			}
 		case id == 4:
 			d.list(kind, func(kind byte) {
@@ -163,14 +164,22 @@ func (f *file) read(footer []byte, end int64, names []string) error {
 	return wrong
 }
 
-// schema finds the named columns, which become the root's fields.
-func (f *file) schema(all []element, names []string) (err error) {
+// schema finds the chosen columns, which become the root's fields.
+func (f *file) schema(all []element, choose func([]string) ([]string, error)) (err error) {
 	columns := 0
 	if f.root, err = tree(&all, nil, &columns, 0); err != nil {
 		return err
 	}
 	if len(all) > 0 || f.root.leaves == 0 {
 		return fmt.Errorf("invalid schema: %d columns, and %d fields that belong to none", f.root.leaves, len(all))
+	}
+	var have []string
+	for _, n := range f.root.fields {
+		have = append(have, n.name)
+	}
+	names, err := choose(have)
+	if err != nil {
+		return fmt.Errorf("%w; the file has the columns %s", err, f.root.names())
 	}
 	var fields []*node
 	for _, name := range names {
@@ -183,7 +192,7 @@ func (f *file) schema(all []element, names []string) (err error) {
 			}
 		}
 		if found == nil {
-			return fmt.Errorf("no column %.40q; the file has %s", name, f.root.names())
+			return fmt.Errorf("no column %.40q; the file has the columns %s", name, f.root.names())
 		}
 		fields = append(fields, found)
 		f.columns = append(f.columns, found.columns()...)

@@ -127,15 +127,15 @@ func (o Options) encode(tok data.Tokenizer, vocab int) ([]int32, error) {
 	if !o.Chat {
 		return config.Encode(tok, o.Prompt, vocab)
 	}
-	c, err := data.NewChat(tok)
+	c, err := data.NewChat(tok, time.Now())
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("--chat: %w", err))
 	}
-	messages := []data.Message{{Role: "user", Content: o.Prompt}}
+	said := []string{"user", o.Prompt}
 	if o.System != "" {
-		messages = slices.Insert(messages, 0, data.Message{Role: "system", Content: o.System})
+		said = append([]string{"system", o.System}, said...)
 	}
-	ids, err := c.Prompt(messages, time.Now())
+	ids, err := c.Prompt(data.Said(said...))
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("--chat: %w", err))
 	}

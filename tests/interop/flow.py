@@ -32,7 +32,7 @@ STEPS, LR, CONTEXT = 6, 3e-3, 448
 # some 1e-6 in a pass, and Adam's first steps, which divide by the gradient's size,
 # carry that on.
 PASS, TRAINED = 1e-5, 1e-4
-DAY = "26 Jul 2024"  # of Llama's template where nobody tells the date, as in training
+DAY = "26 Jul 2024"  # data.date, as Llama's template writes it
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 data = os.path.join(HERE, "..", "..", "data")
@@ -165,7 +165,7 @@ def job(name, folder, lora):
     """Writes the job file: a step is all 8 conversations, on 4 ranks at stage 3."""
     text = f"""
 model: {{from: {folder}, context: {CONTEXT}}}
-data: {{documents: [{WORK}/train-*.jsonl], format: chat, validation_documents: [{WORK}/dev.jsonl]}}
+data: {{documents: [{WORK}/train-*.jsonl], format: chat, date: 2024-07-26, validation_documents: [{WORK}/dev.jsonl]}}
 train: {{steps: {STEPS}, micro_batch: 1, accumulate: 2, clip: 1.0, eval_every: {STEPS}{', lora: {rank: 4, alpha: 8, targets: all-linear}' if lora else ''}}}
 parallel: {{ranks: 4}}
 zero: {{stage: 3}}

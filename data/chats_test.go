@@ -1,0 +1,286 @@
+package data
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"zeroth/input/jsonread"
+)
+
+// recordedChat is what transformers makes of a chat; see tests/interop/chats.py.
+type recordedChat struct {
+	Error   string
+	IDs     []int32
+	Mask    []int
+	Turns   [][2][]int32 // of each answer: the prompt, and the text with the answer
+	Refused string       // why there are no turns
+}
+
+type recordedChats struct {
+	Chats     []json.RawMessage
+	Templates map[string]struct {
+		Config    json.RawMessage
+		Tokenizer string
+		Results   []recordedChat
+	}
+}
+
+func readRecordedChats(t *testing.T) (all recordedChats) {
+	f, err := os.Open("testdata/chats.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestChatsAreTransformers encodes chats with tools, reasoning, nulls and variables, by the
+// families' own templates: ids and masks are apply_chat_template's, and every answer is learned
+// once, after exactly the tokens that the model sees at its turn.
+func TestChatsAreTransformers(t *testing.T) {
+	all := readRecordedChats(t)
+	equal, divided := 0, 0
+	for name, template := range all.Templates {
+		dir := t.TempDir()
+		ownFolder(t, dir, template.Tokenizer, map[string]string{"tokenizer_config.json": string(template.Config)})
+		tok, err := NewTokenizer(dir)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		d := &docReader{Documents: Documents{Format: "chat"}}
+		if d.chat, err = NewChat(tok, time.Date(2026, 3, 7, 0, 0, 0, 0, time.UTC)); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for i, want := range template.Results {
+			record, err := jsonread.Parse(all.Chats[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := d.conversation(record, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			whole, err := d.chat.Examples(c.talk, 0, "all")
+			if want.Error != "" || err != nil {
+				if want.Error == "" || err == nil {
+					t.Errorf("%s, chat %d: %v, but transformers: %q", name, i, err, want.Error)
+				}
+				continue
+			}
+			if !slices.Equal(whole[0].ids, want.IDs) {
+				t.Errorf("%s, chat %d:\n got %q\nwant %q", name, i, tok.Decode(whole[0].ids), tok.Decode(want.IDs))
+				continue
+			}
+			examples, err := d.chat.Examples(c.talk, 0, "assistant")
+			if err != nil {
+				t.Errorf("%s, chat %d: %v", name, i, err)
+				continue
+			}
+			if want.Mask != nil {
+				var mask []int
+				for _, l := range examples[0].learn {
+					mask = append(mask, map[bool]int{true: 1}[l])
+				}
+				if !slices.Equal(mask, want.Mask) || len(examples) > 1 {
+					t.Errorf("%s, chat %d:\n got %v\nwant %v", name, i, mask, want.Mask)
+				}
+			} else if err := learnedOnce(examples, want.Turns); err != nil {
+				t.Errorf("%s, chat %d (%q): %.600v", name, i, tok.Decode(want.IDs), err)
+			}
+			if equal++; len(examples) > 1 {
+				divided++
+			}
+		}
+	}
+	if t.Logf("%d chats equal, %d of them divided", equal, divided); equal < 450 || divided < 50 {
+		t.Error("too few")
+	}
+}
+
+// learnedOnce checks that each turn is learned, after the tokens that the model sees then, and that
+// nothing else is.
+func learnedOnce(examples []tokens, turns [][2][]int32) error {
+	learned := 0
+	for _, x := range examples {
+		for _, l := range x.learn {
+			if l {
+				learned++
+			}
+		}
+	}
+	for i, turn := range turns {
+		n := 0
+		for _, x := range examples {
+			n = max(n, learnedOf(x, turn[0], turn[1]))
+		}
+		if n == 0 {
+			return fmt.Errorf("answer %d is not learned: %v", i+1, turn[1])
+		}
+		learned -= n
+	}
+	if learned != 0 {
+		return fmt.Errorf("%d tokens of others are learned, too", learned)
+	}
+	return nil
+}
+
+// learnedOf returns how many tokens of a turn are learned in an example that has it; 0 if it has
+// not.
+func learnedOf(x tokens, prompt, text []int32) int {
+	from := 0
+	for from < min(len(prompt), len(text)) && prompt[from] == text[from] {
+		from++
+	}
+	end := len(text) // the last token may end every conversation, and not the answer
+	if from < len(text)-1 && (len(x.ids) < end || !slices.Equal(x.ids[:end], text) || !x.learn[end-1]) {
+		end--
+	}
+	if from < len(prompt) && len(x.ids) > len(prompt) && slices.Equal(x.ids[:len(prompt)], prompt) { // its text is another without the answer
+		tail := x.ids[len(prompt):]
+		if len(tail) <= len(text) && slices.Equal(tail, text[len(text)-len(tail):]) && !slices.Contains(x.learn[len(prompt):], false) {
+			return len(tail)
+		}
+	}
+	if len(x.ids) < end || !slices.Equal(x.ids[:end], text[:end]) {
+		return 0
+	}
+	for most := from + 2; from < len(prompt) && from < most && from < end && !x.learn[from]; { // a token of a prompt that goes on otherwise
+		from++
+	}
+	if slices.Contains(x.learn[from:end], false) {
+		return 0
+	}
+	return end - from
+}
+
+// TestRecordForms checks that records of other programs are read as chats, and that those that
+// cannot be are refused by what they are.
+func TestRecordForms(t *testing.T) {
+	const user, assistant = "<|im_start|>user\n", "<|im_start|>assistant\n"
+	for record, want := range map[string]string{
+		`{"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}`:                                                          "<|im_start|>system\ns<|im_end|>\n" + user + "a<|im_end|>\n" + assistant + "[b<|im_end|>\n]",
+		`{"conversations": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}`:                                                                                   user + "a<|im_end|>\n" + assistant + "[b<|im_end|>\n]",
+		`{"messages": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "instruction": "no", "output": "no"}`:                                                            user + "a<|im_end|>\n" + assistant + "[b<|im_end|>\n]",
+		`{"instruction": "a", "input": "b", "output": "c", "system": null}`:                                                                                                              user + "a\nb<|im_end|>\n" + assistant + "[c<|im_end|>\n]",
+		`{"instruction": "a", "input": "", "output": "c", "history": [["x", "y"]]}`:                                                                                                      user + "x<|im_end|>\n" + assistant + "[y<|im_end|>\n]" + user + "a<|im_end|>\n" + assistant + "[c<|im_end|>\n]",
+		`{"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}], "completion": [{"role": "assistant", "content": "d"}]}`: user + "a<|im_end|>\n" + assistant + "b<|im_end|>\n" + user + "c<|im_end|>\n" + assistant + "[d<|im_end|>\n]",
+		`{"messages": [{"role": "user", "content": "a", "x": null}, {"role": "assistant", "content": "b", "tool_calls": null}], "tools": null}`:                                          user + "a<|im_end|>\n" + assistant + "[b<|im_end|>\n]",
+		`{"messages": [{"role": "assistant", "content": "b"}], "tools": ""}`:                                                                                                             assistant + "[b<|im_end|>\n]",
+		`{"prompt": "a", "completion": "b"}`: `"prompt" and "completion" are strings, not messages; want data.format: prompt`,
+		`{"chosen": [], "rejected": []}`:     `"chosen" and "rejected": preference data (DPO) is not supported`,
+		`{"prompt": [], "completion": [{"role": "assistant", "content": "b"}], "label": false}`: "preference data (KTO) is not supported",
+		`{"text": "a"}`:      `no key "messages"; its other keys are those of data.format: text`,
+		`{"messages": []}`:   "there are no messages",
+		`{"messages": [1]}`:  "message 1 is a number, not an object",
+		`{"messages": "hi"}`: `"messages" is not a list of messages`,
+		`{"conversations": [{"from": "function_call", "value": "x"}]}`:                                  "message 1 is from \"function_call\"; want human, gpt, system or observation",
+		`{"messages": [{"role": "user", "content": "a"}], "tools": ["f"]}`:                              `"tools": item 1 is a string, not an object`,
+		`{"messages": [{"role": "user", "content": "a"}], "tools": "{"}`:                                `"tools": line 1`,
+		`{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"tokenize": false}}`: `"tokenize" cannot be a variable of the template`,
+		`{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": [1]}`:                 `"chat_template_kwargs" is not an object`,
+		`{"instruction": "a", "input": 1, "output": "c"}`:                                               `"input" is a number, not a string`,
+	} {
+		dir := tree(t, map[string]string{"a.jsonl": record})
+		ownFolder(t, filepath.Join(dir, "tok"), "qwen", map[string]string{"chat_template.jinja": chatML})
+		set, err := Open(t.Context(), Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "chat"}, Dir: dir, Tokenizer: "tok", Context: 100})
+		if err != nil {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %s", record, err, want)
+			}
+			continue
+		}
+		if got := marked(set); got != want {
+			t.Errorf("%s:\n got %q\nwant %q", record, got, want)
+		}
+	}
+}
+
+// marked returns the first training document, with what is learned in brackets.
+func marked(set *Set) string {
+	docs := set.Train.docs
+	out, in := "", false
+	ids, learn := docs.ids[:docs.starts[1]], docs.learn[:docs.starts[1]]
+	for i, id := range ids {
+		if learn[i] != in {
+			out += map[bool]string{true: "[", false: "]"}[learn[i]]
+			in = learn[i]
+		}
+		out += string(set.Tokenizer.Decode([]int32{id}))
+	}
+	if in {
+		out += "]"
+	}
+	return out
+}
+
+// TestArrowIsNamed checks that files of the library datasets are refused by what they are.
+func TestArrowIsNamed(t *testing.T) {
+	for name, content := range map[string]string{"a.arrow": "ARROW1\x00\x00\xff\xff\xff\xff", "data-00000-of-00001.arrow": "\xff\xff\xff\xff\x10\x01\x00\x00"} {
+		dir := tree(t, map[string]string{name: content})
+		_, err := Open(t.Context(), Source{Documents: Documents{Files: []string{name}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 8})
+		if err == nil || !strings.Contains(err.Error(), "is an Arrow") || !strings.Contains(err.Error(), "to_parquet") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestLearn checks which answers are learned, and that the documents of a divided conversation are on
+// one side of the validation split.
+func TestLearn(t *testing.T) {
+	talk := func(a, b string) any {
+		return map[string]any{"messages": []any{
+			map[string]string{"role": "user", "content": "q"}, map[string]string{"role": "assistant", "content": a},
+			map[string]string{"role": "user", "content": "r"}, map[string]string{"role": "assistant", "content": b},
+		}}
+	}
+	const begin, user, assistant, end = "<|im_start|>", "user\n", "assistant\n", "<|im_end|>\n"
+	for learn, want := range map[string]string{
+		"assistant": begin + user + "q" + end + begin + assistant + "[one" + end + "]" + begin + user + "r" + end + begin + assistant + "[two" + end + "]",
+		"last":      begin + user + "q" + end + begin + assistant + "one" + end + begin + user + "r" + end + begin + assistant + "[two" + end + "]",
+		"all":       "[" + begin + user + "q" + end + begin + assistant + "one" + end + begin + user + "r" + end + begin + assistant + "two" + end + "]",
+	} {
+		dir := tree(t, map[string]string{"a.jsonl": records(t, talk("one", "two"))})
+		ownFolder(t, filepath.Join(dir, "tok"), "qwen", map[string]string{"chat_template.jinja": chatML})
+		set := open(t, Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "chat", Learn: learn}, Dir: dir, Tokenizer: "tok", Context: 100})
+		if got := marked(set); got != want {
+			t.Errorf("%s:\n got %q\nwant %q", learn, got, want)
+		}
+	}
+	hiding := "{% for m in messages %}<|im_start|>{{ m.role }} {% if m.role == 'user' or loop.last %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
+	var all []any
+	for i := range 10 {
+		all = append(all, talk(fmt.Sprint("one", i), fmt.Sprint("two", i)))
+	}
+	dir := tree(t, map[string]string{"a.jsonl": records(t, all...)})
+	ownFolder(t, filepath.Join(dir, "tok"), "qwen", map[string]string{"chat_template.jinja": hiding})
+	set := open(t, Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "chat"}, Dir: dir, Tokenizer: "tok", Context: 100, Validation: 0.3})
+	if set.Train.Windows() != 14 || set.Validation.Windows() != 6 || !strings.Contains(strings.Join(set.Notes, "\n"), "10 conversations are 20 documents, because the template renders answers differently") {
+		t.Errorf("%d and %d documents; %q", set.Train.Windows(), set.Validation.Windows(), set.Notes)
+	}
+	held := map[int32]bool{}
+	for i := range set.Validation.Windows() {
+		held[set.Validation.docs.records[set.Validation.docs.documentsOf(i)[0]]] = true
+	}
+	if len(held) != 3 {
+		t.Errorf("validation has parts of %d conversations", len(held))
+	}
+}
