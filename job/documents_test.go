@@ -50,6 +50,40 @@ func TestLossOfDocuments(t *testing.T) {
 	}
 }
 
+// TestTrimmedDropout checks that what is dropped follows from the number of a sample and a position,
+// however many positions of a micro-batch are computed.
+func TestTrimmedDropout(t *testing.T) {
+	testjob.InTinyFolder(t)
+	var lines strings.Builder
+	for i := range 32 {
+		fmt.Fprintf(&lines, "{\"text\": \"%s\"}\n", strings.Repeat("ab", 1+7*i%23))
+	}
+	testjob.Write(t, "docs.jsonl", lines.String())
+	var want []float64
+	for _, sets := range [][]string{{"train.micro_batch=8"}, {"train.micro_batch=1"}, {"train.micro_batch=2", "parallel.ranks=2", "zero.stage=3"}, {"train.micro_batch=8", "parallel.ranks=2", "parallel.pipeline=2"}} {
+		h := &heard{}
+		sets = append([]string{"parallel.ranks=1", "data.text=", "data.documents=[docs.jsonl]", "data.tokenizer=bytes", "data.validation=0", "model.context=48", "model.layers=2", "model.dropout=0.3", "train.steps=3", "train.batch=8", "train.accumulate=null", "precision=fp32", "train.eval_every=0"}, sets...)
+		if err := Run(t.Context(), configtest.MustLoad(t, sets...), Options{Out: filepath.Join(t.TempDir(), "run"), Observer: h}); err != nil {
+			t.Fatal(err)
+		}
+		var losses []float64
+		for _, s := range h.steps {
+			losses = append(losses, s.Loss)
+			if positions := s.Tokens; positions >= int64(s.Step)*8*48 {
+				t.Errorf("%v: %d tokens after step %d: padding is counted", sets, positions, s.Step)
+			}
+		}
+		if want == nil {
+			want = losses
+		}
+		for i := range want {
+			if math.Abs(losses[i]-want[i]) > 1e-5 { // sums in another order
+				t.Errorf("%v: losses %v, want %v", sets, losses, want)
+			}
+		}
+	}
+}
+
 // TestPackedRunIsUnpacked trains on all documents in every step, one a sequence and
 // packed: losses are the same, step for step, on any number of ranks.
 func TestPackedRunIsUnpacked(t *testing.T) {
@@ -141,6 +175,35 @@ func TestDocumentsKeepTheirFormat(t *testing.T) {
 		return Run(t.Context(), c, Options{Out: "r", Resume: resume})
 	}
 	if err := errors.Join(run("", "2", ", format: prompt, pack: true"), run("latest", "4", "")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestResumeRefusesAnotherOrder checks that a run does not go on where the order of the data, or
+// what the parameters mean, would be another.
+func TestResumeRefusesAnotherOrder(t *testing.T) {
+	testjob.InTinyFolder(t)
+	testjob.Write(t, "sums.jsonl", strings.Repeat("{\"text\": \"1+1=2\"}\n", 40))
+	testjob.Write(t, "dev.jsonl", "{\"text\": \"2+2=4\"}\n")
+	run := func(resume, steps string, sets ...string) error {
+		c := configtest.MustLoad(t, append(sets, "data.text=", "data.documents=[sums.jsonl]", "data.tokenizer=bytes", "train.steps="+steps, "train.eval_every=0", "checkpoint.every=2", "model.context=8", "train.lora.rank=2")...)
+		return Run(t.Context(), c, Options{Out: "r", Resume: resume})
+	}
+	if err := run("", "2", "data.pack=true", "train.lora.alpha=4"); err != nil {
+		t.Fatal(err)
+	}
+	for set, want := range map[string]string{
+		"data.pack=false": "it was trained with data.pack true, but the job has false; the data would come in another order",
+		"data.validation=null data.validation_documents=[dev.jsonl]": `it was trained with data.validation_documents none, but the job has ["dev.jsonl"]; the data would come in another order`,
+		"train.lora.alpha=8":              "it was trained with train.lora.alpha 4, but the job has 8; that would be another model",
+		"train.lora.targets=[all-linear]": "is not in it: resume with the model it was trained with",
+		"data.validation=0.3":             "it was trained with data.validation",
+	} {
+		if err := run("latest", "4", strings.Fields(set)...); !input.IsInput(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", set, err, want)
+		}
+	}
+	if err := run("latest", "4"); err != nil {
 		t.Error(err)
 	}
 }

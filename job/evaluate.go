@@ -28,10 +28,25 @@ type Evaluation struct {
 func (e Evaluation) Perplexity() float64 { return math.Exp(e.Loss) }
 
 // Evaluate computes the loss of the model in model.from on the job's validation data, or with
-// whole on all of its data. It writes nothing. tell receives notices and occasional progress.
+// whole, or where it has none, on all of its data. It writes nothing. tell receives notices and
+// occasional progress.
 func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(string)) (e Evaluation, err error) {
 	if c.Model.From == "" {
 		return e, input.BadInput(errors.New("there is no model to evaluate: model.from names none"))
+	}
+	observer := told{tell: tell}
+	c = c.Copy()
+	c.Train.Batch = 1 // no step needs a batch of samples
+	if c.Data.Validation == 0 && len(c.Data.Held) == 0 && !whole {
+		whole = true
+		tell("data.validation is 0: evaluating on all of the data")
+	}
+	c, open, err := fitContext(ctx, c, observer)
+	if err != nil {
+		return e, err
+	}
+	if open != nil {
+		defer open.Close() // only read from
 	}
 	j := setup.Planned(c)
 	j.World = setup.Alone{} // nothing is added up that NCCL would be asked for
@@ -42,7 +57,7 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	if err != nil {
 		return e, err
 	}
-	set, weights, err := openInputs(j, ctx, fit.Product(plan.Memory(), int64(c.Parallel.Ranks)), false, told{tell: tell})
+	set, weights, err := openInputs(j, ctx, inputs{needs: fit.Product(plan.Memory(), int64(c.Parallel.Ranks)), set: open}, observer)
 	if err != nil {
 		return e, err
 	}
@@ -55,9 +70,6 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 		return e, err
 	}
 	x := &evaluation{c: c, tell: tell, parts: evaluated(set, whole), share: data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: 1, MicroBatch: c.Train.MicroBatch}}
-	if len(x.parts) == 0 {
-		return e, input.BadInput(fmt.Errorf("%v: data.validation is 0, so there is no validation data: want a fraction, or all of the data (--all)", c.Place("data.validation")))
-	}
 	ranks, err := setup.Open(j)
 	if err != nil {
 		return e, err
@@ -131,9 +143,13 @@ func (x *evaluation) run(ctx context.Context, r *setup.Rank) (float64, error) {
 		}
 		n := min(atOnce, all-done)
 		count := x.learned(done*x.share.Global(), n*x.share.Global())
+		first := func(micro int) int64 {
+			return x.share.First(done+int64(micro), 0, config.Mesh(x.c).DataRank(r.Rank))
+		}
 		r.Trainer.Counted = int(count)
+		r.Trainer.Lengths = func(micro int) (positions, tokens int) { return x.lengths(first(micro)) }
 		mean, err := r.Trainer.Eval(int(n), func(micro int, input, target, start []int32) error {
-			return x.read(x.share.First(done+int64(micro), 0, config.Mesh(x.c).DataRank(r.Rank)), input, target, start)
+			return x.read(first(micro), input, target, start)
 		})
 		if err != nil {
 			return 0, err
@@ -159,21 +175,41 @@ func (x *evaluation) learned(first, n int64) (sum int64) {
 	return sum
 }
 
+// part returns the part of the data that has window number at, and its number there; no part
+// behind the last.
+func (x *evaluation) part(at int64) (*data.Split, int64) {
+	for _, p := range x.parts {
+		if at < p.Windows() {
+			return p, at
+		}
+		at -= p.Windows()
+	}
+	return nil, 0
+}
+
+// lengths are those of the windows from number first on, and at least 1.
+func (x *evaluation) lengths(first int64) (positions, tokens int) {
+	positions, tokens = 1, 1
+	for i := range x.share.MicroBatch {
+		if of, at := x.part(first + int64(i)); of != nil {
+			p, n := of.Lengths(at, 1)
+			positions, tokens = max(positions, p), max(tokens, n)
+		}
+	}
+	return positions, tokens
+}
+
 // read reads windows starting at first, and pads after the last one.
 func (x *evaluation) read(first int64, input, target, start []int32) error {
 	T := x.c.Model.Context
 	for i := range x.share.MicroBatch {
-		at, of := first+int64(i), 0
-		for of < len(x.parts) && at >= x.parts[of].Windows() {
-			at -= x.parts[of].Windows()
-			of++
-		}
+		of, at := x.part(first + int64(i))
 		input, target, start := input[i*T:(i+1)*T], target[i*T:(i+1)*T], part(start, i*T, (i+1)*T)
-		if of == len(x.parts) {
+		if of == nil {
 			data.Pad(input, target, start, 0)
 			continue
 		}
-		if err := x.parts[of].Batch(input, target, start, at); err != nil {
+		if err := of.Batch(input, target, start, at); err != nil {
 			return err
 		}
 	}

@@ -32,7 +32,7 @@ func TestPathsAtHome(t *testing.T) {
 	if c.Checkpoint.Dir != home+"/ck" || c.Zero.Offload.Path != home+"/disk" || c.Data.Text[0] != "${HOME}/texts/*.txt" {
 		t.Errorf("%q %q %q", c.Checkpoint.Dir, c.Zero.Offload.Path, c.Data.Text)
 	}
-	if set, _, err := openInputs(setup.Planned(c), t.Context(), 0, false, &heard{}); err != nil {
+	if set, _, err := openInputs(setup.Planned(c), t.Context(), inputs{}, &heard{}); err != nil {
 		t.Errorf("%v", err)
 	} else {
 		_ = set.Close() // only read from

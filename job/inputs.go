@@ -18,47 +18,95 @@ import (
 	"zeroth/job/setup"
 )
 
-// openInputs opens the data and, unless a checkpoint has them, the initial parameters.
+// fitContext gives a job whose sequences are as long as its longest document their length, which
+// planning needs, so it opens the data. Other jobs stay as they are, without a set.
+func fitContext(ctx context.Context, c *config.Config, obs report.Observer) (*config.Config, *data.Set, error) {
+	if !config.FollowsData(c) {
+		return c, nil, nil
+	}
+	set, err := openData(ctx, c, 0, obs)
+	if err != nil {
+		return nil, nil, problemsOf(c.Blame(err), err)
+	}
+	next, err := c.WithContext(set.Context)
+	if err != nil {
+		_ = set.Close() // only read from
+		return nil, nil, err
+	}
+	return next, set, nil
+}
+
+// fitContext is the run's.
+func (r *run) fitContext(ctx context.Context) (err error) {
+	c, set, err := fitContext(ctx, r.c, r.Observer)
+	if err == nil {
+		r.c, r.set = c, set
+	}
+	return err
+}
+
+// openInputs opens the data, unless it is open, and, unless a checkpoint has them, the initial
+// parameters.
 func (r *run) openInputs(ctx context.Context) error {
 	needs := fit.Product(r.plan.Memory(), int64(r.job.At.HostRanks))
-	set, weights, err := openInputs(r.job, ctx, needs, r.start.from != nil, r.Observer)
+	set, weights, err := openInputs(r.job, ctx, inputs{needs, r.start.from != nil, r.set}, r.Observer)
 	if err == nil {
 		r.set, r.start.weights = set, weights
 	}
 	return err
 }
 
+// inputs describes which inputs of a job are opened.
+type inputs struct {
+	needs  int64     // bytes of the ranks of this machine
+	goesOn bool      // from a checkpoint, which has the parameters
+	set    *data.Set // if it is open already, else nil
+}
+
 // openInputs opens the data and, unless the run continues from a checkpoint, the initial
-// parameters. Ranks of this machine need so many bytes of memory beside the data. All problems
-// are reported at once.
-func openInputs(j *setup.Job, ctx context.Context, needs int64, goesOn bool, obs report.Observer) (*data.Set, *hf.Weights, error) {
+// parameters. All problems are reported at once.
+func openInputs(j *setup.Job, ctx context.Context, in inputs, obs report.Observer) (set *data.Set, w *hf.Weights, err error) {
 	c := j.Config
-	s := config.Source(c)
-	s.Progress = reading(obs)
-	if free := machine.Machine().Free; free > 0 { // the ranks need their part of it
-		s.Memory = max(1, free-needs)
+	var problems config.Problems
+	if set = in.set; set == nil {
+		set, err = openData(ctx, c, in.needs, obs)
+		problems = c.Blame(err)
 	}
-	set, err := data.Open(ctx, s)
-	problems := c.Blame(err)
-	w, wrong := &hf.Weights{}, error(nil)
-	if !goesOn {
+	w = &hf.Weights{}
+	var wrong error
+	if !in.goesOn {
 		w, wrong = openWeights(j)
 	}
 	if wrong != nil {
 		problems = append(problems, config.ProblemOf(c, "model.from", wrong.Error(), ""))
 	}
-	if len(problems) > 0 {
-		problems.Sort()
-		err = problems
-	}
-	if err == nil {
+	if err = problemsOf(problems, err); err == nil {
 		return set, w, nil
 	}
-	if set != nil {
+	if set != nil && in.set == nil {
 		_ = set.Close() // only read from
 	}
 	w.Close()
 	return nil, nil, err
+}
+
+// problemsOf returns the problems, or else the error.
+func problemsOf(problems config.Problems, err error) error {
+	if len(problems) == 0 {
+		return err
+	}
+	problems.Sort()
+	return problems
+}
+
+// openData opens a job's data on a machine whose ranks need so many bytes.
+func openData(ctx context.Context, c *config.Config, needs int64, obs report.Observer) (*data.Set, error) {
+	s := config.Source(c)
+	s.Progress = reading(obs)
+	if free := machine.Machine().Free; free > 0 { // the ranks need their part of it
+		s.Memory = max(1, free-needs)
+	}
+	return data.Open(ctx, s)
 }
 
 // openWeights opens the initial parameters and reads the files that are carried with them.

@@ -35,7 +35,8 @@ type loop struct {
 	validate zero.Batches
 	at       int         // steps done
 	samples  int64       // of the training order, read so far
-	tokens   int64       // trained on so far
+	tokens   int64       // trained on so far, without padding
+	read     int64       // of them, in the last step
 	owed     bool        // an evaluation at the step this run begins at, which the one before had no time for
 	looked   bool        // at validation data, since the last step
 	early    state.Early // of the evaluations; without a step while there is none
@@ -101,6 +102,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		l.beginSample()
 		l.data = 0
 		t.Counted = l.set.Train.Learned(l.samples, l.share.Global())
+		t.Lengths = l.lengths
 		l.rank.Recorder.BeginStep(l.at + 1)
 		stats, err := t.Step(l.fill, lr)
 		if err != nil {
@@ -166,9 +168,10 @@ func endedEarly(e state.Early) string {
 }
 
 func (l *loop) advance() {
+	l.read = int64(l.set.Train.Positions(l.samples, l.share.Global()))
 	l.at++
 	l.samples += l.share.Global()
-	l.tokens += int64(config.TokensPerStep(l.c))
+	l.tokens += l.read
 }
 
 func (l *loop) report(s zero.Stats, lr float64, took time.Duration, parts sim.Exposure) error {
@@ -184,7 +187,7 @@ func (l *loop) report(s zero.Stats, lr float64, took time.Duration, parts sim.Ex
 	return l.rec.step(report.Step{
 		Time: report.Now(), DataSeconds: l.data.Seconds(), Parts: parts, RankSeconds: ranks, RankWaits: waits,
 		Waited: behind.Waited.Seconds(), Slowest: behind.Rank, Behind: behind.Part(), Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: l.tokens,
-		TokensPerSecond: float64(config.TokensPerStep(l.c)) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped,
+		TokensPerSecond: float64(l.read) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped,
 	})
 }
 
@@ -198,7 +201,7 @@ func (l *loop) evaluates() bool {
 // the checkpoint's metrics; training continues until its own loss is not finite.
 func (l *loop) evaluate() error {
 	l.looked = true
-	l.rank.Trainer.Counted = l.validated()
+	l.rank.Trainer.Counted, l.rank.Trainer.Lengths = l.validated(), l.validationLengths
 	mean, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches*l.share.Accumulate, l.validate)
 	finite := !math.IsNaN(mean) && !math.IsInf(mean, 0)
 	if delete(l.metrics, "val_loss"); finite {
@@ -323,6 +326,26 @@ func part(start []int32, lo, hi int) []int32 {
 		return nil
 	}
 	return start[lo:hi]
+}
+
+// lengths are those of this rank's samples of a micro-batch of the next step. An observed step
+// computes all positions, as it was planned.
+func (l *loop) lengths(micro int) (positions, tokens int) {
+	positions, tokens = l.set.Train.Lengths(l.samples+l.share.First(0, micro, l.reader), int64(l.share.MicroBatch))
+	if l.timeline != nil {
+		positions = l.c.Model.Context
+	}
+	return positions, tokens
+}
+
+// validationLengths are those of a micro-batch of an evaluation.
+func (l *loop) validationLengths(micro int) (positions, tokens int) {
+	first := l.share.First(0, micro, l.reader)
+	for i := range int64(l.share.MicroBatch) {
+		p, n := l.set.Validation.Lengths(l.window(first+i), 1)
+		positions, tokens = max(positions, p), max(tokens, n)
+	}
+	return positions, tokens
 }
 
 // validation reads this rank's samples of a micro-batch of an evaluation.

@@ -155,8 +155,24 @@ func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) 
 	if r.Data != "" && r.Seed != c.Train.Seed {
 		errs = append(errs, fmt.Errorf("  it was trained with train.seed %d, but the job has %d; %s", r.Seed, c.Train.Seed, again))
 	}
-	if r.Trained() && was != nil && was.Data.Validation != c.Data.Validation {
-		errs = append(errs, fmt.Errorf("  it was trained with data.validation %s, but the job has %s; %s", was.Text("data.validation"), c.Text("data.validation"), again))
+	if !r.Trained() || was == nil {
+		return errs
+	}
+	const other = "that would be another model; start a new run from it with `zeroth ckpt export` and model.from"
+	held := func(c *config.Config) bool { return len(c.Data.Held) > 0 }
+	for _, x := range []struct {
+		key   string
+		other bool
+		why   string
+	}{
+		{"data.validation", was.Data.Validation != c.Data.Validation, again},
+		{"data.validation_documents", held(was) != held(c), again},
+		{"data.pack", was.Data.Pack != c.Data.Pack, again},
+		{"train.lora.alpha", was.Train.LoRA.Alpha > 0 && was.Train.LoRA.Alpha != c.Train.LoRA.Alpha, other},
+	} {
+		if x.other {
+			errs = append(errs, fmt.Errorf("  it was trained with %s %s, but the job has %s; %s", x.key, was.Told(x.key), c.Told(x.key), x.why))
+		}
 	}
 	return errs
 }

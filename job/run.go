@@ -56,7 +56,7 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 	defer func() { err = r.explain(ctx, err) }()
 	defer func() { r.close(ctx, err) }()
 	for _, step := range []func(context.Context) error{
-		r.shareFolder, r.findStart, r.agreeOnJob, r.skipIfFinished, r.announceStart,
+		r.shareFolder, r.findStart, r.fitContext, r.agreeOnJob, r.skipIfFinished, r.announceStart,
 		r.placeRanks, r.planMemory, r.lockFolders, r.checkUnchanged,
 		r.publish, r.openInputs, r.agreeOnData, r.countSteps, r.checkModel, r.countFlops,
 		r.chooseAlgorithms, r.openRanks, r.openSavers, r.loadState, r.openRunFolder, r.recordAlgorithms, r.announceJob,
@@ -85,7 +85,7 @@ type run struct {
 	job     *setup.Job      // placeRanks: c and its ranks
 	plan    setup.Footprint // planMemory: of a rank, as this launch places it
 	folders *folders        // lockFolders: those that this process has locked
-	set     *data.Set       // openInputs
+	set     *data.Set       // fitContext or openInputs
 	file    []byte          // countSteps: job.yaml, the job as it can be run again in another folder
 	ranks   []*setup.Rank   // openRanks: those of this process
 	flights *flights        // openRanks

@@ -12,6 +12,7 @@ type Drops struct {
 	Train bool // the pass is for training; otherwise nothing is dropped
 	Seed  uint64
 	Row   uint64 // number of the batch's first position among all training positions
+	Every int    // positions from the first of a sequence to that of the next; 0: as many as a sequence has
 }
 
 // The places where a model drops elements: the embedding, and in each block the outputs of
@@ -45,9 +46,12 @@ func (b *Batch) drop(q Ops, y, x, add device.Buffer, p float64, place, cols int)
 	own, end := b.Own()
 	for at := own; at < end; { // rows with consecutive numbers
 		hi, row := end, b.Drops.Row+uint64(at)
-		if b.Context != nil {
+		if b.Context != nil || b.Drops.Every > 0 {
 			hi = min(end, (at/b.T+1)*b.T)
-			_, before := b.before(at / b.T)
+			before := at / b.T * b.Drops.Every
+			if b.Context != nil {
+				_, before = b.before(at / b.T)
+			}
 			row = b.Drops.Row + uint64(before+at%b.T)
 		}
 		rows := func(x device.Buffer) device.Buffer {

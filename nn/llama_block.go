@@ -47,7 +47,7 @@ func (b *llamaBlock) attention(bt *Batch) device.Attn {
 }
 
 func (b *llamaBlock) rope(bt *Batch) device.Rope {
-	r := device.Rope{T: bt.T, Past: bt.past(), Span: bt.length(), Start: bt.Start, D: b.l.head(), Part: b.l.RotaryDim, Theta: b.l.Theta, Scaling: b.l.Scaling.For(bt.length())}
+	r := device.Rope{T: bt.T, Past: bt.past(), Span: bt.length(), Start: bt.Start, D: b.l.head(), Part: b.l.RotaryDim, Theta: b.l.Theta, Scaling: b.l.Scaling.For(cmp.Or(bt.Longest, bt.length()))}
 	if b.l.kind(b.layer) == Windowed && b.l.LocalTheta != 0 {
 		r.Theta, r.Scaling = b.l.LocalTheta, device.RopeScaling{}
 	}

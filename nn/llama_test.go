@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	"zeroth/device"
 	"zeroth/shard"
 )
 
@@ -82,6 +83,20 @@ func TestLlamaPublishedSizes(t *testing.T) {
 		}
 		if n != c.total || each != c.each {
 			t.Errorf("%s: %d parameters, %d in a block, want %d, %d", c.name, n, each, c.total, c.each)
+		}
+	}
+}
+
+// TestLongRoPE checks that the longest document of a batch decides how positions turn, as in
+// transformers, however many positions its sequences have.
+func TestLongRoPE(t *testing.T) {
+	b := &llamaBlock{l: Llama{Shape: Shape{Heads: 1, Width: 4}, Theta: 1e4, Scaling: device.RopeScaling{Kind: device.RopeLong, Context: 8, Factors: []float64{1, 2}, Beyond: []float64{3, 4}}}}
+	for _, c := range []struct {
+		positions, longest int
+		factor             float64
+	}{{8, 0, 1}, {9, 0, 3}, {16, 8, 1}, {16, 9, 3}, {8, 9, 3}} {
+		if got := b.rope(&Batch{B: 1, T: c.positions, Longest: c.longest}).Scaling.Factors[0]; got != c.factor {
+			t.Errorf("%d positions, %d tokens: factor %v, want %v", c.positions, c.longest, got, c.factor)
 		}
 	}
 }

@@ -135,6 +135,7 @@ type Batch struct {
 	Pad     int           // rows of logits are padded with zeros to a multiple of Pad; 0 disables padding
 	Compute device.DType  // of the residual stream and all activations
 	Drops   Drops         // of a training pass; the zero Drops drop nothing
+	Longest int           // tokens of the longest sequence or document, by which LongRoPE chooses its factors; 0: as many as a sequence has positions
 	Tensor  Group         // the ranks that divide matrices, see Cut; nil: none
 	Context Group         // the ranks that divide positions, see Chunks; nil: none
 	Later   *Later        // where a Splitter's Backward records deferred weight gradients; nil: it computes them

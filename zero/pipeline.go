@@ -355,7 +355,7 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 		t.spend(p, x, &t.inputs[p.input(a.Micro)])
 	case pipe.Backward, pipe.InputGrad:
 		if x.grad.N == 0 {
-			x.grad = r.OpenStream(x.d, rows)
+			x.grad = r.OpenStream(x.d, t.inputs[p.input(a.Micro)].batch.Held())
 			c.After(p.unread[x.d])
 		}
 		in := &t.inputs[p.input(a.Micro)]

@@ -80,7 +80,46 @@ func (t *Trainer) issue(fill Batches) error {
 func (t *Trainer) drops(micro int) nn.Drops {
 	c := &t.cfg
 	sample := t.Samples + int64((micro*c.Mesh.DataRanks()+c.Mesh.DataRank(c.Groups.World.Rank()))*c.B)
-	return nn.Drops{Train: true, Seed: c.Seed, Row: uint64(sample) * uint64(c.T)}
+	return nn.Drops{Train: true, Seed: c.Seed, Row: uint64(sample) * uint64(c.T), Every: t.every()}
+}
+
+// every is how many positions are between the first ones of two sequences, where sequences may
+// be trimmed, else 0.
+func (t *Trainer) every() int {
+	if t.cfg.Trim {
+		return t.cfg.T
+	}
+	return 0
+}
+
+// trimmed is what the positions of trimmed sequences are a multiple of, on each rank that divides
+// matrices.
+const trimmed = 8
+
+// trim leaves out positions of a micro-batch that are padding in all of its sequences.
+func (t *Trainer) trim(in *input, micro int) {
+	if t.Lengths == nil {
+		return
+	}
+	c, b := &t.cfg, &in.batch
+	positions, tokens := t.Lengths(micro)
+	b.Longest = min(tokens, c.T)
+	if !c.Trim {
+		return
+	}
+	unit := trimmed * max(1, c.Mesh.Tensor)
+	n := min(c.T, (positions+unit-1)/unit*unit)
+	rows := func(w device.Window) device.Buffer {
+		ids := w.Host.I32()
+		for s := 1; s < c.B; s++ {
+			copy(ids[s*n:(s+1)*n], ids[s*c.T:])
+		}
+		return w.Device.Slice(0, c.B*n)
+	}
+	b.T, b.Input, b.Target, b.Loss = n, rows(in.input), rows(in.target), t.loss.Slice(0, c.B*n)
+	if in.start.Host.N > 0 {
+		b.Start = rows(in.start)
+	}
 }
 
 // read fills an input once its previous micro-batch is done, while those in between are computed.
@@ -98,6 +137,7 @@ func (t *Trainer) read(at, micro int, fill Batches) error {
 		if err := fill(micro, in.input.Host.I32(), in.target.Host.I32(), start); err != nil {
 			return err
 		}
+		t.trim(in, micro)
 		t.pick(in)
 	}
 	t.cfg.Compute.Label("") // no unit

@@ -58,6 +58,7 @@ type Config struct {
 	Micro    int    // micro-batches per step
 	B, T     int    // sequences and positions of a micro-batch
 	Packed   bool   // sequences consist of several documents
+	Trim     bool   // a micro-batch is computed up to its longest sequence, see Trainer.Lengths; not in a pipeline, with divided positions, or with dropout of attention weights
 	Seed     uint64 // of dropout
 	Chunk    int    // positions whose logits are held at once; 0 means all
 	Pad      int    // rows of logits are padded to a multiple of Pad, see nn.Batch
@@ -105,6 +106,7 @@ type Trainer struct {
 	inputs   []input               // micro-batches use them in rotation
 	held     []func()              // release allocated memory
 
+	loss     device.Buffer // (B*T) float32, of any micro-batch
 	sums     device.Window // (1 + units) device.Exact: sums of this rank's losses, and of squares of its gradients
 	hostSums device.Buffer // (1 + units) device.Exact: those in host memory
 	stats    device.Buffer // (World × statLen) int64, in host memory, one part per rank
@@ -124,7 +126,12 @@ type Trainer struct {
 	WantSave bool  // this rank asks all to save after the next step
 	Steps    int   // begun so far
 	Samples  int64 // samples of the training order read before the next step; dropout depends on their numbers
-	Counted  int   // positions with a loss in the next step or evaluation, over all ranks; 0: all
+
+	// Lengths returns the positions of a micro-batch's longest sequence, and the tokens of its
+	// longest document; nil: all sequences are full.
+	Lengths func(micro int) (positions, tokens int)
+
+	Counted int // positions with a loss in the next step or evaluation, over all ranks; 0: all
 
 	// Waited is when the host began and ended to wait for the norm in the last step, which the
 	// update needs. It is the only wait of a step.
@@ -313,6 +320,7 @@ func (t *Trainer) allocate() error {
 	sequences, positions := c.pieces()
 	rows := sequences * positions
 	loss := alloc(c.Device, device.F32, rows, device.Stats)
+	t.loss = loss
 	for range t.pipeline.inputs.most {
 		in := input{input: open(device.I32, all, device.Inputs), target: open(device.I32, all, device.Inputs)}
 		in.batch = nn.Batch{B: sequences, T: positions, Tensor: t.exchange(c.Groups.Tensor, fsdp.Exchange), Context: t.exchange(c.Groups.Context, fsdp.ExchangeKeys),

@@ -36,6 +36,11 @@ func TestEval(t *testing.T) {
 		_, errs := zeroth(t, 2, append(of, "device=cuda")...)
 		contains(t, errs, "device: cuda: ")
 	}
+	out, _ = zeroth(t, 0, "eval", "tiny.yaml", "--run", "run", "--json", "--set", "data.validation=0", "--set", "train.eval_every=0")
+	var all map[string]float64
+	if err := json.Unmarshal([]byte(out), &all); err != nil || all["tokens"] < e["tokens"] {
+		t.Errorf("without validation data %s: %v", out, err)
+	}
 	zeroth(t, 2, "eval", "tiny.yaml")
 	zeroth(t, 2, "eval", "--run", "run")
 }

@@ -190,6 +190,13 @@ name lists them all.`,
 	return cmd
 }
 
+// noteContext says so if training takes the length of sequences from the data, which is not read here.
+func (a *app) noteContext(c *config.Config) {
+	if config.FollowsData(c) {
+		a.note(fmt.Sprintf("training takes model.context from the longest document; this is for the model's limit of %d (--seq plans for another)", c.Model.Context))
+	}
+}
+
 // runPlan plans the job, and writes and prints the results.
 func (a *app) runPlan(p *planned, o *planning, args []string) error {
 	c, m, err := p.load(args)
@@ -199,6 +206,7 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 	if err := o.check(m); err != nil {
 		return err
 	}
+	a.noteContext(c)
 	newPlan := fit.PlanHere
 	if m.GPU || p.given("world") || p.hosts > 1 { // not limited by this machine's memory
 		newPlan = plan.New

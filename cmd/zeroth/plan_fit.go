@@ -43,6 +43,7 @@ job.`,
 			if err != nil {
 				return err
 			}
+			a.noteContext(c)
 			l, err := o.limits(c, m.Memory)
 			if err != nil {
 				return err

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strconv"
 	"time"
 
 	"zeroth/data"
@@ -35,6 +36,7 @@ type Config struct {
 	on      string           // see On
 	Notes   []string         // what a user may not expect of it
 	Folder  hf.Carried       // what model.from has beside its shape
+	resumes bool             // it goes on from a checkpoint, which says the length of sequences
 	network *nn.Model        // of the caller; nil: that of Model
 	here    Here             // that it was loaded for
 	found   *data.Found      // the files of Data
@@ -51,6 +53,9 @@ type Data struct {
 	Weights    []float64 // of Documents, one each; none: each document counts alike
 	Format     string    // of Documents: "text", "prompt" or "chat"
 	Keys       RecordKeys
+	TooLong    string   // "cut" or "skip": what happens to documents that are longer than a sequence
+	Learn      string   // of chats: "assistant", "last" or "all"
+	Date       string   // that chat templates see, as in 2026-01-31
 	Held       []string // patterns of Documents to validate on; empty: the fraction Validation
 	Pack       bool     // several of Documents are a sequence, in which they do not see each other
 	DType      string   // of ids in token files without a header; empty: uint16, where that is sure
@@ -284,14 +289,50 @@ func LoadTokenizer(file string) (name string, tokens bool, err error) {
 func Source(c *Config) data.Source {
 	return data.Source{
 		Text: c.Data.Text, Tokens: c.Data.Tokens, Documents: documents(c), DType: c.Data.DType, Tokenizer: Tokenizer(c), Validation: c.Data.Validation,
-		Context: c.Model.Context, Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed, Found: c.found,
+		Context: c.Model.Context, Fit: fitting(c), Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed, Found: c.found,
 	}
+}
+
+// fitting is what a sequence's length is a multiple of where it follows from the longest document:
+// ranks that divide sequences or matrices need it to be one of theirs. It is 0 where the job or a
+// checkpoint says the length, and for models that are made here.
+func fitting(c *Config) int {
+	if len(c.Data.Documents) == 0 || c.Model.From == "" || c.says("model.context") || c.resumes {
+		return 0
+	}
+	const usual = 64
+	return usual * max(1, c.Parallel.Context) * max(1, c.Parallel.Tensor)
+}
+
+// FollowsData says whether the length of sequences follows from the longest document.
+func FollowsData(c *Config) bool { return fitting(c) > 0 }
+
+// WithContext is the job with sequences of so many tokens, which it did not say.
+func (c *Config) WithContext(tokens int) (*Config, error) {
+	root := c.root.clone()
+	n, _ := parse([]byte(strconv.Itoa(tokens)), place{})
+	n.moveTo(place{file: "the longest document"})
+	put(root, "model.context", n)
+	r := newReader(c.file, root)
+	r.Config.network, r.Config.here = c.network, c.here
+	r.read()
+	r.resolve()
+	if len(r.problems) > 0 {
+		r.problems.Sort()
+		return nil, r.problems
+	}
+	next := r.Config
+	next.found, next.Checkpoint.Dir = c.found, c.Checkpoint.Dir
+	next.note("model.context is %d, as the longest document needs; the model takes %d", tokens, c.Model.Context)
+	return next, nil
 }
 
 // documents are the records of the job's source.
 func documents(c *Config) data.Documents {
 	k := c.Data.Keys
+	date, _ := time.Parse(time.DateOnly, c.Data.Date) // it was checked when it was read
 	return data.Documents{
+		Learn: c.Data.Learn, Date: date, Skip: c.Data.TooLong == "skip",
 		Files: c.Data.Documents, Validation: c.Data.Held, Format: c.Data.Format, Pack: c.Data.Pack, Weights: c.Data.Weights,
 		Keys: map[string]string{"text": k.Text, "prompt": k.Prompt, "completion": k.Completion, "messages": k.Messages},
 	}

@@ -32,7 +32,7 @@ func TestDefaults(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	want := &Config{
 		Model:  hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}},
-		Data:   Data{Text: []string{"a.txt"}, Format: "text", Keys: RecordKeys{"text", "prompt", "completion", "messages"}, Tokenizer: "bytes", Validation: 0.01},
+		Data:   Data{Text: []string{"a.txt"}, Format: "text", Keys: RecordKeys{"text", "prompt", "completion", "messages"}, Learn: "assistant", TooLong: "cut", Tokenizer: "bytes", Validation: 0.01},
 		Train:  Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024, EarlyStop: EarlyStop{Metric: "val_loss"}},
 		Device: "auto", Parallel: Parallel{Ranks: 4, Pipeline: 1, Shard: 4, Replicate: 1, Context: 1, Tensor: 1, Timeout: 5 * time.Minute, Transport: "auto", Join: time.Minute, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Collective: "auto"},
 		Pipeline:   Pipeline{Schedule: "1F1B", Virtual: 1},
@@ -397,11 +397,7 @@ func TestCombinations(t *testing.T) {
 // Combinations over sections stand at the key that asks for more.
 func TestCombinationsOfSections(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
-	testjob.Write(t, "a.jsonl", `{"text": "a"}`)
-	testjob.Write(t, "config.json", `{"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 8, "vocab_size": 256,
-		"max_position_embeddings": 16, "rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 8, "short_factor": [1, 1], "long_factor": [2, 3]}}`)
 	for _, c := range []struct{ sets, want string }{
-		{"model.from=. data.text=null data.documents=[a.jsonl] data.tokenizer=bytes data.pack=true", "--set data.pack=true: data.pack: longrope turns positions of a sequence of more than 8 tokens otherwise, whose documents would not have the losses they have apart; want a model.context of at most 8, or no packing"},
 		{"zero.stage=0 parallel.replicate=2", "--set parallel.replicate=2: parallel.replicate: hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate 2 times; every rank is a whole replica already; want replicate: 1, or stage 1, 2 or 3"},
 		{"data.validation=0 train.eval_every=10", "--set train.eval_every=10: train.eval_every: eval_every is 10, but data.validation is 0: there is no text to evaluate on; want eval_every: 0, or a data.validation such as 0.01"},
 		{"parallel.ranks=8 train.batch=12", "--set train.batch=12: train.batch: batch 12 = micro_batch ? × ranks 8 has no whole solution: 12 is not a multiple of 8; want batch 8 or 16"},
@@ -409,6 +405,24 @@ func TestCombinationsOfSections(t *testing.T) {
 		if _, err := Load("job.yaml", strings.Fields(c.sets)); err == nil || err.Error() != c.want {
 			t.Errorf("%s:\n got %v\nwant %s", c.sets, err, c.want)
 		}
+	}
+}
+
+// The day that chat templates see is that on which the job was first loaded.
+func TestDate(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	chats := []string{"data.text=null", "data.documents=[a.jsonl]", "data.format=chat", "data.tokenizer=bytes"}
+	testjob.Write(t, "a.jsonl", "{}")
+	today := time.Now().Format(time.DateOnly)
+	c, err := Load("job.yaml", chats)
+	if err != nil || c.Data.Date < today || !strings.Contains(string(c.YAML()), `date: "`+c.Data.Date+`"`) {
+		t.Errorf("%v: %s", err, c.YAML())
+	}
+	if c, err = Load("job.yaml", append(chats, "data.date=2026-01-31")); err != nil || c.Data.Date != "2026-01-31" {
+		t.Error(err)
+	}
+	if _, err = Load("job.yaml", append(chats, "data.date=31.1.2026")); err == nil || !strings.Contains(err.Error(), "31.1.2026 is not a date; want a date such as 2026-01-31") {
+		t.Error(err)
 	}
 }
 

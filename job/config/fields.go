@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"zeroth/device"
 	"zeroth/job/hf"
@@ -67,6 +68,7 @@ var (
 	families    = []string{"gpt2", "llama"}
 	tokenizers  = []string{"bytes", "gpt2", "folder", "none"}
 	formats     = []string{"text", "prompt", "chat"}
+	learns      = []string{"assistant", "last", "all"}
 	idTypes     = []string{"uint16", "uint32", "int32", "int64"}
 	rules       = []string{"adamw", "adamw8bit", "adam", "sgd", "lion", "muon"}
 	Adjusts     = []string{"original", "match_rms_adamw", "spectral_unclamped"} // as optim.Adjust has them
@@ -106,7 +108,7 @@ func (c *Config) fields() []field {
 		{"model.width", count{&m.Width, 1, hf.Most}, "384", "", "elements of an embedding and of a block's input (hidden size)", also{shape: true}},
 		{"model.ffn", count{&m.FFN, 1, 4 * hf.Most}, "", "8/3 of width, in 64s", "llama: width of the feed-forward layer (intermediate size)",
 			also{like: "1024", shape: true, only: llama("ffn"), then: func() { m.FFN = pick(m.Family == "llama", (8*m.Width/3+63)/64*64, 0) }}},
-		{"model.context", count{&m.Context, 1, hf.Most}, "256", "", "tokens in a sequence; with from, the longest its model takes", also{flag: "seq"}},
+		{"model.context", count{&m.Context, 1, hf.Most}, "256", "", "tokens in a sequence; with from, the longest its model takes or, for data.documents, as many as the longest document has, in 64s", also{flag: "seq"}},
 		{"model.vocab", count{&m.Vocab, 2, hf.Most}, "", "the tokenizer's: 256 or 50257", "number of different tokens", also{like: "50257", shape: true}},
 		{"model.rope_theta", real{&m.Theta, hf.Positive, "a positive number"}, "", "10000", "llama: base of the rotary positions' wavelengths",
 			also{like: "500000", shape: true, only: llama("rope_theta"), then: func() { m.Theta = pick(m.Family == "llama", 10000.0, 0) }}},
@@ -124,8 +126,11 @@ func (c *Config) fields() []field {
 		{"data.keys.prompt", text{&d.Keys.Prompt}, "prompt", "", "key of a record's prompt", also{only: record("prompt", "prompt")}},
 		{"data.keys.completion", text{&d.Keys.Completion}, "completion", "", "key of what follows it", also{only: record("completion", "prompt")}},
 		{"data.keys.messages", text{&d.Keys.Messages}, "messages", "", "key of a record's list of messages, each with role and content", also{only: record("messages", "chat")}},
+		{"data.learn", choice{&d.Learn, learns}, "assistant", "", "assistant | last | all: the answers of a chat that are learned, or every token", also{only: record("answers", "chat"), lasts: true}},
+		{"data.date", day{&d.Date}, "", "the day the run begins", "date that chat templates see (strftime_now)", also{only: record("date", "chat"), lasts: true, like: `"2026-01-31"`, then: func() { d.Date = pick(d.Format == "chat", time.Now().Format(time.DateOnly), "") }}},
 		{"data.validation_documents", patterns{texts{&d.Held}}, "", "a fraction of documents", "list of files of documents to validate on", also{only: documents, like: `["dev.jsonl"]`}},
 		{"data.pack", flag{&d.Pack}, "false", "", "whole documents share a sequence, without seeing each other", also{only: documents, lasts: true}},
+		{"data.too_long", choice{&d.TooLong, []string{"cut", "skip"}}, "cut", "", "cut | skip: documents that are longer than model.context", also{only: documents, lasts: true}},
 		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: ids of token files without a header",
 			also{only: []only{{"with data.tokens", len(d.Tokens) > 0, "data.text", "text has no ids yet"}}, like: "uint16"}},
 		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2 | folder, that of data.vocab; for tokens, the one they were made with, or none; with model.from, that of its folder", also{like: "gpt2", lasts: true}},

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"zeroth/data"
-	"zeroth/device"
 	"zeroth/job/show"
 	"zeroth/nn"
 )
@@ -123,10 +122,6 @@ func (r *reader) resolveModel() {
 		m.Dropout = nn.Dropout{Embed: *p, Residual: *p}
 	}
 	m.Dropout.Attention = r.Config.AttentionDropout
-	if s := m.Scaling; r.Config.Data.Pack && s.Kind == device.RopeLong && m.Context > s.Context {
-		r.refuse(fmt.Sprintf("longrope turns positions of a sequence of more than %d tokens otherwise, whose documents would not have the losses they have apart", s.Context),
-			fmt.Sprintf("want a model.context of at most %d, or no packing", s.Context), "data.pack")
-	}
 	r.resolveTuning()
 }
 

@@ -95,6 +95,7 @@ func (c *Config) Continued(b Before) (next *Config, differs []string, wrong Prob
 	if b.Model != nil {
 		r.was = &b
 	}
+	r.Config.resumes = b.Context > 0
 	r.read()
 	r.resolve()
 	r.problems.Sort()
@@ -108,7 +109,7 @@ func SettingsOf(job string) *Config {
 	root := &node{kind: mapping}
 	if old != nil && old.kind == mapping {
 		in := &reader{root: old}
-		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "train.eval_batches", "parallel.ranks", "data.documents"}, Lasting()...) {
+		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "train.eval_batches", "parallel.ranks", "data.documents", "data.validation_documents"}, Lasting()...) {
 			if n := in.lookup(key); n != nil {
 				put(root, key, n)
 			}

@@ -85,6 +85,8 @@ func schemaOf(v value) object {
 		return typed("array", object{"items": v.schema()})
 	case patterns, texts:
 		return typed("array", object{"items": object{"type": scalars}})
+	case day:
+		return typed("string", object{"pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})
 	case duration:
 		return typed("string", object{"pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`})
 	case ordinals:

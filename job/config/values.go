@@ -386,6 +386,21 @@ func (v text) empty() bool  { return *v.p == "" }
 func (v text) want() string { return "text, in quotes if it has : or # or brackets" }
 func (v text) yaml() string { return Quote(*v.p) }
 
+// day is a date.
+type day struct{ p *string }
+
+func (v day) set(n *node) string {
+	if _, err := time.Parse(time.DateOnly, n.text); n.kind != scalar || err != nil {
+		return n.String() + " is not a date"
+	}
+	*v.p = n.text
+	return ""
+}
+
+func (v day) empty() bool  { return *v.p == "" }
+func (v day) want() string { return "a date such as 2026-01-31" }
+func (v day) yaml() string { return Quote(*v.p) }
+
 // Quote writes a double-quoted YAML string: JSON's is one.
 func Quote(s string) string {
 	var b strings.Builder

@@ -67,9 +67,15 @@ func Trainer(c *config.Config, rank int) zero.Config {
 		Mesh: mesh, Pipeline: pipeline(c),
 		Model: config.Part(c, mesh.At(rank, shard.Tensor), mesh.Size(shard.Tensor)), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
-		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Packed: c.Data.Pack, Chunk: c.Train.LossChunk, Pad: pad, Seed: c.Train.Seed,
+		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Packed: c.Data.Pack, Trim: trims(c), Chunk: c.Train.LossChunk, Pad: pad, Seed: c.Train.Seed,
 		Rules: Rules(c.Optimizer), Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed, Master: c.Parallel.Master,
 	}
+}
+
+// trims says whether ranks leave out what is padding in all sequences of a micro-batch. GPUs
+// compute all of it: products of other shapes would need algorithms of their own.
+func trims(c *config.Config) bool {
+	return len(c.Data.Documents) > 0 && c.On() != "cuda" && Pipeline(c) < 2 && c.Parallel.Context < 2 && c.AttentionDropout == 0
 }
 
 // pipeline is how the job's model is divided into stages.
