@@ -248,7 +248,7 @@ func eachType(t *testing.T, f func(r *rig)) {
 // stride returns a step with which n elements take at most most steps, coprime to the widths, so
 // that every column is visited.
 func stride(n, most int) int {
-	for _, step := range []int{1, 5, 7, 13, 17, 23, 29, 37, 43, 53, 71, 89} {
+	for _, step := range []int{1, 5, 7, 13, 17, 23, 29, 37, 43, 53, 71, 89, 113, 151} {
 		if n <= step*most {
 			return step
 		}

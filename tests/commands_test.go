@@ -356,8 +356,10 @@ exec %[1]q "$@" --set train.steps=$steps --set train.eval_batches=1 --set sample
 func goSource(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(filepath.Join(dir, "src", "net"), os.DirFS("../job/config")); err != nil {
-		t.Fatal(err)
+	for _, pkg := range []string{"net", "fmt"} {
+		if err := os.CopyFS(filepath.Join(dir, "src", pkg), os.DirFS("../job/config")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return dir
 }

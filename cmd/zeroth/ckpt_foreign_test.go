@@ -30,7 +30,7 @@ func TestCkptForeign(t *testing.T) {
 	}
 	zeroth(t, 0, "ckpt", "export", zero, "--to", "model", "--dtype", "bf16")
 	out, _ = zeroth(t, 0, "ckpt", "import", zero, "--to", "start")
-	matches(t, out, `step 3, is imported as start/step-00000003`)
+	matches(t, out, `step 3\) as start/step-00000003`)
 	out, _ = zeroth(t, 0, "ckpt", "inspect", "start")
 	matches(t, out, `trained 3 steps by DeepSpeed 0.19.8, ZeRO stage 3`)
 

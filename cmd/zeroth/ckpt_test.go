@@ -607,7 +607,7 @@ func TestNewCheckpointAlone(t *testing.T) {
 		t.Error(err)
 	}
 	undo()
-	if _, _, err := newCheckpoint("new/one", 0); err == nil || !strings.Contains(err.Error(), "is of step 0") {
+	if _, _, err := newCheckpoint("new/one", 0); err == nil || !strings.Contains(err.Error(), "has a checkpoint of step 0") {
 		t.Errorf("after one: %v", err)
 	}
 	if _, undo, err = newCheckpoint("new/two", 0); err != nil {

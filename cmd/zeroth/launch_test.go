@@ -188,9 +188,9 @@ func TestLaunchRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"3 ranks cannot be split evenly over 2 processes":             {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=3"},
 		"local carries nothing between processes":                     {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=local"},
-		"launch starts zeroth train, bench or doctor":                 {"launch", "--", "plan", "tiny.yaml"},
+		"want train, bench or doctor to launch":                       {"launch", "--", "plan", "tiny.yaml"},
 		"bench has no checkpoint to continue from":                    {"launch", "--restarts", "1", "--", "bench", "collective"},
-		"want bench collective, not":                                  {"launch", "--", "bench", "disk"},
+		"want bench collective\n":                                     {"launch", "--", "bench", "disk"},
 		"--transport local; want auto":                                {"launch", "--", "doctor", "--cluster", "--transport", "local"},
 		"want 1 to 4096 processes":                                    {"launch", "-n", "0", "--", "train", "tiny.yaml"},
 		"so it cannot be standard input; want a file":                 {"launch", "--", "train", "-"},

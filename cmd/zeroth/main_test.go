@@ -232,7 +232,7 @@ func TestDiskFull(t *testing.T) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.Run()
-	want := "zeroth: metrics: write r/metrics.jsonl: file too large\nsaved to r: job.yaml, metrics.jsonl\na file grew beyond what this process may write (ulimit -f), or what its file system takes\n"
+	want := "zeroth: metrics: write r/metrics.jsonl: file too large\nsaved to r: job.yaml, metrics.jsonl\na file is larger than the limit of this process (ulimit -f) or of its file system\n"
 	if code := cmd.ProcessState.ExitCode(); code != 1 || errs.String() != want {
 		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
 	}
@@ -284,7 +284,7 @@ func TestDiskFullAtTheEnd(t *testing.T) {
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	cmd.Run()
-	want := regexp.MustCompile(`^zeroth: final parameters: .*model\.safetensors\.tmp: tensor .*: file too large\nsaved to r: job.yaml, loss.svg, metrics.jsonl\na file grew beyond .*\n$`)
+	want := regexp.MustCompile(`^zeroth: final parameters: .*model\.safetensors\.tmp: tensor .*: file too large\nsaved to r: job.yaml, loss.svg, metrics.jsonl\na file is larger than the limit .*\n$`)
 	if code := cmd.ProcessState.ExitCode(); code != 1 || !want.MatchString(errs.String()) {
 		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
 	}
@@ -340,7 +340,7 @@ func TestBadInput(t *testing.T) {
 		{"train tiny.yaml --set zero.stage=5", "--set zero.stage=5: zero.stage: there is no stage 5; want 0 (nothing sharded), 1 "},
 		{"train gone.yaml", "gone.yaml: the job file cannot be read: no such file or directory"},
 		{"train", "zeroth: want one job file, such as: zeroth train examples/quickstart.yaml (0 arguments given); 'zeroth init' writes one\nSee 'zeroth train --help'.\n"},
-		{"train a b", "zeroth: train takes one job file"},
+		{"train a b", "zeroth: want one job file"},
 		{"train tiny.yaml --otu x", "zeroth: unknown flag: --otu; did you mean --out?\nSee 'zeroth train --help'.\n"},
 		{"trian", "zeroth: unknown command \"trian\" for \"zeroth\"\n\nDid you mean this?\n\ttrain\n"},
 		{"sample r", "zeroth: sample has no arguments; did you mean: zeroth sample --run r\n"},
