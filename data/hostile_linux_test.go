@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime/debug"
 	"runtime/metrics"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +14,7 @@ import (
 
 	"zeroth/data/chat"
 	"zeroth/data/tokenizer"
+	"zeroth/tests/nightly"
 )
 
 // spent returns the processor time that f takes, and the most bytes of the heap in use meanwhile
@@ -53,14 +52,6 @@ func spent(f func()) (processor time.Duration, memory uint64) {
 	close(done)
 	wg.Wait()
 	return used() - begin, max(most, base) - base
-}
-
-// draws returns how many are drawn: ZEROTH_HOSTILE, or few.
-func draws(few int) int {
-	if n, err := strconv.Atoi(os.Getenv("ZEROTH_HOSTILE")); err == nil {
-		return n
-	}
-	return few
 }
 
 // hostile draws templates that try to take much time or memory.
@@ -155,7 +146,7 @@ func TestHostileTemplates(t *testing.T) {
 		strings.Repeat("{{ 'a' }}", chat.MaxTemplate/9),
 	}
 	h := hostile{rand.New(rand.NewPCG(1, 2))}
-	for range draws(60) {
+	for range nightly.Of(60, 500) {
 		text := begin
 		for range 1 + h.IntN(6) {
 			text += h.statement(3)
@@ -220,7 +211,7 @@ func TestHostileTokenizers(t *testing.T) {
 	h := hostile{rand.New(rand.NewPCG(3, 4))}
 	texts := []string{strings.Repeat("a", 1<<20), strings.Repeat("a b", 1<<20/3)}
 	refused, slowest, largest := 0, time.Duration(0), uint64(0)
-	for i := range draws(40) {
+	for i := range nightly.Of(40, 500) {
 		file := h.tokenizerFile()
 		var err error
 		processor, memory := spent(func() {

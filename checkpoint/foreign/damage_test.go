@@ -6,23 +6,20 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // damaged are the fixtures whose files are mutated.
 var damaged = []string{"deepspeed/x-z2-paramalign-rr-bf16-w2", "deepspeed/x-z3-subgroups-bf16-w2", "deepspeed/x-z0-fp32-w2", "dcp/fsdp2-fp32-w2/step-3", "dcp/fsdp1-w2/step-3", "dcp/dtensor-pt-w2", "dcp/plain", "dcp/plain/sharded"}
 
 // A mutated checkpoint is read or refused by an error that names the folder's file: no panic, and no
-// memory beyond the files and 64 MiB. ZEROTH_MUTATIONS is the number of mutations.
+// memory beyond the files and 64 MiB.
 func TestMutations(t *testing.T) {
-	n := 400
-	if s := os.Getenv("ZEROTH_MUTATIONS"); s != "" {
-		n, _ = strconv.Atoi(s)
-	}
+	n := nightly.Of(400, 10000)
 	refused := 0
 	for i, name := range damaged {
 		files := map[string][]byte{}

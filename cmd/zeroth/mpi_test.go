@@ -133,7 +133,7 @@ func TestMPIWantsItsLauncher(t *testing.T) {
 	}
 	inFolder(t)
 	_, errs := process(t, 1, "launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=mpi")
-	if want := "start it by the mpirun or mpiexec of that library"; !strings.Contains(errs, want) {
+	if want := "use the mpirun or mpiexec of that library"; !strings.Contains(errs, want) {
 		t.Errorf("%s\nwant: %s", errs, want)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,18 +19,14 @@ import (
 
 	"zeroth/job/report"
 	"zeroth/job/testjob"
+	"zeroth/tests/nightly"
 )
 
 // A run that is killed at random instants and resumed has every step once, in metrics.jsonl and
-// in the events for TensorBoard, with the same numbers. ZEROTH_KILLS is how many kills; 3 by default.
+// in the events for TensorBoard, with the same numbers. It is killed 100 times in
+// a nightly run.
 func TestKilledRunHasEveryStepOnce(t *testing.T) {
-	kills := 3
-	if text := os.Getenv("ZEROTH_KILLS"); text != "" {
-		var err error
-		if kills, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	kills := nightly.Of(3, 100)
 	inFolder(t)
 	const steps = 120
 	args := []string{"train", "tiny.yaml", "--out", "r", "--resume", "latest", "--set", fmt.Sprint("train.steps=", steps), "--set", "checkpoint={every: 3, keep: 2}",
