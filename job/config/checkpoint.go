@@ -11,19 +11,19 @@ import (
 	"zeroth/job/hf"
 )
 
-// Checkpointing is when and how a run saves its state.
+// Checkpointing says when and how a run saves its state.
 type Checkpointing struct {
 	Every      int    // steps between saves; 0 is never
 	Dir        string // folder of checkpoints; empty: ckpt in the run folder
 	Keep       checkpoint.Keep
-	Async      bool   // training goes on while a save is written
+	Async      bool   // training continues while a save is written
 	Compress   string // "auto", "always" or "never"
 	SaveOnExit bool   // also save after the last step, and when the run is stopped
 	OnError    string // "stop" or "continue": what the run does when a save fails
 }
 
-// Compression is Compress in the checkpoint package's words; the names are
-// checked when the job is read.
+// Compression returns the compression mode that Compress names. It panics on an unknown name,
+// which reading the job rules out.
 func (k Checkpointing) Compression() checkpoint.Compression {
 	c, err := checkpoint.ParseCompression(k.Compress)
 	if err != nil {
@@ -32,7 +32,7 @@ func (k Checkpointing) Compression() checkpoint.Compression {
 	return c
 }
 
-// flag is yes or no.
+// flag is a boolean.
 type flag struct{ p *bool }
 
 func (v flag) set(n *node) string {
@@ -46,7 +46,7 @@ func (v flag) set(n *node) string {
 func (v flag) want() string { return "true or false" }
 func (v flag) yaml() string { return strconv.FormatBool(*v.p) }
 
-// retention is a number of checkpoints, or a mapping of rules.
+// retention is a number of checkpoints or a mapping of rules.
 type retention struct{ p *checkpoint.Keep }
 
 func (v retention) set(n *node) string {
@@ -57,13 +57,14 @@ func (v retention) set(n *node) string {
 	return wrong
 }
 
-// culprit is where what set refuses stands: the rule, not the whole mapping.
+// culprit returns the place of the rule that set rejects, which is more precise than the whole
+// mapping.
 func (v retention) culprit(n *node) place {
 	_, _, at := v.read(n)
 	return at
 }
 
-// read is the rules, or what is wrong with them and where.
+// read returns the rules, or an error message and the place it refers to.
 func (v retention) read(n *node) (k checkpoint.Keep, wrong string, at place) {
 	if n.kind != mapping {
 		return k, count{&k.Last, 1, hf.Most}.set(n), n.at
@@ -86,7 +87,7 @@ func (v retention) read(n *node) (k checkpoint.Keep, wrong string, at place) {
 	return k, "", n.at
 }
 
-// metrics are what the best checkpoint can be chosen by.
+// metrics lists the metrics by which the best checkpoint can be chosen.
 var metrics = []string{"val_loss", "loss"}
 
 func (v retention) want() string {
@@ -110,12 +111,12 @@ func (v retention) yaml() string {
 	return "{" + strings.Join(rules, ", ") + "}"
 }
 
-// assigned are rules as a command line has them.
+// assigned matches rules in their command-line form, key=value,key=value.
 var assigned = regexp.MustCompile(`^\w+=[^,{]+(,\w+=[^,{]+)*$`)
 
-// ParseKeep reads rules of retention as checkpoint.keep of a job file has
-// them: 3, or {last: 3, every_steps: 1000, best: val_loss}, which on a command line
-// may be last=3,every_steps=1000,best=val_loss.
+// ParseKeep parses the value of checkpoint.keep: 3, or {last: 3, every_steps: 1000, best:
+// val_loss}. On a command line the mapping may be written as
+// last=3,every_steps=1000,best=val_loss.
 func ParseKeep(s string) (k checkpoint.Keep, err error) {
 	if assigned.MatchString(s) { // last=1,best=val_loss
 		s = "{" + strings.NewReplacer("=", ": ", ",", ", ").Replace(s) + "}"
@@ -131,8 +132,7 @@ func ParseKeep(s string) (k checkpoint.Keep, err error) {
 	return k, nil
 }
 
-// CheckpointingOf reads the section checkpoint of a job file. Mistakes elsewhere in the
-// file do not matter.
+// CheckpointingOf reads the checkpoint section of a job file. It ignores errors in other sections.
 func CheckpointingOf(file string) (Checkpointing, error) {
 	root, problems := readFile(file)
 	if problems.Fatal() {

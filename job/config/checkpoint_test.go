@@ -12,7 +12,7 @@ import (
 	"zeroth/job/testjob"
 )
 
-// Rules of retention are told at the rule's own place.
+// TestKeepProblems checks that problems of a retention rule are reported at the rule's place.
 func TestKeepProblems(t *testing.T) {
 	const want = "; want a number of checkpoints, or {last: 3, every_steps: 1000, best: val_loss}"
 	for yaml, problem := range map[string]string{
@@ -42,7 +42,7 @@ func TestKeepProblems(t *testing.T) {
 	}
 }
 
-// What is read is written so that it is read again.
+// TestKeepRoundTrip checks that rules of retention are written so that they read back unchanged.
 func TestKeepRoundTrip(t *testing.T) {
 	for yaml, want := range map[string]checkpoint.Keep{
 		"5":                     {Last: 5},

@@ -12,20 +12,20 @@ import (
 	"zeroth/zero"
 )
 
-// Config is a job, complete: Load fills in every default, and derives what
-// follows from other keys. The keys of the job file, with their defaults and
-// meaning, are listed once, in fields (fields.go).
+// Config is a complete job: Load has filled in every default and derived the settings that depend
+// on other keys. The table in fields.go lists the keys of the job file with their defaults and
+// meanings.
 type Config struct {
 	Model            hf.Model
 	Data             Data
 	Train            Training
-	Device           string // "auto", "cpu" or "cuda", as asked for; see On
+	Device           string // "auto", "cpu" or "cuda", as in the job file; see On
 	Parallel         Parallel
 	Pipeline         Pipeline
-	Dropout          *float64 // probability of elements to be dropped in training; nil: as config.json of Model has it
-	AttentionDropout float64  // probability of weights of attention to be dropped in training
+	Dropout          *float64 // dropout probability of embeddings and residuals in training; nil: the value in the model's config.json
+	AttentionDropout float64  // dropout probability of attention weights in training
 	Zero             Zero
-	Precision        device.DType // of parameters in use, activations and gathers: F32, BF16 or F16
+	Precision        device.DType // of working parameters, activations and gathers: F32, BF16 or F16
 	Optimizer        Optimizer
 	Schedule         Schedule
 
@@ -40,102 +40,102 @@ type Config struct {
 	network *nn.Model        // of the caller; nil: that of Model
 	here    Here             // that it was loaded for
 	found   *data.Found      // the files of Data
-	file    string           // that the job was read from
-	root    *node            // what it and the sets say, not to be changed
-	places  map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
+	file    string           // name of the job file
+	root    *node            // the job file merged with the sets; read-only
+	places  map[string]place // of the given keys: "zero", "zero.stage", "data.text[2]"; "" is the file itself
 }
 
-// Data is what to train on. One of Text, Tokens and Documents is set.
+// Data selects the training data. One of Text, Tokens and Documents is set.
 type Data struct {
 	Text       []string  // patterns of text files, as written in the job file
 	Tokens     []string  // patterns of token files, as written in the job file
 	Documents  []string  // patterns of files of JSON records, as written in the job file
-	Weights    []float64 // of Documents, one each; none: each document counts alike
+	Weights    []float64 // one for each of Documents; none: each document counts alike
 	Format     string    // of Documents: "text", "prompt" or "chat"
 	Keys       RecordKeys
 	TooLong    string   // "cut" or "skip": what happens to documents that are longer than a sequence
 	Learn      string   // of chats: "assistant", "last" or "all"
 	Date       string   // that chat templates see, as in 2026-01-31
 	Held       []string // patterns of Documents to validate on; empty: the fraction Validation
-	Pack       bool     // several of Documents are a sequence, in which they do not see each other
-	DType      string   // of ids in token files without a header; empty: uint16, where that is sure
-	Tokenizer  string   // "bytes", "gpt2", "folder" or, for Tokens, "none"; for these the one they were made with
+	Pack       bool     // put several Documents into one sequence, without attention between them
+	DType      string   // of ids in token files without a header; empty: uint16 if unambiguous
+	Tokenizer  string   // "bytes", "gpt2", "folder" or, for Tokens, "none"; for Tokens, the tokenizer they were made with
 	Vocab      string   // folder with a tokenizer; empty: the embedded one
 	Validation float64  // fraction held out, in [0, 0.5]
 }
 
-// RecordKeys are the keys of a record that have another name than the usual one,
-// which is the field's.
+// RecordKeys names the keys of a record that differ from the default, the field's own name.
 type RecordKeys struct{ Text, Prompt, Completion, Messages string }
 
-// Training is how long and in which bites.
-// Batch = MicroBatch × Accumulate × Shard × Replicate of Parallel.
+// Training is the length of a run and the size of its steps. Batch = MicroBatch × Accumulate ×
+// Shard × Replicate of Parallel.
 type Training struct {
-	Steps       int     // 0 with Epochs, until Settle
+	Steps       int     // with Epochs, 0 until Settled
 	Epochs      float64 // 0: Steps is given
-	Batch       int     // sequences a step, over all ranks
-	MicroBatch  int     // sequences a rank takes at once
-	Accumulate  int     // micro-batches a step
+	Batch       int     // sequences per step, over all ranks
+	MicroBatch  int     // sequences per micro-batch of a rank
+	Accumulate  int     // micro-batches per step
 	Clip        float64 // largest global gradient norm; 0 is off
-	Delayed     bool    // passes use parameters from before the last update
+	Delayed     bool    // forward and backward use the parameters from before the last update
 	Seed        uint64  // of initial parameters and data order
-	EvalEvery   int     // steps; 0 is never
-	EvalBatches int     // batches of Batch sequences that are evaluated each time
-	LossChunk   int     // tokens whose logits are in memory at once
+	EvalEvery   int     // steps between evaluations; 0 is never
+	EvalBatches int     // batches of Batch sequences per evaluation
+	LossChunk   int     // tokens whose logits are in memory at the same time
 	EarlyStop   EarlyStop
 	Freeze      []string // patterns of parameters that are not trained
 	LoRA        LoRA
 }
 
-// EarlyStop ends a run whose evaluations no longer improve.
+// EarlyStop ends a run when its evaluations stop improving.
 type EarlyStop struct {
 	Metric   string // "val_loss"
-	Patience int    // evaluations in a row that do not improve on the best; 0 is never
+	Patience int    // consecutive evaluations without improvement before the run ends; 0 is never
 }
 
-// LoRA is low-rank adapters, which then alone are trained; see nn.LoRA.
+// LoRA is low-rank adapters. With them, only the adapters are trained; see nn.LoRA.
 type LoRA struct {
-	Rank    int // 0: there are none
+	Rank    int // 0: no adapters
 	Alpha   float64
-	Targets []string // ends of linear layers' names
+	Targets []string // suffixes of the names of linear layers
 }
 
-// Parallel is how the ranks are arranged. Ranks = Pipeline × Replicate × Shard.
+// Parallel is the arrangement of the ranks. Ranks = Pipeline × Context × Tensor × Replicate ×
+// Shard.
 type Parallel struct {
 	Ranks      int
-	Pipeline   int           // ranks that divide the layers of the model
+	Pipeline   int           // ranks that divide the model's layers
 	Shard      int           // ranks that together hold one copy of the state
-	Replicate  int           // such copies; more than 1 is hybrid sharding
-	Context    int           // ranks that divide the positions of sequences
-	Tensor     int           // ranks that divide the matrices of the model
-	Master     bool          // rank 0 alone has the optimizer state and updates
-	Timeout    time.Duration // how long a rank waits for another before it is called lost
-	GPUs       []int         // that ranks compute on, by the driver's numbers; empty: all it shows
-	Memory     int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
-	Collective string        // who adds up what ranks on GPUs have: one of Collectives
-	Algorithms string        // file of algorithms for products on GPUs; "" is none
-	Transport  string        // what carries collectives between processes: one of Transports
-	TokenFile  string        // file with the secret by which processes know each other; "" is none
-	TLS        TLS           // of control messages and of TCP between processes; none if its fields are empty
-	Bind       string        // address that other processes reach this one at; "" is the one by which it reaches process 0
-	Join       time.Duration // how long processes wait for each other to come
-	Heartbeat  time.Duration // between the signs of life of a process
-	DeadAfter  time.Duration // a process without one is lost
+	Replicate  int           // replicas of each shard group; more than 1 is hybrid sharding
+	Context    int           // ranks that divide the positions of a sequence
+	Tensor     int           // ranks that divide the model's matrices
+	Master     bool          // only rank 0 holds the optimizer state and updates
+	Timeout    time.Duration // how long a rank waits for another before declaring it lost
+	GPUs       []int         // driver's numbers of the GPUs to use; empty: all visible ones
+	Memory     int64         // device memory limit of a rank in bytes; 0: all ranks share the free memory
+	Collective string        // implementation of reductions between GPUs: one of Collectives
+	Algorithms string        // file of GPU matrix-product algorithms; "" is none
+	Transport  string        // transport of collectives between processes: one of Transports
+	TokenFile  string        // file with the secret that authenticates processes; "" is none
+	TLS        TLS           // for control messages and TCP between processes; off if its fields are empty
+	Bind       string        // address at which other processes reach this one; "" is the one it uses to reach process 0
+	Join       time.Duration // how long processes wait for the others to join
+	Heartbeat  time.Duration // interval of a process's heartbeats
+	DeadAfter  time.Duration // a process without a heartbeat for this long is lost
 }
 
-// TLS is files in PEM by which processes know each other: a certificate of this one,
-// its key, and the authority that has signed those of all.
+// TLS names the PEM files by which processes authenticate each other: this process's certificate
+// and key, and the authority that signed all certificates.
 type TLS struct{ Cert, Key, CA string }
 
-// Pipeline is how the layers are divided among Parallel.Pipeline ranks, and in which order
-// these work on them; see package pipe.
+// Pipeline is the division of the layers among Parallel.Pipeline ranks and the order in which they
+// are run; see package pipe.
 type Pipeline struct {
 	Schedule string
-	Virtual  int   // stages of each rank
-	Layers   []int // of each stage; none: BalancedLayers
+	Virtual  int   // stages per rank
+	Layers   []int // of each stage; none: balanced by cost
 }
 
-// Zero is what is sharded and when it is gathered.
+// Zero selects what is sharded and when it is gathered.
 type Zero struct {
 	Stage     int    // 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters
 	Prefetch  int    // units gathered ahead of the one in use
@@ -143,7 +143,7 @@ type Zero struct {
 	Offload   Offload
 }
 
-// Optimizer is the update rule. Constants the rule does not have are zero.
+// Optimizer is the update rule. Constants that the rule does not use are zero.
 type Optimizer struct {
 	Type        string // "adamw", "adamw8bit", "adam", "sgd", "lion" or "muon"
 	LR          float64
@@ -152,13 +152,13 @@ type Optimizer struct {
 	WeightDecay float64
 	Momentum    float64 // sgd, muon
 	Nesterov    bool    // muon
-	Steps       int     // muon: of the iteration
+	Steps       int     // muon: Newton-Schulz iterations
 	Adjust      string  // muon: one of Adjusts
-	AdamW       AdamW   // muon: of what is no matrix of a block
-	Groups      []Group // of parameters that are updated otherwise; the first that matches one counts
+	AdamW       AdamW   // muon: for parameters other than the blocks' matrices
+	Groups      []Group // parameters with settings of their own; the first matching group applies
 }
 
-// AdamW is the update of parameters beside those of Muon.
+// AdamW is the update rule of parameters that Muon does not update.
 type AdamW struct {
 	LR          float64
 	Betas       [2]float64
@@ -166,38 +166,38 @@ type AdamW struct {
 	WeightDecay float64
 }
 
-// Schedule is the learning rate over the steps: a linear rise from 0 over
-// Warmup steps, then the curve of Type from Optimizer.LR to MinLR.
+// Schedule is the learning rate over the steps: a linear warmup from 0 over Warmup steps, then the
+// curve of Type from Optimizer.LR to MinLR.
 type Schedule struct {
 	Type   string // "constant", "linear", "cosine", "wsd" or "inverse_sqrt"
 	Warmup int    // steps
 	MinLR  float64
-	Decay  int // the last steps, in which wsd falls
+	Decay  int // wsd: number of final steps in which the rate falls
 }
 
-// Sampling is the text written at the end of training.
+// Sampling describes the text generated at the end of training.
 type Sampling struct {
 	Prompt      string
-	Tokens      int     // to write; 0 is no sample
-	Temperature float64 // 0 always takes the likeliest token
-	TopK        int     // choose among the k likeliest; 0 is all
-	TopP        float64 // choose among the likeliest that together have this probability; 1 is all
+	Tokens      int     // to generate; 0 is no sample
+	Temperature float64 // 0 always chooses the most likely token
+	TopK        int     // choose among the k most likely tokens; 0 is all
+	TopP        float64 // choose among the most likely tokens with this total probability; 1 is all
 	Stop        []string
 	Seed        uint64
 }
 
-// Reporting is what is measured and published of a run.
+// Reporting selects what is measured and published during a run.
 type Reporting struct {
-	Every       int           // steps between those whose parts are measured; 0 is never
-	TensorBoard bool          // events for TensorBoard are written, too
-	Listen      string        // address that the run is published at; empty: it is not
-	TokenFile   string        // with the secret for that; empty: one in the run folder
-	Stall       time.Duration // without a step for so long, the run is not healthy
-	Machine     string        // whose peak utilization is a share of: a preset or a file; "" is the GPU's, where that is a preset
+	Every       int           // steps between detailed measurements; 0 is never
+	TensorBoard bool          // also write TensorBoard events
+	Listen      string        // address at which the run is published; empty: none
+	TokenFile   string        // with the secret for Listen; empty: one in the run folder
+	Stall       time.Duration // a run without a step for this long is unhealthy
+	Machine     string        // machine that defines peak FLOPS, a preset or a file; "" is the GPU's preset, if it has one
 }
 
-// Mesh is the arrangement of ranks the stage asks for: stage 0 is shard groups
-// of one rank, but with a master one group, of which that has all shards.
+// Mesh returns the arrangement of ranks for the job's ZeRO stage: at stage 0 each shard group is
+// one rank. With a master there is a single group, and the master holds all of its shards.
 func Mesh(c *Config) shard.Mesh {
 	p := c.Parallel
 	m := shard.Mesh{Pipeline: p.Pipeline, Shard: p.Shard, Replicate: p.Replicate, Context: p.Context, Tensor: p.Tensor}
@@ -207,47 +207,46 @@ func Mesh(c *Config) shard.Mesh {
 	return zero.Stage(c.Zero.Stage).Mesh(m)
 }
 
-// DataRanks is the number of ranks that read data of their own: those that divide the model or
-// sequences read the same.
+// DataRanks returns the number of ranks that read data of their own. Ranks that divide the model
+// or a sequence read the same data.
 func (p Parallel) DataRanks() int { return p.Ranks / p.models() }
 
-// models is the number of ranks that divide the model, or the positions of a sequence.
+// models returns the number of ranks that divide the model or the positions of a sequence.
 func (p Parallel) models() int { return max(1, p.Pipeline) * max(1, p.Context) * max(1, p.Tensor) }
 
-// TokensPerStep is the number of positions all ranks train on in one step.
+// TokensPerStep returns the number of positions that all ranks train on in a step.
 func TokensPerStep(c *Config) int { return c.Train.Batch * c.Model.Context }
 
-// On is what ranks compute on, "cpu" or "cuda": Device, or what auto comes to here.
+// On returns the device that ranks compute on, "cpu" or "cuda", after resolving auto.
 func (c *Config) On() string { return c.on }
 
-// Copy is the job for a caller who changes some of its settings before others see it:
-// nobody changes one that was loaded. Elements of slices and maps stay as they are.
+// Copy returns a shallow copy for a caller that changes settings. A loaded job is never changed,
+// nor are the elements of its slices and maps.
 func (c *Config) Copy() *Config {
 	x := *c
 	return &x
 }
 
-// Load reads a job file, lays the sets ("key=value", the value in YAML) over
-// it, fills in defaults and checks everything that can be checked without
-// reading the data. Its error is a Problems that lists all there is to mend. Relative
-// paths in the job file are relative to the current directory. Nothing is known of where
-// the job is to run: device auto is the CPU.
+// Load reads a job file, applies the sets ("key=value", the value in YAML), fills in defaults and
+// makes every check that needs no data. The error is a Problems with all problems found. Relative
+// paths in the job file are relative to the current directory. Device auto resolves to the CPU;
+// use Here.Load on a machine with GPUs.
 func Load(file string, sets []string) (*Config, error) { return Here{}.Load(file, sets) }
 
-// Here is where a job is to run, which defaults follow.
+// Here describes where a job is to run. Some defaults depend on it.
 type Here struct {
-	Processes int // over which the ranks are split evenly; 0 is one
-	Ranks     int // of each process, where the job does not say; 0: as many as the job's defaults give
-	GPUs      int // that ranks can compute on
+	Processes int // that share the ranks evenly; 0 is one
+	Ranks     int // per process, if the job does not set it; 0: the job's default
+	GPUs      int // available for ranks
 }
 
-// Load is Load of a job that is to run there.
+// Load is like the function Load, for a job that runs on h.
 func (h Here) Load(file string, sets []string) (*Config, error) {
 	root, problems := readFile(file)
 	return h.load(file, root, problems, sets, (*reader).checkFiles, (*reader).checkOffload)
 }
 
-// load makes a job of a file's nodes and the sets, if the checks find nothing wrong.
+// load makes a job of a file's nodes and the sets, and runs the checks on it.
 func (h Here) load(file string, root *node, problems Problems, sets []string, checks ...func(*reader)) (*Config, error) {
 	for _, s := range sets {
 		problems = append(problems, overlay(root, s)...)
@@ -268,9 +267,8 @@ func (h Here) load(file string, root *node, problems Problems, sets []string, ch
 	return r.Config, nil
 }
 
-// LoadTokenizer is the name data.NewTokenizer knows a job's tokenizer by, and
-// whether it is said of token files. The files the job names need no longer be
-// there.
+// LoadTokenizer returns the name by which data.NewTokenizer knows the job's tokenizer, and whether
+// the job reads token files. The files that the job names need not exist any more.
 func LoadTokenizer(file string) (name string, tokens bool, err error) {
 	root, problems := readFile(file)
 	r := newReader(file, root)
@@ -285,7 +283,7 @@ func LoadTokenizer(file string) (name string, tokens bool, err error) {
 	return Tokenizer(r.Config), len(r.Config.Data.Tokens) > 0, nil
 }
 
-// Source is where the job's data comes from.
+// Source returns the source of the job's data.
 func Source(c *Config) data.Source {
 	return data.Source{
 		Text: c.Data.Text, Tokens: c.Data.Tokens, Documents: documents(c), DType: c.Data.DType, Tokenizer: Tokenizer(c), Validation: c.Data.Validation,
@@ -338,7 +336,7 @@ func documents(c *Config) data.Documents {
 	}
 }
 
-// Tokenizer is the name data.NewTokenizer knows the job's by, empty for none.
+// Tokenizer returns the name by which data.NewTokenizer knows the job's tokenizer, empty for none.
 func Tokenizer(c *Config) string {
 	switch {
 	case (c.Data.Tokenizer == "gpt2" || c.Data.Tokenizer == "folder") && c.Data.Vocab != "":

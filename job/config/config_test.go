@@ -24,7 +24,7 @@ import (
 	"zeroth/shard"
 )
 
-// equal compares what configurations say, not where it was said.
+// equal compares configurations without the places of their values.
 var equal = cmpopts.IgnoreUnexported(Config{})
 
 func TestDefaults(t *testing.T) {
@@ -50,7 +50,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// Defaults that follow from other keys never make a job impossible.
+// TestDefaultsFollow checks that derived defaults never make a job impossible.
 func TestDefaultsFollow(t *testing.T) {
 	onProcessors(t)
 	testjob.InFolder(t, testjob.Least)
@@ -99,7 +99,7 @@ func TestDefaultsFollow(t *testing.T) {
 	}
 }
 
-// Any two of batch, micro_batch and accumulate give the third.
+// TestBatchTriangle checks that any two of batch, micro_batch and accumulate determine the third.
 func TestBatchTriangle(t *testing.T) {
 	testjob.InFolder(t, testjob.Least+"parallel: {ranks: 4}\n")
 	for _, c := range []struct {
@@ -129,7 +129,7 @@ func TestBatchTriangle(t *testing.T) {
 	}
 }
 
-// What YAML writes, Load reads back to the same configuration.
+// TestYAMLReadsBack checks that Load reads back what YAML writes.
 func TestYAMLReadsBack(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	testjob.Write(t, "a.bin", "\x01\x00")
@@ -171,7 +171,8 @@ func TestYAMLReadsBack(t *testing.T) {
 	}
 }
 
-// The effective configuration runs on other ranks as it is.
+// TestYAMLOnOtherRanks checks that the effective configuration runs unchanged on another number of
+// ranks.
 func TestYAMLOnOtherRanks(t *testing.T) {
 	testjob.InFolder(t, testjob.Least+"train: {batch: 48, accumulate: 2}\nparallel: {ranks: 6, shard: 3, replicate: 2}\n")
 	testjob.Write(t, "again.yaml", string(mustLoad(t).YAML()))
@@ -199,7 +200,8 @@ func TestYAMLText(t *testing.T) {
 	}
 }
 
-// A --set lies over the file; the last one wins; null is the default.
+// TestSets checks that a --set overrides the file, that the last one wins, and that null selects
+// the default.
 func TestSets(t *testing.T) {
 	testjob.InFolder(t, testjob.Least+"train: {steps: 5, seed: 3}\noptimizer:\nschedule: {min_lr: 1e-5}\n")
 	c := mustLoad(t, "train.steps=6", "train.steps=8", "train.seed=null", "optimizer.lr=1e-3", "schedule.min_lr=", "zero.stage=1", "sample.prompt=# heading")
@@ -224,8 +226,7 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// The value of a key that is only misspelt counts as given nowhere else: one
-// mistake, one message.
+// TestOneMistakeOneMessage checks that one mistake causes a single message.
 func TestOneMistakeOneMessage(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for _, set := range []string{
@@ -279,8 +280,8 @@ func TestUnreadableJob(t *testing.T) {
 	}
 }
 
-// A file of data or of a model in the place of a job is named for what it is, however
-// large, with the lines of a job that takes it.
+// TestDataIsNoJob checks that a data or model file given as a job is identified, however large,
+// with the job lines that would use it.
 func TestDataIsNoJob(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for path, c := range map[string]struct{ text, want string }{
@@ -311,7 +312,7 @@ func TestDataIsNoJob(t *testing.T) {
 	}
 }
 
-// Every message that a combination of keys can bring.
+// TestCombinations checks every message about a bad combination of keys.
 func TestCombinations(t *testing.T) {
 	onProcessors(t)
 	testjob.InFolder(t, "data: {text: [a.txt], tokenizer: bytes}\n")
@@ -394,7 +395,8 @@ func TestCombinations(t *testing.T) {
 	}
 }
 
-// Combinations over sections stand at the key that asks for more.
+// TestCombinationsOfSections checks that a bad combination over sections is reported at the key
+// that causes it.
 func TestCombinationsOfSections(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for _, c := range []struct{ sets, want string }{
@@ -457,7 +459,8 @@ func TestMalformedSets(t *testing.T) {
 	}
 }
 
-// All problems come at once, those of the file by line, then those of the sets.
+// TestAllAtOnce checks that all problems are reported at once, sorted by line, followed by those
+// of the sets.
 func TestAllAtOnce(t *testing.T) {
 	testjob.InFolder(t, "zero: {stage: 9}\n"+testjob.Least+"train: {stps: 1}\nmodel: {heads: 5}\n")
 	_, err := Load("job.yaml", []string{"precision=fp8"})
@@ -471,8 +474,7 @@ func TestAllAtOnce(t *testing.T) {
 	}
 }
 
-// What is wrong with the data stands at the pattern it is wrong with, each
-// with its own problem.
+// TestPatterns checks that each problem of the data is reported at its own pattern.
 func TestPatterns(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	if err := os.MkdirAll(filepath.Join("d", "e"), 0o755); err != nil {
@@ -503,7 +505,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// A run's tokenizer is known when its data is gone.
+// TestLoadTokenizer checks that a run's tokenizer is known after its data was deleted.
 func TestLoadTokenizer(t *testing.T) {
 	testjob.InFolder(t, "data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n")
 	for file, want := range map[string]string{
@@ -552,8 +554,8 @@ func TestReferenceHasEveryKey(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, in the file or in a --set, Load reports or loads; what it
-// loads reads back, can be counted, and what it reports is printable and short.
+// FuzzLoad checks on arbitrary files and sets that Load never panics. A loaded job reads back and
+// is countable; problems are printable and short.
 func FuzzLoad(f *testing.F) {
 	dir := f.TempDir()
 	text := filepath.Join(dir, "a.txt")
@@ -592,8 +594,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// onProcessors skips a test of what a job without parallel.ranks has on a machine
-// without GPUs where there are some.
+// onProcessors skips a test of defaults for machines without GPUs if there are some.
 func onProcessors(t *testing.T) {
 	t.Helper()
 	if gpus, err := machine.UsableGPUs(); err == nil {
@@ -610,15 +611,15 @@ func mustLoad(t *testing.T, sets ...string) *Config {
 	return c
 }
 
-// Every field of a model is compared, but for those that change no arithmetic or are
-// compared elsewhere.
+// TestModelsDifferByEveryField checks that every field of a model is compared, except those that
+// do not affect the computation or are compared elsewhere.
 func TestModelsDifferByEveryField(t *testing.T) {
 	elsewhere := []string{"From", "Context", "Longest", "BOS", "EOS", "Dropout", "Name"}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[hf.Model]()) {
-		if f.Anonymous || len(f.Index) == 3 { // a shape's Shape is the model's
+		if f.Anonymous || len(f.Index) == 3 { // the Model's own Shape is used
 			continue
 		}
-		if f.Name == "LoRA" || f.Name == "Cut" { // a job's, not a model's
+		if f.Name == "LoRA" || f.Name == "Cut" { // properties of a job, not of a model
 			continue
 		}
 		var m, zero hf.Model

@@ -1,9 +1,9 @@
-// Package config is the job file: its keys, defaults and limits, and all that is
-// wrong with one, with file and line. Strings become types here.
+// Package config defines the job file: its keys, defaults and limits. It reports all errors of a
+// job with file and line. Strings become types here.
 //
-// What never enters: devices, ranks at work, and anything written to disk.
+// Devices, running ranks and written files are outside this package.
 //
-// Begin with config.go: Config is the job file as a struct, Load reads one. fields.go
-// is the table of keys; read.go takes values from the file, resolve.go fills in what
-// it leaves open and refuses what does not fit together.
+// Begin with config.go: Config is the job file as a struct, and Load reads one. fields.go is the
+// table of keys; read.go reads values from the file; resolve.go derives the missing ones and
+// rejects combinations that cannot work.
 package config

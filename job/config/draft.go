@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Draft is Here.Draft where nothing is known of where the job will run.
+// Draft is Here.Draft for an unknown machine.
 func Draft(file string, sets []string) (*Config, error) { return Here{}.Draft(file, sets) }
 
-// Draft reads a job that is not run now: its data need not be there. The
-// file may be empty, if the sets tell what there is to plan.
+// Draft loads a job for planning: its data need not exist. The file may be empty if the sets
+// describe what to plan.
 func (h Here) Draft(file string, sets []string) (*Config, error) {
 	root, problems := &node{kind: mapping}, Problems(nil)
 	if file != "" {
@@ -21,7 +21,7 @@ func (h Here) Draft(file string, sets []string) (*Config, error) {
 	return h.load(file, root, problems, sets)
 }
 
-// units of memory. G alone is refused: it is read as either.
+// memoryUnits lists the units of memory. A bare G is rejected as ambiguous.
 var memoryUnits = []struct {
 	name  string
 	bytes float64

@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// Key is a key of the job file as people are told of it.
+// Key documents a key of the job file.
 type Key struct {
 	Name    string   // "zero.stage"
-	Value   string   // what it takes: "a whole number from 0 to 10000"
-	Choices []string // the words it takes; nil: not one of a few
-	Default string   // a value, or how it follows from other keys
+	Value   string   // accepted values: "a whole number from 0 to 10000"
+	Choices []string // accepted words; nil if the value is not one of a few
+	Default string   // a value, or the rule that derives it from other keys
 	Meaning string
-	When    string // in which jobs it is used; empty: in all
+	When    string // the jobs that use it; empty: all
 	Example string // a value, in YAML
-	Own     bool   // processes of a job may differ in it: hosts have their own addresses and files
-	Keys    []Key  // of each mapping, where the value is a list of them
+	Own     bool   // may differ between the processes of a job: hosts have their own addresses and files
+	Keys    []Key  // of each mapping, if the value is a list of mappings
 }
 
-// Explain is what there is to know of a key; false if there is none of the name.
+// Explain returns the documentation of a key, false if the key does not exist.
 func Explain(name string) (Key, bool) {
 	for _, f := range new(Config).fields() {
 		if f.key == name {
@@ -30,7 +30,7 @@ func Explain(name string) (Key, bool) {
 	return Key{}, false
 }
 
-// explain is the field in words.
+// explain returns the documentation of the field.
 func (f field) explain() Key {
 	k := Key{Name: f.key, Value: f.value.want(), Choices: choices(f.value), Default: f.initial + f.rule, Meaning: f.doc,
 		When: f.used(), Example: f.sample(), Own: f.own}
@@ -43,10 +43,10 @@ func (f field) explain() Key {
 	return k
 }
 
-// sample is a value that would do.
+// sample returns a valid value.
 func (f field) sample() string { return cmp.Or(f.like, f.initial) }
 
-// used says in which jobs the key is.
+// used returns a description of the jobs that use the key, empty for all.
 func (f field) used() string {
 	if n := len(f.types); n > 1 {
 		return "with optimizer.type " + strings.Join(f.types[:n-1], ", ") + " and " + f.types[n-1]
@@ -62,7 +62,7 @@ func (f field) used() string {
 	return f.when
 }
 
-// choices are the words a value is one of; nil if it is not one of a few.
+// choices returns the words that the value accepts, nil if it is not one of a few.
 func choices(v value) []string {
 	switch v := v.(type) {
 	case choice:
@@ -77,7 +77,7 @@ func choices(v value) []string {
 	return nil
 }
 
-// Text is the key's page of the manual.
+// Text returns the key's manual page.
 func (k Key) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n\n", k.Name, k.Meaning)
@@ -99,13 +99,13 @@ func (k Key) Text() string {
 	return b.String()
 }
 
-// inline is the example in one line of a job file.
+// inline returns the example as one line of a job file.
 func (k Key) inline() string { return nestWith(k.Name, k.Example) }
 
-// nestWith is how a key and its value are written in one line.
+// nestWith returns a key and its value as one line of YAML.
 func nestWith(key, value string) string { return strings.Replace(nest(key), "...", value, 1) }
 
-// flag is the example behind --set, as a shell wants it.
+// flag returns the example as an argument of --set, quoted for a shell if necessary.
 func (k Key) flag() string {
 	set := k.Name + "=" + k.Example
 	if strings.ContainsAny(set, `[]{}"* `) {
@@ -114,15 +114,15 @@ func (k Key) flag() string {
 	return set
 }
 
-// ReferenceOf is the table of the keys in a section, "zero" or "zero.offload"; false
-// if there is none of the name.
+// ReferenceOf returns the table of the keys in a section such as "zero" or "zero.offload", false
+// if the section does not exist.
 func ReferenceOf(section string) (string, bool) {
 	fields := slices.DeleteFunc(new(Config).fields(), func(f field) bool { return !strings.HasPrefix(f.key, section+".") })
 	return reference(fields), len(fields) > 0
 }
 
-// NearestKey is the key that name is most likely a misspelling of: of its last part
-// too, where the section is wrong or left out. It is "" if none is like it.
+// NearestKey returns the key that name most likely misspells, or "". It also compares the last
+// part alone, in case the section is wrong or missing.
 func NearestKey(name string) string {
 	keys := Keys()
 	_, last := split(name)

@@ -12,7 +12,7 @@ import (
 	"zeroth/nn"
 )
 
-// Every key is explained, and its example is a value it takes.
+// TestExplain checks that every key is documented with a valid example.
 func TestExplain(t *testing.T) {
 	for _, f := range new(Config).fields() {
 		k, ok := Explain(f.key)
@@ -47,7 +47,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A key that some jobs do not use says which do.
+// TestExplainSaysWhen checks that the documentation of a key describes which jobs use it.
 func TestExplainSaysWhen(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	if err := os.Mkdir("hf", 0o755); err != nil {
@@ -77,7 +77,8 @@ func TestNearestKey(t *testing.T) {
 	}
 }
 
-// Every goal loads where its files are, and can be planned where they are not.
+// TestGoals checks that every goal loads where its files exist, and can be planned where they do
+// not.
 func TestGoals(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	testjob.Write(t, "train.bin", "\x01\x00")
@@ -120,7 +121,7 @@ func TestGoals(t *testing.T) {
 	}
 }
 
-// A job comes from the standard input, too; its lines are those of stdin.
+// TestStandardInput checks that a job is read from the standard input, with places in stdin.
 func TestStandardInput(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	from := func(text string) {
@@ -151,7 +152,8 @@ func TestStandardInput(t *testing.T) {
 	}
 }
 
-// A job file that was named without its extension is found in the message.
+// TestJobWithoutItsExtension checks the advice for a job file named without its extension, and for
+// folders.
 func TestJobWithoutItsExtension(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	if _, err := Load("job", nil); err == nil || err.Error() != "job: the job file cannot be read: no such file or directory; did you mean job.yaml?" {
@@ -191,7 +193,7 @@ func TestKeepOnACommandLine(t *testing.T) {
 	}
 }
 
-// The name of a model on the Hub is not taken for a folder that is missing.
+// TestModelOfTheHub checks that the name of a model on the Hub is not treated as a missing folder.
 func TestModelOfTheHub(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	if _, err := Draft("job.yaml", []string{"model.from=meta-llama/Llama-3.1-8B"}); err != nil {

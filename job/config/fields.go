@@ -14,56 +14,55 @@ import (
 	"zeroth/pipe"
 )
 
-// field is one key of the job file: where its value goes, what it is when it
-// is not given, what it means. This list is the job file's only description:
-// reading, checking, writing and the reference are made from it.
+// field describes one key of the job file: where its value is stored, its default and its meaning.
+// Reading, checking, writing and the reference are all made from this list.
 type field struct {
-	key     string // "train.steps"; without a dot, a key of its own
+	key     string // "train.steps"; a top-level key has no dot
 	value   value
-	initial string // the default, in YAML; empty where rule tells it
-	rule    string // how the default follows from other keys
+	initial string // the default, in YAML; empty if rule describes it
+	rule    string // how the default is derived from other keys
 	doc     string
 	also
 }
 
-// also is what some keys have.
+// also holds the optional properties of a field.
 type also struct {
-	when    string   // in which jobs the key is used, where only does not say; empty: in all
-	only    []only   // of those jobs
-	not     refusal  // what it does not go with
-	types   []string // of update rules that use it; nil: it is no matter of the rule
-	then    func()   // sets the default that follows from keys above
-	like    string   // a value, in YAML, where initial is none
-	shape   bool     // it says what a model computes, as a checkpoint or model.from does
-	lasts   bool     // it stays as it was in a run that goes on, unless the job says it
-	follows []string // keys that its default follows: where the job says one, and other than the checkpoint, the default does
-	own     bool     // processes of a job may differ in it
-	derived bool     // from other keys that are written
-	remark  string   // behind its value where that is written
-	flag    string   // of 'zeroth plan' that stands for it
+	when    string   // the jobs that use the key, if only does not describe them; empty: all
+	only    []only   // conditions for using the key
+	not     refusal  // conflicts with other keys
+	types   []string // update rules that use it; nil: independent of the rule
+	then    func()   // sets the default derived from keys above
+	like    string   // a sample value, in YAML, if initial is empty
+	shape   bool     // describes what the model computes; also stored in checkpoints and read from model.from
+	lasts   bool     // inherited by a resumed run unless the job sets it
+	follows []string // keys that the default depends on: if the job changes one of them, the default replaces the inherited value
+	own     bool     // may differ between the processes of a job
+	derived bool     // follows from other keys that are written
+	remark  string   // comment written after the value
+	flag    string   // equivalent flag of 'zeroth plan'
 }
 
-// only is what a job must be for a key to be used.
+// only is a condition that a job must meet to use a key.
 type only struct {
 	when         string
 	met          bool
-	because, why string // the key that decided that it is not met, and how
+	because, why string // the key that violates the condition, and how
 }
 
-// refusal is a combination of a key with others that cannot work.
+// refusal is a combination of keys that cannot work.
 type refusal struct {
 	is           bool
 	wrong, right string
-	with         []string // the others
+	with         []string // the other keys
 }
 
-// mostMuonSteps is those of torch.optim.Muon.
+// mostMuonSteps is the limit of torch.optim.Muon.
 const mostMuonSteps = 99
 
-// mostLoRA is the largest rank of adapters.
+// mostLoRA bounds the rank of adapters.
 const mostLoRA = 1 << 14
 
-// The families, rules and so on a job can name.
+// The names that a job can use for families, rules and other choices.
 var (
 	families    = []string{"gpt2", "llama"}
 	tokenizers  = []string{"bytes", "gpt2", "folder", "none"}
@@ -80,7 +79,7 @@ var (
 	devices     = []string{"auto", "cpu", "cuda"}
 )
 
-// fields lists the keys in the order they are written, with values that set c.
+// fields returns the keys in writing order, with values that set c.
 func (c *Config) fields() []field {
 	m, d, t, p, z := &c.Model, &c.Data, &c.Train, &c.Parallel, &c.Zero
 	l := &c.Pipeline
@@ -271,7 +270,7 @@ func (c *Config) fields() []field {
 	}
 }
 
-// undelayed says what of a job does not go with delayed updates.
+// undelayed returns why the job does not support delayed updates.
 func undelayed(c *Config) string {
 	switch {
 	case c.Precision == device.F16:
@@ -286,7 +285,7 @@ func undelayed(c *Config) string {
 	return "which those of GPUs with state on the host are not"
 }
 
-// pick is yes where a condition holds, else no.
+// pick returns yes if a condition holds, else no.
 func pick[T any](holds bool, yes, no T) T {
 	if holds {
 		return yes
@@ -306,10 +305,10 @@ func within(lo, hi float64) func(float64) bool {
 
 var trailing = regexp.MustCompile(`(?m)[ \t]+$`)
 
-// Keys are the keys of a job file, in order: "model.layers".
+// Keys returns the keys of a job file in order, such as "model.layers".
 func Keys() []string { return keysOf(func(field) bool { return true }) }
 
-// Shape are those that say what a model computes, as a checkpoint or model.from does.
+// Shape returns the keys that describe what a model computes.
 func Shape() []string { return keysOf(func(f field) bool { return f.shape }) }
 
 func keysOf(some func(field) bool) (keys []string) {
@@ -321,7 +320,7 @@ func keysOf(some func(field) bool) (keys []string) {
 	return keys
 }
 
-// Shortcuts are the keys that 'zeroth plan' has flags for, by flag.
+// Shortcuts returns the keys that have flags in 'zeroth plan', by flag.
 func Shortcuts() map[string]string {
 	keys := map[string]string{}
 	for _, f := range new(Config).fields() {
@@ -332,7 +331,7 @@ func Shortcuts() map[string]string {
 	return keys
 }
 
-// Reference is a table of all keys, their defaults and meanings.
+// Reference returns a table of all keys with their defaults and meanings.
 func Reference() string { return reference(new(Config).fields()) }
 
 func reference(fields []field) string {
@@ -351,8 +350,8 @@ func reference(fields []field) string {
 	return trailing.ReplaceAllString(b.String(), "")
 }
 
-// split parts a key into its section (empty for a key of its own) and name:
-// "zero.offload" and "path".
+// split splits a key into its section and its name: "zero.offload" and "path". The section of a
+// top-level key is empty.
 func split(key string) (section, name string) {
 	i := strings.LastIndexByte(key, '.')
 	return key[:max(0, i)], key[i+1:]

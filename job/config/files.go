@@ -6,8 +6,8 @@ import (
 	"zeroth/data"
 )
 
-// checkFiles reports what is wrong with the data as far as it shows without
-// reading it: patterns without a file, files without a byte.
+// checkFiles reports problems of the data that show without reading it: patterns that match no
+// file, and empty files.
 func (r *reader) checkFiles() {
 	s := Source(r.Config)
 	if len(s.Text)+len(s.Tokens)+len(s.Documents.Files) == 0 {
@@ -23,13 +23,11 @@ func (r *reader) checkFiles() {
 	}
 }
 
-// dataKeys are the keys of a job for those fields of a data source that have
-// another name.
+// dataKeys maps fields of a data source to job keys with different names.
 var dataKeys = map[string]string{"context": "model.context"}
 
-// Blame turns what package data found wrong with the job's source into
-// problems at the places the job file has its keys; errors of other kinds, nil
-// among them, are none.
+// Blame converts each data.Problem in err to a problem at the corresponding places of the job file.
+// It ignores other errors and nil.
 func (c *Config) Blame(err error) (ps Problems) {
 	var p *data.Problem
 	switch e := err.(type) {
@@ -57,7 +55,7 @@ func (c *Config) Blame(err error) (ps Problems) {
 	return ps
 }
 
-// parts are the errors that were joined to err, or err alone.
+// parts returns the errors joined in err, or err alone.
 func parts(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
@@ -65,8 +63,8 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// Place is where a key was given: "data.text", or "data.text[2]" for its third
-// item. For a key that was not it is where its section or the file begins.
+// Place returns where a key was given: "data.text", or "data.text[2]" for its third item. For a
+// missing key it returns the beginning of the key's section or of the file.
 func (c *Config) Place(key string) place {
 	for key != "" {
 		if at, ok := c.places[key]; ok {

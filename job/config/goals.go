@@ -14,11 +14,10 @@ import (
 //go:embed goals/*.yaml
 var goals embed.FS
 
-// Goal is a job file to start from: its name, what it is for, and its text.
+// Goal is a job file to start from: its name, its purpose and its text.
 type Goal struct{ Name, For, Text string }
 
-// Goals are those there are, in the order of their files. What a goal is for is
-// the first line of its file.
+// Goals returns all goals, sorted by file name. The first line of each file is the goal's purpose.
 func Goals() (all []Goal) {
 	files, err := fs.Glob(goals, "goals/*.yaml")
 	if err != nil {
@@ -36,14 +35,14 @@ func Goals() (all []Goal) {
 	return all
 }
 
-// The model that goals which fine-tune start from, as their files have it.
+// The model from which the fine-tuning goals start, as named in their files.
 const (
 	goalModel = "Qwen3-0.6B"
 	goalHub   = "Qwen/Qwen3-0.6B"
 )
 
-// Of returns the goal for a published model instead of its own; an empty name changes
-// nothing. A goal that starts from no folder refuses one.
+// Of returns the goal with its model replaced by a published one; an empty name changes nothing.
+// It rejects goals that do not start from a model.
 func (g Goal) Of(model string) (Goal, error) {
 	if model == "" {
 		return g, nil

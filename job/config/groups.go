@@ -13,19 +13,19 @@ import (
 	"zeroth/shard"
 )
 
-// mostGroups bounds the groups of a job: every parameter is compared with each.
+// mostGroups bounds the groups of a job, because every parameter is compared with each.
 const mostGroups = 100
 
-// Group is parameters whose names match a pattern, and how they are updated. The
-// schedule scales its learning rate as the job's.
+// Group sets how the parameters that match a pattern are updated. The schedule scales its learning
+// rate like the job's.
 type Group struct {
-	Match       string   // a pattern as path.Match has it, of names as Hugging Face has them
-	LR          *float64 // its highest learning rate; nil: optimizer.lr
-	WeightDecay *float64 // nil: optimizer.weight_decay of matrices, 0 of vectors
-	Type        string   // with muon: "muon" or "adamw"; empty: that of their kind
+	Match       string   // a pattern of path.Match, for Hugging Face parameter names
+	LR          *float64 // peak learning rate; nil: optimizer.lr
+	WeightDecay *float64 // nil: optimizer.weight_decay for matrices, 0 for vectors
+	Type        string   // with muon: "muon" or "adamw"; empty: the default for the parameter's kind
 }
 
-// fields are the keys of a group.
+// fields returns the keys of a group.
 func (g *Group) fields() []field {
 	return []field{
 		{"match", pattern{&g.Match}, "", "needed", "names of parameters as Hugging Face has them; * is any characters", also{like: `"*.bias"`}},
@@ -35,23 +35,22 @@ func (g *Group) fields() []field {
 	}
 }
 
-// groupTypes are what a group of parameters can be updated by, with Muon, as
-// shard.Param's Rule has them.
+// groupTypes lists the update rules of parameter groups with Muon, indexed by shard.Param's Rule.
 var groupTypes = [...]string{AdamWRule: "adamw", MuonRule: "muon"}
 
-// The update rules of a job with Muon. That of every other is 0.
+// Update rules of a job with Muon. Other jobs have a single rule, 0.
 const (
 	AdamWRule = iota
 	MuonRule
 )
 
-// Updated is how a parameter is updated.
+// Updated holds the settings that update a parameter.
 type Updated struct {
-	Group           int // of Optimizer.Groups; -1: of none
+	Group           int // index in Optimizer.Groups; -1: none
 	LR, WeightDecay float64
 }
 
-// For is how the optimizer updates a parameter.
+// For returns the settings that update a parameter.
 func (o *Optimizer) For(p shard.Param) Updated {
 	u, decay := Updated{o.group(p), o.LR, 0}, o.WeightDecay
 	if o.Type == "muon" && p.Rule == AdamWRule {
@@ -67,13 +66,14 @@ func (o *Optimizer) For(p shard.Param) Updated {
 	return u
 }
 
-// group is the first that matches a parameter; -1: none does.
+// group returns the index of the first group that matches a parameter, or -1.
 func (o *Optimizer) group(p shard.Param) int {
 	return slices.IndexFunc(o.Groups, func(g Group) bool { return matches(g.Match, p.Name) })
 }
 
-// ruled is the model with Muon for the matrices between its first and its last module,
-// and AdamW for the rest, but where groups say otherwise. What is no matrix is AdamW's.
+// ruled returns the model with Muon for the matrices between its first and last module, and AdamW
+// for the rest, unless a group chooses otherwise. Parameters that are not matrices always use
+// AdamW.
 func (o *Optimizer) ruled(m *nn.Model) *nn.Model {
 	ends := map[string]bool{}
 	for _, mod := range []nn.Module{m.Modules[0], m.Modules[len(m.Modules)-1]} {
@@ -93,13 +93,13 @@ func (o *Optimizer) ruled(m *nn.Model) *nn.Model {
 	})
 }
 
-// Grouped is the parameters that are updated alike, as people are told of them.
+// Grouped describes a set of parameters that are updated alike.
 type Grouped struct {
-	Match       string  `json:"match,omitempty"` // the group's; empty: of no group
-	Rule        string  `json:"rule,omitempty"`  // of a job that has several
-	Kind        string  `json:"kind,omitempty"`  // matrices or vectors, where that is of consequence
+	Match       string  `json:"match,omitempty"` // the group's pattern; empty: no group
+	Rule        string  `json:"rule,omitempty"`  // if the job has several
+	Kind        string  `json:"kind,omitempty"`  // matrices or vectors, if they differ
 	Parameters  int64   `json:"parameters"`      // elements
-	LR          float64 `json:"lr"`              // the highest
+	LR          float64 `json:"lr"`              // the peak
 	WeightDecay float64 `json:"weight_decay"`
 }
 
@@ -114,8 +114,7 @@ func (g Grouped) String() string {
 	return fmt.Sprintf("%s: %s parameters, lr %s, weight decay %s", name, show.Grouped(g.Parameters), formatReal(g.LR), formatReal(g.WeightDecay))
 }
 
-// GroupRows are the lines that tell of a job's groups, a word and the text; none of
-// a job without groups.
+// GroupRows returns the report lines of a job's groups, each a label and a text.
 func GroupRows(groups []Grouped) (rows [][2]string) {
 	word := "groups"
 	for _, g := range groups {
@@ -125,15 +124,15 @@ func GroupRows(groups []Grouped) (rows [][2]string) {
 	return rows
 }
 
-// Groups are the groups of a job's trained parameters in the order of the job, those
-// that are of none at the end; nil of a job without groups and with one update rule.
+// Groups returns the groups of a job's trained parameters in the job's order, followed by the
+// ungrouped parameters. It returns nil for a job without groups and with a single update rule.
 func Groups(c *Config) (all []Grouped) {
 	groups, muon := c.Optimizer.Groups, c.Optimizer.Type == "muon"
 	if len(groups) == 0 && !muon {
 		return nil
 	}
 	kinds := [...]string{shard.Decayed: "matrices", shard.Plain: "vectors"}
-	sums := make([][4]Grouped, len(groups)+1) // by group, by rule, Muon before AdamW, and by kind where that is of consequence
+	sums := make([][4]Grouped, len(groups)+1) // indexed by group, by rule (Muon before AdamW) and by kind, if kinds differ
 	for _, p := range Parameters(c) {
 		if p.Frozen {
 			continue
@@ -163,8 +162,8 @@ func Groups(c *Config) (all []Grouped) {
 	return all
 }
 
-// resolveGroups refuses groups that say nothing, or say it of nothing. It needs to
-// know the model, so it is silent where that has a problem.
+// resolveGroups rejects groups that set nothing or match nothing. It needs the model, so it does
+// nothing if the model has a problem.
 func (r *reader) resolveGroups() {
 	groups := r.Config.Optimizer.Groups
 	for key := range r.bad {
@@ -184,11 +183,11 @@ func (r *reader) resolveGroups() {
 	}
 }
 
-// ungrouped is what is wrong with each group, and what would be right.
+// ungrouped returns the problem of each group and its remedy, empty for valid groups.
 func (o *Optimizer) ungrouped(params []shard.Param) (wrong [][2]string) {
 	groups := o.Groups
-	had, left := make([]int, len(groups)), make([]int, len(groups)) // parameters that each matches, and those of no group before
-	vector := make([]string, len(groups))                           // the first of these that is no matrix
+	had, left := make([]int, len(groups)), make([]int, len(groups)) // parameters that each group matches, and those not matched by an earlier group
+	vector := make([]string, len(groups))                           // the first of the latter that is not a matrix
 	for _, p := range params {
 		first := true
 		for i, g := range groups {
@@ -223,12 +222,11 @@ func (o *Optimizer) ungrouped(params []shard.Param) (wrong [][2]string) {
 	return wrong
 }
 
-// layerNumber is what tells the layers' parameters apart.
+// layerNumber matches the layer number in a parameter name.
 var layerNumber = regexp.MustCompile(`\.[0-9]+\.`)
 
-// near are a few patterns of trained parameters' names, layers taken together, that
-// are most like one that matches none: those with a part that is most like its
-// longest part without wildcards.
+// near returns up to three patterns of trained parameter names that resemble a pattern without a
+// match. It compares the longest part without wildcards, and merges the names of all layers.
 func near(pattern string, params []shard.Param) (names []string) {
 	part := ""
 	for _, s := range strings.FieldsFunc(pattern, func(r rune) bool { return strings.ContainsRune(`*?[]\\`, r) }) {

@@ -23,8 +23,8 @@ optimizer:
     - {match: "transformer.h.1.*", lr: 3e-3}
 `
 
-// The first group that matches a parameter says how it is updated; what it leaves
-// out, and parameters of no group, are as without groups.
+// TestFirstGroupCounts checks that the first matching group sets how a parameter is updated.
+// Omitted settings and ungrouped parameters have the same values as without groups.
 func TestFirstGroupCounts(t *testing.T) {
 	testjob.InFolder(t, grouped)
 	c := mustLoad(t)
@@ -48,12 +48,12 @@ func TestFirstGroupCounts(t *testing.T) {
 	}
 	const w = 8
 	want := []string{
-		`"transformer.h.0.*.bias" vectors: 88 parameters, lr 1e-4, weight decay 0`, // 3w of attention, w, 4w, w, 2 norms
+		`"transformer.h.0.*.bias" vectors: 88 parameters, lr 1e-4, weight decay 0`, // attention 3w and w, MLP 4w and w, 2 norms
 		`"*.bias": 96 parameters, lr 1e-3, weight decay 0.5`,
 		`"transformer.wte.*": 2,048 parameters, lr 2e-3, weight decay 0`,
 		`"transformer.h.?.ln_*" vectors: 32 parameters, lr 1e-5, weight decay 0`,
 		`"transformer.h.1.*" matrices: 768 parameters, lr 3e-3, weight decay 0.1`,
-		`matrices: 896 parameters, lr 1e-3, weight decay 0.1`, // block 0 and positions
+		`matrices: 896 parameters, lr 1e-3, weight decay 0.1`, // block 0 and the positions
 		`vectors: 8 parameters, lr 1e-3, weight decay 0`,      // the last norm
 	}
 	var got []string
@@ -81,7 +81,8 @@ func TestFirstGroupCounts(t *testing.T) {
 	}
 }
 
-// All that is wrong with groups is told at once, each where it stands.
+// TestGroupProblems checks that all problems of groups are reported at once, each at its own
+// place.
 func TestGroupProblems(t *testing.T) {
 	testjob.InFolder(t, testjob.Least+`optimizer:
   groups:
@@ -104,8 +105,8 @@ job.yaml:8:25: optimizer.groups[4].momentum: unknown key; want one of match, lr,
 	}
 }
 
-// Groups that are of no parameter, or say nothing of theirs, are refused with
-// names that are like theirs.
+// TestIdleGroups checks that groups without effect are rejected, with similar parameter names as
+// advice.
 func TestIdleGroups(t *testing.T) {
 	testjob.InFolder(t, testjob.Least+`optimizer:
   groups:
@@ -136,7 +137,8 @@ job.yaml:8:8: optimizer.groups[4]: "model.layers.*.q_proj.weight" matches no par
 	}
 }
 
-// Groups are of the parameters of a network that the caller gives.
+// TestGroupsOfGivenNetwork checks that groups apply to the parameters of a network given by the
+// caller.
 func TestGroupsOfGivenNetwork(t *testing.T) {
 	testjob.InFolder(t, grouped)
 	c := mustLoad(t)
@@ -149,8 +151,9 @@ func TestGroupsOfGivenNetwork(t *testing.T) {
 	}
 }
 
-// With Muon every matrix but those of the ends is its own, unless a group says other;
-// the rest is AdamW's, with values of its own. People are told which is which.
+// TestMuonHasMatrices checks that Muon updates all matrices but those at the ends, unless a group
+// chooses otherwise, and AdamW the rest with settings of its own; and that reports distinguish the
+// two.
 func TestMuonHasMatrices(t *testing.T) {
 	testjob.InFolder(t, testjob.Least+`model: {layers: 2, heads: 1, width: 8, context: 16}
 optimizer:
@@ -192,7 +195,7 @@ optimizer:
 	}
 }
 
-// What Muon's defaults follow from, and what does not go with it.
+// TestMuonKeys checks the defaults that depend on Muon, and the settings that conflict with it.
 func TestMuonKeys(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	o := mustLoad(t, "optimizer.type=muon").Optimizer

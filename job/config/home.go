@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// AtHome is a path as a user writes it, with the home folder for a leading ~. A
-// shell does that only at the beginning of a word, not behind --out= or --set.
+// AtHome replaces a leading ~ by the home folder. A shell does this only at the beginning of a
+// word, not after --out= or --set.
 func AtHome(path string) (string, error) {
 	rest, home := strings.CutPrefix(path, "~")
 	switch {
@@ -25,7 +25,7 @@ func AtHome(path string) (string, error) {
 	return filepath.Join(folder, rest), nil
 }
 
-// path is text that names a file or folder, with ~ for the home folder.
+// path is the name of a file or folder, with ~ for the home folder.
 type path struct{ text }
 
 func (v path) set(n *node) string {
@@ -43,8 +43,8 @@ func (v path) set(n *node) string {
 
 func (v path) want() string { return "a path, in quotes if it has : or # or brackets" }
 
-// patterns are texts that name files, each with ~ for the home folder: as a
-// variable, whose value matches only itself.
+// patterns are texts that match file names. A leading ~ becomes a variable, so that characters of
+// the home folder's path are not wildcards.
 type patterns struct{ texts }
 
 func (v patterns) set(n *node) string {

@@ -8,36 +8,35 @@ import (
 	"zeroth/job/hf"
 )
 
-// MostRanks is how many ranks a job can have.
+// MostRanks bounds the ranks of a job.
 const MostRanks = 1 << 16
 
-// Limits of what can be asked for. They are far beyond what anyone trains, and
-// near enough that bytes, elements and tokens can be counted in 63 bits, and
-// that planning takes about a second.
+// Limits of job settings. They far exceed practical training, and keep counts of bytes, elements
+// and tokens within 63 bits and planning within about a second.
 const (
 	mostSteps  = 1_000_000_000
-	mostBatch  = 1 << 30 // sequences a step
+	mostBatch  = 1 << 30 // sequences per step
 	MostMemory = 1 << 60 // bytes
 
-	mostTiles  = 1 << 16 // pieces of 2^20 elements of what is offloaded of a rank
-	mostChunks = 1 << 16 // of train.loss_chunk in a micro-batch
-	MostTasks  = 1 << 23 // of all queues in the steps that are simulated
+	mostTiles  = 1 << 16 // offloaded pieces of 2^20 elements per rank
+	mostChunks = 1 << 16 // chunks of train.loss_chunk tokens in a micro-batch
+	MostTasks  = 1 << 23 // tasks of all queues in the simulated steps
 
 	mostParameters = 1 << 44 // elements
 	mostTokens     = 1 << 62 // positions of all steps
-	mostWork       = 1 << 57 // parameters × sequences a rank takes in a step
-	mostActivation = 1 << 54 // positions a rank takes in a step × elements of each in all layers
+	mostWork       = 1 << 57 // parameters × sequences of a rank per step
+	mostActivation = 1 << 54 // positions of a rank per step × elements per position in all layers
 )
 
-// Magnitude is a product of a job's settings that has a limit, in a type that does
-// not overflow, and the keys that can lower it.
+// Magnitude is a limited product of a job's settings, in a type that does not overflow, and the
+// keys that can lower it.
 type Magnitude struct {
 	What      string
 	Is, Limit float64
 	Keys      []string
 }
 
-// Magnitudes are those of a job.
+// Magnitudes returns the limited products of a job.
 func Magnitudes(c *Config) []Magnitude {
 	m, t, parameters := c.Model, c.Train, size(c.Model)
 	sequences := float64(t.MicroBatch) * float64(t.Accumulate)
@@ -59,8 +58,8 @@ func Magnitudes(c *Config) []Magnitude {
 	}
 }
 
-// Countable says which product is beyond what can be counted, by which keys;
-// wrong is empty if none is.
+// Countable returns an error message for the first product that exceeds its limit and the keys
+// that can lower it. The message is empty if all are within their limits.
 func Countable(c *Config) (wrong string, keys []string) {
 	for _, p := range Magnitudes(c) {
 		if p.Is > p.Limit {
@@ -70,7 +69,7 @@ func Countable(c *Config) (wrong string, keys []string) {
 	return "", nil
 }
 
-// about is a number in full, or its first digits if it is long.
+// about formats a number in full, or to three digits if it is long.
 func about(x float64) string {
 	if x < 1e12 {
 		return fmt.Sprintf("%.0f", math.Ceil(x))
@@ -78,7 +77,7 @@ func about(x float64) string {
 	return fmt.Sprintf("%.3g", x)
 }
 
-// size is about how many parameters the model has, in a type that does not
+// size returns the approximate number of parameters of the model, in a type that does not
 // overflow.
 func size(m hf.Model) float64 {
 	w, ends := float64(m.Width), 2*float64(m.Vocab)+float64(m.Context)

@@ -10,8 +10,8 @@ import (
 	"zeroth/job/hf"
 )
 
-// resolveShape fills in what a model without a folder leaves out, and checks
-// that its heads fit.
+// resolveShape derives the settings missing from a model without a folder, and checks that its
+// heads fit.
 func (r *reader) resolveShape(makes int) {
 	m := &r.Config.Model
 	m.Eps = 1e-5
@@ -44,8 +44,8 @@ func (r *reader) resolveLlama() {
 	}
 }
 
-// modelFrom takes the shape of a folder's model, and if the job says so shorter
-// sequences than it was made for.
+// modelFrom sets the shape to that of the model in the folder. A job may choose shorter sequences
+// than the model supports.
 func (r *reader) modelFrom() {
 	m := &r.Config.Model
 	read, kept, err := r.readModel()
@@ -69,8 +69,7 @@ func (r *reader) modelFrom() {
 	*m = read
 }
 
-// shapeOnly reports whether model.from names a published model that is only planned, so
-// that no folder is needed.
+// shapeOnly reports whether the job only plans a published model, which needs no folder.
 func (r *reader) shapeOnly() bool {
 	from := r.Config.Model.From
 	_, ok := hf.FindPublished(from)
@@ -97,14 +96,14 @@ func (r *reader) readModel() (hf.Model, hf.Carried, error) {
 	return m, hf.Carried{Config: s.Config, Notes: notes}, err
 }
 
-// repository is a model's name on the Hugging Face Hub.
+// repository matches a model's name on the Hugging Face Hub.
 var repository = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[\w.-]+$`)
 
-// inHub is a model's name at the beginning of a path on the Hub.
+// inHub matches a model's name at the beginning of a path on the Hub.
 var inHub = regexp.MustCompile(`^[\w.-]+(/[\w.-]+)?`)
 
-// toDownload says how to get what may be the name of a model on the Hub, where it
-// is no folder.
+// toDownload returns advice on downloading a model if from looks like its name on the Hub and is
+// not a folder.
 func toDownload(from string) string {
 	_, address, url := strings.Cut(from, "://")
 	published, known := hf.FindPublished(from)

@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// synonyms are what other programs call the words of this one. An empty word is none of
-// them, however like one it is spelt.
+// synonyms maps words of other programs to ours. An empty word means that there is no equivalent,
+// whatever the spelling suggests.
 var synonyms = map[string]string{
 	"gpu": "cuda", "gpus": "cuda", "cuda:0": "cuda", "nvidia": "cuda", "mps": "", "tpu": "", "rccl": "",
 
@@ -32,15 +32,15 @@ var synonyms = map[string]string{
 	"opt": "", "gptj": "",
 }
 
-// decorations are what other programs put before or behind a name.
+// decorations lists prefixes and suffixes that other programs add to names.
 var decorations = struct{ before, behind []string }{
 	[]string{"n_", "num_", "max_", "total_", "cpu_", "mixed_"}, []string{"_size", "_name", "_rate", "_steps", "ping", "ing", "set"},
 }
 
-// Nearest is the name that word is most likely a misspelling of, or "".
+// Nearest returns the name that word most likely misspells, or "".
 func Nearest(word string, names []string) string {
 	if len(word) > 40 {
-		return "" // and would take long
+		return "" // comparing would take long
 	}
 	word = strings.ReplaceAll(strings.ToLower(word), "-", "_")
 	if means, ok := synonyms[word]; ok {
@@ -55,7 +55,7 @@ func Nearest(word string, names []string) string {
 	}
 	best, at := "", 99
 	for _, w := range plainly(word) {
-		slips := max(1, len(w)/4) // letters that may be wrong: of "gpu" not two
+		slips := max(1, len(w)/4) // wrong letters allowed: two would be too many for "gpu"
 		for _, name := range names {
 			if d := distance(w, name); d <= slips && d < at && d < len(name) {
 				best, at = name, d
@@ -65,7 +65,7 @@ func Nearest(word string, names []string) string {
 	return best
 }
 
-// plainly is a word, and without what may decorate it.
+// plainly returns a word, and the word without each possible prefix or suffix.
 func plainly(word string) []string {
 	words := []string{word}
 	for _, d := range decorations.before {
@@ -81,8 +81,8 @@ func plainly(word string) []string {
 	return words
 }
 
-// distance is the number of letters to insert, delete, replace or swap with a
-// neighbour to make b of a (optimal string alignment).
+// distance returns the number of insertions, deletions, replacements and swaps of neighbouring
+// letters that turn a into b (optimal string alignment).
 func distance(a, b string) int {
 	d := make([][]int, len(a)+1)
 	for i := range d {

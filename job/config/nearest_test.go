@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Words and names of other programs lead to what they mean here, or to nothing; never to
-// something else that is spelt like it.
+// TestSuggestions checks that words of other programs lead to our equivalents or to nothing, never
+// to an unrelated name with a similar spelling.
 func TestSuggestions(t *testing.T) {
 	for set, want := range map[string]string{
 		"device=gpu": "cuda", "device=GPU": "cuda", "device=cuda:0": "cuda", "device=mps": "", "device=tpu": "", "device=cup": "cpu",

@@ -10,12 +10,10 @@ import (
 	"zeroth/shard"
 )
 
-// WithNetwork is the job with a network of the caller's, which every rank uses:
-// modules keep nothing between calls. It must fit the job's model section, from
-// which come the width of the residual stream, its heads, the context and the
-// vocabulary; blocks that turn queries and keys want the family llama. No config.json
-// describes it: checkpoints and the final parameters have none, and are read by
-// jobs with the same network.
+// WithNetwork returns the job with the caller's network, which all ranks share, so its modules
+// must be stateless. The network must fit the model section, which sets the residual width, heads,
+// context and vocabulary; blocks with rotary positions need the family llama. Its checkpoints and
+// final parameters have no config.json, and only jobs with the same network can read them.
 func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 	var errs []error
 	wrong := func(key string, has, want int) {
@@ -57,21 +55,22 @@ func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 	return Standing(c, m), nil
 }
 
-// Standing is the job with a network that stands for its own, such as one with fewer
-// of the same layers.
+// Standing returns the job with m in place of its network, for example one with fewer of the same
+// layers.
 func Standing(c *Config, m *nn.Model) *Config {
 	x := c.Copy()
 	x.network = m
 	return x
 }
 
-// Given says whether the network is the caller's, not the model section's.
+// Given reports whether the network was given by the caller, not built from the model section.
 func Given(c *Config) bool { return c.network != nil }
 
-// Network is what the job trains.
+// Network returns the model that the job trains.
 func Network(c *Config) *nn.Model { return Part(c, 0, 1) }
 
-// Part is the part of Network that a rank has, of so many that divide its matrices.
+// Part returns the rank's part of Network if its matrices are divided into the given number of
+// parts.
 func Part(c *Config, index, of int) *nn.Model {
 	m := c.network
 	if m == nil {
@@ -88,5 +87,5 @@ func Part(c *Config, index, of int) *nn.Model {
 	return m
 }
 
-// Parameters are all that the job trains, in the order of the network's units.
+// Parameters returns the parameters of the job's network, in the order of its units.
 func Parameters(c *Config) []shard.Param { return hf.Parameters(Network(c)) }

@@ -10,34 +10,33 @@ import (
 	"zeroth/offload"
 )
 
-// Offload is what leaves a rank's device memory between its uses.
+// Offload selects what is moved out of device memory between uses.
 type Offload struct {
-	Optimizer  string  // "none", "host" or "disk": master copies and states; their gradients then rest on the host
+	Optimizer  string  // "none", "host" or "disk": master copies and optimizer states; if offloaded, their gradients are on the host
 	Parameters string  // "none", "host" or "disk": the shards, at stage 3
 	Path       string  // folder of the files on disk
-	Buffers    int     // pieces that are staged at once
-	Ratio      float64 // of the optimizer's state that is offloaded
+	Buffers    int     // pieces staged at the same time
+	Ratio      float64 // offloaded fraction of the optimizer state
 }
 
-// PlacesNamed are where something can rest, in offload's order.
+// PlacesNamed lists the names of offload's places, in its order.
 var PlacesNamed = []string{"none", "host", "disk"}
 
-// PlaceOf is the place that one of PlacesNamed names.
+// PlaceOf returns the place with one of the names in PlacesNamed.
 func PlaceOf(name string) offload.Place { return offload.Place(slices.Index(PlacesNamed, name)) }
 
-// Config is what leaves the device, without devices, queues and files.
+// Config returns the offload configuration without devices, queues and files.
 func (o Offload) Config() offload.Config {
 	return offload.Config{Optimizer: PlaceOf(o.Optimizer), Params: PlaceOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers}
 }
 
-// Any says whether something leaves the device.
+// Any reports whether anything is offloaded.
 func (o Offload) Any() bool { return o.Optimizer != "none" || o.Parameters != "none" }
 
-// Disk says whether something leaves the device for the disk.
+// Disk reports whether anything is offloaded to disk.
 func (o Offload) Disk() bool { return o.Optimizer == "disk" || o.Parameters == "disk" }
 
-// String is what is offloaded in words, empty for nothing: "optimizer on disk,
-// parameters on host".
+// String describes what is offloaded, empty for nothing: "optimizer on disk, parameters on host".
 func (o Offload) String() string {
 	var parts []string
 	if o.Optimizer != "none" && o.Ratio < 1 {
@@ -51,10 +50,10 @@ func (o Offload) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// OffloadPath says what is wanted where offloading lacks its folder.
+// OffloadPath is the advice given when offloading needs a folder.
 const OffloadPath = "want path: an existing folder on the disk to use"
 
-// checkOffload refuses a folder that is none.
+// checkOffload rejects a path that is not an existing folder.
 func (r *reader) checkOffload() {
 	o := r.Config.Zero.Offload
 	if !o.Disk() || o.Path == "" {
@@ -70,7 +69,7 @@ func (r *reader) checkOffload() {
 
 func fraction(x float64) bool { return x >= 0 && x <= 1 }
 
-// bound is a number of bytes with its unit, or auto, which is 0.
+// bound is a number of bytes with its unit, or auto, stored as 0.
 type bound struct{ p *int64 }
 
 func (v bound) set(n *node) string {

@@ -12,7 +12,8 @@ import (
 
 const offloaded = testjob.Least + "zero:\n  offload:\n    optimizer: disk\n    parameters: host\n    path: disk\n    ratio: 0.5\nparallel: {memory: 1.5GiB}\n"
 
-// Keys two levels down are read, overlaid and written like others.
+// TestOffloadKeys checks that keys nested two levels deep are read, overridden and written like
+// others.
 func TestOffloadKeys(t *testing.T) {
 	testjob.InFolder(t, offloaded)
 	if err := os.Mkdir("disk", 0o755); err != nil {
@@ -40,7 +41,7 @@ func TestOffloadKeys(t *testing.T) {
 	}
 }
 
-// What cannot be offloaded is refused, with one message each.
+// TestOffloadRefusals checks that impossible offloading is rejected, with one message each.
 func TestOffloadRefusals(t *testing.T) {
 	testjob.InFolder(t, offloaded)
 	if err := os.Mkdir("disk", 0o755); err != nil {

@@ -8,7 +8,7 @@ import (
 	"zeroth/pipe"
 )
 
-// resolvePipeline refuses pipelines that cannot be.
+// resolvePipeline rejects impossible pipelines.
 func (r *reader) resolvePipeline() {
 	c := r.Config
 	p, n := &c.Pipeline, c.Parallel.Pipeline
@@ -42,7 +42,7 @@ func (r *reader) resolvePipeline() {
 	}
 }
 
-// PipelineShape is the job's pipeline, also one of a single stage.
+// PipelineShape returns the shape of the job's pipeline, which may have a single stage.
 func (c *Config) PipelineShape() pipe.Shape {
 	if c.Parallel.Pipeline == 1 {
 		return pipe.Shape{Schedule: pipe.OneF1B, Ranks: 1, Virtual: 1, Micro: c.Train.Accumulate}
@@ -51,7 +51,7 @@ func (c *Config) PipelineShape() pipe.Shape {
 }
 
 // Accepts reports whether the job's layers, positions, matrices and micro-batches can be divided
-// as it says.
+// as configured.
 func Accepts(c *Config) bool {
 	r := newReader("", nil)
 	r.Config = c.Copy()
@@ -61,7 +61,7 @@ func Accepts(c *Config) bool {
 	return len(r.problems) == 0
 }
 
-// Begins are the modules of the job's network with which its stages begin.
+// Begins returns the index of each stage's first module in the job's network.
 func Begins(c *Config) []int {
 	m, n := Network(c), c.PipelineShape().Stages()
 	inner := len(m.Modules) - 2
@@ -77,12 +77,12 @@ func Begins(c *Config) []int {
 		begins = append(begins, min(inner, begins[len(begins)-1]+l))
 	}
 	for i := range begins[1:] {
-		begins[1+i]++ // behind the embedding
+		begins[1+i]++ // after the embedding
 	}
 	return begins
 }
 
-// StageLayers is how many blocks each stage of the job has.
+// StageLayers returns the number of blocks in each stage of the job.
 func StageLayers(c *Config) (layers []int) {
 	begins := append(Begins(c), len(Network(c).Modules)-1)
 	begins[0] = 1
@@ -92,8 +92,8 @@ func StageLayers(c *Config) (layers []int) {
 	return layers
 }
 
-// moduleCosts are the operations of each module's passes for a token, in multiples of two:
-// those of products with its matrices, and with other tokens.
+// moduleCosts returns the operations per token of each module's passes, in multiples of two:
+// products with its matrices, and attention to other tokens.
 func moduleCosts(m *nn.Model, context int, recompute bool) []float64 {
 	costs := make([]float64, len(m.Modules))
 	for i, mod := range m.Modules {
@@ -102,10 +102,10 @@ func moduleCosts(m *nn.Model, context int, recompute bool) []float64 {
 				costs[i] += float64(p.Numel())
 			}
 		}
-		passes := 3.0 // forward, and backward for inputs and weights
+		passes := 3.0 // forward, and backward for inputs and for weights
 		if inner := i > 0 && i+1 < len(m.Modules); inner {
 			if m.Blocks > 0 {
-				costs[i] += float64(context * m.QKV / 3) // of scores and values, half of each
+				costs[i] += float64(context * m.QKV / 3) // scores and values, half of each
 			}
 			if recompute {
 				passes++
@@ -119,9 +119,9 @@ func moduleCosts(m *nn.Model, context int, recompute bool) []float64 {
 	return costs
 }
 
-// balanced divides the inner modules of some into n stages, so that the costliest stage costs
-// least. The first stage has the first module, too, the last the last one. Of equals the
-// last stages have most: the first ones hold more micro-batches.
+// balanced divides the inner modules into n stages to minimize the cost of the costliest stage.
+// The first and the last module belong to the first and the last stage. Ties give more modules to
+// later stages, because earlier ones hold more micro-batches.
 func balanced(costs []float64, n int) []int {
 	inner := costs[1 : len(costs)-1]
 	fill := func(most float64) (layers []int) {
@@ -135,7 +135,7 @@ func balanced(costs []float64, n int) []int {
 			case n - 1:
 				sum = costs[len(costs)-1]
 			}
-			for at > s && (layers[s] == 0 || sum+inner[at-1] <= most) { // one is left for each stage before
+			for at > s && (layers[s] == 0 || sum+inner[at-1] <= most) { // leave one for each earlier stage
 				at--
 				sum += inner[at]
 				layers[s]++
@@ -146,7 +146,7 @@ func balanced(costs []float64, n int) []int {
 		}
 		return layers
 	}
-	most := 0.0 // all of it, and then the least that will do
+	most := 0.0 // starts at the total, then shrinks to the least possible
 	for _, c := range costs {
 		most += c
 	}

@@ -9,7 +9,7 @@ import (
 	"zeroth/job/testjob"
 )
 
-// Pipelines that cannot be are refused, with what to write instead.
+// TestPipelinesThatCannotBe checks that impossible pipelines are rejected with advice.
 func TestPipelinesThatCannotBe(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for want, sets := range map[string][]string{
@@ -37,7 +37,8 @@ func TestPipelinesThatCannotBe(t *testing.T) {
 	}
 }
 
-// Layers are divided so that the costliest stage costs least, the output layer among them.
+// TestBalanced checks that the division of layers minimizes the cost of the costliest stage,
+// including the output layer.
 func TestBalanced(t *testing.T) {
 	for _, c := range []struct {
 		costs  []float64
@@ -54,7 +55,7 @@ func TestBalanced(t *testing.T) {
 			t.Errorf("%v in %d stages: %v, want %v", c.costs, c.stages, got, c.want)
 		}
 	}
-	for n := 2; n < 40; n++ { // against every threshold there is
+	for n := 2; n < 40; n++ { // against every possible threshold
 		costs := make([]float64, n+2)
 		for i := range costs {
 			costs[i] = float64((i*i*7+n)%11) + 0.5
@@ -67,7 +68,7 @@ func TestBalanced(t *testing.T) {
 	}
 }
 
-// dearest is what the costliest stage costs.
+// dearest returns the cost of the costliest stage.
 func dearest(costs []float64, layers []int) (most float64) {
 	at := 1
 	for s, l := range layers {
@@ -90,7 +91,7 @@ func dearest(costs []float64, layers []int) (most float64) {
 	return most
 }
 
-// least is the cost of the costliest stage of the best division, by dynamic programming.
+// least returns the cost of the costliest stage in the best division, by dynamic programming.
 func least(costs []float64, stages int) float64 {
 	inner := costs[1 : len(costs)-1]
 	best := make([][]float64, stages+1) // of the first i layers in s stages

@@ -9,11 +9,11 @@ import (
 	"zeroth/job/show"
 )
 
-// place is where a value was written: in a file, or in a --set.
+// place is where a value was written: in a file or in a --set.
 type place struct {
 	file      string
-	line, col int    // from 1; 0 where the whole file is meant
-	set       string // "zero.stage=5"; then the others are empty
+	line, col int    // from 1; 0 for the whole file
+	set       string // "zero.stage=5"; the other fields are then empty
 }
 
 func (p place) String() string {
@@ -26,7 +26,7 @@ func (p place) String() string {
 	return fmt.Sprintf("%s:%d:%d", fileName(p.file), p.line, p.col)
 }
 
-// fileName is a file as messages call it.
+// fileName returns the name of a file for messages.
 func fileName(file string) string {
 	if file == "-" {
 		return "stdin"
@@ -34,19 +34,19 @@ func fileName(file string) string {
 	return file
 }
 
-// Problem is one thing to mend in a job file.
+// Problem is one error in a job file.
 type Problem struct {
 	At    string // "job.yaml:3:12" or "--set zero.stage=5"
-	Key   string // "zero.stage"; empty where no key is to blame
+	Key   string // "zero.stage"; empty if no key is to blame
 	Wrong string // what is wrong
-	Right string // what would be right
+	Right string // advice
 
 	place place
-	fatal bool // the file could not be understood: no other check makes sense
+	fatal bool // the file could not be parsed, so no further check makes sense
 }
 
-// Error is the problem in one line. What does not print is escaped, what is long
-// is cut: keys and values may have come from anywhere.
+// Error returns the problem in one line. Keys and values may come from anywhere, so it escapes
+// unprintable characters and shortens long text.
 func (p Problem) Error() string {
 	s := p.At + ": "
 	if p.Key != "" {
@@ -59,13 +59,13 @@ func (p Problem) Error() string {
 	return show.Printable(s)
 }
 
-// Problems is all that is wrong with a job, in the order of the file.
+// Problems holds all errors of a job, in file order.
 type Problems []Problem
 
-// ProblemsShown is how many problems are told at once.
+// ProblemsShown is the maximum number of problems printed at once.
 const ProblemsShown = 50
 
-// Error is one line for each problem, of very many for the first.
+// Error returns one line per problem, up to ProblemsShown.
 func (ps Problems) Error() string {
 	var lines []string
 	for i, p := range ps {
@@ -78,15 +78,15 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// UserInput tells that they are the user's to mend.
+// UserInput marks the problems as errors of the user's input.
 func (ps Problems) UserInput() {}
 
-// Fatal tells whether one of them leaves nothing else to be checked.
+// Fatal reports whether one of the problems prevents all further checks.
 func (ps Problems) Fatal() bool {
 	return slices.ContainsFunc(ps, func(p Problem) bool { return p.fatal })
 }
 
-// Sort puts the file's problems first, by line, then those of the sets.
+// Sort sorts the problems of the file by line, followed by those of the sets.
 func (ps Problems) Sort() {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
 		return cmp.Or(
@@ -96,13 +96,12 @@ func (ps Problems) Sort() {
 	})
 }
 
-// ProblemOf is a problem of a key where the job gives it: what is wrong, and what
-// would be right.
+// ProblemOf returns a problem of a key, with advice, at the place where the job gives the key.
 func ProblemOf(c *Config, key, wrong, right string) Problem {
 	return newProblem(c.Place(key), key, wrong, right)
 }
 
-// newProblem is a problem of a key at a place.
+// newProblem returns a problem of a key at a place.
 func newProblem(at place, key, wrong, right string) Problem {
 	return Problem{At: at.String(), Key: key, Wrong: wrong, Right: right, place: at}
 }

@@ -15,25 +15,25 @@ type reader struct {
 	root     *node
 	Config   *Config
 	fields   []field
-	given    map[string]*node // keys that were set, and well
-	bad      map[string]bool  // keys that have a problem already
+	given    map[string]*node // keys with valid values
+	bad      map[string]bool  // keys with a problem already reported
 	draft    bool             // the job is planned, not run
 	problems Problems
-	was      *Before  // the model of the checkpoint that the job goes on from; nil if there is none
-	differs  []string // how what the job says of the model differs from that
+	was      *Before  // the checkpoint that the job resumes from; nil if none
+	differs  []string // differences between the job's model and the checkpoint's
 
-	tokenizer data.Tokenizer // nil until it is known
+	tokenizer data.Tokenizer // nil until resolved
 }
 
-// newReader is a reader of a job file whose nodes have been parsed; file is its
-// name, for problems.
+// newReader returns a reader for the parsed nodes of a job file. The file name is used in
+// problems.
 func newReader(file string, root *node) *reader {
 	c := &Config{file: file, root: root, places: map[string]place{"": {file: file}}}
 	return &reader{file: file, root: root, Config: c, fields: c.fields(), given: map[string]*node{}, bad: map[string]bool{}}
 }
 
-// read sets every key that is given and the defaults that are plain values,
-// and reports what it cannot make sense of.
+// read sets every given key and every default that is a plain value, and reports invalid keys and
+// values.
 func (r *reader) read() {
 	r.sections("", r.root)
 	for _, f := range r.fields {
@@ -60,7 +60,7 @@ func (r *reader) set(f field, n *node) {
 			at = v.culprit(n)
 		}
 		r.wrong(at, f.key, wrong, "want "+f.value.want()+f.example())
-		r.initial(f) // the checks that follow need something to work with
+		r.initial(f) // later checks need a usable value
 		return
 	}
 	r.given[f.key] = n
@@ -74,7 +74,7 @@ func (r *reader) set(f field, n *node) {
 	}
 }
 
-// example is the default as an example of a number that would do.
+// example returns the default as an example of a valid number.
 func (f field) example() string {
 	switch f.value.(type) {
 	case perhaps, some:
@@ -89,7 +89,7 @@ func (f field) example() string {
 	return ""
 }
 
-// initial sets the default, if it does not wait for what others resolve to.
+// initial sets the field's default unless it depends on the resolution of other keys.
 func (r *reader) initial(f field) {
 	rule := r.Config.Optimizer.Type
 	if f.types != nil && !slices.Contains(f.types, rule) {
@@ -111,7 +111,7 @@ func (r *reader) initial(f field) {
 	}
 }
 
-// lookup is the node of a key; nil if the file does not have it.
+// lookup returns the node of a key, nil if the file lacks it.
 func (r *reader) lookup(key string) *node {
 	in := r.root
 	for head, rest, deeper := strings.Cut(key, "."); ; head, rest, deeper = strings.Cut(rest, ".") {
@@ -126,8 +126,8 @@ func (r *reader) lookup(key string) *node {
 	}
 }
 
-// sections reports keys that no field has and sections that are not mappings,
-// in a section ("" is the whole file) and those within it.
+// sections reports unknown keys and sections that are not mappings, in a section ("" is the whole
+// file) and its subsections.
 func (r *reader) sections(in string, n *node) {
 	names := r.names(in)
 	for _, p := range n.pairs {
@@ -156,13 +156,13 @@ func join(section, name string) string {
 	return section + "." + name
 }
 
-// nest is how a key is written in one line: zero: {stage: ...}.
+// nest returns a key in one line of YAML: zero: {stage: ...}.
 func nest(key string) string {
 	parts := strings.Split(key, ".")
 	return strings.Join(parts, ": {") + ": ..." + strings.Repeat("}", len(parts)-1)
 }
 
-// names are the keys and sections within a section; "" is the whole file.
+// names returns the keys and sections within a section; "" is the whole file.
 func (r *reader) names(in string) []string {
 	var names []string
 	for _, f := range r.fields {
@@ -189,7 +189,7 @@ func (r *reader) unknown(section string, p *pair) {
 	if near != "" {
 		advice = "did you mean " + near + "?"
 	}
-	// One letter off is a slip, rather than a key of another section.
+	// With only one wrong letter it is a typo, not a key of another section.
 	if slip := near != "" && distance(strings.ToLower(p.key), near) == 1; !slip {
 		if elsewhere := r.elsewhere(section, p.key); len(elsewhere) > 0 {
 			advice = "did you mean " + show.Either(elsewhere) + "?"
@@ -204,13 +204,13 @@ func (r *reader) unknown(section string, p *pair) {
 	r.wrong(p.at, key, "unknown key", advice)
 }
 
-// elsewhere are the keys of a name in other sections, the least deep of them; if there
-// are none, the sections within others that have the name.
+// elsewhere returns the least nested keys with this name in other sections. Without any, it
+// returns the nested sections with this name.
 func (r *reader) elsewhere(section, name string) (keys []string) {
 	switch name {
-	case "dtype": // data.dtype is of token ids
+	case "dtype": // data.dtype is the type of token ids
 		return []string{"precision"}
-	case "path": // zero.offload.path, which is not meant
+	case "path": // zero.offload.path is not what was meant
 		return nil
 	}
 	var sections []string
@@ -236,7 +236,7 @@ func (r *reader) wrong(at place, key, wrong, right string) {
 	r.problems = append(r.problems, newProblem(at, key, wrong, right))
 }
 
-// spoilt tells whether a key or a section it is in has a problem of its own.
+// spoilt reports whether a key or one of its sections has a problem of its own.
 func (r *reader) spoilt(key string) bool {
 	for ; key != ""; key, _ = split(key) {
 		if r.bad[key] {
@@ -246,8 +246,8 @@ func (r *reader) spoilt(key string) bool {
 	return false
 }
 
-// refuse reports a combination: the first of the keys that is given is where.
-// It stays silent if one of them has a problem of its own.
+// refuse reports a bad combination at the first of its given keys. It does nothing if one of the
+// keys has a problem of its own.
 func (r *reader) refuse(wrong, right string, keys ...string) {
 	if slices.ContainsFunc(keys, r.spoilt) {
 		return

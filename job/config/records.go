@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// records is a list of mappings that all have the same keys, which are a table of
-// their own: item(i) is that of item i, whose values set it. Keys have no sections.
+// records is a list of mappings with the same keys. The keys form a table of their own: item(i)
+// returns the fields of item i, and setting their values sets the item. Keys have no sections.
 type records struct {
-	one    string // such a mapping, in words
-	many   string // several
-	most   int    // of them
+	one    string // description of one mapping
+	many   string // description of several
+	most   int    // maximum length
 	resize func(n int)
 	item   func(i int) []field
-	table  func() []field // item of no list, to describe them
+	table  func() []field // fields of a detached item, for documentation
 	len    func() int
 }
 
-// listOf is a list of T, whose keys of says.
+// listOf returns the value of a list of T, with the keys returned by of.
 func listOf[T any](p *[]T, one, many string, most int, of func(*T) []field) records {
 	return records{one: one, many: many, most: most, len: func() int { return len(*p) },
 		resize: func(n int) { *p = make([]T, n) },
@@ -26,19 +26,19 @@ func listOf[T any](p *[]T, one, many string, most int, of func(*T) []field) reco
 		table:  func() []field { return of(new(T)) }}
 }
 
-// optional is a value that may be left out.
+// optional reports whether a value may be omitted.
 func optional(v value) bool {
 	_, may := v.(interface{ empty() bool })
 	return may
 }
 
-// empty says whether a value is left out.
+// empty reports whether a value is omitted.
 func empty(v value) bool {
 	e, may := v.(interface{ empty() bool })
 	return may && e.empty()
 }
 
-// schema is that of an item.
+// schema returns the JSON schema of an item.
 func (v records) schema() object {
 	s, required := section(v.one), []string{}
 	for _, f := range v.table() {
@@ -51,7 +51,7 @@ func (v records) schema() object {
 	return s
 }
 
-// set takes all items, or none: read says all that is wrong with them.
+// set stores all items or none. It returns the first problem; read returns all.
 func (v records) set(n *node) string {
 	if problems := v.read("", n); len(problems) > 0 {
 		return strings.TrimPrefix(problems[0].Key+": ", ": ") + problems[0].Wrong
@@ -59,8 +59,8 @@ func (v records) set(n *node) string {
 	return ""
 }
 
-// read sets the items, or none if anything is wrong with one of them; the
-// problems are of keys such as "optimizer.groups[1].lr".
+// read stores the items, or none if one has a problem. Problems have keys such as
+// "optimizer.groups[1].lr".
 func (v records) read(key string, n *node) (ps Problems) {
 	v.resize(0)
 	switch {
@@ -109,7 +109,7 @@ func (v records) readItem(key string, n *node, keys []field) (ps Problems) {
 	return ps
 }
 
-// example is an item that would do.
+// example returns a valid item.
 func example(keys []field) string {
 	var pairs []string
 	for _, f := range keys {

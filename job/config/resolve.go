@@ -13,8 +13,8 @@ import (
 	"zeroth/nn"
 )
 
-// idle says why the key has no meaning in this job ("" if it has one) and which
-// key decided that. Such a key is refused when it is given, and not written.
+// idle returns why the job does not use the key, "" if it does, and the key that decides it. An
+// unused key is rejected if given, and not written.
 func (c *Config) idle(f field) (why, because string) {
 	if f.shape && c.Model.From != "" {
 		return "model.from brings its own config.json", "model.from"
@@ -30,7 +30,7 @@ func (c *Config) idle(f field) (why, because string) {
 	return "", ""
 }
 
-// unfit refuses what keys of a section do not go with.
+// unfit rejects the conflicts of a section's keys.
 func (r *reader) unfit(section string) {
 	for _, f := range r.Config.fields() {
 		if f.not.is && strings.HasPrefix(f.key, section+".") {
@@ -39,8 +39,7 @@ func (r *reader) unfit(section string) {
 	}
 }
 
-// resolve fills in what follows from other keys and refuses combinations that
-// cannot work.
+// resolve derives missing settings from other keys and rejects combinations that cannot work.
 func (r *reader) resolve() {
 	r.resolveData()
 	r.resolveModel()
@@ -88,7 +87,7 @@ func (r *reader) noData() {
 	const advice = `want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`
 	for key := range r.bad {
 		if section, _, _ := strings.Cut(key, "."); section == "data" {
-			return // it may well be the data, misspelt
+			return // probably the data, misspelt
 		}
 	}
 	for _, key := range []string{"data.text", "data.tokens", "data.documents"} {
@@ -125,8 +124,8 @@ func (r *reader) resolveModel() {
 	r.resolveTuning()
 }
 
-// vocab is the number of different tokens the tokenizer makes; 0 if there is
-// none, or its files cannot be read, which is then reported.
+// vocab returns the number of tokens in the tokenizer, 0 if there is none or its files cannot be
+// read. The latter is reported.
 func (r *reader) vocab() int {
 	if Tokenizer(r.Config) == "" {
 		return 0
@@ -140,8 +139,8 @@ func (r *reader) vocab() int {
 	return t.Vocab()
 }
 
-// checkVocab compares the model's vocabulary with what the tokenizer makes.
-// Token files may use fewer than their tokenizer has.
+// checkVocab compares the model's vocabulary with the tokenizer's. Token files may use fewer
+// tokens than their tokenizer has.
 func (r *reader) checkVocab(makes int) {
 	c := r.Config
 	written := len(c.Data.Text)+len(c.Data.Documents) > 0
@@ -155,8 +154,7 @@ func (r *reader) checkVocab(makes int) {
 	}
 }
 
-// resolveDevice says what ranks compute on: where that is left open, GPUs that are
-// of use here.
+// resolveDevice resolves device auto: GPUs if available, else the CPU.
 func (r *reader) resolveDevice() {
 	c := r.Config
 	if c.on = c.Device; c.on == "auto" {
@@ -172,7 +170,7 @@ func (r *reader) resolveDevice() {
 
 func (r *reader) resolveParallel() {
 	p, here := &r.Config.Parallel, r.Config.here
-	copies := p.models() * p.Replicate // of a shard group
+	copies := p.models() * p.Replicate // ranks per shard of a shard group
 	if !r.has("parallel.ranks") {
 		p.Ranks = 4
 		if n := cmp.Or(len(p.GPUs), here.GPUs); r.Config.on == "cuda" && n > 0 {
@@ -222,10 +220,10 @@ func (r *reader) resolveParallel() {
 	case p.Shard < 0:
 		p.Shard = p.Ranks / copies
 	}
-	p.Shard = max(1, p.Shard) // later checks count with it, also after a refusal
+	p.Shard = max(1, p.Shard) // later checks use it, even after a refusal
 }
 
-// resolveMaster refuses what a master does not go with.
+// resolveMaster rejects settings that do not work with a master.
 func (r *reader) resolveMaster() {
 	c := r.Config
 	p := &c.Parallel
@@ -250,10 +248,11 @@ func (r *reader) resolveMaster() {
 	}
 }
 
-// dataRanks is what the number of ranks with data of their own is called.
+// dataRanks returns the name for the number of ranks with their own data.
 func dataRanks(p *Parallel) string { return pick(p.models() > 1, "shard × replicate", "ranks") }
 
-// resolveBatch makes batch = micro_batch × accumulate × data ranks hold.
+// resolveBatch derives batch, micro_batch and accumulate so that batch = micro_batch × accumulate
+// × data ranks.
 func (r *reader) resolveBatch() {
 	t, ranks, called := &r.Config.Train, max(1, r.Config.Parallel.DataRanks()), dataRanks(&r.Config.Parallel)
 	batch, micro, accumulate := r.has("train.batch"), r.has("train.micro_batch"), r.has("train.accumulate")
@@ -280,7 +279,7 @@ func (r *reader) resolveBatch() {
 
 var batchKeys = []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks", "parallel.pipeline", "parallel.context", "parallel.tensor"}
 
-// share is batch / (known × ranks), for the key that is unknown.
+// share returns batch / (known × ranks), the value of the unknown key.
 func (r *reader) share(name string, known int, unknown string) int {
 	t, ranks := &r.Config.Train, max(1, r.Config.Parallel.DataRanks())
 	unit, equation := known*ranks, fmt.Sprintf("%s ? × %s %d", unknown, dataRanks(&r.Config.Parallel), ranks)
@@ -299,9 +298,9 @@ func (r *reader) share(name string, known int, unknown string) int {
 	return 1
 }
 
-// leastChunk is the default of train.loss_chunk on CPUs. GPUs take longer chunks: for each the float32
-// gradient of the output layer is read and written, which costs as much as the logits' own passes
-// where a chunk has as many tokens as the model is wide.
+// leastChunk is the default of train.loss_chunk on CPUs. GPUs use longer chunks, because each
+// chunk reads and writes the output layer's float32 gradient. If a chunk has as many tokens as the
+// model is wide, this costs as much as the passes over the logits.
 const leastChunk = 1024
 
 func (r *reader) resolveTraining() {
@@ -315,12 +314,12 @@ func (r *reader) resolveTraining() {
 	}
 	if r.has("train.epochs") {
 		t.Steps = 0
-		return // what follows from steps is for Settle
+		return // Settled derives what depends on steps
 	}
 	r.Config.resolveSteps()
 }
 
-// resolveSteps fills in what follows from the number of steps.
+// resolveSteps derives the settings that depend on the number of steps.
 func (c *Config) resolveSteps() {
 	t, s := &c.Train, &c.Schedule
 	if !c.says("schedule.warmup") {
@@ -331,9 +330,9 @@ func (c *Config) resolveSteps() {
 	}
 }
 
-// Settled is the job with steps for its epochs, now that it is known how many sequences the data
-// has; samples of them were read in so many steps before. The last step is filled up
-// with sequences of the next epoch. A job that gives steps stays as it is.
+// Settled returns the job with its epochs converted to steps, once the number of sequences in the
+// data is known. It counts the samples that earlier steps have read. Sequences of the next epoch
+// complete the last step. A job that sets steps is returned unchanged.
 func (c *Config) Settled(sequences int64, step int, samples int64) (*Config, error) {
 	if c.Train.Epochs == 0 {
 		return c, nil
@@ -354,7 +353,7 @@ func (c *Config) Settled(sequences int64, step int, samples int64) (*Config, err
 	return x, nil
 }
 
-// tenth is x/10 in decimal: a tenth of 6e-4 is 6e-5 to the last bit.
+// tenth returns x/10 in decimal: a tenth of 6e-4 is exactly 6e-5.
 func tenth(x float64) float64 {
 	mantissa, exponent, _ := strings.Cut(strconv.FormatFloat(x, 'e', -1, 64), "e")
 	e, _ := strconv.Atoi(exponent)
@@ -372,8 +371,7 @@ func (r *reader) resolveSample() {
 	r.checkPrompt()
 }
 
-// neighbours are the nearest numbers below and above n that ok accepts, as far
-// as there are any.
+// neighbours returns the nearest numbers below and above n that ok accepts, as far as they exist.
 func neighbours(n int, ok func(int) bool) []int {
 	var near []int
 	for i := n - 1; i >= 1; i-- {

@@ -8,8 +8,8 @@ import (
 	"zeroth/job/hf"
 )
 
-// modelKey returns the key of a part of a model that hf.Model.Differ names, or the name if
-// no key says it.
+// modelKey returns the key of a model property named by hf.Model.Differ, or the name itself if no
+// key sets it.
 func modelKey(says string) string {
 	if key := "model." + says; slices.Contains(Shape(), key) {
 		return key
@@ -17,8 +17,8 @@ func modelKey(says string) string {
 	return says
 }
 
-// resumeModel makes the model that of the checkpoint, and keeps in differs
-// what the job says of it that does.
+// resumeModel replaces the model by the checkpoint's, and records in differs what the job sets
+// differently.
 func (r *reader) resumeModel() {
 	c, was, trained := r.Config, r.was.Model, r.was.Context
 	m, from := &c.Model, c.Model.From != ""
@@ -59,29 +59,28 @@ func (r *reader) resumeModel() {
 		next.BOS, next.EOS = m.BOS, m.EOS
 	}
 	*m = next
-	if next.From != "" && !from { // what was said is as in the checkpoint, which says it otherwise
+	if next.From != "" && !from { // the checkpoint now sets these keys
 		for _, key := range Shape() {
 			delete(r.given, key)
 		}
 	}
 }
 
-// Lasting are the keys that stay as they were in a run that goes on, unless the
-// job says them: those that change what it computes, beside the model's, and
-// those that say what is saved and what may be deleted.
+// Lasting returns the keys that a resumed run inherits unless the job sets them: those that change
+// what it computes, except the model's, and those that control what is saved and deleted.
 func Lasting() []string { return keysOf(func(f field) bool { return f.lasts }) }
 
-// Before is what is known of the training that a run continues.
+// Before describes the training that a run resumes.
 type Before struct {
 	Job      *Config   // the job that wrote the checkpoint; nil if unknown
 	Model    *hf.Model // the checkpoint's; nil if unknown
 	Context  int       // tokens of a sample; 0 in an imported model
-	Unpadded bool      // it trained the embedding of the model's padding token
-	File     string    // where all this was read, for messages
+	Unpadded bool      // the padding token's embedding was trained
+	File     string    // source of this information, for messages
 }
 
-// Continued returns the job of a run that continues b, and how what c says of the model
-// differs from the checkpoint's. Keys that c leaves out come from there.
+// Continued returns the job for a run that resumes from b, and the differences between c's model
+// and the checkpoint's. Keys that c omits are taken from the checkpoint's job.
 func (c *Config) Continued(b Before) (next *Config, differs []string, wrong Problems) {
 	was := b.Job
 	root := c.root.clone()
@@ -102,10 +101,10 @@ func (c *Config) Continued(b Before) (next *Config, differs []string, wrong Prob
 	return r.Config, r.differs, r.problems
 }
 
-// SettingsOf is what lasts of a job that a checkpoint has in YAML, and where its
-// model came from. What else is wrong with it does not matter.
+// SettingsOf returns the inheritable settings of a checkpoint's job in YAML, and the origin of its
+// model. It ignores other errors in it, and returns nil if it is not a mapping.
 func SettingsOf(job string) *Config {
-	old, _ := parse([]byte(visible(job)), place{}) // older programs wrote what is invisible as it is
+	old, _ := parse([]byte(visible(job)), place{}) // older versions did not escape invisible characters
 	root := &node{kind: mapping}
 	if old != nil && old.kind == mapping {
 		in := &reader{root: old}
@@ -118,7 +117,7 @@ func SettingsOf(job string) *Config {
 		r.read()
 		r.resolve()
 		if r.bad["train.lora.alpha"] {
-			r.Config.Train.LoRA.Alpha = 0 // adapters are not multiplied by what their checkpoint does not say
+			r.Config.Train.LoRA.Alpha = 0 // a checkpoint without alpha did not scale its adapters
 		}
 		if n := in.lookup("model.from"); n != nil && n.kind == scalar {
 			r.Config.Model.From = n.text
@@ -128,13 +127,13 @@ func SettingsOf(job string) *Config {
 	return nil
 }
 
-// HasKey reports whether a job in YAML gives a value for a key.
+// HasKey reports whether a job in YAML sets a key.
 func HasKey(job, key string) bool {
 	root, _ := parse([]byte(job), place{})
 	return root != nil && root.kind == mapping && (&reader{root: root}).lookup(key) != nil
 }
 
-// inherited are the keys that come from the checkpoint's job.
+// inherited returns the keys to take from the checkpoint's job.
 func (c *Config) inherited(was *Config) (keys []string) {
 	if was == nil {
 		return nil
@@ -153,13 +152,13 @@ func (c *Config) inherited(was *Config) (keys []string) {
 	return keys
 }
 
-// says tells whether the job says a key itself.
+// says reports whether the job sets a key itself.
 func (c *Config) says(key string) bool {
 	_, ok := c.places[key]
 	return ok
 }
 
-// Told is a key's value for people: none where the job has none.
+// Told returns a key's value for display, "none" if the job does not use it.
 func (c *Config) Told(key string) string {
 	if f := c.field(key); key != "train.batch" && !c.written(f) {
 		return "none"
@@ -167,10 +166,10 @@ func (c *Config) Told(key string) string {
 	return c.Text(key)
 }
 
-// Text is a key's value as a job file has it.
+// Text returns a key's value in job file syntax.
 func (c *Config) Text(key string) string { return c.field(key).value.yaml() }
 
-// field is that of a key.
+// field returns the field of a key.
 func (c *Config) field(key string) field {
 	fields := c.fields()
 	return fields[slices.IndexFunc(fields, func(f field) bool { return f.key == key })]

@@ -10,20 +10,19 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Limits of a job file. The YAML library takes time and memory that grow with
-// the square of depth, keys and documents, so these are counted among its
-// tokens, which it makes in one pass, before it parses them.
+// Limits of a job file. The YAML parser takes time and memory quadratic in depth, keys and
+// documents. So these are counted on the tokens, which take one pass, before parsing.
 const (
 	jobBytes  = 256 << 10 // of the file, and of the value of a --set
-	jobTokens = 50_000    // words, brackets, commas
+	jobTokens = 50_000    // words, brackets and commas
 	jobKeys   = 1_000     // in all mappings together
-	jobDepth  = 32        // of lists and mappings in each other
+	jobDepth  = 32        // nesting of lists and mappings
 	jobNames  = 100       // anchors, aliases and tags
-	jobDocs   = 10        // of which only one may say something
+	jobDocs   = 10        // only one may have contents
 )
 
-// plain says at which byte a text is not plain UTF-8, and why; wrong is empty if
-// it is.
+// plain returns the offset of the first byte that is not plain UTF-8 text, the reason and a
+// remedy. The reason is empty if there is none.
 func plain(text []byte) (at int, wrong, right string) {
 	const save = "save it as UTF-8"
 	for _, mark := range []string{"\xff\xfe", "\xfe\xff", "\x00\x00\xfe\xff"} {
@@ -46,10 +45,10 @@ func plain(text []byte) (at int, wrong, right string) {
 	return 0, "", ""
 }
 
-// invisible tells whether a job file may not have a character as it is.
+// invisible reports whether a character must be escaped in a job file.
 func invisible(r rune) bool { return !unicode.IsGraphic(r) && !strings.ContainsRune("\t\n\r", r) }
 
-// escape is a character in a double-quoted text of YAML.
+// escape returns a character's escape sequence in double-quoted YAML.
 func escape(r rune) string {
 	if r > 0xffff {
 		return fmt.Sprintf(`\U%08X`, r)
@@ -57,10 +56,10 @@ func escape(r rune) string {
 	return fmt.Sprintf(`\u%04X`, r)
 }
 
-// byteOrderMark is what Windows puts in front of text in UTF-8.
+// byteOrderMark is the character that Windows puts before UTF-8 text.
 const byteOrderMark = '\ufeff'
 
-// at is a place with the line and column of a byte of its text.
+// at returns the place with the line and column of byte i of its text.
 func (p place) at(text []byte, i int) place {
 	if p.set == "" {
 		before := text[:i]
@@ -70,15 +69,15 @@ func (p place) at(text []byte, i int) place {
 	return p
 }
 
-// census counts what a document has that there are limits of.
+// census counts the limited parts of a document.
 type census struct {
-	columns           []int // where the block mappings and lists begin that a token is in
-	flow              int   // brackets and braces it is in
+	columns           []int // start columns of the enclosing block mappings and lists
+	flow              int   // nesting of brackets and braces
 	keys, names, docs int
 }
 
-// over is the token at which a limit is passed, and what there is too much of,
-// or which has no place in a job; nil if there is none.
+// over returns the token that exceeds a limit, or that a job may not contain, and a description of
+// it. It returns nil if there is none.
 func over(tokens token.Tokens) (*token.Token, string) {
 	var c census
 	if len(tokens) > jobTokens {
@@ -124,7 +123,7 @@ func (c *census) count(t *token.Token) {
 	}
 }
 
-// enter notes that a block mapping or list goes on, or begins, at a token.
+// enter records that a block mapping or list begins or continues at a token.
 func (c *census) enter(t *token.Token) {
 	if c.flow > 0 {
 		return

@@ -12,8 +12,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// crowds are job files of about n bytes with as much as there can be of
-// something, of which the YAML library wants time or memory by the square.
+// crowds returns job files of about n bytes, each crowded with a construct for which the YAML
+// library needs quadratic time or memory.
 func crowds(n int) map[string]string {
 	r := strings.Repeat
 	lines := func(line func(i int) string) string {
@@ -67,8 +67,8 @@ func crowds(n int) map[string]string {
 	}
 }
 
-// Whatever fills a job file to its last byte is read or refused in short time,
-// little memory and few words.
+// TestCrowdedJobs checks that any full job file is read or rejected in little time, memory and
+// text.
 func TestCrowdedJobs(t *testing.T) {
 	testjob.InFolder(t, "")
 	for what, text := range crowds(jobBytes - 100) {
@@ -92,7 +92,8 @@ func TestCrowdedJobs(t *testing.T) {
 	}
 }
 
-// What is at a limit is read, and what is over it refused at its place.
+// TestLimitsOfJobs checks that a file at a limit is read, and that one above it is rejected at the
+// right place.
 func TestLimitsOfJobs(t *testing.T) {
 	testjob.InFolder(t, "")
 	r := strings.Repeat
@@ -129,7 +130,8 @@ func TestLimitsOfJobs(t *testing.T) {
 	}
 }
 
-// Of many problems the first are told, with the number of the others.
+// TestManyProblems checks that only the first of many problems are listed, with the number of the
+// others.
 func TestManyProblems(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(testjob.Least)
@@ -147,7 +149,8 @@ func TestManyProblems(t *testing.T) {
 	}
 }
 
-// The whole of YAML is read as its owner means it, or refused with its line.
+// TestYAMLIsReadOrRefused checks that YAML constructs are either read correctly or rejected with
+// their line.
 func TestYAMLIsReadOrRefused(t *testing.T) {
 	testjob.InFolder(t, "")
 	for text, want := range map[string]string{
@@ -256,7 +259,7 @@ func TestYAMLIsReadOrRefused(t *testing.T) {
 	}
 }
 
-// What a prompt may hold reads back.
+// TestPromptsReadBack checks that any prompt reads back unchanged.
 func TestPromptsReadBack(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	c := mustLoad(t)
@@ -277,8 +280,8 @@ func TestPromptsReadBack(t *testing.T) {
 	}
 }
 
-// The job of a checkpoint that an older program wrote may have characters as they are that
-// a job file may not have any longer.
+// TestSettingsOfOlderJobs checks that the job of an old checkpoint may contain invisible
+// characters that a job file must escape.
 func TestSettingsOfOlderJobs(t *testing.T) {
 	was := SettingsOf("train: {steps: 77} # \u202e\nsample: {prompt: \"a\u200db\"}\n")
 	if was == nil || was.Train.Steps != 77 {

@@ -10,9 +10,8 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// Schema is the JSON Schema (draft-07, which editors know) of a job file, made from
-// the table of keys. Every key but data may be left out, or be null, which means
-// its default.
+// Schema returns the JSON Schema of a job file (draft-07, which editors support), made from the
+// table of keys. Every key but data may be omitted or null, which selects its default.
 func Schema() map[string]any {
 	root := section("the job file of zeroth")
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
@@ -33,10 +32,10 @@ func Schema() map[string]any {
 	return root
 }
 
-// scalars are the types of what the job file takes as text.
+// scalars lists the JSON types that the job file accepts as text.
 var scalars = []string{"string", "number", "boolean"}
 
-// section is a mapping whose keys are all known.
+// section returns the schema of a mapping without unknown keys.
 func section(doc string) object {
 	s := object{"type": []string{"object", "null"}, "properties": object{}, "additionalProperties": false}
 	if doc != "" {
@@ -45,14 +44,14 @@ func section(doc string) object {
 	return s
 }
 
-// schema is the field's: what its values are, and its line of the reference.
+// schema returns the field's schema with its line of the reference.
 func (f field) schema() object {
 	s := schemaOf(f.value)
 	s["description"] = f.doc + " (default: " + f.initial + f.rule + ")"
 	return s
 }
 
-// schemaOf is what a value is in JSON; a value of another type is our mistake.
+// schemaOf returns the schema of a value. It panics on an unknown value type.
 func schemaOf(v value) object {
 	switch v := v.(type) {
 	case count:
@@ -105,14 +104,14 @@ func schemaOf(v value) object {
 	panic("config: a value without a schema")
 }
 
-// typed is a value of a type, or null.
+// typed returns the schema of a value of the given type, or null.
 func typed(name string, more object) object {
 	more["type"] = []string{name, "null"}
 	return more
 }
 
-// bounds are those of the numbers ok accepts, which begin at 0 or above it and
-// end nowhere, or at 1/2 or 1.
+// bounds returns the range of the numbers that ok accepts. The range begins at or above 0, and is
+// unbounded or ends at 1/2 or 1.
 func bounds(ok func(float64) bool) object {
 	s := object{}
 	if ok(0) {
@@ -135,7 +134,8 @@ func bounds(ok func(float64) bool) object {
 	return s
 }
 
-// bounded is a number, which 6e-4 is to some readers of YAML and text to others.
+// bounded returns the schema of a number. Some YAML parsers read 6e-4 as text, so it also accepts
+// strings.
 func bounded(ok func(float64) bool, or ...string) object {
 	s := bounds(ok)
 	s["type"] = append([]string{"number", "string"}, or...)

@@ -18,9 +18,9 @@ import (
 	"zeroth/job/testjob"
 )
 
-// invalid is why a value is not what a schema says, "" if it is: as much of draft-07
-// as our schema uses. A word that it does not know ends the test, so that the
-// schema cannot say more than is checked.
+// invalid returns why a value violates a schema, "" if it does not. It supports the part of
+// draft-07 that our schema uses. An unknown keyword fails the test, so the schema cannot contain
+// unchecked ones.
 func invalid(t *testing.T, schema map[string]any, v any, at string) string {
 	t.Helper()
 	for word, want := range schema {
@@ -104,7 +104,7 @@ func breach(t *testing.T, schema map[string]any, word string, want, v any, at st
 	return ""
 }
 
-// isOf tells whether a value as JSON has it is of a type.
+// isOf reports whether a JSON value has a type.
 func isOf(name string, v any) bool {
 	switch v := v.(type) {
 	case nil:
@@ -123,7 +123,7 @@ func isOf(name string, v any) bool {
 	return false
 }
 
-// schema is that of the job file, as a program reads it.
+// schema returns the job file's schema as a program reads it.
 func schema(t *testing.T) (s map[string]any) {
 	t.Helper()
 	raw, err := json.Marshal(Schema())
@@ -136,7 +136,7 @@ func schema(t *testing.T) (s map[string]any) {
 	return s
 }
 
-// asJSON is a YAML text as JSON has it.
+// asJSON converts a YAML text to JSON values.
 func asJSON(t *testing.T, text string) (v any) {
 	t.Helper()
 	var read any
@@ -153,7 +153,7 @@ func asJSON(t *testing.T, text string) (v any) {
 	return numbers(v)
 }
 
-// numbers turns 6e-4, which this library of YAML takes for text, into a number.
+// numbers converts texts like 6e-4, which the YAML library reads as strings, to numbers.
 func numbers(v any) any {
 	switch x := v.(type) {
 	case string:
@@ -172,7 +172,8 @@ func numbers(v any) any {
 	return v
 }
 
-// The schema takes every example, every goal and what a run writes of itself.
+// TestSchemaTakesJobs checks that every example, every goal and a run's own job file satisfy the
+// schema.
 func TestSchemaTakesJobs(t *testing.T) {
 	s, jobs := schema(t), map[string]string{}
 	files, err := filepath.Glob("../../examples/*.yaml")
@@ -206,8 +207,8 @@ func TestSchemaTakesJobs(t *testing.T) {
 	}
 }
 
-// What the reader refuses of one key alone the schema refuses, too, and what it
-// takes the schema takes.
+// TestSchemaRefusesAsTheReaderDoes checks that the schema and the reader accept the same values of
+// a single key.
 func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
 	s := schema(t)
 	values := []string{"0", "-1", "1", "2", "3", "4", "0.5", "0.49", "0.51", "0.999", "1.5", "-0.1", "1e30", "65537", "true", "none", "host", "bf16", "adamw", "cosine", "block", "x y", "[]", "[0.9, 0.95]", "[0.9]", "[1.0, 0.5]",
@@ -231,7 +232,7 @@ func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
 			why := invalid(t, of, asJSON(t, text), f.key)
 			_, isPath := f.value.(path)
 			if isPath && n != nil && n.kind == scalar && !n.quoted && why != "" && takes {
-				continue // a folder may be called 5; an editor wants quotes then
+				continue // the reader accepts a folder named 5, but an editor asks for quotes
 			}
 			if _, isTime := f.value.(duration); isTime && why == "" && !takes {
 				continue // 0s matches the pattern
@@ -264,7 +265,7 @@ func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
 	}
 }
 
-// Every key has a schema of its own, and none is there twice.
+// TestSchemaHasEveryKey checks that every key has a schema and occurs once.
 func TestSchemaHasEveryKey(t *testing.T) {
 	var found []string
 	var walk func(in string, s map[string]any)

@@ -8,7 +8,7 @@ import (
 	"zeroth/job/hf"
 )
 
-// sources are patterns of files, of which each may have a weight; then all have one.
+// sources are file patterns that may have weights: all of them or none.
 type sources struct {
 	patterns
 	weights *[]float64 // as many as patterns, or none
@@ -39,7 +39,7 @@ func (v sources) set(n *node) string {
 	return ""
 }
 
-// weigh takes an item apart.
+// weigh returns the path and weight of an item.
 func weigh(item *node) (path *node, weight float64, wrong string) {
 	for _, p := range item.pairs {
 		if p.key != "path" && p.key != "weight" {
@@ -69,7 +69,7 @@ func (v sources) yaml() string {
 	return "[" + strings.Join(items, ", ") + "]"
 }
 
-// schema is that of an item: a text, or an object of both keys.
+// schema returns the schema of an item: a text, or an object with both keys.
 func (v sources) schema() object {
 	item := section("files, or files and their part of the samples")
 	item["type"], item["required"] = append(slices.Clone(scalars), "object"), []string{"path", "weight"}

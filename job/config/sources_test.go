@@ -7,7 +7,7 @@ import (
 	"zeroth/job/testjob"
 )
 
-// TestWeights: a job with weights is written as it is read, and hands them on.
+// TestWeights checks that weights read back unchanged and are passed to the data source.
 func TestWeights(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	testjob.Write(t, "ab.txt", "x")

@@ -7,7 +7,7 @@ import (
 	"zeroth/nn"
 )
 
-// resolveContext refuses to divide sequences that cannot be divided.
+// resolveContext rejects sequences that cannot be divided evenly.
 func (r *reader) resolveContext() {
 	n, positions := r.Config.Parallel.Context, r.Config.Model.Context
 	if chunks := 2 * n; n > 1 && positions%chunks != 0 {
@@ -16,7 +16,7 @@ func (r *reader) resolveContext() {
 	}
 }
 
-// resolveTensor refuses to divide matrices that cannot be divided.
+// resolveTensor rejects matrices that cannot be divided evenly.
 func (r *reader) resolveTensor() {
 	c := r.Config
 	n, m := c.Parallel.Tensor, &c.Model

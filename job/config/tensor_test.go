@@ -7,7 +7,7 @@ import (
 	"zeroth/job/testjob"
 )
 
-// Matrices that cannot be divided are refused, with what to write instead.
+// TestTensorsThatCannotBe checks that matrices that cannot be divided are rejected with advice.
 func TestTensorsThatCannotBe(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	llama := "model={family: llama, width: 384, heads: 6, kv_heads: 2, layers: 6}"
@@ -32,7 +32,7 @@ func refuses(t *testing.T, want string, sets []string) {
 	}
 }
 
-// So are sequences.
+// TestContextsThatCannotBe checks the same for sequences.
 func TestContextsThatCannotBe(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for want, sets := range map[string][]string{

@@ -9,20 +9,19 @@ import (
 	"zeroth/input"
 )
 
-// A model's tokenizer is recorded in its folder: tokenizer.json and the files beside
-// it as they were, or vocab.json, merges.txt and tokenizer_config.json, whose key
-// zeroth has the tokenizer's name in the job and a SHA-256 of what it does. So a model can be sampled and trained on
-// wherever its folder goes.
+// A model's tokenizer is stored in its folder: tokenizer.json and related files unchanged, or
+// vocab.json, merges.txt and tokenizer_config.json. The key zeroth of the latter holds the
+// tokenizer's name in the job and a SHA-256 of its behaviour. So a model can be sampled and
+// trained wherever its folder is moved.
 
-// GPT-2's vocabulary, and how far others have padded it.
+// GPT-2's vocabulary, and its largest common padding.
 const (
 	gpt2Vocab  = 50257
 	gpt2Padded = 51200
 )
 
-// resolveTokenizer chooses the tokenizer that is not given: that of the model
-// the job begins with, if it runs here. Without one text has none, and token
-// files have GPT-2's if the model's vocabulary is of its size.
+// resolveTokenizer chooses the tokenizer if the job does not: that of model.from, if supported.
+// Otherwise text has none, and token files use GPT-2's if the model's vocabulary has its size.
 func (r *reader) resolveTokenizer() {
 	d, from := &r.Config.Data, r.Config.Model.From
 	if from != "" && r.spoilt("model.from") {
@@ -59,10 +58,10 @@ func (r *reader) resolveTokenizer() {
 	}
 }
 
-// Gpt2Sized tells whether a vocabulary is of the size of GPT-2's, padded or not.
+// Gpt2Sized reports whether a vocabulary has the size of GPT-2's, possibly padded.
 func Gpt2Sized(vocab int) bool { return vocab >= gpt2Vocab && vocab <= gpt2Padded }
 
-// named is how a job names a folder's tokenizer.
+// named returns the job settings that select a folder's tokenizer.
 func named(t data.Tokenizer, folder string) (tokenizer, vocab string) {
 	for _, name := range []string{"bytes", "gpt2"} {
 		if is, err := data.NewTokenizer(name); err == nil && data.SameTokenizer(is, t) {
@@ -75,8 +74,7 @@ func named(t data.Tokenizer, folder string) (tokenizer, vocab string) {
 	return "gpt2", folder
 }
 
-// compareTokenizer notes a tokenizer that is not the one of the model the job
-// begins with.
+// compareTokenizer adds a note if the tokenizer differs from the one of model.from.
 func (r *reader) compareTokenizer() {
 	from := r.Config.Model.From
 	if from == "" || len(data.TokenizerFiles(from)) == 0 || r.Config.Data.Tokenizer == "none" {
@@ -93,12 +91,12 @@ func (r *reader) compareTokenizer() {
 	}
 }
 
-// note keeps what a user may not expect of the job, to be told when it runs.
+// note records something unexpected about the job, to be shown when it runs.
 func (c *Config) note(format string, args ...any) {
 	c.Notes = append(c.Notes, fmt.Sprintf(format, args...))
 }
 
-// checkTokenizer refuses what cannot be done with the tokenizer there is.
+// checkTokenizer rejects settings that the tokenizer does not support.
 func (r *reader) checkTokenizer() {
 	c := r.Config
 	if c.Data.Tokenizer == "folder" && c.Data.Vocab == "" {
@@ -118,8 +116,7 @@ func (r *reader) checkTokenizer() {
 	}
 }
 
-// checkPrompt finds tokens of the prompt that the model does not know before
-// it is trained, not after.
+// checkPrompt reports prompt tokens that the model lacks before training rather than after.
 func (r *reader) checkPrompt() {
 	c := r.Config
 	if c.Sample.Tokens == 0 || r.tokenizer == nil || r.spoilt("model.vocab") || r.spoilt("model.from") {
@@ -130,13 +127,13 @@ func (r *reader) checkPrompt() {
 	}
 }
 
-// Encode is the prompt's tokens, all of which the model knows.
+// Encode returns the tokens of a prompt. It fails if the model lacks one of them.
 func Encode(tok data.Tokenizer, prompt string, vocab int) ([]int32, error) {
 	ids := tok.Encode([]byte(prompt))
 	return ids, Known(tok, ids, vocab)
 }
 
-// Known refuses a prompt without a token, or with one that the model does not know.
+// Known rejects a prompt that is empty or has a token that the model lacks.
 func Known(tok data.Tokenizer, ids []int32, vocab int) error {
 	if len(ids) == 0 {
 		return input.BadInput(errors.New("an empty prompt; want at least one token to continue"))

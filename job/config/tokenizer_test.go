@@ -13,7 +13,7 @@ import (
 	"zeroth/nn"
 )
 
-// modelFolders makes folders of models that come with different tokenizers.
+// modelFolders creates folders of models with different tokenizers.
 func modelFolders(t *testing.T, vocabs map[string]int) {
 	t.Helper()
 	for name, vocab := range vocabs {
@@ -24,8 +24,8 @@ func modelFolders(t *testing.T, vocabs map[string]int) {
 	}
 }
 
-// A model that a job begins with brings its tokenizer, if that runs here; text
-// is never encoded with another unless the job says so, which is then noted.
+// TestTokenizerOfModelFrom checks that a job uses the tokenizer of model.from if supported. Text
+// is never encoded with another one unless the job says so, which is noted.
 func TestTokenizerOfModelFrom(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	testjob.Write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")
@@ -99,7 +99,7 @@ func TestTokenizerOfModelFrom(t *testing.T) {
 	}
 }
 
-// A tokenizer of its own needs no model folder, but a folder.
+// TestTokenizerFolder checks that a supported tokenizer needs a folder, but no model.
 func TestTokenizerFolder(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	testjob.WriteTokenizer(t, "own", "qwen", "{}")
@@ -114,8 +114,8 @@ func TestTokenizerFolder(t *testing.T) {
 	}
 }
 
-// Token files without a word on their tokenizer have GPT-2's only where the
-// vocabulary can be its.
+// TestTokenizerOfTokens checks that token files without a tokenizer only default to GPT-2's if the
+// vocabulary has its size.
 func TestTokenizerOfTokens(t *testing.T) {
 	testjob.InFolder(t, "data: {tokens: [a.bin]}\n")
 	testjob.Write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")

@@ -11,15 +11,15 @@ import (
 	"zeroth/shard"
 )
 
-// What of a model is trained: all of it, what freeze leaves, or adapters.
+// Selection of the trained parameters: all, those that freeze does not match, or adapters.
 
-// resolveTuning fills in what adapters leave out, and refuses names of layers and
-// patterns that mean nothing in the model.
+// resolveTuning derives missing settings of adapters, and rejects layer names and patterns that
+// match nothing in the model.
 func (r *reader) resolveTuning() {
 	c := r.Config
 	l := &c.Train.LoRA
 	if l.Rank == 0 && len(c.Train.Freeze) == 0 || len(r.problems) > 0 {
-		return // a model with problems has no names to look for
+		return // an invalid model has no names to match
 	}
 	if l.Rank > 0 {
 		if !r.has("train.lora.targets") {
@@ -30,7 +30,7 @@ func (r *reader) resolveTuning() {
 	r.checkFreeze()
 }
 
-// usualTargets are the layers that PEFT gives adapters where nobody says.
+// usualTargets returns the layers that PEFT adapts by default.
 func usualTargets(m hf.Model) []string {
 	switch {
 	case m.Family == "gpt2":
@@ -43,7 +43,7 @@ func usualTargets(m hf.Model) []string {
 
 func (r *reader) checkTargets() {
 	c := r.Config
-	layers := map[string]bool{} // ends of their names
+	layers := map[string]bool{} // keys are layer names
 	for _, p := range hf.Parameters(c.Model.Network(nn.LoRA{Rank: 1, Targets: []string{nn.AllLinear}})) {
 		if name, ok := strings.CutSuffix(p.Name, ".lora_B.weight"); ok {
 			layers[name] = true
@@ -63,7 +63,7 @@ func (r *reader) checkTargets() {
 	}
 }
 
-// ends are the last parts of names, each once.
+// ends returns the distinct last parts of names.
 func ends(names map[string]bool) (list []string) {
 	for name := range names {
 		if last := name[strings.LastIndex(name, ".")+1:]; !slices.Contains(list, last) {
@@ -91,19 +91,19 @@ func (r *reader) checkFreeze() {
 	}
 }
 
-// matches says whether a name is one of a pattern's, which is well-formed.
+// matches reports whether a name matches a well-formed pattern.
 func matches(pattern, name string) bool {
 	ok, _ := filepath.Match(pattern, name)
 	return ok
 }
 
-// Adapters are those the job asks for, which may be none.
+// Adapters returns the job's adapters, possibly none.
 func Adapters(c *Config) nn.LoRA {
 	l := c.Train.LoRA
 	return nn.LoRA{Rank: l.Rank, Alpha: l.Alpha, Targets: l.Targets}
 }
 
-// frozen says whether the job does not train a parameter.
+// frozen returns a function that reports whether the job freezes a parameter.
 func frozen(c *Config) func(shard.Param) bool {
 	return func(p shard.Param) bool {
 		return c.Train.LoRA.Rank > 0 && !nn.IsAdapter(p.Name) ||
@@ -111,5 +111,5 @@ func frozen(c *Config) func(shard.Param) bool {
 	}
 }
 
-// Tunes says whether the job trains less than the whole model.
+// Tunes reports whether the job trains only a part of the model.
 func Tunes(c *Config) bool { return c.Train.LoRA.Rank > 0 || len(c.Train.Freeze) > 0 }

@@ -16,9 +16,9 @@ import (
 	"zeroth/job/show"
 )
 
-// value is the type of a key. set stores what a node says and returns "" or,
-// storing nothing, what is wrong with it; want is what would be right; yaml
-// writes the stored value so that Load reads the same again.
+// value is the type of a key. set stores the value of a node and returns "", or stores nothing and
+// returns what is wrong. want describes valid values. yaml returns the stored value so that Load
+// reads it back unchanged.
 type value interface {
 	set(n *node) (wrong string)
 	want() string
@@ -55,10 +55,10 @@ func outside(x, lo, hi int64) string {
 func (v count) want() string { return fmt.Sprintf("a whole number from %d to %d", v.lo, v.hi) }
 func (v count) yaml() string { return strconv.Itoa(*v.p) }
 
-// octal are digits that some read as octal, some as decimal.
+// octal matches digits that some parsers read as octal, others as decimal.
 var octal = regexp.MustCompile(`^[-+]?0[0-9]`)
 
-// whole reads an integer.
+// whole parses an integer.
 func whole(n *node) (x int64, wrong string) {
 	switch {
 	case n.kind != scalar || n.quoted:
@@ -76,7 +76,7 @@ func whole(n *node) (x int64, wrong string) {
 	return x, ""
 }
 
-// shards is a positive count, or -1 for "what ranks and replicate leave".
+// shards is a positive count, or -1 for ranks / replicate.
 type shards struct{ p *int }
 
 func (v shards) set(n *node) string {
@@ -93,7 +93,7 @@ func (v shards) set(n *node) string {
 func (v shards) want() string {
 	return "a whole number of at least 1, or -1 for all ranks of a replica"
 }
-func (v shards) yaml() string { return "-1" } // the only number there can be is ranks / replicate
+func (v shards) yaml() string { return "-1" } // always ranks / replicate when written
 
 // stage is a ZeRO stage.
 type stage struct{ p *int }
@@ -125,7 +125,7 @@ func (v seed) set(n *node) string {
 		return n.String() + " is negative"
 	case wrong == "":
 		*v.p = uint64(y)
-	case err == nil && !n.quoted && !octal.MatchString(n.text): // it needs all 64 bits
+	case err == nil && !n.quoted && !octal.MatchString(n.text): // uses all 64 bits
 		*v.p, wrong = x, ""
 	}
 	return wrong
@@ -155,12 +155,12 @@ func (v real) set(n *node) string {
 func (v real) want() string { return v.what }
 func (v real) yaml() string { return formatReal(*v.p) }
 
-// some is a positive real; 0 is none, and not written.
+// some is a positive real. 0 means unset and is not written.
 type some struct{ real }
 
 func (v some) empty() bool { return *v.p == 0 }
 
-// perhaps is a real that may be left out.
+// perhaps is a real that may be omitted.
 type perhaps struct {
 	p    **float64
 	ok   func(float64) bool
@@ -185,7 +185,7 @@ func (v perhaps) yaml() string {
 	return formatReal(**v.p)
 }
 
-// formatReal is the shortest text that reads back as x: 6e-4, but 0.01.
+// formatReal returns the shortest text that parses as x: 6e-4, but 0.01.
 func formatReal(x float64) string {
 	g := strings.Replace(strconv.FormatFloat(x, 'g', -1, 64), "e-0", "e-", 1)
 	e := strings.Replace(strconv.FormatFloat(x, 'e', -1, 64), "e-0", "e-", 1)
@@ -195,10 +195,10 @@ func formatReal(x float64) string {
 	return g
 }
 
-// decimal is how a number is written: not in hexadecimal, nor with underscores.
+// decimal matches numbers without hexadecimal digits and underscores.
 var decimal = regexp.MustCompile(`^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$`)
 
-// number reads a finite float.
+// number parses a finite float.
 func number(n *node) (x float64, wrong string) {
 	if n.kind != scalar || n.quoted {
 		return 0, n.String() + " is not a number"
@@ -245,10 +245,10 @@ func (v reals) set(n *node) string {
 	return ""
 }
 
-// MostGPUs bounds the numbers of GPUs.
+// MostGPUs bounds the ordinals of GPUs.
 const MostGPUs = 1 << 10
 
-// ordinals is a list of different GPUs, or "auto" for none.
+// ordinals is a list of distinct GPUs, or "auto", stored as an empty list.
 type ordinals struct{ p *[]int }
 
 func (v ordinals) set(n *node) string {
@@ -282,7 +282,7 @@ func (v ordinals) yaml() string {
 	return strings.ReplaceAll(fmt.Sprint(*v.p), " ", ", ")
 }
 
-// counts is a list of numbers of at least 1; empty where there is none.
+// counts is a list of numbers of at least 1; unset if empty.
 type counts struct{ p *[]int }
 
 func (v counts) set(n *node) string {
@@ -303,7 +303,7 @@ func (v counts) empty() bool  { return len(*v.p) == 0 }
 func (v counts) want() string { return "a list of whole numbers of at least 1, such as [7, 5]" }
 func (v counts) yaml() string { return strings.ReplaceAll(fmt.Sprint(*v.p), " ", ", ") }
 
-// listed is String, with the length of a list.
+// listed returns String, or for a list its length.
 func (n *node) listed() string {
 	if n.kind == list {
 		return fmt.Sprintf("a list of %d", len(n.items))
@@ -412,7 +412,7 @@ func Quote(s string) string {
 	return visible(strings.TrimSuffix(b.String(), "\n"))
 }
 
-// visible is YAML whose texts are double-quoted, with escapes for what is invisible.
+// visible returns YAML with invisible characters escaped. All texts must be double-quoted.
 func visible(yaml string) string {
 	var b strings.Builder
 	for _, r := range yaml {
@@ -425,10 +425,10 @@ func visible(yaml string) string {
 	return b.String()
 }
 
-// longestPattern bounds the pattern of a group, in bytes.
+// longestPattern bounds a group's pattern, in bytes.
 const longestPattern = 200
 
-// pattern is a pattern of names, as path.Match has it.
+// pattern is a pattern of path.Match.
 type pattern struct{ p *string }
 
 func (v pattern) set(n *node) string {
@@ -476,7 +476,7 @@ func (v texts) yaml() string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// Longest is the most a time span can be: a year.
+// Longest is the maximum time span, a year.
 const Longest = 365 * 24 * time.Hour
 
 // duration is a time span like 30s or 5m.

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// YAML is the complete configuration as a job file: Load reads it back to an
-// equal Config. What other keys decide, batch and shard, is a comment, so that
-// the file can be run again on another number of ranks.
+// YAML returns the complete configuration as a job file, which Load reads back as an equal Config.
+// Derived keys such as batch and shard are comments, so that the file can run on another number of
+// ranks.
 func (c *Config) YAML() []byte {
 	var b strings.Builder
 	b.WriteString("# The effective configuration: what was given, and every default.\n")
@@ -24,7 +24,7 @@ func (c *Config) YAML() []byte {
 	return []byte(b.String())
 }
 
-// open begins the sections that a key's section has and the last key's has not.
+// open writes the headers of the section that are not open yet.
 func open(b *strings.Builder, last, section string) {
 	if section == "" || strings.HasPrefix(last+".", section+".") {
 		return
@@ -36,8 +36,7 @@ func open(b *strings.Builder, last, section string) {
 
 func indent(key string) string { return strings.Repeat("  ", strings.Count(key, ".")) }
 
-// written tells whether the key has a value and a meaning, and is not a
-// consequence of others.
+// written reports whether the key has a value, is used and is not derived from others.
 func (c *Config) written(f field) bool {
 	why, _ := c.idle(f)
 	return why == "" && !f.derived && !empty(f.value)

@@ -23,9 +23,8 @@ import (
 	"zeroth/job/show"
 )
 
-// node is a YAML value and where it stands. Scalars keep their text: what type
-// it has is for the key to say, because 6e-4 is a number to one YAML library
-// and text to another.
+// node is a YAML value and its place. Scalars keep their text, because the key determines the
+// type: 6e-4 is a number to one YAML library and text to another.
 type node struct {
 	at     place
 	kind   kind
@@ -44,7 +43,7 @@ type pair struct {
 type kind int
 
 const (
-	nothing kind = iota // null, or no value at all: the default is meant
+	nothing kind = iota // null or missing: selects the default
 	scalar
 	list
 	mapping
@@ -52,7 +51,7 @@ const (
 
 var kindNames = [...]string{"nothing", "a value", "a list", "a mapping"}
 
-// find is the pair with the key; nil if there is none.
+// find returns the pair with the key, nil if there is none.
 func (n *node) find(key string) *pair {
 	i := slices.IndexFunc(n.pairs, func(p *pair) bool { return p.key == key })
 	if i < 0 {
@@ -61,7 +60,7 @@ func (n *node) find(key string) *pair {
 	return n.pairs[i]
 }
 
-// String is the value as a short piece of the file.
+// String returns the value as a short excerpt of the file.
 func (n *node) String() string {
 	switch {
 	case n.kind == scalar && (n.quoted || len(n.text) > 40):
@@ -72,7 +71,7 @@ func (n *node) String() string {
 	return kindNames[n.kind]
 }
 
-// readFile is the job file as a mapping, and what is wrong with it as YAML.
+// readFile returns the job file as a mapping, and its syntax errors.
 func readFile(file string) (*node, Problems) {
 	root := &node{at: place{file: file}, kind: mapping}
 	if wrong, want := notJob(file); wrong != "" {
@@ -106,8 +105,8 @@ func readFile(file string) (*node, Problems) {
 	return top, problems
 }
 
-// notJob is what is wrong with a file that is data or a model, not a job, and what to type
-// instead; empty: it may be a job.
+// notJob returns an error message and advice if the file is data or a model, not a job. Both are
+// empty if it may be a job.
 func notJob(file string) (wrong, want string) {
 	if strings.Contains(file, "://") {
 		return "this is an address, not a job file", "nothing is downloaded here: fetch the file first"
@@ -127,7 +126,7 @@ func notJob(file string) (wrong, want string) {
 	return wrong, fmt.Sprintf("name it in a job file, such as job.yaml with the line data: {%s}, and type: zeroth train job.yaml", section)
 }
 
-// readJob is the text of a job file, of which - is the standard input.
+// readJob returns the text of a job file; - is the standard input.
 func readJob(file string) ([]byte, error) {
 	if file != "-" {
 		return input.Read(file, jobBytes)
@@ -142,8 +141,7 @@ func readJob(file string) ([]byte, error) {
 	return stdin.raw, stdin.err
 }
 
-// stdin is what was on the standard input, which gives it once; a job may be read
-// more often.
+// stdin caches the standard input, because a job may be read several times.
 var stdin struct {
 	of  *os.File
 	raw []byte
@@ -163,7 +161,7 @@ func fatal(at place, wrong, right string) Problems {
 	return Problems{p}
 }
 
-// overlay puts the value of a "key=value" in the place of the file's.
+// overlay replaces the file's value by that of a "key=value".
 func overlay(root *node, set string) Problems {
 	at := place{set: set}
 	key, raw, ok := strings.Cut(set, "=")
@@ -178,7 +176,7 @@ func overlay(root *node, set string) Problems {
 		}
 		return problems
 	}
-	if value == nil { // no value, or only a comment
+	if value == nil { // empty or only a comment
 		value = &node{at: at, kind: scalar, text: raw}
 		if raw == "" {
 			value.kind = nothing
@@ -190,7 +188,7 @@ func overlay(root *node, set string) Problems {
 	return problems
 }
 
-// put replaces or adds the value at a dotted key; what is wrong if it cannot.
+// put replaces or adds the value at a dotted key. It returns an error message if it cannot.
 func put(in *node, key string, value *node) (wrong string) {
 	head, rest, deeper := strings.Cut(key, ".")
 	p := in.find(head)
@@ -211,7 +209,7 @@ func put(in *node, key string, value *node) (wrong string) {
 	return put(p.value, rest, value)
 }
 
-// clone is a copy that put may change.
+// clone returns a copy that put may change.
 func (n *node) clone() *node {
 	c := *n
 	c.pairs = make([]*pair, len(n.pairs))
@@ -221,7 +219,7 @@ func (n *node) clone() *node {
 	return &c
 }
 
-// moveTo gives a value another place.
+// moveTo sets the place of a value and everything in it.
 func (n *node) moveTo(at place) {
 	n.at = at
 	for _, item := range n.items {
@@ -233,7 +231,7 @@ func (n *node) moveTo(at place) {
 	}
 }
 
-// parse reads one YAML document; nil if it has none.
+// parse parses one YAML document; nil if it is empty.
 func parse(raw []byte, at place) (*node, Problems) {
 	if len(raw) > jobBytes {
 		return nil, fatal(at, fmt.Sprintf("%d bytes, of at most %d", len(raw), jobBytes), "")
@@ -280,10 +278,10 @@ func (p place) token(t *token.Token) place {
 	return p
 }
 
-// tree turns the library's syntax tree into nodes.
+// tree converts the library's syntax tree to nodes.
 type tree struct {
 	at       place
-	path     []string // keys of the mappings that are being read
+	path     []string // keys of the enclosing mappings
 	anchors  map[string]*node
 	problems Problems
 }
@@ -368,7 +366,7 @@ func (t *tree) mapping(at place, values []*ast.MappingValueNode) *node {
 	return out
 }
 
-// key is the text of a key.
+// key returns the text of a key.
 func (t *tree) key(n ast.Node) string {
 	switch n := n.(type) {
 	case *ast.StringNode:
@@ -381,8 +379,8 @@ func (t *tree) key(n ast.Node) string {
 	return n.String()
 }
 
-// merged are the mappings that << takes keys from: one, or a list of them, of
-// which the first that has a key gives its value.
+// merged returns the mappings that << merges: one, or a list. The first one with a key determines
+// its value.
 func (t *tree) merged(v *ast.MappingValueNode) []*node {
 	known := len(t.problems)
 	from := t.convert(v.Value)
