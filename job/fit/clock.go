@@ -9,13 +9,13 @@ import (
 	"zeroth/shard"
 )
 
-// profileKey is what the passes of a micro-batch depend on.
+// profileKey contains everything that the passes of a micro-batch depend on.
 type profileKey struct {
 	context, tensor, micro, chunk int
 	recompute                     string
 }
 
-// profile is what each kind of module does for a micro-batch of the choice.
+// profile returns the work of each kind of module for a micro-batch of the choice.
 func (s *search) profile(x *config.Config) ([]passing, error) {
 	m := config.Mesh(x)
 	k := profileKey{m.Size(shard.Context), m.Size(shard.Tensor), x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute}
@@ -34,7 +34,7 @@ func (s *search) profile(x *config.Config) ([]passing, error) {
 	})
 }
 
-// passings are what the modules did, where each kernel of the compute queue takes so many seconds.
+// passings returns the work of each module, given the seconds of each kernel on the compute queue.
 func (p *profiler) passings(seconds []float64) []passing {
 	all := make([]passing, len(p.modules))
 	for i, ops := range p.ops {
@@ -60,7 +60,7 @@ func (p *profiler) passings(seconds []float64) []passing {
 	return all
 }
 
-// work is what each chunk of a place does for a micro-batch of the choice.
+// work returns the work of each chunk of a place for a micro-batch of the choice.
 func (s *search) work(x *config.Config, p *place) (chunks []passing, err error) {
 	kinds, err := s.profile(x)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *search) work(x *config.Config, p *place) (chunks []passing, err error) 
 	return chunks, nil
 }
 
-// weighAt is what a step of a choice costs at a place, without waiting for other places.
+// weighAt estimates the cost of the choice's step at a place, without waits for other places.
 func (s *search) weighAt(x *config.Config, p *place) (cost sim.Cost, traffic sim.Traffic, err error) {
 	chunks, err := s.work(x, p)
 	if err != nil {
@@ -93,8 +93,8 @@ func (s *search) weighAt(x *config.Config, p *place) (cost sim.Cost, traffic sim
 	return sim.Weigh(x, load, s.limits.Rates), units.traffic, err
 }
 
-// weigh finds what a step of a choice costs, if it has not been found yet: that of the place
-// where it takes longest, and what the pipeline takes beyond.
+// weigh estimates the cost of a choice's step unless that is known: the cost at the slowest place,
+// plus the pipeline's idle time.
 func (s *search) weigh(c *Choice) error {
 	if c.Cost.Compute > 0 {
 		return nil
@@ -131,14 +131,14 @@ func (s *search) weigh(c *Choice) error {
 	return err
 }
 
-// clockKey is what the passes of all of a step's micro-batches depend on.
+// clockKey contains everything that the passes of a step's micro-batches depend on.
 type clockKey struct {
 	profileKey
 	shape pipe.Shape
 }
 
-// passesTake is the seconds in which all of a step's micro-batches pass the pipeline and come
-// back: each rank's passes in the order of the schedule, each when what it needs has come.
+// passesTake returns the seconds in which all micro-batches of a step pass through the pipeline
+// and back. Each rank runs its passes in schedule order, as soon as their inputs arrive.
 func (s *search) passesTake(x *config.Config) (float64, error) {
 	m := config.Mesh(x)
 	k := clockKey{profileKey{m.Size(shard.Context), m.Size(shard.Tensor), x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute}, x.PipelineShape()}
@@ -170,7 +170,7 @@ func (s *search) passesTake(x *config.Config) (float64, error) {
 	})
 }
 
-// linkTakes is the seconds of a transfer from one place to the next.
+// linkTakes returns the seconds of a transfer between neighbouring places.
 func (s *search) linkTakes(x *config.Config) float64 {
 	if x.Parallel.Pipeline == 1 {
 		return 0
@@ -180,7 +180,7 @@ func (s *search) linkTakes(x *config.Config) float64 {
 	return s.limits.Hardware.Clock(setup.Planned(x))(sim.Kernel{Op: "broadcast", In: x.Precision, N: elements, Group: sim.Group{Size: 2, Stride: far}, Link: [2]int{0, far}})
 }
 
-// stepOf plays a pipeline on a clock.
+// stepOf simulates a pipeline and returns its duration in seconds.
 func stepOf(s pipe.Shape, stages []passing, link float64) (last float64) {
 	takes := func(a pipe.Action) float64 {
 		switch of := stages[a.Stage]; a.Kind {
@@ -194,7 +194,7 @@ func stepOf(s pipe.Shape, stages []passing, link float64) (last float64) {
 			return of.backward
 		}
 	}
-	var done [pipe.WeightGrad + 1][]float64 // by kind, stage and micro-batch, when an action ends; 0: not yet
+	var done [pipe.WeightGrad + 1][]float64 // end of each action by kind, stage and micro-batch; 0: not done
 	for k := range done {
 		done[k] = make([]float64, s.Stages()*s.Micro)
 	}

@@ -9,26 +9,26 @@ import (
 	"zeroth/pipe"
 )
 
-// Other ways to divide the model than the job's own are searched where the hardware is known.
-// What the passes of a step take, without what is exchanged of units, is a bound from below: it
-// depends neither on the stage nor on the shard groups. So ways to pass are tried in its order,
-// until none that follows can be among the answers.
+// With known hardware the search also divides the model in other ways than the job does. The time
+// of a step's passes without the communication of units is a lower bound on the time of the step.
+// The bound depends neither on the stage nor on the shard groups. So divisions are tried in order
+// of their bounds, until no further one can be among the answers.
 
-// passage is a way for micro-batches to pass a model that is divided somehow.
+// passage is a way to divide the model, with the time that micro-batches take to pass through it.
 type passage struct {
 	*config.Config
-	takes float64 // seconds, of all micro-batches of a step
+	takes float64 // seconds for all micro-batches of a step
 }
 
-// Limits of how models are divided.
+// Limits of the search over divisions.
 const (
 	mostPipeline = 32
-	together     = 16  // passages that are tried before the bound is drawn again
-	mostOffload  = 128 // passages that are tried with something offloaded
+	together     = 16  // passages tried before the bound is updated
+	mostOffload  = 128 // passages tried with offloading
 )
 
-// divided are the ways to divide the model that the job's batch and the hardware's hosts allow,
-// but for the job's own.
+// divided returns the other ways to divide the model that the job's batch and the hardware's hosts
+// allow.
 func (s *search) divided() (all []*config.Config) {
 	j := s.job
 	near := j.Parallel.Ranks
@@ -37,11 +37,11 @@ func (s *search) divided() (all []*config.Config) {
 	}
 	for _, tensor := range divisors(j.Parallel.Ranks) {
 		if tensor > near || tensor > 1 && config.Given(j) {
-			break // matrices are divided among ranks of a host
+			break // matrices are divided within a host
 		}
 		for _, context := range divisors(j.Parallel.Ranks / tensor) {
 			if context*tensor > near || context > 1 && config.Given(j) {
-				break // positions, too
+				break // positions are, too
 			}
 			all = append(all, s.dividedInto(context, tensor)...)
 		}
@@ -50,7 +50,7 @@ func (s *search) divided() (all []*config.Config) {
 }
 
 // dividedInto returns the ways to divide the model in which context ranks divide sequences and
-// tensor ranks matrices, without the job's own.
+// tensor ranks divide matrices, except the job's own.
 func (s *search) dividedInto(context, tensor int) (all []*config.Config) {
 	j := s.job
 	for _, pipeline := range divisors(j.Parallel.Ranks / tensor / context) {
@@ -73,7 +73,8 @@ func (s *search) dividedInto(context, tensor int) (all []*config.Config) {
 	return all
 }
 
-// schedules are those worth trying: GPipe is as fast as 1F1B, and has more in flight.
+// schedules returns the schedules worth trying. It omits GPipe, which is as fast as 1F1B but has
+// more micro-batches in flight.
 func schedules(pipeline int) []config.Pipeline {
 	of := func(s pipe.Schedule, virtual int) config.Pipeline {
 		return config.Pipeline{Schedule: string(s), Virtual: virtual}
@@ -84,14 +85,14 @@ func schedules(pipeline int) []config.Pipeline {
 	return []config.Pipeline{of(pipe.OneF1B, 1), of(pipe.ZBH1, 1), of(pipe.Interleaved, 2), of(pipe.Interleaved, 4)}
 }
 
-// passages are all ways to pass a model divided otherwise than the job's, the fastest first.
+// passages returns all passages except the job's own, fastest first.
 func (s *search) passages() (all []passage, err error) {
 	for _, d := range s.divided() {
 		sequences := d.Train.Batch / d.Parallel.DataRanks()
 		for _, micro := range microBatches(sequences, s.job.Train.MicroBatch) {
 			x := d.Copy()
 			if micro > 1 && x.Parallel.Context > 1 {
-				continue // ranks that have whole sequences instead need no keys of each other
+				continue // with whole sequences instead, ranks need not exchange keys
 			}
 			if x.Train.MicroBatch, x.Train.Accumulate = micro, sequences/micro; !config.Accepts(x) || !counts(x) {
 				continue
@@ -111,7 +112,7 @@ func (s *search) passages() (all []passage, err error) {
 	return all, err
 }
 
-// divide tries other ways to divide the model, as far as they may be among the answers.
+// divide tries other ways to divide the model as long as they can be among the answers.
 func (s *search) divide() error {
 	ways, err := s.passages()
 	if s.offloading {
@@ -135,7 +136,8 @@ func (s *search) divide() error {
 	return err
 }
 
-// bound is the seconds of the last way that is listed so far.
+// bound returns the seconds of the slowest way listed so far, or infinity if fewer ways than
+// listed are known.
 func (s *search) bound() float64 {
 	best := map[way]float64{}
 	for _, c := range s.all {
@@ -153,8 +155,8 @@ func (s *search) bound() float64 {
 	return all[listed-1]
 }
 
-// settle are the ways to shard what passes so, weighed as far as they fit. Where the largest
-// groups do not fit, none does.
+// settle returns the choices that shard the passage x, and weighs those that fit. At each stage it
+// stops at the first group size, from the largest on, that does not fit.
 func (s *search) settle(x *config.Config) (all []*Choice, err error) {
 	s.sharded(x, func(y *config.Config) bool {
 		for _, lean := range []func(){
@@ -181,7 +183,7 @@ func (s *search) settle(x *config.Config) (all []*Choice, err error) {
 	return all, err
 }
 
-// leanest is how many steps a choice may take to need less of the device.
+// leanest returns the number of settings to try in turn, each of which needs less device memory.
 func (s *search) leanest(x *config.Config) int {
 	switch {
 	case !s.offloading:

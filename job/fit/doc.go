@@ -1,10 +1,9 @@
-// Package fit searches settings of a job that fit into given memory, the fastest
-// first, and refuses a job that does not fit.
+// Package fit searches for settings of a job that fit into a given memory, fastest first, and
+// rejects a job that does not fit.
 //
-// What never enters: how bytes are counted (plan, build) and how seconds are (sim);
-// it compares their answers.
+// Bytes are counted by plan and setup, and seconds by sim; this package compares the results.
 //
-// Begin with fit.go: Search is zeroth plan --fit. largest.go finds the largest model,
-// context or batch; refuse.go is the check before a run; measure.go makes searching
-// cheap: it runs a few layers and adds what the others do, which layers.go compares.
+// Begin with fit.go: Search is zeroth plan --fit. largest.go finds the largest model, context or
+// batch; refuse.go is the check before a run; measure.go makes the search cheap by running a few
+// layers and extrapolating to all, after layers.go has compared them.
 package fit

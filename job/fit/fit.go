@@ -19,20 +19,20 @@ import (
 	"zeroth/zero"
 )
 
-// Limits are what there is to fit into.
+// Limits describes the available resources.
 type Limits struct {
 	Ranks  int       `json:"ranks"`
-	Memory int64     `json:"memory"` // bytes of each rank's device
-	Host   int64     `json:"host"`   // bytes of host memory for each rank; 0: nothing is offloaded
-	Disk   int64     `json:"disk"`   // bytes of disk for each rank; 0: nothing is offloaded there
+	Memory int64     `json:"memory"` // bytes per rank's device
+	Host   int64     `json:"host"`   // bytes of host memory per rank; 0: no offloading
+	Disk   int64     `json:"disk"`   // bytes of disk per rank; 0: no offloading to disk
 	GPU    bool      `json:"gpu"`
 	Rates  sim.Rates `json:"rates"`
 
-	Hardware *sim.Hardware `json:"hardware,omitempty"` // what listed choices are simulated on; nil: none are
+	Hardware *sim.Hardware `json:"hardware,omitempty"` // hardware on which listed choices are simulated; nil: no simulation
 }
 
-// machine is what a choice is planned for: on GPUs of several hosts, processes that the
-// hardware says are there; else nobody has said how many.
+// machine returns the machine for which a choice is planned. Processes are only set for GPUs on
+// several hosts of known hardware.
 func (l Limits) machine(c *config.Config) plan.Machine {
 	m := plan.Machine{GPU: l.GPU, Memory: l.Memory}
 	if l.GPU && l.Hardware != nil {
@@ -43,55 +43,55 @@ func (l Limits) machine(c *config.Config) plan.Machine {
 	return m
 }
 
-// Choice is a way to set a job, what it needs and what it costs.
+// Choice is a way to set a job, with its requirements and its cost.
 type Choice struct {
 	Config    *config.Config
-	Sets      []string // what differs from the job, as --set takes it
+	Sets      []string // settings that differ from the job's, as arguments of --set
 	Needs     setup.Footprint
-	Low, High int64 // estimates of what is outside, bytes
+	Low, High int64 // estimates of memory outside the allocator, bytes
 	Cost      sim.Cost
-	Exact     bool        // Needs is that of a dry run
-	Simulated *sim.Result // nil: it was not simulated
+	Exact     bool        // Needs comes from a dry run
+	Simulated *sim.Result // nil: not simulated
 
 	limits Limits
-	least  int     // hundredths of the optimizer state that must be offloaded; 0: it was not asked, or nothing fits
-	whole  float64 // simulated seconds of a step that offloads all of it
+	least  int     // percentage of the optimizer state that must be offloaded; 0: not searched, or nothing fits
+	whole  float64 // simulated seconds of a step that offloads all optimizer state
 
-	flops      float64 // of the model's in a step, the mean of a pipeline's ranks; 0: the choice is not weighed
-	hostUpdate float64 // seconds of the host's kernels alone, where the hardware is known and the choice is weighed
+	flops      float64 // of the model in a step, mean of a pipeline's ranks; 0: not weighed
+	hostUpdate float64 // seconds of the host's kernels alone; only set on known hardware by weigh
 }
 
-// Free is what is left of the device, at worst and at best, in bytes.
+// Free returns the remaining device memory at worst and at best, in bytes.
 func (c *Choice) Free() (low, high int64) {
 	free := c.limits.Memory - c.Needs.Device.Total()
 	return free - c.High, free - c.Low
 }
 
-// Fits says whether the choice fits whatever is outside.
+// Fits reports whether the choice fits in any case.
 func (c *Choice) Fits() bool { return c.over() <= 0 }
 
-// over is how many bytes there are too few of: of the device, the host or the
-// disk, whichever lacks most. Not more than 0: it fits.
+// over returns the bytes missing on the device, the host or the disk, whichever lacks most. The
+// choice fits if the result is not positive.
 func (c *Choice) over() int64 {
 	return max(c.lacks(), c.lacksBeside())
 }
 
-// lacks is how many bytes of the device there are too few.
+// lacks returns the bytes missing on the device.
 func (c *Choice) lacks() int64 {
 	low, _ := c.Free()
 	return -low
 }
 
-// lacksBeside is the same of the host and the disk.
+// lacksBeside returns the bytes missing on the host or the disk, whichever lacks more.
 func (c *Choice) lacksBeside() int64 {
 	return max(c.Needs.Host.Total()-c.limits.Host, c.Needs.Disk-c.limits.Disk)
 }
 
-// Binding is the category that takes most of what there is too little of, as
-// programs call it.
+// Binding returns the largest category of the resource that is most exceeded, with its name in
+// JSON output, and its bytes.
 func (c *Choice) Binding() (what string, bytes int64) { return c.binding(device.Use.String) }
 
-// binding is Binding with the names of categories that name gives.
+// binding is Binding with category names from name.
 func (c *Choice) binding(name func(device.Use) string) (what string, bytes int64) {
 	needs, where := c.Needs.Device, ""
 	switch over := c.over(); {
@@ -105,16 +105,16 @@ func (c *Choice) binding(name func(device.Use) string) (what string, bytes int64
 	return name(device.Use(slices.Index(needs[:], bytes))) + where, bytes
 }
 
-// Result is what fits of a job.
+// Result lists the settings of a job that fit.
 type Result struct {
 	Limits Limits
 	Job    *Choice   // as the job is set
-	Fits   []*Choice // the fastest of each way, the fastest first
-	Others []*Choice // of the ways that do not fit, what lacks least
+	Fits   []*Choice // the fastest of each way, fastest first
+	Others []*Choice // ways that do not fit, each with the choice that lacks least
 	Tried  int
 }
 
-// way is what choices are told apart by.
+// way distinguishes the choices that are listed separately.
 type way struct {
 	piped, chunked, divided      bool
 	stage                        int
@@ -126,14 +126,14 @@ func (c *Choice) way() way {
 	return way{p.Pipeline > 1, p.Context > 1, p.Tensor > 1, z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters}
 }
 
-// listed is how many ways of each sort an answer has at most.
+// listed bounds the ways of each sort in an answer.
 const listed = 8
 
-// Search searches the ways to divide the model, stages, shard groups, micro-batches,
-// recomputing, prefetch, chunks of the loss, offloading and its ratio by dry runs of a few
-// layers, and does a dry run of all of them of what it answers, and simulates it where the
-// hardware is known, as far as that is a matter of seconds. The sequences of a step stay the
-// job's if the ranks divide them, else those of a rank do.
+// Search searches over divisions of the model, stages, shard groups, micro-batches, recomputation,
+// prefetch, loss chunks, and offloading and its ratio. It uses dry runs of a few layers, then
+// makes full dry runs of the choices that it returns. On known hardware it also simulates them,
+// within a budget of seconds. It preserves the sequences per step if the ranks divide them,
+// otherwise the sequences per rank.
 func Search(c *config.Config, l Limits) (*Result, error) {
 	if err := searchable(c); err != nil {
 		return nil, err
@@ -163,8 +163,8 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 	return f, nil
 }
 
-// answer takes the best of each way into the result, and learns exactly what they need and,
-// the best first, how long they take.
+// answer adds the best choice of each way to the result. It measures their exact needs and
+// simulates them in order of speed, within the budget.
 func (s *search) answer(f *Result) error {
 	best := map[way]*Choice{}
 	for _, x := range s.all {
@@ -203,10 +203,10 @@ func (s *search) answer(f *Result) error {
 	})
 }
 
-// mostPasses is how many passes of modules are simulated for an answer: some seconds' worth.
+// mostPasses bounds the module passes simulated for an answer, to limit it to seconds.
 const mostPasses = 24_000
 
-// passes is how many a simulation of the choice has.
+// passes returns the number of module passes in a simulation of the choice.
 func (c *Choice) passes() int {
 	n, _ := sim.Few(c.Config)
 	if n < c.Config.Train.Accumulate {
@@ -215,8 +215,8 @@ func (c *Choice) passes() int {
 	return n * (c.Config.Model.Layers + 2)
 }
 
-// refine is the choice with shard groups of the size with which its simulated step is shortest,
-// from its own on. Pipelines take too long to be simulated so often.
+// refine returns the choice with the shard group size of the shortest simulated step, searching
+// outward from its own size. It skips pipelines, which take too long to simulate repeatedly.
 func (s *search) refine(c *Choice) (*Choice, error) {
 	sizes := divisors(c.Config.Parallel.DataRanks())
 	at := slices.Index(sizes, c.Config.Parallel.Shard)
@@ -243,8 +243,7 @@ func (s *search) refine(c *Choice) (*Choice, error) {
 	return c, nil
 }
 
-// searchable is an error for a model with more layers than many simulations are made
-// of.
+// searchable returns an error for a job with a master, or a model with too many layers to search.
 func searchable(c *config.Config) error {
 	if c.Parallel.Master {
 		return input.BadInput(fmt.Errorf("%v: parallel.master is true: settings are searched without a master, which is slower than any of them; want false, or plan, which says what this one needs", c.Place("parallel.master")))
@@ -255,7 +254,7 @@ func searchable(c *config.Config) error {
 	return nil
 }
 
-// Seconds is how long a step takes: as simulated, or as weighed.
+// Seconds returns the duration of a step, simulated if available, otherwise estimated.
 func (c *Choice) Seconds() float64 {
 	if c.Simulated != nil {
 		return c.Simulated.Seconds
@@ -263,8 +262,8 @@ func (c *Choice) Seconds() float64 {
 	return c.Cost.Seconds()
 }
 
-// better prefers what fits, of that the faster, and of what does not fit what
-// lacks least.
+// better reports whether a is preferable: fitting choices by speed, others by the least memory
+// missing.
 func better(a, b *Choice) bool {
 	switch {
 	case a.Fits() != b.Fits():
@@ -275,8 +274,8 @@ func better(a, b *Choice) bool {
 	return a.over() < b.over()
 }
 
-// order is by time; of two alike, to a thousandth, by what is changed least,
-// then by memory.
+// order compares choices by time. Times within a thousandth are equal and ordered by the number of
+// changed settings, then by memory.
 func order(a, b *Choice) int {
 	if x, y := a.Seconds(), b.Seconds(); x < y*0.999 || y < x*0.999 {
 		return cmp.Compare(x, y)
@@ -287,8 +286,8 @@ func order(a, b *Choice) int {
 		slices.Compare(a.Sets, b.Sets))
 }
 
-// dryRun weighs a choice and replaces what it needs by what a dry run of all its layers
-// says. It simulates it, if it should.
+// dryRun weighs a choice, replaces its estimated needs by those of a full dry run, and simulates
+// it if asked to.
 func (s *search) dryRun(c *Choice, simulate bool) error {
 	if err := s.weigh(c); err != nil {
 		return err
@@ -306,15 +305,15 @@ func (s *search) dryRun(c *Choice, simulate bool) error {
 	return c.simulate()
 }
 
-// search is one call of Search.
+// search is the state of one call of Search.
 type search struct {
 	limits    Limits
-	job       *config.Config // on the ranks there are
+	job       *config.Config // on the available ranks
 	whole     *layers
-	updates   float64 // operations of updates of whole matrices, of all ranks
-	undivided bool    // micro-batches stay as they are
+	updates   float64 // operations of whole-matrix updates, over all ranks
+	undivided bool    // micro-batches are fixed
 
-	offloading bool // ways to divide the model otherwise may offload: nothing fits that does not
+	offloading bool // allow offloading with other divisions, because nothing fits without
 
 	networks memo[[2]int, *layers]
 	piped    memo[placeKey, []*place]
@@ -327,7 +326,7 @@ type search struct {
 	all      []*Choice
 }
 
-// bare is a search that has tried nothing yet.
+// bare returns a search that has not tried anything yet.
 func bare(c *config.Config, l Limits) (*search, error) {
 	s := &search{limits: l, job: on(c, l.Ranks)}
 	one := s.job.Copy()
@@ -347,19 +346,19 @@ func bare(c *config.Config, l Limits) (*search, error) {
 	return s, nil
 }
 
-// network is the layers of the job, of whose matrices and positions ranks of the choice have parts.
+// network returns the layers of the job, with matrices and positions divided as in the choice.
 func (s *search) network(x *config.Config) (*layers, error) {
 	m := config.Mesh(x)
 	return s.networks.get([2]int{m.Size(shard.Context), m.Size(shard.Tensor)}, func() (*layers, error) { return layersOf(x) })
 }
 
-// placeKey is what the places of a choice's pipeline depend on.
+// placeKey contains everything that the places of a choice's pipeline depend on.
 type placeKey struct {
 	pipeline, virtual, context, tensor int
 	recompute                          string
 }
 
-// places are those of the choice's pipeline that are like no other.
+// places returns the distinct places of the choice's pipeline.
 func (s *search) places(x *config.Config) ([]*place, error) {
 	m := config.Mesh(x)
 	k := placeKey{x.Parallel.Pipeline, x.Pipeline.Virtual, m.Size(shard.Context), m.Size(shard.Tensor), x.Zero.Recompute}
@@ -380,9 +379,9 @@ func newSearch(c *config.Config, l Limits) (*search, error) {
 	return s, err
 }
 
-// run measures every way to set the job, and where that must offload a part of its
-// optimizer state, the least part too; it weighs those that fit. Unless all are wanted it
-// weighs none, and stops at the first that fits.
+// run measures every way to set the job. If a way must offload a part of its optimizer state, it
+// also measures the least such part. It weighs those that fit. Without all it weighs none and
+// stops at the first that fits.
 func (s *search) run(all bool) error {
 	var ways []*config.Config
 	s.each(func(x config.Config) { ways = append(ways, &x) })
@@ -417,8 +416,8 @@ func (s *search) run(all bool) error {
 	return err
 }
 
-// on is the job on so many ranks, in one shard group, with its model as divided as it is if
-// that is possible.
+// on returns the job on the given ranks in one shard group, with its model divided as before if
+// possible.
 func on(c *config.Config, ranks int) *config.Config {
 	if ranks == c.Parallel.Ranks {
 		return c.Copy()
@@ -441,7 +440,7 @@ func on(c *config.Config, ranks int) *config.Config {
 	return x
 }
 
-// each calls f with every way to set the job that is searched, with its model divided as it is.
+// each calls f with every setting to search, without changing how the model is divided.
 func (s *search) each(f func(config.Config)) {
 	j := s.job
 	sequences := j.Train.MicroBatch * j.Train.Accumulate
@@ -460,15 +459,15 @@ func (s *search) each(f func(config.Config)) {
 	}
 }
 
-// sharded calls f with a job at every stage, with every size of shard groups from the largest
-// on, as long as f wants more.
+// sharded calls f with a job at every stage and every shard group size, from the largest on, until
+// f returns false.
 func (s *search) sharded(j *config.Config, f func(*config.Config) (more bool)) {
 	ranks := j.Parallel.DataRanks()
 	for stage := range zero.Stages {
 		for _, replicate := range divisors(ranks) {
 			shard := ranks / replicate
 			if shard*j.Parallel.Context == 1 && ranks > 1 || stage == 0 && replicate > 1 {
-				continue // the one is stage 0, the other it already
+				continue // a single shard is stage 0, and stage 0 has no shard groups
 			}
 			x := j.Copy()
 			x.Zero.Stage, x.Parallel.Shard, x.Parallel.Replicate = stage, shard, replicate
@@ -479,11 +478,11 @@ func (s *search) sharded(j *config.Config, f func(*config.Config) (more bool)) {
 	}
 }
 
-// knobs calls f with every setting of what is left.
+// knobs calls f with every combination of the remaining settings.
 func (s *search) knobs(x *config.Config, f func(config.Config)) {
 	prefetches := []int{0, 1, 2}
 	if x.Zero.Stage < 3 {
-		prefetches = prefetches[:2] // there are no gathers ahead, and never more than two gradients
+		prefetches = prefetches[:2] // no gathers ahead, and never more than two gradients
 	}
 	for _, recompute := range config.Recomputes {
 		for _, prefetch := range prefetches {
@@ -499,7 +498,7 @@ func (s *search) knobs(x *config.Config, f func(config.Config)) {
 	}
 }
 
-// offloads are the places that optimizer state and parameters can rest at.
+// offloads returns the possible places of optimizer state and parameters.
 func (s *search) offloads(x config.Config) (list []config.Offload) {
 	places := config.PlacesNamed[:1]
 	switch {
@@ -525,7 +524,7 @@ func (s *search) offloads(x config.Config) (list []config.Offload) {
 	return list
 }
 
-// chunks are the job's own chunk of the loss and some smaller ones.
+// chunks returns the job's own loss chunk and some smaller ones.
 func (s *search) chunks(x config.Config) []int {
 	list := []int{s.job.Train.LossChunk}
 	for n := 4096; n >= 256; n /= 4 {
@@ -536,8 +535,8 @@ func (s *search) chunks(x config.Config) []int {
 	return list
 }
 
-// microBatches are the sizes that so many sequences can be cut into: all divisors,
-// or of very many the job's own and the largest up to each power of two.
+// microBatches returns the possible sizes of a micro-batch: all divisors, or if there are too
+// many, the job's own and the largest up to each power of two.
 func microBatches(sequences, own int) (list []int) {
 	all := divisors(sequences)
 	if len(all) <= fitMicros {
@@ -552,7 +551,7 @@ func microBatches(sequences, own int) (list []int) {
 	return list
 }
 
-// divisors of n, ascending.
+// divisors returns the divisors of n, ascending.
 func divisors(n int) (list []int) {
 	for i := 1; i*i <= n; i++ {
 		if n%i == 0 {
@@ -577,7 +576,7 @@ func (s *search) choice(x *config.Config) (*Choice, error) {
 	return c, nil
 }
 
-// differs are the keys in which x is set otherwise, as --set takes them.
+// differs returns the keys set differently in x, as arguments of --set.
 func differs(c *config.Config, x *config.Config) (sets []string) {
 	for _, k := range []struct {
 		key     string
@@ -609,7 +608,7 @@ func differs(c *config.Config, x *config.Config) (sets []string) {
 	return sets
 }
 
-// schedule is the job's, "null" without a pipeline.
+// schedule returns the job's schedule, "null" without a pipeline.
 func schedule(c *config.Config) any {
 	if c.Parallel.Pipeline == 1 {
 		return "null"
@@ -617,7 +616,7 @@ func schedule(c *config.Config) any {
 	return c.Pipeline.Schedule
 }
 
-// staged is what the job says of the layers of each stage.
+// staged returns the layers of each stage if the job sets them, else "null".
 func staged(c *config.Config) any {
 	if len(c.Pipeline.Layers) == 0 {
 		return "null"
@@ -625,7 +624,7 @@ func staged(c *config.Config) any {
 	return fmt.Sprint(c.Pipeline.Layers)
 }
 
-// virtual is how many stages a rank has, "null" where the schedule says it.
+// virtual returns the stages per rank, "null" if the schedule implies them.
 func virtual(c *config.Config) any {
 	if c.Parallel.Pipeline == 1 || c.Pipeline.Virtual == 1 {
 		return "null"
@@ -635,6 +634,6 @@ func virtual(c *config.Config) any {
 
 // Limits of a search for settings.
 const (
-	fitLayers = 1000 // of a model whose settings are searched
-	fitMicros = 32   // sizes of micro-batches that are tried
+	fitLayers = 1000 // layers of a model to search
+	fitMicros = 32   // micro-batch sizes to try
 )

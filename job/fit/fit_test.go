@@ -20,9 +20,9 @@ import (
 	"zeroth/zero"
 )
 
-// What the search finds is what a brute search over dry runs would: nothing
-// that fits comes before the fastest; every choice can be set with the sets it
-// names, and then needs what it says.
+// TestFitIsTheBestOfAll checks that Search returns the same as an exhaustive search over dry runs:
+// no fitting choice is before the fastest, and every choice can be set with its sets and then has
+// the stated needs.
 func TestFitIsTheBestOfAll(t *testing.T) {
 	for _, memory := range []int64{1 << 20, 2 << 20, 3 << 20, 5 << 20, 1 << 30} {
 		for _, host := range []int64{0, 200 << 10, 16 << 20} {
@@ -71,8 +71,8 @@ func TestFitIsTheBestOfAll(t *testing.T) {
 	}
 }
 
-// The ranks there are need not be the job's: the sequences of a step stay if
-// they can.
+// TestFitOnOtherRanks checks a search on another number of ranks than the job's: the sequences per
+// step stay the same if possible.
 func TestFitOnOtherRanks(t *testing.T) {
 	for _, test := range []struct{ ranks, batch, perRank int }{{8, 16, 2}, {2, 16, 8}, {3, 12, 4}, {16, 16, 1}, {32, 128, 4}} {
 		f, err := Search(configtest.Fitted(t), Limits{Ranks: test.ranks, Memory: 1 << 30, GPU: true, Rates: here})
@@ -88,7 +88,7 @@ func TestFitOnOtherRanks(t *testing.T) {
 	}
 }
 
-// The largest that fits does, and one more does not.
+// TestLargest checks that the largest value fits and the next one does not.
 func TestLargest(t *testing.T) {
 	if cpu.Separate {
 		t.Skip("what crosses takes host memory of every job there, and these machines have none")
@@ -123,8 +123,8 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// A job over its budget is refused with its largest categories and settings
-// that fit, which do.
+// TestOverBudget checks that a job over its budget is rejected with its largest categories and
+// with settings that really fit.
 func TestOverBudget(t *testing.T) {
 	c := configtest.Fitted(t, "device=cpu", "zero.stage=0", "parallel.memory=100GB")
 	needs, err := setup.DryRun(setup.Planned(c))
@@ -144,7 +144,7 @@ func TestOverBudget(t *testing.T) {
 			t.Errorf("no %q in: %v", want, err)
 		}
 	}
-	few := 100 // sets of what fits and changes least
+	few := 100 // fewest sets of a fitting choice
 	for _, x := range searched(t, c, Limits{Ranks: 4, Memory: c.Parallel.Memory, Host: 1 << 40, Rates: here}).all {
 		if x.Fits() {
 			few = min(few, len(x.Sets))
@@ -167,9 +167,8 @@ func TestOverBudget(t *testing.T) {
 	}
 }
 
-// A job whose ranks together need more than there is is refused, with what there
-// is and settings that fit in it, which do. All ranks count, and what they hold
-// on the host.
+// TestMoreThanThereIs checks that a job is rejected if its ranks together need more memory than
+// the machine has, including host memory. The error has the limit and settings that really fit.
 func TestMoreThanThereIs(t *testing.T) {
 	for _, sets := range [][]string{{"device=cpu", "zero.stage=0"}, {"device=cpu", "zero.stage=2", "zero.offload.optimizer=host"}} {
 		c := configtest.Fitted(t, sets...)
@@ -221,7 +220,7 @@ func TestMoreThanThereIs(t *testing.T) {
 	}
 }
 
-// searched is a search that has tried everything.
+// searched returns a search that has tried everything.
 func searched(t *testing.T, c *config.Config, l Limits) *search {
 	t.Helper()
 	s, err := newSearch(c, l)
@@ -231,7 +230,7 @@ func searched(t *testing.T, c *config.Config, l Limits) *search {
 	return s
 }
 
-// bareOf is one that has tried nothing.
+// bareOf returns a search that has tried nothing.
 func bareOf(t *testing.T, c *config.Config, l Limits) *search {
 	t.Helper()
 	s, err := bare(c, l)
@@ -241,7 +240,7 @@ func bareOf(t *testing.T, c *config.Config, l Limits) *search {
 	return s
 }
 
-// one is the job as a choice, weighed.
+// one returns the job as a weighed choice.
 func one(t *testing.T, c *config.Config, l Limits) *Choice {
 	t.Helper()
 	s := bareOf(t, c, l)
@@ -255,7 +254,7 @@ func one(t *testing.T, c *config.Config, l Limits) *Choice {
 	return x
 }
 
-// at is a choice with another part of its optimizer state offloaded.
+// at returns a choice with another part of its optimizer state offloaded.
 func at(t *testing.T, s *search, c *config.Config, part int) *Choice {
 	t.Helper()
 	x, err := s.choice(c)
@@ -281,7 +280,7 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
-// What is outside our allocator is a range, and less of it without peers.
+// TestOutside checks that memory outside our allocator is a range, and smaller without peers.
 func TestOutside(t *testing.T) {
 	var last int64
 	for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=4"}, {"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}} {
@@ -297,8 +296,8 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// What is on its way between hosts takes memory that is searched with, too: of exact sums
-// through GPUs, and of sockets where NCCL is not to be used.
+// TestBounceIsSearched checks that bounce memory is part of the search: for exact sums between
+// GPUs, and for sockets where NCCL cannot be used.
 func TestBounceIsSearched(t *testing.T) {
 	h, err := sim.OpenHardware("h100")
 	if err != nil {
@@ -336,7 +335,7 @@ func TestBounceIsSearched(t *testing.T) {
 	}
 }
 
-// What binds is the largest category of what there is too little of.
+// TestBinding checks that the binding category is the largest one of the exceeded resource.
 func TestBinding(t *testing.T) {
 	c := &Choice{limits: Limits{Memory: 10, Host: 10, Disk: 10}}
 	binds := func(want string) {
@@ -381,7 +380,8 @@ func (q *counter) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) 
 	device.WeightGrad(q, dw, db, dy, x)
 }
 
-// attention is two products of the lower half of T × T scores a head.
+// attention returns the operations of two products with the lower half of the T × T scores of a
+// head.
 func attention(a device.Attn) float64 { return 2 * float64(a.B*a.H*a.D) * float64(a.T) * float64(a.T) }
 
 func (q *counter) Attention(_ device.Mat, _ device.Buffer, _, _, _ device.Mat, a device.Attn) {
@@ -389,7 +389,7 @@ func (q *counter) Attention(_ device.Mat, _ device.Buffer, _, _, _ device.Mat, a
 }
 
 func (q *counter) AttentionGrad(_, _, _ device.Mat, _ device.Buffer, _, _ device.Mat, _ device.Buffer, _, _, _ device.Mat, a device.Attn) {
-	q.flops += 2 * attention(a) // the least, with the scores computed again it is half as much more
+	q.flops += 2 * attention(a) // the minimum; recomputing the scores would add half
 }
 
 // copies counts the bytes of copies.
@@ -400,7 +400,8 @@ type copies struct {
 
 func (q copies) Copy(dst, _ device.Buffer) { *q.bytes += int64(dst.Bytes()) }
 
-// The work and the traffic a choice is weighed by are those of the schedule.
+// TestCostCountsTheSchedule checks that a choice's weighed work and traffic equal those of the
+// schedule.
 func TestCostCountsTheSchedule(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.stage=0", "train.loss_chunk=100"},
@@ -440,8 +441,8 @@ func TestCostCountsTheSchedule(t *testing.T) {
 	}
 }
 
-// Communication is hidden behind computing, as far as there is computing in the
-// micro-batches it belongs to, and not at all without prefetch.
+// TestExposed checks that computation hides the communication of its micro-batches as far as
+// possible, and none without prefetch.
 func TestExposed(t *testing.T) {
 	for _, test := range []struct {
 		sets            []string
@@ -465,14 +466,14 @@ func TestExposed(t *testing.T) {
 	}
 }
 
-// An update of what is offloaded takes as long as the slowest of its ways: to
-// the host and back, the host's kernel, the disk.
+// TestUpdateOfOffloaded checks that an offloaded update takes the time of its slowest part: the
+// copies to the host and back, the host's kernel, or the disk.
 func TestUpdateOfOffloaded(t *testing.T) {
 	for _, test := range []struct {
 		sets  []string
 		rates sim.Rates
-		want  float64 // bytes of the slowest, of an element of the shards
-		whole float64 // and more of one of a matrix that is updated whole
+		want  float64 // bytes of the slowest part per shard element
+		whole float64 // additional bytes per element of a matrix that is updated whole
 	}{
 		{[]string{"zero.offload.optimizer=host"}, sim.Rates{Host: 1, Memory: 1e9}, (4 + 2) / 2., 0},
 		{[]string{"zero.offload.optimizer=host"}, sim.Rates{Host: 1e9, Memory: 1}, 4 + 2*12 + 2, 0},
@@ -496,7 +497,7 @@ func TestUpdateOfOffloaded(t *testing.T) {
 		test.rates.Flops, test.rates.Link, test.rates.Disk = math.Inf(1), 1, max(test.rates.Disk, 1e-9)
 		cost := one(t, c, Limits{Ranks: 4, Rates: test.rates}).Cost
 		want, blocks := test.want*float64(n)+test.whole*float64(whole), 0.0
-		if c.Zero.Offload.Disk() { // each of three vectors is whole blocks
+		if c.Zero.Offload.Disk() { // each of three vectors occupies whole blocks
 			blocks = 2 * 3 * 4096 * float64(len(r.Units()))
 		}
 		if cost.Update < want*(1-1e-9) || cost.Update > want*(1+1e-9)+blocks {
@@ -508,8 +509,8 @@ func TestUpdateOfOffloaded(t *testing.T) {
 	}
 }
 
-// A batch with very many divisors is searched by few sizes of micro-batches, of
-// which none is far from another, the job's own among them.
+// TestMicroBatches checks that a batch with very many divisors is searched by few micro-batch
+// sizes, evenly spread and including the job's own.
 func TestMicroBatches(t *testing.T) {
 	for n := 1; n <= 2000; n++ {
 		var want []int
@@ -539,7 +540,8 @@ func TestMicroBatches(t *testing.T) {
 	}
 }
 
-// What is beyond the limits of a search is refused, and named; planning goes on.
+// TestUnsearchable checks that models beyond the limits of a search are rejected by name, but can
+// be planned.
 func TestUnsearchable(t *testing.T) {
 	c := configtest.Fitted(t, "model.layers=1001")
 	l := Limits{Ranks: 4, Memory: 1 << 40, Rates: here}

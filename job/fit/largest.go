@@ -12,28 +12,28 @@ import (
 	"zeroth/job/show"
 )
 
-// Quantities are what Largest can be asked for.
+// Quantities lists the quantities that FindLargest can maximize.
 var Quantities = []string{"model", "seq", "micro_batch"}
 
-// Largest is the answer to what is the largest of something that fits: with
-// the job's own settings, and with whichever settings fit.
+// Largest is the largest value of a quantity that fits, with the job's own settings and with any
+// settings.
 type Largest struct {
 	Of     string  `json:"of"`
-	As     *Answer `json:"as_set"` // nil: nothing does
-	Any    *Answer `json:"any"`    // nil: nothing does
+	As     *Answer `json:"as_set"` // nil: nothing fits
+	Any    *Answer `json:"any"`    // nil: nothing fits
 	Limits Limits  `json:"limits"`
 }
 
-// Answer is a quantity and a choice that holds it.
+// Answer is a value and a choice that fits with it.
 type Answer struct {
 	Value  int     `json:"value"` // heads, tokens or sequences
 	Title  string  `json:"title"`
 	Choice *Choice `json:"choice"`
 }
 
-// FindLargest searches for the largest model of the job's proportions, sequence or
-// micro-batch that fits. Of a model, the heads stay as wide as they are, and
-// width, hidden layer and layers grow together.
+// FindLargest searches for the largest model of the job's proportions, sequence or micro-batch
+// that fits. In a model, the head width is constant, and width, hidden layer and layers grow
+// together.
 func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 	grown := map[string]func(*config.Config, int) (*config.Config, string){"model": grownModel, "seq": grownContext, "micro_batch": grownMicroBatch}[of]
 	if grown == nil {
@@ -94,8 +94,8 @@ func byFit(a, b *Choice) int {
 	return 1
 }
 
-// bisect is the largest n of which ok holds; 0 if it holds of none. What holds of
-// n must hold of all below.
+// bisect returns the largest n for which ok holds, 0 if it never does. If ok holds for n, it must
+// hold for all smaller numbers.
 func bisect(ok func(int) bool) int {
 	if !ok(1) {
 		return 0
@@ -114,14 +114,14 @@ func bisect(ok func(int) bool) int {
 	return lo
 }
 
-// counts says whether what the job needs can be counted.
+// counts reports whether the job's settings are within config's limits.
 func counts(c *config.Config) bool {
 	wrong, _ := config.Countable(c)
 	return wrong == ""
 }
 
-// grownModel is the job with a model of n groups of heads: as many query heads
-// as share keys and values in the job's model, or one.
+// grownModel returns the job with a model of n groups of heads. A group is the query heads that
+// share keys and values in the job's model, or one head.
 func grownModel(c *config.Config, n int) (*config.Config, string) {
 	x, m := c.Copy(), c.Model
 	group := 1
@@ -139,12 +139,12 @@ func grownModel(c *config.Config, n int) (*config.Config, string) {
 	return x, fmt.Sprintf("%s: %d layers, width %d, %d heads", title(x.Model), x.Model.Layers, x.Model.Width, x.Model.Heads)
 }
 
-// grownContext is the job with sequences of n times 64 tokens.
+// grownContext returns the job with sequences of 64n tokens.
 func grownContext(c *config.Config, n int) (*config.Config, string) {
 	x := c.Copy()
 	x.Model.Context = 64 * n
 	if c.Model.From != "" && c.Model.Family == "gpt2" && x.Model.Context > max(c.Model.Context, c.Model.Longest) {
-		return nil, "" // it has no positions for more
+		return nil, "" // GPT-2 has no more position embeddings
 	}
 	if x.Model.Context > hf.Most || !counts(x) {
 		return nil, ""
@@ -152,7 +152,7 @@ func grownContext(c *config.Config, n int) (*config.Config, string) {
 	return x, fmt.Sprintf("sequences of %s tokens", show.Grouped(int64(x.Model.Context)))
 }
 
-// grownMicroBatch is the job with micro-batches of n sequences, one a step.
+// grownMicroBatch returns the job with micro-batches of n sequences, one per step.
 func grownMicroBatch(c *config.Config, n int) (*config.Config, string) {
 	x := c.Copy()
 	x.Train.MicroBatch, x.Train.Accumulate, x.Train.Batch = n, 1, n*c.Parallel.Ranks
@@ -162,7 +162,7 @@ func grownMicroBatch(c *config.Config, n int) (*config.Config, string) {
 	return x, fmt.Sprintf("micro-batches of %d sequences", n)
 }
 
-// Print writes the answer for people.
+// Print prints the answer as a table.
 func (r *Largest) Print(out io.Writer) error {
 	t := show.Columns{Align: "lll"}
 	for _, a := range []struct {

@@ -13,14 +13,14 @@ import (
 	"zeroth/zero"
 )
 
-// layers is a network by which of its modules are alike: they have the same
-// parameters, issue the same kernels and take the same memory. The first and the
-// last module, and any that share a unit, are like no other.
+// layers is a network and the kinds of its modules. Modules of one kind have the same parameters,
+// issue the same kernels and need the same memory. The first and the last module and modules that
+// share a unit are kinds of their own.
 type layers struct {
-	model *nn.Model // a rank's part of one whose matrices are divided
+	model *nn.Model // a rank's part if matrices are divided
 	kind  []int     // of each module
-	first []int     // of each kind, the first module
-	even  bool      // the modules between the first and the last have units of equal lengths
+	first []int     // first module of each kind
+	even  bool      // inner modules have units of equal lengths
 }
 
 // layersOf compares the modules of the job's network by a dry run of all of them.
@@ -57,8 +57,8 @@ func layersOf(c *config.Config) (*layers, error) {
 	return l, nil
 }
 
-// alone is the job on one copy of the model, with micro-batches of one sequence and all of it
-// on the device: what modules do in it depends on nothing else.
+// alone returns the job on one copy of the model, without offloading and with micro-batches of one
+// sequence. The work of a module in it depends on nothing else.
 func alone(c *config.Config) *config.Config {
 	x := c.Copy()
 	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate = c.Parallel.Ranks/c.Parallel.DataRanks(), 1, 1
@@ -68,24 +68,24 @@ func alone(c *config.Config) *config.Config {
 	return x
 }
 
-// unpiped is the job alone, without a pipeline.
+// unpiped returns the job alone, without a pipeline.
 func unpiped(c *config.Config) *config.Config {
 	x := c.Copy()
 	x.Parallel.Ranks, x.Parallel.Pipeline, x.Pipeline.Layers = c.Parallel.Ranks/c.Parallel.Pipeline, 1, nil
 	return alone(x)
 }
 
-// passing is what a module does for a micro-batch: operations, and seconds on the compute queue.
+// passing is the work of a module for a micro-batch: operations, and seconds on the compute queue.
 type passing struct {
 	ops                        sim.Operations
-	forward, backward, weights float64 // weights is the part of backward that ZBH1 leaves for later
+	forward, backward, weights float64 // weights is the part of backward that ZBH1 defers
 }
 
 func (p passing) plus(o passing) passing {
 	return passing{p.ops.Plus(o.ops, 1), p.forward + o.forward, p.backward + o.backward, p.weights + o.weights}
 }
 
-// profiled is a dry run of a job without a pipeline, with the network given.
+// profiled makes a dry run of a job without a pipeline, with the given network.
 func profiled(c *config.Config, m *nn.Model) (*profiler, error) {
 	p := &profiler{modules: make([][]byte, len(m.Modules)), ops: make([]sim.Operations, len(m.Modules))}
 	t, _, _, err := setup.DryRank(setup.Planned(config.Standing(c, m)), 0, func(z *zero.Config) {
@@ -98,20 +98,20 @@ func profiled(c *config.Config, m *nn.Model) (*profiler, error) {
 	return p, err
 }
 
-// profiler writes down what each module does in a step.
+// profiler records the work of each module in a step.
 type profiler struct {
 	recording *sim.Recording
 	modules   [][]byte
 	ops       []sim.Operations
 	passes    []modulePass
-	before    sim.Operations // when the pass began
-	tasks     int            // of the compute queue when the pass began
-	floor     int            // bytes of the arena that were taken then,
-	now       int            // and are now
+	before    sim.Operations // at the beginning of the pass
+	tasks     int            // of the compute queue at the beginning of the pass
+	floor     int            // bytes of the arena in use at the beginning of the pass
+	now       int            // and now
 	heights   []byte
 }
 
-// modulePass is a pass of a module, whose tasks of the compute queue are [from, to).
+// modulePass is a pass of a module and its tasks [from, to) on the compute queue.
 type modulePass struct {
 	op             fsdp.Op
 	step, from, to int
@@ -142,7 +142,7 @@ func (p *profiler) Arena(_ int, _ string, height int) {
 	p.now, p.heights = height, binary.AppendVarint(p.heights, int64(height-p.floor))
 }
 
-// with is the network of some of the modules alone.
+// with returns the network of only the given modules.
 func (l *layers) with(modules []int) *nn.Model {
 	m := *l.model
 	m.Modules, m.Uses = make([]nn.Module, 0, len(modules)), make([][]nn.Use, 0, len(modules))
@@ -152,19 +152,20 @@ func (l *layers) with(modules []int) *nn.Model {
 	return &m
 }
 
-// place is what a rank has at a place of a pipeline: modules of a network, chunk after chunk.
+// place is a place of a pipeline: modules of a network, in chunks.
 type place struct {
 	*layers
 	at      int
-	modules []int  // of the network
-	chunks  []int  // how many of them each chunk has
-	units   []int  // of each module, how many it is the first to use here
+	modules []int  // indices in the network
+	chunks  []int  // number of modules per chunk
+	units   []int  // units that each module is the first to use here
 	count   int    // units
-	alike   string // of equal places equal, but for at
+	alike   string // equal for places that are equal except for at
 }
 
-// placesOf are the places of the job's pipeline but those that are like one before, which has
-// as much in flight or more. The layers may have parts of the matrices of the whole network.
+// placesOf returns the distinct places of the job's pipeline. Of equal places it returns the
+// first, which has the most micro-batches in flight. The layers may be parts of whole's divided
+// matrices.
 func placesOf(c *config.Config, l *layers, whole *nn.Model) (all []*place) {
 	begins := []int{0}
 	if c.Parallel.Pipeline > 1 {
@@ -192,8 +193,8 @@ func placesOf(c *config.Config, l *layers, whole *nn.Model) (all []*place) {
 	return all
 }
 
-// short is the job with some of the place's modules in each of its chunks, and at other places
-// with the ends of the network alone.
+// short returns the job with only some of the place's modules in each of its chunks, and no layers
+// at the other places.
 func (p *place) short(c *config.Config, chunks ...[]int) *config.Config {
 	x, last := c.Copy(), len(p.kind)-1
 	modules := []int{0}
@@ -215,11 +216,11 @@ func (p *place) short(c *config.Config, chunks ...[]int) *config.Config {
 	return config.Standing(x, p.with(modules))
 }
 
-// token is what a module is alike in: its kind, and how many of its units keep their
+// token identifies modules that are alike: their kind, and how many of their units have optimizer
 // state on the device.
 type token struct{ kind, here int }
 
-// tokens are those of the place's modules where units from one on are updated on the host.
+// tokens returns the tokens of the place's modules if units from first on are updated on the host.
 func (p *place) tokens(first int) []token {
 	all := make([]token, len(p.modules))
 	for i, m := range p.modules {
@@ -229,10 +230,10 @@ func (p *place) tokens(first int) []token {
 	return all
 }
 
-// stretch is modules that repeat.
+// stretch is a repeating sequence of modules.
 type stretch struct{ at, period, reps int }
 
-// stretches are the parts of a sequence that repeat more than so often, in order.
+// stretches returns the parts of a sequence that repeat more than least times, in order.
 func stretches(all []token, least int) []stretch {
 	best := longest(all, least)
 	if best.reps == 0 {
@@ -247,14 +248,15 @@ func stretches(all []token, least int) []stretch {
 	return list
 }
 
-// longestPeriod is the most modules whose repetition is looked for.
+// longestPeriod bounds the period of a stretch, in modules.
 const longestPeriod = 16
 
-// longest is the stretch of which most can be left out; it has no repetitions if none can.
+// longest returns the stretch from which most modules can be omitted, without repetitions if there
+// is none.
 func longest(all []token, least int) (best stretch) {
 	saved := 0
 	for period := 1; period <= longestPeriod && period*(least+1) <= len(all); period++ {
-		same := 0 // neighbouring modules that are like those a period before
+		same := 0 // consecutive modules equal to those a period before
 		for i := period; i < len(all); i++ {
 			if all[i] != all[i-period] {
 				same = 0
@@ -269,7 +271,8 @@ func longest(all []token, least int) (best stretch) {
 	return best
 }
 
-// shorter are the modules of a sequence of so many, of which each stretch has so many repetitions.
+// shorter returns the modules of a sequence of length n in which each stretch is cut to the given
+// repetitions.
 func shorter(n int, list []stretch, reps []int) (modules []int) {
 	next := 0
 	for i, s := range list {

@@ -12,8 +12,8 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// What is at a limit is taken and what is over it refused, at a key that can
-// mend it.
+// TestLimitsOfProducts checks that values at a limit are accepted, and that values above it are
+// rejected at a key that can lower them.
 func TestLimitsOfProducts(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	wide := "model={layers: %d, width: 1048576, heads: 1, vocab: 256, context: %d}"
@@ -47,7 +47,7 @@ func TestLimitsOfProducts(t *testing.T) {
 	}
 }
 
-// At the limits no number of a plan or a search overflows: all are positive.
+// TestNothingOverflows checks that no number in a plan or a search overflows at the limits.
 func TestNothingOverflows(t *testing.T) {
 	for _, sets := range [][]string{
 		{"model={layers: 1, width: 1048576, heads: 1048576, context: 1048576}", "train={micro_batch: 32, loss_chunk: 1048576}", "parallel.ranks=1"},

@@ -16,20 +16,20 @@ import (
 	"zeroth/zero"
 )
 
-// What settings need and do is learnt by dry runs of small networks. Of a stretch of
-// layers that are alike some are left out, and those left are run once as they are and
-// once with one more: each layer beyond adds what that one did. This holds once every
-// slot that layers take in turn has had its turn, and every ring of staging memory is
-// full; see steady. All is counted in whole bytes, so nothing is rounded.
+// The needs and the work of settings are measured by dry runs of small networks. In each stretch
+// of equal layers some are omitted. The rest is run once as it is and once with one more layer:
+// each omitted layer adds the difference. This holds if every slot that layers use in turn has
+// been used, and every ring of staging memory is full; see steady. All counts are whole bytes, so
+// nothing is rounded.
 //
-// The units' memory and traffic do not depend on the micro-batch, nor activations and
-// operations on how units are kept. So the two are learnt apart and added. Of a pipeline
-// each place is learnt that is like no other, by the chunks of layers it has.
+// Memory and traffic of units do not depend on the micro-batch, and activations and operations do
+// not depend on how units are sharded. So the two are measured separately and added. In a pipeline
+// each distinct place is measured by its chunks of layers.
 
-// measured is what a dry run has counted. All of it grows by as much with every layer.
+// measured is the result of a dry run. Each layer adds the same amount to all of it.
 type measured struct {
-	needs   setup.Footprint // but for activations, staging memory of saves and work space of kernels
-	state   int             // elements that saves hand out
+	needs   setup.Footprint // without activations, staging memory of saves and kernel work space
+	state   int             // elements passed to saves
 	traffic sim.Traffic
 }
 
@@ -37,8 +37,8 @@ func (m measured) plus(o measured, times int) measured {
 	return measured{m.needs.Plus(o.needs, times), m.state + times*o.state, m.traffic.Plus(o.traffic, int64(times))}
 }
 
-// extrapolated is what a sequence of modules comes to, by runs of shorter ones in which
-// each stretch repeats at least so often. Repetitions are left out and added by step.
+// extrapolated returns the result for a sequence of modules, extrapolated from runs in which each
+// stretch has at least least repetitions. Repetitions are removed and added in multiples of step.
 func extrapolated(all []token, least, step int, run func(modules []int) (measured, error)) (measured, error) {
 	list := stretches(all, least+step)
 	reps := make([]int, len(list))
@@ -61,37 +61,37 @@ func extrapolated(all []token, least, step int, run func(modules []int) (measure
 	return sum, err
 }
 
-// unitKey is what the memory and the traffic of a place's units depend on.
+// unitKey contains everything that memory and traffic of a place's units depend on.
 type unitKey struct {
 	at              string // the place
 	mesh            shard.Mesh
 	stage, prefetch int
 	offload         config.Offload // without the ratio
-	micros          int            // 1, or 2 of more
-	first           int            // the first unit that is updated on the host
-	moves           bool           // traffic is asked for, else memory
+	micros          int            // 1, or 2 for several
+	first           int            // first unit updated on the host
+	moves           bool           // measure traffic, not memory
 }
 
-// passKey is what a place's activations depend on.
+// passKey contains everything that a place's activations depend on.
 type passKey struct {
 	of           string
 	at           int
-	mesh         shard.Mesh // of one copy of the model
+	mesh         shard.Mesh // of one model copy
 	shape        pipe.Shape
 	micro, chunk int
 	recompute    string
 }
 
-// runKey is a dry run of some of a network's modules.
+// runKey identifies a dry run of some modules of a network.
 type runKey struct {
 	of      any
 	modules string
 }
 
-// steady is so many layers that one more changes nothing but what that layer adds: there
-// is one for every slot of parameters, of gradients (two) and of updates of whole matrices
-// (three, from three units on), and a tile for every slot of the rings of staging memory.
-// The network's last module shares a slot with the layer that is one over.
+// steady returns the number of layers from which on another layer changes nothing but its own
+// share. There is one layer for every slot of parameters, of gradients (two) and of whole-matrix
+// updates (three, from three units on), and a tile for every slot of the staging rings. The
+// network's last module shares a slot with the additional layer.
 func (s *search) steady(k unitKey) int {
 	n := max(k.prefetch+1, 2) + 1
 	if s.updates > 0 {
@@ -103,9 +103,9 @@ func (s *search) steady(k unitKey) int {
 	return n
 }
 
-// ofUnits is what a choice's units need at a place, with micro-batches of one sequence. How
-// many slots units take in turn does not depend on where their state rests, nor that on the
-// slots; but updates of whole matrices have slots of their own where units are gathered
+// ofUnits measures the units of a choice at a place, with micro-batches of one sequence. Slots do
+// not depend on where state is stored, and stored state does not depend on slots, so they are
+// measured separately. However, whole-matrix updates have slots of their own if units are gathered
 // ahead.
 func (s *search) ofUnits(x *config.Config, p *place) (measured, error) {
 	k := s.keyOf(x, p)
@@ -126,21 +126,21 @@ func (s *search) ofUnits(x *config.Config, p *place) (measured, error) {
 	return m.plus(more, 1).plus(less, -1), cmp.Or(err, wrong, last)
 }
 
-// keyOf is what the choice's memory depends on at a place.
+// keyOf returns what the choice's memory at a place depends on.
 func (s *search) keyOf(x *config.Config, p *place) unitKey {
 	k := unitKey{p.alike, config.Mesh(x), x.Zero.Stage, x.Zero.Prefetch, x.Zero.Offload, min(2, x.Train.Accumulate), s.firstOnHost(x, p), false}
 	k.offload.Ratio = 0
 	return k
 }
 
-// measure is what the units of all of a place's layers come to.
+// measure returns the result for the units of all of a place's layers.
 func (s *search) measure(x *config.Config, p *place, k unitKey) (measured, error) {
 	return s.kept.get(k, func() (measured, error) {
 		least, step := s.steady(k), 1
-		if !p.even || x.Parallel.Pipeline > 1 { // which layer takes which slot makes a difference
+		if !p.even || x.Parallel.Pipeline > 1 { // layers differ by their slots
 			step = lcm(k.prefetch+1, 2)
 		}
-		if x.Parallel.Pipeline > 1 { // the place may lack the last module, whose slot it shares
+		if x.Parallel.Pipeline > 1 { // the place may lack the last module, which shares a slot
 			least++
 		}
 		all := p.tokens(k.first)
@@ -155,7 +155,7 @@ func (s *search) measure(x *config.Config, p *place, k unitKey) (measured, error
 	})
 }
 
-// named is what modules are alike in.
+// named returns the tokens of the given modules.
 func named(all []token, modules []int) (some []token) {
 	for _, i := range modules {
 		some = append(some, all[i])
@@ -163,7 +163,7 @@ func named(all []token, modules []int) (some []token) {
 	return some
 }
 
-// firstOnHost is the first of a place's units that a choice updates on the host.
+// firstOnHost returns the first of a place's units that a choice updates on the host.
 func (s *search) firstOnHost(x *config.Config, p *place) int {
 	if o := x.Zero.Offload; o.Optimizer == "none" || o.Ratio == 0 {
 		return p.count
@@ -171,13 +171,13 @@ func (s *search) firstOnHost(x *config.Config, p *place) int {
 	return offload.Split(s.shards(x, p), x.Zero.Offload.Ratio)
 }
 
-// cutKey is what the lengths of a place's shards depend on.
+// cutKey contains everything that the lengths of a place's shards depend on.
 type cutKey struct {
 	at   string
 	mesh shard.Mesh
 }
 
-// shards are the units of a place as a rank of the choice's mesh has them.
+// shards returns the units of a place as sharded on the choice's mesh.
 func (s *search) shards(x *config.Config, p *place) []offload.Unit {
 	units, err := s.cuts.get(cutKey{p.alike, config.Mesh(x)}, func() (units []offload.Unit, err error) {
 		c := config.Standing(x, p.model)
@@ -193,15 +193,15 @@ func (s *search) shards(x *config.Config, p *place) []offload.Unit {
 		return units, nil
 	})
 	if err != nil {
-		panic(fmt.Sprintf("fit: the units of %s: %v", p.alike, err)) // the choice's own dry run had none
+		panic(fmt.Sprintf("fit: the units of %s: %v", p.alike, err)) // the choice's own dry run had no error
 	}
 	return units
 }
 
-// wholeUnits is a tile that holds any unit: as many bytes move in one as in many.
+// wholeUnits is a tile size that holds any unit. One transfer moves as many bytes as several.
 const wholeUnits = 1 << 50
 
-// runUnits is a dry run of some of a place's modules with a choice's units.
+// runUnits makes a dry run of some of a place's modules with the choice's units.
 func (s *search) runUnits(x *config.Config, p *place, k unitKey, modules []int) (measured, error) {
 	c := p.short(x, modules)
 	c.Pipeline.Schedule, c.Pipeline.Virtual = string(pipe.OneF1B), 1
@@ -229,7 +229,7 @@ func (s *search) runUnits(x *config.Config, p *place, k unitKey, modules []int) 
 		return measured{}, err
 	}
 	if k.moves {
-		if meter.Step(t); c.Zero.Offload.Disk() { // nothing had been written that could be read
+		if meter.Step(t); c.Zero.Offload.Disk() { // nothing to read has been written before the first step
 			meter.Step(t)
 		}
 		return measured{traffic: meter.Traffic}, nil
@@ -239,7 +239,7 @@ func (s *search) runUnits(x *config.Config, p *place, k unitKey, modules []int) 
 	return m, nil
 }
 
-// ofPasses is what so many of a choice's micro-batches need at a place.
+// ofPasses measures the given number of the choice's micro-batches at a place.
 func (s *search) ofPasses(x *config.Config, p *place, micros int) (measured, error) {
 	c := alone(x)
 	c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute, c.Train.Accumulate = x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute, micros
@@ -253,7 +253,8 @@ func (s *search) ofPasses(x *config.Config, p *place, micros int) (measured, err
 	})
 }
 
-// extrapolated is what the place comes to, by runs in which stretches of its chunks are shorter.
+// extrapolated returns the result for the place, extrapolated from runs with shorter stretches in
+// its chunks.
 func (p *place) extrapolated(run func(chunks [][]int) (measured, error)) (measured, error) {
 	const twice = 2
 	all, reps := p.tokens(p.count), make([]int, len(p.chunks))
@@ -269,7 +270,7 @@ func (p *place) extrapolated(run func(chunks [][]int) (measured, error)) (measur
 				first = 1
 			}
 			if len(list) > 1 || len(list) == 1 && list[0].at != first {
-				list = nil // the most may be in use before the last layer: nothing tells but a run of all
+				list = nil // memory may peak before the last layer, which only a full run shows
 			}
 			if reps[i] = 0; list != nil {
 				reps[i] = list[0].reps - twice
@@ -294,7 +295,7 @@ func (p *place) extrapolated(run func(chunks [][]int) (measured, error)) (measur
 	return sum, err
 }
 
-// needsAt is what a rank of a choice needs at a place.
+// needsAt returns the needs of a rank at a place.
 func (s *search) needsAt(x *config.Config, p *place) (n setup.Footprint, err error) {
 	one := x.Copy()
 	one.Train.MicroBatch, one.Train.LossChunk, one.Zero.Recompute = 1, x.Model.Context, "none"
@@ -325,7 +326,7 @@ func (s *search) needsAt(x *config.Config, p *place) (n setup.Footprint, err err
 	return n, nil
 }
 
-// needs is what the rank of a choice needs that needs most.
+// needs returns the needs of the rank that needs most.
 func (s *search) needs(x *config.Config) (most setup.Footprint, err error) {
 	places, err := s.places(x)
 	for i, p := range places {
@@ -340,7 +341,7 @@ func (s *search) needs(x *config.Config) (most setup.Footprint, err error) {
 	return most, err
 }
 
-// memo remembers answers. Whoever asks first finds out, others wait.
+// memo caches results. The first caller of a key computes its result, and others wait for it.
 type memo[K comparable, V any] struct {
 	mu sync.Mutex
 	of map[K]func() (V, error)

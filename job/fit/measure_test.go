@@ -20,8 +20,9 @@ import (
 	"zeroth/zero"
 )
 
-// networks are of 31 layers: of both families, tied and not, with every sort of update,
-// whose layers are alike, are not, or repeat in some order, of which all is trained or some.
+// networks returns networks of 31 layers: both families, tied and untied, with every kind of
+// update, with layers that are equal, different or repeating, and with all or a part of them
+// trained.
 func networks(t *testing.T) map[string]*config.Config {
 	job := func(sets ...string) *config.Config {
 		return configtest.Fitted(t, append([]string{"model.layers=31", "train.batch=null", "checkpoint.every=5"}, sets...)...)
@@ -46,8 +47,7 @@ func networks(t *testing.T) map[string]*config.Config {
 	}
 }
 
-// settings calls f with all ways to set a job that change its memory, and some ratios of
-// what is offloaded.
+// settings calls f with every combination of settings that affect memory, and some offload ratios.
 func settings(c *config.Config, f func(config.Config)) {
 	for stage := range zero.Stages {
 		places := []config.Offload{{Optimizer: "none", Parameters: "none"}, {Optimizer: "host", Parameters: "none"}, {Optimizer: "disk", Parameters: "none"}}
@@ -70,8 +70,8 @@ func settings(c *config.Config, f func(config.Config)) {
 	}
 }
 
-// What settings need, do and move, learnt by runs of a few layers, is what a run of all
-// says: to the byte in every category, and to the operation.
+// TestFewLayersAreAll checks that extrapolation from a few layers equals a full run: to the byte
+// in every category, and to the operation.
 func TestFewLayersAreAll(t *testing.T) {
 	for name, c := range networks(t) {
 		s := bareOf(t, c, Limits{Ranks: 4, Rates: here})
@@ -146,7 +146,7 @@ func fewAreAll(t *testing.T, s *search, x *config.Config) {
 	}
 }
 
-// every is all of so many modules.
+// every returns the indices of n modules.
 func every(n int) (all []int) {
 	for i := range n {
 		all = append(all, i)
@@ -154,7 +154,8 @@ func every(n int) (all []int) {
 	return all
 }
 
-// In tiles of whole units as many bytes move as in those of a run, of which units have many.
+// TestWholeUnitsMoveAsMuch checks that tiles of whole units move as many bytes as a run, which
+// divides units into many tiles.
 func TestWholeUnitsMoveAsMuch(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
@@ -186,8 +187,8 @@ func TestWholeUnitsMoveAsMuch(t *testing.T) {
 	}
 }
 
-// Models of which a part is trained, and networks of the caller's, are searched like any
-// other; what does not come out of a model section cannot be made larger.
+// TestAllIsSearched checks that partially trained models and given networks can be searched, and
+// that a network without a model section cannot be enlarged.
 func TestAllIsSearched(t *testing.T) {
 	all := networks(t)
 	for _, name := range []string{"adapters of some", "frozen front", "given"} {
@@ -212,7 +213,7 @@ func TestAllIsSearched(t *testing.T) {
 	}
 }
 
-// A ratio that is made for a split finds it.
+// TestSplitFromRatio checks that a ratio computed from a split gives that split.
 func TestSplitFromRatio(t *testing.T) {
 	for _, frozen := range []int{-1, 0, 3, 7} {
 		var units []offload.Unit

@@ -16,7 +16,7 @@ import (
 	"zeroth/zero"
 )
 
-// drawnMesh is a job of some layers on a drawn mesh, nil if there is no such job.
+// drawnMesh returns a job with some layers on a random mesh, nil if the drawn job is invalid.
 func drawnMesh(t *testing.T, r *rand.Rand) *config.Config {
 	pick := func(of ...any) string { return fmt.Sprint(of[r.IntN(len(of))]) }
 	sets := []string{"train.batch=null", "checkpoint.every=5", "model.heads=4", "device=cpu", "parallel.ranks=16",
@@ -48,8 +48,8 @@ func drawnMesh(t *testing.T, r *rand.Rand) *config.Config {
 	return c
 }
 
-// Also on pipelines and where matrices are divided, what settings need, do and move is what a
-// run of all says, to the byte; and the places that are left out need no more.
+// TestFewLayersAreAllOnMeshes checks that extrapolation equals a full run to the byte on pipelines
+// and divided matrices, too, and that omitted places do not need more.
 func TestFewLayersAreAllOnMeshes(t *testing.T) {
 	r, n := rand.New(rand.NewPCG(1, 2)), nightly.Of(15, 150)
 	for done := 0; done < n; {
@@ -61,8 +61,8 @@ func TestFewLayersAreAllOnMeshes(t *testing.T) {
 	}
 }
 
-// What is found by bounds, and by simulating the best by estimates, is what simulating every
-// setting finds; and every line is what plan and the simulator say of its settings.
+// TestDividedIsTheBestOfAll checks that the search by bounds and estimates finds the best of all
+// simulated settings, and that every line agrees with plan and the simulator.
 func TestDividedIsTheBestOfAll(t *testing.T) {
 	h := &sim.Hardware{Name: "small", GPU: true, Flops: map[string]float64{"bf16": 2e12, "fp32": 1e12}, Memory: 1e12, Launch: 1e-7,
 		Links: []sim.Link{{Ranks: 4, Bandwidth: 50e9, Latency: 1e-7}, {Bandwidth: 2e9, Latency: 2e-6}}}
@@ -140,8 +140,8 @@ func (s *search) everything(fits func(*Choice)) error {
 	return err
 }
 
-// Lines that are not simulated are estimated. On a large model's pipelines that is right to
-// some percent; what is exchanged of units hides less well behind passes than is assumed.
+// TestEstimates checks that estimates for pipelines of a large model are within ten percent of a
+// simulation. Communication of units is hidden less than the estimate assumes.
 func TestEstimates(t *testing.T) {
 	h, err := sim.OpenHardware("h100")
 	if err != nil {
@@ -172,7 +172,7 @@ func TestEstimates(t *testing.T) {
 	}
 }
 
-// replicas is 128 divided by the dimensions that some sets have.
+// replicas returns 128 divided by the dimensions in sets.
 func replicas(sets []string) string {
 	n := 128
 	for _, set := range sets {

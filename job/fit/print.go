@@ -19,7 +19,7 @@ import (
 	"zeroth/nn"
 )
 
-// Print writes what fits for people.
+// Print prints the result as a table with advice.
 func (f *Result) Print(out io.Writer) error {
 	var b strings.Builder
 	l, j := f.Limits, f.Job.Config
@@ -53,15 +53,16 @@ func (f *Result) Print(out io.Writer) error {
 	return show.Print(out, b.String())
 }
 
-// columns are those of the answer: two lines of a title, how it is aligned, and of those that
-// may be left out where all lines have the same, a name.
+// columns lists the columns of the answer: two lines of a title, alignment, and the name to use if
+// all rows are equal and the column is omitted.
 var columns = []struct{ above, below, align, name string }{
 	{"", "", "l", ""}, {"pipeline × tensor", "× context × shard × replica", "l", ""}, {"schedule", "", "l", "schedule"}, {"stage", "", "l", "stage"},
 	{"micro ×", "accumulate", "l", "micro-batch × accumulate"}, {"recompute", "", "l", "recompute"},
 	{"allocated", "a rank", "r", ""}, {"free", "a rank", "r", ""}, {"a step", "takes", "r", ""}, {"MFU", "", "r", ""}, {"", "", "l", ""},
 }
 
-// tabled are the rows without the columns in which all are alike, and these in words.
+// tabled returns the table without the columns in which all rows are equal, and a description of
+// those.
 func tabled(rows [][]string) (t *show.Columns, alike string) {
 	t = &show.Columns{}
 	var words []string
@@ -85,11 +86,10 @@ func tabled(rows [][]string) (t *show.Columns, alike string) {
 	return t, strings.Join(words, ", ")
 }
 
-// widest is the columns of a row at most.
+// widest is the maximum width of a row in characters.
 const widest = 120
 
-// fitting says of a choice that fits how fast it is: those that a step's time does
-// not tell apart are told to be equal.
+// fitting describes the speed of a choice that fits. Differences below tie count as equal.
 func fitting(x *Choice, fastest float64, first bool) string {
 	switch alike := x.Seconds() < fastest*tie; {
 	case first:
@@ -100,11 +100,10 @@ func fitting(x *Choice, fastest float64, first bool) string {
 	return "fits"
 }
 
-// tie is how much longer a step may take that is as fast: less than what a simulated
-// time is worth.
+// tie is the ratio of step times that count as equal. It is less than the error of a simulation.
 const tie = 1.005
 
-// row is a line of the answer, a cell for each of columns.
+// row returns a row of the answer, one cell per column.
 func (f *Result) row(word string, x *Choice, fastest float64) []string {
 	c, mesh := x.Config, config.Mesh(x.Config)
 	low, high := x.Free()
@@ -145,7 +144,7 @@ func (f *Result) row(word string, x *Choice, fastest float64) []string {
 		fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate), c.Zero.Recompute, show.ByteSize(x.Needs.Device.Total()), show.ByteSize(low), step, used, why}
 }
 
-// lines are the limits in words.
+// lines describes the limits.
 func (l Limits) lines() []string {
 	words := fmt.Sprintf("limits  %d ranks of %s", l.Ranks, show.BothUnits(l.Memory))
 	rates := fmt.Sprintf("rates   %.4g flop/s a rank, %s/s sent", l.Rates.Flops, show.DecimalSize(int64(l.Rates.Link)))
@@ -163,13 +162,13 @@ func (l Limits) lines() []string {
 	return []string{words, rates + ": for the relative times alone"}
 }
 
-// binds says what takes most of a choice that does not fit.
+// binds describes what takes most memory in a choice that does not fit.
 func (c *Choice) binds() string {
 	what, bytes := c.binding(plan.Title)
 	return fmt.Sprintf("most is %s, %s", what, show.ByteSize(bytes))
 }
 
-// spends says what a step's time goes into.
+// spends describes how a step spends its time.
 func (c *Choice) spends() string {
 	words := []string{show.DecimalSize(c.Cost.Sent) + " sent"}
 	if c.Cost.Again > 0 {
@@ -196,10 +195,10 @@ func (c *Choice) spends() string {
 	return strings.Join(words, ", ")
 }
 
-// kinds are what a step's time goes into.
+// kinds describes the parts of a step's time.
 var kinds = [...]string{"computing", "waiting for the pipeline to fill and drain", "waiting for what ranks send each other", "updating what is offloaded"}
 
-// spent are the seconds of each kind.
+// spent returns the seconds of each kind.
 func (c *Choice) spent() [len(kinds)]float64 {
 	if f := c.Simulated; f != nil {
 		return [...]float64{f.Compute, f.Bubble * f.Seconds, f.Exposed, f.Offload}
@@ -207,7 +206,7 @@ func (c *Choice) spent() [len(kinds)]float64 {
 	return [...]float64{c.Cost.Compute, c.Cost.Idle, c.Cost.Exposed, c.Cost.Update}
 }
 
-// used is the part of the peak that the model's arithmetic comes to.
+// used returns the MFU: the model's arithmetic as a fraction of peak.
 func (c *Choice) used() float64 {
 	if f := c.Simulated; f != nil {
 		return f.Used
@@ -216,7 +215,7 @@ func (c *Choice) used() float64 {
 	return c.flops / c.Seconds() / peak
 }
 
-// words are how a choice is set, in the words of its mesh.
+// words describes the mesh and the stage of a choice.
 func (c *Choice) words() string {
 	words := fmt.Sprintf("%s at stage %d", config.Mesh(c.Config).Dimensions(), c.Config.Zero.Stage)
 	if c.Config.Zero.Recompute != "none" {
@@ -225,8 +224,8 @@ func (c *Choice) words() string {
 	return words
 }
 
-// why says in a sentence why the first is the best: what it saves over the job as it is set, or
-// where that does not fit, over the next that is slower.
+// why explains in a sentence why the first choice is the best: what it saves over the job as it is
+// set, or if that does not fit, over the next slower choice.
 func (f *Result) why() string {
 	first, than, as := f.Fits[0], f.Job, "the job's own settings"
 	slower := func(c *Choice) bool { return c.Seconds() > first.Seconds()*tie }
@@ -250,7 +249,7 @@ func (f *Result) why() string {
 	return fmt.Sprintf("It is the fastest that fits: a step spends %s less %s\nthan with %s.\n", show.Seconds(saves), kinds[most], as)
 }
 
-// advice is what to do about it.
+// advice returns the recommendation below the table.
 func (f *Result) advice() string {
 	tried := fmt.Sprintf("%s settings tried by dry runs of a few layers; what is listed has had a dry run of all of them.\n", show.Grouped(int64(f.Tried)))
 	if len(f.Fits) == 0 {
@@ -272,13 +271,13 @@ func (f *Result) advice() string {
 	return tried + line + f.why()
 }
 
-// hosted says that all that fits has something offloaded.
+// hosted reports whether everything that fits is offloaded at least in part.
 func (f *Result) hosted() bool {
 	return !slices.ContainsFunc(f.Fits, func(c *Choice) bool { return !c.Config.Zero.Offload.Any() })
 }
 
-// withHost says how much host memory would make something fit, if there is none so far
-// and some would; else it is empty.
+// withHost returns a line on the host memory that would make something fit. It is empty if host
+// memory was given or would not help.
 func (f *Result) withHost() string {
 	l, c := f.Limits, f.Job.Config
 	l.Host = math.MaxInt64 / 2
@@ -291,12 +290,12 @@ func (f *Result) withHost() string {
 	}
 	least := slices.MinFunc(with.Fits, func(a, b *Choice) int { return cmp.Compare(a.Needs.Host.Total(), b.Needs.Host.Total()) })
 	need := least.Needs.Host.Total()
-	ranks := int64(min(8, l.Ranks)) // of a machine, as an example
+	ranks := int64(min(8, l.Ranks)) // per machine, as an example
 	return fmt.Sprintf("It fits with %s of host memory for each rank, for example with --host-memory %dGiB for a machine of %d.\n",
 		show.ByteSize(need), (ranks*need+1<<30-1)>>30, ranks)
 }
 
-// ties are the choices beside the first that are as fast.
+// ties returns the number of other choices that are as fast as the first.
 func (f *Result) ties() (n int) {
 	for _, x := range f.Fits[1:] {
 		if x.Seconds() < f.Fits[0].Seconds()*tie {
@@ -306,7 +305,7 @@ func (f *Result) ties() (n int) {
 	return n
 }
 
-// title names a model: "GPT-2 124.4M".
+// title returns the name and size of a model: "GPT-2 124.4M".
 func title(m hf.Model) string {
 	n := m.Network(nn.LoRA{})
 	total := 0
@@ -316,7 +315,7 @@ func title(m hf.Model) string {
 	return n.Name + " " + show.Compact(float64(total))
 }
 
-// MarshalJSON is the choice for programs.
+// MarshalJSON encodes the choice with derived values.
 func (c *Choice) MarshalJSON() ([]byte, error) {
 	low, high := c.Free()
 	binding, _ := c.Binding()
@@ -365,7 +364,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// MarshalJSON is the answer for programs.
+// MarshalJSON encodes the result.
 func (f *Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Limits Limits    `json:"limits"`

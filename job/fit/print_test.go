@@ -24,9 +24,9 @@ func printed(t *testing.T, c *config.Config, l Limits) (*Result, string) {
 	return f, b.String()
 }
 
-// What is printed for people has rows of at most 120 columns and the words of plan, not
-// the names of categories. Where nothing fits, it says how much host memory would help,
-// and then it fits.
+// TestPrinted checks that printed rows have at most 120 columns and use the titles of plan, not
+// names of categories. If nothing fits, the advice says how much host memory would help, and with
+// that something fits.
 func TestPrinted(t *testing.T) {
 	c, err := config.Draft("", []string{"model={family: llama, layers: 80, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 128256, context: 4096}", "parallel.ranks=8", "device=cpu"})
 	if err != nil {
@@ -60,7 +60,7 @@ func check(t *testing.T, text string) {
 	t.Helper()
 	_, table, _ := strings.Cut(text, "\n\n")
 	for line := range strings.Lines(table) {
-		if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 120 && !strings.HasPrefix(line, "The fastest: ") { // which is typed
+		if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 120 && !strings.HasPrefix(line, "The fastest: ") { // a command to type
 			t.Errorf("a row of %d columns: %s", utf8.RuneCountInString(line), line)
 		}
 	}

@@ -16,11 +16,11 @@ import (
 	"zeroth/job/sim"
 )
 
-// parts are what ratios are searched in: hundredths. Units are offloaded whole, so
-// that several ratios may be one split of them.
+// parts is the resolution of the ratio search: hundredths. Units are offloaded whole, so several
+// ratios may give the same split.
 const parts = 100
 
-// at is a choice with another part of its optimizer state offloaded, in hundredths.
+// at returns the choice with another percentage of its optimizer state offloaded.
 func (s *search) at(c *Choice, part int) (*Choice, error) {
 	x := c.Config.Copy()
 	x.Zero.Offload.Ratio = float64(part) / parts
@@ -31,10 +31,10 @@ func (s *search) at(c *Choice, part int) (*Choice, error) {
 	return y, err
 }
 
-// least is a choice with the smallest part of its optimizer state offloaded that
-// fits; if none does, with that which lacks least; nil if it needs none offloaded. A larger part takes
-// no more of the device and no less of the host and the disk. A small part is
-// also weighed as the fastest, for the host's update is on top.
+// least returns the choice with the smallest part of its optimizer state offloaded that fits, or
+// if none fits, the one that lacks least. It returns nil if nothing needs to be offloaded. A
+// larger part needs no more device memory, and no less host memory and disk. A smaller part is
+// also faster by estimate, because it shortens the host's update.
 func (s *search) least(c *Choice) (*Choice, error) {
 	if c.Config.Zero.Offload.Optimizer == "none" {
 		return nil, nil
@@ -44,7 +44,7 @@ func (s *search) least(c *Choice) (*Choice, error) {
 	}
 	least, err := s.at(c, parts)
 	if err != nil || least.lacks() > max(0, least.lacksBeside()) {
-		return least, err // the device has too little whatever is offloaded
+		return least, err // the device lacks memory even with everything offloaded
 	}
 	part := 1 + sort.Search(parts-1, func(i int) bool {
 		x, wrong := s.at(c, i+1)
@@ -66,8 +66,8 @@ func (s *search) least(c *Choice) (*Choice, error) {
 	return least, err
 }
 
-// splits are the choices with as little or more of the optimizer state offloaded
-// that fit, one for every split of the units, the smallest ratio first.
+// splits returns the fitting choices with at least the smallest possible part offloaded, one for
+// every split of the units, by ascending ratio.
 func (s *search) splits(c *Choice) (list []*Choice, err error) {
 	for part := c.least; part <= parts; part++ {
 		x := c
@@ -86,10 +86,10 @@ func (s *search) splits(c *Choice) (list []*Choice, err error) {
 	return list, nil
 }
 
-// fastest is the choice with the part of its optimizer state offloaded of which
-// the simulated step is shortest: the device updates the rest meanwhile. Of equal
-// ones it is the smallest. The splits are searched from coarse to fine: of up to
-// nine all are simulated, but for those that cannot be faster than the smallest.
+// fastest returns the choice with the offloaded part of the shortest simulated step, in which the
+// device updates the rest at the same time. Ties go to the smallest part. The search goes from
+// coarse to fine; up to nine splits are all simulated, except those that cannot be faster than the
+// smallest.
 func (s *search) fastest(c *Choice) (*Choice, error) {
 	list, err := s.splits(c)
 	if err != nil {
@@ -122,9 +122,9 @@ func (s *search) fastest(c *Choice) (*Choice, error) {
 	return best, s.dryRun(best, true)
 }
 
-// promising are the first of some splits and those of which the host's update, between
-// the norm and the next pass, takes less than the first's whole step. The more is
-// offloaded the longer it takes.
+// promising returns the first split and those whose host update, between the norm and the next
+// pass, takes less than the first split's whole step. The update takes longer the more is
+// offloaded.
 func (s *search) promising(list []*Choice) (_ []*Choice, err error) {
 	n := 1 + sort.Search(len(list)-1, func(i int) bool {
 		x := list[i+1]
@@ -134,8 +134,8 @@ func (s *search) promising(list []*Choice) (_ []*Choice, err error) {
 	return list[:n], err
 }
 
-// tune replaces the choices that must offload a part of their optimizer state by
-// those with the fastest part, where the hardware is known.
+// tune replaces the choices that must offload a part of their optimizer state by those with the
+// fastest part. It needs known hardware.
 func (s *search) tune(fits []*Choice) error {
 	return each(len(fits), func(i int) (err error) {
 		if fits[i].least > 0 && s.limits.Hardware != nil {
@@ -145,7 +145,7 @@ func (s *search) tune(fits []*Choice) error {
 	})
 }
 
-// quickest is the first of the choices that were simulated whose step is shortest.
+// quickest returns the first choice with the shortest simulated step.
 func quickest(list []*Choice) (best *Choice) {
 	for _, x := range list {
 		if x.Simulated != nil && (best == nil || x.Simulated.Seconds < best.Simulated.Seconds) {
@@ -155,7 +155,7 @@ func quickest(list []*Choice) (best *Choice) {
 	return best
 }
 
-// simulate is the choice's step on the hardware there is, once.
+// simulate simulates a step of the choice once, if the hardware is known.
 func (c *Choice) simulate() (err error) {
 	if c.Simulated == nil && c.limits.Hardware != nil {
 		c.Simulated, err = sim.SimulateUntraced(setup.Planned(c.Config), c.limits.Hardware)
@@ -163,7 +163,7 @@ func (c *Choice) simulate() (err error) {
 	return err
 }
 
-// each calls do with 0 to n-1, on all processors, and returns the first's error.
+// each calls do(0) to do(n-1) on all processors. It returns the error of the lowest index.
 func each(n int, do func(int) error) error {
 	errs, next := make([]error, n), atomic.Int64{}
 	var all sync.WaitGroup
@@ -178,10 +178,10 @@ func each(n int, do func(int) error) error {
 	return cmp.Or(errs...)
 }
 
-// Advice is a line on the zero.offload.ratio of a job that offloads its optimizer,
-// for devices of so many bytes: the ratio of the shortest step that fits, where the
-// hardware is known, else the smallest. It is empty where the job's own is as
-// good, where none fits, and for what is not searched. The host is taken to have what that needs.
+// Advice returns a line about the zero.offload.ratio of a job that offloads its optimizer, for
+// devices with the memory in l: the ratio of the shortest step that fits on known hardware, else
+// the smallest one that fits. It is empty if the job's own ratio is as good, if none fits, and for
+// jobs that cannot be searched. Host memory is assumed to suffice.
 func Advice(c *config.Config, l Limits) (string, error) {
 	if c.Zero.Offload.Optimizer == "none" || l.Memory == 0 || searchable(c) != nil {
 		return "", nil
@@ -220,7 +220,7 @@ func Advice(c *config.Config, l Limits) (string, error) {
 	return line, nil
 }
 
-// saves says what a tuned ratio saves over offloading all.
+// saves describes what a tuned ratio saves over offloading everything.
 func (c *Choice) saves() string {
 	ratio := c.Config.Zero.Offload.Ratio
 	words := fmt.Sprintf("ratio %v", ratio)

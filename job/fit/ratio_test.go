@@ -12,7 +12,7 @@ import (
 	"zeroth/job/sim"
 )
 
-// ways to offload an optimizer whose memory differs in kind.
+// offloading lists ways to offload an optimizer that differ in their kinds of memory.
 var offloading = [][]string{
 	{"zero.stage=0", "zero.offload.optimizer=host"},
 	{"zero.stage=1", "zero.offload.optimizer=host", "checkpoint.every=5"},
@@ -22,9 +22,8 @@ var offloading = [][]string{
 	{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=disk", "zero.offload.path=.", "model.family=llama", "optimizer.type=adamw8bit"},
 }
 
-// The ratio that is searched is the smallest of all that fits, for any memory of
-// the device and the host; where none fits it lacks least. It is none where nothing
-// need be offloaded.
+// TestLeastRatio checks that the search finds the smallest fitting ratio for any memory of device
+// and host, or the one that lacks least. It finds none if nothing needs to be offloaded.
 func TestLeastRatio(t *testing.T) {
 	for _, sets := range offloading {
 		c := configtest.Fitted(t, sets...)
@@ -54,7 +53,7 @@ func TestLeastRatio(t *testing.T) {
 	}
 }
 
-// everyPart are the choices of all hundredths, from nothing to all.
+// everyPart returns the choices for all hundredths, from nothing to everything.
 func everyPart(t *testing.T, s *search, c *config.Config) (all []*Choice) {
 	for part := range parts + 1 {
 		all = append(all, at(t, s, c, part))
@@ -76,8 +75,8 @@ func least(t *testing.T, s *search, c *config.Config) *Choice {
 
 func sameNeeds(a, b *Choice) bool { return a.Needs == b.Needs }
 
-// Of all ratios that fit none has a shorter simulated step, whichever of the
-// device, the link and the host is slow.
+// TestFastestRatio checks that no fitting ratio has a shorter simulated step, whether the device,
+// the link or the host is slow.
 func TestFastestRatio(t *testing.T) {
 	ratios := map[float64]bool{}
 	for _, hardware := range []sim.Hardware{{HostLink: 50e9, HostMemory: 25e9, Memory: 2e12}, {HostLink: 50e9, HostMemory: 1e13, Memory: 1e9}, {HostLink: 1e12, HostMemory: 1e10, Memory: 1e10}} {
@@ -119,7 +118,8 @@ func TestFastestRatio(t *testing.T) {
 	}
 }
 
-// What is advised fits and is no slower; nothing is where the job's ratio is best.
+// TestAdviceOnRatio checks that the advised ratio fits and is not slower, and that there is no
+// advice if the job's ratio is best.
 func TestAdviceOnRatio(t *testing.T) {
 	h, err := sim.OpenHardware("h100")
 	if err != nil {

@@ -17,11 +17,10 @@ import (
 	"zeroth/job/sim"
 )
 
-// here is what a rank of this machine does, by order of magnitude: enough to
-// put one setting before another.
+// here holds rough rates of a rank on this machine. They suffice to rank settings.
 var here = sim.Rates{Flops: 1e11, Link: 5e9, Host: 5e9, Memory: 1e10, Disk: 1e9}
 
-// Affordable is what each rank will allocate, on average, if there is as much.
+// Affordable returns the mean allocation of the ranks, or an error if there is not enough memory.
 func Affordable(j *setup.Job) (mean setup.Footprint, err error) {
 	all, err := setup.DryRuns(j)
 	if err != nil {
@@ -36,8 +35,8 @@ func Affordable(j *setup.Job) (mean setup.Footprint, err error) {
 	return mean, affords(j, mean, machine.Machine())
 }
 
-// PlanHere is the plan of a job whose ranks are this machine's and share its
-// memory: where there is too little, it says what training would say.
+// PlanHere plans a job whose ranks share this machine's memory. The plan's Lacks is the error that
+// training would report if there is too little.
 func PlanHere(c *config.Config, m plan.Machine) (*plan.Plan, error) {
 	p, err := plan.New(c, m)
 	if err != nil {
@@ -55,7 +54,7 @@ func PlanHere(c *config.Config, m plan.Machine) (*plan.Plan, error) {
 	return p, nil
 }
 
-// OpenAffordable opens the ranks of a job, if there is the memory they need.
+// OpenAffordable opens the ranks of a job if there is enough memory.
 func OpenAffordable(j *setup.Job) ([]*setup.Rank, error) {
 	if _, err := Affordable(j); err != nil {
 		return nil, err
@@ -63,9 +62,8 @@ func OpenAffordable(j *setup.Job) ([]*setup.Rank, error) {
 	return setup.Open(j)
 }
 
-// budget refuses a job whose ranks need more than parallel.memory, before
-// anything is allocated: with the categories that take most, and the settings
-// nearest to the job's that fit.
+// budget rejects a job whose ranks need more than parallel.memory, before anything is allocated.
+// The error lists the largest categories and the nearest settings that fit.
 func budget(c *config.Config, f setup.Footprint) error {
 	budget, needs := c.Parallel.Memory, f.Device.Total()
 	if budget == 0 || needs <= budget {
@@ -75,9 +73,9 @@ func budget(c *config.Config, f setup.Footprint) error {
 		nearby(c, budget, (*Choice).over, setup.Footprint.DeviceTotal)))
 }
 
-// affords refuses a job whose ranks that share a machine together
-// need more memory than that has free. Who names a size in parallel.memory knows better what will be free: then
-// what counts is all there is.
+// affords rejects a job whose ranks on this machine need more memory than is free. If
+// parallel.memory is set, the limit is the machine's total memory, because the user knows better
+// what will be free.
 func affords(j *setup.Job, f setup.Footprint, m machine.Memory) error {
 	c := j.Config
 	has, where := m.Free, m.Limit+" has %s free"
@@ -95,8 +93,7 @@ func affords(j *setup.Job, f setup.Footprint, m machine.Memory) error {
 		show.ByteSize(has), nearby(c, has/ranks, over, of)))
 }
 
-// onGPU refuses a job whose ranks need more memory than the GPU has free that they
-// are on.
+// onGPU rejects a job whose ranks need more memory than their GPU has free.
 func onGPU(j *setup.Job, f setup.Footprint) error {
 	c := j.Config
 	has, where := setup.Spare(j)
@@ -112,7 +109,7 @@ func tooMuch(c *config.Config, wrong string) error {
 	return input.BadInput(fmt.Errorf("%v: parallel.memory: %s", c.Place("parallel.memory"), wrong))
 }
 
-// Product is a times b, or the most there is.
+// Product returns a*b, capped at the largest int64.
 func Product(a, b int64) int64 {
 	if a > math.MaxInt64/b {
 		return math.MaxInt64
@@ -120,7 +117,7 @@ func Product(a, b int64) int64 {
 	return a * b
 }
 
-// largestUses are the categories that take nine tenths of what is allocated.
+// largestUses lists the categories that make up nine tenths of an allocation.
 func largestUses(b device.Bytes) string {
 	uses := make([]device.Use, 0, device.Uses)
 	for use := range device.Uses {
@@ -139,9 +136,9 @@ func largestUses(b device.Bytes) string {
 	return strings.Join(words, ", ")
 }
 
-// nearby are up to three ways to set the job that fit: those that change least,
-// of these the fastest. Over is by how much a choice does not, and needs what it
-// is held against. Host memory has no bound of its own.
+// nearby returns up to three ways to set the job that fit: those with the fewest changes, the
+// fastest first. over returns how much a choice exceeds the budget, and needs the memory that is
+// compared with it. Host memory is unlimited.
 func nearby(c *config.Config, budget int64, over func(*Choice) int64, needs func(setup.Footprint) int64) string {
 	const lessOrMore = "want more memory, another number of ranks, a smaller model or shorter sequences"
 	if searchable(c) != nil {
