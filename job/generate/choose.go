@@ -5,18 +5,17 @@ import (
 	"math/rand/v2"
 )
 
-// chooser draws tokens. The order of its rules is that of transformers: the
-// temperature, then the k likeliest, then of these the likeliest that together
-// have the probability p.
+// chooser draws tokens. It applies its rules in the order of transformers: the temperature, then
+// the k most likely tokens, then the most likely of these with total probability p.
 type chooser struct {
-	temperature float64 // 0 always takes the likeliest token
+	temperature float64 // 0 always chooses the most likely token
 	topK        int     // 0 is all
 	topP        float64 // 0 and 1 are all
 	rng         *rand.Rand
 
-	heap    []scored  // what is not taken yet, the likeliest first
-	taken   []int32   // the likeliest, in order
-	weights []float64 // of those: exp((logit - largest) / temperature)
+	heap    []scored  // tokens not taken yet, the most likely first
+	taken   []int32   // the most likely tokens, in order
+	weights []float64 // of the tokens taken: exp((logit - largest) / temperature)
 }
 
 // scored is a token and its logit.
@@ -25,12 +24,11 @@ type scored struct {
 	id    int32
 }
 
-// before is whether a comes before b in the order of likelihood; of equal ones the
-// lower id does.
+// before reports whether a is more likely than b. Ties go to the lower id.
 func (a scored) before(b scored) bool { return a.logit > b.logit || a.logit == b.logit && a.id < b.id }
 
-// choose draws a token from softmax(logits/temperature) over those that the rules
-// leave. Without a temperature it draws no random number.
+// choose draws a token from softmax(logits/temperature) over the tokens that the rules allow. With
+// temperature 0 it draws no random number.
 func (c *chooser) choose(logits []float32) int32 {
 	if c.temperature == 0 {
 		return likeliest(logits)
@@ -39,7 +37,7 @@ func (c *chooser) choose(logits []float32) int32 {
 	top := c.heap[0].logit
 	weight := func(x float32) float64 { return math.Exp(float64(x-top) / c.temperature) }
 	sum, most := 0.0, len(logits)
-	if c.topK > 0 && c.topK < most { // the sum is of those alone
+	if c.topK > 0 && c.topK < most { // sum only over the top k
 		most = c.topK
 		for range most {
 			sum += weight(c.heap[0].logit)
@@ -66,8 +64,8 @@ func (c *chooser) choose(logits []float32) int32 {
 	return c.taken[most-1]
 }
 
-// nucleus leaves, of the most likely tokens whose weights have a sum, those before
-// which there is less than p of it, and returns their sum. One is always left.
+// nucleus reduces the most likely tokens to the shortest prefix with at least the fraction topP of
+// sum, and returns its weight. The prefix has at least one token.
 func (c *chooser) nucleus(sum float64, most int, weight func(float32) float64) (kept float64) {
 	n := 0
 	for ; n < most && (n == 0 || kept < c.topP*sum); n++ {
@@ -90,8 +88,7 @@ func likeliest(logits []float32) int32 {
 	return int32(best)
 }
 
-// order makes a heap of all tokens, from which the likeliest are taken one by one:
-// few are needed, so sorting all would take longer.
+// order builds a heap of all tokens. Few of them are taken, so this is faster than sorting.
 func (c *chooser) order(logits []float32) {
 	c.heap, c.taken, c.weights = c.heap[:0], c.taken[:0], c.weights[:0]
 	for i, x := range logits {
@@ -102,7 +99,7 @@ func (c *chooser) order(logits []float32) {
 	}
 }
 
-// take moves the likeliest token of the heap to those taken.
+// take moves the most likely token from the heap to taken.
 func (c *chooser) take(weight float64) {
 	c.taken, c.weights = append(c.taken, c.heap[0].id), append(c.weights, weight)
 	last := len(c.heap) - 1
@@ -110,7 +107,7 @@ func (c *chooser) take(weight float64) {
 	c.sink(0)
 }
 
-// sink moves element i of the heap below all that come before it.
+// sink restores the heap order below element i.
 func (c *chooser) sink(i int) {
 	for {
 		next := 2*i + 1

@@ -6,17 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// cutter writes a text that comes in parts, up to a stop string. It holds back
-// what may be the beginning of one, and a character that is not whole, so that
-// what is written does not depend on where the parts end.
+// cutter writes a stream of text up to a stop string. It holds back a possible beginning of a stop
+// string and incomplete characters, so the output does not depend on how the text is split.
 type cutter struct {
 	w     io.Writer
 	stops []string
 	held  []byte
-	done  bool // a stop string came
+	done  bool // a stop string was found
 }
 
-// Write writes what is certain. What follows a stop string is dropped.
+// Write writes everything that cannot be part of a stop string. It drops text after a stop string.
 func (c *cutter) Write(part []byte) (int, error) {
 	if c.done {
 		return len(part), nil
@@ -33,7 +32,7 @@ func (c *cutter) Write(part []byte) (int, error) {
 	return len(part), err
 }
 
-// Close writes what was held back: no stop string came of it.
+// Close writes the text held back.
 func (c *cutter) Close() error {
 	if len(c.held) == 0 {
 		return nil
@@ -43,8 +42,8 @@ func (c *cutter) Close() error {
 	return err
 }
 
-// firstStop is where the stop string begins that is the first to be whole in a
-// text, and of several that end there the longest; -1 if there is none.
+// firstStop returns the start of the stop string that ends first, and if several end there, of the
+// longest; -1 if there is none.
 func firstStop(text []byte, stops []string) int {
 	at, end := -1, len(text)+1
 	for _, s := range stops {
@@ -55,7 +54,7 @@ func firstStop(text []byte, stops []string) int {
 	return at
 }
 
-// begun is the length of the longest end of a text that a stop string begins with.
+// begun returns the length of the longest suffix of text that is a proper prefix of a stop string.
 func begun(text []byte, stops []string) (longest int) {
 	for _, s := range stops {
 		for n := min(len(s)-1, len(text)); n > longest; n-- {
@@ -67,8 +66,7 @@ func begun(text []byte, stops []string) (longest int) {
 	return longest
 }
 
-// cutRune is the number of bytes at the end of a text that may be the beginning of
-// a character.
+// cutRune returns the number of bytes at the end of text that may be the beginning of a character.
 func cutRune(text []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		if end := text[len(text)-n:]; utf8.RuneStart(end[0]) {

@@ -20,34 +20,33 @@ import (
 	"zeroth/zero"
 )
 
-// Generator runs a model forward on this machine, on one rank, over several texts. It
-// computes a token's queries, keys and values once, as long as those before it stay
-// where they are.
+// Generator runs a model forward on this machine, on one rank, over several texts. It caches the
+// queries, keys and values of each token as long as the tokens before it do not change.
 type Generator struct {
 	dev      setup.Device
-	host     setup.Device  // dev, where the host may address its memory
+	host     setup.Device  // dev if the host can address its memory
 	queues   []setup.Queue // compute, comm
 	runner   *fsdp.Runner
-	held     []func() // give back what is allocated
+	held     []func() // free the allocated memory
 	dtype    device.DType
 	ids      device.Window // (Rows) int32: the new tokens of a pass
 	logits   device.Window // (texts, Vocab) float32
 	texts    []known
 	context  int
 	longFrom int // see nn.Model
-	computed int // positions, of all passes
+	computed int // positions, over all passes
 }
 
-// known is what is kept of a text: the tokens, and in the cache the queries, keys and
-// values at their positions; see nn.Sequence.
+// known is the cached state of a text: its tokens, and the queries, keys and values at their
+// positions; see nn.Sequence.
 type known struct {
 	ids   []int32
-	long  bool // they were computed of a text longer than nn.Model.LongFrom
+	long  bool // computed for a text longer than nn.Model.LongFrom
 	cache []device.Buffer
 }
 
-// newGenerator builds a model with the parameters of a source on a backend, for so many
-// texts at once. It is the caller's to close.
+// newGenerator builds a model with the parameters of a source on a backend, for the given number
+// of concurrent texts. The caller must close it.
 func newGenerator(from *source, m hf.Model, b setup.Backend, dtype device.DType, texts int) (*Generator, error) {
 	fill, end, err := from.parameters(m)
 	if err != nil {
@@ -72,21 +71,21 @@ func newGenerator(from *source, m hf.Model, b setup.Backend, dtype device.DType,
 	return g, nil
 }
 
-// rows is how many positions a pass has at most: all of one text, or one of each.
+// rows returns the maximum number of positions in a pass: all of one text, or one of each.
 func (g *Generator) rows() int { return max(g.context, len(g.texts)) }
 
-// config is that of a forward-only runner on one rank.
+// config returns the configuration of a forward-only runner on one rank.
 func (g *Generator) config(m hf.Model) fsdp.Config {
 	cfg := fsdp.Config{Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{}, DType: g.dtype,
 		Model: m.Network(nn.LoRA{}), Policy: zero.Stage(0).Policy(0, false)}
-	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, 1, func(nn.Unit) fsdp.Groups { // nobody to exchange with
+	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, 1, func(nn.Unit) fsdp.Groups { // no peers
 		return fsdp.Groups{Shard: collective.Dry{Of: 1}, Replica: collective.Dry{Of: 1}}
 	})
 	return cfg
 }
 
-// plan is the bytes of the arena of a pass, which a dry one has used. What does not fit
-// into the memory that is free is refused.
+// plan returns the arena sizes of a pass, measured by a dry run. It rejects a model that does not
+// fit into free memory.
 func (g *Generator) plan(m hf.Model, b setup.Backend) (arenas []int, err error) {
 	cfg := g.config(m)
 	dry, err := fsdp.New(cfg)
@@ -94,7 +93,7 @@ func (g *Generator) plan(m hf.Model, b setup.Backend) (arenas []int, err error) 
 		return nil, err
 	}
 	buf := func(t device.DType, n int) device.Buffer {
-		x, _ := cfg.Device.Alloc(t, n, device.Inputs) // counts alone
+		x, _ := cfg.Device.Alloc(t, n, device.Inputs) // only counts
 		return x
 	}
 	passes := [][]nn.Sequence{{{T: g.context}}, make([]nn.Sequence, len(g.texts))}
@@ -113,8 +112,8 @@ func (g *Generator) plan(m hf.Model, b setup.Backend) (arenas []int, err error) 
 		params += int64(u.Param.Bytes())
 	}
 	arenas = dry.Peaks()
-	arena := arenas[0]       // of work; nothing is kept
-	_, here := b.(setup.CPU) // another has memory of its own, and says itself when it has no more
+	arena := arenas[0]       // work space; no activations are saved
+	_, here := b.(setup.CPU) // other backends have their own memory and report when it is full
 	cache := int64(len(g.texts)) * int64(cfg.Model.Blocks) * int64(g.context*cfg.Model.QKV*g.dtype.Size())
 	if free := machine.Machine().Free; free > 0 && here && params+cache+int64(arena) > free {
 		return nil, input.BadInput(fmt.Errorf("the model takes %s, %d texts of up to %d tokens another %s, and %s are free: want fewer tokens, or fewer texts at once (--batch)",
@@ -123,7 +122,7 @@ func (g *Generator) plan(m hf.Model, b setup.Backend) (arenas []int, err error) 
 	return arenas, nil
 }
 
-// forward takes a batch forward, and keeps nothing.
+// forward runs a batch forward without saving activations.
 func forward(r *fsdp.Runner, bt *nn.Batch) { r.Forward(r.Flight(0, 0), bt, 0, device.Buffer{}, false) }
 
 // openOn opens the devices and queues.
@@ -144,7 +143,7 @@ func (g *Generator) openOn(b setup.Backend, m hf.Model) (err error) {
 	return nil
 }
 
-// allocate takes memory for token ids, logits and the cache.
+// allocate allocates memory for token ids, logits and the cache.
 func (g *Generator) allocate(m hf.Model) error {
 	var errs []error
 	window := func(t device.DType, n int, use device.Use) device.Window {
@@ -171,7 +170,7 @@ func (g *Generator) allocate(m hf.Model) error {
 	return errors.Join(errs...)
 }
 
-// open builds the runner and sets its parameters.
+// open builds the runner and loads its parameters.
 func (g *Generator) open(m hf.Model, arenas []int, fill func(zero.Part, []float32) error) (err error) {
 	cfg := g.config(m)
 	cfg.Arenas, cfg.Device, cfg.Compute, cfg.Comm = arenas, g.dev, g.queues[0], g.queues[1]
@@ -188,7 +187,7 @@ func (g *Generator) open(m hf.Model, arenas []int, fill func(zero.Part, []float3
 	return nil
 }
 
-// set fills a parameter, in pieces.
+// set loads a parameter in pieces.
 func (g *Generator) set(p shard.Param, to device.Buffer, fill func(zero.Part, []float32) error) error {
 	const most = 1 << 20 // elements
 	src, err := device.OpenWindow(g.dev, g.host, device.F32, min(most, p.Numel()), device.Snapshot)
@@ -217,11 +216,10 @@ func (g *Generator) set(p shard.Param, to device.Buffer, fill func(zero.Part, []
 
 func notFinite(x float32) bool { return x-x != 0 }
 
-// Next is the logits of the token after each text, or after the last Context tokens of
-// it; an empty text has none. They are overwritten by the next call. A text is its place
-// in the list: the next call finds there what is known of it. What is new of a text is
-// computed by itself if it is several tokens; the texts of which one token is new make
-// one pass. The bits do not depend on which texts there are.
+// Next returns the logits of the token after each text, or after its last Context tokens; nil for
+// an empty text. The next call overwrites them. A text is identified by its index, under which the
+// next call finds its cache. A text with several new tokens is computed in a pass of its own, and
+// texts with one new token share a pass. The bits do not depend on the other texts.
 func (g *Generator) Next(texts [][]int32) (logits [][]float32, err error) {
 	logits = make([][]float32, len(texts))
 	var one []int
@@ -255,14 +253,14 @@ func (g *Generator) Next(texts [][]int32) (logits [][]float32, err error) {
 	return logits, nil
 }
 
-// window is the end of a text that the model reads.
+// window returns the end of a text that the model reads.
 func (g *Generator) window(ids []int32) []int32 { return ids[max(0, len(ids)-g.context):] }
 
-// long says whether positions turn as in long texts.
+// long reports whether a text uses the rotary positions of long texts.
 func (g *Generator) long(ids []int32) bool { return g.longFrom > 0 && len(ids) > g.longFrom }
 
-// common is how many tokens of a text are known by way of t; its last does not count: it
-// is computed in any case.
+// common returns the number of a text's tokens that are cached in t. Its last token does not
+// count, because it is always computed.
 func (g *Generator) common(t *known, ids []int32) (n int) {
 	if t.long != g.long(ids) {
 		return 0
@@ -273,8 +271,8 @@ func (g *Generator) common(t *known, ids []int32) (n int) {
 	return n
 }
 
-// recall leaves of what is known of text i what ids begin with; it is that of another
-// text, if more of this is known.
+// recall cuts the cache of text i to its common prefix with ids. If another text shares a longer
+// prefix, its cache is copied.
 func (g *Generator) recall(i int, ids []int32) {
 	t := &g.texts[i]
 	n, from := g.common(t, ids), i
@@ -294,8 +292,7 @@ func (g *Generator) recall(i int, ids []int32) {
 	t.ids, t.long = append(t.ids[:0], ids[:n]...), g.long(ids)
 }
 
-// pass computes what is not known of some texts, and the logits behind them, from place
-// at on.
+// pass computes the new tokens of some texts, and stores the logits after them from index at on.
 func (g *Generator) pass(texts [][]int32, which []int, at int) error {
 	q, vocab := g.queues[0], g.logits.Host.N/len(g.texts)
 	bt := nn.Batch{B: 1, Compute: g.dtype, Logits: g.logits.Device.Slice(at*vocab, (at+len(which))*vocab)}
@@ -314,7 +311,7 @@ func (g *Generator) pass(texts [][]int32, which []int, at int) error {
 	return q.Wait()
 }
 
-// Close ends the queues and gives back all memory.
+// Close closes the queues and frees all memory.
 func (g *Generator) Close() {
 	for _, q := range g.queues {
 		q.Close()

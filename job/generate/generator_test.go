@@ -16,12 +16,11 @@ import (
 	"zeroth/nn"
 )
 
-// What is kept of the tokens before gives the same logits, to the bit, as
-// computing all of them: over a text that grows, by one and by more, that
-// changes, and that no longer fits into the context.
+// TestGeneratorKeepsWhatItKnows checks that cached tokens give bit-identical logits to computing
+// all of them, for a text that grows, changes, and exceeds the context.
 func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 	llama := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 32, Context: 24, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 64, Theta: 1e4}}
-	long := llama // whose positions turn otherwise from the tenth on
+	long := llama // with other rotary positions from the tenth on
 	long.Scaling = device.RopeScaling{Kind: device.RopeLong, Context: 9, Factors: []float64{1, 1, 1, 1}, Beyond: []float64{1, 2, 3, 4}}
 	for _, m := range []hf.Model{llama, long, {Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 16, Context: 24, Vocab: 256, Eps: 1e-5}}} {
 		folder := configtest.ModelFolder(t, m)
@@ -31,7 +30,7 @@ func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 		other := append([]int32("to be or what"), text...)
 		for _, c := range []struct {
 			ids  []int32
-			news int // positions that have to be computed
+			news int // positions to compute
 		}{{text[:1], 1}, {text[:2], 1}, {text[:9], 7}, {text[:10], 1}, {text[:10], 1}, {text[:5], 1}, {other[:8], 3}, {other[:20], 12},
 			{text[:23], 18}, {text[:24], 1}, {text[:25], 24}, {text[:26], 24}, {other, 24}} {
 			want, before := next(t, open(1), c.ids)[0], g.computed
@@ -56,9 +55,9 @@ func opened(t *testing.T, folder string, m hf.Model, dtype device.DType, texts i
 	return g
 }
 
-// Several texts at once, of other lengths, which grow, end, are replaced and begin as
-// others do, have the logits, to the bit, that each has alone; and what another text
-// knows is not computed again.
+// TestGeneratorOfSeveralTexts checks that concurrent texts that grow, end and are replaced have
+// bit-identical logits to each text alone, and that a prefix cached for another text is not
+// recomputed.
 func TestGeneratorOfSeveralTexts(t *testing.T) {
 	const texts, context = 11, 24
 	llama := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 64, Context: context, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 96, Theta: 1e4}}
@@ -74,7 +73,7 @@ func TestGeneratorOfSeveralTexts(t *testing.T) {
 			for step := range 60 {
 				for i, ids := range now {
 					switch {
-					case ids == nil || rng.IntN(20) == 0: // begins anew, with a part of what another has
+					case ids == nil || rng.IntN(20) == 0: // a new text, with a prefix of another
 						ids = slices.Clone(now[rng.IntN(texts)])
 						ids = append(ids[:rng.IntN(len(ids)+1)], []int32("to be, or not")[:1+rng.IntN(12)]...)
 					case rng.IntN(30) == 0:
@@ -112,18 +111,20 @@ func next(t *testing.T, g *Generator, texts ...[]int32) [][]float32 {
 	return logits
 }
 
-// More texts than there is memory for are refused before any is taken.
+// TestGeneratorRefusesWhatDoesNotFit checks that more texts than fit into memory are rejected
+// before any memory is allocated.
 func TestGeneratorRefusesWhatDoesNotFit(t *testing.T) {
 	m := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 64, Context: 24, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 96, Theta: 1e4}}
 	folder := configtest.ModelFolder(t, m)
-	m.Context = hf.Most // 1 GiB a text
+	m.Context = hf.Most // 1 GiB per text
 	_, err := newGenerator(&source{folder: folder}, m, setup.CPU{}, device.F32, 1024)
 	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "1024 texts of up to 1048576 tokens another 1.0 TiB, and ") {
 		t.Errorf("%v", err)
 	}
 }
 
-// A parameter that is no number is named, and nothing is written.
+// TestSampleRefusesWhatIsNoNumber checks that a parameter that is not finite is named, and that
+// nothing is written.
 func TestSampleRefusesWhatIsNoNumber(t *testing.T) {
 	m := hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 16, Context: 24, Vocab: 256, Eps: 1e-5}}
 	folder := configtest.ModelFolder(t, m)

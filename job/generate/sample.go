@@ -22,42 +22,42 @@ import (
 	"zeroth/job/show"
 )
 
-// Options say what to write and from which model.
+// Options selects the model and what to generate.
 type Options struct {
 	Run         string // a run folder, a checkpoint, or a Hugging Face folder
 	Tokenizer   string // "bytes", "gpt2" or a folder; empty: the one of the model's folder
 	Prompt      string
-	Chat        bool     // the prompt is what a user says, and only the answer is written
-	System      string   // with Chat: what the model is told before; empty: nothing
-	Tokens      int      // to write, at most
-	Temperature float64  // 0 always takes the likeliest token
-	TopK        int      // choose among the k likeliest; 0 is all
-	TopP        float64  // choose among the likeliest that together have this probability; 0 and 1 are all
-	Stop        []string // the text ends before the first of these
+	Chat        bool     // the prompt is a user message, and only the answer is written
+	System      string   // with Chat: the system message; empty: none
+	Tokens      int      // maximum number to generate
+	Temperature float64  // 0 always chooses the most likely token
+	TopK        int      // choose among the k most likely tokens; 0 is all
+	TopP        float64  // choose among the most likely tokens with this total probability; 0 and 1 are all
+	Stop        []string // the text ends before the first of these strings
 	Seed        uint64
-	Device      string // "auto", "cpu" or "cuda", as the job's key device; empty: auto
-	Precision   string // "fp32" or "bf16": what parameters and activations are; empty: fp32
-	Batch       int    // prompts that are continued at once, at most; 0 is 1
+	Device      string // "auto", "cpu" or "cuda", like the job's key device; empty: auto
+	Precision   string // "fp32" or "bf16", of parameters and activations; empty: fp32
+	Batch       int    // maximum number of prompts continued concurrently; 0 is 1
 
-	Note func(string) // told what a user may not expect; nil: nobody is
+	Note func(string) // receives remarks on unexpected behaviour; may be nil
 }
 
-// Answer is how a prompt was continued.
+// Answer is the continuation of a prompt.
 type Answer struct {
 	Prompt string `json:"prompt"`
-	Text   string `json:"text"`          // what follows the prompt
-	Tokens int    `json:"tokens"`        // that were drawn, without the one that ended the text
-	Reason string `json:"finish_reason"` // "length": all tokens asked for; "eos": a token ended the text; "stop": a stop string did
+	Text   string `json:"text"`          // the text after the prompt
+	Tokens int    `json:"tokens"`        // number of tokens generated, without one that ended the text
+	Reason string `json:"finish_reason"` // "length": all requested tokens; "eos": an end-of-text token; "stop": a stop string
 }
 
-// Sample writes the prompt and what the model makes of it to w, token by token,
-// until there are as many as asked for or one of them ends the text.
+// Sample writes the prompt and the model's continuation to w, token by token, until it has the
+// requested number of tokens or a token ends the text.
 func Sample(ctx context.Context, o Options, w io.Writer) error {
 	return Many(ctx, o, []string{o.Prompt}, w, func(Answer) error { return nil })
 }
 
-// Many continues prompts, Batch of them at once, each as Sample does it alone, with the
-// same seed. What it writes, and the order in which it calls told behind each, is that of
+// Many continues prompts, Batch of them concurrently, each with the result of Sample alone with
+// the same seed. Its output and the order of its calls of told are as if prompts were continued
 // one after the other.
 func Many(ctx context.Context, o Options, prompts []string, w io.Writer, told func(Answer) error) error {
 	if o.Note == nil {
@@ -81,7 +81,7 @@ func Many(ctx context.Context, o Options, prompts []string, w io.Writer, told fu
 	if err != nil {
 		return err
 	}
-	if o.Tokens < m.Context { // memory for no more than is read
+	if o.Tokens < m.Context { // allocate no more memory than needed
 		m.Context, m.Longest = min(m.Context, longest+o.Tokens), max(m.Context, m.Longest)
 	}
 	b, err := setup.For(o.Device, m)
@@ -97,10 +97,10 @@ func Many(ctx context.Context, o Options, prompts []string, w io.Writer, told fu
 	return s.all(ctx, prompts, ids, w, told)
 }
 
-// precisions are the types that parameters and activations have, by name.
+// precisions maps names to the types of parameters and activations.
 var precisions = map[string]device.DType{"": device.F32, "fp32": device.F32, "bf16": device.BF16}
 
-// encodeAll is the ids of each prompt, and how many the longest has.
+// encodeAll returns the token ids of each prompt and the length of the longest.
 func (o Options) encodeAll(prompts []string, tok data.Tokenizer, m hf.Model) (ids [][]int32, longest int, err error) {
 	var errs []error
 	for i, prompt := range prompts {
@@ -121,8 +121,8 @@ func (o Options) encodeAll(prompts []string, tok data.Tokenizer, m hf.Model) (id
 	return ids, longest, errors.Join(errs...)
 }
 
-// encode is the prompt's ids, all of which the model knows: of the text, or of the
-// conversation that the tokenizer's chat template makes of it.
+// encode returns the token ids of the prompt, or of the conversation that the chat template makes
+// of it. It fails if the model lacks one of them.
 func (o Options) encode(tok data.Tokenizer, vocab int) ([]int32, error) {
 	if !o.Chat {
 		return config.Encode(tok, o.Prompt, vocab)
@@ -142,7 +142,7 @@ func (o Options) encode(tok data.Tokenizer, vocab int) ([]int32, error) {
 	return ids, config.Known(tok, ids, vocab)
 }
 
-// sampler is what continues texts.
+// sampler continues texts.
 type sampler struct {
 	Options
 	*Generator
@@ -150,10 +150,10 @@ type sampler struct {
 	ends []int32 // tokens that end a text
 }
 
-// all continues the prompts: as soon as one text ends, the next prompt takes its place.
-// The first that is not told of yet is written as it comes, those behind it later.
+// all continues the prompts. When a text ends, the next prompt takes its slot. The first
+// unreported text is written as it grows, later ones in their turn.
 func (o sampler) all(ctx context.Context, prompts []string, ids [][]int32, w io.Writer, told func(Answer) error) error {
-	at, writings := make([]*writing, len(o.texts)), []*writing{} // by the generator's place; of the prompts, from the first that is not told of
+	at, writings := make([]*writing, len(o.texts)), []*writing{} // the first by the generator's slot, the second by prompt, from the first unreported one on
 	for next := 0; ; {
 		for i := range at {
 			if (at[i] == nil || at[i].ended) && next < len(prompts) {
@@ -185,7 +185,7 @@ func (o sampler) all(ctx context.Context, prompts []string, ids [][]int32, w io.
 	}
 }
 
-// step adds a token to each text that has not ended.
+// step adds a token to each unfinished text.
 func (o sampler) step(ctx context.Context, at []*writing) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -211,7 +211,7 @@ func (o sampler) step(ctx context.Context, at []*writing) error {
 	return nil
 }
 
-// writing is a text that is being written.
+// writing is a text in progress.
 type writing struct {
 	Answer
 	ids    []int32
@@ -222,11 +222,11 @@ type writing struct {
 	ended  bool
 }
 
-// output is where a text goes: it is kept, and shown from when it is its turn.
+// output buffers a text, and writes it through once it is the text's turn.
 type output struct {
 	prompt string
 	text   strings.Builder
-	w      io.Writer // nil until then
+	w      io.Writer // nil until its turn
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -237,7 +237,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.w.Write(p)
 }
 
-// show writes what there is, and from now on what comes.
+// show writes the buffered text, and makes Write pass on the rest.
 func (o *output) show(w io.Writer) error {
 	if o.w != nil {
 		return nil
@@ -247,7 +247,7 @@ func (o *output) show(w io.Writer) error {
 	return err
 }
 
-// begin is a text before its first token.
+// begin returns a text without generated tokens.
 func (o sampler) begin(prompt string, ids []int32) *writing {
 	x := &writing{Answer: Answer{Prompt: prompt, Reason: "length"}, ids: ids, out: &output{prompt: prompt}, stream: data.NewStream(o.tok, ids)}
 	if o.Chat {
@@ -281,7 +281,7 @@ func (o sampler) add(x *writing, logits []float32) error {
 	return nil
 }
 
-// end writes what is left of a text.
+// end writes the rest of a text.
 func (x *writing) end() error {
 	x.ended = true
 	_, err := x.cut.Write(x.stream.Rest())
@@ -294,9 +294,9 @@ func (x *writing) end() error {
 	return err
 }
 
-// endsOfText are the tokens that end a text: eos_token_id of config.json and of
-// generation_config.json in a model's folder, a number or a list, and what the
-// tokenizer puts between documents.
+// endsOfText returns the tokens that end a text: eos_token_id, a number or a list, from
+// config.json and generation_config.json in the model's folder, and the tokenizer's separator of
+// documents.
 func endsOfText(folder string, tok data.Tokenizer) (ends []int32, err error) {
 	for _, name := range []string{"config.json", "generation_config.json"} {
 		path := filepath.Join(folder, name)
@@ -312,7 +312,7 @@ func endsOfText(folder string, tok data.Tokenizer) (ends []int32, err error) {
 	return ends, nil
 }
 
-// endsIn is the eos_token_id of a file, of at most 2 MiB.
+// endsIn reads eos_token_id from a file of at most 2 MiB.
 func endsIn(path string) (ends []int32, err error) {
 	raw, err := input.Read(path, 2<<20)
 	if err != nil {

@@ -32,8 +32,8 @@ func TestChooseLikeliest(t *testing.T) {
 	}
 }
 
-// Tokens come as often as softmax(logits/temperature) over what the rules leave
-// says, and the same seed draws the same.
+// TestChooseDraws checks that the frequencies of tokens follow softmax(logits/temperature) over
+// the tokens that the rules allow, and that equal seeds draw equal tokens.
 func TestChooseDraws(t *testing.T) {
 	logits := []float32{0.5, 2, -1, 1.5, 2.5}
 	for _, c := range []struct {
@@ -61,12 +61,12 @@ func TestChooseDraws(t *testing.T) {
 	}
 }
 
-// left is what transformers' TemperatureLogitsWarper, TopKLogitsWarper and
-// TopPLogitsWarper leave of probabilities, in that order: the last takes away, from
-// the least likely on, what together has at most the probability 1 - p.
+// left returns the probabilities that remain after transformers' TemperatureLogitsWarper,
+// TopKLogitsWarper and TopPLogitsWarper, in this order. The last one removes the least likely
+// tokens with a total probability of at most 1 - p.
 func left(logits []float32, temperature float64, k int, p float64) []float64 {
 	probs := make([]float64, len(logits))
-	order := make([]int, len(logits)) // the least likely first
+	order := make([]int, len(logits)) // least likely first
 	for i, x := range logits {
 		probs[i], order[i] = math.Exp(float64(x)/temperature), i
 	}
@@ -98,7 +98,8 @@ func left(logits []float32, temperature float64, k int, p float64) []float64 {
 	return probs
 }
 
-// The order in which tokens are taken is that of their logits, then of their ids.
+// TestChooserTakesInOrder checks that tokens are taken in the order of their logits, then of their
+// ids.
 func TestChooserTakesInOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 50 {
@@ -119,9 +120,8 @@ func TestChooserTakesInOrder(t *testing.T) {
 	}
 }
 
-// What is written does not depend on where the parts of a text end; each part
-// written is whole characters, where the text is; and the text ends before the
-// stop string that is the first to be whole.
+// TestCutter checks that the output does not depend on how a text is split, that each write has
+// whole characters if the text has, and that the text ends before the first complete stop string.
 func TestCutter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	stops := [][]string{nil, {"b"}, {"ab", "b"}, {"abc", "b"}, {"aab", "ba"}, {"é"}, {"\n\n", "€a"}, {"zzz"}, {"a€", "😀"}}
@@ -158,7 +158,7 @@ func TestCutter(t *testing.T) {
 	}
 }
 
-// upTo looks at a text byte by byte.
+// upTo is a reference implementation that scans a text byte by byte.
 func upTo(text string, stops []string) (string, bool) {
 	for end := range len(text) + 1 {
 		at := end + 1
@@ -174,7 +174,8 @@ func upTo(text string, stops []string) (string, bool) {
 	return text, false
 }
 
-// A text that could end in a stop string is written as soon as it cannot.
+// TestCutterHoldsNoMoreThanItMust checks that a text that could end in a stop string is written as
+// soon as it cannot.
 func TestCutterHoldsNoMoreThanItMust(t *testing.T) {
 	var got strings.Builder
 	c := &cutter{w: &got, stops: []string{"\n\nUser:"}}

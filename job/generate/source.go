@@ -15,17 +15,16 @@ import (
 	"zeroth/zero"
 )
 
-// source is where a model comes from: a Hugging Face folder, or a checkpoint.
+// source is the origin of a model: a Hugging Face folder or a checkpoint.
 type source struct {
 	model    hf.Model
-	folder   string                 // with config.json and the tokenizer; of a checkpoint, made for this
-	from     *checkpoint.Checkpoint // nil: the parameters are in the folder
+	folder   string                 // with config.json and the tokenizer; a temporary folder for a checkpoint
+	from     *checkpoint.Checkpoint // nil: the parameters are in folder
 	adapters *hf.Adapters           // of from
 }
 
-// openSource finds the model that a path means: that of a checkpoint, of a Hugging
-// Face folder, or of a run: what it wrote at its end, or while there is no such
-// thing, or a newer one, its newest checkpoint.
+// openSource opens the model at a path: a checkpoint, a Hugging Face folder or a run. For a run it
+// opens the final model, or the newest checkpoint if that is newer or there is no model.
 func openSource(o Options) (*source, error) {
 	folder := o.Run
 	if m := filepath.Join(folder, state.ModelDir); input.Exists(m) {
@@ -44,8 +43,8 @@ func openSource(o Options) (*source, error) {
 	return &source{model: m, folder: folder}, nil
 }
 
-// newer says whether a checkpoint came after the parameters in a folder, if it has
-// any.
+// newer reports whether a checkpoint is newer than the parameters in a folder, or the folder has
+// none.
 func newer(e checkpoint.Entry, folder string) bool {
 	for _, name := range []string{"model.safetensors", "model.safetensors.index.json"} {
 		if info, err := os.Stat(filepath.Join(folder, name)); err == nil {
@@ -55,8 +54,8 @@ func newer(e checkpoint.Entry, folder string) bool {
 	return !input.Exists(filepath.Join(folder, "config.json"))
 }
 
-// openCheckpoint opens the newest checkpoint that a path means, and says which it
-// is. A run that trains may delete it meanwhile, when there is a newer one.
+// openCheckpoint opens the newest checkpoint at a path and notes which one it is. It retries if a
+// training run deletes the checkpoint in favour of a newer one.
 func openCheckpoint(o Options) (*source, error) {
 	ck, err := state.OpenCheckpoint(o.Run)
 	for tries := 0; errors.Is(err, checkpoint.ErrGone) && tries < 100; tries++ {
@@ -78,7 +77,7 @@ func openCheckpoint(o Options) (*source, error) {
 	return s, nil
 }
 
-// unpack makes a folder of what a checkpoint has beside parameters.
+// unpack writes everything but the checkpoint's parameters to a temporary folder.
 func (s *source) unpack(p state.Progress) error {
 	m, err := state.ModelOf(s.from, p)
 	if err != nil {
@@ -101,8 +100,8 @@ func (s *source) unpack(p state.Progress) error {
 	return kept.Write(s.folder, hf.ExportedConfig(p.Model, checkpoint.F32))
 }
 
-// parameters give fill, which puts a model's parameters where they are wanted, and
-// must be closed.
+// parameters returns a function that reads parts of the model's parameters, and a function to call
+// at the end.
 func (s *source) parameters(m hf.Model) (fill func(zero.Part, []float32) error, end func() error, err error) {
 	if s.from != nil {
 		return func(p zero.Part, into []float32) error {
@@ -121,7 +120,7 @@ func (s *source) parameters(m hf.Model) (fill func(zero.Part, []float32) error, 
 	return (&hf.Weights{From: r}).Fill, r.Close, nil
 }
 
-// close gives back what was opened and made.
+// close closes the checkpoint and removes the temporary folder.
 func (s *source) close() {
 	if s.from != nil {
 		_ = s.from.Close() // only read from

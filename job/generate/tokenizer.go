@@ -9,10 +9,9 @@ import (
 	"zeroth/job/config"
 )
 
-// tokenizerOf is the tokenizer of a model in a folder: the one that is asked
-// for, or the one recorded there. Without either it is what the job of the run
-// says, which runs did not record before, or the one whose size the vocabulary
-// has, which is then said.
+// tokenizerOf returns the tokenizer of the model in a folder: the one requested, or the one in the
+// folder. Otherwise it uses the job of the run, because older runs did not save their tokenizer,
+// or a built-in tokenizer of the vocabulary's size, which it notes.
 func tokenizerOf(o Options, folder string, vocab int) (data.Tokenizer, error) {
 	const advice = "name it with --tokenizer bytes, gpt2 or a folder"
 	if o.Tokenizer != "" {
@@ -41,8 +40,8 @@ func tokenizerOf(o Options, folder string, vocab int) (data.Tokenizer, error) {
 	return nil, input.BadInput(fmt.Errorf("%s has no tokenizer, and none here has the %d tokens of its model; %s", folder, vocab, advice))
 }
 
-// tokenizerOfJob is the tokenizer of a run that did not record it. Its job says
-// gpt2 of all token files, which is only believed of a vocabulary of that size.
+// tokenizerOfJob returns the tokenizer of a run that did not save it. The default for token files
+// is gpt2, so this is only accepted for a vocabulary of that size.
 func tokenizerOfJob(job string, vocab int, advice string, note func(string)) (data.Tokenizer, error) {
 	name, tokens, err := config.LoadTokenizer(job)
 	switch {

@@ -9,8 +9,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// Runs that have recorded no tokenizer are sampled with their job's, which is
-// said, or are refused where that was never known.
+// TestTokenizerOf checks that runs without a saved tokenizer use their job's, with a note, or are
+// rejected if it is unknown.
 func TestTokenizerOf(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for _, dir := range []string{"run/model", "gpt/model", "tokens/model", "other/model", "none"} {
@@ -31,7 +31,7 @@ func TestTokenizerOf(t *testing.T) {
 		vocab, want       int
 		note, err         string
 	}{
-		{"run/model", "", 300, 256, `the run did not record its tokenizer; "bytes" is taken, as run/job.yaml has it`, ""}, // the job knows best
+		{"run/model", "", 300, 256, `the run did not record its tokenizer; "bytes" is taken, as run/job.yaml has it`, ""}, // the job takes precedence
 		{"tokens/model", "", 50304, 50257, `the run did not record its tokenizer; "gpt2" is taken, as tokens/job.yaml has it`, ""},
 		{"tokens/model", "", 32000, 0, "", "tokens/job.yaml: its token files are not of GPT-2's vocabulary: the model has 32000 tokens; " + advice},
 		{"tokens/model", "own", 32000, 301, "", ""},
