@@ -8,10 +8,9 @@ import (
 	"zeroth/job/sim"
 )
 
-// Counters are what is in use on a rank over its steps: what the plan says of
-// each event, from when the queue that computes or updates came to it. What a
-// gather or a reduction changes shows at the next of these. Steps of which the
-// trace has lost something are left out.
+// Counters returns the memory in use on a rank over its steps. Each amount is the plan's for an
+// event, at the time when the queue that computes or updates reached it. A change by a gather or a
+// reduction shows at the next of these events. Steps with lost trace events are omitted.
 func (p *Plan) Counters(tracks []*sim.Track) (names []string, list []sim.Usage) {
 	used := p.used()
 	for _, c := range used {
@@ -34,17 +33,18 @@ func (p *Plan) Counters(tracks []*sim.Track) (names []string, list []sim.Usage) 
 	return names, list
 }
 
-// change is when other amounts are in use.
+// change is a time at which the amounts in use change.
 type change struct {
 	at     int64
 	to     *Amounts
-	fields []Category // none is all
+	fields []Category // nil is all
 }
 
-// gradients change when an update ends, whatever the next step has begun.
+// gradients lists the categories that change at the end of an update, even after the next step has
+// begun.
 var gradients = []Category{Gradients, UnitGradients}
 
-// changes are those of whole steps, in their order.
+// changes returns the changes of complete steps, in order.
 func (p *Plan) changes(tracks []*sim.Track) (list []change) {
 	var rest []Category
 	for c := range Categories {
@@ -63,7 +63,7 @@ func (p *Plan) changes(tracks []*sim.Track) (list []change) {
 			m := p.ofMicro(passes, micro)[i%len(passes[0])]
 			c := change{at: g.Start, to: &m.InUse}
 			if micro == 0 && m.Phase == forward {
-				c.fields = rest // the step before may not have used up its gradients
+				c.fields = rest // the previous step may still use its gradients
 			}
 			list = append(list, c)
 		}
@@ -77,7 +77,7 @@ func (p *Plan) changes(tracks []*sim.Track) (list []change) {
 	return list
 }
 
-// onShard are the changes by what is computed with shards: norms and updates.
+// onShard returns the changes made by computation on shards: norms and updates.
 func (p *Plan) onShard(m *Moment, start, end int64) []change {
 	switch {
 	case m == nil:
@@ -91,9 +91,8 @@ func (p *Plan) onShard(m *Moment, start, end int64) []change {
 	return nil
 }
 
-// passes are the moments of the forward and backward passes of each micro-batch
-// the timeline has. Computing activations again is part of the backward pass that
-// follows, and shows with the higher of the two.
+// passes returns the moments of forward and backward passes, by micro-batch in the timeline.
+// Recomputation is part of the following backward pass, and the pass shows the higher of the two.
 func (p *Plan) passes() (list [][]*Moment) {
 	var again *Moment
 	for _, m := range p.Timeline {
@@ -119,8 +118,8 @@ func (p *Plan) passes() (list [][]*Moment) {
 	return list
 }
 
-// ofMicro are the passes of a micro-batch. Between the second and the last all
-// are as the second.
+// ofMicro returns the passes of a micro-batch. Those between the second and the last equal the
+// second.
 func (p *Plan) ofMicro(passes [][]*Moment, micro int) []*Moment {
 	if micro == p.Config.Train.Accumulate-1 {
 		return passes[len(passes)-1]
@@ -128,7 +127,7 @@ func (p *Plan) ofMicro(passes [][]*Moment, micro int) []*Moment {
 	return passes[min(micro, 1)]
 }
 
-// onShards are the moments of norms and updates, by what their work is called.
+// onShards returns the moments of norms and updates by the label of their work.
 func (p *Plan) onShards() map[string]*Moment {
 	all := map[string]*Moment{}
 	for _, m := range p.Timeline {

@@ -12,7 +12,8 @@ import (
 	"zeroth/job/setup"
 )
 
-// Ranks that divide matrices send as much in each of many micro-batches.
+// TestSentByManyMicroBatches checks that ranks that divide matrices send the same in each of many
+// micro-batches.
 func TestSentByManyMicroBatches(t *testing.T) {
 	var before, step int64
 	for accumulate := 1; accumulate <= 6; accumulate++ {
@@ -28,8 +29,8 @@ func TestSentByManyMicroBatches(t *testing.T) {
 	}
 }
 
-// A plan from a dry run of few micro-batches is the plan from one of all: to the
-// byte, in every category, at every moment.
+// TestFewMicroBatchesPlanMany checks that a plan from a few micro-batches equals one from all: to
+// the byte, in every category, at every moment.
 func TestFewMicroBatchesPlanMany(t *testing.T) {
 	configtest.EachWay(t, func(t *testing.T, c *config.Config) {
 		few, err := New(c, Machine{})

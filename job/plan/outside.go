@@ -5,8 +5,7 @@ import (
 	"zeroth/job/setup"
 )
 
-// Estimate is memory that is not our allocator's to know, as others have
-// measured it: between Low and High bytes.
+// Estimate is memory outside our allocator, as published by others: between Low and High bytes.
 type Estimate struct {
 	Name      string `json:"name"`
 	Low       int64  `json:"low"`
@@ -15,9 +14,9 @@ type Estimate struct {
 	ChangedBy string `json:"changed_by,omitempty"`
 }
 
-// Outside estimates what a rank's device holds besides what the plan allocates.
-// A GPU has its context and the buffers of communicators; our arenas have no
-// slack, and freed memory does not exist.
+// Outside estimates the device memory of a rank besides the plan's allocations. On a GPU this is
+// the context and the buffers of communicators. Our arenas have no slack, and freed memory is not
+// cached.
 func Outside(c *config.Config, m Machine) []Estimate {
 	if !m.GPU {
 		return nil
@@ -27,7 +26,7 @@ func Outside(c *config.Config, m Machine) []Estimate {
 		{Name: "CUDA context and kernels", Low: 300 * mb, High: 1000 * mb, Source: "pytorch issues 107667 and 28394: 0.3 GB with lazy loading, to 1 GB"},
 		{Name: "cuBLAS work space", Low: 4 << 20, High: 32 << 20, Source: "llm.c: 32 MiB on Hopper"},
 	}
-	if c.Optimizer.Type == "muon" { // whose updates multiply beside modules
+	if c.Optimizer.Type == "muon" { // its updates multiply matrices concurrently with modules
 		list[1].Low, list[1].High = 2*list[1].Low, 2*list[1].High
 	}
 	if least, most := communicators(c, m); most > 0 {
@@ -42,9 +41,9 @@ func Outside(c *config.Config, m Machine) []Estimate {
 	return list
 }
 
-// communicators is how many with peers a rank has: as many as a run makes, which has buffers
-// for none of those with itself. Where nobody has said how ranks are spread over processes it
-// is as many as in one, and as in one each.
+// communicators returns how many communicators with peers a rank has. A group of one rank needs no
+// buffers. If the spread over processes is unknown, the bounds are those of a single process and
+// of one process per rank.
 func communicators(c *config.Config, m Machine) (least, most int64) {
 	one, each := m.Spread, m.Spread
 	if m.Spread.Processes == 0 {
@@ -61,7 +60,7 @@ func communicators(c *config.Config, m Machine) (least, most int64) {
 	return of(one), of(each)
 }
 
-// Sum is the sum of estimates, in bytes.
+// Sum returns the sum of the estimates, in bytes.
 func Sum(list []Estimate) (low, high int64) {
 	for _, e := range list {
 		low, high = low+e.Low, high+e.High

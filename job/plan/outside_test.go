@@ -8,9 +8,9 @@ import (
 	"zeroth/job/setup"
 )
 
-// Communicators are counted as a run makes them: for a rank's shards and its replicas, where
-// these are others' too, if its processes have NCCL. Where nobody has said how many these are
-// there may be one, which has none.
+// TestCommunicatorsArePlanned checks that a plan counts communicators as a run makes them: for
+// groups with peers, if the processes use NCCL. If the number of processes is unknown, the minimum
+// is that of a single process, which has none.
 func TestCommunicatorsArePlanned(t *testing.T) {
 	in := func(processes int) Machine {
 		return Machine{GPU: true, Spread: setup.Spread{Processes: processes, Hosts: 1, GPU: true}}

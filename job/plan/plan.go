@@ -13,11 +13,11 @@ import (
 	"zeroth/zero"
 )
 
-// Category is what a rank's memory is used for: as device.Use has it, with the
-// arena of activations told apart.
+// Category is a use of a rank's memory. It refines device.Use by dividing the arena of
+// activations.
 type Category uint8
 
-// The categories; the table below has their names and what each is.
+// The categories; the table below has their names and descriptions.
 const (
 	Params Category = iota
 	GatheredUnits
@@ -43,7 +43,7 @@ const (
 // Amounts is a number of bytes in each category.
 type Amounts [Categories]int64
 
-// Total is the sum over the categories.
+// Total returns the sum over the categories.
 func (a *Amounts) Total() (n int64) {
 	for _, x := range a {
 		n += x
@@ -51,8 +51,8 @@ func (a *Amounts) Total() (n int64) {
 	return n
 }
 
-// category is a category's name for programs, its name for people, the
-// allocation it is part of, and what to change to change it.
+// category has a category's name for programs, its title for people, its allocation, and the
+// settings that change it.
 type category struct {
 	name, title string
 	use         device.Use
@@ -82,12 +82,11 @@ var categories = [Categories]category{
 
 func (c Category) String() string { return categories[c].name }
 
-// MarshalText makes a category a key of JSON.
+// MarshalText makes a category usable as a JSON key.
 func (c Category) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// atRest is what is in use between steps: what has a value that the next step
-// reads. Work space of kernels, staging and the like, of which no event tells,
-// are always in use.
+// atRest returns the memory in use between steps, whose contents the next step reads. Categories
+// without events, such as kernel work space and staging, are always in use.
 func atRest(allocated device.Bytes) (a Amounts) {
 	for c, x := range categories {
 		switch x.use {
@@ -99,10 +98,10 @@ func atRest(allocated device.Bytes) (a Amounts) {
 	return a
 }
 
-// Phase is what happens at an event of a step.
+// Phase is the kind of an event of a step.
 type Phase string
 
-// The phases, in the words of the schedule's labels where it has some.
+// The phases, named like the schedule's labels if there is one.
 const (
 	gathering   Phase = "all-gather"
 	forward     Phase = "forward"
@@ -114,52 +113,52 @@ const (
 	updating    Phase = "update"
 )
 
-// Moment is the highest instant of an event.
+// Moment is the instant of an event with the highest memory use.
 type Moment struct {
 	Phase Phase
 	Unit  string
 	Micro int    // the micro-batch, from 0; -1 after all of them
-	Name  string // for people: "backward of h.31, before its reduce-scatter"
+	Name  string // for display: "backward of h.31, before its reduce-scatter"
 	InUse Amounts
 
-	module  int  // index of the module that is called; -1 if none is
-	reduces bool // a reduction comes after it, where gradients of its micro-batch are reduced
+	module  int  // index of the module that is called, or -1
+	reduces bool // a reduction follows, if gradients of its micro-batch are reduced
 }
 
-// Plan is what one rank of a job allocates and, event by event, uses of it.
+// Plan is the memory that one rank of a job allocates, and its use of it event by event.
 type Plan struct {
 	Config     *config.Config
 	Machine    Machine
 	Model      string           // "GPT-2 10.7M"
 	Parameters int64            // of the model
-	Place      int              // of the rank, among the job's
-	Places     []*Plan          // of all places, where there are several: this is the one that allocates most
-	Groups     []config.Grouped // of parameters, where the job has some
-	Allocated  device.Bytes     // before step 1 and for good: what the device must have
-	Host       device.Bytes     // of what is offloaded, in host memory
-	Disk       int64            // bytes of what is offloaded, on disk
-	Padding    int64            // bytes of Allocated without a meaning, on the rank that has most
+	Place      int              // index of the rank's kind; see setup.Places
+	Places     []*Plan          // plans of all places if there are several; this is the one that allocates most
+	Groups     []config.Grouped // of parameters, if the job has groups
+	Allocated  device.Bytes     // allocated before step 1 and never freed: what the device must have
+	Host       device.Bytes     // offloaded data in host memory
+	Disk       int64            // offloaded data on disk, bytes
+	Padding    int64            // bytes of Allocated that are padding, on the rank with the most
 	AtRest     Amounts          // in use between steps
-	Peak       *Moment          // the highest, one of Timeline
-	Timeline   []*Moment        // in the order of issue; of many micro-batches the first ones and the last
-	Sent       int64            // bytes a rank sends in a step, flat or around rings, and by links
-	By         Sent             // of which dimension
-	Outside    []Estimate       // of what is not in Allocated
-	Simulated  *sim.Result      // of a step's time; nil where none was asked for
-	Measured   *Measured        // of a run; nil where there was none
+	Peak       *Moment          // the highest moment of Timeline
+	Timeline   []*Moment        // in order of issue; with many micro-batches only the first ones and the last
+	Sent       int64            // bytes a rank sends in a step, directly or in rings, and over pipeline links
+	By         Sent             // by dimension
+	Outside    []Estimate       // of memory not in Allocated
+	Simulated  *sim.Result      // of the time of a step; nil if not simulated
+	Measured   *Measured        // during a run; nil if there was none
 
-	Lacks error // the job does not fit, as training it would say, or nil
+	Lacks error // the error that training would return because the job does not fit, or nil
 }
 
-// Machine is what a job is planned for.
+// Machine is the machine that a job is planned for.
 type Machine struct {
-	GPU    bool  // ranks are GPUs, whose kernels' work space is not the CPU's
-	Memory int64 // bytes a rank's device has; 0: what parallel.memory says
+	GPU    bool  // ranks run on GPUs: no work space for CPU kernels
+	Memory int64 // bytes of a rank's device; 0: parallel.memory
 
-	Spread setup.Spread // of the ranks over processes; zero: one
+	Spread setup.Spread // of the ranks over processes; zero: one process
 }
 
-// Job is the job as the machine's processes would run it.
+// Job returns the job as the machine's processes would run it.
 func (m Machine) Job(c *config.Config) *setup.Job {
 	if m.Spread.Processes == 0 {
 		return setup.Planned(c)
@@ -167,7 +166,7 @@ func (m Machine) Job(c *config.Config) *setup.Job {
 	return m.Spread.Of(c)
 }
 
-// Sent is bytes by the dimension of the mesh in which they are sent.
+// Sent is bytes sent by mesh dimension.
 type Sent struct {
 	Shard     int64 `json:"shard"`
 	Replicate int64 `json:"replicate"`
@@ -176,17 +175,17 @@ type Sent struct {
 	Tensor    int64 `json:"tensor,omitempty"`
 }
 
-// New is a dry run of a step of the job on a device that only counts. It reads
-// no data and allocates no memory.
+// New plans a job by a dry run of a step on a device that only counts. It reads no data and
+// allocates no memory.
 func New(c *config.Config, m Machine) (*Plan, error) {
 	micros := setup.FewMicro(c)
 	if setup.Pipeline(c) > 1 {
-		micros = c.Train.Accumulate // whose micro-batches are not alike
+		micros = c.Train.Accumulate // its micro-batches differ
 	}
 	return plan(c, m, micros)
 }
 
-// plan is Plan by dry runs of at most so many micro-batches, three or more.
+// plan is New with dry runs of at most micros micro-batches, three or more.
 func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	var most *Plan
 	var all []*Plan
@@ -215,7 +214,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	return &whole, nil
 }
 
-// planAt is the plan of a rank at a place.
+// planAt returns the plan of a rank at a place.
 func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
 	if m.Memory == 0 {
 		m.Memory = c.Parallel.Memory
@@ -252,7 +251,7 @@ func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
 	return p, nil
 }
 
-// linked is the bytes that a rank at a place of the pipeline sends to others in a step.
+// linked returns the bytes that a rank at a place sends to other places in a step.
 func linked(c *config.Config, at int) (bytes int64) {
 	if setup.Pipeline(c) == 1 {
 		return 0
@@ -267,8 +266,8 @@ func linked(c *config.Config, at int) (bytes int64) {
 	return bytes
 }
 
-// padding is the bytes at the end of units that belong to no parameter. They
-// are in the last shards.
+// padding returns the bytes at the end of units that belong to no parameter. They are in the last
+// shards.
 func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
 	p := int64(c.Precision.Size())
 	for _, u := range t.Units() {
@@ -301,10 +300,10 @@ func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
 	return bytes
 }
 
-// Title is what people call an allocation.
+// Title returns the display name of an allocation.
 func Title(u device.Use) string {
 	if u == device.Activations {
-		return "activations" // of several categories
+		return "activations" // comprises several categories
 	}
 	for _, c := range categories {
 		if c.use == u {
@@ -314,5 +313,5 @@ func Title(u device.Use) string {
 	return u.String()
 }
 
-// Use is the allocation a category is part of.
+// Use returns the allocation that contains the category.
 func (c Category) Use() device.Use { return categories[c].use }

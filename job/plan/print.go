@@ -14,19 +14,19 @@ import (
 	"zeroth/job/sim"
 )
 
-// Row is a line of the plan's table, in bytes.
+// Row is a row of the plan's table, in bytes.
 type Row struct {
-	Category  Category `json:"-"` // the last one, for the arena
+	Category  Category `json:"-"` // the last category for the arena
 	Name      string   `json:"category"`
 	Title     string   `json:"title"`
-	Allocated *int64   `json:"allocated,omitempty"` // nil: part of the arena, the row above it
+	Allocated *int64   `json:"allocated,omitempty"` // nil: part of the arena in the row above
 	AtRest    int64    `json:"at_rest"`             // in use between steps
 	AtPeak    int64    `json:"at_peak"`             // in use at the plan's peak instant
 	ChangedBy string   `json:"changed_by,omitempty"`
 }
 
-// Rows are the plan's table. Activations are allocated as one arena; what is in
-// it at each instant are the rows after its own.
+// Rows returns the plan's table. Activations are allocated as one arena, whose row is followed by
+// rows for its contents.
 func (p *Plan) Rows() (rows []Row) {
 	for c := range Categories {
 		x := categories[c]
@@ -46,7 +46,7 @@ func (p *Plan) Rows() (rows []Row) {
 	return rows
 }
 
-// whole says how parameters rest.
+// whole describes whether parameters are sharded.
 func (p *Plan) whole(stage int) string {
 	if p.Config.Zero.Stage < stage || config.Mesh(p.Config).Shard == 1 {
 		return "whole"
@@ -54,7 +54,7 @@ func (p *Plan) whole(stage int) string {
 	return "sharded"
 }
 
-// arenaTitle is what people call the activations' one allocation.
+// arenaTitle is the display name of the arena of activations.
 const arenaTitle = "arena of activations"
 
 func (p *Plan) arena() Row {
@@ -66,7 +66,7 @@ func (p *Plan) arena() Row {
 	return row
 }
 
-// Print writes the plan for people. Totals have both units.
+// Print prints the plan as a table. Totals are in both units.
 func (p *Plan) Print(out io.Writer) error {
 	var b strings.Builder
 	for _, row := range p.header() {
@@ -90,7 +90,7 @@ func (p *Plan) Print(out io.Writer) error {
 	return show.Print(out, b.String())
 }
 
-// most says at which place a rank allocates most.
+// most returns the place of a rank that allocates most.
 func (p *Plan) most() string {
 	if p.Config.Parallel.Master {
 		return "rank " + p.ranks()
@@ -98,7 +98,7 @@ func (p *Plan) most() string {
 	return fmt.Sprintf("at place %d", p.Place)
 }
 
-// ranks are those at the plan's place beside a master, or this.
+// ranks returns the ranks at the plan's place in a job with a master.
 func (p *Plan) ranks() string {
 	if n := p.Config.Parallel.Ranks; p.Place > 0 && n > 2 {
 		return fmt.Sprintf("1-%d", n-1)
@@ -106,7 +106,7 @@ func (p *Plan) ranks() string {
 	return fmt.Sprint(p.Place)
 }
 
-// byPlace is a table of what a rank of each place has: a column each.
+// byPlace returns a table with a column for each place.
 func (p *Plan) byPlace() *show.Columns {
 	t := &show.Columns{Align: "l" + strings.Repeat("r", len(p.Places))}
 	row := func(name string, cell func(*Plan) string) {
@@ -146,7 +146,7 @@ func (p *Plan) byPlace() *show.Columns {
 	return t
 }
 
-// stageLayers is how many layers a place has, stage by stage.
+// stageLayers returns the layers of a place, stage by stage.
 func stageLayers(p *Plan) string {
 	var words []string
 	s := p.Config.PipelineShape()
@@ -158,8 +158,8 @@ func stageLayers(p *Plan) string {
 	return strings.Join(words, " + ")
 }
 
-// lines are the table's rows in words, as far as there is something to tell.
-// Those of the arena's parts have nothing allocated.
+// lines returns the non-empty rows of the table as text. Rows of the arena's parts have no
+// allocation.
 func (p *Plan) lines() (lines [][5]string) {
 	for _, r := range p.Rows() {
 		switch {
@@ -174,7 +174,7 @@ func (p *Plan) lines() (lines [][5]string) {
 		[5]string{"of which padding", show.ByteSize(p.Padding)})
 }
 
-// footer is what the table comes to.
+// footer returns the lines below the table.
 func (p *Plan) footer() []string {
 	total := p.Allocated.Total()
 	lines := []string{
@@ -212,8 +212,8 @@ func (p *Plan) footer() []string {
 	return lines
 }
 
-// spare describes what is left of a device, between low and high bytes; negative ones are
-// missing.
+// spare describes the remaining memory of a device, between low and high bytes. Negative amounts
+// are missing.
 func spare(low, high int64) string {
 	switch {
 	case low >= 0:
@@ -235,12 +235,11 @@ func amounts(b device.Bytes) string {
 	return strings.Join(parts, ", ")
 }
 
-// misfit is the verdict that is an error.
+// misfit is the verdict for which Fits returns an error.
 const misfit = "does not fit"
 
-// Fits is an error, the user's to mend, if the device has not enough whatever is
-// outside. Where nobody said how much it has, all fits that this machine has the
-// memory for, if it is the one.
+// Fits returns an input error if the device has too little memory in any case. If the device
+// memory is unknown, it returns Lacks.
 func (p *Plan) Fits() error {
 	if p.Lacks != nil || p.verdict() != misfit {
 		return p.Lacks
@@ -250,8 +249,8 @@ func (p *Plan) Fits() error {
 		show.BothUnits(p.Allocated.Total()+low), show.BothUnits(p.Machine.Memory)))
 }
 
-// verdict says whether the device has enough, in a word or two; empty where
-// nobody said how much it has.
+// verdict returns a short description of whether the device has enough memory, empty if its memory
+// is unknown.
 func (p *Plan) verdict() string {
 	low, high := Sum(p.Outside)
 	switch free := p.Machine.Memory - p.Allocated.Total(); {
@@ -267,7 +266,7 @@ func (p *Plan) verdict() string {
 	return misfit
 }
 
-// highest is the most bytes of a category at any event.
+// highest returns the maximum bytes of a category at any event.
 func (p *Plan) highest(c Category) (n int64) {
 	for _, m := range p.Timeline {
 		n = max(n, m.InUse[c])
@@ -275,7 +274,7 @@ func (p *Plan) highest(c Category) (n int64) {
 	return n
 }
 
-// header is what is planned: a word and what it is.
+// header returns labelled lines that describe the planned job.
 func (p *Plan) header() [][2]string {
 	c, mesh := p.Config, config.Mesh(p.Config)
 	ranks := fmt.Sprintf("%d, stage %d, %s", mesh.World(), c.Zero.Stage, c.Precision)
@@ -299,7 +298,7 @@ func (p *Plan) header() [][2]string {
 	}, config.GroupRows(p.Groups)...)
 }
 
-// data is what ranks are called that read data of their own, where others do not.
+// data returns a prefix for "ranks" if some ranks share their data.
 func data(c *config.Config) string {
 	if c.Parallel.DataRanks() < c.Parallel.Ranks {
 		return "data "
@@ -307,7 +306,7 @@ func data(c *config.Config) string {
 	return ""
 }
 
-// place is the plan of a place in a pipeline, for programs.
+// place is the JSON form of a place's plan.
 type place struct {
 	Place      int              `json:"place"`
 	Layers     string           `json:"layers,omitempty"`
@@ -336,7 +335,7 @@ func (p *Plan) places() (all []place) {
 	return all
 }
 
-// MarshalJSON is the plan for programs: bytes are whole numbers.
+// MarshalJSON encodes the plan. Sizes are whole bytes.
 func (p *Plan) MarshalJSON() ([]byte, error) {
 	c, mesh := p.Config, config.Mesh(p.Config)
 	pipeline, master := p.places(), []place(nil)
@@ -369,7 +368,7 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 		Disk       int64            `json:"disk,omitempty"`
 		Sent       int64            `json:"sent_bytes_a_step"`
 		Pipeline   []place          `json:"pipeline,omitempty"`
-		Master     []place          `json:"master,omitempty"` // rank 0, and one of the others
+		Master     []place          `json:"master,omitempty"` // rank 0 and one other rank
 		Simulated  *sim.Result      `json:"simulated,omitempty"`
 	}{
 		p.Model, p.Parameters, p.Groups, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,

@@ -12,8 +12,8 @@ import (
 	"zeroth/job/show"
 )
 
-// colors are the categories', the same in every drawing: a hue for what belongs
-// together, of which what is whole or at rest is the darker.
+// colors maps categories to their color in every drawing. Related categories share a hue; the
+// darker one is the whole or permanent part.
 var colors = [Categories]show.Color{
 	Params: {Light: "#1f5aa6", Dark: "#3f7fd0"}, GatheredUnits: {Light: "#7db8e0", Dark: "#9fd0f5"},
 	Gradients: {Light: "#0f7a3c", Dark: "#2c9c58"}, UnitGradients: {Light: "#7cc47f", Dark: "#9fe0a0"},
@@ -25,13 +25,11 @@ var colors = [Categories]show.Color{
 	BounceMemory: {Light: "#6b7a2e", Dark: "#8fa045"},
 }
 
-// stacking is the categories from the bottom of a drawing: what changes least
-// comes first.
+// stacking lists the categories from the bottom of a drawing, the most constant ones first.
 var stacking = []Category{Params, MasterCopy, OptimizerStates, KernelSpace, TokenIDs, Statistics, OffloadStaging, WireStaging, CheckpointStaging, BounceMemory,
 	Gradients, UnitGradients, GatheredUnits, SavedActivations, Recomputed, Logits, WorkSpace}
 
-// used are the categories that any event has something in, from the bottom of a
-// drawing.
+// used returns the categories that are in use at some event, from the bottom of a drawing.
 func (p *Plan) used() (list []Category) {
 	for _, c := range stacking {
 		if p.highest(c) > 0 {
@@ -41,9 +39,9 @@ func (p *Plan) used() (list []Category) {
 	return list
 }
 
-// WriteCSV writes a line for every event: what it is, the bytes in use in each
-// category at its highest instant, their sum, and what is allocated; of a run,
-// also what it had in use and allocated.
+// WriteCSV writes a line for every event: its description, the highest bytes in use by category,
+// their sum and the allocated bytes. With a measured run it adds the run's bytes in use and
+// allocated.
 func (p *Plan) WriteCSV(out io.Writer) error {
 	w := csv.NewWriter(out)
 	head := []string{"event", "phase", "unit", "micro_batch"}
@@ -68,16 +66,16 @@ func (p *Plan) WriteCSV(out io.Writer) error {
 	return nil
 }
 
-// stretch is a part of a step: neighbouring events, From to To-1.
+// stretch is a part of a step, the events From to To-1.
 type stretch struct {
 	From int    `json:"from"`
 	To   int    `json:"to"`
 	Name string `json:"name"`
 }
 
-// stretches are the step's forward and backward passes and its update; and its
-// micro-batches, if there are several. What is gathered belongs to the pass that
-// uses it, what is reduced to the backward pass it comes from.
+// stretches returns the forward and backward passes and the update of the step, and its
+// micro-batches if there are several. A gather belongs to the pass that uses it, and a reduction
+// to the backward pass before it.
 func (p *Plan) stretches() (passes, micros []stretch) {
 	join := func(list []stretch, i int, name string, begins bool) []stretch {
 		if n := len(list); n > 0 && list[n-1].Name == name && !begins {
@@ -95,7 +93,7 @@ func (p *Plan) stretches() (passes, micros []stretch) {
 	return passes, micros
 }
 
-// passAt is the pass that an event belongs to.
+// passAt returns the pass that an event belongs to.
 func (p *Plan) passAt(event int) string {
 	for _, m := range p.Timeline[event:] {
 		switch m.Phase {
@@ -110,8 +108,8 @@ func (p *Plan) passAt(event int) string {
 	return "update" // a gather for the next step
 }
 
-// alike says which micro-batches the timeline leaves out, as they are like the
-// second; empty for none.
+// alike describes which micro-batches the timeline omits because they equal earlier ones, empty if
+// none.
 func (p *Plan) alike() string {
 	switch n, first := p.Config.Train.Accumulate, 4*setup.Pipeline(p.Config); {
 	case first > 4 && n > first+1:
@@ -127,10 +125,10 @@ func (p *Plan) alike() string {
 	}
 }
 
-// shorter is what stretches are called where there is little room.
+// shorter abbreviates the names of stretches.
 var shorter = strings.NewReplacer("forward", "fwd", "backward", "bwd", "micro-batch ", "")
 
-// bands are the stretches at the axis, the micro-batches below the passes.
+// bands returns the stretches for the axis, micro-batches below passes.
 func (p *Plan) bands() (list []show.Band) {
 	passes, micros := p.stretches()
 	for row, stretches := range [][]stretch{passes, micros} {
@@ -141,12 +139,12 @@ func (p *Plan) bands() (list []show.Band) {
 	return list
 }
 
-// title is what the drawings of a step are called.
+// title returns the title of a step's drawings.
 func (p *Plan) title() string {
 	return fmt.Sprintf("Memory of a rank in one training step: %s, stage %d", p.Model, p.Config.Zero.Stage)
 }
 
-// setting is what is planned, in a line, but for the stage.
+// setting describes the planned job without its stage.
 func (p *Plan) setting() string {
 	c := p.Config
 	return fmt.Sprintf("%s, %s, micro-batch %d of %s tokens, recompute %s", ranksOf(c.Parallel.Ranks), c.Precision,
@@ -160,14 +158,13 @@ func ranksOf(n int) string {
 	return show.Grouped(int64(n)) + " ranks"
 }
 
-// peakLine says when the most is in use.
+// peakLine describes the peak.
 func (p *Plan) peakLine() string {
 	return fmt.Sprintf("peak %s in use: %s", show.ByteSize(p.Peak.InUse.Total()), p.Peak.Name)
 }
 
-// WriteSVG draws what is in use at every event, one category upon the other,
-// under the lines of what is allocated and of what the device has, and what a run
-// had in use as a line upon them.
+// WriteSVG draws the memory in use at every event as stacked categories, with lines for the
+// allocation, the device's memory and the use in a measured run.
 func (p *Plan) WriteSVG(out io.Writer) error {
 	if _, err := io.WriteString(out, show.SVG(p.chart())); err != nil {
 		return fmt.Errorf("timeline: %w", err)
@@ -198,13 +195,13 @@ func (p *Plan) chart() *show.Chart {
 	return c
 }
 
-// level is a broken line across a drawing.
+// level returns a dashed line across a drawing.
 func level(name string, y, width float64, color show.Color) show.Series {
 	return show.Series{Name: name, Color: color, Width: 2, Dash: true, Points: []show.XY{{X: 0, Y: y}, {X: width, Y: y}}}
 }
 
-// drawLimit draws the line of what a device has, if that is known, 0 if not. Where
-// it is far above what is drawn, an arrow points to it.
+// drawLimit draws a line at the device's memory, if it is not 0. If it is far above the drawing,
+// an arrow points to it.
 func drawLimit(c *show.Chart, memory, drawn int64, unit float64) {
 	has := "device has " + show.ByteSize(memory)
 	switch {
@@ -218,10 +215,10 @@ func drawLimit(c *show.Chart, memory, drawn int64, unit float64) {
 	}
 }
 
-// limitColor is that of what a device has.
+// limitColor is the color of the device's memory.
 var limitColor = show.Color{Light: "#d1002f", Dark: "#ff5c7a"}
 
-// steps are what was in use as a line, in a unit of so many bytes.
+// steps returns the memory in use as a line, in units of the given number of bytes.
 func (m *Measured) steps(unit float64) (xy []show.XY) {
 	for i, x := range m.Timeline {
 		y := float64(x.InUse.Total()) / unit
@@ -230,7 +227,7 @@ func (m *Measured) steps(unit float64) (xy []show.XY) {
 	return xy
 }
 
-// scale is the unit of 1024s that a number of bytes is told in.
+// scale returns a binary unit for a number of bytes.
 func scale(n int64) (unit float64, name string) {
 	unit, name = 1, "bytes"
 	for _, next := range []string{"KiB", "MiB", "GiB", "TiB"} {
@@ -242,8 +239,7 @@ func scale(n int64) (unit float64, name string) {
 	return unit, name
 }
 
-// outline is the outline of the area between two step curves. Event i is from i
-// to i+1.
+// outline returns the outline of the area between two step curves. Event i extends from i to i+1.
 func outline(below, top []float64) (xy []show.XY) {
 	there := len(top)
 	for i, y := range top {
@@ -262,9 +258,8 @@ func outline(below, top []float64) (xy []show.XY) {
 	return xy
 }
 
-// WriteTrace writes what the queues of a rank will do, as simulated, and what is in
-// use the while, as Trace.Write does for a run. Of many micro-batches there are
-// four.
+// WriteTrace writes the simulated work of a rank's queues and the memory in use, like Trace.Write
+// for a run. A step of many micro-batches is shortened to four.
 func (p *Plan) WriteTrace(out io.Writer) error {
 	t, of := *p.Simulated.Trace, p.Simulated.Of
 	if t.Memory = p; of.Train.Accumulate != p.Config.Train.Accumulate {
@@ -277,16 +272,16 @@ func (p *Plan) WriteTrace(out io.Writer) error {
 	return t.Write(out)
 }
 
-// Measured is what the first rank of a run had in use at each event of a step:
-// heights of its arena, units in the slots of its schedule, what its collectives
-// were called on; and what its allocator held.
+// Measured is the memory that the first rank of a run used at each event of a step, from the
+// heights of its arenas, the units in its schedule's slots and the buffers of its collectives; and
+// what its allocator held.
 type Measured struct {
 	Step      int
 	Timeline  []*Moment
 	Allocated device.Bytes
 }
 
-// at is what is in use at an event, and what is allocated; nothing without a run.
+// at returns the bytes in use at an event and the bytes allocated, nothing without a run.
 func (m *Measured) at(event int) []int64 {
 	if m == nil {
 		return nil
@@ -294,7 +289,7 @@ func (m *Measured) at(event int) []int64 {
 	return []int64{m.Timeline[event].InUse.Total(), m.Allocated.Total()}
 }
 
-// line is what was measured beside a plan, in words.
+// line compares the measured use with the plan.
 func (m *Measured) line(p *Plan) string {
 	same, most := 0, int64(0)
 	for i, x := range m.Timeline {

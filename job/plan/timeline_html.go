@@ -11,13 +11,13 @@ import (
 //go:embed timeline.html
 var timelinePage string
 
-// page is what timelinePage shows.
+// page is the data of timelinePage.
 type page struct {
 	Title  string
 	Header [][2]string
 	Rows   []pageRow
 	Footer []string
-	Alike  string // micro-batches that are left out
+	Alike  string // omitted micro-batches
 	Data   pageData
 }
 
@@ -26,22 +26,22 @@ type pageRow struct {
 	Part, Total                                 bool
 }
 
-// pageData is what its script draws.
+// pageData is the data of the page's script.
 type pageData struct {
 	Allocated  int64          `json:"allocated"`       // bytes
-	Limit      int64          `json:"limit,omitempty"` // bytes the device has, if that is known
-	Peak       int            `json:"peak"`            // an event
+	Limit      int64          `json:"limit,omitempty"` // bytes of the device, if known
+	Peak       int            `json:"peak"`            // index of an event
 	Categories []pageCategory `json:"categories"`
 	Events     []pageEvent    `json:"events"`
 	Stretches  []stretch      `json:"stretches"`
-	Micros     []stretch      `json:"micros,omitempty"`   // where there are several micro-batches
-	Measured   []int64        `json:"measured,omitempty"` // bytes a run had in use at each event
-	Step       int            `json:"step,omitempty"`     // of the run that was measured
+	Micros     []stretch      `json:"micros,omitempty"`   // if there are several
+	Measured   []int64        `json:"measured,omitempty"` // bytes that a run had in use at each event
+	Step       int            `json:"step,omitempty"`     // of the measured run
 }
 
 type pageCategory struct {
 	Title string `json:"title"`
-	Light string `json:"light"` // its color on a light ground
+	Light string `json:"light"` // color on a light background
 	Dark  string `json:"dark"`
 }
 
@@ -50,9 +50,8 @@ type pageEvent struct {
 	Bytes []int64 `json:"bytes"` // by category
 }
 
-// WriteHTML writes the plan as a page that is complete in itself: its table,
-// and a drawing that zooms, hides what is not wanted, and tells of the event
-// under the pointer.
+// WriteHTML writes the plan as a self-contained page with its table and a drawing that zooms,
+// hides categories and describes the event under the pointer.
 func (p *Plan) WriteHTML(out io.Writer) error {
 	t, err := template.New("timeline").Parse(timelinePage)
 	if err != nil {

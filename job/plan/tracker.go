@@ -11,48 +11,47 @@ import (
 	"zeroth/zero"
 )
 
-// Tracker is the memory tracker: it listens to a trainer, on a device that only
-// counts or in a run, and writes down what is in use at each of its events.
+// Tracker records the memory in use at each event of a trainer, in a dry run or a real one. It
+// implements fsdp.Listener.
 //
-// Events are in the order in which work is issued. Work on other queues takes
-// time: a gathered unit is in use from its gather on, a reduced gradient until
-// its slot is wanted again, so what is said to be in use is never less than
-// what is at any instant of a run.
+// Events are in order of issue, but work on other queues takes time. A gathered unit counts from
+// its gather on, and a reduced gradient until its slot is needed again. So the recorded use is
+// never less than the actual use at any instant of a run.
 type Tracker struct {
 	policy fsdp.Policy
 	micros int       // micro-batches of the step
-	first  int       // of which so many are written down, and the last
+	first  int       // micro-batches recorded at the beginning, besides the last
 	model  *nn.Model // of the rank
 
-	On      bool // events are written down
+	On      bool // record events
 	now     Amounts
-	arenas  [][]segment    // of each, what was taken and not given back, from the bottom
-	of      Category       // of what the arena gives out now
+	arenas  [][]segment    // segments in use in each arena, from the bottom
+	of      Category       // category of the next arena memory
 	passing bool           // a module's pass is being issued
-	left    map[string]int // the moments there were when a unit was used last
-	at      *Moment        // of the event that goes on; nil between events, or where none are kept
+	left    map[string]int // len(Moments) at the last use of a unit
+	at      *Moment        // of the current event; nil between events, and for events not recorded
 	Moments []*Moment
-	sent    Sent // bytes the rank has sent,
-	second  Sent // and in the second micro-batch
+	sent    Sent // bytes sent by the rank,
+	second  Sent // and those of the second micro-batch
 }
 
-// segment is neighbouring memory of the arena, in bytes.
+// segment is contiguous memory of an arena, in bytes.
 type segment struct {
 	from, to int
 	of       Category
 }
 
-// NewTracker listens to a trainer that is to be built.
+// NewTracker makes a tracker the listener of a trainer's configuration.
 func NewTracker(z *zero.Config) *Tracker {
 	w := &Tracker{policy: z.Policy, micros: z.Micro, first: 2, model: z.Part()}
 	if z.Mesh.Pipeline > 1 {
-		w.first = 4 * z.Mesh.Pipeline // then the pipeline is full
+		w.first = 4 * z.Mesh.Pipeline // until the pipeline is full
 	}
 	z.Listener = w
 	return w
 }
 
-// Begin is told what was allocated, before the step that is tracked.
+// Begin resets the tracker before the step to track. allocated is the memory allocated so far.
 func (w *Tracker) Begin(allocated device.Bytes) {
 	*w = Tracker{policy: w.policy, micros: w.micros, first: w.first, model: w.model, On: true, of: SavedActivations, left: map[string]int{}, now: atRest(allocated)}
 }
@@ -86,7 +85,7 @@ func (w *Tracker) Event(e fsdp.Event) {
 	}
 }
 
-// change adds a change of the memory in use.
+// change applies a change of the memory in use.
 func (w *Tracker) change(e fsdp.Event) {
 	of, unit := Category(slices.IndexFunc(categories[:], func(c category) bool { return c.use == e.Of })), e.Units[0].Name
 	if e.Stays {
@@ -100,15 +99,15 @@ func (w *Tracker) change(e fsdp.Event) {
 	w.add(of, e.Bytes)
 }
 
-// collective is an event that only several ranks have.
+// collective records an event that needs several ranks.
 func (w *Tracker) collective(e fsdp.Event, g collective.Group) {
 	if w.at = nil; g.Size() > 1 {
 		w.event(e)
 	}
 }
 
-// pass begins or ends a module's pass. What it takes is work space, but for what a
-// forward pass saves; between passes the schedule takes modules' outputs.
+// pass records the beginning or end of a module's pass. Arena memory of a pass is work space,
+// except what a forward pass saves. Between passes it is module outputs.
 func (w *Tracker) pass(e fsdp.Event) {
 	w.at, w.of, w.passing = nil, SavedActivations, !e.Done
 	if e.Done {
@@ -145,7 +144,7 @@ func (w *Tracker) Arena(arena int, what string, height int) {
 	}
 }
 
-// add adds the bytes of an event.
+// add adds the bytes that an event sends.
 func (s *Sent) add(e fsdp.Event) {
 	switch e.Op {
 	case fsdp.Replicate, fsdp.ShareUpdate:
@@ -159,8 +158,8 @@ func (s *Sent) add(e fsdp.Event) {
 	}
 }
 
-// event begins an event. Micro-batches but the first ones and the last are as
-// the one before them, and none of theirs is kept.
+// event begins an event. It does not record micro-batches between the first ones and the last,
+// which equal the one before them.
 func (w *Tracker) event(e fsdp.Event) {
 	w.at = nil
 	if e.Micro >= w.first && e.Micro < w.micros-1 {
@@ -172,8 +171,8 @@ func (w *Tracker) event(e fsdp.Event) {
 	w.Moments = append(w.Moments, w.at)
 }
 
-// extend makes a step of so many micro-batches of the one that was tracked: the
-// second is repeated before the last.
+// extend extrapolates the tracked step to the given number of micro-batches by repeating the
+// second before the last.
 func (w *Tracker) extend(micros int) {
 	more := micros - w.micros
 	if more == 0 {
@@ -191,7 +190,7 @@ func (w *Tracker) extend(micros int) {
 	w.micros = micros
 }
 
-// add changes what is in use. The moment of an event is its highest.
+// add changes the memory in use. A moment records the highest use during its event.
 func (w *Tracker) add(c Category, bytes int64) {
 	w.now[c] += bytes
 	if w.at != nil && w.now.Total() > w.at.InUse.Total() {
@@ -199,7 +198,7 @@ func (w *Tracker) add(c Category, bytes int64) {
 	}
 }
 
-// raise fills an arena up to a height, for a category.
+// raise fills an arena up to a height with memory of a category.
 func (w *Tracker) raise(arena *[]segment, to int, of Category) {
 	from := top(*arena)
 	if to <= from {
@@ -213,7 +212,7 @@ func (w *Tracker) raise(arena *[]segment, to int, of Category) {
 	w.add(of, int64(to-from))
 }
 
-// lower empties an arena down to a height.
+// lower frees an arena down to a height.
 func (w *Tracker) lower(arena *[]segment, to int) {
 	for n := len(*arena); n > 0 && (*arena)[n-1].to > to; n = len(*arena) {
 		s := &(*arena)[n-1]
@@ -225,7 +224,7 @@ func (w *Tracker) lower(arena *[]segment, to int) {
 	}
 }
 
-// top is the height of an arena.
+// top returns the height of an arena.
 func top(arena []segment) int {
 	if len(arena) == 0 {
 		return 0
@@ -233,7 +232,7 @@ func top(arena []segment) int {
 	return arena[len(arena)-1].to
 }
 
-// Name is a moment's for people.
+// Name returns a moment's display name.
 func (w *Tracker) Name(m *Moment) string {
 	what := m.Unit
 	switch {
