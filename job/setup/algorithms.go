@@ -15,28 +15,28 @@ import (
 	"zeroth/device/cuda/driver"
 )
 
-// Algorithms is how products are computed on a model of GPU by a version of cuBLAS: the file
-// that 'zeroth bench gpu --write-algorithms' writes and a run records.
+// Algorithms lists the algorithms of matrix products on a GPU model with a version of cuBLAS. It
+// is the format of the file that 'zeroth bench gpu --write-algorithms' writes and a run records.
 type Algorithms struct {
 	GPU      string    `json:"gpu"`
 	CUBLAS   string    `json:"cublas"`
 	Products []Product `json:"products"`
 }
 
-// Product is a shape and who computes it, with seconds where that was measured.
+// Product is a shape and its algorithm, with the seconds if measured.
 type Product struct {
 	driver.Gemm
 	Algorithm driver.Algorithm `json:"algorithm"`
-	Config    string           `json:"config"` // the algorithm, in words
-	By        string           `json:"by"`     // "table", "heuristic", or "cublas", which tells nobody what it does
+	Config    string           `json:"config"` // description of the algorithm
+	By        string           `json:"by"`     // "table", "heuristic", or "cublas", which does not reveal its choice
 	Seconds   float64          `json:"seconds,omitempty"`
-	Usual     float64          `json:"usual_seconds,omitempty"` // of what is computed without a table
+	Usual     float64          `json:"usual_seconds,omitempty"` // seconds without a table
 }
 
-// algorithmsBytes is the most that a file of algorithms has.
+// algorithmsBytes bounds the size of a file of algorithms.
 const algorithmsBytes = 4 << 20
 
-// ParseAlgorithms reads what Write wrote.
+// ParseAlgorithms parses the output of JSON.
 func ParseAlgorithms(text []byte) (a *Algorithms, err error) {
 	d := json.NewDecoder(io.LimitReader(bytes.NewReader(text), algorithmsBytes))
 	d.DisallowUnknownFields()
@@ -49,28 +49,28 @@ func ParseAlgorithms(text []byte) (a *Algorithms, err error) {
 	return a, nil
 }
 
-// JSON is the file.
+// JSON returns the contents of a file of algorithms.
 func (a *Algorithms) JSON() []byte {
 	slices.SortFunc(a.Products, func(x, y Product) int { return cmp.Compare(fmt.Sprint(x.Gemm), fmt.Sprint(y.Gemm)) })
 	text, err := json.MarshalIndent(a, "", " ")
 	if err != nil {
-		panic(fmt.Sprintf("setup: algorithms: %v", err)) // there is nothing in them that JSON lacks
+		panic(fmt.Sprintf("setup: algorithms: %v", err)) // JSON can represent every field
 	}
 	return append(text, '\n')
 }
 
-// Packed is the file as a line of text, a fraction as long; Unpacked the file.
+// Packed returns the file, compressed, as a line of text; see Unpacked.
 func (a *Algorithms) Packed() string {
 	var b strings.Builder
 	to := base64.NewEncoder(base64.StdEncoding, &b)
 	z := gzip.NewWriter(to)
-	_, _ = z.Write(a.JSON()) // memory takes it
+	_, _ = z.Write(a.JSON()) // writing to memory cannot fail
 	_ = z.Close()
 	_ = to.Close()
 	return b.String()
 }
 
-// Unpacked is what was Packed.
+// Unpacked parses the output of Packed.
 func Unpacked(line string) (*Algorithms, error) {
 	z, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(line)))
 	if err != nil {
@@ -83,7 +83,7 @@ func Unpacked(line string) (*Algorithms, error) {
 	return ParseAlgorithms(text)
 }
 
-// Table is the algorithms that cuBLASLt is to use.
+// Table returns the algorithms to use in cuBLASLt.
 func (a *Algorithms) Table() driver.Table {
 	t := driver.Table{}
 	for _, p := range a.Products {
@@ -94,13 +94,13 @@ func (a *Algorithms) Table() driver.Table {
 	return t
 }
 
-// chooses is a device whose products have algorithms.
+// chooses is implemented by devices that choose algorithms for products.
 type chooses interface {
-	Planned() int // shapes so far
+	Planned() int // number of shapes so far
 	Choices() map[driver.Gemm]driver.Choice
 }
 
-// Shapes is how many products of different shapes a rank has computed so far.
+// Shapes returns the number of distinct product shapes that a rank has computed so far.
 func (r *Rank) Shapes() int {
 	if d, ok := r.Device.(chooses); ok {
 		return d.Planned()
@@ -108,8 +108,8 @@ func (r *Rank) Shapes() int {
 	return 0
 }
 
-// Add adds how a rank, which issues nothing meanwhile, has computed products. What is there
-// already stays.
+// Add adds the algorithms that a rank has used. The rank must be idle. Existing entries do not
+// change.
 func (a *Algorithms) Add(r *Rank) {
 	d, ok := r.Device.(chooses)
 	if !ok {

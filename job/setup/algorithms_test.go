@@ -9,7 +9,8 @@ import (
 	"zeroth/device/cuda/driver"
 )
 
-// A file of algorithms is read as it was written, packed or not; what is none is refused.
+// TestAlgorithms checks that a file of algorithms reads back unchanged, packed or not, and that
+// other files are rejected.
 func TestAlgorithms(t *testing.T) {
 	a := &Algorithms{GPU: "NVIDIA H200", CUBLAS: "13.0.2", Products: []Product{
 		{Gemm: driver.Gemm{M: 8, N: 16, K: 32, LdA: 8, Epilogue: driver.Bias, TransA: true}, Algorithm: driver.Algorithm{1 << 63, 2}, Config: "algorithm 67", By: driver.ByTable, Seconds: 1e-5},

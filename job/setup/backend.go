@@ -13,49 +13,48 @@ import (
 	"zeroth/zero"
 )
 
-// Backend is a kind of device that ranks compute on. What it says of itself
-// holds on machines without such a device, too, so that plans can be made there.
+// Backend is a kind of device for ranks to compute on. Its properties are also valid on machines
+// without such a device, so that they can plan for it.
 type Backend interface {
 	Name() string
-	// HostApart says that the host cannot address the device's memory.
+	// HostApart reports whether the host cannot address the device's memory.
 	HostApart() bool
-	// Workspace is the bytes that a device of so many workers and queues takes for
-	// kernels of the given sizes.
+	// Workspace returns the bytes that a device allocates for kernels of the given sizes on
+	// workers and queues.
 	Workspace(workers, queues int, s device.Sizes) int64
-	// Open opens a rank's device with its work space taken. The budget is the most
-	// bytes it gives out; 0 is no bound.
+	// Open opens a rank's device and allocates its work space. The budget bounds the bytes it
+	// allocates; 0 is no bound.
 	Open(rank, workers int, s device.Sizes, budget int64) (Device, error)
-	// OpenHost opens a rank's host memory, where it is accounted apart from the
-	// device's. The kernels of its queues are updates, on so many workers.
+	// OpenHost opens a rank's host memory if it is accounted separately from the device's. Its
+	// queues run updates on the given number of workers.
 	OpenHost(rank, workers int) (Device, error)
-	// DeviceCopies says that the queues which copy between the two are the device's,
-	// not the host's.
+	// DeviceCopies reports whether the queues that copy between device and host belong to the
+	// device, not to the host.
 	DeviceCopies() bool
 }
 
-// Device is memory and queues of a rank. Queues are closed before it.
+// Device is the memory and queues of a rank. Close queues first.
 type Device interface {
 	device.Device
 	NewQueue(name string) Queue
 	Close()
 }
 
-// Queue is a queue with all that training issues on one.
+// Queue is a queue with all operations that training issues.
 type Queue interface {
 	zero.Compute
 	zero.Update
 	AddTo(y, a, b device.Buffer)
-	// Name is what NewQueue called it.
+	// Name returns the name given to NewQueue.
 	Name() string
-	// Trace calls f after each task from now on, from wherever the queue likes, one
-	// call at a time, or stops if f is nil. It must be called while the queue is
-	// idle.
+	// Trace calls f after each later task, from any goroutine but never concurrently. A nil f
+	// stops it. The queue must be idle.
 	Trace(f func(device.Span))
-	// Close waits for the issued work and ends the queue.
+	// Close waits for the issued work and closes the queue.
 	Close()
 }
 
-// kind is the backend that the job asks for, of which only what it says of itself holds.
+// kind returns the backend that the job asks for, only to query its properties.
 func kind(c *config.Config) Backend {
 	if c.On() == "cuda" {
 		return CUDA{}
@@ -63,7 +62,7 @@ func kind(c *config.Config) Backend {
 	return CPU{}
 }
 
-// of is the backend that the job's ranks are opened by.
+// of returns the backend that opens the job's ranks.
 func of(c *Job) Backend {
 	if c.On() == "cuda" {
 		return newCUDA(c)
@@ -71,8 +70,8 @@ func of(c *Job) Backend {
 	return CPU{}
 }
 
-// For is the backend of one rank of a model, by a value of the job's key device; empty
-// is auto.
+// For returns the backend for one rank of a model, given a value of the job's key device; empty is
+// auto.
 func For(device string, m hf.Model) (Backend, error) {
 	b := CUDA{at: collective.Placement{Local: []int{0}, HostRanks: 1}, model: m}
 	err := b.Available()
@@ -85,7 +84,7 @@ func For(device string, m hf.Model) (Backend, error) {
 	return b, nil
 }
 
-// Ready is nil where the job's ranks can be opened here, and what is missing else.
+// Ready returns an error that names what is missing if the job's ranks cannot be opened here.
 func Ready(c *Job) error {
 	if c.On() != "cuda" {
 		if c.Shadow {
@@ -104,16 +103,16 @@ func Ready(c *Job) error {
 	return nil
 }
 
-// CPU is the Backend of this machine's processors.
+// CPU is the Backend for this machine's processors.
 type CPU struct{}
 
-// Name is that of the job's key device.
+// Name returns the value of the job's key device.
 func (CPU) Name() string { return "cpu" }
 
-// HostApart is false, but under the build tag separate.
+// HostApart returns false, except under the build tag separate.
 func (CPU) HostApart() bool { return cpu.Separate }
 
-// Workspace is cpu.Workspace.
+// Workspace returns cpu.Workspace.
 func (CPU) Workspace(workers, queues int, s device.Sizes) int64 {
 	return cpu.Workspace(workers, queues, s)
 }
@@ -125,12 +124,12 @@ func (CPU) Open(_, workers int, s device.Sizes, budget int64) (Device, error) {
 	return reserved(d, s)
 }
 
-// OpenHost opens one whose memory is the host's under every build tag.
+// OpenHost opens a cpu.Device with host memory under every build tag.
 func (CPU) OpenHost(_, workers int) (Device, error) {
 	return reserved(cpu.NewHost(workers), device.Sizes{})
 }
 
-// DeviceCopies is false: a rank computes while its host copies.
+// DeviceCopies returns false, so that a rank computes while its host copies.
 func (CPU) DeviceCopies() bool { return false }
 
 func reserved(d *cpu.Device, s device.Sizes) (Device, error) {
@@ -141,12 +140,12 @@ func reserved(d *cpu.Device, s device.Sizes) (Device, error) {
 	return processors{d}, nil
 }
 
-// processors is a cpu.Device whose queues are Queues.
+// processors is a cpu.Device that implements Device.
 type processors struct{ *cpu.Device }
 
 func (p processors) NewQueue(name string) Queue { return p.Device.NewQueue(name) }
 
-// sizes are the largest operands of the job's kernels.
+// sizes returns the largest operands of the job's kernels.
 func sizes(c *config.Config) device.Sizes {
 	m := c.Model
 	s := device.Sizes{

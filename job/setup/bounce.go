@@ -10,17 +10,17 @@ import (
 	"zeroth/optim"
 )
 
-// Sharded is what ranks exchange of a unit.
+// Sharded describes the part of a unit that ranks exchange.
 type Sharded struct {
 	Part           int // elements of the rank's shard
-	Shard, Replica int // ranks of its groups
-	Rule           int // of the job's, that updates it
+	Shard, Replica int // sizes of its groups
+	Rule           int // index of its update rule in the job
 	Tied           bool
-	Whole          bool // it has no part of a matrix that ranks divide
+	Whole          bool // no part of a matrix that is divided among ranks
 	Frozen         bool
 }
 
-// ShardedUnits is that of the units of a trainer.
+// ShardedUnits describes the units of a trainer.
 func ShardedUnits(units []*fsdp.Unit) (all []Sharded) {
 	for _, u := range units {
 		all = append(all, Sharded{u.Own().Len(), u.Shard.Size(), u.Replica.Size(), u.Rule, u.Tied, u.Layout.Params[0].Cut.Full == nil, u.Frozen})
@@ -28,10 +28,10 @@ func ShardedUnits(units []*fsdp.Unit) (all []Sharded) {
 	return all
 }
 
-// Bounce is the bytes of bounce memory of a rank's groups, by their roles: what
-// collective.BounceBytes says of the largest reduction, of gradients or of activations, in the
-// group that needs most. Of ranks of one process nothing bounces. The groups of all ranks
-// gather alone. Memory that operations are staged through limits what is reduced at once.
+// Bounce returns the bytes of bounce memory of a rank's groups by role. It is
+// collective.BounceBytes for the largest reduction of gradients or activations, in the group that
+// needs most. Ranks of one process need none. Groups of all ranks only gather. Staging memory
+// limits the size of a single reduction.
 func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 	m, hosts := config.Mesh(c.Config), c.At.Hosts
 	share, _ := m.Holders()
@@ -55,7 +55,7 @@ func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 		if c.Parallel.Master {
 			shards = 1
 		}
-		types := []device.DType{device.F32} // of gradients, and of updates
+		types := []device.DType{device.F32} // of gradients and of updates
 		if r, ok := rules[u.Rule].(optim.Whole); ok {
 			types = append(types, r.Input())
 		}
@@ -87,7 +87,7 @@ func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 		for _, g := range collective.RoleGroups(m, role) {
 			at := make([]int, len(g))
 			for i, r := range g {
-				if !c.Parallel.Master { // to whom all send, wherever they are
+				if !c.Parallel.Master { // all ranks send to the master, wherever they are
 					at[i] = hosts[r]
 				}
 			}
@@ -103,14 +103,14 @@ func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 	return bytes
 }
 
-// part is what a rank has of a reduction: so many elements of a type.
+// part is a rank's part of a reduction: n elements of a type.
 type part struct {
 	of device.DType
 	n  int
 }
 
-// reduced adds the parts in which n elements of a type are reduced, of at most so many
-// where that is not 0.
+// reduced adds the part sizes of a reduction of n elements, which is done in pieces of at most
+// most elements unless most is 0.
 func reduced(parts map[part]bool, of device.DType, n, most int) {
 	if most > 0 && n > most {
 		parts[part{of, most}], parts[part{of, n % most}] = true, true
@@ -119,8 +119,8 @@ func reduced(parts map[part]bool, of device.DType, n, most int) {
 	parts[part{of, n}] = true
 }
 
-// spread is how a group is spread over hosts, whichever they are: equal for equal
-// groups elsewhere.
+// spread describes how a group is spread over hosts. Groups with the same pattern on other hosts
+// have the same description.
 func spread(hosts []int) string {
 	first, text := map[int]int{}, make([]byte, 0, 2*len(hosts))
 	for _, h := range hosts {
@@ -134,7 +134,7 @@ func spread(hosts []int) string {
 	return string(text)
 }
 
-// lendBounce allocates the rank's bounce memory and gives it to its groups.
+// lendBounce allocates the rank's bounce memory and lends it to its groups.
 func (r *Rank) lendBounce(c *Job) error {
 	if addsExactly(c) {
 		ofUnits, ofActivations := ExactBounce(c, ShardedUnits(r.Trainer.Units()))
@@ -154,7 +154,7 @@ func (r *Rank) lendBounce(c *Job) error {
 	bytes := Bounce(c, ShardedUnits(r.Trainer.Units()))
 	for role, g := range r.Groups.All() {
 		if role < collective.Shard || role >= collective.Forward {
-			continue // they reduce nothing
+			continue // they do not reduce
 		}
 		b, err := r.HostMemory().Alloc(device.F64, bytes[role]/8, device.Bounce)
 		if err != nil {

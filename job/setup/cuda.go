@@ -15,29 +15,28 @@ import (
 	"zeroth/job/show"
 )
 
-// CUDA is the Backend of NVIDIA GPUs.
+// CUDA is the Backend for NVIDIA GPUs.
 type CUDA struct {
-	gpus  []int // of the job; empty: all there are
+	gpus  []int // of the job; empty: all available ones
 	at    collective.Placement
 	model hf.Model // of the job
 
 	algorithms *Algorithms // of the job; may be nil
 }
 
-// Name is that of the job's key device.
+// Name returns the value of the job's key device.
 func (CUDA) Name() string { return "cuda" }
 
-// HostApart is true: the host's side of everything is pinned memory.
+// HostApart returns true: host memory of a rank is pinned.
 func (CUDA) HostApart() bool { return true }
 
-// DeviceCopies is true: copy engines work beside the kernels.
+// DeviceCopies returns true: copy engines run concurrently with kernels.
 func (CUDA) DeviceCopies() bool { return true }
 
-// Workspace is cuda.Workspace, for a GPU has no workers.
+// Workspace returns cuda.Workspace, which does not depend on workers.
 func (CUDA) Workspace(_, _ int, s device.Sizes) int64 { return cuda.Workspace(s) }
 
-// Available is nil where ranks can compute on the GPUs the job names, all that its
-// model needs.
+// Available returns an error if ranks cannot compute the job's model on its GPUs.
 func (b CUDA) Available() error {
 	if what := lacks(b.model); what != "" {
 		return fmt.Errorf("there are no kernels yet for %s, which the model has", what)
@@ -46,18 +45,18 @@ func (b CUDA) Available() error {
 	return err
 }
 
-// lacks is what of a model GPUs do not compute yet; empty if that is nothing.
+// lacks describes what GPUs cannot compute of a model, empty if they can compute all of it.
 func lacks(m hf.Model) string {
 	if d := m.Head(); d > kernel.MaxAttn {
 		return fmt.Sprintf("attention with heads %d wide, of more than %d,", d, kernel.MaxAttn)
 	}
-	if n := max(m.Width, m.Heads*m.Head()); n > kernel.MaxNorm { // of all heads' queries, too, there are norms
+	if n := max(m.Width, m.Heads*m.Head()); n > kernel.MaxNorm { // some models normalize the queries of all heads together
 		return fmt.Sprintf("norms of rows of %d elements, of more than %d,", n, kernel.MaxNorm)
 	}
 	return ""
 }
 
-// ordinals are the GPUs that ranks of this machine are on.
+// ordinals returns the GPUs used by ranks of this machine.
 func (b CUDA) ordinals() ([]int, error) {
 	usable, err := machine.UsableGPUs()
 	if err != nil {
@@ -66,12 +65,12 @@ func (b CUDA) ordinals() ([]int, error) {
 	return choose(b.gpus, b.at.HostRanks, usable)
 }
 
-// gpuOf is the GPU of a world rank of this process.
+// gpuOf returns the GPU of a world rank of this process.
 func (b CUDA) gpuOf(rank int, on []int) int {
 	return b.share(b.at.HostOffset+slices.Index(b.at.Local, rank), on)
 }
 
-// mine are the GPUs that ranks of this process are on.
+// mine returns the GPUs used by ranks of this process.
 func (b CUDA) mine() ([]int, error) {
 	on, err := b.ordinals()
 	if err != nil {
@@ -84,16 +83,16 @@ func (b CUDA) mine() ([]int, error) {
 	return slices.Compact(all), nil
 }
 
-// newCUDA is the backend of a job.
+// newCUDA returns the backend of a job.
 func newCUDA(c *Job) CUDA {
 	return CUDA{c.Parallel.GPUs, c.At, c.Model, c.Algorithms}
 }
 
-// Spare is the bytes that a rank may take of the GPU where there are fewest, and whose
-// that is, in words; 0 where ranks are on no GPU, or on none of this machine.
+// Spare returns the bytes available per rank on the GPU with the least free memory, and a
+// description of that GPU. It returns 0 if ranks do not use a GPU of this machine.
 func Spare(c *Job) (bytes int64, where string) {
 	b := newCUDA(c)
-	usable, _ := machine.UsableGPUs() // a plan of another machine has none
+	usable, _ := machine.UsableGPUs() // none when planning for another machine
 	on, err := choose(b.gpus, b.at.HostRanks, usable)
 	if c.On() != "cuda" || err != nil || len(on) == 0 {
 		return 0, ""
@@ -112,8 +111,8 @@ func Spare(c *Job) (bytes int64, where string) {
 	return bytes, where
 }
 
-// Where says what the job's ranks of this process compute on, in words: with names of GPUs, or why
-// auto has come to the CPU in a program that is built for GPUs.
+// Where describes what the job's ranks of this process compute on, with names of GPUs. In a
+// program built for GPUs it includes why auto resolved to the CPU.
 func Where(c *Job) string {
 	on, err := newCUDA(c).mine()
 	if c.On() != "cuda" || err != nil {
@@ -133,19 +132,19 @@ func Where(c *Job) string {
 	return "cuda: " + strings.Join(names, ", ")
 }
 
-// GPUs are those that the job's ranks of this process are on; none where that is the CPU.
+// GPUs returns the GPUs used by the job's ranks of this process, none on the CPU.
 func GPUs(c *Job) []int {
 	if c.On() != "cuda" {
 		return nil
 	}
-	on, _ := newCUDA(c).mine() // without them nothing runs
+	on, _ := newCUDA(c).mine() // without GPUs nothing runs
 	return on
 }
 
-// Names are those of the GPUs that ranks of this process may be on, the same in every
-// process of the machine; none where that is the CPU.
+// Names returns the PCI names of the GPUs that ranks of this process may use, none on the CPU.
+// They are the same in every process of the machine.
 func Names(c *config.Config) (names []string) {
-	usable, _ := machine.UsableGPUs() // without them nothing runs
+	usable, _ := machine.UsableGPUs() // without GPUs nothing runs
 	on, err := choose(c.Parallel.GPUs, max(len(c.Parallel.GPUs), len(usable)), usable)
 	if c.On() != "cuda" || err != nil {
 		return nil
@@ -157,11 +156,11 @@ func Names(c *config.Config) (names []string) {
 	return names[:min(len(names), mostNames)]
 }
 
-// mostNames is how many GPUs of a machine a process tells others of.
+// mostNames bounds the GPUs of a machine that a process sends to others.
 const mostNames = 16
 
-// choose are the GPUs that ranks are spread over: those named, or all that are
-// usable, and no more than there are ranks.
+// choose returns the GPUs to spread ranks over: the named ones, or all usable ones, at most one
+// per rank.
 func choose(named []int, ranks int, usable []machine.GPU) ([]int, error) {
 	var all []int
 	for _, g := range usable {

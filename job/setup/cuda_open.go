@@ -37,8 +37,7 @@ func (b CUDA) Open(rank, _ int, s device.Sizes, budget int64) (Device, error) {
 	return gpu{d, b.at.Staged, b.at.NCCL}, nil
 }
 
-// OpenHost opens host memory that is pinned for the rank's GPU, with the
-// processors' kernels.
+// OpenHost opens host memory pinned for the rank's GPU, with the CPU's kernels.
 func (b CUDA) OpenHost(rank, workers int) (Device, error) {
 	on, err := b.ordinals()
 	if err != nil {
@@ -57,11 +56,11 @@ func (b CUDA) OpenHost(rank, workers int) (Device, error) {
 	return pinned{processors{d}, mem}, nil
 }
 
-// gpu is a cuda.Device whose queues are Queues.
+// gpu is a cuda.Device that implements Device.
 type gpu struct {
 	*cuda.Device
-	staged bool // the host carries collectives
-	nccl   bool // NCCL does
+	staged bool // collectives go through the host
+	nccl   bool // collectives use NCCL
 }
 
 // ReservePlan implements planned.
@@ -84,19 +83,19 @@ func (g gpu) Join(id []byte, ranks, rank int, stop func() error) (end, error) {
 	return c, nil
 }
 
-// NewQueue opens a stream. Those that wait for the host, of offload and of
-// collectives that it carries, have a goroutine that does.
+// NewQueue opens a stream. A queue that waits for the host, for offloading or for collectives
+// through the host, has a goroutine for that.
 func (g gpu) NewQueue(name string) Queue {
 	if slices.Contains(HostQueues[:], name) || g.staged && name == Queues[1] {
 		return g.Device.NewTransfer(name)
 	}
-	if name == Queues[1] || slices.Contains(LinkQueues[:], name) { // others wait for what it sends
+	if name == Queues[1] || slices.Contains(LinkQueues[:], name) { // other ranks wait for its results
 		return g.Device.NewUrgentQueue(name)
 	}
 	return g.Device.NewQueue(name)
 }
 
-// pinned is host memory with what it was taken from.
+// pinned is host memory that also closes its pinned allocation.
 type pinned struct {
 	processors
 	mem cuda.Pinned

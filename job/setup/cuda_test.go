@@ -8,7 +8,7 @@ import (
 	"zeroth/nn"
 )
 
-// Models that have no kernels on GPUs are refused by what they have.
+// TestGPUsLack checks that models without GPU kernels are rejected with the reason.
 func TestGPUsLack(t *testing.T) {
 	for want, m := range map[string]hf.Model{
 		"":                       {Shape: nn.Shape{Width: 16384, Heads: 128}},

@@ -7,7 +7,8 @@ import (
 	"zeroth/job/setup"
 )
 
-// What two micro-batches use, as often as the schedule has some in flight, is what all use.
+// TestDryPlaceIsADryRun checks that the needs of a step follow from two micro-batches and the
+// number that the schedule has in flight.
 func TestDryPlaceIsADryRun(t *testing.T) {
 	same := func(sets ...string) {
 		j := setup.Planned(configtest.Fitted(t, append([]string{"train.batch=null", "train.micro_batch=1", "model.layers=8"}, sets...)...))

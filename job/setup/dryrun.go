@@ -10,15 +10,15 @@ import (
 	"zeroth/zero"
 )
 
-// Footprint is what one rank of a job allocates, and for good.
+// Footprint is the memory that a rank of a job allocates permanently.
 type Footprint struct {
 	Device device.Bytes // by category
-	Host   device.Bytes // of what is offloaded, by category
+	Host   device.Bytes // of offloaded data, by category
 	Disk   int64        // bytes of its file
-	Arena  int          // bytes of activations, which are in Device too
+	Arena  int          // bytes of activations, also contained in Device
 }
 
-// Plus is f and times g.
+// Plus returns f + times*g.
 func (f Footprint) Plus(g Footprint, times int) Footprint {
 	for use := range device.Uses {
 		f.Device[use] += int64(times) * g.Device[use]
@@ -29,7 +29,7 @@ func (f Footprint) Plus(g Footprint, times int) Footprint {
 	return f
 }
 
-// DryRun is the largest Footprint of a rank of the job, learnt by dry runs of a step on
+// DryRun returns the largest Footprint of the job's ranks, measured by dry runs of a step on
 // devices that only count.
 func DryRun(j *Job) (most Footprint, err error) {
 	all, err := DryRuns(j)
@@ -41,7 +41,7 @@ func DryRun(j *Job) (most Footprint, err error) {
 	return most, err
 }
 
-// DryRuns are the footprints of the job's ranks, which differ by their place.
+// DryRuns returns the footprints of the job's ranks by place.
 func DryRuns(j *Job) (all []Footprint, err error) {
 	few := Micros(j, FewMicro(j.Config))
 	for at := range Places(j.Config) {
@@ -54,8 +54,8 @@ func DryRuns(j *Job) (all []Footprint, err error) {
 	return all, nil
 }
 
-// Mean is the average of footprints by place, over the ranks of a master's machine where the
-// job has one.
+// Mean returns the mean of footprints by place. In a job with a master it is the mean over the
+// ranks of the master's machine.
 func Mean(j *Job, all []Footprint) (mean Footprint) {
 	for _, f := range all {
 		mean = mean.Plus(f, 1)
@@ -74,17 +74,17 @@ func Mean(j *Job, all []Footprint) (mean Footprint) {
 	return mean
 }
 
-// dryRun is the footprint of a rank at a place, and the bytes of its arenas.
+// dryRun returns the footprint of a rank at a place, and the bytes of its arenas.
 func dryRun(j *Job, at int) (f Footprint, arenas []int, err error) {
 	f, arenas, err = DryStep(Micros(j, FewMicro(j.Config)), at)
 	return f.Fitted(), arenas, err
 }
 
-// Pipeline is the number of ranks that divide the job's layers.
+// Pipeline returns the number of ranks that divide the job's layers.
 func Pipeline(c *config.Config) int { return max(1, config.Mesh(c).Pipeline) }
 
-// Places is how many kinds of ranks the job has, by what they allocate and do: those of a
-// place in its pipeline are alike, and all but a master.
+// Places returns the number of kinds of ranks, by what they allocate and do. There is one for each
+// place in the pipeline; with a master there are two, the master and the others.
 func Places(c *config.Config) int {
 	if c.Parallel.Master {
 		return min(2, c.Parallel.Ranks)
@@ -92,7 +92,7 @@ func Places(c *config.Config) int {
 	return Pipeline(c)
 }
 
-// PlaceOf returns which of Places a rank has.
+// PlaceOf returns the place of a rank, below Places.
 func PlaceOf(c *config.Config, rank int) int {
 	if c.Parallel.Master {
 		return min(1, rank)
@@ -100,9 +100,9 @@ func PlaceOf(c *config.Config, rank int) int {
 	return config.Mesh(c).At(rank, shard.Pipeline)
 }
 
-// FewMicro is how many micro-batches of a step a dry run has at most. Of one stage these are
-// the first, one of those between, which are all alike, and the last. A pipeline is full when
-// each rank has had some; GPipe has all in flight.
+// FewMicro returns the maximum number of micro-batches in a dry run of a step. One stage needs the
+// first, the last and one of the equal ones between. A pipeline is full after several for each
+// rank, but GPipe has all in flight.
 func FewMicro(c *config.Config) int {
 	switch p := Pipeline(c); {
 	case p > 1 && c.PipelineShape().Schedule == pipe.GPipe:
@@ -113,7 +113,7 @@ func FewMicro(c *config.Config) int {
 	return 3
 }
 
-// Micros is the job with at most so many micro-batches a step.
+// Micros returns the job with at most n micro-batches per step.
 func Micros(j *Job, n int) *Job {
 	x := *j
 	x.Config = j.Config.Copy()
@@ -121,23 +121,23 @@ func Micros(j *Job, n int) *Job {
 	return &x
 }
 
-// Fitted is a footprint with an arena of as many bytes as were used.
+// Fitted returns the footprint with an arena of the size used.
 func (f Footprint) Fitted() Footprint {
 	f.Device[device.Activations] = int64((f.Arena + 3) / 4 * 4)
 	return f
 }
 
-// DeviceTotal is the bytes of a rank's device.
+// DeviceTotal returns the bytes of device memory.
 func (f Footprint) DeviceTotal() int64 { return f.Device.Total() }
 
-// Memory is the bytes of the machine's memory that a rank takes: here ranks are
-// threads of it, so that device and host are one.
+// Memory returns the bytes of device and host memory together, for ranks that are threads of one
+// machine.
 func (f Footprint) Memory() int64 { return f.Device.Total() + f.Host.Total() }
 
-// HostTotal is the bytes of a rank's host memory, where that is apart.
+// HostTotal returns the bytes of separate host memory.
 func (f Footprint) HostTotal() int64 { return f.Host.Total() }
 
-// OnMachine is what of a rank of the job is in the machine's memory: not what is on
+// OnMachine returns a function for the part of a footprint that is in the machine's memory, not on
 // a GPU.
 func OnMachine(c *config.Config) func(Footprint) int64 {
 	if c.On() == "cuda" {
@@ -146,7 +146,7 @@ func OnMachine(c *config.Config) func(Footprint) int64 {
 	return Footprint.Memory
 }
 
-// Both is device and host together, by category.
+// Both returns device and host memory together, by category.
 func (f Footprint) Both() (b device.Bytes) {
 	for use := range b {
 		b[use] = f.Device[use] + f.Host[use]
@@ -154,13 +154,13 @@ func (f Footprint) Both() (b device.Bytes) {
 	return b
 }
 
-// SyncStaging is the bytes of staging memory of a save that training waits for.
+// SyncStaging is the bytes of staging memory for a synchronous save.
 const SyncStaging = 32 << 20
 
-// Staged is the elements of staging memory a rank's saves use.
+// Staged returns the elements of staging memory that a rank's saves use.
 func Staged(c *config.Config, t *zero.Trainer) int { return StagedOf(c, t.StateLen()) }
 
-// StagedOf is Staged where saves hand out so many elements of state.
+// StagedOf is Staged for saves of the given number of state elements.
 func StagedOf(c *config.Config, state int) int {
 	switch {
 	case !Saves(c):
@@ -171,11 +171,11 @@ func StagedOf(c *config.Config, state int) int {
 	return min(state, SyncStaging/4)
 }
 
-// WireStaging is the bytes of host memory through which a rank's collectives go to
-// other processes, where the host cannot address its device's.
+// WireStaging is the bytes of host memory through which a rank's collectives reach other
+// processes, if the host cannot address the device.
 const WireStaging = 32 << 20
 
-// WireStagingOf is as much of it as the job's ranks take.
+// WireStagingOf returns the bytes of wire staging that each of the job's ranks allocates.
 func WireStagingOf(c *Job) int {
 	if c.At.Staged && kind(c.Config).HostApart() {
 		return WireStaging
@@ -183,8 +183,8 @@ func WireStagingOf(c *Job) int {
 	return 0
 }
 
-// StagingShare returns how many of the bytes of wire staging the groups of one queue have: those
-// of units, those inside modules, and each link of a pipeline.
+// StagingShare returns the bytes of wire staging for the groups of one queue: those of units,
+// those inside modules, and each link of a pipeline.
 func StagingShare(c *Job, bytes int) int {
 	queues := 1
 	if m := config.Mesh(c.Config); m.Size(shard.Context, shard.Tensor) > 1 {
@@ -196,14 +196,14 @@ func StagingShare(c *Job, bytes int) int {
 	return bytes / queues &^ (1<<12 - 1)
 }
 
-// Saves says whether the job makes checkpoints.
+// Saves reports whether the job makes checkpoints.
 func Saves(c *config.Config) bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }
 
-// Workspace is the bytes a rank's device takes for its kernels, on so many workers.
+// Workspace returns the bytes that a rank's device allocates for its kernels on the given workers.
 func Workspace(c *config.Config, workers int) int64 {
 	n, b := len(Queues), kind(c)
 	if Saves(c) {
-		n++ // the saver's
+		n++ // the saver's queue
 	}
 	if Pipeline(c) > 1 {
 		n += len(LinkQueues)
@@ -214,7 +214,7 @@ func Workspace(c *config.Config, workers int) int64 {
 	return b.Workspace(workers, n, sizes(c))
 }
 
-// hostWorkspace is the bytes a rank's host takes for the kernels of updates; likewise.
+// hostWorkspace returns the bytes that a rank's host allocates for kernels of updates.
 func hostWorkspace(c *config.Config, workers int) int64 {
 	on := len(HostQueues)
 	if kind(c).DeviceCopies() {
@@ -226,8 +226,8 @@ func hostWorkspace(c *config.Config, workers int) int64 {
 	return CPU{}.Workspace(workers, on, device.Sizes{})
 }
 
-// DryStep runs a step on a DryRank. The footprint's Arena is how much of its arenas was used,
-// the bytes of each of which are told.
+// DryStep runs a step on a DryRank. It returns the footprint, whose Arena is the sum used, and the
+// bytes used of each arena.
 func DryStep(j *Job, at int) (f Footprint, arenas []int, err error) {
 	t, dev, host, err := DryRank(j, at, func(*zero.Config) {})
 	if err != nil {
@@ -237,7 +237,7 @@ func DryStep(j *Job, at int) (f Footprint, arenas []int, err error) {
 	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, t.ArenaPeaks(), nil
 }
 
-// DryPlace is the footprint of the first rank at a place.
+// DryPlace returns the footprint of the first rank at a place.
 func DryPlace(j *Job, at int) (f Footprint, err error) {
 	t, dev, host, err := DryRank(j, at, func(*zero.Config) {})
 	if err != nil {
@@ -246,9 +246,8 @@ func DryPlace(j *Job, at int) (f Footprint, err error) {
 	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.DryPeak()}, nil
 }
 
-// DryRank is the first rank at a place on a device that only counts, and a
-// host that does, with all allocated that a run allocates. wrap may put something
-// between it and what it is built from.
+// DryRank builds the first rank at a place on a device and a host that only count, with every
+// allocation of a run. wrap may modify the trainer's configuration.
 func DryRank(j *Job, at int, wrap func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
 	c, workers := j.Config, j.workers()
 	mesh := config.Mesh(c)
@@ -302,6 +301,6 @@ func DryRank(j *Job, at int, wrap func(*zero.Config)) (t *zero.Trainer, dev, hos
 	return t, dev, host, err
 }
 
-// HostApart says whether a rank's host memory is accounted apart from its device's:
-// the host cannot address that, or something is offloaded.
+// HostApart reports whether a rank's host memory is accounted separately from its device's,
+// because the host cannot address that, or something is offloaded.
 func HostApart(c *config.Config) bool { return kind(c).HostApart() || c.Zero.Offload.Any() }

@@ -16,33 +16,33 @@ import (
 	"zeroth/shard"
 )
 
-// joins is a device whose ranks have collectives of a library of their own.
+// joins is implemented by devices with a collective library of their own.
 type joins interface {
-	// CommunicatorID is what the ends of a communicator find each other by: a secret.
+	// CommunicatorID returns the secret by which the ends of a communicator find each other.
 	CommunicatorID() ([]byte, error)
-	// Join is the device's end of one, once all have come, or when stop says why not.
+	// Join returns the device's end once all ranks have joined, or the error of stop.
 	Join(id []byte, ranks, rank int, stop func() error) (end, error)
 }
 
 // end is a rank's end of a communicator.
 type end interface {
 	collective.Engine
-	// AddExactly has ranks add up in their order, by way of memory of their devices.
+	// AddExactly makes reductions add in rank order, through memory of the devices.
 	AddExactly(bounce device.Buffer)
-	// Register makes the device's memory known that the communicator reads and writes,
-	// all ranks at once, or returns when stop says why not.
+	// Register registers the memory that the communicator reads and writes. All ranks must call it
+	// concurrently. It returns early with the error of stop.
 	Register(stop func() error) error
-	// Registered is what is known, in words; empty if nothing is.
+	// Registered describes the registered memory, empty if none.
 	Registered() string
 }
 
-// addsExactly says whether the job's ranks add up in their order what NCCL moves.
+// addsExactly reports whether the job's ranks use NCCL but add in rank order.
 func addsExactly(c *Job) bool {
 	return c.At.NCCL && c.Parallel.Collective == "exact"
 }
 
-// ExactBounce returns the bytes of memory of a rank's device through which it adds up so: what
-// units have, on one queue, and the activations of ranks that divide matrices, on another.
+// ExactBounce returns the bytes of device memory for such sums: for units on one queue, and for
+// activations of ranks that divide matrices on another.
 func ExactBounce(c *Job, units []Sharded) (ofUnits, ofActivations int) {
 	if !addsExactly(c) {
 		return 0, 0
@@ -67,12 +67,12 @@ func ExactBounce(c *Job, units []Sharded) (ofUnits, ofActivations int) {
 	return ofUnits, ofActivations
 }
 
-// activations returns how many elements of the residual stream a rank has.
+// activations returns the elements of the residual stream on a rank.
 func activations(c *config.Config) int {
 	return c.Train.MicroBatch * c.Model.Context / config.Mesh(c).Size(shard.Context, shard.Tensor) * c.Model.Width
 }
 
-// keys returns how many elements of keys and values a rank has of a layer.
+// keys returns the elements of keys and values of a layer on a rank.
 func keys(c *config.Config) int {
 	m := config.Mesh(c)
 	heads := c.Model.KV
@@ -82,7 +82,7 @@ func keys(c *config.Config) int {
 	return c.Train.MicroBatch * c.Model.Context / m.Size(shard.Context) * 2 * heads / m.Size(shard.Tensor) * c.Model.Head()
 }
 
-// canNCCL is nil where the job's ranks of one process can add up by NCCL, which wants
+// canNCCL returns an error if the job's ranks of one process cannot reduce with NCCL, which needs
 // a GPU for each.
 func (b CUDA) canNCCL() error {
 	on, err := b.ordinals()
@@ -98,19 +98,19 @@ func (b CUDA) canNCCL() error {
 
 const wantExact = "want fewer parallel.ranks, or parallel.collective: exact"
 
-// AddsUp says who adds up gradients where that is not the ranks in their order, for a
-// job of one process; else it is empty.
+// AddsUp describes the reduction of gradients in a job of one process, if ranks do not add in
+// their order; otherwise it is empty.
 func AddsUp(c *Job) string {
 	if !c.At.NCCL || !c.alone() {
-		return "" // several processes have agreed on it, and said so
+		return "" // several processes have agreed on it and reported it
 	}
 	lib, _ := machine.NCCL() // Ready has found it
 	return lib.AddsUp(false)
 }
 
-// Communicators is how many ranks each communicator of a rank of a placed job has at most: none
-// where NCCL moves nothing. The group
-// of all ranks exchanges what is in host memory, which NCCL does not move.
+// Communicators returns the maximum size of each communicator of a rank in a placed job, none
+// without NCCL. The group of all ranks has none, because it exchanges host memory, which NCCL does
+// not support.
 func Communicators(c *Job) (ranks []int) {
 	if !c.At.NCCL {
 		return nil
@@ -130,14 +130,14 @@ func Communicators(c *Job) (ranks []int) {
 	return ranks
 }
 
-// connect gives the groups of ranks that add up by NCCL their communicators.
+// connect creates the NCCL communicators of the ranks' groups.
 func connect(c *Job, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).connect) }
 
-// register makes the ranks' memory known to their communicators.
+// register registers the ranks' memory with their communicators.
 func register(c *Job, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).register) }
 
-// allAtOnce does for all ranks of a job with communicators what each waits for the others
-// in.
+// allAtOnce runs do for every rank concurrently, if the job has communicators. Each call blocks
+// until all ranks take part.
 func allAtOnce(c *Job, ranks []*Rank, do func(*Rank) error) error {
 	if !c.At.NCCL {
 		return nil
@@ -147,7 +147,7 @@ func allAtOnce(c *Job, ranks []*Rank, do func(*Rank) error) error {
 	for i, r := range ranks {
 		all.Go(func() {
 			if errs[i] = do(r); errs[i] != nil {
-				_ = r.Groups.Close() // so that nobody waits for this rank
+				_ = r.Groups.Close() // so that no rank waits for this one
 			}
 		})
 	}
@@ -160,8 +160,8 @@ func allAtOnce(c *Job, ranks []*Rank, do func(*Rank) error) error {
 	return errors.Join(errs...)
 }
 
-// connect joins communicators in an order that is a part of one order of all: who joins waits
-// for the others.
+// connect joins communicators in an order consistent over all ranks, because joining waits for the
+// others.
 func (r *Rank) connect() error {
 	d, ok := r.Device.(joins)
 	if !ok {
@@ -202,8 +202,8 @@ func (r *Rank) register() error {
 	return nil
 }
 
-// untilLate is how long a rank waits for the others of a group at its beginning: until not
-// all have come in time, or the group has ended.
+// untilLate returns a function for Join and Register that fails after the timeout, or once the
+// group has ended.
 func (r *Rank) untilLate(g collective.Group) func() error {
 	begin := time.Now()
 	return func() error {
@@ -214,8 +214,8 @@ func (r *Rank) untilLate(g collective.Group) func() error {
 	}
 }
 
-// join is a group with a communicator of NCCL's. Its id comes from the group's rank 0,
-// through the group, whose processes know each other.
+// join returns a group with an NCCL communicator. Its id is sent by the group's rank 0 through the
+// group, whose processes have authenticated each other.
 func (r *Rank) join(d joins, g collective.Group) (j joined, err error) {
 	id, err := collective.Introduce(g, r.Queues[1], r.timeout, d.CommunicatorID)
 	if err != nil {
@@ -228,5 +228,5 @@ func (r *Rank) join(d joins, g collective.Group) (j joined, err error) {
 	return j, nil
 }
 
-// share is the GPU of the rank at a place among those of this machine.
+// share returns the GPU of the rank at a place among those of this machine.
 func (b CUDA) share(at int, on []int) int { return on[launch.GPU(at, b.at.HostRanks, len(on))] }

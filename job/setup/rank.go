@@ -15,22 +15,22 @@ import (
 	"zeroth/zero"
 )
 
-// Queues are the queues a trainer works on, on the device.
+// Queues names the device queues of a trainer.
 var Queues = [...]string{"compute", "comm", "update"}
 
-// HostQueues and DiskQueues are those of what is offloaded, on the host.
+// HostQueues and DiskQueues name the queues of offloading on the host.
 var (
 	HostQueues = [...]string{"host", "to host", "to device"}
 	DiskQueues = [...]string{"read", "write"}
 )
 
-// LinkQueues are those of a pipeline's links.
+// LinkQueues names the queues of a pipeline's links.
 var LinkQueues = [collective.PipelineLinks]string{
 	collective.ToNext: "to next", collective.FromPrevious: "from previous", collective.ToPrevious: "to previous", collective.FromNext: "from next",
 }
 
-// HostMemory is the memory that the host may address: where what crosses to and
-// from the device passes through, and checkpoints are staged.
+// HostMemory returns the memory that the host can address. Transfers to and from the device pass
+// through it, and checkpoints are staged in it.
 func (r *Rank) HostMemory() Device {
 	if r.Host != nil {
 		return r.Host
@@ -38,45 +38,44 @@ func (r *Rank) HostMemory() Device {
 	return r.Device
 }
 
-// Rank is one rank of a job in this process: its devices, its queues and its
-// trainer. It belongs to one goroutine.
+// Rank is one rank of a job in this process: its devices, its queues and its trainer. It belongs
+// to one goroutine.
 type Rank struct {
 	Rank    int // in the world
-	Here    int // its place among the ranks of this process
+	Here    int // index among the ranks of this process
 	Device  Device
-	Host    Device  // host memory, where it is apart from the device's; else nil
-	Queues  []Queue // compute, comm, update; with offload host, to host, to device; with a disk read, write; with a pipeline those of its links
+	Host    Device  // host memory if separate from the device's, else nil
+	Queues  []Queue // compute, comm, update; with offloading host, to host, to device; with a disk read, write; with a pipeline those of its links
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
-	Planned Footprint // what it allocates
+	Planned Footprint // its allocations
 
 	Recorder *collective.Recorder // of its operations
-	Opening  []device.Span        // what its host has waited for since it was opened, for traces
+	Opening  []device.Span        // waits of its host since it was opened, for traces
 
 	timeout time.Duration
-	wires   device.Buffer   // of Host: what Groups pass through; may be empty
-	joined  []joined        // of Groups, where they have communicators of NCCL's
-	links   []device.Queue  // of Queues, by collective.Link
-	bounce  []device.Buffer // memory of the groups for what is on its way, the host's
-	adds    []device.Buffer // of Device: what exact sums pass through that NCCL moves, of units and of activations
-	ends    []func()        // what is to be closed before the queues
-	shadows Device          // of the queues that compare with the CPU's kernels; nil: none do
-	Lost    atomic.Bool     // Together has left it behind
+	wires   device.Buffer   // in Host: staging memory of Groups; may be empty
+	joined  []joined        // groups with NCCL communicators
+	links   []device.Queue  // pipeline queues by collective.Link
+	bounce  []device.Buffer // host memory of the groups for reductions in progress
+	adds    []device.Buffer // in Device: memory for exact sums over NCCL, of units and of activations
+	ends    []func()        // called before the queues are closed
+	shadows Device          // device of the queues that compare with the CPU's kernels; nil: none
+	Lost    atomic.Bool     // Together has abandoned the rank
 }
 
-// Hooks are test hooks: wrappers and stand-ins for what a rank is built from. The
-// zero value is the machine as it is.
+// Hooks are test hooks: wrappers and substitutes for the parts of a rank. The zero value changes
+// nothing.
 type Hooks struct {
-	WrapGroups func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
-	Files      vfs.ScratchFS                                       // the disk that is offloaded to and checkpoints are written to; nil is the machine's
-	Tile       int                                                 // most elements offloaded at a time; 0 is offload's choice
+	WrapGroups func(rank int, g collective.Ranks) collective.Ranks // wraps a rank's groups to inject faults or delays; may be nil
+	Files      vfs.ScratchFS                                       // file system for offloading and checkpoints; nil is the machine's
+	Tile       int                                                 // maximum elements offloaded at a time; 0 is offload's choice
 
-	WrapTrainer func(rank int, z *zero.Config) // puts wrappers around what a rank's trainer is built from; may be nil
+	WrapTrainer func(rank int, z *zero.Config) // modifies the configuration of a rank's trainer; may be nil
 	Workers     int                            // of a rank's kernels; 0 is the rank's share of the processors
 }
 
-// Open builds the ranks of the job that live in this process, with parameters not
-// yet set, and connects them.
+// Open builds and connects the job's ranks in this process. Their parameters are not set yet.
 func Open(j *Job) (ranks []*Rank, err error) {
 	defer func() {
 		if err != nil {
@@ -119,7 +118,7 @@ func Open(j *Job) (ranks []*Rank, err error) {
 	return ranks, register(j, ranks)
 }
 
-// equip gives a connected rank its memory and its trainer.
+// equip allocates the memory of a connected rank and builds its trainer.
 func (r *Rank) equip(j *Job, arenas []int, run string) error {
 	r.Groups = j.wrap(r.Rank, r.Groups, r.Recorder)
 	if err := r.stage(j); err != nil {
@@ -141,8 +140,7 @@ func recorders(ranks []*Rank) (all []*collective.Recorder) {
 	return all
 }
 
-// wrap gives a rank's groups the job's deadline, a recorder, and what a test puts
-// around them.
+// wrap adds the job's deadline, a recorder and the test hooks to a rank's groups.
 func (j *Job) wrap(r int, g collective.Ranks, rec *collective.Recorder) collective.Ranks {
 	for role, of := range g.All() {
 		*of = rec.Watchdog(*of, j.Parallel.Timeout, role.String(), false)
@@ -153,8 +151,8 @@ func (j *Job) wrap(r int, g collective.Ranks, rec *collective.Recorder) collecti
 	return g
 }
 
-// newRank opens a rank's devices and queues. What there is of it is to be closed
-// after an error, too.
+// newRank opens a rank's devices and queues. The caller must also close the partial rank returned
+// with an error.
 func newRank(c *Job, r int, g collective.Ranks, mem cpu.Memory) (rank *Rank, err error) {
 	b, workers := of(c), c.workers()
 	rank = &Rank{Rank: r, Groups: g, timeout: c.Parallel.Timeout}
@@ -181,13 +179,13 @@ func newRank(c *Job, r int, g collective.Ranks, mem cpu.Memory) (rank *Rank, err
 	return rank, nil
 }
 
-// openHost opens the rank's host memory, where it is apart, and the queues there.
+// openHost opens the rank's separate host memory and its queues.
 func (r *Rank) openHost(c *Job, mem cpu.Memory) (err error) {
 	b, workers := of(c), c.workers()
 	if !c.Zero.Offload.Any() {
 		workers = 1 // nothing is computed there
 	}
-	if r.Host, err = b.OpenHost(r.Rank, workers); err == nil && b.Name() == "cpu" { // a GPU's is pinned
+	if r.Host, err = b.OpenHost(r.Rank, workers); err == nil && b.Name() == "cpu" { // a GPU's host memory is pinned
 		share(r.Host, mem)
 	}
 	if err != nil || !c.Zero.Offload.Any() {
@@ -205,8 +203,7 @@ func (r *Rank) openHost(c *Job, mem cpu.Memory) (err error) {
 	return nil
 }
 
-// stage has the groups pass through host memory, where they move no other and the
-// rank's is apart.
+// stage makes the groups pass through host memory, if they need it.
 func (r *Rank) stage(c *Job) error {
 	n := WireStagingOf(c)
 	if n == 0 {
@@ -217,7 +214,7 @@ func (r *Rank) stage(c *Job) error {
 		return err
 	}
 	r.wires = b
-	inside, next := 0, 1 // places in it: of groups inside modules, which work on one queue, and the next
+	inside, next := 0, 1 // indices of its parts: of groups inside modules, which share a queue, and the next free one
 	for role, g := range r.Groups.All() {
 		at := 0
 		switch {
@@ -234,28 +231,26 @@ func (r *Rank) stage(c *Job) error {
 	return nil
 }
 
-// insideModules says whether groups with a role work on the queue of modules, beside those of
-// units.
+// insideModules reports whether groups with a role use the queue of modules, not that of units.
 func insideModules(role collective.Role) bool {
 	return role == collective.Tensor || role == collective.Context
 }
 
-// share has a device that can take the memory that its rank sends from where other
-// processes read it.
+// share makes a device that supports it allocate send buffers where other processes can read them.
 func share(d Device, mem cpu.Memory) {
 	if d, ok := d.(interface{ Share(cpu.Memory) }); ok && mem != nil {
 		d.Share(mem)
 	}
 }
 
-// planned is a device that takes a plan's memory at once: each category, in so many
-// allocations at most.
+// planned is implemented by devices that can reserve a plan's memory at once: each category in at
+// most allocs allocations.
 type planned interface {
 	ReservePlan(plan device.Bytes, allocs int) error
 }
 
-// reserve takes what the plan has, of a device that can, beside its work space, which
-// is there. A unit has a shard, a gradient, a slot of each, a master copy and state.
+// reserve reserves the plan's memory, except work space, which is already allocated. A unit has a
+// shard, a gradient, a slot of each, a master copy and state.
 func (r *Rank) reserve(c *Job, plan device.Bytes) error {
 	d, ok := r.Device.(planned)
 	if !ok {
@@ -265,7 +260,7 @@ func (r *Rank) reserve(c *Job, plan device.Bytes) error {
 	return d.ReservePlan(plan, 8*len(config.Network(c.Config).Units())+64)
 }
 
-// queues opens more queues of the rank, on one of its devices.
+// queues opens queues on one of the rank's devices.
 func (r *Rank) queues(d Device, names ...string) {
 	for _, name := range names {
 		r.Queues = append(r.Queues, d.NewQueue(name))
@@ -295,13 +290,11 @@ func (r *Rank) open(c *Job, arenas []int, run string) (err error) {
 	return err
 }
 
-// AtClose has f called when the rank is closed, after its groups and before its
-// queues.
+// AtClose makes Close call f after closing the groups and before closing the queues.
 func (r *Rank) AtClose(f func()) { r.ends = append(r.ends, f) }
 
-// Close ends the rank: first its groups, so that work which waits for a peer
-// ends, then its queues, then its memory. A rank that Together has left behind
-// keeps them all.
+// Close closes first the rank's groups, to end work that waits for a peer, then its queues and its
+// memory. It does nothing for a rank that Together has abandoned.
 func (r *Rank) Close() {
 	if r.Lost.Load() {
 		return
@@ -337,7 +330,7 @@ func (r *Rank) Close() {
 	}
 }
 
-// CloseAll closes every rank. It must not be called while one is at work.
+// CloseAll closes every rank. None of them may be working.
 func CloseAll(ranks []*Rank) {
 	for _, r := range ranks {
 		r.Close()

@@ -11,7 +11,7 @@ import (
 	"zeroth/zero"
 )
 
-// Rules are the update rules of the job, by shard.Param's Rule.
+// Rules returns the update rules of the job, by shard.Param's Rule.
 func Rules(o config.Optimizer) []optim.Rule {
 	switch o.Type {
 	case "adamw":
@@ -34,8 +34,8 @@ func Rules(o config.Optimizer) []optim.Rule {
 	panic("setup: optimizer " + o.Type)
 }
 
-// group is how a job updates a parameter. A group's own highest learning rate is a
-// part of the job's, which the schedule changes.
+// group returns a function for the update settings of a parameter. Learning rates are fractions of
+// the job's, which the schedule changes.
 func group(o config.Optimizer) func(shard.Param) optim.Group {
 	return func(p shard.Param) optim.Group {
 		g := o.For(p)
@@ -43,13 +43,13 @@ func group(o config.Optimizer) func(shard.Param) optim.Group {
 	}
 }
 
-// Schedule is the learning rate over the job's steps.
+// Schedule returns the job's learning rate schedule.
 func Schedule(c *config.Config) optim.Schedule {
 	kinds := map[string]optim.Kind{"constant": optim.Constant, "linear": optim.Linear, "cosine": optim.Cosine, "wsd": optim.WSD, "inverse_sqrt": optim.InverseSqrt}
 	return optim.Schedule{Kind: kinds[c.Schedule.Type], LR: c.Optimizer.LR, MinLR: c.Schedule.MinLR, Warmup: c.Schedule.Warmup, Steps: c.Train.Steps, Decay: c.Schedule.Decay}
 }
 
-// lossScale is dynamic where gradients are too small for their type.
+// lossScale returns a dynamic loss scale for fp16, else 1.
 func lossScale(c *config.Config) optim.LossScale {
 	if c.Precision == device.F16 {
 		return optim.DynamicLossScale()
@@ -57,11 +57,11 @@ func lossScale(c *config.Config) optim.LossScale {
 	return optim.StaticLossScale(1)
 }
 
-// Trainer is what the trainer of a rank is built from, without a device.
+// Trainer returns the configuration of a rank's trainer, without a device.
 func Trainer(c *config.Config, rank int) zero.Config {
 	stage, mesh, pad := zero.Stage(c.Zero.Stage), config.Mesh(c), 0
 	if c.On() == "cuda" {
-		pad = 64 // elements: 128 bytes of the smaller types, as much as products load at once
+		pad = 64 // elements: 128 bytes of the smaller types, the width of a load in products
 	}
 	return zero.Config{
 		Mesh: mesh, Pipeline: pipeline(c),

@@ -5,15 +5,15 @@ import (
 	"zeroth/job/config"
 )
 
-// Spread is a placement to plan for, not to run: ranks of so many processes, on so many
-// hosts. The zero Spread is one process.
+// Spread is a placement for planning, not for running: ranks in processes on hosts. The zero
+// Spread is one process.
 type Spread struct {
 	Processes, Hosts int
-	GPU              bool // ranks are on GPUs of their own, on hosts that have NCCL
+	GPU              bool // each rank has a GPU, and hosts have NCCL
 }
 
-// Of is the job as a run in this spread would place it: on GPUs ranks of several processes
-// have NCCL, but for those that talk in secret.
+// Of returns the job as a run would place it. Ranks on GPUs of several processes use NCCL unless
+// their traffic is encrypted.
 func (s Spread) Of(c *config.Config) *Job {
 	at := collective.InOneProcess(c.Parallel.Ranks)
 	at.Local = at.Local[:len(at.Local)/max(1, s.Processes)]
@@ -30,14 +30,14 @@ func (s Spread) Of(c *config.Config) *Job {
 	return &Job{Config: c, At: at}
 }
 
-// addsUp says whether ranks of the job have NCCL.
+// addsUp reports whether ranks of the job use NCCL.
 func (s Spread) addsUp(c *config.Config) bool {
 	p := c.Parallel
 	secret := p.TLS != (config.TLS{}) && p.Collective != "nccl"
 	return s.GPU && !p.Master && (p.Collective == "nccl" || s.Processes > 1 && !secret)
 }
 
-// Communicators is how many ranks each communicator of a rank of the job would have in this spread.
+// Communicators returns the sizes of a rank's communicators in this spread.
 func (s Spread) Communicators(c *config.Config) []int {
 	return Communicators(&Job{Config: c, At: collective.Placement{NCCL: s.addsUp(c)}})
 }

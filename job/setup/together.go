@@ -12,34 +12,33 @@ import (
 	"zeroth/collective"
 )
 
-// Together runs f on every rank at once and returns the error that explains
-// those of the others.
+// Together runs f on every rank concurrently and returns the error that caused the others.
 //
-// A rank that fails closes its groups, and the others then end at their next
-// collective. One that does not within the job's parallel.timeout, because it
-// is stuck in a system call, say, is left behind: the error names it, and its
-// Close does nothing, for its goroutine may still be in its memory.
+// A rank that fails closes its groups, which ends the others at their next collective. A rank that
+// does not end within the job's parallel.timeout, for example because it is stuck in a system
+// call, is abandoned. The error names it, and its Close does nothing, because its goroutine may
+// still use its memory.
 func Together(ranks []*Rank, f func(*Rank) error) error { return TogetherUntil(nil, ranks, f) }
 
-// TogetherUntil is Together for ranks of which others are elsewhere: when those have
-// ended, the ones here have as long as when one of them has failed.
+// TogetherUntil is Together for ranks with peers in other processes. When ended is closed, the
+// ranks have the same time to end as after a failure.
 func TogetherUntil(ended <-chan struct{}, ranks []*Rank, f func(*Rank) error) error {
 	type end struct {
 		rank int
 		err  error
 	}
-	ends := make(chan end, len(ranks)) // so that also a rank that was left behind can end
+	ends := make(chan end, len(ranks)) // buffered so that an abandoned rank can end, too
 	for i, r := range ranks {
 		go func() {
 			err := f(r)
 			if err != nil {
-				_ = r.Groups.Close() // so that no other rank waits for this one; err is the error to report
+				_ = r.Groups.Close() // so that no rank waits for this one; err is the error to report
 			}
 			ends <- end{i, err}
 		}()
 	}
 	errs, done := make([]error, len(ranks)), make([]bool, len(ranks))
-	var grace <-chan time.Time // begins with the first failure
+	var grace <-chan time.Time // starts at the first failure
 	begin := func() {
 		if grace == nil {
 			grace = time.After(ranks[0].patience())
@@ -62,12 +61,12 @@ func TogetherUntil(ended <-chan struct{}, ranks []*Rank, f func(*Rank) error) er
 	return explains(errs)
 }
 
-// explains is the error that is least a consequence of others.
+// explains returns the error closest to the cause.
 func explains(errs []error) error {
 	return slices.MinFunc(errs, func(a, b error) int { return cmp.Compare(effect(a), effect(b)) })
 }
 
-// leaveBehind gives up the ranks that have not ended.
+// leaveBehind abandons the ranks that have not ended.
 func leaveBehind(ranks []*Rank, errs []error, ended []bool) error {
 	var names []string
 	for i, r := range ranks {
@@ -87,11 +86,11 @@ func leaveBehind(ranks []*Rank, errs []error, ended []bool) error {
 	return fmt.Errorf("%w; %s not answered for %v since: left behind", why, who, ranks[0].patience())
 }
 
-// patience is how long the rank waits for the others to end when it has failed.
+// patience returns how long to wait for other ranks to end after a failure.
 func (r *Rank) patience() time.Duration { return cmp.Or(r.timeout, collective.DefaultDeadline) }
 
-// effect is how far an error is from its cause: a rank's own failure, the
-// deadline that a rank did not keep, the loss of a peer, a closed group.
+// effect returns how far an error is from its cause, in this order: a rank's own failure, a missed
+// deadline, the loss of a peer, a closed group.
 func effect(err error) int {
 	var late collective.ErrLate
 	var lost collective.ErrPeerLost

@@ -2,8 +2,8 @@ package setup
 
 import "slices"
 
-// Unfused is what libraries had no fused products for, of all that ranks have issued, a
-// line each: kernels of their own computed it. Queues are idle.
+// Unfused lists the operations that libraries could not fuse, over all ranks, so that kernels of
+// our own computed them. Queues must be idle.
 func Unfused(ranks []*Rank) (lines []string) {
 	for _, r := range ranks {
 		if d, ok := r.Device.(interface{ Unfused() []string }); ok {

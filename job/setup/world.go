@@ -16,31 +16,31 @@ import (
 	"zeroth/shard"
 )
 
-// Here is this machine, for a job in so many processes of so many ranks each; 0: as the
-// job has it.
+// Here describes this machine, for a job in the given number of processes with the given ranks
+// each; 0 leaves the choice to the job.
 func Here(processes, ranks int) config.Here {
-	gpus, _ := machine.UsableGPUs() // none, if there is an error
+	gpus, _ := machine.UsableGPUs() // none on an error
 	return config.Here{Processes: processes, Ranks: ranks, GPUs: len(gpus)}
 }
 
-// Job is a job with what a run finds out: where its ranks are, and what connects them.
+// Job is a job with its placement at run time: where its ranks are and what connects them.
 type Job struct {
 	*config.Config
 	At    collective.Placement // of the ranks
-	World World                // nil: the job is planned, not run
+	World World                // nil: the job is only planned
 	Hooks Hooks                // of tests
-	Hold  *checkpoint.Hold     // of the folder of checkpoints; nil: each save takes its own
+	Hold  *checkpoint.Hold     // lock on the folder of checkpoints; nil: each save takes its own
 
-	Algorithms *Algorithms // that products have; nil: cuBLAS chooses
+	Algorithms *Algorithms // of products; nil: cuBLAS chooses
 
-	Shadow bool // compare every operation of a GPU with the CPU's kernels
+	Shadow bool // compare every GPU operation with the CPU's kernels
 
-	Connection *Connection // of ranks that are open
-	Carried    hf.Carried  // what goes with the model into checkpoints and exports
+	Connection *Connection // of open ranks
+	Carried    hf.Carried  // saved with the model in checkpoints and exports
 }
 
-// ModelJSON is config.json of the job's model with parameters in float32: that
-// of the folder it came from, if it came from one; nil of a network of the caller.
+// ModelJSON returns config.json of the job's model with float32 parameters, based on that of
+// model.from. It returns nil for a network given by the caller.
 func (j *Job) ModelJSON() []byte {
 	switch {
 	case config.Given(j.Config):
@@ -51,7 +51,7 @@ func (j *Job) ModelJSON() []byte {
 	return hf.ExportedConfig(j.Carried.Config, checkpoint.F32)
 }
 
-// Place is the job in a world.
+// Place returns the job in a world.
 func Place(c *config.Config, w World, h Hooks) *Job {
 	at := w.Self().At
 	if at.Local == nil {
@@ -60,30 +60,30 @@ func Place(c *config.Config, w World, h Hooks) *Job {
 	if len(at.Local) == c.Parallel.Ranks {
 		at.NCCL = at.NCCL || c.On() == "cuda" && c.Parallel.Collective == "nccl"
 	}
-	if at.NCCL { // what it moves does not bounce
+	if at.NCCL { // NCCL needs no bounce memory
 		at.Hosts = nil
 	}
 	return &Job{Config: c, At: at, World: w, Hooks: h, Carried: c.Folder}
 }
 
-// Planned is the job for a plan, of which nobody has said how its ranks are spread.
+// Planned returns the job for a plan with unknown placement.
 func Planned(c *config.Config) *Job {
 	return &Job{Config: c, At: collective.InOneProcess(c.Parallel.Ranks), Carried: c.Folder}
 }
 
-// Local is the job with all ranks in this process.
+// Local returns the job with all ranks in this process.
 func Local(c *config.Config) *Job { return Place(c, Alone{}, Hooks{}) }
 
-// alone says whether all ranks are in this process.
+// alone reports whether all ranks are in this process.
 func (j *Job) alone() bool { return len(j.At.Local) == j.Parallel.Ranks }
 
-// Unplaced says whether nothing was found out of where ranks are.
+// Unplaced reports whether the placement of the ranks is unknown.
 func (j *Job) Unplaced() bool { return j.alone() && !j.At.NCCL && j.At.Hosts == nil }
 
-// workers is how many processors a rank's kernels are split over.
+// workers returns the number of processors for each rank's kernels.
 func (j *Job) workers() int { return cmp.Or(j.Hooks.Workers, shareOf(j.At.HostRanks)) }
 
-// Files is the file system of what the job offloads to disk and of its checkpoints.
+// Files returns the file system for offloading and checkpoints.
 func (j *Job) Files() vfs.ScratchFS {
 	if j.Hooks.Files == nil {
 		return vfs.OS{}
@@ -91,65 +91,63 @@ func (j *Job) Files() vfs.ScratchFS {
 	return j.Hooks.Files
 }
 
-// World is the processes of a run. Process 0 has rank 0, writes the run folder and tells
-// what happens. No code above asks whether all ranks live in this process.
+// World is the set of processes of a run. Process 0 has rank 0, writes the run folder and reports
+// progress. Other packages need not know whether all ranks are in this process.
 type World interface {
-	// Self returns what this process knows of the world.
+	// Self returns this process's view of the world.
 	Self() Self
 	// Connect connects the ranks of this process with all others.
 	Connect(m shard.Mesh) (*Connection, error)
-	// Agree is an error, on all, if the processes state different facts.
+	// Agree returns an error on all processes if they state different facts.
 	Agree(context.Context, []rendezvous.Fact) error
-	// Share is what process 0 passes to it.
+	// Share returns the string that process 0 passes.
 	Share(ctx context.Context, mine string) (string, error)
-	// Fail tells the others why this process ends, if the reason is its own.
+	// Fail reports to the others why this process ends, if it is the cause.
 	Fail(error)
-	// Explain adds what is known of who was lost.
+	// Explain adds known details about lost peers to an error.
 	Explain(error) error
 }
 
-// Self is what a process knows of its world. The zero value is of a world of one.
+// Self is a process's view of its world. The zero value is a world of one.
 type Self struct {
 	Process int
-	Session string               // a name that no other start of a world has
+	Session string               // unique to each start of a world
 	At      collective.Placement // of the ranks; the zero value: all are here
-	Hosts   []string             // of the ranks, by name; nil: all are here
+	Hosts   []string             // host name of each rank; nil: all are here
 	Ended   <-chan struct{}      // closed when a process was lost or has failed
-	Dump    func()               // asks all processes to dump what their ranks did last: each, this one too, receives that from Dumps
+	Dump    func()               // asks all processes to dump the last operations of their ranks; each of them, including this one, receives from Dumps
 	Dumps   <-chan struct{}
 }
 
-// Alone says whether the world is this process.
+// Alone reports whether this process is the whole world.
 func (s Self) Alone() bool { return s.Session == "" }
 
-// Connection is what the ranks of this process reach the others by.
+// Connection connects the ranks of this process with the others.
 type Connection struct {
 	Groups []collective.Ranks // in the order of the ranks, which close them
-	// Saves opens one more group of all ranks, in which checkpoints are made during
-	// training; likewise.
+	// Saves opens another group of all ranks, for checkpoints during training. The ranks close it.
 	Saves func() []collective.Group
-	// Memory is where ranks allocate what their groups send, so that processes of one
-	// host can read it; nil: anywhere.
+	// Memory allocates send buffers of groups where processes of the same host can read them; nil:
+	// anywhere.
 	Memory cpu.Memory
-	// OnLate makes the recorders of the ranks ask all ranks whom they wait for when an
-	// operation is late, and answer when others ask; nil: nobody asks.
+	// OnLate connects the ranks' recorders. When an operation is late, they ask all ranks whom they
+	// wait for, and they answer such questions; nil: unsupported.
 	OnLate func([]*collective.Recorder)
 }
 
-// Alone is the World of a job whose ranks are goroutines of this process. They reach
-// each other's memory.
+// Alone is the World of a job whose ranks are goroutines of this process. They share memory.
 type Alone struct{}
 
 // Self implements World.
 func (Alone) Self() Self { return Self{} }
 
-// Agree implements World: there is nobody who could differ.
+// Agree implements World. There is no other process.
 func (Alone) Agree(context.Context, []rendezvous.Fact) error { return nil }
 
 // Share implements World.
 func (Alone) Share(_ context.Context, mine string) (string, error) { return mine, nil }
 
-// Fail implements World: there is nobody to tell.
+// Fail implements World. There is no other process.
 func (Alone) Fail(error) {}
 
 // Explain implements World.
@@ -165,13 +163,12 @@ func (Alone) Connect(m shard.Mesh) (*Connection, error) {
 	}}, nil
 }
 
-// Workers is how many of the machine's processors a rank's kernels are split
-// over where all ranks of the job share them.
+// Workers returns the number of processors for each rank's kernels if all ranks share the machine.
 func Workers(c *config.Config) int { return shareOf(c.Parallel.Ranks) }
 
-// shareOf is one rank's share of the processors among so many.
+// shareOf returns one rank's share of the processors.
 func shareOf(ranks int) int { return max(1, usable/ranks) }
 
-// usable is how many processors the process may use, before it has left some to others of
-// its host.
+// usable is the number of processors available to this process, before it leaves some to other
+// processes of its host.
 var usable = runtime.GOMAXPROCS(0)
