@@ -8,27 +8,27 @@ import (
 	"zeroth/device"
 )
 
-// bound is how far an element may be from the CPU's: so many root mean squares of its
-// matrix, or of its row where that is more, beside a rounding of the result. By types
-// fp32, bf16 and fp16 of the result; 0 everywhere is equal bits.
+// bound limits the difference of an element from the CPU's: a multiple of the root mean square of
+// its matrix, or of its row if that is larger, plus the rounding of the result. times is indexed
+// by the result type, fp32, bf16 or fp16; all zero requires equal bits.
 type bound struct {
 	times   [3]float64
-	anyhow  bool // it is work space
-	carried bool // it is a device.Exact, whose carries wait
+	anyhow  bool // work space, not compared
+	carried bool // a device.Exact with pending carries
 }
 
-// near is the same in all types.
+// near returns the same bound for all types.
 func near(x float64) bound { return bound{times: [3]float64{x, x, x}} }
 
-// The bounds of products are absolute ones of the ladder's TestProducts and TestFused, whose
-// results are of about 1. GELU may use tanh.approx.f32 there, whose error is 2^-11.
+// The bounds of products are the absolute ones in TestProducts and TestFused, whose results are
+// about 1. There GELU may use tanh.approx.f32, with an error of 2^-11.
 var (
 	product    = bound{times: [3]float64{1e-4, 4e-2, 4e-3}}
 	activation = bound{times: [3]float64{1e-3, 4e-2, 4e-3}}
 )
 
-// bounds are those of the kernels' tests in device/cuda/kernel, by operation and result. What
-// is not here has the CPU's bits.
+// bounds lists the bounds of the kernel tests in device/cuda/kernel, by operation and result.
+// Other results must be bit-identical to the CPU's.
 var bounds = map[string]bound{
 	"matmul: c":                       product,
 	"matmul onto: y":                  product,
@@ -71,7 +71,7 @@ var bounds = map[string]bound{
 	"normalize: acc":              {carried: true},
 }
 
-// boundOf is that of a result of an operation.
+// boundOf returns the bound for a result of an operation.
 func boundOf(name string, r result) bound {
 	b := bounds[name+": "+r.what]
 	b.times[device.F32] = b.times[r.of]
@@ -83,10 +83,11 @@ func boundOf(name string, r result) bound {
 	return b
 }
 
-// rounding is a last place of a type, relative: both sides round, at worst apart.
+// rounding is the relative unit in the last place of a type. The two sides may round in opposite
+// directions.
 var rounding = [3]float64{device.F32: 2e-6, device.BF16: 0x1p-7, device.F16: 0x1p-10}
 
-// compare is an error that names the first element that is beyond the bound.
+// compare returns an error that names the first element beyond the bound.
 func (b bound) compare(what string, got, want device.Mat) error {
 	t := want.Buf.Type
 	switch {
@@ -107,7 +108,7 @@ func carry(b device.Buffer) {
 	}
 }
 
-// within compares numbers.
+// within compares numbers within the bound.
 func (b bound) within(what string, got, want device.Mat) error {
 	t := want.Buf.Type
 	all := rms(want, 0, want.Rows)
@@ -131,7 +132,7 @@ func differs(what string, m device.Mat, i, j int, how string) error {
 	return fmt.Errorf("%s (%d,%d) %v: element (%d,%d) is %s", what, m.Rows, m.Cols, m.Buf.Type, i, j, how)
 }
 
-// rms is the root mean square of the finite elements of rows [lo, hi).
+// rms returns the root mean square of the finite elements of rows [lo, hi).
 func rms(m device.Mat, lo, hi int) float64 {
 	var square float64
 	for i := lo; i < hi; i++ {
@@ -144,7 +145,7 @@ func rms(m device.Mat, lo, hi int) float64 {
 	return math.Sqrt(square / float64(max(1, (hi-lo)*m.Cols)))
 }
 
-// at is an element of a float type.
+// at returns an element of a floating-point matrix.
 func at(m device.Mat, i, j int) float64 { return number(m.Buf, i*m.Ld+j) }
 
 func number(b device.Buffer, i int) float64 {
@@ -161,7 +162,7 @@ func number(b device.Buffer, i int) float64 {
 	return float64(b.I64()[i])
 }
 
-// sameBits compares bytes; of NaN, whose bits are the processor's, only that both are.
+// sameBits compares bits. NaNs are equal whatever their bits, which depend on the processor.
 func sameBits(what string, got, want device.Mat) error {
 	if want.Buf.Type.Coded() || want.Buf.Type == device.I32 || want.Buf.Type == device.I64 {
 		g, w := got.Buf.Raw(), want.Buf.Raw()

@@ -2,12 +2,12 @@ package shadow
 
 import "zeroth/device"
 
-// The operations of Kernels, each with what it writes. A method has the parameters of the
-// one that it shadows.
+// The operations of Kernels with the results they write. Each method has the parameters of the
+// method it shadows.
 
 func rows(what string, m device.Mat) result { return result{what: what, mat: m} }
 
-// op runs an operation and compares what it writes.
+// op runs an operation and compares its results.
 func (q *Queue) op(name string, issue func(k Kernels, at *view), results ...result) {
 	q.run(operation{name, results, issue})
 }
@@ -128,7 +128,7 @@ func (q *Queue) Dropout(y, x, add device.Buffer, d device.Dropout) {
 	q.op("dropout", func(k Kernels, at *view) { k.Dropout(at.buf(y), at.buf(x), at.buf(add), d) }, of("y", y))
 }
 
-// attn is a view of what attention reads beside its matrices.
+// attn returns a view of what attention reads besides its matrices.
 func (v *view) attn(a device.Attn) device.Attn {
 	a.Start = v.buf(a.Start)
 	return a
@@ -141,7 +141,7 @@ func (q *Queue) Attention(o device.Mat, lse device.Buffer, qm, k, v device.Mat, 
 }
 
 func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, qm, k, v device.Mat, a device.Attn) {
-	grad := func(what string, m device.Mat) result { // dropout scales what is rounded
+	grad := func(what string, m device.Mat) result { // dropout scales rounded values
 		r := rows(what, m)
 		r.of = qm.Buf.Type
 		if a.Drop.Drop > 0 {

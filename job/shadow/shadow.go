@@ -1,15 +1,14 @@
-// Package shadow runs every operation of a GPU's queue a second time on the CPU's kernels,
-// from the operands that the GPU was given, and stops at the first result that is farther
-// away than the kernel's tests allow. It finds the one wrong kernel of a run: later
-// operations are not compared with results of earlier wrong ones, since both sides begin
-// from what the GPU has.
+// Package shadow repeats every operation of a GPU's queue on the CPU's kernels, with the operands
+// of the GPU, and stops at the first result that differs by more than the kernel's tests allow. It
+// finds the one wrong kernel of a run: an earlier wrong result does not affect later comparisons,
+// because both sides start from the GPU's data.
 //
-// An operation is a function of the kernels that compute it and of a view of its operands.
-// A first call, on kernels that do nothing, notes which memory it names; that memory is
-// fetched; the second call is the GPU's, the third the CPU's on what was fetched.
-// Operands that overlap on the GPU overlap on the host, too.
+// An operation is a function of the kernels that compute it and of a view of its operands. A first
+// call, on kernels that do nothing, records the memory it uses, which is then fetched. The second
+// call runs on the GPU, and the third on the CPU with the fetched memory. Operands that overlap on
+// the GPU overlap on the host, too.
 //
-// Copies, collectives and the queues that wait for the host are not shadowed.
+// Copies, collectives and queues that wait for the host are not shadowed.
 package shadow
 
 import (
@@ -25,13 +24,13 @@ import (
 	"zeroth/zero"
 )
 
-// Kernels is all that training issues on a queue.
+// Kernels contains all operations that training issues on a queue.
 type Kernels interface {
 	zero.Compute
 	zero.Update
 }
 
-// Inner is a queue of a GPU.
+// Inner is a GPU queue.
 type Inner interface {
 	Kernels
 	collective.StreamQueue
@@ -40,31 +39,32 @@ type Inner interface {
 	Close()
 }
 
-// CPU computes what a Queue compares with: a queue of host memory, and its device.
+// CPU is the host queue whose results are the reference.
 type CPU interface {
 	Kernels
 	Close()
 }
 
-// Queue implements Kernels: it runs each operation on an Inner, and compares the result with
-// the CPU's. It belongs to one goroutine, which waits for each operation.
+// Queue implements Kernels. It runs each operation on Inner and compares the result with the
+// CPU's. It belongs to one goroutine, which waits for each operation.
 type Queue struct {
 	Inner
 	cpu  CPU
 	host device.Device
 	mem  [2]device.Buffer
-	over error // the first difference, or failure of the CPU's queue
+	over error // the first difference, or error of the CPU's queue
 }
 
-// New wraps a queue. Close ends both; host has the memory of the CPU's queue, and of copies.
+// New wraps a GPU queue. host provides memory for the CPU's queue and for copies. Close closes
+// both queues.
 func New(gpu Inner, cpu CPU, host device.Device) *Queue {
 	return &Queue{Inner: gpu, cpu: cpu, host: host}
 }
 
-// Unwrap returns the GPU's queue, which communicators know.
+// Unwrap returns the GPU's queue for communicators.
 func (q *Queue) Unwrap() device.Queue { return q.Inner }
 
-// Close ends both queues and frees the memory between them.
+// Close closes both queues and frees the memory for copies.
 func (q *Queue) Close() {
 	q.Inner.Close()
 	q.cpu.Close()
@@ -73,8 +73,8 @@ func (q *Queue) Close() {
 	}
 }
 
-// result is a matrix that an operation writes. wider is what its bound is multiplied by; 0
-// is 1. of is the type of the operands, whose roundings are in a float32 result, too.
+// result is a matrix that an operation writes. wider multiplies its bound; 0 is 1. of is the type
+// of the operands, whose rounding also affects a float32 result.
 type result struct {
 	what  string
 	mat   device.Mat
@@ -82,20 +82,20 @@ type result struct {
 	of    device.DType
 }
 
-// of is a result without rows.
+// of returns a result that is a single row.
 func of(what string, b device.Buffer) result {
 	return result{what: what, mat: device.Mat{Buf: b, Rows: 1, Cols: b.N, Ld: b.N}}
 }
 
-// operation is one that is about to run: what it writes, and how to issue it.
+// operation describes an operation: its results and how to issue it.
 type operation struct {
 	name    string
 	results []result
 	issue   func(k Kernels, at *view)
 }
 
-// view is where operands lie: in the GPU's memory, while their blocks are noted or after
-// that, or in the host's.
+// view maps operands to memory: the GPU's, while blocks are recorded and afterwards, or the
+// host's.
 type view struct {
 	noting bool
 	host   bool
@@ -103,20 +103,20 @@ type view struct {
 	shapes []string
 }
 
-// block is memory of the GPU that operands lie in, and its place in the host's.
+// block is GPU memory that contains operands, and its copies on the host.
 type block struct {
 	begin, end uintptr // of the GPU
-	host       bool    // it is the host's memory already
+	host       bool    // already host memory
 	at         [2]unsafe.Pointer
 }
 
-// buf is the view of a buffer.
+// buf returns the view of a buffer.
 func (v *view) buf(b device.Buffer) device.Buffer {
 	v.note(b, fmt.Sprintf("(%d) %v", b.N, b.Type))
 	return v.moved(b)
 }
 
-// mat is the view of a matrix.
+// mat returns the view of a matrix.
 func (v *view) mat(m device.Mat) device.Mat {
 	v.note(m.Buf, fmt.Sprintf("(%d,%d) %v", m.Rows, m.Cols, m.Buf.Type))
 	m.Buf = v.moved(m.Buf)
@@ -139,7 +139,7 @@ func (v *view) moved(b device.Buffer) device.Buffer {
 	return b
 }
 
-// in is a buffer's copy: the CPU's (0) or what the GPU left (1).
+// in returns a buffer's copy: the CPU's (0) or the GPU's result (1).
 func (v *view) in(side int, b device.Buffer) device.Buffer {
 	i := slices.IndexFunc(v.blocks, func(k block) bool { return k.begin <= uintptr(b.Ptr) && uintptr(b.Ptr) < k.end })
 	k := &v.blocks[i]
@@ -147,7 +147,7 @@ func (v *view) in(side int, b device.Buffer) device.Buffer {
 	return b
 }
 
-// merge makes one block of those that touch, in the order of addresses.
+// merge sorts blocks by address and merges those that touch.
 func (v *view) merge() (bytes uintptr) {
 	slices.SortFunc(v.blocks, func(a, b block) int {
 		if a.begin < b.begin {
@@ -170,14 +170,14 @@ func (v *view) merge() (bytes uintptr) {
 	return bytes
 }
 
-// align is what kernels may see of an address: copies begin as many bytes behind a multiple
+// align is the alignment that kernels may depend on. Copies have the same offset from a multiple
 // of it as on the GPU.
 const align = 64
 
 func room(b block) uintptr { return (b.end - b.begin + 2*align - 1) / align * align }
 
-// run issues an operation on both sides and compares. Once the queue has failed, or a
-// result was wrong, it does nothing.
+// run issues an operation on both sides and compares the results. It does nothing once the queue
+// has failed or a result was wrong.
 func (q *Queue) run(o operation) {
 	v := &view{noting: true}
 	o.issue(dry.Queue{}, v)
@@ -198,7 +198,7 @@ func (q *Queue) both(o operation, v *view) error {
 	o.issue(q.Inner, v)
 	q.fetch(v, 1)
 	if q.Inner.Wait() != nil {
-		return nil // it has the error
+		return nil // the queue reports the error
 	}
 	v.host = true
 	o.issue(q.cpu, v)
@@ -211,7 +211,7 @@ func (q *Queue) both(o operation, v *view) error {
 	return nil
 }
 
-// place finds each block a place on both sides.
+// place assigns host memory to each block on both sides.
 func (q *Queue) place(v *view) error {
 	need := int(v.merge() + align)
 	for side := range q.mem {
@@ -235,7 +235,7 @@ func (q *Queue) place(v *view) error {
 	return nil
 }
 
-// fetch copies all blocks to a side. Elements have two bytes or more.
+// fetch copies all blocks to a side. Elements have at least two bytes.
 func (q *Queue) fetch(v *view, side int) {
 	for _, b := range v.blocks {
 		q.Inner.Copy(b.buffer(b.at[side], true), b.buffer(gpuPointer(b.begin), b.host))
@@ -246,11 +246,11 @@ func (b block) buffer(at unsafe.Pointer, host bool) device.Buffer {
 	return device.Buffer{Type: device.BF16, Host: host, N: int(b.end-b.begin) / 2, Ptr: at}
 }
 
-// gpuPointer is an address of the GPU's, which is never the collector's.
+// gpuPointer converts a GPU address, which the garbage collector never manages.
 func gpuPointer(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 
-// compare holds results against their bounds, and all other memory of the operands against
-// its bytes.
+// compare checks results against their bounds, and requires all other memory of the operands to be
+// equal.
 func (q *Queue) compare(o operation, v *view) error {
 	for _, r := range o.results {
 		if r.mat.Buf.N == 0 {
@@ -276,7 +276,7 @@ func (q *Queue) compare(o operation, v *view) error {
 	return nil
 }
 
-// settle makes got's elements want's.
+// settle overwrites got's elements by want's.
 func settle(got, want device.Mat) {
 	if got.Buf.Type.Coded() || got.Rows == 1 {
 		copy(got.Buf.Raw(), want.Buf.Raw())

@@ -10,7 +10,7 @@ import (
 	"zeroth/device/cpu"
 )
 
-// gpu is a queue of the CPU's that stands for a GPU's. broken is called after each AddTo.
+// gpu is a CPU queue in place of a GPU's. It calls broken after each AddTo.
 type gpu struct {
 	*cpu.Queue
 	broken func()
@@ -29,8 +29,8 @@ func (g gpu) Rope(x device.Mat, r device.Rope, inverse bool) {
 	g.Do(func() error { g.broken(); return nil })
 }
 
-// TestFindsWhatIsWrong breaks a result, an operand that is only read, memory between rows
-// and a result within its bound. Operands overlap.
+// TestFindsWhatIsWrong checks that errors are found in a result, in a read-only operand and in
+// memory between rows, but not in a result within its bound. Operands overlap.
 func TestFindsWhatIsWrong(t *testing.T) {
 	host := cpu.NewHost(1)
 	defer host.Close()
