@@ -7,44 +7,44 @@ import (
 	"zeroth/job/setup"
 )
 
-// simulation runs the recordings of all places of a pipeline on paper. Every queue takes its
-// tasks in order; a wait ends when what it is for has, and what the host issued after a wait
-// of its own begins after that. All ranks of a place do the same at the same time. An operation
-// between places begins when all of its members have come to it.
+// simulation runs the recordings of all places of a pipeline on a virtual clock. Every queue runs
+// its tasks in order. A wait ends when its target has finished, and work that the host issued
+// after waiting begins after that wait. All ranks of a place do the same at the same time. An
+// operation between places begins when all of its members have reached it.
 type simulation struct {
 	places []*place
-	came   []int // by junction, how many members have come to one of its operations
+	came   []int // by junction: members that have reached one of its operations
 	now    float64
-	shared bool // the places share all processors
+	shared bool // all places share the same processors
 }
 
 // place is the simulation of one place.
 //
-// Tasks that run at once share the processors: if together they want more than
-// there are, each goes on the slower by as much.
+// Concurrent tasks share the processors. If they need more than there are, all of them slow down
+// proportionally.
 type place struct {
 	*Recording
 	of      *simulation
-	seconds []float64 // a kernel's, by queue and kernel, on processors of its own
-	wants   []float64 // processors a task of each queue takes
-	there   float64   // processors
+	seconds []float64 // of each kernel, by queue and kernel, on processors of its own
+	wants   []float64 // processors that a task of each queue needs
+	there   float64   // number of processors
 
-	stops  [][]bool  // by queue and task: others wait for what is before it; nil: every task is on its own
-	next   []int     // by queue, the task that comes
-	joined []int     // by queue, how many tasks are at work as one
-	left   []float64 // by queue, seconds of the task at work; < 0: none is
+	stops  [][]bool  // by queue and task: others wait for the preceding tasks; nil: do not merge tasks
+	next   []int     // by queue: index of the next task
+	joined []int     // by queue: number of tasks running as one
+	left   []float64 // by queue: remaining seconds of the running task; < 0: none
 	begun  []float64
-	here   []bool    // by queue: the task that comes is counted in simulation.came
-	met    []int     // by junction, operations that have begun
-	waited []float64 // when each wait of the host ended, of those that have
-	ended  []float64 // and each step
-	slow   float64   // how much slower tasks are now that want processors
-	spent  Exposure  // of steps after the first, in nanoseconds
-	idle   float64   // nanoseconds of these in which no queue is at work
-	tracks []*Track  // what every queue did; none unless it is traced
+	here   []bool    // by queue: the next task is counted in simulation.came
+	met    []int     // by junction: operations that have begun
+	waited []float64 // end of each finished wait of the host
+	ended  []float64 // and of each step
+	slow   float64   // current slowdown of tasks that need processors
+	spent  Exposure  // over steps after the first, in nanoseconds
+	idle   float64   // nanoseconds of these steps in which no queue is running
+	tracks []*Track  // work of every queue; nil unless traced
 }
 
-// run runs all that the queues have.
+// run runs all tasks of all queues.
 func (r *simulation) run(traced bool) {
 	r.came = make([]int, junctions(len(r.places)))
 	for _, p := range r.places {
@@ -55,7 +55,7 @@ func (r *simulation) run(traced bool) {
 	}
 }
 
-// open readies a place's queues.
+// open initializes a place's queues.
 func (r *place) open(of *simulation, traced bool) {
 	n := len(r.Queues)
 	r.of, r.next, r.joined, r.left, r.begun, r.here, r.met = of, make([]int, n), make([]int, n), make([]float64, n), make([]float64, n), make([]bool, n), make([]int, len(of.came))
@@ -69,7 +69,7 @@ func (r *place) open(of *simulation, traced bool) {
 	}
 }
 
-// start takes up all tasks that can begin now. It returns false when all is done.
+// start begins all tasks that can begin now. It returns false when all are done.
 func (r *simulation) start() (busy bool) {
 	for again := true; again; {
 		again = false
@@ -93,7 +93,7 @@ func (r *simulation) start() (busy bool) {
 	return false
 }
 
-// start takes up the place's tasks that can begin now, and returns whether there were any.
+// start begins the place's tasks that can begin now, and reports whether there were any.
 func (r *place) start() (some bool) {
 	for again := true; again; some = some || again {
 		again = false
@@ -112,7 +112,7 @@ func (r *place) start() (some bool) {
 	return some
 }
 
-// done is how many tasks of a queue are.
+// done returns the number of finished tasks of a queue.
 func (r *place) done(queue int32) int {
 	if r.left[queue] >= 0 {
 		return r.next[queue] - r.joined[queue]
@@ -120,8 +120,7 @@ func (r *place) done(queue int32) int {
 	return r.next[queue]
 }
 
-// take begins a queue's next task if it can, or passes over one that takes no
-// time.
+// take begins a queue's next task if possible, or skips a task that takes no time.
 func (r *place) take(i int) bool {
 	q := r.Queues[i]
 	if r.next[i] == len(q.Tasks) {
@@ -152,8 +151,8 @@ func (r *place) take(i int) bool {
 	return true
 }
 
-// stopsOf are the tasks of a queue that cannot be one with the task before: one of the two
-// waits, something waits for what is between them, or one computes and the other exchanges.
+// stopsOf returns the tasks of a queue that cannot be merged with the previous one: one of the two
+// waits, something waits for the point between them, or one computes and the other communicates.
 func (r *place) stopsOf(queue int) []bool {
 	tasks := r.Queues[queue].Tasks
 	stops := make([]bool, len(tasks)+1)
@@ -180,7 +179,7 @@ func (r *place) stopsOf(queue int) []bool {
 	return stops
 }
 
-// meet comes to an operation between places, and returns whether all have.
+// meet joins an operation between places, and reports whether all members have.
 func (r *place) meet(queue int, junction int32) bool {
 	if !r.here[queue] {
 		r.here[queue] = true
@@ -194,7 +193,7 @@ func (r *place) meet(queue int, junction int32) bool {
 	return true
 }
 
-// advance goes on to the end of the task that ends first.
+// advance moves the clock to the next end of a task.
 func (r *simulation) advance() {
 	step := math.Inf(1)
 	r.share()
@@ -212,7 +211,7 @@ func (r *simulation) advance() {
 	}
 }
 
-// share divides the processors among the tasks at work that want some.
+// share divides the processors among the running tasks that need some.
 func (r *simulation) share() {
 	all, there := 0.0, 0.0
 	for _, p := range r.places {
@@ -233,7 +232,7 @@ func (r *simulation) share() {
 	}
 }
 
-// pace is the seconds that a second of a queue's task takes.
+// pace returns the slowdown of a queue's task.
 func (r *place) pace(i int) float64 {
 	if r.wants[i] > 0 {
 		return r.slow
@@ -241,7 +240,7 @@ func (r *place) pace(i int) float64 {
 	return 1
 }
 
-// advance goes on by a step.
+// advance moves the place's tasks forward by a step.
 func (r *place) advance(from, step float64) {
 	now := r.of.now
 	r.spend(float64(nanoseconds(now) - nanoseconds(from)))
@@ -261,10 +260,10 @@ func (r *place) advance(from, step float64) {
 	}
 }
 
-// nanoseconds are whole.
+// nanoseconds converts seconds to whole nanoseconds.
 func nanoseconds(s float64) int64 { return int64(1e9 * s) }
 
-// spend adds nanoseconds in which the queues are at work that are.
+// spend attributes nanoseconds to the queues that are running.
 func (r *place) spend(ns float64) {
 	if n := len(r.ended); n == 0 || n == len(r.ends) {
 		return
@@ -276,7 +275,7 @@ func (r *place) spend(ns float64) {
 	case atWork(r.left[0]) && !exchanges(r.Kernels[r.Queues[0].Tasks[r.next[0]-1].Kernel].Op):
 		r.spent.Compute += ns
 	case atWork(r.left[0]):
-		r.spent.Exposed += ns // ranks that divide matrices compute nothing meanwhile
+		r.spent.Exposed += ns // ranks that divide matrices do not compute meanwhile
 	case atWork(r.left[1]), slices.ContainsFunc(r.left[links:], atWork):
 		r.spent.Exposed += ns
 	case slices.ContainsFunc(r.left[len(setup.Queues):links], atWork):

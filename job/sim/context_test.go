@@ -9,8 +9,8 @@ import (
 	"zeroth/job/setup"
 )
 
-// Ranks that divide sequences have the scores of one rank between them, and their gathers and
-// sums of keys and values hide behind nothing.
+// TestContextIsExposed checks that ranks that divide sequences share the attention of one rank,
+// and that nothing hides their exchange of keys and values.
 func TestContextIsExposed(t *testing.T) {
 	const each, layers, micros = 0.001, 4, 2
 	sets := []string{"zero.stage=0", "parallel.ranks=1", "train.micro_batch=2", "train.batch=null", "train.accumulate=2", "device=cpu"}
@@ -36,7 +36,7 @@ func TestContextIsExposed(t *testing.T) {
 	}
 }
 
-// scores is the operations of attention of a step.
+// scores returns the operations of attention in a step.
 func scores(t *testing.T, c *config.Config) (sum float64) {
 	t.Helper()
 	places, err := Recorded(setup.Planned(c), 1)

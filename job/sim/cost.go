@@ -10,49 +10,48 @@ import (
 	"zeroth/zero"
 )
 
-// Rates are what a rank can do in a second, to weigh work against traffic. The
-// last three are a rank's share of what its machine has.
+// Rates are the speeds of a rank, used to weigh computation against traffic. The last three are a
+// rank's share of its machine's.
 type Rates struct {
-	Flops  float64 `json:"flops"`       // floating-point operations that products of matrices come to
-	Cores  float64 `json:"cores"`       // those beside products, and of attention with a soft cap; 0: as products
-	Link   float64 `json:"link"`        // bytes sent to other ranks, and received at the same time
-	Host   float64 `json:"host_link"`   // bytes between device and host memory, each way
-	Memory float64 `json:"host_memory"` // bytes the host's kernels read and write
+	Flops  float64 `json:"flops"`       // floating-point operations of matrix products
+	Cores  float64 `json:"cores"`       // operations other than products, and of attention with a soft cap; 0: included in products
+	Link   float64 `json:"link"`        // bytes sent to other ranks, while receiving as many
+	Host   float64 `json:"host_link"`   // bytes between device and host memory, in each direction
+	Memory float64 `json:"host_memory"` // bytes that the host's kernels read and write
 	Disk   float64 `json:"disk"`        // bytes to or from the disk
 }
 
-// Cost is what a step of one rank takes.
+// Cost is the cost of a step of one rank.
 type Cost struct {
 	Flops   float64 `json:"flops"`
-	Again   float64 `json:"recompute_flops"` // those that recomputing activations takes, in Flops too
+	Again   float64 `json:"recompute_flops"` // for recomputing activations, included in Flops
 	Sent    int64   `json:"sent_bytes"`      // to other ranks
-	Moved   int64   `json:"moved_bytes"`     // between device and host memory, both ways
+	Moved   int64   `json:"moved_bytes"`     // between device and host memory, in both directions
 	Disk    int64   `json:"disk_bytes"`      // to and from the disk
 	Compute float64 `json:"compute_seconds"`
-	Idle    float64 `json:"idle_seconds"`    // of a pipeline that fills and drains
-	Exposed float64 `json:"exposed_seconds"` // communication that no computing hides
-	Update  float64 `json:"update_seconds"`  // of what is offloaded, and of whole matrices
+	Idle    float64 `json:"idle_seconds"`    // while the pipeline fills and drains
+	Exposed float64 `json:"exposed_seconds"` // communication not hidden by computation
+	Update  float64 `json:"update_seconds"`  // of offloaded state and of whole matrices
 }
 
-// Seconds is how long the step takes.
+// Seconds returns the duration of the step.
 func (c Cost) Seconds() float64 { return c.Compute + c.Idle + c.Exposed + c.Update }
 
-// Operations counts what is issued on a rank's compute queue.
+// Operations counts the work issued on a rank's compute queue.
 type Operations struct {
-	Flops  float64 // of matrix products and attention, as a model's are counted: two products forward, four backward
-	Again  float64 // the part of Flops that computes activations again
-	Capped float64 // the part of Flops in attention whose scores have a soft cap
-	Beside float64 // operations other than products, where soft caps make them many
+	Flops  float64 // of matrix products and attention, counted as a model's: two products forward, four backward
+	Again  float64 // the part of Flops that recomputes activations
+	Capped float64 // the part of Flops in attention with a soft cap on scores
+	Beside float64 // operations other than products, if soft caps make them significant
 }
 
-// Plus is o and times p.
+// Plus returns o + times*p.
 func (o Operations) Plus(p Operations, times float64) Operations {
 	return Operations{o.Flops + times*p.Flops, o.Again + times*p.Again, o.Capped + times*p.Capped, o.Beside + times*p.Beside}
 }
 
-// count adds a kernel of the compute queue. A kernel of attention's gradient
-// computes the scores again, which is not the model's arithmetic; and a query is
-// counted with half of all positions.
+// count adds a kernel of the compute queue. Attention's gradient recomputes the scores, which does
+// not count as the model's arithmetic, and a query counts half of all positions.
 func (l *Recording) count(k Kernel, w Work) {
 	o := Operations{Flops: w.Flops, Beside: w.Beside}
 	switch k.Op {
@@ -70,7 +69,7 @@ func (l *Recording) count(k Kernel, w Work) {
 	l.Operations = l.Operations.Plus(o, 1)
 }
 
-// Event implements fsdp.Listener: it tells recomputation from the other passes.
+// Event implements fsdp.Listener. It distinguishes recomputation from other passes.
 func (l *Recording) Event(e fsdp.Event) {
 	if e.Op == fsdp.Recompute {
 		l.again = !e.Done
@@ -80,37 +79,37 @@ func (l *Recording) Event(e fsdp.Event) {
 // Arena implements fsdp.Listener.
 func (l *Recording) Arena(int, string, int) {}
 
-// Traffic is the bytes that a rank moves in a step. A value that has two entries is
-// of the first micro-batch and of each that follows.
+// Traffic is the bytes that a rank moves in a step. Values with two entries are for the first
+// micro-batch and for each later one.
 type Traffic [moves]int64
 
 const (
 	sentApart = iota // to replicas
-	sentOnce         // inside the shard group, once in a step
-	sentEach         // and there in micro-batches
+	sentOnce         // within the shard group, once per step
+	sentEach         // and there per micro-batch
 	_
-	fetched // parameters that rest elsewhere, brought to the device for a gather
+	fetched // offloaded parameters, brought to the device for a gather
 	_
-	gradients // to the host, and back to be added to
+	gradients // to the host, and back for accumulation
 	_
 	updated     // between device and host during the update
 	hostKernels // read and written by the host's kernels during the update
-	diskState   // optimizer state read from the disk and written to it
-	diskUpdated // parameters written there
-	diskParams  // parameters read there for a gather
+	diskState   // optimizer state read from and written to disk
+	diskUpdated // parameters written to disk
+	diskParams  // parameters read from disk for a gather
 	_
-	tookApart // nanoseconds of what is sent, where the hardware is known, as the first three
+	tookApart // nanoseconds of sending on known hardware, like the first three
 	tookOnce
 	tookEach
 	_
-	tookEnds // of the step's first gather and its last reduction, which no pass hides
+	tookEnds // of the step's first gather and last reduction, which no pass hides
 	moves
 )
 
-// took is where the time is of what is sent that has its bytes there.
+// took returns the index of the time for sent bytes with the given index.
 func took(sent int) int { return sent - sentApart + tookApart }
 
-// Plus is t and times u.
+// Plus returns t + times*u.
 func (t Traffic) Plus(u Traffic, times int64) Traffic {
 	for i := range t {
 		t[i] += times * u[i]
@@ -118,28 +117,27 @@ func (t Traffic) Plus(u Traffic, times int64) Traffic {
 	return t
 }
 
-// over is the bytes of something that has two entries in a step of so many
-// micro-batches.
+// over returns the total of a two-entry value in a step of micros micro-batches.
 func (t *Traffic) over(at, micros int) int64 { return t[at] + int64(micros-1)*t[at+1] }
 
-// HostUpdate is the seconds that the host's kernels of an update take on memory of so
-// many bytes a second.
+// HostUpdate returns the seconds of an update's host kernels, with memory of the given bytes per
+// second.
 func (t Traffic) HostUpdate(rate float64) float64 { return per(t[hostKernels], rate) }
 
-// Meter counts the traffic of a trainer's dry run.
+// Meter measures the traffic of a trainer's dry run.
 type Meter struct {
 	Traffic
 	keepGrads bool
 	host      *Recording // of the host's kernels
 	micro     int        // 0: the first micro-batch; 1: a later one
-	updating  bool       // all passes are over
-	pending   int64      // nanoseconds of what has been issued since the last event
+	updating  bool       // all passes are done
+	pending   int64      // nanoseconds of the work issued since the last event
 	ends      [2]int64   // nanoseconds of the first gather, and of the last reduction so far
 	seconds   func(k Kernel) float64
 }
 
-// NewMeter listens to a trainer that is to be built on devices that only count. Seconds are
-// those of a collective, nil where they are not known.
+// NewMeter makes a meter the listener of a trainer's configuration on devices that only count.
+// seconds returns the duration of a collective; it is nil if unknown.
 func NewMeter(z *zero.Config, seconds func(k Kernel) float64) *Meter {
 	m := &Meter{keepGrads: z.Policy.KeepGrads, host: newRecording(), seconds: seconds}
 	if seconds != nil {
@@ -153,7 +151,7 @@ func NewMeter(z *zero.Config, seconds func(k Kernel) float64) *Meter {
 	return m
 }
 
-// Step runs a step and counts it.
+// Step runs a step and measures it.
 func (m *Meter) Step(t *zero.Trainer) {
 	m.Traffic, m.micro, m.updating, m.pending, m.ends = Traffic{}, 0, false, 0, [2]int64{}
 	first := 0
@@ -164,7 +162,7 @@ func (m *Meter) Step(t *zero.Trainer) {
 	m.Traffic[tookEnds] = m.ends[0] + m.ends[1]
 	for _, q := range m.host.Queues {
 		for _, x := range q.Tasks[first:] {
-			if x.Kernel >= 0 && m.host.Kernels[x.Kernel].Op != sumOfSquares { // norms are taken while gradients arrive
+			if x.Kernel >= 0 && m.host.Kernels[x.Kernel].Op != sumOfSquares { // norms are computed while gradients arrive
 				m.Traffic[hostKernels] += int64(m.host.Work[x.Kernel].Bytes)
 			}
 		}
@@ -185,7 +183,7 @@ func (q meteredQueue) Copy(dst, _ device.Buffer) {
 	q.m.Traffic[at] += int64(dst.Bytes())
 }
 
-// meteredCompute hears that a micro-batch is over, when its losses are added up.
+// meteredCompute detects the end of a micro-batch by the sum of its losses.
 type meteredCompute struct {
 	dry.Queue
 	m *Meter
@@ -193,7 +191,7 @@ type meteredCompute struct {
 
 func (q meteredCompute) Sum(device.Buffer, device.Buffer) { q.m.micro = 1 }
 
-// Offloaded implements offload.Listener. The copies it hears of are counted already.
+// Offloaded implements offload.Listener. Copies are already counted by meteredQueue.
 func (m *Meter) Offloaded(e offload.Event) {
 	switch disk := e.Kind == offload.Read || e.Kind == offload.Write; {
 	case disk && !e.Param:
@@ -208,11 +206,11 @@ func (m *Meter) Offloaded(e offload.Event) {
 	}
 }
 
-// Event implements fsdp.Listener. What is sent has been issued when it is told of.
+// Event implements fsdp.Listener. The event's communication has already been issued.
 func (m *Meter) Event(e fsdp.Event) {
 	at, once := sentEach+m.micro, false
 	switch e.Op {
-	case fsdp.Exchange: // passes have it
+	case fsdp.Exchange: // included in the passes
 		return
 	case fsdp.Gather:
 		once = e.Units[0].Whole()
@@ -236,7 +234,7 @@ func (m *Meter) Event(e fsdp.Event) {
 	m.pending = 0
 }
 
-// meteredGroup counts how long operations take.
+// meteredGroup measures the duration of operations.
 type meteredGroup struct {
 	recordedGroup
 	m *Meter
@@ -262,17 +260,17 @@ func (g meteredGroup) Broadcast(_ device.Queue, b device.Buffer) { g.count("broa
 // Arena implements fsdp.Listener.
 func (m *Meter) Arena(int, string, int) {}
 
-// Load is what a step of a rank does, to be weighed.
+// Load is the work of a rank's step, to be weighed.
 type Load struct {
 	Micro   Operations // of a micro-batch
-	Busy    float64    // seconds that a micro-batch computes, and what divides matrices exchanges; 0: by the rates
+	Busy    float64    // seconds of computation and of matrix exchange per micro-batch; 0: derive from the rates
 	Traffic Traffic
-	Updates float64 // operations in updates of whole matrices
+	Updates float64 // operations of whole-matrix updates
 }
 
-// Weigh divides the work of a step by the rates. Traffic of a micro-batch is hidden behind its
-// computing, as far as that goes, if units are gathered ahead. This orders candidates; a
-// simulation says how long a step takes.
+// Weigh estimates the cost of a step from the rates. If units are gathered ahead, computation
+// hides the traffic of a micro-batch as far as possible. The estimate ranks candidates; a
+// simulation gives the duration of a step.
 func Weigh(c *config.Config, l Load, r Rates) (cost Cost) {
 	n, t, micro := c.Train.Accumulate, &l.Traffic, l.Micro
 	times := float64(n)
@@ -300,13 +298,12 @@ func Weigh(c *config.Config, l Load, r Rates) (cost Cost) {
 		return cost
 	}
 	cost.Exposed = max(0, traffic-cost.Compute)
-	hidden := max(0, cost.Compute-traffic) / times // by the micro-batch that sends what is sent once
+	hidden := max(0, cost.Compute-traffic) / times // by the micro-batch with the once-per-step traffic
 	cost.Exposed = max(cost.Exposed+max(0, once-hidden), 1e-9*float64(t[tookEnds]))
 	return cost
 }
 
-// per is the seconds that some bytes take; a machine may have no rate for what is
-// never moved.
+// per returns the seconds for some bytes. A machine may lack the rate if there are none.
 func per(bytes int64, rate float64) float64 {
 	if bytes == 0 {
 		return 0

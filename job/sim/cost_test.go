@@ -7,9 +7,9 @@ import (
 	"zeroth/job/setup"
 )
 
-// What soft caps keep off tensor cores is counted, and what recomputing adds: a block's
-// forward pass once more. Attention counts as a model's does, in which a position
-// attends to half of the others and nothing is computed again inside a kernel.
+// TestOperations checks the count of operations that soft caps keep off tensor cores, and of
+// recomputation, which adds a forward pass of each block. Attention is counted as a model's: a
+// position attends to half of the others, and recomputation inside kernels does not count.
 func TestOperations(t *testing.T) {
 	var none Operations
 	for _, recompute := range []string{"none", "block"} {
@@ -40,7 +40,7 @@ func TestOperations(t *testing.T) {
 				}
 			}
 		}
-		passes := map[string]float64{"none": 1 + 2, "block": (2 + 2) / 2.}[recompute] // of a gradient two, for each forward pass
+		passes := map[string]float64{"none": 1 + 2, "block": (2 + 2) / 2.}[recompute] // the gradient counts two for each forward pass
 		if o := l.Operations; o.Flops != plain.Flops || o.Beside != beside || beside == 0 || o.Capped/(passes*attends) < 1-1e-9 || o.Capped/(passes*attends) > 1+1e-9 {
 			t.Errorf("%s: %+v with caps, want %v beside, %v of attention", recompute, o, beside, passes*attends)
 		}

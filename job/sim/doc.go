@@ -1,11 +1,12 @@
-// Package sim says how long a step takes on given hardware: it records the schedule
-// of a job and runs it on a clock, at given speeds. It also traces real steps.
+// Package sim predicts the duration of a step on given hardware: it records the schedule of a job
+// and replays it on a virtual clock. It also traces real steps.
 //
-// With a pipeline it records a rank at each place, and runs all of them on the clock.
+// For a pipeline it records one rank per place, and replays them together.
 //
-// What never enters: memory in bytes by category (plan), and measuring (bench).
+// Memory by category is in package plan, and measurements are in package bench.
 //
-// Begin with simulate.go: Simulate is one answer from end to end. record.go records
-// on a device that computes nothing, hardware.go has the speeds, clock.go is the
-// clock; cost.go counts operations and bytes, and estimates without a clock; trace.go draws what a run did.
+// Begin with simulate.go: Simulate is a prediction from end to end. record.go records on a device
+// that computes nothing, hardware.go has the speeds, and clock.go is the clock. cost.go counts
+// operations and bytes, and estimates without a clock. trace.go records and writes the trace of a
+// run.
 package sim

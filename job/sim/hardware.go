@@ -15,38 +15,36 @@ import (
 	"zeroth/job/show"
 )
 
-// Hardware is what the simulated machines do in a second. Rates are what
-// large pieces of work reach, not what a data sheet has.
+// Hardware contains the speeds of the simulated machines. Rates are those that large kernels
+// reach, not those of a data sheet.
 type Hardware struct {
 	Name       string             `json:"name"`
 	Source     string             `json:"source,omitempty"`      // of the figures
-	Flops      map[string]float64 `json:"flops"`                 // by precision: operations that products of matrices come to
-	Attention  float64            `json:"attention,omitempty"`   // the same of attention; 0: as products
-	Peak       map[string]float64 `json:"peak,omitempty"`        // by precision: what utilisation is a share of; else flops is
-	Memory     float64            `json:"memory"`                // bytes a device's kernels read and write
-	Launch     float64            `json:"launch"`                // seconds a kernel takes at least
+	Flops      map[string]float64 `json:"flops"`                 // by precision: operations per second of matrix products
+	Attention  float64            `json:"attention,omitempty"`   // the same for attention; 0: as products
+	Peak       map[string]float64 `json:"peak,omitempty"`        // by precision: the peak for utilisation; default: flops
+	Memory     float64            `json:"memory"`                // bytes per second that a device's kernels read and write
+	Launch     float64            `json:"launch"`                // minimum seconds of a kernel
 	Links      []Link             `json:"links"`                 // from the nearest ranks to the farthest
-	GPU        bool               `json:"gpu,omitempty"`         // ranks are on GPUs, a host's on as many as its first link joins
-	HostLink   float64            `json:"host_link,omitempty"`   // bytes between a device and its host, each way
-	HostMemory float64            `json:"host_memory,omitempty"` // bytes a rank's share of the host's processors reads and writes
-	Disk       float64            `json:"disk,omitempty"`        // bytes a rank's share of the disks reads, or writes
+	GPU        bool               `json:"gpu,omitempty"`         // ranks have GPUs, on each host as many as the first link joins
+	HostLink   float64            `json:"host_link,omitempty"`   // bytes per second between a device and its host, in each direction
+	HostMemory float64            `json:"host_memory,omitempty"` // bytes per second that a rank's share of the host's processors reads and writes
+	Disk       float64            `json:"disk,omitempty"`        // bytes per second that a rank's share of the disks reads, or writes
 }
 
-// Link joins ranks. Those within Ranks of each other reach each other by it or
-// by a nearer one.
+// Link joins ranks. Ranks within a distance of Ranks use it, or a nearer one.
 type Link struct {
-	Ranks     int     `json:"ranks"`     // 0, of the last: any number
-	Bandwidth float64 `json:"bandwidth"` // bytes a rank sends in a second, and receives at the same time
-	Latency   float64 `json:"latency"`   // seconds from a rank to the next
+	Ranks     int     `json:"ranks"`     // 0 for the last link: any number
+	Bandwidth float64 `json:"bandwidth"` // bytes per second that a rank sends, while receiving as many
+	Latency   float64 `json:"latency"`   // seconds from one rank to the next
 }
 
-// presets are machines of which others have measured products, copies and NVLink.
-// Kernels that pass over memory come to 0.8 of a copy. Attention's two and five
-// products come to what its kernels should take: forward at FlashAttention 2's 230
-// TFLOP/s, backward, with seven for the five, at two thirds of that. docs/lab/kernels.md
-// has these rates kernel by kernel. The rest is assumed: of links between machines the
-// line rate less a tenth, for each GPU an eighth of 200 GB/s of host memory and of 12
-// GB/s of disk.
+// presets contains machines for which others have published measurements of products, copies and
+// NVLink. Kernels bound by memory are assumed to reach 0.8 of a copy. Attention's two and five
+// products have the rate expected of its kernels: forward at FlashAttention 2's 230 TFLOP/s,
+// backward, with seven products for the five, at two thirds of that. docs/lab/kernels.md lists
+// these rates by kernel. The rest is assumed: links between machines at 0.9 of the line rate, and
+// for each GPU an eighth of 200 GB/s of host memory and of 12 GB/s of disk.
 var presets = []Hardware{
 	{
 		Name: "h100", GPU: true,
@@ -68,7 +66,7 @@ var presets = []Hardware{
 	},
 }
 
-// HardwareNames are what OpenHardware knows without a file.
+// HardwareNames returns the names that OpenHardware knows without a file.
 func HardwareNames() (names []string) {
 	for _, h := range presets {
 		names = append(names, h.Name)
@@ -76,15 +74,15 @@ func HardwareNames() (names []string) {
 	return names
 }
 
-// Limits of a file that describes a machine.
+// Limits of a machine file.
 const (
 	hardwareBytes = 64 << 10
 	hardwareLinks = 16
-	mostRate      = 1e24 // operations or bytes a second
+	mostRate      = 1e24 // operations or bytes per second
 	mostDelay     = 1000 // seconds
 )
 
-// OpenHardware is a machine by its name, or as a file of JSON describes it.
+// OpenHardware returns a preset by name, or reads a machine from a JSON file.
 func OpenHardware(name string) (*Hardware, error) {
 	for _, h := range presets {
 		if h.Name == name {
@@ -108,8 +106,7 @@ func OpenHardware(name string) (*Hardware, error) {
 	return h, nil
 }
 
-// PresetOf returns the preset of a GPU that is named in these words, as its driver names it, or
-// nil.
+// PresetOf returns the preset of a GPU by its driver's name, or nil.
 func PresetOf(gpu string) *Hardware {
 	for _, h := range presets {
 		sxm := strings.Contains(gpu, "HBM3") || h.Name != "h100" // other H100s are slower
@@ -120,7 +117,7 @@ func PresetOf(gpu string) *Hardware {
 	return nil
 }
 
-// check refuses all that makes no sense, at once.
+// check reports all invalid values at once.
 func (h *Hardware) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -169,14 +166,13 @@ func (h *Hardware) check() error {
 	return errors.Join(errs...)
 }
 
-// rate tells whether so much a second can be reckoned with, and delay so many
-// seconds.
+// rate and delay report whether a rate per second or a number of seconds is valid.
 func rate(x float64) bool  { return x >= 1 && x <= mostRate }
 func delay(x float64) bool { return x >= 0 && x <= mostDelay }
 
 var precisionsNamed = []string{"fp32", "bf16", "fp16"}
 
-// PeakOf is what a rank's utilisation is a share of.
+// PeakOf returns a rank's peak operations per second, the denominator of its utilisation.
 func (h *Hardware) PeakOf(t device.DType) float64 {
 	if x := h.Peak[t.String()]; x > 0 {
 		return x
@@ -184,8 +180,8 @@ func (h *Hardware) PeakOf(t device.DType) float64 {
 	return h.Flops[t.String()]
 }
 
-// Serves is an error if the hardware does not say what a simulation of the job
-// needs, with something offloaded to the host or to disks.
+// Serves returns an error if the hardware lacks a value that a simulation of the job needs. host
+// and disk say where data is offloaded.
 func (h *Hardware) Serves(c *setup.Job, host, disk bool) error {
 	var errs []error
 	if h.Flops[c.Precision.String()] == 0 {
@@ -206,7 +202,7 @@ func (h *Hardware) Serves(c *setup.Job, host, disk bool) error {
 	return errors.Join(errs...)
 }
 
-// Rates are what Weigh divides work by.
+// Rates returns the rates for Weigh.
 func (h *Hardware) Rates(t device.DType) Rates {
 	r := Rates{Flops: h.Flops[t.String()], Cores: h.Flops["fp32"], Host: h.HostLink, Memory: h.HostMemory, Disk: h.Disk}
 	if len(h.Links) > 0 {
@@ -215,7 +211,7 @@ func (h *Hardware) Rates(t device.DType) Rates {
 	return r
 }
 
-// Summary is the hardware in a line.
+// Summary describes the hardware in a line.
 func (h *Hardware) Summary() string {
 	var words []string
 	for _, t := range precisionsNamed {

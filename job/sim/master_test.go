@@ -10,8 +10,9 @@ import (
 	"zeroth/zero"
 )
 
-// A broadcast of a master's buffer and a reduce to it by hand: the whole goes once for each
-// other rank over the master's links, those to its own host's ranks and those to the rest at once.
+// TestMasterSeconds checks broadcast and reduce with a master against values computed by hand. The
+// whole buffer goes once per rank over the master's links, to its own host and to the others
+// concurrently.
 func TestMasterSeconds(t *testing.T) {
 	h := &Hardware{Links: []Link{{4, 100, 1}, {0, 10, 5}}, HostLink: 50, Launch: 1e-9, GPU: true}
 	c := ranked(8)
@@ -23,7 +24,7 @@ func TestMasterSeconds(t *testing.T) {
 		want    float64
 		between int64
 	}{
-		{[]int{0, 0, 0, 0, 0, 0, 0, 0}, false, broadcast, 7*4000./10 + 5, 0}, // beyond what the near link joins
+		{[]int{0, 0, 0, 0, 0, 0, 0, 0}, false, broadcast, 7*4000./10 + 5, 0}, // more ranks than the near link joins
 		{[]int{0, 0, 0, 0, 1, 1, 1, 1}, false, broadcast, 4*4000./10 + 5, 4 * 4000},
 		{[]int{0, 0, 0, 0, 1, 1, 1, 1}, false, reduce, 4*4000./10 + 5, 0},
 		{[]int{0, 1, 2, 3, 4, 5, 6, 7}, false, reduce, 7*4000./10 + 5, 0},
@@ -40,8 +41,8 @@ func TestMasterSeconds(t *testing.T) {
 	}
 }
 
-// Where nothing is computed in no time but what links carry, a step with a master takes as long
-// as (N-1)(4+p) bytes a parameter over its link, and one of stage 0 as 2·4(N-1)/N.
+// TestMasterStepIsItsWire checks that with free computation a step with a master takes (N-1)(4+p)
+// bytes per parameter on its link, and a step at stage 0 2·4(N-1)/N.
 func TestMasterStepIsItsWire(t *testing.T) {
 	h := &Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e18}, Memory: 1e18, Links: []Link{{0, 1e9, 0}}}
 	for _, ranks := range []int{2, 4, 8} {

@@ -9,8 +9,9 @@ import (
 	"zeroth/job/setup"
 )
 
-// A simulation of few micro-batches is that of all, but for a trace's whole
-// nanoseconds, where computing hides all else and where it hides nothing.
+// TestFewMicroBatchesSimulateMany checks that a simulation of a few micro-batches equals one of
+// all, up to rounding of the trace to nanoseconds, whether computation hides everything or
+// nothing.
 func TestFewMicroBatchesSimulateMany(t *testing.T) {
 	slow := presets[0]
 	slow.Name, slow.Links, slow.HostLink, slow.HostMemory, slow.Disk = "slow", []Link{{Ranks: 0, Bandwidth: 1e6, Latency: 1e-4}}, 1e7, 1e7, 1e6

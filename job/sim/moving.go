@@ -12,28 +12,28 @@ import (
 	"zeroth/job/show"
 )
 
-// moving is the time of a job's work on some hardware. What moves its collectives is
-// what a run would choose: on GPUs NCCL, around rings, unless the job says otherwise;
-// else this program's own wires between processes, flat or by host as the group itself
-// would have it, or the memory of one process.
+// moving computes the time of a job's work on some hardware. Collectives use the same mechanism as
+// in a run. On GPUs this is NCCL with rings, unless the job chooses otherwise. Else it is our own
+// transport between processes, flat or hierarchical as the group would choose, or the memory of
+// one process.
 type moving struct {
 	*Hardware
 	job    *setup.Job
 	host   []int // of each rank
-	beside int   // ranks of a host
+	beside int   // ranks per host
 	links  collective.Links
-	bounce map[Group]int // planned bytes of memory of each rank of a group; 0: not known
+	bounce map[Group]int // planned bytes of bounce memory per rank of a group; 0: unknown
 	ways   map[Group]*ways
 }
 
-// ways are those of the first rank's group, and of all groups with ranks of its host.
+// ways holds the ways of the first rank's group, and of all groups with ranks on its host.
 type ways struct {
 	first *collective.Ways
 	all   []*collective.Ways
 }
 
-// moving is that of a job on the hardware. One that was not placed is spread over as many
-// hosts as it needs, on each so many ranks as the first of several links joins.
+// moving returns the moving of a job on the hardware. A job without a placement is spread over the
+// hosts it needs, with as many ranks on each as the first of several links joins.
 func (h *Hardware) moving(c *setup.Job) *moving {
 	if c.Unplaced() {
 		c = h.Spread(c.Config).Of(c.Config)
@@ -57,7 +57,7 @@ func (h *Hardware) moving(c *setup.Job) *moving {
 	return m
 }
 
-// Spread is that of a job which was not placed.
+// Spread returns the spread of a job without a placement.
 func (h *Hardware) Spread(c *config.Config) setup.Spread {
 	hosts := 1
 	if len(h.Links) > 1 {
@@ -66,21 +66,21 @@ func (h *Hardware) Spread(c *config.Config) setup.Spread {
 	return setup.Spread{Processes: hosts, Hosts: hosts, GPU: h.GPU || c.On() == "cuda"}
 }
 
-// link is that by which a rank reaches so many.
+// link returns the link by which a rank reaches the given number of ranks.
 func (h *Hardware) link(ranks int) Link {
 	at := slices.IndexFunc(h.Links, func(l Link) bool { return l.Ranks == 0 || l.Ranks >= ranks })
 	return h.Links[at]
 }
 
-// seconds is the seconds a kernel takes. One on the device takes the longer of its
-// arithmetic and its traffic; on the host there is traffic alone. A collective
-// moves the rank's own part, if it is not in place, while others travel.
+// seconds returns the duration of a kernel. On the device it is the maximum of arithmetic and
+// traffic; on the host there is only traffic. A collective copies the rank's own part, if not in
+// place, during communication.
 func (m *moving) seconds(queue string, k Kernel, w Work) float64 {
 	switch {
 	case k.isLink():
 		return m.transfer(k)
 	case k.Group.Size > 1 && m.staged():
-		return m.collective(k) // copies a rank's own part, too
+		return m.collective(k) // includes copying the rank's own part
 	case k.Group.Size > 0 && k.Form == Apart:
 		return max(m.collective(k), 2*w.Bytes/float64(k.Group.Size)/m.Memory)
 	case k.Group.Size > 0:
@@ -104,9 +104,9 @@ func (m *moving) seconds(queue string, k Kernel, w Work) float64 {
 	return max(m.Launch, w.Bytes/m.Memory, computing)
 }
 
-// rate is the operations a second that products of a kernel come to. Attention has one
-// of its own where it is on tensor cores, of which GPUs' kernels for fp32, for heads
-// that are wide or no multiple of 8, and for scores with a cap make no use.
+// rate returns the operations per second of a kernel's products. Attention on tensor cores has a
+// rate of its own. GPU kernels do not use tensor cores for fp32, for heads wider than 128 or not a
+// multiple of 8, and for capped scores.
 func (m *moving) rate(k Kernel) float64 {
 	if !strings.HasPrefix(k.Op, "attention") || m.Attention == 0 {
 		return m.Flops[k.In.String()]
@@ -117,7 +117,7 @@ func (m *moving) rate(k Kernel) float64 {
 	return m.Attention
 }
 
-// collective is the seconds of a collective on a buffer.
+// collective returns the seconds of a collective on a buffer.
 func (m *moving) collective(k Kernel) float64 {
 	switch {
 	case k.Group.Size == 1:
@@ -132,8 +132,8 @@ func (m *moving) collective(k Kernel) float64 {
 	return seconds
 }
 
-// star is the seconds of an operation between rank 0 and all others, over whose links the whole
-// of it goes once for each, and the bytes that its host sends to others.
+// star returns the seconds of an operation between rank 0 and all others, which sends the whole
+// buffer over rank 0's links once per rank, and the bytes that its host sends to others.
 func (m *moving) star(k Kernel) (seconds float64, between int64) {
 	bytes, near := float64(k.N*k.In.Size()), m.beside-1
 	far := k.Group.Size - 1 - near
@@ -152,7 +152,7 @@ func (m *moving) star(k Kernel) (seconds float64, between int64) {
 	return seconds, between
 }
 
-// wired is the seconds of a collective by a group's ways, and the bytes that the host sends
+// wired returns the seconds of a collective by a group's ways, and the bytes that the host sends
 // to others for it.
 func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between int64) {
 	gather := k.Op == allGather
@@ -174,28 +174,28 @@ func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between i
 	return seconds, between
 }
 
-// staged says that what ranks exchange passes through pinned memory of their host, piece by
-// piece: they are on GPUs, and NCCL does not move it.
+// staged reports whether exchanges pass through pinned host memory in pieces, because ranks are on
+// GPUs and do not use NCCL.
 func (m *moving) staged() bool {
 	return m.job.At.Staged && (m.GPU || m.job.On() == "cuda")
 }
 
-// copies is the seconds in which a piece, of so many bytes of each rank, goes to the host and
-// what has come of it goes back, one copy after the other, as collective.Staged does it: of
-// a gather the rank's own part goes there, and comes back only where it is apart; of a
-// reduction all parts go there and its own comes back.
+// copies returns the seconds to copy a piece of bytes per rank to the host and the result back,
+// one copy after the other, as in collective.Staged. A gather copies the rank's own part to the
+// host, and back only if it is not in place. A reduction copies all parts to the host and the
+// rank's own part back.
 func (m *moving) copies(k Kernel, bytes int) float64 {
 	n := k.Group.Size
 	switch {
 	case k.isStar():
-		n = 2 // from each that gives, to each that gets
+		n = 2 // from each sender, and to each receiver
 	case k.Op == reduceScatter || k.Form == Apart:
 		n++
 	}
 	return float64(n) * max(m.Launch, float64(bytes)/m.HostLink)
 }
 
-// transfer is the seconds of what one rank sends to another over a link of a pipeline.
+// transfer returns the seconds of a transfer over a link of a pipeline.
 func (m *moving) transfer(k Kernel) float64 {
 	from, to, bytes := k.Link[0], k.Link[1], k.N*k.In.Size()
 	beside := m.host[from] == m.host[to]
@@ -210,11 +210,11 @@ func (m *moving) transfer(k Kernel) float64 {
 	return seconds
 }
 
-// exact says that ranks add up in their order what NCCL moves.
+// exact reports whether ranks add in rank order what NCCL moves.
 func (m *moving) exact() bool { return m.job.Parallel.Collective == "exact" }
 
-// between is the bytes that the ranks of the first rank's host send to other hosts for a
-// collective that all ranks call in their groups; 0 where NCCL moves it.
+// between returns the bytes that the first rank's host sends to other hosts for a collective that
+// all ranks call in their groups; 0 with NCCL.
 func (m *moving) between(k Kernel) (bytes int64) {
 	if k.Group.Size <= 1 || m.job.At.NCCL {
 		return 0
@@ -238,7 +238,7 @@ func (m *moving) between(k Kernel) (bytes int64) {
 	return bytes
 }
 
-// waysOf are the ways of groups of some size, from rank to rank of which it is so far.
+// waysOf returns the ways of groups with the given size and stride.
 func (m *moving) waysOf(g Group) *ways {
 	if m.ways[g] != nil {
 		return m.ways[g]
@@ -269,10 +269,10 @@ func (m *moving) waysOf(g Group) *ways {
 	return w
 }
 
-// ring is the seconds in which the parts of a buffer go around a ring of ranks:
-// each but one of its parts passes every rank. Where ranks of a group are
-// neighbours on one link, as many rings enter and leave them over the next one.
-// Latencies are those of a ring of such neighbourhoods after one in each.
+// ring returns the seconds in which the parts of a buffer go around a ring of ranks; each part but
+// one passes every rank. If several ranks of a group are on one nearer link, as many rings use the
+// next link in parallel. Latencies are those of a ring of such neighbourhoods after a ring within
+// each.
 func (m *moving) ring(g Group, bytes float64) float64 {
 	rate, hops, near := 0.0, 0.0, 1 // near: ranks of the group joined so far
 	for i, l := range m.Links {
@@ -295,8 +295,8 @@ func (m *moving) ring(g Group, bytes float64) float64 {
 	return bytes*float64(g.Size-1)/float64(g.Size)/rate + hops
 }
 
-// Clock returns the seconds of the job's collectives and transfers on the hardware; nil where
-// that is not known. Only one caller at a time may use it.
+// Clock returns a function for the seconds of the job's collectives and transfers on the hardware,
+// nil if h is nil. Calls must not be concurrent.
 func (h *Hardware) Clock(c *setup.Job) func(Kernel) float64 {
 	if h == nil {
 		return nil
@@ -305,7 +305,7 @@ func (h *Hardware) Clock(c *setup.Job) func(Kernel) float64 {
 	return func(k Kernel) float64 { return m.seconds("", k, Work{Bytes: float64(k.N * k.In.Size())}) }
 }
 
-// OfKernels returns the seconds of each of a recording's kernels on the compute queue.
+// OfKernels returns the seconds of each kernel of a recording on the compute queue.
 func (h *Hardware) OfKernels(c *setup.Job, l *Recording) []float64 {
 	if h == nil {
 		return make([]float64, len(l.Kernels))
@@ -317,7 +317,7 @@ func (h *Hardware) OfKernels(c *setup.Job, l *Recording) []float64 {
 	return all
 }
 
-// says is what moves the job's collectives, in words.
+// says describes the transport of the job's collectives.
 func (m *moving) says() string {
 	through := ""
 	if m.staged() {

@@ -10,7 +10,7 @@ import (
 	"zeroth/job/setup"
 )
 
-// ranked is a job of so many ranks, and nothing else.
+// ranked returns a job with the given number of ranks and no other settings.
 func ranked(ranks int) *config.Config {
 	c := &config.Config{}
 	c.Parallel.Ranks, c.Parallel.Shard, c.Parallel.Replicate = ranks, ranks, 1
@@ -19,7 +19,8 @@ func ranked(ranks int) *config.Config {
 
 func close9(got, want float64) bool { return math.Abs(got-want) <= 1e-9*max(1, want) }
 
-// Rings by hand: 8 neighbours at 100 a second, beyond them 10.
+// TestRing checks rings against values computed by hand: 8 neighbours at 100 per second, 10
+// beyond.
 func TestRing(t *testing.T) {
 	h := &Hardware{GPU: true, Links: []Link{{8, 100, 1}, {0, 10, 5}}}
 	for _, test := range []struct {
@@ -30,8 +31,8 @@ func TestRing(t *testing.T) {
 		{8, 1, 1000*7/8./100 + 7},
 		{16, 1, 1000*15/16./80 + 7 + 5},   // 8 rings enter and leave each machine
 		{64, 1, 1000*63/64./80 + 7 + 7*5}, // likewise
-		{2, 8, 1000./2/10 + 5},            // one of each machine
-		{4, 4, 1000*3/4./20 + 1 + 5},      // two of each machine
+		{2, 8, 1000./2/10 + 5},            // one rank of each machine
+		{4, 4, 1000*3/4./20 + 1 + 5},      // two ranks of each machine
 		{1024, 1, 1000*1023/1024./80 + 7 + 127*5},
 	} {
 		m := h.moving(setup.Planned(ranked(test.size * test.stride)))
@@ -39,14 +40,14 @@ func TestRing(t *testing.T) {
 			t.Errorf("%d ranks, each %d from the next: %v, want %v", test.size, test.stride, got, test.want)
 		}
 	}
-	fours := setup.Spread{Processes: 4, Hosts: 4, GPU: true}.Of(ranked(16)) // 4 on each of 4 hosts, of what a link joins 8 of
+	fours := setup.Spread{Processes: 4, Hosts: 4, GPU: true}.Of(ranked(16)) // 4 ranks on each of 4 hosts, where a link could join 8
 	if got, want := h.moving(fours).ring(Group{16, 1}, 1000), 1000*15/16./40+3+3*5; !close9(got, want) {
 		t.Errorf("4 ranks a host: %v, want %v", got, want)
 	}
 }
 
-// Collectives over wires by hand: hosts of 8 ranks, each of which sends 100 a second to
-// its neighbours and has 10 of what its host sends to others.
+// TestWires checks collectives between processes against values computed by hand. Hosts have 8
+// ranks, each with 100 per second to its neighbours and 10 to other hosts.
 func TestWires(t *testing.T) {
 	h := &Hardware{Links: []Link{{8, 100, 1}, {0, 10, 5}}}
 	const S = 1 << 20 // bytes
@@ -59,9 +60,9 @@ func TestWires(t *testing.T) {
 	}{
 		{"all-gather", device.F32, 1, 1, 0, 0},
 		{"reduce-scatter", device.F32, 8, 1, S*7/8./100 + 1, 0},                       // one host: flat
-		{"reduce-scatter", device.F32, 16, 8, 16*S*15/16./16/10 + 5, 8 * S * 15 / 16}, // one rank of each host: flat, eight groups
-		{"all-gather", device.F32, 16, 1, S*7/8./100 + 5 + 1, S / 2},                  // inside hosts more than between
-		{"reduce-scatter", device.F32, 16, 1, S/80. + 5 + S/16./80 + 2, S},            // the whole over one border, where flat 4 times as much
+		{"reduce-scatter", device.F32, 16, 8, 16*S*15/16./16/10 + 5, 8 * S * 15 / 16}, // one rank per host: flat, eight groups
+		{"all-gather", device.F32, 16, 1, S*7/8./100 + 5 + 1, S / 2},                  // the traffic within hosts is larger than between them
+		{"reduce-scatter", device.F32, 16, 1, S/80. + 5 + S/16./80 + 2, S},            // the whole crosses one border; flat would send 4 times as much
 		{"reduce-scatter", device.BF16, 16, 1, 2*S/80. + 5 + 2*S/16./80 + 2, 2 * S},
 		{"reduce-scatter", device.F32, 16384, 1, S/80. + 2047*(5+S/16384./80) + 2, S},
 		{"all-gather", device.F32, 16384, 1, S*(1-1/2048.)/80 + 5 + 1, S * 2047 / 2048},
@@ -76,8 +77,8 @@ func TestWires(t *testing.T) {
 	}
 }
 
-// Rings are where NCCL is: ranks on GPUs in several processes, unless the job has them
-// add up in their order.
+// TestWhatMovesCollectives checks that collectives use NCCL for GPUs in several processes, unless
+// the job asks for exact sums.
 func TestWhatMovesCollectives(t *testing.T) {
 	links := []Link{{8, 100, 1}, {0, 10, 5}}
 	const S = 1 << 20
@@ -87,7 +88,7 @@ func TestWhatMovesCollectives(t *testing.T) {
 		gpu            bool
 		ranks          int
 		set            func(c *config.Config)
-		on             setup.Spread // zero: what the hardware says
+		on             setup.Spread // zero: the hardware's
 		gather, reduce float64      // seconds
 		says           string
 	}{
@@ -122,8 +123,9 @@ func TestWhatMovesCollectives(t *testing.T) {
 	}
 }
 
-// What GPUs exchange without NCCL passes through pinned memory of their hosts, by hand: of 16
-// ranks on two hosts, encrypted, 1 MiB in one piece and 80 MiB, of each rank five, in three.
+// TestStagedThroughTheHost checks transfers through pinned host memory, without NCCL, against
+// values computed by hand: 16 ranks on two hosts with encryption, 1 MiB in one piece, and 80 MiB,
+// five per rank, in three.
 func TestStagedThroughTheHost(t *testing.T) {
 	h := &Hardware{GPU: true, Links: []Link{{8, 100, 1}, {0, 10, 5}}, HostLink: 50, Memory: 1e9, Launch: 0.25}
 	c := ranked(16)
@@ -138,12 +140,12 @@ func TestStagedThroughTheHost(t *testing.T) {
 		want    float64
 		between int64
 	}{
-		// One part goes to the host and those of the others come back: 16 copies.
+		// One part is copied to the host and those of the others back: 16 copies.
 		{"gather", Kernel{Op: "all-gather", N: S / elem}, gather(S) + S/50., S / 2},
 		{"gather, apart", Kernel{Op: "all-gather", N: S / elem, Form: Apart}, gather(S) + 17*S/16/50., S / 2},
 		{"reduction", Kernel{Op: "reduce-scatter", N: S / elem}, reduce(S) + 17*S/16/50., S},
 		{"of all ranks, in host memory", Kernel{Op: "all-gather", N: S / elem, Host: true}, gather(S), S / 2},
-		// 32 MiB of memory have 2 MiB of each rank.
+		// 32 MiB of staging memory are 2 MiB per rank.
 		{"three pieces", Kernel{Op: "all-gather", N: 80 * S / elem}, 2*gather(32*S) + gather(16*S) + 80*S/50., 40 * S},
 		{"three pieces reduced", Kernel{Op: "reduce-scatter", N: 80 * S / elem}, 2*reduce(32*S) + reduce(16*S) + 80*17/16.*S/50., 80 * S},
 		{"two that are full", Kernel{Op: "all-gather", N: 64 * S / elem}, 2*gather(32*S) + 64*S/50., 32 * S},

@@ -13,7 +13,7 @@ import (
 	"zeroth/job/setup"
 )
 
-// passes is a cost model in which passes through a block take time and nothing else does.
+// passes returns a cost model in which only passes through blocks take time.
 func passes(forward, backward float64) CostModel {
 	return CostModel{There: 1, Wants: func(string) float64 { return 0 }, Seconds: func(_ string, k Kernel, _ Work) float64 {
 		switch k.Op {
@@ -26,7 +26,7 @@ func passes(forward, backward float64) CostModel {
 	}}
 }
 
-// staged is a job with as many blocks as a pipeline has stages.
+// staged returns a job with one block per pipeline stage.
 func staged(t *testing.T, schedule string, ranks, virtual, micros int, sets ...string) *config.Config {
 	t.Helper()
 	sets = append([]string{"parallel.ranks=" + fmt.Sprint(ranks), "parallel.pipeline=" + fmt.Sprint(ranks), "pipeline.schedule=" + schedule, "zero.stage=1",
@@ -37,8 +37,8 @@ func staged(t *testing.T, schedule string, ranks, virtual, micros int, sets ...s
 	return configtest.Fitted(t, sets...)
 }
 
-// The bubbles of schedules are those that pipe's package comment has, whether all micro-batches
-// are simulated or some.
+// TestBubbles checks the bubbles of schedules against the formulas in pipe's package comment, with
+// all micro-batches simulated and with some.
 func TestBubbles(t *testing.T) {
 	const f, b = 0.010, 0.020 // of a rank's blocks
 	for _, test := range []struct {
@@ -70,8 +70,8 @@ func TestBubbles(t *testing.T) {
 	}
 }
 
-// Where the places of a pipeline share processors, those of a place that is idle are the others':
-// one processor computes all there is to compute, one pass after another.
+// TestPlacesShareProcessors checks that busy places use the processors of idle ones if they share
+// them: a single processor computes all passes one after another.
 func TestPlacesShareProcessors(t *testing.T) {
 	const f, b, ranks, micros = 0.010, 0.020, 4, 8
 	costs := passes(f, b)
@@ -85,8 +85,8 @@ func TestPlacesShareProcessors(t *testing.T) {
 	}
 }
 
-// A transfer delays the stage that receives it, whose computing hides it once the pipeline is
-// full.
+// TestTransfersDelay checks that a transfer delays the receiving stage, and that computation hides
+// it once the pipeline is full.
 func TestTransfersDelay(t *testing.T) {
 	const f, b, link, micros = 0.010, 0.020, 0.004, 8
 	costs := passes(f, b)
@@ -109,7 +109,7 @@ func TestTransfersDelay(t *testing.T) {
 	}
 }
 
-// Links cost what moves bytes between their two ranks.
+// TestTransferSeconds checks the cost of transfers between two ranks of a link.
 func TestTransferSeconds(t *testing.T) {
 	h := &Hardware{Flops: map[string]float64{"fp32": 1}, Memory: 1, Links: []Link{{2, 100, 1}, {4, 10, 2}, {0, 5, 3}}}
 	m := h.moving(h.Spread(ranked(8)).Of(ranked(8)))
@@ -121,7 +121,8 @@ func TestTransferSeconds(t *testing.T) {
 	}
 }
 
-// A trace has a process for a rank of each place, with the queues of its links.
+// TestPipelineTrace checks that a trace has a process for one rank of each place, with its link
+// queues.
 func TestPipelineTrace(t *testing.T) {
 	r, err := SimulateWith(setup.Planned(staged(t, "1F1B", 2, 1, 4, "parallel.ranks=4", "parallel.shard=2")), passes(0.01, 0.02))
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// TestPublishedPipelines compares simulated pipelines with the measured ones of Qi et al.,
-// arXiv 2401.10241, table 4: GPT-3's shapes on A100s, 1F1B and ZB-1p, whose bubble is
-// ZB-H1's by their table 5.
+// TestPublishedPipelines compares simulated pipelines with those measured by Qi et al., arXiv
+// 2401.10241, table 4: GPT-3's shapes on A100s with 1F1B and ZB-1p, whose bubble equals ZB-H1's by
+// their table 5.
 //
-// Assumed: products at 61 % of an A100's peak for all models; NVLink and network as in
-// arXiv 2104.04473. Simulated steps are slower than measured ones the less a micro-batch
-// computes, down to 0.78 with 1,024 positions: gradients of weights are added up over
-// micro-batches in a pass of their own, which Megatron does in its products. That pass is
-// part of W, so ZB-H1, which fills the bubble with W, gains more here.
+// Assumptions: products at 61 % of an A100's peak for all models; NVLink and network as in arXiv
+// 2104.04473. Simulated rates are lower than measured ones for small micro-batches, down to 0.78
+// with 1,024 positions, because weight gradients are accumulated over micro-batches in a separate
+// pass, while Megatron accumulates them in its products. That pass is part of W, so ZB-H1, which
+// fills the bubble with W, gains more here.
 func TestPublishedPipelines(t *testing.T) {
 	a100 := &Hardware{
 		GPU: true, Flops: map[string]float64{"bf16": 190e12, "fp32": 15e12}, Attention: 80e12,
@@ -35,7 +35,7 @@ func TestPublishedPipelines(t *testing.T) {
 		if !nightly.All() && m.ranks > 8 {
 			continue
 		}
-		layers := fmt.Sprint(m.each - 1) // the first and the last stage have one less
+		layers := fmt.Sprint(m.each - 1) // the first and the last stage have one layer less
 		for range m.ranks - 2 {
 			layers += fmt.Sprint(",", m.each)
 		}
@@ -72,7 +72,7 @@ func TestPublishedPipelines(t *testing.T) {
 	}
 }
 
-// published simulates a job of model sets and of those that follow.
+// published simulates a job with the given model settings and others.
 func published(t *testing.T, h *Hardware, sets ...string) *Result {
 	t.Helper()
 	c, err := setup.Here(1, 0).Draft("", append([]string{"precision=bf16", "device=cpu", "train.micro_batch=1"}, sets...))
@@ -87,15 +87,15 @@ func published(t *testing.T, h *Hardware, sets ...string) *Result {
 }
 
 // TestPublishedMegatron compares with Narayanan et al., arXiv 2104.04473, table 1: GPT models on
-// 32 to 1,920 A100s with tensor and pipeline parallelism, teraflop/s achieved by a GPU, in which
-// what is recomputed counts.
+// 32 to 1,920 A100s with tensor and pipeline parallelism, in achieved teraflop/s per GPU,
+// including recomputation.
 //
-// Assumed: products and attention at 53 % of an A100's peak for all models, NVLink at 240 of 300
-// GB/s and InfiniBand at 22 of 25; data parallel, blocks recomputed; micro-batches of one
-// sequence, of up to 8 without a pipeline; interleaved schedules as the layers allow. The two
-// largest models have more tasks than are simulated. Simulated rates are 1.22 to 0.84 of the
-// published ones, falling with the size of the model: one rate of products is too much for the
-// small ones, and what ranks that divide matrices exchange is not hidden here.
+// Assumptions: products and attention at 53 % of an A100's peak for all models; NVLink at 240 of
+// 300 GB/s and InfiniBand at 22 of 25; data parallelism, with blocks recomputed; micro-batches of
+// one sequence, or up to 8 without a pipeline; interleaved schedules if the layers allow. The two
+// largest models have too many tasks to simulate. Simulated rates are 1.22 to 0.84 of the
+// published ones, falling with model size: a single rate of products is too high for small models,
+// and exchanges between ranks that divide matrices are not hidden here.
 func TestPublishedMegatron(t *testing.T) {
 	a100 := &Hardware{
 		GPU: true, Flops: map[string]float64{"bf16": 0.53 * 312e12, "fp32": 15e12}, Memory: 0.8 * 1.7e12, Launch: 4e-6,
@@ -142,15 +142,16 @@ func TestPublishedMegatron(t *testing.T) {
 	}
 }
 
-// llama405B is the shape of Llama 3 405B.
+// llama405B has the shape of Llama 3 405B.
 var llama405B = []string{"model={family: llama, layers: 126, heads: 128, kv_heads: 8, width: 16384, ffn: 53248, vocab: 128256, context: 8192}"}
 
 // TestPublishedLlama3 compares with Llama Team, arXiv 2407.21783, table 4: 405B on 8,192 and
-// 16,384 H100s, model arithmetic as a share of the peak. Its third row divides sequences.
+// 16,384 H100s, model arithmetic as a share of the peak. The third row divides sequences.
 //
-// Assumed: the machine h100, stage 1 (their gradients are sharded, too, but reduced once), nothing
-// recomputed, four interleaved stages a rank, which the paper does not say. Simulated shares are
-// 0.88 and 0.83 of the published ones: nothing here is exchanged while products run.
+// Assumptions: the machine h100; stage 1 (theirs also shards gradients, but reduces them once); no
+// recomputation; four interleaved stages per rank, which the paper does not state. Simulated
+// shares are 0.88 and 0.83 of the published ones, because nothing here is exchanged while products
+// run.
 func TestPublishedLlama3(t *testing.T) {
 	h, err := OpenHardware("h100")
 	if err != nil {
@@ -169,14 +170,14 @@ func TestPublishedLlama3(t *testing.T) {
 	}
 }
 
-// TestPublishedTorchtitan compares with torchtitan's benchmarks of December 2024 on H100s of 500 W:
-// 70B in two dimensions, 829 tokens a second and GPU, and 405B in three, 100 by 1F1B and 128
-// interleaved.
+// TestPublishedTorchtitan compares with torchtitan's benchmarks of December 2024 on H100s of 500
+// W: 70B in two dimensions, 829 tokens per second and GPU, and 405B in three, 100 with 1F1B and
+// 128 interleaved.
 //
-// Theirs multiply in Float8, ours in bf16 at 650 teraflop/s, a rate for 700 W.
-// Assumed: micro-batches of one sequence in pipelines, two interleaved stages a rank, blocks
-// recomputed. Simulated rates are 0.72 of the published one for 70B, and 1.07 and 0.93 for 405B.
-// The bubble of 32 micro-batches explains a gain of 1.10 of their 1.28 by interleaving.
+// They multiply in Float8, and we in bf16 at 650 teraflop/s, a rate for 700 W. Assumptions:
+// micro-batches of one sequence in pipelines; two interleaved stages per rank; blocks recomputed.
+// Simulated rates are 0.72 of the published one for 70B, and 1.07 and 0.93 for 405B. The bubble of
+// 32 micro-batches explains a factor of 1.10 of the 1.28 gained by interleaving.
 func TestPublishedTorchtitan(t *testing.T) {
 	h, err := OpenHardware("h100")
 	if err != nil {

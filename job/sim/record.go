@@ -12,7 +12,7 @@ import (
 	"zeroth/zero"
 )
 
-// ops are all kernels that a trainer issues on any of its queues.
+// ops contains all operations that a trainer issues on any of its queues.
 type ops interface {
 	fsdp.Compute
 	zero.Compute
@@ -22,44 +22,44 @@ type ops interface {
 	collective.LocalQueue
 }
 
-// Kernel is a piece of work by all that its time depends on.
+// Kernel identifies a piece of work by everything that its time depends on.
 type Kernel struct {
 	Op      string
 	In, Out device.DType
 	M, N, K int    // of a product; else elements, or rows and columns
-	Form    uint8  // of a product, a collective, or attention and the loss
+	Form    uint8  // variant of a product, a collective, or attention and the loss
 	Window  int    // of attention
-	Past    int    // of attention: positions before
+	Past    int    // of attention: earlier positions
 	Group   Group  // of a collective
-	Host    bool   // of a collective: what it moves is in host memory, wherever the rank computes
-	Link    [2]int // of a broadcast over a link of a pipeline: the world ranks that send and receive
+	Host    bool   // of a collective: it moves host memory, wherever the rank computes
+	Link    [2]int // of a broadcast over a pipeline link: the sending and the receiving world rank
 }
 
-// Group is the ranks of a collective: so many, each so far from the next.
+// Group is the ranks of a collective: their number and the distance between neighbours.
 type Group struct{ Size, Stride int }
 
-// isLink says that k is a transfer over a link of a pipeline.
+// isLink reports whether k is a transfer over a link of a pipeline.
 func (k Kernel) isLink() bool { return k.Link != [2]int{} }
 
-// isStar says that k is between a master and the other ranks.
+// isStar reports whether k is between a master and the other ranks.
 func (k Kernel) isStar() bool { return !k.isLink() && (k.Op == broadcast || k.Op == reduce) }
 
-// Work is what a kernel does: operations of products, bytes it reads and writes once
-// each, and operations beside products, where soft caps make these many.
+// Work is the work of a kernel: operations of products, bytes read or written, and operations
+// other than products if soft caps make them significant.
 type Work struct {
 	Flops, Bytes, Beside float64
 }
 
-// task is an entry of a queue: a kernel, or waiting for a task of another queue.
+// task is an entry of a queue: a kernel, or a wait for a task of another queue.
 type task struct {
-	Kernel int32 // in recording.kernels; -1: waits
-	on     int32 // for this queue; of a kernel: the junction in which it is an operation between places, 0 if it is none
-	until  int32 // until so many of its tasks are done
-	host   int32 // index of the last of recording.waits before it was issued; -1 if there is none
-	label  int32 // in recording.labels
+	Kernel int32 // index in Recording.Kernels; -1: a wait
+	on     int32 // of a wait: the queue to wait for; of a kernel: the junction of an operation between places, or 0
+	until  int32 // of a wait: number of that queue's tasks to wait for
+	host   int32 // index of the last of Recording.waits when it was issued; -1 if none
+	label  int32 // index in Recording.labels
 }
 
-// Recording is what a rank issues, queue by queue.
+// Recording is the work that a rank issues, by queue.
 type Recording struct {
 	Operations            // of the first queue, so far,
 	first      Operations // and in the first step
@@ -68,29 +68,29 @@ type Recording struct {
 	Kernels []Kernel
 	Work    []Work
 	index   map[Kernel]int32
-	after   []int32 // of each kernel, the one noted after it last
+	after   []int32 // by kernel: its last successor
 	newest  int32
 	labels  []string
 	waits   []hostWait
-	ends    []int         // of each step, the last of waits
+	ends    []int         // by step: index of the last wait
 	last    []int         // tasks of each queue before the last step,
 	before  []int         // and before the one before it
-	bounce  map[Group]int // planned bytes of memory for what is on its way, of a rank's groups
-	again   bool          // activations are being computed again
-	rank    int           // in the world, the first at its place in a pipeline,
-	places  int           // which has so many
-	links   int           // how many of Queues, the last, are those of links
+	bounce  map[Group]int // planned bytes of bounce memory of a rank's groups
+	again   bool          // activations are being recomputed
+	rank    int           // world rank, the first one at its place in a pipeline,
+	places  int           // with this many places
+	links   int           // number of link queues, the last of Queues
 }
 
-// hostWait is the host waiting for a queue to have done so many tasks: what is
-// issued later begins later.
+// hostWait is a wait of the host until a queue has done some number of tasks. Work issued later
+// begins later.
 type hostWait struct{ queue, until int32 }
 
 func newRecording() *Recording {
 	return &Recording{index: map[Kernel]int32{}, labels: []string{""}, after: []int32{-1}}
 }
 
-// tasks is how many the queues have together.
+// tasks returns the total number of tasks of all queues.
 func (l *Recording) tasks() (n int) {
 	for _, q := range l.Queues {
 		n += len(q.Tasks)
@@ -98,20 +98,20 @@ func (l *Recording) tasks() (n int) {
 	return n
 }
 
-// recordedQueue is a queue that writes down what is issued on it and passes it on.
+// recordedQueue records the work issued on it and passes it on.
 type recordedQueue struct {
-	ops   // where the work goes
+	ops   // destination of the work
 	to    *Recording
 	Name  string
 	at    int32
 	label int32
 	Tasks []task
-	Spans [][2]uint64 // of a task, its place among those of the queue the work goes to; kept if keep
+	Spans [][2]uint64 // range of marks of each task on the destination queue, if Keep
 	Keep  bool
 }
 
-// queue puts a recordedQueue before a queue. All of a rank's work must go through
-// recorders, from one goroutine.
+// queue returns a recorder in front of a queue. All of a rank's work must go through recorders,
+// from one goroutine.
 func (l *Recording) queue(name string, to ops) *recordedQueue {
 	r := &recordedQueue{ops: to, to: l, Name: name, at: int32(len(l.Queues))}
 	l.Queues = append(l.Queues, r)
@@ -123,20 +123,20 @@ func (r *recordedQueue) add(t task) {
 	r.Tasks = append(r.Tasks, t)
 }
 
-// step notes that a step begins, of so many with those that come.
+// step marks the beginning of a step; left is the number of steps to come, including this one.
 func (l *Recording) step(left int) {
 	last := make([]int, len(l.Queues))
 	for i, q := range l.Queues {
 		last[i] = len(q.Tasks)
-		if len(l.ends) > 0 { // the first is as long
+		if len(l.ends) > 0 { // assume steps of equal length
 			q.Tasks = slices.Grow(q.Tasks, left*len(q.Tasks)/len(l.ends))
 		}
 	}
 	l.before, l.last = l.last, last
 }
 
-// known is the index of a kernel. Layers are alike, so mostly it follows the kernel that
-// it followed last.
+// known returns the index of a kernel. Layers are alike, so it first tries the last successor of
+// the previous kernel.
 func (l *Recording) known(k Kernel, w Work) int32 {
 	i, ok := int32(0), false
 	if after := &l.after[l.newest]; *after >= 0 && l.Kernels[*after] == k {
@@ -150,10 +150,10 @@ func (l *Recording) known(k Kernel, w Work) int32 {
 	return i
 }
 
-// kernel notes a kernel, which pass issues.
+// kernel records a kernel, which pass issues.
 func (r *recordedQueue) kernel(k Kernel, w Work, pass func()) { r.meet(alone, k, w, pass) }
 
-// meet notes a kernel that is an operation of a junction.
+// meet records a kernel that is an operation of a junction.
 func (r *recordedQueue) meet(junction int32, k Kernel, w Work, pass func()) {
 	r.add(task{Kernel: r.to.known(k, w), on: junction})
 	if r.at == 0 {
@@ -168,13 +168,13 @@ func (r *recordedQueue) meet(junction int32, k Kernel, w Work, pass func()) {
 	r.Spans = append(r.Spans, [2]uint64{from, r.ops.Mark().Seq})
 }
 
-// recordedEvent is a recordedQueue's event: where the work goes has its own.
+// recordedEvent is an event of a recordedQueue together with the destination's own.
 type recordedEvent struct {
 	of   *recordedQueue
 	real device.Event
 }
 
-// Await implements device.Fence: the host waits for so many of the queue's tasks.
+// Await implements device.Fence. It records that the host waits for the queue's first seq tasks.
 func (e recordedEvent) Await(seq uint64) error {
 	l := e.of.to
 	l.waits = append(l.waits, hostWait{e.of.at, int32(seq)})
@@ -203,11 +203,10 @@ func (r *recordedQueue) Wait() error {
 	return r.ops.Wait()
 }
 
-// Offloaded implements offload.Listener: the task that was issued last is a read or
-// a write of the disk.
+// Offloaded implements offload.Listener. The last task issued is a read or write of the disk.
 func (l *Recording) Offloaded(e offload.Event) {
 	if e.Kind != offload.Read && e.Kind != offload.Write {
-		return // a copy is recorded as one
+		return // copies are recorded when issued
 	}
 	q, bytes := e.Queue.(*recordedQueue), float64(e.Bytes)
 	q.Tasks[len(q.Tasks)-1].Kernel = l.known(Kernel{Op: e.Kind.String(), N: int(e.Bytes)}, Work{Bytes: bytes})
@@ -224,13 +223,13 @@ func (r *recordedQueue) Label(what string) {
 // Do implements device.Queue.
 func (r *recordedQueue) Do(f func() error) { r.Call("do", f) }
 
-// Call notes work of the host by its name.
+// Call records named work of the host.
 func (r *recordedQueue) Call(name string, f func() error) {
 	r.kernel(Kernel{Op: name}, Work{}, func() { r.ops.Call(name, f) })
 }
 
-// passes are kernels that go over memory: each operand is read or written once,
-// and those of twice both.
+// pass records a kernel bound by memory. It reads or writes each operand of once, and does both
+// with those of twice.
 func (r *recordedQueue) pass(op string, rows, cols int, out device.Buffer, twice, once []device.Buffer, issue func()) {
 	k, w := passOver(op, rows, cols, out, twice, once)
 	r.kernel(k, w, issue)
@@ -253,7 +252,7 @@ func passOver(op string, rows, cols int, out device.Buffer, twice, once []device
 
 type bufs = []device.Buffer
 
-// Kernels that are told apart by name.
+// Kernels identified by name.
 const (
 	attention     = "attention"
 	attentionGrad = "attention gradient"
@@ -281,7 +280,7 @@ func (r *recordedQueue) AddTo(y, a, b device.Buffer) {
 func (r *recordedQueue) Activate(y, x device.Buffer, f device.Activation) {
 	name := "activation"
 	if f == device.GeluTanh {
-		name = "gelu" // whose kernel is another
+		name = "gelu" // has a kernel of its own
 	}
 	r.pass(name, y.N, 1, y, nil, bufs{x}, func() { r.ops.Activate(y, x, f) })
 }
@@ -339,7 +338,7 @@ func (r *recordedQueue) Embed(y, wte, wpe device.Mat, part device.Vocab, ids dev
 }
 
 func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer, add bool) {
-	out := dense(dwte) // zeroed, unless added to
+	out := dense(dwte) // zeroed unless added to
 	if add {
 		out = device.Buffer{Type: device.F32}
 	}
@@ -421,7 +420,7 @@ func (r *recordedQueue) Normalize(x, acc device.Buffer, eps float32) {
 	r.pass("normalize", x.N, 1, x, bufs{x}, nil, func() { r.ops.Normalize(x, acc, eps) })
 }
 
-// dense is a matrix's elements, without the gaps between its rows.
+// dense returns a matrix's elements without gaps between rows.
 func dense(m device.Mat) device.Buffer { return device.Buffer{Type: m.Buf.Type, N: m.Rows * m.Cols} }
 
 func (r *recordedQueue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
@@ -454,7 +453,7 @@ func (r *recordedQueue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device
 	r.product(WeightGradient, form, c, a, b, bufs{db}, func() { r.ops.WeightGrad(dw, db, dy, x) })
 }
 
-// product notes a product c = a·b that reads or writes more beside it.
+// product records a product c = a·b that also reads or writes the buffers in beside.
 func (r *recordedQueue) product(op string, form uint8, c, a, b device.Mat, beside bufs, issue func()) {
 	m, n := c.Dims()
 	_, k := a.Dims()
@@ -472,14 +471,14 @@ func bit(is bool, b uint8) uint8 {
 	return 0
 }
 
-// Forms of attention and of the loss: scores or logits have a soft cap; weights are dropped.
+// Forms of attention and the loss: soft cap on scores or logits, and dropout of weights.
 const (
 	Capped  = 1
 	Dropped = 2
 )
 
-// Operations beside products for a score or a logit that has a cap: all that a GPU's kernel
-// does, of which tanh is more than half.
+// Operations other than products per capped score or logit, counted in a GPU's kernel. More than
+// half of them are tanh.
 const (
 	cappedScore     = 46
 	cappedScoreGrad = 108
@@ -487,8 +486,8 @@ const (
 	cappedLossGrad  = 95
 )
 
-// capping is the form of what may have a soft cap, and the operations of its n elements if it
-// has one.
+// capping returns the form of a kernel with an optional soft cap, and its operations on n elements
+// if it has one.
 func capping(cap float32, n int, each float64) (form uint8, operations float64) {
 	if cap == 0 {
 		return 0, 0
@@ -496,8 +495,8 @@ func capping(cap float32, n int, each float64) (form uint8, operations float64) 
 	return Capped, each * float64(n)
 }
 
-// attend is an attention over so many sequences and positions; of what a query
-// sees, each product takes 2 operations an element, and a score with a cap so many beside.
+// attend returns an attention kernel and its work. Each product takes 2 operations per element of
+// the visible pairs, and each capped score takes beside more.
 func attend(op string, t device.DType, a device.Attn, products, passes, beside float64) (Kernel, Work) {
 	pairs := a.Pairs()
 	form, operations := capping(a.Cap, int(pairs), beside)
@@ -517,28 +516,28 @@ func (r *recordedQueue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer
 	r.kernel(what, w, func() { r.ops.AttentionGrad(dq, dk, dv, delta, do, o, lse, q, k, v, a) })
 }
 
-// recordedGroup is a group whose operations are written down.
+// recordedGroup is a group whose operations are recorded.
 type recordedGroup struct {
 	collective.Group
-	stride int    // from one of its ranks to the next
-	host   bool   // what it moves is in host memory
-	meets  int32  // where it has ranks of several places; else alone
-	link   [2]int // the world ranks of one that is a link
+	stride int    // distance between neighbouring ranks
+	host   bool   // it moves host memory
+	meets  int32  // junction of ranks of several places, or alone
+	link   [2]int // world ranks of a link's group
 }
 
-// Junctions are the groups that have ranks of several places of a pipeline, by number. Those of
-// the links of each place that sends follow, forward and backward.
+// Junctions are numbered groups with ranks of several places of a pipeline. They are followed by
+// the links of each sending place, forward and backward.
 const (
-	alone    = iota // no junction: all of a group's ranks are of one place
+	alone    = iota // no junction: all ranks of the group have one place
 	together        // all ranks
-	atEnds          // of the first place and the last
+	atEnds          // of the first and the last place
 	fromPlace
 )
 
-// junctions is how many numbers of junctions a pipeline has.
+// junctions returns the number of junctions of a pipeline.
 func junctions(places int) int { return fromPlace + 2*places }
 
-// members is how many places meet.
+// members returns the number of places at a junction.
 func members(junction int32, places int) int {
 	if junction == together {
 		return places
@@ -566,8 +565,8 @@ func (g recordedGroup) Reduce(q device.Queue, b device.Buffer) {
 	g.record(q, reduce, b, b, func(to device.Queue) { g.Group.Reduce(to, b) })
 }
 
-// Apart is the form of a collective whose own part is not in place: it is of
-// another use, by which it is told on devices that only count too.
+// Apart is the form of a collective whose own part is not in place. It then has another use, which
+// identifies it even on devices that only count.
 const Apart = 1
 
 func (g recordedGroup) record(q device.Queue, op string, whole, own device.Buffer, issue func(device.Queue)) {
@@ -583,7 +582,7 @@ func (g recordedGroup) kernel(op string, whole, own device.Buffer) Kernel {
 	return k
 }
 
-// RecordAll puts recorders before all a trainer works with. The first queue is
+// RecordAll puts recorders in front of all queues and groups of a trainer. The first queue is
 // compute, the second comm.
 func RecordAll(z *zero.Config) *Recording {
 	l := newRecording()
@@ -608,7 +607,7 @@ func RecordAll(z *zero.Config) *Recording {
 	if l.places > 1 {
 		meets = together
 	}
-	z.Groups.World = recordedGroup{Group: z.Groups.World, stride: 1, host: true, meets: meets} // of statistics
+	z.Groups.World = recordedGroup{Group: z.Groups.World, stride: 1, host: true, meets: meets} // for statistics
 	of := groups(z.Mesh)
 	for role, g := range z.Groups.All() {
 		if at, some := of[role]; some {
@@ -621,7 +620,7 @@ func RecordAll(z *zero.Config) *Recording {
 	return l
 }
 
-// wrapUnits wraps the rank's groups that units belong to, and those of their updates.
+// wrapUnits wraps the rank's groups of units and of their updates.
 func wrapUnits(z *zero.Config, wrap func(recordedGroup) collective.Group) {
 	of := groups(z.Mesh)
 	for role, g := range z.Groups.All() {
@@ -631,7 +630,7 @@ func wrapUnits(z *zero.Config, wrap func(recordedGroup) collective.Group) {
 	}
 }
 
-// recordLinks puts recorders before what joins the places of a pipeline.
+// recordLinks puts recorders in front of the links between places of a pipeline.
 func (l *Recording) recordLinks(z *zero.Config, put func(string, any) *recordedQueue) {
 	apart := z.Mesh.World() / l.places
 	place := l.rank / apart
@@ -652,7 +651,7 @@ func (l *Recording) recordLinks(z *zero.Config, put func(string, any) *recordedQ
 		z.Groups.Links[i] = recordedGroup{Group: z.Groups.Links[i], stride: apart, meets: int32(meets), link: [2]int{e[0]*apart + within, e[1]*apart + within}}
 	}
 	if g := z.Groups.Ends; g != nil {
-		span := z.Groups.Shard.Size() * max(1, (l.places*z.Groups.Replica.Size()-1)/(g.Size()-1)) // as if they were evenly apart
+		span := z.Groups.Shard.Size() * max(1, (l.places*z.Groups.Replica.Size()-1)/(g.Size()-1)) // as if ranks were evenly spaced
 		z.Groups.Ends = recordedGroup{Group: g, stride: span, meets: atEnds}
 	}
 }

@@ -1,9 +1,9 @@
 package sim
 
-// repeat notes a step like the last, of so many with those that come, as issuing it would:
-// the second step and those after it issue the same, and wait for what is as far behind
-// them. It returns false, and has noted nothing, where that cannot be told from the steps
-// that are there.
+// repeat appends a copy of the last step instead of issuing it again; left is the number of steps
+// to come, including this one. From the second step on, all steps issue the same work, and their
+// waits are at the same distance. It returns false and appends nothing if the existing steps do
+// not determine the next one.
 func (l *Recording) repeat(left int) bool {
 	n := len(l.ends)
 	if n < 2 {
@@ -14,7 +14,7 @@ func (l *Recording) repeat(left int) bool {
 	for i := range l.Queues {
 		later[i].of(l, i)
 	}
-	shifted, ok := make([][]int32, len(l.Queues)), true // what waits of the last step are for, in the next
+	shifted, ok := make([][]int32, len(l.Queues)), true // targets of the last step's waits, shifted to the next step
 	for i, q := range l.Queues {
 		for _, t := range q.Tasks[from[i]:] {
 			if t.Kernel < 0 && ok {
@@ -49,12 +49,12 @@ func (l *Recording) repeat(left int) bool {
 	return true
 }
 
-// laterPlaces says where in the next step is what a wait of the last is for.
+// laterPlaces maps targets of waits in the last step to the next step.
 type laterPlaces struct {
 	tasks        []task
-	before, last int     // where the step before the last begins, and the last
-	kernels      []int32 // of tasks of the step before: kernels so far
-	ends         []int32 // tasks until after each kernel of the last step
+	before, last int     // start of the last step but one, and of the last
+	kernels      []int32 // by task of the last step but one: kernels so far
+	ends         []int32 // by kernel of the last step: number of tasks up to its end
 	alike        bool    // both steps have the same kernels
 }
 
@@ -78,9 +78,9 @@ func (p *laterPlaces) of(l *Recording, queue int) {
 	p.alike = p.alike && len(p.ends) == len(first)
 }
 
-// after is how many tasks are to be done in the next step where the last wants so many. What
-// is of the last step is a step later. What is of the one before, which may have had fewer
-// waits, is where the same kernel has been done, for that is where queues are marked.
+// after returns the target in the next step for a wait of the last step. A target in the last step
+// moves by a step. A target in the step before, which may have had fewer waits, moves to the end
+// of the same kernel, because queues are marked after kernels.
 func (p *laterPlaces) after(until int32) (later int32, ok bool) {
 	switch at := int(until) - p.before; {
 	case int(until) > p.last:

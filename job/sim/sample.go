@@ -8,17 +8,17 @@ import (
 	"zeroth/job/setup"
 )
 
-// Sample records some steps of one rank while a run goes on. The rank's queues are idle at its
-// beginning and at its end, so that an update is in the step it belongs to; the steps around
-// a sample therefore overlap less than others.
+// Sample records some steps of one rank during a run. The rank's queues are idle at its beginning
+// and end, so that each update belongs to its own step. Therefore the steps at both ends overlap
+// less than others.
 type Sample struct {
 	rank  *setup.Rank
-	trace Trace // of this rank alone
+	trace Trace // of this rank only
 	from  time.Time
 }
 
-// sampledSpans is how many tasks of a queue a sample keeps by default: several steps of a model
-// of a hundred layers.
+// sampledSpans is the default number of tasks that a sample keeps per queue: several steps of a
+// model of a hundred layers.
 const sampledSpans = 1 << 12
 
 // NewSample returns a sample of a rank's steps. Begin may be called again after End.
@@ -28,14 +28,14 @@ func NewSample(r *setup.Rank) *Sample {
 	return s
 }
 
-// NewTraceSample is NewSample for traces, with as much memory as that of a whole run.
+// NewTraceSample is NewSample with as much memory as the trace of a whole run.
 func NewTraceSample(r *setup.Rank) *Sample {
 	s := &Sample{rank: r, trace: Trace{origin: time.Now()}}
 	s.trace.open(r, tracedSpans)
 	return s
 }
 
-// Begin waits until the rank's queues are idle and starts to record them.
+// Begin waits until the rank's queues are idle and starts recording.
 func (s *Sample) Begin() {
 	own := s.trace.ranks[0]
 	for _, k := range own {
@@ -57,8 +57,8 @@ func (s *Sample) Step(n int, waited [2]time.Time) {
 	s.from = now
 }
 
-// End waits until the queues are idle, stops recording and returns how the steps divided, on
-// average; the last one ends with its update. Without steps, the queues had more tasks than a
+// End waits until the queues are idle, stops recording and returns the mean exposure of the steps.
+// The last step ends with its update. The result has no steps if the queues had more tasks than a
 // sample keeps.
 func (s *Sample) End() (e Exposure) {
 	stop(s.rank)
@@ -74,7 +74,7 @@ func (s *Sample) End() (e Exposure) {
 	return e.mean(1)
 }
 
-// Merge is one trace of the samples of several ranks.
+// Merge combines the samples of several ranks in one trace.
 func Merge(samples []*Sample) *Trace {
 	slices.SortFunc(samples, func(a, b *Sample) int { return a.rank.Rank - b.rank.Rank })
 	t := &Trace{origin: samples[0].trace.origin}
@@ -92,24 +92,25 @@ func Merge(samples []*Sample) *Trace {
 	return t
 }
 
-// Lane is what one queue did in a sample, for drawings.
+// Lane is the work of one queue in a sample, for drawing.
 type Lane struct {
 	Queue string    `json:"queue"`
 	Spans []Stretch `json:"spans"`
 }
 
-// Stretch is work that follows without a visible gap.
+// Stretch is work without a visible gap.
 type Stretch struct {
 	From  float64 `json:"from"` // seconds since the sample began
 	To    float64 `json:"to"`
 	Task  string  `json:"task"`  // of the longest piece
-	Label string  `json:"label"` // likewise: the unit
+	Label string  `json:"label"` // of the longest piece: the unit
 }
 
-// mostStretches bounds those of a lane.
+// mostStretches bounds the stretches of a lane.
 const mostStretches = 400
 
-// Lanes returns what each queue did, in at most mostStretches pieces each.
+// Lanes returns the work of each queue in at most mostStretches pieces each, and the seconds of
+// the sample.
 func (s *Sample) Lanes() (lanes []Lane, seconds float64) {
 	own := s.trace.ranks[0]
 	steps := own.steps().All()

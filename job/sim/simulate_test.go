@@ -19,7 +19,7 @@ import (
 	"zeroth/job/setup"
 )
 
-// paced is a group whose operations take their time on a clock.
+// paced is a group whose operations take a given time on the test clock.
 type paced struct {
 	collective.Group
 	gather, reduce time.Duration
@@ -35,11 +35,11 @@ func (g paced) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	g.Group.ReduceScatter(q, own, whole)
 }
 
-// lengths is how long some of the work takes; all else takes no time.
+// lengths has the durations of some work; other work takes no time.
 type lengths struct{ forward, backward, gather, reduce, apart, norm time.Duration }
 
-// clocked is how long the third step of the real schedule takes when its work
-// takes as long as p says, on a clock that moves only when everybody waits.
+// clocked returns the duration of the third step of the real schedule with the durations p, on a
+// clock that only moves when all goroutines wait.
 func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,22 +80,22 @@ func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 	return took
 }
 
-// of is how long a kernel takes.
+// of returns the duration of a kernel.
 func (p lengths) of(op string) time.Duration {
 	switch op {
 	case "attention":
 		return p.forward
 	case "attention gradient":
 		return p.backward
-	case "sum of squares": // of updates ranks have different numbers, as the pieces of parameters fall
+	case "sum of squares": // ranks differ in the number of updates, because parameters are cut into different pieces
 		return p.norm
 	}
 	return 0
 }
 
-// What is simulated is the time that the real schedule takes on a clock, to the
-// nanosecond that the clock has, whatever is slow: so the simulation waits for what
-// a run waits for and for nothing else.
+// TestSimulatedIsTheScheduleOnAClock checks that the simulated time equals that of the real
+// schedule on a clock, to the nanosecond, whatever is slow. So the simulation waits for exactly
+// what a run waits for.
 func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 	const ms = time.Millisecond
 	each := []lengths{
@@ -123,9 +123,9 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 					mesh := config.Mesh(c)
 					f, err := SimulateWith(setup.Planned(c), CostModel{There: 1, Wants: func(string) float64 { return 0 }, Seconds: func(_ string, k Kernel, _ Work) float64 {
 						switch {
-						case k.Op == "all-gather" && k.In == device.I64, k.isLink(): // the statistics
+						case k.Op == "all-gather" && k.In == device.I64, k.isLink(): // of the statistics
 							return 0
-						case k.Group.Stride == mesh.Shard && k.Group != Group{mesh.Shard, 1}: // replicas, also those at both ends
+						case k.Group.Stride == mesh.Shard && k.Group != Group{mesh.Shard, 1}: // replicas, including those of both ends
 							return p.apart.Seconds()
 						case k.Op == "all-gather":
 							return p.gather.Seconds()
@@ -146,8 +146,8 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 	}
 }
 
-// told is a recording in which queue a runs two kernels and queue b one that
-// waits for the first, and the host waits for b before it issues the last on a.
+// told returns a recording in which queue a runs two kernels, queue b runs one after the first of
+// them, and the host waits for b before it issues the last one on a.
 func told() *Recording {
 	l := newRecording()
 	for _, q := range []string{"a", "b"} {
@@ -160,18 +160,19 @@ func told() *Recording {
 	return l
 }
 
-// Tasks that want more processors than there are take as much longer.
+// TestSimulationSharesProcessors checks that tasks slow down proportionally if they need more
+// processors than there are.
 func TestSimulationSharesProcessors(t *testing.T) {
 	seconds := []float64{1, 2, 4, 3, 1, 2, 4, 3}
 	for _, test := range []struct {
 		there float64
 		wants []float64
-		want  float64 // the host's wait ends; the last task takes 3 after it if alone
+		want  float64 // end of the host's wait; the last task takes 3 more if alone
 	}{
 		{2, []float64{1, 1}, 5},
-		{1, []float64{1, 1}, 7},   // from 1 on both at half: a done at 5, b has 2 left
-		{1, []float64{0, 1}, 5},   // a wants none
-		{0.5, []float64{0, 1}, 9}, // b alone wants twice what there is
+		{1, []float64{1, 1}, 7},   // from 1 on both run at half speed: a ends at 5, b has 2 left
+		{1, []float64{0, 1}, 5},   // a needs none
+		{0.5, []float64{0, 1}, 9}, // b alone needs twice what there is
 	} {
 		r := &place{Recording: told(), seconds: seconds, wants: test.wants, there: test.there}
 		(&simulation{places: []*place{r}}).run(true)
@@ -182,7 +183,7 @@ func TestSimulationSharesProcessors(t *testing.T) {
 	}
 }
 
-// A kernel takes the longer of its arithmetic and its traffic.
+// TestKernelSeconds checks that a kernel takes the maximum of its arithmetic and its traffic.
 func TestKernelSeconds(t *testing.T) {
 	h := &Hardware{Flops: map[string]float64{"bf16": 100, "fp32": 25}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2, Disk: 5, Links: []Link{{0, 100, 0}}}
 	m := h.moving(setup.Planned(ranked(2)))
@@ -196,12 +197,13 @@ func TestKernelSeconds(t *testing.T) {
 		want  float64
 	}{
 		{"compute", mm, Work{1000, 10, 0}, 10}, {"compute", mm, Work{1000, 200, 0}, 20}, {"compute", mm, Work{1, 1, 0}, 0.5}, {"compute", at, Work{1000, 10, 0}, 20},
-		// Not on tensor cores; and what is beside products.
+		// Kernels that do not use tensor cores, and operations other than products.
 		{"compute", capped, Work{1000, 10, 500}, 60}, {"compute", wide, Work{1000, 10, 0}, 40}, {"compute", odd, Work{1000, 10, 0}, 40},
 		{"compute", exact, Work{1000, 10, 0}, 40}, {"compute", loss, Work{0, 100, 1000}, 40}, {"compute", loss, Work{0, 100, 100}, 10},
 		{"update", Kernel{Op: "adamw"}, Work{0, 100, 0}, 10}, {"host", Kernel{Op: "adamw"}, Work{0, 100, 0}, 50}, {"to host", Kernel{Op: "copy"}, Work{0, 80, 0}, 10},
 		{"read", Kernel{Op: "read"}, Work{0, 100, 0}, 20}, {"write", Kernel{Op: "write"}, Work{0, 50, 0}, 10},
-		// 2 ranks send half of it; what is apart is copied meanwhile, and alone without others.
+		// 2 ranks send half of it. A part that is not in place is copied meanwhile, and without
+		// other ranks only copied.
 		{"comm", Kernel{N: 250, Group: Group{2, 1}}, Work{0, 1000, 0}, 5}, {"comm", Kernel{N: 250, Group: Group{2, 1}, Form: Apart}, Work{0, 1000, 0}, 100},
 		{"comm", Kernel{Group: Group{2, 1}, Form: Apart}, Work{0, 10, 0}, 1}, {"comm", Kernel{Group: Group{1, 1}}, Work{0, 1000, 0}, 0},
 		{"comm", Kernel{Group: Group{1, 1}, Form: Apart}, Work{0, 1000, 0}, 200},
@@ -212,8 +214,8 @@ func TestKernelSeconds(t *testing.T) {
 	}
 }
 
-// Steps after the second are recorded as the second was: task for task what issuing them
-// records, so that a simulation of them is the same to the bit.
+// TestStepsAreAlike checks that repeated steps equal steps recorded by issuing them, task for
+// task.
 func TestStepsAreAlike(t *testing.T) {
 	var jobs [][]string
 	for _, stage := range []string{"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"} {
@@ -275,10 +277,10 @@ func TestStepsAreAlike(t *testing.T) {
 	}
 }
 
-// A rank's own part is apart where units share slots: a shard that is gathered,
-// a gradient that is reduced.
+// TestRecordedApart checks that a rank's own part is not in place if units share slots: a gathered
+// shard, and a reduced gradient.
 func TestRecordedApart(t *testing.T) {
-	for sets, want := range map[string][2]bool{ // of parameters gathered, of gradients reduced
+	for sets, want := range map[string][2]bool{ // parameters gathered, gradients reduced
 		"zero.stage=3": {true, true}, "zero.stage=2": {false, true}, "zero.stage=1": {false, false},
 	} {
 		places, err := Recorded(setup.Planned(configtest.Fitted(t, sets, "parallel.ranks=2")), 1)
@@ -297,8 +299,8 @@ func TestRecordedApart(t *testing.T) {
 	}
 }
 
-// Reads and writes of the disk are recorded with their bytes, in their order: a step
-// writes all that the rank's file has, each tile of it where an update is done.
+// TestRecordedDisk checks that disk reads and writes are recorded with their bytes, in order. A
+// step writes the rank's whole file, each tile after its update.
 func TestRecordedDisk(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.offload.parameters=disk"}, {"zero.offload.parameters=host"}, {"zero.stage=2"}, {"zero.offload.parameters=disk", "zero.offload.ratio=0.5"},
@@ -333,7 +335,7 @@ func TestRecordedDisk(t *testing.T) {
 	}
 }
 
-// What is wrong with a description of hardware is told, all at once.
+// TestHardwareFile checks that all errors in a machine file are reported at once.
 func TestHardwareFile(t *testing.T) {
 	write := func(text string) string {
 		path := filepath.Join(t.TempDir(), "m.json")
@@ -407,7 +409,7 @@ func TestHardwareFile(t *testing.T) {
 	}
 }
 
-// The operations that a run counts for MFU are those of a simulation.
+// TestModelFlops checks that a run counts the same operations for MFU as a simulation.
 func TestModelFlops(t *testing.T) {
 	for _, sets := range [][]string{{"train.batch=null", "train.accumulate=11"}, {"parallel.pipeline=2", "train.batch=null", "train.accumulate=37"}, {"zero.recompute=block"}} {
 		c := setup.Planned(configtest.Fitted(t, sets...))

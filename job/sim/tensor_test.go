@@ -9,15 +9,15 @@ import (
 	"zeroth/job/setup"
 )
 
-// What ranks that divide matrices send each other between these hides behind nothing: it is
-// communication, by the clock and by the trace.
+// TestTensorsAreExposed checks that exchanges between ranks that divide matrices are not hidden
+// and count as communication, by the clock and by the trace.
 func TestTensorsAreExposed(t *testing.T) {
 	const each, layers, micros = 0.001, 4, 2
 	c := configtest.Fitted(t, "parallel.tensor=2", "parallel.ranks=2", "zero.stage=0", "train.micro_batch=1", "train.batch=null", "train.accumulate=2", "device=cpu")
 	costs := passes(0.010, 0.020)
 	seconds := costs.Seconds
 	costs.Seconds = func(queue string, k Kernel, w Work) float64 {
-		if queue == setup.Queues[0] && exchanges(k.Op) && k.In != device.F32 { // of losses' statistics in float32 there are few
+		if queue == setup.Queues[0] && exchanges(k.Op) && k.In != device.F32 { // statistics of losses, in float32, are few
 			return each
 		}
 		return seconds(queue, k, w)
@@ -26,8 +26,9 @@ func TestTensorsAreExposed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A layer gathers two and adds up two forward, gathers four and adds up two backward. The
-	// embedding adds up its rows and gathers their gradient, the head the other way round.
+	// A layer has two gathers and two reductions forward, and four gathers and two reductions
+	// backward. The embedding reduces its rows and gathers their gradient; the head does the
+	// reverse.
 	const want = micros * (layers*10 + 4) * each
 	if math.Abs(r.Exposed-want) > 1e-6 || math.Abs(r.Compute-micros*layers*0.030) > 1e-6 {
 		t.Errorf("computing %v, exposed %v, want %v and %v", r.Compute, r.Exposed, micros*layers*0.030, want)

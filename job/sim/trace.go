@@ -14,53 +14,51 @@ import (
 	"zeroth/job/setup"
 )
 
-// Trace records what the queues of every rank do: the last tracedSpans tasks
-// of each, in memory that is taken at once. Write writes it for viewers of
-// Chrome's trace format (ui.perfetto.dev): a process for each rank, a thread for
-// each queue and one for the steps, and counters of the memory in use, by category.
+// Trace records the work of every rank's queues: the last tracedSpans tasks of each, in memory
+// allocated at the start. Write writes it in Chrome's trace format (for ui.perfetto.dev), with a
+// process for each rank, a thread for each queue and one for steps, and counters of memory in use
+// by category.
 type Trace struct {
 	origin time.Time
-	ranks  []tracks    // of each rank of this process
-	names  []int       // of these ranks, in the world
-	Sent   []int64     // bytes, by each of them in the last step; -1 of one with more operations than are recorded
-	Memory MemoryInUse // nil: it is not shown
+	ranks  []tracks    // by rank of this process
+	names  []int       // world numbers of these ranks
+	Sent   []int64     // bytes sent by each rank in the last step; -1 if it had more operations than are recorded
+	Memory MemoryInUse // nil: not shown
 }
 
-// MemoryInUse tells what was in use on a rank while its queues did what is traced. A
-// plan does.
+// MemoryInUse provides the memory in use on a rank during the traced work. A plan implements it.
 type MemoryInUse interface {
-	// counters are the names of what is counted and how much there was of each.
+	// Counters returns the names of what is counted, and the amount of each over time.
 	Counters(tracks []*Track) (names []string, list []Usage)
 }
 
-// Usage is what is in use from an instant on.
+// Usage is the memory in use from an instant on.
 type Usage struct {
 	At    int64   // nanoseconds since Trace.origin
-	Bytes []int64 // one a name
+	Bytes []int64 // one for each name
 }
 
-// tracedSpans is how many tasks of a queue are kept, 48 bytes each: about a
-// hundred steps of a model of ten layers.
+// tracedSpans is the number of tasks kept per queue, 48 bytes each: about a hundred steps of a
+// model of ten layers.
 const tracedSpans = 1 << 15
 
-// Track is what one queue did. It is the queue's goroutine's until the queue is
-// idle.
+// Track is the work of one queue. It belongs to the queue's goroutine until the queue is idle.
 type Track struct {
 	name  string
 	spans []ran // a ring
 	n     int   // recorded so far
 }
 
-// tracks are a rank's: its queues, compute and comm first, then what its host waits for,
-// which a simulation has none of, and its steps.
+// tracks are those of a rank: its queues, compute and comm first, then its host's waits, except in
+// a simulation, and its steps.
 type tracks []*Track
 
 func (k tracks) compute() *Track  { return k[0] }
 func (k tracks) comm() *Track     { return k[1] }
 func (k tracks) steps() *Track    { return k[len(k)-1] }
-func (k tracks) beside() []*Track { return k[:len(k)-1] } // the steps
+func (k tracks) beside() []*Track { return k[:len(k)-1] } // all but the steps
 
-// host is what the host waits for, nil in a simulation.
+// host returns the waits of the host, nil in a simulation.
 func (k tracks) host() *Track {
 	if at := k[len(k)-2]; at.name == waits {
 		return at
@@ -68,7 +66,7 @@ func (k tracks) host() *Track {
 	return nil
 }
 
-// since is the time from which on all spans of the queues are there.
+// since returns the time from which on all queues have complete spans.
 func (k tracks) since() (at int64) {
 	for _, q := range k.beside() {
 		at = max(at, kept(q))
@@ -76,7 +74,7 @@ func (k tracks) since() (at int64) {
 	return at
 }
 
-// Ranks returns what the queues of each rank did, compute first, and its steps last.
+// Ranks returns the tracks of each rank, compute first and steps last.
 func (t *Trace) Ranks() (ranks [][]*Track) {
 	for _, k := range t.ranks {
 		ranks = append(ranks, k)
@@ -84,7 +82,7 @@ func (t *Trace) Ranks() (ranks [][]*Track) {
 	return ranks
 }
 
-// ran is a task, in nanoseconds since Trace.origin.
+// ran is a finished task, in nanoseconds since Trace.origin.
 type ran struct {
 	Label, task string
 	Start, End  int64
@@ -95,7 +93,7 @@ func (t *Track) add(s ran) {
 	t.n++
 }
 
-// All is what is kept, oldest first.
+// All returns the spans kept, oldest first.
 func (t *Track) All() []ran {
 	if t.n <= len(t.spans) {
 		return t.spans[:t.n]
@@ -104,10 +102,10 @@ func (t *Track) All() []ran {
 	return slices.Concat(t.spans[at:], t.spans[:at])
 }
 
-// NewTrace is a trace without spans, for the options of a run.
+// NewTrace returns an empty trace for the options of a run.
 func NewTrace() *Trace { return &Trace{origin: time.Now()} }
 
-// Attach starts to record the queues of all ranks, which are idle.
+// Attach starts recording the queues of all ranks, which must be idle.
 func (t *Trace) Attach(ranks []*setup.Rank, memory MemoryInUse) {
 	if t == nil {
 		return
@@ -122,7 +120,7 @@ func (t *Trace) Attach(ranks []*setup.Rank, memory MemoryInUse) {
 	}
 }
 
-// open adds the tracks of a rank, which keep so many tasks of each queue.
+// open adds the tracks of a rank, with room for the given number of tasks per queue.
 func (t *Trace) open(r *setup.Rank, spans int) (own tracks) {
 	for _, q := range r.Queues {
 		own = append(own, &Track{name: q.Name(), spans: make([]ran, spans)})
@@ -134,7 +132,7 @@ func (t *Trace) open(r *setup.Rank, spans int) (own tracks) {
 	return own
 }
 
-// record starts to record the queues of a rank, which are idle.
+// record starts recording the queues of a rank, which must be idle.
 func (t *Trace) record(r *setup.Rank, own tracks) {
 	for i, q := range r.Queues {
 		k := own[i]
@@ -142,7 +140,7 @@ func (t *Trace) record(r *setup.Rank, own tracks) {
 	}
 }
 
-// Step records a step of a rank, which that rank alone does.
+// Step records a step of a rank. Only the rank itself may call it.
 func (t *Trace) Step(r *setup.Rank, n int, start, end time.Time) {
 	if t == nil {
 		return
@@ -154,11 +152,10 @@ func (t *Trace) ran(label, task string, start, end time.Time) ran {
 	return ran{label, task, int64(start.Sub(t.origin)), int64(end.Sub(t.origin))}
 }
 
-// waits is the track of what the host waits for: when a rank is opened, and in steps.
+// waits names the track of the host's waits, on opening a rank and in steps.
 const waits = "host waits"
 
-// Wait records that a rank's host waited for the step's norm, which that rank alone
-// does.
+// Wait records that a rank's host waited for the step's norm. Only the rank itself may call it.
 func (t *Trace) Wait(r *setup.Rank, start, end time.Time) {
 	if t == nil {
 		return
@@ -166,8 +163,8 @@ func (t *Trace) Wait(r *setup.Rank, start, end time.Time) {
 	t.ranks[r.Here].host().add(t.ran("the norm", "wait", start, end))
 }
 
-// Detach waits until the queues are idle, stops recording and counts what the ranks have sent.
-// The queues' errors are for others to report.
+// Detach waits until the queues are idle, stops recording and counts the bytes that the ranks have
+// sent. It leaves errors of queues to others.
 func (t *Trace) Detach(ranks []*setup.Rank) {
 	if t == nil {
 		return
@@ -186,7 +183,7 @@ func stop(r *setup.Rank) {
 	}
 }
 
-// sentLast is the bytes that a rank has sent in its last step, -1 if that is not known.
+// sentLast returns the bytes that a rank sent in its last step, -1 if unknown.
 func sentLast(r *setup.Rank) int64 {
 	all := r.Recorder.Read()
 	if len(all.Operations) == 0 {
@@ -199,23 +196,22 @@ func sentLast(r *setup.Rank) int64 {
 	return bytes
 }
 
-// Exposure is how a rank's steps divide, each part a mean over ranks and over
-// the steps that the trace still holds whole. On a machine with fewer
-// processors than busy queues, a task's time includes that of waiting for a
-// processor.
+// Exposure divides the time of a rank's steps. Each part is a mean over ranks and over the steps
+// that are complete in the trace. If the machine has fewer processors than busy queues, the time
+// of a task includes waiting for a processor.
 type Exposure struct {
-	Steps   int     // of each rank
+	Steps   int     // per rank
 	Seconds float64 // of a step
-	Compute float64 // of it, in which the compute queue ran something
-	Exposed float64 // in which the comm queue ran something and the compute queue did not
-	Peers   float64 // of that, in which it waited for other ranks
-	Offload float64 // in which only the host and what copies, reads and writes what is offloaded ran something
-	Norm    float64 // from where the host waits for the norm, and nothing is computed, to where something is again
-	Idle    float64 // in which no queue ran anything
+	Compute float64 // seconds in which the compute queue was running
+	Exposed float64 // seconds in which the comm queue was running and the compute queue was not
+	Peers   float64 // part of Exposed spent waiting for other ranks
+	Offload float64 // seconds in which only the host and the queues of offloading were running
+	Norm    float64 // seconds without computation around the host's wait for the norm
+	Idle    float64 // seconds in which no queue was running
 }
 
-// Exposure looks at steps after the first, in which everything is touched for
-// the first time, if there are any.
+// Exposure returns the mean exposure of the steps, without the first if there are others, because
+// it touches everything for the first time.
 func (t *Trace) Exposure() (e Exposure) {
 	if t == nil {
 		return e
@@ -234,8 +230,8 @@ func (t *Trace) Exposure() (e Exposure) {
 	return e.mean(len(t.ranks))
 }
 
-// After is the exposure of each step behind the first so many, of those that the trace still
-// holds whole.
+// After returns the exposure of each step after the first steps ones, if it is complete in the
+// trace.
 func (t *Trace) After(steps int) (all []Exposure) {
 	for i := steps; i < t.ranks[0].steps().n; i++ {
 		e := Exposure{}
@@ -251,7 +247,7 @@ func (t *Trace) After(steps int) (all []Exposure) {
 	return all
 }
 
-// mean divides sums of nanoseconds by the steps of so many ranks.
+// mean converts sums of nanoseconds to the mean over all steps, given the number of ranks.
 func (e Exposure) mean(ranks int) Exposure {
 	if e.Steps == 0 {
 		return e
@@ -301,7 +297,7 @@ func (e *Exposure) add(k tracks, step ran) {
 	}
 }
 
-// The names of the tasks that collectives are.
+// Names of collective tasks.
 const (
 	allGather     = "all-gather"
 	reduceScatter = "reduce-scatter"
@@ -309,15 +305,15 @@ const (
 	reduce        = "reduce"
 )
 
-// exchanges says that a task moves what ranks have, or waits for them to.
+// exchanges reports whether a task communicates, or waits for other ranks.
 func exchanges(task string) bool {
 	return task == allGather || task == reduceScatter || task == broadcast || task == reduce || task == collective.Waiting
 }
 
-// waitsForPeers says that a task is a rank's waiting for others.
+// waitsForPeers reports whether a task is a wait for other ranks.
 func waitsForPeers(r ran) bool { return r.task == collective.Waiting }
 
-// kept is the time from which on a track's spans are all there.
+// kept returns the time from which on a track's spans are complete.
 func kept(t *Track) int64 {
 	if t.n <= len(t.spans) {
 		return 0
@@ -325,8 +321,7 @@ func kept(t *Track) int64 {
 	return t.spans[t.n%len(t.spans)].End
 }
 
-// busy is the parts of spans, which follow each other, that lie in window
-// and are not waits.
+// busy returns the parts of consecutive spans that are in window and not waits.
 func busy(spans []ran, window ran) (out []ran) {
 	for _, s := range spans {
 		s.Start, s.End = max(s.Start, window.Start), min(s.End, window.End)
@@ -337,8 +332,8 @@ func busy(spans []ran, window ran) (out []ran) {
 	return out
 }
 
-// bubble is how long nothing is computed from where the host begins to wait to where
-// computing goes on after it; 0 where it does not.
+// bubble returns the time without computation from the beginning of a host's wait to the first
+// computation after it, 0 if there is none.
 func bubble(compute []ran, wait ran) int64 {
 	since := wait.Start
 	for _, s := range compute {
@@ -353,7 +348,7 @@ func bubble(compute []ran, wait ran) int64 {
 	return 0
 }
 
-// measure is the total length of spans that do not overlap.
+// measure returns the total length of disjoint spans.
 func measure(spans []ran) (n int64) {
 	for _, s := range spans {
 		n += s.End - s.Start
@@ -361,8 +356,8 @@ func measure(spans []ran) (n int64) {
 	return n
 }
 
-// overlap is the time in which something of both ran, each of spans that
-// follow each other.
+// overlap returns the time in which both a and b were running; each is a list of consecutive
+// spans.
 func overlap(a, b []ran) (n int64) {
 	for len(a) > 0 && len(b) > 0 {
 		n += max(0, min(a[0].End, b[0].End)-max(a[0].Start, b[0].Start))
@@ -375,8 +370,7 @@ func overlap(a, b []ran) (n int64) {
 	return n
 }
 
-// union is the time in which something of either ran, as spans that follow each
-// other.
+// union returns the time in which a or b was running, as consecutive spans.
 func union(a, b []ran) (out []ran) {
 	for len(a) > 0 || len(b) > 0 {
 		if len(a) == 0 || len(b) > 0 && b[0].Start < a[0].Start {
@@ -393,7 +387,7 @@ func union(a, b []ran) (out []ran) {
 	return out
 }
 
-// Line is the exposure in words.
+// Line describes the exposure in a line.
 func (e Exposure) Line() string {
 	ms := func(s float64) string { return fmt.Sprintf("%.1f ms", 1e3*s) }
 	peers, offload, norm := "", "", ""
@@ -410,7 +404,7 @@ func (e Exposure) Line() string {
 		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, peers, offload, ms(e.Seconds-e.Compute-e.Exposed-e.Offload), e.Steps, norm)
 }
 
-// Write writes what is kept. Times are in microseconds.
+// Write writes the recorded spans. Times are in microseconds.
 func (t *Trace) Write(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	b.WriteString(`{"displayTimeUnit":"ms","traceEvents":[`)
@@ -439,7 +433,7 @@ func (t *Trace) Write(w io.Writer) error {
 	return b.Flush()
 }
 
-// writeMemory writes what is in use on a rank as counters.
+// writeMemory writes the memory in use on a rank as counters.
 func (t *Trace) writeMemory(event func(format string, args ...any), rank int, tracks []*Track) {
 	if t.Memory == nil {
 		return
@@ -454,7 +448,7 @@ func (t *Trace) writeMemory(event func(format string, args ...any), rank int, tr
 	}
 }
 
-// Groups are runs of spans in window with the same label, each as one span.
+// Groups merges consecutive spans in window with the same label.
 func Groups(spans []ran, window ran) (list []ran) {
 	for _, s := range spans {
 		if s.End <= window.Start || s.Start >= window.End || s.Label == "" {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// tracked is a track of spans [start, end) in milliseconds by task.
+// tracked returns a track of spans [start, end) in milliseconds by task.
 func tracked(name string, spans ...ran) *Track {
 	k := &Track{name: name, spans: make([]ran, 8)}
 	for _, s := range spans {
@@ -16,8 +16,8 @@ func tracked(name string, spans ...ran) *Track {
 	return k
 }
 
-// Communication is exposed where the comm queue runs something other than a
-// wait and the compute queue does not.
+// TestExposure checks that communication is exposed while the comm queue runs something other than
+// a wait and the compute queue does not.
 func TestExposure(t *testing.T) {
 	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
 	tr := &Trace{ranks: []tracks{{
@@ -26,7 +26,8 @@ func TestExposure(t *testing.T) {
 		tracked("update"),
 		tracked("step", run("step 1", -50, 0), run("step 2", 0, 100), run("step 3", 100, 200)),
 	}}}
-	// Step 2: exposed 60..90, of it waiting 60..65. Step 3: 130..150 and 190..195, waiting 140..150.
+	// Step 2: exposed 60..90, waiting 60..65. Step 3: exposed 130..150 and 190..195, waiting
+	// 140..150.
 	want := Exposure{Steps: 2, Seconds: 0.100, Compute: 0.060, Exposed: 0.0275, Peers: 0.0075}
 	got := tr.Exposure()
 	if got.Steps != want.Steps || math.Abs(got.Seconds-want.Seconds)+math.Abs(got.Compute-want.Compute)+math.Abs(got.Exposed-want.Exposed)+math.Abs(got.Peers-want.Peers) > 1e-9 {
@@ -44,8 +45,9 @@ func TestExposure(t *testing.T) {
 	}
 }
 
-// The host's wait for the norm costs from where it begins and computing has ended to
-// where computing goes on, in the next step too.
+// TestExposureOfTheNorm checks that the cost of the host's wait for the norm lasts from its
+// beginning, or from the end of computation if later, until computation continues, possibly in the
+// next step.
 func TestExposureOfTheNorm(t *testing.T) {
 	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
 	tr := &Trace{ranks: []tracks{{
@@ -54,7 +56,7 @@ func TestExposureOfTheNorm(t *testing.T) {
 		tracked(waits, run("wait", 50, 90), run("wait", 160, 190)),
 		tracked("step", run("step 1", 0, 92), run("step 2", 92, 195)),
 	}}}
-	// The first step does not count: of the second, 160..202.
+	// The first step does not count; 160..202 in the second does.
 	e := tr.Exposure()
 	if e.Steps != 1 || math.Abs(e.Norm-0.042) > 1e-9 {
 		t.Errorf("got %+v", e)
@@ -69,7 +71,7 @@ func TestExposureOfTheNorm(t *testing.T) {
 	}
 }
 
-// What is offloaded is exposed where only its queues run something.
+// TestExposureOfOffload checks that offloading is exposed while only its queues are running.
 func TestExposureOfOffload(t *testing.T) {
 	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
 	tr := &Trace{ranks: []tracks{{
@@ -91,8 +93,8 @@ func TestExposureOfOffload(t *testing.T) {
 	}
 }
 
-// A full track keeps the newest, and steps of which something is lost are not
-// looked at.
+// TestTraceKeepsTheLast checks that a full track keeps its newest spans, and that incomplete steps
+// are ignored.
 func TestTraceKeepsTheLast(t *testing.T) {
 	k := tracked("compute")
 	for i := range int64(11) {

@@ -8,8 +8,8 @@ import (
 	"zeroth/job/setup"
 )
 
-// Without a trace tasks that nothing comes between are one: a step takes as long, and divides
-// alike.
+// TestUntracedIsTraced checks that merging tasks without a trace does not change the duration and
+// division of a step.
 func TestUntracedIsTraced(t *testing.T) {
 	h, err := OpenHardware("h100")
 	if err != nil {
