@@ -23,8 +23,8 @@ func quickBench(ctx context.Context) *bench {
 	return &bench{Options: Options{Workers: []int{1}, Seconds: 0.02}, ctx: ctx, peak: cpu.PeakF32(), best: map[int]float64{}, limits: map[string]float64{}}
 }
 
-// Medians are of the samples that count; only where none does, the best of the
-// others is shown and marked as noisy.
+// TestBenchSettle checks that medians are over the undisturbed samples. Without any, the best of
+// the others is reported and marked as noisy.
 func TestBenchSettle(t *testing.T) {
 	good, bad := []float64{3, 1, 2}, []float64{9, 8}
 	if got, want := settle(good, bad), (sample{seconds: 2, n: 3, dropped: 2}); got != want {
@@ -38,17 +38,17 @@ func TestBenchSettle(t *testing.T) {
 	}
 }
 
-// A sample beside a peak loop below its best is dropped; one beside its best
-// counts, unless our threads waited.
+// TestBenchGate checks that a sample is dropped if its concurrent peak loop was below its best,
+// and counts otherwise unless our threads waited.
 func TestBenchGate(t *testing.T) {
 	b := quickBench(t.Context())
 	calls := 0
 	r := gatedRun{f: func() error { calls++; return nil }, reps: 3}
-	b.best[1] = 1e18 // that nobody reaches
+	b.best[1] = 1e18 // out of reach
 	if err := b.once(1, &r); err != nil || calls != 3 || len(r.good) != 0 || len(r.bad) != 1 {
 		t.Errorf("%d calls, %d good, %d bad samples, error %v; want 3, 0, 1", calls, len(r.good), len(r.bad), err)
 	}
-	for range 1000 { // on a busy machine most are dropped
+	for range 1000 { // on a busy machine most samples are dropped
 		b.best[1] = 0
 		if err := b.once(1, &r); err != nil {
 			t.Fatal(err)
@@ -75,7 +75,7 @@ func TestBenchStops(t *testing.T) {
 	}
 }
 
-// Work that is short is repeated for a sample, work that is long is not.
+// TestBenchWarm checks that short work is repeated within a sample, and long work is not.
 func TestBenchWarm(t *testing.T) {
 	calls := 0
 	short := gatedRun{f: func() error { calls++; return nil }}
@@ -85,7 +85,7 @@ func TestBenchWarm(t *testing.T) {
 	}
 }
 
-// A line beside a limit has its share of it.
+// TestBenchLine checks that a line with a limit has its share of it.
 func TestBenchLine(t *testing.T) {
 	b := quickBench(t.Context())
 	defer b.close()
@@ -101,7 +101,8 @@ func TestBenchLine(t *testing.T) {
 	}
 }
 
-// The arithmetic of a token, counted by hand for the GPT of 29.5 million.
+// TestModelFlops checks the arithmetic of a token against a count by hand for the GPT with 29.5
+// million parameters.
 func TestModelFlops(t *testing.T) {
 	m := hf.Model{Shape: nn.Shape{Layers: 8, Width: 512, Context: 128, Vocab: 4096}}
 	if want := 6*(8*12*512*512+4096*512) + 6*8*128*512.; flops(m) != float64(want) {
@@ -109,7 +110,7 @@ func TestModelFlops(t *testing.T) {
 	}
 }
 
-// Where there is no GPU to measure, asking for it is refused, and all else is not.
+// TestBenchWithoutGPU checks that only asking for a missing GPU is an error.
 func TestBenchWithoutGPU(t *testing.T) {
 	if _, err := machine.UsableGPUs(); err == nil {
 		t.Skip("there is a GPU")
@@ -127,7 +128,7 @@ func TestBenchWithoutGPU(t *testing.T) {
 	}
 }
 
-// A description of the measured GPU has what was measured.
+// TestBenchMachine checks that the description of a measured GPU has the measured values.
 func TestBenchMachine(t *testing.T) {
 	line := func(name string, rate float64) Row {
 		return Row{Group: "gpu", Name: name, Rate: rate, Seconds: 6 / rate}
@@ -171,7 +172,7 @@ func TestBenchReport(t *testing.T) {
 	}
 }
 
-// Every group measures something, and its rates and limits are positive.
+// TestBenchGroups checks that every group measures something, with positive rates and limits.
 func TestBenchGroups(t *testing.T) {
 	if !nightly.All() {
 		t.Skip("several seconds: 256 MiB on the disk")

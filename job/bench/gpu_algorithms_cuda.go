@@ -11,11 +11,12 @@ import (
 	"zeroth/job/setup"
 )
 
-// candidates is how many algorithms of cuBLASLt's are timed for a product, those that it likes best.
+// candidates is the number of cuBLASLt algorithms to time per product, in its own order of
+// preference.
 const candidates = 8
 
-// algorithms times them for every product of Options.Products, and keeps the fastest where
-// it is faster than what is computed without a table.
+// algorithms times the candidates for every product in Options.Products. It records the fastest if
+// that is faster than the choice without a table.
 func (g *gpuBench) algorithms() error {
 	if g.Products == nil {
 		return nil
@@ -37,7 +38,7 @@ func (g *gpuBench) algorithms() error {
 	return nil
 }
 
-// fastest measures one product.
+// fastest measures the candidates for one product.
 func (g *gpuBench) fastest(s driver.Gemm) error {
 	defer g.release()
 	o := g.operands(&s)
@@ -81,7 +82,7 @@ func (g *gpuBench) once(issue func()) (seconds float64, err error) {
 	return took.Seconds(), err
 }
 
-// operands are memory for a product, where it is multiplied noise.
+// operands returns memory for a product, with noise in its inputs.
 func (g *gpuBench) operands(s *driver.Gemm) (o driver.Operands) {
 	in, out := typeOf(s.Type), typeOf(s.TypeD)
 	at := func(t device.DType, rows, cols, ld int32) unsafe.Pointer { // column-major
@@ -106,7 +107,7 @@ func (g *gpuBench) operands(s *driver.Gemm) (o driver.Operands) {
 	return o
 }
 
-// typeOf is a type that cuBLAS multiplies.
+// typeOf returns the device's type for a cuBLAS type.
 func typeOf(t int32) device.DType {
 	return map[int32]device.DType{driver.Float32: device.F32, driver.Float16: device.F16, driver.BFloat16: device.BF16}[t]
 }

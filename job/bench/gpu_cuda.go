@@ -14,8 +14,7 @@ import (
 	"zeroth/job/machine"
 )
 
-// gpuBench measures a GPU as training uses it: two queues of a share of it, and
-// pinned memory of the host's beside them.
+// gpuBench measures a GPU as training uses it, with two queues and pinned host memory.
 type gpuBench struct {
 	*bench
 	gpuSizes
@@ -23,12 +22,11 @@ type gpuBench struct {
 	mem   cuda.Pinned
 	host  *cpu.Device
 	q, r  *cuda.Queue
-	taken []device.Buffer // of the line that is measured
+	taken []device.Buffer // of the current line
 	err   error           // the first allocation that failed
 }
 
-// scaleTime is how long the square product takes at the scale that is measured at, if
-// that is not the full one.
+// scaleTime is the minimum duration of the square product at a scale below the full one.
 const scaleTime = 300 * time.Microsecond
 
 func (b *bench) measureGPU(all []machine.GPU) error {
@@ -99,7 +97,7 @@ func (g *gpuBench) wait() error {
 	return g.r.Wait()
 }
 
-// alloc is n elements on the GPU, for the line that is measured.
+// alloc allocates n elements on the GPU for the current line.
 func (g *gpuBench) alloc(t device.DType, n int) device.Buffer {
 	x, err := g.dev.Alloc(t, n, device.Workspace)
 	if err != nil && g.err == nil {
@@ -111,10 +109,10 @@ func (g *gpuBench) alloc(t device.DType, n int) device.Buffer {
 	return x
 }
 
-// noisePeriod is after how many elements noise repeats.
+// noisePeriod is the number of elements after which noise repeats.
 const noisePeriod = 1 << 20
 
-// noise is n elements between -1 and 1 on the GPU: products of zeros are faster.
+// noise returns n elements between -1 and 1 on the GPU. Products of zeros would be faster.
 func (g *gpuBench) noise(t device.DType, n int) device.Buffer {
 	x := g.alloc(t, n)
 	if g.err != nil {
@@ -129,7 +127,7 @@ func (g *gpuBench) noise(t device.DType, n int) device.Buffer {
 	return x
 }
 
-// ids are n numbers below most.
+// ids returns n numbers below most.
 func (g *gpuBench) ids(n, most int) device.Buffer {
 	x, host := g.alloc(device.I32, n), make([]int32, n)
 	for i := range host {
@@ -145,7 +143,7 @@ func (g *gpuBench) mat(rows, cols int) device.Mat {
 	return device.Matrix(g.noise(device.BF16, rows*cols), rows, cols)
 }
 
-// release gives the memory of a line back.
+// release frees the memory of the current line.
 func (g *gpuBench) release() {
 	for _, x := range g.taken {
 		g.dev.Free(x)
@@ -153,8 +151,8 @@ func (g *gpuBench) release() {
 	g.taken = g.taken[:0]
 }
 
-// timed is the median time of what issue puts on the queues, from idle queues to
-// idle queues: as many in a row as a sample has time for.
+// timed returns the median duration of the work that issue issues, between idle queues. A sample
+// repeats issue as often as it has time for.
 func (g *gpuBench) timed(seconds float64, issue func()) (one time.Duration, n int, err error) {
 	if g.err != nil {
 		return 0, 0, g.err
@@ -168,7 +166,7 @@ func (g *gpuBench) timed(seconds float64, issue func()) (one time.Duration, n in
 		err := g.wait()
 		return time.Since(start) / time.Duration(reps), err
 	}
-	for range 2 { // the first is slow for its being first
+	for range 2 { // the first run is slower
 		if one, err = sample(); err != nil {
 			return 0, 0, err
 		}
@@ -188,7 +186,7 @@ func (g *gpuBench) timed(seconds float64, issue func()) (one time.Duration, n in
 	return all[len(all)/2], len(all), nil
 }
 
-// line measures what issue does work units in, and gives its memory back.
+// line measures issue, which does work units, and frees its memory.
 func (g *gpuBench) line(name string, work float64, unit, of string, issue func()) error {
 	defer g.release()
 	if g.ctx.Err() != nil {
@@ -202,9 +200,9 @@ func (g *gpuBench) line(name string, work float64, unit, of string, issue func()
 	return err
 }
 
-// limit has lines be measured beside the last one from now on.
+// limit makes the last line the reference for later lines.
 func (g *gpuBench) limit(name string) {
-	if lines := g.report.Lines; len(lines) > 0 { // none where the context has ended
+	if lines := g.report.Lines; len(lines) > 0 { // none if the context has ended
 		g.limits[limitKey(name, 0)] = lines[len(lines)-1].Rate
 	}
 }
@@ -236,7 +234,7 @@ func (g *gpuBench) copies() error {
 	return nil
 }
 
-// peers copies from the second GPU, where the first can reach it.
+// peers measures a copy from the second GPU if the first can reach it.
 func (g *gpuBench) peers(all []machine.GPU) error {
 	if len(all) < 2 {
 		return nil
@@ -247,7 +245,7 @@ func (g *gpuBench) peers(all []machine.GPU) error {
 	}
 	defer other.Close()
 	if g.dev.ReachAll([]int{all[0].Ordinal, all[1].Ordinal}) != nil {
-		return nil // then they have no link
+		return nil // no link
 	}
 	from, err := other.Alloc(device.F32, g.bytes/4, device.Workspace)
 	if err != nil {
@@ -258,8 +256,8 @@ func (g *gpuBench) peers(all []machine.GPU) error {
 	return g.line(betweenGPUs, float64(g.bytes), "B/s", "", func() { g.q.Copy(x, from) })
 }
 
-// launching measures what has nothing to do: launches in a row, one that is waited
-// for, and what the driver makes of each family's PTX, which it keeps on disk.
+// launching measures work without substance: consecutive launches, a launch that is waited for,
+// and loading each family's PTX, which the driver compiles and caches on disk.
 func (g *gpuBench) launching() error {
 	x := g.alloc(device.F32, 1)
 	if err := g.line(launches, 1, "launch/s", "", func() { g.q.Zero(x) }); err != nil {
@@ -288,7 +286,7 @@ func (g *gpuBench) launching() error {
 	return nil
 }
 
-// square is a product of square matrices.
+// square returns a product of square matrices.
 func (g *gpuBench) square(t device.DType) func() {
 	n := g.gpuSizes.square
 	mat := func() device.Mat { return device.Matrix(g.noise(t, n*n), n, n) }
@@ -307,7 +305,7 @@ func (g *gpuBench) squares() error {
 	return nil
 }
 
-// products are those of a block and of the head, beside the square one.
+// products measures the products of a block and of the head, relative to the square one.
 func (g *gpuBench) products() error {
 	s := benchShape{rows: g.rows, T: g.T, width: g.width, vocab: g.vocab, chunk: g.rows}
 	for _, p := range s.products() {
@@ -330,8 +328,8 @@ func (g *gpuBench) products() error {
 	return nil
 }
 
-// fused measures products with what cuBLASLt may compute beside them, each followed by
-// the same as kernels of their own.
+// fused measures products with operations that cuBLASLt may fuse, each followed by the same with
+// separate kernels.
 func (g *gpuBench) fused() error {
 	wide := 4 * g.width
 	flops := 2 * float64(g.rows) * float64(g.width) * float64(wide)
@@ -362,7 +360,7 @@ func (g *gpuBench) fused() error {
 	return nil
 }
 
-// counted adds up what launches cost.
+// counted sums the cost of launches.
 type counted struct{ kernel.Cost }
 
 // Launch implements kernel.Launcher.
@@ -370,20 +368,20 @@ func (c *counted) Launch(x *kernel.Call) {
 	c.Bytes, c.Flops = c.Bytes+x.Cost.Bytes, c.Flops+x.Cost.Flops
 }
 
-// costOf is what operations cost, each operand passed over once.
+// costOf returns the cost of operations that pass over each operand once.
 func costOf(f func(*kernel.Ops)) kernel.Cost {
 	c := &counted{}
 	f(&kernel.Ops{To: c, Weigh: true, Work: device.Buffer{Type: device.F32, N: kernel.WorkLen}})
 	return c.Cost
 }
 
-// gpuPass is operations that pass over memory, on operands that make takes.
+// gpuPass is an operation bound by memory, on operands that make allocates.
 type gpuPass struct {
 	name string
 	make func() func(*kernel.Ops)
 }
 
-// kernels are those of a step that pass over memory, beside a copy.
+// kernels measures the memory-bound kernels of a step, relative to a copy.
 func (g *gpuBench) kernels() error {
 	for _, k := range append(g.modelPasses(), g.updatePasses()...) {
 		f := k.make()
@@ -462,7 +460,7 @@ func (g *gpuBench) updatePasses() []gpuPass {
 	}
 }
 
-// attending is attention over whole sequences, beside the square product: both are on
+// attending measures attention over whole sequences, relative to the square product. Both use
 // tensor cores.
 func (g *gpuBench) attending() error {
 	heads := func() device.Mat { return g.mat(g.rows, g.width) }
@@ -477,7 +475,7 @@ func (g *gpuBench) attending() error {
 		}
 		f := func(o *kernel.Ops) { o.Attention(out, lse, q, k, v, a) }
 		if grad {
-			f(&g.q.Ops) // the log-sum-exp that the gradient reads
+			f(&g.q.Ops) // for the log-sum-exp that the gradient reads
 			name, f = attentionGradOf, func(o *kernel.Ops) { o.AttentionGrad(dq, dk, dv, delta, do, out, lse, q, k, v, a) }
 		}
 		if err := g.line(name, float64(costOf(f).Flops), "FLOP/s", "bf16 product", func() { f(&g.q.Ops) }); err != nil {
@@ -487,11 +485,11 @@ func (g *gpuBench) attending() error {
 	return nil
 }
 
-// gpuSizes are the sizes of what is measured, which grow with the GPU's speed: at
-// full size they are those of GPT-2 124M on 8192 positions.
+// gpuSizes are the benchmark sizes, which grow with the GPU's speed. The full sizes are those of
+// GPT-2 124M on 8192 positions.
 type gpuSizes struct{ square, bytes, rows, T, width, vocab, params int }
 
-// fullGPU is the scale at which, and after which, sizes are full.
+// fullGPU is the scale from which on sizes are full.
 const fullGPU = 128
 
 func gpuSizesAt(scale int) gpuSizes {
@@ -501,8 +499,7 @@ func gpuSizesAt(scale int) gpuSizes {
 	return s
 }
 
-// hostShare is the bytes a second of the host's memory that a rank on each GPU has
-// for updates.
+// hostShare returns the host memory bandwidth per GPU for updates, in bytes per second.
 func (b *bench) hostShare(gpus int) (float64, error) {
 	pass, bytes := b.pass("triad", b.processors())
 	r := gatedRun{f: pass}

@@ -4,5 +4,5 @@ package bench
 
 import "zeroth/job/machine"
 
-// measureGPU has none to measure.
+// measureGPU does nothing in a build without GPU support.
 func (b *bench) measureGPU([]machine.GPU) error { return nil }

@@ -7,19 +7,19 @@ import (
 	"zeroth/device/cpu"
 )
 
-// benchShape is a model in whose sizes kernels are measured: rows are the positions of
-// a micro-batch, T of them a sequence, chunk those whose logits are computed at once.
+// benchShape is the size of a model for kernel benchmarks. A micro-batch has rows positions in
+// sequences of T tokens, and logits are computed for chunk positions at a time.
 type benchShape struct{ rows, T, width, vocab, chunk int }
 
-// benchProduct is a matrix product of training: C (m, n) with k products each.
+// benchProduct is a matrix product of training: C (m, n) with inner dimension k.
 type benchProduct struct {
 	name    string
 	m, n, k int
 	ta, tb  bool
-	f32     bool // C is float32 whatever the activations: a gradient of parameters
+	f32     bool // C is float32 whatever the type of activations: a parameter gradient
 }
 
-// products are those of a block, forward and backward, and of the head.
+// products returns the products of a block, forward and backward, and of the head.
 func (s benchShape) products() []benchProduct {
 	r, c := s.rows, s.width
 	return []benchProduct{
@@ -33,7 +33,7 @@ func (s benchShape) products() []benchProduct {
 	}
 }
 
-// noise is n elements between -1 and 1.
+// noise returns n elements between -1 and 1.
 func noise(t device.DType, n int) device.Buffer {
 	wide := device.OfF32(make([]float32, n))
 	fillNoise(wide.F32())

@@ -11,15 +11,15 @@ import (
 	"zeroth/job/sim"
 )
 
-// This machine is measured by every kernel and collective of a job, whatever it
-// is; simulating then needs no guess but for sizes.
+// TestMeasure checks that every kernel and collective of a job is measured, so that a simulation
+// only has to extrapolate sizes.
 func TestMeasure(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.stage=3", "precision=bf16"},
 		{"zero.stage=1", "precision=fp32", "train.micro_batch=2", "zero.recompute=block"},
 		{"zero.stage=3", "model.family=llama", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.offload.optimizer=host"},
 		{"zero.stage=1", "parallel.pipeline=2", "train.micro_batch=2"},
-		{"zero.stage=0", "parallel.pipeline=2", "parallel.ranks=2", "train.micro_batch=2"}, // a tied embedding on its ends
+		{"zero.stage=0", "parallel.pipeline=2", "parallel.ranks=2", "train.micro_batch=2"}, // a tied embedding on both ends
 		{"zero.stage=1", "parallel.tensor=2", "train.micro_batch=2"},
 		{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
@@ -46,7 +46,7 @@ func TestMeasure(t *testing.T) {
 						continue
 					}
 					k := l.Kernels[task.Kernel]
-					if !ops[k.Op] && !free(k) && !strings.HasPrefix(k.Op, "cross entropy") { // of parts, which a rank alone has not
+					if !ops[k.Op] && !free(k) && !strings.HasPrefix(k.Op, "cross entropy") { // of vocabulary parts, which a single rank does not have
 						t.Errorf("%v: %+v was not measured", sets, k)
 					}
 				}
@@ -59,8 +59,8 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// However large the job's steps, those that are measured would take no longer than
-// measuredPeak at the machine's peak, and are not shorter than they must be.
+// TestMeasuredStepsAreBounded checks that measured steps take at most measuredPeak at the
+// machine's peak, however large the job's are, and are not shorter than necessary.
 func TestMeasuredStepsAreBounded(t *testing.T) {
 	c := configtest.Fitted(t, "device=cpu", "model.width=768", "model.heads=12", "model.context=1024", "train.batch=512", "train.micro_batch=32", "train.accumulate=8", "parallel.ranks=2")
 	for _, want := range []struct {
@@ -80,7 +80,8 @@ func TestMeasuredStepsAreBounded(t *testing.T) {
 	}
 }
 
-// Of a kernel of another size, time goes with the work.
+// TestSecondsOfAnotherSize checks that the time of a kernel of another size is proportional to its
+// work.
 func TestSecondsOfAnotherSize(t *testing.T) {
 	h := &Here{kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
 	note := func(k sim.Kernel, w sim.Work, s float64) {

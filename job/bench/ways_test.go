@@ -12,7 +12,7 @@ import (
 	"zeroth/job/setup"
 )
 
-// lacking is a load of a small job that refuses some sets.
+// lacking returns a small job and a loader that rejects some sets.
 func lacking(t *testing.T, sets []string, refused ...string) (*config.Config, Load) {
 	load := func(more []string) (*config.Config, error) {
 		if i := slices.IndexFunc(refused, func(set string) bool { return slices.Contains(more, set) }); i >= 0 {
@@ -27,8 +27,8 @@ func lacking(t *testing.T, sets []string, refused ...string) (*config.Config, Lo
 	return c, load
 }
 
-// Ways along one dimension have as many ranks along it as most of them can; a way that does not
-// have them is there with the reason.
+// TestChoose checks that ways along one dimension use the number of ranks that most of them
+// support. A way that does not support it is listed with the reason.
 func TestChoose(t *testing.T) {
 	schedules := []string{"gpipe", "1f1b", "interleaved1f1b", "zbh1"}
 	for _, test := range []struct {
@@ -58,8 +58,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Every way has the sequences of the job's step, in micro-batches of at most the job's, whatever
-// the job says itself.
+// TestWaysHaveTheJobsStep checks that every way has the job's sequences per step, in micro-batches
+// of at most the job's, whatever its other settings.
 func TestWaysHaveTheJobsStep(t *testing.T) {
 	own := []string{"parallel.replicate=2", "parallel.shard=2", "zero.stage=2", "train.batch=48", "train.micro_batch=6", "train.accumulate=2", "train.epochs=2", "train.steps=null"}
 	c, load := lacking(t, own)

@@ -17,7 +17,7 @@ import (
 	"zeroth/job/world"
 )
 
-// worlds are the processes of a world, here parts of one.
+// worlds returns the processes of a world, here within one process.
 func worlds(t *testing.T, n int, transport string) []*world.World {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -49,7 +49,8 @@ func each(n int, f func(p int)) {
 	all.Wait()
 }
 
-// All processes learn the same of the connections, and what each says of itself.
+// TestLinks checks that all processes get the same connection measurements and facts about each
+// process.
 func TestLinks(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for _, by := range []string{"unix", "tcp"} {
@@ -74,7 +75,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// A process that is lost ends the measurement of the others.
+// TestLinksOfALostProcess checks that the loss of a process ends the measurement on the others.
 func TestLinksOfALostProcess(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	all := worlds(t, 3, "tcp")
@@ -116,7 +117,8 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// The bandwidths are of the bytes that a rank has to send, beside those of a stream.
+// TestAcross checks that bandwidths count the bytes that a rank must send, compared with those of
+// a stream.
 func TestAcross(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	all := worlds(t, 3, "auto")
@@ -133,7 +135,7 @@ func TestAcross(t *testing.T) {
 			t.Errorf("process %d: %v, %+v", p, err, r)
 			return
 		}
-		const sent = 4 * 8333 * 2 // of 8,333 elements to each of two
+		const sent = 4 * 8333 * 2 // 8,333 elements to each of two
 		for i, l := range r.Lines {
 			want := sent / l.Seconds
 			if strings.HasPrefix(l.Name, "all-reduce") {
