@@ -8,14 +8,14 @@ import (
 
 // Elementwise functions implemented in Go on every instruction set.
 
-// Mul computes a*b, AddScalar a+s.
+// Mul computes a*b and AddScalar computes a+s.
 var (
 	Mul       = [3]EachFunc{eachGo(func(a, b, _ float32) float32 { return a * b })}
 	AddScalar = [3]EachFunc{eachGo(func(a, _, s float32) float32 { return a + s })}
 )
 
-// Activations compute f(a) and ActivationGrads b f'(a), by activation; VecISA has those of
-// GeluTanh.
+// Activations and ActivationGrads are indexed by activation and compute f(a) and b*f'(a). VecISA
+// has faster versions for GeluTanh.
 var (
 	Activations = [...][3]EachFunc{
 		device.GeluErf: {eachGo(func(a, _, _ float32) float32 { return float32(float64(a) * normal(float64(a))) })},

@@ -6,8 +6,8 @@ import (
 	"zeroth/device"
 )
 
-// RuleScratch is the number of floats that an update rule needs: its constants, replicated, and for
-// AdamW8 a block of moments and the padding of a last block.
+// RuleScratch is the number of floats an update rule needs: its constants, replicated, and for
+// AdamW8 one block of moments plus the padding of the last block.
 const RuleScratch = 16*len(Args{}.K) + 5*device.BlockLen
 
 // RunAdamW8 updates blocks [lo, hi) of device.BlockLen elements.
@@ -15,7 +15,7 @@ func RunAdamW8(t *Args, w *Worker, lo, hi int) {
 	const n = device.BlockLen
 	mem := w.Floats(RuleScratch)[16*len(t.K):]
 	m, v := mem[:n], mem[n:2*n]
-	end := mem[2*n:] // for a last block that is not a multiple of a vector
+	end := mem[2*n:] // padding, used if the last block is not a multiple of a vector
 	r := &w.args.rule
 	r.K, r.Kind = t.spread(w), int(t.B[1].Type)
 	for b := lo; b < hi; b++ {
@@ -36,8 +36,8 @@ func RunAdamW8(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// codeISA contains an instruction set's functions for coding n elements in 8 bits, a positive
-// multiple of 16; see device.Code8. They may be nil.
+// codeISA contains an instruction set's functions for coding n elements in 8 bits, where n is a
+// positive multiple of 16; see device.Code8. Fields may be nil.
 type codeISA struct {
 	decode func(x, codes, values unsafe.Pointer, n int, largest float32)
 	// encode sets the sign at bit 7 of nonzero codes if signed is 0x80; otherwise it is 0.
@@ -45,7 +45,7 @@ type codeISA struct {
 	most   func(x unsafe.Pointer, n int) float32 // returns the largest magnitude
 }
 
-// decode is device's Decode, which processes the elements after the last whole vector.
+// decode implements device's Decode, with whole vectors in assembly.
 func decode(t device.DType, x []float32, largest float32, codes []uint8) {
 	n := len(codes) &^ 15
 	if n > 0 && BestVec.decode != nil {
@@ -57,7 +57,7 @@ func decode(t device.DType, x []float32, largest float32, codes []uint8) {
 	t.Decode(x[n:], largest, codes[n:])
 }
 
-// encode is device's Encode, with whole vectors in assembly.
+// encode implements device's Encode, with whole vectors in assembly.
 func encode(t device.DType, largest *float32, codes []uint8, x []float32) {
 	n := len(x) &^ 15
 	if n < len(x) || BestVec.encode == nil {
@@ -76,7 +76,7 @@ func encode(t device.DType, largest *float32, codes []uint8, x []float32) {
 	BestVec.encode(unsafe.Pointer(&codes[0]), FloatPtr(x, 0), unsafe.Pointer(limits), unsafe.Pointer(&first[0]), n, signed, 1 / *largest)
 }
 
-// lastBlock updates n elements from at on in memory padded to whole vectors.
+// lastBlock updates the n elements starting at at in memory padded to whole vectors.
 func (t *Args) lastBlock(r *Rule, at, n int, m, v, mem []float32) {
 	const most = device.BlockLen
 	x, g, p := mem[:most], mem[most:2*most], mem[2*most:3*most]

@@ -61,8 +61,8 @@ func take(mem *[]float32, n int) []float32 {
 // padded returns n rounded up to a multiple of unit.
 func padded(n, unit int) int { return Ceil(n, unit) * unit }
 
-// loadRows reads n rows of D elements from (row, col) of m on into rows of dst, ld apart,
-// multiplied by scale.
+// loadRows copies n rows of D elements of m, starting at (row, col), to the rows of dst, which
+// are ld apart, multiplying by scale.
 func (s *attnISA) loadRows(dst []float32, ld int, m *device.Mat, row, col, n, D int, scale float32) {
 	part := m.Buf.Slice(row*m.Ld+col, (row+n-1)*m.Ld+col+D)
 	whole := D / rowUnit * rowUnit
@@ -78,8 +78,8 @@ func (s *attnISA) loadRows(dst []float32, ld int, m *device.Mat, row, col, n, D 
 	}
 }
 
-// storeRows multiplies n rows of D elements, ld apart, by scale and writes them to m from (row,
-// col) on; it may modify src.
+// storeRows multiplies n rows of D elements, ld apart, by scale and writes them to m, starting at
+// (row, col). It may modify src.
 func (s *attnISA) storeRows(m *device.Mat, row, col int, src []float32, ld, n, D int, scale float32) {
 	part := m.Buf.Slice(row*m.Ld+col, (row+n-1)*m.Ld+col+D)
 	whole := D / rowUnit * rowUnit
@@ -104,9 +104,9 @@ func (s *attnISA) panels(dst, rows []float32, ld, n, k int) {
 	}
 }
 
-// scores sets c (nq, nk), rows ldc apart, to a·b for visible keys: a is rows of k elements, ld
-// apart, b panels. The first query sees the first n keys. t belongs to the caller, as in all calls
-// of assembly.
+// scores sets c (nq, nk), whose rows are ldc apart, to a·b for visible keys. a contains rows of k
+// elements, ld apart, and b panels. The first query sees the first n keys. The caller owns t, as
+// in all calls of assembly.
 func (s *attnISA) scores(t *MicroTile, c []float32, ldc int, a []float32, ld int, b []float32, nq, nk, n, k int) {
 	width := 2 * s.Lanes
 	t.K, t.Ai, t.Ak, t.Ldb, t.Ldc, t.Add = k, ld, 1, width, ldc, 0
@@ -120,9 +120,9 @@ func (s *attnISA) scores(t *MicroTile, c []float32, ldc int, a []float32, ld int
 	}
 }
 
-// pvProduct sets c (nq, n) to p·b, or adds it, for visible keys: p (nq, nk) is rows ldp apart, b
-// (nk, n) and c rows ld apart. It multiplies probabilities by values and, backward, gradients of
-// scores by keys.
+// pvProduct sets c (nq, n) to p·b for visible keys, or adds to it. Rows of p (nq, nk) are ldp
+// apart, those of b (nk, n) and c ld apart. It multiplies probabilities by values and, in the
+// backward pass, gradients of scores by keys.
 func (s *attnISA) pvProduct(t *MicroTile, c, p []float32, ldp int, b []float32, ld, nq, nk, see, n, add int) {
 	t.Ai, t.Ak, t.Ldb, t.Ldc, t.Add = ldp, 1, ld, ld, add
 	for j := 0; j < n; j += 2 * s.Lanes {
@@ -153,7 +153,7 @@ func RunAttention(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// attnForward is a worker's working space.
+// attnForward contains a worker's working space.
 type attnForward struct {
 	t            *Args
 	args         *callArgs
@@ -168,7 +168,7 @@ type attnForward struct {
 	start        []int32   // (T) of the sequence, or nil
 	drop         scoreDrop
 
-	tiles tileForward // if in use, replaces Q, V and Kt
+	tiles tileForward // if used, replaces Q, V and Kt
 }
 
 func newAttnForward(t *Args, w *Worker) attnForward {
@@ -241,8 +241,8 @@ func (f *attnForward) block(b, h, q0, end int) {
 // 0 compared with that of any visible key, including the query's own.
 const unseen = -1e30
 
-// hide sets the scores (nq, ·), rows ld apart, of keys before the windows or documents of queries;
-// the first query is at position q0, the first key at k0.
+// hide sets scores (nq, ·), with rows ld apart, to unseen for keys before a query's window or
+// document. The first query is at position q0, the first key at k0.
 func hide(a *device.Attn, start []int32, s []float32, ld, q0, k0, nq, nk int) {
 	for i := range nq {
 		row := s[i*ld:][:nk]
@@ -252,7 +252,8 @@ func hide(a *device.Attn, start []int32, s []float32, ld, q0, k0, nq, nk int) {
 	}
 }
 
-// keys processes the keys and values from position k0 on; more means that there were previous ones.
+// keys processes the keys and values from position k0 on. more reports whether earlier ones were
+// processed.
 func (f *attnForward) keys(q0, k0, nq int, more bool) {
 	a, isa := &f.t.Attn, f.isa
 	nk, see, add := min(keyBlock, q0+nq-k0), q0-k0+1, 0

@@ -23,8 +23,8 @@ func newScoreDrop(t *Args, w *Worker) scoreDrop {
 	return scoreDrop{w: w, scale: d.Scale()}
 }
 
-// mask computes the mask of a tile (nq, nk) with ld elements per row, a multiple of 64, for keys
-// from k0 on and rows from row on, the first of which sees see keys.
+// mask computes the mask of a tile (nq, nk) with ld elements per row, a multiple of 64. The
+// tile's keys start at k0 and its rows at row; the first row sees see keys.
 func (x *scoreDrop) mask(row uint64, k0, ld, nq, nk, see int) {
 	p := &x.w.args.drop
 	p.Group = k0 / 8
@@ -35,7 +35,7 @@ func (x *scoreDrop) mask(row uint64, k0, ld, nq, nk, see int) {
 	}
 }
 
-// apply drops elements of such a tile s according to the mask, and scales the others.
+// apply drops the elements of tile s that the mask excludes and scales the others.
 func (x *scoreDrop) apply(s []float32, ld, nq, nk, see int) {
 	for i := range nq {
 		row := FloatPtr(s, i*ld)

@@ -1,7 +1,7 @@
 package kernel
 
-// attnBackward is a worker's working space: keys and values of a head, packed once, and a block of
-// queries.
+// attnBackward contains a worker's working space: the keys and values of a head, packed once, and
+// a block of queries.
 type attnBackward struct {
 	t            *Args
 	args         *callArgs
@@ -9,18 +9,18 @@ type attnBackward struct {
 	Dp           int
 	K, dK, dV    []float32 // (Keys, Dp)
 	Kt, Vt       []float32 // panels of 2 lanes keys
-	Q, dO, dQ    []float32 // (gradBlock, Dp); Q times Scale, dQ without
+	Q, dO, dQ    []float32 // (gradBlock, Dp); Q is multiplied by Scale, dQ is not
 	P, dS        []float32 // (gradBlock, gradBlock)
-	slopes       []float32 // (gradBlock, gradBlock) of a cap
+	slopes       []float32 // (gradBlock, gradBlock): derivative of the cap
 	delta, lse   []float32 // (B, H, T) float32
 	first        int       // row of the sequence's first query
 	keys         int       // row of the sequence's first key
 	head, shared int       // first column of the query head and of its key head
 	start        []int32   // (T) of the sequence, or nil
 	drop         scoreDrop
-	add          int // 1 if dK and dV contain parts of another query head
+	add          int // 1 if dK and dV already contain the contributions of another query head
 
-	tiles tileBackward // if in use, replaces K, Kt, Vt and products
+	tiles tileBackward // if used, replaces K, Kt, Vt and the products
 }
 
 func RunAttentionGrad(t *Args, w *Worker, lo, hi int) {
@@ -42,12 +42,12 @@ func RunAttentionGrad(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// keyHead computes key head kv of sequence b and the query heads that use it.
+// keyHead computes key head kv of sequence b for all query heads that use it.
 func (f *attnBackward) keyHead(b, kv int) {
 	a, t, share := &f.t.Attn, f.t, f.t.Attn.H/f.t.Attn.KV
 	f.first, f.keys, f.shared, f.add = b*a.T, b*a.Keys(), kv*a.D, 0
 	f.start = starts(&t.B[2], b, a.T)
-	scale := float32(1) // of dK, which tiles compute without scale
+	scale := float32(1) // for dK, which tiles compute without scale
 	if f.tiles.use {
 		f.tiles.pack(f)
 		scale = a.Scale
@@ -83,8 +83,8 @@ func (f *attnBackward) pack() {
 	}
 }
 
-// queries computes dq of nq queries from position q0 on, and their contributions to dK and dV; the
-// head's rows in delta and lse begin at stat.
+// queries computes dq for the nq queries from position q0 on and adds their contributions to dK
+// and dV. stat is the start of the head's rows in delta and lse.
 func (f *attnBackward) queries(stat, q0, nq int) {
 	a, isa, Dp, at := &f.t.Attn, f.isa, f.Dp, q0-f.t.Attn.Past
 	isa.loadRows(f.Q, Dp, &f.t.M[4], f.first+at, f.head, nq, a.D, 1)
@@ -106,8 +106,8 @@ func (f *attnBackward) queries(stat, q0, nq int) {
 	isa.storeRows(&f.t.M[0], f.first+at, f.head, f.dQ, Dp, nq, a.D, a.Scale)
 }
 
-// pair adds the contributions of nq queries from q0 on with nk keys from k0 on; row is the first
-// query's in delta and lse, and again means that there were previous keys.
+// pair adds the contributions of nq queries from q0 on with nk keys from k0 on. row is the first
+// query's row in delta and lse; again reports whether earlier keys were processed.
 func (f *attnBackward) pair(row, q0, k0, nq, nk int, again bool) {
 	a, isa, Dp, see := &f.t.Attn, f.isa, f.Dp, q0-k0+1
 	if f.tiles.use {
@@ -158,8 +158,8 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int, again bool) {
 	isa.pvProduct(&f.args.micro, f.dQ, f.dS, gradBlock, f.K[k0*Dp:], Dp, nq, nk, see, Dp, addQ)
 }
 
-// spread sets c (nk, Dp) to the transpose of p (nq, nk) times b (nq, Dp), or adds it, for the
-// queries that see a key.
+// spread sets c (nk, Dp) to the transpose of p (nq, nk) times b (nq, Dp), or adds to it, using
+// only the queries that see each key.
 func (f *attnBackward) spread(c, p, b []float32, nq, nk, see, add int) {
 	isa, Dp, t := f.isa, f.Dp, &f.args.micro
 	t.Ai, t.Ak, t.Ldb, t.Ldc, t.Add = 1, gradBlock, Dp, Dp, add

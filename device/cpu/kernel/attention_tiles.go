@@ -24,8 +24,8 @@ func tilesFor(ms []device.Mat) bool {
 	return BestBF16 != nil && BestBF16.Narrow != nil
 }
 
-// tilesSeen returns the number of tiles of 32 keys, of nk, visible to the 32 queries around query
-// i, if the first of all queries sees see keys.
+// tilesSeen returns how many tiles of 32 of the nk keys are visible to the tile of 32 queries
+// that contains query i, if query 0 sees see keys.
 func tilesSeen(i, nk, see int) int { return Ceil(min(nk, see+i&^31+31), 32) }
 
 // rowAt returns the address of element (row, col) of m.
@@ -40,7 +40,7 @@ type tileShape struct {
 	D, W       int
 	words      int
 	keyPanel   int // floats of a panel of 32 keys by W
-	across     int // rows of a panel whose columns are D's
+	across     int // rows of a panel whose columns are the head's
 	acrossEach int // floats of such a panel
 	row        *TileRow
 }

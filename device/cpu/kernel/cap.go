@@ -2,9 +2,9 @@ package kernel
 
 import "math"
 
-// Soft caps as in Gemma 2 (arXiv 2408.00118, section 2): a score or a logit x becomes c tanh(x/c).
-// They are loops in Go on every instruction set, since a score costs a head's width of products,
-// and a logit the model's.
+// Soft caps as in Gemma 2 (arXiv 2408.00118, section 2) replace a score or logit x by c
+// tanh(x/c). They are Go loops on every instruction set because their cost is small next to that
+// of the products that compute x.
 
 // Tanh32 returns the hyperbolic tangent within 1.3 ulp: below 0.625 with the polynomial of Cephes'
 // tanhf (S. Moshier, 1984-1992), else 1 - 2/(e^2x + 1).
@@ -26,14 +26,14 @@ func capped(x []float32, cap float32) {
 	}
 }
 
-// capSlope returns the derivative of a cap, given its result y; by is 1/cap.
+// capSlope returns the derivative of a cap whose result is y; by is 1/cap.
 func capSlope(y, by float32) float32 {
 	t := y * by
 	return 1 - t*t
 }
 
-// capScores caps the visible scores (nq, nk), rows ld apart: the first query sees n keys, each
-// further query one more. If slopes is not nil, it receives the derivatives.
+// capScores caps the visible scores (nq, nk), with rows ld apart. The first query sees n keys,
+// each further query one more. If slopes is not nil, it receives the derivatives.
 func capScores(s, slopes []float32, ld, nq, nk, n int, cap float32) {
 	by := 1 / cap
 	for i := range nq {
@@ -49,7 +49,7 @@ func capScores(s, slopes []float32, ld, nq, nk, n int, cap float32) {
 	}
 }
 
-// mulScores multiplies visible scores by others.
+// mulScores multiplies the visible elements of s by those of by.
 func mulScores(s, by []float32, ld, nq, nk, n int) {
 	for i := range nq {
 		row := s[i*ld:][:min(nk, n+i)]

@@ -6,8 +6,9 @@ import (
 	"zeroth/device"
 )
 
-// StreamMin is the minimum size of an output, in bytes, for stores that bypass the caches: it would
-// be evicted before it is read, and not fetching the line before the store halves the traffic.
+// StreamMin is the minimum size of an output, in bytes, for stores that bypass the caches. Such
+// an output would be evicted before it is read, and the stores save fetching each line first,
+// which halves the traffic.
 const StreamMin = 8 << 20
 
 // castKind is a conversion that may be in assembly.
@@ -25,18 +26,19 @@ const (
 // of 64.
 type CastFunc func(dst, src unsafe.Pointer, n int)
 
-// CastISA contains an instruction set's conversions, with the bits of the portable functions.
-// Streaming ones need dst aligned to 64 bytes.
+// CastISA contains an instruction set's conversions, which are bit-identical to the portable
+// ones. Streaming conversions need dst aligned to 64 bytes.
 type CastISA struct {
 	Name          string
 	Plain, Stream [CastKinds]CastFunc
 	copy          CastFunc
 }
 
-// BestCasts is nil if everything is portable; tests set it to others of CastISAs.
+// BestCasts is the instruction set used for conversions, nil for portable code. Tests set it to
+// other elements of CastISAs.
 var BestCasts = CastISAs[len(CastISAs)-1]
 
-// CastISAs are the instruction sets that this machine supports, the fastest last.
+// CastISAs contains the instruction sets that this machine supports, the fastest last.
 var CastISAs = append([]*CastISA{nil}, nativeCasts()...)
 
 func SliceAt[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }

@@ -12,8 +12,8 @@ import (
 type dropISA struct {
 	// keeps sets the mask bits of whole words, for columns from a multiple of 64 on.
 	keeps func(p *DropBits)
-	// drop, for elements of F32, BF16 and F16, sets y to x times s where the bit of keep is set,
-	// else to 0, plus add unless that is nil; n is a positive multiple of 16.
+	// drop contains functions for F32, BF16 and F16. Each sets y to x times s where keep has a 1
+	// and to 0 elsewhere, then adds add unless it is nil; n is a positive multiple of 16.
 	drop [3]dropFunc
 }
 
@@ -35,7 +35,7 @@ func RunDropout(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// roundKeys returns Philox's keys for its ten rounds, first words and second ones.
+// roundKeys returns Philox's keys for its ten rounds, the first words and then the second words.
 func (w *Worker) roundKeys(key [2]uint32) *[10][2]uint32 {
 	for i := range w.keys {
 		w.keys[i] = key
@@ -45,7 +45,7 @@ func (w *Worker) roundKeys(key [2]uint32) *[10][2]uint32 {
 	return &w.keys
 }
 
-// drop processes n elements from at on, with the mask in w.keep.
+// drop processes the n elements starting at at, with the mask in w.keep.
 func (t *Args) drop(w *Worker, at, n int) {
 	y, add := t.B[0].Slice(at, at+n), t.B[2]
 	x := t.B[1].Slice(at, at+n)
@@ -67,7 +67,7 @@ func (t *Args) drop(w *Worker, at, n int) {
 	keep(y, 0, to)
 }
 
-// drop calls f on buffers of equal length and type; elements after the last whole vector are
+// drop calls f on buffers of equal length and type. Elements after the last whole vector are
 // processed in a padded vector.
 func (w *Worker) drop(f dropFunc, y, x, add device.Buffer, s float32) {
 	n := y.N &^ 15

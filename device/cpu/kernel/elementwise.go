@@ -33,8 +33,8 @@ func RunEach(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// directly returns the function for the types of the operands, or nil, and the one for a last,
-// unaligned vector.
+// directly returns the function for the operands' types and the one for the last, unaligned
+// vector. f is nil if there is no such function.
 func (t *Args) directly() (f, last EachFunc) {
 	y, a, b := t.B[0], t.B[1], t.B[2]
 	adding := t.Each == &BestVec.Add
@@ -55,7 +55,7 @@ func (t *Args) directly() (f, last EachFunc) {
 	return f, last
 }
 
-// adder returns the function that adds elements of two types to a third, or nil.
+// adder returns the function that adds types a and b into type y, or nil.
 func adder(y, a, b device.DType) EachFunc {
 	switch {
 	case y == a && y == b:
@@ -66,7 +66,7 @@ func adder(y, a, b device.DType) EachFunc {
 	return nil
 }
 
-// addRow sets y = a + b, all of equal length; y may be a.
+// addRow sets y = a + b for buffers of equal length; y may be a.
 func (w *Worker) addRow(y, a, b device.Buffer) {
 	if f := adder(y.Type, a.Type, b.Type); f != nil {
 		w.each(f, f, y, a, b, 0)
@@ -79,8 +79,8 @@ func (w *Worker) addRow(y, a, b device.Buffer) {
 	keep(y, 0, to)
 }
 
-// each calls f on buffers of equal length; elements after the last whole vector are copied to a
-// padded vector for last, so that every element is computed with the same arithmetic.
+// each calls f on buffers of equal length. Elements after the last whole vector are copied to a
+// padded vector and passed to last, so that all elements use the same arithmetic.
 func (w *Worker) each(f, last EachFunc, y, a, b device.Buffer, s float32) {
 	n := y.N &^ 15
 	if n > 0 {
@@ -94,7 +94,7 @@ func (w *Worker) each(f, last EachFunc, y, a, b device.Buffer, s float32) {
 	}
 }
 
-// end returns the bytes of a padded vector.
+// end returns the bytes of padded vector i.
 func (w *Worker) end(i int) []byte { return (*[64]byte)(unsafe.Pointer(&w.ends[i]))[:] }
 
 // WantSame panics unless all operands have float types and equal lengths.

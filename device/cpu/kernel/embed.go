@@ -41,7 +41,8 @@ func RunEmbed(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// places returns the positions of rows in sequences of T, relative to the starts of documents.
+// places computes the positions of rows in sequences of length T, relative to the start of their
+// document.
 type places struct {
 	start []int32 // nil: one document per sequence
 	T     int
@@ -64,7 +65,7 @@ func (p *places) of(row int) int {
 // rowOf returns the n elements of row i.
 func rowOf(m *device.Mat, i, n int) device.Buffer { return m.Buf.Slice(i*m.Ld, i*m.Ld+n) }
 
-// RunEmbedGrad computes rows [lo, hi) of dwte: it searches all ids for its own.
+// RunEmbedGrad computes rows [lo, hi) of dwte by searching all ids for those rows.
 func RunEmbedGrad(t *Args, w *Worker, lo, hi int) {
 	dwte, dy, n := &t.M[0], &t.M[1], t.M[1].Cols
 	for v := lo; v < hi && !t.Add; v++ {
@@ -78,7 +79,7 @@ func RunEmbedGrad(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// RunPositionGrad computes rows [lo, hi) of dwpe: it searches all rows for its positions.
+// RunPositionGrad computes rows [lo, hi) of dwpe by searching all rows of dy for those positions.
 func RunPositionGrad(t *Args, w *Worker, lo, hi int) {
 	dwpe, dy, n, at := &t.M[0], &t.M[1], t.M[1].Cols, placesOf(&t.B[0], t.T)
 	for p := lo; p < hi && !t.Add; p++ {

@@ -33,7 +33,7 @@ const (
 	Edge     = 16      // words that a packing routine may write past its panel
 )
 
-// WholeMax is the number of multiply-adds below which waking a worker does not pay.
+// WholeMax is the number of multiply-adds below which a single worker computes the product.
 const WholeMax = 1 << 20
 
 // Gemm is a product and its current block.
@@ -48,7 +48,7 @@ type Gemm struct {
 	kc      int  // elements of k in a block, except the last
 	words   int  // length of a packed lane of such a block
 
-	j0, j1 int // columns of C and B; all of them unless C needs an accumulator
+	j0, j1 int // columns of C and B: all, unless C needs an accumulator
 	i0, i1 int // rows of C and A
 	p0, p1 int // the k block
 	Panels int // of rows
@@ -87,8 +87,8 @@ func NewGemm(c, a, b device.Mat, bias device.Buffer, add bool) Gemm {
 	return g
 }
 
-// Cut returns the length of pieces, a multiple of unit, that divides n into as few equal pieces of
-// at most most elements as possible.
+// Cut returns the length of a piece, a multiple of unit, when n is divided into the fewest equal
+// pieces of at most most elements.
 func Cut(n, most, unit int) int {
 	pieces := max(1, Ceil(n, most))
 	return max(unit, Ceil(Ceil(n, pieces), unit)*unit)
@@ -122,8 +122,8 @@ func (g *Gemm) BlockRows() int {
 	return max(1, panels) * g.ISA.MR
 }
 
-// Ends sets the end of the block that begins at (i0, j0), at p0 in k, and its pieces of work. A
-// product begins at 0; the blocks of k are innermost.
+// Ends sets the end of the block that begins at row i0, column j0 and element p0 of k, and
+// divides the block into pieces of work. A product begins at 0; the blocks of k are innermost.
 func (g *Gemm) Ends() {
 	g.j1 = min(g.N, g.j0+g.Nc())
 	g.i1 = min(g.M, g.i0+g.BlockRows())
@@ -153,8 +153,9 @@ func (g *Gemm) last() bool  { return g.p1 == g.K }
 // ColumnPanels returns the number of panels of nr columns in the block.
 func (g *Gemm) ColumnPanels() int { return Ceil(g.j1-g.j0, g.ISA.nr) }
 
-// panelRow returns the first row of panel p. All have mr rows except the last or, unless tiles must
-// be whole, the last two, which share theirs evenly: a tile of few rows is limited by latency.
+// panelRow returns the first row of panel p. All panels have mr rows except the last. Unless
+// tiles must be whole, the last two share their rows evenly, since latency limits tiles with few
+// rows.
 func (g *Gemm) panelRow(p int) int {
 	row := g.i0 + p*g.ISA.MR
 	if p > 0 && p == g.Panels-1 && g.ISA.Row == nil {
@@ -163,9 +164,9 @@ func (g *Gemm) panelRow(p int) int {
 	return min(g.i1, row)
 }
 
-// share sets the pieces of work, at least two per worker; it never changes the result. Whoever
-// takes a piece packs its group of columns, so rows are divided only if there are few columns: rows
-// of fewer than four tiles would cost more than packing twice.
+// share chooses the pieces of work, at least two per worker; the choice never changes the result.
+// The worker that takes a piece packs its group of columns, so rows are divided only if there are
+// few columns and each part still has at least four tiles: otherwise packing twice costs more.
 func (g *Gemm) share() {
 	columns, most := g.ColumnPanels(), max(1, min(GroupMax, GroupAll/g.words)/g.ISA.nr)
 	g.Groups, g.Splits = Ceil(columns, most), 1
@@ -178,8 +179,8 @@ func (g *Gemm) share() {
 	g.Splits = max(1, min(g.Panels/2, Ceil(2*g.Workers, g.Groups)))
 }
 
-// piece returns the group and the part of the rows of piece p. Pieces of as many groups as there
-// are workers are adjacent, so that workers of equal speed each stay with a group.
+// piece returns the group and the part of the rows of piece p. Pieces are ordered so that workers
+// of equal speed each stay with one group.
 func (g *Gemm) piece(p int) (group, part int) {
 	first := p / (g.Workers * g.Splits) * g.Workers
 	beside := min(g.Workers, g.Groups-first)
@@ -228,7 +229,7 @@ type rowsOfA struct {
 	row, step int
 }
 
-// tilesOfA has the strides of A packed in tiles of AMX.
+// tilesOfA contains the strides of A packed in AMX tiles.
 var tilesOfA = rowsOfA{row: 64, step: 2048}
 
 // rowsOf returns row panel p of the block.
@@ -240,7 +241,7 @@ func (g *Gemm) rowsOf(p int) rowsOfA {
 	return rowsOfA{unsafe.Pointer(&g.Packed[p*g.Slot()]), tilesOfA.row, tilesOfA.step}
 }
 
-// sums locates the sums of tiles: element (0, j) of a row panel is at p[j-j0].
+// sums locates the sums of tiles: element (0, j) of a row panel is p[j-j0].
 type sums struct {
 	p      unsafe.Pointer
 	ld, j0 int
@@ -248,8 +249,8 @@ type sums struct {
 
 func (s sums) at(j int) unsafe.Pointer { return unsafe.Add(s.p, (j-s.j0)*4) }
 
-// total returns where the blocks of k are accumulated for the rows from i on: in C, in the
-// accumulator or, with one block and a C of another type, nowhere: p is nil.
+// total returns where the blocks of k are accumulated for the rows from i on: in C or in the
+// accumulator. p is nil if nothing is accumulated, because C is not float32 and k has one block.
 func (g *Gemm) total(i int) sums {
 	switch {
 	case g.direct():
@@ -291,9 +292,9 @@ func (g *Gemm) RowPanel(mem *GemmScratch, p, s0, s1 int) {
 	}
 }
 
-// place sets the initial values and the destination of the sums in the tile of column panel s, the
-// nth of its group: the total of its row panel or, without one, the worker's memory. They begin
-// with the old contents or with the bias.
+// place sets the initial values and the destination of the sums for the nth tile of the group, in
+// column panel s. The destination is the total of the row panel or, without one, the worker's
+// memory. The sums begin with the old contents or with the bias.
 func (g *Gemm) place(mem *GemmScratch, t *Tile, total sums, s, n int) {
 	j, nr := g.j0+s*g.ISA.nr, g.ISA.nr
 	t.Cols = min(nr, g.j1-j)
@@ -310,8 +311,8 @@ func (g *Gemm) place(mem *GemmScratch, t *Tile, total sums, s, n int) {
 // addsOld reports whether sums begin with the old contents of their destination.
 func (g *Gemm) addsOld() bool { return !g.first() || g.add && g.direct() }
 
-// tileByRow computes a tile of some rows of A in the worker's memory, since a RowFunc computes only
-// whole ones.
+// tileByRow computes a partial tile in the worker's memory, since a RowFunc computes only whole
+// tiles.
 func (g *Gemm) tileByRow(mem *GemmScratch, t *Tile, a rowsOfA) {
 	nr, r := g.ISA.nr, &mem.args.row
 	whole := unsafe.Pointer(&mem.tile[g.ISA.MR*nr])
@@ -322,8 +323,8 @@ func (g *Gemm) tileByRow(mem *GemmScratch, t *Tile, a rowsOfA) {
 	g.ISA.move(t.C, t.Ldc, whole, nr, t.Rows, t.Cols)
 }
 
-// wholeTiles computes the tiles of row panel p that are entirely within C at once, if the
-// instruction set can, and returns their number.
+// wholeTiles computes the tiles of row panel p that lie entirely within C in one call, if the
+// instruction set supports it, and returns their number.
 func (g *Gemm) wholeTiles(mem *GemmScratch, p, s0, s1 int) int {
 	nr, n := g.ISA.nr, s1-s0
 	if g.j0+s1*nr > g.j1 {
@@ -340,7 +341,7 @@ func (g *Gemm) wholeTiles(mem *GemmScratch, p, s0, s1 int) int {
 	if g.Bias.N == 0 {
 		r.Add = AddNone
 	}
-	if total.p == nil { // rounded when leaving registers
+	if total.p == nil { // rounded when stored from registers
 		if g.add {
 			r.Add |= AddOld
 		}
@@ -363,8 +364,9 @@ func (g *Gemm) wholeTiles(mem *GemmScratch, p, s0, s1 int) int {
 	return n
 }
 
-// finish completes a tile of sums, located by place: to sums in C that began with the old C it adds
-// the bias, if any; others it rounds, with the old C if that is added.
+// finish completes a tile of sums placed by place. If the sums are in C and began with its old
+// contents, it adds the bias, if any. Otherwise it rounds the sums and stores them in C, adding
+// the old contents if requested.
 func (g *Gemm) finish(mem *GemmScratch, t *Tile, p, s, n int) {
 	nr := g.ISA.nr
 	if g.direct() {
@@ -382,8 +384,8 @@ func (g *Gemm) finish(mem *GemmScratch, t *Tile, p, s, n int) {
 	g.ISA.round(c, g.C.Ld, t.C, t.Ldc, t.Rows, t.Cols)
 }
 
-// addRows adds rows of cols floats to others; ldx and ldy are the row strides, 0 to add the same
-// row to all.
+// addRows adds rows of cols floats of y to x. ldx and ldy are the row strides; ldy 0 adds the
+// same row to all.
 func addRows(x unsafe.Pointer, ldx int, y unsafe.Pointer, ldy, rows, cols int) {
 	for i := range rows {
 		to, from := FloatsAt(unsafe.Add(x, 4*i*ldx), cols), FloatsAt(unsafe.Add(y, 4*i*ldy), cols)

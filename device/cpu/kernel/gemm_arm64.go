@@ -27,8 +27,8 @@ var movesNEON = moves{
 	from: [3]moveFunc{moveFromF32NEON, moveFromBF16NEON, moveFromF16NEON},
 }
 
-// copiesBy returns a function that packs contiguous elements of a type with a function that moves
-// rows. All panels take their part of a few rows before the next rows, since adjacent memory is
+// copiesBy returns a packing function for contiguous elements of type t that copies rows with
+// move. It packs a few rows into all panels before the next rows, since adjacent memory is
 // fetched together.
 func copiesBy(move moveFunc, t device.DType) packCopyFunc {
 	const few = 32

@@ -14,7 +14,7 @@ import (
 
 const (
 	FewRows  = 8       // maximum rows of A and C
-	FewWhole = 1 << 18 // elements of B below which waking a worker does not pay
+	FewWhole = 1 << 18 // elements of B below which a single worker computes the product
 
 	fewSpan  = 256 // columns of B processed at a time
 	fewAdded = 4   // words of their rows at a time: the number of streams from memory
@@ -24,18 +24,18 @@ const (
 	dotsWords = 16 // words of k that it processes at a time
 )
 
-// Few reports whether the product is computed this way.
+// Few reports whether the product is computed by RunFew.
 func (g *Gemm) Few() bool {
 	there := g.ISA.chain != nil && (g.ISA.pair == 1 || g.dots() || !g.B.Trans && g.N%g.ISA.nr == 0)
 	return there && g.M <= FewRows && g.K > 0 && g.K%g.ISA.pair == 0 && !g.A.Trans
 }
 
-// native reports whether x consists of the instruction set's words.
+// native reports whether x is stored in the instruction set's words.
 func (g *Gemm) native(x device.Mat) bool {
 	return g.ISA.pair == 2 || x.Buf.Type == device.F32
 }
 
-// dots reports whether a dotsFunc computes it.
+// dots reports whether the product uses a dotsFunc.
 func (g *Gemm) dots() bool {
 	return g.B.Trans && g.ISA.dots != nil && g.native(g.B) && g.N >= dotsLanes
 }
@@ -71,12 +71,12 @@ type fewMem struct {
 	first  int       // first column of the sums: less than j0 at the end of a transposed B, whose last 32 columns are computed together
 	lanes  int       // columns of sums, in whole panels
 	depth  int       // words of k at a time
-	sums   []float32 // (M, lanes): of a block of k
-	total  []float32 // (M, lanes): of previous blocks, if C is not float32
-	old    []float32 // (lanes): a row of such a C, or the bias
+	sums   []float32 // (M, lanes): sums of a block of k
+	total  []float32 // (M, lanes): sums of previous blocks, if C is not float32
+	old    []float32 // (lanes): a row of C if C is not float32, or the bias
 	a      []float32 // (M, depth): rows of A, if they cannot be read in place
 	b      []float32 // panels of B (depth, nr), if they are packed
-	wide   []float32 // (nr, depth): rows of B that are widened first
+	wide   []float32 // (nr, depth): rows of B, if they are widened first
 	args   *callArgs
 }
 
@@ -142,8 +142,9 @@ func (g *Gemm) fewChain(mem *fewMem) {
 	}
 }
 
-// fewDots adds the block of k to the sums, with a dotsFunc, which processes 16 words at a time: the
-// first may be fewer, preceded by zeros, which do not change a sum that begins with 0.
+// fewDots adds the block of k to the sums with a dotsFunc, which processes 16 words at a time. A
+// shorter first group is padded in front with zeros, which do not change a sum that begins with
+// 0.
 func (g *Gemm) fewDots(mem *fewMem) {
 	words := (g.p1 - g.p0) / g.ISA.pair
 	zeros := Ceil(words, dotsWords)*dotsWords - words
@@ -164,8 +165,8 @@ func (g *Gemm) fewDots(mem *fewMem) {
 	}
 }
 
-// fewA returns the block of k of A's rows, preceded by a number of zero words, and the row stride
-// in bytes.
+// fewA returns the block of k of A's rows, preceded by zeros zero words, and the row stride in
+// bytes.
 func (g *Gemm) fewA(mem *fewMem, zeros int) (a unsafe.Pointer, lda int) {
 	from := g.A.Buf.Slice(g.p0, g.A.Buf.N)
 	if zeros == 0 && g.native(g.A) {
@@ -184,8 +185,8 @@ func (g *Gemm) fewA(mem *fewMem, zeros int) (a unsafe.Pointer, lda int) {
 	return unsafe.Pointer(&mem.a[0]), 4 * mem.depth
 }
 
-// fewTotal adds the sums of a block of k to row i of C, as place and finish do for tiles; if C is
-// not float32, by way of the total.
+// fewTotal adds the sums of a block of k to row i of C, as place and finish do for tiles. If C is
+// not float32, it accumulates in mem.total.
 func (g *Gemm) fewTotal(mem *fewMem, i int, first, last bool) {
 	j0, j1 := mem.j0, mem.j1
 	row, sums := g.C.Buf.Slice(i*g.C.Ld+j0, i*g.C.Ld+j1), mem.sums[i*mem.lanes+j0-mem.first:]

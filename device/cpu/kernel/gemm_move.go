@@ -6,14 +6,14 @@ import (
 	"zeroth/device"
 )
 
-// A tile that is rounded on the way to C, or only partly inside C, is first stored in a worker's
+// A tile that has to be rounded, or lies only partly within C, is first stored in a worker's
 // memory.
 
 // moveFunc copies rows by cols elements, 1 <= cols <= 32; ldd and lds are the row strides in
 // elements.
 type moveFunc func(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// moves are the copies between float32 and F32, BF16 or F16.
+// moves contains the copies between float32 and F32, BF16 and F16.
 type moves struct{ to, from [3]moveFunc }
 
 // move copies floats.
@@ -29,7 +29,7 @@ func (s *ISA) move(dst unsafe.Pointer, ldd int, src unsafe.Pointer, lds, rows, c
 	}
 }
 
-// round stores floats in rows of dst, ldd apart.
+// round stores floats in the rows of dst, which are ldd apart.
 func (s *ISA) round(dst device.Buffer, ldd int, src unsafe.Pointer, lds, rows, cols int) {
 	if t := dst.Type; s.moves != nil && t <= device.F16 {
 		s.moves.to[t](dst.Ptr, src, ldd, lds, rows, cols)
@@ -40,7 +40,7 @@ func (s *ISA) round(dst device.Buffer, ldd int, src unsafe.Pointer, lds, rows, c
 	}
 }
 
-// widen loads floats from rows of src, lds apart.
+// widen loads floats from the rows of src, which are lds apart.
 func (s *ISA) widen(dst unsafe.Pointer, ldd int, src device.Buffer, lds, rows, cols int) {
 	if t := src.Type; s.moves != nil && t <= device.F16 {
 		s.moves.from[t](dst, src.Ptr, ldd, lds, rows, cols)

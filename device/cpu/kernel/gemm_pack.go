@@ -16,14 +16,14 @@ type ISA struct {
 	unit   int // panels are padded with zeros to multiples of this many words of k
 	a, b   packing
 	tile   tileFunc
-	chain  chainFunc // for few rows; may be nil
-	dots   dotsFunc  // for few rows and a transposed B, of float32, or of bf16 if words are pairs; may be nil
+	chain  chainFunc // for few rows, or nil
+	dots   dotsFunc  // for few rows and a transposed B of the instruction set's words, or nil
 	moves  *moves    // nil: in Go
 	Row    []RowFunc // for C of F32 and of BF16; replaces tile if not nil
 	// Narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of A of bf16;
 	// subnormals may become zero. It is nil if Row is.
 	Narrow func(dst, src unsafe.Pointer, ld, k int)
-	peak   Peak // of multiply-adds
+	peak   Peak // rate of multiply-adds
 }
 
 // packing contains the functions that pack panels, by type of the source: F32, BF16, F16. A type
@@ -32,7 +32,7 @@ type packing struct {
 	copy       [3]packCopyFunc
 	trans      [3]packTransFunc
 	transLanes int // maximum lanes per call
-	// tiles: the panel consists of tiles of AMX, padded with zeros by the functions.
+	// tiles reports whether the panel consists of AMX tiles, which the functions pad with zeros.
 	tiles bool
 }
 
@@ -59,11 +59,11 @@ type chainFunc func(t *Chain)
 // dotsFunc is like chainFunc with a transposed B: y[i][j] += a[i][p] * b[j][p], j < 32.
 type dotsFunc func(t *Dots)
 
-// RowFunc computes n whole tiles side by side, from mr rows of A and n panels of B that are panel
-// bytes apart. Words p to p+unit of row i of A begin at a + i*row + p/unit*step bytes. Sums begin
-// with the bias, or with 0 with AddNone. With AddOld, sums of float32 begin with the old C, and to
-// sums of bf16 it is added before they are rounded. It prefetches the rows of A at next. stage is
-// memory for two tiles.
+// RowFunc computes n whole tiles side by side from mr rows of A and n panels of B, which are
+// panel bytes apart. Words p to p+unit of row i of A begin at a + i*row + p/unit*step bytes. Sums
+// begin with the bias, or with 0 if AddNone is set. With AddOld, sums of float32 begin with the
+// old C; sums of bf16 get it added before they are rounded. RowFunc prefetches the rows of A at
+// next. stage is memory for two tiles.
 type RowFunc func(r *TileRow)
 
 // Flags of Add in TileRow.
@@ -76,7 +76,7 @@ const (
 type GemmScratch struct {
 	tile []float32 // two tiles on the way to C
 	B    []float32 // packed panels of B
-	bias []float32 // of their columns, zero if there is none
+	bias []float32 // bias of the columns in B, zero if there is none
 	wide []float32 // a panel that is widened before it is packed
 	args *callArgs
 }
@@ -90,7 +90,7 @@ func (g *Gemm) Memory(w *Worker) GemmScratch {
 	return GemmScratch{take(&s, tile), take(&s, b), take(&s, bias), s, &w.args}
 }
 
-// widened returns the number of elements of a panel that has to be widened first, or 0.
+// widened returns the number of elements of a panel that must be widened before packing, or 0.
 func (g *Gemm) widened() int {
 	needs := func(how *packing, x device.Mat, side bool) bool {
 		return !side && native(&how.trans, x.Buf.Type) == nil
@@ -122,9 +122,9 @@ func (g *Gemm) PackA(mem GemmScratch, lo, hi int) {
 
 func (g *Gemm) wordsOf(k int) int { return Ceil(Ceil(k, g.ISA.pair), g.ISA.unit) * g.ISA.unit }
 
-// pack packs lanes [lane, lane+width) of x, for the block's k, into panels of lanes lanes, panel
-// words apart. The lanes are columns as stored if side is set, else rows. The last words are padded
-// with zeros.
+// pack packs lanes [lane, lane+width) of x, restricted to the block's k, into panels of lanes
+// lanes, panel words apart. Lanes are the stored columns if side is set, else the rows.
+// Incomplete words are padded with zeros.
 func (g *Gemm) pack(mem GemmScratch, how *packing, dst []float32, lanes, panel int, x device.Mat, side bool, lane, width int) {
 	k := g.p1 - g.p0
 	if k == 0 {

@@ -8,7 +8,7 @@ import (
 	"zeroth/device"
 )
 
-// Ignored is the target of a position without loss and gradient.
+// Ignored is the target of a position that contributes neither loss nor gradient.
 const Ignored = -1
 
 func RunCrossEntropy(t *Args, w *Worker, lo, hi int) {
@@ -37,11 +37,12 @@ func RunCrossEntropyGrad(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// LossStats is the number of values that a row of part of the logits contributes to its loss.
+// LossStats is the number of values per row that each part of the vocabulary contributes to the
+// loss.
 const LossStats = 3
 
-// RunCrossEntropyPart sets each row's stats: its largest logit, the sum of exponentials relative to
-// that, and the target's logit, or 0 if it is in another part.
+// RunCrossEntropyPart sets each row's stats: the largest logit, the sum of exponentials relative
+// to it, and the target's logit, or 0 if the target is in another part.
 func RunCrossEntropyPart(t *Args, w *Worker, lo, hi int) {
 	m, stats, target := &t.M[0], t.B[0].F32(), t.B[1].I32()
 	for i := lo; i < hi; i++ {
@@ -56,8 +57,8 @@ func RunCrossEntropyPart(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// RunCrossEntropyMerge sets losses from the stats of all parts in order, and with t.Add replaces
-// logits by their gradient.
+// RunCrossEntropyMerge computes losses from the stats of all parts, in order. If t.Add is set, it
+// also replaces the logits by their gradient.
 func RunCrossEntropyMerge(t *Args, w *Worker, lo, hi int) {
 	m, loss, target, stats := &t.M[0], t.B[0].F32(), t.B[1].I32(), t.B[2].F32()
 	for i := lo; i < hi; i++ {
@@ -90,8 +91,8 @@ func RunCrossEntropyMerge(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// logits is a row of logits, in place or converted or capped in a worker's scratch, with the
-// largest and the sum of exponentials relative to it.
+// logits contains a row of logits, either in place or converted or capped in a worker's scratch,
+// with the largest logit and the sum of exponentials relative to it.
 type logits struct {
 	w   *Worker
 	row device.Buffer
@@ -99,8 +100,9 @@ type logits struct {
 	sum float64
 }
 
-// LogitsChunk is the number of logits processed at a time: they stay in cache between the search
-// for the largest and the sum, which is float32 within the chunk and float64 beyond.
+// LogitsChunk is the number of logits processed at a time, few enough to stay in cache between
+// the search for the largest and the sum. Sums are float32 within a chunk and float64 across
+// chunks.
 const LogitsChunk = 4096
 
 func logitsOf(w *Worker, m *device.Mat, i int, cap float32) logits {
@@ -125,7 +127,7 @@ func (x *logits) load(cap float32) {
 	}
 }
 
-// more processes the next chunk: it rescales the sum to the new largest.
+// more adds the next chunk and rescales the sum to the new largest logit.
 func (x *logits) more(chunk device.Buffer) {
 	whole, end := x.cut(chunk)
 	top, t := x.top, chunk.Type
@@ -145,7 +147,8 @@ func (x *logits) more(chunk device.Buffer) {
 	}
 }
 
-// cut returns the whole vectors of x and, if elements remain, a vector of these padded with -Inf.
+// cut returns the whole vectors of x and, if elements remain, a vector with the remaining ones
+// padded with -Inf.
 func (x *logits) cut(chunk device.Buffer) (whole device.Buffer, end unsafe.Pointer) {
 	n := chunk.N &^ 15
 	if n < chunk.N {
@@ -183,8 +186,8 @@ func (x *logits) replace(row device.Buffer, target int, scale, cap float32) {
 	}
 }
 
-// gradient replaces the logits by scale*(softmax - onehot(target)). A negative target is in another
-// part.
+// gradient replaces the logits by scale*(softmax - onehot(target)). A negative target means that
+// the target is in another part.
 func (x *logits) gradient(target int, scale float32) {
 	r, t := float32(float64(scale)/x.sum), x.row.Type
 	own := float32(0)

@@ -6,10 +6,9 @@ import (
 	"zeroth/device"
 )
 
-// Operations for updates of whole matrices, in addition to products: sums of two vectors, and
-// division by the norm.
+// Operations on whole matrices for update rules: the sum of two vectors and division by the norm.
 
-// axpbyLen is the number of elements in a piece of Axpby: four of them fit in every worker's
+// axpbyLen is the number of elements in a piece of Axpby. Four pieces fit in every worker's
 // scratch.
 const axpbyLen = 256
 
@@ -19,7 +18,7 @@ const AxpbyGrain = PieceWork / axpbyLen
 // AxpbyPieces returns the number of pieces of n elements.
 func AxpbyPieces(n int) int { return Ceil(n, axpbyLen) }
 
-// RunAxpby processes pieces [lo, hi) of y, p, a and b with alpha and beta.
+// RunAxpby computes pieces [lo, hi) of y and p from a and b with alpha and beta.
 func RunAxpby(t *Args, w *Worker, lo, hi int) {
 	y, p := t.B[0], t.B[1]
 	mem := w.Floats(4 * axpbyLen)
@@ -59,8 +58,8 @@ func RunSquares(t *Args, w *Worker, lo, hi int) {
 	addShared(t.B[0], &sum)
 }
 
-// Norm returns the divisor of x: its norm, rounded to its type, or F if that is larger. It is NaN
-// if an element of x is not finite.
+// Norm returns the divisor of x: its norm rounded to its type, or F if that is larger. The result
+// is NaN if an element of x is not finite.
 func Norm(t *Args, w *Worker) float32 {
 	sum := device.ExactAt(t.B[0], 0)
 	if sum.NotFinite() > 0 {

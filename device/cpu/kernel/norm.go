@@ -30,8 +30,8 @@ func RunLayerNorm(t *Args, work *Worker, lo, hi int) {
 	}
 }
 
-// directRows reports whether functions can work on the rows of matrices in place: of one type
-// supported by the instruction set, n elements being a whole number of vectors.
+// directRows reports whether the functions can work on the matrices' rows in place: the matrices
+// have one type that the instruction set supports, and n is a multiple of the vector length.
 func directRows(n int, ms ...*device.Mat) bool {
 	kind := ms[0].Buf.Type
 	for _, m := range ms {
@@ -43,7 +43,7 @@ func directRows(n int, ms ...*device.Mat) bool {
 }
 
 // normRows describes how rows of n elements are accessed: in place if direct is set, else through
-// np float32 padded with 0.
+// np float32 elements padded with 0.
 type normRows struct {
 	isa    *normISA
 	n, np  int
@@ -60,7 +60,7 @@ func (rows *normRows) read(mem []float32, m *device.Mat, i int) (unsafe.Pointer,
 	return unsafe.Pointer(&mem[0]), device.F32
 }
 
-// place returns where the row is computed; write then stores it.
+// place returns the memory in which the row is computed; write then stores it.
 func (rows *normRows) place(mem []float32, m *device.Mat, i int) unsafe.Pointer {
 	if rows.direct {
 		return rowOf(m, i, rows.n).Ptr
@@ -109,8 +109,8 @@ func newNormColumns(work *Worker, dy, x *device.Mat) normColumns {
 	return c
 }
 
-// chunks sets chunks [lo, hi) of dw to the sums of dy*(x-mean)*rstd, and of db to those of dy. A
-// nil db is not computed; a nil mean means zeros.
+// chunks sets chunks [lo, hi) of dw to the sums of dy*(x-mean)*rstd and those of db to the sums
+// of dy. db may be nil; a nil mean counts as zeros.
 func (c *normColumns) chunks(lo, hi int, dw, db, mean, rstd []float32) {
 	columns := c.isa.columns
 	at, c1 := lo*ChunkCols, min(hi*ChunkCols, c.x.Cols)
@@ -143,8 +143,8 @@ func (c *normColumns) chunks(lo, hi int, dw, db, mean, rstd []float32) {
 	}
 }
 
-// whole processes columns from at on in place, as many as make whole vectors, in whole rows of a
-// group, and returns where it ends.
+// whole processes the whole vectors of columns from at on in place, for a whole group of rows,
+// and returns the end of the processed columns.
 func (c *normColumns) whole(at, end int, dw, db, mean, rstd []float32) int {
 	columns, x, dy := c.isa.columns, c.x, c.dy
 	end = at + (end-at)/columns*columns
@@ -176,8 +176,7 @@ func RunLayerNormGradX(t *Args, work *Worker, lo, hi int) {
 	runNormGrad(t, work, lo, hi, t.B[1].F32(), t.B[2].F32())
 }
 
-// runNormGrad computes dx of rows [lo, hi); a nil mean means RMSNorm, without the mean and its part
-// of the gradient.
+// runNormGrad computes dx of rows [lo, hi). A nil mean selects RMSNorm, which has no mean.
 func runNormGrad(t *Args, work *Worker, lo, hi int, mean, rstd []float32) {
 	dxm, dym, xm, n := &t.M[0], &t.M[1], &t.M[2], t.M[2].Cols
 	np, a := padded(n, rowUnit), &work.args.normGrad

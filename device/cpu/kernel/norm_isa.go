@@ -2,9 +2,9 @@ package kernel
 
 import "unsafe"
 
-// normISA contains functions for layer norm on rows of n elements, a positive multiple of 16, and
-// for sums over columns, for elements of F32, BF16 and F16; weights are float32. If an entry is
-// nil, elements are converted and the entry for F32 is used.
+// normISA contains the functions of layer norm, for rows of n elements (a positive multiple of
+// 16), and of sums over columns. Arrays are indexed by F32, BF16 and F16; weights are float32. If
+// an entry is nil, elements are converted and the entry for F32 is used.
 type normISA struct {
 	columns     int // columns per call of sumColumns and normColumns
 	sum         [3]rowSumFunc
@@ -17,7 +17,7 @@ type normISA struct {
 }
 
 type (
-	// rowSumFunc returns the sum of x, rowSquaresFunc that of (x-m)^2.
+	// rowSumFunc returns the sum of x, rowSquaresFunc the sum of (x-m)^2.
 	rowSumFunc     func(x unsafe.Pointer, n int) float32
 	rowSquaresFunc func(x unsafe.Pointer, n int, m float32) float32
 	// normFunc sets y = (x-m)*r*w + b.
@@ -26,9 +26,9 @@ type (
 	normSumsFunc func(sums, dy, x, w unsafe.Pointer, n int, m float32)
 	// normGradFunc sets dx = r*(dy*w - g - (x-m)*gn), plus the old dx if add is not 0.
 	normGradFunc func(a *NormGradRow)
-	// sumColumnsFunc adds to sum the sum of rows, ld elements apart, in order.
+	// sumColumnsFunc adds rows, ld elements apart, to sum in order.
 	sumColumnsFunc func(sum, x unsafe.Pointer, ld, rows int)
-	// normColumnsFunc adds to dw the sum over rows of dy*(x-mean)*rstd, and to db that of dy.
+	// normColumnsFunc adds the sum over rows of dy*(x-mean)*rstd to dw and the sum of dy to db.
 	normColumnsFunc func(a *ColumnGrads)
 )
 

@@ -7,13 +7,13 @@ import (
 	"zeroth/device"
 )
 
-// ruleISA contains the update rules. All round products and sums separately, and divide and take
-// roots according to IEEE 754, so that a rule's bits are the same on every machine and for any
+// ruleISA contains the update rules. They round products and sums separately, and divide and take
+// roots according to IEEE 754, so that results are bit-identical on every machine and for any
 // division of a vector.
 type ruleISA struct{ AdamW, Sgd, Momentum, Lion RuleFunc }
 
-// RuleFunc updates the float32 arrays w, m and v from g; p receives w rounded to its type. The
-// constants are those of AdamW, sgd, momentum and lion.
+// RuleFunc updates the float32 arrays w, m and v from g and stores w, rounded to p's type, in p.
+// See AdamW, sgd, momentum and lion for the constants.
 type RuleFunc func(r *Rule)
 
 func RunRule(t *Args, w *Worker, lo, hi int) {
@@ -46,8 +46,8 @@ func (t *Args) from(o, i int) unsafe.Pointer {
 	return t.B[o].Slice(i, t.B[o].N).Ptr
 }
 
-// toEnds copies the n < 16 elements from at on of five operands to the worker's padded vectors, and
-// fromEnds copies the first operands back.
+// toEnds copies the n < 16 elements starting at at of five operands to the worker's padded
+// vectors; fromEnds copies the first operands back.
 func (t *Args) toEnds(w *Worker, at, n int) {
 	for o := range w.ends {
 		copy(w.end(o), t.part(o, at, n))
@@ -60,7 +60,7 @@ func (t *Args) fromEnds(w *Worker, at, n, results int) {
 	}
 }
 
-// part returns the bytes of n elements from at on of operand o, or nil if it is empty.
+// part returns the bytes of the n elements of operand o starting at at, or nil if o is empty.
 func (t *Args) part(o, at, n int) []byte {
 	if t.B[o].N == 0 {
 		return nil

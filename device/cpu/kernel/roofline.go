@@ -6,19 +6,19 @@ import (
 	"unsafe"
 )
 
-// The machine's roofline: the limits that kernels are measured against, independent of the kernels.
+// The roofline consists of the machine's limits, measured independently of the kernels.
 
-// Peak is arithmetic without memory access: the machine's maximum rate of multiply-adds. It also
-// reveals whether other programs use the processor.
+// Peak measures the maximum rate of multiply-adds without memory access. It also reveals whether
+// other programs use the processor.
 type Peak struct {
 	Name string // "fp32 avx512"
 	ops  float64
 	loop func(n int)
-	n    int // about a tenth of a millisecond: assembly cannot be preempted
+	n    int // iterations that take about 0.1 ms, since assembly cannot be preempted
 }
 
-// Rate returns operations per second, two per multiply-add, on a number of goroutines for about a
-// millisecond.
+// Rate runs the loop on workers goroutines for about a millisecond and returns operations per
+// second, counting two per multiply-add.
 func (p Peak) Rate(workers int) float64 {
 	const times = 10
 	start := time.Now()
@@ -30,7 +30,7 @@ func (p Peak) Rate(workers int) float64 {
 	return float64(workers) * times * p.ops * float64(p.n) / time.Since(start).Seconds()
 }
 
-// Together runs f on a number of goroutines, including the caller's.
+// Together runs f on workers goroutines, including the caller's.
 func Together(workers int, f func(worker int)) {
 	var wg sync.WaitGroup
 	for w := 1; w < workers; w++ {
@@ -51,7 +51,7 @@ func PeakBF16() (p Peak, ok bool) {
 	return peakOf(BestBF16.peak), true
 }
 
-// peakOf sets the length of the loop.
+// peakOf sets the length of the loop of p.
 func peakOf(p Peak) Peak {
 	const long = 100 * time.Microsecond
 	best := time.Hour
@@ -71,21 +71,21 @@ type Stream struct {
 	Piece func(dst, a, b []float32)
 }
 
-// Streams returns a copy and a sum of two arrays that bypass the caches, an update in place, like
-// an optimizer's of its state, one that depends on another array, like that of parameters by
-// gradients, and a read.
+// Streams returns five passes: a copy, a sum of two arrays that bypasses the caches, an in-place
+// update (like an optimizer's of its state), an update that reads another array (like one of
+// parameters by gradients), and a read.
 func Streams() []Stream {
 	return []Stream{{"copy", 8, streamCopy}, {"triad", 12, streamTriad}, {"in place", 8, streamRewrite},
 		{"update", 12, streamUpdate}, {"read", 4, streamRead}}
 }
 
-// StreamLen is a length in floats that exceeds the caches: some processors have 100 MiB or more.
+// StreamLen is a length in floats that exceeds all caches; some processors have 100 MiB or more.
 const StreamLen = 64 << 20
 
 const StreamUnit = 1 << 16
 
-// Pass runs over dst, a and b, of equal length, a multiple of 65536 floats, on a number of
-// goroutines.
+// Pass runs over dst, a and b on workers goroutines. The arrays have equal lengths, a multiple of
+// 65536 floats.
 func (s Stream) Pass(workers int, dst, a, b []float32) {
 	const unit = StreamUnit
 	n := len(a)
@@ -102,7 +102,8 @@ func streamCopy(dst, a, _ []float32) {
 	copyBytes(bytes(dst), bytes(a), true)
 }
 
-// Instructions names the instruction sets used for products of float32 and, if different, of bf16.
+// Instructions returns the names of the instruction sets used for products of float32 and, if
+// different, of bf16.
 func Instructions() (f32, bf16 string) {
 	f32, bf16 = BestISA.Name, BestISA.Name
 	if BestBF16 != nil {

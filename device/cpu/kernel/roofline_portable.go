@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// The limits of a machine without assembly are those of Go.
+// Without assembly, the measured limits are those of Go code.
 
 // SinkGo keeps the loop's results alive.
 var SinkGo atomic.Uint32

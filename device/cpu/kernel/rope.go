@@ -14,14 +14,14 @@ const ropePairs = 64
 // pairs; half is a positive multiple of 16. A sign of -1 rotates back.
 type ropeFunc func(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
 
-// Turns is a table of cosines and sines of angles: row t, of D floats, has those of position t, W/2
-// cosines and then the sines, where W is the number of rotated elements.
+// Turns is a table of cosines and sines. Row t, of D floats, contains those of position t: W/2
+// cosines, then W/2 sines, where W is the number of rotated elements.
 type Turns struct {
 	Table []float32
-	Rope  device.Rope // of the first Rope.T rows
+	Rope  device.Rope // parameters of the first Rope.T rows
 }
 
-// Has reports whether the table contains the angles of r, which do not depend on the number of
+// Has reports whether the table contains the angles of r. Angles do not depend on the number of
 // positions.
 func (t *Turns) Has(r device.Rope) bool {
 	return t.Rope.Alike(r) && max(r.Span, r.Past+r.T) <= t.Rope.T
@@ -66,8 +66,8 @@ func RunRope(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// turnHeads rotates the pairs from j0 on, as many as there are sines, of every head of width D in a
-// row; half is the number of rotated pairs.
+// turnHeads rotates the pairs from j0 on in every head of width D in a row, one pair for each
+// element of sin. half is the number of rotated pairs of a head.
 func turnHeads(m *device.Mat, row, j0, D, half int, mem, cos, sin []float32, sign float32) {
 	n := len(sin)
 	cos = cos[:n]

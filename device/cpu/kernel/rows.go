@@ -6,12 +6,12 @@ import (
 	"zeroth/device"
 )
 
-// Kernels compute in float32 on runs of consecutive elements: floatsOf returns a run as float32,
-// place where to compute a result, and keep stores it. If the memory is float32, all three use it
-// directly.
+// Kernels compute in float32 on runs of consecutive elements. floatsOf returns a run as float32,
+// place returns memory for a result, and keep stores the result. If the memory is float32, all
+// three use it directly.
 
-// floatsOf returns elements [at, at+n) of b as float32 for reading: the memory itself, or converted
-// in buf (at least n).
+// floatsOf returns elements [at, at+n) of b as float32 for reading: b's memory or, if b has
+// another type, buf (at least n elements) with the converted elements.
 func floatsOf(buf []float32, b device.Buffer, at, n int) []float32 {
 	part := b.Slice(at, at+n)
 	if b.Type == device.F32 {
@@ -21,8 +21,8 @@ func floatsOf(buf []float32, b device.Buffer, at, n int) []float32 {
 	return buf[:n]
 }
 
-// place returns where elements [at, at+n) of b are to be written before keep: the memory itself, or
-// buf (at least n).
+// place returns memory for computing elements [at, at+n) of b: b's memory or, if b has another
+// type, buf (at least n elements). Call keep to store them.
 func place(buf []float32, b device.Buffer, at, n int) []float32 {
 	if b.Type == device.F32 {
 		return b.Slice(at, at+n).F32()
@@ -30,19 +30,19 @@ func place(buf []float32, b device.Buffer, at, n int) []float32 {
 	return buf[:n]
 }
 
-// keep rounds x, from place, into the elements of b from at on.
+// keep stores x, the result of place, in the elements of b starting at at, rounding if needed.
 func keep(b device.Buffer, at int, x []float32) {
 	if b.Type != device.F32 {
 		Store(b.Slice(at, at+len(x)), x)
 	}
 }
 
-// BlockLen is the number of elements that an elementwise kernel processes at a time; its pieces are
-// blocks, so that conversions need little scratch.
+// BlockLen is the number of elements in a piece of an elementwise kernel, so that conversions
+// need little scratch.
 const BlockLen = 1024
 
-// PieceWork is the number of cheap element operations that justifies another worker, whose waking
-// takes some microseconds.
+// PieceWork is the number of cheap element operations that justifies waking another worker, which
+// takes a few microseconds.
 const PieceWork = 1 << 14
 
 func Blocks(n int) int { return (n + BlockLen - 1) / BlockLen }

@@ -7,9 +7,9 @@ import (
 	"zeroth/device"
 )
 
-// Sums over the columns of a matrix are computed in chunks of ChunkCols columns. Rows are added in
-// groups of groupLen, whose sums are then added: always the same order, and more accurate in
-// float32 than one long chain.
+// Sums over the columns of a matrix are computed in chunks of ChunkCols columns. Rows are summed
+// in groups of groupLen, and the groups' sums are then added. The order is always the same, and
+// in float32 it is more accurate than one long chain.
 const (
 	ChunkCols = 64 // a multiple of every normISA's columns
 	groupLen  = 64
@@ -17,8 +17,8 @@ const (
 
 func Chunks(cols int) int { return Ceil(cols, ChunkCols) }
 
-// columnSums returns where n sums are accumulated: sum itself, cleared, or mem if functions would
-// write more columns than it has.
+// columnSums returns memory for accumulating n sums: sum, cleared, or mem if the functions would
+// write more columns than sum has.
 func columnSums(mem, sum []float32, columns int) []float32 {
 	if len(sum) < columns {
 		sum = mem[:columns]
@@ -27,8 +27,9 @@ func columnSums(mem, sum []float32, columns int) []float32 {
 	return sum
 }
 
-// columnBlock returns elements (row, col) to (row+rows, col+n) of m for a function over columns
-// columns: in place if direct is set and n is columns, else converted in mem (rows, columns).
+// columnBlock returns elements (row, col) to (row+rows, col+n) of m for a function that processes
+// columns columns: in place if direct is set and n equals columns, else converted in mem (rows,
+// columns).
 func columnBlock(mem []float32, m *device.Mat, row, col, rows, n, columns int, direct bool) (at unsafe.Pointer, ld int, kind device.DType) {
 	if direct && n == columns {
 		return m.Buf.Slice(row*m.Ld+col, m.Buf.N).Ptr, m.Ld, m.Buf.Type
@@ -68,7 +69,7 @@ func RunSumRows(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// addShared adds a worker's part of a sum to the shared accumulator.
+// addShared adds a worker's partial sum to the shared accumulator.
 func addShared(acc device.Buffer, own *device.Exact) {
 	own.Carry()
 	to := device.ExactAt(acc, 0)
@@ -84,7 +85,7 @@ func blockRange(x device.Buffer, lo, hi int) []float32 {
 	return x.F32()[lo*device.ExactBlock : min(hi*device.ExactBlock, x.N)]
 }
 
-// LastBlock returns the rest of a vector, padded with zeros.
+// LastBlock returns the incomplete last block of a vector, padded with zeros.
 func LastBlock(x []float32) (b [device.ExactBlock]float32) {
 	copy(b[:], x)
 	return b
@@ -104,10 +105,10 @@ func RunSum(t *Args, _ *Worker, lo, hi int) {
 // SquaresAtOnce is the number of blocks passed to one call of assembly.
 const SquaresAtOnce = 128
 
-// squareWindow accumulates most sums of blocks in one call of assembly: a number of at least 117
-// bits in units of 2^32^limb of a device.Exact, that is, the sum over its lanes of [0][l] +
-// [1][l]*2^32 + [2][l]*2^64. The caller adds sums outside of that range, 0 and values that are not
-// finite individually.
+// squareWindow accumulates most block sums in one call of assembly. It has at least 117 bits in
+// units of 2^32^limb of a device.Exact: the value is the sum over its lanes l of [0][l] +
+// [1][l]*2^32 + [2][l]*2^64. The caller individually adds sums outside that range, zeros and
+// values that are not finite.
 type squareWindow [3][8]uint64
 
 func RunSumSquares(t *Args, w *Worker, lo, hi int) {

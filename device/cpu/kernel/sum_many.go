@@ -7,9 +7,9 @@ import (
 	"zeroth/device"
 )
 
-// addUpFunc sets elements [at, at+n) of dst to the sum of count sources, in their order; n is a
-// positive multiple of 16. src points to the address of the first source; the addresses of the next
-// are apart bytes from each other. dst may be one of them.
+// addUpFunc sets elements [at, at+n) of dst to the sum of count sources, added in order; n is a
+// positive multiple of 16. src points to the address of the first source, and the addresses are
+// apart bytes from each other. dst may be one of the sources.
 type addUpFunc func(dst, src unsafe.Pointer, apart, count, at, n int)
 
 // sumISA contains an instruction set's functions for AddUp, for F32, BF16 and F16; addUpStream
@@ -19,10 +19,11 @@ type sumISA struct{ addUp, addUpStream [3]addUpFunc }
 // AddAtOnce is the number of elements summed by one call of assembly.
 const AddAtOnce = 1 << 14
 
-// AddUp sets dst to the sum of the sources, of equal type and length, on the caller's goroutine:
-// element by element, in the sources' order, in float32, rounded once to the type; F64 in float64.
-// For 16-bit types, sources and dst may be F32, as partial sums are. dst may be one of the sources;
-// otherwise it must not overlap them. The bits are the same on every machine.
+// AddUp sets dst to the sum of the sources, which have equal type and length. It runs on the
+// caller's goroutine and adds element by element in the sources' order, in float32 rounded once
+// to the type, or in float64 for F64. With 16-bit types, some sources or dst may be F32, as
+// partial sums are. dst may be one of the sources but must not overlap them otherwise. Results
+// are bit-identical on every machine.
 func AddUp(dst device.Buffer, src []device.Buffer) {
 	alike := true
 	for _, b := range src {
@@ -59,7 +60,7 @@ func addUpFast(dst device.Buffer, src []device.Buffer) int {
 	return n
 }
 
-// amongst reports whether b is one of the sources: then its lines are in cache when its sums are
+// amongst reports whether b is one of the sources, whose lines are in cache when the sums are
 // stored.
 func amongst(src []device.Buffer, b device.Buffer) bool {
 	for _, s := range src {
@@ -70,7 +71,7 @@ func amongst(src []device.Buffer, b device.Buffer) bool {
 	return false
 }
 
-// addBlock is the number of elements summed at a time in Go: their sums stay in the first-level
+// addBlock is the number of elements that Go sums at a time. The sums stay in the first-level
 // cache while the sources stream by.
 const addBlock = 1024
 
@@ -95,8 +96,8 @@ func addUpGo(dst device.Buffer, src []device.Buffer, lo, hi int, alike bool) {
 	}
 }
 
-// widenGo and roundGo convert from and to 16 bits like load and store, copy float32, and let their
-// operands stay on the stack.
+// widenGo and roundGo convert from and to 16-bit types like load and store, and copy float32.
+// Their operands do not escape to the heap.
 func widenGo(dst []float32, b device.Buffer) {
 	switch b.Type {
 	case device.BF16:
@@ -135,7 +136,7 @@ func addBlocks[T float32 | float64](dst device.Buffer, src []device.Buffer, lo, 
 	}
 }
 
-// addInto sets dst = a + b, of equal length.
+// addInto sets dst = a + b for slices of equal length.
 func addInto[T float32 | float64](dst, a, b []T) {
 	a, b = a[:len(dst)], b[:len(dst)] // avoids bounds checks below; unrolling is slower
 	for i := range dst {

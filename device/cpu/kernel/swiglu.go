@@ -10,8 +10,8 @@ import (
 // 1710.05941).
 func Silu(x float32) float32 { return x / (1 + Exp32(-x)) }
 
-// SiluSlope returns silu and its derivative, s + x s (1-s). Beyond siluFlat they are 0 and 0, or x
-// and 1, in float32, and the factors would overflow.
+// SiluSlope returns silu and its derivative, s + x s (1-s). Where |x| exceeds siluFlat they are 0
+// and 0, or x and 1, in float32, and computing the factors would overflow.
 func SiluSlope(x float32) (y, slope float32) {
 	if x < -siluFlat {
 		x = -siluFlat
@@ -50,7 +50,7 @@ func RunSwiGLUGrad(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// swigluGrad converts the operands of the n elements from at on.
+// swigluGrad processes the n elements starting at at, converting operands.
 func (t *Args) swigluGrad(w *Worker, at, n int) {
 	mem, np := w.Floats(5*BlockLen), padded(n, 16)
 	var x [5][]float32

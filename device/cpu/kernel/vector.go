@@ -29,15 +29,15 @@ type attnISA struct {
 	SoftmaxGrad softmaxGradFunc
 	load, store [3]rowsFunc                                 // from F32, BF16, F16 to float32 and back
 	scale       func(x unsafe.Pointer, n int, by float32)   // x[:n] *= by
-	dot         func(x, y unsafe.Pointer, n int) float32    // of x[:n] and y[:n]
+	dot         func(x, y unsafe.Pointer, n int) float32    // sum of x[i]*y[i]
 	trans       func(dst, src unsafe.Pointer, ld, k, n int) // dst[p*2*lanes+i] = src[i*ld+p] for p < k, i < n <= lanes
 }
 
-// eachISA contains elementwise functions and sums, for elements of F32, BF16 and F16; if one is
-// nil, elements are converted and the one for F32 is used. Conversions and roundings are those of
+// eachISA contains elementwise functions and sums, indexed by F32, BF16 and F16. If an entry is
+// nil, elements are converted and the entry for F32 is used. Conversions and rounding are as in
 // load and store.
 type eachISA struct {
-	Gelu, GeluGrad, Times, Add [3]EachFunc // y = gelu(a); a gelu'(b): b * slope of gelu at a; a*s; a + b
+	Gelu, GeluGrad, Times, Add [3]EachFunc // Gelu: y = gelu(a); GeluGrad: b times the slope of gelu at a; Times: a*s; Add: a + b
 	Swiglu                     [3]EachFunc // silu(a) * b
 	swigluGrad                 [3]swigluGradFunc
 	addStream                  [3]EachFunc // bypasses the caches, y aligned to 64 bytes
@@ -46,8 +46,8 @@ type eachISA struct {
 	expSum                     [3]func(x unsafe.Pointer, n int, top float32) float32 // sum of exp(x-top)
 	softmax                    [3]func(x unsafe.Pointer, n int, top, r float32)      // x = r*exp(x-top)
 	rope                       [3]ropeFunc                                           // nil: in Go
-	// sumSquares sets a squareWindow that begins at the exponent base of a float64, and stores the
-	// sums outside of it in odd, whose number it returns.
+	// sumSquares sets a squareWindow that begins at the exponent base of a float64. It stores
+	// sums outside the window in odd and returns their number.
 	sumSquares func(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int
 }
 
@@ -58,12 +58,13 @@ type EachFunc func(y, a, b unsafe.Pointer, n int, s float32)
 // positive multiple of 16; each may be one of the others.
 type swigluGradFunc func(dgate, dup, dy, gate, up unsafe.Pointer, n int)
 
-// microFunc sets c[i*ldc+j] to the sum over p < k of a[i*ai+p*ak] * b[p*ldb+j], added in the order
-// of p, for rows of i and vectors of j, plus the old c if add is not 0; k >= 1.
+// microFunc sets c[i*ldc+j] to the sum over p < k of a[i*ai+p*ak] * b[p*ldb+j], added in the
+// order of p, plus the old c if add is not 0. i runs over Rows rows, j over a number of vectors;
+// k >= 1.
 type microFunc func(t *MicroTile)
 
 // rowsFunc copies rows of n elements, a positive multiple of 16, between working space and a
-// matrix, multiplied by a number; ldd and lds are the row strides in elements.
+// matrix, multiplying them by by. ldd and lds are the row strides in elements.
 type rowsFunc func(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)
 
 // onlineSoftmaxFunc replaces scores by exponentials. Row i, s[i*ld:], sees the first min(n+i, most)
@@ -77,10 +78,10 @@ type onlineSoftmaxFunc func(r *SoftmaxRows)
 // elements invisible to row i become 0, as in onlineSoftmaxFunc.
 type softmaxGradFunc func(r *SoftmaxGradRows)
 
-// BestVec is the instruction set for kernels; tests set it to others of VecISAs.
+// BestVec is the instruction set used for kernels. Tests set it to other elements of VecISAs.
 var BestVec = VecISAs[len(VecISAs)-1]
 
-// VecISAs are the instruction sets that this machine supports, the fastest last.
+// VecISAs contains the instruction sets that this machine supports, the fastest last.
 var VecISAs = append([]*VecISA{&portableVec}, nativeVecs()...)
 
 var portableVec = VecISA{
@@ -109,7 +110,7 @@ var portableVec = VecISA{
 // FloatsAt returns n floats at p.
 func FloatsAt(p unsafe.Pointer, n int) []float32 { return unsafe.Slice((*float32)(p), n) }
 
-// FloatPtr returns the address of element i of x, which may be its end.
+// FloatPtr returns the address of element i of x; i may be len(x).
 func FloatPtr(x []float32, i int) unsafe.Pointer {
 	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(x)), 4*i)
 }
@@ -158,7 +159,7 @@ func tile4x2(c []float32, ldc int, a []float32, ai, ak int, b []float32, ldb, k 
 	c[3*ldc+1] += s31
 }
 
-// onlineSoftmaxGo stores the whole sum in the first of a row's partial sums.
+// onlineSoftmaxGo stores a row's whole sum in the first of its partial sums.
 func onlineSoftmaxGo(r *SoftmaxRows) {
 	const lanes = 8
 	ms, ls, shrinks := FloatsAt(r.M, r.Rows), FloatsAt(r.L, r.Rows*lanes), FloatsAt(r.Shrink, r.Rows)
@@ -204,7 +205,7 @@ func loadGo(t device.DType) rowsFunc {
 	}
 }
 
-// storeGo also leaves the rows in working space multiplied.
+// storeGo returns a function that also leaves the rows in working space multiplied.
 func storeGo(t device.DType) rowsFunc {
 	return func(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32) {
 		for i := range rows {
@@ -277,7 +278,7 @@ func softmaxGo(x unsafe.Pointer, n int, top, r float32) {
 	}
 }
 
-// sumSquaresGo leaves all sums to the caller.
+// sumSquaresGo returns all sums in odd.
 func sumSquaresGo(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, _ int) int {
 	*(*squareWindow)(window) = squareWindow{}
 	for i := range blocks {

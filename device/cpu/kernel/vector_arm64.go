@@ -2,8 +2,7 @@ package kernel
 
 import "unsafe"
 
-// vecNEON uses two registers per vector. Its sums of squares are computed block by block, and all
-// of them left to the caller.
+// vecNEON uses two registers per vector. Its sumSquares returns all sums in odd.
 var vecNEON = VecISA{
 	Name: "neon",
 	attnISA: attnISA{Rows: 4, Lanes: 8, Micro: [3]microFunc{nil, micro1xNEON, micro2xNEON},
