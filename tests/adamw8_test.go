@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Blocks of coded moments belong to one parameter each and to one rank: every stage,
-// number of ranks and place of the state agrees to the bit.
+// TestAdamW8AgreesToTheBit checks that stages, rank counts and offload agree to the bit. A block
+// of coded moments belongs to one parameter and one rank.
 func TestAdamW8AgreesToTheBit(t *testing.T) {
 	for _, sets := range [][]string{{"precision=fp32"}, {"precision=bf16", "model.family=llama", "model.kv_heads=1"}} {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
@@ -27,8 +27,8 @@ func TestAdamW8AgreesToTheBit(t *testing.T) {
 	}
 }
 
-// Moments in 8 bits change where training goes by little: over 12 steps no loss is
-// farther from AdamW's than 2 % of what has been learned, and some are other.
+// TestAdamW8IsNearAdamW checks that 8-bit moments barely change training: over 12 steps every
+// loss is within 2 % of the total decrease from AdamW's, and some differ.
 func TestAdamW8IsNearAdamW(t *testing.T) {
 	sets := []string{"precision=fp32", "parallel.ranks=2", "train.steps=12", "optimizer.lr=3e-3", "device=cpu"}
 	want := train(t, cfg(t, sets...), nil)

@@ -13,10 +13,10 @@ import (
 	"zeroth/shard"
 )
 
-// counting is a process whose ranks count, each for itself, what they send to other hosts.
+// counting is a process whose ranks each count the bytes they send to other hosts.
 type counting struct {
 	process
-	sent []atomic.Int64 // by world rank, bytes
+	sent []atomic.Int64 // bytes, by world rank
 }
 
 func (p *counting) Connect(m shard.Mesh) (*setup.Connection, error) {
@@ -34,7 +34,7 @@ type counter struct {
 	sent *atomic.Int64
 }
 
-// NoteLending lends nothing to other hosts, which here could read it.
+// NoteLending refuses to lend to other hosts, which in this test could read the memory.
 func (c counter) NoteLending(to int, n collective.Note, b []byte) bool {
 	return !c.elsewhere(to) && c.Lender.NoteLending(to, n, b)
 }
@@ -48,13 +48,13 @@ func (c counter) Send(to int, b []byte) {
 	c.Lender.Send(to, b)
 }
 
-// The bytes between hosts of a plan are those that wires carry in a step: whatever stage,
-// mesh, type and hosts a job has, and whichever way its links have each operation go.
+// TestBetweenHostsIsPlanned checks that the planned bytes between hosts are those sent in a step,
+// for various stages, meshes, types and hosts, and whichever algorithm each operation uses.
 func TestBetweenHostsIsPlanned(t *testing.T) {
-	sent := map[bool]bool{} // whether links made a difference
+	sent := map[bool]bool{} // whether the links made a difference
 	for _, test := range []struct {
 		sets  []string
-		hosts []int // by process
+		hosts []int // host of each process
 	}{
 		{[]string{"parallel.ranks=8", "zero.stage=3", "precision=bf16", "train.accumulate=2"}, []int{0, 1}},
 		{[]string{"parallel.ranks=8", "zero.stage=2", "train.accumulate=7"}, []int{0, 0, 1, 1}},
@@ -67,7 +67,7 @@ func TestBetweenHostsIsPlanned(t *testing.T) {
 		{[]string{"parallel.ranks=6", "parallel.master=true", "precision=bf16", "train.accumulate=2"}, []int{0, 0, 1}},
 		{[]string{"parallel.ranks=8", "parallel.context=2", "parallel.tensor=2", "zero.stage=3", "model.context=8"}, []int{0, 1}},
 		{[]string{"parallel.ranks=4", "parallel.context=4", "zero.stage=0", "model.context=8", "train.accumulate=2"}, []int{0, 1}},
-		{[]string{"parallel.ranks=4", "zero.stage=3"}, []int{0, 0}}, // nothing
+		{[]string{"parallel.ranks=4", "zero.stage=3"}, []int{0, 0}}, // nothing is sent
 	} {
 		c := cfg(t, test.sets...)
 		var before int64
@@ -91,7 +91,7 @@ func TestBetweenHostsIsPlanned(t *testing.T) {
 	}
 }
 
-// planBetween is what a plan says.
+// planBetween returns the bytes that a plan predicts.
 func planBetween(t *testing.T, c *config.Config, l process, near, far float64) int64 {
 	t.Helper()
 	h := &sim.Hardware{Name: "any", Flops: map[string]float64{"fp32": 1e9, "bf16": 1e9}, Memory: 1e9, Links: []sim.Link{{Ranks: l.beside(), Bandwidth: near, Latency: 1e-6}, {Bandwidth: far, Latency: 1e-6}}}
@@ -102,7 +102,7 @@ func planBetween(t *testing.T, c *config.Config, l process, near, far float64) i
 	return s.Between
 }
 
-// beside is the ranks of the first host.
+// beside returns the number of ranks on the first host.
 func (p process) beside() (n int) {
 	for _, h := range p.hosts {
 		if h == p.hosts[0] {
@@ -112,7 +112,7 @@ func (p process) beside() (n int) {
 	return n
 }
 
-// countBetween trains, and counts what the ranks of the first host send to others in the
+// countBetween trains and counts the bytes that the first host's ranks send to other hosts in the
 // third step.
 func countBetween(t *testing.T, c *config.Config, all []process, near, far float64) (bytes int64) {
 	t.Helper()

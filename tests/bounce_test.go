@@ -16,12 +16,12 @@ import (
 	"zeroth/shard"
 )
 
-// process is the World of one of several processes, played by a part of this one,
-// which sockets connect.
+// process is the World of one of several processes that this test simulates and connects over
+// sockets.
 type process struct {
 	setup.Alone
 	at, per int
-	hosts   []int // by process
+	hosts   []int // host of each process
 	nets    []*socket.Net
 	mem     *socket.Memory
 }
@@ -45,7 +45,7 @@ func (p process) Connect(m shard.Mesh) (*setup.Connection, error) {
 	return c, nil
 }
 
-// processes connects as many as there are hosts to be on.
+// processes connects one process per element of hosts.
 func processes(t *testing.T, m shard.Mesh, hosts []int) (all []process) {
 	t.Helper()
 	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -89,7 +89,7 @@ func processes(t *testing.T, m shard.Mesh, hosts []int) (all []process) {
 	return all
 }
 
-// wired is the group under its wrappers.
+// wired returns the Wired group inside the wrappers of g.
 func wired(g collective.Group) *collective.Wired {
 	for {
 		if w, ok := g.(*collective.Wired); ok {
@@ -99,17 +99,16 @@ func wired(g collective.Group) *collective.Wired {
 	}
 }
 
-// The memory for what is on its way between processes is what a plan says, what the
-// formula says and what ranks hold, before and after steps, whose collectives need no
-// more of it: a unit's shard of n elements takes 2 chunks of 4n bytes for each other
-// rank. Where hosts have several, sums may go by host: then for each other rank of the
-// host and for one of the host before, and 4 more for sums that leave; of the two ways
-// it is the larger.
+// TestBounceIsPlannedIsFormula checks that the memory for data in flight between processes equals
+// the plan, the formula below and what ranks hold before and after steps. A unit's shard of n
+// elements takes 2 chunks of 4n bytes per other rank. If hosts have several ranks, sums may be
+// hierarchical: then it takes 2 chunks per other rank of the host and for one of the previous
+// host, plus 4 for outgoing sums. The larger of both counts.
 func TestBounceIsPlannedIsFormula(t *testing.T) {
 	for _, test := range []struct {
 		sets  []string
 		hosts []int
-		slots func(shard, replica int) int // bytes, of padded bytes of the largest part of each
+		slots func(shard, replica int) int // number of slots of the padded bytes of the largest shard and replica part
 	}{
 		{[]string{"parallel.ranks=4", "zero.stage=2"}, []int{0, 0}, func(s, _ int) int { return 3 * 2 * s }},
 		{[]string{"parallel.ranks=2", "zero.stage=0"}, []int{0, 0}, func(_, r int) int { return 1 * 2 * r }},
@@ -165,8 +164,8 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 	}
 }
 
-// Several processes on several hosts, whose sums go from host to host where that costs
-// less, train to the bits of one process.
+// TestHostsAgreeToTheBit checks that processes on several hosts, with hierarchical sums where
+// they are cheaper, train bit-identically to one process.
 func TestHostsAgreeToTheBit(t *testing.T) {
 	for _, test := range []struct {
 		sets  []string

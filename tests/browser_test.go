@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// chromium finds a browser, or skips the test.
+// chromium returns the path of a browser, or skips the test.
 func chromium(t *testing.T) string {
 	t.Helper()
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chrome"} {
@@ -29,7 +29,7 @@ func chromium(t *testing.T) string {
 	return ""
 }
 
-// ground is what a reader's screen is like.
+// ground describes a reader's screen.
 type ground struct {
 	width int // pixels
 	dark  bool
@@ -37,7 +37,7 @@ type ground struct {
 
 var grounds = []ground{{1280, false}, {800, true}, {390, false}, {390, true}}
 
-// browse opens a page and returns what the browser says.
+// browse opens a page and returns the browser's output.
 func browse(t *testing.T, browser, page string, on ground, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -55,9 +55,8 @@ func browse(t *testing.T, browser, page string, on ground, args ...string) strin
 	return string(out)
 }
 
-// harness moves the pointer over events and says what the page then shows, and
-// in which colors it has drawn them. Then it hides a series and zooms, by keys and
-// by dragging.
+// harness moves the pointer over events and reports what the page shows and in which colors it
+// has drawn them. Then it hides a series and zooms with keys and by dragging.
 const harness = `<script>
 addEventListener("load", () => setTimeout(() => {
 	const said = [], box = canvas.getBoundingClientRect(), ratio = canvas.width / box.width;
@@ -99,7 +98,7 @@ addEventListener("load", () => setTimeout(() => {
 </script>
 </html>`
 
-// told is what the harness says.
+// told is the report of the harness.
 type told struct {
 	Said []struct {
 		Tip                  string
@@ -112,7 +111,7 @@ type told struct {
 	Views          [][2]float64
 }
 
-// tell opens a page with the harness in it.
+// tell opens a page with the harness inserted and returns its report.
 func tell(t *testing.T, browser, page string, on ground) (got told) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "plan.html")
@@ -128,9 +127,10 @@ func tell(t *testing.T, browser, page string, on ground) (got told) {
 	return got
 }
 
-// The page draws every event in its categories' colors, and tells of the event
-// under the pointer, inside the window: on large screens only while it is there.
-// It zooms, and what the legend hides is not drawn.
+// TestPageInABrowser checks that the page draws every event in the colors of its categories and
+// shows a tooltip for the event under the pointer, within the window. On large screens the
+// tooltip disappears with the pointer. Zooming works, and series hidden in the legend are not
+// drawn.
 func TestPageInABrowser(t *testing.T) {
 	browser := chromium(t)
 	p := planOf(t, cfg(t, "zero.recompute=block", "train.accumulate=2"))
@@ -174,7 +174,7 @@ func TestPageInABrowser(t *testing.T) {
 	}
 }
 
-// inUnits is a number of bytes as the page writes it.
+// inUnits formats a number of bytes like the page.
 func inUnits(n int64) string {
 	x, i := float64(n), 0
 	for ; x >= 1024; i++ {
@@ -186,7 +186,8 @@ func inUnits(n int64) string {
 	return fmt.Sprintf("%.1f %s", x, []string{"B", "KiB", "MiB", "GiB"}[i])
 }
 
-// The drawings are pictures to a browser, in the colors that suit the ground.
+// TestDrawingInABrowser checks that a browser renders the drawings, in colors that suit the
+// background.
 func TestDrawingInABrowser(t *testing.T) {
 	browser := chromium(t)
 	var drawing strings.Builder
@@ -215,7 +216,7 @@ func TestDrawingInABrowser(t *testing.T) {
 	}
 }
 
-// pixels is how many a picture has of each color.
+// pixels returns the number of pixels of each color in a picture.
 func pixels(t *testing.T, file string) map[[3]uint8]int {
 	t.Helper()
 	f, err := os.Open(file)

@@ -23,7 +23,7 @@ import (
 
 const oddModel = `<script>document.body.textContent = "broken"</script>`
 
-// shown is a run of 2,000 steps with everything that a page draws.
+// shown returns a run of 2,000 steps with everything that a page draws.
 func shown() *watch.State {
 	s := watch.NewState("runs/<b>a</b>")
 	s.Begin(report.Start{Run: "k3v9", Model: oddModel, Ranks: 4, Steps: 4000, Mesh: "shard 4", PeakFlops: 1e12}, "model: {layers: 6}\ndata: {text: [\"<i>\"]}\n", true)
@@ -68,7 +68,8 @@ func step(i int) report.Step {
 	return s
 }
 
-// watchHarness looks at what the page has drawn, zooms by keys, by dragging and back, and hides a line.
+// watchHarness inspects what the page has drawn, zooms with keys, by dragging and back, and hides
+// a line.
 const watchHarness = `<script>
 addEventListener("load", () => setTimeout(() => {
 	const drawn = () => charts.map(c => { const g = c.canvas.getContext("2d"), d = g.getImageData(0, 0, c.canvas.width, c.canvas.height).data; let n = 0; for (let i = 3; i < d.length; i += 4) if (d[i]) n++; return n; });
@@ -92,8 +93,8 @@ addEventListener("load", () => setTimeout(() => {
 </script>
 </html>`
 
-// The page of a run draws every chart on light and dark grounds and on a phone, zooms by keys and by
-// dragging, smooths, and shows what the run has as text.
+// TestReportInABrowser checks that a run's page draws every chart on light and dark backgrounds
+// and on a phone, zooms with keys and by dragging, smooths, and shows its data as text.
 func TestReportInABrowser(t *testing.T) {
 	browser := chromium(t)
 	var page strings.Builder
@@ -153,7 +154,8 @@ func TestReportInABrowser(t *testing.T) {
 	}
 }
 
-// A page that is served shows steps as they come, with the policy that lets no other script run.
+// TestLivePageInABrowser checks that a served page shows steps as they arrive, under the policy
+// that blocks all other scripts.
 func TestLivePageInABrowser(t *testing.T) {
 	browser := chromium(t)
 	s := shown()
@@ -190,20 +192,20 @@ func TestLivePageInABrowser(t *testing.T) {
 	if got.Step <= 2010 || got.State != "running" || !strings.HasPrefix(got.Name, oddModel) || got.Charts < 6 {
 		t.Errorf("the page shows %+v", got)
 	}
-	zoomed := 0 // a closer look asks the server for more points
+	zoomed := 0 // zooming in requests more points from the server
 	page.eval(`(async () => { await zoom(100, 200); return JSON.stringify(seen.step.length); })()`, &zoomed)
 	if zoomed != 100 {
 		t.Errorf("%d points of 100 steps", zoomed)
 	}
-	ran := false // what somebody wrote into the page would not run
+	ran := false // an injected script would not run
 	page.eval(`(async () => { const s = document.createElement("script"); s.textContent = "window.ran = true"; document.body.append(s); return JSON.stringify(!!window.ran); })()`, &ran)
 	if ran {
 		t.Error("the page runs other scripts")
 	}
 }
 
-// driven is a page of a browser that is driven over pipes by the DevTools protocol: messages of JSON
-// that end with a zero byte.
+// driven is a browser page driven over pipes by the DevTools protocol: JSON messages that end
+// with a zero byte.
 type driven struct {
 	t       *testing.T
 	in      io.Writer
@@ -246,7 +248,7 @@ func drive(t *testing.T, browser, page string) *driven {
 	return d
 }
 
-// call waits for the answer to a message; events are passed over.
+// call sends a message and waits for the answer, skipping events.
 func (d *driven) call(method string, params, result any) {
 	d.t.Helper()
 	d.id++
@@ -287,8 +289,8 @@ func (d *driven) call(method string, params, result any) {
 	}
 }
 
-// eval evaluates an expression, or a promise, whose value is JSON. While the page is loading there
-// may be none: then nothing is stored.
+// eval evaluates an expression or promise with a JSON value and stores it in into. If the page is
+// still loading, there may be no value; then it stores nothing.
 func (d *driven) eval(js string, into any) {
 	d.t.Helper()
 	var got struct {

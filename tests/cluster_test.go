@@ -20,8 +20,8 @@ import (
 	"zeroth/job/launch"
 )
 
-// The manifests of examples/cluster, as far as tests ask what is in them. A key that is
-// not here is an error: whoever uses another adds it. What is published is another test's.
+// The parts of examples/cluster's manifests that tests inspect. An unlisted key is an error: add
+// it here to use it. Another test checks manifests against the published schemas.
 type (
 	k8sMeta struct {
 		Name   string
@@ -192,7 +192,7 @@ type (
 	}
 )
 
-// kinds makes the type of a manifest of an apiVersion and kind.
+// kinds creates the type for a manifest's apiVersion and kind.
 var kinds = map[string]func() any{
 	"v1 Service":                      func() any { return new(k8sService) },
 	"v1 ConfigMap":                    func() any { return new(k8sConfigMap) },
@@ -203,7 +203,7 @@ var kinds = map[string]func() any{
 	"trainer.kubeflow.org/v1alpha1 TrainJob":        func() any { return new(trainJob) },
 }
 
-// decodeManifests reads the documents of a file, and nothing that a kind has not.
+// decodeManifests decodes the documents of a file and rejects unknown keys.
 func decodeManifests(text []byte) (all []any, err error) {
 	for i, doc := range bytes.Split(text, []byte("\n---\n")) {
 		var is struct {
@@ -229,7 +229,7 @@ func decodeManifests(text []byte) (all []any, err error) {
 	return all, nil
 }
 
-// manifests are those of a file of examples/cluster.
+// manifests returns those of a file of examples/cluster.
 func manifests(t *testing.T, name string) []any {
 	t.Helper()
 	text, err := os.ReadFile("../examples/cluster/" + name)
@@ -243,7 +243,7 @@ func manifests(t *testing.T, name string) []any {
 	return all
 }
 
-// manifest is the one of a type.
+// manifest returns the only manifest of type T.
 func manifest[T any](t *testing.T, all []any) *T {
 	t.Helper()
 	for _, m := range all {
@@ -255,18 +255,17 @@ func manifest[T any](t *testing.T, all []any) *T {
 	return nil
 }
 
-// pods is a job of examples/cluster as its controller starts it.
+// pods describes a job of examples/cluster as its controller starts it.
 type pods struct {
 	job  k8sJobSpec
 	main k8sContainer
 	n    int
-	set  func(i int) []k8sEnv // by the controller, in pod i
-	addr string               // of pod 0, as the controller names it
+	set  func(i int) []k8sEnv // variables that the controller sets in pod i
+	addr string               // address of pod 0, as named by the controller
 }
 
-// Manifests have no key that is not published, start what the command line knows, in
-// an environment in which each process finds its place, and are started again where
-// that can help.
+// TestManifests checks that manifests use only known keys, start valid commands in an environment
+// in which each process finds its rank, and restart where that can help.
 func TestManifests(t *testing.T) {
 	indexed := func(i int) []k8sEnv { return []k8sEnv{{Name: "JOB_COMPLETION_INDEX", Value: strconv.Itoa(i)}} }
 	storage := manifests(t, "storage.yaml")
@@ -305,8 +304,8 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// kubeflowPods are the pods that Trainer makes of a runtime and a job, with what its
-// torch policy sets in them (pkg/runtime/framework/plugins/torch).
+// kubeflowPods returns the pods that Trainer creates for a runtime and a job, with the
+// environment set by its torch policy (pkg/runtime/framework/plugins/torch).
 func kubeflowPods(r trainingRuntime, t trainJob) pods {
 	job := r.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec
 	job.CompletionMode, job.Completions, job.Parallelism = "Indexed", t.Spec.Trainer.NumNodes, t.Spec.Trainer.NumNodes
@@ -320,7 +319,7 @@ func kubeflowPods(r trainingRuntime, t trainJob) pods {
 	}, host + ":29500"}
 }
 
-// checkGang: all pods start again, unless there is nothing to go on from.
+// checkGang checks that all pods restart together unless there is nothing to resume from.
 func checkGang(t *testing.T, file string, s jobSetSpec) {
 	t.Helper()
 	f := s.FailurePolicy
@@ -350,7 +349,7 @@ func checkPods(t *testing.T, file string, storage []any, p pods) {
 	checkPlaces(t, file, p)
 }
 
-// actionOn is what becomes of a pod whose container ends with a code.
+// actionOn returns the job's reaction to a container that exits with code.
 func actionOn(job k8sJobSpec, code int, container string) string {
 	for _, r := range job.PodFailurePolicy.Rules {
 		if on := r.OnExitCodes; on.Operator == "In" && on.ContainerName == container && slices.Contains(on.Values, code) {
@@ -360,7 +359,8 @@ func actionOn(job k8sJobSpec, code int, container string) string {
 	return "Count"
 }
 
-// checkVolumes: what the pods mount is there, and the job they train is one.
+// checkVolumes checks that the volumes mounted by the pods exist and that the job they train is
+// valid.
 func checkVolumes(t *testing.T, file string, storage []any, p pods) {
 	t.Helper()
 	job, claim := manifest[k8sConfigMap](t, storage), manifest[k8sClaim](t, storage)
@@ -389,7 +389,7 @@ func checkVolumes(t *testing.T, file string, storage []any, p pods) {
 	}
 }
 
-// checkPlaces: in each pod's environment zeroth finds its rank and where pod 0 is.
+// checkPlaces checks that zeroth finds its rank and pod 0's address in each pod's environment.
 func checkPlaces(t *testing.T, file string, p pods) {
 	t.Helper()
 	for i := range p.n {
@@ -408,7 +408,7 @@ func checkPlaces(t *testing.T, file string, p pods) {
 	}
 }
 
-// What a decoder that is not strict would let pass.
+// TestManifestsAreReadStrictly checks that mistakes accepted by a lenient decoder are rejected.
 func TestManifestsAreReadStrictly(t *testing.T) {
 	text, err := os.ReadFile("../examples/cluster/indexed-job.yaml")
 	if err != nil {
@@ -425,8 +425,8 @@ func TestManifestsAreReadStrictly(t *testing.T) {
 	}
 }
 
-// flagsOf are flags of launchers that scripts use, as their manuals have them: Slurm
-// 22.05 and 25.05, Open MPI 4.1 and 5.0, torch 2.15.
+// flagsOf lists the launchers' flags that scripts use, according to the manuals of Slurm 22.05
+// and 25.05, Open MPI 4.1 and 5.0, and torch 2.15.
 var flagsOf = map[string][]string{
 	"sbatch":   {"--job-name", "--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--signal", "--requeue", "--open-mode"},
 	"srun":     {"--cpus-per-task", "--kill-on-bad-exit"},
@@ -434,8 +434,8 @@ var flagsOf = map[string][]string{
 	"torchrun": {"--nnodes", "--nproc-per-node", "--max-restarts", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--no-python"},
 }
 
-// Scripts are shell, start what the command line knows, with flags their launcher has,
-// and go on from the last checkpoint.
+// TestClusterScripts checks that scripts are valid shell, start valid commands with flags that
+// their launcher supports, and resume from the last checkpoint.
 func TestClusterScripts(t *testing.T) {
 	for file, launcher := range map[string]string{"slurm.sh": "srun", "mpirun.sh": "mpirun", "torchrun.sh": "torchrun"} {
 		name := "../examples/cluster/" + file
@@ -481,7 +481,7 @@ func unknownFlags(of string, words []string) (wrong []string) {
 	return wrong
 }
 
-// The image has what go.mod wants to be built with.
+// TestDockerfile checks that the image builds with the Go version that go.mod requires.
 func TestDockerfile(t *testing.T) {
 	raw, err := os.ReadFile("../examples/cluster/Dockerfile")
 	if err != nil {

@@ -33,7 +33,7 @@ import (
 // block is a fenced block of a page.
 type block struct {
 	page string
-	line int // of the page, of the first line of text, from 1
+	line int // first line of text in the page, counted from 1
 	tag  string
 	text string
 }
@@ -60,7 +60,7 @@ func blocks(page, text string) (out []block) {
 
 var continued = regexp.MustCompile(`(?m)^\$ ((?:.*\\\n)*.*\n)`)
 
-// shell is the shell text of a block, empty where it has none.
+// shell returns the shell text of a block, or "" if it has none.
 func (b block) shell() (text string) {
 	if b.tag == "sh" {
 		return b.text
@@ -95,10 +95,10 @@ func pages(t *testing.T) (names []string, text map[string]string) {
 	return names, text
 }
 
-// built is the folder of the program that program has built.
+// built is the folder of the program built by program.
 var built string
 
-// program builds the program as README.md says to, once for all tests.
+// program builds the program as README.md describes, once for all tests.
 var program = sync.OnceValues(func() (file string, err error) {
 	if built, err = os.MkdirTemp("", "zeroth"); err != nil {
 		return "", err
@@ -117,11 +117,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// verb is a command of the program, as its help shows it.
+// verb is a command of the program, parsed from its help.
 type verb struct {
 	help  string
-	below []string        // commands of its own
-	flags map[string]bool // by name: whether it takes a value
+	below []string        // subcommands
+	flags map[string]bool // whether each flag takes a value
 }
 
 var (
@@ -134,7 +134,7 @@ var (
 	helpExampleBlock = regexp.MustCompile(`(?s)\nExamples:\n.*?(\n\n|$)`)
 )
 
-// help is what the program says of a command: "ckpt ls".
+// help returns the parsed help of a command such as "ckpt ls".
 func help(t *testing.T, path ...string) verb {
 	t.Helper()
 	name := strings.Join(path, " ")
@@ -153,7 +153,7 @@ func help(t *testing.T, path ...string) verb {
 	_, usage, _ := strings.Cut(v.help, "\nUsage:\n")
 	commands, flags, _ := strings.Cut(usage, "\nFlags:\n")
 	for _, m := range helpCommand.FindAllStringSubmatch(helpExampleBlock.ReplaceAllString(commands, "\n"), -1) {
-		if m[1] != "zeroth" { // the usage line
+		if m[1] != "zeroth" { // not the usage line
 			v.below = append(v.below, m[1])
 		}
 	}
@@ -167,7 +167,7 @@ func help(t *testing.T, path ...string) verb {
 	return v
 }
 
-// commandReference is the help of every command.
+// commandReference returns the help of every command.
 func commandReference(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -176,7 +176,7 @@ func commandReference(t *testing.T) string {
 		v := help(t, path...)
 		text := v.help
 		if len(path) > 0 {
-			text, _, _ = strings.Cut(text, "\nGlobal Flags:\n") // those of the first
+			text, _, _ = strings.Cut(text, "\nGlobal Flags:\n") // keep only the first command's
 		}
 		fmt.Fprintf(&b, "\n### %s\n\n```text\n%s\n```\n", strings.Join(append([]string{"zeroth"}, path...), " "), strings.TrimSpace(text))
 		for _, name := range v.below {
@@ -189,7 +189,7 @@ func commandReference(t *testing.T) string {
 	return b.String()
 }
 
-// wrongZeroth is what the program would not take of a command line.
+// wrongZeroth returns the errors in a zeroth command line.
 func wrongZeroth(t *testing.T, args []string) (wrong []string) {
 	var path []string
 	v := help(t)
@@ -201,7 +201,7 @@ func wrongZeroth(t *testing.T, args []string) (wrong []string) {
 		return []string{"there is no command " + args[0]}
 	}
 	for i := 0; i < len(args); i++ {
-		if args[i] == "--" { // what launch starts
+		if args[i] == "--" { // the command that launch starts
 			return append(wrong, wrongZeroth(t, args[i+1:])...)
 		}
 		name, value, joined := strings.Cut(args[i], "=")
@@ -226,7 +226,7 @@ func wrongZeroth(t *testing.T, args []string) (wrong []string) {
 	return wrong
 }
 
-// wrongFile says so if an argument is a file of this repository that is not there.
+// wrongFile returns an error if name is a path in this repository that does not exist.
 func wrongFile(name string) []string {
 	if strings.HasPrefix(name, "examples/") || strings.HasPrefix(name, "docs/") {
 		if _, err := os.Stat("../" + name); err != nil {
@@ -245,8 +245,7 @@ func wrongKey(set string) []string {
 	return nil
 }
 
-// wrongGo is what is wrong with a command of go: packages, tests and benchmarks
-// that are not there.
+// wrongGo returns the errors in a go command: packages, tests and benchmarks that do not exist.
 func wrongGo(t *testing.T, args []string, functions map[string]bool) (wrong []string) {
 	dir := ".."
 	for i, arg := range args {
@@ -272,7 +271,7 @@ func wrongGo(t *testing.T, args []string, functions map[string]bool) (wrong []st
 	return wrong
 }
 
-// wrongCommands is what is wrong with the commands of a shell text.
+// wrongCommands returns the errors in the commands of a shell text.
 func wrongCommands(t *testing.T, text string, functions map[string]bool) (wrong []string) {
 	for _, words := range shellCommands(text) {
 		switch words[0] {
@@ -292,8 +291,8 @@ var (
 	exampleShows  = regexp.MustCompile(`(?m)^#   (\S.*(?:\\\n#.*)*)$`)
 )
 
-// Every command in README.md, BENCHMARKS.md, docs and the examples parses: its
-// flags, keys, files, packages and tests are there.
+// TestReadmeCommandsParse checks that every command in README.md, BENCHMARKS.md, docs and the
+// examples parses, and that its flags, keys, files, packages and tests exist.
 func TestReadmeCommandsParse(t *testing.T) {
 	functions, count := declared(t), 0
 	check := func(at any, text string) {
@@ -311,7 +310,7 @@ func TestReadmeCommandsParse(t *testing.T) {
 			check(b, b.shell())
 		}
 		for _, m := range inline.FindAllStringSubmatch(text[page], -1) {
-			check(page, strings.ReplaceAll(m[1], `\|`, "|")) // as a cell of a table has it
+			check(page, strings.ReplaceAll(m[1], `\|`, "|")) // as escaped in a table cell
 		}
 	}
 	examples, err := filepath.Glob("../examples/*.yaml")
@@ -442,8 +441,8 @@ parallel: {ranks: 1}
 	testjob.WriteTokenizer(t, folder, "qwen", `{"eos_token": "<|im_end|>", "chat_template": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"}`)
 }
 
-// tableCommands are the commands in tables of README.md, without those that need
-// a file or a folder of the reader's.
+// tableCommands returns the commands in tables of README.md, except those that need the reader's
+// own files or folders.
 func tableCommands(text string) (all []block) {
 	for i, line := range strings.Split(text, "\n") {
 		if !strings.HasPrefix(line, "|") {
@@ -458,9 +457,9 @@ func tableCommands(text string) (all []block) {
 	return all
 }
 
-// Every block of README.md and docs with the tag sh runs, and so does what tables
-// of README.md show. Commands of go are not
-// run (the program is built, and tests are run by who runs this one).
+// TestReadmeBlocksRun runs every sh block of README.md and docs and the commands in tables of
+// README.md. It skips go commands: the program is already built, and the tests are already
+// running.
 func TestReadmeBlocksRun(t *testing.T) {
 	bin, err := program()
 	if err != nil {
@@ -493,7 +492,7 @@ func TestReadmeBuildIsStatic(t *testing.T) {
 	}
 	f, err := elf.Open(bin)
 	if err != nil {
-		t.Skip(err) // not a system with ELF
+		t.Skip(err) // not an ELF system
 	}
 	defer f.Close()
 	for _, p := range f.Progs {

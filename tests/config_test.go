@@ -13,8 +13,8 @@ import (
 	"zeroth/job/config"
 )
 
-// Every job file in testdata/broken is refused with the whole message that
-// lies beside it.
+// TestBrokenJobs checks that every job file in testdata/broken fails with exactly the message in
+// the file next to it.
 func TestBrokenJobs(t *testing.T) {
 	files, err := filepath.Glob("testdata/broken/*.yaml")
 	if err != nil {

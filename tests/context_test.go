@@ -10,13 +10,13 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// long is a model of sequences that four ranks can divide.
+// long is a model with sequences that four ranks can divide.
 var long = []string{"model.layers=2", "model.heads=4", "model.width=24", "model.context=16", "model.vocab=257", "train.micro_batch=2"}
 
 // packs has several documents in a sequence.
 var packs = []string{"data.text=", "data.documents=[testdata/documents.jsonl]", "data.pack=true"}
 
-// contexts are jobs whose sequences ranks divide, with what meets them.
+// contexts returns jobs with context parallelism, combined with the features it interacts with.
 func contexts() map[string][]string {
 	all := map[string][]string{
 		"gpt2 packed":   append([]string{"model.family=gpt2", "model.attention_dropout=0.1"}, packs...),
@@ -29,8 +29,9 @@ func contexts() map[string][]string {
 	return all
 }
 
-// Divided sequences compute what whole ones do, but for rounding, at every stage. For a number
-// of ranks that divide them stages agree to the bit as far as they do for whole ones.
+// TestContextAgreesWithWhole checks that divided sequences give the results of whole ones up to
+// rounding, at every stage. For each number of ranks that divide them, the same stages agree to
+// the bit as for whole ones.
 func TestContextAgreesWithWhole(t *testing.T) {
 	jobs := contexts()
 	for i, name := range slices.Sorted(maps.Keys(jobs)) {
@@ -39,7 +40,7 @@ func TestContextAgreesWithWhole(t *testing.T) {
 			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "train.accumulate=2", "optimizer.type=sgd", "optimizer.lr=0.05", "device=cpu"}, long...), jobs[name]...)
 			want := train(t, cfg(t, sets...), nil)
 			for _, n := range []int{2, 4} {
-				var alike [2]*outcome // gradients stay whole over micro-batches, or do not
+				var alike [2]*outcome // whether gradients stay whole over micro-batches
 				for stage := range 4 {
 					if n == 4 && (!nightly.All() || stage%3 > 0) || !nightly.Every(2, i+stage/2) {
 						continue
@@ -69,8 +70,8 @@ func TestContextAgreesWithWhole(t *testing.T) {
 	}
 }
 
-// Pipelines, recomputation and places of state have the bits of a context size, and what goes
-// with a job goes with it.
+// TestContextBits checks that pipelines, recomputation and offload do not change the bits at a
+// given context size, and that other features work with divided sequences.
 func TestContextBits(t *testing.T) {
 	base := append([]string{"model.family=llama", "model.ffn=32", "precision=bf16", "parallel.context=2", "parallel.shard=2", "train.accumulate=4", "device=cpu", "model.dropout=0.1"}, long...)
 	base = append(base, "model.layers=4")
@@ -101,7 +102,8 @@ func TestContextBits(t *testing.T) {
 	}
 }
 
-// A run whose sequences are divided goes on otherwise divided, or whole, with the same state.
+// TestContextResumes checks that a run with divided sequences resumes with another division, or
+// none, from the same state.
 func TestContextResumes(t *testing.T) {
 	resumeOn(t, [][]string{
 		{"parallel.ranks=4", "parallel.context=4", "zero.stage=1"},

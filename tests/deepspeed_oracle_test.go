@@ -1,15 +1,14 @@
 package tests
 
-// deepSpeedRow is what DeepSpeed's own estimators answer for one set of
-// options. They count model states alone: no activations, no buckets, no
-// gathered units, no context.
+// deepSpeedRow is the result of DeepSpeed's own estimators for one set of options. They count
+// only model states: no activations, buckets, gathered units or context.
 type deepSpeedRow struct {
-	Stage     int // 2 or 3; there is no estimator for the others
+	Stage     int // 2 or 3; other stages have no estimator
 	Param     string
 	Optimizer string
-	ZeroInit  int   // 1: parameters are sharded as they are made; stage 3
-	CPU       int64 // bytes of host memory a node
-	GPU       int64 // bytes a GPU
+	ZeroInit  int   // 1: parameters are sharded when they are created; stage 3
+	CPU       int64 // bytes of host memory per node
+	GPU       int64 // bytes per GPU
 }
 
 // deepSpeed reproduces estimate_zero2_model_states_mem_needs and

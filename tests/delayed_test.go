@@ -16,8 +16,9 @@ import (
 	"zeroth/zero"
 )
 
-// Delayed updates are two buffers and a loop: with W the parameters from the last update and P
-// those from before it, the gradient g of P changes W, and P becomes what W was.
+// TestDelayedUpdatesAreTwoBuffersAndALoop compares delayed updates with a loop over two buffers:
+// the gradient g of P, the parameters before the last update, changes W, those after it; then P
+// becomes the old W.
 func TestDelayedUpdatesAreTwoBuffersAndALoop(t *testing.T) {
 	for i, ways := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block"}, {"precision=fp32", "zero.offload.optimizer=host"},
 		{"precision=bf16", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"}, {"precision=fp32", "optimizer.type=sgd"}, {"precision=bf16", "optimizer.type=lion"},
@@ -40,7 +41,7 @@ func TestDelayedUpdatesAreTwoBuffersAndALoop(t *testing.T) {
 	}
 }
 
-// twoBuffers trains a job so, by one that only computes gradients.
+// twoBuffers trains a job with that loop, using a job that only computes gradients.
 func twoBuffers(t *testing.T, c *config.Config) (out outcome) {
 	t.Helper()
 	ranks, err := setup.Open(setup.Local(c))
@@ -109,7 +110,7 @@ func twoBuffers(t *testing.T, c *config.Config) (out outcome) {
 	out.state = map[string][]float32{}
 	for name, w := range newest {
 		if out.state[zero.Master+" "+name] = w; state[name] == nil {
-			out.state[zero.Master+" "+name] = inCompute(c, w) // frozen: as it is used
+			out.state[zero.Master+" "+name] = inCompute(c, w) // frozen: rounded to the compute type
 			continue
 		}
 		out.state[zero.Previous+" "+name] = inCompute(c, inUse[name])
@@ -139,7 +140,7 @@ func inCompute(c *config.Config, x []float32) []float32 {
 	return y
 }
 
-// shardsOfGradients copies a rank's shards of gradients to where they belong.
+// shardsOfGradients copies a rank's gradient shards to their places in the whole.
 func shardsOfGradients(r *setup.Rank, into map[string][]float32) error {
 	for _, q := range r.Queues {
 		if err := q.Wait(); err != nil {
@@ -162,8 +163,9 @@ func shardsOfGradients(r *setup.Rank, into map[string][]float32) error {
 	return nil
 }
 
-// A run whose updates are delayed and that stops goes on as one that does not, on any number of
-// ranks; a job that does not delay them goes on from it, too, and none that does from another.
+// TestDelayedUpdatesResume checks that a run with delayed updates resumes, on any number of
+// ranks, as if it had not stopped. A job without delayed updates can resume from it, but not the
+// reverse.
 func TestDelayedUpdatesResume(t *testing.T) {
 	t.Parallel()
 	resumeOn(t, [][]string{
@@ -174,7 +176,7 @@ func TestDelayedUpdatesResume(t *testing.T) {
 	}, "train.delayed_update=true", "device=cpu")
 }
 
-// What does not go with delayed updates is refused.
+// TestDelayedUpdatesRefusals checks that incompatible settings are rejected.
 func TestDelayedUpdatesRefusals(t *testing.T) {
 	for set, want := range map[string]string{
 		"precision=fp16":                          "train.delayed_update: updates are delayed, and with fp16 the loss scale would follow a step late; want delayed_update: false, or another of the two",

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// has tells whether a file of Go has a function or method of a name.
+// has reports whether a Go file has a function or method named function.
 func has(file, function string) (bool, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 	if err != nil {
@@ -25,8 +25,8 @@ func has(file, function string) (bool, error) {
 	return false, nil
 }
 
-// Files and functions that ARCHITECTURE.md names exist: `file.go:Function`, or a file
-// by itself.
+// TestDesignWalks checks that files and functions named in ARCHITECTURE.md exist, written as
+// `file.go:Function` or `file.go`.
 func TestDesignWalks(t *testing.T) {
 	page, err := os.ReadFile("../ARCHITECTURE.md")
 	if err != nil {
@@ -55,8 +55,8 @@ func TestDesignWalks(t *testing.T) {
 	}
 }
 
-// Every file of a package of job that a page names is there, and its package
-// comment names files that are.
+// TestFilesNamedAreThere checks that the files of packages under job that a page names exist, and
+// also those named in package comments.
 func TestFilesNamedAreThere(t *testing.T) {
 	pages, err := filepath.Glob("../docs/*.md")
 	if err != nil {

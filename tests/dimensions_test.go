@@ -15,7 +15,7 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// byDimension is a process of one rank, which counts what it sends by the dimension of the mesh.
+// byDimension is a process with one rank that counts the bytes it sends by dimension of the mesh.
 type byDimension struct {
 	process
 	sent *dimensions
@@ -32,7 +32,7 @@ func (p *byDimension) Connect(m shard.Mesh) (*setup.Connection, error) {
 	return &setup.Connection{Memory: p.mem, Groups: []collective.Ranks{ranks}}, nil
 }
 
-// rolesOf lists the roles of the groups of a mesh.
+// rolesOf returns the roles of the groups of a mesh.
 func rolesOf(m shard.Mesh) (roles []collective.Role) {
 	for role := collective.World; role < collective.Forward; role++ {
 		for range collective.RoleGroups(m, role) {
@@ -45,9 +45,9 @@ func rolesOf(m shard.Mesh) (roles []collective.Role) {
 	return roles
 }
 
-// The bytes of each dimension of a mesh that a plan says a rank sends are those that its wires
-// carry in a step, at each place of the pipeline, on drawn meshes whose ranks are all on hosts
-// of their own, flat.
+// TestBytesByDimensionArePlanned checks that the planned bytes that a rank sends in each
+// dimension of the mesh equal those sent in a step, for each stage of the pipeline. Meshes are
+// random, with each rank on its own host and flat collectives.
 func TestBytesByDimensionArePlanned(t *testing.T) {
 	draws := nightly.Of(6, 30)
 	for i := range draws {
@@ -97,7 +97,7 @@ func TestBytesByDimensionArePlanned(t *testing.T) {
 	}
 }
 
-// countDimensions trains, and counts what each rank sends in the third step.
+// countDimensions trains and counts the bytes that each rank sends in the third step.
 func countDimensions(t *testing.T, c *config.Config, hosts []int) []dimensions {
 	t.Helper()
 	all, sent, before := processes(t, config.Mesh(c), hosts), make([]dimensions, len(hosts)), make([]dimensions, len(hosts))

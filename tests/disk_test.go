@@ -23,8 +23,7 @@ import (
 	"zeroth/job/setup"
 )
 
-// stepObserver calls step after each step of a run, from rank 0, and hears its
-// notes.
+// stepObserver calls step after each step of a run, on rank 0, and receives its notices.
 type stepObserver struct {
 	report.Observers // none
 
@@ -35,8 +34,8 @@ type stepObserver struct {
 func (w *stepObserver) Step(s report.Step) { w.step(s.Step) }
 func (w *stepObserver) Note(s string)      { w.notes = append(w.notes, s) }
 
-// intact verifies every byte of the newest checkpoint and that its state is
-// that of the same step of another folder.
+// intact verifies every byte of the newest checkpoint and checks that its state equals that of
+// the same step in folder want.
 func intact(t *testing.T, dir, want string) {
 	t.Helper()
 	list, err := checkpoint.List(dir)
@@ -56,10 +55,9 @@ func intact(t *testing.T, dir, want string) {
 	}
 }
 
-// A disk of offloaded state that fails in the middle of a step ends the run
-// with the file, the unit and the place; the last checkpoint is whole, nothing
-// is left on the disk, and a resume from it ends, to the bit, as the run that
-// never failed.
+// TestDiskFailsMidStep checks that a failure of the offload disk during a step ends the run with
+// an error that names the file, the unit and the offset. The last checkpoint stays valid, no
+// files remain on the disk, and resuming gives the bits of a run that never failed.
 func TestDiskFailsMidStep(t *testing.T) {
 	whole := t.TempDir()
 	job1 := func(dir, disk string) *config.Config {
@@ -68,9 +66,9 @@ func TestDiskFailsMidStep(t *testing.T) {
 	}
 	run(t, job1(whole, t.TempDir()), "")
 	for _, c := range []struct {
-		name, do string // transfers of this kind fail
+		name, do string // operation that fails
 		err      error
-		nth      int64 // from this one on, of rank 1, after step 4
+		nth      int64 // first transfer that fails, on rank 1 after step 4
 		cause    string
 	}{
 		{"write error", "write", syscall.EIO, 5, "input/output error"},
@@ -113,8 +111,8 @@ func TestDiskFailsMidStep(t *testing.T) {
 	}
 }
 
-// A file of offloaded state that is cut off under the run, as by a disk that is
-// taken away, ends it like that too; this with the machine's own files.
+// TestDiskVanishes checks that truncating the offload file during the run has the same effect,
+// using real files.
 func TestDiskVanishes(t *testing.T) {
 	whole, dir, disk, out := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
 	sets := func(dir, disk string) *config.Config {
@@ -147,7 +145,7 @@ func TestDiskVanishes(t *testing.T) {
 	}
 }
 
-// cramped is a disk with so many bytes free.
+// cramped is a disk with a fixed number of free bytes.
 type cramped struct {
 	vfs.ScratchFS
 	free func() int64
@@ -155,9 +153,9 @@ type cramped struct {
 
 func (c cramped) Space(string) (int64, error) { return c.free(), nil }
 
-// Room for a checkpoint is looked for before training and before each save: too
-// little ends the run, or where the job says so is told, and nothing saved
-// before is touched.
+// TestNoSpaceForCheckpoints checks that free space is verified before training and before each
+// save. If it is too small, the run ends or, if the job allows it, reports it and continues;
+// earlier checkpoints stay intact.
 func TestNoSpaceForCheckpoints(t *testing.T) {
 	whole := t.TempDir()
 	run(t, saving(t, whole, "parallel.ranks=2", "checkpoint.compress=never", "checkpoint.every=2"), "")

@@ -18,11 +18,10 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// TestDrawnJobs runs jobs that are drawn at random, each at every stage and once more
-// with its state offloaded. Every rank's allocator holds what was planned, in every category,
-// at the end and at its peak, and the first rank has in use what was planned at every
-// event of its first step. What a run leaves is the same to the bit at the stages of its class
-// (see TestStagesAgreeToTheBit): metrics, final parameters, adapters.
+// TestDrawnJobs runs random jobs at every stage, and once more with offloaded state. Every rank's
+// allocator must hold the planned bytes in every category, at the end and at the peak, and the
+// first rank must use the planned bytes at every event of its first step. The stages of a class
+// (see TestStagesAgreeToTheBit) must agree to the bit in metrics, final parameters and adapters.
 func TestDrawnJobs(t *testing.T) {
 	jobs := nightly.Of(4, 30)
 	families := familyFolders(t)
@@ -48,7 +47,7 @@ func TestDrawnJobs(t *testing.T) {
 	}
 }
 
-// drawn are the settings of a job, and the stages that agree to the bit.
+// drawn returns the settings of a random job and the classes of stages that agree to the bit.
 func drawn(t *testing.T, rng *rand.Rand, families []string) (sets []string, classes [][]int) {
 	draw := func(key string, values ...string) string {
 		v := values[rng.IntN(len(values))]
@@ -80,7 +79,7 @@ func drawn(t *testing.T, rng *rand.Rand, families []string) (sets []string, clas
 	draw("train.loss_chunk", "5", "1024")
 	draw("checkpoint.every", "0", "2")
 	switch {
-	case hybrid && micro: // stage 1 sums a rank's micro-batches before ranks, the others after
+	case hybrid && micro: // stage 1 sums over micro-batches before ranks, the others after
 		classes = [][]int{{0}, {1}, {2, 3}}
 	case hybrid:
 		classes = [][]int{{0}, {1, 2, 3}}
@@ -92,7 +91,7 @@ func drawn(t *testing.T, rng *rand.Rand, families []string) (sets []string, clas
 	return sets, classes
 }
 
-// placesOf are two ways to keep the state at a stage: on the device, and elsewhere.
+// placesOf returns two ways to place the state at a stage: on the device and offloaded.
 func placesOf(t *testing.T, rng *rand.Rand, stage int) [][]string {
 	at, stay := fmt.Sprint("zero.stage=", stage), []string{}
 	if stage == 0 {
@@ -111,7 +110,7 @@ func placesOf(t *testing.T, rng *rand.Rand, stage int) [][]string {
 	return [][]string{append(stay, at), elsewhere}
 }
 
-// familyFolders are small models of each family that transformers knows.
+// familyFolders returns small models of each family in transformers.
 func familyFolders(t *testing.T) (folders []string) {
 	raw, err := os.ReadFile(hfFamilies)
 	if err != nil {
@@ -155,7 +154,7 @@ func drawnConfig(t *testing.T, sets []string) *config.Config {
 	return c
 }
 
-// leaving is what a run leaves: metrics of steps and evaluations, and files.
+// leaving collects what a run produces: metrics of steps and evaluations, and files.
 type leaving struct {
 	report.Observers // none
 	metrics          []string
@@ -169,7 +168,7 @@ func (l *leaving) Step(s report.Step) {
 func (l *leaving) Eval(e report.Eval)    { l.metrics = append(l.metrics, fmt.Sprint("evaluated ", e)) }
 func (l *leaving) Done(s report.Summary) { l.sum = s }
 
-// asPlanned runs a job and compares what it holds and uses with what was planned.
+// asPlanned runs a job and compares its memory with the plan.
 func asPlanned(t *testing.T, c *config.Config) *leaving {
 	t.Helper()
 	out, l, o := filepath.Join(t.TempDir(), "run"), &leaving{files: map[string]string{}}, &job.Observation{}
@@ -210,7 +209,7 @@ func asPlanned(t *testing.T, c *config.Config) *leaving {
 	return l
 }
 
-// same fails unless a run has left what another has.
+// same fails unless both runs have the same results.
 func (l *leaving) same(t *testing.T, what string, want *leaving) {
 	t.Helper()
 	if !slices.Equal(l.metrics, want.metrics) {

@@ -8,10 +8,10 @@ import (
 	"zeroth/job/setup"
 )
 
-// What is dropped follows from the seed and the numbers of the samples alone: stages,
-// prefetch depths and recomputation agree to the bit, and so do ranks and
-// micro-batches that share the same samples out. Other places, rates and seeds drop
-// others.
+// TestDropoutAgreesToTheBit checks that the dropout mask depends only on the seed and the sample
+// numbers. Stages, prefetch depths and recomputation agree to the bit, and so do divisions of the
+// same samples into ranks and micro-batches. Different positions, rates and seeds give different
+// masks.
 func TestDropoutAgreesToTheBit(t *testing.T) {
 	for _, family := range [][]string{{"model.family=gpt2"}, {"model.family=llama", "model.kv_heads=1", "precision=bf16"}} {
 		t.Run(fmt.Sprint(family), func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestDropoutAgreesToTheBit(t *testing.T) {
 			for _, ways := range [][]string{{"parallel.ranks=1", "train.accumulate=4"}, {"parallel.ranks=4", "zero.stage=2"}} {
 				sameBits(t, fmt.Sprint(ways), train(t, cfg(t, append(sets, ways...)...), nil), want)
 			}
-			pairs := train(t, cfg(t, append(sets, "parallel.ranks=2", "train.accumulate=2")...), nil) // whose gradients add up in another order
+			pairs := train(t, cfg(t, append(sets, "parallel.ranks=2", "train.accumulate=2")...), nil) // with gradients summed in another order
 			if pairs.losses[0] != want.losses[0] {
 				t.Errorf("the loss of step 1 is %v on 2 ranks, %v on 4", pairs.losses[0], want.losses[0])
 			}
@@ -44,7 +44,8 @@ func TestDropoutAgreesToTheBit(t *testing.T) {
 	}
 }
 
-// An evaluation drops nothing, also after a step that has.
+// TestEvaluationDropsNothing checks that evaluations do not use dropout, even after a training
+// step.
 func TestEvaluationDropsNothing(t *testing.T) {
 	var means []float64
 	for _, dropout := range []string{"0", "0.5"} {

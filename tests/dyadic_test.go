@@ -17,14 +17,15 @@ import (
 
 const dyadicRows, dyadicWidth = 8, 32
 
-// Blocks of numbers of which all sums are exact have the same bits however many ranks divide
-// their matrices: outputs, gradients of inputs and of all parameters. Rows of ±1024 make norms
-// exact, sequences of one position attention, and the gates of Llama are so large that silu
-// is 0 or the gate. One half of a block is tested at a time, since the other's norm rounds.
+// TestDyadicBlocksHaveTheSameBits checks blocks of numbers whose sums are all exact: outputs and
+// gradients of inputs and parameters have the same bits for any number of ranks that divide the
+// matrices. Rows of ±1024 make norms exact, sequences of one position make attention exact, and
+// Llama's gates are so large that silu returns 0 or its input. The halves of a block are tested
+// separately, since the other half's norm rounds.
 func TestDyadicBlocksHaveTheSameBits(t *testing.T) {
 	gpt := func(g nn.GPT2) func(nn.Cut) *nn.Model {
 		return func(c nn.Cut) *nn.Model {
-			g := g // ranks make their models at the same time
+			g := g // ranks construct their models concurrently
 			g.Layers, g.Heads, g.Width, g.Context, g.Vocab, g.Eps, g.Cut = 1, 8, dyadicWidth, 1, 8, 1e-5, c
 			return g.Model()
 		}
@@ -68,8 +69,8 @@ func TestDyadicBlocksHaveTheSameBits(t *testing.T) {
 	}
 }
 
-// dyadic is element i of a parameter: -1, 0 or 1, but for the weights of norms, which are 1 or
-// 2, and for what makes gates, which is 128 times as large.
+// dyadic returns element i of a parameter: -1, 0 or 1, except 1 or 2 for norm weights and 128
+// times as much for weights that compute gates.
 func dyadic(p shard.Param, i int, silent []string) float32 {
 	x := float32(scramble(p.Name, i)%3) - 1
 	for _, s := range silent {
@@ -87,7 +88,7 @@ func dyadic(p shard.Param, i int, silent []string) float32 {
 	return x
 }
 
-// dyadicTensor is the ranks that divide matrices, as modules know them.
+// dyadicTensor is the group of ranks that divide matrices, as modules see it.
 type dyadicTensor struct {
 	*collective.Local
 	q device.Queue
@@ -96,8 +97,8 @@ type dyadicTensor struct {
 func (g dyadicTensor) Gather(whole, own device.Buffer) { g.AllGather(g.q, whole, own) }
 func (g dyadicTensor) Reduce(own, whole device.Buffer) { g.ReduceScatter(g.q, own, whole) }
 
-// dyadicBlock runs the block of a model forward and backward on so many ranks, and returns its
-// output y, the gradient dx of its input, and those of parameters by their names.
+// dyadicBlock runs a model's block forward and backward on that many ranks and returns its output
+// y, the gradient dx of its input, and the parameter gradients by name.
 func dyadicBlock(t *testing.T, model func(nn.Cut) *nn.Model, ranks int, silent []string) map[string][]float32 {
 	all := map[string][]float32{"y": make([]float32, dyadicRows*dyadicWidth), "dx": make([]float32, dyadicRows*dyadicWidth)}
 	groups := collective.NewLocal(ranks)
@@ -145,7 +146,7 @@ func dyadicBlock(t *testing.T, model func(nn.Cut) *nn.Model, ranks int, silent [
 					all[p.Name] = make([]float32, shard.Param{Shape: p.Tensor()}.Numel())
 				}
 				for tensor, own := range p.Runs(shard.Range{Hi: p.Numel()}) {
-					for j := range tensor.Len() { // of what is whole each rank has a part of a sum
+					for j := range tensor.Len() { // each rank has a partial sum of undivided gradients
 						all[p.Name][tensor.Lo+j] += dw[i].F32()[own.Lo+j]
 					}
 				}

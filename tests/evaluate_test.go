@@ -17,8 +17,8 @@ import (
 	"zeroth/nn"
 )
 
-// The loss of a folder's model on all data is PyTorch's, on any number of ranks, also
-// where the data does not fill a batch of all of them.
+// TestEvaluationIsPyTorchs checks that the loss of a folder's model on all data equals PyTorch's
+// for any number of ranks, even if the data does not fill a batch for all of them.
 func TestEvaluationIsPyTorchs(t *testing.T) {
 	e := expectations(t).Tiny
 	for _, sets := range []string{"parallel.ranks=1", "parallel.ranks=2 train.micro_batch=3", "parallel.ranks=5 train.micro_batch=1 train.batch=5", "parallel.ranks=2 train.micro_batch=5 train.batch=10"} {
@@ -44,8 +44,8 @@ func TestEvaluationIsPyTorchs(t *testing.T) {
 	}
 }
 
-// Of documents only what is learned counts: the loss is that of each document alone,
-// weighted by its targets, whatever the batches.
+// TestEvaluationOfDocuments checks that only trained targets count: the loss is the average of
+// the documents' own losses weighted by their targets, for any batch size.
 func TestEvaluationOfDocuments(t *testing.T) {
 	dir := t.TempDir()
 	var lines strings.Builder
@@ -87,15 +87,15 @@ func TestEvaluationOfDocuments(t *testing.T) {
 	}
 }
 
-// An evaluation of a run is of the same sequences on any number of ranks and with any
-// micro-batches, so its loss is the same: to the bit where parameters are, and a
-// micro-batch is a multiple of 64 tokens, the block of its sum.
+// TestValidationIsTheSameOnAnyRanks checks that evaluations during a run use the same sequences
+// for any number of ranks and micro-batches. The loss agrees to the bit if parameters do and a
+// micro-batch is a multiple of 64 tokens, the block of the loss sum.
 func TestValidationIsTheSameOnAnyRanks(t *testing.T) {
 	var want []byte
 	for _, sets := range []string{"parallel.ranks=1", "parallel.ranks=1 train.micro_batch=2", "parallel.ranks=2 train.micro_batch=1", "parallel.ranks=4", "parallel.ranks=8 train.micro_batch=1 zero.stage=0", "parallel.ranks=4 parallel.shard=2 parallel.replicate=2"} {
 		out := t.TempDir()
 		c := cfg(t, append(strings.Fields(sets), "train.batch=8", "train.accumulate=null", "model.context=64", "data.text=[\"*_test.go\"]", "data.validation=0.1",
-			"train.eval_every=1", "train.eval_batches=2", "train.steps=2", "optimizer.lr=1e-30")...) // moves no parameter
+			"train.eval_every=1", "train.eval_batches=2", "train.steps=2", "optimizer.lr=1e-30")...) // does not change parameters
 		if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestValidationIsTheSameOnAnyRanks(t *testing.T) {
 	}
 }
 
-// byteModel is the folder of a small model of bytes, with parameters of no training.
+// byteModel returns the folder of a small, untrained model of bytes.
 func byteModel(t *testing.T) string {
 	t.Helper()
 	out := t.TempDir()
@@ -123,7 +123,7 @@ func byteModel(t *testing.T) string {
 	return filepath.Join(out, "model")
 }
 
-// A loss that is no number is an error, not a result.
+// TestEvaluationIsANumber checks that a NaN loss is an error, not a result.
 func TestEvaluationIsANumber(t *testing.T) {
 	from, to := filepath.Join(hfModels, "tiny"), t.TempDir()
 	changeConfig(t, from, to, "", "")
@@ -141,7 +141,7 @@ func TestEvaluationIsANumber(t *testing.T) {
 	}
 	for name, values := range readModel(t, from) {
 		for i := range values {
-			values[i] *= 1e37 // finite, and its products are not
+			values[i] *= 1e37 // finite, but its products are not
 		}
 		if err := w.WriteF32(name, 0, values); err != nil {
 			t.Fatal(err)

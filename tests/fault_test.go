@@ -20,23 +20,22 @@ import (
 	"zeroth/zero"
 )
 
-// Time in these tests is a fake clock's, which moves when every goroutine of a
-// run waits: deadlines are met to the nanosecond, and a run that leaves a
-// goroutine behind, or hangs, fails its test.
+// These tests use a fake clock, which advances when every goroutine of a run waits. So deadlines
+// are exact to the nanosecond, and a run that leaks a goroutine or hangs fails its test.
 
 // limit is the jobs' parallel.timeout.
 const limit = 2 * time.Second
 
 var errLink = errors.New("link down")
 
-// report is how a rank ended, and when.
+// report records how and when a rank ended.
 type rep struct {
 	err   error
 	after time.Duration
 }
 
-// trained trains for some steps, with parameters that are zero, and returns how
-// every rank ended and what Together makes of that.
+// trained trains for some steps, with parameters that are zero, and returns how every rank ended
+// and the error that Together derives from that.
 func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collective.Ranks) collective.Ranks) ([]rep, error) {
 	t.Helper()
 	return running(t, c, wrap, func(r *setup.Rank) error {
@@ -49,7 +48,7 @@ func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collectiv
 	})
 }
 
-// running is trained for ranks that do f.
+// running is like trained for ranks that run f.
 func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, f func(*setup.Rank) error) (reports []rep, cause error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +70,7 @@ func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) co
 
 var groupNames = []string{"world", "shard", "replica", "tensor", "joint", "context", "to next", "from next"}
 
-// peersNames is what a link of the first stage is called at the second.
+// peersNames maps the name of a link in the first stage to its name in the second.
 var peersNames = map[string]string{"to next": "from previous", "from next": "to previous"}
 
 func groupOf(g *collective.Ranks, name string) *collective.Group {
@@ -79,15 +78,15 @@ func groupOf(g *collective.Ranks, name string) *collective.Group {
 		"from next": &g.Links[collective.FromNext], "from previous": &g.Links[collective.FromPrevious], "to previous": &g.Links[collective.ToPrevious]}[name]
 }
 
-// site is an operation: number n of one of a rank's groups.
+// site identifies an operation: number n of one of a rank's groups.
 type site struct {
 	rank  int
 	group string
 	n     int
-	step  int // in which it is, counted from 1
+	step  int // in which it occurs, counted from 1
 }
 
-// befalls is a wrapper that has a fault strike at the site.
+// befalls returns a wrapper that injects a fault at the site.
 func (s site) befalls(f collectivetest.Fault) func(int, collective.Ranks) collective.Ranks {
 	return func(rank int, g collective.Ranks) collective.Ranks {
 		if rank == s.rank {
@@ -98,12 +97,11 @@ func (s site) befalls(f collectivetest.Fault) func(int, collective.Ranks) collec
 	}
 }
 
-// sites are all operations of the first two steps, each on another rank than
-// the one before.
+// sites returns all operations of the first two steps, cycling through the ranks.
 func sites(t *testing.T, c *config.Config) (out []site) {
 	t.Helper()
-	issued := map[string]int{} // by rank 0, so far
-	done := map[string][]int{} // of that before each step
+	issued := map[string]int{} // operations issued so far by rank 0
+	done := map[string][]int{} // the same before each step
 	count := func(rank int, g collective.Ranks) collective.Ranks {
 		for _, name := range groupNames {
 			if at := groupOf(&g, name); rank == 0 && *at != nil {
@@ -134,7 +132,7 @@ func sites(t *testing.T, c *config.Config) (out []site) {
 			if name != "world" {
 				s.rank = n % (c.Parallel.Ranks / c.Parallel.Pipeline) // other stages have other operations
 			}
-			if there := peersNames[name]; there != "" { // of the first rank, or the one it is linked with
+			if there := peersNames[name]; there != "" { // the group of the first rank, or of its peer
 				if s.rank = n % 2 * c.Parallel.Ranks / c.Parallel.Pipeline; s.rank > 0 {
 					s.group = there
 				}
@@ -184,8 +182,8 @@ func everywhere(t *testing.T, f func(t *testing.T, c *config.Config, s site)) {
 	}
 }
 
-// An operation that fails on one rank ends all ranks at once, in the step they
-// are in, and everybody names the rank and what they were about.
+// TestRankDiesAtAnyOperation checks that an operation that fails on one rank ends all ranks at
+// once, in the same step, and that every rank's error names the failed rank and the operation.
 func TestRankDiesAtAnyOperation(t *testing.T) {
 	everywhere(t, func(t *testing.T, c *config.Config, s site) {
 		reports, cause := trained(t, c, 3, s.befalls(collectivetest.Fault{Err: errLink}))
@@ -205,17 +203,17 @@ func TestRankDiesAtAnyOperation(t *testing.T) {
 	})
 }
 
-// An operation that a rank does not come to ends all ranks when the deadline
-// has passed, and everybody names the rank: also those who share no group with
-// it and wait for a rank that waits for it.
+// TestRankStallsAtAnyOperation checks that an operation that a rank never reaches ends all ranks
+// when the deadline passes. Every error names the rank, including those of ranks that share no
+// group with it and wait for a rank that waits for it.
 func TestRankStallsAtAnyOperation(t *testing.T) {
 	everywhere(t, func(t *testing.T, c *config.Config, s site) {
-		const stall = 3 * limit / 2 // less than after which a rank is left behind
+		const stall = 3 * limit / 2 // shorter than the time after which a rank is abandoned
 		reports, cause := trained(t, c, 3, s.befalls(collectivetest.Fault{Delay: stall}))
 		for r, got := range reports {
 			late(t, r, got.err, s.rank)
 			if link := s.group == "from previous" || s.group == "to previous" || peersNames[s.group] != ""; link && r == s.rank && got.after == limit {
-				continue // nothing waits for the queue of a link that sends
+				continue // nothing waits for the queue of a sending link
 			}
 			if want := map[bool]time.Duration{true: stall, false: limit}[r == s.rank]; got.after != want {
 				t.Errorf("rank %d returns after %v, want %v", r, got.after, want)
@@ -226,15 +224,15 @@ func TestRankStallsAtAnyOperation(t *testing.T) {
 	})
 }
 
-// An operation that a rank forgets is found out, within the deadline, by
-// everybody who communicates with it, and the errors name the rank.
+// TestRankDivergesAtAnyOperation checks that all ranks that communicate with a rank detect,
+// within the deadline, that it skipped an operation, and that the errors name the rank.
 func TestRankDivergesAtAnyOperation(t *testing.T) {
 	everywhere(t, func(t *testing.T, c *config.Config, s site) {
 		m := config.Mesh(c)
 		share, same := m.Holders()
 		size := map[string]int{"world": c.Parallel.Ranks, "shard": m.Size(share...), "replica": m.Size(same...), "tensor": m.Tensor}
 		if size[s.group] == 1 {
-			return // nobody else is in the group
+			return // the rank is alone in the group
 		}
 		reports, cause := trained(t, c, 4, s.befalls(collectivetest.Fault{Drop: true}))
 		for r, got := range reports {
@@ -251,7 +249,7 @@ func TestRankDivergesAtAnyOperation(t *testing.T) {
 	})
 }
 
-// late fails if err is not that of a rank that waited for the victim alone, in the end.
+// late fails unless err comes from a rank that ultimately waited only for the victim.
 func late(t *testing.T, rank int, err error, victim int) {
 	t.Helper()
 	var e collective.ErrLate
@@ -261,7 +259,7 @@ func late(t *testing.T, rank int, err error, victim int) {
 	}
 }
 
-// located fails if the error does not begin with its coordinates.
+// located fails unless the error begins with its coordinates.
 func located(t *testing.T, err error, rank, step int) {
 	t.Helper()
 	where := regexp.MustCompile(fmt.Sprintf(`^step %d: rank %d: (unit (root|embed|head|h\.\d|layers\.\d)( \(whole\))?: (all-gather|reduce-scatter|all-reduce|forward|recompute|backward)|statistics: all-gather|micro-batch \d: (activations|gradients) for stage \d): `, step, rank))
@@ -272,7 +270,7 @@ func located(t *testing.T, err error, rank, step int) {
 
 var ranksIn = regexp.MustCompile(`(?:ranks?|peer) (\d+(?:,\d+)*)`)
 
-// named are the ranks in an error, but for the one that returned it.
+// named returns the ranks mentioned in an error, except the one that returned it.
 func named(err error) (ranks []int) {
 	text := err.Error()
 	text = text[strings.Index(text, "rank")+len("rank"):]
@@ -288,7 +286,7 @@ func named(err error) (ranks []int) {
 	return ranks
 }
 
-// What a person reads when rank 2 does not come to the gather of h.1 in step 2.
+// TestFaultMessages checks the messages when rank 2 never reaches the gather of h.1 in step 2.
 func TestFaultMessages(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout="+limit.String())
 	at := site{rank: 2, group: "shard", n: 11}
@@ -309,7 +307,7 @@ func TestFaultMessages(t *testing.T) {
 	} {
 		reports, _ := trained(t, c, 2, at.befalls(fault))
 		for i, rank := range []int{0, 2} {
-			got := strings.ReplaceAll(fmt.Sprint(reports[rank].err), "rank 1 waited", "rank 0 waited") // whose timer is first is chance
+			got := strings.ReplaceAll(fmt.Sprint(reports[rank].err), "rank 1 waited", "rank 0 waited") // which timer fires first is random
 			if got != want[i] {
 				t.Errorf("%+v: error %s\nwant %s", fault, got, want[i])
 			}
@@ -317,7 +315,7 @@ func TestFaultMessages(t *testing.T) {
 	}
 }
 
-// A rank that stops training and says nothing is missed by the others.
+// TestRankQuits checks that the others detect a rank that silently stops training.
 func TestRankQuits(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "parallel.timeout="+limit.String())
 	for quitter := range c.Parallel.Ranks {
@@ -343,7 +341,7 @@ func TestRankQuits(t *testing.T) {
 	}
 }
 
-// Data that one rank cannot read ends all.
+// TestDataFailsOnOneRank checks that data that one rank cannot read ends all ranks.
 func TestDataFailsOnOneRank(t *testing.T) {
 	errDisk := errors.New("samples 48 to 50: input/output error")
 	for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {
@@ -367,7 +365,7 @@ func TestDataFailsOnOneRank(t *testing.T) {
 					_, err = r.Trainer.Step(broken, c.Optimizer.LR)
 				}
 				if r.Rank == 1 {
-					time.Sleep(limit / 2) // the others do not wait until the rank is done with its error
+					time.Sleep(limit / 2) // the others do not wait for the rank's error handling
 				}
 				return err
 			})
@@ -388,8 +386,8 @@ func TestDataFailsOnOneRank(t *testing.T) {
 	}
 }
 
-// Work that fails on one of a rank's queues ends all ranks, wherever it is
-// issued: in a step, after one, or after one and before an evaluation.
+// TestQueueFailsOnOneRank checks that work that fails on one of a rank's queues ends all ranks,
+// whether it is issued during a step, after it, or between a step and an evaluation.
 func TestQueueFailsOnOneRank(t *testing.T) {
 	errWork := errors.New("no space left on device")
 	fail := func(q setup.Queue) {
@@ -437,8 +435,8 @@ func TestQueueFailsOnOneRank(t *testing.T) {
 	}
 }
 
-// An update that fails after the last step does not go unnoticed: the state is
-// not handed out.
+// TestLastUpdateFails checks that a failed update after the last step is reported and that the
+// state is not returned.
 func TestLastUpdateFails(t *testing.T) {
 	errWork := errors.New("no space left on device")
 	c := cfg(t, "parallel.ranks=2")
@@ -456,7 +454,8 @@ func TestLastUpdateFails(t *testing.T) {
 	}
 }
 
-// Of the errors of several ranks the one that explains the others is told.
+// TestTogetherTellsTheCause checks that of several ranks' errors, the one that explains the
+// others is returned.
 func TestTogetherTellsTheCause(t *testing.T) {
 	inOrder := []error{
 		fmt.Errorf("step 1: rank 0: %w", errLink),
@@ -479,9 +478,9 @@ func TestTogetherTellsTheCause(t *testing.T) {
 	}
 }
 
-// A rank that is stuck where no closed group reaches it, as in a system call, is
-// left behind after the timeout, counted from the first failure, and named; and
-// closing the ranks does not wait for it.
+// TestStuckRankIsLeftBehind checks that a rank that closing its groups cannot interrupt, as in a
+// system call, is abandoned and named after the timeout, counted from the first failure. Closing
+// the ranks does not wait for it.
 func TestStuckRankIsLeftBehind(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout=7s")
 	synctest.Test(t, func(t *testing.T) {
@@ -511,7 +510,7 @@ func TestStuckRankIsLeftBehind(t *testing.T) {
 		if ranks[1].Device.Usage().Live.Total() == 0 || ranks[2].Device.Usage().Live.Total() != 0 {
 			t.Error("memory of the rank that is left behind is given back, or that of another is not")
 		}
-		close(answer) // here, what it keeps can be given back then
+		close(answer) // from here on its memory can be returned
 		<-done
 		for _, q := range ranks[1].Queues {
 			q.Close()

@@ -34,22 +34,22 @@ type offloadSizes struct {
 	Buffers, Tile     int
 }
 
-// rest is how one unit's shard rests.
+// rest describes how one unit's shard is stored.
 type rest struct {
-	n       int64 // elements,
-	tile    int64 // and of its largest tile
-	off     bool  // it is updated on the host
-	frozen  bool  // it has a parameter alone
+	n       int64 // elements
+	tile    int64 // elements of the largest tile
+	off     bool  // updated on the host
+	frozen  bool  // has only a parameter
 	param   offload.Place
-	master  bool           // a copy of its own
-	vectors []device.DType // of state on disk
-	rule    int            // of footprint.Vecs
+	master  bool           // has its own master copy
+	vectors []device.DType // types of the state vectors on disk
+	rule    int            // index of footprint.Vecs
 }
 
-// rests are how all units' shards rest.
+// rests returns how all units' shards are stored.
 func (f footprint) rests() []rest {
 	of, out := make([]offload.Unit, 0, len(f.Units)), make([]rest, 0, len(f.Units))
-	tile, mastered := f.tile(), make([][]device.DType, len(f.Vecs)) // vectors with a master copy
+	tile, mastered := f.tile(), make([][]device.DType, len(f.Vecs)) // state vectors with a master copy
 	for k, v := range f.Vecs {
 		mastered[k] = append([]device.DType{device.F32}, v...)
 	}
@@ -83,7 +83,7 @@ func (f footprint) rests() []rest {
 	return out
 }
 
-// addShards adds what of the shards rests on the device.
+// addShards adds the bytes of shards stored on the device.
 func (f footprint) addShards(b *device.Bytes) {
 	p, back := int64(f.DType.Size()), int64(0)
 	var out ringSizes
@@ -114,7 +114,7 @@ func (f footprint) addShards(b *device.Bytes) {
 	b[device.Staging] = back + out.bytes(f)
 }
 
-// states is the bytes of state vectors of a unit's shard.
+// states returns the bytes of the state vectors of a unit's shard.
 func (f footprint) states(r rest) (bytes int64) {
 	for _, t := range f.Vecs[r.rule] {
 		bytes += int64(t.Bytes(int(r.n)))
@@ -122,7 +122,7 @@ func (f footprint) states(r rest) (bytes int64) {
 	return bytes
 }
 
-// onDisk is the bytes that the vectors on disk take there for n elements.
+// onDisk returns the bytes that n elements of the vectors on disk occupy.
 func (r rest) onDisk(n int64) (bytes int64) {
 	for _, t := range r.vectors {
 		bytes += diskBlocks(int64(t.Bytes(int(n))))
@@ -130,12 +130,12 @@ func (r rest) onDisk(n int64) (bytes int64) {
 	return bytes
 }
 
-// offloads says whether anything is offloaded.
+// offloads reports whether anything is offloaded.
 func (f footprint) offloads() bool {
 	return f.Offload.Optimizer != offload.Device || f.Offload.Params != offload.Device
 }
 
-// Host are the bytes of host memory a rank allocates in each category.
+// Host returns the bytes of host memory that a rank allocates in each category.
 func (f footprint) Host() (b device.Bytes) {
 	if f.apart() {
 		b[device.Stats] = f.stats()
@@ -180,7 +180,7 @@ func (f footprint) Host() (b device.Bytes) {
 	return b
 }
 
-// Disk is the bytes of a rank's file: 4096 of header, and the tiles.
+// Disk returns the bytes of a rank's file: a header of 4096 and the tiles.
 func (f footprint) Disk() int64 {
 	bytes, tile := int64(0), f.tile()
 	add := func(r rest, n, times int64) {
@@ -201,12 +201,12 @@ func (f footprint) Disk() int64 {
 	return bytes
 }
 
-// anyOff says whether any unit is updated on the host.
+// anyOff reports whether any unit is updated on the host.
 func (f footprint) anyOff() bool {
 	return slices.ContainsFunc(f.rests(), func(r rest) bool { return r.off })
 }
 
-// diskBlocks is a number of bytes rounded up to blocks of a disk.
+// diskBlocks returns n rounded up to disk blocks.
 func diskBlocks(n int64) int64 { return (n + 4095) / 4096 * 4096 }
 
 func (f footprint) tile() int64 {
@@ -214,16 +214,16 @@ func (f footprint) tile() int64 {
 		return offload.TileLen
 	}
 	tile := int64(f.Offload.Tile)
-	if slices.ContainsFunc(slices.Concat(f.Vecs...), device.DType.Coded) { // which begins with a block of codes
+	if slices.ContainsFunc(slices.Concat(f.Vecs...), device.DType.Coded) { // it begins with a block of codes
 		tile = (tile + device.BlockLen - 1) / device.BlockLen * device.BlockLen
 	}
 	return tile
 }
 
-// ringSizes is the tiles that take turns in staging memory.
+// ringSizes describes the tiles that take turns in staging memory.
 type ringSizes struct{ turns, slot int64 }
 
-// add counts a unit's tiles, the largest of which needs so many bytes.
+// add counts a unit's tiles; the largest needs that many bytes.
 func (r *ringSizes) add(u rest, bytes int64) {
 	r.turns += (u.n + u.tile - 1) / u.tile
 	r.slot = max(r.slot, bytes)

@@ -12,38 +12,38 @@ import (
 	"zeroth/zero"
 )
 
-// footprint is what the closed forms of one rank's memory are functions of.
-// They are written down apart from the code that allocates, as its oracle: the
-// program itself only counts. Symbols as in the ZeRO paper and in Korthikanti et al., arXiv 2205.05198.
+// footprint contains the parameters of the closed forms for one rank's memory. They are
+// independent of the allocating code and serve as its oracle; the program itself only counts.
+// Symbols are as in the ZeRO paper and in Korthikanti et al., arXiv 2205.05198.
 type footprint struct {
 	Units    []unitSize // in order of first use
 	Mesh     shard.Mesh // S × R
 	Policy   fsdp.Policy
 	DType    device.DType
 	Vecs     [][]device.DType // K state vectors of each update rule
-	Micro    int              // micro-batches a step
+	Micro    int              // micro-batches per step
 	Rows     int              // r = sequences × positions of a micro-batch
-	Packed   bool             // sequences are several documents
+	Packed   bool             // sequences contain several documents
 	Delayed  bool             // updates are delayed
-	Peak     int              // most activation bytes at once, from a model's own closed form
-	Work     int64            // bytes the device takes for its kernels,
-	HostWork int64            // and the host, if something is offloaded
+	Peak     int              // peak activation bytes, from the model's closed form
+	Work     int64            // bytes the device allocates for its kernels
+	HostWork int64            // bytes the host allocates for its kernels, if something is offloaded
 
 	Separate bool // the host cannot address the device's memory
 	Offload  offloadSizes
 }
 
-// unitSize is what memory for a unit depends on.
+// unitSize contains the properties of a unit that its memory depends on.
 type unitSize struct {
-	Numel  int        // with what is between parameters
-	Align  int        // the multiple that shards are of; 0: fsdp.Align
+	Numel  int        // including gaps between parameters
+	Align  int        // shards are multiples of this; 0: fsdp.Align
 	Shared bool       // several modules use it
-	Lookup bool       // the first module uses it, and only looks it up
-	Beside bool       // the module that uses it first is that of the unit before
-	Frozen bool       // it is not trained
-	Rule   int        // it is updated by, of footprint.Vecs
-	Matrix [2]int     // where its updates are of whole matrices: the sides, shorter first, of that with the largest work space
-	Mesh   shard.Mesh // the ranks it belongs to; zero: those of all units
+	Lookup bool       // the first module uses it, only for lookups
+	Beside bool       // its first module also uses the previous unit
+	Frozen bool       // not trained
+	Rule   int        // its update rule, an index of footprint.Vecs
+	Matrix [2]int     // for whole-matrix updates: the sides, shorter first, of the matrix with the largest work space
+	Mesh   shard.Mesh // the ranks that hold it; zero: those of all units
 }
 
 // Bytes are the bytes of device memory a rank allocates in each category,
@@ -93,8 +93,8 @@ func (f footprint) Bytes() (b device.Bytes) {
 	return b
 }
 
-// updates is the bytes of updates of whole matrices: slots that units take in turn, in
-// bf16, and work space.
+// updates returns the bytes of whole-matrix updates: slots that units use in turn, in bf16, and
+// work space.
 func (f footprint) updates() int64 {
 	longest, work := int64(0), 0
 	for _, u := range f.Units {
@@ -108,7 +108,7 @@ func (f footprint) updates() int64 {
 	return 2*f.updateSlots()*longest + int64(work)
 }
 
-// updateSlots is three, or one without prefetch or of fewer units.
+// updateSlots returns three, or one without prefetch or with fewer units.
 func (f footprint) updateSlots() int64 {
 	units := 0
 	for _, u := range f.Units {
@@ -125,8 +125,8 @@ func (f footprint) updateSlots() int64 {
 	return 3
 }
 
-// elements are those of some of the units: of all of them, of shared ones, and of
-// n slots of each place that the others take in turn.
+// elements returns the elements of the selected units: of all of them, of shared ones, and of n
+// slots per position that the others use in turn.
 func (f footprint) elements(of func(unitSize) bool, n int) (whole, shared, slots int64) {
 	for _, u := range f.Units {
 		if of(u) {
@@ -151,7 +151,7 @@ func (f footprint) elements(of func(unitSize) bool, n int) (whole, shared, slots
 	return whole, shared, slots
 }
 
-// turnsOf are units that take turns in slots, by their place among those that their
+// turnsOf groups the units that take turns in slots by their position among the units that their
 // first step begins to use.
 func turnsOf(units []unitSize, takes func(unitSize) bool) (turns [][]int) {
 	at := 0
@@ -171,8 +171,8 @@ func turnsOf(units []unitSize, takes func(unitSize) bool) (turns [][]int) {
 	return turns
 }
 
-// slotOf is the slot, of n, that a unit has whose turn is one of so many. A first
-// one that is only looked up has the turn of the last.
+// slotOf returns which of n slots the unit with a given turn uses. A first unit that is only
+// looked up has the turn of the last.
 func slotOf(turn, turns, n int, lookup bool) int {
 	if lookup && turns > 1 {
 		if turn == 0 {
@@ -183,9 +183,9 @@ func slotOf(turn, turns, n int, lookup bool) int {
 	return turn % n
 }
 
-// ids is the bytes of token ids, sums those of a rank's losses and squares, and
-// stats those of all ranks' statistics.
-// ids are inputs, targets and, of packed sequences, where documents start.
+// ids, sums and stats return the bytes of token ids, of a rank's losses and squares, and of all
+// ranks' statistics. Token ids are inputs, targets and, for packed sequences, the starts of
+// documents.
 func (f footprint) ids() int64 {
 	each := 2
 	if f.Packed {
@@ -197,15 +197,14 @@ func (f footprint) ids() int64 {
 func (f footprint) sums() int64  { return int64(8 * device.ExactLen * (1 + len(f.Units))) }
 func (f footprint) stats() int64 { return int64(8 * (2*device.ExactLen + 5) * f.Mesh.World()) }
 
-// apart says whether host memory is apart from the device's: the host cannot
-// address that, or something is offloaded.
+// apart reports whether host memory is counted separately from the device's: the host cannot
+// address the device's memory, or something is offloaded.
 func (f footprint) apart() bool { return f.Separate || f.offloads() }
 
-// pad is a unit's padded length and that of its shard.
+// pad returns the padded lengths of a unit and of its shard.
 func (f footprint) pad(u unitSize) (whole, part int64) { return u.Pad(f.Mesh) }
 
-// Over is the mesh that the unit is divided over, where units are over the given one
-// unless they have one of their own.
+// Over returns the mesh that the unit is divided over: its own or, without one, the given mesh.
 func (u unitSize) Over(mesh shard.Mesh) shard.Mesh {
 	if u.Mesh != (shard.Mesh{}) {
 		return u.Mesh
@@ -213,7 +212,7 @@ func (u unitSize) Over(mesh shard.Mesh) shard.Mesh {
 	return mesh
 }
 
-// Pad is the unit's padded length and that of its shard, likewise.
+// Pad returns the padded lengths of a unit and of its shard, given the mesh of all units.
 func (u unitSize) Pad(mesh shard.Mesh) (whole, part int64) {
 	mesh = u.Over(mesh)
 	per := int64(mesh.Shard)
@@ -303,7 +302,7 @@ func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute boo
 	return stream + l.Layers*saved + max(head, work)
 }
 
-// unitSizes are a model's units, in order of first use, as some rules want them.
+// unitSizes returns a model's units in order of first use, as required by the update rules.
 func unitSizes(m *nn.Model, rules []optim.Rule) (sizes []unitSize) {
 	last, begin := -1, zero.Begin(rules)
 	for _, u := range m.Units() {
@@ -320,8 +319,8 @@ func unitSizes(m *nn.Model, rules []optim.Rule) (sizes []unitSize) {
 	return sizes
 }
 
-// mostWork is the sides of the unit's matrix that takes most work space, of a unit whose
-// rule needs whole matrices.
+// mostWork returns the sides of the unit's matrix with the largest work space, for a rule that
+// updates whole matrices.
 func mostWork(u nn.Unit, rules []optim.Rule) (sides [2]int) {
 	r, whole := rules[u.Params[0].Rule].(optim.Whole)
 	if !whole || u.Params[0].Frozen {
@@ -333,5 +332,5 @@ func mostWork(u nn.Unit, rules []optim.Rule) (sides [2]int) {
 	return [2]int{slices.Min(p.Shape), slices.Max(p.Shape)}
 }
 
-// rounded is what the arena makes of a number of bytes.
+// rounded returns the bytes that the arena allocates for a request.
 func rounded(bytes int) int { return (bytes + 63) / 64 * 64 }

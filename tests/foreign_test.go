@@ -16,21 +16,21 @@ import (
 
 const foreignFolder = "../checkpoint/foreign/testdata"
 
-// TestForeignGoesOn continues runs of DeepSpeed and of FSDP from their checkpoints: the losses of the
-// steps after it are theirs, in float32 within roundings.
+// TestForeignGoesOn continues DeepSpeed and FSDP runs from their checkpoints. In float32 the
+// losses of the following steps equal theirs up to rounding.
 func TestForeignGoesOn(t *testing.T) {
 	raw, err := os.ReadFile("testdata/foreign-batches.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var batches map[string]map[string][][][]int32 // by ranks and step: of each rank, sequences
+	var batches map[string]map[string][][][]int32 // sequences, by number of ranks, step and rank
 	if err := json.Unmarshal(raw, &batches); err != nil {
 		t.Fatal(err)
 	}
 	const constant = 1e-3
 	for _, test := range []struct {
 		folder, ranks string
-		rates         [3]float64 // of steps 4 to 6: WarmupDecayLR to 0 in 10 steps for DeepSpeed
+		rates         [3]float64 // for steps 4 to 6: WarmupDecayLR to 0 in 10 steps for DeepSpeed
 		clip          int
 	}{
 		{"deepspeed/x-z0-fp32-w2", "w2", [3]float64{1e-3, 8.75e-4, 7.5e-4}, 1},
@@ -64,7 +64,7 @@ func TestForeignGoesOn(t *testing.T) {
 					t.Fatal(err)
 				}
 				all := batches[test.ranks]
-				per := 2 * len(all["4"]) / ranks // sequences of a rank
+				per := 2 * len(all["4"]) / ranks // sequences per rank
 				c := mustHFConfig(t, model, "tokens.bin", "data.tokens=[\""+filepath.Join(model, "tokens.bin")+"\"]", "model.context=16", fmt.Sprint("train.micro_batch=", per), fmt.Sprint("train.batch=", per*ranks), fmt.Sprint("train.clip=", test.clip),
 					fmt.Sprint("parallel.ranks=", ranks), "zero.stage=3", "optimizer.weight_decay=0.1", "optimizer.betas=[0.9, 0.95]", "optimizer.eps=1e-8", "train.steps=6")
 				losses := goOn(t, setup.Place(c, setup.Alone{}, setup.Hooks{}), ck, test.rates, func(step, rank, i int) []int32 {
@@ -80,7 +80,7 @@ func TestForeignGoesOn(t *testing.T) {
 	}
 }
 
-// goOn sets the ranks' state from a checkpoint and takes steps 4 to 6.
+// goOn loads a checkpoint into the ranks and trains steps 4 to 6.
 func goOn(t *testing.T, j *setup.Job, ck *checkpoint.Checkpoint, rates [3]float64, sequence func(step, rank, i int) []int32) (losses [3]float64) {
 	t.Helper()
 	ranks, err := setup.Open(j)
@@ -122,7 +122,7 @@ func goOn(t *testing.T, j *setup.Job, ck *checkpoint.Checkpoint, rates [3]float6
 	return losses
 }
 
-// lossesOf are the losses in run.json of a fixture.
+// lossesOf returns the losses in run.json of a fixture.
 func lossesOf(t *testing.T, folder string) []float64 {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(strings.TrimSuffix(folder, "/step-3"), "run.json"))

@@ -20,10 +20,9 @@ import (
 	"zeroth/zero"
 )
 
-// frozen is the job with those parameters frozen that are named so in part, and
-// thrown the same job with them trained, but for gradients that are thrown away. Its
-// units are divided alike: where blocks of 64 elements begin is of consequence to the
-// last bit of a norm.
+// frozen returns two jobs: one in which the parameters whose names contain one of names are
+// frozen, and one in which they are trained but their gradients are discarded. Both divide units
+// alike, since block boundaries (every 64 elements) affect the last bit of a norm.
 func frozen(t *testing.T, c *config.Config, names ...string) (still, thrown *config.Config) {
 	t.Helper()
 	is := func(p shard.Param) bool {
@@ -46,7 +45,7 @@ func given(t *testing.T, c *config.Config, m *nn.Model) *config.Config {
 	return x
 }
 
-// throwing is a module that throws the gradients of some parameters away.
+// throwing is a module that discards the gradients of some parameters.
 type throwing struct {
 	nn.Module
 	is func(shard.Param) bool
@@ -69,10 +68,10 @@ func (m throwing) Backward(q nn.Ops, mem nn.Scratch, w, dw []device.Buffer, bt *
 	}
 }
 
-// Training with frozen parameters is training with their gradients thrown away, to
-// the bit: losses, norms, parameters and the state of the others. Frozen ones have
-// no state, and are what they were, in their type. Without weight decay, which
-// changes parameters without a gradient.
+// frozenIsThrown checks that training with frozen parameters equals, to the bit, training with
+// their gradients discarded: losses, norms, parameters and the state of the others. Frozen
+// parameters have no state and keep their initial values, in their type. The job must not use
+// weight decay, which changes parameters without a gradient.
 func frozenIsThrown(t *testing.T, c *config.Config, names ...string) outcome {
 	t.Helper()
 	c.Optimizer.WeightDecay = 0
@@ -103,8 +102,8 @@ func frozenIsThrown(t *testing.T, c *config.Config, names ...string) outcome {
 	return got
 }
 
-// Every parameter alone can be frozen, also one in the middle of a unit or of a unit
-// that two modules share.
+// TestEachParameterFrozen checks that any single parameter can be frozen, including one in the
+// middle of a unit or in a unit that two modules share.
 func TestEachParameterFrozen(t *testing.T) {
 	for _, sets := range [][]string{
 		{"precision=fp32"}, {"precision=bf16", "model.family=llama", "model.kv_heads=1"}, {"precision=fp32", "model.family=llama", "model.tied=true"},
@@ -118,12 +117,12 @@ func TestEachParameterFrozen(t *testing.T) {
 
 func copied(c *config.Config) *config.Config { x := *c; return &x }
 
-// manyFrozen are units that are frozen: the first blocks and the embedding, the last
-// block, all biases, all matrices of blocks.
+// manyFrozen lists units to freeze: the first blocks and the embedding, the last block, all
+// biases, all matrices of blocks.
 var manyFrozen = [][]string{{"wte", "wpe", ".h.0.", ".h.1."}, {".h.2."}, {".bias"}, {".c_attn.", ".c_proj.", ".c_fc."}}
 
-// At all stages, in all precisions, on any number of ranks, they train to the same
-// bits, as models without them do.
+// TestFrozenStagesAgreeToTheBit checks that jobs with frozen units have the same bits at all
+// stages, in all precisions and on any number of ranks, within the same classes as others.
 func TestFrozenStagesAgreeToTheBit(t *testing.T) {
 	for _, names := range manyFrozen {
 		for _, sets := range [][]string{
@@ -153,8 +152,8 @@ func TestFrozenStagesAgreeToTheBit(t *testing.T) {
 	}
 }
 
-// So they do with whatever is offloaded, in tiles, and the bytes on the device, on
-// the host and on the disk are those planned, and those of the closed forms.
+// TestFrozenOffloaded checks the same with any offload, in tiles, and that the bytes on the
+// device, the host and the disk equal the plan and the closed forms.
 func TestFrozenOffloaded(t *testing.T) {
 	for _, names := range manyFrozen {
 		for stage := 1; stage < 4; stage++ {
@@ -182,7 +181,7 @@ func frozenIsPlanned(t *testing.T, c *config.Config) {
 		t.Fatal(err)
 	}
 	want := formula(c, 0)
-	want.Units, want.Peak = unitSizes(config.Network(c), setup.Rules(c.Optimizer)), plan.Arena // of activations there are no closed forms
+	want.Units, want.Peak = unitSizes(config.Network(c), setup.Rules(c.Optimizer)), plan.Arena // there are no closed forms for activations
 	if plan.Device != want.Bytes() || plan.Host != want.Host() || plan.Disk != want.Disk() {
 		t.Errorf("planned are %v, %v and %d, by the closed forms %v, %v and %d", plan.Device, plan.Host, plan.Disk, want.Bytes(), want.Host(), want.Disk())
 	}
@@ -203,9 +202,9 @@ func frozenIsPlanned(t *testing.T, c *config.Config) {
 	}
 }
 
-// Frozen parameters are in checkpoints, without state, as they were at first; a run
-// that goes on from one, on other ranks, at another stage, wherever they rest, is the
-// run that never stopped.
+// TestFrozenResume checks that checkpoints contain frozen parameters with their initial values
+// and without state. A run that resumes on other ranks, at another stage or with another offload
+// equals one that never stopped.
 func TestFrozenResume(t *testing.T) {
 	for _, way := range [][]string{
 		{"zero.stage=3", "parallel.ranks=2", "precision=bf16"},
@@ -250,8 +249,8 @@ func TestFrozenResume(t *testing.T) {
 	}
 }
 
-// A run has in use what the plan says, at every event of a step: frozen units are
-// gathered and have no gradient.
+// TestFrozenMeasuredIsPlanned checks that a run uses the planned memory at every event of a step:
+// frozen units are gathered and have no gradient.
 func TestFrozenMeasuredIsPlanned(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.stage=3", "train.accumulate=3"}, {"zero.stage=1", "train.accumulate=2"}, {"zero.stage=2", "precision=fp32"},
@@ -276,7 +275,7 @@ func TestFrozenMeasuredIsPlanned(t *testing.T) {
 	}
 }
 
-// A model of which nothing is trained is an error, not a step that does nothing.
+// TestAllFrozen checks that freezing the whole model is an error.
 func TestAllFrozen(t *testing.T) {
 	c, _ := frozen(t, cfg(t), "transformer.")
 	if _, err := setup.Open(setup.Local(c)); err == nil || !strings.Contains(err.Error(), "every parameter is frozen") {

@@ -25,7 +25,7 @@ import (
 	"zeroth/zero"
 )
 
-// onGPU trains on the fake GPU; onCPU does the same on the processors.
+// onGPU trains on the fake GPU; onCPU trains the same job on the CPU.
 func onGPU(t *testing.T, sets ...string) outcome {
 	t.Helper()
 	c := cfg(t, append(sets, "device=cuda")...)
@@ -37,8 +37,8 @@ func onCPU(t *testing.T, sets ...string) outcome {
 	return train(t, cfg(t, append(slices.Clone(sets), "device=cpu")...), nil)
 }
 
-// gpuAgrees trains at several stages on ranks of one GPU, which agree to the bit, and
-// on the CPU, which is near: sums have other orders there.
+// gpuAgrees trains at several stages on ranks that share one GPU, which must agree to the bit,
+// and on the CPU, which must agree within tol because its sums have another order.
 func gpuAgrees(t *testing.T, stages []int, tol float64, sets ...string) {
 	t.Helper()
 	var first *outcome
@@ -52,12 +52,12 @@ func gpuAgrees(t *testing.T, stages []int, tol float64, sets ...string) {
 	near(t, fmt.Sprint(sets), *first, onCPU(t, append(slices.Clone(sets), fmt.Sprintf("zero.stage=%d", stages[0]))...), tol)
 }
 
-// sgd does not scale the rounding of gradients near zero up, as Adam does.
+// sgd does not amplify the rounding of gradients near zero, unlike Adam.
 var sgd = []string{"optimizer.type=sgd", "optimizer.lr=0.1"}
 
 var llama = []string{"model.family=llama", "model.heads=4", "model.kv_heads=2", "model.width=24"}
 
-// TestGPUOrder is what every order in which streams may run leaves as it is: two
+// TestGPUOrder checks that the result does not depend on the order in which streams run: two
 // ranks on a GPU, stages 0 to 3, offload.
 func TestGPUOrder(t *testing.T) {
 	fake.Need(t)
@@ -82,7 +82,7 @@ func TestGPUHoldsInEveryOrder(t *testing.T) {
 		jobs = "TestGPU(Order|StagesAgreeToTheBit|MuonAgreesToTheBit|OffloadAgreesToTheBit|Resume|Sample)"
 	}
 	for seed, mode := range []string{"lazy:1", "lazy:2", "lazy:3", "lazy:4", "lazy:5", "threads:100"} {
-		fake.Again(t, jobs, "FAKECUDA_MODE="+mode, fmt.Sprintf("FAKECUBLAS_SEED=%d", seed)) // sums are split otherwise, too
+		fake.Again(t, jobs, "FAKECUDA_MODE="+mode, fmt.Sprintf("FAKECUBLAS_SEED=%d", seed)) // sums are split differently, too
 	}
 }
 
@@ -101,9 +101,10 @@ func TestGPUStagesAgreeToTheBit(t *testing.T) {
 	gpuAgrees(t, []int{1, 2, 3}, 1e-4, append([]string{"precision=fp32", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}, sgd...)...)
 }
 
-// Muon orthogonalizes by products in bf16, which amplify a gradient's rounding: on the CPU alone
-// dividing matrices over two ranks moves weights by up to 2.4 % of their way. Stages, ranks and
-// replicas agree to the bit, and with the CPU within a tenth of the way.
+// TestGPUMuonAgreesToTheBit checks that stages, ranks and replicas agree to the bit, and that
+// weights move within a tenth of the CPU's distance. Muon orthogonalizes with bf16 products,
+// which amplify rounding of gradients: on the CPU, dividing matrices over two ranks already
+// changes the movement by up to 2.4 %.
 func TestGPUMuonAgreesToTheBit(t *testing.T) {
 	fake.Need(t)
 	muon := []string{"optimizer.type=muon"}
@@ -120,8 +121,8 @@ func TestGPUMuonAgreesToTheBit(t *testing.T) {
 	sameBits(t, "micro-batches", onGPU(t, slices.Concat(muon, []string{"parallel.ranks=1", "train.accumulate=4", "zero.stage=3"})...), ranks)
 }
 
-// movesAsOnCPU fails unless each matrix of the blocks has moved as on the CPU, but for a
-// part of the way.
+// movesAsOnCPU fails unless each matrix of the blocks moves as on the CPU, within a fraction most
+// of the distance.
 func movesAsOnCPU(t *testing.T, most float64, sets ...string) {
 	t.Helper()
 	got, want := onGPU(t, sets...), onCPU(t, sets...)
@@ -140,9 +141,9 @@ func movesAsOnCPU(t *testing.T, most float64, sets ...string) {
 	}
 }
 
-// Attention drops the CPU's weights, in kernels on tensor cores and in the others: stages,
-// ranks, micro-batches and recomputation agree to the bit, and another probability is
-// another run.
+// TestGPUDropsWeights checks that attention drops the same weights as the CPU, in kernels on
+// tensor cores and in the others. Stages, ranks, micro-batches and recomputation agree to the
+// bit, and another probability gives another result.
 func TestGPUDropsWeights(t *testing.T) {
 	fake.Need(t)
 	drops := append([]string{"model.dropout=0.2", "model.attention_dropout=0.3", "parallel.ranks=2", "train.micro_batch=1"}, sgd...)
@@ -159,8 +160,8 @@ func TestGPUDropsWeights(t *testing.T) {
 	}
 }
 
-// Where cuBLASLt has no algorithms that fuse, stages agree all the same, near the CPU,
-// and a run says once what was not fused; where it has, there is nothing to say.
+// TestGPUUnfused checks that stages agree, close to the CPU, even if cuBLASLt has no fused
+// algorithms. The run then reports once which operations were not fused.
 func TestGPUUnfused(t *testing.T) {
 	fake.Need(t)
 	for _, lacks := range []string{"", "1,4,164,192,256,512"} {
@@ -184,8 +185,8 @@ func TestGPUUnfused(t *testing.T) {
 	}
 }
 
-// No product of a job is cut to TF32, or has sums of 16 bits: cuBLAS is asked for sums of
-// float32 in its default mode, of products with and without something fused into them.
+// TestGPUMultipliesInFloat32 checks that no product uses TF32 or 16-bit accumulation: cuBLAS must
+// be called with float32 accumulation in its default mode, with and without fused epilogues.
 func TestGPUMultipliesInFloat32(t *testing.T) {
 	fake.Need(t)
 	for precision, want := range map[string]string{"fp32": "type 0 ", "bf16": "type 14 ", "bf16 optimizer.type=muon": "type 14 "} {
@@ -218,7 +219,8 @@ func TestGPUMultipliesInFloat32(t *testing.T) {
 	}
 }
 
-// The host's kernels update with the bits of the GPU's, so offload changes nothing.
+// TestGPUOffloadAgreesToTheBit checks that offload changes nothing: the host's update kernels are
+// bit-identical to the GPU's.
 func TestGPUOffloadAgreesToTheBit(t *testing.T) {
 	fake.Need(t)
 	for _, rule := range []string{"adamw", "muon", "adam", "lion", "sgd"} {
@@ -236,7 +238,7 @@ func TestGPUOffloadAgreesToTheBit(t *testing.T) {
 	}
 }
 
-// Ranks on several GPUs have the bits of ranks on one.
+// TestGPUsAgreeToTheBit checks that ranks on several GPUs are bit-identical to ranks on one.
 func TestGPUsAgreeToTheBit(t *testing.T) {
 	fake.Need(t)
 	if os.Getenv("FAKECUDA_DEVICES") == "" {
@@ -254,8 +256,8 @@ func TestGPUsAgreeToTheBit(t *testing.T) {
 	}
 }
 
-// A run that goes on, at another stage, has the bits of one that did not stop; and what
-// a GPU has saved goes on on the CPU.
+// TestGPUResume checks that a run that resumes at another stage is bit-identical to one that did
+// not stop, and that the CPU can resume from a GPU's checkpoint.
 func TestGPUResume(t *testing.T) {
 	fake.Need(t)
 	dir := t.TempDir()
@@ -276,7 +278,8 @@ func TestGPUResume(t *testing.T) {
 	}
 }
 
-// What a run on a GPU has written, and the text it goes on with, are near the CPU's.
+// TestGPUSample checks that checkpoints written on a GPU, and the text generated from them, are
+// close to the CPU's.
 func TestGPUSample(t *testing.T) {
 	fake.Need(t)
 	c := saving(t, t.TempDir(), "device=cuda", "parallel.ranks=2")
@@ -295,8 +298,7 @@ func TestGPUSample(t *testing.T) {
 	}
 }
 
-// GPUs that a job asks for and that are not there are refused before anything is
-// written.
+// TestGPURefusals checks that jobs that ask for missing GPUs fail before anything is written.
 func TestGPURefusals(t *testing.T) {
 	fake.Need(t)
 	out := filepath.Join(t.TempDir(), "run")
@@ -309,8 +311,9 @@ func TestGPURefusals(t *testing.T) {
 	}
 }
 
-// What NVML counts of the process is what the ranks hold, which is the plan, and the
-// context; where it does not list the process nothing is said of it.
+// TestGPUMemoryIsMeasured checks that the memory that NVML reports for the process equals what
+// the ranks hold, which equals the plan, plus the context. If NVML does not list the process,
+// nothing is reported.
 func TestGPUMemoryIsMeasured(t *testing.T) {
 	fake.Need(t)
 	const context, slack = 300 << 20, 1 << 20 // the fake's; reservations begin and end at multiples of 256 bytes
@@ -341,8 +344,8 @@ func TestGPUMemoryIsMeasured(t *testing.T) {
 	}
 }
 
-// TestGPUPriorities counts streams: a rank's collectives, and with a pipeline its links, go
-// before its other work.
+// TestGPUPriorities checks that a rank's collectives and pipeline links run on streams of higher
+// priority than its other work.
 func TestGPUPriorities(t *testing.T) {
 	fake.Only(t)
 	for set, want := range map[string]int{"parallel.ranks=2": 2, "parallel.pipeline=2": 2 * (1 + len(setup.LinkQueues))} {
@@ -356,8 +359,8 @@ func TestGPUPriorities(t *testing.T) {
 	}
 }
 
-// zeroth bench measures copies, launches, products and kernels of a GPU, and a plan
-// can be simulated on what it says of the machine.
+// TestGPUBench checks that zeroth bench measures copies, launches, products and kernels on a GPU,
+// and that a plan can be simulated with the measured machine.
 func TestGPUBench(t *testing.T) {
 	fake.Need(t)
 	if os.Getenv("FAKECUDA_DEVICES") == "" {

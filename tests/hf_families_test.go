@@ -24,8 +24,8 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// testdata/hf-families has what PyTorch computes with models of every family, by
-// make.py there; parameters and tokens both sides make themselves.
+// hfFamilies contains PyTorch's results for models of every family, computed by make.py there.
+// Both sides generate the same parameters and tokens.
 const hfFamilies = "testdata/hf-families/expect.json"
 
 // familyVariant is a model in expect.json.
@@ -39,7 +39,7 @@ type familyVariant struct {
 
 const familyWindows, familyContext, familyVocab = 6, 24, 61
 
-// scramble is number i of those that belong to a name, of 24 bits.
+// scramble returns number i, of 24 bits, of the pseudorandom sequence for a name.
 func scramble(name string, i int) uint32 {
 	x := crc32.ChecksumIEEE([]byte(name)) + uint32(i+1)*2654435761
 	x ^= x >> 15
@@ -48,7 +48,7 @@ func scramble(name string, i int) uint32 {
 	return x >> 8
 }
 
-// familyValue is element i of a parameter, as make.py's value has it.
+// familyValue returns element i of a parameter, like value in make.py.
 func familyValue(name string, i int) float32 {
 	x := float32(scramble(name, i))*0x1p-25 - 0.25
 	if strings.Contains(name, "norm") || strings.Contains(name, ".ln_") && strings.HasSuffix(name, "weight") {
@@ -57,7 +57,7 @@ func familyValue(name string, i int) float32 {
 	return x
 }
 
-// writeFamily writes a folder of a variant's model, and its tokens.
+// writeFamily writes the folder of a variant's model and its tokens.
 func writeFamily(t *testing.T, config []byte) (folder, tokens string) {
 	t.Helper()
 	folder = t.TempDir()
@@ -119,7 +119,7 @@ func eachFamily(t *testing.T, f func(t *testing.T, folder, tokens string, v fami
 	}
 }
 
-// familyJob is a job that takes make.py's steps.
+// familyJob returns the settings of a job that trains like make.py.
 func familyJob(t *testing.T, folder, tokens string, sets ...string) []string {
 	return append([]string{fmt.Sprintf("data.tokens=[%q]", tokens), fmt.Sprintf("train.batch=%d", familyWindows), fmt.Sprintf("model.context=%d", familyContext)}, sets...)
 }
@@ -142,14 +142,14 @@ func familyJobs(t *testing.T, folder, tokens string, v familyVariant, sets []str
 	}
 }
 
-// TestFamiliesAreTransformers trains every variant as make.py does, in one rank and in
-// three at stage 3, and with divided matrices: the losses and the norms of the gradients of
-// ten steps. PyTorch's own are in float32, too.
+// TestFamiliesAreTransformers trains every variant like make.py, on one rank, on three at stage
+// 3, and with divided matrices, and compares the losses and gradient norms of ten steps.
+// PyTorch's results are float32, too.
 func TestFamiliesAreTransformers(t *testing.T) {
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		loose := 1.0
 		if strings.Contains(string(v.Config), "gemma") {
-			loose = 50 // the loss of so small a Gemma falls so fast that roundings grow tenfold in some steps
+			loose = 50 // the loss of this tiny Gemma falls so fast that rounding errors grow tenfold in some steps
 		}
 		for i, sets := range [][]string{{"parallel.shard=1"}, {"parallel.shard=3", "zero.stage=3", "train.micro_batch=1", "zero.recompute=block"}} {
 			if !nightly.Every(2, i+v.number) {
@@ -192,7 +192,7 @@ func TestFamiliesGradients(t *testing.T) {
 	})
 }
 
-// TestFamiliesLogits compares the logits of a position.
+// TestFamiliesLogits compares the logits of one position.
 func TestFamiliesLogits(t *testing.T) {
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		m, err := hf.ReadModelConfig(folder)
@@ -208,7 +208,8 @@ func TestFamiliesLogits(t *testing.T) {
 	})
 }
 
-// What transformers writes of a model is read as the model it is.
+// TestFamiliesConfigsAreOne checks that the config.json saved by transformers describes the same
+// model as the published one.
 func TestFamiliesConfigsAreOne(t *testing.T) {
 	eachFamily(t, func(t *testing.T, folder, _ string, v familyVariant) {
 		hub, err := hf.ReadModelConfig(folder)
@@ -228,8 +229,8 @@ func TestFamiliesConfigsAreOne(t *testing.T) {
 	})
 }
 
-// The activations of a family are as many as its closed form says, with which
-// settings are searched.
+// TestFamiliesActivationsAreFormula checks that a family's activations match its closed form,
+// which the search for settings uses.
 func TestFamiliesActivationsAreFormula(t *testing.T) {
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		for _, sets := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block", "train.loss_chunk=5"}} {
@@ -252,8 +253,8 @@ func TestFamiliesActivationsAreFormula(t *testing.T) {
 	})
 }
 
-// A text that is read piece by piece, by way of the keys and values of those before,
-// has the logits of one that is read whole.
+// TestFamiliesReadPieceByPiece checks that reading a text piece by piece, with cached keys and
+// values, gives the logits of reading it whole.
 func TestFamiliesReadPieceByPiece(t *testing.T) {
 	eachFamily(t, func(t *testing.T, folder, tokens string, _ familyVariant) {
 		m, err := hf.ReadModelConfig(folder)
@@ -268,7 +269,7 @@ func TestFamiliesReadPieceByPiece(t *testing.T) {
 		for past, end := 0, 0; past < len(ids); past = end {
 			end = min(len(ids), past+1+past/2)
 			if past <= net.LongFrom && end > net.LongFrom && net.LongFrom > 0 {
-				past = 0 // all positions turn otherwise from here on
+				past = 0 // rotary positions change from here on
 			}
 			got, want := logitsOf(t, net, weights, ids[past:end], nn.Sequence{Past: past, T: end - past, Cache: cache}), logits(t, net, weights, ids[:end], end-1)
 			for i := range want {

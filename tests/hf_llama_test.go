@@ -13,13 +13,12 @@ import (
 	"zeroth/nn"
 )
 
-// testdata/hf-llama has models of the Llama family that transformers saved and
-// what PyTorch computes with them in float64; make.py there makes and describes
-// them.
+// hfLlama contains models of the Llama family saved by transformers, and PyTorch's float64
+// results for them. make.py there creates and describes them.
 const hfLlama = "testdata/hf-llama"
 
-// eachLlama runs a test on LlamaForCausalLM (grouped queries, an output layer of
-// its own, scaled frequencies) and Qwen2ForCausalLM (biases, tied).
+// eachLlama runs a test on LlamaForCausalLM (grouped queries, a separate output layer, scaled
+// frequencies) and Qwen2ForCausalLM (biases, tied).
 func eachLlama(t *testing.T, f func(t *testing.T, folder, tokens string, e computed)) {
 	raw, err := os.ReadFile(filepath.Join(hfLlama, "expect.json"))
 	if err != nil {
@@ -55,9 +54,9 @@ func TestLlamaExportIsTheImport(t *testing.T) {
 	eachLlama(t, func(t *testing.T, folder, tokens string, _ computed) { sameExport(t, folder, tokens) })
 }
 
-// TestShorterSequences: a model trained on half the sequence it was made for has
-// the loss it has on those tokens, and is exported as the model it was, rows of
-// positions that were never used included.
+// TestShorterSequences checks that a model trained on sequences of half its context has the right
+// loss on those tokens and is exported unchanged in shape, including the position rows that were
+// never used.
 func TestShorterSequences(t *testing.T) {
 	for _, folder := range []string{filepath.Join(hfModels, "tiny"), filepath.Join(hfLlama, "llama")} {
 		c := mustHFConfig(t, folder, "tokens.bin", "model.context=16", "train.batch=24", "parallel.ranks=2", "train.steps=1", "optimizer.lr=1e-300")

@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// padded is what PyTorch computes where config.json has pad_token_id: the same,
-// but for the gradient of that token's embedding.
+// padded contains PyTorch's results if config.json has pad_token_id: unchanged except for the
+// gradient of that token's embedding.
 type padded struct {
 	computed
-	Padding []float64 // the gradient of its row
+	Padding []float64 // gradient of the padding token's row
 }
 
-// eachPadded runs a test on copies of the Llama family's folders whose
-// config.json names a token of padding that their texts have.
+// eachPadded runs a test on copies of the Llama family's folders whose config.json sets a padding
+// token that occurs in their texts.
 func eachPadded(t *testing.T, f func(t *testing.T, folder string, token int, e padded)) {
 	raw, err := os.ReadFile(filepath.Join(hfLlama, "pad.json"))
 	if err != nil {
@@ -41,8 +41,8 @@ func eachPadded(t *testing.T, f func(t *testing.T, folder string, token int, e p
 	}
 }
 
-// Of Llama the row gets no gradient; of Qwen2, which is tied here, that of the
-// output layer.
+// TestPaddingsGradientIsPyTorchs checks that the row gets no gradient for Llama, and only the
+// output layer's for Qwen2, which is tied here.
 func TestPaddingsGradientIsPyTorchs(t *testing.T) {
 	eachPadded(t, func(t *testing.T, folder string, token int, e padded) {
 		sameGradients(t, folder, "../hf-llama/tokens.bin", e.computed)
@@ -63,8 +63,8 @@ func TestPaddedTrajectoryIsPyTorchs(t *testing.T) {
 	})
 }
 
-// However it is sharded, a model with padding is trained to the same bits; and
-// to others than one without.
+// TestPaddedStagesAgreeToTheBit checks that sharding does not change the bits of a model with
+// padding, which differ from those of one without.
 func TestPaddedStagesAgreeToTheBit(t *testing.T) {
 	eachPadded(t, func(t *testing.T, folder string, _ int, _ padded) {
 		train := func(sets ...string) []float32 {

@@ -30,10 +30,9 @@ import (
 	"zeroth/zero"
 )
 
-// testdata/hf has models that transformers saved and what PyTorch computes with
-// them in float64; make.py there makes and describes them. Every step trains on
-// all windows of the token file, so the order in which they come, and which rank
-// reads which, changes nothing but the order of sums.
+// hfModels contains models saved by transformers and PyTorch's float64 results for them. make.py
+// there creates and describes them. Every step trains on all windows of the token file, so their
+// order and distribution over ranks change only the order of sums.
 const hfModels = "testdata/hf"
 
 type expected struct {
@@ -41,19 +40,19 @@ type expected struct {
 	Bare float64 // loss
 }
 
-// computed is what PyTorch makes of a model.
+// computed contains PyTorch's results for a model.
 type computed struct {
 	Loss      float64
 	Logits    map[string][]float64 // by "window,position"
 	Gradients map[string]tensor
 	AdamW     struct {
-		Losses, Norms []float64 // of each step
+		Losses, Norms []float64 // one per step
 		Params        map[string]tensor
 	}
 }
 
-// tensor is the norm of a gradient, or of how far a parameter has moved, and
-// some elements of the flattened gradient or parameter.
+// tensor contains the norm of a gradient, or of a parameter's movement, and some elements of the
+// flattened gradient or parameter.
 type tensor struct {
 	Norm float64
 	At   map[string]float64
@@ -71,7 +70,7 @@ func expectations(t *testing.T) (e expected) {
 	return e
 }
 
-// hfConfig is a job that starts from a folder and takes steps of make.py's size.
+// hfConfig returns a job that starts from a folder and trains in steps of make.py's size.
 func hfConfig(t *testing.T, from, tokens string, sets ...string) (*config.Config, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job.yaml")
@@ -98,7 +97,7 @@ func runJob(t *testing.T, c *config.Config) ([]report.Step, map[string][]float32
 	return runJobIn(t, c, t.TempDir())
 }
 
-// runJobIn is runJob in a folder.
+// runJobIn is like runJob, with the run folder out.
 func runJobIn(t *testing.T, c *config.Config, out string) ([]report.Step, map[string][]float32) {
 	t.Helper()
 	if err := job.Run(context.Background(), c, job.Options{Out: out}); err != nil {
@@ -128,7 +127,7 @@ func readModel(t *testing.T, folder string) map[string][]float32 {
 	return all
 }
 
-// within fails unless got is want to a part rel of it.
+// within fails unless got equals want with a relative error of at most rel.
 func within(t *testing.T, what string, got, want, rel float64) {
 	t.Helper()
 	if !(math.Abs(got-want) <= rel*math.Abs(want)) {
@@ -136,14 +135,14 @@ func within(t *testing.T, what string, got, want, rel float64) {
 	}
 }
 
-// hiddenBias says whether element i of a parameter is a key's bias. Its gradient
-// is zero in exact arithmetic, because softmax does not see what all keys have in
-// common; in float32 it is rounding, of which Adam makes steps.
+// hiddenBias reports whether element i of a parameter is the bias of a key. Its gradient is zero
+// in exact arithmetic, since softmax ignores what all keys have in common; in float32 it is
+// rounding noise, which Adam amplifies.
 func hiddenBias(name string, i, n int) bool {
 	return strings.HasSuffix(name, "attn.c_attn.bias") && n/3 <= i && i < 2*n/3
 }
 
-// topologies are ways to run make.py's steps of 12 windows.
+// topologies lists ways to run make.py's steps of 12 windows.
 var topologies = [][]string{
 	{"zero.stage=0", "parallel.ranks=1"},
 	{"zero.stage=3", "parallel.ranks=4"},
@@ -151,11 +150,11 @@ var topologies = [][]string{
 	{"zero.stage=2", "parallel.ranks=4", "parallel.replicate=2", "train.micro_batch=1"},
 }
 
-// TestTrajectoryIsPyTorchs trains as make.py does, through the job and its
-// files alone: the losses and norms of 10 steps of AdamW, some of which are
-// clipped, and where they lead. Allowed is some three times what was measured,
-// which is well below how far PyTorch's own float32 is from its float64 (2e-7
-// in losses and norms and 1.3e-5 in an element, see expect.json).
+// TestTrajectoryIsPyTorchs trains like make.py, through the job and its files alone, and compares
+// the losses and norms of 10 AdamW steps, some of them clipped, and the final parameters.
+// Tolerances are about three times the measured difference, which is well below the distance
+// between PyTorch's float32 and float64 results (2e-7 in losses and norms, 1.3e-5 in an element;
+// see expect.json).
 func TestTrajectoryIsPyTorchs(t *testing.T) {
 	sameTrajectory(t, filepath.Join(hfModels, "tiny"), "tokens.bin", expectations(t).Tiny)
 }
@@ -182,7 +181,7 @@ func sameTrajectory(t *testing.T, folder, tokens string, e computed) {
 	}
 }
 
-// moved is the norm of the difference of what a parameter is and was.
+// moved returns the norm of the difference between two values of a parameter.
 func moved(name string, from, to []float32) float64 {
 	var sum float64
 	for i := range to {
@@ -193,8 +192,8 @@ func moved(name string, from, to []float32) float64 {
 	return math.Sqrt(sum)
 }
 
-// elements fails unless the elements named are those wanted, but for skipped
-// ones, within an absolute tolerance.
+// elements fails unless the elements in want have those values within an absolute tolerance,
+// ignoring elements for which skip returns true.
 func elements(t *testing.T, name string, got []float32, want map[string]float64, tol float64, skip func(string, int, int) bool) {
 	t.Helper()
 	for key, w := range want {
@@ -208,8 +207,8 @@ func elements(t *testing.T, name string, got []float32, want map[string]float64,
 	}
 }
 
-// TestLowPrecisionFollowsPyTorch bounds what bf16 (2^-9 a rounding) and fp16
-// (2^-12, with a loss scale) change in the losses of 10 steps.
+// TestLowPrecisionFollowsPyTorch bounds how much bf16 (2^-9 per rounding) and fp16 (2^-12, with a
+// loss scale) change the losses of 10 steps.
 func TestLowPrecisionFollowsPyTorch(t *testing.T) {
 	e := expectations(t).Tiny
 	for precision, tol := range map[string]float64{"bf16": 1e-3, "fp16": 1e-4} {
@@ -229,13 +228,13 @@ func TestLowPrecisionFollowsPyTorch(t *testing.T) {
 	}
 }
 
-// TestGradientsArePyTorchs compares one step's gradients, which momentum is
-// after the first step of SGD.
+// TestGradientsArePyTorchs compares the gradients of one step, which equal the momentum after the
+// first step of SGD.
 func TestGradientsArePyTorchs(t *testing.T) {
 	sameGradients(t, filepath.Join(hfModels, "tiny"), "tokens.bin", expectations(t).Tiny)
 }
 
-// sameGradients takes a step from a folder in all topologies.
+// sameGradients trains one step from a folder in all topologies.
 func sameGradients(t *testing.T, folder, tokens string, e computed) {
 	for _, sets := range topologies {
 		t.Run(strings.Join(sets, ","), func(t *testing.T) {
@@ -256,8 +255,7 @@ func none(string, int, int) bool { return false }
 
 func norm(x []float32) float64 { return moved("", make([]float32, len(x)), x) }
 
-// gradients takes one step from the job's folder and returns its loss and all
-// state after it.
+// gradients trains one step from the job's folder and returns its loss and the state after it.
 func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][]float32) {
 	t.Helper()
 	weights := readModel(t, c.Model.From)
@@ -269,7 +267,7 @@ func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][
 	mesh := config.Mesh(c)
 	share := data.Share{Ranks: mesh.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
 	state = map[string][]float32{}
-	turn := make(chan struct{}, 1) // to write into state
+	turn := make(chan struct{}, 1) // whoever holds it may write to state
 	err = setup.Together(ranks, func(r *setup.Rank) error {
 		defer r.Close()
 		err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
@@ -301,7 +299,7 @@ func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][
 	return loss, state
 }
 
-// tokenIDs is all ids of a token file.
+// tokenIDs returns all ids of a token file.
 func tokenIDs(t *testing.T, file string) (ids []int32) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -314,8 +312,8 @@ func tokenIDs(t *testing.T, file string) (ids []int32) {
 	return ids
 }
 
-// TestLogitsArePyTorchs runs the model on one window and compares the logits
-// of a position, which are of order 1.
+// TestLogitsArePyTorchs runs the model on one window and compares the logits of a position, which
+// are of order 1.
 func TestLogitsArePyTorchs(t *testing.T) {
 	m, err := hf.ReadModelConfig(filepath.Join(hfModels, "tiny"))
 	if err != nil {
@@ -325,7 +323,7 @@ func TestLogitsArePyTorchs(t *testing.T) {
 	sameLogits(t, g.Model(), filepath.Join(hfModels, "tiny"), filepath.Join(hfModels, "tokens.bin"), expectations(t).Tiny)
 }
 
-// sameLogits runs a folder's model.
+// sameLogits runs a folder's model and compares its logits.
 func sameLogits(t *testing.T, m *nn.Model, folder, tokens string, e computed) {
 	ids, weights := tokenIDs(t, tokens), readModel(t, folder)
 	for key, want := range e.Logits {
@@ -342,13 +340,13 @@ func sameLogits(t *testing.T, m *nn.Model, folder, tokens string, e computed) {
 	}
 }
 
-// logits is what the model makes of a window, at one position.
+// logits returns the model's logits at one position of a window.
 func logits(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int32, at int) []float32 {
 	t.Helper()
 	return logitsOf(t, m, weights, ids[:at+1], nn.Sequence{T: at + 1})
 }
 
-// logitsOf is what the model makes of the last position of pieces of sequences.
+// logitsOf returns the model's logits at the last position of pieces of sequences.
 func logitsOf(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int32, pieces ...nn.Sequence) []float32 {
 	t.Helper()
 	dev := cpu.NewHost(2)
@@ -373,13 +371,13 @@ func logitsOf(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int
 	return out
 }
 
-// TestExportIsTheImport: what one step of no length leaves is, to the bit, what
-// it started from, under the same names, and describes the same model.
+// TestExportIsTheImport checks that after one step with learning rate 0 the exported model is
+// bit-identical to the imported one, with the same names and configuration.
 func TestExportIsTheImport(t *testing.T) {
 	sameExport(t, filepath.Join(hfModels, "tiny"), "tokens.bin")
 }
 
-// sameExport goes through all topologies.
+// sameExport checks this in all topologies.
 func sameExport(t *testing.T, folder, tokens string) {
 	for _, sets := range topologies {
 		t.Run(strings.Join(sets, ","), func(t *testing.T) {
@@ -412,8 +410,7 @@ func sameFolders(t *testing.T, got, want string) {
 	}
 }
 
-// rawModel is every tensor of a folder: its dtype and shape, a line feed, and
-// its bytes.
+// rawModel returns every tensor of a folder: its dtype and shape, a line feed, and its bytes.
 func rawModel(t *testing.T, folder string) map[string][]byte {
 	t.Helper()
 	r, err := safetensors.Open(folder)
@@ -433,10 +430,10 @@ func rawModel(t *testing.T, folder string) map[string][]byte {
 	return all
 }
 
-// TestOtherFolders loads what transformers writes for a model without its head
-// (no "transformer." before the names; here in bfloat16 and with the masks of
-// older versions), and for one cut into several files. Both hold the same
-// parameters, and both are exported under the full names.
+// TestOtherFolders loads the files that transformers writes for a model without its head (no
+// "transformer." prefix; here in bfloat16 and with the masks of older versions) and for a model
+// split into several files. Both contain the same parameters, and both are exported under the
+// full names.
 func TestOtherFolders(t *testing.T) {
 	want := expectations(t).Bare
 	for _, folder := range []string{"bare", "parts"} {
@@ -455,14 +452,14 @@ func TestOtherFolders(t *testing.T) {
 	}
 }
 
-// TestRefusedFolders: what is not the model its config describes, or would be
-// computed in another way than it was trained for, is refused before anything
-// is written, with its place.
+// TestRefusedFolders checks that a folder is rejected, with the location of the problem and
+// before anything is written, if it does not match its config or its model would be computed
+// differently from how it was trained.
 func TestRefusedFolders(t *testing.T) {
 	for _, c := range []struct {
 		name, key, value string // of config.json
-		drop             string // a tensor
-		want             string // in the error
+		drop             string // tensor to remove
+		want             string // part of the error
 	}{
 		{name: "missing tensor", drop: "transformer.h.1.ln_2.bias", want: "transformer.h.1.ln_2.bias is missing"},
 		{name: "another shape", key: "n_positions", value: "31", want: "transformer.wpe.weight has shape [32 48], but config.json implies [31 48]"},
@@ -496,8 +493,7 @@ func TestRefusedFolders(t *testing.T) {
 	}
 }
 
-// variant is a copy of tiny with one key of its config changed and one tensor
-// left out.
+// variant returns a copy of tiny with one config key changed and one tensor removed.
 func variant(t *testing.T, key, value, drop string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -506,7 +502,7 @@ func variant(t *testing.T, key, value, drop string) string {
 	return folder
 }
 
-// changeConfig copies a folder's config.json with one key set, if it has a name.
+// changeConfig copies a folder's config.json and sets one key, unless key is empty.
 func changeConfig(t *testing.T, from, to, key, value string) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(from, "config.json"))
@@ -528,7 +524,7 @@ func changeConfig(t *testing.T, from, to, key, value string) {
 	}
 }
 
-// rewrite copies all tensors of a folder but one.
+// rewrite copies all tensors of a folder except one.
 func rewrite(t *testing.T, from, to, drop string) {
 	t.Helper()
 	r, err := safetensors.Open(from)
