@@ -17,9 +17,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// table is that of DESIGN.md from the ground up, a row for every package. A
-// package imports packages of lower lines, and of its own line those that an
-// arrow leads to.
+// table is the import table of DESIGN.md from the ground up, with a row for every package. A
+// package may import packages of lower lines, and packages of its own line that an arrow points
+// to.
 var table = [][]string{
 	{"input", "input/jsonread", "device", "shard", "pipe", "data → data/chat data/parquet data/tokenizer input input/jsonread", "data/chat → input/jsonread", "data/parquet → input/jsonread", "data/tokenizer → input/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob", "tests/nightly"},
 	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
@@ -36,10 +36,10 @@ var table = [][]string{
 	{"tests", "tests/campaign", "tests/cluster", "tests/gpu", "tests/interop/parquet", "docs/schedule", "docs/pipeline"},
 }
 
-// place is where a package stands in the table.
+// place is a package's position in the table.
 type place struct {
 	line   int
-	arrows []string // to packages of the same line
+	arrows []string // packages of the same line that it may import
 }
 
 var places = readTable(table)
@@ -55,7 +55,7 @@ func readTable(table [][]string) map[string]place {
 	return all
 }
 
-// foreign is what else must not enter a package, or those below its folder.
+// foreign lists what else may not be imported by a package or those below its folder.
 var foreign = map[string][]string{
 	"shard": {"errors", "os", "sync", "unsafe"},
 	"nn":    {"os"},
@@ -68,12 +68,12 @@ var foreign = map[string][]string{
 // forTests are packages that only tests import, and each other.
 var forTests = []string{"tests/nightly", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "job/testjob", "job/config/configtest", "collective/collectivetest", "device/cuda/fake"}
 
-// empty are names that say nothing about what is inside.
+// empty lists package names that say nothing about the contents.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
 
 const module = "zeroth/"
 
-// strange tells whether a package, or one around it, has no business with an import.
+// strange reports whether a package, or one above it, may not use an import.
 func strange(folder, imported string) bool {
 	for ; folder != "."; folder = path.Dir(folder) {
 		if slices.Contains(foreign[folder], imported) {
@@ -83,8 +83,8 @@ func strange(folder, imported string) bool {
 	return false
 }
 
-// violations are the breaches of the table by one file: its folder, whether it
-// is a test, the paths it imports.
+// violations returns the violations of the table by one file, given its folder, whether it is a
+// test, and its imports.
 func violations(folder string, test bool, imports []string) []string {
 	in, ok := places[folder]
 	if !ok {
@@ -95,7 +95,7 @@ func violations(folder string, test bool, imports []string) []string {
 		out = append(out, fmt.Sprintf("%s: a name that says nothing", folder))
 	}
 	if test {
-		return out // tests may compare with anything
+		return out // tests may use anything as an oracle
 	}
 	for _, imported := range imports {
 		if strange(folder, imported) {
@@ -121,7 +121,7 @@ func violations(folder string, test bool, imports []string) []string {
 	return out
 }
 
-// TestImports reads every Go file of the tree, whatever its build tags.
+// TestImports checks every Go file of the tree, whatever its build tags.
 func TestImports(t *testing.T) {
 	root := ".."
 	files, used := 0, map[string]bool{} // packages seen, and arrows as "from to"
@@ -184,10 +184,10 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// generator tells whether a file is a program of its own.
+// generator reports whether a file is a standalone program.
 func generator(src []byte) bool { return strings.Contains(string(src), "\npackage main\n") }
 
-// read is a file's imports, and whether it ends the process.
+// read returns a file's imports and whether it ends the process.
 func read(src []byte) (imports []string, exits bool, err error) {
 	f, err := parser.ParseFile(token.NewFileSet(), "", src, parser.SkipObjectResolution)
 	if err != nil {
@@ -213,7 +213,7 @@ func read(src []byte) (imports []string, exits bool, err error) {
 	return imports, exits, nil
 }
 
-// The test above would say nothing of a tree in order if it could not speak.
+// TestImportsViolationsAreFound checks that violations finds violations.
 func TestImportsViolationsAreFound(t *testing.T) {
 	for _, c := range []struct {
 		folder  string

@@ -10,12 +10,12 @@ import (
 	"zeroth/shard"
 )
 
-// portion is the World of one of several processes, played by a part of this one:
-// some ranks of groups that all parts share.
+// portion is the World of one of several simulated processes: some ranks of groups shared by all
+// of them.
 type portion struct {
 	setup.Alone
 	here   []int
-	groups []collective.Ranks // of all ranks
+	groups []collective.Ranks // groups of all ranks
 }
 
 func (p portion) Self() setup.Self {
@@ -30,8 +30,8 @@ func (p portion) Connect(shard.Mesh) (*setup.Connection, error) {
 	return c, nil
 }
 
-// A job whose ranks are opened in parts, each of which knows its own alone, trains
-// to the bits of one that is opened whole.
+// TestRanksMayLiveElsewhere checks that a job whose ranks are opened in parts, each knowing only
+// its own ranks, trains bit-identically to one opened as a whole.
 func TestRanksMayLiveElsewhere(t *testing.T) {
 	for _, sets := range [][]string{
 		{"parallel.ranks=4", "zero.stage=3"},

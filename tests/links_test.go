@@ -13,14 +13,14 @@ import (
 	"zeroth/job/setup"
 )
 
-// Links by which all operations go flat, or by host.
+// Links for which all operations are flat, or hierarchical.
 var (
 	flat   = collective.Links{Near: 1e6, Far: 1e12}
 	byHost = collective.Links{Near: 1e12, Far: 1e6}
 )
 
-// What links were measured to carry, and so how collectives go, may be another in each
-// step: the bits are those of one process.
+// TestBitsDoNotDependOnLinks checks that training is bit-identical to one process even if the
+// measured links, and so the algorithms of collectives, change in each step.
 func TestBitsDoNotDependOnLinks(t *testing.T) {
 	hosts := []int{0, 0, 1}
 	spread := collective.SpreadOf([]int{0, 0, 0, 0, 1, 1})
@@ -39,8 +39,8 @@ func TestBitsDoNotDependOnLinks(t *testing.T) {
 	}
 }
 
-// It may be another after a resume: a run of one process, and one of three whose links
-// are others before and after its checkpoint, end with the same losses and state.
+// TestResumeDoesNotDependOnLinks checks the same for a resume: a run of one process, and one of
+// three whose links change at the checkpoint, end with the same losses and state.
 func TestResumeDoesNotDependOnLinks(t *testing.T) {
 	for _, links := range [][2]collective.Links{{flat, byHost}, {byHost, flat}} {
 		for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {
@@ -60,7 +60,7 @@ func TestResumeDoesNotDependOnLinks(t *testing.T) {
 	}
 }
 
-// runLinked is run with groups over sockets between processes, all played by this one.
+// runLinked is like run, with simulated processes connected over sockets.
 func runLinked(t *testing.T, c *config.Config, which string, links collective.Links) string {
 	t.Helper()
 	all, m, out := processes(t, config.Mesh(c), []int{0, 0, 1}), config.Mesh(c), t.TempDir()
@@ -68,7 +68,7 @@ func runLinked(t *testing.T, c *config.Config, which string, links collective.Li
 		p := all[r/all[0].per]
 		w := collective.WiredWorld(m, r, p.nets[p.at].Wire)
 		for _, g := range []collective.Group{g.World, g.Shard, g.Replica} {
-			_ = g.Close() // which nobody uses
+			_ = g.Close() // nobody uses it
 		}
 		for _, g := range []collective.Group{w.World, w.Shard, w.Replica} {
 			collective.UseLinks(g, links)
@@ -81,7 +81,7 @@ func runLinked(t *testing.T, c *config.Config, which string, links collective.Li
 	return out
 }
 
-// trainLinked trains in processes on hosts, whose links are others in each step.
+// trainLinked trains in processes on hosts whose links change in each step.
 func trainLinked(t *testing.T, c *config.Config, hosts []int, links []collective.Links) outcome {
 	t.Helper()
 	got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)

@@ -15,9 +15,10 @@ import (
 	"zeroth/zero"
 )
 
-// Four ranks at stage 3 that start from a folder read each element of the model once,
-// between them, each what its shard has, and take no memory beside the shards but a
-// staging buffer of 4 MiB a rank: on a CPU less, for they read into the shards.
+// TestLoadingTakesTheShardAndABuffer checks that four ranks at stage 3 that start from a folder
+// together read each element once, each rank reading its shard. Beyond the shards they need only
+// a staging buffer of 4 MiB per rank, and less on a CPU, where they read directly into the
+// shards.
 func TestLoadingTakesTheShardAndABuffer(t *testing.T) {
 	m := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 4, Heads: 8, Width: 512, Context: 32, Vocab: 4096, Eps: 1e-5}, Llama: nn.Llama{KV: 4, FFN: 1408, Theta: 1e4}}
 	folder := configtest.ModelFolder(t, m)
@@ -66,15 +67,15 @@ func TestLoadingTakesTheShardAndABuffer(t *testing.T) {
 		}
 		took := int64(after.TotalAlloc - before.TotalAlloc)
 		t.Logf("%s: loading a model of %d bytes into 4 ranks takes %d bytes beside their shards", dtype, 4*total, took)
-		// Buffers for widening 16 bits, of 1 MiB, are pooled: how many are made depends on
-		// the collector.
+		// Buffers of 1 MiB for widening 16-bit types are pooled; how many are allocated depends
+		// on the garbage collector.
 		if most := int64(4 * (4<<20 + 1<<18)); dtype == safetensors.F32 && took > most || most > 4*total/2 {
 			t.Errorf("%s: %d bytes are allocated, want at most %d; the model has %d", dtype, took, most, 4*total)
 		}
 	}
 }
 
-// retype writes a folder's parameters again in another type.
+// retype rewrites a folder's parameters in another type.
 func retype(t *testing.T, folder string, dtype safetensors.DType) {
 	t.Helper()
 	path := filepath.Join(folder, "model.safetensors")

@@ -13,7 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// schema is what tests/cluster/testdata/schemas writes of a published one.
+// schema is a published schema in the form used by tests/testdata/manifests.json.
 type schema struct {
 	Type        string
 	Properties  map[string]*schema
@@ -25,7 +25,7 @@ type schema struct {
 	Cut         bool
 }
 
-// published are the schemas of tests/testdata/manifests.json, by apiVersion and kind.
+// published returns the schemas of tests/testdata/manifests.json by apiVersion and kind.
 func published(t *testing.T) map[string]struct{ Schema *schema } {
 	t.Helper()
 	text, err := os.ReadFile("testdata/manifests.json")
@@ -39,7 +39,7 @@ func published(t *testing.T) map[string]struct{ Schema *schema } {
 	return kinds
 }
 
-// wrongIn is all that is wrong with the documents of a manifest.
+// wrongIn returns all errors in the documents of a manifest.
 func wrongIn(t *testing.T, text []byte) (wrong []string) {
 	t.Helper()
 	kinds := published(t)
@@ -58,7 +58,7 @@ func wrongIn(t *testing.T, text []byte) (wrong []string) {
 	return wrong
 }
 
-// wrong is all that is wrong with a value at a place.
+// wrong returns all errors in the value at a path.
 func (s *schema) wrong(at string, v any) (all []string) {
 	if s.Cut {
 		return []string{at + ": the schema here was left out; run tests/cluster/testdata/schemas again"}
@@ -123,7 +123,8 @@ func (s *schema) wrongObject(at string, v map[string]any) (all []string) {
 	return all
 }
 
-// Every key and value of the manifests is one of the published schemas.
+// TestManifestsAreOfPublishedSchemas checks every key and value of the manifests against the
+// published schemas.
 func TestManifestsAreOfPublishedSchemas(t *testing.T) {
 	files, err := filepath.Glob("../examples/cluster/*.yaml")
 	if err != nil || len(files) < 4 {
@@ -140,8 +141,8 @@ func TestManifestsAreOfPublishedSchemas(t *testing.T) {
 	}
 }
 
-// A key that is misspelt or elsewhere, a value of another type, one that is none of those
-// that are allowed, and one that is missing are found.
+// TestWrongManifestsAreFound checks that misspelled, misplaced and missing keys, values of the
+// wrong type and values that are not allowed are found.
 func TestWrongManifestsAreFound(t *testing.T) {
 	for _, test := range []struct{ file, old, new, want string }{
 		{"indexed-job.yaml", "backoffLimit:", "backofLimit:", "batch/v1 Job.spec: no key backofLimit"},

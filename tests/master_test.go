@@ -16,7 +16,7 @@ import (
 	"zeroth/zero"
 )
 
-// drawnMaster is a job of stage 0 drawn at random.
+// drawnMaster returns a random job of stage 0.
 func drawnMaster(rng *rand.Rand, folder string, ranks int) (sets []string) {
 	pick := func(values ...string) {
 		if v := values[rng.IntN(len(values))]; v != "" {
@@ -43,8 +43,8 @@ func drawnMaster(rng *rand.Rand, folder string, ranks int) (sets []string) {
 	return sets
 }
 
-// A master has the bits of stage 0: losses, norms, and all state, whatever else a job asks for,
-// and every rank allocates what is planned for it.
+// TestMasterAgreesToTheBit checks that a master agrees to the bit with stage 0 in losses, norms
+// and state, for random jobs, and that every rank allocates the planned memory.
 func TestMasterAgreesToTheBit(t *testing.T) {
 	draws := nightly.Of(1, 8)
 	for ranks := 1; ranks <= 8; ranks++ {
@@ -60,8 +60,8 @@ func TestMasterAgreesToTheBit(t *testing.T) {
 	}
 }
 
-// A master has what a single rank has, and the others as much without optimizer states and
-// master copies.
+// TestMasterAloneHasState checks that a master allocates as much as a single rank, and that the
+// others allocate the same without optimizer states and master copies.
 func TestMasterAloneHasState(t *testing.T) {
 	for _, rule := range []string{"adamw", "adamw8bit", "muon"} {
 		sets := []string{"zero.stage=0", "precision=bf16", "device=cpu", "optimizer.type=" + rule}
@@ -74,7 +74,7 @@ func TestMasterAloneHasState(t *testing.T) {
 			t.Fatalf("%d kinds of ranks (%v)", len(all), err)
 		}
 		want := alone.Device
-		for _, use := range []device.Use{device.Stats, device.Workspace} { // as many as there are ranks, and processors for each
+		for _, use := range []device.Use{device.Stats, device.Workspace} { // these depend on the number of ranks, or on the processors per rank
 			want[use] = all[0].Device[use]
 		}
 		sameBytes(t, rule+": the master", all[0].Device, want)
@@ -85,7 +85,8 @@ func TestMasterAloneHasState(t *testing.T) {
 	}
 }
 
-// So it is between processes, over wires, where ranks have planned bounce memory, too.
+// TestMasterBetweenProcesses checks the same between processes, whose plans include bounce
+// memory.
 func TestMasterBetweenProcesses(t *testing.T) {
 	for _, hosts := range [][]int{{0, 0}, {0, 1}, {0, 0, 1}} {
 		for _, ways := range [][]string{{"precision=fp32", "train.accumulate=2"}, {"precision=bf16", "model.vocab=20000", "zero.offload.optimizer=host"}, {"precision=fp16", "optimizer.type=adamw8bit", "device=cpu"}} {
@@ -122,7 +123,8 @@ func TestMasterBetweenProcesses(t *testing.T) {
 	}
 }
 
-// A checkpoint of a master goes on anywhere, and one of any mesh on a master.
+// TestMasterResumes checks that a master's checkpoint resumes on any mesh, and any mesh's
+// checkpoint on a master.
 func TestMasterResumes(t *testing.T) {
 	t.Parallel()
 	resumeOn(t, [][]string{
@@ -136,7 +138,8 @@ func TestMasterResumes(t *testing.T) {
 	})
 }
 
-// The master sends (N-1)pΨ bytes a step and gets (N-1)4Ψ, the others pass 4Ψ to it.
+// TestMasterSends checks that per step the master sends (N-1)pΨ bytes and receives (N-1)4Ψ, and
+// that the others forward 4Ψ to it.
 func TestMasterSends(t *testing.T) {
 	for _, ranks := range []int{1, 2, 5} {
 		c := cfg(t, "parallel.master=true", "precision=bf16", "train.accumulate=2", fmt.Sprint("parallel.ranks=", ranks))
@@ -166,7 +169,7 @@ func TestMasterSends(t *testing.T) {
 	}
 }
 
-// What a master does not go with is refused, all at once.
+// TestMasterRefusals checks that all incompatible settings are reported at once.
 func TestMasterRefusals(t *testing.T) {
 	sets := []string{"zero.stage=2", "parallel={master: true, ranks: 8, replicate: 2, pipeline: 2, tensor: 2}", "data.validation=null", "train.eval_every=null"}
 	_, err := setup.Here(1, 0).Draft("", slices.Concat(small, sets))

@@ -22,7 +22,7 @@ import (
 	"zeroth/zero"
 )
 
-// formula is the closed form for a job whose tiles have so many elements.
+// formula returns the closed form for a job with tiles of tile elements.
 func formula(c *config.Config, tile int) footprint {
 	units, peak := gpt2Sizes(c)
 	if c.Model.Family == "llama" {
@@ -30,11 +30,11 @@ func formula(c *config.Config, tile int) footprint {
 	}
 	f32 := device.F32
 	vecs := map[string][][]device.DType{"adamw": {{f32, f32}}, "lion": {{f32}}, "sgd": {{f32}}, "adamw8bit": {{device.Q8, device.U8}}, "muon": {{f32, f32}, {f32}}}[c.Optimizer.Type]
-	if slices.Contains([]string{"adamw8bit", "muon"}, c.Optimizer.Type) { // with what is between parameters; divided
+	if slices.Contains([]string{"adamw8bit", "muon"}, c.Optimizer.Type) { // including gaps between parameters; divided
 		units = unitSizes(config.Network(c), setup.Rules(c.Optimizer))
 	}
 	if c.Optimizer.Type == "muon" {
-		m, n := c.Model.Width, max(4*c.Model.Width, c.Model.FFN) // of the MLP
+		m, n := c.Model.Width, max(4*c.Model.Width, c.Model.FFN) // matrix of the MLP
 		if c.Model.Family == "llama" {
 			m, n = min(m, c.Model.FFN), max(m, c.Model.FFN)
 		}
@@ -51,11 +51,11 @@ func formula(c *config.Config, tile int) footprint {
 	}
 }
 
-// hostWork is the bytes of a rank's host for the kernels of its queues.
+// hostWork returns the bytes of host memory for the kernels of a rank's queues.
 func hostWork(c *config.Config) int64 {
-	queues := 3 // updates, to host, to device
+	queues := 3 // for updates, copies to the host and copies to the device
 	if c.On() == "cuda" {
-		queues = 1 // copies are the GPU's
+		queues = 1 // the GPU copies
 	}
 	if c.Zero.Offload.Disk() {
 		queues += 2
@@ -67,7 +67,7 @@ func restsAt(name string) offload.Place {
 	return map[string]offload.Place{"none": offload.Device, "host": offload.Host, "disk": offload.Disk}[name]
 }
 
-// llamaSizes are the parameters of each unit and the activations of a Llama.
+// llamaSizes returns the units and the peak activation bytes of a Llama.
 func llamaSizes(c *config.Config) (units []unitSize, peak int) {
 	m := c.Model
 	l := m.Llama
@@ -85,7 +85,7 @@ func llamaSizes(c *config.Config) (units []unitSize, peak int) {
 	return units, llamaActivations(l, c.Precision, m.Context*c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute == "block")
 }
 
-// gpt2Sizes are those of a GPT-2.
+// gpt2Sizes returns the units and the peak activation bytes of a GPT-2.
 func gpt2Sizes(c *config.Config) (units []unitSize, peak int) {
 	g := nn.GPT2{Shape: nn.Shape{Layers: c.Model.Layers, Heads: c.Model.Heads, Width: c.Model.Width, Context: c.Model.Context, Vocab: c.Model.Vocab}}
 	w, rows := g.Width, c.Train.MicroBatch*c.Model.Context
@@ -149,9 +149,9 @@ var offloadJobs = [][]string{
 	{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=muon"},
 }
 
-// The bytes a job allocates in each category are those of the closed forms,
-// those a dry run counts, and those the allocator holds on every rank: before
-// the first step, after steps, and at the peak.
+// TestAllocatedIsPlannedIsFormula checks that a job's bytes in each category equal the closed
+// forms, a dry run's counts, and the allocator's counts on every rank, before the first step,
+// after steps and at the peak.
 func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 	for _, sets := range memoryJobs {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
@@ -183,10 +183,12 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 	}
 }
 
-// The closed forms hold for units that belong to other ranks than the rest.
+// TestUnitsOfAllRanksAreFormula checks the closed forms for units that belong to other ranks than
+// the rest.
 func TestUnitsOfAllRanksAreFormula(t *testing.T) {
 	for stage := 1; stage < 4; stage++ {
-		// On the CPU: a GPU's memory is reserved by the plan, which knows nothing of the hook.
+		// This runs on the CPU because a GPU's memory is reserved by the plan, which ignores the
+		// hook.
 		c := cfg(t, fmt.Sprint("zero.stage=", stage), "device=cpu", "parallel.ranks=3", "precision=bf16", "train.accumulate=2")
 		want, all := formula(c, 0), shard.Mesh{Shard: 1, Replicate: 3}
 		want.Units[0].Mesh, want.Units[2].Mesh = all, all
@@ -205,11 +207,12 @@ func TestUnitsOfAllRanksAreFormula(t *testing.T) {
 	}
 }
 
-// So it is on both accounts, and on disk, whatever is offloaded.
+// TestOffloadedIsPlannedIsFormula checks the same for the device, the host and the disk with
+// every kind of offload.
 func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 	for n, sets := range memoryJobs {
 		if slices.Contains(sets, "train.delayed_update=true") {
-			continue // little of it can be offloaded: see offloadJobs
+			continue // offloads little; see offloadJobs
 		}
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			t.Parallel()
@@ -245,14 +248,14 @@ func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 		}
 	}
 	if tile > 0 {
-		return // Footprint has no hooks
+		return // Footprint ignores hooks
 	}
 	if f, err := setup.DryRun(setup.Planned(c)); err != nil || f.Device != want.Bytes() || f.Host != want.Host() || f.Disk != want.Disk() {
 		t.Errorf("%s: planned %+v (%v), want %v, %v and %d", way, f, err, want.Bytes(), want.Host(), want.Disk())
 	}
 }
 
-// So are those of a job that makes checkpoints.
+// TestSaverIsPlanned checks the same for a job that saves checkpoints.
 func TestSaverIsPlanned(t *testing.T) {
 	for _, async := range []string{"true", "false"} {
 		c := cfg(t, "parallel.ranks=2", "zero.stage=2", "checkpoint.every=1", "checkpoint.async="+async)
@@ -275,7 +278,7 @@ func TestSaverIsPlanned(t *testing.T) {
 	}
 }
 
-// What New allocated is given back.
+// TestCloseFreesEverything checks that closing a rank frees what New allocated.
 func TestCloseFreesEverything(t *testing.T) {
 	c := cfg(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path="+t.TempDir())
 	ranks, err := setup.Open(setup.Local(c))
@@ -293,9 +296,9 @@ func TestCloseFreesEverything(t *testing.T) {
 	}
 }
 
-// The states of the ZeRO paper's table, in the limit of a model so large that
-// padding, slots and activations vanish beside them: per parameter 2 bytes of
-// bf16, 4 of gradient, and 12 of master copy and two moments.
+// TestModelStatesFollowTheZeROTable checks the states of the ZeRO paper's table for a model so
+// large that padding, slots and activations are negligible: per parameter 2 bytes of bf16, 4 of
+// gradient, and 12 of master copy and two moments.
 func TestModelStatesFollowTheZeROTable(t *testing.T) {
 	const n, world = 1 << 40, 64
 	var units []unitSize
@@ -312,7 +315,7 @@ func TestModelStatesFollowTheZeROTable(t *testing.T) {
 	}
 }
 
-// A step allocates nothing on the Go heap, on any rank.
+// TestStepAllocatesNothing checks that a step does not allocate on the Go heap, on any rank.
 func TestStepAllocatesNothing(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.stage=3", "precision=bf16", "train.accumulate=2", "zero.recompute=block"},
@@ -333,9 +336,9 @@ func TestStepAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		steps(t, c, ranks, 3)
-		// Together's own goroutines, and the runtime's bookkeeping (timers,
-		// semaphores, threads for what waits for a disk), are a few objects a
-		// run, more of them on a busy machine: the least of three spells counts.
+		// Together's goroutines and the runtime's bookkeeping (timers, semaphores, threads that
+		// wait for a disk) allocate a few objects per run, and more on a busy machine. The
+		// minimum of three measurements counts.
 		const n, spells = 20, 3
 		var mem [spells + 1]runtime.MemStats
 		err = setup.Together(ranks, func(r *setup.Rank) error {

@@ -10,9 +10,9 @@ import (
 	"zeroth/zero"
 )
 
-// Matrices are turned whole wherever they are sharded and whoever turns them: all
-// stages, numbers of ranks, replicas and depths of prefetch agree to the bit where
-// gradients do.
+// TestMuonAgreesToTheBit checks that whole matrices are orthogonalized alike wherever they are
+// sharded and whichever rank does it: all stages, rank counts, replicas and prefetch depths agree
+// to the bit if gradients do.
 func TestMuonAgreesToTheBit(t *testing.T) {
 	for i, sets := range [][]string{
 		{"precision=fp32"},
@@ -41,8 +41,9 @@ func TestMuonAgreesToTheBit(t *testing.T) {
 	}
 }
 
-// Matrices of blocks have a momentum and no more; what is AdamW's has its moments, and
-// changes as by AdamW alone in a step with the same gradient.
+// TestMuonIsBesideAdamW checks that matrices of blocks have only a momentum, and that the
+// parameters updated by AdamW have its moments and change as with AdamW alone in a step with the
+// same gradient.
 func TestMuonIsBesideAdamW(t *testing.T) {
 	sets := []string{"precision=fp32", "parallel.ranks=2", "train.steps=1", "optimizer.weight_decay=0.2"}
 	got := train(t, cfg(t, append(sets, "optimizer.type=muon", "optimizer.adamw.lr=1e-2", "optimizer.lr=1e-2",
@@ -61,7 +62,8 @@ func TestMuonIsBesideAdamW(t *testing.T) {
 	}
 }
 
-// Frozen parameters are neither turned nor moved, and adapters are matrices.
+// TestMuonOfAdaptersAgreesToTheBit checks that frozen parameters are neither orthogonalized nor
+// changed, and that adapters count as matrices.
 func TestMuonOfAdaptersAgreesToTheBit(t *testing.T) {
 	t.Parallel()
 	for _, sets := range [][]string{

@@ -21,17 +21,17 @@ import (
 	"zeroth/job/setup"
 )
 
-// mutated is a job whose waits are left out.
+// mutated is a job from which waits are removed.
 type mutated struct {
 	sets []string
-	tile int           // most elements that are offloaded at a time; 0 is offload's choice
-	lag  time.Duration // that the host falls behind at each wait of the device's queues
+	tile int           // maximum number of elements offloaded at a time; 0: offload's default
+	lag  time.Duration // delay of the host at each wait of the device's queues
 }
 
-// mutatedJobs have a wait of every kind: two ranks that gather, reduce and recompute,
-// micro-batches that add up, and optimizer states of which half are on the host. In the
-// second one all that is taken in turns is taken again before the step's one wait on
-// the host: buffers of token ids and pieces of staging; and the host is late.
+// mutatedJobs contain waits of every kind: two ranks that gather, reduce and recompute,
+// micro-batches whose gradients accumulate, and optimizer states of which half are on the host.
+// In the second job, buffers that are used in turn (token ids and staging) are reused before the
+// step's only wait on the host, and the host is late.
 var mutatedJobs = []mutated{
 	{sets: []string{"train.accumulate=2"}},
 	{sets: []string{"train.accumulate=3"}, tile: 256, lag: time.Millisecond},
@@ -40,7 +40,7 @@ var mutatedJobs = []mutated{
 var mutatedSets = []string{"device=cuda", "parallel.ranks=2", "zero.stage=3", "train.steps=2", "precision=bf16",
 	"model.family=llama", "model.layers=2", "model.heads=2", "model.kv_heads=1", "model.width=16", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"}
 
-// wait is one of a run, by which it is known in another run: the nth with its words.
+// wait identifies a wait across runs: the nth with the same description.
 type wait struct {
 	rank             int
 	queue, label, on string
@@ -51,19 +51,19 @@ func (w wait) String() string {
 	return fmt.Sprintf("%d|%s|%s|%s|%d", w.rank, w.queue, w.label, w.on, w.n)
 }
 
-// waits counts the waits of a run and leaves one of them out.
+// waits counts the waits of a run and omits one of them.
 type waits struct {
 	mu    sync.Mutex
 	ranks map[*cuda.Device]int
-	count map[wait]int // how many, by all but n
+	count map[wait]int // number of waits so far; n is ignored in the key
 	all   []wait
-	drop  string                  // of wait.String
-	late  map[*cuda.Device]func() // has the host fall behind
+	drop  string                  // the wait to omit, as in wait.String
+	late  map[*cuda.Device]func() // delays the host
 }
 
 func (w *waits) leaveOut(x cuda.Wait) bool {
 	switch x.Queue {
-	case "compute", "comm", "update": // whose issuer issues the host's queue, too
+	case "compute", "comm", "update": // the goroutine that issues these also issues the host's queue
 		if late := w.late[x.Device]; late != nil {
 			late()
 		}
@@ -72,7 +72,7 @@ func (w *waits) leaveOut(x cuda.Wait) bool {
 	defer w.mu.Unlock()
 	rank, known := w.ranks[x.Device]
 	if !known {
-		return false // while the job opens
+		return false // the job is still opening
 	}
 	k := wait{rank: rank, queue: x.Queue, label: x.Label, on: x.On}
 	k.n, w.count[k] = w.count[k], w.count[k]+1
@@ -80,7 +80,7 @@ func (w *waits) leaveOut(x cuda.Wait) bool {
 	return k.String() == w.drop
 }
 
-// trainWithout trains a job without a wait, with all if drop is empty.
+// trainWithout trains a job without the wait drop, or with all waits if drop is empty.
 func trainWithout(t *testing.T, j mutated, drop string) (out outcome, all []wait, err error) {
 	c := cfg(t, append(j.sets, mutatedSets...)...)
 	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{Tile: j.tile}))
@@ -97,29 +97,29 @@ func trainWithout(t *testing.T, j mutated, drop string) (out outcome, all []wait
 		}
 	}
 	cuda.LeaveOut = w.leaveOut
-	defer func() { cuda.LeaveOut = nil }() // ranks are closed with all waits
+	defer func() { cuda.LeaveOut = nil }() // all waits are active while ranks are closed
 	out = outcome{state: map[string][]float32{}}
 	err = trainInto(c, ranks, &out, make(chan struct{}, 1))
 	return out, w.all, err
 }
 
-// mutants names the file of the waits that a process of this test leaves out of one of
-// mutatedJobs, one after the other, each as often as runs says.
+// mutants names the environment variable with a file of waits. A test process omits them from one
+// of mutatedJobs, one after the other, each as often as runs specifies.
 const mutants, runs, mutatedIs = "ZEROTH_MUTANTS", "ZEROTH_MUTANT_RUNS", "ZEROTH_MUTATED"
 
-// TestWithoutWaits trains without each wait of a file. The first run that fails ends
-// it: the context may be broken.
+// TestWithoutWaits trains without each wait of a file. It ends with the first run that fails,
+// since the context may be broken.
 func TestWithoutWaits(t *testing.T) {
 	file := os.Getenv(mutants)
 	if file == "" {
 		t.Skip("run by TestEveryWaitOfAJobIsNeeded")
 	}
-	kept, err := cuda.Open(0) // so that no run loads the kernels again
+	kept, err := cuda.Open(0) // avoids loading the kernels again in each run
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer kept.Close()
-	at, _ := strconv.Atoi(os.Getenv(mutatedIs)) // the parent's own
+	at, _ := strconv.Atoi(os.Getenv(mutatedIs)) // set by the parent
 	job := mutatedJobs[at]
 	want, all, err := trainWithout(t, job, "")
 	if err != nil {
@@ -129,7 +129,7 @@ func TestWithoutWaits(t *testing.T) {
 	if os.IsNotExist(err) {
 		var b strings.Builder
 		for _, w := range all {
-			if w.rank == 0 { // ranks are alike
+			if w.rank == 0 { // all ranks have the same waits
 				fmt.Fprintln(&b, w)
 			}
 		}
@@ -138,7 +138,7 @@ func TestWithoutWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	times, _ := strconv.Atoi(os.Getenv(runs)) // the parent's own
+	times, _ := strconv.Atoi(os.Getenv(runs)) // set by the parent
 	for line := range strings.Lines(string(raw)) {
 		drop := strings.TrimSuffix(line, "\n")
 		verdict := "missed"
@@ -157,12 +157,11 @@ func TestWithoutWaits(t *testing.T) {
 	}
 }
 
-// TestEveryWaitOfAJobIsNeeded leaves the waits for events of training jobs out, one
-// at a time, in several orders of the work. A wait that has nothing to wait for where
-// it stands in these jobs may be missed by nobody; a place, which is a line of a queue's
-// work, is needed where one of its waits is. Listed are the places and how many of their
-// waits were noticed. Of a later job only places are tried that no wait was noticed at,
-// some waits of each.
+// TestEveryWaitOfAJobIsNeeded removes the waits for events from training jobs, one at a time,
+// with several orders of work. A wait may be redundant where it stands in these jobs, so the test
+// considers places: a place, which is a line of code that issues work to a queue, is needed if
+// removing one of its waits is detected. It lists the places and how many of their waits were
+// detected. Later jobs try only some waits of each place that no earlier job showed to be needed.
 func TestEveryWaitOfAJobIsNeeded(t *testing.T) {
 	fake.Only(t)
 	places, caught := map[string]int{}, map[string]int{}
@@ -184,7 +183,7 @@ func TestEveryWaitOfAJobIsNeeded(t *testing.T) {
 			}
 			left = again
 			t.Logf("job %d after %s: %d waits, at %d of %d places, are noticed", job+1, mode, total(caught), len(caught), len(places))
-			if i > 0 { // what is left of the others is not wanted
+			if i > 0 { // other places are already known to be needed
 				left = slices.DeleteFunc(left, func(w string) bool { return caught[placeOf(w)] > 0 })
 			}
 		}
@@ -197,7 +196,7 @@ func TestEveryWaitOfAJobIsNeeded(t *testing.T) {
 	t.Logf("noticed, queue | label | on\n%s", strings.Join(lines, "\n"))
 }
 
-// waitsOf are the waits of rank 0 of a job.
+// waitsOf returns the waits of rank 0 of a job.
 func waitsOf(t *testing.T, job int) []string {
 	list := filepath.Join(t.TempDir(), "waits")
 	fake.Again(t, "TestWithoutWaits", mutants+"="+list, fmt.Sprintf("%s=%d", mutatedIs, job))
@@ -208,7 +207,7 @@ func waitsOf(t *testing.T, job int) []string {
 	return strings.Split(strings.TrimSpace(string(raw)), "\n")
 }
 
-// spread are at most n waits of each place, from the first to the last of it.
+// spread returns at most n waits of each place, evenly from the first to the last.
 func spread(ws []string, n int) (some []string) {
 	at := map[string][]string{}
 	for _, w := range ws {
@@ -223,7 +222,7 @@ func spread(ws []string, n int) (some []string) {
 	return some
 }
 
-// placeOf is a wait but for its rank and its turn.
+// placeOf returns a wait without its rank and number.
 func placeOf(w string) string {
 	f := strings.Split(w, "|")
 	return strings.Join(f[1:4], " | ")
@@ -236,8 +235,8 @@ func total(m map[string]int) (n int) {
 	return n
 }
 
-// missed are those of the waits of a job that runs without them do not notice. A process runs
-// until one of them fails, and not for long: what it frees stays taken.
+// missed returns the waits that can be removed without being detected. A process runs until one
+// removal fails, and not for long, since it leaks memory.
 func missed(t *testing.T, job int, all []string, mode string, times int) (left []string) {
 	const most = 100
 	for len(all) > 0 {
@@ -248,7 +247,7 @@ func missed(t *testing.T, job int, all []string, mode string, times int) (left [
 		}
 		cmd := fake.Self("-test.run=^TestWithoutWaits$", "-test.count=1")
 		cmd.Env = append(os.Environ(), "FAKECUDA_MODE="+mode, mutants+"="+list, fmt.Sprintf("%s=%d", runs, times), fmt.Sprintf("%s=%d", mutatedIs, job))
-		out, _ := cmd.CombinedOutput() // what its end says is in its lines
+		out, _ := cmd.CombinedOutput() // its output reports how it ended
 		done := 0
 		for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
 			verdict, found := strings.CutPrefix(s.Text(), "mutant ")
@@ -264,7 +263,7 @@ func missed(t *testing.T, job int, all []string, mode string, times int) (left [
 			if !bytes.Contains(out, []byte("panic")) && !bytes.Contains(out, []byte("SIG")) {
 				t.Fatalf("%s\n%s", some[0], out)
 			}
-			done = 1 // without it the process does not live
+			done = 1 // the process cannot run without this wait
 		}
 		all = all[done:]
 	}

@@ -23,7 +23,7 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// trainWith is train with test hooks, and the ranks' memory after it.
+// trainWith is like train with test hooks, and also returns the ranks' memory.
 func trainWith(t *testing.T, c *config.Config, s setup.Hooks) outcome {
 	t.Helper()
 	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, s))
@@ -34,7 +34,7 @@ func trainWith(t *testing.T, c *config.Config, s setup.Hooks) outcome {
 	return trainOn(t, c, ranks)
 }
 
-// offloads are all ways to offload a job, at a stage.
+// offloads returns all ways to offload a job at a stage.
 func offloads(t *testing.T, stage int) (ways [][]string) {
 	for _, optimizer := range []string{"none", "host", "disk"} {
 		for _, parameters := range []string{"none", "host", "disk"} {
@@ -54,10 +54,10 @@ func offloads(t *testing.T, stage int) (ways [][]string) {
 	return ways
 }
 
-// With any offload, at any stage, on any number of ranks, in any precision, for
-// any part of the optimizer, state after some steps is that of the resident
-// run, to the bit. Tiles are so small that units take several, the last one
-// shorter, and slots so few that tiles wait for each other.
+// TestOffloadAgreesToTheBit checks that any offload, at any stage, on any number of ranks, in any
+// precision and for any part of the optimizer, ends with the state of the resident run, to the
+// bit. Tiles are so small that units need several, the last one shorter, and there are so few
+// slots that tiles wait for each other.
 func TestOffloadAgreesToTheBit(t *testing.T) {
 	worlds := []int{1, 2, 3}
 	if !nightly.All() {
@@ -83,9 +83,9 @@ func TestOffloadAgreesToTheBit(t *testing.T) {
 	}
 }
 
-// So it is with several micro-batches, whose sum rests on the host between
-// them; with hybrid sharding, whose sum over replicas is taken on the device;
-// with rules of one state and of none, and of whole matrices, which are turned on the
+// TestOffloadOfOtherJobsAgreesToTheBit checks the same with several micro-batches, whose sum
+// stays on the host in between; with hybrid sharding, which sums over replicas on the device;
+// with update rules that have one state or none, or that orthogonalize whole matrices on the
 // device; and with recompute and deeper prefetch.
 func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 	for i, sets := range [][]string{
@@ -126,11 +126,11 @@ func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 	}
 }
 
-// A model whose states are four times a rank's memory is refused, with what to
-// do about it, and trains when they are offloaded, to the bits of the run with
-// memory enough; device memory is never over the budget.
+// TestTrainsUnderABudget checks that a model whose states are four times a rank's memory is
+// rejected with a suggestion, and that with offload it trains bit-identically to a run with
+// enough memory, without ever exceeding the budget.
 func TestTrainsUnderABudget(t *testing.T) {
-	// On the CPU: cuBLAS alone wants 32 MiB of work space, more than all of this.
+	// This runs on the CPU because cuBLAS's work space of 32 MiB alone exceeds the budget.
 	shape := []string{"device=cpu", "model.layers=32", "model.width=72", "zero.stage=3", "parallel.ranks=2", "train.steps=3", "train.loss_chunk=8"}
 	c := cfg(t, shape...)
 	plan, err := setup.DryRun(setup.Planned(c))
@@ -164,8 +164,8 @@ func TestTrainsUnderABudget(t *testing.T) {
 	}
 }
 
-// closing is an error that ends a run: it names the file, the unit and the
-// place in it, and every rank ends.
+// closing returns the errors of all ranks, and the first of them, when a disk error ends a run.
+// The error names the file, the unit and the offset.
 func closing(t *testing.T, c *config.Config, files vfs.ScratchFS) (all []error, first error) {
 	t.Helper()
 	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{Files: files, Tile: 200}))
@@ -185,8 +185,8 @@ func closing(t *testing.T, c *config.Config, files vfs.ScratchFS) (all []error, 
 	return all, first
 }
 
-// A disk that fails at some read or write ends the run on every rank with what
-// failed, where, and why.
+// TestDiskFails checks that a disk that fails at some read or write ends the run on every rank
+// with what failed, where and why.
 func TestDiskFails(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, do := range []string{"read", "write"} {
@@ -220,7 +220,7 @@ func TestDiskFails(t *testing.T) {
 	}
 }
 
-// A bit that the disk changes is found by the next that reads it.
+// TestDiskLies checks that a bit changed by the disk is detected by the next read.
 func TestDiskLies(t *testing.T) {
 	dir := t.TempDir()
 	c := cfg(t, "parallel.ranks=2", "zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
@@ -237,7 +237,7 @@ func TestDiskLies(t *testing.T) {
 	}
 }
 
-// A disk that is full, or cannot be written, is found before the first step.
+// TestDiskUnfit checks that a full or read-only disk is detected before the first step.
 func TestDiskUnfit(t *testing.T) {
 	for do, c := range map[string]struct {
 		err  error
@@ -266,7 +266,7 @@ func TestDiskUnfit(t *testing.T) {
 	}
 }
 
-// little is a disk with so many bytes free.
+// little is a disk with a fixed number of free bytes.
 type little struct {
 	vfs.ScratchFS
 	free int64
@@ -274,7 +274,8 @@ type little struct {
 
 func (l little) Space(string) (int64, error) { return l.free, nil }
 
-// So is one that has no space, with what is needed and what there is.
+// TestDiskTooSmall checks that a disk with too little space is reported with the needed and the
+// free bytes.
 func TestDiskTooSmall(t *testing.T) {
 	dir := t.TempDir()
 	c := cfg(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)

@@ -12,10 +12,10 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// The operations that each rank issues are part of one order of all operations of all ranks,
-// on drawn meshes: those of two ranks never wait for each other in a circle, although every
-// operation may wait until all ranks of its group have issued it, as on GPUs. What else a rank
-// waits for are marks of its own queues, which are behind what it has issued before.
+// TestOperationsHaveOneOrder checks that the operations that ranks issue are part of one total
+// order, on random meshes. So ranks never wait for each other in a circle, even though every
+// operation may wait until all ranks of its group have issued it, as on GPUs. Otherwise a rank
+// waits only for marks of its own queues, which precede what it issues later.
 func TestOperationsHaveOneOrder(t *testing.T) {
 	draws := nightly.Of(6, 40)
 	for i := range draws {
@@ -57,8 +57,9 @@ func TestOperationsHaveOneOrder(t *testing.T) {
 	}
 }
 
-// disorder says why what ranks have issued is not part of one order; empty if it is. It lets
-// each rank come to its next operation and does those that all ranks of a group have come to.
+// disorder explains why the ranks' operations are not part of one order, or returns "" if they
+// are. It advances each rank to its next operation and completes those that all ranks of a group
+// have reached.
 func disorder(logs []collective.Record) string {
 	next, came := make([]int, len(logs)), map[string][]int{}
 	for busy := true; busy; {
@@ -89,7 +90,7 @@ func disorder(logs []collective.Record) string {
 	return ""
 }
 
-// Operations in another order on one rank than on another are found.
+// TestDisorderIsFound checks that ranks with different orders of operations are found.
 func TestDisorderIsFound(t *testing.T) {
 	groups := []collective.RecordedGroup{{Name: "tensor", Ranks: []int{0, 1}}, {Name: "shard", Ranks: []int{0, 1}}}
 	a, b := collective.Operation{Group: 0}, collective.Operation{Group: 1}

@@ -18,10 +18,10 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// slow is a group that takes its time on a clock, the fake one of a synctest,
-// and makes sure that nobody looks at what an operation leaves undefined: the
-// parts that a gather is going to fill are spoilt while it takes its time, and
-// so are the parts of a reduction that belong to other ranks, after it.
+// slow is a group whose operations take time on a clock, usually the fake one of a synctest. It
+// also overwrites what an operation leaves undefined: the parts that a gather will fill while it
+// runs, and the parts of a reduction that belong to other ranks afterwards. So a test fails if
+// they are read.
 type slow struct {
 	collective.Group
 	gather, reduce time.Duration
@@ -39,7 +39,7 @@ func (s slow) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	s.spoil(q, whole, own)
 }
 
-// spoil sets all bits of what is not the rank's own: NaN in every float type.
+// spoil sets all bits outside the rank's own part, which gives NaN in every float type.
 func (s slow) spoil(q device.Queue, whole, own device.Buffer) {
 	for r := range s.Size() {
 		part := collective.Part(s, whole, r)
@@ -51,8 +51,8 @@ func (s slow) spoil(q device.Queue, whole, own device.Buffer) {
 	}
 }
 
-// lagging has every task of a rank's queues end late, at random: whatever is
-// not ordered by a mark then happens in another order.
+// lagging delays every task of a rank's queues at random, so that work not ordered by a mark runs
+// in another order.
 func lagging(r *setup.Rank) {
 	for i, q := range r.Queues {
 		rng := rand.New(rand.NewPCG(uint64(r.Rank), uint64(i)))
@@ -60,14 +60,13 @@ func lagging(r *setup.Rank) {
 	}
 }
 
-// The losses, norms and parameters of a job have the same bits whatever the
-// prefetch and however long each gather and reduction takes on each rank, or
-// any other work.
+// TestDelaysDoNotChangeBits checks that losses, norms and parameters have the same bits for any
+// prefetch and for any duration of gathers, reductions and other work on each rank.
 func TestDelaysDoNotChangeBits(t *testing.T) {
 	type wrapper = func(int, collective.Ranks) collective.Ranks
 	random := func(seed uint64) wrapper {
 		return func(rank int, g collective.Ranks) collective.Ranks {
-			if seed>>rank&1 > 0 { // some ranks
+			if seed>>rank&1 > 0 { // only for some ranks
 				g.World = collectivetest.Delayed(g.World, seed, time.Second)
 				g.Shard = collectivetest.Delayed(g.Shard, seed+10, time.Second)
 				g.Replica = collectivetest.Delayed(g.Replica, seed+20, time.Second)
@@ -117,12 +116,12 @@ func TestDelaysDoNotChangeBits(t *testing.T) {
 	}
 }
 
-// pace is how long the work of a step takes: the forward and the backward pass
-// of a module, the gather and the reduction of a unit.
+// pace contains the durations of a step's work: the forward and backward pass of a module, the
+// gather and the reduction of a unit.
 type pace struct{ forward, backward, gather, reduce time.Duration }
 
-// stepTime is how long a step takes when its work takes as long as p says, on
-// a clock that moves only when everybody waits.
+// stepTime returns the duration of a step whose work takes as long as p specifies, on a clock
+// that advances only when everybody waits.
 func stepTime(t *testing.T, c *config.Config, p pace, replicas bool) (took time.Duration) {
 	t.Helper()
 	wrap := func(_ int, g collective.Ranks) collective.Ranks {
@@ -156,12 +155,11 @@ func stepTime(t *testing.T, c *config.Config, p pace, replicas bool) (took time.
 	return took
 }
 
-// atPace has a module's pass take its time: the first work of it that does not
-// wait for other queues sleeps.
+// atPace delays a module's pass: the first work of it that does not wait for other queues sleeps.
 func atPace(p pace) func(device.Span) {
 	at := ""
 	return func(s device.Span) {
-		if s.Task == "wait" || s.Label == at || s.Label == "" { // of no unit: token ids
+		if s.Task == "wait" || s.Label == at || s.Label == "" { // without unit: token ids
 			return
 		}
 		at = s.Label
@@ -176,13 +174,12 @@ func atPace(p pace) func(device.Span) {
 	}
 }
 
-// Where a gather takes no longer than a forward pass, and a gather and a
-// reduction no longer than a backward pass, a step takes as long as its
-// compute, the first gather and the last reduction: all others are hidden.
-// Without prefetch, and where communication takes longer, the step takes as
-// long as the pictures of the schedule in the comments say.
+// TestCommunicationIsHidden checks that all communication except the first gather and the last
+// reduction is hidden if a gather takes no longer than a forward pass, and a gather plus a
+// reduction no longer than a backward pass. Without prefetch, and with slower communication, a
+// step must take as long as shown by the schedules in the comments.
 func TestCommunicationIsHidden(t *testing.T) {
-	const n = 5 // blocks, so n+2 modules: the root unit is the first's and the last's
+	const n = 5 // blocks, so n+2 modules: the first and the last use the root unit
 	fast := pace{forward: 30, backward: 70, gather: 29, reduce: 41}
 	comm := pace{forward: 30, backward: 70, gather: 50, reduce: 80}
 	f, b, g, r := fast.forward, fast.backward, fast.gather, fast.reduce
@@ -201,12 +198,12 @@ func TestCommunicationIsHidden(t *testing.T) {
 		{"zero.stage=2 zero.prefetch=1", fast, false, hidden},
 		{"zero.stage=1 zero.prefetch=1", fast, false, hidden},
 
-		// Gradients that are kept whole are reduced one by one; the replicas'
-		// all-reduce is a reduction and a gather.
+		// Whole gradients are reduced one by one. The replicas' all-reduce is a reduction and a
+		// gather.
 		{"zero.stage=0 zero.prefetch=1", fast, true, (n+2)*(f+b) + r + g},
-		// Where parameters have slots of their own nothing holds a gather back.
+		// If parameters have their own slots, nothing delays a gather.
 		{"zero.stage=1 zero.prefetch=0", fast, false, hidden},
-		// One slot for gradients: a block waits until the next one's is reduced.
+		// With one slot for gradients, a block waits until the next one's gradient is reduced.
 		{"zero.stage=2 zero.prefetch=0", fast, false, g + (n+2)*f + 2*b + (n-1)*(r+b) + max(r, b) + r},
 
 		// gather  root h.0       h.1       h.2 …                     One slot for blocks:
@@ -227,7 +224,7 @@ func TestCommunicationIsHidden(t *testing.T) {
 		// compute                   … h.n-1 head head h.n-1
 		{"zero.stage=3 zero.prefetch=1", comm, false, (n+1)*G + 2*F + 2*B + (n-2)*(R+G) + 3*R},
 	} {
-		sets := append(strings.Fields(test.sets), fmt.Sprintf("model.layers=%d", n), "model.width=4", "model.context=3", "parallel.ranks=3", "device=cpu") // whose queues the clock paces
+		sets := append(strings.Fields(test.sets), fmt.Sprintf("model.layers=%d", n), "model.width=4", "model.context=3", "parallel.ranks=3", "device=cpu") // its queues follow the clock
 		if got := stepTime(t, cfg(t, sets...), test.pace, test.replicas); got != test.want {
 			t.Errorf("%s, %+v: a step takes %d, want %d", test.sets, test.pace, got, test.want)
 		}

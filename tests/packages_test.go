@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// packageComment returns the comment of the package in a folder, and how many files have one.
+// packageComment returns the package comment in a folder and the number of files that have one.
 func packageComment(t *testing.T, folder string) (comment string, n int) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(folder), "*.go"))
@@ -31,7 +31,7 @@ func packageComment(t *testing.T, folder string) (comment string, n int) {
 	return comment, n
 }
 
-// Every package has a package comment, in one file.
+// TestPackageComments checks that every package has a package comment in exactly one file.
 func TestPackageComments(t *testing.T) {
 	for name := range places {
 		if _, n := packageComment(t, name); n != 1 {
@@ -68,10 +68,10 @@ func undocumented(f *ast.File) (out []string) {
 // implements lists files of methods that only implement an interface, which explains them.
 var implements = []string{"../job/shadow/operations.go"} // nn.Ops
 
-// known are methods that the language's own interfaces explain.
+// known lists methods of the language's own interfaces, which need no comment.
 var known = map[string]bool{"String": true, "Error": true, "Unwrap": true}
 
-// receiver is the name of the type that a method is of.
+// receiver returns the name of a method's type.
 func receiver(d *ast.FuncDecl) string {
 	t := d.Recv.List[0].Type
 	if s, ok := t.(*ast.StarExpr); ok {

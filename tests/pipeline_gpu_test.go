@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// On GPUs, too, pipelines have the bits of no pipeline, whether ranks' queues read each other's
-// memory or NCCL moves it.
+// TestGPUPipelinesAgreeToTheBit checks that pipelines on GPUs are bit-identical to no pipeline,
+// whether ranks' queues read each other's memory or use NCCL.
 func TestGPUPipelinesAgreeToTheBit(t *testing.T) {
 	sets := []string{"model.family=llama", "model.kv_heads=1", "model.layers=4", "precision=bf16", "train.steps=2", "train.accumulate=4", "parallel.shard=2"}
 	for _, stage := range []string{"zero.stage=1", "zero.stage=3"} {
@@ -21,8 +21,8 @@ func TestGPUPipelinesAgreeToTheBit(t *testing.T) {
 	}
 }
 
-// On GPUs divided sequences compute what whole ones do and what CPUs do, but for rounding, on
-// ordinary cores and on tensor cores, and stages agree.
+// TestGPUContext checks that divided sequences on GPUs give the results of whole ones and of CPUs
+// up to rounding, on ordinary cores and on tensor cores, and that stages agree.
 func TestGPUContext(t *testing.T) {
 	for tol, job := range map[float64][]string{
 		1e-5: {"precision=fp32", "model.width=24", "model.dropout=0.1", "model.attention_dropout=0.1"},
@@ -35,7 +35,8 @@ func TestGPUContext(t *testing.T) {
 	}
 }
 
-// On GPUs divided matrices compute what whole ones do, but for rounding, and stages agree.
+// TestGPUTensors checks that divided matrices on GPUs give the results of whole ones up to
+// rounding, and that stages agree.
 func TestGPUTensors(t *testing.T) {
 	sets := append([]string{"model.family=llama", "model.ffn=32", "precision=fp32", "train.steps=2", "optimizer.type=sgd", "optimizer.lr=0.05", "parallel.shard=2"}, divisible...)
 	want := onGPU(t, sets...)

@@ -14,10 +14,10 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// deep is an untied model of eight layers, which drops elements.
+// deep is an untied model of eight layers with dropout.
 var deep = []string{"model.family=llama", "model.kv_heads=1", "model.layers=8", "model.dropout=0.1", "model.attention_dropout=0.1"}
 
-// pipelines are ways to divide deep over some ranks.
+// pipelines lists ways to divide deep over some ranks.
 var pipelines = [][]string{
 	{"parallel.pipeline=2", "pipeline.schedule=GPipe"},
 	{"parallel.pipeline=2", "pipeline.schedule=1F1B"},
@@ -31,8 +31,9 @@ var pipelines = [][]string{
 	{"parallel.pipeline=4", "pipeline.schedule=Interleaved1F1B"},
 }
 
-// With as many ranks that read data, every schedule and no pipeline at all have the same
-// bits, at every stage: losses, norms, parameters and state.
+// TestPipelinesAgreeToTheBit checks that, for the same number of data-parallel ranks, every
+// schedule and no pipeline at all agree to the bit at every stage in losses, norms, parameters
+// and state.
 func TestPipelinesAgreeToTheBit(t *testing.T) {
 	for _, accumulate := range []int{4, 8} {
 		for i, ways := range [][]string{{"precision=fp32"}, {"precision=bf16"}, {"precision=fp16", "zero.recompute=block"},
@@ -65,9 +66,9 @@ func TestPipelinesAgreeToTheBit(t *testing.T) {
 	}
 }
 
-// A tied embedding's gradient is summed over both ends of a pipeline after each end's ranks
-// and micro-batches, without one in the order of the passes: the difference is float
-// rounding. All pipelines agree to the bit.
+// TestTiedPipelines checks tied embeddings. A pipeline sums their gradient over both ends after
+// summing each end's ranks and micro-batches; without a pipeline the order is that of the passes.
+// The difference is float rounding, and all pipelines agree to the bit.
 func TestTiedPipelines(t *testing.T) {
 	for stage := range 4 {
 		t.Run(fmt.Sprint("stage ", stage), func(t *testing.T) {
@@ -95,7 +96,7 @@ func TestTiedPipelines(t *testing.T) {
 	}
 }
 
-// drawnMesh is a pipeline drawn at random, with its job.
+// drawnMesh returns the settings of a job with a random pipeline.
 func drawnMesh(rng *rand.Rand) (sets []string) {
 	pick := func(values ...string) { sets = append(sets, values[rng.IntN(len(values))]) }
 	schedules := []string{"GPipe", "1F1B", "ZBH1", "Interleaved1F1B"}
@@ -124,8 +125,8 @@ func drawnMesh(rng *rand.Rand) (sets []string) {
 	return sets
 }
 
-// allocatesAsPlanned checks that of every rank of a job as much is allocated as the plan of its
-// place says, and used.
+// allocatesAsPlanned checks that every rank of a job allocates and uses the memory planned for
+// its position.
 func allocatesAsPlanned(t *testing.T, c *config.Config, job string) {
 	t.Helper()
 	p, err := plan.New(c, plan.Machine{})
@@ -154,7 +155,8 @@ func allocatesAsPlanned(t *testing.T, c *config.Config, job string) {
 	}
 }
 
-// Of every rank of drawn pipelines as much is allocated as the plan of its place says, and used.
+// TestPipelinesAllocateAsPlanned checks that every rank of random pipelines allocates and uses
+// the memory planned for its position.
 func TestPipelinesAllocateAsPlanned(t *testing.T) {
 	draws := nightly.Of(8, 200)
 	for i := range draws {

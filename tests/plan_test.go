@@ -24,7 +24,7 @@ import (
 	"zeroth/zero"
 )
 
-// planOf is a job's plan on this machine.
+// planOf returns a job's plan on this machine.
 func planOf(t *testing.T, c *config.Config) *plan.Plan {
 	t.Helper()
 	p, err := plan.New(c, plan.Machine{})
@@ -34,7 +34,7 @@ func planOf(t *testing.T, c *config.Config) *plan.Plan {
 	return p
 }
 
-// uses are the allocations that categories are part of.
+// uses returns the allocations that contain the given categories.
 func uses(a plan.Amounts) (b device.Bytes) {
 	for c, n := range a {
 		b[plan.Category(c).Use()] += n
@@ -42,10 +42,9 @@ func uses(a plan.Amounts) (b device.Bytes) {
 	return b
 }
 
-// A plan allocates what a run allocates, and at every event of its timeline no
-// category has more in use than is allocated for it; all of the arena is in
-// use at some event, and so is all that is allocated for gathered units and
-// whole gradients where all units are alike.
+// TestInUseIsWithinAllocated checks that a plan allocates what a run allocates, and that no
+// category ever uses more than its allocation. The arena must be fully used at some event, and so
+// must gathered units and whole gradients if all units are alike.
 func TestInUseIsWithinAllocated(t *testing.T) {
 	for _, sets := range slices.Concat(memoryJobs, offloadJobs) {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
@@ -82,8 +81,8 @@ func TestInUseIsWithinAllocated(t *testing.T) {
 	}
 }
 
-// DeepSpeed's own figures, in GiB as it prints them: the notes' golden values,
-// which for the exact counts of T5-3B are those of DeepSpeed's documentation.
+// TestDeepSpeedEstimates compares with DeepSpeed's own figures in GiB, as printed: golden values
+// from the notes, which for the exact sizes of T5-3B match DeepSpeed's documentation.
 func TestDeepSpeedEstimates(t *testing.T) {
 	type figures struct{ cpu, gpu float64 }
 	for _, test := range []struct {
@@ -117,9 +116,9 @@ func TestDeepSpeedEstimates(t *testing.T) {
 	}
 }
 
-// The states of a bf16 model by stage, GB: the ZeRO paper's figure 1 and table 1.
-// The paper keeps gradients in 16 bits where we keep them in float32, so its
-// 2 + 2 + 12 bytes a parameter are our 2 + 4 + 12 with 2 less for each gradient.
+// TestZeROPaperTable checks the states of a bf16 model by stage, in GB, against the ZeRO paper's
+// figure 1 and table 1. The paper keeps gradients in 16 bits and we keep them in float32, so its
+// 2 + 2 + 12 bytes per parameter are our 2 + 4 + 12 minus 2 per gradient.
 func TestZeROPaperTable(t *testing.T) {
 	for _, row := range []struct {
 		params, ranks int
@@ -152,7 +151,7 @@ func TestZeROPaperTable(t *testing.T) {
 	}
 }
 
-// modelFolder writes a config.json and gives its folder.
+// modelFolder writes a config.json and returns its folder.
 func modelFolder(t *testing.T, config string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -171,8 +170,8 @@ func llamaConfig(layers, heads, kv, width, ffn int, tied bool) string {
 		"vocab_size":128256,"max_position_embeddings":131072,"rms_norm_eps":1e-5,"rope_theta":5e5,"tie_word_embeddings":%t}`, layers, heads, kv, width, ffn, tied)
 }
 
-// golden are published models: their parameters, and their bf16 states in GB by
-// the ZeRO paper's 2 + 2 + 12 bytes, of one rank, and of 8 and 64 at stages 1 to 3.
+// golden lists published models: their parameters and, by the ZeRO paper's 2 + 2 + 12 bytes,
+// their bf16 states in GB on one rank, and on 8 and 64 at stages 1 to 3.
 var golden = []struct {
 	name, config string
 	parameters   int64
@@ -189,8 +188,8 @@ var golden = []struct {
 	{"Llama-3 405B", llamaConfig(126, 128, 8, 16384, 53248, false), 405853388800, 6493.7, [3]float64{2232, 1522, 811.7}, [3]float64{1700, 900.5, 101.5}},
 }
 
-// Published models have the parameters and model states that are known of them,
-// on one rank to 1,024.
+// TestGoldenModels checks the number of parameters and the model states of published models on 1
+// to 1,024 ranks.
 func TestGoldenModels(t *testing.T) {
 	for _, g := range golden {
 		t.Run(g.name, func(t *testing.T) {
@@ -211,7 +210,8 @@ func TestGoldenModels(t *testing.T) {
 				if p.Allocated[device.States] != 2*p.Allocated[device.Master] {
 					t.Errorf("two moments of %d bytes, a master copy of %d", p.Allocated[device.States], p.Allocated[device.Master])
 				}
-				// What rests in slots of its own is not among the shards, so both are told by the master copy.
+				// Units in their own slots are not counted as shards, so the master copy
+				// determines both.
 				part, params, grads := p.Allocated[device.Master]/4, p.Allocated[device.Params]/2, p.Allocated[device.UnitGrads]/4
 				if stage == 3 {
 					params = part
@@ -236,7 +236,7 @@ func TestGoldenModels(t *testing.T) {
 	}
 }
 
-// A plan for many ranks takes little memory whatever the model.
+// TestPlanIsSmall checks that a plan for many ranks uses little memory for any model.
 func TestPlanIsSmall(t *testing.T) {
 	c, err := config.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[len(golden)-1].config)), "model.context=8192", "train.micro_batch=1",
 		"parallel.ranks=1024", "train.accumulate=64"})
@@ -258,9 +258,9 @@ func TestPlanIsSmall(t *testing.T) {
 	}
 }
 
-// The timeline tells the schedule: every unit is gathered, used, reduced and
-// updated; the peak is the highest of it; with recomputing there is a working
-// set, without there is none, and it saves memory.
+// TestTimeline checks that the timeline matches the schedule: every unit is gathered, used,
+// reduced and updated, and the peak is the maximum of the timeline. Recomputation adds a working
+// set and saves memory.
 func TestTimeline(t *testing.T) {
 	peaks := map[string]int64{}
 	for _, recompute := range []string{"none", "block"} {
@@ -296,7 +296,7 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
-// at are the events of a phase of a unit, in order.
+// at returns the events of a phase of a unit, in order.
 func at(p *plan.Plan, phase, unit string) (list []*plan.Moment) {
 	for _, m := range p.Timeline {
 		if string(m.Phase) == phase && m.Unit == unit {
@@ -306,8 +306,8 @@ func at(p *plan.Plan, phase, unit string) (list []*plan.Moment) {
 	return list
 }
 
-// What is in use at single events, counted by hand. The units have 3180 (root)
-// and 1884 (blocks) elements, on 4 ranks padded to 3328 and 2048.
+// TestInUseByHand compares the memory in use at single events with values counted by hand. The
+// units have 3180 (root) and 1884 (blocks) elements, padded to 3328 and 2048 on 4 ranks.
 func TestInUseByHand(t *testing.T) {
 	const root, block, e = 3328, 2048, 2
 	const row = (14*12*e + 63) / 64 * 64 // a residual stream of 2 × 7 positions of width 12
@@ -320,7 +320,7 @@ func TestInUseByHand(t *testing.T) {
 	p := planOf(t, cfg(t, "zero.stage=3", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
 	check("before the first block", at(p, "forward", "root")[0].InUse, plan.GatheredUnits, e*(root+block))
 	head := at(p, "backward", "root")[0].InUse
-	check("the output layer", head, plan.GatheredUnits, e*(root+2*block)) // both slots are wanted again
+	check("the output layer", head, plan.GatheredUnits, e*(root+2*block)) // both slots are needed again
 	check("the output layer", head, plan.UnitGradients, 4*root)
 	check("the output layer", head, plan.Gradients, 0)
 	first := at(p, "reduce-scatter", "h.0")
@@ -338,7 +338,7 @@ func TestInUseByHand(t *testing.T) {
 	}
 
 	p = planOf(t, cfg(t, "zero.stage=3", "parallel.ranks=4", "zero.prefetch=0", "precision=bf16"))
-	check("without prefetch", at(p, "all-gather", "h.0")[1].InUse, plan.UnitGradients, 4*root) // h.1 is reduced before it goes on
+	check("without prefetch", at(p, "all-gather", "h.0")[1].InUse, plan.UnitGradients, 4*root) // h.1 is reduced before it proceeds
 	check("without prefetch", at(p, "backward", "h.1")[0].InUse, plan.UnitGradients, 4*(root+block))
 
 	p = planOf(t, cfg(t, "zero.stage=1", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
@@ -350,7 +350,7 @@ func TestInUseByHand(t *testing.T) {
 	check("stage 1", whole[1].InUse, plan.Params, e*(root+3*block))
 }
 
-// The peak instant has a name.
+// TestPeakIsNamed checks that the plan names the peak.
 func TestPeakIsNamed(t *testing.T) {
 	for want, sets := range map[string][]string{
 		"backward of h.1, before its reduce-scatter": {"zero.stage=3"},
@@ -366,8 +366,8 @@ func TestPeakIsNamed(t *testing.T) {
 	}
 }
 
-// All three drawings tell what the timeline has. The page needs nothing from
-// elsewhere.
+// TestTimelineFiles checks that all three drawings contain the timeline's data and that the page
+// loads nothing from elsewhere.
 func TestTimelineFiles(t *testing.T) {
 	p := planOf(t, cfg(t, "zero.recompute=block", "train.accumulate=6", "train.batch=null"))
 	var table, page bytes.Buffer
@@ -442,8 +442,8 @@ type stretch struct {
 	Name     string
 }
 
-// checkStretches looks for every event in the passes of a drawn step, one after
-// the other, and the micro-batches below them.
+// checkStretches checks that every event is in the passes of a drawn step, in order, and in the
+// micro-batches below them.
 func checkStretches(t *testing.T, p *plan.Plan, passes, micros []stretch) {
 	t.Helper()
 	at := 0
@@ -475,7 +475,7 @@ func checkStretches(t *testing.T, p *plan.Plan, passes, micros []stretch) {
 	}
 }
 
-// The drawing of the stages has what each allocates, and says which fit.
+// TestStages checks that the drawing of the stages shows what each allocates and which fit.
 func TestStages(t *testing.T) {
 	var s plan.Stages
 	for stage := range 4 {
@@ -508,8 +508,7 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// BenchmarkPlan is how long a plan of a large model takes, and the forecast of its
-// step.
+// BenchmarkPlan measures the plan of a large model and the forecast of its step.
 func BenchmarkPlan(b *testing.B) {
 	for _, g := range golden[5:] {
 		folder := b.TempDir()

@@ -27,8 +27,8 @@ import (
 
 var update = flag.Bool("update", false, "write what the program says into the pages")
 
-// A part of a page between <!-- name --> and <!-- end name --> is what the
-// program says. go test ./tests -run Readme -update writes them all.
+// TestReadmeSaysWhatTheProgramSays checks that the parts of pages between <!-- name --> and <!--
+// end name --> equal the program's output. go test ./tests -run Readme -update rewrites them.
 func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 	if cpu.Separate {
 		t.Skip("pages are about memory that the host may address")
@@ -56,7 +56,7 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 	}
 }
 
-// keyTables are tables of all keys of a job file, a table a section.
+// keyTables returns tables of all keys of a job file, one per section.
 func keyTables() string {
 	var b strings.Builder
 	cell := strings.NewReplacer("|", "\\|", "*", "\\*", "<", "&lt;", "${", "$\\{").Replace
@@ -79,7 +79,7 @@ func keyTables() string {
 	return b.String()
 }
 
-// limitTables are tables of the limits of all that is read.
+// limitTables returns tables of the limits of all inputs.
 func limitTables(t *testing.T) string {
 	t.Helper()
 	c, err := config.Draft("", nil)
@@ -132,7 +132,7 @@ func limitTables(t *testing.T) string {
 	return b.String()
 }
 
-// constants are the values of the numbers that a file declares on their own.
+// constants returns the values of the numeric constants that a file declares individually.
 func constants(t *testing.T, file string) map[string]string {
 	t.Helper()
 	set := token.NewFileSet()
@@ -152,8 +152,7 @@ func constants(t *testing.T, file string) map[string]string {
 	return values
 }
 
-// sayParts compares the parts of a page with what the program says, or writes
-// them.
+// sayParts compares the parts of a page with the program's output, or rewrites them.
 func sayParts(t *testing.T, page string, parts map[string]string) {
 	t.Helper()
 	raw, err := os.ReadFile(page)
@@ -184,7 +183,7 @@ func sayParts(t *testing.T, page string, parts map[string]string) {
 	}
 }
 
-// uncommented is a file without the comment it begins with.
+// uncommented returns a file without its leading comment.
 func uncommented(t *testing.T, file string) string {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -198,8 +197,8 @@ func uncommented(t *testing.T, file string) string {
 	return text
 }
 
-// planReport is the plan the page shows: for GPUs, as the kernels' work space
-// depends on the machine.
+// planReport returns the plan shown on the page. It is for GPUs, since the work space of the
+// CPU's kernels depends on the machine.
 func planReport(t *testing.T) string {
 	c, err := config.Load("../examples/recompute.yaml", []string{"parallel.ranks=4", "parallel.shard=null", "device=cpu"})
 	if err != nil {
@@ -216,7 +215,7 @@ func planReport(t *testing.T) string {
 	return text.String()
 }
 
-// quickstart is the job of the README's first command.
+// quickstart returns the job of the README's first command.
 func quickstart(t *testing.T, sets ...string) *config.Config {
 	t.Helper()
 	c, err := config.Load("../examples/quickstart.yaml", sets)
@@ -226,7 +225,7 @@ func quickstart(t *testing.T, sets ...string) *config.Config {
 	return c
 }
 
-// quickstartSize is the number of its model's parameters: 9.8M.
+// quickstartSize returns the number of the model's parameters, for example 9.8M.
 func quickstartSize(t *testing.T) string {
 	t.Helper()
 	p, err := plan.New(quickstart(t), plan.Machine{GPU: true})
@@ -237,7 +236,7 @@ func quickstartSize(t *testing.T) string {
 	return size
 }
 
-// source is the text of functions of a file.
+// source returns the source of functions of a file.
 func source(t *testing.T, file string, names ...string) string {
 	t.Helper()
 	src, err := os.ReadFile(file)
@@ -261,8 +260,8 @@ func source(t *testing.T, file string, names ...string) string {
 	return strings.Join(texts, "\n")
 }
 
-// planned is what a rank allocates, without the work space of kernels, which
-// depends on the machine.
+// planned returns what a rank allocates, without the kernels' work space, which depends on the
+// machine.
 func planned(t *testing.T, sets ...string) device.Bytes {
 	t.Helper()
 	plan, err := setup.DryRun(setup.Planned(quickstart(t, sets...)))
@@ -275,7 +274,7 @@ func planned(t *testing.T, sets ...string) device.Bytes {
 
 func mebi(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<20)) }
 
-// memoryTable is MiB a rank, by stage and ranks.
+// memoryTable returns a table of MiB per rank by stage and number of ranks.
 func memoryTable(t *testing.T) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "| stage | 1 rank | 2 ranks | 4 ranks | 8 ranks |\n|---|---:|---:|---:|---:|")
@@ -290,7 +289,7 @@ func memoryTable(t *testing.T) string {
 	return b.String()
 }
 
-// waysTable is what each way to train the quickstart plans.
+// waysTable returns a table of the plans for each way to train the quickstart.
 func waysTable(t *testing.T) string {
 	t.Helper()
 	load := func(sets []string) (*config.Config, error) {
@@ -310,7 +309,7 @@ func waysTable(t *testing.T) string {
 	return b.String()
 }
 
-// categoryTable is MiB a rank on 4 ranks, by category and stage.
+// categoryTable returns a table of MiB per rank on 4 ranks, by category and stage.
 func categoryTable(t *testing.T) string {
 	var stages [4]device.Bytes
 	for stage := range stages {
@@ -335,7 +334,7 @@ var (
 	linked    = regexp.MustCompile(`\]\(([^)#:]+)\)`)
 )
 
-// Tests and files that pages name are there.
+// TestReadmeNamesWhatIsThere checks that tests and files named by pages exist.
 func TestReadmeNamesWhatIsThere(t *testing.T) {
 	functions := declared(t)
 	names, text := pages(t)
@@ -353,7 +352,8 @@ func TestReadmeNamesWhatIsThere(t *testing.T) {
 	}
 }
 
-// README.md leads to every page except the records in docs/lab.
+// TestReadmeLinksAllPages checks that README.md leads to every page except the records in
+// docs/lab.
 func TestReadmeLinksAllPages(t *testing.T) {
 	names, text := pages(t)
 	for _, page := range names[1:] {
@@ -366,7 +366,7 @@ func TestReadmeLinksAllPages(t *testing.T) {
 	}
 }
 
-// declared are the test functions of the tree.
+// declared returns the test functions of the tree.
 func declared(t *testing.T) map[string]bool {
 	t.Helper()
 	names, function := map[string]bool{}, regexp.MustCompile(`(?m)^func (\w+)\(`)
@@ -386,7 +386,7 @@ func declared(t *testing.T) map[string]bool {
 	return names
 }
 
-// Examples say how many parameters they have.
+// TestReadmeExamplesSayTheirSize checks the parameter counts stated in examples.
 func TestReadmeExamplesSayTheirSize(t *testing.T) {
 	size, said := regexp.MustCompile(`(\d[\d.]* ?[kMG]) parameters`), 0
 	files, err := filepath.Glob("../examples/*.yaml")

@@ -15,11 +15,11 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// trainsHere names the job that a process of this test's binary trains.
+// trainsHere names the environment variable with the job that a process of this test binary
+// trains.
 const trainsHere = "ZEROTH_TEST_TRAINS"
 
-// TestTrainsForAnother trains in a process of its own, whose memory is then
-// that of the job.
+// TestTrainsForAnother trains in a separate process, so that the process's memory is the job's.
 func TestTrainsForAnother(t *testing.T) {
 	file := os.Getenv(trainsHere)
 	if file == "" {
@@ -34,9 +34,9 @@ func TestTrainsForAnother(t *testing.T) {
 	}
 }
 
-// What a process of 1 GiB of ranks has resident at its peak is what was planned
-// and little more: 64 MiB or 5 % of the plan, whichever is more, for Go's runtime,
-// the program and the data.
+// TestResidentIsPlanned checks that the peak resident memory of a process with 1 GiB of ranks
+// exceeds the plan by at most 64 MiB or 5 %, whichever is more, for Go's runtime, the program and
+// the data.
 func TestResidentIsPlanned(t *testing.T) {
 	// On the CPU: a fake GPU's memory is the process's, and the fakes' is beside it.
 	for i, way := range []string{"stage: 1, offload: {optimizer: host}", "stage: 3"} {
@@ -72,7 +72,7 @@ func TestResidentIsPlanned(t *testing.T) {
 	}
 }
 
-// memoryLine is what metrics.jsonl says of memory.
+// memoryLine is the memory record of metrics.jsonl.
 type memoryLine struct {
 	Planned struct{ Device, Host map[string]int64 }
 	Process struct {

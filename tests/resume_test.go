@@ -28,15 +28,15 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// saving is a job over a small file that saves every 3 of 6 steps.
+// saving returns a job over a small file that saves every 3 of 6 steps.
 func saving(t *testing.T, dir string, sets ...string) *config.Config {
 	t.Helper()
 	return cfg(t, append([]string{"train.steps=6", "checkpoint.every=3", "checkpoint.dir=" + dir, "data.validation=0.2",
 		"train.eval_every=2", "train.eval_batches=1", "train.batch=12", "train.micro_batch=null", "train.accumulate=1"}, sets...)...)
 }
 
-// run trains into a fresh run folder, from a checkpoint if which is not empty,
-// and returns the folder.
+// run trains into a new run folder, from checkpoint which unless that is empty, and returns the
+// folder.
 func run(t *testing.T, c *config.Config, which string) string {
 	t.Helper()
 	out := t.TempDir()
@@ -46,8 +46,8 @@ func run(t *testing.T, c *config.Config, which string) string {
 	return out
 }
 
-// digest is that of all tensors of the checkpoint of a step, however they are
-// cut into files.
+// digest returns the digest of all tensors in the checkpoint of a step, independent of how they
+// are split into files.
 func digest(t *testing.T, dir, step string) string {
 	t.Helper()
 	path, err := checkpoint.Resolve(dir, step)
@@ -66,7 +66,7 @@ func digest(t *testing.T, dir, step string) string {
 	return d
 }
 
-// losses are the steps and evaluations of a run, without their times.
+// losses returns the steps and evaluations of a run without their times.
 func losses(t *testing.T, out string, after int) (lines []string) {
 	t.Helper()
 	steps, evals, err := report.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
@@ -86,8 +86,8 @@ func losses(t *testing.T, out string, after int) (lines []string) {
 	return lines
 }
 
-// A run resumed at the same topology goes on to the bit as if it had never
-// stopped: losses, and all state at the end.
+// TestResumeAgreesToTheBit checks that a run resumed on the same topology has the same losses and
+// final state, to the bit, as if it had never stopped.
 func TestResumeAgreesToTheBit(t *testing.T) {
 	for _, sets := range [][]string{
 		{"parallel.ranks=4", "zero.stage=3", "precision=bf16"},
@@ -120,10 +120,10 @@ func TestResumeAgreesToTheBit(t *testing.T) {
 	}
 }
 
-// State saved by any number of ranks at any stage is the same bits when loaded
-// by any other, with any precision of compute, offload or none: saved again
-// without a step between, its digest is equal. And the data goes on where it
-// was, in the same order.
+// TestResumeOnAnotherTopology checks that state saved by any number of ranks at any stage is
+// loaded bit-identically by any other, with any compute precision and offload: saved again
+// without a step in between, its digest is equal. The data continues from its position in the
+// same order.
 func TestResumeOnAnotherTopology(t *testing.T) {
 	topologies := [][]string{
 		{"parallel.ranks=4", "zero.stage=3"},
@@ -140,8 +140,8 @@ func TestResumeOnAnotherTopology(t *testing.T) {
 	resumeOn(t, topologies)
 }
 
-// So is state of 8 bits, which a checkpoint holds decoded, and that of Muon, of which
-// matrices and the rest have other kinds.
+// TestResumeOfStateOnAnotherTopology checks the same for 8-bit state, which checkpoints store
+// decoded, and for Muon, which has different state for matrices and other parameters.
 func TestResumeOfStateOnAnotherTopology(t *testing.T) {
 	for _, rule := range []string{"optimizer.type=adamw8bit", "optimizer.type=muon"} {
 		t.Run(rule, func(t *testing.T) {
@@ -170,7 +170,7 @@ func resumeOn(t *testing.T, topologies [][]string, sets ...string) {
 			}
 			to := slices.Concat(to, sets)
 			second := t.TempDir()
-			// At step 3 of 3 nothing is left to do but to save.
+			// A run that is at step 3 of 3 only saves.
 			c := saving(t, second, append(slices.Clone(to), "train.steps=3")...)
 			run(t, c, filepath.Join(first, "step-00000003"))
 			if digest(t, second, "3") != digest(t, first, "3") {
@@ -180,13 +180,13 @@ func resumeOn(t *testing.T, topologies [][]string, sets ...string) {
 			again := losses(t, run(t, saving(t, third, to...), filepath.Join(first, "step-00000003")), 0)
 			for k := range whole {
 				if len(strings.Fields(whole[k])) == 2 {
-					continue // an evaluation, whose samples depend on the micro-batches
+					continue // evaluations use samples that depend on the micro-batches
 				}
 				var a, b struct{ step, loss, lr, norm, tokens float64 }
 				fmt.Sscan(whole[k], &a.step, &a.loss, &a.lr, &a.norm, &a.tokens)
 				fmt.Sscan(again[k], &b.step, &b.loss, &b.lr, &b.norm, &b.tokens)
-				// Other data would change the loss by tenths; another order of
-				// sums, and bf16 against fp32, by less than a hundredth.
+				// Other data would change the loss by tenths. Another order of sums, or bf16
+				// instead of fp32, changes it by less than a hundredth.
 				if d := a.loss - b.loss; a.step != b.step || a.lr != b.lr || a.tokens != b.tokens || d > 0.01 || d < -0.01 {
 					t.Errorf("%v resumed as %v: %q, the run that went on %q", from, to, again[k], whole[k])
 				}
@@ -195,8 +195,8 @@ func resumeOn(t *testing.T, topologies [][]string, sets ...string) {
 	}
 }
 
-// What a save writes is the state at its step, not what training makes of it
-// while the save goes on.
+// TestAsyncIsSync checks that an asynchronous save writes the state at its step, without later
+// changes.
 func TestAsyncIsSync(t *testing.T) {
 	var want string
 	for _, async := range []string{"false", "true"} {
@@ -214,13 +214,13 @@ func TestAsyncIsSync(t *testing.T) {
 	}
 }
 
-// A run folder that is resumed has the metrics of one run without a stop, also
-// when it had gone further than its checkpoint.
+// TestResumeInTheSameFolder checks that resuming in the same run folder gives the metrics of an
+// uninterrupted run, even if the run had progressed beyond its checkpoint.
 func TestResumeInTheSameFolder(t *testing.T) {
 	out := t.TempDir()
 	sets := []string{"parallel.ranks=2", "checkpoint.save_on_exit=false"}
 	c := saving(t, filepath.Join(out, "ckpt"), append(sets, "train.steps=5", "schedule.type=constant")...)
-	if err := job.Run(context.Background(), c, job.Options{Out: out, Resume: "latest"}); err != nil { // there is none: begins at step 0
+	if err := job.Run(context.Background(), c, job.Options{Out: out, Resume: "latest"}); err != nil { // no checkpoint yet: begins at step 0
 		t.Fatal(err)
 	}
 	c = saving(t, filepath.Join(out, "ckpt"), append(sets, "schedule.type=constant")...)
@@ -234,8 +234,8 @@ func TestResumeInTheSameFolder(t *testing.T) {
 	}
 }
 
-// So it has when it was stopped, whatever was due at that step: evaluations at
-// steps 2, 4 and 6.
+// TestResumeOfAStoppedRun checks the same for a run that was stopped at a step with other work
+// due: evaluations are at steps 2, 4 and 6.
 func TestResumeOfAStoppedRun(t *testing.T) {
 	whole := run(t, saving(t, t.TempDir(), "parallel.ranks=2"), "")
 	for stop := 1; stop < 6; stop++ {
@@ -261,8 +261,8 @@ func TestResumeOfAStoppedRun(t *testing.T) {
 	}
 }
 
-// A checkpoint that does not fit is refused, with all reasons, before anything
-// is written.
+// TestResumeRefusals checks that an incompatible checkpoint is rejected with all reasons before
+// anything is written.
 func TestResumeRefusals(t *testing.T) {
 	dir := t.TempDir()
 	run(t, saving(t, dir), "")
@@ -287,9 +287,9 @@ func TestResumeRefusals(t *testing.T) {
 	}
 }
 
-// A save that fails ends the run, or, where the job says so, is told and
-// training goes on. A run that is then asked to stop has nothing to go on from,
-// and does not say that it has.
+// TestSaveThatFails checks that a failed save ends the run or, if the job allows it, is reported
+// while training continues. A run without a checkpoint that is then asked to stop does not claim
+// to be resumable.
 func TestSaveThatFails(t *testing.T) {
 	full := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 		if o.Do == "create" {
@@ -325,7 +325,7 @@ func TestSaveThatFails(t *testing.T) {
 	}
 }
 
-// A save that failed is tried again at the end of the run.
+// TestSaveIsTriedAgain checks that a failed save is retried at the end of the run.
 func TestSaveIsTriedAgain(t *testing.T) {
 	for _, async := range []string{"true", "false"} {
 		var failed atomic.Bool
@@ -378,7 +378,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 	disk := t.TempDir()
 	offload := []string{"--set", "zero.offload={optimizer: disk, parameters: disk, path: " + disk + "}"}
 	killed, rng := prepare(), rand.New(rand.NewPCG(1, 2))
-	const ever = 1 << 20 // steps: more than will be made
+	const ever = 1 << 20 // steps; more than are reached
 	for range kills {
 		cmd := exec.Command(bin, append(args(killed, ever), offload...)...)
 		var said bytes.Buffer
@@ -430,9 +430,9 @@ func TestKilledAtAnyInstant(t *testing.T) {
 	}
 }
 
-// What a save in the background keeps is the state of its step, although the
-// next steps change it meanwhile, wherever it rests: that of a save which
-// training waits for, to the bit.
+// TestSavesBesideTrainingKeepTheirStep checks that a background save contains the state of its
+// step, to the bit, although later steps change it meanwhile, wherever the state is stored. The
+// reference is a save that training waits for.
 func TestSavesBesideTrainingKeepTheirStep(t *testing.T) {
 	const steps = 6
 	for _, way := range [][]string{

@@ -17,8 +17,7 @@ import (
 	"zeroth/nn"
 )
 
-// timed runs every launch of a step on a GPU, each between two events, and products
-// not at all.
+// timed runs every launch of a step on a GPU between two events, and skips products.
 type timed struct {
 	rooflined
 	t         *testing.T
@@ -64,7 +63,7 @@ func newTimed(t *testing.T, h *sim.Hardware) *timed {
 	return r
 }
 
-// zeros is memory of the GPU; of int32, ids below 50000.
+// zeros returns memory of the GPU. int32 elements are ids below 50000.
 func (r *timed) zeros(dt device.DType, n int) device.Buffer {
 	b := device.Buffer{Type: dt, N: n}
 	var err error
@@ -84,7 +83,7 @@ func (r *timed) zeros(dt device.DType, n int) device.Buffer {
 	return b
 }
 
-// Launch runs and measures.
+// Launch runs a call and measures its time.
 func (r *timed) Launch(c *kernel.Call) {
 	r.put.Record(r.from)
 	r.put.Launch(r.functions[c.Kernel.Index], c.Grid, c.Shared, c.Args())
@@ -97,8 +96,8 @@ func (r *timed) Launch(c *kernel.Call) {
 	r.rooflined.Launch(c)
 }
 
-// TestRooflineOnGPU measures the kernels of a step beside what docs/lab/kernels.md
-// expects: of GPT-2 124M where the GPU has memory for it, else of a small model.
+// TestRooflineOnGPU compares the kernels of a step with the expectations of docs/lab/kernels.md,
+// for GPT-2 124M if the GPU has enough memory, else for a small model.
 func TestRooflineOnGPU(t *testing.T) {
 	h, err := sim.OpenHardware("h200")
 	if err != nil {
@@ -109,7 +108,7 @@ func TestRooflineOnGPU(t *testing.T) {
 	if free, _, err := r.g.Memory(); err != nil || free < 60<<30 {
 		m, B, T, chunk, arena = nn.GPT2{Shape: nn.Shape{Layers: 1, Heads: 2, Width: 32, Context: 64, Vocab: 50257, Eps: 1e-5}}.Model(), 1, 64, 64, 64<<20
 	}
-	r.step(m, B, T, chunk, arena) // once for the GPU's clocks and caches
+	r.step(m, B, T, chunk, arena) // warms up clocks and caches
 	clear(r.ms)
 	clear(r.rows)
 	r.step(m, B, T, chunk, arena)

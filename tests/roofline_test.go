@@ -18,34 +18,34 @@ import (
 	"zeroth/optim"
 )
 
-// What a training step should take on an H200: its launches, counted as a queue of
-// device/cuda issues them, over what the GPU does in a second. docs/lab/kernels.md has
-// the tables, to be held against the first runs.
+// These tests compute how long a training step should take on an H200: its launches, counted as a
+// queue of device/cuda issues them, divided by the GPU's rates. docs/lab/kernels.md contains the
+// tables, for comparison with the first runs.
 
-// Rates beside those of the preset h200. Attention on tensor cores comes to what
-// FlashAttention 2 does on an H100 with heads of 64, causal, at a length of about
-// 1,000; backward, of which that reaches two thirds of its speed, ours has 7 products
-// for its 5.
+// Rates that are not in the preset h200. Attention on tensor cores is assumed to be as fast as
+// FlashAttention 2 on an H100 with causal heads of 64 and a length of about 1,000. In the
+// backward pass FlashAttention reaches two thirds of that speed, and we compute 7 products
+// instead of its 5.
 const (
 	fp32Peak      = 67e12
 	flashRate     = 230e12
 	flashGradRate = 150e12
 )
 
-// pieces is what the launches of one kernel come to.
+// pieces sums the launches of one kernel.
 type pieces struct {
 	launches int
 	kernel.Cost
 	seconds  float64
-	computes int // launches that are bound by operations
+	computes int // launches limited by arithmetic
 }
 
-// rooflined is a queue that does nothing but count.
+// rooflined is a queue that only counts.
 type rooflined struct {
 	kernel.Ops
 	h    *sim.Hardware
 	rows map[string]*pieces
-	mem  func(t device.DType, n int) device.Buffer // what the step works on
+	mem  func(t device.DType, n int) device.Buffer // allocates the step's operands
 }
 
 const product = "matrix products"
@@ -56,10 +56,10 @@ func newRooflined(h *sim.Hardware) *rooflined {
 	return r
 }
 
-// nothing is n elements that are nowhere.
+// nothing returns a buffer of n elements without memory.
 func nothing(t device.DType, n int) device.Buffer { return device.Buffer{Type: t, N: n} }
 
-// Launch counts.
+// Launch counts a call.
 func (r *rooflined) Launch(c *kernel.Call) {
 	rate := fp32Peak
 	switch name := c.Kernel.Name; {
@@ -86,7 +86,7 @@ func (r *rooflined) add(name string, c kernel.Cost, memory, flops float64) {
 	}
 }
 
-// Products are cuBLAS's, and what it computes beside them in their epilogues.
+// MatMul counts a product and the operations that cuBLAS fuses into its epilogue.
 func (r *rooflined) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	var old device.Mat
 	if add {
@@ -119,7 +119,7 @@ func (r *rooflined) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat
 	device.WeightGrad(r, dw, db, dy, x)
 }
 
-// multiplied counts c = a·b with a matrix and a vector beside it.
+// multiplied counts c = a·b with an additional matrix and vector.
 func (r *rooflined) multiplied(c, a, b, beside device.Mat, vector device.Buffer) {
 	m, k := a.Dims()
 	_, n := b.Dims()
@@ -133,15 +133,15 @@ func (r *rooflined) multiplied(c, a, b, beside device.Mat, vector device.Buffer)
 // Do does nothing.
 func (r *rooflined) Do(func() error) {}
 
-// step issues a micro-batch and the update that follows, of one rank whose
-// parameters are bf16. arena is the bytes of its activations.
+// step issues a micro-batch and the following update of one rank with bf16 parameters. arena is
+// the bytes of its activations.
 func (r *rooflined) step(m *nn.Model, B, T, chunk, arena int) {
 	rows := B * T
 	bt := &nn.Batch{B: B, T: T, Input: r.mem(device.I32, rows), Target: r.mem(device.I32, rows), Loss: r.mem(device.F32, rows),
 		Scale: 1, Chunk: chunk, Compute: device.BF16}
 	mem := device.NewArena(r.mem(device.BF16, arena/2))
 	saved := make([]nn.Saved, len(m.Modules))
-	var x []device.Buffer // a module's input, and the last one's output
+	var x []device.Buffer // each module's input and the last one's output
 	for range len(m.Modules) + 1 {
 		x = append(x, mem.Take(device.BF16, rows*m.Width))
 	}
@@ -173,7 +173,7 @@ func (r *rooflined) step(m *nn.Model, B, T, chunk, arena int) {
 	}
 }
 
-// endless is as much memory as a step may want.
+// endless is more memory than any step needs.
 const endless = math.MaxInt32 << 7
 
 func (r *rooflined) seconds() (s float64) {
@@ -183,7 +183,7 @@ func (r *rooflined) seconds() (s float64) {
 	return s
 }
 
-// table is a line a kernel, the longest first.
+// table returns a table with a line per kernel, the longest first.
 func (r *rooflined) table() string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "| kernel | launches | GB | GFLOP | bound by | ms | share |\n|---|---:|---:|---:|---|---:|---:|")
@@ -208,7 +208,7 @@ func (r *rooflined) table() string {
 	return b.String()
 }
 
-// rooflineOf is the part of docs/lab/kernels.md about a model.
+// rooflineOf returns the section of docs/lab/kernels.md about a model.
 func rooflineOf(t *testing.T, name string, m *nn.Model, B, T, chunk int) string {
 	t.Helper()
 	h, err := sim.OpenHardware("h200")
@@ -228,12 +228,13 @@ func rooflineOf(t *testing.T, name string, m *nn.Model, B, T, chunk int) string 
 		name, float64(params)/1e6, B, T, 1e3*s, tokens/s/1e3, 100*6*float64(params)*tokens/s/h.Peak["bf16"], h.Peak["bf16"]/1e12, r.table())
 }
 
-// issuing is the seconds that nn and a queue take to put down an operation, whatever it
-// computes: BenchmarkLaunch/block, with nothing of the driver's.
+// issuing is the time in seconds that nn and a queue need to issue an operation, without the
+// driver: BenchmarkLaunch/block.
 const issuing = 0.22e-6
 
-// launchesOf is a line of docs/lab/kernels.md: how much of a step launches alone take, and how
-// long who issues it is busy, if the driver takes as long for each as the GPU at the least.
+// launchesOf returns a line of docs/lab/kernels.md: the share of a step that launches alone take,
+// and how long the issuing goroutine is busy if the driver needs as long for each launch as the
+// GPU's minimum.
 func launchesOf(t *testing.T, name string, m *nn.Model, B, T int) string {
 	t.Helper()
 	h, err := sim.OpenHardware("h200")
@@ -276,9 +277,9 @@ func TestReadmeKernels(t *testing.T) {
 	})
 }
 
-// TestPlanIsTheRoofline: `plan --machine h200` simulates a step with the rates of the
-// tables of docs/lab/kernels.md, so that both say about the same: of GPT-2's table, and of a
-// Llama with soft caps, which take attention off the tensor cores, and without.
+// TestPlanIsTheRoofline checks that `plan --machine h200`, which simulates a step with the rates
+// of the tables of docs/lab/kernels.md, gives about their times: for GPT-2, and for a Llama with
+// soft caps, which exclude tensor cores from attention, and without.
 func TestPlanIsTheRoofline(t *testing.T) {
 	h, err := sim.OpenHardware("h200")
 	if err != nil {

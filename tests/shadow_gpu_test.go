@@ -11,7 +11,7 @@ import (
 	"zeroth/job/setup"
 )
 
-// shadowed is onGPU with every operation compared with the CPU's kernels.
+// shadowed is like onGPU, but compares every operation with the CPU's kernels.
 func shadowed(t *testing.T, sets ...string) outcome {
 	t.Helper()
 	c := cfg(t, append(slices.Clone(sets), "device=cuda")...)
@@ -25,8 +25,8 @@ func shadowed(t *testing.T, sets ...string) outcome {
 	return trainOn(t, c, ranks)
 }
 
-// TestGPUShadow trains jobs that have all operations between them in shadow mode: nothing
-// is beyond its bound, and the run has the bits of one without.
+// TestGPUShadow trains jobs that together use all operations in shadow mode: every result is
+// within its bound, and the run is bit-identical to one without shadow mode.
 func TestGPUShadow(t *testing.T) {
 	fake.Need(t)
 	for _, sets := range [][]string{

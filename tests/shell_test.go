@@ -9,19 +9,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// shellReader reads commands out of shell text: enough of it for what pages show.
+// shellReader parses commands from shell text, supporting the syntax that pages use.
 type shellReader struct {
 	commands [][]string
-	words    []string        // of the command being read
-	word     strings.Builder // being read
-	begun    bool            // there is a word, though it may be empty
+	words    []string        // of the command being parsed
+	word     strings.Builder // being parsed
+	begun    bool            // word exists, though it may be empty
 	quote    rune            // inside '…' or "…"
 	comment  bool
 	file     bool // the next word is the file of a redirection
 }
 
-// shellCommands are the commands of a shell text, each as its words, without
-// comments, redirections, keywords, and what is set for one command.
+// shellCommands returns the commands of a shell text, each as a list of words, without comments,
+// redirections, keywords and variables set for one command.
 func shellCommands(text string) [][]string {
 	var s shellReader
 	for _, r := range strings.ReplaceAll(text, "\\\n", " ") + "\n" {

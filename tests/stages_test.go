@@ -44,8 +44,8 @@ func TestStagesAgreeToTheBit(t *testing.T) {
 	}
 }
 
-// A Llama with grouped queries, whose output layer is a unit of its own or the
-// embedding's, falls into the same classes.
+// TestLlamaStagesAgreeToTheBit checks the same classes for a Llama with grouped queries, with
+// separate and with tied output layers.
 func TestLlamaStagesAgreeToTheBit(t *testing.T) {
 	for _, tied := range []string{"model.tied=false", "model.tied=true"} {
 		for _, precision := range []string{"precision=fp32", "precision=bf16", "precision=fp16"} {
@@ -59,8 +59,8 @@ func TestLlamaStagesAgreeToTheBit(t *testing.T) {
 	}
 }
 
-// Sequences of several documents fall into the same classes, and documents change what
-// is learned of the same tokens.
+// TestPackedStagesAgreeToTheBit checks the same classes for sequences of several documents, and
+// that document boundaries change the result for the same tokens.
 func TestPackedStagesAgreeToTheBit(t *testing.T) {
 	t.Parallel()
 	packed := []string{"data.text=", "data.documents=[testdata/documents.jsonl]", "data.pack=true", "parallel.ranks=3"}
@@ -105,8 +105,8 @@ func TestHybridStagesAgreeToTheBit(t *testing.T) {
 	}
 }
 
-// Shard groups of one rank are plain data parallelism at every stage, and one
-// shard group is no hybrid.
+// TestHybridLimitsAgreeToTheBit checks that shard groups of one rank equal plain data parallelism
+// at every stage, and that one shard group equals no hybrid sharding.
 func TestHybridLimitsAgreeToTheBit(t *testing.T) {
 	want := train(t, cfg(t, "parallel.ranks=4", "zero.stage=3"), nil)
 	for _, sets := range [][]string{
@@ -119,8 +119,9 @@ func TestHybridLimitsAgreeToTheBit(t *testing.T) {
 	}
 }
 
-// A step over 4 ranks and a step over 4 micro-batches of one rank sum the same
-// samples' gradients in the same order, where ranks are summed first.
+// TestRanksAndMicroBatchesAgreeToTheBit checks that a step over 4 ranks equals a step over 4
+// micro-batches of one rank if ranks are summed first, since both sum the same samples' gradients
+// in the same order.
 func TestRanksAndMicroBatchesAgreeToTheBit(t *testing.T) {
 	for _, stage := range []string{"zero.stage=2", "zero.stage=3"} {
 		want := train(t, cfg(t, stage, "parallel.ranks=4"), nil)
@@ -128,10 +129,9 @@ func TestRanksAndMicroBatchesAgreeToTheBit(t *testing.T) {
 	}
 }
 
-// Where runs sum in different orders they differ by float32 rounding, about
-// 1e-7 of gradients of order 1 in each of 4 steps. (Adam would hide this: it
-// scales up the rounding of gradients that are zero in exact arithmetic, as
-// those of the key biases.)
+// TestSumOrders checks that runs with different orders of sums differ by float32 rounding, about
+// 1e-7 for gradients of order 1 in each of 4 steps. It does not use Adam, which amplifies the
+// rounding of gradients that are zero in exact arithmetic, such as those of key biases.
 func TestSumOrders(t *testing.T) {
 	sets := []string{"parallel.ranks=4", "precision=fp32", "train.micro_batch=1", "optimizer.type=sgd", "optimizer.lr=0.1"}
 	want := train(t, cfg(t, append(sets, "zero.stage=3", "train.accumulate=2")...), nil)
@@ -146,8 +146,9 @@ func TestSumOrders(t *testing.T) {
 	}
 }
 
-// A group's parameters are updated as by a job that has its values for all of them,
-// the others as without groups, to the bit; and stages agree.
+// TestGroupsAreUpdatedByThemselves checks that a parameter group is updated, to the bit, as in a
+// job that uses the group's values for all parameters, and the other parameters as in a job
+// without groups. Stages must agree.
 func TestGroupsAreUpdatedByThemselves(t *testing.T) {
 	t.Parallel()
 	const groups = `optimizer.groups=[{match: "*.bias", lr: 3e-4, weight_decay: 0}, {match: "transformer.h.0.*", weight_decay: 0.5}]`
@@ -161,7 +162,7 @@ func TestGroupsAreUpdatedByThemselves(t *testing.T) {
 		switch {
 		case strings.HasSuffix(name, ".bias"):
 			want, other = slow, main
-		case strings.Contains(name, ".h.0.ln_"): // decays, which vectors of other jobs do not
+		case strings.Contains(name, ".h.0.ln_"): // decays, unlike vectors in other jobs
 			continue
 		case strings.Contains(name, ".h.0."):
 			want, other = decayed, main

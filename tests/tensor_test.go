@@ -21,10 +21,11 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// divisible is a model whose matrices four ranks can divide, of which the last has fewer tokens.
+// divisible is a model whose matrices four ranks can divide; the last rank has fewer tokens of
+// the vocabulary.
 var divisible = []string{"model.layers=2", "model.heads=4", "model.width=24", "model.context=8", "model.vocab=257"}
 
-// families are models that divide in each way there is.
+// families contains a model for each way of dividing.
 var families = map[string][]string{
 	"gpt2":          {"model.family=gpt2"},
 	"gpt2 dropout":  {"model.family=gpt2", "model.dropout=0.1", "model.attention_dropout=0.1"},
@@ -36,8 +37,9 @@ var families = map[string][]string{
 	"llama frozen":  {"model.family=llama", "model.ffn=32", "train.freeze=[\"*.mlp.*\", \"*norm*\"]"},
 }
 
-// Divided matrices compute what whole ones do, but for rounding, at every stage. For a number
-// of ranks that divide them stages agree to the bit as far as they do for whole ones.
+// TestTensorAgreesWithWhole checks that divided matrices give the results of whole ones up to
+// rounding, at every stage. For each number of ranks that divide them, the same stages agree to
+// the bit as for whole ones.
 func TestTensorAgreesWithWhole(t *testing.T) {
 	for i, name := range slices.Sorted(maps.Keys(families)) {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +47,7 @@ func TestTensorAgreesWithWhole(t *testing.T) {
 			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "train.accumulate=2", "optimizer.type=sgd", "optimizer.lr=0.05", "device=cpu"}, divisible...), families[name]...)
 			want := train(t, cfg(t, sets...), nil)
 			for _, n := range []int{2, 4} {
-				var alike [2]*outcome // gradients stay whole over micro-batches, or do not
+				var alike [2]*outcome // whether gradients stay whole over micro-batches
 				for stage := range 4 {
 					if !nightly.Every(2, i/2+n/4) || !nightly.Every(2, i+stage/2) {
 						continue
@@ -68,7 +70,8 @@ func TestTensorAgreesWithWhole(t *testing.T) {
 	}
 }
 
-// Of every rank of drawn meshes with divided matrices and sequences as much is allocated as planned, and used.
+// TestTensorsAllocateAsPlanned checks that every rank of random meshes with divided matrices and
+// sequences allocates and uses the planned memory.
 func TestTensorsAllocateAsPlanned(t *testing.T) {
 	draws := nightly.Of(8, 200)
 	for i := range draws {
@@ -101,8 +104,8 @@ func TestTensorsAllocateAsPlanned(t *testing.T) {
 	}
 }
 
-// Pipelines of divided matrices have the bits of no pipeline, and what does not change sums
-// changes no bits either.
+// TestTensorBits checks that pipelines of divided matrices are bit-identical to no pipeline, and
+// that settings that do not affect the order of sums do not change the bits.
 func TestTensorBits(t *testing.T) {
 	base := append([]string{"model.family=llama", "model.ffn=32", "precision=bf16", "parallel.tensor=2", "parallel.shard=2", "train.accumulate=4", "device=cpu", "model.dropout=0.1"}, divisible...)
 	base = append(base, "model.layers=4")
@@ -133,9 +136,9 @@ func TestTensorBits(t *testing.T) {
 	}
 }
 
-// Muon's updates are of whole matrices, whatever their parts are: each element moves as it does
-// without them, but for the rounding of gradients. Parts alone would move otherwise by as much
-// as the learning rate.
+// TestTensorMuon checks that Muon updates whole matrices even if they are divided: each element
+// moves as without division, up to the rounding of gradients. Updating the parts separately would
+// differ by as much as the learning rate.
 func TestTensorMuon(t *testing.T) {
 	for _, family := range [][]string{{"model.family=gpt2"}, {"model.family=llama", "model.ffn=32", "model.kv_heads=4"}} {
 		for stage := range 4 {
@@ -168,8 +171,8 @@ func TestTensorMuon(t *testing.T) {
 	}
 }
 
-// Every mesh of up to eight ranks begins with the same checkpoint: written again by one writer
-// its files have the same bytes, and so has its export.
+// TestMeshesBeginAlike checks that every mesh of up to eight ranks begins with the same
+// checkpoint: rewritten by one writer, its files and its export have the same bytes.
 func TestMeshesBeginAlike(t *testing.T) {
 	for family, sets := range map[string][]string{
 		"gpt2":  {"model.heads=24", "model.width=48", "model.context=24"},
@@ -207,8 +210,8 @@ func TestMeshesBeginAlike(t *testing.T) {
 	}
 }
 
-// begun saves a job's first checkpoint, and returns the data files of what one writer makes of
-// it and those of its export.
+// begun saves a job's first checkpoint and returns the data files of a copy by one writer and of
+// its export.
 func begun(t *testing.T, dir string, c *config.Config) map[string][]byte {
 	t.Helper()
 	j := setup.Local(c)
@@ -244,7 +247,7 @@ func begun(t *testing.T, dir string, c *config.Config) map[string][]byte {
 	}
 	all := map[string][]byte{}
 	for _, folder := range []string{again, filepath.Join(dir, "model")} {
-		names, _ := filepath.Glob(filepath.Join(folder, "*.safetensors")) // the pattern is right
+		names, _ := filepath.Glob(filepath.Join(folder, "*.safetensors")) // the pattern is valid
 		for _, name := range names {
 			if all[filepath.Base(name)], err = os.ReadFile(name); err != nil {
 				t.Fatal(err)
@@ -254,7 +257,7 @@ func begun(t *testing.T, dir string, c *config.Config) map[string][]byte {
 	return all
 }
 
-// meshes lists all meshes of up to most ranks, with context 1 or 2.
+// meshes returns all meshes of up to most ranks, with context 1 or 2.
 func meshes(most int) (all []shard.Mesh) {
 	for p := 1; p <= most; p++ {
 		for r := 1; r*p <= most; r++ {
@@ -270,7 +273,8 @@ func meshes(most int) (all []shard.Mesh) {
 	return all
 }
 
-// One checkpoint of divided matrices goes on on drawn meshes, with the state it has.
+// TestDrawnResumes checks that one checkpoint of divided matrices resumes on random meshes with
+// the same state.
 func TestDrawnResumes(t *testing.T) {
 	for family, sets := range map[string][]string{"gpt2": {"model.family=gpt2"}, "llama": {"model.family=llama", "model.ffn=32", "model.kv_heads=4", "optimizer.type=muon"}} {
 		t.Run(family, func(t *testing.T) {
@@ -298,7 +302,8 @@ func TestDrawnResumes(t *testing.T) {
 	}
 }
 
-// A run whose matrices are divided goes on in other parts, or in none, with the same state.
+// TestTensorsResume checks that a run with divided matrices resumes with another division, or
+// none, with the same state.
 func TestTensorsResume(t *testing.T) {
 	for _, optimizer := range []string{"adamw", "muon"} {
 		t.Run(optimizer, func(t *testing.T) {

@@ -10,11 +10,11 @@ import (
 	"zeroth/job/show"
 )
 
-// titanModes are how much torchtitan computes again: nothing, all but every
-// second product and attention of a block, or whole blocks.
+// titanModes lists what torchtitan recomputes: nothing, everything except every second product
+// and the attention of a block, or whole blocks.
 var titanModes = []string{"none", "selective", "full"}
 
-// titanRow is a category of what torchtitan takes for a job, and of what we do.
+// titanRow is a category of memory in torchtitan and in our plan.
 type titanRow struct {
 	Name  string
 	Titan int64
@@ -22,9 +22,9 @@ type titanRow struct {
 	Why   string
 }
 
-// titanSlack is how much more torchtitan's allocator reserves than is active: of
-// its published peaks, memory per sharded parameter is 17.1 to 17.6 bytes where
-// its states are 16, which is 7 to 10 %.
+// titanSlack is the fraction by which torchtitan's reserved memory exceeds active memory. In its
+// published peaks, memory per sharded parameter is 17.1 to 17.6 bytes for 16 bytes of state,
+// which is 7 to 10 % more.
 const titanSlack = 0.085
 
 // titan is what torchtitan (pytorch/torchtitan b5bcd76c, FSDP2 in bf16 with

@@ -11,7 +11,7 @@ import (
 	"zeroth/job/plan"
 )
 
-// The peaks torchtitan has published for Llama 3.1 8B on H100s with 95 GiB, GiB
+// titanPeaks are torchtitan's published peaks for Llama 3.1 8B on H100s with 95 GiB, in GiB
 // reserved (benchmarks/llama3_h100_202412_torchtitan.md at b5bcd76c).
 var titanPeaks = []struct {
 	ranks, sequences, context int
@@ -46,8 +46,8 @@ func titanPlan(t *testing.T, ranks, sequences, context int, mode string) (p *pla
 	return p, rows, total
 }
 
-// torchtitan's peaks come out of the formulas within 10 %, those of runs that are
-// not compiled within 3 %; our side of the comparison is the plan.
+// TestTorchtitanPeaks checks that the formulas give torchtitan's peaks within 10 %, and within 3
+// % for runs that are not compiled. Our side of the comparison is the plan.
 func TestTorchtitanPeaks(t *testing.T) {
 	for _, run := range titanPeaks {
 		p, rows, total := titanPlan(t, run.ranks, run.sequences, run.context, run.mode)
@@ -76,7 +76,7 @@ func TestTorchtitanPeaks(t *testing.T) {
 	}
 }
 
-// titanTable is the comparison by category, for the README.
+// titanTable returns the comparison by category, for the README.
 func titanTable(t *testing.T) string {
 	var b strings.Builder
 	_, eight, sum8 := titanPlan(t, 8, 2, 8192, "selective")

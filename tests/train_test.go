@@ -20,12 +20,12 @@ import (
 	"zeroth/zero"
 )
 
-// small is a model whose parameters divide by nothing in particular.
+// small is a model whose sizes have no convenient divisors.
 var small = []string{"model.layers=3", "model.heads=2", "model.width=12", "model.context=7", "model.vocab=256",
 	"train.micro_batch=2", "train.eval_every=0", "data.validation=0", "schedule.warmup=2", "train.steps=4",
 	"optimizer.lr=1e-2", "sample.tokens=0", "parallel.timeout=1m"}
 
-// config is the small job with settings over it.
+// cfg returns the small job with additional settings.
 func cfg(t *testing.T, sets ...string) *config.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job.yaml")
@@ -39,7 +39,7 @@ func cfg(t *testing.T, sets ...string) *config.Config {
 	return c
 }
 
-// tokens are made up, but not without order: sample s continues an arithmetic
+// tokens returns synthetic tokens with a pattern to learn: sample s continues an arithmetic
 // sequence modulo 251.
 func tokens(c *config.Config, rank, step int) zero.Batches {
 	rank = config.Mesh(c).DataRank(rank)
@@ -49,7 +49,7 @@ func tokens(c *config.Config, rank, step int) zero.Batches {
 		for i := range input {
 			s, at := int(first)+i/T, i%T
 			input[i], target[i] = int32((s*17+at*(s%5+1))%251), int32((s*17+(at+1)*(s%5+1))%251)
-			if start != nil { // documents of other lengths in every sample
+			if start != nil { // documents of different lengths in every sample
 				start[i] = int32(at / (3 + s%4) * (3 + s%4))
 			}
 		}
@@ -57,8 +57,8 @@ func tokens(c *config.Config, rank, step int) zero.Batches {
 	}
 }
 
-// outcome is what a run leaves: the loss of every step as the trainer reports
-// it, and all state at the end.
+// outcome contains a run's results: the loss of every step as reported by the trainer, and the
+// final state.
 type outcome struct {
 	losses, norms []float64
 	state         map[string][]float32 // by kind and parameter
@@ -70,7 +70,7 @@ func train(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) coll
 	return trainAs(t, c, wrap, func(*setup.Rank) {})
 }
 
-// trainAs is train on ranks that something is done to before.
+// trainAs is like train, but prepares the ranks first.
 func trainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*setup.Rank)) outcome {
 	t.Helper()
 	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapGroups: wrap}))
@@ -84,19 +84,19 @@ func trainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) co
 	return trainOn(t, c, ranks)
 }
 
-// trainOn runs the job on ranks that are open.
+// trainOn runs the job on open ranks.
 func trainOn(t *testing.T, c *config.Config, ranks []*setup.Rank) outcome {
 	t.Helper()
 	out := outcome{state: map[string][]float32{}}
-	turn := make(chan struct{}, 1) // not a mutex: on a fake clock a rank that waits for one would stop the time
+	turn := make(chan struct{}, 1) // not a mutex: on a fake clock, a rank waiting for a mutex would stop the time
 	if err := trainInto(c, ranks, &out, turn); err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-// trainInto runs the job on ranks that are open, which may be some of a job's. Who
-// has put something into turn may write to the outcome.
+// trainInto runs the job on open ranks, which may be only some of the job's ranks. Whoever sends
+// to turn may write to the outcome.
 func trainInto(c *config.Config, ranks []*setup.Rank, out *outcome, turn chan struct{}) error {
 	return setup.Together(ranks, func(r *setup.Rank) error {
 		if err := fresh(r); err != nil {
@@ -117,8 +117,8 @@ func trainInto(c *config.Config, ranks []*setup.Rank, out *outcome, turn chan st
 	})
 }
 
-// fresh sets a rank's initial parameters. They are larger than a real model's,
-// so that a small one has gradients in all of them from the first step.
+// fresh sets a rank's initial parameters. They are larger than a real model's, so that all
+// parameters of a small model have gradients from the first step.
 func fresh(r *setup.Rank) error {
 	return r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 		p.Param.Init.Std *= 10
@@ -127,7 +127,7 @@ func fresh(r *setup.Rank) error {
 	})
 }
 
-// collect copies a rank's part of all state to where it belongs.
+// collect copies a rank's part of all state to its place in the whole.
 func collect(r *setup.Rank, state map[string][]float32) error {
 	for _, kind := range r.Trainer.Kinds() {
 		err := r.Trainer.Each(kind, zero.Staging(), func(p zero.Part, src []float32) error {
@@ -147,7 +147,7 @@ func collect(r *setup.Rank, state map[string][]float32) error {
 	return nil
 }
 
-// digest is one number for all bits of an outcome's state.
+// digest returns a hash of all bits of an outcome's state.
 func (o outcome) digest() uint32 {
 	h := crc32.NewIEEE()
 	for _, name := range o.names() {
@@ -167,10 +167,10 @@ func (o outcome) names() (names []string) {
 	return names
 }
 
-// sameBits fails where two outcomes differ in any bit.
+// sameBits fails if two outcomes differ in any bit.
 func sameBits(t *testing.T, what string, got, want outcome) {
 	t.Helper()
-	same := func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) } // also of a step that is skipped
+	same := func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) } // NaN in steps that are skipped
 	if !slices.EqualFunc(got.losses, want.losses, same) || !slices.EqualFunc(got.norms, want.norms, same) {
 		t.Errorf("%s: losses %v and norms %v, want %v and %v", what, got.losses, got.norms, want.losses, want.norms)
 	}
@@ -188,8 +188,7 @@ func sameBits(t *testing.T, what string, got, want outcome) {
 	t.Errorf("%s: different parameters: %v, want %v", what, got.names(), want.names())
 }
 
-// near fails where parameters differ by more than tol, and says how far apart
-// they are.
+// near fails if parameters differ by more than tol, and reports the difference.
 func near(t *testing.T, what string, got, want outcome, tol float64) {
 	t.Helper()
 	for _, name := range want.names() {

@@ -33,9 +33,8 @@ func onRanks(t *testing.T, c *config.Config, f func(*setup.Rank) error) error {
 	})
 }
 
-// descent trains one step of plain gradient descent with learning rate 1 and
-// returns how far each parameter moved, which is its gradient as it was
-// applied, and the norm the trainer reports.
+// descent trains one step of plain gradient descent with learning rate 1. It returns how far each
+// parameter moved, which is the applied gradient, and the norm reported by the trainer.
 func descent(t *testing.T, sets ...string) (map[string][]float32, float64) {
 	t.Helper()
 	c := cfg(t, append(sets, "optimizer.type=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0", "optimizer.lr=1")...)
@@ -79,8 +78,8 @@ func lengthOf(grads map[string][]float32) float64 {
 	return math.Sqrt(sum)
 }
 
-// The norm is that of the whole gradient, and clipping scales the whole
-// gradient down to it.
+// TestClipByGlobalNorm checks that the norm is that of the whole gradient and that clipping
+// scales the whole gradient down to it.
 func TestClipByGlobalNorm(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.stage=0", "parallel.ranks=3"},
@@ -89,7 +88,7 @@ func TestClipByGlobalNorm(t *testing.T) {
 	} {
 		free, reported := descent(t, append(sets, "precision=fp32", "train.clip=0")...)
 		want := lengthOf(free)
-		// w - (w - g) rounds to the precision of w, about 1e-7 an element.
+		// w - (w - g) rounds to the precision of w, about 1e-7 per element.
 		if math.Abs(reported-want) > 1e-5*want {
 			t.Errorf("%v: norm %g, that of the gradient is %g", sets, reported, want)
 		}
@@ -117,8 +116,9 @@ func TestClipByGlobalNorm(t *testing.T) {
 	}
 }
 
-// A step whose fp16 gradients overflow is skipped on all ranks, changes no
-// state, and lowers the loss scale by DeepSpeed's rule; training then goes on.
+// TestOverflowIsSkipped checks that a step whose fp16 gradients overflow is skipped on all ranks,
+// changes no state and lowers the loss scale by DeepSpeed's rule, and that training then
+// continues.
 func TestOverflowIsSkipped(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.stage=0"}, {"zero.stage=2"}, {"zero.stage=3"},
@@ -151,7 +151,7 @@ func TestOverflowIsSkipped(t *testing.T) {
 					}
 				}
 			}
-			// The first overflow spends the hysteresis, each later one halves.
+			// The first overflow uses up the hysteresis; each later one halves the scale.
 			if want := math.Ldexp(1, 40-(skipped-1)); tr.Scale.Scale != want || tr.Skipped != skipped || skipped < 10 || tr.Updates != 1 {
 				return fmt.Errorf("scale %g after %d skipped steps (counted %d), want %g; %d updates, want 1", tr.Scale.Scale, skipped, tr.Skipped, want, tr.Updates)
 			}
@@ -163,8 +163,8 @@ func TestOverflowIsSkipped(t *testing.T) {
 	}
 }
 
-// A gradient that is not finite, where nothing can scale it down, ends the run
-// with the step, the unit and the rank, on every rank alike.
+// TestGradientNotFinite checks that a non-finite gradient without loss scaling ends the run on
+// every rank, with the step, the unit and the rank.
 func TestGradientNotFinite(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "precision=fp16")
 	errs := make([]error, 3)
@@ -184,7 +184,7 @@ func TestGradientNotFinite(t *testing.T) {
 	}
 }
 
-// So does a loss that is not a number.
+// TestLossNotFinite checks the same for a loss that is NaN.
 func TestLossNotFinite(t *testing.T) {
 	c := cfg(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
 	err := onRanks(t, c, func(r *setup.Rank) error {
@@ -205,7 +205,7 @@ func TestLossNotFinite(t *testing.T) {
 	}
 }
 
-// All ranks stop after the step in which any of them asks to.
+// TestRanksStopTogether checks that all ranks stop after the step in which any of them asks to.
 func TestRanksStopTogether(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=4")
 	stopped := make([]int, 4)
@@ -228,8 +228,8 @@ func TestRanksStopTogether(t *testing.T) {
 	}
 }
 
-// Evaluation is the mean loss of what it reads, the same at every stage, and
-// leaves no trace in training.
+// TestEvaluationLeavesNoTrace checks that an evaluation returns the mean loss of its data, the
+// same at every stage, and does not affect training.
 func TestEvaluationLeavesNoTrace(t *testing.T) {
 	for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {
 		c := cfg(t, stage, "parallel.ranks=2", "precision=fp32")
@@ -269,7 +269,7 @@ func TestEvaluationLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// The parameter a step uses is the master copy rounded once.
+// TestParametersAreRoundedMasters checks that a step uses the master copy rounded once.
 func TestParametersAreRoundedMasters(t *testing.T) {
 	c := cfg(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
 	err := onRanks(t, c, func(r *setup.Rank) error {
@@ -307,9 +307,9 @@ func TestParametersAreRoundedMasters(t *testing.T) {
 	}
 }
 
-// There is memory for two micro-batches' token ids, and none is filled before
-// the micro-batch that had it is computed: a slow queue computes what one does
-// that the host waits for.
+// TestInputsTakeTurns checks that token ids of two micro-batches fit in memory and that a buffer
+// is not refilled before the micro-batch in it is computed. A slow queue computes one when the
+// host waits for it.
 func TestInputsTakeTurns(t *testing.T) {
 	for _, stage := range []int{0, 3} {
 		c := cfg(t, "parallel.ranks=2", "train.accumulate=5", fmt.Sprintf("zero.stage=%d", stage))

@@ -16,9 +16,9 @@ import (
 	"zeroth/nn"
 )
 
-// With adapters, and with frozen parameters, stages agree to the bit, and what is
-// frozen stays as it was: with adapters the exported model is the folder's plus
-// alpha/rank B·A of what PEFT's files say.
+// TestTuningStagesAgreeToTheBit checks that stages agree to the bit with adapters and with frozen
+// parameters, and that frozen parameters do not change. With adapters, the exported model is the
+// folder's plus alpha/rank B·A as computed from PEFT's files.
 func TestTuningStagesAgreeToTheBit(t *testing.T) {
 	for name, sets := range map[string][]string{
 		"llama":  {"train.lora.rank=3", "train.lora.alpha=6"},
@@ -57,7 +57,7 @@ func TestTuningStagesAgreeToTheBit(t *testing.T) {
 	}
 }
 
-// sameFrozen fails unless just the frozen parameters are as they were.
+// sameFrozen fails unless exactly the frozen parameters are unchanged.
 func sameFrozen(t *testing.T, start, end map[string][]float32) {
 	t.Helper()
 	for name, w := range start {
@@ -68,13 +68,13 @@ func sameFrozen(t *testing.T, start, end map[string][]float32) {
 	}
 }
 
-// readAdapters are the tensors of a folder in PEFT's form.
+// readAdapters returns the tensors of a folder in PEFT's format.
 func readAdapters(t *testing.T, folder string) map[string][]float32 {
 	t.Helper()
 	return readModel(t, filepath.Join(folder, "adapter_model.safetensors"))
 }
 
-// sameMerged fails unless end is start with the adapters' products.
+// sameMerged fails unless end equals start plus the adapters' products.
 func sameMerged(t *testing.T, start, end, adapters map[string][]float32, scale float64, transposed bool) {
 	t.Helper()
 	moved := 0
@@ -110,7 +110,8 @@ func sameMerged(t *testing.T, start, end, adapters map[string][]float32, scale f
 	}
 }
 
-// What adapters and patterns mean nothing is refused, with what there is.
+// TestTuningRefusals checks that adapters and patterns that match nothing are rejected with a
+// list of what exists.
 func TestTuningRefusals(t *testing.T) {
 	for sets, want := range map[string]string{
 		"train.lora.rank=2 train.lora.targets=[query]":               `the model has no linear layer whose name ends with "query"; want some of down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj, or all-linear alone`,
@@ -131,8 +132,9 @@ func TestTuningRefusals(t *testing.T) {
 	}
 }
 
-// A checkpoint with adapters is sampled as the model that the run has merged, and a
-// run that goes on from it keeps them though its job does not say so.
+// TestCheckpointWithAdapters checks that sampling from a checkpoint with adapters uses the merged
+// model, and that a run that resumes from it keeps the adapters even if its job does not mention
+// them.
 func TestCheckpointWithAdapters(t *testing.T) {
 	from, out := filepath.Join(hfLlama, "llama"), t.TempDir()
 	sets := []string{"precision=fp32", "parallel.ranks=2", "train.steps=4", "checkpoint.every=2", "optimizer.lr=1e-1"}
@@ -161,8 +163,8 @@ func TestCheckpointWithAdapters(t *testing.T) {
 	}
 }
 
-// A run that goes on beside frozen parameters refuses a folder with others, and a
-// copy of its own is the same base; without frozen ones no folder is
+// TestResumeRefusesAnotherBase checks that a run with frozen parameters does not resume with a
+// different base folder but accepts a copy of its own. Without frozen parameters no folder is
 // read.
 func TestResumeRefusesAnotherBase(t *testing.T) {
 	from := filepath.Join(hfLlama, "llama")
