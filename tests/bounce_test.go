@@ -103,12 +103,12 @@ func wired(g collective.Group) *collective.Wired {
 // the plan, the formula below and what ranks hold before and after steps. A unit's shard of n
 // elements takes 2 chunks of 4n bytes per other rank. If hosts have several ranks, sums may be
 // hierarchical: then it takes 2 chunks per other rank of the host and for one of the previous
-// host, plus 4 for outgoing sums. The larger of both counts.
+// host, plus 4 for outgoing sums, if that is more.
 func TestBounceIsPlannedIsFormula(t *testing.T) {
 	for _, test := range []struct {
 		sets  []string
 		hosts []int
-		slots func(shard, replica int) int // number of slots of the padded bytes of the largest shard and replica part
+		slots func(shard, replica int) int // bytes, given the padded bytes of the largest shard and replica part
 	}{
 		{[]string{"parallel.ranks=4", "zero.stage=2"}, []int{0, 0}, func(s, _ int) int { return 3 * 2 * s }},
 		{[]string{"parallel.ranks=2", "zero.stage=0"}, []int{0, 0}, func(_, r int) int { return 1 * 2 * r }},

@@ -269,7 +269,7 @@ func TestFamiliesReadPieceByPiece(t *testing.T) {
 		for past, end := 0, 0; past < len(ids); past = end {
 			end = min(len(ids), past+1+past/2)
 			if past <= net.LongFrom && end > net.LongFrom && net.LongFrom > 0 {
-				past = 0 // rotary positions change from here on
+				past = 0 // rotary frequencies change from here on, so read again from the start
 			}
 			got, want := logitsOf(t, net, weights, ids[past:end], nn.Sequence{Past: past, T: end - past, Cache: cache}), logits(t, net, weights, ids[:end], end-1)
 			for i := range want {

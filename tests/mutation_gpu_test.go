@@ -183,7 +183,7 @@ func TestEveryWaitOfAJobIsNeeded(t *testing.T) {
 			}
 			left = again
 			t.Logf("job %d after %s: %d waits, at %d of %d places, are noticed", job+1, mode, total(caught), len(caught), len(places))
-			if i > 0 { // other places are already known to be needed
+			if i > 0 { // try only places not yet known to be needed
 				left = slices.DeleteFunc(left, func(w string) bool { return caught[placeOf(w)] > 0 })
 			}
 		}

@@ -10,10 +10,11 @@ import (
 	"path/filepath"
 )
 
-// mostArchive is the bytes of dumps.tar.gz, packed; files that would not fit are left out.
+// mostArchive is the maximum size of dumps.tar.gz in bytes, compressed; files that would not fit
+// are omitted.
 const mostArchive = 14 << 20
 
-// archive adds the files of a folder to a packed archive, whose files it keeps.
+// archive adds the files of a folder to a compressed archive and keeps the files already in it.
 func archive(path, dir, under string) error {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -54,7 +55,7 @@ func put(w *tar.Writer, name string, data []byte) error {
 	return err
 }
 
-// keep copies the files of an archive, if there is one.
+// keep copies the files of an existing archive, if there is one.
 func keep(w *tar.Writer, path string) error {
 	f, err := os.Open(path)
 	if os.IsNotExist(err) {

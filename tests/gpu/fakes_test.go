@@ -16,12 +16,12 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// container is a root folder with a carried folder in it, the fakes, /bin/sh and what they
-// are linked with, and nothing else: no repository, no Go, no Python. cuBLAS and NCCL lie
-// in a virtual environment that no variable names.
+// container is a root folder with only a carried folder, the fakes, /bin/sh and the libraries
+// they link with: no repository, no Go, no Python. cuBLAS and NCCL are in a virtual environment
+// that no variable names.
 type container struct {
 	root  string
-	apart bool // programs see nothing else; false where this machine allows no namespaces
+	apart bool // programs see nothing outside; false if this machine does not allow namespaces
 }
 
 const packages = "/opt/app/.venv/lib/python3.12/site-packages/nvidia/"
@@ -78,7 +78,7 @@ func newContainer(t *testing.T) *container {
 	return c
 }
 
-// carried is the bytes of the carried folder.
+// carried returns the size of the carried folder in bytes.
 func (c *container) carried(t *testing.T) (bytes int64) {
 	t.Helper()
 	files, err := os.ReadDir(filepath.Join(c.root, "carried"))
@@ -109,7 +109,7 @@ func (c *container) copy(t *testing.T, from, to string) {
 
 var libraryPath = regexp.MustCompile(`(?m)(/\S+) \(0x`)
 
-// linked copies what a program is linked with.
+// linked copies the libraries that a program is linked with.
 func (c *container) linked(t *testing.T, program string) {
 	t.Helper()
 	text, err := exec.Command("ldd", program).CombinedOutput()
@@ -121,8 +121,8 @@ func (c *container) linked(t *testing.T, program string) {
 	}
 }
 
-// climb runs the ladder and returns what it printed, its table and its exit code. Results
-// of earlier runs are gone.
+// climb deletes earlier results, runs the ladder and returns its output, its table and its exit
+// code.
 func (c *container) climb(t *testing.T, env []string, args ...string) (said, table string, code int) {
 	t.Helper()
 	out := filepath.Join(c.root, "out")
@@ -159,7 +159,7 @@ func (c *container) climb(t *testing.T, env []string, args ...string) (said, tab
 	return string(text), string(raw), cmd.ProcessState.ExitCode()
 }
 
-// verdicts are those of the table's rungs.
+// verdicts returns the verdicts of the table's rungs.
 func verdicts(table string) map[string]string {
 	all := map[string]string{}
 	for line := range strings.Lines(table) {
@@ -171,15 +171,15 @@ func verdicts(table string) map[string]string {
 	return all
 }
 
-// log is what a failed test shows beside the table.
+// log returns the log that a failed test shows in addition to the table.
 func (c *container) log() string {
-	raw, _ := os.ReadFile(filepath.Join(c.root, "out", "log.txt")) // else there is the table
+	raw, _ := os.ReadFile(filepath.Join(c.root, "out", "log.txt")) // if there is no log, the table remains
 	return string(raw[max(0, len(raw)-20_000):])
 }
 
-// TestLadderOnTheFakes climbs the ladder from a carried folder in a container: all of it on
-// one GPU, what depends on their number on eight, and with kernels that are wrong, end the
-// context or never end, which fails their rungs and no others.
+// TestLadderOnTheFakes climbs the ladder from a carried folder in a container: all of it on one
+// GPU, and the parts that depend on the number of GPUs on eight. Kernels that are wrong, break
+// the context or never end must fail their own rungs and no others.
 func TestLadderOnTheFakes(t *testing.T) {
 	only := func(rungs string) []string {
 		if nightly.All() {
@@ -218,7 +218,7 @@ func TestLadderOnTheFakes(t *testing.T) {
 	for how, why := range map[string]string{"idle": "package cpu has", "faults": "CUDA_ERROR_ILLEGAL_ADDRESS", "hangs": "time limit"} {
 		args := []string{"--only", broken}
 		if how == "hangs" {
-			args = append(args, "--each", "40s") // the others take one or two
+			args = append(args, "--each", "40s") // the other failures take one or two seconds
 		} else if how == "idle" {
 			args = only(broken)
 		}
@@ -237,8 +237,8 @@ const (
 
 const broken = "first-kernels,kernel/AddRow,kernel/SumRows,queue/Order,kernel-tables"
 
-// broken climbs with a kernel that is broken in some way, which fails one of the rungs
-// above, and returns the verdicts.
+// broken climbs with a kernel that is broken in some way, checks that kernel/SumRows is the only
+// rung that fails, and returns the verdicts.
 func (c *container) broken(t *testing.T, how, why string, args []string) map[string]string {
 	t.Helper()
 	said, table, code := c.climb(t, []string{"FAKECUDA_BROKEN=" + how + ":columns"}, args...)

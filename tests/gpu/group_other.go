@@ -4,7 +4,7 @@ package main
 
 import "os/exec"
 
-// together does nothing: there are no groups of processes to end together.
+// together does nothing: these systems have no process groups.
 func together(*exec.Cmd) {}
 
 // end kills the program itself.

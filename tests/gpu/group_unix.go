@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// together makes a program and all that it starts one group.
+// together puts a program and all its child processes in a process group of their own.
 func together(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // end sends the group a signal.

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// tiny makes a job one for an emulated GPU.
+// tiny shrinks a job if the GPU is emulated.
 func (s *session) tiny(sets ...string) []string {
 	if s.small {
 		sets = append(sets, "model.layers=2", "model.heads=2", "model.width=32", "model.context=16", "model.vocab=256")
@@ -21,7 +21,7 @@ func (s *session) tiny(sets ...string) []string {
 	return sets
 }
 
-// steps is that many, or 3 where they are emulated.
+// steps returns n, or 3 if the steps are emulated.
 func (s *session) steps(n int) string {
 	if s.small {
 		n = 3
@@ -29,7 +29,7 @@ func (s *session) steps(n int) string {
 	return fmt.Sprintf("train.steps=%d", n)
 }
 
-// jobOf is the file of a job, and settings that make it short, of a batch of four times
+// jobOf returns the file of a job and settings that make it short, with a batch of four times
 // micro sequences.
 func (s *session) jobOf(name string) (file string, micro int, sets []string) {
 	if name == "gpt2" {
@@ -38,7 +38,7 @@ func (s *session) jobOf(name string) (file string, micro int, sets []string) {
 	return "quickstart.yaml", 4, s.tiny("data.validation=0", "train.eval_every=0", "sample.tokens=0", s.steps(10))
 }
 
-// firstJob trains the quickstart on one rank, and generates text from it.
+// firstJob trains the quickstart on one rank and generates text with it.
 func (s *session) firstJob(ctx context.Context) error {
 	file, _, sets := s.jobOf("quickstart")
 	r, err := s.train(ctx, file, false, append(sets, "device=cuda", "parallel.ranks=1", "zero.stage=0", "sample.tokens=20")...)
@@ -50,7 +50,8 @@ func (s *session) firstJob(ctx context.Context) error {
 	return nil
 }
 
-// fits are sequences of a micro-batch for speed, as many as the GPU has room for.
+// fits returns the number of sequences in a micro-batch for speed, as many as fit in the GPU's
+// memory.
 func (s *session) fits(ctx context.Context) (micro int) {
 	if s.small {
 		return 1
@@ -63,13 +64,13 @@ func (s *session) fits(ctx context.Context) (micro int) {
 	return micro
 }
 
-// speedSets are what speed, offload and PyTorch are measured with: one rank, AdamW,
+// speedSets returns the settings used to measure speed, offload and PyTorch: one rank, AdamW,
 // bf16 with float32 master copies.
 func (s *session) speedSets(ctx context.Context) []string {
 	return s.tiny("device=cuda", "parallel.ranks=1", "train.accumulate=1", "train.loss_chunk=8192", fmt.Sprintf("train.micro_batch=%d", s.fits(ctx)), s.steps(16))
 }
 
-// speed is tokens a second of GPT-2 124M, and the memory of the run beside the plan.
+// speed measures tokens per second of GPT-2 124M and compares the run's memory with the plan.
 func (s *session) speed(ctx context.Context) error {
 	r, err := s.train(ctx, "gpt2.yaml", false, append(s.speedSets(ctx), "zero.stage=0")...)
 	if err != nil {
@@ -92,7 +93,8 @@ func (s *session) rate(r outcome) string {
 	return fmt.Sprintf("%.0f tokens/s, %.4g s a step", r.tokens()/r.seconds(), r.seconds())
 }
 
-// ours is what job/speed has measured, in words and as tokens a second; 0 if it has not.
+// ours returns the measurement of job/speed as text and in tokens per second, or 0 if there is
+// none.
 func (s *session) ours() (said string, speed float64) {
 	if r := s.results["job/speed"]; r != nil && r.Speed > 0 {
 		return fmt.Sprintf("job/speed: %.0f tokens/s", r.Speed), r.Speed
@@ -100,7 +102,7 @@ func (s *session) ours() (said string, speed float64) {
 	return "job/speed has no result", 0
 }
 
-// simulated is what a simulation on the measured machine says of the speed.
+// simulated compares the measured speed with a simulation on the measured machine.
 func (s *session) simulated(ctx context.Context) error {
 	if !isFile(s.file("machine.json")) {
 		return leftOut("the rung bench has written no machine.json")
@@ -119,8 +121,8 @@ func (s *session) simulated(ctx context.Context) error {
 	return nil
 }
 
-// stages trains a job at each stage on so many ranks of the GPU. All have the same batch,
-// and end with the same bits.
+// stages returns a rung that trains a job at each stage on several ranks of the GPU. All stages
+// use the same batch and must agree to the bit.
 func stages(job string, ranks int) func(*session, context.Context) error {
 	return func(s *session, ctx context.Context) error {
 		file, micro, sets := s.jobOf(job)
@@ -142,12 +144,12 @@ func stages(job string, ranks int) func(*session, context.Context) error {
 	}
 }
 
-// farthest is how far losses may be from the CPU's, of the loss: bf16 has 8 bits, and
-// sums have other orders.
+// farthest is the maximum relative difference between losses on the GPU and on the CPU: bf16 has
+// 8 bits, and sums have other orders.
 const farthest = 0.02
 
-// nearCPU trains a few steps of a job on the GPU, and then on the CPU, with short sequences
-// so that the CPU is done in seconds.
+// nearCPU returns a rung that trains a few steps of a job on the GPU and then on the CPU, with
+// sequences short enough for the CPU to finish within seconds.
 func nearCPU(job string) func(*session, context.Context) error {
 	return func(s *session, ctx context.Context) error {
 		file, _, sets := s.jobOf(job)
@@ -169,7 +171,7 @@ func nearCPU(job string) func(*session, context.Context) error {
 	}
 }
 
-// offload is what it costs to keep a part of the optimizer on the host.
+// offload returns a rung that measures the cost of keeping part of the optimizer on the host.
 func offload(ratio string) func(*session, context.Context) error {
 	return func(s *session, ctx context.Context) error {
 		sets := append(s.speedSets(ctx), "zero.stage=3")
@@ -189,12 +191,12 @@ func offload(ratio string) func(*session, context.Context) error {
 	}
 }
 
-// python is a Python that has PyTorch, or "".
+// python returns the path of a Python with PyTorch, or "".
 func (s *session) python(ctx context.Context) string {
 	for _, pattern := range []string{"python3", "/opt/*/bin/python3", "/opt/*/.venv/bin/python3", "/opt/*/venv/bin/python3", "/opt/*/*/.venv/bin/python3", "/opt/*/envs/*/bin/python3", "/venv/bin/python3", "/workspace/.venv/bin/python3", filepath.Join(os.Getenv("HOME"), "*/bin/python3"), filepath.Join(os.Getenv("HOME"), "*/.venv/bin/python3"), "/usr/local/bin/python3"} {
 		pythons := []string{pattern}
 		if strings.Contains(pattern, "/") {
-			pythons, _ = filepath.Glob(pattern) // the patterns are well formed
+			pythons, _ = filepath.Glob(pattern) // the patterns are valid
 		} else if _, err := exec.LookPath(pattern); err != nil {
 			continue
 		}
@@ -207,7 +209,7 @@ func (s *session) python(ctx context.Context) string {
 	return ""
 }
 
-// torch is the same model in PyTorch, where that is.
+// torch returns a rung that measures the same model in PyTorch, if installed.
 func torch(how string) func(*session, context.Context) error {
 	return func(s *session, ctx context.Context) error {
 		python := s.python(ctx)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// rung is one step: what it asks of the machine, within a limit.
+// rung is one step of the ladder: a check of the machine with a time limit.
 type rung struct {
 	name  string
 	part  int
@@ -23,17 +23,17 @@ type rung struct {
 // lastPart is the number of parts.
 const lastPart = 3
 
-// leftOut is the error of a rung that this machine cannot have.
+// leftOut is the error of a rung that cannot run on this machine.
 type leftOut string
 
 func (l leftOut) Error() string { return string(l) }
 
-// result is what became of a rung.
+// result is the result of a rung.
 type result struct {
 	Rung    string
 	Verdict string // "ok", "FAILED: why" or "left out: why"
 	Seconds float64
-	Speed   float64 `json:",omitempty"` // tokens a second, of a rung that measures them
+	Speed   float64 `json:",omitempty"` // tokens per second, if measured
 	Rows    []row
 }
 
@@ -42,16 +42,16 @@ func (r *result) failed() bool { return strings.HasPrefix(r.Verdict, "FAILED") }
 // session is one run of the command.
 type session struct {
 	options
-	work    string   // for programs and runs, deleted at the end
-	dir     string   // of the programs, in work
-	env     []string // of the programs, beside this one's
+	work    string   // for programs and runs; deleted at the end
+	dir     string   // folder of the programs, in work
+	env     []string // environment of the programs, added to this one's
 	log     *os.File
-	order   []string           // of all rungs
-	results map[string]*result // by rung, those of earlier runs into the same folder, too
-	now     *result            // of the rung that runs
+	order   []string           // names of all rungs
+	results map[string]*result // by rung, including those of earlier runs with the same folder
+	now     *result            // of the running rung
 }
 
-// newSession opens the folder of results and reads those that are there.
+// newSession opens the folder of results and reads the existing ones.
 func newSession(o options) (s *session, err error) {
 	s = &session{options: o, results: map[string]*result{}}
 	if s.work, err = os.MkdirTemp("", "zeroth-gpu-"); err != nil {
@@ -63,7 +63,7 @@ func newSession(o options) (s *session, err error) {
 			opened.close()
 		}
 	}()
-	if s.out, err = filepath.Abs(s.out); err != nil { // programs run elsewhere
+	if s.out, err = filepath.Abs(s.out); err != nil { // programs run in other folders
 		return nil, err
 	}
 	if info, err := os.Stat(s.out); err != nil || !info.IsDir() {
@@ -101,7 +101,7 @@ func (s *session) close() {
 	_ = os.RemoveAll(s.work)
 }
 
-// climb runs rungs one after the other, as long as each can end within the time limit.
+// climb runs rungs one after the other, as long as the time limit allows each to end.
 func (s *session) climb(ctx context.Context, rungs []rung) error {
 	end := time.Now().Add(s.limit)
 	for i, r := range rungs {
@@ -109,7 +109,7 @@ func (s *session) climb(ctx context.Context, rungs []rung) error {
 			return fmt.Errorf("the time is up; to go on: run.sh --from %s", r.name)
 		}
 		s.step(ctx, r)
-		if ctx.Err() != nil { // the rung has no result
+		if ctx.Err() != nil { // an interrupted rung has no result
 			return fmt.Errorf("interrupted; to go on: run.sh --from %s", r.name)
 		}
 		s.results[r.name] = s.now
@@ -117,7 +117,7 @@ func (s *session) climb(ctx context.Context, rungs []rung) error {
 			return err
 		}
 	}
-	names := s.ordered() // a run that goes on answers for those before it
+	names := s.ordered() // a continued run also reports the rungs before it
 	if s.selects() {
 		names = nil
 		for _, r := range rungs {
@@ -127,7 +127,7 @@ func (s *session) climb(ctx context.Context, rungs []rung) error {
 	return s.failures(names)
 }
 
-// failures is an error that names those of the rungs that failed, if any.
+// failures returns an error that names the failed rungs, or nil if there are none.
 func (s *session) failures(names []string) error {
 	var bad []string
 	for _, name := range names {
@@ -158,7 +158,7 @@ func (s *session) step(ctx context.Context, r rung) {
 	fmt.Printf("%-40s %6.1f s  %s\n", r.name, s.now.Seconds, shortened(strings.Join(strings.Fields(said), " "), 160))
 }
 
-// verdict is that of a rung that ended with an error or without one.
+// verdict returns the verdict of a rung that ended with err, which may be nil.
 func (r *result) verdict(err error) string {
 	if out, ok := err.(leftOut); ok {
 		return "left out: " + string(out)
@@ -193,8 +193,8 @@ func (s *session) write() error {
 	return replace(s.file("table.md"), t.markdown())
 }
 
-// ordered is the rungs that have results, in the ladder's order, and then others, which an
-// older ladder had.
+// ordered returns the rungs that have results: first in the ladder's order, then those from an
+// older ladder.
 func (s *session) ordered() (names []string) {
 	for _, name := range s.order {
 		if s.results[name] != nil {
@@ -211,7 +211,7 @@ func (s *session) ordered() (names []string) {
 	return append(names, others...)
 }
 
-// replace writes a file that is whole at any time.
+// replace writes a file atomically.
 func replace(path, text string) error {
 	if err := os.WriteFile(path+".new", []byte(text), 0o666); err != nil {
 		return err
@@ -219,12 +219,12 @@ func replace(path, text string) error {
 	return os.Rename(path+".new", path)
 }
 
-// row adds a row to the result of the rung that runs.
+// row adds a row to the result of the running rung.
 func (s *session) row(what, measured, beside, verdict string) {
 	s.now.Rows = append(s.now.Rows, row{what, measured, beside, verdict})
 }
 
-// check adds a row that has to hold.
+// check adds a row that fails the rung unless holds is true.
 func (s *session) check(what, measured, beside string, holds bool, why string) {
 	verdict := "ok"
 	if !holds {
@@ -243,7 +243,7 @@ func lastLine(text string) string {
 	return lines[len(lines)-1]
 }
 
-// shortened is at most n characters of a text.
+// shortened returns at most n characters of a text.
 func shortened(text string, n int) string {
 	if runes := []rune(text); len(runes) > n {
 		return string(runes[:n-1]) + "…"

@@ -16,7 +16,7 @@ import (
 	"zeroth/job/report"
 )
 
-// A rung's rows are below it, and no cell ends another.
+// TestTable checks that a rung's rows are below it and that no text can end its cell.
 func TestTable(t *testing.T) {
 	var x table
 	x.add(&result{Rung: "one", Verdict: "ok", Seconds: 1, Rows: []row{{"a", "1", "", ""}, {"b", "4\n5 | 6", "3", "ok"}}})
@@ -33,7 +33,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// session opens one whose results are in a folder.
+// sessionIn opens a session whose results are in a folder.
 func sessionIn(t *testing.T, out string) *session {
 	t.Helper()
 	t.Setenv("ZEROTH_LADDER", t.TempDir())
@@ -45,8 +45,8 @@ func sessionIn(t *testing.T, out string) *session {
 	return s
 }
 
-// A rung that fails, hangs, or cannot be had, is a line, and the next one runs. A later
-// run goes on where this one ended, and its table has both.
+// TestRungsDoNotHideEachOther checks that a rung that fails, hangs or cannot run becomes one line
+// and the next one runs. A later run continues where this one ended, and its table contains both.
 func TestRungsDoNotHideEachOther(t *testing.T) {
 	out, ran := t.TempDir(), ""
 	s := sessionIn(t, out)
@@ -72,7 +72,7 @@ func TestRungsDoNotHideEachOther(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "3 of 4 rungs failed: fails, hangs, row") || ran != "1234" {
 		t.Errorf("ran %s: %v", ran, err)
 	}
-	log, _ := os.ReadFile(filepath.Join(out, "log.txt")) // else there is nothing in it
+	log, _ := os.ReadFile(filepath.Join(out, "log.txt")) // an unreadable log counts as empty
 	if !strings.Contains(string(log), "so far\n") {
 		t.Errorf("the log does not have what a hanging program said:\n%s", log)
 	}
@@ -100,7 +100,8 @@ func TestRungsDoNotHideEachOther(t *testing.T) {
 	}
 }
 
-// A rung that is interrupted has no result, so that the next run begins with it.
+// TestInterrupted checks that an interrupted rung has no result, so that the next run begins with
+// it.
 func TestInterrupted(t *testing.T) {
 	s := sessionIn(t, t.TempDir())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -114,7 +115,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// A rung that may not end in time is not started, and the message says how to go on.
+// TestTheTimeIsUp checks that a rung that may not end in time is not started, and that the
+// message explains how to continue.
 func TestTheTimeIsUp(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.Mkdir("results", 0o777); err != nil {
@@ -158,7 +160,7 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// What tests say becomes rows, and a reason.
+// TestTestsAreRead checks that the output of tests becomes rows and a reason.
 func TestTestsAreRead(t *testing.T) {
 	s := &session{now: &result{}}
 	s.rowsOf("=== RUN\nrow\ta\t1 ms\tb c\nrow of another kind\n--- PASS: TestA (0.00s)\n")
@@ -182,7 +184,7 @@ func TestTestsAreRead(t *testing.T) {
 	}
 }
 
-// An archive keeps what it has.
+// TestArchive checks that adding to an archive keeps its files.
 func TestArchive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dumps.tar.gz")
 	for _, name := range []string{"a", "b"} {

@@ -1,14 +1,14 @@
-// Command gpu climbs a ladder of rungs that show what zeroth does on this machine's GPU:
-// whether libraries are found, kernels compile and are right, jobs train, and how fast.
-// It builds nothing: scripts/build-gpu-tests has put all that it runs into one folder.
+// Command gpu climbs a ladder of rungs that test zeroth on this machine's GPU: whether libraries
+// are found, kernels compile and are correct, jobs train, and how fast. It builds nothing:
+// scripts/build-gpu-tests puts all that it runs into one folder.
 //
-// Each rung runs processes of its own within a time limit, and its line is printed, and
-// table.md rewritten, when it ends; the next rung runs whatever happened. So a kernel that
-// hangs, or that ends the GPU's context, costs one line. The order is by what is learned
-// per second: part 1 says whether zeroth works and how fast, part 2 tests and measures
-// everything else, part 3 trains at all stages and compares with PyTorch.
+// Each rung runs its own processes within a time limit. When it ends, its line is printed,
+// table.md is rewritten and the next rung runs, whatever the result. So a kernel that hangs or
+// breaks the GPU's context costs one line. The rungs that teach most per second come first: part
+// 1 shows whether zeroth works and how fast, part 2 tests and measures everything else, part 3
+// trains at all stages and compares with PyTorch.
 //
-// Start with ladder.go; rungs.go lists the rungs, jobs.go has those that train.
+// Start with ladder.go; rungs.go lists the rungs, jobs.go contains those that train.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// options are what the command line selects.
+// options contains the command line's settings.
 type options struct {
 	out, from, only string
 	part            int
@@ -32,7 +32,8 @@ type options struct {
 	small, list     bool
 }
 
-// selects is whether rungs are selected; else a run goes on where the last one ended.
+// selects reports whether the command line selects rungs; otherwise a run continues where the
+// last one ended.
 func (o *options) selects() bool { return o.from != "" || o.only != "" || o.part != 0 }
 
 func main() {
@@ -90,7 +91,7 @@ func run(ctx context.Context, o options) error {
 	return s.climb(ctx, picked)
 }
 
-// pick is the rungs that the command line selects; without a selection those that have no
+// pick returns the rungs selected by the command line or, without a selection, those that have no
 // result yet.
 func pick(all []rung, o options, have map[string]*result) (picked []rung, err error) {
 	matches := func(r rung, name string) bool { return r.name == name || strings.HasPrefix(r.name, name+"/") }
@@ -131,7 +132,7 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// folder is where this program lies, with all that it runs.
+// folder returns the folder of this program, which contains everything it runs.
 func folder() (string, error) {
 	if dir := os.Getenv("ZEROTH_LADDER"); dir != "" {
 		return dir, nil // run.sh has copied the program

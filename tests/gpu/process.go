@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// unpack copies the carried folder, programs unpacked, so that nothing in it changes and it
-// may be read-only or have lost the modes of its files.
+// unpack copies the carried folder and unpacks its programs. The carried folder is not modified,
+// so it may be read-only or have lost its file modes.
 func unpack(to, carried string) error {
 	files, err := os.ReadDir(carried)
 	if err != nil {
@@ -56,14 +56,14 @@ func unpackFile(to, path string) error {
 	return errors.Join(err, w.Close())
 }
 
-// What is kept of a program's output, and of all in log.txt; bytes.
+// Limits in bytes for the output kept of one program and for all output in log.txt.
 const (
 	mostOutput = 1 << 20
 	mostLog    = 12 << 20
 )
 
-// output keeps what a program says, and has it in the log at once, so that what a hanging
-// program said before is there.
+// output collects a program's output and writes it to the log at once, so that the log shows what
+// a hanging program printed.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -87,12 +87,12 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// patience is how long a program may take to end once it has been told to, and again once
-// it has been killed: a driver may hold it for longer, and then it is left behind.
+// patience is how long to wait for a program to end after interrupting it, and again after
+// killing it. Then it is abandoned, since a driver may block it for longer.
 const patience = 5 * time.Second
 
-// output runs a program of the folder, or of the machine, and returns what it printed on
-// both outputs. When ctx ends the program and all that it has started end.
+// output runs a program of the folder or of the machine and returns its standard output and
+// error. When ctx ends, the program and all its child processes are ended.
 func (s *session) output(ctx context.Context, name string, args ...string) (string, error) {
 	if path := filepath.Join(s.dir, name); isFile(path) {
 		name = path
@@ -109,14 +109,15 @@ func (s *session) output(ctx context.Context, name string, args ...string) (stri
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
 	err := ended(ctx, cmd, o, done)
-	end(cmd, killed) // what it has started
+	end(cmd, killed) // remaining child processes
 	if err != nil {
 		err = fmt.Errorf("%s: %w", filepath.Base(name), err)
 	}
 	return o.String(), err
 }
 
-// ended waits for a program, which is told to end with ctx, then killed, then left behind.
+// ended waits for a program. When ctx ends, it interrupts the program, then kills it, then
+// abandons it.
 func ended(ctx context.Context, cmd *exec.Cmd, o *output, done chan error) error {
 	select {
 	case err := <-done:
@@ -145,11 +146,11 @@ func ended(ctx context.Context, cmd *exec.Cmd, o *output, done chan error) error
 	return fmt.Errorf("%w; and it cannot be killed", why)
 }
 
-// ending is how a program is made to end.
+// ending is a way to end a program.
 type ending int
 
 const (
-	interrupted ending = iota // zeroth reports what it has measured so far
-	traced                    // Go's tests print what every goroutine does
+	interrupted ending = iota // zeroth reports its measurements so far
+	traced                    // Go's tests print the stacks of all goroutines
 	killed
 )

@@ -23,7 +23,7 @@ type builder struct {
 
 func (b *builder) add(name string, seconds int, f func(*session, context.Context) error) {
 	limit := time.Duration(seconds) * time.Second
-	if b.small { // on a machine that may have other things to do
+	if b.small { // longer, since the machine may be busy with other work
 		limit *= 5
 	}
 	if b.each > 0 {
@@ -40,7 +40,7 @@ func (b *builder) tests(group, binary string, names []string, seconds int) {
 	}
 }
 
-// rungs are all of them, in order. Some are tests, which the carried test programs list.
+// rungs returns all rungs in order. Some are tests, as listed by the carried test programs.
 func (s *session) rungs(ctx context.Context) []rung {
 	kernels, err1 := s.list(ctx, "kernel.test")
 	queues, err2 := s.list(ctx, "cuda.test")
@@ -56,7 +56,7 @@ func (s *session) rungs(ctx context.Context) []rung {
 	return b.all
 }
 
-// works are the rungs that say whether zeroth works, and how fast.
+// works adds the rungs that show whether zeroth works and how fast.
 func (b *builder) works(kernels []string) {
 	b.add("versions", 40, (*session).versions)
 	b.add("open", 40, test("cuda.test", "^TestOpens$"))
@@ -79,7 +79,7 @@ func (b *builder) works(kernels []string) {
 	b.tests("kernel", "kernel.test", without(kernels, hostOnly, "TestFamilyLoads", "TestPTXIsOfTheSources"), 60)
 }
 
-// measures are benchmarks, small jobs, and tests of what is between kernels.
+// measures adds benchmarks, small jobs, and tests of everything between kernels.
 func (b *builder) measures(queues []string) {
 	b.add("bench", 60, (*session).bench)
 	b.add("bench/simulated", 20, (*session).simulated)
@@ -93,7 +93,7 @@ func (b *builder) measures(queues []string) {
 	b.add("kernel-tables", 20, test("kernel.test", "^("+strings.Join(hostOnly, "|")+")$"))
 }
 
-// trains are whole jobs.
+// trains adds whole jobs.
 func (b *builder) trains() {
 	for _, job := range []string{"quickstart", "gpt2"} {
 		for _, ranks := range []int{1, 4} {
@@ -109,11 +109,11 @@ func (b *builder) trains() {
 	}
 }
 
-// epilogues are those of TestEpilogues.
+// epilogues lists the epilogues of TestEpilogues.
 var epilogues = []string{"bias", "residual", "residual-bias", "gelu", "gelu-slope", "bias-gradient", "bias-gradient-transposed"}
 
-// hostOnly are the kernels' tests that use no GPU, rungTests those that are rungs under
-// other names.
+// hostOnly lists the kernel tests that use no GPU, rungTests those that are rungs under other
+// names.
 var (
 	hostOnly  = []string{"TestTable", "TestFamilies", "TestForHeads", "TestNothingIsAllocated", "TestWorkLenIsEnough", "TestSharedFitsEveryGPU", "TestRefuses", "TestNothingIsSpilled", "TestOccupancy"}
 	rungTests = []string{"TestOpens", "TestFirstKernels", "TestProducts", "TestEpilogues", "TestNCCLOneRank"}
@@ -128,7 +128,7 @@ func without(names, some []string, more ...string) (left []string) {
 	return left
 }
 
-// list is the tests of a program, which it prints without a GPU.
+// list returns the tests of a program, which it prints without a GPU.
 func (s *session) list(ctx context.Context, binary string) (names []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -141,16 +141,16 @@ func (s *session) list(ctx context.Context, binary string) (names []string, err 
 	return names, err
 }
 
-// families are those of kernels, by the carried list.
+// families returns the kernel families in the carried list.
 func (s *session) families() []string {
 	raw, err := os.ReadFile(filepath.Join(s.dir, "families.txt"))
 	if err != nil {
-		return nil // rungs of kernels say what is missing
+		return nil // the rungs of kernels report what is missing
 	}
 	return strings.Fields(string(raw))
 }
 
-// test runs tests of a program as a rung: its rows, and what failed.
+// test returns a rung that runs tests of a program and reports their rows and failures.
 func test(binary, pattern string) func(*session, context.Context) error {
 	return func(s *session, ctx context.Context) error {
 		args := []string{"-test.v", "-test.count=1", "-test.run=" + pattern}
@@ -195,7 +195,7 @@ var (
 	complain = regexp.MustCompile(`(?m)^\s+\S+_test\.go:\d+: (.*)`)
 )
 
-// passed is nil if a test has passed; if all were skipped it is why.
+// passed returns nil if a test has passed. If all were skipped, it returns the reason.
 func passed(said string) error {
 	if strings.Contains(said, "--- PASS: ") {
 		return nil
@@ -209,7 +209,7 @@ func passed(said string) error {
 	return errors.New("no such test is in the program")
 }
 
-// complaint is the first thing that tests said before the first that failed, or a panic.
+// complaint returns the first message before the first failed test or panic.
 func complaint(said string) string {
 	for line := range strings.Lines(said) {
 		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") || strings.HasPrefix(line, "SIG") {
@@ -222,8 +222,8 @@ func complaint(said string) string {
 	return ""
 }
 
-// examine keeps what a failed test has dumped, and has compute-sanitizer, where that is,
-// say what a kernel did wrong.
+// examine archives the dumps of a failed test and, if compute-sanitizer is installed, lets it
+// find what a kernel did wrong.
 func (s *session) examine(ctx context.Context, binary string, args []string, dumps string) error {
 	if files, err := os.ReadDir(dumps); err == nil && len(files) > 0 {
 		if err := archive(s.file("dumps.tar.gz"), dumps, strings.ReplaceAll(s.now.Rung, "/", "-")); err != nil {
@@ -232,7 +232,7 @@ func (s *session) examine(ctx context.Context, binary string, args []string, dum
 		s.row("operands", fmt.Sprintf("%d files", len(files)), "in dumps.tar.gz", "")
 	}
 	sanitizer := sanitizer()
-	if binary != "kernel.test" || sanitizer == "" || ctx.Err() != nil { // what hangs would again
+	if binary != "kernel.test" || sanitizer == "" || ctx.Err() != nil { // the program would hang again
 		return nil
 	}
 	limit := time.Minute
@@ -259,13 +259,13 @@ func (s *session) examine(ctx context.Context, binary string, args []string, dum
 	return nil
 }
 
-// sanitizer is the path of compute-sanitizer, or "".
+// sanitizer returns the path of compute-sanitizer, or "".
 func sanitizer() string {
 	if path, err := exec.LookPath("compute-sanitizer"); err == nil {
 		return path
 	}
 	for _, pattern := range []string{"/usr/local/cuda*/bin/compute-sanitizer", "/opt/cuda*/bin/compute-sanitizer"} {
-		if found, _ := filepath.Glob(pattern); len(found) > 0 { // the patterns are well formed
+		if found, _ := filepath.Glob(pattern); len(found) > 0 { // the patterns are valid
 			return found[len(found)-1]
 		}
 	}
@@ -274,8 +274,8 @@ func sanitizer() string {
 
 var exports = regexp.MustCompile(`(?m)export (ZEROTH_\w+_PATH=.+)$`)
 
-// find sets the environment of all programs: libraries that only Python knows of, as doctor
-// says, NCCL's warnings, and, where there is no home, a folder for compiled kernels. It runs
+// find sets the environment of all programs: libraries that only Python can locate, according to
+// doctor, NCCL's warnings and, if there is no home folder, a cache for compiled kernels. It runs
 // before any rung.
 func (s *session) find(ctx context.Context) {
 	if os.Getenv("NCCL_DEBUG") == "" {
@@ -296,8 +296,8 @@ func (s *session) find(ctx context.Context) {
 	}
 }
 
-// versions is what is installed where. Places that libraries are looked for in are in the
-// log, and in the table where there is something.
+// versions reports the installed versions. The log contains all places searched for libraries,
+// the table those with results.
 func (s *session) versions(ctx context.Context) error {
 	said, err := s.output(ctx, "zeroth", "doctor")
 	for line := range strings.Lines(said) {
@@ -323,14 +323,14 @@ func (s *session) versions(ctx context.Context) error {
 	return err
 }
 
-// bench is copies, launches, loading, products and kernels beside what the GPU reaches at
-// most. Where its time is up it reports what it has measured.
+// bench compares copies, launches, loading, products and kernels with the GPU's limits. If its
+// time is up, it reports what it has measured.
 func (s *session) bench(ctx context.Context) error {
 	seconds := "0.1"
 	if s.small {
 		seconds = "0.001"
 	}
-	if deadline, ok := ctx.Deadline(); ok { // so that there is time to report
+	if deadline, ok := ctx.Deadline(); ok { // reserves time for the report
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-time.Second))
 		defer cancel()
@@ -363,7 +363,7 @@ func (s *session) bench(ctx context.Context) error {
 	return err
 }
 
-// prefixed is a rate with a metric prefix: "4.3 T".
+// prefixed formats a rate with a metric prefix, for example "4.3 T".
 func prefixed(x float64) string {
 	const prefixes = " kMGTPE"
 	i := 0
@@ -373,7 +373,7 @@ func prefixed(x float64) string {
 	return fmt.Sprintf("%.4g %s", x, strings.TrimSpace(prefixes[i:i+1]))
 }
 
-// roofline is each kernel of a step of GPT-2 beside what docs/lab/kernels.md expects.
+// roofline compares each kernel of a step of GPT-2 with the expectations of docs/lab/kernels.md.
 func (s *session) roofline(ctx context.Context) error {
 	said, err := s.output(ctx, "tests.test", "-test.run=^TestRooflineOnGPU$", "-test.v")
 	n := 0

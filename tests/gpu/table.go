@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// table is the rungs' results, a row for each rung and its own rows below it.
+// table contains a row for each rung, followed by the rung's own rows.
 type table struct{ rows [][5]string }
 
-// row is a line below a rung: what was measured, what it is compared with, and what that
-// comes to.
+// row is a line below a rung: what was measured, the value, what it is compared with, and the
+// verdict.
 type row struct{ What, Measured, Beside, Verdict string }
 
-// failed is the verdict of a row that something is wrong in.
+// failed returns the verdict of a row that failed.
 func failed(why string) string { return "FAILED: " + why }
 
 func (t *table) add(r *result) {
@@ -22,11 +22,11 @@ func (t *table) add(r *result) {
 	}
 }
 
-// widest is how wide columns are made, in characters, so that one long cell does not pad
-// all others.
+// widest is the maximum width to which columns are padded, in characters, so that one long cell
+// does not pad all others.
 const widest = 60
 
-// markdown is the table, its columns as wide as most cells need.
+// markdown formats the table with columns as wide as most cells need.
 func (t *table) markdown() string {
 	rows := append([][5]string{{"rung", "what", "measured", "beside it", "verdict"}}, t.rows...)
 	var wide [5]int
@@ -52,7 +52,7 @@ func (t *table) markdown() string {
 	return b.String()
 }
 
-// escaped is text of one line that ends no cell.
+// escaped returns a text as one line that cannot end its cell.
 func escaped(text string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", `\|`)
 }

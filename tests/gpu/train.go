@@ -14,19 +14,19 @@ import (
 	"zeroth/job/report"
 )
 
-// outcome is what a run of a job has left.
+// outcome contains the results of a training run.
 type outcome struct {
 	steps  []report.Step
 	digest string // of all saved state; "" if nothing was saved
 	memory memory
-	norm   string // what the trace's summary says of the host's wait
+	norm   string // the host's wait, from the trace's summary
 }
 
-// memory is of GPUs, bytes: what was planned for each rank, what all ranks hold, and
-// what the driver counts of the process, 0 where it does not tell.
+// memory contains the GPU memory of all ranks in bytes: planned, held by ranks, and counted by
+// the driver for the process (0 if it reports none).
 type memory struct{ planned, held, counted int64 }
 
-// train runs a job and deletes what it has written.
+// train runs a job and deletes its files.
 func (s *session) train(ctx context.Context, job string, save bool, sets ...string) (r outcome, err error) {
 	out, err := os.MkdirTemp(s.work, "run-")
 	if err != nil {
@@ -69,7 +69,7 @@ func digest(dir string) (string, error) {
 	return c.Digest()
 }
 
-// readMemory is the last that a run has said of its memory.
+// readMemory returns the last memory record of a run.
 func readMemory(file string) (m memory, err error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -98,7 +98,7 @@ func readMemory(file string) (m memory, err error) {
 	return m, nil
 }
 
-// curve is the losses and norms of the steps, all their digits.
+// curve returns the losses and norms of the steps with all digits.
 func (r outcome) curve() string {
 	var b strings.Builder
 	for _, x := range r.steps {
@@ -107,7 +107,7 @@ func (r outcome) curve() string {
 	return b.String()
 }
 
-// apart is how far the losses of two runs are apart at most, of the loss.
+// apart returns the maximum relative difference between the losses of two runs.
 func apart(a, b outcome) float64 {
 	if len(a.steps) != len(b.steps) {
 		return math.Inf(1)
@@ -119,7 +119,7 @@ func apart(a, b outcome) float64 {
 	return far
 }
 
-// seconds is the median of the second half of the steps.
+// seconds returns the median step time of the second half of the steps.
 func (r outcome) seconds() float64 {
 	var all []float64
 	for _, x := range r.steps[len(r.steps)/2:] {
@@ -129,5 +129,5 @@ func (r outcome) seconds() float64 {
 	return all[len(all)/2]
 }
 
-// tokens is the tokens of a step.
+// tokens returns the number of tokens per step.
 func (r outcome) tokens() float64 { return float64(r.steps[0].Tokens) }
