@@ -8,7 +8,7 @@ import (
 	"zeroth/device"
 )
 
-// attentionShapes are those of the 10.8M, the 29.5M and the 124M GPT, and other head widths.
+// attentionShapes contains those of the 10.8M, the 29.5M and the 124M GPT, and other head widths.
 var attentionShapes = []device.Attn{
 	{B: 4, T: 256, H: 6, KV: 6, D: 64, Scale: 0.125}, {B: 4, T: 128, H: 8, KV: 8, D: 64, Scale: 0.125}, {B: 1, T: 1024, H: 12, KV: 12, D: 64, Scale: 0.125},
 	{B: 1, T: 256, H: 4, KV: 4, D: 128, Scale: 0.125}, {B: 1, T: 256, H: 4, KV: 4, D: 48, Scale: 0.125},
@@ -44,9 +44,9 @@ func BenchmarkAttention(b *testing.B) {
 	}
 }
 
-// BenchmarkPackedAttention reports the time of a sequence of 1,024 positions consisting of
-// documents of some length, relative to that of one document, each the minimum of fifteen
-// alternating runs: invisible tiles are not computed. Use -benchtime 1x.
+// BenchmarkPackedAttention reports the time of a sequence of 1,024 positions made of documents of
+// some length, relative to that of one document. Both are the minimum of fifteen alternating
+// runs. Invisible tiles are not computed. Use -benchtime 1x.
 func BenchmarkPackedAttention(b *testing.B) {
 	for _, dt := range []device.DType{device.F32, device.BF16} {
 		for _, length := range []int{1024, 300, 100, 30} {

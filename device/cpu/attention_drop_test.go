@@ -22,14 +22,15 @@ func (a *attn64) kept(b, h, t, s int) float64 {
 	return 65536 / (65536 - float64(a.Drop.Drop))
 }
 
-// dropping returns the shape with dropout of an exact scale: a single weight has no gradient.
+// dropping returns the shape with dropout whose scale is exact, since a single weight has no
+// gradient.
 func dropping(a device.Attn) device.Attn {
 	a.Drop = device.Dropout{Seed: 1<<40 + 9, Place: 1<<31 | 2, Drop: device.DropOf(0.75), Row: 1<<33 - 20}
 	return a
 }
 
-// variants returns the shape alone, with documents, with dropout and with both; a short run drops
-// only weights of short sequences.
+// variants returns the shape alone, with documents, with dropout and with both. In short mode it
+// adds dropout only for short sequences.
 func variants(a device.Attn) []device.Attn {
 	if !nightly.All() && a.T > 100 {
 		return []device.Attn{a, packed(a)}
@@ -61,7 +62,7 @@ func TestAttentionDropsItsWeights(t *testing.T) {
 	}
 	within("dropped", pairs, both(first, first), p)
 	head := pairs / (a.B * a.H)
-	for h := 1; h < a.B*a.H; h++ { // two heads of a sequence, or of two
+	for h := 1; h < a.B*a.H; h++ { // two heads of one sequence, or of two sequences
 		within(fmt.Sprintf("dropped in head %d too", h), head, both(first[:head], first[h*head:(h+1)*head]), p*p)
 	}
 	for what, change := range map[string]func(d *device.Dropout){

@@ -88,7 +88,7 @@ func (a *attn64) forward() (o, lse []float64) {
 	return o, lse
 }
 
-// backward uses o as it was stored, rounded.
+// backward computes the gradients from o as it was stored, rounded.
 func (a *attn64) backward(do, o []float64) (dq, dk, dv, delta []float64) {
 	dq, dk, dv = make([]float64, len(a.q)), make([]float64, len(a.k)), make([]float64, len(a.v))
 	a.heads(func(b, h, t int, p []float64, _ float64) {
@@ -193,7 +193,7 @@ func TestAttention(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, a := range attnShapes {
 				for _, a := range variants(a) {
-					attention(t, dt, a, 4e-6) // a rounding of a score of 10 is 5e-7 of its exponential
+					attention(t, dt, a, 4e-6) // an error of 5e-7, relative to the exponential, for a score of 10
 				}
 			}
 		})
@@ -232,7 +232,7 @@ func attention(t *testing.T, dt device.DType, a device.Attn, tol float64) {
 		return []*guarded{c.o, c.lse}
 	})
 	if a.Drop.Drop > 0 {
-		tol *= 2 // a quarter of the weights counts four times, but rms outputs only twice
+		tol *= 2 // a quarter of the weights counts four times, but the rms of the outputs only doubles
 	}
 	near(t, "o", out[0], c.wantO, tol)
 	near(t, "lse", out[1], c.wantLse, 1e-6)
@@ -369,7 +369,7 @@ func documentAlone(t *testing.T, dt device.DType, a device.Attn, lo, hi int) {
 		return []*guarded{c.o, c.dq, c.dk, c.dv}
 	}
 	one, other := newAttnBench(dt, a), newAttnBench(dt, a)
-	for _, m := range []*guarded{other.q, other.k, other.v, other.do} { // all but the document are changed
+	for _, m := range []*guarded{other.q, other.k, other.v, other.do} { // everything except the document changes
 		old := m.values()
 		m.fill(func(i int) float64 {
 			if row := i / m.Cols; row < a.T+lo || row >= a.T+hi {

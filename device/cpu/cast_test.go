@@ -12,8 +12,9 @@ import (
 
 var floats = []device.DType{device.F32, device.BF16, device.F16, device.F64}
 
-// nearest is the oracle: the value of a type with the given mantissa bits (without the hidden one),
-// smallest normal exponent and largest finite value that is nearest to x, ties to even.
+// nearest is the oracle for rounding: it returns the value nearest to x, ties to even, of a type
+// with the given mantissa bits (without the hidden one), smallest normal exponent and largest
+// finite value.
 func nearest(x float64, mantissa, minExp int, largest float64) float64 {
 	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
 		return x
@@ -113,7 +114,7 @@ func TestCastEveryPair(t *testing.T) {
 			t.Run(fmt.Sprintf("%v to %v", from, to), func(t *testing.T) {
 				src := hard()
 				if from == device.BF16 || from == device.F16 {
-					src = make([]float64, 1<<16) // every pattern
+					src = make([]float64, 1<<16) // every bit pattern
 				}
 				a, b := hostBuffer(from, len(src)), hostBuffer(to, len(src)+1)
 				setBits(b, len(src), 0x3ff0_1234_5678_9abc)
@@ -155,7 +156,7 @@ func TestCastRandomBits(t *testing.T) {
 		a := hostBuffer(from, n)
 		for i := range n {
 			setBits(a, i, rng.Uint64())
-			if from == device.F64 && i%2 == 0 { // within range of the narrow types
+			if from == device.F64 && i%2 == 0 { // within the range of the narrow types
 				a.F64()[i] = math.Ldexp(1+rng.Float64(), rng.IntN(300)-160)
 			}
 		}
@@ -202,7 +203,7 @@ func TestCastAssemblyGivesThePortableBits(t *testing.T) {
 	wide := make([]float32, 1<<17+5)
 	for i := range wide {
 		wide[i] = math.Float32frombits(rng.Uint32())
-		if i%3 == 0 { // within range of binary16
+		if i%3 == 0 { // within the range of binary16
 			wide[i] = float32(math.Ldexp(rng.NormFloat64(), rng.IntN(50)-30))
 		}
 	}

@@ -3,8 +3,8 @@ package cpu
 import "zeroth/device"
 
 // Modules request these products as fused operations, since a GPU may fuse them. Here each is
-// composed of its parts by the functions of package device that define it, so the CPU gives their
-// bits.
+// composed by the functions of package device that define it, so its result is the reference to
+// the bit.
 
 // MatMulOnto sets y = x + a·b, plus bias.
 func (q *Queue) MatMulOnto(y, x, a, b device.Mat, bias device.Buffer) {

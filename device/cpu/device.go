@@ -19,14 +19,14 @@ import (
 	"zeroth/device"
 )
 
-// Device is one rank's share of the machine: an account of its memory, a worker pool shared by its
-// queues, and their working space.
+// Device is one rank's share of the machine: an account of its memory, a worker pool shared by
+// its queues, and the workers' working space.
 type Device struct {
 	pool     *pool
 	products products
 	turns    rotary
 	scratch  int  // floats reserved for each worker
-	host     bool // its memory is the host's own
+	host     bool // its memory is host memory
 	mem      Memory
 	shared   Memory // memory that other processes can read; nil: use mem
 
@@ -36,11 +36,12 @@ type Device struct {
 	held   map[unsafe.Pointer][]byte
 }
 
-// New returns a device that splits kernels over a number of workers; several ranks in a process
-// should use max(1, cores/ranks) each. The host can address its memory unless it is Separate.
+// New returns a device that divides kernels between a number of workers. If a process has several
+// ranks, use max(1, cores/ranks) for each. The host can address the device's memory unless
+// Separate is true.
 func New(workers int) *Device { return newDevice(workers, !Separate) }
 
-// NewHost returns the host's own memory as a device.
+// NewHost returns a device for host memory.
 func NewHost(workers int) *Device { return newDevice(workers, true) }
 
 // Memory allocates memory for a device.
@@ -49,8 +50,8 @@ type Memory interface {
 	Give([]byte)                    // frees memory from Take
 }
 
-// NewHostFrom is NewHost with another source of memory, for example memory pinned for a GPU's
-// copies. All buffers must be freed before the source is closed.
+// NewHostFrom is like NewHost with another source of memory, for example memory pinned for a
+// GPU's copies. All buffers must be freed before the source is closed.
 func NewHostFrom(workers int, mem Memory) *Device {
 	d := newDevice(workers, true)
 	d.mem = mem
@@ -63,8 +64,9 @@ type pages struct{}
 func (pages) Take(bytes int) ([]byte, error) { return allocate(bytes) }
 func (pages) Give(mem []byte)                { release(mem) }
 
-// Share makes memory used by collectives (parameters at rest, gradients, bounce memory) come from
-// mem, which other processes can read. It must be called before the first such allocation.
+// Share makes the device allocate the memory used by collectives (parameters at rest, gradients,
+// bounce memory) from mem, which other processes can read. It must be called before the first
+// such allocation.
 func (d *Device) Share(mem Memory) { d.shared = mem }
 
 // from returns the source of memory for a use.
@@ -93,8 +95,8 @@ func newDevice(workers int, host bool) *Device {
 // called before the first Alloc.
 func (d *Device) Budget(bytes int64) { d.budget = bytes }
 
-// Alloc implements device.Device. It accounts for the n elements only. Memory is aligned to 4096
-// bytes, so that disks can be read into it directly.
+// Alloc implements device.Device. It charges only the n elements to the account. Memory is
+// aligned to 4096 bytes, so that disks can be read into it directly.
 func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
 	b := device.Buffer{Type: t, Host: d.host, Use: use, N: n}
 	if n == 0 {
@@ -154,7 +156,8 @@ func (d *Device) Usage() device.Usage {
 	return d.usage
 }
 
-// Close stops the device's workers and frees their working space; its queues must be closed before.
+// Close stops the device's workers and frees their working space. Its queues must be closed
+// first.
 func (d *Device) Close() {
 	d.pool.close()
 	for _, h := range d.pool.workers {

@@ -15,8 +15,8 @@ import (
 	"zeroth/device/cpu"
 )
 
-// TestAlloc checks that allocated memory is zero, also if reused, aligned to 64 bytes, addressable
-// by the host, and accounted for to the byte until it is freed.
+// TestAlloc checks that allocated memory, whether new or reused, is zero, aligned to 64 bytes and
+// addressable by the host, and that it is accounted for to the byte until it is freed.
 func TestAlloc(t *testing.T) {
 	d := cpu.NewHost(1)
 	defer d.Close()

@@ -5,8 +5,8 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// Dropout sets y to the kept elements of x, scaled, plus add if that is not empty; y may be x or
-// add. All are rows of d.Cols elements.
+// Dropout sets y to the kept elements of x, scaled, plus add if that is not empty. y may be x or
+// add. All consist of rows of d.Cols elements.
 func (q *Queue) Dropout(y, x, add device.Buffer, d device.Dropout) {
 	kernel.WantSame("dropout", y, x, x)
 	if add.N > 0 {

@@ -80,9 +80,9 @@ func TestDropoutOfSomeRows(t *testing.T) {
 	}
 }
 
-// TestDropoutIsRandom checks that the number of dropped elements matches the probability, in every
-// column and between neighbours, within five standard deviations; and that another seed, place or
-// row drops others.
+// TestDropoutIsRandom checks that the number of dropped elements matches the probability, in
+// every column and between neighbors, within five standard deviations, and that another seed,
+// place or row drops others.
 func TestDropoutIsRandom(t *testing.T) {
 	const rows, cols = 512, 200
 	q := queueOf(t, 2)

@@ -170,7 +170,7 @@ func TestGeluFarOut(t *testing.T) {
 	}
 }
 
-// TestVectorGeluFarOut is TestGeluFarOut for the queues' kernels.
+// TestVectorGeluFarOut is like TestGeluFarOut, for the queues' kernels.
 func TestVectorGeluFarOut(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		far := []float64{8, 9.4, 9.6, 12, 30, 1e3, 1e10, 1e20, 3e38}
@@ -206,7 +206,7 @@ func TestVectorGeluFarOut(t *testing.T) {
 	})
 }
 
-// TestAddToPastTheCaches adds enough for stores that bypass the caches.
+// TestAddToPastTheCaches adds enough elements for stores that bypass the caches.
 func TestAddToPastTheCaches(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
@@ -244,8 +244,8 @@ func TestAddToPastTheCaches(t *testing.T) {
 	})
 }
 
-// curved lists the kernels that compute a function of x, of n elements: y, and y2 for the last,
-// from x and from ones.
+// curved lists the kernels that compute a function of x. Each sets the n elements of y, and the
+// last also those of y2, from x and from ones.
 var curved = []struct {
 	name string
 	run  func(q *Queue, y, y2, x, ones device.Buffer)

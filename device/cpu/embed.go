@@ -5,8 +5,8 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// Embed sets y[i] = wte[ids[i]] + wpe[i mod T], or with start wpe[i mod T - start[i]]; wpe may be
-// empty (no rows). ids is int32, one per row of y; for start see device.Starts. If wte is a part of
+// Embed sets y[i] = wte[ids[i]] + wpe[i mod T], or with start wpe[i mod T - start[i]]; see
+// device.Starts. wpe may be empty (no rows). ids is int32, one per row of y. If wte is a part of
 // the vocabulary, other ids count as 0.
 func (q *Queue) Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer) {
 	kernel.WantMat("embedding", y, y.Rows, y.Cols)
@@ -20,10 +20,10 @@ func (q *Queue) Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buff
 	q.kernel(t, kernel.RunEmbed, y.Rows, kernel.RowGrain(y.Cols))
 }
 
-// EmbedGrad sums rows of dy into dwte and dwpe (float32; dwpe may be empty): row v of dwte is the
-// sum of dy[i] with ids[i] = v, row t of dwpe the sum of dy[i] at position t, both in the order of
-// i, starting from the old contents with add and from 0 without. For a part of the vocabulary, v is
-// relative to its first row.
+// EmbedGrad sums rows of dy into dwte and dwpe (float32; dwpe may be empty). Row v of dwte is the
+// sum of dy[i] with ids[i] = v, row t of dwpe the sum of dy[i] at position t, both in the order
+// of i. The sums start from the old contents if add is set, else from 0. For a part of the
+// vocabulary, v is relative to its first row.
 func (q *Queue) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer, add bool) {
 	kernel.WantMat("embedding gradient", dy, dy.Rows, dy.Cols)
 	kernel.WantMat("embedding gradient", dwte, dwte.Rows, dy.Cols)

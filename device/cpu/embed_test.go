@@ -8,14 +8,14 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// randomIDs returns n token ids; the last of the vocabulary never occurs.
+// randomIDs returns n token ids; the last id of the vocabulary never occurs.
 func randomIDs(rng *rand.Rand, n, vocab int) *guarded {
 	return newVec(device.I32, n).fill(func(int) float64 { return float64(rng.IntN(vocab - 1)) })
 }
 
 const embedB, embedT, embedC, embedV, embedRows = 5, 61, 131, 307, 70 // embedRows position vectors
 
-// embedStarts returns the starts of documents, if there are several.
+// embedStarts returns the starts of random documents if several is set, else none.
 func embedStarts(several bool) *guarded {
 	if !several {
 		return newVec(device.I32, 0)

@@ -20,17 +20,17 @@ func peakRate(workers int) float64 { return fp32Peak().Rate(workers) }
 
 var fp32Peak = sync.OnceValue(kernel.PeakF32)
 
-// gated is a measurement together with the multiply-add peak.
+// gated is a measurement with the multiply-add peak during it.
 type gated struct {
 	seconds  float64
-	possible float64 // operations that the machine could have done in that time
+	possible float64 // operations that the machine could have performed in that time
 	quiet    int     // number of undisturbed samples
 }
 
-// gate runs f until seven samples are undisturbed, or 24 have been taken, and returns their median
-// or, if there are none, the fastest of all. A sample is undisturbed if our threads waited for a
-// processor at most 0.04 of the time and the peak loops before and after it reached 0.93 of the
-// best.
+// gate runs f until seven samples are undisturbed, or 24 have been taken. It returns the median
+// of the undisturbed samples or, if there are none, the fastest of all. A sample is undisturbed
+// if our threads waited for a processor at most 0.04 of the time and the peak loops before and
+// after it reached 0.93 of the best.
 func gate(workers int, f func()) gated {
 	var all, quiet []gated
 	best := 0.0
@@ -140,8 +140,8 @@ func BenchmarkMatMulBF16(b *testing.B) {
 	}
 }
 
-// referenceShapes are the products of a step of the 10.8M, the 29.5M and the 124M GPT, and small
-// ones.
+// referenceShapes contains the products of a step of the 10.8M, the 29.5M and the 124M GPT, and
+// small ones.
 var referenceShapes = []benchShape{
 	{"NN", 1024, 1152, 384}, {"NN", 1024, 384, 384}, {"NN", 1024, 1536, 384}, {"NN", 1024, 384, 1536}, {"NT", 1024, 384, 1536}, {"TN", 384, 1536, 1024}, {"NT", 1024, 256, 384},
 	{"NN", 512, 1536, 512}, {"NN", 512, 2048, 512}, {"NT", 512, 512, 2048}, {"TN", 512, 2048, 512}, {"NT", 512, 4096, 512},
@@ -177,10 +177,10 @@ func (s benchShape) flat(t device.DType) *product {
 
 // inTurn contains measurements of two alternating implementations.
 type inTurn struct {
-	rate  float64 // of the first, operations per second
-	ratio float64 // of the first to the second's
-	quiet float64 // of the first to the second's, both at their best
-	peak  float64 // multiply-adds at their best, operations per second
+	rate  float64 // rate of the first, in operations per second
+	ratio float64 // ratio of the first's rate to the second's
+	quiet float64 // the same, with both at their best
+	peak  float64 // rate of multiply-adds at its best, in operations per second
 	pairs float64 // number of sample pairs
 }
 
@@ -188,9 +188,9 @@ type inTurn struct {
 // processor.
 const settle = 40 * time.Millisecond
 
-// inTurns takes samples of f and g, which both perform ops operations, alternately. Other programs
-// slow down both of a pair, but rarely only one, so the ratio is the median of the pairs'; the rate
-// and the other ratio are of the fastest tenths.
+// inTurns alternately samples f and g, which both perform ops operations. Other programs usually
+// slow down both samples of a pair, so the ratio is the median over the pairs. The rate and the
+// other ratio come from the fastest tenths.
 func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int)) (x inTurn) {
 	for range 20 {
 		x.peak = max(x.peak, peakRate(workers))
@@ -201,7 +201,7 @@ func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int
 	for end := time.Now().Add(seconds); time.Now().Before(end) || len(ratios) < 5; {
 		var rate [2]float64
 		for i, f := range []func(int){f, g} {
-			f(1) // discard the other's cache contents
+			f(1) // evict the other's data from the caches
 			for start := time.Now(); workers > 1 && time.Since(start) < settle; {
 				f(1)
 			}
@@ -260,9 +260,9 @@ func keepPacked(g kernel.Gemm, w *kernel.Worker) func(g *kernel.Gemm, mem *kerne
 	}
 }
 
-// BenchmarkPackedWeights compares a GPT layer's products in which B is a weight with the same
-// products on already packed weights, and reports the fraction of the time saved: for forward, for
-// backward, and for all twelve products, including weight gradients.
+// BenchmarkPackedWeights compares a GPT layer's products with a weight as B with the same
+// products on weights packed in advance. It reports the fraction of the time saved for forward,
+// for backward, and for all twelve products, including weight gradients.
 func BenchmarkPackedWeights(b *testing.B) {
 	models := []struct {
 		name        string

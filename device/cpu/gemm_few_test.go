@@ -11,12 +11,12 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// fewTypes are types of operands: those of text generation in float32 and in bf16, whose logits are
-// float32, and others.
+// fewTypes contains types of operands: those of text generation in float32 and in bf16, where
+// logits are float32, and others.
 var fewTypes = [][4]device.DType{allF32, {device.BF16, device.BF16, device.BF16, device.BF16}, {device.F32, device.BF16, device.BF16, device.BF16}, {device.BF16, device.F32, device.BF16, device.F32}}
 
-// TestFewRowsHaveTheBitsOfMany checks that a few rows, which are computed differently, have the
-// same bits as among many.
+// TestFewRowsHaveTheBitsOfMany checks that a few rows, which are computed differently, get the
+// same bits alone as among many.
 func TestFewRowsHaveTheBitsOfMany(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(21, 22))
@@ -24,7 +24,7 @@ func TestFewRowsHaveTheBitsOfMany(t *testing.T) {
 		for i, s := range [][2]int{{32, 1}, {64, 7}, {96, 8}, {1056, 65}, {2112, 513}, {256, 1100}, {50, 130}, {33, 640}, {17, 5}, {1057, 257}, {768, 1024}} {
 			for form := range 8 * len(fewTypes) {
 				if form >= 8 && i%3 != 1 {
-					continue // some shapes need not run: with one block of k and with several
+					continue // further types run on some shapes, with one block of k and with several
 				}
 				if !nightly.All() && form%8 != (i+form/8)%8 {
 					continue // each form has some shapes
@@ -57,9 +57,9 @@ func TestFewRowsHaveTheBitsOfMany(t *testing.T) {
 	})
 }
 
-// BenchmarkFewRows measures products of one row and of eight with the weights of GPT-2 124M in
-// sequence, so that these come from memory, in bytes of weights per second. Reading as many bytes
-// is the limit.
+// BenchmarkFewRows multiplies one row and eight rows by the weights of GPT-2 124M in sequence, so
+// that weights come from memory. It reports bytes of weights per second; the limit is the speed
+// of reading memory.
 //
 //	go test -run xxx -bench FewRows ./device/cpu
 func BenchmarkFewRows(b *testing.B) {
@@ -92,7 +92,7 @@ func benchQueue(b *testing.B, workers int) (*Device, *Queue) {
 	return d, q
 }
 
-// benchBuffer returns device memory like a model's, of zeros that have been touched.
+// benchBuffer returns zeroed device memory, as a model has, whose pages have been touched.
 func benchBuffer(b *testing.B, d *Device, t device.DType, n int) device.Buffer {
 	x, err := d.Alloc(t, n, device.Params)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// ends returns the first and the last instruction set for short tests: those in between differ in
+// ends returns the first and the last instruction set, for short tests. The others differ only in
 // assembly, which the race detector does not check.
 func ends[T any](sets []T) []T {
 	if !nightly.All() && len(sets) > 2 {
@@ -107,8 +107,8 @@ var (
 	tiny    = map[device.DType]float64{device.F16: 0x1p-24} // spacing of subnormals
 )
 
-// product is a product with its slow computation in float64 and the bound on the difference: k+3
-// roundings of sums in float32 and one to the type of c.
+// product is a product with its float64 result and the error bound: k+3 roundings of float32 sums
+// and one to the type of c.
 type product struct {
 	c       view
 	a, b    device.Mat
@@ -219,7 +219,7 @@ func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
 	})
 }
 
-// longK returns a k of two blocks and a bit more.
+// longK returns a k that needs two blocks, the second one short.
 func longK() int {
 	if kernel.BestBF16 != nil {
 		return kernel.BestBF16.KC + 3
@@ -322,9 +322,9 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 	})
 }
 
-// TestMatMulBitsAreThoseOfMultiplyAddsInOrder checks that all but portable code adds a block of k
-// by multiply-adds that round once, in order, and then the blocks: the same bits with AVX2, AVX-512
-// and NEON.
+// TestMatMulBitsAreThoseOfMultiplyAddsInOrder checks that all instruction sets except portable
+// code compute each block of k with multiply-adds that round once, in order, and then add the
+// blocks. So AVX2, AVX-512 and NEON give the same bits.
 func TestMatMulBitsAreThoseOfMultiplyAddsInOrder(t *testing.T) {
 	defer func(old *kernel.ISA) { kernel.BestISA = old }(kernel.BestISA)
 	q := testQueue(t, 1)

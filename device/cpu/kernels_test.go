@@ -12,8 +12,8 @@ import (
 
 var _ optim.Ops = (*Queue)(nil)
 
-// All of nn.Ops except the matrix product, which has its own tests; if the queue has a method, it
-// is shallower and hides this one.
+// A queue implements all of nn.Ops except the matrix product, which has its own tests. If Queue
+// has a method, it is shallower than the embedded one and hides it.
 var _ nn.Ops = struct {
 	*Queue
 	elsewhere
@@ -25,7 +25,7 @@ type matProduct struct{}
 
 func (matProduct) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {}
 
-// call is one kernel on operands of a given size.
+// call runs one kernel on operands of a given size.
 type call struct {
 	name  string
 	run   func(q *Queue)
@@ -34,8 +34,8 @@ type call struct {
 	flops float64 // of matrix products inside; 0 if limited by memory
 }
 
-// calls returns every kernel on rows × cols activations of type dt, vocab logits per row, and as
-// many elements of optimizer state.
+// calls returns calls of every kernel on rows × cols activations of type dt, vocab logits per
+// row, and rows × cols elements of optimizer state.
 func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 	rng := rand.New(rand.NewPCG(1, 2))
 	f32, n, size := device.F32, rows*cols, dt.Size()
@@ -123,7 +123,7 @@ func TestKernelsAllocateNothing(t *testing.T) {
 	})
 }
 
-// TestKernelsDoNothingOnNothing calls every kernel on no rows.
+// TestKernelsDoNothingOnNothing calls every kernel with no rows.
 func TestKernelsDoNothingOnNothing(t *testing.T) {
 	q := queueOf(t, 2)
 	for _, c := range calls(device.BF16, 0, 3, 5, device.Attn{T: 4, H: 2, KV: 1, D: 8}) {
@@ -137,13 +137,13 @@ func TestKernelsDoNothingOnNothing(t *testing.T) {
 	}
 }
 
-// copySpeed returns the bytes read and written per second by copies of 32 MiB on q, the fastest of
-// five.
+// copySpeed returns the bytes read and written per second by copies of 32 MiB on q, the fastest
+// of five runs.
 func copySpeed(b *testing.B, q *Queue) float64 {
 	const n = 32 << 20
 	dst, src := device.OfF32(make([]float32, n/4)), device.OfF32(make([]float32, n/4))
 	for i := range src.N {
-		src.F32()[i] = 1 // otherwise all of its pages are the same
+		src.F32()[i] = 1 // otherwise all pages map to the same zero page
 	}
 	best := time.Duration(1 << 62)
 	for range 5 {

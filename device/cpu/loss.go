@@ -11,8 +11,8 @@ func (q *Queue) CrossEntropy(loss device.Buffer, logits device.Mat, target devic
 	q.crossEntropy("cross-entropy", kernel.RunCrossEntropy, loss, logits, target, 0, cap)
 }
 
-// CrossEntropyGrad also replaces logits[i] by scale*(softmax(logits[i]) - onehot(target[i])), times
-// the slope of a cap, or by zeros if target[i] is Ignored.
+// CrossEntropyGrad is like CrossEntropy and also replaces logits[i] by scale*(softmax(logits[i])
+// - onehot(target[i])), times the slope of the cap, or by zeros if target[i] is Ignored.
 func (q *Queue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32) {
 	q.crossEntropy("cross-entropy gradient", kernel.RunCrossEntropyGrad, loss, logits, target, scale, cap)
 }
@@ -28,8 +28,8 @@ func (q *Queue) CrossEntropyPart(stats device.Buffer, logits device.Mat, part de
 	q.kernel(t, kernel.RunCrossEntropyPart, logits.Rows, kernel.RowGrain(4*logits.Cols))
 }
 
-// CrossEntropyMerge sets loss[i] as CrossEntropy does, from the concatenated stats of all parts,
-// and with grad replaces the logits of this part as CrossEntropyGrad does.
+// CrossEntropyMerge sets loss[i] like CrossEntropy, from the concatenated stats of all parts.
+// With grad it also replaces the logits of this part like CrossEntropyGrad.
 func (q *Queue) CrossEntropyMerge(loss, stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, scale, cap float32, grad bool) {
 	const op = "cross-entropy of all parts"
 	kernel.WantLen(op, loss, device.F32, logits.Rows)

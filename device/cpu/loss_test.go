@@ -101,7 +101,7 @@ func TestCrossEntropyGrad(t *testing.T) {
 					return []*guarded{l, logits}
 				})
 				near(t, "loss", out[0], loss, 5e-7)
-				near(t, "gradient", out[1], grad, 2e-6+float64(cap)*5e-7) // at a cap the slope is the difference of two numbers near 1
+				near(t, "gradient", out[1], grad, 2e-6+float64(cap)*5e-7) // near the cap, the slope is the difference of two numbers close to 1
 			}
 		})
 	})

@@ -7,8 +7,8 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// Axpby sets y = alpha*a + beta*b, with each product and the sum rounded to float32; p, if not
-// empty, receives y rounded to its type. Any float types are allowed; y may be a or b.
+// Axpby sets y = alpha*a + beta*b, rounding each product and the sum to float32. If p is not
+// empty, it receives y rounded to its type. All float types are allowed; y may be a or b.
 func (q *Queue) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
 	kernel.WantSame("axpby", y, a, b)
 	if p.N != 0 {

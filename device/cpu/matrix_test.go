@@ -11,7 +11,7 @@ import (
 )
 
 // TestAxpby checks that Axpby rounds each product and the sum once to float32, for all types and
-// instruction sets, in place and not, and that p is y in its own type.
+// instruction sets, in place and not, and that p equals y rounded to p's type.
 func TestAxpby(t *testing.T) {
 	const alpha, beta = float32(-4.775), float32(0.3)
 	withVec(t, func(t *testing.T) {
@@ -67,8 +67,8 @@ func TestCopyBlock(t *testing.T) {
 	})
 }
 
-// TestNormalize checks division by the norm, which is exact except for two roundings; by eps if the
-// norm is smaller; and that NaN or infinite elements make the result NaN.
+// TestNormalize checks division by the norm, which is exact except for two roundings, and
+// division by eps if the norm is smaller. NaN or infinite elements must make the result NaN.
 func TestNormalize(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {

@@ -10,7 +10,7 @@ import "syscall"
 func allocate(bytes int) ([]byte, error) {
 	mem, err := syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err == nil && bytes >= 4<<20 {
-		_ = syscall.Madvise(mem, syscall.MADV_HUGEPAGE) // advice only: without it a few percent slower
+		_ = syscall.Madvise(mem, syscall.MADV_HUGEPAGE) // only a hint; a few percent slower without it
 	}
 	return mem, err
 }

@@ -6,8 +6,8 @@ import (
 )
 
 // update issues a rule on w (master copy), g (gradient) and the states, all float32 and of equal
-// length; p, if not empty, receives w rounded to its type. A state may be empty if the rule allows
-// it.
+// length. If p is not empty, it receives w rounded to its type. A state may be empty if the rule
+// allows it.
 func (q *Queue) update(t *task, f kernel.RuleFunc, w, p, g, m, v device.Buffer) {
 	kernel.WantLen(t.name, g, device.F32, w.N)
 	kernel.WantLen(t.name, w, device.F32, g.N)
@@ -28,8 +28,8 @@ func (q *Queue) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	q.update(t, kernel.BestVec.AdamW, w, p, g, m, v)
 }
 
-// AdamW8 is AdamW with moments coded in blocks: m is Q8, v is U8. Each block is decoded, updated as
-// by AdamW, and coded.
+// AdamW8 is like AdamW with moments coded in blocks: m is Q8, v is U8. Each block is decoded,
+// updated like in AdamW, and coded.
 func (q *Queue) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
 	kernel.WantLen("adamw in 8 bits", w, device.F32, w.N)
 	kernel.WantLen("adamw in 8 bits", g, device.F32, w.N)

@@ -10,7 +10,7 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// ruleValues are normals from which every ruleCase is cut.
+// ruleValues contains the random normals that every ruleCase uses.
 var ruleValues = newVec(device.F32, 4*oddLen).normal(rand.New(rand.NewPCG(1, 2)), 0, 1).Buf.F32()
 
 // ruleCase returns the operands of an update of n elements: w, g, m, v >= 0.
@@ -113,7 +113,7 @@ func TestLion(t *testing.T) {
 			var w, g, m []float64
 			out := onWorkers(t, func(q *Queue) []*guarded {
 				wo, gr, mo, _ := ruleCase(oddLen)
-				for i := range 50 { // no direction
+				for i := range 50 { // sign 0
 					mo.Buf.F32()[i], gr.Buf.F32()[i] = 0, 0
 				}
 				w, g, m = wo.values(), gr.values(), mo.values()
@@ -178,7 +178,7 @@ func TestRulesGiveEqualBitsUnderAnySplit(t *testing.T) {
 // runRules returns w, p, m and v after a rule on pieces of n elements.
 func runRules(t *testing.T, n int, rule func(q *Queue, w, p, g, m, v device.Buffer), cuts []int) []*guarded {
 	w, g, m, v := ruleCase(n)
-	for i := range 40 { // no direction, and none that is a number
+	for i := range 40 { // sign 0; the last gradient is infinite
 		m.Buf.F32()[i], g.Buf.F32()[i] = 0, 0
 	}
 	g.Buf.F32()[39] = kernel.Inf

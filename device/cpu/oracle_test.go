@@ -148,8 +148,8 @@ func onWorkers(t *testing.T, f func(q *Queue) []*guarded) []*guarded {
 	return first
 }
 
-// epsilon bounds the relative error of rounding once to dt; for float32, of the few roundings in an
-// element.
+// epsilon bounds the relative error of rounding once to dt or, for float32, of the few roundings
+// per element.
 func epsilon(dt device.DType) float64 {
 	switch dt {
 	case device.BF16:
@@ -160,8 +160,9 @@ func epsilon(dt device.DType) float64 {
 	return 2e-6
 }
 
-// near fails unless each element of o is within one rounding of want plus tol times the root mean
-// square of want, for float32 sums that cancel. Below its normal numbers fp16 has steps of 2^-24.
+// near fails unless each element of o is within one rounding of want, plus tol times the root
+// mean square of want to allow for cancellation in float32 sums. Below its normal numbers, fp16
+// has steps of 2^-24.
 func near(t *testing.T, what string, o *guarded, want []float64, tol float64) {
 	t.Helper()
 	got := o.values()

@@ -25,7 +25,7 @@ type inC struct {
 	out *bufio.Scanner
 }
 
-// startC returns nil if there is no gcc.
+// startC compiles and starts the loops, or returns nil if there is no gcc.
 func startC(b *testing.B) *inC {
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
@@ -71,12 +71,12 @@ func (c *inC) seconds(b *testing.B, name string, threads int) float64 {
 	return s
 }
 
-// pass is a kernel that passes over memory.
+// pass is a memory-bound kernel to measure.
 type pass struct {
-	name   string // also of the loop in C
+	name   string // also the name of the loop in C
 	floats int    // arrays of float32
-	halves int    // arrays of bf16, after them
-	bytes  int    // read and written, per element
+	halves int    // arrays of bf16, stored after them
+	bytes  int    // read and written per element
 	limit  string
 	alone  bool // C has no such loop
 	run    func(q *Queue, x []device.Buffer)
@@ -129,9 +129,9 @@ var passes = []pass{
 }
 
 // BenchmarkPasses compares memory-bound kernels with the machine's limit and, if there is a gcc,
-// with C's loops, alternately: every round runs all three and, around them, the multiply-add peak.
-// It reports medians of ratios within a round, over the rounds with the best peak, or all if there
-// are none:
+// with loops in C. Every round runs all three and, before and after them, the multiply-add peak.
+// It reports medians of the ratios within rounds, over the rounds with the best peak, or over all
+// if there are none:
 //
 //	go test ./device/cpu -run '^$' -bench Passes -benchtime 9x
 func BenchmarkPasses(b *testing.B) {

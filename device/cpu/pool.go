@@ -8,28 +8,28 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// pool holds the workers shared by the queues of a device: goroutines in addition to the queues'
-// own, which live as long as the device. Only one kernel at a time uses the pool; a queue that
-// finds it busy runs its kernel alone.
+// pool contains the workers shared by the queues of a device: goroutines in addition to the
+// queues' own, which live as long as the device. Only one kernel at a time uses the pool; a queue
+// that finds it busy runs its kernel alone.
 //
-// Microseconds lie between two kernels of a step, while waking a parked goroutine takes tens of
-// them. So a worker without work spins for spinTime before it parks, and so does a queue that has
-// finished its share and waits for its workers. They spin only if every worker of the process can
-// have its own processor: otherwise ranks would slow each other down.
+// The gap between two kernels of a step is a few microseconds, while waking a parked goroutine
+// takes tens of them. So a worker without work spins for spinTime before it parks, and so does a
+// queue that has finished its share and waits for its workers. They spin only if every worker of
+// the process can have its own processor; otherwise ranks would slow each other down.
 //
-// Threads are scheduled by the operating system: binding them to processors was no faster
-// (BenchmarkMatMul, 2 workers, 128 to 1536 in each direction), made parking more expensive, and two
-// processes would bind to the same processors.
+// The operating system schedules the threads. Binding them to processors was no faster
+// (BenchmarkMatMul, 2 workers, 128 to 1536 in each dimension), made parking more expensive, and
+// would bind the threads of two processes to the same processors.
 //
-// A worker that is called but has not started when the rest of the work is done is sent back: a
-// late worker never delays a kernel.
+// A worker that has been called but has not started when the rest of the work is done is sent
+// back, so a late worker never delays a kernel.
 type pool struct {
 	mu      sync.Mutex // held while a kernel is split
 	workers []*poolWorker
 	gone    sync.WaitGroup // worker goroutines
 
 	job  *task
-	next atomic.Int64 // first piece that is not taken
+	next atomic.Int64 // first piece not yet taken
 	each int64        // pieces taken at a time
 
 	running atomic.Int32 // workers that may still be running the kernel
@@ -41,7 +41,7 @@ type pool struct {
 // gap between the kernels of a step is shorter; waking costs about as much.
 const spinTime = 50 * time.Microsecond
 
-// pooled is the number of workers, including queues, of all devices that have workers.
+// pooled is the number of workers, including queues, of all devices with workers.
 var pooled atomic.Int64
 
 // mayspin reports whether every worker of the process can have its own processor.
@@ -122,7 +122,7 @@ func (h *poolWorker) await() bool {
 }
 
 // spinRounds limits a spin if the clock does not: a test's fake clock stands still while a
-// goroutine runs. A round takes 0.4 to 6 microseconds.
+// goroutine runs. One round takes 0.4 to 6 microseconds.
 const spinRounds = 256
 
 // spin waits briefly for a condition.
@@ -160,8 +160,8 @@ func (p *pool) leave() {
 	}
 }
 
-// split runs all pieces of t, on the caller and as many workers as its grain justifies, and returns
-// when they are done.
+// split runs all pieces of t on the caller and as many workers as the task's grain justifies, and
+// returns when they are done.
 func (p *pool) split(t *task, w *workspace) {
 	n := min(len(p.workers), t.n/t.grain-1)
 	if n < 1 || !p.mu.TryLock() {
@@ -194,6 +194,6 @@ func (p *pool) await() {
 		if p.running.Load() == 0 && p.parked.CompareAndSwap(true, false) {
 			return
 		}
-		<-p.done // possibly from a worker that finished the previous kernel late: then wait again
+		<-p.done // may come from a worker that finished the previous kernel late; then wait again
 	}
 }

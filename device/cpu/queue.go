@@ -38,7 +38,7 @@ type Queue struct {
 	mu     sync.Mutex
 	more   sync.Cond // a task was issued, or the queue closed
 	reach  sync.Cond // done has reached wanted
-	wanted uint64    // smallest value of done that somebody waits for
+	wanted uint64    // smallest value of done that a caller waits for
 	ring   [ringLen]task
 	issued uint64 // tasks written to the ring; task s is ring[s%ringLen]
 	done   uint64 // completed tasks; done <= issued <= done+ringLen
@@ -108,14 +108,15 @@ func (q *Queue) commit() {
 	q.mu.Unlock()
 }
 
-// kernel commits t as n pieces of work, of which at least grain justify another worker.
+// kernel commits t as n pieces of work; grain is the minimum number of pieces that justifies
+// another worker.
 func (q *Queue) kernel(t *task, run kernel.RunFunc, n, grain int) {
 	t.run, t.n, t.grain = run, n, max(1, grain)
 	q.commit()
 }
 
-// phase runs n pieces of a task with several phases, on the pool if workers exceeds 1, and returns
-// when they are done.
+// phase runs n pieces of one phase of a task, on the pool if workers exceeds 1, and returns when
+// they are done.
 func (q *Queue) phase(t *task, run kernel.RunFunc, n, grain, workers int) {
 	t.run, t.n, t.grain = run, n, grain
 	if workers > 1 {
@@ -207,7 +208,7 @@ func (q *Queue) Labelled() string { return q.label }
 // Do implements device.Queue.
 func (q *Queue) Do(f func() error) { q.Call("do", f) }
 
-// Call is Do with a name for traces.
+// Call is like Do with a name for traces.
 func (q *Queue) Call(name string, f func() error) {
 	q.issue(name).fn = f
 	q.commit()
@@ -268,17 +269,18 @@ const (
 	copyGrain = 1 << 18 // bytes
 )
 
-// CopyAll copies each src[i] to dst[i], of equal type and length, on one worker, named name in
-// traces. Each pair must be the same memory, in which case nothing is done, or not overlap. The
-// slices are read when it runs, so an earlier host function may set their elements.
+// CopyAll copies each src[i] to dst[i], of equal type and length, on one worker; name appears in
+// traces. The memory of each pair must be disjoint or identical; identical pairs are skipped. The
+// slices are read when the task runs, so an earlier host function may set their elements.
 func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
 	t := q.issue(name)
 	t.Many = [2][]device.Buffer{dst, src}
 	q.kernel(t, kernel.RunCopyAll, 1, 1)
 }
 
-// SumAll sets dst, of one element, to the sum of the sources, like AddUp, on one worker, named name
-// in traces. As in CopyAll, the slices are read when it runs. Sources may be other devices' memory.
+// SumAll sets dst[0] to the sum of the sources, like AddUp, on one worker; name appears in
+// traces. As in CopyAll, the slices are read when the task runs. Sources may be in other devices'
+// memory.
 func (q *Queue) SumAll(name string, dst, src []device.Buffer) {
 	t := q.issue(name)
 	t.Many = [2][]device.Buffer{dst, src}

@@ -15,8 +15,8 @@ import (
 	"zeroth/device/cpu"
 )
 
-// open returns queues for a test, which may run with a fake clock: whatever is not closed when it
-// ends fails it.
+// open returns queues for a test, which may run with a fake clock: a queue left open makes such a
+// test fail.
 func open(t *testing.T, workers int, names ...string) []*cpu.Queue {
 	d := cpu.NewHost(workers)
 	var queues []*cpu.Queue
@@ -49,7 +49,7 @@ func TestQueueRunsInOrder(t *testing.T) {
 			got = append(got, int(x.F32()[0]))
 			return nil
 		})
-		q.After(q.Mark()) // its own mark has fired when its turn comes
+		q.After(q.Mark()) // this mark has already fired when its turn comes
 	}
 	if err := q.Wait(); err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestMarksAcrossQueues(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	qs := open(t, 1, "a", "b", "c")
 	const n = 600
-	written := make([]int, n) // by task i, one element
+	written := make([]int, n) // element i by task i
 	before := make([][]int, n)
 	last := make([]int, len(qs)) // of each queue
 	for i := range last {
@@ -173,8 +173,8 @@ func TestMarksAcrossQueues(t *testing.T) {
 	}
 }
 
-// TestErrorSticks checks that after the first error no later work of any kind runs, and that all
-// waits return it.
+// TestErrorSticks checks that no later work of any kind runs after the first error, and that all
+// waits return that error.
 func TestErrorSticks(t *testing.T) {
 	q := open(t, 2, "q")[0]
 	q.Do(fail)
@@ -198,8 +198,8 @@ func TestErrorSticks(t *testing.T) {
 	}
 }
 
-// TestErrorIsTakenOver checks that marks of a failed queue fire, and that queues that wait for one
-// adopt the error, through any number of queues, and run no later work.
+// TestErrorIsTakenOver checks that marks of a failed queue fire, and that queues that wait for
+// one adopt the error and run no later work, through any number of queues.
 func TestErrorIsTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		qs := open(t, 1, "a", "b", "c")
@@ -227,7 +227,7 @@ func TestErrorIsTakenOver(t *testing.T) {
 	})
 }
 
-// TestErrorStaysWhereItIs checks that a queue that does not wait for a failed one continues.
+// TestErrorStaysWhereItIs checks that a queue continues if it does not wait for a failed one.
 func TestErrorStaysWhereItIs(t *testing.T) {
 	qs := open(t, 1, "a", "b")
 	qs[0].Do(fail)

@@ -31,7 +31,7 @@ func library(t testing.TB, name string) uintptr {
 	return lib
 }
 
-// referee computes the same as q.MatMul, without bias and without adding.
+// referee computes the same as q.MatMul without bias and addition.
 type referee struct {
 	name string
 	f32  func(workers int, p *product) func()
@@ -56,7 +56,7 @@ func openBLAS(t testing.TB) referee {
 	}}
 }
 
-// oneDNN uses version 2 of its C interface, with plain layouts.
+// oneDNN returns a referee that uses version 2 of its C interface with plain layouts.
 func oneDNN(t testing.TB) referee {
 	lib := library(t, "libdnnl.so.2")
 	var threads func(int32)
@@ -153,7 +153,7 @@ func TestReference(t *testing.T) {
 
 // BenchmarkReference compares each shape with the referees.
 func BenchmarkReference(b *testing.B) {
-	runtime.LockOSThread() // OpenMP has a thread pool for every calling thread
+	runtime.LockOSThread() // OpenMP creates a thread pool for every calling thread
 	defer runtime.UnlockOSThread()
 	seconds := 3 * time.Second
 	if s := os.Getenv("REFERENCE_SECONDS"); s != "" {

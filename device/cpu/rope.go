@@ -27,10 +27,10 @@ func (t *rotary) grow(n int) (err error) {
 	return err
 }
 
-// Rope rotates the heads of x, (B*T, heads*D), in place by their positions. With inverse it rotates
-// them back, which is the gradient, and with an Amplitude only that. Angles are computed in
-// float64; their cosines and sines are rounded to float32, as are each product and each sum of two,
-// so the bits are the same on every machine.
+// Rope rotates the heads of x, (B*T, heads*D), in place by their positions. With inverse it
+// rotates them back, which computes the gradient; if Amplitude is set, that is not the inverse.
+// Angles are computed in float64. Their cosines and sines are rounded to float32, as are each
+// product and each sum of two, so results are bit-identical on every machine.
 func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {
 	kernel.WantMat("rope", x, x.Rows, x.Cols)
 	if r.D < 2 || r.D%2 != 0 || x.Cols%r.D != 0 || r.Part%2 != 0 || r.Part < 0 || r.Part > r.D || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
@@ -58,7 +58,7 @@ func ropePhases(t *task, q *Queue) {
 	if !table.Has(r) {
 		if r.Span > r.Past+r.T {
 			r.T, r.Past = r.Span, 0
-		} else if r.Past > 0 { // sequences grow by one position at a time: allocate up to twice as many
+		} else if r.Past > 0 { // sequences grow one position at a time, so allocate up to twice as many
 			r.T, r.Past = 1<<bits.Len(uint(r.Past+r.T-1)), 0
 		}
 		if err := table.grow(r.T * r.D); err != nil {

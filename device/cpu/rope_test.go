@@ -10,8 +10,8 @@ import (
 	"zeroth/device/cpu/kernel"
 )
 
-// rope64 rotates x, (B*T, cols), as complex numbers: the pair (j, j+W/2) of a head at position t is
-// multiplied by e^(i t freq), for W elements of D.
+// rope64 rotates x, (B*T, cols), as complex numbers: pair (j, j+W/2) of a head at position t is
+// multiplied by e^(i t freq), where W of the D elements are rotated.
 func rope64(x []float64, cols int, r device.Rope, inverse bool) []float64 {
 	y, half := append([]float64(nil), x...), r.RotaryDim()/2
 	for i := range x {
@@ -67,8 +67,8 @@ func TestRope(t *testing.T) {
 	})
 }
 
-// TestRopeHasTheSameBitsOnEveryInstructionSet compares with one pair at a time, on one device with
-// several shapes in sequence, so that its table changes.
+// TestRopeHasTheSameBitsOnEveryInstructionSet compares with computing one pair at a time. One
+// device gets several shapes in sequence, so that its table changes.
 func TestRopeHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		q := queueOf(t, 2)
