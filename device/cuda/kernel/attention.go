@@ -12,25 +12,25 @@ var (
 	attentionDeltaKernel = entryOf("attention_delta")
 )
 
-// attnKernels are the kernels for heads up to width wide. Those with dropout take a Dropping as
-// their parameter.
+// attnKernels contains the kernels for heads up to width wide. Kernels with dropout take a
+// Dropping as parameter instead of an Attn.
 type attnKernels struct {
 	width            int
 	drop             bool
 	forward, dq, dkv attnKernel
 }
 
-// attnKernel is a kernel whose blocks own a number of positions and have a size of shared memory in
-// bytes.
+// attnKernel is a kernel with the number of positions that a block owns and the block's shared
+// memory in bytes.
 type attnKernel struct {
 	entry  *entry
 	owns   int
 	shared uint32
 }
 
-// Kernels by the widths of heads, as instantiated: attention.cu's on ordinary cores, which support
-// every shape, and flash.cu's on tensor cores, for bf16 and for fp16. With dropout there are those
-// of GPT-2, the only family trained with it.
+// Kernels by head width, as instantiated: attention.cu's use ordinary cores and support every
+// shape; flash.cu's use tensor cores, for bf16 and for fp16. Only GPT-2's widths have kernels
+// with dropout, since no other family is trained with it.
 var (
 	onCores       = [...]attnKernels{coreKernels(64, 64, 32, 64, 32), coreKernels(128, 64, 32, 32, 32), coreKernels(256, 32, 16, 16, 16)}
 	onTensorCores = [...][2]attnKernels{
@@ -50,8 +50,8 @@ func allAttention() []attnKernels {
 // MaxAttn is the maximum width of a head.
 const MaxAttn = 256
 
-// coreKernels have forward tiles of q queries and k keys; backward, a block owns big positions and
-// iterates over small ones. Tiles and scores are float32.
+// coreKernels returns kernels whose forward tiles have q queries and k keys. In the backward pass
+// a block owns big positions and iterates over small ones. Tiles and scores are float32.
 func coreKernels(width, q, k, big, small int) attnKernels {
 	of := func(name string, owns, positions, scores int) attnKernel {
 		return attnKernel{entryOf(fmt.Sprintf("attention%s_%d", name, width)), owns, uint32(4 * (positions*(width+4) + scores))}
@@ -60,8 +60,8 @@ func coreKernels(width, q, k, big, small int) attnKernels {
 		of("_dkv", big, 2*big+2*small, 2*small*(big+4))}
 }
 
-// flashKernels own 64 times forward, dq or dkv positions and iterate over tiles of tile others, two
-// of which are in memory, with two float32 for each query.
+// flashKernels returns kernels whose blocks own 64 times forward, dq or dkv positions and iterate
+// over tiles of tile positions. Two tiles are in memory, with two float32 for each query.
 func flashKernels(drop string, width, forward, dq, dkv, tile int) (both [2]attnKernels) {
 	for i, typ := range [...]string{"bf16", "f16"} {
 		of := func(name string, owns, own, stats int) attnKernel {
@@ -94,7 +94,7 @@ func kernelsFor(a *device.Attn, operands ...*device.Mat) *attnKernels {
 	return kernelsOf(typ, a, lie(typ, operands...))
 }
 
-// lie reports whether matrices have a type and are laid out as tensor cores require.
+// lie reports whether matrices have type typ and the layout that tensor cores require.
 func lie(typ device.DType, ms ...*device.Mat) bool {
 	for _, m := range ms {
 		if m.Buf.Type != typ || m.Ld%8 != 0 || uintptr(m.Buf.Ptr)%16 != 0 {
@@ -104,13 +104,14 @@ func lie(typ device.DType, ms ...*device.Mat) bool {
 	return true
 }
 
-// ForHeads returns the family used for attention of a type, if its operands are laid out like our
-// models'.
+// ForHeads returns the family used for attention of a type, assuming the operand layout of our
+// models.
 func ForHeads(typ device.DType, a *device.Attn) *Family {
 	return kernelsOf(typ, a, true).forward.entry.kernel().Family
 }
 
-// kernelsOf returns the kernels for heads of a type, whose operands may fit tensor cores or not.
+// kernelsOf returns the kernels for heads of a type. fits reports whether the operands suit
+// tensor cores.
 func kernelsOf(typ device.DType, a *device.Attn, fits bool) *attnKernels {
 	fits = fits && a.Cap == 0 && a.D%8 == 0 && (typ == device.BF16 || typ == device.F16)
 	for i := range onTensorCores {
@@ -133,12 +134,12 @@ func wantAttn(op string, a *device.Attn, stats ...*device.Buffer) {
 		panic(fmt.Sprintf("cuda: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
 	wantLen(op, device.F32, a.B*a.H*a.T, stats...)
-	if a.Start.N > 0 { // copying it would take as long as half of the rest
+	if a.Start.N > 0 { // copying it would take as long as half the rest
 		device.Starts(op, a.Start, a.B*a.T, 0)
 	}
 }
 
-// head passes a matrix of heads: elements are accessed in words if D allows it.
+// head passes a matrix of heads. Elements are accessed in words if D allows it.
 func (l list) head(m *device.Mat, a *device.Attn) list {
 	switch {
 	case a.D%8 == 0:
@@ -177,17 +178,17 @@ func reach(a *device.Attn) int {
 	return a.Past - a.Window + 1
 }
 
-// capFlops are the operations per score or logit of a soft cap, slopeFlops those of its derivative:
-// see rt.cuh's capped and cap_slope. dropFlops are those per weight of dropout: an eighth of Philox
-// and of its comparisons.
+// capFlops is the number of operations per score or logit for a soft cap, slopeFlops for its
+// derivative; see capped and cap_slope in rt.cuh. dropFlops is the number per weight for dropout:
+// an eighth of Philox and of its comparisons.
 const (
 	capFlops   = 26
 	slopeFlops = 4
 	dropFlops  = 13
 )
 
-// extraFlops returns the operations per score of a cap and of dropout; slope is added for the cap's
-// slope.
+// extraFlops returns the operations per score for a cap and dropout, including slope operations
+// for the derivative of the cap.
 func extraFlops(a *device.Attn, slope int) (flops int) {
 	if a.Cap > 0 {
 		flops += capFlops + slope
@@ -198,7 +199,7 @@ func extraFlops(a *device.Attn, slope int) (flops int) {
 	return flops
 }
 
-// pairs returns a's pairs, for costs.
+// pairs returns the number of visible pairs of a query and a key, for costs.
 func (o *Ops) pairs(a *device.Attn) int64 {
 	if !o.Weigh {
 		return 0
@@ -207,8 +208,8 @@ func (o *Ops) pairs(a *device.Attn) int64 {
 }
 
 // Attention sets o = softmax(Scale q·k)·v, where each position attends to itself and the previous
-// ones, within the window and its document; lse (B, H, T) float32 receives the log-sum-exp of its
-// scores. Values at invisible positions must be finite.
+// ones within the window and its document. lse (B, H, T) float32 receives the log-sum-exp of each
+// position's scores. Values at invisible positions must be finite.
 func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
 	wantAttn("attention", &a, &lse)
 	wantMat("attention", a.B*a.T, a.H*a.D, &out, &q)
@@ -233,8 +234,8 @@ func deltaRows(width int) int {
 	return 4
 }
 
-// AttentionGrad overwrites dq, dk and dv with the gradients of Attention; those of keys to which no
-// query attends are 0. delta (B, H, T) float32 is working space.
+// AttentionGrad overwrites dq, dk and dv with the gradients of Attention. The gradients of keys
+// that no query attends to are 0. delta (B, H, T) float32 is working space.
 func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
 	const op = "attention gradient"
 	wantAttn(op, &a, &lse, &delta)

@@ -13,7 +13,7 @@ import (
 )
 
 // TestDroppedAreTheCPUs determines from o, dq, dk and dv of every kernel which probabilities were
-// kept: they must be those that package cpu keeps.
+// kept, and checks that package cpu keeps the same ones.
 func TestDroppedAreTheCPUs(t *testing.T) {
 	e := started(t)[0]
 	for _, on := range []struct {
@@ -43,8 +43,8 @@ func TestDroppedAreTheCPUs(t *testing.T) {
 }
 
 // keptBy uses equal scores, so that the probabilities of query t are 1/(t+1), and powers of 2 in
-// one operand of each product: position i has 2^(i/D) in column i%D. So a result is a sum of those
-// of the kept positions. It returns the mask by result, (B*H, T, T) each.
+// one operand of each product: position i has 2^(i/D) in column i%D. So a result is the sum of
+// the powers of the kept positions. It returns one mask (B*H, T, T) per result.
 func keptBy(t *testing.T, b *bench, ops operations, wait func() error, typ device.DType, a device.Attn) map[string][]bool {
 	t.Helper()
 	mat := func(f func(t, c int) float64) device.Mat {
@@ -65,7 +65,7 @@ func keptBy(t *testing.T, b *bench, ops operations, wait func() error, typ devic
 	o, dq, dk, dv, rest := out(), out(), out(), out(), out()
 	ops.Attention(o.Mat, lse, mat(zero), mat(zero), mat(power), a)
 	none, ones := mat(zero), mat(first)
-	ops.AttentionGrad(dq.Mat, rest.Mat, rest.Mat, delta, ones, none, lse, none, mat(power), ones, a) // where o is 0, so is delta
+	ops.AttentionGrad(dq.Mat, rest.Mat, rest.Mat, delta, ones, none, lse, none, mat(power), ones, a) // delta is 0 where o is 0
 	ops.AttentionGrad(rest.Mat, dk.Mat, rest.Mat, delta, ones, none, lse, mat(times), none, ones, a)
 	ops.AttentionGrad(rest.Mat, rest.Mat, dv.Mat, delta, mat(times), none, lse, none, none, none, a)
 	if err := wait(); err != nil {

@@ -27,8 +27,8 @@ var attnShapes = []device.Attn{
 	{B: 1, T: 33, H: 1, KV: 1, D: 256},
 }
 
-// attnOf returns the matrices of a shape, half of the time with queries, keys and values side by
-// side in one, as in modules; some scores are far larger than others.
+// attnOf returns the matrices of a shape. Half of the time, queries, keys and values are side by
+// side in one matrix, as in modules. Some scores are far larger than others.
 func (b *bench) attnOf(dt device.DType, a device.Attn) (q, k, v device.Mat) {
 	std := 1.5 / math.Sqrt(math.Sqrt(float64(a.D))*float64(a.Scale))
 	if a.Past == 0 && b.flip() {
@@ -55,7 +55,7 @@ func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a devic
 	for i, a := range shapes {
 		a.Scale = float32(1 / math.Sqrt(float64(a.D)))
 		if i%2 == 1 {
-			a.Window = 2 + rng.IntN(a.T+5) // a query that sees one key alone has a gradient of 0, beside rounding
+			a.Window = 2 + rng.IntN(a.T+5) // the gradient of a query that sees only one key is 0, up to rounding
 		}
 		if i%4 > 1 {
 			a.Cap = 2 + float32(i%5)
@@ -77,12 +77,12 @@ func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a devic
 	}
 }
 
-// rounded returns the maximum difference of a sum with weights rounded to dt by tensor cores from
-// one with exact weights.
+// rounded returns the maximum difference between a sum with weights rounded to dt by tensor cores
+// and one with exact weights.
 func rounded(dt device.DType) float64 { return max(1e-5, epsilon(dt)) }
 
-// gradTolerance bounds attention's gradients: o and ds are rounded to the type, and an element
-// may be several standard deviations away.
+// gradTolerance bounds the error of attention's gradients, since o and ds are rounded to the
+// type. It allows for elements several standard deviations away.
 var gradTolerance = map[device.DType]float64{device.F32: 3e-5, device.F16: 6e-3, device.BF16: 4e-2}
 
 func TestAttention(t *testing.T) {
@@ -102,7 +102,7 @@ func TestAttentionGrad(t *testing.T) {
 		rows, c, kv := a.B*a.T, a.H*a.D, a.KV*a.D
 		o, do := b.make("o", dt, rows, c).near(rounded(dt)), b.mat("do", dt, rows, c, 1)
 		lse, delta := b.make("lse", device.F32, 1, a.B*a.H*a.T).near(2e-6), b.make("delta", device.F32, 1, a.B*a.H*a.T)
-		to := dt // of the gradients of keys and values: parts of a sum where others see them too
+		to := dt // for gradients of keys and values: partial sums if other positions see them too
 		if a.Past > 0 {
 			to = device.F32
 		}
@@ -118,8 +118,8 @@ func TestAttentionGrad(t *testing.T) {
 	})
 }
 
-// TestAttentionOfAGrowingCache checks that computing positions one after the other gives the bits
-// of all at once: tiles of keys begin at the same places.
+// TestAttentionOfAGrowingCache checks that computing positions one after the other is
+// bit-identical to computing all at once: tiles of keys begin at the same positions.
 func TestAttentionOfAGrowingCache(t *testing.T) {
 	e := started(t)[0]
 	e.reset()

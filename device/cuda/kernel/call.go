@@ -26,8 +26,8 @@ type Call struct {
 // of all pairs of a head.
 const maxArgs = 2112
 
-// Cost is the minimum work of a launch: bytes of device memory read and written once each, and
-// floating-point operations, two per multiply-add.
+// Cost is the minimum work of a launch: bytes of device memory read and written, counting each
+// once, and floating-point operations, two per multiply-add.
 type Cost struct{ Bytes, Flops int64 }
 
 // Args returns the parameters, each at its Offset. They belong to the call: a Launcher copies them.
@@ -39,15 +39,16 @@ func (c *Call) Args() []byte {
 // Launcher passes calls to a GPU, in order. The caller may reuse a call after Launch.
 type Launcher interface{ Launch(*Call) }
 
-// list is a call and its next parameter, of 0 bytes after the last one. It is a value, so that the
-// position of each parameter is found in registers instead of memory.
+// list is a call and its next parameter; the last one is followed by a parameter of 0 bytes. It
+// is passed by value, so that the position of each parameter stays in registers instead of
+// memory.
 type list struct {
 	c *Call
 	p *Param
 }
 
-// place returns where to store the next parameter, of that many bytes. TestTable checks that all of
-// them fit the arguments.
+// place returns where to store the next parameter, which must have that many bytes. TestTable
+// checks that all parameters fit the arguments.
 func (l list) place(bytes int) unsafe.Pointer {
 	if l.p.Bytes != bytes {
 		l.misfit(bytes)
@@ -60,7 +61,8 @@ func (l list) then() list {
 	return list{l.c, (*Param)(unsafe.Add(unsafe.Pointer(l.p), unsafe.Sizeof(Param{})))}
 }
 
-// misfit panics; it is a separate function so that place, which every parameter needs, is inlined.
+// misfit panics. It is a separate function so that place, which is called for every parameter,
+// can be inlined.
 func (l list) misfit(bytes int) {
 	k := l.c.Kernel
 	panic(fmt.Sprintf("kernel: a parameter of %d bytes of %s, where %d come, of %v", bytes, k.Name, l.p.Bytes, k.Params))
@@ -109,7 +111,7 @@ func (l list) f64(x float64) list {
 	return l.then()
 }
 
-// floats passes a struct of float32.
+// floats passes a struct of float32 fields.
 func (l list) floats(x ...float32) list {
 	to := l.place(4 * len(x))
 	for i, v := range x {
@@ -118,7 +120,7 @@ func (l list) floats(x ...float32) list {
 	return l.then()
 }
 
-// ptr passes the address of a buffer; an empty one is null.
+// ptr passes the address of a buffer, or null if it is empty.
 func (l list) ptr(b *device.Buffer) list {
 	to := l.place(8)
 	put64(to, begins(b))
@@ -133,10 +135,10 @@ func begins(b *device.Buffer) uint64 {
 	return 0
 }
 
-// mat passes rt.cuh's Mat: elements are accessed in words if they are aligned.
+// mat passes rt.cuh's Mat. Elements are accessed in words if they are aligned.
 func (l list) mat(m *device.Mat) list { return l.rows(&m.Buf, m.Ld, 2) }
 
-// matUpTo is mat with words of at most words times four elements.
+// matUpTo is like mat, with words of at most words times four elements.
 func (l list) matUpTo(m *device.Mat, words int) list { return l.rows(&m.Buf, m.Ld, words) }
 
 // vec passes a Mat of one row.
@@ -149,8 +151,8 @@ func (l list) rows(b *device.Buffer, ld, words int) list {
 	return l.then()
 }
 
-// aligned returns how many groups of four elements, whose size is a power of two, fit in one word
-// or, for eight float32, in two.
+// aligned returns the number of groups of four elements, a power of two, that fit in one word or,
+// for eight float32, in two.
 func aligned(b *device.Buffer, ld int) int {
 	four := uintptr(4*b.Type.Size() - 1)
 	switch at := uintptr(b.Ptr) | uintptr(ld*b.Type.Size()); {

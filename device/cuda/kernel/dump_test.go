@@ -13,10 +13,10 @@ import (
 	"zeroth/device"
 )
 
-// dump writes the details of a failed comparison to the folder named by ZEROTH_DUMP, if any:
-// operand k of got, with its first wrong element at, and all operands around that position, before,
-// as wanted and as they are, and the bytes of the wrong operand, as wanted and as they are.
-// Operands are determined by seed, so the test can reproduce the rest on any machine.
+// dump writes the details of a failed comparison to the folder named by ZEROTH_DUMP, if set:
+// operand k of got with its first wrong element at; all operands around that position, before the
+// operation, expected and actual; and the expected and actual bytes of the wrong operand. The
+// seed determines the operands, so the test can reproduce everything else on any machine.
 func dump(t *testing.T, seed uint64, got, want *bench, k, at int) {
 	dir := os.Getenv("ZEROTH_DUMP")
 	if dir == "" {
@@ -36,11 +36,11 @@ func dump(t *testing.T, seed uint64, got, want *bench, k, at int) {
 	}
 }
 
-// around writes an operand near a row and a column, and how much of it differs.
+// around writes the elements of an operand near a row and a column, and how many elements differ.
 func around(text *strings.Builder, is, want *operand, row, col int) {
 	switch is.Buf.Type {
 	case device.F32, device.BF16, device.F16, device.F64, device.I32:
-	default: // single elements of codes and exact sums are meaningless
+	default: // single elements of coded blocks and exact sums are meaningless
 		fmt.Fprintf(text, "\n%s: %v, %d elements\n", is.what, is.Buf.Type, is.Buf.N)
 		return
 	}

@@ -28,7 +28,7 @@ var (
 
 // Zero sets every element of b, of any type, to 0.
 func (o *Ops) Zero(b device.Buffer) {
-	if b.Type.Size() > 2 { // zeros of every type have the bits of float32's
+	if b.Type.Size() > 2 { // zero has the same bits in every type
 		b = device.Buffer{Type: device.F32, N: b.Bytes() / 4, Ptr: b.Ptr}
 	}
 	l := o.begin(fillKernel).vec(&b).i64(b.N).f32(0)
@@ -65,9 +65,9 @@ func (o *Ops) Scale(x device.Buffer, s float32) {
 // MaxSources is the maximum number of buffers that SumInto adds.
 const MaxSources = 128
 
-// SumInto sets dst to the sum of the sources, of its type and length: element by element, in order,
-// in float32 rounded once; F64 in float64. dst may be one of them; otherwise it must not overlap
-// them. The bits are those of package cpu's AddUp.
+// SumInto sets dst to the sum of the sources, all of dst's type and length, element by element
+// and in order, in float32 rounded once, or in float64 for F64. dst may be one of the sources;
+// otherwise it must not overlap them. The result is bit-identical to package cpu's AddUp.
 func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 	if len(src) < 1 || len(src) > MaxSources {
 		panic(fmt.Sprintf("cuda: sum of %d buffers, want 1 to %d", len(src), MaxSources))
@@ -99,8 +99,8 @@ func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 	o.run(l, blocks(dst.N, each), 1, 1, cost)
 }
 
-// AddRow adds v to every row of y, or with set sets every row to it: a bias for a matrix product
-// without one.
+// AddRow adds v to every row of y or, with set, sets every row to v: a bias for a matrix product
+// that does not add it itself.
 func (o *Ops) AddRow(y device.Mat, v device.Buffer, set bool) {
 	wantMat("add of a row", y.Rows, y.Cols, &y)
 	wantVec("add of a row", y.Cols, &v)
@@ -127,7 +127,7 @@ func (o *Ops) AddScalar(y, x device.Buffer, s float32) {
 }
 
 // Dropout sets y to the kept elements of x, scaled, plus add if that is not empty; y may be x or
-// add. The bits are those of package cpu.
+// add. The result is bit-identical to package cpu's.
 func (o *Ops) Dropout(y, x, add device.Buffer, d device.Dropout) {
 	wantVec("dropout", y.N, &y, &x)
 	if add.N > 0 {

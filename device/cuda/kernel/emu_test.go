@@ -22,13 +22,13 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// The kernels run in a process that scripts/build-emu builds from them, which needs only g++.
-// ZEROTH_EMU=asan or tsan builds it with a sanitizer; then an access outside of operands, or a
-// race, ends it and fails the test.
+// The kernels run in a separate process built from their sources by scripts/build-emu, which
+// needs only g++. ZEROTH_EMU=asan or tsan builds it with a sanitizer. Then an access outside the
+// operands, or a race, ends the process and fails the test.
 
 func emuKind() string { return os.Getenv("ZEROTH_EMU") }
 
-// buildEmulator compiles the emulator to a folder of its own.
+// buildEmulator compiles the emulator into a new folder.
 func buildEmulator() (string, error) {
 	if _, err := exec.LookPath("g++"); err != nil {
 		return "", errors.New("no g++ to compile the emulator of CUDA kernels with")
@@ -41,7 +41,7 @@ func buildEmulator() (string, error) {
 	if kind := emuKind(); kind != "" {
 		build.Args = append(build.Args, kind)
 	}
-	for _, pattern := range []string{"*.cu*", "../emu/*"} { // reading these makes go test run again when they change
+	for _, pattern := range []string{"*.cu*", "../emu/*"} { // reading the sources makes go test run again when they change
 		names, _ := filepath.Glob(pattern)
 		for _, name := range names {
 			if _, err := os.ReadFile(name); err != nil {
@@ -65,7 +65,7 @@ type process struct {
 
 const machinesAre = "emulated"
 
-// startMachines returns emulators that run threads in order, and in random orders.
+// startMachines returns emulators that run threads in order and in random orders.
 func startMachines(t testing.TB) (all []*machine) {
 	dir, err := buildEmulator()
 	if dir == "" {
@@ -96,7 +96,8 @@ var (
 	emulatorIn   string   // the folder
 )
 
-// startEmulator maps a file at a free address, and tries again if that is taken in the process.
+// startEmulator maps a file at a free address and retries if the process already uses that
+// address.
 func startEmulator(t testing.TB, dir, order string, stderr io.Writer) (e *machine, p *process) {
 	t.Helper()
 	var err error
@@ -215,7 +216,7 @@ func TestOutsideOfTheVocabulary(t *testing.T) {
 	}
 }
 
-// TestSanitizerSees writes an element after an operand; in a build with ASan, this must end the
+// TestSanitizerSees writes an element after an operand. In a build with ASan, this must end the
 // process.
 func TestSanitizerSees(t *testing.T) {
 	if emuKind() != "asan" {

@@ -13,7 +13,7 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// flashWidths are the head widths of the tests on tensor cores: the widest of each kernel, and
+// flashWidths contains the head widths tested on tensor cores: the widest of each kernel, and
 // narrower ones.
 var flashWidths = []int{64, 96, 128, 32, 8, 40, 80, 120}
 
@@ -22,8 +22,8 @@ func (b *bench) aligned(what string, dt device.DType, rows, cols int, std float6
 	return b.makeWith(what, dt, rows, cols, 0, 0).fill(func(int) float64 { return std * b.rng.NormFloat64() })
 }
 
-// eachFlash runs f with shapes of every width and type, documents, windows, shared heads and, if
-// cached, positions before the first; heads up to 64 run with and without dropout.
+// eachFlash runs f with shapes of every width and type, with documents, windows, shared heads
+// and, if cached is set, positions before the first. Heads up to 64 run with and without dropout.
 func eachFlash(t *testing.T, cached bool, f func(b *bench, dt device.DType, a device.Attn) func(q operations)) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for i := range 4 * len(flashWidths) {
@@ -71,7 +71,8 @@ func TestAttentionOnTensorCores(t *testing.T) {
 	})
 }
 
-// onlyFlash checks that f launches that number of kernels on tensor cores, unless the CPU computes.
+// onlyFlash checks that f launches want kernels on tensor cores, unless the operations run on the
+// CPU.
 func onlyFlash(t *testing.T, want int, ops operations, f func()) {
 	before := flashes(t)
 	f()
@@ -93,7 +94,7 @@ func TestAttentionGradOnTensorCores(t *testing.T) {
 		dq, dk, dv := b.aligned("dq", dt, rows, c, math.NaN()), b.aligned("dk", to, keys, kv, math.NaN()), b.aligned("dv", to, keys, kv, math.NaN())
 		tol := gradTolerance[dt]
 		if a.Drop.Drop > 0 {
-			tol *= float64(a.Drop.Scale()) // rounded values are larger by this factor
+			tol *= float64(a.Drop.Scale()) // dropout scales values, and so rounding errors, by this factor
 		}
 		for _, g := range []*operand{delta, dq, dk, dv} {
 			g.near(tol)
@@ -107,8 +108,8 @@ func TestAttentionGradOnTensorCores(t *testing.T) {
 	})
 }
 
-// TestTensorCoresWithAGrowingCache checks that computing positions one after the other gives the
-// bits of all at once.
+// TestTensorCoresWithAGrowingCache checks that computing positions one after the other is
+// bit-identical to computing all at once.
 func TestTensorCoresWithAGrowingCache(t *testing.T) {
 	e := started(t)[0]
 	e.reset()

@@ -14,8 +14,8 @@ import (
 )
 
 // With the tag gpu the tests run on the first GPU, twice, and both runs must agree to the bit.
-// Operands are in pinned memory, which a GPU can address like the host: this tests results, not
-// speed.
+// Operands are in pinned memory, which a GPU can address like the host, so these runs test
+// results, not speed.
 
 const machinesAre = "on a GPU"
 
@@ -28,8 +28,8 @@ func startMachines(t testing.TB) []*machine {
 	return []*machine{l.machine(t), l.machine(t)}
 }
 
-// loader loads a family when the first of its kernels is launched: one that the driver refuses
-// fails only the tests that need it.
+// loader loads a family when the first of its kernels is launched, so a family that the driver
+// rejects fails only the tests that need it.
 type loader struct {
 	g         *driver.GPU
 	functions map[*Kernel]driver.Function

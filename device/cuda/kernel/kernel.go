@@ -43,10 +43,10 @@ type Family struct {
 	ptx     string
 }
 
-// Base is the family that every job needs.
+// Base is the name of the family that every job needs.
 const Base = "base"
 
-// PTX returns the family's text with a zero byte at its end, as required by cuModuleLoadData.
+// PTX returns the family's text with a terminating zero byte, as cuModuleLoadData requires.
 func (f *Family) PTX() []byte { return append([]byte(f.ptx), 0) }
 
 // unpack returns the text of the archive.
@@ -83,7 +83,7 @@ func (k *Kernel) Offsets() (at []int32) {
 	return at
 }
 
-// The table is parsed on first use: a program that uses no GPU needs neither it nor the PTX in
+// The table is parsed on first use, so a program that uses no GPU does not keep it or the PTX in
 // memory.
 var (
 	tableOnce sync.Once

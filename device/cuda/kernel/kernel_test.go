@@ -14,8 +14,8 @@ import (
 	"zeroth/device"
 )
 
-// TestPTXIsOfTheSources needs no tools: kernels.sha256 contains the hash of every source and of the
-// PTX that scripts/build-ptx built from them.
+// TestPTXIsOfTheSources compares the hashes of every source and of the PTX that scripts/build-ptx
+// built from them with kernels.sha256. It needs no tools.
 func TestPTXIsOfTheSources(t *testing.T) {
 	f, err := os.Open("kernels.sha256")
 	if err != nil {
@@ -81,8 +81,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestFamilies checks that each family is a separate text with the kernels that a job needs
-// together, and no others.
+// TestFamilies checks that each family is a separate text with exactly the kernels that a job
+// needs together.
 func TestFamilies(t *testing.T) {
 	count := 0
 	for i, f := range Families() {
@@ -143,12 +143,13 @@ func TestForHeads(t *testing.T) {
 	}
 }
 
-// dropped counts launches and does nothing.
+// dropped is a Launcher that only counts launches.
 type dropped struct{ calls int }
 
 func (d *dropped) Launch(*Call) { d.calls++ }
 
-// TestNothingIsAllocated issues operations with every kind of parameter.
+// TestNothingIsAllocated issues operations with every kind of parameter and checks that they do
+// not allocate.
 func TestNothingIsAllocated(t *testing.T) {
 	d := &dropped{}
 	o := &Ops{To: d, Work: device.OfF32(make([]float32, 1<<16))}
@@ -168,7 +169,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 }
 
-// TestWorkLenIsEnough tests matrices of every size.
+// TestWorkLenIsEnough checks WorkLen for matrices of every size.
 func TestWorkLenIsEnough(t *testing.T) {
 	for rows := 1; rows < 1<<22; rows = rows*5/4 + 1 {
 		for cols := 1; cols < 1<<20; cols = cols*5/4 + 1 {
@@ -184,8 +185,8 @@ func TestWorkLenIsEnough(t *testing.T) {
 	}
 }
 
-// TestSharedFitsEveryGPU checks the limit of 99 KiB per block with compute capability 8.6 or 8.9,
-// the lowest since 8.0.
+// TestSharedFitsEveryGPU checks the limit of 99 KiB per block for compute capability 8.6 and 8.9,
+// the lowest limit from 8.0 on.
 func TestSharedFitsEveryGPU(t *testing.T) {
 	for k, n := range Shared() {
 		if n > 99<<10 {

@@ -20,7 +20,7 @@ type machine struct {
 	launches map[string]int
 	shapes   map[shape]bool           // launched so far
 	err      error                    // the first launch that failed since the last reset
-	run      func(*Call) error        // runs a launch to its end
+	run      func(*Call) error        // runs a launch to completion
 	allow    func(b []byte, use bool) // allows or forbids kernels to access b, for sanitizers
 	close    func()
 }
@@ -35,7 +35,7 @@ type shape struct {
 // machineMemory is the memory of a machine in bytes.
 const machineMemory = 192 << 20
 
-// machines are started on first use. All must agree to the bit.
+// machines contains the machines, started on first use. All must agree to the bit.
 var machines []*machine
 
 func started(t testing.TB) []*machine {
@@ -46,7 +46,7 @@ func started(t testing.TB) []*machine {
 	return machines
 }
 
-// TestMain ends the machines. If all tests ran, every kernel must have run.
+// TestMain ends the machines. If all tests ran, it fails unless every kernel has run.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if machines != nil && flag.Lookup("test.run").Value.String() == "" {
@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// covered reports how much has run, and returns 1 if a kernel has not.
+// covered reports which kernels and shapes have run and returns 1 if a kernel has not.
 func covered() (code int) {
 	launches := 0
 	for _, k := range Table() {
@@ -74,7 +74,7 @@ func covered() (code int) {
 	return code
 }
 
-// Launch runs the call to its end.
+// Launch runs the call to completion.
 func (e *machine) Launch(c *Call) {
 	if e.err == nil {
 		e.launches[c.Kernel.Name]++

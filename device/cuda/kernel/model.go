@@ -27,8 +27,8 @@ func wantPositions(op string, wpe device.Mat, n, T int) {
 	}
 }
 
-// Embed sets y[i] = wte[ids[i]] + wpe[i mod T], or with start wpe[i mod T - start[i]]; wpe may be
-// empty. For start see device.Starts. If wte is part of the vocabulary, other ids count as 0.
+// Embed sets y[i] = wte[ids[i]] + wpe[i mod T], or with start wpe[i mod T - start[i]]; see
+// device.Starts. wpe may be empty. If wte is a part of the vocabulary, other ids count as 0.
 func (o *Ops) Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer) {
 	const op = "embedding"
 	wantMat(op, y.Rows, y.Cols, &y)
@@ -45,7 +45,7 @@ func (o *Ops) Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buffer
 	o.run(l, rowBlocks(y.Rows), 1, 1, o.plus(cost, &ids, &start, &wpe.Buf))
 }
 
-// size returns the size of the vocabulary of which a table has n rows.
+// size returns the size of the whole vocabulary, given a table of n rows for the part.
 func size(part device.Vocab, n int) int {
 	if part.Size == 0 {
 		return n
@@ -53,16 +53,16 @@ func size(part device.Vocab, n int) int {
 	return part.Size
 }
 
-// embedBlocks is the number of blocks that divide a vocabulary, each with every embedBlocks-th id:
-// enough to separate frequent ids. embedCols is the number of columns per block.
+// embedBlocks is the number of blocks that share a vocabulary, each with every embedBlocks-th id,
+// which is enough to separate frequent ids. embedCols is the number of columns per block.
 const (
 	embedBlocks = 256
 	embedCols   = 256
 )
 
-// EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to the sums of the rows of dy with one
-// id or position, in order, or with add adds to them. For part of the vocabulary, rows count from
-// its first id.
+// EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to the sums of the rows of dy with
+// each id or position, in order. With add it adds to them instead. For a part of the vocabulary,
+// rows count from its first id.
 func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer, add bool) {
 	const op = "embedding gradient"
 	wantMat(op, dy.Rows, dy.Cols, &dy)
@@ -90,11 +90,11 @@ func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device
 	o.run(l, rowBlocks(dwpe.Rows), 1, 1, o.plus(cost, &start))
 }
 
-// MaxHead is the maximum width of a head for Rope, twice the number of frequencies that fit.
-// Attention's are up to MaxAttn wide.
+// MaxHead is the maximum head width for Rope, twice the number of frequencies that fit in its
+// parameter. Attention supports heads up to MaxAttn.
 const MaxHead = 512
 
-// Rope rotates the heads of x (B*T, heads*D) in place by their positions, or with inverse back.
+// Rope rotates the heads of x (B*T, heads*D) in place by their positions or, with inverse, back.
 func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
 	wantMat("rope", x.Rows, x.Cols, &x)
 	if r.D < 2 || r.D > MaxHead || r.D%2 != 0 || x.Cols%r.D != 0 || r.Part%2 != 0 || r.Part < 0 || r.Part > r.D || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
@@ -120,8 +120,8 @@ func (o *Ops) CrossEntropy(loss device.Buffer, logits device.Mat, target device.
 	o.crossEntropy(loss, logits, target, 0, cap, false)
 }
 
-// CrossEntropyGrad also replaces logits[i] by scale*(softmax(logits[i]) - onehot(target[i])), times
-// the slope of a cap, or by zeros if target[i] is -1.
+// CrossEntropyGrad is like CrossEntropy and also replaces logits[i] by scale*(softmax(logits[i])
+// - onehot(target[i])), times the slope of the cap, or by zeros if target[i] is -1.
 func (o *Ops) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32) {
 	o.crossEntropy(loss, logits, target, scale, cap, true)
 }
@@ -132,13 +132,13 @@ func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.
 	wantLen(op, device.F32, logits.Rows, &loss)
 	wantLen(op, device.I32, logits.Rows, &target)
 	l := o.begin(crossEntropyKernel).ptr(&loss).mat(&logits).ptr(&target).i32(logits.Rows).i32(logits.Cols).f32(scale).f32(cap).flag(grad)
-	more := 0 // each time a logit is read
+	more := 0 // operations each time a logit is read
 	if cap > 0 {
 		more = capFlops
 	}
 	cost := o.over(22+more, &logits)
 	if grad {
-		cost = o.over(39+2*more, &logits, &logits) // read the second time from cache
+		cost = o.over(39+2*more, &logits, &logits) // the second read comes from cache
 		if cap > 0 {
 			cost.Flops += o.over(slopeFlops, &logits).Flops
 		}
@@ -146,7 +146,8 @@ func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.
 	o.run(l, min(logits.Rows, mostBlocks), 1, 1, o.plus(cost, &loss, &target))
 }
 
-// lossStats is the number of values that a row of part of the logits contributes to its loss.
+// lossStats is the number of values per row that each part of the vocabulary contributes to the
+// loss.
 const lossStats = 3
 
 // CrossEntropyPart sets stats[i], three float32, to the contribution of a row of logits for part of
@@ -158,15 +159,15 @@ func (o *Ops) CrossEntropyPart(stats device.Buffer, logits device.Mat, part devi
 	wantLen(op, device.F32, lossStats*logits.Rows, &stats)
 	wantLen(op, device.I32, logits.Rows, &target)
 	l := o.begin(crossPartKernel).ptr(&stats).mat(&logits).ptr(&target).i32(logits.Rows).i32(logits.Cols).i32(part.First).i32(size(part, logits.Cols)).f32(cap)
-	more := 0 // each time a logit is read
+	more := 0 // operations each time a logit is read
 	if cap > 0 {
 		more = capFlops
 	}
 	o.run(l, min(logits.Rows, mostBlocks), 1, 1, o.plus(o.over(22+more, &logits), &stats, &target))
 }
 
-// CrossEntropyMerge sets loss[i] as CrossEntropy does, from the concatenated stats of all parts,
-// and with grad replaces the logits of this part as CrossEntropyGrad does.
+// CrossEntropyMerge sets loss[i] like CrossEntropy, from the concatenated stats of all parts.
+// With grad it also replaces the logits of this part like CrossEntropyGrad.
 func (o *Ops) CrossEntropyMerge(loss, stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, scale, cap float32, grad bool) {
 	const op = "cross-entropy of all parts"
 	wantMat(op, logits.Rows, logits.Cols, &logits)

@@ -35,25 +35,25 @@ func (o *Ops) norm(op string, y device.Mat, mean, rstd device.Buffer, x device.M
 	o.run(l, rowBlocks(x.Rows), 1, 1, o.plus(o.over(8, &y, &x), &mean, &rstd, &w, &b))
 }
 
-// LayerNormGrad sets dx to the gradient of x (or, with add, adds to dx) and overwrites dw and db
-// (float32); dx may be dy.
+// LayerNormGrad sets dx to the gradient of x or, with add, adds to dx, and overwrites dw and db
+// (float32). dx may be dy.
 func (o *Ops) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
 	wantLen("layer norm gradient", device.F32, x.Cols, &db)
 	wantLen("layer norm gradient", device.F32, x.Rows, &mean)
 	o.normGrad("layer norm gradient", dx, dw, db, dy, x, w, mean, rstd, add)
 }
 
-// RMSNormGrad sets dx to the gradient of x (or, with add, adds to dx) and overwrites dw (float32);
+// RMSNormGrad sets dx to the gradient of x or, with add, adds to dx, and overwrites dw (float32).
 // dx may be dy or x.
 func (o *Ops) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, rstd device.Buffer, add bool) {
 	o.normGrad("rms norm gradient", dx, dw, device.Buffer{}, dy, x, w, device.Buffer{}, rstd, add)
 }
 
-// MaxNorm is the maximum width of a row for gradients of norms.
+// MaxNorm is the maximum row width for the gradients of norms.
 const MaxNorm = 16 * 4 * threads
 
-// normGrads are the kernels by the binary logarithm of the words of four elements that a thread has
-// of a row.
+// normGrads lists the kernels, indexed by the binary logarithm of the number of four-element
+// words of a row that each thread processes.
 var normGrads = [...]*entry{entryOf("norm_grad_1"), entryOf("norm_grad_2"), entryOf("norm_grad_4"), entryOf("norm_grad_8"), entryOf("norm_grad_16")}
 
 func (o *Ops) normGrad(op string, dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
@@ -87,35 +87,36 @@ func (o *Ops) SumRows(db device.Buffer, dy device.Mat) {
 	o.sumParts(count, db, to, device.Buffer{}, device.Buffer{})
 }
 
-// Sums over columns have two steps: sums of parts of the rows, and the sums of these. The number of
-// parts depends only on the matrix, so that every GPU gives the same bits: enough blocks for any
-// GPU, and no more than fit the working space.
+// Sums over columns have two steps: sums over parts of the rows, and the sums of these. The
+// number of parts depends only on the matrix, so that every GPU gives the same bits. There are
+// enough blocks for any GPU and at most as many as the working space holds.
 const (
 	colsBlock = 256 // columns per block of columns
 
-	// WorkLen is the number of floats in Ops.Work: the sums of parts for each of two results.
+	// WorkLen is the number of float32 elements in Ops.Work: partial sums for two results.
 	WorkLen = 1 << 21
 )
 
-// partsOf divides rows into at most most parts of at least least rows, and returns the number of
+// partsOf divides rows into at most most parts of at least least rows. It returns the number of
 // parts and the rows of each.
 func partsOf(rows, most, least int) (count, each int) {
 	each = max(least, ceil(rows, max(1, most)))
 	return max(1, ceil(rows, each)), each
 }
 
-// normParts divides into whole rows: four blocks for each multiprocessor of the largest GPUs.
+// normParts divides a matrix into parts of whole rows: four blocks for each multiprocessor of the
+// largest GPUs.
 func normParts(rows, cols int) (count, each int) {
 	return partsOf(rows, min(512, WorkLen/(2*cols)), 32)
 }
 
-// columnParts divides into blocks of columns, up to 1024 of them together.
+// columnParts divides a matrix into parts of blocks of columns, up to 1024 blocks together.
 func columnParts(rows, cols int) (count, each int) {
 	return partsOf(rows, min(256, 1024/max(1, ceil(cols, colsBlock)), WorkLen/max(1, cols)), 64)
 }
 
-// parts returns where the parts of one or two results are stored: a single part in the results
-// themselves.
+// parts returns the memory for the parts of one or two results. If there is only one part, it is
+// the result itself.
 func (o *Ops) parts(count int, x, y device.Buffer) (ofX, ofY device.Buffer) {
 	if count == 1 {
 		return x, y

@@ -6,16 +6,16 @@ import (
 	"zeroth/device"
 )
 
-// Ops implements the operations of nn.Ops except MatMul, of optim.Ops, of zero's queues and of
-// collectives among ranks that share memory. They behave as described in package nn and refuse what
-// package cpu refuses, with one difference: an id or a target outside of the vocabulary ends the
-// GPU's context. Sizes must be below 2^31.
+// Ops implements the operations of nn.Ops except MatMul, those of optim.Ops and of zero's queues,
+// and those of collectives between ranks that share memory. They behave as described in package
+// nn and panic where package cpu panics, except that an id or a target outside the vocabulary
+// ends the GPU's context. Sizes must be below 2^31.
 //
-// Ops must be used from one goroutine. Nothing is allocated.
+// Ops must be used from one goroutine. It allocates nothing.
 type Ops struct {
 	To    Launcher
 	Work  device.Buffer // (WorkLen) float32, for sums over columns
-	Weigh bool          // calls have their Cost, which would make a launch a sixth slower
+	Weigh bool          // calls include their Cost, which makes a launch a sixth slower
 
 	call Call
 }
@@ -45,10 +45,11 @@ func (o *Ops) run(l list, x, y, z int, cost Cost) {
 	o.To.Launch(&o.call)
 }
 
-// mostBlocks is enough for every GPU: blocks process further work in a loop.
+// mostBlocks is enough for every GPU. Blocks loop over any further work.
 const mostBlocks = 1 << 14
 
-// blocks returns the number of blocks for n elements, each per thread and iteration.
+// blocks returns the number of blocks for n elements, with each elements per thread and
+// iteration.
 func blocks(n, each int) int { return min(ceil(n, each*threads), mostBlocks) }
 
 // rowBlocks returns the number of blocks for rows, one per warp.
@@ -56,7 +57,7 @@ func rowBlocks(rows int) int { return min(ceil(rows, threads/32), mostBlocks) }
 
 func ceil(a, b int) int { return (a + b - 1) / b }
 
-// passes returns the cost of reading or writing buffers once each, with flops operations per
+// passes returns the cost of reading or writing each buffer once, with flops operations per
 // element of the first.
 func (o *Ops) passes(flops int, bs ...*device.Buffer) (c Cost) {
 	if !o.Weigh {
@@ -66,7 +67,7 @@ func (o *Ops) passes(flops int, bs ...*device.Buffer) (c Cost) {
 	return o.plus(c, bs...)
 }
 
-// over returns the cost of reading or writing matrices once each, with flops operations per element
+// over returns the cost of reading or writing each matrix once, with flops operations per element
 // of the first.
 func (o *Ops) over(flops int, ms ...*device.Mat) (c Cost) {
 	if !o.Weigh {

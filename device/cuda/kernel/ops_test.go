@@ -10,7 +10,8 @@ import (
 	"zeroth/device"
 )
 
-// lengths of vectors: less than a word of four, not a multiple of it, and more than a block has.
+// lengths contains lengths of vectors: shorter than a word of four, not a multiple of it, and
+// longer than a block processes.
 var lengths = []int{1, 3, 4, 5, 255, 1024, 4099}
 
 func (b *bench) activation() device.Activation { return device.Activation(b.rng.IntN(5)) }
@@ -26,7 +27,7 @@ func (b *bench) flatOut(what string, dt device.DType, n int) *operand {
 	return b.makeWith(what, dt, 1, n, 0, b.rng.IntN(5)*b.rng.IntN(2))
 }
 
-// drops returns a dropout of n elements, in rows of some length that divides them.
+// drops returns a dropout of n elements with a random row length that divides n.
 func (b *bench) drops(n int) device.Dropout {
 	d := device.Dropout{Seed: b.rng.Uint64(), Place: b.rng.Uint32(), Drop: 1 + b.rng.Uint32N(65535), Row: b.rng.Uint64() >> 1, Cols: max(1, n)}
 	for range 20 {
@@ -175,8 +176,8 @@ func TestAddRow(t *testing.T) {
 	}
 }
 
-// shape returns the shape of a matrix: small, one row or column, or more rows than a part of a sum
-// over columns has.
+// shape returns a matrix shape: small, with one row or column, or with more rows than one part of
+// a sum over columns.
 func (b *bench) shape() (rows, cols int) {
 	switch b.rng.IntN(4) {
 	case 0:
@@ -205,8 +206,8 @@ func TestNorms(t *testing.T) {
 	}
 }
 
-// normWidths contains a width for each kernel of norms' gradients, which differ in the words per
-// thread, and a row divided between many groups of threads.
+// normWidths contains a width for each kernel of norm gradients, which differ in words per
+// thread, and a row shared by many groups of threads.
 var normWidths = []int{16, 768, 1025, 2049, 4100, 9000, MaxNorm}
 
 func TestNormGradients(t *testing.T) {
@@ -405,8 +406,8 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-// TestAdamW8 checks for the CPU's bits, with blocks that are whole, incomplete, zero, tiny or
-// contain the largest numbers.
+// TestAdamW8 checks for the CPU's bits with whole, incomplete, zero and tiny blocks, and with the
+// largest numbers.
 func TestAdamW8(t *testing.T) {
 	for i := range times(40) {
 		check(t, uint64(i), func(b *bench) func(operations) {
@@ -455,8 +456,8 @@ func TestCopyBlock(t *testing.T) {
 	}
 }
 
-// TestNormalize checks for the CPU's bits: for numbers of one size and of all sizes, for none, for
-// numbers so small that eps is larger, and for NaN if one is not finite.
+// TestNormalize checks for the CPU's bits with numbers of similar and of all magnitudes, with no
+// numbers, with numbers so small that eps applies, and for NaN if a number is not finite.
 func TestNormalize(t *testing.T) {
 	for i := range times(80) {
 		check(t, uint64(i), func(b *bench) func(operations) {
@@ -472,7 +473,7 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// coded returns n numbers in blocks of 8 bits, whose words are compared.
+// coded returns n numbers coded in blocks of 8 bits. Comparisons use whole words.
 func (b *bench) coded(what string, dt device.DType, n int, draw func() float64) device.Buffer {
 	x := make([]float32, n)
 	for i := range x {

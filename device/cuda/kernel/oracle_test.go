@@ -17,12 +17,12 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// Each test issues an operation twice on equal operands: on package cpu's queue and on the emulated
-// kernels. Operands are in memory of exactly their size, with gaps between rows, at addresses that
-// are aligned or not; gaps and outputs are initially NaN. The emulator runs once in order and then
-// in random orders, which must agree to the bit.
+// Each test issues an operation twice on equal operands: on package cpu's queue and on the
+// emulated kernels. Operands are in memory of exactly their size, with gaps between rows, at
+// aligned and unaligned addresses. Gaps and outputs are initially NaN. The emulator runs once in
+// order and then in random orders, which must agree to the bit.
 
-// operations are those of Ops that package cpu also has.
+// operations contains the methods that Ops has in common with package cpu's queue.
 type operations interface {
 	Zero(b device.Buffer)
 	Cast(dst, src device.Buffer)
@@ -58,7 +58,8 @@ type operations interface {
 	AddRow(y device.Mat, v device.Buffer, set bool)
 }
 
-// Everything except products and host functions, which belong to a queue.
+// The interfaces below cover everything except products and host functions, which belong to a
+// queue.
 type (
 	queue interface {
 		MatMul(c, a, b device.Mat, bias device.Buffer, add bool)
@@ -76,7 +77,7 @@ type (
 
 var _ nn.Ops = whole{}
 
-// onCPU is package cpu's queue, with operations of other names.
+// onCPU adapts package cpu's queue, whose methods have other names.
 type onCPU struct{ *cpu.Queue }
 
 func (q onCPU) SumInto(dst device.Buffer, src []device.Buffer) {
@@ -112,7 +113,7 @@ type operand struct {
 	tol    float64
 }
 
-// bench makes operands and remembers them.
+// bench creates operands and keeps a list of them.
 type bench struct {
 	e   *machine
 	rng *rand.Rand
@@ -169,7 +170,7 @@ func (b *bench) ints(what string, n, lo, hi int) *operand {
 // starts returns the starts of documents of random lengths, half of the time one per sequence.
 func (b *bench) starts(B, T, past int) device.Buffer {
 	o := b.make("start", device.I32, 1, B*T)
-	most, first := 2+b.rng.IntN(T), 0 // positions that are all alone would have no gradients
+	most, first := 2+b.rng.IntN(T), 0 // documents of a single position would have no gradients
 	for i := range B * T {
 		if at := i % T; at == 0 || b.rng.IntN(most) == 0 || b.rng.IntN(20) == 0 {
 			first = at
@@ -204,7 +205,7 @@ func (o *operand) fill(f func(i int) float64) *operand {
 	return o
 }
 
-// bits requires equal bits; near allows tol of the root mean square in addition to a rounding.
+// bits requires equal bits. near allows a rounding plus tol times the root mean square.
 func (o *operand) bits() *operand            { o.exact = true; return o }
 func (o *operand) near(tol float64) *operand { o.tol = tol; return o }
 
@@ -221,7 +222,7 @@ func (o *operand) at(i int) float64 {
 	return float64(x[0])
 }
 
-// gaps fails if a byte outside of the elements was changed.
+// gaps fails if a byte outside the elements has changed.
 func (o *operand) gaps(t *testing.T, where string) {
 	for _, g := range o.guards {
 		if bytes.Count(g, []byte{guard}) != len(g) {
@@ -236,7 +237,8 @@ func (o *operand) gaps(t *testing.T, where string) {
 	}
 }
 
-// epsilon returns the relative size of an ulp: both sides round, at worst in different directions.
+// epsilon returns the relative size of an ulp, since both sides round, possibly in different
+// directions.
 func epsilon(dt device.DType) float64 {
 	switch dt {
 	case device.BF16:
@@ -247,12 +249,12 @@ func epsilon(dt device.DType) float64 {
 	return 2e-6
 }
 
-// compare returns the first element of o that want does not allow, or -1.
+// compare returns the index of the first element of o that is not close enough to want, or -1.
 func (o *operand) compare(t *testing.T, want *operand) int {
 	o.gaps(t, machinesAre)
 	want.gaps(t, "cpu")
 	if want.exact && o.Buf.Type == device.I64 {
-		return -1 // an exact sum, which its test compares
+		return -1 // exact sums are compared by their test
 	}
 	var square float64
 	n := o.Rows * o.Cols
@@ -278,7 +280,7 @@ func (o *operand) compare(t *testing.T, want *operand) int {
 	return -1
 }
 
-// differs returns the first element of o whose bits differ from other's, or -1.
+// differs returns the index of the first element of o whose bits differ from other's, or -1.
 func (o *operand) differs(other *operand) int {
 	a, b := o.Buf.Raw(), other.Buf.Raw()
 	for i := range a {

@@ -10,7 +10,7 @@ import (
 )
 
 // assembled contains ptxas's results for a kernel on one GPU: registers per thread, and bytes of
-// its stack and of spills.
+// stack and of spills.
 type assembled struct{ registers, stack, spilled int }
 
 // readAssembled reads kernels.txt: each kernel's static shared memory, and its results on sm_80 and
@@ -41,15 +41,16 @@ func readAssembled(t *testing.T) (shared map[string]int, on map[string][2]assemb
 	return shared, on
 }
 
-// spills lists the kernels that may have a stack, with the maximum bytes of it and of spills on
-// either GPU. rope's is for its argument, which sincos reduces; attention's is an array in ordinary
-// cores' kernels that is indexed by a variable.
+// spills lists the kernels that may have a stack, with the maximum bytes of stack and of spills
+// on either GPU. rope's stack is for its parameter, which sincos reduces; attention's is an array
+// in the kernels for ordinary cores that is indexed by a variable.
 var spills = map[string]assembled{
 	"rope":             {stack: 56, spilled: 24},
 	"attention_dkv_64": {stack: 64}, "attention_dkv_128": {stack: 32},
 }
 
-// TestNothingIsSpilled checks that no other kernel has a stack; adding to the list needs a review.
+// TestNothingIsSpilled checks that no other kernel has a stack. Additions to the list need a
+// review.
 func TestNothingIsSpilled(t *testing.T) {
 	_, on := readAssembled(t)
 	for _, k := range Table() {
@@ -73,15 +74,15 @@ func TestNothingIsSpilled(t *testing.T) {
 	}
 }
 
-// targets are GPUs by ptxas's names, with the registers and the bytes of shared memory of a
-// multiprocessor. A block needs an additional 1 KiB.
+// targets contains GPUs by ptxas's names, with the registers and the bytes of shared memory of a
+// multiprocessor. Each block needs an additional 1 KiB.
 var targets = [2]struct {
 	name              string
 	registers, shared int
 }{{"sm_80", 64 << 10, 164 << 10}, {"sm_90", 64 << 10, 228 << 10}}
 
-// sharing returns how many blocks of a kernel fit a multiprocessor at once, the minimum of both
-// GPUs, according to their resources.
+// sharing returns how many blocks of a kernel fit on a multiprocessor at once, the minimum over
+// both GPUs.
 func sharing(k *Kernel, own int, dynamic uint32, both [2]assembled) int {
 	least := 2048 / int(k.Threads)
 	for i, a := range both {
@@ -91,9 +92,9 @@ func sharing(k *Kernel, own int, dynamic uint32, both [2]assembled) int {
 	return least
 }
 
-// leastSharing returns the minimum occupancy of kernels that do more than a pass over memory:
-// attention's tiles are chosen for at least two blocks, and norms' gradients hold a row in
-// registers, of which wider rows need more.
+// leastSharing returns the minimum occupancy of kernels that do more than one pass over memory.
+// Attention's tiles are chosen for at least two blocks. Norm gradients hold a row in registers,
+// so wider rows need more.
 func leastSharing(k *Kernel) int {
 	name, width, _ := strings.Cut(k.Name, "_")
 	if last := strings.LastIndexByte(k.Name, '_'); last >= 0 {
@@ -104,9 +105,9 @@ func leastSharing(k *Kernel) int {
 		return map[string]int{"1": 4, "2": 4, "4": 3, "8": 2, "16": 1}[width]
 	case slices.Contains(passes, k.Name):
 		return 4
-	case k.Name == "cross_entropy_merge", k.Name == "embed_grad": // it has eight rows in flight
+	case k.Name == "cross_entropy_merge", k.Name == "embed_grad": // eight rows in flight
 		return 2
-	case strings.HasPrefix(k.Name, "cross_entropy"): // of 512 threads, which have as many warps as six others
+	case strings.HasPrefix(k.Name, "cross_entropy"): // three blocks of 512 threads have as many warps as six of 256
 		return 3
 	case strings.HasPrefix(k.Name, "flash_dq_") && width == "96":
 		return 3
@@ -116,8 +117,8 @@ func leastSharing(k *Kernel) int {
 	return 6 // 48 of 64 warps, which hide memory latency
 }
 
-// passes are kernels whose threads have at least 16 bytes of each operand in flight, so that half
-// as many keep memory busy.
+// passes lists kernels whose threads load at least 16 bytes of each operand at a time, so that
+// half as many threads keep memory busy.
 var passes = []string{"add_row", "attention_delta", "embed", "row_norm"}
 
 func TestOccupancy(t *testing.T) {

@@ -13,8 +13,8 @@ var (
 	divideKernel    = entryOf("divide_by_norm")
 )
 
-// wantRule panics unless all operands have w's length: states and gradient float32, p of any float
-// type or empty.
+// wantRule panics unless all operands have w's length. States and gradient must be float32; p may
+// have any float type or be empty.
 func wantRule(op string, w, p *device.Buffer, more ...*device.Buffer) {
 	wantLen(op, device.F32, w.N, w)
 	wantLen(op, device.F32, w.N, more...)
@@ -31,7 +31,7 @@ func (o *Ops) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	o.run(l, blocks(w.N, 4), 1, 1, o.passes(17, &w, &w, &p, &g, &m, &m, &v, &v))
 }
 
-// magnitudes are the values of the codes of device.Q8, without the sign, and of device.U8.
+// magnitudes contains the values of the codes of device.Q8, without the sign, and of device.U8.
 var magnitudes = func() (all [128 + 256]float32) {
 	q, _, _ := device.Q8.Code8()
 	u, _, _ := device.U8.Code8()
@@ -39,8 +39,9 @@ var magnitudes = func() (all [128 + 256]float32) {
 	return all
 }()
 
-// AdamW8 is AdamW with moments coded in blocks: m is Q8, v is U8. Each block is decoded, updated as
-// by AdamW, and coded. The code of NaN has the sign of 0; on the CPU it has the CPU's sign.
+// AdamW8 is like AdamW with moments coded in blocks: m is Q8, v is U8. Each block is decoded,
+// updated like in AdamW, and coded. The code of NaN gets the sign of 0; on the CPU it gets the
+// sign of the processor's NaN.
 func (o *Ops) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
 	wantRule("adamw in 8 bits", &w, &p, &g)
 	wantLen("adamw in 8 bits", device.Q8, w.N, &m)
@@ -50,8 +51,8 @@ func (o *Ops) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
 	o.run(l, blocks(w.N, 1), 1, 1, o.passes(50, &w, &w, &p, &g, &m, &m, &v, &v))
 }
 
-// Axpby sets y = alpha*a + beta*b, each product and the sum rounded to float32; p, if
-// not empty, receives y rounded to its type. y may be a or b.
+// Axpby sets y = alpha*a + beta*b, rounding each product and the sum to float32. If p is not
+// empty, it receives y rounded to its type. y may be a or b.
 func (o *Ops) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
 	wantVec("axpby", y.N, &y, &a, &b)
 	if p.N != 0 {
@@ -70,9 +71,9 @@ func (o *Ops) CopyBlock(dst, src device.Mat) {
 	o.run(l, rowBlocks(dst.Rows), 1, 1, o.over(0, &dst, &src))
 }
 
-// Normalize divides x by its Euclidean norm rounded to x's type, or by eps where that is
-// more. The sum of squares is exact; acc, a device.Exact, is work space for it. The bits
-// are those of package cpu.
+// Normalize divides x by its Euclidean norm rounded to x's type, or by eps if that is larger. The
+// sum of squares is exact; acc, a device.Exact, is its working space. The result is bit-identical
+// to package cpu's.
 func (o *Ops) Normalize(x, acc device.Buffer, eps float32) {
 	wantFloat("normalize", &x)
 	o.Zero(acc)
@@ -81,8 +82,8 @@ func (o *Ops) Normalize(x, acc device.Buffer, eps float32) {
 	o.run(l, min(blocks(x.N, 4), exactBlocks), 1, 1, o.passes(1, &x, &x))
 }
 
-// SGD is one step of stochastic gradient descent; see device.SGD. Without momentum
-// m may be empty.
+// SGD performs one step of stochastic gradient descent; see device.SGD. Without momentum m may be
+// empty.
 func (o *Ops) SGD(w, p, g, m device.Buffer, a device.SGD) {
 	wantRule("sgd", &w, &p, &g)
 	if m.N != 0 || a.Momentum != 0 {
@@ -92,7 +93,7 @@ func (o *Ops) SGD(w, p, g, m device.Buffer, a device.SGD) {
 	o.run(l, blocks(w.N, 4), 1, 1, o.passes(7, &w, &w, &p, &g, &m, &m))
 }
 
-// Lion is one step of Lion; see device.Lion.
+// Lion performs one step of Lion; see device.Lion.
 func (o *Ops) Lion(w, p, g, m device.Buffer, a device.Lion) {
 	wantRule("lion", &w, &p, &g, &m)
 	l := o.begin(lionKernel).vec(&w).vec(&p).vec(&g).vec(&m).i64(w.N).
@@ -100,8 +101,8 @@ func (o *Ops) Lion(w, p, g, m device.Buffer, a device.Lion) {
 	o.run(l, blocks(w.N, 4), 1, 1, o.passes(11, &w, &w, &p, &g, &m, &m))
 }
 
-// Sum adds the sum of x (float32) to acc, a device.Exact, whose bits once carried
-// are those of every device.
+// Sum adds the sum of x (float32) to acc, a device.Exact. After carrying, its bits are the same
+// on every device.
 func (o *Ops) Sum(acc, x device.Buffer) {
 	wantLen("sum", device.F32, x.N, &x)
 	o.exact("sum", acc, x, false)
@@ -113,7 +114,7 @@ func (o *Ops) SumSquares(acc, x device.Buffer) {
 	o.exact("sum of squares", acc, x, true)
 }
 
-// exactBlocks is few: each adds its limbs to the same places.
+// exactBlocks is small because all blocks add their limbs to the same addresses.
 const exactBlocks = 1 << 10
 
 func (o *Ops) exact(op string, acc, x device.Buffer, squares bool) {
