@@ -54,7 +54,7 @@ func Main(m *testing.M) int {
 	return 0
 }
 
-// Need skips a test if there are no fakes.
+// Need skips a test if the fakes are not available.
 func Need(t testing.TB) {
 	t.Helper()
 	if os.Getenv(inside) == "none" {
@@ -63,15 +63,15 @@ func Need(t testing.TB) {
 	readSources()
 }
 
-// readSources makes go test run tests again when the fakes change: it remembers the files that
-// tests read, and Main reads these in a process that runs none.
+// readSources makes go test rerun tests when the fakes change: go test tracks the files that a
+// test process reads, but Main reads the fakes in a process that runs no tests.
 var readSources = sync.OnceFunc(func() {
 	if !onHardware {
-		_, _ = sources() // Main's child: they were readable
+		_, _ = sources() // cannot fail: Main has already read them in the parent process
 	}
 })
 
-// Only skips a test of the fakes on hardware.
+// Only skips a test of the fakes when tests run on hardware.
 func Only(t testing.TB) {
 	t.Helper()
 	if onHardware {
@@ -94,7 +94,7 @@ func Self(args ...string) *exec.Cmd {
 // compiler returns the C++ compiler.
 func compiler() string { return cmp.Or(os.Getenv("CXX"), "g++") }
 
-// Environment returns the environment variables with which a program finds the fakes. They are
+// Environment returns the environment variables that let a program find the fakes. The fakes are
 // compiled once for each state of their sources.
 func Environment() ([]string, error) {
 	if _, err := exec.LookPath(compiler()); err != nil {
@@ -107,11 +107,11 @@ func Environment() ([]string, error) {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	return []string{inside + "=1", "ZEROTH_CUDA_PATH=" + at("libcuda.so.1"), "ZEROTH_CUBLAS_PATH=" + at("libcublas.so.12"), "ZEROTH_NCCL_PATH=" + at("libnccl.so.2"), "ZEROTH_EMU_KERNELS=" + at("libemukernels.so"),
 		"FAKECUDA_KERNELS=" + filepath.Join(here(), "..", "kernel", "kernels.txt"),
-		"LD_LIBRARY_PATH=" + dir + ":" + os.Getenv("LD_LIBRARY_PATH")}, nil // NVML has no other setting
+		"LD_LIBRARY_PATH=" + dir + ":" + os.Getenv("LD_LIBRARY_PATH")}, nil // the only way to select an NVML
 }
 
-// OldNCCL returns the path of an NCCL of version "2.26", which registers buffers but no windows, or
-// "2.18", which registers nothing, next to the one of Environment.
+// OldNCCL returns the path of a fake NCCL of version "2.26", which registers buffers but no
+// windows, or "2.18", which registers nothing. It is stored next to the one of Environment.
 func OldNCCL(version string) string {
 	return filepath.Join(filepath.Dir(os.Getenv("ZEROTH_NCCL_PATH")), "libnccl-"+version+".so")
 }
@@ -176,7 +176,7 @@ func sources() (string, error) {
 		switch filepath.Ext(path) {
 		case ".cc", ".h", ".cu", ".cuh":
 		default:
-			if path != filepath.Join(here(), "fake.go") { // it contains the compiler's flags
+			if path != filepath.Join(here(), "fake.go") { // fake.go contains the compiler's flags
 				return nil
 			}
 		}
