@@ -29,7 +29,7 @@ import (
 // that spells out <|endoftext|> is text.
 //
 // These files, special_tokens_map.json and added_tokens.json must not require anything that
-// is not implemented.
+// is unsupported.
 
 // tokenizerFileNames are the files that indicate a tokenizer of some kind in a folder.
 var tokenizerFileNames = []string{"vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.txt"}

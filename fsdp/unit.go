@@ -1,0 +1,65 @@
+package fsdp
+
+import (
+	"zeroth/device"
+	"zeroth/shard"
+)
+
+// Unit holds the parameters of one module, or of several that share them.
+type Unit struct {
+	Name string
+	Groups
+	Layout *shard.Layout
+	Frozen bool          // it has no gradient and no update
+	Rule   int           // shard.Param's rule, the same for all parameters
+	Param  device.Buffer // (ShardLen) compute dtype: this rank's shard; empty if ParamOffloaded
+	Grad   device.Buffer // (ShardLen) float32: once Reduced fires, summed over all ranks and micro-batches; in host memory if GradOffloaded
+
+	Reduced device.Event
+
+	// Set between LayOut and New. The parameter of a unit that is Whole cannot be offloaded.
+	ParamOffloaded, GradOffloaded bool
+
+	index   int           // in Runner.Units
+	whole   bool          // it has its own slot
+	updated device.Event  // the shard has its newest value
+	stale   bool          // its slot does not have the newest value
+	read    device.Event  // the previous step's gradient may be overwritten
+	slot    int           // of its parameters
+	dwSlot  int           // of its unsharded gradient in one micro-batch
+	kept    device.Buffer // (Len) float32: with KeepGrads, the unsharded gradient across micro-batches
+	sent    device.Event  // if GradOffloaded, Grad contains the sum so far
+	partial device.Buffer // (ShardLen) float32: for a tied unit, the sum to be replicated and sent
+	first   int           // the first step that uses the unit
+	last    int           // the last step that uses the unit
+	labels  [ops]string
+	gaps    []shard.Range // of Layout
+	self    [1]*Unit
+	inUse   [places]bool
+	stays   bool // in its slot, since its last use
+}
+
+// trained reports whether the unit has a gradient.
+func (u *Unit) trained() bool { return !u.Frozen }
+
+// shared reports whether several steps use the unit, on this or another stage.
+func (u *Unit) shared() bool { return u.first != u.last || u.Tied }
+
+// Steps returns the first and the last step that uses the unit.
+func (u *Unit) Steps() (first, last int) { return u.first, u.last }
+
+// Itself returns the unit in the form of Event.Units.
+func (u *Unit) Itself() []*Unit { return u.self[:] }
+
+// Whole reports whether the unit's parameters stay whole on the device.
+func (u *Unit) Whole() bool { return u.whole }
+
+// Label returns the name of an operation on the unit on queues.
+func (u *Unit) Label(o Op) string { return u.labels[o] }
+
+// MarkUpdated records that the shard has a new value once e fires.
+func (u *Unit) MarkUpdated(e device.Event) { u.updated, u.stale = e, true }
+
+// MarkRead records that the gradient is read until e fires, after the shard has its new value: the
+// next step writes no gradient before that.
+func (u *Unit) MarkRead(e device.Event) { u.read = e }
