@@ -103,7 +103,7 @@ func TestFit(t *testing.T) {
 	writeLlama(t)
 	args := []string{"fit", "--model", ".", "--gpus", "8", "--gpu-memory", "80GiB", "--micro-batch", "2", "--seq", "8192"}
 	out, _ := zeroth(t, 0, args...)
-	contains(t, out, "8 ranks of 80.0 GiB (85.90 GB)", "fits, fastest", "does not fit", "as it is set", "The fastest: --set ")
+	contains(t, out, "8 ranks of 80.0 GiB (85.90 GB)", "fits, fastest", "does not fit", "your job", "The fastest: --set ")
 	asJSON, _ := zeroth(t, 0, append(args, "--json", "--host-memory", "1TiB")...)
 	var fit struct {
 		Fits []struct {

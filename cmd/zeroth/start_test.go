@@ -251,9 +251,9 @@ func TestFitFindsNothing(t *testing.T) {
 	zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB", "--json")
 	zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB", "--largest", "seq")
 	out, _ = zeroth(t, 0, "fit", "tiny.yaml", "--gpus", "1", "--gpu-memory", "80GiB")
-	contains(t, out, "× accumulate", "takes")
+	contains(t, out, "× accumulate", "a step")
 	out, _ = zeroth(t, 0, "fit", example, "--gpus", "2", "--gpu-memory", "80GiB")
-	contains(t, out, "fits, fastest", "fits, as fast", " of the others are as fast as the first, to half a percent.\n", "The job is set to the fastest already.\n")
+	contains(t, out, "fits, fastest", "fits, as fast", " as fast, within half a percent.\n", "Your job has the fastest setting already.\n")
 }
 
 // A run that still trains is sampled from its newest complete checkpoint, and a

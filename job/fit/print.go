@@ -40,7 +40,7 @@ func (f *Result) Print(out io.Writer) error {
 	for _, x := range f.Others {
 		rows = append(rows, f.row("does not fit", x, fastest))
 	}
-	rows = append(rows, f.row("as it is set", f.Job, fastest))
+	rows = append(rows, f.row("your job", f.Job, fastest))
 	t, alike := tabled(rows)
 	if alike != "" {
 		fmt.Fprintf(&b, "alike   %s\n", alike)
@@ -49,24 +49,28 @@ func (f *Result) Print(out io.Writer) error {
 	if width == 0 || width > widest {
 		width = widest
 	}
-	fmt.Fprintf(&b, "\n%s\n%s", t.Within(width), f.advice())
+	fmt.Fprintf(&b, "\n%s\n%s%s", t.Within(width), legend, f.advice())
 	return show.Print(out, b.String())
 }
 
-// columns lists the columns of the answer: two lines of a title, alignment, and the name to use if
-// all rows are equal and the column is omitted.
-var columns = []struct{ above, below, align, name string }{
-	{"", "", "l", ""}, {"pipeline × tensor", "× context × shard × replica", "l", ""}, {"schedule", "", "l", "schedule"}, {"stage", "", "l", "stage"},
-	{"micro ×", "accumulate", "l", "micro-batch × accumulate"}, {"recompute", "", "l", "recompute"},
-	{"allocated", "a rank", "r", ""}, {"free", "a rank", "r", ""}, {"a step", "takes", "r", ""}, {"MFU", "", "r", ""}, {"", "", "l", ""},
+// columns lists the columns of the answer: title, alignment, and the name to use if all rows are
+// equal and the column is omitted.
+var columns = []struct{ title, align, name string }{
+	{"", "l", ""}, {"mesh", "l", ""}, {"schedule", "l", "schedule"}, {"stage", "l", "stage"}, {"micro", "l", "micro-batches"}, {"recompute", "l", "recompute"},
+	{"allocated", "r", ""}, {"free", "r", ""}, {"a step", "r", ""}, {"MFU", "r", ""}, {"", "l", ""},
 }
+
+// legend explains the titles of columns.
+const legend = `mesh is pipeline × tensor × context × shard × replicate, micro is micro_batch × accumulate,
+memory is of one rank
+`
 
 // tabled returns the table without the columns in which all rows are equal, and a description of
 // those.
 func tabled(rows [][]string) (t *show.Columns, alike string) {
 	t = &show.Columns{}
 	var words []string
-	lines := make([][]string, 2+len(rows))
+	lines := make([][]string, 1+len(rows))
 	for i, c := range columns {
 		if c.name != "" && !slices.ContainsFunc(rows, func(row []string) bool { return row[i] != rows[0][i] }) {
 			if rows[0][i] != "" {
@@ -75,9 +79,9 @@ func tabled(rows [][]string) (t *show.Columns, alike string) {
 			continue
 		}
 		t.Align += c.align
-		lines[0], lines[1] = append(lines[0], c.above), append(lines[1], c.below)
+		lines[0] = append(lines[0], c.title)
 		for j, row := range rows {
-			lines[2+j] = append(lines[2+j], row[i])
+			lines[1+j] = append(lines[1+j], row[i])
 		}
 	}
 	for _, line := range lines {
@@ -107,7 +111,10 @@ const tie = 1.005
 func (f *Result) row(word string, x *Choice, fastest float64) []string {
 	c, mesh := x.Config, config.Mesh(x.Config)
 	low, high := x.Free()
-	why, step, used := "", "-", "-"
+	why, step, used, free := "", "-", "-", show.ByteSize(low)
+	if low < 0 {
+		free = show.ByteSize(-low) + " short"
+	}
 	if fastest > 0 {
 		step = fmt.Sprintf("× %.2f", x.Seconds()/fastest)
 	}
@@ -119,7 +126,7 @@ func (f *Result) row(word string, x *Choice, fastest float64) []string {
 	}
 	switch {
 	case low < 0 && high >= 0:
-		why = fmt.Sprintf("up to %s free: fits if what is outside is small", show.ByteSize(high))
+		why = fmt.Sprintf("fits if memory outside zeroth is small: at best %s are free", show.ByteSize(high))
 	case !x.Fits():
 		why = x.binds()
 	default:
@@ -141,7 +148,7 @@ func (f *Result) row(word string, x *Choice, fastest float64) []string {
 		}
 	}
 	return []string{word, fmt.Sprintf("%d × %d × %d × %d × %d", c.Parallel.Pipeline, c.Parallel.Tensor, c.Parallel.Context, mesh.Shard, mesh.Replicate), schedule, fmt.Sprint(c.Zero.Stage),
-		fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate), c.Zero.Recompute, show.ByteSize(x.Needs.Device.Total()), show.ByteSize(low), step, used, why}
+		fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate), c.Zero.Recompute, show.ByteSize(x.Needs.Device.Total()), free, step, used, why}
 }
 
 // lines describes the limits.
@@ -251,19 +258,22 @@ func (f *Result) why() string {
 
 // advice returns the recommendation below the table.
 func (f *Result) advice() string {
-	tried := fmt.Sprintf("%s settings tried by dry runs of a few layers; what is listed has had a dry run of all of them.\n", show.Grouped(int64(f.Tried)))
+	tried := fmt.Sprintf("%s settings tried with dry runs of a few layers; those listed had a dry run of all layers.\n", show.Grouped(int64(f.Tried)))
 	if len(f.Fits) == 0 {
 		return tried + f.withHost() + "Nothing fits: more ranks, more memory for each, a smaller model or shorter sequences.\n"
 	}
-	line := "The job is set to the fastest already.\n"
+	line := "Your job has the fastest setting already.\n"
 	if sets := f.Fits[0].Sets; len(sets) > 0 {
 		line = "The fastest: --set " + strings.Join(sets, " --set ") + "\n"
 	}
 	if f.Job.Fits() && len(f.Fits[0].Sets) > 0 && f.Job.Seconds() < f.Fits[0].Seconds()*tie {
-		line = "The job as it is set is as fast as any.\n"
+		line = "No setting is faster than your job's.\n"
 	}
-	if n := f.ties(); n > 0 {
-		line += fmt.Sprintf("%d of the others are as fast as the first, to half a percent.\n", n)
+	switch n := f.ties(); {
+	case n == 1:
+		line += "Another one is as fast, within half a percent.\n"
+	case n > 1:
+		line += fmt.Sprintf("%d others are as fast, within half a percent.\n", n)
 	}
 	if f.hosted() {
 		line += "Nothing fits without host memory: all that fits has something offloaded to it.\n"
