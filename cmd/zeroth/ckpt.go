@@ -44,7 +44,7 @@ func folders(n int) cobra.PositionalArgs {
 		if len(args) == n {
 			return nil
 		}
-		return fmt.Errorf("%d folders given; usage: zeroth ckpt %s", len(args), cmd.Use)
+		return fmt.Errorf("%s given; usage: zeroth ckpt %s", count(len(args), "folder"), cmd.Use)
 	}
 }
 

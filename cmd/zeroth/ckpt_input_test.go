@@ -33,7 +33,7 @@ func TestCkptBadInput(t *testing.T) {
 		"ls a.txt":       "a.txt is a file; want a folder of checkpoints or a run folder\n",
 		"verify r/model": "r/model has no checkpoints; want a checkpoint's folder, a folder of them, or the folder of a run that made some (checkpoint.every)\n",
 		"inspect r/ckpt/.tmp-step-00000007-0123456789abcdef": "r/ckpt/.tmp-step-00000007-0123456789abcdef: a save in progress or interrupted: it was never committed\n",
-		"diff r":                "zeroth: 1 folders given; usage: zeroth ckpt diff A B",
+		"diff r":                "zeroth: 1 folder given; usage: zeroth ckpt diff A B",
 		"diff r gone":           "gone cannot be read",
 		"export r":              "zeroth: required flag(s) \"to\" not set\n",
 		"export r --to r":       "--to r: the folder is not empty (ckpt, job.yaml, loss.svg, ...); name a new folder\n",

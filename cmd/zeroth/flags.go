@@ -16,8 +16,16 @@ func arguments(least, most int) cobra.PositionalArgs {
 		if least <= len(args) && len(args) <= most {
 			return nil
 		}
-		return fmt.Errorf("%d arguments given; usage: %s", len(args), cmd.UseLine())
+		return fmt.Errorf("%s given; usage: %s", count(len(args), "argument"), cmd.UseLine())
 	}
+}
+
+// count returns a number with a noun: "1 folder", "2 folders".
+func count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprint(n, " ", noun)
 }
 
 // decimal is a flag's value that must be written in decimal. pflag would read 010 as 8

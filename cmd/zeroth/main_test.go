@@ -362,7 +362,7 @@ func TestBadInput(t *testing.T) {
 		{"bench disk --seconds 0 --workers 0 --dir gone", "--seconds 0; want more than 0 and at most 3600\n--workers [0]; want numbers from 1 to "},
 		{"bench disk --write-machine m.json", "--write-machine describes a GPU; add the group gpu"},
 		{"bench --json --markdown", "zeroth: if any flags in the group [json markdown] are set none of the others can be;"},
-		{"version now", "zeroth: 1 arguments given; usage: zeroth version [flags]\n"},
+		{"version now", "zeroth: 1 argument given; usage: zeroth version [flags]\n"},
 	} {
 		out, errs := zeroth(t, 2, strings.Fields(c.args)...)
 		if out != "" || !strings.Contains("\n"+errs, "\n"+c.errs) {

@@ -136,7 +136,7 @@ func (a *app) man(root *cobra.Command) *cobra.Command {
 		Example: "  zeroth man ~/.local/share/man/man1",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return fmt.Errorf("want one folder, such as: zeroth man ~/.local/share/man/man1 (%d arguments given)", len(args))
+				return fmt.Errorf("want one folder, such as: zeroth man ~/.local/share/man/man1 (%s given)", count(len(args), "argument"))
 			}
 			return nil
 		},

@@ -153,7 +153,7 @@ func oneJob(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	return fmt.Errorf("want one job file, such as: zeroth train examples/quickstart.yaml (%d arguments given); 'zeroth init' writes one", len(args))
+	return fmt.Errorf("want one job file, such as: zeroth train examples/quickstart.yaml (%s given); 'zeroth init' writes one", count(len(args), "argument"))
 }
 
 // words completes a flag whose value is one of names.
