@@ -150,7 +150,7 @@ func member(_ *machine, args Tuple) (any, error) {
 	return nil, errors.New("getattr of something other than an enumeration")
 }
 
-func joinPath(_ *machine, args Tuple) (any, error) {
+func joinPath(p *machine, args Tuple) (any, error) {
 	var parts []string
 	n := 0
 	for _, a := range args {
@@ -159,6 +159,9 @@ func joinPath(_ *machine, args Tuple) (any, error) {
 			return nil, errArgs
 		}
 		parts = append(parts, s)
+	}
+	if err := p.take(int64(n)); err != nil {
+		return nil, err
 	}
 	return strings.Join(parts, "/"), nil
 }

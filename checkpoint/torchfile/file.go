@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 
@@ -84,10 +85,13 @@ func Pickle(path string, budget int64) (any, error) {
 }
 
 func loadZip(path string, r io.ReaderAt, size int64) (any, error) {
-	z, err := zip.NewReader(r, size)
+	list := &directory{r: r, left: (size + slack) / directoryCost}
+	z, err := zip.NewReader(list, size)
 	if err != nil {
 		return nil, err
 	}
+	used := (size+slack)/directoryCost - list.left
+	list.left = math.MaxInt64
 	entries := make(map[string]*zip.File, len(z.File))
 	pickle := ""
 	for _, f := range z.File {
@@ -121,7 +125,7 @@ func loadZip(path string, r io.ReaderAt, size int64) (any, error) {
 		return nil, err
 	}
 	known := map[string]*Storage{}
-	v, _, _, err := decode(b, size-n+slack, func(id Tuple) (*Storage, error) {
+	v, _, _, err := decode(b, size-n+slack-directoryCost*used, func(id Tuple) (*Storage, error) {
 		s, err := parseStorage(id)
 		if err != nil {
 			return nil, err
@@ -148,6 +152,23 @@ func loadZip(path string, r io.ReaderAt, size int64) (any, error) {
 		return nil, fmt.Errorf("%s: %w", pickle, err)
 	}
 	return v, nil
+}
+
+// directoryCost is the memory in bytes, generously, for each byte of a directory of a zip archive.
+const directoryCost = 10
+
+// directory limits the bytes of an archive that are read while its directory is: entries take several
+// times the memory that they have in the file.
+type directory struct {
+	r    io.ReaderAt
+	left int64
+}
+
+func (d *directory) ReadAt(b []byte, off int64) (int, error) {
+	if d.left -= int64(len(b)); d.left < 0 {
+		return 0, errBudget
+	}
+	return d.r.ReadAt(b, off)
 }
 
 // littleEndian refuses an archive that says it is big-endian.

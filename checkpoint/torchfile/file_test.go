@@ -1,12 +1,15 @@
 package torchfile
 
 import (
+	"archive/zip"
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -98,6 +101,7 @@ func TestRefused(t *testing.T) {
 		"tuple of marks": {"\x80\x02(((((.", "more values"},
 		"lists":          {"\x80\x02" + strings.Repeat("]", 1<<20) + ".", "memory"},
 		"nested":         {"\x80\x02)" + strings.Repeat("\x85", 1<<20) + ".", "memory"},
+		"paths":          {"\x80\x02cpathlib\nPosixPath\nq\x00X\x00\x07\x00\x00" + strings.Repeat("x", 1792) + "q\x02h\x02\x86q\x01](" + strings.Repeat("h\x00h\x01R", 1<<18) + "e.", "memory"},
 		"memos":          {"\x80\x04N" + strings.Repeat("\x94", 1<<20) + ".", "memory"},
 	} {
 		var a, b runtime.MemStats
@@ -110,6 +114,23 @@ func TestRefused(t *testing.T) {
 		if took := b.TotalAlloc - a.TotalAlloc; took > 64<<20 {
 			t.Errorf("%s: %d bytes", name, took)
 		}
+	}
+}
+
+// An archive whose directory has many entries, and little else, is refused before they take memory.
+func TestDirectory(t *testing.T) {
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for i := range 200000 {
+		if _, err := z.CreateHeader(&zip.FileHeader{Name: strconv.Itoa(i), Method: zip.Store}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load("x.pt", bytes.NewReader(b.Bytes()), int64(b.Len())); !errors.Is(err, errBudget) {
+		t.Errorf("%d bytes: %v", b.Len(), err)
 	}
 }
 
