@@ -203,7 +203,7 @@ func (d *dcp) blob(fqn string, start, size []int, dtype checkpoint.DType) (func(
 	at, ok := info.Field("offset").(int64)
 	n, sized := info.Field("length").(int64)
 	if !ok || !sized || at < 0 || n < 0 {
-		return nil, fmt.Errorf("its part at %v is at byte %v", start, info.Field("offset"))
+		return nil, fmt.Errorf("its part at %v is at byte %s", start, torchfile.Kind(info.Field("offset")))
 	}
 	f, err := d.file(file)
 	if err != nil {

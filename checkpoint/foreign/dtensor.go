@@ -181,7 +181,7 @@ func shardOf(shape []int, o *torchfile.Object) (start, size []int, mine bool, er
 		case p.Is("Shard"):
 			d, ok := p.Field("dim").(int64)
 			if !ok || d < 0 || int(d) >= len(shape) {
-				return nil, nil, false, fmt.Errorf("it is sharded along dimension %v", p.Field("dim"))
+				return nil, nil, false, fmt.Errorf("it is sharded along dimension %s", torchfile.Kind(p.Field("dim")))
 			}
 			per := (size[d] + n - 1) / n
 			lo := min(size[d], at[i]*per)

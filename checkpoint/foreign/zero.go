@@ -154,17 +154,20 @@ func (z *zeroFiles) describe() error {
 		}
 		c.Ranks = int(n)
 	}
-	for key, to := range map[string]*int64{"global_steps": &c.Step, "skipped_steps": &c.Skipped, "global_samples": &c.Samples} {
-		if n, ok := m.At(key).(int64); ok {
-			*to = n
+	for _, x := range []struct {
+		key string
+		to  *int64
+	}{{"global_steps", &c.Step}, {"skipped_steps", &c.Skipped}, {"global_samples", &c.Samples}} {
+		if n, ok := m.At(x.key).(int64); ok {
+			*x.to = n
 		}
-		if *to < 0 || *to > 1<<50 {
-			return fmt.Errorf("%s: %s is %d", z.folder, key, *to)
+		if *x.to < 0 || *x.to > 1<<50 {
+			return fmt.Errorf("%s: %s is %d", z.folder, x.key, *x.to)
 		}
 	}
 	for _, d := range z.model[1:] {
-		if d.At("global_steps") != m.At("global_steps") {
-			return fmt.Errorf("%s: its ranks are at different steps: %v and %v", z.folder, m.At("global_steps"), d.At("global_steps"))
+		if n, ok := d.At("global_steps").(int64); !ok || n != c.Step {
+			return fmt.Errorf("%s: its ranks are at different steps: %d and %s", z.folder, c.Step, torchfile.Kind(d.At("global_steps")))
 		}
 	}
 	for alias, owner := range entries(m.Dict("shared_params")) {
@@ -406,7 +409,7 @@ func (z *zeroFiles) cutGroup(g int, kind string, ps []param, parts []*torchfile.
 		if i < len(pad) {
 			n, ok := pad[i].(int64)
 			if !ok || n < 0 || n > 1<<20 {
-				return fmt.Errorf("%s: a padding of %v", z.folder, pad[i])
+				return fmt.Errorf("%s: a padding of %s", z.folder, torchfile.Kind(pad[i]))
 			}
 			at += int(n)
 		}

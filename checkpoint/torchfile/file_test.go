@@ -134,6 +134,15 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
+// Values are described by what they are.
+func TestKind(t *testing.T) {
+	for want, v := range map[string]any{"None": nil, "3": int64(3), "0.5": 0.5, "true": true, `"x"`: "x", "a tuple": Tuple{}, "a list": &List{}, "a dictionary": &Dict{}} {
+		if got := Kind(v); got != want {
+			t.Errorf("%#v is %s, want %s", v, got, want)
+		}
+	}
+}
+
 // What the writer writes, the reader reads, whatever the alignment.
 func TestWritten(t *testing.T) {
 	var b bytes.Buffer

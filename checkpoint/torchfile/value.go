@@ -1,9 +1,6 @@
 package torchfile
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // A value of a pickle is nil, bool, int64, float64, string, Tuple, *List, *Dict, Global, *Object,
 // *Tensor or *Storage.
@@ -67,11 +64,13 @@ func (d *Dict) Find(key any) (any, bool) {
 	if d == nil {
 		return nil, false
 	}
-	i, ok := d.index[key]
-	if !ok {
-		return nil, false
+	switch key.(type) {
+	case string, int64: // others may not be hashable
+		if i, ok := d.index[key]; ok {
+			return d.Values[i], true
+		}
 	}
-	return d.Values[i], true
+	return nil, false
 }
 
 // At returns the value of a key, or nil.
@@ -138,13 +137,24 @@ func Ints(v any) ([]int, error) {
 	return out, nil
 }
 
-// Kind returns a short description of a value for messages.
+// Kind returns a short description of a value for messages. Printing the value itself may not end:
+// a pickle can nest a tuple in itself twice, thirty times over.
 func Kind(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return "None"
 	case string:
 		return fmt.Sprintf("%.80q", v)
+	case bool, int64, float64:
+		return fmt.Sprint(v)
+	case Tuple:
+		return "a tuple"
+	case *List:
+		return "a list"
+	case *Dict:
+		return "a dictionary"
+	case *Storage:
+		return "a storage"
 	case Global:
 		return v.String()
 	case *Object:
@@ -152,5 +162,5 @@ func Kind(v any) string {
 	case *Tensor:
 		return fmt.Sprintf("a tensor of shape %v", v.Shape)
 	}
-	return "a " + strings.ToLower(strings.TrimLeft(fmt.Sprintf("%T", v), "*torchfile."))
+	panic(fmt.Sprintf("torchfile: a value of type %T", v))
 }
