@@ -53,30 +53,26 @@ func (c *Checkpoint) openDTensors(folder string) error {
 	if len(optims) == 0 {
 		return nil
 	}
-	return c.putState(optims[0], params, func(name, kind string, v any) (*tensor, error) {
-		i := position(optims[0], v)
+	return c.putState(optims[0], params, func(name, kind string, number any) (*tensor, error) {
 		var parts []any
 		for _, o := range optims {
-			parts = append(parts, o.Dict("state").Dict(i).At(kind))
+			parts = append(parts, o.Dict("state").Dict(number).At(kind))
+		}
+		if parts[0] == nil {
+			return nil, nil
 		}
 		return join(name, kind, parts)
 	})
 }
 
-// position returns the number of the parameter of which v is state.
-func position(o *torchfile.Dict, v any) any {
-	state := o.Dict("state")
-	for i, d := range state.Values {
-		if d, ok := d.(*torchfile.Dict); ok && slices.Contains(d.Values, v) {
-			return state.Keys[i]
-		}
-	}
-	return nil
-}
-
 // putRanks adds the tensors of the ranks' dictionaries and returns the parameters in order.
 func (c *Checkpoint) putRanks(models []*torchfile.Dict) (params []param, err error) {
-	owners := map[any]string{}
+	for r, m := range models {
+		if len(m.Keys) != len(models[0].Keys) {
+			return nil, fmt.Errorf("rank %d has %d tensors, but rank 0 %d", r, len(m.Keys), len(models[0].Keys))
+		}
+	}
+	var seen aliases
 	for name, v := range entries(models[0]) {
 		var parts []any
 		for r, m := range models {
@@ -89,13 +85,9 @@ func (c *Checkpoint) putRanks(models []*torchfile.Dict) (params []param, err err
 		if err != nil {
 			return nil, err
 		}
-		if o := localOf(v); o != nil && o.Numel() > 0 {
-			at := [2]any{o.Storage, o.Offset}
-			if owner, ok := owners[at]; ok {
-				c.Same[name] = owner
-				continue
-			}
-			owners[at] = name
+		if owner := seen.owner(name, localOf(v)); owner != "" {
+			c.Same[name] = owner
+			continue
 		}
 		if err := c.put(x); err != nil {
 			return nil, err
@@ -119,11 +111,12 @@ func localOf(v any) *torchfile.Tensor {
 	return nil
 }
 
-// join makes one tensor of the ranks' DTensors, or takes the first rank's plain tensor.
+// join makes one tensor of the ranks' DTensors, or takes the first rank's plain tensor, of which all
+// ranks have a copy.
 func join(name, kind string, parts []any) (*tensor, error) {
 	var x *tensor
 	for r, v := range parts {
-		if t, ok := v.(*torchfile.Tensor); ok {
+		if t, ok := v.(*torchfile.Tensor); ok && x == nil {
 			return whole(name, kind, t), nil
 		}
 		o, _ := v.(*torchfile.Object)

@@ -8,104 +8,122 @@ import (
 	"zeroth/checkpoint/torchfile"
 )
 
+// stateOf returns state of a kind of the parameter that an optimizer has under a number or a name; x is
+// nil if it has none.
+type stateOf func(name, kind string, number any) (x *tensor, err error)
+
 // putState adds the state of an optimizer that PyTorch stored by the numbers of parameters, which are
 // those of its groups: parameters of a group have ascending positions in the model.
-func (c *Checkpoint) putState(o *torchfile.Dict, params []param, of func(name, kind string, v any) (*tensor, error)) error {
-	if o == nil {
-		return nil
-	}
-	c.groups(o.At("param_groups"))
-	names, err := numbered(o, params, of)
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.Path, err)
-	}
+func (c *Checkpoint) putState(o *torchfile.Dict, params []param, of stateOf) error {
 	state := o.Dict("state")
 	if state == nil {
 		return nil
 	}
+	c.groups(o.At("param_groups"))
+	if len(state.Keys) == 0 {
+		return nil
+	}
+	names, err := numbered(o, params, of)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Path, err)
+	}
 	for i, key := range state.Keys {
 		d, ok := state.Values[i].(*torchfile.Dict)
-		name, known := names[key]
-		if !ok || !known {
-			return fmt.Errorf("%s: the optimizer has state of parameter %v, which none of its groups has", c.Path, key)
+		if !ok || !isNumber(key) || names[key] == "" {
+			return fmt.Errorf("%s: the optimizer has state of parameter %s, which none of its groups has", c.Path, torchfile.Kind(key))
 		}
 		for _, kind := range moments {
-			v := d.At(kind)
-			if v == nil {
-				continue
-			}
-			t, err := of(name, kind, v)
-			if err == nil {
-				err = c.put(t)
+			x, err := of(names[key], kind, key)
+			if err == nil && x != nil {
+				err = c.put(x)
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.Path, err)
 			}
 		}
-		if err := c.updates(d.At("step"), name); err != nil {
+		if err := c.updates(d.At("step"), names[key]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// isNumber reports whether a value is what an optimizer calls a parameter: a number or a name.
+func isNumber(v any) bool {
+	switch v.(type) {
+	case int64, string:
+		return true
+	}
+	return false
+}
+
 // numbered returns the names of the parameters of an optimizer by their numbers. Files do not store
-// that: it follows if there is one group, or if the groups differ in the number of dimensions, as
-// those with and without weight decay do.
-func numbered(o *torchfile.Dict, params []param, of func(name, kind string, v any) (*tensor, error)) (map[any]string, error) {
+// that. It follows only if the optimizer has all parameters of the model, and one group, or groups that
+// differ in the number of dimensions, as those with and without weight decay do.
+func numbered(o *torchfile.Dict, params []param, of stateOf) (map[any]string, error) {
+	const unnamed = "the optimizer has no names of parameters: "
+	names, count := map[any]string{}, 0
+	var taken [3]bool // classes of dimensions that a group before has
+	left := params
 	groups := torchfile.Items(o.At("param_groups"))
-	names := map[any]string{}
-	used := map[string]bool{}
 	for g, v := range groups {
 		d, _ := v.(*torchfile.Dict)
 		numbers := torchfile.Items(d.At("params"))
-		dims := -1 // of all parameters of the group: 1 for vectors, 2 for more
-		at := 0
+		class := -1
+		rest := left[:0:0]
 		for _, n := range numbers {
-			if named, ok := n.(string); ok {
-				names[n] = named
-				continue
-			}
-			if _, ok := n.(int64); !ok {
+			if !isNumber(n) {
 				return nil, fmt.Errorf("group %d has parameter %s", g, torchfile.Kind(n))
 			}
+			if name, ok := n.(string); ok {
+				names[n] = name
+				continue
+			}
+			count++
 			shape, err := stateShape(o, n, of)
 			if err != nil {
 				return nil, err
 			}
-			if shape == nil {
-				continue // it has no state
+			if shape == nil && len(groups) > 1 {
+				return nil, fmt.Errorf(unnamed+"number %v of group %d has no state, so nothing tells which it is", n, g)
 			}
-			k := min(2, max(1, len(shape)))
-			if dims != -1 && dims != k && len(groups) > 1 {
-				return nil, fmt.Errorf("the optimizer has no names of parameters, and group %d mixes vectors with matrices: nothing tells which is which", g)
-			}
-			dims = k
-			for at < len(params) && (used[params[at].name] || !slices.Equal(params[at].shape, shape)) {
-				if len(groups) == 1 || min(2, max(1, len(params[at].shape))) == k && !used[params[at].name] {
-					return nil, fmt.Errorf("the optimizer has no names of parameters: number %v of group %d has shape %v, but %s, which is next, %v", n, g, shape, checkpoint.Plain(params[at].name), params[at].shape)
+			if k := dimensions(shape); len(groups) > 1 && class == -1 {
+				if taken[k] {
+					return nil, fmt.Errorf(unnamed+"group %d and one before it both have parameters of shapes like %v, so nothing tells which is which", g, shape)
 				}
-				at++
+				class, taken[k] = k, true
 			}
-			if at == len(params) {
-				return nil, fmt.Errorf("the optimizer has no names of parameters: none is left for number %v of group %d, of shape %v", n, g, shape)
+			for len(left) > 0 && class != -1 && dimensions(left[0].shape) != class {
+				rest, left = append(rest, left[0]), left[1:]
 			}
-			names[n], used[params[at].name] = params[at].name, true
+			switch {
+			case len(left) == 0:
+				return nil, fmt.Errorf(unnamed+"none is left for number %v of group %d, of shape %v", n, g, shape)
+			case shape != nil && !slices.Equal(left[0].shape, shape):
+				return nil, fmt.Errorf(unnamed+"number %v of group %d has shape %v, but %s, which is next, %v", n, g, shape, checkpoint.Plain(left[0].name), left[0].shape)
+			}
+			names[n], left = left[0].name, left[1:]
 		}
+		left = append(rest, left...)
+	}
+	if count > 0 && len(left) > 0 {
+		return nil, fmt.Errorf(unnamed+"it has %d of %d, so nothing tells which (%s and others are frozen, or no parameters)", count, len(params), checkpoint.Plain(left[0].name))
 	}
 	return names, nil
 }
 
+// dimensions is the class of a shape: 1 for scalars and vectors, 2 for more.
+func dimensions(shape []int) int { return min(2, max(1, len(shape))) }
+
 // stateShape returns the shape of a parameter's state, or nil if it has none.
-func stateShape(o *torchfile.Dict, n any, of func(name, kind string, v any) (*tensor, error)) ([]int, error) {
-	d := o.Dict("state").Dict(n)
+func stateShape(o *torchfile.Dict, n any, of stateOf) ([]int, error) {
 	for _, kind := range moments {
-		if v := d.At(kind); v != nil {
-			t, err := of(fmt.Sprintf("number %v", n), kind, v)
-			if err != nil {
-				return nil, err
-			}
-			return t.Shape, nil
+		x, err := of(fmt.Sprintf("number %v", n), kind, n)
+		if err != nil {
+			return nil, err
+		}
+		if x != nil {
+			return x.Shape, nil
 		}
 	}
 	return nil, nil

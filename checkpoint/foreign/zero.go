@@ -544,8 +544,17 @@ func (z *zeroFiles) stage0() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", z.folder, err)
 	}
-	return z.c.putState(m.Dict("optimizer"), params, func(name, kind string, v any) (*tensor, error) {
+	buffers := torchfile.Items(m.At("buffer_names"))
+	params = slices.DeleteFunc(params, func(p param) bool {
+		return slices.ContainsFunc(buffers, func(b any) bool { s, _ := b.(string); return s == p.name })
+	})
+	o := m.Dict("optimizer")
+	return z.c.putState(o, params, func(name, kind string, number any) (*tensor, error) {
+		v := o.Dict("state").Dict(number).At(kind)
 		t, ok := v.(*torchfile.Tensor)
+		if v == nil {
+			return nil, nil
+		}
 		if !ok {
 			return nil, fmt.Errorf("%s of %s is %s", kind, checkpoint.Plain(name), torchfile.Kind(v))
 		}
@@ -556,25 +565,17 @@ func (z *zeroFiles) stage0() error {
 // putModule adds the tensors of a state dictionary and returns the parameters in their order. The
 // second name of a tensor that shares another's memory is an alias.
 func (c *Checkpoint) putModule(module *torchfile.Dict) (params []param, err error) {
-	type view struct {
-		s  *torchfile.Storage
-		at int64
-	}
-	seen := map[view]string{}
+	var seen aliases
 	for name, v := range entries(module) {
 		t, ok := v.(*torchfile.Tensor)
 		if !ok {
 			c.LeftOut = append(c.LeftOut, checkpoint.Plain(name))
 			continue
 		}
-		at := view{t.Storage, t.Offset}
-		if owner, ok := seen[at]; ok && t.Numel() > 0 {
-			if o := c.index[[2]string{owner, checkpoint.Master}]; o != nil && slices.Equal(o.Shape, t.Shape) {
-				c.Same[name] = owner
-				continue
-			}
+		if owner := seen.owner(name, t); owner != "" {
+			c.Same[name] = owner
+			continue
 		}
-		seen[at] = name
 		if err := c.put(whole(name, checkpoint.Master, t)); err != nil {
 			return nil, err
 		}
@@ -583,4 +584,23 @@ func (c *Checkpoint) putModule(module *torchfile.Dict) (params []param, err erro
 		}
 	}
 	return params, nil
+}
+
+// aliases are the names of tensors by their memory.
+type aliases map[string]string
+
+// owner returns the name of an earlier tensor that is the same view of the same memory, or "".
+func (a *aliases) owner(name string, t *torchfile.Tensor) string {
+	if t == nil || t.Numel() == 0 {
+		return ""
+	}
+	view := fmt.Sprintf("%p %s %d %v %v", t.Storage, t.DType, t.Offset, t.Shape, t.Stride)
+	if owner := (*a)[view]; owner != "" {
+		return owner
+	}
+	if *a == nil {
+		*a = aliases{}
+	}
+	(*a)[view] = name
+	return ""
 }

@@ -1,0 +1,153 @@
+package foreign
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/torchfile"
+)
+
+// saved writes a file of torch.save whose pickle has no tensors.
+func saved(t *testing.T, path string, p *torchfile.Pickler) {
+	t.Helper()
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	w, err := z.CreateHeader(&zip.FileHeader{Name: "archive/data.pkl", Method: zip.Store})
+	if err == nil {
+		_, err = w.Write(p.Bytes())
+	}
+	if err == nil {
+		err = z.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, b.Bytes())
+}
+
+// Values of the wrong type where keys, numbers and steps are expected are refused: no panic, and no
+// message that prints a tuple nested in itself.
+func TestWrongValues(t *testing.T) {
+	nested := func(p *torchfile.Pickler) {
+		p.Op(")")
+		for range 64 {
+			p.Op("q\x00h\x00\x86")
+		}
+	}
+	for name, test := range map[string]struct {
+		want string
+		fill func(p *torchfile.Pickler)
+	}{
+		"a tuple as the number of a parameter": {"state of parameter a tuple", func(p *torchfile.Pickler) {
+			p.Text("optimizer")
+			p.Op("}(")
+			p.Text("state")
+			p.Op("}(")
+			nested(p)
+			p.Op("}uu")
+		}},
+		"a tuple as the step": {"it has no tensors of floats", func(p *torchfile.Pickler) {
+			p.Text("global_steps")
+			nested(p)
+		}},
+	} {
+		folder := t.TempDir()
+		p := torchfile.NewPickler()
+		p.Op("}(")
+		p.Text("module")
+		p.Op("}")
+		test.fill(p)
+		p.Op("u")
+		saved(t, filepath.Join(folder, "mp_rank_00_model_states.pt"), p)
+		if _, err := Open(folder); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What an optimizer calls its parameters by numbers follows from shapes, or is refused.
+func TestNumbered(t *testing.T) {
+	matrix, vector := []int{4, 4}, []int{4}
+	for name, test := range map[string]struct {
+		params [][]int       // shapes in the model's order, named a, b, c, …
+		groups [][]int64     // their numbers
+		state  map[int64]int // positions of numbers with state in params
+		want   string        // the names of all numbers, or an error
+	}{
+		"one group":            {[][]int{matrix, vector, matrix}, [][]int64{{0, 1, 2}}, map[int64]int{0: 0, 1: 1, 2: 2}, "a b c"},
+		"two groups":           {[][]int{matrix, vector, matrix}, [][]int64{{0, 1}, {2}}, map[int64]int{0: 0, 1: 2, 2: 1}, "a c b"},
+		"one without state":    {[][]int{matrix, matrix, matrix}, [][]int64{{0, 1, 2}}, map[int64]int{0: 0, 2: 2}, "a b c"},
+		"groups, no state":     {[][]int{matrix, matrix, vector}, [][]int64{{0, 1}, {2}}, map[int64]int{1: 1, 2: 2}, "number 0 of group 0 has no state"},
+		"a frozen parameter":   {[][]int{matrix, matrix, matrix}, [][]int64{{0, 1}}, map[int64]int{0: 1, 1: 2}, "it has 2 of 3"},
+		"layers in two groups": {[][]int{matrix, matrix}, [][]int64{{0}, {1}}, map[int64]int{0: 1, 1: 0}, "so nothing tells which is which"},
+		"other shapes":         {[][]int{matrix, vector}, [][]int64{{0, 1}}, map[int64]int{0: 1, 1: 0}, "has shape [4], but a, which is next, [4 4]"},
+		"too many":             {[][]int{matrix}, [][]int64{{0, 1}}, map[int64]int{0: 0, 1: 0}, "none is left for number 1"},
+	} {
+		p := torchfile.NewPickler()
+		p.Op("}(")
+		p.Text("param_groups")
+		p.Op("](")
+		var all []int64
+		for _, g := range test.groups {
+			p.Op("}(")
+			p.Text("params")
+			p.Op("](")
+			for _, n := range g {
+				p.Int(n)
+			}
+			p.Op("eu")
+			all = append(all, g...)
+		}
+		p.Op("eu")
+		path := filepath.Join(t.TempDir(), "o")
+		write(t, path, p.Bytes())
+		o, err := torchfile.Pickle(path, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var params []param
+		for i, shape := range test.params {
+			params = append(params, param{name: string(rune('a' + i)), shape: shape})
+		}
+		names, err := numbered(o.(*torchfile.Dict), params, func(_, _ string, n any) (*tensor, error) {
+			at, ok := test.state[n.(int64)]
+			if !ok {
+				return nil, nil
+			}
+			return &tensor{Tensor: checkpoint.Tensor{Shape: test.params[at]}}, nil
+		})
+		got := fmt.Sprint(err)
+		if err == nil {
+			var list []string
+			for _, n := range all {
+				list = append(list, names[n])
+			}
+			got = strings.Join(list, " ")
+		}
+		if !strings.Contains(got, test.want) {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+// Two tensors are one parameter only if they are the same view of the same memory.
+func TestAliases(t *testing.T) {
+	s := &torchfile.Storage{DType: "F32", Bytes: 16}
+	view := func(strides ...int) *torchfile.Tensor {
+		return &torchfile.Tensor{Storage: s, Shape: []int{2, 2}, Stride: strides, DType: "F32"}
+	}
+	var seen aliases
+	for i, test := range []struct {
+		t    *torchfile.Tensor
+		want string
+	}{{view(2, 1), ""}, {view(2, 1), "0"}, {view(1, 2), ""}} {
+		if got := seen.owner(fmt.Sprint(i), test.t); got != test.want {
+			t.Errorf("view %d is an alias of %q, want %q", i, got, test.want)
+		}
+	}
+}
