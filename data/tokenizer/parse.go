@@ -32,7 +32,7 @@ type Tokenizer struct {
 	meta        *metaspace // nil if none
 	marked      string     // replacement of spaces; "" if they stay
 	cuts        []cut
-	removes     bool // normalizing may remove text
+	removes     bool // normalizing may remove a character, or replace several as one
 	splittable  bool // no searched string extends from other text into white space
 	composes    bool // NFC is a normalizer
 	bytes       bool // the model's alphabet is bytes (ByteLevel) rather than characters
@@ -348,6 +348,7 @@ func (t *Tokenizer) setModel(m *modelReader) error {
 	if t.uni = m.uni; t.uni != nil {
 		id, _ := strconv.Atoi(m.unknownID) // it was checked
 		t.unknown = int64(id)
+		t.ignoreMerges = false // there are none
 	}
 	if t.bytes && t.uni != nil {
 		return fmt.Errorf("model: Unigram with ByteLevel is not supported")

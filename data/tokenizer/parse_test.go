@@ -131,11 +131,20 @@ func TestOddities(t *testing.T) {
 	stripped := []string{"added_tokens", "[" + token(257, "\n", "lstrip rstrip") + "," + token(258, "[R]", "rstrip") + "]"}
 	normalized := []string{"normalizer", `{"type": "Replace", "pattern": {"String": "x"}, "content": "y"}`,
 		"added_tokens", "[" + token(257, "<x>", "special normalized") + "," + token(258, "<z>", "special normalized") + "]"}
+	respaced := []string{"normalizer", `{"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, {"type": "Replace", "pattern": {"String": "e"}, "content": " "}]}`,
+		"pre_tokenizer", `{"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false}`, "decoder", "null",
+		"model", `{"type": "BPE", "unk_token": "<unk>", "vocab": {"<unk>": 0, "a": 1, " ": 2, " a": 3, "▁": 4}, "merges": [[" ", "a"]]}`}
+	scored := func(pieces string) []string {
+		return []string{"pre_tokenizer", "null", "decoder", "null", "model", `{"type": "Unigram", "unk_id": 0, "ignore_merges": true, "vocab": [["<unk>", 20], ` + pieces + `]}`}
+	}
 	for _, c := range []struct {
 		changes []string
 		text    string
 		want    []uint32
 	}{
+		{respaced, "aea a", []uint32{1, 2, 1, 4, 1}},
+		{scored(`["a", -1], ["b", -1], ["ab", -3]`), "ab", []uint32{1, 2}},
+		{scored(`["b", 50], ["ab", 55]`), "ab", []uint32{0, 1}},
 		{stripped, "a\n\n\nb [R]\n c", []uint32{97, 257, 98, 32, 258, 99}},
 		{normalized, "a<x><y>", []uint32{97, 257, 257}},
 		{characters(false), "a!éb??éé!!", []uint32{0, 2, 3, 1, 4, 1, 2, 3, 2, 3, 1, 1, 1}},
@@ -149,9 +158,11 @@ func TestOddities(t *testing.T) {
 			t.Errorf("%q: %v, want %v", c.text, got, c.want)
 		}
 	}
-	removing := base(t, "normalizer", `{"type": "Replace", "pattern": {"String": "_"}, "content": ""}`, "pre_tokenizer", `{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}`)
-	if _, err := Parse(removing); err == nil || !strings.Contains(err.Error(), "marking the first piece of a text whose beginning the normalizer may remove") {
-		t.Error(err)
+	for _, replace := range []string{`{"String": "_"}, "content": ""`, `{"String": "ab"}, "content": "cd"`} {
+		removing := base(t, "normalizer", `{"type": "Replace", "pattern": `+replace+`}`, "pre_tokenizer", `{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}`)
+		if _, err := Parse(removing); err == nil || !strings.Contains(err.Error(), "marking the first piece of a text whose first character the normalizer may remove") {
+			t.Errorf("%s: %v", replace, err)
+		}
 	}
 	for _, c := range []struct {
 		changes []string

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"zeroth/input/jsonread"
 )
@@ -173,6 +174,9 @@ func (t *Tokenizer) normalizer(s step, times *int) (normalizer, error) {
 			err = s.refuse("a text of more than %d bytes", maxToken)
 		}
 		err = cmp.Or(err, s.only("prepend"))
+		if strings.Contains(mark, " ") {
+			t.marked = ""
+		}
 		return func(b []byte, continued bool) []byte {
 			if len(b) == 0 || continued {
 				return b
@@ -183,10 +187,13 @@ func (t *Tokenizer) normalizer(s step, times *int) (normalizer, error) {
 		from, to, err := s.literal()
 		err = cmp.Or(err, s.grow(times, from, to))
 		t.splittable = t.splittable && !splits(from)
-		if from == " " && !strings.Contains(to, " ") {
+		switch spaces := strings.Contains(to, " "); {
+		case from == " " && !spaces:
 			t.marked = to
+		case spaces:
+			t.marked = ""
 		}
-		t.removes = t.removes || to == ""
+		t.removes = t.removes || to == "" || utf8.RuneCountInString(from) > 1
 		return func(b []byte, _ bool) []byte { return bytes.ReplaceAll(b, []byte(from), []byte(to)) }, err
 	}
 	return nil, s.refuse("type %.40q", s.kind())
@@ -345,7 +352,7 @@ func (t *Tokenizer) metaspace(s step) error {
 	split, err2 := s.flag("split", true)
 	t.meta, t.marked = &m, m.mark
 	if m.scheme == "first" && t.removes { // the reference determines the first piece before normalizing
-		return s.refuse("marking the first piece of a text whose beginning the normalizer may remove")
+		return s.refuse("marking the first piece of a text whose first character the normalizer may remove")
 	}
 	if split {
 		t.cuts = append(t.cuts, cut{split: before(m.mark), words: true})

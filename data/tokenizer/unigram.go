@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"unicode/utf8"
 
@@ -25,7 +26,7 @@ const (
 // readScores reads a vocabulary of pieces and their scores: [["▁the", -3.1], ...].
 func (m *modelReader) readScores() error {
 	bytes := 0
-	m.uni = &unigram{}
+	m.uni = &unigram{least: math.Inf(1)}
 	return m.Array(func(id int) error {
 		v, err := m.Value()
 		if err != nil {

@@ -421,7 +421,7 @@ def drawn_part(r, kind, inner=False):
     meta = {"type": "Metaspace", "replacement": r.choice(["▁", "▁", "_"]), "prepend_scheme": r.choice(["first", "always", "never"]), "split": flip()}
     replace = {"type": "Replace", "pattern": pattern(), "content": r.choice(MARKS)}
     if kind == "normalizer":
-        some = [{"type": "NFC"}, {"type": "NFC"}, {"type": "NFD"}, {"type": "NFKC"}, {"type": "Lowercase"}, {"type": "Strip", "strip_left": flip(), "strip_right": flip()},
+        some = [{"type": "NFC"}, {"type": "NFC"}, {"type": "NFD"}, {"type": "NFKC"}, {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}, {"type": "Strip", "strip_left": flip(), "strip_right": flip()},
                 {"type": "Prepend", "prepend": r.choice(MARKS)}, {"type": "Prepend", "prepend": "▁"}, replace, {"type": "Replace", "pattern": {"String": r.choice(MARKS)}, "content": r.choice(MARKS)}]
         key = "normalizers"
     elif kind == "pre_tokenizer":
@@ -446,13 +446,29 @@ def drawn_part(r, kind, inner=False):
 def drawn_change(r, d):
     """Changes one thing in a tokenizer.json."""
     m, flip = d["model"], lambda: r.random() < .5
+    scored = m["type"] == "Unigram"
+    ids = {x[0]: i for i, x in enumerate(m["vocab"])} if scored else m["vocab"]
     what = r.choice(["flag", "flag", "unk", "affix", "vocab", "merges", "normalizer", "pre_tokenizer", "post_processor", "decoder", "added", "added", "added", "beside"])
     if what == "flag":
         m[r.choice(["ignore_merges", "byte_fallback", "fuse_unk"])] = flip()
+    elif what == "unk" and scored:
+        m["unk_id"] = r.choice([None, 0, 1, 7, len(ids) - 1, len(ids)])
     elif what == "unk":
         m["unk_token"] = r.choice([None, "<unk>", "a", "nowhere", "!"])
     elif what == "affix":
         m[r.choice(["continuing_subword_prefix", "end_of_word_suffix", "dropout"])] = r.choice([None, "", 0.0, "##", 0.1])
+    elif what == "vocab" and scored:
+        piece = r.choice(m["vocab"])
+        do = r.choice(["remove", "score", "score", "add", "rename"])
+        if do == "remove":
+            m["vocab"].remove(piece)
+        elif do == "score":
+            up = r.choice([0, 100])
+            m["vocab"] = [[x, round(score) + up] for x, score in m["vocab"]]
+        elif do == "rename":
+            piece[0] = r.choice(CONTENTS)
+        else:
+            m["vocab"].append([r.choice(CONTENTS + ["unreachable thing"]), r.choice([-1.5, -20.0, 0.0, 3.0])])
     elif what == "vocab":
         name = r.choice(list(m["vocab"]))
         do = r.choice(["remove", "id", "same id", "add", "rename"])
@@ -464,7 +480,7 @@ def drawn_change(r, d):
             m["vocab"][r.choice(CONTENTS + ["unreachable thing"])] = len(m["vocab"]) + r.choice([0, 0, 7])
         else:
             m["vocab"][name] = len(m["vocab"]) + 3 if do == "id" else m["vocab"][r.choice(list(m["vocab"]))]
-    elif what == "merges" and m["merges"]:
+    elif what == "merges" and m.get("merges"):
         i, k = r.randrange(len(m["merges"])), r.randrange(len(m["merges"]))
         do = r.choice(["remove", "twice", "swap", "absent", "form"])
         if do == "remove":
@@ -478,10 +494,10 @@ def drawn_change(r, d):
         else:
             m["merges"] = [x.split(" ") if isinstance(x, str) else " ".join(x) for x in m["merges"]]
     elif what == "added" and (flip() or not d["added_tokens"]):
-        top = max([*m["vocab"].values(), *(a["id"] for a in d["added_tokens"])]) + 1
+        top = max([*ids.values(), *(a["id"] for a in d["added_tokens"])]) + 1
         for content in r.sample(CONTENTS, r.choice([1, 1, 2, 3])):
-            d["added_tokens"].append({"id": m["vocab"].get(content, top), "content": content, "single_word": flip(), "lstrip": flip(), "rstrip": flip(), "normalized": flip(), "special": flip()})
-            top += content not in m["vocab"]
+            d["added_tokens"].append({"id": ids.get(content, top), "content": content, "single_word": flip(), "lstrip": flip(), "rstrip": flip(), "normalized": flip(), "special": flip()})
+            top += content not in ids
     elif what == "added":
         a = r.choice(d["added_tokens"])
         key = r.choice(["single_word", "lstrip", "rstrip", "normalized", "special", "id", "content"])
