@@ -158,8 +158,8 @@ func (c *Checkpoint) openUniversal(folder string) error {
 		}
 		delete(shapes, e.Name())
 	}
-	for name := range shapes {
-		return fmt.Errorf("%s: zero has no folder %s", folder, checkpoint.Plain(name))
+	if len(shapes) > 0 {
+		return fmt.Errorf("%s: zero has no folder %s", folder, checkpoint.Plain(slices.Min(slices.Collect(maps.Keys(shapes)))))
 	}
 	return c.besides(folder)
 }
@@ -172,7 +172,7 @@ func (c *Checkpoint) addUniversal(folder, name string, shape []int) error {
 			file = "fp32"
 		}
 		path := filepath.Join(folder, file+".pt")
-		if !input.Exists(path) {
+		if kind != checkpoint.Master && !input.Exists(path) {
 			continue
 		}
 		f, err := torchfile.Open(path)

@@ -151,3 +151,45 @@ func TestAliases(t *testing.T) {
 		}
 	}
 }
+
+// A vector that is longer than its parameters and their padding belongs to others, too.
+func TestLeftElements(t *testing.T) {
+	for have, ok := range map[int]bool{9: false, 10: true, 14: true, 15: false, 1000: false} {
+		x, err := torchfile.Raw("x", nil, 0, "F32", []int{have - 5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		y, _ := torchfile.Raw("y", nil, 0, "F32", []int{5})
+		z := &zeroFiles{c: &Checkpoint{index: map[[2]string]*tensor{}}, optim: make([]*torchfile.Dict, 2)}
+		err = z.cutGroup(0, checkpoint.Master, []param{{"a", []int{2, 3}, 6}, {"b", []int{4}, 4}}, []*torchfile.Tensor{x, y})
+		if (err == nil) != ok {
+			t.Errorf("%d elements for 10: %v", have, err)
+		}
+	}
+}
+
+// Names may be exchanged, and are those of shared parameters afterwards, too.
+func TestRename(t *testing.T) {
+	c, err := Open("testdata/dcp/plain/pytorch_model.bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const a, b, words = "transformer.h.0.ln_1.weight", "transformer.h.1.ln_1.weight", "transformer.wte.weight"
+	at := func(name string) *tensor { return c.index[[2]string{name, checkpoint.Master}] }
+	x, y := at(a), at(b)
+	if err := c.Rename(map[string]string{a: b, b: a, words: "words"}); err != nil {
+		t.Fatal(err)
+	}
+	if at(a) != y || at(b) != x || at("words") == nil {
+		t.Error("the names are not exchanged")
+	}
+	for alias, owner := range c.Same {
+		if at(owner) == nil {
+			t.Errorf("%s is %s, which is not there", alias, owner)
+		}
+	}
+	if err := c.Rename(map[string]string{words: "x"}); err == nil || !strings.Contains(err.Error(), "no parameter "+words) {
+		t.Errorf("a name that is gone: %v", err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -260,16 +261,19 @@ func (c *Checkpoint) finish() error {
 
 // Rename gives parameters other names, old → new.
 func (c *Checkpoint) Rename(names map[string]string) error {
-	for old, to := range names {
-		n := 0
-		for _, t := range c.tensors {
-			if t.Name == old {
-				t.Name = to
-				n++
-			}
-		}
-		if n == 0 {
+	for _, old := range slices.Sorted(maps.Keys(names)) {
+		if c.index[[2]string{old, checkpoint.Master}] == nil {
 			return input.BadInput(fmt.Errorf("%s has no parameter %s", c.Path, checkpoint.Plain(old)))
+		}
+	}
+	for _, t := range c.tensors { // each once: the names may be exchanged
+		if to, ok := names[t.Name]; ok {
+			t.Name = to
+		}
+	}
+	for alias, owner := range c.Same {
+		if to, ok := names[owner]; ok {
+			c.Same[alias] = to
 		}
 	}
 	if err := c.finish(); err != nil {

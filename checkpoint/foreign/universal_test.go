@@ -64,6 +64,12 @@ func TestUniversal(t *testing.T) {
 	if err := u.Check(); err == nil || !strings.Contains(err.Error(), a+", "+b) || !strings.Contains(err.Error(), "round_robin_gradients") {
 		t.Errorf("two parameters are exchanged: %v", err)
 	}
+	if err := os.Remove(filepath.Join(to, "zero", a, "fp32.pt")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(to); err == nil || !strings.Contains(err.Error(), a+"/fp32.pt") {
+		t.Errorf("a parameter has no file: %v", err)
+	}
 }
 
 // writeUniversal writes a tensor as ds_to_universal does at stage 3, without a dictionary around it.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -66,13 +67,14 @@ func (c *Checkpoint) openZeRO(folder string) error {
 		if o == nil {
 			return fmt.Errorf("%s has no optimizer_state_dict", filepath.Join(folder, name))
 		}
-		z.optim = append(z.optim, o)
-	}
-	if len(z.optim) > 0 {
-		z.stage = 1 // BF16_Optimizer does not say it
-		if n, ok := z.optim[0].At("zero_stage").(int64); ok {
-			z.stage = int(n)
+		stage := 1 // BF16_Optimizer does not say it
+		if n, ok := o.At("zero_stage").(int64); ok {
+			stage = int(n)
 		}
+		if len(z.optim) > 0 && stage != z.stage {
+			return fmt.Errorf("%s: its ranks are of ZeRO stages %d and %d", folder, z.stage, stage)
+		}
+		z.optim, z.stage = append(z.optim, o), stage
 	}
 	if err := z.models(); err != nil {
 		return err
@@ -319,36 +321,41 @@ func paramsOf(group *torchfile.Dict) (ps []param, err error) {
 // states returns, for each kind, the flat tensors of group g of every rank.
 func (z *zeroFiles) states(base, flats string, g int) (map[string][]*torchfile.Tensor, error) {
 	all := map[string][]*torchfile.Tensor{}
+	add := func(kind string, v any, what string) error {
+		t, err := vector(v, what+", "+kind)
+		if err == nil && len(all[kind]) > 0 && t.DType != all[kind][0].DType {
+			err = fmt.Errorf("%s: %s is %s, but %s on other ranks", what, kind, t.DType, all[kind][0].DType)
+		}
+		all[kind] = append(all[kind], t)
+		return err
+	}
 	for r, o := range z.optim {
 		what := fmt.Sprintf("%s: rank %d, group %d", z.folder, r, g)
+		if o.Dict(base).Dict("state") == nil {
+			return nil, fmt.Errorf("%s: %s has no state (elastic_checkpoint is not supported)", what, base)
+		}
 		list := torchfile.Items(o.At(flats))
 		if g >= len(list) {
 			return nil, fmt.Errorf("%s: it has only %d groups", what, len(list))
 		}
-		t, err := vector(list[g], what+", "+flats)
-		if err != nil {
+		if err := add(checkpoint.Master, list[g], what); err != nil {
 			return nil, err
 		}
-		all[checkpoint.Master] = append(all[checkpoint.Master], t)
 		state := o.Dict(base).Dict("state").Dict(int64(g))
 		for _, kind := range moments {
-			v := state.At(kind)
-			if v == nil {
-				continue
+			if v := state.At(kind); v != nil {
+				if err := add(kind, v, what); err != nil {
+					return nil, err
+				}
 			}
-			m, err := vector(v, what+", "+kind)
-			if err != nil {
-				return nil, err
-			}
-			all[kind] = append(all[kind], m)
 		}
 		if err := z.c.updates(state.At("step"), fmt.Sprintf("rank %d, group %d", r, g)); err != nil {
 			return nil, err
 		}
 	}
-	for kind, ts := range all {
-		if len(ts) != len(z.optim) {
-			return nil, fmt.Errorf("%s: %d of %d ranks have %s of group %d", z.folder, len(ts), len(z.optim), kind, g)
+	for _, kind := range moments {
+		if n := len(all[kind]); n != 0 && n != len(z.optim) {
+			return nil, fmt.Errorf("%s: %d of %d ranks have %s of group %d", z.folder, n, len(z.optim), kind, g)
 		}
 	}
 	return all, nil
@@ -370,8 +377,8 @@ func (z *zeroFiles) stage12() error {
 		if err != nil {
 			return err
 		}
-		for kind, parts := range states {
-			if err := z.cutGroup(g, kind, ps, parts); err != nil {
+		for _, kind := range slices.Sorted(maps.Keys(states)) {
+			if err := z.cutGroup(g, kind, ps, states[kind]); err != nil {
 				return err
 			}
 		}
@@ -388,7 +395,7 @@ func (z *zeroFiles) cutGroup(g int, kind string, ps []param, parts []*torchfile.
 			return fmt.Errorf("%s: group %d has %d parameters and %d paddings", z.folder, g, len(ps), len(pad))
 		}
 	}
-	at := 0
+	at, end, padding := 0, 0, 2*len(parts) // the vector's length is a multiple of 2 for each rank
 	for i, p := range ps {
 		x, err := flat(p.name, kind, parts[0].DType, p.shape)
 		if err != nil {
@@ -406,20 +413,22 @@ func (z *zeroFiles) cutGroup(g int, kind string, ps []param, parts []*torchfile.
 			return fmt.Errorf("%s: %w", z.folder, err)
 		}
 		at += p.n
+		end = at
 		if i < len(pad) {
 			n, ok := pad[i].(int64)
 			if !ok || n < 0 || n > 1<<20 {
 				return fmt.Errorf("%s: a padding of %s", z.folder, torchfile.Kind(pad[i]))
 			}
 			at += int(n)
+			padding += int(n)
 		}
 	}
 	have := 0
 	for _, t := range parts {
 		have += t.Shape[0]
 	}
-	if kind != checkpoint.Master && have-at > 1<<20 || have < at-1<<20 {
-		return fmt.Errorf("%s: group %d has %d elements of %s, but its parameters %d", z.folder, g, have, kind, at)
+	if have-end > padding {
+		return fmt.Errorf("%s: group %d has %d elements of %s, but its parameters %d", z.folder, g, have, kind, end)
 	}
 	return nil
 }
@@ -440,8 +449,8 @@ func (z *zeroFiles) stage3() error {
 		if err != nil {
 			return err
 		}
-		for kind, parts := range states {
-			off := 0
+		for _, kind := range slices.Sorted(maps.Keys(states)) {
+			parts, off := states[kind], 0
 			for _, p := range ps {
 				x, err := flat(p.name, kind, parts[0].DType, p.shape)
 				if err != nil {
