@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +32,7 @@ const (
 // Options are what a server needs of a run.
 type Options struct {
 	Listen    string        // "HOST:PORT", or "unix:PATH"
-	TokenFile string        // made if it is not there; empty: TokenFile in Folder, removed at the end
+	TokenFile string        // made if it is not there, and kept; empty: TokenFile in Folder, made anew and removed at the end
 	Folder    string        // of the run
 	Stall     time.Duration // without progress for so long, the run is not healthy
 	State     *State
@@ -67,10 +66,14 @@ type Server struct {
 func Open(o Options) (*Server, error) {
 	s := &Server{o: o, ended: make(chan struct{}), served: make(chan struct{}), budget: mostRequests, filled: time.Now()}
 	var err error
-	if s.token, err = openToken(cmp.Or(o.TokenFile, filepath.Join(o.Folder, TokenFile))); err != nil {
+	if o.TokenFile != "" {
+		s.token, err = openToken(o.TokenFile)
+	} else {
+		s.token, err = newToken(filepath.Join(o.Folder, TokenFile))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the token: %w", err)
 	}
-	s.token.made = o.TokenFile == ""
 	if s.at, err = listen(o.Listen); err != nil {
 		s.token.remove()
 		return nil, err

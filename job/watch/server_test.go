@@ -178,6 +178,39 @@ func TestTokenFiles(t *testing.T) {
 	}
 }
 
+// Each start has a token of its own, whatever a process that was killed while it wrote its token
+// has left. One that the job names is made once, and stays.
+func TestTokenIsMade(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, TokenFile)
+	if err := os.WriteFile(left, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	named := filepath.Join(dir, "named")
+	texts := map[string]int{}
+	for _, file := range []string{"", "", named, named} {
+		s, err := Open(Options{Listen: "127.0.0.1:0", Folder: dir, TokenFile: file, State: NewState("")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(s.token.file)
+		if info, _ := os.Stat(s.token.file); err != nil || info.Mode().Perm() != 0o600 || !s.token.is(strings.TrimSpace(string(text))) {
+			t.Errorf("%s: %v %v", s.token.file, info.Mode(), err)
+		}
+		texts[string(text)]++
+		s.Close()
+	}
+	if len(texts) != 3 {
+		t.Errorf("%d different tokens of two starts and a file, want 3", len(texts))
+	}
+	if _, err := os.Stat(named); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(left); err == nil {
+		t.Error("the token of a start is left behind")
+	}
+}
+
 // A socket is for this user alone, and one that a killed process has left is replaced.
 func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")

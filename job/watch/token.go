@@ -27,14 +27,27 @@ const (
 // token is the secret of a server. Neither it nor what a browser gets for it is ever printed.
 type token struct {
 	file   string
-	made   bool // by this server, which removes it
+	made   bool // for this server alone, which removes it
 	digest [sha256.Size]byte
 	cookie string // name and value of the cookie that stands for the token
 	value  string
 }
 
-// openToken reads the token, or makes one that only this user can read. A file that others can
-// read is refused.
+// newToken makes a token in a file that only this user can read. A file of that name, which a
+// killed process has left, is replaced.
+func newToken(file string) (*token, error) {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	t, err := openToken(file)
+	if err == nil {
+		t.made = true
+	}
+	return t, err
+}
+
+// openToken reads the token, or makes one that only this user can read and that stays. A file
+// that others can read is refused.
 func openToken(file string) (*token, error) {
 	t := &token{file: file}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -44,7 +57,6 @@ func openToken(file string) (*token, error) {
 		if err = errors.Join(err, f.Close()); err != nil {
 			return nil, errors.Join(err, os.Remove(file))
 		}
-		t.made = true
 		t.set(text)
 		return t, nil
 	}
