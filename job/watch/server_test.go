@@ -238,6 +238,12 @@ func TestHealth(t *testing.T) {
 		t.Errorf("%d %s", code, body)
 	}
 	s.o.Stall = time.Hour
+	s.o.State.moved = s.o.State.moved.Add(-2 * time.Hour)
+	s.o.State.Note("rank 3 waits")
+	if code, _ := fetch(t, http.DefaultClient, "GET", base+"/healthz"); code != 503 {
+		t.Errorf("%d though a note is all that has happened", code)
+	}
+	s.o.State.Eval(report.Eval{Step: 5, ValLoss: 2})
 	if code, _ := fetch(t, http.DefaultClient, "GET", base+"/healthz"); code != 200 {
 		t.Error(code)
 	}

@@ -25,7 +25,7 @@ const (
 // State is a run as far as it is known. Training writes to it; any goroutine may read.
 type State struct {
 	mu      sync.Mutex
-	changed time.Time // when a step or an evaluation ended, or something was noted
+	moved   time.Time // when a start, a step, an evaluation or a checkpoint ended
 	version uint64    // of all below
 	run     Run
 	points  []point // elements are never written again; merging makes a new slice
@@ -169,7 +169,7 @@ func mean(all []point) point {
 
 // NewState returns the state of a run that starts after what a log has.
 func NewState(out string) *State {
-	return &State{merged: 1, changed: time.Now(), hist: newMetrics(), run: Run{Out: out, State: "starting", Memory: []Category{}, Saves: []Save{}, Rows: [][2]string{}}}
+	return &State{merged: 1, moved: time.Now(), hist: newMetrics(), run: Run{Out: out, State: "starting", Memory: []Category{}, Saves: []Save{}, Rows: [][2]string{}}}
 }
 
 // change changes the state.
@@ -181,7 +181,6 @@ func (s *State) change(f func()) {
 	defer s.mu.Unlock()
 	f()
 	s.version++
-	s.changed = time.Now()
 }
 
 // Earlier adds what earlier starts of the run have done.
@@ -198,6 +197,7 @@ func (s *State) Earlier(l *report.Log) {
 // Begin says what this start of the run is.
 func (s *State) Begin(b report.Start, job string, saving bool) {
 	s.change(func() {
+		s.moved = time.Now()
 		s.run.Start, s.run.Run, s.run.Job, s.run.Saving, s.run.State = b, b.Run, job, saving, "running"
 		s.hist.starts.Inc()
 	})
@@ -209,6 +209,7 @@ func (s *State) Start(h report.Header) { s.change(func() { s.run.Rows = h.Rows()
 // Step implements report.Observer.
 func (s *State) Step(x report.Step) {
 	s.change(func() {
+		s.moved = time.Now()
 		s.add(x)
 		now := &Now{Loss: Number(x.Loss), LR: Number(x.LR), GradNorm: Number(x.GradNorm), TokensPerSecond: Number(x.TokensPerSecond), MFU: Number(x.MFU), StepSeconds: Number(x.StepSeconds),
 			Tokens: x.Tokens, Skipped: x.Skipped, RankSeconds: x.RankSeconds, RankWaits: x.RankWaits, ETA: Number(float64(s.run.Start.Steps-x.Step) * s.pace(x.StepSeconds))}
@@ -257,6 +258,7 @@ func (s *State) add(x report.Step) {
 // Eval implements report.Observer.
 func (s *State) Eval(e report.Eval) {
 	s.change(func() {
+		s.moved = time.Now()
 		if len(s.evals) == mostEvals {
 			s.evals = append([]report.Eval(nil), s.evals[mostEvals/2:]...)
 		}
@@ -287,6 +289,7 @@ func (s *State) End(e report.End) { s.change(func() { s.run.State, s.run.Why = e
 // Saved says that a checkpoint was written, or with which error it was not.
 func (s *State) Saved(step int, seconds float64, err error) {
 	s.change(func() {
+		s.moved = time.Now()
 		x := Save{Step: step, Time: report.Now(), Seconds: seconds}
 		if err != nil {
 			x.Error = err.Error()
@@ -330,11 +333,12 @@ func (s *State) Lanes(step, rank, stage int, lanes []sim.Lane, seconds float64) 
 	})
 }
 
-// Idle is how long nothing has happened.
+// Idle is how long the run has made no progress. What is said about it, such as that it waits, is
+// none.
 func (s *State) Idle() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return time.Since(s.changed)
+	return time.Since(s.moved)
 }
 
 // Doc returns the document, and the version it is of.
