@@ -361,3 +361,24 @@ func TestReport(t *testing.T) {
 		t.Error("what the run has is not escaped")
 	}
 }
+
+// After a resume the counters count what this start does, not what earlier ones did.
+func TestCountersAfterResume(t *testing.T) {
+	s := NewState("")
+	s.Earlier(&report.Log{Steps: []report.Step{{Step: 9, Tokens: 900, Skipped: 7}}, Starts: []report.Start{{}}})
+	s.Begin(report.Start{Step: 9}, "", false)
+	s.Step(report.Step{Step: 10, Tokens: 1000, Skipped: 8})
+	all, err := s.hist.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, m := range all {
+		got[m.GetName()] = m.GetMetric()[0].GetCounter().GetValue()
+	}
+	for name, want := range map[string]float64{"zeroth_steps_total": 1, "zeroth_tokens_total": 100, "zeroth_skipped_steps_total": 1, "zeroth_starts_total": 2} {
+		if got[name] != want {
+			t.Errorf("%s %v, want %v", name, got[name], want)
+		}
+	}
+}

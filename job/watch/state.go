@@ -191,6 +191,9 @@ func (s *State) Earlier(l *report.Log) {
 		}
 		s.evals = append(s.evals, l.Evals...)
 		s.hist.starts.Add(float64(len(l.Starts)))
+		if n := len(l.Steps); n > 0 {
+			s.hist.tokensBefore, s.hist.skippedLast = l.Steps[n-1].Tokens, l.Steps[n-1].Skipped
+		}
 	})
 }
 
