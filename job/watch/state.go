@@ -355,14 +355,15 @@ func (s *State) Doc() (Run, uint64) {
 // an array for each name, and for the least and the greatest loss.
 func (s *State) Series(from, to, most int) []byte {
 	s.mu.Lock()
-	points, evals := s.points, s.evals
-	if s.opened > 0 {
-		points = append(points[:len(points):len(points)], s.open)
-	}
+	points, evals, open, opened := s.points, s.evals, s.open, s.opened
 	s.mu.Unlock()
 	lo, _ := slices.BinarySearchFunc(points, from+1, func(p point, step int) int { return p.step - step })
 	hi, _ := slices.BinarySearchFunc(points, to+1, func(p point, step int) int { return p.step - step })
-	points = thin(points[lo:hi], most)
+	points = points[lo:hi:hi]
+	if opened > 0 && from < open.step && open.step <= to {
+		points = append(points, open)
+	}
+	points = thin(points, most)
 	evals = slices.DeleteFunc(slices.Clone(evals), func(e report.Eval) bool { return e.Step <= from || e.Step > to })
 	return encode(points, evals)
 }
