@@ -23,7 +23,7 @@ import (
 const (
 	mostConnections = 64
 	mostPages       = 16 // that follow the run
-	mostRequests    = 50 // a second, of all clients together
+	mostRequests    = 50 // a second, of all clients together; health checks are not counted
 	mostTraced      = 20 // steps of a trace
 	mostSeries      = 2000
 	follow          = time.Second // between updates of a page
@@ -55,16 +55,22 @@ type Server struct {
 	served chan struct{}
 	once   sync.Once
 
-	mu     sync.Mutex
-	pages  int
-	budget float64 // requests that may be answered now
+	mu        sync.Mutex
+	pages     int
+	known     budget // of requests that may read
+	strangers budget // of all others, which take nothing from those
+	busy      bool   // a trace is under way
+}
+
+// budget is how many requests may be answered now.
+type budget struct {
+	left   float64
 	filled time.Time
-	busy   bool // a trace is under way
 }
 
 // Open listens and begins to serve.
 func Open(o Options) (*Server, error) {
-	s := &Server{o: o, ended: make(chan struct{}), served: make(chan struct{}), budget: mostRequests, filled: time.Now()}
+	s := &Server{o: o, ended: make(chan struct{}), served: make(chan struct{})}
 	var err error
 	if o.TokenFile != "" {
 		s.token, err = openToken(o.TokenFile)
@@ -199,7 +205,8 @@ func (s *Server) handler() http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// guard answers requests that may be answered, each within a time.
+// guard answers requests that may be answered, each within a time. A flood of requests from
+// strangers, or of health checks, takes nothing from those who may read.
 func (s *Server) guard(who access, f http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(30 * time.Second))
@@ -208,13 +215,19 @@ func (s *Server) guard(who access, f http.HandlerFunc) http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		from, in := &s.known, s.token.in(r)
+		if s.open && !in {
+			h.Set("Connection", "close")
+			from = &s.strangers
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, 4096)
 		switch {
-		case !s.spend():
+		case r.URL.Path != "/healthz" && !s.spend(from):
 			refuse(w, http.StatusTooManyRequests, "too many requests")
 		case !s.open && r.URL.Path != "/healthz" && !localHost(r.Host):
 			refuse(w, http.StatusForbidden, "this server answers to localhost")
-		case who == holder && !s.token.in(r), who == reader && s.open && !s.token.in(r):
+		case !in && (who == holder || who == reader && s.open):
 			s.ask(w, r)
 		default:
 			f(w, r)
@@ -232,17 +245,17 @@ func localHost(host string) bool {
 	return host == "localhost" || err == nil && at.Unmap().IsLoopback()
 }
 
-// spend takes one request of the budget, unless it is used up.
-func (s *Server) spend() bool {
+// spend takes one request of a budget, unless it is used up.
+func (s *Server) spend(of *budget) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	s.budget = min(mostRequests, s.budget+mostRequests*now.Sub(s.filled).Seconds())
-	s.filled = now
-	if s.budget < 1 {
+	of.left = min(mostRequests, of.left+mostRequests*now.Sub(of.filled).Seconds()) // full at first
+	of.filled = now
+	if of.left < 1 {
 		return false
 	}
-	s.budget--
+	of.left--
 	return true
 }
 

@@ -301,18 +301,31 @@ func TestEvents(t *testing.T) {
 
 // So many requests are refused as would cost training its time.
 func TestRequestsAreFew(t *testing.T) {
-	s, base, _, _ := served(t, "127.0.0.1:0")
-	refused := 0
-	for range 4 * mostRequests {
-		s.mu.Lock()
-		s.filled = time.Now() // as if no time passed
-		s.mu.Unlock()
-		if code, _ := fetch(t, http.DefaultClient, "GET", base+"/healthz"); code == 429 {
-			refused++
+	s, base, token, _ := served(t, "0.0.0.0:0")
+	s.known.left, s.strangers.left = mostRequests, mostRequests
+	count := func(path string, headers ...string) (refused int) {
+		for range 4 * mostRequests {
+			s.mu.Lock()
+			s.known.filled, s.strangers.filled = time.Now(), time.Now() // as if no time passed
+			s.mu.Unlock()
+			if code, _ := fetch(t, http.DefaultClient, "GET", base+path, headers...); code == 429 {
+				refused++
+			}
 		}
+		return refused
 	}
-	if refused < 2*mostRequests {
-		t.Errorf("%d of %d requests are refused", refused, 4*mostRequests)
+	series, bearer := "/api/series?points=1", "Authorization: Bearer "+token
+	if n := count(series); n < 2*mostRequests {
+		t.Errorf("%d of %d requests of strangers are refused", n, 4*mostRequests)
+	}
+	if code, _ := fetch(t, http.DefaultClient, "GET", base+series, bearer); code != 200 {
+		t.Errorf("with the token: %d", code)
+	}
+	if n := count(series, bearer); n < 2*mostRequests {
+		t.Errorf("%d of %d requests with the token are refused", n, 4*mostRequests)
+	}
+	if n := count("/healthz"); n != 0 {
+		t.Errorf("%d health checks are refused", n)
 	}
 }
 
