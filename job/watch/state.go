@@ -189,7 +189,7 @@ func (s *State) Earlier(l *report.Log) {
 		for _, x := range l.Steps {
 			s.add(x)
 		}
-		s.evals = append(s.evals, l.Evals...)
+		s.evals = append(s.evals, l.Evals[max(0, len(l.Evals)-mostEvals):]...)
 		s.hist.starts.Add(float64(len(l.Starts)))
 		if n := len(l.Steps); n > 0 {
 			s.hist.tokensBefore, s.hist.skippedLast = l.Steps[n-1].Tokens, l.Steps[n-1].Skipped
