@@ -70,6 +70,9 @@ func (f *follower) next() string {
 	}
 	lines, next := f.state.Log(f.line)
 	series := f.state.Series(f.step, 1<<40, 500)
+	if f.begun {
+		doc.Job = "" // which stays as it is
+	}
 	f.begun, f.version, f.line, f.step = true, version, next, max(f.step, doc.Step)
 	if t := doc.Timeline; t != nil && t.Step == f.traced {
 		doc.Timeline = nil

@@ -51,7 +51,7 @@ type Server struct {
 	open   bool // beyond this machine
 	token  *token
 	http   *http.Server
-	ended  chan struct{}
+	end    context.CancelFunc // of all requests
 	served chan struct{}
 	once   sync.Once
 
@@ -70,7 +70,7 @@ type budget struct {
 
 // Open listens and begins to serve.
 func Open(o Options) (*Server, error) {
-	s := &Server{o: o, ended: make(chan struct{}), served: make(chan struct{})}
+	s := &Server{o: o, served: make(chan struct{})}
 	var err error
 	if o.TokenFile != "" {
 		s.token, err = openToken(o.TokenFile)
@@ -85,8 +85,10 @@ func Open(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.open = !local(s.at.Addr())
+	ctx, end := context.WithCancel(context.Background())
+	s.end = end
 	s.http = &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		BaseContext: func(net.Listener) context.Context { return s.untilEnd() }}
+		BaseContext: func(net.Listener) context.Context { return ctx }}
 	go func() {
 		defer close(s.served)
 		_ = s.http.Serve(&limited{Listener: s.at, free: make(chan struct{}, mostConnections)}) // until Close
@@ -94,24 +96,18 @@ func Open(o Options) (*Server, error) {
 	return s, nil
 }
 
-// untilEnd is a context that ends when the server is closed.
-func (s *Server) untilEnd() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		<-s.ended
-		cancel()
-	}()
-	return ctx
-}
-
-// Close ends the server and all requests.
+// Close ends the server and all requests. Pages have a second to read how the run ended.
 func (s *Server) Close() {
 	if s == nil {
 		return
 	}
 	s.once.Do(func() {
-		close(s.ended)
-		_ = s.http.Close() // connections that clients have left are of no interest
+		s.end()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if s.http.Shutdown(ctx) != nil {
+			_ = s.http.Close() // what clients have not read is of no interest
+		}
 		<-s.served
 		s.token.remove()
 	})
@@ -336,7 +332,7 @@ func (s *Server) series(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(s.o.State.Series(n[0], n[1], min(max(1, n[2]), mostSeries)))
 }
 
-// events follows the run as server-sent events, one a second at most.
+// events follows the run as server-sent events, one a second at most, and one at its end.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	if !s.enter() {
 		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d pages follow this run already", mostPages))
@@ -349,7 +345,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	f.step, _ = strconv.Atoi(r.URL.Query().Get("after"))
 	tick := time.NewTicker(follow)
 	defer tick.Stop()
-	for quiet := 0; ; {
+	for quiet, last := 0, false; ; {
 		text := f.next()
 		if quiet++; text != "" || quiet >= 15 { // or a comment, that says that the connection lives
 			quiet = 0
@@ -358,10 +354,13 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		}
+		if last {
+			return
+		}
 		select {
 		case <-tick.C:
 		case <-r.Context().Done():
-			return
+			last = true
 		}
 	}
 }

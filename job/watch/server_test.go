@@ -292,7 +292,11 @@ func TestEvents(t *testing.T) {
 	if steps, doc := next(); len(steps) != 1 || steps[0] != 6 || doc.Step != 6 {
 		t.Errorf("then %v", steps)
 	}
+	s.o.State.End(report.End{State: "done"})
 	s.Close()
+	if _, doc := next(); doc.State != "done" || doc.Job != "" {
+		t.Errorf("at the end: state %q, the job again: %q", doc.State, doc.Job)
+	}
 	for _, r := range open {
 		r.Body.Close()
 	}
