@@ -303,7 +303,8 @@ func TestEvents(t *testing.T) {
 	client.CloseIdleConnections()
 }
 
-// So many requests are refused as would cost training its time.
+// So many requests are refused as would cost training its time. Requests without the token take
+// nothing from those with it, and health checks are answered in any case.
 func TestRequestsAreFew(t *testing.T) {
 	s, base, token, _ := served(t, "0.0.0.0:0")
 	s.known.left, s.strangers.left = mostRequests, mostRequests
