@@ -115,7 +115,7 @@ func (s *Server) Close() {
 
 // String says where the run can be watched.
 func (s *Server) String() string {
-	at := "http://" + s.at.Addr().String() + "/"
+	at := "http://" + named(s.at.Addr().String()) + "/"
 	if s.at.Addr().Network() == "unix" {
 		at = "unix socket " + s.at.Addr().String()
 	}
@@ -125,22 +125,14 @@ func (s *Server) String() string {
 	return at
 }
 
-// CheckListen says what is wrong with an address to listen on, or nothing.
-func CheckListen(address string) string {
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		if path == "" {
-			return "the path of the socket is missing"
-		}
-		return ""
+// named is an address that others can reach: with the name of this machine if it stands for all of
+// its addresses.
+func named(address string) string {
+	at, err := netip.ParseAddrPort(address)
+	if name, unknown := os.Hostname(); err == nil && at.Addr().IsUnspecified() && unknown == nil {
+		return net.JoinHostPort(name, strconv.Itoa(int(at.Port())))
 	}
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return "it is no HOST:PORT"
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Sprintf("%q is no port (%d)", port, n)
-	}
-	return ""
+	return address
 }
 
 // listen listens on an address; a socket that nobody listens on is replaced.
