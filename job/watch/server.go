@@ -150,7 +150,9 @@ func listen(address string) (net.Listener, error) {
 	}
 	l, err := net.Listen("unix", path)
 	if err == nil {
-		err = os.Chmod(path, 0o600)
+		if err = os.Chmod(path, 0o600); err != nil {
+			_ = l.Close()
+		}
 	}
 	return l, err
 }
@@ -185,10 +187,8 @@ func (s *Server) handler() http.Handler {
 	handle("POST /login", anyone, s.login)
 	handle("POST /api/checkpoint", holder, s.save)
 	handle("POST /api/trace", holder, s.trace)
-	for path, f := range map[string]http.HandlerFunc{"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
-		if path != "cmdline" { // arguments may name what is secret
-			handle("GET /debug/pprof/"+path, holder, long(f))
-		}
+	for path, f := range map[string]http.HandlerFunc{"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} { // no cmdline: arguments may name what is secret
+		handle("GET /debug/pprof/"+path, holder, long(f))
 	}
 	return http.NewCrossOriginProtection().Handler(mux)
 }
