@@ -3,6 +3,7 @@ package config
 import (
 	"slices"
 	"strconv"
+	"strings"
 )
 
 const (
@@ -113,7 +114,7 @@ var deepSpeedKeys = also3(also3(map[string]theirs{
 
 	"scheduler.type":                        {key: "schedule.type", words: curves3},
 	"scheduler.params.warmup_num_steps":     {key: "schedule.warmup", auto: "0"},
-	"scheduler.params.warmup_max_lr":        {key: "optimizer.lr"},
+	"scheduler.params.warmup_max_lr":        {key: "optimizer.lr", auto: "5e-5"},
 	"scheduler.params.warmup_min_lr":        {same: []string{"0", "auto"}, note: "the warmup begins at 0: want 0"},
 	"scheduler.params.warmup_min_ratio":     {same: []string{"0", "auto"}, note: "the warmup begins at 0: want 0"},
 	"scheduler.params.warmup_type":          {same: []string{"linear"}, note: "the warmup is linear here: want linear"},
@@ -154,16 +155,36 @@ func deepSpeedJob(t *translation) {
 	if t.has("precision") == nil {
 		t.set("precision", "fp32", t.root.at)
 	}
+	if a, _ := t.their("bf16.enabled"); strings.EqualFold(a, "true") {
+		if b, at := t.their("fp16.enabled"); strings.EqualFold(b, "true") {
+			t.wrong(at, "fp16.enabled", "bf16 is enabled, too", "enable one of them")
+		}
+	}
 	t.scaleOfFP16()
 	t.offload("offload_optimizer")
 	t.offload("offload_param")
-	if text, _ := t.their("gradient_clipping"); len(text) > 0 && text[0] == '-' {
-		t.set("train.clip", "0", t.has("train.clip").at)
+	if text, at := t.their("gradient_clipping"); text == "" || text[0] == '-' {
+		t.set("train.clip", "0", at)
 	}
 	if text, at := t.their("optimizer.params.adam_w_mode"); text == "false" && t.has("optimizer.type") != nil {
 		t.set("optimizer.type", "adam", at)
 	}
+	t.optimizer()
 	t.warmup()
+}
+
+// optimizer completes an optimizer by the defaults of DeepSpeed's.
+func (t *translation) optimizer() {
+	rule := t.has("optimizer.type")
+	if rule == nil {
+		return
+	}
+	if t.has("optimizer.weight_decay") == nil {
+		t.set("optimizer.weight_decay", "0", rule.at)
+	}
+	if t.has("optimizer.betas") == nil && strings.HasPrefix(rule.text, "adam") {
+		t.set("optimizer.betas", "[0.9, 0.999]", rule.at)
+	}
 }
 
 // scaleOfFP16 checks the settings of the loss scale, which matter only with fp16.
@@ -199,8 +220,21 @@ func (t *translation) warmup() {
 	}
 	curve, _ := t.their("scheduler.params.warmup_type")
 	steps, _ := t.their("scheduler.params.warmup_num_steps")
+	if steps == "" {
+		t.set("schedule.warmup", "1000", at)
+	}
 	if curve == "" && !slices.Contains([]string{"0", "1", "auto"}, steps) {
 		t.wrong(at, "scheduler.params.warmup_type", "it is left out, and DeepSpeed's warmup is logarithmic then, which there is not here", `write "warmup_type": "linear" if a linear one will do`)
+	}
+	if kind != "WarmupCosineLR" { // the schedule's rate replaces the optimizer's
+		highest, where := t.their("scheduler.params.warmup_max_lr")
+		switch highest {
+		case "":
+			t.set("optimizer.lr", "1e-3", at)
+		case "auto":
+		default:
+			t.set("optimizer.lr", highest, where)
+		}
 	}
 	switch kind {
 	case "WarmupDecayLR":
