@@ -73,25 +73,27 @@ func outcomeOf(t *testing.T, out string) string {
 // A job gives the same bits in one process and in several, whatever carries them.
 func TestLaunchGivesTheSameBits(t *testing.T) {
 	inFolder(t)
-	stages, precisions := []string{"0", "1", "2", "3"}, []string{"fp32", "bf16"}
-	if !nightly.All() {
-		stages, precisions = []string{"0", "3"}, precisions[1:]
-	}
-	for _, stage := range stages {
-		for _, precision := range precisions {
-			sets := append(launched4, "--set", "train.steps=4", "--set", "zero.stage="+stage, "--set", "precision="+precision)
-			name := stage + precision
-			zeroth(t, 0, append(sets, "--out", name)...)
-			want := outcomeOf(t, name)
-			for _, c := range [][]string{{"2", "unix"}, {"4", "tcp"}, {"4", "auto"}, {"1", "auto"}} {
-				in := name + c[0] + c[1]
-				out, _ := process(t, 0, append(append([]string{"launch", "-n", c[0], "--"}, sets...), "--set", "parallel.transport="+c[1], "--out", in)...)
-				if got := outcomeOf(t, in); got != want {
-					t.Errorf("stage %s, %s, %s processes over %s: other bits than one process has", stage, precision, c[0], c[1])
-				}
-				if n := strings.Count(out, "done: 4 steps"); n != 1 {
-					t.Errorf("the end is told %d times", n)
-				}
+	for name, job := range map[string][]string{
+		"0bf16": {"zero.stage=0"}, "3bf16": {"zero.stage=3"}, "0fp32": {"zero.stage=0", "precision=fp32"}, "3fp32": {"zero.stage=3", "precision=fp32"},
+		"1": {"zero.stage=1"}, "2": {"zero.stage=2"}, "context": {"zero.stage=3", "parallel.context=2"}, "tensor": {"zero.stage=2", "parallel.tensor=2", "model.heads=2"},
+	} {
+		if !nightly.All() && !slices.Contains([]string{"0bf16", "3bf16", "context"}, name) {
+			continue
+		}
+		sets := append(slices.Clone(launched4), "--set", "train.steps=4")
+		for _, set := range job {
+			sets = append(sets, "--set", set)
+		}
+		zeroth(t, 0, append(slices.Clone(sets), "--out", name)...)
+		want := outcomeOf(t, name)
+		for _, c := range [][]string{{"2", "unix"}, {"4", "tcp"}, {"4", "auto"}, {"1", "auto"}} {
+			in := name + c[0] + c[1]
+			out, _ := process(t, 0, append(append([]string{"launch", "-n", c[0], "--"}, sets...), "--set", "parallel.transport="+c[1], "--out", in)...)
+			if got := outcomeOf(t, in); got != want {
+				t.Errorf("%v: %s processes over %s differ from one process", job, c[0], c[1])
+			}
+			if n := strings.Count(out, "done: 4 steps"); n != 1 {
+				t.Errorf("%v: %d lines report the end", job, n)
 			}
 		}
 	}
