@@ -107,6 +107,11 @@ func (e *Encoder) piece(ids []uint32, p []byte) []uint32 {
 // reference, an unknown character is added after the bytes of following characters that fall
 // back to bytes.
 func (e *Encoder) merge(ids []uint32, p []byte) []uint32 {
+	most := len(p)
+	if !e.bytes {
+		most = utf8.RuneCount(p)
+	}
+	e.merger.Reserve(most)
 	unknown := false // an unknown character is pending
 	for len(p) > 0 {
 		n := 1

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 )
 
 // Merges maps pairs of tokens to the tokens they merge into, with a rank: pairs with a lower
@@ -85,17 +86,20 @@ type Merger struct {
 // node is a token of a piece during merging; nodes form a doubly linked list by index.
 type node struct {
 	id         uint32
-	prev, next int32 // -1 at the ends
-	rank       uint32
+	prev, next int32 // -1 at the ends; next is merged for a token that was merged into the previous one
 }
 
-// noRank marks a token that does not merge with the next one, or was merged away.
-const noRank = math.MaxUint32
+const merged = -2
+
+// Reserve takes memory for a piece of n tokens, so that a long one is not copied while it grows.
+func (g *Merger) Reserve(n int) {
+	g.nodes, g.heap = slices.Grow(g.nodes, n), slices.Grow(g.heap, n)
+}
 
 // Push adds a token to the piece.
 func (g *Merger) Push(id uint32) {
 	i := int32(len(g.nodes))
-	g.nodes = append(g.nodes, node{id, i - 1, i + 1, noRank})
+	g.nodes = append(g.nodes, node{id, i - 1, i + 1})
 }
 
 // Append merges the piece, always the leftmost of the pairs with the lowest rank, appends its
@@ -113,13 +117,16 @@ func (g *Merger) Append(ids []uint32, m *Merges) []uint32 {
 		top := g.heap.pop()
 		i := int32(uint32(top))
 		n := &g.nodes[i]
-		if n.rank != uint32(top>>32) {
-			continue // the pair changed after it was offered
+		if n.next < 0 {
+			continue
 		}
 		next := &g.nodes[n.next]
-		into, _ := m.get(n.id, next.id)
+		into, ok := m.get(n.id, next.id)
+		if !ok || into.rank != uint32(top>>32) {
+			continue // the pair changed after it was offered
+		}
 		n.id = into.id
-		n.next, next.rank = next.next, noRank
+		n.next, next.next = next.next, merged
 		if n.next >= 0 {
 			g.nodes[n.next].prev = i
 		}
@@ -138,12 +145,10 @@ func (g *Merger) Append(ids []uint32, m *Merges) []uint32 {
 // offer adds the pair that begins at node i to the heap, if it merges.
 func (g *Merger) offer(i int32, m *Merges) {
 	n := &g.nodes[i]
-	n.rank = noRank
 	if n.next < 0 {
 		return
 	}
 	if into, ok := m.get(n.id, g.nodes[n.next].id); ok {
-		n.rank = into.rank
 		g.heap.push(uint64(into.rank)<<32 | uint64(uint32(i)))
 	}
 }

@@ -19,7 +19,7 @@ const (
 	allFound  = 1 << 19 // bytes of all added tokens
 	maxMark   = 8       // bytes that Metaspace writes for a space
 	maxSteps  = 32      // of a sequence of steps
-	maxGrowth = 16      // times that replacing may make a text longer
+	maxGrowth = 4       // times that replacing may make a text longer
 )
 
 // Tokenizer is a parsed tokenizer.json. It is immutable and safe for concurrent use.
