@@ -102,9 +102,9 @@ func (w *Writer) DCP(ctx context.Context, folder string) error {
 	var places []place
 	err := input.Write(filepath.Join(folder, dcpData), func(out io.Writer) error {
 		b := bufio.NewWriterSize(out, 1<<20)
-		at := &counter{w: b}
+		at := &torchfile.Counter{W: b}
 		for _, t := range w.list(true) {
-			p := place{fqn: "model." + t.as, path: []string{"model", t.as}, at: at.n}
+			p := place{fqn: "model." + t.as, path: []string{"model", t.as}, at: at.N}
 			if t.Kind != checkpoint.Master {
 				p.fqn, p.path = "optim.state."+t.as+"."+t.Kind, []string{"optim", "state", t.as, t.Kind}
 			}
@@ -113,7 +113,7 @@ func (w *Writer) DCP(ctx context.Context, folder string) error {
 			if err != nil {
 				return err
 			}
-			p.n = at.n - p.at
+			p.n = at.N - p.at
 			places = append(places, p)
 			if t.Kind != "exp_avg" || w.Step == 0 {
 				continue
@@ -136,12 +136,12 @@ func (w *Writer) DCP(ctx context.Context, folder string) error {
 }
 
 // writeStep writes the number of updates of a parameter as torch's AdamW has it, a float32.
-func writeStep(at *counter, name string, step int64) (place, error) {
-	p := place{fqn: "optim.state." + name + ".step", path: []string{"optim", "state", name, "step"}, spec: torchfile.Spec{DType: checkpoint.F32}, at: at.n}
+func writeStep(at *torchfile.Counter, name string, step int64) (place, error) {
+	p := place{fqn: "optim.state." + name + ".step", path: []string{"optim", "state", name, "step"}, spec: torchfile.Spec{DType: checkpoint.F32}, at: at.N}
 	var b [4]byte
 	safetensors.Encode(b[:], []float32{float32(step)}, checkpoint.F32)
 	err := torchfile.Write(at, "archive", []torchfile.Spec{p.spec}, func(_ torchfile.Spec, write func([]byte) error) error { return write(b[:]) })
-	p.n = at.n - p.at
+	p.n = at.N - p.at
 	return p, err
 }
 
@@ -224,16 +224,4 @@ func metadata(places []place) []byte {
 		p.Op("u")
 	})
 	return p.Bytes()
-}
-
-// counter counts the bytes written.
-type counter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *counter) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
-	return n, err
 }

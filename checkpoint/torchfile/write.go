@@ -102,7 +102,7 @@ func Write(w io.Writer, stem string, specs []Spec, data func(s Spec, write func(
 	if !single {
 		p.Op("u")
 	}
-	a := &archive{out: &counter{w: w}, stem: stem}
+	a := &archive{out: &Counter{W: w}, stem: stem}
 	a.zip = zip.NewWriter(a.out)
 	for _, e := range []struct{ name, text string }{{"data.pkl", string(p.Bytes())}, {".format_version", "1"}, {".storage_alignment", "64"}, {"byteorder", "little"}} {
 		if err := a.entry(e.name, func(w io.Writer) error { _, err := io.WriteString(w, e.text); return err }); err != nil {
@@ -137,7 +137,7 @@ func Write(w io.Writer, stem string, specs []Spec, data func(s Spec, write func(
 
 // archive writes entries as PyTorch does: stored, at multiples of 64 bytes.
 type archive struct {
-	out  *counter
+	out  *Counter
 	zip  *zip.Writer
 	stem string
 	tail int64 // bytes that the zip writer puts behind the last entry when the next begins
@@ -149,28 +149,28 @@ func (a *archive) entry(name string, write func(io.Writer) error) error {
 	}
 	h := &zip.FileHeader{Name: a.stem + "/" + name, Method: zip.Store}
 	const fixed, field = 30, 4 // bytes of a local header, of the head of an extra field
-	pad := -(a.out.n + a.tail + fixed + int64(len(h.Name)) + field) & 63
+	pad := -(a.out.N + a.tail + fixed + int64(len(h.Name)) + field) & 63
 	h.Extra = append(binary.LittleEndian.AppendUint16([]byte("FB"), uint16(pad)), strings.Repeat("Z", int(pad))...)
 	w, err := a.zip.CreateHeader(h)
 	if err != nil {
 		return err
 	}
-	body := &counter{w: w}
+	body := &Counter{W: w}
 	err = write(body)
-	if a.tail = 16; body.n > math.MaxUint32 {
+	if a.tail = 16; body.N > math.MaxUint32 {
 		a.tail = 24
 	}
 	return err
 }
 
-// counter counts the bytes written.
-type counter struct {
-	w io.Writer
-	n int64
+// Counter counts the bytes written.
+type Counter struct {
+	W io.Writer
+	N int64
 }
 
-func (c *counter) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
+func (c *Counter) Write(b []byte) (int, error) {
+	n, err := c.W.Write(b)
+	c.N += int64(n)
 	return n, err
 }
