@@ -6,8 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"strings"
 	"testing"
+	"time"
 
 	"zeroth/shard"
 	"zeroth/tests/nightly"
@@ -98,21 +101,49 @@ func mutate(r *rand.Rand, b []byte) []byte {
 	return b
 }
 
+// peakHeap begins to watch the heap. The function that it returns ends that, and returns the most bytes
+// that were used at once beyond those at the beginning. Garbage counts, of which there is little: the
+// collector runs whenever the heap has grown by 8 MiB.
+func peakHeap() func() int64 {
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	used := func() int64 { metrics.Read(heap); return int64(heap[0].Value.Uint64()) }
+	runtime.GC()
+	begin := used()
+	limit := debug.SetMemoryLimit(begin + 8<<20)
+	end, most := make(chan bool), make(chan int64)
+	go func() {
+		peak := int64(0)
+		for {
+			select {
+			case <-end:
+				most <- peak
+				return
+			case <-time.After(100 * time.Microsecond):
+				peak = max(peak, used()-begin)
+			}
+		}
+	}()
+	return func() int64 {
+		end <- true
+		debug.SetMemoryLimit(limit)
+		return <-most
+	}
+}
+
 // readAll opens a checkpoint and reads all its elements.
 func readAll(t *testing.T, folder string) error {
 	t.Helper()
-	var size, begin, end = int64(0), runtime.MemStats{}, runtime.MemStats{}
+	var size int64
 	_ = filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 		if info, wrong := d.Info(); wrong == nil {
 			size += info.Size()
 		}
 		return err
 	})
-	runtime.ReadMemStats(&begin)
+	peak := peakHeap()
 	defer func() {
-		runtime.ReadMemStats(&end)
-		if took := int64(end.TotalAlloc - begin.TotalAlloc); took > 16*size+64<<20 { // over the whole time, not at once
-			t.Errorf("%d bytes are allocated for %d bytes of files", took, size)
+		if took := peak(); took > size+64<<20 {
+			t.Errorf("%d bytes of memory are used for %d bytes of files", took, size)
 		}
 	}()
 	c, err := Open(folder)

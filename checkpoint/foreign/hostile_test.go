@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -191,5 +192,32 @@ func TestRename(t *testing.T) {
 	}
 	if err := c.Rename(map[string]string{words: "x"}); err == nil || !strings.Contains(err.Error(), "no parameter "+words) {
 		t.Errorf("a name that is gone: %v", err)
+	}
+}
+
+// Files that only want memory get what every file may have, and no more.
+func TestMostMemory(t *testing.T) {
+	for name, ops := range map[string]string{
+		"lists": strings.Repeat("]", 1<<20), "dictionaries": strings.Repeat("}K\x01K\x01s", 1<<20), "numbers": "](" + strings.Repeat("J\x00\x00\x01\x00", 1<<20),
+		"tuples": ")" + strings.Repeat("\x85", 1<<20), "marks": strings.Repeat("(", 1<<21), "a long memo": "N" + strings.Repeat("\x94", 1<<20),
+	} {
+		path := filepath.Join(t.TempDir(), "x.pt")
+		p := torchfile.NewPickler()
+		p.Op(ops)
+		saved(t, path, p)
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		peak := peakHeap()
+		_, err = Open(path)
+		took := peak()
+		if err == nil || !strings.Contains(err.Error(), "need more memory") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if took < 4<<20 || took > info.Size()+64<<20 {
+			t.Errorf("%s: %d bytes of memory for a file of %d; want 4 MiB to the file's size and 64 MiB", name, took, info.Size())
+		}
+		t.Logf("%s: %d KiB for %d KiB", name, took>>10, info.Size()>>10)
 	}
 }
