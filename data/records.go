@@ -41,12 +41,12 @@ var alongside = []string{"tools", "chat_template_kwargs"}
 // forms returns the forms of conversations; messages is the key of the usual one.
 func (d *docReader) forms() []form {
 	key := d.key("messages")
-	all := []form{{"", []string{key}, nil, func(r jsonread.Value) (conversation, error) { return messagesOf(r, key, "") }}}
+	all := []form{{"", []string{key}, []string{"system"}, func(r jsonread.Value) (conversation, error) { return messagesOf(r, key) }}}
 	if key != "messages" {
 		return all
 	}
 	return append(all,
-		form{"", []string{"conversations"}, []string{"system"}, func(r jsonread.Value) (conversation, error) { return messagesOf(r, "conversations", "system") }},
+		form{"", []string{"conversations"}, []string{"system"}, func(r jsonread.Value) (conversation, error) { return messagesOf(r, "conversations") }},
 		form{"Alpaca", []string{"instruction", "output"}, []string{"input", "system", "history"}, alpaca},
 		form{"prompt and completion", []string{"prompt", "completion"}, []string{"label"}, promptMessages},
 	)
@@ -179,18 +179,45 @@ func toolsOf(v jsonread.Value) (chat.Value, error) {
 	return chat.FromJSON(v)
 }
 
+// systemOf returns the message that a record has under "system", besides its other messages, or none.
+func systemOf(record jsonread.Value, others []jsonread.Value) ([]jsonread.Value, error) {
+	text, err := optional(record, "system")
+	if text == "" || err != nil {
+		return nil, err
+	}
+	if len(others) > 0 && (others[0].Get("role").Text == "system" || others[0].Get("from").Text == "system") {
+		return nil, errors.New(`"system" is given, but the first message is the system's, too; remove one of them`)
+	}
+	return []jsonread.Value{message("system", text)}, nil
+}
+
+// optional returns the text under a key, which may be missing or null.
+func optional(record jsonread.Value, key string) (string, error) {
+	switch v := record.Get(key); v.Kind {
+	case jsonread.String:
+		return v.Text, nil
+	case jsonread.None, jsonread.Null:
+		return "", nil
+	default:
+		return "", fmt.Errorf("%q is %v, not a string", key, v.Kind)
+	}
+}
+
 // messagesOf reads a list of messages, with role and content or, as in ShareGPT, from and value.
-func messagesOf(record jsonread.Value, key, system string) (c conversation, err error) {
+func messagesOf(record jsonread.Value, key string) (c conversation, err error) {
 	v := record.Get(key)
 	if v.Kind != jsonread.Array {
 		return c, fmt.Errorf("%q is not a list of messages", key)
 	}
 	shared := false
-	list := make([]jsonread.Value, 0, len(v.Items)+1)
-	if s := record.Get(system); system != "" && s.Kind == jsonread.String && s.Text != "" {
-		list = append(list, message("system", s.Text))
+	list, err := systemOf(record, v.Items)
+	if err != nil {
+		return c, err
 	}
 	for i, m := range v.Items {
+		if w := m.Get("weight"); w.Kind == jsonread.Number && strings.Trim(w.Text, "0.") == "" || m.Get("train").Kind == jsonread.Bool && !m.Get("train").True {
+			return c, fmt.Errorf(`message %d is not to be learned ("weight": 0 or "train": false), which is not supported; give the messages before the answers to learn as "prompt" and the others as "completion"`, i+1)
+		}
 		if from := m.Get("from"); m.Kind == jsonread.Object && from.Kind != jsonread.None && m.Get("role").Kind == jsonread.None {
 			role, ok := shareRoles[from.Text]
 			if !ok {
@@ -244,19 +271,19 @@ func message(role, content string) jsonread.Value {
 func alpaca(record jsonread.Value) (c conversation, err error) {
 	texts := map[string]string{}
 	for _, key := range []string{"instruction", "input", "output", "system"} {
-		switch v := record.Get(key); v.Kind {
-		case jsonread.String:
-			texts[key] = v.Text
-		case jsonread.None, jsonread.Null:
-		default:
-			return c, fmt.Errorf("%q is %v, not a string", key, v.Kind)
+		if texts[key], err = optional(record, key); err != nil {
+			return c, err
 		}
 	}
 	list := jsonread.Value{Kind: jsonread.Array}
 	if texts["system"] != "" {
 		list.Items = append(list.Items, message("system", texts["system"]))
 	}
-	for i, turn := range record.Get("history").Items {
+	history := record.Get("history")
+	if history.Kind != jsonread.None && history.Kind != jsonread.Null && history.Kind != jsonread.Array {
+		return c, fmt.Errorf(`"history" is %v, not a list of questions and answers`, history.Kind)
+	}
+	for i, turn := range history.Items {
 		if len(turn.Items) != 2 || turn.Items[0].Kind != jsonread.String || turn.Items[1].Kind != jsonread.String {
 			return c, fmt.Errorf(`"history": item %d is not a question and an answer`, i+1)
 		}
