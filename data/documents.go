@@ -52,10 +52,11 @@ type Documents struct {
 }
 
 // maxLine is the maximum size of a record in bytes, shownLines the number of broken lines
-// that are listed.
+// that are listed, and shownAlike that of those with the same error.
 const (
 	maxLine    = 64 << 20
 	shownLines = 20
+	shownAlike = 3
 )
 
 // documents holds the tokens of documents one after the other; documents of one group (of a
@@ -337,15 +338,18 @@ func (d *docReader) each(ctx context.Context, files []file, m *meter, take func(
 	})
 	var broken []error
 	var takeErr error
-	wrong := 0
+	wrong, same := 0, map[string]int{} // lines; those by error
 	for b := range order {
 		<-b.done
 		for i, x := range b.examples {
 			switch {
 			case takeErr != nil:
 			case x.err != nil:
-				if wrong++; wrong <= shownLines {
-					broken = append(broken, fmt.Errorf("%s:%d: %w", b.lines[i].file, b.lines[i].number, withoutPosition(x.err)))
+				err := withoutPosition(x.err)
+				wrong++
+				if n := same[err.Error()]; n < shownAlike && len(broken) < shownLines {
+					same[err.Error()] = n + 1
+					broken = append(broken, fmt.Errorf("%s:%d: %w", b.lines[i].file, b.lines[i].number, err))
 				}
 			default:
 				if takeErr = take(x); takeErr != nil {
@@ -358,8 +362,8 @@ func (d *docReader) each(ctx context.Context, files []file, m *meter, take func(
 	if takeErr != nil {
 		return takeErr
 	}
-	if wrong > shownLines {
-		broken = append(broken, fmt.Errorf("and %d more broken lines", wrong-shownLines))
+	if more := wrong - len(broken); more > 0 {
+		broken = append(broken, fmt.Errorf("and %d more broken lines", more))
 	}
 	return errors.Join(append(broken, reading)...)
 }

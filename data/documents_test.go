@@ -186,8 +186,12 @@ func TestBrokenDocuments(t *testing.T) {
 	if set := open(t, Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "text"}, Dir: marked, Tokenizer: "bytes", Context: 4}); set.Train.Windows() != 2 {
 		t.Errorf("a byte order mark before the first line: %d documents", set.Train.Windows())
 	}
-	dir := tree(t, map[string]string{"a.jsonl": strings.Repeat("x\n", 50), "cut.gz": "\x1f\x8b\x08\x00", "list.json": "[\n{}]", "p": "PAR1xxxxyyyyzzzz", "short.jsonl": records(t, map[string]string{"text": "a"})})
-	for file, want := range map[string]string{"a.jsonl": `a.jsonl:20: "x" where a value should be`, "cut.gz": "unexpected EOF", "list.json": "a JSON array, not one record per line", "p": "p: no parquet magic",
+	different := ""
+	for i := range 50 {
+		different += fmt.Sprintf("%c\n", 'A'+i%26)
+	}
+	dir := tree(t, map[string]string{"a.jsonl": different, "same.jsonl": strings.Repeat("x\n", 50), "cut.gz": "\x1f\x8b\x08\x00", "list.json": "[\n{}]", "p": "PAR1xxxxyyyyzzzz", "short.jsonl": records(t, map[string]string{"text": "a"})})
+	for file, want := range map[string]string{"same.jsonl": "where a value should be\nand 47 more broken lines", "a.jsonl": `a.jsonl:20: "T" where a value should be`, "cut.gz": "unexpected EOF", "list.json": "a JSON array, not one record per line", "p": "p: no parquet magic",
 		"short.jsonl": "make the batch smaller; 1 documents have no token to learn within that length and are skipped"} {
 		_, err := Open(t.Context(), Source{Documents: Documents{Files: []string{file}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 4})
 		if err == nil || !strings.Contains(err.Error(), want) {
