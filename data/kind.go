@@ -116,13 +116,13 @@ func Kind(path string) (what, key string) {
 }
 
 // Format returns the format of a file of records, judging by its first record, or "" if that
-// is not JSON or has other keys.
+// has other keys. A chat may contain the keys of other formats.
 func Format(path string) string {
 	head, err := beginning(path)
 	first, _, _ := bytes.Cut(head, []byte("\n"))
-	for format, keys := range recordKeys {
-		if err == nil && bytes.Contains(first, []byte(`"`+keys[0]+`"`)) {
-			return format
+	for _, x := range [...]struct{ key, format string }{{"messages", "chat"}, {"conversations", "chat"}, {"instruction", "chat"}, {"prompt", "prompt"}, {"text", "text"}} {
+		if err == nil && bytes.Contains(first, []byte(`"`+x.key+`"`)) {
+			return x.format
 		}
 	}
 	return ""

@@ -147,3 +147,20 @@ func TestSpelledSeparators(t *testing.T) {
 		t.Errorf("notes %q", set.Notes)
 	}
 }
+
+// TestFormat checks that the format of records is found by their outermost keys.
+func TestFormat(t *testing.T) {
+	for record, want := range map[string]string{
+		`{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}`: "chat",
+		`{"conversations": [{"from": "human", "value": "a"}]}`:                         "chat",
+		`{"instruction": "a", "output": "b"}`:                                          "chat",
+		`{"prompt": "a", "completion": "b"}`:                                           "prompt",
+		`{"text": "a"}`:                                                                "text",
+		`{"other": "a"}`:                                                               "",
+	} {
+		dir := tree(t, map[string]string{"a.jsonl": record})
+		if got := Format(filepath.Join(dir, "a.jsonl")); got != want {
+			t.Errorf("%s: %q, want %q", record, got, want)
+		}
+	}
+}
