@@ -207,3 +207,48 @@ func TestResumeRefusesAnotherOrder(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestFittedContext checks that a job that does not say the length of sequences has that of its
+// longest document, that job.yaml says so, and that a resume keeps it.
+func TestFittedContext(t *testing.T) {
+	testjob.InTinyFolder(t)
+	if err := Run(t.Context(), configtest.MustLoad(t, "model.family=llama", "model.context=256", "train.steps=1", "train.eval_every=0"), Options{Out: "made"}); err != nil {
+		t.Fatal(err)
+	}
+	longest := func(bytes int) string {
+		return "{\"text\": \"" + strings.Repeat("a", bytes) + "\"}\n" + strings.Repeat("{\"text\": \"abc\"}\n", 20)
+	}
+	const dev = "{\"text\": \"abc\"}\n"
+	for _, c := range []struct {
+		name, docs, dev, sets string
+		want                  int
+		told                  string
+	}{
+		{"short", longest(60), dev, "", 64, "model.context is 64, as the longest document needs; the model takes 256"},
+		{"exact", longest(65), dev, "", 64, "model.context is 64, as"},
+		{"next", longest(66), dev, "", 128, "model.context is 128, as"},
+		{"held", longest(9), longest(100), "", 128, "model.context is 128, as"},
+		{"long", longest(999), dev, "", 256, "model.context is 256, the most the model takes"},
+		{"said", longest(60), dev, "model.context=32", 32, ""},
+	} {
+		testjob.Write(t, "docs.jsonl", c.docs)
+		testjob.Write(t, "dev.jsonl", c.dev)
+		testjob.Write(t, "tune.yaml", "model: {from: made/model}\ndata: {documents: [docs.jsonl], validation_documents: [dev.jsonl], tokenizer: bytes}\ntrain: {steps: 1, batch: 2, eval_every: 0}\nparallel: {ranks: 2}\n")
+		for i, resume := range []string{"", "latest"} {
+			job, err := config.Load("tune.yaml", append(strings.Fields(c.sets), fmt.Sprintf("train.steps=%d", i+1), "checkpoint.every=1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := &heard{}
+			if err := Run(t.Context(), job, Options{Out: c.name, Resume: resume, Observer: h}); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			if told := strings.Join(h.notes, "\n"); i == 0 && !strings.Contains(told, c.told) || (i > 0 || c.told == "") && strings.Contains(told, "longest document needs") {
+				t.Errorf("%s %s: %s", c.name, resume, told)
+			}
+			if saved, err := config.Load(filepath.Join(c.name, "job.yaml"), nil); err != nil || saved.Model.Context != c.want {
+				t.Errorf("%s %s: %v, %d tokens", c.name, resume, err, saved.Model.Context)
+			}
+		}
+	}
+}

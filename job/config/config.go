@@ -321,7 +321,11 @@ func (c *Config) WithContext(tokens int) (*Config, error) {
 	}
 	next := r.Config
 	next.found, next.Checkpoint.Dir = c.found, c.Checkpoint.Dir
-	next.note("model.context is %d, as the longest document needs; the model takes %d", tokens, c.Model.Context)
+	if most := c.Model.Context; tokens < most {
+		next.note("model.context is %d, as the longest document needs; the model takes %d", tokens, most)
+	} else {
+		next.note("model.context is %d, the most the model takes, because the longest document needs at least that", most)
+	}
 	return next, nil
 }
 
