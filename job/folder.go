@@ -163,17 +163,9 @@ func vacant(folder, checkpoints string) bool {
 	})
 }
 
-// Held is an error that names the process that uses a run folder, nil if none does.
+// Held returns a *vfs.Locked that names the process that uses a run folder, nil if none does.
 func Held(out string) error {
-	file := filepath.Join(out, lockFile)
-	if !input.Exists(file) {
-		return nil
-	}
-	l, err := vfs.OS{}.Lock(file)
-	if err == nil {
-		_ = l.Close() // nothing was written
-	}
-	return err
+	return vfs.OS{}.Look(filepath.Join(out, lockFile))
 }
 
 // takeCheckpoints locks the folder of checkpoints.

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"time"
 
 	"zeroth/input"
 )
@@ -50,7 +52,7 @@ func (OS) Lock(name string) (io.Closer, error) {
 			return nil, err
 		}
 		acquired := false
-		if err = input.Lock(f); err == nil {
+		if err = lockPatiently(f); err == nil {
 			acquired, err = input.Still(f, name)
 		} else if !errors.Is(err, ErrLocked) {
 			err = fmt.Errorf("lock %s: %w", name, err)
@@ -69,6 +71,35 @@ func (OS) Lock(name string) (io.Closer, error) {
 			return nil, err
 		}
 	}
+}
+
+// patience is how long Lock waits for the end of a look, which takes microseconds.
+const patience = 50 * time.Millisecond
+
+// lockPatiently locks a file, unless it stays locked for longer than a look takes.
+func lockPatiently(f *os.File) error {
+	for end := time.Now().Add(patience); ; time.Sleep(patience / 10) {
+		if err := input.Lock(f); !errors.Is(err, ErrLocked) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// Look returns a *Locked if someone holds a lock, and nil if nobody does. It writes nothing and
+// makes no one else's Lock fail.
+func (OS) Look(name string) error {
+	f, err := input.OpenOwn(name, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err = input.Look(f); errors.Is(err, ErrLocked) {
+		err = holder(f, name)
+	}
+	return err
 }
 
 // openLock opens a lock file, creating it if needed. It refuses anything else with that name,

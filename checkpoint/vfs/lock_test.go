@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -96,6 +97,55 @@ func TestLockOfARemovedFile(t *testing.T) {
 	if _, err := (OS{}).Lock(name); !errors.Is(err, ErrLocked) {
 		t.Errorf("two holders: %v", err)
 	}
+}
+
+// Who only looks at a lock neither keeps others from it nor writes to its file.
+func TestLook(t *testing.T) {
+	name := filepath.Join(t.TempDir(), ".lock")
+	if err := (OS{}).Look(name); err != nil {
+		t.Errorf("no file: %v", err)
+	}
+	if err := os.WriteFile(name, []byte("left"), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if err := (OS{}).Look(name); err != nil {
+		t.Errorf("a lock that nobody holds: %v", err)
+	}
+	if text, err := os.ReadFile(name); string(text) != "left" {
+		t.Errorf("a look wrote %q, %v", text, err)
+	}
+	if err := os.Chmod(name, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	over, looks := make(chan struct{}), sync.WaitGroup{}
+	for range 4 {
+		looks.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					if err := (OS{}).Look(name); err != nil && !errors.Is(err, ErrLocked) {
+						t.Error(err)
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}
+		})
+	}
+	for range 100 {
+		l, err := OS{}.Lock(name)
+		if err != nil {
+			t.Fatalf("while others look: %v", err)
+		}
+		held := (*Locked)(nil)
+		if err := (OS{}).Look(name); !errors.As(err, &held) || held.PID != os.Getpid() {
+			t.Errorf("a lock that is held: %v", err)
+		}
+		l.Close()
+	}
+	close(over)
+	looks.Wait()
 }
 
 // Lock writes to nothing but a lock file of that name.
