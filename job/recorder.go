@@ -80,6 +80,7 @@ func (r *recorder) begin(s report.Start) error {
 	r.begun = s
 	r.metrics.Begin(s)
 	r.watch.Earlier(r.log)
+	r.log.Steps, r.log.Evals = nil, nil // a quarter of a GB for a million steps
 	return r.wrote()
 }
 
