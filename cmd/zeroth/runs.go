@@ -160,7 +160,7 @@ func differing(folders []string) (*show.Columns, error) {
 // sideBySide is a table of the losses of two runs.
 func sideBySide(runs []report.Run) *show.Columns {
 	t := &show.Columns{Align: "rrrr"}
-	t.Add("step", "loss", "loss", "difference")
+	t.Add("step", "loss of "+show.Printable(runs[0].Name), "loss of "+show.Printable(runs[1].Name), "difference")
 	at := map[int]float64{}
 	for _, s := range runs[1].Steps {
 		at[s.Step] = s.Loss
