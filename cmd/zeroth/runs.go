@@ -45,10 +45,12 @@ killed.`,
 			for _, e := range entries {
 				folder := filepath.Join(dir, e.Name())
 				l, err := report.ReadLog(filepath.Join(folder, "metrics.jsonl"))
-				if err != nil || n == mostListed {
+				if err != nil {
 					continue
 				}
-				n++
+				if n++; n > mostListed {
+					return input.BadInput(fmt.Errorf("%s has more than %d runs; want a folder with fewer", dir, mostListed))
+				}
 				t.Add(append([]string{show.Printable(e.Name())}, listed(folder, l)...)...)
 			}
 			if n == 0 {
@@ -65,7 +67,11 @@ func listed(folder string, l *report.Log) []string {
 	if n := len(l.Starts); n > 0 {
 		s = l.Starts[n-1]
 	}
-	row := []string{show.Printable(s.Model), show.Printable(s.Mesh), fmt.Sprint(s.Stage)}
+	stage := "-"
+	if s.Mesh != "-" {
+		stage = fmt.Sprint(s.Stage)
+	}
+	row := []string{show.Printable(s.Model), show.Printable(s.Mesh), stage}
 	last, loss, speed, mfu := 0, "-", "-", "-"
 	if n := len(l.Steps); n > 0 {
 		x := l.Steps[n-1]
