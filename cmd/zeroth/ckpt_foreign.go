@@ -44,7 +44,10 @@ func (a *app) inspectForeign(path string, asJSON bool) error {
 	}
 	a.say("%-10s %s\n", "folder", f.Path)
 	a.say("%-10s %s", "format", f.Form)
-	if f.Ranks > 0 {
+	switch {
+	case f.Ranks == 1:
+		a.say(", written by 1 rank")
+	case f.Ranks > 1:
 		a.say(", written by %d ranks", f.Ranks)
 	}
 	a.say("\n%-10s %d parameters, %s as float32\n", "size", masters, show.BriefSize(f.Bytes(false)))
