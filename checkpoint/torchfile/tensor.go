@@ -70,7 +70,7 @@ func (t *Tensor) check() error {
 	last := t.Offset
 	for i, d := range t.Shape {
 		step := int64(t.Stride[i])
-		if step < 0 || d > 1 && step > most {
+		if step < 0 || d > 1 && step > most/int64(d-1) { // the next line cannot overflow
 			return fmt.Errorf("a tensor of shape %v with strides %v", t.Shape, t.Stride)
 		}
 		if last += int64(d-1) * step; d > 1 && int64(d-1) > most || last >= most {
