@@ -62,7 +62,8 @@ func (x *tensor) covered() error {
 	have := 0
 	x.pieces = slices.DeleteFunc(x.pieces, func(p piece) bool { n, _ := numel(p.size); return n == 0 })
 	sort.SliceStable(x.pieces, func(i, j int) bool { return slices.Compare(x.pieces[i].start, x.pieces[j].start) < 0 })
-	for i, p := range x.pieces {
+	var near []piece // that end behind the begin of the next along the first dimension
+	for _, p := range x.pieces {
 		n, ok := numel(p.size)
 		if !ok || len(p.start) != len(x.grid) || len(p.size) != len(x.grid) {
 			return fmt.Errorf("%v: a piece of size %v at %v of %v", x.Tensor, p.size, p.start, x.grid)
@@ -72,12 +73,15 @@ func (x *tensor) covered() error {
 				return fmt.Errorf("%v: a piece of size %v at %v of %v", x.Tensor, p.size, p.start, x.grid)
 			}
 		}
-		for _, o := range x.pieces[:i] {
+		if len(p.start) > 0 {
+			near = slices.DeleteFunc(near, func(o piece) bool { return o.start[0]+o.size[0] <= p.start[0] })
+		}
+		for _, o := range near {
 			if overlap(p, o) {
 				return fmt.Errorf("%v: pieces of size %v at %v and of size %v at %v overlap (strided shards of FSDP with tensor parallelism are not supported)", x.Tensor, o.size, o.start, p.size, p.start)
 			}
 		}
-		have += n
+		near, have = append(near, p), have+n
 	}
 	if have != total {
 		return fmt.Errorf("%v: %d of %d elements are in the checkpoint: files of some ranks are missing, or belong to another", x.Tensor, have, total)
