@@ -216,6 +216,17 @@ func (t *translation) offload(section string) {
 func (t *translation) warmup() {
 	kind, at := t.their("scheduler.type")
 	if kind == "" {
+		rule := t.has("optimizer.type")
+		if rule == nil {
+			return
+		}
+		t.set("schedule.warmup", "0", rule.at)
+		if rate, _ := t.their("optimizer.params.lr"); rate == "auto" { // the Trainer's, whose default is linear
+			t.set("schedule.type", "linear", rule.at)
+			t.set("schedule.min_lr", "0", rule.at)
+		} else {
+			t.set("schedule.type", "constant", rule.at)
+		}
 		return
 	}
 	curve, _ := t.their("scheduler.params.warmup_type")
