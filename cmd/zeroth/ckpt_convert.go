@@ -311,6 +311,9 @@ func (a *app) importModel(cmd *cobra.Command, folder, to string, asJSON bool) er
 		_, x.Bytes, err = written(path)
 		return cmp.Or(err, a.writeJSON(x))
 	}
+	if steps, _ := filepath.Glob(filepath.Join(folder, "global_step*")); len(steps) > 0 {
+		a.say("only the weights of %s; import %s for the optimizer's state and the step, too\n", folder, steps[len(steps)-1])
+	}
 	for _, note := range src.Notes {
 		a.say("%v\n", note)
 	}
