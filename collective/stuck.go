@@ -137,8 +137,10 @@ type Phrases struct {
 }
 
 // Stuck follows the waits from rank to rank and describes where they end, each once: at ranks that
-// wait for each other, at ranks without information, and at ranks that are not waiting.
+// wait for each other, at ranks without information, and at ranks that are not waiting. The lines do
+// not depend on the order in which the ranks answered.
 func Stuck(all []Wait, phrases Phrases) (lines []string) {
+	all = slices.SortedStableFunc(slices.Values(all), func(a, b Wait) int { return cmp.Compare(a.Rank, b.Rank) })
 	ranks := 0
 	for _, w := range all {
 		ranks = max(ranks, w.Rank+1, slices.Max(append([]int{0}, w.For...))+1)

@@ -47,6 +47,7 @@ func TestAskFollowsWhoWaits(t *testing.T) {
 					if c.silent > 0 && p == c.silent {
 						<-hold
 					}
+					time.Sleep(time.Duration(len(stars)-p) * 10 * time.Millisecond) // the first process answers last
 					for r := 2 * p; r < 2*p+2; r++ {
 						all = append(all, collective.Wait{Rank: r, For: c.waits[r], GroupName: "shard", Ago: 3 * time.Second, Operation: collective.Operation{
 							Seq: r, Step: 5, Op: "all-gather", Label: fmt.Sprint("unit h.", r), Type: "fp32", Count: 96, State: collective.Started}})
