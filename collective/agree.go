@@ -5,22 +5,11 @@ import (
 	"math/bits"
 )
 
-// The ranks of a Wired agree on a call, before an Engine executes it, with about 2 log N notes per
-// rank instead of N.
-//
-// A rank sends its call to the ranks 1, 2, 4, ... after it and compares its own with those it
-// receives from the ranks 1, 2, 4, ... before it. That covers log N others. A second note, to the
-// rank 2^k after, confirms that the sender has heard, directly or indirectly, from the 2^k ranks
-// before it, and states whether their calls were equal. It is sent once the notes from the ranks 1,
-// 2, ... 2^(k-1) before have arrived. In the end, each rank has heard from all others: this is the
-// dissemination barrier of Hensgen, Finkel and Manber (1988). Any difference becomes known to all
-// ranks, because on the way from the rank that differs to any other there is a pair of neighbours
-// that compare different calls. Then all ranks exchange their calls directly, to name the sides.
-//
-// A missing rank is named by the ranks to which it owes a note; the other waiting ranks cannot name
-// it and learn it from them.
+// Only the ranks that a missing rank owes a note can name it; the other waiting ranks learn the
+// name from them.
 
-// fewRanks is the size up to which all ranks exchange calls directly, which takes no more notes.
+// fewRanks is the largest group in which all ranks exchange calls directly. Up to that size, this
+// takes no more notes.
 const fewRanks = 8
 
 // Kinds of notes of an agreement, in addition to noteCall and noteCredit.
@@ -29,8 +18,8 @@ const (
 	noteHeard = 4 // from the 2^k ranks before the sender; byte 1 is 1 if their calls differ
 )
 
-// agreement is the current agreement, and what has arrived for the next one. Only the issuing
-// goroutine uses it.
+// agreement holds the current agreement, and notes that arrived early for the next one. Only the
+// issuing goroutine uses it.
 type agreement struct {
 	call
 	from    []predecessor // by k: the rank 2^k before this one
@@ -56,7 +45,7 @@ func (g *Wired) agree(mine call) error {
 	return err
 }
 
-// disseminate returns when this rank has heard from all others, and reports whether calls differ.
+// disseminate waits until this rank has heard from all others and reports whether calls differ.
 func (g *Wired) disseminate(mine call) (differs bool, err error) {
 	if why := g.wire.Ended(); why != nil {
 		return false, why
@@ -224,8 +213,8 @@ func (g *Wired) arrived(k int) {
 	g.waitsFor[g.predecessor(k)] = awaitNothing
 }
 
-// differ records that the rank 2^k before called an operation of another kind: it takes no part in
-// this agreement and sends its call to all ranks.
+// markDifferent records that the rank 2^k before called an operation of another kind: it takes no
+// part in this agreement and sends its call to all ranks.
 func (g *Wired) markDifferent(k int) {
 	a := &g.agreement
 	a.differs = true

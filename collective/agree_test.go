@@ -27,8 +27,8 @@ func (w countingWire) Note(to int, n collective.Note) {
 	w.Wire.Note(to, n)
 }
 
-// agreeing holds ranks of one process, connected by sockets' wires, whose engines do nothing, so
-// that operations on device memory only agree.
+// agreeing holds ranks of one process, connected by socket wires. Their engines do nothing, so
+// operations on device memory only agree.
 type agreeing struct {
 	groups []*collective.Engined
 	queues []*stream
@@ -221,8 +221,8 @@ func TestRanksThatDifferAreNamed(t *testing.T) {
 }
 
 // TestRanksThatDoNotComeAreNamed checks that exactly the ranks to which an absent rank owes a note
-// name it. So only absent ranks are named, and each of them is, unless all the ranks it owes notes
-// are absent, too.
+// name it, so present ranks are never named. An absent rank stays unnamed only if all ranks it owes
+// notes are absent, too.
 func TestRanksThatDoNotComeAreNamed(t *testing.T) {
 	const size = 19
 	for _, absent := range [][]int{{0}, {11}, {4, 5, 6, 7}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}} {
@@ -269,7 +269,7 @@ func owing(r, size int, absent []int) (names []int) {
 	return names
 }
 
-// TestRanksThatLeaveAreNamed checks that all name a rank that leaves instead of agreeing.
+// TestRanksThatLeaveAreNamed checks that all ranks name a rank that leaves instead of agreeing.
 func TestRanksThatLeaveAreNamed(t *testing.T) {
 	const size = 19
 	for _, leaves := range []int{0, 9, 18} {

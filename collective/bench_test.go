@@ -14,9 +14,9 @@ import (
 // The benchmarks report bytes of the whole buffer per second, and the time of the same memory
 // traffic without a group, relative to the operation's (of-limit): the copies or the pairwise sums
 // of each rank, distributed evenly over the cores, without synchronization. At 1.00, queues and
-// waiting cost nothing. Note that a gather copies the same bytes again and again, which stay in
-// every core's cache, while an all-reduce does not; and that in the limit of an all-reduce, ranks
-// write what others read, at any time, so a group, which separates the two phases, can beat it.
+// waiting cost nothing. A gather copies the same bytes again and again, which stay in every core's
+// cache; an all-reduce does not. The limit of an all-reduce lets ranks write what others read at
+// any time, so a group, which separates the two phases, can beat it.
 
 func BenchmarkAllGather(b *testing.B) {
 	bench(b, func(g collective.Group, q device.Queue, buf device.Buffer) { collective.AllGather(g, q, buf) },

@@ -6,9 +6,8 @@ import (
 	"zeroth/device"
 )
 
-// GatherBytes returns each rank's mine, in rank order. It waits for the queue. It is meant for
-// messages, not tensors: it allocates, and every rank receives as many bytes per rank as the
-// longest message has.
+// GatherBytes gathers each rank's message, mine, in rank order. It blocks until q has run. It is
+// meant for messages, not tensors: it allocates, and pads every message to the longest.
 func GatherBytes(g Group, q device.Queue, mine []byte) ([][]byte, error) {
 	sizes := make([]int32, g.Size())
 	sizes[g.Rank()] = int32(len(mine))

@@ -117,14 +117,14 @@ func divergence(calls []call, name func(r int) int) error {
 	return ErrDiverged(fmt.Sprintf("operation %d: %s", most.seq, strings.Join(texts, ", ")))
 }
 
-// freeList recycles operations: issuing one takes it, completing it on the queue gives it back.
+// freeList recycles operations: issue takes one, and its completion on the queue returns it.
 // Operations skipped by a failed queue are garbage collected.
 type freeList[T any] struct {
 	mu   sync.Mutex
 	free []*T
 }
 
-// take returns nil if the list is empty.
+// take returns a recycled operation, or nil if there is none.
 func (f *freeList[T]) take() *T {
 	f.mu.Lock()
 	defer f.mu.Unlock()

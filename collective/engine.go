@@ -26,7 +26,7 @@ type Engine interface {
 	Err() error
 	// Abort terminates pending operations, whose buffers are then undefined, and the engine.
 	Abort()
-	// Close ends the engine once nothing is pending, after most at the latest.
+	// Close ends the engine once nothing is pending, or after most.
 	Close(most time.Duration)
 }
 
@@ -37,16 +37,16 @@ type EngineQueue interface {
 	Fail(err error)
 }
 
-// Engined is a rank of a group that runs operations on device memory with an Engine. Their sums
-// have the engine's order and rounding instead of Group's. Operations on host memory use the group
-// underneath, with its bits.
+// Engined is a rank of a group that runs operations on device memory with an Engine, summing in the
+// engine's order and rounding instead of Group's. Operations on host memory use the wrapped group
+// and keep its bits.
 //
 // Libraries do not detect that ranks call different operations: they hang or corrupt memory. So the
-// ranks first agree by the group underneath, like Local does on streams: issuing an operation
-// returns when all ranks have made the same call and it is in the stream. Later failures are
-// detected by a goroutine that polls the group and the engine: it makes the queue fail and aborts
-// the engine, which releases those who wait for the queue. If a peer leaves, operations that may no
-// longer need it get drainTime to complete.
+// ranks first agree through the wrapped group, as Local does on streams: issuing an operation
+// returns when all ranks have made the same call and it is in the stream. A goroutine polls the
+// group and the engine for later failures. It makes the queue fail and aborts the engine, which
+// releases everyone waiting for the queue. If a peer leaves, operations that may no longer need it
+// get drainTime to complete.
 type Engined struct {
 	agreeing
 	engine      Engine
@@ -84,7 +84,7 @@ const enginePoll = 20 * time.Millisecond
 // error.
 const lossTime = time.Second
 
-// engineCall is an operation being issued; run is bound once.
+// engineCall is an operation being issued; run is bound once, to avoid allocations.
 type engineCall struct {
 	call
 	g          *Engined
@@ -163,7 +163,7 @@ func (c *engineCall) doRun() error {
 	if err != nil || c.n == 0 {
 		return g.cause(err)
 	}
-	if why := Ended(g.agreeing); why != nil || !g.use(c.q) { // ended since all have arrived: this rank's share is not done, so no rank's is
+	if why := Ended(g.agreeing); why != nil || !g.use(c.q) { // the group ended after all ranks arrived: without this rank's share, the operation fails everywhere
 		g.Abort(why)
 		return g.cause(Ended(g.agreeing))
 	}
@@ -266,7 +266,7 @@ func (g *Engined) end(why error) {
 	if !first {
 		return
 	}
-	if q != nil && (broke || g.engine.Pending()) { // after an error nothing may be pending, but it is unknown whether earlier operations completed
+	if q != nil && (broke || g.engine.Pending()) { // after an error, earlier operations may be incomplete even if none is pending
 		q.Fail(why)
 	}
 	g.engine.Abort()
@@ -309,8 +309,8 @@ func (g *Engined) Close() error {
 // Wait waits until the engine has ended, after Close.
 func (g *Engined) Wait() { <-g.ended }
 
-// Introduce distributes a secret of rank 0, by which an Engine's ends find each other, to all
-// ranks. It waits for q, up to limit.
+// Introduce distributes rank 0's secret to all ranks, so that the ends of an Engine can find each
+// other. It waits for q, at most limit.
 func Introduce(g Group, q device.Queue, limit time.Duration, secret func() ([]byte, error)) ([]byte, error) {
 	in := inspectable(g)
 	late := time.AfterFunc(limit, func() { in.Abort(fmt.Errorf("not all ranks joined within %v", limit)) })

@@ -58,9 +58,9 @@ type rendezvous struct {
 	ended     error           // reason of the end; nil while open
 }
 
-// failure is the reason that a rank's groups give when they end: ErrPeerLost with the rank's own
-// name, until one of its groups ends for a foreign reason, which it then passes on. The groups of a
-// rank share it.
+// failure is the reason that a rank's groups, which share it, give to their peers when they end. It
+// starts as ErrPeerLost with the rank's own name. Once one of the groups ends because of another
+// rank, the others pass on that reason.
 type failure struct {
 	mu  sync.Mutex
 	why error
@@ -257,7 +257,7 @@ func (c *localCall) onStream(q StreamQueue) {
 	l.after(q, at.done)
 }
 
-// after makes the queue wait for the other ranks' marks, which are unchanged until this rank issues
+// after makes the queue wait for the other ranks' marks, which stay valid until this rank issues
 // its next operation.
 func (l *Local) after(q StreamQueue, marks []device.Event) {
 	for r, e := range marks {

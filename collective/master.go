@@ -6,8 +6,8 @@ import (
 	"zeroth/device"
 )
 
-// Master is a group in which rank 0 owns everything: its own part of a buffer is the whole, that of
-// other ranks is empty. AllGather is a broadcast and ReduceScatter a reduce, both in place.
+// Master is a group in which rank 0 owns whole buffers and the other ranks own nothing. AllGather
+// becomes a broadcast and ReduceScatter a reduce, both in place.
 type Master struct{ Group }
 
 // AllGather implements Group.

@@ -53,8 +53,8 @@ type Operation struct {
 	Done    time.Duration `json:"done"`
 }
 
-// States of an operation, in this order. Launched replaces Done on an asynchronous device, which
-// then has the operation.
+// States of an operation, in order. On an asynchronous device, Launched replaces Done: the device
+// has the operation.
 const (
 	Issued   = "issued"
 	Started  = "started"

@@ -94,8 +94,8 @@ func newHosts(number []int) *hosts {
 // oneHost returns the hosts of ranks that are all on one host.
 func oneHost(size int) *hosts { return newHosts(make([]int, size)) }
 
-// server returns the one of ranks by that handles part r: r itself if it is among them, else they
-// alternate.
+// server returns which of the ranks by handles part r: r itself if it is one of them; otherwise
+// they take turns.
 func server(by []int32, r int) int32 {
 	if r >= int(by[0]) {
 		if _, ok := slices.BinarySearch(by, int32(r)); ok {
@@ -234,9 +234,9 @@ func (h *hosts) added(by int32) (parts []int32) {
 	return parts
 }
 
-// streams returns the maximum number of streams that need bounce memory in a reduction, over all
-// ranks: one from each other rank of the run, and one from each sender of partial sums, of which
-// there is one if runs are equal.
+// streams returns how many streams need bounce memory in a reduction on the busiest rank: one from
+// each other rank of its run and one from each sender of partial sums, a single one if all runs
+// have equal length.
 func (h *hosts) streams() (most int) {
 	for i, run := range h.runs {
 		n := len(run) - 1
@@ -297,12 +297,12 @@ type Links struct {
 	HostRanks           int     // ranks of a host, of all groups, that share Far; 0: only those of the group
 }
 
-// Usual are the links assumed without measurements: memory, and a slower network. Routes chosen
-// with them favour few bytes between hosts.
+// Usual describes the links assumed without measurements: memory, and a slower network. Routes
+// chosen by it favour few bytes between hosts.
 var Usual = Links{Near: 4e9, Far: 1.25e9, NearDelay: 10e-6, FarDelay: 50e-6}
 
-// far returns the group's share of a host's bandwidth to others, since the host's other ranks send
-// at the same time.
+// far returns the group's share of a host's bandwidth to other hosts, which all ranks of the host
+// use at the same time.
 func (l Links) far(s Spread) float64 {
 	if l.HostRanks <= s.Most {
 		return l.Far
@@ -329,9 +329,9 @@ func (l Links) gatherSeconds(s Spread, bytes float64) float64 {
 	return max((k-1)/k*bytes/l.Near, far) + l.FarDelay + l.NearDelay
 }
 
-// reduceSeconds returns the time of a reduction by host, whose elements have elem bytes and are
-// summed as acc bytes: the whole crosses each border once as partial sums, in chunks that pass
-// through all hosts in sequence.
+// reduceSeconds returns the time of a reduction by host of elements of elem bytes, summed in acc
+// bytes: the whole crosses each border once as partial sums, in chunks that pass through all hosts
+// in sequence.
 func (l Links) reduceSeconds(s Spread, bytes, elem, acc float64) float64 {
 	k, borders := float64(s.Most), float64(s.Runs-1)
 	each := float64(s.Runs) / float64(s.Hosts) // runs per host
@@ -355,8 +355,8 @@ func (l Links) seconds(s Spread, c call) (flat, byHost float64) {
 	return flat, byHost
 }
 
-// ByHostFrom returns the smallest power of two of bytes (of float32) from which a gather, or else a
-// reduction, goes by host; 0 if none up to a tebibyte does.
+// ByHostFrom returns the smallest power of two, in bytes of float32, from which a gather goes by
+// host (if gather is false, a reduction); 0 if none up to a tebibyte does.
 func (l Links) ByHostFrom(s Spread, gather bool) float64 {
 	for bytes := 1024.0; bytes <= 1<<40; bytes *= 2 {
 		if l.byHost(s, hypothetical(gather, device.F32, int(bytes)/4)) {
@@ -372,7 +372,8 @@ func (l Links) byHost(s Spread, c call) bool {
 	return byHost < flat
 }
 
-// hypothetical returns a gather, or else a reduction, of n elements in total, for predictions.
+// hypothetical returns a call of n elements in total for predictions: a gather or, if gather is
+// false, a reduction.
 func hypothetical(gather bool, t device.DType, n int) call {
 	if gather {
 		return call{op: allGather, t: t, n: n}
@@ -471,11 +472,12 @@ func slotBytes(chunk, n int, t device.DType) int {
 }
 
 // BounceBytes returns the bounce memory that each rank of a group needs for a reduction of parts of
-// n elements: a slot for each chunk in flight, of at most 1 MiB. If the group can choose its route,
-// which it does later from measured links, the result is sufficient for both routes; but if that
-// exceeds 16 MiB, only for the usual one, and ranks that need more do not choose the other. Host is
-// the number of each rank's host. Ranks of one process need no bounce memory, as they do not use
-// Wired.
+// n elements: a slot for each chunk in flight, of at most 1 MiB. host[r] is the number of rank r's
+// host.
+//
+// A group with a choice of routes, which it makes later by measured links, gets enough for both. If
+// that exceeds 16 MiB, it gets enough for the usual route and never chooses one that needs more.
+// Ranks of one process need no bounce memory, as they do not use Wired.
 func BounceBytes(host []int, n int, t device.DType) int {
 	h := newHosts(host)
 	flat, hosts := oneHost(h.size), h

@@ -82,9 +82,9 @@ func TestGatherCrossesOnce(t *testing.T) {
 	}
 }
 
-// TestReduceIsInRankOrder checks that every rank's term is in the sum of each part once, in rank
-// order, and that each part crosses a border as often as consecutive ranks are on different hosts,
-// and once more if its owner is not on the last host.
+// TestReduceIsInRankOrder checks that the sum of each part contains every rank's term once, in rank
+// order. Each part crosses a border wherever consecutive ranks are on different hosts, and once
+// more if its owner is not on the last host.
 func TestReduceIsInRankOrder(t *testing.T) {
 	for _, host := range layouts(rand.New(rand.NewPCG(3, 1))) {
 		h := newHosts(host)
@@ -183,7 +183,8 @@ func TestRoutingKeepsToItsMemory(t *testing.T) {
 	}
 }
 
-// TestByHostFrom checks that operations go by host from that size on, but not at half of it.
+// TestByHostFrom checks that operations go by host from the returned size on, but not at half of
+// it.
 func TestByHostFrom(t *testing.T) {
 	s := SpreadOf([]int{0, 0, 0, 0, 1, 1, 1, 1})
 	for _, gather := range []bool{true, false} {

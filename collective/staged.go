@@ -81,8 +81,8 @@ func (g *staged) Reduce(q device.Queue, b device.Buffer) {
 	g.through(q, b, true, g.Rank() == 0, g.Group.Reduce)
 }
 
-// through performs an operation on a buffer that is one part, piece by piece. Send and receive
-// select the copies that this rank needs.
+// through performs an operation on a buffer that is one part, piece by piece. gives and gets select
+// the copies that this rank needs.
 func (g *staged) through(q device.Queue, b device.Buffer, gives, gets bool, do func(device.Queue, device.Buffer)) {
 	if b.Host {
 		do(q, b)
@@ -112,8 +112,8 @@ func (g *staged) alone(q device.Queue, whole device.Buffer, do func(Group, devic
 	return true
 }
 
-// StagedPiece returns the number of elements of each rank's part that Staged moves at once, through
-// that many bytes.
+// StagedPiece returns the number of elements of each rank's part that Staged moves at once through
+// stage bytes of memory.
 func StagedPiece(stage, ranks int, t device.DType) int {
 	n := stage / ranks / t.Size()
 	if n > 64 {

@@ -48,7 +48,7 @@ func after(mark, text string) string {
 	return mark + text
 }
 
-// Waits returns where the ranks of recs are, the first of which is rank first.
+// Waits returns where the ranks of recs are; recs[0] belongs to rank first.
 func Waits(recs []*Recorder, first int) (all []Wait) {
 	for i, r := range recs {
 		all = append(all, r.waits(first+i)...)
@@ -96,8 +96,8 @@ func (r *Recorder) waits(rank int) (all []Wait) {
 	return []Wait{groups[last.Group].wait(last, nil)}
 }
 
-// OnLate makes the ranks of recs call ask before a late operation fails, to find the ranks that
-// block all others, which may take seconds. It must be called before the first Watchdog.
+// OnLate makes the ranks of recs call ask, which may take seconds, before a late operation fails,
+// to find the ranks that block all others. It must be called before the first Watchdog.
 func OnLate(recs []*Recorder, ask func() string) {
 	for _, r := range recs {
 		r.ask = ask

@@ -12,8 +12,8 @@ import (
 // read a checkpoint.
 const DefaultDeadline = 5 * time.Minute
 
-// ErrLate reports which ranks made an operation of another exceed its deadline. It ends the group
-// and matches ErrClosed.
+// ErrLate reports which ranks kept another rank's operation waiting past its deadline. It ends the
+// group and matches ErrClosed.
 type ErrLate struct {
 	Wait                // of the rank that gave up
 	Limit time.Duration // the deadline
@@ -133,8 +133,8 @@ func (g *watchdog) begin(q device.Queue, o op, whole device.Buffer) *begun {
 	return b
 }
 
-// then runs queued after the work on the queue or, on an asynchronous device, launched at once,
-// since the work issued so far is launched.
+// then runs queued after the work on q. On an asynchronous device it runs launched at once, since
+// all work issued so far has been launched.
 func (*begun) then(q device.Queue, queued, launched func() error) {
 	if s, ok := q.(StreamQueue); ok {
 		s.Now("", launched)
@@ -157,10 +157,10 @@ func (b *begun) finish(as string) error {
 	return nil
 }
 
-// look runs when the last operation may have exceeded its deadline. If it has and waits for ranks,
-// look ends the group in their names, else it reschedules itself for the earliest time at which
-// that may happen. An operation that waits for nobody is ignored: it is complete, moves data, or
-// has failed.
+// look runs when the last operation may have exceeded its deadline. If it has and still waits for
+// ranks, look ends the group and names them. Otherwise it reschedules itself for the earliest time
+// at which that may happen. An operation that waits for nobody is ignored: it is complete, moves
+// data, or has failed.
 //
 // Before ending the group, look asks all ranks whom they wait for, if possible; the operation may
 // complete in the meantime.

@@ -91,7 +91,7 @@ func TestWatchdogLeavesDataAlone(t *testing.T) {
 	}
 }
 
-// TestDeadlineNamesTheMissing keeps ranks 2 and 3 of 4 from the last of several operations; all
+// TestDeadlineNamesTheMissing keeps ranks 2 and 3 of 4 out of the last of several operations; all
 // ranks that wait get the error, and so does a rank that arrives late.
 func TestDeadlineNamesTheMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestDeadlineNamesTheMissing(t *testing.T) {
 	})
 }
 
-// TestDeadlineNamesWorldRanks keeps world rank 3 from its replica group; rank 0 learns of it from
+// TestDeadlineNamesWorldRanks keeps world rank 3 out of its replica group; rank 0 learns of it from
 // rank 1.
 func TestDeadlineNamesWorldRanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -156,7 +156,7 @@ func recorded(n int) []*collective.Recorder {
 	return recs
 }
 
-// TestDeadlineFollowsWhoWaits keeps rank 3 from its shard group, where rank 2 waits for it, while
+// TestDeadlineFollowsWhoWaits keeps rank 3 out of its shard group, where rank 2 waits for it, while
 // rank 0 waits for rank 2 in their replica group: rank 3 must be named, although rank 0's deadline
 // expires first.
 func TestDeadlineFollowsWhoWaits(t *testing.T) {
@@ -236,8 +236,8 @@ func TestDeadlineOnSeveralQueues(t *testing.T) {
 	})
 }
 
-// TestDeadlineOfABusyRank makes rank 1 compute data for rank 0 while it waits to receive from rank
-// 0 what it needs after that: the two do not wait for each other.
+// TestDeadlineOfABusyRank makes rank 1 compute data for rank 0 while another of its queues already
+// waits to receive from rank 0: the two do not block each other.
 func TestDeadlineOfABusyRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Pipeline: 2})
@@ -253,7 +253,7 @@ func TestDeadlineOfABusyRank(t *testing.T) {
 	})
 }
 
-// TestDeadlineSparesTheSlow computes for several deadlines without waiting, and runs operations
+// TestDeadlineSparesTheSlow computes for several deadlines between operations, and runs operations
 // that each complete just in time.
 func TestDeadlineSparesTheSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -290,8 +290,8 @@ func TestDeadlineOverWrapper(t *testing.T) {
 	})
 }
 
-// TestCloseEndsTheWatchdog closes one rank's end only: otherwise its watchdog would name the rank
-// missing at another end, which has a longer deadline.
+// TestCloseEndsTheWatchdog closes a watchdog but not its group: its deadline must no longer end the
+// group.
 func TestCloseEndsTheWatchdog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ends := openLocal(2)

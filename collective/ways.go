@@ -2,8 +2,8 @@ package collective
 
 import "zeroth/device"
 
-// Ways predicts how a group spread over hosts sends, without opening it: the routing, the time and
-// the bytes are those of Wired. Plans use it.
+// Ways predicts the routing, time and bytes of a Wired group spread over hosts, without opening it.
+// Plans use it.
 type Ways struct {
 	routing    *routing
 	flat, host crossing
@@ -13,9 +13,8 @@ type Ways struct {
 // kind.
 type crossing struct{ copies, terms, partials, finals int }
 
-// NewWays returns the prediction for a group whose rank r is on host[r], connected by l. Bytes are
-// counted for the ranks of one host, on. Planned is the bounce memory of each rank in bytes; 0
-// means unknown.
+// NewWays predicts a group whose rank r runs on host[r], with hosts connected by l. It counts the
+// bytes that host on sends. planned is the bounce memory of each rank in bytes; 0 means unknown.
 func NewWays(host []int, on int, l Links, planned int, how Routing) *Ways {
 	w := &Ways{routing: newRouting(0, host, how)}
 	w.routing.links, w.routing.planned = l, planned
@@ -61,8 +60,8 @@ func (x *crossing) bytes(c call, part int) int64 {
 	return int64(part) * int64(elem*(x.terms+x.finals)+acc*x.partials)
 }
 
-// Cost predicts a gather, or else a reduction, of n elements in total: whether it goes by host or
-// flat, its seconds, and the bytes that the host sends to others.
+// Cost predicts a gather (if gather is false, a reduction) of n elements in total: whether it goes
+// by host or flat, its seconds, and the bytes that the host sends to others.
 func (w *Ways) Cost(gather bool, t device.DType, n int) (byHost bool, seconds float64, between int64) {
 	r := w.routing
 	c, part := hypothetical(gather, t, n), n/r.spread.Ranks

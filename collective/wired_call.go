@@ -179,8 +179,8 @@ func (c *wiredCall) borrow(from int) error {
 	return nil
 }
 
-// copy bypasses the caches for at least pastCaches bytes, which is wanted if the whole buffer has
-// manyBytes: then it would be evicted before use.
+// copy bypasses the caches when it copies at least pastCaches bytes at once. That pays off for
+// buffers of at least manyBytes, which would be evicted before use.
 const pastCaches, manyBytes = 1 << 20, 8 << 20
 
 // send posts the available messages that the peer has memory for.

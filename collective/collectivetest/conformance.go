@@ -61,8 +61,8 @@ func Run(t *testing.T, open func(size int) []collective.Group, except ...string)
 	}
 }
 
-// noneLeft fails a test that leaks goroutines. A transport's goroutines may end some time after the
-// test closes it, so it retries.
+// noneLeft fails a test that leaks goroutines. It retries, because a transport's goroutines may end
+// some time after the test closes it.
 func noneLeft(t *testing.T, but goleak.Option) {
 	end := time.Now().Add(time.Minute)
 	err := goleak.Find(but)
@@ -277,7 +277,7 @@ func gatherApart(r *rank, b device.Buffer) device.Buffer {
 	return b
 }
 
-// operate performs an operation on random buffers on every rank and with the oracle. Issue returns
+// operate performs an operation on random buffers on every rank and with the oracle. issue returns
 // the part of the buffer that is defined afterwards.
 func (m *team) operate(rng *rand.Rand, typ device.DType, n int, sums bool, oracle func([]device.Buffer), issue func(*rank, device.Buffer) device.Buffer) {
 	m.t.Helper()
@@ -348,7 +348,7 @@ func testReuse(t *testing.T, open func(int) []collective.Group) {
 	}
 }
 
-// spread makes each rank contribute to one element of x, its successor's.
+// spread makes each rank contribute to a single element of x, that of the next rank.
 func spread(r *rank, x []float32) {
 	clear(x)
 	x[(r.Rank()+1)%len(x)] = float32(r.Rank() + 1)

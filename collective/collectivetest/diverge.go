@@ -77,8 +77,8 @@ func testDivergenceOfSeveral(t *testing.T, open func(int) []collective.Group) {
 	})
 }
 
-// testLate keeps ranks 2 and 3 of 4 from the last of several operations with a deadline; all ranks
-// that wait get the error, and so does a rank that arrives late.
+// testLate keeps ranks 2 and 3 of 4 out of the last of several operations with a deadline; all
+// ranks that wait get the error, and so does a rank that arrives late.
 func testLate(t *testing.T, open func(int) []collective.Group) {
 	const limit = time.Second
 	groups := open(4)

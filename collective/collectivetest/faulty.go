@@ -11,7 +11,7 @@ import (
 
 // Fault describes how one operation is disturbed; the zero Fault does nothing.
 type Fault struct {
-	Delay time.Duration // the queue sleeps before the operation, until Close at most
+	Delay time.Duration // the queue sleeps before the operation, at most until Close
 	Err   error         // the operation fails with this error instead of being issued
 	Drop  bool          // the operation is never issued
 }

@@ -64,7 +64,7 @@ func move(dst, src device.Buffer) {
 	}
 }
 
-// serial is what each rank's buffer holds after each step: [step][rank].
+// serial returns each rank's buffer after each step of a serial run: [step][rank].
 func serial(size int, seed uint64, prog []step) [][]device.Buffer {
 	after := make([][]device.Buffer, len(prog))
 	for i, s := range prog {

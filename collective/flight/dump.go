@@ -78,7 +78,7 @@ func (d Dump) encode() []byte {
 	if err != nil {
 		panic("flight: " + err.Error()) // cannot fail for numbers and strings
 	}
-	for _, begins := range []string{`"operations":[`, `{"group":`} { // quotes within strings are escaped, so these do not occur in them
+	for _, begins := range []string{`"operations":[`, `{"group":`} { // strings cannot contain these: their quotes are escaped
 		text = bytes.ReplaceAll(text, []byte(begins), []byte("\n"+begins))
 	}
 	return append(text, '\n')

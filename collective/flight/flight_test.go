@@ -83,8 +83,8 @@ func TestMerge(t *testing.T) {
 }
 
 // TestMergeOfAskedDumps checks requested dumps, which are from different moments. Ranks that have
-// not waited long are running; different calls are a divergence, and so are long waits. A dump of
-// an earlier request is ignored.
+// not waited long count as running; different calls and long waits are divergences. A dump of an
+// earlier request is ignored.
 func TestMergeOfAskedDumps(t *testing.T) {
 	in := func(rank int, since time.Duration) Dump {
 		o := op(0, 8, "started")
@@ -97,7 +97,7 @@ func TestMergeOfAskedDumps(t *testing.T) {
 	other.Operations[0].Op = "reduce-scatter"
 	earlier := in(2, time.Second)
 	earlier.Written = earlier.Written.Add(-10 * time.Minute)
-	// Rank 2, for which others have waited long, has waited for rank 3 for a second.
+	// Rank 2, which others have waited for a long time, has waited for rank 3 for a second.
 	chain := in(2, time.Second)
 	chain.Operations[0].Group, chain.Operations[0].Seq = 1, 5
 	for name, c := range map[string]struct {

@@ -58,14 +58,13 @@ type Call struct {
 	at collective.Wait // of the first of Ranks
 }
 
-// moving is how long ranks may have waited in an operation without being considered stuck. Dumps
-// written longer than together before the last are ignored. Ranks are asked one after the other
-// while they train, so their dumps are from different moments.
+// moving is how long ranks may wait in an operation without being considered stuck. Ranks are asked
+// one after the other while they train, so their dumps are from different moments; dumps written
+// more than together before the last one are ignored.
 const moving, together = 10 * time.Second, time.Minute
 
-// Merge compares the dumps of the world start that wrote the most recent one. If some were written
-// because of a fault, dumps requested by users before it are ignored, as are those of an earlier
-// request.
+// Merge compares the dumps of the latest start of the world. If some were written because of a
+// fault, it ignores all that users requested; otherwise it ignores those of an earlier request.
 func Merge(all []Dump) (*Report, error) {
 	if len(all) == 0 {
 		return nil, fmt.Errorf("no dumps given")
@@ -154,8 +153,8 @@ func members(of map[int]*Dump) (all []member) {
 	return all
 }
 
-// diverging returns the first operation that members with a dump call differently, or that some
-// have not completed while others wait in it.
+// diverging returns the first operation that the members' dumps call differently, or that some
+// members have not completed while others wait in it.
 func (m member) diverging() (g Group, ok bool) {
 	from, to := 0, -1
 	for _, ops := range m.ops {

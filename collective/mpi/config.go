@@ -11,6 +11,6 @@ type Config struct {
 }
 
 // MostPerProcess is the maximum number of ranks per process: MPI guarantees 32,768 tags, and two
-// processes use two tags for each pair of their ranks and each of at most four groups that contain
-// both.
+// processes use two tags for each pair of their ranks in each of the at most four groups that
+// contain both.
 const MostPerProcess = 63

@@ -67,8 +67,8 @@ func Version() string {
 var leave = make(chan chan struct{})
 
 // Join initializes MPI, once per program and after Open. It waits for the other processes and
-// returns an error if this process does not have that rank in a world of that size. MPI must be
-// finalized on the thread that initialized it, which Join keeps.
+// returns an error if MPI assigned this process another rank or world size. MPI must be finalized
+// on the thread that initialized it, which Join reserves.
 func Join(rank, size int) error {
 	if Version() == "" {
 		panic("mpi: Join before Open")
@@ -101,8 +101,8 @@ func join(rank, size int) error {
 	return nil
 }
 
-// Leave finalizes MPI when the other processes do. It waits for them, but only for farewell after
-// hurry is closed.
+// Leave finalizes MPI together with the other processes. It waits for them; once hurry is closed,
+// for at most farewell.
 func Leave(hurry <-chan struct{}) {
 	left := make(chan struct{})
 	leave <- left

@@ -92,8 +92,8 @@ func (n *Net) Wire(group, rank int) collective.Wire {
 	return p
 }
 
-// End ends every wire because a process was lost, from which nothing more is expected. MPI keeps
-// the memory of frames that were being sent to it or received from it until the program ends.
+// End ends every wire because a process was lost. MPI keeps the memory of frames that were being
+// sent to it or received from it until the program ends.
 func (n *Net) End(process int) {
 	why := collective.ErrPeerLost{Rank: process * n.cfg.PerProcess}
 	for _, p := range n.ports {

@@ -54,7 +54,7 @@ type port struct {
 	peerLeft error              // why the first peer left
 	broken   bool               // a peer was lost
 	ended    error
-	unused   bool   // since the end: posted memory is no longer in use
+	unused   bool   // since the end: MPI no longer uses posted memory
 	quiet    bool   // since the end: all peers have left, and all messages have arrived
 	longest  int    // bytes of the longest frame posted so far
 	scratch  []byte // destination of ignored frames
@@ -234,8 +234,7 @@ func (p *port) sendControl(to int, kind byte, body []byte) {
 	p.push(to, controlOut, r, err)
 }
 
-// ask tests for a completed request. It reports whether there was one, and whether that is an
-// event.
+// ask tests for a completed request. any reports whether there was one, is whether it is an event.
 func (p *port) ask() (e collective.Event, is, any bool) {
 	if len(p.fronts) == 0 {
 		return e, false, false
@@ -272,7 +271,7 @@ func (p *port) finished(from, kind int, r request) (e collective.Event, is bool)
 		return p.handleControl(from, r.b)
 	}
 	if p.done.cancelled != 0 {
-		if !r.scratch && !it.reported { // the peer may have sent a frame for it, or may do so
+		if !r.scratch && !it.reported { // a frame for it may be on its way
 			p.receive(from, p.nowhere(), true)
 		}
 		return e, false

@@ -13,7 +13,7 @@ import (
 type Broken struct {
 	Process int    `json:"process"` // at the other end
 	Why     string `json:"why"`     // what happened, from the view of the reporter
-	Sure    bool   `json:"sure"`    // that process is at fault, and alive
+	Sure    bool   `json:"sure"`    // Process is certainly at fault, and alive
 }
 
 // confirm is how long process 0 waits before it ends the world because of a broken data connection:

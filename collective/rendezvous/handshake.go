@@ -140,8 +140,8 @@ type Door struct {
 	refused func(from string, process int, err error) // called for each refused connection with the process it claims to be, or -1; may be nil
 }
 
-// NewDoor starts accepting connections for a world of that many processes. Close closes the door
-// and the listener. Refused may be nil.
+// NewDoor starts accepting connections for a world with that number of processes. Close closes the door
+// and the listener. refused may be nil.
 func NewDoor(ln net.Listener, token []byte, about string, processes int, refused func(from string, process int, err error)) *Door {
 	d := &Door{ln: ln, token: token, about: about, in: make(chan Guest), slots: make(chan struct{}, max(16, 2*processes)), refused: refused}
 	d.open, d.shut = context.WithCancel(context.Background())

@@ -99,8 +99,9 @@ func TestRecordedIsRefused(t *testing.T) {
 	closeAll(stars)
 }
 
-// TestTenThousandConnections checks that 500 connections, in a nightly run 10,000, 32 of
-// which send as slowly as possible, neither prevent a world from forming nor consume memory in proportion to their number.
+// TestTenThousandConnections opens 500 connections, 10,000 in a nightly run, 32 of which send as
+// slowly as possible. They must neither prevent a world from forming nor consume memory in
+// proportion to their number.
 func TestTenThousandConnections(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	const slow, callers = 32, 50

@@ -42,7 +42,7 @@ func missing(err error) error {
 	return err
 }
 
-// hinted adds the origin of this process's token to a refusal because of it.
+// hinted adds to a refusal because of the token where this process's token comes from.
 func (c *Config) hinted(err error) error {
 	if c.Hint == "" || !errors.Is(err, ErrRefused) {
 		return err
@@ -54,8 +54,8 @@ func (c *Config) hinted(err error) error {
 func (c Config) about() string { return "control " + c.Run }
 
 // Join waits until all processes of the world have joined. They must call it before anything else.
-// The error is a Missing if some did not join, and Wrong reports true if this process does not
-// belong to that world.
+// The error is a Missing if some did not join. Wrong(err) is true if this process does not belong
+// to that world.
 func Join(ctx context.Context, cfg Config) (*Star, error) {
 	wait := cfg.Wait
 	if cfg.Me.Process > 0 {

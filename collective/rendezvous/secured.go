@@ -72,8 +72,8 @@ func untrusted(err error, secure bool, heard []byte) error {
 	return err
 }
 
-// tlsAlert is the fatal alert protocol_version in the format of TLS 1.2, which nothing else here
-// sends.
+// tlsAlert is the fatal alert protocol_version in the format of TLS 1.2. Nothing else here sends
+// it.
 var tlsAlert = []byte{21, 3, 3, 0, 2, 2, 70}
 
 // explain notifies a peer that only one side uses TLS.

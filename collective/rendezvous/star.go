@@ -132,9 +132,8 @@ func (s *Star) Lose(process int, why string) { s.end(Lost{Process: process, Why:
 // them that it is done.
 func (s *Star) Fail(why error) { s.end(Lost{Process: s.cfg.Me.Process, Why: why.Error()}) }
 
-// After notifies the others that this process ends because of a failure they also see. They need
-// not be notified which rank caused it, but a rank that is stuck must learn that nobody waits for
-// it.
+// After notifies the others that this process ends because of a failure that they see, too. It does
+// not name the rank at fault, but releases ranks that wait for this one.
 func (s *Star) After(why error) {
 	s.end(Lost{Process: s.cfg.Me.Process, Why: why.Error(), After: true})
 }
@@ -240,7 +239,7 @@ func offer(to chan string, kind uint32, body []byte) error {
 	}
 }
 
-// handleEnd processes the end of a process. Process 0 reports it for all, others only for
+// handleEnd processes the end of a process. Process 0 reports any process, the others only
 // themselves.
 func (s *Star) handleEnd(p *peer, e end) error {
 	if e.Process < 0 || e.Process >= s.cfg.Processes || p.process != 0 && e.Process != p.process {

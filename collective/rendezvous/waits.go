@@ -10,12 +10,12 @@ import (
 )
 
 // askTimeout is how long process 0 waits for answers; resultTimeout is how long other processes
-// wait for its conclusion. The latter is longer, so that one inquiry can report a process that does
-// not answer.
+// wait for its conclusion. The latter is longer, so that the conclusion can name a process that
+// does not answer.
 const askTimeout, resultTimeout = 2 * time.Second, 4 * time.Second
 
-// mostWaits is the maximum number of Waits per rank in an answer, waitBytes the maximum length of
-// one, without its ranks.
+// mostWaits limits the Waits of a rank in an answer; waitBytes limits the bytes of a Wait without
+// its ranks.
 const mostWaits, waitBytes = 8, 1000
 
 // inquiry is a question of process 0 to all processes, with their answers.

@@ -12,13 +12,13 @@ import (
 	"zeroth/collective"
 )
 
-// TestAskFollowsWhoWaits checks that every process gets the end of the chain of waits, not the rank
-// it waits for itself. Ranks that wait for each other are such an end, and so is a process that
+// TestAskFollowsWhoWaits checks that every process learns where the chain of waits ends instead of
+// the rank it waits for itself. A chain ends at ranks that wait for each other or at a process that
 // does not answer.
 func TestAskFollowsWhoWaits(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	type on = map[int][]int // ranks for which each rank waits
-	// Each rank is in an operation of its own; not returns the description of a rank that blocks
+	// Each rank is in an operation of its own; at describes it and not describes a rank that blocks
 	// another.
 	at := func(r int) string {
 		return fmt.Sprintf("operation %d of shard (all-gather of 96 fp32, unit h.%d, step 5)", r, r)

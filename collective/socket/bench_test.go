@@ -199,10 +199,10 @@ func (p *benchPair) run(b *testing.B, do func(collective.Group, device.Queue, de
 }
 
 // The limits are streams of the same bytes in both directions, between the same buffers: over a
-// bare connection or, for shared memory, by copies (stream) and by additions in place (terms),
-// which read two values where a copy reads one, so a reduction cannot be as fast as a copy. Other
-// is, for shared memory, the copy, and for a connection, a repeated stream of 1 MiB that stays in
-// the caches.
+// bare connection or, for shared memory, by copies (stream) and by additions in place (terms). An
+// addition reads two values where a copy reads one, so a reduction cannot be as fast as a copy.
+// Other is the copy for shared memory and, for a connection, a repeated stream of 1 MiB that stays
+// in the caches.
 func (p *benchPair) stream() {
 	half := p.bufs[0].Bytes() / 2
 	part := func(of, r int) []byte { return p.bufs[of].Raw()[r*half:][:half] }

@@ -184,7 +184,7 @@ func (l *link) send(o out) error {
 	return errors.Join(l.sendSmall(o), l.reason(o))
 }
 
-// sendSmall writes a small frame, or a header.
+// sendSmall writes a small frame or a header.
 func (l *link) sendSmall(o out) error {
 	if l.w.Available() < smallLen { // keeps the buffer from growing
 		if err := l.w.Flush(); err != nil {
@@ -200,7 +200,7 @@ func (l *link) reason(o out) error {
 	if o.kind != kindLeft {
 		return nil
 	}
-	_, err := l.w.Write(l.seal(slices.Clip(o.reason), 0)) // clipped, since other links send the same reason
+	_, err := l.w.Write(l.seal(slices.Clip(o.reason), 0)) // clipped, because other links seal the same reason
 	return err
 }
 

@@ -115,7 +115,7 @@ func TestBadMemory(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the peer was not given up")
 			}
-			if err := q.Wait(); test.name != "twice" && err != error(collective.ErrPeerLost{Rank: 1}) { // the operation needs no more than what is lent first
+			if err := q.Wait(); test.name != "twice" && err != error(collective.ErrPeerLost{Rank: 1}) { // what is lent first completes the operation
 				t.Errorf("error %v, want the loss of rank 1", err)
 			}
 		})

@@ -27,7 +27,7 @@ func floats(b []byte) device.Buffer {
 	return device.OfF32(unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4))
 }
 
-// lentFrom makes tests allocate buffers from shared memory, of which at least least bytes are lent.
+// lentFrom makes tests allocate buffers from shared memory, lending frames of at least least bytes.
 func lentFrom(t *testing.T, least int) *socket.Memory {
 	mem := memory(t)
 	mem.Least = least

@@ -157,7 +157,7 @@ func (p *port) Send(to int, b []byte) {
 	l.push(out{kind: kindData, p: p, to: to, data: b})
 }
 
-// lend records that a peer will read a frame directly.
+// lend records that a peer is going to read a frame directly.
 func (p *port) lend(to int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -386,7 +386,7 @@ func (p *port) noted(from int, n collective.Note, lends []byte) error {
 	return err
 }
 
-// note is noted, but returns false if the note is ignored.
+// note does noted's work. It returns false if it ignores the note.
 func (p *port) note(from int, n collective.Note, lends []byte) (taken bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

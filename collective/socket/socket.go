@@ -113,7 +113,7 @@ func (n *Net) Wire(group, rank int) collective.Wire {
 // default of 208 KiB, streaming 64 MiB in both directions is 10 % slower (BenchmarkGroup).
 const Ahead = 384 << 10
 
-// Add takes over the connection to a process.
+// Add takes over the connection to a process and starts its goroutines.
 func (n *Net) Add(process int, c net.Conn) {
 	if u, ok := c.(*net.UnixConn); ok {
 		_ = u.SetWriteBuffer(Ahead) // falls back to the system's default
@@ -139,7 +139,7 @@ func (n *Net) link(worldRank int) *link {
 	return l
 }
 
-// linked is link, but returns nil if there is no connection.
+// linked is link, but returns nil without a connection.
 func (n *Net) linked(worldRank int) *link {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -174,9 +174,9 @@ func (n *Net) Close() {
 	}
 }
 
-// End ends every wire because a process was lost: no operation of the world can matter after that,
-// even if it waits for another rank. After shortFarewell at the latest, memory of operations is no
-// longer accessed, and all connections are closed.
+// End ends every wire because a process was lost, after which no operation of the world can
+// succeed. After shortFarewell at the latest, memory of operations is no longer accessed, and all
+// connections are closed.
 func (n *Net) End(process int) {
 	n.end(process, shortFarewell)
 	n.mu.Lock()

@@ -135,9 +135,8 @@ func sharing(t testing.TB, mem *socket.Memory, network string, perProcess int, h
 	}
 }
 
-// conforms runs the conformance suite on one way to carry a group. By default only Unix sockets
-// and shared memory have all of it; other ways, which differ in where bytes pass, omit what is long
-// or waits.
+// conforms runs the conformance suite on a group. Only Unix sockets and shared memory run all of it
+// by default; other transports skip tests that are long or wait.
 func conforms(t *testing.T, open func(size int) []collective.Group) {
 	var except []string
 	if !nightly.All() {

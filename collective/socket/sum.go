@@ -104,8 +104,8 @@ func (d Damaged) Error() string {
 	return fmt.Sprintf("a frame from rank %d to rank %d arrived damaged%s: %v", d.From, d.To, during, d.mismatch)
 }
 
-// damaged converts a mismatch to a Damaged and returns other errors unchanged. The header is empty
-// if it is itself damaged.
+// damaged converts a mismatch to a Damaged and returns other errors unchanged. h is zero if the
+// header itself is damaged.
 func (l *link) damaged(err error, h header) error {
 	m, ok := err.(mismatch)
 	if !ok {
