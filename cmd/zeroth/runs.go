@@ -29,8 +29,8 @@ func (a *app) runs() *cobra.Command {
 		Use:   "runs [DIR]",
 		Short: "List the runs in a folder and their state",
 		Long: `List the run folders in a folder (default runs): model, mesh, stage, steps, loss,
-speed, MFU and state. A run without a recorded end that no process holds was
-killed.`,
+speed (the median of some thousand last steps), MFU and state. A run without a
+recorded end that no process holds was killed, or its disk was full.`,
 		Example: "  zeroth runs\n  zeroth runs /data/runs",
 		Args:    arguments(0, 1),
 		RunE: a.do(func(_ *cobra.Command, args []string) error {
@@ -44,7 +44,7 @@ killed.`,
 			n := 0
 			for _, e := range entries {
 				folder := filepath.Join(dir, e.Name())
-				l, err := report.ReadLog(filepath.Join(folder, "metrics.jsonl"))
+				l, err := report.ReadRecent(filepath.Join(folder, "metrics.jsonl"))
 				if err != nil {
 					continue
 				}
@@ -61,7 +61,7 @@ killed.`,
 	}
 }
 
-// listed is the row of a run.
+// listed returns the row of a run.
 func listed(folder string, l *report.Log) []string {
 	s := report.Start{Model: "-", Mesh: "-"}
 	if n := len(l.Starts); n > 0 {
@@ -83,7 +83,7 @@ func listed(folder string, l *report.Log) []string {
 	return append(row, fmt.Sprintf("%d/%d", last, max(last, s.Steps)), loss, speed, mfu, show.Printable(stateOf(folder, l)))
 }
 
-// stateOf is what became of a run.
+// stateOf describes whether a run is running, or how it ended.
 func stateOf(folder string, l *report.Log) string {
 	if held := (*vfs.Locked)(nil); errors.As(job.Held(folder), &held) {
 		return "running"
@@ -92,7 +92,7 @@ func stateOf(folder string, l *report.Log) string {
 	case l.End == nil && len(l.Starts) == 0:
 		return "unknown (made by an earlier version)"
 	case l.End == nil:
-		return "killed"
+		return "ended without a record (killed, or a full disk)"
 	case l.End.Why != "":
 		why, _, _ := strings.Cut(l.End.Why, "\n")
 		return show.Cut(l.End.State+": "+why, 80)

@@ -236,7 +236,14 @@ func (l *Log) LacksEval(step int) bool {
 
 // ReadLog reads the readable lines of a metrics.jsonl. Damage is recorded in the log and is
 // not an error.
-func ReadLog(path string) (*Log, error) {
+func ReadLog(path string) (*Log, error) { return readLog(path, math.MaxInt64) }
+
+// ReadRecent is ReadLog without the steps and evaluations before the last MiB, which are not
+// parsed: a long log is read at the speed of the disk. All starts are in it.
+func ReadRecent(path string) (*Log, error) { return readLog(path, 1<<20) }
+
+// readLog parses the starts and ends of a log and, of its last bytes, all lines.
+func readLog(path string, last int64) (*Log, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
 		return &Log{Lost: 1, Damage: fmt.Errorf("metrics: %s is no regular file", path)}, nil
@@ -250,8 +257,11 @@ func ReadLog(path string) (*Log, error) {
 	}
 	defer f.Close()
 	l, in := &Log{}, bufio.NewReaderSize(f, longestLine)
-	for n := 1; ; n++ {
+	for n, left := 1, info.Size(); ; n++ {
 		line, err := nextLine(in)
+		if left -= int64(len(line)); left > last && !isBound(line) {
+			continue
+		}
 		if errors.Is(err, io.EOF) {
 			return l, nil
 		}
@@ -298,7 +308,7 @@ func nextLine(in *bufio.Reader) ([]byte, error) {
 
 // add adds a line.
 func (l *Log) add(line []byte) error {
-	if bytes.Contains(line, []byte(`,"start":{`)) || bytes.Contains(line, []byte(`,"end":{`)) {
+	if isBound(line) {
 		return l.addBound(line)
 	}
 	l.Ended, l.End = 0, nil
@@ -312,6 +322,12 @@ func (l *Log) add(line []byte) error {
 		l.Steps = append(l.Steps, s)
 	}
 	return nil
+}
+
+// isBound reports whether a line is of a start or an end. Their kind is the second key.
+func isBound(line []byte) bool {
+	_, after, _ := bytes.Cut(line[:min(len(line), 40)], []byte(","))
+	return bytes.HasPrefix(after, []byte(`"start":{`)) || bytes.HasPrefix(after, []byte(`"end":{`))
 }
 
 // addBound adds a line about the beginning or the end of a start.

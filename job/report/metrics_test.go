@@ -3,6 +3,8 @@ package report
 import (
 	"bytes"
 	"math"
+	"path/filepath"
+	"reflect"
 	"syscall"
 	"testing"
 )
@@ -108,5 +110,36 @@ func TestTrimMetrics(t *testing.T) {
 				t.Fatalf("step %d at %d", s.Step, i)
 			}
 		}
+	}
+}
+
+// TestReadRecent checks that a long log is read without its early steps, but with all starts.
+func TestReadRecent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "m")
+	m, err := OpenMetrics(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20_000 {
+		if i%5_000 == 0 {
+			m.Begin(Start{Step: i, Run: "a", Stage: i / 5_000})
+		}
+		m.Step(Step{Step: i + 1, Loss: float64(i), StepSeconds: 1. / 3})
+	}
+	m.End(End{Step: 20_000, State: "done"})
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := ReadLog(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := ReadRecent(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := len(l.Steps)
+	if n < 1_000 || n > 15_000 || !reflect.DeepEqual(l.Steps, whole.Steps[20_000-n:]) || !reflect.DeepEqual(l.Starts, whole.Starts) || len(l.Starts) != 4 || !reflect.DeepEqual(l.End, whole.End) {
+		t.Errorf("%d steps, starts %+v, end %+v", n, l.Starts, l.End)
 	}
 }
