@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -88,10 +89,13 @@ func Open(o Options) (*Server, error) {
 	ctx, end := context.WithCancel(context.Background())
 	s.end = end
 	s.http = &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx }}
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connectionKey{}, c)
+		}}
 	go func() {
 		defer close(s.served)
-		_ = s.http.Serve(&limited{Listener: s.at, free: make(chan struct{}, mostConnections)}) // until Close
+		_ = s.http.Serve(&connections{Listener: s.at}) // until Close
 	}()
 	return s, nil
 }
@@ -218,6 +222,9 @@ func (s *Server) guard(who access, f http.HandlerFunc) http.Handler {
 		case !in && (who == holder || who == reader && s.open):
 			s.ask(w, r)
 		default:
+			if who != anyone {
+				keep(r)
+			}
 			f(w, r)
 		}
 	})
@@ -427,39 +434,53 @@ func (s *Server) only(begin bool) bool {
 	return true
 }
 
-// limited is a listener with a bounded number of open connections. Others are closed at once.
-type limited struct {
+// connections is a listener with a bounded number of open connections. When it is full, a new one
+// replaces the oldest that has sent no request that may be answered: clients that send nothing
+// cannot shut others out.
+type connections struct {
 	net.Listener
-	free chan struct{}
+	mu   sync.Mutex
+	open []*connection // in order of arrival
 }
 
-func (l *limited) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
+// connection is one of connections.
+type connection struct {
+	net.Conn
+	of   *connections
+	good bool // it has sent a request that may be answered
+}
+
+func (l *connections) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case l.free <- struct{}{}:
-		return &counted{Conn: c, free: l.free}, nil
-	default:
-		_ = c.Close()
-		return &counted{Conn: c, free: make(chan struct{}, 1)}, nil
+	c := &connection{Conn: conn, of: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open = append(l.open, c)
+	if len(l.open) > mostConnections {
+		worst := slices.IndexFunc(l.open, func(c *connection) bool { return !c.good }) // c, if no other
+		_ = l.open[worst].Conn.Close()
+		l.open = slices.Delete(l.open, worst, worst+1)
 	}
+	return c, nil
 }
 
-// counted is a connection that gives its place back.
-type counted struct {
-	net.Conn
-	once sync.Once
-	free chan struct{}
-}
-
-func (c *counted) Close() error {
-	c.once.Do(func() {
-		select {
-		case <-c.free:
-		default:
-		}
-	})
+func (c *connection) Close() error {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	c.of.open = slices.DeleteFunc(c.of.open, func(x *connection) bool { return x == c })
 	return c.Conn.Close()
 }
+
+// keep marks the connection of a request as one that others cannot replace.
+func keep(r *http.Request) {
+	c := r.Context().Value(connectionKey{}).(*connection)
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	c.good = true
+}
+
+// connectionKey is the key of a request's connection in its context.
+type connectionKey struct{}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -331,6 +332,38 @@ func TestRequestsAreFew(t *testing.T) {
 	}
 	if n := count("/healthz"); n != 0 {
 		t.Errorf("%d health checks are refused", n)
+	}
+}
+
+// TestSilentConnections checks that clients that connect and send nothing replace each other, and
+// neither shut out a new request nor end a page that follows the run.
+func TestSilentConnections(t *testing.T) {
+	s, base, token, _ := served(t, "0.0.0.0:0")
+	r, err := http.NewRequestWithContext(t.Context(), "GET", base+"/api/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	client := &http.Client{Transport: &http.Transport{}}
+	page, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer page.Body.Close()
+	for range 3 * mostConnections {
+		c, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	other := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	if code, _ := fetch(t, other, "GET", base+"/api/run", "Authorization: Bearer "+token); code != 200 {
+		t.Errorf("a new request: %d", code)
+	}
+	go s.Close() // which ends the page after a last event
+	if text, err := io.ReadAll(page.Body); err != nil || !strings.Contains(string(text), `"step":5`) {
+		t.Errorf("the page got %q, %v", text, err)
 	}
 }
 
