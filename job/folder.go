@@ -114,7 +114,7 @@ func (f *folders) takeOut(fresh bool, checkpoints string) (err error) {
 		return input.BadInput(fmt.Errorf("--out: %w", err))
 	}
 	files = slices.DeleteFunc(files, func(e os.DirEntry) bool {
-		return e.Name() == lockFile || vacant(filepath.Join(f.out, e.Name()), checkpoints)
+		return e.Name() == lockFile || e.Name() == watch.TokenFile || vacant(filepath.Join(f.out, e.Name()), checkpoints)
 	})
 	if len(files) > 0 {
 		return input.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s), and runs are never overwritten; name a new folder, remove this one, or continue from its checkpoints with --resume latest",

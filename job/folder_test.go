@@ -14,6 +14,7 @@ import (
 	"zeroth/job/config/configtest"
 	"zeroth/job/report"
 	"zeroth/job/testjob"
+	"zeroth/job/watch"
 )
 
 // Folders that were made and stayed empty are taken away again, others not.
@@ -93,6 +94,27 @@ func TestFolderOfCheckpointsIsEmpty(t *testing.T) {
 			f.release()
 		}
 	}
+}
+
+// TestFolderOfAKilledRun checks that the token and the lock of a run that was killed before its
+// first step do not make the folder unusable.
+func TestFolderOfAKilledRun(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	if err := os.MkdirAll("x/ckpt", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{lockFile, watch.TokenFile, "ckpt/" + lockFile} {
+		if err := os.WriteFile("x/"+name, []byte("t"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := configtest.MustLoad(t, "checkpoint.every=1")
+	c.Checkpoint.Dir = "x/ckpt"
+	f, err := lockFolders(c, "x", true, vfs.OS{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.release()
 }
 
 // A link to nothing in the place of a run folder is refused and stays.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -23,7 +24,11 @@ func (r *run) publish(context.Context) (err error) {
 	r.watch = watch.NewState(r.Out)
 	r.server, err = watch.Open(watch.Options{Listen: c.Listen, TokenFile: c.TokenFile, Folder: r.Out, Stall: c.Stall, State: r.watch, Save: r.saveSoon, Trace: r.traceSoon})
 	if err != nil {
-		return config.Problems{config.ProblemOf(r.c, "report.listen", err.Error(), "want an address of this machine with a free port, such as 127.0.0.1:0")}
+		hint := "want an address of this machine with a free port, such as 127.0.0.1:0"
+		if strings.HasPrefix(c.Listen, "unix:") {
+			hint = "want unix: and a path of at most 107 bytes in a folder that exists"
+		}
+		return config.Problems{config.ProblemOf(r.c, "report.listen", err.Error(), hint)}
 	}
 	r.Observer = report.Observers{r.Observer, r.watch}
 	r.Observer.Note("live page: " + r.server.String())
