@@ -70,10 +70,14 @@ func BenchmarkLink(b *testing.B) {
 // BenchmarkOperation measures the latency of an operation between two processes, as used for
 // divided matrices, alternating with the minimum: each writes what it sends to a bare connection
 // and reads what it receives. An operation without data is an agreement, as before each NCCL
-// operation. Trips are the operation's time divided by the limit's.
+// operation. Trips are the operation's time divided by the limit's. A far connection takes 10 ms
+// each way, so that only trips count.
 func BenchmarkOperation(b *testing.B) {
-	const times = 200
-	for _, network := range []string{"memory", "unix", "tcp"} {
+	for _, network := range []string{"memory", "unix", "tcp", "far"} {
+		times := 200
+		if network == "far" {
+			times = 20
+		}
 		for _, bytes := range []int{0, 4 << 10, 64 << 10, 1 << 20} {
 			b.Run(fmt.Sprintf("%s/%d", network, bytes), func(b *testing.B) {
 				p := newBenchPair(b, network)
@@ -81,7 +85,7 @@ func BenchmarkOperation(b *testing.B) {
 				if bare == "memory" {
 					bare = "unix"
 				}
-				ln := listen(b, bare)
+				ln := benchListen(b, bare)
 				defer ln.Close()
 				x, y := pair(b, ln)
 				defer x.Close()
@@ -122,6 +126,60 @@ func BenchmarkOperation(b *testing.B) {
 	}
 }
 
+// benchListen is listen, with a network "far".
+func benchListen(b *testing.B, network string) net.Listener {
+	if network == "far" {
+		return farListener{listen(b, "tcp"), b, 10 * time.Millisecond}
+	}
+	return listen(b, network)
+}
+
+// farListener delays everything that is sent over its connections.
+type farListener struct {
+	net.Listener
+	b     *testing.B
+	delay time.Duration
+}
+
+// Accept returns the far end of two connections that are joined by delayed copies.
+func (l farListener) Accept() (net.Conn, error) {
+	near, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	ln := listen(l.b, "tcp")
+	defer ln.Close()
+	middle, far := pair(l.b, ln)
+	go delayed(middle, near, l.delay)
+	go delayed(near, middle, l.delay)
+	return far, nil
+}
+
+// delayed copies a stream until it ends, each piece after a delay.
+func delayed(to, from net.Conn, delay time.Duration) {
+	type piece struct {
+		due  time.Time
+		data []byte
+	}
+	pieces := make(chan piece, 1024)
+	go func() {
+		for {
+			b := make([]byte, 64<<10)
+			n, err := from.Read(b)
+			if err != nil {
+				close(pieces)
+				return
+			}
+			pieces <- piece{time.Now().Add(delay), b[:n]}
+		}
+	}()
+	for p := range pieces {
+		time.Sleep(time.Until(p.due))
+		to.Write(p.data)
+	}
+	to.Close()
+}
+
 func timed(f func()) time.Duration {
 	start := time.Now()
 	f()
@@ -148,7 +206,7 @@ func newBenchPair(b *testing.B, network string) *benchPair {
 	if shared {
 		network = "unix"
 	}
-	ln := listen(b, network)
+	ln := benchListen(b, network)
 	defer ln.Close()
 	var mem [2]*socket.Memory
 	if shared {
