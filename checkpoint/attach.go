@@ -7,8 +7,8 @@ import (
 	"zeroth/shard"
 )
 
-// Attached is the kind of a tensor that holds a small file that belongs to the checkpoint, such
-// as a model's tokenizer. The tensor is named by the file's path and contains its bytes.
+// Attached is the kind of a tensor that holds a small file belonging to the checkpoint, such as a
+// model's tokenizer. The tensor is named by the file's path and contains its bytes.
 const Attached = "file"
 
 // Attachment is a file stored as a tensor of kind Attached.

@@ -12,8 +12,8 @@ import (
 
 const benchBytes = 256 << 20
 
-// against alternates the disk's own limit with our code, because a shared disk is never equally
-// fast twice, and reports the best of each in GB/s and their ratio.
+// against alternates the disk's own limit with our code, because a shared disk's speed varies. It
+// reports the best of each in GB/s and their ratio.
 func against(b *testing.B, disk, ours func()) {
 	b.SetBytes(benchBytes)
 	var limit, got time.Duration

@@ -115,7 +115,7 @@ func noise(b []byte) bool {
 	return sum < n*n/200
 }
 
-// decode decodes the block src into dst.
+// decode decodes the block src to dst.
 func (c *coder) decode(dst, src []byte, t DType) error {
 	if len(src) == 0 {
 		return errors.New("empty block")

@@ -193,7 +193,7 @@ func BenchmarkCodec(b *testing.B) {
 	}
 }
 
-// The checksum of a whole follows from those of its parts.
+// The checksum of concatenated data follows from the checksums of its parts.
 func TestJoinCRC(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	b := noiseBytes(1<<20, 5)

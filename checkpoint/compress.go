@@ -52,11 +52,11 @@ type Tuner struct {
 	nonce   string               // identifies the save being measured
 	start   time.Time            // when its first writer began
 	bytes   int64                // made durable by its writers
-	took    time.Duration        // from start until the last of them were durable
-	workers int                  // of all its writers
-	encoded bool                 // it has encoded extents, so its speed is not that of the storage
-	storage float64              // bytes per second in the last raw save, all writers
-	threads int                  // that could encode in that save, at most one per processor
+	took    time.Duration        // until the last of them were durable
+	workers int                  // of all writers
+	encoded bool                 // some extents were encoded, so its speed is not the storage's
+	storage float64              // bytes per second of all writers in the last raw save
+	threads int                  // that could encode in that save: at most one per processor
 	chosen  map[tensorClass]bool // kinds that the save being measured encodes
 }
 
@@ -108,8 +108,8 @@ func (t *Tuner) end(c saveClock, p *part) {
 	t.encoded = t.encoded || p.encoded()
 }
 
-// measure computes the storage's speed from the last save, whose writers have all finished, if
-// it was raw. The caller holds mu.
+// measure computes the storage's speed from the last save if that was raw and all its writers have
+// finished. The caller holds mu.
 func (t *Tuner) measure() {
 	if t.encoded || t.bytes == 0 {
 		return

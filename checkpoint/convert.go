@@ -54,10 +54,9 @@ func (c *Checkpoint) Export(ctx context.Context, dir string, e Export) error {
 	return e.Write(ctx, c, c.Path, dir)
 }
 
-// Write writes the tensors of one kind of a source, which path names in messages, to a folder:
-// model.safetensors, or parts and an index. It holds one chunk of 4 MiB per worker in memory.
-// Tied tensors are stored once and stay so. After any error, including the end of ctx, the
-// folder has no model.
+// Write writes the tensors of one kind of a source to a folder: model.safetensors, or parts and an
+// index. path names the source in messages. Write holds one chunk of 4 MiB per worker in memory and
+// stores tied tensors once. After any error, including the end of ctx, the folder has no model.
 func (e Export) Write(ctx context.Context, src Source, path, dir string) error {
 	e = e.withDefaults()
 	var specs []safetensors.Spec
@@ -195,7 +194,7 @@ func (c *Checkpoint) Reshard(ctx context.Context, root string, writers int, opt 
 	return s.Commit(com)
 }
 
-// share puts the i-th of n equal shares of each tensor.
+// share puts share i of n equal shares of each tensor.
 func (c *Checkpoint) share(ctx context.Context, w *Writer, i, n int, progress func(int64)) error {
 	p := newPump(ctx, w, progress)
 	for _, t := range c.Tensors {

@@ -105,8 +105,7 @@ func readCut(r *jsonread.Reader) (*cut, error) {
 	return c, err
 }
 
-// checkDivided checks that the parts of a tensor, or one part that is the whole, contain each
-// element exactly once.
+// checkDivided checks that parts (nil: the whole) contain each element of a tensor exactly once.
 func checkDivided(t Tensor, parts []*cut) error {
 	var all []shard.Range
 	for i, c := range parts {
@@ -131,8 +130,8 @@ func checkDivided(t Tensor, parts []*cut) error {
 	return nil
 }
 
-// checkWhole checks that the given ranges, by the names of their cuts, contain every element of
-// a tensor exactly once.
+// checkWhole checks that the ranges of all parts, which are keyed by their cuts' names, contain
+// every element of a tensor exactly once.
 func checkWhole(t Tensor, parts map[string]*partRanges) error {
 	if len(parts) == 0 {
 		return checkCovered(t.Numel(), nil)

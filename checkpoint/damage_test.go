@@ -124,7 +124,7 @@ func loads(m *model, path string) error {
 	return m.equals(c)
 }
 
-// names checks that the damage found is the byte at an offset of a file.
+// names checks that the reported damage is at an offset of a file.
 func names(bad []*Damage, c *Checkpoint, file string, at int64) error {
 	if len(bad) != 1 {
 		return fmt.Errorf("%d damages: %v", len(bad), bad)

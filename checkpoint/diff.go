@@ -12,7 +12,7 @@ import (
 	"zeroth/shard"
 )
 
-// Difference compares a tensor of checkpoint A with that of B.
+// Difference compares a tensor of checkpoint A with the same tensor of B.
 type Difference struct {
 	Name     string   `json:"name"`
 	Kind     string   `json:"kind"`
@@ -22,8 +22,8 @@ type Difference struct {
 	MaxRel   Distance `json:"max_rel"`  // largest |a-b| / max(|a|, |b|)
 }
 
-// Distance is the distance of two numbers. Because JSON has no infinity, that is written as
-// "inf", which strtod, ParseFloat and Python's float accept.
+// Distance is the distance of two numbers. JSON has no infinity, so it is written as "inf", which
+// strtod, ParseFloat and Python's float accept.
 type Distance float64
 
 // MarshalJSON encodes a number, or "inf".
@@ -121,7 +121,7 @@ func diffRun(a, b *Checkpoint, t Tensor, r shard.Range) (d Difference, err error
 	return d, nil
 }
 
-// addDistance updates the maximum distances with those of x and y.
+// addDistance raises the maximum distances to those of x and y.
 func (d *Difference) addDistance(x, y float64) {
 	inf := Distance(math.Inf(1))
 	switch abs := math.Abs(x - y); {

@@ -6,7 +6,6 @@
 // shape, and the caller's state.json. Writers put ranges of elements of the flattened tensors;
 // readers request others. Rank, sharding stage and padding are not in the format: loading on
 // other ranks intersects ranges.
-// intersection of intervals.
 //
 // # Use
 //
@@ -20,7 +19,7 @@
 // This section and the next are sufficient for another implementation. Integers in binary data
 // are little-endian. JSON is UTF-8; unknown and duplicate keys are errors. CRC32C is that of
 // RFC 3720 (polynomial 0x1EDC6F41, reflected; e3069283 for "123456789"), written as 8 lower-case
-// hexadecimal digits. SHA-256 is written as 64 of them. Numbers in file names are padded with
+// hexadecimal digits, SHA-256 as 64 of them. Numbers in file names are padded with
 // zeros to the width shown and grow beyond it.
 //
 // A folder of checkpoints contains
@@ -29,10 +28,8 @@
 //	step-00001000.1/          the same step, committed again later (.2, ...)
 //	.tmp-step-00001100-NONCE/ a save in progress or interrupted: never loaded
 //	.trash-NAME-NONCE/        a folder of one of these names being deleted: never loaded
-//
-// .lock                     locked with flock(2) by the process that saves or deletes
-//
-//	(a run locks it for its whole life); its content names it
+//	.lock                     locked with flock(2) by the process that saves or deletes
+//	                          (a run locks it for its whole life); its content names it
 //
 // NONCE is 16 lower-case hexadecimal digits, new for every save. Other names are ignored. The
 // folder of a step may be a symbolic link to one. The step in a folder's name must be that of

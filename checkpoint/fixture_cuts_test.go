@@ -12,15 +12,15 @@ import (
 	"zeroth/shard"
 )
 
-// testdata/v2 is a checkpoint of format 2, as its first version wrote it: two ranks have parts
-// of tensors and two each shards of these. It stays as it is, as testdata/v1 does, and is made
-// in the same way.
+// testdata/v2 is a checkpoint of format 2, written by its first version: two ranks have parts of
+// tensors, each divided into two shards. It must not change, like testdata/v1, and was created in
+// the same way.
 const (
 	fixtureCuts       = "testdata/v2/step-00000007"
 	fixtureCutsDigest = "5a99800d8f8bc4562915459d8d179856fc6b3bebbe79e831ae4b7254779b7847"
 )
 
-// fixtureCutsTensors are small ones that are divided in every way; elements has what is in them.
+// fixtureCutsTensors returns small tensors, divided in every way; elements returns their content.
 func fixtureCutsTensors() (ts []Tensor) {
 	for name, shape := range map[string][]int{"rows": {6, 70}, "columns": {70, 12}, "three": {10, 36}, "uneven": {13, 8}, "vector": {12}, "whole": {5, 3}} {
 		for _, kind := range []string{Master, "m"} {

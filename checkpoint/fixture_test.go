@@ -71,8 +71,8 @@ func TestFixtureStaysReadable(t *testing.T) {
 	}
 }
 
-// A save without parts of tensors has the bytes that the first version wrote, but for the
-// nonce, the time and what follows from them.
+// A save without parts of tensors has the bytes that the first version wrote, except for the nonce,
+// the time and their consequences.
 func TestFixtureIsWhatIsWritten(t *testing.T) {
 	dir := t.TempDir()
 	writeFixture(t, fixtureModel(), filepath.Join(dir, "v1"))

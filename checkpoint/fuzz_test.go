@@ -27,7 +27,7 @@ func seedFiles(f *testing.F, name string) (path string, fsys *vfstest.Mem) {
 	return path, fsys
 }
 
-// frugal fails if f, which reads b, allocates much more memory than b has.
+// frugal fails if f, which reads b, allocates much more than len(b) bytes.
 func frugal(t *testing.T, b []byte, f func()) {
 	t.Helper()
 	if n := spent(f); n > 64*int64(len(b))+1<<20 {

@@ -7,9 +7,9 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Hold is the lock of a folder of checkpoints. Only its holder saves and deletes there: a run for
-// its whole life, others for one save or prune. The kernel releases the lock when its process
-// ends, however that happens.
+// Hold is the lock of a folder of checkpoints. Only its holder saves and deletes there: a run holds
+// it for its whole life, others for one save or prune. The kernel releases the lock when its
+// process ends, for any reason.
 type Hold struct {
 	root string
 	fsys vfs.FS
@@ -36,7 +36,7 @@ func hold(fsys vfs.FS, root string) (*Hold, error) {
 	return &Hold{root, fsys, lock}, nil
 }
 
-// Close releases the lock. If the folder contains only the lock file, that is removed.
+// Close releases the lock. If the folder contains only the lock file, Close removes that.
 func (h *Hold) Close() error {
 	if in, err := h.fsys.List(h.root); err == nil && len(in) == 1 && in[0].Name == lockName {
 		_ = h.fsys.Remove(filepath.Join(h.root, lockName)) // an unused lock file is harmless

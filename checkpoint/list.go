@@ -14,7 +14,7 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// stepName returns the name of a step's folder; try counts earlier ones of the same step.
+// stepName returns the name of a step's folder; try counts earlier saves of the same step.
 func stepName(step int64, try int) string {
 	if try > 0 {
 		return fmt.Sprintf("%s%08d.%d", stepPrefix, step, try)
@@ -43,7 +43,7 @@ func parseTmpName(name string) (step int64, ok bool) {
 	return 0, false
 }
 
-// isTrashName reports whether a name is that of a checkpoint or a temporary folder being deleted.
+// isTrashName reports whether a name belongs to a checkpoint or temporary folder being deleted.
 func isTrashName(name string) bool {
 	name, ok := strings.CutPrefix(name, trashPrefix)
 	i := strings.LastIndexByte(name, '-')
@@ -78,7 +78,7 @@ type Entry struct {
 	Status  Status             `json:"status"`
 	Why     string             `json:"why,omitempty"` // if not complete
 	Step    int64              `json:"step"`
-	Seq     int64              `json:"seq"`   // number of the commit, rising; 0 if COMMIT and manifest disagree on it
+	Seq     int64              `json:"seq"`   // number of the commit, ascending; 0 if COMMIT and manifest disagree on it
 	Bytes   int64              `json:"bytes"` // of all files
 	Created time.Time          `json:"created,omitzero"`
 	Writers int                `json:"writers"`
@@ -132,9 +132,9 @@ func listOnce(fsys vfs.FS, root string) (list []Entry, moved bool, err error) {
 }
 
 // listTwice reads a folder's names twice, unless it does not exist, and returns moved if they
-// differ. POSIX readdir may miss names that are renamed during a reading: then both the newest
-// checkpoint, renamed into place after its position was passed, and the previous one, renamed away
-// before, could be missing.
+// differ. POSIX readdir may miss names that are renamed while it reads. Then two could be missing:
+// the newest checkpoint, renamed into place after its position was passed, and the previous one,
+// renamed away before.
 func listTwice(fsys vfs.FS, root string) (in []vfs.Entry, moved bool, err error) {
 	in, err = fsys.List(root)
 	if err == nil {
@@ -148,8 +148,8 @@ func listTwice(fsys vfs.FS, root string) (in []vfs.Entry, moved bool, err error)
 	return in, moved, err
 }
 
-// markDuplicates marks checkpoints with the same commit number as damaged: with a copy, or a
-// folder with another's COMMIT and manifest, it is unknown which is newer.
+// markDuplicates marks checkpoints with the same commit number as damaged. One may be a copy, or
+// have the other's COMMIT and manifest, so it is unknown which is newer.
 func markDuplicates(list []Entry) {
 	same := map[int64][]int{} // indices by Seq
 	for i, e := range list {
@@ -168,8 +168,8 @@ func markDuplicates(list []Entry) {
 	}
 }
 
-// Stat describes a single folder of a checkpoint, or one named like it; ok is false for any other
-// folder or file. The folder of a checkpoint may have been renamed.
+// Stat describes the folder of a checkpoint, even if renamed, or a folder named like one. ok is
+// false for any other folder or file.
 func Stat(path string) (e Entry, ok bool) { return StatIn(vfs.OS{}, path) }
 
 // StatIn is Stat in another file system.
@@ -191,7 +191,8 @@ func StatIn(fsys vfs.FS, path string) (e Entry, ok bool) {
 	return e, true
 }
 
-// parseName sets the fields that follow from a folder's name, and reports whether it is one of ours.
+// parseName sets the fields that follow from a folder's name, and reports whether the name belongs
+// to the format.
 func (e *Entry) parseName(name string) bool {
 	if isTrashName(name) {
 		e.Status, e.Why = Trash, "its deletion was interrupted; the next save or prune completes it"
@@ -316,14 +317,12 @@ func lastSeq(fsys vfs.FS, root string) (seq int64, err error) {
 	return seq, err
 }
 
-// Resolve finds the checkpoint that a user means by "latest", a step, or a
-// checkpoint's own folder.
+// Resolve finds the checkpoint that a user means by "latest", a step, or a checkpoint's own folder.
 //
-// The latest is the newest commit, which is not always the highest step: a run that
-// went back to an earlier step commits that step again. If a newer commit is damaged,
-// or may be newer because its number cannot be read, Resolve returns an error that
-// names it and the newest intact one, because going back silently could lose days of
-// work. Without any checkpoint the error is ErrNone.
+// The latest is the newest commit, which is not always the highest step: a run that went back to an
+// earlier step commits that step again. If a newer commit is damaged, or may be newer because its
+// number cannot be read, Resolve returns an error naming it and the newest intact one, because
+// going back silently could lose days of work. Without any checkpoint the error is ErrNone.
 func Resolve(root, which string) (string, error) { return ResolveIn(vfs.OS{}, root, which) }
 
 // ResolveIn is Resolve in another file system.
@@ -382,8 +381,8 @@ func suggestion(word string) string {
 	return ""
 }
 
-// damagedError returns the error for a list with a damaged newest commit. It names the intact
-// one that can be used instead.
+// damagedError returns the error for a list whose newest commit is damaged. It names the intact
+// commit to use instead.
 func damagedError(bad Entry, list []Entry) error {
 	maybe := ""
 	if bad.Seq == 0 {
@@ -392,7 +391,7 @@ func damagedError(bad Entry, list []Entry) error {
 	return fmt.Errorf("%s is damaged%s: %s; %s", bad.Path, maybe, bad.Why, alternative(list))
 }
 
-// alternative describes the intact checkpoint that can be used instead.
+// alternative describes the intact checkpoint to use instead.
 func alternative(list []Entry) string {
 	best, ok := Newest(slices.DeleteFunc(slices.Clone(list), func(e Entry) bool { return e.Status != Complete }))
 	if !ok {
@@ -401,8 +400,7 @@ func alternative(list []Entry) string {
 	return fmt.Sprintf("to continue from an older state, give its path: the newest intact one is %s (have %s)", best.Path, steps(list))
 }
 
-// Alternative describes which checkpoint in the same folder can be used instead of one whose data
-// is damaged.
+// Alternative describes the checkpoint in the same folder to use instead of a damaged one.
 func Alternative(path string) string {
 	list, err := List(filepath.Dir(path))
 	if err != nil {
@@ -411,8 +409,8 @@ func Alternative(path string) string {
 	return alternative(slices.DeleteFunc(list, func(e Entry) bool { return filepath.Base(e.Path) == filepath.Base(path) }))
 }
 
-// Newest returns the newest commit of a list; ok is false if there is none. The result is damaged
-// if a damaged one is newer than all intact ones, or if that is unknown: then its Seq is 0.
+// Newest returns the newest commit of a list; ok is false if there is none. If a damaged commit is
+// or may be newer than all intact ones, it returns that one, with Seq 0 if its order is unknown.
 func Newest(list []Entry) (best Entry, ok bool) {
 	for _, e := range list {
 		if e.Status == Complete && e.Seq > best.Seq || e.Status == Damaged && (e.Seq == 0 || e.Seq > best.Seq) {

@@ -222,8 +222,8 @@ func (f *fileEntry) check() error {
 	return nil
 }
 
-// writerOf returns the writer of a part file or data file, given its name, or -1 and false for
-// other names.
+// writerOf returns the writer of a part file or data file from its name. For other names it returns
+// -1 and false.
 func writerOf(name string) (writer int, ok bool) {
 	var i int
 	if _, err := fmt.Sscanf(name, "part-%d.json", &writer); err == nil && writer >= 0 && name == partName(writer) {

@@ -45,7 +45,7 @@ type source struct {
 	part   *part
 }
 
-// stored locates the elements of a tensor: in one part, which is all of it, or in several.
+// stored locates the elements of a tensor: in a single part if it was saved whole, or in several.
 type stored struct {
 	t     Tensor
 	parts []*storedPart
@@ -56,7 +56,7 @@ type stored struct {
 type storedPart struct {
 	cut   *cut
 	param shard.Param
-	ext   []located // sorted by Lo, covering the part exactly
+	ext   []located // sorted by Lo; cover the part exactly
 }
 
 type located struct {
@@ -83,7 +83,7 @@ func OpenIn(fsys vfs.FS, path string) (*Checkpoint, error) {
 }
 
 // ErrGone means that the folder does not exist, often because retention deleted the checkpoint
-// while it was being opened. An open checkpoint stays readable.
+// while it was being opened. A checkpoint already open stays readable.
 var ErrGone = errors.New("does not exist, or was deleted while it was being opened (retention deletes older checkpoints)")
 
 // missing reports whether a folder does not exist (any more). Deleting a checkpoint renames
@@ -205,7 +205,7 @@ func (c *Checkpoint) openData(p *part, i int) error {
 	return nil
 }
 
-// add adds an extent that was already checked by itself.
+// add adds an extent that has been checked on its own.
 func (s *stored) add(e located) {
 	name := e.Cut.String()
 	p := s.byCut[name]
@@ -259,9 +259,9 @@ func (c *Checkpoint) Bytes() int64 { return c.man.bytes() }
 // BytesRead returns the number of bytes of data files read so far.
 func (c *Checkpoint) BytesRead() int64 { return c.read.Load() }
 
-// Piece is a contiguous range of elements of a tensor, or of a part of one, in a file.
+// Piece is a contiguous range of elements in a file, of a tensor or of a part of one.
 type Piece struct {
-	Part   string // part of the tensor in which Range counts, such as {1:0-4} for columns 0 to 3; "" for all of it
+	Part   string // part of the tensor in which Range counts, such as {1:0-4} for columns 0 to 3; "" for the whole
 	Range  shard.Range
 	Writer int
 	File   string
@@ -288,8 +288,8 @@ func (c *Checkpoint) Pieces(name, kind string) []Piece {
 // Damage locates an error in the content of a checkpoint.
 type Damage struct {
 	File   string
-	Offset int64       // bytes, of the block; 0 for a whole file
-	Name   string      // of the tensor; empty if none is concerned
+	Offset int64       // bytes from the start of the file to the block; 0 for a whole file
+	Name   string      // of the tensor; empty if none is affected
 	Kind   string      // of the tensor
 	Range  shard.Range // lost elements of the tensor
 	Why    string

@@ -45,7 +45,7 @@ type extent struct {
 	Tensor int     `json:"tensor"` // index into part.Tensors
 	Lo     int     `json:"lo"`
 	Hi     int     `json:"hi"`
-	Cut    *cut    `json:"cut,omitempty"` // part of the tensor in which Lo and Hi count; nil for all of it
+	Cut    *cut    `json:"cut,omitempty"` // part of the tensor in which Lo and Hi count; nil for the whole
 	Offset int64   `json:"offset"`        // bytes from the start of the file
 	Codec  string  `json:"codec"`
 	Stored []int32 `json:"stored,omitempty"` // bytes of each block as stored; absent for codec raw
@@ -106,7 +106,7 @@ func (p *part) encoded() bool {
 	return false
 }
 
-// cuts reports whether any extent is of a part of its tensor.
+// cuts reports whether any extent belongs to a part of its tensor.
 func (p *part) cuts() bool {
 	for _, f := range p.Files {
 		for i := range f.Extents {

@@ -13,20 +13,20 @@ import (
 	"zeroth/shard"
 )
 
-// readBytes is the maximum of raw bytes per task, read by one goroutine at a time.
+// readBytes is the maximum number of raw bytes that one goroutine reads per task.
 const readBytes = 16 * blockBytes
 
 // scratch is the work space of one reading goroutine.
 type scratch struct {
-	raw    []byte // a block of which only a part is requested
+	raw    []byte // a block of which only some bytes are requested
 	stored []byte // a block as stored; allocated for the first encoded one
 	coder  *coder // likewise
 }
 
 func newScratch() *scratch { return &scratch{raw: make([]byte, blockBytes)} }
 
-// Request requests elements of a tensor, or of a part of one, regardless of which parts were written.
-// Their bytes are read into Into, in the tensor's dtype, little-endian.
+// Request requests elements of a tensor, or of a part of one, no matter how the tensor was divided
+// when written. The elements are read to Into, in the tensor's dtype, little-endian.
 type Request struct {
 	Name, Kind string
 	Cut        shard.Cut // part in which Range counts
@@ -34,8 +34,8 @@ type Request struct {
 	Into       []byte
 }
 
-// Read reads elements of a tensor, regardless of which writers wrote them. It reads and verifies
-// whole blocks; an altered one is reported as a *Damage.
+// Read reads elements of a tensor, no matter which writers wrote them. It reads and verifies whole
+// blocks and reports an altered one as a *Damage.
 func (c *Checkpoint) Read(name, kind string, r shard.Range, into []byte) error {
 	return c.ReadAll([]Request{{name, kind, shard.Cut{}, r, into}}, 1)
 }
@@ -105,8 +105,8 @@ func (c *Checkpoint) ReadAll(reqs []Request, workers int) error {
 	return nil
 }
 
-// inParallel calls f for 0 to n-1, in rising order, in the given number of goroutines, until a call
-// fails or ctx ends.
+// inParallel calls f for 0 to n-1, in ascending order, from the given number of goroutines, until a
+// call fails or ctx ends.
 func inParallel(ctx context.Context, n, workers int, f func(int) error) error {
 	var mu sync.Mutex
 	var first error
@@ -137,14 +137,14 @@ func inParallel(ctx context.Context, n, workers int, f func(int) error) error {
 	return first
 }
 
-// task is the part of a request in one extent. It begins and ends at block boundaries, or where the
-// request does.
+// task is the part of a request in one extent. It begins and ends at block boundaries or at the
+// request's.
 type task struct {
 	from   located
 	t      Tensor
 	lo, hi int64 // raw bytes of the extent
 	into   []byte
-	moves  []move // instead of into, if the request is for another part than was written
+	moves  []move // destinations instead of into, if the request is for another part than the stored one
 }
 
 // move is a destination for raw bytes of an extent, from offset at on.
@@ -172,7 +172,7 @@ func (c *Checkpoint) find(name, kind string, cut shard.Cut, r shard.Range) (*sto
 	return s, p, nil
 }
 
-// plan divides requests at extents and, within them, at multiples of readBytes, or of less if workers
+// plan divides requests at extents and, within them, into tasks of readBytes, or fewer if workers
 // would otherwise be idle.
 func (c *Checkpoint) plan(reqs []Request, workers int) ([]task, error) {
 	var total int64
@@ -207,7 +207,7 @@ func (c *Checkpoint) plan(reqs []Request, workers int) ([]task, error) {
 	return out, nil
 }
 
-// scattered appends the tasks of a request for elements of p, another part of the tensor.
+// scattered appends the tasks of a request for elements of p, a part of the tensor other than s.
 func (s *storedPart) scattered(out []task, t Tensor, p shard.Param, q Request, most int64) []task {
 	size, at := int64(t.DType.Size()), 0 // at: index in ext
 	var k *task
@@ -239,7 +239,7 @@ func (s *storedPart) scattered(out []task, t Tensor, p shard.Param, q Request, m
 	return out
 }
 
-// follows reports whether b is the memory directly after a, so that a can be extended.
+// follows reports whether b begins where a ends in memory, so that a can be extended.
 func follows(a, b []byte) bool {
 	return cap(a) > len(a) && &a[:len(a)+1][len(a)] == &b[0]
 }
@@ -274,7 +274,7 @@ func (c *Checkpoint) run(k task) error {
 	}
 	for k.lo < k.hi {
 		first := int(k.lo / blockBytes)
-		whole := int(k.hi / blockBytes) // first block that does not end inside the task
+		whole := int(k.hi / blockBytes) // first block that ends after the task
 		if k.hi == k.from.raw(k.t.DType.Size()) {
 			whole = blocks(k.hi)
 		}
@@ -313,7 +313,7 @@ func (c *Checkpoint) runMoves(k task, s *scratch) error {
 	return nil
 }
 
-// rawBlock returns block i, verified, in the work space.
+// rawBlock verifies block i and returns it in the work space.
 func (c *Checkpoint) rawBlock(k task, i int, s *scratch) ([]byte, error) {
 	size := k.t.DType.Size()
 	off, n := k.from.block(i, size)
@@ -341,7 +341,7 @@ func (c *Checkpoint) rawBlock(k task, i int, s *scratch) ([]byte, error) {
 }
 
 // rawWhole reads blocks [i, j) directly to their destination and returns their number of bytes. It
-// verifies each while it is in the cache.
+// verifies each block while it is in the cache.
 func (c *Checkpoint) rawWhole(k task, i, j int) (int64, error) {
 	n := int64(0)
 	for ; i < j; i++ {

@@ -9,9 +9,9 @@ import (
 	"zeroth/shard"
 )
 
-// BenchmarkRecut loads a checkpoint of 256 MiB that two ranks have saved in columns or rows, in
-// the parts of other ranks, in turns with loading it in the parts that it has. Read is the
-// bytes read for each that is wanted.
+// BenchmarkRecut loads a checkpoint of 256 MiB that two ranks have saved in columns or rows,
+// divided differently, alternating with loading it as divided in the file. Read is the number of
+// bytes read per requested byte.
 func BenchmarkRecut(b *testing.B) {
 	const rows, columns, tensors = 2048, 4096, 8
 	for _, dim := range []int{0, 1} {

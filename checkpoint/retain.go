@@ -10,7 +10,7 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Keep is a retention rule. A checkpoint that any of its conditions keeps stays, and so does the
+// Keep is a retention rule. A checkpoint stays if any of the conditions keeps it, and so does the
 // newest. The zero Keep keeps all.
 type Keep struct {
 	Last  int    // this many of the newest commits
@@ -63,12 +63,12 @@ func (k Keep) best(list []Entry) int {
 	return best
 }
 
-// Pruned lists the folders that were deleted, and those that were not because they are, or contain,
-// something else.
+// Pruned lists deleted folders, and folders that stay because they are, or contain, something
+// foreign.
 type Pruned struct {
 	Deleted []string
 	Left    []Left
-	Damaged []Left // damaged checkpoints, to which no rule applies
+	Damaged []Left // damaged checkpoints, which no rule deletes
 }
 
 // Left is a folder that was not deleted, and why.
@@ -157,7 +157,7 @@ func (p *Pruned) take(fsys vfs.FS, path string, remove func(vfs.FS, string) erro
 	return nil
 }
 
-// undeletable returns why a folder must not be deleted, or "" for a real folder that contains
+// undeletable returns why a folder must not be deleted, or "" if it is a real folder containing
 // only files of the format.
 func undeletable(fsys vfs.FS, path string) (why string, err error) {
 	d, err := fsys.Lstat(path)

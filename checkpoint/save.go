@@ -45,9 +45,9 @@ func (o Options) withDefaults() Options {
 }
 
 // Save is a save in progress: a temporary folder that Commit turns into a checkpoint. One process
-// begins it and commits or aborts it; in between it holds the folder's lock, so that no other process
-// saves or prunes there. Other processes join it by its nonce. Save methods must be called from one
-// goroutine.
+// begins it and commits or aborts it; in between it holds the folder's lock, so that no other
+// process saves or prunes there. Other processes join the save by its nonce. The methods must be
+// called from one goroutine.
 type Save struct {
 	Step    int64
 	Nonce   string // 16 hexadecimal digits, unique to this attempt
@@ -144,7 +144,7 @@ func (s *Save) Writer(rank int) *Writer {
 	return newWriter(s.opt.FS, s.tmp, s.Step, s.Nonce, rank, s.opt)
 }
 
-// Commit has the parts of a save and what the committing process adds.
+// Commit holds the parts of a save and what the committing process adds.
 type Commit struct {
 	Parts   []PartFile         // of every writer
 	Tensors []Tensor           // exactly those that must be present; nil for those that were put
@@ -153,8 +153,8 @@ type Commit struct {
 }
 
 // Commit checks that the parts are complete and belong to this save, and turns them into a
-// checkpoint. It returns the checkpoint's folder. After an error there is no checkpoint,
-// unless only the very last sync failed; call Abort then, too.
+// checkpoint. It returns the checkpoint's folder. After an error there is no checkpoint, unless
+// only the very last sync failed. Call Abort in either case.
 func (s *Save) Commit(c Commit) (string, error) {
 	path, err := s.commit(c)
 	if err != nil {
@@ -190,7 +190,7 @@ func (s *Save) commit(c Commit) (string, error) {
 	return s.rename()
 }
 
-// readable returns an error if a reader would refuse what is about to be committed.
+// readable returns an error if readers would refuse the checkpoint about to be committed.
 func readable(manifest, state []byte) error {
 	for name, b := range map[string][]byte{manifestName: manifest, stateName: state} {
 		if len(b) > maxJSON {
@@ -201,8 +201,8 @@ func readable(manifest, state []byte) error {
 	return err
 }
 
-// rename gives the folder its final name: the step's or, if that exists, the step's with the
-// next free number. It does not touch the older folder; Prune removes that.
+// rename gives the folder its final name: the step's, with the next free number if an older save of
+// the step exists. It does not touch the older folder; Prune removes it.
 func (s *Save) rename() (string, error) {
 	for try := 0; ; try++ {
 		final := filepath.Join(s.root, stepName(s.Step, try))

@@ -19,8 +19,8 @@ import (
 	"zeroth/shard"
 )
 
-// Saved by N ranks at one stage and read by M at another, every rank gets its elements to the
-// bit, and saving again from there gives the same digest.
+// After a save by N ranks at one stage and a load by M at another, every rank has its elements to
+// the bit, and saving again from there gives the same digest.
 func TestReshardMatrix(t *testing.T) {
 	sizes := []int{1, 2, 3, 4, 7, 8}
 	m := newModel(1)

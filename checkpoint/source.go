@@ -5,19 +5,20 @@ import (
 	"zeroth/shard"
 )
 
-// Source has named tensors: a checkpoint, a Hugging Face folder, or a checkpoint of another program.
+// Source provides named tensors: a checkpoint, a Hugging Face folder, or a checkpoint of another
+// program.
 type Source interface {
 	// All returns all tensors.
 	All() []Tensor
-	// ReadF32 reads elements of a flattened tensor, widened to float32, into a buffer of their
-	// number, with up to workers goroutines. It may be called from several goroutines.
+	// ReadF32 reads elements r of a flattened tensor, widened to float32, to into, which has their
+	// length, with up to workers goroutines. It may be called from several goroutines.
 	ReadF32(name, kind string, r shard.Range, into []float32, workers int) error
 }
 
 // All returns the checkpoint's tensors.
 func (c *Checkpoint) All() []Tensor { return c.Tensors }
 
-// Parameters makes a Source of safetensors, whose tensors are parameters.
+// Parameters returns a Source of parameters from safetensors.
 func Parameters(r *safetensors.Reader) Source { return parameters{r} }
 
 type parameters struct{ r *safetensors.Reader }

@@ -28,7 +28,7 @@ const Master = "master"
 // Previous is the kind of tensors with parameters from before the last update.
 const Previous = "previous"
 
-// features maps kinds of tensors to the feature that a reader needs to support them.
+// features maps kinds of tensors to the feature that a reader must support.
 var features = map[string]string{Previous: "parameters from before the last update"}
 
 // partsUsed is the feature of checkpoints of format 2.

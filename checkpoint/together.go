@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// Gather returns to every rank the message of each rank, in rank order. All ranks must call it
-// equally often. An error means that some rank cannot be reached.
+// Gather returns the message of each rank, in rank order. All ranks must call it the same number of
+// times. It returns an error if some rank cannot be reached.
 type Gather func(mine []byte) (all [][]byte, err error)
 
 // Rank is one rank's view of a save made together. The zero Rank, of a world of 1, needs no Gather.
@@ -61,7 +61,7 @@ func (r Rank) Together(root string, step int64, opt Options, put func(*Writer) e
 	return filepath.Join(root, all[0].Path), nil
 }
 
-// writePart writes a rank's share and returns the message about it.
+// writePart writes a rank's share and returns the message that reports it.
 func writePart(s *Save, err error, rank int, put func(*Writer) error) message {
 	if err != nil {
 		return message{Err: err.Error()}
@@ -86,7 +86,7 @@ func commitAll(s *Save, all []message, finish func() (Commit, error)) message {
 	return message{Path: filepath.Base(path), Err: text(err)}
 }
 
-// exchange exchanges the messages of all ranks; an error of any rank is returned on all.
+// exchange gathers the messages of all ranks. If one contains an error, every rank returns it.
 func (r Rank) exchange(mine message) ([]message, error) {
 	b, err := json.Marshal(mine)
 	if err != nil {

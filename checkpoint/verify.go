@@ -119,7 +119,7 @@ func (v *verifier) blocks(k task) error {
 	return nil
 }
 
-// whyOf returns the reason for a block's damage, including the system's error if there is one.
+// whyOf returns why a block is damaged, including the system's error if there is one.
 func whyOf(err error, d *Damage) string {
 	if err == error(d) {
 		return d.Why
@@ -163,9 +163,9 @@ func (v *verifier) header(src *source) error {
 	return nil
 }
 
-// Digest returns the SHA-256, in hexadecimal, of the saved content, independent of how it is divided,
-// encoded and distributed: for each tensor in order, a line of name, kind, dtype and shape, and its
-// elements.
+// Digest returns the SHA-256 of the saved content in hexadecimal, independent of how the content is
+// divided, encoded and distributed. It hashes for each tensor, in order, a line of name, kind,
+// dtype and shape, and its elements.
 func (c *Checkpoint) Digest() (string, error) {
 	h := sha256.New()
 	buf := make([]byte, readBytes)

@@ -22,8 +22,8 @@ const (
 	fileBytes   = 1 << 32         // maximum bytes of a data file
 )
 
-// Writer writes one writer's part of a save. Its goroutines end in Finish or Abort. Its own
-// memory is one block's work space per worker and, with compression, one chunk's.
+// Writer writes one writer's part of a save. Its goroutines end in Finish or Abort. Its own memory
+// is the work space of one block per worker and, with compression, of one chunk.
 type Writer struct {
 	fsys  vfs.FS
 	dir   string
@@ -50,8 +50,8 @@ var errEnded = errors.New("the writer is closed: Finish or Abort was called")
 // outFile is a data file being written.
 type outFile struct {
 	f    vfs.File
-	desc dataFile // without checksums of the file until Finish
-	used int      // upper bound of the bytes the header needs
+	desc dataFile // checksums of the file are missing until Finish
+	used int      // upper bound of the header's bytes
 }
 
 // job is a chunk of a Put.

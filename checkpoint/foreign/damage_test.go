@@ -16,11 +16,11 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// damaged are the fixtures whose files are mutated.
+// damaged lists the fixtures to mutate.
 var damaged = []string{"deepspeed/x-z2-paramalign-rr-bf16-w2", "deepspeed/x-z3-subgroups-bf16-w2", "deepspeed/x-z0-fp32-w2", "dcp/fsdp2-fp32-w2/step-3", "dcp/fsdp1-w2/step-3", "dcp/dtensor-pt-w2", "dcp/plain", "dcp/plain/sharded"}
 
-// A mutated checkpoint is read or refused by an error that names the folder's file: no panic, and no
-// memory beyond the files and 64 MiB.
+// A mutated checkpoint is either read or refused with an error naming the folder's file. It causes
+// no panic, and uses at most 64 MiB of memory beyond the files' size.
 func TestMutations(t *testing.T) {
 	n := nightly.Of(400, 10000)
 	refused := 0
@@ -76,7 +76,7 @@ func write(t *testing.T, path string, b []byte) {
 	}
 }
 
-// mutate changes some bytes, mostly in the pickle, cuts the end off or doubles a part.
+// mutate changes some bytes, mostly in the pickle, truncates the file or doubles a part.
 func mutate(r *rand.Rand, b []byte) []byte {
 	b = append([]byte{}, b...)
 	at := func() int { return r.IntN(min(len(b), 1<<uint(4+r.IntN(18)))) }
@@ -101,8 +101,8 @@ func mutate(r *rand.Rand, b []byte) []byte {
 	return b
 }
 
-// peakHeap begins to watch the heap. The function that it returns ends that, and returns the most bytes
-// that were used at once beyond those at the beginning. Garbage counts, of which there is little: the
+// peakHeap starts watching the heap. The function that it returns stops watching and returns the
+// most bytes in use at once beyond those at the beginning. This includes a little garbage: the
 // collector runs whenever the heap has grown by 8 MiB.
 func peakHeap() func() int64 {
 	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
@@ -166,8 +166,8 @@ func readAll(t *testing.T, folder string) error {
 	return nil
 }
 
-// A universal checkpoint that DeepSpeed's converter scrambled is told from the ZeRO files beside it,
-// and one whose ranks are not all there is refused by name.
+// A universal checkpoint scrambled by DeepSpeed's converter is refused if the ZeRO files show the
+// difference, and a checkpoint with missing ranks is refused by name.
 func TestDisagreement(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "odd")
 	if err := os.CopyFS(folder, os.DirFS("testdata/deepspeed/z2-bf16-w2")); err != nil {

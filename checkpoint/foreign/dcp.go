@@ -15,7 +15,7 @@ import (
 	"zeroth/input"
 )
 
-// dcp is one folder of torch.distributed.checkpoint.
+// dcp is a folder of torch.distributed.checkpoint being opened.
 type dcp struct {
 	c       *Checkpoint
 	folder  string
@@ -24,7 +24,7 @@ type dcp struct {
 	planner *torchfile.Dict
 }
 
-// dcpFile is a file with tensors, opened at its first use.
+// dcpFile is a data file, opened when first used.
 type dcpFile struct {
 	in   *os.File
 	size int64
@@ -36,7 +36,8 @@ func (c *Checkpoint) openDCP(folder string) error {
 	return c.addDCP(folder)
 }
 
-// openAccelerate opens the two folders of Accelerate and of the Trainer.
+// openAccelerate opens the model's and the optimizer's folder, as written by Accelerate and the
+// Trainer.
 func (c *Checkpoint) openAccelerate(folder string) error {
 	if err := c.addDCP(filepath.Join(folder, "pytorch_model_fsdp_0")); err != nil {
 		return err
@@ -100,10 +101,10 @@ func (c *Checkpoint) addDCP(folder string) error {
 	return nil
 }
 
-// flattened matches the names of state in one level: state.NAME.exp_avg.
+// flattened matches names of state in flattened dictionaries: state.NAME.exp_avg.
 var flattened = regexp.MustCompile(`^(?:.*\.)?state\.(.+)\.(\w+)$`)
 
-// place returns what a tensor is: the name of its parameter, and the kind of its state.
+// place returns the parameter that a tensor belongs to, and the kind of its state.
 func (d *dcp) place(fqn string) (name, kind string) {
 	path := torchfile.Items(d.planner.At(fqn))
 	text := func(i int) string { s, _ := path[i].(string); return s }
@@ -179,7 +180,7 @@ func (d *dcp) step(x *tensor) error {
 	return d.c.updates(t, x.Name)
 }
 
-// propertyType returns the element type in TensorProperties, whose state begins with it.
+// propertyType returns the element type in TensorProperties: its state begins with it.
 func propertyType(v any) (checkpoint.DType, bool) {
 	o, _ := v.(*torchfile.Object)
 	if o == nil {
@@ -193,7 +194,7 @@ func propertyType(v any) (checkpoint.DType, bool) {
 	return torchfile.DTypeOf(o.Field("dtype"))
 }
 
-// blob returns what opens a chunk: a file of torch.save inside a file.
+// blob returns a function that opens a chunk: a torch.save file inside a file.
 func (d *dcp) blob(fqn string, start, size []int, dtype checkpoint.DType) (func() (*torchfile.Tensor, error), error) {
 	info := d.at[fmt.Sprint(fqn, start)]
 	if info == nil {
@@ -226,7 +227,7 @@ func (d *dcp) blob(fqn string, start, size []int, dtype checkpoint.DType) (func(
 	}), nil
 }
 
-// file opens a file of the folder, once.
+// file opens a file of the folder when it is first used.
 func (d *dcp) file(name string) (*dcpFile, error) {
 	if f := d.files[name]; f != nil {
 		return f, nil

@@ -10,10 +10,10 @@
 //	DTensor files             model_world_size_W_rank_R.pt and optim_world_size_W_rank_R.pt
 //	torch.save                pytorch_model.bin, or parts and their index
 //
-// and describes each as tensors that consist of pieces: boxes of elements, each in a file. Elements
-// are read when they are needed. A parameter has kind checkpoint.Master; moments have the names
-// that PyTorch gives them, exp_avg and exp_avg_sq, which are also ours.
+// and describes each as tensors consisting of pieces: boxes of elements, each in a file. Elements
+// are read when they are needed. A parameter has kind checkpoint.Master; moments keep PyTorch's
+// names, exp_avg and exp_avg_sq, which zeroth uses, too.
 //
 // Pieces must cover every tensor exactly once, and all parts of a checkpoint must agree on names,
-// shapes, steps and numbers of ranks. What does not is an error that names the parameter.
+// shapes, steps and numbers of ranks. Otherwise the error names the parameter.
 package foreign

@@ -15,7 +15,7 @@ import (
 
 var rankFile = regexp.MustCompile(`^model_world_size_(\d+)_rank_(\d+)\.pt$`)
 
-// openDTensors opens the files that each rank saved by torch.save, with DTensors.
+// openDTensors opens the files of DTensors that each rank wrote with torch.save.
 func (c *Checkpoint) openDTensors(folder string) error {
 	names := matching(folder, "model_world_size_*_rank_*.pt")
 	m := rankFile.FindStringSubmatch(names[0])
@@ -111,8 +111,8 @@ func localOf(v any) *torchfile.Tensor {
 	return nil
 }
 
-// join makes one tensor of the ranks' DTensors, or takes the first rank's plain tensor, of which all
-// ranks have a copy.
+// join combines the ranks' DTensors into one tensor. Of plain tensors, which every rank has a copy
+// of, it returns the first rank's.
 func join(name, kind string, parts []any) (*tensor, error) {
 	var x *tensor
 	for r, v := range parts {
@@ -145,7 +145,8 @@ func join(name, kind string, parts []any) (*tensor, error) {
 	return x, nil
 }
 
-// shardOf returns the box of a rank's part of a DTensor; mine is false if another rank has the same.
+// shardOf returns the box of a rank's part of a DTensor; mine is false if an earlier rank has the
+// same part.
 func shardOf(shape []int, o *torchfile.Object) (start, size []int, mine bool, err error) {
 	spec, _ := o.Field("_spec").(*torchfile.Object)
 	mesh, _ := spec.Field("mesh").(*torchfile.Object)

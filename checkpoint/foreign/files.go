@@ -54,7 +54,7 @@ func (c *Checkpoint) openBin(path string) error {
 	return nil
 }
 
-// readIndex reads the weight_map of an index: the tensors of each file.
+// readIndex reads the weight_map of an index and returns the tensors in each file.
 func readIndex(raw []byte) (map[string][]string, error) {
 	parts := map[string][]string{}
 	err := jsonread.All(raw, func(r *jsonread.Reader) error {
@@ -82,10 +82,10 @@ func readIndex(raw []byte) (map[string][]string, error) {
 	return parts, err
 }
 
-// nests are the keys under which training programs save a model's state dictionary.
+// nests lists the keys under which training programs save a model's state dictionary.
 var nests = []string{"model", "state_dict", "model_state_dict", "module"}
 
-// addBin adds the tensors of a file, which must be those of want unless that is nil.
+// addBin adds the tensors of a file. If want is not nil, the file must contain exactly those.
 func (c *Checkpoint) addBin(path string, want []string) error {
 	d, err := c.load(path)
 	if err != nil {
@@ -206,8 +206,8 @@ func (c *Checkpoint) addUniversal(folder, name string, shape []int) error {
 	return nil
 }
 
-// besides compares a universal checkpoint with the ZeRO files that it was made from, if they are
-// still there: DeepSpeed's converter scrambles parameters of round_robin_gradients.
+// besides compares a universal checkpoint with the ZeRO files it was made from, if they still
+// exist: DeepSpeed's converter scrambles parameters of round_robin_gradients.
 func (c *Checkpoint) besides(folder string) error {
 	from, ok := strings.CutSuffix(filepath.Clean(folder), "_universal")
 	if !ok || !found(from, "*_optim_states.pt") {
@@ -229,8 +229,8 @@ func (c *Checkpoint) besides(folder string) error {
 // shardName matches the files of HuggingFaceStorageWriter, one or more for each rank.
 var shardName = regexp.MustCompile(`^shard-(\d+)-model-\d+-of-\d+\.safetensors$`)
 
-// openSharded opens a checkpoint of torch.distributed.checkpoint in safetensors: each file has the
-// parts of one rank, and DCP_SHARDING_INFO in its metadata says where they belong.
+// openSharded opens a checkpoint of torch.distributed.checkpoint in safetensors. Each file has the
+// parts of one rank, and DCP_SHARDING_INFO in its metadata locates them in the tensors.
 func (c *Checkpoint) openSharded(folder string) error {
 	c.Form = "torch.distributed.checkpoint in safetensors"
 	at := folder
@@ -316,7 +316,7 @@ func (c *Checkpoint) addSharded(path string, all map[string]*tensor) error {
 	return nil
 }
 
-// shardOffsets reads where the tensors of a file belong: {name: {"saved_offsets": […]}}.
+// shardOffsets reads the offsets of a file's tensors: {name: {"saved_offsets": […]}}.
 func shardOffsets(text string) (map[string][]int, error) {
 	var info map[string]struct {
 		Offsets []int `json:"saved_offsets"`

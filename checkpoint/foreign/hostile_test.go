@@ -31,8 +31,8 @@ func saved(t *testing.T, path string, p *torchfile.Pickler) {
 	write(t, path, b.Bytes())
 }
 
-// Values of the wrong type where keys, numbers and steps are expected are refused: no panic, and no
-// message that prints a tuple nested in itself.
+// Values of the wrong type where keys, numbers and steps are expected are refused, without a panic
+// or a message that prints a tuple nested in itself.
 func TestWrongValues(t *testing.T) {
 	nested := func(p *torchfile.Pickler) {
 		p.Op(")")
@@ -71,13 +71,13 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
-// What an optimizer calls its parameters by numbers follows from shapes, or is refused.
+// The parameters behind an optimizer's numbers follow from shapes, or the checkpoint is refused.
 func TestNumbered(t *testing.T) {
 	matrix, vector := []int{4, 4}, []int{4}
 	for name, test := range map[string]struct {
 		params [][]int       // shapes in the model's order, named a, b, c, …
 		groups [][]int64     // their numbers
-		state  map[int64]int // positions of numbers with state in params
+		state  map[int64]int // positions in params of the numbers that have state
 		want   string        // the names of all numbers, or an error
 	}{
 		"one group":            {[][]int{matrix, vector, matrix}, [][]int64{{0, 1, 2}}, map[int64]int{0: 0, 1: 1, 2: 2}, "a b c"},
@@ -136,7 +136,7 @@ func TestNumbered(t *testing.T) {
 	}
 }
 
-// Two tensors are one parameter only if they are the same view of the same memory.
+// Two tensors are the same parameter only if they are the same view of the same memory.
 func TestAliases(t *testing.T) {
 	s := &torchfile.Storage{DType: "F32", Bytes: 16}
 	view := func(strides ...int) *torchfile.Tensor {
@@ -153,7 +153,7 @@ func TestAliases(t *testing.T) {
 	}
 }
 
-// A vector that is longer than its parameters and their padding belongs to others, too.
+// A vector longer than its parameters and their padding is refused: it contains others, too.
 func TestLeftElements(t *testing.T) {
 	for have, ok := range map[int]bool{9: false, 10: true, 14: true, 15: false, 1000: false} {
 		x, err := torchfile.Raw("x", nil, 0, "F32", []int{have - 5})
@@ -169,7 +169,7 @@ func TestLeftElements(t *testing.T) {
 	}
 }
 
-// Names may be exchanged, and are those of shared parameters afterwards, too.
+// Names may be swapped; aliases of shared parameters follow.
 func TestRename(t *testing.T) {
 	c, err := Open("testdata/dcp/plain/pytorch_model.bin")
 	if err != nil {
@@ -195,7 +195,7 @@ func TestRename(t *testing.T) {
 	}
 }
 
-// Files that only want memory get what every file may have, and no more.
+// A file made to exhaust memory gets the memory that any file may use, and no more.
 func TestMostMemory(t *testing.T) {
 	for name, ops := range map[string]string{
 		"lists": strings.Repeat("]", 1<<20), "dictionaries": strings.Repeat("}K\x01K\x01s", 1<<20), "numbers": "](" + strings.Repeat("J\x00\x00\x01\x00", 1<<20),

@@ -23,15 +23,15 @@ import (
 // Checkpoint is an open checkpoint of another program.
 type Checkpoint struct {
 	Path    string
-	Form    string // for people, such as "DeepSpeed 0.19.8, ZeRO stage 3"
+	Form    string // shown to users, such as "DeepSpeed 0.19.8, ZeRO stage 3"
 	Ranks   int    // that wrote it; 0 if unknown
-	Step    int64  // steps done, those that were skipped included; 0 if unknown
+	Step    int64  // completed steps, including skipped ones; 0 if unknown
 	Skipped int64
 	Samples int64             // read so far; 0 if unknown
-	Scale   *optim.LossScale  // of fp16; else nil
-	Groups  []Group           // of parameters, as the optimizer has them; may be empty
+	Scale   *optim.LossScale  // of fp16; nil otherwise
+	Groups  []Group           // the optimizer's parameter groups; may be empty
 	Same    map[string]string // names of shared parameters: alias → owner
-	LeftOut []string          // tensors that are neither parameters nor state of them
+	LeftOut []string          // tensors that are neither parameters nor optimizer state
 
 	tensors []*tensor // sorted by name and kind
 	index   map[[2]string]*tensor
@@ -39,16 +39,16 @@ type Checkpoint struct {
 	files   []io.Closer
 }
 
-// Group is the settings of a parameter group of the optimizer.
+// Group holds the settings of one of the optimizer's parameter groups.
 type Group struct{ Rate, Decay float64 }
 
-// pair is two tensors that must be equal after rounding the first to the type of the second.
+// pair holds two tensors that must be equal after rounding a to the type of b.
 type pair struct {
 	a, b *tensor
 	why  string
 }
 
-// forms are the layouts, by what a folder has. The first that fits is opened.
+// forms lists the layouts. The first one recognized in a folder is opened.
 var forms = []struct {
 	has  func(folder string) bool
 	open func(c *Checkpoint, folder string) error
@@ -63,7 +63,7 @@ var forms = []struct {
 	{func(f string) bool { return found(f, "pytorch_model*.bin") }, (*Checkpoint).openBin},
 }
 
-// Is reports whether a folder has a checkpoint of a form that Open knows.
+// Is reports whether Open recognizes a checkpoint in a folder.
 func Is(path string) bool { return formOf(path) != nil }
 
 func formOf(path string) func(c *Checkpoint, folder string) error {
@@ -90,7 +90,7 @@ func formOf(path string) func(c *Checkpoint, folder string) error {
 
 var torchName = regexp.MustCompile(`\.(bin|pt|pth)$`)
 
-// Open opens a checkpoint. Its error names the file, or the parameter, and what is wrong.
+// Open opens a checkpoint. Errors name the file or the parameter.
 func Open(path string) (*Checkpoint, error) {
 	c := &Checkpoint{Path: path, index: map[[2]string]*tensor{}, Same: map[string]string{}}
 	open := formOf(path)
@@ -144,8 +144,8 @@ func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32, _
 	return nil
 }
 
-// Check compares tensors that the checkpoint has twice: the 16-bit weights with the masters they were
-// rounded from, a universal checkpoint with the ZeRO files it was made from. It returns an error that
+// Check compares tensors that the checkpoint stores twice: 16-bit weights with the masters they
+// were rounded from, or a universal checkpoint with the ZeRO files it was made from. Its error
 // names the parameters that differ.
 func (c *Checkpoint) Check() error {
 	var bad []string
@@ -171,7 +171,7 @@ func (c *Checkpoint) Check() error {
 	return input.BadInput(fmt.Errorf("%s: parts of the checkpoint disagree: %s, in %d of %d tensors: %s", c.Path, why, len(bad), len(c.pairs), brief(bad)))
 }
 
-// Tied makes Check compare two parameters of one shape, which must be equal.
+// Tied makes Check compare two parameters of the same shape, which must be equal.
 func (c *Checkpoint) Tied(name, other string) error {
 	a, b := c.index[[2]string{name, checkpoint.Master}], c.index[[2]string{other, checkpoint.Master}]
 	if a == nil || b == nil || !slices.Equal(a.Shape, b.Shape) || a.DType != b.DType {
@@ -195,7 +195,7 @@ func equal(p pair, r shard.Range) (bool, error) {
 	return string(a) == string(b), nil
 }
 
-// brief joins names, and cuts long lists.
+// brief joins names, abbreviating long lists.
 func brief(names []string) string {
 	if len(names) > 5 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:5], ", "), len(names)-5)
@@ -259,14 +259,14 @@ func (c *Checkpoint) finish() error {
 	return nil
 }
 
-// Rename gives parameters other names, old → new.
+// Rename renames parameters: old → new.
 func (c *Checkpoint) Rename(names map[string]string) error {
 	for _, old := range slices.Sorted(maps.Keys(names)) {
 		if c.index[[2]string{old, checkpoint.Master}] == nil {
 			return input.BadInput(fmt.Errorf("%s has no parameter %s", c.Path, checkpoint.Plain(old)))
 		}
 	}
-	for _, t := range c.tensors { // each once: the names may be exchanged
+	for _, t := range c.tensors { // in one pass, since names may be swapped
 		if to, ok := names[t.Name]; ok {
 			t.Name = to
 		}
@@ -282,13 +282,13 @@ func (c *Checkpoint) Rename(names map[string]string) error {
 	return nil
 }
 
-// wrappers are the names that wrappers of modules put before or between those of parameters.
+// outer and inner list what wrapper modules insert before and within the names of parameters.
 var (
 	outer = []string{"module.", "base_model.model."}
 	inner = []string{"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."}
 )
 
-// prefix returns the wrapper whose name all parameters begin with, or "".
+// prefix returns the outer wrapper's name if all parameters begin with it, or "".
 func (c *Checkpoint) prefix() string {
 	for _, w := range outer {
 		if !slices.ContainsFunc(c.tensors, func(t *tensor) bool { return !strings.HasPrefix(plainName(t.Name, ""), w) }) {
@@ -305,7 +305,7 @@ func plainName(name, prefix string) string {
 	return strings.TrimPrefix(name, prefix)
 }
 
-// load opens a file of torch.save, which is closed with the checkpoint, and returns its dictionary.
+// load opens a torch.save file, which is closed with the checkpoint, and returns its dictionary.
 func (c *Checkpoint) load(path string) (*torchfile.Dict, error) {
 	f, err := torchfile.Open(path)
 	if err != nil {
@@ -319,7 +319,7 @@ func (c *Checkpoint) load(path string) (*torchfile.Dict, error) {
 	return d, nil
 }
 
-// found reports whether a folder has a file whose name matches a pattern.
+// found reports whether any name in a folder matches a pattern.
 func found(folder, pattern string) bool { return len(matching(folder, pattern)) > 0 }
 
 // matching returns the names in a folder that match a pattern, sorted.
@@ -336,7 +336,7 @@ func matching(folder, pattern string) (names []string) {
 	return names
 }
 
-// once opens something at its first use.
+// once returns a function that opens something when first called.
 func once[T any](f func() (T, error)) func() (T, error) { return sync.OnceValues(f) }
 
 // numel returns the number of elements of a shape, and whether it is valid.

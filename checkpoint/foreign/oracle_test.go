@@ -14,8 +14,8 @@ import (
 	"zeroth/shard"
 )
 
-// fixtures are the folders with oracle.safetensors: those of testdata, and of all fixtures where
-// ZEROTH_TORCH_FIXTURES names their folder.
+// fixtures returns the folders with oracle.safetensors: in testdata and, if ZEROTH_TORCH_FIXTURES
+// is set, in that folder.
 func fixtures(t *testing.T) (folders []string) {
 	t.Helper()
 	for _, root := range []string{"testdata", os.Getenv("ZEROTH_TORCH_FIXTURES")} {
@@ -35,7 +35,7 @@ func fixtures(t *testing.T) (folders []string) {
 	return folders
 }
 
-// checkpointsIn are the paths below a fixture that are checkpoints of all its tensors.
+// checkpointsIn returns the paths below a fixture that are checkpoints of all its tensors.
 func checkpointsIn(folder string) (paths []string) {
 	for _, name := range []string{".", "step-3", "sharded", "legacy_not_zip.bin"} {
 		if p := filepath.Join(folder, name); Is(p) && !strings.Contains(folder, "save_16bit") {
@@ -45,7 +45,7 @@ func checkpointsIn(folder string) (paths []string) {
 	return paths
 }
 
-// want is the place of an oracle's tensor in a checkpoint.
+// want returns the name and kind in a checkpoint of an oracle's tensor.
 func want(key string) (name, kind string) {
 	for _, in := range []string{"optim.state.", "optimizer.state.", "state."} {
 		if rest, ok := strings.CutPrefix(key, in); ok {
@@ -59,7 +59,7 @@ func want(key string) (name, kind string) {
 	return key, checkpoint.Master
 }
 
-// Every weight and every moment is the oracle's to the bit, read whole and in pieces.
+// Every weight and every moment equals the oracle's to the bit, read whole and in pieces.
 func TestOracle(t *testing.T) {
 	seen := 0
 	for _, folder := range fixtures(t) {
@@ -111,7 +111,7 @@ func compare(t *testing.T, path string, o *safetensors.Reader) {
 	}
 }
 
-// modelName takes off the prefix "model." of a section of an oracle.
+// modelName removes the prefix "model." of a section of an oracle.
 func modelName(c *Checkpoint, name string) string {
 	for _, s := range []string{name, strings.TrimPrefix(name, "model.")} {
 		if c.Same[s] != "" || c.index[[2]string{s, checkpoint.Master}] != nil {

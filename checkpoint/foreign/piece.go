@@ -13,18 +13,18 @@ import (
 // tensor is a logical tensor that consists of pieces.
 type tensor struct {
 	checkpoint.Tensor
-	grid   []int // the pieces' coordinates: those of the shape, or of the flattened tensor
+	grid   []int // shape in which pieces count: the tensor's, or its number of elements if flattened
 	pieces []piece
 }
 
 // piece is a box of elements.
 type piece struct {
 	start, size []int // in the tensor's grid
-	from        []int // of the first element, in the file's tensor
+	from        []int // position of the first element in the file's tensor
 	open        func() (*torchfile.Tensor, error)
 }
 
-// whole is a tensor that is in a file as it is.
+// whole returns a tensor that is stored in one piece.
 func whole(name, kind string, t *torchfile.Tensor) *tensor {
 	zero := make([]int, len(t.Shape))
 	return &tensor{
@@ -37,7 +37,7 @@ func already(t *torchfile.Tensor) func() (*torchfile.Tensor, error) {
 	return func() (*torchfile.Tensor, error) { return t, nil }
 }
 
-// flat is an empty tensor of a shape to which pieces of its flattened elements are added.
+// flat returns a tensor without pieces, to which add adds pieces of its flattened elements.
 func flat(name, kind string, t checkpoint.DType, shape []int) (*tensor, error) {
 	x := &tensor{Tensor: checkpoint.Tensor{Name: name, Kind: kind, DType: t, Shape: shape}}
 	n, ok := numel(shape)
@@ -48,8 +48,8 @@ func flat(name, kind string, t checkpoint.DType, shape []int) (*tensor, error) {
 	return x, nil
 }
 
-// add adds n elements from element at of the flattened tensor, which begin at element from of a
-// vector in a file.
+// add adds a piece: n elements from element at of the flattened tensor, which begin at element from
+// of the vector t.
 func (x *tensor) add(at, n, from int, t *torchfile.Tensor) {
 	if n > 0 {
 		x.pieces = append(x.pieces, piece{[]int{at}, []int{n}, []int{from}, already(t)})
@@ -62,7 +62,7 @@ func (x *tensor) covered() error {
 	have := 0
 	x.pieces = slices.DeleteFunc(x.pieces, func(p piece) bool { n, _ := numel(p.size); return n == 0 })
 	sort.SliceStable(x.pieces, func(i, j int) bool { return slices.Compare(x.pieces[i].start, x.pieces[j].start) < 0 })
-	var near []piece // that end behind the begin of the next along the first dimension
+	var near []piece // pieces that end after the next one begins, along the first dimension
 	for _, p := range x.pieces {
 		n, ok := numel(p.size)
 		if !ok || len(p.start) != len(x.grid) || len(p.size) != len(x.grid) {
@@ -98,7 +98,7 @@ func overlap(a, b piece) bool {
 	return true
 }
 
-// read reads the elements r of the flattened tensor as they are stored.
+// read reads the elements r of the flattened tensor as stored.
 func (x *tensor) read(r shard.Range, dst []byte) error {
 	return boxes(x.grid, r.Lo, r.Hi, nil, func(start, size []int) error {
 		for _, p := range x.pieces {
@@ -113,7 +113,7 @@ func (x *tensor) read(r shard.Range, dst []byte) error {
 	})
 }
 
-// readPiece reads the part of a piece that is in a box; dst begins at element lo of the tensor.
+// readPiece reads the part of a piece that lies in a box; dst begins at element lo of the tensor.
 func (x *tensor) readPiece(p piece, start, size []int, lo int, dst []byte) error {
 	from, n := make([]int, len(start)), make([]int, len(start))
 	at, stride := 0, strides(x.grid)
@@ -141,7 +141,7 @@ func boxes(grid []int, lo, hi int, prefix []int, f func(start, size []int) error
 		return f(prefix, ones(len(prefix)))
 	}
 	row, _ := numel(grid[1:])
-	first, last := lo/row, hi/row // whole rows are [first, last) if lo is at the begin of one
+	first, last := lo/row, hi/row // rows [first, last) are whole if lo begins one
 	at := func(i int) []int { return append(slices.Clone(prefix), i) }
 	if lo%row != 0 {
 		end := min(hi, (first+1)*row)

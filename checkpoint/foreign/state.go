@@ -8,12 +8,12 @@ import (
 	"zeroth/checkpoint/torchfile"
 )
 
-// stateOf returns state of a kind of the parameter that an optimizer has under a number or a name; x is
-// nil if it has none.
+// stateOf returns a parameter's state of a kind, found by the number or name that the optimizer
+// uses for the parameter; x is nil if it has none.
 type stateOf func(name, kind string, number any) (x *tensor, err error)
 
-// putState adds the state of an optimizer that PyTorch stored by the numbers of parameters, which are
-// those of its groups: parameters of a group have ascending positions in the model.
+// putState adds the state of an optimizer that identifies parameters by numbers in its groups. The
+// parameters of a group must have ascending positions in the model.
 func (c *Checkpoint) putState(o *torchfile.Dict, params []param, of stateOf) error {
 	state := o.Dict("state")
 	if state == nil {
@@ -48,7 +48,7 @@ func (c *Checkpoint) putState(o *torchfile.Dict, params []param, of stateOf) err
 	return nil
 }
 
-// isNumber reports whether a value is what an optimizer calls a parameter: a number or a name.
+// isNumber reports whether an optimizer can identify a parameter by v: a number or a name.
 func isNumber(v any) bool {
 	switch v.(type) {
 	case int64, string:
@@ -57,13 +57,13 @@ func isNumber(v any) bool {
 	return false
 }
 
-// numbered returns the names of the parameters of an optimizer by their numbers. Files do not store
-// that. It follows only if the optimizer has all parameters of the model, and one group, or groups that
-// differ in the number of dimensions, as those with and without weight decay do.
+// numbered maps an optimizer's numbers to the names of parameters, which files do not store. It can
+// do so only if the optimizer has all parameters of the model in one group, or in groups that
+// differ in the number of dimensions, as groups with and without weight decay do.
 func numbered(o *torchfile.Dict, params []param, of stateOf) (map[any]string, error) {
 	const unnamed = "the optimizer has no names of parameters: "
 	names, count := map[any]string{}, 0
-	var taken [3]bool // classes of dimensions that a group before has
+	var taken [3]bool // dimension classes of earlier groups
 	left := params
 	groups := torchfile.Items(o.At("param_groups"))
 	for g, v := range groups {
@@ -112,7 +112,7 @@ func numbered(o *torchfile.Dict, params []param, of stateOf) (map[any]string, er
 	return names, nil
 }
 
-// dimensions is the class of a shape: 1 for scalars and vectors, 2 for more.
+// dimensions returns the class of a shape: 1 for scalars and vectors, 2 for more.
 func dimensions(shape []int) int { return min(2, max(1, len(shape))) }
 
 // stateShape returns the shape of a parameter's state, or nil if it has none.

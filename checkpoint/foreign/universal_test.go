@@ -12,8 +12,8 @@ import (
 	"zeroth/shard"
 )
 
-// A universal checkpoint is read as the ZeRO files it was made from, and told from them if the
-// converter mixed parameters up, as DeepSpeed's does with those of round_robin_gradients.
+// A universal checkpoint reads like the ZeRO files it was made from. If the converter mixed up
+// parameters, as DeepSpeed's does with round_robin_gradients, the ZeRO files reveal it.
 func TestUniversal(t *testing.T) {
 	root := t.TempDir()
 	from, to := filepath.Join(root, "global_step3"), filepath.Join(root, "global_step3_universal")
@@ -72,7 +72,7 @@ func TestUniversal(t *testing.T) {
 	}
 }
 
-// writeUniversal writes a tensor as ds_to_universal does at stage 3, without a dictionary around it.
+// writeUniversal writes a bare tensor, as ds_to_universal does at stage 3.
 func writeUniversal(t *testing.T, folder string, x checkpoint.Tensor, b []byte) {
 	t.Helper()
 	file := map[string]string{checkpoint.Master: "fp32"}[x.Kind]

@@ -15,16 +15,16 @@ import (
 	"zeroth/shard"
 )
 
-// Writer writes the tensors of a source in PyTorch's forms.
+// Writer writes the tensors of a source in PyTorch's formats.
 type Writer struct {
 	Source   checkpoint.Source
-	Name     func(string) (string, bool) // of a parameter in the file, or false to omit it
+	Name     func(string) (string, bool) // returns a parameter's name in the file, or false to omit it
 	Step     int64                       // updates so far; 0 writes no step
 	DType    checkpoint.DType            // of the parameters; moments are F32
 	Progress func(add int64)
 }
 
-// chunk is the number of elements that are read at once.
+// chunk is the number of elements read at once.
 const chunk = 1 << 20
 
 // written is a tensor and its name in the file.
@@ -34,7 +34,7 @@ type written struct {
 	dtype checkpoint.DType
 }
 
-// list returns the tensors to write, without the state if only parameters are.
+// list returns the tensors to write: the parameters, and the optimizer's state if states is set.
 func (w *Writer) list(states bool) (list []written) {
 	for _, t := range w.Source.All() {
 		as, ok := w.Name(t.Name)
@@ -86,18 +86,18 @@ func (w *Writer) Torch(ctx context.Context, path string) error {
 	})
 }
 
-// place is where a tensor is in a file of DCP.
+// place locates a tensor in a DCP file.
 type place struct {
 	fqn   string
-	path  []string // in the dictionary that was saved
+	path  []string // in the saved dictionary
 	spec  torchfile.Spec
 	at, n int64
 }
 
 const dcpData = "__0_0.distcp"
 
-// DCP writes a folder of torch.distributed.checkpoint, {"model": …, "optim": {"state": …}}, as one
-// rank would. .metadata is written last.
+// DCP writes a folder of torch.distributed.checkpoint, {"model": …, "optim": {"state": …}}, as a
+// world of one rank. It writes .metadata last.
 func (w *Writer) DCP(ctx context.Context, folder string) error {
 	var places []place
 	err := input.Write(filepath.Join(folder, dcpData), func(out io.Writer) error {
@@ -135,7 +135,7 @@ func (w *Writer) DCP(ctx context.Context, folder string) error {
 	return nil
 }
 
-// writeStep writes the number of updates of a parameter as torch's AdamW has it, a float32.
+// writeStep writes the number of a parameter's updates as a float32, as torch's AdamW does.
 func writeStep(at *torchfile.Counter, name string, step int64) (place, error) {
 	p := place{fqn: "optim.state." + name + ".step", path: []string{"optim", "state", name, "step"}, spec: torchfile.Spec{DType: checkpoint.F32}, at: at.N}
 	var b [4]byte

@@ -19,10 +19,10 @@ import (
 	"zeroth/optim"
 )
 
-// moments are the kinds of state that an optimizer has for each parameter.
+// moments lists the kinds of optimizer state per parameter.
 var moments = []string{"exp_avg", "exp_avg_sq", "momentum_buffer"}
 
-// latest returns the checkpoint that the file latest names in a folder, or "".
+// latest returns the checkpoint named by the file latest in a folder, or "".
 func latest(folder string) string {
 	b, err := input.Read(filepath.Join(folder, "latest"), 1024)
 	name := strings.TrimSpace(string(b))
@@ -37,7 +37,7 @@ func latest(folder string) string {
 
 var optimFile = regexp.MustCompile(`^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
 
-// zeroFiles is the files of a checkpoint of DeepSpeed.
+// zeroFiles holds the files of a DeepSpeed checkpoint.
 type zeroFiles struct {
 	c      *Checkpoint
 	folder string
@@ -46,7 +46,7 @@ type zeroFiles struct {
 	stage  int
 }
 
-// openZeRO opens a checkpoint of DeepSpeed, or the one that latest names.
+// openZeRO opens a DeepSpeed checkpoint, or the one named by the file latest.
 func (c *Checkpoint) openZeRO(folder string) error {
 	if !found(folder, "*model_states.pt") {
 		if at := latest(folder); at != "" {
@@ -67,7 +67,7 @@ func (c *Checkpoint) openZeRO(folder string) error {
 		if o == nil {
 			return fmt.Errorf("%s has no optimizer_state_dict", filepath.Join(folder, name))
 		}
-		stage := 1 // BF16_Optimizer does not say it
+		stage := 1 // BF16_Optimizer does not store it
 		if n, ok := o.At("zero_stage").(int64); ok {
 			stage = int(n)
 		}
@@ -93,7 +93,7 @@ func (c *Checkpoint) openZeRO(folder string) error {
 	return fmt.Errorf("%s: ZeRO stage %d", folder, z.stage)
 }
 
-// ranks returns the names of the optimizer's files in the order of ranks.
+// ranks returns the names of the optimizer's files, ordered by rank.
 func (z *zeroFiles) ranks() ([]string, error) {
 	byRank := map[int]string{}
 	for _, name := range matching(z.folder, "*.pt") {
@@ -144,7 +144,7 @@ func (z *zeroFiles) models() error {
 	return nil
 }
 
-// describe sets what the checkpoint is, and checks that its ranks agree.
+// describe sets the checkpoint's metadata and checks that its ranks agree.
 func (z *zeroFiles) describe() error {
 	c, m := z.c, z.model[0]
 	version, _ := m.At("ds_version").(string)
@@ -201,7 +201,7 @@ func lossScale(o *torchfile.Object) *optim.LossScale {
 	return s
 }
 
-// number returns an integer or a float, or 0.
+// number returns v if it is an integer or a float, otherwise 0.
 func number(v any) float64 {
 	switch v := v.(type) {
 	case int64:
@@ -212,7 +212,7 @@ func number(v any) float64 {
 	return 0
 }
 
-// entries are the entries of a dictionary, which may be nil, whose keys are strings.
+// entries yields the entries of a dictionary with string keys. d may be nil.
 func entries(d *torchfile.Dict) func(func(string, any) bool) {
 	return func(yield func(string, any) bool) {
 		if d == nil {
@@ -226,7 +226,7 @@ func entries(d *torchfile.Dict) func(func(string, any) bool) {
 	}
 }
 
-// vector returns a value that must be a flat tensor of floats.
+// vector checks that a value is a flat tensor of floats and returns it.
 func vector(v any, what string) (*torchfile.Tensor, error) {
 	t, ok := v.(*torchfile.Tensor)
 	if !ok || len(t.Shape) != 1 || !t.DType.Float() {
@@ -235,7 +235,7 @@ func vector(v any, what string) (*torchfile.Tensor, error) {
 	return t, nil
 }
 
-// step returns the number of updates in the state of an optimizer, which is a number or a tensor.
+// step returns the number of updates, which optimizers store as a number or a tensor.
 func step(v any) (int64, error) {
 	switch v := v.(type) {
 	case int64:
@@ -257,7 +257,8 @@ func step(v any) (int64, error) {
 	return 0, fmt.Errorf("a step that is %s", torchfile.Kind(v))
 }
 
-// updates takes the number of updates of a parameter, which all parameters share.
+// updates sets the checkpoint's step from the updates of a parameter, which all parameters must
+// share.
 func (c *Checkpoint) updates(v any, of string) error {
 	if v == nil {
 		return nil
@@ -275,7 +276,7 @@ func (c *Checkpoint) updates(v any, of string) error {
 	return nil
 }
 
-// groups takes the settings of parameter groups.
+// groups reads the settings of the optimizer's parameter groups.
 func (c *Checkpoint) groups(list any) {
 	for _, g := range torchfile.Items(list) {
 		if d, ok := g.(*torchfile.Dict); ok {
@@ -284,7 +285,7 @@ func (c *Checkpoint) groups(list any) {
 	}
 }
 
-// shapes returns the names and shapes of parameters of each group, in order.
+// shapes returns the names and shapes of each group's parameters, in order.
 func (z *zeroFiles) shapes() (groups []*torchfile.Dict, err error) {
 	for _, g := range torchfile.Items(z.model[0].At("param_shapes")) {
 		d, ok := g.(*torchfile.Dict)
@@ -361,7 +362,7 @@ func (z *zeroFiles) states(base, flats string, g int) (map[string][]*torchfile.T
 	return all, nil
 }
 
-// stage12 reads stages 1 and 2: every group is one vector, which is cut into a part for each rank.
+// stage12 reads stages 1 and 2, which divide each group, as one vector, among the ranks.
 func (z *zeroFiles) stage12() error {
 	groups, err := z.shapes()
 	if err != nil {
@@ -386,7 +387,7 @@ func (z *zeroFiles) stage12() error {
 	return z.rest()
 }
 
-// cutGroup cuts the parameters of a group out of the concatenation of the ranks' parts.
+// cutGroup finds the parameters of a group in its vector, the concatenation of the ranks' parts.
 func (z *zeroFiles) cutGroup(g int, kind string, ps []param, parts []*torchfile.Tensor) error {
 	paddings := torchfile.Items(z.optim[0].At("param_alignment_paddings"))
 	var pad []any
@@ -433,7 +434,7 @@ func (z *zeroFiles) cutGroup(g int, kind string, ps []param, parts []*torchfile.
 	return nil
 }
 
-// stage3 reads stage 3: every parameter is cut into a part for each rank.
+// stage3 reads stage 3, which divides each parameter among the ranks.
 func (z *zeroFiles) stage3() error {
 	groups, err := z.shapes()
 	if err != nil {
@@ -472,8 +473,8 @@ func (z *zeroFiles) stage3() error {
 	return z.rest()
 }
 
-// add adds a parameter of n elements, of which each rank has an equal part at off, and returns the
-// length of a part.
+// add adds a parameter of n elements, divided equally among the ranks: each has its part at offset
+// off. It returns the length of a part.
 func (z *zeroFiles) add(x *tensor, n, off int, parts []*torchfile.Tensor) int {
 	w := len(parts)
 	per := (n + w - 1) / w
@@ -571,8 +572,8 @@ func (z *zeroFiles) stage0() error {
 	})
 }
 
-// putModule adds the tensors of a state dictionary and returns the parameters in their order. The
-// second name of a tensor that shares another's memory is an alias.
+// putModule adds the tensors of a state dictionary and returns the parameters in order. If two
+// names share memory, the second is an alias.
 func (c *Checkpoint) putModule(module *torchfile.Dict) (params []param, err error) {
 	var seen aliases
 	for name, v := range entries(module) {
@@ -595,10 +596,10 @@ func (c *Checkpoint) putModule(module *torchfile.Dict) (params []param, err erro
 	return params, nil
 }
 
-// aliases are the names of tensors by their memory.
+// aliases maps views of memory to the names of tensors.
 type aliases map[string]string
 
-// owner returns the name of an earlier tensor that is the same view of the same memory, or "".
+// owner returns the name of an earlier tensor with the same view of the same memory, or "".
 func (a *aliases) owner(name string, t *torchfile.Tensor) string {
 	if t == nil || t.Numel() == 0 {
 		return ""

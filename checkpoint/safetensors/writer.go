@@ -12,13 +12,12 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Writer writes tensors, announced at its creation, piece by piece, in any order and from several
-// goroutines. It holds no tensor data.
+// Writer writes a set of tensors, fixed when it is created, piece by piece, in any order and from
+// several goroutines. It holds no tensor data.
 //
-// Files are written under temporary names (the final name plus ".tmp") and renamed by Close,
-// after everything is written and synced; a folder's index comes last. So there is never a
-// partial file under a final name, and a folder from an interrupted export has no index and
-// does not open.
+// It writes files under temporary names (the final name plus ".tmp"). Close renames them after
+// everything is written and synced, a folder's index last. So there is never a partial file under a
+// final name, and a folder from an interrupted export has no index and does not open.
 type Writer struct {
 	fsys    vfs.FS
 	dir     string
@@ -245,9 +244,9 @@ func (w *Writer) claim(name string, lo, n int) (*target, error) {
 	return t, nil
 }
 
-// Close checks that every element was written, makes the files durable and renames them to
-// their final names. After an error no file has its final name or, if a rename failed, at
-// least the index does not.
+// Close checks that every element was written, makes the files durable and renames them to their
+// final names. After an error no file has its final name; if a rename failed, at least the index
+// does not.
 func (w *Writer) Close() error {
 	if err := w.finish(); err != nil {
 		return errors.Join(err, w.Abort())

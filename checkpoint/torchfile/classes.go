@@ -10,7 +10,7 @@ import (
 	"zeroth/checkpoint/safetensors"
 )
 
-// classes are the classes whose instances become data, by module. DeepSpeed, FSDP and
+// classes lists, by module, the classes whose instances become data. DeepSpeed, FSDP and
 // torch.distributed.checkpoint use them.
 var classes = map[string]string{
 	"torch":                                    "Size device Tensor",
@@ -39,7 +39,7 @@ var classes = map[string]string{
 	"torch.distributed._shard.sharding_spec":                     "ChunkShardingSpec EnumerableShardingSpec ShardMetadata",
 }
 
-// function returns the function of a name that the reader knows by heart, or nil.
+// function returns the reader's implementation of a function by name, or nil.
 func function(name string) func(p *machine, args Tuple) (any, error) {
 	switch name {
 	case "collections.OrderedDict":
@@ -64,21 +64,21 @@ func function(name string) func(p *machine, args Tuple) (any, error) {
 	return nil
 }
 
-// storages are the element types of the classes of storages.
+// storages maps storage classes to element types.
 var storages = map[string]safetensors.DType{
 	"FloatStorage": "F32", "BFloat16Storage": "BF16", "HalfStorage": "F16", "DoubleStorage": "F64",
 	"LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8", "BoolStorage": "BOOL",
 	"UntypedStorage": "U8",
 }
 
-// dtypes are the element types by the names of PyTorch.
+// dtypes maps PyTorch's names to element types.
 var dtypes = map[string]safetensors.DType{
 	"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float64": "F64", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
 	"uint8": "U8", "bool": "BOOL", "uint16": "U16", "uint32": "U32", "uint64": "U64",
 	"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0",
 }
 
-// DTypeOf returns the element type that a value of a pickle names, such as torch.float32.
+// DTypeOf returns the element type named by a value of a pickle, such as torch.float32.
 func DTypeOf(v any) (safetensors.DType, bool) {
 	g, ok := v.(Global)
 	t, known := dtypes[g.Name]
@@ -138,7 +138,7 @@ func isEmpty(v any) bool {
 	return false
 }
 
-// member is getattr of one of the enumerations on the list.
+// member implements getattr for one of the enumerations in classes.
 func member(_ *machine, args Tuple) (any, error) {
 	if len(args) == 2 {
 		class, ok := args[0].(Global)
@@ -166,8 +166,8 @@ func joinPath(p *machine, args Tuple) (any, error) {
 	return strings.Join(parts, "/"), nil
 }
 
-// rebuild is _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, metadata]), and
-// v3 with the element type as its seventh argument.
+// rebuild implements _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[,
+// metadata]), and v3, where the seventh argument is the element type.
 func rebuild(p *machine, args Tuple) (any, error) {
 	if len(args) < 4 {
 		return nil, errArgs
@@ -200,7 +200,8 @@ func rebuild(p *machine, args Tuple) (any, error) {
 	return t, t.check()
 }
 
-// wrapper is _rebuild_wrapper_subclass(class, dtype, size, …); the class's fields follow as state.
+// wrapper implements _rebuild_wrapper_subclass(class, dtype, size, …); the instance's fields follow
+// as state.
 func wrapper(_ *machine, args Tuple) (any, error) {
 	class, err := first(nil, args)
 	g, ok := class.(Global)
@@ -210,7 +211,7 @@ func wrapper(_ *machine, args Tuple) (any, error) {
 	return &Object{Class: g, Args: args[1:]}, nil
 }
 
-// rebuildFromType is (func, type, args, state) → func(*args) with the state.
+// rebuildFromType implements (func, type, args, state) → func(*args) with the state.
 func rebuildFromType(p *machine, args Tuple) (any, error) {
 	if len(args) != 4 {
 		return nil, errArgs

@@ -14,17 +14,17 @@ import (
 	"zeroth/input"
 )
 
-// File is an open file of torch.save.
+// File is an open torch.save file.
 type File struct {
 	Path   string
 	Object any
 	in     *os.File
 }
 
-// Close closes the file; its tensors cannot be read any more.
+// Close closes the file, after which its tensors cannot be read.
 func (f *File) Close() error { return f.in.Close() }
 
-// maxFile is above the size of any file.
+// maxFile exceeds the size of any file.
 const maxFile = 1 << 50
 
 // maxPickle is the maximum size of a pickle in bytes.
@@ -42,13 +42,13 @@ func Open(path string) (*File, error) {
 		v, err = Load(path, in, st.Size())
 	}
 	if err != nil {
-		_ = in.Close() // only read
+		_ = in.Close() // opened for reading only
 		return nil, err
 	}
 	return &File{path, v, in}, nil
 }
 
-// Load reads the object of a file of size bytes. path is for messages, which name the place.
+// Load reads the object of a file of size bytes. path is used in messages.
 func Load(path string, r io.ReaderAt, size int64) (any, error) {
 	var head [4]byte
 	if err := vfs.ReadFull(r, head[:], 0); err != nil {
@@ -70,8 +70,8 @@ func Load(path string, r io.ReaderAt, size int64) (any, error) {
 	return v, nil
 }
 
-// Pickle reads a file that is one pickle without tensors. budget is the size in bytes of everything
-// that it describes.
+// Pickle reads a file that is a single pickle without tensors. budget limits the bytes of memory
+// that its objects may use.
 func Pickle(path string, budget int64) (any, error) {
 	b, err := input.Read(path, maxPickle)
 	if err != nil {
@@ -154,11 +154,12 @@ func loadZip(path string, r io.ReaderAt, size int64) (any, error) {
 	return v, nil
 }
 
-// directoryCost is the memory in bytes, generously, for each byte of a directory of a zip archive.
+// directoryCost is an upper bound of the bytes of memory needed per byte of a zip archive's
+// directory.
 const directoryCost = 10
 
-// directory limits the bytes of an archive that are read while its directory is: entries take several
-// times the memory that they have in the file.
+// directory limits how many bytes of an archive are read while reading its directory, whose entries
+// take several times as much memory as space in the file.
 type directory struct {
 	r    io.ReaderAt
 	left int64
@@ -171,7 +172,7 @@ func (d *directory) ReadAt(b []byte, off int64) (int, error) {
 	return d.r.ReadAt(b, off)
 }
 
-// littleEndian refuses an archive that says it is big-endian.
+// littleEndian refuses an archive marked as big-endian.
 func littleEndian(r io.ReaderAt, e *zip.File, size int64) error {
 	if e == nil {
 		return nil
@@ -190,7 +191,7 @@ func littleEndian(r io.ReaderAt, e *zip.File, size int64) error {
 	return nil
 }
 
-// stored returns where an entry's bytes are.
+// stored locates an entry's bytes.
 func stored(e *zip.File, size int64) (at, n int64, err error) {
 	if e.Method != zip.Store || e.CompressedSize64 != e.UncompressedSize64 {
 		return 0, 0, fmt.Errorf("entry %.200q is compressed; torch.save stores it", e.Name)
@@ -224,7 +225,7 @@ func parseStorage(id Tuple) (*Storage, error) {
 	return &Storage{DType: dtype, Key: key, Bytes: n * int64(dtype.Size()), untyped: class.Name == "UntypedStorage"}, nil
 }
 
-// same returns a storage that another reference must agree with.
+// same returns s if another reference to it agrees, otherwise an error.
 func (s *Storage) same(o *Storage) (*Storage, error) {
 	if s.Bytes != o.Bytes || s.DType != o.DType {
 		return nil, fmt.Errorf("storage %.80q is %d bytes of %s here and %d of %s before", s.Key, o.Bytes, o.DType, s.Bytes, s.DType)
@@ -232,7 +233,7 @@ func (s *Storage) same(o *Storage) (*Storage, error) {
 	return s, nil
 }
 
-// magic begins files of PyTorch before 1.6, as the little-endian bytes of a number.
+// magic starts files of PyTorch before 1.6: the little-endian bytes of a number.
 const magic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 
 func loadLegacy(path string, r io.ReaderAt, size int64) (any, error) {

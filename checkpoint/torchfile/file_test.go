@@ -16,7 +16,7 @@ import (
 
 const plain = "../foreign/testdata/dcp/plain"
 
-// Views and types are read as PyTorch means them.
+// Views and element types are read as PyTorch does.
 func TestViews(t *testing.T) {
 	f, err := Open(filepath.Join(plain, "views_and_types.bin"))
 	if err != nil {
@@ -83,7 +83,8 @@ func floats(t *testing.T, v any) []float32 {
 	return out
 }
 
-// What a file must not make the reader do is refused by its name, without memory.
+// A file that would make the reader do something forbidden is refused by name, without allocating
+// memory.
 func TestRefused(t *testing.T) {
 	if _, err := Open("testdata/trainer_like.pt"); err == nil || !strings.Contains(err.Error(), `"argparse.Namespace"`) || !strings.Contains(err.Error(), "trainer_like.pt") {
 		t.Errorf("a class that is not on the list: %v", err)
@@ -117,7 +118,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// An archive whose directory has many entries, and little else, is refused before they take memory.
+// An archive whose directory has many entries, and little else, is refused before they use memory.
 func TestDirectory(t *testing.T) {
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)
@@ -134,7 +135,7 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// Values are described by what they are.
+// Kind describes values.
 func TestKind(t *testing.T) {
 	for want, v := range map[string]any{"None": nil, "3": int64(3), "0.5": 0.5, "true": true, `"x"`: "x", "a tuple": Tuple{}, "a list": &List{}, "a dictionary": &Dict{}} {
 		if got := Kind(v); got != want {
@@ -143,7 +144,7 @@ func TestKind(t *testing.T) {
 	}
 }
 
-// What the writer writes, the reader reads, whatever the alignment.
+// The reader reads what the writer writes, with any alignment.
 func TestWritten(t *testing.T) {
 	var b bytes.Buffer
 	specs := []Spec{{Name: "a", DType: "F32", Shape: []int{2, 3}}, {Name: "ünï", DType: "BF16", Shape: []int{5}},

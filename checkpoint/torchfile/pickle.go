@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Costs of objects in bytes, generously.
+// Upper bounds of the memory of objects, in bytes.
 const (
 	objectCost = 128
 	slotCost   = 64 // an element of a list, an entry of the stack or the memo; growth doubles it
@@ -17,7 +17,7 @@ const (
 	maxText    = 1 << 20  // bytes of a string
 )
 
-// machine executes the instructions of one pickle on values that are data.
+// machine executes the instructions of one pickle; its values are only data.
 type machine struct {
 	in      []byte
 	at      int
@@ -25,13 +25,13 @@ type machine struct {
 	stack   []any
 	marks   []int // positions in stack
 	memo    map[uint32]any
-	storage func(id Tuple) (*Storage, error) // of a persistent id; nil refuses them
+	storage func(id Tuple) (*Storage, error) // resolves a persistent id; nil refuses them
 }
 
-// errBudget means that the objects of a pickle need more memory than its file may.
+// errBudget means that the objects of a pickle need more memory than a file of its size may use.
 var errBudget = errors.New("its objects need more memory than a file of this size may: it is damaged or made to harm")
 
-// take counts memory before it is used.
+// take counts memory before it is allocated.
 func (p *machine) take(n int64) error {
 	if p.budget -= n; p.budget < 0 {
 		return errBudget
@@ -39,8 +39,8 @@ func (p *machine) take(n int64) error {
 	return nil
 }
 
-// decode reads one pickle from the beginning of in and returns its value and length. budget is the
-// memory in bytes that it may use.
+// decode reads one pickle from the beginning of in and returns its value and length. It may use up
+// to budget bytes of memory.
 func decode(in []byte, budget int64, storage func(Tuple) (*Storage, error)) (v any, n int, left int64, err error) {
 	p := &machine{in: in, budget: budget, memo: map[uint32]any{}, storage: storage}
 	for {
@@ -242,7 +242,7 @@ func (p *machine) reduce() error {
 	return p.push(v)
 }
 
-// call returns what a function on the list returns for arguments.
+// call calls a supported function.
 func (p *machine) call(g Global, args Tuple) (v any, err error) {
 	if err := p.take(objectCost + slotCost*int64(len(args))); err != nil {
 		return nil, err
@@ -430,7 +430,7 @@ func (p *machine) extend(op byte) error {
 
 var errStack = errors.New("more values are used than there are")
 
-// floor is the position in the stack that the values since the last mark begin at.
+// floor returns the stack position of the first value after the last mark.
 func (p *machine) floor() int {
 	if len(p.marks) == 0 {
 		return 0
@@ -467,7 +467,7 @@ func (p *machine) top(n int) ([]any, error) {
 	return p.stack[len(p.stack)-n:], nil
 }
 
-// marked removes and returns the values since the last mark. They are valid until the next push.
+// marked removes and returns the values after the last mark. They are valid until the next push.
 func (p *machine) marked() ([]any, error) {
 	if len(p.marks) == 0 {
 		return nil, errors.New("a mark that does not exist")

@@ -9,7 +9,7 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Storage is the memory of one or several tensors, in a file.
+// Storage is memory in a file, used by one or more tensors.
 type Storage struct {
 	DType   safetensors.DType
 	Key     string // its name in the file
@@ -17,7 +17,7 @@ type Storage struct {
 	file    string // for messages
 	from    io.ReaderAt
 	at      int64 // offset in from
-	untyped bool  // the tensors say the type
+	untyped bool  // the tensors determine the type
 }
 
 // Tensor is a view of a storage.
@@ -29,7 +29,7 @@ type Tensor struct {
 	DType   safetensors.DType
 }
 
-// Raw returns a tensor whose elements are in C order from byte at of a file.
+// Raw returns a tensor with elements in C order from byte at of a file.
 func Raw(file string, from io.ReaderAt, at int64, t safetensors.DType, shape []int) (*Tensor, error) {
 	n, ok := product(shape)
 	if !ok {
@@ -83,11 +83,11 @@ func (t *Tensor) check() error {
 	return nil
 }
 
-// dim is one dimension of a copy: how often, and how far apart in elements in file and memory.
+// dim is one dimension of a copy: n elements, src and dst apart, in elements.
 type dim struct{ n, src, dst int }
 
-// ReadBox reads the elements from start, size of them along each dimension, to dst, where they have
-// the strides dstStride, in elements.
+// ReadBox reads a box of size elements along each dimension, beginning at start, to dst. dstStride
+// gives dst's strides, in elements.
 func (t *Tensor) ReadBox(start, size []int, dst []byte, dstStride []int) error {
 	at, numel := int(t.Offset), 1
 	var dims []dim
@@ -116,7 +116,7 @@ func (t *Tensor) ReadBox(start, size []int, dst []byte, dstStride []int) error {
 	return t.copy(merged, at, 0, dst)
 }
 
-// copy copies dimensions, the outermost first, from element src of the storage to element to of dst.
+// copy copies dimensions, outermost first, from element src of the storage to element to of dst.
 func (t *Tensor) copy(dims []dim, src, to int, dst []byte) error {
 	size := t.DType.Size()
 	switch {
@@ -136,7 +136,7 @@ func (t *Tensor) copy(dims []dim, src, to int, dst []byte) error {
 	return nil
 }
 
-// scatter copies elements that are apart in the file or in memory, by way of a buffer.
+// scatter copies elements that are not contiguous in the file or in dst, through a buffer.
 func (t *Tensor) scatter(d dim, src, to int, dst []byte) error {
 	const most = 1 << 18 // bytes
 	size := t.DType.Size()
@@ -155,7 +155,7 @@ func (t *Tensor) scatter(d dim, src, to int, dst []byte) error {
 	return nil
 }
 
-// read reads neighbouring elements of the storage.
+// read reads contiguous elements of the storage.
 func (t *Tensor) read(src int, dst []byte) error {
 	at := t.Storage.at + int64(src)*int64(t.DType.Size())
 	if err := vfs.ReadFull(t.Storage.from, dst, at); err != nil {
@@ -164,7 +164,7 @@ func (t *Tensor) read(src int, dst []byte) error {
 	return nil
 }
 
-// Bytes returns all elements, in C order, of a tensor of at most limit bytes.
+// Bytes returns all elements of a tensor of at most limit bytes, in C order.
 func (t *Tensor) Bytes(limit int) ([]byte, error) {
 	n := t.Numel() * t.DType.Size()
 	if n > limit {

@@ -9,7 +9,7 @@ type (
 	Tuple []any
 	// List is a list or a set.
 	List struct{ Items []any }
-	// Global is a class or a function by its name. It cannot be called.
+	// Global is the name of a class or a function. It cannot be called.
 	Global struct{ Module, Name string }
 	// Object is an instance of a class: the arguments of its constructor and its state.
 	Object struct {
@@ -17,17 +17,17 @@ type (
 		Args  Tuple
 		State any
 	}
-	// Dict is a dictionary in the order of insertion.
+	// Dict is a dictionary in insertion order.
 	Dict struct {
 		Keys, Values []any
 		index        map[any]int // of keys that are strings or numbers
 	}
 )
 
-// String returns the name as in Python.
+// String formats the name as in Python.
 func (g Global) String() string { return g.Module + "." + g.Name }
 
-// Is reports whether an object is of the class NAME of any module.
+// Is reports whether an object's class has this name, in any module.
 func (o *Object) Is(name string) bool { return o != nil && o.Class.Name == name }
 
 // Field returns a field of an object's state, or nil.
@@ -43,7 +43,7 @@ func (o *Object) Field(name string) any {
 	return nil
 }
 
-// stateParts returns the dictionaries of a state, which is one, or a tuple of one and of slots.
+// stateParts returns the dictionaries of a state: one, or a tuple of one and another of slots.
 func stateParts(state any) (parts []*Dict) {
 	if t, ok := state.(Tuple); ok {
 		for _, x := range t {
@@ -59,7 +59,7 @@ func stateParts(state any) (parts []*Dict) {
 	return parts
 }
 
-// Find returns the value of a key that is a string or an int64.
+// Find returns the value of a key, which must be a string or an int64.
 func (d *Dict) Find(key any) (any, bool) {
 	if d == nil {
 		return nil, false
@@ -79,7 +79,7 @@ func (d *Dict) At(key any) any {
 	return v
 }
 
-// Dict returns the value of a key if it is a dictionary, and otherwise nil.
+// Dict returns the value of a key if it is a dictionary, otherwise nil.
 func (d *Dict) Dict(key any) *Dict {
 	v, _ := d.At(key).(*Dict)
 	return v
@@ -137,8 +137,8 @@ func Ints(v any) ([]int, error) {
 	return out, nil
 }
 
-// Kind returns a short description of a value for messages. Printing the value itself may not end:
-// a pickle can nest a tuple in itself twice, thirty times over.
+// Kind describes a value briefly for messages. Printing the value itself may never end: a pickle
+// can nest a tuple in itself twice, thirty times over.
 func Kind(v any) string {
 	switch v := v.(type) {
 	case nil:

@@ -15,7 +15,7 @@ import (
 // Spec describes a tensor to write.
 type Spec = safetensors.Spec
 
-// Pickler writes a pickle of protocol 2. Its methods push values; errors cannot happen.
+// Pickler writes a pickle of protocol 2. Its methods push values and cannot fail.
 type Pickler struct{ b []byte }
 
 // NewPickler begins a pickle.
@@ -63,7 +63,7 @@ func storageClass(t safetensors.DType) string {
 	return ""
 }
 
-// tensor pushes a tensor in C order whose storage has a key.
+// tensor pushes a tensor in C order, with the storage of the given key.
 func (p *Pickler) tensor(s Spec, key string) {
 	n, _ := product(s.Shape)
 	p.Global("torch._utils", "_rebuild_tensor_v2")
@@ -82,8 +82,8 @@ func (p *Pickler) tensor(s Spec, key string) {
 	p.Op(")RtR")
 }
 
-// Write writes a file of torch.save: a dictionary of tensors, or one tensor if its name is empty.
-// data must write the bytes of each, in C order.
+// Write writes a torch.save file: a dictionary of tensors, or one tensor if its name is empty. data
+// must write each tensor's bytes in C order.
 func Write(w io.Writer, stem string, specs []Spec, data func(s Spec, write func([]byte) error) error) error {
 	p := NewPickler()
 	single := len(specs) == 1 && specs[0].Name == ""
@@ -135,12 +135,12 @@ func Write(w io.Writer, stem string, specs []Spec, data func(s Spec, write func(
 	return a.zip.Close()
 }
 
-// archive writes entries as PyTorch does: stored, at multiples of 64 bytes.
+// archive writes entries like PyTorch: uncompressed, at multiples of 64 bytes.
 type archive struct {
 	out  *Counter
 	zip  *zip.Writer
 	stem string
-	tail int64 // bytes that the zip writer puts behind the last entry when the next begins
+	tail int64 // bytes that the zip writer appends to the last entry when the next begins
 }
 
 func (a *archive) entry(name string, write func(io.Writer) error) error {
@@ -148,7 +148,7 @@ func (a *archive) entry(name string, write func(io.Writer) error) error {
 		return err
 	}
 	h := &zip.FileHeader{Name: a.stem + "/" + name, Method: zip.Store}
-	const fixed, field = 30, 4 // bytes of a local header, of the head of an extra field
+	const fixed, field = 30, 4 // bytes of a local header, and of an extra field's head
 	pad := -(a.out.N + a.tail + fixed + int64(len(h.Name)) + field) & 63
 	h.Extra = append(binary.LittleEndian.AppendUint16([]byte("FB"), uint16(pad)), strings.Repeat("Z", int(pad))...)
 	w, err := a.zip.CreateHeader(h)

@@ -11,7 +11,7 @@ import (
 	"zeroth/input"
 )
 
-// Locked is the error for a lock held by someone else. errors.Is matches it to ErrLocked.
+// Locked reports that someone else holds a lock. errors.Is matches it to ErrLocked.
 type Locked struct {
 	Name string
 	PID  int    // of the holder; 0 if unknown
@@ -43,8 +43,8 @@ const lockForm = "pid %d host %s\n"
 // files and is not written to.
 const maxLock = 512
 
-// Lock implements FS. The file remains when the lock ends. The holder may remove it, which is
-// noticed by others who opened it before.
+// Lock implements FS. The file stays when the lock is released. If the holder removes it, processes
+// that opened it earlier notice.
 func (OS) Lock(name string) (io.Closer, error) {
 	for {
 		f, err := openLock(name)
@@ -73,10 +73,10 @@ func (OS) Lock(name string) (io.Closer, error) {
 	}
 }
 
-// patience is how long Lock waits for the end of a look, which takes microseconds.
+// patience is how long Lock waits for a Look to end, which takes microseconds.
 const patience = 50 * time.Millisecond
 
-// lockPatiently locks a file, unless it stays locked for longer than a look takes.
+// lockPatiently locks a file. It gives up if the file stays locked for longer than a Look takes.
 func lockPatiently(f *os.File) error {
 	for end := time.Now().Add(patience); ; time.Sleep(patience / 10) {
 		if err := input.Lock(f); !errors.Is(err, ErrLocked) || time.Now().After(end) {
@@ -85,8 +85,8 @@ func lockPatiently(f *os.File) error {
 	}
 }
 
-// Look returns a *Locked if someone holds a lock, and nil if nobody does. It writes nothing and
-// makes no one else's Lock fail.
+// Look returns a *Locked if someone holds a lock, otherwise nil. It writes nothing and makes no
+// other process's Lock fail.
 func (OS) Look(name string) error {
 	f, err := input.OpenOwn(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +131,7 @@ func writeHolder(f *os.File) {
 	_, _ = fmt.Fprintf(io.NewOffsetWriter(f, 0), lockForm, os.Getpid(), host)
 }
 
-// holder returns the error that names the holder of a lock.
+// holder returns an error naming the holder of a lock.
 func holder(f *os.File, name string) error {
 	l, b := &Locked{Name: name}, make([]byte, maxLock)
 	n, _ := f.ReadAt(b, 0) // usually io.EOF

@@ -99,7 +99,7 @@ func TestLockOfARemovedFile(t *testing.T) {
 	}
 }
 
-// Who only looks at a lock neither keeps others from it nor writes to its file.
+// Look neither makes another process's Lock fail nor writes to the file.
 func TestLook(t *testing.T) {
 	name := filepath.Join(t.TempDir(), ".lock")
 	if err := (OS{}).Look(name); err != nil {
@@ -148,7 +148,7 @@ func TestLook(t *testing.T) {
 	looks.Wait()
 }
 
-// Lock writes to nothing but a lock file of that name.
+// Lock writes only to a lock file with the given name.
 func TestLockTouchesNothingElse(t *testing.T) {
 	dir := t.TempDir()
 	precious, name := filepath.Join(dir, "precious"), filepath.Join(dir, ".lock")

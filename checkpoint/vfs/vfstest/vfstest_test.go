@@ -104,7 +104,7 @@ func TestTwinsAgree(t *testing.T) {
 	}
 }
 
-// Among several that race for a name, one creates a file and one renames a folder.
+// If several race for a name, one creates the file and one renames a folder to it.
 func TestConditionalCommit(t *testing.T) {
 	for what, f := range map[string]vfs.FS{"OS": vfs.OS{}, "Mem": &Mem{}} {
 		dir := t.TempDir()
