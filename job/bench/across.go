@@ -15,16 +15,16 @@ import (
 	"zeroth/job/world"
 )
 
-// acrossSizes lists the sizes of buffers that are gathered and reduced, in bytes.
+// acrossSizes lists the sizes of buffers to gather and reduce, in bytes.
 var acrossSizes = []int{1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20}
 
-// Across measures collectives between the processes of a world, one rank each; all
-// of them call it, and process 0's report counts.
+// Across measures collectives between the processes of a world with one rank each. All processes
+// must call it; only process 0's report is complete.
 //
-// Of a buffer of S bytes and P ranks, the bus bandwidth of a gather and of a reduction
-// is S × (P-1)/P over the time, that of an all-reduce twice that: the bytes that each
-// rank must send. They are taken in turns with a stream of the same bytes, chunk by
-// chunk from each rank to each, over the same wire, which adds nothing.
+// For a buffer of S bytes on P ranks, the bus bandwidth of a gather or a reduction is S × (P-1)/P
+// divided by the time, and twice that for an all-reduce: the bytes that each rank must send.
+// Operations alternate with a stream of the same bytes over the same wire, chunk by chunk from each
+// rank to each, without additions.
 func Across(ctx context.Context, w *world.World, o Options) (*Report, error) {
 	f32, bf16 := cpu.Instructions()
 	r := &Report{Host: Host{OS: runtime.GOOS, Arch: runtime.GOARCH, Processors: runtime.NumCPU(), Go: runtime.Version(), F32: f32, BF16: bf16}}
@@ -58,7 +58,7 @@ func (f *member) between() string {
 	return fmt.Sprintf("%d processes on %d hosts, over %s", f.ranks, len(hosts), strings.Join(by, ", "))
 }
 
-// size measures buffers of about so many bytes, as ranks divide them.
+// size measures buffers of about the given size, divisible among the ranks.
 func (f *member) size(ctx context.Context, r *Report, bytes int, o Options) error {
 	n := max(1, bytes/4/f.ranks) * f.ranks
 	buf, err := f.host.Alloc(device.F32, n, device.Grads)
@@ -66,7 +66,7 @@ func (f *member) size(ctx context.Context, r *Report, bytes int, o Options) erro
 		return err
 	}
 	defer f.host.Free(buf)
-	fillNoise(buf.F32()) // so that its pages are there; zeros are what sums of sums stay
+	fillNoise(buf.F32()) // touches its pages; zeros stay zero however often they are summed
 	clear(buf.F32())
 	sent := 4 * n / f.ranks // to each peer
 	var others []int
@@ -109,9 +109,9 @@ func (f *member) size(ctx context.Context, r *Report, bytes int, o Options) erro
 	return nil
 }
 
-// turns runs the functions in turn on all ranks for so many seconds of process 0, at least
-// twice and at most 1,000 times, and returns the seconds of each run of each function, without
-// the first.
+// turns runs the functions alternately on all ranks, for the given seconds of process 0 but at
+// least twice and at most 1,000 times. It returns the seconds of each function's runs without the
+// first.
 func (f *member) turns(ctx context.Context, seconds float64, did []func() error, tell func(int)) (took [][]float64, err error) {
 	took = make([][]float64, len(did))
 	end := time.Now().Add(time.Duration(seconds * float64(time.Second)))

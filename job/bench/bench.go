@@ -12,11 +12,10 @@ import (
 	"zeroth/job/setup"
 )
 
-// Every sample lies between two runs of a loop that only multiplies and adds in
-// registers. If the loop falls below gateShare of the best it ever reached, or
-// if the system reports that our threads waited for a processor more than
-// waitShare of the time, somebody else had one, and the sample is dropped. The
-// report has medians of the remaining samples.
+// Every sample lies between two runs of a loop that only multiplies and adds in registers. A sample
+// is dropped as disturbed if the loop runs slower than gateShare of the best rate it ever reached,
+// or if the system reports that our threads waited for a processor for more than waitShare of the
+// time. The report has medians of the remaining samples.
 
 // Groups returns the groups of measurements, in order.
 func Groups() []string {
@@ -36,12 +35,12 @@ var benchGroups = []struct {
 
 // Options selects what to measure and for how long.
 type Options struct {
-	Groups  []string // of Groups; none is all
-	Workers []int    // that compute and pass over memory; none is 1 and all processors
-	Seconds float64  // at most for each line, once it has a sample; 0 is 2
-	Dir     string   // of the disk that is measured; "" is that for temporary files
+	Groups  []string // of Groups; none means all
+	Workers []int    // threads that compute and pass over memory; none means 1 and all processors
+	Seconds float64  // maximum per line after its first sample; 0 means 2
+	Dir     string   // folder on the disk to measure; "" means the one for temporary files
 
-	Products *setup.Algorithms // whose algorithms are measured on the GPU, beside all else; nil: of none
+	Products *setup.Algorithms // if not nil, cuBLASLt's algorithms for its products are measured, too
 	Tell     func(doing string)
 }
 
@@ -50,9 +49,9 @@ type Report struct {
 	Host  Host  `json:"machine"`
 	Lines []Row `json:"lines"`
 
-	Between    string `json:"between,omitempty"` // which processes, of collectives between several
+	Between    string `json:"between,omitempty"` // describes the processes, for collectives between several
 	algorithms *setup.Algorithms
-	hostMemory float64 // bytes a second of the host's memory, for each GPU
+	hostMemory float64 // bytes per second of host memory, for each GPU
 	gpus       int
 }
 
@@ -61,9 +60,9 @@ type Host struct {
 	OS, Arch   string
 	Processors int
 	Go         string
-	F32        string // instructions of products
+	F32        string // instructions used for products
 	BF16       string
-	GPU        string `json:",omitempty"` // that was measured
+	GPU        string `json:",omitempty"` // name of the measured GPU
 }
 
 // Row is one result. Rate and Limit are in Unit; if lower is better, Limit is 0.
@@ -71,22 +70,22 @@ type Row struct {
 	Group   string  `json:"group"`
 	Name    string  `json:"name"`
 	Workers int     `json:"workers"` // 0 on a GPU
-	Seconds float64 `json:"seconds"` // of one
+	Seconds float64 `json:"seconds"` // per run
 	Rate    float64 `json:"rate"`
 	Unit    string  `json:"unit"`
 	Limit   float64 `json:"limit,omitempty"`
-	Of      string  `json:"of,omitempty"` // what Limit is
+	Of      string  `json:"of,omitempty"` // what Limit is the rate of
 	Share   float64 `json:"share,omitempty"`
 	Samples int     `json:"samples"`
-	Dropped int     `json:"dropped"`         // because somebody else had a processor
-	Noisy   bool    `json:"noisy,omitempty"` // none was left: what is shown is the best of all
+	Dropped int     `json:"dropped"`         // disturbed samples
+	Noisy   bool    `json:"noisy,omitempty"` // all samples were disturbed; the best one is reported
 }
 
 const (
 	gateShare   = 0.93
 	waitShare   = 0.04
 	wantSamples = 7
-	sampleTime  = 20 * time.Millisecond // at least, of repeated short work
+	sampleTime  = 20 * time.Millisecond // minimum, for repeated short work
 )
 
 // bench is the state of one call of Run.
@@ -94,15 +93,14 @@ type bench struct {
 	Options
 	ctx    context.Context
 	peak   cpu.Peak
-	best   map[int]float64 // the peak loop's by workers
+	best   map[int]float64 // the peak loop's best rate by number of workers
 	limits map[string]float64
 	memory *cpu.Device
-	stream [3]device.Buffer // of memory; float32, of one length
+	stream [3]device.Buffer // operands of the memory streams; float32, equally long
 	report Report
 }
 
-// Run measures the groups that o names. When ctx ends it returns the results so far and the
-// cause.
+// Run measures the groups in o. When ctx ends it returns the results so far and the cause.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	b := &bench{Options: o, ctx: ctx, peak: cpu.PeakF32(), best: map[int]float64{}, limits: map[string]float64{}}
 	if len(b.Workers) == 0 {
@@ -131,8 +129,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return &b.report, nil
 }
 
-// open allocates and touches the memory that streams read and write, three times n floats;
-// close frees it.
+// open allocates and touches the memory of streams, three buffers of n floats; close frees it.
 func (b *bench) open(n int) (err error) {
 	b.memory = cpu.NewHost(1)
 	for i := range b.stream {
@@ -153,10 +150,10 @@ func (b *bench) close() {
 	b.memory.Close()
 }
 
-// processors returns the number of workers that a machine-wide limit is measured with.
+// processors returns the number of workers for limits of the whole machine.
 func (b *bench) processors() int { return slices.Max(b.Workers) }
 
-// sample is a median over the undisturbed samples.
+// sample is the median of the undisturbed samples.
 type sample struct {
 	seconds float64
 	n       int
@@ -164,8 +161,8 @@ type sample struct {
 	noisy   bool
 }
 
-// gatedRuns runs the functions in turn, each on so many processors, until each has enough
-// samples or time is up.
+// gatedRuns runs the functions alternately, each on the given number of processors, until each has
+// enough samples or time is up.
 func (b *bench) gatedRuns(workers int, seconds float64, fs ...func() error) ([]gatedRun, error) {
 	runs := make([]gatedRun, len(fs))
 	for i, f := range fs {
@@ -193,14 +190,14 @@ func (b *bench) gatedRuns(workers int, seconds float64, fs ...func() error) ([]g
 // gatedRun is a function and the seconds of its samples.
 type gatedRun struct {
 	f         func() error
-	reps      int // of f in a sample
+	reps      int // runs of f per sample
 	good, bad []float64
 	rounds    []float64 // all samples, in order
 }
 
-// warm runs f to fill caches and touch pages, and finds out how often a sample repeats it.
+// warm runs f to fill caches and touch pages, and determines how often a sample repeats it.
 func (r *gatedRun) warm() error {
-	for try := 0; try < 2 && r.reps != 1; try++ { // the first is slow for its being first
+	for try := 0; try < 2 && r.reps != 1; try++ { // the first run is slow, so its time does not count
 		start := time.Now()
 		if err := r.f(); err != nil {
 			return err
@@ -234,8 +231,7 @@ func (b *bench) once(workers int, r *gatedRun) error {
 	return nil
 }
 
-// settle returns the median of the good samples or, if there are none, the best of the bad
-// ones.
+// settle returns the median of the good samples or, without any, the best of the bad ones.
 func settle(good, bad []float64) sample {
 	s := sample{n: len(good), dropped: len(bad)}
 	if len(good) == 0 && len(bad) > 0 {
@@ -245,9 +241,9 @@ func settle(good, bad []float64) sample {
 	return s
 }
 
-// line measures f, which moves so many bytes, and reports bytes per second. If it names a
-// limit, that stream runs in turns with f: the share is the median of the rounds' shares, and
-// the limit follows from it.
+// line measures f, which moves the given number of bytes, and reports bytes per second. If limit
+// names a stream, that alternates with f: the share of the limit is the median of the rounds'
+// shares.
 func (b *bench) line(group, name string, workers int, bytes float64, limit string, f func() error) error {
 	if b.ctx.Err() != nil {
 		return nil
@@ -263,7 +259,7 @@ func (b *bench) line(group, name string, workers int, bytes float64, limit strin
 		return err
 	}
 	s := settle(runs[0].good, runs[0].bad)
-	if pass != nil { // others take as much of a round's one part as of the other
+	if pass != nil { // other programs slow down both parts of a round alike
 		var shares []float64
 		for i, moves := range runs[1].rounds {
 			shares = append(shares, bytes/runs[0].rounds[i]/(moved/moves))
@@ -274,8 +270,7 @@ func (b *bench) line(group, name string, workers int, bytes float64, limit strin
 	return nil
 }
 
-// pass returns a pass of the stream with that name and the bytes it moves, or nil if there is
-// none.
+// pass returns a pass of the named stream and the bytes it moves, or nil if there is none.
 func (b *bench) pass(name string, workers int) (f func() error, bytes float64) {
 	for _, s := range cpu.Streams() {
 		if s.Name == name {
@@ -331,8 +326,7 @@ func (b *bench) passes() error {
 	return nil
 }
 
-// peakLine measures a peak: the best of many runs, because only other programs make one
-// slower.
+// peakLine measures a peak: the best of many runs, because other programs only make runs slower.
 func (b *bench) peakLine(p cpu.Peak, workers int) {
 	rate := 0.0
 	for range 50 {

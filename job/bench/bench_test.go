@@ -85,7 +85,7 @@ func TestBenchWarm(t *testing.T) {
 	}
 }
 
-// TestBenchLine checks that a line with a limit has its share of it.
+// TestBenchLine checks that a line with a limit reports its share of it.
 func TestBenchLine(t *testing.T) {
 	b := quickBench(t.Context())
 	defer b.close()
@@ -110,7 +110,7 @@ func TestModelFlops(t *testing.T) {
 	}
 }
 
-// TestBenchWithoutGPU checks that only asking for a missing GPU is an error.
+// TestBenchWithoutGPU checks that a missing GPU is an error only if it was requested.
 func TestBenchWithoutGPU(t *testing.T) {
 	if _, err := machine.UsableGPUs(); err == nil {
 		t.Skip("there is a GPU")
@@ -128,7 +128,7 @@ func TestBenchWithoutGPU(t *testing.T) {
 	}
 }
 
-// TestBenchMachine checks that the description of a measured GPU has the measured values.
+// TestBenchMachine checks that the description of a measured GPU contains the measured values.
 func TestBenchMachine(t *testing.T) {
 	line := func(name string, rate float64) Row {
 		return Row{Group: "gpu", Name: name, Rate: rate, Seconds: 6 / rate}

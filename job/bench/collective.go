@@ -9,9 +9,9 @@ import (
 	"zeroth/device/cpu"
 )
 
-// collective measures groups of ranks in goroutines. The limit is the memory they must touch:
-// for a gather, each rank's copies from all others; for a reduction, reading all buffers and
-// writing a part of each.
+// collective measures groups of goroutine ranks. The limit is the memory traffic they need: for a
+// gather, each rank's copies from all others; for a reduction, reading all buffers and writing a
+// part of each.
 func (b *bench) collective() error {
 	w := b.processors()
 	for _, ranks := range []int{2, 4} {

@@ -41,7 +41,7 @@ func (b *bench) gpu() error {
 	return b.measureGPU(all)
 }
 
-// rate returns the rate of a row of the GPU, 0 if there is none.
+// rate returns the rate of a line of the GPU, or 0 if there is none.
 func (r *Report) rate(name string) float64 {
 	for _, l := range r.Lines {
 		if l.Group == gpuGroup && l.Name == name {
@@ -51,7 +51,7 @@ func (r *Report) rate(name string) float64 {
 	return 0
 }
 
-// Names of the lines that a description of the machine is made of.
+// Names of the lines that describe the machine.
 const (
 	toDevice, toHost, bothWays, onDevice = "copy to the device", "copy to the host", "copies both ways at once", "copy on the device"
 	betweenGPUs, launches                = "copy from another GPU", "launch"

@@ -25,16 +25,16 @@ import (
 	"zeroth/zero"
 )
 
-// Here contains measurements of this machine for a job: the time of each kernel in a training
-// step while all processors work, and the time of collectives.
+// Here contains measurements of this machine for a job: the time of each kernel in a training step
+// while all processors work, and the time of collectives.
 type Here struct {
-	workers int // of a rank's kernels
+	workers int // threads of a rank's kernels
 	ranks   int
 	kernels map[timed]float64 // seconds
 	work    map[timed]sim.Work
 	peak    float64 // of all processors
 	peakOf  string
-	steps   string // that the kernels were measured in, for people
+	steps   string // describes the steps in which kernels were measured, for messages
 }
 
 // timed is a kernel on a queue.
@@ -43,21 +43,21 @@ type timed struct {
 	sim.Kernel
 }
 
-// The measuring job has few layers and as many ranks as there are processors
-// for, each alone in the world.
+// The measured job has few layers. It runs on as many ranks as there are processors for, each in a
+// world of its own.
 const (
 	measuredLayers = 4
-	measuredSteps  = 4                // after the first, in which everything is touched for the first time
-	measuredTime   = 10 * time.Second // or fewer, if they take as long
-	measuredPeak   = 4 * time.Second  // a step, if all its products ran at the peak; they reach about a third
-	measuredLeast  = 64               // tokens of a sequence
-	measuredBytes  = 1 << 30          // of a collective's buffers
+	measuredSteps  = 4                // after the first, which touches all memory
+	measuredTime   = 10 * time.Second // of all steps; then no further one starts
+	measuredPeak   = 4 * time.Second  // per step, if all products ran at the peak; they reach about a third
+	measuredLeast  = 64               // minimum tokens per sequence
+	measuredBytes  = 1 << 30          // maximum size of a collective's buffers
 	measuredRanks  = 16
 )
 
-// Measure measures what a simulation of the job on this machine needs, and of others with its
-// model and ranks. It takes at most about half a minute on an otherwise idle machine. tell,
-// which may be nil, receives what is being measured.
+// Measure measures what simulations of c and of others, which must have its model and ranks, need
+// on this machine. It takes about half a minute at most on an otherwise idle machine. tell, which
+// may be nil, receives a description of what is being measured.
 func Measure(c *config.Config, tell func(doing string), others ...*config.Config) (*Here, error) {
 	if tell == nil {
 		tell = func(string) {}
@@ -101,9 +101,9 @@ func alone(c *config.Config) *config.Config {
 	return x
 }
 
-// shortened reduces the sequences of a step, and then their length, until so many concurrent
-// ranks of x take at most measuredPeak at the processors' peak, or nothing is left to reduce.
-// The time of a kernel of the job follows from its work.
+// shortened reduces the sequences of a step, and then their length, until copies concurrent ranks
+// of x take at most measuredPeak at the processors' peak, or nothing is left to reduce. The times
+// of the job's kernels are scaled from these by their work.
 func (h *Here) shortened(x *config.Config, copies int) error {
 	for {
 		places, err := sim.Recorded(setup.Planned(x), 1)
@@ -184,8 +184,8 @@ func (h *Here) measureKernels(c *config.Config, tell func(string)) error {
 	return nil
 }
 
-// usual returns the mean of the times that are at most twice the median. The others had to
-// wait for something else.
+// usual returns the mean of the times that are at most twice the median. Longer times include
+// waiting for other programs.
 func usual(times []float64) float64 {
 	slices.Sort(times)
 	sum, n, limit := 0.0, 0, 2*times[len(times)/2]
@@ -197,13 +197,13 @@ func usual(times []float64) float64 {
 	return sum / float64(n)
 }
 
-// measuring is one rank that runs the work to measure.
+// measuring runs the work to measure on one rank.
 type measuring struct {
 	ranks []*setup.Rank
 	log   *sim.Recording
-	warm  []int // by queue: the tasks before what counts
+	warm  []int // by queue: number of tasks before the measured ones
 	spans [][]device.Span
-	first []uint64 // by queue: the place of the first span
+	first []uint64 // by queue: number of the first span
 }
 
 func (m *measuring) wrap(_ int, z *zero.Config) {
@@ -298,18 +298,18 @@ func (h *Here) measureCollectives(c *config.Config) error {
 	return nil
 }
 
-// sent returns a collective reduced to what its time depends on within one process, where all
-// ranks are equally far from each other.
+// sent reduces a collective to what its time depends on within one process, where all ranks are
+// equally far from each other.
 func sent(k sim.Kernel) timed {
 	k.Link, k.Group.Stride = [2]int{}, 1
 	return timed{setup.Queues[1], k}
 }
 
-// free reports whether the collective k has nothing to do.
+// free reports whether the collective k has no work.
 func free(k sim.Kernel) bool { return k.Group.Size == 1 && k.Form != sim.Apart }
 
-// measureCollective measures an operation that all groups of a world run at once. Groups of
-// many ranks and large buffers are measured by smaller ones.
+// measureCollective measures an operation that all groups of a world run at the same time. Groups
+// of many ranks and large buffers are represented by smaller ones.
 func (h *Here) measureCollective(t timed, w sim.Work, world int) error {
 	if _, known := h.kernels[t]; known {
 		return nil
@@ -331,8 +331,8 @@ func (h *Here) measureCollective(t timed, w sim.Work, world int) error {
 	return nil
 }
 
-// timeCollective returns the usual time of an operation that all shard groups of the mesh run
-// at once.
+// timeCollective returns the usual time of an operation that all shard groups of the mesh run at
+// the same time.
 func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
 	var each []func() error
 	for _, g := range collective.LocalWorld(mesh) {
@@ -384,8 +384,8 @@ func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
 	return usual(times[1:]), nil
 }
 
-// seconds returns the measured time of a kernel, scaled from one of another size or, failing
-// that, from another on the same queue that moves as much.
+// seconds returns the time of a kernel, scaled from a measurement of the same kernel with another
+// size or, without one, of another kernel on the same queue that moves as much.
 func (h *Here) seconds(queue string, k sim.Kernel, w sim.Work) float64 {
 	if free(k) {
 		return 0

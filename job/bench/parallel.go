@@ -19,18 +19,18 @@ import (
 	"zeroth/shard"
 )
 
-// warmSteps is the number of first steps of a run that do not count.
+// warmSteps is the number of steps at the start of a run that do not count.
 const warmSteps = 2
 
 // Comparison is a job trained in several ways, each with its plan and simulation.
 type Comparison struct {
 	Ranks     int        `json:"ranks"`
-	Batch     int        `json:"batch"`   // sequences of a step
-	Context   int        `json:"context"` // tokens of a sequence
+	Batch     int        `json:"batch"`   // sequences per step
+	Context   int        `json:"context"` // tokens per sequence
 	Precision string     `json:"precision"`
 	Steps     int        `json:"steps"` // that count
 	Hardware  string     `json:"simulated_on,omitempty"`
-	Unknown   string     `json:"not_simulated,omitempty"` // why, if no way was
+	Unknown   string     `json:"not_simulated,omitempty"` // why no way was simulated
 	Ways      []Compared `json:"ways"`
 }
 
@@ -39,25 +39,25 @@ type Compared struct {
 	Way       string   `json:"way"`
 	Mesh      string   `json:"mesh,omitempty"`
 	Stage     int      `json:"stage"`
-	Sets      []string `json:"sets,omitempty"`          // that make it of the job
-	Refused   string   `json:"not_available,omitempty"` // why; then it has no figures
+	Sets      []string `json:"sets,omitempty"`          // settings that turn the job into this way
+	Refused   string   `json:"not_available,omitempty"` // the reason; there are no figures then
 	Run       *Figures `json:"run,omitempty"`
 	Predicted *Figures `json:"predicted,omitempty"`
-	Apart     float64  `json:"loss_difference"` // from the first way's losses, the largest of all steps
+	Apart     float64  `json:"loss_difference"` // largest difference from the first way's losses over all steps
 }
 
-// Figures are the results of a run: medians over steps; memory and bytes are those of the rank
-// with the most.
+// Figures are the results of a run: medians over steps. Memory and bytes are the maximum over
+// ranks.
 type Figures struct {
 	Tokens  float64 `json:"tokens_per_second"` // of all ranks; 0: unknown
-	Memory  int64   `json:"memory_bytes"`      // that a rank has allocated
+	Memory  int64   `json:"memory_bytes"`      // allocated by a rank
 	Sent    int64   `json:"sent_bytes_a_step"` // -1: unknown
-	Waiting float64 `json:"waiting"`           // share of a step in which a rank communicates and computes nothing, or nothing is at work; a mean over ranks
+	Waiting float64 `json:"waiting"`           // share of a step in which a rank communicates without computing, or nothing runs; a mean over ranks
 }
 
 // Compare trains the job of a load in each of the named ways. It first measures what the
-// simulations need, unless hardware is given. A way that the job does not allow is in the
-// result with the reason. tell receives what is being done.
+// simulations need, unless hardware is given. A way that the job does not support appears in the
+// result with the reason. tell receives progress messages.
 func Compare(ctx context.Context, load Load, names []string, steps int, hardware *sim.Hardware, tell func(doing string)) (*Comparison, error) {
 	c, err := load(nil)
 	if err != nil {

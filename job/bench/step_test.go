@@ -49,19 +49,18 @@ func openJob(tb testing.TB, job []string, stage int, t device.DType) (*config.Co
 	return c, ranks
 }
 
-// flops returns the multiplications and additions of a token by the model's arithmetic, forward
-// and backward: 6 for each parameter in a matrix product, and in each layer 12 for each of C
-// elements of half of T positions.
+// flops returns the multiplications and additions per token by the model's arithmetic, forward and
+// backward: 6 for each parameter in a matrix product and, in each layer, 12 for each of C elements
+// of half of T positions.
 func flops(m hf.Model) float64 {
 	c := float64(m.Width)
 	weights := float64(m.Layers)*12*c*c + float64(m.Vocab)*c
 	return 6*weights + 6*float64(m.Layers)*float64(m.Context)*c
 }
 
-// BenchmarkStep trains a GPT at stages 0 and 3 in turns, each step between two runs of
-// the multiply-add peak. It reports medians of the seconds of a step, of the model's
-// arithmetic as a ratio to the fp32 peak of the moment, and of stage 3's seconds as a
-// ratio to stage 0's:
+// BenchmarkStep alternates steps of a GPT at stages 0 and 3, each between two runs of the
+// multiply-add peak. It reports medians: the seconds of a step, the model's arithmetic as a share
+// of the current fp32 peak, and stage 3's seconds relative to stage 0's:
 //
 //	go test ./job/bench -run '^$' -bench Step -benchtime 7x
 func BenchmarkStep(b *testing.B) {
@@ -104,10 +103,9 @@ func BenchmarkStep(b *testing.B) {
 	}
 }
 
-// BenchmarkSimulated measures a job's kernels, simulates its step and trains for a
-// second, in turns, so that simulation and training see the same machine. It compares
-// the fastest step with the fastest simulated one, because nothing but other programs
-// makes one slower:
+// BenchmarkSimulated alternates measuring a job's kernels and simulating its step with training for
+// a second, so that both see the same machine. It compares the fastest step with the fastest
+// simulated one, because other programs only make steps slower:
 //
 //	go test ./job/bench -run '^$' -bench Simulated -benchtime 3x
 func BenchmarkSimulated(b *testing.B) {

@@ -12,12 +12,12 @@ import (
 type way struct {
 	name   string
 	stage  int
-	along  string // the key of the ranks that divide the model; empty: they divide the batch alone
-	extra  string // a key=value of the way's own; may be empty
-	copies int    // of the sharded state; 0: one
+	along  string // key of the number of ranks that divide the model; empty: ranks only divide the batch
+	extra  string // another key=value of this way; may be empty
+	copies int    // replicas of the sharded state; 0: one
 }
 
-// ways lists what Compare knows, in the order of its table.
+// ways lists the ways that Compare supports, in the order of its table.
 var ways = []way{
 	{name: "master", extra: "parallel.master=true"},
 	{name: "ddp"},
@@ -41,7 +41,8 @@ func Ways() (names []string) {
 	return names
 }
 
-// placed are the keys that a way decides, and timed ones that would only make it longer.
+// placed lists the keys that ways set; untimed lists settings that leave out what would only
+// prolong runs.
 var (
 	placed = []string{"parallel.pipeline", "parallel.shard", "parallel.replicate", "parallel.context", "parallel.tensor", "parallel.master",
 		"pipeline.schedule", "pipeline.virtual", "pipeline.layers", "train.accumulate", "train.epochs",
@@ -49,7 +50,7 @@ var (
 	untimed = []string{"train.eval_every=0", "sample.tokens=0"}
 )
 
-// sets returns the settings of a way with so many ranks along its dimension.
+// sets returns the settings of a way with along ranks along its dimension.
 func (w way) sets(of *config.Config, steps, along int) []string {
 	var sets []string
 	for _, key := range placed {
@@ -64,7 +65,7 @@ func (w way) sets(of *config.Config, steps, along int) []string {
 	return append(sets, w.own(along)...)
 }
 
-// own returns the settings that make the way of a job that has neither.
+// own returns the settings that turn a job without any of them into the way.
 func (w way) own(along int) []string {
 	sets := []string{fmt.Sprintf("zero.stage=%d", w.stage)}
 	if w.copies > 1 {
@@ -100,8 +101,8 @@ type chosen struct {
 	refuse error
 }
 
-// choose makes a job for each way. Ways along one dimension get the most ranks along it that
-// most of them allow, so that they can be compared.
+// choose makes a job for each way. Ways along the same dimension get the same number of ranks along
+// it, the largest that most of them support, so that they can be compared.
 func choose(of *config.Config, load Load, names []string, steps int) (all []chosen, err error) {
 	along := map[string]int{"": 1}
 	for _, w := range ways {
@@ -122,7 +123,7 @@ func choose(of *config.Config, load Load, names []string, steps int) (all []chos
 	return all, nil
 }
 
-// longest returns the most ranks along a dimension that most ways allow.
+// longest returns the largest number of ranks along a dimension that most ways support.
 func longest(of *config.Config, load Load, along string, names []string, steps int) (best int, err error) {
 	most := -1
 	for n := of.Parallel.Ranks; n > 1; n-- {

@@ -18,7 +18,7 @@ type member struct {
 	ranks  int
 	me     int
 	group  collective.Group
-	wire   collective.Wire // beside the group: frames without sums
+	wire   collective.Wire // frames without sums, next to the group
 	host   *cpu.Device
 	queue  *cpu.Queue
 	groups collective.Ranks
@@ -33,14 +33,14 @@ func join(w *world.World) (*member, error) {
 	}
 	f := &member{World: w, ranks: n, me: w.Self().Process, groups: with.Groups[0], group: with.Groups[0].World, host: cpu.NewHost(1)}
 	if mem := with.Memory; mem != nil {
-		f.host.Share(mem) // as training has it
+		f.host.Share(mem) // as training does
 	}
 	f.wire, f.queue = w.Wire(f.me), f.host.NewQueue("comm")
 	return f, nil
 }
 
 func (f *member) close() {
-	_ = f.groups.Close() // the world's end tells what was wrong
+	_ = f.groups.Close() // the world's end has the reason
 	f.queue.Close()
 	f.host.Close()
 }
@@ -51,7 +51,7 @@ func (f *member) do(op func(collective.Group, device.Queue, device.Buffer), b de
 	return f.queue.Wait()
 }
 
-// together returns process 0's x on all processes. It also is a barrier.
+// together is a barrier that returns process 0's x on all processes.
 func (f *member) together(x float32) (float32, error) {
 	all := make([]float32, f.ranks)
 	all[f.me] = x
@@ -59,7 +59,7 @@ func (f *member) together(x float32) (float32, error) {
 	return all[0], err
 }
 
-// sum returns the sums over processes of what each has measured.
+// sum returns the sums over all processes, element by element.
 func (f *member) sum(x []float64) ([]float64, error) {
 	n := (len(x) + f.ranks - 1) / f.ranks * f.ranks
 	all := append(slices.Clone(x), make([]float64, n-len(x))...)
@@ -70,13 +70,13 @@ func (f *member) sum(x []float64) ([]float64, error) {
 // Link contains the measurements of a connection between two processes.
 type Link struct {
 	A, B      int     // processes
-	SameHost  bool    // they see the same files, and each other's sockets
+	SameHost  bool    // they see the same files and each other's sockets
 	By        string  // "unix", "tcp" or "mpi"
-	RoundTrip float64 // seconds, of 80 bytes
-	Rate      float64 // bytes a second in each direction, both at once
+	RoundTrip float64 // seconds, for 80 bytes
+	Rate      float64 // bytes per second in each direction, both at once
 }
 
-// mostLinks is the most connections that are measured, one after the other.
+// mostLinks is the maximum number of connections measured.
 const mostLinks = 64
 
 // pairs returns the connections to measure: the first two processes of each host, and the
@@ -102,9 +102,9 @@ func pairs(hosts []int) (all [][2]int) {
 // linkProbe describes how a link is measured.
 var linkProbe = world.Probe{Trips: 200, From: 4 * world.FrameBytes, Most: 1 << 30, Long: 100 * time.Millisecond}
 
-// Links measures the connections of a world with one rank per process, one after the other.
-// All processes call it and get the result. They also exchange a few numbers about themselves,
-// as many from each.
+// Links measures the connections of a world with one rank per process, one after the other. All
+// processes must call it and get the same result. They also exchange mine, numbers about
+// themselves, of which all must pass equally many.
 func Links(w *world.World, mine []float64) (links []Link, said [][]float64, err error) {
 	f, err := join(w)
 	if err != nil {
@@ -137,7 +137,7 @@ func Links(w *world.World, mine []float64) (links []Link, said [][]float64, err 
 	return links, said, nil
 }
 
-// tell exchanges the numbers that processes report about themselves.
+// tell exchanges the numbers that processes pass to Links.
 func (f *member) tell(mine []float64) (all [][]float64, err error) {
 	b := device.OfF64(make([]float64, f.ranks*len(mine)))
 	copy(collective.Own(f.group, b).F64(), mine)
@@ -148,8 +148,8 @@ func (f *member) tell(mine []float64) (all [][]float64, err error) {
 	return all, err
 }
 
-// link measures a connection of this process. The first of the pair records the seconds of a
-// round trip, the bytes per second and what carries data.
+// link measures a connection of this process. The first process of the pair records the seconds of
+// a round trip, the bytes per second and what carries data.
 func (f *member) link(pair [2]int, found []float64) error {
 	first, peer := pair[0] == f.me, pair[0]
 	if first {
