@@ -1,20 +1,19 @@
-// Causal attention in tiles of shared memory, products on the ordinary cores in
-// float32 (the place for tensor cores: dot_tile and the two sums below).
+// Causal attention in tiles of shared memory. Products use ordinary cores in float32; tensor cores
+// would replace dot_tile and the two sums below.
 //
-// Forward keeps the largest score of a row and the sum of exponentials relative to
-// it (Dao et al., arXiv 2205.14135): no T×T matrix exists. Backward computes
-// probabilities again, in one kernel by key tile for dk and dv and in another by
-// query tile for dq: so each element is summed by one thread, in one order.
+// The forward pass keeps each row's largest score and the sum of exponentials relative to it (Dao
+// et al., arXiv 2205.14135), so no T×T matrix exists. The backward pass recomputes probabilities,
+// in one kernel by key tile for dk and dv and in another by query tile for dq, so each element is
+// summed by one thread in a fixed order.
 //
-// Letters: q query positions of a tile, k key positions, d elements of a head; DP
-// is the head's width D rounded up to what a kernel is made for, LD the floats
-// from a row of a tile to the next. THREADS are 16 × 16: thread (y, x) has rows
-// y, y+16, ... of a tile and columns x, x+16, ... of scores or, of a head's
-// elements, 4x to 4x+3 of every 64.
+// Letters: q query positions of a tile, k key positions, d elements of a head. DP is the head's
+// width D rounded up to a width that has kernels; LD is the number of floats from a row of a tile
+// to the next. THREADS are 16 × 16: thread (y, x) owns rows y, y+16, ... of a tile. Its columns are
+// x, x+16, ... of scores and, of a head's elements, 4x to 4x+3 of every 64.
 
-// Attn is device.Attn; keys is past + T, and start null where sequences are one document
-// each. It never falls from a position to the next, so that a tile's first query sees
-// the first key. The window of query t begins at key t + reach, which is below 0 without one.
+// Attn is device.Attn. keys is past + T. start is null if every sequence is one document; otherwise
+// it never decreases from a position to the next, so a tile's first query sees the first key. The
+// window of query t begins at key t + reach, which is negative without a window.
 struct Attn {
 	const int *start;
 	int T, keys, H, KV, D, past, reach;
@@ -22,34 +21,33 @@ struct Attn {
 	static const bool DROPS = false;
 };
 
-// Dropping is an Attn that may drop probabilities: nothing, if its drop is 0. On tensor
-// cores kernels are made for both, so that what drops nothing does not ask.
+// Dropping is an Attn with dropout of probabilities; with drop 0 it drops none. On tensor cores,
+// kernels exist for both types, so that runs without dropout skip the test.
 struct Dropping : Attn {
 	Drop drop;
 	static const bool DROPS = true;
 };
 
-// drop_row is the number of the row of drop that query position t has; see
-// device.Attn's DropRow.
+// drop_row returns the number of query t's row in the dropout mask; see device.Attn's DropRow.
 __device__ u64 drop_row(const Dropping &a, int b, int h, int t) { return a.drop.row + ((u64)h << 44) + (u64)((i64)b * a.T + t); }
 
-// first_key is the first key position that query position t of sequence b sees; start counts
-// from the first query. Beyond the queries only the window counts.
+// first_key returns the first key position that query t of sequence b sees; start counts from the
+// first query. For positions after the last query only the window counts.
 __device__ int first_key(const Attn &a, int b, int t) {
 	int first = max(0, t + a.reach);
 	return a.start && t < a.T ? max(first, a.past + a.start[(i64)b * a.T + t]) : first;
 }
 
-// UNSEEN is the score of a key that a query does not see: so low that its
-// exponential is 0 beside that of any key it sees, its own among them. What a row
-// has summed before it came to those is multiplied by 0 then.
+// UNSEEN is the score of a key that a query does not see. Compared with the score of any visible
+// key, and each query sees its own, the exponential is 0. A row's sum before its first visible key
+// is later multiplied by 0.
 #define UNSEEN -1e30f
 
 #define TX ((int)threadIdx.x % 16)
 #define TY ((int)threadIdx.x / 16)
 
-// load_tile copies n rows of a head, from element at on, into ROWS rows of shared
-// memory. What is beyond n or D is 0.
+// load_tile copies n rows of a head, starting at element at, to ROWS rows of shared memory. It
+// fills the rest, beyond n and D, with 0.
 template <int ROWS, int DP> __device__ void load_tile(float *to, const Mat &m, i64 at, int n, int D) {
 #pragma unroll 1
 	for (int i = threadIdx.x; i < ROWS * DP / 4; i += THREADS) {
@@ -61,7 +59,7 @@ template <int ROWS, int DP> __device__ void load_tile(float *to, const Mat &m, i
 	}
 }
 
-// dot_tile sets s[i][j] to the product of rows y+16i of a and x+16j of b.
+// dot_tile sets s[i][j] to the product of row y+16i of a and row x+16j of b.
 template <int DP, int M, int N> __device__ void dot_tile(float (&s)[M][N], const float *a, const float *b, int D) {
 	for (int i = 0; i < M; i++)
 		for (int j = 0; j < N; j++) s[i][j] = 0;
@@ -80,8 +78,8 @@ template <int DP, int M, int N> __device__ void dot_tile(float (&s)[M][N], const
 	}
 }
 
-// add_product adds to o[i] row y+16i of a·b, or with T of the transpose of a times b:
-// the sum over the N rows of b. Rows of a are ld floats apart.
+// add_product adds row y+16i of a·b to o[i] or, with T, that row of aᵀ·b, summing over the N rows
+// of b. Rows of a are ld floats apart.
 template <bool T, int DP, int N, int M> __device__ void add_product(float (&o)[M][DP / 16], const float *a, int ld, const float *b) {
 #pragma unroll 1
 	for (int k = 0; k < N; k += 4) {
@@ -113,7 +111,7 @@ template <bool T, int DP, int N, int M> __device__ void add_product(float (&o)[M
 	}
 }
 
-// store_tile writes n rows of o, each times by[i], to a head from element at on.
+// store_tile writes n rows of o, multiplied by by[i], to a head, starting at element at.
 template <int DP, int M> __device__ void store_tile(const Mat &m, i64 at, int n, int D, const float (&o)[M][DP / 16], const float (&by)[M]) {
 #pragma unroll
 	for (int i = 0; i < M; i++) {
@@ -132,7 +130,7 @@ template <int N, int E> __device__ void clear_tile(float (&o)[N][E]) {
 		for (int j = 0; j < E; j++) o[i][j] = 0;
 }
 
-// row_max and row_sum are over the 16 threads that have a row.
+// row_max and row_sum reduce over the 16 threads that share a row.
 __device__ float row_max(float x) {
 	for (int o = 8; o; o /= 2) x = fmaxf(x, __shfl_xor_sync(ALL, x, o));
 	return x;
@@ -142,9 +140,9 @@ __device__ float row_sum(float x) {
 	return x;
 }
 
-// kept_tile has bit i*N+j for the query y+16i from position t on and the key x+16j from
-// k0 on, set where it is kept, all where nothing is dropped. Each of the 16 threads that have a query is asked for
-// eight of its keys by the others.
+// kept_tile sets bit i*N+j if dropout keeps the probability of query y+16i, counted from position
+// t, and key x+16j, counted from k0; without dropout it sets all bits. Each of the 16 threads that
+// share a query computes the mask of eight keys for the others.
 template <int M, int N> __device__ unsigned kept_tile(const Dropping &a, int b, int h, int t, int k0) {
 	const int GROUPS = 2 * N;
 	static_assert(M * GROUPS <= 16, "more groups of keys than threads");
@@ -157,8 +155,8 @@ template <int M, int N> __device__ unsigned kept_tile(const Dropping &a, int b, 
 	return bits;
 }
 
-// attention computes BQ queries of a head against tiles of BK keys. The last
-// queries, which see most, come first.
+// attention computes BQ queries of a head against tiles of BK keys. Blocks of the last queries,
+// which see most keys, start first.
 template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float *lse, const Mat &q, const Mat &k, const Mat &v, const Dropping &a) {
 	DYNAMIC_SHARED(float, mem);
 	float *Q = mem, *K = Q + BQ * (DP + 4), *V = K + BK * (DP + 4), *P = V + BK * (DP + 4);
@@ -172,7 +170,7 @@ template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float 
 	for (int i = 0; i < M; i++) top[i] = -INF, sum[i] = 0;
 	for (int k0 = first_key(a, b, q0) / BK * BK; k0 < a.past + q0 + nq; k0 += BK) {
 		int nk = min(BK, a.keys - k0);
-		__syncthreads(); // the last tile has been read
+		__syncthreads(); // the previous tile has been read
 		load_tile<BK, DP>(K, k, (key + k0) * k.ld + shared, nk, a.D);
 		load_tile<BK, DP>(V, v, (key + k0) * v.ld + shared, nk, a.D);
 		__syncthreads();
@@ -180,7 +178,7 @@ template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float 
 		dot_tile<DP>(s, Q, K, a.D);
 		unsigned kept = kept_tile<M, N>(a, b, h, q0, k0);
 		for (int i = 0; i < M; i++) {
-			int t = q0 + TY + 16 * i, from = first_key(a, b, t) - k0, to = min(nk, a.past + t + 1 - k0); // keys of the tile
+			int t = q0 + TY + 16 * i, from = first_key(a, b, t) - k0, to = min(nk, a.past + t + 1 - k0); // visible keys of the tile
 			float most = top[i], part = 0;
 			for (int j = 0; j < N; j++) {
 				int key = TX + 16 * j;
@@ -199,7 +197,7 @@ template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float 
 			for (int e = 0; e < DP / 16; e++) acc[i][e] *= shrink;
 		}
 		__syncthreads();
-		add_product<false, DP, BK>(acc, P, BK + 4, V); // beyond the keys V is 0
+		add_product<false, DP, BK>(acc, P, BK + 4, V); // V is 0 after the last key
 	}
 	for (int i = 0; i < M; i++) {
 		float all = row_sum(sum[i]);
@@ -209,8 +207,8 @@ template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float 
 	store_tile<DP>(o, row * o.ld + head, nq, a.D, acc, sum);
 }
 
-// attention_delta sets delta (B, H, T) to the row sums of do*o: 32, 16 or 8 lanes of a warp
-// have a row of a head, by its width.
+// attention_delta sets delta (B, H, T) to the row sums of do*o. Depending on the head's width, 32,
+// 16 or 8 lanes of a warp share a row of a head.
 PASS attention_delta(float *delta, Mat dout, Mat o, Attn a, int B) {
 	int lanes = a.D > 128 ? 32 : a.D > 64 ? 16 : 8, at = 8 * (LANE % lanes), rows = B * a.H * a.T;
 	with_kind(type_of(a.D % 8 == 0, dout, o), [&](auto type) {
@@ -231,9 +229,9 @@ PASS attention_delta(float *delta, Mat dout, Mat o, Attn a, int B) {
 }
 KERNEL(attention_delta)
 
-// grad_scores writes, for the queries q0+y+16i and keys k0+x+16j of a tile,
-// probabilities, as they were kept, to P, if there is one, and ds = p*(do·v - delta) to S,
-// where do·v counts if it was kept.
+// grad_scores processes the queries q0+y+16i and keys k0+x+16j of a tile. It writes the
+// probabilities after dropout to P, if not null, and ds = p*(do·v - delta) to S, with do·v = 0 for
+// dropped probabilities.
 template <int BK, int DP, int M, int N>
 __device__ void grad_scores(float *P, float *S, const float *Q, const float *dO, const float *K, const float *V, const float *lse,
 	const float *delta, int q0, int k0, int h, const Dropping &a) {
@@ -258,7 +256,7 @@ __device__ void grad_scores(float *P, float *S, const float *Q, const float *dO,
 	}
 }
 
-// attention_dq computes dq = scale dS·K of BQ queries of a head.
+// attention_dq computes dq = scale dS·K for BQ queries of a head.
 template <int BQ, int BK, int DP>
 __device__ void attention_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta, const Dropping &a) {
 	DYNAMIC_SHARED(float, mem);
@@ -285,8 +283,8 @@ __device__ void attention_dq(const Mat &dq, const Mat &dout, const Mat &q, const
 	store_tile<DP>(dq, (first + q0) * dq.ld + head, nq, a.D, acc, by);
 }
 
-// attention_dkv computes dv = P^T·dO and dk = scale dS^T·Q of BK keys of a head,
-// over all query heads that share it, one after the other.
+// attention_dkv computes dv = P^T·dO and dk = scale dS^T·Q for BK keys of a head, over all query
+// heads that share it, one after the other.
 template <int BQ, int BK, int DP>
 __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta,
 	const Dropping &a) {
@@ -301,7 +299,7 @@ __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, con
 	clear_tile(gk);
 	clear_tile(gv);
 	for (int i = 0; i < M; i++) by[i] = a.scale, one[i] = a.drop.scale;
-	int begin = max(0, k0 - a.past), end = min(a.T, k0 + nk - a.reach); // of the queries that see a key of the tile
+	int begin = max(0, k0 - a.past), end = min(a.T, k0 + nk - a.reach); // queries that see a key of the tile
 	for (int h = kv * share; h < (kv + 1) * share; h++) {
 		i64 stat = ((i64)blockIdx.z * a.H + h) * a.T;
 		for (int q0 = begin / BQ * BQ; q0 < end; q0 += BQ) {
@@ -321,9 +319,9 @@ __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, con
 	store_tile<DP>(dv, (key + k0) * dv.ld + kv * a.D, nk, a.D, gv, one);
 }
 
-// Kernels for heads of up to DP elements: forward with tiles of Q queries and K keys,
-// backward of BIG positions that a block owns and SMALL that it goes through. The
-// tiles fit into the 99 KiB that a block may have on every GPU; see attention.go.
+// Kernels for heads of up to DP elements. Forward uses tiles of Q queries and K keys. In backward,
+// a block owns BIG positions and iterates over SMALL at a time. The tiles fit in the 99 KiB that a
+// block can use on every GPU; see attention.go.
 #define ATTENTION(DP, Q, K, BIG, SMALL) \
 	ENTRY attention_##DP(Mat o, float *lse, Mat q, Mat k, Mat v, Dropping a) { attention<Q, K, DP>(o, lse, q, k, v, a); } \
 	KERNEL(attention_##DP) \

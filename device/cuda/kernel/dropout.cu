@@ -1,10 +1,10 @@
-// Dropout, see device.Dropout: y is what is kept of x, times scale, plus add where
-// that is not null. What is kept of the eight columns of a group are the halves of
-// the four words of Philox4x32-10 (Salmon et al., SC 2011).
+// Dropout, see device.Dropout: y is x where kept, times scale, and 0 elsewhere, plus add if that is
+// not null. The decisions for the eight columns of a group are the halves of the four words of
+// Philox4x32-10 (Salmon et al., SC 2011).
 
 struct Drop {
 	unsigned key0, key1, place, drop;
-	u64 row; // number of the first
+	u64 row; // number of the first row
 	int cols;
 	float scale;
 };
@@ -24,7 +24,7 @@ __device__ Words philox(unsigned a, unsigned b, unsigned c, unsigned d, unsigned
 
 struct Halves { unsigned x, y; };
 
-// halves is the two words that have columns col to col+3 of a row, col a multiple of
+// halves returns the two words that decide columns col to col+3 of a row; col is a multiple of
 // four.
 __device__ Halves halves(const Drop &d, i64 row, int col) {
 	u64 r = d.row + row;
@@ -34,7 +34,7 @@ __device__ Halves halves(const Drop &d, i64 row, int col) {
 	return h;
 }
 
-// kept8 has a bit for each column of a group of eight, set where it is kept.
+// kept8 sets a bit for each column of a group of eight that is kept.
 __device__ unsigned kept8(const Drop &d, u64 row, int group) {
 	Words w = philox(group, d.place, (unsigned)row, (unsigned)(row >> 32), d.key0, d.key1);
 	unsigned limit = d.drop << 16, bits = 0;
@@ -44,7 +44,7 @@ __device__ unsigned kept8(const Drop &d, u64 row, int group) {
 }
 
 ENTRY dropout(Mat y, Mat x, Mat add, i64 n, Drop d) {
-	if (d.cols % 8 == 0 && n >> 31 == 0) { // an eight is a group
+	if (d.cols % 8 == 0 && n >> 31 == 0) { // eight elements are one group
 		with_kind(add.p ? type_of(true, y, x, add) : type_of(true, y, x), [&](auto type) {
 			const int T = decltype(type)::is;
 			EACH8(i, n) {

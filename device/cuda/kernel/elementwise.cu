@@ -1,5 +1,5 @@
-// Kernels in which element i depends on elements i alone. An output may be one of
-// the inputs: a thread reads all it needs of its eight elements before it writes.
+// Kernels in which element i of the output depends only on elements i of the inputs. An output may
+// be one of the inputs: a thread reads its eight elements of all inputs before it writes.
 
 ENTRY fill(Mat y, i64 n, float x) {
 	Eight f;
@@ -8,7 +8,7 @@ ENTRY fill(Mat y, i64 n, float x) {
 }
 KERNEL(fill)
 
-// A cast has two types, unless its words are not aligned.
+// cast is specialized for both types, except for unaligned words.
 ENTRY cast(Mat y, Mat x, i64 n) {
 	if (type_of(n % 8 == 0, x) == ANY || type_of(n % 8 == 0, y) == ANY) {
 		EACH8(i, n) put8<ANY>(y, i, n, get8<ANY>(x, i, n));
@@ -20,15 +20,14 @@ ENTRY cast(Mat y, Mat x, i64 n) {
 }
 KERNEL(cast)
 
-// round_odd is x cut to float32 with the last bit set where the cut lost
-// something: rounding that to 16 bits is rounding x once (Boldo and Melquiond,
-// "When double rounding is odd", 2005).
+// round_odd truncates x to float32 and sets the last bit if that lost something. Rounding the
+// result to 16 bits rounds x once (Boldo and Melquiond, "When double rounding is odd", 2005).
 __device__ float round_odd(double x) {
 	float f = __double2float_rz(x);
 	return (double)f != x && x == x ? __uint_as_float(__float_as_uint(f) | 1) : f;
 }
 
-// cast64 is cast where one type, or both, is float64.
+// cast64 is cast for float64 on either side.
 ENTRY cast64(Mat y, Mat x, i64 n) {
 	EACH(i, n) {
 		double v = x.type == F64 ? ((const double *)x.p)[i] : get(x, i);
@@ -52,7 +51,7 @@ ENTRY add(Mat y, Mat a, Mat b, i64 n) {
 }
 KERNEL(add)
 
-// axpby is y = alpha a + beta b; p, if not null, receives it in its own type.
+// axpby sets y = alpha a + beta b and, if p is not null, p to the same in its own type.
 ENTRY axpby(Mat y, Mat p, Mat a, Mat b, i64 n, float alpha, float beta) {
 	EACH4(i, n) {
 		Four x = get4(a, i, n - i), z = get4(b, i, n - i);
@@ -63,7 +62,7 @@ ENTRY axpby(Mat y, Mat p, Mat a, Mat b, i64 n, float alpha, float beta) {
 }
 KERNEL(axpby)
 
-// copy_block copies a matrix. A warp has a row.
+// copy_block copies a matrix, one row per warp.
 ENTRY copy_block(Mat dst, Mat src, int rows, int cols) {
 	with_kind(type_of(cols % 8 == 0, dst, src), [&](auto type) {
 		const int T = decltype(type)::is;
@@ -84,7 +83,7 @@ ENTRY scale(Mat x, float by, i64 n) {
 }
 KERNEL(scale)
 
-// sum_many adds count vectors of y's type in their order, in float32.
+// sum_many adds count vectors of y's type in order, in float32.
 struct Sources { char *p[128]; };
 ENTRY sum_many(Mat y, const __grid_constant__ Sources from, int count, i64 n) {
 	with_kind(type_of(n % 8 == 0, y), [&](auto type) {
@@ -113,7 +112,7 @@ ENTRY sum_many64(double *y, const __grid_constant__ Sources from, int count, i64
 }
 KERNEL(sum_many64)
 
-// add_row adds v to every row of y, or sets every row to it.
+// add_row adds v to every row of y or, with set, copies v to every row.
 PASS add_row(Mat y, Mat v, int rows, int cols, int set) {
 	with_kind(type_of(cols % 8 == 0, y, v), [&](auto type) {
 		const int T = decltype(type)::is;
@@ -161,7 +160,7 @@ enum { GELU_TANH, GELU_ERF, RELU, SILU, TANH }; // device.Activation
 #define GELU_U 0.7978845608028654f
 #define GELU_X 0.044715f
 
-// normal is the distribution function of the standard normal distribution.
+// normal returns the distribution function of the standard normal distribution.
 __device__ double normal(double x) { return (1 + erf(x * 0.70710678118654752)) / 2; }
 
 __device__ __forceinline__ float activated(float x, int f) {
@@ -174,8 +173,9 @@ __device__ __forceinline__ float activated(float x, int f) {
 	}
 }
 
-// Slopes. Of GELU by tanh it is s + x s (1-s) 2u', beyond 9.5 0 or 1 to float32; of
-// SiLU s + x s (1-s), beyond 80 0 or 1 to float32: there the factors would overflow.
+// Slopes. GELU by tanh has s + x s (1-s) 2u', which is 0 or 1 in float32 beyond 9.5. SiLU has s + x
+// s (1-s), which is 0 or 1 beyond 80. The arguments are clamped there, because the factors would
+// overflow.
 __device__ __forceinline__ float gelu_slope(float x) {
 	x = x > 9.5f ? 9.5f : x < -9.5f ? -9.5f : x;
 	float e = exp_fast(-2 * GELU_U * (x + GELU_X * x * x * x)), s = inverse(1 + e);
@@ -188,7 +188,7 @@ __device__ __forceinline__ float silu_slope(float x) {
 	return s * (1 + x * (e * s));
 }
 
-// slope is dy f'(x).
+// slope returns dy f'(x).
 __device__ __forceinline__ float slope(float x, float dy, int f) {
 	double y = 0;
 	switch (f) {
@@ -200,8 +200,8 @@ __device__ __forceinline__ float slope(float x, float dy, int f) {
 	}
 }
 
-// with_function calls f with the Type of a function that is cheap; those of float64 are in a
-// loop that asks, one element after the other, so that they are there once.
+// with_function calls f with the Type of a cheap function. Functions in float64 are evaluated in a
+// loop with a switch, one element at a time, so that their code exists once.
 template <class F> __device__ __forceinline__ void with_function(int function, F f) {
 	if (function == GELU_TANH)
 		f(Type<GELU_TANH>());

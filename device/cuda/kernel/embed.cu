@@ -1,11 +1,11 @@
-// Embeddings: looking rows up, and the sums of their gradients.
+// Embeddings: lookups of rows, and sums of their gradients.
 
-// place is the position of a row of sequences of T; start is null or where the
-// document of each begins.
+// place returns a row's position in its document; sequences have T rows. start has the position of
+// each row's document in the sequence, or is null.
 __device__ int place(const int *start, i64 row, int T) { return (int)(row % T) - (start ? start[row] : 0); }
 
-// embed sets y[i] = wte[ids[i]] + wpe[place(i)]; wpe may be null. wte has some of the size
-// rows of the vocabulary, from first on; the others count as 0. A warp has a row.
+// embed sets y[i] = wte[ids[i]] + wpe[place(i)]; wpe may be null. wte has some of the vocabulary's
+// size rows, starting at first; other rows count as 0. Each warp processes one row.
 PASS embed(Mat y, Mat wte, Mat wpe, const int *ids, const int *start, int rows, int cols, int some, int first, int size, int T) {
 	with_kind(wpe.p ? type_of(cols % 8 == 0, y, wte, wpe) : type_of(cols % 8 == 0, y, wte), [&](auto type) {
 		const int AS = decltype(type)::is;
@@ -26,9 +26,9 @@ PASS embed(Mat y, Mat wte, Mat wpe, const int *ids, const int *start, int rows, 
 }
 KERNEL(embed)
 
-// add_noted adds the rows of dy at the positions that a block has noted, in their order, to
-// eight columns from c on of the rows of dwte of the ids in whose; a warp has an id. Loads of
-// several rows are on their way at once, so that a frequent id waits for memory once for them.
+// add_noted adds the rows of dy that a block has noted, in order, to the rows of dwte of their ids
+// (whose), in eight columns from c. Each warp processes one id and loads several rows at once, so
+// that a frequent id waits for memory only once per group.
 template <int T>
 __device__ __forceinline__ void add_noted(float *dwte, int ld, const Mat &dy, const int *where, const int *whose, int noted, int c, int cols, int vocab, bool fresh) {
 	const int AHEAD = T == BF16 || T == F16 ? 8 : 4;
@@ -46,7 +46,7 @@ __device__ __forceinline__ void add_noted(float *dwte, int ld, const Mat &dy, co
 				Eight d[AHEAD];
 				int at = 0, n = 0;
 #pragma unroll
-				for (int i = 0; i < AHEAD; i++) { // behind the last one that again
+				for (int i = 0; i < AHEAD; i++) { // repeats the last row at the end
 					if (bits) at = __ffs((int)bits) - 1, bits &= bits - 1, n++;
 					d[i] = get8<T>(row_of(dy, where[k + at]), c, cols);
 				}
@@ -60,12 +60,12 @@ __device__ __forceinline__ void add_noted(float *dwte, int ld, const Mat &dy, co
 	}
 }
 
-// embed_grad sums the rows of dy of one id into its row of dwte (float32), in their
-// order, starting from 0 or, with add, from what is there; row 0 is that of id first: the
-// CPU's order, whatever the number of blocks. Block (b, s) has the ids that are b modulo the
-// number of blocks, so that frequent ones, which have low numbers, are spread, and columns
-// 256s to 256s+255. It looks through all ids, notes where its own are, in order, and when
-// there is no room for as many as it looks at once, or at the end, adds what it has noted.
+// embed_grad sums the rows of dy with the same id, in order, into the id's row of dwte (float32),
+// starting from 0 or, with add, from the present value; row 0 belongs to id first. The order of
+// summation is the CPU's for any number of blocks. Block (b, s) processes the ids that are b modulo
+// the number of blocks, which spreads frequent ids, as these are low, and columns 256s to 256s+255.
+// It scans all ids and notes the positions of its own in order. When the list could overflow in the
+// next scan, and at the end, it adds the noted rows.
 #define LIST 3072
 #define LOOK (4 * THREADS)
 ENTRY embed_grad(float *dwte, int ld, Mat dy, const int *ids, int rows, int cols, int vocab, int first, int add) {
@@ -102,15 +102,15 @@ ENTRY embed_grad(float *dwte, int ld, Mat dy, const int *ids, int rows, int cols
 		__syncthreads();
 		if (base + LOOK < rows && noted + LOOK <= LIST) continue;
 		with_kind(type_of(cols % 8 == 0, dy), [&](auto type) { add_noted<decltype(type)::is>(dwte, ld, dy, where, whose, noted, c, cols, vocab, fresh); });
-		noted = 0, fresh = false; // the next are noted behind a barrier
+		noted = 0, fresh = false; // a barrier precedes the next notes
 	}
 }
 KERNEL(embed_grad)
 
-// position_grad sums rows of dy whose place is t into row t of dwpe (float32), in their
-// order, starting from 0 or, with add, from what is there. Without start the rows of t are t,
-// t+T, ..., and from T on there are none. With it there are if documents begin before the first
-// of T positions; so it is said by more places than T.
+// position_grad sums the rows of dy with place t, in order, into row t of dwpe (float32), starting
+// from 0 or, with add, from the present value. Without start those are rows t, t+T, ..., and rows
+// of dwpe from T on get none. With start, places reach T if documents begin before the sequence;
+// the caller then passes places > T.
 ENTRY position_grad(float *dwpe, int ld, Mat dy, const int *start, int rows, int cols, int places, int T, int add) {
 	EACH_ROW(t, places) LANE4(c, cols) {
 		Four sum = {{0, 0, 0, 0}};

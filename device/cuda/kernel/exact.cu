@@ -1,13 +1,13 @@
-// Sums without rounding: device/exact.go states the order in blocks and the limbs.
-// Eight threads have a block of 64 elements; its sum, in float64, is added to limbs
-// in registers, then in shared memory, then by integer atomics in device memory.
-// So the sum, once carried, has the bits of every other device's.
+// Sums without rounding: device/exact.go defines the order within blocks and the limbs. Eight
+// threads sum a block of 64 elements in float64. The sum is added to limbs in registers, then in
+// shared memory, then by integer atomics in device memory. So the sum, once carried, has the same
+// bits on every device.
 
 #define LIMBS 19
-#define EXACT (LIMBS + 1) // the last counts terms that are not finite
-#define LOW -298          // a limb i counts units of 2^(32 i + LOW)
+#define EXACT (LIMBS + 1) // the last one counts non-finite terms
+#define LOW -298 // limb i counts units of 2^(32 i + LOW)
 
-// Window is three limbs from number limb on.
+// Window holds three limbs, starting at number limb.
 struct Window {
 	i64 part[3];
 	int limb;
@@ -20,7 +20,7 @@ __device__ void flush(Window &w, u64 *limbs) {
 	}
 }
 
-// add_exact is device.Exact.Add.
+// add_exact implements device.Exact.Add.
 __device__ void add_exact(Window &w, u64 *limbs, double x) {
 	u64 b = (u64)__double_as_longlong(x), m = (b & ((1ull << 52) - 1)) | 1ull << 52;
 	int exp = (int)(b >> 52 & 0x7ff), at = exp - 1075 - LOW;
@@ -29,7 +29,7 @@ __device__ void add_exact(Window &w, u64 *limbs, double x) {
 		return;
 	}
 	if (x == 0) return;
-	if (at < 0) m >>= -at, at = 0; // terms are multiples of 2^LOW: zeros are shifted out
+	if (at < 0) m >>= -at, at = 0; // terms are multiples of 2^LOW, so only zeros are shifted out
 	if (at / 32 != w.limb) {
 		flush(w, limbs);
 		w.limb = at / 32;
@@ -42,13 +42,13 @@ __device__ void add_exact(Window &w, u64 *limbs, double x) {
 	w.part[2] += sign * (i64)(m >> 1 >> (63 - s));
 }
 
-// exact_sum adds the elements of x, or with squares their squares, to acc.
+// exact_sum adds the elements of x, or their squares, to acc.
 ENTRY exact_sum(u64 *acc, Mat x, i64 n, int squares) {
 	SHARED(u64, limbs, EXACT);
 	if (threadIdx.x < EXACT) limbs[threadIdx.x] = 0;
 	__syncthreads();
 	Window w = {{0, 0, 0}, 0};
-	i64 blocks = (n + 63) / 64, most = (blocks + 31) / 32 * 32; // whole warps go on together
+	i64 blocks = (n + 63) / 64, most = (blocks + 31) / 32 * 32; // whole warps continue together
 	for (i64 b = (blockIdx.x * (i64)THREADS + threadIdx.x) / 8; b < most; b += (i64)gridDim.x * THREADS / 8) {
 		double sum = 0;
 		for (int i = 0; i < 8; i++) {
@@ -65,8 +65,8 @@ ENTRY exact_sum(u64 *acc, Mat x, i64 n, int squares) {
 }
 KERNEL(exact_sum)
 
-// exact_value is device.Exact.Value of a sum that is not below 0 and of finite terms,
-// whose limbs it carries.
+// exact_value implements device.Exact.Value for non-negative sums of finite terms. It carries the
+// limbs.
 __device__ double exact_value(u64 *limb) {
 	for (int i = 0; i < LIMBS - 1; i++) {
 		limb[i + 1] += (i64)limb[i] >> 32;
@@ -80,13 +80,13 @@ __device__ double exact_value(u64 *limb) {
 		int take = min(__clzll((i64)lead), 32);
 		lead = lead << take | limb[i] >> (32 - take);
 		exp -= take;
-		if (limb[i] << take & 0xffffffff) lead |= 1; // what is lost rounds as if it were there
+		if (limb[i] << take & 0xffffffff) lead |= 1; // lost bits only matter for rounding
 	}
 	return ldexp((double)lead, exp);
 }
 
-// divide_by_norm divides x by the root of acc, its exact sum of squares, rounded to x's
-// type, or by eps where that is more; by NaN if an element is not finite.
+// divide_by_norm divides x by the larger of eps and the root of acc, its exact sum of squares,
+// rounded to x's type. If an element is not finite, it divides by NaN.
 ENTRY divide_by_norm(Mat x, const u64 *acc, float eps, i64 n) {
 	SHARED(u64, limbs, EXACT);
 	SHARED(float, by, 1);

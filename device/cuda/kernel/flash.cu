@@ -1,14 +1,14 @@
-// Causal attention of 16-bit types on tensor cores: what attention.cu computes, with
-// scores and their gradients kept in registers from one product to the next (Dao,
-// arXiv 2307.08691). Probabilities and ds are rounded to the operands' type before
-// they are multiplied; sums are float32. Each element is summed by one thread in one
-// order: dk and dv by a block that owns keys, dq by one that owns queries.
+// Causal attention of 16-bit types on tensor cores. It computes the same as attention.cu, but keeps
+// scores and their gradients in registers from one product to the next (Dao, arXiv 2307.08691).
+// Probabilities and ds are rounded to the operands' type before multiplication; sums are float32.
+// Each element is summed by one thread in a fixed order: dk and dv by a block that owns keys, dq by
+// one that owns queries.
 //
-// A block is 4 warps; a warp owns M times 16 rows of the block's tile. A fragment of
-// C holds, in thread (g, c) of a warp, rows g and g+8 and columns 2c and 2c+1 of a
-// 16 x 8 tile: C[0], C[1] of row g, C[2], C[3] of row g+8. DP is the head's width D
-// rounded up to what a kernel is made for; rows of a tile in shared memory lie DP+8
-// elements apart, so that the same 16 bytes of eight rows are in different banks.
+// A block has 4 warps; each owns 16M rows of the block's tile. In thread (g, c) of a warp, a
+// fragment of C holds rows g and g+8 and columns 2c and 2c+1 of a 16 x 8 tile: C[0] and C[1] of row
+// g, C[2] and C[3] of row g+8. DP is the head's width D rounded up to a width that has kernels.
+// Rows of a tile in shared memory are DP+8 elements apart, so that the same 16 bytes of eight rows
+// are in different banks.
 
 #define FLASH_WARPS 4
 #define FLASH_THREADS (32 * FLASH_WARPS)
@@ -16,8 +16,8 @@
 #define G (LANE / 4)
 #define C2 (LANE % 4 * 2)
 
-// hidden_lane returns LANE in such a way that the compiler computes what depends on it again
-// instead of keeping it in registers through a loop.
+// hidden_lane returns LANE, hidden from the compiler, which would otherwise keep values that depend
+// on it in registers throughout a loop.
 __device__ __forceinline__ unsigned hidden_lane() {
 	unsigned x = LANE;
 	hide(x);
@@ -32,8 +32,8 @@ template <int TYPE> __device__ __forceinline__ void mma(float (&d)[4], const uns
 }
 template <int TYPE> __device__ __forceinline__ unsigned pack(float lo, float hi) { return TYPE == BF16 ? pack_bf16(lo, hi) : pack_f16(lo, hi); }
 
-// fetch begins to copy n rows of a head, from element at on, into ROWS rows of shared
-// memory. What is beyond n or D will be 0.
+// fetch starts copying n rows of a head, from element at, to ROWS rows of shared memory. The rest,
+// beyond n and D, becomes 0.
 template <int ROWS, int DP> __device__ void fetch(u16 *to, const Mat &m, i64 at, int n, int D) {
 #pragma unroll 1
 	for (int i = threadIdx.x; i < ROWS * DP / 8; i += FLASH_THREADS) {
@@ -43,9 +43,9 @@ template <int ROWS, int DP> __device__ void fetch(u16 *to, const Mat &m, i64 at,
 	}
 }
 
-// load_a is 16 rows and 16 columns as the left operand; load_b is 16 rows of a tile,
-// which are columns of the right operand, and 16 columns, along which is summed, as
-// two of them: {b[0], b[1]} and {b[2], b[3]}. load_bt is as load_b of the transpose.
+// load_a loads 16 rows and 16 columns of a tile as the left operand. load_b loads 16 rows of a tile
+// as columns of the right operand, with 16 columns to sum over, in two halves: {b[0], b[1]} and
+// {b[2], b[3]}. load_bt does the same with the transpose.
 template <int DP> __device__ __forceinline__ void load_a(unsigned (&a)[4], const u16 *tile, int row, int col) {
 	load_matrices(a, tile + (row + LANE % 16) * (DP + 8) + col + LANE / 16 * 8);
 }
@@ -56,13 +56,13 @@ template <int DP> __device__ __forceinline__ void load_bt(unsigned (&b)[4], cons
 	load_transposed(b, tile + (row + LANE % 16) * (DP + 8) + col + LANE / 16 * 8);
 }
 
-// Own is the 16M rows of a tile that a warp owns, from row on, as the left operand. The
-// first HELD times 16 columns stay in registers, where the loop over the other operand
-// would else read them again for each 16 of its rows.
+// Own holds the 16M rows of a tile that a warp owns, starting at row, as the left operand. The
+// first 16 HELD columns stay in registers; the loop over the other operand would otherwise reload
+// them for every 16 of its rows.
 template <int M, int HELD> struct Own {
 	const u16 *tile;
 	int row;
-	unsigned x[HELD + 1][M][4]; // the last is for columns that are not held
+	unsigned x[HELD + 1][M][4]; // the last one is for columns that are not held
 };
 template <int DP, int M, int HELD> __device__ __forceinline__ void load_own(Own<M, HELD> &a, int to, int k) {
 #pragma unroll
@@ -73,8 +73,7 @@ template <int DP, int M, int HELD> __device__ __forceinline__ void hold(Own<M, H
 	for (int k = 0; k < HELD; k++) load_own<DP>(a, k, k);
 }
 
-// add_scores adds to s[n] the products of the warp's rows and 16 rows of b from
-// other+16n on.
+// add_scores adds the products of the warp's rows and 16 rows of b, starting at other+16n, to s[n].
 template <int TYPE, int DP, int M, int N, int HELD> __device__ __forceinline__ void add_scores(float (&s)[N][M][2][4], Own<M, HELD> &a, const u16 *b, int other) {
 #pragma unroll
 	for (int k = 0; k < DP / 16; k++) {
@@ -93,8 +92,8 @@ template <int TYPE, int DP, int M, int N, int HELD> __device__ __forceinline__ v
 	}
 }
 
-// add_weighted adds to o the product of weights w, of the warp's rows and 16 others, and
-// those 16 rows of v from row on.
+// add_weighted adds to o the product of the weights w (the warp's rows by 16 others) and the 16
+// rows of v starting at row.
 template <int TYPE, int DP, int M> __device__ void add_weighted(float (&o)[M][DP / 8][4], const float (&w)[M][2][4], const u16 *v, int row) {
 	unsigned x[M][4];
 #pragma unroll
@@ -122,8 +121,8 @@ template <int M, int N> __device__ __forceinline__ void clear(float (&o)[M][N][4
 			for (int i = 0; i < 4; i++) o[m][n][i] = 0;
 }
 
-// store writes the first n of the warp's 16M rows, each times by, to a head from
-// element at on.
+// store writes the first n of the warp's 16M rows, multiplied by by, to a head, starting at element
+// at.
 template <int TYPE, int DP, int M> __device__ void store(const Mat &to, i64 at, int n, int D, const float (&o)[M][DP / 8][4], const float (&by)[M][2]) {
 #pragma unroll
 	for (int m = 0; m < M; m++)
@@ -144,7 +143,7 @@ template <int TYPE, int DP, int M> __device__ void store(const Mat &to, i64 at, 
 		}
 }
 
-// quad_max and quad_sum are over the 4 threads that have a row.
+// quad_max and quad_sum reduce over the 4 threads that share a row.
 __device__ float quad_max(float x) {
 	x = fmaxf(x, __shfl_xor_sync(ALL, x, 1));
 	return fmaxf(x, __shfl_xor_sync(ALL, x, 2));
@@ -154,31 +153,31 @@ __device__ float quad_sum(float x) {
 	return x + __shfl_xor_sync(ALL, x, 2);
 }
 
-// Seen is the keys that a warp's queries see: some from first to last, and each of
-// them those from all to last_all.
+// Seen describes the keys that a warp's queries see: at least one query sees keys first to last,
+// and every query sees keys all to last_all.
 struct Seen { int first, last, all, last_all; };
 
-// seen_by is of n queries of sequence b from t on, the last of which may be beyond the
-// sequence. Without queries nothing is seen.
+// seen_by returns the keys seen by n queries of sequence b, starting at t; queries after the end of
+// the sequence do not count. Without queries no key is seen.
 __device__ Seen seen_by(const Attn &a, int b, int t, int n) {
 	n = min(n, a.T - t);
 	if (n <= 0) return {a.keys, -1, a.keys, -1};
 	return {first_key(a, b, t), a.past + t + n - 1, first_key(a, b, t + n - 1), a.past + t};
 }
 
-// swap is a step of transposing a matrix whose rows are lanes, and whose columns fields
-// of their bits: lanes that differ in one bit of their number swap the fields at high,
-// so many bits above low, of one for those at low of the other.
+// swap performs one step of transposing a bit matrix: lanes are rows, fields of bits are columns.
+// Lanes that differ in one bit of their number exchange fields: the one's high fields, by bits
+// above low, for the other's low fields.
 __device__ __forceinline__ unsigned swap(unsigned x, int bit, int by, unsigned low) {
 	unsigned y = __shfl_xor_sync(ALL, x, bit);
 	return LANE & bit ? (x & ~low) | (y >> by & low) : (x & low) | (y << by & ~low);
 }
 
-// kept_scores has the bits 8m+4r+2n+i of the thread's scores, which are C[2r+i] of tile
-// n, set where they are kept, of the warp's 16M queries from t on and 16 keys. Each
-// thread asks for eight keys of a query, M times: of query 8r+g and tile n, where its c
-// is 2r+n. kept_transposed is the same of 16 queries from t on and 16M keys, where rows
-// are keys: it asks for query 8n+2c+i and keys 8r to 8r+7, where its g is 4r+2n+i.
+// kept_scores returns which scores of the warp's 16M queries from t and 16 keys are kept: bit
+// 8m+4r+2n+i is for C[2r+i] of tile n. Each thread computes the mask of eight keys for M queries,
+// query 8r+g in tile n for c = 2r+n, and swaps bits with its neighbours. kept_transposed does the
+// same for 16 queries from t and 16M keys, where rows are keys: a thread computes query 8n+2c+i and
+// keys 8r to 8r+7 for g = 4r+2n+i.
 template <int M> __device__ unsigned kept_scores(const Dropping &a, int b, int h, int t, int key) {
 	unsigned x = 0, c = LANE % 4;
 	if (M > 1) hide(c);
@@ -197,7 +196,7 @@ template <int M> __device__ unsigned kept_transposed(const Dropping &a, int b, i
 }
 __device__ __forceinline__ bool is_kept(unsigned bits, int m, int n, int i) { return bits >> (8 * m + i / 2 * 4 + 2 * n + i % 2) & 1; }
 
-// drop_scores sets to 0 what is not kept.
+// drop_scores sets dropped scores to 0.
 template <int M> __device__ void drop_scores(float (&s)[M][2][4], unsigned kept) {
 #pragma unroll
 	for (int m = 0; m < M; m++)
@@ -208,12 +207,12 @@ template <int M> __device__ void drop_scores(float (&s)[M][2][4], unsigned kept)
 				if (!is_kept(kept, m, n, i)) s[m][n][i] = 0;
 }
 
-// flash computes 64M queries of a head against tiles of BK keys, of which the next is
-// on its way while one is used. The last queries, which see most, come first.
+// flash computes 64M queries of a head against tiles of BK keys, loading the next tile while using
+// one. Blocks of the last queries, which see most keys, start first.
 template <int TYPE, int DP, int M, int BK, int HELD, class A> __device__ void flash(const Mat &o, float *lse, const Mat &q, const Mat &k, const Mat &v, const A &a) {
 	const int BQ = 16 * M * FLASH_WARPS, P = DP + 8;
 	DYNAMIC_SHARED(u16, tiles16);
-	u16 *Q = tiles16, *KV = Q + BQ * P; // keys and values of one tile, then those of the other
+	u16 *Q = tiles16, *KV = Q + BQ * P; // keys and values of one tile, then of the other
 	int q0 = (gridDim.x - 1 - blockIdx.x) * BQ, h = blockIdx.y, b = blockIdx.z, nq = min(BQ, a.T - q0);
 	int mine = WARP * 16 * M, t0 = q0 + mine;
 	i64 row = (i64)b * a.T + q0, key = (i64)b * a.keys;
@@ -237,7 +236,7 @@ template <int TYPE, int DP, int M, int BK, int HELD, class A> __device__ void fl
 	hold<DP>(own);
 	for (int turn = 0; k0 < end; k0 += BK, turn ^= 1) {
 		copy_wait<0>();
-		__syncthreads(); // this tile is there, and the one before has been read
+		__syncthreads(); // this tile has arrived, and the previous one has been read
 		if (k0 + BK < end) begin(k0 + BK, KV + (turn ^ 1) * 2 * BK * P);
 		if (k0 > seen.last || k0 + BK <= seen.first) continue;
 		const u16 *K = KV + turn * 2 * BK * P, *V = K + BK * P;
@@ -280,7 +279,7 @@ template <int TYPE, int DP, int M, int BK, int HELD, class A> __device__ void fl
 #pragma unroll
 		for (int j = 0; j < BK / 16; j++) {
 			if constexpr (A::DROPS) drop_scores(s[j], kept_scores<M>(a, b, h, t0, k0 + 16 * j));
-			add_weighted<TYPE, DP>(acc, s[j], V, 16 * j); // beyond the keys V is 0
+			add_weighted<TYPE, DP>(acc, s[j], V, 16 * j); // V is 0 after the last key
 		}
 	}
 	for (int m = 0; m < M; m++)
@@ -294,7 +293,7 @@ template <int TYPE, int DP, int M, int BK, int HELD, class A> __device__ void fl
 	store<TYPE, DP>(o, (row + mine) * o.ld + head, nq - mine, a.D, acc, sum);
 }
 
-// flash_dq computes dq = scale dS·K of 64M queries of a head.
+// flash_dq computes dq = scale dS·K for 64M queries of a head.
 template <int TYPE, int DP, int M, int BK, int HELD, class A>
 __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta, const A &a) {
 	const int BQ = 16 * M * FLASH_WARPS, P = DP + 8;
@@ -320,7 +319,7 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 		for (int r = 0; r < 2; r++) {
 			int t = t0 + 16 * m + 8 * r + G;
 			by[m][r] = a.scale, l[m][r] = t < a.T ? lse[stat + t] * LOG2E : 0, e[m][r] = t < a.T ? delta[stat + t] : 0;
-			if constexpr (A::DROPS) by[m][r] *= a.drop.scale, e[m][r] /= a.drop.scale; // scores' gradients by the scale less
+			if constexpr (A::DROPS) by[m][r] *= a.drop.scale, e[m][r] /= a.drop.scale; // leaves drop.scale out of the scores' gradients
 		}
 	Own<M, HELD> ofQ = {Q, mine}, ofO = {dO, mine};
 	copy_wait<0>();
@@ -341,7 +340,7 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 			clear(d);
 			if constexpr (!A::DROPS) add_scores<TYPE, DP>(s1, ofQ, K, j);
 			add_scores<TYPE, DP>(d1, ofO, V, j);
-			if constexpr (A::DROPS) { // before the other product, for the sake of registers
+			if constexpr (A::DROPS) { // before the other product, to save registers
 				drop_scores(d, kept_scores<M>(a, b, h, t0, at));
 				add_scores<TYPE, DP>(s1, ofQ, K, j);
 			}
@@ -366,21 +365,21 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 	store<TYPE, DP>(dq, (first + t0) * dq.ld + head, nq - mine, a.D, acc, by);
 }
 
-// flash_dkv computes dv = P^T·dO and dk = scale dS^T·Q of 64M keys of a head, over all
-// query heads that share it, in tiles of BQ queries one after the other. Both have the
-// operands' type, or float32. Scores are transposed here: their rows are keys.
+// flash_dkv computes dv = P^T·dO and dk = scale dS^T·Q for 64M keys of a head, over all query heads
+// that share it, in tiles of BQ queries one after the other. dk and dv have the operands' type or
+// float32. Scores are transposed here: their rows are keys.
 template <int TYPE, int DP, int M, int BQ, int HELDK, int HELDV, class A>
 __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta,
 	const A &a) {
-	const int BK = 16 * M * FLASH_WARPS, P = DP + 8, TILE = 2 * BQ * P + 4 * BQ; // of queries: Q, dO, lse and delta
+	const int BK = 16 * M * FLASH_WARPS, P = DP + 8, TILE = 2 * BQ * P + 4 * BQ; // a tile of queries: Q, dO, lse and delta
 	DYNAMIC_SHARED(u16, tiles16);
 	u16 *K = tiles16, *V = K + BK * P, *QO = V + BK * P;
 	int k0 = blockIdx.x * BK, kv = blockIdx.y, b = blockIdx.z, nk = min(BK, a.keys - k0), share = a.H / a.KV;
 	int mine = WARP * 16 * M, key0 = k0 + mine, key1 = min(key0 + 16 * M, a.keys) - 1; // the warp's keys
 	i64 first = (i64)b * a.T, key = (i64)b * a.keys;
-	int q0 = max(0, k0 - a.past) / BQ * BQ, end = min(a.T, k0 + nk - a.reach); // of the queries that see a key of the tile
+	int q0 = max(0, k0 - a.past) / BQ * BQ, end = min(a.T, k0 + nk - a.reach); // queries that see a key of the tile
 	int tiles = 0;
-	for (int t = q0; t < end && !(a.start && a.past + a.start[first + t] >= k0 + nk); t += BQ) tiles++; // then come later documents
+	for (int t = q0; t < end && !(a.start && a.past + a.start[first + t] >= k0 + nk); t += BQ) tiles++; // stops at later documents
 	auto begin = [&](int n, u16 *to) {
 		int h = kv * share + n / tiles, t = q0 + n % tiles * BQ;
 		i64 stat = ((i64)b * a.H + h) * a.T + t;
@@ -455,7 +454,7 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 		}
 	}
 	i64 atk = (key + key0) * dk.ld + kv * a.D, atv = (key + key0) * dv.ld + kv * a.D;
-	if (dk.type == F32) { // parts of sums over ranks
+	if (dk.type == F32) { // terms of sums over ranks
 		store<F32, DP>(dk, atk, nk - mine, a.D, gk, by);
 		store<F32, DP>(dv, atv, nk - mine, a.D, gv, one);
 	} else {
@@ -464,10 +463,10 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 	}
 }
 
-// Kernels for heads of up to DP elements. Forward has FM and dq QM times 64 queries, in
-// tiles of BK keys, dkv KM times 64 keys in tiles of BK queries; see attention.go. HF, HQ, HK
-// and HV are how many times 16 columns a warp holds of its queries, of its queries and their
-// gradients, of its keys and of its values: as many as ptxas 12.4 and 13.0 do not spill.
+// Kernels for heads of up to DP elements. Forward owns 64 FM queries and dq 64 QM, in tiles of BK
+// keys; dkv owns 64 KM keys, in tiles of BK queries; see attention.go. A warp holds 16 HF columns
+// of its queries in forward, 16 HQ of its queries and their gradients in dq, and 16 HK of its keys
+// and 16 HV of its values in dkv: as many as ptxas 12.4 and 13.0 can without spilling.
 #define FLASH_OF(NAME, A, T, TYPE, DP, FM, QM, KM, BK, HF, HQ, HK, HV) \
 	FLASH NAME##_##T##_##DP(Mat o, float *lse, Mat q, Mat k, Mat v, A a) { flash<TYPE, DP, FM, BK, HF>(o, lse, q, k, v, a); } \
 	KERNEL(NAME##_##T##_##DP) \

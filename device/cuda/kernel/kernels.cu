@@ -1,8 +1,7 @@
-// All kernels, as one translation unit: kernels.ptx is what NVRTC makes of it, see
-// scripts/build-ptx.
+// All kernels as one translation unit, which scripts/build-ptx compiles with NVRTC.
 #include "rt.cuh"
 
-#include "dropout.cu" // before attention, which drops too
+#include "dropout.cu" // before attention, which uses it
 
 #include "attention.cu"
 #include "elementwise.cu"

@@ -1,24 +1,23 @@
-// Softmax cross-entropy of rows of logits: a block has a row, and goes over it twice, the
-// second time backwards, from what is in cache. Blocks are large, so that the rows of all
-// that run at once fit in an H200's cache: 40 MB of GPT-2's. Rows may begin anywhere: a
-// thread has words of 16 bytes that are aligned, and what is before the first or behind the
-// last is read and written by elements.
+// Softmax cross-entropy of rows of logits. A block processes one row in two passes, the second
+// backwards, starting from what is in cache. Blocks are large, so that the rows of all concurrent
+// blocks fit in an H200's cache: 40 MB for GPT-2. Rows may begin anywhere: a thread reads and
+// writes aligned words of 16 bytes, and single elements before the first and after the last word.
 
 #define LOSS_THREADS 512
 #define LOSS_WARPS (LOSS_THREADS / 32)
 #define LOSS(blocks) extern "C" __global__ void __launch_bounds__(LOSS_THREADS, blocks)
 
-// Sum is the largest of a row's logits and the sum of exponentials relative to it.
+// Sum holds the largest logit of a row and the sum of exponentials relative to it.
 struct Sum {
 	float top;
 	double sum;
 };
 
-// lead is how many elements before a row of type T begin the first of its words.
+// lead returns how many elements the first aligned word begins before a row of type T.
 template <int T> __device__ __forceinline__ int lead(const char *row) { return (int)((u64)row % 16) / (T == F32 ? 4 : 2); }
 
-// capped_fast is cap tanh(x/cap), and slope_fast its derivative where it is y, without
-// divisions. Near 0, where 1 - 2/(e^2x + 1) loses places, tanh is tanh32's polynomial.
+// capped_fast returns cap tanh(x/cap) without divisions, and slope_fast its derivative where its
+// value is y. Near 0, where 1 - 2/(e^2x + 1) loses precision, tanh is tanh32's polynomial.
 __device__ __forceinline__ float capped_fast(float x, float cap) {
 	float y = x * inverse(cap), a = fabsf(y);
 	return cap * (a < 0.625f ? tanh_small(y) : copysignf(1 - 2 * inverse(exp2_fast(a * (2 * LOG2E)) + 1), y));
@@ -28,8 +27,9 @@ __device__ __forceinline__ float slope_fast(float y, float cap) {
 	return 1 - t * t;
 }
 
-// sum_row is a row's. A thread keeps the largest of its logits and the sum of exponentials
-// relative to it (Milakov and Gimelshein, arXiv 1805.02867); threads are added in float64.
+// sum_row returns the Sum of a row. Each thread keeps the largest of its logits and the sum of
+// exponentials relative to it (Milakov and Gimelshein, arXiv 1805.02867); threads are added in
+// float64.
 template <int T, bool CAP> __device__ Sum sum_row(const char *row, int cols, float cap, float *tops, double *sums) {
 	float top = -INF, part = 0;
 	for (int c = 8 * threadIdx.x - lead<T>(row); c < cols; c += 8 * LOSS_THREADS) {
@@ -49,7 +49,7 @@ template <int T, bool CAP> __device__ Sum sum_row(const char *row, int cols, flo
 	if (LANE == 0) tops[WARP] = all;
 	__syncthreads();
 	for (int w = 0; w < LOSS_WARPS; w++) all = fmaxf(all, tops[w]);
-	double sum = warp_sum((double)part * exp_fast(top - all)); // a thread without logits has 0 * 0
+	double sum = warp_sum((double)part * exp_fast(top - all)); // 0 * 0 for a thread without logits
 	if (LANE == 0) sums[WARP] = sum;
 	__syncthreads();
 	sum = 0;
@@ -58,14 +58,14 @@ template <int T, bool CAP> __device__ Sum sum_row(const char *row, int cols, flo
 	return s;
 }
 
-// zero_row replaces a row by zeros.
+// zero_row sets a row to zeros.
 template <int T> __device__ void zero_row(char *row, int cols) {
 	Eight none = {{0, 0, 0, 0, 0, 0, 0, 0}};
 	for (int c = 8 * threadIdx.x - lead<T>(row); c < cols; c += 8 * LOSS_THREADS) put_part8<T>(row, c, cols, none);
 }
 
-// grad_row replaces a row by scale*(softmax - onehot(want)); a want below 0 or from cols on is
-// not among the logits.
+// grad_row replaces a row by scale*(softmax - onehot(want)). A want outside [0, cols) is not among
+// these logits.
 template <int T, bool CAP> __device__ void grad_row(char *row, int cols, Sum s, int want, float scale, float cap) {
 	float r = (float)((double)scale / s.sum);
 	int first = 8 * threadIdx.x - lead<T>(row), words = (cols - first + 8 * LOSS_THREADS - 1) / (8 * LOSS_THREADS);
@@ -99,9 +99,9 @@ __device__ void loss_of(float *loss, const Mat &logits, const int *target, int r
 	}
 }
 
-// cross_entropy sets loss[row] (nats) to -log softmax(logits)[target], 0 where the
-// target is -1. With grad it replaces the logits by scale*(softmax - onehot), or
-// by zeros. With a cap a logit x counts as cap tanh(x/cap).
+// cross_entropy sets loss[row] (nats) to -log softmax(logits)[target], or 0 if the target is -1.
+// With grad it replaces the logits by scale*(softmax - onehot), or by zeros. With a cap it uses cap
+// tanh(x/cap) for a logit x.
 LOSS(3) cross_entropy(float *loss, Mat logits, const int *target, int rows, int cols, float scale, float cap, int grad) {
 	SHARED(float, tops, LOSS_WARPS);
 	SHARED(double, sums, LOSS_WARPS);
@@ -131,9 +131,8 @@ __device__ void loss_part(float *stats, const Mat &logits, const int *target, in
 	}
 }
 
-// cross_entropy_part sets the stats of each row, whose logits are those of part of the
-// vocabulary, from first on: the largest, the sum of exponentials relative to it, and the
-// target's, or 0.
+// cross_entropy_part sets each row's stats for a part of the vocabulary, starting at first: the
+// largest logit, the sum of exponentials relative to it, and the target's logit, or 0.
 LOSS(3) cross_entropy_part(float *stats, Mat logits, const int *target, int rows, int cols, int first, int size, float cap) {
 	SHARED(float, tops, LOSS_WARPS);
 	SHARED(double, sums, LOSS_WARPS);
@@ -174,8 +173,8 @@ __device__ void loss_merge(float *loss, const float *stats, int parts, const Mat
 	}
 }
 
-// cross_entropy_merge sets losses from the stats of all parts, in their order, and with grad
-// replaces this part's logits by their gradient.
+// cross_entropy_merge computes losses from the stats of all parts, in order. With grad it replaces
+// this part's logits by their gradients.
 LOSS(2) cross_entropy_merge(float *loss, const float *stats, int parts, Mat logits, const int *target, int rows, int cols, int first, int size, float scale, float cap, int grad) {
 	with_type(logits.type, [&](auto t) { loss_merge<decltype(t)::is>(loss, stats, parts, logits, target, rows, cols, first, size, scale, cap, grad); });
 }

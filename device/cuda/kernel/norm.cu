@@ -1,5 +1,5 @@
-// LayerNorm and RMSNorm: a warp has a row. Where mean is null the norm is RMSNorm
-// (Zhang and Sennrich, arXiv 1910.07467), which takes no mean off and has no bias.
+// LayerNorm and RMSNorm, one row per warp. If mean is null, the norm is RMSNorm (Zhang and
+// Sennrich, arXiv 1910.07467), which subtracts no mean and has no bias.
 
 // row_norm sets y = (x-mean)*rstd*w + b with rstd = 1/sqrt(variance + eps); y may be x.
 template <int T> __device__ __forceinline__ void row_norm_of(const Mat &y, float *mean, float *rstd, const Mat &x, const Mat &w, const Mat &b, int rows, int cols, float eps) {
@@ -40,18 +40,18 @@ PASS row_norm(Mat y, float *mean, float *rstd, Mat x, Mat w, Mat b, int rows, in
 }
 KERNEL(row_norm)
 
-// norm_grad sets dx, or with add adds to it, rstd * (g - average(g) - n*average(g*n))
-// with n = (x-mean)*rstd and g = dy*w; RMSNorm's has no average(g). dx may be dy or x.
-// In the same pass it sums dy*n and dy over its rows, of which block i has each: row i
-// of dw and of db (., cols), the latter if it is not null, for sum_parts to add up.
+// norm_grad sets dx to rstd * (g - average(g) - n*average(g*n)), or adds that with add, where n =
+// (x-mean)*rstd and g = dy*w; RMSNorm has no average(g). dx may be dy or x. In the same pass, block
+// i sums dy*n and dy over its rows, each of them, into row i of dw and, if not null, of db (.,
+// cols), which sum_parts adds up.
 //
-// A block goes over a tile of rows at a time. First a warp has a row and takes its
-// averages; then a thread has 4 N columns, whose sums stay in its registers, of all rows
-// of the tile, which are in cache now. Where rows are short several groups of threads
-// share them. Numbers of rows have two places, so that one barrier a tile is enough.
+// A block processes a tile of rows at a time. First, each warp computes the averages of a row. Then
+// each thread processes 4 N columns of all rows of the tile, which are now in cache, keeping the
+// columns' sums in registers. Several groups of threads share short rows. The averages are
+// double-buffered, so that one barrier per tile is enough.
 //
-// A thread's columns are fresh to the compiler where it has several in a row: else it keeps
-// the addresses of all of them over the loop, and spills.
+// FRESH makes the compiler recompute a thread's column; otherwise it keeps the addresses of several
+// columns throughout the loop, and spills.
 template <int N> __device__ __forceinline__ void norm_grad(const Mat &dx, const Mat &dy, const Mat &x, const Mat &w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) {
 	SHARED(float4, places, 2 * THREADS); // mean, rstd, average(g), average(g*n)
 	int fours = (cols + 3) / 4, groups = N == 1 ? THREADS / fours : 1, tile = groups > WARPS ? groups : WARPS;
@@ -98,7 +98,7 @@ template <int N> __device__ __forceinline__ void norm_grad(const Mat &dx, const 
 			}
 		}
 	}
-	if (groups > 1) { // added in their order
+	if (groups > 1) { // adds the groups in order
 		float *sums = (float *)places;
 		__syncthreads();
 		for (int j = 0; group < groups && j < 4; j++) {
@@ -133,8 +133,8 @@ NORM_GRAD(4)
 NORM_GRAD(8)
 NORM_GRAD(16)
 
-// columns sums rows of dy down each column. A block has 256 columns and each rows;
-// block (., i) writes row i of db (., cols), for sum_parts to add up.
+// columns sums each column of dy. Block (x, y) sums 256 columns over each rows into row y of db (.,
+// cols), which sum_parts adds up.
 ENTRY columns(float *db, Mat dy, int rows, int cols, int each) {
 	SHARED(float, sums, WARPS * THREADS);
 	int c = blockIdx.x * THREADS + 8 * LANE;
@@ -156,9 +156,9 @@ ENTRY columns(float *db, Mat dy, int rows, int cols, int each) {
 }
 KERNEL(columns)
 
-// sum_parts sets y[j] to the sum of count rows of parts, and of blocks (., 1) z[j] to
-// that of others: warp w of a block adds up the w-th eighth of the rows, in their order,
-// and then the eighths are added in theirs. A block has 32 columns.
+// sum_parts sets y[j] to the sum of count rows of parts; blocks (., 1) set z[j] to the sum of
+// others. Warp w of a block adds the w-th eighth of the rows in order; then the eighths are added
+// in order. A block processes 32 columns.
 ENTRY sum_parts(float *y, const float *parts, float *z, const float *others, int count, int cols) {
 	SHARED(float, sums, THREADS);
 	const float *from = blockIdx.y ? others : parts;

@@ -1,10 +1,10 @@
-// Update rules; see device.AdamW, device.SGD and device.Lion. w (master copy), g, m
-// and v are float32; p, if not null, receives w rounded to its type in the same
-// pass. Every product and sum is rounded, as on the CPU, whose bits these are.
+// Update rules; see device.AdamW, device.SGD and device.Lion. w (master copy), g, m and v are
+// float32; p, if not null, receives w rounded to its type in the same pass. Every product and sum
+// is rounded separately, which gives the CPU's bits.
 
 struct AdamW { float scale, l2, b1, c1, b2, c2, shrink, step, root, eps; }; // c is 1 - b
 
-// adam is the rule for a weight x with gradient d and moments a and b.
+// adam updates a weight x with gradient d and moments a and b.
 __device__ __forceinline__ void adam(float &x, float d, float &a, float &b, const AdamW &k) {
 	float e = d * k.scale + k.l2 * x;
 	a = k.b1 * a + k.c1 * e;
@@ -24,11 +24,11 @@ ENTRY adamw(Mat w, Mat p, Mat g, Mat m, Mat v, i64 n, AdamW k) {
 }
 KERNEL(adamw)
 
-// Codes are the magnitudes that codes of device.Q8 and device.U8 stand for, ascending.
+// Codes holds the magnitudes of the codes of device.Q8 and device.U8, ascending.
 struct Codes { float q[128], u[256]; };
 
-// code_of is the number of limits, midway between neighbours of n magnitudes, that x is
-// above; of NaN all.
+// code_of returns the code of the magnitude nearest to x, the smaller one on a tie; for NaN, the
+// last.
 __device__ int code_of(const float *value, int n, float x) {
 	int lo = 0, hi = n - 1;
 	while (lo < hi) {
@@ -41,12 +41,12 @@ __device__ int code_of(const float *value, int n, float x) {
 	return lo;
 }
 
-// largest is the greatest magnitude of a block's threads, 0 where that is too small to be
-// told apart; as bits, of which NaN's are above all others.
+// largest returns the largest magnitude among a block's threads, or 0 if that is too small to
+// divide by. It compares bits, so NaN is larger than all others.
 __device__ float largest(float x, unsigned *most) {
 	unsigned u = __float_as_uint(x) & 0x7fffffff;
 	for (int d = 16; d; d /= 2) u = max(u, __shfl_xor_sync(ALL, u, d));
-	__syncthreads(); // what was in most has been read
+	__syncthreads(); // most of the previous call has been read
 	if (LANE == 0) most[WARP] = u;
 	__syncthreads();
 	for (int i = 0; i < WARPS; i++) u = max(u, most[i]);
@@ -54,8 +54,8 @@ __device__ float largest(float x, unsigned *most) {
 	return f < 0x1p-100f ? 0 : f;
 }
 
-// adamw8 is adamw on moments coded in blocks of as many elements as a block has threads:
-// m is device.Q8, v device.U8. A thread has an element.
+// adamw8 is adamw with moments coded in blocks of one element per thread: m is device.Q8, v is
+// device.U8.
 ENTRY adamw8(Mat w, Mat p, Mat g, char *m, char *v, i64 n, AdamW k, Codes codes) {
 	SHARED(float, q, 128);
 	SHARED(float, u, 256);
@@ -91,7 +91,7 @@ KERNEL(adamw8)
 
 struct SGD { float scale, decay, lr, momentum; };
 
-// sgd keeps no momentum where m is null.
+// sgd has no momentum if m is null.
 ENTRY sgd(Mat w, Mat p, Mat g, Mat m, i64 n, SGD k) {
 	EACH4(i, n) {
 		Four x = get4(w, i, n - i), d = get4(g, i, n - i);
@@ -110,7 +110,7 @@ KERNEL(sgd)
 
 struct Lion { float scale, b1, c1, b2, c2, shrink, lr; };
 
-// sign_of is 1, -1 or 0; NaN stays NaN, so that a bad gradient shows.
+// sign_of returns 1, -1 or 0; NaN stays NaN, so that a bad gradient is noticed.
 __device__ float sign_of(float x) { return x > 0 ? 1 : x < 0 ? -1 : x; }
 
 ENTRY lion(Mat w, Mat p, Mat g, Mat m, i64 n, Lion k) {

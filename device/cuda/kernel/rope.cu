@@ -1,10 +1,10 @@
-// Rotary positions (Su et al., arXiv 2104.09864). A warp has a row, a lane pairs:
-// it computes the angle in float64 once and turns the pair of every head.
+// Rotary positions (Su et al., arXiv 2104.09864). Each warp processes a row, each lane some pairs:
+// it computes the angle once in float64 and rotates the pair in every head.
 
-struct Frequencies { double of[256]; }; // radians a position, by pair
+struct Frequencies { double of[256]; }; // radians per position, by pair
 
-// rope turns elements j and j+half of each head of x by the angle (past + place(row))
-// of[j], times sign, and lengthens them by amplitude. Every product and every sum of two is rounded.
+// rope rotates elements j and j+half of each head of x by the angle sign * (past + place(row)) *
+// of[j] and multiplies them by amplitude. Every product and every sum of two is rounded.
 ENTRY rope(Mat x, const __grid_constant__ Frequencies freq, const int *start, int rows, int heads, int D, int half, int T, int past, float sign, double amplitude) {
 	EACH_ROW(row, rows)
 		for (int j = LANE; j < half; j += 32) {

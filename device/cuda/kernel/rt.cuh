@@ -1,12 +1,11 @@
-// What all kernels share. One source for NVRTC and, with ../emu/emu.h, for g++.
+// Runtime shared by all kernels, for NVRTC and, with ../emu/emu.h, for g++.
 //
-// Kernels use the operations of IEEE 754 alone, in a stated order: products and
-// sums are fused where fmaf says so and nowhere else (--fmad=false,
-// -ffp-contract=off), and e^x is a polynomial. So a kernel's bits do not depend
-// on the GPU, nor on the number of its processors, and the emulator's are the
-// same. Only log and sincos of float64, whose results are rounded to float32,
-// are the platform's. The GPU's own are 2^x, 1/x and 1/sqrt(x) where they are called fast or
-// inverse, as in cross-entropy, and how tensor cores add.
+// Kernels only use operations of IEEE 754, in a fixed order. Products and sums are fused only by
+// fmaf (--fmad=false, -ffp-contract=off), and e^x is a polynomial. So a kernel's bits do not depend
+// on the GPU or its number of processors, and the emulator produces the same. There are three
+// exceptions: log and sincos in float64, rounded to float32, are the platform's; functions called
+// fast or inverse, used for example in cross-entropy, are the GPU's own 2^x, 1/x and 1/sqrt(x); and
+// tensor cores add in their own way.
 //
 // There are no floating-point atomics: every sum has one order.
 #pragma once
@@ -15,7 +14,7 @@
 #define SHARED(T, name, n) __shared__ T name[n]
 #define DYNAMIC_SHARED(T, name) extern __shared__ __align__(16) T name[]
 #define KERNEL(f)
-#define FRESH(i) asm volatile("" : "+r"(i)) // what follows from i is computed from here on, and not kept from before
+#define FRESH(i) asm volatile("" : "+r"(i)) // makes the compiler compute values that depend on i anew from here on
 #define TRAP(why) asm volatile("trap;")
 __device__ __forceinline__ float from_bf16(unsigned short h) { return __uint_as_float((unsigned)h << 16); }
 __device__ __forceinline__ unsigned short to_bf16(float x) {
@@ -34,7 +33,7 @@ __device__ __forceinline__ unsigned short to_f16(float x) {
 	return h;
 }
 
-// Tensor cores, for fragments as PTX describes them: d += a·b of 16 x 16 and 16 x 8.
+// Tensor cores: d += a·b for 16 x 16 and 16 x 8, with fragments as PTX defines them.
 #define MMA(type) \
 	asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
 		: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
@@ -51,8 +50,8 @@ __device__ __forceinline__ unsigned pack_f16(float lo, float hi) {
 	return x;
 }
 
-// exp2_fast is 2^x, inverse 1/x and inverse_root 1/sqrt(x) by the GPU's own unit, within 2
-// units in the last place; what is below the normal numbers is 0.
+// exp2_fast returns 2^x, inverse 1/x and inverse_root 1/sqrt(x), computed by the GPU's own unit to
+// within 2 units in the last place; subnormal numbers become 0.
 __device__ __forceinline__ float exp2_fast(float x) {
 	float y;
 	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -69,8 +68,8 @@ __device__ __forceinline__ float inverse_root(float x) {
 	return y;
 }
 
-// load_matrices and load_transposed read four 8 x 8 matrices of 16-bit elements from
-// shared memory: lane 8i+r brings where row r of matrix i lies, 16 bytes aligned.
+// load_matrices and load_transposed read four 8 x 8 matrices of 16-bit elements from shared memory:
+// lane 8i+r passes the address of row r of matrix i, aligned to 16 bytes.
 __device__ __forceinline__ unsigned in_shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ __forceinline__ void load_matrices(unsigned (&to)[4], const void *row) {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -81,9 +80,9 @@ __device__ __forceinline__ void load_transposed(unsigned (&to)[4], const void *r
 		: "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(in_shared(row)) : "memory");
 }
 
-// copy16 and copy4 begin to copy the first bytes of so many to shared memory, zeros for
-// the rest; copies committed together are a group, and copy_wait<N> waits for all but
-// the last N groups of the thread.
+// copy16 and copy4 start copying bytes bytes to shared memory, followed by zeros up to 16 or 4.
+// copy_commit makes a group of the copies since the last one, and copy_wait<N> waits for all but
+// the thread's last N groups.
 __device__ __forceinline__ void copy16(void *to, const void *from, int bytes) {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(in_shared(to)), "l"(from), "r"(bytes) : "memory");
 }
@@ -97,14 +96,14 @@ template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.
 #define FRESH(i)
 #endif
 
-// hide makes x a number of which the compiler knows nothing, so that it computes what
-// follows from x where that is used, and does not keep it in registers.
+// hide makes x unknown to the compiler, so that values that depend on x are computed where they are
+// used instead of being kept in registers.
 __device__ __forceinline__ void hide(unsigned &x) { asm volatile("" : "+r"(x)); }
 
-#define THREADS 256 // of a block, in every kernel but those of flash.cu
+#define THREADS 256 // per block, in all kernels except those of flash.cu
 #define WARPS (THREADS / 32)
 #define ENTRY extern "C" __global__ void __launch_bounds__(THREADS)
-#define PASS extern "C" __global__ void __launch_bounds__(THREADS, 4) // with 16 bytes or more on their way for each thread, four blocks keep memory busy
+#define PASS extern "C" __global__ void __launch_bounds__(THREADS, 4) // four blocks keep memory busy if each thread has 16 bytes or more in flight
 #define ALL 0xffffffffu
 #define LANE ((int)threadIdx.x % 32)
 #define WARP ((int)threadIdx.x / 32)
@@ -114,12 +113,11 @@ typedef long long i64;
 typedef unsigned long long u64;
 typedef unsigned short u16;
 
-enum { F32, BF16, F16, I32, F64, I64, ANY }; // device.DType; ANY is of loops that ask for it
+enum { F32, BF16, F16, I32, F64, I64, ANY }; // device.DType; ANY: decided per element
 
-// Mat is a matrix or vector of any float type: element (i, j) is number i*ld + j.
-// wide of 1 promises that four elements from a multiple of four on lie in one aligned
-// word: their number is a multiple of four where i*ld is. Wide of 2 promises that so do eight
-// from a multiple of eight on, as one word of 16 bytes or two.
+// Mat is a matrix or vector of any float type: element (i, j) has index i*ld + j. wide 1 promises
+// that four elements whose index is a multiple of four are one aligned word, and that ld is a
+// multiple of four. wide 2 promises the same of eight elements, as one word of 16 bytes or two.
 struct Mat {
 	char *p;
 	int ld;
@@ -140,12 +138,12 @@ __device__ __forceinline__ void put(const Mat &m, i64 i, float x) {
 		((u16 *)m.p)[i] = to16(x, m.type);
 }
 
-// row_of is a row of a matrix, of a float type.
+// row_of returns a row of a matrix of a float type.
 __device__ __forceinline__ Mat row_of(const Mat &m, i64 row) { return {m.p + row * m.ld * (m.type == F32 ? 4 : 2), m.ld, m.type, m.wide}; }
 
 struct Four { float v[4]; };
 
-// get4 is elements i to i+3, of which n exist; the rest is 0.
+// get4 returns elements i to i+3; those after the first n are 0.
 __device__ __forceinline__ Four get4(const Mat &m, i64 i, i64 n) {
 	Four f = {{0, 0, 0, 0}};
 	if (!m.wide || n < 4) {
@@ -164,7 +162,7 @@ __device__ __forceinline__ Four get4(const Mat &m, i64 i, i64 n) {
 	return f;
 }
 
-// put4 sets elements i to i+3, of which n exist.
+// put4 sets the first n of elements i to i+3.
 __device__ __forceinline__ void put4(const Mat &m, i64 i, i64 n, const Four &f) {
 	if (!m.wide || n < 4) {
 		for (int j = 0; j < 4; j++)
@@ -183,8 +181,8 @@ __device__ __forceinline__ void put4(const Mat &m, i64 i, i64 n, const Four &f) 
 	}
 }
 
-// Loops over elements of one type are instances of a template, so that they do not ask for it:
-// with_type calls f with its Type. Their elements come in eights, as words of 16 bytes.
+// Loops over elements of one type are instances of a template, so that they do not test the type:
+// with_type calls f with its Type. They process eight elements at a time, as words of 16 bytes.
 template <int T> struct Type { static const int is = T; };
 template <class F> __device__ __forceinline__ void with_type(int type, F f) {
 	if (type == BF16)
@@ -195,8 +193,8 @@ template <class F> __device__ __forceinline__ void with_type(int type, F f) {
 		f(Type<F32>());
 }
 
-// type_of is the type that all matrices have, or ANY if they have several or their rows are
-// not whole words; with_kind is with_type for it.
+// type_of returns the common type of all matrices, or ANY if their types differ or their rows are
+// not whole words; with_kind is with_type including ANY.
 __device__ __forceinline__ int type_of(bool whole, const Mat &a) { return whole && a.wide == 2 ? a.type : ANY; }
 template <class... M> __device__ __forceinline__ int type_of(bool whole, const Mat &a, const M &...more) {
 	return type_of(whole, a) == type_of(whole, more...) ? type_of(whole, a) : ANY;
@@ -224,7 +222,7 @@ template <int T> __device__ __forceinline__ void unpack2(float *to, unsigned x) 
 }
 template <int T> __device__ __forceinline__ unsigned pack2(const float *x) { return T == BF16 ? pack_bf16(x[0], x[1]) : pack_f16(x[0], x[1]); }
 
-// load8 and store8 are of elements i to i+7 of those at p, in words of 16 bytes.
+// load8 and store8 read and write elements i to i+7 at p, as words of 16 bytes.
 template <int T> __device__ __forceinline__ Eight load8(const char *p, i64 i) {
 	Eight f;
 	if (T == F32) {
@@ -254,7 +252,8 @@ template <int T> __device__ __forceinline__ void store8(char *p, i64 i, const Ei
 	}
 }
 
-// part8 is load8 where from 0 on n elements exist, and put_part8 store8 of those; the rest is 0.
+// part8 and put_part8 are load8 and store8 restricted to elements 0 to n-1; part8 returns 0 for the
+// others.
 template <int T> __device__ __forceinline__ Eight part8(const char *p, i64 i, i64 n) {
 	if (i >= 0 && i + 8 <= n) return load8<T>(p, i);
 	Eight f;
@@ -272,7 +271,7 @@ template <int T> __device__ __forceinline__ void put_part8(char *p, i64 i, i64 n
 		if (i + j >= 0 && i + j < n) put_as<T>(p, i + j, f.v[j]);
 }
 
-// get8 and put8 are of elements i to i+7 of n; of a T that type_of gave, all of them exist.
+// get8 and put8 read and write elements i to i+7 of n. If T is not ANY, all of them exist.
 template <int T> __device__ __forceinline__ Eight get8(const Mat &m, i64 i, i64 n) {
 	if constexpr (T == ANY) {
 		Eight f;
@@ -294,8 +293,8 @@ template <int T> __device__ __forceinline__ void put8(const Mat &m, i64 i, i64 n
 		store8<T>(m.p, i, f);
 }
 
-// The work of a thread, four or eight elements at a time from i on, and of a warp or a
-// lane.
+// Loops of a thread over four or eight elements at a time, of a warp over rows, and of a lane over
+// columns.
 #define EACH4(i, n) for (i64 i = 4 * (blockIdx.x * (i64)THREADS + threadIdx.x); i < (n); i += 4 * (i64)gridDim.x * THREADS)
 #define EACH8(i, n) for (i64 i = 8 * (blockIdx.x * (i64)THREADS + threadIdx.x); i < (n); i += 8 * (i64)gridDim.x * THREADS)
 #define EACH(i, n) for (i64 i = blockIdx.x * (i64)THREADS + threadIdx.x; i < (n); i += (i64)gridDim.x * THREADS)
@@ -304,7 +303,7 @@ template <int T> __device__ __forceinline__ void put8(const Mat &m, i64 i, i64 n
 #define LANE4(c, n) for (int c = 4 * LANE; c < (n); c += 128)
 #define LANE8(c, n) _Pragma("unroll 1") for (int c = 8 * LANE; c < (n); c += 256)
 
-// Sums and maxima, of equal bits in every lane.
+// warp_sum and warp_max return the same bits in every lane.
 __device__ float warp_sum(float x) {
 	for (int o = 16; o; o /= 2) x += __shfl_xor_sync(ALL, x, o);
 	return x;
@@ -318,9 +317,9 @@ __device__ float warp_max(float x) {
 	return x;
 }
 
-// exp32 is e^x within 1.1 units in the last place; below -87.33, where the result
-// would leave the normal numbers, it is 0. x = n ln 2 + r, a polynomial in r,
-// then n added to the exponent: Cephes' expf, as package cpu computes it.
+// exp32 returns e^x to within 1.1 units in the last place. Below -87.33, where the result would be
+// subnormal, it returns 0. x = n ln 2 + r; the result is a polynomial in r with n added to the
+// exponent: Cephes' expf, as in package cpu.
 __device__ float exp32(float x) {
 	if (!(x <= 88.72283f)) return x * INF; // overflow; NaN stays NaN
 	if (x < -87.33f) return 0;
@@ -336,11 +335,11 @@ __device__ float exp32(float x) {
 
 #define LOG2E 1.44269504f
 
-// exp_fast is e^x, with an error of 2 units in the last place and of half a one of x log2(e).
+// exp_fast returns e^x with an error of 2 units in the last place plus half a unit of x log2(e).
 __device__ __forceinline__ float exp_fast(float x) { return exp2_fast(x * LOG2E); }
 
-// tanh32 is the hyperbolic tangent within 2 units in the last place: Cephes' tanhf, as
-// package cpu computes it; tanh_small is it up to 0.625.
+// tanh32 returns the hyperbolic tangent to within 2 units in the last place: Cephes' tanhf, as in
+// package cpu; tanh_small is valid up to 0.625.
 __device__ float tanh_small(float x) {
 	float z = x * x, p = fmaf(-5.70498872745e-3f, z, 2.06390887954e-2f);
 	p = fmaf(fmaf(fmaf(p, z, -5.37397155531e-2f), z, 1.33314422036e-1f), z, -3.33332819422e-1f);
@@ -352,7 +351,8 @@ __device__ float tanh32(float x) {
 	return copysignf(1 - 2 / (exp32(a + a) + 1), x);
 }
 
-// capped is cap tanh(x/cap), or x without a cap; cap_slope its derivative where it is y.
+// capped returns cap tanh(x/cap), or x without a cap; cap_slope returns its derivative where its
+// value is y.
 __device__ __forceinline__ float capped(float x, float cap) { return cap > 0 ? cap * tanh32(x / cap) : x; }
 __device__ __forceinline__ float cap_slope(float y, float cap) {
 	float t = y / cap;
