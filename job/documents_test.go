@@ -195,9 +195,10 @@ func TestResumeRefusesAnotherOrder(t *testing.T) {
 	for set, want := range map[string]string{
 		"data.pack=false": "it was trained with data.pack true, but the job has false; the data would come in another order",
 		"data.validation=null data.validation_documents=[dev.jsonl]": `it was trained with data.validation_documents none, but the job has ["dev.jsonl"]; the data would come in another order`,
-		"train.lora.alpha=8":              "it was trained with train.lora.alpha 4, but the job has 8; that would be another model",
-		"train.lora.targets=[all-linear]": "is not in it: resume with the model it was trained with",
-		"data.validation=0.3":             "it was trained with data.validation",
+		"train.lora.rslora=true":                                     "it was trained with train.lora.rslora false, but the job has true; that would be another model",
+		"train.lora.alpha=8":                                         "it was trained with train.lora.alpha 4, but the job has 8; that would be another model",
+		"train.lora.targets=[all-linear]":                            "is not in it: resume with the model it was trained with",
+		"data.validation=0.3":                                        "it was trained with data.validation",
 	} {
 		if err := run("latest", "4", strings.Fields(set)...); !input.IsInput(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", set, err, want)

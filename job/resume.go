@@ -168,6 +168,7 @@ func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) 
 		{"data.validation", was.Data.Validation != c.Data.Validation, again},
 		{"data.validation_documents", held(was) != held(c), again},
 		{"data.pack", was.Data.Pack != c.Data.Pack, again},
+		{"train.lora.rslora", was.Train.LoRA.RSLoRA != c.Train.LoRA.RSLoRA, other},
 		{"train.lora.alpha", was.Train.LoRA.Alpha > 0 && was.Train.LoRA.Alpha != c.Train.LoRA.Alpha, other},
 	} {
 		if x.other {

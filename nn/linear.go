@@ -63,7 +63,7 @@ type linear struct {
 	down   rows // (rank, in): the adapter's first matrix, lora_A
 	up     rows // (out, rank): its second matrix, lora_B
 	rank   int
-	scale  float32 // of the adapter: alpha/rank
+	scale  float32 // of the adapter
 }
 
 // defers reports whether the layer's Backward may defer the gradient of a parameter of the block.

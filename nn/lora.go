@@ -9,13 +9,22 @@ import (
 )
 
 // LoRA adds low-rank adapters to linear layers (Hu et al., arXiv 2106.09685). An adapted layer adds
-// Alpha/Rank · x·Aᵀ·Bᵀ to its output, with A (Rank, in) and B (out, Rank). Their parameters have
-// PEFT's names: the layer's name with lora_A.weight and lora_B.weight. B starts at 0, A with the
-// variance of PEFT's.
+// Scale · x·Aᵀ·Bᵀ to its output, with A (Rank, in) and B (out, Rank). Their parameters have PEFT's
+// names: the layer's name with lora_A.weight and lora_B.weight. B starts at 0, A with the variance
+// of PEFT's.
 type LoRA struct {
-	Rank    int // 0: no adapters
-	Alpha   float64
-	Targets []string // suffixes of layers' names: "q_proj", "attn.c_proj"; or only AllLinear
+	Rank       int // 0: no adapters
+	Alpha      float64
+	Stabilized bool     // rsLoRA (Kalajdzievski, arXiv 2312.03732); see Scale
+	Targets    []string // suffixes of layers' names: "q_proj", "attn.c_proj"; or only AllLinear
+}
+
+// Scale returns the factor of adapters: Alpha/Rank or, if Stabilized, Alpha/√Rank.
+func (l LoRA) Scale() float64 {
+	if l.Stabilized {
+		return l.Alpha / math.Sqrt(float64(l.Rank))
+	}
+	return l.Alpha / float64(l.Rank)
 }
 
 // AllLinear targets every linear layer of the blocks.
@@ -41,5 +50,5 @@ func (l LoRA) params(layer string, in, out int) (a, b shard.Param) {
 
 // attach gives a layer the adapter with the matrices down (A) and up (B).
 func (l LoRA) attach(to *linear, down, up rows) {
-	to.down, to.up, to.rank, to.scale = down, up, l.Rank, float32(l.Alpha/float64(l.Rank))
+	to.down, to.up, to.rank, to.scale = down, up, l.Rank, float32(l.Scale())
 }

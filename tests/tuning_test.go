@@ -18,10 +18,11 @@ import (
 
 // TestTuningStagesAgreeToTheBit checks that stages agree to the bit with adapters and with frozen
 // parameters, and that frozen parameters do not change. With adapters, the exported model is the
-// folder's plus alpha/rank B·A as computed from PEFT's files.
+// folder's plus scale·B·A as computed from PEFT's files.
 func TestTuningStagesAgreeToTheBit(t *testing.T) {
 	for name, sets := range map[string][]string{
 		"llama":  {"train.lora.rank=3", "train.lora.alpha=6"},
+		"rslora": {"train.lora.rank=4", "train.lora.alpha=6", "train.lora.rslora=true"},
 		"gpt2":   {"train.lora.rank=2", "train.lora.targets=[c_attn, mlp.c_proj]"},
 		"frozen": {"train.freeze=[model.embed_tokens.*, model.layers.0.*]"},
 	} {
@@ -50,7 +51,7 @@ func TestTuningStagesAgreeToTheBit(t *testing.T) {
 				if name == "frozen" {
 					sameFrozen(t, start, end)
 				} else {
-					sameMerged(t, start, end, readAdapters(t, filepath.Join(out, "adapter")), map[string]float64{"llama": 2, "gpt2": 1}[name], name == "gpt2")
+					sameMerged(t, start, end, readAdapters(t, filepath.Join(out, "adapter")), map[string]float64{"llama": 2, "rslora": 3, "gpt2": 1}[name], name == "gpt2")
 				}
 			}
 		})
@@ -115,6 +116,7 @@ func sameMerged(t *testing.T, start, end, adapters map[string][]float32, scale f
 func TestTuningRefusals(t *testing.T) {
 	for sets, want := range map[string]string{
 		"train.lora.rank=2 train.lora.targets=[query]":               `the model has no linear layer whose name ends with "query"; want some of down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj, or all-linear alone`,
+		"train.lora.rslora=true":                                     "train.lora.rank is 0: there are no adapters",
 		"train.lora.alpha=2":                                         "train.lora.rank is 0: there are no adapters",
 		"train.freeze=[transformer.*]":                               `"transformer.*" matches no parameter; want names such as model.embed_tokens.weight`,
 		`train.freeze=["*"]`:                                         "every parameter is frozen",

@@ -96,6 +96,7 @@ type EarlyStop struct {
 type LoRA struct {
 	Rank    int // 0: no adapters
 	Alpha   float64
+	RSLoRA  bool     // adapters are multiplied by Alpha/√Rank, not Alpha/Rank
 	Targets []string // suffixes of the names of linear layers
 }
 

@@ -161,6 +161,7 @@ func (c *Config) fields() []field {
 		{"train.lora.rank", count{&t.LoRA.Rank, 0, mostLoRA}, "0", "", "rank of adapters beside linear layers, which alone are trained; 0 is none", also{lasts: true}},
 		{"train.lora.alpha", real{&t.LoRA.Alpha, hf.Positive, "a positive number"}, "", "rank", "adapters are multiplied by alpha / rank",
 			also{only: adapters, like: "32", lasts: true, then: func() { t.LoRA.Alpha = float64(t.LoRA.Rank) }}},
+		{"train.lora.rslora", flag{&t.LoRA.RSLoRA}, "false", "", "adapters are multiplied by alpha / √rank instead (rsLoRA)", also{only: adapters, lasts: true}},
 		{"train.lora.targets", texts{&t.LoRA.Targets}, "", "PEFT's: q_proj and v_proj, or c_attn, or qkv_proj", "ends of the names of linear layers that have adapters, or [all-linear]",
 			also{only: adapters, like: `["q_proj", "v_proj"]`, lasts: true}},
 

@@ -100,7 +100,7 @@ func matches(pattern, name string) bool {
 // Adapters returns the job's adapters, possibly none.
 func Adapters(c *Config) nn.LoRA {
 	l := c.Train.LoRA
-	return nn.LoRA{Rank: l.Rank, Alpha: l.Alpha, Targets: l.Targets}
+	return nn.LoRA{Rank: l.Rank, Alpha: l.Alpha, Stabilized: l.RSLoRA, Targets: l.Targets}
 }
 
 // frozen returns a function that reports whether the job freezes a parameter.

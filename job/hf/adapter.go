@@ -40,7 +40,7 @@ func (a *Adapters) Put(p zero.Part, src []float32) error {
 	return nil
 }
 
-// Merge returns elements of a parameter with its adapter's contribution alpha/rank B·A added,
+// Merge returns elements of a parameter with its adapter's contribution, scale·B·A, added,
 // summed in float64, or src itself if the parameter has no adapter.
 func (a *Adapters) Merge(p zero.Part, src []float32) []float32 {
 	name := strings.TrimSuffix(p.Param.Name, ".weight")
@@ -48,7 +48,7 @@ func (a *Adapters) Merge(p zero.Part, src []float32) []float32 {
 	if down == nil {
 		return src
 	}
-	rank, scale := a.LoRA.Rank, a.LoRA.Alpha/float64(a.LoRA.Rank)
+	rank, scale := a.LoRA.Rank, a.LoRA.Scale()
 	in, cols := len(down)/rank, p.Param.Shape[1]
 	to := slices.Clone(src)
 	for i := range to {
@@ -83,7 +83,7 @@ func (a *Adapters) Write(folder, base string) error {
 	config := map[string]any{
 		"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": a.LoRA.Rank, "lora_alpha": a.LoRA.Alpha,
 		"target_modules": targets, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": a.Family == "gpt2", "inference_mode": true,
-		"modules_to_save": nil, "use_rslora": false, "use_dora": false, "init_lora_weights": true,
+		"modules_to_save": nil, "use_rslora": a.LoRA.Stabilized, "use_dora": false, "init_lora_weights": true,
 	}
 	w, err := safetensors.Create(filepath.Join(folder, "adapter_model.safetensors"), specs, map[string]string{"format": "pt"})
 	if err != nil {

@@ -162,8 +162,11 @@ func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 	}
 	facts = append(facts, base...)
 	if c != nil && hf.Adapted(ck) {
-		l := c.Train.LoRA
-		facts = append(facts, Fact{"adapters", fmt.Sprintf("of rank %d and alpha %v beside %s", l.Rank, l.Alpha, checkpoint.Plain(strings.Join(l.Targets, ", ")))})
+		l, stabilized := c.Train.LoRA, ""
+		if l.RSLoRA {
+			stabilized = " (rsLoRA)"
+		}
+		facts = append(facts, Fact{"adapters", fmt.Sprintf("of rank %d and alpha %v%s beside %s", l.Rank, l.Alpha, stabilized, checkpoint.Plain(strings.Join(l.Targets, ", ")))})
 	}
 	if err := p.GoesOnFrom(ck); err != nil {
 		facts = append(facts, Fact{"no resume", "state.json: " + checkpoint.Plain(err.Error())})

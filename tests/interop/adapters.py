@@ -1,0 +1,146 @@
+"""Adapters beside PEFT: zeroth trains them on 2 ranks at stage 3, and PEFT trains the same
+from the same start. Losses of every step, the merged model and the adapter's folder are
+compared.
+
+    pip install torch transformers==5.23.0 peft safetensors
+    go build -o zeroth ./cmd/zeroth
+    python tests/interop/adapters.py ./zeroth WORK
+
+WORK is a new folder. Models are small and have random parameters: a Llama, a Llama whose
+output layer is its embedding, and a GPT-2.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy
+import torch
+import transformers
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+STEPS, LR, CONTEXT, ROWS = 6, 3e-3, 32, 8
+# As in flow.py: float32 sums in other orders, and what Adam makes of them in six steps.
+PASS, TRAINED = 1e-5, 1e-4
+failed = []
+
+
+def check(what, apart, most):
+    print(f"    {what}: {apart:.2g} apart, at most {most:g}", flush=True)
+    if not apart <= most:
+        failed.append(what)
+
+
+def zeroth(*args):
+    done = subprocess.run([ZEROTH, *args], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"zeroth {' '.join(args)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def base(kind):
+    """Makes the base model of a kind."""
+    folder = os.path.join(WORK, kind)
+    shape = dict(vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=CONTEXT, initializer_range=0.05)
+    torch.manual_seed(7)
+    if kind == "gpt2":
+        m = GPT2LMHeadModel(GPT2Config(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, **shape))
+    else:
+        m = LlamaForCausalLM(LlamaConfig(intermediate_size=160, num_key_value_heads=2, tie_word_embeddings=kind == "tied", **shape))
+    m.save_pretrained(folder)
+    return folder
+
+
+def load(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def loss(m):
+    """The mean loss over all tokens; a step of zeroth trains on all of them."""
+    ids = torch.tensor(IDS[:-1].reshape(ROWS, CONTEXT))
+    want = torch.tensor(IDS[1:].reshape(ROWS, CONTEXT))
+    return torch.nn.functional.cross_entropy(m(ids).logits.flatten(0, 1), want.flatten())
+
+
+def train(m):
+    """The same training in PyTorch; its losses."""
+    params = [p for p in m.parameters() if p.requires_grad]
+    opt = torch.optim.AdamW(params, lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    losses = []
+    for _ in range(STEPS):
+        opt.zero_grad()
+        x = loss(m)
+        x.backward()
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        opt.step()
+        losses.append(x.item())
+    return losses
+
+
+def run(name, folder, lora, steps=STEPS, lr=LR):
+    """Trains with zeroth; the run's folder."""
+    text = f"""
+model: {{from: {folder}, context: {CONTEXT}}}
+data: {{tokens: [{WORK}/ids.bin], tokenizer: none, dtype: uint16, validation: 0}}
+train: {{steps: {steps}, micro_batch: 2, batch: {ROWS}, clip: 1.0, lora: {json.dumps(lora)}}}
+parallel: {{ranks: 2}}
+zero: {{stage: 3}}
+optimizer: {{type: adamw, lr: {lr}, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.0}}
+schedule: {{type: constant, warmup: 0}}
+precision: fp32
+checkpoint: {{every: {steps}}}
+"""
+    file, out = os.path.join(WORK, name + ".yaml"), os.path.join(WORK, name)
+    with open(file, "w") as f:
+        f.write(text)
+    zeroth("train", file, "--out", out)
+    return out
+
+
+def losses_of(run):
+    told = [json.loads(line) for line in open(os.path.join(run, "metrics.jsonl"))]
+    return [x["loss"] for x in told if "loss" in x]
+
+
+def logits(m):
+    with torch.no_grad():
+        return m(torch.tensor(IDS[:-1].reshape(ROWS, CONTEXT))).logits
+
+
+def same(name, folder, out, reference):
+    """Compares a run with PEFT's training of reference, and opens its adapter in PEFT."""
+    want = train(reference.train())
+    check("losses of the steps", max(abs(a - b) for a, b in zip(losses_of(out), want, strict=True)), TRAINED)
+    check(f"fall from {want[0]:.3f} to {want[-1]:.3f}", 0 if want[-1] < want[0] - 0.02 else 1, 0)
+    merged = logits(load(os.path.join(out, "model")))
+    check("logits of the merged model", (merged - logits(reference.eval())).abs().max().item(), TRAINED)
+    adapted = PeftModel.from_pretrained(load(folder), os.path.join(out, "adapter")).eval()
+    check("logits of base and adapter in PEFT beside the merged model", (logits(adapted) - merged).abs().max().item(), PASS)
+    zeroth("ckpt", "export", out, "--to", out + "-merged")
+    check("logits of the checkpoint's export beside the merged model", (logits(load(out + "-merged")) - merged).abs().max().item(), 0)
+    zeroth("ckpt", "export", out, "--to", out + "-adapter", "--adapter")
+    again = PeftModel.from_pretrained(load(folder), out + "-adapter").eval()
+    check("logits of base and the checkpoint's adapter", (logits(again) - logits(adapted)).abs().max().item(), 0)
+
+
+def fresh(kind, folder, name, lora):
+    """A new adapter: PEFT begins with the one that a run of one step at no rate has written."""
+    print(f"{kind}, {name}:", flush=True)
+    start = run(f"{kind}-{name}-start", folder, lora, 1, 1e-30)
+    out = run(f"{kind}-{name}", folder, lora)
+    same(name, folder, out, PeftModel.from_pretrained(load(folder), os.path.join(start, "adapter"), is_trainable=True))
+
+
+transformers.logging.disable_progress_bar()
+ZEROTH, WORK = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+os.makedirs(WORK)
+IDS = numpy.random.default_rng(1).integers(0, 16, ROWS * CONTEXT + 1)
+IDS.astype("<u2").tofile(os.path.join(WORK, "ids.bin"))
+for kind in ["llama", "tied", "gpt2"]:
+    folder = base(kind)
+    fresh(kind, folder, "lora", {"rank": 4, "alpha": 8, "targets": ["all-linear"]})
+    fresh(kind, folder, "rslora", {"rank": 4, "alpha": 8, "rslora": True, "targets": ["all-linear"]})
+print(f"{len(failed)} failed" + "".join("\n  " + x for x in failed) if failed else "all within their tolerance")
+sys.exit(1 if failed else 0)
