@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"zeroth/input"
+	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/watch"
 )
@@ -23,6 +24,7 @@ type recorder struct {
 	log     *report.Log // what earlier starts have left
 	metrics *report.Metrics
 	events  *report.Events // nil: none are written
+	mlflow  *report.MLflow // nil: nothing is sent
 	begun   report.Start
 	watch   *watch.State // may be nil
 	sum     report.Summary
@@ -74,6 +76,18 @@ func (r *recorder) writeEvents(job []byte) (err error) {
 	return err
 }
 
+// sendMLflow begins to send to the job's MLflow server.
+func (r *recorder) sendMLflow(c *config.Config) {
+	var params [][2]string
+	for _, key := range config.Keys() {
+		if text := c.Text(key); text != "" {
+			params = append(params, [2]string{key, text})
+		}
+	}
+	r.mlflow = report.OpenMLflow(c.Report.MLflow, c.Report.Experiment, r.out, r.begun, params)
+	r.Observers = append(r.Observers, r.mlflow)
+}
+
 // begin writes what this start of the run is.
 func (r *recorder) begin(s report.Start) error {
 	s.Run = cmp.Or(r.log.Run(), strings.ToLower(rand.Text()[:12]))
@@ -102,6 +116,11 @@ func (r *recorder) wrote() error {
 		}
 		r.Note(fmt.Sprintf("%v: training goes on without TensorBoard events; --resume writes all of them again", r.events.Err()))
 		_ = r.closeEvents() // the error that was reported
+	}
+	if r.mlflow != nil {
+		if trouble := r.mlflow.Trouble(); trouble != "" {
+			r.Note(trouble)
+		}
 	}
 	if !r.goesOn {
 		return err
@@ -143,6 +162,11 @@ func (r *recorder) eval(e report.Eval) error {
 func (r *recorder) close(end report.End) error {
 	r.metrics.End(end)
 	r.watch.End(end)
+	if r.mlflow != nil {
+		if err := r.mlflow.Close(end); err != nil {
+			r.Note(err.Error())
+		}
+	}
 	if r.events != nil {
 		if err := r.closeEvents(); err != nil && !r.goesOn {
 			_ = r.metrics.Close() // err is the one to report

@@ -392,6 +392,9 @@ func (r *run) announceJob(context.Context) error {
 			return err
 		}
 		s.Run = r.rec.begun.Run
+		if r.c.Report.MLflow != "" {
+			r.rec.sendMLflow(r.c)
+		}
 		r.watch.Begin(s, string(r.file), setup.Saves(r.c))
 	}
 	r.rec.Start(h)

@@ -191,6 +191,8 @@ type Sampling struct {
 type Reporting struct {
 	Every       int           // steps between detailed measurements; 0 is never
 	TensorBoard bool          // also write TensorBoard events
+	MLflow      string        // address of a tracking server; empty: none
+	Experiment  string        // name of the experiment there
 	Listen      string        // address at which the run is published; empty: none
 	TokenFile   string        // with the secret for Listen; empty: one in the run folder
 	Stall       time.Duration // a run without a step for this long is unhealthy

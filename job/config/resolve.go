@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,6 +56,7 @@ func (r *reader) resolve() {
 	r.unfit("schedule")
 	r.resolveGroups()
 	r.unfit("checkpoint")
+	r.unfit("report")
 	r.resolveSample()
 	if wrong, keys := Countable(r.Config); wrong != "" {
 		r.refuse(wrong, "want less", keys...)
@@ -64,6 +66,17 @@ func (r *reader) resolve() {
 			r.wrong(r.given[f.key].at, f.key, "not used: "+why, fmt.Sprintf("remove it (--set %s=null removes it)", f.key))
 		}
 	}
+}
+
+// wrongServer describes why a text is not the address of an MLflow server; "" if it is.
+func wrongServer(text string) string {
+	switch u, err := url.Parse(text); {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "":
+		return "it is not the address of a server"
+	case u.User != nil:
+		return "it has a password in it, which would be written to job.yaml"
+	}
+	return ""
 }
 
 func (r *reader) resolveData() {

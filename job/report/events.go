@@ -100,27 +100,32 @@ func (e *Events) Start(Header) {}
 // Step writes the numbers of a step.
 func (e *Events) Step(s Step) {
 	e.time = s.Time
-	e.real("loss", s.Loss)
-	e.real("lr", s.LR)
-	e.real("grad_norm", s.GradNorm)
-	e.real("tokens", float64(s.Tokens))
-	e.real("tokens_per_second", s.TokensPerSecond)
-	e.real("step_seconds", s.StepSeconds)
-	e.real("skipped", float64(s.Skipped))
-	e.real("data_seconds", s.DataSeconds)
+	scalars(s, e.real)
+	e.write(s.Step)
+}
+
+// scalars calls f for each number of a step that trackers of experiments show.
+func scalars(s Step, f func(name string, x float64)) {
+	f("loss", s.Loss)
+	f("lr", s.LR)
+	f("grad_norm", s.GradNorm)
+	f("tokens", float64(s.Tokens))
+	f("tokens_per_second", s.TokensPerSecond)
+	f("step_seconds", s.StepSeconds)
+	f("skipped", float64(s.Skipped))
+	f("data_seconds", s.DataSeconds)
 	if s.MFU > 0 {
-		e.real("mfu", s.MFU)
+		f("mfu", s.MFU)
 	}
 	if s.Waited > 0 {
-		e.real("waited_seconds", s.Waited)
-		e.real("behind", s.Behind)
+		f("waited_seconds", s.Waited)
+		f("behind", s.Behind)
 	}
 	if p := s.Parts; p.Steps > 0 {
-		e.real("compute_seconds", p.Compute)
-		e.real("exposed_seconds", p.Exposed)
-		e.real("idle_seconds", p.Idle)
+		f("compute_seconds", p.Compute)
+		f("exposed_seconds", p.Exposed)
+		f("idle_seconds", p.Idle)
 	}
-	e.write(s.Step)
 }
 
 // Eval writes an evaluation.
