@@ -1,6 +1,5 @@
-// Package tests has the promises of the README as tests of the whole program, and
-// the rules of its source, such as the import table.
+// Package tests checks promises that span packages by running jobs. tests/repo checks the repository
+// itself: imports, pages and examples.
 //
-// Begin with stages_test.go, which checks that stages agree to the bit, and imports_test.go,
-// which contains the table of packages.
+// Begin with stages_test.go, which checks that stages agree to the bit.
 package tests

@@ -16,6 +16,7 @@ import (
 	"zeroth/job/sim"
 	"zeroth/nn"
 	"zeroth/optim"
+	"zeroth/tests/generated"
 )
 
 // These tests compute how long a training step should take on an H200: its launches, counted as a
@@ -269,7 +270,7 @@ func TestReadmeKernels(t *testing.T) {
 	for _, B := range []int{1, 16} {
 		launches += launchesOf(t, fmt.Sprintf("Llama of 1.2 B, %d × 2048", B), llama.Model(), B, 2048)
 	}
-	sayParts(t, "../docs/lab/kernels.md", map[string]string{
+	generated.Compare(t, "../docs/lab/kernels.md", map[string]string{
 		"launches": launches,
 		"gpt2":     rooflineOf(t, "GPT-2 124M", gpt2.Model(), 64, 1024, 8192),
 		"gemma":    rooflineOf(t, "Gemma 2 of 2.6 B", gemma.Model(), 8, 2048, 4096),

@@ -9,6 +9,7 @@ import (
 	"zeroth/input"
 	"zeroth/job/config"
 	"zeroth/job/plan"
+	"zeroth/tests/generated"
 )
 
 // titanPeaks are torchtitan's published peaks for Llama 3.1 8B on H100s with 95 GiB, in GiB
@@ -76,8 +77,8 @@ func TestTorchtitanPeaks(t *testing.T) {
 	}
 }
 
-// titanTable returns the comparison by category, for the README.
-func titanTable(t *testing.T) string {
+// TestReadmeTorchtitan compares the table of docs/lab/torchtitan.md.
+func TestReadmeTorchtitan(t *testing.T) {
 	var b strings.Builder
 	_, eight, sum8 := titanPlan(t, 8, 2, 8192, "selective")
 	p, many, sum128 := titanPlan(t, 128, 2, 8192, "selective")
@@ -89,5 +90,5 @@ func titanTable(t *testing.T) string {
 	}
 	fmt.Fprintf(&b, "| total | %s | %s | %s | %s | |\n", gib(sum8), gib(q.Allocated.Total()), gib(sum128), gib(p.Allocated.Total()))
 	fmt.Fprintf(&b, "| published | %.1f | | %.1f | | |\n", titanPeaks[0].want, titanPeaks[2].want)
-	return b.String()
+	generated.Compare(t, "../docs/lab/torchtitan.md", map[string]string{"titan": b.String()})
 }

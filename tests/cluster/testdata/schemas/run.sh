@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes tests/testdata/manifests.json again: modules come through the Go module proxy.
+# Writes tests/repo/testdata/manifests.json again: modules come through the Go module proxy.
 set -e
 cd "$(dirname "$0")"
 go run . ../../../../examples/cluster/*.yaml >/tmp/manifests.$$
-mv /tmp/manifests.$$ ../../../testdata/manifests.json
+mv /tmp/manifests.$$ ../../../repo/testdata/manifests.json

@@ -1,4 +1,4 @@
-package tests
+package repo
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// schema is a published schema in the form used by tests/testdata/manifests.json.
+// schema is a published schema in the form used by tests/repo/testdata/manifests.json.
 type schema struct {
 	Type        string
 	Properties  map[string]*schema
@@ -25,7 +25,7 @@ type schema struct {
 	Cut         bool
 }
 
-// published returns the schemas of tests/testdata/manifests.json by apiVersion and kind.
+// published returns the schemas of tests/repo/testdata/manifests.json by apiVersion and kind.
 func published(t *testing.T) map[string]struct{ Schema *schema } {
 	t.Helper()
 	text, err := os.ReadFile("testdata/manifests.json")
@@ -126,7 +126,7 @@ func (s *schema) wrongObject(at string, v map[string]any) (all []string) {
 // TestManifestsAreOfPublishedSchemas checks every key and value of the manifests against the
 // published schemas.
 func TestManifestsAreOfPublishedSchemas(t *testing.T) {
-	files, err := filepath.Glob("../examples/cluster/*.yaml")
+	files, err := filepath.Glob("../../examples/cluster/*.yaml")
 	if err != nil || len(files) < 4 {
 		t.Fatalf("%v: %v", files, err)
 	}
@@ -158,7 +158,7 @@ func TestWrongManifestsAreFound(t *testing.T) {
 		{"kubeflow.yaml", "kind: TrainJob", "kind: TrainJobs", "no kind trainer.kubeflow.org/v1alpha1 TrainJobs"},
 		{"storage.yaml", "accessModes:", "accessMode:", "v1 PersistentVolumeClaim.spec: no key accessMode"},
 	} {
-		text, err := os.ReadFile("../examples/cluster/" + test.file)
+		text, err := os.ReadFile("../../examples/cluster/" + test.file)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package tests
+package repo
 
 import (
 	"bytes"
@@ -232,7 +232,7 @@ func decodeManifests(text []byte) (all []any, err error) {
 // manifests returns those of a file of examples/cluster.
 func manifests(t *testing.T, name string) []any {
 	t.Helper()
-	text, err := os.ReadFile("../examples/cluster/" + name)
+	text, err := os.ReadFile("../../examples/cluster/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +410,7 @@ func checkPlaces(t *testing.T, file string, p pods) {
 
 // TestManifestsAreReadStrictly checks that mistakes accepted by a lenient decoder are rejected.
 func TestManifestsAreReadStrictly(t *testing.T) {
-	text, err := os.ReadFile("../examples/cluster/indexed-job.yaml")
+	text, err := os.ReadFile("../../examples/cluster/indexed-job.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,7 +438,7 @@ var flagsOf = map[string][]string{
 // their launcher supports, and resume from the last checkpoint.
 func TestClusterScripts(t *testing.T) {
 	for file, launcher := range map[string]string{"slurm.sh": "srun", "mpirun.sh": "mpirun", "torchrun.sh": "torchrun"} {
-		name := "../examples/cluster/" + file
+		name := "../../examples/cluster/" + file
 		raw, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -483,11 +483,11 @@ func unknownFlags(of string, words []string) (wrong []string) {
 
 // TestDockerfile checks that the image builds with the Go version that go.mod requires.
 func TestDockerfile(t *testing.T) {
-	raw, err := os.ReadFile("../examples/cluster/Dockerfile")
+	raw, err := os.ReadFile("../../examples/cluster/Dockerfile")
 	if err != nil {
 		t.Fatal(err)
 	}
-	mod, err := os.ReadFile("../go.mod")
+	mod, err := os.ReadFile("../../go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}

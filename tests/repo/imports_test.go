@@ -1,4 +1,4 @@
-package tests
+package repo
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ import (
 // package may import packages of lower lines, and packages of its own line that an arrow points
 // to.
 var table = [][]string{
-	{"input", "input/jsonread", "device", "shard", "pipe", "data → data/chat data/parquet data/tokenizer input input/jsonread", "data/chat → input/jsonread", "data/parquet → input/jsonread", "data/tokenizer → input/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob", "tests/nightly"},
+	{"input", "input/jsonread", "device", "shard", "pipe", "data → data/chat data/parquet data/tokenizer input input/jsonread", "data/chat → input/jsonread", "data/parquet → input/jsonread", "data/tokenizer → input/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob", "tests/nightly", "tests/generated"},
 	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
 		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/vfs", "checkpoint/safetensors/safetensorstest → checkpoint/safetensors", "checkpoint/torchfile → checkpoint/safetensors checkpoint/vfs", "checkpoint/vfs", "checkpoint/vfs/vfstest → checkpoint/vfs"},
@@ -33,7 +33,7 @@ var table = [][]string{
 	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim", "job/watch → job/report job/sim"},
 	{"job/generate", "job → job/generate", "job/bench → job"},
 	{"cmd/zeroth"},
-	{"tests", "tests/campaign", "tests/cluster", "tests/gpu", "tests/interop/parquet", "docs/schedule", "docs/pipeline"},
+	{"tests", "tests/campaign", "tests/cluster", "tests/gpu", "tests/repo", "tests/interop/parquet", "docs/schedule", "docs/pipeline"},
 }
 
 // place is a package's position in the table.
@@ -66,7 +66,7 @@ var foreign = map[string][]string{
 }
 
 // forTests are packages that only tests import, and each other.
-var forTests = []string{"tests/nightly", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "job/testjob", "job/config/configtest", "collective/collectivetest", "device/cuda/fake"}
+var forTests = []string{"tests/nightly", "tests/generated", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "job/testjob", "job/config/configtest", "collective/collectivetest", "device/cuda/fake"}
 
 // empty lists package names that say nothing about the contents.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
@@ -123,7 +123,7 @@ func violations(folder string, test bool, imports []string) []string {
 
 // TestImports checks every Go file of the tree, whatever its build tags.
 func TestImports(t *testing.T) {
-	root := ".."
+	root := filepath.Join("..", "..")
 	files, used := 0, map[string]bool{} // packages seen, and arrows as "from to"
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -1,4 +1,4 @@
-package tests
+package repo
 
 import (
 	"go/ast"
@@ -28,13 +28,13 @@ func has(file, function string) (bool, error) {
 // TestDesignWalks checks that files and functions named in ARCHITECTURE.md exist, written as
 // `file.go:Function` or `file.go`.
 func TestDesignWalks(t *testing.T) {
-	page, err := os.ReadFile("../ARCHITECTURE.md")
+	page, err := os.ReadFile("../../ARCHITECTURE.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	hops := 0
 	for _, m := range regexp.MustCompile("`([a-z0-9_/]+\\.go)(?::(\\w+))?`").FindAllStringSubmatch(string(page), -1) {
-		file := filepath.Join("..", m[1])
+		file := filepath.Join("..", "..", m[1])
 		if _, err := os.Stat(file); err != nil {
 			t.Error(err)
 			continue
@@ -58,17 +58,17 @@ func TestDesignWalks(t *testing.T) {
 // TestFilesNamedAreThere checks that the files of packages under job that a page names exist, and
 // also those named in package comments.
 func TestFilesNamedAreThere(t *testing.T) {
-	pages, err := filepath.Glob("../docs/*.md")
+	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range append(pages, "../README.md", "../BENCHMARKS.md", "../CONTRIBUTING.md", "../ARCHITECTURE.md") {
+	for _, page := range append(pages, "../../README.md", "../../BENCHMARKS.md", "../../CONTRIBUTING.md", "../../ARCHITECTURE.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, name := range regexp.MustCompile(`\bjob/[a-z0-9_/]+\.go\b`).FindAllString(string(text), -1) {
-			if _, err := os.Stat(filepath.Join("..", name)); err != nil {
+			if _, err := os.Stat(filepath.Join("..", "..", name)); err != nil {
 				t.Errorf("%s: %v", page, err)
 			}
 		}
@@ -80,7 +80,7 @@ func TestFilesNamedAreThere(t *testing.T) {
 			continue
 		}
 		for _, file := range regexp.MustCompile(`\b[a-z0-9_]+\.go\b`).FindAllString(begin, -1) {
-			if _, err := os.Stat(filepath.Join("..", name, file)); err != nil {
+			if _, err := os.Stat(filepath.Join("..", "..", name, file)); err != nil {
 				t.Errorf("the package comment of %s: %v", name, err)
 			}
 		}

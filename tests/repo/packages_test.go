@@ -1,4 +1,4 @@
-package tests
+package repo
 
 import (
 	"cmp"
@@ -15,7 +15,7 @@ import (
 // packageComment returns the package comment in a folder and the number of files that have one.
 func packageComment(t *testing.T, folder string) (comment string, n int) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(folder), "*.go"))
+	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(folder), "*.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func undocumented(f *ast.File) (out []string) {
 }
 
 // implements lists files of methods that only implement an interface, which explains them.
-var implements = []string{"../job/shadow/operations.go"} // nn.Ops
+var implements = []string{"../../job/shadow/operations.go"} // nn.Ops
 
 // known lists methods of the language's own interfaces, which need no comment.
 var known = map[string]bool{"String": true, "Error": true, "Unwrap": true}
@@ -87,7 +87,7 @@ func TestExportedNamesHaveComments(t *testing.T) {
 		if name != "job" && name != "input" && !strings.HasPrefix(name, "job/") {
 			continue
 		}
-		files, err := filepath.Glob(filepath.Join("..", name, "*.go"))
+		files, err := filepath.Glob(filepath.Join("..", "..", name, "*.go"))
 		if err != nil {
 			t.Fatal(err)
 		}

