@@ -56,7 +56,7 @@ func TestRungsDoNotHideEachOther(t *testing.T) {
 			s.row("a", "1", "", "")
 			return errors.New("broken\nin two lines")
 		}},
-		{"hangs", 1, 50 * time.Millisecond, func(s *session, ctx context.Context) error {
+		{"hangs", 1, 3 * time.Second, func(s *session, ctx context.Context) error { // long enough to say something on a loaded machine
 			ran += "2"
 			_, err := s.output(ctx, "sh", "-c", "trap '' INT; echo so far; sleep 1000 & wait; sleep 1000")
 			return err
