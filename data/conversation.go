@@ -3,9 +3,11 @@ package data
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"zeroth/data/chat"
+	"zeroth/input/jsonread"
 )
 
 // Chat is a folder's tokenizer with its chat template.
@@ -145,6 +147,36 @@ func (c *Chat) render(talk Talk, answer bool) (chat.Text, error) {
 		return text, fmt.Errorf("%s: %w", t.file, err)
 	}
 	return text, nil
+}
+
+// Variables returns variables of the template for conversations without tools, given as key=value.
+// A value is JSON or, if it is not, a string.
+func (c *Chat) Variables(given []string) (*chat.Dict, error) {
+	vars := &chat.Dict{}
+	for _, s := range given {
+		key, text, ok := strings.Cut(s, "=")
+		if !ok || key == "" {
+			return nil, fmt.Errorf("variable %q of the template; want key=value, such as enable_thinking=false", s)
+		}
+		if arguments[key] {
+			return nil, fmt.Errorf("%q cannot be a variable of the template", key)
+		}
+		if !c.usual.Mentions(key) {
+			return nil, fmt.Errorf("%s: the chat template has no variable %q", c.usual.file, key)
+		}
+		if json, ok := map[string]string{"True": "true", "False": "false", "None": "null"}[text]; ok {
+			return nil, fmt.Errorf("variable %s of the template; want %s=%s", s, key, json)
+		}
+		vars.Set(key, text)
+		if v, err := jsonread.Parse([]byte(text)); err == nil {
+			x, err := chat.FromJSON(v)
+			if err != nil {
+				return nil, fmt.Errorf("variable %q of the template: %w", key, err)
+			}
+			vars.Set(key, x)
+		}
+	}
+	return vars, nil
 }
 
 // Prompt returns the ids of a conversation up to the beginning of the model's answer.

@@ -106,7 +106,8 @@ func sampleAtEnd(c *config.Config, ctx context.Context, out string, note func(st
 	var text bytes.Buffer
 	s := c.Sample
 	err := generate.Sample(ctx, generate.Options{
-		Run: filepath.Join(out, state.ModelDir), Tokenizer: config.Tokenizer(c), Prompt: s.Prompt, Tokens: s.Tokens, Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, Stop: s.Stop, Seed: s.Seed, Device: c.Device, Note: note,
+		Run: filepath.Join(out, state.ModelDir), Tokenizer: config.Tokenizer(c), Prompt: s.Prompt, Tokens: s.Tokens,
+		Rules: generate.Rules{Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP}, Stop: s.Stop, Seed: s.Seed, Device: c.Device, Note: note,
 	}, &text)
 	return show.OnScreen(text.Bytes()), err
 }

@@ -41,7 +41,7 @@ func sampled(t *testing.T, o generate.Options) string {
 func TestSample(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	trained(t)
-	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
+	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 30, Rules: generate.Rules{Temperature: 1}, Seed: 5}
 	want := sampled(t, o)
 	if !strings.HasPrefix(want, "line 1") || len(want) != len("line 1")+30 {
 		t.Errorf("%d bytes: %q", len(want), want)
@@ -69,7 +69,7 @@ func TestSample(t *testing.T) {
 // ones that stop early.
 func TestManySamples(t *testing.T) {
 	trained(t)
-	o := generate.Options{Run: "run", Tokens: 12, Temperature: 1, Seed: 5, TopP: 0.9}
+	o := generate.Options{Run: "run", Tokens: 12, Rules: generate.Rules{Temperature: 1, TopP: 0.9}, Seed: 5}
 	prompts := []string{"line 1", "l", "line 2", "many bytes before line 1 of 2", "line 1", "li"}
 	many := func(prompts ...string) (answers []generate.Answer, written string) {
 		var all bytes.Buffer
@@ -103,7 +103,7 @@ func TestManySamples(t *testing.T) {
 // the prompt may have it.
 func TestSampleStop(t *testing.T) {
 	trained(t)
-	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
+	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 30, Rules: generate.Rules{Temperature: 1}, Seed: 5}
 	text := strings.TrimPrefix(sampled(t, o), o.Prompt)
 	stop := text[9:12]
 	at := strings.Index(text, stop)
@@ -127,7 +127,7 @@ func TestSampleStop(t *testing.T) {
 func TestSampleOnlyTokens(t *testing.T) {
 	trained(t, "model.vocab=5000")
 	for seed := range uint64(3) {
-		text := sampled(t, generate.Options{Run: "run", Prompt: "\n", Tokens: 20, Temperature: 100, Seed: seed})
+		text := sampled(t, generate.Options{Run: "run", Prompt: "\n", Tokens: 20, Rules: generate.Rules{Temperature: 100}, Seed: seed})
 		if len(text) != 21 {
 			t.Errorf("20 tokens are %d bytes: %q", len(text)-1, text)
 		}

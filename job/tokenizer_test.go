@@ -37,7 +37,7 @@ func TestRunsKeepTheirTokenizer(t *testing.T) {
 	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=3", "data.tokenizer=gpt2", "data.vocab=own"), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
-	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 20, Temperature: 1, Seed: 5}
+	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 20, Rules: generate.Rules{Temperature: 1}, Seed: 5}
 	want, notes, err := sampleWith(t, o)
 	if err != nil || notes != nil || !strings.HasPrefix(want, "line 1") {
 		t.Fatalf("%q, notes %q, %v", want, notes, err)
@@ -75,7 +75,7 @@ func TestRunsKeepTheirTokenizer(t *testing.T) {
 // that one ends.
 func TestSampleEnds(t *testing.T) {
 	trained(t)
-	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
+	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 30, Rules: generate.Rules{Temperature: 1}, Seed: 5}
 	whole, notes, err := sampleWith(t, o)
 	if err != nil || notes != nil {
 		t.Fatalf("notes %q, %v", notes, err)
@@ -116,7 +116,7 @@ func TestSampleSaysWhatItCuts(t *testing.T) {
 	if want := []string{"the prompt has 17 tokens, but the model reads at most 8; only the last 8 are used"}; err != nil || !slices.Equal(notes, want) {
 		t.Errorf("notes %q, %v", notes, err)
 	}
-	if _, notes, err = sampleWith(t, generate.Options{Run: "run", Prompt: "8 bytes.", Tokens: 3, TopK: 1 << 40}); err != nil || notes != nil {
+	if _, notes, err = sampleWith(t, generate.Options{Run: "run", Prompt: "8 bytes.", Tokens: 3, Rules: generate.Rules{TopK: 1 << 40}}); err != nil || notes != nil {
 		t.Errorf("notes %q, %v", notes, err)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -33,10 +34,17 @@ folder. If the run is still training, its newest complete checkpoint is used. Th
 same seed gives the same text, whatever other prompts there are. On a terminal,
 control characters are escaped. With --json each prompt gives one line: prompt,
 text (without the prompt), tokens, and finish_reason, which is length, eos (an
-end-of-text token) or stop.`,
+end-of-text token) or stop.
+
+With --chat and no prompt, each line of standard input is a message of one
+conversation and is answered; Ctrl-D ends it.
+
+How tokens are chosen is set by flags, otherwise by the model's
+generation_config.json, otherwise by the defaults below.`,
 		Example: `  zeroth sample --run run1 --prompt "func main() {" --tokens 200
   zeroth sample --run run1/ckpt/step-00001000
   zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50
+  zeroth sample --run ./Qwen3-0.6B --chat --template-arg enable_thinking=false
   zeroth sample --run ./Qwen3-0.6B --chat --prompt "Why is the sky blue?"
   zeroth sample --run run1 --prompts questions.txt --top-p 0.9 --stop "." --json`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -47,6 +55,10 @@ end-of-text token) or stop.`,
 		},
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			o.given = cmd.Flags().Changed("prompt")
+			o.Chosen = map[string]bool{}
+			for _, name := range []string{"temperature", "top-k", "top-p", "min-p", "repetition-penalty"} {
+				o.Chosen[strings.ReplaceAll(name, "-", "_")] = cmd.Flags().Changed(name)
+			}
 			prompts, err := o.check()
 			if err != nil {
 				return err
@@ -58,7 +70,12 @@ end-of-text token) or stop.`,
 			ctx, release := a.untilSignal(cmd.Context(), func() {}, nil)
 			defer release()
 			o.Note = a.note
-			err = a.writeSamples(ctx, o, prompts)
+			err = a.writeSamples(o, func(w io.Writer, told func(generate.Answer) error) error {
+				if o.Chat && len(prompts) == 0 {
+					return generate.Converse(ctx, o.Options, a.messages(ctx), w, told)
+				}
+				return generate.Many(ctx, o.Options, prompts, w, told)
+			})
 			err = stopped(ctx, cmp.Or(err, stop(err)))
 			if errors.Is(err, errStopped) {
 				fmt.Fprintln(a.out) // the shell's prompt starts a new line
@@ -82,12 +99,16 @@ func (o *sampling) addFlags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.prompts, "prompt", []string{"\n"}, "`text` to continue (repeatable; default a line feed)")
 	f.Lookup("prompt").DefValue = "[]" // help would print the line feed itself
 	f.StringVar(&o.file, "prompts", "", "`file` with one prompt per line, plain or as a JSON string")
-	f.BoolVar(&o.Chat, "chat", false, "answer the prompt as a user's message, with the model's chat template")
+	f.BoolVar(&o.Chat, "chat", false, "answer messages, with the model's chat template: each prompt or, without one, the lines of a conversation")
 	f.StringVar(&o.System, "system", "", "`text` of the system message, with --chat")
+	f.StringArrayVar(&o.Variables, "template-arg", nil, "`key=value` for the chat template, the value in JSON or as text (repeatable)")
 	intVar(f, &o.Tokens, "tokens", 200, "maximum number of tokens to generate")
 	f.Float64Var(&o.Temperature, "temperature", 0.8, "0 is greedy, 1 the model's own distribution")
 	intVar(f, &o.TopK, "top-k", 0, "sample from the `k` likeliest tokens; 0 means all")
 	f.Float64Var(&o.TopP, "top-p", 1, "sample from the likeliest tokens with this total probability, after --top-k; 1 means all")
+	f.Float64Var(&o.MinP, "min-p", 0, "sample from tokens with at least this fraction of the highest probability, after --top-p")
+	f.Float64Var(&o.Penalty, "repetition-penalty", 1, "make tokens of the text less likely, if above 1")
+	intVar(f, &o.Context, "context", 0, fmt.Sprintf("maximum number of `tokens` the model reads (default its limit, but %d in a conversation)", generate.ConversationContext))
 	f.StringArrayVar(&o.Stop, "stop", nil, "stop before this `text` (repeatable)")
 	intVar(f, &o.Batch, "batch", 8, "prompts to process at once; does not change the answers")
 	f.StringVar(&o.Precision, "precision", "fp32", "`type` of parameters and activations: fp32, or bf16 for half the memory")
@@ -107,12 +128,12 @@ type sampling struct {
 	probes  probes
 }
 
-// writeSamples writes the text of each prompt and a line feed, or a line of JSON.
-func (a *app) writeSamples(ctx context.Context, o sampling, prompts []string) error {
+// writeSamples writes the text of each answer that do gives and a line feed, or a line of JSON.
+func (a *app) writeSamples(o sampling, do func(w io.Writer, told func(generate.Answer) error) error) error {
 	if o.json {
 		lines := json.NewEncoder(a.out)
 		lines.SetEscapeHTML(false)
-		return generate.Many(ctx, o.Options, prompts, io.Discard, func(t generate.Answer) error { return lines.Encode(t) })
+		return do(io.Discard, func(t generate.Answer) error { return lines.Encode(t) })
 	}
 	end := func() error { return nil }
 	w := a.out
@@ -120,13 +141,69 @@ func (a *app) writeSamples(ctx context.Context, o sampling, prompts []string) er
 		screen := show.NewScreen(f)
 		w, end = screen, screen.Close
 	}
-	return generate.Many(ctx, o.Options, prompts, w, func(generate.Answer) error {
+	return do(w, func(t generate.Answer) error {
 		if err := end(); err != nil {
 			return err
 		}
 		_, err := fmt.Fprintln(a.out)
+		if o.Chat && t.Reason == "length" {
+			a.note(fmt.Sprintf("the answer is cut after %d tokens (--tokens)", t.Tokens))
+		}
 		return err
 	})
+}
+
+// messages returns a function that returns the next line of standard input that is not empty, io.EOF
+// at the end, or the error of the context once it is cancelled. On a terminal it asks for the line.
+func (a *app) messages(ctx context.Context) func() (string, error) {
+	type line struct {
+		text string
+		err  error
+	}
+	in, read := bufio.NewReader(os.Stdin), make(chan line, 1)
+	asks := term.IsTerminal(int(os.Stdin.Fd()))
+	return func() (string, error) {
+		for {
+			if asks {
+				fmt.Fprint(a.side(), "> ")
+			}
+			go func() { // ends with a line or the process
+				text, err := readLine(in, maxMessage)
+				read <- line{text, err}
+			}()
+			select {
+			case <-ctx.Done():
+				return "", context.Cause(ctx)
+			case l := <-read:
+				if l.err == io.EOF && asks {
+					fmt.Fprintln(a.side())
+				}
+				if l.text != "" || l.err != nil {
+					return l.text, l.err
+				}
+			}
+		}
+	}
+}
+
+// readLine reads a line of at most most bytes, without the characters that end it. The last one
+// may end with the file.
+func readLine(r *bufio.Reader, most int) (string, error) {
+	var text []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if text = append(text, part...); len(text) > most {
+			return "", input.BadInput(fmt.Errorf("a message is longer than %d bytes", most))
+		}
+		if err == bufio.ErrBufferFull {
+			continue
+		}
+		text := strings.TrimRight(string(text), "\r\n")
+		if err == io.EOF && text != "" {
+			err = nil
+		}
+		return text, err
+	}
 }
 
 // Limits of flags.
@@ -136,7 +213,8 @@ const (
 	maxPrompts     = 100_000
 	maxStops       = 64
 	maxBatch       = 1024
-	maxStop        = 4096 // bytes
+	maxStop        = 4096    // bytes
+	maxMessage     = 4 << 20 // bytes
 )
 
 // check reports all invalid flags at once, and returns the prompts.
@@ -157,6 +235,8 @@ func (o sampling) check() ([]string, error) {
 		}
 		more, err := readPrompts(o.file)
 		prompts, wrong = append(prompts, more...), append(wrong, err...)
+	} else if o.Chat && !o.given {
+		prompts = nil // a conversation
 	}
 	refuse(slices.Contains(o.prompts, ""), "--prompt is empty; want at least one character")
 	refuse(len(prompts) > maxPrompts, "%d prompts; want at most %d", len(prompts), maxPrompts)
@@ -164,9 +244,13 @@ func (o sampling) check() ([]string, error) {
 	refuse(!(o.Temperature >= 0) || math.IsInf(o.Temperature, 0), "--temperature %v; want a number of at least 0", o.Temperature)
 	refuse(o.TopK < 0, "--top-k %d; want at least 0, where 0 is all tokens", o.TopK)
 	refuse(!(o.TopP > 0 && o.TopP <= 1), "--top-p %v; want a number above 0 and at most 1, where 1 is all tokens", o.TopP)
+	refuse(!(o.MinP >= 0 && o.MinP <= 1), "--min-p %v; want a number from 0 to 1", o.MinP)
+	refuse(!(o.Penalty > 0) || math.IsInf(o.Penalty, 0), "--repetition-penalty %v; want a number above 0, where 1 is none", o.Penalty)
+	refuse(o.Context < 0, "--context %d; want at least 0, where 0 is the default", o.Context)
 	refuse(len(o.Stop) > maxStops, "--stop %d times; want at most %d", len(o.Stop), maxStops)
 	refuse(slices.ContainsFunc(o.Stop, func(s string) bool { return s == "" || len(s) > maxStop }), "--stop is empty or longer than %d bytes; want a text", maxStop)
 	refuse(o.System != "" && !o.Chat, "--system needs --chat")
+	refuse(len(o.Variables) > 0 && !o.Chat, "--template-arg needs --chat")
 	if err := errors.Join(wrong...); err != nil {
 		return nil, input.BadInput(err)
 	}

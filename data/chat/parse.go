@@ -20,6 +20,9 @@ type Template struct {
 	body []stmt
 }
 
+// Mentions reports whether a name occurs in the template.
+func (t *Template) Mentions(name string) bool { return strings.Contains(t.text, name) }
+
 // Parse parses a template. Its error is an *Error.
 func Parse(text string) (t *Template, err error) {
 	if len(text) > MaxTemplate {

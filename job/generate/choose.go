@@ -5,17 +5,26 @@ import (
 	"math/rand/v2"
 )
 
-// chooser draws tokens. It applies its rules in the order of transformers: the temperature, then
-// the k most likely tokens, then the most likely of these with total probability p.
+// Rules say how the next token of a text is chosen. They are applied as in transformers: the penalty
+// to all tokens in the text, then the temperature, TopK, TopP and MinP.
+type Rules struct {
+	Temperature float64 // 0 always chooses the most likely token
+	TopK        int     // choose among the k most likely tokens, and those as likely as the last of them; 0 is all
+	TopP        float64 // choose among the most likely tokens with this total probability; 0 and 1 are all
+	MinP        float64 // choose among the tokens with at least this fraction of the highest probability
+	Penalty     float64 // what positive logits of tokens in the text are divided by, and negative ones multiplied with; 0 is 1
+}
+
+// chooser draws tokens of one text.
 type chooser struct {
-	temperature float64 // 0 always chooses the most likely token
-	topK        int     // 0 is all
-	topP        float64 // 0 and 1 are all
-	rng         *rand.Rand
+	Rules
+	rng  *rand.Rand
+	said []bool // by token: whether the text contains it; shorter than the vocabulary if the rest is not
 
 	heap    []scored  // tokens not taken yet, the most likely first
+	top     float32   // logit of the most likely token
 	taken   []int32   // the most likely tokens, in order
-	weights []float64 // of the tokens taken: exp((logit - largest) / temperature)
+	weights []float64 // of the tokens taken: exp((logit - top) / temperature)
 }
 
 // scored is a token and its logit.
@@ -27,55 +36,87 @@ type scored struct {
 // before reports whether a is more likely than b. Ties go to the lower id.
 func (a scored) before(b scored) bool { return a.logit > b.logit || a.logit == b.logit && a.id < b.id }
 
-// choose draws a token from softmax(logits/temperature) over the tokens that the rules allow. With
-// temperature 0 it draws no random number.
+// read adds tokens to the text.
+func (c *chooser) read(ids ...int32) {
+	if c.Penalty == 0 || c.Penalty == 1 {
+		return
+	}
+	for _, id := range ids {
+		for int(id) >= len(c.said) {
+			c.said = append(c.said, false)
+		}
+		c.said[id] = true
+	}
+}
+
+// choose draws a token by the rules. With temperature 0 it draws no random number. It overwrites the
+// logits.
 func (c *chooser) choose(logits []float32) int32 {
-	if c.temperature == 0 {
+	for id, said := range c.said[:min(len(c.said), len(logits))] {
+		switch x := logits[id]; {
+		case said && x < 0:
+			logits[id] = x * float32(c.Penalty)
+		case said:
+			logits[id] = x / float32(c.Penalty)
+		}
+	}
+	if c.Temperature == 0 {
 		return likeliest(logits)
 	}
 	c.order(logits)
-	top := c.heap[0].logit
-	weight := func(x float32) float64 { return math.Exp(float64(x-top) / c.temperature) }
-	sum, most := 0.0, len(logits)
-	if c.topK > 0 && c.topK < most { // sum only over the top k
-		most = c.topK
-		for range most {
-			sum += weight(c.heap[0].logit)
-			c.take(weight(c.heap[0].logit))
-		}
-	} else {
-		for _, s := range c.heap {
-			sum += weight(s.logit)
-		}
+	n, sum := c.likely()
+	if c.TopP > 0 && c.TopP < 1 {
+		all := sum
+		n, sum = c.first(n, func(_, before float64) bool { return before < c.TopP*all })
 	}
-	if c.topP > 0 && c.topP < 1 {
-		sum = c.nucleus(sum, most, weight)
-		most = len(c.taken)
+	if c.MinP > 0 {
+		n, sum = c.first(n, func(weight, _ float64) bool { return weight >= c.MinP })
 	}
 	x := c.rng.Float64() * sum
-	for i := range most {
-		if i == len(c.taken) {
-			c.take(weight(c.heap[0].logit))
-		}
-		if x -= c.weights[i]; x < 0 {
+	for i := range n {
+		if x -= c.weight(i); x < 0 {
 			return c.taken[i]
 		}
 	}
-	return c.taken[most-1]
+	return c.taken[n-1]
 }
 
-// nucleus reduces the most likely tokens to the shortest prefix with at least the fraction topP of
-// sum, and returns its weight. The prefix has at least one token.
-func (c *chooser) nucleus(sum float64, most int, weight func(float32) float64) (kept float64) {
-	n := 0
-	for ; n < most && (n == 0 || kept < c.topP*sum); n++ {
-		if n == len(c.taken) {
-			c.take(weight(c.heap[0].logit))
+// likely returns the number of tokens that TopK allows, and their weight.
+func (c *chooser) likely() (n int, sum float64) {
+	if c.TopK == 0 || c.TopK >= len(c.heap) {
+		for _, s := range c.heap {
+			sum += c.weightOf(s)
 		}
-		kept += c.weights[n]
+		return len(c.heap), sum
 	}
-	c.taken = c.taken[:n]
-	return kept
+	last := c.heap[0]
+	for len(c.heap) > 0 && (n < c.TopK || c.heap[0].logit == last.logit) {
+		last = c.heap[0]
+		sum += c.weight(n)
+		n++
+	}
+	return n, sum
+}
+
+// first returns how many of the n most likely tokens come before the first, except the most likely
+// one, that is not in, and their weight. in is given a token's weight and the weight of those before.
+func (c *chooser) first(n int, in func(weight, before float64) bool) (kept int, sum float64) {
+	for ; kept < n && (kept == 0 || in(c.weight(kept), sum)); kept++ {
+		sum += c.weight(kept)
+	}
+	return kept, sum
+}
+
+func (c *chooser) weightOf(s scored) float64 {
+	return math.Exp((float64(s.logit) - float64(c.top)) / c.Temperature)
+}
+
+// weight returns the weight of the i-th most likely token. Those before it must be taken.
+func (c *chooser) weight(i int) float64 {
+	if i == len(c.taken) {
+		c.take()
+	}
+	return c.weights[i]
 }
 
 func likeliest(logits []float32) int32 {
@@ -97,11 +138,12 @@ func (c *chooser) order(logits []float32) {
 	for i := len(c.heap)/2 - 1; i >= 0; i-- {
 		c.sink(i)
 	}
+	c.top = c.heap[0].logit
 }
 
 // take moves the most likely token from the heap to taken.
-func (c *chooser) take(weight float64) {
-	c.taken, c.weights = append(c.taken, c.heap[0].id), append(c.weights, weight)
+func (c *chooser) take() {
+	c.taken, c.weights = append(c.taken, c.heap[0].id), append(c.weights, c.weightOf(c.heap[0]))
 	last := len(c.heap) - 1
 	c.heap[0], c.heap = c.heap[last], c.heap[:last]
 	c.sink(0)

@@ -2,42 +2,40 @@ package generate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"zeroth/data"
+	"zeroth/data/chat"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
-	"zeroth/job/show"
 )
 
 // Options selects the model and what to generate.
 type Options struct {
-	Run         string // a run folder, a checkpoint, or a Hugging Face folder
-	Tokenizer   string // "bytes", "gpt2" or a folder; empty: the one of the model's folder
-	Prompt      string
-	Chat        bool     // the prompt is a user message, and only the answer is written
-	System      string   // with Chat: the system message; empty: none
-	Tokens      int      // maximum number to generate
-	Temperature float64  // 0 always chooses the most likely token
-	TopK        int      // choose among the k most likely tokens; 0 is all
-	TopP        float64  // choose among the most likely tokens with this total probability; 0 and 1 are all
-	Stop        []string // the text ends before the first of these strings
-	Seed        uint64
-	Device      string // "auto", "cpu" or "cuda", like the job's key device; empty: auto
-	Precision   string // "fp32" or "bf16", of parameters and activations; empty: fp32
-	Batch       int    // maximum number of prompts continued concurrently; 0 is 1
+	Run       string // a run folder, a checkpoint, or a Hugging Face folder
+	Tokenizer string // "bytes", "gpt2" or a folder; empty: the one of the model's folder
+	Prompt    string
+	Chat      bool     // the prompt is a user message, and only the answer is written
+	System    string   // with Chat: the system message; empty: none
+	Variables []string // with Chat: the template's variables, as key=value
+	Tokens    int      // maximum number to generate
+	Context   int      // maximum number of tokens the model reads; 0 is the model's limit
+	Rules
+	Chosen    map[string]bool // the keys of generation_config.json that Rules override; nil means all of them
+	Stop      []string        // the text ends before the first of these strings
+	Seed      uint64
+	Device    string // "auto", "cpu" or "cuda", like the job's key device; empty: auto
+	Precision string // "fp32" or "bf16", of parameters and activations; empty: fp32
+	Batch     int    // maximum number of prompts continued concurrently; 0 is 1
 
 	Note func(string) // receives remarks on unexpected behaviour; may be nil
 }
@@ -60,99 +58,148 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 // the same seed. Its output and the order of its calls of told are as if prompts were continued
 // one after the other.
 func Many(ctx context.Context, o Options, prompts []string, w io.Writer, told func(Answer) error) error {
-	if o.Note == nil {
-		o.Note = func(string) {}
-	}
-	src, err := openSource(o)
+	s, err := load(o)
 	if err != nil {
 		return err
 	}
-	defer src.close()
-	m := src.model
-	tok, err := tokenizerOf(o, src.folder, m.Vocab)
+	defer s.close()
+	ids, longest, err := s.encodeAll(prompts)
 	if err != nil {
 		return err
 	}
-	ids, longest, err := o.encodeAll(prompts, tok, m)
-	if err != nil {
+	if err := s.start(min(max(1, o.Batch), len(prompts)), longest+min(o.Tokens, s.model.Context)); err != nil {
 		return err
 	}
-	ends, err := endsOfText(src.folder, tok)
-	if err != nil {
-		return err
-	}
-	if o.Tokens < m.Context { // allocate no more memory than needed
-		m.Context, m.Longest = min(m.Context, longest+o.Tokens), max(m.Context, m.Longest)
-	}
-	b, err := setup.For(o.Device, m)
-	if err != nil {
-		return err
-	}
-	g, err := newGenerator(src, m, b, precisions[o.Precision], min(max(1, o.Batch), len(prompts)))
-	if err != nil {
-		return err
-	}
-	defer g.Close()
-	s := sampler{o, g, tok, ends}
 	return s.all(ctx, prompts, ids, w, told)
 }
 
 // precisions maps names to the types of parameters and activations.
 var precisions = map[string]device.DType{"": device.F32, "fp32": device.F32, "bf16": device.BF16}
 
+// sampler continues texts.
+type sampler struct {
+	Options
+	*Generator // from start on
+	src        *source
+	model      hf.Model
+	tok        data.Tokenizer
+	chat       *data.Chat // nil without Chat
+	vars       *chat.Dict // of the template
+	ends       []int32    // tokens that end a text
+	turn       uint64     // of a conversation, from 0
+}
+
+// load reads what is needed to encode prompts. The caller must close the sampler.
+func load(o Options) (*sampler, error) {
+	if o.Note == nil {
+		o.Note = func(string) {}
+	}
+	src, err := openSource(o)
+	if err != nil {
+		return nil, err
+	}
+	s := &sampler{Options: o, src: src, model: src.model}
+	if o.Context > 0 {
+		s.limit(o.Context)
+	}
+	if err := s.read(); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// read reads the tokenizer, its template and the settings of the model.
+func (s *sampler) read() (err error) {
+	if s.tok, err = tokenizerOf(s.Options, s.src.folder, s.model.Vocab); err != nil {
+		return err
+	}
+	if s.Chat {
+		s.chat, err = data.NewChat(s.tok, time.Now())
+		if err == nil {
+			s.vars, err = s.chat.Variables(s.Variables)
+		}
+		if err != nil {
+			return input.BadInput(fmt.Errorf("--chat: %w", err))
+		}
+	}
+	if err := s.adopt(s.src.folder); err != nil {
+		return err
+	}
+	s.ends, err = endsOfText(s.src.folder, s.tok)
+	return err
+}
+
+// limit reduces the number of tokens that the model reads, without a change to its positions.
+func (s *sampler) limit(context int) {
+	m := &s.model
+	m.Context, m.Longest = min(m.Context, context), max(m.Context, m.Longest)
+}
+
+// start loads the parameters. It takes memory for a number of texts of a length.
+func (s *sampler) start(texts, longest int) error {
+	s.limit(longest)
+	b, err := setup.For(s.Device, s.model)
+	if err != nil {
+		return err
+	}
+	s.Generator, err = newGenerator(s.src, s.model, b, precisions[s.Precision], texts)
+	return err
+}
+
+func (s *sampler) close() {
+	if s.Generator != nil {
+		s.Generator.Close()
+	}
+	s.src.close()
+}
+
 // encodeAll returns the token ids of each prompt and the length of the longest.
-func (o Options) encodeAll(prompts []string, tok data.Tokenizer, m hf.Model) (ids [][]int32, longest int, err error) {
+func (s *sampler) encodeAll(prompts []string) (ids [][]int32, longest int, err error) {
 	var errs []error
 	for i, prompt := range prompts {
-		o.Prompt = prompt
-		these, err := o.encode(tok, m.Vocab)
 		which := "the prompt"
 		if len(prompts) > 1 {
 			which = fmt.Sprintf("prompt %d", i+1)
 		}
+		these, err := s.encode("user", prompt)
 		if err != nil && len(prompts) > 1 {
 			err = fmt.Errorf("%s: %w", which, err)
 		}
-		if len(these) > m.Context {
-			o.Note(fmt.Sprintf("%s has %d tokens, but the model reads at most %d; only the last %d are used", which, len(these), m.Context, m.Context))
-		}
+		s.noteCut(which, len(these))
 		ids, longest, errs = append(ids, these), max(longest, len(these)), append(errs, err)
 	}
 	return ids, longest, errors.Join(errs...)
 }
 
-// encode returns the token ids of the prompt, or of the conversation that the chat template makes
-// of it. It fails if the model lacks one of them.
-func (o Options) encode(tok data.Tokenizer, vocab int) ([]int32, error) {
-	if !o.Chat {
-		return config.Encode(tok, o.Prompt, vocab)
+// noteCut reports a text that is longer than what the model reads.
+func (s *sampler) noteCut(which string, tokens int) {
+	if most := s.model.Context; tokens > most {
+		s.Note(fmt.Sprintf("%s has %d tokens, but the model reads at most %d; only the last %d are used", which, tokens, most, most))
 	}
-	c, err := data.NewChat(tok, time.Now())
-	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("--chat: %w", err))
-	}
-	said := []string{"user", o.Prompt}
-	if o.System != "" {
-		said = append([]string{"system", o.System}, said...)
-	}
-	ids, err := c.Prompt(data.Said(said...))
-	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("--chat: %w", err))
-	}
-	return ids, config.Known(tok, ids, vocab)
 }
 
-// sampler continues texts.
-type sampler struct {
-	Options
-	*Generator
-	tok  data.Tokenizer
-	ends []int32 // tokens that end a text
+// encode returns the token ids of a prompt or, with Chat, of the conversation that the chat template
+// makes of messages, given as roles and contents. It fails if the model lacks one of them.
+func (s *sampler) encode(said ...string) ([]int32, error) {
+	if !s.Chat {
+		return config.Encode(s.tok, said[1], s.model.Vocab)
+	}
+	if s.System != "" {
+		said = append([]string{"system", s.System}, said...)
+	}
+	talk := data.Said(said...)
+	talk.More = s.vars
+	ids, err := s.chat.Prompt(talk)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("--chat: %w", err))
+	}
+	return ids, config.Known(s.tok, ids, s.model.Vocab)
 }
 
 // all continues the prompts. When a text ends, the next prompt takes its slot. The first
 // unreported text is written as it grows, later ones in their turn.
-func (o sampler) all(ctx context.Context, prompts []string, ids [][]int32, w io.Writer, told func(Answer) error) error {
+func (o *sampler) all(ctx context.Context, prompts []string, ids [][]int32, w io.Writer, told func(Answer) error) error {
 	at, writings := make([]*writing, len(o.texts)), []*writing{} // the first by the generator's slot, the second by prompt, from the first unreported one on
 	for next := 0; ; {
 		for i := range at {
@@ -186,7 +233,7 @@ func (o sampler) all(ctx context.Context, prompts []string, ids [][]int32, w io.
 }
 
 // step adds a token to each unfinished text.
-func (o sampler) step(ctx context.Context, at []*writing) error {
+func (o *sampler) step(ctx context.Context, at []*writing) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -248,29 +295,33 @@ func (o *output) show(w io.Writer) error {
 }
 
 // begin returns a text without generated tokens.
-func (o sampler) begin(prompt string, ids []int32) *writing {
+func (o *sampler) begin(prompt string, ids []int32) *writing {
 	x := &writing{Answer: Answer{Prompt: prompt, Reason: "length"}, ids: ids, out: &output{prompt: prompt}, stream: data.NewStream(o.tok, ids)}
 	if o.Chat {
 		x.out.prompt = ""
 	}
-	x.pick = chooser{temperature: o.Temperature, topK: o.TopK, topP: o.TopP, rng: rand.New(rand.NewPCG(o.Seed, 0))}
+	x.pick = chooser{Rules: o.Rules, rng: rand.New(rand.NewPCG(o.Seed, o.turn))}
+	x.pick.read(ids...)
 	x.cut = &cutter{w: x.out, stops: o.Stop}
 	return x
 }
 
 // add draws the next token of a text.
-func (o sampler) add(x *writing, logits []float32) error {
+func (o *sampler) add(x *writing, logits []float32) error {
 	logits = logits[:min(len(logits), o.tok.Vocab())]
 	if i := slices.IndexFunc(logits, notFinite); i >= 0 {
 		return fmt.Errorf("the model's output for token %d is %v: its parameters are no longer numbers one can compute with", i, logits[i])
 	}
 	id := x.pick.choose(logits)
 	if slices.Contains(o.ends, id) {
-		o.Note(fmt.Sprintf("the text ends after %d of %d tokens, by token %d %q", x.Tokens, o.Tokens, id, o.tok.Decode([]int32{id})))
+		if !o.Chat { // an answer is expected to end
+			o.Note(fmt.Sprintf("the text ends after %d of %d tokens, by token %d %q", x.Tokens, o.Tokens, id, o.tok.Decode([]int32{id})))
+		}
 		x.Reason = "eos"
 		return x.end()
 	}
 	x.ids = append(x.ids, id)
+	x.pick.read(id)
 	x.Tokens++
 	if _, err := x.cut.Write(x.stream.Next(id)); err != nil {
 		return err
@@ -292,47 +343,4 @@ func (x *writing) end() error {
 		x.Reason = "stop"
 	}
 	return err
-}
-
-// endsOfText returns the tokens that end a text: eos_token_id, a number or a list, from
-// config.json and generation_config.json in the model's folder, and the tokenizer's separator of
-// documents.
-func endsOfText(folder string, tok data.Tokenizer) (ends []int32, err error) {
-	for _, name := range []string{"config.json", "generation_config.json"} {
-		path := filepath.Join(folder, name)
-		these, err := endsIn(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, input.BadInput(fmt.Errorf("%s: %w", path, err))
-		}
-		ends = append(ends, these...)
-	}
-	if s := tok.Separator(); s >= 0 {
-		ends = append(ends, s)
-	}
-	return ends, nil
-}
-
-// endsIn reads eos_token_id from a file of at most 2 MiB.
-func endsIn(path string) (ends []int32, err error) {
-	raw, err := input.Read(path, 2<<20)
-	if err != nil {
-		return nil, err
-	}
-	var c struct {
-		EOS json.RawMessage `json:"eos_token_id"`
-	}
-	if err := json.Unmarshal(raw, &c); err != nil {
-		return nil, err
-	}
-	if len(c.EOS) == 0 || string(c.EOS) == "null" {
-		return nil, nil
-	}
-	var one int32
-	if json.Unmarshal(c.EOS, &one) == nil {
-		return []int32{one}, nil
-	}
-	if json.Unmarshal(c.EOS, &ends) != nil {
-		return nil, fmt.Errorf("eos_token_id is %s; want a token's number, or a list of them", show.Printable(fmt.Sprintf("%.60s", c.EOS)))
-	}
-	return ends, nil
 }

@@ -23,7 +23,7 @@ func TestChooseLikeliest(t *testing.T) {
 		if got := (&chooser{rng: rng}).choose(c.logits); got != c.want {
 			t.Errorf("%v: %d, want %d", c.logits, got, c.want)
 		}
-		if got := (&chooser{temperature: 2, topK: 1, rng: rand.New(rand.NewPCG(3, 4))}).choose(c.logits); got != c.want {
+		if got := (&chooser{Rules: Rules{Temperature: 2, TopK: 1}, rng: rand.New(rand.NewPCG(3, 4))}).choose(c.logits); got != c.want {
 			t.Errorf("%v of the top 1: %d, want %d", c.logits, got, c.want)
 		}
 	}
@@ -43,8 +43,8 @@ func TestChooseDraws(t *testing.T) {
 	}{{1, 0, 0}, {0.5, 0, 1}, {2, 3, 1}, {1, 5, 0}, {1, 9, 1}, {0.01, 0, 0}, {1, 0, 0.5}, {2, 0, 0.6}, {1, 0, 0.01}, {1, 3, 0.7}, {2, 3, 0.95}, {1, 0, 0.99}} {
 		const n = 20000
 		var counts [5]int
-		one := &chooser{temperature: c.temperature, topK: c.k, topP: c.p, rng: rand.New(rand.NewPCG(7, 0))}
-		again := &chooser{temperature: c.temperature, topK: c.k, topP: c.p, rng: rand.New(rand.NewPCG(7, 0))}
+		one := &chooser{Rules: Rules{Temperature: c.temperature, TopK: c.k, TopP: c.p}, rng: rand.New(rand.NewPCG(7, 0))}
+		again := &chooser{Rules: Rules{Temperature: c.temperature, TopK: c.k, TopP: c.p}, rng: rand.New(rand.NewPCG(7, 0))}
 		for range n {
 			id := one.choose(logits)
 			if id != again.choose(logits) {
@@ -112,7 +112,7 @@ func TestChooserTakesInOrder(t *testing.T) {
 		c := &chooser{}
 		c.order(logits)
 		for range logits {
-			c.take(0)
+			c.take()
 		}
 		if !slices.Equal(c.taken, want) {
 			t.Fatalf("%v: %v, want %v", logits, c.taken, want)

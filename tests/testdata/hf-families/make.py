@@ -163,4 +163,5 @@ def main():
         json.dump(all, f, indent=None, separators=(",", ":"), sort_keys=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
