@@ -32,7 +32,7 @@ type RecordedGroup struct {
 	Name  string `json:"name"`  // "world", "shard", "replica", "saves"
 	Ranks []int  `json:"ranks"` // by Name of the group
 
-	beside bool // its operations are not part of a step
+	background bool // its operations are not part of a step
 }
 
 // Operation is the record of a collective on one rank. Times are nanoseconds since the Recorder was
@@ -97,7 +97,7 @@ func (r *Recorder) start(n uint64, o *Operation) {
 	defer r.mu.Unlock()
 	o.State, o.Started = Started, r.now()
 	r.keep(n, o)
-	if !r.first && !r.groups[o.Group].beside {
+	if !r.first && !r.groups[o.Group].background {
 		r.first, r.pace.Before = true, o.Started-r.from
 	}
 }
@@ -108,7 +108,7 @@ func (r *Recorder) finish(n uint64, o *Operation, as string) {
 	defer r.mu.Unlock()
 	o.State, o.Done = as, r.now()
 	r.keep(n, o)
-	if !r.groups[o.Group].beside {
+	if !r.groups[o.Group].background {
 		r.pace.Waited += o.Done - o.Started
 	}
 }
@@ -167,7 +167,7 @@ func (r Record) Sent(rank, step int) (bytes int64, whole bool) {
 		g := r.Groups[o.Group]
 		n := len(g.Ranks)
 		switch {
-		case o.Step != step || g.beside || g.Name == World.String():
+		case o.Step != step || g.background || g.Name == World.String():
 		case o.Op == broadcast.String() && g.Ranks[0] == rank:
 			bytes += int64(o.Bytes * (n - 1))
 		case o.Op == reduce.String() && g.Ranks[0] != rank:

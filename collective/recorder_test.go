@@ -6,7 +6,7 @@ import "testing"
 // everything to each, by the first rank only.
 func TestRecordOfSent(t *testing.T) {
 	r := Record{
-		Groups: []RecordedGroup{{Name: "world", Ranks: []int{0, 1, 2, 3}}, {Name: "shard", Ranks: []int{0, 2}}, {Name: "replica", Ranks: []int{0, 1, 2, 3}}, {Name: "saves", Ranks: []int{0, 1, 2, 3}, beside: true}},
+		Groups: []RecordedGroup{{Name: "world", Ranks: []int{0, 1, 2, 3}}, {Name: "shard", Ranks: []int{0, 2}}, {Name: "replica", Ranks: []int{0, 1, 2, 3}}, {Name: "saves", Ranks: []int{0, 1, 2, 3}, background: true}},
 		Operations: []Operation{
 			{Group: 1, Step: 1, Op: "all-gather", Bytes: 7000},
 			{Group: 0, Step: 2, Op: "all-gather", Bytes: 800}, {Group: 3, Step: 2, Op: "all-gather", Bytes: 800},

@@ -32,10 +32,10 @@ func (g *staged) AllGather(q device.Queue, whole, own device.Buffer) {
 		g.Group.AllGather(q, whole, own)
 		return
 	}
-	here := Own(g, whole)
+	ownPart := Own(g, whole)
 	if g.alone(q, whole, AllGather) {
-		if here.Ptr != own.Ptr {
-			q.Copy(here, own)
+		if ownPart.Ptr != own.Ptr {
+			q.Copy(ownPart, own)
 		}
 		return
 	}
@@ -43,7 +43,7 @@ func (g *staged) AllGather(q device.Queue, whole, own device.Buffer) {
 		q.Copy(Own(g, stage), own.Slice(lo, hi))
 		AllGather(g.Group, q, stage)
 		for r := range g.Size() {
-			if r != g.Rank() || here.Ptr != own.Ptr {
+			if r != g.Rank() || ownPart.Ptr != own.Ptr {
 				q.Copy(Part(g, whole, r).Slice(lo, hi), Part(g, stage, r))
 			}
 		}
@@ -57,8 +57,8 @@ func (g *staged) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 		return
 	}
 	if g.alone(q, whole, ReduceScatter) {
-		if here := Own(g, whole); here.Ptr != own.Ptr {
-			q.Copy(own, here)
+		if ownPart := Own(g, whole); ownPart.Ptr != own.Ptr {
+			q.Copy(own, ownPart)
 		}
 		return
 	}

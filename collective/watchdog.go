@@ -56,7 +56,7 @@ func Watchdog(g Group, deadline time.Duration) Group {
 // operation fails on all of them with ErrLate, and the group ends. The deadline starts when a rank
 // arrives. g, or a group that it wraps, must be Inspectable. Operations are recorded; those of a
 // background group do not count as waiting in a step.
-func (r *Recorder) Watchdog(g Group, deadline time.Duration, name string, beside bool) Group {
+func (r *Recorder) Watchdog(g Group, deadline time.Duration, name string, background bool) Group {
 	if deadline == 0 {
 		deadline = DefaultDeadline
 	}
@@ -68,7 +68,7 @@ func (r *Recorder) Watchdog(g Group, deadline time.Duration, name string, beside
 	for i := range ranks {
 		ranks[i] = inner.Name(i)
 	}
-	w := &watchdog{Group: g, RecordedGroup: RecordedGroup{name, ranks, beside}, inner: inner, limit: deadline, recorder: r}
+	w := &watchdog{Group: g, RecordedGroup: RecordedGroup{name, ranks, background}, inner: inner, limit: deadline, recorder: r}
 	r.mu.Lock()
 	w.at, r.groups = len(r.groups), append(r.groups, w)
 	r.mu.Unlock()

@@ -228,7 +228,7 @@ func (g *Wired) begin(c *wiredCall) error {
 	for p := range g.peers {
 		if g.peers[p].ahead {
 			g.peers[p].ahead = false
-			if err := c.heard(p, g.peers[p].next, g.peers[p].lends); err != nil {
+			if err := c.receiveCall(p, g.peers[p].next, g.peers[p].lends); err != nil {
 				return err
 			}
 		}

@@ -59,7 +59,7 @@ func (c *wiredCall) handle(e Event) error {
 			p.ahead, p.next, p.lends = true, next, e.Lends
 			return nil
 		}
-		if err := c.heard(e.Peer, next, e.Lends); err != nil {
+		if err := c.receiveCall(e.Peer, next, e.Lends); err != nil {
 			return err
 		}
 		return c.sum()
@@ -122,9 +122,9 @@ func (c *wiredCall) at(r int) device.Buffer {
 	return Part(c.g, c.whole, r)
 }
 
-// heard compares a peer's call with this rank's own, borrows what is lent with it and starts
+// receiveCall compares a peer's call with this rank's own, borrows what is lent with it and starts
 // sending to the peer. A disagreement is reported once all calls have arrived.
-func (c *wiredCall) heard(p int, its call, lends bool) error {
+func (c *wiredCall) receiveCall(p int, its call, lends bool) error {
 	g := c.g
 	g.peers[p].called = true
 	g.announced[p] = its

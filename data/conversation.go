@@ -32,8 +32,8 @@ type Talk struct {
 	More     *chat.Dict // further variables of the template, such as enable_thinking; may be nil
 }
 
-// Said returns a conversation, given each message's role and content.
-func Said(rolesAndContents ...string) Talk {
+// NewTalk returns a conversation, given each message's role and content.
+func NewTalk(rolesAndContents ...string) Talk {
 	list := &chat.List{}
 	for i := 0; i+1 < len(rolesAndContents); i += 2 {
 		d := &chat.Dict{}

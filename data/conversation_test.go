@@ -35,7 +35,7 @@ func TestPrompt(t *testing.T) {
 		talk, err := NewChat(tok, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 		var ids []int32
 		if err == nil {
-			ids, err = talk.Prompt(Said("user", "Hi!"))
+			ids, err = talk.Prompt(NewTalk("user", "Hi!"))
 		}
 		if got := string(tok.Decode(ids)); got != c.want && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %q, %v, want %s", name, got, err, c.want)

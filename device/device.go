@@ -159,19 +159,19 @@ func (b Buffer) mustHost() {
 
 // OfF32, OfI32 and OfF64 view host slices as buffers; the slice must outlive the work issued on the
 // buffer.
-func OfF32(s []float32) Buffer { return of(F32, s) }
-func OfI32(s []int32) Buffer   { return of(I32, s) }
-func OfF64(s []float64) Buffer { return of(F64, s) }
+func OfF32(s []float32) Buffer { return bufferOf(F32, s) }
+func OfI32(s []int32) Buffer   { return bufferOf(I32, s) }
+func OfF64(s []float64) Buffer { return bufferOf(F64, s) }
 
 // OfU16 views bf16 or fp16 bits as a buffer.
 func OfU16(t DType, s []uint16) Buffer {
 	if t != BF16 && t != F16 {
 		panic(fmt.Sprintf("device: %v is not a 16-bit type", t))
 	}
-	return of(t, s)
+	return bufferOf(t, s)
 }
 
-func of[T any](t DType, s []T) Buffer {
+func bufferOf[T any](t DType, s []T) Buffer {
 	return Buffer{Type: t, Host: true, N: len(s), Ptr: unsafe.Pointer(unsafe.SliceData(s))}
 }
 

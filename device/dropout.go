@@ -9,19 +9,19 @@ import (
 // (Srivastava et al., JMLR 15, 2014): each with the probability Drop/65536. Kept elements are
 // multiplied by Scale, to preserve the mean of sums.
 //
-// The mask depends only on Seed, Place, and the numbers of the element's row and column: there is
+// The mask depends only on Seed, Site, and the numbers of the element's row and column: there is
 // no state, and recomputing rows, here or elsewhere, drops the same elements. Columns 8k to 8k+7
 // correspond to the eight halves, lower ones first, of the four words
 //
-//	Philox({k, Place, row, row >> 32}, Key())
+//	Philox({k, Site, row, row >> 32}, Key())
 //
 // and are kept if their half is at least Drop.
 type Dropout struct {
-	Seed  uint64
-	Place uint32 // place in the network
-	Drop  uint32 // in (0, 65536)
-	Row   uint64 // number of the first row
-	Cols  int    // elements per row
+	Seed uint64
+	Site uint32 // number of the dropout in the network
+	Drop uint32 // in (0, 65536)
+	Row  uint64 // number of the first row
+	Cols int    // elements per row
 }
 
 // DropOf returns the Drop of a probability, rounded.

@@ -113,7 +113,7 @@ func TestExactSumDoesNotDependOnOrderOrSplit(t *testing.T) {
 // TestExactAtIsTheBuffersMemory adds through a view.
 func TestExactAtIsTheBuffersMemory(t *testing.T) {
 	mem := make([]int64, 3*ExactLen)
-	ExactAt(of(I64, mem), 1).Add(3)
+	ExactAt(bufferOf(I64, mem), 1).Add(3)
 	if want := exactOf([]float64{3}); Exact(mem[ExactLen:2*ExactLen]) != want || mem[0] != 0 || mem[2*ExactLen] != 0 {
 		t.Errorf("3 added to the second of three sums left %v", mem)
 	}

@@ -297,7 +297,7 @@ func (r *Runner) view() {
 		s := &r.steps[i]
 		n := len(s.mod.Params())
 		s.w, s.dw, s.kept = make([]device.Buffer, n), make([]device.Buffer, n), make([]device.Buffer, n)
-		for k, at := range nn.Places(r.cfg.Model.Uses[i]) {
+		for k, at := range nn.ParamIndices(r.cfg.Model.Uses[i]) {
 			var grad device.Buffer
 			u := s.units[k]
 			if u.trained() {

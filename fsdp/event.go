@@ -27,7 +27,7 @@ const (
 	ShareUpdate   // and to the replicas
 	Exchange      // modules gather or reduce activations; belongs to no unit
 	ExchangeKeys  // keys and values, or their gradients; belongs to no unit
-	InUse         // the memory in use for it changes: see Event.Of and Bytes
+	InUse         // the memory in use for it changes: see Event.Use and Bytes
 	ops
 )
 
@@ -53,40 +53,40 @@ type Event struct {
 
 	Micro int // the micro-batch, from 0; -1 after all of them
 
-	Of    device.Use // for InUse: the purpose of the memory
+	Use   device.Use // for InUse: the purpose of the memory
 	Bytes int64      // for InUse: the change
 	Stays bool       // for InUse: it was released too early since the unit's last use, and was in use all the time
 }
 
-// place identifies the memory of a unit's parameters or gradients.
-type place uint8
+// slotKind identifies the memory of a unit's parameters or gradients.
+type slotKind uint8
 
 const (
-	paramSlot   place = iota
-	gradSlotted       // the gradient of a micro-batch
-	gradKept          // the gradient that is kept whole
+	paramSlot   slotKind = iota
+	gradSlotted          // the gradient of a micro-batch
+	gradKept             // the gradient that is kept whole
 	gradShard
-	places
+	slotKinds
 )
 
 // use records whether memory of a unit is in use, and reports changes.
-func (r *Runner) use(u *Unit, at place, now bool) {
+func (r *Runner) use(u *Unit, at slotKind, now bool) {
 	if u.inUse[at] == now {
 		return
 	}
 	u.inUse[at] = now
-	e := Event{Op: InUse, Units: u.self[:], Step: -1, Queue: r.cfg.Compute, Of: device.UnitGrads, Bytes: 4 * int64(u.Layout.Len())}
+	e := Event{Op: InUse, Units: u.self[:], Step: -1, Queue: r.cfg.Compute, Use: device.UnitGrads, Bytes: 4 * int64(u.Layout.Len())}
 	switch at {
 	case paramSlot:
-		e.Of, e.Bytes = device.Gathered, int64(r.cfg.DType.Size()*u.Layout.Len())
+		e.Use, e.Bytes = device.Gathered, int64(r.cfg.DType.Size()*u.Layout.Len())
 		e.Stays, u.stays = now && u.stays, !now
 	case gradShard:
-		e.Of, e.Bytes = device.Grads, 4*int64(u.Own().Len())
+		e.Use, e.Bytes = device.Grads, 4*int64(u.Own().Len())
 	}
 	if !now {
 		e.Bytes = -e.Bytes
 	}
-	r.tell(e)
+	r.emit(e)
 }
 
 // hold records that a unit has been gathered into a slot for use.
@@ -133,7 +133,7 @@ func (r *Runner) usePass(o Op, i int, done bool) {
 func (r *Runner) Begin() {
 	r.micro = 0
 	for _, u := range r.Units {
-		u.inUse, u.stays = [places]bool{}, false
+		u.inUse, u.stays = [slotKinds]bool{}, false
 	}
 }
 
@@ -161,7 +161,7 @@ func (r *Runner) End() {
 
 // Spent records that a unit's gradient has been consumed and its parameters in a slot are outdated.
 func (r *Runner) Spent(u *Unit) {
-	for at := range places {
+	for at := range slotKinds {
 		if at != gradSlotted {
 			r.use(u, at, false)
 		}
@@ -177,17 +177,17 @@ type Listener interface {
 	Arena(arena int, what string, height int)
 }
 
-// tell reports an event to the listener.
-func (r *Runner) tell(e Event) {
+// emit reports an event to the listener.
+func (r *Runner) emit(e Event) {
 	if r.cfg.Listener != nil {
 		e.Micro = r.micro
 		r.cfg.Listener.Event(e)
 	}
 }
 
-// tellOf reports an operation on one unit for which the rank sends sent bytes.
-func (r *Runner) tellOf(o Op, u *Unit, q device.Queue, sent int) {
-	r.tell(Event{Op: o, Units: u.self[:], Step: -1, Sent: int64(sent), Queue: q})
+// emitFor reports an operation on one unit for which the rank sends sent bytes.
+func (r *Runner) emitFor(o Op, u *Unit, q device.Queue, sent int) {
+	r.emit(Event{Op: o, Units: u.self[:], Step: -1, Sent: int64(sent), Queue: q})
 }
 
 // around returns the bytes that a rank sends if its share of bytes goes once around a ring.
@@ -213,7 +213,7 @@ func (r *Runner) pass(o Op, i int, saves, done bool) {
 	if r.in, r.op = &r.steps[i], o; done {
 		r.in = nil
 	}
-	r.tell(Event{Op: o, Units: r.steps[i].units, Step: i, Saves: saves, Done: done, Queue: r.cfg.Compute})
+	r.emit(Event{Op: o, Units: r.steps[i].units, Step: i, Saves: saves, Done: done, Queue: r.cfg.Compute})
 	r.usePass(o, i, done)
 }
 

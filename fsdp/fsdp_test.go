@@ -302,7 +302,7 @@ func (h *heard) Event(e fsdp.Event) {
 			if h.inUse == nil {
 				h.inUse = map[string]int64{}
 			}
-			of := e.Units[0].Name + ": " + e.Of.String()
+			of := e.Units[0].Name + ": " + e.Use.String()
 			if h.inUse[of] += e.Bytes; h.inUse[of] < 0 || e.Bytes == 0 {
 				h.err = fmt.Errorf("%d bytes more of %s make %d", e.Bytes, of, h.inUse[of])
 			}

@@ -35,7 +35,7 @@ type Unit struct {
 	labels  [ops]string
 	gaps    []shard.Range // of Layout
 	self    [1]*Unit
-	inUse   [places]bool
+	inUse   [slotKinds]bool
 	stays   bool // in its slot, since its last use
 }
 

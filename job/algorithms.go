@@ -79,17 +79,17 @@ func (r *run) recorded() string {
 // useAlgorithms gives the algorithms to the ranks if they are for this GPU and library.
 // Otherwise those that a run recorded are ignored, and those that the job names are an error.
 func (r *run) useAlgorithms(a *setup.Algorithms) error {
-	here, err := newAlgorithms(r.job)
+	current, err := newAlgorithms(r.job)
 	if err != nil {
 		return err
 	}
-	if a.GPU == here.GPU && a.CUBLAS == here.CUBLAS {
+	if a.GPU == current.GPU && a.CUBLAS == current.CUBLAS {
 		r.job.Algorithms = a
 		return nil
 	}
-	differ := fmt.Sprintf("the algorithms of products are those of %s and cuBLAS %s, and here are %s and cuBLAS %s", a.GPU, a.CUBLAS, here.GPU, here.CUBLAS)
+	differ := fmt.Sprintf("the algorithms of products are those of %s and cuBLAS %s, and here are %s and cuBLAS %s", a.GPU, a.CUBLAS, current.GPU, current.CUBLAS)
 	if r.c.Parallel.Algorithms != "" {
-		return input.BadInput(fmt.Errorf("%v: parallel.algorithms: %s: write some here with 'zeroth bench gpu --products %s --write-algorithms FILE', or remove the key", r.c.Place("parallel.algorithms"), differ, r.c.Parallel.Algorithms))
+		return input.BadInput(fmt.Errorf("%v: parallel.algorithms: %s: write some here with 'zeroth bench gpu --products %s --write-algorithms FILE', or remove the key", r.c.Position("parallel.algorithms"), differ, r.c.Parallel.Algorithms))
 	}
 	r.Observer.Note(differ + ": cuBLAS chooses anew, and sums may have other bits than before")
 	return nil
@@ -132,8 +132,8 @@ func (r *run) recordAlgorithms(context.Context) (err error) {
 	return err
 }
 
-// hear records the products that a rank has computed. Ranks call it between steps.
-func (c *chosen) hear(rank *setup.Rank) error {
+// record records the products that a rank has computed. Ranks call it between steps.
+func (c *chosen) record(rank *setup.Rank) error {
 	if c == nil || c.all == nil {
 		return nil
 	}

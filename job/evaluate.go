@@ -30,16 +30,16 @@ func (e Evaluation) Perplexity() float64 { return math.Exp(e.Loss) }
 // Evaluate computes the loss of the model in model.from on the job's validation data, or with
 // whole, or where it has none, on all of its data. It writes nothing. tell receives notices and
 // occasional progress.
-func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(string)) (e Evaluation, err error) {
+func Evaluate(ctx context.Context, c *config.Config, whole bool, notify func(string)) (e Evaluation, err error) {
 	if c.Model.From == "" {
 		return e, input.BadInput(errors.New("there is no model to evaluate: model.from names none"))
 	}
-	observer := told{tell: tell}
+	observer := noteObserver{notify: notify}
 	c = c.Copy()
 	c.Train.Batch = 1 // no step needs a batch of samples
 	if c.Data.Validation == 0 && len(c.Data.Held) == 0 && !whole {
 		whole = true
-		tell("data.validation is 0: evaluating on all of the data")
+		notify("data.validation is 0: evaluating on all of the data")
 	}
 	c, open, err := fitContext(ctx, c, observer)
 	if err != nil {
@@ -64,12 +64,12 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	defer set.Close() // only read from
 	defer weights.Close()
 	for _, note := range slices.Concat(c.Notes, j.Carried.Notes, set.Notes) {
-		tell(note)
+		notify(note)
 	}
 	if _, err := weights.Check(ctx, c.Model); err != nil {
 		return e, err
 	}
-	x := &evaluation{c: c, tell: tell, parts: evaluated(set, whole), share: data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: 1, MicroBatch: c.Train.MicroBatch}}
+	x := &evaluation{c: c, notify: notify, parts: evaluated(set, whole), share: data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: 1, MicroBatch: c.Train.MicroBatch}}
 	ranks, err := setup.Open(j)
 	if err != nil {
 		return e, err
@@ -93,13 +93,13 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	return e, err
 }
 
-// told is an observer that only receives notes.
-type told struct {
+// noteObserver is an observer that only receives notes.
+type noteObserver struct {
 	report.Observers
-	tell func(string)
+	notify func(string)
 }
 
-func (t told) Note(line string) { t.tell(line) }
+func (t noteObserver) Note(line string) { t.notify(line) }
 
 // evaluated returns the parts of the data to evaluate.
 func evaluated(set *data.Set, whole bool) (parts []*data.Split) {
@@ -114,10 +114,10 @@ func evaluated(set *data.Set, whole bool) (parts []*data.Split) {
 
 // evaluation reads windows of the data in order, divided among ranks.
 type evaluation struct {
-	c     *config.Config
-	tell  func(string)
-	parts []*data.Split
-	share data.Share
+	c      *config.Config
+	notify func(string)
+	parts  []*data.Split
+	share  data.Share
 }
 
 func (x *evaluation) windows() (n int64) {
@@ -157,7 +157,7 @@ func (x *evaluation) run(ctx context.Context, r *setup.Rank) (float64, error) {
 		sum, counted = sum+mean*float64(count), counted+float64(count)
 		if now := time.Now(); r.Rank == 0 && now.After(next) {
 			next = now.Add(2 * time.Second)
-			x.tell(fmt.Sprintf("evaluating: %.0f %%, loss so far %.4f", 100*float64(done+n)/float64(all), sum/counted))
+			x.notify(fmt.Sprintf("evaluating: %.0f %%, loss so far %.4f", 100*float64(done+n)/float64(all), sum/counted))
 		}
 	}
 	return sum / counted, nil

@@ -125,7 +125,7 @@ func (f *flights) end(ctx context.Context, err error) {
 	close(f.over)
 	f.all.Wait()
 	asked := errors.Is(err, ErrElsewhere) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
-	if err == nil || asked || f.r.self.Alone() && !parted(err) {
+	if err == nil || asked || f.r.self.Alone() && !causedByPeers(err) {
 		return
 	}
 	select {

@@ -53,7 +53,7 @@ func TestFaultIsDumped(t *testing.T) {
 			t.Fatal(wrong)
 		}
 		r, wrong := flight.Merge(dumps)
-		if wrong != nil || !r.Parted || len(r.Verdict) == 0 || !strings.HasPrefix(r.Verdict[0], c.want) {
+		if wrong != nil || !r.Diverged || len(r.Verdict) == 0 || !strings.HasPrefix(r.Verdict[0], c.want) {
 			t.Errorf("%v: %+v\nwant %s", wrong, r, c.want)
 		}
 	}

@@ -61,7 +61,7 @@ type loop struct {
 // newLoop returns the loop of one of a run's ranks.
 func newLoop(of *run, r *setup.Rank) *loop {
 	c, set, b := of.c, of.set, of.start
-	l := &loop{c: c, model: of.job.ModelJSON(), rank: r, saver: of.savers[r.Here], set: set, rec: of.rec, chosen: of.chosen, schedule: setup.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
+	l := &loop{c: c, model: of.job.ModelJSON(), rank: r, saver: of.savers[r.LocalIndex], set: set, rec: of.rec, chosen: of.chosen, schedule: setup.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
 		trace: of.Trace, timeline: of.Timeline, owed: of.rec.owed, where: of.where, asks: &of.asks, watch: of.watch,
 		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
@@ -109,7 +109,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 			return false, err
 		}
 		t.Pace = l.rank.Recorder.EndStep()
-		if err := l.chosen.hear(l.rank); err != nil {
+		if err := l.chosen.record(l.rank); err != nil {
 			return false, err
 		}
 		l.advance()
@@ -268,7 +268,7 @@ func (l *loop) hearSave(wait bool) {
 	if l.c.Checkpoint.OnError != "stop" {
 		return
 	}
-	if l.failed = fmt.Errorf("checkpoint of step %d: %w", end.Step, end.Err); !parted(end.Err) {
+	if l.failed = fmt.Errorf("checkpoint of step %d: %w", end.Step, end.Err); !causedByPeers(end.Err) {
 		l.failed = common{l.failed}
 	}
 }

@@ -60,8 +60,8 @@ func (o *Observation) compare(c *config.Config) (differs string, err error) {
 	if o.Plan, err = plan.New(c, plan.Machine{}); err != nil {
 		return "", err
 	}
-	if o.Plan.Places != nil {
-		o.Plan = o.Plan.Places[0] // of the first rank
+	if o.Plan.Kinds != nil {
+		o.Plan = o.Plan.Kinds[0] // of the first rank
 	}
 	got, planned := o.got.Timeline, o.Plan.Timeline
 	for i := range max(len(got), len(planned)) {

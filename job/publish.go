@@ -134,7 +134,7 @@ func (l *loop) endSample() (parts sim.Exposure) {
 	parts = l.sample.End()
 	if l.watch != nil {
 		lanes, seconds := l.sample.Lanes()
-		l.watch.Lanes(l.at, l.rank.Rank, setup.PlaceOf(l.c, l.rank.Rank), lanes, seconds)
+		l.watch.Lanes(l.at, l.rank.Rank, setup.RankKind(l.c, l.rank.Rank), lanes, seconds)
 	}
 	return parts
 }

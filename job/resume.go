@@ -172,7 +172,7 @@ func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) 
 		{"train.lora.alpha", was.Train.LoRA.Alpha > 0 && was.Train.LoRA.Alpha != c.Train.LoRA.Alpha, other},
 	} {
 		if x.other {
-			errs = append(errs, fmt.Errorf("  it was trained with %s %s, but the job has %s; %s", x.key, was.Told(x.key), c.Told(x.key), x.why))
+			errs = append(errs, fmt.Errorf("  it was trained with %s %s, but the job has %s; %s", x.key, was.DisplayValue(x.key), c.DisplayValue(x.key), x.why))
 		}
 	}
 	return errs
@@ -186,10 +186,10 @@ func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (li
 	}
 	var kept, changed []string
 	for _, key := range config.Lasting() {
-		switch before, now := was.Told(key), next.Told(key); {
+		switch before, now := was.DisplayValue(key), next.DisplayValue(key); {
 		case now != before:
 			changed = append(changed, fmt.Sprintf("%s %s → %s", key, before, now))
-		case now != c.Told(key):
+		case now != c.DisplayValue(key):
 			kept = append(kept, key+" "+now)
 		}
 	}

@@ -266,7 +266,7 @@ func (r *run) announceStart(context.Context) error {
 
 // placeRanks decides which ranks run in this process and how they communicate.
 func (r *run) placeRanks(context.Context) error {
-	r.job = setup.Place(r.c, r.World, r.Hooks)
+	r.job = setup.InWorld(r.c, r.World, r.Hooks)
 	r.job.Shadow = r.Shadow
 	if err := setup.Ready(r.job); err != nil {
 		return err
@@ -426,7 +426,7 @@ func (r *run) train(ctx context.Context) error {
 	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error {
 		l := newLoop(r, rank)
 		stopped, err := l.run(ctx)
-		if rank.Here == 0 { // all agree
+		if rank.LocalIndex == 0 { // all agree
 			r.stopped, r.steps = stopped, l.at
 		}
 		if err != nil {
@@ -474,16 +474,16 @@ func (r *run) writeResults(ctx context.Context) error {
 		}
 		err = cmp.Or(err, r.rec.close(r.ending(ctx, err)))
 	}
-	if parted(err) || err != nil && r.self.Process > 0 {
+	if causedByPeers(err) || err != nil && r.self.Process > 0 {
 		return err
 	}
 	text := ""
 	if err != nil {
 		text = fmt.Sprintf("rank 0: %.4000s", err)
 	}
-	said, lost := r.World.Share(context.WithoutCancel(ctx), text) // a run that was asked to stop writes, too
-	if err == nil && said != "" {
-		err = errors.New(said)
+	shared, lost := r.World.Share(context.WithoutCancel(ctx), text) // a run that was asked to stop writes, too
+	if err == nil && shared != "" {
+		err = errors.New(shared)
 	}
 	return cmp.Or(err, lost)
 }

@@ -94,7 +94,7 @@ func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	s := &state.Saver{J: &setup.Job{Config: c}, Rank: &setup.Rank{}, Told: map[string]bool{}}
+	s := &state.Saver{J: &setup.Job{Config: c}, Rank: &setup.Rank{}, Reported: map[string]bool{}}
 	l := &loop{c: c, rank: &setup.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
 	for step := range int64(4) {
 		save(step + 1)

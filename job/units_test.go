@@ -32,7 +32,7 @@ func TestUnitsOfAllRanks(t *testing.T) {
 					z.UnitGroups = map[string]fsdp.Groups{"root": whole, "h.1": whole}
 				}
 			}
-			ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapTrainer: apart}))
+			ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapTrainer: apart}))
 			if err != nil {
 				t.Fatal(err)
 			}

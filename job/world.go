@@ -46,7 +46,7 @@ func (r *run) failed(err error) error {
 	}
 	r.World.Fail(err)
 	err = r.World.Explain(err)
-	others := parted(err)
+	others := causedByPeers(err)
 	if r.self.Alone() || !others {
 		return err
 	}
@@ -65,9 +65,9 @@ func (r *run) where(rank int) string {
 	return fmt.Sprintf("; it is on %q", r.self.Hosts[rank])
 }
 
-// parted reports whether a run ended because of ranks of other processes, or because ranks
+// causedByPeers reports whether a run ended because of ranks of other processes, or because ranks
 // diverged.
-func parted(err error) bool {
+func causedByPeers(err error) bool {
 	return errors.Is(err, collective.ErrClosed) || errors.As(err, new(rendezvous.Lost)) || errors.As(err, new(collective.ErrDiverged))
 }
 

@@ -34,7 +34,7 @@ func (b *Batch) dropping(p float64) bool { return b.Drops.Train && device.DropOf
 
 // dropout returns the dropout of a pass at a place, for rows from row on.
 func (b *Batch) dropout(p float64, place, cols int, row uint64) device.Dropout {
-	return device.Dropout{Seed: b.Drops.Seed, Place: uint32(place), Drop: device.DropOf(p), Row: row, Cols: cols}
+	return device.Dropout{Seed: b.Drops.Seed, Site: uint32(place), Drop: device.DropOf(p), Row: row, Cols: cols}
 }
 
 // drop sets y to the kept elements of x, which has the rank's rows of the stream, plus add if that

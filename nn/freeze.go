@@ -35,7 +35,7 @@ func (m *Model) mark(put func(*shard.Param), divide func(use Use, at []int, para
 			put(&marked.params[j])
 		}
 		var uses []Use
-		for k, at := range Places(m.Uses[i]) {
+		for k, at := range ParamIndices(m.Uses[i]) {
 			uses = append(uses, divide(m.Uses[i][k], at, marked.params)...)
 		}
 		x.Modules, x.Uses = append(x.Modules, marked), append(x.Uses, uses)

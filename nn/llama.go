@@ -150,9 +150,9 @@ func (f fused) whole(c Cut) (in, out int) {
 	switch {
 	case !c.some():
 	case f.inner:
-		in *= c.Of
+		in *= c.Count
 	default:
-		out *= c.Of
+		out *= c.Count
 	}
 	return in, out
 }
@@ -221,7 +221,7 @@ func (l Llama) gain(name string, n int) shard.Param {
 // block returns layer i.
 func (l Llama) block(i int) *llamaBlock {
 	b, prefix := &llamaBlock{l: l, layer: i}, fmt.Sprintf("model.layers.%d.", i)
-	b.attn.place, b.mlp.place = placeAttn, placeMLP
+	b.attn.site, b.mlp.site = placeAttn, placeMLP
 	norm := func(name string) (r rows) {
 		if name != "" {
 			r = b.add(l.gain(prefix+name+"_layernorm.weight", l.Width))

@@ -33,7 +33,7 @@ func (b *llamaBlock) Defers(param int) bool {
 // half contains the norms of one half of a block, and its place for dropout.
 type half struct {
 	before, after rows // weights; none if there is no such norm
-	place         int
+	site          int
 }
 
 func (b *llamaBlock) attention(bt *Batch) device.Attn {
@@ -163,7 +163,7 @@ func (b *llamaBlock) addTo(p pass, h half, s savedHalf, l *linear, y, x, in devi
 		return
 	}
 	if some {
-		p.bt.drop(p.q, y.Buf, y.Buf, x.Buf, b.l.Dropout.Residual, placeOf(b.layer, h.place), y.Cols)
+		p.bt.drop(p.q, y.Buf, y.Buf, x.Buf, b.l.Dropout.Residual, placeOf(b.layer, h.site), y.Cols)
 		return
 	}
 	p.q.AddTo(y.Buf, y.Buf, x.Buf)
@@ -263,7 +263,7 @@ func (b *llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Bat
 // outputGrad returns the gradient of the output of a half's last linear layer, given d, that of the
 // half's sum. With a norm after, it overwrites the norm's saved input.
 func (b *llamaBlock) outputGrad(p pass, h half, s savedHalf, d device.Mat) device.Mat {
-	d = p.bt.dropped(p.q, p.mem, d, b.l.Dropout.Residual, placeOf(b.layer, h.place))
+	d = p.bt.dropped(p.q, p.mem, d, b.l.Dropout.Residual, placeOf(b.layer, h.site))
 	if !h.after.exist() {
 		return p.keep(d)
 	}

@@ -242,7 +242,7 @@ type savedHalf struct {
 }
 
 // Module is one step of a model. Params lists the parameters of the units that the module uses, see
-// Places: modules that share a unit list all of it, and w and dw have the same order. In dw, frozen
+// ParamIndices: modules that share a unit list all of it, and w and dw have the same order. In dw, frozen
 // parameters are empty; their gradients are not wanted.
 type Module interface {
 	Params() []shard.Param
@@ -357,8 +357,8 @@ type Use struct {
 	At     []int // their indices; nil: those after the previous uses
 }
 
-// Places returns, for each use, the indices of its parameters in the module's.
-func Places(uses []Use) (places [][]int) {
+// ParamIndices returns, for each use, the indices of its parameters in the module's.
+func ParamIndices(uses []Use) (places [][]int) {
 	next := 0
 	for _, use := range uses {
 		at := use.At
@@ -387,7 +387,7 @@ func (m *Model) Units() (all []Unit) {
 	for i, mod := range m.Modules {
 		params := mod.Params()
 		of := make([]bool, len(params)) // belongs to a unit
-		places := Places(m.Uses[i])
+		places := ParamIndices(m.Uses[i])
 		for k, use := range m.Uses[i] {
 			own := make([]shard.Param, 0, len(places[k]))
 			for _, p := range places[k] {

@@ -19,16 +19,16 @@ type Shape struct {
 
 // Differ calls f for every field that affects what a model computes and that differs between two
 // values of the same shape type, with the field's name in messages.
-func Differ[S any](a, b S, f func(says string, a, b any)) {
+func Differ[S any](a, b S, f func(name string, a, b any)) {
 	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
 	for _, field := range reflect.VisibleFields(x.Type()) {
-		says, ok := field.Tag.Lookup("says")
+		name, ok := field.Tag.Lookup("says")
 		if !ok || field.Anonymous {
 			continue
 		}
 		p, q := x.FieldByIndex(field.Index).Interface(), y.FieldByIndex(field.Index).Interface()
 		if !reflect.DeepEqual(p, q) {
-			f(says, p, q)
+			f(name, p, q)
 		}
 	}
 }

@@ -26,20 +26,20 @@ type Group interface {
 // Between the matrices, a rank has some rows of the residual stream (sequence parallelism,
 // Korthikanti et al., arXiv 2205.05198), see Batch.Held: it gathers those of all ranks before a
 // matrix, and reduce-scatters the outputs after it.
-type Cut struct{ Index, Of int }
+type Cut struct{ Index, Count int }
 
 // some reports whether there is more than one part.
-func (c Cut) some() bool { return c.Of > 1 }
+func (c Cut) some() bool { return c.Count > 1 }
 
 // narrow returns this rank's share of n.
 func (c Cut) narrow(n int, what string) int {
 	if !c.some() {
 		return n
 	}
-	if n%c.Of != 0 {
-		panic(fmt.Sprintf("nn: %d %s cannot be divided over %d ranks", n, what, c.Of))
+	if n%c.Count != 0 {
+		panic(fmt.Sprintf("nn: %d %s cannot be divided over %d ranks", n, what, c.Count))
 	}
-	return n / c.Of
+	return n / c.Count
 }
 
 // part returns this rank's part of a parameter whose dimension dim consists of concatenated pieces
@@ -52,7 +52,7 @@ func (c Cut) part(p shard.Param, dim int, own ...int) shard.Param {
 	at := 0
 	for _, n := range own {
 		take = append(take, shard.Range{Lo: at + c.Index*n, Hi: at + (c.Index+1)*n})
-		at += c.Of * n
+		at += c.Count * n
 	}
 	return p.Part(dim, take...)
 }
@@ -64,7 +64,7 @@ func (c Cut) vocab(p shard.Param) (shard.Param, device.Vocab) {
 		return p, device.Vocab{}
 	}
 	size := p.Shape[0]
-	most := (size + c.Of - 1) / c.Of
+	most := (size + c.Count - 1) / c.Count
 	own := shard.Range{Lo: min(size, c.Index*most), Hi: min(size, (c.Index+1)*most)}
 	p = p.Part(0, own)
 	p.Cut.Most = most

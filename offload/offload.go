@@ -35,18 +35,18 @@ import (
 	"zeroth/shard"
 )
 
-// Place is where data rests between uses.
-type Place uint8
+// Tier is where data rests between uses.
+type Tier uint8
 
 const (
-	Device Place = iota
+	Device Tier = iota
 	Host
 	Disk
 )
 
-var placeNames = [...]string{"device", "host", "disk"}
+var tierNames = [...]string{"device", "host", "disk"}
 
-func (p Place) String() string { return placeNames[p] }
+func (p Tier) String() string { return tierNames[p] }
 
 // TileLen is the default maximum of elements in a tile: 4 MiB of float32, enough for the
 // full speed of disks, while a ring stays small compared with the state.
@@ -55,8 +55,8 @@ const TileLen = 1 << 20
 // Config configures a Store. The caller closes devices and queues after Free; those of the
 // device may be nil if nothing leaves it.
 type Config struct {
-	Optimizer Place   // where master copies and state vectors rest
-	Params    Place   // where the shards of units that are not Whole rest
+	Optimizer Tier    // where master copies and state vectors rest
+	Params    Tier    // where the shards of units that are not Whole rest
 	Ratio     float64 // fraction of the state that is offloaded; the rest stays on the device
 	Buffers   int     // number of slots in each ring
 	Tile      int     // maximum elements in a tile; 0 is TileLen
@@ -141,7 +141,7 @@ type allocation struct {
 type unit struct {
 	Unit
 	onHost bool            // updated in host memory; for a frozen unit, lent there
-	param  Place           // where the parameter rests
+	param  Tier            // where the parameter rests
 	rest   device.Buffer   // (Len) compute dtype: the parameter, unless it rests on disk
 	grad   device.Buffer   // (Len) float32
 	master device.Buffer   // (Len) float32; empty if it rests on disk

@@ -171,7 +171,7 @@ func (r *rig) fetched(t *testing.T, unit int, m model, updated device.Event) {
 	r.dev.Free(got)
 }
 
-var places = []offload.Place{offload.Device, offload.Host, offload.Disk}
+var places = []offload.Tier{offload.Device, offload.Host, offload.Disk}
 
 // A store returns what was written to it, wherever that rests: the state of every tile,
 // zero at first, and parameters with their newest value.

@@ -95,7 +95,7 @@ func TestBetweenHostsIsPlanned(t *testing.T) {
 func planBetween(t *testing.T, c *config.Config, l process, near, far float64) int64 {
 	t.Helper()
 	h := &sim.Hardware{Name: "any", Flops: map[string]float64{"fp32": 1e9, "bf16": 1e9}, Memory: 1e9, Links: []sim.Link{{Ranks: l.beside(), Bandwidth: near, Latency: 1e-6}, {Bandwidth: far, Latency: 1e-6}}}
-	s, err := sim.Simulate(setup.Place(c, l, setup.Hooks{}), h)
+	s, err := sim.Simulate(setup.InWorld(c, l, setup.Hooks{}), h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func countBetween(t *testing.T, c *config.Config, all []process, near, far float
 	var done sync.WaitGroup
 	for _, l := range all {
 		done.Go(func() {
-			ranks, err := setup.Open(setup.Place(c, &counting{l, sent}, setup.Hooks{}))
+			ranks, err := setup.Open(setup.InWorld(c, &counting{l, sent}, setup.Hooks{}))
 			if err != nil {
 				t.Error(err)
 				return

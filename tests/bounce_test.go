@@ -125,7 +125,7 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 			largest = max(largest, int(4*part))
 		}
 		want := int64(test.slots(largest, largest/m.Replicate))
-		p, err := setup.DryRun(setup.Place(c, all[0], setup.Hooks{}))
+		p, err := setup.DryRun(setup.InWorld(c, all[0], setup.Hooks{}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 		var done sync.WaitGroup
 		for _, l := range all {
 			done.Go(func() {
-				ranks, err := setup.Open(setup.Place(c, l, setup.Hooks{}))
+				ranks, err := setup.Open(setup.InWorld(c, l, setup.Hooks{}))
 				if err != nil {
 					t.Error(err)
 					return
@@ -184,7 +184,7 @@ func TestHostsAgreeToTheBit(t *testing.T) {
 		ends := make(chan error, len(all))
 		var open [][]*setup.Rank
 		for _, l := range all {
-			ranks, err := setup.Open(setup.Place(c, l, setup.Hooks{}))
+			ranks, err := setup.Open(setup.InWorld(c, l, setup.Hooks{}))
 			if err != nil {
 				t.Fatal(err)
 			}

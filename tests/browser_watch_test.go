@@ -61,7 +61,7 @@ func held() (h report.Held) {
 func step(i int) report.Step {
 	x := float64(i)
 	s := report.Step{Step: i, Loss: 5.6*math.Exp(-x/800) + 1.2 + 0.1*math.Sin(x*1.7), LR: 6e-4 * math.Min(1, x/200), GradNorm: 1 + 0.2*math.Sin(x/3), Tokens: int64(4096 * i), TokensPerSecond: 8000 + 300*math.Sin(x/50),
-		StepSeconds: 0.5 + 0.02*math.Sin(x/9), Time: 1.7e9 + x/2, MFU: 0.41, DataSeconds: 0.001, Waited: 0.03, RankWaits: report.Spread{Least: report.Of{Seconds: 0.01, Rank: 2}, Most: report.Of{Seconds: 0.04, Rank: 1}}}
+		StepSeconds: 0.5 + 0.02*math.Sin(x/9), Time: 1.7e9 + x/2, MFU: 0.41, DataSeconds: 0.001, Waited: 0.03, RankWaits: report.Spread{Least: report.RankValue{Seconds: 0.01, Rank: 2}, Most: report.RankValue{Seconds: 0.04, Rank: 1}}}
 	if i%50 == 0 {
 		s.Parts = sim.Exposure{Steps: 1, Seconds: 0.5, Compute: 0.41, Exposed: 0.05, Idle: 0.02}
 	}

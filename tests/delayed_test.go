@@ -184,7 +184,7 @@ func TestDelayedUpdatesRefusals(t *testing.T) {
 		"zero.offload={optimizer: disk, path: .}": "train.delayed_update: updates are delayed, which those of state on a disk are not",
 		"zero.offload.parameters=host":            "train.delayed_update: updates are delayed, which needs parameters on the device",
 	} {
-		_, err := setup.Here(1, 0).Draft("", slices.Concat(small, []string{"train.delayed_update=true", set, "data.validation=null", "train.eval_every=null"}))
+		_, err := setup.ThisMachine(1, 0).Draft("", slices.Concat(small, []string{"train.delayed_update=true", set, "data.validation=null", "train.eval_every=null"}))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", set, err)
 		}

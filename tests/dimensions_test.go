@@ -71,7 +71,7 @@ func TestBytesByDimensionArePlanned(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			places := planned.Places
+			places := planned.Kinds
 			if places == nil {
 				places = []*plan.Plan{planned}
 			}
@@ -104,7 +104,7 @@ func countDimensions(t *testing.T, c *config.Config, hosts []int) []dimensions {
 	var done sync.WaitGroup
 	for i, p := range all {
 		done.Go(func() {
-			ranks, err := setup.Open(setup.Place(c, &byDimension{p, &sent[i]}, setup.Hooks{}))
+			ranks, err := setup.Open(setup.InWorld(c, &byDimension{p, &sent[i]}, setup.Hooks{}))
 			if err != nil {
 				t.Error(err)
 				return

@@ -110,7 +110,7 @@ func dyadicBlock(t *testing.T, model func(nn.Cut) *nn.Model, ranks int, silent [
 			defer dev.Close()
 			q := dev.NewQueue(fmt.Sprint("rank ", rank))
 			defer q.Close()
-			mod := model(nn.Cut{Index: rank, Of: ranks}).Modules[1]
+			mod := model(nn.Cut{Index: rank, Count: ranks}).Modules[1]
 			bt := &nn.Batch{B: dyadicRows, T: 1, Compute: device.F32}
 			if ranks > 1 {
 				bt.Tensor = dyadicTensor{groups[rank], q}

@@ -52,7 +52,7 @@ func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collectiv
 func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, f func(*setup.Rank) error) (reports []rep, cause error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapGroups: wrap}))
+		ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapGroups: wrap}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,7 @@ import (
 // take 2n of the largest offloaded unit that has such in host memory, in as many slots
 // as on the device.
 type offloadSizes struct {
-	Optimizer, Params offload.Place
+	Optimizer, Params offload.Tier
 	Ratio             float64
 	Buffers, Tile     int
 }
@@ -40,7 +40,7 @@ type rest struct {
 	tile    int64 // elements of the largest tile
 	off     bool  // updated on the host
 	frozen  bool  // has only a parameter
-	param   offload.Place
+	param   offload.Tier
 	master  bool           // has its own master copy
 	vectors []device.DType // types of the state vectors on disk
 	rule    int            // index of footprint.Vecs

@@ -67,7 +67,7 @@ func TestForeignGoesOn(t *testing.T) {
 				per := 2 * len(all["4"]) / ranks // sequences per rank
 				c := mustHFConfig(t, model, "tokens.bin", "data.tokens=[\""+filepath.Join(model, "tokens.bin")+"\"]", "model.context=16", fmt.Sprint("train.micro_batch=", per), fmt.Sprint("train.batch=", per*ranks), fmt.Sprint("train.clip=", test.clip),
 					fmt.Sprint("parallel.ranks=", ranks), "zero.stage=3", "optimizer.weight_decay=0.1", "optimizer.betas=[0.9, 0.95]", "optimizer.eps=1e-8", "train.steps=6")
-				losses := goOn(t, setup.Place(c, setup.Alone{}, setup.Hooks{}), ck, test.rates, func(step, rank, i int) []int32 {
+				losses := goOn(t, setup.InWorld(c, setup.Alone{}, setup.Hooks{}), ck, test.rates, func(step, rank, i int) []int32 {
 					n := rank*per + i
 					return all[fmt.Sprint(step)][n/2][n%2]
 				})
@@ -101,7 +101,7 @@ func goOn(t *testing.T, j *setup.Job, ck *checkpoint.Checkpoint, rates [3]float6
 		for i, rate := range rates {
 			stats, err := r.Trainer.Step(func(_ int, input, target, _ []int32) error {
 				for k := range len(input) / 16 {
-					s := sequence(4+i, r.Here, k)
+					s := sequence(4+i, r.LocalIndex, k)
 					copy(input[16*k:16*(k+1)], s)
 					copy(target[16*k:16*(k+1)], s[1:])
 				}
@@ -110,7 +110,7 @@ func goOn(t *testing.T, j *setup.Job, ck *checkpoint.Checkpoint, rates [3]float6
 			if err != nil {
 				return err
 			}
-			if r.Here == 0 {
+			if r.LocalIndex == 0 {
 				losses[i] = stats.Loss
 			}
 		}

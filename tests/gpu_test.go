@@ -374,7 +374,7 @@ func TestGPUBench(t *testing.T) {
 	lines := map[string]bool{}
 	for _, l := range r.Lines {
 		lines[l.Name] = true
-		if !(l.Seconds > 0) || !(l.Rate > 0) || l.Samples < 1 || l.Of != "" && !(l.Share > 0) {
+		if !(l.Seconds > 0) || !(l.Rate > 0) || l.Samples < 1 || l.LimitName != "" && !(l.Share > 0) {
 			t.Errorf("%+v", l)
 		}
 	}

@@ -47,14 +47,14 @@ func TestRanksMayLiveElsewhere(t *testing.T) {
 		got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)
 		ends := make(chan error, 2)
 		for _, here := range [][]int{{1}, ([]int{0, 2, 3})[:c.Parallel.Ranks-1]} {
-			ranks, err := setup.Open(setup.Place(c, portion{here: here, groups: groups}, setup.Hooks{}))
+			ranks, err := setup.Open(setup.InWorld(c, portion{here: here, groups: groups}, setup.Hooks{}))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer closeAll(ranks)
 			for at, r := range ranks {
-				if r.Here != at || r.Rank != here[at] {
-					t.Errorf("%v: rank %d at place %d, want %d at %d", sets, r.Rank, r.Here, here[at], at)
+				if r.LocalIndex != at || r.Rank != here[at] {
+					t.Errorf("%v: rank %d at place %d, want %d at %d", sets, r.Rank, r.LocalIndex, here[at], at)
 				}
 			}
 			go func() { ends <- trainInto(c, ranks, &got, turn) }()

@@ -88,7 +88,7 @@ func trainLinked(t *testing.T, c *config.Config, hosts []int, links []collective
 	all := processes(t, config.Mesh(c), hosts)
 	ends := make(chan error, len(all))
 	for _, l := range all {
-		ranks, err := setup.Open(setup.Place(c, l, setup.Hooks{}))
+		ranks, err := setup.Open(setup.InWorld(c, l, setup.Hooks{}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -97,7 +97,7 @@ func TestMasterBetweenProcesses(t *testing.T) {
 			var done sync.WaitGroup
 			for _, l := range processes(t, config.Mesh(c), hosts) {
 				done.Go(func() {
-					ranks, err := setup.Open(setup.Place(c, l, setup.Hooks{}))
+					ranks, err := setup.Open(setup.InWorld(c, l, setup.Hooks{}))
 					if err != nil {
 						t.Error(err)
 						return
@@ -156,13 +156,13 @@ func TestMasterSends(t *testing.T) {
 			elements += u.Layout.Len()
 		}
 		if ranks == 1 {
-			if p.Sent != 0 || p.Places != nil {
+			if p.Sent != 0 || p.Kinds != nil {
 				t.Errorf("a master alone sends %d bytes", p.Sent)
 			}
 			continue
 		}
 		for i, want := range []int{(ranks - 1) * 2 * elements, 4 * elements} {
-			if got := p.Places[i].Sent; got != int64(want) {
+			if got := p.Kinds[i].Sent; got != int64(want) {
 				t.Errorf("%d ranks: place %d sends %d bytes, want %d", ranks, i, got, want)
 			}
 		}
@@ -172,7 +172,7 @@ func TestMasterSends(t *testing.T) {
 // TestMasterRefusals checks that all incompatible settings are reported at once.
 func TestMasterRefusals(t *testing.T) {
 	sets := []string{"zero.stage=2", "parallel={master: true, ranks: 8, replicate: 2, pipeline: 2, tensor: 2}", "data.validation=null", "train.eval_every=null"}
-	_, err := setup.Here(1, 0).Draft("", slices.Concat(small, sets))
+	_, err := setup.ThisMachine(1, 0).Draft("", slices.Concat(small, sets))
 	for _, want := range []string{
 		"zero.stage: stage 2 shards the state, which a master has alone; want stage: 0, or parallel.master: false",
 		"parallel.replicate: replicas update their state, which a master has alone; want replicate: 1, or parallel.master: false",

@@ -63,8 +63,8 @@ func hostWork(c *config.Config) int64 {
 	return cpu.Workspace(setup.Workers(c), queues, device.Sizes{})
 }
 
-func restsAt(name string) offload.Place {
-	return map[string]offload.Place{"none": offload.Device, "host": offload.Host, "disk": offload.Disk}[name]
+func restsAt(name string) offload.Tier {
+	return map[string]offload.Tier{"none": offload.Device, "host": offload.Host, "disk": offload.Disk}[name]
 }
 
 // llamaSizes returns the units and the peak activation bytes of a Llama.
@@ -196,7 +196,7 @@ func TestUnitsOfAllRanksAreFormula(t *testing.T) {
 			g := fsdp.Groups{Shard: collective.NewLocal(1)[0], Replica: z.Groups.World}
 			z.UnitGroups = map[string]fsdp.Groups{"root": g, "h.1": g}
 		}
-		ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapTrainer: whole}))
+		ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapTrainer: whole}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 	t.Helper()
 	want, hooks := formula(c, tile), setup.Hooks{Tile: tile}
-	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, hooks))
+	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, hooks))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"zero.stage=2", "optimizer.type=muon", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
 		c := cfg(t, append(sets, "parallel.ranks=2")...)
-		ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{Tile: 200}))
+		ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{Tile: 200}))
 		if err != nil {
 			t.Fatal(err)
 		}

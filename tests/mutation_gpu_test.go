@@ -83,7 +83,7 @@ func (w *waits) leaveOut(x cuda.Wait) bool {
 // trainWithout trains a job without the wait drop, or with all waits if drop is empty.
 func trainWithout(t *testing.T, j mutated, drop string) (out outcome, all []wait, err error) {
 	c := cfg(t, append(j.sets, mutatedSets...)...)
-	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{Tile: j.tile}))
+	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{Tile: j.tile}))
 	if err != nil {
 		return out, nil, err
 	}

@@ -26,7 +26,7 @@ import (
 // trainWith is like train with test hooks, and also returns the ranks' memory.
 func trainWith(t *testing.T, c *config.Config, s setup.Hooks) outcome {
 	t.Helper()
-	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, s))
+	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, s))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
 		{"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 	} {
-		ranks, err := fit.OpenAffordable(setup.Place(cfg(t, append(append(shape, memory), way...)...), setup.Alone{}, setup.Hooks{Tile: 2048}))
+		ranks, err := fit.OpenAffordable(setup.InWorld(cfg(t, append(append(shape, memory), way...)...), setup.Alone{}, setup.Hooks{Tile: 2048}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 // The error names the file, the unit and the offset.
 func closing(t *testing.T, c *config.Config, files vfs.ScratchFS) (all []error, first error) {
 	t.Helper()
-	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{Files: files, Tile: 200}))
+	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{Files: files, Tile: 200}))
 	if err != nil {
 		return nil, err
 	}

@@ -141,8 +141,8 @@ func allocatesAsPlanned(t *testing.T, c *config.Config, job string) {
 	steps(t, c, ranks, 2)
 	for _, r := range ranks {
 		planned, host := p.Allocated, p.Host
-		if at := setup.PlaceOf(c, r.Rank); len(p.Places) > 0 {
-			planned, host = p.Places[at].Allocated, p.Places[at].Host
+		if at := setup.RankKind(c, r.Rank); len(p.Kinds) > 0 {
+			planned, host = p.Kinds[at].Allocated, p.Kinds[at].Host
 		}
 		name := fmt.Sprintf("rank %d of %s", r.Rank, job)
 		sameBytes(t, name, r.Device.Usage().Peak, planned)

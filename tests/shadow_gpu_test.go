@@ -15,7 +15,7 @@ import (
 func shadowed(t *testing.T, sets ...string) outcome {
 	t.Helper()
 	c := cfg(t, append(slices.Clone(sets), "device=cuda")...)
-	j := setup.Place(c, setup.Alone{}, setup.Hooks{})
+	j := setup.InWorld(c, setup.Alone{}, setup.Hooks{})
 	j.Shadow = true
 	ranks, err := setup.Open(j)
 	if err != nil {

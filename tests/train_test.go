@@ -32,7 +32,7 @@ func cfg(t *testing.T, sets ...string) *config.Config {
 	if err := os.WriteFile(file, []byte("data: {text: [train_test.go]}\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	c, err := setup.Here(1, 0).Load(file, append(slices.Clone(small), sets...))
+	c, err := setup.ThisMachine(1, 0).Load(file, append(slices.Clone(small), sets...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func train(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) coll
 // trainAs is like train, but prepares the ranks first.
 func trainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*setup.Rank)) outcome {
 	t.Helper()
-	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapGroups: wrap}))
+	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapGroups: wrap}))
 	if err != nil {
 		t.Fatal(err)
 	}

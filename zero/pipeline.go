@@ -20,7 +20,7 @@ type Pipeline struct {
 	Virtual  int                                    // stages per rank
 	Begins   []int                                  // the first module of each stage; the first is 0
 	Queues   [collective.PipelineLinks]device.Queue // of the links
-	Heed     bool                                   // a failed transfer ends the rank's groups immediately, not at the end of the step
+	FailFast bool                                   // a failed transfer ends the rank's groups immediately, not at the end of the step
 }
 
 // shape returns the pipeline for a number of micro-batches.
@@ -82,20 +82,20 @@ type pipeline struct {
 	pipe.Shape
 	train, forward []pipe.Action // programs; nil with one stage
 	chunks         []fsdp.Chunk  // this rank's stages
-	flying         []*passage
-	landed         []*passage       // for reuse
+	flying         []*flight
+	landed         []*flight        // for reuse
 	read           []reading        // micro-batches whose token ids are in memory
-	inputs         places           // of Trainer.inputs
-	streams        places           // of fsdp.Runner's
+	inputs         indexPool        // of Trainer.inputs
+	streams        indexPool        // of fsdp.Runner's
 	closed         []int            // streams released by the last action
-	flights        []places         // of fsdp.Runner's, per chunk
+	flights        []indexPool      // of fsdp.Runner's, per chunk
 	began          device.Event     // the current computation has begun
 	unread         []device.Event   // by stream: its previous content is no longer accessed
 	released       [][]device.Event // by chunk and flight: its previous content is no longer accessed
 }
 
-// passage is a micro-batch at one of the rank's stages.
-type passage struct {
+// flight is a micro-batch at one of the rank's stages.
+type flight struct {
 	stage, micro  int
 	flight        int           // index of its flight
 	x, d          int           // indices of the streams of the stage's input and of the gradient; -1: none
@@ -108,14 +108,14 @@ type passage struct {
 // reading is a micro-batch with the index of its token ids.
 type reading struct{ micro, input int }
 
-// places allocates indices. It returns the one that has been free longest, or a new one if at most
+// indexPool allocates indices. It returns the one that has been free longest, or a new one if at most
 // spare others are free and fewer than most exist.
-type places struct {
+type indexPool struct {
 	free             []int
 	all, spare, most int // most 0: unlimited
 }
 
-func (p *places) take() (at int) {
+func (p *indexPool) take() (at int) {
 	if len(p.free) <= p.spare && (p.most == 0 || p.all < p.most) {
 		p.all++
 		return p.all - 1
@@ -125,13 +125,13 @@ func (p *places) take() (at int) {
 	return at
 }
 
-func (p *places) give(at int) { p.free = append(p.free, at) }
+func (p *indexPool) give(at int) { p.free = append(p.free, at) }
 
-func (p *places) reset() { p.free, p.all = p.free[:0], 0 }
+func (p *indexPool) reset() { p.free, p.all = p.free[:0], 0 }
 
 // newPipeline determines the maximum number of micro-batches in flight.
 func newPipeline(c *Config) (*pipeline, error) {
-	p := &pipeline{Shape: c.shape(c.Micro), inputs: places{spare: 1}}
+	p := &pipeline{Shape: c.shape(c.Micro), inputs: indexPool{spare: 1}}
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
@@ -145,9 +145,9 @@ func newPipeline(c *Config) (*pipeline, error) {
 		p.chunks = append(p.chunks, fsdp.Chunk{Lo: lo, Hi: lo + m[1] - m[0]})
 		lo += m[1] - m[0]
 	}
-	p.flights, p.released = make([]places, len(p.chunks)), make([][]device.Event, len(p.chunks))
+	p.flights, p.released = make([]indexPool, len(p.chunks)), make([][]device.Event, len(p.chunks))
 	few := *p
-	few.flights = make([]places, len(p.chunks))
+	few.flights = make([]indexPool, len(p.chunks))
 	few.Micro = min(p.Micro, inputs+1) // with one stage, all later ones are alike
 	few.count(true)
 	p.take(&few)
@@ -177,10 +177,10 @@ func (p *pipeline) count(train bool) {
 }
 
 // take sets the number of places to at least another's count.
-func (p *pipeline) take(of *pipeline) {
-	p.inputs.most, p.streams.most = max(p.inputs.most, of.inputs.all), max(p.streams.most, of.streams.all)
+func (p *pipeline) take(other *pipeline) {
+	p.inputs.most, p.streams.most = max(p.inputs.most, other.inputs.all), max(p.streams.most, other.streams.all)
 	for i := range p.chunks {
-		p.flights[i].most = max(p.flights[i].most, of.flights[i].all)
+		p.flights[i].most = max(p.flights[i].most, other.flights[i].all)
 		p.chunks[i].Flights = p.flights[i].most
 	}
 }
@@ -227,7 +227,7 @@ func (p *pipeline) reset() {
 }
 
 // find returns a micro-batch at one of the rank's stages, or nil.
-func (p *pipeline) find(stage, micro int) *passage {
+func (p *pipeline) find(stage, micro int) *flight {
 	for _, x := range p.flying {
 		if x.stage == stage && x.micro == micro {
 			return x
@@ -237,15 +237,15 @@ func (p *pipeline) find(stage, micro int) *passage {
 }
 
 // begin assigns the places that an action needs to a micro-batch.
-func (p *pipeline) begin(a pipe.Action) *passage {
+func (p *pipeline) begin(a pipe.Action) *flight {
 	x := p.find(a.Stage, a.Micro)
 	if x == nil {
 		if n := len(p.landed); n > 0 {
 			x, p.landed = p.landed[n-1], p.landed[:n-1]
 		} else {
-			x = new(passage)
+			x = new(flight)
 		}
-		*x = passage{stage: a.Stage, micro: a.Micro, x: -1, d: -1}
+		*x = flight{stage: a.Stage, micro: a.Micro, x: -1, d: -1}
 		p.flying = append(p.flying, x)
 	}
 	switch chunk := a.Stage / p.Ranks; a.Kind {
@@ -270,7 +270,7 @@ func (p *pipeline) input(micro int) int {
 
 // end releases the places that are unused after an action, and stores the streams among them in
 // closed.
-func (p *pipeline) end(x *passage, kind pipe.Kind, train bool) {
+func (p *pipeline) end(x *flight, kind pipe.Kind, train bool) {
 	chunk, last := x.stage/p.Ranks, x.stage == p.Stages()-1
 	p.closed = p.closed[:0]
 	give := func(stream *int) {
@@ -295,7 +295,7 @@ func (p *pipeline) end(x *passage, kind pipe.Kind, train bool) {
 	}
 	if x.computed && x.d < 0 && kind != pipe.RecvForward {
 		p.flights[chunk].give(x.flight)
-		p.flying = slices.DeleteFunc(p.flying, func(y *passage) bool { return y == x })
+		p.flying = slices.DeleteFunc(p.flying, func(y *flight) bool { return y == x })
 		p.landed = append(p.landed, x)
 	}
 }
@@ -341,7 +341,7 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 		c.After(x.came)
 		x.out = r.Forward(r.Flight(chunk, x.flight), &in.batch, a.Micro, x.in, train)
 		if !train {
-			t.lose(x, in)
+			t.addLoss(x, in)
 			t.spend(p, x, in)
 		}
 	case pipe.SendForward:
@@ -363,11 +363,11 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 		c.After(x.sent) // overwrites data of the forward pass
 		if f := r.Flight(chunk, x.flight); a.Kind == pipe.Backward {
 			r.Backward(f, &in.batch, a.Micro, x.grad)
-			t.lose(x, in)
+			t.addLoss(x, in)
 			t.spend(p, x, in)
 		} else {
 			r.InputGrad(f, &in.batch, a.Micro, x.grad)
-			t.lose(x, in)
+			t.addLoss(x, in)
 			p.unread[x.d] = c.Mark()
 		}
 	case pipe.SendBackward:
@@ -380,8 +380,8 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 	return nil
 }
 
-// lose adds the losses of a micro-batch once its last stage has computed them.
-func (t *Trainer) lose(x *passage, in *input) {
+// addLoss adds the losses of a micro-batch once its last stage has computed them.
+func (t *Trainer) addLoss(x *flight, in *input) {
 	if x.stage == t.pipeline.Stages()-1 {
 		t.cfg.Compute.Sum(t.sums.Device.Slice(0, device.ExactLen), in.batch.Loss)
 	}
@@ -389,7 +389,7 @@ func (t *Trainer) lose(x *passage, in *input) {
 
 // spend records that the operations issued so far are the last to use a pass's input, so that
 // another micro-batch may reuse its places.
-func (t *Trainer) spend(p *pipeline, x *passage, in *input) {
+func (t *Trainer) spend(p *pipeline, x *flight, in *input) {
 	done := t.cfg.Compute.Mark()
 	in.free = done
 	if x.x >= 0 {
@@ -412,15 +412,15 @@ func (t *Trainer) transfer(l collective.Link, to, micro int, ready device.Event,
 	q.After(t.pipeline.began) // waiting for another rank too early would look like being blocked by it
 	t.cfg.Groups.Links[l].Broadcast(q, b)
 	done := q.Mark()
-	if t.cfg.Pipeline.Heed {
-		go t.heed(done)
+	if t.cfg.Pipeline.FailFast {
+		go t.failFast(done)
 	}
 	return done
 }
 
-// heed ends this rank's groups if a transfer fails, so that other ranks notice it even if this rank
+// failFast ends this rank's groups if a transfer fails, so that other ranks notice it even if this rank
 // is waiting.
-func (t *Trainer) heed(transfer device.Event) {
+func (t *Trainer) failFast(transfer device.Event) {
 	if err := transfer.Await(); err != nil {
 		t.failed.CompareAndSwap(nil, &err)
 		t.close()

@@ -193,15 +193,15 @@ func (t *Trainer) addNorms() {
 		if t.store.OnHost(i) {
 			sums = t.hostSums
 		}
-		t.tell(fsdp.Norm, units[i], q, 0)
+		t.emit(fsdp.Norm, units[i], q, 0)
 		q.Label(units[i].Label(fsdp.Norm))
 		q.After(units[i].Reduced)
 		q.SumSquares(sums.Slice((1+i)*device.ExactLen, (2+i)*device.ExactLen), units[i].Grad)
 	}
 }
 
-// tell reports an operation on a unit's shard to the listener.
-func (t *Trainer) tell(o fsdp.Op, u *fsdp.Unit, q device.Queue, sent int64) {
+// emit reports an operation on a unit's shard to the listener.
+func (t *Trainer) emit(o fsdp.Op, u *fsdp.Unit, q device.Queue, sent int64) {
 	if t.cfg.Listener != nil {
 		t.cfg.Listener.Event(fsdp.Event{Op: o, Units: u.Itself(), Step: -1, Sent: sent, Queue: q, Micro: -1})
 	}

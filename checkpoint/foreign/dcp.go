@@ -104,8 +104,8 @@ func (c *Checkpoint) addDCP(folder string) error {
 // flattened matches names of state in flattened dictionaries: state.NAME.exp_avg.
 var flattened = regexp.MustCompile(`^(?:.*\.)?state\.(.+)\.(\w+)$`)
 
-// place returns the parameter that a tensor belongs to, and the kind of its state.
-func (d *dcp) place(fqn string) (name, kind string) {
+// identify returns the parameter that a tensor belongs to, and the kind of its state.
+func (d *dcp) identify(fqn string) (name, kind string) {
 	path := torchfile.Items(d.planner.At(fqn))
 	text := func(i int) string { s, _ := path[i].(string); return s }
 	if n := len(path); n >= 3 && text(n-3) == "state" {
@@ -129,7 +129,7 @@ func (d *dcp) place(fqn string) (name, kind string) {
 
 // tensor adds one tensor from its metadata.
 func (d *dcp) tensor(fqn string, o *torchfile.Object) error {
-	name, kind := d.place(fqn)
+	name, kind := d.identify(fqn)
 	shape, err := torchfile.Ints(o.Field("size"))
 	if err != nil {
 		return err

@@ -161,7 +161,7 @@ func (c *Checkpoint) openUniversal(folder string) error {
 	if len(shapes) > 0 {
 		return fmt.Errorf("%s: zero has no folder %s", folder, checkpoint.Plain(slices.Min(slices.Collect(maps.Keys(shapes)))))
 	}
-	return c.besides(folder)
+	return c.addZeROPairs(folder)
 }
 
 // addUniversal adds a parameter and its moments from its folder.
@@ -206,9 +206,9 @@ func (c *Checkpoint) addUniversal(folder, name string, shape []int) error {
 	return nil
 }
 
-// besides compares a universal checkpoint with the ZeRO files it was made from, if they still
+// addZeROPairs compares a universal checkpoint with the ZeRO files it was made from, if they still
 // exist: DeepSpeed's converter scrambles parameters of round_robin_gradients.
-func (c *Checkpoint) besides(folder string) error {
+func (c *Checkpoint) addZeROPairs(folder string) error {
 	from, ok := strings.CutSuffix(filepath.Clean(folder), "_universal")
 	if !ok || !found(from, "*_optim_states.pt") {
 		return nil

@@ -14,7 +14,7 @@ type stateOf func(name, kind string, number any) (x *tensor, err error)
 
 // putState adds the state of an optimizer that identifies parameters by numbers in its groups. The
 // parameters of a group must have ascending positions in the model.
-func (c *Checkpoint) putState(o *torchfile.Dict, params []param, of stateOf) error {
+func (c *Checkpoint) putState(o *torchfile.Dict, params []param, lookup stateOf) error {
 	state := o.Dict("state")
 	if state == nil {
 		return nil
@@ -23,7 +23,7 @@ func (c *Checkpoint) putState(o *torchfile.Dict, params []param, of stateOf) err
 	if len(state.Keys) == 0 {
 		return nil
 	}
-	names, err := numbered(o, params, of)
+	names, err := numbered(o, params, lookup)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Path, err)
 	}
@@ -33,7 +33,7 @@ func (c *Checkpoint) putState(o *torchfile.Dict, params []param, of stateOf) err
 			return fmt.Errorf("%s: the optimizer has state of parameter %s, which none of its groups has", c.Path, torchfile.Kind(key))
 		}
 		for _, kind := range moments {
-			x, err := of(names[key], kind, key)
+			x, err := lookup(names[key], kind, key)
 			if err == nil && x != nil {
 				err = c.put(x)
 			}
@@ -60,7 +60,7 @@ func isNumber(v any) bool {
 // numbered maps an optimizer's numbers to the names of parameters, which files do not store. It can
 // do so only if the optimizer has all parameters of the model in one group, or in groups that
 // differ in the number of dimensions, as groups with and without weight decay do.
-func numbered(o *torchfile.Dict, params []param, of stateOf) (map[any]string, error) {
+func numbered(o *torchfile.Dict, params []param, lookup stateOf) (map[any]string, error) {
 	const unnamed = "the optimizer has no names of parameters: "
 	names, count := map[any]string{}, 0
 	var taken [3]bool // dimension classes of earlier groups
@@ -80,7 +80,7 @@ func numbered(o *torchfile.Dict, params []param, of stateOf) (map[any]string, er
 				continue
 			}
 			count++
-			shape, err := stateShape(o, n, of)
+			shape, err := stateShape(o, n, lookup)
 			if err != nil {
 				return nil, err
 			}
@@ -116,9 +116,9 @@ func numbered(o *torchfile.Dict, params []param, of stateOf) (map[any]string, er
 func dimensions(shape []int) int { return min(2, max(1, len(shape))) }
 
 // stateShape returns the shape of a parameter's state, or nil if it has none.
-func stateShape(o *torchfile.Dict, n any, of stateOf) ([]int, error) {
+func stateShape(o *torchfile.Dict, n any, lookup stateOf) ([]int, error) {
 	for _, kind := range moments {
-		x, err := of(fmt.Sprintf("number %v", n), kind, n)
+		x, err := lookup(fmt.Sprintf("number %v", n), kind, n)
 		if err != nil {
 			return nil, err
 		}

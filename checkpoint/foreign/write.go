@@ -86,8 +86,8 @@ func (w *Writer) Torch(ctx context.Context, path string) error {
 	})
 }
 
-// place locates a tensor in a DCP file.
-type place struct {
+// entry locates a tensor in a DCP file.
+type entry struct {
 	fqn   string
 	path  []string // in the saved dictionary
 	spec  torchfile.Spec
@@ -99,12 +99,12 @@ const dcpData = "__0_0.distcp"
 // DCP writes a folder of torch.distributed.checkpoint, {"model": …, "optim": {"state": …}}, as a
 // world of one rank. It writes .metadata last.
 func (w *Writer) DCP(ctx context.Context, folder string) error {
-	var places []place
+	var list []entry
 	err := input.Write(filepath.Join(folder, dcpData), func(out io.Writer) error {
 		b := bufio.NewWriterSize(out, 1<<20)
 		at := &torchfile.Counter{W: b}
 		for _, t := range w.list(true) {
-			p := place{fqn: "model." + t.as, path: []string{"model", t.as}, at: at.N}
+			p := entry{fqn: "model." + t.as, path: []string{"model", t.as}, at: at.N}
 			if t.Kind != checkpoint.Master {
 				p.fqn, p.path = "optim.state."+t.as+"."+t.Kind, []string{"optim", "state", t.as, t.Kind}
 			}
@@ -114,19 +114,19 @@ func (w *Writer) DCP(ctx context.Context, folder string) error {
 				return err
 			}
 			p.n = at.N - p.at
-			places = append(places, p)
+			list = append(list, p)
 			if t.Kind != "exp_avg" || w.Step == 0 {
 				continue
 			}
 			if p, err = writeStep(at, t.as, w.Step); err != nil {
 				return err
 			}
-			places = append(places, p)
+			list = append(list, p)
 		}
 		return b.Flush()
 	})
 	if err == nil {
-		err = input.WriteBytes(filepath.Join(folder, ".metadata"), metadata(places))
+		err = input.WriteBytes(filepath.Join(folder, ".metadata"), metadata(list))
 	}
 	if err != nil {
 		_ = os.Remove(filepath.Join(folder, dcpData)) // err is the one to report
@@ -136,8 +136,8 @@ func (w *Writer) DCP(ctx context.Context, folder string) error {
 }
 
 // writeStep writes the number of a parameter's updates as a float32, as torch's AdamW does.
-func writeStep(at *torchfile.Counter, name string, step int64) (place, error) {
-	p := place{fqn: "optim.state." + name + ".step", path: []string{"optim", "state", name, "step"}, spec: torchfile.Spec{DType: checkpoint.F32}, at: at.N}
+func writeStep(at *torchfile.Counter, name string, step int64) (entry, error) {
+	p := entry{fqn: "optim.state." + name + ".step", path: []string{"optim", "state", name, "step"}, spec: torchfile.Spec{DType: checkpoint.F32}, at: at.N}
 	var b [4]byte
 	safetensors.Encode(b[:], []float32{float32(step)}, checkpoint.F32)
 	err := torchfile.Write(at, "archive", []torchfile.Spec{p.spec}, func(_ torchfile.Spec, write func([]byte) error) error { return write(b[:]) })
@@ -146,7 +146,7 @@ func writeStep(at *torchfile.Counter, name string, step int64) (place, error) {
 }
 
 // metadata returns the pickle of torch.distributed.checkpoint.metadata.Metadata.
-func metadata(places []place) []byte {
+func metadata(list []entry) []byte {
 	const module = "torch.distributed.checkpoint.metadata"
 	p := torchfile.NewPickler()
 	object := func(module, class string, fields func()) {
@@ -163,7 +163,7 @@ func metadata(places []place) []byte {
 	object(module, "Metadata", func() {
 		p.Text("state_dict_metadata")
 		p.Op("}(")
-		for _, x := range places {
+		for _, x := range list {
 			p.Text(x.fqn)
 			object(module, "TensorStorageMetadata", func() {
 				p.Text("properties")
@@ -192,7 +192,7 @@ func metadata(places []place) []byte {
 		p.Op("u")
 		p.Text("planner_data")
 		p.Op("}(")
-		for _, x := range places {
+		for _, x := range list {
 			p.Text(x.fqn)
 			p.Op("(")
 			for _, key := range x.path {
@@ -203,7 +203,7 @@ func metadata(places []place) []byte {
 		p.Op("u")
 		p.Text("storage_data")
 		p.Op("}(")
-		for _, x := range places {
+		for _, x := range list {
 			object(module, "MetadataIndex", func() {
 				p.Text("fqn")
 				p.Text(x.fqn)

@@ -259,7 +259,7 @@ func step(v any) (int64, error) {
 
 // updates sets the checkpoint's step from the updates of a parameter, which all parameters must
 // share.
-func (c *Checkpoint) updates(v any, of string) error {
+func (c *Checkpoint) updates(v any, name string) error {
 	if v == nil {
 		return nil
 	}
@@ -271,7 +271,7 @@ func (c *Checkpoint) updates(v any, of string) error {
 		err = fmt.Errorf("%d updates, but the checkpoint has %d", n, c.Step-c.Skipped)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %s: %w", c.Path, checkpoint.Plain(of), err)
+		return fmt.Errorf("%s: %s: %w", c.Path, checkpoint.Plain(name), err)
 	}
 	return nil
 }

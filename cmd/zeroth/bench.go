@@ -98,7 +98,7 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 	ctx, release := a.untilSignal(ctx, func() {}, nil)
 	defer release()
 	progress, erase := a.showProgress(0)
-	o.Tell = func(doing string) { progress("measuring " + doing) }
+	o.Progress = func(doing string) { progress("measuring " + doing) }
 	show := func(r *bench.Report) error {
 		if o.json {
 			return r.JSON(a.out)

@@ -122,7 +122,7 @@ func (a *app) runParallel(ctx context.Context, o *comparing) error {
 	}()
 	progress, erase := a.showProgress(5 * time.Second)
 	load := func(sets []string) (*config.Config, error) {
-		return setup.Here(1, 0).Load(o.file, slices.Concat(o.sets, sets))
+		return setup.ThisMachine(1, 0).Load(o.file, slices.Concat(o.sets, sets))
 	}
 	x, err := bench.Compare(ctx, load, o.ways, o.steps, hardware, progress)
 	if erase(); x == nil || ctx.Err() != nil {

@@ -74,8 +74,8 @@ func TestBenchParallel(t *testing.T) {
 		if !(r.Tokens > 0) || !(p.Tokens > 0) || !(r.Waiting > 0) || r.Waiting >= 1 || !(p.Waiting >= 0) || p.Waiting >= 1 {
 			t.Errorf("%s: %+v, predicted %+v", name, r, p)
 		}
-		if y.Apart > 1e-6 {
-			t.Errorf("%s: losses differ by %v", name, y.Apart)
+		if y.Difference > 1e-6 {
+			t.Errorf("%s: losses differ by %v", name, y.Difference)
 		}
 	}
 	for name, mesh := range map[string]string{"ddp": "replicate 4", "zero2": "shard 4", "hybrid": "replicate 2 × shard 2", "tensor": "tensor 4", "1f1b": "pipeline 2 × shard 2", "interleaved1f1b": "pipeline 2 × shard 2"} {
@@ -83,7 +83,7 @@ func TestBenchParallel(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, mesh)
 		}
 	}
-	if a, b, c := ways["zero1"], ways["zero2"], ways["zero3"]; a.Apart != 0 || b.Apart != c.Apart || a.Run.Memory <= c.Run.Memory || ways["ddp"].Run.Memory <= a.Run.Memory {
+	if a, b, c := ways["zero1"], ways["zero2"], ways["zero3"]; a.Difference != 0 || b.Difference != c.Difference || a.Run.Memory <= c.Run.Memory || ways["ddp"].Run.Memory <= a.Run.Memory {
 		t.Errorf("stages: %+v, %+v, %+v, %+v", ways["ddp"], a, b, c)
 	}
 }

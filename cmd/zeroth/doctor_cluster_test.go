@@ -42,16 +42,16 @@ func TestDescribeTransport(t *testing.T) {
 		built = "over sockets: Open MPI launched the processes, but this binary was built without MPI (CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth)"
 	}
 	for _, c := range []struct {
-		place     launch.Place
+		place     launch.Process
 		transport string
 		want      string
 	}{
-		{launch.Place{World: 1}, "auto", "through memory, within one process"},
-		{launch.Place{World: 2, By: "Slurm"}, "auto", "over Unix sockets within a host and TCP between hosts; MPI did not launch the processes"},
-		{launch.Place{World: 2, By: "Slurm"}, "tcp", "over tcp, set by --transport"},
-		{launch.Place{World: 2, By: "Open MPI"}, "auto", built},
+		{launch.Process{World: 1}, "auto", "through memory, within one process"},
+		{launch.Process{World: 2, By: "Slurm"}, "auto", "over Unix sockets within a host and TCP between hosts; MPI did not launch the processes"},
+		{launch.Process{World: 2, By: "Slurm"}, "tcp", "over tcp, set by --transport"},
+		{launch.Process{World: 2, By: "Open MPI"}, "auto", built},
 	} {
-		if got := describeTransport(&joining{member: member{Place: c.place}, transport: c.transport}); got != c.want {
+		if got := describeTransport(&joining{member: member{Process: c.place}, transport: c.transport}); got != c.want {
 			t.Errorf("%+v, %s: %s\nwant %s", c.place, c.transport, got, c.want)
 		}
 	}
@@ -124,7 +124,7 @@ func TestBenchAcross(t *testing.T) {
 		t.Fatalf("%v: %d lines, %q\n%s", err, len(r.Lines), r.Between, out)
 	}
 	for i, l := range r.Lines {
-		if l.Rate <= 0 || l.Seconds <= 0 || l.Samples < 2 || (i%4 > 0) != (l.Of == "stream" && l.Share > 0) {
+		if l.Rate <= 0 || l.Seconds <= 0 || l.Samples < 2 || (i%4 > 0) != (l.LimitName == "stream" && l.Share > 0) {
 			t.Errorf("%+v", l)
 		}
 	}

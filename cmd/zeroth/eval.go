@@ -68,7 +68,7 @@ func evaluated(path, run string, sets []string) (*config.Config, error) {
 	for _, key := range append(config.Shape(), trainingOnly...) {
 		sets = append(sets, key+"=null")
 	}
-	return setup.Here(1, 0).Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, folder)))
+	return setup.ThisMachine(1, 0).Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, folder)))
 }
 
 // setFrom begins the setting that gives a job the model to evaluate.

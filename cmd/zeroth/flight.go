@@ -48,7 +48,7 @@ Exit codes: 0 ranks agree or are moving, 1 ranks diverged, 2 a file is not a dum
 			if err != nil {
 				return input.BadInput(err)
 			}
-			if err := a.printFlight(r, asJSON); err != nil || !r.Parted {
+			if err := a.printFlight(r, asJSON); err != nil || !r.Diverged {
 				return err
 			}
 			return errFound

@@ -62,7 +62,7 @@ func (a *app) benchAcross(ctx context.Context, m *joining, o bench.Options, show
 		return input.BadInput(fmt.Errorf("bench %s measures one process and there are %d; want bench collective", cmp.Or(strings.Join(o.Groups, " "), "without arguments"), m.World))
 	}
 	if m.Rank > 0 {
-		a.quiet, o.Tell = true, nil
+		a.quiet, o.Progress = true, nil
 	}
 	w, err := m.meet(ctx, a.note)
 	if err != nil {

@@ -118,7 +118,7 @@ func (s *supervisor) inFolder() error {
 
 // ranks returns the number of ranks that the job has in a number of processes.
 func (c command) ranks(processes int) (int, error) {
-	job, err := setup.Here(processes, 0).Load(c.file, c.sets)
+	job, err := setup.ThisMachine(processes, 0).Load(c.file, c.sets)
 	if err != nil {
 		return 0, err
 	}

@@ -25,7 +25,7 @@ import (
 
 // member is this process as one of a world of processes.
 type member struct {
-	launch.Place
+	launch.Process
 	flags    launch.Flags
 	given    func(flag string) bool // whether a flag is on the command line
 	insecure bool
@@ -51,7 +51,7 @@ func (p *member) find() (err error) {
 			return input.BadInput(fmt.Errorf("--%s needs --world; under a launcher, set ZEROTH_ADDR=host:port to where process 0 listens", name))
 		}
 	}
-	if p.Place, err = launch.Find(p.flags, os.LookupEnv); err != nil {
+	if p.Process, err = launch.Find(p.flags, os.LookupEnv); err != nil {
 		err = input.BadInput(err)
 	}
 	return err
@@ -90,7 +90,7 @@ func (p *member) enter(ctx context.Context, c *config.Config, o *job.Options, no
 // join completes a world's configuration with this process, its token and its listener,
 // and enters the world. It then limits Go's processors to this process's share.
 func (p *member) join(ctx context.Context, in world.Config, tokenFile string) (w *world.World, err error) {
-	in.Place, in.Insecure = p.Place, p.insecure
+	in.Process, in.Insecure = p.Process, p.insecure
 	if in.Token, err = jobToken(tokenFile); err != nil {
 		return nil, input.BadInput(err)
 	}

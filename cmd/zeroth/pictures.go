@@ -67,7 +67,7 @@ func (p *planned) compare(file string, m plan.Machine, newPlan func(*config.Conf
 	}
 	var s plan.Stages
 	for stage := range 4 {
-		c, err := setup.Here(1, 0).Draft(p.file, append(p.overlays(), fmt.Sprintf("zero.stage=%d", stage)))
+		c, err := setup.ThisMachine(1, 0).Draft(p.file, append(p.overlays(), fmt.Sprintf("zero.stage=%d", stage)))
 		var planned *plan.Plan
 		if err == nil {
 			planned, err = newPlan(c, m)

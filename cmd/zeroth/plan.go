@@ -106,7 +106,7 @@ func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
 		}
 		m.Memory = bytes
 	}
-	c, err := setup.Here(1, 0).Draft(p.file, p.overlays())
+	c, err := setup.ThisMachine(1, 0).Draft(p.file, p.overlays())
 	if err == nil {
 		m.Spread, err = p.spread(c)
 	}

@@ -11,8 +11,8 @@ import (
 	"zeroth/device"
 )
 
-// says compares an error's text.
-func says(err error, want string) error {
+// checkText compares an error's text.
+func checkText(err error, want string) error {
 	if err == nil || err.Error() != want {
 		return fmt.Errorf("error %v\nwant %s", err, want)
 	}
@@ -53,7 +53,7 @@ func testDivergence(t *testing.T, open func(int) []collective.Group) {
 				if !errors.As(err, new(collective.ErrDiverged)) {
 					return fmt.Errorf("error %T", err)
 				}
-				return says(err, test.want)
+				return checkText(err, test.want)
 			})
 		})
 	}
@@ -72,7 +72,7 @@ func testDivergenceOfSeveral(t *testing.T, open func(int) []collective.Group) {
 			} else {
 				collective.AllGather(r, r.q[0], device.OfI32(make([]int32, 4)))
 			}
-			return says(r.q[0].Wait(), "operation 0: rank 2 calls all-gather of 4 int32, rank 3 all-gather of 4 int32 as operation 1, ranks 0,1 reduce-scatter of 8 fp64")
+			return checkText(r.q[0].Wait(), "operation 0: rank 2 calls all-gather of 4 int32, rank 3 all-gather of 4 int32 as operation 1, ranks 0,1 reduce-scatter of 8 fp64")
 		})
 	})
 }

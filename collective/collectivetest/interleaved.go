@@ -14,9 +14,9 @@ import (
 // Afterwards every rank overwrites everything that the operation does not define and, in the next
 // step with the same buffer, all of it.
 type step struct {
-	buf    int
-	reduce bool
-	apart  bool // the ranks' own parts are separate buffers
+	buf      int
+	reduce   bool
+	separate bool // the ranks' own parts are separate buffers
 }
 
 // testInterleaved runs random programs in which every rank issues each step on a random one of its
@@ -91,15 +91,15 @@ func (m *team) interleave(seed uint64, prog []step) {
 	want := serial(size, seed, prog)
 	m.must(func(r *rank) error {
 		rng := rand.New(rand.NewPCG(seed, uint64(r.Rank())))
-		bufs, apart := buffers(size), buffers(1)
+		bufs, separate := buffers(size), buffers(1)
 		var prev device.Event
 		for i, s := range prog {
 			q, b := r.q[rng.IntN(2)], bufs[s.buf]
 			q.After(prev)
 			q.Do(func() error { contents(b, seed, r.Rank(), i); return nil })
 			own, at := collective.Own(r, b), collective.Own(r, b)
-			if s.apart {
-				at = apart[s.buf]
+			if s.separate {
+				at = separate[s.buf]
 			}
 			if s.reduce {
 				r.ReduceScatter(q, at, b)

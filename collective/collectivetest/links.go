@@ -41,9 +41,9 @@ func RunLinks(t *testing.T, open func(m shard.Mesh) (ranks []collective.Ranks, e
 // stage is a rank of a pipeline, with a queue for each of its links.
 type stage struct {
 	collective.Ranks
-	rank, of int
-	q        [collective.PipelineLinks]*cpu.Queue
-	dev      *cpu.Device
+	rank, size int
+	q          [collective.PipelineLinks]*cpu.Queue
+	dev        *cpu.Device
 }
 
 // ring holds the stages of a pipeline that are in this process.
@@ -60,7 +60,7 @@ func newRing(t *testing.T, stages int, open func(shard.Mesh) ([]collective.Ranks
 		if r.World == nil {
 			continue
 		}
-		s := &stage{Ranks: r, rank: i, of: stages, dev: cpu.NewHost(1)}
+		s := &stage{Ranks: r, rank: i, size: stages, dev: cpu.NewHost(1)}
 		for l := range s.q {
 			s.q[l] = s.dev.NewQueue(fmt.Sprint("link ", l))
 		}
@@ -88,7 +88,7 @@ func (m *ring) must(f func(s *stage) error) {
 	})
 	for i, err := range errs {
 		if err != nil {
-			m.t.Errorf("stage %d of %d: %v", m.stages[i].rank, m.stages[i].of, err)
+			m.t.Errorf("stage %d of %d: %v", m.stages[i].rank, m.stages[i].size, err)
 		}
 	}
 }
@@ -109,9 +109,9 @@ func sends(l collective.Link) bool { return l == collective.ToNext || l == colle
 // peer returns the stage at the other end of a link.
 func (s *stage) peer(l collective.Link) int {
 	if l == collective.ToNext || l == collective.FromNext {
-		return (s.rank + 1) % s.of
+		return (s.rank + 1) % s.size
 	}
-	return (s.rank + s.of - 1) % s.of
+	return (s.rank + s.size - 1) % s.size
 }
 
 // issue sends or receives on a link.

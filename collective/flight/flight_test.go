@@ -76,8 +76,8 @@ func TestMerge(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(r.Verdict, c.want) || r.Parted != !strings.HasPrefix(c.want[0], "all ranks have done") {
-			t.Errorf("%s: diverged %v, verdict\n%s\nwant\n%s", name, r.Parted, strings.Join(r.Verdict, "\n"), strings.Join(c.want, "\n"))
+		if !slices.Equal(r.Verdict, c.want) || r.Diverged != !strings.HasPrefix(c.want[0], "all ranks have done") {
+			t.Errorf("%s: diverged %v, verdict\n%s\nwant\n%s", name, r.Diverged, strings.Join(r.Verdict, "\n"), strings.Join(c.want, "\n"))
 		}
 	}
 }
@@ -117,8 +117,8 @@ func TestMergeOfAskedDumps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Parted != c.parted || len(r.Verdict) != 1 || !strings.HasPrefix(r.Verdict[0], c.want) {
-			t.Errorf("%s: diverged %v, verdict %q\nwant %s", name, r.Parted, r.Verdict, c.want)
+		if r.Diverged != c.parted || len(r.Verdict) != 1 || !strings.HasPrefix(r.Verdict[0], c.want) {
+			t.Errorf("%s: diverged %v, verdict %q\nwant %s", name, r.Diverged, r.Verdict, c.want)
 		}
 	}
 }

@@ -13,14 +13,14 @@ import (
 
 // Report is the comparison of several dumps.
 type Report struct {
-	Session string   `json:"session"`
-	World   int      `json:"world"`  // number of ranks
-	Dumps   []Source `json:"dumps"`  // by rank
-	Absent  []int    `json:"absent"` // ranks without a dump
-	Other   []string `json:"other"`  // ignored files: of other starts of a world, written before the fault, or of an earlier request
-	Parted  bool     `json:"parted"` // ranks have not executed the same operations
-	Groups  []Group  `json:"groups"` // groups whose members have not completed the same operations
-	Verdict []string `json:"verdict"`
+	Session  string   `json:"session"`
+	World    int      `json:"world"`    // number of ranks
+	Dumps    []Source `json:"dumps"`    // by rank
+	Absent   []int    `json:"absent"`   // ranks without a dump
+	Other    []string `json:"other"`    // ignored files: of other starts of a world, written before the fault, or of an earlier request
+	Diverged bool     `json:"diverged"` // ranks have not executed the same operations
+	Groups   []Group  `json:"groups"`   // groups whose members have not completed the same operations
+	Verdict  []string `json:"verdict"`
 }
 
 // Source describes a dump that the report uses.
@@ -72,33 +72,33 @@ func Merge(all []Dump) (*Report, error) {
 	last := slices.MaxFunc(all, func(a, b Dump) int { return a.Written.Compare(b.Written) })
 	fault := slices.ContainsFunc(all, func(d Dump) bool { return d.Fault && d.Session == last.Session })
 	r := &Report{Session: last.Session, World: last.World}
-	of := map[int]*Dump{}
+	dumps := map[int]*Dump{}
 	for i := range all {
 		d := &all[i]
 		switch {
 		case d.Session != last.Session || d.World != last.World || fault && !d.Fault, !fault && last.Written.Sub(d.Written) > together:
 			r.Other = append(r.Other, d.File)
-		case of[d.Rank] != nil:
-			return nil, fmt.Errorf("%s and %s are both of rank %d; pass only the newer", of[d.Rank].File, d.File, d.Rank)
+		case dumps[d.Rank] != nil:
+			return nil, fmt.Errorf("%s and %s are both of rank %d; pass only the newer", dumps[d.Rank].File, d.File, d.Rank)
 		default:
-			of[d.Rank] = d
+			dumps[d.Rank] = d
 		}
 	}
-	for _, rank := range slices.Sorted(maps.Keys(of)) {
-		d := of[rank]
+	for _, rank := range slices.Sorted(maps.Keys(dumps)) {
+		d := dumps[rank]
 		r.Dumps = append(r.Dumps, Source{rank, d.Host, d.Pid, d.Why, d.File, d.last().Last(before)})
 	}
 	for rank := range last.World {
-		if of[rank] == nil && len(r.Absent) < mostNamed {
+		if dumps[rank] == nil && len(r.Absent) < mostNamed {
 			r.Absent = append(r.Absent, rank)
 		}
 	}
-	for _, m := range members(of) {
+	for _, m := range members(dumps) {
 		if g, ok := m.diverging(); ok {
 			r.Groups = append(r.Groups, g)
 		}
 	}
-	r.conclude(of, fault)
+	r.conclude(dumps, fault)
 	return r, nil
 }
 
@@ -126,10 +126,10 @@ type member struct {
 }
 
 // members sorts the operations of all dumps by group.
-func members(of map[int]*Dump) (all []member) {
+func members(dumps map[int]*Dump) (all []member) {
 	at := map[string]int{}
-	for _, rank := range slices.Sorted(maps.Keys(of)) {
-		d := of[rank]
+	for _, rank := range slices.Sorted(maps.Keys(dumps)) {
+		d := dumps[rank]
 		mine := make([]int, len(d.Groups))
 		for i, g := range d.Groups {
 			key := fmt.Sprint(g.Name, g.Ranks)
@@ -252,7 +252,7 @@ func is(ranks []int) string {
 
 // conclude writes the verdict: which ranks made a different call, and which ranks block all others.
 // Without a fault, ranks that have not waited long count as running.
-func (r *Report) conclude(of map[int]*Dump, fault bool) {
+func (r *Report) conclude(dumps map[int]*Dump, fault bool) {
 	longest := time.Duration(0)
 	var waits []collective.Wait
 	for i := range r.Groups {
@@ -260,16 +260,16 @@ func (r *Report) conclude(of map[int]*Dump, fault bool) {
 		waits = append(waits, r.Groups[i].waits()...)
 	}
 	blocking := map[int]collective.Operation{}
-	for rank, d := range of {
+	for rank, d := range dumps {
 		if o, some := collective.Blocking(slices.Values(d.Operations), d.Groups); some {
 			blocking[rank] = o
 		}
 	}
 	waits = slices.DeleteFunc(waits, func(w collective.Wait) bool {
 		o, some := blocking[w.Rank]
-		return some && o.Issued != w.Issued && of[w.Rank].Groups[w.Group].Name != collective.Saves.String()
+		return some && o.Issued != w.Issued && dumps[w.Rank].Groups[w.Group].Name != collective.Saves.String()
 	})
-	for _, d := range of {
+	for _, d := range dumps {
 		waits = append(waits, d.last())
 	}
 	for _, g := range r.Groups {
@@ -278,7 +278,7 @@ func (r *Report) conclude(of map[int]*Dump, fault bool) {
 	if fault || longest > moving {
 		r.Verdict = append(r.Verdict, collective.Stuck(waits, collective.Phrases{Name: collective.RankNames, None: "no dump", Maybe: ": killed, stopped, or on a host that writes its dumps elsewhere", Ago: before})...)
 	}
-	if r.Parted = len(r.Verdict) > 0; r.Parted {
+	if r.Diverged = len(r.Verdict) > 0; r.Diverged {
 		return
 	}
 	text, none := "all ranks have done the same operations", ""

@@ -15,7 +15,7 @@ func (a *attn64) kept(b, h, t, s int) float64 {
 		return 1
 	}
 	row := a.Drop.Row + uint64(b*a.T+t) + uint64(h)<<44
-	r := device.Philox([4]uint32{uint32(s / 8), a.Drop.Place, uint32(row), uint32(row >> 32)}, a.Drop.Key())
+	r := device.Philox([4]uint32{uint32(s / 8), a.Drop.Site, uint32(row), uint32(row >> 32)}, a.Drop.Key())
 	if r[s%8/2]>>(16*(s%2))&0xffff < a.Drop.Drop {
 		return 0
 	}
@@ -25,7 +25,7 @@ func (a *attn64) kept(b, h, t, s int) float64 {
 // dropping returns the shape with dropout whose scale is exact, since a single weight has no
 // gradient.
 func dropping(a device.Attn) device.Attn {
-	a.Drop = device.Dropout{Seed: 1<<40 + 9, Place: 1<<31 | 2, Drop: device.DropOf(0.75), Row: 1<<33 - 20}
+	a.Drop = device.Dropout{Seed: 1<<40 + 9, Site: 1<<31 | 2, Drop: device.DropOf(0.75), Row: 1<<33 - 20}
 	return a
 }
 
@@ -66,7 +66,7 @@ func TestAttentionDropsItsWeights(t *testing.T) {
 		within(fmt.Sprintf("dropped in head %d too", h), head, both(first[:head], first[h*head:(h+1)*head]), p*p)
 	}
 	for what, change := range map[string]func(d *device.Dropout){
-		"seed": func(d *device.Dropout) { d.Seed++ }, "layer": func(d *device.Dropout) { d.Place++ }, "row": func(d *device.Dropout) { d.Row += 1 << 34 },
+		"seed": func(d *device.Dropout) { d.Seed++ }, "layer": func(d *device.Dropout) { d.Site++ }, "row": func(d *device.Dropout) { d.Row += 1 << 34 },
 	} {
 		other := a
 		change(&other.Drop)

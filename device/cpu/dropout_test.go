@@ -14,7 +14,7 @@ import (
 // droppedSlowly implements device.Dropout's definition for one element.
 func droppedSlowly(d device.Dropout, i int, x, add float32) float32 {
 	row, c := d.Row+uint64(i/d.Cols), i%d.Cols
-	r := device.Philox([4]uint32{uint32(c / 8), d.Place, uint32(row), uint32(row >> 32)}, d.Key())
+	r := device.Philox([4]uint32{uint32(c / 8), d.Site, uint32(row), uint32(row >> 32)}, d.Key())
 	if r[c%8/2]>>(16*(c%2))&0xffff < d.Drop {
 		return add
 	}
@@ -41,7 +41,7 @@ func dropout(t *testing.T, dt device.DType, cols int, way string) {
 	var xs, adds []float64
 	out := onWorkers(t, func(q *Queue) []*guarded {
 		r := rand.New(rand.NewPCG(uint64(cols), 4))
-		d = device.Dropout{Seed: r.Uint64(), Place: r.Uint32(), Drop: 1 + r.Uint32N(65535), Row: r.Uint64() >> 2, Cols: cols}
+		d = device.Dropout{Seed: r.Uint64(), Site: r.Uint32(), Drop: 1 + r.Uint32N(65535), Row: r.Uint64() >> 2, Cols: cols}
 		x, add, y := newVec(dt, rows*cols).normal(r, 0, 1), newVec(dt, rows*cols).normal(r, 0, 1), newVec(dt, rows*cols)
 		xs, adds = x.values(), add.values()
 		with := add.Buf
@@ -67,7 +67,7 @@ func dropout(t *testing.T, dt device.DType, cols int, way string) {
 // TestDropoutOfSomeRows checks that computing some rows drops the same elements as computing all.
 func TestDropoutOfSomeRows(t *testing.T) {
 	const rows, cols = 9, 70
-	q, d := queueOf(t, 1), device.Dropout{Seed: 9, Place: 2, Drop: 30000, Row: 1<<40 - 4, Cols: cols}
+	q, d := queueOf(t, 1), device.Dropout{Seed: 9, Site: 2, Drop: 30000, Row: 1<<40 - 4, Cols: cols}
 	x, all, some := newVec(device.F32, rows*cols).fill(func(i int) float64 { return float64(1 + i) }), newVec(device.F32, rows*cols), newVec(device.F32, 3*cols)
 	q.Dropout(all.Buf, x.Buf, device.Buffer{}, d)
 	d.Row += 5
@@ -105,7 +105,7 @@ func TestDropoutIsRandom(t *testing.T) {
 		}
 	}
 	for _, p := range []float64{0.001, 0.1, 0.5, 0.9} {
-		d := device.Dropout{Seed: 11, Place: 3, Drop: device.DropOf(p), Row: 77, Cols: cols}
+		d := device.Dropout{Seed: 11, Site: 3, Drop: device.DropOf(p), Row: 77, Cols: cols}
 		y := kept(d)
 		all, both, columns, sum := 0, 0, make([]int, cols), 0.0
 		for i, v := range y {
@@ -127,8 +127,8 @@ func TestDropoutIsRandom(t *testing.T) {
 			t.Errorf("p %v: the mean of what is kept is %v", p, mean)
 		}
 		for what, other := range map[string]device.Dropout{
-			"seed": {Seed: 12, Place: 3, Drop: d.Drop, Row: 77, Cols: cols}, "seed's upper half": {Seed: 11 + 1<<40, Place: 3, Drop: d.Drop, Row: 77, Cols: cols},
-			"place": {Seed: 11, Place: 4, Drop: d.Drop, Row: 77, Cols: cols}, "row": {Seed: 11, Place: 3, Drop: d.Drop, Row: 77 + 1<<40, Cols: cols},
+			"seed": {Seed: 12, Site: 3, Drop: d.Drop, Row: 77, Cols: cols}, "seed's upper half": {Seed: 11 + 1<<40, Site: 3, Drop: d.Drop, Row: 77, Cols: cols},
+			"place": {Seed: 11, Site: 4, Drop: d.Drop, Row: 77, Cols: cols}, "row": {Seed: 11, Site: 3, Drop: d.Drop, Row: 77 + 1<<40, Cols: cols},
 		} {
 			together := 0
 			for i, v := range kept(other) {

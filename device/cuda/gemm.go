@@ -148,13 +148,13 @@ func (q *Queue) chosen(g *driver.Gemm, c, a, b *device.Mat) bool {
 
 // fused enqueues d = a·b, or a·b + c, with an epilogue by cuBLASLt. It returns false if cuBLASLt
 // has no algorithm, which Unfused reports.
-func (q *Queue) fused(op string, e driver.Epilogue, g *driver.Gemm, d, a, b, c *device.Mat, vector device.Buffer, beside *device.Mat) bool {
+func (q *Queue) fused(op string, e driver.Epilogue, g *driver.Gemm, d, a, b, c *device.Mat, vector device.Buffer, aux *device.Mat) bool {
 	if g.M == 0 || g.N == 0 || !q.canMultiply() || !q.begin(op) {
 		return true
 	}
-	g.Epilogue, g.LdC, g.LdAux = e, int32(c.Ld), int32(beside.Ld)
-	o := driver.Operands{A: b.Buf.Ptr, B: a.Buf.Ptr, C: c.Buf.Ptr, D: d.Buf.Ptr, Vector: vector.Ptr, Beside: beside.Buf.Ptr}
-	g.Align = alignment(uintptr(o.A) | uintptr(o.B) | uintptr(o.C) | uintptr(o.D) | uintptr(o.Vector) | uintptr(o.Beside))
+	g.Epilogue, g.LdC, g.LdAux = e, int32(c.Ld), int32(aux.Ld)
+	o := driver.Operands{A: b.Buf.Ptr, B: a.Buf.Ptr, C: c.Buf.Ptr, D: d.Buf.Ptr, Vector: vector.Ptr, Aux: aux.Buf.Ptr}
+	g.Align = alignment(uintptr(o.A) | uintptr(o.B) | uintptr(o.C) | uintptr(o.D) | uintptr(o.Vector) | uintptr(o.Aux))
 	ok, err := q.blas.Fused(q.commands(), g, o)
 	q.fail(err)
 	q.end()

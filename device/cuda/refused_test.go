@@ -179,7 +179,7 @@ func TestFakesRefuseProducts(t *testing.T) {
 		g := right
 		change(&g)
 		at := func(i int) unsafe.Pointer { return unsafe.Add(mem, 4096*i) }
-		return b.Fused(s.Commands(), &g, driver.Operands{A: at(1), B: at(2), C: at(3), D: at(3), Vector: at(4), Beside: at(5)})
+		return b.Fused(s.Commands(), &g, driver.Operands{A: at(1), B: at(2), C: at(3), D: at(3), Vector: at(4), Aux: at(5)})
 	}
 	for what, change := range map[string]func(*driver.Gemm){
 		"leading dimensions": func(g *driver.Gemm) { g.LdB = 7 },

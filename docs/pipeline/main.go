@@ -68,7 +68,7 @@ func simulate(s pipe.Shape) (boxes []box, bubble float64, err error) {
 	for key, n := range map[string]int{"parallel.ranks": s.Ranks, "parallel.pipeline": s.Ranks, "pipeline.virtual": s.Virtual, "model.layers": s.Stages(), "train.accumulate": s.Micro} {
 		sets = append(sets, key+"="+strconv.Itoa(n))
 	}
-	c, err := setup.Here(1, 0).Draft("", append(sets, "pipeline.schedule="+string(s.Schedule)))
+	c, err := setup.ThisMachine(1, 0).Draft("", append(sets, "pipeline.schedule="+string(s.Schedule)))
 	if err != nil {
 		return nil, 0, err
 	}

@@ -44,7 +44,7 @@ const steps = 30
 
 // record trains some steps and returns the spans of rank 0 in the fastest.
 func record(file string, sets []string) (best []span, err error) {
-	c, err := setup.Here(1, 0).Load(file, sets)
+	c, err := setup.ThisMachine(1, 0).Load(file, sets)
 	if err != nil {
 		return nil, err
 	}

@@ -84,8 +84,8 @@ func (f *member) size(ctx context.Context, r *Report, bytes int, o Options) erro
 		func() error { return f.do(collective.AllReduce, buf) },
 	}
 	took, err := f.turns(ctx, o.Seconds*float64(len(did)), did, func(i int) {
-		if o.Tell != nil {
-			o.Tell(fmt.Sprintf("%s of %s", names[i], show.ByteSize(int64(4*n))))
+		if o.Progress != nil {
+			o.Progress(fmt.Sprintf("%s of %s", names[i], show.ByteSize(int64(4*n))))
 		}
 	})
 	if err != nil {
@@ -101,7 +101,7 @@ func (f *member) size(ctx context.Context, r *Report, bytes int, o Options) erro
 		}
 		row.Rate = moved / row.Seconds
 		if i > 0 {
-			row.Of, row.Limit = "stream", r.Lines[len(r.Lines)-i].Rate
+			row.LimitName, row.Limit = "stream", r.Lines[len(r.Lines)-i].Rate
 			row.Share = row.Rate / row.Limit
 		}
 		r.Lines = append(r.Lines, row)
@@ -112,12 +112,12 @@ func (f *member) size(ctx context.Context, r *Report, bytes int, o Options) erro
 // turns runs the functions alternately on all ranks, for the given seconds of process 0 but at
 // least twice and at most 1,000 times. It returns the seconds of each function's runs without the
 // first.
-func (f *member) turns(ctx context.Context, seconds float64, did []func() error, tell func(int)) (took [][]float64, err error) {
+func (f *member) turns(ctx context.Context, seconds float64, did []func() error, progress func(int)) (took [][]float64, err error) {
 	took = make([][]float64, len(did))
 	end := time.Now().Add(time.Duration(seconds * float64(time.Second)))
 	for round := 0; ; round++ {
 		for i, do := range did {
-			tell(i)
+			progress(i)
 			if _, err := f.together(0); err != nil {
 				return nil, err
 			}

@@ -41,7 +41,7 @@ type Options struct {
 	Dir     string   // folder on the disk to measure; "" means the one for temporary files
 
 	Products *setup.Algorithms // if not nil, cuBLASLt's algorithms for its products are measured, too
-	Tell     func(doing string)
+	Progress func(doing string)
 }
 
 // Report contains the results.
@@ -67,18 +67,18 @@ type Host struct {
 
 // Row is one result. Rate and Limit are in Unit; if lower is better, Limit is 0.
 type Row struct {
-	Group   string  `json:"group"`
-	Name    string  `json:"name"`
-	Workers int     `json:"workers"` // 0 on a GPU
-	Seconds float64 `json:"seconds"` // per run
-	Rate    float64 `json:"rate"`
-	Unit    string  `json:"unit"`
-	Limit   float64 `json:"limit,omitempty"`
-	Of      string  `json:"of,omitempty"` // what Limit is the rate of
-	Share   float64 `json:"share,omitempty"`
-	Samples int     `json:"samples"`
-	Dropped int     `json:"dropped"`         // disturbed samples
-	Noisy   bool    `json:"noisy,omitempty"` // all samples were disturbed; the best one is reported
+	Group     string  `json:"group"`
+	Name      string  `json:"name"`
+	Workers   int     `json:"workers"` // 0 on a GPU
+	Seconds   float64 `json:"seconds"` // per run
+	Rate      float64 `json:"rate"`
+	Unit      string  `json:"unit"`
+	Limit     float64 `json:"limit,omitempty"`
+	LimitName string  `json:"of,omitempty"` // what Limit is the rate of
+	Share     float64 `json:"share,omitempty"`
+	Samples   int     `json:"samples"`
+	Dropped   int     `json:"dropped"`         // disturbed samples
+	Noisy     bool    `json:"noisy,omitempty"` // all samples were disturbed; the best one is reported
 }
 
 const (
@@ -248,7 +248,7 @@ func (b *bench) line(group, name string, workers int, bytes float64, limit strin
 	if b.ctx.Err() != nil {
 		return nil
 	}
-	b.tell(group + " " + name)
+	b.progress(group + " " + name)
 	fs := []func() error{f}
 	pass, moved := b.pass(limit, workers)
 	if pass != nil {
@@ -286,16 +286,16 @@ func (b *bench) pass(name string, workers int) (f func() error, bytes float64) {
 // row adds a row to the report.
 func (b *bench) row(group, name string, workers int, work float64, unit, limit string, s sample) {
 	r := Row{Group: group, Name: name, Workers: workers, Seconds: s.seconds, Rate: work / s.seconds, Unit: unit,
-		Samples: s.n, Dropped: s.dropped, Noisy: s.noisy, Of: limit, Limit: b.limits[limitKey(limit, workers)]}
+		Samples: s.n, Dropped: s.dropped, Noisy: s.noisy, LimitName: limit, Limit: b.limits[limitKey(limit, workers)]}
 	if r.Limit > 0 {
 		r.Share = r.Rate / r.Limit
 	}
 	b.report.Lines = append(b.report.Lines, r)
 }
 
-func (b *bench) tell(doing string) {
-	if b.Tell != nil {
-		b.Tell(doing)
+func (b *bench) progress(doing string) {
+	if b.Progress != nil {
+		b.Progress(doing)
 	}
 }
 
@@ -304,7 +304,7 @@ func limitKey(name string, workers int) string { return fmt.Sprint(name, " ", wo
 // compute measures multiply-adds in registers.
 func (b *bench) compute() error {
 	for _, w := range b.Workers {
-		b.tell("compute")
+		b.progress("compute")
 		b.peakLine(b.peak, w)
 		if p, ok := cpu.PeakBF16(); ok {
 			b.peakLine(p, w)

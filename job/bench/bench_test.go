@@ -151,7 +151,7 @@ func TestBenchMachine(t *testing.T) {
 func TestBenchReport(t *testing.T) {
 	r := Report{Host: Host{"linux", "amd64", 2, "go1.26", "avx2", "avx2", ""}, Lines: []Row{
 		{Group: "memory", Name: "copy", Workers: 1, Seconds: 0.0101, Rate: 12.34e9, Unit: "B/s", Samples: 7},
-		{Group: "collective", Name: "x", Workers: 2, Seconds: 12.5e-6, Rate: 50e9, Unit: "B/s", Limit: 100e9, Of: "copy", Share: 0.5, Samples: 3, Dropped: 4},
+		{Group: "collective", Name: "x", Workers: 2, Seconds: 12.5e-6, Rate: 50e9, Unit: "B/s", Limit: 100e9, LimitName: "copy", Share: 0.5, Samples: 3, Dropped: 4},
 		{Group: "gpu", Name: "y", Workers: 2, Seconds: 2, Rate: 512, Unit: "launch/s", Dropped: 9, Noisy: true},
 	}}
 	var table, markdown, raw strings.Builder
@@ -189,7 +189,7 @@ func TestBenchGroups(t *testing.T) {
 	lines := map[string]int{}
 	for _, l := range b.report.Lines {
 		lines[l.Group]++
-		if l.Rate <= 0 || l.Samples+l.Dropped == 0 || l.Of != "" && l.Limit <= 0 {
+		if l.Rate <= 0 || l.Samples+l.Dropped == 0 || l.LimitName != "" && l.Limit <= 0 {
 			t.Errorf("%+v", l)
 		}
 	}

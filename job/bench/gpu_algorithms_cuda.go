@@ -30,7 +30,7 @@ func (g *gpuBench) algorithms() error {
 		if g.ctx.Err() != nil {
 			return nil
 		}
-		g.tell(fmt.Sprintf("gpu product %d of %d", i+1, len(g.Products.Products)))
+		g.progress(fmt.Sprintf("gpu product %d of %d", i+1, len(g.Products.Products)))
 		if err := g.fastest(p.Gemm); err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func (g *gpuBench) operands(s *driver.Gemm) (o driver.Operands) {
 	}
 	o.Vector = at(out, max(s.M, s.N), 1, max(s.M, s.N))
 	if s.LdAux > 0 {
-		o.Beside = at(out, s.M, s.N, s.LdAux)
+		o.Aux = at(out, s.M, s.N, s.LdAux)
 	}
 	return o
 }

@@ -192,7 +192,7 @@ func (g *gpuBench) line(name string, work float64, unit, of string, issue func()
 	if g.ctx.Err() != nil {
 		return nil
 	}
-	g.tell("gpu " + name)
+	g.progress("gpu " + name)
 	took, n, err := g.timed(g.Seconds, issue)
 	if err == nil {
 		g.row(gpuGroup, name, 0, work, unit, of, sample{seconds: took.Seconds(), n: n})

@@ -25,9 +25,9 @@ import (
 	"zeroth/zero"
 )
 
-// Here contains measurements of this machine for a job: the time of each kernel in a training step
+// Measurements contains measurements of this machine for a job: the time of each kernel in a training step
 // while all processors work, and the time of collectives.
-type Here struct {
+type Measurements struct {
 	workers int // threads of a rank's kernels
 	ranks   int
 	kernels map[timed]float64 // seconds
@@ -58,16 +58,16 @@ const (
 // Measure measures what simulations of c and of others, which must have its model and ranks, need
 // on this machine. It takes about half a minute at most on an otherwise idle machine. tell, which
 // may be nil, receives a description of what is being measured.
-func Measure(c *config.Config, tell func(doing string), others ...*config.Config) (*Here, error) {
-	if tell == nil {
-		tell = func(string) {}
+func Measure(c *config.Config, progress func(doing string), others ...*config.Config) (*Measurements, error) {
+	if progress == nil {
+		progress = func(string) {}
 	}
-	h := &Here{workers: setup.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
+	h := &Measurements{workers: setup.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
 	h.peakOf, h.peak = peakRate(c.Precision)
-	if err := h.measureKernels(c, tell); err != nil {
+	if err := h.measureKernels(c, progress); err != nil {
 		return nil, fmt.Errorf("measuring the kernels: %w", err)
 	}
-	tell("collectives")
+	progress("collectives")
 	for _, x := range append(others, c) {
 		if err := h.measureCollectives(x); err != nil {
 			return nil, fmt.Errorf("measuring the collectives: %w", err)
@@ -104,7 +104,7 @@ func alone(c *config.Config) *config.Config {
 // shortened reduces the sequences of a step, and then their length, until copies concurrent ranks
 // of x take at most measuredPeak at the processors' peak, or nothing is left to reduce. The times
 // of the job's kernels are scaled from these by their work.
-func (h *Here) shortened(x *config.Config, copies int) error {
+func (h *Measurements) shortened(x *config.Config, copies int) error {
 	for {
 		places, err := sim.Recorded(setup.Planned(x), 1)
 		if err != nil {
@@ -135,7 +135,7 @@ func (h *Here) shortened(x *config.Config, copies int) error {
 	}
 }
 
-func (h *Here) measureKernels(c *config.Config, tell func(string)) error {
+func (h *Measurements) measureKernels(c *config.Config, progress func(string)) error {
 	x := alone(c)
 	copies := max(1, min(c.Parallel.Ranks, runtime.GOMAXPROCS(0)/h.workers))
 	if err := h.shortened(x, copies); err != nil {
@@ -149,7 +149,7 @@ func (h *Here) measureKernels(c *config.Config, tell func(string)) error {
 	if x.Train.MicroBatch < c.Train.MicroBatch || x.Model.Context < c.Model.Context {
 		h.steps += fmt.Sprintf(", micro-batches of %d of %d sequences of %d of %d tokens", x.Train.MicroBatch, c.Train.MicroBatch, x.Model.Context, c.Model.Context)
 	}
-	tell("kernels in " + h.steps)
+	progress("kernels in " + h.steps)
 	if need, has := int64(copies)*(f.Device.Total()+f.Host.Total()), machine.Machine().Free; has > 0 && need > has/2 {
 		return input.BadInput(fmt.Errorf("%d ranks of %d layers need %s, and this machine has %s; want --machine with a description of another", copies, x.Model.Layers, show.ByteSize(need), show.ByteSize(has)))
 	}
@@ -161,7 +161,7 @@ func (h *Here) measureKernels(c *config.Config, tell func(string)) error {
 	}()
 	for range copies {
 		m := &measuring{}
-		if m.ranks, err = fit.OpenAffordable(setup.Place(x, setup.Alone{}, setup.Hooks{Workers: h.workers, WrapTrainer: m.wrap})); err != nil {
+		if m.ranks, err = fit.OpenAffordable(setup.InWorld(x, setup.Alone{}, setup.Hooks{Workers: h.workers, WrapTrainer: m.wrap})); err != nil {
 			return err
 		}
 		all = append(all, m)
@@ -280,7 +280,7 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work)
 }
 
 // measureCollectives measures the collectives of the job's groups.
-func (h *Here) measureCollectives(c *config.Config) error {
+func (h *Measurements) measureCollectives(c *config.Config) error {
 	places, err := sim.Recorded(setup.Micros(setup.Planned(c), setup.FewMicro(c)), 1)
 	if err != nil {
 		return err
@@ -306,11 +306,11 @@ func sent(k sim.Kernel) timed {
 }
 
 // free reports whether the collective k has no work.
-func free(k sim.Kernel) bool { return k.Group.Size == 1 && k.Form != sim.Apart }
+func free(k sim.Kernel) bool { return k.Group.Size == 1 && k.Form != sim.Separate }
 
 // measureCollective measures an operation that all groups of a world run at the same time. Groups
 // of many ranks and large buffers are represented by smaller ones.
-func (h *Here) measureCollective(t timed, w sim.Work, world int) error {
+func (h *Measurements) measureCollective(t timed, w sim.Work, world int) error {
 	if _, known := h.kernels[t]; known {
 		return nil
 	}
@@ -348,7 +348,7 @@ func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
 		group := collective.Watchdog(g.Shard, time.Minute)
 		defer group.Close()
 		own := collective.Own(group, whole)
-		if k.Form == sim.Apart {
+		if k.Form == sim.Separate {
 			if own, err = d.Alloc(k.In, own.N, device.Params); err != nil {
 				return 0, err
 			}
@@ -386,7 +386,7 @@ func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
 
 // seconds returns the time of a kernel, scaled from a measurement of the same kernel with another
 // size or, without one, of another kernel on the same queue that moves as much.
-func (h *Here) seconds(queue string, k sim.Kernel, w sim.Work) float64 {
+func (h *Measurements) seconds(queue string, k sim.Kernel, w sim.Work) float64 {
 	if free(k) {
 		return 0
 	}
@@ -427,7 +427,7 @@ func (h *Here) seconds(queue string, k sim.Kernel, w sim.Work) float64 {
 func amount(w sim.Work) float64 { return max(1, w.Flops, w.Bytes) }
 
 // SimulateHere simulates the job on this machine, whose processors the ranks share.
-func SimulateHere(c *config.Config, h *Here) (*sim.Result, error) {
+func SimulateHere(c *config.Config, h *Measurements) (*sim.Result, error) {
 	cores := runtime.GOMAXPROCS(0)
 	wants := func(queue string) float64 {
 		switch queue {

@@ -36,14 +36,14 @@ type Comparison struct {
 
 // Compared is the result of one way.
 type Compared struct {
-	Way       string   `json:"way"`
-	Mesh      string   `json:"mesh,omitempty"`
-	Stage     int      `json:"stage"`
-	Sets      []string `json:"sets,omitempty"`          // settings that turn the job into this way
-	Refused   string   `json:"not_available,omitempty"` // the reason; there are no figures then
-	Run       *Figures `json:"run,omitempty"`
-	Predicted *Figures `json:"predicted,omitempty"`
-	Apart     float64  `json:"loss_difference"` // largest difference from the first way's losses over all steps
+	Way        string   `json:"way"`
+	Mesh       string   `json:"mesh,omitempty"`
+	Stage      int      `json:"stage"`
+	Sets       []string `json:"sets,omitempty"`          // settings that turn the job into this way
+	Refused    string   `json:"not_available,omitempty"` // the reason; there are no figures then
+	Run        *Figures `json:"run,omitempty"`
+	Predicted  *Figures `json:"predicted,omitempty"`
+	Difference float64  `json:"loss_difference"` // largest difference from the first way's losses over all steps
 }
 
 // Figures are the results of a run: medians over steps. Memory and bytes are the maximum over
@@ -58,7 +58,7 @@ type Figures struct {
 // Compare trains the job of a load in each of the named ways. It first measures what the
 // simulations need, unless hardware is given. A way that the job does not support appears in the
 // result with the reason. tell receives progress messages.
-func Compare(ctx context.Context, load Load, names []string, steps int, hardware *sim.Hardware, tell func(doing string)) (*Comparison, error) {
+func Compare(ctx context.Context, load Load, names []string, steps int, hardware *sim.Hardware, progress func(doing string)) (*Comparison, error) {
 	c, err := load(nil)
 	if err != nil {
 		return nil, err
@@ -71,17 +71,17 @@ func Compare(ctx context.Context, load Load, names []string, steps int, hardware
 		return nil, err
 	}
 	x := &Comparison{Ranks: c.Parallel.Ranks, Batch: c.Train.Batch, Context: c.Model.Context, Precision: c.Precision.String(), Steps: steps}
-	simulate := x.simulator(all, hardware, tell)
+	simulate := x.simulator(all, hardware, progress)
 	var first []float64 // losses of the first way
 	for _, w := range all {
-		y, losses, err := w.compare(ctx, simulate, tell)
+		y, losses, err := w.compare(ctx, simulate, progress)
 		if err != nil {
 			return x, fmt.Errorf("%s: %w", w.name, err)
 		}
 		if first == nil {
 			first = losses
 		}
-		y.Apart = apart(first, losses)
+		y.Difference = largestDifference(first, losses)
 		x.Ways = append(x.Ways, *y)
 	}
 	return x, nil
@@ -89,7 +89,7 @@ func Compare(ctx context.Context, load Load, names []string, steps int, hardware
 
 // simulator returns a function that simulates a way; its result is nil if the machine cannot
 // be measured.
-func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, tell func(string)) func(*config.Config) (*sim.Result, error) {
+func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, progress func(string)) func(*config.Config) (*sim.Result, error) {
 	if hardware != nil {
 		x.Hardware = hardware.Name
 		return func(c *config.Config) (*sim.Result, error) { return sim.SimulateUntraced(setup.Planned(c), hardware) }
@@ -110,7 +110,7 @@ func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, tell func(s
 	case jobs[0].On() == "cuda":
 		return none("kernels of GPUs are measured by 'zeroth bench gpu --write-machine FILE'; want --machine FILE")
 	}
-	h, err := Measure(jobs[0], func(doing string) { tell("measuring " + doing) }, jobs[1:]...)
+	h, err := Measure(jobs[0], func(doing string) { progress("measuring " + doing) }, jobs[1:]...)
 	if err != nil {
 		return none(err.Error())
 	}
@@ -150,7 +150,7 @@ func (w chosen) plan(m plan.Machine) (*Compared, error) {
 		return nil, err
 	}
 	x.Mesh, x.Sets, x.Predicted = dimensions(config.Mesh(w.job)), w.set, &Figures{}
-	for _, at := range append([]*plan.Plan{p}, p.Places...) {
+	for _, at := range append([]*plan.Plan{p}, p.Kinds...) {
 		x.Predicted.Memory = max(x.Predicted.Memory, at.Allocated.Total()+at.Host.Total())
 		x.Predicted.Sent = max(x.Predicted.Sent, at.Sent)
 	}
@@ -158,8 +158,8 @@ func (w chosen) plan(m plan.Machine) (*Compared, error) {
 }
 
 // compare plans, simulates and runs the job in a way.
-func (w chosen) compare(ctx context.Context, simulate func(*config.Config) (*sim.Result, error), tell func(string)) (*Compared, []float64, error) {
-	tell(w.name + ": planning")
+func (w chosen) compare(ctx context.Context, simulate func(*config.Config) (*sim.Result, error), progress func(string)) (*Compared, []float64, error) {
+	progress(w.name + ": planning")
 	x, err := w.plan(plan.Machine{})
 	if err != nil || x.Refused != "" {
 		return x, nil, err
@@ -171,7 +171,7 @@ func (w chosen) compare(ctx context.Context, simulate func(*config.Config) (*sim
 	if s != nil {
 		x.Predicted.Tokens, x.Predicted.Waiting = s.Tokens, s.Exposed/s.Seconds+s.Bubble
 	}
-	figures, losses, err := w.run(ctx, tell)
+	figures, losses, err := w.run(ctx, progress)
 	if input.IsInput(err) {
 		return &Compared{Way: w.name, Stage: w.stage, Refused: err.Error()}, nil, nil
 	}
@@ -180,14 +180,14 @@ func (w chosen) compare(ctx context.Context, simulate func(*config.Config) (*sim
 }
 
 // run trains the job in a temporary folder.
-func (w chosen) run(ctx context.Context, tell func(string)) (*Figures, []float64, error) {
+func (w chosen) run(ctx context.Context, progress func(string)) (*Figures, []float64, error) {
 	dir, err := input.TempDir("zeroth-bench-")
 	if err != nil {
 		return nil, nil, err
 	}
 	defer input.RemoveTemp(dir)
-	l := &listener{trace: sim.NewTrace(), tell: func(step int) { tell(fmt.Sprintf("%s: step %d of %d", w.name, step, w.job.Train.Steps)) }}
-	tell(w.name + ": reading the data")
+	l := &listener{trace: sim.NewTrace(), progress: func(step int) { progress(fmt.Sprintf("%s: step %d of %d", w.name, step, w.job.Train.Steps)) }}
+	progress(w.name + ": reading the data")
 	err = job.Run(ctx, w.job, job.Options{Out: filepath.Join(dir, "run"), Observer: l, Trace: l.trace, NoModel: true})
 	if err != nil {
 		return nil, nil, err
@@ -198,17 +198,17 @@ func (w chosen) run(ctx context.Context, tell func(string)) (*Figures, []float64
 // listener records what a run reports.
 type listener struct {
 	report.Observers
-	trace  *sim.Trace
-	tell   func(step int)
-	losses []float64
-	tokens []float64 // a second
-	memory *report.Account
+	trace    *sim.Trace
+	progress func(step int)
+	losses   []float64
+	tokens   []float64 // a second
+	memory   *report.Account
 }
 
 // Step implements report.Observer.
 func (l *listener) Step(s report.Step) {
 	l.losses, l.tokens = append(l.losses, s.Loss), append(l.tokens, s.TokensPerSecond)
-	l.tell(s.Step)
+	l.progress(s.Step)
 }
 
 // Done implements report.Observer.
@@ -231,8 +231,8 @@ func (l *listener) figures() *Figures {
 	return f
 }
 
-// apart returns the largest difference between losses.
-func apart(first, losses []float64) (most float64) {
+// largestDifference returns the largest difference between losses.
+func largestDifference(first, losses []float64) (most float64) {
 	for i, x := range losses {
 		most = max(most, math.Abs(x-first[i]))
 	}

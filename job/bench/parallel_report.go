@@ -29,9 +29,9 @@ func (x *Comparison) Table(w io.Writer, markdown bool) error {
 		}
 		b.WriteString("\n" + t.Within(show.Width(w)))
 	}
-	switch most := x.apart(); {
-	case most.Apart > 0:
-		fmt.Fprintf(&b, "\nlosses of all ways agree within %.2g; %s differs most from the first\n", most.Apart, most.Way)
+	switch most := x.mostDifferent(); {
+	case most.Difference > 0:
+		fmt.Fprintf(&b, "\nlosses of all ways agree within %.2g; %s differs most from the first\n", most.Difference, most.Way)
 	case most.Run != nil:
 		b.WriteString("\nlosses of all ways are equal\n")
 	}
@@ -65,7 +65,7 @@ func (x *Comparison) rows() [][]string {
 			ratio = fmt.Sprintf("%.2f", y.Run.Tokens/y.Predicted.Tokens)
 		}
 		r, p := y.Run.words(), y.Predicted.words()
-		rows = append(rows, []string{y.Way, y.Mesh, r[0], p[0], ratio, r[1], p[1], r[2], p[2], r[3], p[3], fmt.Sprintf("%.0e", y.Apart)})
+		rows = append(rows, []string{y.Way, y.Mesh, r[0], p[0], ratio, r[1], p[1], r[2], p[2], r[3], p[3], fmt.Sprintf("%.0e", y.Difference)})
 	}
 	return rows
 }
@@ -94,15 +94,15 @@ func (f *Figures) words() (w [4]string) {
 	return w
 }
 
-// apart returns the way whose losses differ most from those of the first. It has no figures if
+// mostDifferent returns the way whose losses differ most from those of the first. It has no figures if
 // no way was run.
-func (x *Comparison) apart() (most Compared) {
+func (x *Comparison) mostDifferent() (most Compared) {
 	ran := slices.DeleteFunc(slices.Clone(x.Ways), func(y Compared) bool { return y.Run == nil })
 	if len(ran) == 0 {
 		return most
 	}
-	return slices.MaxFunc(ran, func(a, b Compared) int { return cmp.Compare(a.Apart, b.Apart) })
+	return slices.MaxFunc(ran, func(a, b Compared) int { return cmp.Compare(a.Difference, b.Difference) })
 }
 
 // Ran reports whether any way was run.
-func (x *Comparison) Ran() bool { return x.apart().Run != nil }
+func (x *Comparison) Ran() bool { return x.mostDifferent().Run != nil }

@@ -88,7 +88,7 @@ func (l Row) share() string {
 	if l.Limit == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%.2f of %s", l.Share, l.Of)
+	return fmt.Sprintf("%.2f of %s", l.Share, l.LimitName)
 }
 
 func (l Row) samples() string {

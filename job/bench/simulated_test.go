@@ -67,7 +67,7 @@ func TestMeasuredStepsAreBounded(t *testing.T) {
 		peak                       float64 // operations a second
 		micro, accumulate, context int
 	}{{1e15, 32, 2, 1024}, {1e12, 4, 2, 1024}, {1e11, 1, 1, 1024}, {2e10, 1, 1, 128}, {1, 1, 1, measuredLeast}} {
-		x, h := alone(c), &Here{peak: want.peak}
+		x, h := alone(c), &Measurements{peak: want.peak}
 		if err := h.shortened(x, 2); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func TestMeasuredStepsAreBounded(t *testing.T) {
 // TestSecondsOfAnotherSize checks that the time of a kernel of another size is proportional to its
 // work.
 func TestSecondsOfAnotherSize(t *testing.T) {
-	h := &Here{kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
+	h := &Measurements{kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
 	note := func(k sim.Kernel, w sim.Work, s float64) {
 		h.kernels[timed{"compute", k}], h.work[timed{"compute", k}] = s, w
 	}

@@ -51,17 +51,17 @@ var (
 )
 
 // sets returns the settings of a way with along ranks along its dimension.
-func (w way) sets(of *config.Config, steps, along int) []string {
+func (w way) sets(job *config.Config, steps, along int) []string {
 	var sets []string
 	for _, key := range placed {
 		if _, known := config.Explain(key); known {
 			sets = append(sets, key+"=null")
 		}
 	}
-	readers := max(1, of.Parallel.Ranks/along)
-	micro := largestDivisor(of.Train.Batch/readers, of.Train.MicroBatch)
-	sets = append(append(sets, untimed...), fmt.Sprintf("parallel.ranks=%d", of.Parallel.Ranks),
-		fmt.Sprintf("train.batch=%d", of.Train.Batch), fmt.Sprintf("train.micro_batch=%d", micro), fmt.Sprintf("train.steps=%d", steps))
+	readers := max(1, job.Parallel.Ranks/along)
+	micro := largestDivisor(job.Train.Batch/readers, job.Train.MicroBatch)
+	sets = append(append(sets, untimed...), fmt.Sprintf("parallel.ranks=%d", job.Parallel.Ranks),
+		fmt.Sprintf("train.batch=%d", job.Train.Batch), fmt.Sprintf("train.micro_batch=%d", micro), fmt.Sprintf("train.steps=%d", steps))
 	return append(sets, w.own(along)...)
 }
 
@@ -103,18 +103,18 @@ type chosen struct {
 
 // choose makes a job for each way. Ways along the same dimension get the same number of ranks along
 // it, the largest that most of them support, so that they can be compared.
-func choose(of *config.Config, load Load, names []string, steps int) (all []chosen, err error) {
+func choose(job *config.Config, load Load, names []string, steps int) (all []chosen, err error) {
 	along := map[string]int{"": 1}
 	for _, w := range ways {
 		if !slices.Contains(names, w.name) {
 			continue
 		}
 		if along[w.along] == 0 {
-			if along[w.along], err = longest(of, load, w.along, names, steps); err != nil {
+			if along[w.along], err = longest(job, load, w.along, names, steps); err != nil {
 				return nil, err
 			}
 		}
-		c, err := w.load(of, load, steps, along[w.along])
+		c, err := w.load(job, load, steps, along[w.along])
 		if err != nil && !input.IsInput(err) {
 			return nil, err
 		}
@@ -124,10 +124,10 @@ func choose(of *config.Config, load Load, names []string, steps int) (all []chos
 }
 
 // longest returns the largest number of ranks along a dimension that most ways support.
-func longest(of *config.Config, load Load, along string, names []string, steps int) (best int, err error) {
+func longest(job *config.Config, load Load, along string, names []string, steps int) (best int, err error) {
 	most := -1
-	for n := of.Parallel.Ranks; n > 1; n-- {
-		if of.Parallel.Ranks%n != 0 {
+	for n := job.Parallel.Ranks; n > 1; n-- {
+		if job.Parallel.Ranks%n != 0 {
 			continue
 		}
 		can := 0
@@ -135,7 +135,7 @@ func longest(of *config.Config, load Load, along string, names []string, steps i
 			if w.along != along || !slices.Contains(names, w.name) {
 				continue
 			}
-			switch _, err := w.load(of, load, steps, n); {
+			switch _, err := w.load(job, load, steps, n); {
 			case err == nil:
 				can++
 			case !input.IsInput(err):
@@ -150,9 +150,9 @@ func longest(of *config.Config, load Load, along string, names []string, steps i
 }
 
 // load returns the job in a way.
-func (w way) load(of *config.Config, load Load, steps, along int) (*config.Config, error) {
-	if n := of.Parallel.Ranks; w.copies > 1 && n < 2*w.copies {
+func (w way) load(job *config.Config, load Load, steps, along int) (*config.Config, error) {
+	if n := job.Parallel.Ranks; w.copies > 1 && n < 2*w.copies {
 		return nil, input.BadInput(fmt.Errorf("%d copies of shards on %d ranks: a shard would be all of the state; want parallel.ranks of %d or more", w.copies, n, 2*w.copies))
 	}
-	return load(w.sets(of, steps, along))
+	return load(w.sets(job, steps, along))
 }

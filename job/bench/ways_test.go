@@ -18,7 +18,7 @@ func lacking(t *testing.T, sets []string, refused ...string) (*config.Config, Lo
 		if i := slices.IndexFunc(refused, func(set string) bool { return slices.Contains(more, set) }); i >= 0 {
 			return nil, input.BadInput(fmt.Errorf("%s is refused", refused[i]))
 		}
-		return setup.Here(1, 0).Draft("", slices.Concat([]string{"model.heads=4", "model.width=64", "model.vocab=300"}, sets, more))
+		return setup.ThisMachine(1, 0).Draft("", slices.Concat([]string{"model.heads=4", "model.width=64", "model.vocab=300"}, sets, more))
 	}
 	c, err := load(nil)
 	if err != nil {

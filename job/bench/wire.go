@@ -105,13 +105,13 @@ var linkProbe = world.Probe{Trips: 200, From: 4 * world.FrameBytes, Most: 1 << 3
 // Links measures the connections of a world with one rank per process, one after the other. All
 // processes must call it and get the same result. They also exchange mine, numbers about
 // themselves, of which all must pass equally many.
-func Links(w *world.World, mine []float64) (links []Link, said [][]float64, err error) {
+func Links(w *world.World, mine []float64) (links []Link, reports [][]float64, err error) {
 	f, err := join(w)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.close()
-	if said, err = f.tell(mine); err != nil {
+	if reports, err = f.exchangeNumbers(mine); err != nil {
 		return nil, nil, err
 	}
 	hosts := w.Self().At.Hosts
@@ -134,11 +134,11 @@ func Links(w *world.World, mine []float64) (links []Link, said [][]float64, err 
 		links = append(links, Link{A: pair[0], B: pair[1], SameHost: hosts[pair[0]] == hosts[pair[1]],
 			RoundTrip: found[3*i], Rate: found[3*i+1], By: world.Carriers[int(found[3*i+2])]})
 	}
-	return links, said, nil
+	return links, reports, nil
 }
 
-// tell exchanges the numbers that processes pass to Links.
-func (f *member) tell(mine []float64) (all [][]float64, err error) {
+// exchangeNumbers exchanges the numbers that processes pass to Links.
+func (f *member) exchangeNumbers(mine []float64) (all [][]float64, err error) {
 	b := device.OfF64(make([]float64, f.ranks*len(mine)))
 	copy(collective.Own(f.group, b).F64(), mine)
 	err = f.do(collective.AllGather, b)

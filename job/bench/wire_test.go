@@ -27,7 +27,7 @@ func worlds(t *testing.T, n int, transport string) []*world.World {
 	all, errs := make([]*world.World, n), make([]error, n)
 	each(n, func(p int) {
 		c := world.Config{
-			Place:      launch.Place{Rank: p, World: n, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
+			Process:    launch.Process{Rank: p, World: n, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
 			PerProcess: 1, Transport: transport, Token: []byte("0123456789abcdef"), Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second,
 		}
 		if p == 0 {

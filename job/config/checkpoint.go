@@ -59,13 +59,13 @@ func (v retention) set(n *node) string {
 
 // culprit returns the place of the rule that set rejects, which is more precise than the whole
 // mapping.
-func (v retention) culprit(n *node) place {
+func (v retention) culprit(n *node) position {
 	_, _, at := v.read(n)
 	return at
 }
 
 // read returns the rules, or an error message and the place it refers to.
-func (v retention) read(n *node) (k checkpoint.Keep, wrong string, at place) {
+func (v retention) read(n *node) (k checkpoint.Keep, wrong string, at position) {
 	if n.kind != mapping {
 		return k, count{&k.Last, 1, hf.Most}.set(n), n.at
 	}
@@ -121,7 +121,7 @@ func ParseKeep(s string) (k checkpoint.Keep, err error) {
 	if assigned.MatchString(s) { // last=1,best=val_loss
 		s = "{" + strings.NewReplacer("=", ": ", ",", ", ").Replace(s) + "}"
 	}
-	n, problems := parse([]byte(s), place{})
+	n, problems := parse([]byte(s), position{})
 	v := retention{&k}
 	if len(problems) > 0 || n == nil {
 		return k, input.BadInput(fmt.Errorf("%q; want %s", s, v.want()))

@@ -33,16 +33,16 @@ type Config struct {
 	Sample     Sampling
 	Report     Reporting
 
-	on      string           // see On
-	Notes   []string         // what a user may not expect of it
-	Folder  hf.Carried       // what model.from has beside its shape
-	resumes bool             // it goes on from a checkpoint, which says the length of sequences
-	network *nn.Model        // of the caller; nil: that of Model
-	here    Here             // that it was loaded for
-	found   *data.Found      // the files of Data
-	file    string           // name of the job file
-	root    *node            // the job file merged with the sets; read-only
-	places  map[string]place // of the given keys: "zero", "zero.stage", "data.text[2]"; "" is the file itself
+	on        string              // see On
+	Notes     []string            // what a user may not expect of it
+	Folder    hf.Carried          // what model.from has beside its shape
+	resumes   bool                // it goes on from a checkpoint, which says the length of sequences
+	network   *nn.Model           // of the caller; nil: that of Model
+	env       Environment         // that it was loaded for
+	found     *data.Found         // the files of Data
+	file      string              // name of the job file
+	root      *node               // the job file merged with the sets; read-only
+	positions map[string]position // of the given keys: "zero", "zero.stage", "data.text[2]"; "" is the file itself
 }
 
 // Data selects the training data. One of Text, Tokens and Documents is set.
@@ -233,29 +233,29 @@ func (c *Config) Copy() *Config {
 // Load reads a job file, applies the sets ("key=value", the value in YAML), fills in defaults and
 // makes every check that needs no data. The error is a Problems with all problems found. Relative
 // paths in the job file are relative to the current directory. Device auto resolves to the CPU;
-// use Here.Load on a machine with GPUs.
-func Load(file string, sets []string) (*Config, error) { return Here{}.Load(file, sets) }
+// use Environment.Load on a machine with GPUs.
+func Load(file string, sets []string) (*Config, error) { return Environment{}.Load(file, sets) }
 
-// Here describes where a job is to run. Some defaults depend on it.
-type Here struct {
+// Environment describes where a job is to run. Some defaults depend on it.
+type Environment struct {
 	Processes int // that share the ranks evenly; 0 is one
 	Ranks     int // per process, if the job does not set it; 0: the job's default
 	GPUs      int // available for ranks
 }
 
 // Load is like the function Load, for a job that runs on h.
-func (h Here) Load(file string, sets []string) (*Config, error) {
+func (h Environment) Load(file string, sets []string) (*Config, error) {
 	root, problems := readFile(file)
 	return h.load(file, root, problems, sets, (*reader).checkFiles, (*reader).checkOffload)
 }
 
 // load makes a job of a file's nodes and the sets, and runs the checks on it.
-func (h Here) load(file string, root *node, problems Problems, sets []string, checks ...func(*reader)) (*Config, error) {
+func (h Environment) load(file string, root *node, problems Problems, sets []string, checks ...func(*reader)) (*Config, error) {
 	for _, s := range sets {
 		problems = append(problems, overlay(root, s)...)
 	}
 	r := newReader(file, root)
-	r.problems, r.Config.here, r.draft = problems, h, len(checks) == 0
+	r.problems, r.Config.env, r.draft = problems, h, len(checks) == 0
 	if !r.problems.Fatal() {
 		r.read()
 		r.resolve()
@@ -298,7 +298,7 @@ func Source(c *Config) data.Source {
 // ranks that divide sequences or matrices need it to be one of theirs. It is 0 where the job or a
 // checkpoint says the length, and for models that are made here.
 func fitting(c *Config) int {
-	if len(c.Data.Documents) == 0 || c.Model.From == "" || c.says("model.context") || c.resumes {
+	if len(c.Data.Documents) == 0 || c.Model.From == "" || c.setsKey("model.context") || c.resumes {
 		return 0
 	}
 	const usual = 64
@@ -311,11 +311,11 @@ func FollowsData(c *Config) bool { return fitting(c) > 0 }
 // WithContext is the job with sequences of so many tokens, which it did not say.
 func (c *Config) WithContext(tokens int) (*Config, error) {
 	root := c.root.clone()
-	n, _ := parse([]byte(strconv.Itoa(tokens)), place{})
-	n.moveTo(place{file: "the longest document"})
+	n, _ := parse([]byte(strconv.Itoa(tokens)), position{})
+	n.moveTo(position{file: "the longest document"})
 	put(root, "model.context", n)
 	r := newReader(c.file, root)
-	r.Config.network, r.Config.here = c.network, c.here
+	r.Config.network, r.Config.env = c.network, c.env
 	r.read()
 	r.resolve()
 	if len(r.problems) > 0 {

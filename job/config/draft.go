@@ -6,11 +6,11 @@ import (
 )
 
 // Draft is Here.Draft for an unknown machine.
-func Draft(file string, sets []string) (*Config, error) { return Here{}.Draft(file, sets) }
+func Draft(file string, sets []string) (*Config, error) { return Environment{}.Draft(file, sets) }
 
 // Draft loads a job for planning: its data need not exist. The file may be empty if the sets
 // describe what to plan.
-func (h Here) Draft(file string, sets []string) (*Config, error) {
+func (h Environment) Draft(file string, sets []string) (*Config, error) {
 	root, problems := &node{kind: mapping}, Problems(nil)
 	if file != "" {
 		root, problems = readFile(file)

@@ -19,12 +19,12 @@ func TestExplain(t *testing.T) {
 		if !ok || k.Meaning == "" || k.Default == "" || k.Value == "" || k.Example == "" {
 			t.Errorf("%+v", k)
 		}
-		n, problems := parse([]byte(k.Example), place{})
+		n, problems := parse([]byte(k.Example), position{})
 		if wrong := f.value.set(n); len(problems) > 0 || wrong != "" {
 			t.Errorf("%s: the example %s: %v %s", f.key, k.Example, problems, wrong)
 		}
 		for _, c := range k.Choices {
-			n, _ := parse([]byte(c), place{})
+			n, _ := parse([]byte(c), position{})
 			if wrong := f.value.set(n); wrong != "" {
 				t.Errorf("%s: the choice %s: %s", f.key, c, wrong)
 			}

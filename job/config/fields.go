@@ -140,7 +140,7 @@ func (c *Config) fields() []field {
 
 		{"train.steps", count{&t.Steps, 1, mostSteps}, "200", "", "updates of the parameters", also{when: "instead of train.epochs", lasts: true, follows: []string{"train.epochs"}, derived: t.Epochs > 0}},
 		{"train.epochs", some{real{&t.Epochs, hf.Positive, "a positive number"}}, "", "none", "instead of steps: how often the data is read, also 0.5; the last step is filled up",
-			also{when: "instead of train.steps", like: "2", lasts: true, follows: []string{"train.steps"}, remark: pick(t.Steps > 0, fmt.Sprintf("steps: %d", t.Steps), ""), not: refusal{c.says("train.epochs") && c.says("train.steps"), "steps and epochs are both given", "want one of the two (--set train.steps=null removes it)", []string{"train.steps"}}}},
+			also{when: "instead of train.steps", like: "2", lasts: true, follows: []string{"train.steps"}, remark: pick(t.Steps > 0, fmt.Sprintf("steps: %d", t.Steps), ""), not: refusal{c.setsKey("train.epochs") && c.setsKey("train.steps"), "steps and epochs are both given", "want one of the two (--set train.steps=null removes it)", []string{"train.steps"}}}},
 		{"train.batch", count{&t.Batch, 1, mostBatch}, "", "micro_batch × accumulate × shard × replicate", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third", also{like: "32", lasts: true, derived: true}},
 		{"train.micro_batch", count{&t.MicroBatch, 1, mostBatch}, "", "4, or what batch leaves", "sequences a rank takes at once", also{like: "4", then: func() { t.MicroBatch = 4 }, flag: "micro-batch"}},
 		{"train.accumulate", count{&t.Accumulate, 1, mostBatch}, "", "1, or what batch leaves", "micro-batches a rank takes for one update",
@@ -184,7 +184,7 @@ func (c *Config) fields() []field {
 		{"parallel.algorithms", path{text{&p.Algorithms}}, "", "cuBLAS chooses", "file of 'zeroth bench gpu --write-algorithms', with the algorithms of matrix products on this model of GPU and version of cuBLAS",
 			also{only: []only{{"with device cuda, or auto where that comes to it", c.on != "cpu", "device", "ranks compute on the CPU"}}, like: "algorithms.json"}},
 		{"parallel.transport", choice{&p.Transport, Transports}, "auto", "", "auto | local | unix | tcp | mpi: what carries collectives between processes; auto: MPI where mpirun started a zeroth built with it, else Unix sockets on a host, TCP between hosts",
-			also{not: refusal{c.here.Processes > 1 && p.Transport == "local", "local carries nothing between processes", "want auto, unix or tcp", nil}}},
+			also{not: refusal{c.env.Processes > 1 && p.Transport == "local", "local carries nothing between processes", "want auto, unix or tcp", nil}}},
 		{"parallel.token_file", path{text{&p.TokenFile}}, "", "none", "file with the secret by which the processes of the job know each other; or ZEROTH_TOKEN_FILE, ZEROTH_TOKEN", also{like: "/run/secrets/zeroth", own: true}},
 		{"parallel.tls.cert", path{text{&p.TLS.Cert}}, "", "none", "this process's certificate, PEM: mutual TLS 1.3 for control messages and for TCP between processes",
 			also{when: "with parallel.tls.key and parallel.tls.ca", like: "/run/tls/tls.crt", own: true, not: refusal{p.TLS != (TLS{}) && (p.TLS.Cert == "" || p.TLS.Key == "" || p.TLS.CA == ""), "a certificate, its key and the authority go together", "want all three, or none", []string{"parallel.tls.key", "parallel.tls.ca"}}}},
@@ -206,8 +206,8 @@ func (c *Config) fields() []field {
 		{"zero.prefetch", count{&z.Prefetch, 0, hf.MostLayers}, "1", "", "units gathered ahead of the one in use", also{flag: "prefetch"}},
 		{"zero.recompute", choice{&z.Recompute, Recomputes}, "none", "", "none | block: compute a block's activations again instead of keeping them", also{flag: "recompute"}},
 
-		{"zero.offload.optimizer", choice{&z.Offload.Optimizer, PlacesNamed}, "none", "", "none | host | disk: where master copies and optimizer states are kept between updates; their gradients are then kept on the host", also{}},
-		{"zero.offload.parameters", choice{&z.Offload.Parameters, PlacesNamed}, "none", "", "none | host | disk: where parameter shards are kept between uses; needs stage 3",
+		{"zero.offload.optimizer", choice{&z.Offload.Optimizer, TierNames}, "none", "", "none | host | disk: where master copies and optimizer states are kept between updates; their gradients are then kept on the host", also{}},
+		{"zero.offload.parameters", choice{&z.Offload.Parameters, TierNames}, "none", "", "none | host | disk: where parameter shards are kept between uses; needs stage 3",
 			also{when: "at zero.stage 3", not: refusal{z.Stage < 3 && z.Offload.Parameters != "none", fmt.Sprintf("parameters are whole on every rank at stage %d: there are no shards to offload", z.Stage), "want stage: 3, or parameters: none", []string{"zero.stage"}}}},
 		{"zero.offload.path", path{text{&z.Offload.Path}}, "", "needed for disk", "existing folder for the ranks' files, on the disk to use",
 			also{only: []only{{"where something is offloaded to disk", z.Offload.Disk(), "zero.offload.optimizer", "nothing is offloaded to disk"}}, like: "/mnt/nvme", not: refusal{z.Offload.Disk() && z.Offload.Path == "", "no folder to offload to", OffloadPath, []string{"zero.offload.optimizer", "zero.offload.parameters"}}}},

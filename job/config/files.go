@@ -50,7 +50,7 @@ func (c *Config) Blame(err error) (ps Problems) {
 	}
 	field, _, _ := strings.Cut(key, "[")
 	for _, wrong := range parts(p.Err) {
-		ps = append(ps, newProblem(c.Place(key), field, wrong.Error(), ""))
+		ps = append(ps, newProblem(c.Position(key), field, wrong.Error(), ""))
 	}
 	return ps
 }
@@ -63,14 +63,14 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// Place returns where a key was given: "data.text", or "data.text[2]" for its third item. For a
+// Position returns where a key was given: "data.text", or "data.text[2]" for its third item. For a
 // missing key it returns the beginning of the key's section or of the file.
-func (c *Config) Place(key string) place {
+func (c *Config) Position(key string) position {
 	for key != "" {
-		if at, ok := c.places[key]; ok {
+		if at, ok := c.positions[key]; ok {
 			return at
 		}
 		key = key[:max(0, strings.LastIndexAny(key, ".["))]
 	}
-	return c.places[""]
+	return c.positions[""]
 }

@@ -82,11 +82,11 @@ func (o *Optimizer) ruled(m *nn.Model) *nn.Model {
 		}
 	}
 	return m.Ruled(groupTypes[:], func(p shard.Param) int {
-		said := ""
+		chosen := ""
 		if g := o.group(p); g >= 0 {
-			said = o.Groups[g].Type
+			chosen = o.Groups[g].Type
 		}
-		if len(p.Shape) != 2 || said == "adamw" || said == "" && ends[p.Name] {
+		if len(p.Shape) != 2 || chosen == "adamw" || chosen == "" && ends[p.Name] {
 			return AdamWRule
 		}
 		return MuonRule
@@ -178,7 +178,7 @@ func (r *reader) resolveGroups() {
 	for i, wrong := range r.Config.Optimizer.ungrouped(Parameters(r.Config)) {
 		if wrong != [2]string{} {
 			key := fmt.Sprintf("optimizer.groups[%d]", i)
-			r.wrong(r.Config.Place(key), key, wrong[0], wrong[1])
+			r.wrong(r.Config.Position(key), key, wrong[0], wrong[1])
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 	var errs []error
 	wrong := func(key string, has, want int) {
-		errs = append(errs, fmt.Errorf("%v: %s is %d, of the given network %d", c.Place(key), key, want, has))
+		errs = append(errs, fmt.Errorf("%v: %s is %d, of the given network %d", c.Position(key), key, want, has))
 	}
 	if m.Width != c.Model.Width {
 		wrong("model.width", m.Width, c.Model.Width)
@@ -29,24 +29,24 @@ func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 		wrong("model.context", m.Context, c.Model.Context)
 	}
 	if c.Model.From != "" {
-		errs = append(errs, fmt.Errorf("%v: model.from: the parameters of a given network begin fresh", c.Place("model.from")))
+		errs = append(errs, fmt.Errorf("%v: model.from: the parameters of a given network begin fresh", c.Position("model.from")))
 	}
 	if c.Parallel.Tensor > 1 {
-		errs = append(errs, fmt.Errorf("%v: parallel.tensor: the matrices of a given network are whole; want tensor: 1", c.Place("parallel.tensor")))
+		errs = append(errs, fmt.Errorf("%v: parallel.tensor: the matrices of a given network are whole; want tensor: 1", c.Position("parallel.tensor")))
 	}
 	if c.Parallel.Context > 1 {
-		errs = append(errs, fmt.Errorf("%v: parallel.context: a given network has whole sequences; want context: 1", c.Place("parallel.context")))
+		errs = append(errs, fmt.Errorf("%v: parallel.context: a given network has whole sequences; want context: 1", c.Position("parallel.context")))
 	}
 	if c.Train.LoRA.Rank > 0 {
-		errs = append(errs, fmt.Errorf("%v: train.lora: a given network has the layers it has; freeze what it does not train", c.Place("train.lora.rank")))
+		errs = append(errs, fmt.Errorf("%v: train.lora: a given network has the layers it has; freeze what it does not train", c.Position("train.lora.rank")))
 	}
 	if c.Sample.Tokens > 0 {
-		errs = append(errs, fmt.Errorf("%v: sample.tokens: samples are of models with a config.json, a given network has none", c.Place("sample.tokens")))
+		errs = append(errs, fmt.Errorf("%v: sample.tokens: samples are of models with a config.json, a given network has none", c.Position("sample.tokens")))
 	}
 	for i, what := range c.Optimizer.ungrouped(hf.Parameters(m)) {
 		if what != [2]string{} {
 			key := fmt.Sprintf("optimizer.groups[%d]", i)
-			errs = append(errs, fmt.Errorf("%v: %s: %s; %s", c.Place(key), key, what[0], what[1]))
+			errs = append(errs, fmt.Errorf("%v: %s: %s; %s", c.Position(key), key, what[0], what[1]))
 		}
 	}
 	if len(errs) > 0 {
@@ -71,11 +71,11 @@ func Network(c *Config) *nn.Model { return Part(c, 0, 1) }
 
 // Part returns the rank's part of Network if its matrices are divided into the given number of
 // parts.
-func Part(c *Config, index, of int) *nn.Model {
+func Part(c *Config, index, total int) *nn.Model {
 	m := c.network
 	if m == nil {
 		whole := c.Model
-		whole.Shape.Cut = nn.Cut{Index: index, Of: of}
+		whole.Shape.Cut = nn.Cut{Index: index, Count: total}
 		m = whole.Network(Adapters(c))
 	}
 	if Tunes(c) {

@@ -19,15 +19,15 @@ type Offload struct {
 	Ratio      float64 // offloaded fraction of the optimizer state
 }
 
-// PlacesNamed lists the names of offload's places, in its order.
-var PlacesNamed = []string{"none", "host", "disk"}
+// TierNames lists the names of offload's places, in its order.
+var TierNames = []string{"none", "host", "disk"}
 
-// PlaceOf returns the place with one of the names in PlacesNamed.
-func PlaceOf(name string) offload.Place { return offload.Place(slices.Index(PlacesNamed, name)) }
+// TierOf returns the tier with a name in TierNames.
+func TierOf(name string) offload.Tier { return offload.Tier(slices.Index(TierNames, name)) }
 
 // Config returns the offload configuration without devices, queues and files.
 func (o Offload) Config() offload.Config {
-	return offload.Config{Optimizer: PlaceOf(o.Optimizer), Params: PlaceOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers}
+	return offload.Config{Optimizer: TierOf(o.Optimizer), Params: TierOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers}
 }
 
 // Any reports whether anything is offloaded.

@@ -9,14 +9,14 @@ import (
 	"zeroth/job/show"
 )
 
-// place is where a value was written: in a file or in a --set.
-type place struct {
+// position is where a value was written: in a file or in a --set.
+type position struct {
 	file      string
 	line, col int    // from 1; 0 for the whole file
 	set       string // "zero.stage=5"; the other fields are then empty
 }
 
-func (p place) String() string {
+func (p position) String() string {
 	switch {
 	case p.set != "":
 		return "--set " + show.Cut(p.set, 200)
@@ -41,8 +41,8 @@ type Problem struct {
 	Wrong string // what is wrong
 	Right string // advice
 
-	place place
-	fatal bool // the file could not be parsed, so no further check makes sense
+	position position
+	fatal    bool // the file could not be parsed, so no further check makes sense
 }
 
 // Error returns the problem in one line. Keys and values may come from anywhere, so it escapes
@@ -90,18 +90,18 @@ func (ps Problems) Fatal() bool {
 func (ps Problems) Sort() {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
 		return cmp.Or(
-			cmp.Compare(min(len(a.place.set), 1), min(len(b.place.set), 1)),
-			cmp.Compare(a.place.line, b.place.line),
-			cmp.Compare(a.place.col, b.place.col))
+			cmp.Compare(min(len(a.position.set), 1), min(len(b.position.set), 1)),
+			cmp.Compare(a.position.line, b.position.line),
+			cmp.Compare(a.position.col, b.position.col))
 	})
 }
 
 // ProblemOf returns a problem of a key, with advice, at the place where the job gives the key.
 func ProblemOf(c *Config, key, wrong, right string) Problem {
-	return newProblem(c.Place(key), key, wrong, right)
+	return newProblem(c.Position(key), key, wrong, right)
 }
 
 // newProblem returns a problem of a key at a place.
-func newProblem(at place, key, wrong, right string) Problem {
-	return Problem{At: at.String(), Key: key, Wrong: wrong, Right: right, place: at}
+func newProblem(at position, key, wrong, right string) Problem {
+	return Problem{At: at.String(), Key: key, Wrong: wrong, Right: right, position: at}
 }

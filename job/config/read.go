@@ -28,7 +28,7 @@ type reader struct {
 // newReader returns a reader for the parsed nodes of a job file. The file name is used in
 // problems.
 func newReader(file string, root *node) *reader {
-	c := &Config{file: file, root: root, places: map[string]place{"": {file: file}}}
+	c := &Config{file: file, root: root, positions: map[string]position{"": {file: file}}}
 	return &reader{file: file, root: root, Config: c, fields: c.fields(), given: map[string]*node{}, bad: map[string]bool{}}
 }
 
@@ -56,7 +56,7 @@ func (r *reader) set(f field, n *node) {
 	wrong := f.value.set(n)
 	if wrong != "" {
 		at := n.at
-		if v, ok := f.value.(interface{ culprit(*node) place }); ok {
+		if v, ok := f.value.(interface{ culprit(*node) position }); ok {
 			at = v.culprit(n)
 		}
 		r.wrong(at, f.key, wrong, "want "+f.value.want()+f.example())
@@ -64,12 +64,12 @@ func (r *reader) set(f field, n *node) {
 		return
 	}
 	r.given[f.key] = n
-	r.Config.places[f.key] = n.at
+	r.Config.positions[f.key] = n.at
 	for i, item := range n.items {
 		at := fmt.Sprintf("%s[%d]", f.key, i)
-		r.Config.places[at] = item.at
+		r.Config.positions[at] = item.at
 		for _, p := range item.pairs {
-			r.Config.places[join(at, p.key)] = p.value.at
+			r.Config.positions[join(at, p.key)] = p.value.at
 		}
 	}
 }
@@ -105,7 +105,7 @@ func (r *reader) initial(f field) {
 	if text == "" {
 		return
 	}
-	n, problems := parse([]byte(text), place{})
+	n, problems := parse([]byte(text), position{})
 	if len(problems) > 0 || f.value.set(n) != "" {
 		panic(fmt.Sprintf("config: the default %s of %s is refused", text, f.key))
 	}
@@ -134,7 +134,7 @@ func (r *reader) sections(in string, n *node) {
 		key := join(in, p.key)
 		keys := r.names(key)
 		if len(keys) > 0 {
-			r.Config.places[key] = p.at
+			r.Config.positions[key] = p.at
 		}
 		switch {
 		case !slices.Contains(names, p.key):
@@ -195,8 +195,8 @@ func (r *reader) unknown(section string, p *pair) {
 			advice = "did you mean " + show.Either(elsewhere) + "?"
 		}
 	}
-	if said := saidElsewhere(key); said != "" && strings.Contains(p.key, "_") {
-		advice = said
+	if hint := saidElsewhere(key); hint != "" && strings.Contains(p.key, "_") {
+		advice = hint
 	}
 	if slices.ContainsFunc(r.fields, func(f field) bool { return f.key == key }) {
 		advice = "write it as " + nest(key)
@@ -231,7 +231,7 @@ func (r *reader) elsewhere(section, name string) (keys []string) {
 	return slices.DeleteFunc(keys, func(key string) bool { return depth(key) > least })
 }
 
-func (r *reader) wrong(at place, key, wrong, right string) {
+func (r *reader) wrong(at position, key, wrong, right string) {
 	r.bad[key] = true
 	r.problems = append(r.problems, newProblem(at, key, wrong, right))
 }
@@ -252,7 +252,7 @@ func (r *reader) refuse(wrong, right string, keys ...string) {
 	if slices.ContainsFunc(keys, r.spoilt) {
 		return
 	}
-	at, key := place{file: r.file}, keys[0]
+	at, key := position{file: r.file}, keys[0]
 	for _, k := range keys {
 		if n := r.given[k]; n != nil {
 			at, key = n.at, k

@@ -19,11 +19,11 @@ type records struct {
 }
 
 // listOf returns the value of a list of T, with the keys returned by of.
-func listOf[T any](p *[]T, one, many string, most int, of func(*T) []field) records {
+func listOf[T any](p *[]T, one, many string, most int, fieldsOf func(*T) []field) records {
 	return records{one: one, many: many, most: most, len: func() int { return len(*p) },
 		resize: func(n int) { *p = make([]T, n) },
-		item:   func(i int) []field { return of(&(*p)[i]) },
-		table:  func() []field { return of(new(T)) }}
+		item:   func(i int) []field { return fieldsOf(&(*p)[i]) },
+		table:  func() []field { return fieldsOf(new(T)) }}
 }
 
 // optional reports whether a value may be omitted.

@@ -109,7 +109,7 @@ func (r *reader) noData() {
 			return
 		}
 	}
-	at := place{file: r.file}
+	at := position{file: r.file}
 	if p := r.root.find("data"); p != nil {
 		at = p.at
 	}
@@ -145,7 +145,7 @@ func (r *reader) vocab() int {
 	}
 	t, err := data.NewTokenizer(Tokenizer(r.Config))
 	if err != nil {
-		r.wrong(r.Config.Place("data.vocab"), "data.vocab", err.Error(), "want a folder with tokenizer.json, or vocab.json and merges.txt")
+		r.wrong(r.Config.Position("data.vocab"), "data.vocab", err.Error(), "want a folder with tokenizer.json, or vocab.json and merges.txt")
 		return 0
 	}
 	r.tokenizer = t
@@ -172,7 +172,7 @@ func (r *reader) resolveDevice() {
 	c := r.Config
 	if c.on = c.Device; c.on == "auto" {
 		c.on = "cpu"
-		if c.here.GPUs > 0 {
+		if c.env.GPUs > 0 {
 			c.on = "cuda"
 		}
 	}
@@ -182,23 +182,23 @@ func (r *reader) resolveDevice() {
 }
 
 func (r *reader) resolveParallel() {
-	p, here := &r.Config.Parallel, r.Config.here
+	p, env := &r.Config.Parallel, r.Config.env
 	copies := p.models() * p.Replicate // ranks per shard of a shard group
 	if !r.has("parallel.ranks") {
 		p.Ranks = 4
-		if n := cmp.Or(len(p.GPUs), here.GPUs); r.Config.on == "cuda" && n > 0 {
+		if n := cmp.Or(len(p.GPUs), env.GPUs); r.Config.on == "cuda" && n > 0 {
 			p.Ranks = n
 		}
 		if p.Shard > 0 && p.Shard*copies <= MostRanks {
 			p.Ranks = p.Shard * copies
 		}
-		if here.Processes > 1 && p.Shard <= 0 || here.Ranks > 0 {
-			p.Ranks = min(MostRanks, max(1, here.Processes)*max(1, here.Ranks))
+		if env.Processes > 1 && p.Shard <= 0 || env.Ranks > 0 {
+			p.Ranks = min(MostRanks, max(1, env.Processes)*max(1, env.Ranks))
 		} else if p.models() > 1 && p.Shard <= 0 && p.Ranks%copies != 0 && copies <= MostRanks {
 			p.Ranks = copies
 		}
 	}
-	if n := here.Processes; n > 1 && p.Ranks%n != 0 {
+	if n := env.Processes; n > 1 && p.Ranks%n != 0 {
 		r.refuse(fmt.Sprintf("%d ranks cannot be split evenly over %d processes", p.Ranks, n),
 			fmt.Sprintf("want ranks %s, or leave it out: then each process has one", eitherCount(neighbours(p.Ranks, func(ranks int) bool { return ranks%n == 0 }))), "parallel.ranks")
 	}
@@ -215,10 +215,10 @@ func (r *reader) resolveParallel() {
 			by += " / " + d.name
 		}
 	}
-	parted := fmt.Sprintf("%d ranks", left)
+	divided := fmt.Sprintf("%d ranks", left)
 	if len(models) > 0 {
 		product += " × " + strings.Join(models, " × ")
-		parted = fmt.Sprintf("%d ranks / (%s)", p.Ranks, strings.Join(models, " × "))
+		divided = fmt.Sprintf("%d ranks / (%s)", p.Ranks, strings.Join(models, " × "))
 	}
 	switch {
 	case p.Shard > 0 && p.Shard*copies != p.Ranks:
@@ -228,7 +228,7 @@ func (r *reader) resolveParallel() {
 		r.refuse(fmt.Sprintf("%d ranks cannot be divided by %s", p.Ranks, strings.Join(models, " × ")),
 			fmt.Sprintf("want ranks %s", eitherCount(neighbours(p.Ranks, func(n int) bool { return n%p.models() == 0 }))), keys[2:]...)
 	case p.Shard < 0 && left%p.Replicate != 0:
-		r.refuse(fmt.Sprintf("%s cannot be parted into %d equal replicas", parted, p.Replicate),
+		r.refuse(fmt.Sprintf("%s cannot be parted into %d equal replicas", divided, p.Replicate),
 			fmt.Sprintf("want replicate %s", eitherCount(neighbours(p.Replicate, func(n int) bool { return left%n == 0 }))), keys[1:]...)
 	case p.Shard < 0:
 		p.Shard = p.Ranks / copies
@@ -335,10 +335,10 @@ func (r *reader) resolveTraining() {
 // resolveSteps derives the settings that depend on the number of steps.
 func (c *Config) resolveSteps() {
 	t, s := &c.Train, &c.Schedule
-	if !c.says("schedule.warmup") {
+	if !c.setsKey("schedule.warmup") {
 		s.Warmup = min(20, t.Steps)
 	}
-	if s.Type == "wsd" && !c.says("schedule.decay") {
+	if s.Type == "wsd" && !c.setsKey("schedule.decay") {
 		s.Decay = max(1, t.Steps/10)
 	}
 }

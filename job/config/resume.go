@@ -10,11 +10,11 @@ import (
 
 // modelKey returns the key of a model property named by hf.Model.Differ, or the name itself if no
 // key sets it.
-func modelKey(says string) string {
-	if key := "model." + says; slices.Contains(Shape(), key) {
+func modelKey(name string) string {
+	if key := "model." + name; slices.Contains(Shape(), key) {
 		return key
 	}
-	return says
+	return name
 }
 
 // resumeModel replaces the model by the checkpoint's, and records in differs what the job sets
@@ -29,14 +29,14 @@ func (r *reader) resumeModel() {
 		m.Padded, m.Pad = was.Padded, was.Pad
 	}
 	differs := func(name string, is, job any) {
-		at := c.Place("model.from")
+		at := c.Position("model.from")
 		if !from {
-			at = c.Place(name)
+			at = c.Position(name)
 		}
 		r.differs = append(r.differs, fmt.Sprintf("%s is %v in it, %v in the job (%v)", name, is, job, at))
 	}
-	was.Differ(*m, func(says string, is, job any) {
-		if key := modelKey(says); from || r.has(key) {
+	was.Differ(*m, func(name string, is, job any) {
+		if key := modelKey(name); from || r.has(key) {
 			differs(key, is, job)
 		}
 	})
@@ -85,12 +85,12 @@ func (c *Config) Continued(b Before) (next *Config, differs []string, wrong Prob
 	was := b.Job
 	root := c.root.clone()
 	for _, key := range c.inherited(was) {
-		n, _ := parse([]byte(was.Text(key)), place{})
-		n.moveTo(place{file: b.File})
+		n, _ := parse([]byte(was.Text(key)), position{})
+		n.moveTo(position{file: b.File})
 		put(root, key, n)
 	}
 	r := newReader(c.file, root)
-	r.Config.network, r.Config.here = c.network, c.here
+	r.Config.network, r.Config.env = c.network, c.env
 	if b.Model != nil {
 		r.was = &b
 	}
@@ -104,7 +104,7 @@ func (c *Config) Continued(b Before) (next *Config, differs []string, wrong Prob
 // SettingsOf returns the inheritable settings of a checkpoint's job in YAML, and the origin of its
 // model. It ignores other errors in it, and returns nil if it is not a mapping.
 func SettingsOf(job string) *Config {
-	old, _ := parse([]byte(visible(job)), place{}) // older versions did not escape invisible characters
+	old, _ := parse([]byte(visible(job)), position{}) // older versions did not escape invisible characters
 	root := &node{kind: mapping}
 	if old != nil && old.kind == mapping {
 		in := &reader{root: old}
@@ -129,7 +129,7 @@ func SettingsOf(job string) *Config {
 
 // HasKey reports whether a job in YAML sets a key.
 func HasKey(job, key string) bool {
-	root, _ := parse([]byte(job), place{})
+	root, _ := parse([]byte(job), position{})
 	return root != nil && root.kind == mapping && (&reader{root: root}).lookup(key) != nil
 }
 
@@ -143,23 +143,23 @@ func (c *Config) inherited(was *Config) (keys []string) {
 		if !f.lasts {
 			continue
 		}
-		said := c.says(key) || key == "train.batch" && c.says("train.micro_batch") && c.says("train.accumulate")
-		parted := slices.ContainsFunc(f.follows, func(of string) bool { return c.says(of) && c.Text(of) != was.Text(of) })
-		if !said && !parted && (key == "train.batch" || was.written(was.field(key))) {
+		isSet := c.setsKey(key) || key == "train.batch" && c.setsKey("train.micro_batch") && c.setsKey("train.accumulate")
+		followsChange := slices.ContainsFunc(f.follows, func(of string) bool { return c.setsKey(of) && c.Text(of) != was.Text(of) })
+		if !isSet && !followsChange && (key == "train.batch" || was.written(was.field(key))) {
 			keys = append(keys, key)
 		}
 	}
 	return keys
 }
 
-// says reports whether the job sets a key itself.
-func (c *Config) says(key string) bool {
-	_, ok := c.places[key]
+// setsKey reports whether the job sets a key itself.
+func (c *Config) setsKey(key string) bool {
+	_, ok := c.positions[key]
 	return ok
 }
 
-// Told returns a key's value for display, "none" if the job does not use it.
-func (c *Config) Told(key string) string {
+// DisplayValue returns a key's value for display, "none" if the job does not use it.
+func (c *Config) DisplayValue(key string) string {
 	if f := c.field(key); key != "train.batch" && !c.written(f) {
 		return "none"
 	}

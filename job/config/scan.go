@@ -60,7 +60,7 @@ func escape(r rune) string {
 const byteOrderMark = '\ufeff'
 
 // at returns the place with the line and column of byte i of its text.
-func (p place) at(text []byte, i int) place {
+func (p position) at(text []byte, i int) position {
 	if p.set == "" {
 		before := text[:i]
 		p.line = 1 + bytes.Count(before, []byte("\n"))

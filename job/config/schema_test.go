@@ -215,7 +215,7 @@ func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
 		"5m", "1h30m", "0.5s", "5", "auto", "4GiB", "4 GB", "{last: 2}", "{best: loss}", "{}", "{bets: loss}", "{last: 0}", `[{match: "*"}]`, `[{match: "*", lr: 0}]`, `[{match: "*", lr: 0.1, weight_decay: 0}]`, "[{lr: 0.1}]", `[{match: "*", size: 1}]`, "[{path: a.txt, weight: 0.7}]", "[{path: a.txt, weight: 0}]", "[{path: a.txt}]", "[{path: a.txt, weight: 1, of: 2}]", "null", "[a.txt]", `"a.txt"`}
 	for _, f := range new(Config).fields() {
 		for _, text := range values {
-			n, _ := parse([]byte(text), place{})
+			n, _ := parse([]byte(text), position{})
 			takes := n == nil || n.kind == nothing || f.value.set(n) == ""
 			if _, words := f.value.(choice); words && n != nil && n.kind == scalar && !n.quoted && text != "null" {
 				takes = takes && slices.Contains(choices(f.value), text)

@@ -111,7 +111,7 @@ func (t *translation) unknown(in string, p *pair) {
 	t.wrong(p.at, join(in, p.key), "unknown key of "+t.from.name, advice)
 }
 
-func (t *translation) wrong(at place, key, wrong, right string) {
+func (t *translation) wrong(at position, key, wrong, right string) {
 	t.problems = append(t.problems, newProblem(at, key, wrong, right))
 }
 
@@ -152,8 +152,8 @@ func sameValue(a, b string) bool {
 }
 
 // set gives a key of the job a plain value.
-func (t *translation) set(key, value string, at place) {
-	n, _ := parse([]byte(value), place{})
+func (t *translation) set(key, value string, at position) {
+	n, _ := parse([]byte(value), position{})
 	n.moveTo(at)
 	put(t.job, key, n)
 }
@@ -174,7 +174,7 @@ func (t *translation) has(key string) *node {
 }
 
 // their returns a scalar of the other program's configuration, or "".
-func (t *translation) their(key string) (text string, at place) {
+func (t *translation) their(key string) (text string, at position) {
 	n := t.root
 	for _, name := range strings.Split(key, ".") {
 		p := n.find(name)
@@ -248,9 +248,9 @@ func withoutComments(raw []byte) []byte {
 func Translate(file string) (text string, ok bool, err error) {
 	raw, err := readJob(file)
 	if err != nil {
-		return "", false, fatal(place{file: file}, "the file cannot be read: "+err.Error(), "")
+		return "", false, fatal(position{file: file}, "the file cannot be read: "+err.Error(), "")
 	}
-	top, problems := parse(withoutComments(raw), place{file: file})
+	top, problems := parse(withoutComments(raw), position{file: file})
 	if problems.Fatal() || top == nil || top.kind != mapping {
 		return "", false, problems
 	}

@@ -26,7 +26,7 @@ import (
 // node is a YAML value and its place. Scalars keep their text, because the key determines the
 // type: 6e-4 is a number to one YAML library and text to another.
 type node struct {
-	at     place
+	at     position
 	kind   kind
 	text   string // of a scalar
 	quoted bool
@@ -36,7 +36,7 @@ type node struct {
 
 type pair struct {
 	key   string
-	at    place // of the key
+	at    position // of the key
 	value *node
 }
 
@@ -73,7 +73,7 @@ func (n *node) String() string {
 
 // readFile returns the job file as a mapping, and its syntax errors.
 func readFile(file string) (*node, Problems) {
-	root := &node{at: place{file: file}, kind: mapping}
+	root := &node{at: position{file: file}, kind: mapping}
 	if wrong, want := notJob(file); wrong != "" {
 		return root, fatal(root.at, wrong, want)
 	}
@@ -155,7 +155,7 @@ func (n *node) what() string {
 	return kindNames[n.kind]
 }
 
-func fatal(at place, wrong, right string) Problems {
+func fatal(at position, wrong, right string) Problems {
 	p := newProblem(at, "", wrong, right)
 	p.fatal = true
 	return Problems{p}
@@ -163,7 +163,7 @@ func fatal(at place, wrong, right string) Problems {
 
 // overlay replaces the file's value by that of a "key=value".
 func overlay(root *node, set string) Problems {
-	at := place{set: set}
+	at := position{set: set}
 	key, raw, ok := strings.Cut(set, "=")
 	if !ok || key == "" {
 		return Problems{newProblem(at, "", "there is no key=value here", "want for example --set train.steps=20")}
@@ -220,7 +220,7 @@ func (n *node) clone() *node {
 }
 
 // moveTo sets the place of a value and everything in it.
-func (n *node) moveTo(at place) {
+func (n *node) moveTo(at position) {
 	n.at = at
 	for _, item := range n.items {
 		item.moveTo(at)
@@ -232,7 +232,7 @@ func (n *node) moveTo(at place) {
 }
 
 // parse parses one YAML document; nil if it is empty.
-func parse(raw []byte, at place) (*node, Problems) {
+func parse(raw []byte, at position) (*node, Problems) {
 	if len(raw) > jobBytes {
 		return nil, fatal(at, fmt.Sprintf("%d bytes, of at most %d", len(raw), jobBytes), "")
 	}
@@ -271,7 +271,7 @@ func tabAdvice(message string) string {
 	return ""
 }
 
-func (p place) token(t *token.Token) place {
+func (p position) token(t *token.Token) position {
 	if p.set == "" && t != nil && t.Position != nil {
 		p.line, p.col = t.Position.Line, t.Position.Column
 	}
@@ -280,7 +280,7 @@ func (p place) token(t *token.Token) place {
 
 // tree converts the library's syntax tree to nodes.
 type tree struct {
-	at       place
+	at       position
 	path     []string // keys of the enclosing mappings
 	anchors  map[string]*node
 	problems Problems
@@ -331,7 +331,7 @@ func (t *tree) alias(n *ast.AliasNode) *node {
 	return &node{at: t.at.token(n.GetToken())}
 }
 
-func (t *tree) mapping(at place, values []*ast.MappingValueNode) *node {
+func (t *tree) mapping(at position, values []*ast.MappingValueNode) *node {
 	if len(values) > 0 {
 		at = t.at.token(values[0].Key.GetToken())
 	}

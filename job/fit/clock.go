@@ -61,7 +61,7 @@ func (p *profiler) passings(seconds []float64) []passing {
 }
 
 // work returns the work of each chunk of a place for a micro-batch of the choice.
-func (s *search) work(x *config.Config, p *place) (chunks []passing, err error) {
+func (s *search) work(x *config.Config, p *pipelineRank) (chunks []passing, err error) {
 	kinds, err := s.profile(x)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (s *search) work(x *config.Config, p *place) (chunks []passing, err error) 
 }
 
 // weighAt estimates the cost of the choice's step at a place, without waits for other places.
-func (s *search) weighAt(x *config.Config, p *place) (cost sim.Cost, traffic sim.Traffic, err error) {
+func (s *search) weighAt(x *config.Config, p *pipelineRank) (cost sim.Cost, traffic sim.Traffic, err error) {
 	chunks, err := s.work(x, p)
 	if err != nil {
 		return cost, traffic, err
@@ -99,7 +99,7 @@ func (s *search) weigh(c *Choice) error {
 	if c.Cost.Compute > 0 {
 		return nil
 	}
-	places, err := s.places(c.Config)
+	places, err := s.pipelineRanks(c.Config)
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,8 @@ import (
 // The bound depends neither on the stage nor on the shard groups. So divisions are tried in order
 // of their bounds, until no further one can be among the answers.
 
-// passage is a way to divide the model, with the time that micro-batches take to pass through it.
-type passage struct {
+// division is a way to divide the model, with the time that micro-batches take to pass through it.
+type division struct {
 	*config.Config
 	takes float64 // seconds for all micro-batches of a step
 }
@@ -86,7 +86,7 @@ func schedules(pipeline int) []config.Pipeline {
 }
 
 // passages returns all passages except the job's own, fastest first.
-func (s *search) passages() (all []passage, err error) {
+func (s *search) passages() (all []division, err error) {
 	for _, d := range s.divided() {
 		sequences := d.Train.Batch / d.Parallel.DataRanks()
 		for _, micro := range microBatches(sequences, s.job.Train.MicroBatch) {
@@ -100,7 +100,7 @@ func (s *search) passages() (all []passage, err error) {
 			for _, recompute := range config.Recomputes {
 				y := x.Copy()
 				y.Zero.Recompute = recompute
-				all = append(all, passage{Config: y})
+				all = append(all, division{Config: y})
 			}
 		}
 	}
@@ -108,7 +108,7 @@ func (s *search) passages() (all []passage, err error) {
 		all[i].takes, err = s.passesTake(all[i].Config)
 		return err
 	})
-	slices.SortStableFunc(all, func(a, b passage) int { return cmp.Compare(a.takes, b.takes) })
+	slices.SortStableFunc(all, func(a, b division) int { return cmp.Compare(a.takes, b.takes) })
 	return all, err
 }
 

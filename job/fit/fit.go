@@ -244,10 +244,10 @@ func (s *search) refine(c *Choice) (*Choice, error) {
 // searchable returns an error for a job with a master, or a model with too many layers to search.
 func searchable(c *config.Config) error {
 	if c.Parallel.Master {
-		return input.BadInput(fmt.Errorf("%v: parallel.master is true: settings are searched without a master, which is slower than any of them; want false, or plan, which says what this one needs", c.Place("parallel.master")))
+		return input.BadInput(fmt.Errorf("%v: parallel.master is true: settings are searched without a master, which is slower than any of them; want false, or plan, which says what this one needs", c.Position("parallel.master")))
 	}
 	if n := len(config.Network(c).Modules) - 2; n > fitLayers {
-		return input.BadInput(fmt.Errorf("%v: %d layers: settings are searched for models of at most %d; plan says what one setting needs", c.Place("model.layers"), n, fitLayers))
+		return input.BadInput(fmt.Errorf("%v: %d layers: settings are searched for models of at most %d; plan says what one setting needs", c.Position("model.layers"), n, fitLayers))
 	}
 	return nil
 }
@@ -314,7 +314,7 @@ type search struct {
 	offloading bool // allow offloading with other divisions, because nothing fits without
 
 	networks memo[[2]int, *layers]
-	piped    memo[placeKey, []*place]
+	piped    memo[pipelineKey, []*pipelineRank]
 	profiles memo[profileKey, []passing]
 	clocks   memo[clockKey, float64]
 	kept     memo[unitKey, measured]
@@ -350,22 +350,22 @@ func (s *search) network(x *config.Config) (*layers, error) {
 	return s.networks.get([2]int{m.Size(shard.Context), m.Size(shard.Tensor)}, func() (*layers, error) { return layersOf(x) })
 }
 
-// placeKey contains everything that the places of a choice's pipeline depend on.
-type placeKey struct {
+// pipelineKey contains everything that the places of a choice's pipeline depend on.
+type pipelineKey struct {
 	pipeline, virtual, context, tensor int
 	recompute                          string
 }
 
-// places returns the distinct places of the choice's pipeline.
-func (s *search) places(x *config.Config) ([]*place, error) {
+// pipelineRanks returns the distinct places of the choice's pipeline.
+func (s *search) pipelineRanks(x *config.Config) ([]*pipelineRank, error) {
 	m := config.Mesh(x)
-	k := placeKey{x.Parallel.Pipeline, x.Pipeline.Virtual, m.Size(shard.Context), m.Size(shard.Tensor), x.Zero.Recompute}
-	return s.piped.get(k, func() ([]*place, error) {
+	k := pipelineKey{x.Parallel.Pipeline, x.Pipeline.Virtual, m.Size(shard.Context), m.Size(shard.Tensor), x.Zero.Recompute}
+	return s.piped.get(k, func() ([]*pipelineRank, error) {
 		l, err := s.network(x)
 		if err != nil {
 			return nil, err
 		}
-		return placesOf(x, l, s.whole.model), nil
+		return pipelineRanksOf(x, l, s.whole.model), nil
 	})
 }
 

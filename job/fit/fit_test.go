@@ -27,7 +27,7 @@ func TestFitIsTheBestOfAll(t *testing.T) {
 	for _, memory := range []int64{1 << 20, 2 << 20, 3 << 20, 5 << 20, 1 << 30} {
 		for _, host := range []int64{0, 200 << 10, 16 << 20} {
 			c := configtest.Fitted(t, "zero.stage=1")
-			l := Limits{Ranks: 4, Memory: memory, Host: host, Disk: 100 * host, Rates: here}
+			l := Limits{Ranks: 4, Memory: memory, Host: host, Disk: 100 * host, Rates: roughRates}
 			f, err := Search(c, l)
 			if err != nil {
 				t.Fatal(err)
@@ -75,7 +75,7 @@ func TestFitIsTheBestOfAll(t *testing.T) {
 // step stay the same if possible.
 func TestFitOnOtherRanks(t *testing.T) {
 	for _, test := range []struct{ ranks, batch, perRank int }{{8, 16, 2}, {2, 16, 8}, {3, 12, 4}, {16, 16, 1}, {32, 128, 4}} {
-		f, err := Search(configtest.Fitted(t), Limits{Ranks: test.ranks, Memory: 1 << 30, GPU: true, Rates: here})
+		f, err := Search(configtest.Fitted(t), Limits{Ranks: test.ranks, Memory: 1 << 30, GPU: true, Rates: roughRates})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestLargest(t *testing.T) {
 	for _, family := range []string{"gpt2", "llama"} {
 		for _, of := range Quantities {
 			c := configtest.Fitted(t, "device=cpu", "model.family="+family)
-			l := Limits{Ranks: 4, Memory: 8 << 20, Rates: here}
+			l := Limits{Ranks: 4, Memory: 8 << 20, Rates: roughRates}
 			r, err := FindLargest(c, of, l)
 			if err != nil {
 				t.Fatal(err)
@@ -113,12 +113,12 @@ func TestLargest(t *testing.T) {
 			if more, _ := grown(c, r.As.Value+1); one(t, more, l).Fits() {
 				t.Errorf("%s: %d fits too", of, r.As.Value+1)
 			}
-			if none, err := FindLargest(c, of, Limits{Ranks: 4, Memory: 1000, Rates: here}); err != nil || none.As != nil || none.Any != nil {
+			if none, err := FindLargest(c, of, Limits{Ranks: 4, Memory: 1000, Rates: roughRates}); err != nil || none.As != nil || none.Any != nil {
 				t.Errorf("%s in 1000 bytes: %+v, %v", of, none, err)
 			}
 		}
 	}
-	if _, err := FindLargest(configtest.Fitted(t), "head", Limits{Ranks: 4, Memory: 1, Rates: here}); err == nil || !input.IsInput(err) {
+	if _, err := FindLargest(configtest.Fitted(t), "head", Limits{Ranks: 4, Memory: 1, Rates: roughRates}); err == nil || !input.IsInput(err) {
 		t.Errorf("the largest head: %v", err)
 	}
 }
@@ -145,7 +145,7 @@ func TestOverBudget(t *testing.T) {
 		}
 	}
 	few := 100 // fewest sets of a fitting choice
-	for _, x := range searched(t, c, Limits{Ranks: 4, Memory: c.Parallel.Memory, Host: 1 << 40, Rates: here}).all {
+	for _, x := range searched(t, c, Limits{Ranks: 4, Memory: c.Parallel.Memory, Host: 1 << 40, Rates: roughRates}).all {
 		if x.Fits() {
 			few = min(few, len(x.Sets))
 		}
@@ -416,7 +416,7 @@ func TestCostCountsTheSchedule(t *testing.T) {
 		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "optimizer.type=muon", "device=cpu"},
 	} {
 		c := configtest.Fitted(t, sets...)
-		cost := one(t, c, Limits{Ranks: 4, Rates: here}).Cost
+		cost := one(t, c, Limits{Ranks: 4, Rates: roughRates}).Cost
 		q, moved := &counter{}, int64(0)
 		r, _, _, err := setup.DryRank(setup.Planned(c), 0, func(z *zero.Config) {
 			z.Compute = q
@@ -435,7 +435,7 @@ func TestCostCountsTheSchedule(t *testing.T) {
 			t.Errorf("%v: %d bytes to and from host memory, the schedule moves %d", sets, cost.Moved, moved)
 		}
 		c.Zero.Recompute = "none"
-		if without := one(t, c, Limits{Ranks: 4, Rates: here}).Cost; cost.Flops-without.Flops != cost.Again {
+		if without := one(t, c, Limits{Ranks: 4, Rates: roughRates}).Cost; cost.Flops-without.Flops != cost.Again {
 			t.Errorf("%v: %g operations again, but %g less without", sets, cost.Again, cost.Flops-without.Flops)
 		}
 	}
@@ -544,7 +544,7 @@ func TestMicroBatches(t *testing.T) {
 // be planned.
 func TestUnsearchable(t *testing.T) {
 	c := configtest.Fitted(t, "model.layers=1001")
-	l := Limits{Ranks: 4, Memory: 1 << 40, Rates: here}
+	l := Limits{Ranks: 4, Memory: 1 << 40, Rates: roughRates}
 	_, fit := Search(c, l)
 	_, largest := FindLargest(c, "seq", l)
 	for _, err := range []error{fit, largest} {
@@ -563,7 +563,7 @@ func TestUnsearchable(t *testing.T) {
 	if err := budget(c, needs); err == nil || !strings.Contains(err.Error(), "want more memory") {
 		t.Errorf("%v", err)
 	}
-	r, err := FindLargest(configtest.Fitted(t, "model.width=4096"), "model", Limits{Ranks: 4, Memory: 1 << 55, Host: 1 << 55, Rates: here})
+	r, err := FindLargest(configtest.Fitted(t, "model.width=4096"), "model", Limits{Ranks: 4, Memory: 1 << 55, Host: 1 << 55, Rates: roughRates})
 	if err != nil || !strings.Contains(r.Any.Title, "larger ones are not searched") {
 		t.Errorf("%+v, %v", r, err)
 	}

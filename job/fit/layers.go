@@ -46,7 +46,7 @@ func layersOf(c *config.Config) (*layers, error) {
 		if i == 0 || i == last || slices.ContainsFunc(m.Uses[i], func(u nn.Use) bool { return shared[u.Unit] }) {
 			does = fmt.Append(does, "module ", i)
 		}
-		does = fmt.Append(does, nn.Places(m.Uses[i]))
+		does = fmt.Append(does, nn.ParamIndices(m.Uses[i]))
 		if _, ok := seen[string(does)]; !ok {
 			seen[string(does)] = len(seen)
 			l.first = append(l.first, i)
@@ -152,8 +152,8 @@ func (l *layers) with(modules []int) *nn.Model {
 	return &m
 }
 
-// place is a place of a pipeline: modules of a network, in chunks.
-type place struct {
+// pipelineRank is a place of a pipeline: modules of a network, in chunks.
+type pipelineRank struct {
 	*layers
 	at      int
 	modules []int  // indices in the network
@@ -163,10 +163,10 @@ type place struct {
 	alike   string // equal for places that are equal except for at
 }
 
-// placesOf returns the distinct places of the job's pipeline. Of equal places it returns the
+// pipelineRanksOf returns the distinct places of the job's pipeline. Of equal places it returns the
 // first, which has the most micro-batches in flight. The layers may be parts of whole's divided
 // matrices.
-func placesOf(c *config.Config, l *layers, whole *nn.Model) (all []*place) {
+func pipelineRanksOf(c *config.Config, l *layers, whole *nn.Model) (all []*pipelineRank) {
 	begins := []int{0}
 	if c.Parallel.Pipeline > 1 {
 		begins = config.Begins(config.Standing(c, whole))
@@ -174,7 +174,7 @@ func placesOf(c *config.Config, l *layers, whole *nn.Model) (all []*place) {
 	begins = append(begins, len(l.kind))
 	seen := map[string]bool{}
 	for at := range c.Parallel.Pipeline {
-		p, used := &place{layers: l, at: at}, map[string]bool{}
+		p, used := &pipelineRank{layers: l, at: at}, map[string]bool{}
 		for s := at; s+1 < len(begins); s += c.Parallel.Pipeline {
 			p.chunks = append(p.chunks, begins[s+1]-begins[s])
 			for i := begins[s]; i < begins[s+1]; i++ {
@@ -195,7 +195,7 @@ func placesOf(c *config.Config, l *layers, whole *nn.Model) (all []*place) {
 
 // short returns the job with only some of the place's modules in each of its chunks, and no layers
 // at the other places.
-func (p *place) short(c *config.Config, chunks ...[]int) *config.Config {
+func (p *pipelineRank) short(c *config.Config, chunks ...[]int) *config.Config {
 	x, last := c.Copy(), len(p.kind)-1
 	modules := []int{0}
 	x.Pipeline.Layers = make([]int, len(chunks)*c.Parallel.Pipeline)
@@ -218,14 +218,14 @@ func (p *place) short(c *config.Config, chunks ...[]int) *config.Config {
 
 // token identifies modules that are alike: their kind, and how many of their units have optimizer
 // state on the device.
-type token struct{ kind, here int }
+type token struct{ kind, onDevice int }
 
 // tokens returns the tokens of the place's modules if units from first on are updated on the host.
-func (p *place) tokens(first int) []token {
+func (p *pipelineRank) tokens(first int) []token {
 	all := make([]token, len(p.modules))
 	for i, m := range p.modules {
 		all[i] = token{p.kind[m], min(first, p.units[i])}
-		first -= all[i].here
+		first -= all[i].onDevice
 	}
 	return all
 }

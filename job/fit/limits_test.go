@@ -77,7 +77,7 @@ func TestNothingOverflows(t *testing.T) {
 				t.Errorf("%v: %s: %d", sets, m.Name, total)
 			}
 		}
-		l := Limits{Ranks: c.Parallel.Ranks, Memory: config.MostMemory, Host: config.MostMemory, Disk: config.MostMemory, GPU: true, Rates: here}
+		l := Limits{Ranks: c.Parallel.Ranks, Memory: config.MostMemory, Host: config.MostMemory, Disk: config.MostMemory, GPU: true, Rates: roughRates}
 		if x := one(t, c, l); x.Needs.Device.Total() != p.Allocated.Total() || x.Cost.Sent != p.Sent || x.Cost.Sent < 0 || x.Cost.Moved < 0 || x.Cost.Disk < 0 || !(x.Cost.Seconds() > 0) {
 			t.Errorf("%v: %+v", sets, x)
 		}

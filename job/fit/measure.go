@@ -107,7 +107,7 @@ func (s *search) steady(k unitKey) int {
 // not depend on where state is stored, and stored state does not depend on slots, so they are
 // measured separately. However, whole-matrix updates have slots of their own if units are gathered
 // ahead.
-func (s *search) ofUnits(x *config.Config, p *place) (measured, error) {
+func (s *search) ofUnits(x *config.Config, p *pipelineRank) (measured, error) {
 	k := s.keyOf(x, p)
 	if !k.offload.Any() {
 		return s.measure(x, p, k)
@@ -127,14 +127,14 @@ func (s *search) ofUnits(x *config.Config, p *place) (measured, error) {
 }
 
 // keyOf returns what the choice's memory at a place depends on.
-func (s *search) keyOf(x *config.Config, p *place) unitKey {
+func (s *search) keyOf(x *config.Config, p *pipelineRank) unitKey {
 	k := unitKey{p.alike, config.Mesh(x), x.Zero.Stage, x.Zero.Prefetch, x.Zero.Offload, min(2, x.Train.Accumulate), s.firstOnHost(x, p), false}
 	k.offload.Ratio = 0
 	return k
 }
 
 // measure returns the result for the units of all of a place's layers.
-func (s *search) measure(x *config.Config, p *place, k unitKey) (measured, error) {
+func (s *search) measure(x *config.Config, p *pipelineRank, k unitKey) (measured, error) {
 	return s.kept.get(k, func() (measured, error) {
 		least, step := s.steady(k), 1
 		if !p.even || x.Parallel.Pipeline > 1 { // layers differ by their slots
@@ -148,7 +148,7 @@ func (s *search) measure(x *config.Config, p *place, k unitKey) (measured, error
 			short := k
 			short.at, short.first = "", 0
 			for _, i := range modules {
-				short.first += all[i].here
+				short.first += all[i].onDevice
 			}
 			return s.runs.get(runKey{short, fmt.Sprint(named(all, modules))}, func() (measured, error) { return s.runUnits(x, p, short, modules) })
 		})
@@ -164,7 +164,7 @@ func named(all []token, modules []int) (some []token) {
 }
 
 // firstOnHost returns the first of a place's units that a choice updates on the host.
-func (s *search) firstOnHost(x *config.Config, p *place) int {
+func (s *search) firstOnHost(x *config.Config, p *pipelineRank) int {
 	if o := x.Zero.Offload; o.Optimizer == "none" || o.Ratio == 0 {
 		return p.count
 	}
@@ -178,7 +178,7 @@ type cutKey struct {
 }
 
 // shards returns the units of a place as sharded on the choice's mesh.
-func (s *search) shards(x *config.Config, p *place) []offload.Unit {
+func (s *search) shards(x *config.Config, p *pipelineRank) []offload.Unit {
 	units, err := s.cuts.get(cutKey{p.alike, config.Mesh(x)}, func() (units []offload.Unit, err error) {
 		c := config.Standing(x, p.model)
 		c.Zero.Offload, c.Train.MicroBatch, c.Train.LossChunk = config.Offload{Optimizer: "none", Parameters: "none"}, 1, x.Model.Context
@@ -202,7 +202,7 @@ func (s *search) shards(x *config.Config, p *place) []offload.Unit {
 const wholeUnits = 1 << 50
 
 // runUnits makes a dry run of some of a place's modules with the choice's units.
-func (s *search) runUnits(x *config.Config, p *place, k unitKey, modules []int) (measured, error) {
+func (s *search) runUnits(x *config.Config, p *pipelineRank, k unitKey, modules []int) (measured, error) {
 	c := p.short(x, modules)
 	c.Pipeline.Schedule, c.Pipeline.Virtual = string(pipe.OneF1B), 1
 	c.Zero.Recompute, c.Train.MicroBatch, c.Train.LossChunk, c.Train.Accumulate = "none", 1, x.Model.Context, k.micros
@@ -240,7 +240,7 @@ func (s *search) runUnits(x *config.Config, p *place, k unitKey, modules []int) 
 }
 
 // ofPasses measures the given number of the choice's micro-batches at a place.
-func (s *search) ofPasses(x *config.Config, p *place, micros int) (measured, error) {
+func (s *search) ofPasses(x *config.Config, p *pipelineRank, micros int) (measured, error) {
 	c := alone(x)
 	c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute, c.Train.Accumulate = x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute, micros
 	k := passKey{p.alike, p.at, config.Mesh(c), c.PipelineShape(), x.Train.MicroBatch, x.Train.LossChunk, x.Zero.Recompute}
@@ -255,7 +255,7 @@ func (s *search) ofPasses(x *config.Config, p *place, micros int) (measured, err
 
 // extrapolated returns the result for the place, extrapolated from runs with shorter stretches in
 // its chunks.
-func (p *place) extrapolated(run func(chunks [][]int) (measured, error)) (measured, error) {
+func (p *pipelineRank) extrapolated(run func(chunks [][]int) (measured, error)) (measured, error) {
 	const twice = 2
 	all, reps := p.tokens(p.count), make([]int, len(p.chunks))
 	some := func(longer int) (chunks [][]int) {
@@ -296,7 +296,7 @@ func (p *place) extrapolated(run func(chunks [][]int) (measured, error)) (measur
 }
 
 // needsAt returns the needs of a rank at a place.
-func (s *search) needsAt(x *config.Config, p *place) (n setup.Footprint, err error) {
+func (s *search) needsAt(x *config.Config, p *pipelineRank) (n setup.Footprint, err error) {
 	one := x.Copy()
 	one.Train.MicroBatch, one.Train.LossChunk, one.Zero.Recompute = 1, x.Model.Context, "none"
 	one.Pipeline.Schedule, one.Pipeline.Virtual = string(pipe.OneF1B), 1
@@ -328,7 +328,7 @@ func (s *search) needsAt(x *config.Config, p *place) (n setup.Footprint, err err
 
 // needs returns the needs of the rank that needs most.
 func (s *search) needs(x *config.Config) (most setup.Footprint, err error) {
-	places, err := s.places(x)
+	places, err := s.pipelineRanks(x)
 	for i, p := range places {
 		n, err := s.needsAt(x, p)
 		if err != nil {

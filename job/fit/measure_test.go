@@ -74,7 +74,7 @@ func settings(c *config.Config, f func(config.Config)) {
 // in every category, and to the operation.
 func TestFewLayersAreAll(t *testing.T) {
 	for name, c := range networks(t) {
-		s := bareOf(t, c, Limits{Ranks: 4, Rates: here})
+		s := bareOf(t, c, Limits{Ranks: 4, Rates: roughRates})
 		var all, some []*config.Config
 		settings(s.job, func(x config.Config) { all = append(all, &x) })
 		every := nightly.Of(40, 3)
@@ -117,7 +117,7 @@ func fewAreAll(t *testing.T, s *search, x *config.Config) {
 	if err != nil || c.Needs != needs {
 		t.Errorf("%s: needs %+v, a run of all %+v, %v", what, c.Needs, needs, err)
 	}
-	places, err := s.places(x)
+	places, err := s.pipelineRanks(x)
 	if err != nil {
 		t.Error(err)
 	}
@@ -164,8 +164,8 @@ func TestWholeUnitsMoveAsMuch(t *testing.T) {
 		{"zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=muon"},
 	} {
 		c := configtest.Fitted(t, append(sets, "device=cpu", "zero.stage=3", "model.layers=3", "model.width=1000", "model.heads=10", "train.accumulate=2", "train.micro_batch=1", "train.batch=null")...)
-		s := bareOf(t, c, Limits{Ranks: 4, Rates: here})
-		places, err := s.places(s.job)
+		s := bareOf(t, c, Limits{Ranks: 4, Rates: roughRates})
+		places, err := s.pipelineRanks(s.job)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestAllIsSearched(t *testing.T) {
 	for _, name := range []string{"adapters of some", "frozen front", "given"} {
 		c := all[name]
 		c.Train.Batch = c.Train.MicroBatch * c.Train.Accumulate * c.Parallel.Ranks
-		l := Limits{Ranks: 4, Memory: 16 << 20, Host: 1 << 30, Rates: here}
+		l := Limits{Ranks: 4, Memory: 16 << 20, Host: 1 << 30, Rates: roughRates}
 		f, err := Search(c, l)
 		if err != nil {
 			t.Fatal(err)
@@ -208,7 +208,7 @@ func TestAllIsSearched(t *testing.T) {
 			t.Errorf("%s: nothing fits", name)
 		}
 	}
-	if _, err := FindLargest(all["given"], "model", Limits{Ranks: 4, Memory: 16 << 20, Rates: here}); !input.IsInput(err) {
+	if _, err := FindLargest(all["given"], "model", Limits{Ranks: 4, Memory: 16 << 20, Rates: roughRates}); !input.IsInput(err) {
 		t.Errorf("the largest of a given network: %v", err)
 	}
 }

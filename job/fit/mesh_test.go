@@ -41,7 +41,7 @@ func drawnMesh(t *testing.T, r *rand.Rand) *config.Config {
 	if r.IntN(4) == 0 {
 		sets = append(sets, "zero.offload.optimizer=host", "zero.offload.ratio="+pick(1, 0.5))
 	}
-	c, err := setup.Here(1, 0).Draft("", sets)
+	c, err := setup.ThisMachine(1, 0).Draft("", sets)
 	if err != nil {
 		return nil
 	}
@@ -54,7 +54,7 @@ func TestFewLayersAreAllOnMeshes(t *testing.T) {
 	r, n := rand.New(rand.NewPCG(1, 2)), nightly.Of(15, 150)
 	for done := 0; done < n; {
 		if c := drawnMesh(t, r); c != nil {
-			s := bareOf(t, c, Limits{Ranks: c.Parallel.Ranks, Rates: here})
+			s := bareOf(t, c, Limits{Ranks: c.Parallel.Ranks, Rates: roughRates})
 			fewAreAll(t, s, s.job)
 			done++
 		}
@@ -67,7 +67,7 @@ func TestDividedIsTheBestOfAll(t *testing.T) {
 	h := &sim.Hardware{Name: "small", GPU: true, Flops: map[string]float64{"bf16": 2e12, "fp32": 1e12}, Memory: 1e12, Launch: 1e-7,
 		Links: []sim.Link{{Ranks: 4, Bandwidth: 50e9, Latency: 1e-7}, {Bandwidth: 2e9, Latency: 2e-6}}}
 	for i, memory := range []int64{4_900_000_000, 20_000_000_000} {
-		c, err := setup.Here(1, 0).Draft("", []string{"model={family: llama, layers: 8, heads: 8, kv_heads: 8, width: 512, ffn: 1024, vocab: 2048, context: 256}",
+		c, err := setup.ThisMachine(1, 0).Draft("", []string{"model={family: llama, layers: 8, heads: 8, kv_heads: 8, width: 512, ffn: 1024, vocab: 2048, context: 256}",
 			"parallel.ranks=8", "train.batch=16", "train.micro_batch=1", "device=cpu"})
 		if err != nil {
 			t.Fatal(err)
@@ -81,7 +81,7 @@ func TestDividedIsTheBestOfAll(t *testing.T) {
 			t.Fatalf("%d bytes: nothing fits", memory)
 		}
 		for _, x := range slices.Concat(f.Fits, f.Others) {
-			y, err := setup.Here(1, 0).Draft("", append([]string{"model={family: llama, layers: 8, heads: 8, kv_heads: 8, width: 512, ffn: 1024, vocab: 2048, context: 256}",
+			y, err := setup.ThisMachine(1, 0).Draft("", append([]string{"model={family: llama, layers: 8, heads: 8, kv_heads: 8, width: 512, ffn: 1024, vocab: 2048, context: 256}",
 				"parallel.ranks=8", "train.batch=16", "train.micro_batch=1", "device=cpu"}, x.Sets...))
 			if err != nil {
 				t.Fatalf("%v: %v", x.Sets, err)
@@ -154,7 +154,7 @@ func TestEstimates(t *testing.T) {
 		{"parallel.pipeline=8", "parallel.tensor=2", "parallel.shard=4", "zero.stage=2", "train.accumulate=80"},
 		{"parallel.pipeline=4", "pipeline.schedule=GPipe", "parallel.tensor=4", "parallel.shard=8", "zero.stage=2", "train.accumulate=4"},
 	} {
-		c, err := setup.Here(1, 0).Draft("", append([]string{"model={family: llama, layers: 40, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 128256, context: 8192}",
+		c, err := setup.ThisMachine(1, 0).Draft("", append([]string{"model={family: llama, layers: 40, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 128256, context: 8192}",
 			"parallel.ranks=128", "train.micro_batch=1", "device=cpu", "train.batch=null", "parallel.replicate=" + replicas(sets)}, sets...))
 		if err != nil {
 			t.Fatal(err)

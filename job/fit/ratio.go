@@ -186,7 +186,7 @@ func Advice(c *config.Config, l Limits) (string, error) {
 	if c.Zero.Offload.Optimizer == "none" || l.Memory == 0 || searchable(c) != nil {
 		return "", nil
 	}
-	l.Host, l.Disk, l.Rates = math.MaxInt64, math.MaxInt64, here
+	l.Host, l.Disk, l.Rates = math.MaxInt64, math.MaxInt64, roughRates
 	s, err := bare(c, l)
 	if err != nil {
 		return "", err

@@ -27,13 +27,13 @@ var offloading = [][]string{
 func TestLeastRatio(t *testing.T) {
 	for _, sets := range offloading {
 		c := configtest.Fitted(t, sets...)
-		sizes := slices.CompactFunc(everyPart(t, bareOf(t, c, Limits{Ranks: 4, Rates: here}), c), sameNeeds)
+		sizes := slices.CompactFunc(everyPart(t, bareOf(t, c, Limits{Ranks: 4, Rates: roughRates}), c), sameNeeds)
 		if len(sizes) < 4 {
 			t.Fatalf("%v: only %d splits", sets, len(sizes))
 		}
 		for i, device := range sizes {
 			for _, host := range sizes[i%2:] {
-				l := Limits{Ranks: 4, Rates: here, Disk: math.MaxInt64, Memory: device.Needs.Device.Total() - int64(i%2), Host: host.Needs.Host.Total()}
+				l := Limits{Ranks: 4, Rates: roughRates, Disk: math.MaxInt64, Memory: device.Needs.Device.Total() - int64(i%2), Host: host.Needs.Host.Total()}
 				s := bareOf(t, c, l)
 				all := everyPart(t, s, c)
 				want := slices.IndexFunc(all, (*Choice).Fits)
@@ -127,7 +127,7 @@ func TestAdviceOnRatio(t *testing.T) {
 	}
 	h.HostMemory = 1e8
 	c := configtest.Fitted(t, "zero.stage=2", "zero.offload.optimizer=host")
-	s := bareOf(t, c, Limits{Ranks: 4, GPU: true, Rates: here})
+	s := bareOf(t, c, Limits{Ranks: 4, GPU: true, Rates: roughRates})
 	half := at(t, s, c, 50)
 	l := Limits{Ranks: 4, GPU: true, Hardware: h, Memory: half.Needs.Device.Total() + half.High}
 	advice := func(ratio string, l Limits) string {

@@ -17,8 +17,8 @@ import (
 	"zeroth/job/sim"
 )
 
-// here holds rough rates of a rank on this machine. They suffice to rank settings.
-var here = sim.Rates{Flops: 1e11, Link: 5e9, Host: 5e9, Memory: 1e10, Disk: 1e9}
+// roughRates holds rough rates of a rank on this machine. They suffice to rank settings.
+var roughRates = sim.Rates{Flops: 1e11, Link: 5e9, Host: 5e9, Memory: 1e10, Disk: 1e9}
 
 // Affordable returns the mean allocation of the ranks, or an error if there is not enough memory.
 func Affordable(j *setup.Job) (mean setup.Footprint, err error) {
@@ -42,7 +42,7 @@ func PlanHere(c *config.Config, m plan.Machine) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	places, all := p.Places, []setup.Footprint{}
+	places, all := p.Kinds, []setup.Footprint{}
 	if places == nil {
 		places = []*plan.Plan{p}
 	}
@@ -106,7 +106,7 @@ func onGPU(j *setup.Job, f setup.Footprint) error {
 }
 
 func tooMuch(c *config.Config, wrong string) error {
-	return input.BadInput(fmt.Errorf("%v: parallel.memory: %s", c.Place("parallel.memory"), wrong))
+	return input.BadInput(fmt.Errorf("%v: parallel.memory: %s", c.Position("parallel.memory"), wrong))
 }
 
 // Product returns a*b, capped at the largest int64.
@@ -144,7 +144,7 @@ func nearby(c *config.Config, budget int64, over func(*Choice) int64, needs func
 	if searchable(c) != nil {
 		return lessOrMore
 	}
-	s, err := newSearch(c, Limits{Ranks: c.Parallel.Ranks, Memory: budget, Host: math.MaxInt64, Rates: here})
+	s, err := newSearch(c, Limits{Ranks: c.Parallel.Ranks, Memory: budget, Host: math.MaxInt64, Rates: roughRates})
 	if err != nil {
 		return lessOrMore
 	}

@@ -68,12 +68,12 @@ func (s *search) knobs(x *config.Config, f func(config.Config)) {
 
 // offloads returns the possible places of optimizer state and parameters.
 func (s *search) offloads(x config.Config) (list []config.Offload) {
-	places := config.PlacesNamed[:1]
+	places := config.TierNames[:1]
 	switch {
 	case s.limits.Host > 0 && s.limits.Disk > 0:
-		places = config.PlacesNamed
+		places = config.TierNames
 	case s.limits.Host > 0:
-		places = config.PlacesNamed[:2]
+		places = config.TierNames[:2]
 	}
 	params := places
 	if x.Zero.Stage < 3 {

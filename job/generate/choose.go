@@ -19,7 +19,7 @@ type Rules struct {
 type chooser struct {
 	Rules
 	rng  *rand.Rand
-	said []bool // by token: whether the text contains it; shorter than the vocabulary if the rest is not
+	seen []bool // by token: whether the text contains it; shorter than the vocabulary if the rest is not
 
 	heap    []scored  // tokens not taken yet, the most likely first
 	top     float32   // logit of the most likely token
@@ -42,21 +42,21 @@ func (c *chooser) read(ids ...int32) {
 		return
 	}
 	for _, id := range ids {
-		for int(id) >= len(c.said) {
-			c.said = append(c.said, false)
+		for int(id) >= len(c.seen) {
+			c.seen = append(c.seen, false)
 		}
-		c.said[id] = true
+		c.seen[id] = true
 	}
 }
 
 // choose draws a token by the rules. With temperature 0 it draws no random number. It overwrites the
 // logits.
 func (c *chooser) choose(logits []float32) int32 {
-	for id, said := range c.said[:min(len(c.said), len(logits))] {
+	for id, seen := range c.seen[:min(len(c.seen), len(logits))] {
 		switch x := logits[id]; {
-		case said && x < 0:
+		case seen && x < 0:
 			logits[id] = x * float32(c.Penalty)
-		case said:
+		case seen:
 			logits[id] = x / float32(c.Penalty)
 		}
 	}

@@ -15,7 +15,7 @@ const ConversationContext = 4096
 // Converse answers messages with the model's chat template. next returns one message after the other,
 // and io.EOF at the end; each is answered knowing those before it and their answers. Answers are
 // written and reported as by Many.
-func Converse(ctx context.Context, o Options, next func() (string, error), w io.Writer, told func(Answer) error) error {
+func Converse(ctx context.Context, o Options, next func() (string, error), w io.Writer, onAnswer func(Answer) error) error {
 	o.Chat, o.Context = true, cmp.Or(o.Context, ConversationContext)
 	s, err := load(o)
 	if err != nil {
@@ -25,7 +25,7 @@ func Converse(ctx context.Context, o Options, next func() (string, error), w io.
 	if err := s.start(1, s.model.Context); err != nil {
 		return err
 	}
-	var said []string // roles and contents of all messages but the system's
+	var messages []string // roles and contents of all messages but the system's
 	for ; ; s.turn++ {
 		message, err := next()
 		if errors.Is(err, io.EOF) {
@@ -35,12 +35,12 @@ func Converse(ctx context.Context, o Options, next func() (string, error), w io.
 			return err
 		}
 		var ids []int32
-		if said, ids, err = s.fit(append(said, "user", message)); err != nil {
+		if messages, ids, err = s.fit(append(messages, "user", message)); err != nil {
 			return err
 		}
 		err = s.all(ctx, []string{message}, [][]int32{ids}, w, func(a Answer) error {
-			said = append(said, "assistant", a.Text)
-			return told(a)
+			messages = append(messages, "assistant", a.Text)
+			return onAnswer(a)
 		})
 		if err != nil {
 			return err
@@ -50,22 +50,22 @@ func Converse(ctx context.Context, o Options, next func() (string, error), w io.
 
 // fit removes the oldest questions of a conversation and their answers until there is room for
 // another answer, and returns the rest with its ids.
-func (s *sampler) fit(said []string) ([]string, []int32, error) {
+func (s *sampler) fit(messages []string) ([]string, []int32, error) {
 	const pair = 4 // role and content of a question and of its answer
 	room := min(s.Tokens, s.model.Context/2)
 	for removed := 0; ; removed++ {
-		ids, err := s.encode(said...)
+		ids, err := s.encode(messages...)
 		if err != nil {
-			return said, nil, err
+			return messages, nil, err
 		}
-		if len(ids)+room > s.model.Context && len(said) > pair {
-			said = said[pair:]
+		if len(ids)+room > s.model.Context && len(messages) > pair {
+			messages = messages[pair:]
 			continue
 		}
 		if removed > 0 {
 			s.Note(fmt.Sprintf("the conversation is longer than %d tokens (--context): the model no longer sees the first %d messages", s.model.Context, 2*removed))
 		}
 		s.noteCut("the message", len(ids))
-		return said, ids, nil
+		return messages, ids, nil
 	}
 }

@@ -55,9 +55,9 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 }
 
 // Many continues prompts, Batch of them concurrently, each with the result of Sample alone with
-// the same seed. Its output and the order of its calls of told are as if prompts were continued
+// the same seed. Its output and the order of its calls of onAnswer are as if prompts were continued
 // one after the other.
-func Many(ctx context.Context, o Options, prompts []string, w io.Writer, told func(Answer) error) error {
+func Many(ctx context.Context, o Options, prompts []string, w io.Writer, onAnswer func(Answer) error) error {
 	s, err := load(o)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func Many(ctx context.Context, o Options, prompts []string, w io.Writer, told fu
 	if err := s.start(min(max(1, o.Batch), len(prompts)), longest+min(o.Tokens, s.model.Context)); err != nil {
 		return err
 	}
-	return s.all(ctx, prompts, ids, w, told)
+	return s.all(ctx, prompts, ids, w, onAnswer)
 }
 
 // precisions maps names to the types of parameters and activations.
@@ -181,14 +181,14 @@ func (s *sampler) noteCut(which string, tokens int) {
 
 // encode returns the token ids of a prompt or, with Chat, of the conversation that the chat template
 // makes of messages, given as roles and contents. It fails if the model lacks one of them.
-func (s *sampler) encode(said ...string) ([]int32, error) {
+func (s *sampler) encode(messages ...string) ([]int32, error) {
 	if !s.Chat {
-		return config.Encode(s.tok, said[1], s.model.Vocab)
+		return config.Encode(s.tok, messages[1], s.model.Vocab)
 	}
 	if s.System != "" {
-		said = append([]string{"system", s.System}, said...)
+		messages = append([]string{"system", s.System}, messages...)
 	}
-	talk := data.Said(said...)
+	talk := data.NewTalk(messages...)
 	talk.More = s.vars
 	ids, err := s.chat.Prompt(talk)
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *sampler) encode(said ...string) ([]int32, error) {
 
 // all continues the prompts. When a text ends, the next prompt takes its slot. The first
 // unreported text is written as it grows, later ones in their turn.
-func (o *sampler) all(ctx context.Context, prompts []string, ids [][]int32, w io.Writer, told func(Answer) error) error {
+func (o *sampler) all(ctx context.Context, prompts []string, ids [][]int32, w io.Writer, onAnswer func(Answer) error) error {
 	at, writings := make([]*writing, len(o.texts)), []*writing{} // the first by the generator's slot, the second by prompt, from the first unreported one on
 	for next := 0; ; {
 		for i := range at {
@@ -218,7 +218,7 @@ func (o *sampler) all(ctx context.Context, prompts []string, ids [][]int32, w io
 				break
 			}
 			first.Text = first.out.text.String()
-			if err := told(first.Answer); err != nil {
+			if err := onAnswer(first.Answer); err != nil {
 				return err
 			}
 			writings = writings[1:]

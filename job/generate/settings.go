@@ -71,18 +71,18 @@ func (o *Options) adopt(folder string) error {
 	if err != nil {
 		return input.BadInput(fmt.Errorf("%s: %w", path, err))
 	}
-	var said []string
+	var given []string
 	for _, r := range rules {
 		x, ok := values[r.key]
 		if !ok || o.Chosen[r.key] {
 			continue
 		}
 		if r.set(&o.Rules, x); o.Temperature > 0 || r.key == "temperature" || r.key == "repetition_penalty" {
-			said = append(said, fmt.Sprintf("--%s %v", strings.ReplaceAll(r.key, "_", "-"), x))
+			given = append(given, fmt.Sprintf("--%s %v", strings.ReplaceAll(r.key, "_", "-"), x))
 		}
 	}
-	if len(said) > 0 {
-		o.Note(fmt.Sprintf("from %s: %s", settingsFile, strings.Join(said, " ")))
+	if len(given) > 0 {
+		o.Note(fmt.Sprintf("from %s: %s", settingsFile, strings.Join(given, " ")))
 	}
 	if left := unsupported(file); len(left) > 0 {
 		o.Note(fmt.Sprintf("not supported in %s, and ignored: %s", settingsFile, strings.Join(left, ", ")))

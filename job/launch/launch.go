@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// Place is the position of a process in a world of processes.
-type Place struct {
+// Process is the position of a process in a world of processes.
+type Process struct {
 	By         string // its launcher, such as "torchrun"; "" if it is alone
 	Rank       int    // rank of the process
 	World      int    // number of processes
@@ -32,16 +32,16 @@ type Place struct {
 }
 
 // Alone reports whether there are no other processes.
-func (p Place) Alone() bool { return p.World == 1 }
+func (p Process) Alone() bool { return p.World == 1 }
 
 // UnderMPI reports whether mpirun or mpiexec started the process.
-func (p Place) UnderMPI() bool { return p.By == openMPI || p.By == pmi }
+func (p Process) UnderMPI() bool { return p.By == openMPI || p.By == pmi }
 
 // Names of launchers.
 const openMPI, pmi, kubernetes = "Open MPI", "PMI", "Kubernetes"
 
 // Addrs returns the addresses at which process 0 may listen.
-func (p Place) Addrs() []string {
+func (p Process) Addrs() []string {
 	var all []string
 	for _, port := range p.Ports {
 		all = append(all, net.JoinHostPort(p.Host, strconv.Itoa(port)))
@@ -50,7 +50,7 @@ func (p Place) Addrs() []string {
 }
 
 // String describes the place in a line.
-func (p Place) String() string {
+func (p Process) String() string {
 	if p.By == "" {
 		return "one process"
 	}
@@ -105,10 +105,10 @@ var launchers = []launcher{
 // reading is the state of reading a launcher's environment.
 type reading struct {
 	launcher
-	env   Env
-	flags Flags
-	place Place
-	wrong []error
+	env     Env
+	flags   Flags
+	process Process
+	wrong   []error
 }
 
 // mostWorld limits the number of processes.
@@ -116,54 +116,54 @@ const mostWorld = 1 << 20
 
 // Find determines the place of this process. Flags and ZEROTH_* variables take precedence; if
 // other launchers contradict each other, the error tells the user which variables to set.
-func Find(f Flags, env Env) (Place, error) {
+func Find(f Flags, env Env) (Process, error) {
 	if f.World > 0 {
 		return byFlags(f, env)
 	}
-	var found []Place
+	var found []Process
 	var wrong, halves []error
 	for _, l := range launchers {
 		r := &reading{launcher: l, env: env, flags: f}
 		ok := r.read()
 		wrong, halves = append(wrong, r.wrong...), append(halves, r.incomplete())
 		if ok {
-			found = append(found, r.place)
+			found = append(found, r.process)
 		}
 		if ok && l.name == "zeroth" {
 			break
 		}
 	}
 	if len(wrong) > 0 {
-		return Place{}, errors.Join(wrong...)
+		return Process{}, errors.Join(wrong...)
 	}
 	if len(found) == 0 {
 		if err := errors.Join(halves...); err != nil {
-			return Place{}, err
+			return Process{}, err
 		}
-		return Place{Rank: 0, World: 1, LocalWorld: 1}, nil
+		return Process{Rank: 0, World: 1, LocalWorld: 1}, nil
 	}
 	return choose(found)
 }
 
-func byFlags(f Flags, env Env) (Place, error) {
+func byFlags(f Flags, env Env) (Process, error) {
 	if f.Rank < 0 || f.Rank >= f.World {
-		return Place{}, fmt.Errorf("--rank %d in a world of %d processes; want 0 to %d", f.Rank, f.World, f.World-1)
+		return Process{}, fmt.Errorf("--rank %d in a world of %d processes; want 0 to %d", f.Rank, f.World, f.World-1)
 	}
-	p := Place{By: "flags", Rank: f.Rank, World: f.World}
+	p := Process{By: "flags", Rank: f.Rank, World: f.World}
 	if p.World == 1 {
 		return p, nil
 	}
 	if f.Addr == "" {
 		f.Addr, _ = env("ZEROTH_ADDR")
 	}
-	r := &reading{place: p, env: env}
+	r := &reading{process: p, env: env}
 	r.addr("--addr", f.Addr)
-	return r.place, errors.Join(r.wrong...)
+	return r.process, errors.Join(r.wrong...)
 }
 
 // choose returns the first of several places, if the others agree. An outer launcher, which
 // starts an inner one, may differ.
-func choose(found []Place) (Place, error) {
+func choose(found []Process) (Process, error) {
 	first := found[0]
 	for _, other := range found[1:] {
 		same := other.Rank == first.Rank && other.World == first.World
@@ -174,12 +174,12 @@ func choose(found []Place) (Place, error) {
 		case isOuter(other.By):
 			first.Notes = append(first.Notes, fmt.Sprintf("%s says process %d of %d; assuming that it started %s, which says %d of %d", other.By, other.Rank, other.World, first.By, first.Rank, first.World))
 		default:
-			return Place{}, fmt.Errorf("%s says process %d of %d, %s says %d of %d: set ZEROTH_RANK, ZEROTH_WORLD_SIZE and ZEROTH_ADDR, or unset the variables of one launcher",
+			return Process{}, fmt.Errorf("%s says process %d of %d, %s says %d of %d: set ZEROTH_RANK, ZEROTH_WORLD_SIZE and ZEROTH_ADDR, or unset the variables of one launcher",
 				first.By, first.Rank, first.World, other.By, other.Rank, other.World)
 		}
 	}
 	if first.World > 1 && first.Host == "" {
-		return Place{}, fmt.Errorf("%s does not say where process 0 is, and the processes are on several hosts: set ZEROTH_ADDR to host:port of process 0 (mpirun -x ZEROTH_ADDR=node0:29400)", first.By)
+		return Process{}, fmt.Errorf("%s does not say where process 0 is, and the processes are on several hosts: set ZEROTH_ADDR to host:port of process 0 (mpirun -x ZEROTH_ADDR=node0:29400)", first.By)
 	}
 	return first, nil
 }
@@ -203,17 +203,17 @@ func (r *reading) read() bool {
 		}
 		return false
 	}
-	r.place = Place{By: r.name, Rank: r.number(r.rank, rank), World: r.number(r.world, world)}
-	if r.name == kubernetes && r.place.World == 1 {
-		r.place.Rank = 0 // each pod of the job trains alone
+	r.process = Process{By: r.name, Rank: r.number(r.rank, rank), World: r.number(r.world, world)}
+	if r.name == kubernetes && r.process.World == 1 {
+		r.process.Rank = 0 // each pod of the job trains alone
 	}
-	if len(r.wrong) == 0 && (r.place.World < 1 || r.place.World > mostWorld || r.place.Rank >= r.place.World) {
+	if len(r.wrong) == 0 && (r.process.World < 1 || r.process.World > mostWorld || r.process.Rank >= r.process.World) {
 		r.refuse("%s=%s and %s=%s: want a rank from 0 to world size - 1, and at most %d processes", r.rank, rank, r.world, world, mostWorld)
 	}
 	if len(r.wrong) > 0 {
 		return false
 	}
-	r.place.Local, r.place.LocalWorld, r.place.Restart = r.optional(r.local), r.optional(r.localWorld), r.optional(r.restart)
+	r.process.Local, r.process.LocalWorld, r.process.Restart = r.optional(r.local), r.optional(r.localWorld), r.optional(r.restart)
 	r.locate(r)
 	if given, ok := r.env("ZEROTH_ADDR"); ok {
 		r.addr("ZEROTH_ADDR", given)
@@ -269,48 +269,48 @@ func (r *reading) addr(name, value string) {
 		r.refuse("%s=%q: want host:port of process 0, such as node0:29400", name, value)
 		return
 	}
-	r.place.Host, r.place.Ports = host, []int{n}
+	r.process.Host, r.process.Ports = host, []int{n}
 }
 
 // derivePorts computes ports from run, which all processes of a run know. Other runs are
 // likely to use different ones.
 func (r *reading) derivePorts(run string) {
-	r.place.Run = run
+	r.process.Run = run
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(run)) // a hash does not fail
 	first := int(h.Sum32() % 12000)
-	for i := 0; len(r.place.Ports) < 8; i++ {
+	for i := 0; len(r.process.Ports) < 8; i++ {
 		port := 20000 + (first+i*1499)%12000
 		if strconv.Itoa(port) != r.get("MASTER_PORT") { // where torchrun's agent may listen
-			r.place.Ports = append(r.place.Ports, port)
+			r.process.Ports = append(r.process.Ports, port)
 		}
 	}
 }
 
 // localHost locates process 0 on this host if all processes run there, started by one parent.
 func (r *reading) localHost(name string) {
-	if r.place.LocalWorld == r.place.World {
-		r.place.Host, r.place.Ports = "127.0.0.1", nil
+	if r.process.LocalWorld == r.process.World {
+		r.process.Host, r.process.Ports = "127.0.0.1", nil
 		r.derivePorts(fmt.Sprintf("%s:%d", name, r.flags.Parent))
 	}
 }
 
 func (r *reading) zeroth() {
-	r.place.Run = r.get("ZEROTH_RUN_ID")
-	if !r.has("ZEROTH_ADDR") && r.place.World > 1 {
+	r.process.Run = r.get("ZEROTH_RUN_ID")
+	if !r.has("ZEROTH_ADDR") && r.process.World > 1 {
 		r.refuse("ZEROTH_ADDR is not set: want host:port of process 0, such as node0:29400")
 	}
 }
 
 func (r *reading) torch() {
-	r.place.Host = r.get("MASTER_ADDR")
+	r.process.Host = r.get("MASTER_ADDR")
 	if r.get("TORCHELASTIC_USE_AGENT_STORE") == "True" { // torchrun itself listens there
-		r.derivePorts(r.get("TORCHELASTIC_RUN_ID") + ":" + r.get("MASTER_PORT") + ":" + strconv.Itoa(r.place.Restart))
+		r.derivePorts(r.get("TORCHELASTIC_RUN_ID") + ":" + r.get("MASTER_PORT") + ":" + strconv.Itoa(r.process.Restart))
 		return
 	}
-	if port := r.get("MASTER_PORT"); port != "" && r.place.Host != "" {
-		r.addr("MASTER_ADDR:MASTER_PORT", net.JoinHostPort(r.place.Host, port))
-	} else if r.place.World > 1 && !r.has("ZEROTH_ADDR") {
+	if port := r.get("MASTER_PORT"); port != "" && r.process.Host != "" {
+		r.addr("MASTER_ADDR:MASTER_PORT", net.JoinHostPort(r.process.Host, port))
+	} else if r.process.World > 1 && !r.has("ZEROTH_ADDR") {
 		r.refuse("RANK and WORLD_SIZE are set, MASTER_ADDR and MASTER_PORT are not: set them, or ZEROTH_ADDR to host:port of process 0")
 	}
 }
@@ -318,9 +318,9 @@ func (r *reading) torch() {
 // kubeflow reads a Kubeflow trainer's node without torchrun: one process with all ranks of the node.
 func (r *reading) kubeflow() {
 	if n := r.get("PET_NPROC_PER_NODE"); n != "" && n != "auto" && n != "cpu" && n != "gpu" {
-		r.place.Ranks = r.number("PET_NPROC_PER_NODE", n)
+		r.process.Ranks = r.number("PET_NPROC_PER_NODE", n)
 	}
-	r.place.LocalWorld = 1
+	r.process.LocalWorld = 1
 	r.addr("PET_MASTER_ADDR:PET_MASTER_PORT", net.JoinHostPort(r.get("PET_MASTER_ADDR"), r.get("PET_MASTER_PORT")))
 }
 
@@ -345,16 +345,16 @@ func (r *reading) slurm() {
 		r.refuse("SLURM_STEP_NODELIST: %w", err)
 		return
 	}
-	if r.place.Host = first; r.get("SLURM_STEP_NUM_NODES") == "1" {
-		r.place.Host, r.place.LocalWorld = "127.0.0.1", r.place.World
+	if r.process.Host = first; r.get("SLURM_STEP_NUM_NODES") == "1" {
+		r.process.Host, r.process.LocalWorld = "127.0.0.1", r.process.World
 	}
 	id := r.number("SLURM_JOB_ID", r.get("SLURM_JOB_ID"))
-	r.place.Run = "slurm:" + r.get("SLURM_JOB_ID") + "." + r.get("SLURM_STEP_ID")
-	r.place.Ports = []int{61440 + id%4096}
+	r.process.Run = "slurm:" + r.get("SLURM_JOB_ID") + "." + r.get("SLURM_STEP_ID")
+	r.process.Ports = []int{61440 + id%4096}
 }
 
 func (r *reading) kubernetes() {
-	if !r.has("ZEROTH_ADDR") && r.place.World > 1 {
+	if !r.has("ZEROTH_ADDR") && r.process.World > 1 {
 		r.refuse("JOB_COMPLETION_INDEX is set, ZEROTH_ADDR is not: set it in the manifest, to <job>-0.<headless service>:29400")
 	}
 }

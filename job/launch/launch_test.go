@@ -137,7 +137,7 @@ func TestFindRefuses(t *testing.T) {
 
 // Processes of a run derive the same ports; those of other runs likely differ.
 func TestDerivedPorts(t *testing.T) {
-	find := func(e string, parent int) launch.Place {
+	find := func(e string, parent int) launch.Process {
 		p, err := launch.Find(launch.Flags{Parent: parent}, env(e))
 		if err != nil {
 			t.Fatal(err)

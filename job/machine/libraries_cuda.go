@@ -27,7 +27,7 @@ func searchedPlaces(noBLAS, noNCCL bool) (rows [][2]string) {
 		}
 	}
 	add("by name, as the loader does: in LD_LIBRARY_PATH and in its cache (ldconfig -p)")
-	for _, p := range driver.Places() {
+	for _, p := range driver.SearchPaths() {
 		add("in %v: %s", p, names(p.Libraries()))
 	}
 	if !noBLAS && !noNCCL {

@@ -131,8 +131,8 @@ type Plan struct {
 	Machine    Machine
 	Model      string           // "GPT-2 10.7M"
 	Parameters int64            // of the model
-	Place      int              // index of the rank's kind; see setup.Places
-	Places     []*Plan          // plans of all places if there are several; this is the one that allocates most
+	Kind       int              // kind of the rank, below setup.RankKinds
+	Kinds      []*Plan          // plans of all places if there are several; this is the one that allocates most
 	Groups     []config.Grouped // of parameters, if the job has groups
 	Allocated  device.Bytes     // allocated before step 1 and never freed: what the device must have
 	Host       device.Bytes     // offloaded data in host memory
@@ -190,7 +190,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	var most *Plan
 	var all []*Plan
 	parameters := int64(0)
-	for at := range setup.Places(c) {
+	for at := range setup.RankKinds(c) {
 		p, err := planAt(c, m, micros, at)
 		if err != nil {
 			return nil, err
@@ -205,7 +205,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	whole := *most
 	whole.Parameters = 0
 	if len(all) > 1 {
-		whole.Places = all
+		whole.Kinds = all
 	}
 	for _, p := range config.Parameters(c) {
 		whole.Parameters += int64(p.Numel())
@@ -232,7 +232,7 @@ func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
 	t.DryRun()
 	w.extend(c.Train.Accumulate)
 	f.Arena = t.ArenaPeak()
-	p := &Plan{Config: c, Machine: m, Place: at, Allocated: f.Fitted().Device, Host: f.Host, Disk: f.Disk}
+	p := &Plan{Config: c, Machine: m, Kind: at, Allocated: f.Fitted().Device, Host: f.Host, Disk: f.Disk}
 	p.AtRest, p.Timeline, p.By = atRest(p.Allocated), w.Moments, w.sent
 	p.By.Pipeline = linked(c, at)
 	p.Sent = p.By.Shard + p.By.Replicate + p.By.Pipeline + p.By.Context + p.By.Tensor

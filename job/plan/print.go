@@ -80,7 +80,7 @@ func (p *Plan) Print(out io.Writer) error {
 		}
 		t.Add(l[:]...)
 	}
-	if p.Places != nil {
+	if p.Kinds != nil {
 		fmt.Fprintf(&b, "\n%s\nof a rank that allocates most, %s:\n", p.byPlace().Within(show.Width(out)), p.most())
 	}
 	fmt.Fprintf(&b, "\n%s\n", t.Within(show.Width(out)))
@@ -95,23 +95,23 @@ func (p *Plan) most() string {
 	if p.Config.Parallel.Master {
 		return "rank " + p.ranks()
 	}
-	return fmt.Sprintf("at place %d", p.Place)
+	return fmt.Sprintf("at place %d", p.Kind)
 }
 
 // ranks returns the ranks at the plan's place in a job with a master.
 func (p *Plan) ranks() string {
-	if n := p.Config.Parallel.Ranks; p.Place > 0 && n > 2 {
+	if n := p.Config.Parallel.Ranks; p.Kind > 0 && n > 2 {
 		return fmt.Sprintf("1-%d", n-1)
 	}
-	return fmt.Sprint(p.Place)
+	return fmt.Sprint(p.Kind)
 }
 
 // byPlace returns a table with a column for each place.
 func (p *Plan) byPlace() *show.Columns {
-	t := &show.Columns{Align: "l" + strings.Repeat("r", len(p.Places))}
+	t := &show.Columns{Align: "l" + strings.Repeat("r", len(p.Kinds))}
 	row := func(name string, cell func(*Plan) string) {
 		cells := []string{name}
-		for _, x := range p.Places {
+		for _, x := range p.Kinds {
 			cells = append(cells, cell(x))
 		}
 		t.Add(cells...)
@@ -120,12 +120,12 @@ func (p *Plan) byPlace() *show.Columns {
 	if master {
 		row("rank", (*Plan).ranks)
 	} else {
-		row("place in the pipeline", func(x *Plan) string { return fmt.Sprint(x.Place) })
+		row("place in the pipeline", func(x *Plan) string { return fmt.Sprint(x.Kind) })
 		row("layers", func(x *Plan) string { return stageLayers(x) })
 		row("number of parameters", func(x *Plan) string { return show.Compact(float64(x.Parameters)) })
 	}
 	for use := range device.Uses {
-		if slices.ContainsFunc(p.Places, func(x *Plan) bool { return x.Allocated[use] > 0 }) {
+		if slices.ContainsFunc(p.Kinds, func(x *Plan) bool { return x.Allocated[use] > 0 }) {
 			row(Title(use), func(x *Plan) string { return show.ByteSize(x.Allocated[use]) })
 		}
 	}
@@ -151,7 +151,7 @@ func stageLayers(p *Plan) string {
 	var words []string
 	s := p.Config.PipelineShape()
 	for i, n := range config.StageLayers(p.Config) {
-		if i%s.Ranks == p.Place {
+		if i%s.Ranks == p.Kind {
 			words = append(words, fmt.Sprint(n))
 		}
 	}
@@ -306,9 +306,9 @@ func data(c *config.Config) string {
 	return ""
 }
 
-// place is the JSON form of a place's plan.
-type place struct {
-	Place      int              `json:"place"`
+// kindJSON is the JSON form of a place's plan.
+type kindJSON struct {
+	Kind       int              `json:"place"`
 	Layers     string           `json:"layers,omitempty"`
 	Parameters int64            `json:"parameters"`
 	Allocated  int64            `json:"allocated"`
@@ -318,8 +318,8 @@ type place struct {
 	Sent       Sent             `json:"sent_bytes_a_step"`
 }
 
-func (p *Plan) places() (all []place) {
-	for _, x := range p.Places {
+func (p *Plan) kindsJSON() (all []kindJSON) {
+	for _, x := range p.Kinds {
 		by := map[string]int64{}
 		for use, n := range x.Allocated {
 			if n > 0 {
@@ -330,7 +330,7 @@ func (p *Plan) places() (all []place) {
 		if !p.Config.Parallel.Master {
 			layers = stageLayers(x)
 		}
-		all = append(all, place{x.Place, layers, x.Parameters, x.Allocated.Total(), by, x.Peak.InUse.Total(), x.Peak.Name, x.By})
+		all = append(all, kindJSON{x.Kind, layers, x.Parameters, x.Allocated.Total(), by, x.Peak.InUse.Total(), x.Peak.Name, x.By})
 	}
 	return all
 }
@@ -338,7 +338,7 @@ func (p *Plan) places() (all []place) {
 // MarshalJSON encodes the plan. Sizes are whole bytes.
 func (p *Plan) MarshalJSON() ([]byte, error) {
 	c, mesh := p.Config, config.Mesh(p.Config)
-	pipeline, master := p.places(), []place(nil)
+	pipeline, master := p.kindsJSON(), []kindJSON(nil)
 	if c.Parallel.Master {
 		pipeline, master = nil, pipeline
 	}
@@ -367,8 +367,8 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 		Host       int64            `json:"host,omitempty"`
 		Disk       int64            `json:"disk,omitempty"`
 		Sent       int64            `json:"sent_bytes_a_step"`
-		Pipeline   []place          `json:"pipeline,omitempty"`
-		Master     []place          `json:"master,omitempty"` // rank 0 and one other rank
+		Pipeline   []kindJSON       `json:"pipeline,omitempty"`
+		Master     []kindJSON       `json:"master,omitempty"` // rank 0 and one other rank
 		Simulated  *sim.Result      `json:"simulated,omitempty"`
 	}{
 		p.Model, p.Parameters, p.Groups, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,

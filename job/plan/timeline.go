@@ -261,7 +261,7 @@ func outline(below, top []float64) (xy []show.XY) {
 // WriteTrace writes the simulated work of a rank's queues and the memory in use, like Trace.Write
 // for a run. A step of many micro-batches is shortened to four.
 func (p *Plan) WriteTrace(out io.Writer) error {
-	t, of := *p.Simulated.Trace, p.Simulated.Of
+	t, of := *p.Simulated.Trace, p.Simulated.Job
 	if t.Memory = p; of.Train.Accumulate != p.Config.Train.Accumulate {
 		few, err := New(of, p.Machine)
 		if err != nil {

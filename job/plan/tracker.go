@@ -26,7 +26,7 @@ type Tracker struct {
 	On      bool // record events
 	now     Amounts
 	arenas  [][]segment    // segments in use in each arena, from the bottom
-	of      Category       // category of the next arena memory
+	purpose Category       // category of the next arena memory
 	passing bool           // a module's pass is being issued
 	left    map[string]int // len(Moments) at the last use of a unit
 	at      *Moment        // of the current event; nil between events, and for events not recorded
@@ -38,7 +38,7 @@ type Tracker struct {
 // segment is contiguous memory of an arena, in bytes.
 type segment struct {
 	from, to int
-	of       Category
+	purpose  Category
 }
 
 // NewTracker makes a tracker the listener of a trainer's configuration.
@@ -53,7 +53,7 @@ func NewTracker(z *zero.Config) *Tracker {
 
 // Begin resets the tracker before the step to track. allocated is the memory allocated so far.
 func (w *Tracker) Begin(allocated device.Bytes) {
-	*w = Tracker{policy: w.policy, micros: w.micros, first: w.first, model: w.model, On: true, of: SavedActivations, left: map[string]int{}, now: atRest(allocated)}
+	*w = Tracker{policy: w.policy, micros: w.micros, first: w.first, model: w.model, On: true, purpose: SavedActivations, left: map[string]int{}, now: atRest(allocated)}
 }
 
 // Event implements fsdp.Listener.
@@ -87,7 +87,7 @@ func (w *Tracker) Event(e fsdp.Event) {
 
 // change applies a change of the memory in use.
 func (w *Tracker) change(e fsdp.Event) {
-	of, unit := Category(slices.IndexFunc(categories[:], func(c category) bool { return c.use == e.Of })), e.Units[0].Name
+	of, unit := Category(slices.IndexFunc(categories[:], func(c category) bool { return c.use == e.Use })), e.Units[0].Name
 	if e.Stays {
 		for _, m := range w.Moments[w.left[unit]:] {
 			m.InUse[of] += e.Bytes
@@ -109,16 +109,16 @@ func (w *Tracker) collective(e fsdp.Event, g collective.Group) {
 // pass records the beginning or end of a module's pass. Arena memory of a pass is work space,
 // except what a forward pass saves. Between passes it is module outputs.
 func (w *Tracker) pass(e fsdp.Event) {
-	w.at, w.of, w.passing = nil, SavedActivations, !e.Done
+	w.at, w.purpose, w.passing = nil, SavedActivations, !e.Done
 	if e.Done {
 		return
 	}
 	w.event(e)
 	switch {
 	case e.Op == fsdp.Recompute:
-		w.of = Recomputed
+		w.purpose = Recomputed
 	case e.Op == fsdp.Backward || !e.Saves:
-		w.of = WorkSpace
+		w.purpose = WorkSpace
 	}
 }
 
@@ -134,7 +134,7 @@ func (w *Tracker) Arena(arena int, what string, height int) {
 	if !w.passing {
 		w.at = nil
 	}
-	if of := w.of; height > top(*a) {
+	if of := w.purpose; height > top(*a) {
 		if what == nn.Logits {
 			of = Logits
 		}
@@ -199,24 +199,24 @@ func (w *Tracker) add(c Category, bytes int64) {
 }
 
 // raise fills an arena up to a height with memory of a category.
-func (w *Tracker) raise(arena *[]segment, to int, of Category) {
+func (w *Tracker) raise(arena *[]segment, to int, purpose Category) {
 	from := top(*arena)
 	if to <= from {
 		return
 	}
-	if n := len(*arena); n > 0 && (*arena)[n-1].of == of {
+	if n := len(*arena); n > 0 && (*arena)[n-1].purpose == purpose {
 		(*arena)[n-1].to = to
 	} else {
-		*arena = append(*arena, segment{from, to, of})
+		*arena = append(*arena, segment{from, to, purpose})
 	}
-	w.add(of, int64(to-from))
+	w.add(purpose, int64(to-from))
 }
 
 // lower frees an arena down to a height.
 func (w *Tracker) lower(arena *[]segment, to int) {
 	for n := len(*arena); n > 0 && (*arena)[n-1].to > to; n = len(*arena) {
 		s := &(*arena)[n-1]
-		w.add(s.of, -int64(s.to-max(s.from, to)))
+		w.add(s.purpose, -int64(s.to-max(s.from, to)))
 		s.to = max(s.from, to)
 		if s.to == s.from {
 			*arena = (*arena)[:n-1]

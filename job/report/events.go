@@ -174,10 +174,10 @@ func (e *Events) text(tag string, text []byte) {
 func (e *Events) bytes(number int, b []byte) { e.event = field(e.event, number, b) }
 
 // field appends a field of bytes.
-func field[T string | []byte](to []byte, number int, of T) []byte {
+func field[T string | []byte](to []byte, number int, value T) []byte {
 	to = append(to, byte(number<<3|wireBytes))
-	to = binary.AppendUvarint(to, uint64(len(of)))
-	return append(to, of...)
+	to = binary.AppendUvarint(to, uint64(len(value)))
+	return append(to, value...)
 }
 
 // write writes the event as a record, in one write. After an error nothing is written.

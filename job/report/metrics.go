@@ -374,7 +374,7 @@ func (l *Log) trim(step int) {
 // one, those of memory and ends, and what a killed process left unfinished, and returns what
 // is left. The file is replaced whole. A file with lines that cannot be read is set aside
 // under another name, which is reported, and the lines that can be read stay.
-func TrimMetrics(path string, step int, told func(string)) (*Log, error) {
+func TrimMetrics(path string, step int, note func(string)) (*Log, error) {
 	l, err := ReadLog(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return &Log{}, nil
@@ -387,7 +387,7 @@ func TrimMetrics(path string, step int, told func(string)) (*Log, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w; it cannot be set aside: %w", l.Damage, err)
 		}
-		told(fmt.Sprintf("%v: %d lines cannot be read; the file is set aside as %s, and the lines that can be go on", l.Damage, l.Lost, aside))
+		note(fmt.Sprintf("%v: %d lines cannot be read; the file is set aside as %s, and the lines that can be go on", l.Damage, l.Lost, aside))
 	}
 	f, err := input.Create(path)
 	if err != nil {
@@ -508,7 +508,7 @@ type spread struct {
 	MaxRank int `json:"max_rank"`
 }
 
-func (s spread) of() Spread { return Spread{Of{s.Min, s.MinRank}, Of{s.Max, s.MaxRank}} }
+func (s spread) of() Spread { return Spread{RankValue{s.Min, s.MinRank}, RankValue{s.Max, s.MaxRank}} }
 
 func or[T any](p *T, otherwise T) T {
 	if p == nil {

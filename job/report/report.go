@@ -65,11 +65,11 @@ type Step struct {
 
 // Spread is the smallest and the largest value of a quantity over ranks, with their ranks.
 type Spread struct {
-	Least, Most Of
+	Least, Most RankValue
 }
 
-// Of is a rank's number.
-type Of struct {
+// RankValue is a rank's number.
+type RankValue struct {
 	Seconds float64
 	Rank    int
 }

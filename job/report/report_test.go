@@ -68,7 +68,7 @@ func TestMetricsReadBack(t *testing.T) {
 			x := math.Float64frombits(0x3ff0000000000000 + uint64(i)*0x9e3779b97f4a7 + uint64(sitting))
 			s := Step{Step: sitting*50 + i + 1, Loss: x, LR: x * 1e-300, GradNorm: x * 1e290, Tokens: 1 << 60, TokensPerSecond: -x, StepSeconds: 5e-324, Skipped: i,
 				Time: 1764061234.013 + float64(i), DataSeconds: x, MFU: x, Parts: sim.Exposure{Steps: 1, Seconds: x, Compute: x, Exposed: 1 / x, Peers: x / 3, Offload: x / 5, Idle: x / 7},
-				Waited: x, Slowest: 3, Behind: x, RankSeconds: Spread{Of{x, 1}, Of{2 * x, 2}}, RankWaits: Spread{Of{0, 3}, Of{x, 0}}}
+				Waited: x, Slowest: 3, Behind: x, RankSeconds: Spread{RankValue{x, 1}, RankValue{2 * x, 2}}, RankWaits: Spread{RankValue{0, 3}, RankValue{x, 0}}}
 			steps, evals = append(steps, s), append(evals, Eval{s.Step, 1 / x})
 			m.Step(s)
 			m.Eval(evals[len(evals)-1])

@@ -44,15 +44,15 @@ func Spreads(paces []collective.Pace) (took, waited Spread) {
 	if len(paces) < 2 || paces[0].Took == 0 {
 		return
 	}
-	took, waited = Spread{Least: Of{Seconds: math.Inf(1)}}, Spread{Least: Of{Seconds: math.Inf(1)}}
+	took, waited = Spread{Least: RankValue{Seconds: math.Inf(1)}}, Spread{Least: RankValue{Seconds: math.Inf(1)}}
 	for r, p := range paces {
-		took.add(Of{p.Took.Seconds(), r})
-		waited.add(Of{p.Waited.Seconds(), r})
+		took.add(RankValue{p.Took.Seconds(), r})
+		waited.add(RankValue{p.Waited.Seconds(), r})
 	}
 	return took, waited
 }
 
-func (s *Spread) add(x Of) {
+func (s *Spread) add(x RankValue) {
 	if x.Seconds < s.Least.Seconds {
 		s.Least = x
 	}

@@ -88,7 +88,7 @@ func For(device string, m hf.Model) (Backend, error) {
 func Ready(c *Job) error {
 	if c.On() != "cuda" {
 		if c.Shadow {
-			return input.BadInput(fmt.Errorf("--shadow compares a GPU's operations with the CPU's, and this job computes on the CPU (%v: device: %s); leave --shadow out, or give the job a GPU with --set device=cuda", c.Place("device"), c.Device))
+			return input.BadInput(fmt.Errorf("--shadow compares a GPU's operations with the CPU's, and this job computes on the CPU (%v: device: %s); leave --shadow out, or give the job a GPU with --set device=cuda", c.Position("device"), c.Device))
 		}
 		return nil
 	}
@@ -98,7 +98,7 @@ func Ready(c *Job) error {
 		err = b.canNCCL()
 	}
 	if err != nil {
-		return input.BadInput(fmt.Errorf("%v: device: cuda: %w; or train on the processors with --set device=cpu", c.Place("device"), err))
+		return input.BadInput(fmt.Errorf("%v: device: cuda: %w; or train on the processors with --set device=cpu", c.Position("device"), err))
 	}
 	return nil
 }

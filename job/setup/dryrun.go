@@ -44,7 +44,7 @@ func DryRun(j *Job) (most Footprint, err error) {
 // DryRuns returns the footprints of the job's ranks by place.
 func DryRuns(j *Job) (all []Footprint, err error) {
 	few := Micros(j, FewMicro(j.Config))
-	for at := range Places(j.Config) {
+	for at := range RankKinds(j.Config) {
 		f, err := DryPlace(few, at)
 		if err != nil {
 			return nil, err
@@ -83,17 +83,17 @@ func dryRun(j *Job, at int) (f Footprint, arenas []int, err error) {
 // Pipeline returns the number of ranks that divide the job's layers.
 func Pipeline(c *config.Config) int { return max(1, config.Mesh(c).Pipeline) }
 
-// Places returns the number of kinds of ranks, by what they allocate and do. There is one for each
+// RankKinds returns the number of kinds of ranks, by what they allocate and do. There is one for each
 // place in the pipeline; with a master there are two, the master and the others.
-func Places(c *config.Config) int {
+func RankKinds(c *config.Config) int {
 	if c.Parallel.Master {
 		return min(2, c.Parallel.Ranks)
 	}
 	return Pipeline(c)
 }
 
-// PlaceOf returns the place of a rank, below Places.
-func PlaceOf(c *config.Config, rank int) int {
+// RankKind returns the kind of a rank, below RankKinds.
+func RankKind(c *config.Config, rank int) int {
 	if c.Parallel.Master {
 		return min(1, rank)
 	}

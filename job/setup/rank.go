@@ -41,14 +41,14 @@ func (r *Rank) HostMemory() Device {
 // Rank is one rank of a job in this process: its devices, its queues and its trainer. It belongs
 // to one goroutine.
 type Rank struct {
-	Rank    int // in the world
-	Here    int // index among the ranks of this process
-	Device  Device
-	Host    Device  // host memory if separate from the device's, else nil
-	Queues  []Queue // compute, comm, update; with offloading host, to host, to device; with a disk read, write; with a pipeline those of its links
-	Groups  collective.Ranks
-	Trainer *zero.Trainer
-	Planned Footprint // its allocations
+	Rank       int // in the world
+	LocalIndex int // index among the ranks of this process
+	Device     Device
+	Host       Device  // host memory if separate from the device's, else nil
+	Queues     []Queue // compute, comm, update; with offloading host, to host, to device; with a disk read, write; with a pipeline those of its links
+	Groups     collective.Ranks
+	Trainer    *zero.Trainer
+	Planned    Footprint // its allocations
 
 	Recorder *collective.Recorder // of its operations
 	Opening  []device.Span        // waits of its host since it was opened, for traces
@@ -89,7 +89,7 @@ func Open(j *Job) (ranks []*Rank, err error) {
 	}
 	for i, r := range j.At.Local {
 		rank, err := newRank(j, r, j.Connection.Groups[i], j.Connection.Memory)
-		ranks, rank.Here, rank.Recorder = append(ranks, rank), i, collective.NewRecorder()
+		ranks, rank.LocalIndex, rank.Recorder = append(ranks, rank), i, collective.NewRecorder()
 		if err != nil {
 			return ranks, fmt.Errorf("rank %d: %w", r, err)
 		}
@@ -104,7 +104,7 @@ func Open(j *Job) (ranks []*Rank, err error) {
 	arenas := map[int][]int{} // by place
 	planned := map[int]Footprint{}
 	for _, rank := range ranks {
-		at := PlaceOf(j.Config, rank.Rank)
+		at := RankKind(j.Config, rank.Rank)
 		if arenas[at] == nil {
 			if planned[at], arenas[at], err = dryRun(j, at); err != nil {
 				return ranks, err
@@ -273,7 +273,7 @@ func (r *Rank) open(c *Job, arenas []int, run string) (err error) {
 	z.Device, z.Host, z.Compute, z.Comm, z.Update = r.Device, r.HostMemory(), q[0], q[1], q[2]
 	z.Groups, z.Offload, z.Arenas = r.Groups, c.Zero.Offload.Config(), arenas
 	copy(z.Pipeline.Queues[:], r.links)
-	z.Pipeline.Heed = true
+	z.Pipeline.FailFast = true
 	o := &z.Offload
 	if c.Zero.Offload.Any() {
 		z.HostUpdate = q[3]

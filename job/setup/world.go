@@ -16,11 +16,11 @@ import (
 	"zeroth/shard"
 )
 
-// Here describes this machine, for a job in the given number of processes with the given ranks
+// ThisMachine describes this machine, for a job in the given number of processes with the given ranks
 // each; 0 leaves the choice to the job.
-func Here(processes, ranks int) config.Here {
+func ThisMachine(processes, ranks int) config.Environment {
 	gpus, _ := machine.UsableGPUs() // none on an error
-	return config.Here{Processes: processes, Ranks: ranks, GPUs: len(gpus)}
+	return config.Environment{Processes: processes, Ranks: ranks, GPUs: len(gpus)}
 }
 
 // Job is a job with its placement at run time: where its ranks are and what connects them.
@@ -51,8 +51,8 @@ func (j *Job) ModelJSON() []byte {
 	return hf.ExportedConfig(j.Carried.Config, checkpoint.F32)
 }
 
-// Place returns the job in a world.
-func Place(c *config.Config, w World, h Hooks) *Job {
+// InWorld returns the job in a world.
+func InWorld(c *config.Config, w World, h Hooks) *Job {
 	at := w.Self().At
 	if at.Local == nil {
 		at = collective.InOneProcess(c.Parallel.Ranks)
@@ -72,7 +72,7 @@ func Planned(c *config.Config) *Job {
 }
 
 // Local returns the job with all ranks in this process.
-func Local(c *config.Config) *Job { return Place(c, Alone{}, Hooks{}) }
+func Local(c *config.Config) *Job { return InWorld(c, Alone{}, Hooks{}) }
 
 // alone reports whether all ranks are in this process.
 func (j *Job) alone() bool { return len(j.At.Local) == j.Parallel.Ranks }

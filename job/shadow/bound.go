@@ -74,7 +74,7 @@ var bounds = map[string]bound{
 // boundOf returns the bound for a result of an operation.
 func boundOf(name string, r result) bound {
 	b := bounds[name+": "+r.what]
-	b.times[device.F32] = b.times[r.of]
+	b.times[device.F32] = b.times[r.dtype]
 	if r.wider > 0 {
 		for i := range b.times {
 			b.times[i] *= r.wider

@@ -79,11 +79,11 @@ type result struct {
 	what  string
 	mat   device.Mat
 	wider float64
-	of    device.DType
+	dtype device.DType
 }
 
-// of returns a result that is a single row.
-func of(what string, b device.Buffer) result {
+// rowResult returns a result that is a single row.
+func rowResult(what string, b device.Buffer) result {
 	return result{what: what, mat: device.Mat{Buf: b, Rows: 1, Cols: b.N, Ld: b.N}}
 }
 
@@ -191,7 +191,7 @@ func (q *Queue) run(o operation) {
 }
 
 func (q *Queue) both(o operation, v *view) error {
-	if err := q.place(v); err != nil {
+	if err := q.allocate(v); err != nil {
 		return err
 	}
 	q.fetch(v, 0)
@@ -211,8 +211,8 @@ func (q *Queue) both(o operation, v *view) error {
 	return nil
 }
 
-// place assigns host memory to each block on both sides.
-func (q *Queue) place(v *view) error {
+// allocate assigns host memory to each block on both sides.
+func (q *Queue) allocate(v *view) error {
 	need := int(v.merge() + align)
 	for side := range q.mem {
 		m := &q.mem[side]

@@ -28,7 +28,7 @@ func TestBalanced(t *testing.T) {
 			if layers != nil {
 				sets = append(sets, "pipeline.layers=["+strings.Trim(strings.ReplaceAll(fmt.Sprint(layers), " ", ","), "[]")+"]")
 			}
-			c, err := setup.Here(1, 0).Draft("", sets)
+			c, err := setup.ThisMachine(1, 0).Draft("", sets)
 			if err != nil {
 				t.Fatal(err)
 			}

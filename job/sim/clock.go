@@ -12,42 +12,42 @@ import (
 // after waiting begins after that wait. All ranks of a place do the same at the same time. An
 // operation between places begins when all of its members have reached it.
 type simulation struct {
-	places []*place
+	ranks  []*pipelineRank
 	came   []int // by junction: members that have reached one of its operations
 	now    float64
 	shared bool // all places share the same processors
 }
 
-// place is the simulation of one place.
+// pipelineRank is the simulation of one place.
 //
 // Concurrent tasks share the processors. If they need more than there are, all of them slow down
 // proportionally.
-type place struct {
+type pipelineRank struct {
 	*Recording
-	of      *simulation
+	sim     *simulation
 	seconds []float64 // of each kernel, by queue and kernel, on processors of its own
 	wants   []float64 // processors that a task of each queue needs
 	there   float64   // number of processors
 
-	stops  [][]bool  // by queue and task: others wait for the preceding tasks; nil: do not merge tasks
-	next   []int     // by queue: index of the next task
-	joined []int     // by queue: number of tasks running as one
-	left   []float64 // by queue: remaining seconds of the running task; < 0: none
-	begun  []float64
-	here   []bool    // by queue: the next task is counted in simulation.came
-	met    []int     // by junction: operations that have begun
-	waited []float64 // end of each finished wait of the host
-	ended  []float64 // and of each step
-	slow   float64   // current slowdown of tasks that need processors
-	spent  Exposure  // over steps after the first, in nanoseconds
-	idle   float64   // nanoseconds of these steps in which no queue is running
-	tracks []*Track  // work of every queue; nil unless traced
+	stops     [][]bool  // by queue and task: others wait for the preceding tasks; nil: do not merge tasks
+	next      []int     // by queue: index of the next task
+	joined    []int     // by queue: number of tasks running as one
+	remaining []float64 // by queue: remaining seconds of the running task; < 0: none
+	begun     []float64
+	counted   []bool    // by queue: the next task is counted in simulation.came
+	met       []int     // by junction: operations that have begun
+	waited    []float64 // end of each finished wait of the host
+	ended     []float64 // and of each step
+	slow      float64   // current slowdown of tasks that need processors
+	spent     Exposure  // over steps after the first, in nanoseconds
+	idle      float64   // nanoseconds of these steps in which no queue is running
+	tracks    []*Track  // work of every queue; nil unless traced
 }
 
 // run runs all tasks of all queues.
 func (r *simulation) run(traced bool) {
-	r.came = make([]int, junctions(len(r.places)))
-	for _, p := range r.places {
+	r.came = make([]int, junctions(len(r.ranks)))
+	for _, p := range r.ranks {
 		p.open(r, traced)
 	}
 	for r.start() {
@@ -56,11 +56,11 @@ func (r *simulation) run(traced bool) {
 }
 
 // open initializes a place's queues.
-func (r *place) open(of *simulation, traced bool) {
+func (r *pipelineRank) open(of *simulation, traced bool) {
 	n := len(r.Queues)
-	r.of, r.next, r.joined, r.left, r.begun, r.here, r.met = of, make([]int, n), make([]int, n), make([]float64, n), make([]float64, n), make([]bool, n), make([]int, len(of.came))
+	r.sim, r.next, r.joined, r.remaining, r.begun, r.counted, r.met = of, make([]int, n), make([]int, n), make([]float64, n), make([]float64, n), make([]bool, n), make([]int, len(of.came))
 	for i, q := range r.Queues {
-		r.left[i] = -1
+		r.remaining[i] = -1
 		if !traced {
 			r.stops = append(r.stops, r.stopsOf(i))
 		} else {
@@ -73,13 +73,13 @@ func (r *place) open(of *simulation, traced bool) {
 func (r *simulation) start() (busy bool) {
 	for again := true; again; {
 		again = false
-		for _, p := range r.places {
+		for _, p := range r.ranks {
 			again = p.start() || again
 		}
 	}
-	for _, p := range r.places {
+	for _, p := range r.ranks {
 		for i, q := range p.Queues {
-			if p.left[i] >= 0 {
+			if p.remaining[i] >= 0 {
 				return true
 			}
 			if p.next[i] < len(q.Tasks) {
@@ -94,17 +94,17 @@ func (r *simulation) start() (busy bool) {
 }
 
 // start begins the place's tasks that can begin now, and reports whether there were any.
-func (r *place) start() (some bool) {
+func (r *pipelineRank) start() (some bool) {
 	for again := true; again; some = some || again {
 		again = false
 		for at := len(r.waited); at < len(r.waits) && r.done(r.waits[at].queue) >= int(r.waits[at].until); at++ {
-			r.waited, again = append(r.waited, r.of.now), true
+			r.waited, again = append(r.waited, r.sim.now), true
 			if n := len(r.ended); n < len(r.ends) && r.ends[n] == at {
-				r.ended = append(r.ended, r.of.now)
+				r.ended = append(r.ended, r.sim.now)
 			}
 		}
 		for i := range r.Queues {
-			for r.left[i] < 0 && r.take(i) {
+			for r.remaining[i] < 0 && r.take(i) {
 				again = true
 			}
 		}
@@ -113,15 +113,15 @@ func (r *place) start() (some bool) {
 }
 
 // done returns the number of finished tasks of a queue.
-func (r *place) done(queue int32) int {
-	if r.left[queue] >= 0 {
+func (r *pipelineRank) done(queue int32) int {
+	if r.remaining[queue] >= 0 {
 		return r.next[queue] - r.joined[queue]
 	}
 	return r.next[queue]
 }
 
 // take begins a queue's next task if possible, or skips a task that takes no time.
-func (r *place) take(i int) bool {
+func (r *pipelineRank) take(i int) bool {
 	q := r.Queues[i]
 	if r.next[i] == len(q.Tasks) {
 		return false
@@ -146,14 +146,14 @@ func (r *place) take(i int) bool {
 		r.next[i]++
 	}
 	if s > 0 {
-		r.left[i], r.begun[i] = s, r.of.now
+		r.remaining[i], r.begun[i] = s, r.sim.now
 	}
 	return true
 }
 
 // stopsOf returns the tasks of a queue that cannot be merged with the previous one: one of the two
 // waits, something waits for the point between them, or one computes and the other communicates.
-func (r *place) stopsOf(queue int) []bool {
+func (r *pipelineRank) stopsOf(queue int) []bool {
 	tasks := r.Queues[queue].Tasks
 	stops := make([]bool, len(tasks)+1)
 	for i, t := range tasks {
@@ -180,15 +180,15 @@ func (r *place) stopsOf(queue int) []bool {
 }
 
 // meet joins an operation between places, and reports whether all members have.
-func (r *place) meet(queue int, junction int32) bool {
-	if !r.here[queue] {
-		r.here[queue] = true
-		r.of.came[junction]++
+func (r *pipelineRank) meet(queue int, junction int32) bool {
+	if !r.counted[queue] {
+		r.counted[queue] = true
+		r.sim.came[junction]++
 	}
-	if r.of.came[junction] < (r.met[junction]+1)*members(junction, len(r.of.places)) {
+	if r.sim.came[junction] < (r.met[junction]+1)*members(junction, len(r.sim.ranks)) {
 		return false
 	}
-	r.here[queue] = false
+	r.counted[queue] = false
 	r.met[junction]++
 	return true
 }
@@ -197,8 +197,8 @@ func (r *place) meet(queue int, junction int32) bool {
 func (r *simulation) advance() {
 	step := math.Inf(1)
 	r.share()
-	for _, p := range r.places {
-		for i, left := range p.left {
+	for _, p := range r.ranks {
+		for i, left := range p.remaining {
 			if left >= 0 {
 				step = min(step, left*p.pace(i))
 			}
@@ -206,7 +206,7 @@ func (r *simulation) advance() {
 	}
 	from := r.now
 	r.now += step
-	for _, p := range r.places {
+	for _, p := range r.ranks {
 		p.advance(from, step)
 	}
 }
@@ -214,9 +214,9 @@ func (r *simulation) advance() {
 // share divides the processors among the running tasks that need some.
 func (r *simulation) share() {
 	all, there := 0.0, 0.0
-	for _, p := range r.places {
+	for _, p := range r.ranks {
 		wanted := 0.0
-		for i, left := range p.left {
+		for i, left := range p.remaining {
 			if left >= 0 {
 				wanted += p.wants[i]
 			}
@@ -227,13 +227,13 @@ func (r *simulation) share() {
 	if !r.shared {
 		return
 	}
-	for _, p := range r.places {
+	for _, p := range r.ranks {
 		p.slow = max(1, all/there)
 	}
 }
 
 // pace returns the slowdown of a queue's task.
-func (r *place) pace(i int) float64 {
+func (r *pipelineRank) pace(i int) float64 {
 	if r.wants[i] > 0 {
 		return r.slow
 	}
@@ -241,17 +241,17 @@ func (r *place) pace(i int) float64 {
 }
 
 // advance moves the place's tasks forward by a step.
-func (r *place) advance(from, step float64) {
-	now := r.of.now
+func (r *pipelineRank) advance(from, step float64) {
+	now := r.sim.now
 	r.spend(float64(nanoseconds(now) - nanoseconds(from)))
-	for i, left := range r.left {
+	for i, left := range r.remaining {
 		if left < 0 {
 			continue
 		}
 		pace := r.pace(i)
-		r.left[i] -= step / pace
-		if r.left[i] <= 1e-12*now || left*pace == step {
-			r.left[i] = -1
+		r.remaining[i] -= step / pace
+		if r.remaining[i] <= 1e-12*now || left*pace == step {
+			r.remaining[i] = -1
 			if r.tracks != nil {
 				t := &r.Queues[i].Tasks[r.next[i]-1]
 				r.tracks[i].add(ran{r.labels[t.label], r.Kernels[t.Kernel].Op, nanoseconds(r.begun[i]), nanoseconds(now)})
@@ -264,23 +264,23 @@ func (r *place) advance(from, step float64) {
 func nanoseconds(s float64) int64 { return int64(1e9 * s) }
 
 // spend attributes nanoseconds to the queues that are running.
-func (r *place) spend(ns float64) {
+func (r *pipelineRank) spend(ns float64) {
 	if n := len(r.ended); n == 0 || n == len(r.ends) {
 		return
 	}
 	atWork := func(left float64) bool { return left >= 0 }
-	links := len(r.left) - r.links
+	links := len(r.remaining) - r.links
 	r.spent.Seconds += ns
 	switch {
-	case atWork(r.left[0]) && !exchanges(r.Kernels[r.Queues[0].Tasks[r.next[0]-1].Kernel].Op):
+	case atWork(r.remaining[0]) && !exchanges(r.Kernels[r.Queues[0].Tasks[r.next[0]-1].Kernel].Op):
 		r.spent.Compute += ns
-	case atWork(r.left[0]):
+	case atWork(r.remaining[0]):
 		r.spent.Exposed += ns // ranks that divide matrices do not compute meanwhile
-	case atWork(r.left[1]), slices.ContainsFunc(r.left[links:], atWork):
+	case atWork(r.remaining[1]), slices.ContainsFunc(r.remaining[links:], atWork):
 		r.spent.Exposed += ns
-	case slices.ContainsFunc(r.left[len(setup.Queues):links], atWork):
+	case slices.ContainsFunc(r.remaining[len(setup.Queues):links], atWork):
 		r.spent.Offload += ns
-	case !atWork(r.left[2]):
+	case !atWork(r.remaining[2]):
 		r.idle += ns
 	}
 }

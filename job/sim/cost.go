@@ -42,18 +42,18 @@ type Operations struct {
 	Flops  float64 // of matrix products and attention, counted as a model's: two products forward, four backward
 	Again  float64 // the part of Flops that recomputes activations
 	Capped float64 // the part of Flops in attention with a soft cap on scores
-	Beside float64 // operations other than products, if soft caps make them significant
+	Other  float64 // operations other than products, if soft caps make them significant
 }
 
 // Plus returns o + times*p.
 func (o Operations) Plus(p Operations, times float64) Operations {
-	return Operations{o.Flops + times*p.Flops, o.Again + times*p.Again, o.Capped + times*p.Capped, o.Beside + times*p.Beside}
+	return Operations{o.Flops + times*p.Flops, o.Again + times*p.Again, o.Capped + times*p.Capped, o.Other + times*p.Other}
 }
 
 // count adds a kernel of the compute queue. Attention's gradient recomputes the scores, which does
 // not count as the model's arithmetic, and a query counts half of all positions.
 func (l *Recording) count(k Kernel, w Work) {
-	o := Operations{Flops: w.Flops, Beside: w.Beside}
+	o := Operations{Flops: w.Flops, Other: w.Other}
 	switch k.Op {
 	case attention:
 		o.Flops = 2 * float64(k.M*k.K) * float64(k.N) * float64(k.N)
@@ -278,8 +278,8 @@ func Weigh(c *config.Config, l Load, r Rates) (cost Cost) {
 	switch {
 	case l.Busy > 0:
 		cost.Compute = times * l.Busy
-	case r.Cores > 0 && micro.Beside > 0:
-		cost.Compute = times * ((micro.Flops-micro.Capped)/r.Flops + (micro.Capped+micro.Beside)/r.Cores)
+	case r.Cores > 0 && micro.Other > 0:
+		cost.Compute = times * ((micro.Flops-micro.Capped)/r.Flops + (micro.Capped+micro.Other)/r.Cores)
 	}
 	each, fetches, grads, params := t.over(sentEach, n), t.over(fetched, n), t.over(gradients, n), t[diskUpdated]+t.over(diskParams, n)
 	cost.Sent = t[sentApart] + t[sentOnce] + each

@@ -22,7 +22,7 @@ func TestOperations(t *testing.T) {
 		if recompute == "none" {
 			none = plain.Operations
 		}
-		if o := plain.Operations; o.Capped != 0 || o.Beside != 0 || o.Flops-o.Again != none.Flops || (o.Again > 0) != (recompute == "block") {
+		if o := plain.Operations; o.Capped != 0 || o.Other != 0 || o.Flops-o.Again != none.Flops || (o.Again > 0) != (recompute == "block") {
 			t.Errorf("%s: %+v, want %v without caps", recompute, o, none.Flops)
 		}
 		c.Model.CapScores, c.Model.CapLogits = 50, 30
@@ -35,13 +35,13 @@ func TestOperations(t *testing.T) {
 		for _, x := range l.Queues[0].Tasks {
 			if x.Kernel >= 0 {
 				w := l.Work[x.Kernel]
-				if beside += w.Beside; l.Kernels[x.Kernel].Op == "attention" {
+				if beside += w.Other; l.Kernels[x.Kernel].Op == "attention" {
 					attends += w.Flops * T / (T + 1)
 				}
 			}
 		}
 		passes := map[string]float64{"none": 1 + 2, "block": (2 + 2) / 2.}[recompute] // the gradient counts two for each forward pass
-		if o := l.Operations; o.Flops != plain.Flops || o.Beside != beside || beside == 0 || o.Capped/(passes*attends) < 1-1e-9 || o.Capped/(passes*attends) > 1+1e-9 {
+		if o := l.Operations; o.Flops != plain.Flops || o.Other != beside || beside == 0 || o.Capped/(passes*attends) < 1-1e-9 || o.Capped/(passes*attends) > 1+1e-9 {
 			t.Errorf("%s: %+v with caps, want %v beside, %v of attention", recompute, o, beside, passes*attends)
 		}
 	}

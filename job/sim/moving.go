@@ -18,12 +18,12 @@ import (
 // one process.
 type moving struct {
 	*Hardware
-	job    *setup.Job
-	host   []int // of each rank
-	beside int   // ranks per host
-	links  collective.Links
-	bounce map[Group]int // planned bytes of bounce memory per rank of a group; 0: unknown
-	ways   map[Group]*ways
+	job       *setup.Job
+	host      []int // of each rank
+	hostRanks int   // ranks per host
+	links     collective.Links
+	bounce    map[Group]int // planned bytes of bounce memory per rank of a group; 0: unknown
+	ways      map[Group]*ways
 }
 
 // ways holds the ways of the first rank's group, and of all groups with ranks on its host.
@@ -47,12 +47,12 @@ func (h *Hardware) moving(c *setup.Job) *moving {
 	}
 	for _, at := range m.host {
 		if at == m.host[0] {
-			m.beside++
+			m.hostRanks++
 		}
 	}
 	if c.Parallel.Ranks > 1 {
-		near, far := h.link(m.beside), h.link(c.Parallel.Ranks)
-		m.links = collective.Links{Near: near.Bandwidth, NearDelay: near.Latency, Far: far.Bandwidth * float64(m.beside), FarDelay: far.Latency, HostRanks: m.beside}
+		near, far := h.link(m.hostRanks), h.link(c.Parallel.Ranks)
+		m.links = collective.Links{Near: near.Bandwidth, NearDelay: near.Latency, Far: far.Bandwidth * float64(m.hostRanks), FarDelay: far.Latency, HostRanks: m.hostRanks}
 	}
 	return m
 }
@@ -81,7 +81,7 @@ func (m *moving) seconds(queue string, k Kernel, w Work) float64 {
 		return m.transfer(k)
 	case k.Group.Size > 1 && m.staged():
 		return m.collective(k) // includes copying the rank's own part
-	case k.Group.Size > 0 && k.Form == Apart:
+	case k.Group.Size > 0 && k.Form == Separate:
 		return max(m.collective(k), 2*w.Bytes/float64(k.Group.Size)/m.Memory)
 	case k.Group.Size > 0:
 		return m.collective(k)
@@ -99,7 +99,7 @@ func (m *moving) seconds(queue string, k Kernel, w Work) float64 {
 		computing = w.Flops / rate
 	}
 	if cores := m.Flops["fp32"]; cores > 0 {
-		computing += w.Beside / cores
+		computing += w.Other / cores
 	}
 	return max(m.Launch, w.Bytes/m.Memory, computing)
 }
@@ -135,9 +135,9 @@ func (m *moving) collective(k Kernel) float64 {
 // star returns the seconds of an operation between rank 0 and all others, which sends the whole
 // buffer over rank 0's links once per rank, and the bytes that its host sends to others.
 func (m *moving) star(k Kernel) (seconds float64, between int64) {
-	bytes, near := float64(k.N*k.In.Size()), m.beside-1
+	bytes, near := float64(k.N*k.In.Size()), m.hostRanks-1
 	far := k.Group.Size - 1 - near
-	if l := m.link(m.beside); near > 0 {
+	if l := m.link(m.hostRanks); near > 0 {
 		seconds = float64(near)*bytes/l.Bandwidth + l.Latency
 	}
 	if l := m.link(k.Group.Size); far > 0 {
@@ -189,7 +189,7 @@ func (m *moving) copies(k Kernel, bytes int) float64 {
 	switch {
 	case k.isStar():
 		n = 2 // from each sender, and to each receiver
-	case k.Op == reduceScatter || k.Form == Apart:
+	case k.Op == reduceScatter || k.Form == Separate:
 		n++
 	}
 	return float64(n) * max(m.Launch, float64(bytes)/m.HostLink)
@@ -198,9 +198,9 @@ func (m *moving) copies(k Kernel, bytes int) float64 {
 // transfer returns the seconds of a transfer over a link of a pipeline.
 func (m *moving) transfer(k Kernel) float64 {
 	from, to, bytes := k.Link[0], k.Link[1], k.N*k.In.Size()
-	beside := m.host[from] == m.host[to]
+	sameHost := m.host[from] == m.host[to]
 	at := slices.IndexFunc(m.Links, func(l Link) bool {
-		return l.Ranks == 0 || beside && l.Ranks >= m.beside || from/l.Ranks == to/l.Ranks && (beside || l.Ranks > m.beside)
+		return l.Ranks == 0 || sameHost && l.Ranks >= m.hostRanks || from/l.Ranks == to/l.Ranks && (sameHost || l.Ranks > m.hostRanks)
 	})
 	l := m.Links[at]
 	seconds := float64(bytes)/l.Bandwidth + l.Latency
@@ -279,7 +279,7 @@ func (m *moving) ring(g Group, bytes float64) float64 {
 		reach := g.Size
 		if l.Ranks > 0 {
 			if i == 0 {
-				l.Ranks = min(l.Ranks, m.beside)
+				l.Ranks = min(l.Ranks, m.hostRanks)
 			}
 			reach = min(g.Size, max(1, l.Ranks/g.Stride))
 		}
@@ -317,8 +317,8 @@ func (h *Hardware) OfKernels(c *setup.Job, l *Recording) []float64 {
 	return all
 }
 
-// says describes the transport of the job's collectives.
-func (m *moving) says() string {
+// transport describes the transport of the job's collectives.
+func (m *moving) transport() string {
 	through := ""
 	if m.staged() {
 		through = ", through pinned memory of the host"

@@ -117,8 +117,8 @@ func TestWhatMovesCollectives(t *testing.T) {
 				t.Errorf("%s: %s takes %v, want %v", test.name, op, got, want)
 			}
 		}
-		if m.says() != test.says {
-			t.Errorf("%s: %q, want %q", test.name, m.says(), test.says)
+		if m.transport() != test.says {
+			t.Errorf("%s: %q, want %q", test.name, m.transport(), test.says)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestStagedThroughTheHost(t *testing.T) {
 	}{
 		// One part is copied to the host and those of the others back: 16 copies.
 		{"gather", Kernel{Op: "all-gather", N: S / elem}, gather(S) + S/50., S / 2},
-		{"gather, apart", Kernel{Op: "all-gather", N: S / elem, Form: Apart}, gather(S) + 17*S/16/50., S / 2},
+		{"gather, apart", Kernel{Op: "all-gather", N: S / elem, Form: Separate}, gather(S) + 17*S/16/50., S / 2},
 		{"reduction", Kernel{Op: "reduce-scatter", N: S / elem}, reduce(S) + 17*S/16/50., S},
 		{"of all ranks, in host memory", Kernel{Op: "all-gather", N: S / elem, Host: true}, gather(S), S / 2},
 		// 32 MiB of staging memory are 2 MiB per rank.
@@ -157,7 +157,7 @@ func TestStagedThroughTheHost(t *testing.T) {
 			t.Errorf("%s: %v and %d bytes between hosts, want %v and %d", test.name, got, m.between(test.k), test.want, test.between)
 		}
 	}
-	if got, want := m.says(), "between 2 hosts, gathers by host, sums by host, through pinned memory of the host"; got != want {
+	if got, want := m.transport(), "between 2 hosts, gathers by host, sums by host, through pinned memory of the host"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	h.Flops, h.HostLink = map[string]float64{"fp32": 1}, 0

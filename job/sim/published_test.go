@@ -49,7 +49,7 @@ func TestPublishedPipelines(t *testing.T) {
 			} {
 				sets = append(sets, fmt.Sprint(key, "=", x))
 			}
-			c, err := setup.Here(1, 0).Draft("", sets)
+			c, err := setup.ThisMachine(1, 0).Draft("", sets)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +75,7 @@ func TestPublishedPipelines(t *testing.T) {
 // published simulates a job with the given model settings and others.
 func published(t *testing.T, h *Hardware, sets ...string) *Result {
 	t.Helper()
-	c, err := setup.Here(1, 0).Draft("", append([]string{"precision=bf16", "device=cpu", "train.micro_batch=1"}, sets...))
+	c, err := setup.ThisMachine(1, 0).Draft("", append([]string{"precision=bf16", "device=cpu", "train.micro_batch=1"}, sets...))
 	if err != nil {
 		t.Fatal(err)
 	}

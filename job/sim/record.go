@@ -46,7 +46,7 @@ func (k Kernel) isStar() bool { return !k.isLink() && (k.Op == broadcast || k.Op
 // Work is the work of a kernel: operations of products, bytes read or written, and operations
 // other than products if soft caps make them significant.
 type Work struct {
-	Flops, Bytes, Beside float64
+	Flops, Bytes, Other float64
 }
 
 // task is an entry of a queue: a kernel, or a wait for a task of another queue.
@@ -63,22 +63,22 @@ type Recording struct {
 	Operations            // of the first queue, so far,
 	first      Operations // and in the first step
 
-	Queues  []*recordedQueue
-	Kernels []Kernel
-	Work    []Work
-	index   map[Kernel]int32
-	after   []int32 // by kernel: its last successor
-	newest  int32
-	labels  []string
-	waits   []hostWait
-	ends    []int         // by step: index of the last wait
-	last    []int         // tasks of each queue before the last step,
-	before  []int         // and before the one before it
-	bounce  map[Group]int // planned bytes of bounce memory of a rank's groups
-	again   bool          // activations are being recomputed
-	rank    int           // world rank, the first one at its place in a pipeline,
-	places  int           // with this many places
-	links   int           // number of link queues, the last of Queues
+	Queues   []*recordedQueue
+	Kernels  []Kernel
+	Work     []Work
+	index    map[Kernel]int32
+	after    []int32 // by kernel: its last successor
+	newest   int32
+	labels   []string
+	waits    []hostWait
+	ends     []int         // by step: index of the last wait
+	last     []int         // tasks of each queue before the last step,
+	before   []int         // and before the one before it
+	bounce   map[Group]int // planned bytes of bounce memory of a rank's groups
+	again    bool          // activations are being recomputed
+	rank     int           // world rank, the first one at its place in a pipeline,
+	pipeline int           // with this many places
+	links    int           // number of link queues, the last of Queues
 }
 
 // hostWait is a wait of the host until a queue has done some number of tasks. Work issued later
@@ -350,19 +350,19 @@ func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, 
 
 func (r *recordedQueue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32) {
 	k, w := passOver("cross entropy", logits.Rows, logits.Cols, loss, nil, bufs{dense(logits)})
-	k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, cappedLoss)
+	k.Form, w.Other = capping(cap, logits.Rows*logits.Cols, cappedLoss)
 	r.kernel(k, w, func() { r.ops.CrossEntropy(loss, logits, target, cap) })
 }
 
 func (r *recordedQueue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32) {
 	k, w := passOver("cross entropy gradient", logits.Rows, logits.Cols, loss, bufs{dense(logits)}, nil)
-	k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, cappedLossGrad)
+	k.Form, w.Other = capping(cap, logits.Rows*logits.Cols, cappedLossGrad)
 	r.kernel(k, w, func() { r.ops.CrossEntropyGrad(loss, logits, target, scale, cap) })
 }
 
 func (r *recordedQueue) CrossEntropyPart(stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, cap float32) {
 	k, w := passOver("cross entropy", logits.Rows, logits.Cols, stats, nil, bufs{dense(logits)})
-	k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, cappedLoss)
+	k.Form, w.Other = capping(cap, logits.Rows*logits.Cols, cappedLoss)
 	r.kernel(k, w, func() { r.ops.CrossEntropyPart(stats, logits, part, target, cap) })
 }
 
@@ -370,7 +370,7 @@ func (r *recordedQueue) CrossEntropyMerge(loss, stats device.Buffer, logits devi
 	k, w := passOver("cross entropy, merged", logits.Rows, 1, loss, nil, bufs{stats})
 	if grad {
 		k, w = passOver("cross entropy gradient", logits.Rows, logits.Cols, loss, bufs{dense(logits)}, nil)
-		k.Form, w.Beside = capping(cap, logits.Rows*logits.Cols, cappedLossGrad)
+		k.Form, w.Other = capping(cap, logits.Rows*logits.Cols, cappedLossGrad)
 	}
 	r.kernel(k, w, func() { r.ops.CrossEntropyMerge(loss, stats, logits, part, target, scale, cap, grad) })
 }
@@ -453,11 +453,11 @@ func (r *recordedQueue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device
 }
 
 // product records a product c = a·b that also reads or writes the buffers in beside.
-func (r *recordedQueue) product(op string, form uint8, c, a, b device.Mat, beside bufs, issue func()) {
+func (r *recordedQueue) product(op string, form uint8, c, a, b device.Mat, other bufs, issue func()) {
 	m, n := c.Dims()
 	_, k := a.Dims()
 	w := Work{Flops: 2 * float64(m) * float64(n) * float64(k), Bytes: float64(dense(c).Bytes() + dense(a).Bytes() + dense(b).Bytes())}
-	for _, x := range beside {
+	for _, x := range other {
 		w.Bytes += float64(x.Bytes())
 	}
 	r.kernel(Kernel{Op: op, In: a.Buf.Type, Out: c.Buf.Type, M: m, N: n, K: k, Form: form}, w, issue)
@@ -496,9 +496,9 @@ func capping(cap float32, n int, each float64) (form uint8, operations float64) 
 
 // attend returns an attention kernel and its work. Each product takes 2 operations per element of
 // the visible pairs, and each capped score takes beside more.
-func attend(op string, t device.DType, a device.Attn, products, passes, beside float64) (Kernel, Work) {
+func attend(op string, t device.DType, a device.Attn, products, passes, other float64) (Kernel, Work) {
 	pairs := a.Pairs()
-	form, operations := capping(a.Cap, int(pairs), beside)
+	form, operations := capping(a.Cap, int(pairs), other)
 	form |= bit(a.Drop.Drop > 0, Dropped)
 	all := float64(a.B*a.D) * float64(2*a.H*a.T+2*a.KV*a.Keys()) * float64(t.Size())
 	return Kernel{Op: op, In: t, Out: t, M: a.B * a.H, N: a.T, K: a.D, Form: form, Window: a.Window, Past: a.Past},

@@ -56,9 +56,9 @@ func (g recordedGroup) Reduce(q device.Queue, b device.Buffer) {
 	g.record(q, reduce, b, b, func(to device.Queue) { g.Group.Reduce(to, b) })
 }
 
-// Apart is the form of a collective whose own part is not in place. It then has another use, which
+// Separate is the form of a collective whose own part is not in place. It then has another use, which
 // identifies it even on devices that only count.
-const Apart = 1
+const Separate = 1
 
 func (g recordedGroup) record(q device.Queue, op string, whole, own device.Buffer, issue func(device.Queue)) {
 	r := q.(*recordedQueue)
@@ -68,7 +68,7 @@ func (g recordedGroup) record(q device.Queue, op string, whole, own device.Buffe
 func (g recordedGroup) kernel(op string, whole, own device.Buffer) Kernel {
 	k := Kernel{Op: op, In: whole.Type, Out: whole.Type, N: whole.N, Group: Group{g.Size(), g.stride}, Host: g.host, Link: g.link}
 	if own.Use != whole.Use {
-		k.Form = Apart
+		k.Form = Separate
 	}
 	return k
 }
@@ -93,9 +93,9 @@ func RecordAll(z *zero.Config) *Recording {
 	if z.Listener == nil {
 		z.Listener = l
 	}
-	l.rank, l.places = z.Groups.World.Rank(), max(1, z.Mesh.Pipeline)
+	l.rank, l.pipeline = z.Groups.World.Rank(), max(1, z.Mesh.Pipeline)
 	meets := int32(alone)
-	if l.places > 1 {
+	if l.pipeline > 1 {
 		meets = together
 	}
 	z.Groups.World = recordedGroup{Group: z.Groups.World, stride: 1, host: true, meets: meets} // for statistics
@@ -105,7 +105,7 @@ func RecordAll(z *zero.Config) *Recording {
 			*g = recordedGroup{Group: *g, stride: at.Stride}
 		}
 	}
-	if l.places > 1 {
+	if l.pipeline > 1 {
 		l.recordLinks(z, put)
 	}
 	return l
@@ -123,9 +123,9 @@ func wrapUnits(z *zero.Config, wrap func(recordedGroup) collective.Group) {
 
 // recordLinks puts recorders in front of the links between places of a pipeline.
 func (l *Recording) recordLinks(z *zero.Config, put func(string, any) *recordedQueue) {
-	apart := z.Mesh.World() / l.places
-	place := l.rank / apart
-	around := func(place int) int { return (place + l.places) % l.places }
+	stride := z.Mesh.World() / l.pipeline
+	place := l.rank / stride
+	around := func(place int) int { return (place + l.pipeline) % l.pipeline }
 	next, previous := around(place+1), around(place-1)
 	ends := [collective.PipelineLinks][2]int{
 		collective.ToNext: {place, next}, collective.FromPrevious: {previous, place},
@@ -138,11 +138,11 @@ func (l *Recording) recordLinks(z *zero.Config, put func(string, any) *recordedQ
 		if link := collective.Link(i); link == collective.ToPrevious || link == collective.FromNext {
 			meets++
 		}
-		within := l.rank % apart
-		z.Groups.Links[i] = recordedGroup{Group: z.Groups.Links[i], stride: apart, meets: int32(meets), link: [2]int{e[0]*apart + within, e[1]*apart + within}}
+		within := l.rank % stride
+		z.Groups.Links[i] = recordedGroup{Group: z.Groups.Links[i], stride: stride, meets: int32(meets), link: [2]int{e[0]*stride + within, e[1]*stride + within}}
 	}
 	if g := z.Groups.Ends; g != nil {
-		span := z.Groups.Shard.Size() * max(1, (l.places*z.Groups.Replica.Size()-1)/(g.Size()-1)) // as if ranks were evenly spaced
+		span := z.Groups.Shard.Size() * max(1, (l.pipeline*z.Groups.Replica.Size()-1)/(g.Size()-1)) // as if ranks were evenly spaced
 		z.Groups.Ends = recordedGroup{Group: g, stride: span, meets: atEnds}
 	}
 }

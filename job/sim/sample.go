@@ -116,7 +116,7 @@ func (s *Sample) Lanes() (lanes []Lane, seconds float64) {
 	steps := own.steps().All()
 	from, to := steps[0].Start, steps[len(steps)-1].End
 	gap := (to - from) / mostStretches
-	for _, k := range own.beside() {
+	for _, k := range own.withoutSteps() {
 		lane := Lane{Queue: k.name}
 		var end, longest int64
 		for _, r := range busy(k.All(), ran{Start: from, End: to}) {

@@ -31,7 +31,7 @@ type Result struct {
 	Between int64  `json:"bytes_between_hosts,omitempty"` // that the first rank's host sends to others in a step, where NCCL does not
 
 	Trace *Trace         // of a rank at each place of a pipeline, of some steps; nil if it is not wanted
-	Of    *config.Config // whose steps these are: with fewer micro-batches, where there are many
+	Job   *config.Config // whose steps these are: with fewer micro-batches, where there are many
 }
 
 // CostModel gives the times of kernels on some hardware.
@@ -61,7 +61,7 @@ func (m *moving) costs() CostModel {
 		}
 		return 0
 	}
-	return CostModel{Name: m.Name, Source: m.Source, Seconds: m.seconds, Wants: wants, There: 1, Peak: m.PeakOf(m.job.Precision), Moves: m.says(), Between: m.between,
+	return CostModel{Name: m.Name, Source: m.Source, Seconds: m.seconds, Wants: wants, There: 1, Peak: m.PeakOf(m.job.Precision), Moves: m.transport(), Between: m.between,
 		Planned: func(bounce map[Group]int) { m.bounce = bounce }}
 }
 
@@ -141,12 +141,12 @@ func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, er
 func groups(m shard.Mesh) map[collective.Role]Group {
 	share, same := m.Holders()
 	shared, replicas := m.Size(share...), m.Size(same...)
-	apart := shared * m.Size(shard.Tensor) // from a replica to the next
+	stride := shared * m.Size(shard.Tensor) // from a replica to the next
 	if m.Copies {
-		apart = m.Size(shard.Tensor)
+		stride = m.Size(shard.Tensor)
 	}
 	return map[collective.Role]Group{
-		collective.Shard: {shared, m.Size(shard.Tensor)}, collective.Replica: {replicas, apart}, collective.Context: {m.Size(shard.Context), m.Size(shard.Tensor)},
+		collective.Shard: {shared, m.Size(shard.Tensor)}, collective.Replica: {replicas, stride}, collective.Context: {m.Size(shard.Context), m.Size(shard.Tensor)},
 		collective.Tensor: {m.Size(shard.Tensor), 1}, collective.Updates: {m.Size(shard.Tensor), 1}, collective.Joint: {m.Size(collective.JointAxes(m)...), 1},
 	}
 }
@@ -208,13 +208,13 @@ func simulateAll(c *setup.Job, p CostModel) (*Result, error) {
 	}
 	r := &simulation{shared: p.Shared}
 	for _, l := range places {
-		r.places = append(r.places, newPlace(l, p))
+		r.ranks = append(r.ranks, newPlace(l, p))
 	}
 	r.run(!p.Untraced)
 	if !(r.now < mostSeconds) {
 		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, of at most %.3g; want faster hardware or a smaller job", simulatedSteps, p.Name, r.now, mostSeconds))
 	}
-	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Of: c.Config}
+	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Job: c.Config}
 	r.sum(f, p)
 	f.rate(c.Config, p)
 	return f, nil
@@ -238,11 +238,11 @@ func ModelFlops(c *setup.Job) (flops float64, err error) {
 }
 
 // newPlace returns a pipeline stage whose kernels take the times of the cost model.
-func newPlace(l *Recording, p CostModel) *place {
+func newPlace(l *Recording, p CostModel) *pipelineRank {
 	if p.Planned != nil {
 		p.Planned(l.bounce)
 	}
-	r := &place{Recording: l, there: p.There}
+	r := &pipelineRank{Recording: l, there: p.There}
 	for _, q := range l.Queues {
 		r.wants = append(r.wants, p.Wants(q.Name))
 		for i, k := range l.Kernels {
@@ -256,11 +256,11 @@ func newPlace(l *Recording, p CostModel) *place {
 // computes most.
 func (r *simulation) sum(f *Result, p CostModel) {
 	const scale = 1e-9 / (simulatedSteps - 1)
-	most, n, idle := r.places[0].spent, float64(len(r.places)), 0.0
+	most, n, idle := r.ranks[0].spent, float64(len(r.ranks)), 0.0
 	if !p.Untraced {
 		f.Trace = &Trace{}
 	}
-	for _, l := range r.places {
+	for _, l := range r.ranks {
 		seconds := max(most.Seconds, l.spent.Seconds)
 		if l.spent.Compute > most.Compute {
 			most = l.spent
@@ -280,7 +280,7 @@ func (r *simulation) sum(f *Result, p CostModel) {
 }
 
 // steps returns the track of steps.
-func (r *place) steps() *Track {
+func (r *pipelineRank) steps() *Track {
 	t, from := &Track{name: "step", spans: make([]ran, len(r.ended))}, 0.0
 	for i, end := range r.ended {
 		t.add(ran{"", fmt.Sprint("step ", i+1), nanoseconds(from), nanoseconds(end)})

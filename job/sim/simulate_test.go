@@ -43,7 +43,7 @@ type lengths struct{ forward, backward, gather, reduce, apart, norm time.Duratio
 func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{WrapGroups: func(_ int, g collective.Ranks) collective.Ranks {
+		ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapGroups: func(_ int, g collective.Ranks) collective.Ranks {
 			g.Shard = paced{g.Shard, p.gather, p.reduce}
 			g.Replica = paced{g.Replica, p.apart, p.apart}
 			if g.Ends != nil {
@@ -174,8 +174,8 @@ func TestSimulationSharesProcessors(t *testing.T) {
 		{1, []float64{0, 1}, 5},   // a needs none
 		{0.5, []float64{0, 1}, 9}, // b alone needs twice what there is
 	} {
-		r := &place{Recording: told(), seconds: seconds, wants: test.wants, there: test.there}
-		(&simulation{places: []*place{r}}).run(true)
+		r := &pipelineRank{Recording: told(), seconds: seconds, wants: test.wants, there: test.there}
+		(&simulation{ranks: []*pipelineRank{r}}).run(true)
 		ends, a := r.waited, r.tracks[0].All()
 		if math.Abs(ends[0]-test.want) > 1e-9 || len(a) != 3 || a[2].Start != int64(1e9*test.want) {
 			t.Errorf("%+v: the host's wait ended at %v, the last task began at %v", test, ends[0], a[len(a)-1].Start)
@@ -204,9 +204,9 @@ func TestKernelSeconds(t *testing.T) {
 		{"read", Kernel{Op: "read"}, Work{0, 100, 0}, 20}, {"write", Kernel{Op: "write"}, Work{0, 50, 0}, 10},
 		// 2 ranks send half of it. A part that is not in place is copied meanwhile, and without
 		// other ranks only copied.
-		{"comm", Kernel{N: 250, Group: Group{2, 1}}, Work{0, 1000, 0}, 5}, {"comm", Kernel{N: 250, Group: Group{2, 1}, Form: Apart}, Work{0, 1000, 0}, 100},
-		{"comm", Kernel{Group: Group{2, 1}, Form: Apart}, Work{0, 10, 0}, 1}, {"comm", Kernel{Group: Group{1, 1}}, Work{0, 1000, 0}, 0},
-		{"comm", Kernel{Group: Group{1, 1}, Form: Apart}, Work{0, 1000, 0}, 200},
+		{"comm", Kernel{N: 250, Group: Group{2, 1}}, Work{0, 1000, 0}, 5}, {"comm", Kernel{N: 250, Group: Group{2, 1}, Form: Separate}, Work{0, 1000, 0}, 100},
+		{"comm", Kernel{Group: Group{2, 1}, Form: Separate}, Work{0, 10, 0}, 1}, {"comm", Kernel{Group: Group{1, 1}}, Work{0, 1000, 0}, 0},
+		{"comm", Kernel{Group: Group{1, 1}, Form: Separate}, Work{0, 1000, 0}, 200},
 	} {
 		if got := m.seconds(test.queue, test.k, test.w); got != test.want {
 			t.Errorf("%+v takes %v", test, got)
@@ -289,7 +289,7 @@ func TestRecordedApart(t *testing.T) {
 		}
 		var got [2]bool
 		for _, k := range places[0].Kernels {
-			if k.Form == Apart {
+			if k.Form == Separate {
 				got[0], got[1] = got[0] || k.Op == "all-gather", got[1] || k.Op == "reduce-scatter"
 			}
 		}

@@ -53,10 +53,10 @@ type Track struct {
 // a simulation, and its steps.
 type tracks []*Track
 
-func (k tracks) compute() *Track  { return k[0] }
-func (k tracks) comm() *Track     { return k[1] }
-func (k tracks) steps() *Track    { return k[len(k)-1] }
-func (k tracks) beside() []*Track { return k[:len(k)-1] } // all but the steps
+func (k tracks) compute() *Track        { return k[0] }
+func (k tracks) comm() *Track           { return k[1] }
+func (k tracks) steps() *Track          { return k[len(k)-1] }
+func (k tracks) withoutSteps() []*Track { return k[:len(k)-1] } // all but the steps
 
 // host returns the waits of the host, nil in a simulation.
 func (k tracks) host() *Track {
@@ -68,7 +68,7 @@ func (k tracks) host() *Track {
 
 // since returns the time from which on all queues have complete spans.
 func (k tracks) since() (at int64) {
-	for _, q := range k.beside() {
+	for _, q := range k.withoutSteps() {
 		at = max(at, kept(q))
 	}
 	return at
@@ -145,7 +145,7 @@ func (t *Trace) Step(r *setup.Rank, n int, start, end time.Time) {
 	if t == nil {
 		return
 	}
-	t.ranks[r.Here].steps().add(t.ran("", "step "+strconv.Itoa(n), start, end))
+	t.ranks[r.LocalIndex].steps().add(t.ran("", "step "+strconv.Itoa(n), start, end))
 }
 
 func (t *Trace) ran(label, task string, start, end time.Time) ran {
@@ -160,7 +160,7 @@ func (t *Trace) Wait(r *setup.Rank, start, end time.Time) {
 	if t == nil {
 		return
 	}
-	t.ranks[r.Here].host().add(t.ran("the norm", "wait", start, end))
+	t.ranks[r.LocalIndex].host().add(t.ran("the norm", "wait", start, end))
 }
 
 // Detach waits until the queues are idle, stops recording and counts the bytes that the ranks have
@@ -263,7 +263,7 @@ func (e *Exposure) add(k tracks, step ran) {
 	if exchanged := slices.DeleteFunc(slices.Clone(computing), func(r ran) bool { return !exchanges(r.task) }); len(exchanged) > 0 {
 		computing, moving = slices.DeleteFunc(computing, func(r ran) bool { return exchanges(r.task) }), union(moving, exchanged)
 	}
-	for _, q := range k.beside() {
+	for _, q := range k.withoutSteps() {
 		if slices.Contains(setup.LinkQueues[:], q.name) {
 			moving = union(moving, slices.DeleteFunc(busy(q.All(), step), waitsForPeers))
 		}
@@ -276,13 +276,13 @@ func (e *Exposure) add(k tracks, step ran) {
 	e.Peers += float64(measure(waiting) - overlap(waiting, computing))
 	all := union(computing, moving)
 	seen := measure(all)
-	for _, q := range k.beside() {
+	for _, q := range k.withoutSteps() {
 		if !slices.Contains(setup.Queues[:], q.name) && !slices.Contains(setup.LinkQueues[:], q.name) {
 			all = union(all, busy(q.All(), step))
 		}
 	}
 	e.Offload += float64(measure(all) - seen)
-	for _, q := range k.beside() {
+	for _, q := range k.withoutSteps() {
 		if q.name == setup.Queues[2] {
 			all = union(all, busy(q.All(), step))
 		}

@@ -23,21 +23,21 @@ import (
 // and is filled during the next step, before its update, so that training hardly waits.
 // Without async it is small and reused.
 type Saver struct {
-	J     *setup.Job
-	Rank  *setup.Rank
-	group collective.Group // of saves alone: training's collectives go on beside them
-	queue setup.Queue
-	stage staging
-	tuner *checkpoint.Tuner
-	step  int               // of the save in flight
-	done  chan Saved        // capacity 1: the save in flight sends its end; nil if there is none
-	Kept  chan error        // capacity 1: the retention in progress sends its end; nil if there is none
-	stays []checkpoint.Left // by the last retention; its own until it has ended
-	Told  map[string]bool   // names of folders of which stays has told
+	J        *setup.Job
+	Rank     *setup.Rank
+	group    collective.Group // of saves alone: training's collectives go on beside them
+	queue    setup.Queue
+	stage    staging
+	tuner    *checkpoint.Tuner
+	step     int               // of the save in flight
+	done     chan Saved        // capacity 1: the save in flight sends its end; nil if there is none
+	Kept     chan error        // capacity 1: the retention in progress sends its end; nil if there is none
+	stays    []checkpoint.Left // by the last retention; its own until it has ended
+	Reported map[string]bool   // names of folders of which stays has told
 
-	mu   sync.Mutex
-	busy bool // a save of this rank is in flight
-	left bool // no other will begin
+	mu      sync.Mutex
+	busy    bool // a save of this rank is in flight
+	stopped bool // no other will begin
 }
 
 // Saved describes how a save ended.
@@ -74,7 +74,7 @@ func newSaver(j *setup.Job, r *setup.Rank, g collective.Group, tuner *checkpoint
 		return nil, err
 	}
 	s := &Saver{J: j, Rank: r, group: r.Recorder.Watchdog(g, j.Parallel.Timeout, "saves", true), queue: r.Device.NewQueue("save"), tuner: tuner,
-		Told: map[string]bool{}}
+		Reported: map[string]bool{}}
 	s.stage.buf = buf
 	s.stage.halved = !j.Checkpoint.Async && buf.N < r.Trainer.StateLen()
 	return s, nil
@@ -131,7 +131,7 @@ func (s *Saver) begins() {
 func (s *Saver) ends() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busy = false; s.left {
+	if s.busy = false; s.stopped {
 		_ = s.group.Close() // in-process groups cannot fail to close
 	}
 }
@@ -144,7 +144,7 @@ func (s *Saver) Leave() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.left = true; !s.busy {
+	if s.stopped = true; !s.busy {
 		_ = s.group.Close() // likewise
 	}
 }
@@ -168,9 +168,9 @@ func (s *Saver) Retain(err error) error {
 // once per run.
 func (s *Saver) Stays() (news []checkpoint.Left) {
 	for _, x := range s.stays {
-		if !s.Told[x.Name] {
+		if !s.Reported[x.Name] {
 			news = append(news, x)
-			s.Told[x.Name] = true
+			s.Reported[x.Name] = true
 		}
 	}
 	s.stays = nil
@@ -300,7 +300,7 @@ func Tensors(c *config.Config) (all []checkpoint.Tensor) {
 // FinishSaves waits for the save that all ranks had in flight when a run failed. Its state is
 // in staging memory, which the failure cannot reach. A save that some rank never started is
 // abandoned.
-func FinishSaves(savers []*Saver, tell func(Saved)) {
+func FinishSaves(savers []*Saver, report func(Saved)) {
 	for _, s := range savers {
 		if s == nil || s.done == nil || s.step != savers[0].step {
 			return
@@ -308,7 +308,7 @@ func FinishSaves(savers []*Saver, tell func(Saved)) {
 	}
 	for _, s := range savers {
 		if end := s.End(true); s.Rank.Rank == 0 {
-			tell(*end)
+			report(*end)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranks, err := setup.Open(setup.Place(c, setup.Alone{}, setup.Hooks{Files: files}))
+	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{Files: files}))
 	if err != nil {
 		t.Fatal(err)
 	}

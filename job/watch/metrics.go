@@ -129,7 +129,7 @@ func (m *metrics) saved(s Save) {
 // memory records what is held.
 func (m *metrics) memory(all []Category) {
 	for _, c := range all {
-		m.planned.WithLabelValues(c.Name, c.Place).Set(float64(c.Planned))
-		m.held.WithLabelValues(c.Name, c.Place).Set(float64(c.Held))
+		m.planned.WithLabelValues(c.Name, c.Tier).Set(float64(c.Planned))
+		m.held.WithLabelValues(c.Name, c.Tier).Set(float64(c.Held))
 	}
 }

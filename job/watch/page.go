@@ -42,8 +42,8 @@ func WriteReport(out io.Writer, s *State) error {
 	return err
 }
 
-func writeJSON(w http.ResponseWriter, of any) {
-	text, err := json.Marshal(of)
+func writeJSON(w http.ResponseWriter, value any) {
+	text, err := json.Marshal(value)
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return

@@ -241,16 +241,16 @@ func localHost(host string) bool {
 }
 
 // spend takes one request of a budget, unless it is used up.
-func (s *Server) spend(of *budget) bool {
+func (s *Server) spend(b *budget) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	of.left = min(mostRequests, of.left+mostRequests*now.Sub(of.filled).Seconds()) // full at first
-	of.filled = now
-	if of.left < 1 {
+	b.left = min(mostRequests, b.left+mostRequests*now.Sub(b.filled).Seconds()) // full at first
+	b.filled = now
+	if b.left < 1 {
 		return false
 	}
-	of.left--
+	b.left--
 	return true
 }
 

@@ -81,7 +81,7 @@ func appendNumber(b []byte, x float64) []byte {
 // Category is a category of memory of the rank with the most, bytes.
 type Category struct {
 	Name    string `json:"name"`
-	Place   string `json:"place"` // "device", "host" or "disk"
+	Tier    string `json:"place"` // "device", "host" or "disk"
 	Planned int64  `json:"planned"`
 	Held    int64  `json:"held"`
 }

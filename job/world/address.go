@@ -56,9 +56,9 @@ func BindAddress(bind, process0 string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var here []string
+	var names []string
 	for _, l := range all {
-		here = append(here, fmt.Sprintf("%v (%s)", l.Addr, l.on))
+		names = append(names, fmt.Sprintf("%v (%s)", l.Addr, l.on))
 	}
 	network, err := netip.ParsePrefix(bind)
 	if err != nil && strings.Contains(bind, "/") {
@@ -75,9 +75,9 @@ func BindAddress(bind, process0 string) (string, error) {
 		if _, err := net.LookupHost(bind); err == nil {
 			return bind, nil // its address is looked up where it is used
 		}
-		return "", fmt.Errorf("%q is neither an interface of this host that has an address nor a host that it knows; its addresses are %s", bind, strings.Join(here, ", "))
+		return "", fmt.Errorf("%q is neither an interface of this host that has an address nor a host that it knows; its addresses are %s", bind, strings.Join(names, ", "))
 	}
-	return "", fmt.Errorf("this host has no address in %s; its addresses are %s", bind, strings.Join(here, ", "))
+	return "", fmt.Errorf("this host has no address in %s; its addresses are %s", bind, strings.Join(names, ", "))
 }
 
 // preferred returns the address that best fits that of process 0.

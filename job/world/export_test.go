@@ -22,7 +22,7 @@ func Numbers(all []rendezvous.Member) []int { return numbers(all) }
 
 // Of is a world as a process of it sees it, for tests.
 func Of(rank, perProcess int, all []rendezvous.Member) *World {
-	return &World{cfg: Config{Place: launch.Place{Rank: rank, World: len(all)}, PerProcess: perProcess}, star: &rendezvous.Star{Members: all}, hosts: numbers(all)}
+	return &World{cfg: Config{Process: launch.Process{Rank: rank, World: len(all)}, PerProcess: perProcess}, star: &rendezvous.Star{Members: all}, hosts: numbers(all)}
 }
 
 // AGPUEach is aGPUEach, for tests.

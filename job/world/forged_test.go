@@ -148,7 +148,7 @@ func withForger(t *testing.T) (entered, *rendezvous.Star, net.Conn) {
 	come := make(chan *world.World, 1)
 	go func() {
 		w, err := world.Enter(t.Context(), world.Config{
-			Place:      launch.Place{World: 2, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
+			Process:    launch.Process{World: 2, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
 			PerProcess: 1, Listener: ln, Transport: "tcp", Token: token, Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second,
 		})
 		if err != nil {

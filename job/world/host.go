@@ -81,18 +81,18 @@ func (w *World) before(p int) (n int) {
 	return n
 }
 
-// place returns where ranks are. Frames are in host memory, except those that NCCL sends.
-func (w *World) place() collective.Placement {
+// placement returns where ranks are. Frames are in host memory, except those that NCCL sends.
+func (w *World) placement() collective.Placement {
 	me, per := w.cfg.Rank, w.cfg.PerProcess
-	at := collective.Placement{Local: w.here(), HostRanks: w.OnHostOf(me) * per, HostOffset: w.before(me) * per, NCCL: w.nccl != "", Staged: w.nccl == ""}
+	at := collective.Placement{Local: w.localRanks(), HostRanks: w.OnHostOf(me) * per, HostOffset: w.before(me) * per, NCCL: w.nccl != "", Staged: w.nccl == ""}
 	for _, host := range w.hosts {
 		at.Hosts = append(at.Hosts, slices.Repeat([]int{host}, per)...)
 	}
 	return at
 }
 
-// tellContainers reports processes that share a machine but no files.
-func (w *World) tellContainers() {
+// noteContainers reports processes that share a machine but no files.
+func (w *World) noteContainers() {
 	if w.cfg.Transport != "auto" {
 		return
 	}

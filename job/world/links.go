@@ -128,7 +128,7 @@ func sums(ranks []collective.Ranks, found []float64) (sum []float64, err error) 
 // useLinks lets the groups choose algorithms by the rates of links, which it measures first if
 // that is of use.
 func (w *World) useLinks(ranks []collective.Ranks) error {
-	spread := collective.SpreadOf(w.place().Hosts)
+	spread := collective.SpreadOf(w.placement().Hosts)
 	if !spread.HasChoice() || w.nccl != "" {
 		return nil
 	}

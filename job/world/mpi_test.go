@@ -29,7 +29,7 @@ func TestCarriersAgree(t *testing.T) {
 	for p, transport := range []string{"mpi", "auto"} {
 		all.Go(func() {
 			c := world.Config{
-				Place:      launch.Place{Rank: p, World: 2, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
+				Process:    launch.Process{Rank: p, World: 2, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
 				PerProcess: 1, Transport: transport, Token: []byte("0123456789abcdef"), Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second,
 			}
 			if p == 0 {

@@ -48,13 +48,13 @@ func (w *World) aGPUEach() error {
 	type gpu struct{ machine, at string }
 	has := map[gpu]int{}
 	for p, m := range w.star.Members {
-		beside, before := w.OnHostOf(p)*w.cfg.PerProcess, w.before(p)*w.cfg.PerProcess
+		hostRanks, before := w.OnHostOf(p)*w.cfg.PerProcess, w.before(p)*w.cfg.PerProcess
 		machine := cmp.Or(m.Boot, "host "+m.Host)
 		if len(m.GPUs) == 0 {
 			return fmt.Errorf("process %d has no GPU", p)
 		}
 		for i := range w.cfg.PerProcess {
-			g := gpu{machine, m.GPUs[launch.GPU(before+i, beside, len(m.GPUs))]}
+			g := gpu{machine, m.GPUs[launch.GPU(before+i, hostRanks, len(m.GPUs))]}
 			r := p*w.cfg.PerProcess + i
 			if other, ok := has[g]; ok {
 				return fmt.Errorf("ranks %d and %d of host %q share its GPU %s, and NCCL wants one for each: want fewer parallel.ranks, or parallel.collective: exact", other, r, m.Host, g.at)

@@ -35,7 +35,7 @@ import (
 
 // Config describes this process and its world.
 type Config struct {
-	launch.Place
+	launch.Process
 	PerProcess int          // ranks of a process
 	Listener   net.Listener // where process 0 listens, if who launched it has opened that; else nil
 	Transport  string       // "auto", "unix", "tcp" or "mpi"
@@ -117,7 +117,7 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 	}
 	w.hosts = numbers(w.star.Members)
 	go w.follow()
-	w.tellContainers()
+	w.noteContainers()
 	if err = unreachable(w.star.Members); err != nil {
 		err = input.BadInput(err) // all find it out
 	} else if err = w.chooseNCCL(); err != nil {
@@ -166,7 +166,7 @@ func (c Config) Safe(ctx context.Context) error {
 // Kubernetes publishes it some seconds after the pod starts.
 func (w *World) listen(ctx context.Context) (net.Listener, error) {
 	end := time.Now().Add(w.cfg.Join)
-	for told := false; ; told = true {
+	for noted := false; ; noted = true {
 		ln, err := w.listenOnce()
 		var unknown *net.DNSError
 		switch {
@@ -177,7 +177,7 @@ func (w *World) listen(ctx context.Context) (net.Listener, error) {
 		case time.Now().After(end):
 			return nil, rendezvous.Missing(err.Error() + w.cfg.advice())
 		}
-		if !told {
+		if !noted {
 			w.note("waiting for the name of process 0 to be known: " + unknown.Error() + w.cfg.advice())
 		}
 		select {
@@ -323,7 +323,7 @@ func (w *World) Wire(rank int) collective.Wire { return w.net.Wire(collective.Sa
 
 // Self implements setup.World.
 func (w *World) Self() setup.Self {
-	s := setup.Self{Process: w.cfg.Rank, Session: w.star.Session, At: w.place(), Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.star.Dumps()}
+	s := setup.Self{Process: w.cfg.Rank, Session: w.star.Session, At: w.placement(), Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.star.Dumps()}
 	for _, m := range w.star.Members {
 		s.Hosts = append(s.Hosts, slices.Repeat([]string{m.Host}, w.cfg.PerProcess)...)
 	}
@@ -345,22 +345,22 @@ func (w *World) Share(ctx context.Context, mine string) (string, error) {
 func (w *World) Fail(err error) {
 	w.rush()
 	switch {
-	case told(err):
+	case knownToAll(err):
 		w.star.After(err)
 	case !errors.Is(err, collective.ErrClosed):
 		w.star.Fail(err)
 	}
 }
 
-// told reports whether all ranks find out the error by themselves, unless they are stuck: it
+// knownToAll reports whether all ranks find out the error by themselves, unless they are stuck: it
 // says which ranks have ended a group, or it is one that they have agreed on (Common).
-func told(err error) bool {
+func knownToAll(err error) bool {
 	return errors.As(err, new(interface{ Common() })) || errors.As(err, new(collective.ErrLate)) || errors.As(err, new(collective.ErrDiverged))
 }
 
 // Explain adds to an error what is known of its cause: which process was lost, and how.
 func (w *World) Explain(err error) error {
-	if !errors.Is(err, collective.ErrClosed) || told(err) {
+	if !errors.Is(err, collective.ErrClosed) || knownToAll(err) {
 		return err
 	}
 	select {
@@ -404,7 +404,7 @@ func (w *World) Connect(m shard.Mesh) (*setup.Connection, error) {
 	}
 	w.mu.Unlock()
 	c := &setup.Connection{Saves: w.saves, OnLate: w.onLate}
-	for _, r := range w.here() {
+	for _, r := range w.localRanks() {
 		c.Groups = append(c.Groups, collective.WiredWorld(m, r, n.Wire))
 	}
 	if w.mem != nil {
@@ -416,8 +416,8 @@ func (w *World) Connect(m shard.Mesh) (*setup.Connection, error) {
 	return c, nil
 }
 
-// here returns the ranks of this process.
-func (w *World) here() (ranks []int) {
+// localRanks returns the ranks of this process.
+func (w *World) localRanks() (ranks []int) {
 	for i := range w.cfg.PerProcess {
 		ranks = append(ranks, w.cfg.Rank*w.cfg.PerProcess+i)
 	}
@@ -427,7 +427,7 @@ func (w *World) here() (ranks []int) {
 // onLate connects the ranks' recorders, which ask which ranks all wait for, and answers for
 // them.
 func (w *World) onLate(recs []*collective.Recorder) {
-	w.star.Answer(func() []collective.Wait { return collective.Waits(recs, w.here()[0]) })
+	w.star.Answer(func() []collective.Wait { return collective.Waits(recs, w.localRanks()[0]) })
 	collective.OnLate(recs, func() string {
 		w.star.Dump() // now: some launchers kill all processes once one has failed
 		return w.star.Ask()
@@ -436,7 +436,7 @@ func (w *World) onLate(recs []*collective.Recorder) {
 
 // saves returns the group in which checkpoints are made.
 func (w *World) saves() (all []collective.Group) {
-	for _, r := range w.here() {
+	for _, r := range w.localRanks() {
 		g := collective.NewWired(w.net.Wire(collective.SavesGroup, r))
 		collective.UseLinks(g, w.links)
 		all = append(all, g)

@@ -77,7 +77,7 @@ func enterWith(t *testing.T, processes, perProcess int, transport string, set fu
 	for p := range processes {
 		all.Go(func() {
 			c := world.Config{
-				Place:      launch.Place{Rank: p, World: processes, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
+				Process:    launch.Process{Rank: p, World: processes, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
 				PerProcess: perProcess, Transport: transport, Token: []byte("0123456789abcdef"), Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second,
 			}
 			if p == 0 {
@@ -210,7 +210,7 @@ func TestNameIsWaitedFor(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	waits := errors.New("it waits")
 	_, err := world.Enter(ctx, world.Config{
-		Place: launch.Place{Rank: 0, World: 2, Host: "pod-0.zeroth.invalid", Ports: []int{29400}}, PerProcess: 1, Transport: "auto",
+		Process: launch.Process{Rank: 0, World: 2, Host: "pod-0.zeroth.invalid", Ports: []int{29400}}, PerProcess: 1, Transport: "auto",
 		Token: []byte("0123456789abcdef"), Join: time.Hour, Heartbeat: time.Second, DeadAfter: 20 * time.Second,
 		Note: func(string) { cancel(waits) },
 	})
@@ -256,7 +256,7 @@ func TestSafe(t *testing.T) {
 		{"192.0.2.1", "", nil, false, "has no token"}, {"127.0.0.1", "192.0.2.1", nil, false, "has no token"}, {"0.0.0.0", "", nil, false, "every address of a host"}, {"::", "", token, true, "every address of a host"}, {"127.0.0.1", "0.0.0.0", token, false, "every address of a host"},
 		{"192.0.2.1", "", nil, true, ""}, {"192.0.2.1", "", token, false, ""}, {"127.0.0.1", "", token[:5], false, "has 5 bytes"},
 	} {
-		err := world.Config{Place: launch.Place{Host: c.host}, Bind: c.bind, Token: c.token, Insecure: c.insecure}.Safe(t.Context())
+		err := world.Config{Process: launch.Process{Host: c.host}, Bind: c.bind, Token: c.token, Insecure: c.insecure}.Safe(t.Context())
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v", c, err)
 		}

@@ -19,7 +19,7 @@ func newScoreDrop(t *Args, w *Worker) scoreDrop {
 	if d.Drop == 0 {
 		return scoreDrop{}
 	}
-	p.Keys, p.Place, p.Drop = unsafe.Pointer(w.roundKeys(d.Key())), int(d.Place), int(d.Drop)
+	p.Keys, p.Place, p.Drop = unsafe.Pointer(w.roundKeys(d.Key())), int(d.Site), int(d.Drop)
 	return scoreDrop{w: w, scale: d.Scale()}
 }
 

@@ -23,7 +23,7 @@ type dropFunc func(y, x, add, keep unsafe.Pointer, n int, s float32)
 func RunDropout(t *Args, w *Worker, lo, hi int) {
 	d, p := &t.Drop, &w.args.drop
 	p.Keys, p.Keep = unsafe.Pointer(w.roundKeys(d.Key())), unsafe.Pointer(&w.keep)
-	p.Place, p.Drop = int(d.Place), int(d.Drop)
+	p.Place, p.Drop = int(d.Site), int(d.Drop)
 	for r := lo; r < hi; r++ {
 		p.Row = int(d.Row) + r
 		for c := 0; c < d.Cols; c += BlockLen {
@@ -58,7 +58,7 @@ func (t *Args) drop(w *Worker, at, n int) {
 		return
 	}
 	mem := w.Floats(3 * BlockLen)
-	to := place(mem[2*BlockLen:], y, 0, n)
+	to := memoryFor(mem[2*BlockLen:], y, 0, n)
 	from := device.OfF32(floatsOf(mem, x, 0, n))
 	if add.N > 0 {
 		add = device.OfF32(floatsOf(mem[BlockLen:], add, 0, n))

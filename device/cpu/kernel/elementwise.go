@@ -25,7 +25,7 @@ func RunEach(t *Args, w *Worker, lo, hi int) {
 		} else {
 			mem := w.Floats(3 * BlockLen)
 			x, z := floatsOf(mem, a, at, n), floatsOf(mem[BlockLen:], b, at, n)
-			to := place(mem[2*BlockLen:], y, at, n)
+			to := memoryFor(mem[2*BlockLen:], y, at, n)
 			w.each(last, last, device.OfF32(to), device.OfF32(x), device.OfF32(z), t.F)
 			keep(y, at, to)
 		}
@@ -47,8 +47,8 @@ func (t *Args) directly() (f, last EachFunc) {
 		return nil, t.Each[device.F32]
 	}
 	last = f
-	apart := y.Ptr != a.Ptr && y.Ptr != b.Ptr
-	if stream := BestVec.addStream[y.Type]; adding && y.Type == a.Type && y.Type == b.Type && apart &&
+	disjoint := y.Ptr != a.Ptr && y.Ptr != b.Ptr
+	if stream := BestVec.addStream[y.Type]; adding && y.Type == a.Type && y.Type == b.Type && disjoint &&
 		y.Bytes() >= StreamMin && uintptr(y.Ptr)%64 == 0 && stream != nil {
 		f = stream
 	}
@@ -74,7 +74,7 @@ func (w *Worker) addRow(y, a, b device.Buffer) {
 	}
 	mem := w.Floats(3 * y.N)
 	x, z := floatsOf(mem, a, 0, y.N), floatsOf(mem[y.N:], b, 0, y.N)
-	to, f := place(mem[2*y.N:], y, 0, y.N), BestVec.Add[device.F32]
+	to, f := memoryFor(mem[2*y.N:], y, 0, y.N), BestVec.Add[device.F32]
 	w.each(f, f, device.OfF32(to), device.OfF32(x), device.OfF32(z), 0)
 	keep(y, 0, to)
 }

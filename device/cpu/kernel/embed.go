@@ -25,14 +25,14 @@ func RunEmbed(t *Args, w *Worker, lo, hi int) {
 		if !has {
 			clear(y.Raw())
 			if wpe.Rows > 0 {
-				Store(y, floatsOf(w.Floats(n), rowOf(wpe, at.of(i), n), 0, n))
+				Store(y, floatsOf(w.Floats(n), rowOf(wpe, at.at(i), n), 0, n))
 			}
 			continue
 		}
 		e := rowOf(wte, id, n)
 		switch {
 		case wpe.Rows > 0:
-			w.addRow(y, e, rowOf(wpe, at.of(i), n))
+			w.addRow(y, e, rowOf(wpe, at.at(i), n))
 		case y.Type == e.Type:
 			copy(y.Raw(), e.Raw())
 		default:
@@ -41,21 +41,21 @@ func RunEmbed(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// places computes the positions of rows in sequences of length T, relative to the start of their
+// positions computes the positions of rows in sequences of length T, relative to the start of their
 // document.
-type places struct {
+type positions struct {
 	start []int32 // nil: one document per sequence
 	T     int
 }
 
-func placesOf(start *device.Buffer, T int) places {
+func placesOf(start *device.Buffer, T int) positions {
 	if start.N == 0 {
-		return places{nil, T}
+		return positions{nil, T}
 	}
-	return places{start.I32(), T}
+	return positions{start.I32(), T}
 }
 
-func (p *places) of(row int) int {
+func (p *positions) at(row int) int {
 	if p.start == nil {
 		return row % p.T
 	}
@@ -86,7 +86,7 @@ func RunPositionGrad(t *Args, w *Worker, lo, hi int) {
 		clear(rowOf(dwpe, p, n).F32())
 	}
 	for i := range dy.Rows {
-		if p := at.of(i); lo <= p && p < hi {
+		if p := at.at(i); lo <= p && p < hi {
 			sum := rowOf(dwpe, p, n)
 			w.addRow(sum, sum, rowOf(dy, i, n))
 		}

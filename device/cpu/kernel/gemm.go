@@ -183,9 +183,9 @@ func (g *Gemm) share() {
 // of equal speed each stay with one group.
 func (g *Gemm) piece(p int) (group, part int) {
 	first := p / (g.Workers * g.Splits) * g.Workers
-	beside := min(g.Workers, g.Groups-first)
+	concurrent := min(g.Workers, g.Groups-first)
 	p -= first * g.Splits
-	return first + p%beside, p / beside
+	return first + p%concurrent, p / concurrent
 }
 
 // groupPanels returns the number of panels of the largest group.
@@ -280,7 +280,7 @@ func (g *Gemm) RowPanel(mem *GemmScratch, p, s0, s1 int) {
 	t.K, t.A, t.Rows = g.wordsOf(g.p1-g.p0), a.p, g.panelRow(p+1)-g.panelRow(p)
 	for ; s < s1; s++ {
 		t.B = unsafe.Pointer(&mem.B[(s-s0)*g.panelLen()])
-		g.place(mem, t, total, s, s-s0)
+		g.prepareTile(mem, t, total, s, s-s0)
 		if g.ISA.Row == nil {
 			g.ISA.tile(t)
 		} else {
@@ -292,10 +292,10 @@ func (g *Gemm) RowPanel(mem *GemmScratch, p, s0, s1 int) {
 	}
 }
 
-// place sets the initial values and the destination of the sums for the nth tile of the group, in
+// prepareTile sets the initial values and the destination of the sums for the nth tile of the group, in
 // column panel s. The destination is the total of the row panel or, without one, the worker's
 // memory. The sums begin with the old contents or with the bias.
-func (g *Gemm) place(mem *GemmScratch, t *Tile, total sums, s, n int) {
+func (g *Gemm) prepareTile(mem *GemmScratch, t *Tile, total sums, s, n int) {
 	j, nr := g.j0+s*g.ISA.nr, g.ISA.nr
 	t.Cols = min(nr, g.j1-j)
 	t.C, t.Ldc = unsafe.Pointer(&mem.tile[0]), nr
@@ -358,7 +358,7 @@ func (g *Gemm) wholeTiles(mem *GemmScratch, p, s0, s1 int) int {
 	t := &mem.args.tile
 	t.Rows = g.ISA.MR
 	for s := s0; s < s0+n && g.last(); s++ {
-		g.place(mem, t, total, s, s-s0)
+		g.prepareTile(mem, t, total, s, s-s0)
 		g.finish(mem, t, p, s, s-s0)
 	}
 	return n

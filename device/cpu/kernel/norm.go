@@ -24,7 +24,7 @@ func RunLayerNorm(t *Args, work *Worker, lo, hi int) {
 		}
 		r := float32(1 / math.Sqrt(float64(rows.isa.squares[kind](x, np, m)/float32(n)+t.F)))
 		mean[i], rstd[i] = m, r
-		y := rows.place(mem[np:], ym, i)
+		y := rows.rowMemory(mem[np:], ym, i)
 		rows.isa.norm[kind](y, x, FloatPtr(w, 0), FloatPtr(b, 0), np, m, r)
 		rows.write(ym, i, mem[np:])
 	}
@@ -60,8 +60,8 @@ func (rows *normRows) read(mem []float32, m *device.Mat, i int) (unsafe.Pointer,
 	return unsafe.Pointer(&mem[0]), device.F32
 }
 
-// place returns the memory in which the row is computed; write then stores it.
-func (rows *normRows) place(mem []float32, m *device.Mat, i int) unsafe.Pointer {
+// rowMemory returns the memory in which the row is computed; write then stores it.
+func (rows *normRows) rowMemory(mem []float32, m *device.Mat, i int) unsafe.Pointer {
 	if rows.direct {
 		return rowOf(m, i, rows.n).Ptr
 	}
@@ -204,7 +204,7 @@ func runNormGrad(t *Args, work *Worker, lo, hi int, mean, rstd []float32) {
 			a.G = sums[0] / float32(n)
 		}
 		a.Gn = sums[1] * a.R / float32(n) * a.R
-		a.Dx, a.Dy, a.X = rows.place(mem[2*np:], dxm, i), dy, x
+		a.Dx, a.Dy, a.X = rows.rowMemory(mem[2*np:], dxm, i), dy, x
 		rows.isa.grad[kind](a)
 		rows.write(dxm, i, mem[2*np:])
 	}

@@ -17,7 +17,7 @@ func RunRMSNorm(t *Args, work *Worker, lo, hi int) {
 		x, kind := rows.read(mem, xm, i)
 		r := float32(1 / math.Sqrt(float64(rows.isa.squares[kind](x, np, 0)/float32(n)+t.F)))
 		rstd[i] = r
-		y := rows.place(mem[np:], ym, i)
+		y := rows.rowMemory(mem[np:], ym, i)
 		rows.isa.norm[kind](y, x, FloatPtr(w, 0), FloatPtr(zeros, 0), np, 0, r)
 		rows.write(ym, i, mem[np:])
 	}

@@ -54,7 +54,7 @@ func RunRope(t *Args, w *Worker, lo, hi int) {
 	f, half := BestVec.rope[m.Buf.Type], r.RotaryDim()/2
 	mem := w.Floats(2 * ropePairs)
 	for row := lo; row < hi; row++ {
-		cos, sin := w.Turns.row(r.Past + at.of(row))
+		cos, sin := w.Turns.row(r.Past + at.at(row))
 		if f != nil && r.D%32 == 0 && 2*half == r.D {
 			f(rowOf(m, row, m.Cols).Ptr, FloatPtr(cos, 0), FloatPtr(sin, 0), half, m.Cols/r.D, sign)
 			continue

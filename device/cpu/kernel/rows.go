@@ -21,9 +21,9 @@ func floatsOf(buf []float32, b device.Buffer, at, n int) []float32 {
 	return buf[:n]
 }
 
-// place returns memory for computing elements [at, at+n) of b: b's memory or, if b has another
+// memoryFor returns memory for computing elements [at, at+n) of b: b's memory or, if b has another
 // type, buf (at least n elements). Call keep to store them.
-func place(buf []float32, b device.Buffer, at, n int) []float32 {
+func memoryFor(buf []float32, b device.Buffer, at, n int) []float32 {
 	if b.Type == device.F32 {
 		return b.Slice(at, at+n).F32()
 	}

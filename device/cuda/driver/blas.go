@@ -29,8 +29,8 @@ func refused(code C.int, call string, args ...any) error {
 }
 
 // Operands locates the operands of Fused. The vector has M elements of d's type, for SumsB N; the
-// matrix Beside has (M, N) elements of d's type. Operands without a role in the epilogue are nil.
-type Operands struct{ A, B, C, D, Vector, Beside unsafe.Pointer }
+// matrix Aux has (M, N) elements of d's type. Operands without a role in the epilogue are nil.
+type Operands struct{ A, B, C, D, Vector, Aux unsafe.Pointer }
 
 // put copies the shape to C.
 func (g *Gemm) put(s *C.z_gemm_shape) {
@@ -140,7 +140,7 @@ func (b *BLAS) Fused(to *Commands, g *Gemm, o Operands) (done bool, err error) {
 	}
 	f := (*C.z_fused)(to.next(C.Z_FUSED, unsafe.Sizeof(C.z_fused{})))
 	f.handle, f.plan, f.work, f.work_len, f.beta = b.h, last.plan, address(b.work), C.size_t(b.workLen), g.beta()
-	f.o = C.z_operands{a: address(o.A), b: address(o.B), c: address(o.C), d: address(o.D), bias: address(o.Vector), aux: address(o.Beside)}
+	f.o = C.z_operands{a: address(o.A), b: address(o.B), c: address(o.C), d: address(o.D), bias: address(o.Vector), aux: address(o.Aux)}
 	return true, nil
 }
 

@@ -21,7 +21,7 @@ import (
 type Library struct{ Path, Lt, Version string }
 
 // OpenBLAS finds cuBLAS and cuBLASLt, once. It uses only $ZEROTH_CUBLAS_PATH, a libcublas.so.*, if
-// that is set; otherwise it tries, newest version first, the loader's search path, then Places. The
+// that is set; otherwise it tries, newest version first, the loader's search path, then SearchPaths. The
 // error gives the reason for each file that could not be used.
 func OpenBLAS() (Library, error) { return blas() }
 
@@ -72,7 +72,7 @@ var ncclFiles = []string{"libnccl.so.2"}
 
 // candidates yields the paths to try for a library, in order: only the one named by the environment
 // variable, if set; otherwise the file names, for the loader, and then the matching files in
-// Places, which are searched only if needed.
+// SearchPaths, which are searched only if needed.
 func candidates(variable string, files []string) iter.Seq[string] {
 	if p := os.Getenv(variable); p != "" {
 		return slices.Values([]string{p})
@@ -83,7 +83,7 @@ func candidates(variable string, files []string) iter.Seq[string] {
 				return
 			}
 		}
-		for _, p := range Places() {
+		for _, p := range SearchPaths() {
 			for _, path := range p.matching(files) {
 				if !yield(path) {
 					return
@@ -93,18 +93,18 @@ func candidates(variable string, files []string) iter.Seq[string] {
 	}
 }
 
-// Place describes where libraries are searched for: folders below a root, all of them patterns.
-type Place struct {
+// SearchPath describes where libraries are searched for: folders below a root, all of them patterns.
+type SearchPath struct {
 	Root  string
 	Below []string
 }
 
 // String formats the place as a shell pattern.
-func (p Place) String() string { return p.Root + "/{" + strings.Join(p.Below, ",") + "}" }
+func (p SearchPath) String() string { return p.Root + "/{" + strings.Join(p.Below, ",") + "}" }
 
 // matching returns the files with the given names in the place, from newer toolkits and Python
 // versions first.
-func (p Place) matching(files []string) (found []string) {
+func (p SearchPath) matching(files []string) (found []string) {
 	for _, dir := range p.Below {
 		for _, file := range files {
 			some, _ := filepath.Glob(filepath.Join(p.Root, dir, file)) // the patterns are well formed
@@ -116,29 +116,29 @@ func (p Place) matching(files []string) (found []string) {
 }
 
 // Libraries returns the files of cuBLAS and NCCL in the place.
-func (p Place) Libraries() (cublas, nccl []string) {
+func (p SearchPath) Libraries() (cublas, nccl []string) {
 	return p.matching(blasFiles()), p.matching(ncclFiles)
 }
 
 // Packages returns the place of libraries in a folder of Python packages: NVIDIA's own and
 // PyTorch's.
-func Packages(dir string) Place { return Place{dir, []string{"nvidia/*/lib", "torch/lib"}} }
+func Packages(dir string) SearchPath { return SearchPath{dir, []string{"nvidia/*/lib", "torch/lib"}} }
 
-// Places returns where libraries are searched for, in order: CUDA toolkits, and Python
+// SearchPaths returns where libraries are searched for, in order: CUDA toolkits, and Python
 // environments. No program is run to find them.
-func Places() (all []Place) {
+func SearchPaths() (all []SearchPath) {
 	for _, toolkit := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda*", "/opt/cuda*"} {
-		all = append(all, Place{toolkit, []string{"lib64", "targets/*/lib"}})
+		all = append(all, SearchPath{toolkit, []string{"lib64", "targets/*/lib"}})
 	}
-	all = append(all, Place{"/opt/nvidia/hpc_sdk/*/*", []string{"math_libs/lib64", "comm_libs/nccl/lib"}})
+	all = append(all, SearchPath{"/opt/nvidia/hpc_sdk/*/*", []string{"math_libs/lib64", "comm_libs/nccl/lib"}})
 	for _, dir := range filepath.SplitList(os.Getenv("PYTHONPATH")) {
 		all = append(all, Packages(dir))
 	}
 	for _, prefix := range prefixes() { // conda has libraries in the first two
-		all = append(all, Place{prefix, []string{"lib", "targets/*/lib", "lib*/python3*/*-packages/nvidia/*/lib", "lib*/python3*/*-packages/torch/lib"}})
+		all = append(all, SearchPath{prefix, []string{"lib", "targets/*/lib", "lib*/python3*/*-packages/nvidia/*/lib", "lib*/python3*/*-packages/torch/lib"}})
 	}
 	seen := map[string]bool{}
-	return slices.DeleteFunc(all, func(p Place) bool { // the current folder must not affect what is loaded
+	return slices.DeleteFunc(all, func(p SearchPath) bool { // the current folder must not affect what is loaded
 		again := seen[p.String()]
 		seen[p.String()] = true
 		return again || !filepath.IsAbs(p.Root)

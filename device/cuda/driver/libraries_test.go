@@ -61,7 +61,7 @@ func TestPlacesAreAbsolute(t *testing.T) {
 	for _, name := range []string{"CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH", "PYTHONPATH", "HOME"} {
 		t.Setenv(name, ".")
 	}
-	for _, p := range Places() {
+	for _, p := range SearchPaths() {
 		if !filepath.IsAbs(p.Root) {
 			t.Errorf("%v is looked into", p)
 		}

@@ -39,7 +39,7 @@ var ncclNames = map[C.int]string{
 const leastNCCL = 21000
 
 // OpenNCCL finds NCCL, once: only at $ZEROTH_NCCL_PATH if that is set, else the library found by
-// the loader as libnccl.so.2, or one in Places. The error gives the reason for each file that could
+// the loader as libnccl.so.2, or one in SearchPaths. The error gives the reason for each file that could
 // not be used.
 func OpenNCCL() (Library, error) { return nccl() }
 

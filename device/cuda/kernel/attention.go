@@ -157,7 +157,7 @@ func (l list) attn(a *device.Attn, drop bool) list {
 	if drop {
 		bytes += dropBytes
 	}
-	to := l.place(bytes)
+	to := l.slot(bytes)
 	put64(to, begins(&a.Start))
 	put64(unsafe.Add(to, 8), two(a.T, a.Past+a.T))
 	put64(unsafe.Add(to, 16), two(a.H, a.KV))

@@ -42,7 +42,7 @@ func (b *bench) attnOf(dt device.DType, a device.Attn) (q, k, v device.Mat) {
 }
 
 // half drops probabilities with an exact scale, since a single weight has no gradient.
-var half = device.Dropout{Seed: 1<<40 + 9, Place: 1<<31 | 2, Drop: device.DropOf(0.5), Row: 1<<33 - 20}
+var half = device.Dropout{Seed: 1<<40 + 9, Site: 1<<31 | 2, Drop: device.DropOf(0.5), Row: 1<<33 - 20}
 
 // eachAttn runs f with every shape and type, and with random shapes, some with dropout.
 func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a device.Attn) func(q operations)) {

@@ -47,9 +47,9 @@ type list struct {
 	p *Param
 }
 
-// place returns where to store the next parameter, which must have that many bytes. TestTable
+// slot returns where to store the next parameter, which must have that many bytes. TestTable
 // checks that all parameters fit the arguments.
-func (l list) place(bytes int) unsafe.Pointer {
+func (l list) slot(bytes int) unsafe.Pointer {
 	if l.p.Bytes != bytes {
 		l.misfit(bytes)
 	}
@@ -77,7 +77,7 @@ func (l list) i32(x int) list {
 	if x != int(int32(x)) {
 		l.tooMany(x)
 	}
-	to := l.place(4)
+	to := l.slot(4)
 	put32(to, uint32(x))
 	return l.then()
 }
@@ -94,26 +94,26 @@ func (l list) flag(x bool) list {
 }
 
 func (l list) i64(x int) list {
-	to := l.place(8)
+	to := l.slot(8)
 	put64(to, uint64(x))
 	return l.then()
 }
 
 func (l list) f32(x float32) list {
-	to := l.place(4)
+	to := l.slot(4)
 	put32(to, math.Float32bits(x))
 	return l.then()
 }
 
 func (l list) f64(x float64) list {
-	to := l.place(8)
+	to := l.slot(8)
 	put64(to, math.Float64bits(x))
 	return l.then()
 }
 
 // floats passes a struct of float32 fields.
 func (l list) floats(x ...float32) list {
-	to := l.place(4 * len(x))
+	to := l.slot(4 * len(x))
 	for i, v := range x {
 		put32(unsafe.Add(to, 4*i), math.Float32bits(v))
 	}
@@ -122,7 +122,7 @@ func (l list) floats(x ...float32) list {
 
 // ptr passes the address of a buffer, or null if it is empty.
 func (l list) ptr(b *device.Buffer) list {
-	to := l.place(8)
+	to := l.slot(8)
 	put64(to, begins(b))
 	return l.then()
 }
@@ -145,7 +145,7 @@ func (l list) matUpTo(m *device.Mat, words int) list { return l.rows(&m.Buf, m.L
 func (l list) vec(b *device.Buffer) list { return l.rows(b, 0, 2) }
 
 func (l list) rows(b *device.Buffer, ld, words int) list {
-	to := l.place(16)
+	to := l.slot(16)
 	put64(to, begins(b))
 	put64(unsafe.Add(to, 8), uint64(uint32(ld))|uint64(b.Type)<<32|uint64(min(words, aligned(b, ld)))<<48)
 	return l.then()

@@ -91,7 +91,7 @@ func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 	} else {
 		l = l.matUpTo(&device.Mat{Buf: dst}, words)
 	}
-	to := l.place(8 * MaxSources)
+	to := l.slot(8 * MaxSources)
 	for i := range src {
 		put64(unsafe.Add(to, 8*i), begins(&src[i]))
 	}
@@ -135,7 +135,7 @@ func (o *Ops) Dropout(y, x, add device.Buffer, d device.Dropout) {
 	}
 	d.Rows(y.N)
 	l := o.begin(dropoutKernel).vec(&y).vec(&x).vec(&add).i64(y.N)
-	putDrop(l.place(dropBytes), d)
+	putDrop(l.slot(dropBytes), d)
 	o.run(l.then(), blocks(y.N, 8), 1, 1, o.plus(o.passes(3, &y, &x), &add))
 }
 
@@ -144,7 +144,7 @@ const dropBytes = 32
 
 func putDrop(to unsafe.Pointer, d device.Dropout) {
 	key := d.Key()
-	for i, word := range [...]uint32{key[0], key[1], d.Place, d.Drop, uint32(d.Row), uint32(d.Row >> 32), uint32(d.Cols), math.Float32bits(d.Scale())} {
+	for i, word := range [...]uint32{key[0], key[1], d.Site, d.Drop, uint32(d.Row), uint32(d.Row >> 32), uint32(d.Cols), math.Float32bits(d.Scale())} {
 		put32(unsafe.Add(to, 4*i), word)
 	}
 }

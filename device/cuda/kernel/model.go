@@ -102,7 +102,7 @@ func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
 	}
 	device.Starts("rope", r.Start, x.Rows, r.Past)
 	l := o.begin(ropeKernel).mat(&x)
-	freq := l.place(8 * MaxHead / 2)
+	freq := l.slot(8 * MaxHead / 2)
 	for j := range r.RotaryDim() / 2 {
 		put64(unsafe.Add(freq, 8*j), math.Float64bits(r.Freq(j)))
 	}

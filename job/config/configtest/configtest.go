@@ -11,7 +11,7 @@ import (
 // ends the test.
 func MustLoad(t *testing.T, sets ...string) *config.Config {
 	t.Helper()
-	c, err := setup.Here(1, 0).Load("job.yaml", sets)
+	c, err := setup.ThisMachine(1, 0).Load("job.yaml", sets)
 	if err != nil {
 		t.Fatalf("Load(%q): %v", sets, err)
 	}

@@ -11,7 +11,7 @@ import (
 func Fitted(t *testing.T, sets ...string) *config.Config {
 	t.Helper()
 	base := []string{"model.layers=4", "model.heads=2", "model.width=64", "model.context=64", "model.vocab=300", "train.batch=16", "train.micro_batch=4", "parallel.ranks=4"}
-	c, err := setup.Here(1, 0).Draft("", append(base, sets...))
+	c, err := setup.ThisMachine(1, 0).Draft("", append(base, sets...))
 	if err != nil {
 		t.Fatal(err)
 	}
