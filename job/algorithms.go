@@ -91,7 +91,7 @@ func (r *run) useAlgorithms(a *setup.Algorithms) error {
 	if r.c.Parallel.Algorithms != "" {
 		return input.BadInput(fmt.Errorf("%v: parallel.algorithms: %s: write some here with 'zeroth bench gpu --products %s --write-algorithms FILE', or remove the key", r.c.Position("parallel.algorithms"), differ, r.c.Parallel.Algorithms))
 	}
-	r.Observer.Note(differ + ": cuBLAS chooses anew, and sums may have other bits than before")
+	r.Observer.Warn(differ + ": cuBLAS chooses anew, and sums may have other bits than before")
 	return nil
 }
 

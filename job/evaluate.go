@@ -100,6 +100,7 @@ type noteObserver struct {
 }
 
 func (t noteObserver) Note(line string) { t.notify(line) }
+func (t noteObserver) Warn(line string) { t.notify(line) }
 
 // evaluated returns the parts of the data to evaluate.
 func evaluated(set *data.Set, whole bool) (parts []*data.Split) {

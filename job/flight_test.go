@@ -83,3 +83,4 @@ func TestDumpIsAsked(t *testing.T) {
 type quiet struct{ *heard }
 
 func (quiet) Note(string) {}
+func (quiet) Warn(string) {}

@@ -295,7 +295,7 @@ func diskSpace(c *setup.Job, s *state.Saver, obs report.Observer) error {
 	}
 	wrong := fmt.Sprintf("a checkpoint takes %s, %s has %s free", show.ByteSize(need), dir, show.ByteSize(free))
 	if c.Checkpoint.OnError != "stop" {
-		obs.Note(wrong + ": there will be none until there is space")
+		obs.Warn(wrong + ": there will be none until there is space")
 		return nil
 	}
 	return fmt.Errorf("%s: make space, set checkpoint.dir to another disk, or checkpoint.on_error to continue", wrong)

@@ -181,7 +181,7 @@ func (l *loop) report(s zero.Stats, lr float64, took time.Duration, parts sim.Ex
 	}
 	behind := report.BehindOf(l.rank.Trainer.Paces)
 	if line := l.slow.Add(behind); line != "" {
-		l.rec.Note(line + l.where(behind.Rank))
+		l.rec.Warn(line + l.where(behind.Rank))
 	}
 	ranks, waits := report.Spreads(l.rank.Trainer.Paces)
 	return l.rec.step(report.Step{
@@ -214,7 +214,7 @@ func (l *loop) evaluate() error {
 		return err
 	}
 	if !finite {
-		l.rec.Note(fmt.Sprintf("the validation loss after step %d is %v: training has left the range of numbers; lower optimizer.lr, set train.clip, or go back to an earlier checkpoint", l.at, mean))
+		l.rec.Warn(fmt.Sprintf("the validation loss after step %d is %v: training has left the range of numbers; lower optimizer.lr, set train.clip, or go back to an earlier checkpoint", l.at, mean))
 	}
 	return l.rec.eval(report.Eval{Step: l.at, ValLoss: mean})
 }
@@ -258,7 +258,7 @@ func (l *loop) hearSave(wait bool) {
 		return
 	}
 	if l.rank.Rank == 0 {
-		l.rec.Note(end.String())
+		l.rec.saved(*end)
 		l.watch.Saved(end.Step, end.Took.Seconds(), end.Err)
 	}
 	if end.Err == nil {
@@ -294,7 +294,7 @@ func (l *loop) settled() error {
 		l.rec.Note("old checkpoint " + x.String())
 	}
 	if err != nil && l.c.Checkpoint.OnError != "stop" {
-		l.rec.Note(fmt.Sprintf("old checkpoints stay: %v", err))
+		l.rec.Warn(fmt.Sprintf("old checkpoints stay: %v", err))
 		return nil
 	}
 	return err

@@ -46,6 +46,7 @@ func (h *heard) Step(s report.Step) {
 }
 func (h *heard) Eval(e report.Eval)    { h.evals = append(h.evals, e) }
 func (h *heard) Note(s string)         { h.notes = append(h.notes, s) }
+func (h *heard) Warn(s string)         { h.Note(s) }
 func (h *heard) Done(s report.Summary) { h.sums = append(h.sums, s) }
 
 // A run tells and writes every step and every evaluation that is due, and ends

@@ -13,6 +13,7 @@ import (
 	"zeroth/input"
 	"zeroth/job/config"
 	"zeroth/job/report"
+	"zeroth/job/state"
 	"zeroth/job/watch"
 )
 
@@ -114,12 +115,12 @@ func (r *recorder) wrote() error {
 		if !r.goesOn {
 			return cmp.Or(err, r.events.Err())
 		}
-		r.Note(fmt.Sprintf("%v: training goes on without TensorBoard events; --resume writes all of them again", r.events.Err()))
+		r.Warn(fmt.Sprintf("%v: training goes on without TensorBoard events; --resume writes all of them again", r.events.Err()))
 		_ = r.closeEvents() // the error that was reported
 	}
 	if r.mlflow != nil {
 		if trouble := r.mlflow.Trouble(); trouble != "" {
-			r.Note(trouble)
+			r.Warn(trouble)
 		}
 	}
 	if !r.goesOn {
@@ -127,7 +128,7 @@ func (r *recorder) wrote() error {
 	}
 	switch late := err != nil; {
 	case late && !r.late:
-		r.Note(fmt.Sprintf("%v: training goes on, and the lines are written when that is possible", err))
+		r.Warn(fmt.Sprintf("%v: training goes on, and the lines are written when that is possible", err))
 	case !late && r.late:
 		r.Note("metrics.jsonl has all lines again")
 	}
@@ -152,6 +153,15 @@ func (r *recorder) step(s report.Step) error {
 	return r.wrote()
 }
 
+// saved reports how a save ended.
+func (r *recorder) saved(end state.Saved) {
+	if end.Err != nil {
+		r.Warn(end.String())
+		return
+	}
+	r.Note(end.String())
+}
+
 func (r *recorder) eval(e report.Eval) error {
 	r.sum.ValLoss = e.ValLoss
 	r.Eval(e)
@@ -164,7 +174,7 @@ func (r *recorder) close(end report.End) error {
 	r.watch.End(end)
 	if r.mlflow != nil {
 		if err := r.mlflow.Close(end); err != nil {
-			r.Note(err.Error())
+			r.Warn(err.Error())
 		}
 	}
 	if r.events != nil {
@@ -175,7 +185,7 @@ func (r *recorder) close(end report.End) error {
 	}
 	switch err := r.metrics.Close(); {
 	case err != nil && r.goesOn:
-		r.Note(fmt.Sprintf("%v: lines that are not in it: %d", err, r.metrics.Late()))
+		r.Warn(fmt.Sprintf("%v: lines that are not in it: %d", err, r.metrics.Late()))
 	case err != nil:
 		return err // there is no room for a drawing either
 	}
@@ -200,14 +210,14 @@ func (r *recorder) draw() error {
 		return err
 	}
 	if l.Damage != nil {
-		r.Note(fmt.Sprintf("%v: %d lines cannot be read and are not drawn", l.Damage, l.Lost))
+		r.Warn(fmt.Sprintf("%v: %d lines cannot be read and are not drawn", l.Damage, l.Lost))
 	}
 	if len(l.Steps) == 0 {
 		return nil
 	}
 	err = report.WriteLossSVG(filepath.Join(r.out, "loss.svg"), l.Steps, l.Evals)
 	if err != nil && r.goesOn {
-		r.Note(err.Error())
+		r.Warn(err.Error())
 		return nil
 	}
 	return err

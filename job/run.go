@@ -442,7 +442,7 @@ func (r *run) train(ctx context.Context) error {
 		r.rec.Note(line)
 	}
 	if err != nil && !anyLost(r.ranks) {
-		state.FinishSaves(r.savers, func(end state.Saved) { r.rec.Note(end.String()) })
+		state.FinishSaves(r.savers, r.rec.saved)
 	}
 	return err
 }
@@ -452,7 +452,7 @@ func (r *run) train(ctx context.Context) error {
 func (r *run) compareMemory(context.Context) error {
 	differs, err := r.Timeline.compare(r.c)
 	if differs != "" {
-		r.rec.Note("the memory in use cannot be compared with the plan: " + differs + ". This is a bug of zeroth: please report it with the job file")
+		r.rec.Warn("the memory in use cannot be compared with the plan: " + differs + ". This is a bug of zeroth: please report it with the job file")
 	}
 	return err
 }

@@ -33,6 +33,7 @@ type stepObserver struct {
 
 func (w *stepObserver) Step(s report.Step) { w.step(s.Step) }
 func (w *stepObserver) Note(s string)      { w.notes = append(w.notes, s) }
+func (w *stepObserver) Warn(s string)      { w.Note(s) }
 
 // intact verifies every byte of the newest checkpoint and checks that its state equals that of
 // the same step in folder want.

@@ -74,6 +74,7 @@ type app struct {
 
 	quiet  bool         // --quiet: print only results and errors
 	format string       // of --log: "json", "text", or empty
+	level  string       // --log-level
 	log    *slog.Logger // records for --log; nil if people read the output
 }
 
@@ -155,12 +156,21 @@ func (a *app) side() io.Writer {
 
 // startLog opens the log that --log asks for.
 func (a *app) startLog() error {
+	levels := map[string]slog.Level{"info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	level, ok := levels[a.level]
+	if !ok {
+		return fmt.Errorf("--log-level %s; want info, warn or error", a.level)
+	}
+	options := &slog.HandlerOptions{Level: level}
 	switch a.format {
 	case "":
+		if a.level != "info" {
+			return errors.New("--log-level is about the records of --log; add --log json or --log text")
+		}
 	case "json":
-		a.log = slog.New(slog.NewJSONHandler(escaped{a.errs}, nil))
+		a.log = slog.New(slog.NewJSONHandler(escaped{a.errs}, options))
 	case "text":
-		a.log = slog.New(slog.NewTextHandler(escaped{a.errs}, nil))
+		a.log = slog.New(slog.NewTextHandler(escaped{a.errs}, options))
 	default:
 		return fmt.Errorf("--log %s; want json or text", a.format)
 	}
@@ -252,6 +262,8 @@ func (a *app) root() *cobra.Command {
 	f := root.PersistentFlags()
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "print only results and errors")
 	f.StringVar(&a.format, "log", "", "write progress and errors to standard error as records with time stamps: `json` or text")
+	f.StringVar(&a.level, "log-level", "info", "write records of this `level` and above: info, warn or error")
+	must(root.RegisterFlagCompletionFunc("log-level", words("info", "warn", "error")))
 	must(root.RegisterFlagCompletionFunc("log", words("json", "text")))
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80") + exitCodes)

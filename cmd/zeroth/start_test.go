@@ -174,6 +174,15 @@ func TestLogRecords(t *testing.T) {
 	}
 	_, errs = zeroth(t, 0, "train", "tiny.yaml", "--out", "r2", "--log", "text")
 	contains(t, errs, "time=20", " level=INFO msg=step rank=0 step=1 ")
+	if out, errs := zeroth(t, 0, "train", "tiny.yaml", "--out", "r3", "--log", "text", "--log-level", "warn"); out+errs != "" {
+		t.Errorf("without a warning: %s%s", out, errs)
+	}
+	_, errs = zeroth(t, 2, "train", "tiny.yaml", "--out", "r3", "--log", "text", "--log-level", "error")
+	contains(t, errs, " level=ERROR msg=")
+	_, errs = zeroth(t, 2, "runs", "--log", "text", "--log-level", "all")
+	contains(t, errs, "--log-level all; want info, warn or error")
+	_, errs = zeroth(t, 2, "runs", "--log-level", "warn")
+	contains(t, errs, "add --log json or --log text")
 }
 
 // Quiet is silence where all is well.

@@ -137,6 +137,9 @@ func (e *Events) Eval(v Eval) {
 // Note implements Observer.
 func (e *Events) Note(string) {}
 
+// Warn implements Observer.
+func (e *Events) Warn(string) {}
+
 // Done implements Observer.
 func (e *Events) Done(Summary) {}
 

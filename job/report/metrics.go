@@ -139,6 +139,9 @@ func (m *Metrics) object(step int, kind string, of any) {
 // Note implements Observer; notes are for people.
 func (m *Metrics) Note(string) {}
 
+// Warn implements Observer.
+func (m *Metrics) Warn(string) {}
+
 // Done implements Observer; Close ends the file.
 func (m *Metrics) Done(Summary) {}
 

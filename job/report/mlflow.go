@@ -265,6 +265,9 @@ func (m *MLflow) Eval(e Eval) { m.add("val_loss", e.ValLoss, Now(), e.Step) }
 // Note implements Observer.
 func (m *MLflow) Note(string) {}
 
+// Warn implements Observer.
+func (m *MLflow) Warn(string) {}
+
 // Done implements Observer.
 func (m *MLflow) Done(Summary) {}
 

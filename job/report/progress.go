@@ -71,6 +71,9 @@ func (l *Lines) Eval(e Eval) { l.line("step %d/%d  validation loss %.4f", e.Step
 // Note writes a line.
 func (l *Lines) Note(s string) { l.line("%s", s) }
 
+// Warn writes a line.
+func (l *Lines) Warn(s string) { l.Note(s) }
+
 // Done writes the end.
 func (l *Lines) Done(s Summary) {
 	for _, line := range s.Lines() {
@@ -176,6 +179,9 @@ func (b *Bar) Note(s string) {
 	}
 	fmt.Fprintln(b.w, s)
 }
+
+// Warn writes a line above the bar.
+func (b *Bar) Warn(s string) { b.Note(s) }
 
 // Done ends the bar and writes the end.
 func (b *Bar) Done(s Summary) {

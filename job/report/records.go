@@ -42,6 +42,9 @@ func (l *Records) Eval(e Eval) {
 // Note writes a record.
 func (l *Records) Note(s string) { l.to.Info(s, "step", l.step.Load()) }
 
+// Warn writes a record of level WARN.
+func (l *Records) Warn(s string) { l.to.Warn(s, "step", l.step.Load()) }
+
 // Done writes the end.
 func (l *Records) Done(s Summary) {
 	l.to.Info("done", "steps", s.Steps, "stopped", s.Stopped, "loss", finite(s.Loss), "val_loss", finite(s.ValLoss), "tokens", s.Tokens, "seconds", s.Seconds,

@@ -42,4 +42,11 @@ func TestRecords(t *testing.T) {
 	if n := len(told); n < 190 || n > 202 || told[0] != 1 || told[n-1] != 1000 || len(lines) != n+4 {
 		t.Errorf("%d steps of %d lines: %v", n, len(lines), told)
 	}
+	b.Reset()
+	l = NewRecords(slog.New(slog.NewJSONHandler(&b, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	l.Note("all is well")
+	l.Warn("rank 1 is slow")
+	if got := b.String(); !strings.Contains(got, `"level":"WARN","msg":"rank 1 is slow","step":0`) || strings.Contains(got, "well") {
+		t.Errorf("of level WARN and above: %s", got)
+	}
 }

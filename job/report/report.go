@@ -144,6 +144,7 @@ type Observer interface {
 	Step(Step)
 	Eval(Eval)
 	Note(string)
+	Warn(string) // like Note, about something that may need a person
 	Done(Summary)
 }
 
@@ -175,6 +176,13 @@ func (os Observers) Eval(e Eval) {
 func (os Observers) Note(line string) {
 	for _, o := range os {
 		o.Note(line)
+	}
+}
+
+// Warn passes on a warning.
+func (os Observers) Warn(line string) {
+	for _, o := range os {
+		o.Warn(line)
 	}
 }
 

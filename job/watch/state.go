@@ -281,6 +281,9 @@ func (s *State) Note(line string) {
 	})
 }
 
+// Warn implements report.Observer.
+func (s *State) Warn(line string) { s.Note(line) }
+
 // Done implements report.Observer.
 func (s *State) Done(x report.Summary) {
 	s.change(func() { s.run.State = map[bool]string{true: "stopped", false: "done"}[x.Stopped] })
