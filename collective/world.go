@@ -4,6 +4,7 @@ import (
 	"errors"
 	"iter"
 	"slices"
+	"sync"
 
 	"zeroth/shard"
 )
@@ -250,7 +251,7 @@ func WiredWorld(m shard.Mesh, r int, wire func(group, at int) Wire) (ranks Ranks
 
 // Placement describes where the ranks of a job run, as seen from one process.
 type Placement struct {
-	Local      []int // world ranks in this process, ascending
+	Local      []int // world ranks in this process, ascending; read-only
 	HostRanks  int   // number of ranks on this machine, including Local
 	HostOffset int   // number of those that precede Local
 	NCCL       bool  // GPU ranks reduce with NCCL, in communicators of their own
@@ -259,10 +260,21 @@ type Placement struct {
 }
 
 // InOneProcess returns the placement of a number of ranks in one process.
-func InOneProcess(ranks int) Placement {
-	at := Placement{Local: make([]int, ranks), HostRanks: ranks}
-	for r := range ranks {
-		at.Local[r] = r
+func InOneProcess(ranks int) Placement { return Placement{Local: firstRanks(ranks), HostRanks: ranks} }
+
+// first holds the ranks that firstRanks has returned the beginning of; a search for settings asks
+// for those of 16,384 ranks thousands of times.
+var first struct {
+	sync.Mutex
+	ranks []int
+}
+
+// firstRanks returns the ranks below n, shared by all callers.
+func firstRanks(n int) []int {
+	first.Lock()
+	defer first.Unlock()
+	for r := len(first.ranks); r < n; r++ {
+		first.ranks = append(first.ranks, r)
 	}
-	return at
+	return first.ranks[:n:n]
 }

@@ -191,12 +191,17 @@ func (s *search) answer(f *Result) error {
 			affordable[i], left = true, left-n
 		}
 	}
-	err := each(len(all), func(i int) error { return s.dryRun(all[i], affordable[i]) })
-	if err != nil || s.limits.Hardware == nil {
-		return err
+	longest := make([]int, len(all)) // simulated first, so that none is left for one processor
+	for i := range longest {
+		longest[i] = i
 	}
-	return each(len(f.Fits), func(i int) (err error) {
-		f.Fits[i], err = s.refine(f.Fits[i])
+	slices.SortStableFunc(longest, func(a, b int) int { return all[b].passes() - all[a].passes() })
+	return each(len(all), func(i int) error {
+		i = longest[i]
+		err := s.dryRun(all[i], affordable[i])
+		if fit := i - 1; err == nil && s.limits.Hardware != nil && fit >= 0 && fit < len(f.Fits) {
+			f.Fits[fit], err = s.refine(all[i])
+		}
 		return err
 	})
 }

@@ -163,11 +163,15 @@ func (c *Choice) simulate() (err error) {
 	return err
 }
 
+// perProcessor is the number of goroutines per processor, of which some wait for a memo that
+// others compute.
+const perProcessor = 4
+
 // each calls do(0) to do(n-1) on all processors. It returns the error of the lowest index.
 func each(n int, do func(int) error) error {
 	errs, next := make([]error, n), atomic.Int64{}
 	var all sync.WaitGroup
-	for range min(n, runtime.GOMAXPROCS(0)) {
+	for range min(n, perProcessor*runtime.GOMAXPROCS(0)) {
 		all.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				errs[i] = do(i)

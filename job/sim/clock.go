@@ -13,7 +13,8 @@ import (
 // operation between places begins when all of its members have reached it.
 type simulation struct {
 	ranks  []*pipelineRank
-	came   []int // by junction: members that have reached one of its operations
+	came   []int             // by junction: members that have reached one of its operations
+	joined [][]*pipelineRank // by junction: those that have reached the next one
 	now    float64
 	shared bool // all places share the same processors
 }
@@ -36,6 +37,7 @@ type pipelineRank struct {
 	begun     []float64
 	counted   []bool    // by queue: the next task is counted in simulation.came
 	met       []int     // by junction: operations that have begun
+	awake     bool      // something has happened since start that may let tasks begin
 	waited    []float64 // end of each finished wait of the host
 	ended     []float64 // and of each step
 	slow      float64   // current slowdown of tasks that need processors
@@ -46,7 +48,8 @@ type pipelineRank struct {
 
 // run runs all tasks of all queues.
 func (r *simulation) run(traced bool) {
-	r.came = make([]int, junctions(len(r.ranks)))
+	n := junctions(len(r.ranks))
+	r.came, r.joined = make([]int, n), make([][]*pipelineRank, n)
 	for _, p := range r.ranks {
 		p.open(r, traced)
 	}
@@ -58,6 +61,7 @@ func (r *simulation) run(traced bool) {
 // open initializes a place's queues.
 func (r *pipelineRank) open(of *simulation, traced bool) {
 	n := len(r.Queues)
+	r.awake = true
 	r.sim, r.next, r.joined, r.remaining, r.begun, r.counted, r.met = of, make([]int, n), make([]int, n), make([]float64, n), make([]float64, n), make([]bool, n), make([]int, len(of.came))
 	for i, q := range r.Queues {
 		r.remaining[i] = -1
@@ -74,7 +78,7 @@ func (r *simulation) start() (busy bool) {
 	for again := true; again; {
 		again = false
 		for _, p := range r.ranks {
-			again = p.start() || again
+			again = p.awake && p.start() || again
 		}
 	}
 	for _, p := range r.ranks {
@@ -95,6 +99,7 @@ func (r *simulation) start() (busy bool) {
 
 // start begins the place's tasks that can begin now, and reports whether there were any.
 func (r *pipelineRank) start() (some bool) {
+	r.awake = false
 	for again := true; again; some = some || again {
 		again = false
 		for at := len(r.waited); at < len(r.waits) && r.done(r.waits[at].queue) >= int(r.waits[at].until); at++ {
@@ -184,10 +189,15 @@ func (r *pipelineRank) meet(queue int, junction int32) bool {
 	if !r.counted[queue] {
 		r.counted[queue] = true
 		r.sim.came[junction]++
+		r.sim.joined[junction] = append(r.sim.joined[junction], r)
 	}
 	if r.sim.came[junction] < (r.met[junction]+1)*members(junction, len(r.sim.ranks)) {
 		return false
 	}
+	for _, p := range r.sim.joined[junction] {
+		p.awake = true
+	}
+	r.sim.joined[junction] = r.sim.joined[junction][:0]
 	r.counted[queue] = false
 	r.met[junction]++
 	return true
@@ -204,10 +214,12 @@ func (r *simulation) advance() {
 			}
 		}
 	}
-	from := r.now
+	from := nanoseconds(r.now)
 	r.now += step
+	spent := float64(nanoseconds(r.now) - from)
 	for _, p := range r.ranks {
-		p.advance(from, step)
+		p.spend(spent)
+		p.advance(step)
 	}
 }
 
@@ -241,9 +253,8 @@ func (r *pipelineRank) pace(i int) float64 {
 }
 
 // advance moves the place's tasks forward by a step.
-func (r *pipelineRank) advance(from, step float64) {
+func (r *pipelineRank) advance(step float64) {
 	now := r.sim.now
-	r.spend(float64(nanoseconds(now) - nanoseconds(from)))
 	for i, left := range r.remaining {
 		if left < 0 {
 			continue
@@ -251,7 +262,7 @@ func (r *pipelineRank) advance(from, step float64) {
 		pace := r.pace(i)
 		r.remaining[i] -= step / pace
 		if r.remaining[i] <= 1e-12*now || left*pace == step {
-			r.remaining[i] = -1
+			r.remaining[i], r.awake = -1, true
 			if r.tracks != nil {
 				t := &r.Queues[i].Tasks[r.next[i]-1]
 				r.tracks[i].add(ran{r.labels[t.label], r.Kernels[t.Kernel].Op, nanoseconds(r.begun[i]), nanoseconds(now)})

@@ -19,8 +19,7 @@ import (
 type moving struct {
 	*Hardware
 	job       *setup.Job
-	host      []int // of each rank
-	hostRanks int   // ranks per host
+	hostRanks int // ranks on the first rank's host
 	links     collective.Links
 	bounce    map[Group]int // planned bytes of bounce memory per rank of a group; 0: unknown
 	ways      map[Group]*ways
@@ -38,16 +37,13 @@ func (h *Hardware) moving(c *setup.Job) *moving {
 	if c.Unplaced() {
 		c = h.Spread(c.Config).Of(c.Config)
 	}
-	m := &moving{Hardware: h, job: c, host: c.At.Hosts, bounce: map[Group]int{}, ways: map[Group]*ways{}}
-	if m.host == nil {
-		m.host = make([]int, c.Parallel.Ranks)
-		for r := range m.host {
-			m.host[r] = r / c.At.HostRanks
-		}
-	}
-	for _, at := range m.host {
-		if at == m.host[0] {
-			m.hostRanks++
+	m := &moving{Hardware: h, job: c, hostRanks: min(c.At.HostRanks, c.Parallel.Ranks), bounce: map[Group]int{}, ways: map[Group]*ways{}}
+	if c.At.Hosts != nil {
+		m.hostRanks = 0
+		for _, at := range c.At.Hosts {
+			if at == c.At.Hosts[0] {
+				m.hostRanks++
+			}
 		}
 	}
 	if c.Parallel.Ranks > 1 {
@@ -55,6 +51,14 @@ func (h *Hardware) moving(c *setup.Job) *moving {
 		m.links = collective.Links{Near: near.Bandwidth, NearDelay: near.Latency, Far: far.Bandwidth * float64(m.hostRanks), FarDelay: far.Latency, HostRanks: m.hostRanks}
 	}
 	return m
+}
+
+// host returns the number of a rank's host.
+func (m *moving) host(rank int) int {
+	if m.job.At.Hosts != nil {
+		return m.job.At.Hosts[rank]
+	}
+	return rank / m.job.At.HostRanks
 }
 
 // Spread returns the spread of a job without a placement.
@@ -198,7 +202,7 @@ func (m *moving) copies(k Kernel, bytes int) float64 {
 // transfer returns the seconds of a transfer over a link of a pipeline.
 func (m *moving) transfer(k Kernel) float64 {
 	from, to, bytes := k.Link[0], k.Link[1], k.N*k.In.Size()
-	sameHost := m.host[from] == m.host[to]
+	sameHost := m.host(from) == m.host(to)
 	at := slices.IndexFunc(m.Links, func(l Link) bool {
 		return l.Ranks == 0 || sameHost && l.Ranks >= m.hostRanks || from/l.Ranks == to/l.Ranks && (sameHost || l.Ranks > m.hostRanks)
 	})
@@ -221,7 +225,7 @@ func (m *moving) between(k Kernel) (bytes int64) {
 	}
 	if k.isLink() {
 		for i := range m.job.Parallel.Ranks / setup.Pipeline(m.job.Config) {
-			if m.host[k.Link[0]+i] == m.host[0] && m.host[k.Link[1]+i] != m.host[0] {
+			if m.host(k.Link[0]+i) == m.host(0) && m.host(k.Link[1]+i) != m.host(0) {
 				bytes += int64(k.N * k.In.Size())
 			}
 		}
@@ -248,15 +252,16 @@ func (m *moving) waysOf(g Group) *ways {
 		how = collective.Flat
 	}
 	w, seen, alike := &ways{}, map[int]bool{}, map[string]*collective.Ways{}
-	for r, at := range m.host {
+	for r := range m.job.Parallel.Ranks {
+		at := m.host(r)
 		begin := r/(g.Size*g.Stride)*(g.Size*g.Stride) + r%g.Stride
-		if at != m.host[0] || seen[begin] || begin+(g.Size-1)*g.Stride >= len(m.host) {
+		if at != m.host(0) || seen[begin] || begin+(g.Size-1)*g.Stride >= m.job.Parallel.Ranks {
 			continue
 		}
 		seen[begin] = true
 		host := make([]int, g.Size)
 		for i := range host {
-			host[i] = m.host[begin+i*g.Stride]
+			host[i] = m.host(begin + i*g.Stride)
 		}
 		key := fmt.Sprint(host)
 		if alike[key] == nil {
@@ -335,7 +340,7 @@ func (m *moving) transport() string {
 	case m.job.Parallel.Master:
 		return "from and to rank 0" + through
 	}
-	s := collective.SpreadOf(m.host)
+	s := collective.SpreadOf(m.job.At.Hosts)
 	if s.Hosts == 1 {
 		return "between processes of one host, from rank to rank" + through
 	}
