@@ -55,6 +55,8 @@ type Source struct {
 	Vocab      int       // the model's ids are [0, Vocab); 0 if the model adopts Set.Vocab
 	Seed       uint64    // of the training order
 	Memory     int64     // bytes that the text may occupy; 0 if unlimited
+	Evaluate   bool      // the set is not trained on: either part may be empty, weights have no effect, and without enough data for validation there is none
+	Whole      bool      // documents may be longer than a sample: they are read by Split.Slide
 	Found      *Found    // result of a Check of the same files; if nil, Open searches for them
 
 	// Progress, if not nil, receives the bytes of text encoded, or of token files checked, so
@@ -275,9 +277,18 @@ func (s Source) key() string {
 // cut creates the splits and refuses sets that are too small to train on.
 func (set *Set) cut(s Source, c *Corpus) error {
 	p := layOut(c.Len(), int64(s.Context), s.Validation)
+	if s.Evaluate && p.held.windows == 0 {
+		s.Validation = 0
+		if p = layOut(c.Len(), int64(s.Context), 0); s.Whole && c.Len() > 1 {
+			p.train.windows = max(1, p.train.windows) // it may be shorter than a sample
+		}
+	}
 	set.Train = &Split{corpus: c, context: int64(s.Context), stretches: p.train, shuffle: true, seed: s.Seed}
 	var errs []error
-	if batch := int64(max(s.Batch, 1)); set.Train.Windows() < batch {
+	switch batch := int64(max(s.Batch, 1)); {
+	case s.Evaluate && p.train.windows+p.held.windows == 0:
+		errs = append(errs, problem(s.key(), "%d tokens are fewer than a window of %d tokens; add data, or shorten the context", c.Len(), s.Context+1))
+	case !s.Evaluate && p.train.windows < batch:
 		errs = append(errs, problem(s.key(), "%d tokens give %d training windows of %d tokens, fewer than the %d of one global batch, which need about %d tokens; add data, shorten the context or make the batch smaller",
 			c.Len(), set.Train.Windows(), s.Context+1, batch, tokensNeeded(batch, s.Context, 1-s.Validation)))
 	}

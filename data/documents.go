@@ -81,15 +81,19 @@ func (d *documents) positions(i int32) int { return int(d.starts[i+1]-d.starts[i
 // fill writes document i to the beginning of a sample and returns its number of positions.
 func (d *documents) fill(input, target []int32, i int32) int {
 	n := d.positions(i)
-	ids, learn := d.ids[d.starts[i]:d.starts[i+1]], d.learn[d.starts[i]:d.starts[i+1]]
-	copy(input, ids[:n])
-	for k := range n {
+	d.fillFrom(input[:n], target[:n], d.starts[i])
+	return n
+}
+
+// fillFrom writes tokens of a document, beginning at one of all tokens.
+func (d *documents) fillFrom(input, target []int32, at int64) {
+	n := int64(copy(input, d.ids[at:]))
+	for k, learn := range d.learn[at+1 : at+1+n] {
 		target[k] = Ignored
-		if learn[k+1] {
-			target[k] = ids[k+1]
+		if learn {
+			target[k] = d.ids[at+1+int64(k)]
 		}
 	}
-	return n
 }
 
 // example is an encoded record, or the reason why it could not be read.
@@ -121,6 +125,9 @@ type docReader struct {
 // newDocReader finds problems before a file is read.
 func (s Source) newDocReader(tok Tokenizer) (*docReader, error) {
 	d := &docReader{Documents: s.Documents, context: s.Context, vocab: s.limit(tok)}
+	if s.Whole {
+		d.context = math.MaxInt32
+	}
 	switch t := tok.(type) {
 	case Bytes:
 		d.tok = byteFiles{}

@@ -73,7 +73,7 @@ func TestFormats(t *testing.T) {
 		if in != c.in || out != c.out || set.Train.Windows() != 1 || set.Train.Learned(0, 1) != len(strings.ReplaceAll(c.out, ".", "")) {
 			t.Errorf("%s: %s %s, want %s %s; %d learned", name, in, out, c.in, c.out, set.Train.Learned(0, 1))
 		}
-		if want := "1 documents are longer than 9 tokens and are cut: 4 tokens are not trained on"; name == "cut" && !slices.Equal(set.Notes, []string{want}) {
+		if want := "1 documents are longer than 9 tokens and are cut: 4 of their tokens are left out"; name == "cut" && !slices.Equal(set.Notes, []string{want}) {
 			t.Errorf("notes %q", set.Notes)
 		}
 	}
@@ -268,7 +268,7 @@ func TestFit(t *testing.T) {
 	}{
 		{100, 0, false, 100, 3, "1 documents have no token to learn within that length and are skipped\ndocuments fill 17 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
 		{100, 16, false, 48, 3, "1 documents have no token to learn within that length and are skipped\ndocuments fill 35 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
-		{16, 64, false, 16, 3, "1 documents are longer than 17 tokens and are cut: 23 tokens are not trained on\n1 documents have no token to learn within that length and are skipped\ndocuments fill 56 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
+		{16, 64, false, 16, 3, "1 documents are longer than 17 tokens and are cut: 23 of their tokens are left out\n1 documents have no token to learn within that length and are skipped\ndocuments fill 56 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
 		{16, 8, true, 16, 2, "1 documents are longer than 17 tokens and are left out (data.too_long)\n1 documents have no token to learn within that length and are skipped\ndocuments fill 34 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
 	} {
 		set := open(t, Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "text", Skip: c.skip}, Dir: dir, Tokenizer: "bytes", Context: c.context, Fit: c.fit})

@@ -174,15 +174,21 @@ func (set *Set) splitDocuments(s Source, train, validation *documents) {
 	case s.Validation > 0:
 		set.Validation = newDocumentSplit(train.arrange([][]int32{held}, s.Context, s.Documents.Pack), s)
 	}
+	if s.Evaluate && len(held) == 0 {
+		set.Validation = nil
+	}
 }
 
 func newDocumentSplit(docs *sequences, s Source) *Split {
 	return &Split{docs: docs, context: int64(s.Context), stretches: stretches{windows: int64(docs.len())}}
 }
 
-// mix refuses sets that are too small to train on, and applies the weights.
+// mix refuses sets that are too small to train on, and applies the weights of those that are trained on.
 func (set *Set) mix(s Source) error {
 	docs, batch := set.Train.docs, int64(max(s.Batch, 1))
+	if s.Evaluate && (set.Train.Windows() > 0 || set.Validation != nil) {
+		return nil
+	}
 	if set.Train.Windows() < batch {
 		what := "documents"
 		if docs.packed {
@@ -218,7 +224,7 @@ func (n counts) notes(context int) (notes []string) {
 		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are left out (data.too_long)", n.skipped, context+1))
 	}
 	if n.cut > 0 {
-		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are cut: %d tokens are not trained on", n.cut, context+1, n.cutTokens))
+		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are cut: %d of their tokens are left out", n.cut, context+1, n.cutTokens))
 	}
 	for _, form := range slices.Sorted(maps.Keys(n.forms)) {
 		notes = append(notes, fmt.Sprintf("%d records are read as %s", n.forms[form], formNotes[form]))

@@ -80,19 +80,27 @@ func (s *Split) Batch(input, target, start []int32, sample int64) error {
 func (s *Split) windowsOf(input, target []int32, sample int64) error {
 	T := int(s.context)
 	for ; len(input) > 0; sample++ {
-		at := s.start(s.Window(sample))
-		s.corpus.Read(input[:T], at)
-		copy(target[:T], input[1:T])
-		target[T-1] = s.corpus.At(at + s.context)
-		for _, id := range input[:T] {
-			if uint64(id) >= uint64(s.corpus.vocab) {
-				return fmt.Errorf("%s changed after it was opened: it now has the id %d, with a vocabulary of %d", s.corpus.named(at), id, s.corpus.vocab)
-			}
-		}
-		if id := target[T-1]; uint64(id) >= uint64(s.corpus.vocab) {
-			return fmt.Errorf("%s changed after it was opened: it now has the id %d, with a vocabulary of %d", s.corpus.named(at+s.context), id, s.corpus.vocab)
+		if err := s.window(input[:T], target[:T], s.start(s.Window(sample))); err != nil {
+			return err
 		}
 		input, target = input[T:], target[T:]
+	}
+	return nil
+}
+
+// window reads a window of a corpus that begins at a token.
+func (s *Split) window(input, target []int32, at int64) error {
+	n := len(input)
+	s.corpus.Read(input, at)
+	copy(target, input[1:])
+	target[n-1] = s.corpus.At(at + int64(n))
+	for _, id := range input {
+		if uint64(id) >= uint64(s.corpus.vocab) {
+			return fmt.Errorf("%s changed after it was opened: it now has the id %d, with a vocabulary of %d", s.corpus.named(at), id, s.corpus.vocab)
+		}
+	}
+	if id := target[n-1]; uint64(id) >= uint64(s.corpus.vocab) {
+		return fmt.Errorf("%s changed after it was opened: it now has the id %d, with a vocabulary of %d", s.corpus.named(at+int64(n)), id, s.corpus.vocab)
 	}
 	return nil
 }

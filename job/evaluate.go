@@ -27,26 +27,42 @@ type Evaluation struct {
 // Perplexity returns e to the power of the loss.
 func (e Evaluation) Perplexity() float64 { return math.Exp(e.Loss) }
 
-// Evaluate computes the loss of the model in model.from on the job's validation data, or with
-// whole, or where it has none, on all of its data. It writes nothing. tell receives notices and
-// occasional progress.
-func Evaluate(ctx context.Context, c *config.Config, whole bool, notify func(string)) (e Evaluation, err error) {
+// Evaluating says what is evaluated, and how.
+type Evaluating struct {
+	All    bool // all data, not only the validation data
+	Stride int  // tokens between the beginnings of windows, see data.Sliding; 0 means that windows do not overlap
+}
+
+// Evaluate computes the loss of the model in model.from on the job's validation data or, where it has
+// none, on all of its data. It writes nothing. notify receives notices and occasional progress.
+func Evaluate(ctx context.Context, c *config.Config, o Evaluating, notify func(string)) (e Evaluation, err error) {
 	if c.Model.From == "" {
 		return e, input.BadInput(errors.New("there is no model to evaluate: model.from names none"))
 	}
 	observer := noteObserver{notify: notify}
 	c = c.Copy()
-	c.Train.Batch = 1 // no step needs a batch of samples
-	if c.Data.Validation == 0 && len(c.Data.Held) == 0 && !whole {
-		whole = true
-		notify("data.validation is 0: evaluating on all of the data")
+	in := inputs{evaluates: true, whole: o.Stride > 0}
+	change := func(c *config.Config) {
+		c.Train.Batch = 1 // no step needs a batch of samples
+		if o.All {
+			c.Data.Validation = 0
+		}
+		c.Data.Pack = c.Data.Pack && o.Stride == 0
 	}
-	c, open, err := fitContext(ctx, c, observer)
+	change(c)
+	c, in.set, err = fitContext(ctx, c, in, observer)
 	if err != nil {
 		return e, err
 	}
-	if open != nil {
-		defer open.Close() // only read from
+	change(c)
+	if o.Stride > c.Model.Context {
+		err = input.BadInput(fmt.Errorf("--stride %d; want at most model.context, %d", o.Stride, c.Model.Context))
+	}
+	if in.set != nil {
+		defer in.set.Close() // only read from
+	}
+	if err != nil {
+		return e, err
 	}
 	j := setup.Planned(c)
 	j.World = setup.Alone{} // nothing is added up that NCCL would be asked for
@@ -57,7 +73,8 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, notify func(str
 	if err != nil {
 		return e, err
 	}
-	set, weights, err := openInputs(j, ctx, inputs{needs: fit.Product(plan.Memory(), int64(c.Parallel.Ranks)), set: open}, observer)
+	in.needs = fit.Product(plan.Memory(), int64(c.Parallel.Ranks))
+	set, weights, err := openInputs(j, ctx, in, observer)
 	if err != nil {
 		return e, err
 	}
@@ -69,7 +86,10 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, notify func(str
 	if _, err := weights.Check(ctx, c.Model); err != nil {
 		return e, err
 	}
-	x := &evaluation{c: c, notify: notify, parts: evaluated(set, whole), share: data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: 1, MicroBatch: c.Train.MicroBatch}}
+	if set.Validation == nil && !o.All {
+		notify("there is no validation data: evaluating on all of the data")
+	}
+	x := &evaluation{c: c, notify: notify, parts: evaluated(set, o), share: data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: 1, MicroBatch: c.Train.MicroBatch}}
 	ranks, err := setup.Open(j)
 	if err != nil {
 		return e, err
@@ -103,21 +123,32 @@ func (t noteObserver) Note(line string) { t.notify(line) }
 func (t noteObserver) Warn(line string) { t.notify(line) }
 
 // evaluated returns the parts of the data to evaluate.
-func evaluated(set *data.Set, whole bool) (parts []*data.Split) {
-	if whole {
-		parts = append(parts, set.Train)
-	}
-	if set.Validation != nil {
-		parts = append(parts, set.Validation)
+func evaluated(set *data.Set, o Evaluating) (parts []windows) {
+	for _, s := range []*data.Split{set.Train, set.Validation} {
+		switch {
+		case s == nil || s == set.Train && set.Validation != nil && !o.All:
+		case o.Stride > 0:
+			parts = append(parts, s.Slide(o.Stride))
+		default:
+			parts = append(parts, s)
+		}
 	}
 	return parts
+}
+
+// windows are a part of the data: a data.Split or a data.Sliding.
+type windows interface {
+	Windows() int64
+	Learned(first, n int64) int
+	Lengths(first, n int64) (positions, tokens int)
+	Batch(input, target, start []int32, first int64) error
 }
 
 // evaluation reads windows of the data in order, divided among ranks.
 type evaluation struct {
 	c      *config.Config
 	notify func(string)
-	parts  []*data.Split
+	parts  []windows
 	share  data.Share
 }
 
@@ -178,7 +209,7 @@ func (x *evaluation) learned(first, n int64) (sum int64) {
 
 // part returns the part of the data that has window number at, and its number there; no part
 // behind the last.
-func (x *evaluation) part(at int64) (*data.Split, int64) {
+func (x *evaluation) part(at int64) (windows, int64) {
 	for _, p := range x.parts {
 		if at < p.Windows() {
 			return p, at

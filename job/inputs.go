@@ -20,11 +20,11 @@ import (
 
 // fitContext gives a job whose sequences are as long as its longest document their length, which
 // planning needs, so it opens the data. Other jobs stay as they are, without a set.
-func fitContext(ctx context.Context, c *config.Config, obs report.Observer) (*config.Config, *data.Set, error) {
+func fitContext(ctx context.Context, c *config.Config, in inputs, obs report.Observer) (*config.Config, *data.Set, error) {
 	if !config.FollowsData(c) {
 		return c, nil, nil
 	}
-	set, err := openData(ctx, c, 0, obs)
+	set, err := openData(ctx, c, in, obs)
 	if err != nil {
 		return nil, nil, problemsOf(c.Blame(err), err)
 	}
@@ -38,7 +38,7 @@ func fitContext(ctx context.Context, c *config.Config, obs report.Observer) (*co
 
 // fitContext is the run's.
 func (r *run) fitContext(ctx context.Context) (err error) {
-	c, set, err := fitContext(ctx, r.c, r.Observer)
+	c, set, err := fitContext(ctx, r.c, inputs{}, r.Observer)
 	if err == nil {
 		r.c, r.set = c, set
 	}
@@ -49,7 +49,7 @@ func (r *run) fitContext(ctx context.Context) (err error) {
 // parameters.
 func (r *run) openInputs(ctx context.Context) error {
 	needs := fit.Product(r.plan.Memory(), int64(r.job.At.HostRanks))
-	set, weights, err := openInputs(r.job, ctx, inputs{needs, r.start.from != nil, r.set}, r.Observer)
+	set, weights, err := openInputs(r.job, ctx, inputs{needs: needs, goesOn: r.start.from != nil, set: r.set}, r.Observer)
 	if err == nil {
 		r.set, r.start.weights = set, weights
 	}
@@ -61,6 +61,8 @@ type inputs struct {
 	needs  int64     // bytes of the ranks of this machine
 	goesOn bool      // from a checkpoint, which has the parameters
 	set    *data.Set // if it is open already, else nil
+
+	evaluates, whole bool // see data.Source
 }
 
 // openInputs opens the data and, unless the run continues from a checkpoint, the initial
@@ -69,7 +71,7 @@ func openInputs(j *setup.Job, ctx context.Context, in inputs, obs report.Observe
 	c := j.Config
 	var problems config.Problems
 	if set = in.set; set == nil {
-		set, err = openData(ctx, c, in.needs, obs)
+		set, err = openData(ctx, c, in, obs)
 		problems = c.Blame(err)
 	}
 	w = &hf.Weights{}
@@ -100,11 +102,12 @@ func problemsOf(problems config.Problems, err error) error {
 }
 
 // openData opens a job's data on a machine whose ranks need so many bytes.
-func openData(ctx context.Context, c *config.Config, needs int64, obs report.Observer) (*data.Set, error) {
+func openData(ctx context.Context, c *config.Config, in inputs, obs report.Observer) (*data.Set, error) {
 	s := config.Source(c)
+	s.Evaluate, s.Whole = in.evaluates, in.whole
 	s.Progress = reading(obs)
 	if free := machine.Machine().Free; free > 0 { // the ranks need their part of it
-		s.Memory = max(1, free-needs)
+		s.Memory = max(1, free-in.needs)
 	}
 	return data.Open(ctx, s)
 }

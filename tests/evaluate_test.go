@@ -2,6 +2,7 @@ package tests
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -23,7 +24,7 @@ func TestEvaluationIsPyTorchs(t *testing.T) {
 	e := expectations(t).Tiny
 	for _, sets := range []string{"parallel.ranks=1", "parallel.ranks=2 train.micro_batch=3", "parallel.ranks=5 train.micro_batch=1 train.batch=5", "parallel.ranks=2 train.micro_batch=5 train.batch=10"} {
 		c := mustHFConfig(t, filepath.Join(hfModels, "tiny"), "tokens.bin", strings.Fields(sets)...)
-		got, err := job.Evaluate(t.Context(), c, true, func(string) {})
+		got, err := job.Evaluate(t.Context(), c, job.Evaluating{All: true}, func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,13 +34,13 @@ func TestEvaluationIsPyTorchs(t *testing.T) {
 		}
 	}
 	c := mustHFConfig(t, filepath.Join(hfModels, "tiny"), "tokens.bin")
-	got, err := job.Evaluate(t.Context(), c, false, func(string) {}) // there is no validation data, so all of it
+	got, err := job.Evaluate(t.Context(), c, job.Evaluating{}, func(string) {}) // there is no validation data, so all of it
 	if err != nil {
 		t.Fatal(err)
 	}
 	within(t, "without validation data: the loss", got.Loss, e.Loss, 1e-6)
 	c = cfg(t)
-	if _, err := job.Evaluate(t.Context(), c, true, func(string) {}); err == nil || !strings.Contains(err.Error(), "model.from names none") {
+	if _, err := job.Evaluate(t.Context(), c, job.Evaluating{All: true}, func(string) {}); err == nil || !strings.Contains(err.Error(), "model.from names none") {
 		t.Errorf("without a model: %v", err)
 	}
 }
@@ -67,7 +68,7 @@ func TestEvaluationOfDocuments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := job.Evaluate(t.Context(), c, true, func(string) {})
+		e, err := job.Evaluate(t.Context(), c, job.Evaluating{All: true}, func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,6 +86,58 @@ func TestEvaluationOfDocuments(t *testing.T) {
 			t.Errorf("%v: the loss is %.9g, one document at a time %.9g", sets, e.Loss, first)
 		}
 	}
+}
+
+// TestEvaluationWithStride checks that losses with overlapping windows equal those of transformers, see
+// perplexity.py, on a text and on documents, for any number of ranks.
+func TestEvaluationWithStride(t *testing.T) {
+	raw, err := os.ReadFile("testdata/hf-families/perplexity.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all struct {
+		Documents []json.RawMessage
+		Models    []struct {
+			Config          json.RawMessage
+			Stride          int
+			Text, Documents float64
+			Tokens, Learned int64
+		}
+	}
+	if err := json.Unmarshal(raw, &all); err != nil {
+		t.Fatal(err)
+	}
+	lines := filepath.Join(t.TempDir(), "d.jsonl")
+	if err := os.WriteFile(lines, bytes.Join(asBytes(all.Documents), []byte("\n")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range all.Models {
+		folder, tokens := writeFamily(t, m.Config)
+		ranks := fmt.Sprint("parallel.ranks=", 1+i%3)
+		evaluate := func(wantLoss float64, wantTokens int64, o job.Evaluating, sets ...string) {
+			t.Helper()
+			var notes []string
+			e, err := job.Evaluate(t.Context(), mustHFConfig(t, folder, "tokens.bin", sets...), o, func(s string) { notes = append(notes, s) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if math.Abs(e.Loss-wantLoss) > 1e-6 || e.Tokens != wantTokens || len(notes) > 0 {
+				t.Errorf("stride %d, %v: loss %.8f of %d tokens, want %.8f of %d; notes %q", m.Stride, sets, e.Loss, e.Tokens, wantLoss, wantTokens, notes)
+			}
+		}
+		o := job.Evaluating{Stride: m.Stride, All: true}
+		evaluate(m.Text, m.Tokens, o, familyJob(t, folder, tokens, ranks)...)
+		evaluate(m.Text, m.Tokens, o, familyJob(t, folder, tokens, ranks, "data.validation=0.2")...)
+		docs := []string{fmt.Sprintf("data={documents: [%q], format: prompt, tokenizer: bytes, pack: true, validation: 0.3}", lines), "model.context=24", ranks}
+		evaluate(m.Documents, m.Learned, o, docs...)
+	}
+}
+
+func asBytes(all []json.RawMessage) (lines [][]byte) {
+	for _, x := range all {
+		lines = append(lines, x)
+	}
+	return lines
 }
 
 // TestValidationIsTheSameOnAnyRanks checks that evaluations during a run use the same sequences
@@ -150,7 +203,7 @@ func TestEvaluationIsANumber(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if e, err := job.Evaluate(t.Context(), mustHFConfig(t, to, "tokens.bin", "parallel.ranks=1"), true, func(string) {}); err == nil || !strings.Contains(err.Error(), "no longer numbers") {
+	if e, err := job.Evaluate(t.Context(), mustHFConfig(t, to, "tokens.bin", "parallel.ranks=1"), job.Evaluating{All: true}, func(string) {}); err == nil || !strings.Contains(err.Error(), "no longer numbers") {
 		t.Errorf("%+v, %v", e, err)
 	}
 }

@@ -20,24 +20,34 @@ import (
 func (a *app) eval() *cobra.Command {
 	var run string
 	var sets []string
-	var all, asJSON bool
+	var o job.Evaluating
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "eval JOB.yaml --run FOLDER",
 		Short: "Compute a model's loss and perplexity on a job's data",
 		Long: `Compute the loss and perplexity of a model on all validation data of a job, or with
 --all on all of its data. The model is that of a finished run or a Hugging Face
 folder ('zeroth ckpt export' makes one from a checkpoint). Of the job only data,
-model.context, batch sizes, ranks, device and precision are used.`,
+model.context, batch sizes, ranks, device and precision are used.
+
+Texts and documents are read in windows of model.context tokens, and what is longer
+than one is cut (data.too_long). With --stride windows overlap and nothing is cut, so
+that tokens are predicted from at least model.context minus stride tokens before them,
+as in Hugging Face's guide to perplexity.`,
 		Example: `  zeroth eval examples/quickstart.yaml --run run1
-  zeroth eval job.yaml --run ./Qwen3-0.6B --set 'data={text: ["test/*.txt"]}' --all`,
+  zeroth eval job.yaml --run ./Qwen3-0.6B --set 'data={text: ["test/*.txt"]}' --all
+  zeroth eval job.yaml --run run1 --stride 256`,
 		Args: arguments(1, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			ctx, release := a.untilSignal(cmd.Context(), func() {}, nil)
 			defer release()
+			if o.Stride < 0 {
+				return input.BadInput(fmt.Errorf("--stride %d; want at least 0, where 0 is model.context", o.Stride))
+			}
 			var e job.Evaluation
 			c, err := evaluated(args[0], run, sets)
 			if err == nil {
-				e, err = job.Evaluate(ctx, c, all, a.note)
+				e, err = job.Evaluate(ctx, c, o, a.note)
 			}
 			if err != nil {
 				return stopped(ctx, ofRun(err, run))
@@ -49,7 +59,8 @@ model.context, batch sizes, ranks, device and precision are used.`,
 	f := cmd.Flags()
 	f.StringVar(&run, "run", "", "`folder` of a finished run or a Hugging Face model")
 	f.StringArrayVar(&sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
-	f.BoolVar(&all, "all", false, "evaluate all data, not only the validation data")
+	f.BoolVar(&o.All, "all", false, "evaluate all data, not only the validation data")
+	intVar(f, &o.Stride, "stride", 0, "`tokens` from one window to the next; each predicts only tokens that no earlier one has (default model.context)")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	must(cmd.MarkFlagRequired("run"))
 	must(cmd.MarkFlagDirname("run"))
@@ -57,7 +68,7 @@ model.context, batch sizes, ranks, device and precision are used.`,
 }
 
 // trainingOnly lists the keys of a job that an evaluation ignores.
-var trainingOnly = []string{"train.lora", "train.freeze", "train.early_stop", "optimizer", "schedule", "checkpoint", "sample"}
+var trainingOnly = []string{"train.lora", "train.freeze", "train.early_stop", "train.eval_every", "optimizer", "schedule", "checkpoint", "sample"}
 
 // evaluated returns the job with the model of a folder instead of its own.
 func evaluated(path, run string, sets []string) (*config.Config, error) {

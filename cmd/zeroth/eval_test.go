@@ -41,6 +41,20 @@ func TestEval(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &all); err != nil || all["tokens"] < e["tokens"] {
 		t.Errorf("without validation data %s: %v", out, err)
 	}
+	// A share for validation that is less than a window is no obstacle, nor are evaluations in training.
+	out, errs := zeroth(t, 0, "eval", "tiny.yaml", "--run", "run", "--json", "--set", "data.validation=1e-4", "--set", "train.eval_every=5")
+	contains(t, errs, "there is no validation data: evaluating on all of the data\n")
+	var some map[string]float64
+	if err := json.Unmarshal([]byte(out), &some); err != nil || some["loss"] != all["loss"] || some["tokens"] != all["tokens"] {
+		t.Errorf("with little validation data %s: %v", out, err)
+	}
+	out, _ = zeroth(t, 0, "eval", "tiny.yaml", "--run", "run", "--json", "--all", "--stride", "3")
+	var sliding map[string]float64
+	if err := json.Unmarshal([]byte(out), &sliding); err != nil || sliding["loss"] == all["loss"] || sliding["tokens"] != 10_500-1 {
+		t.Errorf("with a stride %s: %v", out, err)
+	}
+	_, errs = zeroth(t, 2, "eval", "tiny.yaml", "--run", "run", "--stride", "9")
+	contains(t, errs, "--stride 9; want at most model.context, 8\n")
 	zeroth(t, 2, "eval", "tiny.yaml")
 	zeroth(t, 2, "eval", "--run", "run")
 }
