@@ -41,21 +41,46 @@ func (a *afterN) before(o vfstest.Op) error {
 	return nil
 }
 
+// sharing says what two saves have in common.
+type sharing int
+
+const (
+	nothing  sharing = iota
+	oneBase          // a base folder
+	twoBases         // each has a base folder of its own
+)
+
+// withSharing runs a test for saves of each kind.
+func withSharing(t *testing.T, f func(t *testing.T, how sharing)) {
+	for how, name := range []string{"nothing", "one base", "two bases"} {
+		t.Run(name, func(t *testing.T) { f(t, sharing(how)) })
+	}
+}
+
 // twoSaves commits the old model in fsys, and returns options for the next save.
-func twoSaves(t *testing.T, fsys vfs.FS) (older, newer *model, opt Options) {
+func twoSaves(t *testing.T, fsys vfs.FS, how sharing) (older, newer *model, opt Options) {
 	older, newer = newModel(1), newModel(2)
+	older.shares, newer.shares = how != nothing, how != nothing
 	opt = Options{headerBytes: 4096, Workers: 1, Compress: Auto}
 	older.mustSave(t, fsys, "/c", 1, 2, opt)
+	if how == oneBase {
+		newer.base = older.base
+		for _, t := range older.shared() {
+			newer.data[t.key()] = older.data[t.key()]
+		}
+	}
 	return older, newer, opt
 }
 
 // The process crashes before every single operation of a save and of the following deletion. Then
 // the old or the new checkpoint exists, complete, and another save works.
-func TestCrashAtEveryOperation(t *testing.T) {
+func TestCrashAtEveryOperation(t *testing.T) { withSharing(t, crashAtEveryOperation) }
+
+func crashAtEveryOperation(t *testing.T, how sharing) {
 	sawOld, sawNew := 0, 0
 	for n := 0; ; n++ {
 		mem := &vfstest.Mem{}
-		older, newer, opt := twoSaves(t, mem)
+		older, newer, opt := twoSaves(t, mem, how)
 		crash := &afterN{n: n, fail: func(int, vfstest.Op) error { return errCrash }}
 		fsys := vfstest.Hook{FS: mem, Before: crash.before}
 		_, err := newer.save(fsys, "/c", 2, 2, 3, opt)
@@ -133,9 +158,11 @@ func nextSaveWorks(fsys vfs.FS, opt Options) error {
 
 // The power fails after every operation of a save and of the deletion of the old checkpoint; any
 // part of the unsynced changes may survive.
-func TestPowerLossAtEveryOperation(t *testing.T) {
+func TestPowerLossAtEveryOperation(t *testing.T) { withSharing(t, powerLossAtEveryOperation) }
+
+func powerLossAtEveryOperation(t *testing.T, how sharing) {
 	mem := &vfstest.Mem{}
-	older, newer, opt := twoSaves(t, mem)
+	older, newer, opt := twoSaves(t, mem, how)
 	start := mem.Ops()
 	if _, err := newer.save(mem, "/c", 2, 2, 3, opt); err != nil {
 		t.Fatal(err)
@@ -189,12 +216,14 @@ func outcomes(random int) map[string]func(vfstest.Change) vfstest.Outcome {
 
 // One operation fails on one rank and the process lives: every rank gets the error, nothing is
 // committed, nothing remains, and the next save works.
-func TestEveryOperationFailsOnce(t *testing.T) {
+func TestEveryOperationFailsOnce(t *testing.T) { withSharing(t, everyOperationFailsOnce) }
+
+func everyOperationFailsOnce(t *testing.T, how sharing) {
 	for _, errno := range []error{syscall.ENOSPC, syscall.EIO} {
 		failed := 0
 		for n := 0; ; n++ {
 			mem := &vfstest.Mem{}
-			older, newer, opt := twoSaves(t, mem)
+			older, newer, opt := twoSaves(t, mem, how)
 			var what string
 			once := &afterN{n: n, fail: func(left int, o vfstest.Op) error {
 				if left == 0 && o.Changes() && what == "" {
@@ -282,7 +311,7 @@ func TestRankFailures(t *testing.T) {
 		}},
 	} {
 		mem := &vfstest.Mem{}
-		older, newer, opt := twoSaves(t, mem)
+		older, newer, opt := twoSaves(t, mem, nothing)
 		opt.FS = mem
 		g := newGather(3)
 		errs := make([]error, 3)

@@ -27,6 +27,7 @@
 //	step-00001000/            a committed checkpoint of step 1000, never changed
 //	step-00001000.1/          the same step, committed again later (.2, ...)
 //	.tmp-step-00001100-NONCE/ a save in progress or interrupted: never loaded
+//	base-SHA256/              tensors that several checkpoints share; see Base folders
 //	.trash-NAME-NONCE/        a folder of one of these names being deleted: never loaded
 //	.lock                     locked with flock(2) by the process that saves or deletes
 //	                          (a run locks it for its whole life); its content names it
@@ -57,6 +58,7 @@
 //	created  time of the commit, RFC 3339
 //	metrics  {name: number}, may be absent
 //	uses     [name] of features that a reader must support, sorted; absent if none
+//	base     name of the base folder; absent if there is none
 //	writers  number of part files: part-00000.json and so on
 //	tensors  [{name, kind, dtype, shape}], sorted by name, then kind (bytewise)
 //	files    [{name, bytes, and either crc32c or sha256}], of every file but
@@ -119,6 +121,19 @@
 // A reader that requests the same part reads it like a whole tensor; one that requests another part
 // reads every block that contains some of it and picks the elements.
 //
+// # Base folders
+//
+// Tensors that do not change from checkpoint to checkpoint, such as frozen parameters, can be in a
+// base folder beside those that need them. It has the files of a checkpoint, in either format, and is
+// named base- and the SHA-256 of its MANIFEST.json. Its seq orders nothing, its state.json may be
+// empty, and it names no base folder of its own.
+//
+// A checkpoint that needs one has its name in base, and "tensors in a base folder" in uses. Its
+// tensors are those of both manifests, which have none in common; its parts contain only its own.
+// The base is committed, by a save of its own, before the first checkpoint that names it, and deleted
+// after the last one. While the manifest of any checkpoint in the folder cannot be read, no base is
+// deleted.
+//
 // # The codec planes
 //
 // A block of up to 262144 raw bytes is stored as
@@ -144,9 +159,9 @@
 //
 // # Integrity
 //
-// COMMIT vouches for MANIFEST.json, which vouches for the part files and state.json, which vouch
-// for blocks and headers of data files. A read fetches whole blocks and checks each, so a range
-// costs at most two extra blocks. Verify finds an altered bit anywhere; loading finds it in
+// COMMIT vouches for MANIFEST.json, which vouches for the base folder, the part files and state.json,
+// which vouch for blocks and headers of data files. A read fetches whole blocks and checks each, so a
+// range costs at most two extra blocks. Verify finds an altered bit anywhere; loading finds it in
 // everything that is loaded.
 //
 // COMMIT and MANIFEST.json determine the newest checkpoint. A damaged one is skipped only if both,

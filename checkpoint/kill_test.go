@@ -21,14 +21,29 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	first, err := strconv.Atoi(os.Getenv("CHECKPOINT_KILL_FIRST"))
+	base := ""
 	for step := int64(first); err == nil; step++ {
-		if _, err = newModel(uint64(step)).save(vfs.OS{}, root, step, 2, 3, Options{headerBytes: 4096}); err == nil {
+		m := killedModel(step)
+		m.base = base
+		if _, err = m.save(vfs.OS{}, root, step, 2, 3, Options{headerBytes: 4096}); err == nil {
+			base = m.base
 			fmt.Println(step)
 			_, err = Prune(root, Keep{Last: 2})
 		}
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
+}
+
+// killedModel returns what the process saves in a step. Its parameters are those of all steps: each
+// process saves them once.
+func killedModel(step int64) *model {
+	m, all := newModel(uint64(step)), newModel(0)
+	m.shares = true
+	for _, t := range m.shared() {
+		m.data[t.key()] = all.data[t.key()]
+	}
+	return m
 }
 
 // A process that saves and prunes is killed at random instants. Each time the latest checkpoint is
@@ -87,7 +102,7 @@ func TestKill(t *testing.T) {
 		if reported == 0 || c.Step < reported {
 			t.Fatalf("step %d was committed, the latest is %d", reported, c.Step)
 		}
-		if err := newModel(uint64(c.Step)).holds(vfs.OS{}, path); err != nil {
+		if err := killedModel(c.Step).holds(vfs.OS{}, path); err != nil {
 			t.Fatal(err)
 		}
 		first = c.Step + 1

@@ -52,7 +52,7 @@ func isTrashName(name string) bool {
 	}
 	_, step := parseStepName(name[:i])
 	_, tmp := parseTmpName(name[:i])
-	return step || tmp
+	return step || tmp || isBase(name[:i])
 }
 
 // Status is the state of a folder.
@@ -83,6 +83,9 @@ type Entry struct {
 	Created time.Time          `json:"created,omitzero"`
 	Writers int                `json:"writers"`
 	Metrics map[string]float64 `json:"metrics,omitempty"`
+
+	Base      string `json:"base,omitempty"`       // name of the base folder; "" if there is none
+	BaseBytes int64  `json:"base_bytes,omitempty"` // of all its files
 }
 
 // ErrNone means that a folder has no checkpoint.
@@ -249,7 +252,14 @@ func (e *Entry) read(fsys vfs.FS) error {
 		return err
 	}
 	e.Step, e.Seq, e.Bytes, e.Created, e.Writers, e.Metrics = m.Step, m.Seq, m.bytes(), m.Created, m.Writers, m.Metrics
-	return sizes(fsys, e.Path, m)
+	if err := sizes(fsys, e.Path, m); err != nil || m.Base == "" {
+		return err
+	}
+	b, err := readBase(fsys, beside(e.Path, m.Base))
+	if err == nil {
+		e.Base, e.BaseBytes = m.Base, b.bytes()
+	}
+	return err
 }
 
 // agreedSeq returns the number of a commit if COMMIT, the manifest (read without checking its digest)

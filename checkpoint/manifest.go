@@ -41,6 +41,7 @@ type manifest struct {
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 	Writers int                `json:"writers"`
 	Uses    []string           `json:"uses,omitempty"` // features that a reader must support, sorted
+	Base    string             `json:"base,omitempty"` // folder beside this one with more tensors; "" if there is none
 	Tensors []Tensor           `json:"tensors"`        // sorted by name, then kind
 	Files   []fileEntry        `json:"files"`          // all but MANIFEST.json and COMMIT
 }
@@ -65,7 +66,7 @@ const (
 )
 
 var (
-	manifestKeys = []string{"format", "seq", "step", "nonce", "created", "metrics", "writers", "uses", "tensors", "files"}
+	manifestKeys = []string{"format", "seq", "step", "nonce", "created", "metrics", "writers", "uses", "base", "tensors", "files"}
 	fileKeys     = []string{"name", "bytes", "sha256", "crc32c"}
 )
 
@@ -81,6 +82,9 @@ func parseManifest(b []byte) (*manifest, error) {
 	}
 	if m.Step < 0 || m.Seq < 1 || m.Seq > maxSeq || m.Writers < 1 || m.Writers > min(len(m.Files), maxWriters) || !nonceForm.MatchString(m.Nonce) {
 		return nil, fmt.Errorf("step %d, seq %d, nonce %.40q, %d writers, %d files", m.Step, m.Seq, m.Nonce, m.Writers, len(m.Files))
+	}
+	if m.Base != "" && !isBase(m.Base) || (m.Base != "") != slices.Contains(m.Uses, baseUsed) {
+		return nil, fmt.Errorf("base %.80q, and uses %.80q", m.Base, m.Uses)
 	}
 	return m, m.checkFiles()
 }
@@ -104,6 +108,8 @@ func (m *manifest) read(r *jsonread.Reader, name string) (err error) {
 		return jsonread.Whole(r, &m.Writers)
 	case "uses":
 		return r.Array(func(int) error { return m.readUse(r) })
+	case "base":
+		m.Base, err = r.Text(maxName)
 	case "tensors":
 		return readTensors(r, m.addTensor)
 	case "files":
@@ -118,25 +124,29 @@ func (m *manifest) readUse(r *jsonread.Reader) error {
 	if err != nil {
 		return err
 	}
-	if name != partsUsed && !slices.Contains(slices.Collect(maps.Values(features)), name) {
+	if name != partsUsed && name != baseUsed && !slices.Contains(slices.Collect(maps.Values(features)), name) {
 		return fmt.Errorf("it uses %q, which this version does not support", name)
 	}
 	m.Uses = append(m.Uses, name)
 	return nil
 }
 
-// uses returns the features required by tensors and by the format of extents, sorted.
-func uses(tensors []Tensor, in int) (names []string) {
-	if in == formatCuts {
+// setUses sets the features that a reader of the manifest must support.
+func (m *manifest) setUses() {
+	var names []string
+	if m.Format == formatCuts {
 		names = append(names, partsUsed)
 	}
-	for _, t := range tensors {
+	if m.Base != "" {
+		names = append(names, baseUsed)
+	}
+	for _, t := range m.Tensors {
 		if name, some := features[t.Kind]; some && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
-	return names
+	m.Uses = names
 }
 
 func (m *manifest) readMetrics(r *jsonread.Reader) error {
@@ -320,6 +330,9 @@ func readManifest(fsys vfs.FS, dir string) (*manifest, error) {
 	}
 	if step, ok := parseStepName(baseName(dir)); ok && step != m.Step {
 		return nil, &Damage{File: manifestName, Why: fmt.Sprintf("is of step %d, but the folder is named for step %d: it was renamed, or the manifest is from another checkpoint", m.Step, step)}
+	}
+	if name := baseName(dir); isBase(name) && (name != basePrefix+c.manifest || m.Base != "") {
+		return nil, &Damage{File: manifestName, Why: fmt.Sprintf("has SHA-256 %.16s… and base %q, in a folder that is named for another digest or must not have a base", c.manifest, m.Base)}
 	}
 	return m, nil
 }

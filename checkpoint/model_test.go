@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -17,6 +18,26 @@ type model struct {
 	tensors []Tensor
 	data    map[key][]byte
 	state   string
+
+	shares bool   // parameters are saved to a base folder
+	base   string // that they are in; "" if the next save writes one
+}
+
+// shared returns the tensors that the model saves to a base folder, and own returns the others.
+func (m *model) shared() (some []Tensor) {
+	for _, t := range m.tensors {
+		if m.shares && t.Kind == Master {
+			some = append(some, t)
+		}
+	}
+	return some
+}
+
+func (m *model) own() []Tensor {
+	shared := m.shared()
+	return slices.DeleteFunc(slices.Clone(m.tensors), func(t Tensor) bool {
+		return slices.ContainsFunc(shared, func(s Tensor) bool { return s.key() == t.key() })
+	})
 }
 
 var shapes = map[string][]int{
@@ -63,7 +84,11 @@ func (m *model) layout(world int) *shard.Layout {
 // put saves the share of a rank: at stage 0 all ranks have everything and divide the work;
 // from stage 1 on each has its shard.
 func (m *model) put(w *Writer, rank, world, stage int) error {
-	for _, t := range m.tensors {
+	return m.putSome(m.tensors, w, rank, world, stage)
+}
+
+func (m *model) putSome(some []Tensor, w *Writer, rank, world, stage int) error {
+	for _, t := range some {
 		for _, r := range m.owns(t, rank, world, stage) {
 			b := m.data[t.key()][4*r.Lo : 4*r.Hi]
 			if err := w.Put(t, r, b, nil); err != nil {
@@ -104,13 +129,32 @@ func (m *model) save(fsys vfs.FS, root string, step int64, world, stage int, opt
 			panic(fmt.Sprintf("ranks disagree: %q, %v and %q, %v", paths[0], errs[0], paths[r], errs[r]))
 		}
 	}
+	if m.shares && errs[0] == nil {
+		man, err := readManifest(fsys, paths[0])
+		if err != nil {
+			return "", err
+		}
+		m.base = man.Base
+	}
 	return paths[0], errs[0]
 }
 
 func (m *model) saveRank(r Rank, root string, step int64, stage int, opt Options) (string, error) {
+	base := m.base
+	if m.shares && base == "" {
+		path, err := r.Together(root, step, opt,
+			func(w *Writer) error { return m.putSome(m.shared(), w, r.Rank, r.World, stage) },
+			func() (Commit, error) { return Commit{Tensors: m.shared(), AsBase: true}, nil })
+		if err != nil {
+			return "", err
+		}
+		base = filepath.Base(path)
+	}
 	return r.Together(root, step, opt,
-		func(w *Writer) error { return m.put(w, r.Rank, r.World, stage) },
-		func() (Commit, error) { return Commit{Tensors: m.tensors, State: []byte(m.state)}, nil })
+		func(w *Writer) error { return m.putSome(m.own(), w, r.Rank, r.World, stage) },
+		func() (Commit, error) {
+			return Commit{Tensors: m.own(), State: []byte(m.state), Base: base}, nil
+		})
 }
 
 // mustSave is save, failing the test on an error.

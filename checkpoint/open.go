@@ -24,8 +24,9 @@ type Checkpoint struct {
 	Seq     int64 // number of the commit
 	Created time.Time
 	Metrics map[string]float64
-	State   []byte   // as passed to Commit; must not be modified
-	Tensors []Tensor // sorted by name, then kind; must not be modified
+	State   []byte      // as passed to Commit; must not be modified
+	Tensors []Tensor    // sorted by name, then kind; must not be modified
+	Base    *Checkpoint // the base folder, which has some of the tensors; nil if there is none. Only its description may be used
 
 	fsys  vfs.FS
 	man   *manifest
@@ -155,6 +156,9 @@ func (c *Checkpoint) open() error {
 			return &Damage{File: manifestName, Name: t.Name, Kind: t.Kind, Why: err.Error()}
 		}
 	}
+	if m.Base != "" {
+		return c.openBase()
+	}
 	return nil
 }
 
@@ -253,7 +257,7 @@ func (c *Checkpoint) Tensor(name, kind string) (Tensor, bool) {
 // Writers returns the number of writers that wrote the checkpoint.
 func (c *Checkpoint) Writers() int { return c.man.Writers }
 
-// Bytes returns the total size of the files.
+// Bytes returns the total size of the files, without those of the base folder.
 func (c *Checkpoint) Bytes() int64 { return c.man.bytes() }
 
 // BytesRead returns the number of bytes of data files read so far.

@@ -118,6 +118,9 @@ func (p *Pruned) prune(fsys vfs.FS, root string, rules []Keep, remove func(vfs.F
 			return fmt.Errorf("prune: %w", err)
 		}
 	}
+	if err := p.cleanBases(fsys, root, remove); err != nil {
+		return err
+	}
 	return p.clean(fsys, root, remove)
 }
 

@@ -150,6 +150,8 @@ type Commit struct {
 	Tensors []Tensor           // exactly those that must be present; nil for those that were put
 	State   []byte             // state.json: anything else needed to resume
 	Metrics map[string]float64 // for retention by metric; finite
+	Base    string             // name of the base folder in the same root with the other tensors; "" if these are all
+	AsBase  bool               // commits a base folder for checkpoints to come, not a checkpoint
 }
 
 // Commit checks that the parts are complete and belong to this save, and turns them into a
@@ -187,6 +189,9 @@ func (s *Save) commit(c Commit) (string, error) {
 	if err := s.opt.FS.SyncDir(s.tmp); err != nil {
 		return "", err
 	}
+	if c.AsBase {
+		return s.publish(filepath.Join(s.root, basePrefix+mark.manifest))
+	}
 	return s.rename()
 }
 
@@ -211,11 +216,16 @@ func (s *Save) rename() (string, error) {
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
-		if err := s.opt.FS.Rename(s.tmp, final); err != nil {
-			return "", err
-		}
-		return final, s.opt.FS.SyncDir(s.root)
+		return s.publish(final)
 	}
+}
+
+// publish gives the folder its final name.
+func (s *Save) publish(final string) (string, error) {
+	if err := s.opt.FS.Rename(s.tmp, final); err != nil {
+		return "", err
+	}
+	return final, s.opt.FS.SyncDir(s.root)
 }
 
 // manifest reads back the part files and describes the checkpoint.
@@ -230,7 +240,7 @@ func (s *Save) manifest(c Commit) (*manifest, error) {
 		return nil, err
 	}
 	m := &manifest{Format: format, Seq: seq + 1, Step: s.Step, Nonce: s.Nonce, Created: time.Now().UTC(),
-		Metrics: c.Metrics, Writers: len(c.Parts)}
+		Metrics: c.Metrics, Base: c.Base, Writers: len(c.Parts)}
 	m.Files = append(m.Files, fileEntry{Name: stateName, Bytes: int64(len(c.State)), SHA256: digest(c.State)})
 	parts, err := s.parts(c.Parts, m)
 	if err != nil {
@@ -242,12 +252,15 @@ func (s *Save) manifest(c Commit) (*manifest, error) {
 	for _, p := range parts {
 		m.Format = max(m.Format, p.Format)
 	}
-	m.Uses = uses(m.Tensors, m.Format)
+	m.setUses()
 	want := c.Tensors
 	if want == nil {
 		want = m.Tensors
 	}
 	if err := checkTensors(want, m); err != nil {
+		return nil, err
+	}
+	if err := s.checkBase(m); err != nil {
 		return nil, err
 	}
 	return m, checkComplete(m.Tensors, parts)

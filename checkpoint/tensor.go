@@ -34,6 +34,9 @@ var features = map[string]string{Previous: "parameters from before the last upda
 // partsUsed is the feature of checkpoints of format 2.
 const partsUsed = "parts of tensors"
 
+// baseUsed is the feature of checkpoints with a base folder.
+const baseUsed = "tensors in a base folder"
+
 // Tensor is a logical tensor, independent of how it is divided.
 type Tensor struct {
 	Name  string `json:"name"` // name of the parameter

@@ -13,13 +13,19 @@ func TestUses(t *testing.T) {
 	if b := string(mustJSON(m)); strings.Contains(b, `"uses"`) {
 		t.Errorf("%s", b)
 	}
-	m.Uses = uses([]Tensor{{Name: "a", Kind: Previous}, {Name: "a", Kind: Master}, {Name: "b", Kind: Previous}}, format)
+	m.Tensors = []Tensor{{Name: "a", Kind: Previous}, {Name: "a", Kind: Master}, {Name: "b", Kind: Previous}}
+	m.setUses()
 	if want := []string{"parameters from before the last update"}; !slices.Equal(m.Uses, want) {
 		t.Errorf("uses %q, want %q", m.Uses, want)
 	}
 	known := string(mustJSON(m))
 	if _, err := parseManifest([]byte(known)); err != nil && strings.Contains(err.Error(), "does not support") {
 		t.Error(err)
+	}
+	m.Base = basePrefix + strings.Repeat("0", 64)
+	m.setUses()
+	if b := string(mustJSON(m)); !slices.Contains(m.Uses, "tensors in a base folder") || strings.Index(b, `"uses"`) > strings.Index(b, `"base"`) {
+		t.Errorf("readers of earlier versions do not read first that there is a base folder: %s", b)
 	}
 	strange := strings.Replace(known, "parameters from before the last update", "quantum state", 1)
 	if _, err := parseManifest([]byte(strange)); err == nil || !strings.Contains(err.Error(), `it uses "quantum state", which this version does not support`) {

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"path"
 	"runtime"
 	"sort"
 	"sync"
@@ -134,18 +135,18 @@ func (v *verifier) header(src *source) error {
 	b := make([]byte, d.Header) // at most maxHeader
 	defer v.walk.Progress(d.Header)
 	if err := vfs.ReadFull(src.f, b, 0); err != nil {
-		v.note(&Damage{File: d.Name, Why: "header cannot be read: " + err.Error()})
+		v.note(&Damage{File: src.name, Why: "header cannot be read: " + err.Error()})
 		return nil
 	}
 	if got := crc(b); got != d.HeaderCRC[0] {
-		v.note(&Damage{File: d.Name, Why: fmt.Sprintf("header: CRC32C of %d bytes is %08x, but %08x was written", len(b), got, d.HeaderCRC[0])})
+		v.note(&Damage{File: src.name, Why: fmt.Sprintf("header: CRC32C of %d bytes is %08x, but %08x was written", len(b), got, d.HeaderCRC[0])})
 		return nil
 	}
 	if sum := d.sum(src.part.Tensors); sum != d.CRC[0] {
-		v.note(&Damage{File: partName(src.writer), Why: fmt.Sprintf("%s: the CRC32C of its blocks is %08x, but that of the file is given as %08x", d.Name, sum, d.CRC[0])})
+		v.note(&Damage{File: path.Join(path.Dir(src.name), partName(src.writer)), Why: fmt.Sprintf("%s: the CRC32C of its blocks is %08x, but that of the file is given as %08x", d.Name, sum, d.CRC[0])})
 	}
 	if n := binary.LittleEndian.Uint64(b); n != uint64(d.Header-8) {
-		v.note(&Damage{File: d.Name, Why: fmt.Sprintf("header: its length is %d bytes, but the part file says %d", n, d.Header-8)})
+		v.note(&Damage{File: src.name, Why: fmt.Sprintf("header: its length is %d bytes, but the part file says %d", n, d.Header-8)})
 		return nil
 	}
 	ts, _, err := safetensors.ParseHeader(bytes.NewReader(b), d.Bytes)
@@ -158,7 +159,7 @@ func (v *verifier) header(src *source) error {
 		}
 	}
 	if err != nil {
-		v.note(&Damage{File: d.Name, Why: "header: " + err.Error()})
+		v.note(&Damage{File: src.name, Why: "header: " + err.Error()})
 	}
 	return nil
 }

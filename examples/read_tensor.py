@@ -42,6 +42,8 @@ def read_tensor(folder, name, kind):
         sys.exit(f"{folder}: not a checkpoint of format 1")
     manifest = vouched(folder / "MANIFEST.json", commit[9].strip())
     found = [t for t in manifest["tensors"] if (t["name"], t["kind"]) == (name, kind)]
+    if not found and "base" in manifest:
+        return read_tensor(folder / ".." / manifest["base"], name, kind)
     if not found:
         sys.exit(f"{folder}: no {name} ({kind})")
     dtype, shape = found[0]["dtype"], found[0]["shape"]

@@ -368,6 +368,13 @@ func (r *run) openSavers(context.Context) (err error) {
 	if r.savers, err = state.OpenSavers(r.job, r.ranks); err != nil {
 		return err
 	}
+	for _, s := range r.savers {
+		if s != nil && r.start.from != nil {
+			if err := s.GoesOnFrom(r.start.from.Checkpoint); err != nil {
+				return err
+			}
+		}
+	}
 	return diskSpace(r.job, r.savers[0], r.Observer)
 }
 

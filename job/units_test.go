@@ -56,7 +56,7 @@ func TestUnitsOfAllRanks(t *testing.T) {
 						stats[i] = s
 					}
 				}
-				return r.Trainer.EachAll(zero.Staging(), func(p zero.Part, src []float32) error {
+				return r.Trainer.EachAll(false, zero.Staging(), func(p zero.Part, src []float32) error {
 					mu.Lock()
 					defer mu.Unlock()
 					for j, x := range src {

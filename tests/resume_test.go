@@ -349,12 +349,18 @@ func TestSaveIsTriedAgain(t *testing.T) {
 // Killed at random instants, again and again, a run that is resumed each time
 // from the newest checkpoint ends as one that was never killed. It is offloaded
 // to disk, and what the killed ones leave there is reclaimed; the other is not.
-// It kills 3 times, in a nightly run 50.
+// It kills 3 times, in a nightly run 50; then likewise where all but adapters are frozen.
 func TestKilledAtAnyInstant(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "zeroth")
 	if msg, err := exec.Command("go", "build", "-o", bin, "../cmd/zeroth").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, msg)
 	}
+	for _, tunes := range []string{"train.freeze=[]", "train.lora.rank=2"} {
+		t.Run(tunes, func(t *testing.T) { killedAtAnyInstant(t, bin, tunes) })
+	}
+}
+
+func killedAtAnyInstant(t *testing.T, bin, tunes string) {
 	kills := nightly.Of(3, 50)
 	text, err := filepath.Abs("train_test.go")
 	if err != nil {
@@ -362,7 +368,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 	}
 	args := func(dir string, steps int) []string {
 		a := []string{"train", filepath.Join(dir, "job.yaml"), "--out", filepath.Join(dir, "run"), "--resume", "latest"}
-		for _, s := range append(slices.Clone(small), "train.steps="+fmt.Sprint(steps), "checkpoint.every=1", "checkpoint.keep=2", "parallel.ranks=3", "schedule.type=constant") {
+		for _, s := range append(slices.Clone(small), "train.steps="+fmt.Sprint(steps), "checkpoint.every=1", "checkpoint.keep=2", "parallel.ranks=3", "schedule.type=constant", tunes) {
 			a = append(a, "--set", s)
 		}
 		return a

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -9,11 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/checkpoint"
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/generate"
 	"zeroth/job/state"
 	"zeroth/nn"
+	"zeroth/shard"
 )
 
 // TestTuningStagesAgreeToTheBit checks that stages agree to the bit with adapters and with frozen
@@ -162,6 +165,91 @@ func TestCheckpointWithAdapters(t *testing.T) {
 	}
 	if n := len(readAdapters(t, filepath.Join(out, "adapter"))); n != 2*7*c.Model.Layers {
 		t.Errorf("%d tensors of adapters after going on", n)
+	}
+}
+
+// TestFrozenParametersAreSavedOnce checks that the checkpoints of a run share one base folder with
+// the frozen parameters, which are the folder's to the bit, and the files; that a resume goes on
+// using it; and that one from a checkpoint without a base, as earlier versions wrote them, goes on.
+func TestFrozenParametersAreSavedOnce(t *testing.T) {
+	from := filepath.Join(hfLlama, "llama")
+	start := readModel(t, from)
+	for _, way := range [][]string{{"parallel.ranks=2"}, {"parallel.ranks=2", "checkpoint.async=false", "zero.stage=1"}, {"parallel.ranks=2", "parallel.tensor=2"},
+		{"parallel.ranks=2", "parallel.pipeline=2", "checkpoint.compress=always"}, {"zero.offload.optimizer=host", "zero.offload.parameters=host"}} {
+		out := t.TempDir()
+		dir := filepath.Join(out, "ckpt")
+		run := func(resume string, steps int) {
+			t.Helper()
+			c := mustHFConfig(t, from, "tokens.bin", append(way, "train.lora.rank=2", "checkpoint.every=2", "checkpoint.keep=9", fmt.Sprintf("train.steps=%d", steps))...)
+			if err := job.Run(t.Context(), c, job.Options{Out: out, Resume: resume}); err != nil {
+				t.Fatal(way, err)
+			}
+		}
+		base := func(checkpoints int) string {
+			t.Helper()
+			list, err := checkpoint.List(dir)
+			if err != nil || len(list) != checkpoints {
+				t.Fatal(way, list, err)
+			}
+			for _, e := range list {
+				if e.Status != checkpoint.Complete || e.Base != list[0].Base || e.Base == "" {
+					t.Errorf("%v: %+v", way, e)
+				}
+				sameBaseValues(t, e.Path, start)
+			}
+			return list[0].Base
+		}
+		run("", 4)
+		first := base(2)
+		if run("latest", 6); base(3) != first {
+			t.Errorf("%v: the resumed run has another base", way)
+		}
+		ck, err := checkpoint.Find(dir, "latest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = ck.Reshard(t.Context(), filepath.Join(out, "whole"), 1, checkpoint.Options{}, nil)
+		ck.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.RemoveAll(dir), os.Rename(filepath.Join(out, "whole"), dir)); err != nil {
+			t.Fatal(err)
+		}
+		run("latest", 8)
+		list, err := checkpoint.List(dir)
+		if err != nil || len(list) != 2 || list[0].Base != "" || list[1].Base == "" || list[1].Base == first {
+			t.Errorf("%v: after going on from a whole checkpoint %+v, %v", way, list, err)
+		}
+		sameBaseValues(t, list[1].Path, start)
+	}
+}
+
+// sameBaseValues fails unless a checkpoint contains exactly the parameters of start, and adapters.
+func sameBaseValues(t *testing.T, path string, start map[string][]float32) {
+	t.Helper()
+	bad, err := checkpoint.Verify(t.Context(), path, checkpoint.Walk{})
+	if err != nil || len(bad) > 0 {
+		t.Fatal(path, bad, err)
+	}
+	ck, err := checkpoint.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	seen := 0
+	for _, x := range ck.Tensors {
+		if x.Kind != checkpoint.Master || nn.IsAdapter(x.Name) {
+			continue
+		}
+		seen++
+		got := make([]float32, x.Numel())
+		if err := ck.ReadF32(x.Name, x.Kind, shard.Range{Hi: len(got)}, got, 0); err != nil || !slices.Equal(got, start[x.Name]) {
+			t.Errorf("%s: %v is not the folder's: %v", path, x, err)
+		}
+	}
+	if seen != len(start) {
+		t.Errorf("%s: %d parameters, want %d", path, seen, len(start))
 	}
 }
 

@@ -181,20 +181,26 @@ func (f *filler) ask(q Update, p Part, at device.Buffer) error {
 
 // Each passes this rank's share of one kind of state to dst; see EachAll.
 func (t *Trainer) Each(kind string, memory func(n int) []float32, dst func(p Part, src []float32) error) error {
-	return t.each([]string{kind}, memory, dst, nil)
+	return t.each(t.share, []string{kind}, memory, dst, nil)
 }
 
-// EachAll passes this rank's share of all state to dst, as float32 elements in memory from
-// memory(n). The shares of all ranks together are the whole state once: replicas divide their
-// shard, and state on disk is read ahead. State in host-accessible memory is instead passed to
-// inPlace, without a copy; it is unchanged until the next step. With a nil inPlace, all state is
-// copied.
-func (t *Trainer) EachAll(memory func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
-	return t.each(t.Kinds(), memory, dst, inPlace)
+// EachAll passes this rank's share of the state of the trained parameters, or of the frozen ones,
+// to dst, as float32 elements in memory from memory(n). The shares of all ranks together are the
+// whole state once: replicas divide their shard, and state on disk is read ahead. State in
+// host-accessible memory is instead passed to inPlace, without a copy; it is unchanged until the
+// next step. With a nil inPlace, all state is copied.
+func (t *Trainer) EachAll(frozen bool, memory func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
+	of := func(u int) (r shard.Range) {
+		if t.runner.Units[u].Frozen == frozen {
+			r = t.share(u)
+		}
+		return r
+	}
+	return t.each(of, t.Kinds(), memory, dst, inPlace)
 }
 
-func (t *Trainer) each(kinds []string, memory func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
-	return t.eachTile(unchanged, t.share, func(q Update, u int, in shard.Range, st offload.State) error {
+func (t *Trainer) each(of func(unit int) shard.Range, kinds []string, memory func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
+	return t.eachTile(unchanged, of, func(q Update, u int, in shard.Range, st offload.State) error {
 		for _, kind := range t.kindsOf(u, kinds) {
 			err := t.parts(kind, u, in, st, func(p Part, at device.Buffer) error {
 				if inPlace != nil && at.Host && at.Type == device.F32 && t.store.Resident(u) {
@@ -222,17 +228,21 @@ type Staged struct {
 	Data []float32
 }
 
-// Snapshot starts to copy this rank's share of all state, as after the last step, to memory from
-// memory(n), and returns at once: the copies are issued on the queues of the updates, before the
-// next update, so that training continues. Wait returns when the parts are complete; it may be
-// called from any goroutine. The shares of all ranks together are the whole state once.
-func (t *Trainer) Snapshot(memory func(n int) []float32) (parts []Staged, wait func() error) {
+// Snapshot starts to copy this rank's share of all state, or only of that of the trained
+// parameters, as after the last step, to memory from memory(n), and returns at once: the copies are
+// issued on the queues of the updates, before the next update, so that training continues. Wait
+// returns when the parts are complete; it may be called from any goroutine. The shares of all ranks
+// together are the whole state once.
+func (t *Trainer) Snapshot(trained bool, memory func(n int) []float32) (parts []Staged, wait func() error) {
 	type copied struct {
 		to []float32
 		t  device.DType
 	}
 	var narrow []copied // parts that are not float32
 	for i, u := range t.runner.Units {
+		if trained && u.Frozen {
+			continue
+		}
 		label := "unit " + u.Name + ": snapshot"
 		for j := range t.store.Tiles(i) {
 			in := t.store.Tile(i, j).Intersect(t.share(i))

@@ -76,7 +76,7 @@ func (a *app) verified(cmd *cobra.Command, dir string) (path string, found []*ch
 		if err != nil {
 			return "", nil, "", err
 		}
-		speed, err = a.long(cmd, "verify", e.Bytes, func(ctx context.Context, done func(int64)) error {
+		speed, err = a.long(cmd, "verify", e.Bytes+e.BaseBytes, func(ctx context.Context, done func(int64)) error {
 			found, err = checkpoint.Verify(ctx, e.Path, checkpoint.Walk{Progress: done})
 			return err
 		})

@@ -75,7 +75,16 @@ func (a *app) list(list []checkpoint.Entry) error {
 		}
 		t.Add(row...)
 	}
-	return a.print(t)
+	if err := a.print(t); err != nil {
+		return err
+	}
+	for i, e := range list {
+		same := func(o checkpoint.Entry) bool { return o.Base == e.Base }
+		if e.Base != "" && !slices.ContainsFunc(list[:i], same) {
+			a.say("%s has what does not change, %s, for the checkpoints of this folder\n", e.Base, show.BriefSize(e.BaseBytes))
+		}
+	}
+	return nil
 }
 
 // metricsText returns metrics as text, sorted by name.
@@ -134,6 +143,9 @@ func (a *app) inspect(ck *checkpoint.Checkpoint) error {
 		{"folder", ck.Path},
 		{"step", fmt.Sprintf("%d, saved %s (%s ago), commit %d", ck.Step, ck.Created.Local().Format(time.DateTime), report.Age(ck.Created), ck.Seq)},
 		{"size", fmt.Sprintf("%s in %d tensors and %d files, written by %d ranks", show.BriefSize(ck.Bytes()), len(ck.Tensors)-files, files, ck.Writers())},
+	}
+	if ck.Base != nil {
+		head = append(head, state.Fact{"shares", fmt.Sprintf("%d of these tensors and files with other checkpoints, %s in %s", len(ck.Base.Tensors), show.BriefSize(ck.Base.Bytes()), filepath.Base(ck.Base.Path))})
 	}
 	if len(ck.Metrics) > 0 {
 		head = append(head, state.Fact{"metrics", metricsText(ck.Metrics)})

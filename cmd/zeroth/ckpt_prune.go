@@ -39,6 +39,9 @@ job.yaml also apply, unless --ignore-job-rules is given. The newest checkpoint a
 stays, and so do damaged ones, for you to inspect. Nothing is deleted while a run uses
 the folder.
 
+A base folder, with the frozen parameters of several checkpoints, is deleted with the
+last of them.
+
 Only files of checkpoints are deleted, and no links are followed. A folder that is a
 symbolic link or contains other files is reported and stays; the exit code is then 1.`
 	cmd.Example = "  zeroth ckpt prune run1 --keep 3 --dry-run\n  zeroth ckpt prune run1 --keep '{last: 2, every_steps: 1000, best: val_loss}'"
@@ -51,8 +54,8 @@ symbolic link or contains other files is reported and stays; the exit code is th
 	return cmd
 }
 
-// pruned is the JSON of prune. Names are those of checkpoints and of the leftovers of
-// interrupted saves. Protected, Left and Damaged are subsets of Kept.
+// pruned is the JSON of prune. Names are those of checkpoints, of base folders that no checkpoint
+// needs any more, and of the leftovers of interrupted saves. Protected, Left and Damaged are subsets of Kept.
 type pruned struct {
 	Folder    string            `json:"folder"`
 	DryRun    bool              `json:"dry_run"` // Deleted would be deleted
@@ -154,12 +157,19 @@ func (a *app) printChange(plan, gone checkpoint.Pruned) {
 func (x *pruned) fill(list []checkpoint.Entry, gone checkpoint.Pruned) {
 	x.Deleted, x.Kept = append([]string{}, gone.Deleted...), []string{}
 	x.Left, x.Damaged = append([]checkpoint.Left{}, gone.Left...), append([]checkpoint.Left{}, gone.Damaged...)
+	bases := map[string]int64{} // bytes, by name
 	for _, e := range list {
 		if name := filepath.Base(e.Path); slices.Contains(gone.Deleted, name) {
 			x.Freed += e.Bytes
+			if slices.Contains(gone.Deleted, e.Base) {
+				bases[e.Base] = e.BaseBytes
+			}
 		} else {
 			x.Kept = append(x.Kept, name)
 		}
+	}
+	for _, n := range bases {
+		x.Freed += n
 	}
 }
 

@@ -1,8 +1,10 @@
 package state
 
 import (
-	"errors"
+	"bytes"
+	"cmp"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/show"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -22,6 +25,9 @@ import (
 // it rests in memory and training waits. With async the staging memory holds all of the state
 // and is filled during the next step, before its update, so that training hardly waits.
 // Without async it is small and reused.
+//
+// Frozen parameters, and the files that belong to the model, do not change: the first save
+// writes them to a base folder, which later checkpoints name.
 type Saver struct {
 	J        *setup.Job
 	Rank     *setup.Rank
@@ -29,6 +35,7 @@ type Saver struct {
 	queue    setup.Queue
 	stage    staging
 	tuner    *checkpoint.Tuner
+	base     string            // folder with what does not change, once it is written; the save in flight sets it
 	step     int               // of the save in flight
 	done     chan Saved        // capacity 1: the save in flight sends its end; nil if there is none
 	Kept     chan error        // capacity 1: the retention in progress sends its end; nil if there is none
@@ -85,19 +92,19 @@ func newSaver(j *setup.Job, r *setup.Rank, g collective.Group, tuner *checkpoint
 func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 	begin := time.Now()
 	var took time.Duration
-	put := func(w *checkpoint.Writer) error {
-		return s.Rank.Trainer.EachAll(s.stage.take, putter(w, &s.stage), putter(w, nil)) // nothing changes while training waits
+	put := func(w *checkpoint.Writer, frozen bool) error {
+		return s.Rank.Trainer.EachAll(frozen, s.stage.take, putter(w, &s.stage), putter(w, nil)) // nothing changes while training waits
 	}
 	copied := func() error { return nil }
 	if s.J.Checkpoint.Async {
-		parts, wait := s.Rank.Trainer.Snapshot(s.stage.take)
+		parts, wait := s.Rank.Trainer.Snapshot(s.base != "", s.stage.take)
 		copied = sync.OnceValue(wait)
-		put = func(w *checkpoint.Writer) error {
+		put = func(w *checkpoint.Writer, frozen bool) error {
 			if err := copied(); err != nil {
 				return err
 			}
 			took = time.Since(begin)
-			return putAll(parts, putter(w, nil))
+			return putAll(parts, frozen, putter(w, nil))
 		}
 	}
 	blocked := time.Since(begin)
@@ -187,8 +194,12 @@ func (s *Saver) Tidy() error {
 	return err
 }
 
-func putAll(parts []zero.Staged, to func(zero.Part, []float32) error) error {
+// putAll passes the parts of frozen parameters, or those of trained ones.
+func putAll(parts []zero.Staged, frozen bool, to func(zero.Part, []float32) error) error {
 	for _, p := range parts {
+		if p.Param.Frozen != frozen {
+			continue
+		}
 		if err := to(p.Part, p.Data); err != nil {
 			return err
 		}
@@ -236,18 +247,40 @@ func putter(w *checkpoint.Writer, stage *staging) func(zero.Part, []float32) err
 	}
 }
 
-func (s *Saver) write(p Progress, metrics map[string]float64, put func(*checkpoint.Writer) error) (string, error) {
-	gather := func(mine []byte) ([][]byte, error) { return collective.GatherBytes(s.group, s.queue, mine) }
-	together := checkpoint.Rank{Rank: s.Rank.Rank, World: s.group.Size(), Gather: gather}
-	opt := checkpoint.Options{FS: s.J.Files(), Hold: s.J.Hold, Compress: s.J.Checkpoint.Compression(), Tuner: s.tuner, Expect: Expects(s.J)}
-	all := func(w *checkpoint.Writer) error { return errors.Join(s.attach(w), put(w)) }
-	return together.Together(s.J.Checkpoint.Dir, int64(p.Step), opt, all, func() (checkpoint.Commit, error) {
-		tensors := Tensors(s.J.Config)
-		for _, f := range s.J.Carried.Files {
-			tensors = append(tensors, f.Tensor())
+// write writes a checkpoint, after its base folder if there is none yet. After an error the next
+// save writes another, in case this one is gone.
+func (s *Saver) write(p Progress, metrics map[string]float64, put func(w *checkpoint.Writer, frozen bool) error) (path string, err error) {
+	frozen, trained := divided(s.J)
+	defer func() {
+		if err != nil {
+			s.base = ""
 		}
-		return checkpoint.Commit{Tensors: tensors, State: p.JSON(), Metrics: metrics}, nil
-	})
+	}()
+	share := func(still bool) func(*checkpoint.Writer) error {
+		return func(w *checkpoint.Writer) error {
+			if still == (len(frozen) > 0) { // the files are where divided puts them
+				if err := s.attach(w); err != nil {
+					return err
+				}
+			}
+			return put(w, still)
+		}
+	}
+	if len(frozen) > 0 && s.base == "" {
+		if path, err = s.together(p.Step, bytesOf(frozen), share(true), checkpoint.Commit{Tensors: frozen, AsBase: true}); err != nil {
+			return "", err
+		}
+		s.base = filepath.Base(path)
+	}
+	return s.together(p.Step, expects(s.J, bytesOf(trained)), share(false), checkpoint.Commit{Tensors: trained, State: p.JSON(), Metrics: metrics, Base: s.base})
+}
+
+// together saves with all ranks; put puts this rank's share.
+func (s *Saver) together(step int, expect int64, put func(*checkpoint.Writer) error, c checkpoint.Commit) (string, error) {
+	gather := func(mine []byte) ([][]byte, error) { return collective.GatherBytes(s.group, s.queue, mine) }
+	all := checkpoint.Rank{Rank: s.Rank.Rank, World: s.group.Size(), Gather: gather}
+	opt := checkpoint.Options{FS: s.J.Files(), Hold: s.J.Hold, Compress: s.J.Checkpoint.Compression(), Tuner: s.tuner, Expect: expect}
+	return all.Together(s.J.Checkpoint.Dir, int64(step), opt, put, func() (checkpoint.Commit, error) { return c, nil })
 }
 
 // attach adds the files that belong to the model. Only the first rank calls it.
@@ -263,15 +296,49 @@ func (s *Saver) attach(w *checkpoint.Writer) error {
 	return nil
 }
 
-// Expects returns the approximate size of a checkpoint in bytes: that of all state or, if
-// compression is possible, that of the newest checkpoint if it is smaller.
-func Expects(c *setup.Job) (n int64) {
-	for _, t := range Tensors(c.Config) {
-		n += t.Bytes()
+// GoesOnFrom makes the saver use the base folder of the checkpoint that the run resumes from, if it
+// is in the job's folder of checkpoints and contains exactly what the job does not change.
+func (s *Saver) GoesOnFrom(ck *checkpoint.Checkpoint) error {
+	frozen, _ := divided(s.J)
+	if ck.Base == nil || !sameTensors(frozen, ck.Base.Tensors) {
+		return nil
 	}
-	for _, f := range c.Carried.Files {
-		n += int64(len(f.Data))
+	at, err := filepath.Abs(filepath.Dir(ck.Base.Path))
+	dir, wrong := filepath.Abs(s.J.Checkpoint.Dir)
+	if err = cmp.Or(err, wrong); err != nil || at != dir {
+		return err
 	}
+	for _, f := range s.J.Carried.Files {
+		had := make([]byte, len(f.Data))
+		if err := ck.Read(f.Path, checkpoint.Attached, shard.Range{Hi: len(had)}, had); err != nil || !bytes.Equal(had, f.Data) {
+			return err
+		}
+	}
+	s.base = filepath.Base(ck.Base.Path)
+	return nil
+}
+
+// sameTensors reports whether two lists, in any order, have the same tensors.
+func sameTensors(a, b []checkpoint.Tensor) bool {
+	describe := func(ts []checkpoint.Tensor) (all []string) {
+		for _, t := range ts {
+			all = append(all, fmt.Sprintf("%q %s %s %v", t.Name, t.Kind, t.DType, t.Shape))
+		}
+		slices.Sort(all)
+		return all
+	}
+	return slices.Equal(describe(a), describe(b))
+}
+
+// Expects returns the approximate size of the first checkpoint in bytes, with its base folder.
+func Expects(c *setup.Job) int64 {
+	frozen, trained := divided(c)
+	return bytesOf(frozen) + expects(c, bytesOf(trained))
+}
+
+// expects returns the approximate size of a save of n bytes: that or, if compression is possible,
+// the size of the newest checkpoint if it is smaller.
+func expects(c *setup.Job, n int64) int64 {
 	compress := c.Checkpoint.Compression()
 	if compress == checkpoint.Never {
 		return n
@@ -286,7 +353,38 @@ func Expects(c *setup.Job) (n int64) {
 	return n
 }
 
-// Tensors returns all tensors of a checkpoint of the job.
+func bytesOf(ts []checkpoint.Tensor) (n int64) {
+	for _, t := range ts {
+		n += t.Bytes()
+	}
+	return n
+}
+
+// divided returns what a checkpoint of the job contains: the tensors that do not change, if it
+// freezes parameters, and the others. The files that belong to the model are among them.
+func divided(c *setup.Job) (frozen, trained []checkpoint.Tensor) {
+	still := map[string]bool{}
+	for _, p := range config.Parameters(c.Config) {
+		still[p.Name] = p.Frozen
+	}
+	for _, t := range Tensors(c.Config) {
+		if still[t.Name] {
+			frozen = append(frozen, t)
+		} else {
+			trained = append(trained, t)
+		}
+	}
+	to := &trained
+	if len(frozen) > 0 {
+		to = &frozen
+	}
+	for _, f := range c.Carried.Files {
+		*to = append(*to, f.Tensor())
+	}
+	return frozen, trained
+}
+
+// Tensors returns all tensors of a checkpoint of the job, without files.
 func Tensors(c *config.Config) (all []checkpoint.Tensor) {
 	rules := setup.Rules(c.Optimizer)
 	for _, p := range config.Parameters(c) {

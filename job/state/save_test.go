@@ -96,7 +96,7 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 	read.Store(0)
 	var got atomic.Int64
 	err = setup.Together(ranks, func(r *setup.Rank) error {
-		return r.Trainer.EachAll(zero.Staging(), func(p zero.Part, src []float32) error {
+		return r.Trainer.EachAll(false, zero.Staging(), func(p zero.Part, src []float32) error {
 			got.Add(int64(4 * len(src)))
 			return nil
 		}, nil)
@@ -113,7 +113,7 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 
 	read.Store(0)
 	calls, ahead := 0, false
-	err = ranks[0].Trainer.EachAll(zero.Staging(), func(p zero.Part, src []float32) error {
+	err = ranks[0].Trainer.EachAll(false, zero.Staging(), func(p zero.Part, src []float32) error {
 		if calls++; calls > 1 {
 			return nil
 		}
