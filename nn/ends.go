@@ -212,6 +212,7 @@ type head struct {
 	eps    float32
 	plus   float32 // added to the norm's weight
 	cap    float32 // of logits, see Llama.CapLogits; 0: none
+	scale  float32 // factor of the logits, applied to the norm's output; 0 means 1
 }
 
 func (h head) Params() []shard.Param { return h.params }
@@ -227,6 +228,9 @@ func (h head) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Bu
 	} else {
 		n.mean = mem.Keep(device.F32, r)
 		q.LayerNorm(norm, n.mean, n.rstd, xm, w[h.weight], w[h.bias], h.eps)
+	}
+	if h.scale != 0 {
+		q.Scale(norm.Buf, h.scale)
 	}
 	return norm
 }
@@ -314,6 +318,9 @@ func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, 
 			q.MatMul(all.RowRange(lo, hi), logits, out, device.Buffer{}, false)
 		})
 	})
+	if h.scale != 0 {
+		q.Scale(dnorm.Buf, h.scale)
+	}
 	h.normGrad(q, mem, w, dw, device.Matrix(d, r, c), dnorm, device.Matrix(x, r, c), s)
 	for i := range dw {
 		if i != table && i != h.weight && i != h.bias && dw[i].N > 0 {

@@ -37,8 +37,34 @@ type Llama struct {
 	LocalTheta float64  `says:"rope_theta of layers with a window"`   // whose positions are not scaled; 0: Theta, scaled
 	CapScores  float64  `says:"the soft cap of scores"`               // x becomes c tanh(x/c) (Gemma 2, arXiv 2408.00118); 0: none
 	CapLogits  float64  `says:"the soft cap of logits"`               // like CapScores
-	Gemma      bool     `says:"whether norms add 1 to their weights"` // and embeddings are scaled by the root of Width, and the gate is GELU, not SiLU (Gemma, arXiv 2403.08295)
+	Gemma      bool     `says:"whether norms add 1 to their weights"` // and embeddings are scaled by the root of Width (Gemma, arXiv 2403.08295)
+	Gate       Gate     `says:"the activation"`                       // of the MLP's gate
+	Factors    Factors  `says:"the factors of the residual stream"`
 }
+
+// Factors multiply the embeddings, what each half of a block adds to the residual stream, and the
+// logits (Granite, as in arXiv 2203.03466). 0 means 1.
+type Factors struct{ Embed, Residual, Logits float64 }
+
+// Gate is the function of the gate of an MLP.
+type Gate uint8
+
+// The functions of device.Activation; SiLU is first.
+const (
+	GateSilu Gate = iota
+	GateGeluTanh
+	GateGeluErf
+	GateRelu
+	GateTanh
+)
+
+// activation returns the function.
+func (g Gate) activation() device.Activation {
+	return [...]device.Activation{device.Silu, device.GeluTanh, device.GeluErf, device.Relu, device.Tanh}[g]
+}
+
+// String returns the function's common name.
+func (g Gate) String() string { return g.activation().String() }
 
 // The kinds of layers in Layout: attention to all previous positions; attention to a window of
 // them; attention to all without position embedding (SmolLM3).
@@ -90,7 +116,10 @@ func (l Llama) Model() *Model {
 	if l.Gemma {
 		e.scale = float32(math.Sqrt(float64(l.Width)))
 	}
-	h := head{part: part, eps: float32(l.Eps), plus: l.plus(), cap: float32(l.CapLogits)}
+	if l.Factors.Embed != 0 {
+		e.scale = float32(l.Factors.Embed)
+	}
+	h := head{part: part, eps: float32(l.Eps), plus: l.plus(), cap: float32(l.CapLogits), scale: float32(l.Factors.Logits)}
 	if !l.Tied {
 		out, _ := l.Cut.vocab(weight("lm_head.weight", initStd, l.Vocab, l.Width))
 		h.params = []shard.Param{out}

@@ -148,19 +148,22 @@ func (b *llamaBlock) normBefore(p pass, h half, s savedHalf, x device.Mat) devic
 }
 
 // addTo sets y = x + l(in), the end of a half of the block, or adds the norm of l(in) if there is
-// one after. In training, dropout applies to the added term.
+// one after. The added term is multiplied by Factors.Residual; in training, dropout applies to it.
 func (b *llamaBlock) addTo(p pass, h half, s savedHalf, l *linear, y, x, in device.Mat) {
-	some := p.bt.dropping(b.l.Dropout.Residual)
+	some, factor := p.bt.dropping(b.l.Dropout.Residual), float32(b.l.Factors.Residual)
 	switch {
 	case h.after.exist():
 		out := device.Matrix(s.out, y.Rows, y.Cols)
 		l.forwardSummed(p, out, in)
 		p.q.RMSNorm(y, s.rstd, out, b.gain(p, h.after), float32(b.l.Eps))
-	case some:
+	case some || factor != 0:
 		l.forwardSummed(p, y, in)
 	default:
 		l.forwardOnto(p, y, x, in)
 		return
+	}
+	if factor != 0 {
+		p.q.Scale(y.Buf, factor)
 	}
 	if some {
 		p.bt.drop(p.q, y.Buf, y.Buf, x.Buf, b.l.Dropout.Residual, placeOf(b.layer, h.site), y.Cols)
@@ -242,11 +245,11 @@ func (b *llamaBlock) forwardMLP(p pass, y device.Buffer, s *Saved) {
 	b.gate.forward(p, device.Matrix(s.hidden, r, f), in)
 	b.up.forward(p, device.Matrix(s.up, r, f), in)
 	p.mem.Release(mark)
-	if b.l.Gemma {
-		p.q.Activate(s.act, s.hidden, device.GeluTanh)
-		p.q.Mul(s.act, s.act, s.up)
-	} else {
+	if b.l.Gate == GateSilu {
 		p.q.SwiGLU(s.act, s.hidden, s.up)
+	} else {
+		p.q.Activate(s.act, s.hidden, b.l.Gate.activation())
+		p.q.Mul(s.act, s.act, s.up)
 	}
 	b.addTo(p, b.mlp, s.mlp, &b.down, device.Matrix(y, own, c), x2, device.Matrix(s.act, r, f))
 }
@@ -264,6 +267,14 @@ func (b *llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Bat
 // half's sum. With a norm after, it overwrites the norm's saved input.
 func (b *llamaBlock) outputGrad(p pass, h half, s savedHalf, d device.Mat) device.Mat {
 	d = p.bt.dropped(p.q, p.mem, d, b.l.Dropout.Residual, placeOf(b.layer, h.site))
+	if factor := float32(b.l.Factors.Residual); factor != 0 {
+		if !p.bt.dropping(b.l.Dropout.Residual) { // otherwise d is a copy already
+			sum := d
+			d = device.Matrix(p.mem.Take(d.Buf.Type, d.Rows*d.Cols), d.Rows, d.Cols)
+			p.q.Cast(d.Buf, sum.Buf)
+		}
+		p.q.Scale(d.Buf, factor)
+	}
 	if !h.after.exist() {
 		return p.keep(d)
 	}
@@ -300,14 +311,15 @@ func (b *llamaBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 	dact := p.spent(act)
 	b.down.inputGrad(p, dact, dout, false)
 	dgate, dup := gate, up
-	if b.l.Gemma {
-		dgate = p.operand(r, f)
-		p.q.Mul(dgate.Buf, dact.Buf, up.Buf)
-		p.q.ActivateGrad(dgate.Buf, gate.Buf, dgate.Buf, device.GeluTanh)
-		p.q.Activate(gate.Buf, gate.Buf, device.GeluTanh)
-		p.q.Mul(dup.Buf, dact.Buf, gate.Buf)
-	} else {
+	if b.l.Gate == GateSilu {
 		p.q.SwiGLUGrad(gate.Buf, up.Buf, dact.Buf, gate.Buf, up.Buf)
+	} else {
+		f := b.l.Gate.activation()
+		dgate = p.operand(r, b.l.FFN)
+		p.q.Mul(dgate.Buf, dact.Buf, up.Buf)
+		p.q.ActivateGrad(dgate.Buf, gate.Buf, dgate.Buf, f)
+		p.q.Activate(gate.Buf, gate.Buf, f)
+		p.q.Mul(dup.Buf, dact.Buf, gate.Buf)
 	}
 	in := p.whole(b.input(b.mlp, s.mlp, x2))
 	b.gate.paramGrads(p, dgate, in)

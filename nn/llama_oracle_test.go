@@ -26,6 +26,9 @@ func (o llamaTrunk) embed() []float64 {
 	if o.l.Gemma {
 		scale = math.Sqrt(float64(o.width))
 	}
+	if f := o.l.Factors.Embed; f != 0 {
+		scale = f
+	}
 	for _, id := range o.input {
 		w := o.w
 		if o.l.Padded && int(id) == o.l.Pad {
@@ -59,6 +62,9 @@ func (o llamaTrunk) half(place int, p string, norms [2]string, x []float64, f fu
 	if o.l.Norms != NormBefore {
 		y = o.norm(p+norms[1]+"_layernorm", o.width, y)
 	}
+	if f := o.l.Factors.Residual; f != 0 {
+		y = scaledBy(f, y)
+	}
 	return add(x, o.drop(place, o.l.Dropout.Residual, y))
 }
 
@@ -71,13 +77,16 @@ func (o llamaTrunk) mlp(p string, x []float64) []float64 {
 		gate, up = o.linear(p+"gate_proj", o.width, x), o.linear(p+"up_proj", o.width, x)
 	}
 	for i, g := range gate {
-		if o.l.Gemma {
-			up[i] *= activated(device.GeluTanh, g)
-		} else {
-			up[i] *= g / (1 + math.Exp(-g))
-		}
+		up[i] *= activated(o.l.Gate.activation(), g)
 	}
 	return o.linear(p+"down_proj", o.l.FFN, up)
+}
+
+func scaledBy(f float64, x []float64) (y []float64) {
+	for _, v := range x {
+		y = append(y, f*v)
+	}
+	return y
 }
 
 // columns returns columns [lo, hi) of rows of n.
@@ -228,5 +237,9 @@ func (o llamaTrunk) logits(x []float64) []float64 {
 	if o.l.Tied {
 		name = "model.embed_tokens"
 	}
-	return o.linear(name, o.width, o.norm("model.norm", o.width, x))
+	y := o.linear(name, o.width, o.norm("model.norm", o.width, x))
+	if f := o.l.Factors.Logits; f != 0 {
+		y = scaledBy(f, y)
+	}
+	return y
 }

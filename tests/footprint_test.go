@@ -280,7 +280,7 @@ func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute boo
 			mlp, attention = mlp+gain, attention+gain
 		}
 	}
-	if l.Gemma {
+	if l.Gate != nn.GateSilu {
 		mlp += rf
 	}
 	switch l.HeadNorm {
@@ -291,8 +291,8 @@ func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute boo
 		saved += rounded(e*rows*(a+k)) + rounded(4*rows*2)
 	}
 	work := max(mlp, attention)
-	if l.Dropout.Residual > 0 {
-		work += rc // the gradient of what is added, without what was dropped
+	if l.Dropout.Residual > 0 || l.Factors.Residual != 0 {
+		work += rc // the gradient of what is added, without what was dropped, times the factor
 	}
 	head := stat + 2*rc + max(rounded(e*min(chunk, rows)*l.Vocab), gain)
 	stream := rc * (l.Layers + 2) // every module's output, and the gradient

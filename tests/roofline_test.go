@@ -260,7 +260,7 @@ func launchesOf(t *testing.T, name string, m *nn.Model, B, T int) string {
 func TestReadmeKernels(t *testing.T) {
 	gpt2 := nn.GPT2{Shape: nn.Shape{Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, Eps: 1e-5}}
 	llama := nn.Llama{Shape: nn.Shape{Layers: 16, Width: 2048, Heads: 32, Context: 2048, Vocab: 128256, Eps: 1e-5}, KV: 8, FFN: 8192, Theta: 5e5, Tied: true}
-	gemma := nn.Llama{Shape: nn.Shape{Layers: 26, Width: 2304, Heads: 8, Context: 8192, Vocab: 256000, Eps: 1e-6}, KV: 4, Head: 256, FFN: 9216, Gemma: true, Theta: 1e4, Tied: true, CapScores: 50, CapLogits: 30}
+	gemma := nn.Llama{Shape: nn.Shape{Layers: 26, Width: 2304, Heads: 8, Context: 8192, Vocab: 256000, Eps: 1e-6}, KV: 4, Head: 256, FFN: 9216, Gemma: true, Gate: nn.GateGeluTanh, Theta: 1e4, Tied: true, CapScores: 50, CapLogits: 30}
 	small := nn.GPT2{Shape: nn.Shape{Layers: 4, Heads: 7, Width: 448, Context: 64, Vocab: 257, Eps: 1e-5}}
 	launches := "| step of a rank | launches | ms of work | ms, each 4 µs at least | launches | ms of who issues it |\n|---|---:|---:|---:|---:|---:|\n" +
 		launchesOf(t, "`examples/quickstart.yaml`, 4 sequences of 64", small.Model(), 4, 64)

@@ -214,7 +214,7 @@ func (a *app) verdict(err error) (code int, message string) {
 	return exitFailure, "zeroth: " + err.Error()
 }
 
-const about = `zeroth trains and fine-tunes GPT-2, Llama, Mistral, Qwen, OLMo, Phi-3, SmolLM3 and
+const about = `zeroth trains and fine-tunes GPT-2, Llama, Mistral, Qwen, OLMo, Phi-3, SmolLM3, Granite and
 Gemma models, sharded over ranks as ZeRO (stages 0 to 3) and FSDP do. A job is one
 YAML file: 'zeroth init' writes one.`
 

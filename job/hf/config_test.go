@@ -79,7 +79,7 @@ func refused(t *testing.T, family string, keys map[string]string) {
 }
 
 func TestModelConfigRefusals(t *testing.T) {
-	refused(t, "bert", map[string]string{`"n_layer": 0`: `model_type "bert" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, gemma, gemma2 or gemma3_text`})
+	refused(t, "bert", map[string]string{`"n_layer": 0`: `model_type "bert" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2 or gemma3_text`})
 	refused(t, "gpt2", map[string]string{
 		`"n_layer": 0`:             "n_layer 0 is out of range",
 		`"torch_dtype": 32`:        "torch_dtype 32 is not a string",
@@ -117,7 +117,7 @@ func TestModelConfigRefusals(t *testing.T) {
 		`"n_layer": 0, "n_head": 5, "is_causal": false`:       "n_layer 0 is out of range; n_head 5 does not divide n_embd 768; is_causal false is not supported",
 	})
 	for raw, want := range map[string]string{
-		`{}`:                             `model_type "" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, gemma, gemma2 or gemma3_text`,
+		`{}`:                             `model_type "" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2 or gemma3_text`,
 		`{"model_type": 2}`:              `model_type 2 is not a string`,
 		`[]`:                             `not a model's config: line 1, column 1: an array where an object is wanted`,
 		`null`:                           `not a model's config: line 1, column 1: null where an object is wanted`,

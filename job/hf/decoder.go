@@ -2,6 +2,7 @@ package hf
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -22,7 +23,7 @@ type decoder struct {
 	padded                                    bool // whether pad is a padding token
 	pad                                       int
 	act                                       string   // key of the activation; default hidden_act
-	acts                                      []string // accepted activations; default silu
+	acts                                      []string // names of Gemma's activation; nil: any of gates, by default silu
 }
 
 // read reads the keys common to all these classes.
@@ -44,12 +45,23 @@ func (d decoder) read(o *object) (m Model, notes []string) {
 	}
 	o.heads(&m, d.head)
 	o.padding(&m, d)
-	acts := d.acts
-	if acts == nil {
-		acts = []string{"silu", "swish"}
+	key := cmp.Or(d.act, "hidden_act")
+	if d.acts != nil {
+		m.Gate = nn.GateGeluTanh
+		o.activation(key, d.acts)
+	} else {
+		name, ok := get(o, key, "silu"), false
+		if m.Gate, ok = gates[name]; !ok {
+			o.refuse("%s \"%s\" is not supported; want %s", key, show.Brief(name), either(slices.Sorted(maps.Keys(gates))))
+		}
 	}
-	o.activation(cmp.Or(d.act, "hidden_act"), acts)
 	return m, o.weights(0, "attention_dropout")
+}
+
+// gates maps transformers' names of activations.
+var gates = map[string]nn.Gate{
+	"silu": nn.GateSilu, "swish": nn.GateSilu, "gelu": nn.GateGeluErf, "gelu_new": nn.GateGeluTanh, "gelu_pytorch_tanh": nn.GateGeluTanh,
+	"relu": nn.GateRelu, "tanh": nn.GateTanh,
 }
 
 // activation refuses values of key other than acts, which all name the same activation.

@@ -115,7 +115,7 @@ func TestLlamaConfigRefusals(t *testing.T) {
 		`"head_dim": 0`:                           "head_dim 0 is out of range",
 		`"head_dim": 1000000`:                     "32 heads of width 1000000 are out of range",
 		`"rms_norm_eps": 0`:                       "rms_norm_eps 0 is out of range",
-		`"hidden_act": "gelu"`:                    `hidden_act "gelu" is not supported; want silu`,
+		`"hidden_act": "relu2"`:                   `hidden_act "relu2" is not supported; want gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish or tanh`,
 		`"attention_bias": 1`:                     "attention_bias 1 is not true or false",
 		`"mlp_bias": "yes"`:                       `mlp_bias "yes" is not true or false`,
 		`"use_sliding_window": true`:              "use_sliding_window true is not supported; want false or null, or remove the key",
@@ -174,7 +174,7 @@ func TestFamilyRefusals(t *testing.T) {
 		`"num_hidden_layers": 2, "layer_types": ["full_attention", "full_attention"]`: "layer_types has full_attention, but all layers of this model use sliding_window 4096: remove one of the two",
 		`"layer_types": ["full"]`:         "layer_types lists 1 layers, but num_hidden_layers is 32; layer_types with \"full\" is not supported; want full_attention or sliding_attention",
 		`"num_attention_heads": 4`:        "num_key_value_heads 8 does not divide num_attention_heads 4",
-		`"hidden_act": "gelu"`:            `hidden_act "gelu" is not supported; want silu`,
+		`"hidden_act": "quick_gelu"`:      `hidden_act "quick_gelu" is not supported; want gelu, `,
 		`"quantization_config": {"a": 1}`: "quantization_config ",
 	})
 	refused(t, "phi3", map[string]string{
@@ -235,7 +235,13 @@ func TestFamilyRefusals(t *testing.T) {
 		`"sliding_window": null`: "layer_types has sliding_attention, but sliding_window is missing",
 		`"clip_qkv": 8.0`:        "clip_qkv 8.0 is not supported",
 	})
-	refused(t, "granite", map[string]string{`"a": 1`: `model_type "granite" is not supported; want gpt2, llama, `})
+	refused(t, "granite", map[string]string{
+		`"logits_scaling": 0`:           "logits_scaling 0 is out of range",
+		`"attention_multiplier": null`:  "attention_multiplier null is not a number",
+		`"num_local_experts": 4`:        "num_local_experts 4 is not supported",
+		`"embedding_multiplier": "two"`: `embedding_multiplier "two" is not a number`,
+	})
+	refused(t, "granitemoe", map[string]string{`"a": 1`: `model_type "granitemoe" is not supported; want gpt2, llama, `})
 }
 
 // Accepted settings are read as in transformers: the expected values are those of its configurations

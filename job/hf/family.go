@@ -17,7 +17,7 @@ type family struct {
 }
 
 // families are all supported families.
-var families = []family{gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, gemma, gemma2, gemma3}
+var families = []family{gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3}
 
 // familyOf returns the family of a model_type.
 func familyOf(kind string) (family, bool) {
