@@ -19,3 +19,14 @@ func (q *Queue) Cast(dst, src device.Buffer) {
 	t.B[0], t.B[1] = dst, src
 	q.kernel(t, kernel.RunCast, dst.N, kernel.CastGrain)
 }
+
+// Decode sets dst, of any float type, to the elements of a coded matrix; see device.Code.
+func (q *Queue) Decode(dst, codes device.Buffer, code device.Code) {
+	kernel.MustFloat("decode", dst.Type)
+	if codes.Type != device.I32 || codes.N != code.Words(dst.N) {
+		panic(fmt.Sprintf("cpu: %d elements of %v decoded from %d %v", dst.N, code, codes.N, codes.Type))
+	}
+	t := q.issue("decode")
+	t.B[0], t.B[1] = dst, codes
+	q.kernel(t, kernel.RunDecode, (dst.N+kernel.DecodeLen-1)/kernel.DecodeLen, kernel.PieceWork/kernel.DecodeLen)
+}

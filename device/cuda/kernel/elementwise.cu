@@ -39,6 +39,31 @@ ENTRY cast64(Mat y, Mat x, i64 n) {
 }
 KERNEL(cast64)
 
+// NF4 is the values of the codes of device.NF4, and of those of magnitudes.
+struct NF4 { float elements[16], magnitudes[256]; };
+
+// decode_nf4 decodes a matrix, eight elements from each word; see device.Code.
+ENTRY decode_nf4(Mat y, const unsigned *words, i64 n, NF4 code) {
+	SHARED(float, value, 16);
+	SHARED(float, magnitude, 256);
+	if (threadIdx.x < 16) value[threadIdx.x] = code.elements[threadIdx.x];
+	magnitude[threadIdx.x] = code.magnitudes[threadIdx.x];
+	__syncthreads();
+	float mean = __uint_as_float(words[0]);
+	with_kind(type_of(n % 8 == 0, y), [&](auto type) {
+		EACH8(i, n) {
+			const unsigned *group = words + 1 + i / 16384 * 2113;
+			int at = i % 16384, block = at / 64;
+			float most = magnitude[group[1 + block / 4] >> 8 * (block % 4) & 255] * __uint_as_float(group[0]) + mean;
+			unsigned w = group[65 + at / 8];
+			Eight f;
+			EIGHT(j) f.v[j] = value[w >> (8 * (j / 2) + 4 * (1 - j % 2)) & 15] * most;
+			put8<decltype(type)::is>(y, i, n, f);
+		}
+	});
+}
+KERNEL(decode_nf4)
+
 ENTRY add(Mat y, Mat a, Mat b, i64 n) {
 	with_kind(type_of(n % 8 == 0, y, a, b), [&](auto type) {
 		const int T = decltype(type)::is;

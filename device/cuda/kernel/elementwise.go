@@ -3,6 +3,8 @@ package kernel
 import (
 	"fmt"
 	"math"
+	"slices"
+	"sync"
 	"unsafe"
 
 	"zeroth/device"
@@ -22,6 +24,7 @@ var (
 	swigluGradKernel   = entryOf("swiglu_grad")
 	castKernel         = entryOf("cast")
 	cast64Kernel       = entryOf("cast64")
+	decodeNF4Kernel    = entryOf("decode_nf4")
 	sumManyKernel      = entryOf("sum_many")
 	sumMany64Kernel    = entryOf("sum_many64")
 )
@@ -46,6 +49,20 @@ func (o *Ops) Cast(dst, src device.Buffer) {
 	}
 	l := o.begin(k).vec(&dst).vec(&src).i64(dst.N)
 	o.run(l, blocks(dst.N, each), 1, 1, o.passes(1, &dst, &src))
+}
+
+// nf4 contains the values of the codes of elements, and of magnitudes.
+var nf4 = sync.OnceValue(func() []float32 {
+	elements, magnitudes := device.NF4Values()
+	return slices.Concat(elements[:], magnitudes[:])
+})
+
+// Decode sets dst, of any float type, to the elements of a coded matrix; see device.Code.
+func (o *Ops) Decode(dst, codes device.Buffer, code device.Code) {
+	wantVec("decode", dst.N, &dst)
+	wantLen("decode", device.I32, code.Words(dst.N), &codes)
+	l := o.begin(decodeNF4Kernel).vec(&dst).ptr(&codes).i64(dst.N).floats(nf4()...)
+	o.run(l, blocks(dst.N, 8), 1, 1, o.passes(2, &dst, &codes))
 }
 
 // AddTo sets y = a + b, added in float32; y may be a or b.

@@ -429,6 +429,28 @@ func TestAdamW8(t *testing.T) {
 	}
 }
 
+// TestDecode checks for the CPU's bits, for all types, with whole and incomplete groups and words.
+func TestDecode(t *testing.T) {
+	for i := range times(40) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			n := 1 + b.rng.IntN(3*device.NF4Span)
+			if b.flip() {
+				n = 1 + b.rng.IntN(200)
+			}
+			codes := b.ints("codes", device.NF4.Words(n), math.MinInt32, math.MaxInt32)
+			magnitude := func(word int) { codes.Buf.Words()[word] = math.Float32bits(float32(b.rng.NormFloat64())) }
+			magnitude(0)
+			for lo := 0; lo < n; lo += device.NF4Span {
+				first, _ := device.NF4.Span(lo, n)
+				magnitude(first)
+			}
+			copy(codes.before, codes.Buf.Raw())
+			y := b.flatOut("y", b.float(), n).bits()
+			return func(q operations) { q.Decode(y.Buf, codes.Buf, device.NF4) }
+		})
+	}
+}
+
 // TestAxpby checks for the CPU's bits, for all types, in place and not.
 func TestAxpby(t *testing.T) {
 	for i := range times(60) {

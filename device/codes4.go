@@ -1,0 +1,220 @@
+package device
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"unsafe"
+)
+
+// Code is how the elements of a matrix that is never updated are stored: as floats, or in fewer
+// bits. A coded matrix is a buffer of I32, the words described below, and kernels read its decoded
+// elements. On a big-endian host, too, the lowest byte of a word comes first.
+//
+// NF4 is that of bitsandbytes (Dettmers et al., arXiv 2305.14314), with double quantization. Elements
+// are coded in 4 bits, in blocks of 64 along the rows, each relative to the block's largest magnitude.
+// These magnitudes, minus their mean, are coded in 8 bits, in groups of 256, each relative to the
+// group's largest difference. The words are
+//
+//	the mean (float32), then for each group
+//	the largest difference (float32); 64 words with a code of 8 bits per block; the codes of the
+//	elements, two a byte with the first in the upper 4 bits, as many words as the group needs
+//
+// The mean is computed in float64 and rounded once. That of bitsandbytes, a sum in float32 in an order
+// that depends on the device and its threads, may differ by some units in the last place.
+type Code uint8
+
+const (
+	Floats Code = iota
+	NF4
+)
+
+// Codes contains the names of codes.
+var Codes = [...]string{"full", "nf4"}
+
+func (c Code) String() string { return Codes[c] }
+
+const (
+	nf4Block = 64  // elements
+	nf4Group = 256 // blocks
+	nf4Head  = 1 + nf4Group/4
+	nf4Words = nf4Head + NF4Span/8
+
+	// NF4Span is the number of elements of a group, which Encode codes at once.
+	NF4Span = nf4Block * nf4Group
+)
+
+// Words returns the number of words of a coded matrix of n elements.
+func (c Code) Words(n int) int {
+	words, rest := 1+n/NF4Span*nf4Words, n%NF4Span
+	if rest > 0 {
+		words += nf4Head + (rest+7)/8
+	}
+	return words
+}
+
+// Span returns the range of words with elements from lo up to hi and their magnitudes; lo is a
+// multiple of NF4Span.
+func (c Code) Span(lo, hi int) (first, end int) { return 1 + lo/NF4Span*nf4Words, c.Words(hi) }
+
+// nf4 contains the values of codes.
+var nf4 = [16]float32{-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0,
+	0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1}
+
+// NF4Values returns the values of the codes of elements, and those of magnitudes: the dynamic map of
+// functional.create_dynamic_map, whose numbers torch.linspace computes with fused operations.
+var NF4Values = sync.OnceValues(func() (elements [16]float32, magnitudes [256]float32) {
+	all := []float32{0, 1}
+	for decade := range 7 {
+		n := 1 << decade
+		from, step := float32(0.1), float32(1-float32(0.1))/float32(n)
+		bound := func(k int) float32 {
+			if k < (n+1)/2 {
+				return float32(float64(from) + float64(step)*float64(k))
+			}
+			return float32(1 - float64(step)*float64(n-k))
+		}
+		for k := range n {
+			middle := float32(float32(bound(k)+bound(k+1)) / 2)
+			v := float32(middle * float32(math.Pow(10, float64(decade-6))))
+			all = append(all, v, -v)
+		}
+	}
+	slices.Sort(all)
+	return nf4, [256]float32(all)
+})
+
+// nf4Limits contains the largest number with each code but the last.
+var nf4Limits = func() (limits [15]float32) {
+	for i := range limits {
+		limits[i] = float32(nf4[i]+nf4[i+1]) / 2
+	}
+	return limits
+}()
+
+// EncodeNF4 codes the elements of one group, without its magnitudes, to the words from Span, and
+// returns the magnitude of each block. Words must be zero.
+func EncodeNF4(words []uint32, x []float32) (most []float32) {
+	for at := 0; at < len(x); at += nf4Block {
+		block := x[at:min(at+nf4Block, len(x))]
+		m := float32(0)
+		for _, v := range block {
+			m = max(m, float32(math.Abs(float64(v))))
+		}
+		whole := len(block) == nf4Block
+		if !whole {
+			m = max(m, 1e-38)
+		}
+		inverse := 1 / max(m, 1e-38)
+		for i, v := range block {
+			if v *= inverse; !whole {
+				v = block[i] / m
+			}
+			n := at + i
+			words[nf4Head+n/8] |= nf4Code(v) << (8*(n/2%4) + 4*(1-n%2))
+		}
+		most = append(most, m)
+	}
+	return most
+}
+
+func nf4Code(v float32) (code uint32) {
+	for step := uint32(8); step > 0; step /= 2 {
+		if v > nf4Limits[code+step-1] {
+			code += step
+		}
+	}
+	return code
+}
+
+// Mean returns the mean of magnitudes.
+func Mean(most []float32) float32 {
+	sum := 0.0
+	for _, m := range most {
+		sum += float64(m)
+	}
+	return float32(sum / float64(len(most)))
+}
+
+// EncodeMagnitudes sets the magnitudes of all blocks of a matrix, and their mean.
+func EncodeMagnitudes(words []uint32, most []float32, mean float32) {
+	words[0] = math.Float32bits(mean)
+	for g := 0; g*nf4Group < len(most); g++ {
+		encodeGroup(words[1+g*nf4Words:], most[g*nf4Group:min((g+1)*nf4Group, len(most))], mean)
+	}
+}
+
+// encodeGroup codes differences. Like bitsandbytes on a CPU, it rounds them to multiples of 2/65535 of
+// the largest before it looks for the nearest value.
+func encodeGroup(words []uint32, most []float32, mean float32) {
+	largest := float32(0)
+	for _, m := range most {
+		largest = max(largest, float32(math.Abs(float64(m-mean))))
+	}
+	words[0] = math.Float32bits(largest)
+	if largest == 0 {
+		return
+	}
+	_, value := NF4Values()
+	const steps = 65535
+	for i, m := range most {
+		v := float32((m-mean)/largest+1) * 0.5
+		v = float32(int(float32(v*steps)+0.5))/steps*2 - 1
+		code, _ := slices.BinarySearch(value[:], v)
+		if code = min(code, 255); code > 0 && v-value[code-1] < value[code]-v {
+			code--
+		}
+		words[1+i/4] |= uint32(code) << (8 * (i % 4))
+	}
+}
+
+// DecodeNF4 sets dst, of any float type, to elements of a coded matrix from lo on, a multiple of 64.
+func DecodeNF4(dst Buffer, words []uint32, lo int) {
+	values, magnitudes := NF4Values()
+	mean := math.Float32frombits(words[0])
+	var block [16]float32
+	var narrow [16]uint16
+	for at := 0; at < dst.N; at += nf4Block {
+		group, b := words[1+(lo+at)/NF4Span*nf4Words:], (lo+at)%NF4Span/nf4Block
+		code := group[1+b/4] >> (8 * (b % 4)) & 255
+		most := float32(magnitudes[code]*math.Float32frombits(group[0])) + mean
+		for i, v := range values {
+			block[i] = v * most
+		}
+		codes, to := group[nf4Head+b*nf4Block/8:], dst.Slice(at, min(at+nf4Block, dst.N))
+		if dst.Type == F32 {
+			decodeBlock(to.F32(), codes, &block)
+			continue
+		}
+		round := RoundBF16
+		if dst.Type == F16 {
+			round = RoundF16
+		}
+		for i, v := range block {
+			narrow[i] = round(v)
+		}
+		decodeBlock(to.U16(), codes, &narrow)
+	}
+}
+
+func decodeBlock[T any](dst []T, codes []uint32, value *[16]T) {
+	for len(dst) >= 8 {
+		w, to := codes[0], dst[:8]
+		to[0], to[1], to[2], to[3] = value[w>>4&15], value[w&15], value[w>>12&15], value[w>>8&15]
+		to[4], to[5], to[6], to[7] = value[w>>20&15], value[w>>16&15], value[w>>28], value[w>>24&15]
+		dst, codes = dst[8:], codes[1:]
+	}
+	for i := range dst {
+		dst[i] = value[codes[0]>>(8*(i/2)+4*(1-i%2))&15]
+	}
+}
+
+// Words views the words of a coded matrix in host memory.
+func (b Buffer) Words() []uint32 {
+	if b.Type != I32 && b.Type != F32 {
+		panic(fmt.Sprintf("device: a %v buffer viewed as words", b.Type))
+	}
+	b.mustHost()
+	return unsafe.Slice((*uint32)(b.Ptr), b.N)
+}

@@ -1,0 +1,120 @@
+package device
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"hash/crc32"
+	"math"
+	"os"
+	"slices"
+	"testing"
+	"unsafe"
+)
+
+// coded is a matrix as coded by bitsandbytes on a CPU: testdata/nf4.json, from tests/interop/qlora.py.
+type coded struct {
+	Name                                    string
+	Shape                                   [2]int
+	Input, Codes, Magnitudes, Largest, Mean []byte
+	Float32, BFloat16, Float16              uint32 // CRC-32 of the decoded elements
+}
+
+func (c coded) values() []float32 {
+	if c.Input != nil {
+		return floats(c.Input)
+	}
+	seeds := map[string]uint32{"three groups": 1, "incomplete blocks": 2}
+	return numbers(c.Shape[0]*c.Shape[1], seeds[c.Name])
+}
+
+// numbers computes what the script's function of that name does.
+func numbers(n int, seed uint32) (all []float32) {
+	for i := range n {
+		h, x := uint32(i)*2654435761+seed, 0
+		for range 4 {
+			h ^= h >> 16
+			h *= 0x7FEB352D
+			h ^= h >> 15
+			h *= 0x846CA68B
+			h ^= h >> 16
+			x += int(h>>16) - 32768
+		}
+		all = append(all, float32(float64(x)/(1<<21)))
+	}
+	return all
+}
+
+func floats(b []byte) (x []float32) {
+	for ; len(b) > 0; b = b[4:] {
+		x = append(x, math.Float32frombits(binary.LittleEndian.Uint32(b)))
+	}
+	return x
+}
+
+// encodeNF4 codes a whole matrix, with the mean of its magnitudes that is given.
+func encodeNF4(x []float32, mean func(most []float32) float32) []uint32 {
+	words := make([]uint32, NF4.Words(len(x)))
+	var most []float32
+	for lo := 0; lo < len(x); lo += NF4Span {
+		hi := min(lo+NF4Span, len(x))
+		first, end := NF4.Span(lo, hi)
+		most = append(most, EncodeNF4(words[first:end], x[lo:hi])...)
+	}
+	EncodeMagnitudes(words, most, mean(most))
+	return words
+}
+
+func TestNF4IsBitsandbytes(t *testing.T) {
+	text, err := os.ReadFile("testdata/nf4.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all struct {
+		Magnitudes []byte
+		Matrices   []coded
+	}
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	if _, m := NF4Values(); !slices.Equal(m[:], floats(all.Magnitudes)) {
+		t.Errorf("the values of magnitudes are %v, want %v", m, floats(all.Magnitudes))
+	}
+	for _, c := range all.Matrices {
+		t.Run(c.Name, func(t *testing.T) { c.compare(t) })
+	}
+}
+
+func (c coded) compare(t *testing.T) {
+	x, mean := c.values(), floats(c.Mean)[0]
+	words := encodeNF4(x, func(most []float32) float32 {
+		if got := Mean(most); math.Abs(float64(got-mean)) > 4e-7*float64(mean) { // some units in the last place, see Code
+			t.Errorf("the mean is %v, want %v", got, mean)
+		}
+		return mean
+	})
+	parts := [3][]byte{c.Codes, c.Magnitudes, c.Largest}
+	for lo := 0; lo < len(x); lo += NF4Span {
+		first, end := NF4.Span(lo, min(lo+NF4Span, len(x)))
+		for k, of := range [3][]uint32{words[first+nf4Head : end], words[first+1 : first+nf4Head], words[first : first+1]} {
+			raw := unsafe.Slice((*byte)(unsafe.Pointer(&of[0])), 4*len(of))
+			n := min(len(raw), len(parts[k]))
+			if !slices.Equal(raw[:n], parts[k][:n]) {
+				t.Errorf("elements from %d on: %s differ", lo, [3]string{"codes", "codes of magnitudes", "magnitudes of groups"}[k])
+			}
+			parts[k] = parts[k][n:]
+		}
+	}
+	for _, p := range parts {
+		if len(p) > 0 {
+			t.Errorf("%d bytes are left to compare", len(p))
+		}
+	}
+	for dtype, sum := range map[DType]uint32{F32: c.Float32, BF16: c.BFloat16, F16: c.Float16} {
+		mem := make([]uint64, (len(x)+1)/2)
+		b := Buffer{Type: dtype, Host: true, N: len(x), Ptr: unsafe.Pointer(&mem[0])}
+		DecodeNF4(b, words, 0)
+		if crc32.ChecksumIEEE(b.Raw()) != sum {
+			t.Errorf("decoded %v differ", dtype)
+		}
+	}
+}
