@@ -66,9 +66,10 @@
 //	         files, sha256 for the others
 //
 // dtype is a name of the safetensors format with elements of whole bytes; name is 1 to 1024
-// bytes, kind 1 to 64 of a-z 0-9 _ -. "master" is the kind of parameters, "file" that of attached
-// small files (U8; the name is the path, such as "tokenizer.json"); others belong to the
-// optimizer's rule ("m", "v"). A shape has at most 64 dimensions.
+// bytes, kind 1 to 64 of a-z 0-9 _ -. "master" is the kind of parameters, "nf4" that of parameters
+// in codes (a vector of U32, described at device.Code), "file" that of attached small files (U8;
+// the name is the path, such as "tokenizer.json"); others belong to the optimizer's rule ("m",
+// "v"). A shape has at most 64 dimensions.
 //
 // MANIFEST.json, state.json and part files have at most 64 MiB, COMMIT 1024 bytes, any value in a
 // manifest or part file that is not a list 64 KiB.

@@ -40,7 +40,7 @@ func (c *Checkpoint) Read(name, kind string, r shard.Range, into []byte) error {
 	return c.ReadAll([]Request{{name, kind, shard.Cut{}, r, into}}, 1)
 }
 
-// RequestF32 requests elements of a tensor of floats, widened to float32.
+// RequestF32 requests elements of a tensor of floats, widened to float32, or the bits of U32.
 type RequestF32 struct {
 	Name, Kind string
 	Cut        shard.Cut // part in which Range counts
@@ -61,12 +61,16 @@ func (c *Checkpoint) ReadAllF32(reqs []RequestF32, workers int) error {
 		if err != nil {
 			return err
 		}
-		if !s.t.DType.Float() {
+		dtype := s.t.DType
+		if dtype == U32 { // bits pass as they are
+			dtype = F32
+		}
+		if !dtype.Float() {
 			return fmt.Errorf("checkpoint %s: %v is %s, not a float", c.Path, s.t, s.t.DType)
 		}
-		if b, ok := safetensors.Bytes(q.Into); ok && s.t.DType == F32 {
+		if b, ok := safetensors.Bytes(q.Into); ok && dtype == F32 {
 			straight = append(straight, Request{q.Name, q.Kind, q.Cut, q.Range, b})
-		} else if err := c.widen(q, s.t.DType, workers); err != nil {
+		} else if err := c.widen(q, dtype, workers); err != nil {
 			return err
 		}
 	}

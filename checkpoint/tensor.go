@@ -19,6 +19,7 @@ const (
 	F32  = safetensors.F32
 	BF16 = safetensors.BF16
 	F16  = safetensors.F16
+	U32  = safetensors.U32
 )
 
 // Master is the kind of the parameters themselves; optimizer states have the names given by
@@ -29,7 +30,7 @@ const Master = "master"
 const Previous = "previous"
 
 // features maps kinds of tensors to the feature that a reader must support.
-var features = map[string]string{Previous: "parameters from before the last update"}
+var features = map[string]string{Previous: "parameters from before the last update", "nf4": "weights in codes of 4 bits"}
 
 // partsUsed is the feature of checkpoints of format 2.
 const partsUsed = "parts of tensors"

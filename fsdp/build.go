@@ -18,13 +18,18 @@ func LayOut(m *nn.Model, p Policy, begin int, groups func(unit nn.Unit) Groups) 
 	for i, of := range m.Units() {
 		u := &Unit{
 			Name: of.Name, Groups: groups(of), index: i, first: of.First, last: of.Last, stale: true,
-			Frozen: of.Params[0].Frozen, Rule: of.Params[0].Rule,
+			Frozen: of.Params[0].Frozen, Rule: of.Params[0].Rule, Code: device.Code(of.Params[0].Code),
 		}
 		u.self[0] = u
 		for o := range ops {
 			u.labels[o] = Label(u.Name, o)
 		}
-		for _, x := range of.Params {
+		stored := slices.Clone(of.Params)
+		for k, x := range of.Params {
+			stored[k] = Stored(x)
+			if x.Code != of.Params[0].Code || x.Code != 0 && !x.Frozen {
+				panic(fmt.Sprintf("fsdp: unit %s has parameters of codes %d and %d, frozen: %v", u.Name, of.Params[0].Code, x.Code, x.Frozen))
+			}
 			if x.Frozen != u.Frozen {
 				panic(fmt.Sprintf("fsdp: unit %s has parameters that are frozen and others that are not", u.Name))
 			}
@@ -32,7 +37,10 @@ func LayOut(m *nn.Model, p Policy, begin int, groups func(unit nn.Unit) Groups) 
 				panic(fmt.Sprintf("fsdp: unit %s has parameters of rules %d and %d", u.Name, u.Rule, x.Rule))
 			}
 		}
-		u.Layout = shard.Lay(of.Params, u.Shard.Size(), max(Align, begin)*u.Replica.Size(), begin)
+		if u.Code != device.Floats {
+			u.Values = shard.Lay(of.Params, 1, Align, 1)
+		}
+		u.Layout = shard.Lay(stored, u.Shard.Size(), max(Align, begin)*u.Replica.Size(), begin)
 		_, u.Layout.Master = u.Shard.(collective.Master)
 		u.gaps = u.Layout.Gaps()
 		u.whole = p.KeepParams || u.shared()
@@ -152,7 +160,8 @@ func (a *allocation) take(d device.Device, t device.DType, n int, use device.Use
 // allocate allocates the slots and shards of all units.
 func (r *Runner) allocate() error {
 	p, dev, a := r.cfg.Policy, r.cfg.Device, &allocation{}
-	slots := r.lay(p.ParamSlots(), func(*Unit) bool { return true }, (*Unit).Whole, func(u *Unit) *int { return &u.slot })
+	slots := r.lay(p.ParamSlots(), func(u *Unit) bool { return !u.coded() }, (*Unit).Whole, func(u *Unit) *int { return &u.slot })
+	codes := r.lay(p.ParamSlots(), (*Unit).coded, (*Unit).Whole, func(u *Unit) *int { return &u.slot })
 	grads := r.lay(p.GradSlots(), (*Unit).trained, (*Unit).shared, func(u *Unit) *int { return &u.dwSlot })
 	if r.cfg.Micro == 0 || p.KeepGrads && r.cfg.Micro == 1 {
 		clear(grads) // the only micro-batch writes directly to the kept gradient
@@ -164,6 +173,17 @@ func (r *Runner) allocate() error {
 	for _, n := range slots {
 		r.slots = append(r.slots, slot{buf: a.take(dev, r.cfg.DType, n, whole)})
 	}
+	for _, n := range codes {
+		r.slots = append(r.slots, slot{buf: a.take(dev, device.I32, n, whole)})
+	}
+	decoded := 0
+	for _, u := range r.Units {
+		if u.coded() {
+			u.slot += len(slots)
+			decoded = max(decoded, u.Values.Len())
+		}
+	}
+	r.decoded = a.take(dev, r.cfg.DType, decoded, device.Gathered)
 	for _, n := range grads {
 		r.grads = append(r.grads, gradSlot{buf: a.take(dev, device.F32, n, device.UnitGrads)})
 	}
@@ -260,7 +280,7 @@ func (r *Runner) allocateShards(a *allocation) {
 	for _, u := range r.Units {
 		n := u.Own().Len()
 		if !u.whole && !u.ParamOffloaded {
-			u.Param = a.take(r.cfg.Device, r.cfg.DType, n, device.Params)
+			u.Param = a.take(r.cfg.Device, r.stored(u), n, device.Params)
 		}
 		if r.cfg.Micro == 0 || u.Frozen {
 			continue
@@ -303,17 +323,21 @@ func (r *Runner) view() {
 			if u.trained() {
 				grad = r.grads[u.dwSlot].buf
 			}
-			put(s.w, at, u, r.slots[u.slot].buf)
-			put(s.dw, at, u, grad)
-			put(s.kept, at, u, u.kept)
+			if u.coded() {
+				put(s.w, at, u.Values, r.decoded)
+				continue
+			}
+			put(s.w, at, u.Layout, r.slots[u.slot].buf)
+			put(s.dw, at, u.Layout, grad)
+			put(s.kept, at, u.Layout, u.kept)
 		}
 	}
 }
 
 // put stores views of a unit's parameters in a whole buffer at their indices; empty ones if the
 // buffer is empty.
-func put(views []device.Buffer, at []int, u *Unit, whole device.Buffer) {
-	for i, p := range u.Layout.Params {
+func put(views []device.Buffer, at []int, l *shard.Layout, whole device.Buffer) {
+	for i, p := range l.Params {
 		if whole.N > 0 {
 			views[at[i]] = whole.Slice(p.At.Lo, p.At.Hi)
 		}

@@ -66,6 +66,7 @@ const (
 	gradSlotted          // the gradient of a micro-batch
 	gradKept             // the gradient that is kept whole
 	gradShard
+	decoded // the parameters, while codes are stored
 	slotKinds
 )
 
@@ -78,8 +79,10 @@ func (r *Runner) use(u *Unit, at slotKind, now bool) {
 	e := Event{Op: InUse, Units: u.self[:], Step: -1, Queue: r.cfg.Compute, Use: device.UnitGrads, Bytes: 4 * int64(u.Layout.Len())}
 	switch at {
 	case paramSlot:
-		e.Use, e.Bytes = device.Gathered, int64(r.cfg.DType.Size()*u.Layout.Len())
+		e.Use, e.Bytes = device.Gathered, int64(r.stored(u).Size()*u.Layout.Len())
 		e.Stays, u.stays = now && u.stays, !now
+	case decoded:
+		e.Use, e.Bytes = device.Gathered, int64(r.cfg.DType.Size()*u.Values.Len())
 	case gradShard:
 		e.Use, e.Bytes = device.Grads, 4*int64(u.Own().Len())
 	}
@@ -107,14 +110,17 @@ func (r *Runner) usePass(o Op, i int, done bool) {
 			if !u.shared() && o != Weights {
 				r.use(u, paramSlot, false)
 			}
+			r.use(u, decoded, false)
 			if (o == Weights || o == Backward && s.deferred == nil) && i == u.first && keep && r.micro > 0 {
 				r.use(u, gradSlotted, false) // it is added to the kept gradient
 			}
 		case o != Backward && o != Weights:
 			r.hold(u)
+			r.use(u, decoded, u.coded())
 		default:
 			if s.reads(-1) && o == Backward {
 				r.hold(u)
+				r.use(u, decoded, u.coded())
 			}
 			if o == Backward && s.deferred != nil {
 				continue

@@ -45,6 +45,8 @@ func (p Policy) GradSlots() int {
 type Compute interface {
 	device.Queue
 	nn.Ops
+	// Decode sets dst, of any float type, to the elements of a coded matrix.
+	Decode(dst, codes device.Buffer, code device.Code)
 }
 
 // Comm is the queue for collectives and for sums of their results.
@@ -151,7 +153,7 @@ func (s *step) reads(dir int) bool { return dir > 0 || !s.lookup }
 
 // slot is memory for one whole unit at a time.
 type slot struct {
-	buf   device.Buffer // (longest Len of its units) compute dtype
+	buf   device.Buffer // (longest Len of its units) compute dtype, or I32 for codes
 	owner *Unit
 	ready device.Event // the owner is whole in buf
 	free  device.Event // compute is done with buf
@@ -173,12 +175,22 @@ type Runner struct {
 	grads []gradSlot
 	back  gradSlot // (longest ShardLen) float32: a sum from the host, to be added to
 
+	decoded device.Buffer // (longest Len of Unit.Values) compute dtype: coded parameters, for one pass of a step
+
 	arenas  []*device.Arena // working space; then flights, if there are several; then streams
 	flights [][]*Flight     // of each chunk
 	in      *step           // whose module is running; nil in between
 	op      Op              // the current pass
 	micro   int             // the micro-batch of the pass
 	held    []owned
+}
+
+// stored returns the type of a unit's shard.
+func (r *Runner) stored(u *Unit) device.DType {
+	if u.coded() {
+		return device.I32
+	}
+	return r.cfg.DType
 }
 
 // owned is memory and the device that frees it.
@@ -406,8 +418,19 @@ func (r *Runner) await(i, dir int) *step {
 			panic("fsdp: unit " + u.Name + " is used before it is gathered")
 		}
 		r.cfg.Compute.After(sl.ready)
+		if u.coded() {
+			r.decode(u, sl.buf)
+		}
 	}
 	return s
+}
+
+// decode decodes a unit for a pass, on the queue that reads it.
+func (r *Runner) decode(u *Unit, whole device.Buffer) {
+	for i, p := range u.Values.Params {
+		at := u.Layout.Params[i].At
+		r.cfg.Compute.Decode(r.decoded.Slice(p.At.Lo, p.At.Hi), whole.Slice(at.Lo, at.Hi), u.Code)
+	}
 }
 
 // leave records that the operations issued so far include the last use of a step's units.

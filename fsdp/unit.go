@@ -12,7 +12,9 @@ type Unit struct {
 	Layout *shard.Layout
 	Frozen bool          // it has no gradient and no update
 	Rule   int           // shard.Param's rule, the same for all parameters
-	Param  device.Buffer // (ShardLen) compute dtype: this rank's shard; empty if ParamOffloaded
+	Code   device.Code   // of the parameters, which then are frozen; Layout is that of their codes
+	Values *shard.Layout // with Code: of the decoded parameters, in one shard
+	Param  device.Buffer // (ShardLen) Type: this rank's shard; empty if ParamOffloaded
 	Grad   device.Buffer // (ShardLen) float32: once Reduced fires, summed over all ranks and micro-batches; in host memory if GradOffloaded
 
 	Reduced device.Event
@@ -39,14 +41,33 @@ type Unit struct {
 	stays   bool // in its slot, since its last use
 }
 
+// Stored returns how a parameter is laid out in its unit: as it is or, with a Code, as words of I32.
+func Stored(p shard.Param) shard.Param {
+	if p.Code == 0 || p.Codes != nil {
+		return p
+	}
+	return shard.Param{Name: p.Name, Shape: []int{device.Code(p.Code).Words(p.Numel())}, Frozen: true, Code: p.Code, Codes: &p}
+}
+
 // trained reports whether the unit has a gradient.
 func (u *Unit) trained() bool { return !u.Frozen }
+
+// coded reports whether the unit is stored as codes.
+func (u *Unit) coded() bool { return u.Code != device.Floats }
 
 // shared reports whether several steps use the unit, on this or another stage.
 func (u *Unit) shared() bool { return u.first != u.last || u.Tied }
 
 // Steps returns the first and the last step that uses the unit.
 func (u *Unit) Steps() (first, last int) { return u.first, u.last }
+
+// Parameters returns the number of elements of its parameters.
+func (u *Unit) Parameters() (n int) {
+	if u.coded() {
+		return u.Values.Numel()
+	}
+	return u.Layout.Numel()
+}
 
 // Itself returns the unit in the form of Event.Units.
 func (u *Unit) Itself() []*Unit { return u.self[:] }

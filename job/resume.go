@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"zeroth/checkpoint"
+	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/config"
 	"zeroth/job/hf"
@@ -169,6 +170,7 @@ func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) 
 		{"data.validation_documents", held(was) != held(c), again},
 		{"data.pack", was.Data.Pack != c.Data.Pack, again},
 		{"train.lora.rslora", was.Train.LoRA.RSLoRA != c.Train.LoRA.RSLoRA, other},
+		{"model.weights", was.Weights != c.Weights, other},
 		{"train.lora.alpha", was.Train.LoRA.Alpha > 0 && was.Train.LoRA.Alpha != c.Train.LoRA.Alpha, other},
 	} {
 		if x.other {
@@ -274,6 +276,8 @@ func fits(c *config.Config, r *resumed, data string) error {
 		want[t.Name] = true
 		have, ok := r.Tensor(t.Name, t.Kind)
 		switch {
+		case !ok && slices.Contains(device.Codes[:], t.Kind):
+			errs = append(errs, fmt.Errorf("  %s is not coded in it: export it and start from it with model.from, or set model.weights to full", t.Name))
 		case !ok && t.Kind != zero.Master && !r.Trained(): // an imported model: optimizer state starts at zero
 		case !ok && t.Kind == zero.Previous:
 			atOnce = true

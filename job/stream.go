@@ -7,7 +7,9 @@ import (
 	"unsafe"
 
 	"zeroth/collective"
+	"zeroth/fsdp"
 	"zeroth/job/config"
+	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -23,20 +25,27 @@ type stream struct {
 }
 
 // collect sends the parameters selected by which to the process of rank 0, which calls take
-// for each part, from any goroutine.
+// for each part, decoded, from any goroutine.
 func collect(c *config.Config, ranks []*setup.Rank, which func(name string) bool, take func(zero.Part, []float32) error) error {
+	var codes hf.Decoder
+	put := func(p zero.Part, src []float32) error {
+		if p.Param.Codes != nil {
+			return codes.Put(p, src, take)
+		}
+		return take(p, src)
+	}
 	want := map[string]shard.Param{}
 	for _, p := range config.Parameters(c) {
 		if which(p.Name) {
-			want[p.Name] = p
+			want[p.Name] = fsdp.Stored(p)
 		}
 	}
 	return setup.Together(ranks, func(r *setup.Rank) error {
-		s := &stream{r, want, take}
+		s := &stream{r, want, put}
 		if ranks[0].Rank > 0 {
 			return s.send()
 		}
-		err := s.each(take)
+		err := s.each(put)
 		if err != nil || len(ranks) == c.Parallel.Ranks {
 			return err
 		}

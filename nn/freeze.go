@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"zeroth/device"
 	"zeroth/shard"
 )
 
@@ -21,7 +22,27 @@ func (m *Model) Ruled(names []string, rule func(shard.Param) int) *Model {
 		if !p.Frozen {
 			p.Rule = rule(*p)
 		}
-	}, func(use Use, at []int, params []shard.Param) []Use { return byRule(names, use, at, params) })
+	}, func(use Use, at []int, params []shard.Param) []Use {
+		return sorted(names, use, at, func(p int) int { return params[p].Rule })
+	})
+}
+
+// Coded returns a copy of the model in which the frozen matrices of its blocks are stored in a
+// device.Code. They are units of their own, which get the code's name as a suffix.
+func (m *Model) Coded(code device.Code) *Model {
+	inner := map[string]bool{}
+	for _, mod := range m.Modules[1 : len(m.Modules)-1] {
+		for _, p := range mod.Params() {
+			inner[p.Name] = p.Frozen && len(p.Shape) == 2
+		}
+	}
+	return m.mark(func(p *shard.Param) {
+		if inner[p.Name] {
+			p.Code = uint8(code)
+		}
+	}, func(use Use, at []int, params []shard.Param) []Use {
+		return sorted([]string{"", code.String()}, use, at, func(p int) int { return min(1, int(params[p].Code)) })
+	})
 }
 
 // mark returns a copy of the model in which put has changed the parameters and divide has split the
@@ -60,16 +81,16 @@ func runs(use Use, at []int, params []shard.Param) (uses []Use) {
 	return uses
 }
 
-// byRule splits a use of a unit by the rules of its parameters.
-func byRule(names []string, use Use, at []int, params []shard.Param) (uses []Use) {
-	for rule, name := range names {
+// sorted splits a use of a unit by the kinds of its parameters, an index in names.
+func sorted(names []string, use Use, at []int, kind func(param int) int) (uses []Use) {
+	for k, name := range names {
 		of := Use{Unit: use.Unit}
 		for _, p := range at {
-			if params[p].Rule == rule {
+			if kind(p) == k {
 				of.Params, of.At = of.Params+1, append(of.At, p)
 			}
 		}
-		if rule > 0 && of.Params < len(at) {
+		if k > 0 && of.Params < len(at) {
 			of.Unit = fmt.Sprintf("%s (%s)", use.Unit, name)
 		}
 		if of.Params > 0 {

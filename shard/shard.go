@@ -48,10 +48,13 @@ type Param struct {
 	Shape  []int
 	At     Range // set by Lay
 	Group  Group
-	Frozen bool // it is used but never updated: it has no gradient and no state
-	Rule   int  // index of its update rule
+	Frozen bool  // it is used but never updated: it has no gradient and no state
+	Rule   int   // index of its update rule
+	Code   uint8 // how it is stored if it is frozen: a device.Code
 	Init   Init
 	Cut    Cut // the part of a tensor that it is
+
+	Codes *Param // in a layout of codes: the parameter that these words encode; else nil
 }
 
 // Numel returns the number of elements of the shape. Dimensions may be 0 but not negative, and the

@@ -37,10 +37,12 @@ func (t *Trainer) Kinds() []string {
 }
 
 // KindsOf lists the kinds of state of a parameter. A frozen one has only Master, which is the
-// parameter as stored.
+// parameter as stored, or the name of its code, whose elements are words.
 func KindsOf(p shard.Param, rules []optim.Rule, delayed bool) []string {
 	kinds := []string{Master}
 	switch {
+	case p.Code != 0:
+		return []string{device.Code(p.Code).String()}
 	case p.Frozen:
 		return kinds
 	case delayed:
@@ -49,9 +51,13 @@ func KindsOf(p shard.Param, rules []optim.Rule, delayed bool) []string {
 	return append(kinds, rules[p.Rule].States()...)
 }
 
-// kindsOf returns those of kinds that a unit has.
+// kindsOf returns those of kinds that a unit has; codes count as Master.
 func (t *Trainer) kindsOf(unit int, kinds []string) (has []string) {
-	own := KindsOf(t.runner.Units[unit].Layout.Params[0], t.cfg.Rules, t.cfg.Delayed)
+	u := t.runner.Units[unit]
+	own := KindsOf(u.Layout.Params[0], t.cfg.Rules, t.cfg.Delayed)
+	if u.Code != device.Floats && slices.Contains(kinds, Master) {
+		return own
+	}
 	for _, kind := range kinds {
 		if slices.Contains(own, kind) {
 			has = append(has, kind)
@@ -60,7 +66,8 @@ func (t *Trainer) kindsOf(unit int, kinds []string) (has []string) {
 	return has
 }
 
-// Part is a range of one parameter's state of one kind.
+// Part is a range of one parameter's state of one kind. If Param has Codes, its elements are words,
+// which pass as the bits of float32.
 type Part struct {
 	Param shard.Param
 	Kind  string
@@ -338,6 +345,10 @@ func (t *Trainer) parts(kind string, unit int, in shard.Range, st offload.State,
 // vector returns the buffer of one kind of a unit's state.
 func (t *Trainer) vector(unit int, kind string, st offload.State) device.Buffer {
 	switch {
+	case t.runner.Units[unit].Code != device.Floats: // words pass as they are
+		words := st.Param
+		words.Type = device.F32
+		return words
 	case kind == Master && st.Master.N == 0: // frozen
 		return st.Param
 	case kind == Master:

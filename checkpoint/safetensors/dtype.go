@@ -19,6 +19,7 @@ const (
 	BF16 DType = "BF16" // upper half of a binary32
 	F16  DType = "F16"  // IEEE binary16
 	U8   DType = "U8"
+	U32  DType = "U32"
 )
 
 // dtypeBits maps every dtype of the format to its bits per element.

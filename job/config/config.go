@@ -23,6 +23,7 @@ type Config struct {
 	Parallel         Parallel
 	Pipeline         Pipeline
 	Dropout          *float64 // dropout probability of embeddings and residuals in training; nil: the value in the model's config.json
+	Weights          string   // how frozen matrices of blocks are stored: one of device.Codes
 	AttentionDropout float64  // dropout probability of attention weights in training
 	Zero             Zero
 	Precision        device.DType // of working parameters, activations and gathers: F32, BF16 or F16

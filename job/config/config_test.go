@@ -38,12 +38,13 @@ func TestDefaults(t *testing.T) {
 		Pipeline:   Pipeline{Schedule: "1F1B", Virtual: 1},
 		Zero:       Zero{Stage: 3, Prefetch: 1, Recompute: "none", Offload: Offload{Optimizer: "none", Parameters: "none", Buffers: 4, Ratio: 1}},
 		Precision:  device.BF16,
+		Weights:    "full",
 		Optimizer:  Optimizer{Type: "adamw", LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1},
 		Schedule:   Schedule{Type: "cosine", Warmup: 20, MinLR: 6e-5},
 		Checkpoint: Checkpointing{Keep: checkpoint.Keep{Last: 3}, Async: true, Compress: "auto", OnError: "stop"},
 
 		Sample: Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, TopP: 1, Seed: 1},
-		Report: Reporting{Every: 50, Stall: 10 * time.Minute},
+		Report: Reporting{Every: 50, Experiment: "zeroth", Stall: 10 * time.Minute},
 	}
 	if d := cmp.Diff(want, mustLoad(t), equal); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)

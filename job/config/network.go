@@ -80,6 +80,9 @@ func Part(c *Config, index, total int) *nn.Model {
 	}
 	if Tunes(c) {
 		m = m.Frozen(frozen(c))
+		if Coded(c) {
+			m = m.Coded(codeOf(c))
+		}
 	}
 	if c.Optimizer.Type == "muon" {
 		m = c.Optimizer.ruled(m)

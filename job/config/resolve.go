@@ -53,6 +53,7 @@ func (r *reader) resolve() {
 	r.resolveTensor()
 	r.resolveMaster()
 	r.resolveTraining()
+	r.resolveWeights()
 	r.unfit("schedule")
 	r.resolveGroups()
 	r.unfit("checkpoint")

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/device"
 	"zeroth/job/hf"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -28,6 +29,34 @@ func (r *reader) resolveTuning() {
 	}
 	r.checkTargets()
 	r.checkFreeze()
+}
+
+// Coded reports whether the job stores frozen matrices as codes.
+func Coded(c *Config) bool { return codeOf(c) != device.Floats }
+
+// codeOf returns the code of the job's frozen matrices.
+func codeOf(c *Config) device.Code {
+	return device.Code(max(0, slices.Index(device.Codes[:], c.Weights)))
+}
+
+// resolveWeights rejects codes of weights that are trained or divided.
+func (r *reader) resolveWeights() {
+	c := r.Config
+	if !Coded(c) || len(r.problems) > 0 {
+		return
+	}
+	wrong := func(wrong, right string, keys ...string) {
+		r.refuse(wrong, right+", or weights: full", append(keys, "model.weights")...)
+	}
+	if !slices.ContainsFunc(Parameters(c), func(p shard.Param) bool { return p.Code != 0 }) {
+		wrong("no matrix of a block is frozen, and trained weights are not coded", "want train.lora.rank, such as 16, or train.freeze", "model.weights")
+	}
+	if c.Parallel.Tensor > 1 {
+		wrong("matrices that ranks divide are not coded", "want tensor: 1", "parallel.tensor")
+	}
+	if c.Zero.Offload.Parameters != "none" {
+		wrong("codes stay on the device", "want parameters: none", "zero.offload.parameters")
+	}
 }
 
 // usualTargets returns the layers that PEFT adapts by default.

@@ -36,7 +36,7 @@ func (s *search) divided() (all []*config.Config) {
 		near = min(near, links[0].Ranks)
 	}
 	for _, tensor := range divisors(j.Parallel.Ranks) {
-		if tensor > near || tensor > 1 && config.Given(j) {
+		if tensor > near || tensor > 1 && (config.Given(j) || config.Coded(j)) {
 			break // matrices are divided within a host
 		}
 		for _, context := range divisors(j.Parallel.Ranks / tensor) {
@@ -188,7 +188,7 @@ func (s *search) leanest(x *config.Config) int {
 	switch {
 	case !s.offloading:
 		return 2
-	case x.Zero.Stage < 3:
+	case x.Zero.Stage < 3 || config.Coded(x):
 		return 3
 	}
 	return 4

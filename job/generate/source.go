@@ -104,8 +104,9 @@ func (s *source) unpack(p state.Progress) error {
 // at the end.
 func (s *source) parameters(m hf.Model) (fill func(zero.Part, []float32) error, end func() error, err error) {
 	if s.from != nil {
+		decoded := hf.DecodedOf(s.from, m)
 		return func(p zero.Part, into []float32) error {
-			err := s.from.ReadF32(p.Param.Name, zero.Master, shard.Range{Lo: p.At.Lo, Hi: p.At.Hi}, into, 0)
+			err := decoded.ReadF32(p.Param.Name, zero.Master, shard.Range{Lo: p.At.Lo, Hi: p.At.Hi}, into, 0)
 			copy(into, s.adapters.Merge(p, into))
 			return err
 		}, func() error { return nil }, nil

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"zeroth/checkpoint"
+	"zeroth/device"
 	"zeroth/nn"
 )
 
@@ -30,11 +31,11 @@ func Describes(config []byte, ck *checkpoint.Checkpoint) (Model, error) {
 	}
 	masters := 0
 	for _, t := range ck.Tensors {
-		if t.Kind != checkpoint.Master || nn.IsAdapter(t.Name) {
+		if t.Kind != checkpoint.Master && codeOf(t.Kind) == device.Floats || nn.IsAdapter(t.Name) {
 			continue
 		}
 		masters++
-		if !t.DType.Float() {
+		if t.Kind == checkpoint.Master && !t.DType.Float() {
 			return m, fmt.Errorf("%v is %s, which is not a parameter type", t, t.DType)
 		}
 	}
@@ -43,7 +44,7 @@ func Describes(config []byte, ck *checkpoint.Checkpoint) (Model, error) {
 	}
 	params := Parameters(m.Network(nn.LoRA{}))
 	for _, p := range params {
-		t, ok := ck.Tensor(p.Name, checkpoint.Master)
+		t, ok := held(ck, p)
 		if !ok || !slices.Equal(t.Shape, p.Shape) {
 			return m, fmt.Errorf("it has a parameter %s of shape %v, but the checkpoint has shape %v", p.Name, p.Shape, t.Shape)
 		}

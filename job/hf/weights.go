@@ -15,6 +15,8 @@ import (
 type Weights struct {
 	Seed uint64        // of the initial distributions
 	From *ModelTensors // nil without a folder
+
+	coder coder
 }
 
 // Close closes the folder's files, if there are any.
@@ -26,6 +28,15 @@ func (w *Weights) Close() {
 
 // Fill returns initial master parameters for zero.Trainer.Fill.
 func (w *Weights) Fill(p zero.Part, dst []float32) error {
+	if of := p.Param.Codes; of != nil {
+		words, err := w.coder.get(of, func(at shard.Range, x []float32) error {
+			return w.Fill(zero.Part{Param: *of, Kind: zero.Master, At: at}, x)
+		})
+		if err == nil {
+			copy(dst, words[p.At.Lo:p.At.Hi])
+		}
+		return err
+	}
 	if w.From == nil || nn.IsAdapter(p.Param.Name) {
 		nn.Fill(w.Seed, p.Param, p.At, dst)
 		return nil

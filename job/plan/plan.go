@@ -237,7 +237,7 @@ func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
 	p.By.Pipeline = linked(c, at)
 	p.Sent = p.By.Shard + p.By.Replicate + p.By.Pipeline + p.By.Context + p.By.Tensor
 	for _, u := range t.Units() {
-		p.Parameters += int64(u.Layout.Numel())
+		p.Parameters += int64(u.Parameters())
 	}
 	p.Groups = config.Groups(c)
 	p.Model = fmt.Sprintf("%s %s", config.Network(c).Name, show.Compact(float64(p.Parameters)))
@@ -269,8 +269,11 @@ func linked(c *config.Config, at int) (bytes int64) {
 // padding returns the bytes at the end of units that belong to no parameter. They are in the last
 // shards.
 func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
-	p := int64(c.Precision.Size())
 	for _, u := range t.Units() {
+		p := int64(c.Precision.Size())
+		if u.Code != device.Floats {
+			p = int64(device.I32.Size())
+		}
 		pad := int64(u.Layout.Len() - u.Layout.Numel())
 		last := min(pad, int64(u.Layout.ShardLen()))
 		params, grads, states := p*last, 4*last, int64(0)

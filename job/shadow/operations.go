@@ -20,6 +20,10 @@ func (q *Queue) Cast(dst, src device.Buffer) {
 	q.op("cast", func(k Kernels, at *view) { k.Cast(at.buf(dst), at.buf(src)) }, rowResult("dst", dst))
 }
 
+func (q *Queue) Decode(dst, codes device.Buffer, code device.Code) {
+	q.op("decode", func(k Kernels, at *view) { k.Decode(at.buf(dst), at.buf(codes), code) }, rowResult("dst", dst))
+}
+
 func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	q.op("matmul", func(k Kernels, at *view) { k.MatMul(at.mat(c), at.mat(a), at.mat(b), at.buf(bias), add) }, rows("c", c))
 }

@@ -272,6 +272,10 @@ func (r *recordedQueue) Cast(dst, src device.Buffer) {
 	r.pass("cast", dst.N, 1, dst, nil, bufs{src}, func() { r.ops.Cast(dst, src) })
 }
 
+func (r *recordedQueue) Decode(dst, codes device.Buffer, code device.Code) {
+	r.pass("decode "+code.String(), dst.N, 1, dst, nil, bufs{codes}, func() { r.ops.Decode(dst, codes, code) })
+}
+
 func (r *recordedQueue) AddTo(y, a, b device.Buffer) {
 	r.pass("add", y.N, 1, y, nil, bufs{a, b}, func() { r.ops.AddTo(y, a, b) })
 }

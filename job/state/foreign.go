@@ -235,11 +235,11 @@ func (f *Foreign) WriteTorch(ctx context.Context, form, folder string, t checkpo
 // ExportTorch writes a checkpoint in a form of PyTorch: "torch" is pytorch_model.bin, "dcp" a folder
 // of torch.distributed.checkpoint with the optimizer's state.
 func ExportTorch(ctx context.Context, form string, ck *checkpoint.Checkpoint, folder string, t checkpoint.DType, progressed func(int64)) error {
-	p, _, err := described(ck)
+	p, m, _, err := described(ck)
 	if err != nil {
 		return err
 	}
-	w := foreign.Writer{Source: ck, Name: func(s string) (string, bool) { return s, true }, Step: int64(p.Updates), DType: t, Progress: progressed}
+	w := foreign.Writer{Source: hf.DecodedOf(ck, m), Name: func(s string) (string, bool) { return s, true }, Step: int64(p.Updates), DType: t, Progress: progressed}
 	return writeTorch(ctx, form, w, folder, hf.ExportedConfig(p.Model, t))
 }
 

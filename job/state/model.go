@@ -21,7 +21,7 @@ import (
 // ExportModel writes the parameters of a checkpoint as a Hugging Face folder: safetensors and
 // config.json. Adapters are merged. After an error, including ctx's, it contains neither.
 func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, e checkpoint.Export) error {
-	p, adapters, err := described(ck)
+	p, m, adapters, err := described(ck)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, 
 	}
 	err = kept.Write(folder, hf.ExportedConfig(p.Model, e.DType))
 	if err == nil {
-		err = ck.Export(ctx, folder, e)
+		err = e.Write(ctx, hf.DecodedOf(ck, m), ck.Path, folder)
 	}
 	if err != nil {
 		kept.Remove(folder)
@@ -48,7 +48,7 @@ func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, 
 
 // ExportAdapter writes only the adapters of a checkpoint, in PEFT's format.
 func ExportAdapter(ck *checkpoint.Checkpoint, folder string) error {
-	p, adapters, err := described(ck)
+	p, _, adapters, err := described(ck)
 	if err != nil {
 		return err
 	}
@@ -58,21 +58,21 @@ func ExportAdapter(ck *checkpoint.Checkpoint, folder string) error {
 	return adapters.Write(folder, config.SettingsOf(p.Config).Model.From)
 }
 
-// described returns the progress of a checkpoint, checked against its tensors, and its
-// adapters.
-func described(ck *checkpoint.Checkpoint) (p Progress, a *hf.Adapters, err error) {
+// described returns the progress and the model of a checkpoint, checked against its tensors, and
+// its adapters.
+func described(ck *checkpoint.Checkpoint) (p Progress, model hf.Model, a *hf.Adapters, err error) {
 	if p, err = ReadProgress(ck); err != nil {
-		return p, nil, err
+		return p, model, nil, err
 	}
 	m, err := ModelOf(ck, p)
 	if err == nil && m == nil {
 		err = fmt.Errorf("%s does not say which model it is of: state.json has no model, from which to write config.json", ck.Path)
 	}
 	if err != nil {
-		return p, nil, input.BadInput(err)
+		return p, model, nil, input.BadInput(err)
 	}
 	a, err = AdaptersOf(ck, p, *m)
-	return p, a, err
+	return p, *m, a, err
 }
 
 // ModelFolder is a Hugging Face folder that is open to be imported.

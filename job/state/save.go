@@ -13,6 +13,7 @@ import (
 	"zeroth/checkpoint/safetensors"
 	"zeroth/collective"
 	"zeroth/device"
+	"zeroth/fsdp"
 	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/show"
@@ -234,7 +235,7 @@ func (e Saved) String() string {
 // staging memory when they are written. A nil stage gets nothing back.
 func putter(w *checkpoint.Writer, stage *staging) func(zero.Part, []float32) error {
 	return func(p zero.Part, data []float32) error {
-		t := checkpoint.Tensor{Name: p.Param.Name, Kind: p.Kind, DType: checkpoint.F32, Shape: p.Param.Tensor()}
+		t := tensor(p.Param, p.Kind)
 		raw, ok := safetensors.Bytes(data)
 		if !ok {
 			raw = make([]byte, 4*len(data))
@@ -389,10 +390,19 @@ func Tensors(c *config.Config) (all []checkpoint.Tensor) {
 	rules := setup.Rules(c.Optimizer)
 	for _, p := range config.Parameters(c) {
 		for _, kind := range zero.KindsOf(p, rules, c.Train.Delayed) {
-			all = append(all, checkpoint.Tensor{Name: p.Name, Kind: kind, DType: checkpoint.F32, Shape: p.Shape})
+			all = append(all, tensor(fsdp.Stored(p), kind))
 		}
 	}
 	return all
+}
+
+// tensor returns the tensor of a parameter's state of a kind.
+func tensor(p shard.Param, kind string) checkpoint.Tensor {
+	t := checkpoint.Tensor{Name: p.Name, Kind: kind, DType: checkpoint.F32, Shape: p.Tensor()}
+	if p.Codes != nil {
+		t.DType = checkpoint.U32
+	}
+	return t
 }
 
 // FinishSaves waits for the save that all ranks had in flight when a run failed. Its state is

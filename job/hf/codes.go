@@ -1,0 +1,200 @@
+package hf
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+
+	"zeroth/checkpoint"
+	"zeroth/device"
+	"zeroth/nn"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// Matrices that are stored as codes (shard.Param.Code) on their way into a run, and out of it.
+
+// coder codes whole matrices for ranks that ask for parts of them, all in the same order.
+type coder struct {
+	mu     sync.Mutex
+	recent []*codedMatrix // the latest last
+}
+
+// mostCoded is how many matrices a coder remembers. Ranks wait for the first that asks, so that they
+// are never far apart.
+const mostCoded = 16
+
+type codedMatrix struct {
+	name  string
+	once  sync.Once
+	words []float32
+	err   error
+}
+
+// get returns the words of a matrix of float32 elements that read reads.
+func (c *coder) get(p *shard.Param, read func(at shard.Range, dst []float32) error) ([]float32, error) {
+	c.mu.Lock()
+	i := slices.IndexFunc(c.recent, func(m *codedMatrix) bool { return m.name == p.Name })
+	if i < 0 {
+		c.recent = append(c.recent[max(0, len(c.recent)+1-mostCoded):], &codedMatrix{name: p.Name})
+		i = len(c.recent) - 1
+	}
+	m := c.recent[i]
+	c.mu.Unlock()
+	m.once.Do(func() { m.words, m.err = encode(p, read) })
+	return m.words, m.err
+}
+
+// encode codes a matrix, span by span, so that few of its elements are in memory at once.
+func encode(p *shard.Param, read func(at shard.Range, dst []float32) error) ([]float32, error) {
+	const spans = 64 // that are read at once: 1 Mi elements
+	code, n := device.Code(p.Code), p.Numel()
+	words := make([]float32, code.Words(n))
+	bits := device.OfF32(words).Words()
+	most := make([][]float32, (n+device.NF4Span-1)/device.NF4Span)
+	workers := make(chan []float32, runtime.GOMAXPROCS(0))
+	for range cap(workers) {
+		workers <- make([]float32, min(n, spans*device.NF4Span))
+	}
+	errs := make(chan error, len(most)/spans+1)
+	var all sync.WaitGroup
+	for at := 0; at < len(most); at += spans {
+		x := <-workers
+		all.Go(func() {
+			defer func() { workers <- x }()
+			lo := at * device.NF4Span
+			x := x[:min(len(x), n-lo)]
+			if err := read(shard.Range{Lo: lo, Hi: lo + len(x)}, x); err != nil {
+				errs <- err
+				return
+			}
+			for i := 0; i*device.NF4Span < len(x); i++ {
+				part := x[i*device.NF4Span : min((i+1)*device.NF4Span, len(x))]
+				first, end := code.Span(lo+i*device.NF4Span, lo+i*device.NF4Span+len(part))
+				most[at+i] = device.EncodeNF4(bits[first:end], part)
+			}
+		})
+	}
+	all.Wait()
+	select {
+	case err := <-errs:
+		return nil, err
+	default:
+	}
+	magnitudes := slices.Concat(most...)
+	device.EncodeMagnitudes(bits, magnitudes, device.Mean(magnitudes))
+	return words, nil
+}
+
+// Decoder collects the words of coded matrices from ranks, and decodes those that are complete.
+type Decoder struct {
+	mu    sync.Mutex
+	words map[string][]float32
+	have  map[string]int
+}
+
+// Put stores a part of a matrix's words. For the last part it calls take with all of the elements,
+// piece by piece.
+func (d *Decoder) Put(p zero.Part, src []float32, take func(zero.Part, []float32) error) error {
+	words := d.add(p, src)
+	if words == nil {
+		return nil
+	}
+	of := *p.Param.Codes
+	x := make([]float32, min(of.Numel(), 64*device.NF4Span))
+	for lo := 0; lo < of.Numel(); lo += len(x) {
+		at := shard.Range{Lo: lo, Hi: min(lo+len(x), of.Numel())}
+		device.DecodeNF4(device.OfF32(x[:at.Len()]), device.OfF32(words).Words(), lo)
+		if err := take(zero.Part{Param: of, Kind: zero.Master, At: at}, x[:at.Len()]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add returns all words with the last part, else nil.
+func (d *Decoder) add(p zero.Part, src []float32) []float32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.words == nil {
+		d.words, d.have = map[string][]float32{}, map[string]int{}
+	}
+	name := p.Param.Name
+	if d.words[name] == nil {
+		d.words[name] = make([]float32, p.Param.Numel())
+	}
+	all := d.words[name]
+	copy(all[p.At.Lo:p.At.Hi], src)
+	if d.have[name] += len(src); d.have[name] < len(all) {
+		return nil
+	}
+	delete(d.words, name)
+	return all
+}
+
+// codeOf returns the code of a kind of tensors, which has its name, or Floats.
+func codeOf(kind string) device.Code {
+	return device.Code(max(0, slices.Index(device.Codes[:], kind)))
+}
+
+// held returns the tensor of a parameter in a checkpoint as if it were not coded.
+func held(ck *checkpoint.Checkpoint, p shard.Param) (checkpoint.Tensor, bool) {
+	t, ok := ck.Tensor(p.Name, checkpoint.Master)
+	for code := device.Floats + 1; !ok && int(code) < len(device.Codes); code++ {
+		if t, ok = ck.Tensor(p.Name, code.String()); ok && t.DType == checkpoint.U32 && slices.Equal(t.Shape, []int{code.Words(p.Numel())}) {
+			t.Kind, t.DType, t.Shape = checkpoint.Master, checkpoint.F32, p.Shape
+		}
+	}
+	return t, ok
+}
+
+// Decoded is a checkpoint of a model whose coded matrices read as float32.
+type Decoded struct {
+	*checkpoint.Checkpoint
+	params map[string]shard.Param
+}
+
+// DecodedOf returns a checkpoint that Describes has accepted, decoded.
+func DecodedOf(ck *checkpoint.Checkpoint, m Model) Decoded {
+	d := Decoded{ck, map[string]shard.Param{}}
+	for _, p := range Parameters(m.Network(nn.LoRA{})) {
+		if _, ok := ck.Tensor(p.Name, checkpoint.Master); !ok {
+			d.params[p.Name] = p
+		}
+	}
+	return d
+}
+
+// All implements checkpoint.Source.
+func (d Decoded) All() (all []checkpoint.Tensor) {
+	for _, t := range d.Checkpoint.All() {
+		if p, ok := d.params[t.Name]; ok && codeOf(t.Kind) != device.Floats {
+			t, _ = held(d.Checkpoint, p)
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// ReadF32 implements checkpoint.Source.
+func (d Decoded) ReadF32(name, kind string, r shard.Range, into []float32, workers int) error {
+	if _, ok := d.params[name]; !ok || kind != checkpoint.Master {
+		return d.Checkpoint.ReadF32(name, kind, r, into, workers)
+	}
+	lo := r.Lo / device.NF4Span * device.NF4Span
+	first, end := device.NF4.Span(lo, r.Hi)
+	words := make([]float32, 1+end-first) // the mean, and those of the spans
+	for _, part := range [2]shard.Range{{Hi: 1}, {Lo: first, Hi: end}} {
+		to := words[:1]
+		if part.Lo > 0 {
+			to = words[1:]
+		}
+		if err := d.Checkpoint.ReadF32(name, device.NF4.String(), part, to, workers); err != nil {
+			return err
+		}
+	}
+	x := make([]float32, r.Hi-lo)
+	device.DecodeNF4(device.OfF32(x), device.OfF32(words).Words(), 0)
+	copy(into, x[r.Lo-lo:])
+	return nil
+}
