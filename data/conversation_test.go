@@ -24,7 +24,7 @@ func TestPrompt(t *testing.T) {
 		"unnamed":  {map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "rag", "template": "x"}]}`}, "none of its chat templates is named default"},
 		"no text":  {map[string]string{"tokenizer_config.json": `{"chat_template": 5}`}, "chat_template is neither a string nor a list"},
 		"unknown":  {map[string]string{"chat_template.jinja": "{% include 'x' %}"}, "chat_template.jinja: chat template: line 1, column 4: the statement include is not supported"},
-		"refusing": {map[string]string{"tokenizer_config.json": `{"chat_template": "{{ raise_exception('no users') }}"}`}, "tokenizer_config.json: chat template: line 1, column 19: the template refuses: no users"},
+		"refusing": {map[string]string{"tokenizer_config.json": `{"chat_template": "{{ raise_exception('no users') }}"}`}, "tokenizer_config.json: chat template: line 1, column 19: the template raised: no users"},
 	} {
 		dir := t.TempDir()
 		ownFolder(t, dir, "qwen", c.files)

@@ -92,7 +92,7 @@ func TestChatDocuments(t *testing.T) {
 		"plain":   {chatML, "you<|im_end|>\nme<|im_end|>\n"},
 		"marked":  {marked, "youme"},
 		"hiding":  {"{% for m in messages %}{{ messages | length }}{% endfor %}", "the template renders the messages before message 4 differently depending on it"},
-		"failing": {"{{ raise_exception('no') }}", "a.jsonl:1: chat_template.jinja: chat template: line 1, column 19: the template refuses: no"},
+		"failing": {"{{ raise_exception('no') }}", "a.jsonl:1: chat_template.jinja: chat template: line 1, column 19: the template raised: no"},
 	} {
 		dir := tree(t, map[string]string{"a.jsonl": records(t, talk)})
 		ownFolder(t, filepath.Join(dir, "tok"), "qwen", map[string]string{"chat_template.jinja": c.template})

@@ -63,7 +63,7 @@ func (c *Chat) Examples(talk Talk, first int, learn string) ([]tokens, error) {
 	}
 	if spans := whole.Generated; len(spans) > 0 {
 		if first > 0 {
-			return nil, fmt.Errorf("the template marks answers with generation, so those of the prompt cannot be told from those of the completion; give the conversation as messages")
+			return nil, fmt.Errorf("the template marks answers with generation, so the prompt's answers cannot be distinguished from the completion's; give the conversation as messages")
 		}
 		if learn == "last" {
 			spans = spans[len(spans)-1:]

@@ -87,11 +87,11 @@ func (r *run) useAlgorithms(a *setup.Algorithms) error {
 		r.job.Algorithms = a
 		return nil
 	}
-	differ := fmt.Sprintf("the algorithms of products are those of %s and cuBLAS %s, and here are %s and cuBLAS %s", a.GPU, a.CUBLAS, current.GPU, current.CUBLAS)
+	differ := fmt.Sprintf("the algorithms of matrix products are for %s and cuBLAS %s, but this machine has %s and cuBLAS %s", a.GPU, a.CUBLAS, current.GPU, current.CUBLAS)
 	if r.c.Parallel.Algorithms != "" {
-		return input.BadInput(fmt.Errorf("%v: parallel.algorithms: %s: write some here with 'zeroth bench gpu --products %s --write-algorithms FILE', or remove the key", r.c.Position("parallel.algorithms"), differ, r.c.Parallel.Algorithms))
+		return input.BadInput(fmt.Errorf("%v: parallel.algorithms: %s; measure them here with 'zeroth bench gpu --products %s --write-algorithms FILE', or remove the key", r.c.Position("parallel.algorithms"), differ, r.c.Parallel.Algorithms))
 	}
-	r.Observer.Warn(differ + ": cuBLAS chooses anew, and sums may have other bits than before")
+	r.Observer.Warn(differ + ": cuBLAS chooses new ones, and sums may differ in their last bits")
 	return nil
 }
 

@@ -18,7 +18,7 @@ func shortSchedule(c *config.Config) string {
 		return fmt.Sprintf("schedule.warmup of %s steps is longer than the run of %s: the learning rate only rises to %.3g and never reaches optimizer.lr %.3g",
 			show.Grouped(int64(s.Warmup)), show.Grouped(int64(steps)), setup.Schedule(c).At(steps-1), c.Optimizer.LR)
 	case s.Type == "wsd" && s.Decay > left:
-		return fmt.Sprintf("schedule.decay of %s steps is longer than what the warmup leaves of the run: the learning rate falls in the last %s steps",
+		return fmt.Sprintf("schedule.decay of %s steps is longer than the rest of the run after the warmup: the learning rate falls in the last %s steps",
 			show.Grouped(int64(s.Decay)), show.Grouped(int64(left)))
 	}
 	return ""

@@ -53,7 +53,7 @@ func carryTokenizer(j *setup.Job, set *data.Set, b *beginning) error {
 	files := slices.Clone(j.Carried.Files)
 	if some {
 		files = nil
-		j.Carried.Notes = slices.Concat(j.Carried.Notes, []string{"the files that came with the model are not carried over: this trains on the tokens of another tokenizer"})
+		j.Carried.Notes = slices.Concat(j.Carried.Notes, []string{"the model's tokenizer files are not copied: this run trains with another tokenizer"})
 	}
 	kind := j.Data.Tokenizer
 	if j.Data.Vocab != "" {

@@ -84,7 +84,7 @@ func TestCarriedTokenizer(t *testing.T) {
 		note      string
 	}{
 		"own":   {true, "", []string{"vocab.json", "merges.txt", "tokenizer_config.json", "generation_config.json"}, ""},
-		"other": {true, "data.tokenizer=bytes", []string{"", "vocab.json", "merges.txt", "tokenizer_config.json"}, "the files that came with the model are not carried over: this trains on the tokens of another tokenizer"},
+		"other": {true, "data.tokenizer=bytes", []string{"", "vocab.json", "merges.txt", "tokenizer_config.json"}, "the model's tokenizer files are not copied: this run trains with another tokenizer"},
 		"none":  {false, "data.tokenizer=bytes", []string{"generation_config.json", "", "vocab.json", "merges.txt", "tokenizer_config.json"}, ""},
 	} {
 		from := configtest.ModelFolder(t, m)

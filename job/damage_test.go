@@ -70,7 +70,7 @@ func TestDamagedMetrics(t *testing.T) {
 		if err != nil || !bytes.Equal(aside, raw) {
 			t.Errorf("%s: the file that was set aside: %v", c.name, err)
 		}
-		if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "metrics: "+path+":") || !strings.Contains(told, "the file is set aside as "+path+".damaged-1, and the lines that can be go on") {
+		if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "metrics: "+path+":") || !strings.Contains(told, "the file was moved to "+path+".damaged-1, and a new one has the readable lines") {
 			t.Errorf("%s: %s", c.name, told)
 		}
 		steps, _, err := report.ReadMetrics(path)
@@ -112,7 +112,7 @@ func TestMetricsDamagedMeanwhile(t *testing.T) {
 	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Observer: h}); err != nil || !input.Exists("run/loss.svg") {
 		t.Fatal(err)
 	}
-	if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "cannot be read and are not drawn") {
+	if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "unreadable lines are not drawn") {
 		t.Errorf("told %q", told)
 	}
 }

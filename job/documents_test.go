@@ -193,8 +193,8 @@ func TestResumeRefusesAnotherOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for set, want := range map[string]string{
-		"data.pack=false": "it was trained with data.pack true, but the job has false; the data would come in another order",
-		"data.validation=null data.validation_documents=[dev.jsonl]": `it was trained with data.validation_documents none, but the job has ["dev.jsonl"]; the data would come in another order`,
+		"data.pack=false": "it was trained with data.pack true, but the job has false; the data would be in another order",
+		"data.validation=null data.validation_documents=[dev.jsonl]": `it was trained with data.validation_documents none, but the job has ["dev.jsonl"]; the data would be in another order`,
 		"train.lora.rslora=true":                                     "it was trained with train.lora.rslora false, but the job has true; that would be another model",
 		"train.lora.alpha=8":                                         "it was trained with train.lora.alpha 4, but the job has 8; that would be another model",
 		"train.lora.targets=[all-linear]":                            "is not in it: resume with the model it was trained with",
@@ -225,11 +225,11 @@ func TestFittedContext(t *testing.T) {
 		want                  int
 		told                  string
 	}{
-		{"short", longest(60), dev, "", 64, "model.context is 64, as the longest document needs; the model takes 256"},
+		{"short", longest(60), dev, "", 64, "model.context is 64, enough for the longest document; the model's maximum is 256"},
 		{"exact", longest(65), dev, "", 64, "model.context is 64, as"},
 		{"next", longest(66), dev, "", 128, "model.context is 128, as"},
 		{"held", longest(9), longest(100), "", 128, "model.context is 128, as"},
-		{"long", longest(999), dev, "", 256, "model.context is 256, the most the model takes"},
+		{"long", longest(999), dev, "", 256, "model.context is 256, the model's maximum"},
 		{"said", longest(60), dev, "model.context=32", 32, ""},
 	} {
 		testjob.Write(t, "docs.jsonl", c.docs)

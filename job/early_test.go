@@ -36,7 +36,7 @@ func TestEarlyStop(t *testing.T) {
 		}
 		return 1
 	}), whole.evals[len(whole.evals)-1]
-	told := fmt.Sprintf("ended early: the last 3 evaluations are no better than that of step %d, with a validation loss of %.4f", best.Step, best.ValLoss)
+	told := fmt.Sprintf("stopped early: the last 3 evaluations did not improve on step %d, with a validation loss of %.4f", best.Step, best.ValLoss)
 	if sum := whole.sums[0]; sum.Steps != last.Step || sum.Stopped || last.Step >= 60 || last.Step != best.Step+6 || !slices.Contains(whole.notes, told) {
 		t.Fatalf("%+v, best %+v, last %+v\n%s", sum, best, last, strings.Join(whole.notes, "\n"))
 	}
@@ -107,9 +107,9 @@ func TestStaleEvaluations(t *testing.T) {
 func TestEarlyStopProblems(t *testing.T) {
 	testjob.InTinyFolder(t)
 	for set, want := range map[string]string{
-		"train.early_stop={metric: loss, patience: 3}":     "train.early_stop.metric: loss is not known; want val_loss",
+		"train.early_stop={metric: loss, patience: 3}":     "train.early_stop.metric: loss is not a valid value; want val_loss",
 		"train.early_stop={metric: val_loss}":              "train.early_stop.metric: not used: train.early_stop.patience is 0",
-		"train={early_stop: {patience: 3}, eval_every: 0}": "train.early_stop.patience: the run is to end when evaluations do not improve, but nothing is evaluated",
+		"train={early_stop: {patience: 3}, eval_every: 0}": "train.early_stop.patience: early stopping needs evaluations, but the job has none",
 	} {
 		if _, err := config.Load("job.yaml", []string{set}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v\nwant %s", set, err, want)

@@ -37,7 +37,7 @@ type Evaluating struct {
 // none, on all of its data. It writes nothing. notify receives notices and occasional progress.
 func Evaluate(ctx context.Context, c *config.Config, o Evaluating, notify func(string)) (e Evaluation, err error) {
 	if c.Model.From == "" {
-		return e, input.BadInput(errors.New("there is no model to evaluate: model.from names none"))
+		return e, input.BadInput(errors.New("there is no model to evaluate: model.from is missing"))
 	}
 	observer := noteObserver{notify: notify}
 	c = c.Copy()
@@ -108,7 +108,7 @@ func Evaluate(ctx context.Context, c *config.Config, o Evaluating, notify func(s
 	})
 	e.Tokens = x.learned(0, x.windows())
 	if err == nil && (math.IsNaN(e.Loss) || math.IsInf(e.Loss, 0)) {
-		err = fmt.Errorf("the loss is %v: the model's parameters are no longer numbers one can compute with", e.Loss)
+		err = fmt.Errorf("the loss is %v: the model's parameters are unusable", e.Loss)
 	}
 	return e, err
 }

@@ -98,13 +98,13 @@ func (f *flights) whereabouts(since time.Time) (lines []string) {
 				break
 			}
 			if time.Since(since) > patientDumps || !f.sleep() {
-				lines = append(lines, fmt.Sprintf("rank %d%s has written no dump in %v", rank, f.r.where(rank), patientDumps))
+				lines = append(lines, fmt.Sprintf("rank %d%s wrote no dump within %v", rank, f.r.where(rank), patientDumps))
 				break
 			}
 		}
 	}
 	if world > mostWhere {
-		lines = append(lines, fmt.Sprintf("and %d more ranks: 'zeroth flight %s' compares all", world-mostWhere, f.r.Out))
+		lines = append(lines, fmt.Sprintf("and %d more ranks; 'zeroth flight %s' compares all", world-mostWhere, f.r.Out))
 	}
 	return lines
 }

@@ -75,10 +75,10 @@ func lockFolders(c *config.Config, out string, fresh bool, saves vfs.FS) (*folde
 // allows. The last of them are written after all steps.
 func namesFit(c *config.Config, out string) error {
 	if tooLong(out) {
-		return input.BadInput(fmt.Errorf("--out has %d bytes, and the names of files in it would be longer than the system takes; name a folder with a shorter path", len(out)))
+		return input.BadInput(fmt.Errorf("--out has %d bytes, so the names of files in it would exceed the system's limit; name a folder with a shorter path", len(out)))
 	}
 	if dir := c.Checkpoint.Dir; setup.Saves(c) && tooLong(dir) {
-		return badFolder(c, fmt.Sprintf("it has %d bytes, and the names of files in it would be longer than the system takes", len(dir)), "want a folder with a shorter path")
+		return badFolder(c, fmt.Sprintf("it has %d bytes, so the names of files in it would exceed the system's limit", len(dir)), "want a folder with a shorter path")
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func tooLong(folder string) bool {
 
 func (f *folders) takeOut(fresh bool, checkpoints string) (err error) {
 	if err := os.MkdirAll(f.out, 0o777); err != nil {
-		return input.BadInput(fmt.Errorf("--out: %w; name a folder that can be made", err))
+		return input.BadInput(fmt.Errorf("--out: %w; name a folder that can be created", err))
 	}
 	if err := ownOutputs(f.out); err != nil {
 		return input.BadInput(fmt.Errorf("--out %s: a run writes only to files and folders of its own, and follows no links: %w; move it away, or name another folder", f.out, err))
@@ -184,7 +184,7 @@ func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err
 		err = probe(fsys, filepath.Join(dir, probeName))
 	}
 	if err != nil {
-		return badFolder(c, fmt.Sprintf("%s: no checkpoint can be written there: %v", dir, input.Cause(err)), "want a folder that can be made and written to")
+		return badFolder(c, fmt.Sprintf("%s: checkpoints cannot be written there: %v", dir, input.Cause(err)), "want a folder that can be created and written to")
 	}
 	if fresh {
 		return without(c, dir, fsys)
@@ -293,10 +293,10 @@ func diskSpace(c *setup.Job, s *state.Saver, obs report.Observer) error {
 	if err != nil || free >= need {
 		return nil // what is wrong with the folder the first save finds
 	}
-	wrong := fmt.Sprintf("a checkpoint takes %s, %s has %s free", show.ByteSize(need), dir, show.ByteSize(free))
+	wrong := fmt.Sprintf("a checkpoint needs %s, but %s has only %s free", show.ByteSize(need), dir, show.ByteSize(free))
 	if c.Checkpoint.OnError != "stop" {
-		obs.Warn(wrong + ": there will be none until there is space")
+		obs.Warn(wrong + ": checkpoints are skipped until there is space")
 		return nil
 	}
-	return fmt.Errorf("%s: make space, set checkpoint.dir to another disk, or checkpoint.on_error to continue", wrong)
+	return fmt.Errorf("%s; free some space, set checkpoint.dir to another disk, or set checkpoint.on_error to continue", wrong)
 }

@@ -173,9 +173,9 @@ func TestFolderOfCheckpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ dir, want string }{
-		{"a.txt", "--set checkpoint.dir=a.txt: checkpoint.dir: a.txt: no checkpoint can be written there: is a file, not a folder; want a folder that can be made and written to"},
-		{"a.txt/x", "no checkpoint can be written there: "},
-		{"/proc/self/task/x", "no checkpoint can be written there: "},
+		{"a.txt", "--set checkpoint.dir=a.txt: checkpoint.dir: a.txt: checkpoints cannot be written there: is a file, not a folder; want a folder that can be created and written to"},
+		{"a.txt/x", "checkpoints cannot be written there: "},
+		{"/proc/self/task/x", "checkpoints cannot be written there: "},
 		{"old/ckpt", "checkpoint.dir: old/ckpt has checkpoints of another run, up to step 7; want a new folder, or --resume to continue from one of them"},
 	} {
 		h := &heard{}

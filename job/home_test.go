@@ -42,7 +42,7 @@ func TestPathsAtHome(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for key, value := range map[string]string{"model.from": "~you/hf", "data.vocab": "~you/v", "checkpoint.dir": "~you/c", "data.text": "[~you/*.txt]"} {
-		if _, err := config.Load("job.yaml", []string{key + "=" + value}); err == nil || !strings.Contains(err.Error(), key+`: "`+strings.Trim(value, "[]")+`": the home folder of another user`) {
+		if _, err := config.Load("job.yaml", []string{key + "=" + value}); err == nil || !strings.Contains(err.Error(), key+`: "`+strings.Trim(value, "[]")+`": the home folders of other users`) {
 			t.Errorf("%s: %v", key, err)
 		}
 	}

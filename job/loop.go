@@ -164,7 +164,7 @@ func isStale(c *config.Config, e *state.Early) bool {
 
 // endedEarly returns a line about an early stop.
 func endedEarly(e state.Early) string {
-	return fmt.Sprintf("ended early: the last %d evaluations are no better than that of step %d, with a validation loss of %.4f", e.Stale, e.Step, e.Best)
+	return fmt.Sprintf("stopped early: the last %d evaluations did not improve on step %d, with a validation loss of %.4f", e.Stale, e.Step, e.Best)
 }
 
 func (l *loop) advance() {
@@ -214,7 +214,7 @@ func (l *loop) evaluate() error {
 		return err
 	}
 	if !finite {
-		l.rec.Warn(fmt.Sprintf("the validation loss after step %d is %v: training has left the range of numbers; lower optimizer.lr, set train.clip, or go back to an earlier checkpoint", l.at, mean))
+		l.rec.Warn(fmt.Sprintf("the validation loss after step %d is %v: training has diverged; lower optimizer.lr, set train.clip, or go back to an earlier checkpoint", l.at, mean))
 	}
 	return l.rec.eval(report.Eval{Step: l.at, ValLoss: mean})
 }
@@ -294,7 +294,7 @@ func (l *loop) settled() error {
 		l.rec.Note("old checkpoint " + x.String())
 	}
 	if err != nil && l.c.Checkpoint.OnError != "stop" {
-		l.rec.Warn(fmt.Sprintf("old checkpoints stay: %v", err))
+		l.rec.Warn(fmt.Sprintf("old checkpoints were not deleted: %v", err))
 		return nil
 	}
 	return err

@@ -87,7 +87,7 @@ func TestTrain(t *testing.T) {
 	}
 	last, sum := h.steps[6], h.sums[0]
 	sum.Seconds = 0
-	if a := sum.Memory; a == nil || !strings.Contains(a.String(), " a rank, as planned to the byte") || a.Step != 7 || len(a.Ranks) != c.Parallel.Ranks {
+	if a := sum.Memory; a == nil || !strings.Contains(a.String(), " per rank, exactly as planned") || a.Step != 7 || len(a.Ranks) != c.Parallel.Ranks {
 		t.Errorf("memory: %v", a)
 	}
 	sum.Memory = nil
@@ -348,7 +348,7 @@ func TestValidationLossIsNoNumber(t *testing.T) {
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
-	if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "the validation loss after step 1 is NaN: training has left the range of numbers; lower optimizer.lr") {
+	if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "the validation loss after step 1 is NaN: training has diverged; lower optimizer.lr") {
 		t.Errorf("told %s", told)
 	}
 	raw, err := os.ReadFile("run/metrics.jsonl")
@@ -376,7 +376,7 @@ func TestScheduleLongerThanTheRun(t *testing.T) {
 		"schedule.warmup=null":                     "",
 		"schedule={type: wsd, warmup: 3}":          "",
 		"schedule={type: wsd, warmup: 3,decay: 4}": "",
-		"schedule={type: wsd, warmup: 3,decay: 5}": "schedule.decay of 5 steps is longer than what the warmup leaves of the run: the learning rate falls in the last 4 steps",
+		"schedule={type: wsd, warmup: 3,decay: 5}": "schedule.decay of 5 steps is longer than the rest of the run after the warmup: the learning rate falls in the last 4 steps",
 		"train={epochs: 0.1, eval_every: 0}":       "",
 		"train={epochs: 0.001, eval_every: 0}":     "schedule.warmup of 3 steps is longer than the run of 1: the learning rate only rises to 0.0002 and never reaches optimizer.lr 0.0006",
 	} {

@@ -59,7 +59,7 @@ func TestGivenNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = job.Run(t.Context(), c, job.Options{Out: "run3", Resume: "latest"})
-	if !input.IsInput(err) || !strings.Contains(err.Error(), "mix.weight is in it and not in the job's model") {
+	if !input.IsInput(err) || !strings.Contains(err.Error(), "it contains mix.weight, which the job's model does not have") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -78,7 +78,7 @@ func TestGivenNetworkFits(t *testing.T) {
 	if !input.IsInput(err) {
 		t.Fatalf("error %v", err)
 	}
-	for _, part := range []string{"model.width is 16, of the given network 8", "model.vocab is 256, of the given network 300", "model.context is 8, of the given network 4", "model.from: ", "sample.tokens: "} {
+	for _, part := range []string{"model.width is 16, but the custom network has 8", "model.vocab is 256, but the custom network has 300", "model.context is 8, but the custom network has 4", "model.from: ", "sample.tokens: "} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not in %v", part, err)
 		}
@@ -90,7 +90,7 @@ func TestGivenNetworkFits(t *testing.T) {
 func TestGivenNetworkIsSearched(t *testing.T) {
 	testjob.InFolder(t, tiny)
 	err := job.Run(t.Context(), mixed("job.yaml", "parallel.memory=100kB"), job.Options{Out: "run"})
-	if !input.IsInput(err) || !strings.Contains(err.Error(), "no other settings fit, the least is ") || input.Exists("run") {
+	if !input.IsInput(err) || !strings.Contains(err.Error(), "no other settings fit; the smallest needs ") || input.Exists("run") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -69,9 +69,9 @@ func (o *Observation) compare(c *config.Config) (differs string, err error) {
 		case i >= len(got):
 			return fmt.Sprintf("step %d ended before its event %d, %s", o.got.Step, i+1, planned[i].Name), nil
 		case i >= len(planned):
-			return fmt.Sprintf("step %d had an event %d, %s, that is not planned", o.got.Step, i+1, got[i].Name), nil
+			return fmt.Sprintf("step %d had an unplanned event %d, %s", o.got.Step, i+1, got[i].Name), nil
 		case got[i].Name != planned[i].Name:
-			return fmt.Sprintf("event %d of step %d was %s, planned was %s", i+1, o.got.Step, got[i].Name, planned[i].Name), nil
+			return fmt.Sprintf("event %d of step %d was %s, but %s was planned", i+1, o.got.Step, got[i].Name, planned[i].Name), nil
 		}
 	}
 	o.Plan.Measured = &o.got

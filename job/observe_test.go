@@ -19,7 +19,7 @@ func TestUnplannedEventsAreReported(t *testing.T) {
 	}
 	for want, got := range map[string][]*plan.Moment{
 		"":                      p.Timeline,
-		"that is not planned":   append(p.Timeline[:len(p.Timeline):len(p.Timeline)], p.Timeline[0]),
+		"unplanned event":       append(p.Timeline[:len(p.Timeline):len(p.Timeline)], p.Timeline[0]),
 		"ended before its":      p.Timeline[:len(p.Timeline)-1],
 		"event 2 of step 1 was": append([]*plan.Moment{p.Timeline[0], p.Timeline[0]}, p.Timeline[2:]...),
 	} {

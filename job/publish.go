@@ -54,7 +54,7 @@ type traceAsk struct {
 // saveSoon asks for a checkpoint after the step that is under way.
 func (r *run) saveSoon() error {
 	if !setup.Saves(r.c) {
-		return errors.New("this job makes no checkpoints; set checkpoint.every or checkpoint.save_on_exit")
+		return errors.New("this job saves no checkpoints; set checkpoint.every or checkpoint.save_on_exit")
 	}
 	r.asks.save.Store(true)
 	return nil
@@ -91,11 +91,11 @@ func (r *run) askTrace(steps, ranks int) (*traceAsk, error) {
 	case ranks == 0:
 		return nil, errors.New("training has not begun")
 	case r.Trace != nil:
-		return nil, errors.New("this run writes a trace already, with --trace")
+		return nil, errors.New("this run already writes a trace, with --trace")
 	case last != nil && last.to > at:
 		return nil, fmt.Errorf("steps %d to %d are being traced", last.from, last.to)
 	case ask.to > r.c.Train.Steps:
-		return nil, fmt.Errorf("step %d is the last one: a trace would end with step %d", r.c.Train.Steps, ask.to)
+		return nil, fmt.Errorf("step %d is the last one, but the trace would end with step %d", r.c.Train.Steps, ask.to)
 	}
 	r.asks.trace.Store(ask)
 	return ask, nil

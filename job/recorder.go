@@ -115,7 +115,7 @@ func (r *recorder) wrote() error {
 		if !r.goesOn {
 			return cmp.Or(err, r.events.Err())
 		}
-		r.Warn(fmt.Sprintf("%v: training goes on without TensorBoard events; --resume writes all of them again", r.events.Err()))
+		r.Warn(fmt.Sprintf("%v: training continues without TensorBoard events; --resume writes all of them", r.events.Err()))
 		_ = r.closeEvents() // the error that was reported
 	}
 	if r.mlflow != nil {
@@ -128,9 +128,9 @@ func (r *recorder) wrote() error {
 	}
 	switch late := err != nil; {
 	case late && !r.late:
-		r.Warn(fmt.Sprintf("%v: training goes on, and the lines are written when that is possible", err))
+		r.Warn(fmt.Sprintf("%v: training continues; the lines are written when possible", err))
 	case !late && r.late:
-		r.Note("metrics.jsonl has all lines again")
+		r.Note("metrics.jsonl is complete again")
 	}
 	r.late = err != nil
 	return nil
@@ -185,7 +185,7 @@ func (r *recorder) close(end report.End) error {
 	}
 	switch err := r.metrics.Close(); {
 	case err != nil && r.goesOn:
-		r.Warn(fmt.Sprintf("%v: lines that are not in it: %d", err, r.metrics.Late()))
+		r.Warn(fmt.Sprintf("%v: %d lines are missing from it", err, r.metrics.Late()))
 	case err != nil:
 		return err // there is no room for a drawing either
 	}
@@ -210,7 +210,7 @@ func (r *recorder) draw() error {
 		return err
 	}
 	if l.Damage != nil {
-		r.Warn(fmt.Sprintf("%v: %d lines cannot be read and are not drawn", l.Damage, l.Lost))
+		r.Warn(fmt.Sprintf("%v: %d unreadable lines are not drawn", l.Damage, l.Lost))
 	}
 	if len(l.Steps) == 0 {
 		return nil

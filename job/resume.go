@@ -35,7 +35,7 @@ func find(c *config.Config, which string) (*resumed, error) {
 	}
 	if err != nil {
 		if e, wrong := state.FindCheckpoint(which); wrong == nil && e.Path != which {
-			err = fmt.Errorf("a folder with checkpoints; name one of them, of which the newest is %s", e.Path)
+			err = fmt.Errorf("a folder with checkpoints; name one of them, such as the newest, %s", e.Path)
 		}
 		return nil, input.BadInput(fmt.Errorf("--resume %s: %w", which, err))
 	}
@@ -152,7 +152,7 @@ func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) 
 	for _, d := range differs {
 		errs = append(errs, fmt.Errorf("  %s", d))
 	}
-	const again = "the data would come in another order; start a new run from it with `zeroth ckpt export` and model.from"
+	const again = "the data would be in another order; start a new run from it with `zeroth ckpt export` and model.from"
 	if r.Data != "" && r.Seed != c.Train.Seed {
 		errs = append(errs, fmt.Errorf("  it was trained with train.seed %d, but the job has %d; %s", r.Seed, c.Train.Seed, again))
 	}
@@ -196,7 +196,7 @@ func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (li
 		}
 	}
 	if len(kept) > 0 {
-		lines = append(lines, "from the checkpoint, because the job leaves them out: "+strings.Join(kept, ", "))
+		lines = append(lines, "taken from the checkpoint, because the job omits them: "+strings.Join(kept, ", "))
 	}
 	if len(changed) > 0 {
 		lines = append(lines, "changed since the checkpoint: "+strings.Join(changed, ", "))
@@ -217,7 +217,7 @@ func newEvaluation(was, next *config.Config, p state.Progress) string {
 	if a == b || next.Train.EvalEvery == 0 || !p.Legacy() {
 		return ""
 	}
-	return fmt.Sprintf("evaluations are over %d sequences (train.eval_batches × batch); up to step %d they were over %d", b, p.Step, a)
+	return fmt.Sprintf("evaluations now use %d sequences (train.eval_batches × batch); up to step %d they used %d", b, p.Step, a)
 }
 
 // newRate returns a notice about the learning rate of the next step if the schedule or the
@@ -261,7 +261,7 @@ func sameBase(ctx context.Context, c *config.Config, b *beginning, which string)
 	defer from.Close() // only read from
 	now, err := from.Check(ctx, c.Model)
 	if err == nil && now != b.Base {
-		err = input.BadInput(fmt.Errorf("--resume %s: %s is of another base: its frozen parameters have the digest %.12q, those of %s %.12q; name the folder it was begun with, or none, for the checkpoint has them, or begin a new run",
+		err = input.BadInput(fmt.Errorf("--resume %s: %s has another base model: its frozen parameters have digest %.12q, but those of %s have %.12q; name the original folder, or none, since the checkpoint contains them, or start a new run",
 			which, b.from.Path, b.Base, b.base, now))
 	}
 	return wrong(err)
@@ -290,19 +290,19 @@ func fits(c *config.Config, r *resumed, data string) error {
 		}
 	}
 	if atOnce {
-		errs = append(errs, errors.New("  its updates were not delayed: resume without train.delayed_update, or export it and start from it with model.from"))
+		errs = append(errs, errors.New("  it was trained without delayed updates: resume without train.delayed_update, or export it and start from it with model.from"))
 	}
 	for _, t := range r.Tensors {
 		if !want[t.Name] && t.Kind != checkpoint.Attached {
-			errs = append(errs, fmt.Errorf("  %s is in it and not in the job's model", show.Printable(t.Name)))
+			errs = append(errs, fmt.Errorf("  it contains %s, which the job's model does not have", show.Printable(t.Name)))
 		}
 	}
 	switch {
 	case r.Data == "": // trained by no run of ours
 	case r.Data != data:
-		errs = append(errs, fmt.Errorf("  it was trained on other data (fingerprint %.12q, now %.12q): the order of the data would not go on; start a new run from it with `zeroth ckpt export` and model.from", r.Data, data))
+		errs = append(errs, fmt.Errorf("  it was trained on other data (fingerprint %.12q, now %.12q): the order of the data would change; start a new run from it with `zeroth ckpt export` and model.from", r.Data, data))
 	case r.Progress.Context != c.Model.Context: // of a checkpoint that does not say its model
-		errs = append(errs, fmt.Errorf("  it was trained on %d tokens a sample, the job says %d", r.Progress.Context, c.Model.Context))
+		errs = append(errs, fmt.Errorf("  it was trained on %d tokens per sample, but the job has %d", r.Progress.Context, c.Model.Context))
 	}
 	if len(errs) > 5 {
 		errs = append(errs[:5], fmt.Errorf("  and %d more", len(errs)-5))

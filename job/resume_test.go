@@ -245,7 +245,7 @@ func TestResumeComparesTheTraining(t *testing.T) {
 		next.Train.Batch != 8 || next.Train.Accumulate != 2 || next.Train.Seed != 9 || next.Train.Steps != 7 || next.Data.Validation != 0.2 || next.Precision.String() != "fp32" {
 		t.Errorf("goes on as %s", next.YAML())
 	}
-	want := []string{"from the checkpoint, because the job leaves them out: data.validation 0.2, train.steps 7, train.batch 8, train.clip 0.5, train.seed 9, precision fp32, optimizer.lr 1e-3, optimizer.betas [0.8, 0.9], optimizer.weight_decay 0.02, schedule.type linear, schedule.warmup 2, schedule.min_lr 2e-4, checkpoint.every 100, checkpoint.save_on_exit true"}
+	want := []string{"taken from the checkpoint, because the job omits them: data.validation 0.2, train.steps 7, train.batch 8, train.clip 0.5, train.seed 9, precision fp32, optimizer.lr 1e-3, optimizer.betas [0.8, 0.9], optimizer.weight_decay 0.02, schedule.type linear, schedule.warmup 2, schedule.min_lr 2e-4, checkpoint.every 100, checkpoint.save_on_exit true"}
 	if !slices.Equal(news, want) {
 		t.Errorf("news %q\nwant %q", news, want)
 	}
@@ -283,8 +283,8 @@ func TestResumeComparesGroups(t *testing.T) {
 	const groups = `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`
 	trainedRun(t, "optimizer.groups="+groups)
 	for set, want := range map[string]string{
-		"optimizer.lr=null":                              "leaves them out: optimizer.groups " + groups,
-		"optimizer.groups=null":                          "leaves them out: optimizer.groups " + groups,
+		"optimizer.lr=null":                              "omits them: optimizer.groups " + groups,
+		"optimizer.groups=null":                          "omits them: optimizer.groups " + groups,
 		`optimizer.groups=[{match: "*.bias", lr: 1e-4}]`: `changed since the checkpoint: optimizer.groups ` + groups + ` → [{match: "*.bias", lr: 1e-4}]`,
 		"optimizer.groups=[]":                            "changed since the checkpoint: optimizer.groups " + groups + " → none",
 	} {

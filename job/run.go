@@ -295,9 +295,9 @@ func (r *run) checkUnchanged(context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("--resume %s: the checkpoints in %s have changed meanwhile, or cannot be read: give the command again: %w", r.Resume, r.c.Checkpoint.Dir, err)
+		return fmt.Errorf("--resume %s: the checkpoints in %s changed or cannot be read; run the command again: %w", r.Resume, r.c.Checkpoint.Dir, err)
 	}
-	return fmt.Errorf("--resume %s: the checkpoints in %s have changed meanwhile: give the command again", r.Resume, r.c.Checkpoint.Dir)
+	return fmt.Errorf("--resume %s: the checkpoints in %s changed; run the command again", r.Resume, r.c.Checkpoint.Dir)
 }
 
 // countSteps turns epochs into steps, and ends a run in epochs that has none left.
@@ -459,7 +459,7 @@ func (r *run) train(ctx context.Context) error {
 func (r *run) compareMemory(context.Context) error {
 	differs, err := r.Timeline.compare(r.c)
 	if differs != "" {
-		r.rec.Warn("the memory in use cannot be compared with the plan: " + differs + ". This is a bug of zeroth: please report it with the job file")
+		r.rec.Warn("memory in use cannot be compared with the plan: " + differs + ". This is a bug of zeroth: please report it with the job file")
 	}
 	return err
 }
@@ -505,7 +505,7 @@ func (r *run) sampleText(ctx context.Context) (err error) {
 	if !r.stopped {
 		sum.Sample, err = sampleAtEnd(r.c, ctx, r.Out, r.rec.Note)
 		if err != nil && ctx.Err() != nil {
-			r.rec.Note("the sample was not finished: " + context.Cause(ctx).Error())
+			r.rec.Note("the sample is incomplete: " + context.Cause(ctx).Error())
 			err = nil
 		}
 	}

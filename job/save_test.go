@@ -36,7 +36,7 @@ func TestRetentionThatFails(t *testing.T) {
 		var out bytes.Buffer
 		l := &loop{c: c, rank: &setup.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
 		err = l.settled()
-		if stop := onError == "stop"; errors.Is(err, vfs.ErrLocked) != stop || strings.Contains(out.String(), "old checkpoints stay: prune ckpt: ") == stop {
+		if stop := onError == "stop"; errors.Is(err, vfs.ErrLocked) != stop || strings.Contains(out.String(), "old checkpoints were not deleted: prune ckpt: ") == stop {
 			t.Errorf("on_error %s: %v\n%s", onError, err, &out)
 		}
 		if err := l.settled(); err != nil {

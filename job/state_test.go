@@ -38,8 +38,8 @@ func TestForgedState(t *testing.T) {
 	raw := func(v string) any { return json.RawMessage(v) }
 	dynamic := set("loss_scale", raw(`{"Dynamic": true, "Scale": 65536, "Min": 1, "Window": 1000, "Hysteresis": 2, "Left": 2, "Clean": 5}`))
 	for state, want := range map[string]string{
-		"null": "is no JSON object", "[]": "is no JSON object", "7": "is no JSON object", `"x"`: "is no JSON object", "{": "is no JSON object", "\x1b[31m": "is no JSON object", " ": "is no JSON object",
-		"{}":                        "it is of step 0, the manifest of step 7",
+		"null": "is not a JSON object", "[]": "is not a JSON object", "7": "is not a JSON object", `"x"`: "is not a JSON object", "{": "is not a JSON object", "\x1b[31m": "is not a JSON object", " ": "is not a JSON object",
+		"{}":                        "it has step 0, but the manifest has step 7",
 		`{"step": 7, "updates": 7}`: "0 samples and 0 tokens in 7 steps",
 		set("step", 8):              "7 updates and 0 skipped make no 8 steps",
 		set("step", -7):             "step is -7; want 0 to 1099511627776",
@@ -62,9 +62,9 @@ func TestForgedState(t *testing.T) {
 		set("model", 5):                            `model is "5"; want an object`,
 		set("model", raw("null")):                  `model is "null"; want an object`,
 		set("model", raw(`[{}]`)):                  "want an object",
-		set("model", raw(`{}`)):                    "state.json's model is not that of its parameters: ",
-		set("model", raw(`{"model_type": "gpt2", "n_layer": 1000000, "n_head": 1, "n_embd": 8}`)):                                 "state.json's model is not that of its parameters: ",
-		set("model", raw(`{"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 16, "n_positions": 8, "vocab_size": 256}`)): "state.json's model is not that of its parameters: it has a parameter transformer.wte.weight of shape [256 16], but the checkpoint has shape [256 8]",
+		set("model", raw(`{}`)):                    "the model in state.json does not match the parameters: ",
+		set("model", raw(`{"model_type": "gpt2", "n_layer": 1000000, "n_head": 1, "n_embd": 8}`)):                                 "the model in state.json does not match the parameters: ",
+		set("model", raw(`{"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 16, "n_positions": 8, "vocab_size": 256}`)): "the model in state.json does not match the parameters: it has a parameter transformer.wte.weight of shape [256 16], but the checkpoint has shape [256 8]",
 		set("loss_scale", nil):                                        "a loss scale of ",
 		set("loss_scale.Scale", 0):                                    "a loss scale of ",
 		set("loss_scale.Window", 0):                                   "a loss scale of ",
@@ -72,7 +72,7 @@ func TestForgedState(t *testing.T) {
 		strings.Replace(dynamic, `"Clean": 5`, `"Clean": 1000`, 1):    "a loss scale of ",
 		strings.Replace(dynamic, `"Min": 1`, `"Min": -1`, 1):          "a loss scale of ",
 		strings.Replace(dynamic, `"Scale": 65536`, `"Scale": 0.5`, 1): "a loss scale of ",
-		`{"step": 0, "data": ""}`:                                     "it is of step 0, the manifest of step 7",
+		`{"step": 0, "data": ""}`:                                     "it has step 0, but the manifest has step 7",
 		strings.Repeat(" ", state.MaxState) + good:                    "bytes, at most 4194304 expected",
 	} {
 		withState(t, ck, "forged", state)
@@ -90,7 +90,7 @@ func TestForgedState(t *testing.T) {
 		t.Error(err)
 	}
 	withState(t, ck, "empty", "")
-	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=9"), Options{Out: t.TempDir(), Resume: "empty/step-00000007", Observer: &heard{}}); err == nil || !strings.Contains(err.Error(), "state.json: it is empty, so that nothing tells where in its data training was") {
+	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=9"), Options{Out: t.TempDir(), Resume: "empty/step-00000007", Observer: &heard{}}); err == nil || !strings.Contains(err.Error(), "state.json: it is empty, so the position in the data is unknown") {
 		t.Errorf("without a state: %v", err)
 	}
 }

@@ -41,10 +41,10 @@ func TestStragglerIsNamed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			named := regexp.MustCompile(`^rank 2 has been (\d+) % behind for 20 steps: `)
+			named := regexp.MustCompile(`^rank 2 has delayed the others by (\d+) % for 20 steps: `)
 			var told []string
 			for _, n := range h.notes {
-				if strings.Contains(n, "behind") {
+				if strings.Contains(n, "delayed") {
 					told = append(told, n)
 				}
 			}

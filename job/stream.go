@@ -162,17 +162,17 @@ func (s *stream) unpackOne(b []byte) (rest []byte, err error) {
 	const numbers = 8 + 4
 	n := int(binary.LittleEndian.Uint16(b))
 	if b = b[2:]; len(b) < n+numbers {
-		return nil, errors.New("a piece of a parameter that is cut short")
+		return nil, errors.New("a truncated piece of a parameter")
 	}
 	name, lo, count := string(b[:n]), binary.LittleEndian.Uint64(b[n:]), int(binary.LittleEndian.Uint32(b[n+8:]))
 	if b = b[n+numbers:]; len(b) < 4*count {
-		return nil, errors.New("a piece of a parameter that is cut short")
+		return nil, errors.New("a truncated piece of a parameter")
 	}
 	src := make([]float32, count)
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(src))), 4*count), b)
 	p := s.want[name]
 	if size := uint64(p.Numel()); p.Name == "" || lo > size || uint64(count) > size-lo {
-		return nil, fmt.Errorf("a piece of %.100q, elements %d to %d, which this job has not", name, lo, lo+uint64(count))
+		return nil, fmt.Errorf("a piece of %.100q, elements %d to %d, which this job does not have", name, lo, lo+uint64(count))
 	}
 	return b[4*count:], s.take(zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Lo: int(lo), Hi: int(lo) + count}}, src)
 }

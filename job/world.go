@@ -144,11 +144,11 @@ func (r *run) agreeOnData(ctx context.Context) error {
 	}
 	facts := []rendezvous.Fact{{Name: "the data's fingerprint", Value: r.set.Fingerprint}}
 	if !r.self.Alone() && setup.Saves(r.c) {
-		seen := "one for all, that can be written to"
+		seen := "the same writable folder for all"
 		if b, err := os.ReadFile(r.mark()); err != nil || string(b) != r.self.Session {
 			seen = fmt.Sprintf("not that of rank 0 (%v)", err)
 		} else if err := probe(r.job.Files(), r.mark()+fmt.Sprint("-", r.self.Process)); err != nil {
-			seen = fmt.Sprintf("that of rank 0, in which nothing can be written (%v)", input.Cause(err))
+			seen = fmt.Sprintf("that of rank 0, which is not writable (%v)", input.Cause(err))
 		}
 		facts = append(facts, rendezvous.Fact{Name: "the folder of checkpoints, " + filepath.Base(r.c.Checkpoint.Dir), Value: seen})
 		if r.self.Process == 0 {

@@ -39,7 +39,7 @@ func TestAccountIsOfThisLaunch(t *testing.T) {
 	if err := Run(t.Context(), configtest.MustLoad(t, "parallel.ranks=3"), Options{Out: "run", Observer: quiet{h}, World: onHosts{}}); err != nil {
 		t.Fatal(err)
 	}
-	if s := h.sums[0].Memory.String(); !strings.Contains(s, "as planned to the byte") {
+	if s := h.sums[0].Memory.String(); !strings.Contains(s, "exactly as planned") {
 		t.Error(s)
 	}
 }

@@ -179,10 +179,10 @@ func TestDelayedUpdatesResume(t *testing.T) {
 // TestDelayedUpdatesRefusals checks that incompatible settings are rejected.
 func TestDelayedUpdatesRefusals(t *testing.T) {
 	for set, want := range map[string]string{
-		"precision=fp16":                          "train.delayed_update: updates are delayed, and with fp16 the loss scale would follow a step late; want delayed_update: false, or another of the two",
-		"optimizer.type=muon":                     "train.delayed_update: updates are delayed, which muon's are not",
-		"zero.offload={optimizer: disk, path: .}": "train.delayed_update: updates are delayed, which those of state on a disk are not",
-		"zero.offload.parameters=host":            "train.delayed_update: updates are delayed, which needs parameters on the device",
+		"precision=fp16":                          "train.delayed_update: updates are delayed, which fp16 does not support: the loss scale would follow a step late; want delayed_update: false, or another of the two",
+		"optimizer.type=muon":                     "train.delayed_update: updates are delayed, which muon does not support",
+		"zero.offload={optimizer: disk, path: .}": "train.delayed_update: updates are delayed, which optimizer state on disk does not support",
+		"zero.offload.parameters=host":            "train.delayed_update: updates are delayed, which offloaded parameters do not support",
 	} {
 		_, err := setup.ThisMachine(1, 0).Draft("", slices.Concat(small, []string{"train.delayed_update=true", set, "data.validation=null", "train.eval_every=null"}))
 		if err == nil || !strings.Contains(err.Error(), want) {

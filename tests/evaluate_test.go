@@ -40,7 +40,7 @@ func TestEvaluationIsPyTorchs(t *testing.T) {
 	}
 	within(t, "without validation data: the loss", got.Loss, e.Loss, 1e-6)
 	c = cfg(t)
-	if _, err := job.Evaluate(t.Context(), c, job.Evaluating{All: true}, func(string) {}); err == nil || !strings.Contains(err.Error(), "model.from names none") {
+	if _, err := job.Evaluate(t.Context(), c, job.Evaluating{All: true}, func(string) {}); err == nil || !strings.Contains(err.Error(), "model.from is missing") {
 		t.Errorf("without a model: %v", err)
 	}
 }
@@ -203,7 +203,7 @@ func TestEvaluationIsANumber(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if e, err := job.Evaluate(t.Context(), mustHFConfig(t, to, "tokens.bin", "parallel.ranks=1"), job.Evaluating{All: true}, func(string) {}); err == nil || !strings.Contains(err.Error(), "no longer numbers") {
+	if e, err := job.Evaluate(t.Context(), mustHFConfig(t, to, "tokens.bin", "parallel.ranks=1"), job.Evaluating{All: true}, func(string) {}); err == nil || !strings.Contains(err.Error(), "parameters are unusable") {
 		t.Errorf("%+v, %v", e, err)
 	}
 }

@@ -303,7 +303,7 @@ func TestGPURefusals(t *testing.T) {
 	fake.Need(t)
 	out := filepath.Join(t.TempDir(), "run")
 	err := job.Run(context.Background(), cfg(t, "device=cuda", "parallel.gpus=[0, 5]"), job.Options{Out: out})
-	if err == nil || !strings.Contains(err.Error(), "parallel.gpus names GPU 5, and here are 0") {
+	if err == nil || !strings.Contains(err.Error(), "parallel.gpus names GPU 5, but this machine has 0") {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Stat(out); err == nil {
@@ -338,7 +338,7 @@ func TestGPUMemoryIsMeasured(t *testing.T) {
 		case !hidden && (rest < context || rest > context+slack):
 			t.Errorf("%d bytes on the GPU, of which ranks hold %d: the context has %d", m.Process.GPU, m.Process.GPUHeld, context)
 		}
-		if strings.Contains(said.String(), "the driver counts") == hidden || !hidden && !strings.Contains(said.String(), " of contexts, kernels and libraries") {
+		if strings.Contains(said.String(), "the driver reports") == hidden || !hidden && !strings.Contains(said.String(), " by contexts, kernels and libraries") {
 			t.Errorf("hidden %v: %s", hidden, &said)
 		}
 	}

@@ -174,10 +174,10 @@ func TestMasterRefusals(t *testing.T) {
 	sets := []string{"zero.stage=2", "parallel={master: true, ranks: 8, replicate: 2, pipeline: 2, tensor: 2}", "data.validation=null", "train.eval_every=null"}
 	_, err := setup.ThisMachine(1, 0).Draft("", slices.Concat(small, sets))
 	for _, want := range []string{
-		"zero.stage: stage 2 shards the state, which a master has alone; want stage: 0, or parallel.master: false",
-		"parallel.replicate: replicas update their state, which a master has alone; want replicate: 1, or parallel.master: false",
-		"parallel.pipeline: stages have layers of their own, and a master has the whole model; want pipeline: 1, or parallel.master: false",
-		"parallel.tensor: ranks have parts of matrices, and a master has the whole model; want tensor: 1, or parallel.master: false",
+		"zero.stage: stage 2 shards the state, but only the master stores it; want stage: 0, or parallel.master: false",
+		"parallel.replicate: replicas store and update state, but only the master does; want replicate: 1, or parallel.master: false",
+		"parallel.pipeline: pipeline stages have only some layers, but the master has the whole model; want pipeline: 1, or parallel.master: false",
+		"parallel.tensor: ranks have parts of matrices, but the master has the whole model; want tensor: 1, or parallel.master: false",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nwant %s", err, want)

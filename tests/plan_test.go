@@ -414,7 +414,7 @@ func TestTimelineFiles(t *testing.T) {
 		}
 	}
 	checkStretches(t, p, drawn.Stretches, drawn.Micros)
-	if want := "micro-batches 3 to 5 are as micro-batch 2 and not drawn"; !strings.Contains(text, want) {
+	if want := "micro-batches 3 to 5 look like micro-batch 2 and are not drawn"; !strings.Contains(text, want) {
 		t.Errorf("the page does not say that %s", want)
 	}
 	var drawing strings.Builder
@@ -427,7 +427,7 @@ func TestTimelineFiles(t *testing.T) {
 		has := ">device has " + show.ByteSize(p.Machine.Memory) + "<"
 		for word, want := range map[string]bool{
 			">saved activations<": true, ">optimizer states<": true, ">allocated, ": true, "MiB)<": true, ">forward<": true, ">backward<": true, ">update<": true, ">micro-batch 6<": true,
-			"3 to 5 are as micro-batch 2": true, has: memory == 2, ">↑ " + has[1:]: memory == 3,
+			"3 to 5 look like micro-batch 2": true, has: memory == 2, ">↑ " + has[1:]: memory == 3,
 		} {
 			if strings.Contains(drawing.String(), word) != want {
 				t.Errorf("device of %d times what is allocated: %q in the drawing: %v", memory, word, !want)

@@ -283,7 +283,7 @@ func TestResumeRefusesAnotherBase(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := run(other, "latest", 4)
-		if refuses && (err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "step-00000002 is of another base: its frozen parameters have the digest ")) || !refuses && err != nil {
+		if refuses && (err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "step-00000002 has another base model: its frozen parameters have digest ")) || !refuses && err != nil {
 			t.Errorf("%s: from another folder: %v", sets, err)
 		}
 		if err := run(same, "latest", 6); err != nil {

@@ -220,7 +220,7 @@ func (c *Checkpoint) addZeROPairs(folder string) error {
 	c.files = append(c.files, z)
 	for _, t := range z.tensors {
 		if u := c.index[[2]string{t.Name, t.Kind}]; u != nil && u.DType == t.DType {
-			c.pairs = append(c.pairs, pair{u, t, fmt.Sprintf("it is not what the ZeRO files in %s have (DeepSpeed's converter mixes up parameters trained with round_robin_gradients): use those", from)})
+			c.pairs = append(c.pairs, pair{u, t, fmt.Sprintf("it differs from the ZeRO files in %s (DeepSpeed's converter mixes up parameters trained with round_robin_gradients): use those", from)})
 		}
 	}
 	return nil

@@ -177,7 +177,7 @@ func (c *Checkpoint) Tied(name, other string) error {
 	if a == nil || b == nil || !slices.Equal(a.Shape, b.Shape) || a.DType != b.DType {
 		return input.BadInput(fmt.Errorf("%s: %s and %s are tied, but differ in shape or type", c.Path, checkpoint.Plain(name), checkpoint.Plain(other)))
 	}
-	c.pairs = append(c.pairs, pair{a, b, checkpoint.Plain(other) + " is tied to it by config.json (tie_word_embeddings) and has other values"})
+	c.pairs = append(c.pairs, pair{a, b, checkpoint.Plain(other) + " is tied to it by config.json (tie_word_embeddings), but has other values"})
 	return nil
 }
 

@@ -85,11 +85,11 @@ func numbered(o *torchfile.Dict, params []param, lookup stateOf) (map[any]string
 				return nil, err
 			}
 			if shape == nil && len(groups) > 1 {
-				return nil, fmt.Errorf(unnamed+"number %v of group %d has no state, so nothing tells which it is", n, g)
+				return nil, fmt.Errorf(unnamed+"number %v of group %d has no state, so its parameter is unknown", n, g)
 			}
 			if k := dimensions(shape); len(groups) > 1 && class == -1 {
 				if taken[k] {
-					return nil, fmt.Errorf(unnamed+"group %d and one before it both have parameters of shapes like %v, so nothing tells which is which", g, shape)
+					return nil, fmt.Errorf(unnamed+"group %d and one before it both have parameters of shapes like %v, so it is unknown which is which", g, shape)
 				}
 				class, taken[k] = k, true
 			}

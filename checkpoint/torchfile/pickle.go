@@ -29,7 +29,7 @@ type machine struct {
 }
 
 // errBudget means that the objects of a pickle need more memory than a file of its size may use.
-var errBudget = errors.New("its objects need more memory than a file of this size may: it is damaged or made to harm")
+var errBudget = errors.New("its objects need more memory than a file of this size may use: it is damaged or malicious")
 
 // take counts memory before it is allocated.
 func (p *machine) take(n int64) error {
@@ -213,7 +213,7 @@ func (p *machine) global(op byte) error {
 		}
 	}
 	if !allowed(g) {
-		return fmt.Errorf("it needs %.200q, which is not one of the classes of tensors and checkpoints; nothing of the file was executed. Save it without that object", g.String())
+		return fmt.Errorf("it contains %.200q, which is not one of the classes of tensors and checkpoints; nothing in the file was executed. Save it without that object", g.String())
 	}
 	if err := p.take(objectCost); err != nil {
 		return err

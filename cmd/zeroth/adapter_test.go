@@ -62,7 +62,7 @@ func TestAdaptersInSeveralProcesses(t *testing.T) {
 		t.Errorf("the export says %q, the checkpoint %q", half, whole)
 	}
 	out, _ := zeroth(t, 0, "ckpt", "inspect", "one")
-	contains(t, out, "adapters   of rank 2 and alpha 2 beside all-linear")
+	contains(t, out, "adapters   rank 2, alpha 2, on all-linear")
 }
 
 // What an export of adapters cannot do is told before a folder is made.
@@ -73,18 +73,18 @@ func TestAdapterExportRefuses(t *testing.T) {
 	_, errs := zeroth(t, 2, "sample", "--run", "lora/adapter")
 	contains(t, errs, "lora/adapter: adapter_config.json belongs to an adapter, which the run has merged into lora/model: use that folder, or lora")
 	_, errs = zeroth(t, 2, "ckpt", "export", "plain", "--to", "x", "--adapter")
-	contains(t, errs, "plain/ckpt/step-00000002 has no adapters: it is not of a job with train.lora")
+	contains(t, errs, "plain/ckpt/step-00000002 has no adapters: its job has no train.lora")
 	_, errs = zeroth(t, 2, "ckpt", "export", "lora", "--to", "x", "--adapter", "--dtype", "bf16")
 	contains(t, errs, "--adapter writes one file in float32")
 	for say, wrong := range map[string][2]string{
 		"of rank 3 beside c_attn: transformer.h.0.attn.c_attn.lora_A.weight has shape [2 8] and type F32, not [3 8]": {"rank: 2", "rank: 3"},
-		"there are 2 tensors of adapters, not 0": {`targets: ["c_attn"]`, `targets: ["c_nothing"]`},
-		"alpha is 0":                             {"alpha: 2", "alpha: -1"},
+		"there are 2 adapter tensors, not 0": {`targets: ["c_attn"]`, `targets: ["c_nothing"]`},
+		"alpha is 0":                         {"alpha: 2", "alpha: -1"},
 	} {
 		restate(t, "lora", "bad", wrong[0], wrong[1])
 		for _, flags := range [][]string{nil, {"--adapter"}} {
 			_, errs := zeroth(t, 2, append([]string{"ckpt", "export", "bad", "--to", "x"}, flags...)...)
-			contains(t, errs, "its adapters are not those of its job", say)
+			contains(t, errs, "its adapters do not match its job", say)
 		}
 		if _, err := os.Stat("x"); err == nil {
 			t.Error("a folder is there")

@@ -50,7 +50,7 @@ func TestGPUAlgorithms(t *testing.T) {
 
 	t.Setenv("FAKECUBLAS_VERSION", "13.0.2")
 	_, said := process(t, 2, append(chosen, "--out", "other")...)
-	for _, want := range []string{"parallel.algorithms: the algorithms of products are those of Emulated GPU and cuBLAS 12.4.0, and here are Emulated GPU and cuBLAS 13.0.2", "zeroth bench gpu --products fast.json"} {
+	for _, want := range []string{"parallel.algorithms: the algorithms of matrix products are for Emulated GPU and cuBLAS 12.4.0, but this machine has Emulated GPU and cuBLAS 13.0.2", "zeroth bench gpu --products fast.json"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%s\nwant %q in it", said, want)
 		}

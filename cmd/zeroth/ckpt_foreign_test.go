@@ -61,7 +61,7 @@ func TestCkptForeign(t *testing.T) {
 	}{
 		{"no config.json in or beside it", []string{"ckpt", "import", bin, "--to", "c"}},
 		{"--format onnx; want hf, dcp, torch", []string{"ckpt", "export", zero, "--to", "d", "--format", "onnx"}},
-		{"is not the model of model/config.json: transformer.wte.weight is missing", []string{"ckpt", "import", bin + "/views_and_types.bin", "--model", "model", "--to", "e"}},
+		{"does not contain the model of model/config.json: transformer.wte.weight is missing", []string{"ckpt", "import", bin + "/views_and_types.bin", "--model", "model", "--to", "e"}},
 		{"which a is not", []string{"ckpt", "export", "a", "--to", "f", "--names", "n.json"}},
 	} {
 		_, errs := zeroth(t, 2, c.args...)

@@ -126,7 +126,7 @@ func TestPruneLeaves(t *testing.T) {
 			t.Errorf("%q %q", out, errs)
 		}
 		if dry == "--dry-run" {
-			matches(t, out, `^would delete step-00000004\nstep-00000002 stays: it contains "my\\x1b\[31mnotes" \(a file\), which is not a file of a checkpoint: .*\nr/ckpt: would delete 1 \(.*\), kept 2\n$`)
+			matches(t, out, `^would delete step-00000004\nstep-00000002 stays: it contains "my\\x1b\[31mnotes" \(a file\), which is not a file of a checkpoint: .*\nr/ckpt: would delete 1 \(.*\), would keep 2\n$`)
 			continue
 		}
 		p := decoded[pruned](t, out)
@@ -179,7 +179,7 @@ func TestPruneTellsWhatStaysAfterAll(t *testing.T) {
 	if err != errFound {
 		t.Errorf("the error is %v", err)
 	}
-	matches(t, out.String(), `^deleting step-00000002\ndeleting step-00000004\nstep-00000006 stays: it is damaged \(.*input/output error\).*\nstep-00000004 stays after all\nr/ckpt: deleted 1 \([^\n]*\), kept 2\n$`)
+	matches(t, out.String(), `^deleting step-00000002\ndeleting step-00000004\nstep-00000006 stays: it is damaged \(.*input/output error\).*\nstep-00000004 was not deleted\nr/ckpt: deleted 1 \([^\n]*\), kept 2\n$`)
 }
 
 // forged writes a checkpoint as another would be, with another state.json.

@@ -31,7 +31,7 @@ func TestCkptBadInput(t *testing.T) {
 		"lss r":          "zeroth: unknown command \"lss\" for \"zeroth ckpt\"\n\nDid you mean this?\n\tls\n",
 		"ls gone":        "gone cannot be read: no such file or directory\n",
 		"ls a.txt":       "a.txt is a file; want a folder of checkpoints or a run folder\n",
-		"verify r/model": "r/model has no checkpoints; want a checkpoint's folder, a folder of them, or the folder of a run that made some (checkpoint.every)\n",
+		"verify r/model": "r/model has no checkpoints; want a checkpoint's folder, a folder of checkpoints, or a run folder with some (checkpoint.every)\n",
 		"inspect r/ckpt/.tmp-step-00000007-0123456789abcdef": "r/ckpt/.tmp-step-00000007-0123456789abcdef: a save in progress or interrupted: it was never committed\n",
 		"diff r":                "zeroth: 1 folder given; usage: zeroth ckpt diff A B",
 		"diff r gone":           "gone cannot be read",

@@ -125,11 +125,11 @@ func (a *app) pruneBy(h *checkpoint.Hold, root string, rules []checkpoint.Keep, 
 	case asJSON:
 		err = cmp.Or(err, a.writeJSON(x))
 	case err == nil:
-		verb := "deleted"
+		deleted, kept := "deleted", "kept"
 		if x.DryRun {
-			verb = "would delete"
+			deleted, kept = "would delete", "would keep"
 		}
-		a.say("%s: %s %d (%s), kept %d\n", x.Folder, verb, len(x.Deleted), show.BriefSize(x.Freed), len(x.Kept))
+		a.say("%s: %s %d (%s), %s %d\n", x.Folder, deleted, len(x.Deleted), show.BriefSize(x.Freed), kept, len(x.Kept))
 	}
 	if err == nil && (stays || len(x.Left) > 0) {
 		return errFound
@@ -148,7 +148,7 @@ func (a *app) printChange(plan, gone checkpoint.Pruned) {
 	}
 	for _, name := range plan.Deleted {
 		if !slices.Contains(gone.Deleted, name) {
-			a.say("%s stays after all\n", name)
+			a.say("%s was not deleted\n", name)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func TestGPULaunchGivesTheSameBits(t *testing.T) {
 			if got != want {
 				t.Errorf("stage %s, %s processes over %s: other bits than one process has", stage, o[0], o[1])
 			}
-			if !strings.Contains(said, "as planned to the byte") || strings.Count(said, "done: 3 steps") != 1 {
+			if !strings.Contains(said, "exactly as planned") || strings.Count(said, "done: 3 steps") != 1 {
 				t.Errorf("stage %s, %s processes over %s:\n%s", stage, o[0], o[1], said)
 			}
 		}
@@ -143,7 +143,7 @@ func TestGPUNCCL(t *testing.T) {
 		if got != outcomeOf(t, name) {
 			t.Errorf("%s processes of %s ranks at stage %s, %s: other bits", c.processes, c.ranks, c.stage, c.more)
 		}
-		if !strings.Contains(said, "as planned to the byte") {
+		if !strings.Contains(said, "exactly as planned") {
 			t.Errorf("%s:\n%s", name, said)
 		}
 	}
@@ -176,7 +176,7 @@ func TestGPUExactByNCCL(t *testing.T) {
 			if got != outcomeOf(t, name) {
 				t.Errorf("%s: other bits than in one process", c.more)
 			}
-			if !strings.Contains(said, "as planned to the byte") {
+			if !strings.Contains(said, "exactly as planned") {
 				t.Error(said)
 			}
 			if m, err := os.ReadFile(filepath.Join("nccl"+name, "metrics.jsonl")); err != nil || !strings.Contains(string(m), `"bounce":`) {
@@ -216,7 +216,7 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 		_, errs := process(t, code, slices.Concat([]string{"launch", "-n", "4", "--"}, job, more, []string{"--out", name})...)
 		return errs
 	}
-	const adds = "sums gradients in an order of its own: the results differ in bits from parallel.collective: exact"
+	const adds = "sums gradients in its own order: results differ in their last bits from parallel.collective: exact"
 	for _, c := range []struct {
 		name, env string
 		code      int
@@ -225,15 +225,15 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 	}{
 		{"auto", "FAKENCCL_RING=1", 0, nil, adds},
 		{"exact", "FAKENCCL_RING=1", 0, []string{"--set", "parallel.collective=exact"}, "moves gradients, which ranks sum exactly; memory is registered as windows"},
-		{"staged", "ZEROTH_NCCL_PATH=/nowhere", 0, []string{"--set", "parallel.collective=exact"}, "ranks add up exactly, through the host; by NCCL it would be faster: NCCL, version 2.10 or newer, was not found"},
+		{"staged", "ZEROTH_NCCL_PATH=/nowhere", 0, []string{"--set", "parallel.collective=exact"}, "ranks sum exactly, through the host; NCCL would be faster: NCCL, version 2.10 or newer, was not found"},
 		{"buffers", "ZEROTH_NCCL_PATH=" + fake.OldNCCL("2.26"), 0, []string{"--set", "parallel.collective=exact"}, "NCCL 2.26.5 (" + fake.OldNCCL("2.26") + ") moves gradients, which ranks sum exactly; memory is registered as buffers"},
 		{"unknown", "ZEROTH_NCCL_REGISTER=0", 0, nil, adds + "; no memory is registered"},
-		{"shared", "FAKECUDA_DEVICES=3", 0, nil, "ranks add up exactly, through the host; by NCCL it would be faster: ranks 0 and 1 of host"},
-		{"missing", "ZEROTH_NCCL_PATH=/nowhere", 0, nil, "ranks add up exactly, through the host; by NCCL it would be faster: NCCL, version 2.10 or newer, was not found"},
+		{"shared", "FAKECUDA_DEVICES=3", 0, nil, "ranks sum exactly, through the host; NCCL would be faster: ranks 0 and 1 of host"},
+		{"missing", "ZEROTH_NCCL_PATH=/nowhere", 0, nil, "ranks sum exactly, through the host; NCCL would be faster: NCCL, version 2.10 or newer, was not found"},
 		{"old", "FAKENCCL_VERSION=20905", 0, nil, "it is version 2.9.5"},
-		{"insists", "FAKECUDA_DEVICES=3", 2, []string{"--set", "parallel.collective=nccl"}, "and NCCL wants one for each: want fewer parallel.ranks, or parallel.collective: exact"},
+		{"insists", "FAKECUDA_DEVICES=3", 2, []string{"--set", "parallel.collective=nccl"}, "but NCCL needs one per rank; want fewer parallel.ranks, or parallel.collective: exact"},
 		{"lacks", "ZEROTH_NCCL_PATH=/nowhere", 2, []string{"--set", "parallel.collective=nccl"}, "or set ZEROTH_NCCL_PATH to a libnccl.so.2"},
-		{"cpu", "", 2, []string{"--set", "parallel.collective=nccl", "--set", "device=cpu"}, "NCCL adds up on GPUs, and ranks compute on the CPU"},
+		{"cpu", "", 2, []string{"--set", "parallel.collective=nccl", "--set", "device=cpu"}, "NCCL sums on GPUs, but ranks compute on the CPU"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			name, value, _ := strings.Cut(c.env, "=")
@@ -255,7 +255,7 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 	}
 	t.Setenv("FAKECUDA_DEVICES", "2")
 	_, errs := process(t, 2, append(job, "--set", "parallel.collective=nccl", "--out", "one")...)
-	if !strings.Contains(errs, "4 ranks share 2 of this machine's GPUs, and NCCL wants one for each") {
+	if !strings.Contains(errs, "4 ranks share 2 of this machine's GPUs, but NCCL needs one per rank") {
 		t.Errorf("one process:\n%s", errs)
 	}
 }

@@ -152,7 +152,7 @@ func TestLaunchOverTLS(t *testing.T) {
 	if outcomeOf(t, "tls") != outcomeOf(t, "one") {
 		t.Error("other bits than one process has")
 	}
-	for tls, want := range map[string]string{"{cert: tls.crt}": "a certificate, its key and the authority go together", "{cert: tls.crt, key: tls.crt, ca: tls.crt}": "tls.crt and tls.crt: tls: ", "{cert: tls.crt, key: tls.key, ca: none}": "open none"} {
+	for tls, want := range map[string]string{"{cert: tls.crt}": "cert, key and ca are only used together", "{cert: tls.crt, key: tls.crt, ca: tls.crt}": "tls.crt and tls.crt: tls: ", "{cert: tls.crt, key: tls.key, ca: none}": "open none"} {
 		if _, errs := process(t, 2, append(append([]string{"launch", "-n", "2", "--"}, sets...), "--set", "parallel.tls="+tls, "--out", "none")...); !strings.Contains(errs, want) {
 			t.Errorf("%s: %s\nwant %s", tls, errs, want)
 		}
@@ -189,7 +189,7 @@ func TestLaunchRefuses(t *testing.T) {
 	inFolder(t)
 	for want, args := range map[string][]string{
 		"3 ranks cannot be split evenly over 2 processes":             {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=3"},
-		"local carries nothing between processes":                     {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=local"},
+		"local works only within one process":                         {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=local"},
 		"want train, bench or doctor to launch":                       {"launch", "--", "plan", "tiny.yaml"},
 		"bench has no checkpoint to continue from":                    {"launch", "--restarts", "1", "--", "bench", "collective"},
 		"want bench collective\n":                                     {"launch", "--", "bench", "disk"},
@@ -197,7 +197,7 @@ func TestLaunchRefuses(t *testing.T) {
 		"want 1 to 4096 processes":                                    {"launch", "-n", "0", "--", "train", "tiny.yaml"},
 		"so it cannot be standard input; want a file":                 {"launch", "--", "train", "-"},
 		"--rank 2 in a world of 2 processes":                          {"train", "tiny.yaml", "--world", "2", "--rank", "2", "--addr", "127.0.0.1:1"},
-		"can be reached from other hosts, and the job has no":         {"train", "tiny.yaml", "--world", "2", "--rank", "0", "--addr", "192.0.2.1:29400"},
+		"can be reached from other hosts, but the job has no":         {"train", "tiny.yaml", "--world", "2", "--rank", "0", "--addr", "192.0.2.1:29400"},
 		"unknown flag: --nonsense":                                    {"launch", "--", "train", "tiny.yaml", "--nonsense"},
 		"unknown flag: --restarts; write launch's own flags before":   {"launch", "-n", "2", "train", "tiny.yaml", "--out", "y", "--restarts", "2"},
 		"unknown shorthand flag: 'n' in -n; write launch's own flags": {"launch", "train", "tiny.yaml", "-n", "2"},

@@ -155,7 +155,7 @@ func TestRunFolder(t *testing.T) {
 		t.Errorf("got %s", errs)
 	}
 	_, errs = zeroth(t, 2, "train", "tiny.yaml", "--out", "a.txt/run")
-	if want := "--out: mkdir a.txt: not a directory; name a folder that can be made\n"; errs != want {
+	if want := "--out: mkdir a.txt: not a directory; name a folder that can be created\n"; errs != want {
 		t.Errorf("got %s", errs)
 	}
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "full/sub")
@@ -304,8 +304,8 @@ func TestMetricsCannotGrow(t *testing.T) {
 	cmd := exec.Command(exe, "train", "tiny.yaml", "--set", "train.steps=1200", "--set", "checkpoint.on_error=continue", "--out", "r")
 	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=full", "ZEROTH_MOST=150000")
 	out, err := cmd.CombinedOutput()
-	told := regexp.MustCompile(`(?m)^metrics: write r/metrics\.jsonl: file too large: training goes on, and the lines are written when that is possible$`)
-	late := regexp.MustCompile(`(?m)^metrics: write r/metrics\.jsonl: file too large: lines that are not in it: (\d+)$`).FindSubmatch(out)
+	told := regexp.MustCompile(`(?m)^metrics: write r/metrics\.jsonl: file too large: training continues; the lines are written when possible$`)
+	late := regexp.MustCompile(`(?m)^metrics: write r/metrics\.jsonl: file too large: (\d+) lines are missing from it$`).FindSubmatch(out)
 	if err != nil || len(told.FindAll(out, -1)) != 1 || late == nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -351,9 +351,9 @@ func TestBadInput(t *testing.T) {
 		{"sample --run r --top-p 0 --stop= --prompts gone", "--prompts: open gone: no such file or directory\n--top-p 0; want a number above 0 and at most 1, where 1 is all tokens\n--stop is empty or longer than 4096 bytes; want a text\n"},
 		{"sample --run r --temperature NaN", "--temperature NaN; want a number of at least 0\n"},
 		{"sample --run r --tokens 9999999999", "--tokens 9999999999; want 1 to 1048576\n"},
-		{"train tiny.yaml --set model=null --set model.from=hf", "--set model.from=hf: model.from: text needs the tokenizer that the model of hf was trained with, and there is none in that folder; want "},
+		{"train tiny.yaml --set model=null --set model.from=hf", "--set model.from=hf: model.from: text needs the tokenizer that the model of hf was trained with, but that folder has none; want "},
 		{"train tiny.yaml --set data.text=[a.txt.gz]", "--set data.text=[a.txt.gz]: data.text: a.txt.gz is compressed with gzip; unpack it: gzip -d\n"},
-		{"plan tiny.yaml --set data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, and data.tokenizer is none; want bytes or gpt2\n"},
+		{"plan tiny.yaml --set data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, but data.tokenizer is none; want bytes or gpt2\n"},
 		{"bench gem", "zeroth: unknown group \"gem\"; want one or more of compute, "},
 		{"eval", "zeroth: 0 arguments given; usage: zeroth eval "},
 		{"model a b", "zeroth: 2 arguments given; usage: zeroth model "},
@@ -649,7 +649,7 @@ func TestHome(t *testing.T) {
 		t.Error("a folder ~ was made")
 	}
 	_, errs := zeroth(t, 2, "ckpt", "export", "~you/run", "--to=~us/m")
-	for _, want := range []string{`"~you/run": the home folder of another user`, `--to "~us/m": the home folder of another user`} {
+	for _, want := range []string{`"~you/run": the home folders of other users`, `--to "~us/m": the home folders of other users`} {
 		if !strings.Contains(errs, want) {
 			t.Errorf("no %q in %s", want, errs)
 		}

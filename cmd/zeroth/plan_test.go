@@ -43,7 +43,7 @@ func TestPlan(t *testing.T) {
 	contains(t, out, "2 = shard 2 × replicate 1, stage 3, bf16", "float32 master copy", "of which padding", "peak    reduce-scatter of root", " of a rank's device, all of it allocated before step 1")
 	_, needs, _ := strings.Cut(out, "needs   ")
 	needs, _, _ = strings.Cut(needs, " (")
-	contains(t, run, "memory  "+needs+" a rank", "memory: "+needs+" a rank, as planned to the byte")
+	contains(t, run, "memory  "+needs+" a rank", "memory: "+needs+" per rank, exactly as planned")
 	wider, _ := zeroth(t, 0, "plan", "tiny.yaml", "--world", "64", "--stage", "1", "--set", "train.micro_batch=2")
 	contains(t, wider, "64 = shard 64 × replicate 1, stage 1", "micro-batches of 2 × accumulate 1 × 64 ranks")
 }
@@ -230,7 +230,7 @@ func TestPlanMistakes(t *testing.T) {
 		"--link is empty; give it a value or leave it out":                                                                         {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--link", ""},
 		"--largest head; want model, seq or micro_batch":                                                                           {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--largest", "head"},
 		"no.yaml: the job file cannot be read: no such":                                                                            {"plan", "no.yaml"},
-		"parallel.memory: a budget of 20.0 KiB a rank, but":                                                                        {"train", "tiny.yaml", "--set", "parallel.memory=20KiB"},
+		"parallel.memory: the budget is 20.0 KiB per rank, but":                                                                    {"train", "tiny.yaml", "--set", "parallel.memory=20KiB"},
 	} {
 		out, errs := zeroth(t, 2, args...)
 		if !strings.Contains(errs, want) || out != "" {
@@ -258,12 +258,12 @@ func TestPlanThatDoesNotFit(t *testing.T) {
 		{0, "", []string{"--world", "2", "--set", "model={layers: 1000, heads: 1, width: 4096, context: 8}"}},
 		{2, "does not fit", []string{"--world", "4", "--set", "parallel.memory=20KiB"}},
 		{0, "fits", []string{"--gpus", "2", "--gpu-memory", "80GiB"}},
-		{0, "fits if what is outside is small", []string{"--gpus", "2", "--gpu-memory", "1.5GiB"}},
+		{0, "fits if memory outside zeroth is small", []string{"--gpus", "2", "--gpu-memory", "1.5GiB"}},
 		{2, "does not fit", []string{"--gpus", "2", "--gpu-memory", "256MiB"}},
 	} {
 		out, errs := zeroth(t, c.code, append([]string{"plan", "tiny.yaml"}, c.args...)...)
 		contains(t, out, " of a rank's device, all of it allocated before step 1", c.verdict)
-		if said := regexp.MustCompile(`the job does not fit: a rank needs |parallel.memory: (a budget of .* a rank, but a rank needs|2 ranks need) `).MatchString(errs); said != (c.code == 2) {
+		if said := regexp.MustCompile(`the job does not fit: a rank needs |parallel.memory: (the budget is .* per rank, but a rank needs|2 ranks need) `).MatchString(errs); said != (c.code == 2) {
 			t.Errorf("%v: %s", c.args, errs)
 		}
 		asJSON, _ := zeroth(t, c.code, append([]string{"plan", "tiny.yaml", "--json"}, c.args...)...)

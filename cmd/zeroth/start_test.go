@@ -253,7 +253,7 @@ func TestFitFindsNothing(t *testing.T) {
 	}
 	inFolder(t)
 	out, errs := zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB")
-	contains(t, out, "Nothing fits: more ranks")
+	contains(t, out, "Nothing fits; want more ranks")
 	if errs != "" {
 		t.Errorf("said %s", errs)
 	}
@@ -262,7 +262,7 @@ func TestFitFindsNothing(t *testing.T) {
 	out, _ = zeroth(t, 0, "fit", "tiny.yaml", "--gpus", "1", "--gpu-memory", "80GiB")
 	contains(t, out, "× accumulate", "a step")
 	out, _ = zeroth(t, 0, "fit", example, "--gpus", "2", "--gpu-memory", "80GiB")
-	contains(t, out, "fits, fastest", "fits, as fast", " as fast, within half a percent.\n", "Your job has the fastest setting already.\n")
+	contains(t, out, "fits, fastest", "fits, equally fast", " equally fast, within half a percent.\n", "Your job has the fastest setting already.\n")
 }
 
 // A run that still trains is sampled from its newest complete checkpoint, and a
@@ -349,7 +349,7 @@ func TestWrongPlaces(t *testing.T) {
 		"plan tiny":                        "did you mean tiny.yaml?",
 		"plan r/model":                     "a model is planned with --model r/model",
 		"sample --run r/job.yaml":          "--run r/job.yaml is a file; did you mean --run r?",
-		"train tiny.yaml --resume r":       "--resume r: a folder with checkpoints; name one of them, of which the newest is r/ckpt/step-00000006",
+		"train tiny.yaml --resume r":       "--resume r: a folder with checkpoints; name one of them, such as the newest, r/ckpt/step-00000006",
 		"plan tiny.yaml --machine B200":    "--machine B200: no such file or directory; want here, one of h100, h200, or a file",
 		"plan --model nobody/nothing":      "run 'hf download nobody/nothing --local-dir nothing'",
 		"ckpt prune r --keep newest=1":     `there is no rule "newest"`,

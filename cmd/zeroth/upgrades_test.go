@@ -89,7 +89,7 @@ func resumedAsThen(t *testing.T, run string, exact bool) {
 	}
 	out, _ := zeroth(t, 0, "train", run+"/job.yaml", "--out", run, "--resume", "latest", "--set", "device=cpu")
 	fewer := run == "e68e9ed/gpt2-accumulate" // train.eval_batches counted micro-batches
-	if fewer != strings.Contains(out, "evaluations are over 16 sequences (train.eval_batches × batch); up to step 4 they were over 8\n") {
+	if fewer != strings.Contains(out, "evaluations now use 16 sequences (train.eval_batches × batch); up to step 4 they used 8\n") {
 		t.Errorf("fewer sequences evaluated: %v, in\n%s", fewer, out)
 	}
 	out, _ = zeroth(t, 0, "ckpt", "inspect", run, "--json")

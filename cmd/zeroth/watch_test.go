@@ -187,7 +187,7 @@ func TestWatchedRun(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	find(`(rank 1 (?:is in|computes since) [a-z-]+ of \d+ \S+ \(.*\) of step \d+, for )`)
+	find(`(rank 1 has (?:been in|computed for \S+ since) [a-z-]+ of \d+ \S+ \(.*\) of step \d+)`)
 	if strings.Contains(said(t), strings.TrimSpace(string(token))) {
 		t.Error("the token is printed")
 	}

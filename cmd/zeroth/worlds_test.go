@@ -189,8 +189,8 @@ func TestWorldsThatDoNotForm(t *testing.T) {
 		"other ranks a process":     {one: as{args: []string{"--set", "parallel.ranks=4"}}, differ: "the processes differ in parallel.ranks: rank 0: 2; rank 1: 4"},
 		"another program":           {one: as{env: []string{"ZEROTH_STAMP=v9"}}, differ: "the processes differ in version: rank 0: zeroth "},
 		"other data":                {one: as{dir: "other"}, differ: "the processes differ in the data's fingerprint: rank 0: "},
-		"checkpoints elsewhere":     {zero: as{args: own}, one: as{dir: "same", args: own}, differ: "the processes differ in the folder of checkpoints, own: rank 0: one for all, that can be written to; rank 1: not that of rank 0 (open "},
-		"checkpoints read-only":     {one: as{env: []string{"ZEROTH_FAULT=0 unwritable 0"}}, differ: "rank 1: that of rank 0, in which nothing can be written (permission denied)"},
+		"checkpoints elsewhere":     {zero: as{args: own}, one: as{dir: "same", args: own}, differ: "the processes differ in the folder of checkpoints, own: rank 0: the same writable folder for all; rank 1: not that of rank 0 (open "},
+		"checkpoints read-only":     {one: as{env: []string{"ZEROTH_FAULT=0 unwritable 0"}}, differ: "rank 1: that of rank 0, which is not writable (permission denied)"},
 	} {
 		left := inWorldFolder(t)
 		copyJob(t, "same", bytes.Clone)
@@ -234,11 +234,11 @@ func TestProcessesOfNoWorld(t *testing.T) {
 		code      int
 		says      string
 	}{
-		{nil, world(taken.Addr().String()), 2, "address already in use: another process 0 may run there: end it, or name another port"},
+		{nil, world(taken.Addr().String()), 2, "address already in use; another process 0 may be running there: end it, or use another port"},
 		{[]string{oneToken}, world("192.0.2.1:29400"), 2, "if that is another machine's address, start process 0 there"},
-		{nil, world("192.0.2.1:29400"), 2, "can be reached from other hosts, and the job has no token"},
-		{[]string{oneToken}, world("0.0.0.0:29400"), 2, "0.0.0.0 is every address of a host, at which others cannot reach it"},
-		{[]string{oneToken}, world("127.0.0.1:29400", "--set", "parallel.bind='::'"), 2, ":: is every address of a host"},
+		{nil, world("192.0.2.1:29400"), 2, "can be reached from other hosts, but the job has no token"},
+		{[]string{oneToken}, world("0.0.0.0:29400"), 2, "0.0.0.0 stands for all addresses of a host, so others cannot connect to it"},
+		{[]string{oneToken}, world("127.0.0.1:29400", "--set", "parallel.bind='::'"), 2, ":: stands for all addresses of a host"},
 		{[]string{oneToken}, world("[::1:29400"), 2, "want host:port of process 0"},
 		{[]string{"ZEROTH_TOKEN="}, world("127.0.0.1:29400"), 2, "ZEROTH_TOKEN is set but empty"},
 		{[]string{"ZEROTH_TOKEN_FILE="}, world("127.0.0.1:29400"), 2, "ZEROTH_TOKEN_FILE is set but empty"},
@@ -248,9 +248,9 @@ func TestProcessesOfNoWorld(t *testing.T) {
 		{nil, []string{"train", "tiny.yaml", "--addr", "127.0.0.1:29400"}, 2, "--addr needs --world"},
 		{[]string{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=1", "PMI_RANK=1", "PMI_SIZE=2"}, []string{"train", "tiny.yaml"}, 2, "torchrun says process 0 of 2, PMI says 1 of 2: set ZEROTH_RANK"},
 		{nil, world("127.0.0.1:29400", "--set", "parallel.ranks=3"), 2, "3 ranks cannot be split evenly over 2 processes"},
-		{nil, append(world(door(t, "127.0.0.1").Addr().String(), "--set", "parallel={ranks: 4, join: 300ms}"), "--rank", "1"), 75, "no answer within 300ms; 127.0.0.1 is a loopback address, by which a host reaches only itself: if the processes are on several hosts, set --addr to"},
+		{nil, append(world(door(t, "127.0.0.1").Addr().String(), "--set", "parallel={ranks: 4, join: 300ms}"), "--rank", "1"), 75, "no answer within 300ms; 127.0.0.1 is a loopback address, at which a host reaches only itself: if the processes are on several hosts, set --addr to"},
 		{nil, world("127.0.0.1:29400", "--set", "parallel.bind=198.51.100.0/24"), 2, "parallel.bind: this host has no address in 198.51.100.0/24; its addresses are "},
-		{nil, world("127.0.0.1:29400", "--set", "parallel.bind=no-such.invalid"), 2, "is neither an interface of this host that has an address nor a host that it knows"},
+		{nil, world("127.0.0.1:29400", "--set", "parallel.bind=no-such.invalid"), 2, "is neither an interface of this host with an address nor a known host"},
 		{nil, []string{"doctor", "--cluster", "--world", "2", "--addr", "127.0.0.1:29400", "--bind", "198.51.100.0/24"}, 2, "--bind: this host has no address in 198.51.100.0/24"},
 		{slurm("0"), []string{"train", "tiny.yaml"}, 2, `Slurm runs process 0 on node "no-such.invalid", and this host cannot resolve that name: set ZEROTH_ADDR to ADDRESS:PORT`},
 		{append(slurm("0"), oneToken), []string{"train", "tiny.yaml", "--set", "parallel.join=300ms"}, 75, `Slurm runs process 0 on node "no-such.invalid"`},
@@ -358,7 +358,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	ln := door(t, "127.0.0.1")
 	zero := joins(t, ln, 0, 2, as{})
 	zero.says("process 0 of 2")
-	hint := []string{"the tokens of the two sides differ; this process has no ZEROTH_TOKEN and uses its user's, ", "need ZEROTH_TOKEN, set to the same secret in every process"}
+	hint := []string{"the tokens of the two sides differ; this process has no ZEROTH_TOKEN and uses the user's token, ", "need ZEROTH_TOKEN, set to the same secret in every process"}
 	joins(t, ln, 1, 2, other).ends(t, "of another user", 2, hint...)
 	other.env = append(other.env, oneToken)
 	joins(t, ln, 1, 2, other).ends(t, "of another user, with a token", 2, "the tokens of the two sides differ")

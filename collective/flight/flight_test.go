@@ -48,9 +48,9 @@ func TestMerge(t *testing.T) {
 		dumps []Dump
 		want  []string
 	}{
-		"alike":       {[]Dump{dump(0, 2, op(0, 0, "done")), dump(1, 2, op(0, 0, "done"))}, []string{"all ranks have done the same operations"}},
-		"on streams":  {[]Dump{dump(0, 2, launched), dump(1, 2, launched)}, []string{"all ranks have done the same operations"}},
-		"nothing yet": {[]Dump{dump(0, 2), dump(1, 2)}, []string{"all ranks have done the same operations"}},
+		"alike":       {[]Dump{dump(0, 2, op(0, 0, "done")), dump(1, 2, op(0, 0, "done"))}, []string{"all ranks have executed the same operations"}},
+		"on streams":  {[]Dump{dump(0, 2, launched), dump(1, 2, launched)}, []string{"all ranks have executed the same operations"}},
+		"nothing yet": {[]Dump{dump(0, 2), dump(1, 2)}, []string{"all ranks have executed the same operations"}},
 		"late": {[]Dump{dump(0, 2, op(0, 0, "done"), op(0, 1, "started")), dump(1, 2, op(0, 0, "done"))},
 			[]string{"rank 1 has not reached operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3), in which rank 0 waits: its last was operation 0 of world (all-gather of 96 fp32, unit h.0: gather, step 3), done 4s before its dump"}},
 		"issued is not reached": {[]Dump{dump(0, 2, op(0, 1, "started")), dump(1, 2, op(0, 1, "issued"))},
@@ -76,7 +76,7 @@ func TestMerge(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(r.Verdict, c.want) || r.Diverged != !strings.HasPrefix(c.want[0], "all ranks have done") {
+		if !slices.Equal(r.Verdict, c.want) || r.Diverged != !strings.HasPrefix(c.want[0], "all ranks have executed") {
 			t.Errorf("%s: diverged %v, verdict\n%s\nwant\n%s", name, r.Diverged, strings.Join(r.Verdict, "\n"), strings.Join(c.want, "\n"))
 		}
 	}

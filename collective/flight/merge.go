@@ -281,9 +281,9 @@ func (r *Report) conclude(dumps map[int]*Dump, fault bool) {
 	if r.Diverged = len(r.Verdict) > 0; r.Diverged {
 		return
 	}
-	text, none := "all ranks have done the same operations", ""
+	text, none := "all ranks have executed the same operations", ""
 	if r.Absent != nil {
-		text, none = "the ranks with a dump have done the same operations", fmt.Sprintf("; %s %s no dump", collective.RankNames(r.Absent), collective.Plural(r.Absent, "has", "have"))
+		text, none = "the ranks with a dump have executed the same operations", fmt.Sprintf("; %s %s no dump", collective.RankNames(r.Absent), collective.Plural(r.Absent, "has", "have"))
 	}
 	if r.Groups != nil {
 		text = fmt.Sprintf("the run is making progress: no rank had waited longer than %v for another", longest.Round(time.Millisecond))

@@ -8,20 +8,22 @@ import (
 	"zeroth/collective"
 )
 
-// Where says what the rank was doing when its record was read: the operation it was in, or the
-// last one it was through with.
+// Where describes what the rank was doing when its record was read: the operation it was in, or the
+// last one it had completed.
 func (d Dump) Where() string {
-	for _, in := range []bool{true, false} {
-		for _, o := range slices.Backward(d.Operations) {
-			since, verb := o.Started, "is in"
-			if !in {
-				since, verb = o.Done, "computes since"
-			}
-			if in && o.State != collective.Started || !in && o.State != collective.Done && o.State != collective.Launched {
-				continue
-			}
-			return fmt.Sprintf("%s %s (%s) of step %d, for %v", verb, o.Call(), o.Label, o.Step, (d.At - since).Round(time.Millisecond))
+	for _, o := range slices.Backward(d.Operations) {
+		if o.State == collective.Started {
+			return fmt.Sprintf("has been in %s for %v", where(o), (d.At - o.Started).Round(time.Millisecond))
+		}
+	}
+	for _, o := range slices.Backward(d.Operations) {
+		if o.State == collective.Done || o.State == collective.Launched {
+			return fmt.Sprintf("has computed for %v since %s", (d.At - o.Done).Round(time.Millisecond), where(o))
 		}
 	}
 	return "has not communicated yet"
+}
+
+func where(o collective.Operation) string {
+	return fmt.Sprintf("%s (%s) of step %d", o.Call(), o.Label, o.Step)
 }

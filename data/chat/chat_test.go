@@ -219,7 +219,7 @@ func TestRefused(t *testing.T) {
 // TestFails checks that failed renderings report their position, and that limits apply.
 func TestFails(t *testing.T) {
 	for text, want := range map[string]string{
-		"\n{{ raise_exception('no') }}":                      "line 2, column 19: the template refuses: no",
+		"\n{{ raise_exception('no') }}":                      "line 2, column 19: the template raised: no",
 		"{{ nope() }}":                                       "nope, which is not defined, cannot be called",
 		"{{ 1 // 0 }}":                                       "division by 0",
 		"{{ 'a' < 1 }}":                                      "a string < a number",

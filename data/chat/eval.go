@@ -351,11 +351,11 @@ type Function func(arguments ...Value) (Value, error)
 // functions are available to every template.
 var functions = map[string]Value{
 	"raise_exception": function(func(c *caller, g given) Value {
-		text := "the template refuses"
+		text := "the template raised an exception"
 		if len(g.values) > 0 {
 			text = printed(g.values[0])
 		}
-		c.r.fail(c.at, "the template refuses: %.1000s", text)
+		c.r.fail(c.at, "the template raised: %.1000s", text)
 		return nil
 	}),
 	"namespace": function(func(c *caller, g given) Value {

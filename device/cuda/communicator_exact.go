@@ -61,7 +61,7 @@ func (c *Communicator) exactReduce(q *Queue, b device.Buffer) error {
 // unsupported.
 func (c *Communicator) step(sum device.Buffer) (int, error) {
 	if c.ranks > kernel.MaxSources && sum.Type.Size() < 4 {
-		return 0, fmt.Errorf("an exact sum of %v over %d ranks: a GPU adds up at most %d at once without rounding", sum.Type, c.ranks, kernel.MaxSources)
+		return 0, fmt.Errorf("an exact sum of %v over %d ranks: a GPU sums at most %d at once without rounding", sum.Type, c.ranks, kernel.MaxSources)
 	}
 	if c.ranks == 1 {
 		return sum.N, nil

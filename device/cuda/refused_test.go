@@ -200,7 +200,7 @@ func TestFakesRefuseProducts(t *testing.T) {
 // algorithms, are read back.
 func TestSumsAreFloat32(t *testing.T) {
 	fake.Only(t)
-	want := map[string]string{"math": "the math mode is not the float32 that was set", "reduction": "the algorithm adds parts of a sum in 16 bits, which was not allowed"}
+	want := map[string]string{"math": "the math mode is not the float32 that was set", "reduction": "the algorithm adds partial sums in 16 bits, which was not allowed"}
 	what := env("FAKECUBLAS_DISOBEYS")
 	if what == "" {
 		for what := range want {

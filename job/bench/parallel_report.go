@@ -55,7 +55,7 @@ func prefixed(before, text string) string {
 
 // rows returns a row of titles and one for each way that was run.
 func (x *Comparison) rows() [][]string {
-	rows := [][]string{{"way", "ranks", "tokens/s", "predicted", "ratio", "memory a rank", "planned", "sent a step", "planned", "waiting", "predicted", "loss differs by"}}
+	rows := [][]string{{"way", "ranks", "tokens/s", "predicted", "ratio", "memory a rank", "planned", "sent per step", "planned", "waiting", "predicted", "loss differs by"}}
 	for _, y := range x.Ways {
 		if y.Run == nil {
 			continue

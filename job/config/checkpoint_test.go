@@ -22,12 +22,12 @@ func TestKeepProblems(t *testing.T) {
 		"keep: {}":                          "2:20: checkpoint.keep: no rule is given" + want,
 		"keep: {last: 2, evry_steps: 10}":   `2:30: checkpoint.keep: there is no rule "evry_steps"` + want,
 		"keep: {last: 2, every_steps: -10}": "2:43: checkpoint.keep: every_steps: -10 is negative (want a whole number from 1 to 1000000000)" + want,
-		"keep: {last: 2, best: lost}":       "2:36: checkpoint.keep: best: lost is not known, did you mean loss? (want val_loss or loss)" + want,
+		"keep: {last: 2, best: lost}":       "2:36: checkpoint.keep: best: lost is not a valid value; did you mean loss? (want val_loss or loss)" + want,
 		"keep: {last: x}":                   "2:27: checkpoint.keep: last: x is not a whole number (want a whole number from 1 to 1048576)" + want,
-		"keep: {best: val_loss}":            "2:21: checkpoint.keep: the best val_loss is to be kept, but nothing is evaluated; want train.eval_every of at least 1 and data.validation above 0, or best: loss",
+		"keep: {best: val_loss}":            "2:21: checkpoint.keep: keeping the best val_loss needs evaluations, but the job has none; want train.eval_every of at least 1 and data.validation above 0, or best: loss",
 		"async: yes":                        "2:21: checkpoint.async: yes is neither true nor false; want true or false",
-		"compress: zip":                     "2:24: checkpoint.compress: zip is not known; want auto, always or never",
-		"on_error: ignore":                  "2:24: checkpoint.on_error: ignore is not known; want stop or continue",
+		"compress: zip":                     "2:24: checkpoint.compress: zip is not a valid value; want auto, always or never",
+		"on_error: ignore":                  "2:24: checkpoint.on_error: ignore is not a valid value; want stop or continue",
 		"evry: 3":                           "2:14: checkpoint.evry: unknown key; did you mean every?",
 	} {
 		testjob.InFolder(t, "data: {text: [a.txt], validation: 0}\ncheckpoint: {"+yaml+"}\n")
@@ -37,7 +37,7 @@ func TestKeepProblems(t *testing.T) {
 		}
 	}
 	_, err := Load("job.yaml", []string{"checkpoint=null", "checkpoint.keep={last: 2, best: lost}"})
-	if err == nil || !strings.HasPrefix(err.Error(), "--set checkpoint.keep={last: 2, best: lost}: checkpoint.keep: best: lost is not known") {
+	if err == nil || !strings.HasPrefix(err.Error(), "--set checkpoint.keep={last: 2, best: lost}: checkpoint.keep: best: lost is not a valid value") {
 		t.Errorf("got %v", err)
 	}
 }

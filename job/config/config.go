@@ -79,7 +79,7 @@ type Training struct {
 	Clip        float64 // largest global gradient norm; 0 is off
 	Delayed     bool    // forward and backward use the parameters from before the last update
 	Seed        uint64  // of initial parameters and data order
-	EvalEvery   int     // steps between evaluations; 0 is never
+	EvalEvery   int     // steps between evaluations; 0: never
 	EvalBatches int     // batches of Batch sequences per evaluation
 	LossChunk   int     // tokens whose logits are in memory at the same time
 	EarlyStop   EarlyStop
@@ -326,9 +326,9 @@ func (c *Config) WithContext(tokens int) (*Config, error) {
 	next := r.Config
 	next.found, next.Checkpoint.Dir = c.found, c.Checkpoint.Dir
 	if most := c.Model.Context; tokens < most {
-		next.note("model.context is %d, as the longest document needs; the model takes %d", tokens, most)
+		next.note("model.context is %d, enough for the longest document; the model's maximum is %d", tokens, most)
 	} else {
-		next.note("model.context is %d, the most the model takes, because the longest document needs at least that", most)
+		next.note("model.context is %d, the model's maximum, because the longest document needs at least that", most)
 	}
 	return next, nil
 }

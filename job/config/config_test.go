@@ -246,8 +246,8 @@ func TestOneMistakeOneMessage(t *testing.T) {
 func TestTabsAndOtherNonsense(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for _, c := range []struct{ file, want string }{
-		{"", "job.yaml: the job file is empty; the least it needs is a line like: data: {text: [\"*.txt\"]}"},
-		{"# nothing\n", "job.yaml: the job file is empty; the least it needs is a line like: data: {text: [\"*.txt\"]}"},
+		{"", "job.yaml: the job file is empty; it needs at least a line like: data: {text: [\"*.txt\"]}"},
+		{"# nothing\n", "job.yaml: the job file is empty; it needs at least a line like: data: {text: [\"*.txt\"]}"},
 		{"hello\n", "job.yaml:1:1: the job file is the single value hello, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
 		{"- a\n- b\n", "job.yaml:1:1: the job file is a list, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
 		{"data:\n\ttext: [a.txt]\n", "job.yaml:2:1: not YAML: found character '\\t' that cannot start any token; YAML indents with spaces, never with tabs"},
@@ -328,41 +328,41 @@ func TestCombinations(t *testing.T) {
 		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
 		{"model={width: 100}", "model.width: 6 heads do not divide width 100; want 5 or 10 heads"},
 		{"model={family: llama, heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
-		{"model={family: llama, heads: 128}", "model.heads: 128 heads of width 3: rotary positions turn pairs, so a head's width is even; want 96 or 192 heads"},
-		{"model={family: llama, width: 25, heads: 5}", "model.heads: 5 heads of width 5: rotary positions turn pairs, so a head's width is even; want an even width"},
+		{"model={family: llama, heads: 128}", "model.heads: 128 heads of width 3: rotary positions rotate pairs, so a head's width must be even; want 96 or 192 heads"},
+		{"model={family: llama, width: 25, heads: 5}", "model.heads: 5 heads of width 5: rotary positions rotate pairs, so a head's width must be even; want an even width"},
 		{"model={family: llama, kv_heads: 4}", "model.kv_heads: 4 key and value heads do not divide 6 heads; want kv_heads 3 or 6"},
 		{"model={kv_heads: 2, tied: true}", "model.kv_heads: not used: gpt2 has no kv_heads; remove it (--set model.kv_heads=null removes it)\n" +
 			"model.tied: not used: gpt2 has no tied; remove it (--set model.tied=null removes it)"},
 		{"model={family: llama, rope_theta: 0}", "model.rope_theta: 0 is out of range; want a positive number, such as 10000"},
 		{"model={family: llama, tied: yes}", "model.tied: yes is neither true nor false; want true or false"},
-		{"model={from: hf, context: 17}", "model.context: sequences of 17 tokens, but the model of hf is made for at most 16; want a context of at most 16\n" +
+		{"model={from: hf, context: 17}", "model.context: sequences of 17 tokens, but the model of hf supports at most 16; want a context of at most 16\n" +
 			"model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
 		{"model={vocab: 65}", "model.vocab: the model knows 65 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
 		{"model={from: hf}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
 		{"model={from: hf, layers: 3, vocab: 300}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256\n" +
 			"model.layers: not used: model.from brings its own config.json; remove it (--set model.layers=null removes it)\n" +
 			"model.vocab: not used: model.from brings its own config.json; remove it (--set model.vocab=null removes it)"},
-		{"model={family: gptj}", "model.family: gptj is not known; want gpt2 or llama"},
+		{"model={family: gptj}", "model.family: gptj is not a valid value; want gpt2 or llama"},
 		{"data={text: [a.txt], tokens: [a.bin]}", "data.tokens: text and tokens are both given; want one of the two"},
 		{"data={text: []}", `data.text: the list is empty: there is nothing to train on; want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`},
 		{"data={text: [empty.txt]}", "data.text: empty.txt is empty"},
 		{"data={tokens: ['e*.txt']}", "data.tokens: empty.txt is empty"},
 		{"data={text: [a.txt], format: chat}", "data.format: not used: there are no data.documents; remove it (--set data.format=null removes it)"},
 		{"data={text: [a.txt], documents: [a.txt]}", "data.documents: documents and text or tokens are given; want one of the three"},
-		{"data={documents: [{path: a.txt, weight: 1}, b.txt]}", "data.documents: 1 of the 2 items have a weight: what part of the samples would the others be; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
+		{"data={documents: [{path: a.txt, weight: 1}, b.txt]}", "data.documents: 1 of the 2 items have a weight: the share of the others is unknown; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
 		{"data={documents: [{path: a.txt, weight: 0}]}", "data.documents: item 1: weight: 0 is out of range; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
-		{"data={documents: [{path: a.txt}]}", "data.documents: item 1: it has not both path, a text, and weight; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
+		{"data={documents: [{path: a.txt}]}", "data.documents: item 1: want both path, a text, and weight; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
 		{"data={documents: [{path: a.txt, wheight: 1}]}", "data.documents: item 1: unknown key wheight; it has path and weight; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
 		{"data={text: [a.txt], pack: true}", "data.pack: not used: there are no data.documents; remove it (--set data.pack=null removes it)"},
 		{"data={documents: [a.txt], keys: {prompt: q}}", "data.keys.prompt: not used: records of the format text have no prompt; remove it (--set data.keys.prompt=null removes it)"},
 		{"data={documents: [a.txt], validation: 0.1, validation_documents: [a.txt]}", "data.validation: not used: data.validation_documents names what to validate on; remove it (--set data.validation=null removes it)"},
 		{"data={documents: [none.jsonl]}", "data.documents: no file matches none.jsonl; relative paths start in the working directory"},
-		{"data={documents: [a.txt], tokenizer: none}", "data.tokenizer: text needs a tokenizer, and data.tokenizer is none; want bytes or gpt2"},
+		{"data={documents: [a.txt], tokenizer: none}", "data.tokenizer: text needs a tokenizer, but data.tokenizer is none; want bytes or gpt2"},
 		{"data={text: [a.txt], tokenizer: bytes, vocab: hf}", "data.vocab: not used: tokenizer bytes has no vocabulary of its own; remove it (--set data.vocab=null removes it)"},
 		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: \"hf\" is neither bytes nor gpt2 nor a folder with a supported tokenizer: open hf/vocab.json: no such file or directory; want a folder with tokenizer.json, or vocab.json and merges.txt"},
 		{"data={text: [a.txt], validation: 1.5}", "data.validation: 1.5 is out of range; want a fraction from 0 to 0.5, such as 0.01"},
 		{"parallel={ranks: 6, shard: 4}", "parallel.shard: shard 4 × replicate 1 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate"},
-		{"parallel={replicate: 3}", "parallel.replicate: 4 ranks cannot be parted into 3 equal replicas; want replicate 2 or 4"},
+		{"parallel={replicate: 3}", "parallel.replicate: 4 ranks cannot be divided into 3 equal replicas; want replicate 2 or 4"},
 		{"parallel={shard: -2}", "parallel.shard: -2 is negative; want a whole number of at least 1, or -1 for all ranks of a replica"},
 		{"parallel={ranks: 100000}", "parallel.ranks: 100000 is more than 65536; want a whole number from 1 to 65536, such as 4"},
 		{"train={batch: 30, micro_batch: 4}", "train.batch: batch 30 = micro_batch 4 × accumulate ? × ranks 4 has no whole solution: 30 is not a multiple of 16; want batch 16 or 32"},
@@ -374,14 +374,14 @@ func TestCombinations(t *testing.T) {
 		{"train={seed: 1.5}", "train.seed: 1.5 is not a whole number; want a whole number of at least 0"},
 		{"schedule={min_lr: 1e-3}", "schedule.min_lr: min_lr 1e-3 is above lr 6e-4; want a min_lr of at most lr"},
 		{"schedule={type: constant, min_lr: 1e-4}", "schedule.min_lr: not used: a constant schedule does not fall; remove it (--set schedule.min_lr=null removes it)"},
-		{"schedule={type: cosin}", "schedule.type: cosin is not known, did you mean cosine?; want constant, linear, cosine, wsd or inverse_sqrt"},
+		{"schedule={type: cosin}", "schedule.type: cosin is not a valid value; did you mean cosine?; want constant, linear, cosine, wsd or inverse_sqrt"},
 		{"optimizer={type: sgd, betas: [0.9, 0.9], eps: 1e-8}", "optimizer.betas: not used: sgd has no betas; remove it (--set optimizer.betas=null removes it)\n" +
 			"optimizer.eps: not used: sgd has no eps; remove it (--set optimizer.eps=null removes it)"},
 		{"optimizer={momentum: 0.9}", "optimizer.momentum: not used: adamw has no momentum; remove it (--set optimizer.momentum=null removes it)"},
 		{"optimizer={lr: 1e999}", "optimizer.lr: 1e999 is too large; want a positive number, such as 6e-4"},
 		{"optimizer={lr: -.inf}", "optimizer.lr: -.inf is not finite; want a positive number, such as 6e-4"},
 		{"optimizer={betas: [0.9]}", "optimizer.betas: a list of 1 is not a list of two numbers; want two numbers of at least 0 and below 1, such as [0.9, 0.95]"},
-		{"parallel={timeout: -1s}", "parallel.timeout: -1s is not more than nothing; want a number with its unit, such as 30s or 5m"},
+		{"parallel={timeout: -1s}", "parallel.timeout: -1s is not positive; want a number with its unit, such as 30s or 5m"},
 		{"parallel={timeout: [5m]}", "parallel.timeout: a list is not a time span; want a number with its unit, such as 30s or 5m"},
 		{"parallel=[4]", "parallel: a list is not a mapping; want parallel: {ranks: ...}"},
 		{"train={lr: 1}", "train.lr: unknown key; did you mean optimizer.lr?"},
@@ -401,8 +401,8 @@ func TestCombinations(t *testing.T) {
 func TestCombinationsOfSections(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for _, c := range []struct{ sets, want string }{
-		{"zero.stage=0 parallel.replicate=2", "--set parallel.replicate=2: parallel.replicate: hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate 2 times; every rank is a whole replica already; want replicate: 1, or stage 1, 2 or 3"},
-		{"data.validation=0 train.eval_every=10", "--set train.eval_every=10: train.eval_every: eval_every is 10, but data.validation is 0: there is no text to evaluate on; want eval_every: 0, or a data.validation such as 0.01"},
+		{"zero.stage=0 parallel.replicate=2", "--set parallel.replicate=2: parallel.replicate: stage 0 shards nothing, so there are no shards to replicate 2 times: every rank is a full replica already; want replicate: 1, or stage 1, 2 or 3"},
+		{"data.validation=0 train.eval_every=10", "--set train.eval_every=10: train.eval_every: eval_every is 10, but data.validation is 0: there is nothing to evaluate on; want eval_every: 0, or a data.validation such as 0.01"},
 		{"parallel.ranks=8 train.batch=12", "--set train.batch=12: train.batch: batch 12 = micro_batch ? × ranks 8 has no whole solution: 12 is not a multiple of 8; want batch 8 or 16"},
 	} {
 		if _, err := Load("job.yaml", strings.Fields(c.sets)); err == nil || err.Error() != c.want {
@@ -435,7 +435,7 @@ func TestCapOfScoresIsSaid(t *testing.T) {
 	for device, want := range map[string]int{"cpu": 0, "cuda": 1} {
 		testjob.Write(t, "config.json", `{"model_type": "gemma2", "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "hidden_size": 8, "intermediate_size": 8, "vocab_size": 256}`)
 		c := mustLoad(t, "model.from=.", "data.tokenizer=bytes", "device="+device)
-		if n := strings.Count(strings.Join(c.Notes, " "), "attention whose scores have a cap"); n != want {
+		if n := strings.Count(strings.Join(c.Notes, " "), "attention with soft-capped scores"); n != want {
 			t.Errorf("%s: said %d times in %q", device, n, c.Notes)
 		}
 	}
@@ -526,7 +526,7 @@ func TestLoadTokenizer(t *testing.T) {
 		}
 	}
 	testjob.Write(t, "job.yaml", "data: {text: [gone.txt], tokenizer: gpt3}\n")
-	if _, _, err := LoadTokenizer("job.yaml"); err == nil || !strings.HasPrefix(err.Error(), "job.yaml:1:37: data.tokenizer: gpt3 is not known") {
+	if _, _, err := LoadTokenizer("job.yaml"); err == nil || !strings.HasPrefix(err.Error(), "job.yaml:1:37: data.tokenizer: gpt3 is not a valid value") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -9,12 +9,12 @@ import (
 const (
 	ownBuckets  = "nothing to set: a unit is a bucket, and communication always overlaps computing"
 	ownMetrics  = "nothing to set: metrics.jsonl in the run folder has every step"
-	ownStaging  = "nothing to set: zero.offload.buffers is how much is staged at once"
+	ownStaging  = "nothing to set: zero.offload.buffers sets how much is staged at once"
 	ofPrefetch  = "nothing to set: zero.prefetch counts units, not elements"
-	ofRecompute = "nothing to set: zero.recompute: block is what recomputes activations"
+	ofRecompute = "nothing to set here: zero.recompute: block recomputes activations"
 	ownSums     = "nothing to set: gradients and their sums are float32"
-	ownWhole    = "nothing to set: model/ in the run folder has the whole parameters"
-	noQuantized = "there are no quantized collectives here: want false"
+	ownWhole    = "nothing to set: model/ in the run folder has all parameters"
+	noQuantized = "quantized collectives are not supported; want false"
 )
 
 var (
@@ -42,7 +42,7 @@ var deepSpeedKeys = also3(also3(map[string]theirs{
 	"gradient_accumulation_steps":    {key: "train.accumulate", auto: "1"},
 	"gradient_clipping":              {key: "train.clip", auto: "1.0"},
 	"steps_per_print":                {note: ownMetrics},
-	"wall_clock_breakdown":           {note: "nothing to set: 'zeroth train --trace FILE' shows what took how long"},
+	"wall_clock_breakdown":           {note: "nothing to set: 'zeroth train --trace FILE' shows how long everything took"},
 	"memory_breakdown":               {note: ownMetrics},
 	"dump_state":                     {note: ownMetrics},
 	"tensorboard":                    {note: ownMetrics},
@@ -53,11 +53,11 @@ var deepSpeedKeys = also3(also3(map[string]theirs{
 	"activation_checkpointing":       {note: ofRecompute},
 	"data_types":                     {note: ownSums},
 	"communication_data_type":        {note: ownSums},
-	"prescale_gradients":             {same: no, note: "gradients are scaled by the mean alone: want false"},
+	"prescale_gradients":             {same: no, note: "gradients are only scaled by the mean; want false"},
 	"gradient_predivide_factor":      {same: []string{"1"}},
 	"zero_allow_untested_optimizer":  {note: "nothing to set: every optimizer works at every stage"},
 	"zero_force_ds_cpu_optimizer":    {note: "nothing to set: there is one optimizer for host memory"},
-	"aio":                            {note: "nothing to set: the disk's queue is tuned by itself"},
+	"aio":                            {note: "nothing to set: the disk's queue tunes itself"},
 	"elasticity":                     {note: "nothing to set: checkpoints load on any number of ranks"},
 	"checkpoint":                     {note: "nothing to set: checkpoints load on any number of ranks"},
 	"lr_scheduler":                   {note: "ignored, as DeepSpeed does: its key is scheduler"},
@@ -80,7 +80,7 @@ var deepSpeedKeys = also3(also3(map[string]theirs{
 	"zero_optimization.cpu_offload":              {key: "zero.offload.optimizer", words: map[string]string{"true": "host", "false": "none"}},
 	"zero_optimization.mics_shard_size":          {key: "parallel.shard"},
 
-	"zero_optimization.zero_hpz_partition_size":                   {same: []string{"1"}, note: "it shards a second copy of the weights within a node, which there is not here: want 1, or parallel.replicate for copies of all state"},
+	"zero_optimization.zero_hpz_partition_size":                   {same: []string{"1"}, note: "sharding a second copy of the weights within a node is not supported; want 1, or parallel.replicate for replicas of all state"},
 	"zero_optimization.zero_quantized_weights":                    {same: no, note: noQuantized},
 	"zero_optimization.zero_quantized_gradients":                  {same: no, note: noQuantized},
 	"zero_optimization.zero_quantized_nontrainable_weights":       {same: no, note: noQuantized},
@@ -104,9 +104,9 @@ var deepSpeedKeys = also3(also3(map[string]theirs{
 	"optimizer.params.eps":             {key: "optimizer.eps", auto: "1e-8"},
 	"optimizer.params.weight_decay":    {key: "optimizer.weight_decay", auto: "0"},
 	"optimizer.params.momentum":        {key: "optimizer.momentum"},
-	"optimizer.params.torch_adam":      {note: "nothing to set: there is one AdamW"},
+	"optimizer.params.torch_adam":      {note: "nothing to set: there is only one AdamW"},
 	"optimizer.params.bias_correction": {same: []string{"true"}},
-	"optimizer.params.adam_w_mode":     {note: "nothing to set: optimizer.type says it"},
+	"optimizer.params.adam_w_mode":     {note: "nothing to set: optimizer.type determines it"},
 	"optimizer.params.muon_lr":         {key: "optimizer.lr"},
 	"optimizer.params.adam_lr":         {key: "optimizer.adamw.lr"},
 	"optimizer.params.ns_steps":        {key: "optimizer.ns_steps"},
@@ -119,7 +119,7 @@ var deepSpeedKeys = also3(also3(map[string]theirs{
 	"scheduler.params.warmup_min_ratio":     {same: []string{"0", "auto"}, note: "the warmup begins at 0: want 0"},
 	"scheduler.params.warmup_type":          {same: []string{"linear"}, note: "the warmup is linear here: want linear"},
 	"scheduler.params.total_num_steps":      {key: "train.steps"},
-	"scheduler.params.cos_min_ratio":        {note: "nothing to set: schedule.min_lr says it"},
+	"scheduler.params.cos_min_ratio":        {note: "nothing to set: schedule.min_lr determines it"},
 	"scheduler.params.last_batch_iteration": {same: []string{"-1"}},
 }, ownBuckets,
 	"zero_optimization.allgather_partitions", "zero_optimization.allgather_bucket_size", "zero_optimization.reduce_scatter",
@@ -235,7 +235,7 @@ func (t *translation) warmup() {
 		t.set("schedule.warmup", "1000", at)
 	}
 	if curve == "" && !slices.Contains([]string{"0", "1", "auto"}, steps) {
-		t.wrong(at, "scheduler.params.warmup_type", "it is left out, and DeepSpeed's warmup is logarithmic then, which there is not here", `write "warmup_type": "linear" if a linear one will do`)
+		t.wrong(at, "scheduler.params.warmup_type", "it is missing, and DeepSpeed's default, a logarithmic warmup, is not supported", `write "warmup_type": "linear" if a linear warmup is acceptable`)
 	}
 	if kind != "WarmupCosineLR" { // the schedule's rate replaces the optimizer's
 		highest, where := t.their("scheduler.params.warmup_max_lr")
@@ -258,7 +258,7 @@ func (t *translation) warmup() {
 		lr := t.has("optimizer.lr")
 		x, wrong := strconv.ParseFloat(ratio, 64)
 		if lr == nil || wrong != nil {
-			t.wrong(where, "scheduler.params.cos_min_ratio", "schedule.min_lr is a learning rate, and optimizer.params.lr is not there", "write optimizer.params.lr")
+			t.wrong(where, "scheduler.params.cos_min_ratio", "schedule.min_lr is computed from optimizer.params.lr, which is missing", "write optimizer.params.lr")
 			return
 		}
 		if y, err := strconv.ParseFloat(lr.text, 64); err == nil {

@@ -34,7 +34,7 @@ func TestExplain(t *testing.T) {
 		t.Error("a key that is none is explained")
 	}
 	k, _ := Explain("zero.offload.parameters")
-	want := `zero.offload.parameters: none | host | disk: where parameter shards are kept between uses; needs stage 3
+	want := `zero.offload.parameters: none | host | disk: where to store parameter shards between uses; needs stage 3
 
   value    none, host or disk
   default  none

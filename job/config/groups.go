@@ -28,10 +28,10 @@ type Group struct {
 // fields returns the keys of a group.
 func (g *Group) fields() []field {
 	return []field{
-		{"match", pattern{&g.Match}, "", "needed", "names of parameters as Hugging Face has them; * is any characters", also{like: `"*.bias"`}},
-		{"lr", perhaps{&g.LR, hf.Positive, "a positive number"}, "", "optimizer.lr", "highest learning rate; the schedule scales it as optimizer.lr", also{like: "1e-4"}},
-		{"weight_decay", perhaps{&g.WeightDecay, atLeast0, "a number of at least 0"}, "", "as without a group", "weight decay of all of them", also{like: "0"}},
-		{"type", choice{&g.Type, groupTypes[:]}, "", "as without a group", "with optimizer.type muon: their own, muon of matrices or adamw", also{}},
+		{"match", pattern{&g.Match}, "", "needed", "names of parameters as in Hugging Face; * matches any characters", also{like: `"*.bias"`}},
+		{"lr", perhaps{&g.LR, hf.Positive, "a positive number"}, "", "optimizer.lr", "highest learning rate; the schedule scales it like optimizer.lr", also{like: "1e-4"}},
+		{"weight_decay", perhaps{&g.WeightDecay, atLeast0, "a number of at least 0"}, "", "the job's", "weight decay of all parameters of the group", also{like: "0"}},
+		{"type", choice{&g.Type, groupTypes[:]}, "", "muon for matrices of blocks, adamw for the rest", "with optimizer.type muon: muon (matrices only) or adamw", also{}},
 	}
 }
 
@@ -208,13 +208,13 @@ func (o *Optimizer) ungrouped(params []shard.Param) (wrong [][2]string) {
 		case g.Type != "" && o.Type != "muon":
 			wrong = append(wrong, [2]string{"type is for a job with Muon; this one's parameters are all updated by " + o.Type, "remove it, or want optimizer.type: muon"})
 		case g.LR == nil && g.WeightDecay == nil && g.Type == "":
-			wrong = append(wrong, [2]string{"it says nothing of its parameters", "want lr, weight_decay or both beside match"})
+			wrong = append(wrong, [2]string{"the group sets nothing for its parameters", "want lr, weight_decay or both in addition to match"})
 		case had[i] == 0:
-			wrong = append(wrong, [2]string{fmt.Sprintf("%s matches no parameter that is trained", Quote(g.Match)), "there are " + strings.Join(near(g.Match, params), ", ")})
+			wrong = append(wrong, [2]string{fmt.Sprintf("%s matches no trained parameter", Quote(g.Match)), "there are " + strings.Join(near(g.Match, params), ", ")})
 		case left[i] == 0:
-			wrong = append(wrong, [2]string{fmt.Sprintf("all %d parameters that %s matches are of groups before it", had[i], Quote(g.Match)), "put it before them, or remove it"})
+			wrong = append(wrong, [2]string{fmt.Sprintf("all %d parameters that %s matches belong to earlier groups", had[i], Quote(g.Match)), "put it first, or remove it"})
 		case g.Type == "muon" && vector[i] != "":
-			wrong = append(wrong, [2]string{fmt.Sprintf("Muon is for matrices, and %s matches %s", Quote(g.Match), vector[i]), "want a pattern of matrices alone"})
+			wrong = append(wrong, [2]string{fmt.Sprintf("Muon is for matrices, and %s matches %s", Quote(g.Match), vector[i]), "want a pattern that matches only matrices"})
 		default:
 			wrong = append(wrong, [2]string{})
 		}

@@ -117,10 +117,10 @@ func TestIdleGroups(t *testing.T) {
     - {match: "model.layers.*.q_proj.weight", weight_decay: 0}
 `)
 	_, err := Load("job.yaml", nil)
-	want := `job.yaml:4:8: optimizer.groups[0]: "*.wieght" matches no parameter that is trained; there are transformer.wte.weight, transformer.wpe.weight, transformer.ln_f.weight
-job.yaml:5:8: optimizer.groups[1]: it says nothing of its parameters; want lr, weight_decay or both beside match
-job.yaml:7:8: optimizer.groups[3]: all 6 parameters that "transformer.h.3.*.bias" matches are of groups before it; put it before them, or remove it
-job.yaml:8:8: optimizer.groups[4]: "model.layers.*.q_proj.weight" matches no parameter that is trained; there are transformer.h.*.attn.c_proj.weight, transformer.h.*.mlp.c_proj.weight, transformer.h.*.attn.c_attn.weight`
+	want := `job.yaml:4:8: optimizer.groups[0]: "*.wieght" matches no trained parameter; there are transformer.wte.weight, transformer.wpe.weight, transformer.ln_f.weight
+job.yaml:5:8: optimizer.groups[1]: the group sets nothing for its parameters; want lr, weight_decay or both in addition to match
+job.yaml:7:8: optimizer.groups[3]: all 6 parameters that "transformer.h.3.*.bias" matches belong to earlier groups; put it first, or remove it
+job.yaml:8:8: optimizer.groups[4]: "model.layers.*.q_proj.weight" matches no trained parameter; there are transformer.h.*.attn.c_proj.weight, transformer.h.*.mlp.c_proj.weight, transformer.h.*.attn.c_attn.weight`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
@@ -129,10 +129,10 @@ job.yaml:8:8: optimizer.groups[4]: "model.layers.*.q_proj.weight" matches no par
 		many = append(many, fmt.Sprintf(`{match: "*.%d.*", lr: 1}`, i))
 	}
 	_, err = Load("job.yaml", []string{"optimizer.groups=[" + strings.Join(many, ", ") + "]"})
-	if err == nil || !strings.Contains(err.Error(), "optimizer.groups: a list of 101, of at most 100") {
+	if err == nil || !strings.Contains(err.Error(), "optimizer.groups: a list of 101, more than 100") {
 		t.Error(err)
 	}
-	if _, err = Load("job.yaml", []string{"optimizer.groups=[{match: '" + strings.Repeat("*a", 200) + "', lr: 1}]"}); err == nil || !strings.Contains(err.Error(), "a pattern of 400 bytes, of at most 200") {
+	if _, err = Load("job.yaml", []string{"optimizer.groups=[{match: '" + strings.Repeat("*a", 200) + "', lr: 1}]"}); err == nil || !strings.Contains(err.Error(), "a pattern of 400 bytes, more than 200") {
 		t.Error(err)
 	}
 }
@@ -146,7 +146,7 @@ func TestGroupsOfGivenNetwork(t *testing.T) {
 		t.Error(err)
 	}
 	still := Network(c).Frozen(func(p shard.Param) bool { return strings.HasPrefix(p.Name, "transformer.wte.") })
-	if _, err := WithNetwork(c, still); err == nil || !strings.Contains(err.Error(), `job.yaml:9:8: optimizer.groups[2]: "transformer.wte.*" matches no parameter that is trained`) {
+	if _, err := WithNetwork(c, still); err == nil || !strings.Contains(err.Error(), `job.yaml:9:8: optimizer.groups[2]: "transformer.wte.*" matches no trained parameter`) {
 		t.Error(err)
 	}
 }
@@ -208,14 +208,14 @@ func TestMuonKeys(t *testing.T) {
 		t.Errorf("AdamW has %+v", o.AdamW)
 	}
 	for sets, want := range map[string]string{
-		"optimizer={type: muon, betas: [0.9, 0.9]}":                         "optimizer.betas: not used: muon has none; those of its AdamW are optimizer.adamw.betas; remove it (--set optimizer.betas=null removes it)",
+		"optimizer={type: muon, betas: [0.9, 0.9]}":                         "optimizer.betas: not used: muon has none; its AdamW uses optimizer.adamw.betas; remove it (--set optimizer.betas=null removes it)",
 		"optimizer={ns_steps: 5}":                                           "optimizer.ns_steps: not used: adamw has no ns_steps; remove it (--set optimizer.ns_steps=null removes it)",
 		"optimizer={type: sgd, adamw: {lr: 1e-3}}":                          "optimizer.adamw.lr: not used: sgd has no adamw.lr; remove it (--set optimizer.adamw.lr=null removes it)",
 		"optimizer={type: muon, ns_steps: 100}":                             "optimizer.ns_steps: 100 is more than 99; want a whole number from 1 to 99",
-		"optimizer={type: muon, adjust_lr_fn: orignal}":                     "optimizer.adjust_lr_fn: orignal is not known, did you mean original?; want original, match_rms_adamw or spectral_unclamped",
-		`optimizer={type: muon, groups: [{match: "*.h.0.*", type: muon}]}`:  `optimizer.groups[0]: Muon is for matrices, and "*.h.0.*" matches transformer.h.0.ln_1.weight; want a pattern of matrices alone`,
+		"optimizer={type: muon, adjust_lr_fn: orignal}":                     "optimizer.adjust_lr_fn: orignal is not a valid value; did you mean original?; want original, match_rms_adamw or spectral_unclamped",
+		`optimizer={type: muon, groups: [{match: "*.h.0.*", type: muon}]}`:  `optimizer.groups[0]: Muon is for matrices, and "*.h.0.*" matches transformer.h.0.ln_1.weight; want a pattern that matches only matrices`,
 		`optimizer={groups: [{match: "*.h.0.*", type: adamw}]}`:             "optimizer.groups[0]: type is for a job with Muon; this one's parameters are all updated by adamw; remove it, or want optimizer.type: muon",
-		"optimizer={type: muon, groups: [{match: \"*.h.0.*\", type: sgd}]}": "optimizer.groups[0].type: sgd is not known; want adamw or muon",
+		"optimizer={type: muon, groups: [{match: \"*.h.0.*\", type: sgd}]}": "optimizer.groups[0].type: sgd is not a valid value; want adamw or muon",
 	} {
 		_, err := Load("job.yaml", strings.Split(strings.ReplaceAll(sets, " optimizer=", "\noptimizer="), "\n"))
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -16,7 +16,7 @@ func AtHome(path string) (string, error) {
 		return path, nil
 	case rest != "" && !os.IsPathSeparator(rest[0]):
 		name, _, _ := strings.Cut(path, "/")
-		return "", fmt.Errorf("%q: the home folder of another user is not looked up; write the path out, or ./%s for what is called so", path, name)
+		return "", fmt.Errorf("%q: the home folders of other users are not looked up; write the full path, or ./%s for a file with that name", path, name)
 	}
 	folder, err := os.UserHomeDir()
 	if err != nil {

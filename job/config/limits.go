@@ -48,12 +48,12 @@ func Magnitudes(c *Config) []Magnitude {
 	return []Magnitude{
 		{"layers", float64(m.Layers), hf.MostLayers, []string{"model.layers", "model.from"}},
 		{"parameters", parameters, mostParameters, []string{"model.layers", "model.width", "model.ffn", "model.from"}},
-		{"sequences a step", sequences * float64(c.Parallel.DataRanks()), mostBatch, []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks"}},
+		{"sequences per step", sequences * float64(c.Parallel.DataRanks()), mostBatch, []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks"}},
 		{"tokens in all steps", tokens * float64(c.Parallel.DataRanks()) * float64(t.Steps), mostTokens, []string{"train.steps", "train.batch", "train.micro_batch", "train.accumulate", "model.context"}},
 		{"chunks of train.loss_chunk tokens in a micro-batch", float64(t.MicroBatch) * float64(m.Context) / float64(t.LossChunk), mostChunks, []string{"train.loss_chunk", "train.micro_batch", "model.context"}},
-		{"pieces of 2^20 elements that are offloaded of a rank", offloaded, mostTiles, []string{"zero.offload.optimizer", "zero.offload.parameters", "model.width", "parallel.shard", "parallel.ranks"}},
-		{"parameters × sequences a rank takes in a step", parameters * sequences, mostWork, []string{"train.batch", "train.micro_batch", "train.accumulate", "model.width"}},
-		{"elements that pass through a rank's layers in a step", tokens * float64(m.Layers+2) * float64(m.Width+m.FFN+m.Heads), mostActivation,
+		{"offloaded pieces of 2^20 elements per rank", offloaded, mostTiles, []string{"zero.offload.optimizer", "zero.offload.parameters", "model.width", "parallel.shard", "parallel.ranks"}},
+		{"parameters × sequences of a rank per step", parameters * sequences, mostWork, []string{"train.batch", "train.micro_batch", "train.accumulate", "model.width"}},
+		{"elements that pass through a rank's layers per step", tokens * float64(m.Layers+2) * float64(m.Width+m.FFN+m.Heads), mostActivation,
 			[]string{"train.batch", "train.micro_batch", "train.accumulate", "model.context", "model.width"}},
 	}
 }

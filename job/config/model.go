@@ -18,7 +18,7 @@ func (r *reader) resolveShape(makes int) {
 	if !m.HeadsFit(m.Heads) {
 		wrong := fmt.Sprintf("%d heads do not divide width %d", m.Heads, m.Width)
 		if m.Width%m.Heads == 0 {
-			wrong = fmt.Sprintf("%d heads of width %d: rotary positions turn pairs, so a head's width is even", m.Heads, m.Width/m.Heads)
+			wrong = fmt.Sprintf("%d heads of width %d: rotary positions rotate pairs, so a head's width must be even", m.Heads, m.Width/m.Heads)
 		}
 		want := "want an even width"
 		if fits := neighbours(m.Heads, m.HeadsFit); len(fits) > 0 {
@@ -60,7 +60,7 @@ func (r *reader) modelFrom() {
 	r.Config.Folder = kept
 	read.From = m.From
 	if r.has("model.context") && m.Context > read.Context {
-		r.refuse(fmt.Sprintf("sequences of %d tokens, but the model of %s is made for at most %d", m.Context, m.From, read.Context),
+		r.refuse(fmt.Sprintf("sequences of %d tokens, but the model of %s supports at most %d", m.Context, m.From, read.Context),
 			fmt.Sprintf("want a context of at most %d", read.Context), "model.context")
 	}
 	if r.has("model.context") && m.Context < read.Context {

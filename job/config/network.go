@@ -17,7 +17,7 @@ import (
 func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 	var errs []error
 	wrong := func(key string, has, want int) {
-		errs = append(errs, fmt.Errorf("%v: %s is %d, of the given network %d", c.Position(key), key, want, has))
+		errs = append(errs, fmt.Errorf("%v: %s is %d, but the custom network has %d", c.Position(key), key, want, has))
 	}
 	if m.Width != c.Model.Width {
 		wrong("model.width", m.Width, c.Model.Width)
@@ -29,19 +29,19 @@ func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 		wrong("model.context", m.Context, c.Model.Context)
 	}
 	if c.Model.From != "" {
-		errs = append(errs, fmt.Errorf("%v: model.from: the parameters of a given network begin fresh", c.Position("model.from")))
+		errs = append(errs, fmt.Errorf("%v: model.from does not apply to a custom network, which starts with fresh parameters", c.Position("model.from")))
 	}
 	if c.Parallel.Tensor > 1 {
-		errs = append(errs, fmt.Errorf("%v: parallel.tensor: the matrices of a given network are whole; want tensor: 1", c.Position("parallel.tensor")))
+		errs = append(errs, fmt.Errorf("%v: parallel.tensor: a custom network's matrices cannot be divided; want tensor: 1", c.Position("parallel.tensor")))
 	}
 	if c.Parallel.Context > 1 {
-		errs = append(errs, fmt.Errorf("%v: parallel.context: a given network has whole sequences; want context: 1", c.Position("parallel.context")))
+		errs = append(errs, fmt.Errorf("%v: parallel.context: a custom network's sequences cannot be divided; want context: 1", c.Position("parallel.context")))
 	}
 	if c.Train.LoRA.Rank > 0 {
-		errs = append(errs, fmt.Errorf("%v: train.lora: a given network has the layers it has; freeze what it does not train", c.Position("train.lora.rank")))
+		errs = append(errs, fmt.Errorf("%v: train.lora does not apply to a custom network; freeze the parameters that it does not train", c.Position("train.lora.rank")))
 	}
 	if c.Sample.Tokens > 0 {
-		errs = append(errs, fmt.Errorf("%v: sample.tokens: samples are of models with a config.json, a given network has none", c.Position("sample.tokens")))
+		errs = append(errs, fmt.Errorf("%v: sample.tokens: sampling needs a model with a config.json, which a custom network does not have", c.Position("sample.tokens")))
 	}
 	for i, what := range c.Optimizer.ungrouped(hf.Parameters(m)) {
 		if what != [2]string{} {

@@ -48,14 +48,14 @@ func TestOffloadRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ sets, want string }{
-		{"zero.stage=2", "job.yaml:5:17: zero.offload.parameters: parameters are whole on every rank at stage 2: there are no shards to offload; want stage: 3, or parameters: none"},
+		{"zero.stage=2", "job.yaml:5:17: zero.offload.parameters: at stage 2 every rank has all parameters: there are no shards to offload; want stage: 3, or parameters: none"},
 		{"zero.offload.path=", "job.yaml:4:16: zero.offload.optimizer: no folder to offload to; want path: an existing folder on the disk to use"},
 		{"zero.offload.path=gone", "--set zero.offload.path=gone: zero.offload.path: gone: no such file or directory; want path: an existing folder on the disk to use"},
 		{"zero.offload.path=a.txt", "--set zero.offload.path=a.txt: zero.offload.path: a.txt is not a folder; want path: an existing folder on the disk to use"},
 		{"zero.offload.optimizer=host", "job.yaml:6:11: zero.offload.path: not used: nothing is offloaded to disk; remove it (--set zero.offload.path=null removes it)"},
 		{"zero.offload.ratio=1.5", "--set zero.offload.ratio=1.5: zero.offload.ratio: 1.5 is out of range; want a fraction from 0 to 1, such as 1.0"},
 		{"zero.offload.buffers=0", "--set zero.offload.buffers=0: zero.offload.buffers: 0 is less than 1; want a whole number from 1 to 1024, such as 4"},
-		{"zero.offload.optimizer=nvme", "--set zero.offload.optimizer=nvme: zero.offload.optimizer: nvme is not known, did you mean disk?; want none, host or disk"},
+		{"zero.offload.optimizer=nvme", "--set zero.offload.optimizer=nvme: zero.offload.optimizer: nvme is not a valid value; did you mean disk?; want none, host or disk"},
 		{"zero.offload.optimiser=host", "--set zero.offload.optimiser=host: zero.offload.optimiser: unknown key; did you mean optimizer?"},
 		{"zero.offload=host", "--set zero.offload=host: zero.offload: host is not a mapping; want zero: {offload: {optimizer: ...}}"},
 		{"offload={optimizer: host}", "--set offload={optimizer: host}: offload: unknown key; did you mean zero.offload?"},

@@ -18,7 +18,7 @@ func TestPipelinesThatCannotBe(t *testing.T) {
 		"parallel.shard: shard 2 × replicate 1 × pipeline 2 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate / pipeline": {"parallel={ranks: 6, pipeline: 2, shard: 2}"},
 		"parallel.ranks: 6 ranks cannot be divided by pipeline 4; want ranks 4 or 8":                                                                  {"parallel={ranks: 6, pipeline: 4}"},
 		"parallel.ranks: 2 ranks cannot be divided by pipeline 4; want ranks 4":                                                                       {"parallel={ranks: 2, pipeline: 4}", "zero.stage=0", "zero.offload.optimizer=host"},
-		"parallel.replicate: 8 ranks / (pipeline 2) cannot be parted into 3 equal replicas; want replicate 2 or 4":                                    {"parallel={ranks: 8, pipeline: 2, replicate: 3}"},
+		"parallel.replicate: 8 ranks / (pipeline 2) cannot be divided into 3 equal replicas; want replicate 2 or 4":                                   {"parallel={ranks: 8, pipeline: 2, replicate: 3}"},
 		"parallel.pipeline: 6 micro-batches are not a multiple of 4 ranks; want train.accumulate 4 or 8, or the schedule 1F1B":                        {"parallel={ranks: 4, pipeline: 4}", "pipeline.schedule=Interleaved1F1B", "train.accumulate=6", "model.layers=8"},
 		"parallel.pipeline: 8 stages for 6 layers; want at most 6":                                                                                    {"parallel={ranks: 8, pipeline: 8}"},
 		"pipeline.virtual: GPipe has one stage per rank, not 2; want virtual: 1, or 2 and more with Interleaved1F1B":                                  {"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: GPipe, virtual: 2}"},

@@ -159,7 +159,7 @@ func (r *reader) checkVocab(makes int) {
 	c := r.Config
 	written := len(c.Data.Text)+len(c.Data.Documents) > 0
 	if written && c.Model.Vocab < makes && r.tokenizer != nil && data.MinVocab(r.tokenizer) <= c.Model.Vocab {
-		c.note("the tokenizer has %d tokens, of which the model knows the first %d; text with one of the others is refused", makes, c.Model.Vocab)
+		c.note("the tokenizer has %d tokens, but the model only the first %d; text with one of the others is refused", makes, c.Model.Vocab)
 		return
 	}
 	if written && c.Model.Vocab < makes {
@@ -178,7 +178,7 @@ func (r *reader) resolveDevice() {
 		}
 	}
 	if c.on == "cuda" && c.Model.CapScores > 0 {
-		c.note("attention whose scores have a cap is computed on a GPU's ordinary cores, a tenth to a fifth as fast as on tensor cores")
+		c.note("attention with soft-capped scores runs on a GPU's ordinary cores, at a tenth to a fifth of the tensor cores' speed")
 	}
 }
 
@@ -229,7 +229,7 @@ func (r *reader) resolveParallel() {
 		r.refuse(fmt.Sprintf("%d ranks cannot be divided by %s", p.Ranks, strings.Join(models, " × ")),
 			fmt.Sprintf("want ranks %s", eitherCount(neighbours(p.Ranks, func(n int) bool { return n%p.models() == 0 }))), keys[2:]...)
 	case p.Shard < 0 && left%p.Replicate != 0:
-		r.refuse(fmt.Sprintf("%s cannot be parted into %d equal replicas", divided, p.Replicate),
+		r.refuse(fmt.Sprintf("%s cannot be divided into %d equal replicas", divided, p.Replicate),
 			fmt.Sprintf("want replicate %s", eitherCount(neighbours(p.Replicate, func(n int) bool { return left%n == 0 }))), keys[1:]...)
 	case p.Shard < 0:
 		p.Shard = p.Ranks / copies
@@ -249,12 +249,12 @@ func (r *reader) resolveMaster() {
 		is            bool
 		wrong, better string
 	}{
-		{"zero.stage", c.Zero.Stage > 0, fmt.Sprintf("stage %d shards the state, which a master has alone", c.Zero.Stage), "stage: 0"},
-		{"parallel.replicate", c.Zero.Stage > 0 && p.Replicate > 1, "replicas update their state, which a master has alone", "replicate: 1"},
-		{"parallel.pipeline", p.Pipeline > 1, "stages have layers of their own, and a master has the whole model", "pipeline: 1"},
-		{"parallel.tensor", p.Tensor > 1, "ranks have parts of matrices, and a master has the whole model", "tensor: 1"},
-		{"parallel.context", p.Context > 1, "ranks have parts of sequences, which a master does not add up over", "context: 1"},
-		{"parallel.collective", p.Collective == "nccl", "a master adds up by itself, not by NCCL", "auto"},
+		{"zero.stage", c.Zero.Stage > 0, fmt.Sprintf("stage %d shards the state, but only the master stores it", c.Zero.Stage), "stage: 0"},
+		{"parallel.replicate", c.Zero.Stage > 0 && p.Replicate > 1, "replicas store and update state, but only the master does", "replicate: 1"},
+		{"parallel.pipeline", p.Pipeline > 1, "pipeline stages have only some layers, but the master has the whole model", "pipeline: 1"},
+		{"parallel.tensor", p.Tensor > 1, "ranks have parts of matrices, but the master has the whole model", "tensor: 1"},
+		{"parallel.context", p.Context > 1, "ranks have parts of sequences, over which the master does not sum", "context: 1"},
+		{"parallel.collective", p.Collective == "nccl", "a master sums by itself, not with NCCL", "auto"},
 	} {
 		if x.is {
 			r.refuse(x.wrong, fmt.Sprintf("want %s, or parallel.master: false", x.better), x.key)
@@ -357,7 +357,7 @@ func (c *Config) Settled(sequences int64, step int, samples int64) (*Config, err
 	left := math.Ceil(t.Epochs*float64(sequences)*rounding) - float64(samples)
 	steps := float64(step) + max(0, math.Ceil(left/float64(t.Batch)))
 	if steps > mostSteps {
-		return nil, Problems{ProblemOf(c, "train.epochs", fmt.Sprintf("%s epochs of %d sequences are %.3g steps, of at most %d", formatReal(t.Epochs), sequences, steps, mostSteps), "want fewer")}
+		return nil, Problems{ProblemOf(c, "train.epochs", fmt.Sprintf("%s epochs of %d sequences are %.3g steps, more than %d", formatReal(t.Epochs), sequences, steps, mostSteps), "want fewer")}
 	}
 	t.Steps = int(steps)
 	x.resolveSteps()

@@ -125,7 +125,7 @@ func TestLimitsOfJobs(t *testing.T) {
 			t.Errorf("what is at the limit is refused: %.300v", err)
 		}
 	}
-	if _, err := Load("job.yaml", []string{"sample.prompt=" + r("x", jobBytes+1)}); err == nil || !strings.Contains(err.Error(), "262145 bytes, of at most 262144") {
+	if _, err := Load("job.yaml", []string{"sample.prompt=" + r("x", jobBytes+1)}); err == nil || !strings.Contains(err.Error(), "262145 bytes, more than 262144") {
 		t.Errorf("a long set: %.300v", err)
 	}
 }
@@ -198,7 +198,7 @@ func TestYAMLIsReadOrRefused(t *testing.T) {
 		"train: {clip: 0x1p4}\n":                      "2:15: train.clip: 0x1p4 is not a number",
 		"train: {clip: 1e-400}\n":                     "2:15: train.clip: 1e-400 is too small",
 		"train: {clip: 1e400}\n":                      "2:15: train.clip: 1e400 is too large",
-		"train: {clip: .nan}\n":                       "2:15: train.clip: .nan is not a number one can compute with",
+		"train: {clip: .nan}\n":                       "2:15: train.clip: .nan is not a usable number",
 		"train: {clip: -.inf}\n":                      "2:15: train.clip: -.inf is not finite",
 		"parallel: {timeout: 5}\n":                    "2:21: parallel.timeout: 5 is not a time span",
 		"parallel: {timeout: 8761h}\n":                "2:21: parallel.timeout: 8761h is more than 8760h0m0s",

@@ -30,7 +30,7 @@ func (v sources) set(n *node) string {
 		paths.items[i], weights = path, append(weights, weight)
 	}
 	if n := len(n.items); len(weights) > 0 && len(weights) < n {
-		return fmt.Sprintf("%d of the %d items have a weight: what part of the samples would the others be", len(weights), n)
+		return fmt.Sprintf("%d of the %d items have a weight: the share of the others is unknown", len(weights), n)
 	}
 	if wrong := v.patterns.set(&paths); wrong != "" {
 		return wrong
@@ -48,7 +48,7 @@ func weigh(item *node) (path *node, weight float64, wrong string) {
 	}
 	of, by := item.find("path"), item.find("weight")
 	if of == nil || by == nil || of.value.kind != scalar {
-		return nil, 0, "it has not both path, a text, and weight"
+		return nil, 0, "want both path, a text, and weight"
 	}
 	if wrong = (real{&weight, hf.Positive, "a positive number"}).set(by.value); wrong != "" {
 		wrong = "weight: " + wrong

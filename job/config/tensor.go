@@ -40,7 +40,7 @@ func (r *reader) resolveTensor() {
 	}
 	divides("columns of the hidden layer", hidden, "model.ffn", "model.width")
 	if m.HeadNorm == nn.AllHeads {
-		r.refuse("the model has norms over all heads, which tensor parallelism divides", "want tensor: 1", keys()...)
+		r.refuse("the model has norms over all heads, but tensor parallelism divides the heads", "want tensor: 1", keys()...)
 	}
 	if each := (m.Vocab + n - 1) / n; each*(n-1) >= m.Vocab {
 		r.refuse(fmt.Sprintf("a vocabulary of %d tokens leaves none for the last of %d ranks", m.Vocab, n), "want a smaller tensor", keys("model.vocab")...)

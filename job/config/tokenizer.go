@@ -50,11 +50,11 @@ func (r *reader) resolveTokenizer() {
 	case len(d.Tokens) > 0 && (len(found) > 0 || !Gpt2Sized(r.Config.Model.Vocab)):
 		d.Tokenizer = "none"
 	case len(d.Text)+len(d.Documents) > 0 && len(found) > 0:
-		r.refuse(fmt.Sprintf("text is encoded with the tokenizer of the model, and that of model.from %v", err),
-			"or name a tokenizer with data.tokenizer, if the model is to learn other tokens", "model.from", "data.text", "data.documents")
+		r.refuse(fmt.Sprintf("text is encoded with the model's tokenizer, but in model.from %v", err),
+			"or name a tokenizer with data.tokenizer if the model should learn other tokens", "model.from", "data.text", "data.documents")
 	case len(d.Text)+len(d.Documents) > 0:
-		r.refuse(fmt.Sprintf("text needs the tokenizer that the model of %s was trained with, and there is none in that folder", from),
-			"want data.tokenizer: bytes or gpt2, or data.vocab, whichever it is; or data.tokens, encoded with it elsewhere", "model.from", "data.text", "data.documents")
+		r.refuse(fmt.Sprintf("text needs the tokenizer that the model of %s was trained with, but that folder has none", from),
+			"name it with data.tokenizer (bytes or gpt2) or data.vocab, or use data.tokens, encoded with it elsewhere", "model.from", "data.text", "data.documents")
 	}
 }
 
@@ -85,9 +85,9 @@ func (r *reader) compareTokenizer() {
 	switch {
 	case wrong != nil: // reported by vocab
 	case err != nil:
-		r.Config.note("the job's tokenizer may not be that of its model: %v", err)
+		r.Config.note("the job's tokenizer may not be its model's: %v", err)
 	case !data.SameTokenizer(own, asked):
-		r.Config.note("the job's tokenizer is not that of its model: the embeddings in %s are those of other tokens", from)
+		r.Config.note("the job's tokenizer is not its model's: the embeddings in %s are for other tokens", from)
 	}
 }
 
@@ -100,19 +100,19 @@ func (c *Config) note(format string, args ...any) {
 func (r *reader) checkTokenizer() {
 	c := r.Config
 	if c.Data.Tokenizer == "folder" && c.Data.Vocab == "" {
-		r.refuse("data.tokenizer is folder, and no folder is named", "want data.vocab: a folder with tokenizer.json", "data.tokenizer")
+		r.refuse("data.tokenizer is folder, but no folder is given", "want data.vocab: a folder with tokenizer.json", "data.tokenizer")
 	}
 	if c.Data.Tokenizer != "none" {
 		return
 	}
 	if len(c.Data.Text)+len(c.Data.Documents) > 0 {
-		r.refuse("text needs a tokenizer, and data.tokenizer is none", "want bytes or gpt2", "data.tokenizer", "data.text", "data.documents")
+		r.refuse("text needs a tokenizer, but data.tokenizer is none", "want bytes or gpt2", "data.tokenizer", "data.text", "data.documents")
 	}
 	if c.Model.From == "" && !r.has("model.vocab") {
-		r.refuse("the number of tokens is not known where data.tokenizer is none", "want model.vocab", "data.tokenizer")
+		r.refuse("the number of tokens is unknown if data.tokenizer is none", "want model.vocab", "data.tokenizer")
 	}
 	if c.Sample.Tokens > 0 {
-		r.refuse("text cannot be sampled without a tokenizer, and none is known of the token files", "want data.tokenizer (bytes or gpt2), or data.vocab, or no sample", "sample.prompt", "sample.tokens", "data.tokenizer")
+		r.refuse("sampling text needs a tokenizer, but that of the token files is unknown", "want data.tokenizer (bytes or gpt2), or data.vocab, or no sample", "sample.prompt", "sample.tokens", "data.tokenizer")
 	}
 }
 
@@ -123,7 +123,7 @@ func (r *reader) checkPrompt() {
 		return
 	}
 	if _, err := Encode(r.tokenizer, c.Sample.Prompt, c.Model.Vocab); err != nil {
-		r.refuse(err.Error(), "want another prompt, or a vocabulary that has it", "sample.prompt", "sample.tokens")
+		r.refuse(err.Error(), "want another prompt, or a vocabulary that contains it", "sample.prompt", "sample.tokens")
 	}
 }
 

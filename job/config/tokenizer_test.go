@@ -52,26 +52,26 @@ func TestTokenizerOfModelFrom(t *testing.T) {
 		want       string // tokenizer and vocab
 		note, err  string
 	}{
-		{"none", "", "", "", "--set model.from=none: model.from: text needs the tokenizer that the model of none was trained with, and there is none in that folder; want data.tokenizer: bytes or gpt2, or data.vocab, whichever it is; or data.tokens, encoded with it elsewhere"},
-		{"qwen", "", "", "", `--set model.from=qwen: model.from: text is encoded with the tokenizer of the model, and that of model.from "qwen" is neither bytes nor gpt2 nor a folder with a supported tokenizer: tokenizer_config.json names the tokenizer class "Qwen2Tokenizer"; without a tokenizer.json only GPT-2's text splitting is supported`},
-		{"bad", "", "", "", `--set model.from=bad: model.from: text is encoded with the tokenizer of the model, and that of model.from "bad" is neither bytes nor gpt2 nor a folder with a supported tokenizer: bad/merges.txt:1: "x" is not two tokens`},
+		{"none", "", "", "", "--set model.from=none: model.from: text needs the tokenizer that the model of none was trained with, but that folder has none; name it with data.tokenizer (bytes or gpt2) or data.vocab, or use data.tokens, encoded with it elsewhere"},
+		{"qwen", "", "", "", `--set model.from=qwen: model.from: text is encoded with the model's tokenizer, but in model.from "qwen" is neither bytes nor gpt2 nor a folder with a supported tokenizer: tokenizer_config.json names the tokenizer class "Qwen2Tokenizer"; without a tokenizer.json only GPT-2's text splitting is supported`},
+		{"bad", "", "", "", `--set model.from=bad: model.from: text is encoded with the model's tokenizer, but in model.from "bad" is neither bytes nor gpt2 nor a folder with a supported tokenizer: bad/merges.txt:1: "x" is not two tokens`},
 		{"own", "", "gpt2 own", "", ""},
 		{"bytes", "", "bytes ", "", ""},
 		{"gpt2", "", "gpt2 ", "", ""},
 		{"none", "data.tokenizer=bytes", "bytes ", "", ""},
-		{"qwen", "data.tokenizer=gpt2", "gpt2 ", "the job's tokenizer may not be that of its model: \"qwen\" is neither", ""},
+		{"qwen", "data.tokenizer=gpt2", "gpt2 ", "the job's tokenizer may not be its model's: \"qwen\" is neither", ""},
 		{"llama", "", "folder llama", "", ""},
 		{"llama", "data.tokenizer=folder", "folder llama", "", ""},
-		{"small", "", "folder small", "the tokenizer has 422 tokens, of which the model knows the first 421; text with one of the others is refused", ""},
+		{"small", "", "folder small", "the tokenizer has 422 tokens, but the model only the first 421; text with one of the others is refused", ""},
 		{"none", "data.vocab=llama", "", "", "--set model.from=none: model.from: the model knows 300 tokens, but tokenizer folder makes 422; want a vocabulary of at least 422"},
-		{"own", "data.tokenizer=bytes", "bytes ", "the job's tokenizer is not that of its model: the embeddings in own are those of other tokens", ""},
+		{"own", "data.tokenizer=bytes", "bytes ", "the job's tokenizer is not its model's: the embeddings in own are for other tokens", ""},
 		{"own", "data.tokenizer=gpt2 data.vocab=own", "gpt2 own", "", ""},
 		{"own", "data.text= data.tokens=[a.bin]", "gpt2 own", "", ""},
 		{"qwen", "data.text= data.tokens=[a.bin] data.dtype=uint16", "none ", "", ""},
 		{"none", "data.text= data.tokens=[a.bin]", "none ", "", ""},
 		{"bare", "data.text= data.tokens=[a.bin]", "gpt2 ", "", ""},
-		{"own", "data.tokenizer=none", "", "", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, and data.tokenizer is none; want bytes or gpt2"},
-		{"qwen", "data.text= data.tokens=[a.bin] sample.tokens=5", "", "", "--set sample.tokens=5: sample.tokens: text cannot be sampled without a tokenizer, and none is known of the token files"},
+		{"own", "data.tokenizer=none", "", "", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, but data.tokenizer is none; want bytes or gpt2"},
+		{"qwen", "data.text= data.tokens=[a.bin] sample.tokens=5", "", "", "--set sample.tokens=5: sample.tokens: sampling text needs a tokenizer, but that of the token files is unknown"},
 		{"own", "model.context=17", "", "", "--set model.context=17: model.context: sequences of 17 tokens"},
 	} {
 		sets := append(strings.Fields(c.sets), "model.from="+c.from)
@@ -109,7 +109,7 @@ func TestTokenizerFolder(t *testing.T) {
 		}
 	}
 	_, err := Load("job.yaml", []string{"data.tokenizer=folder"})
-	if want := "--set data.tokenizer=folder: data.tokenizer: data.tokenizer is folder, and no folder is named; want data.vocab: a folder with tokenizer.json"; err == nil || err.Error() != want {
+	if want := "--set data.tokenizer=folder: data.tokenizer: data.tokenizer is folder, but no folder is given; want data.vocab: a folder with tokenizer.json"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
@@ -125,10 +125,10 @@ func TestTokenizerOfTokens(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ sets, want string }{
-		{"data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: the number of tokens is not known where data.tokenizer is none; want model.vocab"},
-		{"data.dtype=uint8", "--set data.dtype=uint8: data.dtype: uint8 is not known; want uint16, uint32, int32 or int64"},
+		{"data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: the number of tokens is unknown if data.tokenizer is none; want model.vocab"},
+		{"data.dtype=uint8", "--set data.dtype=uint8: data.dtype: uint8 is not a valid value; want uint16, uint32, int32 or int64"},
 		{"data.text=[job.yaml] data.tokens= data.dtype=uint16", "--set data.dtype=uint16: data.dtype: not used: text has no ids yet; remove it (--set data.dtype=null removes it)"},
-		{"model.vocab=60 data.tokenizer=gpt2 sample.prompt=abc", "--set sample.prompt=abc: sample.prompt: the prompt has the token \"abc\", number 39305, but the model knows only the first 60; want another prompt, or a vocabulary that has it"},
+		{"model.vocab=60 data.tokenizer=gpt2 sample.prompt=abc", "--set sample.prompt=abc: sample.prompt: the prompt has the token \"abc\", number 39305, but the model knows only the first 60; want another prompt, or a vocabulary that contains it"},
 	} {
 		_, err := Load("job.yaml", strings.Fields(c.sets))
 		if err == nil || err.Error() != c.want {

@@ -81,12 +81,12 @@ func TestTranslated(t *testing.T) {
 func TestTranslatedRefuses(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for theirs, want := range map[string]string{
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_weights": true}}`:      "theirs.json:1:85: zero_optimization.zero_quantized_weights: true is not supported; there are no quantized collectives here: want false",
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}`:        "zero_optimization.zero_hpz_partition_size: 8 is not supported; it shards a second copy",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_weights": true}}`:      "theirs.json:1:85: zero_optimization.zero_quantized_weights: true is not supported; quantized collectives are not supported; want false",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}`:        "zero_optimization.zero_hpz_partition_size: 8 is not supported; sharding a second copy",
 		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "overlap_com": true}}`:                 "zero_optimization.overlap_com: unknown key of DeepSpeed; did you mean overlap_comm?",
 		`{"train_batch_size": 8, "bf16": {"enabled": true}, "fp16": {"enabled": true}}`:                   "fp16.enabled: bf16 is enabled, too; enable one of them",
 		`{"train_batch_size": 8, "bfp16": {"enabled": true}}`:                                             "bfp16: unknown key of DeepSpeed; did you mean",
-		`{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 100}}}`: "DeepSpeed's warmup is logarithmic",
+		`{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 100}}}`: "DeepSpeed's default, a logarithmic warmup, is not supported",
 		`{"train_batch_size": 8, "scheduler": {"type": "OneCycle"}}`:                                      `scheduler.type: "OneCycle" is not supported; want WarmupCosineLR, WarmupDecayLR, WarmupLR`,
 		`{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 128}}`:                           "fp16.loss_scale: 128 is not supported",
 		`{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2}`:  "train.batch",

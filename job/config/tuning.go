@@ -108,15 +108,15 @@ func (r *reader) checkFreeze() {
 	all := hf.Parameters(c.Model.Network(Adapters(c)))
 	for _, pattern := range c.Train.Freeze {
 		if _, err := filepath.Match(pattern, ""); err != nil {
-			r.refuse(fmt.Sprintf("%q is no pattern: %v", pattern, err), "want names with * for any letters", "train.freeze")
+			r.refuse(fmt.Sprintf("%q is no pattern: %v", pattern, err), "want names, with * for any characters", "train.freeze")
 			return
 		}
 		if !slices.ContainsFunc(all, func(p shard.Param) bool { return matches(pattern, p.Name) }) {
-			r.refuse(fmt.Sprintf("%q matches no parameter", pattern), "want names such as "+all[0].Name+", with * for any letters", "train.freeze")
+			r.refuse(fmt.Sprintf("%q matches no parameter", pattern), "want names such as "+all[0].Name+", with * for any characters", "train.freeze")
 		}
 	}
 	if !slices.ContainsFunc(all, func(p shard.Param) bool { return !frozen(c)(p) }) {
-		r.refuse("every parameter is frozen: there is nothing to train", "want some to be left", "train.freeze")
+		r.refuse("every parameter is frozen: there is nothing to train", "leave some to train", "train.freeze")
 	}
 }
 

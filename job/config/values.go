@@ -205,7 +205,7 @@ func number(n *node) (x float64, wrong string) {
 	}
 	switch strings.ToLower(strings.TrimLeft(n.text, "+-.")) {
 	case "nan":
-		return 0, n.text + " is not a number one can compute with"
+		return 0, n.text + " is not a usable number"
 	case "inf", "infinity":
 		return 0, n.text + " is not finite"
 	}
@@ -327,7 +327,7 @@ func (v choice) set(n *node) string {
 		return n.String() + " is not a name"
 	}
 	if !slices.Contains(v.names, n.text) {
-		return n.String() + " is not known" + didYouMean(n.text, v.names)
+		return n.String() + " is not a valid value" + didYouMean(n.text, v.names)
 	}
 	*v.p = n.text
 	return ""
@@ -335,7 +335,7 @@ func (v choice) set(n *node) string {
 
 func didYouMean(word string, names []string) string {
 	if near := Nearest(word, names); near != "" {
-		return ", did you mean " + near + "?"
+		return "; did you mean " + near + "?"
 	}
 	return ""
 }
@@ -437,7 +437,7 @@ func (v pattern) set(n *node) string {
 	case n.kind != scalar || n.text == "" || err != nil:
 		return n.String() + " is not a pattern"
 	case len(n.text) > longestPattern:
-		return fmt.Sprintf("a pattern of %d bytes, of at most %d", len(n.text), longestPattern)
+		return fmt.Sprintf("a pattern of %d bytes, more than %d", len(n.text), longestPattern)
 	}
 	*v.p = n.text
 	return ""
@@ -492,7 +492,7 @@ func (v duration) set(n *node) string {
 	}
 	switch {
 	case d <= 0:
-		return n.String() + " is not more than nothing"
+		return n.String() + " is not positive"
 	case d > Longest:
 		return fmt.Sprintf("%s is more than %v", n, Longest)
 	}

@@ -95,7 +95,7 @@ func readFile(file string) (*node, Problems) {
 	case problems.Fatal():
 		return root, problems
 	case top == nil || top.kind == nothing:
-		return root, append(problems, fatal(root.at, "the job file is empty", `the least it needs is a line like: data: {text: ["*.txt"]}`)...)
+		return root, append(problems, fatal(root.at, "the job file is empty", `it needs at least a line like: data: {text: ["*.txt"]}`)...)
 	case top.kind != mapping:
 		return root, append(problems, fatal(top.at, "the job file is "+top.what()+", not a mapping", `want sections like: data: {text: ["*.txt"]}`)...)
 	}
@@ -234,7 +234,7 @@ func (n *node) moveTo(at position) {
 // parse parses one YAML document; nil if it is empty.
 func parse(raw []byte, at position) (*node, Problems) {
 	if len(raw) > jobBytes {
-		return nil, fatal(at, fmt.Sprintf("%d bytes, of at most %d", len(raw), jobBytes), "")
+		return nil, fatal(at, fmt.Sprintf("%d bytes, more than %d", len(raw), jobBytes), "")
 	}
 	raw = bytes.TrimPrefix(raw, []byte(string(byteOrderMark)))
 	if i, wrong, right := plain(raw); wrong != "" {

@@ -249,10 +249,10 @@ func (s *search) refine(c *Choice) (*Choice, error) {
 // searchable returns an error for a job with a master, or a model with too many layers to search.
 func searchable(c *config.Config) error {
 	if c.Parallel.Master {
-		return input.BadInput(fmt.Errorf("%v: parallel.master is true: settings are searched without a master, which is slower than any of them; want false, or plan, which says what this one needs", c.Position("parallel.master")))
+		return input.BadInput(fmt.Errorf("%v: parallel.master is true: fit only searches settings without a master, which are all faster; want false, or use plan for this job", c.Position("parallel.master")))
 	}
 	if n := len(config.Network(c).Modules) - 2; n > fitLayers {
-		return input.BadInput(fmt.Errorf("%v: %d layers: settings are searched for models of at most %d; plan says what one setting needs", c.Position("model.layers"), n, fitLayers))
+		return input.BadInput(fmt.Errorf("%v: %d layers: fit supports at most %d; use plan to see what a single setting needs", c.Position("model.layers"), n, fitLayers))
 	}
 	return nil
 }

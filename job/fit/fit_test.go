@@ -162,7 +162,7 @@ func TestOverBudget(t *testing.T) {
 		}
 	}
 	c.Parallel.Memory = 100_000
-	if err := budget(c, needs); err == nil || !strings.Contains(err.Error(), "no other settings fit, the least is ") {
+	if err := budget(c, needs); err == nil || !strings.Contains(err.Error(), "no other settings fit; the smallest needs ") {
 		t.Errorf("a budget nothing fits: %v", err)
 	}
 }
@@ -548,7 +548,7 @@ func TestUnsearchable(t *testing.T) {
 	_, fit := Search(c, l)
 	_, largest := FindLargest(c, "seq", l)
 	for _, err := range []error{fit, largest} {
-		if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "--set model.layers=1001: 1001 layers: settings are searched for models of at most 1000") {
+		if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "--set model.layers=1001: 1001 layers: fit supports at most 1000") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -564,7 +564,7 @@ func TestUnsearchable(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	r, err := FindLargest(configtest.Fitted(t, "model.width=4096"), "model", Limits{Ranks: 4, Memory: 1 << 55, Host: 1 << 55, Rates: roughRates})
-	if err != nil || !strings.Contains(r.Any.Title, "larger ones are not searched") {
+	if err != nil || !strings.Contains(r.Any.Title, "larger ones were not searched") {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

@@ -43,7 +43,7 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 		return nil, err
 	}
 	if config.Given(c) && of != "micro_batch" {
-		return nil, input.BadInput(fmt.Errorf("--largest %s: a given network has the size it has; want --largest micro_batch", of))
+		return nil, input.BadInput(fmt.Errorf("--largest %s: the size of a custom network is fixed; want --largest micro_batch", of))
 	}
 	job := on(c, l.Ranks)
 	answer := func(best func(s *search, all bool) (*Choice, error)) (*Answer, error) {
@@ -69,7 +69,7 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 		}
 		x, title := grown(job, n)
 		if more, _ := grown(job, n+1); more == nil {
-			title += ", larger ones are not searched"
+			title += "; larger ones were not searched"
 		}
 		c := try(x, true)
 		return &Answer{n, title, c}, cmp.Or(wrong, last.dryRun(c, true))

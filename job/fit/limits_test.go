@@ -20,7 +20,7 @@ func TestLimitsOfProducts(t *testing.T) {
 	for _, c := range []struct{ fits, over, key, want string }{
 		{"model.layers=10000", "model.layers=10001", "model.layers", "10001 is more than 10000; want a whole number from 1 to 10000, such as 6"},
 		{"train={micro_batch: 1024, batch: 1073741824}", "train={micro_batch: 1024, batch: 1073741828}", "train.batch", "1073741828 is more than 1073741824"},
-		{"train={micro_batch: 65536, accumulate: 4096}", "train={micro_batch: 65536, accumulate: 4097}", "train.micro_batch", "1074003968 sequences a step are more than 1073741824; want less"},
+		{"train={micro_batch: 65536, accumulate: 4096}", "train={micro_batch: 65536, accumulate: 4097}", "train.micro_batch", "1074003968 sequences per step are more than 1073741824; want less"},
 		{fmt.Sprintf(wide, 1, 256), fmt.Sprintf(wide, 2, 256), "model.layers", "2.64e+13 parameters are more than 1.76e+13; want less"},
 		{"train={steps: 1000000000, micro_batch: 64, batch: 16777216}", "train={steps: 1000000000, micro_batch: 64, batch: 33554432}", "train.steps", "8.59e+18 tokens in all steps are more than 4.61e+18"},
 		{"train={micro_batch: 262144, loss_chunk: 1024}", "train={micro_batch: 262148, loss_chunk: 1024}", "train.loss_chunk", "65537 chunks of train.loss_chunk tokens in a micro-batch are more than 65536"},
@@ -37,9 +37,9 @@ func TestLimitsOfProducts(t *testing.T) {
 		sets []string
 		want string
 	}{
-		{[]string{"model.width=524288", "model.heads=1", "model.layers=5", "train={micro_batch: 64, batch: 8388608}"}, "parameters × sequences a rank takes in a step are more than 1.44e+17"},
-		{[]string{"model.context=1048576", "train.batch=16777216", "train.micro_batch=16", "model.layers=1000"}, "elements that pass through a rank's layers in a step are more than 1.8e+16"},
-		{[]string{"model.width=524288", "model.heads=1", "model.layers=5", "parallel.ranks=128", "zero.offload.optimizer=host"}, "pieces of 2^20 elements that are offloaded of a rank are more than 65536"},
+		{[]string{"model.width=524288", "model.heads=1", "model.layers=5", "train={micro_batch: 64, batch: 8388608}"}, "parameters × sequences of a rank per step are more than 1.44e+17"},
+		{[]string{"model.context=1048576", "train.batch=16777216", "train.micro_batch=16", "model.layers=1000"}, "elements that pass through a rank's layers per step are more than 1.8e+16"},
+		{[]string{"model.width=524288", "model.heads=1", "model.layers=5", "parallel.ranks=128", "zero.offload.optimizer=host"}, "offloaded pieces of 2^20 elements per rank are more than 65536"},
 	} {
 		if _, err := config.Load("job.yaml", c.sets); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v", c.sets, err)

@@ -99,7 +99,7 @@ func fitting(x *Choice, fastest float64, first bool) string {
 	case first:
 		return "fits, fastest"
 	case alike:
-		return "fits, as fast"
+		return "fits, equally fast"
 	}
 	return "fits"
 }
@@ -126,7 +126,7 @@ func (f *Result) row(word string, x *Choice, fastest float64) []string {
 	}
 	switch {
 	case low < 0 && high >= 0:
-		why = fmt.Sprintf("fits if memory outside zeroth is small: at best %s are free", show.ByteSize(high))
+		why = fmt.Sprintf("fits if memory outside zeroth is small: at best %s free", show.ByteSize(high))
 	case !x.Fits():
 		why = x.binds()
 	default:
@@ -203,7 +203,7 @@ func (c *Choice) spends() string {
 }
 
 // kinds describes the parts of a step's time.
-var kinds = [...]string{"computing", "waiting for the pipeline to fill and drain", "waiting for what ranks send each other", "updating what is offloaded"}
+var kinds = [...]string{"computing", "waiting for the pipeline to fill and drain", "waiting for communication", "updating offloaded state"}
 
 // spent returns the seconds of each kind.
 func (c *Choice) spent() [len(kinds)]float64 {
@@ -260,7 +260,7 @@ func (f *Result) why() string {
 func (f *Result) advice() string {
 	tried := fmt.Sprintf("%s settings tried with dry runs of a few layers; those listed had a dry run of all layers.\n", show.Grouped(int64(f.Tried)))
 	if len(f.Fits) == 0 {
-		return tried + f.withHost() + "Nothing fits: more ranks, more memory for each, a smaller model or shorter sequences.\n"
+		return tried + f.withHost() + "Nothing fits; want more ranks, more memory per rank, a smaller model or shorter sequences.\n"
 	}
 	line := "Your job has the fastest setting already.\n"
 	if sets := f.Fits[0].Sets; len(sets) > 0 {
@@ -271,12 +271,12 @@ func (f *Result) advice() string {
 	}
 	switch n := f.ties(); {
 	case n == 1:
-		line += "Another one is as fast, within half a percent.\n"
+		line += "Another one is equally fast, within half a percent.\n"
 	case n > 1:
-		line += fmt.Sprintf("%d others are as fast, within half a percent.\n", n)
+		line += fmt.Sprintf("%d others are equally fast, within half a percent.\n", n)
 	}
 	if f.hosted() {
-		line += "Nothing fits without host memory: all that fits has something offloaded to it.\n"
+		line += "Nothing fits without offloading to host memory.\n"
 	}
 	return tried + line + f.why()
 }

@@ -69,7 +69,7 @@ func budget(c *config.Config, f setup.Footprint) error {
 	if budget == 0 || needs <= budget {
 		return nil
 	}
-	return tooMuch(c, fmt.Sprintf("a budget of %s a rank, but a rank needs %s: %s; %s", show.ByteSize(budget), show.ByteSize(needs), largestUses(f.Device),
+	return tooMuch(c, fmt.Sprintf("the budget is %s per rank, but a rank needs %s: %s; %s", show.ByteSize(budget), show.ByteSize(needs), largestUses(f.Device),
 		nearby(c, budget, (*Choice).over, setup.Footprint.DeviceTotal)))
 }
 
@@ -151,7 +151,7 @@ func nearby(c *config.Config, budget int64, over func(*Choice) int64, needs func
 	all := s.all
 	least := slices.MinFunc(all, func(a, b *Choice) int { return cmp.Compare(over(a), over(b)) })
 	if over(least) > 0 {
-		return fmt.Sprintf("no other settings fit, the least is %s with --set %s; %s", show.ByteSize(needs(least.Needs)), strings.Join(least.Sets, " --set "), lessOrMore)
+		return fmt.Sprintf("no other settings fit; the smallest needs %s, with --set %s; %s", show.ByteSize(needs(least.Needs)), strings.Join(least.Sets, " --set "), lessOrMore)
 	}
 	fits := slices.DeleteFunc(all, func(x *Choice) bool { return over(x) > 0 || len(x.Sets) == 0 })
 	slices.SortStableFunc(fits, func(a, b *Choice) int {

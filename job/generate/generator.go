@@ -116,7 +116,7 @@ func (g *Generator) plan(m hf.Model, b setup.Backend) (arenas []int, err error) 
 	_, here := b.(setup.CPU) // other backends have their own memory and report when it is full
 	cache := int64(len(g.texts)) * int64(cfg.Model.Blocks) * int64(g.context*cfg.Model.QKV*g.dtype.Size())
 	if free := machine.Machine().Free; free > 0 && here && params+cache+int64(arena) > free {
-		return nil, input.BadInput(fmt.Errorf("the model takes %s, %d texts of up to %d tokens another %s, and %s are free: want fewer tokens, or fewer texts at once (--batch)",
+		return nil, input.BadInput(fmt.Errorf("the model needs %s, %d texts of up to %d tokens another %s, but only %s are free; want fewer tokens, or fewer texts at once (--batch)",
 			show.ByteSize(params+int64(arena)), len(g.texts), g.context, show.ByteSize(cache), show.ByteSize(free)))
 	}
 	return arenas, nil
@@ -202,7 +202,7 @@ func (g *Generator) set(p shard.Param, to device.Buffer, fill func(zero.Part, []
 			return err
 		}
 		if i := slices.IndexFunc(x, notFinite); i >= 0 {
-			return input.BadInput(fmt.Errorf("element %d of %s is %v: a model with such a parameter has no output", lo+i, p.Name, x[i]))
+			return input.BadInput(fmt.Errorf("element %d of %s is %v: a model with such a parameter gives no usable output", lo+i, p.Name, x[i]))
 		}
 		q := g.queues[0]
 		src.Send(q)

@@ -118,7 +118,7 @@ func TestGeneratorRefusesWhatDoesNotFit(t *testing.T) {
 	folder := configtest.ModelFolder(t, m)
 	m.Context = hf.Most // 1 GiB per text
 	_, err := newGenerator(&source{folder: folder}, m, setup.CPU{}, device.F32, 1024)
-	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "1024 texts of up to 1048576 tokens another 1.0 TiB, and ") {
+	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "1024 texts of up to 1048576 tokens another 1.0 TiB, but only ") {
 		t.Errorf("%v", err)
 	}
 }
@@ -139,7 +139,7 @@ func TestSampleRefusesWhatIsNoNumber(t *testing.T) {
 	}
 	var out strings.Builder
 	err = Sample(t.Context(), Options{Run: folder, Tokenizer: "bytes", Prompt: "a", Tokens: 2}, &out)
-	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), " is NaN: a model with such a parameter has no output") || out.Len() > 0 {
+	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), " is NaN: a model with such a parameter gives no usable output") || out.Len() > 0 {
 		t.Errorf("%v, written %q", err, out.String())
 	}
 }

@@ -310,7 +310,7 @@ func (o *sampler) begin(prompt string, ids []int32) *writing {
 func (o *sampler) add(x *writing, logits []float32) error {
 	logits = logits[:min(len(logits), o.tok.Vocab())]
 	if i := slices.IndexFunc(logits, notFinite); i >= 0 {
-		return fmt.Errorf("the model's output for token %d is %v: its parameters are no longer numbers one can compute with", i, logits[i])
+		return fmt.Errorf("the model's output for token %d is %v: its parameters are unusable", i, logits[i])
 	}
 	id := x.pick.choose(logits)
 	if slices.Contains(o.ends, id) {

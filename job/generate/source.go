@@ -84,7 +84,7 @@ func (s *source) unpack(p state.Progress) error {
 		return err
 	}
 	if m == nil {
-		return input.BadInput(fmt.Errorf("%s does not say which model it is of", s.from.Path))
+		return input.BadInput(fmt.Errorf("%s does not describe its model", s.from.Path))
 	}
 	s.model = *m
 	if s.adapters, err = state.AdaptersOf(s.from, p, *m); err != nil {

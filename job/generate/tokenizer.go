@@ -33,11 +33,11 @@ func tokenizerOf(o Options, folder string, vocab int) (data.Tokenizer, error) {
 	}
 	for _, name := range []string{"bytes", "gpt2"} {
 		if t, err := data.NewTokenizer(name); err == nil && t.Vocab() == vocab {
-			o.Note(fmt.Sprintf("%s has no tokenizer; %s is taken, whose %d tokens the model has. If it is another, %s", folder, name, vocab, advice))
+			o.Note(fmt.Sprintf("no tokenizer in %s; using %s, which matches the model's %d tokens. If the model uses another, %s", folder, name, vocab, advice))
 			return t, nil
 		}
 	}
-	return nil, input.BadInput(fmt.Errorf("%s has no tokenizer, and none here has the %d tokens of its model; %s", folder, vocab, advice))
+	return nil, input.BadInput(fmt.Errorf("no tokenizer in %s, and no built-in one has the model's %d tokens; %s", folder, vocab, advice))
 }
 
 // tokenizerOfJob returns the tokenizer of a run that did not save it. The default for token files
@@ -48,14 +48,14 @@ func tokenizerOfJob(job string, vocab int, advice string, note func(string)) (da
 	case err != nil:
 		return nil, err
 	case name == "":
-		return nil, input.BadInput(fmt.Errorf("%s: the tokenizer of its token files is not known; %s", job, advice))
+		return nil, input.BadInput(fmt.Errorf("%s: the tokenizer of its token files is unknown; %s", job, advice))
 	case tokens && name == "gpt2" && !config.Gpt2Sized(vocab):
-		return nil, input.BadInput(fmt.Errorf("%s: its token files are not of GPT-2's vocabulary: the model has %d tokens; %s", job, vocab, advice))
+		return nil, input.BadInput(fmt.Errorf("%s: its token files do not use GPT-2's vocabulary: the model has %d tokens; %s", job, vocab, advice))
 	}
 	t, err := data.NewTokenizer(name)
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("%s: %w; the run has no copy of its tokenizer: %s", job, err, advice))
 	}
-	note(fmt.Sprintf("the run did not record its tokenizer; %.100q is taken, as %s has it", name, job))
+	note(fmt.Sprintf("the run did not record its tokenizer; using %.100q, as in %s", name, job))
 	return t, nil
 }

@@ -31,18 +31,18 @@ func TestTokenizerOf(t *testing.T) {
 		vocab, want       int
 		note, err         string
 	}{
-		{"run/model", "", 300, 256, `the run did not record its tokenizer; "bytes" is taken, as run/job.yaml has it`, ""}, // the job takes precedence
-		{"tokens/model", "", 50304, 50257, `the run did not record its tokenizer; "gpt2" is taken, as tokens/job.yaml has it`, ""},
-		{"tokens/model", "", 32000, 0, "", "tokens/job.yaml: its token files are not of GPT-2's vocabulary: the model has 32000 tokens; " + advice},
+		{"run/model", "", 300, 256, `the run did not record its tokenizer; using "bytes", as in run/job.yaml`, ""}, // the job takes precedence
+		{"tokens/model", "", 50304, 50257, `the run did not record its tokenizer; using "gpt2", as in tokens/job.yaml`, ""},
+		{"tokens/model", "", 32000, 0, "", "tokens/job.yaml: its token files do not use GPT-2's vocabulary: the model has 32000 tokens; " + advice},
 		{"tokens/model", "own", 32000, 301, "", ""},
-		{"other/model", "", 50257, 0, "", "other/job.yaml: the tokenizer of its token files is not known; " + advice},
+		{"other/model", "", 50257, 0, "", "other/job.yaml: the tokenizer of its token files is unknown; " + advice},
 		{"gpt/model", "", 300, 0, "", `gpt/job.yaml: "gone" is neither bytes nor gpt2 nor a folder with a supported tokenizer: open gone/vocab.json: no such file or directory; the run has no copy of its tokenizer: ` + advice},
 		{"own", "", 256, 301, "", ""},
 		{"own", "bytes", 256, 256, "", ""},
 		{"qwen", "", 300, 0, "", `the tokenizer of "qwen" is neither bytes nor gpt2 nor a folder with a supported tokenizer: tokenizer_config.json names the tokenizer class "Qwen2Tokenizer"; without a tokenizer.json only GPT-2's text splitting is supported: encode the text elsewhere, with its own tokenizer, and give data.tokens; or ` + advice},
-		{"none", "", 256, 256, "none has no tokenizer; bytes is taken, whose 256 tokens the model has. If it is another, " + advice, ""},
-		{"none", "", 50257, 50257, "none has no tokenizer; gpt2 is taken, whose 50257 tokens the model has. If it is another, " + advice, ""},
-		{"none", "", 97, 0, "", "none has no tokenizer, and none here has the 97 tokens of its model; " + advice},
+		{"none", "", 256, 256, "no tokenizer in none; using bytes, which matches the model's 256 tokens. If the model uses another, " + advice, ""},
+		{"none", "", 50257, 50257, "no tokenizer in none; using gpt2, which matches the model's 50257 tokens. If the model uses another, " + advice, ""},
+		{"none", "", 97, 0, "", "no tokenizer in none, and no built-in one has the model's 97 tokens; " + advice},
 	} {
 		note := ""
 		o := Options{Run: strings.TrimSuffix(c.folder, "/model"), Tokenizer: c.tokenizer, Note: func(s string) { note += s }}

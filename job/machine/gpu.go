@@ -28,7 +28,7 @@ type Library struct {
 // AddsUp describes NCCL's role: it sums gradients, with which consequence, or only moves what
 // ranks sum exactly.
 func (l Library) AddsUp(exactly bool) string {
-	what := "sums gradients in an order of its own: the results differ in bits from parallel.collective: exact"
+	what := "sums gradients in its own order: results differ in their last bits from parallel.collective: exact"
 	if exactly {
 		what = "moves gradients, which ranks sum exactly"
 	}

@@ -73,7 +73,7 @@ func (p *Plan) Print(out io.Writer) error {
 		fmt.Fprintf(&b, "%-7s %s\n", row[0], row[1])
 	}
 	t := show.Columns{Align: "lrrrl"}
-	t.Add("bytes a rank", "allocated", "at rest", "at the peak", "changed by")
+	t.Add("bytes per rank", "allocated", "at rest", "at the peak", "changed by")
 	for _, l := range p.lines() {
 		if l[1] == "" && l[2] != "" {
 			l[0] = "  " + l[0]
@@ -81,7 +81,7 @@ func (p *Plan) Print(out io.Writer) error {
 		t.Add(l[:]...)
 	}
 	if p.Kinds != nil {
-		fmt.Fprintf(&b, "\n%s\nof a rank that allocates most, %s:\n", p.byPlace().Within(show.Width(out)), p.most())
+		fmt.Fprintf(&b, "\n%s\nof the rank that allocates most, %s:\n", p.byPlace().Within(show.Width(out)), p.most())
 	}
 	fmt.Fprintf(&b, "\n%s\n", t.Within(show.Width(out)))
 	for _, line := range p.footer() {
@@ -131,17 +131,17 @@ func (p *Plan) byPlace() *show.Columns {
 	}
 	row("total", func(x *Plan) string { return show.ByteSize(x.Allocated.Total()) })
 	if master {
-		row("sent a step", func(x *Plan) string { return show.ByteSize(x.Sent) })
+		row("sent per step", func(x *Plan) string { return show.ByteSize(x.Sent) })
 		return t
 	}
-	row("sent a step, shard", func(x *Plan) string { return show.ByteSize(x.By.Shard) })
-	row("sent a step, replicate", func(x *Plan) string { return show.ByteSize(x.By.Replicate) })
-	row("sent a step, pipeline", func(x *Plan) string { return show.ByteSize(x.By.Pipeline) })
+	row("sent per step, shard", func(x *Plan) string { return show.ByteSize(x.By.Shard) })
+	row("sent per step, replicate", func(x *Plan) string { return show.ByteSize(x.By.Replicate) })
+	row("sent per step, pipeline", func(x *Plan) string { return show.ByteSize(x.By.Pipeline) })
 	if p.Config.Parallel.Context > 1 {
-		row("sent a step, context", func(x *Plan) string { return show.ByteSize(x.By.Context) })
+		row("sent per step, context", func(x *Plan) string { return show.ByteSize(x.By.Context) })
 	}
 	if p.Config.Parallel.Tensor > 1 {
-		row("sent a step, tensor", func(x *Plan) string { return show.ByteSize(x.By.Tensor) })
+		row("sent per step, tensor", func(x *Plan) string { return show.ByteSize(x.By.Tensor) })
 	}
 	return t
 }
@@ -182,10 +182,10 @@ func (p *Plan) footer() []string {
 		"needs   " + show.BothUnits(total) + " of a rank's device, all of it allocated before step 1",
 	}
 	if host := p.Host.Total(); host > 0 {
-		lines = append(lines, fmt.Sprintf("host    %s of host memory a rank: %s", show.BothUnits(host), amounts(p.Host)))
+		lines = append(lines, fmt.Sprintf("host    %s of host memory per rank: %s", show.BothUnits(host), amounts(p.Host)))
 	}
 	if p.Disk > 0 {
-		lines = append(lines, fmt.Sprintf("disk    %s a rank", show.BothUnits(p.Disk)))
+		lines = append(lines, fmt.Sprintf("disk    %s per rank", show.BothUnits(p.Disk)))
 	}
 	low, high := Sum(p.Outside)
 	for _, e := range p.Outside {
@@ -261,7 +261,7 @@ func (p *Plan) verdict() string {
 	case free >= high:
 		return "fits"
 	case free >= low:
-		return "fits if what is outside is small"
+		return "fits if memory outside zeroth is small"
 	}
 	return misfit
 }

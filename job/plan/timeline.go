@@ -113,15 +113,15 @@ func (p *Plan) passAt(event int) string {
 func (p *Plan) alike() string {
 	switch n, first := p.Config.Train.Accumulate, 4*setup.Pipeline(p.Config); {
 	case first > 4 && n > first+1:
-		return fmt.Sprintf("micro-batches %d to %d are as those before them and not drawn", first+1, n-1)
+		return fmt.Sprintf("micro-batches %d to %d look like the previous ones and are not drawn", first+1, n-1)
 	case first > 4:
 		return ""
 	case n < 4:
 		return ""
 	case n == 4:
-		return "micro-batch 3 is as micro-batch 2 and not drawn"
+		return "micro-batch 3 looks like micro-batch 2 and is not drawn"
 	default:
-		return fmt.Sprintf("micro-batches 3 to %d are as micro-batch 2 and not drawn", n-1)
+		return fmt.Sprintf("micro-batches 3 to %d look like micro-batch 2 and are not drawn", n-1)
 	}
 }
 
@@ -176,7 +176,7 @@ func (p *Plan) chart() *show.Chart {
 	unit, name := scale(p.Allocated.Total())
 	all, n := float64(p.Allocated.Total())/unit, float64(len(p.Timeline))
 	c := &show.Chart{Title: p.title(), Notes: []string{p.setting(), p.peakLine(), p.alike()}}
-	c.X = show.Axis{Label: "events of the step, in the order of issue", Hi: n, Bands: p.bands()}
+	c.X = show.Axis{Label: "events of the step, in issue order", Hi: n, Bands: p.bands()}
 	c.Y = show.Axis{Label: "memory in use (" + name + ")", Hi: all * 1.08}
 	below := make([]float64, len(p.Timeline))
 	for _, of := range p.used() {
@@ -298,6 +298,6 @@ func (m *Measured) line(p *Plan) string {
 		}
 		most = max(most, x.InUse.Total())
 	}
-	return fmt.Sprintf("run     step %d had %s in use at the most, of %s allocated; in each category it had what was planned at %d of %d events",
+	return fmt.Sprintf("run     step %d used at most %s of %s allocated; every category was as planned at %d of %d events",
 		m.Step, show.ByteSize(most), show.ByteSize(m.Allocated.Total()), same, len(m.Timeline))
 }

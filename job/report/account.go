@@ -118,17 +118,17 @@ func (a *Account) String() string {
 	if least < most {
 		each = show.ByteSize(least) + " to " + each
 	}
-	s := fmt.Sprintf("memory: %s a rank, as planned to the byte", each)
+	s := fmt.Sprintf("memory: %s per rank, exactly as planned", each)
 	if more := a.surplus(); len(more) > 0 {
-		s = fmt.Sprintf("memory: %s a rank planned, but %s", each, strings.Join(more, ", "))
+		s = fmt.Sprintf("memory: %s per rank planned, but %s", each, strings.Join(more, ", "))
 	}
 	if held := a.heldOnGPUs(); a.Process.GPU > 0 {
-		s += fmt.Sprintf("; the driver counts %s on GPUs: %s of the ranks, %s of contexts, kernels and libraries", show.ByteSize(a.Process.GPU), show.ByteSize(held), show.ByteSize(a.Process.GPU-held))
+		s += fmt.Sprintf("; the driver reports %s in use on GPUs: %s by ranks, %s by contexts, kernels and libraries", show.ByteSize(a.Process.GPU), show.ByteSize(held), show.ByteSize(a.Process.GPU-held))
 	}
 	if a.Process.Peak == 0 {
 		return s
 	}
-	return s + fmt.Sprintf("; the process peaked at %s: %s of its ranks, %s unattributed (Go's runtime has %s, mapped files %s)",
+	return s + fmt.Sprintf("; the process peaked at %s: %s for its ranks, %s unattributed (Go's runtime %s, mapped files %s)",
 		show.ByteSize(a.Process.Peak), show.ByteSize(a.Held()), show.ByteSize(a.Unattributed()), show.ByteSize(a.Process.Go), show.ByteSize(a.Process.Files))
 }
 

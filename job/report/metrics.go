@@ -249,7 +249,7 @@ func ReadRecent(path string) (*Log, error) { return readLog(path, 1<<20) }
 func readLog(path string, last int64) (*Log, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
-		return &Log{Lost: 1, Damage: fmt.Errorf("metrics: %s is no regular file", path)}, nil
+		return &Log{Lost: 1, Damage: fmt.Errorf("metrics: %s is not a regular file", path)}, nil
 	}
 	var f *os.File
 	if err == nil {
@@ -388,9 +388,9 @@ func TrimMetrics(path string, step int, note func(string)) (*Log, error) {
 	if l.Damage != nil {
 		aside, err := setAside(path)
 		if err != nil {
-			return nil, fmt.Errorf("%w; it cannot be set aside: %w", l.Damage, err)
+			return nil, fmt.Errorf("%w; it cannot be moved away: %w", l.Damage, err)
 		}
-		note(fmt.Sprintf("%v: %d lines cannot be read; the file is set aside as %s, and the lines that can be go on", l.Damage, l.Lost, aside))
+		note(fmt.Sprintf("%v: %d lines cannot be read; the file was moved to %s, and a new one has the readable lines", l.Damage, l.Lost, aside))
 	}
 	f, err := input.Create(path)
 	if err != nil {

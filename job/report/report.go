@@ -266,7 +266,7 @@ func (s Summary) Lines() []string {
 		out += fmt.Sprintf(", MFU %.1f %%", 100*s.MFU)
 	}
 	if s.MemoryPerRank > 0 {
-		out += fmt.Sprintf(", peak %s a rank", show.ByteSize(s.MemoryPerRank))
+		out += fmt.Sprintf(", peak %s per rank", show.ByteSize(s.MemoryPerRank))
 	}
 	lines := []string{out, "saved to " + s.Out}
 	if s.Memory != nil {

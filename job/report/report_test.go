@@ -176,7 +176,7 @@ func TestLines(t *testing.T) {
 	tail := []string{
 		"step 1000/1000  loss 3.0000  20.5k tokens/s  ETA 0.0s  lr 1.00e-04  norm 0.500  skipped 1",
 		"a note",
-		"done: 1,000 steps, 4,096,000 tokens in 3m20s, loss 3.0000, validation loss 2.5000, peak 4.9 KiB a rank",
+		"done: 1,000 steps, 4,096,000 tokens in 3m20s, loss 3.0000, validation loss 2.5000, peak 4.9 KiB per rank",
 		"saved to runs/x",
 		"",
 		"func main() {",

@@ -123,7 +123,7 @@ func (s *Stragglers) Add(b Behind) string {
 	if of > lateSteps {
 		steps = fmt.Sprintf("in %d of the last %d steps", lateSteps, of)
 	}
-	return fmt.Sprintf("rank %d has been %.0f %% behind %s: in the last one of %v the others waited %v longer than it, and it took %v to its first operation, the others %v",
+	return fmt.Sprintf("rank %d has delayed the others by %.0f %% %s: in the last step, of %v, they waited %v longer than it did; it reached its first operation after %v, the others after %v",
 		b.Rank, 100*part, steps, short(b.Took), short(b.Lag), short(b.Before), short(b.Others))
 }
 

@@ -50,15 +50,15 @@ func TestStragglers(t *testing.T) {
 		again []spell        // many times
 		named map[int]string // by step
 	}{
-		"in a row":       {once: []spell{{100, 2, little}, {100, 2, late}}, named: map[int]string{120: "25 % behind for 20 steps"}},
+		"in a row":       {once: []spell{{100, 2, little}, {100, 2, late}}, named: map[int]string{120: "25 % for 20 steps"}},
 		"a little":       {once: []spell{{1000, 2, little}}},
-		"interrupted":    {once: []spell{{19, 2, late}, {1, 1, late}, {50, 2, late}}, named: map[int]string{21: "24 % behind in 20 of the last 21 steps"}},
-		"two spells":     {once: []spell{{50, 2, late}, {99, 2, 0}, {50, 2, late}, {100, 2, 0}, {50, 2, late}}, named: map[int]string{20: "25 % behind for 20 steps", 319: "25 % behind for 20 steps"}},
-		"bursts":         {again: []spell{{7, 2, 0}, {3, 2, time.Second}}, named: map[int]string{69: "32 % behind in 20 of the last 62 steps"}},
+		"interrupted":    {once: []spell{{19, 2, late}, {1, 1, late}, {50, 2, late}}, named: map[int]string{21: "24 % in 20 of the last 21 steps"}},
+		"two spells":     {once: []spell{{50, 2, late}, {99, 2, 0}, {50, 2, late}, {100, 2, 0}, {50, 2, late}}, named: map[int]string{20: "25 % for 20 steps", 319: "25 % for 20 steps"}},
+		"bursts":         {again: []spell{{7, 2, 0}, {3, 2, time.Second}}, named: map[int]string{69: "32 % in 20 of the last 62 steps"}},
 		"bursts, cheap":  {again: []spell{{7, 2, 0}, {3, 2, late}}},
 		"pauses":         {again: []spell{{30, 2, 0}, {1, 2, time.Minute}}},
 		"two by turns":   {again: []spell{{3, 1, time.Second}, {3, 2, time.Second}}},
-		"two, one worse": {again: []spell{{1, 1, time.Second}, {9, 2, time.Second}}, named: map[int]string{23: "91 % behind in 20 of the last 22 steps"}},
+		"two, one worse": {again: []spell{{1, 1, time.Second}, {9, 2, time.Second}}, named: map[int]string{23: "91 % in 20 of the last 22 steps"}},
 	} {
 		var s Stragglers
 		named, at := map[int]string{}, 0
@@ -78,7 +78,7 @@ func TestStragglers(t *testing.T) {
 		}
 		right := len(named) == len(c.named)
 		for at, want := range c.named {
-			right = right && strings.HasPrefix(named[at], "rank 2 has been "+want+": in the last one of ")
+			right = right && strings.HasPrefix(named[at], "rank 2 has delayed the others by "+want+": in the last step, of ")
 		}
 		if !right {
 			t.Errorf("%s: named %v, want %v", name, named, c.named)

@@ -44,7 +44,7 @@ func ParseAlgorithms(text []byte) (a *Algorithms, err error) {
 		return nil, fmt.Errorf("not a file of algorithms: %w", err)
 	}
 	if a == nil || a.GPU == "" || a.CUBLAS == "" {
-		return nil, fmt.Errorf("not a file of algorithms: it names no gpu, or no cublas")
+		return nil, fmt.Errorf("not a file of algorithms: gpu or cublas is missing")
 	}
 	return a, nil
 }

@@ -88,7 +88,7 @@ func For(device string, m hf.Model) (Backend, error) {
 func Ready(c *Job) error {
 	if c.On() != "cuda" {
 		if c.Shadow {
-			return input.BadInput(fmt.Errorf("--shadow compares a GPU's operations with the CPU's, and this job computes on the CPU (%v: device: %s); leave --shadow out, or give the job a GPU with --set device=cuda", c.Position("device"), c.Device))
+			return input.BadInput(fmt.Errorf("--shadow compares a GPU's operations with the CPU's, but this job computes on the CPU (%v: device: %s); omit --shadow, or use --set device=cuda", c.Position("device"), c.Device))
 		}
 		return nil
 	}

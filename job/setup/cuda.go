@@ -39,7 +39,7 @@ func (CUDA) Workspace(_, _ int, s device.Sizes) int64 { return cuda.Workspace(s)
 // Available returns an error if ranks cannot compute the job's model on its GPUs.
 func (b CUDA) Available() error {
 	if what := lacks(b.model); what != "" {
-		return fmt.Errorf("there are no kernels yet for %s, which the model has", what)
+		return fmt.Errorf("the model has %s, for which there are no GPU kernels yet", what)
 	}
 	_, err := b.ordinals()
 	return err
@@ -168,7 +168,7 @@ func choose(named []int, ranks int, usable []machine.GPU) ([]int, error) {
 	}
 	for _, g := range named {
 		if !slices.Contains(all, g) {
-			return nil, fmt.Errorf("parallel.gpus names GPU %d, and here are %s", g, strings.Trim(strings.Join(strings.Fields(fmt.Sprint(all)), ", "), "[]"))
+			return nil, fmt.Errorf("parallel.gpus names GPU %d, but this machine has %s", g, strings.Trim(strings.Join(strings.Fields(fmt.Sprint(all)), ", "), "[]"))
 		}
 	}
 	if len(named) > 0 {

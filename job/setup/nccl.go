@@ -90,7 +90,7 @@ func (b CUDA) canNCCL() error {
 		return err
 	}
 	if n := b.at.HostRanks; len(on) < n {
-		return fmt.Errorf("%d ranks share %d of this machine's GPUs, and NCCL wants one for each: %s", n, len(on), wantExact)
+		return fmt.Errorf("%d ranks share %d of this machine's GPUs, but NCCL needs one per rank: %s", n, len(on), wantExact)
 	}
 	_, err = machine.NCCL()
 	return err
@@ -208,7 +208,7 @@ func (r *Rank) untilLate(g collective.Group) func() error {
 	begin := time.Now()
 	return func() error {
 		if time.Since(begin) > r.timeout {
-			return fmt.Errorf("not all of its %d ranks have come within %v", g.Size(), r.timeout)
+			return fmt.Errorf("not all of its %d ranks joined within %v", g.Size(), r.timeout)
 		}
 		return collective.Ended(g)
 	}

@@ -81,7 +81,7 @@ func leaveBehind(ranks []*Rank, errs []error, ended []bool) error {
 	}
 	why := explains(errs)
 	if why == nil {
-		why = fmt.Errorf("other processes have ended: %w", collective.ErrClosed)
+		why = fmt.Errorf("other processes ended: %w", collective.ErrClosed)
 	}
 	return fmt.Errorf("%w; %s not answered for %v since: left behind", why, who, ranks[0].patience())
 }

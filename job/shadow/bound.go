@@ -173,7 +173,7 @@ func sameBits(what string, got, want device.Mat) error {
 		for g[i] == w[i] {
 			i++
 		}
-		return fmt.Errorf("%s (%d) %v: byte %d of %d is %d on the GPU and %d by the CPU's kernels: it has the CPU's bits", what, want.Buf.N, want.Buf.Type, i, len(w), g[i], w[i])
+		return fmt.Errorf("%s (%d) %v: byte %d of %d is %d on the GPU and %d by the CPU's kernels, which must agree in every bit", what, want.Buf.N, want.Buf.Type, i, len(w), g[i], w[i])
 	}
 	for i := range want.Rows {
 		for j := range want.Cols {

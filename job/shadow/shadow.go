@@ -270,7 +270,7 @@ func (q *Queue) compare(o operation, v *view) error {
 			for got[i] == want[i] {
 				i++
 			}
-			return fmt.Errorf("the GPU changed memory of an operand that is no result: byte %d of a piece of %d", i, len(got))
+			return fmt.Errorf("the GPU changed memory of an operand that is not a result: byte %d of a piece of %d", i, len(got))
 		}
 	}
 	return nil

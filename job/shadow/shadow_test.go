@@ -44,11 +44,11 @@ func TestFindsWhatIsWrong(t *testing.T) {
 		"nothing": {func([]float32) {}, ""},
 		"a result": {func(x []float32) { x[5] += 1 },
 			"unit h.1: forward: shadow: add of (32) fp32, (32) fp32, (32) fp32: y (1,32) fp32: element (0,5) is 2 on the GPU and 1 by the CPU's kernels: error 1, bound 0"},
-		"an operand":          {func(x []float32) { x[40] = 7 }, "the GPU changed memory of an operand that is no result: byte"},
+		"an operand":          {func(x []float32) { x[40] = 7 }, "the GPU changed memory of an operand that is not a result: byte"},
 		"a NaN":               {func(x []float32) { x[0] = float32(math.NaN()) }, "element (0,0) is NaN"},
 		"rope":                {func(x []float32) { x[64+17] += 1 }, "shadow: rope of (4,8) fp32: x (4,8) fp32: element (1,1) is "},
 		"rope, a little":      {func(x []float32) { x[64+17] = math.Nextafter32(x[64+17], 2) }, ""},
-		"rope, between rows":  {func(x []float32) { x[64+12] = 3 }, "the GPU changed memory of an operand that is no result: byte"},
+		"rope, between rows":  {func(x []float32) { x[64+12] = 3 }, "the GPU changed memory of an operand that is not a result: byte"},
 		"rope, below a bound": {func(x []float32) { x[64+17] *= 1 + 1e-4 }, "error "},
 	} {
 		x, err := host.Alloc(device.F32, 128, device.Params)

@@ -127,17 +127,17 @@ func (h *Hardware) check() error {
 		}
 	}
 	if len(h.Flops) == 0 {
-		wrong(`flops is missing; want operations a second by precision, such as {"bf16": 6.5e14}`)
+		wrong(`flops is missing; want operations per second by precision, such as {"bf16": 6.5e14}`)
 	}
 	for _, rates := range []map[string]float64{h.Flops, h.Peak} {
 		for name, x := range rates {
 			if !slices.Contains(precisionsNamed, name) || !rate(x) {
-				wrong("%q: %v operations a second; want %s, from 1 to %v", show.Cut(name, 80), x, show.Either(precisionsNamed), mostRate)
+				wrong("%q: %v operations per second; want %s, from 1 to %v", show.Cut(name, 80), x, show.Either(precisionsNamed), mostRate)
 			}
 		}
 	}
 	if !rate(h.Memory) {
-		wrong("memory: %v bytes a second; want from 1 to %v", h.Memory, mostRate)
+		wrong("memory: %v bytes per second; want from 1 to %v", h.Memory, mostRate)
 	}
 	for name, x := range map[string]float64{"attention": h.Attention, "host_link": h.HostLink, "host_memory": h.HostMemory, "disk": h.Disk} {
 		if x != 0 && !rate(x) {
@@ -156,7 +156,7 @@ func (h *Hardware) check() error {
 			wrong("links[%d]: %v bytes a second and %v seconds; want from 1 to %v, and from 0 to %v", i, l.Bandwidth, l.Latency, mostRate, mostDelay)
 		}
 		if l.Ranks < 0 || l.Ranks == 0 && !last || i > 0 && l.Ranks != 0 && l.Ranks <= h.Links[i-1].Ranks {
-			wrong("links[%d]: ranks %d; want more than that of the link before, and 0 for the last alone", i, l.Ranks)
+			wrong("links[%d]: ranks %d; want more than the previous link's, and 0 only for the last", i, l.Ranks)
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -185,19 +185,19 @@ func (h *Hardware) PeakOf(t device.DType) float64 {
 func (h *Hardware) Serves(c *setup.Job, host, disk bool) error {
 	var errs []error
 	if h.Flops[c.Precision.String()] == 0 {
-		errs = append(errs, fmt.Errorf("%s says nothing of products in %v", h.Name, c.Precision))
+		errs = append(errs, fmt.Errorf("%s has no rate for products in %v", h.Name, c.Precision))
 	}
 	if n := len(h.Links); c.Parallel.Ranks > 1 && (n == 0 || h.Links[n-1].Ranks != 0 && h.Links[n-1].Ranks < c.Parallel.Ranks) {
 		errs = append(errs, fmt.Errorf("%s has no link that joins %d ranks", h.Name, c.Parallel.Ranks))
 	}
 	if host && (h.HostLink == 0 || h.HostMemory == 0) {
-		errs = append(errs, fmt.Errorf("%s needs host_link and host_memory for what is offloaded", h.Name))
+		errs = append(errs, fmt.Errorf("%s needs host_link and host_memory, because the job offloads", h.Name))
 	}
 	if len(errs) == 0 && h.HostLink == 0 && h.moving(c).staged() {
-		errs = append(errs, fmt.Errorf("%s needs host_link for what GPUs exchange between processes without NCCL", h.Name))
+		errs = append(errs, fmt.Errorf("%s needs host_link, because GPUs exchange data between processes without NCCL", h.Name))
 	}
 	if disk && h.Disk == 0 {
-		errs = append(errs, fmt.Errorf("%s needs disk for what is offloaded to it", h.Name))
+		errs = append(errs, fmt.Errorf("%s needs disk, because the job offloads to it", h.Name))
 	}
 	return errors.Join(errs...)
 }

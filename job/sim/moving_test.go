@@ -161,7 +161,7 @@ func TestStagedThroughTheHost(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	h.Flops, h.HostLink = map[string]float64{"fp32": 1}, 0
-	if err := h.Serves(setup.Planned(c), false, false); err == nil || !strings.Contains(err.Error(), "host_link for what GPUs exchange") {
+	if err := h.Serves(setup.Planned(c), false, false); err == nil || !strings.Contains(err.Error(), "host_link, because GPUs exchange") {
 		t.Errorf("no host_link: %v", err)
 	}
 	c.Parallel.TLS.Cert = ""

@@ -128,7 +128,7 @@ func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, er
 		if i == 0 {
 			*tasks += steps * l.tasks()
 			if *tasks > config.MostTasks {
-				return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, of at most %d that are simulated; want fewer layers, larger chunks of the loss or less offloaded", steps, *tasks, config.MostTasks))
+				return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, but at most %d are simulated; want fewer layers, larger loss chunks or less offloading", steps, *tasks, config.MostTasks))
 			}
 			l.first = l.Operations
 		}
@@ -212,7 +212,7 @@ func simulateAll(c *setup.Job, p CostModel) (*Result, error) {
 	}
 	r.run(!p.Untraced)
 	if !(r.now < mostSeconds) {
-		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, of at most %.3g; want faster hardware or a smaller job", simulatedSteps, p.Name, r.now, mostSeconds))
+		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, more than %.3g; want faster hardware or a smaller job", simulatedSteps, p.Name, r.now, mostSeconds))
 	}
 	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Job: c.Config}
 	r.sum(f, p)

@@ -348,7 +348,7 @@ func TestHardwareFile(t *testing.T) {
 	if err != nil || h.Flops["fp32"] != 1e12 || h.Links[0].Bandwidth != 1e9 {
 		t.Fatalf("%+v, %v", h, err)
 	}
-	if _, err := Simulate(setup.Planned(configtest.Fitted(t, "precision=bf16")), h); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "says nothing of products in bf16") {
+	if _, err := Simulate(setup.Planned(configtest.Fitted(t, "precision=bf16")), h); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "has no rate for products in bf16") {
 		t.Errorf("a precision that is not there: %v", err)
 	}
 	var many strings.Builder
@@ -372,7 +372,7 @@ func TestHardwareFile(t *testing.T) {
 		`{"memory": 1} {}`:                           {"unexpected text after the value"},
 		`{"name": "\u001b[31m", "source": "\u202e"}`: {`name: "\x1b[31m" has characters that do not print`, `source: "\u202e"`},
 		`{"flops": {"bf16": 1e-9, "\u001b": 1}, "memory": 1e25, "launch": 1001, "disk": 0.5}`: {
-			`"bf16": 1e-09 operations a second; want fp32, bf16 or fp16, from 1 to 1e+24`, `"\x1b": 1`, "memory: 1e+25", "launch: 1001", "disk: 0.5"},
+			`"bf16": 1e-09 operations per second; want fp32, bf16 or fp16, from 1 to 1e+24`, `"\x1b": 1`, "memory: 1e+25", "launch: 1001", "disk: 0.5"},
 		`{"links": [` + strings.Repeat(`{"ranks": 0},`, 50) + `{"ranks": 0}]}`: {"links: 51 of them; want at most 16"},
 		`{"flops": {` + many.String() + `"x": 1}}`:                             {"and 952 more"},
 		`{"memory": 1` + strings.Repeat(" ", hardwareBytes) + `}`:              {"larger than the limit of 65536 bytes"},

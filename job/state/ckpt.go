@@ -37,7 +37,7 @@ func FindCheckpoints(path string) (string, error) {
 			return dir, nil
 		}
 	}
-	return "", input.BadInput(fmt.Errorf("%s has no checkpoints; want a checkpoint's folder, a folder of them, or the folder of a run that made some (checkpoint.every)", path))
+	return "", input.BadInput(fmt.Errorf("%s has no checkpoints; want a checkpoint's folder, a folder of checkpoints, or a run folder with some (checkpoint.every)", path))
 }
 
 // KeepRules returns the rules every_steps and best of the job whose run has its
@@ -114,7 +114,7 @@ func FindCheckpoint(path string) (checkpoint.Entry, error) {
 	}
 	e, ok := checkpoint.Newest(list)
 	if !ok {
-		return e, input.BadInput(fmt.Errorf("%s has no checkpoint that was committed", root))
+		return e, input.BadInput(fmt.Errorf("%s has no committed checkpoint", root))
 	}
 	return e, nil
 }
@@ -146,7 +146,7 @@ func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 		base = []Fact{{"base", "digest " + checkpoint.Plain(p.Base[:min(12, len(p.Base))])}}
 	}
 	if !p.Trained() {
-		return append([]Fact{{"trained", "not yet: an imported model"}, {"written by", checkpoint.Plain(p.Version)}}, base...), nil
+		return append([]Fact{{"trained", "none: an imported model"}, {"written by", checkpoint.Plain(p.Version)}}, base...), nil
 	}
 	if p.Origin != "" {
 		return []Fact{{"trained", fmt.Sprintf("%s steps by %s, %d skipped", show.Grouped(int64(p.Step)), checkpoint.Plain(p.Origin), p.Skipped)}, {"written by", checkpoint.Plain(p.Version)}}, nil

@@ -132,18 +132,18 @@ func (f *Foreign) match(model string) error {
 	}
 	more := ""
 	if len(f.Spare) > 0 {
-		more = fmt.Sprintf("; it also has %s: if these are they, name them with --names FILE", checkpoint.Plain(strings.Join(f.Spare[:min(5, len(f.Spare))], ", ")))
+		more = fmt.Sprintf("; it also has %s: if these are the missing ones, name them with --names FILE", checkpoint.Plain(strings.Join(f.Spare[:min(5, len(f.Spare))], ", ")))
 	}
 	if n := len(wrong); n > 5 {
 		wrong = append(wrong[:5], fmt.Sprintf("and %d more", n-5))
 	}
-	return input.BadInput(fmt.Errorf("%s is not the model of %s: %s%s", f.Path, filepath.Join(model, "config.json"), strings.Join(wrong, "; "), more))
+	return input.BadInput(fmt.Errorf("%s does not contain the model of %s: %s%s", f.Path, filepath.Join(model, "config.json"), strings.Join(wrong, "; "), more))
 }
 
 // NeedsModel is an error if there is no config.json.
 func (f *Foreign) NeedsModel() error {
 	if f.Model == nil {
-		return input.BadInput(fmt.Errorf("%s: no config.json in or beside it says which model it is of; name the model's folder with --model", f.Path))
+		return input.BadInput(fmt.Errorf("%s: no config.json in or next to it describes the model; name the model's folder with --model", f.Path))
 	}
 	return nil
 }

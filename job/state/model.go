@@ -53,7 +53,7 @@ func ExportAdapter(ck *checkpoint.Checkpoint, folder string) error {
 		return err
 	}
 	if adapters.LoRA.Rank == 0 {
-		return input.BadInput(fmt.Errorf("%s has no adapters: it is not of a job with train.lora; without --adapter its model is written", ck.Path))
+		return input.BadInput(fmt.Errorf("%s has no adapters: its job has no train.lora; omit --adapter to write the model", ck.Path))
 	}
 	return adapters.Write(folder, config.SettingsOf(p.Config).Model.From)
 }
@@ -66,7 +66,7 @@ func described(ck *checkpoint.Checkpoint) (p Progress, model hf.Model, a *hf.Ada
 	}
 	m, err := ModelOf(ck, p)
 	if err == nil && m == nil {
-		err = fmt.Errorf("%s does not say which model it is of: state.json has no model, from which to write config.json", ck.Path)
+		err = fmt.Errorf("%s does not describe its model: state.json has no model, from which to write config.json", ck.Path)
 	}
 	if err != nil {
 		return p, model, nil, input.BadInput(err)
@@ -140,7 +140,7 @@ func ModelOf(ck *checkpoint.Checkpoint, p Progress) (*hf.Model, error) {
 	}
 	m, err := hf.Describes(p.Model, ck)
 	if err != nil {
-		return nil, fmt.Errorf("%s: state.json's model is not that of its parameters: %w", ck.Path, err)
+		return nil, fmt.Errorf("%s: the model in state.json does not match the parameters: %w", ck.Path, err)
 	}
 	return &m, nil
 }
@@ -157,7 +157,7 @@ func AdaptersOf(ck *checkpoint.Checkpoint, p Progress, m hf.Model) (*hf.Adapters
 	}
 	want, err := adaptersOf(ck, m, a.LoRA)
 	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("%s: its adapters are not those of its job, train.lora of rank %d beside %s: %w", ck.Path, a.LoRA.Rank, show.Printable(strings.Join(a.LoRA.Targets, ", ")), err))
+		return nil, input.BadInput(fmt.Errorf("%s: its adapters do not match its job, with train.lora.rank %d on %s: %w", ck.Path, a.LoRA.Rank, show.Printable(strings.Join(a.LoRA.Targets, ", ")), err))
 	}
 	for _, p := range want {
 		part := zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Hi: p.Numel()}}
@@ -189,7 +189,7 @@ func adaptersOf(ck *checkpoint.Checkpoint, m hf.Model, l nn.LoRA) (want []shard.
 		}
 	}
 	if n := hf.AdapterTensors(ck); n != len(want) {
-		return nil, fmt.Errorf("there are %d tensors of adapters, not %d", n, len(want))
+		return nil, fmt.Errorf("there are %d adapter tensors, not %d", n, len(want))
 	}
 	return want, nil
 }

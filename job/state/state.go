@@ -83,16 +83,16 @@ func ReadProgress(ck *checkpoint.Checkpoint) (p Progress, err error) {
 // state.json.
 func (p *Progress) GoesOnFrom(ck *checkpoint.Checkpoint) error {
 	if len(ck.State) == 0 && ck.Step > 0 {
-		return errors.New("it is empty, so that nothing tells where in its data training was; start a new run from the parameters with `zeroth ckpt export` and model.from")
+		return errors.New("it is empty, so the position in the data is unknown; start a new run from the parameters with `zeroth ckpt export` and model.from")
 	}
 	if err := p.Check(); err != nil {
 		return err
 	}
 	if int64(p.Step) != ck.Step {
-		return fmt.Errorf("it is of step %d, the manifest of step %d", p.Step, ck.Step)
+		return fmt.Errorf("it has step %d, but the manifest has step %d", p.Step, ck.Step)
 	}
 	if !p.Trained() && hasStates(ck) {
-		return errors.New("it tells of no training, but there is optimizer state")
+		return errors.New("it describes no training, but there is optimizer state")
 	}
 	return nil
 }
@@ -109,11 +109,11 @@ func parseProgress(raw []byte) (p Progress, err error) {
 		return p, fmt.Errorf("%d bytes, at most %d expected", len(raw), MaxState)
 	}
 	if !isObject(raw) {
-		return p, fmt.Errorf("%.40q is no JSON object", raw)
+		return p, fmt.Errorf("%.40q is not a JSON object", raw)
 	}
 	err = json.Unmarshal(raw, &p) // after a value of another type it reads on
 	if p.Format < 0 || p.Format > Format {
-		return p, input.BadInput(fmt.Errorf("it has format %d and this version of zeroth reads formats up to %d: use the version that wrote it (%s) or a newer one", p.Format, Format, show.Brief(p.Version)))
+		return p, input.BadInput(fmt.Errorf("it has format %d, but this version of zeroth reads formats up to %d: use the version that wrote it (%s) or a newer one", p.Format, Format, show.Brief(p.Version)))
 	}
 	if err == nil && p.Legacy() {
 		p.Model = hf.WithoutDropout(p.Model)

@@ -148,7 +148,7 @@ func listen(address string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			_ = c.Close()
-			return nil, fmt.Errorf("%s: another process listens there", path)
+			return nil, fmt.Errorf("%s is in use by another process", path)
 		}
 		_ = os.Remove(path)
 	}
@@ -260,7 +260,7 @@ func refuse(w http.ResponseWriter, code int, why string) { http.Error(w, why, co
 func (s *Server) ask(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("WWW-Authenticate", `Bearer realm="zeroth"`)
 	if r.URL.Path != "/" {
-		refuse(w, http.StatusUnauthorized, "this needs the token of the run, as Authorization: Bearer TOKEN")
+		refuse(w, http.StatusUnauthorized, "the run's token is required, as Authorization: Bearer TOKEN")
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -276,7 +276,7 @@ const loginPage = `<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta na
 // login exchanges the token for a cookie.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	if !s.token.is(strings.TrimSpace(r.PostFormValue("token"))) {
-		refuse(w, http.StatusUnauthorized, "that is not the token of this run")
+		refuse(w, http.StatusUnauthorized, "this is not the run's token")
 		return
 	}
 	http.SetCookie(w, &http.Cookie{Name: s.token.cookie, Value: s.token.value, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
@@ -334,7 +334,7 @@ func (s *Server) series(w http.ResponseWriter, r *http.Request) {
 // events follows the run as server-sent events, one a second at most, and one at its end.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	if !s.enter() {
-		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d pages follow this run already", mostPages))
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d pages already follow this run", mostPages))
 		return
 	}
 	defer s.leave()
@@ -388,7 +388,7 @@ func (s *Server) save(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusAccepted)
-	_, _ = io.WriteString(w, "a checkpoint is written after the step that is under way\n")
+	_, _ = io.WriteString(w, "a checkpoint will be written after the current step\n")
 }
 
 // trace answers with a trace of the next ?steps=, for ui.perfetto.dev.
@@ -402,7 +402,7 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if !s.only(true) {
-		refuse(w, http.StatusConflict, "another trace is under way")
+		refuse(w, http.StatusConflict, "another trace is being written")
 		return
 	}
 	defer s.only(false)

@@ -224,7 +224,7 @@ func TestSocket(t *testing.T) {
 		if err != nil || info.Mode().Perm() != 0o600 || s.open {
 			t.Error(info, err)
 		}
-		if _, err := Open(Options{Listen: "unix:" + path, Folder: t.TempDir(), State: NewState("")}); err == nil || !strings.Contains(err.Error(), "another process listens") {
+		if _, err := Open(Options{Listen: "unix:" + path, Folder: t.TempDir(), State: NewState("")}); err == nil || !strings.Contains(err.Error(), "is in use by another process") {
 			t.Errorf("a second server: %v", err)
 		}
 		s.Close()

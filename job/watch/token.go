@@ -78,7 +78,7 @@ func openToken(file string) (*token, error) {
 		t.set(text)
 		return t, nil
 	}
-	return nil, fmt.Errorf("%s: the token is shorter than %d bytes; write a longer one, or remove the file and a new one is made", file, leastToken)
+	return nil, fmt.Errorf("%s: the token is shorter than %d bytes; write a longer one, or remove the file to get a new one", file, leastToken)
 }
 
 // secret reports whether a file is of the kind that Kubernetes mounts: its group may read it.

@@ -62,7 +62,7 @@ func BindAddress(bind, process0 string) (string, error) {
 	}
 	network, err := netip.ParsePrefix(bind)
 	if err != nil && strings.Contains(bind, "/") {
-		return "", fmt.Errorf("%q is no network; want one such as 10.0.0.0/16", bind)
+		return "", fmt.Errorf("%q is not a network; want one such as 10.0.0.0/16", bind)
 	}
 	isName := err != nil
 	mine := slices.DeleteFunc(all, func(l local) bool {
@@ -75,7 +75,7 @@ func BindAddress(bind, process0 string) (string, error) {
 		if _, err := net.LookupHost(bind); err == nil {
 			return bind, nil // its address is looked up where it is used
 		}
-		return "", fmt.Errorf("%q is neither an interface of this host that has an address nor a host that it knows; its addresses are %s", bind, strings.Join(names, ", "))
+		return "", fmt.Errorf("%q is neither an interface of this host with an address nor a known host; this host's addresses are %s", bind, strings.Join(names, ", "))
 	}
 	return "", fmt.Errorf("this host has no address in %s; its addresses are %s", bind, strings.Join(names, ", "))
 }
@@ -118,7 +118,7 @@ func (c Config) advice() string {
 		if at := ips[0].String(); at != name {
 			name += " is " + at + " here, which"
 		}
-		return fmt.Sprintf("; %s is a loopback address, by which a host reaches only itself: if the processes are on several hosts, set %s to an address of process 0's host that all of them reach", name, set)
+		return fmt.Sprintf("; %s is a loopback address, at which a host reaches only itself: if the processes are on several hosts, set %s to an address of process 0's host that all of them reach", name, set)
 	}
 	return ""
 }
@@ -133,7 +133,7 @@ func unreachable(all []rendezvous.Member) error {
 		}
 		for _, other := range all {
 			if other.Boot != "" && other.Boot != m.Boot {
-				return fmt.Errorf("process %d on host %q takes data connections at %v, a loopback address, which host %q cannot reach: set parallel.bind there to an address, an interface (eth0) or a network (10.0.0.0/16) that leads to the other hosts", p, m.Host, at.Addr(), other.Host)
+				return fmt.Errorf("process %d on host %q accepts data connections at %v, a loopback address, which host %q cannot reach: set parallel.bind there to an address, an interface (eth0) or a network (10.0.0.0/16) that leads to the other hosts", p, m.Host, at.Addr(), other.Host)
 			}
 		}
 	}

@@ -50,9 +50,9 @@ func TestBindAddress(t *testing.T) {
 	}
 	for bind, want := range map[string]string{
 		"198.51.100.0/24":   "this host has no address in 198.51.100.0/24; its addresses are ",
-		"127.0.0.1/99":      "is no network; want one such as 10.0.0.0/16",
-		"no-such.invalid":   "is neither an interface of this host that has an address nor a host that it knows",
-		"\x1b[31m:29400/24": "is no network",
+		"127.0.0.1/99":      "is not a network; want one such as 10.0.0.0/16",
+		"no-such.invalid":   "is neither an interface of this host with an address nor a known host",
+		"\x1b[31m:29400/24": "is not a network",
 	} {
 		if got, err := world.BindAddress(bind, ""); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\x1b") {
 			t.Errorf("%q: %q %v, want %q", bind, got, err, want)
@@ -68,7 +68,7 @@ func TestUnreachable(t *testing.T) {
 		want string
 	}{
 		"one host":           {[]rendezvous.Member{{Boot: "a", TCP: "127.0.0.1:5"}, {Boot: "a", TCP: "127.0.0.1:6"}}, ""},
-		"two":                {[]rendezvous.Member{{Host: "h", Boot: "a", TCP: "10.0.0.1:5"}, {Host: "i", Boot: "b", TCP: "127.0.0.1:6"}}, `process 1 on host "i" takes data connections at 127.0.0.1, a loopback address, which host "h" cannot reach`},
+		"two":                {[]rendezvous.Member{{Host: "h", Boot: "a", TCP: "10.0.0.1:5"}, {Host: "i", Boot: "b", TCP: "127.0.0.1:6"}}, `process 1 on host "i" accepts data connections at 127.0.0.1, a loopback address, which host "h" cannot reach`},
 		"two, of IPv6":       {[]rendezvous.Member{{Host: "h", Boot: "a", TCP: "[::1]:5"}, {Host: "i", Boot: "b", TCP: "10.0.0.2:6"}}, `process 0 on host "h"`},
 		"two, well":          {[]rendezvous.Member{{Boot: "a", TCP: "10.0.0.1:5"}, {Boot: "b", TCP: "10.0.0.2:6"}}, ""},
 		"two, by MPI":        {[]rendezvous.Member{{Boot: "a"}, {Boot: "b"}}, ""},

@@ -34,7 +34,7 @@ func (w *World) chooseMPI() error {
 	}
 	err := mpi.Open(libraries(c.By))
 	if err == nil && c.PerProcess > mpi.MostPerProcess {
-		err = fmt.Errorf("over MPI a process can have %d ranks, and has %d", mpi.MostPerProcess, c.PerProcess)
+		err = fmt.Errorf("over MPI a process can have at most %d ranks, but it has %d", mpi.MostPerProcess, c.PerProcess)
 	}
 	switch {
 	case err == nil:
@@ -76,7 +76,7 @@ func (w *World) agreeOnCarrier(ctx context.Context) error {
 	if w.cfg.Transport == "mpi" {
 		by = mpi.Version()
 	}
-	return w.star.Agree(ctx, []rendezvous.Fact{{Name: "what carries data", Value: by}, {Name: "who adds up gradients", Value: w.addsUp()}})
+	return w.star.Agree(ctx, []rendezvous.Fact{{Name: "what carries data", Value: by}, {Name: "who sums gradients", Value: w.addsUp()}})
 }
 
 // carry connects all processes.
@@ -86,7 +86,7 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 	}
 	mem, err := socket.NewMemory()
 	if err != nil {
-		w.note(err.Error() + "; processes of a host send each other what they could read")
+		w.note(err.Error() + "; processes of one host send data that they could read directly")
 		mem = &socket.Memory{}
 	}
 	w.mem = mem
@@ -108,7 +108,7 @@ func (w *World) broke(process int, err error) {
 	}
 	b := rendezvous.Broken{Process: process, Sure: socket.Forged(err)}
 	if b.Sure {
-		b.Why = "its data connection was given up: " + err.Error()
+		b.Why = "its data connection was closed: " + err.Error()
 	} else {
 		b.Why = fmt.Sprintf("its data connection to rank %d (%q) broke: %s", w.cfg.Rank*w.cfg.PerProcess, w.star.Members[w.cfg.Rank].Host, cause(err))
 	}

@@ -59,7 +59,7 @@ func TestForgedFrames(t *testing.T) {
 		want  string
 	}{
 		"too long":   {frame(2, 1<<30), "rank 1 sends 1073741824 "},
-		"wrong kind": {frame(77, 1<<30), "rank 1 (\"forger\"): its data connection was given up: a frame of kind 77 and 1073741824 bytes"},
+		"wrong kind": {frame(77, 1<<30), "rank 1 (\"forger\"): its data connection was closed: a frame of kind 77 and 1073741824 bytes"},
 		"wrong op":   {note(0, 0), "rank 1 all-gather of 2 fp32"},
 		"no op":      {note(200, 0), "rank 1 calls unknown operation 200"},
 		"no type":    {note(0, 99), "rank 1 calls unknown operation 0 of type 99"},
@@ -166,7 +166,7 @@ func withForger(t *testing.T) (entered, *rendezvous.Star, net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := star.Agree(t.Context(), []rendezvous.Fact{{Name: "what carries data", Value: "sockets"}, {Name: "who adds up gradients", Value: "ranks, in their order"}}); err != nil {
+	if err := star.Agree(t.Context(), []rendezvous.Fact{{Name: "what carries data", Value: "sockets"}, {Name: "who sums gradients", Value: "ranks, in rank order"}}); err != nil {
 		t.Fatal(err)
 	}
 	w := <-come

@@ -144,7 +144,7 @@ func TestSocketOutOfReach(t *testing.T) {
 		spoil     func(*world.World)
 		want      string
 	}{
-		{"auto", func(w *world.World) { _ = os.RemoveAll(filepath.Dir(w.Members()[0].Unix)) }, "process 0 is on this host, and its Unix socket cannot be reached: TCP carries data to it"},
+		{"auto", func(w *world.World) { _ = os.RemoveAll(filepath.Dir(w.Members()[0].Unix)) }, "process 0 is on this host, but its Unix socket cannot be reached, so TCP carries data to it"},
 		{"auto", nil, "no Unix socket: "},
 		{"unix", func(w *world.World) { _ = os.RemoveAll(filepath.Dir(w.Members()[0].Unix)) }, "no such file"},
 	} {

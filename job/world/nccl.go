@@ -24,10 +24,10 @@ func (w *World) chooseNCCL() error {
 		err = w.aGPUEach()
 	}
 	if err == nil && c.TLS != nil && c.Collective != "nccl" {
-		err = errors.New("its connections are not encrypted, and parallel.tls is asked for; parallel.collective: nccl takes it nevertheless")
+		err = errors.New("its connections are not encrypted, but parallel.tls is set; parallel.collective: nccl uses it nevertheless")
 	}
 	if err == nil && c.Master {
-		err = errors.New("with parallel.master rank 0 adds up")
+		err = errors.New("with parallel.master, rank 0 sums")
 	}
 	switch {
 	case err == nil:
@@ -37,7 +37,7 @@ func (w *World) chooseNCCL() error {
 	case c.Collective == "nccl":
 		return input.BadInput(fmt.Errorf("parallel.collective: nccl: %w", err))
 	default:
-		w.note("ranks add up exactly, through the host; by NCCL it would be faster: " + err.Error())
+		w.note("ranks sum exactly, through the host; NCCL would be faster: " + err.Error())
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (w *World) aGPUEach() error {
 			g := gpu{machine, m.GPUs[launch.GPU(before+i, hostRanks, len(m.GPUs))]}
 			r := p*w.cfg.PerProcess + i
 			if other, ok := has[g]; ok {
-				return fmt.Errorf("ranks %d and %d of host %q share its GPU %s, and NCCL wants one for each: want fewer parallel.ranks, or parallel.collective: exact", other, r, m.Host, g.at)
+				return fmt.Errorf("ranks %d and %d of host %q share its GPU %s, but NCCL needs one per rank; want fewer parallel.ranks, or parallel.collective: exact", other, r, m.Host, g.at)
 			}
 			has[g] = r
 		}
@@ -70,7 +70,7 @@ func (w *World) aGPUEach() error {
 func (w *World) ownNetwork() {
 	if _, ok := os.LookupEnv("NCCL_COMM_ID"); ok {
 		_ = os.Unsetenv("NCCL_COMM_ID") // fails for no such name
-		w.note("NCCL_COMM_ID is not used: processes agree on an id that nobody can guess")
+		w.note("NCCL_COMM_ID is ignored: processes agree on a secret id")
 	}
 	_, chosen := os.LookupEnv("NCCL_SOCKET_IFNAME")
 	if hosts := w.hosts; !chosen && !slices.ContainsFunc(hosts, func(h int) bool { return h != hosts[0] }) {
@@ -81,10 +81,10 @@ func (w *World) ownNetwork() {
 // addsUp returns who adds up, for all processes to agree on.
 func (w *World) addsUp() string {
 	if w.nccl == "" {
-		return "ranks, in their order"
+		return "ranks, in rank order"
 	}
 	if w.cfg.Collective == "exact" {
-		return "ranks, in their order, by NCCL " + w.nccl
+		return "ranks, in rank order, with NCCL " + w.nccl
 	}
 	return "NCCL " + w.nccl
 }

@@ -118,7 +118,7 @@ func roundTrips(w collective.Wire, peer int, first bool, times int) (seconds flo
 		case e.Kind == collective.Left:
 			return 0, e.Why
 		case e.Kind != collective.Noted || e.Peer != peer:
-			return 0, errors.New("the peers of a round trip got something else")
+			return 0, errors.New("the peers of a round trip received something else")
 		}
 		if !first {
 			w.Note(peer, collective.Note{})

@@ -26,7 +26,7 @@ func (c *Config) useToken() (err error) {
 		return nil
 	}
 	if c.Token, c.tokenFile, err = userToken(); err != nil {
-		return fmt.Errorf("the processes of this job have no token, and cannot prove to each other by a file that they are of one user: %w: set ZEROTH_TOKEN to the same secret in every process", err)
+		return fmt.Errorf("the processes of this job have no token, and cannot prove with a file that they belong to the same user: %w; set ZEROTH_TOKEN to the same secret in every process", err)
 	}
 	return nil
 }
@@ -36,7 +36,7 @@ func (c *Config) tokenHint() string {
 	if c.tokenFile == "" {
 		return ""
 	}
-	return fmt.Sprintf("this process has no ZEROTH_TOKEN and uses its user's, %s; processes of other users, and containers that do not share that file, need ZEROTH_TOKEN, set to the same secret in every process", c.tokenFile)
+	return fmt.Sprintf("this process has no ZEROTH_TOKEN and uses the user's token, %s; processes of other users, and containers without that file, need ZEROTH_TOKEN, set to the same secret in every process", c.tokenFile)
 }
 
 // userToken returns the token of this process's user and its file.
@@ -76,7 +76,7 @@ func ownFolder(folder string) error {
 	}
 	info, err := os.Lstat(folder)
 	if err == nil && !info.IsDir() {
-		err = errors.New("it is no folder")
+		err = errors.New("it is not a folder")
 	}
 	if err == nil {
 		err = private(info)
@@ -94,14 +94,14 @@ func readToken(file string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no file", file)
+		return nil, fmt.Errorf("%s is not a file", file)
 	}
 	if err := private(info); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	text, err := os.ReadFile(file)
 	if err == nil && len(text) != 2*tokenBytes {
-		err = fmt.Errorf("%s has %d bytes, want %d: remove it, and the next process makes it again", file, len(text), 2*tokenBytes)
+		err = fmt.Errorf("%s has %d bytes, want %d; remove it, and the next process creates it again", file, len(text), 2*tokenBytes)
 	}
 	return text, err
 }

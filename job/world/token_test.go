@@ -69,13 +69,13 @@ func TestUserTokenIsTheUsersAlone(t *testing.T) {
 				return err
 			}
 			return os.Symlink(file+"2", file)
-		}, "is no file"},
+		}, "is not a file"},
 		"link to a folder": {func(dir, _ string) error {
 			if err := os.Rename(dir, dir+"2"); err != nil {
 				return err
 			}
 			return os.Symlink(dir+"2", dir)
-		}, "it is no folder"},
+		}, "it is not a folder"},
 	} {
 		if os.Getuid() != 0 && strings.HasPrefix(name, "another's") {
 			continue // only root can give files away

@@ -137,7 +137,7 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 func (c Config) Safe(ctx context.Context) error {
 	for _, host := range []string{c.Host, c.Bind} {
 		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-			return fmt.Errorf("%s is every address of a host, at which others cannot reach it: name one, of process 0 in --addr, ZEROTH_ADDR or what the launcher sets, of this host in parallel.bind", host)
+			return fmt.Errorf("%s stands for all addresses of a host, so others cannot connect to it; name one address: that of process 0 in --addr, ZEROTH_ADDR or the launcher's variable, that of this host in parallel.bind", host)
 		}
 	}
 	if n := len(c.Token); n > 0 && n < 16 {
@@ -153,10 +153,10 @@ func (c Config) Safe(ctx context.Context) error {
 	for _, host := range hosts {
 		ips, err := new(net.Resolver).LookupIPAddr(ctx, host)
 		if err != nil {
-			return fmt.Errorf("the job has no token, and whether only this host can reach %s is not known: %w%s", host, err, c.advice())
+			return fmt.Errorf("the job has no token, and it is unknown whether only this host can reach %s: %w%s", host, err, c.advice())
 		}
 		if slices.ContainsFunc(ips, func(a net.IPAddr) bool { return !a.IP.IsLoopback() }) {
-			return fmt.Errorf("process 0 at %s can be reached from other hosts, and the job has no token: set ZEROTH_TOKEN, ZEROTH_TOKEN_FILE or parallel.token_file to the same secret everywhere, or say --insecure", host)
+			return fmt.Errorf("process 0 at %s can be reached from other hosts, but the job has no token: set ZEROTH_TOKEN, ZEROTH_TOKEN_FILE or parallel.token_file to the same secret everywhere, or use --insecure", host)
 		}
 	}
 	return nil
@@ -178,7 +178,7 @@ func (w *World) listen(ctx context.Context) (net.Listener, error) {
 			return nil, rendezvous.Missing(err.Error() + w.cfg.advice())
 		}
 		if !noted {
-			w.note("waiting for the name of process 0 to be known: " + unknown.Error() + w.cfg.advice())
+			w.note("waiting until the name of process 0 resolves: " + unknown.Error() + w.cfg.advice())
 		}
 		select {
 		case <-time.After(500 * time.Millisecond):
@@ -203,9 +203,9 @@ func (w *World) listenOnce() (net.Listener, error) {
 	}
 	err := errors.Join(wrong...)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("process 0 cannot listen: %w: another process 0 may run there: end it, or name another port", err)
+		return nil, fmt.Errorf("process 0 cannot listen: %w; another process 0 may be running there: end it, or use another port", err)
 	}
-	return nil, fmt.Errorf("process 0 cannot listen: %w; it is at %s for the others: if that is another machine's address, start process 0 there; parallel.bind names an address to listen at", err, w.cfg.Host)
+	return nil, fmt.Errorf("process 0 cannot listen: %w; the others connect to %s: if that is another machine's address, start process 0 there; parallel.bind sets the address to listen at", err, w.cfg.Host)
 }
 
 // open opens the addresses where other processes connect for data: a Unix socket in a folder
@@ -532,10 +532,10 @@ func (w *World) dial(ctx context.Context, p int, about string) (net.Conn, error)
 		if err == nil || it.TCP == "" || errors.Is(err, rendezvous.ErrRefused) {
 			return c, err
 		}
-		w.note(fmt.Sprintf("process %d is on this host, and its Unix socket cannot be reached: TCP carries data to it: %v", p, err))
+		w.note(fmt.Sprintf("process %d is on this host, but its Unix socket cannot be reached, so TCP carries data to it: %v", p, err))
 	}
 	if it.TCP == "" {
-		return nil, fmt.Errorf("it is on host %q, where no Unix socket reaches: want parallel.transport: auto or tcp", it.Host)
+		return nil, fmt.Errorf("it is on host %q, which Unix sockets cannot reach; want parallel.transport: auto or tcp", it.Host)
 	}
 	caller.TLS = w.cfg.TLS
 	return caller.Dial(ctx, "tcp", []string{it.TCP}, about)
@@ -549,7 +549,7 @@ func dialUnix(ctx context.Context, caller rendezvous.Caller, addr, about string)
 		return nil, err
 	}
 	_ = c.Close() // it was only to see
-	ctx, cancel := context.WithTimeoutCause(ctx, patience/4, errors.New("it lets nobody in from here"))
+	ctx, cancel := context.WithTimeoutCause(ctx, patience/4, errors.New("it accepts no connections from here"))
 	defer cancel()
 	return caller.Dial(ctx, "unix", []string{addr}, about)
 }

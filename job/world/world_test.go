@@ -253,7 +253,7 @@ func TestSafe(t *testing.T) {
 		want       string
 	}{
 		{"127.0.0.1", "", nil, false, ""}, {"localhost", "", nil, false, ""}, {"::1", "", nil, false, ""},
-		{"192.0.2.1", "", nil, false, "has no token"}, {"127.0.0.1", "192.0.2.1", nil, false, "has no token"}, {"0.0.0.0", "", nil, false, "every address of a host"}, {"::", "", token, true, "every address of a host"}, {"127.0.0.1", "0.0.0.0", token, false, "every address of a host"},
+		{"192.0.2.1", "", nil, false, "has no token"}, {"127.0.0.1", "192.0.2.1", nil, false, "has no token"}, {"0.0.0.0", "", nil, false, "all addresses of a host"}, {"::", "", token, true, "all addresses of a host"}, {"127.0.0.1", "0.0.0.0", token, false, "all addresses of a host"},
 		{"192.0.2.1", "", nil, true, ""}, {"192.0.2.1", "", token, false, ""}, {"127.0.0.1", "", token[:5], false, "has 5 bytes"},
 	} {
 		err := world.Config{Process: launch.Process{Host: c.host}, Bind: c.bind, Token: c.token, Insecure: c.insecure}.Safe(t.Context())

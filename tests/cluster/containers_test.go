@@ -22,7 +22,7 @@ func TestContainers(t *testing.T) {
 	refs := &references{exe: exe, dir: folder(t), of: map[string][]byte{}}
 	job := trial{layout: layout{hosts: 2, per: 1, each: 3, shard: 6}, stage: 3}
 	for name, c := range map[string]struct{ own, carrier, told string }{
-		"own":    {"mount -t tmpfs none tmp", "0 and 1, two hosts  tcp", "processes 0 and 1 share a machine and not its files: TCP carries data between them"},
+		"own":    {"mount -t tmpfs none tmp", "0 and 1, two hosts  tcp", "processes 0 and 1 share a machine but no files, so TCP carries data between them"},
 		"shared": {"true", "0 and 1, one host  unix", ""},
 		"none":   {"mount -t tmpfs -o ro none tmp", "0 and 1, two hosts  tcp", "no Unix socket: "},
 	} {

@@ -13,7 +13,7 @@ import (
 var statusNames = map[C.int]string{
 	1: "CUBLAS_STATUS_NOT_INITIALIZED", 3: "CUBLAS_STATUS_ALLOC_FAILED", 7: "CUBLAS_STATUS_INVALID_VALUE", 8: "CUBLAS_STATUS_ARCH_MISMATCH",
 	11: "CUBLAS_STATUS_MAPPING_ERROR", 13: "CUBLAS_STATUS_EXECUTION_FAILED", 14: "CUBLAS_STATUS_INTERNAL_ERROR", 15: "CUBLAS_STATUS_NOT_SUPPORTED",
-	1001: "the algorithm adds parts of a sum in 16 bits, which was not allowed", 1002: "the math mode is not the float32 that was set",
+	1001: "the algorithm adds partial sums in 16 bits, which was not allowed", 1002: "the math mode is not the float32 that was set",
 }
 
 // refused returns the error of a cublasStatus_t; a negative code is an error of the context.
