@@ -10,7 +10,7 @@ import (
 	"zeroth/input"
 )
 
-// identity returns the same value for one file under several names.
+// identity returns a value that is equal for all names of the same file.
 func identity(f file) any {
 	if s, ok := f.info.Sys().(*syscall.Stat_t); ok {
 		return [2]uint64{uint64(s.Dev), uint64(s.Ino)}

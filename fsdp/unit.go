@@ -75,7 +75,7 @@ func (u *Unit) Itself() []*Unit { return u.self[:] }
 // Whole reports whether the unit's parameters stay whole on the device.
 func (u *Unit) Whole() bool { return u.whole }
 
-// Label returns the name of an operation on the unit on queues.
+// Label returns the label of an operation on the unit, for queues.
 func (u *Unit) Label(o Op) string { return u.labels[o] }
 
 // MarkUpdated records that the shard has a new value once e fires.

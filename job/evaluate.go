@@ -219,7 +219,7 @@ func (x *evaluation) part(at int64) (windows, int64) {
 	return nil, 0
 }
 
-// lengths are those of the windows from number first on, and at least 1.
+// lengths returns the lengths of the windows from number first on, at least 1.
 func (x *evaluation) lengths(first int64) (positions, tokens int) {
 	positions, tokens = 1, 1
 	for i := range x.share.MicroBatch {

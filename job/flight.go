@@ -84,8 +84,8 @@ const mostWhere = 64
 // patientDumps is how long a request waits for the dumps of other processes.
 const patientDumps = 3 * time.Second
 
-// whereabouts says where each rank is, by the dumps that were written for a request: those that
-// no earlier request has seen.
+// whereabouts describes where each rank is, by the dumps written for a request. It skips dumps that
+// an earlier request used.
 func (f *flights) whereabouts(since time.Time) (lines []string) {
 	world := f.r.c.Parallel.Ranks
 	for rank := range min(world, mostWhere) {

@@ -40,7 +40,7 @@ func (r *run) countFlops(context.Context) error {
 	return nil
 }
 
-// begins is what this start of the run is.
+// begins describes this start of the run.
 func (r *run) begins(h report.Header) report.Start {
 	s := r.speed
 	s.Step, s.Time, s.Version = r.start.Step, report.Now(), state.Version()

@@ -36,7 +36,7 @@ func fitContext(ctx context.Context, c *config.Config, in inputs, obs report.Obs
 	return next, set, nil
 }
 
-// fitContext is the run's.
+// fitContext sets the run's length of sequences and its data.
 func (r *run) fitContext(ctx context.Context) (err error) {
 	c, set, err := fitContext(ctx, r.c, inputs{}, r.Observer)
 	if err == nil {

@@ -328,8 +328,8 @@ func part(start []int32, lo, hi int) []int32 {
 	return start[lo:hi]
 }
 
-// lengths are those of this rank's samples of a micro-batch of the next step. An observed step
-// computes all positions, as it was planned.
+// lengths returns the lengths of this rank's samples in a micro-batch of the next step. An observed
+// step computes all positions, as planned.
 func (l *loop) lengths(micro int) (positions, tokens int) {
 	positions, tokens = l.set.Train.Lengths(l.samples+l.share.First(0, micro, l.reader), int64(l.share.MicroBatch))
 	if l.timeline != nil {
@@ -338,7 +338,7 @@ func (l *loop) lengths(micro int) (positions, tokens int) {
 	return positions, tokens
 }
 
-// validationLengths are those of a micro-batch of an evaluation.
+// validationLengths returns the lengths of the samples in a micro-batch of an evaluation.
 func (l *loop) validationLengths(micro int) (positions, tokens int) {
 	first := l.share.First(0, micro, l.reader)
 	for i := range int64(l.share.MicroBatch) {

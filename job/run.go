@@ -178,7 +178,7 @@ func (r *run) stoppedAt(why error) error {
 	return s
 }
 
-// ending is how the run ends, for metrics.jsonl.
+// ending describes for metrics.jsonl how the run ends.
 func (r *run) ending(ctx context.Context, err error) report.End {
 	e := report.End{Step: r.rec.sum.Steps, Time: report.Now(), State: "done"}
 	switch why := cmp.Or(err, r.whyStopped(ctx)); {

@@ -20,7 +20,7 @@ func (b *Batch) length() int {
 	return 2 * b.Context.Size() * b.T
 }
 
-// before returns the number of positions before those of piece i in its sequence, and before them
+// before returns the number of positions that precede those of piece i, first in its sequence, then
 // among the rows of all ranks.
 func (b *Batch) before(i int) (inSequence, inAll int) {
 	if b.Context == nil {

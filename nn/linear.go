@@ -139,8 +139,8 @@ func (l *linear) low(p pass, x, a device.Mat) device.Mat {
 	return u
 }
 
-// paramGrads sets the gradients of the trained parameters, given that of the output, dy, and the
-// input, x.
+// paramGrads computes the gradients of the trained parameters from the output's gradient, dy, and
+// the input, x.
 func (l *linear) paramGrads(p pass, dy, x device.Mat) {
 	db := l.biasOf(p.dw)
 	if l.inner && !p.bt.first() && db.N > 0 {

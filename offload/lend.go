@@ -106,8 +106,8 @@ func part(b device.Buffer, lo, hi int) device.Buffer {
 	return b.Slice(lo, hi)
 }
 
-// out returns the slot that an update writes a tile's parameter to if the parameter does
-// not rest in the memory where it is updated.
+// out returns the slot for a tile's updated parameter if the parameter does not rest in the memory
+// where it is updated.
 func (s *Store) out(u *unit, t *tile) *slot {
 	if u.onHost {
 		return s.params.at(t.param)

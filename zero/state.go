@@ -51,7 +51,7 @@ func KindsOf(p shard.Param, rules []optim.Rule, delayed bool) []string {
 	return append(kinds, rules[p.Rule].States()...)
 }
 
-// kindsOf returns those of kinds that a unit has; codes count as Master.
+// kindsOf selects the kinds that a unit has; codes count as Master.
 func (t *Trainer) kindsOf(unit int, kinds []string) (has []string) {
 	u := t.runner.Units[unit]
 	own := KindsOf(u.Layout.Params[0], t.cfg.Rules, t.cfg.Delayed)

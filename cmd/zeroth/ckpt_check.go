@@ -66,10 +66,10 @@ func (a *app) verify(cmd *cobra.Command, dir string, asJSON bool) error {
 	return err
 }
 
-// verified verifies the checkpoint that dir means and returns the damage it found, including
-// what only a look at all checkpoints of the folder shows. If the checkpoint is deleted
-// meanwhile, for example by a run that keeps only the newest, it starts again with the one
-// that is then the newest.
+// verified verifies the checkpoint that dir means and returns the damage found, including damage
+// that shows only when all checkpoints of the folder are compared. If the checkpoint is deleted
+// meanwhile, for example by a run that keeps only the newest, it starts again with the new newest
+// one.
 func (a *app) verified(cmd *cobra.Command, dir string) (path string, found []*checkpoint.Damage, speed string, err error) {
 	for {
 		e, err := state.FindCheckpoint(dir)

@@ -89,7 +89,7 @@ func foreignInspection(f *state.Foreign) foreignInspected {
 	return foreignInspected{f.Path, f.Form, f.Ranks, f.Step, f.Skipped, f.Samples, f.Same, append([]string{}, f.LeftOut...), f.All()}
 }
 
-// notesOn is what a checkpoint has that is not converted.
+// notesOn returns what a checkpoint contains that is not converted.
 func notesOn(f *state.Foreign) string {
 	var b strings.Builder
 	for _, x := range []struct {

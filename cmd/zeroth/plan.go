@@ -190,7 +190,8 @@ name lists them all.`,
 	return cmd
 }
 
-// noteContext says so if training takes the length of sequences from the data, which is not read here.
+// noteContext reports that training takes the length of sequences from the data, which plan does
+// not read.
 func (a *app) noteContext(c *config.Config) {
 	if config.FollowsData(c) {
 		a.note(fmt.Sprintf("training takes model.context from the longest document; this is for the model's limit of %d (--seq plans for another)", c.Model.Context))

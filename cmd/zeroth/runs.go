@@ -137,7 +137,7 @@ by side at up to 20 steps that both have. --out draws both, like 'zeroth plot'.`
 	return cmd
 }
 
-// differing is a table of the keys in which the jobs of two runs differ.
+// differing returns a table of the keys in which the jobs of two runs differ.
 func differing(folders []string) (*show.Columns, error) {
 	var jobs []*config.Config
 	var errs []error
@@ -163,7 +163,7 @@ func differing(folders []string) (*show.Columns, error) {
 	return t, nil
 }
 
-// sideBySide is a table of the losses of two runs.
+// sideBySide returns a table of the losses of two runs.
 func sideBySide(runs []report.Run) *show.Columns {
 	t := &show.Columns{Align: "rrrr"}
 	t.Add("step", "loss of "+show.Printable(runs[0].Name), "loss of "+show.Printable(runs[1].Name), "difference")

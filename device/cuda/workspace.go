@@ -20,8 +20,8 @@ func Workspace(s device.Sizes) int64 {
 	return int64(multiplying(s))*productWork + 4*kernel.WorkLen
 }
 
-// multiplying returns the number of queues with products, each with its own working space: that of
-// modules, and that of updates of whole matrices.
+// multiplying returns the number of queues that compute products, each in its own work space:
+// modules', and updates' of whole matrices.
 func multiplying(s device.Sizes) int {
 	if s.Whole {
 		return 2

@@ -95,7 +95,7 @@ func fresh(p zero.Part, dst []float32) error {
 	return nil
 }
 
-// zeros is a batch of token 0: what is computed does not change how long.
+// zeros returns a batch of token 0. The time of computing does not depend on the tokens.
 func zeros(_ int, input, target, _ []int32) error {
 	clear(input)
 	clear(target)

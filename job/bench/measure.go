@@ -439,7 +439,7 @@ func SimulateHere(c *config.Config, h *Measurements) (*sim.Result, error) {
 		return float64(h.workers)
 	}
 	return sim.SimulateWith(setup.Planned(c), sim.CostModel{
-		Name: "this machine", Source: fmt.Sprintf("measured: kernels in %s, on %d processors, %s at %.4g a second", h.steps, cores, h.peakOf, h.peak),
+		Name: "this machine", Source: fmt.Sprintf("measured: kernels in %s, on %d processors, %s at %.4g per second", h.steps, cores, h.peakOf, h.peak),
 		Seconds: h.seconds, Wants: wants, There: float64(cores) / float64(c.Parallel.Ranks), Shared: true, Peak: h.peak / float64(c.Parallel.Ranks),
 	})
 }

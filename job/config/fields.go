@@ -263,11 +263,11 @@ func (c *Config) fields() []field {
 			also{like: `["\n\n"]`, not: refusal{slices.Contains(w.Stop, ""), "a stop text is empty", "want at least one character in each", nil}}},
 		{"sample.seed", seed{&w.Seed}, "", "train.seed", "seed of the random choices", also{like: "1", then: func() { w.Seed = t.Seed }}},
 
-		{"report.every", count{&c.Report.Every, 0, mostSteps}, "50", "", "measure computing, exposed communication and idle time every so many steps; 0: never", also{}},
+		{"report.every", count{&c.Report.Every, 0, mostSteps}, "50", "", "steps between measurements of computing, exposed communication and idle time; 0: never", also{}},
 		{"report.tensorboard", flag{&c.Report.TensorBoard}, "false", "", "write events for TensorBoard to the run folder, too", also{}},
 		{"report.mlflow", text{&c.Report.MLflow}, "", "nothing", "address of an MLflow tracking server that gets the numbers of each step; credentials come from MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD", also{like: "http://127.0.0.1:5000",
 			not: refusal{is: c.Report.MLflow != "" && wrongServer(c.Report.MLflow) != "", wrong: wrongServer(c.Report.MLflow), right: "want for example http://127.0.0.1:5000, with credentials in MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and _PASSWORD"}}},
-		{"report.experiment", text{&c.Report.Experiment}, "zeroth", "", "the experiment of report.mlflow, made if it is not there", also{only: []only{{when: "with report.mlflow", met: c.Report.MLflow != "", because: "report.mlflow", why: "there is no report.mlflow"}}}},
+		{"report.experiment", text{&c.Report.Experiment}, "zeroth", "", "experiment of report.mlflow, created if missing", also{only: []only{{when: "with report.mlflow", met: c.Report.MLflow != "", because: "report.mlflow", why: "there is no report.mlflow"}}}},
 		{"report.listen", text{&c.Report.Listen}, "", "nothing", "address for the live page, Prometheus and health checks: HOST:PORT, or unix:PATH; from other machines, everything except /healthz needs the token", also{like: "127.0.0.1:9400"}},
 		{"report.token_file", path{text{&c.Report.TokenFile}}, "", "watch.token in the run folder", "file with the token of report.listen, mode 0600; created if missing", also{like: "/run/secrets/watch"}},
 		{"report.stall", duration{&c.Report.Stall}, "10m", "", "/healthz fails if no step, evaluation or checkpoint completes for this long", also{}},

@@ -195,7 +195,7 @@ func (r *reader) unknown(section string, p *pair) {
 			advice = "did you mean " + show.Either(elsewhere) + "?"
 		}
 	}
-	if hint := saidElsewhere(key); hint != "" && strings.Contains(p.key, "_") {
+	if hint := equivalentOf(key); hint != "" && strings.Contains(p.key, "_") {
 		advice = hint
 	}
 	if slices.ContainsFunc(r.fields, func(f field) bool { return f.key == key }) {

@@ -122,7 +122,7 @@ func (t *translation) one(key string, e theirs, p *pair) {
 	switch {
 	case v.kind == nothing:
 	case e.key == "" && (len(e.same) == 0 || v.kind == scalar && slices.ContainsFunc(e.same, func(s string) bool { return sameValue(s, text) })):
-		t.dropped = append(t.dropped, fmt.Sprintf("%s: %s", key, cmp.Or(e.note, "nothing to set: "+v.String()+" is what there is")))
+		t.dropped = append(t.dropped, fmt.Sprintf("%s: %s", key, cmp.Or(e.note, "nothing to set: "+v.String()+" is the only choice")))
 	case e.key == "":
 		t.wrong(v.at, key, v.String()+" is not supported", cmp.Or(e.note, "want "+strings.Join(e.same, " or ")))
 	case v.kind == scalar && text == "auto":
@@ -186,9 +186,9 @@ func (t *translation) their(key string) (text string, at position) {
 	return n.text, n.at
 }
 
-// saidElsewhere is what a key of another program is in a job, such as train.batch for
+// equivalentOf is what a key of another program is in a job, such as train.batch for
 // train_batch_size, or "".
-func saidElsewhere(key string) string {
+func equivalentOf(key string) string {
 	_, last := split(key)
 	for _, d := range dialects() {
 		for _, name := range []string{key, last} {
@@ -287,7 +287,7 @@ func writeNode(b *strings.Builder, n *node, depth int) {
 	}
 }
 
-// inline is a value in one line.
+// inline formats a value in one line.
 func inline(n *node) string {
 	switch n.kind {
 	case list:

@@ -49,7 +49,7 @@ func (p Process) Addrs() []string {
 	return all
 }
 
-// String describes the place in a line.
+// String describes the process in one line.
 func (p Process) String() string {
 	if p.By == "" {
 		return "one process"

@@ -159,7 +159,7 @@ func (e *Events) real(tag string, x float64) {
 	e.sum = field(e.sum, 1, e.value)
 }
 
-// text writes an event with a text, as TensorBoard's text plugin has it: a tensor of one string.
+// text writes a text event for TensorBoard's text plugin: a tensor of one string.
 func (e *Events) text(tag string, text []byte) {
 	const dataClassTensor, dtString = 2, 7
 	text = append(append([]byte("```yaml\n"), text...), "```\n"...) // it shows Markdown
@@ -207,14 +207,14 @@ func (e *Events) write(step int) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// masked is the checksum of records: data that contains checksums of itself would otherwise have
-// weak ones.
+// masked returns the masked checksum of records: data that contains its own checksum would
+// otherwise have a weak one.
 func masked(b []byte) uint32 {
 	sum := crc32.Checksum(b, castagnoli)
 	return (sum>>15 | sum<<17) + 0xa282ead8
 }
 
-// Err is the first error of writing; after it the file has no more events.
+// Err returns the first write error; no events are written after it.
 func (e *Events) Err() error { return e.err }
 
 // Close closes the file.

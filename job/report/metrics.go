@@ -354,7 +354,7 @@ func (l *Log) addBound(line []byte) error {
 	return nil
 }
 
-// Run is the name of the run; empty if an earlier version began it.
+// Run returns the name of the run, empty if an earlier version began it.
 func (l *Log) Run() string {
 	if len(l.Starts) == 0 {
 		return ""

@@ -290,8 +290,8 @@ func (m *MLflow) add(name string, x, at float64, step int) {
 	}
 }
 
-// Close sends what is left, for at most ten seconds, and how the run ended. The error says what the
-// server has not received.
+// Close sends the remaining numbers, for at most ten seconds, and how the run ended. The error
+// describes what the server has not received.
 func (m *MLflow) Close(end End) error {
 	m.mu.Lock()
 	m.end = &end

@@ -134,7 +134,7 @@ type Summary struct {
 	Trace         sim.Exposure // without steps if none were traced
 }
 
-// Now is the time as records of a run have it: seconds since 1970, in whole milliseconds.
+// Now returns the time for records of a run: seconds since 1970, in whole milliseconds.
 func Now() float64 { return float64(time.Now().UnixMilli()) / 1000 }
 
 // Observer receives the progress of a run. Start comes first, Done last; the loop calls all

@@ -127,8 +127,8 @@ func (s *Stragglers) Add(b Behind) string {
 		b.Rank, 100*part, steps, short(b.Took), short(b.Lag), short(b.Before), short(b.Others))
 }
 
-// slow is the fewest of the last steps in which a rank was late often enough to be named,
-// 0 for none, and the part by which it made them longer.
+// slow returns the smallest number of last steps in which a rank was late often enough to be named,
+// 0 if there is none, and the fraction by which it prolonged them.
 func (s *Stragglers) slow(rank int) (of int, part float64) {
 	var rest, lost, its time.Duration // of the steps without delay; delays of all ranks; the rank's
 	late := 0

@@ -48,10 +48,10 @@ func (b CUDA) Available() error {
 // lacks describes what GPUs cannot compute of a model, empty if they can compute all of it.
 func lacks(m hf.Model) string {
 	if d := m.Head(); d > kernel.MaxAttn {
-		return fmt.Sprintf("attention with heads %d wide, of more than %d,", d, kernel.MaxAttn)
+		return fmt.Sprintf("attention with heads of %d elements (at most %d)", d, kernel.MaxAttn)
 	}
 	if n := max(m.Width, m.Heads*m.Head()); n > kernel.MaxNorm { // some models normalize the queries of all heads together
-		return fmt.Sprintf("norms of rows of %d elements, of more than %d,", n, kernel.MaxNorm)
+		return fmt.Sprintf("norms of rows of %d elements (at most %d)", n, kernel.MaxNorm)
 	}
 	return ""
 }

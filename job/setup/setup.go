@@ -72,13 +72,13 @@ func Trainer(c *config.Config, rank int) zero.Config {
 	}
 }
 
-// trims says whether ranks leave out what is padding in all sequences of a micro-batch. GPUs
-// compute all of it: products of other shapes would need algorithms of their own.
+// trims reports whether ranks omit positions that are padding in all sequences of a micro-batch.
+// GPUs compute all of them: products of other shapes would need their own algorithms.
 func trims(c *config.Config) bool {
 	return len(c.Data.Documents) > 0 && c.On() != "cuda" && Pipeline(c) < 2 && c.Parallel.Context < 2 && c.AttentionDropout == 0
 }
 
-// pipeline is how the job's model is divided into stages.
+// pipeline describes how the job's model is divided into stages.
 func pipeline(c *config.Config) (p zero.Pipeline) {
 	if Pipeline(c) > 1 {
 		p = zero.Pipeline{Schedule: pipe.Schedule(c.Pipeline.Schedule), Virtual: c.Pipeline.Virtual, Begins: config.Begins(c)}

@@ -59,7 +59,7 @@ func escaped(b *bytes.Buffer, text []byte) int {
 	return n
 }
 
-// OnScreen is a whole text for a terminal.
+// OnScreen formats a whole text for a terminal.
 func OnScreen(text []byte) string {
 	var b bytes.Buffer
 	s := NewScreen(&b)

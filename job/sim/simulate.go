@@ -220,7 +220,7 @@ func simulateAll(c *setup.Job, p CostModel) (*Result, error) {
 	return f, nil
 }
 
-// modelFlops is the operations of a step without recomputation.
+// modelFlops returns the operations of a step without recomputation.
 func (l *Recording) modelFlops() float64 { return l.first.Flops - l.first.Again }
 
 // ModelFlops returns the operations of a rank in a step of the job, without recomputation; in a

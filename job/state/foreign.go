@@ -140,7 +140,7 @@ func (f *Foreign) match(model string) error {
 	return input.BadInput(fmt.Errorf("%s does not contain the model of %s: %s%s", f.Path, filepath.Join(model, "config.json"), strings.Join(wrong, "; "), more))
 }
 
-// NeedsModel is an error if there is no config.json.
+// NeedsModel returns an error if there is no config.json.
 func (f *Foreign) NeedsModel() error {
 	if f.Model == nil {
 		return input.BadInput(fmt.Errorf("%s: no config.json in or next to it describes the model; name the model's folder with --model", f.Path))

@@ -58,8 +58,8 @@ func ReadBuild() Build {
 	return b
 }
 
-// version is the release, or the one that is being worked on. A version that Go makes of a commit
-// says no more than the commit.
+// version returns the release, or the one in development. A version that Go derives from a commit
+// adds nothing to the commit.
 func version(info *debug.BuildInfo) string {
 	tagged := info.Main.Version
 	if tagged == "(devel)" || strings.HasPrefix(tagged, "v0.0.0-") {

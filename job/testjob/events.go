@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Events are the numbers in the one event file of a folder, in order: "7 loss=2.5". It knows no
-// more than the format.
+// Events returns the numbers in the single event file of a folder, in order, such as "7 loss=2.5".
+// It relies only on the format.
 func Events(t *testing.T, folder string) (all []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*tfevents*"))
@@ -51,7 +51,8 @@ func one(list [][]byte) []byte {
 	return list[0]
 }
 
-// fieldsOf are the fields of a protocol buffer, by number; of whole numbers 8 bytes, big-endian.
+// fieldsOf returns the fields of a protocol buffer by number; whole numbers become 8 bytes,
+// big-endian.
 func fieldsOf(t *testing.T, b []byte) map[int][][]byte {
 	t.Helper()
 	all := map[int][][]byte{}

@@ -12,7 +12,7 @@ type WriterFunc func([]byte) (int, error)
 // Write calls the function.
 func (f WriterFunc) Write(b []byte) (int, error) { return f(b) }
 
-// Soon is what f returns, which may take ten seconds.
+// Soon returns the result of f, waiting up to ten seconds for it.
 func Soon(t *testing.T, f func() error) error {
 	t.Helper()
 	done := make(chan error, 1)
@@ -26,7 +26,7 @@ func Soon(t *testing.T, f func() error) error {
 	}
 }
 
-// Spelt is a byte as vocab.json has it.
+// Spelt returns a byte as it is written in vocab.json.
 func Spelt(b byte) string {
 	if b == '\n' {
 		return "Ċ"

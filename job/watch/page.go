@@ -18,7 +18,7 @@ var livePage string
 var pagePolicy = fmt.Sprintf("default-src 'none'; script-src '%s'; style-src '%s'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
 	hashOf(livePage, "<script>", "</script>"), hashOf(livePage, "<style>", "</style>"))
 
-// hashOf is the hash of what is between two tags.
+// hashOf returns the hash of the text between two tags.
 func hashOf(page, begin, end string) string {
 	_, text, _ := strings.Cut(page, begin)
 	text, _, _ = strings.Cut(text, end)
@@ -62,7 +62,7 @@ type follower struct {
 	begun   bool
 }
 
-// next is what is new, as an event; empty if nothing is.
+// next returns what is new as an event, empty if nothing is.
 func (f *follower) next() string {
 	doc, version := f.state.Doc()
 	if f.begun && version == f.version {

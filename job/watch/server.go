@@ -33,7 +33,7 @@ const (
 // Options are what a server needs of a run.
 type Options struct {
 	Listen    string        // "HOST:PORT", or "unix:PATH"
-	TokenFile string        // made if it is not there, and kept; empty: TokenFile in Folder, made anew and removed at the end
+	TokenFile string        // created if missing, and kept; empty: TokenFile in Folder, created at every start and removed at the end
 	Folder    string        // of the run
 	Stall     time.Duration // without progress for so long, the run is not healthy
 	State     *State
@@ -117,7 +117,7 @@ func (s *Server) Close() {
 	})
 }
 
-// String says where the run can be watched.
+// String returns where the run can be watched.
 func (s *Server) String() string {
 	at := "http://" + named(s.at.Addr().String()) + "/"
 	if s.at.Addr().Network() == "unix" {
@@ -129,8 +129,8 @@ func (s *Server) String() string {
 	return at
 }
 
-// named is an address that others can reach: with the name of this machine if it stands for all of
-// its addresses.
+// named returns an address that others can reach: if it stands for all addresses of this machine,
+// it contains the machine's name instead.
 func named(address string) string {
 	at, err := netip.ParseAddrPort(address)
 	if name, unknown := os.Hostname(); err == nil && at.Addr().IsUnspecified() && unknown == nil {
@@ -283,7 +283,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "./", http.StatusSeeOther)
 }
 
-// long lets a profile take its time.
+// long lifts the time limit for a profile.
 func long(f http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(5 * time.Minute))

@@ -143,7 +143,7 @@ func pointOf(s report.Step) point {
 	return p
 }
 
-// mean is the point that stands for all of these. Numbers that are none are left out.
+// mean returns the point that represents all of these. It skips missing numbers.
 func mean(all []point) point {
 	p := point{step: all[len(all)-1].step, low: all[0].low, high: all[0].high}
 	for i := range p.of {
@@ -197,7 +197,7 @@ func (s *State) Earlier(l *report.Log) {
 	})
 }
 
-// Begin says what this start of the run is.
+// Begin records a start of the run.
 func (s *State) Begin(b report.Start, job string, saving bool) {
 	s.change(func() {
 		s.moved = time.Now()
@@ -226,7 +226,7 @@ func (s *State) Step(x report.Step) {
 	})
 }
 
-// pace is the seconds a step takes, by the last ones.
+// pace returns the recent seconds per step.
 func (s *State) pace(last float64) float64 {
 	few := s.points[max(0, len(s.points)-20):]
 	if len(few) == 0 {
@@ -289,10 +289,10 @@ func (s *State) Done(x report.Summary) {
 	s.change(func() { s.run.State = map[bool]string{true: "stopped", false: "done"}[x.Stopped] })
 }
 
-// End says how the run ended.
+// End records how the run ended.
 func (s *State) End(e report.End) { s.change(func() { s.run.State, s.run.Why = e.State, e.Why }) }
 
-// Saved says that a checkpoint was written, or with which error it was not.
+// Saved records a checkpoint that was written, or the error.
 func (s *State) Saved(step int, seconds float64, err error) {
 	s.change(func() {
 		s.moved = time.Now()
@@ -305,7 +305,7 @@ func (s *State) Saved(step int, seconds float64, err error) {
 	})
 }
 
-// Memory says what the rank with the most holds, and what was planned for it.
+// Memory records what the rank with the most memory holds, and what was planned for it.
 func (s *State) Memory(a *report.Account) {
 	if s == nil {
 		return
@@ -324,7 +324,7 @@ func (s *State) Memory(a *report.Account) {
 	})
 }
 
-// Lanes says what a rank's queues did in a step. It keeps those of the last step.
+// Lanes records what a rank's queues did in a step. Only the last step is kept.
 func (s *State) Lanes(step, rank, stage int, lanes []sim.Lane, seconds float64) {
 	s.change(func() {
 		t := &Timeline{Step: step, Seconds: seconds}
@@ -339,8 +339,8 @@ func (s *State) Lanes(step, rank, stage int, lanes []sim.Lane, seconds float64) 
 	})
 }
 
-// Idle is how long the run has made no progress. What is said about it, such as that it waits, is
-// none.
+// Idle returns how long the run has made no progress. Notices, such as that it waits, are not
+// progress.
 func (s *State) Idle() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -420,8 +420,8 @@ func (s *State) Log(n int) ([]Line, int) {
 	return slices.Clone(s.lines[at:]), s.dropped + len(s.lines)
 }
 
-// planned are the categories of a line about memory: its rank 0, which holds what was planned
-// unless the line says what it holds.
+// planned returns the categories in a line about memory, for its rank 0. Without measurements, that
+// rank holds what was planned.
 func planned(line []byte) []Category {
 	all := []Category{}
 	var of struct {
@@ -452,7 +452,7 @@ func planned(line []byte) []Category {
 	return slices.DeleteFunc(all, func(c Category) bool { return c.Planned == 0 && c.Held == 0 })
 }
 
-// Ended is the state of a run that is no longer there, from what it has written.
+// Ended returns the state of a finished run, from its files.
 func Ended(out string, l *report.Log, job string) *State {
 	s := NewState(out)
 	for _, x := range l.Steps {

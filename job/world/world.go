@@ -340,8 +340,8 @@ func (w *World) Share(ctx context.Context, mine string) (string, error) {
 	return w.star.Share(ctx, mine)
 }
 
-// Fail tells the other processes why this one ends, unless it has lost another, which they
-// find themselves.
+// Fail notifies the other processes why this one ends, unless it ends because another one was lost,
+// which they notice themselves.
 func (w *World) Fail(err error) {
 	w.rush()
 	switch {
@@ -352,8 +352,8 @@ func (w *World) Fail(err error) {
 	}
 }
 
-// knownToAll reports whether all ranks find out the error by themselves, unless they are stuck: it
-// says which ranks have ended a group, or it is one that they have agreed on (Common).
+// knownToAll reports whether every rank that is not stuck gets the error, too: it names ranks that
+// ended a group, or all ranks agreed on it (Common).
 func knownToAll(err error) bool {
 	return errors.As(err, new(interface{ Common() })) || errors.As(err, new(collective.ErrLate)) || errors.As(err, new(collective.ErrDiverged))
 }

@@ -364,7 +364,7 @@ func (g *Gemm) wholeTiles(mem *GemmScratch, p, s0, s1 int) int {
 	return n
 }
 
-// finish completes a tile of sums placed by place. If the sums are in C and began with its old
+// finish completes a tile of sums prepared by prepareTile. If the sums are in C and began with its old
 // contents, it adds the bias, if any. Otherwise it rounds the sums and stores them in C, adding
 // the old contents if requested.
 func (g *Gemm) finish(mem *GemmScratch, t *Tile, p, s, n int) {

@@ -191,7 +191,7 @@ func (c *Comm) SendParts(s Stream, p Parts) error {
 	return nil
 }
 
-// Collect makes each other rank send rank 0 its Whole, of N bytes, in the order of the stream.
+// Collect makes each other rank send its Whole, of N bytes, to rank 0, in stream order.
 func (c *Comm) Collect(s Stream, p Parts) error {
 	code := C.z_nccl_collect(c.gpu.ctx, c.h, s.h, C.int(p.Rank), C.int(p.Ranks), address(p.Whole), address(p.Slots), C.size_t(p.Slot), C.size_t(p.N))
 	if code != 0 {

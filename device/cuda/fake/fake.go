@@ -75,7 +75,7 @@ var readSources = sync.OnceFunc(func() {
 func Only(t testing.TB) {
 	t.Helper()
 	if onHardware {
-		t.Skip("it is about the fakes, and with the tag gpu tests run on the driver there is")
+		t.Skip("this tests the fakes, but with the tag gpu tests run on the real driver")
 	}
 	Need(t)
 }
