@@ -77,7 +77,7 @@ func TestAdapterExportRefuses(t *testing.T) {
 	_, errs = zeroth(t, 2, "ckpt", "export", "lora", "--to", "x", "--adapter", "--dtype", "bf16")
 	contains(t, errs, "--adapter writes one file in float32")
 	for say, wrong := range map[string][2]string{
-		"of rank 3 beside c_attn: transformer.h.0.attn.c_attn.lora_A.weight has shape [2 8] and type F32, not [3 8]": {"rank: 2", "rank: 3"},
+		"with train.lora.rank 3 on c_attn: transformer.h.0.attn.c_attn.lora_A.weight has shape [2 8] and type F32, not [3 8]": {"rank: 2", "rank: 3"},
 		"there are 2 adapter tensors, not 0": {`targets: ["c_attn"]`, `targets: ["c_nothing"]`},
 		"alpha is 0":                         {"alpha: 2", "alpha: -1"},
 	} {

@@ -59,7 +59,7 @@ func TestCkptForeign(t *testing.T) {
 		want string
 		args []string
 	}{
-		{"no config.json in or beside it", []string{"ckpt", "import", bin, "--to", "c"}},
+		{"no config.json in or next to it", []string{"ckpt", "import", bin, "--to", "c"}},
 		{"--format onnx; want hf, dcp, torch", []string{"ckpt", "export", zero, "--to", "d", "--format", "onnx"}},
 		{"does not contain the model of model/config.json: transformer.wte.weight is missing", []string{"ckpt", "import", bin + "/views_and_types.bin", "--model", "model", "--to", "e"}},
 		{"which a is not", []string{"ckpt", "export", "a", "--to", "f", "--names", "n.json"}},

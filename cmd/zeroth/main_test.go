@@ -351,7 +351,7 @@ func TestBadInput(t *testing.T) {
 		{"sample --run r --top-p 0 --stop= --prompts gone", "--prompts: open gone: no such file or directory\n--top-p 0; want a number above 0 and at most 1, where 1 is all tokens\n--stop is empty or longer than 4096 bytes; want a text\n"},
 		{"sample --run r --temperature NaN", "--temperature NaN; want a number of at least 0\n"},
 		{"sample --run r --tokens 9999999999", "--tokens 9999999999; want 1 to 1048576\n"},
-		{"train tiny.yaml --set model=null --set model.from=hf", "--set model.from=hf: model.from: text needs the tokenizer that the model of hf was trained with, but that folder has none; want "},
+		{"train tiny.yaml --set model=null --set model.from=hf", "--set model.from=hf: model.from: text needs the tokenizer that the model of hf was trained with, but that folder has none; name "},
 		{"train tiny.yaml --set data.text=[a.txt.gz]", "--set data.text=[a.txt.gz]: data.text: a.txt.gz is compressed with gzip; unpack it: gzip -d\n"},
 		{"plan tiny.yaml --set data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, but data.tokenizer is none; want bytes or gpt2\n"},
 		{"bench gem", "zeroth: unknown group \"gem\"; want one or more of compute, "},

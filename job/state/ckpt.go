@@ -166,7 +166,7 @@ func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 		if l.RSLoRA {
 			stabilized = " (rsLoRA)"
 		}
-		facts = append(facts, Fact{"adapters", fmt.Sprintf("of rank %d and alpha %v%s beside %s", l.Rank, l.Alpha, stabilized, checkpoint.Plain(strings.Join(l.Targets, ", ")))})
+		facts = append(facts, Fact{"adapters", fmt.Sprintf("rank %d, alpha %v%s, on %s", l.Rank, l.Alpha, stabilized, checkpoint.Plain(strings.Join(l.Targets, ", ")))})
 	}
 	if err := p.GoesOnFrom(ck); err != nil {
 		facts = append(facts, Fact{"no resume", "state.json: " + checkpoint.Plain(err.Error())})
