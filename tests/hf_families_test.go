@@ -17,6 +17,7 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/device"
+	"zeroth/job"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
@@ -216,10 +217,14 @@ func TestFamiliesConfigsAreOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		saved, notes, err := hf.ReadModel(v.Saved)
+		if err := os.WriteFile(filepath.Join(folder, "config.json"), v.Saved, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		saved, carried, err := hf.ReadConfig(folder)
 		if err != nil {
 			t.Fatal(err)
 		}
+		notes := slices.DeleteFunc(carried.Notes, func(s string) bool { return strings.Contains(s, "a model of text and images") })
 		if d := cmp.Diff(hub, saved); d != "" {
 			t.Errorf("as transformers writes it, it is another model:\n%s\n%s", d, v.Saved)
 		}
@@ -279,4 +284,71 @@ func TestFamiliesReadPieceByPiece(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestGemma3WithImages checks that the language model of a wrapper is found under the names that
+// versions of transformers give it, that the image part is reported, and that a run exports the
+// language model alone.
+func TestGemma3WithImages(t *testing.T) {
+	raw, err := os.ReadFile(hfFamilies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]familyVariant
+	if err := json.Unmarshal(raw, &all); err != nil {
+		t.Fatal(err)
+	}
+	v := all["gemma3, with images"]
+	for _, layout := range []struct{ from, to, tower string }{{"model.", "language_model.model.", "vision_tower."}, {"model.", "model.language_model.", "model.vision_tower."}} {
+		folder, tokens := writeFamily(t, v.Config)
+		params := readModel(t, folder)
+		m, err := hf.ReadModelConfig(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		specs := []safetensors.Spec{{Name: layout.tower + "vision_model.encoder.layers.9.norm.weight", DType: safetensors.F32, Shape: []int{2}}}
+		names := map[string]string{}
+		for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
+			name := strings.Replace(p.Name, layout.from, layout.to, 1)
+			names[name] = p.Name
+			specs = append(specs, safetensors.Spec{Name: name, DType: safetensors.F32, Shape: p.Shape})
+		}
+		w, err := safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range specs {
+			values := params[names[s.Name]]
+			if values == nil {
+				values = make([]float32, 2)
+			}
+			if err := w.WriteF32(s.Name, 0, values); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var notes []string
+		c := mustHFConfig(t, folder, "tokens.bin", familyJob(t, folder, tokens, "train.steps=1", "parallel.ranks=2")...)
+		e, err := job.Evaluate(t.Context(), c, job.Evaluating{All: true}, func(s string) { notes = append(notes, s) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		within(t, layout.to+": the loss", e.Loss, v.Losses[0], 1e-6)
+		if said := strings.Join(notes, "\n"); !strings.Contains(said, "only its language model is used") || !strings.Contains(said, "1 tensors of images (vision_tower, multi_modal_projector) are left out") {
+			t.Errorf("%s: notes %q", layout.to, notes)
+		}
+		out := t.TempDir()
+		if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {
+			t.Fatal(err)
+		}
+		written, err := os.ReadFile(filepath.Join(out, "model", "config.json"))
+		if err != nil || !strings.Contains(string(written), `"gemma3_text"`) || strings.Contains(string(written), "vision_config") || !strings.Contains(string(written), "Gemma3ForCausalLM") {
+			t.Errorf("%v: %s", err, written)
+		}
+		if got := readModel(t, filepath.Join(out, "model")); len(got) != len(params) || got["model.norm.weight"] == nil {
+			t.Errorf("%d parameters were exported, want %d", len(got), len(params))
+		}
+	}
 }

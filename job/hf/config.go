@@ -86,9 +86,16 @@ func ReadConfig(folder string) (m Model, c Carried, err error) {
 	if err != nil {
 		return m, c, input.BadInput(fmt.Errorf("%s cannot be read: %w%s", path, input.Cause(err), describeForeign(folder)))
 	}
-	m, c.Notes, err = ReadModel(c.Config)
+	config, wrapped, err := languageModel(c.Config)
+	if err == nil {
+		c.Config = config
+		m, c.Notes, err = ReadModel(config)
+	}
 	if err != nil {
 		return m, c, input.BadInput(fmt.Errorf("%s: %w", path, err))
+	}
+	if wrapped {
+		c.Notes = append(c.Notes, wrapperNote)
 	}
 	m.generationTokens(folder)
 	return m, c, nil

@@ -3,11 +3,13 @@ package hf
 import (
 	"encoding/json"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"zeroth/device"
+	"zeroth/input"
 	"zeroth/job/testjob"
 	"zeroth/nn"
 )
@@ -275,5 +277,26 @@ func TestLlamaConfigReadings(t *testing.T) {
 	}
 	if m, err := parseModelConfig([]byte(`{"model_type": "qwen2", "attention_bias": false, "pad_token_id": 9}`)); err != nil || !m.BiasQKV || m.Pad != 9 {
 		t.Errorf("a Qwen2, which always has biases: %+v, %v", m, err)
+	}
+}
+
+// TestWrapperRefusals checks that a wrapper whose language model would compute something else without
+// it is refused.
+func TestWrapperRefusals(t *testing.T) {
+	for _, c := range []struct{ config, want string }{
+		{`{"model_type": "gemma3"}`, "text_config is missing"},
+		{`{"model_type": "gemma3", "architectures": ["Gemma3ForSequenceClassification"], "text_config": {"vocab_size": 9}}`, `architectures "Gemma3ForSequenceClassification" is not supported; want Gemma3ForConditionalGeneration`},
+		{`{"model_type": "gemma3", "text_config": {"model_type": "llama"}}`, `text_config.model_type "llama" is not supported; want gemma3_text`},
+		{`{"model_type": "gemma3", "text_config": {"final_logit_softcapping": 30.0}}`, "text_config.final_logit_softcapping 30.0 has no effect in a Gemma3ForConditionalGeneration"},
+		{`{"model_type": "gemma3", "text_config": {"tie_word_embeddings": false}}`, "tie_word_embeddings true and text_config.tie_word_embeddings false differ"},
+		{`{"model_type": "gemma3", "vocab_size": 10, "text_config": {"vocab_size": 9}}`, "vocab_size 10 and text_config.vocab_size 9 differ"},
+		{`{"model_type": "gemma3", "quantization_config": {"bits": 4}, "text_config": {"vocab_size": 9}}`, "quantization_config"},
+		{`{"model_type": "gemma3", "text_config": {"use_bidirectional_attention": true}}`, "use_bidirectional_attention true is not supported"},
+	} {
+		dir := t.TempDir()
+		testjob.Write(t, dir+"/config.json", c.config)
+		if _, _, err := ReadConfig(dir); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v; want %s", c.config, err, c.want)
+		}
 	}
 }

@@ -28,6 +28,7 @@ type ModelTensors struct {
 	Names  map[string]string // names of parameters in the folder
 	Spare  []string          // tensors that are not parameters: buffers of the class, other heads
 	head   string            // the output layer among them, or ""
+	images int               // number of tensors of a wrapper's image part
 	unread []string          // spare tensors with values that may matter to someone
 }
 
@@ -116,9 +117,12 @@ func advice(t safetensors.DType) string {
 var classBuffers = regexp.MustCompile(`^(transformer\.)?h\.(\d+)\.attn\.(bias|masked_bias)$|^(model\.)?layers\.(\d+)\.self_attn\.rotary_emb\.inv_freq$|^(model\.)?rotary_emb\.inv_freq$`)
 
 // trunk matches the names of everything computed between the tokens and the logits.
-var trunk = regexp.MustCompile(`^(transformer|model|h|layers|wte|wpe|ln_f|embed_tokens|norm|lm_head)\.`)
+var trunk = regexp.MustCompile(`^(transformer|model|language_model|h|layers|wte|wpe|ln_f|embed_tokens|norm|lm_head)\.`)
 
-var layerOf = regexp.MustCompile(`^(?:transformer\.|model\.)?(?:h|layers)\.(\d+)\.`)
+// ofImages matches the names of a wrapper's image part.
+var ofImages = regexp.MustCompile(`^(model\.)?(vision_tower|multi_modal_projector)\.`)
+
+var layerOf = regexp.MustCompile(`^(?:transformer\.|model\.|language_model\.model\.|model\.language_model\.)?(?:h|layers)\.(\d+)\.`)
 
 // sort classifies the tensors that are not parameters, and reports those that indicate another model.
 func (t *ModelTensors) sort(m Model) (problems []string) {
@@ -140,8 +144,11 @@ func (t *ModelTensors) sort(m Model) (problems []string) {
 		case n >= m.Layers:
 			beyond = max(beyond, n)
 			continue
-		case x.Name == "lm_head.weight":
+		case x.Name == "lm_head.weight" || x.Name == "language_model.lm_head.weight":
 			t.head = x.Name
+		case ofImages.MatchString(x.Name):
+			t.images++
+			continue
 		case classBuffers.MatchString(x.Name):
 		case trunk.MatchString(x.Name):
 			alien = append(alien, show.Brief(x.Name))
@@ -170,12 +177,15 @@ func several(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Note returns the note about tensors that are not used.
-func (t *ModelTensors) Note() []string {
-	if len(t.unread) == 0 {
-		return nil
+// Note returns notes about tensors that are not used.
+func (t *ModelTensors) Note() (notes []string) {
+	if t.images > 0 {
+		notes = append(notes, fmt.Sprintf("%d tensors of images (vision_tower, multi_modal_projector) are left out", t.images))
 	}
-	return []string{"unused tensors, which are not parameters of the model: " + several(t.unread)}
+	if len(t.unread) > 0 {
+		notes = append(notes, "unused tensors, which are not parameters of the model: "+several(t.unread))
+	}
+	return notes
 }
 
 // Check reads all parameters and checks that every element is finite, and that an output layer

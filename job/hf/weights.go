@@ -59,12 +59,14 @@ func (w *Weights) Check(ctx context.Context, m Model) (digest string, err error)
 }
 
 // stored returns a parameter's name in a file: folders of a model without its head, such as
-// Hugging Face's GPT-2, omit the leading "transformer." or "model.".
+// Hugging Face's GPT-2, omit the leading "transformer." or "model.", and wrappers add a prefix.
 func stored(r *safetensors.Reader, name string) string {
-	if _, ok := r.Tensor(name); !ok {
-		return strings.TrimPrefix(strings.TrimPrefix(name, "transformer."), "model.")
+	for _, name := range append([]string{name}, unwrapped(name)...) {
+		if _, ok := r.Tensor(name); ok {
+			return name
+		}
 	}
-	return name
+	return strings.TrimPrefix(strings.TrimPrefix(name, "transformer."), "model.")
 }
 
 // Parameters returns all parameters of a model, each once.

@@ -85,6 +85,9 @@ VARIANTS = {
     "gemma3": gemma,
     "gemma3, capped": dict(gemma, final_logit_softcapping=5.0),
     "gemma3, scaled": dict(gemma, head_dim=8, rope_scaling={"rope_type": "linear", "factor": 8.0}, attention_bias=True, pad_token_id=0),
+    "gemma3, with images": dict(model_type="gemma3", text_config=gemma, mm_tokens_per_image=4, image_token_index=60, boi_token_index=58, eoi_token_index=59,
+                                eos_token_id=[1, 60], vision_config=dict(model_type="siglip_vision_model", hidden_size=8, intermediate_size=8,
+                                num_hidden_layers=1, num_attention_heads=1, image_size=28, patch_size=14)),
     # Models that four ranks can divide, as they can "phi3, window", whose matrices are fused.
     "divided: gpt2": dict(gpt2, n_head=4),
     "divided: gpt2, untied": dict(gpt2, n_head=4, tie_word_embeddings=False),
@@ -122,17 +125,24 @@ def windows():
     return torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
 
 
+def named(model):
+    """The parameters of the language model, with the names that it has without a wrapper for images."""
+    for name, p in model.named_parameters():
+        if "vision_tower" not in name and "multi_modal_projector" not in name:
+            yield name.replace("language_model.", ""), p
+
+
 def made(config):
     c = AutoConfig.for_model(**config)
     model = AutoModelForCausalLM.from_config(c, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        for name, p in named(model):
             p.copy_(torch.from_numpy(value(name, p.numel())).view_as(p))
     return model
 
 
 def train(model, batch):
-    ps = [p for _, p in model.named_parameters()]
+    ps = [p for _, p in named(model)]
     rule = torch.optim.AdamW(
         [{"params": [p for p in ps if p.dim() >= 2], "weight_decay": DECAY},
          {"params": [p for p in ps if p.dim() < 2], "weight_decay": 0.0}],
@@ -143,7 +153,7 @@ def train(model, batch):
         loss = F.cross_entropy(model(batch[0]).logits.flatten(0, 1), batch[1].flatten())
         loss.backward()
         if step == 0:
-            grads = {n: p.grad.norm().item() for n, p in model.named_parameters()}
+            grads = {n: p.grad.norm().item() for n, p in named(model)}
         norms.append(torch.nn.utils.clip_grad_norm_(ps, CLIP).item())
         losses.append(loss.item())
         rule.step()
