@@ -146,7 +146,7 @@ func TestHostileTemplates(t *testing.T) {
 		strings.Repeat("{{ 'a' }}", chat.MaxTemplate/9),
 	}
 	h := hostile{rand.New(rand.NewPCG(1, 2))}
-	for range nightly.Of(60, 500) {
+	for range nightly.Of(15, 500) {
 		text := begin
 		for range 1 + h.IntN(6) {
 			text += h.statement(3)

@@ -15,23 +15,32 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// trainsHere names the environment variable with the job that a process of this test binary
-// trains.
+// trainsHere names the environment variable with the job file, and settings, that a process of this
+// test binary trains, one a line.
 const trainsHere = "ZEROTH_TEST_TRAINS"
 
-// TestTrainsForAnother trains in a separate process, so that the process's memory is the job's.
+// TestTrainsForAnother trains in a separate process, so that the process's memory is the job's, and
+// that another test can kill it. The run is resumed if it has begun.
 func TestTrainsForAnother(t *testing.T) {
-	file := os.Getenv(trainsHere)
-	if file == "" {
+	lines := strings.Split(os.Getenv(trainsHere), "\n")
+	if lines[0] == "" {
 		t.Skip("another test's process")
 	}
-	c, err := config.Load(file, nil)
+	c, err := config.Load(lines[0], lines[1:])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := job.Run(t.Context(), c, job.Options{Out: filepath.Join(filepath.Dir(file), "run")}); err != nil {
+	if err := job.Run(t.Context(), c, job.Options{Out: filepath.Join(filepath.Dir(lines[0]), "run"), Resume: "latest"}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// trainElsewhere returns a process that trains a job into the folder run beside its file.
+func trainElsewhere(t *testing.T, file string, sets ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTrainsForAnother$")
+	cmd.Env = append(os.Environ(), trainsHere+"="+strings.Join(append([]string{file}, sets...), "\n"))
+	return cmd
 }
 
 // TestResidentIsPlanned checks that the peak resident memory of a process with 1 GiB of ranks
@@ -52,9 +61,7 @@ func TestResidentIsPlanned(t *testing.T) {
 		if err := os.WriteFile(file, []byte(body), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		run := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTrainsForAnother$")
-		run.Env = append(os.Environ(), trainsHere+"="+file)
-		if out, err := run.CombinedOutput(); err != nil {
+		if out, err := trainElsewhere(t, file).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		m := lastMemory(t, filepath.Join(dir, "run", "metrics.jsonl"))

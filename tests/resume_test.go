@@ -3,9 +3,9 @@ package tests
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -346,94 +346,89 @@ func TestSaveIsTriedAgain(t *testing.T) {
 	}
 }
 
-// Killed at random instants, again and again, a run that is resumed each time
-// from the newest checkpoint ends as one that was never killed. It is offloaded
-// to disk, and what the killed ones leave there is reclaimed; the other is not.
-// It kills 3 times, in a nightly run 50; then likewise where all but adapters are frozen.
+// TestKilledAtAnyInstant kills a run again and again, each time some milliseconds after it has saved
+// another checkpoint, and resumes it from the newest: it ends like a run that was never killed. It is
+// offloaded to disk, and what the killed processes leave there is reclaimed; the other is not. Then
+// likewise where all but adapters are frozen.
 func TestKilledAtAnyInstant(t *testing.T) {
-	bin := filepath.Join(t.TempDir(), "zeroth")
-	if msg, err := exec.Command("go", "build", "-o", bin, "../cmd/zeroth").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, msg)
-	}
 	for _, tunes := range []string{"train.freeze=[]", "train.lora.rank=2"} {
-		t.Run(tunes, func(t *testing.T) { killedAtAnyInstant(t, bin, tunes) })
+		t.Run(tunes, func(t *testing.T) { killedAtAnyInstant(t, tunes) })
 	}
 }
 
-func killedAtAnyInstant(t *testing.T, bin, tunes string) {
+func killedAtAnyInstant(t *testing.T, tunes string) {
+	t.Helper()
 	kills := nightly.Of(3, 50)
-	text, err := filepath.Abs("train_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	args := func(dir string, steps int) []string {
-		a := []string{"train", filepath.Join(dir, "job.yaml"), "--out", filepath.Join(dir, "run"), "--resume", "latest"}
-		for _, s := range append(slices.Clone(small), "train.steps="+fmt.Sprint(steps), "checkpoint.every=1", "checkpoint.keep=2", "parallel.ranks=3", "schedule.type=constant", tunes) {
-			a = append(a, "--set", s)
-		}
-		return a
-	}
-	prepare := func() string {
-		dir := t.TempDir()
-		job, _ := json.Marshal(map[string]any{"data": map[string]any{"text": []string{text}}})
-		if err := os.WriteFile(filepath.Join(dir, "job.yaml"), job, 0o666); err != nil {
+	train := func(dir string, steps int, more ...string) *exec.Cmd {
+		file := filepath.Join(dir, "job.yaml")
+		if err := os.WriteFile(file, []byte("data: {text: [train_test.go]}\n"), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		return dir
+		sets := []string{"train.steps=" + fmt.Sprint(steps), "checkpoint.every=1", "checkpoint.keep=2", "parallel.ranks=3", "schedule.type=constant", "device=cpu", tunes}
+		return trainElsewhere(t, file, slices.Concat(small, sets, more)...)
 	}
-	disk := t.TempDir()
-	offload := []string{"--set", "zero.offload={optimizer: disk, parameters: disk, path: " + disk + "}"}
-	killed, rng := prepare(), rand.New(rand.NewPCG(1, 2))
+	saves := func(dir string) string { return filepath.Join(dir, "run", "ckpt") }
+	killed, whole, disk := t.TempDir(), t.TempDir(), t.TempDir()
+	offload := "zero.offload={optimizer: disk, parameters: disk, path: " + disk + "}"
+	rng := rand.New(rand.NewPCG(1, 2))
 	const ever = 1 << 20 // steps; more than are reached
 	for range kills {
-		cmd := exec.Command(bin, append(args(killed, ever), offload...)...)
-		var said bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &said, &said
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		go func() { done <- cmd.Wait() }()
-		select {
-		case err := <-done:
-			t.Fatalf("a resume failed: %v\n%s", err, said.String())
-		case <-time.After(time.Duration(100+rng.IntN(400)) * time.Millisecond):
-		}
-		_ = cmd.Process.Kill()
-		<-done
+		killAfterSave(t, train(killed, ever, offload), saves(killed), time.Duration(rng.IntN(50))*time.Millisecond)
 	}
-	list, err := checkpoint.List(filepath.Join(killed, "run", "ckpt"))
-	if err != nil || len(list) == 0 {
-		t.Fatalf("checkpoints after the kills: %v, %v", list, err)
-	}
-	var last int64
-	for _, e := range list {
-		if e.Status == checkpoint.Complete {
-			last = max(last, e.Step)
-		}
-	}
-	steps := int(last) + 2
-	whole := prepare()
-	for _, dir := range []string{killed, whole} {
-		all := args(dir, steps)
-		if dir == killed {
-			all = append(all, offload...)
-		}
-		if msg, err := exec.Command(bin, all...).CombinedOutput(); err != nil {
+	steps := int(lastSave(t, saves(killed))) + 2
+	for _, cmd := range []*exec.Cmd{train(killed, steps, offload), train(whole, steps)} {
+		if msg, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, msg)
 		}
 	}
 	if left, err := os.ReadDir(disk); err != nil || len(left) > 0 {
 		t.Errorf("%v is left of what was offloaded (%v)", left, err)
 	}
-	dirs := [2]string{filepath.Join(killed, "run", "ckpt"), filepath.Join(whole, "run", "ckpt")}
-	if digest(t, dirs[0], "latest") != digest(t, dirs[1], "latest") {
+	if digest(t, saves(killed), "latest") != digest(t, saves(whole), "latest") {
 		t.Errorf("after %d kills and %d steps the state differs from that of a run never killed", kills, steps)
 	}
 	got, want := losses(t, filepath.Join(killed, "run"), 0), losses(t, filepath.Join(whole, "run"), 0)
 	if !slices.Equal(got, want) {
 		t.Errorf("after %d kills the metrics are %d lines, want %d", kills, len(got), len(want))
 	}
+}
+
+// killAfterSave starts a run and kills it some time after it has completed another checkpoint.
+func killAfterSave(t *testing.T, cmd *exec.Cmd, saves string, later time.Duration) {
+	t.Helper()
+	before := lastSave(t, saves)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	for lastSave(t, saves) == before {
+		select {
+		case err := <-done:
+			t.Fatalf("a resume failed: %v\n%s", err, said.String())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	time.Sleep(later)
+	_ = cmd.Process.Kill()
+	<-done
+}
+
+// lastSave returns the step of the newest complete checkpoint, 0 if there is none.
+func lastSave(t *testing.T, saves string) (last int64) {
+	t.Helper()
+	list, err := checkpoint.List(saves)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		if e.Status == checkpoint.Complete {
+			last = max(last, e.Step)
+		}
+	}
+	return last
 }
 
 // TestSavesBesideTrainingKeepTheirStep checks that a background save contains the state of its

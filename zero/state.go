@@ -298,12 +298,12 @@ func (t *Trainer) Snapshot(trained bool, memory func(n int) []float32) (parts []
 }
 
 // Staging returns an allocator for one part at a time, for a dst of Each that does not retain it.
-// Memory is allocated on first use.
+// Memory grows to the largest part.
 func Staging() func(n int) []float32 {
 	var memory []float32
 	return func(n int) []float32 {
-		if memory == nil {
-			memory = make([]float32, staging)
+		if n > len(memory) {
+			memory = make([]float32, min(staging, max(n, 2*len(memory))))
 		}
 		return memory[:n]
 	}

@@ -74,7 +74,7 @@ func TestBytesOnTheWire(t *testing.T) {
 	for _, hosts := range [][]int{{0, 0, 1, 1}, {0, 0, 0, 1, 1}, {0, 0, 1, 1, 2, 2}} {
 		for _, dt := range []device.DType{device.F32, device.BF16} {
 			ranks := len(hosts)
-			part := 700_001 // elements: chunks of 262,144, and more
+			part := 300_001 // elements: a chunk of 262,144, and more
 			n, e := ranks*part, dt.Size()
 			var on [3]int64 // ranks per host
 			elsewhere := int64(0)

@@ -28,7 +28,7 @@ func printed(t *testing.T, c *config.Config, l Limits) (*Result, string) {
 // names of categories. If nothing fits, the advice says how much host memory would help, and with
 // that something fits.
 func TestPrinted(t *testing.T) {
-	c, err := config.Draft("", []string{"model={family: llama, layers: 80, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 128256, context: 4096}", "parallel.ranks=8", "device=cpu"})
+	c, err := config.Draft("", []string{"model={family: llama, layers: 20, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 128256, context: 4096}", "parallel.ranks=2", "device=cpu"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,15 +36,15 @@ func TestPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := Limits{Ranks: 8, Memory: 80e9, GPU: true, Rates: h.Rates(c.Precision), Hardware: h}
+	l := Limits{Ranks: 2, Memory: 80e9, GPU: true, Rates: h.Rates(c.Precision), Hardware: h}
 	none, text := printed(t, c, l)
 	check(t, text)
 	_, advice, ok := strings.Cut(text, "--host-memory ")
 	var gib int64
-	if _, err := fmt.Sscanf(advice, "%dGiB for a machine of 8", &gib); len(none.Fits) > 0 || !ok || err != nil {
+	if _, err := fmt.Sscanf(advice, "%dGiB for a machine of 2", &gib); len(none.Fits) > 0 || !ok || err != nil {
 		t.Fatalf("%d fit, %v:\n%s", len(none.Fits), err, text)
 	}
-	l.Host = gib << 30 / 8
+	l.Host = gib << 30 / 2
 	some, text := printed(t, c, l)
 	check(t, text)
 	if len(some.Fits) == 0 || strings.Contains(text, "--host-memory") {
