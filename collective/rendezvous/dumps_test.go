@@ -4,14 +4,11 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 )
 
 // TestDumpAsksAll checks that a request from any process reaches all, and that simultaneous
 // requests from all processes, as after a launcher's signal, are not multiplied.
 func TestDumpAsksAll(t *testing.T) {
-	defer goleak.VerifyNone(t)
 	for who := range 3 {
 		stars := joined(t, 3, nil)
 		asked, over := make([]chan struct{}, len(stars)), make(chan struct{})

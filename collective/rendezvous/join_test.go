@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"zeroth/collective/rendezvous"
 )
 
@@ -32,7 +30,7 @@ func joins(t *testing.T, c rendezvous.Config) chan error {
 // TestStartedAsOfAnotherWorld checks that processes configured for another world get an error, and
 // that process 0 reports whom it refused.
 func TestStartedAsOfAnotherWorld(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	t.Parallel()
 	for _, c := range []struct {
 		process, world int
 		says           string
@@ -58,7 +56,6 @@ func TestStartedAsOfAnotherWorld(t *testing.T) {
 
 // TestGoneBeforeAllHadCome checks that a process that is lost during the join can be replaced.
 func TestGoneBeforeAllHadCome(t *testing.T) {
-	defer goleak.VerifyNone(t)
 	ln := listen(t)
 	r := newRelay(t, ln.Addr().String())
 	notes := make(chan string, 8)
@@ -92,6 +89,7 @@ func TestGoneBeforeAllHadCome(t *testing.T) {
 
 // TestProcess0IsGoneBeforeAllHadCome checks that losing process 0 during the join is a Missing.
 func TestProcess0IsGoneBeforeAllHadCome(t *testing.T) {
+	t.Parallel()
 	ln := listen(t)
 	r := newRelay(t, ln.Addr().String())
 	zero := config(0, 3, ln)
@@ -110,6 +108,7 @@ func TestProcess0IsGoneBeforeAllHadCome(t *testing.T) {
 
 // TestNotZeroth tests peers that are another program or another version of zeroth, on both sides.
 func TestNotZeroth(t *testing.T) {
+	t.Parallel()
 	for answer, want := range map[string]string{
 		"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n": "the listener there is not zeroth",
 		"ZEROTH-9" + strings.Repeat("\x00", 24):                                             "it runs another version of zeroth",

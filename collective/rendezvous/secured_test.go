@@ -20,8 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"zeroth/collective/rendezvous"
 )
 
@@ -79,7 +77,6 @@ func (a *authority) mutual(t testing.TB) *tls.Config {
 // TestMutual checks that processes with certificates of one authority join, with a token or
 // without.
 func TestMutual(t *testing.T) {
-	defer goleak.VerifyNone(t)
 	ca := newAuthority(t)
 	for _, secret := range [][]byte{nil, token} {
 		stars := joined(t, 3, func(_ int, c *rendezvous.Config) { c.Token, c.TLS = secret, ca.mutual(t) })
@@ -95,7 +92,6 @@ func TestMutual(t *testing.T) {
 // TestUntrusted checks that a process without a certificate, or with one that is from another
 // authority, expired or for another usage, is refused, and that both sides report why.
 func TestUntrusted(t *testing.T) {
-	defer goleak.VerifyNone(t)
 	ca, other := newAuthority(t), newAuthority(t)
 	expired := ca.member(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
 	server := ca.member(t, func(c *x509.Certificate) { c.ExtKeyUsage = c.ExtKeyUsage[:1] })
@@ -153,7 +149,6 @@ func connected(t testing.TB, c *tls.Config) (dials, accepts net.Conn) {
 // TestSecuredWritesAreInterrupted checks that a write interrupted by a deadline can be resumed, and
 // that Close sends the rest.
 func TestSecuredWritesAreInterrupted(t *testing.T) {
-	defer goleak.VerifyNone(t)
 	a, b := connected(t, newAuthority(t).mutual(t))
 	defer b.Close()
 	want := make([]byte, 32<<20) // more than sockets buffer
@@ -194,7 +189,6 @@ func TestSecuredWritesAreInterrupted(t *testing.T) {
 
 // TestSecuredCloses checks that Close does not wait for a peer that does not read.
 func TestSecuredCloses(t *testing.T) {
-	defer goleak.VerifyNone(t)
 	a, b := connected(t, newAuthority(t).mutual(t))
 	defer b.Close()
 	_ = a.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -19,6 +20,16 @@ import (
 )
 
 var token = []byte("0123456789abcdef0123456789abcdef")
+
+// TestMain runs many tests at a time, because they wait more than they compute, and checks that none
+// leaves a goroutine behind.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // config returns the configuration of process p of a world on loopback.
 func config(p, processes int, ln net.Listener) rendezvous.Config {
@@ -87,7 +98,6 @@ func agree(t testing.TB, stars []*rendezvous.Star, facts func(p int) []rendezvou
 }
 
 func TestAgree(t *testing.T) {
-	defer goleak.VerifyNone(t)
 	stars := joined(t, 4, nil)
 	defer closeAll(stars)
 	for _, s := range stars {
@@ -131,6 +141,7 @@ func TestAgree(t *testing.T) {
 
 // TestWhoIsMissing tests a process that never joins.
 func TestWhoIsMissing(t *testing.T) {
+	t.Parallel()
 	ln := listen(t)
 	errs := make(chan error, 2)
 	for _, p := range []int{0, 1} {
@@ -147,6 +158,7 @@ func TestWhoIsMissing(t *testing.T) {
 }
 
 func TestWrongToken(t *testing.T) {
+	t.Parallel()
 	for _, wrong := range [][]byte{nil, []byte("another")} {
 		_, errs := joinAll(t, 2, func(p int, c *rendezvous.Config) {
 			if c.Wait = time.Second; p == 1 {
@@ -186,6 +198,7 @@ func TestImpostor(t *testing.T) {
 }
 
 func TestTwiceTheSameRank(t *testing.T) {
+	t.Parallel()
 	ln := listen(t)
 	errs := make(chan error, 3)
 	for _, p := range []int{0, 1, 1} {
@@ -205,7 +218,7 @@ func TestTwiceTheSameRank(t *testing.T) {
 // TestStrangers connects peers that send garbage, nothing, too much, or a replay, more of them than
 // are served at once, while a world forms.
 func TestStrangers(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	t.Parallel()
 	ln := listen(t)
 	addr := ln.Addr().String()
 	var strangers sync.WaitGroup
@@ -265,6 +278,7 @@ func TestStrangers(t *testing.T) {
 
 // TestOversizedFrame tests an authenticated process that announces a frame of a gigabyte.
 func TestOversizedFrame(t *testing.T) {
+	t.Parallel()
 	ln := listen(t)
 	errs := make(chan error, 1)
 	go func() {
@@ -303,7 +317,6 @@ func ends(t *testing.T, stars []*rendezvous.Star, but int, want string) {
 }
 
 func TestFailure(t *testing.T) {
-	defer goleak.VerifyNone(t)
 	for _, p := range []int{0, 2} {
 		stars := joined(t, 4, nil)
 		stars[p].Fail(errors.New("disk full"))
@@ -372,6 +385,7 @@ func (r *relay) cut() {
 
 // TestCutOff cuts a process's connection, or stops forwarding.
 func TestCutOff(t *testing.T) {
+	t.Parallel()
 	for _, silent := range []bool{false, true} {
 		ln := listen(t)
 		r := newRelay(t, ln.Addr().String())
@@ -412,7 +426,7 @@ func TestCutOff(t *testing.T) {
 // TestBroke checks that a broken data connection ends the world for the same reason on all
 // processes, whoever reports it, unless one of its ends has died, which is more informative.
 func TestBroke(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	t.Parallel()
 	for _, c := range []struct {
 		by   int
 		b    rendezvous.Broken

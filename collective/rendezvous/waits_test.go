@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"zeroth/collective"
 )
 
@@ -16,7 +14,7 @@ import (
 // the rank it waits for itself. A chain ends at ranks that wait for each other or at a process that
 // does not answer.
 func TestAskFollowsWhoWaits(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	t.Parallel()
 	type on = map[int][]int // ranks for which each rank waits
 	// Each rank is in an operation of its own; at describes it and not describes a rank that blocks
 	// another.

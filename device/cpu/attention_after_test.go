@@ -35,6 +35,7 @@ func TestAttentionGradAfterOthers(t *testing.T) {
 func (all *attnCase) gradAfter(t *testing.T, n int, tol float64) {
 	t.Helper()
 	q, a, dt := queueOf(t, 2), all.a, all.q.Buf.Type
+	within := tol * math.Sqrt(dot(all.wantQ, all.wantQ)/float64(len(all.wantQ)))
 	lse, dk, dv := all.lse.values(), make([]float64, a.T*a.KV*a.D), make([]float64, a.T*a.KV*a.D)
 	for past := 0; past < a.T; past += n {
 		part := a
@@ -60,7 +61,7 @@ func (all *attnCase) gradAfter(t *testing.T, n int, tol float64) {
 			}
 		}
 		for i, x := range out[0].values() {
-			if want := all.wantQ[past*a.H*a.D+i]; math.Abs(x-want) > tol*math.Sqrt(dot(all.wantQ, all.wantQ)/float64(len(all.wantQ)))+epsilon(dt)*math.Abs(want) {
+			if want := all.wantQ[past*a.H*a.D+i]; math.Abs(x-want) > within+epsilon(dt)*math.Abs(want) {
 				t.Fatalf("%+v: dq %d after %d is %g, want %g", a, i, past, x, want)
 			}
 		}

@@ -149,26 +149,34 @@ func lost(t *testing.T, worlds []*world.World, groups []collective.Group) (all [
 func TestSilentHost(t *testing.T) {
 	t.Parallel()
 	for _, m := range []shard.Mesh{{Shard: 2, Replicate: 2}, {Shard: 4, Replicate: 1}} {
-		x := newProxy(t)
-		worlds := enterHosts(t, x, 5*time.Second)
-		groups := make([]collective.Group, 4)
-		for p, e := range connect(worlds, m) {
-			if e.err != nil {
-				t.Fatal(e.err)
-			}
-			if groups[p] = e.ranks[0].Replica; m.Replicate == 1 {
-				groups[p] = e.ranks[0].Shard
-			}
-		}
-		x.freeze()
-		for p, l := range lost(t, worlds, groups) {
-			if other := l.Process / 2; other == p/2 || l.Why != "silent for 5s" && l.Why != "connection lost" || l.Host == "" {
-				t.Errorf("%v: process %d says: %v", m, p, l)
-			}
-		}
-		closeAll(worlds)
-		x.close()
+		t.Run(fmt.Sprint(m.Shard), func(t *testing.T) {
+			t.Parallel()
+			silentHost(t, m)
+		})
 	}
+}
+
+func silentHost(t *testing.T, m shard.Mesh) {
+	t.Helper()
+	x := newProxy(t)
+	worlds := enterHosts(t, x, 5*time.Second)
+	groups := make([]collective.Group, 4)
+	for p, e := range connect(worlds, m) {
+		if e.err != nil {
+			t.Fatal(e.err)
+		}
+		if groups[p] = e.ranks[0].Replica; m.Replicate == 1 {
+			groups[p] = e.ranks[0].Shard
+		}
+	}
+	x.freeze()
+	for p, l := range lost(t, worlds, groups) {
+		if other := l.Process / 2; other == p/2 || l.Why != "silent for 5s" && l.Why != "connection lost" || l.Host == "" {
+			t.Errorf("%v: process %d says: %v", m, p, l)
+		}
+	}
+	closeAll(worlds)
+	x.close()
 }
 
 // A rank gives up over its deadline. Another one, in a group with neither it nor any rank
