@@ -14,7 +14,6 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/state"
@@ -97,11 +96,8 @@ func (r *run) agreeOnJob(ctx context.Context) error {
 	if from := r.start.from; from != nil {
 		facts[1].Value = fmt.Sprintf("step %d, %s", r.steps, filepath.Base(from.Path))
 	}
-	for _, key := range config.Keys() {
-		if k, _ := config.Explain(key); k.Own {
-			continue
-		}
-		facts = append(facts, rendezvous.Fact{Name: key, Value: r.given.Text(key)})
+	for key, value := range r.given.Shared() {
+		facts = append(facts, rendezvous.Fact{Name: key, Value: value})
 	}
 	for i, f := range facts {
 		if len(f.Value) > mostFact {

@@ -16,7 +16,6 @@ type Key struct {
 	Meaning string
 	When    string // the jobs that use it; empty: all
 	Example string // a value, in YAML
-	Own     bool   // may differ between the processes of a job: hosts have their own addresses and files
 	Keys    []Key  // of each mapping, if the value is a list of mappings
 }
 
@@ -33,7 +32,7 @@ func Explain(name string) (Key, bool) {
 // explain returns the documentation of the field.
 func (f field) explain() Key {
 	k := Key{Name: f.key, Value: f.value.want(), Choices: choices(f.value), Default: f.initial + f.rule, Meaning: f.doc,
-		When: f.used(), Example: f.sample(), Own: f.own}
+		When: f.used(), Example: f.sample()}
 	if v, ok := f.value.(records); ok {
 		k.Value = "a list of " + v.many
 		for _, of := range v.table() {

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 
 	"zeroth/job/hf"
@@ -168,6 +169,18 @@ func (c *Config) DisplayValue(key string) string {
 
 // Text returns a key's value in job file syntax.
 func (c *Config) Text(key string) string { return c.field(key).value.yaml() }
+
+// Shared yields the keys that all processes of a job have to agree on, with their values in job file
+// syntax.
+func (c *Config) Shared() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for _, f := range c.fields() {
+			if !f.own && !yield(f.key, f.value.yaml()) {
+				return
+			}
+		}
+	}
+}
 
 // field returns the field of a key.
 func (c *Config) field(key string) field {

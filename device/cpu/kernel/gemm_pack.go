@@ -172,11 +172,23 @@ func (g *Gemm) packCopy(how *packing, dst []float32, lanes, panel int, x device.
 		f(unsafe.Pointer(&dst[0]), x.Buf.Slice(g.p0*x.Ld+lane, x.Buf.N).Ptr, x.Ld, g.p1-g.p0, width, lanes, panel)
 		return
 	}
+	var all []uint16
+	var widen func(dst []float32, src []uint16)
+	switch x.Buf.Type { // a few elements at a time, Load would spend its time on slices of buffers
+	case device.BF16:
+		all, widen = x.Buf.U16(), bf16ToF32
+	case device.F16:
+		all, widen = x.Buf.U16(), f16ToF32
+	}
 	for p := range g.p1 - g.p0 {
-		row := x.Buf.Slice((g.p0+p)*x.Ld+lane, x.Buf.N)
+		row := (g.p0+p)*x.Ld + lane
 		for i := 0; i < width; i += lanes {
 			n := min(lanes, width-i)
-			Load(dst[i/lanes*panel+p*lanes:][:n], row.Slice(i, i+n))
+			if to := dst[i/lanes*panel+p*lanes:][:n]; widen != nil {
+				widen(to, all[row+i:row+i+n])
+			} else {
+				Load(to, x.Buf.Slice(row+i, row+i+n))
+			}
 		}
 	}
 }
