@@ -136,8 +136,9 @@ func (b *bench) open(n int) (err error) {
 		if b.stream[i], err = b.memory.Alloc(device.F32, n, device.Workspace); err != nil {
 			return err
 		}
-		for j := range n {
-			b.stream[i].F32()[j] = 1
+		floats := b.stream[i].F32()
+		for j := range floats {
+			floats[j] = 1
 		}
 	}
 	return nil
